@@ -1,0 +1,31 @@
+#include "tensor/dtype.h"
+#include <string.h>
+#include "base/err.h"
+
+static const struct {
+    const char *name;
+    size_t size;
+} types[MEG_DTYPES] = {
+    [MEG_DTYPE_F32] = { "F32", 4 },   [MEG_DTYPE_BF16] = { "BF16", 2 }, [MEG_DTYPE_F16] = { "F16", 2 },
+    [MEG_DTYPE_F64] = { "F64", 8 },   [MEG_DTYPE_I32] = { "I32", 4 },   [MEG_DTYPE_I64] = { "I64", 8 },
+};
+
+size_t meg_dtype_size(enum meg_dtype t)
+{
+    MEG_ASSERT(t < MEG_DTYPES);
+    return types[t].size;
+}
+
+const char *meg_dtype_name(enum meg_dtype t)
+{
+    MEG_ASSERT(t < MEG_DTYPES);
+    return types[t].name;
+}
+
+int meg_dtype_of(const char *name)
+{
+    for (int t = 0; t < MEG_DTYPES; t++)
+        if (!strcmp(types[t].name, name))
+            return t;
+    return -1;
+}

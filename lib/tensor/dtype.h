@@ -1,0 +1,29 @@
+/* Element types of tensors in memory and in files, and their sizes. */
+#ifndef MEG_TENSOR_DTYPE_H
+#define MEG_TENSOR_DTYPE_H
+#include <stddef.h>
+#include "base/decls.h"
+
+MEG_BEGIN_DECLS
+
+enum meg_dtype {
+    MEG_DTYPE_F32,
+    MEG_DTYPE_BF16,
+    MEG_DTYPE_F16,
+    MEG_DTYPE_F64,
+    MEG_DTYPE_I32,
+    MEG_DTYPE_I64,
+    MEG_DTYPES
+};
+
+/* Bytes of one element. */
+size_t meg_dtype_size(enum meg_dtype t);
+
+/* The name safetensors gives it: "F32", "BF16", … */
+const char *meg_dtype_name(enum meg_dtype t);
+
+/* The type called name in safetensors; -1 when it is none of ours. */
+int meg_dtype_of(const char *name);
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,212 @@
+/*
+ * The operations every backend provides: one table, meg_cpu_ops in cpu/ (the
+ * definition) and later meg_cuda_ops in cuda/.  Layers and the optimizer call
+ * nothing else.
+ *
+ * Shapes: s sequence, b micro-batch, n = s*b tokens, h hidden, f feed-forward,
+ * a heads, g key-value groups, d head size, v vocabulary.  Activations are
+ * sequence first: token t of sequence i is row t*b + i.
+ *
+ * dtype: every tensor argument carries its type; f32, bf16 and f16 are meant,
+ * and a backend that lacks one says so when the plan is made (see supports).
+ * Sums are f32 whatever the type; statistics, losses and log-sum-exps are f32.
+ *
+ * Operations return nothing and allocate nothing: buffers are the caller's, and
+ * must not overlap unless a comment says they may.  A wrong shape is a bug and
+ * aborts.  Work is queued on a stream in order; the CPU does it at once.
+ * Results do not depend on the number of threads: work is cut into blocks of
+ * fixed size and sums are taken in a fixed order.
+ */
+#ifndef MEG_TENSOR_OPS_H
+#define MEG_TENSOR_OPS_H
+#include <stdint.h>
+#include "tensor/dtype.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_stream;
+
+/* A matrix [rows, cols] whose row r begins ld elements after row r-1. */
+struct meg_mat {
+    void *p;
+    enum meg_dtype dtype;
+    int64_t rows, cols, ld;
+};
+
+/* Heads of a tensor [s, b, heads, d]: element (t,i,j,c) is p[t*ld_s + i*ld_b + j*ld_h + c]. */
+struct meg_heads {
+    void *p;
+    enum meg_dtype dtype;
+    int64_t ld_s, ld_b, ld_h;
+};
+
+enum meg_act { MEG_ACT_NONE, MEG_ACT_GELU_TANH, MEG_ACT_GELU_ERF };
+enum meg_norm { MEG_NORM_LAYER };
+
+/* What changes from step to step.  In device memory, so that a captured graph replays. */
+struct meg_step {
+    float lr[2];             /* rate of ordinary [0] and decoupled-lr [1] parameters */
+    float weight_decay;      /* multiplied by a range's wd_mult */
+    float adam_c1, adam_c2;  /* 1 - beta1^t, 1 - beta2^t for the t-th successful step */
+    float grad_scale;        /* multiplies every gradient: clip factor / loss scale */
+    int32_t is_first;        /* sgd: the momentum buffer holds nothing yet */
+    int32_t skip;            /* leave everything as it is */
+};
+
+/*
+ * Dropout by position (DESIGN.md §6): Philox key (seed, 1 + 16*layer + site), counter
+ * (unit/8, position, sample low, high), a 16-bit lane a unit.  A unit is kept iff its lane is
+ * >= T = round(65536 p), and is then scaled by 65536/(65536-T).
+ *   hidden dropout: unit = unit0 + column, position and sample of the row
+ *   attention:      unit = (head0 + head) * round_up(s_k, 8) + key, position of the query
+ * p = 0 draws nothing.  sample [b] i64 is the number of each sequence in the run.
+ */
+enum meg_drop_site { MEG_DROP_EMBED, MEG_DROP_ATTN, MEG_DROP_ATTN_OUT, MEG_DROP_MLP_OUT };
+struct meg_drop {
+    float p;
+    uint32_t seed;
+    int32_t layer;             /* global layer number from 0; 0 for the embedding */
+    enum meg_drop_site site;
+    int64_t unit0;             /* global number of column 0, or of head 0: for shards */
+    int64_t pos0;              /* position in the whole sequence of row 0 */
+    int64_t b;                 /* sequences in the micro-batch: row r is position pos0 + r/b of sequence r%b */
+    const int64_t *sample;     /* [b], device memory */
+};
+
+/* Where queries and keys stand. */
+struct meg_attn_geom {
+    int64_t s_q, s_k, b;
+    int64_t a, g, d;           /* query heads, key-value groups (a % g == 0), head size */
+    int64_t q0;                /* position of query 0; key j stands at position j */
+    int is_causal;             /* query at position t sees keys 0..t */
+    float scale;               /* scores are scale * q.k */
+    const int32_t *doc_start;  /* [s_q, b] or NULL: first key a query sees (documents packed in a row) */
+};
+
+/* A run of equal settings inside a flat buffer. */
+struct meg_range {
+    int64_t begin, end;        /* elements */
+    float wd_mult, lr_mult;
+    int32_t lr_index;          /* which rate of the step block */
+};
+
+struct meg_adam { float beta1, beta2, eps; };
+
+/* A linear layer y = act(x w^T + bias) as planned once: shapes are upper bounds, the views of a call rule. */
+struct meg_linear;
+struct meg_linear_desc {
+    enum meg_dtype dtype;
+    int64_t n, in, out;
+};
+
+struct meg_ops {
+    const char *name;          /* "cpu", "cuda" */
+
+    /* NULL when the backend computes with dtype, else why not. */
+    const char *(*supports)(enum meg_dtype dtype);
+
+    /* Device memory, 64-byte aligned and zeroed; NULL when there is none left. */
+    void *(*alloc)(size_t nbytes);
+    void (*release)(void *p);
+    void (*upload)(struct meg_stream *st, void *dev, const void *host, size_t nbytes);
+    void (*download)(struct meg_stream *st, void *host, const void *dev, size_t nbytes);
+    void (*zero)(struct meg_stream *st, void *dev, size_t nbytes);
+
+    struct meg_linear *(*linear_create)(const struct meg_linear_desc *desc);
+    void (*linear_destroy)(struct meg_linear *l);
+
+    /*
+     * y [n,o] = act(x [n,i] w^T + bias), w [o,i], bias [o] or NULL.
+     * pre [n,o]: what act was applied to, kept for the backward pass; its p is NULL when
+     * not wanted, and it must be given a different buffer from y unless act is NONE.
+     */
+    void (*linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_mat y, struct meg_mat pre,
+                       struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act);
+    /* dx [n,i] = (dy [n,o] w) * act'(pre [n,i]); act NONE: pre is not read. */
+    void (*linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
+                            struct meg_mat w, struct meg_mat pre, enum meg_act act);
+    /* dw [o,i] f32 += dy^T x;  dbias [o] f32 += column sums of dy, when not NULL. */
+    void (*linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, float *dbias,
+                              struct meg_mat dy, struct meg_mat x);
+
+    /*
+     * Layer norm (Ba et al. 2016): y = (x - mean) rstd w + b, rstd = 1/sqrt(var + eps), biased
+     * variance.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 out, kept for norm_bwd.
+     */
+    void (*norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat y, float *mean, float *rstd,
+                     struct meg_mat x, const void *w, const void *b, float eps);
+    /*
+     * dx [n,h] = skip + d norm/dx applied to dy; skip [n,h] may be dx itself, or have p NULL for
+     * none.  dw, db [h] f32 are added to.
+     */
+    void (*norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat dx, float *dw, float *db,
+                     struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
+                     const float *mean, const float *rstd);
+
+    /* z [n,h] = x + dropout(y + bias); bias [h] or NULL.  z may be x. */
+    void (*add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y,
+                    const void *bias, const struct meg_drop *drop);
+    /* dy [n,h] = dropout mask of add_fwd * dz; dbias [h] f32 += column sums of dy, when not NULL. */
+    void (*add_bwd)(struct meg_stream *st, struct meg_mat dy, float *dbias, struct meg_mat dz,
+                    const struct meg_drop *drop);
+
+    /* add_fwd into z, then norm_fwd of z into y: one pass where the backend can. */
+    void (*add_norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat z, struct meg_mat y,
+                         float *mean, float *rstd, struct meg_mat x, struct meg_mat branch, const void *bias,
+                         const struct meg_drop *drop, const void *w, const void *b, float eps);
+
+    /*
+     * o = softmax(scale q k^T, masked) dropped out, times v; heads j of q and o use group j*g/a of k and v.
+     * lse [b,a,s_q] f32 out: log sum exp of each row of scores, before dropout.
+     */
+    void (*attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
+                     struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
+    /*
+     * Gradients of attn_fwd; dq, dk, dv are written, not added to.  Scores are computed again.
+     * delta [b,a,s_q] f32 is scratch.  (Dao et al. 2022, appendix B.)
+     */
+    void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads dq,
+                     struct meg_heads dk, struct meg_heads dv, float *delta, struct meg_heads d_o,
+                     struct meg_heads o, const float *lse, struct meg_heads q, struct meg_heads k,
+                     struct meg_heads v, const struct meg_drop *drop);
+
+    /*
+     * x [n,h] = dropout(word[token - v0] + pos[position]); tokens outside [v0, v0 + word.rows) give a
+     * zero word row (another shard has it).  token, position [n] i32; pos.p NULL for no table.
+     */
+    void (*embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token, const int32_t *position,
+                      struct meg_mat word, int64_t v0, struct meg_mat pos, const struct meg_drop *drop);
+    /* dword [v,h], dpos [p,h] f32 are added to, rows in token order. */
+    void (*embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dpos,
+                      struct meg_mat dx, const int32_t *token, const int32_t *position,
+                      const struct meg_drop *drop);
+
+    /*
+     * loss [n] = lse - logits[target], lse [n] = log sum exp of the row; both f32.  logits [n,v].
+     * target [n] i32 in [0,v).
+     */
+    void (*xent_fwd)(struct meg_stream *st, float *loss, float *lse, struct meg_mat logits, const int32_t *target);
+    /* logits become their gradient: (softmax - onehot(target)) * weight[row]; weight [n] f32. */
+    void (*xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target,
+                     const float *weight);
+
+    /* *out f64 (device) = sum of squares of x [n] f32; not finite iff an element is not. */
+    void (*sumsq)(struct meg_stream *st, double *out, const float *x, int64_t n);
+    /* *out i64 (device) = how many of x [n] f32 are exactly zero. */
+    void (*count_zeros)(struct meg_stream *st, int64_t *out, const float *x, int64_t n);
+
+    /*
+     * One AdamW pass (Loshchilov and Hutter 2019; spec of Megatron's FusedAdam): with
+     * g' = g * step->grad_scale,  m = beta1 m + (1-beta1) g',  v = beta2 v + (1-beta2) g'^2,
+     * w -= lr (m / adam_c1 / (sqrt(v / adam_c2) + eps) + wd w);  then g = 0.
+     * All buffers f32 flat, indexed by the ranges.  step->skip: only g = 0.
+     */
+    void (*adamw)(struct meg_stream *st, float *w, float *g, float *m, float *v, const struct meg_range *range,
+                  int nranges, const struct meg_adam *adam, const struct meg_step *step);
+    /* g' = g * grad_scale + wd w;  buf = momentum buf + g' (first step: g');  w -= lr buf;  then g = 0. */
+    void (*sgd)(struct meg_stream *st, float *w, float *g, float *buf, const struct meg_range *range,
+                int nranges, float momentum, const struct meg_step *step);
+};
+
+MEG_END_DECLS
+#endif
