@@ -1,0 +1,108 @@
+/*
+ * GPT as in GPT-2 (Radford et al. 2019), in Megatron's arrangement:
+ *   x = word[token] + position[i], dropped out
+ *   each layer:  m = x + drop(attn(norm(x)));  x = m + drop(mlp(norm(m)))
+ *   logits = norm(x) w_out^T;  w_out is the word embedding unless untied
+ * Weights are [out, in]; qkv rows are grouped by key-value group: its query heads, its key head,
+ * its value head (spec of Megatron core).  The vocabulary is the true one: no padded columns.
+ */
+#ifndef MEG_MODEL_GPT_H
+#define MEG_MODEL_GPT_H
+#include "base/opt.h"
+#include "model/param.h"
+#include "parallel/mesh.h"
+
+MEG_BEGIN_DECLS
+
+/* What makes two models the same model.  Unset integers are MEG_UNSET until meg_gpt_conf_check. */
+struct meg_gpt_conf {
+    int64_t num_layers, hidden_size, ffn_hidden_size, num_attention_heads, kv_channels;
+    int64_t max_position_embeddings;
+    int64_t vocab_size;            /* true size; from the tokenizer or the checkpoint, no option here */
+    const char *position_embedding_type, *normalization;
+    double norm_epsilon, init_method_std;
+    bool init_method_xavier_uniform;
+    bool is_untied;                /* --untie-embeddings-and-output-weights */
+    bool bias_gelu_fusion;         /* on: the tanh form; --no-bias-gelu-fusion: the exact one */
+    double attention_dropout, hidden_dropout;
+};
+extern const struct meg_opt meg_gpt_opts[];
+
+/* Fill what follows from other settings, and refuse what breaks a rule (MEG_EUSAGE, all options named). */
+int meg_gpt_conf_check(struct meg_gpt_conf *c, struct meg_err *e);
+
+/* The parameter table of a checked configuration; the caller frees it. */
+void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c);
+
+/* How a model will be run. */
+struct meg_gpt_run {
+    int64_t s, b;                  /* longest sequence, largest micro-batch */
+    bool is_training;              /* keeps activations and gradients */
+    uint32_t seed;                 /* of dropout */
+};
+
+/* Bytes of each arena. */
+struct meg_gpt_memory {
+    size_t params, grads, activations, workspace;
+};
+void meg_gpt_plan(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
+                  const struct meg_mesh *mesh);
+
+/* Model multiply-adds times two of one pass over batch sequences of length s, forward and backward. */
+double meg_gpt_flops(const struct meg_gpt_conf *c, int64_t batch, int64_t s);
+
+struct meg_gpt {
+    struct meg_gpt_conf conf;
+    struct meg_gpt_run run;
+    struct meg_params params;
+    const struct meg_ops *op;
+    float *w, *g;                  /* flat buffers [params.flat]; g NULL when not training */
+    struct meg_gpt_state *st;      /* layers, activations, scratch */
+};
+
+/* All memory at once; weights are zero until meg_gpt_init or a checkpoint fills g->w. */
+int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
+                   const struct meg_ops *op, const struct meg_mesh *mesh, struct meg_err *e);
+void meg_gpt_close(struct meg_gpt *g);
+
+/* Initial weights from the seed: N(0, std) by tensor name and element, never by layout. */
+void meg_gpt_init(struct meg_gpt *g, uint32_t seed);
+
+/* A micro-batch: s*b tokens, token t of sequence i at t*b + i.  Host memory, borrowed for the call. */
+struct meg_gpt_batch {
+    int64_t s, b;
+    const int32_t *tokens, *labels;     /* labels may be NULL in meg_gpt_logits */
+    const int32_t *position;            /* [s,b] row of the position table */
+    const int32_t *doc_start;           /* [s,b] first token each may see, or NULL: all before it */
+    const float *loss_mask;             /* [s,b], or NULL: ones */
+    const int64_t *sample;              /* [b] numbers in the run, for dropout; NULL: no dropout */
+};
+
+/*
+ * Loss of each token into token_loss [s,b] (host; may be NULL), and the sum over tokens of
+ * loss * loss_mask returned.  Without dropout.
+ */
+double meg_gpt_loss(struct meg_gpt *g, const struct meg_gpt_batch *x, float *token_loss);
+
+/*
+ * Forward and backward: gradients of scale * sum(loss * loss_mask) are added to g->g, and
+ * sum(loss * loss_mask) is returned.  Dropout is on where x->sample is given.
+ */
+double meg_gpt_grad(struct meg_gpt *g, const struct meg_gpt_batch *x, double scale);
+
+/* Logits [s,b,v] f32 (host). */
+void meg_gpt_logits(struct meg_gpt *g, const struct meg_gpt_batch *x, float *logits);
+
+/*
+ * Keys and values of up to b sequences of up to s tokens, for decoding.  feed: tokens [s,b] at positions
+ * first .. first+s-1 of all b sequences, whose earlier positions were fed before; logits [b,v] f32 (host) of the
+ * last of them.  A sequence's logits do not depend on what the others hold.
+ */
+struct meg_gpt_cache;
+int meg_gpt_cache_create(struct meg_gpt_cache **out, struct meg_gpt *g, int64_t s, int64_t b, struct meg_err *e);
+void meg_gpt_cache_close(struct meg_gpt_cache *c);
+void meg_gpt_feed(struct meg_gpt *g, struct meg_gpt_cache *c, const int32_t *tokens, int64_t first, int64_t s,
+                  int64_t b, float *logits);
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,71 @@
+/*
+ * The parameter table of a model: a row a tensor, in the order of the forward
+ * pass.  Allocation, initial weights, checkpoint files, conversion, the memory
+ * count of --dry-run and the optimizer's groups all walk it.
+ *
+ * The parameters lie in one flat buffer in backward order (the last row first),
+ * each start aligned to MEG_PARAM_ALIGN elements; gradients, main parameters and
+ * optimizer state have the same layout, so that a loop over ranges serves all.
+ * Elements between two parameters are zero and stay so.
+ */
+#ifndef MEG_MODEL_PARAM_H
+#define MEG_MODEL_PARAM_H
+#include <stdint.h>
+#include "base/err.h"
+#include "tensor/ops.h"
+
+MEG_BEGIN_DECLS
+
+enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4 };
+
+enum meg_param_init { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XAVIER };
+
+/* Parameters reduced over one group of ranks. */
+enum meg_param_group { MEG_GROUP_DENSE, MEG_GROUP_TIED };
+
+struct meg_param {
+    char name[96];                 /* Megatron core's, with the global layer number */
+    int ndim;
+    int64_t dim[MEG_PARAM_MAXDIM]; /* global shape; vocabulary rows are the true ones */
+    int split;                     /* axis cut over tensor-parallel ranks, -1: each has the whole */
+    enum meg_param_init init;
+    double std;                    /* of MEG_INIT_NORMAL */
+    int is_decayed;                /* weight decay applies */
+    int is_decoupled;              /* word embedding and output weight: --decoupled-lr */
+    enum meg_param_group group;
+    int section;                   /* 0 embedding, 1..L the layers, L+1 the head: a file each */
+    int64_t numel;                 /* product of dim */
+    int64_t offset;                /* of element 0 in the flat buffer */
+};
+
+struct meg_params {
+    struct meg_param *row;
+    int n;
+    int nsections;                 /* L + 2 */
+    int64_t numel;                 /* elements of the model: the sum of the rows */
+    int64_t flat;                  /* elements of the flat buffer, gaps included */
+};
+
+/* Append a row, its name printf'ed; the caller fills what is not an argument. */
+struct meg_param *meg_params_add(struct meg_params *p, int section, int ndim, const int64_t *dim, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* Give every row its place, once all rows are there. */
+void meg_params_place(struct meg_params *p);
+
+/* The row called name, or NULL. */
+const struct meg_param *meg_params_find(const struct meg_params *p, const char *name);
+
+/*
+ * The flat buffer as runs of equal weight decay and rate, in order; gaps belong to the run before
+ * them.  *range is malloc'ed, the caller's; the number of runs is returned.
+ */
+int meg_params_ranges(const struct meg_params *p, struct meg_range **range);
+
+/* Elements [first, first + n) of a row's initial weights (DESIGN.md §6), whatever the layout. */
+void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out);
+
+void meg_params_free(struct meg_params *p);
+
+MEG_END_DECLS
+#endif
