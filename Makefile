@@ -1,0 +1,181 @@
+# make            build libmeg.a and the commands in bin/
+# make check      build and run the suite (SAN=1: under ASan and UBSan); TESTS='FILE...' runs a part
+# make demo       a small GPT from text to samples in a few minutes; CORPUS=FILE|FOLDER trains on yours
+# make bench | fuzz | lint | install | clean
+# check and demo first install the Debian packages that are missing; DEPS=0 forbids it.
+# CUDA, NCCL, CUDNN, MPI = 0 | 1 | auto.
+
+VERSION := 0.1.0
+ROOMS   := base text data tensor cpu cuda comm parallel nn model optim ckpt train infer eval
+
+PREFIX ?= /usr/local
+CUDA   ?= auto
+NCCL   ?= auto
+CUDNN  ?= auto
+MPI    ?= auto
+DEPS   ?= 1
+CFLAGS ?= -O2 -g
+NVCC   ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
+CUDA_ARCHS ?= 80 90a
+B      ?= $(if $(SAN),build/san,build)
+BIN    := $(if $(filter build,$(B)),bin,$(B)/bin)
+
+.DELETE_ON_ERROR:
+.SECONDARY:
+all:
+FORCE:
+
+# ---- packages -----------------------------------------------------------------------------------
+
+DEPS_BUILD := gcc make pkg-config libdnnl-dev libjansson-dev libxxhash-dev libzstd-dev zlib1g-dev \
+              liblzma-dev libutf8proc-dev libpcre2-dev
+DEPS_CHECK := libcmocka-dev perl mandoc jq zstd xz-utils gzip
+DEPS_DEMO  := gnuplot-nox
+DEPS_DEBIAN := $(DEPS_BUILD) $(if $(filter check%,$(MAKECMDGOALS)),$(DEPS_CHECK)) \
+               $(if $(filter demo,$(MAKECMDGOALS)),$(DEPS_DEMO))
+
+ifneq ($(shell command -v dpkg-query),)
+MISSING := $(filter-out $(shell dpkg-query -W -f '$${db:Status-Status} $${Package}\n' $(DEPS_DEBIAN) \
+               2>/dev/null | sed -n 's/^installed //p'),$(DEPS_DEBIAN))
+endif
+APT_GET := $(if $(filter-out 0,$(shell id -u)),sudo )apt-get
+APT_INSTALL := $(APT_GET) install -y --no-install-recommends $(MISSING)
+
+ifneq ($(filter-out clean,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(MISSING),)
+ifneq ($(and $(filter check% demo,$(MAKECMDGOALS)),$(filter-out 0,$(DEPS)),$(filter-out n,$(findstring n,$(firstword -$(MAKEFLAGS))).)),)
+ifdef MAKE_RESTARTS
+$(error still missing after installing: $(MISSING))
+endif
+# An included file is made first, and make starts over when it was.
+include $(B)/installed
+$(B)/installed: FORCE
+	@mkdir -p $(@D)
+	@echo 'missing packages; make DEPS=0 forbids what follows'
+	@apt-cache show $(MISSING) >/dev/null 2>&1 || { echo '$(APT_GET) update'; $(APT_GET) update -q; }
+	DEBIAN_FRONTEND=noninteractive $(APT_INSTALL)
+	@echo '# made by make when it installed packages' >$@
+else
+$(warning missing packages: $(MISSING))
+$(warning to install them: $(APT_INSTALL))
+endif
+endif
+endif
+
+# ---- what is built ------------------------------------------------------------------------------
+
+# $(call use,NAME,FILE): 1 when NAME is 1, or auto and FILE exists
+use = $(filter 1,$(if $(filter auto,$($1)),$(if $(wildcard $2),1),$($1)))
+CUDA_HOME := $(abspath $(dir $(NVCC))/..)
+USES := $(if $(call use,CUDA,$(NVCC)),CUDA) $(if $(call use,MPI,$(shell command -v mpicc)),MPI)
+ifneq ($(filter CUDA,$(USES)),)
+USES += $(if $(call use,NCCL,$(CUDA_HOME)/include/nccl.h /usr/include/nccl.h),NCCL) \
+        $(if $(call use,CUDNN,$(CUDA_HOME)/include/cudnn.h /usr/include/cudnn.h),CUDNN)
+ifeq ($(wildcard $(NVCC)),)
+$(error CUDA=1, but there is no nvcc: put it in PATH or give NVCC=)
+endif
+endif
+
+OPTIONAL_CUDA  := $(wildcard lib/cuda/*)
+OPTIONAL_CUDNN := $(wildcard lib/cuda/cudnn*)
+OPTIONAL_NCCL  := $(wildcard lib/comm/nccl*)
+OPTIONAL_MPI   := $(wildcard lib/comm/mpi*)
+LEFT_OUT := $(foreach u,$(filter-out $(USES),CUDA CUDNN NCCL MPI),$(OPTIONAL_$u))
+SRCS  := $(filter-out $(LEFT_OUT),$(foreach r,$(ROOMS),$(wildcard lib/$r/*.c lib/$r/*.cu)))
+MAINS := $(wildcard cmd/*/main.c)
+CMDS  := $(MAINS:cmd/%/main.c=$(BIN)/meg-%)
+UNITS := $(patsubst %.c,$(B)/%,$(wildcard tests/unit/*.c))
+BENCH := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
+
+# Files of lib/cpu marked so are compiled once for each instruction set, and chosen from at start.
+TARGET := $(shell $(CC) -dumpmachine)
+ISAS   := $(if $(filter x86_64%,$(TARGET)),v3 v4)
+HOT    := $(if $(wildcard lib/cpu/*.c),$(shell \
+              awk 'FNR <= 3 && /\/\* isa: baseline v3 v4 \*\// { print FILENAME }' lib/cpu/*.c))
+OBJS   := $(SRCS:%=$(B)/%.o) $(foreach i,$(ISAS),$(HOT:%=$(B)/%.$i.o))
+
+# ---- flags --------------------------------------------------------------------------------------
+
+PKGS := jansson libxxhash libzstd zlib liblzma libutf8proc libpcre2-8
+# A library is named only where a file of ours may call it, and linked only where one does.
+CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart -lcublasLt -lstdc++
+CUDNN_LIBS := -lcudnn
+NCCL_LIBS  := -lnccl
+MPI_LIBS    = $(shell pkg-config --libs mpi-c)
+MPI_CFLAGS  = $(shell pkg-config --cflags mpi-c)
+USED := $(foreach u,$(USES),$(if $(OPTIONAL_$u),$u))
+
+MEG_CPPFLAGS := -Ilib -DMEG_VERSION='"$(VERSION)"' $(ISAS:v%=-DMEG_HAVE_ISA_V%) $(USED:%=-DMEG_HAVE_%) \
+                $(if $(filter CUDA,$(USED)),-I$(CUDA_HOME)/include) $(shell pkg-config --cflags $(PKGS))
+MEG_CFLAGS := -std=gnu11 -fopenmp -ffp-contract=off -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes
+MEG_LIBS   := -Wl,--as-needed $(foreach u,$(USED),$($u_LIBS)) $(shell pkg-config --libs $(PKGS)) -lm -lpthread -ldl
+SAN_FLAGS  := $(if $(SAN),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+CPU_FLAGS  := -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast
+COMPILE = $(CC) $(MEG_CPPFLAGS) $(CPPFLAGS) $(MEG_CFLAGS) $(CFLAGS) $(SAN_FLAGS)
+LINK    = $(CC) -fopenmp $(CFLAGS) $(SAN_FLAGS) $(LDFLAGS)
+NVCC_COMPILE = $(NVCC) -O3 -std=c++17 -ccbin $(CC) $(MEG_CPPFLAGS) $(CPPFLAGS) -Xcompiler -Wall,-Wextra,-fopenmp \
+               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a)
+
+# $(call keep,FILE,TEXT): FILE holds TEXT, and is written only when it would differ
+keep = $(if $(subst x$(strip $2),,x$(file <$1))$(if $(wildcard $1),,x),$(shell mkdir -p $(dir $1))$(file >$1,$(strip $2)))
+ifneq ($(filter-out clean lint,$(or $(MAKECMDGOALS),all)),)
+$(call keep,$(B)/flags,$(COMPILE) $(CPU_FLAGS) $(if $(filter CUDA,$(USED)),$(NVCC_COMPILE)) $(LINK) $(MEG_LIBS))
+$(call keep,$(B)/objects,$(OBJS))
+endif
+
+# ---- rules --------------------------------------------------------------------------------------
+
+all: $(B)/libmeg.a $(CMDS)
+
+$(B)/lib/cpu/%.o: ROOM_FLAGS := $(CPU_FLAGS)
+$(B)/lib/comm/mpi%.o: ROOM_FLAGS = $(MPI_CFLAGS)
+$(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
+$(B)/%.v3.o: ISA_FLAGS := -DMEG_ISA=v3 -march=x86-64-v3
+$(B)/%.v4.o: ISA_FLAGS := -DMEG_ISA=v4 -march=x86-64-v4 -mprefer-vector-width=512
+
+define compile_c
+@mkdir -p $(@D)
+$(COMPILE) $(ROOM_FLAGS) $(ISA_FLAGS) -MMD -MP -c -o $@ $<
+endef
+$(B)/%.c.o: %.c $(B)/flags
+	$(compile_c)
+$(B)/%.c.v3.o: %.c $(B)/flags
+	$(compile_c)
+$(B)/%.c.v4.o: %.c $(B)/flags
+	$(compile_c)
+$(B)/%.cu.o: %.cu $(B)/flags
+	@mkdir -p $(@D)
+	$(NVCC_COMPILE) -MMD -MP -c -o $@ $<
+
+$(B)/libmeg.a: $(OBJS) $(B)/objects
+	@rm -f $@
+	$(AR) rcsD $@ $(OBJS)
+
+$(BIN)/meg-%: $(B)/cmd/%/main.c.o $(B)/libmeg.a
+	@mkdir -p $(@D)
+	$(LINK) -o $@ $^ $(MEG_LIBS)
+$(B)/tests/unit/%: $(B)/tests/unit/%.c.o $(B)/libmeg.a
+	$(LINK) -o $@ $^ -lcmocka $(MEG_LIBS)
+$(B)/tests/bench/%: $(B)/tests/bench/%.c.o $(B)/libmeg.a
+	$(LINK) -o $@ $^ $(MEG_LIBS)
+
+-include $(wildcard $(B)/lib/*/*.d $(B)/cmd/*/*.d $(B)/tests/*/*.d)
+
+# ---- what is run --------------------------------------------------------------------------------
+
+TESTS ?= $(UNITS) $(wildcard tests/*.t tests/cmd/*.t)
+check: all $(UNITS)
+	CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" \
+	    prove -j2 -e '' $(TESTS)
+
+demo: all
+	@mkdir -p demo
+	+PATH="$(abspath $(BIN)):$$PATH" $(MAKE) --no-print-directory -C demo -f ../recipes/demo/Makefile
+
+bench: all $(BENCH)
+	PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/bench/run
+
+clean:
+	rm -rf build bin demo
+
+.PHONY: all check demo bench fuzz lint install clean FORCE

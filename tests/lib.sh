@@ -1,0 +1,85 @@
+# Sourced by tests: TAP on stdout, a fresh folder $T that goes when the test ends.
+#   ok NAME COMMAND...           COMMAND succeeds
+#   is NAME GOT WANT             two strings are equal; isnt: they differ
+#   like NAME TEXT REGEX         TEXT has a line that the extended REGEX matches; unlike: has none
+#   status NAME WANT COMMAND...  COMMAND ends with exit status WANT; its stderr is left in $T/err
+#   skip NAME REASON             counts as passed, and says why
+#   skip_all REASON              ends the test, all of it skipped
+#   need_shared                  skips all unless MEG_SHARED names the folder of reference data
+#   done_testing                 last line of every test
+set -u
+LC_ALL=C
+export LC_ALL
+T=$(mktemp -d "${TMPDIR:-/tmp}/meg-test.XXXXXX") || exit 1
+trap 'rm -rf "$T"' EXIT
+trap 'exit 1' HUP INT TERM
+tap_n=0 tap_failed=0
+
+tap_result() { # STATUS NAME [DIAGNOSTIC...]
+    tap_n=$((tap_n + 1))
+    if [ "$1" -eq 0 ]; then
+        printf 'ok %d - %s\n' "$tap_n" "$2"
+        return 0
+    fi
+    tap_failed=$((tap_failed + 1))
+    printf 'not ok %d - %s\n' "$tap_n" "$2"
+    shift 2
+    [ $# -eq 0 ] || printf '%s\n' "$@" | sed 's/^/#   /'
+    return 0
+}
+
+ok() {
+    tap_name=$1
+    shift
+    "$@" >"$T/.out" 2>&1
+    tap_result $? "$tap_name" "failed: $*" "$(tail -n 20 "$T/.out")"
+}
+
+is() {
+    [ "$2" = "$3" ]
+    tap_result $? "$1" "got:  $2" "want: $3"
+}
+
+isnt() {
+    [ "$2" != "$3" ]
+    tap_result $? "$1" "got what must differ: $2"
+}
+
+like() {
+    printf '%s\n' "$2" | grep -Eq -e "$3"
+    tap_result $? "$1" "got:  $2" "want a match of: $3"
+}
+
+unlike() {
+    ! printf '%s\n' "$2" | grep -Eq -e "$3"
+    tap_result $? "$1" "got:  $2" "want no match of: $3"
+}
+
+status() {
+    tap_name=$1 tap_want=$2
+    shift 2
+    "$@" >"$T/out" 2>"$T/err"
+    tap_got=$?
+    [ "$tap_got" -eq "$tap_want" ]
+    tap_result $? "$tap_name" "status: $tap_got, want $tap_want: $*" "$(tail -n 20 "$T/err")"
+}
+
+skip() {
+    tap_n=$((tap_n + 1))
+    printf 'ok %d - %s # SKIP %s\n' "$tap_n" "$1" "$2"
+}
+
+skip_all() {
+    printf '1..0 # SKIP %s\n' "$1"
+    exit 0
+}
+
+need_shared() {
+    [ -n "${MEG_SHARED:-}" ] || skip_all 'MEG_SHARED is not set'
+}
+
+done_testing() {
+    printf '1..%d\n' "$tap_n"
+    [ "$tap_failed" -eq 0 ] || exit 1
+    exit 0
+}
