@@ -94,15 +94,22 @@ double meg_gpt_grad(struct meg_gpt *g, const struct meg_gpt_batch *x, double sca
 void meg_gpt_logits(struct meg_gpt *g, const struct meg_gpt_batch *x, float *logits);
 
 /*
- * Keys and values of up to b sequences of up to s tokens, for decoding.  feed: tokens [s,b] at positions
- * first .. first+s-1 of all b sequences, whose earlier positions were fed before; logits [b,v] f32 (host) of the
- * last of them.  A sequence's logits do not depend on what the others hold.
+ * Keys and values of b sequences ("slots") of up to s tokens each, for decoding.  A slot's logits
+ * depend on its own tokens only, to the last bit: rows are computed in blocks of fixed size.
  */
 struct meg_gpt_cache;
 int meg_gpt_cache_create(struct meg_gpt_cache **out, struct meg_gpt *g, int64_t s, int64_t b, struct meg_err *e);
 void meg_gpt_cache_close(struct meg_gpt_cache *c);
-void meg_gpt_feed(struct meg_gpt *g, struct meg_gpt_cache *c, const int32_t *tokens, int64_t first, int64_t s,
-                  int64_t b, float *logits);
+/* Forget what slot holds. */
+void meg_gpt_cache_clear(struct meg_gpt_cache *c, int64_t slot);
+/* Tokens slot holds. */
+int64_t meg_gpt_cache_len(const struct meg_gpt_cache *c, int64_t slot);
+/* Append n tokens to one slot; logits [v] f32 (host) of the last of them, or NULL. */
+void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
+                     float *logits);
+/* Append one token to each of n different slots; logits [n,v] f32 (host). */
+void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_cache *c, const int64_t *slot, const int32_t *tokens, int64_t n,
+                    float *logits);
 
 MEG_END_DECLS
 #endif

@@ -170,6 +170,10 @@ struct meg_ops {
                      struct meg_heads o, const float *lse, struct meg_heads q, struct meg_heads k,
                      struct meg_heads v, const struct meg_drop *drop);
 
+    /* dst = src over [s, b, heads, d]: rows into a key-value cache. */
+    void (*copy_heads)(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
+                       int64_t heads, int64_t d);
+
     /*
      * x [n,h] = dropout(word[token - v0] + pos[position]); tokens outside [v0, v0 + word.rows) give a
      * zero word row (another shard has it).  token, position [n] i32; pos.p NULL for no table.
