@@ -1,9 +1,13 @@
 # make            build libmeg.a and the commands in bin/
 # make check      build and run the suite (SAN=1: under ASan and UBSan); TESTS='FILE...' runs a part
 # make demo       a small GPT from text to samples in a few minutes; CORPUS=FILE|FOLDER trains on yours
-# make bench | fuzz | lint | install | clean
+# make bench      measure against peers
+# make fuzz       feed damaged input to the readers for FUZZ_S seconds each (needs clang)
+# make lint       what clang-format, cppcheck, mandoc and shellcheck have to say
+# make install    PREFIX=/usr/local, DESTDIR=
+# make check-chroot   check and demo in a bare Debian, as root
 # check and demo first install the Debian packages that are missing; DEPS=0 forbids it.
-# CUDA, NCCL, CUDNN, MPI = 0 | 1 | auto.
+# CUDA, NCCL, CUDNN, MPI = 0 | 1 | auto.  V=1 shows whole command lines.
 
 VERSION := 0.1.0
 ROOMS   := base text data tensor cpu cuda comm parallel nn model optim ckpt train infer eval
@@ -27,8 +31,8 @@ FORCE:
 
 # ---- packages -----------------------------------------------------------------------------------
 
-DEPS_BUILD := gcc make pkg-config libdnnl-dev libjansson-dev libxxhash-dev libzstd-dev zlib1g-dev \
-              liblzma-dev libutf8proc-dev libpcre2-dev
+DEPS_BUILD := gcc libc6-dev make pkg-config libdnnl-dev libjansson-dev libxxhash-dev libzstd-dev \
+              zlib1g-dev liblzma-dev libutf8proc-dev libpcre2-dev
 DEPS_CHECK := libcmocka-dev perl mandoc jq zstd xz-utils gzip
 DEPS_DEMO  := gnuplot-nox
 DEPS_DEBIAN := $(DEPS_BUILD) $(if $(filter check%,$(MAKECMDGOALS)),$(DEPS_CHECK)) \
@@ -107,7 +111,8 @@ USED := $(foreach u,$(USES),$(if $(OPTIONAL_$u),$u))
 
 MEG_CPPFLAGS := -Ilib -DMEG_VERSION='"$(VERSION)"' $(ISAS:v%=-DMEG_HAVE_ISA_V%) $(USED:%=-DMEG_HAVE_%) \
                 $(if $(filter CUDA,$(USED)),-I$(CUDA_HOME)/include) $(shell pkg-config --cflags $(PKGS))
-MEG_CFLAGS := -std=gnu11 -fopenmp -ffp-contract=off -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes
+MEG_CFLAGS := -std=gnu11 -fopenmp -ffp-contract=off -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
+              -ffile-prefix-map=$(CURDIR)/=
 MEG_LIBS   := -Wl,--as-needed $(foreach u,$(USED),$($u_LIBS)) $(shell pkg-config --libs $(PKGS)) -lm -lpthread -ldl
 SAN_FLAGS  := $(if $(SAN),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
 CPU_FLAGS  := -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast
@@ -125,6 +130,11 @@ endif
 
 # ---- rules --------------------------------------------------------------------------------------
 
+# $(call run,COMMAND): make the target by COMMAND, saying so in one short line
+run = $(if $(V),,@echo '  $@';) $1
+cc  = $(call run,$(COMPILE) $(ROOM_FLAGS) $(ISA_FLAGS) -MMD -MP -c -o $@ $<)
+ld  = $(call run,$(LINK) -o $@ $(filter %.o %.a,$^) $1 $(MEG_LIBS))
+
 all: $(B)/libmeg.a $(CMDS)
 
 $(B)/lib/cpu/%.o: ROOM_FLAGS := $(CPU_FLAGS)
@@ -133,31 +143,28 @@ $(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
 $(B)/%.v3.o: ISA_FLAGS := -DMEG_ISA=v3 -march=x86-64-v3
 $(B)/%.v4.o: ISA_FLAGS := -DMEG_ISA=v4 -march=x86-64-v4 -mprefer-vector-width=512
 
-define compile_c
-@mkdir -p $(@D)
-$(COMPILE) $(ROOM_FLAGS) $(ISA_FLAGS) -MMD -MP -c -o $@ $<
-endef
-$(B)/%.c.o: %.c $(B)/flags
-	$(compile_c)
-$(B)/%.c.v3.o: %.c $(B)/flags
-	$(compile_c)
-$(B)/%.c.v4.o: %.c $(B)/flags
-	$(compile_c)
-$(B)/%.cu.o: %.cu $(B)/flags
-	@mkdir -p $(@D)
-	$(NVCC_COMPILE) -MMD -MP -c -o $@ $<
+$(sort $(dir $(OBJS) $(CMDS) $(UNITS) $(BENCH) $(MAINS:%=$(B)/%))):
+	@mkdir -p $@
+
+.SECONDEXPANSION:
+$(B)/%.c.o: %.c $(B)/flags | $$(@D)/
+	$(cc)
+$(B)/%.c.v3.o: %.c $(B)/flags | $$(@D)/
+	$(cc)
+$(B)/%.c.v4.o: %.c $(B)/flags | $$(@D)/
+	$(cc)
+$(B)/%.cu.o: %.cu $(B)/flags | $$(@D)/
+	$(call run,$(NVCC_COMPILE) -MMD -MP -c -o $@ $<)
 
 $(B)/libmeg.a: $(OBJS) $(B)/objects
-	@rm -f $@
-	$(AR) rcsD $@ $(OBJS)
+	$(call run,rm -f $@ && $(AR) rcsD $@ $(OBJS))
 
-$(BIN)/meg-%: $(B)/cmd/%/main.c.o $(B)/libmeg.a
-	@mkdir -p $(@D)
-	$(LINK) -o $@ $^ $(MEG_LIBS)
+$(BIN)/meg-%: $(B)/cmd/%/main.c.o $(B)/libmeg.a | $(BIN)/
+	$(call ld)
 $(B)/tests/unit/%: $(B)/tests/unit/%.c.o $(B)/libmeg.a
-	$(LINK) -o $@ $^ -lcmocka $(MEG_LIBS)
+	$(call ld,-lcmocka)
 $(B)/tests/bench/%: $(B)/tests/bench/%.c.o $(B)/libmeg.a
-	$(LINK) -o $@ $^ $(MEG_LIBS)
+	$(call ld)
 
 -include $(wildcard $(B)/lib/*/*.d $(B)/cmd/*/*.d $(B)/tests/*/*.d)
 
@@ -175,7 +182,43 @@ demo: all
 bench: all $(BENCH)
 	PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/bench/run
 
+check-chroot:
+	tests/chroot.sh
+
+# A harness in tests/fuzz is linked with the rooms that read what strangers wrote.
+FUZZ_S     ?= 60
+FUZZ_CC    ?= clang
+FUZZ_ROOMS := base text data ckpt
+FUZZ_SRCS  := $(foreach r,$(FUZZ_ROOMS),$(wildcard lib/$r/*.c))
+FUZZERS    := $(patsubst %.c,build/fuzz/%,$(wildcard tests/fuzz/*.c))
+FUZZ_FLAGS := -O1 -g -std=gnu11 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
+build/fuzz/%: %.c $(FUZZ_SRCS)
+	@mkdir -p $(@D)
+	$(call run,$(FUZZ_CC) $(MEG_CPPFLAGS) $(FUZZ_FLAGS) -o $@ $< $(FUZZ_SRCS) $(MEG_LIBS))
+fuzz: $(FUZZERS)
+	@for f in $(FUZZERS); do \
+	    mkdir -p $$f.corpus; \
+	    echo "$$f: $(FUZZ_S) s"; \
+	    $$f -max_total_time=$(FUZZ_S) -print_final_stats=1 -artifact_prefix=$$f. $$f.corpus || exit 1; \
+	done
+
+C_FILES  := $(wildcard lib/*/*.[ch] cmd/*/*.[ch] tests/*/*.[ch])
+SH_FILES := .ci/run $(wildcard tests/*.sh tests/*.t tests/cmd/*.t tests/bench/run tests/bench/*.sh)
+lint:
+	mandoc -Tlint -Wwarning $(wildcard man/*)
+	clang-format --dry-run -Werror $(C_FILES)
+	cppcheck -q --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+	    -Ilib -DMEG_VERSION='""' -DMEG_ISA=base $(filter %.c,$(C_FILES))
+	shellcheck -s sh -e SC1091 $(SH_FILES)
+
+D := $(DESTDIR)$(PREFIX)
+install: all
+	install -d $D/bin $D/share/man/man1 $D/share/man/man5 $D/share/man/man7 $D/share/bash-completion/completions
+	install -m 755 $(CMDS) $D/bin
+	for n in 1 5 7; do install -m 644 man/*.$$n $D/share/man/man$$n; done
+	for c in $(CMDS); do $$c --completion bash >$D/share/bash-completion/completions/$${c##*/} || exit 1; done
+
 clean:
 	rm -rf build bin demo
 
-.PHONY: all check demo bench fuzz lint install clean FORCE
+.PHONY: all check check-chroot demo bench fuzz lint install clean FORCE

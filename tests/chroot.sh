@@ -1,0 +1,44 @@
+#!/bin/sh
+# The two commands on a bare machine: a Debian 12 with git, make, gcc and ca-certificates and nothing
+# else, a clone of HEAD, then 'make GOAL' for each GOAL (default: check demo), every one in a fresh copy.
+#   tests/chroot.sh [GOAL...]     needs root, debootstrap, and apt's own mirror
+# Leaves the bare system, fetched packages and each copy in $CHROOT (default /tmp/meg-chroot).
+set -eu
+top=$(cd "${0%/*}/.." && pwd)
+root=${CHROOT:-/tmp/meg-chroot}
+release=bookworm
+
+[ "$(id -u)" -eq 0 ] || { echo "$0: debootstrap and chroot need root" >&2; exit 1; }
+command -v debootstrap >/dev/null || { echo "$0: no debootstrap: apt-get install debootstrap" >&2; exit 1; }
+# Mounts made below go with this process.
+[ -n "${IN_MOUNTS:-}" ] || IN_MOUNTS=1 exec unshare --mount "$0" "$@"
+
+mirror=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Created-By: Packages' |
+    awk -v r=$release '$1 == r { print $2; exit }')
+[ -n "$mirror" ] || { echo "$0: apt knows no mirror of $release" >&2; exit 1; }
+
+mkdir -p "$root/archives/partial"
+if [ ! -e "$root/bare/.complete" ]; then
+    rm -rf "$root/bare"
+    debootstrap --variant=minbase --include=git,make,gcc,ca-certificates $release "$root/bare" "$mirror" >"$root/debootstrap.log"
+    touch "$root/bare/.complete"
+fi
+
+failed=0
+for goal in ${*:-check demo}; do
+    new=$root/$goal
+    rm -rf "$new"
+    cp -a "$root/bare" "$new"
+    cp /etc/resolv.conf /etc/hosts "$new/etc/"
+    git clone -q "$top" "$new/root/meg"
+    mount -t proc proc "$new/proc"
+    mount --bind "$root/archives" "$new/var/cache/apt/archives"
+    start=$(date +%s)
+    status=0
+    chroot "$new" /usr/bin/env -i HOME=/root TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+        make -C /root/meg "$goal" || status=$?
+    echo "chroot: make $goal: status $status after $(($(date +%s) - start)) s"
+    [ $status -eq 0 ] || failed=1
+    umount "$new/var/cache/apt/archives" "$new/proc"
+done
+exit $failed
