@@ -33,11 +33,16 @@ struct meg_mat {
     int64_t rows, cols, ld;
 };
 
-/* Heads of a tensor [s, b, heads, d]: element (t,i,j,c) is p[t*ld_s + i*ld_b + j*ld_h + c]. */
+/*
+ * Heads of a tensor whose rows may hold other things too (packed qkv, a cache).  With r = a/g query
+ * heads a key-value group, column c of query head j at token t of sequence i is
+ *   p[t*ld_s + i*ld_b + (j/r)*ld_g + (j%r)*ld_h + c]
+ * and that of group j's key or value head p[t*ld_s + i*ld_b + j*ld_g + c].
+ */
 struct meg_heads {
     void *p;
     enum meg_dtype dtype;
-    int64_t ld_s, ld_b, ld_h;
+    int64_t ld_s, ld_b, ld_g, ld_h;
 };
 
 enum meg_act { MEG_ACT_NONE, MEG_ACT_GELU_TANH, MEG_ACT_GELU_ERF };
@@ -156,7 +161,7 @@ struct meg_ops {
                          const struct meg_drop *drop, const void *w, const void *b, float eps);
 
     /*
-     * o = softmax(scale q k^T, masked) dropped out, times v; heads j of q and o use group j*g/a of k and v.
+     * o = softmax(scale q k^T, masked) dropped out, times v; query head j uses group j/r of k and v.
      * lse [b,a,s_q] f32 out: log sum exp of each row of scores, before dropout.
      */
     void (*attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
@@ -170,9 +175,9 @@ struct meg_ops {
                      struct meg_heads o, const float *lse, struct meg_heads q, struct meg_heads k,
                      struct meg_heads v, const struct meg_drop *drop);
 
-    /* dst = src over [s, b, heads, d]: rows into a key-value cache. */
+    /* dst = src over [s, b, g, d], key or value heads: into a cache. */
     void (*copy_heads)(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
-                       int64_t heads, int64_t d);
+                       int64_t g, int64_t d);
 
     /*
      * x [n,h] = dropout(word[token - v0] + pos[position]); tokens outside [v0, v0 + word.rows) give a
