@@ -6,6 +6,7 @@
 # make lint       what clang-format, cppcheck, mandoc and shellcheck have to say
 # make install    PREFIX=/usr/local, DESTDIR=
 # make check-chroot   check and demo in a bare Debian, as root
+# make deps       install the Debian packages that check and demo need
 # check and demo first install the Debian packages that are missing; DEPS=0 forbids it.
 # CUDA, NCCL, CUDNN, MPI = 0 | 1 | auto.  V=1 shows whole command lines.
 
@@ -34,20 +35,26 @@ FORCE:
 DEPS_BUILD := gcc libc6-dev make pkg-config libdnnl-dev libjansson-dev libxxhash-dev libzstd-dev \
               zlib1g-dev liblzma-dev libutf8proc-dev libpcre2-dev
 DEPS_CHECK := libcmocka-dev perl mandoc jq zstd xz-utils gzip
-DEPS_DEMO  := gnuplot-nox
-DEPS_DEBIAN := $(DEPS_BUILD) $(if $(filter check%,$(MAKECMDGOALS)),$(DEPS_CHECK)) \
-               $(if $(filter demo,$(MAKECMDGOALS)),$(DEPS_DEMO))
+DEPS_DEMO  := gnuplot-nox jq zstd
+GOALS := $(or $(MAKECMDGOALS),all)
+DEPS_DEBIAN := $(sort $(DEPS_BUILD) $(if $(filter check% deps,$(GOALS)),$(DEPS_CHECK)) \
+                      $(if $(filter demo deps,$(GOALS)),$(DEPS_DEMO)))
 
 ifneq ($(shell command -v dpkg-query),)
 MISSING := $(filter-out $(shell dpkg-query -W -f '$${db:Status-Status} $${Package}\n' $(DEPS_DEBIAN) \
                2>/dev/null | sed -n 's/^installed //p'),$(DEPS_DEBIAN))
 endif
+export DEBIAN_FRONTEND := noninteractive
 APT_GET := $(if $(filter-out 0,$(shell id -u)),sudo )apt-get
 APT_INSTALL := $(APT_GET) install -y --no-install-recommends $(MISSING)
+ONLY_SAY := $(filter 0,$(DEPS))$(findstring n,$(firstword -$(MAKEFLAGS)))$(if $(filter check% demo deps,$(GOALS)),,1)
 
-ifneq ($(filter-out clean,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out clean,$(GOALS)),)
 ifneq ($(MISSING),)
-ifneq ($(and $(filter check% demo,$(MAKECMDGOALS)),$(filter-out 0,$(DEPS)),$(filter-out n,$(findstring n,$(firstword -$(MAKEFLAGS))).)),)
+ifneq ($(ONLY_SAY),)
+$(warning missing packages: $(MISSING))
+$(warning to install them: $(APT_INSTALL))
+else
 ifdef MAKE_RESTARTS
 $(error still missing after installing: $(MISSING))
 endif
@@ -57,11 +64,8 @@ $(B)/installed: FORCE
 	@mkdir -p $(@D)
 	@echo 'missing packages; make DEPS=0 forbids what follows'
 	@apt-cache show $(MISSING) >/dev/null 2>&1 || { echo '$(APT_GET) update'; $(APT_GET) update -q; }
-	DEBIAN_FRONTEND=noninteractive $(APT_INSTALL)
+	$(APT_INSTALL) || { $(APT_GET) update -q && $(APT_INSTALL); }
 	@echo '# made by make when it installed packages' >$@
-else
-$(warning missing packages: $(MISSING))
-$(warning to install them: $(APT_INSTALL))
 endif
 endif
 endif
@@ -123,7 +127,7 @@ NVCC_COMPILE = $(NVCC) -O3 -std=c++17 -ccbin $(CC) $(MEG_CPPFLAGS) $(CPPFLAGS) -
 
 # $(call keep,FILE,TEXT): FILE holds TEXT, and is written only when it would differ
 keep = $(if $(subst x$(strip $2),,x$(file <$1))$(if $(wildcard $1),,x),$(shell mkdir -p $(dir $1))$(file >$1,$(strip $2)))
-ifneq ($(filter-out clean lint,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out clean deps lint,$(GOALS)),)
 $(call keep,$(B)/flags,$(COMPILE) $(CPU_FLAGS) $(if $(filter CUDA,$(USED)),$(NVCC_COMPILE)) $(LINK) $(MEG_LIBS))
 $(call keep,$(B)/objects,$(OBJS))
 endif
@@ -177,10 +181,13 @@ check: all $(UNITS)
 
 demo: all
 	@mkdir -p demo
-	+PATH="$(abspath $(BIN)):$$PATH" $(MAKE) --no-print-directory -C demo -f ../recipes/demo/Makefile
+	+PATH="$(abspath $(BIN)):$$PATH" $(MAKE) --no-print-directory -C demo -f ../recipes/demo/Makefile \
+	    $(if $(CORPUS),CORPUS='$(abspath $(CORPUS))')
 
 bench: all $(BENCH)
 	PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/bench/run
+
+deps:
 
 check-chroot:
 	tests/chroot.sh
@@ -221,4 +228,4 @@ install: all
 clean:
 	rm -rf build bin demo
 
-.PHONY: all check check-chroot demo bench fuzz lint install clean FORCE
+.PHONY: all check check-chroot demo deps bench fuzz lint install clean FORCE

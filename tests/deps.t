@@ -1,0 +1,41 @@
+#!/bin/sh
+# What make does about missing packages, with a package manager that only pretends.
+. "${0%/*}/lib.sh"
+cd "${0%/*}/.." || exit 1
+command -v dpkg-query >/dev/null || skip_all 'not a Debian system'
+
+mkdir "$T/bin" "$T/b"
+cat >"$T/bin/dpkg-query" <<'end'
+#!/bin/sh
+shift 3
+for p; do
+    [ "$p" = jq ] && [ ! -e "$T/installed" ] || echo "installed $p"
+done
+end
+cat >"$T/bin/apt-get" <<'end'
+#!/bin/sh
+echo "apt-get $*" >>"$T/log"
+[ "$1" != install ] || [ -e "$T/broken" ] || touch "$T/installed"
+end
+printf '#!/bin/sh\nexit 0\n' >"$T/bin/apt-cache"
+printf '#!/bin/sh\n[ "$1" != -u ] || echo 0\n' >"$T/bin/id"
+chmod +x "$T"/bin/*
+export T
+fake_make() {
+    PATH="$T/bin:$PATH" MAKEFLAGS='' MAKELEVEL='' make B="$T/b" "$@" 2>&1
+}
+installs='apt-get install -y --no-install-recommends jq'
+
+like 'DEPS=0 names what is missing' "$(fake_make deps DEPS=0)" 'missing packages: jq'
+ok 'and installs nothing' test ! -e "$T/log"
+like 'make -n installs nothing either' "$(fake_make -n deps)" "to install them: $installs"
+ok 'and did not' test ! -e "$T/log"
+
+like 'the command is printed first' "$(fake_make deps)" "$installs"
+is 'and run' "$(cat "$T/log")" "$installs"
+unlike 'a second time there is nothing to do' "$(fake_make deps)" 'apt-get'
+
+rm "$T/installed"
+touch "$T/broken"
+like 'what stays missing ends make' "$(fake_make deps)" 'still missing after installing: jq'
+done_testing
