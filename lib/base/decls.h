@@ -1,0 +1,19 @@
+/*
+ * decls.h - what every public header opens with: C linkage for CUDA and C++,
+ * and the two attributes the compiler checks calls by.
+ */
+#ifndef MEG_BASE_DECLS_H
+#define MEG_BASE_DECLS_H
+
+#ifdef __cplusplus
+#define MEG_BEGIN_DECLS extern "C" {
+#define MEG_END_DECLS }
+#else
+#define MEG_BEGIN_DECLS
+#define MEG_END_DECLS
+#endif
+
+#define MEG_NORETURN __attribute__((noreturn))
+#define MEG_PRINTF(fmt, first) __attribute__((format(printf, fmt, first)))
+
+#endif

@@ -1,0 +1,119 @@
+#include "base/err.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+static void (*die_hook)(int status);
+
+int meg_fail(struct meg_err *e, int code, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (!e)
+        return code;
+    e->code = code;
+    va_start(ap, fmt);
+    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+int meg_fail_errno(struct meg_err *e, const char *fmt, ...)
+{
+    int no = errno;
+    int code = no == ENOENT || no == ENOTDIR ? MEG_ENOENT : MEG_EIO;
+    va_list ap;
+    size_t n;
+
+    if (!e)
+        return code;
+    e->code = code;
+    va_start(ap, fmt);
+    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    va_end(ap);
+    n = strlen(e->msg);
+    snprintf(e->msg + n, sizeof e->msg - n, ": %s", strerror(no));
+    return code;
+}
+
+int meg_exit_status(int code)
+{
+    switch (code) {
+    case MEG_OK: return 0;
+    case MEG_EUSAGE: return 2;
+    case MEG_EFORMAT: return 65;
+    case MEG_ENOENT: return 66;
+    case MEG_EPEER: return 69;
+    case MEG_EIO: return 74;
+    case MEG_ESTOP: return 75;
+    default: return 1;
+    }
+}
+
+void meg_on_die(void (*hook)(int status))
+{
+    die_hook = hook;
+}
+
+static void end(int code) MEG_NORETURN;
+static void end(int code)
+{
+    void (*hook)(int status) = die_hook;
+
+    die_hook = NULL; /* a hook that dies ends the process and is not called again */
+    if (hook)
+        hook(meg_exit_status(code));
+    exit(meg_exit_status(code));
+}
+
+void meg_die(int code, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    meg_vlog(MEG_LOG_ERROR, fmt, ap);
+    va_end(ap);
+    end(code);
+}
+
+void meg_die_err(const struct meg_err *e)
+{
+    meg_die(e->code, "%s", e->msg);
+}
+
+void meg_usage(const char *fmt, ...)
+{
+    char msg[sizeof((struct meg_err *)0)->msg];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(msg, sizeof msg, fmt, ap);
+    va_end(ap);
+    meg_die(MEG_EUSAGE, "%s\nTry '%s --help'.", msg, meg_progname());
+}
+
+int meg_finish(void)
+{
+    if (fflush(stdout) != 0 || ferror(stdout))
+        meg_die(MEG_EIO, "standard output: %s", strerror(errno));
+    if (close(STDOUT_FILENO) != 0 && errno != EBADF) /* where a network disk tells that it is full */
+        meg_die(MEG_EIO, "standard output: %s", strerror(errno));
+    return 0;
+}
+
+const char *meg_progname(void)
+{
+    return program_invocation_short_name;
+}
+
+void meg_assert_failed(const char *file, int line, const char *cond)
+{
+    fprintf(stderr, "%s: %s:%d: bug: %s does not hold\n", meg_progname(), file, line, cond);
+    abort();
+}

@@ -1,0 +1,127 @@
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+
+#define TTY_S 0.1 /* between two drawings of a progress line */
+
+static int level = MEG_LOG_NOTE, rank;
+static struct meg_progress *drawn; /* the progress line now on the terminal */
+
+void meg_log_set_level(int l)
+{
+    level = l;
+}
+
+void meg_log_set_rank(int r)
+{
+    rank = r;
+}
+
+static bool is_silent(int l)
+{
+    return l > level || (rank != 0 && l > MEG_LOG_WARN);
+}
+
+static void undraw(void)
+{
+    if (drawn) {
+        fputs("\r\033[K", stderr);
+        drawn->is_drawn = false;
+        drawn = NULL;
+    }
+}
+
+void meg_vlog(int l, const char *fmt, va_list ap)
+{
+    char line[4096];
+    size_t n;
+
+    if (is_silent(l))
+        return;
+    if (rank)
+        snprintf(line, sizeof line, "%s[%d]: ", meg_progname(), rank);
+    else
+        snprintf(line, sizeof line, "%s: ", meg_progname());
+    n = strlen(line);
+    vsnprintf(line + n, sizeof line - n - 1, fmt, ap);
+    n = strlen(line);
+    line[n++] = '\n';
+    undraw();
+    fwrite(line, 1, n, stderr);
+}
+
+#define LOG(l)                                                                                     \
+    do {                                                                                           \
+        va_list ap;                                                                                \
+        va_start(ap, fmt);                                                                         \
+        meg_vlog(l, fmt, ap);                                                                      \
+        va_end(ap);                                                                                \
+    } while (0)
+
+void meg_warn(const char *fmt, ...)
+{
+    LOG(MEG_LOG_WARN);
+}
+
+void meg_note(const char *fmt, ...)
+{
+    LOG(MEG_LOG_NOTE);
+}
+
+void meg_debug(const char *fmt, ...)
+{
+    LOG(MEG_LOG_DEBUG);
+}
+
+void meg_progress_init(struct meg_progress *p, double plain_s)
+{
+    memset(p, 0, sizeof *p);
+    p->plain_s = plain_s;
+    p->is_tty = isatty(STDERR_FILENO);
+    p->next_s = meg_now_s() + (p->is_tty ? 0 : plain_s);
+}
+
+/* As many bytes of the line as the terminal is wide, so that \r finds its start again. */
+static int columns(void)
+{
+    struct winsize w;
+
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 1 ? w.ws_col - 1 : 79;
+}
+
+void meg_progress_show(struct meg_progress *p, const char *fmt, ...)
+{
+    char line[512];
+    double now = meg_now_s();
+    va_list ap;
+
+    if (now < p->next_s || is_silent(MEG_LOG_NOTE) || (!p->is_tty && p->plain_s <= 0))
+        return;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    if (!p->is_tty) {
+        p->next_s = now + p->plain_s;
+        meg_note("%s", line);
+        return;
+    }
+    p->next_s = now + TTY_S;
+    fprintf(stderr, "\r\033[K%.*s", columns(), line);
+    p->is_drawn = true;
+    drawn = p;
+}
+
+void meg_progress_end(struct meg_progress *p)
+{
+    if (p->is_drawn) {
+        fputc('\n', stderr);
+        p->is_drawn = false;
+        drawn = NULL;
+    }
+}

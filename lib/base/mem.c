@@ -1,0 +1,149 @@
+#include "base/mem.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+static void out_of_memory(size_t n) MEG_NORETURN;
+static void out_of_memory(size_t n)
+{
+    meg_die(MEG_EFAIL, "out of memory: %zu bytes wanted", n);
+}
+
+void *meg_new(size_t n)
+{
+    void *p = calloc(1, n ? n : 1);
+
+    if (!p)
+        out_of_memory(n);
+    return p;
+}
+
+void *meg_realloc_array(void *p, size_t n, size_t size)
+{
+    void *q;
+
+    if (size && n > SIZE_MAX / size)
+        out_of_memory(SIZE_MAX);
+    q = realloc(p, n && size ? n * size : 1);
+    if (!q)
+        out_of_memory(n * size);
+    return q;
+}
+
+char *meg_strndup(const char *s, size_t n)
+{
+    char *copy = (char *)meg_new(n + 1);
+
+    memcpy(copy, s, n);
+    return copy;
+}
+
+char *meg_strdup(const char *s)
+{
+    return meg_strndup(s, strlen(s));
+}
+
+/* Room for n more bytes and the zero behind them. */
+static void reserve(struct meg_str *str, size_t n)
+{
+    size_t want = str->n + n + 1;
+
+    if (want > str->cap) {
+        str->cap = want < 2 * str->cap ? 2 * str->cap : want < 64 ? 64 : want;
+        str->s = (char *)meg_realloc_array(str->s, str->cap, 1);
+    }
+}
+
+void meg_str_add(struct meg_str *str, const void *bytes, size_t n)
+{
+    reserve(str, n);
+    if (n)
+        memcpy(str->s + str->n, bytes, n);
+    str->n += n;
+    str->s[str->n] = 0;
+}
+
+void meg_str_printf(struct meg_str *str, const char *fmt, ...)
+{
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    MEG_ASSERT(n >= 0);
+    reserve(str, (size_t)n);
+    va_start(ap, fmt);
+    vsnprintf(str->s + str->n, (size_t)n + 1, fmt, ap);
+    va_end(ap);
+    str->n += (size_t)n;
+}
+
+void meg_str_free(struct meg_str *str)
+{
+    if (!str)
+        return;
+    free(str->s);
+    memset(str, 0, sizeof *str);
+}
+
+int meg_arena_init(struct meg_arena *a, const char *name, size_t nbytes, struct meg_err *e)
+{
+    size_t len = (nbytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    size_t skip;
+    unsigned char *p;
+
+    memset(a, 0, sizeof *a);
+    a->name = name;
+    if (nbytes == 0)
+        return MEG_OK;
+    if (len < nbytes || len + HUGE_PAGE < len)
+        return meg_fail(e, MEG_EFAIL, "%s: %zu bytes are more than a program can hold", name, nbytes);
+    p = (unsigned char *)mmap(NULL, len + HUGE_PAGE, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return meg_fail(e, MEG_EFAIL, "%s: out of memory: %zu bytes wanted", name, nbytes);
+    /* give back what lies before and after the aligned part, so that base and cap say it all */
+    skip = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
+    if (skip)
+        munmap(p, skip);
+    munmap(p + skip + len, HUGE_PAGE - skip);
+    a->base = p + skip;
+    a->cap = len;
+    madvise(a->base, len, MADV_HUGEPAGE); /* where the kernel has no huge pages: slower, not wrong */
+    return MEG_OK;
+}
+
+void *meg_arena_alloc(struct meg_arena *a, size_t nbytes, size_t align)
+{
+    size_t at;
+
+    MEG_ASSERT(align && (align & (align - 1)) == 0 && align <= HUGE_PAGE);
+    at = (a->used + align - 1) & ~(align - 1);
+    MEG_ASSERT(at <= a->cap && nbytes <= a->cap - at);
+    a->used = at + nbytes;
+    if (a->used > a->high)
+        a->high = a->used;
+    return a->base + at;
+}
+
+void meg_arena_rewind(struct meg_arena *a, size_t used)
+{
+    MEG_ASSERT(used <= a->used);
+    a->used = used;
+}
+
+void meg_arena_free(struct meg_arena *a)
+{
+    if (!a)
+        return;
+    if (a->base)
+        munmap(a->base, a->cap);
+    memset(a, 0, sizeof *a);
+}
