@@ -1,0 +1,274 @@
+/* isa: baseline v3 v4 */
+/*
+ * Attention in tiles of scores that stay in cache, with a running maximum and sum for each query
+ * (Milakov and Gimelshein 2018; Dao et al. 2022): no score leaves its tile, only the log-sum-exp of
+ * each row is kept, and the backward pass computes the scores again.  Tiles that no query of theirs
+ * may see are skipped, so causal attention costs half.
+ *
+ * Forward, a task is a block of queries of one head; backward, one key-value group of one sequence
+ * with all its heads, so that dk and dv have one writer and sums one order.
+ */
+#include <math.h>
+#include "cpu/row.h"
+#include "cpu/vmath.h"
+
+enum { BQ = 128, BK = 256 }; /* queries and keys of a tile */
+
+/* A head of one sequence as a matrix: row t at p + t*ld. */
+struct view {
+    float *p;
+    int64_t ld;
+};
+
+static struct view query_head(const struct meg_attn_geom *ge, struct meg_heads x, int64_t i, int64_t j)
+{
+    const int64_t r = ge->a / ge->g;
+    MEG_ASSERT(x.dtype == MEG_DTYPE_F32);
+    return (struct view){ (float *)x.p + i * x.ld_b + j / r * x.ld_g + j % r * x.ld_h, x.ld_s };
+}
+
+static struct view key_head(struct meg_heads x, int64_t i, int64_t grp)
+{
+    MEG_ASSERT(x.dtype == MEG_DTYPE_F32);
+    return (struct view){ (float *)x.p + i * x.ld_b + grp * x.ld_g, x.ld_s };
+}
+
+/* The keys [lo, hi) that query t of sequence i sees. */
+struct span {
+    int64_t lo, hi;
+};
+
+static struct span seen(const struct meg_attn_geom *ge, int64_t t, int64_t i)
+{
+    struct span s = { ge->doc_start ? ge->doc_start[t * ge->b + i] : 0, ge->s_k };
+    if (ge->is_causal)
+        s.hi = min64(s.hi, ge->q0 + t + 1);
+    return s;
+}
+
+/* The keys that any of queries [t0, t1) sees, from a multiple of 8 on. */
+static struct span seen_by_any(const struct meg_attn_geom *ge, int64_t t0, int64_t t1, int64_t i)
+{
+    struct span s = { ge->s_k, 0 };
+    for (int64_t t = t0; t < t1; t++) {
+        const struct span q = seen(ge, t, i);
+        s.lo = min64(s.lo, q.lo);
+        s.hi = max64(s.hi, q.hi);
+    }
+    s.lo &= ~(int64_t)7;
+    return s;
+}
+
+/* A tile: queries [t0, t0+nq) of head j of sequence i against keys [k0, k0+nk). */
+struct tile {
+    int64_t i, j, t0, nq, k0, nk;
+};
+
+/* The keys of the tile that its query t sees, counted from k0. */
+static struct span seen_in_tile(const struct meg_attn_geom *ge, const struct tile *x, int64_t t)
+{
+    struct span s = seen(ge, x->t0 + t, x->i);
+    s.lo = max64(s.lo - x->k0, 0);
+    s.hi = max64(min64(s.hi - x->k0, x->nk), s.lo);
+    return s;
+}
+
+static void drop_in_tile(float *factor, const struct meg_attn_geom *ge, const struct meg_drop *d,
+                         const struct drop *drop, const struct tile *x, int64_t t)
+{
+    const int64_t unit = (d->unit0 + x->j) * ((ge->s_k + 7) & ~(int64_t)7) + x->k0;
+    drop_factors(factor, drop, unit, x->nk, d->pos0 + x->t0 + t, d->sample[x->i]);
+}
+
+/* Row t of a tile: scores become exp(scale s - max) and dropped out; max and sum run on; o is brought down. */
+static void softmax_row(float *s, float *o, int64_t d, struct span see, int64_t nk, float scale, float *max,
+                        float *sum, const float *factor)
+{
+    const float m = fmaxf(*max, scale * row_max(s + see.lo, see.hi - see.lo));
+    const float fade = *sum > 0.0f || *sum != *sum ? vexp(*max - m) : 0.0f;
+    float l = 0.0f;
+    for (int64_t k = 0; k < see.lo; k++)
+        s[k] = 0.0f;
+#pragma omp simd reduction(+ : l)
+    for (int64_t k = see.lo; k < see.hi; k++) {
+        s[k] = vexp(scale * s[k] - m);
+        l += s[k];
+    }
+    for (int64_t k = see.hi; k < nk; k++)
+        s[k] = 0.0f;
+    if (factor)
+        for (int64_t k = see.lo; k < see.hi; k++)
+            s[k] *= factor[k];
+    for (int64_t c = 0; c < d; c++)
+        o[c] *= fade;
+    *sum = *sum * fade + l;
+    *max = m;
+}
+
+static void fwd_block(const struct meg_attn_geom *ge, struct view o, float *lse, struct view q, struct view k,
+                      struct view v, int64_t i, int64_t j, int64_t t0, const struct meg_drop *d,
+                      const struct drop *drop)
+{
+    float s[BQ * BK] __attribute__((aligned(64))), factor[BK], max[BQ], sum[BQ];
+    struct tile x = { i, j, t0, min64(BQ, ge->s_q - t0), 0, 0 };
+    const struct span any = seen_by_any(ge, t0, t0 + x.nq, i);
+    for (int64_t t = 0; t < x.nq; t++) {
+        max[t] = -INFINITY;
+        sum[t] = 0.0f;
+        for (int64_t c = 0; c < ge->d; c++)
+            o.p[(t0 + t) * o.ld + c] = 0.0f;
+    }
+    for (x.k0 = any.lo; x.k0 < any.hi; x.k0 += BK) {
+        x.nk = min64(BK, any.hi - x.k0);
+        meg_cpu_gemm('N', 'T', x.nq, x.nk, ge->d, 1.0f, q.p + t0 * q.ld, q.ld, k.p + x.k0 * k.ld, k.ld, 0.0f, s, BK);
+        for (int64_t t = 0; t < x.nq; t++) {
+            const struct span see = seen_in_tile(ge, &x, t);
+            if (drop->threshold)
+                drop_in_tile(factor, ge, d, drop, &x, t);
+            if (see.lo < see.hi)
+                softmax_row(s + t * BK, o.p + (t0 + t) * o.ld, ge->d, see, x.nk, ge->scale, max + t, sum + t,
+                            drop->threshold ? factor : NULL);
+            else
+                for (int64_t c = 0; c < x.nk; c++)
+                    s[t * BK + c] = 0.0f;
+        }
+        meg_cpu_gemm('N', 'N', x.nq, ge->d, x.nk, 1.0f, s, BK, v.p + x.k0 * v.ld, v.ld, 1.0f, o.p + t0 * o.ld, o.ld);
+    }
+    for (int64_t t = 0; t < x.nq; t++) {
+        const float r = 1.0f / sum[t]; /* not finite where a query sees no key */
+        for (int64_t c = 0; c < ge->d; c++)
+            o.p[(t0 + t) * o.ld + c] *= r;
+        lse[(i * ge->a + j) * ge->s_q + t0 + t] = max[t] + logf(sum[t]);
+    }
+}
+
+void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads o, float *lse,
+                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *d)
+{
+    const struct drop drop = drop_begin(d);
+    const int64_t nblocks = blocks(ge->s_q, BQ);
+    (void)st;
+    MEG_ASSERT(ge->a % ge->g == 0);
+    meg_cpu_gemm_load();
+#pragma omp parallel for collapse(3) schedule(dynamic)
+    for (int64_t n = nblocks - 1; n >= 0; n--) /* the longest first */
+        for (int64_t i = 0; i < ge->b; i++)
+            for (int64_t j = 0; j < ge->a; j++)
+                fwd_block(ge, query_head(ge, o, i, j), lse, query_head(ge, q, i, j),
+                          key_head(k, i, j / (ge->a / ge->g)), key_head(v, i, j / (ge->a / ge->g)), i, j, n * BQ, d,
+                          &drop);
+}
+
+/* One head: delta, then tile after tile. */
+struct bwd {
+    struct view dq, dk, dv, d_o, o, q, k, v;
+    const float *lse;
+    float *delta;
+};
+
+static void bwd_delta(const struct bwd *w, int64_t s_q, int64_t d)
+{
+    for (int64_t t = 0; t < s_q; t++) {
+        float s = 0.0f;
+#pragma omp simd reduction(+ : s)
+        for (int64_t c = 0; c < d; c++)
+            s += w->o.p[t * w->o.ld + c] * w->d_o.p[t * w->d_o.ld + c];
+        w->delta[t] = s;
+    }
+}
+
+/* Row t of a tile: s becomes the dropped probabilities and dp the gradient of s. */
+static void bwd_row(float *s, float *dp, struct span see, int64_t nk, float scale, float lse, float delta,
+                    const float *factor)
+{
+    for (int64_t k = 0; k < see.lo; k++)
+        s[k] = dp[k] = 0.0f;
+    if (factor) {
+#pragma omp simd
+        for (int64_t k = see.lo; k < see.hi; k++) {
+            const float p = vexp(scale * s[k] - lse);
+            s[k] = p * factor[k];
+            dp[k] = scale * p * (dp[k] * factor[k] - delta);
+        }
+    } else {
+#pragma omp simd
+        for (int64_t k = see.lo; k < see.hi; k++) {
+            const float p = vexp(scale * s[k] - lse);
+            s[k] = p;
+            dp[k] = scale * p * (dp[k] - delta);
+        }
+    }
+    for (int64_t k = see.hi; k < nk; k++)
+        s[k] = dp[k] = 0.0f;
+}
+
+static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const struct tile *x,
+                     const struct meg_drop *d, const struct drop *drop)
+{
+    float s[BQ * BK] __attribute__((aligned(64))), dp[BQ * BK] __attribute__((aligned(64))), factor[BK];
+    const struct view *dq = &w->dq, *dk = &w->dk, *dv = &w->dv, *d_o = &w->d_o, *q = &w->q, *k = &w->k, *v = &w->v;
+    const int64_t nq = x->nq, nk = x->nk, t0 = x->t0, k0 = x->k0;
+    meg_cpu_gemm('N', 'T', nq, nk, ge->d, 1.0f, q->p + t0 * q->ld, q->ld, k->p + k0 * k->ld, k->ld, 0.0f, s, BK);
+    meg_cpu_gemm('N', 'T', nq, nk, ge->d, 1.0f, d_o->p + t0 * d_o->ld, d_o->ld, v->p + k0 * v->ld, v->ld, 0.0f, dp,
+                 BK);
+    for (int64_t t = 0; t < nq; t++) {
+        if (drop->threshold)
+            drop_in_tile(factor, ge, d, drop, x, t);
+        bwd_row(s + t * BK, dp + t * BK, seen_in_tile(ge, x, t), nk, ge->scale, w->lse[t0 + t], w->delta[t0 + t],
+                drop->threshold ? factor : NULL);
+    }
+    meg_cpu_gemm('T', 'N', nk, ge->d, nq, 1.0f, s, BK, d_o->p + t0 * d_o->ld, d_o->ld, 1.0f, dv->p + k0 * dv->ld,
+                 dv->ld);
+    meg_cpu_gemm('T', 'N', nk, ge->d, nq, 1.0f, dp, BK, q->p + t0 * q->ld, q->ld, 1.0f, dk->p + k0 * dk->ld, dk->ld);
+    meg_cpu_gemm('N', 'N', nq, ge->d, nk, 1.0f, dp, BK, k->p + k0 * k->ld, k->ld, 1.0f, dq->p + t0 * dq->ld, dq->ld);
+}
+
+static void clear(struct view x, int64_t rows, int64_t d)
+{
+    for (int64_t t = 0; t < rows; t++)
+        memset(x.p + t * x.ld, 0, (size_t)d * sizeof *x.p);
+}
+
+static void bwd_head(const struct meg_attn_geom *ge, const struct bwd *w, int64_t i, int64_t j,
+                     const struct meg_drop *d, const struct drop *drop)
+{
+    clear(w->dq, ge->s_q, ge->d);
+    bwd_delta(w, ge->s_q, ge->d);
+    for (int64_t k0 = 0; k0 < ge->s_k; k0 += BK)
+        for (int64_t t0 = 0; t0 < ge->s_q; t0 += BQ) {
+            struct tile x = { i, j, t0, min64(BQ, ge->s_q - t0), 0, 0 };
+            const struct span any = seen_by_any(ge, t0, t0 + x.nq, i);
+            x.k0 = max64(k0, any.lo);
+            x.nk = min64(k0 + BK, any.hi) - x.k0;
+            if (x.nk > 0)
+                bwd_tile(ge, w, &x, d, drop);
+        }
+}
+
+void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads dq,
+                      struct meg_heads dk, struct meg_heads dv, float *delta, struct meg_heads d_o,
+                      struct meg_heads o, const float *lse, struct meg_heads q, struct meg_heads k,
+                      struct meg_heads v, const struct meg_drop *d)
+{
+    const struct drop drop = drop_begin(d);
+    const int64_t r = ge->a / ge->g;
+    (void)st;
+    meg_cpu_gemm_load();
+#pragma omp parallel for collapse(2) schedule(dynamic)
+    for (int64_t i = 0; i < ge->b; i++)
+        for (int64_t grp = 0; grp < ge->g; grp++) {
+            struct bwd w = { .dk = key_head(dk, i, grp), .dv = key_head(dv, i, grp),
+                             .k = key_head(k, i, grp), .v = key_head(v, i, grp) };
+            clear(w.dk, ge->s_k, ge->d);
+            clear(w.dv, ge->s_k, ge->d);
+            for (int64_t j = grp * r; j < (grp + 1) * r; j++) {
+                w.dq = query_head(ge, dq, i, j);
+                w.d_o = query_head(ge, d_o, i, j);
+                w.o = query_head(ge, o, i, j);
+                w.q = query_head(ge, q, i, j);
+                w.lse = lse + (i * ge->a + j) * ge->s_q;
+                w.delta = delta + (i * ge->a + j) * ge->s_q;
+                bwd_head(ge, &w, i, j, d, &drop);
+            }
+        }
+}

@@ -1,0 +1,98 @@
+/* Picking the table for this machine, and what needs no vector code: memory and handles. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "base/mem.h"
+#include "cpu/internal.h"
+
+extern const struct meg_ops meg_cpu_table_base;
+#ifdef MEG_HAVE_ISA_V3
+extern const struct meg_ops meg_cpu_table_v3;
+#endif
+#ifdef MEG_HAVE_ISA_V4
+extern const struct meg_ops meg_cpu_table_v4;
+#endif
+
+const struct meg_ops *meg_cpu_level(int level)
+{
+    switch (level) {
+#ifdef MEG_HAVE_ISA_V4
+    case MEG_CPU_V4: return __builtin_cpu_supports("x86-64-v4") ? &meg_cpu_table_v4 : NULL;
+#endif
+#ifdef MEG_HAVE_ISA_V3
+    case MEG_CPU_V3: return __builtin_cpu_supports("x86-64-v3") ? &meg_cpu_table_v3 : NULL;
+#endif
+    case MEG_CPU_BASE: return &meg_cpu_table_base;
+    default: return NULL;
+    }
+}
+
+const struct meg_ops *meg_cpu_ops(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    const struct meg_ops *t = NULL;
+    pthread_once(&once, meg_cpu_bind_threads);
+    for (int l = 0; !t; l++)
+        t = meg_cpu_level(l);
+    return t;
+}
+
+const char *meg_cpu_supports(enum meg_dtype dtype)
+{
+    return dtype == MEG_DTYPE_F32 ? NULL : "the CPU computes in f32 only";
+}
+
+/* Large buffers in huge pages; cleared by the threads that will use them, which also places them. */
+void *meg_cpu_alloc(size_t nbytes)
+{
+    const size_t huge = (size_t)2 << 20, align = nbytes >= 2 * huge ? huge : 64;
+    char *p;
+    if (nbytes > SIZE_MAX - align || !(p = aligned_alloc(align, (nbytes + align - 1) / align * align)))
+        return NULL;
+    if (align == huge)
+        madvise(p, nbytes, MADV_HUGEPAGE);
+#pragma omp parallel for schedule(static) if (align == huge)
+    for (size_t k = 0; k < nbytes; k += huge)
+        memset(p + k, 0, nbytes - k < huge ? nbytes - k : huge);
+    return p;
+}
+
+void meg_cpu_copy(struct meg_stream *st, void *dst, const void *src, size_t nbytes)
+{
+    (void)st;
+    memcpy(dst, src, nbytes);
+}
+
+void meg_cpu_zero(struct meg_stream *st, void *dev, size_t nbytes)
+{
+    (void)st;
+    memset(dev, 0, nbytes);
+}
+
+void meg_cpu_copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
+                        int64_t g, int64_t d)
+{
+    (void)st;
+    MEG_ASSERT(dst.dtype == MEG_DTYPE_F32 && src.dtype == MEG_DTYPE_F32);
+    for (int64_t t = 0; t < s; t++)
+        for (int64_t i = 0; i < b; i++)
+            for (int64_t j = 0; j < g; j++)
+                memcpy((float *)dst.p + t * dst.ld_s + i * dst.ld_b + j * dst.ld_g,
+                       (float *)src.p + t * src.ld_s + i * src.ld_b + j * src.ld_g, (size_t)d * sizeof(float));
+}
+
+struct meg_linear *meg_cpu_linear_create(const struct meg_linear_desc *desc)
+{
+    struct meg_linear *l = meg_new(sizeof *l);
+    MEG_ASSERT(desc->dtype == MEG_DTYPE_F32);
+    l->desc = *desc;
+    meg_cpu_gemm_load();
+    return l;
+}
+
+void meg_cpu_linear_destroy(struct meg_linear *l)
+{
+    free(l);
+}

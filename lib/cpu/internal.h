@@ -1,0 +1,96 @@
+/* What the files of this room share: names for each instruction set, threads, oneDNN's GEMM. */
+#ifndef MEG_CPU_INTERNAL_H
+#define MEG_CPU_INTERNAL_H
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/err.h"
+#include "cpu/cpu.h"
+
+/*
+ * A file marked "isa: baseline v3 v4" is compiled once for each level of x86-64 with MEG_ISA
+ * set to base, v3 or v4; elsewhere once, as base.  Its functions are named through MEG_FN.
+ */
+#define MEG_PASTE_(a, b, c) a##b##_##c
+#define MEG_PASTE(a, b, c) MEG_PASTE_(a, b, c)
+#define MEG_FN(name) MEG_PASTE(meg_cpu_, name, MEG_ISA)
+
+/* The levels this program holds, best first, and their tables; NULL where the machine lacks one. */
+enum { MEG_CPU_V4, MEG_CPU_V3, MEG_CPU_BASE, MEG_CPU_LEVELS };
+const struct meg_ops *meg_cpu_level(int level);
+
+/* c = alpha op(a) op(b) + beta c, row-major, by one thread; only inside a parallel region (see gemm.c). */
+void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                  const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+/* Load oneDNN; ends the process with a message when there is none. */
+void meg_cpu_gemm_load(void);
+
+void meg_cpu_bind_threads(void);
+
+static inline float *f32(struct meg_mat m)
+{
+    MEG_ASSERT(m.dtype == MEG_DTYPE_F32 && m.ld >= m.cols);
+    return m.p;
+}
+
+static inline int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t blocks(int64_t n, int64_t block)
+{
+    return (n + block - 1) / block;
+}
+
+struct meg_linear {
+    struct meg_linear_desc desc;
+};
+
+/* The operations that need no vector code, typed as in the table. */
+#define OP(name) __typeof__(*((struct meg_ops *)0)->name) meg_cpu_##name
+OP(supports);
+OP(alloc);
+OP(zero);
+OP(copy_heads);
+OP(linear_create);
+OP(linear_destroy);
+#undef OP
+void meg_cpu_copy(struct meg_stream *st, void *dst, const void *src, size_t nbytes);
+
+#ifdef MEG_ISA
+/* The operations of this level, typed as in the table. */
+#define OP(name) __typeof__(*((struct meg_ops *)0)->name) MEG_FN(name)
+OP(linear_fwd);
+OP(linear_bwd_data);
+OP(linear_bwd_weight);
+OP(norm_fwd);
+OP(norm_bwd);
+OP(add_fwd);
+OP(add_bwd);
+OP(add_norm_fwd);
+OP(attn_fwd);
+OP(attn_bwd);
+OP(embed_fwd);
+OP(embed_bwd);
+OP(xent_fwd);
+OP(xent_bwd);
+OP(sumsq);
+OP(count_zeros);
+OP(adamw);
+OP(sgd);
+#undef OP
+
+/* out[c] += sum over r of x[r,c]: rows in blocks of 64, blocks in order. */
+void MEG_FN(add_column_sums)(float *out, struct meg_mat x);
+
+extern const struct meg_ops MEG_FN(table);
+#endif
+
+#endif

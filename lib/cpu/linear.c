@@ -1,0 +1,117 @@
+/* isa: baseline v3 v4 */
+/*
+ * Linear layers: products in blocks of the output, bias and activation put on each block while it
+ * is still in cache.  Block sizes depend on the shape alone.
+ */
+#include "cpu/vmath.h"
+#include "cpu/internal.h"
+
+/* A block of an [m,n] result: up to 256 rows, columns so that there is work for several threads. */
+struct cut {
+    int64_t m, n;
+};
+
+static struct cut cut(int64_t m, int64_t n)
+{
+    struct cut c = { 256, 384 };
+    (void)m;
+    (void)n;
+    return c;
+}
+
+static void check(const struct meg_linear *l, struct meg_mat y, struct meg_mat x, struct meg_mat w)
+{
+    MEG_ASSERT(y.rows == x.rows && w.rows == y.cols && w.cols == x.cols);
+    MEG_ASSERT(x.rows <= l->desc.n && x.cols <= l->desc.in && y.cols <= l->desc.out);
+}
+
+static void add_bias(float *y, const float *bias, int64_t n)
+{
+#pragma omp simd
+    for (int64_t c = 0; c < n; c++)
+        y[c] += bias[c];
+}
+
+static void act_row(float *y, const float *pre, int64_t n, enum meg_act act)
+{
+    if (act == MEG_ACT_GELU_TANH) {
+#pragma omp simd
+        for (int64_t c = 0; c < n; c++)
+            y[c] = vgelu_tanh(pre[c]);
+    } else {
+#pragma omp simd
+        for (int64_t c = 0; c < n; c++)
+            y[c] = vgelu_erf(pre[c]);
+    }
+}
+
+static void act_grad_row(float *dx, const float *pre, int64_t n, enum meg_act act)
+{
+    if (act == MEG_ACT_GELU_TANH) {
+#pragma omp simd
+        for (int64_t c = 0; c < n; c++)
+            dx[c] *= vgelu_tanh_grad(pre[c]);
+    } else {
+#pragma omp simd
+        for (int64_t c = 0; c < n; c++)
+            dx[c] *= vgelu_erf_grad(pre[c]);
+    }
+}
+
+void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_mat y, struct meg_mat pre,
+                        struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act)
+{
+    const struct cut b = cut(y.rows, y.cols);
+    const struct meg_mat t = act != MEG_ACT_NONE && pre.p ? pre : y;
+    (void)st;
+    check(l, y, x, w);
+    MEG_ASSERT(t.rows == y.rows && t.cols == y.cols && (t.p == y.p || act != MEG_ACT_NONE));
+#pragma omp parallel for collapse(2) schedule(dynamic)
+    for (int64_t c0 = 0; c0 < y.cols; c0 += b.n)
+        for (int64_t r0 = 0; r0 < y.rows; r0 += b.m) {
+            const int64_t m = min64(b.m, y.rows - r0), n = min64(b.n, y.cols - c0);
+            float *tp = f32(t) + r0 * t.ld + c0, *yp = f32(y) + r0 * y.ld + c0;
+            meg_cpu_gemm('N', 'T', m, n, x.cols, 1.0f, f32(x) + r0 * x.ld, x.ld, f32(w) + c0 * w.ld, w.ld, 0.0f,
+                         tp, t.ld);
+            for (int64_t r = 0; r < m; r++) {
+                if (bias)
+                    add_bias(tp + r * t.ld, (const float *)bias + c0, n);
+                if (act != MEG_ACT_NONE)
+                    act_row(yp + r * y.ld, tp + r * t.ld, n, act);
+            }
+        }
+}
+
+void MEG_FN(linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
+                             struct meg_mat w, struct meg_mat pre, enum meg_act act)
+{
+    const struct cut b = cut(dx.rows, dx.cols);
+    (void)st;
+    check(l, dy, dx, w);
+    MEG_ASSERT(act == MEG_ACT_NONE || (pre.rows == dx.rows && pre.cols == dx.cols));
+#pragma omp parallel for collapse(2) schedule(dynamic)
+    for (int64_t c0 = 0; c0 < dx.cols; c0 += b.n)
+        for (int64_t r0 = 0; r0 < dx.rows; r0 += b.m) {
+            const int64_t m = min64(b.m, dx.rows - r0), n = min64(b.n, dx.cols - c0);
+            float *p = f32(dx) + r0 * dx.ld + c0;
+            meg_cpu_gemm('N', 'N', m, n, dy.cols, 1.0f, f32(dy) + r0 * dy.ld, dy.ld, f32(w) + c0, w.ld, 0.0f, p,
+                         dx.ld);
+            for (int64_t r = 0; act != MEG_ACT_NONE && r < m; r++)
+                act_grad_row(p + r * dx.ld, f32(pre) + (r0 + r) * pre.ld + c0, n, act);
+        }
+}
+
+void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, float *dbias,
+                               struct meg_mat dy, struct meg_mat x)
+{
+    const struct cut b = cut(dw.rows, dw.cols);
+    (void)st;
+    check(l, dy, x, dw);
+#pragma omp parallel for collapse(2) schedule(dynamic)
+    for (int64_t r0 = 0; r0 < dw.rows; r0 += b.m)
+        for (int64_t c0 = 0; c0 < dw.cols; c0 += b.n)
+            meg_cpu_gemm('T', 'N', min64(b.m, dw.rows - r0), min64(b.n, dw.cols - c0), dy.rows, 1.0f,
+                         f32(dy) + r0, dy.ld, f32(x) + c0, x.ld, 1.0f, f32(dw) + r0 * dw.ld + c0, dw.ld);
+    if (dbias)
+        MEG_FN(add_column_sums)(dbias, dy);
+}

@@ -1,0 +1,75 @@
+/* isa: baseline v3 v4 */
+/* Layer norm: rows are independent; gradients of w and b go by columns, rows in order. */
+#include "cpu/row.h"
+
+enum { ROWS = 8, COLS = 128 }; /* a task of a thread, in rows or in columns */
+
+void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat y, float *mean, float *rstd,
+                      struct meg_mat x, const void *w, const void *b, float eps)
+{
+    (void)st;
+    MEG_ASSERT(kind == MEG_NORM_LAYER && y.rows == x.rows && y.cols == x.cols);
+#pragma omp parallel for schedule(static, ROWS)
+    for (int64_t r = 0; r < x.rows; r++)
+        norm_row(f32(y) + r * y.ld, mean + r, rstd + r, f32(x) + r * x.ld, w, b, x.cols, eps);
+}
+
+/* With g = dy w and n = (x - mean) rstd:  dx = skip + rstd (g - mean(g) - n mean(g n)). */
+static void bwd_row(float *dx, const float *skip, const float *dy, const float *x, const float *w, int64_t n,
+                    float mean, float rstd)
+{
+    float sg = 0.0f, sgn = 0.0f;
+#pragma omp simd reduction(+ : sg, sgn)
+    for (int64_t c = 0; c < n; c++) {
+        const float g = dy[c] * w[c];
+        sg += g;
+        sgn += g * ((x[c] - mean) * rstd);
+    }
+    sg /= (float)n;
+    sgn /= (float)n;
+#pragma omp simd
+    for (int64_t c = 0; c < n; c++) {
+        const float v = rstd * (dy[c] * w[c] - sg - (x[c] - mean) * rstd * sgn);
+        dx[c] = skip ? skip[c] + v : v;
+    }
+}
+
+/* dw, db of columns [c0, c0 + n), n <= COLS. */
+static void bwd_cols(float *dw, float *db, struct meg_mat dy, struct meg_mat x, const float *mean,
+                     const float *rstd, int64_t c0, int64_t n)
+{
+    for (int64_t r0 = 0; r0 < x.rows; r0 += 64) {
+        float sw[COLS] = { 0 }, sb[COLS] = { 0 };
+        for (int64_t r = r0; r < min64(r0 + 64, x.rows); r++) {
+            const float *dyr = f32(dy) + r * dy.ld + c0, *xr = f32(x) + r * x.ld + c0, mu = mean[r], rs = rstd[r];
+#pragma omp simd
+            for (int64_t c = 0; c < n; c++) {
+                sw[c] += dyr[c] * ((xr[c] - mu) * rs);
+                sb[c] += dyr[c];
+            }
+        }
+        for (int64_t c = 0; c < n; c++) {
+            dw[c0 + c] += sw[c];
+            db[c0 + c] += sb[c];
+        }
+    }
+}
+
+void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat dx, float *dw, float *db,
+                      struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w, const float *mean,
+                      const float *rstd)
+{
+    (void)st;
+    MEG_ASSERT(kind == MEG_NORM_LAYER && dx.rows == x.rows && dx.cols == x.cols && dy.rows == x.rows &&
+               dy.cols == x.cols && (!skip.p || (skip.rows == x.rows && skip.cols == x.cols)));
+#pragma omp parallel
+    {
+#pragma omp for schedule(static, ROWS)
+        for (int64_t r = 0; r < x.rows; r++)
+            bwd_row(f32(dx) + r * dx.ld, skip.p ? f32(skip) + r * skip.ld : NULL, f32(dy) + r * dy.ld,
+                    f32(x) + r * x.ld, w, x.cols, mean[r], rstd[r]);
+#pragma omp for schedule(dynamic)
+        for (int64_t c0 = 0; c0 < x.cols; c0 += COLS)
+            bwd_cols(dw, db, dy, x, mean, rstd, c0, min64(COLS, x.cols - c0));
+    }
+}

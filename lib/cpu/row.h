@@ -1,0 +1,62 @@
+/* One row of a residual addition and of a layer norm, for the operations that have them alone or together. */
+#ifndef MEG_CPU_ROW_H
+#define MEG_CPU_ROW_H
+#include "cpu/dropout.h"
+
+/* z = x + dropout(y + bias), row r of d's activations; x NULL for none. */
+static inline void add_row(float *z, const float *x, const float *y, const float *bias, int64_t n,
+                           const struct meg_drop *d, const struct drop *drop, int64_t r)
+{
+    float factor[DROP_RUN];
+    for (int64_t c0 = 0; c0 < n; c0 += DROP_RUN) {
+        const int64_t m = min64(DROP_RUN, n - c0);
+        if (drop->threshold)
+            drop_factors(factor, drop, d->unit0 + c0, m, drop_position(d, r), drop_sample(d, r));
+        for (int64_t k = 0; k < m; k++) {
+            const int64_t c = c0 + k;
+            float v = bias ? y[c] + bias[c] : y[c];
+            v = drop->threshold ? v * factor[k] : v;
+            z[c] = x ? x[c] + v : v;
+        }
+    }
+}
+
+static inline void norm_row(float *y, float *mean, float *rstd, const float *x, const float *w, const float *b,
+                            int64_t n, float eps)
+{
+    float s = 0.0f, s2 = 0.0f, mu, rs;
+#pragma omp simd reduction(+ : s)
+    for (int64_t c = 0; c < n; c++)
+        s += x[c];
+    mu = s / (float)n;
+#pragma omp simd reduction(+ : s2)
+    for (int64_t c = 0; c < n; c++)
+        s2 += (x[c] - mu) * (x[c] - mu);
+    rs = 1.0f / sqrtf(s2 / (float)n + eps);
+#pragma omp simd
+    for (int64_t c = 0; c < n; c++)
+        y[c] = (x[c] - mu) * rs * w[c] + b[c];
+    *mean = mu;
+    *rstd = rs;
+}
+
+/* The largest of x[0..n), NaNs left out; -infinity when there is none. */
+static inline float row_max(const float *x, int64_t n)
+{
+    enum { LANES = 64 };
+    float lane[LANES], m = -INFINITY;
+    int64_t c = 0;
+    for (int l = 0; l < LANES; l++)
+        lane[l] = -INFINITY;
+    for (; c + LANES <= n; c += LANES)
+#pragma omp simd
+        for (int l = 0; l < LANES; l++)
+            lane[l] = x[c + l] > lane[l] ? x[c + l] : lane[l];
+    for (int l = 0; l < LANES; l++)
+        m = lane[l] > m ? lane[l] : m;
+    for (; c < n; c++)
+        m = x[c] > m ? x[c] : m;
+    return m;
+}
+
+#endif
