@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* program_invocation_short_name */
 #include "base/err.h"
 
 #include <errno.h>

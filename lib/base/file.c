@@ -1,0 +1,278 @@
+#define _GNU_SOURCE /* nftw */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BUF_BYTES ((size_t)1 << 20)
+
+int meg_map_open(struct meg_map *m, const char *path, struct meg_err *e)
+{
+    struct stat st;
+    void *p = NULL;
+    int r = MEG_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    m->p = NULL;
+    m->n = 0;
+    if (fd < 0)
+        return meg_fail_errno(e, "%s", path);
+    if (fstat(fd, &st) < 0) {
+        r = meg_fail_errno(e, "%s", path);
+        goto out;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        r = meg_fail(e, MEG_EIO, "%s: not a regular file", path);
+        goto out;
+    }
+    /* a byte more than is there: an empty file has an address, too; it is never read */
+    p = mmap(NULL, (size_t)st.st_size + 1, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (p == MAP_FAILED) {
+        r = meg_fail_errno(e, "%s: mmap", path);
+        goto out;
+    }
+    m->p = (const unsigned char *)p;
+    m->n = (size_t)st.st_size;
+out:
+    close(fd);
+    return r;
+}
+
+void meg_map_close(struct meg_map *m)
+{
+    if (!m || !m->p)
+        return;
+    munmap((void *)m->p, m->n + 1);
+    m->p = NULL;
+    m->n = 0;
+}
+
+int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e)
+{
+    char buf[1 << 16];
+    ssize_t n;
+    int r = MEG_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return meg_fail_errno(e, "%s", path);
+    meg_str_add(out, "", 0);
+    while ((n = read(fd, buf, sizeof buf)) != 0) {
+        if (n > 0)
+            meg_str_add(out, buf, (size_t)n);
+        else if (errno != EINTR) {
+            r = meg_fail_errno(e, "%s: reading", path);
+            break;
+        }
+    }
+    close(fd);
+    return r;
+}
+
+/* fsync the directory a path lies in. */
+static int fsync_parent(const char *path, struct meg_err *e)
+{
+    const char *slash = strrchr(path, '/');
+    char *dir = !slash ? meg_strdup(".")
+              : slash == path ? meg_strdup("/")
+                              : meg_strndup(path, (size_t)(slash - path));
+    int r = meg_fsync_dir(dir, e);
+
+    free(dir);
+    return r;
+}
+
+int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e)
+{
+    struct stat st;
+    struct meg_str tmp = { 0 };
+    int i;
+
+    memset(f, 0, sizeof *f);
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return meg_fail(e, MEG_EIO, "%s: exists and is not a regular file", path);
+    for (i = 0;; i++) { /* a process on another machine may have our number */
+        tmp.n = 0;
+        meg_str_printf(&tmp, i ? "%s.tmp.%ld.%d" : "%s.tmp.%ld", path, (long)getpid(), i);
+        f->fd = open(tmp.s, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (f->fd >= 0 || errno != EEXIST)
+            break;
+    }
+    if (f->fd < 0) {
+        int r = meg_fail_errno(e, "%s", tmp.s);
+
+        meg_str_free(&tmp);
+        return r;
+    }
+    f->path = meg_strdup(path);
+    f->tmp = tmp.s;
+    f->buf = (unsigned char *)meg_new(BUF_BYTES);
+    return MEG_OK;
+}
+
+int meg_file_pwrite(struct meg_file *f, const void *bytes, size_t n, int64_t offset,
+                    struct meg_err *e)
+{
+    const char *p = (const char *)bytes;
+    ssize_t k;
+
+    while (n > 0) {
+        k = pwrite(f->fd, p, n, (off_t)offset);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return meg_fail_errno(e, "%s: writing", f->path);
+        p += k;
+        n -= (size_t)k;
+        offset += k;
+    }
+    return MEG_OK;
+}
+
+static int flush(struct meg_file *f, struct meg_err *e)
+{
+    size_t n = f->nbuf;
+
+    f->nbuf = 0;
+    f->end += (int64_t)n;
+    return meg_file_pwrite(f, f->buf, n, f->end - (int64_t)n, e);
+}
+
+int meg_file_write(struct meg_file *f, const void *bytes, size_t n, struct meg_err *e)
+{
+    int r;
+
+    if (n > BUF_BYTES - f->nbuf && (r = flush(f, e)) < 0)
+        return r;
+    if (n > BUF_BYTES) {
+        f->end += (int64_t)n;
+        return meg_file_pwrite(f, bytes, n, f->end - (int64_t)n, e);
+    }
+    if (n)
+        memcpy(f->buf + f->nbuf, bytes, n);
+    f->nbuf += n;
+    return MEG_OK;
+}
+
+static void forget(struct meg_file *f)
+{
+    free(f->path);
+    free(f->tmp);
+    free(f->buf);
+    memset(f, 0, sizeof *f);
+}
+
+int meg_file_commit(struct meg_file *f, struct meg_err *e)
+{
+    int r, fd = f->fd;
+
+    if ((r = flush(f, e)) < 0)
+        goto out;
+    if (fsync(fd) < 0) {
+        r = meg_fail_errno(e, "%s: fsync", f->path);
+        goto out;
+    }
+    f->fd = -1;
+    if (close(fd) < 0) {
+        r = meg_fail_errno(e, "%s: close", f->path);
+        goto out;
+    }
+    if (rename(f->tmp, f->path) < 0) {
+        r = meg_fail_errno(e, "%s: rename from %s", f->path, f->tmp);
+        goto out;
+    }
+    r = fsync_parent(f->path, e);
+    forget(f);
+out:
+    meg_file_abandon(f);
+    return r;
+}
+
+void meg_file_abandon(struct meg_file *f)
+{
+    if (!f || !f->tmp)
+        return;
+    if (f->fd >= 0)
+        close(f->fd);
+    unlink(f->tmp);
+    forget(f);
+}
+
+int meg_write_file(const char *path, const void *bytes, size_t n, struct meg_err *e)
+{
+    struct meg_file f;
+    int r;
+
+    if ((r = meg_file_create(&f, path, e)) == 0 && (r = meg_file_write(&f, bytes, n, e)) == 0)
+        r = meg_file_commit(&f, e);
+    meg_file_abandon(&f);
+    return r;
+}
+
+int meg_mkdirs(const char *path, struct meg_err *e)
+{
+    char *dir = meg_strdup(path);
+    char *p = dir;
+    struct stat st;
+    int r = MEG_OK;
+
+    do {
+        char was;
+
+        p += strspn(p, "/");
+        p += strcspn(p, "/");
+        was = *p;
+        *p = 0;
+        if (mkdir(dir, 0777) < 0 && errno != EEXIST)
+            r = meg_fail_errno(e, "%s: making the directory", dir);
+        else if (stat(dir, &st) < 0)
+            r = meg_fail_errno(e, "%s", dir);
+        else if (!S_ISDIR(st.st_mode))
+            r = meg_fail(e, MEG_EIO, "%s: exists and is not a directory", dir);
+        *p = was;
+    } while (r == MEG_OK && *p);
+    free(dir);
+    return r;
+}
+
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *at)
+{
+    (void)st;
+    (void)flag;
+    (void)at;
+    return remove(path);
+}
+
+int meg_remove_tree(const char *path, struct meg_err *e)
+{
+    if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
+        return meg_fail_errno(e, "%s: removing", path);
+    return MEG_OK;
+}
+
+int meg_rename(const char *from, const char *to, struct meg_err *e)
+{
+    if (rename(from, to) < 0)
+        return meg_fail_errno(e, "%s: rename from %s", to, from);
+    return fsync_parent(to, e);
+}
+
+int meg_fsync_dir(const char *path, struct meg_err *e)
+{
+    int r = MEG_OK;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0)
+        return meg_fail_errno(e, "%s", path);
+    if (fsync(fd) < 0 && errno != EINVAL) /* a file system whose directories need none */
+        r = meg_fail_errno(e, "%s: fsync", path);
+    close(fd);
+    return r;
+}

@@ -1,0 +1,22 @@
+/* hash.h - XXH3 (xxHash) for tables and checksums, MD5 (RFC 1321) for the names of cache files. */
+#ifndef MEG_BASE_HASH_H
+#define MEG_BASE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/decls.h"
+
+MEG_BEGIN_DECLS
+
+uint64_t meg_xxh3_64(const void *bytes, size_t n);
+
+/* XXH3-128 as 32 hexadecimal digits, high half first, and a zero byte. */
+void meg_xxh3_128_hex(char hex[33], const void *bytes, size_t n);
+
+/* MD5 as 32 hexadecimal digits and a zero byte. */
+void meg_md5_hex(char hex[33], const void *bytes, size_t n);
+
+MEG_END_DECLS
+
+#endif

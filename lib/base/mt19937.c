@@ -1,0 +1,142 @@
+#include "base/mt19937.h"
+#include <math.h>
+
+void meg_mt19937_seed(struct meg_mt19937 *g, uint32_t seed)
+{
+    g->x[0] = seed;
+    for (uint32_t i = 1; i < 624; i++)
+        g->x[i] = 1812433253u * (g->x[i - 1] ^ g->x[i - 1] >> 30) + i;
+    g->next = 624;
+}
+
+static void refill(struct meg_mt19937 *g)
+{
+    for (int i = 0; i < 624; i++) {
+        const uint32_t y = (g->x[i] & 0x80000000u) | (g->x[(i + 1) % 624] & 0x7fffffffu);
+
+        g->x[i] = g->x[(i + 397) % 624] ^ y >> 1 ^ (y & 1 ? 0x9908b0dfu : 0);
+    }
+    g->next = 0;
+}
+
+uint32_t meg_mt19937_u32(struct meg_mt19937 *g)
+{
+    uint32_t y;
+
+    if (g->next == 624)
+        refill(g);
+    y = g->x[g->next++];
+    y ^= y >> 11;
+    y ^= y << 7 & 0x9d2c5680u;
+    y ^= y << 15 & 0xefc60000u;
+    return y ^ y >> 18;
+}
+
+double meg_mt19937_double(struct meg_mt19937 *g)
+{
+    const uint32_t high = meg_mt19937_u32(g) >> 5, low = meg_mt19937_u32(g) >> 6;
+
+    return (high * 67108864.0 + low) / 9007199254740992.0;
+}
+
+uint64_t meg_mt19937_interval(struct meg_mt19937 *g, uint64_t max)
+{
+    uint64_t mask = max, v;
+
+    if (max == 0)
+        return 0;
+    for (int by = 1; by < 64; by *= 2)
+        mask |= mask >> by;
+    do {
+        v = max > UINT32_MAX ? (uint64_t)meg_mt19937_u32(g) << 32 : 0;
+        v = (v | meg_mt19937_u32(g)) & mask;
+    } while (v > max);
+    return v;
+}
+
+int64_t meg_mt19937_randint(struct meg_mt19937 *g, int64_t lo, int64_t hi)
+{
+    return lo + (int64_t)meg_mt19937_interval(g, (uint64_t)(hi - 1 - lo));
+}
+
+int64_t meg_mt19937_choice(struct meg_mt19937 *g, const double *p, int64_t n)
+{
+    double total = 0, sum = 0, u;
+    int64_t k;
+
+    for (k = 0; k < n; k++)
+        total += p[k];
+    u = meg_mt19937_double(g);
+    for (k = 0; k < n - 1; k++) {
+        sum += p[k];
+        if (sum / total > u)
+            break;
+    }
+    return k;
+}
+
+int64_t meg_mt19937_geometric(struct meg_mt19937 *g, double p)
+{
+    return (int64_t)ceil(log1p(-meg_mt19937_double(g)) / log1p(-p));
+}
+
+#define SHUFFLE(name, type)                                                                        \
+    void name(struct meg_mt19937 *g, type *a, int64_t n)                                           \
+    {                                                                                              \
+        for (int64_t i = n - 1; i > 0; i--) {                                                      \
+            const uint64_t j = meg_mt19937_interval(g, (uint64_t)i);                               \
+            const type t = a[i];                                                                   \
+                                                                                                   \
+            a[i] = a[j];                                                                           \
+            a[j] = t;                                                                              \
+        }                                                                                          \
+    }
+SHUFFLE(meg_mt19937_shuffle_i32, int32_t)
+SHUFFLE(meg_mt19937_shuffle_u32, uint32_t)
+SHUFFLE(meg_mt19937_shuffle_i64, int64_t)
+
+void meg_torch_randperm(int64_t *a, int64_t n, uint32_t seed)
+{
+    struct meg_mt19937 g;
+
+    meg_mt19937_seed(&g, seed);
+    for (int64_t i = 0; i < n; i++)
+        a[i] = i;
+    for (int64_t i = 0; i < n - 1; i++) {
+        const int64_t j = i + (int64_t)(meg_mt19937_u32(&g) % (uint64_t)(n - i)), t = a[i];
+
+        a[i] = a[j];
+        a[j] = t;
+    }
+}
+
+void meg_mt19937_64_seed(struct meg_mt19937_64 *g, uint64_t seed)
+{
+    g->x[0] = seed;
+    for (uint64_t i = 1; i < 312; i++)
+        g->x[i] = 6364136223846793005u * (g->x[i - 1] ^ g->x[i - 1] >> 62) + i;
+    g->next = 312;
+}
+
+static void refill_64(struct meg_mt19937_64 *g)
+{
+    for (int i = 0; i < 312; i++) {
+        const uint64_t y = (g->x[i] & ~UINT64_C(0x7fffffff)) | (g->x[(i + 1) % 312] & UINT64_C(0x7fffffff));
+
+        g->x[i] = g->x[(i + 156) % 312] ^ y >> 1 ^ (y & 1 ? UINT64_C(0xb5026f5aa96619e9) : 0);
+    }
+    g->next = 0;
+}
+
+uint64_t meg_mt19937_64_u64(struct meg_mt19937_64 *g)
+{
+    uint64_t y;
+
+    if (g->next == 312)
+        refill_64(g);
+    y = g->x[g->next++];
+    y ^= y >> 29 & UINT64_C(0x5555555555555555);
+    y ^= y << 17 & UINT64_C(0x71d67fffeda60000);
+    y ^= y << 37 & UINT64_C(0xfff7eee000000000);
+    return y ^ y >> 43;
+}

@@ -1,0 +1,106 @@
+/*
+ * philox.h - Philox4x32-10 (Salmon et al. 2011): random words as a function of key and counter.
+ * Nothing has a state, so any rank, thread or backend can ask for any number.
+ *
+ * Words are packed as in DESIGN: key (seed, stream), counter four words.
+ *   initial weights   stream 0; counter (element low, high, XXH3-64 of the name low, high)
+ *   dropout           stream 1 + 16 layer + site; counter (unit / 8, position, sample low, high);
+ *                     unit u has 16-bit lane u % 8: word lane / 2, low half first
+ *   sampling          stream 2^32 - 1; counter (step, 0, prompt low, high)
+ */
+#ifndef MEG_BASE_PHILOX_H
+#define MEG_BASE_PHILOX_H
+
+#include <math.h>
+#include <stdint.h>
+
+#include "base/decls.h"
+
+MEG_BEGIN_DECLS
+
+enum { MEG_PHILOX_INIT = 0, MEG_PHILOX_DROPOUT = 1 };
+#define MEG_PHILOX_SAMPLING 0xffffffffu
+
+static inline void meg_philox(uint32_t out[4], const uint32_t key[2], const uint32_t counter[4])
+{
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
+
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)0xd2511f53u * c0, p1 = (uint64_t)0xcd9e8d57u * c2;
+
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+/* 53 bits of two words as a double in (0,1]. */
+static inline double meg_philox_unit(uint32_t low, uint32_t high)
+{
+    return (double)((((uint64_t)high << 32 | low) >> 11) + 1) * 0x1p-53;
+}
+
+/* The words of an initial weight: element of the tensor whose name hashes to name. */
+static inline void meg_philox_init_words(uint32_t out[4], uint32_t seed, uint64_t name, uint64_t element)
+{
+    const uint32_t key[2] = { seed, MEG_PHILOX_INIT };
+    const uint32_t counter[4] = { (uint32_t)element, (uint32_t)(element >> 32), (uint32_t)name,
+                                  (uint32_t)(name >> 32) };
+
+    meg_philox(out, key, counter);
+}
+
+/* An initial weight from N(0,1), by Box and Muller. */
+static inline double meg_philox_init_normal(uint32_t seed, uint64_t name, uint64_t element)
+{
+    uint32_t w[4];
+
+    meg_philox_init_words(w, seed, name, element);
+    return sqrt(-2 * log(meg_philox_unit(w[0], w[1]))) * cos(6.283185307179586 * meg_philox_unit(w[2], w[3]));
+}
+
+/* An initial weight from U(0,1). */
+static inline double meg_philox_init_uniform(uint32_t seed, uint64_t name, uint64_t element)
+{
+    uint32_t w[4];
+
+    meg_philox_init_words(w, seed, name, element);
+    return meg_philox_unit(w[0], w[1]);
+}
+
+/* The eight lanes of units 8*block .. 8*block+7. */
+static inline void meg_philox_dropout(uint16_t lane[8], uint32_t seed, uint32_t stream, uint32_t block,
+                                      uint32_t position, int64_t sample)
+{
+    const uint32_t key[2] = { seed, MEG_PHILOX_DROPOUT + stream };
+    const uint32_t counter[4] = { block, position, (uint32_t)sample, (uint32_t)((uint64_t)sample >> 32) };
+    uint32_t w[4];
+
+    meg_philox(w, key, counter);
+    for (int i = 0; i < 4; i++) {
+        lane[2 * i] = (uint16_t)w[i];
+        lane[2 * i + 1] = (uint16_t)(w[i] >> 16);
+    }
+}
+
+/* The draw in (0,1] that picks the token of a step for a prompt. */
+static inline double meg_philox_sampling(uint32_t seed, uint32_t step, int64_t prompt)
+{
+    const uint32_t key[2] = { seed, MEG_PHILOX_SAMPLING };
+    const uint32_t counter[4] = { step, 0, (uint32_t)prompt, (uint32_t)((uint64_t)prompt >> 32) };
+    uint32_t w[4];
+
+    meg_philox(w, key, counter);
+    return meg_philox_unit(w[0], w[1]);
+}
+
+MEG_END_DECLS
+
+#endif
