@@ -1,0 +1,47 @@
+/* What every layer's forward and backward is given: where to compute, for whom, and which micro-batch. */
+#ifndef MEG_NN_CTX_H
+#define MEG_NN_CTX_H
+#include "comm/comm.h"
+#include "tensor/cut.h"
+
+MEG_BEGIN_DECLS
+
+/*
+ * When decoding, rows of a micro-batch belong to several sequences whose keys and values are in a cache:
+ * rows row .. row+rows-1 stand at positions first .. of the sequence kept at p + layer * layer_bytes
+ * as [position, g, 2, d].
+ */
+struct meg_kv {
+    int64_t row, rows, first;
+    char *p;
+    size_t layer_bytes;
+};
+
+struct meg_ctx {
+    const struct meg_ops *op;
+    struct meg_stream *st;
+    struct meg_comm *tp;
+    enum meg_dtype dtype;        /* of parameters and activations */
+    int64_t s, b;                /* this micro-batch; n = s*b rows */
+    uint32_t seed;               /* of dropout */
+    const int64_t *sample;       /* [b] device; NULL: no dropout */
+    const int32_t *doc_start;    /* [s,b] device, or NULL */
+    const struct meg_kv *kv;     /* [nkv] when decoding, or NULL */
+    int64_t nkv;
+};
+
+/* Dropout of probability p at a site of a layer in this micro-batch; none when it has no sample numbers. */
+static inline struct meg_drop meg_ctx_drop(const struct meg_ctx *c, double p, int layer, enum meg_drop_site site)
+{
+    struct meg_drop d = { 0 };
+    d.p = c->sample ? (float)p : 0;
+    d.seed = c->seed;
+    d.layer = layer;
+    d.site = site;
+    d.b = c->b;
+    d.sample = c->sample;
+    return d;
+}
+
+MEG_END_DECLS
+#endif

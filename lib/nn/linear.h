@@ -1,0 +1,31 @@
+/*
+ * Linear layers, their weight cut over tensor-parallel ranks (Shoeybi et al. 2019, section 3):
+ * a column linear holds rows of w (outputs), a row linear columns of it (inputs).
+ */
+#ifndef MEG_NN_LINEAR_H
+#define MEG_NN_LINEAR_H
+#include "nn/ctx.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_lin {
+    struct meg_mat w, dw;        /* [out, in] of this rank; dw.p NULL when not training */
+    void *bias;                  /* [out], or NULL */
+    float *dbias;
+    struct meg_linear *plan;
+};
+
+/* y [n,out] = act(x [n,in] w^T + bias); pre keeps what act was applied to, its p NULL for not at all. */
+void meg_col_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x, const struct meg_lin *l,
+                 enum meg_act act);
+/* dx [n,in] from dy, summed over tp; gradients of w and bias are added to. */
+void meg_col_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const struct meg_lin *l);
+
+/* y [n,out] = x [n,in] w^T, summed over tp; the bias is left to whoever adds y to the residual. */
+void meg_row_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, const struct meg_lin *l);
+/* dx [n,in] = dy w * act'(pre), for the x = act(pre) that went in; the gradient of w is added to. */
+void meg_row_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const struct meg_lin *l,
+                 struct meg_mat pre, enum meg_act act);
+
+MEG_END_DECLS
+#endif
