@@ -3,7 +3,7 @@
 # make demo       a small GPT from text to samples in a few minutes; CORPUS=FILE|FOLDER trains on yours
 # make bench      measure against peers
 # make fuzz       feed damaged input to the readers for FUZZ_S seconds each (needs clang)
-# make lint       what clang-format, cppcheck, mandoc and shellcheck have to say
+# make lint       what cppcheck, mandoc and shellcheck have to say
 # make install    PREFIX=/usr/local, DESTDIR=
 # make check-chroot   check and demo in a bare Debian, as root
 # make deps       install the Debian packages that check and demo need
@@ -34,11 +34,14 @@ FORCE:
 
 DEPS_BUILD := gcc libc6-dev make pkg-config libdnnl-dev libjansson-dev libxxhash-dev libzstd-dev \
               zlib1g-dev liblzma-dev libutf8proc-dev libpcre2-dev
-DEPS_CHECK := libcmocka-dev perl mandoc jq zstd xz-utils gzip
-DEPS_DEMO  := gnuplot-nox jq zstd
+DEPS_check := libcmocka-dev perl mandoc jq zstd xz-utils gzip
+DEPS_demo  := gnuplot-nox jq zstd
+DEPS_deps  := $(DEPS_check) $(DEPS_demo)
+DEPS_lint  := mandoc cppcheck shellcheck
+DEPS_fuzz  := clang
+DEPS_check-chroot := debootstrap
 GOALS := $(or $(MAKECMDGOALS),all)
-DEPS_DEBIAN := $(sort $(DEPS_BUILD) $(if $(filter check% deps,$(GOALS)),$(DEPS_CHECK)) \
-                      $(if $(filter demo deps,$(GOALS)),$(DEPS_DEMO)))
+DEPS_DEBIAN := $(sort $(DEPS_BUILD) $(foreach g,$(GOALS),$(DEPS_$g)))
 
 ifneq ($(shell command -v dpkg-query),)
 MISSING := $(filter-out $(shell dpkg-query -W -f '$${db:Status-Status} $${Package}\n' $(DEPS_DEBIAN) \
@@ -47,7 +50,7 @@ endif
 export DEBIAN_FRONTEND := noninteractive
 APT_GET := $(if $(filter-out 0,$(shell id -u)),sudo )apt-get
 APT_INSTALL := $(APT_GET) install -y --no-install-recommends $(MISSING)
-ONLY_SAY := $(filter 0,$(DEPS))$(findstring n,$(firstword -$(MAKEFLAGS)))$(if $(filter check% demo deps,$(GOALS)),,1)
+ONLY_SAY := $(filter 0,$(DEPS))$(findstring n,$(firstword -$(MAKEFLAGS)))$(if $(filter check demo deps,$(GOALS)),,1)
 
 ifneq ($(filter-out clean,$(GOALS)),)
 ifneq ($(MISSING),)
@@ -206,17 +209,16 @@ fuzz: $(FUZZERS)
 	@for f in $(FUZZERS); do \
 	    mkdir -p $$f.corpus; \
 	    echo "$$f: $(FUZZ_S) s"; \
-	    $$f -max_total_time=$(FUZZ_S) -print_final_stats=1 -artifact_prefix=$$f. $$f.corpus || exit 1; \
+	    $$f -max_total_time=$(FUZZ_S) -print_final_stats=1 -artifact_prefix=$$f. \
+	        $$f.corpus $$(ls -d tests/fuzz/$${f##*/}.seeds 2>/dev/null) || exit 1; \
 	done
 
-C_FILES  := $(wildcard lib/*/*.[ch] cmd/*/*.[ch] tests/*/*.[ch])
 SH_FILES := .ci/run $(wildcard tests/*.sh tests/*.t tests/cmd/*.t tests/bench/run tests/bench/*.sh)
 lint:
 	mandoc -Tlint -Wwarning $(wildcard man/*)
-	clang-format --dry-run -Werror $(C_FILES)
 	cppcheck -q --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
-	    -Ilib -DMEG_VERSION='""' -DMEG_ISA=base $(filter %.c,$(C_FILES))
-	shellcheck -s sh -e SC1091 $(SH_FILES)
+	    -Ilib -DMEG_VERSION='""' -DMEG_ISA=base lib cmd
+	shellcheck -s sh -S warning -e SC1091 $(SH_FILES)
 
 D := $(DESTDIR)$(PREFIX)
 install: all

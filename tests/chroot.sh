@@ -25,7 +25,8 @@ if [ ! -e "$root/bare/.complete" ]; then
 fi
 
 failed=0
-for goal in ${*:-check demo}; do
+[ $# -gt 0 ] || set -- check demo
+for goal; do
     new=$root/$goal
     rm -rf "$new"
     cp -a "$root/bare" "$new"

@@ -1,0 +1,25 @@
+#!/bin/sh
+# What the shape of the tree promises: see also rooms.t and man.t.
+. "${0%/*}/lib.sh"
+cd "${0%/*}/.." || exit 1
+
+is 'every test can be run' "$(find tests -name '*.t' ! -perm -u+x)" ''
+for main in cmd/*/main.c; do
+    [ -f "$main" ] || continue
+    name=$(basename "${main%/main.c}")
+    ok "cmd/$name has its page" test -f "man/meg-$name.1"
+    ok "cmd/$name has its test" test -f "tests/cmd/$name.t"
+done
+
+# A header includes what it needs; one with MEG_BEGIN_DECLS may be included from C++.
+for header in lib/*/*.h; do
+    printf '#include "%s"\n' "${header#lib/}" >"$T/one.c"
+    ok "$header compiles alone" "${CC:-cc}" -std=gnu11 -fopenmp -Ilib -fsyntax-only -Wall -Wextra -Werror "$T/one.c"
+    ! grep -q '^MEG_BEGIN_DECLS' "$header" || cat "$T/one.c" >>"$T/all.cc"
+done
+if command -v c++ >/dev/null; then
+    ok 'headers with MEG_BEGIN_DECLS compile as C++' c++ -std=c++17 -Ilib -fsyntax-only -Wall -Werror "$T/all.cc"
+else
+    skip 'headers with MEG_BEGIN_DECLS compile as C++' 'no C++ compiler'
+fi
+done_testing
