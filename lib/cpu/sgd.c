@@ -7,7 +7,8 @@ enum { BLOCK = 8192 };
 void MEG_FN(sgd)(struct meg_stream *st, float *restrict w, float *restrict g, float *restrict buf,
                  const struct meg_range *range, int nranges, float momentum, const struct meg_step *step)
 {
-    const float scale = step->grad_scale, keep = step->is_first ? 0.0f : momentum;
+    const float scale = step->grad_scale;
+    const int is_first = step->is_first;
     (void)st;
 #pragma omp parallel
     for (int i = 0; i < nranges; i++) {
@@ -20,7 +21,8 @@ void MEG_FN(sgd)(struct meg_stream *st, float *restrict w, float *restrict g, fl
             if (!step->skip) {
 #pragma omp simd
                 for (int64_t k = k0; k < k1; k++) {
-                    const float b = keep * buf[k] + (g[k] * scale + wd * w[k]);
+                    const float gk = g[k] * scale + wd * w[k];
+                    const float b = is_first ? gk : momentum * buf[k] + gk;
                     buf[k] = b;
                     w[k] -= lr * b;
                     g[k] = 0.0f;

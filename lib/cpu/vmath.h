@@ -51,13 +51,14 @@ static inline float vgelu_tanh(float x)
     return x / (1.0f + vexp(e));
 }
 
-/* Its derivative: s + x s (1 - s) 2u'. */
+/* Its derivative: s + x s (1 - s) 2u'; 0 or 1 to the last bit beyond |x| = 10. */
 static inline float vgelu_tanh_grad(float x)
 {
-    const float x2 = x * x;
-    float e = -1.5957691216f * x * (1.0f + 0.044715f * x2), s;
-    e = e > 80.0f ? 80.0f : e;
-    e = vexp(e);
+    float e, s, x2;
+    x = x < -10.0f ? -10.0f : x;
+    x = x > 10.0f ? 10.0f : x;
+    x2 = x * x;
+    e = vexp(-1.5957691216f * x * (1.0f + 0.044715f * x2));
     s = 1.0f / (1.0f + e);
     return s + x * (s * (e * s)) * (1.5957691216f + 0.2140644488f * x2);
 }

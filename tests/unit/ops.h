@@ -1,0 +1,175 @@
+/*
+ * What the tests of the CPU's operations share: running each at every instruction set this machine
+ * has, random data, comparing with float64, central differences, and a digest to compare thread counts.
+ */
+#ifndef TESTS_UNIT_OPS_H
+#define TESTS_UNIT_OPS_H
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/philox.h"
+#include "cpu/internal.h"
+#include "tensor/cut.h"
+
+#define EPS 5.9604645e-8 /* half an ulp of 1 in f32 */
+#define LEN(a) (sizeof(a) / sizeof *(a))
+
+typedef void ops_test(const struct meg_ops *ops);
+struct ops_case {
+    const char *name;
+    ops_test *run;
+};
+
+struct ops_case_at {
+    const struct ops_case *c;
+    int level;
+};
+
+static void run_case_at(void **state)
+{
+    const struct ops_case_at *at = *state;
+    const struct meg_ops *ops = meg_cpu_level(at->level);
+    if (!ops)
+        skip();
+    at->c->run(ops);
+    omp_set_num_threads(2);
+}
+
+static inline int run_cases(const struct ops_case *cases, size_t n)
+{
+    static const char *const level[] = { "v4", "v3", "base" };
+    struct CMUnitTest test[64];
+    struct ops_case_at at[64];
+    char name[64][96];
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++)
+        for (int l = 0; l < MEG_CPU_LEVELS; l++, k++) {
+            assert_true(k < LEN(test));
+            at[k] = (struct ops_case_at){ cases + i, l };
+            snprintf(name[k], sizeof name[k], "%s (%s)", cases[i].name, level[l]);
+            test[k] = (struct CMUnitTest){ name[k], run_case_at, NULL, NULL, at + k };
+        }
+    return _cmocka_run_group_tests("ops", test, k, NULL, NULL);
+}
+
+/* Uniform in [-1, 1), the same in every run. */
+static uint64_t rng_state = 88172645463325252u;
+static inline double rnd(void)
+{
+    rng_state ^= rng_state << 13;
+    rng_state ^= rng_state >> 7;
+    rng_state ^= rng_state << 17;
+    return (double)(rng_state >> 11) / 4503599627370496.0 - 1.0;
+}
+
+static inline float *rnd_new(int64_t n)
+{
+    float *p = malloc((size_t)n * sizeof *p);
+    for (int64_t i = 0; i < n; i++)
+        p[i] = (float)rnd();
+    return p;
+}
+
+static inline void *zeros(int64_t n, size_t size)
+{
+    return calloc((size_t)n, size);
+}
+
+/* [rows, cols] of random numbers with ld > cols; what lies between the rows is NaN. */
+static inline struct meg_mat rnd_mat(int64_t rows, int64_t cols, int64_t pad)
+{
+    struct meg_mat m = { malloc((size_t)(rows * (cols + pad)) * sizeof(float)), MEG_DTYPE_F32, rows, cols, cols + pad };
+    for (int64_t i = 0; i < rows * m.ld; i++)
+        ((float *)m.p)[i] = i % m.ld < cols ? (float)rnd() : NAN;
+    return m;
+}
+
+static inline float at(struct meg_mat m, int64_t r, int64_t c)
+{
+    return ((float *)m.p)[r * m.ld + c];
+}
+
+static const struct meg_mat no_mat __attribute__((unused)) = { NULL, MEG_DTYPE_F32, 0, 0, 0 };
+
+/* FNV-1a of the bits of what a matrix holds, padding left out. */
+static inline void digest(uint64_t *h, const void *p, size_t nbytes)
+{
+    for (size_t i = 0; i < nbytes; i++)
+        *h = (*h ^ ((const unsigned char *)p)[i]) * 1099511628211u;
+}
+
+static inline void digest_mat(uint64_t *h, struct meg_mat m)
+{
+    for (int64_t r = 0; r < m.rows; r++)
+        digest(h, (float *)m.p + r * m.ld, (size_t)m.cols * sizeof(float));
+}
+
+/* Fails unless |got - want| <= tol; NaN never passes. */
+static inline void near(double got, double want, double tol, const char *what, int64_t r, int64_t c)
+{
+    if (!(fabs(got - want) <= tol))
+        fail_msg("%s[%lld,%lld] is %.9g and not %.9g: off by %.3g, allowed %.3g", what, (long long)r, (long long)c,
+                 got, want, fabs(got - want), tol);
+}
+
+/*
+ * Holds samples of gradient against (loss(x + h) - loss(x - h)) / 2h, where loss computes in f64 from
+ * what x points to.  tol is absolute.
+ */
+struct fd {
+    double (*loss)(void *arg);
+    void *arg;
+    double tol;
+};
+static inline void fd_check(const struct fd *f, double *x, int64_t n, const float *grad, int64_t samples, const char *what)
+{
+    for (int64_t k = 0; k < samples; k++) {
+        const int64_t i = samples >= n ? k : (int64_t)((rnd() + 1.0) / 2.0 * (double)n);
+        const double x0 = x[i], h = 1e-5;
+        double up, down;
+        if (i >= n)
+            break;
+        x[i] = x0 + h;
+        up = f->loss(f->arg);
+        x[i] = x0 - h;
+        down = f->loss(f->arg);
+        x[i] = x0;
+        near(grad[i], (up - down) / (2.0 * h), f->tol, what, i, 0);
+    }
+}
+
+static inline double *widen(const float *x, int64_t n)
+{
+    double *d = malloc((size_t)n * sizeof *d);
+    for (int64_t i = 0; i < n; i++)
+        d[i] = x[i];
+    return d;
+}
+
+static inline float *copy_new(const float *x, int64_t n)
+{
+    return memcpy(malloc((size_t)n * sizeof *x), x, (size_t)n * sizeof *x);
+}
+
+/* What dropout multiplies a unit by, straight from the definition in tensor/ops.h. */
+static inline double drop_factor64(const struct meg_drop *d, int64_t unit, int64_t position, int64_t sample)
+{
+    const long threshold = lrint((double)d->p * 65536.0);
+    uint16_t lane[8];
+    if (!threshold)
+        return 1.0;
+    meg_philox_dropout(lane, d->seed, 16 * (uint32_t)d->layer + (uint32_t)d->site, (uint32_t)(unit / 8),
+                       (uint32_t)position, sample);
+    if (lane[unit % 8] < threshold)
+        return 0.0;
+    return 65536.0 / (double)(65536 - threshold);
+}
+
+#endif
