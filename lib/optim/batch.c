@@ -1,0 +1,66 @@
+#include "optim/batch.h"
+#include <inttypes.h>
+
+static int64_t global_at(const struct meg_batch_plan *p, int64_t consumed)
+{
+    double levels, samples_per_level;
+
+    if (p->samples == 0 || consumed > p->samples || p->global == p->start)
+        return p->global;
+    levels = (double)((p->global - p->start) / p->increment);
+    samples_per_level = (double)p->samples / levels;
+    return p->start + p->increment * (int64_t)((double)consumed / samples_per_level);
+}
+
+struct meg_batch_size meg_batch_at(const struct meg_batch_plan *p, int64_t consumed)
+{
+    int64_t unit = p->micro * p->ranks;
+    struct meg_batch_size b;
+
+    b.global = global_at(p, consumed);
+    b.num_micro = b.global / unit;
+    b.run = b.num_micro * unit;
+    return b;
+}
+
+static int check_level(const struct meg_batch_plan *p, int64_t global, const char *what, struct meg_err *e)
+{
+    int64_t unit = p->micro * p->ranks;
+
+    if (global < unit)
+        return meg_fail(e, MEG_EUSAGE, "%s: a batch of %" PRId64 " is less than --micro-batch-size %" PRId64
+                        " times %" PRId64 " data-parallel ranks", what, global, p->micro, p->ranks);
+    if (!p->round_down && global % unit)
+        return meg_fail(e, MEG_EUSAGE, "%s: a batch of %" PRId64 " is not a multiple of --micro-batch-size %" PRId64
+                        " times %" PRId64 " data-parallel ranks; --decrease-batch-size-if-needed rounds it down",
+                        what, global, p->micro, p->ranks);
+    return 0;
+}
+
+int meg_batch_plan_check(const struct meg_batch_plan *p, struct meg_err *e)
+{
+    int r;
+
+    if ((r = check_level(p, p->global, "--global-batch-size", e)) < 0 || p->samples == 0)
+        return r;
+    if (p->start <= 0 || p->increment <= 0 || p->samples < 0 || p->start > p->global ||
+        (p->global - p->start) % p->increment)
+        return meg_fail(e, MEG_EUSAGE, "--rampup-batch-size %" PRId64 " %" PRId64 " %" PRId64
+                        ": needs a positive start, increment and number of samples, and whole increments up to "
+                        "--global-batch-size %" PRId64, p->start, p->increment, p->samples, p->global);
+    for (int64_t b = p->start; b < p->global; b += p->increment)
+        if ((r = check_level(p, b, "--rampup-batch-size", e)) < 0)
+            return r;
+    return 0;
+}
+
+int64_t meg_batch_iterations(const struct meg_batch_plan *p, int64_t samples)
+{
+    int64_t n = 0, consumed = 0;
+
+    while (p->samples && consumed <= p->samples && consumed + meg_batch_at(p, consumed).run <= samples) {
+        consumed += meg_batch_at(p, consumed).run;
+        n++;
+    }
+    return n + (samples - consumed) / meg_batch_at(p, consumed).run;
+}

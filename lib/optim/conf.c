@@ -1,0 +1,204 @@
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include "optim/optim.h"
+
+#define C struct meg_optim_conf
+const struct meg_opt meg_optim_opts[] = {
+    { "optimizer", 0, MEG_STR(C, optimizer), "adam|sgd", "adam", "AdamW, or SGD with momentum" },
+    { "lr", 0, MEG_F64(C, lr), "RATE", NULL, "highest learning rate" },
+    { "min-lr", 0, MEG_F64(C, min_lr), "RATE", "0", "lowest learning rate, where the decay ends" },
+    { "lr-decay-style", 0, MEG_STR(C, lr_decay_style), "constant|linear|cosine|inverse-square-root|WSD", "linear",
+      "how the rate falls after warm-up" },
+    { "lr-decay-iters", 0, MEG_I64(C, lr_decay_iters), "N", NULL, "iterations until --min-lr; all, when not given" },
+    { "lr-decay-samples", 0, MEG_I64(C, lr_decay_samples), "N", NULL, "the same in samples, with --train-samples" },
+    { "lr-warmup-iters", 0, MEG_I64(C, lr_warmup_iters), "N", "0", "iterations from --lr-warmup-init up to --lr" },
+    { "lr-warmup-samples", 0, MEG_I64(C, lr_warmup_samples), "N", "0", "the same in samples, with --train-samples" },
+    { "lr-warmup-fraction", 0, MEG_F64(C, lr_warmup_fraction), "F", NULL, "the same as a part of the decay's length" },
+    { "lr-warmup-init", 0, MEG_F64(C, lr_warmup_init), "RATE", "0", "rate of the first iteration of warm-up" },
+    { "lr-wsd-decay-style", 0, MEG_STR(C, lr_wsd_decay_style), "linear|cosine|exponential", "exponential",
+      "how the rate falls at the end of WSD" },
+    { "lr-wsd-decay-iters", 0, MEG_I64(C, lr_wsd_decay_iters), "N", NULL, "iterations that fall takes" },
+    { "lr-wsd-decay-samples", 0, MEG_I64(C, lr_wsd_decay_samples), "N", NULL, "the same in samples, with --train-samples" },
+    { "decoupled-lr", 0, MEG_F64(C, decoupled_lr), "RATE", NULL, "highest rate of the word embedding and output weight" },
+    { "decoupled-min-lr", 0, MEG_F64(C, decoupled_min_lr), "RATE", NULL, "lowest rate of those; --min-lr, when not given" },
+    { "weight-decay", 0, MEG_F64(C, weight_decay), "F", "0.01", "of all but biases and norms" },
+    { "weight-decay-incr-style", 0, MEG_STR(C, weight_decay_incr_style), "constant|linear|cosine", "constant",
+      "how weight decay changes over the run" },
+    { "start-weight-decay", 0, MEG_F64(C, start_weight_decay), "F", NULL, "weight decay at the start" },
+    { "end-weight-decay", 0, MEG_F64(C, end_weight_decay), "F", NULL, "weight decay at the end" },
+    { "clip-grad", 0, MEG_F64(C, clip_grad), "NORM", "1.0", "largest norm of all gradients; 0: no limit, no norm" },
+    { "adam-beta1", 0, MEG_F64(C, adam_beta1), "F", "0.9", "decay of the mean of gradients" },
+    { "adam-beta2", 0, MEG_F64(C, adam_beta2), "F", "0.999", "decay of the mean of their squares" },
+    { "adam-eps", 0, MEG_F64(C, adam_eps), "F", "1e-8", "added to the root of that mean" },
+    { "sgd-momentum", 0, MEG_F64(C, sgd_momentum), "F", "0.9", "momentum of --optimizer sgd" },
+    { 0 }
+};
+#undef C
+
+static const char *const lr_styles[] = { "constant", "linear", "cosine", "inverse-square-root", "WSD", NULL };
+static const char *const wsd_styles[] = { "linear", "cosine", "exponential", NULL };
+static const char *const wd_styles[] = { "constant", "linear", "cosine", NULL };
+
+const char *meg_lr_style_name(enum meg_lr_style style)
+{
+    return lr_styles[style];
+}
+
+const char *meg_wd_style_name(enum meg_wd_style style)
+{
+    return wd_styles[style];
+}
+
+/* The option parser let through only words of the list. */
+static int word(const char *const *list, const char *s)
+{
+    int i = 0;
+
+    while (list[i] && strcmp(list[i], s))
+        i++;
+    MEG_ASSERT(list[i]);
+    return i;
+}
+
+static int refuse(struct meg_err *e, const char *option, double value, const char *rule)
+{
+    return meg_fail(e, MEG_EUSAGE, "%s %g: %s", option, value, rule);
+}
+
+static int check_rates(const struct meg_optim_conf *c, struct meg_err *e)
+{
+    const struct { const char *name; double v; } positive_or_0[] = {
+        { "--lr", c->lr }, { "--min-lr", c->min_lr }, { "--lr-warmup-init", c->lr_warmup_init },
+        { "--weight-decay", c->weight_decay }, { "--clip-grad", c->clip_grad }, { "--adam-eps", c->adam_eps },
+    }, below_1[] = {
+        { "--adam-beta1", c->adam_beta1 }, { "--adam-beta2", c->adam_beta2 }, { "--sgd-momentum", c->sgd_momentum },
+    };
+
+    if (isnan(c->lr))
+        return meg_fail(e, MEG_EUSAGE, "--lr is required");
+    for (size_t i = 0; i < sizeof positive_or_0 / sizeof *positive_or_0; i++)
+        if (!(positive_or_0[i].v >= 0) || isinf(positive_or_0[i].v))
+            return refuse(e, positive_or_0[i].name, positive_or_0[i].v, "must be 0 or more");
+    for (size_t i = 0; i < sizeof below_1 / sizeof *below_1; i++)
+        if (!(below_1[i].v >= 0 && below_1[i].v < 1))
+            return refuse(e, below_1[i].name, below_1[i].v, "must be 0 or more, and less than 1");
+    if (c->min_lr > c->lr)
+        return refuse(e, "--min-lr", c->min_lr, "must not be above --lr");
+    if (c->lr_warmup_init > c->lr)
+        return refuse(e, "--lr-warmup-init", c->lr_warmup_init, "must not be above --lr");
+    if (!isnan(c->decoupled_lr) && !(c->decoupled_lr >= 0))
+        return refuse(e, "--decoupled-lr", c->decoupled_lr, "must be 0 or more");
+    if (!isnan(c->decoupled_min_lr)) {
+        if (isnan(c->decoupled_lr))
+            return refuse(e, "--decoupled-min-lr", c->decoupled_min_lr, "needs --decoupled-lr");
+        if (!(c->decoupled_min_lr >= 0))
+            return refuse(e, "--decoupled-min-lr", c->decoupled_min_lr, "must be 0 or more");
+    }
+    if (!isnan(c->decoupled_lr) && (isnan(c->decoupled_min_lr) ? c->min_lr : c->decoupled_min_lr) > c->decoupled_lr)
+        return refuse(e, "--decoupled-lr", c->decoupled_lr, "must not be below its lowest rate");
+    return 0;
+}
+
+static int check_count(const char *option, int64_t v, int64_t lowest, struct meg_err *e)
+{
+    if (v != MEG_UNSET && v < lowest)
+        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be at least %" PRId64, option, v, lowest);
+    return 0;
+}
+
+/* A run in iterations takes no counts of samples, and the other way round. */
+static int check_family(const struct meg_optim_conf *c, bool by_samples, struct meg_err *e)
+{
+    const struct { const char *name; int64_t v, lowest; } iters[] = {
+        { "--lr-decay-iters", c->lr_decay_iters, 1 }, { "--lr-warmup-iters", c->lr_warmup_iters, 0 },
+        { "--lr-wsd-decay-iters", c->lr_wsd_decay_iters, 1 },
+    }, samples[] = {
+        { "--lr-decay-samples", c->lr_decay_samples, 1 }, { "--lr-warmup-samples", c->lr_warmup_samples, 0 },
+        { "--lr-wsd-decay-samples", c->lr_wsd_decay_samples, 1 },
+    };
+    int r;
+
+    for (int i = 0; i < 3; i++) {
+        if ((r = check_count(iters[i].name, iters[i].v, iters[i].lowest, e)) < 0 ||
+            (r = check_count(samples[i].name, samples[i].v, samples[i].lowest, e)) < 0)
+            return r;
+        if (by_samples && iters[i].v != MEG_UNSET && iters[i].v > 0)
+            return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": --train-samples counts samples; use --lr-...-samples",
+                            iters[i].name, iters[i].v);
+        if (!by_samples && samples[i].v != MEG_UNSET && samples[i].v > 0)
+            return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": --train-iters counts iterations; use --lr-...-iters",
+                            samples[i].name, samples[i].v);
+    }
+    return 0;
+}
+
+static int make_weight_decay(struct meg_schedule *s, const struct meg_optim_conf *c, struct meg_err *e)
+{
+    s->wd_style = (enum meg_wd_style)word(wd_styles, c->weight_decay_incr_style);
+    s->start_wd = s->end_wd = c->weight_decay;
+    if (s->wd_style == MEG_WD_CONSTANT) {
+        if (!isnan(c->start_weight_decay))
+            return refuse(e, "--start-weight-decay", c->start_weight_decay, "needs --weight-decay-incr-style linear or cosine");
+        if (!isnan(c->end_weight_decay))
+            return refuse(e, "--end-weight-decay", c->end_weight_decay, "needs --weight-decay-incr-style linear or cosine");
+        return 0;
+    }
+    s->start_wd = c->start_weight_decay;
+    s->end_wd = c->end_weight_decay;
+    if (!(s->start_wd >= 0 && s->end_wd >= s->start_wd))
+        return meg_fail(e, MEG_EUSAGE, "--weight-decay-incr-style %s: needs --start-weight-decay of 0 or more and "
+                        "--end-weight-decay not below it", c->weight_decay_incr_style);
+    return 0;
+}
+
+/* Samples that an option gives, counted either way; dflt where it gives none. */
+static int64_t in_samples(int64_t samples, int64_t iters, int64_t global_batch, int64_t dflt)
+{
+    if (samples != MEG_UNSET)
+        return samples;
+    return iters != MEG_UNSET ? iters * global_batch : dflt;
+}
+
+static int make_rate(struct meg_schedule *s, const struct meg_optim_conf *c, int64_t total, int64_t global_batch,
+                     struct meg_err *e)
+{
+    int64_t warmup = c->lr_warmup_iters * global_batch + c->lr_warmup_samples;
+
+    s->style = (enum meg_lr_style)word(lr_styles, c->lr_decay_style);
+    s->wsd_style = (enum meg_wsd_style)word(wsd_styles, c->lr_wsd_decay_style);
+    s->init_lr = c->lr_warmup_init;
+    s->max_lr = c->lr;
+    s->min_lr = c->min_lr;
+    s->decay = in_samples(c->lr_decay_samples, c->lr_decay_iters, global_batch, total);
+    s->wsd_decay = in_samples(c->lr_wsd_decay_samples, c->lr_wsd_decay_iters, global_batch, 0);
+    s->warmup = (double)warmup;
+    if (!isnan(c->lr_warmup_fraction)) {
+        if (!(c->lr_warmup_fraction >= 0 && c->lr_warmup_fraction <= 1))
+            return refuse(e, "--lr-warmup-fraction", c->lr_warmup_fraction, "must be from 0 to 1");
+        if (warmup)
+            return refuse(e, "--lr-warmup-fraction", c->lr_warmup_fraction, "--lr-warmup-iters or -samples says it, too");
+        s->warmup = c->lr_warmup_fraction * (double)s->decay;
+    }
+    if (total > 0 && s->warmup >= (double)s->decay)
+        return meg_fail(e, MEG_EUSAGE, "learning rate: a warm-up of %g samples does not end before the decay of %" PRId64
+                        " does; see --lr-warmup-iters and --lr-decay-iters", s->warmup, s->decay);
+    if (s->style == MEG_LR_WSD && (s->wsd_decay <= 0 || s->wsd_decay > s->decay))
+        return meg_fail(e, MEG_EUSAGE, "--lr-decay-style WSD: needs --lr-wsd-decay-iters or -samples, "
+                        "at most the whole decay; %" PRId64 " samples of %" PRId64, s->wsd_decay, s->decay);
+    return 0;
+}
+
+int meg_schedule_make(struct meg_schedule *s, const struct meg_optim_conf *c, int64_t train_iters,
+                      int64_t train_samples, int64_t global_batch, struct meg_err *e)
+{
+    int64_t total = train_samples != MEG_UNSET ? train_samples : train_iters * global_batch;
+    int r;
+
+    memset(s, 0, sizeof *s);
+    s->wd_incr = total;
+    if ((r = check_rates(c, e)) < 0 || (r = check_family(c, train_samples != MEG_UNSET, e)) < 0 ||
+        (r = make_weight_decay(s, c, e)) < 0)
+        return r;
+    return make_rate(s, c, total, global_batch, e);
+}

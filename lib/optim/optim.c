@@ -1,0 +1,127 @@
+#include "optim/optim.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/mem.h"
+
+static bool is_sgd(const struct meg_optim_conf *c)
+{
+    return !strcmp(c->optimizer, "sgd");
+}
+
+size_t meg_optim_nbytes(const struct meg_optim_conf *c, int64_t flat)
+{
+    return (size_t)flat * sizeof(float) * (is_sgd(c) ? 1 : 2);
+}
+
+int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_params *params,
+                     const struct meg_ops *op, float *w, float *g, struct meg_err *e)
+{
+    struct meg_optim *o = meg_new(sizeof *o);
+    int r = 0;
+
+    o->op = op;
+    o->params = params;
+    o->w = w;
+    o->g = g;
+    o->is_sgd = is_sgd(c);
+    o->adam.beta1 = (float)c->adam_beta1;
+    o->adam.beta2 = (float)c->adam_beta2;
+    o->adam.eps = (float)c->adam_eps;
+    o->momentum = (float)c->sgd_momentum;
+    o->clip = (float)c->clip_grad;
+    o->nranges = meg_params_ranges(params, &o->range);
+    o->nstates = o->is_sgd ? 1 : 2;
+    o->state_name[0] = o->is_sgd ? "momentum_buffer" : "exp_avg";
+    o->state_name[1] = o->is_sgd ? NULL : "exp_avg_sq";
+    o->step = op->alloc(sizeof *o->step);
+    o->scalar = op->alloc(sizeof(double));
+    for (int i = 0; i < o->nstates; i++)
+        o->state[i] = op->alloc((size_t)params->flat * sizeof(float));
+    if (!o->step || !o->scalar || !o->state[0] || (o->nstates > 1 && !o->state[1])) {
+        r = meg_fail(e, MEG_EFAIL, "optimizer: no memory for %zu bytes of state", meg_optim_nbytes(c, params->flat));
+        goto out;
+    }
+    *out = o;
+    o = NULL;
+out:
+    meg_optim_close(o);
+    return r;
+}
+
+void meg_optim_close(struct meg_optim *o)
+{
+    if (!o)
+        return;
+    for (int i = 0; i < 2; i++)
+        if (o->state[i])
+            o->op->release(o->state[i]);
+    if (o->step)
+        o->op->release(o->step);
+    if (o->scalar)
+        o->op->release(o->scalar);
+    free(o->range);
+    free(o);
+}
+
+static double sumsq(struct meg_optim *o, const float *x, int64_t n)
+{
+    double sum;
+
+    o->op->sumsq(NULL, o->scalar, x, n);
+    o->op->download(NULL, &sum, o->scalar, sizeof sum);
+    return sum;
+}
+
+double meg_optim_grad_norm(struct meg_optim *o, double scale)
+{
+    return scale * sqrt(sumsq(o, o->g, o->params->flat));
+}
+
+double meg_optim_params_norm(struct meg_optim *o)
+{
+    return sqrt(sumsq(o, o->w, o->params->flat));
+}
+
+int64_t meg_optim_num_zeros(struct meg_optim *o)
+{
+    int64_t zeros, sum = 0;
+
+    for (int i = 0; i < o->params->n; i++) {
+        const struct meg_param *p = &o->params->row[i];
+        o->op->count_zeros(NULL, o->scalar, o->g + p->offset, p->numel);
+        o->op->download(NULL, &zeros, o->scalar, sizeof zeros);
+        sum += zeros;
+    }
+    return sum;
+}
+
+const struct meg_param *meg_optim_nonfinite(struct meg_optim *o)
+{
+    for (int i = 0; i < o->params->n; i++) {
+        const struct meg_param *p = &o->params->row[i];
+        if (!isfinite(sumsq(o, o->g + p->offset, p->numel)))
+            return p;
+    }
+    return NULL;
+}
+
+void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, double norm)
+{
+    struct meg_step step = { 0 };
+    double clip = o->clip / (norm + 1e-6);
+
+    o->t++;
+    step.lr[0] = (float)r->lr;
+    step.lr[1] = (float)r->decoupled_lr;
+    step.weight_decay = (float)r->weight_decay;
+    step.adam_c1 = (float)(1 - pow(o->adam.beta1, (double)o->t));
+    step.adam_c2 = (float)(1 - pow(o->adam.beta2, (double)o->t));
+    step.grad_scale = (float)(o->clip > 0 && clip < 1 ? r->grad_scale * clip : r->grad_scale);
+    step.is_first = o->t == 1;
+    o->op->upload(NULL, o->step, &step, sizeof step);
+    if (o->is_sgd)
+        o->op->sgd(NULL, o->w, o->g, o->state[0], o->range, o->nranges, o->momentum, o->step);
+    else
+        o->op->adamw(NULL, o->w, o->g, o->state[0], o->state[1], o->range, o->nranges, &o->adam, o->step);
+}

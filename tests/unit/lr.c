@@ -1,0 +1,256 @@
+/*
+ * Learning rate, weight decay and batch ramp-up against rows that Megatron's own modules printed
+ * (kept in tests/data; all of them where MEG_SHARED names the reference data).
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <jansson.h>
+#include "optim/optim.h"
+
+static json_t *load(const char *dir, const char *name)
+{
+    char path[4096];
+    json_error_t err;
+    json_t *j;
+
+    snprintf(path, sizeof path, "%s/%s.json", dir, name);
+    if (!(j = json_load_file(path, 0, &err)))
+        fail_msg("%s: %s", path, err.text);
+    return j;
+}
+
+static double num(const json_t *o, const char *key)
+{
+    return json_number_value(json_object_get(o, key));
+}
+
+static int64_t cell(const json_t *row, size_t i)
+{
+    return json_integer_value(json_array_get(row, i));
+}
+
+/* The index of a configured word in a NULL-terminated list; 0 where it is absent. */
+static int word(const json_t *config, const char *key, const char *const *list)
+{
+    const char *s = json_string_value(json_object_get(config, key));
+
+    for (int i = 0; s && list[i]; i++)
+        if (!strcmp(list[i], s))
+            return i;
+    assert_null(s);
+    return 0;
+}
+
+static void read_schedule(struct meg_schedule *s, const json_t *c)
+{
+    static const char *const lr[] = { "constant", "linear", "cosine", "inverse-square-root", "WSD", NULL };
+    static const char *const wsd[] = { "linear", "cosine", "exponential", NULL };
+
+    memset(s, 0, sizeof *s);
+    s->init_lr = num(c, "init_lr");
+    s->max_lr = num(c, "max_lr");
+    s->min_lr = num(c, "min_lr");
+    s->warmup = num(c, "lr_warmup_steps");
+    s->decay = (int64_t)num(c, "lr_decay_steps");
+    s->wsd_decay = (int64_t)num(c, "wsd_decay_steps");
+    s->style = (enum meg_lr_style)word(c, "lr_decay_style", lr);
+    s->wsd_style = (enum meg_wsd_style)word(c, "lr_wsd_decay_style", wsd);
+    s->start_wd = num(c, "start_wd");
+    s->end_wd = num(c, "end_wd");
+    s->wd_incr = (int64_t)num(c, "wd_incr_steps");
+    s->wd_style = (enum meg_wd_style)word(c, "wd_incr_style", lr);
+}
+
+static int check_schedules(const char *dir)
+{
+    json_t *all = load(dir, "lr_schedules"), *one, *row, *g;
+    size_t i, j, k;
+    int n = 0;
+
+    json_array_foreach(all, i, one) {
+        const json_t *groups = json_object_get(one, "param_groups");
+        struct meg_schedule s;
+
+        read_schedule(&s, json_object_get(one, "config"));
+        json_array_foreach(json_object_get(one, "rows"), j, row) {
+            int64_t steps = cell(row, 0);
+            json_array_foreach(row, k, g) {
+                const json_t *group = k && groups ? json_array_get(groups, k - 1) : NULL;
+                double max = s.max_lr, min = s.min_lr, lr_mult = 1, wd_mult = k == 1;
+                if (k == 0)
+                    continue;
+                if (group) {
+                    max = num(group, "max_lr");
+                    min = num(group, "min_lr");
+                    lr_mult = num(group, "lr_mult");
+                    wd_mult = num(group, "wd_mult");
+                }
+                if (lr_mult * meg_lr_at(&s, max, min, steps) != json_number_value(json_array_get(g, 0)) ||
+                    wd_mult * meg_wd_at(&s, steps) != json_number_value(json_array_get(g, 1)))
+                    fail_msg("schedule %zu, step %lld, group %zu: %.17g %.17g", i, (long long)steps, k - 1,
+                             lr_mult * meg_lr_at(&s, max, min, steps), wd_mult * meg_wd_at(&s, steps));
+                n++;
+            }
+        }
+    }
+    json_decref(all);
+    return n;
+}
+
+static struct meg_batch_plan read_plan(const json_t *c)
+{
+    const json_t *ramp = json_object_get(c, "rampup_batch_size");
+    struct meg_batch_plan p = { 0 };
+
+    p.global = (int64_t)num(c, "global_batch_size");
+    p.micro = (int64_t)num(c, "micro_batch_size");
+    p.ranks = (int64_t)num(c, "data_parallel_size");
+    p.start = cell(ramp, 0);
+    p.increment = cell(ramp, 1);
+    p.samples = cell(ramp, 2);
+    p.round_down = json_is_true(json_object_get(c, "decrease_batch_size_if_needed"));
+    return p;
+}
+
+static int check_rampup(const char *dir)
+{
+    json_t *all = load(dir, "batch_rampup"), *one, *row;
+    size_t i, j;
+    int n = 0;
+
+    json_array_foreach(all, i, one) {
+        struct meg_batch_plan p = read_plan(json_object_get(one, "config"));
+        int64_t consumed = 0;
+
+        assert_int_equal(meg_batch_plan_check(&p, NULL), 0);
+        json_array_foreach(json_object_get(one, "rows"), j, row) {
+            struct meg_batch_size b = meg_batch_at(&p, cell(row, 1));
+            assert_int_equal(consumed, cell(row, 1));
+            assert_int_equal(b.global, cell(row, 2));
+            assert_int_equal(b.run, cell(row, 3));
+            assert_int_equal(b.num_micro, cell(row, 4));
+            consumed += b.run;
+            n++;
+        }
+        json_array_foreach(json_object_get(one, "probes"), j, row) {
+            struct meg_batch_size b = meg_batch_at(&p, cell(row, 0));
+            assert_int_equal(b.global, cell(row, 1));
+            assert_int_equal(b.num_micro, cell(row, 2));
+            n++;
+        }
+    }
+    json_decref(all);
+    return n;
+}
+
+/* Options to schedule, ramp-up and schedule together, and steps that are skipped. */
+static int check_runs(const char *dir)
+{
+    static const char *const lr[] = { "constant", "linear", "cosine", NULL };
+    json_t *all = load(dir, "training_run"), *one, *row, *skip;
+    size_t i, j, k;
+    int n = 0;
+
+    json_array_foreach(all, i, one) {
+        const json_t *c = json_object_get(one, "config");
+        struct meg_batch_plan p = read_plan(c);
+        struct meg_optim_conf o = { 0 };
+        struct meg_schedule s;
+        int64_t consumed = 0, steps = 0;
+
+        o.lr = num(c, "lr");
+        o.min_lr = num(c, "min_lr");
+        o.lr_decay_style = lr[word(c, "lr_decay_style", lr)];
+        o.lr_wsd_decay_style = "exponential";
+        o.weight_decay_incr_style = "constant";
+        o.lr_decay_iters = o.lr_wsd_decay_iters = o.lr_wsd_decay_samples = MEG_UNSET;
+        o.lr_decay_samples = (int64_t)num(c, "lr_decay_samples");
+        o.lr_warmup_samples = (int64_t)num(c, "lr_warmup_samples");
+        o.lr_warmup_fraction = o.decoupled_lr = o.decoupled_min_lr = NAN;
+        o.start_weight_decay = o.end_weight_decay = NAN;
+        assert_int_equal(meg_schedule_make(&s, &o, MEG_UNSET, (int64_t)num(c, "train_samples"), p.global, NULL), 0);
+        json_array_foreach(json_object_get(one, "rows"), j, row) {
+            struct meg_batch_size b = meg_batch_at(&p, consumed);
+            bool is_skipped = false;
+
+            json_array_foreach(json_object_get(c, "skipped_iterations"), k, skip)
+                is_skipped |= json_integer_value(skip) == cell(row, 0);
+            assert_true(meg_lr_at(&s, s.max_lr, s.min_lr, steps) == json_number_value(json_array_get(row, 4)));
+            consumed += b.run;
+            steps += is_skipped ? 0 : b.run;
+            assert_int_equal(consumed, cell(row, 1));
+            assert_int_equal(b.run, cell(row, 2));
+            assert_true(meg_lr_at(&s, s.max_lr, s.min_lr, steps) == json_number_value(json_array_get(row, 5)));
+            n++;
+        }
+    }
+    json_decref(all);
+    return n;
+}
+
+static void short_lists(void **state)
+{
+    (void)state;
+    assert_true(check_schedules("tests/data") > 1000);
+    assert_true(check_rampup("tests/data") > 300);
+    assert_true(check_runs("tests/data") > 100);
+}
+
+static void long_lists(void **state)
+{
+    const char *shared = getenv("MEG_SHARED");
+    char dir[4096];
+
+    (void)state;
+    if (!shared)
+        skip();
+    snprintf(dir, sizeof dir, "%s/golden/schedules", shared);
+    assert_true(check_schedules(dir) > 8000);
+    assert_true(check_rampup(dir) > 300);
+    assert_true(check_runs(dir) > 100);
+}
+
+static void iterations_of_samples(void **state)
+{
+    struct meg_batch_plan p = { 64, 2, 4, 16, 8, 1000, false };
+
+    (void)state;
+    assert_int_equal(meg_batch_iterations(&p, 1016), 34);      /* the last row of the ramp ends at 1016 */
+    assert_int_equal(meg_batch_iterations(&p, 1016 + 63), 34);
+    assert_int_equal(meg_batch_iterations(&p, 1016 + 64), 35);
+    assert_int_equal(meg_batch_iterations(&p, 15), 0);
+    p.samples = 0;
+    assert_int_equal(meg_batch_iterations(&p, 1000), 15);
+}
+
+static void refused_batches(void **state)
+{
+    struct meg_batch_plan p = { 50, 4, 3, 0, 0, 0, false };
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_batch_plan_check(&p, &e), MEG_EUSAGE);
+    assert_non_null(strstr(e.msg, "--global-batch-size: a batch of 50 is not a multiple"));
+    p = (struct meg_batch_plan){ 64, 2, 4, 12, 4, 1000, false };
+    assert_int_equal(meg_batch_plan_check(&p, &e), MEG_EUSAGE);
+    assert_non_null(strstr(e.msg, "--rampup-batch-size: a batch of 12"));
+    p = (struct meg_batch_plan){ 64, 2, 4, 16, 7, 1000, false };
+    assert_int_equal(meg_batch_plan_check(&p, &e), MEG_EUSAGE);
+    assert_non_null(strstr(e.msg, "16 7 1000"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(short_lists), cmocka_unit_test(long_lists), cmocka_unit_test(iterations_of_samples),
+        cmocka_unit_test(refused_batches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

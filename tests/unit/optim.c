@@ -1,0 +1,183 @@
+/* AdamW, SGD, clipping and the norms, element by element against the formulas in double. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "cpu/cpu.h"
+#include "optim/optim.h"
+
+enum { STEPS = 4 };
+
+/* A matrix that decays, its bias, which does not, and an embedding with a rate of its own. */
+static void make_params(struct meg_params *p)
+{
+    const int64_t embedding[] = { 9, 5 }, weight[] = { 7, 5 }, bias[] = { 7 };
+    struct meg_param *row;
+
+    row = meg_params_add(p, 0, 2, embedding, "embedding");
+    row->is_decayed = row->is_decoupled = 1;
+    row = meg_params_add(p, 1, 2, weight, "weight");
+    row->is_decayed = 1;
+    meg_params_add(p, 1, 1, bias, "bias");
+    meg_params_place(p);
+}
+
+static double grad_at(int step, int64_t i)
+{
+    return 0.1 * sin((double)(i * 7 + step * 3 + 1));
+}
+
+struct fixture {
+    struct meg_params params;
+    struct meg_optim_conf conf;
+    struct meg_optim *optim;
+    float *w, *g;
+};
+
+static void begin(struct fixture *f, const char *optimizer, double clip)
+{
+    const struct meg_ops *op = meg_cpu_ops();
+
+    memset(f, 0, sizeof *f);
+    make_params(&f->params);
+    f->conf.optimizer = optimizer;
+    f->conf.adam_beta1 = 0.9;
+    f->conf.adam_beta2 = 0.95;
+    f->conf.adam_eps = 1e-8;
+    f->conf.sgd_momentum = 0.9;
+    f->conf.clip_grad = clip;
+    f->w = op->alloc((size_t)f->params.flat * sizeof(float));
+    f->g = op->alloc((size_t)f->params.flat * sizeof(float));
+    assert_int_equal(meg_optim_create(&f->optim, &f->conf, &f->params, op, f->w, f->g, NULL), 0);
+    for (int i = 0; i < f->params.n; i++)
+        for (int64_t j = 0; j < f->params.row[i].numel; j++)
+            f->w[f->params.row[i].offset + j] = (float)(1.0 / (double)(i + j + 1));
+}
+
+static void end(struct fixture *f)
+{
+    f->optim->op->release(f->w);
+    f->optim->op->release(f->g);
+    meg_optim_close(f->optim);
+    meg_params_free(&f->params);
+}
+
+/* STEPS steps of the optimizer beside the same steps in double. */
+static void run(struct fixture *f, double grad_scale)
+{
+    const struct meg_optim_rates rates = { 1e-2, 3e-2, 0.1, grad_scale };
+    double *w = calloc((size_t)f->params.flat, sizeof *w), *m = calloc((size_t)f->params.flat, sizeof *m),
+           *v = calloc((size_t)f->params.flat, sizeof *v);
+
+    for (int64_t i = 0; i < f->params.flat; i++)
+        w[i] = f->w[i];
+    for (int step = 0; step < STEPS; step++) {
+        double sum = 0, norm, clip;
+
+        for (int k = 0; k < f->params.n; k++)
+            for (int64_t j = 0; j < f->params.row[k].numel; j++) {
+                int64_t i = f->params.row[k].offset + j;
+                f->g[i] = (float)grad_at(step, i);
+                sum += (double)f->g[i] * f->g[i];
+            }
+        norm = meg_optim_grad_norm(f->optim, grad_scale);
+        assert_true(fabs(norm - grad_scale * sqrt(sum)) < 1e-12 * norm);
+        clip = f->conf.clip_grad > 0 ? fmin(1, f->conf.clip_grad / (norm + 1e-6)) : 1;
+        for (int k = 0; k < f->params.n; k++) {
+            const struct meg_param *p = &f->params.row[k];
+            double lr = p->is_decoupled ? rates.decoupled_lr : rates.lr, wd = p->is_decayed ? rates.weight_decay : 0;
+            for (int64_t i = p->offset; i < p->offset + p->numel; i++) {
+                double g = grad_scale * clip * f->g[i];
+                if (!strcmp(f->conf.optimizer, "sgd")) {
+                    g += wd * w[i];
+                    m[i] = step ? 0.9 * m[i] + g : g;
+                    w[i] -= lr * m[i];
+                } else {
+                    m[i] = 0.9 * m[i] + 0.1 * g;
+                    v[i] = 0.95 * v[i] + 0.05 * g * g;
+                    w[i] -= lr * (m[i] / (1 - pow(0.9, step + 1)) / (sqrt(v[i] / (1 - pow(0.95, step + 1))) + 1e-8) +
+                                  wd * w[i]);
+                }
+            }
+        }
+        meg_optim_update(f->optim, &rates, norm);
+        for (int64_t i = 0; i < f->params.flat; i++) {
+            if (fabs(f->w[i] - w[i]) > 2e-6 * (fabs(w[i]) + 1e-2))
+                fail_msg("step %d, element %lld: %.9g, want %.9g", step, (long long)i, f->w[i], w[i]);
+            assert_true(f->g[i] == 0);
+        }
+    }
+    free(w);
+    free(m);
+    free(v);
+}
+
+static void adamw(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    begin(&f, "adam", 0);
+    run(&f, 1);
+    assert_int_equal(f.optim->t, STEPS);
+    end(&f);
+}
+
+static void clipped(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    begin(&f, "adam", 0.25);
+    run(&f, 0.5);
+    end(&f);
+    begin(&f, "sgd", 0.25);
+    run(&f, 2);
+    end(&f);
+}
+
+static void sgd(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    begin(&f, "sgd", 0);
+    run(&f, 1);
+    assert_string_equal(f.optim->state_name[0], "momentum_buffer");
+    assert_int_equal(meg_optim_nbytes(&f.conf, f.params.flat), (size_t)f.params.flat * sizeof(float));
+    end(&f);
+}
+
+static void counts_and_names(void **state)
+{
+    struct fixture f;
+    const struct meg_param *bias;
+
+    (void)state;
+    begin(&f, "adam", 1);
+    bias = meg_params_find(&f.params, "bias");
+    assert_int_equal(meg_optim_num_zeros(f.optim), 9 * 5 + 7 * 5 + 7);
+    f.g[bias->offset + 2] = 1;
+    assert_int_equal(meg_optim_num_zeros(f.optim), 9 * 5 + 7 * 5 + 6);
+    assert_null(meg_optim_nonfinite(f.optim));
+    f.g[bias->offset + 6] = NAN;
+    assert_ptr_equal(meg_optim_nonfinite(f.optim), bias);
+    assert_true(isnan(meg_optim_grad_norm(f.optim, 1)));
+    memset(f.w, 0, (size_t)f.params.flat * sizeof(float));
+    f.w[bias->offset] = 3;
+    f.w[meg_params_find(&f.params, "embedding")->offset] = 4;
+    assert_true(meg_optim_params_norm(f.optim) == 5);
+    end(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(adamw), cmocka_unit_test(clipped), cmocka_unit_test(sgd), cmocka_unit_test(counts_and_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
