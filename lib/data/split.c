@@ -1,0 +1,59 @@
+/* Arithmetic in double, in the reference's order: Megatron's boundaries to the element. */
+#include "data/split.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const meg_split_names[MEG_SPLITS] = { "train", "valid", "test" };
+
+int meg_split_parse(struct meg_split *s, const char *text, struct meg_err *e)
+{
+    double v[MEG_SPLITS] = { 0 }, sum = 0, at = 0;
+    const char *p = text;
+    int n = 0;
+
+    while (*(p += strcspn(p, "0123456789."))) {
+        char word[64], *end;
+        size_t len = strspn(p, "0123456789.");
+        if (n == MEG_SPLITS)
+            return meg_fail(e, MEG_EUSAGE, "--split: '%s' has more than three numbers", text);
+        if (len >= sizeof word)
+            return meg_fail(e, MEG_EUSAGE, "--split: a number of %zu digits in '%s'", len, text);
+        memcpy(word, p, len);
+        word[len] = 0;
+        v[n++] = strtod(word, &end);
+        if (*end || end == word)
+            return meg_fail(e, MEG_EUSAGE, "--split: '%s' in '%s' is not a number", word, text);
+        p += len;
+    }
+    for (int i = 0; i < MEG_SPLITS; i++)
+        sum += v[i];
+    if (!(sum > 0 && isfinite(sum)))
+        return meg_fail(e, MEG_EUSAGE, "--split: '%s' has no number above 0; for example 949,50,1", text);
+    for (int i = 0; i < MEG_SPLITS; i++) {
+        s->begin[i] = at;
+        s->end[i] = at += v[i] / sum;
+        s->is_present[i] = s->end[i] > s->begin[i];
+    }
+    return 0;
+}
+
+void meg_split_range(const struct meg_split *s, int which, int64_t n, int64_t *begin, int64_t *end)
+{
+    *begin = *end = 0;
+    if (!s->is_present[which])
+        return;
+    *begin = (int64_t)nearbyint(s->begin[which] * (double)n);
+    *end = (int64_t)nearbyint(s->end[which] * (double)n);
+    if (*end > n)                       /* an end above 1 by an ulp, n above 2^52 */
+        *end = n;
+}
+
+void meg_sample_counts(int64_t wanted[MEG_SPLITS], int64_t train_samples, int64_t train_iters,
+                       int64_t eval_interval, int64_t eval_iters, int64_t global_batch)
+{
+    wanted[MEG_TRAIN] = train_samples >= 0 ? train_samples : train_iters * global_batch;
+    wanted[MEG_VALID] = (train_iters / eval_interval + 1) * eval_iters * global_batch;
+    wanted[MEG_TEST] = eval_iters * global_batch;
+}

@@ -1,0 +1,36 @@
+/* Which part of a dataset is for training, validation and test, and how many samples each needs. */
+#ifndef MEG_DATA_SPLIT_H
+#define MEG_DATA_SPLIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+enum { MEG_TRAIN, MEG_VALID, MEG_TEST, MEG_SPLITS };
+extern const char *const meg_split_names[MEG_SPLITS];   /* "train", "valid", "test" */
+
+struct meg_split {
+    double begin[MEG_SPLITS], end[MEG_SPLITS];  /* fractions; end of the last may miss 1 by an ulp */
+    bool is_present[MEG_SPLITS];
+};
+
+/*
+ * meg_split_parse - what --split means.  Every run of digits and dots in text is a number; three at
+ * most, missing ones are 0, only their ratios count.  MEG_EUSAGE otherwise.
+ */
+int meg_split_parse(struct meg_split *s, const char *text, struct meg_err *e);
+
+/* Elements [*begin, *end) of n that are split which's: boundaries round half to even.  Empty where
+ * the split is absent. */
+void meg_split_range(const struct meg_split *s, int which, int64_t n, int64_t *begin, int64_t *end);
+
+/*
+ * meg_sample_counts - samples a run takes from each split
+ *   train_samples  as given, or -1: train_iters * global_batch
+ *   eval_interval  > 0; validation runs once each interval, and once more after training
+ */
+void meg_sample_counts(int64_t wanted[MEG_SPLITS], int64_t train_samples, int64_t train_iters,
+                       int64_t eval_interval, int64_t eval_iters, int64_t global_batch);
+
+#endif

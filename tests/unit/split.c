@@ -1,0 +1,110 @@
+/* --split and the number of samples a run takes. */
+#include "data_util.h"
+
+#include "data/split.h"
+
+static void shares_are_rounded_at_their_boundaries(void **state)
+{
+    struct meg_split s;
+    struct meg_err e;
+    int64_t b, end;
+
+    (void)state;
+    assert_int_equal(meg_split_parse(&s, "949,50,1", &e), 0);
+    meg_split_range(&s, MEG_TRAIN, 100, &b, &end);
+    assert_true(b == 0 && end == 95);
+    meg_split_range(&s, MEG_VALID, 100, &b, &end);
+    assert_true(b == 95 && end == 100);
+    meg_split_range(&s, MEG_TEST, 100, &b, &end);
+    assert_true(b == 100 && end == 100);
+    assert_int_equal(meg_split_parse(&s, "1 / 1", &e), 0);      /* any separators; the third is 0 */
+    meg_split_range(&s, MEG_TRAIN, 5, &b, &end);
+    assert_int_equal(end, 2);                                   /* 2.5 to even */
+    assert_false(s.is_present[MEG_TEST]);
+}
+
+static void what_is_no_split_is_refused(void **state)
+{
+    struct meg_split s;
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_split_parse(&s, "1,2,3,4", &e), MEG_EUSAGE);
+    assert_string_equal(e.msg, "--split: '1,2,3,4' has more than three numbers");
+    assert_int_equal(meg_split_parse(&s, "1.2.3", &e), MEG_EUSAGE);
+    assert_int_equal(meg_split_parse(&s, "all", &e), MEG_EUSAGE);
+    assert_string_equal(e.msg, "--split: 'all' has no number above 0; for example 949,50,1");
+    assert_int_equal(meg_split_parse(&s, "0,0,0", &e), MEG_EUSAGE);
+}
+
+static void samples_follow_iterations_and_evaluations(void **state)
+{
+    int64_t n[MEG_SPLITS];
+
+    (void)state;
+    meg_sample_counts(n, -1, 1000, 100, 10, 16);
+    assert_true(n[0] == 16000 && n[1] == 1760 && n[2] == 160);
+    meg_sample_counts(n, 999, 1000, 100, 10, 16);
+    assert_int_equal(n[0], 999);
+}
+
+static void golden_splits(void **state)
+{
+    json_t *all = golden("splits/splits.json"), *c;
+    size_t i;
+
+    (void)state;
+    assert_true(json_array_size(all) > 20);
+    json_array_foreach(all, i, c) {
+        json_t *matrix = json_object_get(c, "matrix"), *ranges = json_object_get(c, "ranges");
+        struct meg_split s;
+        struct meg_err e;
+        int64_t b, end;
+
+        assert_int_equal(meg_split_parse(&s, get_str(c, "split"), &e), 0);
+        for (size_t k = 0; k < MEG_SPLITS; k++) {
+            json_t *m = json_array_get(matrix, k), *r = json_array_get(ranges, k);
+            assert_int_equal(s.is_present[k], !json_is_null(m));
+            meg_split_range(&s, (int)k, get_int(c, "n"), &b, &end);
+            if (json_is_null(m)) {
+                assert_int_equal(b, end);
+                continue;
+            }
+            assert_true(s.begin[k] == json_number_value(json_array_get(m, 0)));
+            assert_true(s.end[k] == json_number_value(json_array_get(m, 1)));
+            assert_int_equal(b, int_at(r, 0));
+            assert_int_equal(end, int_at(r, 1));
+        }
+    }
+    json_decref(all);
+}
+
+static void golden_sample_counts(void **state)
+{
+    json_t *all = golden("splits/sample_counts.json"), *c;
+    size_t i;
+
+    (void)state;
+    assert_true(json_array_size(all) > 0);
+    json_array_foreach(all, i, c) {
+        int64_t n[MEG_SPLITS];
+        meg_sample_counts(n, -1, get_int(c, "train_iters"), get_int(c, "eval_interval"),
+                          get_int(c, "eval_iters"), get_int(c, "global_batch_size"));
+        assert_int_equal(n[MEG_TRAIN], get_int(c, "train"));
+        assert_int_equal(n[MEG_VALID], get_int(c, "valid"));
+        assert_int_equal(n[MEG_TEST], get_int(c, "test"));
+    }
+    json_decref(all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shares_are_rounded_at_their_boundaries),
+        cmocka_unit_test(what_is_no_split_is_refused),
+        cmocka_unit_test(samples_follow_iterations_and_evaluations),
+        cmocka_unit_test(golden_splits),
+        cmocka_unit_test(golden_sample_counts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
