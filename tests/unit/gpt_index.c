@@ -1,0 +1,145 @@
+/* Document, sample and shuffle arrays of a GPT dataset. */
+#include "data_util.h"
+
+#include "data/gpt_index.h"
+#include "data/split.h"
+
+static void epochs_follow_the_samples_wanted(void **state)
+{
+    const struct meg_gpt_cut cut = { 10, 1, false };
+    struct meg_gpt_plan p;
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_gpt_plan(&p, 5, 101, MEG_ONE_EPOCH, &cut, &e), 0);
+    assert_true(p.epochs == 1 && p.samples == 10);
+    assert_int_equal(meg_gpt_plan(&p, 5, 101, 10, &cut, &e), 0);
+    assert_true(p.epochs == 1);
+    /* 8 of 10 more are wanted: at 80% the last epoch is mixed with the others */
+    assert_int_equal(meg_gpt_plan(&p, 5, 101, 18, &cut, &e), 0);
+    assert_true(p.epochs == 2 && p.samples == 20 && !p.is_last_separate);
+    assert_int_equal(meg_gpt_plan(&p, 5, 101, 17, &cut, &e), 0);
+    assert_true(p.epochs == 2 && p.is_last_separate && p.before_last == 10);
+    /* fewer tokens than a sample has, and no loop however many samples are wanted */
+    assert_int_equal(meg_gpt_plan(&p, 1, 1, 1000000000000, &cut, &e), 0);
+    assert_true(p.epochs == 10000000000001);
+    assert_int_equal(meg_gpt_plan(&p, 1, 1, INT64_MAX / 2, &cut, &e), MEG_EFORMAT);
+}
+
+static void samples_cover_the_stream_once(void **state)
+{
+    const int length[] = { 7, 1, 12, 3, 30, 2, 9 };     /* 64 tokens */
+    const struct meg_gpt_cut cut = { 5, 1, false };
+    struct meg_source *src;
+    struct meg_gpt_plan p;
+    struct meg_gpt_index x;
+    struct meg_err e;
+    int64_t at = 0, k = 0, off = 0;
+    int seen[12] = { 0 };
+
+    (void)state;
+    make_dataset("walk", length, 7);
+    assert_int_equal(meg_source_open(&src, "walk", &e), 0);
+    assert_int_equal(meg_gpt_plan(&p, 7, 64, MEG_ONE_EPOCH, &cut, &e), 0);
+    assert_int_equal(p.samples, 12);
+    meg_gpt_index_build(&x, &p, src, 0, &cut, 1234);
+    for (int64_t s = 0; s <= x.nsample; s++) {
+        int64_t k1, off1;
+        meg_gpt_index_start(&x, s, &k1, &off1);
+        for (; k < k1; off = 0)
+            at += length[x.document[k++]] - off;
+        at += off1 - off;
+        off = off1;
+        assert_int_equal(at, 5 * s);
+    }
+    for (int64_t i = 0; i < x.nsample; i++)
+        seen[meg_gpt_index_shuffled(&x, i)]++;
+    for (int i = 0; i < 12; i++)
+        assert_int_equal(seen[i], 1);
+    meg_gpt_index_free(&x);
+    meg_source_close(src);
+}
+
+/* The number of tokens is that of numpy.random.RandomState(0).randint(1, 4096, 100000). */
+static void mock_data_is_the_same_everywhere(void **state)
+{
+    struct meg_source *m = meg_source_mock(50, 49);
+    struct meg_err e;
+    int32_t ids[4095];
+    int32_t n = meg_source_length(m, 7);
+
+    (void)state;
+    assert_int_equal(meg_source_elements(m), 100000);
+    assert_true(meg_source_tokens(m, 0, 100000) == 204561313);
+    assert_int_equal(meg_source_get(m, 7, 0, n, ids, &e), 0);
+    assert_true(ids[0] == 1 && ids[1] == 2 && ids[48] == 49 && ids[49] == 1 && ids[n - 1] == 49);
+    meg_source_close(m);
+}
+
+static void golden_arrays(void **state)
+{
+    json_t *all = golden("gpt/indices.json"), *c;
+    size_t i;
+
+    (void)state;
+    assert_int_equal(json_array_size(all), 48);
+    copy_golden("tiny_text_document");
+    json_array_foreach(all, i, c) {
+        json_t *doc = json_object_get(c, "document_index"), *sample = json_object_get(c, "sample_index");
+        json_t *shuffle = json_object_get(c, "shuffle_index"), *wanted = json_object_get(c, "num_samples");
+        const char *which = get_str(c, "which");
+        const struct meg_gpt_cut cut = {
+            get_int(c, "sequence_length"), (int)get_int(c, "add_extra_token"),
+            !get_int(c, "drop_last_partial_validation_sequence") && strcmp(which, "valid") == 0 };
+        struct meg_source *src;
+        struct meg_split split;
+        struct meg_gpt_plan p;
+        struct meg_gpt_index x;
+        struct meg_err e;
+        int64_t begin, end;
+        int w = 0;
+
+        while (strcmp(meg_split_names[w], which) != 0)
+            w++;
+        assert_int_equal(meg_source_open(&src, get_str(c, "dataset"), &e), 0);
+        assert_int_equal(meg_split_parse(&split, get_str(c, "split"), &e), 0);
+        meg_split_range(&split, w, meg_source_elements(src), &begin, &end);
+        assert_int_equal(begin, int_at(json_object_get(c, "document_range"), 0));
+        assert_int_equal(end, int_at(json_object_get(c, "document_range"), 1));
+        assert_int_equal(meg_gpt_plan(&p, end - begin, meg_source_tokens(src, begin, end),
+                                      json_is_null(wanted) ? MEG_ONE_EPOCH : json_integer_value(wanted), &cut,
+                                      &e), 0);
+        assert_int_equal(p.tokens_per_epoch, get_int(c, "tokens_per_epoch"));
+        assert_int_equal(p.epochs, get_int(c, "num_epochs"));
+        meg_gpt_index_build(&x, &p, src, begin, &cut, (uint32_t)get_int(c, "seed"));
+        assert_int_equal(x.nsample, get_int(c, "length"));
+        assert_int_equal(x.ndocument, json_array_size(doc));
+        assert_int_equal(x.nsample + 1, json_array_size(sample));
+        for (int64_t k = 0; k < x.ndocument; k++)
+            assert_int_equal(x.document[k], int_at(doc, (size_t)k));
+        for (int64_t k = 0; k <= x.nsample; k++) {
+            int64_t at, off;
+            meg_gpt_index_start(&x, k, &at, &off);
+            assert_int_equal(at, int_at(json_array_get(sample, (size_t)k), 0));
+            assert_int_equal(off, int_at(json_array_get(sample, (size_t)k), 1));
+        }
+        for (int64_t k = 0; k < x.nsample; k++)
+            assert_int_equal(meg_gpt_index_shuffled(&x, k), int_at(shuffle, (size_t)k));
+        assert_string_equal(x.is_sample_wide ? "int64" : "int32", get_str(c, "sample_index_dtype"));
+        assert_string_equal(x.is_shuffle_wide ? "int64" : "uint32", get_str(c, "shuffle_index_dtype"));
+        meg_gpt_index_free(&x);
+        meg_source_close(src);
+    }
+    json_decref(all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(epochs_follow_the_samples_wanted),
+        cmocka_unit_test(samples_cover_the_stream_once),
+        cmocka_unit_test(mock_data_is_the_same_everywhere),
+        cmocka_unit_test(golden_arrays),
+    };
+    return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
+}
