@@ -1,0 +1,97 @@
+#include "data/blend.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+/* numpy's sum of a contiguous double array: the order of additions decides the last bit. */
+static double pairwise_sum(const double *a, int n)
+{
+    double r[8], sum;
+    int i, j;
+
+    if (n < 8) {
+        for (sum = 0, i = 0; i < n; i++)
+            sum += a[i];
+        return sum;
+    }
+    if (n > 128) {
+        int half = n / 2 - n / 2 % 8;
+        return pairwise_sum(a, half) + pairwise_sum(a + half, n - half);
+    }
+    memcpy(r, a, sizeof r);
+    for (i = 8; i < n - n % 8; i += 8)
+        for (j = 0; j < 8; j++)
+            r[j] += a[i + j];
+    sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
+    for (; i < n; i++)
+        sum += a[i];
+    return sum;
+}
+
+void meg_blend_normalise(double *w, int n)
+{
+    double sum = pairwise_sum(w, n);
+    for (int i = 0; i < n; i++)
+        w[i] /= sum;
+}
+
+void meg_blend_wanted(int64_t *out, const double *w, int n, int64_t wanted)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = (int64_t)ceil((double)wanted * w[i] * 1.005);
+}
+
+/*
+ * Both blends: sample i comes from the dataset whose share of max(i, 1) samples is furthest ahead of
+ * what it gave, the first of equals.  A dataset that gave its limit is out.
+ */
+static void greedy(struct meg_blend_index *x, const double *w, const int64_t *limit, int k, int64_t n)
+{
+    int16_t *dataset = meg_realloc_array(NULL, (size_t)n, sizeof *dataset);
+    int64_t *sample = meg_realloc_array(NULL, (size_t)n, sizeof *sample);
+    int64_t *given = meg_new((size_t)k * sizeof *given);
+
+    for (int64_t i = 0; i < n; i++) {
+        double share = fmax((double)i, 1.0), most = 0;
+        int best = -1;
+        for (int d = 0; d < k; d++) {
+            double behind = w[d] * share - (double)given[d];
+            if ((best < 0 || behind > most) && (!limit || given[d] < limit[d])) {
+                best = d;
+                most = behind;
+            }
+        }
+        dataset[i] = (int16_t)best;
+        sample[i] = given[best]++;
+    }
+    free(given);
+    *x = (struct meg_blend_index){ n, dataset, sample, { dataset, sample } };
+}
+
+void meg_blend_weighted(struct meg_blend_index *x, const double *w, int k, int64_t n)
+{
+    greedy(x, w, NULL, k, n);
+}
+
+void meg_blend_exhaustive(struct meg_blend_index *x, const int64_t *size, int k)
+{
+    double *share = meg_realloc_array(NULL, (size_t)k, sizeof *share);
+    int64_t n = 0;
+
+    for (int d = 0; d < k; d++)
+        n += size[d];
+    for (int d = 0; d < k; d++)
+        share[d] = (double)size[d] / (double)n;
+    greedy(x, share, size, k, n);
+    free(share);
+}
+
+void meg_blend_index_free(struct meg_blend_index *x)
+{
+    free(x->owned[0]);
+    free(x->owned[1]);
+    *x = (struct meg_blend_index){ 0 };
+}

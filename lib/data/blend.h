@@ -1,0 +1,39 @@
+/* Which dataset of a blend gives each sample.  Bit for bit as Megatron-LM's, its double sums too. */
+#ifndef MEG_DATA_BLEND_H
+#define MEG_DATA_BLEND_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+
+/* w / sum(w) in place; the sum is numpy's pairwise one. */
+void meg_blend_normalise(double *w, int n);
+
+/*
+ * meg_blend_wanted - samples each dataset is built for when the blend wants so many: half a per
+ * cent more than its share, rounded up
+ *   out  [n]  out
+ *   w    [n]  normalised weights
+ */
+void meg_blend_wanted(int64_t *out, const double *w, int n, int64_t wanted);
+
+/* Samples of a blend: dataset[i] gives its own sample number sample[i]. */
+struct meg_blend_index {
+    int64_t n;
+    const int16_t *dataset;
+    const int64_t *sample;
+    void *owned[2];             /* what meg_blend_index_free frees; NULL when mapped */
+};
+
+/*
+ * meg_blend_weighted - n samples, always from the dataset that is furthest behind its share
+ * meg_blend_exhaustive - every sample of every dataset once, spread evenly
+ *   w     [k]  weights, normalised
+ *   size  [k]  samples of each dataset, > 0
+ * k in [1, 32766].  Memory: 10 bytes a sample.
+ */
+void meg_blend_weighted(struct meg_blend_index *x, const double *w, int k, int64_t n);
+void meg_blend_exhaustive(struct meg_blend_index *x, const int64_t *size, int k);
+void meg_blend_index_free(struct meg_blend_index *x);
+
+#endif

@@ -1,0 +1,113 @@
+/* Which dataset of a blend gives each sample. */
+#include "data_util.h"
+
+#include "data/blend.h"
+
+static void the_one_furthest_behind_gives_next(void **state)
+{
+    static const int16_t dataset[] = { 1, 0, 1, 1, 0, 1, 1, 0, 1, 1 };
+    static const int64_t sample[] = { 0, 0, 1, 2, 1, 3, 4, 2, 5, 6 };
+    const double w[] = { 0.3, 0.7 };
+    struct meg_blend_index x;
+
+    (void)state;
+    meg_blend_weighted(&x, w, 2, 10);
+    assert_memory_equal(x.dataset, dataset, sizeof dataset);
+    assert_memory_equal(x.sample, sample, sizeof sample);
+    meg_blend_index_free(&x);
+}
+
+static void an_exhaustive_blend_takes_each_sample_once(void **state)
+{
+    const int64_t size[] = { 3, 5 };
+    int64_t next[2] = { 0 };
+    struct meg_blend_index x;
+
+    (void)state;
+    meg_blend_exhaustive(&x, size, 2);
+    assert_int_equal(x.n, 8);
+    for (int64_t i = 0; i < x.n; i++)
+        assert_int_equal(x.sample[i], next[x.dataset[i]]++);
+    assert_int_equal(next[0], 3);
+    meg_blend_index_free(&x);
+}
+
+/* Sums of 1000 shares differ from a plain loop's in the last bit; numpy's was worked out with numpy 1.26. */
+static void shares_are_summed_pairwise(void **state)
+{
+    double w[1000];
+
+    (void)state;
+    for (int i = 0; i < 1000; i++)
+        w[i] = 0.1 * (i % 7 + 1) + 1.0 / (i + 3);
+    meg_blend_normalise(w, 1000);
+    assert_true(w[0] == 0x1.18020bc6af0d5p-10);
+    assert_true(w[999] == 0x1.8459275396741p-10);
+}
+
+static void a_dataset_is_asked_for_a_little_more_than_its_share(void **state)
+{
+    const double w[] = { 0.3, 0.7 };
+    int64_t n[2];
+
+    (void)state;
+    meg_blend_wanted(n, w, 2, 100);
+    assert_true(n[0] == 31 && n[1] == 71);
+}
+
+static void golden_indices(void **state)
+{
+    json_t *all = golden("blend/indices.json"), *c;
+    size_t i;
+
+    (void)state;
+    assert_true(json_array_size(all) > 8);
+    json_array_foreach(all, i, c) {
+        json_t *dataset = json_object_get(c, "dataset_index"), *sample = json_object_get(c, "dataset_sample_index");
+        struct meg_blend_index x;
+
+        if (strcmp(get_str(c, "kind"), "exhaustive") == 0) {
+            json_t *sizes = json_object_get(c, "sizes");
+            int64_t size[16];
+            for (size_t k = 0; k < json_array_size(sizes); k++)
+                size[k] = int_at(sizes, k);
+            meg_blend_exhaustive(&x, size, (int)json_array_size(sizes));
+        } else {
+            json_t *given = json_object_get(c, "weights"), *norm = json_object_get(c, "normalized");
+            json_t *targets = json_object_get(c, "targets"), *wanted = json_object_get(c, "per_dataset_targets");
+            int k = (int)json_array_size(given);
+            double w[16];
+            for (int d = 0; d < k; d++)
+                w[d] = json_number_value(json_array_get(given, (size_t)d));
+            meg_blend_normalise(w, k);
+            for (int d = 0; d < k; d++)
+                assert_true(w[d] == json_number_value(json_array_get(norm, (size_t)d)));
+            for (size_t s = 0; s < 3; s++) {
+                int64_t n[16];
+                meg_blend_wanted(n, w, k, int_at(targets, s));
+                for (int d = 0; d < k; d++)
+                    assert_int_equal(n[d], int_at(json_array_get(wanted, (size_t)d), s));
+            }
+            meg_blend_weighted(&x, w, k, get_int(c, "size"));
+        }
+        assert_int_equal(x.n, json_array_size(dataset));
+        for (int64_t j = 0; j < x.n; j++) {
+            assert_int_equal(x.dataset[j], int_at(dataset, (size_t)j));
+            assert_int_equal(x.sample[j], int_at(sample, (size_t)j));
+        }
+        meg_blend_index_free(&x);
+    }
+    json_decref(all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_one_furthest_behind_gives_next),
+        cmocka_unit_test(an_exhaustive_blend_takes_each_sample_once),
+        cmocka_unit_test(shares_are_summed_pairwise),
+        cmocka_unit_test(a_dataset_is_asked_for_a_little_more_than_its_share),
+        cmocka_unit_test(golden_indices),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
