@@ -1,0 +1,94 @@
+#include "data/sampler.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/mt19937.h"
+
+struct meg_sampler {
+    struct meg_sampler_conf c;
+    int64_t step;               /* samples all ranks read at a time */
+    int64_t consumed;
+    /* cyclic only: the rest of this epoch is perm[at], perm[at + stride], ... plus first */
+    int64_t *perm, nperm, at, stride, first;
+};
+
+static int64_t samples_per_epoch(const struct meg_sampler *s)
+{
+    return s->c.total - s->c.total % s->step;
+}
+
+static void begin_epoch(struct meg_sampler *s)
+{
+    const struct meg_sampler_conf *c = &s->c;
+    int64_t epoch = s->consumed / samples_per_epoch(s), done = s->consumed % samples_per_epoch(s);
+
+    meg_torch_randperm(s->perm, s->nperm, (uint32_t)epoch);
+    if (c->kind == MEG_SAMPLER_CYCLIC) {
+        s->at = done / c->ranks;
+        s->stride = 1;
+        s->first = c->rank * s->nperm;
+    } else {
+        s->at = done + c->rank;
+        s->stride = c->ranks;
+        s->first = 0;
+    }
+}
+
+int meg_sampler_open(struct meg_sampler **out, const struct meg_sampler_conf *c, struct meg_err *e)
+{
+    struct meg_sampler *s;
+    int64_t step = c->micro_batch * c->ranks;
+
+    if (c->kind != MEG_SAMPLER_SINGLE) {
+        if (c->total < step)
+            return meg_fail(e, MEG_EUSAGE, "--dataloader-type cyclic: the dataset has %" PRId64 " samples, a "
+                            "step reads %" PRId64 " (micro batch %" PRId64 ", %" PRId64 " data-parallel ranks)",
+                            c->total, step, c->micro_batch, c->ranks);
+        if (c->consumed % (c->total - c->total % step) % step)
+            return meg_fail(e, MEG_EUSAGE, "--dataloader-type cyclic: %" PRId64 " consumed samples end inside "
+                            "a step of %" PRId64 "; keep the micro batch and data-parallel sizes of the "
+                            "checkpoint", c->consumed, step);
+    }
+    s = meg_new(sizeof *s);
+    s->c = *c;
+    s->step = step;
+    s->consumed = c->consumed;
+    if (c->kind == MEG_SAMPLER_CYCLIC)
+        s->nperm = c->total / step * c->micro_batch;
+    else if (c->kind == MEG_SAMPLER_CYCLIC_SHARED)
+        s->nperm = c->total / c->micro_batch * c->micro_batch;
+    if (s->nperm) {
+        s->perm = meg_realloc_array(NULL, (size_t)s->nperm, sizeof *s->perm);
+        begin_epoch(s);
+    }
+    *out = s;
+    return 0;
+}
+
+void meg_sampler_close(struct meg_sampler *s)
+{
+    if (!s)
+        return;
+    free(s->perm);
+    free(s);
+}
+
+bool meg_sampler_next(struct meg_sampler *s, int64_t *index, int64_t *number)
+{
+    const struct meg_sampler_conf *c = &s->c;
+    const bool is_cyclic = c->kind != MEG_SAMPLER_SINGLE;
+
+    if (is_cyclic && s->at + (c->micro_batch - 1) * s->stride >= s->nperm)
+        begin_epoch(s);
+    if (!is_cyclic && s->consumed + s->step > c->total)
+        return false;
+    for (int64_t i = 0; i < c->micro_batch; i++) {
+        number[i] = s->consumed + c->rank * c->micro_batch + i;
+        index[i] = is_cyclic ? s->first + s->perm[s->at] : number[i];
+        s->at += s->stride;
+    }
+    s->consumed += s->step;
+    return true;
+}

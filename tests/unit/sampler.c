@@ -1,0 +1,129 @@
+/* Which samples a data-parallel rank reads. */
+#include "data_util.h"
+
+#include "data/sampler.h"
+
+static void single_deals_rows_to_ranks_in_order(void **state)
+{
+    const struct meg_sampler_conf c = { MEG_SAMPLER_SINGLE, 17, 4, 2, 1, 3 };
+    struct meg_sampler *s;
+    struct meg_err e;
+    int64_t index[2], number[2];
+
+    (void)state;
+    assert_int_equal(meg_sampler_open(&s, &c, &e), 0);
+    for (int64_t step = 0; step < 2; step++) {
+        assert_true(meg_sampler_next(s, index, number));
+        assert_true(index[0] == 4 + 6 * step + 2 && index[1] == index[0] + 1);
+        assert_true(number[0] == index[0] && number[1] == index[1]);
+    }
+    assert_false(meg_sampler_next(s, index, number));   /* 1 of 17 is left, a step reads 6 */
+    assert_false(meg_sampler_next(s, index, number));
+    meg_sampler_close(s);
+}
+
+/* Every sample once an epoch, each rank in its own share, another order the next time. */
+static void cyclic_covers_each_epoch(void **state)
+{
+    for (int kind = MEG_SAMPLER_CYCLIC; kind <= MEG_SAMPLER_CYCLIC_SHARED; kind++) {
+        int times[24] = { 0 }, same = 0;
+        for (int64_t rank = 0; rank < 3; rank++) {
+            const struct meg_sampler_conf c = { kind, 24, 0, 2, rank, 3 };
+            struct meg_sampler *s;
+            struct meg_err e;
+            int64_t index[2], number[2], first[8];
+            assert_int_equal(meg_sampler_open(&s, &c, &e), 0);
+            for (int step = 0; step < 8; step++) {
+                assert_true(meg_sampler_next(s, index, number));
+                for (int i = 0; i < 2; i++) {
+                    times[index[i]]++;
+                    assert_int_equal(number[i], 6 * step + 2 * rank + i);
+                    if (step < 4)
+                        first[2 * step + i] = index[i];
+                    else
+                        same += first[2 * (step - 4) + i] == index[i];
+                }
+            }
+            meg_sampler_close(s);
+        }
+        for (int i = 0; i < 24; i++)
+            assert_int_equal(times[i], 2);
+        assert_true(same < 12);
+    }
+    (void)state;
+}
+
+static void what_cannot_be_dealt_is_refused(void **state)
+{
+    struct meg_sampler_conf c = { MEG_SAMPLER_CYCLIC, 5, 0, 2, 0, 3 };
+    struct meg_sampler *s;
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_sampler_open(&s, &c, &e), MEG_EUSAGE);
+    assert_string_equal(e.msg, "--dataloader-type cyclic: the dataset has 5 samples, a step reads 6 (micro "
+                               "batch 2, 3 data-parallel ranks)");
+    c.total = 50;
+    c.consumed = 9;
+    assert_int_equal(meg_sampler_open(&s, &c, &e), MEG_EUSAGE);
+    assert_string_equal(e.msg, "--dataloader-type cyclic: 9 consumed samples end inside a step of 6; keep the "
+                               "micro batch and data-parallel sizes of the checkpoint");
+}
+
+static void check(struct meg_sampler *s, const json_t *batches)
+{
+    const json_t *want;
+    size_t k;
+    json_array_foreach(batches, k, want) {
+        int64_t index[16], number[16];
+        assert_true(meg_sampler_next(s, index, number));
+        for (size_t i = 0; i < json_array_size(want); i++)
+            assert_int_equal(index[i], int_at(want, i));
+    }
+}
+
+static void golden_orders(void **state)
+{
+    json_t *all = golden("samplers/samplers.json"), *c;
+    size_t i;
+
+    (void)state;
+    assert_true(json_array_size(all) > 12);
+    json_array_foreach(all, i, c) {
+        const char *type = get_str(c, "dataloader");
+        json_t *ranks = json_object_get(c, "microbatches_per_rank"), *batches, *pass;
+        const bool is_single = strcmp(type, "single") == 0;
+        size_t rank, k;
+        json_array_foreach(ranks, rank, batches) {
+            const struct meg_sampler_conf conf = {
+                is_single ? MEG_SAMPLER_SINGLE
+                : strcmp(type, "cyclic") == 0 ? MEG_SAMPLER_CYCLIC : MEG_SAMPLER_CYCLIC_SHARED,
+                get_int(c, "total_samples"), get_int(c, "consumed_samples"), get_int(c, "micro_batch_size"),
+                (int64_t)rank, get_int(c, "data_parallel_size") };
+            struct meg_sampler *s;
+            struct meg_err e;
+            int64_t index[16], number[16];
+            assert_int_equal(meg_sampler_open(&s, &conf, &e), 0);
+            if (is_single) {
+                check(s, batches);
+                assert_false(meg_sampler_next(s, index, number));
+            } else {
+                json_array_foreach(batches, k, pass)
+                    check(s, pass);
+            }
+            meg_sampler_close(s);
+        }
+    }
+    json_decref(all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(single_deals_rows_to_ranks_in_order),
+        cmocka_unit_test(cyclic_covers_each_epoch),
+        cmocka_unit_test(what_cannot_be_dealt_is_refused),
+        cmocka_unit_test(golden_orders),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
