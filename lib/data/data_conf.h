@@ -1,0 +1,55 @@
+/* The options that name a run's data, and what they come to. */
+#ifndef MEG_DATA_DATA_CONF_H
+#define MEG_DATA_DATA_CONF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/opt.h"
+#include "data/sampler.h"
+#include "data/split.h"
+
+struct meg_data_conf {
+    struct meg_list data_path;                  /* prefix | weight prefix ... | prefix prefix ... */
+    const char *split;
+    struct meg_list split_path[MEG_SPLITS];     /* --train-data-path, --valid-data-path, --test-data-path */
+    const char *data_args_path, *per_split_data_args_path;
+    bool mock_data;
+    const char *data_cache_path;
+    bool renormalize_blend_weights;
+    bool reset_position_ids, reset_attention_mask, eod_mask_loss;
+    const char *dataloader_type;
+    bool no_data_sharding;
+};
+extern const struct meg_opt meg_data_opts[];
+
+/* The sampler that --dataloader-type and --no-data-sharding ask for. */
+enum meg_sampler_kind meg_data_sampler_kind(const struct meg_data_conf *c);
+
+/* One list of files: n prefixes, and as many weights or none (NULL). */
+struct meg_data_blend {
+    int n;
+    char **prefix;
+    double *weight;
+};
+
+/*
+ * Which data was chosen.  Made-up data: every n is 0.  With is_per_split each split has a blend of its
+ * own, whole; else all read blend[0], shared out by split.
+ */
+struct meg_data_choice {
+    bool is_mock, is_per_split;
+    struct meg_data_blend blend[MEG_SPLITS];
+    const char *split;                          /* c's, or a constant; NULL with is_per_split */
+};
+
+/*
+ * meg_data_choose - read what the options name (argument files too)
+ * MEG_EUSAGE when there is no source or more than one, or words that fit none of the forms.
+ * The caller frees with meg_data_choice_free, on success.
+ */
+int meg_data_choose(struct meg_data_choice *out, const struct meg_data_conf *c, struct meg_err *e);
+void meg_data_choice_free(struct meg_data_choice *ch);
+
+#endif

@@ -1,0 +1,140 @@
+#include "data/dataset.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "data/internal.h"
+
+int64_t meg_dataset_len(const struct meg_dataset *ds) { return ds->len; }
+int64_t meg_dataset_seq_length(const struct meg_dataset *ds) { return ds->how.cut.seq_length; }
+
+static int misfit(const struct meg_dataset *ds, struct meg_err *e)
+{
+    return meg_fail(e, MEG_EFORMAT, "%s: its index cache does not fit it; remove the cache folder",
+                    meg_source_name(ds->src));
+}
+
+/* The stream of a sample as it comes in, one part of an element after another. */
+struct fill {
+    int32_t *tokens;
+    int32_t next;               /* the token at s, where a sample has an extra one */
+    int64_t s, at;              /* at: tokens so far */
+};
+
+static int take(struct fill *f, const struct meg_dataset *ds, int64_t element, int64_t from, int64_t to,
+                struct meg_err *e)
+{
+    int64_t n = to - from, room = f->s - f->at;
+    int r;
+
+    if (n > room + 1 || n < 0)
+        return misfit(ds, e);
+    if ((r = meg_source_get(ds->src, element, from, n < room ? n : room, f->tokens + f->at, e)) < 0)
+        return r;
+    if (n > room && (r = meg_source_get(ds->src, element, to - 1, 1, &f->next, e)) < 0)
+        return r;
+    f->at += n;
+    return 0;
+}
+
+/* The tokens of sample j of the walk: the end of one element, whole ones, the beginning of another. */
+static int read_stream(const struct meg_dataset *ds, int64_t j, struct fill *f, struct meg_err *e)
+{
+    const struct meg_gpt_index *x = &ds->index;
+    int64_t k, off, last, last_off, k0;
+    int r;
+
+    if (j < 0 || j >= x->nsample)
+        return misfit(ds, e);
+    meg_gpt_index_start(x, j, &k0, &off);
+    meg_gpt_index_start(x, j + 1, &last, &last_off);
+    if (k0 < 0 || k0 > last || last >= x->ndocument || off < 0 || last_off < -1)
+        return misfit(ds, e);
+    for (k = k0; k <= last; k++) {
+        int64_t element = x->document[k], from = k == k0 ? off : 0, to;
+        if (element < 0 || element >= meg_source_elements(ds->src))
+            return misfit(ds, e);
+        to = k == last ? last_off + ds->how.cut.extra : meg_source_length(ds->src, element);
+        if (to > meg_source_length(ds->src, element))
+            return misfit(ds, e);
+        if ((r = take(f, ds, element, from, to, e)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int check_id(const struct meg_dataset *ds, int32_t id, struct meg_err *e)
+{
+    if (id >= 0 && (ds->how.vocab_size == 0 || id < ds->how.vocab_size))
+        return 0;
+    return meg_fail(e, MEG_EFORMAT, "%s.bin: token id %" PRId32 ", the vocabulary has %" PRId64 " ids; was "
+                    "it preprocessed with another tokenizer?", meg_source_name(ds->src), id,
+                    ds->how.vocab_size);
+}
+
+static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample *out, struct meg_err *e)
+{
+    const struct meg_sample_conf *c = &ds->how;
+    const int64_t s = c->cut.seq_length;
+    struct fill f = { out->tokens, c->pad, s, 0 };
+    int32_t start = 0;
+    int64_t t, have;
+    int r;
+
+    if ((r = read_stream(ds, meg_gpt_index_shuffled(&ds->index, i), &f, e)) < 0)
+        return r;
+    have = f.at;
+    if (have != s + c->cut.extra && !c->cut.keep_partial)
+        return misfit(ds, e);
+    for (t = 0; t < (have < s ? have : s); t++)
+        if ((r = check_id(ds, out->tokens[t], e)) < 0)
+            return r;
+    if (have > s && (r = check_id(ds, f.next, e)) < 0)
+        return r;
+    for (t = have; t < s; t++)
+        out->tokens[t] = c->pad;
+    for (t = 0; t < s; t++)
+        out->labels[t] = t + 1 < s ? out->tokens[t + 1] : f.next;
+    for (t = 0; t < s; t++) {
+        const bool is_eod = out->tokens[t] == c->eod;
+        out->position_ids[t] = (int32_t)t - (c->reset_position_ids ? start : 0);
+        out->doc_start[t] = c->reset_attention_mask ? start : 0;
+        out->loss_mask[t] = !(c->eod_mask_loss && is_eod) && out->labels[t] != c->pad;
+        if (is_eod)
+            start = (int32_t)t + 1;
+    }
+    for (t = 0; t < s; t++) {
+        if (out->tokens[t] == c->pad)
+            out->tokens[t] = 0;
+        if (out->labels[t] == c->pad)
+            out->labels[t] = 0;
+    }
+    return 0;
+}
+
+int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample *out,
+                       struct meg_err *e)
+{
+    MEG_ASSERT(i >= 0 && i < ds->len);
+    while (ds->nmember > 0) {
+        const struct meg_dataset *m = ds->member[ds->blend.dataset[i]];
+        i = ds->blend.sample[i];
+        ds = m;
+    }
+    return gpt_sample(ds, i, out, e);
+}
+
+void meg_dataset_close(struct meg_dataset *ds)
+{
+    if (!ds)
+        return;
+    for (int i = 0; i < ds->nmember; i++)
+        meg_dataset_close(ds->member[i]);
+    free(ds->member);
+    meg_gpt_index_free(&ds->index);
+    meg_blend_index_free(&ds->blend);
+    for (int i = 0; i < 3; i++)
+        meg_map_close(&ds->map[i]);
+    free(ds);
+}

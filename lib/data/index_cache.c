@@ -1,0 +1,149 @@
+#include "data/index_cache.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+static char *file_name(const struct meg_cache_entry *c, const char *name, const char *ext)
+{
+    struct meg_str s = { 0 };
+    char md5[33];
+
+    meg_md5_hex(md5, c->description, strlen(c->description));
+    meg_str_printf(&s, "%s/%s-%s-%s-%s%s", c->dir, md5, c->class_name, c->split, name, ext);
+    return s.s;
+}
+
+/* Version 1.0 of numpy's format: ten bytes, a dict padded with spaces and a newline to 64 bytes. */
+static void npy_header(struct meg_str *h, const struct meg_npy *a)
+{
+    struct meg_str dict = { 0 };
+    uint16_t len;
+
+    meg_str_printf(&dict, "{'descr': '%s', 'fortran_order': False, 'shape': (%" PRId64 ",", a->type, a->rows);
+    if (a->columns)
+        meg_str_printf(&dict, " %d", a->columns);
+    meg_str_printf(&dict, "), }");
+    while ((10 + dict.n + 1) % 64)
+        meg_str_add(&dict, " ", 1);
+    meg_str_add(&dict, "\n", 1);
+    len = (uint16_t)dict.n;
+    meg_str_add(h, "\x93NUMPY\x01\x00", 8);
+    meg_str_add(h, &len, 2);
+    meg_str_add(h, dict.s, dict.n);
+    meg_str_free(&dict);
+}
+
+static size_t npy_bytes(const struct meg_npy *a)
+{
+    return (size_t)a->rows * (size_t)(a->columns ? a->columns : 1) * a->item;
+}
+
+static bool is_older(const struct stat *a, const struct stat *b)
+{
+    return a->st_mtim.tv_sec != b->st_mtim.tv_sec ? a->st_mtim.tv_sec < b->st_mtim.tv_sec
+                                                  : a->st_mtim.tv_nsec < b->st_mtim.tv_nsec;
+}
+
+/* Map path if it holds head and then nbytes more, and is no older than idx; else say why not. */
+static bool map_file(struct meg_map *m, const char *path, const struct stat *idx, const struct meg_str *head,
+                     size_t nbytes)
+{
+    struct stat st;
+
+    if (stat(path, &st) < 0 || meg_map_open(m, path, NULL) < 0)
+        return false;
+    if (idx && is_older(&st, idx))
+        meg_note("%s: older than its dataset; building the index again", path);
+    else if (m->n != head->n + nbytes)
+        meg_note("%s: %zu bytes, should be %zu; building the index again", path, m->n, head->n + nbytes);
+    else if (memcmp(m->p, head->s, head->n) != 0)
+        meg_note("%s: not the array expected; building the index again", path);
+    else
+        return true;
+    meg_map_close(m);
+    return false;
+}
+
+static bool stat_idx(const char *prefix, struct stat *st)
+{
+    struct meg_str s = { 0 };
+    bool is_there;
+
+    meg_str_printf(&s, "%s.idx", prefix);
+    is_there = stat(s.s, st) == 0;
+    meg_str_free(&s);
+    return is_there;
+}
+
+bool meg_cache_load(const struct meg_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
+                    struct meg_map *map)
+{
+    struct meg_str text = { 0 };
+    struct meg_map described = { 0 };
+    struct stat idx;
+    const struct stat *newer = prefix && stat_idx(prefix, &idx) ? &idx : NULL;
+    char *path = file_name(c, "description", ".txt");
+    bool is_hit;
+    int i;
+
+    meg_str_add(&text, c->description, strlen(c->description));
+    is_hit = map_file(&described, path, NULL, &text, 0);
+    meg_map_close(&described);
+    meg_str_free(&text);
+    free(path);
+    for (i = 0; i < n && is_hit; i++) {
+        struct meg_str head = { 0 };
+        path = file_name(c, a[i].name, ".npy");
+        npy_header(&head, &a[i]);
+        if ((is_hit = map_file(&map[i], path, newer, &head, npy_bytes(&a[i]))))
+            a[i].data = map[i].p + head.n;
+        meg_str_free(&head);
+        free(path);
+    }
+    while (!is_hit && i-- > 0)
+        meg_map_close(&map[i]);
+    return is_hit;
+}
+
+static int write_file(const char *path, const void *head, size_t nhead, const void *data, size_t n,
+                      struct meg_err *e)
+{
+    struct meg_file f = { 0 };
+    int r;
+
+    if ((r = meg_file_create(&f, path, e)) < 0 ||
+        (r = meg_file_write(&f, head, nhead, e)) < 0 ||
+        (r = meg_file_write(&f, data, n, e)) < 0 ||
+        (r = meg_file_commit(&f, e)) < 0)
+        meg_file_abandon(&f);
+    return r;
+}
+
+void meg_cache_store(const struct meg_cache_entry *c, const struct meg_npy *a, int n)
+{
+    struct meg_err e;
+    char *path;
+    int r = meg_mkdirs(c->dir, &e);
+
+    for (int i = 0; i < n && r == 0; i++) {
+        struct meg_str head = { 0 };
+        path = file_name(c, a[i].name, ".npy");
+        npy_header(&head, &a[i]);
+        r = write_file(path, head.s, head.n, a[i].data, npy_bytes(&a[i]), &e);
+        meg_str_free(&head);
+        free(path);
+    }
+    if (r == 0) {
+        path = file_name(c, "description", ".txt");
+        r = write_file(path, c->description, strlen(c->description), NULL, 0, &e);
+        free(path);
+    }
+    if (r < 0)
+        meg_warn("%s; the index is kept in memory, and will be built again next time", e.msg);
+}

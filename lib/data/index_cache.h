@@ -1,0 +1,49 @@
+/*
+ * Index arrays kept in files, under Megatron-LM's names and byte for byte as it writes them, so that
+ * either program finds what the other made: meg-idx(5), section INDEX CACHE.
+ *   DIR/MD5-CLASS-SPLIT-description.txt     what the arrays depend on; MD5 is of these bytes
+ *   DIR/MD5-CLASS-SPLIT-NAME.npy            one for each array
+ */
+#ifndef MEG_DATA_INDEX_CACHE_H
+#define MEG_DATA_INDEX_CACHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/file.h"
+
+struct meg_cache_entry {
+    const char *dir;
+    const char *class_name;             /* "GPTDataset" */
+    const char *split;                  /* "train" */
+    const char *description;            /* Python's json.dumps(..., indent=4) */
+};
+
+struct meg_npy {
+    const char *name;                   /* "document_index" */
+    const char *type;                   /* numpy's name of the type: "<i4" */
+    size_t item;                        /* its bytes */
+    int64_t rows;
+    int columns;                        /* 0: an array with one axis */
+    const void *data;
+};
+
+/*
+ * meg_cache_load - map the arrays of an entry
+ *   a    [n]  name, type, item, rows, columns in; data out
+ *   map  [n]  out  the caller closes them
+ * False, with nothing mapped, unless every file is there, has just the header and size that a asks
+ * for, and is no older than PREFIX.idx (prefix may be NULL); a note says so where files are there but
+ * do not fit.
+ */
+bool meg_cache_load(const struct meg_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
+                    struct meg_map *map);
+
+/*
+ * Write the arrays, each under a temporary name first, so that processes that build the same entry at
+ * once do not disturb each other.  What cannot be written is a warning: an index works from memory.
+ */
+void meg_cache_store(const struct meg_cache_entry *c, const struct meg_npy *a, int n);
+
+#endif
