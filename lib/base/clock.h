@@ -2,15 +2,13 @@
 #ifndef MEG_BASE_CLOCK_H
 #define MEG_BASE_CLOCK_H
 
-#include <time.h>
+#include "base/decls.h"
 
-/* Seconds since some fixed moment of this machine's run. */
-static inline double meg_now_s(void)
-{
-    struct timespec t;
+MEG_BEGIN_DECLS
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+/* Seconds since a fixed moment in the past, never set back. */
+double meg_now_s(void);
+
+MEG_END_DECLS
 
 #endif
