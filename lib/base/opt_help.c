@@ -62,9 +62,8 @@ static void help_row(const struct meg_optgroup *g, const struct meg_opt *row, in
     const struct meg_opt *opposite = opt_opposite(g, row), *alias;
     struct meg_str left = { 0 }, right = { 0 };
 
-    meg_str_printf(&left, row->letter ? "  -%c, --%s" : "      --%.0s%s", row->letter, row->name);
-    if (row->arg)
-        meg_str_printf(&left, " %s", row->arg);
+    meg_str_printf(&left, row->letter ? "  -%c, " : "      ", row->letter);
+    meg_str_printf(&left, "--%s%s%s", row->name, row->arg ? " " : "", row->arg ? row->arg : "");
     if (opposite)
         meg_str_printf(&right, "the opposite of --%s", opposite->name);
     else
