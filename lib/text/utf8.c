@@ -1,0 +1,109 @@
+#include "text/utf8.h"
+
+#include <string.h>
+
+int meg_utf8_step(const char *text, int64_t n, int32_t *cp)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    int32_t c = s[0];
+    int len, lo = 0x80, hi = 0xBF; /* what the second byte may be */
+
+    *cp = 0xFFFD;
+    if (c < 0x80) {
+        *cp = c;
+        return 1;
+    } else if (c >= 0xC2 && c <= 0xDF) {
+        len = 2;
+        c &= 0x1F;
+    } else if (c >= 0xE0 && c <= 0xEF) {
+        len = 3;
+        lo = c == 0xE0 ? 0xA0 : lo;
+        hi = c == 0xED ? 0x9F : hi;
+        c &= 0x0F;
+    } else if (c >= 0xF0 && c <= 0xF4) {
+        len = 4;
+        lo = c == 0xF0 ? 0x90 : lo;
+        hi = c == 0xF4 ? 0x8F : hi;
+        c &= 0x07;
+    } else {
+        return -1;
+    }
+    for (int k = 1; k < len; k++) {
+        if (k >= n || s[k] < lo || s[k] > hi)
+            return -k;
+        c = c << 6 | (s[k] & 0x3F);
+        lo = 0x80;
+        hi = 0xBF;
+    }
+    *cp = c;
+    return len;
+}
+
+int meg_utf8_put(char out[4], int32_t cp)
+{
+    unsigned char *s = (unsigned char *)out;
+    int len = cp < 0x80 ? 1 : cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
+    static const unsigned char lead[5] = {0, 0, 0xC0, 0xE0, 0xF0};
+
+    for (int k = len - 1; k > 0; k--) {
+        s[k] = (unsigned char)(0x80 | (cp & 0x3F));
+        cp >>= 6;
+    }
+    s[0] = (unsigned char)(lead[len] | cp);
+    return len;
+}
+
+/* Length of the run of ASCII at s, rounded down to whole blocks. */
+static int64_t ascii_blocks(const char *s, int64_t n)
+{
+    int64_t i = 0;
+
+    for (; i + 32 <= n; i += 32) {
+        uint64_t w[4];
+
+        memcpy(w, s + i, 32);
+        if ((w[0] | w[1] | w[2] | w[3]) & 0x8080808080808080u)
+            break;
+    }
+    return i;
+}
+
+int64_t meg_utf8_bad(const char *s, int64_t n)
+{
+    int64_t i = 0;
+
+    while (i < n) {
+        int64_t stop;
+
+        i += ascii_blocks(s + i, n - i);
+        stop = i + 64 < n ? i + 64 : n; /* some characters before ASCII is tried again */
+        while (i < stop) {
+            int32_t cp;
+            int len = meg_utf8_step(s + i, n - i, &cp);
+
+            if (len < 0)
+                return i;
+            i += len;
+        }
+    }
+    return -1;
+}
+
+void meg_utf8_add_replaced(struct meg_str *out, const char *s, int64_t n)
+{
+    while (n > 0) {
+        int64_t bad = meg_utf8_bad(s, n), good = bad < 0 ? n : bad;
+        int32_t cp;
+
+        meg_str_add(out, s, (size_t)good);
+        s += good;
+        n -= good;
+        if (bad >= 0) {
+            int len = -meg_utf8_step(s, n, &cp);
+
+            meg_str_add(out, "\xEF\xBF\xBD", 3);
+            s += len;
+            n -= len;
+        }
+    }
+}

@@ -1,0 +1,25 @@
+/* utf8.h - UTF-8: is it well-formed, the characters one by one, and U+FFFD for what is broken. */
+#ifndef MEG_TEXT_UTF8_H
+#define MEG_TEXT_UTF8_H
+
+#include <stdint.h>
+
+#include "base/mem.h"
+
+/*
+ * meg_utf8_step - the character at s, of which n >= 1 bytes may be read.
+ * Well-formed (Unicode table 3-7): its length, 1 to 4, and *cp.  Else minus the length of the
+ * maximal ill-formed subpart, -1 to -3, and *cp = 0xFFFD.
+ */
+int meg_utf8_step(const char *s, int64_t n, int32_t *cp);
+
+/* Bytes of a character in UTF-8, 1 to 4, written to out.  cp is below 0x110000. */
+int meg_utf8_put(char out[4], int32_t cp);
+
+/* Offset of the first byte that is not part of well-formed UTF-8; -1 when there is none. */
+int64_t meg_utf8_bad(const char *s, int64_t n);
+
+/* Append s with each maximal ill-formed subpart replaced by U+FFFD. */
+void meg_utf8_add_replaced(struct meg_str *out, const char *s, int64_t n);
+
+#endif

@@ -1,0 +1,109 @@
+/* UTF-8 against the definition: every character, and the table of replacements of Unicode 15. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "text/bytemap.h"
+#include "text/utf8.h"
+
+static void every_character_comes_back(void **state)
+{
+    (void)state;
+    for (int32_t cp = 0; cp < 0x110000; cp++) {
+        char s[4];
+        int32_t back;
+        int n = meg_utf8_put(s, cp), is_surrogate = cp >= 0xD800 && cp < 0xE000;
+
+        if ((meg_utf8_step(s, n, &back) == n) == is_surrogate || (!is_surrogate && back != cp))
+            fail_msg("U+%04X", (unsigned)cp);
+        for (int cut = 1; cut < n && !is_surrogate; cut++) {
+            if (meg_utf8_step(s, cut, &back) != -cut)
+                fail_msg("U+%04X cut to %d bytes", (unsigned)cp, cut);
+        }
+    }
+}
+
+static void replaced(const char *text, const char *want)
+{
+    struct meg_str out = {0};
+
+    meg_utf8_add_replaced(&out, text, (int64_t)strlen(text));
+    assert_string_equal(out.s, want);
+    meg_str_free(&out);
+}
+
+/* The Unicode Standard 15.0, tables 3-8 to 3-11. */
+static void maximal_subparts_are_replaced(void **state)
+{
+#define R "\xEF\xBF\xBD"
+    (void)state;
+    replaced("\xC0\xAF\xE0\x80\xBF\xF0\x81\x82\x41", R R R R R R R R "A");
+    replaced("\xED\xA0\x80\xED\xBF\xBF\xED\xAF\x41", R R R R R R R R "A");
+    replaced("\xF4\x91\x92\x93\xFF\x41\x80\xBF\x42", R R R R R "A" R R "B");
+    replaced("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41", R R R R "A");
+    replaced("\xC3", R);
+}
+
+/* A bad byte is found wherever it stands, among ASCII and among longer characters. */
+static void a_bad_byte_is_found(void **state)
+{
+    static const char *const good[] = {"a", "\xC3\xA9", "\xE4\xB8\xAD", "\xF0\x9F\x98\x80"};
+
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        char text[400];
+        int64_t n = 0, len = (int64_t)strlen(good[k]);
+
+        while (n < 200) {
+            memcpy(text + n, good[k], (size_t)len);
+            n += len;
+        }
+        assert_int_equal(meg_utf8_bad(text, n), -1);
+        for (int64_t at = 0; at < n; at += len) {
+            char was = text[at];
+
+            text[at] = (char)0xFF;
+            assert_int_equal(meg_utf8_bad(text, n), at);
+            text[at] = was;
+        }
+    }
+}
+
+static void bytes_have_their_characters(void **state)
+{
+    static const struct {
+        int byte;
+        int32_t cp;
+    } known[] = {{' ', 0x120}, {'\n', 0x10A}, {'\t', 0x109}, {0, 0x100}, {0x7F, 0x121},
+                 {0xA0, 0x142}, {0xAD, 0x143}, {'!', '!'}, {0xFF, 0xFF}};
+    int32_t next = 0x100;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        assert_int_equal(meg_bytemap_char(known[i].byte), known[i].cp);
+    for (int b = 0; b < 256; b++) {
+        assert_int_equal(meg_bytemap_byte(meg_bytemap_char(b)), b);
+        if (meg_bytemap_char(b) != b)
+            assert_int_equal(meg_bytemap_char(b), next++);
+    }
+    for (int32_t cp = 0, n = 0; cp < 0x200; cp++) {
+        n += meg_bytemap_byte(cp) >= 0;
+        assert_int_equal(cp == 0x1FF ? n : 256, 256);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_character_comes_back),
+        cmocka_unit_test(maximal_subparts_are_replaced),
+        cmocka_unit_test(a_bad_byte_is_found),
+        cmocka_unit_test(bytes_have_their_characters),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
