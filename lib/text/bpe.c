@@ -1,0 +1,209 @@
+#include "text/bpe.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+#define NO_PAIR UINT64_MAX
+#define NO_RANK INT32_MAX
+
+struct meg_bpe_pair {
+    uint64_t key; /* left symbol << 32 | right symbol, or NO_PAIR */
+    int32_t rank, id;
+};
+
+static const struct meg_bpe_pair unranked = {NO_PAIR, NO_RANK, -1};
+
+static struct meg_bpe_pair *slot_of(const struct meg_bpe *b, uint64_t key)
+{
+    uint64_t i = key * 0x9E3779B97F4A7C15u;
+
+    for (i = (i ^ i >> 32) & b->mask; b->slot[i].key != key && b->slot[i].key != NO_PAIR;)
+        i = (i + 1) & b->mask;
+    return &b->slot[i];
+}
+
+static uint64_t key_of(int32_t left, int32_t right)
+{
+    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+}
+
+static const struct meg_bpe_pair *find(const struct meg_bpe *b, int32_t left, int32_t right)
+{
+    const struct meg_bpe_pair *p;
+
+    if (left < 0 || right < 0)
+        return &unranked;
+    p = slot_of(b, key_of(left, right));
+    return p->key == NO_PAIR ? &unranked : p;
+}
+
+void meg_bpe_init(struct meg_bpe *b, int64_t n)
+{
+    uint64_t size = 64;
+
+    while (size < 2 * (uint64_t)n)
+        size *= 2;
+    b->slot = meg_realloc_array(NULL, size, sizeof *b->slot);
+    b->mask = size - 1;
+    b->n = 0;
+    for (uint64_t i = 0; i < size; i++)
+        b->slot[i] = unranked;
+}
+
+void meg_bpe_free(struct meg_bpe *b)
+{
+    free(b->slot);
+    b->slot = NULL;
+}
+
+void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id)
+{
+    struct meg_bpe_pair *p = slot_of(b, key_of(left, right));
+
+    b->n += p->key == NO_PAIR;
+    MEG_ASSERT((uint64_t)b->n <= b->mask);
+    *p = (struct meg_bpe_pair){key_of(left, right), rank, id};
+}
+
+/* Scan for the lowest rank again after each round: quadratic, and fastest for words. */
+static int64_t merge_short(const struct meg_bpe *b, int32_t *sym, int64_t n)
+{
+    const struct meg_bpe_pair *pair[MEG_BPE_SHORT]; /* of symbols i and i + 1 */
+
+    for (int64_t i = 0; i + 1 < n; i++)
+        pair[i] = find(b, sym[i], sym[i + 1]);
+    while (n > 1) {
+        const struct meg_bpe_pair *best = pair[0];
+        int64_t first = 0;
+
+        for (int64_t i = 1; i + 1 < n; i++) {
+            if (pair[i]->rank < best->rank) {
+                best = pair[i];
+                first = i;
+            }
+        }
+        if (best->rank == NO_RANK)
+            break;
+        for (int64_t i = first; i + 1 < n; i++) {
+            if (pair[i] != best)
+                continue;
+            sym[i] = best->id;
+            n--;
+            memmove(sym + i + 1, sym + i + 2, (size_t)(n - i - 1) * sizeof *sym);
+            memmove(pair + i, pair + i + 1, (size_t)(n - i - 1) * sizeof *pair);
+            if (i > 0)
+                pair[i - 1] = find(b, sym[i - 1], sym[i]);
+            if (i + 1 < n)
+                pair[i] = find(b, sym[i], sym[i + 1]);
+        }
+    }
+    return n;
+}
+
+/* A heap of (rank, position), smallest first. */
+struct heap {
+    uint64_t *v;
+    int64_t n, cap;
+};
+
+static void push(struct heap *h, int32_t rank, int64_t at)
+{
+    uint64_t x = (uint64_t)(uint32_t)rank << 32 | (uint64_t)at;
+    int64_t i;
+
+    if (h->n == h->cap) {
+        h->cap += h->cap / 2;
+        h->v = meg_realloc_array(h->v, (size_t)h->cap, sizeof *h->v);
+    }
+    for (i = h->n++; i > 0 && h->v[(i - 1) / 2] > x; i = (i - 1) / 2)
+        h->v[i] = h->v[(i - 1) / 2];
+    h->v[i] = x;
+}
+
+static uint64_t pop(struct heap *h)
+{
+    uint64_t top = h->v[0], x = h->v[--h->n];
+    int64_t i = 0;
+
+    for (int64_t k; (k = 2 * i + 1) < h->n; i = k) {
+        k += k + 1 < h->n && h->v[k + 1] < h->v[k];
+        if (h->v[k] >= x)
+            break;
+        h->v[i] = h->v[k];
+    }
+    h->v[i] = x;
+    return top;
+}
+
+/* A list of symbols with the rank of the pair that begins at each; a merge joins two nodes. */
+struct node {
+    int32_t prev, next; /* -1 at the ends */
+    int32_t rank;       /* NO_RANK where the node is gone or about to be looked up again */
+};
+
+static void rank_again(const struct meg_bpe *b, const int32_t *sym, struct node *node, int32_t at,
+                       struct heap *h)
+{
+    int32_t rank;
+
+    if (at < 0 || node[at].next < 0)
+        return;
+    rank = find(b, sym[at], sym[node[at].next])->rank;
+    if (rank != NO_RANK && rank != node[at].rank)
+        push(h, rank, at);
+    node[at].rank = rank;
+}
+
+/*
+ * All entries of one rank are one pair, and their positions come off the heap from left to right.
+ * New neighbours are ranked when the round is over, so that none of them joins it.
+ */
+static int64_t merge_long(const struct meg_bpe *b, int32_t *sym, int64_t n)
+{
+    struct node *node = meg_realloc_array(NULL, (size_t)n, sizeof *node);
+    struct heap h = {meg_realloc_array(NULL, (size_t)n, sizeof *h.v), 0, n};
+    int32_t *merged = meg_realloc_array(NULL, (size_t)n / 2 + 1, sizeof *merged);
+    int64_t left = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        node[i] = (struct node){(int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1, NO_RANK};
+    for (int64_t i = 0; i + 1 < n; i++)
+        rank_again(b, sym, node, (int32_t)i, &h);
+    while (h.n > 0) {
+        int32_t rank = (int32_t)(h.v[0] >> 32);
+        int64_t nmerged = 0;
+
+        while (h.n > 0 && (int32_t)(h.v[0] >> 32) == rank) {
+            int32_t at = (int32_t)pop(&h), gone = node[at].next;
+
+            if (node[at].rank != rank)
+                continue; /* a neighbour took one of the two in the meantime */
+            sym[at] = find(b, sym[at], sym[gone])->id;
+            node[at].next = node[gone].next;
+            if (node[gone].next >= 0)
+                node[node[gone].next].prev = at;
+            node[at].rank = node[gone].rank = NO_RANK;
+            merged[nmerged++] = at;
+        }
+        for (int64_t i = 0; i < nmerged; i++) {
+            rank_again(b, sym, node, node[merged[i]].prev, &h);
+            rank_again(b, sym, node, merged[i], &h);
+        }
+    }
+    for (int64_t i = 0; i >= 0; i = node[i].next)
+        sym[left++] = sym[i];
+    free(node);
+    free(h.v);
+    free(merged);
+    return left;
+}
+
+int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n)
+{
+    if (n < 2)
+        return n;
+    return n <= MEG_BPE_SHORT ? merge_short(b, sym, n) : merge_long(b, sym, n);
+}

@@ -1,0 +1,35 @@
+/*
+ * bpe.h - merging the symbols of one piece by a ranked list of pairs (Sennrich et al. 2016, in the
+ * form of GPT-2): of all pairs of neighbours the one with the lowest rank is merged, wherever it
+ * occurs, left to right and without overlap; until no pair has a rank.
+ */
+#ifndef MEG_TEXT_BPE_H
+#define MEG_TEXT_BPE_H
+
+#include <stdint.h>
+
+/* The ranked pairs.  Starts as { 0 }; once filled it is only read, by any number of threads. */
+struct meg_bpe {
+    struct meg_bpe_pair *slot; /* open addressing */
+    uint64_t mask;
+    int64_t n;
+};
+
+/* Room for n pairs. */
+void meg_bpe_init(struct meg_bpe *b, int64_t n);
+void meg_bpe_free(struct meg_bpe *b);
+
+/* Symbols left and right (both >= 0) merge to symbol id with that rank.  A pair that is there
+ * already gets the new rank. */
+void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
+
+/*
+ * meg_bpe_merge - merge the n symbols of a piece
+ *   sym  [n]  in/out  a negative symbol takes part in no pair
+ * Returns how many are left, at the front of sym.  O(n log n); up to MEG_BPE_SHORT symbols
+ * nothing is allocated, above that 24 bytes a symbol.
+ */
+enum { MEG_BPE_SHORT = 64 };
+int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n);
+
+#endif

@@ -1,0 +1,36 @@
+/* internal.h - what a kind of tokenizer provides. */
+#ifndef MEG_TEXT_INTERNAL_H
+#define MEG_TEXT_INTERNAL_H
+
+#include "text/tokenizer.h"
+
+struct meg_tok_class {
+    const char *name; /* as --tokenizer-type spells it */
+    /* Makes what open returns; the rest of base is filled by it. */
+    int (*open)(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e);
+    void (*close)(struct meg_tokenizer *t);
+    struct meg_tokenizer *(*share)(const struct meg_tokenizer *t);
+    /* text is well-formed and n <= INT32_MAX; out is put back by the caller on failure */
+    int (*encode)(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
+                  struct meg_err *e);
+    /* ids are inside of the vocabulary */
+    void (*bytes)(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
+                  struct meg_str *out);
+};
+
+/* The first member of every tokenizer. */
+struct meg_tokenizer {
+    const struct meg_tok_class *class;
+    int64_t vocab_size;
+    int32_t eod, bos; /* -1: none */
+    struct meg_str description; /* Megatron's, indent 0 */
+};
+
+extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null;
+
+/* The description of a tokenizer: its class in Megatron, its files (an array that ends with NULL,
+ * none of them: [null]) and its options as "name", "value" pairs that end with NULL. */
+void meg_tok_set_description(struct meg_tokenizer *t, const char *class, const char *const *files,
+                             const char *const *options);
+
+#endif

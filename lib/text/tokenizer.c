@@ -1,0 +1,182 @@
+#include "text/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "text/internal.h"
+#include "text/utf8.h"
+
+const struct meg_opt meg_tok_opts[] = {
+    {"tokenizer-type", 0, MEG_STR(struct meg_tok_conf, type), "GPT2BPETokenizer|NullTokenizer",
+     NULL, "kind of tokenizer"},
+    {"vocab-file", 0, MEG_STR(struct meg_tok_conf, vocab_file), "FILE", NULL,
+     "vocabulary of GPT2BPETokenizer: JSON, token to id"},
+    MEG_ALIAS("vocab", "vocab-file"),
+    {"merge-file", 0, MEG_STR(struct meg_tok_conf, merge_file), "FILE", NULL,
+     "merges of GPT2BPETokenizer, one pair a line"},
+    {"vocab-size", 0, MEG_I64(struct meg_tok_conf, vocab_size), "N", NULL,
+     "NullTokenizer: ids are 0 to N, N ends a document"},
+    {0}};
+
+static const struct meg_tok_class *const classes[] = {&meg_tok_gpt2, &meg_tok_null};
+
+void meg_ids_reserve(struct meg_ids *ids, int64_t n)
+{
+    if (ids->n + n <= ids->cap)
+        return;
+    ids->cap = ids->n + n + ids->cap / 2;
+    ids->v = meg_realloc_array(ids->v, (size_t)ids->cap, sizeof *ids->v);
+}
+
+int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    if (!c->type)
+        return meg_fail(e, MEG_EUSAGE, "--tokenizer-type is required");
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
+        if (strcmp(c->type, classes[i]->name) == 0)
+            return classes[i]->open(out, c, e);
+    }
+    return meg_fail(e, MEG_EUSAGE, "--tokenizer-type: there is no '%s'", c->type);
+}
+
+void meg_tokenizer_close(struct meg_tokenizer *t)
+{
+    if (!t)
+        return;
+    meg_str_free(&t->description);
+    t->class->close(t);
+}
+
+struct meg_tokenizer *meg_tokenizer_share(const struct meg_tokenizer *t)
+{
+    struct meg_tokenizer *s = t->class->share(t);
+
+    s->class = t->class;
+    s->vocab_size = t->vocab_size;
+    s->eod = t->eod;
+    s->bos = t->bos;
+    meg_str_add(&s->description, t->description.s, t->description.n);
+    return s;
+}
+
+int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
+                         struct meg_err *e)
+{
+    int64_t was = out->n, bad = meg_utf8_bad(text, n);
+    int r;
+
+    if (bad >= 0)
+        return meg_fail(e, MEG_EFORMAT, "invalid UTF-8 at byte %lld of the text: 0x%02x",
+                        (long long)bad, (unsigned char)text[bad]);
+    if (n > INT32_MAX)
+        return meg_fail(e, MEG_EFORMAT, "a text of %lld bytes: at most %d can be encoded at once",
+                        (long long)n, INT32_MAX);
+    if ((r = t->class->encode(t, text, n, out, e)) < 0)
+        out->n = was;
+    return r;
+}
+
+int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
+                        struct meg_str *out, struct meg_err *e)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= t->vocab_size)
+            return meg_fail(e, MEG_EFORMAT, "token id %d is outside of the vocabulary: 0 to %lld",
+                            ids[i], (long long)t->vocab_size - 1);
+    }
+    t->class->bytes(t, ids, n, out);
+    return MEG_OK;
+}
+
+int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
+                         struct meg_str *out, struct meg_err *e)
+{
+    struct meg_str bytes = {0};
+    int r = meg_tokenizer_bytes(t, ids, n, &bytes, e);
+
+    if (r == MEG_OK)
+        meg_utf8_add_replaced(out, bytes.s, (int64_t)bytes.n);
+    meg_str_free(&bytes);
+    return r;
+}
+
+int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t)
+{
+    return t->vocab_size;
+}
+
+int32_t meg_tokenizer_eod(const struct meg_tokenizer *t)
+{
+    return t->eod;
+}
+
+int32_t meg_tokenizer_bos(const struct meg_tokenizer *t)
+{
+    return t->bos;
+}
+
+/* A JSON string as Python's json.dumps writes it: ASCII, U+10000 and above as two escapes.  Bytes
+ * that are not UTF-8 are escaped as Python's file names hold them, U+DC80..U+DCFF. */
+static void add_json_string(struct meg_str *out, const char *s)
+{
+    static const char plain[] = "\"\\\n\r\t\f\b", letter[] = "\"\\nrtfb";
+
+    meg_str_add(out, "\"", 1);
+    for (int64_t n = (int64_t)strlen(s); n > 0;) {
+        const char *p;
+        int32_t cp;
+        int len = meg_utf8_step(s, n, &cp);
+
+        if (len < 0) {
+            cp = 0xDC00 + (unsigned char)*s;
+            len = 1;
+        }
+        if ((p = cp < 0x80 ? strchr(plain, cp) : NULL))
+            meg_str_printf(out, "\\%c", letter[p - plain]);
+        else if (cp >= 0x20 && cp < 0x7F)
+            meg_str_add(out, s, 1);
+        else if (cp < 0x10000)
+            meg_str_printf(out, "\\u%04x", (unsigned)cp);
+        else
+            meg_str_printf(out, "\\u%04x\\u%04x", 0xD800 + (unsigned)((cp - 0x10000) >> 10),
+                           0xDC00 + ((unsigned)cp & 0x3FF));
+        s += len;
+        n -= len;
+    }
+    meg_str_add(out, "\"", 1);
+}
+
+void meg_tok_set_description(struct meg_tokenizer *t, const char *class, const char *const *files,
+                             const char *const *options)
+{
+    struct meg_str *d = &t->description;
+
+    meg_str_printf(d, "{\n    \"class\": \"%s\",\n    \"tokenizer_path\": [\n", class);
+    if (!*files)
+        meg_str_printf(d, "        null");
+    for (; *files; files++) {
+        meg_str_printf(d, "        ");
+        add_json_string(d, *files);
+        meg_str_printf(d, files[1] ? ",\n" : "");
+    }
+    meg_str_printf(d, "\n    ]");
+    for (; *options; options += 2) {
+        meg_str_printf(d, ",\n    \"%s\": ", options[0]);
+        add_json_string(d, options[1]);
+    }
+    meg_str_printf(d, "\n}");
+}
+
+void meg_tokenizer_describe(const struct meg_tokenizer *t, int indent, struct meg_str *out)
+{
+    const char *s = t->description.s, *end = s + t->description.n;
+
+    while (s < end) {
+        const char *nl = memchr(s, '\n', (size_t)(end - s)), *stop = nl ? nl + 1 : end;
+
+        meg_str_add(out, s, (size_t)(stop - s));
+        if (nl)
+            meg_str_printf(out, "%*s", indent, "");
+        s = stop;
+    }
+}

@@ -1,0 +1,119 @@
+#include "text/wordcache.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "base/hash.h"
+#include "base/mem.h"
+
+enum {
+    WORD_PAIRS = 1 << 16,     /* 4 MiB of short words */
+    LONG_WORDS = 1 << 16,
+    LONG_BYTES = 8 << 20,
+    LONG_WORD_BYTES = 1024    /* longer ones are not worth their room */
+};
+
+struct meg_longword {
+    uint32_t hash, at; /* in c->bytes; 0: none */
+};
+
+/* What stands at c->bytes + at, ids and bytes behind it. */
+struct longhead {
+    int32_t nbytes, nids;
+};
+
+static void *table(size_t nbytes)
+{
+    void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (p == MAP_FAILED)
+        meg_die(MEG_EFAIL, "no memory for the %zu bytes of a word cache", nbytes);
+    return p;
+}
+
+void meg_wordcache_init(struct meg_wordcache *c)
+{
+    c->mask = WORD_PAIRS - 1;
+    c->word = table(2 * WORD_PAIRS * sizeof *c->word);
+    c->longword = table(LONG_WORDS * sizeof *c->longword);
+    c->bytes = table(LONG_BYTES);
+    c->nbytes = sizeof(struct longhead); /* 0 stands for none */
+}
+
+void meg_wordcache_free(struct meg_wordcache *c)
+{
+    if (!c->word)
+        return;
+    munmap(c->word, 2 * WORD_PAIRS * sizeof *c->word);
+    munmap(c->longword, LONG_WORDS * sizeof *c->longword);
+    munmap(c->bytes, LONG_BYTES);
+}
+
+static struct meg_longword *long_slot(const struct meg_wordcache *c, const char *s, int64_t n,
+                                      uint32_t *hash)
+{
+    uint64_t h = meg_xxh3_64(s, (size_t)n);
+
+    *hash = (uint32_t)(h >> 32);
+    return &c->longword[h % LONG_WORDS];
+}
+
+int64_t meg_wordcache_find_long(const struct meg_wordcache *c, const char *s, int64_t n,
+                                const int32_t **ids)
+{
+    uint32_t hash;
+    const struct meg_longword *w;
+    const struct longhead *head;
+
+    if (n > LONG_WORD_BYTES)
+        return 0;
+    w = long_slot(c, s, n, &hash);
+    head = (const struct longhead *)(c->bytes + w->at);
+    if (w->at == 0 || w->hash != hash || head->nbytes != n)
+        return 0;
+    *ids = (const int32_t *)(head + 1);
+    return memcmp(*ids + head->nids, s, (size_t)n) == 0 ? head->nids : 0;
+}
+
+static void add_long(struct meg_wordcache *c, const char *s, int64_t n, const int32_t *ids,
+                     int64_t nids)
+{
+    size_t size = sizeof(struct longhead) + (size_t)nids * sizeof *ids + (size_t)n;
+    struct longhead *head;
+    struct meg_longword *w;
+    uint32_t hash;
+
+    if (n > LONG_WORD_BYTES)
+        return;
+    if (c->nbytes + size > LONG_BYTES) { /* full: forget all of them */
+        memset(c->longword, 0, LONG_WORDS * sizeof *c->longword);
+        c->nbytes = sizeof *head;
+    }
+    w = long_slot(c, s, n, &hash);
+    *w = (struct meg_longword){hash, c->nbytes};
+    head = (struct longhead *)(c->bytes + c->nbytes);
+    *head = (struct longhead){(int32_t)n, (int32_t)nids};
+    memcpy(head + 1, ids, (size_t)nids * sizeof *ids);
+    memcpy((int32_t *)(head + 1) + nids, s, (size_t)n);
+    c->nbytes += (uint32_t)(size + 3) & ~3u;
+}
+
+void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const int32_t *ids,
+                       int64_t nids)
+{
+    char padded[16] = {0};
+    uint64_t key[2];
+    struct meg_word *w;
+
+    if (n > MEG_WORD_BYTES || nids > MEG_WORD_IDS) {
+        add_long(c, s, n, ids, nids);
+        return;
+    }
+    memcpy(padded, s, (size_t)n);
+    meg_word_key(key, padded, n);
+    w = meg_wordcache_pair(c, key);
+    w[1] = w[0];
+    memcpy(w[0].key, key, sizeof key);
+    w[0].n = (int32_t)nids;
+    memcpy(w[0].id, ids, (size_t)nids * sizeof *ids);
+}

@@ -1,0 +1,142 @@
+/* Merging against the rule as it is written down, short and long pieces, odd tables among them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "text/bpe.h"
+
+enum { PAIRS = 60, LONGEST = 400 };
+
+static uint64_t lcg(uint64_t *x)
+{
+    return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
+}
+
+struct rule {
+    int32_t left, right, id;
+};
+
+/* Of all neighbours the pair with the lowest rank, everywhere, left to right; again and again. */
+static int64_t by_the_rule(const struct rule *rules, int nrules, int32_t *sym, int64_t n)
+{
+    for (;;) {
+        int best = nrules;
+        int64_t to = 0;
+
+        for (int64_t i = 0; i + 1 < n; i++) {
+            for (int k = 0; k < best; k++) {
+                if (rules[k].left == sym[i] && rules[k].right == sym[i + 1])
+                    best = k;
+            }
+        }
+        if (best == nrules)
+            return n;
+        for (int64_t i = 0; i < n; i++) {
+            if (i + 1 < n && sym[i] == rules[best].left && sym[i + 1] == rules[best].right) {
+                sym[to++] = rules[best].id;
+                i++;
+            } else {
+                sym[to++] = sym[i];
+            }
+        }
+        n = to;
+    }
+}
+
+/* Pairs in any order: some use a symbol before the pair that makes it, as files may. */
+static void merges_as_the_rule_says(void **state)
+{
+    uint64_t x = 7;
+
+    (void)state;
+    for (int round = 0; round < 3000; round++) {
+        struct meg_bpe b = {0};
+        struct rule rules[PAIRS];
+        int letters = 1 + (int)(lcg(&x) % 4), n = 0;
+
+        meg_bpe_init(&b, PAIRS);
+        while (n < PAIRS) {
+            struct rule r = {(int32_t)(lcg(&x) % (uint64_t)(letters + n)),
+                             (int32_t)(lcg(&x) % (uint64_t)(letters + n)), letters + n};
+            int i = 0;
+
+            while (i < n && (rules[i].left != r.left || rules[i].right != r.right))
+                i++;
+            if (i == n)
+                rules[n++] = r;
+        }
+        for (int i = n - 1; i > 0; i--) {
+            int k = (int)(lcg(&x) % (uint64_t)(i + 1));
+            struct rule r = rules[i];
+
+            rules[i] = rules[k];
+            rules[k] = r;
+        }
+        for (int i = 0; i < n; i++)
+            meg_bpe_add(&b, rules[i].left, rules[i].right, i, rules[i].id);
+        for (int piece = 0; piece < 4; piece++) {
+            int32_t sym[LONGEST], want[LONGEST];
+            int64_t len = (int64_t)(lcg(&x) % (piece < 2 ? MEG_BPE_SHORT + 1 : LONGEST + 1)), nwant;
+
+            for (int64_t i = 0; i < len; i++)
+                sym[i] = lcg(&x) % 50 == 0 ? -1 : (int32_t)(lcg(&x) % (uint64_t)letters);
+            memcpy(want, sym, sizeof want);
+            nwant = by_the_rule(rules, n, want, len);
+            assert_int_equal(meg_bpe_merge(&b, sym, len), nwant);
+            assert_memory_equal(sym, want, (size_t)nwant * sizeof *sym);
+        }
+        meg_bpe_free(&b);
+    }
+}
+
+/* Ten million symbols in one piece; a quadratic algorithm would take hours. */
+static void a_long_piece_is_not_quadratic(void **state)
+{
+    const int64_t n = 10000000;
+    int32_t *sym = malloc((size_t)n * sizeof *sym);
+    struct meg_bpe b = {0};
+    double start_s = meg_now_s();
+
+    (void)state;
+    meg_bpe_init(&b, 20);
+    for (int32_t i = 0; i < 20; i++)
+        meg_bpe_add(&b, i, i, i, i + 1);
+    memset(sym, 0, (size_t)n * sizeof *sym);
+    /* 10^7 = 9 * 2^20 + the binary digits of the rest */
+    assert_int_equal(meg_bpe_merge(&b, sym, n), 9 + __builtin_popcount(10000000 % (1 << 20)));
+    assert_true(meg_now_s() - start_s < 60);
+    free(sym);
+    meg_bpe_free(&b);
+}
+
+static void the_last_rank_of_a_pair_counts(void **state)
+{
+    int32_t sym[] = {0, 1, 2};
+    struct meg_bpe b = {0};
+
+    (void)state;
+    meg_bpe_init(&b, 3);
+    meg_bpe_add(&b, 0, 1, 0, 3);
+    meg_bpe_add(&b, 1, 2, 1, 4);
+    meg_bpe_add(&b, 0, 1, 2, 3);
+    assert_int_equal(meg_bpe_merge(&b, sym, 3), 2);
+    assert_int_equal(sym[0], 0);
+    assert_int_equal(sym[1], 4);
+    meg_bpe_free(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(merges_as_the_rule_says),
+        cmocka_unit_test(a_long_piece_is_not_quadratic),
+        cmocka_unit_test(the_last_rank_of_a_pair_counts),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
