@@ -1,0 +1,47 @@
+/*
+ * jsonl.h - a few keys of a line of JSON, read without building a tree.  The whole line is checked
+ * against RFC 8259, with what Python's json module allows on top: NaN, Infinity, -Infinity.
+ */
+#ifndef MEG_TEXT_JSONL_H
+#define MEG_TEXT_JSONL_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+struct meg_span {
+    const char *s;
+    int64_t n;
+};
+
+/* The value of one key: a string, or a list of strings. */
+struct meg_jsonl_value {
+    struct meg_span *v; /* [n]; the texts are valid until the next line is read */
+    int64_t n, cap;
+    const char *kind; /* "a string", "a list of strings", or what else it is; NULL: not there */
+};
+
+/* Starts as { 0 } but for the keys, which are borrowed. */
+struct meg_jsonl {
+    const char *const *keys;
+    int nkeys;
+    struct meg_jsonl_value *value; /* [nkeys] */
+    struct meg_str unescaped;      /* the texts that had escapes */
+};
+void meg_jsonl_free(struct meg_jsonl *j);
+
+/*
+ * meg_jsonl_read - find the keys in one line
+ *   line  [n]  a JSON object and blanks around it; UTF-8, borrowed until the values are used
+ * Keys are those of the outermost object; of one that occurs twice the last counts.
+ * MEG_EFORMAT when the line is not well-formed, a key is missing, or its value is neither a string
+ * nor a list of strings, or holds a lone surrogate; the message begins with "column N" (bytes from
+ * 1) where there is a place to name.
+ */
+int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_err *e);
+
+/* Whether the line is a JSON object, whatever its keys. */
+int meg_jsonl_is_object(const char *line, int64_t n);
+
+#endif

@@ -1,0 +1,181 @@
+/*
+ * One table row a format: how it begins, and a function that turns what is at in into what goes to
+ * out.  Several compressed streams one after the other are one file, in every format.
+ */
+#include "text/unpack.h"
+
+#include <errno.h>
+#include <lzma.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "base/mem.h"
+
+enum { RAW = 256 << 10 };
+
+struct meg_unpack {
+    int fd;
+    const char *name;
+    const struct format *format;
+    unsigned char *raw; /* [RAW]; bytes [at, n) are still to be used */
+    size_t at, n;
+    bool is_end;        /* the file has no more bytes */
+    bool is_open;       /* in the middle of a compressed stream */
+    z_stream gz;
+    lzma_stream xz;
+    ZSTD_DStream *zst;
+};
+
+/* How much of to was filled; u->at and u->is_open move on.  -1 when the bytes are corrupt. */
+struct format {
+    const char *name;
+    unsigned char magic[6];
+    size_t nmagic;
+    int64_t (*some)(struct meg_unpack *u, char *to, int64_t n);
+};
+
+static int64_t plain_some(struct meg_unpack *u, char *to, int64_t n)
+{
+    size_t some = u->n - u->at < (size_t)n ? u->n - u->at : (size_t)n;
+
+    memcpy(to, u->raw + u->at, some);
+    u->at += some;
+    return (int64_t)some;
+}
+
+static int64_t gzip_some(struct meg_unpack *u, char *to, int64_t n)
+{
+    int r;
+
+    if (!u->is_open && inflateReset2(&u->gz, 16 + MAX_WBITS) != Z_OK)
+        return -1;
+    u->is_open = true;
+    u->gz.next_in = u->raw + u->at;
+    u->gz.avail_in = (unsigned)(u->n - u->at);
+    u->gz.next_out = (unsigned char *)to;
+    u->gz.avail_out = (unsigned)(n < INT32_MAX ? n : INT32_MAX);
+    r = inflate(&u->gz, Z_NO_FLUSH);
+    if (r != Z_OK && r != Z_STREAM_END && r != Z_BUF_ERROR)
+        return -1;
+    u->is_open = r != Z_STREAM_END;
+    u->at = u->n - u->gz.avail_in;
+    return (char *)u->gz.next_out - to;
+}
+
+static int64_t zstd_some(struct meg_unpack *u, char *to, int64_t n)
+{
+    ZSTD_inBuffer in = {u->raw, u->n, u->at};
+    ZSTD_outBuffer out = {to, (size_t)n, 0};
+    size_t r = ZSTD_decompressStream(u->zst, &out, &in);
+
+    if (ZSTD_isError(r))
+        return -1;
+    u->is_open = r != 0;
+    u->at = in.pos;
+    return (int64_t)out.pos;
+}
+
+static int64_t xz_some(struct meg_unpack *u, char *to, int64_t n)
+{
+    lzma_ret r;
+
+    if (!u->is_open && lzma_stream_decoder(&u->xz, UINT64_MAX, 0) != LZMA_OK)
+        return -1;
+    u->is_open = true;
+    u->xz.next_in = u->raw + u->at;
+    u->xz.avail_in = u->n - u->at;
+    u->xz.next_out = (unsigned char *)to;
+    u->xz.avail_out = (size_t)n;
+    r = lzma_code(&u->xz, LZMA_RUN);
+    if (r != LZMA_OK && r != LZMA_STREAM_END && r != LZMA_BUF_ERROR)
+        return -1;
+    u->is_open = r != LZMA_STREAM_END;
+    u->at = u->n - u->xz.avail_in;
+    return (char *)u->xz.next_out - to;
+}
+
+static const struct format formats[] = {
+    {"gzip", {0x1F, 0x8B}, 2, gzip_some},
+    {"zstd", {0x28, 0xB5, 0x2F, 0xFD}, 4, zstd_some},
+    {"xz", {0xFD, '7', 'z', 'X', 'Z', 0}, 6, xz_some},
+    {"plain", {0}, 0, plain_some},
+};
+
+/* Bring more bytes behind those that are still to be used. */
+static int fill(struct meg_unpack *u, struct meg_err *e)
+{
+    ssize_t got;
+
+    memmove(u->raw, u->raw + u->at, u->n - u->at);
+    u->n -= u->at;
+    u->at = 0;
+    do
+        got = read(u->fd, u->raw + u->n, RAW - u->n);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return meg_fail_errno(e, "%s", u->name);
+    u->n += (size_t)got;
+    u->is_end = got == 0;
+    return MEG_OK;
+}
+
+int meg_unpack_open(struct meg_unpack **out, int fd, const char *name, struct meg_err *e)
+{
+    struct meg_unpack *u = meg_new(sizeof *u);
+    int r = MEG_OK;
+
+    u->fd = fd;
+    u->name = name;
+    u->raw = meg_new(RAW);
+    while (u->n < sizeof u->format->magic && !u->is_end && (r = fill(u, e)) == MEG_OK)
+        ;
+    if (r < 0) {
+        meg_unpack_close(u);
+        return r;
+    }
+    for (u->format = formats; u->n < u->format->nmagic ||
+                              memcmp(u->raw, u->format->magic, u->format->nmagic) != 0;)
+        u->format++;
+    if (u->format->some == gzip_some && inflateInit2(&u->gz, 16 + MAX_WBITS) != Z_OK)
+        meg_die(MEG_EFAIL, "no memory to read gzip");
+    if (u->format->some == zstd_some && !(u->zst = ZSTD_createDStream()))
+        meg_die(MEG_EFAIL, "no memory to read zstd");
+    *out = u;
+    return MEG_OK;
+}
+
+int64_t meg_unpack_read(struct meg_unpack *u, char *to, int64_t n, struct meg_err *e)
+{
+    for (;;) {
+        int64_t got = 0;
+        int r;
+
+        if (u->at < u->n || u->is_open)
+            got = u->format->some(u, to, n);
+        if (got < 0)
+            return meg_fail(e, MEG_EFORMAT, "%s: corrupt %s data", u->name, u->format->name);
+        if (got > 0)
+            return got;
+        if (u->is_end && u->is_open)
+            return meg_fail(e, MEG_EFORMAT, "%s: the %s data is cut off", u->name, u->format->name);
+        if (u->is_end && u->at == u->n)
+            return 0;
+        if (!u->is_end && u->n - u->at < RAW && (r = fill(u, e)) < 0)
+            return r;
+    }
+}
+
+void meg_unpack_close(struct meg_unpack *u)
+{
+    if (!u)
+        return;
+    inflateEnd(&u->gz);
+    lzma_end(&u->xz);
+    ZSTD_freeDStream(u->zst);
+    free(u->raw);
+    free(u);
+}

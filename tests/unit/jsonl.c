@@ -1,0 +1,177 @@
+/* The line reader: what it finds, what it refuses and what it says then. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "text/jsonl.h"
+
+static const char *const keys[] = {"text", "t\xC3\xA9"};
+
+/* The line in memory of its own size, so that a read beyond it shows under ASan. */
+static int read_n(struct meg_jsonl *j, int nkeys, const char *line, int64_t n, char **copy,
+                  struct meg_err *e)
+{
+    *copy = malloc((size_t)n + (n == 0));
+    memcpy(*copy, line, (size_t)n);
+    *j = (struct meg_jsonl){.keys = keys, .nkeys = nkeys};
+    return meg_jsonl_read(j, *copy, n, e);
+}
+
+static void texts_n(const char *line, int64_t n, const char *want, int64_t nwant)
+{
+    struct meg_jsonl j;
+    struct meg_err e = {0, ""};
+    char *copy, joined[256] = "";
+    int64_t at = 0;
+
+    if (read_n(&j, 1, line, n, &copy, &e) < 0)
+        fail_msg("%s: %s", line, e.msg);
+    for (int64_t i = 0; i < j.value[0].n; i++) {
+        memcpy(joined + at, j.value[0].v[i].s, (size_t)j.value[0].v[i].n);
+        at += j.value[0].v[i].n;
+        joined[at++] = '|';
+    }
+    assert_int_equal(at, nwant);
+    assert_memory_equal(joined, want, (size_t)nwant);
+    meg_jsonl_free(&j);
+    free(copy);
+}
+
+static void texts(const char *line, const char *want)
+{
+    texts_n(line, (int64_t)strlen(line), want, (int64_t)strlen(want));
+}
+
+static void finds_the_texts_of_a_key(void **state)
+{
+    (void)state;
+    texts("{\"text\":\"a\"}", "a|");
+    texts(" { \"text\" : \"\" } ", "|");
+    texts("{\"text\":[]}", "");
+    texts("{\"text\":[ \"a\" , \"b c\",\"\"]}", "a|b c||");
+    texts("{\"x\":{\"text\":1,\"y\":[{}]},\"text\":\"a\",\"z\":[1,-2.5e+3,0,null,true,false]}", "a|");
+    texts("{\"n\":[NaN,Infinity,-Infinity],\"text\":\"a\"}", "a|");
+    texts("{\"text\":1,\"text\":[\"old\"],\"text\":\"new\"}", "new|");
+    texts("{\"te\\u0078t\":\"escaped key\"}", "escaped key|");
+    texts("{\"text\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"}", "\"\\/\b\f\n\r\t|");
+    texts("{\"text\":\"a\\u00e9b\\u4E2d\\ud83d\\uDE00c\"}",
+          "a\xC3\xA9" "b\xE4\xB8\xAD\xF0\x9F\x98\x80" "c|");
+    texts("{\"text\":\"sixteen bytes and some more \\n of them, then again a long run\"}",
+          "sixteen bytes and some more \n of them, then again a long run|");
+    texts("{\"text\":\"\xC3\xA9\xE4\xB8\xAD\x7F\"}", "\xC3\xA9\xE4\xB8\xAD\x7F|");
+    texts("{\"lone\":\"\\ud800 in a key nobody wants\",\"text\":\"a\"}", "a|");
+    texts_n("{\"text\":\"a\\u0000b\"}", 19, "a\0b|", 4);
+}
+
+static void every_key_has_its_own_texts(void **state)
+{
+    const char *line = "{\"t\\u00e9\":[\"1\",\"2\"],\"text\":\"\\ta\"}";
+    struct meg_jsonl j;
+    struct meg_err e;
+    char *copy;
+
+    (void)state;
+    assert_int_equal(read_n(&j, 2, line, (int64_t)strlen(line), &copy, &e), MEG_OK);
+    assert_int_equal(j.value[0].n, 1);
+    assert_memory_equal(j.value[0].v[0].s, "\ta", 2);
+    assert_int_equal(j.value[1].n, 2);
+    assert_memory_equal(j.value[1].v[1].s, "2", 1);
+    meg_jsonl_free(&j);
+    free(copy);
+}
+
+static void refuses(const char *line, int64_t n, const char *message)
+{
+    struct meg_jsonl j;
+    struct meg_err e = {0, ""};
+    char *copy;
+
+    if (read_n(&j, 1, line, n, &copy, &e) != MEG_EFORMAT)
+        fail_msg("accepted: %s", line);
+    assert_string_equal(e.msg, message);
+    meg_jsonl_free(&j);
+    free(copy);
+}
+
+static void refuses_what_is_not_json(void **state)
+{
+    static const char *const bad[][2] = {
+        {"", "column 1: the line ends where '{' of an object is expected"},
+        {"no json", "column 1: found 'n' where '{' of an object is expected"},
+        {"[\"text\"]", "column 1: found '[' where '{' of an object is expected"},
+        {"{\"text\":\"a\"", "column 12: the line ends where ',' or '}' is expected"},
+        {"{\"text\":\"a\"} x", "column 14: found 'x' where the end of the line is expected"},
+        {"{\"text\":\"a\"}{}", "column 13: found '{' where the end of the line is expected"},
+        {"{\"text\":\"a", "column 11: the line ends where more of a string is expected"},
+        {"{\"text\":\"a\tb\"}", "column 11: found byte 0x09 where more of a string is expected"},
+        {"{\"text\":\"\\x\"}",
+         "column 11: found 'x' where one of \"\\/bfnrtu after a backslash is expected"},
+        {"{\"text\":\"\\u12g4\"}", "column 14: found 'g' where a hex digit of \\uXXXX is expected"},
+        {"{\"text\":\"a\",}", "column 13: found '}' where a string is expected"},
+        {"{text:\"a\"}", "column 2: found 't' where a string is expected"},
+        {"{\"text\" \"a\"}", "column 9: found '\"' where ':' is expected"},
+        {"{\"a\":01,\"text\":\"\"}", "column 7: found '1' where ',' or '}' is expected"},
+        {"{\"a\":1.,\"text\":\"\"}", "column 8: found ',' where a digit is expected"},
+        {"{\"a\":-,\"text\":\"\"}", "column 7: found ',' where a digit is expected"},
+        {"{\"a\":1e,\"text\":\"\"}", "column 8: found ',' where a digit is expected"},
+        {"{\"a\":nul,\"text\":\"\"}", "column 6: found 'n' where a value is expected"},
+        {"{\"a\":[1 2],\"text\":\"\"}", "column 9: found '2' where ',' or ']' is expected"},
+        {"{\"a\":[1,],\"text\":\"\"}", "column 9: found ']' where a value is expected"},
+        {"{\"text\":[\"a\" \"b\"]}", "column 14: found '\"' where ',' or ']' is expected"},
+        {"{\"text\":[\"a\",]}", "column 14: found ']' where a value is expected"},
+        {"\xEF\xBB\xBF{}", "column 1: found byte 0xef where '{' of an object is expected"},
+        {"{\"text\":\"\xE4\xB8\"}", "column 10: invalid UTF-8: byte 0xe4"},
+        {"{\"text\":\"a\\ud83dz\"}",
+         "column 11: \\u escape of half a surrogate pair, which is no character"},
+        {"{\"text\":\"\\ud83d\\u0041\"}",
+         "column 10: \\u escape of half a surrogate pair, which is no character"},
+        {"{\"text\":\"\\ude00\"}",
+         "column 10: \\u escape of half a surrogate pair, which is no character"},
+        {"{\"other\":\"a\"}", "no key \"text\""},
+        {"{\"text\":null}",
+         "key \"text\" holds null; a string or a list of strings is expected"},
+        {"{\"text\":-3}",
+         "key \"text\" holds a number; a string or a list of strings is expected"},
+        {"{\"text\":{\"text\":\"a\"}}",
+         "key \"text\" holds an object; a string or a list of strings is expected"},
+        {"{\"text\":[\"a\",1]}",
+         "key \"text\" holds a list of other things than strings; a string or a list of strings is "
+         "expected"},
+        {"{\"text\":\"a\",\"text\":true}",
+         "key \"text\" holds true or false; a string or a list of strings is expected"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        refuses(bad[i][0], (int64_t)strlen(bad[i][0]), bad[i][1]);
+    refuses("{\"text\":\"a\0b\"}", 14,
+            "column 11: found byte 0x00 where more of a string is expected");
+}
+
+static void refuses_what_is_nested_too_deep(void **state)
+{
+    enum { DEEP = 100000 };
+    char *line = malloc(DEEP + 8);
+
+    (void)state;
+    memcpy(line, "{\"a\":", 5);
+    memset(line + 5, '[', DEEP);
+    refuses(line, DEEP + 5, "column 1005: values nested more than 1000 deep");
+    free(line);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(finds_the_texts_of_a_key),
+        cmocka_unit_test(every_key_has_its_own_texts),
+        cmocka_unit_test(refuses_what_is_not_json),
+        cmocka_unit_test(refuses_what_is_nested_too_deep),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
