@@ -1,0 +1,32 @@
+/* strtab.h - byte strings numbered in the order they came, found again by hash. */
+#ifndef MEG_TEXT_STRTAB_H
+#define MEG_TEXT_STRTAB_H
+
+#include <stdint.h>
+
+#include "base/mem.h"
+
+/* Starts as { 0 }.  String k is bytes.s + at[k] .. at[k + 1]. */
+struct meg_strtab {
+    struct meg_str bytes;
+    int64_t *at; /* [n+1] */
+    int64_t n, cap;
+    struct meg_strtab_slot *slot;
+    uint64_t mask;
+};
+
+/* The number of a string; n - 1 after the call when it was not there before. */
+int64_t meg_strtab_add(struct meg_strtab *t, const char *s, int64_t len);
+/* The same, but -1 and nothing added when it is not there. */
+int64_t meg_strtab_find(const struct meg_strtab *t, const char *s, int64_t len);
+void meg_strtab_free(struct meg_strtab *t);
+
+static inline struct meg_str meg_strtab_get(const struct meg_strtab *t, int64_t k)
+{
+    size_t n = (size_t)(t->at[k + 1] - t->at[k]);
+    struct meg_str view = {t->bytes.s + t->at[k], n, n};
+
+    return view;
+}
+
+#endif
