@@ -1,0 +1,431 @@
+/*
+ * Each worker takes the next block of lines, encodes it, and waits for its turn to write: blocks are
+ * written in the order they were read, by whoever holds them, and no more of them are in memory than
+ * there are workers.  One worker is the same loop with nobody to wait for.
+ *
+ * With partitions the lines are read once for each of them: partition i has lines i, i + P, ..., and
+ * what Megatron-LM first deals into files and then merges comes out in one pass each.
+ */
+#include "data/preprocess.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "data/indexed.h"
+#include "text/input.h"
+#include "text/jsonl.h"
+#include "text/utf8.h"
+
+enum {
+    BLOCK = 1 << 20,
+    DOCUMENT_END = -1, /* among the lengths of sequences */
+    MAX_WORKERS = 1024
+};
+
+const struct meg_opt meg_preprocess_opts[] = {
+    {"input", 0, MEG_LIST(struct meg_preprocess_conf, input), "FILE...", NULL,
+     "JSON lines, plain or compressed by gzip, zstd or xz; patterns are expanded; - is standard "
+     "input"},
+    {"json-keys", 0, MEG_LIST(struct meg_preprocess_conf, json_keys), "KEY...", "text",
+     "keys whose texts are encoded, a dataset each"},
+    MEG_ALIAS("json-key", "json-keys"),
+    {"output-prefix", 0, MEG_STR(struct meg_preprocess_conf, output_prefix), "PREFIX", NULL,
+     "write PREFIX_KEY_document.bin and .idx"},
+    {"append-eod", 0, MEG_BOOL(struct meg_preprocess_conf, append_eod), NULL, "no",
+     "end each document with the id that says so"},
+    {"replace-invalid", 0, MEG_BOOL(struct meg_preprocess_conf, replace_invalid), NULL, "no",
+     "read invalid UTF-8 as U+FFFD instead of refusing it"},
+    {"workers", 0, MEG_I64(struct meg_preprocess_conf, workers), "N", "1",
+     "threads that encode; the output is the same for any number"},
+    {"partitions", 0, MEG_I64(struct meg_preprocess_conf, partitions), "N", "1",
+     "order the documents as Megatron-LM does for N partitions"},
+    {"keep-sequential-samples", 0,
+     MEG_BOOL(struct meg_preprocess_conf, keep_sequential_samples), NULL, "no",
+     "with partitions: keep the order of the lines"},
+    {"log-interval", 0, MEG_I64(struct meg_preprocess_conf, log_interval), "N", NULL,
+     "say every N documents how far the work is"},
+    {0}};
+
+/* What is shared.  reading guards in, given and is_over; writing guards the others. */
+struct job {
+    const struct meg_preprocess_conf *c;
+    int64_t part;                      /* lines of this partition */
+    int32_t eod;                       /* -1: none is added */
+    struct meg_indexed_writer **writer; /* [keys] */
+    struct meg_input *in;
+    pthread_mutex_t reading, writing;
+    pthread_cond_t turned;
+    int64_t given, turn;               /* blocks read, blocks written */
+    bool is_over;
+    int r;                             /* the first failure, in the order of the input */
+    struct meg_err *e;
+    double start_s;
+    struct meg_progress progress;
+    int64_t documents, tokens, nbytes, blank;
+};
+
+/* The sequences of one key: lengths, with DOCUMENT_END after those of each document. */
+struct encoded {
+    struct meg_ids ids, lengths;
+};
+
+struct worker {
+    struct job *job;
+    struct meg_tokenizer *tok;
+    pthread_t thread;
+    struct meg_block block;
+    struct meg_jsonl jsonl;
+    struct meg_str repaired;
+    struct encoded *out; /* [keys] */
+    int64_t documents, tokens, blank;
+};
+
+static void add_length(struct encoded *out, int64_t n)
+{
+    meg_ids_reserve(&out->lengths, 1);
+    out->lengths.v[out->lengths.n++] = (int32_t)n;
+}
+
+/* Texts that give no ids are left out; the last one of the others gets the eod. */
+static int encode_value(struct worker *w, const struct meg_jsonl_value *value, struct encoded *out,
+                        struct meg_err *e)
+{
+    int64_t begin = out->ids.n;
+    int r;
+
+    for (int64_t i = 0; i < value->n; i++) {
+        int64_t was = out->ids.n;
+
+        if ((r = meg_tokenizer_encode(w->tok, value->v[i].s, value->v[i].n, &out->ids, e)) < 0)
+            return r;
+        if (out->ids.n > was)
+            add_length(out, out->ids.n - was);
+    }
+    if (w->job->eod >= 0 && out->ids.n > begin) {
+        meg_ids_reserve(&out->ids, 1);
+        out->ids.v[out->ids.n++] = w->job->eod;
+        out->lengths.v[out->lengths.n - 1]++;
+    }
+    add_length(out, DOCUMENT_END);
+    w->tokens += out->ids.n - begin;
+    return MEG_OK;
+}
+
+static int encode_line(struct worker *w, const char *line, int64_t n, struct meg_err *e)
+{
+    const struct meg_list *keys = &w->job->c->json_keys;
+    int r;
+
+    if (w->job->c->replace_invalid && meg_utf8_bad(line, n) >= 0) {
+        w->repaired.n = 0;
+        meg_utf8_add_replaced(&w->repaired, line, n);
+        line = w->repaired.s;
+        n = (int64_t)w->repaired.n;
+    }
+    if ((r = meg_jsonl_read(&w->jsonl, line, n, e)) < 0)
+        return r;
+    for (int64_t k = 0; k < keys->n; k++) {
+        struct meg_err inner;
+
+        if ((r = encode_value(w, &w->jsonl.value[k], &w->out[k], &inner)) < 0)
+            return meg_fail(e, r, "key \"%s\": %s", keys->v[k], inner.msg);
+    }
+    w->documents++;
+    return MEG_OK;
+}
+
+static int encode_block(struct worker *w, struct meg_err *e)
+{
+    const struct job *j = w->job;
+    const struct meg_block *b = &w->block;
+    const char *line;
+    int64_t at = 0, n;
+
+    w->documents = w->tokens = w->blank = 0;
+    for (int64_t k = 0; k < j->c->json_keys.n; k++)
+        w->out[k].ids.n = w->out[k].lengths.n = 0;
+    for (int64_t i = 0; meg_line_next(b, &at, &line, &n); i++) {
+        struct meg_err inner;
+        int r;
+
+        if (!j->c->keep_sequential_samples && (b->nth + i) % j->c->partitions != j->part)
+            continue;
+        if (meg_line_is_blank(line, n)) {
+            w->blank++;
+            continue;
+        }
+        if ((r = encode_line(w, line, n, &inner)) < 0)
+            return meg_fail(e, r, "%s, line %lld: %s", b->name, (long long)(b->line + i), inner.msg);
+    }
+    return MEG_OK;
+}
+
+static int write_key(struct meg_indexed_writer *to, const struct encoded *out, struct meg_err *e)
+{
+    const int32_t *ids = out->ids.v;
+    int r;
+
+    for (int64_t i = 0; i < out->lengths.n; i++) {
+        int32_t n = out->lengths.v[i];
+
+        if (n == DOCUMENT_END) {
+            meg_indexed_end_document(to);
+            continue;
+        }
+        if ((r = meg_indexed_append(to, ids, n, e)) < 0)
+            return r;
+        ids += n;
+    }
+    return MEG_OK;
+}
+
+static void say_progress(struct job *j, int64_t before)
+{
+    double s = meg_now_s() - j->start_s;
+    int64_t every = j->c->log_interval;
+
+    if (every != MEG_UNSET && j->documents / every > before / every)
+        meg_note("%lld documents (%.1f docs/s, %.2f MB/s), %lld tokens", (long long)j->documents,
+                 (double)j->documents / s, (double)j->nbytes / s / 1e6, (long long)j->tokens);
+    meg_progress_show(&j->progress, "%lld documents (%.1f docs/s, %.2f MB/s), %lld tokens",
+                      (long long)j->documents, (double)j->documents / s,
+                      (double)j->nbytes / s / 1e6, (long long)j->tokens);
+}
+
+static int write_block(struct worker *w, struct meg_err *e)
+{
+    struct job *j = w->job;
+    int64_t before = j->documents;
+
+    for (int64_t k = 0; k < j->c->json_keys.n; k++) {
+        int r = write_key(j->writer[k], &w->out[k], e);
+
+        if (r < 0)
+            return r;
+    }
+    j->documents += w->documents;
+    j->tokens += w->tokens;
+    j->blank += w->blank;
+    j->nbytes += w->block.n;
+    say_progress(j, before);
+    return MEG_OK;
+}
+
+/* The next block; *ticket is its number.  Returns as meg_input_next does. */
+static int take_block(struct worker *w, int64_t *ticket, struct meg_err *e)
+{
+    struct job *j = w->job;
+    int r = 0;
+
+    pthread_mutex_lock(&j->reading);
+    if (!j->is_over) {
+        r = meg_input_next(j->in, &w->block, BLOCK, e);
+        j->is_over = r <= 0;
+        *ticket = j->given;
+        j->given += r != 0;
+    }
+    pthread_mutex_unlock(&j->reading);
+    return r;
+}
+
+static void *work(void *arg)
+{
+    struct worker *w = arg;
+    struct job *j = w->job;
+    struct meg_err e;
+    int64_t ticket;
+    int r;
+
+    while ((r = take_block(w, &ticket, &e)) != 0) {
+        if (r > 0)
+            r = encode_block(w, &e);
+        pthread_mutex_lock(&j->writing);
+        while (j->turn != ticket)
+            pthread_cond_wait(&j->turned, &j->writing);
+        if (j->r == MEG_OK && r >= 0)
+            r = write_block(w, &e);
+        if (j->r == MEG_OK && r < 0) {
+            j->r = meg_fail(j->e, r, "%s", e.msg);
+            pthread_mutex_lock(&j->reading);
+            j->is_over = true;
+            pthread_mutex_unlock(&j->reading);
+        }
+        j->turn++;
+        pthread_cond_broadcast(&j->turned);
+        pthread_mutex_unlock(&j->writing);
+    }
+    return NULL;
+}
+
+static int run_workers(struct job *j, struct worker *w)
+{
+    int64_t started = 1;
+
+    j->given = j->turn = 0;
+    j->is_over = false;
+    for (; started < j->c->workers; started++) {
+        if ((errno = pthread_create(&w[started].thread, NULL, work, &w[started])) != 0) {
+            meg_warn("only %lld of %lld workers could be started: %s", (long long)started,
+                     (long long)j->c->workers, strerror(errno));
+            break;
+        }
+    }
+    work(&w[0]);
+    while (--started > 0)
+        pthread_join(w[started].thread, NULL);
+    return j->r;
+}
+
+static struct worker *make_workers(struct job *j, struct meg_tokenizer *tok)
+{
+    const struct meg_preprocess_conf *c = j->c;
+    struct worker *w = meg_new((size_t)c->workers * sizeof *w);
+
+    for (int64_t i = 0; i < c->workers; i++) {
+        w[i].job = j;
+        w[i].tok = i == 0 ? tok : meg_tokenizer_share(tok);
+        w[i].jsonl = (struct meg_jsonl){.keys = c->json_keys.v, .nkeys = (int)c->json_keys.n};
+        w[i].out = meg_new((size_t)c->json_keys.n * sizeof *w[i].out);
+    }
+    return w;
+}
+
+static void free_workers(const struct job *j, struct worker *w)
+{
+    for (int64_t i = 0; i < j->c->workers; i++) {
+        if (i > 0)
+            meg_tokenizer_close(w[i].tok);
+        for (int64_t k = 0; k < j->c->json_keys.n; k++) {
+            free(w[i].out[k].ids.v);
+            free(w[i].out[k].lengths.v);
+        }
+        free(w[i].out);
+        free(w[i].block.s);
+        meg_jsonl_free(&w[i].jsonl);
+        meg_str_free(&w[i].repaired);
+    }
+    free(w);
+}
+
+static int check_conf(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok,
+                      struct meg_err *e)
+{
+    if (c->input.n == 0)
+        return meg_fail(e, MEG_EUSAGE, "--input is required");
+    if (!c->output_prefix)
+        return meg_fail(e, MEG_EUSAGE, "--output-prefix is required");
+    if (c->workers < 1 || c->workers > MAX_WORKERS)
+        return meg_fail(e, MEG_EUSAGE, "--workers: %lld is not in 1..%d", (long long)c->workers,
+                        MAX_WORKERS);
+    if (c->partitions < 1)
+        return meg_fail(e, MEG_EUSAGE, "--partitions: %lld is less than 1",
+                        (long long)c->partitions);
+    if (c->log_interval != MEG_UNSET && c->log_interval < 1)
+        return meg_fail(e, MEG_EUSAGE, "--log-interval: %lld is less than 1",
+                        (long long)c->log_interval);
+    if (c->append_eod && meg_tokenizer_eod(tok) < 0)
+        return meg_fail(e, MEG_EUSAGE, "--append-eod: the tokenizer has no id that ends a document");
+    for (int64_t k = 0; k < c->json_keys.n; k++) {
+        for (int64_t i = 0; i < k; i++) {
+            if (strcmp(c->json_keys.v[i], c->json_keys.v[k]) == 0)
+                return meg_fail(e, MEG_EUSAGE, "--json-keys: '%s' stands there twice",
+                                c->json_keys.v[k]);
+        }
+    }
+    return MEG_OK;
+}
+
+/* Several passes need files that can be read again. */
+static int check_files(const struct meg_input *in, struct meg_err *e)
+{
+    const char *const *path;
+    int64_t n = meg_input_files(in, &path);
+
+    for (int64_t i = 0; i < n; i++) {
+        struct stat st;
+
+        if (strcmp(path[i], "-") == 0 || (stat(path[i], &st) == 0 && !S_ISREG(st.st_mode)))
+            return meg_fail(e, MEG_EUSAGE, "--partitions reads the input once for each of them: "
+                            "'%s' is no regular file; --keep-sequential-samples needs one pass",
+                            path[i]);
+    }
+    return MEG_OK;
+}
+
+static int run_part(struct job *j, struct worker *w, struct meg_err *e)
+{
+    const struct meg_preprocess_conf *c = j->c;
+    int r;
+
+    if ((r = meg_input_open(&j->in, c->input.v, (int)c->input.n, e)) < 0)
+        return r;
+    if (c->partitions > 1 && !c->keep_sequential_samples)
+        r = check_files(j->in, e);
+    if (r == MEG_OK)
+        r = run_workers(j, w);
+    meg_input_close(j->in);
+    return r;
+}
+
+static int create_writers(struct job *j, const struct meg_tokenizer *tok, struct meg_err *e)
+{
+    enum meg_idx_dtype dtype = meg_idx_dtype_for_vocab(meg_tokenizer_vocab_size(tok));
+    int r = MEG_OK;
+
+    for (int64_t k = 0; k < j->c->json_keys.n && r == MEG_OK; k++) {
+        struct meg_str prefix = {0};
+
+        meg_str_printf(&prefix, "%s_%s_document", j->c->output_prefix, j->c->json_keys.v[k]);
+        r = meg_indexed_create(&j->writer[k], prefix.s, dtype, e);
+        meg_str_free(&prefix);
+    }
+    return r;
+}
+
+int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok,
+                   struct meg_err *e)
+{
+    struct job j = {.c = c, .e = e, .eod = c->append_eod ? meg_tokenizer_eod(tok) : -1};
+    int64_t passes = c->keep_sequential_samples ? 1 : c->partitions;
+    struct worker *w = NULL;
+    int r;
+
+    if ((r = check_conf(c, tok, e)) < 0)
+        return r;
+    j.start_s = meg_now_s();
+    j.writer = meg_new((size_t)c->json_keys.n * sizeof(struct meg_indexed_writer *));
+    pthread_mutex_init(&j.reading, NULL);
+    pthread_mutex_init(&j.writing, NULL);
+    pthread_cond_init(&j.turned, NULL);
+    meg_progress_init(&j.progress, c->log_interval == MEG_UNSET ? 10 : 0);
+    w = make_workers(&j, tok);
+    if ((r = create_writers(&j, tok, e)) < 0)
+        goto out;
+    for (; j.part < passes && r == MEG_OK; j.part++)
+        r = run_part(&j, w, e);
+    for (int64_t k = 0; k < c->json_keys.n && r == MEG_OK; k++)
+        r = meg_indexed_commit(&j.writer[k], e);
+    meg_progress_end(&j.progress);
+    if (r < 0)
+        goto out;
+    if (j.blank > 0)
+        meg_warn("%lld blank lines were passed over", (long long)j.blank);
+    meg_note("%lld documents, %lld tokens, %.1f s, %.2f MB/s", (long long)j.documents,
+             (long long)j.tokens, meg_now_s() - j.start_s,
+             (double)j.nbytes / (meg_now_s() - j.start_s) / 1e6);
+out:
+    for (int64_t k = 0; k < c->json_keys.n; k++)
+        meg_indexed_abandon(j.writer[k]);
+    free(j.writer);
+    free_workers(&j, w);
+    pthread_mutex_destroy(&j.reading);
+    pthread_mutex_destroy(&j.writing);
+    pthread_cond_destroy(&j.turned);
+    return r;
+}
