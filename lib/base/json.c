@@ -1,0 +1,242 @@
+#include "base/json.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/num.h"
+
+/* ---- reading ---- */
+
+int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *from, struct meg_err *e)
+{
+    json_error_t where;
+    json_t *value = json_loadb((const char *)bytes, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &where);
+
+    if (!value)
+        return meg_fail(e, MEG_EFORMAT, "%s:%d:%d: not JSON: %s", from, where.line, where.column,
+                        where.text);
+    *out = value;
+    return MEG_OK;
+}
+
+int meg_json_load(json_t **out, const char *path, struct meg_err *e)
+{
+    struct meg_str text = { 0 };
+    int r = meg_read_file(path, &text, e);
+
+    if (r == 0)
+        r = meg_json_parse(out, text.s, text.n, path, e);
+    meg_str_free(&text);
+    return r;
+}
+
+#define BIT(type) (1u << (type))
+
+/* *v = the member when it is there and of one of the types; NULL when there is nothing to take. */
+static int get(const json_t *object, const char *key, enum meg_json_need need, unsigned types,
+               const char *wanted, json_t **v, const char *from, struct meg_err *e)
+{
+    json_t *found = json_object_get(object, key);
+    struct meg_str text = { 0 };
+    int r;
+
+    *v = NULL;
+    if (need == MEG_JSON_OPTIONAL && (!found || json_is_null(found)))
+        return MEG_OK;
+    if (!found)
+        return meg_fail(e, MEG_EFORMAT, "%s: \"%s\" is missing", from, key);
+    if (types & BIT(json_typeof(found))) {
+        *v = found;
+        return MEG_OK;
+    }
+    meg_json_dump(found, 0, &text);
+    r = meg_fail(e, MEG_EFORMAT, "%s: \"%s\" is to be %s, found %.60s%s", from, key, wanted, text.s,
+                 text.n > 60 ? "..." : "");
+    meg_str_free(&text);
+    return r;
+}
+
+int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_need need, int64_t *out,
+                     const char *from, struct meg_err *e)
+{
+    json_t *v;
+    int r = get(object, key, need, BIT(JSON_INTEGER), "an integer", &v, from, e);
+
+    if (v)
+        *out = json_integer_value(v);
+    return r;
+}
+
+int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_need need, double *out,
+                     const char *from, struct meg_err *e)
+{
+    json_t *v;
+    int r = get(object, key, need, BIT(JSON_REAL) | BIT(JSON_INTEGER), "a number", &v, from, e);
+
+    if (v)
+        *out = json_number_value(v);
+    return r;
+}
+
+int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_need need, bool *out,
+                      const char *from, struct meg_err *e)
+{
+    json_t *v;
+    int r = get(object, key, need, BIT(JSON_TRUE) | BIT(JSON_FALSE), "true or false", &v, from, e);
+
+    if (v)
+        *out = json_is_true(v);
+    return r;
+}
+
+int meg_json_get_str(const json_t *object, const char *key, enum meg_json_need need,
+                     const char **out, const char *from, struct meg_err *e)
+{
+    json_t *v;
+    int r = get(object, key, need, BIT(JSON_STRING), "a string", &v, from, e);
+
+    if (v)
+        *out = json_string_value(v);
+    return r;
+}
+
+int meg_json_get_array(const json_t *object, const char *key, enum meg_json_need need, json_t **out,
+                       const char *from, struct meg_err *e)
+{
+    json_t *v;
+    int r = get(object, key, need, BIT(JSON_ARRAY), "an array", &v, from, e);
+
+    if (v)
+        *out = v;
+    return r;
+}
+
+int meg_json_get_object(const json_t *object, const char *key, enum meg_json_need need,
+                        json_t **out, const char *from, struct meg_err *e)
+{
+    json_t *v;
+    int r = get(object, key, need, BIT(JSON_OBJECT), "an object", &v, from, e);
+
+    if (v)
+        *out = v;
+    return r;
+}
+
+/* ---- writing ---- */
+
+/* The code point at p (before end) and its length into *n; -1 and 1 where there is none. */
+static int32_t code_point(const unsigned char *p, const unsigned char *end, size_t *n)
+{
+    static const int32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 };
+    size_t len = *p < 0x80 ? 1 : *p < 0xc0 ? 0 : *p < 0xe0 ? 2 : *p < 0xf0 ? 3 : *p < 0xf8 ? 4 : 0;
+    int32_t c = len == 1 ? *p : *p & (0x7f >> len);
+    size_t i;
+
+    *n = 1;
+    if (len == 0 || (size_t)(end - p) < len)
+        return -1;
+    for (i = 1; i < len; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            return -1;
+        c = c << 6 | (p[i] & 0x3f);
+    }
+    if (c < least[len] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
+        return -1;
+    *n = len;
+    return c;
+}
+
+static void add_quoted(struct meg_str *out, const char *s, size_t n, bool is_ascii)
+{
+    static const char special[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
+    const unsigned char *p = (const unsigned char *)s, *end = p + n;
+    const char *at;
+    size_t len;
+
+    meg_str_add(out, "\"", 1);
+    for (; p < end; p += len) {
+        int32_t c = code_point(p, end, &len);
+        bool is_bad = c < 0;
+
+        if (is_bad)
+            c = 0xfffd;
+        at = c > 0 && c < 0x80 ? strchr(special, c) : NULL;
+        if (at)
+            meg_str_printf(out, "\\%c", letter[at - special]);
+        else if (c >= 0x10000 && is_ascii)
+            meg_str_printf(out, "\\u%04x\\u%04x", 0xd7c0 + (c >> 10), 0xdc00 + (c & 0x3ff));
+        else if (c < 0x20 || (c >= 0x80 && is_ascii))
+            meg_str_printf(out, "\\u%04x", c);
+        else if (is_bad)
+            meg_str_add(out, "\xef\xbf\xbd", 3);
+        else
+            meg_str_add(out, p, len);
+    }
+    meg_str_add(out, "\"", 1);
+}
+
+void meg_json_add_string(struct meg_str *out, const char *s, size_t n)
+{
+    add_quoted(out, s, n, false);
+}
+
+void meg_json_add_ascii(struct meg_str *out, const char *s, size_t n)
+{
+    add_quoted(out, s, n, true);
+}
+
+static void line_break(int indent, int depth, struct meg_str *out)
+{
+    if (indent)
+        meg_str_printf(out, "\n%*s", indent * depth, "");
+}
+
+static void dump(const json_t *v, int indent, int depth, struct meg_str *out)
+{
+    char number[MEG_DOUBLE_CHARS];
+    const char *key;
+    json_t *item;
+    size_t i = 0;
+
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        meg_str_add(out, "{", 1);
+        json_object_foreach ((json_t *)v, key, item) {
+            if (i++)
+                meg_str_add(out, ",", 1);
+            line_break(indent, depth + 1, out);
+            meg_json_add_string(out, key, strlen(key));
+            meg_str_add(out, ": ", indent ? 2 : 1);
+            dump(item, indent, depth + 1, out);
+        }
+        if (i)
+            line_break(indent, depth, out);
+        meg_str_add(out, "}", 1);
+        break;
+    case JSON_ARRAY:
+        meg_str_add(out, "[", 1);
+        json_array_foreach (v, i, item) {
+            if (i)
+                meg_str_add(out, ",", 1);
+            line_break(indent, depth + 1, out);
+            dump(item, indent, depth + 1, out);
+        }
+        if (i)
+            line_break(indent, depth, out);
+        meg_str_add(out, "]", 1);
+        break;
+    case JSON_STRING: meg_json_add_string(out, json_string_value(v), json_string_length(v)); break;
+    case JSON_INTEGER: meg_str_printf(out, "%" PRId64, (int64_t)json_integer_value(v)); break;
+    case JSON_REAL: meg_str_printf(out, "%s", meg_fmt_double(number, json_real_value(v))); break;
+    case JSON_TRUE: meg_str_add(out, "true", 4); break;
+    case JSON_FALSE: meg_str_add(out, "false", 5); break;
+    case JSON_NULL: meg_str_add(out, "null", 4); break;
+    }
+}
+
+void meg_json_dump(const json_t *value, int indent, struct meg_str *out)
+{
+    dump(value, indent, 0, out);
+}
