@@ -115,37 +115,6 @@ int32_t meg_tokenizer_bos(const struct meg_tokenizer *t)
     return t->bos;
 }
 
-/* A JSON string as Python's json.dumps writes it: ASCII, U+10000 and above as two escapes.  Bytes
- * that are not UTF-8 are escaped as Python's file names hold them, U+DC80..U+DCFF. */
-static void add_json_string(struct meg_str *out, const char *s)
-{
-    static const char plain[] = "\"\\\n\r\t\f\b", letter[] = "\"\\nrtfb";
-
-    meg_str_add(out, "\"", 1);
-    for (int64_t n = (int64_t)strlen(s); n > 0;) {
-        const char *p;
-        int32_t cp;
-        int len = meg_utf8_step(s, n, &cp);
-
-        if (len < 0) {
-            cp = 0xDC00 + (unsigned char)*s;
-            len = 1;
-        }
-        if ((p = cp < 0x80 ? strchr(plain, cp) : NULL))
-            meg_str_printf(out, "\\%c", letter[p - plain]);
-        else if (cp >= 0x20 && cp < 0x7F)
-            meg_str_add(out, s, 1);
-        else if (cp < 0x10000)
-            meg_str_printf(out, "\\u%04x", (unsigned)cp);
-        else
-            meg_str_printf(out, "\\u%04x\\u%04x", 0xD800 + (unsigned)((cp - 0x10000) >> 10),
-                           0xDC00 + ((unsigned)cp & 0x3FF));
-        s += len;
-        n -= len;
-    }
-    meg_str_add(out, "\"", 1);
-}
-
 void meg_tok_set_description(struct meg_tokenizer *t, const char *class, const char *const *files,
                              const char *const *options)
 {
@@ -156,13 +125,13 @@ void meg_tok_set_description(struct meg_tokenizer *t, const char *class, const c
         meg_str_printf(d, "        null");
     for (; *files; files++) {
         meg_str_printf(d, "        ");
-        add_json_string(d, *files);
+        meg_utf8_add_json(d, *files);
         meg_str_printf(d, files[1] ? ",\n" : "");
     }
     meg_str_printf(d, "\n    ]");
     for (; *options; options += 2) {
         meg_str_printf(d, ",\n    \"%s\": ", options[0]);
-        add_json_string(d, options[1]);
+        meg_utf8_add_json(d, options[1]);
     }
     meg_str_printf(d, "\n}");
 }
