@@ -1,0 +1,622 @@
+/* From --data-path to samples: blends, index cache, samples themselves, micro-batches. */
+#include "data_util.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "data/gpt_data.h"
+#include "data/internal.h"
+#include "data/loader.h"
+
+#define NULL_TOKENIZER "{\n    \"class\": \"_NullTokenizer\",\n    \"tokenizer_path\": [\n        null\n    ],\n" \
+                       "    \"vocab_size\": \"1000\"\n}"
+
+enum { T = 8 };
+
+static struct meg_data_conf defaults(void)
+{
+    const struct meg_data_conf c = { .dataloader_type = "single" };
+    return c;
+}
+
+static struct meg_list words(const char **v)
+{
+    struct meg_list l = { v, 0 };
+    while (v[l.n])
+        l.n++;
+    return l;
+}
+
+static struct meg_data_need need_of(int64_t train, int64_t valid, int64_t test)
+{
+    const struct meg_data_need n = { T, 1234, { train, valid, test }, 1000, -1, 1001, NULL_TOKENIZER };
+    return n;
+}
+
+/* A sample in buffers of its own. */
+struct row {
+    int32_t tokens[64], labels[64], position_ids[64], doc_start[64];
+    float loss_mask[64];
+};
+
+static void read_row(const struct meg_dataset *ds, int64_t i, struct row *r)
+{
+    struct meg_sample s = { r->tokens, r->labels, r->loss_mask, r->position_ids, r->doc_start };
+    struct meg_err e;
+    if (meg_dataset_sample(ds, i, &s, &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+/* ---- what needs no reference ---------------------------------------------------------------------- */
+
+static void a_document_boundary_marks_a_sample(void **state)
+{
+    const int length[] = { 4, 20 };     /* 1 2 3 0 | 1 2 ... 19 0 */
+    const char *path[] = { "mark", NULL };
+    struct meg_data_conf c = defaults();
+    struct meg_data_need need = need_of(1, 0, 0);
+    struct meg_gpt_data *d;
+    struct meg_err e;
+    struct row r;
+    int at = -1;
+
+    (void)state;
+    make_dataset("mark", length, 2);
+    c.data_path = words(path);
+    c.split = "1";
+    c.reset_position_ids = c.reset_attention_mask = c.eod_mask_loss = true;
+    need.eod = 0;
+    assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
+    for (int64_t i = 0; i < meg_dataset_len(meg_gpt_data_split(d, MEG_TRAIN)); i++) {
+        read_row(meg_gpt_data_split(d, MEG_TRAIN), i, &r);
+        for (int t = 0; t + 1 < T; t++)
+            if (r.tokens[t] == 0) {
+                at = t;
+                assert_true(r.loss_mask[t] == 0);
+                assert_int_equal(r.position_ids[t + 1], 0);
+                assert_int_equal(r.doc_start[t + 1], t + 1);
+                assert_int_equal(r.doc_start[t], 0);
+            } else {
+                assert_true(r.loss_mask[t] == 1);
+            }
+        for (int t = 0; t + 1 < T; t++)
+            assert_int_equal(r.labels[t], r.tokens[t + 1]);
+    }
+    assert_true(at >= 0);
+    assert_null(meg_gpt_data_split(d, MEG_VALID));
+    meg_gpt_data_close(d);
+}
+
+#define FAILS(conf, need, code, message)                            \
+    do {                                                            \
+        struct meg_gpt_data *d_;                                    \
+        struct meg_err e_;                                          \
+        assert_int_equal(meg_gpt_data_open(&d_, conf, need, &e_), code); \
+        assert_string_equal(e_.msg, message);                       \
+    } while (0)
+
+static void too_little_text_is_said_so(void **state)
+{
+    const int length[] = { 5, 3 }, more[] = { 10, 10, 10, 10, 10, 10, 10, 10, 10, 10 };
+    const char *small[] = { "small", NULL }, *ten[] = { "ten", NULL };
+    struct meg_data_conf c = defaults();
+    struct meg_data_need need = need_of(4, 0, 1);
+
+    (void)state;
+    make_dataset("small", length, 2);
+    make_dataset("ten", more, 10);
+    c.data_path = words(small);
+    c.split = "1";
+    FAILS(&c, &need, MEG_EFORMAT, "small: 8 tokens, one sample needs 9 (--seq-length 8 and the label of the last); "
+          "use more text or a shorter --seq-length");
+    c.data_path = words(ten);
+    c.split = "949,50,1";
+    FAILS(&c, &need, MEG_EUSAGE, "--split 949,50,1: nothing of ten is for test: it gets sequences 10 to 10 of 10, 0 of "
+          "100 tokens, and 9 are needed for one sample; give it a larger share, or ask for no samples of it");
+}
+
+static void an_id_outside_of_the_vocabulary_is_refused(void **state)
+{
+    const int length[] = { 40 };
+    const char *path[] = { "ids", NULL };
+    struct meg_data_conf c = defaults();
+    struct meg_data_need need = need_of(1, 0, 0);
+    struct meg_gpt_data *d;
+    struct meg_sample s;
+    struct meg_err e;
+    struct row r;
+    int bad = 0;
+
+    (void)state;
+    make_dataset("ids", length, 1);
+    c.data_path = words(path);
+    c.split = "1";
+    need.vocab_size = 30;
+    s = (struct meg_sample){ r.tokens, r.labels, r.loss_mask, r.position_ids, r.doc_start };
+    assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
+    for (int64_t i = 0; i < 4; i++)
+        if (meg_dataset_sample(meg_gpt_data_split(d, MEG_TRAIN), i, &s, &e) == MEG_EFORMAT)
+            bad++;
+    assert_int_equal(bad, 1);           /* the last of four: tokens 25 to 33 */
+    assert_non_null(strstr(e.msg, "the vocabulary has 30 ids; was it preprocessed with another tokenizer?"));
+    meg_gpt_data_close(d);
+}
+
+static void options_that_contradict_are_refused(void **state)
+{
+    const char *path[] = { "ten", NULL }, *mixed[] = { "1", "ten", "x", "ten", NULL }, *zero[] = { "0", "ten", NULL };
+    struct meg_data_conf c = defaults();
+    struct meg_data_need need = need_of(4, 0, 0);
+
+    (void)state;
+    FAILS(&c, &need, MEG_EUSAGE, "no data: give --data-path PREFIX, or --mock-data for made-up tokens");
+    c.data_path = words(path);
+    c.mock_data = true;
+    FAILS(&c, &need, MEG_EUSAGE, "give one of --data-path, --data-args-path, --train-data-path and its like, "
+          "--per-split-data-args-path and --mock-data, not several");
+    c.mock_data = false;
+    c.data_path = words(mixed);
+    FAILS(&c, &need, MEG_EUSAGE, "--data-path: 1 of the 2 words in the places of weights are numbers; give a weight "
+          "before every prefix, or before none");
+    c.data_path = words(zero);
+    FAILS(&c, &need, MEG_EUSAGE, "--data-path: weight 0 of ten is not above 0");
+    c.data_path.n = 0;
+    c.split_path[MEG_TRAIN] = words(path);
+    c.split = "1,1";
+    FAILS(&c, &need, MEG_EUSAGE, "--split shares out --data-path; each split has data of its own here");
+    c.split = NULL;
+    need.seed = -1;
+    FAILS(&c, &need, MEG_EUSAGE, "--seed: -1 is not in 0 to 4294967295");
+}
+
+static void files_may_hold_the_words(void **state)
+{
+    const int length[] = { 30, 30 };
+    struct meg_data_conf c = defaults();
+    struct meg_data_need need = need_of(4, 2, 1);
+    const struct meg_data_part *part;
+    struct meg_gpt_data *d;
+    struct meg_err e;
+    int n;
+
+    (void)state;
+    make_dataset("wa", length, 2);
+    make_dataset("wb", length, 2);
+    spew_text("args", " 0.25 wa\n0.75\twb \n");
+    c.data_args_path = "args";
+    c.split = "1";
+    assert_int_equal(meg_gpt_data_plan(&d, &c, &need, &e), 0);
+    part = meg_gpt_data_parts(d, &n);
+    assert_int_equal(n, 2);
+    assert_string_equal(part[0].name, "wa");
+    assert_true(part[1].weight == 0.75 && part[1].wanted == 4 && part[1].tokens == 60 && part[1].epochs == 1 &&
+                part[1].samples == 7);
+    meg_gpt_data_close(d);
+    assert_int_equal(access("wa", F_OK), -1);   /* a plan writes nothing */
+
+    c = defaults();
+    spew_text("split.json", "{\"train\": [\"1\", \"wa\", \"1\", \"wb\"], \"valid\": \"wb\", \"test\": null}");
+    c.per_split_data_args_path = "split.json";
+    assert_int_equal(meg_gpt_data_plan(&d, &c, &need, &e), 0);
+    part = meg_gpt_data_parts(d, &n);
+    assert_int_equal(n, 3);
+    assert_true(part[2].split == MEG_VALID && part[2].wanted == 2 && part[2].begin == 0 && part[2].end == 2);
+    meg_gpt_data_close(d);
+    spew_text("split.json", "{\"train\": [\"wa\"]}");
+    FAILS(&c, &need, MEG_EFORMAT, "split.json: \"valid\" is missing, or no list, string or null");
+}
+
+static void mock_data_needs_no_file(void **state)
+{
+    struct meg_data_conf c = defaults();
+    struct meg_data_need need = need_of(10, 4, 0);
+    struct meg_gpt_data *d;
+    struct meg_err e;
+    struct row r;
+
+    (void)state;
+    c.mock_data = true;
+    assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
+    read_row(meg_gpt_data_split(d, MEG_TRAIN), 3, &r);
+    assert_int_equal(r.labels[0], r.tokens[1]);
+    assert_null(meg_gpt_data_split(d, MEG_TEST));
+    meg_gpt_data_close(d);
+}
+
+/* ---- the cache ---------------------------------------------------------------------------------- */
+
+static const struct meg_dataset *train_of(struct meg_gpt_data **d, const char *prefix, const char *cache)
+{
+    const char *path[] = { prefix, NULL };
+    struct meg_data_conf c = defaults();
+    struct meg_data_need need = need_of(9, 0, 0);
+    struct meg_err e;
+
+    c.data_path = words(path);
+    c.split = "1";
+    c.data_cache_path = cache;
+    if (meg_gpt_data_open(d, &c, &need, &e) < 0)
+        fail_msg("%s", e.msg);
+    return meg_gpt_data_split(*d, MEG_TRAIN);
+}
+
+static char *cache_file(const char *dir, const char *name)
+{
+    static char path[1024];
+    struct dirent *f;
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    while ((f = readdir(d)) && !strstr(f->d_name, name))
+        ;
+    assert_non_null(f);
+    snprintf(path, sizeof path, "%s/%s", dir, f->d_name);
+    closedir(d);
+    return path;
+}
+
+static void a_damaged_cache_is_built_again(void **state)
+{
+    static const char *const names[] = { "description", "document_index", "sample_index", "shuffle_index" };
+    const int length[] = { 11, 12, 13, 14, 15, 16 };
+    struct row want, got;
+    struct meg_gpt_data *d;
+    const struct meg_dataset *ds;
+
+    (void)state;
+    make_dataset("cached", length, 6);
+    ds = train_of(&d, "cached", "cc");
+    assert_null(ds->map[0].p);
+    read_row(ds, 5, &want);
+    meg_gpt_data_close(d);
+    ds = train_of(&d, "cached", "cc");
+    assert_non_null(ds->map[0].p);      /* a hit: mapped */
+    read_row(ds, 5, &got);
+    assert_memory_equal(&want.tokens, &got.tokens, T * sizeof(int32_t));
+    meg_gpt_data_close(d);
+    for (int i = 0; i < 8; i++) {
+        char *path = cache_file("cc", names[i / 2]), *bytes;
+        size_t n;
+        bytes = slurp(path, &n);
+        if (i % 2)
+            assert_int_equal(truncate(path, (off_t)n - 1), 0);
+        else
+            assert_int_equal(unlink(path), 0);
+        ds = train_of(&d, "cached", "cc");
+        assert_null(ds->map[0].p);
+        read_row(ds, 5, &got);
+        assert_memory_equal(&want.tokens, &got.tokens, T * sizeof(int32_t));
+        meg_gpt_data_close(d);
+        ds = train_of(&d, "cached", "cc");
+        assert_non_null(ds->map[0].p);
+        meg_gpt_data_close(d);
+        free(bytes);
+    }
+}
+
+static void a_cache_of_older_data_is_built_again(void **state)
+{
+    const int length[] = { 20, 30 }, other[] = { 30, 20 };
+    const struct timespec past[2] = { { 1000000000, 0 }, { 1000000000, 0 } };
+    struct meg_gpt_data *d;
+
+    (void)state;
+    make_dataset("older", length, 2);
+    train_of(&d, "older", "older.cache");
+    meg_gpt_data_close(d);
+    assert_int_equal(utimensat(AT_FDCWD, cache_file("older.cache", "sample_index"), past, 0), 0);
+    make_dataset("older", other, 2);    /* as many sequences and tokens: only its time tells */
+    assert_null(train_of(&d, "older", "older.cache")->map[0].p);
+    meg_gpt_data_close(d);
+}
+
+static void a_cache_that_names_what_is_not_there_is_refused(void **state)
+{
+    const int length[] = { 20, 30 };
+    struct meg_gpt_data *d;
+    struct meg_err e;
+    struct row r;
+    struct meg_sample s = { r.tokens, r.labels, r.loss_mask, r.position_ids, r.doc_start };
+    char *path, *bytes;
+    size_t n;
+    int bad = 0;
+
+    (void)state;
+    make_dataset("flip", length, 2);
+    train_of(&d, "flip", "flip.cache");
+    meg_gpt_data_close(d);
+    path = cache_file("flip.cache", "document_index");
+    bytes = slurp(path, &n);
+    bytes[n - 1] = 127;
+    spew(path, bytes, n);
+    free(bytes);
+    train_of(&d, "flip", "flip.cache");
+    for (int64_t i = 0; i < meg_dataset_len(meg_gpt_data_split(d, MEG_TRAIN)); i++)
+        bad += meg_dataset_sample(meg_gpt_data_split(d, MEG_TRAIN), i, &s, &e) == MEG_EFORMAT;
+    assert_true(bad > 0);
+    assert_string_equal(e.msg, "flip: its index cache does not fit it; remove the cache folder");
+    meg_gpt_data_close(d);
+}
+
+static void without_a_writable_cache_memory_serves(void **state)
+{
+    const int length[] = { 20, 30 };
+    struct meg_gpt_data *d;
+    struct row r;
+
+    (void)state;
+    make_dataset("nocache", length, 2);
+    spew_text("file", "x");
+    read_row(train_of(&d, "nocache", "file/cache"), 0, &r);
+    meg_gpt_data_close(d);
+}
+
+static void several_processes_may_build_at_once(void **state)
+{
+    const int length[] = { 20, 30, 40, 50 };
+    struct meg_gpt_data *d;
+    pid_t child[4];
+    int status, files = 0;
+    DIR *dir;
+
+    (void)state;
+    make_dataset("race", length, 4);
+    for (int i = 0; i < 4; i++) {
+        if ((child[i] = fork()) == 0) {
+            for (int k = 0; k < 20; k++) {
+                struct row r;
+                read_row(train_of(&d, "race", "race.cache"), 3, &r);
+                meg_gpt_data_close(d);
+                if (i == 0)
+                    unlink(cache_file("race.cache", "shuffle_index"));
+            }
+            _exit(0);
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        waitpid(child[i], &status, 0);
+        assert_int_equal(status, 0);
+    }
+    train_of(&d, "race", "race.cache");
+    meg_gpt_data_close(d);
+    dir = opendir("race.cache");
+    while (readdir(dir))
+        files++;
+    closedir(dir);
+    assert_int_equal(files, 6);         /* ".", ".." and four: no temporary file is left */
+}
+
+/* ---- micro-batches -------------------------------------------------------------------------------- */
+
+static void batches_are_sequence_first(void **state)
+{
+    const int length[] = { 50, 60, 70 };
+    struct meg_sampler_conf sc = { .consumed = 4, .micro_batch = 2, .rank = 1, .ranks = 2 };
+    struct meg_gpt_data *d;
+    const struct meg_dataset *ds;
+
+    (void)state;
+    make_dataset("batch", length, 3);
+    ds = train_of(&d, "batch", "batch.cache");
+    assert_int_equal(meg_dataset_len(ds), 22);
+    for (int ahead = 0; ahead <= 2; ahead += 2) {
+        struct meg_loader *l;
+        struct meg_batch b;
+        struct meg_err e;
+        struct row r;
+        assert_int_equal(meg_loader_open(&l, ds, &sc, ahead, &e), 0);
+        for (int step = 0; step < 4; step++) {
+            assert_int_equal(meg_loader_next(l, &b, &e), 0);
+            assert_true(b.s == T && b.b == 2);
+            for (int i = 0; i < 2; i++) {
+                assert_int_equal(b.sample_id[i], 4 + 4 * step + 2 + i);
+                read_row(ds, b.sample_id[i], &r);
+                for (int t = 0; t < T; t++) {
+                    assert_int_equal(b.tokens[2 * t + i], r.tokens[t]);
+                    assert_int_equal(b.labels[2 * t + i], r.labels[t]);
+                    assert_true(b.loss_mask[2 * t + i] == r.loss_mask[t]);
+                    assert_int_equal(b.position_ids[2 * t + i], r.position_ids[t]);
+                    assert_int_equal(b.doc_start[2 * t + i], r.doc_start[t]);
+                }
+            }
+        }
+        for (int again = 0; again < 2; again++) {
+            assert_int_equal(meg_loader_next(l, &b, &e), MEG_EFAIL);
+            assert_string_equal(e.msg, "all 22 samples of the dataset are used up; it was built for a shorter run");
+        }
+        meg_loader_close(l);
+        assert_int_equal(meg_loader_open(&l, ds, &sc, ahead, &e), 0);
+        meg_loader_close(l);            /* with a thread at work */
+    }
+    meg_gpt_data_close(d);
+}
+
+/* ---- reference runs --------------------------------------------------------------------------------- */
+
+static void golden_samples(void **state)
+{
+    json_t *all = golden("gpt/samples.json"), *c;
+    size_t i;
+
+    (void)state;
+    assert_true(json_array_size(all) > 50);
+    copy_golden("tiny_text_document");
+    json_array_foreach(all, i, c) {
+        const char *which = get_str(c, "which");
+        const int64_t s = get_int(c, "sequence_length");
+        struct meg_dataset ds = { .how = {
+            .cut = { s, (int)get_int(c, "add_extra_token"),
+                     !get_int(c, "drop_last_partial_validation_sequence") && strcmp(which, "valid") == 0 },
+            .eod = (int32_t)get_int(c, "eod"), .pad = -1, .vocab_size = 1001,
+            .reset_position_ids = get_int(c, "reset_position_ids"),
+            .reset_attention_mask = get_int(c, "reset_attention_mask"),
+            .eod_mask_loss = get_int(c, "eod_mask_loss") } };
+        struct meg_source *src;
+        struct meg_split split;
+        struct meg_gpt_plan p;
+        struct meg_err e;
+        struct row r;
+        int64_t begin, end;
+
+        assert_int_equal(meg_source_open(&src, "tiny_text_document", &e), 0);
+        assert_int_equal(meg_split_parse(&split, get_str(c, "split"), &e), 0);
+        meg_split_range(&split, strcmp(which, "valid") == 0 ? MEG_VALID : MEG_TRAIN, meg_source_elements(src), &begin, &end);
+        assert_int_equal(meg_gpt_plan(&p, end - begin, meg_source_tokens(src, begin, end), get_int(c, "num_samples"),
+                                      &ds.how.cut, &e), 0);
+        meg_gpt_index_build(&ds.index, &p, src, begin, &ds.how.cut, (uint32_t)get_int(c, "seed"));
+        ds.src = src;
+        ds.len = ds.index.nsample;
+        read_row(&ds, get_int(c, "index"), &r);
+        for (int64_t t = 0; t < s; t++) {
+            const size_t k = (size_t)t;
+            const char *row = json_string_value(json_array_get(json_object_get(c, "masked_out_rows"), k));
+            assert_int_equal(r.tokens[t], int_at(json_object_get(c, "tokens"), k));
+            assert_int_equal(r.labels[t], int_at(json_object_get(c, "labels"), k));
+            assert_true(r.loss_mask[t] == json_number_value(json_array_get(json_object_get(c, "loss_mask"), k)));
+            assert_int_equal(r.position_ids[t], int_at(json_object_get(c, "position_ids"), k));
+            for (int64_t key = 0; key < s; key++)
+                assert_int_equal(row[key] == '1', key > t || key < r.doc_start[t]);
+        }
+        meg_gpt_index_free(&ds.index);
+        meg_source_close(src);
+    }
+    json_decref(all);
+}
+
+static void golden_cache_bytes(void **state)
+{
+    char example[4096];
+    const char *path[] = { "tiny_text_document", NULL };
+    struct meg_data_conf c = defaults();
+    struct meg_data_need need = need_of(68, 9, 5);
+    struct meg_gpt_data *d;
+    struct meg_err e;
+    struct dirent *f;
+    DIR *dir;
+    int files = 0;
+
+    (void)state;
+    snprintf(example, sizeof example, "%s", golden_path("gpt/cache_example"));
+    copy_golden("tiny_text_document");
+    c.data_path = words(path);
+    c.split = "80,15,5";
+    assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
+    meg_gpt_data_close(d);
+    dir = opendir(example);
+    assert_non_null(dir);
+    while ((f = readdir(dir))) {
+        char want[5000], got[1024];
+        if (f->d_name[0] == '.')
+            continue;
+        snprintf(want, sizeof want, "%s/%s", example, f->d_name);
+        snprintf(got, sizeof got, "tiny_text_document/cache/GPTDataset_indices/%s", f->d_name);
+        assert_same_file(got, want);
+        files++;
+    }
+    closedir(dir);
+    assert_int_equal(files, 12);
+}
+
+static const char *word_list[16];
+
+static struct meg_list list_of(const json_t *a)
+{
+    struct meg_list l = { word_list, 0 };
+    for (size_t i = 0; i < json_array_size(a); i++)
+        word_list[l.n++] = json_string_value(json_array_get(a, i));
+    return l;
+}
+
+static void check_blend(const struct meg_dataset *ds, const json_t *c, const char *cache)
+{
+    json_t *first = json_object_get(c, "first_samples_tokens"), *lens = json_object_get(c, "mid_lengths");
+    json_t *dataset = json_object_get(c, "dataset_index"), *sample = json_object_get(c, "dataset_sample_index");
+    char path[1024], *text;
+    size_t n;
+
+    assert_int_equal(meg_dataset_len(ds), get_int(c, "length"));
+    for (size_t k = 0; k < json_array_size(dataset); k++) {
+        assert_int_equal(ds->blend.dataset[k], int_at(dataset, k));
+        assert_int_equal(ds->blend.sample[k], int_at(sample, k));
+    }
+    for (size_t k = 0; k < json_array_size(lens); k++)
+        assert_int_equal(ds->member[k]->len, int_at(lens, k));
+    for (size_t k = 0; k < json_array_size(first); k++) {
+        struct row r;
+        read_row(ds, (int64_t)k, &r);
+        for (size_t t = 0; t < T; t++)
+            assert_int_equal(r.tokens[t], int_at(json_array_get(first, k), t));
+    }
+    if (get_str(c, "cache_hash")) {
+        snprintf(path, sizeof path, "%s/%s-%s-%s-description.txt", cache, get_str(c, "cache_hash"),
+                 ds->nmember ? "BlendedDataset" : "GPTDataset", get_str(c, "which"));
+        text = slurp(path, &n);
+        assert_string_equal(text, get_str(c, "cache_description"));
+        free(text);
+    }
+}
+
+static void golden_blends(void **state)
+{
+    json_t *all = golden("blend/full.json"), *c;
+    size_t i;
+
+    (void)state;
+    assert_true(json_array_size(all) >= 19);
+    copy_golden("tiny_text_document");
+    copy_golden("second_text_document");
+    copy_golden("third_text_document");
+    json_array_foreach(all, i, c) {
+        json_t *per_split = json_object_get(c, "per_split_data_path"), *targets = json_object_get(c, "targets");
+        struct meg_data_conf conf = defaults();
+        struct meg_data_need need = need_of(0, 0, 0);
+        int w = 0;
+
+        while (strcmp(meg_split_names[w], get_str(c, "which")) != 0)
+            w++;
+        need.seed = get_int(c, "seed");
+        need.seq_length = get_int(c, "sequence_length");
+        need.wanted[w] = json_is_null(json_array_get(targets, (size_t)w)) ? MEG_ONE_EPOCH : int_at(targets, (size_t)w);
+        if (per_split) {
+            conf.split_path[w] = list_of(json_array_get(per_split, (size_t)w));
+        } else {
+            conf.data_path = list_of(json_object_get(c, "data_path"));
+            conf.split = get_str(c, "split");
+            conf.renormalize_blend_weights = get_int(c, "renormalize");
+        }
+        conf.data_cache_path = "blends";
+        for (int again = 0; again < 2; again++) {       /* built, then from the cache */
+            struct meg_gpt_data *d;
+            struct meg_err e;
+            if (meg_gpt_data_open(&d, &conf, &need, &e) < 0)
+                fail_msg("case %zu: %s", i, e.msg);
+            check_blend(meg_gpt_data_split(d, w), c, "blends");
+            if (again)
+                assert_non_null(meg_gpt_data_split(d, w)->map[0].p);
+            meg_gpt_data_close(d);
+        }
+    }
+    json_decref(all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_document_boundary_marks_a_sample),
+        cmocka_unit_test(too_little_text_is_said_so),
+        cmocka_unit_test(an_id_outside_of_the_vocabulary_is_refused),
+        cmocka_unit_test(options_that_contradict_are_refused),
+        cmocka_unit_test(files_may_hold_the_words),
+        cmocka_unit_test(mock_data_needs_no_file),
+        cmocka_unit_test(a_damaged_cache_is_built_again),
+        cmocka_unit_test(a_cache_of_older_data_is_built_again),
+        cmocka_unit_test(a_cache_that_names_what_is_not_there_is_refused),
+        cmocka_unit_test(without_a_writable_cache_memory_serves),
+        cmocka_unit_test(several_processes_may_build_at_once),
+        cmocka_unit_test(batches_are_sequence_first),
+        cmocka_unit_test(golden_samples),
+        cmocka_unit_test(golden_cache_bytes),
+        cmocka_unit_test(golden_blends),
+    };
+    return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
+}
