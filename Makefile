@@ -207,9 +207,9 @@ build/fuzz/%: %.c $(FUZZ_SRCS)
 	$(call run,$(FUZZ_CC) $(MEG_CPPFLAGS) $(FUZZ_FLAGS) -o $@ $< $(FUZZ_SRCS) $(MEG_LIBS))
 fuzz: $(FUZZERS)
 	@for f in $(FUZZERS); do \
-	    mkdir -p $$f.corpus; \
+	    mkdir -p $$f.corpus $$f.tmp; \
 	    echo "$$f: $(FUZZ_S) s"; \
-	    $$f -max_total_time=$(FUZZ_S) -print_final_stats=1 -artifact_prefix=$$f. \
+	    TMPDIR=$$f.tmp $$f -max_total_time=$(FUZZ_S) -close_fd_mask=2 -artifact_prefix=$$f. \
 	        $$f.corpus $$(ls -d tests/fuzz/$${f##*/}.seeds 2>/dev/null) || exit 1; \
 	done
 
