@@ -25,7 +25,7 @@ struct meg_gpt_data {
     struct meg_source **src;
     int nsrc, npart;
     struct meg_data_part *part;         /* of all groups, in order */
-    struct meg_gpt_plan *plan;          /* [npart] */
+    struct meg_gpt_index_plan *plan;          /* [npart] */
     struct meg_source **part_src;       /* [npart], borrowed from src */
     struct group group[MEG_SPLITS];
     struct meg_dataset *ds[MEG_SPLITS];
@@ -87,7 +87,7 @@ static int add_part(struct meg_gpt_data *d, int which, struct meg_source *src, d
 {
     const size_t n = (size_t)d->npart + 1;
     struct meg_data_part *p;
-    struct meg_gpt_plan *plan;
+    struct meg_gpt_index_plan *plan;
     int r;
 
     d->part = meg_realloc_array(d->part, n, sizeof *d->part);
@@ -103,7 +103,7 @@ static int add_part(struct meg_gpt_data *d, int which, struct meg_source *src, d
         meg_split_range(&d->split, which, meg_source_elements(src), &p->begin, &p->end);
     p->tokens = meg_source_tokens(src, p->begin, p->end);
     if ((r = check_part(d, p, src, e)) < 0 ||
-        (r = meg_gpt_plan(plan, p->end - p->begin, p->tokens, wanted, &d->how.cut, e)) < 0)
+        (r = meg_gpt_index_plan(plan, p->end - p->begin, p->tokens, wanted, &d->how.cut, e)) < 0)
         return r;
     p->samples = plan->samples;
     p->epochs = plan->epochs;

@@ -8,14 +8,14 @@
 #include "base/mem.h"
 #include "base/mt19937.h"
 
-int meg_gpt_plan(struct meg_gpt_plan *p, int64_t elements, int64_t tokens_per_epoch, int64_t wanted,
+int meg_gpt_index_plan(struct meg_gpt_index_plan *p, int64_t elements, int64_t tokens_per_epoch, int64_t wanted,
                  const struct meg_gpt_cut *cut, struct meg_err *e)
 {
     const int64_t tpe = tokens_per_epoch, t = cut->seq_length, x = cut->extra;
     int64_t need, have;
 
     MEG_ASSERT(tpe > 0 && t > 0 && wanted >= MEG_ONE_EPOCH);
-    *p = (struct meg_gpt_plan){ .elements = elements, .tokens_per_epoch = tpe, .epochs = 1 };
+    *p = (struct meg_gpt_index_plan){ .elements = elements, .tokens_per_epoch = tpe, .epochs = 1 };
     if (wanted != MEG_ONE_EPOCH) {
         if (wanted > (INT64_MAX / 2 - tpe) / t)
             return meg_fail(e, MEG_EFORMAT, "%" PRId64 " samples of %" PRId64 " tokens are more than can "
@@ -35,14 +35,14 @@ int meg_gpt_plan(struct meg_gpt_plan *p, int64_t elements, int64_t tokens_per_ep
     return 0;
 }
 
-void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_plan *p)
+void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_plan *p)
 {
     *x = (struct meg_gpt_index){ .ndocument = p->elements * p->epochs, .nsample = p->samples };
     x->is_sample_wide = x->ndocument > INT32_MAX;
     x->is_shuffle_wide = x->nsample >= (int64_t)UINT32_MAX - 1;
 }
 
-static int32_t *order_elements(const struct meg_gpt_plan *p, int64_t begin, struct meg_mt19937 *rng)
+static int32_t *order_elements(const struct meg_gpt_index_plan *p, int64_t begin, struct meg_mt19937 *rng)
 {
     const int64_t n = p->elements * p->epochs, last = p->is_last_separate ? p->elements : 0;
     int32_t *doc = meg_realloc_array(NULL, (size_t)n, sizeof *doc);
@@ -104,7 +104,7 @@ static void *cut_samples(const struct meg_gpt_index *x, const struct meg_source 
     return at;
 }
 
-static void *order_samples(const struct meg_gpt_index *x, const struct meg_gpt_plan *p,
+static void *order_samples(const struct meg_gpt_index *x, const struct meg_gpt_index_plan *p,
                            struct meg_mt19937 *rng)
 {
     const int64_t n = x->nsample, first = p->is_last_separate ? p->before_last : n;
@@ -126,7 +126,7 @@ static void *order_samples(const struct meg_gpt_index *x, const struct meg_gpt_p
     return order;
 }
 
-void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_plan *p,
+void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_plan *p,
                          const struct meg_source *src, int64_t begin,
                          const struct meg_gpt_cut *cut, uint32_t seed)
 {

@@ -23,7 +23,7 @@ struct meg_gpt_cut {
 };
 
 /* What the arrays will hold: plain arithmetic, nothing allocated. */
-struct meg_gpt_plan {
+struct meg_gpt_index_plan {
     int64_t elements;                   /* of one epoch */
     int64_t tokens_per_epoch, epochs;
     int64_t samples;                    /* what the tokens of all epochs give: often more than wanted */
@@ -32,10 +32,10 @@ struct meg_gpt_plan {
 };
 
 /*
- * meg_gpt_plan - epochs and samples for wanted samples (or MEG_ONE_EPOCH)
+ * meg_gpt_index_plan - epochs and samples for wanted samples (or MEG_ONE_EPOCH)
  * tokens_per_epoch > 0.  MEG_EFORMAT when the numbers pass 2^62.
  */
-int meg_gpt_plan(struct meg_gpt_plan *p, int64_t elements, int64_t tokens_per_epoch, int64_t wanted,
+int meg_gpt_index_plan(struct meg_gpt_index_plan *p, int64_t elements, int64_t tokens_per_epoch, int64_t wanted,
                  const struct meg_gpt_cut *cut, struct meg_err *e);
 
 /* The arrays, each in the narrowest type that Megatron's files give it. */
@@ -63,14 +63,14 @@ static inline void meg_gpt_index_start(const struct meg_gpt_index *x, int64_t sa
 }
 
 /* Sizes and types of the arrays of a plan; the arrays themselves are left NULL. */
-void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_plan *p);
+void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_plan *p);
 
 /*
  * meg_gpt_index_build - the arrays for elements [begin, begin + p->elements) of src
  *   seed  of numpy's RandomState, in [0, 2^32)
  * x is meg_gpt_index_free'd by the caller.  Cannot fail.
  */
-void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_plan *p,
+void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_plan *p,
                          const struct meg_source *src, int64_t begin,
                          const struct meg_gpt_cut *cut, uint32_t seed);
 void meg_gpt_index_free(struct meg_gpt_index *x);

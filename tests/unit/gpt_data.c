@@ -453,7 +453,7 @@ static void golden_samples(void **state)
             .eod_mask_loss = get_int(c, "eod_mask_loss") } };
         struct meg_source *src;
         struct meg_split split;
-        struct meg_gpt_plan p;
+        struct meg_gpt_index_plan p;
         struct meg_err e;
         struct row r;
         int64_t begin, end;
@@ -461,7 +461,7 @@ static void golden_samples(void **state)
         assert_int_equal(meg_source_open(&src, "tiny_text_document", &e), 0);
         assert_int_equal(meg_split_parse(&split, get_str(c, "split"), &e), 0);
         meg_split_range(&split, strcmp(which, "valid") == 0 ? MEG_VALID : MEG_TRAIN, meg_source_elements(src), &begin, &end);
-        assert_int_equal(meg_gpt_plan(&p, end - begin, meg_source_tokens(src, begin, end), get_int(c, "num_samples"),
+        assert_int_equal(meg_gpt_index_plan(&p, end - begin, meg_source_tokens(src, begin, end), get_int(c, "num_samples"),
                                       &ds.how.cut, &e), 0);
         meg_gpt_index_build(&ds.index, &p, src, begin, &ds.how.cut, (uint32_t)get_int(c, "seed"));
         ds.src = src;

@@ -7,23 +7,23 @@
 static void epochs_follow_the_samples_wanted(void **state)
 {
     const struct meg_gpt_cut cut = { 10, 1, false };
-    struct meg_gpt_plan p;
+    struct meg_gpt_index_plan p;
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(meg_gpt_plan(&p, 5, 101, MEG_ONE_EPOCH, &cut, &e), 0);
+    assert_int_equal(meg_gpt_index_plan(&p, 5, 101, MEG_ONE_EPOCH, &cut, &e), 0);
     assert_true(p.epochs == 1 && p.samples == 10);
-    assert_int_equal(meg_gpt_plan(&p, 5, 101, 10, &cut, &e), 0);
+    assert_int_equal(meg_gpt_index_plan(&p, 5, 101, 10, &cut, &e), 0);
     assert_true(p.epochs == 1);
     /* 8 of 10 more are wanted: at 80% the last epoch is mixed with the others */
-    assert_int_equal(meg_gpt_plan(&p, 5, 101, 18, &cut, &e), 0);
+    assert_int_equal(meg_gpt_index_plan(&p, 5, 101, 18, &cut, &e), 0);
     assert_true(p.epochs == 2 && p.samples == 20 && !p.is_last_separate);
-    assert_int_equal(meg_gpt_plan(&p, 5, 101, 17, &cut, &e), 0);
+    assert_int_equal(meg_gpt_index_plan(&p, 5, 101, 17, &cut, &e), 0);
     assert_true(p.epochs == 2 && p.is_last_separate && p.before_last == 10);
     /* fewer tokens than a sample has, and no loop however many samples are wanted */
-    assert_int_equal(meg_gpt_plan(&p, 1, 1, 1000000000000, &cut, &e), 0);
+    assert_int_equal(meg_gpt_index_plan(&p, 1, 1, 1000000000000, &cut, &e), 0);
     assert_true(p.epochs == 10000000000001);
-    assert_int_equal(meg_gpt_plan(&p, 1, 1, INT64_MAX / 2, &cut, &e), MEG_EFORMAT);
+    assert_int_equal(meg_gpt_index_plan(&p, 1, 1, INT64_MAX / 2, &cut, &e), MEG_EFORMAT);
 }
 
 static void samples_cover_the_stream_once(void **state)
@@ -31,7 +31,7 @@ static void samples_cover_the_stream_once(void **state)
     const int length[] = { 7, 1, 12, 3, 30, 2, 9 };     /* 64 tokens */
     const struct meg_gpt_cut cut = { 5, 1, false };
     struct meg_source *src;
-    struct meg_gpt_plan p;
+    struct meg_gpt_index_plan p;
     struct meg_gpt_index x;
     struct meg_err e;
     int64_t at = 0, k = 0, off = 0;
@@ -40,7 +40,7 @@ static void samples_cover_the_stream_once(void **state)
     (void)state;
     make_dataset("walk", length, 7);
     assert_int_equal(meg_source_open(&src, "walk", &e), 0);
-    assert_int_equal(meg_gpt_plan(&p, 7, 64, MEG_ONE_EPOCH, &cut, &e), 0);
+    assert_int_equal(meg_gpt_index_plan(&p, 7, 64, MEG_ONE_EPOCH, &cut, &e), 0);
     assert_int_equal(p.samples, 12);
     meg_gpt_index_build(&x, &p, src, 0, &cut, 1234);
     for (int64_t s = 0; s <= x.nsample; s++) {
@@ -93,7 +93,7 @@ static void golden_arrays(void **state)
             !get_int(c, "drop_last_partial_validation_sequence") && strcmp(which, "valid") == 0 };
         struct meg_source *src;
         struct meg_split split;
-        struct meg_gpt_plan p;
+        struct meg_gpt_index_plan p;
         struct meg_gpt_index x;
         struct meg_err e;
         int64_t begin, end;
@@ -106,7 +106,7 @@ static void golden_arrays(void **state)
         meg_split_range(&split, w, meg_source_elements(src), &begin, &end);
         assert_int_equal(begin, int_at(json_object_get(c, "document_range"), 0));
         assert_int_equal(end, int_at(json_object_get(c, "document_range"), 1));
-        assert_int_equal(meg_gpt_plan(&p, end - begin, meg_source_tokens(src, begin, end),
+        assert_int_equal(meg_gpt_index_plan(&p, end - begin, meg_source_tokens(src, begin, end),
                                       json_is_null(wanted) ? MEG_ONE_EPOCH : json_integer_value(wanted), &cut,
                                       &e), 0);
         assert_int_equal(p.tokens_per_epoch, get_int(c, "tokens_per_epoch"));
