@@ -1,0 +1,155 @@
+/*
+ * Checkpoints: a model, its optimizer state and what the run knew, in a folder that is there whole
+ * or not at all.  meg-ckpt(5) describes the files.
+ *
+ *     SAVE/latest_checkpointed_iteration.txt      iteration of the newest, or "release"
+ *     SAVE/iter_0000100/                          one checkpoint
+ *         model-*.safetensors                     weights, whole global tensors, a file a section
+ *         optim-*.safetensors                     optimizer state, the same
+ *         model.safetensors.index.json            tensor -> file, as Hugging Face's
+ *         vocab.json merges.txt                   the tokenizer's files, where it has any
+ *         state.json                              options, iteration, the run's own state
+ *         manifest.json                           place and checksums of all of the above; written last
+ *     SAVE/release/                               the same without optimizer state: converted weights
+ *     SAVE/done                                   the last iteration of the run is saved
+ *
+ * What can be loaded besides is a Hugging Face folder: config.json and its safetensors files.
+ */
+#ifndef MEG_CKPT_CKPT_H
+#define MEG_CKPT_CKPT_H
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/opt.h"
+#include "model/gpt.h"
+#include "text/tokenizer.h"
+
+MEG_BEGIN_DECLS
+
+/* One kind of optimizer state: [params->flat] f32, laid out as the weights. */
+struct meg_ckpt_slot {
+    const char *name;              /* exp_avg, exp_avg_sq, momentum_buffer */
+    float *p;
+};
+
+/*
+ * The tokenizer's files, read when a run begins: a save must not depend on files that others may
+ * have moved since.  Starts as { 0 }.  MEG_ENOENT or MEG_EIO when one cannot be read.
+ */
+struct meg_ckpt_tokenizer {
+    struct meg_str vocab, merges;  /* s NULL: there is none */
+    int32_t eod;                   /* id that ends a document, or -1 */
+};
+int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c,
+                            const struct meg_tokenizer *tok, struct meg_err *e);
+void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
+
+/* ---- saving ------------------------------------------------------------------------------------- */
+
+/* What is saved; all of it borrowed for the call. */
+struct meg_ckpt_save {
+    const char *dir;                         /* SAVE; made where missing */
+    int64_t iteration;                       /* MEG_CKPT_RELEASE: weights that begin a run */
+    const struct meg_optgroup *groups;       /* the options; their dump is kept */
+    const struct meg_gpt_conf *model;        /* checked */
+    const struct meg_params *params;
+    const float *w;                          /* [params->flat] f32 host memory */
+    const struct meg_ckpt_slot *slot;        /* nslots of them */
+    int nslots;
+    const struct meg_ckpt_tokenizer *tok;    /* NULL: none is kept */
+    const json_t *state;                     /* the run's own state, an object; NULL: none */
+    int64_t keep_last;                       /* remove older checkpoints but this many; 0: keep all */
+    int64_t loaded;                          /* iteration that this run began with and keeps, or -1 */
+};
+enum { MEG_CKPT_RELEASE = -1 };
+
+/*
+ * Write SAVE/iter_NNNNNNN and make it the latest.  Until the tracker is renamed into place a reader
+ * finds the checkpoint before this one, whatever goes wrong; one of the same iteration is replaced.
+ * Remains of a killed save are removed first.  The bytes of the tensor files depend on nothing but
+ * the state.  MEG_EIO, and nothing under a final name, where a write fails.  A failure to remove an
+ * older checkpoint is only warned of.
+ */
+int meg_ckpt_save(const struct meg_ckpt_save *s, struct meg_err *e);
+
+/* SAVE/done is there from now on, or is not. */
+int meg_ckpt_mark_done(const char *dir, bool is_done, struct meg_err *e);
+
+/* Bytes of files that meg_ckpt_save writes for tensors of this model: the size of a checkpoint but
+ * for a few kilobytes. */
+int64_t meg_ckpt_nbytes(const struct meg_params *p, int nslots);
+
+/* ---- loading ------------------------------------------------------------------------------------ */
+
+struct meg_ckpt;
+
+/* Whether dir has anything to load: a tracker, a checkpoint's manifest, or a config.json. */
+bool meg_ckpt_exists(const char *dir);
+
+/*
+ * meg_ckpt_open - a checkpoint, its small files read and checked
+ *   dir   a SAVE folder, one SAVE/iter_NNNNNNN, or a Hugging Face folder
+ *   step  the iteration wanted, or MEG_UNSET: the one in the tracker
+ * MEG_ENOENT when there is none, MEG_EFORMAT when a file is damaged or foreign, MEG_EUSAGE for a
+ * step where there is nothing to choose from.
+ */
+int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e);
+void meg_ckpt_close(struct meg_ckpt *c);
+
+const char *meg_ckpt_path(const struct meg_ckpt *c);       /* the folder that holds the weights */
+bool meg_ckpt_is_native(const struct meg_ckpt *c);         /* no: it is Hugging Face's */
+int64_t meg_ckpt_iteration(const struct meg_ckpt *c);      /* MEG_CKPT_RELEASE: weights only */
+const json_t *meg_ckpt_state(const struct meg_ckpt *c);    /* what the run saved; NULL: nothing */
+int32_t meg_ckpt_eod(const struct meg_ckpt *c);            /* id that ends a document, or -1 */
+int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c);     /* true rows of the word embedding */
+
+/* The options it was saved with, as meg_opt_apply reads them; of a Hugging Face folder the model's. */
+const char *meg_ckpt_options(const struct meg_ckpt *c);
+
+/* Its model: every setting, vocabulary included, and checked. */
+int meg_ckpt_gpt_conf(const struct meg_ckpt *c, struct meg_gpt_conf *out, struct meg_err *e);
+
+/*
+ * Its tokenizer, from the files it keeps; strings belong to c.  Fields that are set already stay, and
+ * with a type set nothing changes.  type stays NULL where it has none.
+ */
+void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok);
+
+/*
+ * Whether a run with this (checked) configuration can take the weights: MEG_EUSAGE names every
+ * option that changes a tensor's shape, or which tensors there are, with both values.
+ */
+int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model, struct meg_err *e);
+
+/*
+ * meg_ckpt_load_params - the weights, checksums verified, f16 and bf16 widened
+ *   w  [p->flat] f32 out; gaps are left as they are
+ * MEG_EFORMAT with all tensors that are missing, unknown or of another shape or type in one message,
+ * or with file, tensor and place of the bytes that do not match their checksum; w is then undefined.
+ */
+int meg_ckpt_load_params(const struct meg_ckpt *c, const struct meg_params *p, float *w, struct meg_err *e);
+
+/* The same for optimizer state; where it has none, the message says with which options to go on. */
+int meg_ckpt_load_slots(const struct meg_ckpt *c, const struct meg_params *p,
+                        const struct meg_ckpt_slot *slot, int nslots, struct meg_err *e);
+
+/* ---- other formats ------------------------------------------------------------------------------ */
+
+/*
+ * Write a Hugging Face folder: config.json, model.safetensors and the tokenizer's files, in a folder
+ * that is made and renamed into place.  MEG_EUSAGE for a model that Hugging Face's GPT-2 cannot express.
+ * Of s are used: dir (which must not exist), model, params, w, tok.
+ */
+int meg_ckpt_export_hf(const struct meg_ckpt_save *s, struct meg_err *e);
+
+/*
+ * What meg-convert --info prints, as one JSON object: format, path, iteration, parameters, options,
+ * and the tensors with shape, type, bytes and file.  The caller gives it back.
+ */
+json_t *meg_ckpt_describe(const struct meg_ckpt *c);
+
+/* Read every byte that has a checksum and compare; errors as of meg_ckpt_load_params. */
+int meg_ckpt_verify(const struct meg_ckpt *c, struct meg_err *e);
+
+MEG_END_DECLS
+#endif
