@@ -1,0 +1,187 @@
+#include "infer/sample.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+#include "base/mem.h"
+#include "base/philox.h"
+
+const struct meg_opt meg_sampling_opts[] = {
+    { "greedy", 0, MEG_BOOL(struct meg_sampling, greedy), NULL, "no", "always take the likeliest token" },
+    { "temperature", 0, MEG_F64(struct meg_sampling, temperature), "T", "1.0",
+      "divide logits by T; 0 is greedy" },
+    { "top_k", 0, MEG_I64(struct meg_sampling, top_k), "K", "0",
+      "draw from the K likeliest tokens; 0 is off, 1 is greedy" },
+    { "top_p", 0, MEG_F64(struct meg_sampling, top_p), "P", "0.0",
+      "draw from the likeliest tokens that hold P of the probability; 0 is off" },
+    { "seed", 0, MEG_I64(struct meg_sampling, seed), "N", "1234", "of the draws; -1 takes one from the machine" },
+    MEG_ALIAS("random-seed", "seed"),
+    { 0 }
+};
+
+int meg_sampling_check(struct meg_sampling *c, int64_t drawable, struct meg_err *e)
+{
+    uint32_t seed;
+
+    if (!(c->temperature >= 0 && c->temperature <= 100))
+        return meg_fail(e, MEG_EUSAGE, "--temperature %g: it must be from 0 (greedy) to 100", c->temperature);
+    if (c->top_k < 0 || c->top_k > drawable)
+        return meg_fail(e, MEG_EUSAGE, "--top_k %lld: it must be from 0 to %lld, the size of the vocabulary",
+                        (long long)c->top_k, (long long)drawable);
+    if (!(c->top_p >= 0 && c->top_p <= 1))
+        return meg_fail(e, MEG_EUSAGE, "--top_p %g: it must be from 0 to 1", c->top_p);
+    if (c->top_k > 0 && c->top_p > 0)
+        return meg_fail(e, MEG_EUSAGE, "--top_k %lld and --top_p %g: give one of them", (long long)c->top_k, c->top_p);
+    if (c->greedy && (c->top_k > 1 || c->top_p > 0))
+        return meg_fail(e, MEG_EUSAGE, "--greedy draws nothing: --top_k and --top_p have no meaning beside it");
+    if (c->seed < -1 || c->seed > UINT32_MAX)
+        return meg_fail(e, MEG_EUSAGE, "--seed %lld: it must be from 0 to %lu, or -1", (long long)c->seed,
+                        (unsigned long)UINT32_MAX);
+    if (c->top_k == 1 || c->temperature == 0)
+        c->greedy = true;
+    if (c->seed == -1) {
+        if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
+            return meg_fail_errno(e, "--seed -1");
+        c->seed = seed;
+    }
+    return MEG_OK;
+}
+
+void meg_sampler_init(struct meg_sampler *s, const struct meg_sampling *conf, int64_t v, int64_t drawable)
+{
+    s->conf = *conf;
+    s->v = v;
+    s->drawable = drawable;
+    s->n = 0;
+    s->id = meg_new((size_t)drawable * sizeof *s->id);
+    s->p = meg_new((size_t)drawable * sizeof *s->p);
+    s->heap = meg_new((size_t)drawable * sizeof *s->heap);
+}
+
+void meg_sampler_free(struct meg_sampler *s)
+{
+    free(s->id);
+    free(s->p);
+    free(s->heap);
+}
+
+static bool is_better(const float *logits, int32_t a, int32_t b)
+{
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+}
+
+/* Let the entry at i of heap [n] sink to its place; the best is at 0. */
+static void sink(int32_t *heap, int64_t n, int64_t i, const float *logits)
+{
+    int32_t x = heap[i];
+    int64_t child;
+
+    for (; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && is_better(logits, heap[child + 1], heap[child]))
+            child++;
+        if (is_better(logits, x, heap[child]))
+            break;
+        heap[i] = heap[child];
+    }
+    heap[i] = x;
+}
+
+static int32_t largest(const float *logits, int64_t v)
+{
+    int32_t best = 0, i;
+
+    for (i = 1; i < v; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return best;
+}
+
+double meg_logsumexp(const float *logits, int64_t v)
+{
+    double m = logits[largest(logits, v)], sum = 0;
+    int64_t i;
+
+    for (i = 0; i < v; i++)
+        sum += exp(logits[i] - m);
+    return m + log(sum);
+}
+
+/* A filter rarely keeps more than a few ids, so they leave a heap one by one and nothing is sorted. */
+static void keep_best(struct meg_sampler *s, const float *logits, double max, double total)
+{
+    const struct meg_sampling *c = &s->conf;
+    int32_t *heap = s->heap, best;
+    int64_t i, left = s->drawable;
+    double mass = 0;
+
+    for (i = 0; i < left; i++)
+        heap[i] = (int32_t)i;
+    for (i = left / 2; i-- > 0;)
+        sink(heap, left, i, logits);
+    for (s->n = 0; left > 0; s->n++) {
+        best = heap[0];
+        if (c->top_k > 1 && s->n >= c->top_k && logits[best] < logits[s->id[s->n - 1]])
+            break;
+        if (c->top_p > 0 && s->n > 0 && mass / total > c->top_p)
+            break;
+        s->id[s->n] = best;
+        s->p[s->n] = exp((logits[best] - max) / c->temperature);
+        mass += s->p[s->n];
+        heap[0] = heap[--left];
+        sink(heap, left, 0, logits);
+    }
+    for (i = 0; i < s->n; i++)
+        s->p[i] /= mass;
+}
+
+void meg_sampler_keep(struct meg_sampler *s, const float *logits)
+{
+    double max = logits[largest(logits, s->drawable)], total = 0;
+    int64_t i;
+
+    for (i = 0; i < s->drawable; i++) {
+        s->id[i] = (int32_t)i;
+        s->p[i] = exp((logits[i] - max) / s->conf.temperature);
+        total += s->p[i];
+    }
+    if (s->conf.top_k > 1 || (s->conf.top_p > 0 && s->conf.top_p < 1)) {
+        keep_best(s, logits, max, total);
+        return;
+    }
+    s->n = s->drawable;
+    for (i = 0; i < s->n; i++)
+        s->p[i] /= total;
+}
+
+static int32_t draw(const struct meg_sampler *s, double u)
+{
+    double sum = 0;
+    int64_t i, last = 0;
+
+    for (i = 0; i < s->n; i++) {
+        if (s->p[i] == 0)
+            continue;
+        last = i;
+        if ((sum += s->p[i]) >= u)
+            break;
+    }
+    return s->id[last];
+}
+
+int32_t meg_sample(struct meg_sampler *s, const float *logits, int64_t prompt, int64_t step, double *logprob)
+{
+    double lse = meg_logsumexp(logits, s->v);
+    int32_t best = largest(logits, s->drawable), id;
+
+    if (!isfinite(lse) || !isfinite(logits[best]))
+        return -1;
+    if (s->conf.greedy) {
+        id = best;
+    } else {
+        meg_sampler_keep(s, logits);
+        id = draw(s, meg_philox_sampling((uint32_t)s->conf.seed, (uint32_t)step, prompt));
+    }
+    *logprob = logits[id] - lse;
+    return id;
+}

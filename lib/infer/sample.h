@@ -1,0 +1,65 @@
+/*
+ * sample.h - choosing the next token from the logits of the last one.
+ *
+ * Megatron's rule: x = logits / temperature; top-k keeps what is not below the k-th largest (ties
+ * with it stay); top-p goes through x from the largest down and keeps an entry while the softmax
+ * mass before it is at most p (the one that crosses p stays, the first always does; equal entries
+ * count in the order of their ids); then one is drawn from the softmax of what is kept.  Greedy is
+ * the largest logit, the lowest id of equals.
+ */
+#ifndef MEG_INFER_SAMPLE_H
+#define MEG_INFER_SAMPLE_H
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/opt.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_sampling {
+    bool greedy;
+    double temperature;
+    int64_t top_k;               /* 0: off, 1: greedy */
+    double top_p;                /* 0: off */
+    int64_t seed;                /* -1: from the machine */
+};
+extern const struct meg_opt meg_sampling_opts[];
+
+/*
+ * Refuse what breaks a rule (MEG_EUSAGE), top-k above the ids that may be drawn among it; settle
+ * greedy, and a seed of -1.
+ */
+int meg_sampling_check(struct meg_sampling *c, int64_t drawable, struct meg_err *e);
+
+/* What is left to draw from, best first where a filter is on, else by id. */
+struct meg_sampler {
+    struct meg_sampling conf;
+    int64_t v, drawable;         /* logits of a row; those that may be drawn: ids below it */
+    int64_t n;                   /* ids kept */
+    int32_t *id;                 /* [drawable] */
+    double *p;                   /* [drawable] probabilities of id[0..n), sum 1 */
+    int32_t *heap;               /* [drawable] scratch */
+};
+/* conf has been checked; 1 <= drawable <= v. */
+void meg_sampler_init(struct meg_sampler *s, const struct meg_sampling *conf, int64_t v, int64_t drawable);
+void meg_sampler_free(struct meg_sampler *s);
+
+/* Fill n, id and p from logits [v], which are numbers, one of those that may be drawn finite. */
+void meg_sampler_keep(struct meg_sampler *s, const float *logits);
+
+/*
+ * meg_sample - the id that follows, and *logprob = log softmax(logits)[id] in nats, of the logits
+ * as they are, whatever was drawn from.
+ *   logits  [v]
+ * The draw is a function of (seed, prompt, step) alone: u = meg_philox_sampling of them, in (0,1], and
+ * the first kept entry at which the running sum of p reaches u (base/philox.h).
+ * -1 when a logit is not a number or none that may be drawn is finite.
+ */
+int32_t meg_sample(struct meg_sampler *s, const float *logits, int64_t prompt, int64_t step, double *logprob);
+
+/* -log softmax(logits)[id] is meg_logsumexp(logits) - logits[id]; NaN when a logit is NaN. */
+double meg_logsumexp(const float *logits, int64_t v);
+
+MEG_END_DECLS
+#endif

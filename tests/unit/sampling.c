@@ -1,0 +1,267 @@
+/* infer/sample.h: what is kept, what is drawn, and what is refused. */
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "infer/sample.h"
+
+static const struct meg_sampling plain = { .temperature = 1, .seed = 1234 };
+
+static void keep(struct meg_sampler *s, struct meg_sampling conf, const float *logits, int64_t v)
+{
+    struct meg_err e;
+
+    assert_int_equal(meg_sampling_check(&conf, v, &e), MEG_OK);
+    meg_sampler_init(s, &conf, v, v);
+    meg_sampler_keep(s, logits);
+}
+
+static void temperature_divides_the_logits(void **state)
+{
+    const float logits[3] = { 0, logf(4), 0 };
+    struct meg_sampling conf = plain;
+    struct meg_sampler s;
+
+    (void)state;
+    conf.temperature = 2;                             /* weights 1 : sqrt(4) : 1 */
+    keep(&s, conf, logits, 3);
+    assert_int_equal(s.n, 3);
+    assert_true(fabs(s.p[0] - 0.25) < 1e-7 && fabs(s.p[1] - 0.5) < 1e-7 && fabs(s.p[2] - 0.25) < 1e-7);
+    meg_sampler_free(&s);
+}
+
+static void ties_with_the_kth_stay(void **state)
+{
+    const float logits[6] = { 1, 0, 2, 1, 1, -1 };
+    struct meg_sampling conf = plain;
+    struct meg_sampler s;
+
+    (void)state;
+    conf.top_k = 2;
+    keep(&s, conf, logits, 6);
+    assert_int_equal(s.n, 4);
+    assert_int_equal(s.id[0], 2);
+    assert_int_equal(s.id[1], 0);
+    assert_int_equal(s.id[2], 3);
+    assert_int_equal(s.id[3], 4);
+    meg_sampler_free(&s);
+}
+
+static void top_p_keeps_what_crosses_it(void **state)
+{
+    const float logits[4] = { logf(.1f), logf(.3f), logf(.5f), logf(.1f) };
+    const double p[] = { .0001, .4, .6, .85, .95, 1 };
+    const int64_t n[] = { 1, 1, 2, 3, 4, 4 };
+    struct meg_sampling conf = plain;
+    struct meg_sampler s;
+
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        conf.top_p = p[i];
+        keep(&s, conf, logits, 4);
+        assert_int_equal(s.n, n[i]);
+        meg_sampler_free(&s);
+    }
+    conf.top_p = .85;                                 /* of the two equal ones the lower id */
+    keep(&s, conf, logits, 4);
+    assert_int_equal(s.id[2], 0);
+    assert_true(fabs(s.p[0] - .5 / .9) < 1e-6);
+    meg_sampler_free(&s);
+}
+
+static void ids_past_the_tokenizer_are_not_drawn(void **state)
+{
+    const float logits[4] = { 0, 1, 9, 9 };
+    struct meg_sampling conf = plain;
+    struct meg_sampler s;
+    double logprob;
+
+    (void)state;
+    meg_sampler_init(&s, &conf, 4, 2);
+    for (int i = 0; i < 1000; i++)
+        assert_in_range(meg_sample(&s, logits, i, 0, &logprob), 0, 1);
+    meg_sampler_free(&s);
+    conf.greedy = true;
+    meg_sampler_init(&s, &conf, 4, 2);
+    assert_int_equal(meg_sample(&s, logits, 0, 0, &logprob), 1);
+    assert_true(fabs(logprob - (1 - log(1 + exp(1) + 2 * exp(9)))) < 1e-9);
+    meg_sampler_free(&s);
+}
+
+static void greedy_takes_the_lowest_of_equals(void **state)
+{
+    const float logits[5] = { -1, 3, 0, 3, 2 };
+    struct meg_sampling conf = plain;
+    struct meg_sampler s;
+    struct meg_err e;
+    double logprob;
+
+    (void)state;
+    conf.top_k = 1;
+    assert_int_equal(meg_sampling_check(&conf, 5, &e), MEG_OK);
+    assert_true(conf.greedy);
+    meg_sampler_init(&s, &conf, 5, 5);
+    assert_int_equal(meg_sample(&s, logits, 0, 0, &logprob), 1);
+    assert_true(fabs(logprob + log(2 + exp(-4) + exp(-3) + exp(-1))) < 1e-12);
+    meg_sampler_free(&s);
+}
+
+/* u from a Philox4x32-10 written in Python; with 16 equal weights the id is ceil(16 u) - 1. */
+static void draws_are_a_function_of_seed_prompt_and_step(void **state)
+{
+    static const struct { int64_t seed, prompt, step; int32_t id; } want[] = {
+        { 1234, 0, 0, 1 },                /* u = 0.09979715418189705 */
+        { 1234, 0, 1, 6 },                /* 0.423954218012063 */
+        { 1234, 1, 0, 15 },               /* 0.9619164366288904 */
+        { 7, INT64_C(1) << 33, 5, 3 },    /* 0.2195527714339982 */
+        { 0, 3, 2, 12 },                  /* 0.7989593267423281 */
+        { 4294967295, 2, 9, 4 },          /* 0.27010798313969786 */
+    };
+    const float logits[16] = { 0 };
+    double logprob;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        struct meg_sampling conf = plain;
+        struct meg_sampler s;
+        conf.seed = want[i].seed;
+        meg_sampler_init(&s, &conf, 16, 16);
+        assert_int_equal(meg_sample(&s, logits, want[i].prompt, want[i].step, &logprob), want[i].id);
+        assert_true(fabs(logprob + log(16)) < 1e-12);
+        meg_sampler_free(&s);
+    }
+}
+
+/* Counts of 100,000 draws within five standard deviations of n p, for the plain softmax and both filters. */
+static void draws_follow_the_distribution(void **state)
+{
+    enum { V = 8, N = 100000 };
+    const float logits[V] = { 1.5f, -2, .3f, .9f, -INFINITY, 1.1f, -.4f, 0 };
+    struct meg_sampling conf[3] = { plain, plain, plain };
+
+    (void)state;
+    conf[1].top_k = 3;
+    conf[2].top_p = .8;
+    conf[2].temperature = 1.7;
+    for (int k = 0; k < 3; k++) {
+        struct meg_sampler s;
+        double p[V] = { 0 }, sum = 0, logprob;
+        int64_t count[V] = { 0 };
+        keep(&s, conf[k], logits, V);
+        for (int64_t i = 0; i < s.n; i++)
+            sum += p[s.id[i]] = s.p[i];
+        assert_true(fabs(sum - 1) < 1e-12);
+        for (int64_t i = 0; i < N; i++)
+            count[meg_sample(&s, logits, i, 3, &logprob)]++;
+        for (int i = 0; i < V; i++) {
+            double sd = sqrt(N * p[i] * (1 - p[i]));
+            if (p[i] == 0)
+                assert_int_equal(count[i], 0);
+            else
+                assert_true(fabs((double)count[i] - N * p[i]) < 5 * sd);
+        }
+        meg_sampler_free(&s);
+    }
+}
+
+static void what_is_not_a_number_is_seen(void **state)
+{
+    struct meg_sampler s;
+    double logprob;
+
+    (void)state;
+    meg_sampler_init(&s, &plain, 3, 3);
+    assert_int_equal(meg_sample(&s, (float[3]){ 0, NAN, 1 }, 0, 0, &logprob), -1);
+    assert_int_equal(meg_sample(&s, (float[3]){ NAN, 0, 1 }, 0, 0, &logprob), -1);
+    assert_int_equal(meg_sample(&s, (float[3]){ 0, INFINITY, 1 }, 0, 0, &logprob), -1);
+    assert_int_equal(meg_sample(&s, (float[3]){ -INFINITY, -INFINITY, -INFINITY }, 0, 0, &logprob), -1);
+    assert_int_equal(meg_sample(&s, (float[3]){ -INFINITY, 2, -INFINITY }, 0, 0, &logprob), 1);
+    meg_sampler_free(&s);
+}
+
+static void rules_are_held(void **state)
+{
+    static const struct meg_sampling bad[] = {
+        { .temperature = -1 }, { .temperature = NAN }, { .temperature = 101 },
+        { .temperature = 1, .top_k = -1 }, { .temperature = 1, .top_k = 11 },
+        { .temperature = 1, .top_p = 1.5 }, { .temperature = 1, .top_p = NAN },
+        { .temperature = 1, .top_p = .5, .top_k = 5 }, { .temperature = 1, .top_p = .5, .top_k = 1 },
+        { .temperature = 1, .top_p = .5, .greedy = true },
+        { .temperature = 1, .seed = -2 }, { .temperature = 1, .seed = INT64_C(1) << 32 },
+    };
+    struct meg_sampling c = { .temperature = 1, .seed = -1 };
+    struct meg_err e;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct meg_sampling conf = bad[i];
+        assert_int_equal(meg_sampling_check(&conf, 10, &e), MEG_EUSAGE);
+    }
+    assert_int_equal(meg_sampling_check(&c, 10, &e), MEG_OK);
+    assert_true(c.seed >= 0);
+}
+
+/* golden/schedules/sampling.json: ids kept and their probabilities, from Megatron's own functions. */
+static void equals_megatron(void **state)
+{
+    const char *shared = getenv("MEG_SHARED");
+    char path[4096];
+    json_t *root, *x;
+    size_t i;
+
+    (void)state;
+    if (!shared) {
+        print_message("MEG_SHARED is not set\n");
+        skip();
+    }
+    snprintf(path, sizeof path, "%s/golden/schedules/sampling.json", shared);
+    assert_non_null(root = json_load_file(path, 0, NULL));
+    assert_true(json_array_size(root) > 0);
+    json_array_foreach(root, i, x) {
+        const json_t *in = json_object_get(x, "logits"), *kept = json_object_get(x, "kept");
+        const json_t *p = json_object_get(x, "probs");
+        int64_t v = (int64_t)json_array_size(in), n = 0;
+        struct meg_sampling conf = plain;
+        struct meg_sampler s;
+        float logits[64];
+        bool is_kept[64] = { false };
+        assert_in_range(v, 1, 64);
+        for (int64_t j = 0; j < v; j++)
+            logits[j] = (float)json_number_value(json_array_get(in, (size_t)j));
+        conf.temperature = json_number_value(json_object_get(x, "temperature"));
+        conf.top_k = json_integer_value(json_object_get(x, "top_k"));
+        conf.top_p = json_number_value(json_object_get(x, "top_p"));
+        keep(&s, conf, logits, v);
+        for (int64_t j = 0; j < s.n; j++) {
+            is_kept[s.id[j]] = true;
+            assert_true(fabs(s.p[j] - json_number_value(json_array_get(p, (size_t)s.id[j]))) < 1e-6);
+        }
+        for (size_t j = 0; j < json_array_size(kept); j++, n++)
+            assert_true(is_kept[json_integer_value(json_array_get(kept, j))]);
+        assert_int_equal(s.n, n);
+        meg_sampler_free(&s);
+    }
+    json_decref(root);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(temperature_divides_the_logits),
+        cmocka_unit_test(ties_with_the_kth_stay),
+        cmocka_unit_test(top_p_keeps_what_crosses_it),
+        cmocka_unit_test(ids_past_the_tokenizer_are_not_drawn),
+        cmocka_unit_test(greedy_takes_the_lowest_of_equals),
+        cmocka_unit_test(draws_are_a_function_of_seed_prompt_and_step),
+        cmocka_unit_test(draws_follow_the_distribution),
+        cmocka_unit_test(what_is_not_a_number_is_seen),
+        cmocka_unit_test(rules_are_held),
+        cmocka_unit_test(equals_megatron),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
