@@ -1,0 +1,37 @@
+#include "eval/score.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+void meg_scorer_init(struct meg_scorer *s, struct meg_gpt *g)
+{
+    int64_t i;
+
+    s->g = g;
+    s->position = meg_new((size_t)g->run.s * sizeof *s->position);
+    for (i = 0; i < g->run.s; i++)
+        s->position[i] = (int32_t)i;
+}
+
+void meg_scorer_free(struct meg_scorer *s)
+{
+    free(s->position);
+}
+
+int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_err *e)
+{
+    const struct meg_gpt_batch x = { .s = n - 1, .b = 1, .tokens = ids, .labels = ids + 1, .position = s->position };
+    int64_t i;
+
+    MEG_ASSERT(n >= 2 && n - 1 <= s->g->run.s);
+    meg_gpt_loss(s->g, &x, logprob);
+    for (i = 0; i < n - 1; i++) {
+        if (!isfinite(logprob[i]))
+            return meg_fail(e, MEG_EFAIL, "the log-probability of token %lld is %f: are the model's weights finite?",
+                            (long long)i + 1, (double)-logprob[i]);
+        logprob[i] = -logprob[i];
+    }
+    return MEG_OK;
+}

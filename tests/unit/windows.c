@@ -1,0 +1,73 @@
+/* eval/windows.h: every target once, and Megatron's windows. */
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "eval/windows.h"
+
+static void every_target_is_scored_once(void **state)
+{
+    (void)state;
+    for (int64_t tokens = 1; tokens < 60; tokens++)
+        for (int64_t s = 1; s < 20; s++)
+            for (int64_t stride = 1; stride <= s; stride++) {
+                int64_t next = 1;             /* token whose turn it is to be a target */
+                for (int64_t i = 0; i < meg_windows(tokens, stride); i++) {
+                    struct meg_window w = meg_window_at(tokens, s, stride, i);
+                    assert_int_equal(w.start, i * stride);
+                    assert_in_range(w.ntok, 1, s + 1);
+                    assert_true(w.start + w.ntok <= tokens);
+                    if (w.scored > 0) {
+                        assert_int_equal(w.start + w.first + 1, next);
+                        assert_true(w.first + w.scored < w.ntok);
+                        next += w.scored;
+                    }
+                }
+                assert_int_equal(next, tokens);
+            }
+}
+
+static void equals_megatron(void **state)
+{
+    const char *shared = getenv("MEG_SHARED");
+    char path[4096];
+    json_t *root, *x, *want;
+    size_t i, k;
+
+    (void)state;
+    if (!shared) {
+        print_message("MEG_SHARED is not set\n");
+        skip();
+    }
+    snprintf(path, sizeof path, "%s/golden/eval/lm_windows.json", shared);
+    assert_non_null(root = json_load_file(path, 0, NULL));
+    assert_true(json_array_size(root) > 0);
+    json_array_foreach(root, i, x) {
+        int64_t tokens = json_integer_value(json_object_get(x, "num_tokens"));
+        int64_t s = json_integer_value(json_object_get(x, "seq_len"));
+        int64_t stride = json_integer_value(json_object_get(x, "overlap"));
+        const json_t *windows = json_object_get(x, "windows");
+        assert_int_equal(meg_windows(tokens, stride), json_array_size(windows));
+        json_array_foreach(windows, k, want) {
+            struct meg_window w = meg_window_at(tokens, s, stride, (int64_t)k);
+            assert_int_equal(w.start, json_integer_value(json_object_get(want, "start")));
+            assert_int_equal(w.ntok, json_integer_value(json_object_get(want, "ntok")));
+            assert_int_equal(w.scored, json_integer_value(json_object_get(want, "scored")));
+            if (w.scored > 0)
+                assert_int_equal(w.first, json_integer_value(json_object_get(want, "first_scored")));
+        }
+    }
+    json_decref(root);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_target_is_scored_once),
+        cmocka_unit_test(equals_megatron),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
