@@ -1,0 +1,144 @@
+#include "infer/generate.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+struct meg_generator {
+    struct meg_gpt *g;
+    struct meg_gpt_cache *cache;
+    struct meg_sampler sampler;
+    int64_t max_new, slots, active;
+    int32_t eod;
+    struct meg_continuation **slot;   /* [slots] NULL: free */
+    int64_t *fed;                     /* [slots] the slots of a step, */
+    int32_t *token;                   /* [slots] the token each is fed, */
+    float *logits;                    /* [slots,v] and what comes of it */
+};
+
+int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, const struct meg_sampling *sampling,
+                       int64_t drawable, int64_t max_new, int32_t eod, int64_t slots, struct meg_err *e)
+{
+    struct meg_generator *gen = meg_new(sizeof *gen);
+    int64_t v = g->conf.vocab_size;
+    int r;
+
+    MEG_ASSERT(drawable > 0 && drawable <= v && max_new > 0 && slots > 0);
+    gen->g = g;
+    gen->max_new = max_new;
+    gen->slots = slots;
+    gen->eod = eod;
+    meg_sampler_init(&gen->sampler, sampling, v, drawable);
+    gen->slot = meg_new((size_t)slots * sizeof *gen->slot);
+    gen->fed = meg_new((size_t)slots * sizeof *gen->fed);
+    gen->token = meg_new((size_t)slots * sizeof *gen->token);
+    gen->logits = meg_new((size_t)(slots * v) * sizeof *gen->logits);
+    if ((r = meg_gpt_cache_create(&gen->cache, g, g->conf.max_position_embeddings, slots, e)) < 0)
+        goto out;
+    *out = gen;
+    gen = NULL;
+out:
+    meg_generator_close(gen);
+    return r;
+}
+
+void meg_generator_close(struct meg_generator *gen)
+{
+    if (!gen)
+        return;
+    meg_gpt_cache_close(gen->cache);
+    meg_sampler_free(&gen->sampler);
+    free(gen->slot);
+    free(gen->fed);
+    free(gen->token);
+    free(gen->logits);
+    free(gen);
+}
+
+int64_t meg_generator_active(const struct meg_generator *gen)
+{
+    return gen->active;
+}
+
+bool meg_generator_has_room(const struct meg_generator *gen)
+{
+    return gen->active < gen->slots;
+}
+
+static void append(struct meg_continuation *c, int32_t id, double logprob)
+{
+    if (c->n == c->cap) {
+        c->cap = c->cap ? 2 * c->cap : 64;
+        c->ids = meg_realloc_array(c->ids, (size_t)c->cap, sizeof *c->ids);
+        c->logprob = meg_realloc_array(c->logprob, (size_t)c->cap, sizeof *c->logprob);
+    }
+    c->ids[c->n] = id;
+    c->logprob[c->n++] = (float)logprob;
+}
+
+/* Draw the next token of the sequence in slot; one that ends, or fails, frees the slot. */
+static int extend(struct meg_generator *gen, int64_t slot, const float *logits, struct meg_err *e)
+{
+    struct meg_continuation *c = gen->slot[slot];
+    int64_t len = meg_gpt_cache_len(gen->cache, slot);
+    double logprob;
+    int32_t id = meg_sample(&gen->sampler, logits, c->prompt, c->n, &logprob);
+    int r = MEG_OK;
+
+    if (id < 0) {
+        r = meg_fail(e, MEG_EFAIL, "the model's logits after %lld tokens are not finite: are its weights?",
+                     (long long)len);
+    } else if (id == gen->eod) {
+        c->finish = MEG_STOPPED;
+    } else {
+        append(c, id, logprob);
+        if (c->n == gen->max_new || len + 1 == gen->g->conf.max_position_embeddings)
+            c->finish = MEG_FULL;
+    }
+    if (r < 0 || c->finish != MEG_RUNNING) {
+        gen->slot[slot] = NULL;
+        gen->active--;
+    }
+    return r;
+}
+
+int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, struct meg_continuation *c,
+                      struct meg_err *e)
+{
+    int64_t slot = 0;
+
+    MEG_ASSERT(meg_generator_has_room(gen) && n > 0 && n < gen->g->conf.max_position_embeddings);
+    while (gen->slot[slot])
+        slot++;
+    gen->slot[slot] = c;
+    gen->active++;
+    meg_gpt_cache_clear(gen->cache, slot);
+    meg_gpt_prefill(gen->g, gen->cache, slot, ids, n, gen->logits);
+    return extend(gen, slot, gen->logits, e);
+}
+
+int meg_generator_step(struct meg_generator *gen, struct meg_err *e)
+{
+    int64_t i, n = 0, v = gen->g->conf.vocab_size;
+    int r;
+
+    for (i = 0; i < gen->slots; i++)
+        if (gen->slot[i]) {
+            gen->fed[n] = i;
+            gen->token[n++] = gen->slot[i]->ids[gen->slot[i]->n - 1];
+        }
+    if (n == 0)
+        return MEG_OK;
+    meg_gpt_decode(gen->g, gen->cache, gen->fed, gen->token, n, gen->logits);
+    for (i = 0; i < n; i++)
+        if ((r = extend(gen, gen->fed[i], gen->logits + i * v, e)) < 0)
+            return r;
+    return MEG_OK;
+}
+
+void meg_continuation_free(struct meg_continuation *c)
+{
+    free(c->ids);
+    free(c->logprob);
+    *c = (struct meg_continuation){ 0 };
+}

@@ -1,0 +1,232 @@
+/* infer/generate.h against whole forward passes of a small model with random weights. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "cpu/cpu.h"
+#include "eval/score.h"
+#include "infer/generate.h"
+
+enum { V = 61, POSITIONS = 24, PROMPTS = 7 };
+
+static struct meg_gpt *g;
+
+/* Weights of standard deviation 0.3, so that the model has opinions. */
+static int setup(void **state)
+{
+    const struct meg_gpt_conf conf = {
+        .num_layers = 2, .hidden_size = 32, .ffn_hidden_size = 128, .num_attention_heads = 4, .kv_channels = 8,
+        .max_position_embeddings = POSITIONS, .vocab_size = V, .position_embedding_type = "learned_absolute",
+        .normalization = "LayerNorm", .norm_epsilon = 1e-5, .init_method_std = 0.3, .bias_gelu_fusion = true,
+    };
+    const struct meg_gpt_run run = { .s = POSITIONS, .b = 1 };
+    struct meg_err e;
+
+    (void)state;
+    if (meg_gpt_create(&g, &conf, &run, meg_cpu_ops(), &meg_mesh_one, &e) < 0)
+        return -1;
+    meg_gpt_init(g, 42);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    meg_gpt_close(g);
+    return 0;
+}
+
+/* Prompt i: 1 + 3 i tokens, so the last one has 19 of the 24 positions. */
+static int64_t prompt(int32_t *ids, int64_t i)
+{
+    int64_t n = 1 + 3 * i;
+
+    for (int64_t j = 0; j < n; j++)
+        ids[j] = (int32_t)((7 * j + 11 * i + j * j) % V);
+    return n;
+}
+
+static void generate(struct meg_continuation *c, struct meg_sampling conf, int64_t max_new, int32_t eod, int64_t slots)
+{
+    struct meg_generator *gen;
+    int32_t ids[POSITIONS];
+    struct meg_err e;
+
+    memset(c, 0, PROMPTS * sizeof *c);
+    assert_int_equal(meg_sampling_check(&conf, V, &e), MEG_OK);
+    assert_int_equal(meg_generator_open(&gen, g, &conf, V, max_new, eod, slots, &e), MEG_OK);
+    for (int64_t i = 0; i < PROMPTS; i++) {
+        int64_t n = prompt(ids, i);
+        while (!meg_generator_has_room(gen))
+            assert_int_equal(meg_generator_step(gen, &e), MEG_OK);
+        c[i].prompt = i;
+        assert_int_equal(meg_generator_add(gen, ids, n, &c[i], &e), MEG_OK);
+    }
+    while (meg_generator_active(gen) > 0)
+        assert_int_equal(meg_generator_step(gen, &e), MEG_OK);
+    meg_generator_close(gen);
+}
+
+static void release(struct meg_continuation *c)
+{
+    for (int i = 0; i < PROMPTS; i++)
+        meg_continuation_free(&c[i]);
+}
+
+static const struct meg_sampling greedy = { .greedy = true, .temperature = 1 };
+static const struct meg_sampling drawn = { .temperature = 1.2, .seed = 99 };
+
+/* The cache gives what a forward pass over prompt and continuation gives, as far as there are positions. */
+static void decoding_equals_the_whole_forward_pass(void **state)
+{
+    struct meg_continuation c[PROMPTS];
+    struct meg_scorer s;
+    struct meg_err e;
+
+    (void)state;
+    generate(c, drawn, 100, -1, 3);
+    meg_scorer_init(&s, g);
+    for (int64_t i = 0; i < PROMPTS; i++) {
+        int32_t ids[POSITIONS];
+        float logprob[POSITIONS];
+        int64_t n = prompt(ids, i);
+        assert_int_equal(c[i].finish, MEG_FULL);
+        assert_int_equal(n + c[i].n, POSITIONS);
+        memcpy(ids + n, c[i].ids, (size_t)c[i].n * sizeof *ids);
+        assert_int_equal(meg_score(&s, ids, POSITIONS, logprob, &e), MEG_OK);
+        for (int64_t t = 0; t < c[i].n; t++)
+            assert_true(fabs(logprob[n - 1 + t] - c[i].logprob[t]) < 2e-5);
+    }
+    meg_scorer_free(&s);
+    release(c);
+}
+
+static void greedy_takes_the_largest_logit(void **state)
+{
+    static float logits[POSITIONS * V];
+    struct meg_continuation c[PROMPTS];
+    int32_t position[POSITIONS];
+
+    (void)state;
+    for (int32_t t = 0; t < POSITIONS; t++)
+        position[t] = t;
+    generate(c, greedy, 100, -1, 4);
+    for (int64_t i = 0; i < PROMPTS; i++) {
+        int32_t ids[POSITIONS];
+        int64_t n = prompt(ids, i);
+        memcpy(ids + n, c[i].ids, (size_t)c[i].n * sizeof *ids);
+        meg_gpt_logits(g, &(struct meg_gpt_batch){ .s = POSITIONS, .b = 1, .tokens = ids, .position = position },
+                       logits);
+        for (int64_t t = n; t < POSITIONS; t++)
+            for (int32_t k = 0; k < V; k++)
+                assert_true(logits[(t - 1) * V + k] <= logits[(t - 1) * V + ids[t]] + 1e-4f);
+    }
+    release(c);
+}
+
+/* To the last bit, whatever the other slots hold and when it began. */
+static void a_prompt_does_not_depend_on_its_batch(void **state)
+{
+    const int64_t slots[] = { 2, 3, 7, 20 };
+    struct meg_continuation alone[PROMPTS], c[PROMPTS];
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        generate(alone, k ? drawn : greedy, 15, 5, 1);
+        for (int j = 0; j < 4; j++) {
+            generate(c, k ? drawn : greedy, 15, 5, slots[j]);
+            for (int i = 0; i < PROMPTS; i++) {
+                assert_int_equal(c[i].n, alone[i].n);
+                assert_int_equal(c[i].finish, alone[i].finish);
+                if (c[i].n > 0) {
+                    assert_memory_equal(c[i].ids, alone[i].ids, (size_t)c[i].n * sizeof *c[i].ids);
+                    assert_memory_equal(c[i].logprob, alone[i].logprob, (size_t)c[i].n * sizeof *c[i].logprob);
+                }
+            }
+            release(c);
+        }
+        release(alone);
+    }
+}
+
+static void eod_ends_a_continuation_and_is_left_out(void **state)
+{
+    struct meg_continuation whole[PROMPTS], c[PROMPTS];
+
+    (void)state;
+    generate(whole, drawn, 12, -1, 4);
+    for (int k = 0; k < 3; k++) {
+        int32_t eod = whole[0].ids[4 * k];
+        generate(c, drawn, 12, eod, 4);
+        for (int i = 0; i < PROMPTS; i++) {
+            int64_t n = 0;
+            while (n < whole[i].n && whole[i].ids[n] != eod)
+                n++;
+            assert_int_equal(c[i].n, n);
+            assert_int_equal(c[i].finish, n < whole[i].n ? MEG_STOPPED : MEG_FULL);
+            if (n > 0)
+                assert_memory_equal(c[i].ids, whole[i].ids, (size_t)n * sizeof *c[i].ids);
+        }
+        release(c);
+    }
+    release(whole);
+}
+
+static void seeds_and_prompts_draw_differently(void **state)
+{
+    struct meg_sampling other = drawn;
+    struct meg_continuation a[PROMPTS], b[PROMPTS];
+    int same = 0, total = 0;
+
+    (void)state;
+    other.seed++;
+    generate(a, drawn, 12, -1, 4);
+    generate(b, other, 12, -1, 4);
+    for (int i = 0; i < PROMPTS; i++)
+        for (int64_t t = 0; t < a[i].n; t++, total++)
+            same += a[i].ids[t] == b[i].ids[t];
+    assert_true(same < total / 2);
+    release(a);
+    release(b);
+}
+
+static void weights_that_are_not_numbers_are_reported(void **state)
+{
+    struct meg_sampling conf = greedy;
+    struct meg_continuation c = { 0 };
+    struct meg_generator *gen;
+    struct meg_scorer s;
+    float was = g->w[0], logprob[1];
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_generator_open(&gen, g, &conf, V, 5, -1, 2, &e), MEG_OK);
+    meg_scorer_init(&s, g);
+    g->w[0] = NAN;
+    assert_int_equal(meg_generator_add(gen, (int32_t[]){ 1 }, 1, &c, &e), MEG_EFAIL);
+    assert_non_null(strstr(e.msg, "not finite"));
+    assert_int_equal(meg_generator_active(gen), 0);
+    assert_int_equal(meg_score(&s, (int32_t[]){ 1, 2 }, 2, logprob, &e), MEG_EFAIL);
+    g->w[0] = was;
+    assert_int_equal(meg_score(&s, (int32_t[]){ 1, 2 }, 2, logprob, &e), MEG_OK);
+    meg_scorer_free(&s);
+    meg_generator_close(gen);
+    meg_continuation_free(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decoding_equals_the_whole_forward_pass),
+        cmocka_unit_test(greedy_takes_the_largest_logit),
+        cmocka_unit_test(a_prompt_does_not_depend_on_its_batch),
+        cmocka_unit_test(eod_ends_a_continuation_and_is_left_out),
+        cmocka_unit_test(seeds_and_prompts_draw_differently),
+        cmocka_unit_test(weights_that_are_not_numbers_are_reported),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
