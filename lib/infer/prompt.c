@@ -1,0 +1,119 @@
+#include "infer/prompt.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "text/utf8.h"
+
+/* A line and where it stands. */
+struct place {
+    const char *name;
+    int64_t line;
+};
+
+static int fail_at(const struct place *at, int code, const char *what, struct meg_err *e)
+{
+    return meg_fail(e, code, "%s: line %lld: %s", at->name, (long long)at->line, what);
+}
+
+static int encode(const struct meg_prompt_rule *rule, const struct place *at, const char *text, size_t n,
+                  struct meg_ids *ids, struct meg_err *e)
+{
+    struct meg_err why;
+    int r;
+
+    if (!rule->tok)
+        return fail_at(at, MEG_EUSAGE, "text, but no tokenizer came with the model: give one "
+                                       "(--tokenizer-type and its files), or token ids: {\"ids\":[...]}", e);
+    if ((r = meg_tokenizer_encode(rule->tok, text, (int64_t)n, ids, &why)) < 0)
+        return fail_at(at, r, why.msg, e);
+    return MEG_OK;
+}
+
+static int read_ids(const struct meg_prompt_rule *rule, const struct place *at, const json_t *list,
+                    struct meg_ids *ids, struct meg_err *e)
+{
+    const json_t *x;
+    json_int_t id;
+    size_t i;
+
+    if (!json_is_array(list))
+        return fail_at(at, MEG_EFORMAT, "\"ids\" is not an array of numbers", e);
+    meg_ids_reserve(ids, (int64_t)json_array_size(list));
+    json_array_foreach(list, i, x) {
+        id = json_integer_value(x);
+        if (!json_is_integer(x))
+            return meg_fail(e, MEG_EFORMAT, "%s: line %lld: \"ids\"[%zu] is not a whole number", at->name,
+                            (long long)at->line, i);
+        if (id < 0 || id >= rule->vocab_size)
+            return meg_fail(e, MEG_EFORMAT, "%s: line %lld: \"ids\"[%zu] is %lld; the model has ids 0 to %lld",
+                            at->name, (long long)at->line, i, (long long)id, (long long)rule->vocab_size - 1);
+        ids->v[ids->n++] = (int32_t)id;
+    }
+    return MEG_OK;
+}
+
+static int read_object(const struct meg_prompt_rule *rule, const struct place *at, const char *line, size_t n,
+                       struct meg_ids *ids, struct meg_err *e)
+{
+    json_error_t why;
+    json_t *root = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    const json_t *text = json_object_get(root, rule->key), *list = json_object_get(root, "ids");
+    int r;
+
+    if (!root)
+        r = meg_fail(e, MEG_EFORMAT, "%s: line %lld: not JSON: %s at byte %d", at->name, (long long)at->line,
+                     why.text, why.position);
+    else if (!text == !list)
+        r = meg_fail(e, MEG_EFORMAT, "%s: line %lld: %s; expected is a JSON object with either \"%s\" or \"ids\"",
+                     at->name, (long long)at->line,
+                     text ? "two prompts" : json_is_object(root) ? "no prompt" : "no object", rule->key);
+    else if (list)
+        r = read_ids(rule, at, list, ids, e);
+    else if (!json_is_string(text))
+        r = meg_fail(e, MEG_EFORMAT, "%s: line %lld: \"%s\" is not a string", at->name, (long long)at->line,
+                     rule->key);
+    else
+        r = encode(rule, at, json_string_value(text), json_string_length(text), ids, e);
+    json_decref(root);
+    return r;
+}
+
+int meg_prompt_ids(const struct meg_prompt_rule *rule, const char *name, int64_t line, const char *text, size_t n,
+                   struct meg_ids *ids, struct meg_err *e)
+{
+    const struct place at = { name, line };
+
+    if (rule->is_plain_allowed && (n == 0 || text[0] != '{'))
+        return encode(rule, &at, text, n, ids, e);
+    return read_object(rule, &at, text, n, ids, e);
+}
+
+int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out,
+                  struct meg_err *e)
+{
+    size_t at = 0;
+    int32_t cp;
+    int r, len;
+
+    if ((r = meg_tokenizer_bytes(d->tok, ids, n, &d->bytes, e)) < 0)
+        return r;
+    while (at < d->bytes.n) {
+        len = meg_utf8_step(d->bytes.s + at, (int64_t)(d->bytes.n - at), &cp);
+        if (len < 0 && at + (size_t)-len == d->bytes.n && !is_last)
+            break;                                    /* what follows may complete it */
+        meg_utf8_add_replaced(out, d->bytes.s + at, abs(len));
+        at += (size_t)abs(len);
+    }
+    if (at > 0) {
+        memmove(d->bytes.s, d->bytes.s + at, d->bytes.n - at);
+        d->bytes.n -= at;
+    }
+    return MEG_OK;
+}
+
+void meg_detok_free(struct meg_detok *d)
+{
+    meg_str_free(&d->bytes);
+}
