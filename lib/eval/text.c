@@ -1,0 +1,70 @@
+#include "eval/text.h"
+
+#include <stdlib.h>
+
+#include "infer/prompt.h"
+
+enum { BLOCK = 1 << 20 };
+
+static int add_lines(const struct meg_block *b, const struct meg_prompt_rule *rule, struct meg_ids *ids,
+                     int64_t *documents, struct meg_err *e)
+{
+    int32_t eod = rule->tok ? meg_tokenizer_eod(rule->tok) : -1;
+    int64_t at = 0, n, line = b->line;
+    const char *text;
+    int r;
+
+    for (; meg_line_next(b, &at, &text, &n); line++) {
+        if ((r = meg_prompt_ids(rule, b->name, line, text, (size_t)n, ids, e)) < 0)
+            return r;
+        ++*documents;
+        if (eod >= 0) {
+            meg_ids_reserve(ids, 1);
+            ids->v[ids->n++] = eod;
+        }
+    }
+    return MEG_OK;
+}
+
+static int add_text(const struct meg_str *text, const char *name, const struct meg_prompt_rule *rule,
+                    struct meg_ids *ids, struct meg_err *e)
+{
+    struct meg_err why;
+    int r;
+
+    if (!rule->tok)
+        return meg_fail(e, MEG_EUSAGE, "%s: text, but no tokenizer came with the model: give one (--tokenizer-type "
+                                       "and its files)", name);
+    if ((r = meg_tokenizer_encode(rule->tok, text->s, (int64_t)text->n, ids, &why)) < 0)
+        return meg_fail(e, r, "%s: %s", name, why.msg);
+    return MEG_OK;
+}
+
+int meg_read_text(struct meg_input *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
+                  int64_t *documents, struct meg_err *e)
+{
+    const struct meg_prompt_rule rule = { .key = "text", .tok = tok, .vocab_size = vocab_size };
+    struct meg_block b = { 0 };
+    struct meg_str text = { 0 };
+    bool is_json = false, is_known = false;
+    int r;
+
+    *documents = 0;
+    while ((r = meg_input_next(in, &b, BLOCK, e)) > 0) {
+        if (!is_known && b.n > 0) {
+            is_known = true;
+            is_json = b.s[0] == '{';
+        }
+        if (!is_json)
+            meg_str_add(&text, b.s, (size_t)b.n);
+        else if ((r = add_lines(&b, &rule, ids, documents, e)) < 0)
+            break;
+    }
+    if (r == 0 && text.n > 0) {
+        *documents = 1;
+        r = add_text(&text, b.name, &rule, ids, e);
+    }
+    meg_str_free(&text);
+    free(b.s);
+    return r;
+}

@@ -1,0 +1,137 @@
+/* eval/ppl.h: windows over a small model, from memory and from a dataset. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "cpu/cpu.h"
+#include "eval/ppl.h"
+
+enum { V = 50, POSITIONS = 16, TOKENS = 70 };
+
+static struct meg_gpt *g;
+static struct meg_scorer scorer;
+static int32_t tokens[TOKENS];
+
+static int setup(void **state)
+{
+    const struct meg_gpt_conf conf = {
+        .num_layers = 1, .hidden_size = 32, .ffn_hidden_size = 64, .num_attention_heads = 2, .kv_channels = 16,
+        .max_position_embeddings = POSITIONS, .vocab_size = V, .position_embedding_type = "learned_absolute",
+        .normalization = "LayerNorm", .norm_epsilon = 1e-5, .init_method_std = 0.3, .bias_gelu_fusion = true,
+    };
+    const struct meg_gpt_run run = { .s = POSITIONS, .b = 1 };
+    struct meg_err e;
+
+    (void)state;
+    if (meg_gpt_create(&g, &conf, &run, meg_cpu_ops(), &meg_mesh_one, &e) < 0)
+        return -1;
+    meg_gpt_init(g, 3);
+    meg_scorer_init(&scorer, g);
+    for (int i = 0; i < TOKENS; i++)
+        tokens[i] = (i * i + 3 * i) % V;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    meg_scorer_free(&scorer);
+    meg_gpt_close(g);
+    return 0;
+}
+
+static void ppl(struct meg_ppl *p, const struct meg_token_source *src, int64_t seq_length, int64_t stride)
+{
+    struct meg_err e;
+
+    if (meg_ppl(p, &scorer, src, seq_length, stride, NULL, NULL, NULL, &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+static void windows_add_up(void **state)
+{
+    const struct meg_ids ids = { tokens, TOKENS, TOKENS };
+    struct meg_token_source src = meg_tokens_of_ids(&ids);
+    float logprob[POSITIONS];
+    struct meg_err e;
+    struct meg_ppl p;
+    double want = 0;
+
+    (void)state;
+    for (int64_t at = 0; at < TOKENS - 1; at += POSITIONS) {
+        int64_t n = TOKENS - at < POSITIONS + 1 ? TOKENS - at : POSITIONS + 1;
+        assert_int_equal(meg_score(&scorer, tokens + at, n, logprob, &e), MEG_OK);
+        for (int64_t t = 0; t < n - 1; t++)
+            want -= logprob[t];
+    }
+    ppl(&p, &src, POSITIONS, POSITIONS);
+    assert_int_equal(p.scored, TOKENS - 1);
+    assert_int_equal(p.windows, 5);
+    assert_true(fabs(p.loss - want) < 1e-9);
+    assert_true(fabs(meg_ppl_value(&p) - exp(want / (TOKENS - 1))) < 1e-9 * exp(want / (TOKENS - 1)));
+
+    want = 0;                                         /* one token at a time, each after up to POSITIONS - 1 others */
+    for (int64_t t = 1; t < TOKENS; t++) {
+        int64_t first = t <= POSITIONS ? 0 : t - POSITIONS, n = t <= POSITIONS ? t + 1 : POSITIONS + 1;
+        assert_int_equal(meg_score(&scorer, tokens + first, n, logprob, &e), MEG_OK);
+        want -= logprob[n - 2];
+    }
+    ppl(&p, &src, POSITIONS, 1);
+    assert_int_equal(p.scored, TOKENS - 1);
+    assert_true(fabs(p.loss - want) < 1e-4);
+}
+
+static void a_dataset_is_its_documents_in_a_row(void **state)
+{
+    const int64_t length[] = { 1, 30, 0, 5, 0, 0, 33, 1 };
+    char dir[] = "/tmp/meg-ppl.XXXXXX", prefix[64], path[80];
+    const struct meg_ids ids = { tokens, TOKENS, TOKENS };
+    struct meg_indexed_writer *w = NULL;
+    struct meg_dataset_reader reader;
+    struct meg_indexed *d = NULL;
+    struct meg_token_source src;
+    struct meg_ppl p, want;
+    struct meg_err e;
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(prefix, sizeof prefix, "%s/d", dir);
+    assert_int_equal(meg_indexed_create(&w, prefix, MEG_IDX_U16, &e), MEG_OK);
+    for (int64_t i = 0, at = 0; i < 8; at += length[i++]) {
+        assert_int_equal(meg_indexed_append(w, tokens + at, length[i], &e), MEG_OK);
+        meg_indexed_end_document(w);
+    }
+    assert_int_equal(meg_indexed_commit(&w, &e), MEG_OK);
+    assert_int_equal(meg_indexed_open(&d, prefix, &e), MEG_OK);
+    for (int64_t stride = 1; stride <= 10; stride++) {
+        src = meg_tokens_of_ids(&ids);
+        ppl(&want, &src, 10, stride);
+        src = meg_tokens_of_dataset(&reader, d, V);
+        assert_int_equal(src.n, TOKENS);
+        ppl(&p, &src, 10, stride);
+        assert_memory_equal(&p, &want, sizeof p);
+    }
+    src = meg_tokens_of_dataset(&reader, d, 40);
+    assert_int_equal(meg_ppl(&p, &scorer, &src, 10, 10, NULL, NULL, NULL, &e), MEG_EFORMAT);
+    assert_non_null(strstr(e.msg, "d.bin: token 4 of sequence 1 is 40; the model has ids 0 to 39"));
+    meg_indexed_close(d);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s.%s", prefix, i ? "bin" : "idx");
+        unlink(path);
+    }
+    rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(windows_add_up),
+        cmocka_unit_test(a_dataset_is_its_documents_in_a_row),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
