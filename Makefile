@@ -180,7 +180,7 @@ $(B)/tests/bench/%: $(B)/tests/bench/%.c.o $(B)/libmeg.a
 TESTS ?= $(UNITS) $(wildcard tests/*.t tests/cmd/*.t)
 check: all $(UNITS)
 	CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" \
-	    prove -j2 -e '' $(TESTS)
+	    prove -j2 -e tests/tap.sh $(TESTS)
 
 demo: all
 	@mkdir -p demo

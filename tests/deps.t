@@ -22,7 +22,7 @@ printf '#!/bin/sh\n[ "$1" != -u ] || echo 0\n' >"$T/bin/id"
 chmod +x "$T"/bin/*
 export T
 fake_make() {
-    PATH="$T/bin:$PATH" MAKEFLAGS='' MAKELEVEL='' make B="$T/b" "$@" 2>&1
+    env -u DEPS -u MAKEFLAGS -u MAKELEVEL PATH="$T/bin:$PATH" make B="$T/b" "$@" 2>&1
 }
 installs='apt-get install -y --no-install-recommends jq'
 
