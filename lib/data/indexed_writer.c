@@ -3,8 +3,10 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -186,23 +188,40 @@ static int write_index(struct meg_indexed_writer *w, struct meg_file *f, struct 
     return w->modes ? meg_file_write(f, w->modes, (size_t)w->nseq, e) : 0;
 }
 
+static ino_t inode(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) < 0 ? 0 : st.st_ino;
+}
+
+/*
+ * An older .idx speaks of the older .bin: it stands aside before the new .bin comes, so that it never
+ * names that, and is put back if the older .bin is still in place when it does not.
+ */
 int meg_indexed_commit(struct meg_indexed_writer **wp, struct meg_err *e)
 {
     struct meg_indexed_writer *w = *wp;
     struct meg_file idx = { 0 };
-    char *path = named(w->prefix, ".idx"), *bin = named(w->prefix, ".bin");
+    char *path = named(w->prefix, ".idx"), *bin = named(w->prefix, ".bin"), *aside = named(w->prefix, ".idx.tmp.old");
+    const ino_t older = inode(bin);
     int r;
 
     if ((r = meg_file_create(&idx, path, e)) < 0 ||
         (r = write_index(w, &idx, e)) < 0)
         goto out;
-    if (unlink(path) < 0 && errno != ENOENT) {      /* it speaks of the older .bin */
-        r = meg_fail_errno(e, "%s", path);
+    if (rename(path, aside) < 0 && errno != ENOENT) {
+        r = meg_fail_errno(e, "%s: renaming", path);
         goto out;
     }
-    if ((r = meg_file_commit(&w->bin, e)) < 0)
+    if ((r = meg_file_commit(&w->bin, e)) < 0) {
+        if (inode(bin) == older)
+            rename(aside, path);
         goto out;
-    if ((r = meg_file_commit(&idx, e)) < 0) {
+    }
+    r = meg_file_commit(&idx, e);
+    unlink(aside);
+    if (r < 0) {
+        unlink(path);
         unlink(bin);
         goto out;
     }
@@ -212,6 +231,7 @@ out:
     meg_file_abandon(&idx);
     free(path);
     free(bin);
+    free(aside);
     return r;
 }
 

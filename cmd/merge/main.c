@@ -1,0 +1,171 @@
+/* meg-merge: several token datasets, one behind another, as one. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/opt.h"
+#include "data/indexed.h"
+
+struct conf {
+    const char *input, *prefix;
+    struct meg_list datasets;
+    bool multimodal;
+};
+static const struct meg_opt own_opts[] = {
+    { "input", 0, MEG_STR(struct conf, input), "FOLDER", NULL, "merge all datasets of a folder, sorted by name" },
+    { "datasets", 0, MEG_LIST(struct conf, datasets), "PREFIX...", NULL,
+      "merge these, names without .bin and .idx, in this order" },
+    { "output-prefix", 0, MEG_STR(struct conf, prefix), "PREFIX", NULL, "write PREFIX.bin and PREFIX.idx" },
+    { "multimodal", 0, MEG_BOOL(struct conf, multimodal), NULL, "no", "the datasets carry a mode with each sequence" },
+    { 0 }
+};
+
+struct names {
+    char **v;
+    size_t n;
+};
+
+static void add_name(struct names *a, char *name)
+{
+    a->v = meg_realloc_array(a->v, a->n + 1, sizeof *a->v);
+    a->v[a->n++] = name;
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static char *joined(const char *a, const char *b, const char *c)
+{
+    struct meg_str s = { 0 };
+    meg_str_printf(&s, "%s%s%s", a, b, c);
+    return s.s;
+}
+
+static bool is_regular(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+/* Whether files that begin with prefix lie in folder. */
+static bool lies_in(const char *prefix, const char *folder)
+{
+    const char *slash = strrchr(prefix, '/');
+    char *dir = slash ? meg_strndup(prefix, (size_t)(slash - prefix) + 1) : meg_strdup(".");
+    struct stat a, b;
+    bool is_same = stat(dir, &a) == 0 && stat(folder, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+
+    free(dir);
+    return is_same;
+}
+
+/* One file of the folder: half of a pair, whose prefix is added once, or not passed over. */
+static int take_file(struct names *out, const char *folder, const char *name, struct meg_err *e)
+{
+    char *path = joined(folder, "/", name), *end = strrchr(path, '.'), *other = NULL;
+    const bool is_bin = end && strcmp(end, ".bin") == 0, is_idx = end && strcmp(end, ".idx") == 0;
+    int r = 0;
+
+    if (!is_regular(path))
+        goto out;
+    if (!is_bin && !is_idx) {
+        r = meg_fail(e, MEG_EFORMAT, "%s: neither .bin nor .idx; the folder must hold token datasets alone", path);
+        goto out;
+    }
+    *end = 0;
+    other = joined(path, is_bin ? ".idx" : ".bin", "");
+    if (!is_regular(other)) {
+        r = meg_fail(e, MEG_ENOENT, "%s is missing, %s%s is there", other, path, is_bin ? ".bin" : ".idx");
+    } else if (is_bin) {
+        add_name(out, path);
+        path = NULL;
+    }
+out:
+    free(path);
+    free(other);
+    return r;
+}
+
+static int list_folder(struct names *out, const char *folder, struct meg_err *e)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *f;
+    int r = 0;
+
+    if (!dir)
+        return meg_fail_errno(e, "%s", folder);
+    while (r == 0 && (f = readdir(dir)))
+        r = take_file(out, folder, f->d_name, e);
+    closedir(dir);
+    if (r == 0 && out->n == 0)
+        r = meg_fail(e, MEG_ENOENT, "%s: no token dataset in it", folder);
+    if (r == 0)
+        qsort(out->v, out->n, sizeof *out->v, by_bytes);
+    return r;
+}
+
+static int append(struct meg_indexed_writer **w, const char *prefix, const struct conf *c, struct meg_err *e)
+{
+    struct meg_indexed *d;
+    int r;
+
+    if ((r = meg_indexed_open(&d, prefix, e)) < 0)
+        return r;
+    if (meg_indexed_sequences(d) > 0 && meg_indexed_has_modes(d) != c->multimodal)
+        r = meg_fail(e, MEG_EFORMAT, "%s.idx: %s", prefix, c->multimodal
+                     ? "has no modes, which --multimodal asks for" : "has modes; give --multimodal to keep them");
+    else if (*w || (r = meg_indexed_create(w, c->prefix, meg_indexed_dtype(d), e)) == 0)
+        r = meg_indexed_append_dataset(*w, d, e);
+    if (r == 0)
+        meg_note("%s: %lld documents, %lld tokens", prefix, (long long)meg_indexed_documents(d),
+                 (long long)meg_indexed_tokens(d));
+    meg_indexed_close(d);
+    return r;
+}
+
+static int run(const struct conf *c, struct meg_err *e)
+{
+    struct meg_indexed_writer *w = NULL;
+    struct names in = { 0 };
+    int r = 0;
+
+    for (int64_t i = 0; i < c->datasets.n; i++)
+        add_name(&in, meg_strdup(c->datasets.v[i]));
+    if (c->input)
+        r = list_folder(&in, c->input, e);
+    for (size_t i = 0; i < in.n && r == 0; i++)
+        r = append(&w, in.v[i], c, e);
+    if (r == 0)
+        r = meg_indexed_commit(&w, e);
+    meg_indexed_abandon(w);
+    for (size_t i = 0; i < in.n; i++)
+        free(in.v[i]);
+    free(in.v);
+    return r;
+}
+
+int main(int argc, char **argv)
+{
+    struct conf c = { 0 };
+    const struct meg_optgroup groups[] = { { "merge", own_opts, &c }, { 0 } };
+    struct meg_err e;
+
+    meg_opt_parse(groups, "[options] (--input FOLDER | --datasets PREFIX...) --output-prefix PREFIX",
+                  "Put token datasets one behind another.", argc, argv);
+    if (!c.prefix)
+        meg_usage("--output-prefix is required");
+    if (!c.input == (c.datasets.n == 0))
+        meg_usage("give one of --input and --datasets");
+    if (c.input && lies_in(c.prefix, c.input))
+        meg_usage("--output-prefix lies in --input: a second run would merge the result, too");
+    if (run(&c, &e) < 0)
+        meg_die_err(&e);
+    return meg_finish();
+}

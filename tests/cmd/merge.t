@@ -1,0 +1,106 @@
+#!/bin/sh
+# meg-merge: both forms, what is refused, and nothing left behind.
+. "${0%/*}/../lib.sh"
+
+# dataset NAME CODE HALF...: a .bin/.idx pair, written byte by byte: one token a document
+le() { # VALUE BYTES: little-endian, by printf
+    le_v=$1 le_n=$2
+    while [ "$le_n" -gt 0 ]; do
+        printf "\\$(printf '%03o' $((le_v % 256)))"
+        le_v=$((le_v / 256)) le_n=$((le_n - 1))
+    done
+}
+dataset() {
+    name=$1 code=$2 size=$3
+    shift 3
+    : >"$name.bin"
+    for token; do le "$token" "$size" >>"$name.bin"; done
+    {
+        printf 'MMIDIDX\0\0'
+        le 1 8
+        le "$code" 1
+        le $# 8
+        le $(($# + 1)) 8
+        for token; do le 1 4; done
+        i=0
+        while [ $i -lt $# ]; do le $((i * size)) 8; i=$((i + 1)); done
+        i=0
+        while [ $i -le $# ]; do le $i 8; i=$((i + 1)); done
+    } >"$name.idx"
+}
+
+cd "$T" || exit 1
+mkdir in
+dataset in/b 8 2 1 2
+dataset in/a 8 2 3
+dataset in/c 8 2
+dataset wide 4 4 5 6
+dataset want_sorted 8 2 3 1 2
+dataset want_given 8 2 1 2 3
+
+status 'a folder is merged' 0 meg-merge --input in --output-prefix sorted
+ok 'in the order of names' cmp sorted.bin want_sorted.bin
+ok 'with an index over all' cmp sorted.idx want_sorted.idx
+like 'and says what it read' "$(cat err)" '^meg-merge: in/b: 2 documents, 2 tokens$'
+status 'datasets are merged' 0 meg-merge -q --datasets in/b in/a --output-prefix given
+ok 'in the order given' cmp given.bin want_given.bin
+ok 'with their index' cmp given.idx want_given.idx
+is 'quietly with -q' "$(cat err)" ''
+status 'one is enough' 0 meg-merge --datasets wide --output-prefix one
+ok 'and is copied' cmp one.idx wide.idx
+
+status 'another type of token is corrupt input' 65 meg-merge --datasets in/b wide --output-prefix x
+like 'which is named' "$(cat err)" '^meg-merge: wide.idx: tokens are int32, those before it uint16; '
+ok 'and leaves nothing behind' test ! -e x.bin -a ! -e x.idx
+is 'not even a temporary file' "$(ls | grep tmp)" ''
+
+: >in/notes.txt
+status 'a stray file is refused' 65 meg-merge --input in --output-prefix x
+like 'by name' "$(cat err)" 'in/notes.txt: neither .bin nor .idx'
+rm in/notes.txt
+mv in/c.bin c.bin
+status 'half a pair is missing input' 66 meg-merge --input in --output-prefix x
+like 'which half, too' "$(cat err)" 'in/c.bin is missing, in/c.idx is there'
+mv c.bin in
+mkdir empty
+status 'an empty folder is missing input' 66 meg-merge --input empty --output-prefix x
+status 'a folder that is not there, too' 66 meg-merge --input nowhere --output-prefix x
+status 'so is a dataset' 66 meg-merge --datasets nowhere --output-prefix x
+
+cp in/b.idx t.idx && printf 1 >t.bin
+status 'a truncated .bin is corrupt input' 65 meg-merge --datasets t --output-prefix x
+like 'bytes there and bytes due' "$(cat err)" '^meg-merge: t.bin: 1 bytes, should be 4 for the 2 uint16 tokens of t.idx: '
+head -c 60 in/b.idx >t.idx && cp in/b.bin t.bin
+status 'a truncated .idx is corrupt input' 65 meg-merge --datasets t --output-prefix x
+like 'the same for it' "$(cat err)" '^meg-merge: t.idx: 60 bytes, should be 82 for 2 sequences '
+
+status 'no output is a wrong command line' 2 meg-merge --input in
+status 'so is no input' 2 meg-merge --output-prefix x
+status 'so are two' 2 meg-merge --input in --datasets wide --output-prefix x
+status 'so is an output inside of the input' 2 meg-merge --input in --output-prefix in/all
+status 'so is --multimodal without modes' 65 meg-merge --multimodal --datasets wide --output-prefix x
+is 'none of these wrote a thing' "$(ls | grep -c '^x')" 0
+
+cp given.bin before.bin
+(ulimit -f 0; trap '' XFSZ; exec meg-merge --datasets in/a in/b --output-prefix given) 2>err
+is 'a full disk is an I/O error' $? 74
+ok 'and what was there before is still there' cmp given.bin before.bin
+ok 'with its index' cmp given.idx want_given.idx
+is 'and no temporary file' "$(ls | grep tmp)" ''
+
+if [ -n "${MEG_SHARED:-}" ]; then
+    g=$MEG_SHARED/golden/data/indexed
+    mkdir golden
+    for name in second tiny mixed; do cp "$g/${name}_text_document".* golden; done
+    meg-merge -q --input golden --output-prefix merged
+    ok 'the reference merge: .bin' cmp merged.bin "$g/merged.bin"
+    ok 'the reference merge: .idx' cmp merged.idx "$g/merged.idx"
+    status 'modes are not lost unasked' 65 meg-merge --datasets "$g/modes" --output-prefix modes
+    meg-merge -q --multimodal --datasets "$g/modes" --output-prefix modes
+    ok 'modes are kept: .idx' cmp modes.idx "$g/modes.idx"
+    status 'the legacy format is named' 65 meg-merge --datasets "$MEG_SHARED/golden/data/fork/lazy1" --output-prefix x
+    like 'and what to do' "$(cat err)" 'TNTIDX.*preprocess the text again'
+else
+    skip 'the reference merge' 'MEG_SHARED is not set'
+fi
+done_testing
