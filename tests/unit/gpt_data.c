@@ -247,7 +247,7 @@ static char *cache_file(const char *dir, const char *name)
     struct dirent *f;
     DIR *d = opendir(dir);
     assert_non_null(d);
-    while ((f = readdir(d)) && !strstr(f->d_name, name))
+    while ((f = readdir(d)) && (!strstr(f->d_name, name) || strstr(f->d_name, ".tmp.")))
         ;
     assert_non_null(f);
     snprintf(path, sizeof path, "%s/%s", dir, f->d_name);
