@@ -14,7 +14,7 @@ struct meg_bpe_pair {
     int32_t rank, id;
 };
 
-static const struct meg_bpe_pair unranked = {NO_PAIR, NO_RANK, -1};
+static const struct meg_bpe_pair unranked = { NO_PAIR, NO_RANK, -1 };
 
 static struct meg_bpe_pair *slot_of(const struct meg_bpe *b, uint64_t key)
 {
@@ -65,7 +65,7 @@ void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, i
 
     b->n += p->key == NO_PAIR;
     MEG_ASSERT((uint64_t)b->n <= b->mask);
-    *p = (struct meg_bpe_pair){key_of(left, right), rank, id};
+    *p = (struct meg_bpe_pair){ key_of(left, right), rank, id };
 }
 
 /* Scan for the lowest rank again after each round: quadratic, and fastest for words. */
@@ -164,12 +164,12 @@ static void rank_again(const struct meg_bpe *b, const int32_t *sym, struct node 
 static int64_t merge_long(const struct meg_bpe *b, int32_t *sym, int64_t n)
 {
     struct node *node = meg_realloc_array(NULL, (size_t)n, sizeof *node);
-    struct heap h = {meg_realloc_array(NULL, (size_t)n, sizeof *h.v), 0, n};
+    struct heap h = { meg_realloc_array(NULL, (size_t)n, sizeof *h.v), 0, n };
     int32_t *merged = meg_realloc_array(NULL, (size_t)n / 2 + 1, sizeof *merged);
     int64_t left = 0;
 
     for (int64_t i = 0; i < n; i++)
-        node[i] = (struct node){(int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1, NO_RANK};
+        node[i] = (struct node){ (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1, NO_RANK };
     for (int64_t i = 0; i + 1 < n; i++)
         rank_again(b, sym, node, (int32_t)i, &h);
     while (h.n > 0) {

@@ -39,8 +39,8 @@ static int gpt2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
     t->base.eod = files->eod;
     t->base.bos = -1;
     meg_tok_set_description(&t->base, "_GPT2BPETokenizer",
-                            (const char *const[]){c->vocab_file, c->merge_file, NULL},
-                            (const char *const[]){NULL});
+                            (const char *const[]){ c->vocab_file, c->merge_file, NULL },
+                            (const char *const[]){ NULL });
     *out = &t->base;
     return MEG_OK;
 }
@@ -110,7 +110,7 @@ static int gpt2_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
 
             if (len <= MEG_WORD_BYTES) {
                 uint64_t key[2];
-                char last[16] = {0};
+                char last[16] = { 0 };
 
                 if (n - begin < 16)
                     s = memcpy(last, s, (size_t)len);

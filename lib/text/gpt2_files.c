@@ -29,7 +29,8 @@ static int load_vocab(struct meg_gpt2_files *f, json_t *vocab, const char *path,
         return meg_fail(e, MEG_EFORMAT, "%s: not a JSON object that maps tokens to ids", path);
     f->n = (int64_t)json_object_size(vocab);
     token = meg_new((size_t)f->n * sizeof *token);
-    json_object_foreach (vocab, key, value) {
+    json_object_foreach(vocab, key, value)
+    {
         json_int_t id = json_integer_value(value);
 
         if (!json_is_integer(value) || id < 0 || id >= f->n) {
@@ -57,7 +58,7 @@ static int load_vocab(struct meg_gpt2_files *f, json_t *vocab, const char *path,
         f->at[id + 1] = (int64_t)f->bytes.n;
     }
     for (int b = 0; b < 256; b++) {
-        struct meg_str s = {0};
+        struct meg_str s = { 0 };
         char c = (char)b;
 
         meg_bytemap_spell(&s, &c, 1);
@@ -106,7 +107,7 @@ static int load_merge(struct meg_gpt2_files *f, const json_t *vocab, char *line,
                       int32_t rank, const char *path, struct wrong *wrong, struct meg_err *e)
 {
     char *left = next_word(&line), *right = next_word(&line);
-    struct meg_str both = {0};
+    struct meg_str both = { 0 };
     int32_t l, r, id;
 
     if (!left)
@@ -129,7 +130,7 @@ static int load_merge(struct meg_gpt2_files *f, const json_t *vocab, char *line,
 static int load_merges(struct meg_gpt2_files *f, const json_t *vocab, const char *path,
                        const char *vocab_path, char *text, size_t n, struct meg_err *e)
 {
-    struct wrong wrong = {0};
+    struct wrong wrong = { 0 };
     int64_t lines = 0, number = 1;
     char *line = memchr(text, '\n', n), *end;
     int32_t rank = 0;
@@ -160,11 +161,11 @@ out:
     return r;
 }
 
-int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path,
-                        const char *merge_path, struct meg_err *e)
+int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, const char *merge_path,
+                        struct meg_err *e)
 {
     struct meg_gpt2_files *f = meg_new(sizeof *f);
-    struct meg_map vocab = {0}, merges = {0};
+    struct meg_map vocab = { 0 }, merges = { 0 };
     json_t *json = NULL;
     json_error_t where;
     char *text = NULL;

@@ -15,11 +15,11 @@
 struct meg_input {
     char **path;
     int64_t npaths;
-    int64_t at;              /* the file being read */
-    int fd;                  /* -1 between files */
+    int64_t at; /* the file being read */
+    int fd;     /* -1 between files */
     struct meg_unpack *file;
-    int64_t line, nth;       /* of the next block, as in struct meg_block */
-    struct meg_str rest;     /* the beginning of a line that the last block left */
+    int64_t line, nth;   /* of the next block, as in struct meg_block */
+    struct meg_str rest; /* the beginning of a line that the last block left */
 };
 
 static void add_path(struct meg_input *in, const char *path)

@@ -22,7 +22,7 @@ struct meg_tok_class {
 struct meg_tokenizer {
     const struct meg_tok_class *class;
     int64_t vocab_size;
-    int32_t eod, bos; /* -1: none */
+    int32_t eod, bos;           /* -1: none */
     struct meg_str description; /* Megatron's, indent 0 */
 };
 

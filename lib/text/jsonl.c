@@ -20,14 +20,14 @@ static int expected(const struct scan *s, const char *what)
     unsigned char c;
 
     if (s->p == s->end)
-        return meg_fail(s->e, MEG_EFORMAT, "column %lld: the line ends where %s is expected", column,
-                        what);
+        return meg_fail(s->e, MEG_EFORMAT, "column %lld: the line ends where %s is expected",
+                        column, what);
     c = (unsigned char)*s->p;
     if (c > 0x20 && c < 0x7F)
-        return meg_fail(s->e, MEG_EFORMAT, "column %lld: found '%c' where %s is expected", column, c,
-                        what);
-    return meg_fail(s->e, MEG_EFORMAT, "column %lld: found byte 0x%02x where %s is expected", column,
-                    c, what);
+        return meg_fail(s->e, MEG_EFORMAT, "column %lld: found '%c' where %s is expected", column,
+                        c, what);
+    return meg_fail(s->e, MEG_EFORMAT, "column %lld: found byte 0x%02x where %s is expected",
+                    column, c, what);
 }
 
 static void skip_blanks(struct scan *s)
@@ -153,8 +153,8 @@ static int read_string(struct scan *s, struct meg_str *buf, struct meg_span *out
             meg_str_add(buf, c, (size_t)meg_utf8_put(c, cp));
     }
     if (out)
-        *out = escaped ? (struct meg_span){buf->s + at, (int64_t)(buf->n - at)}
-                       : (struct meg_span){begin, s->p - begin};
+        *out = escaped ? (struct meg_span){ buf->s + at, (int64_t)(buf->n - at) }
+                       : (struct meg_span){ begin, s->p - begin };
     s->p++;
     return 0;
 }
@@ -246,8 +246,17 @@ static int skip_value(struct scan *s, int depth, const char **kind)
         s->p++;
         *kind = "a list";
         return skip_members(s, ']', depth + 1);
-    case '-': case '0': case '1': case '2': case '3': case '4':
-    case '5': case '6': case '7': case '8': case '9':
+    case '-':
+    case '0':
+    case '1':
+    case '2':
+    case '3':
+    case '4':
+    case '5':
+    case '6':
+    case '7':
+    case '8':
+    case '9':
         *kind = "a number";
         return read_number(s);
     default:
@@ -340,8 +349,9 @@ static int read_object(struct scan *s, struct meg_jsonl *j)
         skip_blanks(s);
         if (!take(s, ':'))
             return expected(s, "':'");
-        while (k < j->nkeys && (lone || strlen(j->keys[k]) != (size_t)key.n ||
-                                memcmp(j->keys[k], key.s, (size_t)key.n) != 0))
+        while (k < j->nkeys &&
+               (lone || strlen(j->keys[k]) != (size_t)key.n ||
+                memcmp(j->keys[k], key.s, (size_t)key.n) != 0))
             k++;
         r = k < j->nkeys ? read_value(s, j, &j->value[k]) : skip_value(s, 1, &kind);
         if (r < 0)
@@ -356,13 +366,13 @@ static int read_object(struct scan *s, struct meg_jsonl *j)
 
 static int read_line(struct meg_jsonl *j, const char *line, int64_t n, struct meg_err *e)
 {
-    struct scan s = {line, line, line + n, e};
+    struct scan s = { line, line, line + n, e };
     int64_t bad = meg_utf8_bad(line, n);
     int r;
 
     if (bad >= 0)
-        return meg_fail(e, MEG_EFORMAT, "column %lld: invalid UTF-8: byte 0x%02x", (long long)bad + 1,
-                        (unsigned char)line[bad]);
+        return meg_fail(e, MEG_EFORMAT, "column %lld: invalid UTF-8: byte 0x%02x",
+                        (long long)bad + 1, (unsigned char)line[bad]);
     if ((r = read_object(&s, j)) < 0)
         return r;
     skip_blanks(&s);
@@ -400,7 +410,7 @@ int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_
 
 int meg_jsonl_is_object(const char *line, int64_t n)
 {
-    struct meg_jsonl j = {0};
+    struct meg_jsonl j = { 0 };
     int is = read_line(&j, line, n, NULL) == 0;
 
     meg_jsonl_free(&j);

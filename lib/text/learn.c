@@ -37,13 +37,13 @@ struct entry {
 struct learner {
     struct pair *pair;
     int64_t npairs, pairs_cap;
-    uint32_t *slot;      /* hash table of pairs: number + 1 */
+    uint32_t *slot; /* hash table of pairs: number + 1 */
     uint64_t mask;
     struct entry **heap; /* the next one to merge first */
     int64_t nheap, heap_cap;
     struct entry **opened;
     int64_t nopened, opened_cap;
-    int32_t *sym;        /* of word i: sym[at[i]] .. sym[at[i] + len[i] - 1] */
+    int32_t *sym; /* of word i: sym[at[i]] .. sym[at[i] + len[i] - 1] */
     const int64_t *at, *count;
     int32_t *len;
     struct meg_vocab *vocab;
@@ -161,7 +161,7 @@ static void change(struct learner *l, int32_t left, int32_t right, int by, uint3
     slot = slot_of(l, left, right);
     if (*slot == 0) {
         *slot = (uint32_t)l->npairs + 1;
-        l->pair[l->npairs++] = (struct pair){left, right, 0, -1, -1};
+        l->pair[l->npairs++] = (struct pair){ left, right, 0, -1, -1 };
     }
     p = &l->pair[*slot - 1];
     p->count += by * l->count[word];
@@ -231,7 +231,8 @@ static void merge_word(struct learner *l, uint32_t word, int32_t left, int32_t r
 /* The token that left and right make, which may be there already. */
 static int32_t token_of(struct meg_strtab *tokens, int32_t left, int32_t right)
 {
-    struct meg_str a = meg_strtab_get(tokens, left), b = meg_strtab_get(tokens, right), both = {0};
+    struct meg_str a = meg_strtab_get(tokens, left), b = meg_strtab_get(tokens, right),
+                   both = { 0 };
     int64_t id;
 
     meg_str_add(&both, a.s, a.n);
@@ -281,14 +282,14 @@ static void list_merges(struct learner *l, const int32_t *round, int64_t nrounds
         const struct pair *p = &l->pair[round[i]];
 
         if (p->merged == i)
-            v->merge[v->nmerges++] = (struct meg_merge){p->left, p->right};
+            v->merge[v->nmerges++] = (struct meg_merge){ p->left, p->right };
     }
 }
 
 void meg_learn_run(struct meg_learn *words, int64_t vocab_size, int64_t min_frequency,
                    struct meg_vocab *vocab)
 {
-    struct learner l = {.vocab = vocab, .count = words->count};
+    struct learner l = { .vocab = vocab, .count = words->count };
     int32_t byte_id[256], *round = NULL;
     int64_t nrounds = 0, cap = 0;
     struct entry *x;

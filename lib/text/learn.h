@@ -17,7 +17,7 @@ enum { MEG_LEARN_FIRST = 257 }; /* ids before the first merge: <|endoftext|> and
 /* The pieces counted so far.  Starts as { 0 }. */
 struct meg_learn {
     struct meg_strtab words;
-    int64_t *count;   /* [words.n] of ncount */
+    int64_t *count; /* [words.n] of ncount */
     int64_t ncount;
     uint64_t *starts; /* scratch */
     int64_t nstarts;

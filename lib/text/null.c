@@ -20,8 +20,8 @@ static int null_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
     t->eod = (int32_t)c->vocab_size;
     t->bos = -1;
     snprintf(size, sizeof size, "%lld", (long long)c->vocab_size);
-    meg_tok_set_description(t, "_NullTokenizer", (const char *const[]){NULL},
-                            (const char *const[]){"vocab_size", size, NULL});
+    meg_tok_set_description(t, "_NullTokenizer", (const char *const[]){ NULL },
+                            (const char *const[]){ "vocab_size", size, NULL });
     *out = t;
     return MEG_OK;
 }
@@ -49,13 +49,16 @@ static int null_encode(struct meg_tokenizer *t, const char *text, int64_t n, str
         for (; i < n && text[i] >= '0' && text[i] <= '9' && id < t->vocab_size; i++)
             id = 10 * id + (text[i] - '0');
         if (id >= t->vocab_size)
-            return meg_fail(e, MEG_EFORMAT, "token id %.*s%s is outside of the vocabulary: 0 to %lld",
+            return meg_fail(e, MEG_EFORMAT,
+                            "token id %.*s%s is outside of the vocabulary: 0 to %lld",
                             (int)(i - begin), text + begin,
                             i < n && text[i] >= '0' && text[i] <= '9' ? "..." : "",
                             (long long)t->vocab_size - 1);
         if (i == begin || (i < n && text[i] != ' '))
-            return meg_fail(e, MEG_EFORMAT, "NullTokenizer reads decimal ids with one blank between "
-                            "two of them; byte %lld of the text is neither", (long long)i);
+            return meg_fail(e, MEG_EFORMAT,
+                            "NullTokenizer reads decimal ids with one blank between "
+                            "two of them; byte %lld of the text is neither",
+                            (long long)i);
         out->v[out->n++] = (int32_t)id;
         if (i == n)
             return MEG_OK;

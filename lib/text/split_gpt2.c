@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <string.h>
 #ifdef __SSE2__
-#include <emmintrin.h>
+#    include <emmintrin.h>
 #endif
 
 #include "text/uclass.h"
@@ -38,7 +38,7 @@ static inline uint64_t bits_of(v16 m)
 #ifdef __SSE2__
     return (uint64_t)(unsigned)_mm_movemask_epi8((__m128i)m);
 #else
-    static const v16 bit = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+    static const v16 bit = { 1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128 };
     uint64_t w[2];
     v16 b = m & bit;
 
@@ -128,8 +128,9 @@ static int contraction(const char *s, int64_t n)
 {
     if (n >= 2 && (s[1] == 's' || s[1] == 't' || s[1] == 'm' || s[1] == 'd'))
         return 2;
-    if (n >= 3 && ((s[1] == 'r' && s[2] == 'e') || (s[1] == 'v' && s[2] == 'e') ||
-                   (s[1] == 'l' && s[2] == 'l')))
+    if (n >= 3 &&
+        ((s[1] == 'r' && s[2] == 'e') || (s[1] == 'v' && s[2] == 'e') ||
+         (s[1] == 'l' && s[2] == 'l')))
         return 3;
     return 0;
 }
@@ -148,17 +149,18 @@ static inline uint64_t after(uint64_t m, uint64_t next, int k)
 /* Piece starts of block c, contractions left out. */
 static uint64_t starts_of(const struct masks *p, const struct masks *c, const struct masks *x)
 {
-    uint64_t solid = c->letter | c->number | c->other, next_solid = x->letter | x->number | x->other;
+    uint64_t solid = c->letter | c->number | c->other,
+             next_solid = x->letter | x->number | x->other;
     uint64_t changed = (c->letter & ~before(c->letter, p->letter)) |
-                       (c->number & ~before(c->number, p->number)) |
-                       (c->space & ~before(c->space, p->space)) |
-                       (c->other & ~before(c->other, p->other));
+        (c->number & ~before(c->number, p->number)) | (c->space & ~before(c->space, p->space)) |
+        (c->other & ~before(c->other, p->other));
     uint64_t glued = before(c->blank, p->blank) & solid;
     /* the last byte of spaces before something else, then the first byte of that character */
     uint64_t end = c->space & after(solid, next_solid, 1), next_end = x->space & next_solid >> 1;
     uint64_t tail1 = after(c->tail, x->tail, 1), tail2 = after(c->tail, x->tail, 2);
-    uint64_t last = (end | (tail1 & after(end, next_end, 1)) |
-                     (tail1 & tail2 & after(end, next_end, 2))) & c->space & ~c->tail;
+    uint64_t last =
+        (end | (tail1 & after(end, next_end, 1)) | (tail1 & tail2 & after(end, next_end, 2))) &
+        c->space & ~c->tail;
 
     return (changed & ~glued) | last;
 }
@@ -166,8 +168,8 @@ static uint64_t starts_of(const struct masks *p, const struct masks *c, const st
 void meg_split_gpt2(const char *text, int64_t n, uint64_t *starts)
 {
     const unsigned char *table = meg_uclass_table();
-    struct masks prev = {0}, cur = {0}, next = {0};
-    struct carry carry = {0};
+    struct masks prev = { 0 }, cur = { 0 }, next = { 0 };
+    struct carry carry = { 0 };
     uint64_t set = 0, clear = 0; /* what a contraction says about the block to come */
 
     for (int64_t w = -1; w < n / 64 + 1; w++) {
@@ -178,7 +180,7 @@ void meg_split_gpt2(const char *text, int64_t n, uint64_t *starts)
         if (at + 64 <= n) {
             classify(text + at, &next, &carry, table);
         } else if (at < n) {
-            char end[64] = {0};
+            char end[64] = { 0 };
             uint64_t used = ((uint64_t)1 << (n - at)) - 1;
 
             memcpy(end, text + at, (size_t)(n - at));
@@ -189,8 +191,8 @@ void meg_split_gpt2(const char *text, int64_t n, uint64_t *starts)
         }
         if (w >= 0) {
             uint64_t b = (starts_of(&prev, &cur, &next) & ~clear) | set;
-            uint64_t quotes = cur.quote & ~before(cur.other, prev.other) &
-                              ~before(cur.blank, prev.blank);
+            uint64_t quotes =
+                cur.quote & ~before(cur.other, prev.other) & ~before(cur.blank, prev.blank);
 
             set = clear = 0;
             for (; quotes; quotes &= quotes - 1) {

@@ -18,8 +18,9 @@ static struct meg_strtab_slot *slot_of(const struct meg_strtab *t, const char *s
         struct meg_strtab_slot *slot = &t->slot[i];
         int64_t k = (int64_t)slot->number - 1;
 
-        if (k < 0 || (slot->hash == (uint32_t)(hash >> 32) && t->at[k + 1] - t->at[k] == len &&
-                      memcmp(t->bytes.s + t->at[k], s, (size_t)len) == 0))
+        if (k < 0 ||
+            (slot->hash == (uint32_t)(hash >> 32) && t->at[k + 1] - t->at[k] == len &&
+             memcmp(t->bytes.s + t->at[k], s, (size_t)len) == 0))
             return slot;
     }
 }
@@ -37,8 +38,8 @@ static void grow(struct meg_strtab *t)
         int64_t len = t->at[k + 1] - t->at[k];
         uint64_t hash = meg_xxh3_64(s, (size_t)len);
 
-        *slot_of(t, s, len, hash) = (struct meg_strtab_slot){(uint32_t)(hash >> 32),
-                                                             (uint32_t)k + 1};
+        *slot_of(t, s, len, hash) =
+            (struct meg_strtab_slot){ (uint32_t)(hash >> 32), (uint32_t)k + 1 };
     }
 }
 
@@ -53,7 +54,7 @@ int64_t meg_strtab_add(struct meg_strtab *t, const char *s, int64_t len)
     if (slot->number == 0) {
         MEG_ASSERT(t->n < UINT32_MAX);
         meg_str_add(&t->bytes, s, (size_t)len);
-        *slot = (struct meg_strtab_slot){(uint32_t)(hash >> 32), (uint32_t)++t->n};
+        *slot = (struct meg_strtab_slot){ (uint32_t)(hash >> 32), (uint32_t)++t->n };
         t->at[t->n] = (int64_t)t->bytes.n;
     }
     return (int64_t)slot->number - 1;

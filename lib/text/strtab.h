@@ -24,7 +24,7 @@ void meg_strtab_free(struct meg_strtab *t);
 static inline struct meg_str meg_strtab_get(const struct meg_strtab *t, int64_t k)
 {
     size_t n = (size_t)(t->at[k + 1] - t->at[k]);
-    struct meg_str view = {t->bytes.s + t->at[k], n, n};
+    struct meg_str view = { t->bytes.s + t->at[k], n, n };
 
     return view;
 }

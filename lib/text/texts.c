@@ -9,24 +9,25 @@
 enum { BLOCK = 1 << 20 };
 
 const struct meg_opt meg_texts_opts[] = {
-    {"input", 0, MEG_LIST(struct meg_texts_conf, input), "FILE...", "-",
-     "text or JSON lines, plain or compressed by gzip, zstd or xz; patterns are expanded; - is "
-     "standard input"},
-    {"input-format", 0, MEG_STR(struct meg_texts_conf, input_format), "auto|text|jsonl", "auto",
-     "what the input is; auto goes by name and first line of each file"},
-    {"json-keys", 0, MEG_LIST(struct meg_texts_conf, json_keys), "KEY...", "text",
-     "of JSON lines: the keys whose texts are read"},
+    { "input", 0, MEG_LIST(struct meg_texts_conf, input), "FILE...", "-",
+      "text or JSON lines, plain or compressed by gzip, zstd or xz; patterns are expanded; - is "
+      "standard input" },
+    { "input-format", 0, MEG_STR(struct meg_texts_conf, input_format), "auto|text|jsonl", "auto",
+      "what the input is; auto goes by name and first line of each file" },
+    { "json-keys", 0, MEG_LIST(struct meg_texts_conf, json_keys), "KEY...", "text",
+      "of JSON lines: the keys whose texts are read" },
     MEG_ALIAS("json-key", "json-keys"),
-    {0}};
+    { 0 }
+};
 
 struct meg_texts {
     const struct meg_texts_conf *conf;
     struct meg_input *in;
     struct meg_block block;
-    int64_t at, line;        /* in block: where the next line begins, its number */
-    bool is_jsonl;           /* the file that block is of */
+    int64_t at, line; /* in block: where the next line begins, its number */
+    bool is_jsonl;    /* the file that block is of */
     struct meg_jsonl jsonl;
-    int key;                 /* of jsonl's values, the next one to give out */
+    int key; /* of jsonl's values, the next one to give out */
     int64_t nth;
 };
 
@@ -40,7 +41,7 @@ int meg_texts_open(struct meg_texts **out, const struct meg_texts_conf *c, struc
     *out = meg_new(sizeof **out);
     (*out)->conf = c;
     (*out)->in = in;
-    (*out)->jsonl = (struct meg_jsonl){.keys = c->json_keys.v, .nkeys = (int)c->json_keys.n};
+    (*out)->jsonl = (struct meg_jsonl){ .keys = c->json_keys.v, .nkeys = (int)c->json_keys.n };
     (*out)->key = (int)c->json_keys.n;
     return MEG_OK;
 }
@@ -58,7 +59,8 @@ void meg_texts_close(struct meg_texts *t)
 /* Whether name ends in .json or .jsonl, perhaps with the suffix of a compressed file behind it. */
 static bool is_json_name(const char *name)
 {
-    static const char *const packed[] = {".gz", ".zst", ".xz"}, *const json[] = {".json", ".jsonl"};
+    static const char *const packed[] = { ".gz", ".zst", ".xz" },
+                             *const json[] = { ".json", ".jsonl" };
     size_t n = strlen(name);
 
     for (int i = 0; i < 3; i++) {
@@ -116,7 +118,7 @@ static int read_plain(struct meg_texts *t, struct meg_span *text, struct meg_err
     const char *s = t->block.s + t->at, *nl = memchr(s, '\n', (size_t)(t->block.n - t->at));
     int64_t bad;
 
-    *text = (struct meg_span){s, nl ? nl + 1 - s : t->block.n - t->at};
+    *text = (struct meg_span){ s, nl ? nl + 1 - s : t->block.n - t->at };
     t->at += text->n;
     if ((bad = meg_utf8_bad(s, text->n)) >= 0)
         return meg_fail(e, MEG_EFORMAT, "%s, line %lld: invalid UTF-8: byte 0x%02x at column %lld",

@@ -7,8 +7,8 @@
 #include "text/jsonl.h"
 
 struct meg_texts_conf {
-    struct meg_list input;     /* files, patterns, "-" */
-    const char *input_format;  /* "auto", "text", "jsonl" */
+    struct meg_list input;    /* files, patterns, "-" */
+    const char *input_format; /* "auto", "text", "jsonl" */
     struct meg_list json_keys;
 };
 extern const struct meg_opt meg_texts_opts[];

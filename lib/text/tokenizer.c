@@ -7,18 +7,19 @@
 #include "text/utf8.h"
 
 const struct meg_opt meg_tok_opts[] = {
-    {"tokenizer-type", 0, MEG_STR(struct meg_tok_conf, type), "GPT2BPETokenizer|NullTokenizer",
-     NULL, "kind of tokenizer"},
-    {"vocab-file", 0, MEG_STR(struct meg_tok_conf, vocab_file), "FILE", NULL,
-     "vocabulary of GPT2BPETokenizer: JSON, token to id"},
+    { "tokenizer-type", 0, MEG_STR(struct meg_tok_conf, type), "GPT2BPETokenizer|NullTokenizer",
+      NULL, "kind of tokenizer" },
+    { "vocab-file", 0, MEG_STR(struct meg_tok_conf, vocab_file), "FILE", NULL,
+      "vocabulary of GPT2BPETokenizer: JSON, token to id" },
     MEG_ALIAS("vocab", "vocab-file"),
-    {"merge-file", 0, MEG_STR(struct meg_tok_conf, merge_file), "FILE", NULL,
-     "merges of GPT2BPETokenizer, one pair a line"},
-    {"vocab-size", 0, MEG_I64(struct meg_tok_conf, vocab_size), "N", NULL,
-     "NullTokenizer: ids are 0 to N, N ends a document"},
-    {0}};
+    { "merge-file", 0, MEG_STR(struct meg_tok_conf, merge_file), "FILE", NULL,
+      "merges of GPT2BPETokenizer, one pair a line" },
+    { "vocab-size", 0, MEG_I64(struct meg_tok_conf, vocab_size), "N", NULL,
+      "NullTokenizer: ids are 0 to N, N ends a document" },
+    { 0 }
+};
 
-static const struct meg_tok_class *const classes[] = {&meg_tok_gpt2, &meg_tok_null};
+static const struct meg_tok_class *const classes[] = { &meg_tok_gpt2, &meg_tok_null };
 
 void meg_ids_reserve(struct meg_ids *ids, int64_t n)
 {
@@ -91,7 +92,7 @@ int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64
 int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
                          struct meg_str *out, struct meg_err *e)
 {
-    struct meg_str bytes = {0};
+    struct meg_str bytes = { 0 };
     int r = meg_tokenizer_bytes(t, ids, n, &bytes, e);
 
     if (r == MEG_OK)

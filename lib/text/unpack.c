@@ -23,8 +23,8 @@ struct meg_unpack {
     const struct format *format;
     unsigned char *raw; /* [RAW]; bytes [at, n) are still to be used */
     size_t at, n;
-    bool is_end;        /* the file has no more bytes */
-    bool is_open;       /* in the middle of a compressed stream */
+    bool is_end;  /* the file has no more bytes */
+    bool is_open; /* in the middle of a compressed stream */
     z_stream gz;
     lzma_stream xz;
     ZSTD_DStream *zst;
@@ -68,8 +68,8 @@ static int64_t gzip_some(struct meg_unpack *u, char *to, int64_t n)
 
 static int64_t zstd_some(struct meg_unpack *u, char *to, int64_t n)
 {
-    ZSTD_inBuffer in = {u->raw, u->n, u->at};
-    ZSTD_outBuffer out = {to, (size_t)n, 0};
+    ZSTD_inBuffer in = { u->raw, u->n, u->at };
+    ZSTD_outBuffer out = { to, (size_t)n, 0 };
     size_t r = ZSTD_decompressStream(u->zst, &out, &in);
 
     if (ZSTD_isError(r))
@@ -99,10 +99,10 @@ static int64_t xz_some(struct meg_unpack *u, char *to, int64_t n)
 }
 
 static const struct format formats[] = {
-    {"gzip", {0x1F, 0x8B}, 2, gzip_some},
-    {"zstd", {0x28, 0xB5, 0x2F, 0xFD}, 4, zstd_some},
-    {"xz", {0xFD, '7', 'z', 'X', 'Z', 0}, 6, xz_some},
-    {"plain", {0}, 0, plain_some},
+    { "gzip", { 0x1F, 0x8B }, 2, gzip_some },
+    { "zstd", { 0x28, 0xB5, 0x2F, 0xFD }, 4, zstd_some },
+    { "xz", { 0xFD, '7', 'z', 'X', 'Z', 0 }, 6, xz_some },
+    { "plain", { 0 }, 0, plain_some },
 };
 
 /* Bring more bytes behind those that are still to be used. */
@@ -137,8 +137,8 @@ int meg_unpack_open(struct meg_unpack **out, int fd, const char *name, struct me
         meg_unpack_close(u);
         return r;
     }
-    for (u->format = formats; u->n < u->format->nmagic ||
-                              memcmp(u->raw, u->format->magic, u->format->nmagic) != 0;)
+    for (u->format = formats;
+         u->n < u->format->nmagic || memcmp(u->raw, u->format->magic, u->format->nmagic) != 0;)
         u->format++;
     if (u->format->some == gzip_some && inflateInit2(&u->gz, 16 + MAX_WBITS) != Z_OK)
         meg_die(MEG_EFAIL, "no memory to read gzip");

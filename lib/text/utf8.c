@@ -43,7 +43,7 @@ int meg_utf8_put(char out[4], int32_t cp)
 {
     unsigned char *s = (unsigned char *)out;
     int len = cp < 0x80 ? 1 : cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
-    static const unsigned char lead[5] = {0, 0, 0xC0, 0xE0, 0xF0};
+    static const unsigned char lead[5] = { 0, 0, 0xC0, 0xE0, 0xF0 };
 
     for (int k = len - 1; k > 0; k--) {
         s[k] = (unsigned char)(0x80 | (cp & 0x3F));

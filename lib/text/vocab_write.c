@@ -50,20 +50,21 @@ static void merges_txt(const struct meg_vocab *v, struct meg_str *out)
 
 static void tokenizer_json(const struct meg_vocab *v, struct meg_str *out)
 {
-    meg_str_printf(out,
-                   "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n"
-                   "\"added_tokens\":[{\"id\":0,\"content\":\"%s\",\"single_word\":false,"
-                   "\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}],\n"
-                   "\"normalizer\":null,\n"
-                   "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-                   "\"trim_offsets\":true,\"use_regex\":true},\n"
-                   "\"post_processor\":null,\n"
-                   "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
-                   "\"trim_offsets\":true,\"use_regex\":true},\n"
-                   "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
-                   "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
-                   "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":false,\n\"vocab\":",
-                   MEG_ENDOFTEXT);
+    meg_str_printf(
+        out,
+        "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n"
+        "\"added_tokens\":[{\"id\":0,\"content\":\"%s\",\"single_word\":false,"
+        "\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}],\n"
+        "\"normalizer\":null,\n"
+        "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+        "\"trim_offsets\":true,\"use_regex\":true},\n"
+        "\"post_processor\":null,\n"
+        "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
+        "\"trim_offsets\":true,\"use_regex\":true},\n"
+        "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
+        "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
+        "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":false,\n\"vocab\":",
+        MEG_ENDOFTEXT);
     vocab_json(v, out);
     meg_str_printf(out, ",\n\"merges\":[");
     for (int64_t i = 0; i < v->nmerges; i++) {
@@ -81,15 +82,16 @@ int meg_vocab_write(const struct meg_vocab *v, const char *dir, struct meg_err *
     static const struct {
         const char *name;
         void (*text)(const struct meg_vocab *v, struct meg_str *out);
-    } files[] = {{"merges.txt", merges_txt}, {"tokenizer.json", tokenizer_json},
-                 {"vocab.json", vocab_json}};
+    } files[] = { { "merges.txt", merges_txt },
+                  { "tokenizer.json", tokenizer_json },
+                  { "vocab.json", vocab_json } };
     enum { N = sizeof files / sizeof *files };
-    struct meg_file file[N] = {{0}};
-    char *path[N] = {NULL};
+    struct meg_file file[N] = { { 0 } };
+    char *path[N] = { NULL };
     int done = 0, r = meg_mkdirs(dir, e);
 
     for (int i = 0; i < N && r == MEG_OK; i++) {
-        struct meg_str text = {0}, where = {0};
+        struct meg_str text = { 0 }, where = { 0 };
 
         meg_str_printf(&where, "%s/%s", dir, files[i].name);
         path[i] = where.s;

@@ -7,10 +7,10 @@
 #include "base/mem.h"
 
 enum {
-    WORD_PAIRS = 1 << 16,     /* 4 MiB of short words */
+    WORD_PAIRS = 1 << 16, /* 4 MiB of short words */
     LONG_WORDS = 1 << 16,
     LONG_BYTES = 8 << 20,
-    LONG_WORD_BYTES = 1024    /* longer ones are not worth their room */
+    LONG_WORD_BYTES = 1024 /* longer ones are not worth their room */
 };
 
 struct meg_longword {
@@ -90,9 +90,9 @@ static void add_long(struct meg_wordcache *c, const char *s, int64_t n, const in
         c->nbytes = sizeof *head;
     }
     w = long_slot(c, s, n, &hash);
-    *w = (struct meg_longword){hash, c->nbytes};
+    *w = (struct meg_longword){ hash, c->nbytes };
     head = (struct longhead *)(c->bytes + c->nbytes);
-    *head = (struct longhead){(int32_t)n, (int32_t)nids};
+    *head = (struct longhead){ (int32_t)n, (int32_t)nids };
     memcpy(head + 1, ids, (size_t)nids * sizeof *ids);
     memcpy((int32_t *)(head + 1) + nids, s, (size_t)n);
     c->nbytes += (uint32_t)(size + 3) & ~3u;
@@ -101,7 +101,7 @@ static void add_long(struct meg_wordcache *c, const char *s, int64_t n, const in
 void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const int32_t *ids,
                        int64_t nids)
 {
-    char padded[16] = {0};
+    char padded[16] = { 0 };
     uint64_t key[2];
     struct meg_word *w;
 

@@ -25,7 +25,7 @@ struct meg_wordcache {
     struct meg_word *word; /* [2 * (mask + 1)] */
     uint64_t mask;
     struct meg_longword *longword;
-    char *bytes;           /* of long words: length, number of ids, ids, bytes */
+    char *bytes; /* of long words: length, number of ids, ids, bytes */
     uint32_t nbytes;
 };
 
@@ -37,10 +37,22 @@ static inline void meg_word_key(uint64_t key[2], const char *s, int64_t n)
 {
     static const uint64_t mask[MEG_WORD_BYTES + 1][2] = {
 #define ONES(k) (UINT64_MAX >> (64 - 8 * (k)))
-        {0, 0}, {ONES(1), 0}, {ONES(2), 0}, {ONES(3), 0}, {ONES(4), 0}, {ONES(5), 0},
-        {ONES(6), 0}, {ONES(7), 0}, {ONES(8), 0}, {ONES(8), ONES(1)}, {ONES(8), ONES(2)},
-        {ONES(8), ONES(3)}, {ONES(8), ONES(4)}, {ONES(8), ONES(5)}, {ONES(8), ONES(6)},
-        {ONES(8), ONES(7)}
+        { 0, 0 },
+        { ONES(1), 0 },
+        { ONES(2), 0 },
+        { ONES(3), 0 },
+        { ONES(4), 0 },
+        { ONES(5), 0 },
+        { ONES(6), 0 },
+        { ONES(7), 0 },
+        { ONES(8), 0 },
+        { ONES(8), ONES(1) },
+        { ONES(8), ONES(2) },
+        { ONES(8), ONES(3) },
+        { ONES(8), ONES(4) },
+        { ONES(8), ONES(5) },
+        { ONES(8), ONES(6) },
+        { ONES(8), ONES(7) }
 #undef ONES
     };
 
@@ -53,8 +65,8 @@ static inline void meg_word_key(uint64_t key[2], const char *s, int64_t n)
 static inline struct meg_word *meg_wordcache_pair(const struct meg_wordcache *c,
                                                   const uint64_t key[2])
 {
-    unsigned __int128 p = (unsigned __int128)(key[0] ^ 0x9E3779B97F4A7C15u) *
-                          (key[1] ^ 0xD6E8FEB86659FD93u);
+    unsigned __int128 p =
+        (unsigned __int128)(key[0] ^ 0x9E3779B97F4A7C15u) * (key[1] ^ 0xD6E8FEB86659FD93u);
 
     return c->word + 2 * (((uint64_t)p ^ (uint64_t)(p >> 64)) & c->mask);
 }

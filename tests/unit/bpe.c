@@ -55,14 +55,14 @@ static void merges_as_the_rule_says(void **state)
 
     (void)state;
     for (int round = 0; round < 3000; round++) {
-        struct meg_bpe b = {0};
+        struct meg_bpe b = { 0 };
         struct rule rules[PAIRS];
         int letters = 1 + (int)(lcg(&x) % 4), n = 0;
 
         meg_bpe_init(&b, PAIRS);
         while (n < PAIRS) {
-            struct rule r = {(int32_t)(lcg(&x) % (uint64_t)(letters + n)),
-                             (int32_t)(lcg(&x) % (uint64_t)(letters + n)), letters + n};
+            struct rule r = { (int32_t)(lcg(&x) % (uint64_t)(letters + n)),
+                              (int32_t)(lcg(&x) % (uint64_t)(letters + n)), letters + n };
             int i = 0;
 
             while (i < n && (rules[i].left != r.left || rules[i].right != r.right))
@@ -99,7 +99,7 @@ static void a_long_piece_is_not_quadratic(void **state)
 {
     const int64_t n = 10000000;
     int32_t *sym = malloc((size_t)n * sizeof *sym);
-    struct meg_bpe b = {0};
+    struct meg_bpe b = { 0 };
     double start_s = meg_now_s();
 
     (void)state;
@@ -116,8 +116,8 @@ static void a_long_piece_is_not_quadratic(void **state)
 
 static void the_last_rank_of_a_pair_counts(void **state)
 {
-    int32_t sym[] = {0, 1, 2};
-    struct meg_bpe b = {0};
+    int32_t sym[] = { 0, 1, 2 };
+    struct meg_bpe b = { 0 };
 
     (void)state;
     meg_bpe_init(&b, 3);

@@ -9,7 +9,7 @@
 
 #include "text/jsonl.h"
 
-static const char *const keys[] = {"text", "t\xC3\xA9"};
+static const char *const keys[] = { "text", "t\xC3\xA9" };
 
 /* The line in memory of its own size, so that a read beyond it shows under ASan. */
 static int read_n(struct meg_jsonl *j, int nkeys, const char *line, int64_t n, char **copy,
@@ -17,14 +17,14 @@ static int read_n(struct meg_jsonl *j, int nkeys, const char *line, int64_t n, c
 {
     *copy = malloc((size_t)n + (n == 0));
     memcpy(*copy, line, (size_t)n);
-    *j = (struct meg_jsonl){.keys = keys, .nkeys = nkeys};
+    *j = (struct meg_jsonl){ .keys = keys, .nkeys = nkeys };
     return meg_jsonl_read(j, *copy, n, e);
 }
 
 static void texts_n(const char *line, int64_t n, const char *want, int64_t nwant)
 {
     struct meg_jsonl j;
-    struct meg_err e = {0, ""};
+    struct meg_err e = { 0, "" };
     char *copy, joined[256] = "";
     int64_t at = 0;
 
@@ -53,13 +53,16 @@ static void finds_the_texts_of_a_key(void **state)
     texts(" { \"text\" : \"\" } ", "|");
     texts("{\"text\":[]}", "");
     texts("{\"text\":[ \"a\" , \"b c\",\"\"]}", "a|b c||");
-    texts("{\"x\":{\"text\":1,\"y\":[{}]},\"text\":\"a\",\"z\":[1,-2.5e+3,0,null,true,false]}", "a|");
+    texts("{\"x\":{\"text\":1,\"y\":[{}]},\"text\":\"a\",\"z\":[1,-2.5e+3,0,null,true,false]}",
+          "a|");
     texts("{\"n\":[NaN,Infinity,-Infinity],\"text\":\"a\"}", "a|");
     texts("{\"text\":1,\"text\":[\"old\"],\"text\":\"new\"}", "new|");
     texts("{\"te\\u0078t\":\"escaped key\"}", "escaped key|");
     texts("{\"text\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"}", "\"\\/\b\f\n\r\t|");
     texts("{\"text\":\"a\\u00e9b\\u4E2d\\ud83d\\uDE00c\"}",
-          "a\xC3\xA9" "b\xE4\xB8\xAD\xF0\x9F\x98\x80" "c|");
+          "a\xC3\xA9"
+          "b\xE4\xB8\xAD\xF0\x9F\x98\x80"
+          "c|");
     texts("{\"text\":\"sixteen bytes and some more \\n of them, then again a long run\"}",
           "sixteen bytes and some more \n of them, then again a long run|");
     texts("{\"text\":\"\xC3\xA9\xE4\xB8\xAD\x7F\"}", "\xC3\xA9\xE4\xB8\xAD\x7F|");
@@ -87,7 +90,7 @@ static void every_key_has_its_own_texts(void **state)
 static void refuses(const char *line, int64_t n, const char *message)
 {
     struct meg_jsonl j;
-    struct meg_err e = {0, ""};
+    struct meg_err e = { 0, "" };
     char *copy;
 
     if (read_n(&j, 1, line, n, &copy, &e) != MEG_EFORMAT)
@@ -100,49 +103,50 @@ static void refuses(const char *line, int64_t n, const char *message)
 static void refuses_what_is_not_json(void **state)
 {
     static const char *const bad[][2] = {
-        {"", "column 1: the line ends where '{' of an object is expected"},
-        {"no json", "column 1: found 'n' where '{' of an object is expected"},
-        {"[\"text\"]", "column 1: found '[' where '{' of an object is expected"},
-        {"{\"text\":\"a\"", "column 12: the line ends where ',' or '}' is expected"},
-        {"{\"text\":\"a\"} x", "column 14: found 'x' where the end of the line is expected"},
-        {"{\"text\":\"a\"}{}", "column 13: found '{' where the end of the line is expected"},
-        {"{\"text\":\"a", "column 11: the line ends where more of a string is expected"},
-        {"{\"text\":\"a\tb\"}", "column 11: found byte 0x09 where more of a string is expected"},
-        {"{\"text\":\"\\x\"}",
-         "column 11: found 'x' where one of \"\\/bfnrtu after a backslash is expected"},
-        {"{\"text\":\"\\u12g4\"}", "column 14: found 'g' where a hex digit of \\uXXXX is expected"},
-        {"{\"text\":\"a\",}", "column 13: found '}' where a string is expected"},
-        {"{text:\"a\"}", "column 2: found 't' where a string is expected"},
-        {"{\"text\" \"a\"}", "column 9: found '\"' where ':' is expected"},
-        {"{\"a\":01,\"text\":\"\"}", "column 7: found '1' where ',' or '}' is expected"},
-        {"{\"a\":1.,\"text\":\"\"}", "column 8: found ',' where a digit is expected"},
-        {"{\"a\":-,\"text\":\"\"}", "column 7: found ',' where a digit is expected"},
-        {"{\"a\":1e,\"text\":\"\"}", "column 8: found ',' where a digit is expected"},
-        {"{\"a\":nul,\"text\":\"\"}", "column 6: found 'n' where a value is expected"},
-        {"{\"a\":[1 2],\"text\":\"\"}", "column 9: found '2' where ',' or ']' is expected"},
-        {"{\"a\":[1,],\"text\":\"\"}", "column 9: found ']' where a value is expected"},
-        {"{\"text\":[\"a\" \"b\"]}", "column 14: found '\"' where ',' or ']' is expected"},
-        {"{\"text\":[\"a\",]}", "column 14: found ']' where a value is expected"},
-        {"\xEF\xBB\xBF{}", "column 1: found byte 0xef where '{' of an object is expected"},
-        {"{\"text\":\"\xE4\xB8\"}", "column 10: invalid UTF-8: byte 0xe4"},
-        {"{\"text\":\"a\\ud83dz\"}",
-         "column 11: \\u escape of half a surrogate pair, which is no character"},
-        {"{\"text\":\"\\ud83d\\u0041\"}",
-         "column 10: \\u escape of half a surrogate pair, which is no character"},
-        {"{\"text\":\"\\ude00\"}",
-         "column 10: \\u escape of half a surrogate pair, which is no character"},
-        {"{\"other\":\"a\"}", "no key \"text\""},
-        {"{\"text\":null}",
-         "key \"text\" holds null; a string or a list of strings is expected"},
-        {"{\"text\":-3}",
-         "key \"text\" holds a number; a string or a list of strings is expected"},
-        {"{\"text\":{\"text\":\"a\"}}",
-         "key \"text\" holds an object; a string or a list of strings is expected"},
-        {"{\"text\":[\"a\",1]}",
-         "key \"text\" holds a list of other things than strings; a string or a list of strings is "
-         "expected"},
-        {"{\"text\":\"a\",\"text\":true}",
-         "key \"text\" holds true or false; a string or a list of strings is expected"},
+        { "", "column 1: the line ends where '{' of an object is expected" },
+        { "no json", "column 1: found 'n' where '{' of an object is expected" },
+        { "[\"text\"]", "column 1: found '[' where '{' of an object is expected" },
+        { "{\"text\":\"a\"", "column 12: the line ends where ',' or '}' is expected" },
+        { "{\"text\":\"a\"} x", "column 14: found 'x' where the end of the line is expected" },
+        { "{\"text\":\"a\"}{}", "column 13: found '{' where the end of the line is expected" },
+        { "{\"text\":\"a", "column 11: the line ends where more of a string is expected" },
+        { "{\"text\":\"a\tb\"}", "column 11: found byte 0x09 where more of a string is expected" },
+        { "{\"text\":\"\\x\"}",
+          "column 11: found 'x' where one of \"\\/bfnrtu after a backslash is expected" },
+        { "{\"text\":\"\\u12g4\"}",
+          "column 14: found 'g' where a hex digit of \\uXXXX is expected" },
+        { "{\"text\":\"a\",}", "column 13: found '}' where a string is expected" },
+        { "{text:\"a\"}", "column 2: found 't' where a string is expected" },
+        { "{\"text\" \"a\"}", "column 9: found '\"' where ':' is expected" },
+        { "{\"a\":01,\"text\":\"\"}", "column 7: found '1' where ',' or '}' is expected" },
+        { "{\"a\":1.,\"text\":\"\"}", "column 8: found ',' where a digit is expected" },
+        { "{\"a\":-,\"text\":\"\"}", "column 7: found ',' where a digit is expected" },
+        { "{\"a\":1e,\"text\":\"\"}", "column 8: found ',' where a digit is expected" },
+        { "{\"a\":nul,\"text\":\"\"}", "column 6: found 'n' where a value is expected" },
+        { "{\"a\":[1 2],\"text\":\"\"}", "column 9: found '2' where ',' or ']' is expected" },
+        { "{\"a\":[1,],\"text\":\"\"}", "column 9: found ']' where a value is expected" },
+        { "{\"text\":[\"a\" \"b\"]}", "column 14: found '\"' where ',' or ']' is expected" },
+        { "{\"text\":[\"a\",]}", "column 14: found ']' where a value is expected" },
+        { "\xEF\xBB\xBF{}", "column 1: found byte 0xef where '{' of an object is expected" },
+        { "{\"text\":\"\xE4\xB8\"}", "column 10: invalid UTF-8: byte 0xe4" },
+        { "{\"text\":\"a\\ud83dz\"}",
+          "column 11: \\u escape of half a surrogate pair, which is no character" },
+        { "{\"text\":\"\\ud83d\\u0041\"}",
+          "column 10: \\u escape of half a surrogate pair, which is no character" },
+        { "{\"text\":\"\\ude00\"}",
+          "column 10: \\u escape of half a surrogate pair, which is no character" },
+        { "{\"other\":\"a\"}", "no key \"text\"" },
+        { "{\"text\":null}", "key \"text\" holds null; a string or a list of strings is expected" },
+        { "{\"text\":-3}",
+          "key \"text\" holds a number; a string or a list of strings is expected" },
+        { "{\"text\":{\"text\":\"a\"}}",
+          "key \"text\" holds an object; a string or a list of strings is expected" },
+        { "{\"text\":[\"a\",1]}",
+          "key \"text\" holds a list of other things than strings; a string or a list of strings "
+          "is "
+          "expected" },
+        { "{\"text\":\"a\",\"text\":true}",
+          "key \"text\" holds true or false; a string or a list of strings is expected" },
     };
 
     (void)state;

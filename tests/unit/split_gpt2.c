@@ -14,7 +14,9 @@
 #include "text/split_gpt2.h"
 #include "text/utf8.h"
 
-#define WS "\\t-\\r \\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
+#define WS                                                                                         \
+    "\\t-\\r "                                                                                     \
+    "\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
 static const char pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS
                               "\\p{L}\\p{N}]+|[" WS "]+(?![^" WS "])|[" WS "]+";
 
@@ -54,8 +56,8 @@ static void same_as_pcre2(const char *text, int64_t n)
     memset(starts, 0xA5, (size_t)meg_split_words(n) * sizeof *starts);
     meg_split_gpt2(s, n, starts);
     for (PCRE2_SIZE i = 0; i < (PCRE2_SIZE)n; i = at[1]) {
-        assert_int_equal(pcre2_match(regex, (PCRE2_SPTR)s, (PCRE2_SIZE)n, i, PCRE2_ANCHORED, match,
-                                     NULL), 1);
+        assert_int_equal(
+            pcre2_match(regex, (PCRE2_SPTR)s, (PCRE2_SIZE)n, i, PCRE2_ANCHORED, match, NULL), 1);
         want[i / 64] |= (uint64_t)1 << i % 64;
     }
     want[n / 64] |= (uint64_t)1 << n % 64;
@@ -72,12 +74,44 @@ static void same_as_pcre2(const char *text, int64_t n)
 static void splits_known_texts(void **state)
 {
     static const char *const texts[] = {
-        "", " ", "  ", "\n", " \n", "\n ", "a", "'", "'s", "'ll", "'l", "''s", "!'s", "x's's", " 's",
-        "it's 're've'd'm'll't'S'RE", "'re", "don't stop", "a  b   c", "a \n b", "a\t\tb", "a\t b",
-        "end  ", "12ab34", "x2\xC2\xB2", "\xE3\x80\x80", "a\xE3\x80\x80\xE3\x80\x80" "b",
-        "a\xC2\xA0\xC2\xA0" "b", "a \xE3\x80\x80", "a\xE3\x80\x80 b", "\xE1\xA0\x8E", "a \xE1\xA0\x8E b",
+        "",
+        " ",
+        "  ",
+        "\n",
+        " \n",
+        "\n ",
+        "a",
+        "'",
+        "'s",
+        "'ll",
+        "'l",
+        "''s",
+        "!'s",
+        "x's's",
+        " 's",
+        "it's 're've'd'm'll't'S'RE",
+        "'re",
+        "don't stop",
+        "a  b   c",
+        "a \n b",
+        "a\t\tb",
+        "a\t b",
+        "end  ",
+        "12ab34",
+        "x2\xC2\xB2",
+        "\xE3\x80\x80",
+        "a\xE3\x80\x80\xE3\x80\x80"
+        "b",
+        "a\xC2\xA0\xC2\xA0"
+        "b",
+        "a \xE3\x80\x80",
+        "a\xE3\x80\x80 b",
+        "\xE1\xA0\x8E",
+        "a \xE1\xA0\x8E b",
         "\xE0\xA4\xB9\xE0\xA4\xBF\xE0\xA4\xA8\xE0\xA5\x8D\xE0\xA4\xA6\xE0\xA5\x80",
-        "\xF0\x9F\x98\x80\xF0\x9F\x98\x80 \xF0\x9F\x98\x80", "\xF0\x90\x90\x80x", "a'\xC3\xA9",
+        "\xF0\x9F\x98\x80\xF0\x9F\x98\x80 \xF0\x9F\x98\x80",
+        "\xF0\x90\x90\x80x",
+        "a'\xC3\xA9",
     };
 
     (void)state;
@@ -95,9 +129,33 @@ static uint64_t lcg(uint64_t *x)
 static void splits_random_texts(void **state)
 {
     static const char *const parts[] = {
-        " ", " ", "a", "b", "s", "t", "re", "ve", "ll", "'", "'", "7", "!", "-", "\n", "\t", "\r",
-        "\xC3\xA9", "\xC2\xB2", "\xC2\xA0", "\xE3\x80\x80", "\xE4\xB8\xAD", "\xE2\x80\x99",
-        "\xCC\x81", "\xF0\x9F\x98\x80", "\xF0\x9D\x94\x84", "\xE2\x80\xA8",
+        " ",
+        " ",
+        "a",
+        "b",
+        "s",
+        "t",
+        "re",
+        "ve",
+        "ll",
+        "'",
+        "'",
+        "7",
+        "!",
+        "-",
+        "\n",
+        "\t",
+        "\r",
+        "\xC3\xA9",
+        "\xC2\xB2",
+        "\xC2\xA0",
+        "\xE3\x80\x80",
+        "\xE4\xB8\xAD",
+        "\xE2\x80\x99",
+        "\xCC\x81",
+        "\xF0\x9F\x98\x80",
+        "\xF0\x9D\x94\x84",
+        "\xE2\x80\xA8",
     };
     uint64_t x = 1;
 

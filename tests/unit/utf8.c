@@ -29,7 +29,7 @@ static void every_character_comes_back(void **state)
 
 static void replaced(const char *text, const char *want)
 {
-    struct meg_str out = {0};
+    struct meg_str out = { 0 };
 
     meg_utf8_add_replaced(&out, text, (int64_t)strlen(text));
     assert_string_equal(out.s, want);
@@ -51,7 +51,7 @@ static void maximal_subparts_are_replaced(void **state)
 /* A bad byte is found wherever it stands, among ASCII and among longer characters. */
 static void a_bad_byte_is_found(void **state)
 {
-    static const char *const good[] = {"a", "\xC3\xA9", "\xE4\xB8\xAD", "\xF0\x9F\x98\x80"};
+    static const char *const good[] = { "a", "\xC3\xA9", "\xE4\xB8\xAD", "\xF0\x9F\x98\x80" };
 
     (void)state;
     for (int k = 0; k < 4; k++) {
@@ -78,8 +78,8 @@ static void bytes_have_their_characters(void **state)
     static const struct {
         int byte;
         int32_t cp;
-    } known[] = {{' ', 0x120}, {'\n', 0x10A}, {'\t', 0x109}, {0, 0x100}, {0x7F, 0x121},
-                 {0xA0, 0x142}, {0xAD, 0x143}, {'!', '!'}, {0xFF, 0xFF}};
+    } known[] = { { ' ', 0x120 },  { '\n', 0x10A }, { '\t', 0x109 }, { 0, 0x100 },  { 0x7F, 0x121 },
+                  { 0xA0, 0x142 }, { 0xAD, 0x143 }, { '!', '!' },    { 0xFF, 0xFF } };
     int32_t next = 0x100;
 
     (void)state;
