@@ -1,0 +1,99 @@
+/* meg-vocab - learn a byte-level BPE vocabulary. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/opt.h"
+#include "text/learn.h"
+#include "text/texts.h"
+#include "text/uclass.h"
+
+struct conf {
+    struct meg_texts_conf texts;
+    const char *output_dir;
+    int64_t vocab_size, min_frequency;
+};
+
+static const struct meg_opt own_opts[] = {
+    { "output-dir", 0, MEG_STR(struct conf, output_dir), "DIR", NULL,
+      "write vocab.json, merges.txt and tokenizer.json here" },
+    { "vocab-size", 0, MEG_I64(struct conf, vocab_size), "N", "30000",
+      "stop at so many tokens, <|endoftext|> and the 256 bytes among them" },
+    { "min-frequency", 0, MEG_I64(struct conf, min_frequency), "N", "0",
+      "stop when no pair occurs so many times" },
+    { 0 }
+};
+
+static void check(const struct conf *c)
+{
+    if (!c->output_dir)
+        meg_usage("--output-dir is required");
+    if (c->vocab_size < MEG_LEARN_FIRST || c->vocab_size > INT32_MAX)
+        meg_usage(
+            "--vocab-size: %lld is not in %d..%d; <|endoftext|> and the 256 bytes are %d tokens",
+            (long long)c->vocab_size, MEG_LEARN_FIRST, INT32_MAX, MEG_LEARN_FIRST);
+    if (c->min_frequency < 0)
+        meg_usage("--min-frequency: %lld is less than 0", (long long)c->min_frequency);
+}
+
+static int run(const struct conf *c, struct meg_err *e)
+{
+    struct meg_learn learn = { 0 };
+    struct meg_vocab vocab = { 0 };
+    struct meg_texts *in = NULL;
+    struct meg_progress progress;
+    struct meg_span text;
+    double start_s = meg_now_s();
+    int64_t nbytes = 0;
+    int r;
+
+    meg_progress_init(&progress, 10);
+    if ((r = meg_texts_open(&in, &c->texts, e)) < 0)
+        goto out;
+    while ((r = meg_texts_next(in, &text, e)) > 0) {
+        meg_learn_count(&learn, text.s, text.n);
+        nbytes += text.n;
+        meg_progress_show(&progress, "%.1f MB read (%.1f MB/s), %lld words", (double)nbytes / 1e6,
+                          (double)nbytes / 1e6 / (meg_now_s() - start_s), (long long)learn.words.n);
+    }
+    meg_progress_end(&progress);
+    if (r < 0)
+        goto out;
+    if (nbytes == 0) {
+        r = meg_fail(e, MEG_EFORMAT, "the input has no text to learn from");
+        goto out;
+    }
+    meg_learn_run(&learn, c->vocab_size, c->min_frequency, &vocab);
+    if ((r = meg_vocab_write(&vocab, c->output_dir, e)) < 0)
+        goto out;
+    if (vocab.tokens.n < c->vocab_size)
+        meg_warn("the text gives only %lld tokens, not %lld", (long long)vocab.tokens.n,
+                 (long long)c->vocab_size);
+    meg_note("%lld tokens from %.1f MB of text and %lld words, %.1f s: %s",
+             (long long)vocab.tokens.n, (double)nbytes / 1e6, (long long)learn.words.n,
+             meg_now_s() - start_s, c->output_dir);
+out:
+    meg_texts_close(in);
+    meg_learn_free(&learn);
+    meg_vocab_free(&vocab);
+    return r;
+}
+
+int main(int argc, char **argv)
+{
+    struct conf c;
+    const struct meg_optgroup groups[] = { { "vocabulary", own_opts, &c },
+                                           { "input", meg_texts_opts, &c.texts },
+                                           { 0 } };
+    struct meg_err e;
+
+    meg_opt_add_version_line(meg_unicode_version());
+    meg_opt_parse(groups, "[options] --output-dir DIR",
+                  "Learn a byte-level BPE vocabulary from text or JSON lines.", argc, argv);
+    check(&c);
+    if (run(&c, &e) < 0)
+        meg_die_err(&e);
+    return meg_finish();
+}

@@ -1,0 +1,63 @@
+#!/bin/sh
+# meg-vocab: what it learns from which input, and what it refuses.
+. "${0%/*}/../lib.sh"
+cd "$T" || exit 1
+
+# Three times each: "x x" and "Ġ x", and x has the smaller id.  Twice: a b, b c, c d, then ab c, c d.
+printf 'abcd abcd xx xx xx' >text
+status 'learns from a file' 0 meg-vocab --input text --vocab-size 261 --output-dir v
+is 'the merges, ties included' "$(cat v/merges.txt)" "$(printf '#version: 0.2\nx x\nĠ xx\na b\nc d\n')"
+is 'id 0 ends a document' "$(jq '."<|endoftext|>"' v/vocab.json)" 0
+is 'then come the bytes' "$(jq -c '[."!", ."~", ."¡", ."Ā", ."Ń"]' v/vocab.json)" '[1,94,95,189,256]'
+is 'then the merges' "$(jq -c '[.xx, ."Ġxx", .ab, .cd]' v/vocab.json)" '[257,258,259,260]'
+is 'tokenizer.json has the same vocabulary' "$(jq -S -c .model.vocab v/tokenizer.json)" "$(jq -S -c . v/vocab.json)"
+is 'and the same merges' "$(jq -r '.model.merges[] | join(" ")' v/tokenizer.json)" "$(tail -n +2 v/merges.txt)"
+
+printf '{"text":"abcd abcd"}\n\n{"text":["xx"," xx xx"],"other":"zz zz zz"}\n' >lines.jsonl
+meg-vocab -q --input lines.jsonl --vocab-size 261 --output-dir j
+ok 'JSON lines are recognised by name' grep -q '"Ġxx":' j/vocab.json
+unlike 'other keys are not read' "$(cat j/vocab.json)" zz
+meg-vocab -q --vocab-size 261 --output-dir stdin <lines.jsonl
+ok 'and by what they hold, on standard input' cmp -s j/vocab.json stdin/vocab.json
+meg-vocab -q --input-format text --vocab-size 280 --output-dir raw <lines.jsonl
+like 'unless told that it is text' "$(cat raw/merges.txt)" '^" }$|^t e$'
+tail -n 1 lines.jsonl | meg-vocab -q --json-key other --vocab-size 259 --output-dir k
+is 'the keys can be chosen' "$(sed 1d k/merges.txt)" "$(printf 'z z\nĠ zz\n')"
+
+gzip -k lines.jsonl && zstd -q lines.jsonl && xz -k lines.jsonl
+for suffix in gz zst xz; do
+    meg-vocab -q --input "lines.jsonl.$suffix" --vocab-size 261 --output-dir "$suffix"
+    ok "reads .$suffix" cmp -s j/merges.txt "$suffix/merges.txt"
+done
+mkdir parts
+split -l 1 lines.jsonl parts/p.
+meg-vocab -q --input 'parts/p.*' --input-format jsonl --vocab-size 261 --output-dir globbed
+ok 'several files are one input' cmp -s j/merges.txt globbed/merges.txt
+
+meg-vocab --input text --vocab-size 1000 --output-dir all 2>err
+like 'says when the text gives fewer tokens' "$(cat err)" '^meg-vocab: .*the text gives only 263 tokens, not 1000$'
+meg-vocab -q --input text --min-frequency 3 --output-dir min 2>err
+is 'stops at --min-frequency' "$(sed 1d min/merges.txt)" "$(printf 'x x\nĠ xx\n')"
+
+status 'refuses invalid UTF-8' 65 sh -c 'printf "ok\nno\377\n" | meg-vocab --output-dir x'
+like 'and says where' "$(cat err)" '^meg-vocab: standard input, line 2: invalid UTF-8: byte 0xff at column 3$'
+like 'of a line that is not JSON, too' "$(meg-vocab --output-dir x 2>&1 <<'end'
+{"text":"a"}
+{"text":"b"
+end
+)" '^meg-vocab: standard input, line 2: column 12: the line ends where'
+status 'refuses a line without the key' 65 sh -c 'echo "{\"a\":\"b\"}" | meg-vocab --output-dir x'
+status 'refuses an empty input' 65 meg-vocab --output-dir x --input /dev/null
+status 'refuses a missing file' 66 meg-vocab --output-dir x --input nowhere
+status 'and a pattern without matches' 66 meg-vocab --output-dir x --input 'nowhere*'
+head -c 40 lines.jsonl.gz >cut.jsonl.gz
+status 'refuses a cut .gz' 65 meg-vocab --output-dir x --input cut.jsonl.gz
+status 'refuses a vocabulary without room for the bytes' 2 meg-vocab --output-dir x --vocab-size 256 --input text
+status 'refuses to guess where to write' 2 meg-vocab --input text
+ok 'none of these left a file' test ! -e x
+printf x >blocked
+status 'a folder that cannot be made is an error' 74 meg-vocab --input text --output-dir blocked/v
+mkdir -p taken/vocab.json
+status 'so is a name that is taken' 74 meg-vocab --input text --output-dir taken
+is 'and nothing is left beside it' "$(ls taken)" vocab.json
+done_testing
