@@ -29,41 +29,41 @@ enum {
 };
 
 const struct meg_opt meg_preprocess_opts[] = {
-    {"input", 0, MEG_LIST(struct meg_preprocess_conf, input), "FILE...", NULL,
-     "JSON lines, plain or compressed by gzip, zstd or xz; patterns are expanded; - is standard "
-     "input"},
-    {"json-keys", 0, MEG_LIST(struct meg_preprocess_conf, json_keys), "KEY...", "text",
-     "keys whose texts are encoded, a dataset each"},
+    { "input", 0, MEG_LIST(struct meg_preprocess_conf, input), "FILE...", NULL,
+      "JSON lines, plain or compressed by gzip, zstd or xz; patterns are expanded; - is standard "
+      "input" },
+    { "json-keys", 0, MEG_LIST(struct meg_preprocess_conf, json_keys), "KEY...", "text",
+      "keys whose texts are encoded, a dataset each" },
     MEG_ALIAS("json-key", "json-keys"),
-    {"output-prefix", 0, MEG_STR(struct meg_preprocess_conf, output_prefix), "PREFIX", NULL,
-     "write PREFIX_KEY_document.bin and .idx"},
-    {"append-eod", 0, MEG_BOOL(struct meg_preprocess_conf, append_eod), NULL, "no",
-     "end each document with the id that says so"},
-    {"replace-invalid", 0, MEG_BOOL(struct meg_preprocess_conf, replace_invalid), NULL, "no",
-     "read invalid UTF-8 as U+FFFD instead of refusing it"},
-    {"workers", 0, MEG_I64(struct meg_preprocess_conf, workers), "N", "1",
-     "threads that encode; the output is the same for any number"},
-    {"partitions", 0, MEG_I64(struct meg_preprocess_conf, partitions), "N", "1",
-     "order the documents as Megatron-LM does for N partitions"},
-    {"keep-sequential-samples", 0,
-     MEG_BOOL(struct meg_preprocess_conf, keep_sequential_samples), NULL, "no",
-     "with partitions: keep the order of the lines"},
-    {"log-interval", 0, MEG_I64(struct meg_preprocess_conf, log_interval), "N", NULL,
-     "say every N documents how far the work is"},
-    {0}};
+    { "output-prefix", 0, MEG_STR(struct meg_preprocess_conf, output_prefix), "PREFIX", NULL,
+      "write PREFIX_KEY_document.bin and .idx" },
+    { "append-eod", 0, MEG_BOOL(struct meg_preprocess_conf, append_eod), NULL, "no",
+      "end each document with the id that says so" },
+    { "replace-invalid", 0, MEG_BOOL(struct meg_preprocess_conf, replace_invalid), NULL, "no",
+      "read invalid UTF-8 as U+FFFD instead of refusing it" },
+    { "workers", 0, MEG_I64(struct meg_preprocess_conf, workers), "N", "1",
+      "threads that encode; the output is the same for any number" },
+    { "partitions", 0, MEG_I64(struct meg_preprocess_conf, partitions), "N", "1",
+      "order the documents as Megatron-LM does for N partitions" },
+    { "keep-sequential-samples", 0, MEG_BOOL(struct meg_preprocess_conf, keep_sequential_samples),
+      NULL, "no", "with partitions: keep the order of the lines" },
+    { "log-interval", 0, MEG_I64(struct meg_preprocess_conf, log_interval), "N", NULL,
+      "say every N documents how far the work is" },
+    { 0 }
+};
 
 /* What is shared.  reading guards in, given and is_over; writing guards the others. */
 struct job {
     const struct meg_preprocess_conf *c;
-    int64_t part;                      /* lines of this partition */
-    int32_t eod;                       /* -1: none is added */
+    int64_t part;                       /* lines of this partition */
+    int32_t eod;                        /* -1: none is added */
     struct meg_indexed_writer **writer; /* [keys] */
     struct meg_input *in;
     pthread_mutex_t reading, writing;
     pthread_cond_t turned;
-    int64_t given, turn;               /* blocks read, blocks written */
+    int64_t given, turn; /* blocks read, blocks written */
     bool is_over;
-    int r;                             /* the first failure, in the order of the input */
+    int r; /* the first failure, in the order of the input */
     struct meg_err *e;
     double start_s;
     struct meg_progress progress;
@@ -161,7 +161,8 @@ static int encode_block(struct worker *w, struct meg_err *e)
             continue;
         }
         if ((r = encode_line(w, line, n, &inner)) < 0)
-            return meg_fail(e, r, "%s, line %lld: %s", b->name, (long long)(b->line + i), inner.msg);
+            return meg_fail(e, r, "%s, line %lld: %s", b->name, (long long)(b->line + i),
+                            inner.msg);
     }
     return MEG_OK;
 }
@@ -290,7 +291,7 @@ static struct worker *make_workers(struct job *j, struct meg_tokenizer *tok)
     for (int64_t i = 0; i < c->workers; i++) {
         w[i].job = j;
         w[i].tok = i == 0 ? tok : meg_tokenizer_share(tok);
-        w[i].jsonl = (struct meg_jsonl){.keys = c->json_keys.v, .nkeys = (int)c->json_keys.n};
+        w[i].jsonl = (struct meg_jsonl){ .keys = c->json_keys.v, .nkeys = (int)c->json_keys.n };
         w[i].out = meg_new((size_t)c->json_keys.n * sizeof *w[i].out);
     }
     return w;
@@ -330,7 +331,8 @@ static int check_conf(const struct meg_preprocess_conf *c, const struct meg_toke
         return meg_fail(e, MEG_EUSAGE, "--log-interval: %lld is less than 1",
                         (long long)c->log_interval);
     if (c->append_eod && meg_tokenizer_eod(tok) < 0)
-        return meg_fail(e, MEG_EUSAGE, "--append-eod: the tokenizer has no id that ends a document");
+        return meg_fail(e, MEG_EUSAGE,
+                        "--append-eod: the tokenizer has no id that ends a document");
     for (int64_t k = 0; k < c->json_keys.n; k++) {
         for (int64_t i = 0; i < k; i++) {
             if (strcmp(c->json_keys.v[i], c->json_keys.v[k]) == 0)
@@ -351,7 +353,8 @@ static int check_files(const struct meg_input *in, struct meg_err *e)
         struct stat st;
 
         if (strcmp(path[i], "-") == 0 || (stat(path[i], &st) == 0 && !S_ISREG(st.st_mode)))
-            return meg_fail(e, MEG_EUSAGE, "--partitions reads the input once for each of them: "
+            return meg_fail(e, MEG_EUSAGE,
+                            "--partitions reads the input once for each of them: "
                             "'%s' is no regular file; --keep-sequential-samples needs one pass",
                             path[i]);
     }
@@ -379,7 +382,7 @@ static int create_writers(struct job *j, const struct meg_tokenizer *tok, struct
     int r = MEG_OK;
 
     for (int64_t k = 0; k < j->c->json_keys.n && r == MEG_OK; k++) {
-        struct meg_str prefix = {0};
+        struct meg_str prefix = { 0 };
 
         meg_str_printf(&prefix, "%s_%s_document", j->c->output_prefix, j->c->json_keys.v[k]);
         r = meg_indexed_create(&j->writer[k], prefix.s, dtype, e);
@@ -391,7 +394,7 @@ static int create_writers(struct job *j, const struct meg_tokenizer *tok, struct
 int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok,
                    struct meg_err *e)
 {
-    struct job j = {.c = c, .e = e, .eod = c->append_eod ? meg_tokenizer_eod(tok) : -1};
+    struct job j = { .c = c, .e = e, .eod = c->append_eod ? meg_tokenizer_eod(tok) : -1 };
     int64_t passes = c->keep_sequential_samples ? 1 : c->partitions;
     struct worker *w = NULL;
     int r;
@@ -415,7 +418,8 @@ int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *to
     if (r < 0)
         goto out;
     if (j.blank > 0)
-        meg_warn("%lld blank lines were passed over", (long long)j.blank);
+        meg_warn("%lld blank line%s passed over", (long long)j.blank,
+                 j.blank == 1 ? " was" : "s were");
     meg_note("%lld documents, %lld tokens, %.1f s, %.2f MB/s", (long long)j.documents,
              (long long)j.tokens, meg_now_s() - j.start_s,
              (double)j.nbytes / (meg_now_s() - j.start_s) / 1e6);

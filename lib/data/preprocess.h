@@ -10,7 +10,7 @@
 #include "text/tokenizer.h"
 
 struct meg_preprocess_conf {
-    struct meg_list input;     /* files, patterns, "-" */
+    struct meg_list input; /* files, patterns, "-" */
     struct meg_list json_keys;
     const char *output_prefix;
     bool append_eod;
@@ -18,7 +18,7 @@ struct meg_preprocess_conf {
     int64_t workers;
     int64_t partitions;
     bool keep_sequential_samples;
-    int64_t log_interval;      /* documents, or MEG_UNSET */
+    int64_t log_interval; /* documents, or MEG_UNSET */
 };
 extern const struct meg_opt meg_preprocess_opts[];
 

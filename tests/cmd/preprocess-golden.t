@@ -1,0 +1,25 @@
+#!/bin/sh
+# meg-preprocess against the bytes that Megatron-LM's tool wrote.
+. "${0%/*}/../lib.sh"
+need_shared
+golden=$MEG_SHARED/golden/data/indexed
+cd "$T" || exit 1
+
+same() { # NAME INPUT VOCAB-SIZE OPTION...
+    name=$1 input=$2 size=$3
+    shift 3
+    for workers in 1 3; do
+        meg-preprocess -q --input "$golden/$input.jsonl" --tokenizer-type NullTokenizer --vocab-size "$size" \
+            --workers "$workers" --output-prefix out "$@"
+        ok "$name.bin, $workers workers" cmp out_text_document.bin "$golden/$name.bin"
+        ok "$name.idx, $workers workers" cmp out_text_document.idx "$golden/$name.idx"
+    done
+}
+for name in tiny second third mixed; do
+    same ${name}_text_document "$name" 1000 --append-eod
+done
+same big_text_document big 70000 --append-eod
+same mixednoeod_text_document mixed 1000
+same tiny_partitions3_rr tiny 1000 --append-eod --partitions 3
+same tiny_partitions3_seq tiny 1000 --append-eod --partitions 3 --keep-sequential-samples
+done_testing

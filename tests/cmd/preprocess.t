@@ -1,0 +1,199 @@
+#!/bin/sh
+# meg-preprocess: bytes, order, inputs, and what it refuses without leaving anything behind.
+. "${0%/*}/../lib.sh"
+cd "$T" || exit 1
+
+null() { # OUTPUT-PREFIX OPTION...
+    prefix=$1
+    shift
+    meg-preprocess -q --tokenizer-type NullTokenizer --vocab-size 1000 --output-prefix "$prefix" "$@"
+}
+same() { # PREFIX PREFIX
+    cmp "$1.bin" "$2.bin" && cmp "$1.idx" "$2.idx"
+}
+tokens() { # PREFIX: two-byte tokens
+    od -An -v -tu2 "$1.bin" | xargs
+}
+index() { # PREFIX: sequences, entries of the document index, lengths, document index
+    s=$(od -An -tu8 -j18 -N8 "$1.idx" | xargs) d=$(od -An -tu8 -j26 -N8 "$1.idx" | xargs)
+    echo "$s $d: $(od -An -v -td4 -j34 -N$((4 * s)) "$1.idx" | xargs) : $(od -An -v -td8 -j$((34 + 12 * s)) "$1.idx" | xargs)"
+}
+
+# ---- what is written ----
+cat >in.jsonl <<'end'
+{"text": "5 6", "title": "1"}
+{"title": "2", "text": ["7", "", "8 9"]}
+
+{"text": [], "title": "3 3"}
+{"text": "", "title": "4"}
+end
+status 'encodes' 0 null a --input in.jsonl
+is 'tokens' "$(tokens a_text_document)" '5 6 7 8 9'
+is 'sequences and documents, empty ones too' "$(index a_text_document)" '3 5: 2 1 2 : 0 1 3 3 3'
+is 'type: uint16' "$(od -An -tu1 -j17 -N1 a_text_document.idx | xargs)" 8
+null b --input in.jsonl --append-eod --json-keys text title
+is 'the eod lengthens the last sequence' "$(tokens b_text_document): $(index b_text_document)" \
+    '5 6 1000 7 8 9 1000: 3 5: 3 1 3 : 0 1 3 3 3'
+is 'each key has its dataset' "$(tokens b_title_document)" '1 1000 2 1000 3 3 1000 4 1000'
+like 'blank lines are counted' "$(meg-preprocess --tokenizer-type NullTokenizer --vocab 9 \
+    --vocab-size 1000 --output-prefix c --input in.jsonl 2>&1)" '^meg-preprocess: .*1 blank line'
+null d --input /dev/null
+is 'an empty file is a dataset without documents' "$(wc -c <d_text_document.bin | xargs) $(wc -c <d_text_document.idx | xargs)" '0 42'
+meg-preprocess -q --input in.jsonl --tokenizer-type NullTokenizer --vocab-size 65499 --output-prefix wide
+is 'four bytes from 65500 ids on' "$(od -An -tu1 -j17 -N1 wide_text_document.idx | xargs) $(wc -c <wide_text_document.bin | xargs)" '4 20'
+
+# ---- inputs ----
+null stdin --input - <in.jsonl
+ok 'standard input' same a_text_document stdin_text_document
+for c in 'gzip -c' 'zstd -c -q' 'xz -c'; do
+    $c in.jsonl >packed
+    null packed --input packed
+    ok "${c%% *}, by its first bytes" same a_text_document packed_text_document
+done
+{ head -n 1 in.jsonl | gzip -c; tail -n +2 in.jsonl | gzip -c; } >packed
+null packed --input packed
+ok 'two gzip streams in one file' same a_text_document packed_text_document
+mkdir many
+head -n 1 in.jsonl >many/1.jsonl && sed -n '2,4p' in.jsonl | tr -d '\n' | sed 's/}{/}\r{/' >many/2.jsonl
+tail -n +5 in.jsonl >'many/[3].jsonl'
+null many --input 'many/[12].jsonl' 'many/[3].jsonl'
+ok 'patterns, names with brackets, no last newline, \r' same a_text_document many_text_document
+sed 's/$/\r/' in.jsonl >crlf.jsonl
+null crlf --input crlf.jsonl
+ok 'lines that end with \r\n' same a_text_document crlf_text_document
+null dup --input - <<'end'
+{"text":"1","text":"2","nan":[NaN,-Infinity],"t":"\ud800"}
+end
+is 'the last of two equal keys counts' "$(tokens dup_text_document)" 2
+
+# ---- order ----
+awk 'BEGIN { for (i = 0; i < 30000; i++) { printf "{\"text\":\"%d", i % 1000; for (k = 0; k < i * 7 % 90; k++) printf " %d", (i * k) % 1000; print "\"}" } }' >big.jsonl
+null w1 --input big.jsonl --append-eod
+for n in 2 7; do
+    null "w$n" --input big.jsonl --append-eod --workers "$n"
+    ok "the same bytes from $n workers" same w1_text_document "w${n}_text_document"
+done
+seq 0 10 | sed 's/.*/{"text":"&"}/' >eleven.jsonl
+null p --input eleven.jsonl --partitions 3 --workers 2
+is 'partitions deal lines out' "$(tokens p_text_document)" '0 3 6 9 1 4 7 10 2 5 8'
+null p --input eleven.jsonl --partitions 3 --keep-sequential-samples
+is 'or keep their order' "$(tokens p_text_document)" '0 1 2 3 4 5 6 7 8 9 10'
+like 'speaks every --log-interval documents' "$(meg-preprocess --tokenizer-type NullTokenizer --vocab-size 1000 \
+    --input big.jsonl --output-prefix log --log-interval 10000 2>&1)" \
+    '^meg-preprocess: [0-9]+ documents \([0-9.]+ docs/s, [0-9.]+ MB/s\), [0-9]+ tokens$'
+
+# ---- refusals: status, message, nothing left ----
+refused() { # NAME MESSAGE OPTION...   with the input on standard input
+    name=$1 want=$2
+    shift 2
+    null bad "$@" 2>err
+    is "refuses $name" $? 65
+    like "$name: says so" "$(cat err)" "^meg-preprocess: $want"
+    is "$name: leaves nothing" "$(echo bad*)" 'bad*'
+}
+good='{"text":"1"}'
+printf '%s\nno json\n' "$good" >input
+refused 'what is not JSON' "standard input, line 2: column 1: found 'n'" --input - <input
+printf '%s\n\n\n{"txt":"1"}\n' "$good" >input
+refused 'a line without the key' 'standard input, line 4: no key "text"' --input - <input
+printf '{"text":5}\n' >input
+refused 'a number' 'standard input, line 1: key "text" holds a number' --input - <input
+printf '{"text":["5",[]]}\n' >input
+refused 'a list of lists' 'standard input, line 1: key "text" holds a list of other' --input - <input
+printf '{"text":"\377"}\n' >bytes.jsonl
+refused 'invalid UTF-8' 'bytes.jsonl, line 1: column 10: invalid UTF-8: byte 0xff' --input bytes.jsonl
+printf '{"text":"\\udc00"}\n' >input
+refused 'half a surrogate pair' 'standard input, line 1: column 10: .u escape of half' --input - <input
+printf '{"text":"1"} {"text":"2"}\n' >input
+refused 'two objects on a line' 'standard input, line 1: column 14' --input - <input
+printf '{"text":"1001"}\n' >input
+refused 'an id outside of the vocabulary' 'standard input, line 1: key "text": token id 1001 is outside of the vocabulary: 0 to 1000' --input - <input
+printf '{"text":"99999999999999999999"}\n' >input
+refused 'an id beyond any number' 'standard input, line 1: key "text": token id 9999.* is outside' --input - <input
+printf '{"text":"1  2"}\n' >input
+refused 'two blanks between ids' 'standard input, line 1: key "text": NullTokenizer reads' --input - <input
+head -c 60 packed >cut.in
+refused 'a cut .gz' 'cut.in: the gzip data is cut off' --input cut.in
+zstd -c -q big.jsonl | head -c 5000 >cut.in
+refused 'a cut .zst' 'cut.in: the zstd data is cut off' --input cut.in
+xz -c big.jsonl | head -c 5000 >cut.in
+refused 'a cut .xz' 'cut.in: the xz data is cut off' --input cut.in
+{ gzip -c in.jsonl; echo tail; } >cut.in
+refused 'what follows a .gz' 'cut.in: corrupt gzip data' --input cut.in
+{ cat big.jsonl; echo oops; } >input
+refused 'a bad line far behind' 'standard input, line 30001:' --input - --workers 3 <input
+cp a_text_document.idx bad_text_document.idx
+printf 'oops\n' | null bad --input - 2>err
+ok 'an earlier dataset of that name stays' cmp a_text_document.idx bad_text_document.idx
+rm bad_text_document.idx
+
+# ---- GPT2BPETokenizer ----
+printf 'low lower lowest newest' | meg-vocab -q --vocab-size 269 --output-dir .
+gpt2() { # OUTPUT-PREFIX OPTION...
+    prefix=$1
+    shift
+    meg-preprocess -q --tokenizer-type GPT2BPETokenizer --output-prefix "$prefix" --vocab-file vocab.json \
+        --merge-file merges.txt "$@"
+}
+echo '{"text":"low lower!"}' | gpt2 g --input - --append-eod
+is 'ids from vocab.json and merges.txt' "$(tokens g_text_document)" \
+    "$(jq -r '[.low, ."Ġlower", ."!", ."<|endoftext|>"] | map(tostring) | join(" ")' vocab.json)"
+printf '{"text":"a\377\360\237\230b"}\n' >bytes.jsonl
+gpt2 r --replace-invalid --input bytes.jsonl
+echo '{"text":"a\ufffd\ufffdb"}' | gpt2 r2 --input -
+ok '--replace-invalid reads U+FFFD for each ill-formed part' same r_text_document r2_text_document
+
+vocabulary() { # NAME MESSAGE OPTION...: refused, status 65
+    name=$1 want=$2
+    shift 2
+    gpt2 bad --input eleven.jsonl "$@" 2>err
+    is "refuses $name" $? 65
+    like "$name: says so" "$(cat err)" "^meg-preprocess: $want"
+    is "$name: leaves nothing" "$(echo bad*)" 'bad*'
+}
+(cat merges.txt; echo 'q z') >m.txt
+vocabulary 'a merge whose result is no token' "m.txt does not match vocab.json \(1 of [0-9]+ merges\): line [0-9]+: 'q' \+ 'z', but there is no token 'qz'\$" --merge-file m.txt
+(cat merges.txt; echo 'low xyz'; for i in 1 2 3 4 5 6; do echo "q$i z"; done) >m.txt
+vocabulary 'merges of tokens that are not there' "m.txt does not match vocab.json \(7 of .*'low' \\+ 'xyz', but there is no token 'xyz'; .*'q4'; \.\.\.\$" --merge-file m.txt
+(cat merges.txt; echo 'l o w') >m.txt
+vocabulary 'a line of three tokens' 'm.txt, line [0-9]+: a merge is two tokens' --merge-file m.txt
+jq -c 'del(."<|endoftext|>")' vocab.json >v.json
+vocabulary 'a vocabulary with a hole' "v.json: token '.*' has id 268; the ids of 268 tokens are 0 to 267" --vocab-file v.json
+jq -c 'del(."<|endoftext|>") | .new = 0' vocab.json >v.json
+vocabulary 'a vocabulary without <|endoftext|>' 'v.json: no token <\|endoftext\|>' --vocab-file v.json
+jq -c '."!" = 0' vocab.json >v.json
+vocabulary 'one id for two tokens' "v.json: tokens '.*' and '.*' both have id 0" --vocab-file v.json
+jq -c '."!" = "1"' vocab.json >v.json
+vocabulary 'an id that is no number' "v.json: token '!' has id \"1\"" --vocab-file v.json
+echo '["a"]' >v.json
+vocabulary 'a vocabulary that is no object' 'v.json: not a JSON object' --vocab-file v.json
+echo '{"a":0' >v.json
+vocabulary 'a vocabulary that is not JSON' 'v.json: line ' --vocab-file v.json
+printf 'l o\n%s\nq z' "$(sed 1d merges.txt)" >m.txt
+like 'warns of merges that are not read' "$(gpt2 w --input eleven.jsonl --merge-file m.txt 2>&1)" \
+    'm.txt: the first line is not a version.*|m.txt: the last line does not end'
+is 'twice' "$(gpt2 w --input eleven.jsonl --merge-file m.txt 2>&1 | grep -c 'is not read\|not read either')" 2
+
+# ---- command line ----
+usage() { # NAME MESSAGE OPTION...
+    name=$1 want=$2
+    shift 2
+    status "$name" 2 meg-preprocess --output-prefix bad "$@"
+    like "$name: says so" "$(cat "$T/err")" "$want"
+}
+set -- --tokenizer-type NullTokenizer --vocab-size 9
+usage 'input is required' 'input is required' "$@"
+usage 'a tokenizer is required' 'tokenizer-type is required' --input a
+usage 'NullTokenizer needs a size' 'NullTokenizer needs --vocab-size' --input a --tokenizer-type NullTokenizer
+usage 'GPT2BPETokenizer needs its files' 'needs --merge-file' --input a --tokenizer-type GPT2BPETokenizer --vocab-file v
+usage 'no worker' 'workers: 0' --input a "$@" --workers 0
+usage 'a key twice' "'k' stands there twice" --input a "$@" --json-keys k k
+usage 'an unknown tokenizer' 'tokenizer-type' --input a --tokenizer-type Gpt2
+usage 'partitions of standard input' 'no regular file' --input - "$@" --partitions 2
+status 'a missing file' 66 null bad --input nowhere.jsonl
+like 'is named' "$(cat err "$T/err")" 'nowhere.jsonl: No such file'
+status 'a missing vocabulary' 66 gpt2 bad --input in.jsonl --vocab-file nowhere.json
+status 'a missing folder for the output' 66 null nowhere/bad --input in.jsonl
+status 'a folder as input' 74 null bad --input many
+is 'none of these left a file' "$(echo bad*)" 'bad*'
+done_testing
