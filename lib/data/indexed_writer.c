@@ -213,20 +213,19 @@ int meg_indexed_commit(struct meg_indexed_writer **wp, struct meg_err *e)
         r = meg_fail_errno(e, "%s: renaming", path);
         goto out;
     }
-    if ((r = meg_file_commit(&w->bin, e)) < 0) {
-        if (inode(bin) == older)
-            rename(aside, path);
+    if ((r = meg_file_commit(&w->bin, e)) < 0 && inode(bin) == older) {
+        rename(aside, path);
         goto out;
     }
-    r = meg_file_commit(&idx, e);
-    unlink(aside);
-    if (r < 0) {
+    if (r < 0 || (r = meg_file_commit(&idx, e)) < 0) {
         unlink(path);
         unlink(bin);
-        goto out;
     }
-    meg_indexed_abandon(w);
-    *wp = NULL;
+    unlink(aside);
+    if (r == 0) {
+        meg_indexed_abandon(w);
+        *wp = NULL;
+    }
 out:
     meg_file_abandon(&idx);
     free(path);

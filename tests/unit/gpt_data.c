@@ -116,6 +116,32 @@ static void too_little_text_is_said_so(void **state)
           "100 tokens, and 9 are needed for one sample; give it a larger share, or ask for no samples of it");
 }
 
+/* A split of fewer tokens than a sample is read over and over, as Megatron does, and says so. */
+static void a_short_split_is_repeated(void **state)
+{
+    const int length[] = { 40, 5 };
+    const char *path[] = { "short", NULL };
+    struct meg_data_conf c = defaults();
+    struct meg_data_need need = need_of(0, 3, 0);
+    const struct meg_data_part *part;
+    struct meg_gpt_data *d;
+    struct meg_err e;
+    int n;
+
+    (void)state;
+    make_dataset("short", length, 2);
+    c.data_path = words(path);
+    c.split = "1,1";
+    assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
+    part = meg_gpt_data_parts(d, &n);
+    assert_int_equal(n, 1);
+    assert_true(part->tokens == 5 && part->epochs == 5 && part->samples == 3);
+    assert_int_equal(meg_dataset_len(meg_gpt_data_split(d, MEG_VALID)), 3);
+    meg_gpt_data_close(d);
+    need.wanted[MEG_VALID] = MEG_ONE_EPOCH;
+    FAILS(&c, &need, MEG_EFORMAT, "short: 5 tokens for valid, one sample needs 9");
+}
+
 static void an_id_outside_of_the_vocabulary_is_refused(void **state)
 {
     const int length[] = { 40 };
@@ -604,6 +630,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_document_boundary_marks_a_sample),
         cmocka_unit_test(too_little_text_is_said_so),
+        cmocka_unit_test(a_short_split_is_repeated),
         cmocka_unit_test(an_id_outside_of_the_vocabulary_is_refused),
         cmocka_unit_test(options_that_contradict_are_refused),
         cmocka_unit_test(files_may_hold_the_words),
