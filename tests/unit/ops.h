@@ -130,12 +130,10 @@ struct fd {
 };
 static inline void fd_check(const struct fd *f, double *x, int64_t n, const float *grad, int64_t samples, const char *what)
 {
-    for (int64_t k = 0; k < samples; k++) {
+    for (int64_t k = 0; k < samples && k < n; k++) {
         const int64_t i = samples >= n ? k : (int64_t)((rnd() + 1.0) / 2.0 * (double)n);
         const double x0 = x[i], h = 1e-5;
         double up, down;
-        if (i >= n)
-            break;
         x[i] = x0 + h;
         up = f->loss(f->arg);
         x[i] = x0 - h;
