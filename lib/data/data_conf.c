@@ -1,11 +1,10 @@
 #include "data/data_conf.h"
 
-#include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
@@ -157,13 +156,9 @@ static int json_words(struct words *w, const json_t *v, const char *path, const 
 
 static int parse_per_split_file(struct meg_data_blend *b, const char *path, struct meg_err *e)
 {
-    struct meg_str text = { 0 };
-    json_error_t err;
     json_t *o = NULL;
-    int r = meg_read_file(path, &text, e);
+    int r = meg_json_load(&o, path, e);
 
-    if (r == 0 && !(o = json_loadb(text.s, text.n, 0, &err)))
-        r = meg_fail(e, MEG_EFORMAT, "%s:%d: %s", path, err.line, err.text);
     for (int i = 0; i < MEG_SPLITS && r == 0; i++) {
         struct words w = { 0 };
         if ((r = json_words(&w, json_object_get(o, meg_split_names[i]), path, meg_split_names[i], e)) == 0)
@@ -171,7 +166,6 @@ static int parse_per_split_file(struct meg_data_blend *b, const char *path, stru
         free_words(&w);
     }
     json_decref(o);
-    meg_str_free(&text);
     return r;
 }
 
