@@ -50,15 +50,29 @@ const char *meg_wd_style_name(enum meg_wd_style style)
     return wd_styles[style];
 }
 
-/* The option parser let through only words of the list. */
-static int word(const char *const *list, const char *s)
+/* Where word stands in a list, or -1. */
+static int find(const char *const *list, const char *word)
 {
-    int i = 0;
+    for (int i = 0; list[i]; i++)
+        if (!strcmp(list[i], word))
+            return i;
+    return -1;
+}
 
-    while (list[i] && strcmp(list[i], s))
-        i++;
-    MEG_ASSERT(list[i]);
-    return i;
+bool meg_lr_style_of(const char *word, enum meg_lr_style *style)
+{
+    int i = find(lr_styles, word);
+
+    *style = (enum meg_lr_style)i;
+    return i >= 0;
+}
+
+bool meg_wd_style_of(const char *word, enum meg_wd_style *style)
+{
+    int i = find(wd_styles, word);
+
+    *style = (enum meg_wd_style)i;
+    return i >= 0;
 }
 
 static int refuse(struct meg_err *e, const char *option, double value, const char *rule)
@@ -135,7 +149,7 @@ static int check_family(const struct meg_optim_conf *c, bool by_samples, struct 
 
 static int make_weight_decay(struct meg_schedule *s, const struct meg_optim_conf *c, struct meg_err *e)
 {
-    s->wd_style = (enum meg_wd_style)word(wd_styles, c->weight_decay_incr_style);
+    MEG_ASSERT(meg_wd_style_of(c->weight_decay_incr_style, &s->wd_style));
     s->start_wd = s->end_wd = c->weight_decay;
     if (s->wd_style == MEG_WD_CONSTANT) {
         if (!isnan(c->start_weight_decay))
@@ -165,8 +179,8 @@ static int make_rate(struct meg_schedule *s, const struct meg_optim_conf *c, int
 {
     int64_t warmup = c->lr_warmup_iters * global_batch + c->lr_warmup_samples;
 
-    s->style = (enum meg_lr_style)word(lr_styles, c->lr_decay_style);
-    s->wsd_style = (enum meg_wsd_style)word(wsd_styles, c->lr_wsd_decay_style);
+    MEG_ASSERT(meg_lr_style_of(c->lr_decay_style, &s->style));  /* the parser lets only these through */
+    s->wsd_style = (enum meg_wsd_style)find(wsd_styles, c->lr_wsd_decay_style);
     s->init_lr = c->lr_warmup_init;
     s->max_lr = c->lr;
     s->min_lr = c->min_lr;

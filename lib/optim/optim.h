@@ -33,9 +33,11 @@ extern const struct meg_opt meg_optim_opts[];
 int meg_schedule_make(struct meg_schedule *s, const struct meg_optim_conf *c, int64_t train_iters,
                       int64_t train_samples, int64_t global_batch, struct meg_err *e);
 
-/* The word of the command line for a style. */
+/* The word of the command line for a style, and the style of a word; false when it is none. */
 const char *meg_lr_style_name(enum meg_lr_style style);
 const char *meg_wd_style_name(enum meg_wd_style style);
+bool meg_lr_style_of(const char *word, enum meg_lr_style *style);
+bool meg_wd_style_of(const char *word, enum meg_wd_style *style);
 
 struct meg_optim {
     const struct meg_ops *op;

@@ -1,0 +1,51 @@
+/* Settings of a training run: how much, how long, what is saved and what is said. */
+#ifndef MEG_TRAIN_CONF_H
+#define MEG_TRAIN_CONF_H
+#include "base/opt.h"
+#include "optim/batch.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_train_conf {
+    int64_t micro_batch_size, global_batch_size;
+    struct meg_list rampup_batch_size;         /* three numbers */
+    bool decrease_batch_size_if_needed;
+    int64_t seq_length;
+    int64_t train_iters, train_samples;        /* exactly one is given; check fills the other's iterations */
+    int64_t exit_interval;
+    double exit_duration_min;
+    int64_t eval_iters, eval_interval;
+    bool skip_train;
+    int64_t seed;
+    bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss, dry_run;
+};
+extern const struct meg_opt meg_train_opts[];
+
+struct meg_train_ckpt_conf {
+    const char *save, *load;
+    int64_t save_interval, ckpt_step, keep_last;
+    bool exit_on_missing, finetune, load_optim, load_rng, save_optim, save_rng;
+    bool use_checkpoint_args, override_scheduler, use_checkpoint_scheduler;
+};
+extern const struct meg_opt meg_train_ckpt_opts[];
+
+struct meg_train_log_conf {
+    int64_t log_interval, tensorboard_log_interval;
+    const char *log_json, *tensorboard_dir;
+    bool log_throughput, log_params_norm, log_num_zeros, log_progress, log_validation_ppl;
+};
+extern const struct meg_opt meg_train_log_opts[];
+
+/* Names of Megatron that have no meaning here. */
+extern const struct meg_opt meg_train_ignored_opts[];
+
+/*
+ * Refuse what breaks a rule (MEG_EUSAGE, one line: option, value, rule), and fill what follows: the
+ * global batch size, the batch plan, and the iterations that train_samples make.
+ */
+int meg_train_conf_check(struct meg_train_conf *c, struct meg_batch_plan *plan, int64_t ranks, struct meg_err *e);
+int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_err *e);
+int meg_train_log_conf_check(const struct meg_train_log_conf *c, struct meg_err *e);
+
+MEG_END_DECLS
+#endif

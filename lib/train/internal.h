@@ -1,0 +1,91 @@
+/* A run while it runs. */
+#ifndef MEG_TRAIN_INTERNAL_H
+#define MEG_TRAIN_INTERNAL_H
+#include <stdio.h>
+#include "ckpt/ckpt.h"
+#include "data/gpt_data.h"
+#include "data/loader.h"
+#include "train/report.h"
+#include "train/train.h"
+
+/* How far the run is: what a checkpoint holds beside weights and optimizer state. */
+struct meg_position {
+    int64_t iteration;
+    int64_t consumed_train, consumed_valid;   /* samples, which place the loaders */
+    int64_t skipped;                          /* samples left out by --decrease-batch-size-if-needed */
+    int64_t steps;                            /* of the schedules: samples of successful iterations */
+};
+
+struct trainer {
+    struct meg_train_job *job;
+    const struct meg_optgroup *groups;
+    struct meg_batch_plan plan;
+    struct meg_schedule schedule;
+    struct meg_data_need need;
+    struct meg_tokenizer *tok;
+    char *tok_text;                           /* what the tokenizer calls itself in cache files */
+    struct meg_ckpt_tokenizer tok_files;
+    struct meg_ckpt *from;                    /* the checkpoint the run begins with, or NULL */
+    struct meg_gpt_data *data;
+    struct meg_loader *train, *valid;         /* NULL where there is nothing to read */
+    struct meg_gpt *model;
+    struct meg_optim *optim;
+    struct meg_report *report;
+    struct meg_position at;
+    int64_t optim_steps;                      /* of the optimizer in that checkpoint */
+    uint32_t dropout_seed;
+    int64_t saved;                            /* iteration of the newest checkpoint in --save, or -1 */
+    int64_t loaded;                           /* the one in --save that the run began with, or -1 */
+    double start_s, start_flops;
+};
+
+/* One iteration's numbers. */
+struct meg_step_result {
+    struct meg_batch_size batch;
+    double lm_loss, grad_norm, params_norm, seconds;
+    int64_t num_zeros;
+};
+
+/* ---- step.c ---- */
+
+/* The rate of the word embedding and output weight at this point. */
+double meg_train_decoupled_lr(const struct trainer *t);
+
+/* One step: gradients of a global batch, clipping, update, and t->at moved on. */
+int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_err *e);
+
+/*
+ * Mean loss over --eval-iters global batches that l gives.  A request to stop ends it early: *loss is
+ * then NaN.
+ */
+int meg_train_evaluate(struct trainer *t, struct meg_loader *l, const char *split, double *loss, struct meg_err *e);
+
+/* ---- setup.c ---- */
+
+/* A loader of a split that stands where consumed samples were read; *out is NULL where there is no data. */
+int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split, int64_t consumed, struct meg_err *e);
+
+/* ---- resume.c ---- */
+
+/* Open what --load names, and take options from it where that is asked for, before they are checked. */
+int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e);
+/* With checked options: whether they fit the checkpoint, and where in the run it stands. */
+int meg_train_read_position(struct trainer *t, struct meg_err *e);
+/* Weights and optimizer state of the checkpoint, or initial weights. */
+int meg_train_load(struct trainer *t, struct meg_err *e);
+/* A checkpoint of this moment, whole or not at all. */
+int meg_train_save(struct trainer *t, struct meg_err *e);
+
+/* ---- progress.c: lines of SAVE/progress.txt, where --log-progress asks for them ---- */
+int meg_train_progress_starts(struct trainer *t, struct meg_err *e);
+int meg_train_progress_saved(struct trainer *t, struct meg_err *e);
+
+/* ---- loop.c ---- */
+int meg_train_loop(struct trainer *t, struct meg_err *e);
+
+/* ---- plan.c ---- */
+
+/* What --dry-run says, once the settings are checked and t->data is planned. */
+void meg_train_print_plan(const struct trainer *t, FILE *f);
+
+#endif

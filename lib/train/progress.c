@@ -1,0 +1,100 @@
+/*
+ * progress.txt, as Megatron keeps it: a line when a job starts and one a checkpoint, fields parted by
+ * tabs.  Cumulative throughput counts from the first job of this many ranks in the file.
+ */
+#define _GNU_SOURCE /* strptime */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "base/clock.h"
+#include "base/file.h"
+#include "train/append.h"
+#include "train/internal.h"
+
+static const char date_format[] = "%Y-%m-%d %H:%M:%S";
+
+static char *path_of(const struct trainer *t)
+{
+    struct meg_str s = { 0 };
+
+    meg_str_printf(&s, "%s/progress.txt", t->job->ckpt.save);
+    return s.s;
+}
+
+static int add_line(const struct trainer *t, const char *text, struct meg_err *e)
+{
+    const char *job = getenv("SLURM_JOB_ID");
+    char *path = path_of(t), date[32];
+    struct meg_append file = { 0 };
+    struct meg_str line = { 0 };
+    time_t now = time(NULL);
+    struct tm when;
+    int r;
+
+    localtime_r(&now, &when);
+    strftime(date, sizeof date, date_format, &when);
+    meg_str_printf(&line, "%s\tJob ID: %s\t# GPUs: %" PRId64 "\t%s\n", date, job ? job : "", t->plan.ranks, text);
+    if ((r = meg_mkdirs(t->job->ckpt.save, e)) == 0 && (r = meg_append_open(&file, path, -1, e)) == 0)
+        r = meg_append_write(&file, line.s, line.n, e);
+    meg_append_close(&file);
+    meg_str_free(&line);
+    free(path);
+    return r;
+}
+
+static double flops_so_far(const struct trainer *t)
+{
+    return meg_gpt_flops(&t->job->model, 1, t->job->train.seq_length) * (double)t->at.consumed_train;
+}
+
+/* When the first job of as many ranks started, and the operations that were done by then. */
+static void first_start(const struct trainer *t, time_t *start, double *flops)
+{
+    char *path = path_of(t), line[1024];
+    FILE *f = fopen(path, "re");
+    double done = 0;
+
+    free(path);
+    *start = 0;
+    *flops = 0;
+    while (f && fgets(line, sizeof line, f)) {
+        const char *gpus = strstr(line, "# GPUs: "), *count = strstr(line, "Floating-point operations: ");
+        struct tm when = { .tm_isdst = -1 };
+
+        if (count)
+            done = strtod(count + strlen("Floating-point operations: "), NULL);
+        if (!gpus || strtoll(gpus + strlen("# GPUs: "), NULL, 10) != t->plan.ranks)
+            *start = 0;
+        else if (*start == 0 && strstr(line, "\tStarting job") && strptime(line, date_format, &when)) {
+            *start = mktime(&when);
+            *flops = done;
+        }
+    }
+    if (f)
+        fclose(f);
+}
+
+int meg_train_progress_starts(struct trainer *t, struct meg_err *e)
+{
+    t->start_flops = flops_so_far(t);
+    return t->job->log.log_progress ? add_line(t, "Starting job", e) : 0;
+}
+
+int meg_train_progress_saved(struct trainer *t, struct meg_err *e)
+{
+    double flops = flops_so_far(t), first_flops, ranks = (double)t->plan.ranks;
+    char text[512];
+    time_t first;
+
+    if (!t->job->log.log_progress)
+        return 0;
+    first_start(t, &first, &first_flops);
+    snprintf(text, sizeof text, "Saved checkpoint\tIteration: %" PRId64 "\tJob throughput: %.1f TFLOP/s/GPU\t"
+             "Cumulative throughput: %.1f TFLOP/s/GPU\tFloating-point operations: %.2e\tTokens (in billions): %.2f",
+             t->at.iteration, (flops - t->start_flops) / (meg_now_s() - t->start_s) / 1e12 / ranks,
+             (flops - first_flops) / difftime(time(NULL) + 1, first) / 1e12 / ranks, flops,
+             (double)(t->at.consumed_train * t->job->train.seq_length) / 1e9);
+    return add_line(t, text, e);
+}

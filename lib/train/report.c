@@ -1,0 +1,163 @@
+#include "train/report.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/log.h"
+#include "train/metrics.h"
+#include "train/tensorboard.h"
+
+struct meg_report {
+    const struct meg_train_log_conf *conf;
+    struct meg_metrics *metrics;    /* NULL without --log-json */
+    struct meg_events *events;      /* NULL without --tensorboard-dir */
+    struct meg_progress progress;
+    int64_t first;                  /* iteration and time at the first step, for the time left */
+    double first_s;
+};
+
+static int write_text(struct meg_events *t, const char *text, int64_t step, struct meg_err *e)
+{
+    char *copy = meg_strdup(text), *rest = copy, *line;
+    int r = 0;
+
+    while (r >= 0 && (line = strsep(&rest, "\n"))) {
+        char *value = strstr(line, " = ");
+        if (!value)
+            continue;
+        *value = '\0';
+        r = meg_events_text(t, line, value + 3, step, e);
+    }
+    free(copy);
+    return r;
+}
+
+int meg_report_open(struct meg_report **out, const struct meg_train_log_conf *c, int64_t resumed, const char *text,
+                    struct meg_err *e)
+{
+    struct meg_report *p = meg_new(sizeof *p);
+    int r = 0;
+
+    p->conf = c;
+    meg_progress_init(&p->progress, 0);
+    if ((c->log_json && (r = meg_metrics_open(&p->metrics, c->log_json, resumed, e)) < 0) ||
+        (c->tensorboard_dir &&
+         ((r = meg_events_open(&p->events, c->tensorboard_dir, resumed > 0 ? resumed + 1 : 0, e)) < 0 ||
+          (r = write_text(p->events, text, resumed, e)) < 0)))
+        goto out;
+    *out = p;
+    p = NULL;
+out:
+    meg_report_close(p);
+    return r;
+}
+
+void meg_report_close(struct meg_report *p)
+{
+    if (!p)
+        return;
+    meg_progress_end(&p->progress);
+    meg_metrics_close(p->metrics);
+    meg_events_close(p->events);
+    free(p);
+}
+
+/* name over iterations, and "name vs samples" over samples. */
+static int scalar(struct meg_report *p, const char *name, double value, const struct meg_interval *v, struct meg_err *e)
+{
+    char by_samples[64];
+    int r;
+
+    if (isnan(value))
+        return 0;
+    snprintf(by_samples, sizeof by_samples, "%s vs samples", name);
+    if ((r = meg_events_scalar(p->events, name, value, v->iteration, e)) < 0)
+        return r;
+    return meg_events_scalar(p->events, by_samples, value, v->consumed_samples, e);
+}
+
+static int write_events(struct meg_report *p, const struct meg_interval *v, struct meg_err *e)
+{
+    int r;
+
+    if ((r = scalar(p, "learning-rate", v->learning_rate, v, e)) < 0 ||
+        (r = scalar(p, "decoupled-learning-rate", v->decoupled_learning_rate, v, e)) < 0 ||
+        (r = scalar(p, "batch-size", (double)v->global_batch_size, v, e)) < 0 ||
+        (r = scalar(p, "lm loss", v->lm_loss, v, e)) < 0 ||
+        (r = scalar(p, "loss-scale", v->loss_scale, v, e)) < 0 ||
+        (r = scalar(p, "grad-norm", v->grad_norm, v, e)) < 0 ||
+        (r = scalar(p, "num-zeros", v->num_zeros < 0 ? NAN : (double)v->num_zeros, v, e)) < 0 ||
+        (r = scalar(p, "params-norm", v->params_norm, v, e)) < 0 ||
+        (r = meg_events_scalar(p->events, "iteration-time", v->iteration_ms * 1e-3, v->iteration, e)) < 0)
+        return r;
+    if (p->conf->log_throughput)
+        return meg_events_scalar(p->events, "throughput", v->flops / v->iteration_ms * 1e-9, v->iteration, e);
+    return 0;
+}
+
+int meg_report_step(struct meg_report *p, const struct meg_interval *v, struct meg_err *e)
+{
+    double now = meg_now_s(), left_s;
+
+    if (p->first_s == 0) {
+        p->first = v->iteration;
+        p->first_s = now;
+    }
+    left_s = v->iteration > p->first ? (now - p->first_s) / (double)(v->iteration - p->first) *
+             (double)(v->train_iters - v->iteration) : 0;
+    meg_progress_show(&p->progress, "iteration %" PRId64 "/%" PRId64 "  lm loss %.4f  %.0f tokens/s  %d:%02d left",
+                      v->iteration, v->train_iters, v->lm_loss, v->tokens_per_s, (int)left_s / 60, (int)left_s % 60);
+    if (p->events && v->iteration % p->conf->tensorboard_log_interval == 0)
+        return write_events(p, v, e);
+    return 0;
+}
+
+/* Print and free s.  What stdout refuses comes out at the end of the program, which a full log must not be. */
+static void print(struct meg_str *s)
+{
+    fwrite(s->s, 1, s->n, stdout);
+    fflush(stdout);
+    meg_str_free(s);
+}
+
+int meg_report_interval(struct meg_report *p, const struct meg_interval *v, struct meg_err *e)
+{
+    struct meg_str s = { 0 };
+    time_t now = time(NULL);
+    struct tm when;
+
+    localtime_r(&now, &when);
+    meg_log_line(&s, v, p->conf->log_throughput, &when);
+    print(&s);
+    return p->metrics ? meg_metrics_interval(p->metrics, v, e) : 0;
+}
+
+int meg_report_evaluation(struct meg_report *p, const char *split, bool is_last, int64_t iteration,
+                          int64_t consumed_samples, double loss, struct meg_err *e)
+{
+    struct meg_str s = { 0 };
+    struct meg_interval v = { 0 };
+    char where[64];
+    int r;
+
+    snprintf(where, sizeof where, "iteration %" PRId64 "%s%s%s", iteration, is_last ? " on " : "",
+             !is_last ? "" : !strcmp(split, "valid") ? "validation" : split, is_last ? " set" : "");
+    meg_log_evaluation(&s, where, loss);
+    print(&s);
+    if (p->metrics && (r = meg_metrics_evaluation(p->metrics, split, iteration, consumed_samples, loss, e)) < 0)
+        return r;
+    if (!p->events || strcmp(split, "valid"))
+        return 0;
+    v.iteration = iteration;
+    v.consumed_samples = consumed_samples;
+    if ((r = scalar(p, "lm loss validation", loss, &v, e)) < 0 || !p->conf->log_validation_ppl)
+        return r;
+    return scalar(p, "lm loss validation ppl", meg_perplexity(loss), &v, e);
+}
+
+void meg_report_evaluating(struct meg_report *p, const char *split, int64_t done, int64_t total)
+{
+    meg_progress_show(&p->progress, "evaluation (%s) %" PRId64 "/%" PRId64, split, done, total);
+}

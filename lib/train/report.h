@@ -1,0 +1,72 @@
+/*
+ * What a training run says: Megatron's log line on stdout, JSON lines (--log-json), TensorBoard
+ * scalars (--tensorboard-dir), and a progress line on a terminal's stderr.
+ */
+#ifndef MEG_TRAIN_REPORT_H
+#define MEG_TRAIN_REPORT_H
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+#include "base/mem.h"
+#include "train/conf.h"
+
+MEG_BEGIN_DECLS
+
+/* An iteration, or the iterations since the last log line.  What was not asked for is NaN, or -1 in integers. */
+struct meg_interval {
+    int64_t iteration, train_iters;
+    int64_t consumed_samples, skipped_samples;
+    int64_t global_batch_size;
+    double lm_loss;                 /* mean of the iterations; nats a token */
+    double learning_rate;           /* of the next iteration, as Megatron logs it */
+    double decoupled_learning_rate;
+    double loss_scale;
+    double grad_norm;               /* of the last iteration, before clipping */
+    int64_t num_zeros;              /* gradient elements that are exactly zero */
+    double params_norm;
+    int64_t num_skipped_iterations, num_nan_iterations;
+    double iteration_ms;            /* mean of the iterations */
+    double tokens_per_s;
+    double flops;                   /* of one iteration, counted for the model */
+};
+
+/*
+ * Append " [date] iteration N/M | consumed samples: ... |" and a newline: the line that Megatron's
+ * training_log prints and that its parsers read.
+ */
+void meg_log_line(struct meg_str *s, const struct meg_interval *v, bool has_throughput, const struct tm *when);
+
+/*
+ * Append the three lines of an evaluation, dashed rules around
+ * " validation loss at WHERE | lm loss value: ... | lm loss PPL: ... | ".
+ */
+void meg_log_evaluation(struct meg_str *s, const char *where, double loss);
+
+/* exp(min(20, loss)), as Megatron prints it. */
+double meg_perplexity(double loss);
+
+struct meg_report;
+
+/*
+ * Open the files that c names for a run that starts after iteration resumed, whose configuration
+ * text (lines "name = value") goes to TensorBoard.  c is kept until close.
+ */
+int meg_report_open(struct meg_report **out, const struct meg_train_log_conf *c, int64_t resumed, const char *text,
+                    struct meg_err *e);
+void meg_report_close(struct meg_report *p);
+
+/* Each iteration: events and the progress line. */
+int meg_report_step(struct meg_report *p, const struct meg_interval *v, struct meg_err *e);
+
+/* Each --log-interval: the log line and the JSON line. */
+int meg_report_interval(struct meg_report *p, const struct meg_interval *v, struct meg_err *e);
+
+/* split is "valid" or "test"; is_last: after training. */
+int meg_report_evaluation(struct meg_report *p, const char *split, bool is_last, int64_t iteration,
+                          int64_t consumed_samples, double loss, struct meg_err *e);
+
+/* How far an evaluation is, on the progress line. */
+void meg_report_evaluating(struct meg_report *p, const char *split, int64_t done, int64_t total);
+
+MEG_END_DECLS
+#endif

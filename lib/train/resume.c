@@ -1,0 +1,274 @@
+/* A run's place in a checkpoint: what is taken from one at the start, and what one is made of. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "base/json.h"
+#include "base/log.h"
+#include "train/internal.h"
+
+/* ---- options ------------------------------------------------------------------------------------ */
+
+/* A table of the one row called name. */
+static void one_row(struct meg_opt out[2], const struct meg_opt *rows, const char *name)
+{
+    while (strcmp(rows->name, name))
+        rows++;
+    out[0] = *rows;
+    memset(&out[1], 0, sizeof out[1]);
+}
+
+static int take_options(struct trainer *t, struct meg_err *e)
+{
+    struct meg_train_job *job = t->job;
+    struct meg_opt seq_length[2];
+    const struct meg_optgroup groups[] = {
+        { "network", meg_gpt_opts, &job->model }, { "training", seq_length, &job->train }, { 0 }
+    };
+
+    one_row(seq_length, meg_train_opts, "seq-length");
+    meg_ckpt_tok_conf(t->from, &job->tok);
+    return meg_opt_apply(groups, meg_ckpt_options(t->from), meg_ckpt_path(t->from), e);
+}
+
+int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e)
+{
+    const struct meg_train_ckpt_conf *c = &t->job->ckpt;
+    int r;
+
+    if (!c->load)
+        return 0;
+    if (!meg_ckpt_exists(c->load)) {
+        if (c->exit_on_missing)
+            return meg_fail(e, MEG_ENOENT, "--load %s: no checkpoint there, and --exit-on-missing-checkpoint is given", c->load);
+        meg_warn("--load %s: no checkpoint there: starting from scratch", c->load);
+        return 0;
+    }
+    if ((r = meg_ckpt_open(&t->from, c->load, c->ckpt_step, e)) < 0)
+        return r;
+    return c->use_checkpoint_args || !meg_ckpt_is_native(t->from) ? take_options(t, e) : 0;
+}
+
+/* Whether the run goes on where another was, and does not begin anew with its weights. */
+static bool goes_on(const struct trainer *t)
+{
+    return t->from && !t->job->ckpt.finetune && meg_ckpt_iteration(t->from) != MEG_CKPT_RELEASE;
+}
+
+/* ---- the schedule ------------------------------------------------------------------------------- */
+
+static json_t *pack_schedule(const struct meg_schedule *s)
+{
+    return json_pack("{s:f,s:f,s:f,s:I,s:s,s:f,s:f,s:I,s:s}", "max_lr", s->max_lr, "min_lr", s->min_lr,
+                     "lr_warmup_steps", s->warmup, "lr_decay_steps", (json_int_t)s->decay,
+                     "lr_decay_style", meg_lr_style_name(s->style), "start_wd", s->start_wd, "end_wd", s->end_wd,
+                     "wd_incr_steps", (json_int_t)s->wd_incr, "wd_incr_style", meg_wd_style_name(s->wd_style));
+}
+
+static int unpack_schedule(struct meg_schedule *s, const json_t *o, const char *from, struct meg_err *e)
+{
+    const char *lr_style, *wd_style;
+    int r;
+
+    if ((r = meg_json_get_f64(o, "max_lr", MEG_JSON_NEEDED, &s->max_lr, from, e)) < 0 ||
+        (r = meg_json_get_f64(o, "min_lr", MEG_JSON_NEEDED, &s->min_lr, from, e)) < 0 ||
+        (r = meg_json_get_f64(o, "lr_warmup_steps", MEG_JSON_NEEDED, &s->warmup, from, e)) < 0 ||
+        (r = meg_json_get_i64(o, "lr_decay_steps", MEG_JSON_NEEDED, &s->decay, from, e)) < 0 ||
+        (r = meg_json_get_str(o, "lr_decay_style", MEG_JSON_NEEDED, &lr_style, from, e)) < 0 ||
+        (r = meg_json_get_f64(o, "start_wd", MEG_JSON_NEEDED, &s->start_wd, from, e)) < 0 ||
+        (r = meg_json_get_f64(o, "end_wd", MEG_JSON_NEEDED, &s->end_wd, from, e)) < 0 ||
+        (r = meg_json_get_i64(o, "wd_incr_steps", MEG_JSON_NEEDED, &s->wd_incr, from, e)) < 0 ||
+        (r = meg_json_get_str(o, "wd_incr_style", MEG_JSON_NEEDED, &wd_style, from, e)) < 0)
+        return r;
+    if (!meg_lr_style_of(lr_style, &s->style) || !meg_wd_style_of(wd_style, &s->wd_style))
+        return meg_fail(e, MEG_EFORMAT, "%s: '%s' or '%s' is no style of a schedule", from, lr_style, wd_style);
+    return 0;
+}
+
+/* Append "--option mine, not theirs" for each setting that differs. */
+static void compare(struct meg_str *out, json_t *mine, const json_t *theirs)
+{
+    static const char *const option[][2] = {
+        { "max_lr", "--lr" }, { "min_lr", "--min-lr" }, { "lr_warmup_steps", "samples of warm-up" },
+        { "lr_decay_steps", "samples of decay" }, { "lr_decay_style", "--lr-decay-style" },
+        { "start_wd", "weight decay at the start" }, { "end_wd", "weight decay at the end" },
+        { "wd_incr_steps", "samples of the run" }, { "wd_incr_style", "--weight-decay-incr-style" },
+    };
+
+    for (size_t i = 0; i < sizeof option / sizeof *option; i++) {
+        const json_t *a = json_object_get(mine, option[i][0]), *b = json_object_get(theirs, option[i][0]);
+        if (json_equal(a, b))
+            continue;
+        meg_str_printf(out, "%s%s ", out->n ? "; " : "", option[i][1]);
+        meg_json_dump(a, 0, out);
+        meg_str_printf(out, ", not ");
+        meg_json_dump(b, 0, out);
+    }
+}
+
+/* The command line's schedule stays, unless it differs from the checkpoint's. */
+static int settle_schedule(struct trainer *t, const json_t *theirs, const char *from, struct meg_err *e)
+{
+    const struct meg_train_ckpt_conf *c = &t->job->ckpt;
+    struct meg_str diff = { 0 };
+    json_t *mine;
+    int r = 0;
+
+    if (c->override_scheduler)
+        return 0;
+    if (c->use_checkpoint_scheduler)
+        return unpack_schedule(&t->schedule, theirs, from, e);
+    mine = pack_schedule(&t->schedule);
+    compare(&diff, mine, theirs);
+    if (diff.n)
+        r = meg_fail(e, MEG_EUSAGE, "schedule of the command line, not of %s: %s; "
+                     "--override-opt_param-scheduler takes the first, --use-checkpoint-opt_param-scheduler the second",
+                     from, diff.s);
+    json_decref(mine);
+    meg_str_free(&diff);
+    return r;
+}
+
+/* ---- loading ------------------------------------------------------------------------------------ */
+
+static bool same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    return a && b && !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static int without(const char *from, const char *what, const char *option, struct meg_err *e)
+{
+    return meg_fail(e, MEG_EFORMAT, "%s has no %s: %s goes on without, --finetune takes only the weights", from, what, option);
+}
+
+static int read_state(struct trainer *t, const json_t *state, const char *from, struct meg_err *e)
+{
+    const struct meg_train_ckpt_conf *c = &t->job->ckpt;
+    json_t *optim = NULL, *schedule = NULL, *rng = NULL;
+    int64_t seed;
+    int r;
+
+    if ((r = meg_json_get_i64(state, "consumed_train_samples", MEG_JSON_NEEDED, &t->at.consumed_train, from, e)) < 0 ||
+        (r = meg_json_get_i64(state, "consumed_valid_samples", MEG_JSON_NEEDED, &t->at.consumed_valid, from, e)) < 0 ||
+        (r = meg_json_get_i64(state, "skipped_train_samples", MEG_JSON_NEEDED, &t->at.skipped, from, e)) < 0 ||
+        (r = meg_json_get_object(state, "optimizer", MEG_JSON_OPTIONAL, &optim, from, e)) < 0 ||
+        (r = meg_json_get_object(state, "opt_param_scheduler", MEG_JSON_OPTIONAL, &schedule, from, e)) < 0 ||
+        (r = meg_json_get_object(state, "rng", MEG_JSON_OPTIONAL, &rng, from, e)) < 0)
+        return r;
+    if (c->load_rng && !t->job->train.skip_train) {
+        if (!rng)
+            return without(from, "seed of dropout", "--no-load-rng", e);
+        if ((r = meg_json_get_i64(rng, "dropout_seed", MEG_JSON_NEEDED, &seed, from, e)) < 0)
+            return r;
+        t->dropout_seed = (uint32_t)seed;
+    }
+    if (!c->load_optim || t->job->train.skip_train)
+        return 0;
+    if (!optim || !schedule)
+        return without(from, "optimizer state", "--no-load-optim", e);
+    if ((r = meg_json_get_i64(optim, "step", MEG_JSON_NEEDED, &t->optim_steps, from, e)) < 0 ||
+        (r = meg_json_get_i64(schedule, "num_steps", MEG_JSON_NEEDED, &t->at.steps, from, e)) < 0)
+        return r;
+    return settle_schedule(t, schedule, from, e);
+}
+
+int meg_train_read_position(struct trainer *t, struct meg_err *e)
+{
+    struct meg_str from = { 0 };
+    int r;
+
+    t->dropout_seed = (uint32_t)t->job->train.seed;
+    if (!t->from)
+        return 0;
+    if ((r = meg_ckpt_check_conf(t->from, &t->job->model, e)) < 0 || !goes_on(t))
+        return r;
+    meg_str_printf(&from, "%s/state.json", meg_ckpt_path(t->from));
+    t->at.iteration = meg_ckpt_iteration(t->from);
+    if (!meg_ckpt_state(t->from))
+        r = without(from.s, "state of a run", "--no-load-optim --no-load-rng", e);
+    else
+        r = read_state(t, meg_ckpt_state(t->from), from.s, e);
+    if (same_folder(t->job->ckpt.load, t->job->ckpt.save))
+        t->saved = t->loaded = t->at.iteration;
+    meg_str_free(&from);
+    return r;
+}
+
+static int list_slots(const struct meg_optim *o, struct meg_ckpt_slot slot[2])
+{
+    for (int i = 0; i < o->nstates; i++) {
+        slot[i].name = o->state_name[i];
+        slot[i].p = o->state[i];
+    }
+    return o->nstates;
+}
+
+int meg_train_load(struct trainer *t, struct meg_err *e)
+{
+    struct meg_ckpt_slot slot[2];
+    int r;
+
+    if (!t->from) {
+        meg_gpt_init(t->model, (uint32_t)t->job->train.seed);
+        return 0;
+    }
+    if ((r = meg_ckpt_load_params(t->from, &t->model->params, t->model->w, e)) < 0)
+        return r;
+    meg_note("weights of %s", meg_ckpt_path(t->from));
+    if (!goes_on(t) || !t->job->ckpt.load_optim || !t->optim)
+        return 0;
+    t->optim->t = t->optim_steps;
+    return meg_ckpt_load_slots(t->from, &t->model->params, slot, list_slots(t->optim, slot), e);
+}
+
+/* ---- saving ------------------------------------------------------------------------------------- */
+
+static json_t *pack_state(const struct trainer *t)
+{
+    const struct meg_train_ckpt_conf *c = &t->job->ckpt;
+    json_t *state = json_pack("{s:I,s:I,s:I}", "consumed_train_samples", (json_int_t)t->at.consumed_train,
+                              "consumed_valid_samples", (json_int_t)t->at.consumed_valid,
+                              "skipped_train_samples", (json_int_t)t->at.skipped);
+
+    if (c->save_optim) {
+        json_t *schedule = pack_schedule(&t->schedule);
+        json_object_set_new(schedule, "num_steps", json_integer(t->at.steps));
+        json_object_set_new(state, "optimizer", json_pack("{s:s,s:I}", "name", t->job->optim.optimizer,
+                                                          "step", (json_int_t)t->optim->t));
+        json_object_set_new(state, "opt_param_scheduler", schedule);
+    }
+    if (c->save_rng)
+        json_object_set_new(state, "rng", json_pack("{s:I}", "dropout_seed", (json_int_t)t->dropout_seed));
+    return state;
+}
+
+int meg_train_save(struct trainer *t, struct meg_err *e)
+{
+    const struct meg_train_ckpt_conf *c = &t->job->ckpt;
+    struct meg_ckpt_slot slot[2];
+    json_t *state = pack_state(t);
+    struct meg_ckpt_save s = { 0 };
+    int r;
+
+    s.dir = c->save;
+    s.iteration = t->at.iteration;
+    s.groups = t->groups;
+    s.model = &t->model->conf;
+    s.params = &t->model->params;
+    s.w = t->model->w;
+    s.slot = slot;
+    s.nslots = c->save_optim ? list_slots(t->optim, slot) : 0;
+    s.tok = &t->tok_files;
+    s.state = state;
+    s.keep_last = c->keep_last == MEG_UNSET ? 0 : c->keep_last;
+    s.loaded = t->loaded;
+    if ((r = meg_ckpt_save(&s, e)) == 0) {
+        t->saved = t->at.iteration;
+        meg_note("saved iteration %" PRId64 " in %s", t->at.iteration, c->save);
+        r = meg_train_progress_saved(t, e);
+    }
+    json_decref(state);
+    return r;
+}

@@ -1,0 +1,147 @@
+#include <inttypes.h>
+#include <stdlib.h>
+#include "base/clock.h"
+#include "base/log.h"
+#include "cpu/cpu.h"
+#include "train/internal.h"
+
+/* ---- rules, and what follows from the settings; nothing large is allocated ---- */
+
+static int check_settings(struct trainer *t, struct meg_err *e)
+{
+    struct meg_train_job *job = t->job;
+    struct meg_train_conf *c = &job->train;
+    int r;
+
+    if ((r = meg_train_ckpt_conf_check(&job->ckpt, e)) < 0 || (r = meg_train_log_conf_check(&job->log, e)) < 0 ||
+        (r = meg_train_open_checkpoint(t, e)) < 0 || (r = meg_train_conf_check(c, &t->plan, 1, e)) < 0)
+        return r;
+    if (job->log.log_progress && !job->ckpt.save)
+        return meg_fail(e, MEG_EUSAGE, "--log-progress: needs --save DIR");
+    if (!c->skip_train && (r = meg_schedule_make(&t->schedule, &job->optim, c->train_iters, c->train_samples,
+                                                 c->global_batch_size, e)) < 0)
+        return r;
+    return 0;
+}
+
+static int open_tokenizer(struct trainer *t, struct meg_err *e)
+{
+    struct meg_str text = { 0 };
+    int r;
+
+    if ((r = meg_tokenizer_open(&t->tok, &t->job->tok, e)) < 0 ||
+        (r = meg_ckpt_tokenizer_read(&t->tok_files, &t->job->tok, t->tok, e)) < 0)
+        return r;
+    meg_tokenizer_describe(t->tok, 4, &text);
+    t->tok_text = text.s;
+    t->job->model.vocab_size = meg_tokenizer_vocab_size(t->tok);
+    if ((r = meg_gpt_conf_check(&t->job->model, e)) < 0)
+        return r;
+    if (t->job->model.max_position_embeddings < t->job->train.seq_length)
+        return meg_fail(e, MEG_EUSAGE, "--max-position-embeddings %" PRId64 ": less than --seq-length %" PRId64,
+                        t->job->model.max_position_embeddings, t->job->train.seq_length);
+    return 0;
+}
+
+/* How many samples of which kind the run wants, and the files they come from. */
+static int plan_data(struct trainer *t, struct meg_err *e)
+{
+    const struct meg_train_conf *c = &t->job->train;
+    struct meg_data_need *n = &t->need;
+
+    n->seq_length = c->seq_length;
+    n->seed = c->seed;
+    n->eod = n->pad = meg_tokenizer_eod(t->tok);
+    n->vocab_size = t->job->model.vocab_size;
+    n->tokenizer = t->tok_text;
+    meg_sample_counts(n->wanted, c->train_samples == MEG_UNSET ? -1 : c->train_samples, c->train_iters,
+                      c->eval_interval, c->eval_iters, c->global_batch_size);
+    if (c->skip_train)
+        n->wanted[MEG_TRAIN] = 0;
+    return meg_gpt_data_plan(&t->data, &t->job->data, n, e);
+}
+
+/* ---- what a run needs ---- */
+
+static int open_model(struct trainer *t, struct meg_err *e)
+{
+    const struct meg_train_conf *c = &t->job->train;
+    struct meg_gpt_run run = { 0 };
+    int r;
+
+    run.s = c->seq_length;
+    run.b = c->micro_batch_size;
+    run.is_training = !c->skip_train;
+    run.seed = t->dropout_seed;
+    if ((r = meg_gpt_create(&t->model, &t->job->model, &run, meg_cpu_ops(), &meg_mesh_one, e)) < 0 || c->skip_train)
+        return r;
+    return meg_optim_create(&t->optim, &t->job->optim, &t->model->params, t->model->op, t->model->w, t->model->g, e);
+}
+
+int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split, int64_t consumed, struct meg_err *e)
+{
+    const struct meg_dataset *ds = meg_gpt_data_split(t->data, split);
+    struct meg_sampler_conf s = { 0 };
+
+    *out = NULL;
+    if (!ds)
+        return 0;
+    s.kind = meg_data_sampler_kind(&t->job->data);
+    s.consumed = consumed;
+    s.micro_batch = t->plan.micro;
+    s.ranks = t->plan.ranks;
+    return meg_loader_open(out, ds, &s, 1, e);
+}
+
+static int open_report(struct trainer *t, struct meg_err *e)
+{
+    struct meg_str text = { 0 };
+    int r;
+
+    meg_opt_dump(t->groups, &text);
+    r = meg_report_open(&t->report, &t->job->log, t->at.iteration, text.s, e);
+    meg_str_free(&text);
+    return r;
+}
+
+static int run(struct trainer *t, struct meg_err *e)
+{
+    const struct meg_train_conf *c = &t->job->train;
+    int r;
+
+    if ((r = open_model(t, e)) < 0 || (r = meg_train_load(t, e)) < 0 || (r = meg_gpt_data_build(t->data, e)) < 0)
+        return r;
+    if (!c->skip_train && t->at.iteration < c->train_iters &&
+        (r = meg_train_open_loader(t, &t->train, MEG_TRAIN, t->at.consumed_train, e)) < 0)
+        return r;
+    if ((r = meg_train_open_loader(t, &t->valid, MEG_VALID, c->skip_train ? 0 : t->at.consumed_valid, e)) < 0 ||
+        (r = open_report(t, e)) < 0 || (r = meg_train_progress_starts(t, e)) < 0)
+        return r;
+    return meg_train_loop(t, e);
+}
+
+int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_err *e)
+{
+    struct trainer t = { .job = job, .groups = groups, .saved = -1, .loaded = -1, .start_s = meg_now_s() };
+    int r;
+
+    if ((r = check_settings(&t, e)) < 0 || (r = open_tokenizer(&t, e)) < 0 ||
+        (r = meg_train_read_position(&t, e)) < 0 || (r = plan_data(&t, e)) < 0)
+        goto out;
+    if (job->train.dry_run)
+        meg_train_print_plan(&t, stdout);
+    else
+        r = run(&t, e);
+out:
+    meg_report_close(t.report);
+    meg_loader_close(t.train);
+    meg_loader_close(t.valid);
+    meg_optim_close(t.optim);
+    meg_gpt_close(t.model);
+    meg_gpt_data_close(t.data);
+    meg_ckpt_close(t.from);
+    meg_ckpt_tokenizer_free(&t.tok_files);
+    meg_tokenizer_close(t.tok);
+    free(t.tok_text);
+    return r;
+}

@@ -1,0 +1,33 @@
+/*
+ * TensorBoard event files, as TensorFlow's record and event formats have them: a file is records
+ *   u64 n, u32 crc(those 8 bytes), n bytes of a protobuf Event, u32 crc(those n bytes)
+ * little-endian, crc being the masked CRC-32C.  A run that resumes starts a new file, whose first
+ * events tell the reader to drop what earlier files hold from that step on.
+ */
+#ifndef MEG_TRAIN_TENSORBOARD_H
+#define MEG_TRAIN_TENSORBOARD_H
+#include <stddef.h>
+#include <stdint.h>
+#include "base/err.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_events;
+
+/*
+ * Make dir where it is missing, and in it events.out.tfevents.TIME.HOST.PID.  Events from step
+ * first_step on that other files of dir hold are replaced by this file's; 0: there are none.
+ */
+int meg_events_open(struct meg_events **out, const char *dir, int64_t first_step, struct meg_err *e);
+
+/* Add one value.  The record is written at once, so that what was added survives the process. */
+int meg_events_scalar(struct meg_events *t, const char *tag, double value, int64_t step, struct meg_err *e);
+int meg_events_text(struct meg_events *t, const char *tag, const char *text, int64_t step, struct meg_err *e);
+
+void meg_events_close(struct meg_events *t);
+
+/* CRC-32C (Castagnoli) of n bytes, masked as the record format wants it. */
+uint32_t meg_events_crc(const void *bytes, size_t n);
+
+MEG_END_DECLS
+#endif

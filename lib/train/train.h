@@ -1,0 +1,35 @@
+/*
+ * A training run of a GPT: from settings to a trained, evaluated and saved model.  One process is
+ * one rank; what is here is what cmd/train wires to the command line.
+ */
+#ifndef MEG_TRAIN_TRAIN_H
+#define MEG_TRAIN_TRAIN_H
+#include "base/opt.h"
+#include "data/data_conf.h"
+#include "model/gpt.h"
+#include "optim/optim.h"
+#include "text/tokenizer.h"
+#include "train/conf.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_train_job {
+    struct meg_train_conf train;
+    struct meg_train_ckpt_conf ckpt;
+    struct meg_train_log_conf log;
+    struct meg_optim_conf optim;
+    struct meg_gpt_conf model;
+    struct meg_data_conf data;
+    struct meg_tok_conf tok;
+};
+
+/*
+ * Run the job whose settings groups hold (they name the job's structs; checkpoints keep their dump).
+ * Every rule is checked before memory is taken or a file written.  Returns 0 when training is done or
+ * one of the exit conditions was met, MEG_ESTOP when a signal asked to stop and the state is saved.
+ * With train.dry_run: print the plan and return.
+ */
+int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_err *e);
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,103 @@
+/* --log-json: what a line holds, and what a resumed run keeps. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "base/file.h"
+#include "train/metrics.h"
+
+static char path[] = "/tmp/meg-metrics.XXXXXX";
+
+static void content_is(const char *want)
+{
+    struct meg_str s = { 0 };
+
+    assert_int_equal(meg_read_file(path, &s, NULL), 0);
+    assert_string_equal(s.s ? s.s : "", want);
+    meg_str_free(&s);
+}
+
+static void write_text(const char *text)
+{
+    assert_int_equal(meg_write_file(path, text, strlen(text), NULL), 0);
+}
+
+#define L1 "{\"iteration\":10,\"lm_loss\":3}\n"
+#define L2 "{\"iteration\":20,\"lm_loss\":2}\n"
+#define L3 "{\"iteration\":20,\"split\":\"valid\",\"lm_loss\":null}\n"
+#define L4 "{\"iteration\":30,\"lm_loss\":1}\n"
+
+static void lines(void **state)
+{
+    struct meg_metrics *m;
+    struct meg_interval v = { 0 };
+
+    (void)state;
+    write_text("");
+    v.iteration = 5;
+    v.consumed_samples = 40;
+    v.global_batch_size = 8;
+    v.lm_loss = 2.5;
+    v.learning_rate = 1e-4;
+    v.decoupled_learning_rate = v.params_norm = v.grad_norm = NAN;
+    v.num_zeros = -1;
+    v.loss_scale = 1;
+    v.iteration_ms = 2;
+    v.tokens_per_s = 1000;
+    v.flops = 3e9;
+    assert_int_equal(meg_metrics_open(&m, path, 0, NULL), 0);
+    assert_int_equal(meg_metrics_interval(m, &v, NULL), 0);
+    assert_int_equal(meg_metrics_evaluation(m, "valid", 5, 40, 0, NULL), 0);
+    meg_metrics_close(m);
+    content_is("{\"iteration\":5,\"consumed_samples\":40,\"skipped_samples\":0,\"global_batch_size\":8,\"lm_loss\":2.5,"
+               "\"learning_rate\":0.0001,\"loss_scale\":1,\"grad_norm\":null,\"skipped_iterations\":0,"
+               "\"nan_iterations\":0,\"iteration_ms\":2,\"tokens_per_s\":1000,\"flops_per_iteration\":3e+09,"
+               "\"tflops_per_s\":1.5}\n"
+               "{\"iteration\":5,\"consumed_samples\":40,\"split\":\"valid\",\"lm_loss\":0,\"ppl\":1}\n");
+}
+
+static void resumed(void **state)
+{
+    struct meg_metrics *m;
+
+    (void)state;
+    write_text(L1 L2 L3 L4 "{\"iteration\":40,\"lm_");
+    assert_int_equal(meg_metrics_open(&m, path, 20, NULL), 0);
+    meg_metrics_close(m);
+    content_is(L1 L2 L3);
+    assert_int_equal(meg_metrics_open(&m, path, 0, NULL), 0);
+    meg_metrics_close(m);
+    content_is("");
+}
+
+static void somebody_elses_file(void **state)
+{
+    struct meg_metrics *m = NULL;
+    struct meg_err e;
+
+    (void)state;
+    write_text(L1 "dear diary\n");
+    assert_int_equal(meg_metrics_open(&m, path, 0, &e), MEG_EFORMAT);
+    assert_non_null(strstr(e.msg, "line 2 is not a metrics line"));
+    assert_null(m);
+    content_is(L1 "dear diary\n");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines), cmocka_unit_test(resumed), cmocka_unit_test(somebody_elses_file),
+    };
+    int r, fd = mkstemp(path);
+
+    close(fd);
+    r = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(path);
+    return r;
+}
