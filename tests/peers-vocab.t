@@ -1,0 +1,45 @@
+#!/bin/sh
+# meg-vocab against Hugging Face's trainer: the same files, byte for byte, and tokenizer.json, which
+# it loads, gives the ids that meg-preprocess writes.  MEG_PYTHON names a python that has tokenizers.
+. "${0%/*}/lib.sh"
+cd "${0%/*}/.." || exit 1
+python=${MEG_PYTHON:-python3}
+"$python" -c 'import tokenizers' 2>/dev/null ||
+    skip_all "$python has no module tokenizers (MEG_PYTHON names another python)"
+
+same_vocabulary() { # NAME SIZE FILE...
+    name=$1 size=$2
+    shift 2
+    mkdir "$T/$name" "$T/$name/hf"
+    meg-vocab -q --vocab-size "$size" --output-dir "$T/$name" --input "$@"
+    ok "$name: Hugging Face's trainer" "$python" tests/peers/vocab.py train "$T/$name/hf" "$size" "$@"
+    ok "$name: the same merges, $size tokens" cmp "$T/$name/merges.txt" "$T/$name/hf/merges.txt"
+    ok "$name: the same ids" cmp "$T/$name/vocab.json" "$T/$name/hf/vocab.json"
+}
+same_ids() { # NAME FILE.jsonl...
+    name=$1
+    shift
+    meg-preprocess -q --tokenizer-type GPT2BPETokenizer --vocab-file "$T/$name/vocab.json" \
+        --merge-file "$T/$name/merges.txt" --output-prefix "$T/$name/ids" --input "$@"
+    ok "$name: tokenizer.json gives the ids of meg-preprocess" \
+        "$python" tests/peers/vocab.py same "$T/$name" "$T/$name/ids" "$@"
+}
+
+set -- lib/*/*.[ch] cmd/*/*.c tests/unit/*.c man/* Makefile LICENSE
+same_vocabulary own-text 2000 "$@"
+same_vocabulary own-text-to-its-end 1000000 "$@"
+# What spells the special token is one token to Hugging Face and text to GPT2BPETokenizer.
+for f in "$@"; do
+    grep -qF '<|endoftext|>' "$f" || jq -Rsc '{text: .}' "$f"
+done >"$T/own.jsonl"
+same_vocabulary own-json 5000 "$T/own.jsonl"
+same_ids own-json "$T/own.jsonl"
+
+if [ -n "${MEG_SHARED:-}" ]; then
+    corpus=$MEG_SHARED/data/corpus
+    same_vocabulary corpus 16000 "$corpus"/*.txt "$corpus"/*.jsonl
+    same_ids corpus "$corpus"/*.jsonl
+else
+    skip 'data/corpus' 'MEG_SHARED is not set'
+fi
+done_testing
