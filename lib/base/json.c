@@ -126,65 +126,25 @@ int meg_json_get_object(const json_t *object, const char *key, enum meg_json_nee
 
 /* ---- writing ---- */
 
-/* The code point at p (before end) and its length into *n; -1 and 1 where there is none. */
-static int32_t code_point(const unsigned char *p, const unsigned char *end, size_t *n)
-{
-    static const int32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 };
-    size_t len = *p < 0x80 ? 1 : *p < 0xc0 ? 0 : *p < 0xe0 ? 2 : *p < 0xf0 ? 3 : *p < 0xf8 ? 4 : 0;
-    int32_t c = len == 1 ? *p : *p & (0x7f >> len);
-    size_t i;
-
-    *n = 1;
-    if (len == 0 || (size_t)(end - p) < len)
-        return -1;
-    for (i = 1; i < len; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return -1;
-        c = c << 6 | (p[i] & 0x3f);
-    }
-    if (c < least[len] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
-        return -1;
-    *n = len;
-    return c;
-}
-
-static void add_quoted(struct meg_str *out, const char *s, size_t n, bool is_ascii)
-{
-    static const char special[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
-    const unsigned char *p = (const unsigned char *)s, *end = p + n;
-    const char *at;
-    size_t len;
-
-    meg_str_add(out, "\"", 1);
-    for (; p < end; p += len) {
-        int32_t c = code_point(p, end, &len);
-        bool is_bad = c < 0;
-
-        if (is_bad)
-            c = 0xfffd;
-        at = c > 0 && c < 0x80 ? strchr(special, c) : NULL;
-        if (at)
-            meg_str_printf(out, "\\%c", letter[at - special]);
-        else if (c >= 0x10000 && is_ascii)
-            meg_str_printf(out, "\\u%04x\\u%04x", 0xd7c0 + (c >> 10), 0xdc00 + (c & 0x3ff));
-        else if (c < 0x20 || (c >= 0x80 && is_ascii))
-            meg_str_printf(out, "\\u%04x", c);
-        else if (is_bad)
-            meg_str_add(out, "\xef\xbf\xbd", 3);
-        else
-            meg_str_add(out, p, len);
-    }
-    meg_str_add(out, "\"", 1);
-}
-
 void meg_json_add_string(struct meg_str *out, const char *s, size_t n)
 {
-    add_quoted(out, s, n, false);
-}
+    static const char special[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
+    const char *end = s + n, *plain = s, *at;
 
-void meg_json_add_ascii(struct meg_str *out, const char *s, size_t n)
-{
-    add_quoted(out, s, n, true);
+    meg_str_add(out, "\"", 1);
+    for (; s < end; s++) {
+        if ((unsigned char)*s >= 0x20 && *s != '"' && *s != '\\')
+            continue;
+        meg_str_add(out, plain, (size_t)(s - plain));
+        plain = s + 1;
+        at = *s ? strchr(special, *s) : NULL;
+        if (at)
+            meg_str_printf(out, "\\%c", letter[at - special]);
+        else
+            meg_str_printf(out, "\\u%04x", *s);
+    }
+    meg_str_add(out, plain, (size_t)(s - plain));
+    meg_str_add(out, "\"", 1);
 }
 
 static void line_break(int indent, int depth, struct meg_str *out)

@@ -48,12 +48,8 @@ int meg_json_get_object(const json_t *object, const char *key, enum meg_json_nee
  */
 void meg_json_dump(const json_t *value, int indent, struct meg_str *out);
 
-/*
- * Append n bytes as a string in quotes.  Bytes that are not UTF-8 become U+FFFD.
- * meg_json_add_ascii also escapes all that is not ASCII, as Python does.
- */
+/* Append n bytes of UTF-8 as a string in quotes. */
 void meg_json_add_string(struct meg_str *out, const char *s, size_t n);
-void meg_json_add_ascii(struct meg_str *out, const char *s, size_t n);
 
 MEG_END_DECLS
 

@@ -93,9 +93,14 @@ void meg_str_free(struct meg_str *str)
     memset(str, 0, sizeof *str);
 }
 
+static size_t whole_pages(size_t n)
+{
+    return (n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+}
+
 int meg_arena_init(struct meg_arena *a, const char *name, size_t nbytes, struct meg_err *e)
 {
-    size_t len = (nbytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    size_t len = whole_pages(nbytes);
     size_t skip;
     unsigned char *p;
 
@@ -109,13 +114,13 @@ int meg_arena_init(struct meg_arena *a, const char *name, size_t nbytes, struct 
                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return meg_fail(e, MEG_EFAIL, "%s: out of memory: %zu bytes wanted", name, nbytes);
-    /* give back what lies before and after the aligned part, so that base and cap say it all */
+    /* give back what lies before and after the aligned part, so that free needs no more than base and cap */
     skip = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
     if (skip)
         munmap(p, skip);
     munmap(p + skip + len, HUGE_PAGE - skip);
     a->base = p + skip;
-    a->cap = len;
+    a->cap = nbytes;
     madvise(a->base, len, MADV_HUGEPAGE); /* where the kernel has no huge pages: slower, not wrong */
     return MEG_OK;
 }
@@ -144,6 +149,6 @@ void meg_arena_free(struct meg_arena *a)
     if (!a)
         return;
     if (a->base)
-        munmap(a->base, a->cap);
+        munmap(a->base, whole_pages(a->cap));
     memset(a, 0, sizeof *a);
 }

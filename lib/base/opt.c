@@ -284,6 +284,7 @@ int opt_assign(const struct meg_opt *row, void *conf, const struct meg_list *wor
 {
     const char *word = words->n ? words->v[0] : NULL;
     void *field = opt_field(row, conf);
+    int64_t number;
     int r;
 
     if (row->kind == MEG_OPT_LIST)
@@ -302,8 +303,10 @@ int opt_assign(const struct meg_opt *row, void *conf, const struct meg_list *wor
     case MEG_OPT_BOOL:
     case MEG_OPT_NOT: return set_bool(row, (bool *)field, word, e);
     case MEG_OPT_I64:
-        if (meg_parse_i64(word, (int64_t *)field) && *(int64_t *)field != MEG_UNSET)
+        if (meg_parse_i64(word, &number) && number != MEG_UNSET) {
+            *(int64_t *)field = number;
             return MEG_OK;
+        }
         break;
     case MEG_OPT_F64:
         if (meg_parse_f64(word, (double *)field))

@@ -159,15 +159,14 @@ static void dump_word(const char *word, struct meg_str *out)
 static void dump_value(const struct meg_opt *row, void *field, struct meg_str *out)
 {
     const struct meg_list *list = (const struct meg_list *)field;
-    const char *str = *(const char **)field;
     char number[MEG_DOUBLE_CHARS];
     int64_t i;
 
     switch (row->kind) {
     case MEG_OPT_STR:
-        if (str) {
+        if (*(const char **)field) {
             meg_str_add(out, " ", 1);
-            dump_word(str, out);
+            dump_word(*(const char **)field, out);
         }
         break;
     case MEG_OPT_I64:
