@@ -172,6 +172,10 @@ $(B)/tests/unit/%: $(B)/tests/unit/%.c.o $(B)/libmeg.a
 	$(call ld,-lcmocka)
 $(B)/tests/bench/%: $(B)/tests/bench/%.c.o $(B)/libmeg.a
 	$(call ld)
+# Preloaded by tests that let each call of a write path fail in turn.
+$(B)/tests/fault.so: tests/fault/fault.c $(B)/flags
+	@mkdir -p $(@D)
+	$(call run,$(CC) -g -O2 -Wall -Wextra -shared -fPIC -o $@ $< -ldl)
 
 -include $(wildcard $(B)/lib/*/*.d $(B)/cmd/*/*.d $(B)/tests/*/*.d)
 
@@ -182,7 +186,7 @@ TESTS ?= $(UNITS) $(wildcard tests/*.t tests/cmd/*.t)
 # dies of what libraries opened at run time keep there.
 check: export ASAN_OPTIONS = allocator_may_return_null=1
 check: export LSAN_OPTIONS = use_tls=0:print_suppressions=0:suppressions=$(CURDIR)/tests/lsan.supp
-check: all $(UNITS)
+check: all $(UNITS) $(B)/tests/fault.so
 	CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" \
 	    prove -j2 -e tests/tap.sh $(TESTS)
 

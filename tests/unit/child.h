@@ -1,0 +1,64 @@
+/* child.h - run a function that ends its process, and see what it printed and how it ended. */
+#ifndef TESTS_UNIT_CHILD_H
+#define TESTS_UNIT_CHILD_H
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct child {
+    int status; /* of exit, or 128 + the signal */
+    char out[8192], err[4096];
+};
+
+static inline void child_read(FILE *f, char *text, size_t n)
+{
+    rewind(f);
+    text[fread(text, 1, n - 1, f)] = 0;
+    fclose(f);
+}
+
+/* What fn(arg) does; where it returns, the process ends with status 0. */
+static inline void child_run(struct child *c, void (*fn)(void *), void *arg)
+{
+    FILE *out = tmpfile(), *err = tmpfile();
+    int status;
+    pid_t pid;
+
+    assert_non_null(out);
+    assert_non_null(err);
+    fflush(NULL); /* or the child prints it again */
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        dup2(fileno(out), STDOUT_FILENO);
+        dup2(fileno(err), STDERR_FILENO);
+        fn(arg);
+        fflush(NULL);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    c->status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    child_read(out, c->out, sizeof c->out);
+    child_read(err, c->err, sizeof c->err);
+}
+
+/* A fresh folder below TMPDIR, kept in dir. */
+static inline void make_dir(char dir[], size_t n)
+{
+    const char *tmp = getenv("TMPDIR");
+
+    snprintf(dir, n, "%s/meg-unit.XXXXXX", tmp ? tmp : "/tmp");
+    assert_non_null(mkdtemp(dir));
+}
+
+#endif

@@ -1,0 +1,317 @@
+/* Files: there whole or not at all, whichever call fails (tests/fault/fault.c). */
+#include "child.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+
+#define NEW_BYTES (3 << 20) /* so that the buffer is written more than once */
+
+static char dir[256], path[300];
+
+static int make(void **state)
+{
+    (void)state;
+    make_dir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/file", dir);
+    return 0;
+}
+
+static int clear(void **state)
+{
+    (void)state;
+    return meg_remove_tree(dir, NULL);
+}
+
+static void holds(const char *want)
+{
+    struct meg_str got = { 0 };
+    struct meg_err e;
+
+    if (meg_read_file(path, &got, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_string_equal(got.s, want);
+    meg_str_free(&got);
+}
+
+/* How many names dir has, but . and .. */
+static int names(void)
+{
+    DIR *d = opendir(dir);
+    int n = -2;
+
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+static void a_file_appears_when_committed(void **state)
+{
+    struct meg_file f = { 0 };
+
+    (void)state;
+    assert_int_equal(meg_file_create(&f, path, NULL), 0);
+    assert_int_equal(meg_file_write(&f, "abc", 3, NULL), 0);
+    assert_int_equal(meg_file_pwrite(&f, "X", 1, 5, NULL), 0);
+    assert_int_equal(meg_file_write(&f, "de", 2, NULL), 0);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(meg_file_commit(&f, NULL), 0);
+    holds("abcdeX");
+    meg_file_abandon(&f);
+    holds("abcdeX");
+    assert_int_equal(names(), 1);
+}
+
+static void an_abandoned_file_leaves_the_old_one(void **state)
+{
+    struct meg_file f = { 0 }, g = { 0 };
+
+    (void)state;
+    assert_int_equal(meg_write_file(path, "old", 3, NULL), 0);
+    assert_int_equal(meg_file_create(&f, path, NULL), 0);
+    assert_int_equal(meg_file_create(&g, path, NULL), 0); /* two at once do not meet */
+    assert_int_equal(meg_file_write(&f, "new", 3, NULL), 0);
+    assert_int_equal(names(), 3);
+    meg_file_abandon(&f);
+    meg_file_abandon(&f);
+    meg_file_abandon(&g);
+    meg_file_abandon(NULL);
+    holds("old");
+    assert_int_equal(names(), 1);
+}
+
+static void the_mode_follows_umask(void **state)
+{
+    mode_t was = umask(027);
+    struct stat st;
+
+    (void)state;
+    assert_int_equal(meg_write_file(path, "x", 1, NULL), 0);
+    umask(was);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0640);
+}
+
+static void what_is_no_file_is_not_replaced(void **state)
+{
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_write_file(dir, "x", 1, &e), MEG_EIO);
+    assert_non_null(strstr(e.msg, ": exists and is not a regular file"));
+    assert_int_equal(meg_write_file("/dev/null", "x", 1, &e), MEG_EIO);
+    assert_string_equal(e.msg, "/dev/null: exists and is not a regular file");
+    assert_int_equal(meg_write_file("/nowhere/x", "x", 1, &e), MEG_ENOENT);
+    assert_memory_equal(e.msg, "/nowhere/x.tmp.", 15);
+}
+
+static void a_limit_on_size_is_an_error(void **state)
+{
+    struct rlimit was, few;
+    struct meg_err e;
+    char *bytes = meg_new(NEW_BYTES);
+    int r;
+
+    (void)state;
+    assert_int_equal(meg_write_file(path, "old", 3, NULL), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &was);
+    few = was;
+    few.rlim_cur = NEW_BYTES / 2; /* the write that crosses it is short, the next one fails */
+    setrlimit(RLIMIT_FSIZE, &few);
+    r = meg_write_file(path, bytes, NEW_BYTES, &e);
+    setrlimit(RLIMIT_FSIZE, &was);
+    assert_int_equal(r, MEG_EIO);
+    assert_non_null(strstr(e.msg, "/file: writing: File too large"));
+    holds("old");
+    assert_int_equal(names(), 1);
+    free(bytes);
+}
+
+/* ---- every call fails once: this program runs itself under fault.so, as a writer ---- */
+
+static int write_new(const char *to)
+{
+    char bytes[1000];
+    struct meg_file f = { 0 };
+    struct meg_err e;
+    int r, i;
+
+    memset(bytes, 'n', sizeof bytes);
+    if ((r = meg_file_create(&f, to, &e)) == 0)
+        for (i = 0; r == 0 && i < NEW_BYTES / (int)sizeof bytes; i++)
+            r = meg_file_write(&f, bytes, sizeof bytes, &e);
+    if (r == 0)
+        r = meg_file_commit(&f, &e);
+    meg_file_abandon(&f);
+    if (r < 0)
+        fprintf(stderr, "%s\n", e.msg);
+    return meg_exit_status(r);
+}
+
+static char self[4096], so[4096];
+
+static void run_writer(void *how)
+{
+    setenv("LD_PRELOAD", so, 1);
+    setenv("ASAN_OPTIONS", "verify_asan_link_order=0", 1);
+    putenv(how);
+    execl(self, "file", path, (char *)NULL);
+    perror(self);
+    _exit(127);
+}
+
+static void whichever_call_fails_a_file_is_whole(void **state)
+{
+    static const char *const faults[] = { "ENOSPC", "EIO", "KILL", "SHORT" };
+    char how[512], count[300];
+    struct meg_str text = { 0 };
+    struct child c;
+    struct stat st;
+    int n, at;
+    size_t i;
+
+    (void)state;
+    n = (int)readlink("/proc/self/exe", self, sizeof self - 1);
+    assert_true(n > 0);
+    snprintf(so, sizeof so, "%.*s/../fault.so", (int)(strrchr(self, '/') - self), self);
+    if (access(so, F_OK) < 0) {
+        print_message("# no fault.so beside this test: run it by make check\n");
+        skip();
+    }
+    snprintf(count, sizeof count, "%s/count", dir);
+    snprintf(how, sizeof how, "MEG_FAULT_COUNT=%s", count);
+    child_run(&c, run_writer, how);
+    assert_int_equal(c.status, 0);
+    assert_int_equal(meg_read_file(count, &text, NULL), 0);
+    n = atoi(text.s);
+    meg_str_free(&text);
+    unlink(count);
+    assert_in_range(n, 3 + 4, 3 + 6); /* writes; fsync, close, rename, fsync and close of dir */
+
+    for (i = 0; i < sizeof faults / sizeof *faults; i++) {
+        setenv("MEG_FAULT_ERRNO", faults[i], 1);
+        for (at = 1; at <= n; at++) {
+            assert_int_equal(meg_remove_tree(dir, NULL), 0);
+            assert_int_equal(meg_mkdirs(dir, NULL), 0);
+            assert_int_equal(meg_write_file(path, "old", 3, NULL), 0);
+            snprintf(how, sizeof how, "MEG_FAULT_AT=%d", at);
+            child_run(&c, run_writer, how);
+            assert_int_equal(stat(path, &st), 0);
+            assert_true(st.st_size == 3 || st.st_size == NEW_BYTES / 1000 * 1000);
+            if (c.status == 0)
+                assert_true(st.st_size != 3);
+            if (strcmp(faults[i], "KILL") == 0) {
+                assert_int_equal(c.status, 128 + SIGKILL);
+            } else if (c.status) {
+                assert_int_equal(c.status, 74);
+                assert_non_null(strstr(c.err, dir));
+                assert_non_null(strstr(c.err, *faults[i] == 'E' && faults[i][1] == 'I'
+                                                  ? "Input/output error" : "No space left"));
+            }
+            if (strcmp(faults[i], "SHORT") == 0)
+                assert_int_equal(c.status, 0);
+            else if (at <= n - 1) /* the last is the close of the directory, which may fail unheard */
+                assert_int_not_equal(c.status, 0);
+            if (strcmp(faults[i], "KILL") != 0)
+                assert_int_equal(names(), 1);
+        }
+    }
+}
+
+/* ---- the rest ---- */
+
+static void maps(void **state)
+{
+    struct meg_map m;
+    struct meg_err e;
+    char page[4096];
+
+    (void)state;
+    memset(page, 'p', sizeof page);
+    assert_int_equal(meg_write_file(path, page, sizeof page, NULL), 0);
+    assert_int_equal(meg_map_open(&m, path, NULL), 0);
+    assert_int_equal(m.n, sizeof page);
+    assert_memory_equal(m.p, page, sizeof page);
+    meg_map_close(&m);
+    meg_map_close(&m);
+    meg_map_close(NULL);
+    assert_int_equal(meg_write_file(path, "", 0, NULL), 0);
+    assert_int_equal(meg_map_open(&m, path, NULL), 0);
+    assert_int_equal(m.n, 0);
+    assert_non_null(m.p);
+    meg_map_close(&m);
+    assert_int_equal(meg_map_open(&m, dir, &e), MEG_EIO);
+    assert_non_null(strstr(e.msg, "not a regular file"));
+    assert_null(m.p);
+    assert_int_equal(meg_map_open(&m, "/nowhere/x", &e), MEG_ENOENT);
+}
+
+static void reading_what_is_no_file(void **state)
+{
+    struct meg_str s = { 0 };
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_read_file("/nowhere/x", &s, &e), MEG_ENOENT);
+    assert_int_equal(meg_read_file(dir, &s, &e), MEG_EIO);
+    assert_int_equal(meg_read_file("/dev/null", &s, &e), 0);
+    assert_string_equal(s.s, "");
+    meg_str_free(&s);
+}
+
+static void directories(void **state)
+{
+    char deep[400], below[500];
+    struct meg_err e;
+    struct stat st;
+
+    (void)state;
+    snprintf(deep, sizeof deep, "%s/a//b/c/", dir);
+    assert_int_equal(meg_mkdirs(deep, NULL), 0);
+    assert_int_equal(meg_mkdirs(deep, NULL), 0);
+    assert_int_equal(stat(deep, &st), 0);
+    snprintf(below, sizeof below, "%s/f", deep);
+    assert_int_equal(meg_write_file(below, "x", 1, NULL), 0);
+    assert_int_equal(meg_mkdirs(below, &e), MEG_EIO);
+    assert_non_null(strstr(e.msg, "exists and is not a directory"));
+    snprintf(below, sizeof below, "%s/f/g", deep);
+    assert_true(meg_mkdirs(below, &e) < 0);
+    assert_int_equal(meg_fsync_dir(deep, NULL), 0);
+    assert_true(meg_fsync_dir(below, &e) < 0);
+
+    snprintf(deep, sizeof deep, "%s/a", dir);
+    snprintf(below, sizeof below, "%s/z", dir);
+    assert_int_equal(meg_rename(deep, below, NULL), 0);
+    assert_int_equal(meg_rename(deep, below, &e), MEG_ENOENT);
+    snprintf(deep, sizeof deep, "%s/link", dir);
+    assert_int_equal(symlink("..", deep), 0); /* is removed, not followed */
+    assert_int_equal(meg_remove_tree(below, NULL), 0);
+    assert_int_equal(meg_remove_tree(below, NULL), 0);
+    assert_int_equal(meg_remove_tree(deep, NULL), 0);
+    assert_int_equal(names(), 0);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_file_appears_when_committed, make, clear),
+        cmocka_unit_test_setup_teardown(an_abandoned_file_leaves_the_old_one, make, clear),
+        cmocka_unit_test_setup_teardown(the_mode_follows_umask, make, clear),
+        cmocka_unit_test_setup_teardown(what_is_no_file_is_not_replaced, make, clear),
+        cmocka_unit_test_setup_teardown(a_limit_on_size_is_an_error, make, clear),
+        cmocka_unit_test_setup_teardown(whichever_call_fails_a_file_is_whole, make, clear),
+        cmocka_unit_test_setup_teardown(maps, make, clear),
+        cmocka_unit_test_setup_teardown(reading_what_is_no_file, make, clear),
+        cmocka_unit_test_setup_teardown(directories, make, clear),
+    };
+
+    if (argc > 1)
+        return write_new(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
