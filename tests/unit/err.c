@@ -1,0 +1,179 @@
+/* Messages, exit statuses, and the ways a process ends. */
+#include "child.h"
+
+#include <errno.h>
+#include <signal.h>
+
+#include "base/err.h"
+
+static void each_code_has_its_status(void **state)
+{
+    (void)state;
+    assert_int_equal(meg_exit_status(MEG_OK), 0);
+    assert_int_equal(meg_exit_status(MEG_EFAIL), 1);
+    assert_int_equal(meg_exit_status(MEG_EUSAGE), 2);
+    assert_int_equal(meg_exit_status(MEG_EFORMAT), 65);
+    assert_int_equal(meg_exit_status(MEG_ENOENT), 66);
+    assert_int_equal(meg_exit_status(MEG_EPEER), 69);
+    assert_int_equal(meg_exit_status(MEG_EIO), 74);
+    assert_int_equal(meg_exit_status(MEG_ESTOP), 75);
+}
+
+static void a_failure_says_what_and_returns_its_code(void **state)
+{
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_fail(&e, MEG_EFORMAT, "%s: %d bytes", "a.idx", 3), MEG_EFORMAT);
+    assert_int_equal(e.code, MEG_EFORMAT);
+    assert_string_equal(e.msg, "a.idx: 3 bytes");
+    assert_int_equal(meg_fail(NULL, MEG_EPEER, "unheard"), MEG_EPEER);
+}
+
+static void a_failed_call_says_why(void **state)
+{
+    struct meg_err e;
+
+    (void)state;
+    errno = ENOENT;
+    assert_int_equal(meg_fail_errno(&e, "a%s", "b"), MEG_ENOENT);
+    assert_string_equal(e.msg, "ab: No such file or directory");
+    errno = ENOTDIR;
+    assert_int_equal(meg_fail_errno(&e, "a"), MEG_ENOENT);
+    errno = ENOSPC;
+    assert_int_equal(meg_fail_errno(&e, "a"), MEG_EIO);
+    assert_int_equal(e.code, MEG_EIO);
+    assert_string_equal(e.msg, "a: No space left on device");
+}
+
+static void a_message_too_long_is_cut(void **state)
+{
+    struct meg_err e;
+
+    (void)state;
+    errno = EIO;
+    meg_fail_errno(&e, "%3000d", 1);
+    assert_int_equal(strlen(e.msg), sizeof e.msg - 1);
+}
+
+static void die(void *arg)
+{
+    (void)arg;
+    printf("half a product\n");
+    meg_die(MEG_EFORMAT, "line %d is bad", 7);
+}
+
+static void dying_prints_flushes_and_ends(void **state)
+{
+    struct child c;
+
+    (void)state;
+    child_run(&c, die, NULL);
+    assert_int_equal(c.status, 65);
+    assert_string_equal(c.err, "err: line 7 is bad\n");
+    assert_string_equal(c.out, "half a product\n");
+}
+
+static void hook(int status)
+{
+    fprintf(stderr, "hook %d\n", status);
+    meg_die(MEG_EFAIL, "inner");
+}
+
+static void die_hooked(void *arg)
+{
+    struct meg_err e;
+
+    (void)arg;
+    meg_on_die(hook);
+    meg_fail(&e, MEG_EPEER, "rank 3 is gone");
+    meg_die_err(&e);
+}
+
+static void the_hook_runs_once(void **state)
+{
+    struct child c;
+
+    (void)state;
+    child_run(&c, die_hooked, NULL);
+    assert_int_equal(c.status, 1);
+    assert_string_equal(c.err, "err: rank 3 is gone\nhook 69\nerr: inner\n");
+}
+
+static void usage(void *arg)
+{
+    (void)arg;
+    meg_usage("--output-prefix is required");
+}
+
+static void usage_says_where_help_is(void **state)
+{
+    struct child c;
+
+    (void)state;
+    child_run(&c, usage, NULL);
+    assert_int_equal(c.status, 2);
+    assert_string_equal(c.err, "err: --output-prefix is required\nTry 'err --help'.\n");
+}
+
+static void finish_on(void *path)
+{
+    assert_non_null(freopen(path, "w", stdout));
+    printf("the product\n");
+    exit(meg_finish());
+}
+
+static void finish_closed(void *arg)
+{
+    (void)arg;
+    close(STDOUT_FILENO);
+    exit(meg_finish());
+}
+
+static void a_full_disk_is_told_at_the_end(void **state)
+{
+    struct child c;
+
+    (void)state;
+    child_run(&c, finish_on, "/dev/full");
+    assert_int_equal(c.status, 74);
+    assert_string_equal(c.err, "err: standard output: No space left on device\n");
+    child_run(&c, finish_on, "/dev/null");
+    assert_int_equal(c.status, 0);
+    child_run(&c, finish_closed, NULL); /* nothing was to be printed: nothing is lost */
+    assert_int_equal(c.status, 0);
+}
+
+static void assert_one_is_two(void *arg)
+{
+    (void)arg;
+    MEG_ASSERT(1 == 2);
+}
+
+static void a_bug_aborts(void **state)
+{
+    struct child c;
+
+    (void)state;
+    child_run(&c, assert_one_is_two, NULL);
+    assert_int_equal(c.status, 128 + SIGABRT);
+    assert_non_null(strstr(c.err, "tests/unit/err.c:"));
+    assert_non_null(strstr(c.err, "1 == 2 does not hold"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_code_has_its_status),
+        cmocka_unit_test(a_failure_says_what_and_returns_its_code),
+        cmocka_unit_test(a_failed_call_says_why),
+        cmocka_unit_test(a_message_too_long_is_cut),
+        cmocka_unit_test(dying_prints_flushes_and_ends),
+        cmocka_unit_test(the_hook_runs_once),
+        cmocka_unit_test(usage_says_where_help_is),
+        cmocka_unit_test(a_full_disk_is_told_at_the_end),
+        cmocka_unit_test(a_bug_aborts),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,133 @@
+/* JSON in, with a place for every error; JSON out, the same again. */
+#include "child.h"
+
+#include "base/json.h"
+
+static json_t *parse(const char *text)
+{
+    struct meg_err e;
+    json_t *v = NULL;
+
+    if (meg_json_parse(&v, text, strlen(text), "a.json", &e) < 0)
+        fail_msg("%s", e.msg);
+    return v;
+}
+
+static void refused(const char *text, const char *why)
+{
+    struct meg_err e;
+    json_t *v = NULL;
+
+    assert_int_equal(meg_json_parse(&v, text, strlen(text), "a.json", &e), MEG_EFORMAT);
+    assert_null(v);
+    if (!strstr(e.msg, why))
+        fail_msg("%s: %s", text, e.msg);
+}
+
+static void errors_say_where(void **state)
+{
+    struct meg_err e;
+    json_t *v;
+
+    (void)state;
+    refused("{\"a\": 1,\n \"b\" 2}", "a.json:2:6: not JSON: ");
+    refused("", "a.json:1:0: not JSON: ");
+    refused("{\"a\": 1, \"a\": 2}", "duplicate");
+    refused("[1] x", "end of file expected");
+    refused("\"\xff\"", "not JSON");
+    refused("[1e999]", "not JSON");
+    refused("[99999999999999999999]", "not JSON");
+    refused("[NaN]", "not JSON");
+    assert_int_equal(meg_json_load(&v, "/nowhere/a.json", &e), MEG_ENOENT);
+    assert_string_equal(e.msg, "/nowhere/a.json: No such file or directory");
+}
+
+static void members_are_typed(void **state)
+{
+    json_t *o = parse("{\"i\":12,\"f\":0.5,\"b\":true,\"s\":\"x\",\"a\":[1],\"o\":{},\"n\":null}");
+    struct meg_err e;
+    const char *s = "old";
+    bool b = false;
+    double f = 0;
+    int64_t i = 0;
+    json_t *v = NULL;
+
+    (void)state;
+#define GET(type, key, out) meg_json_get_##type(o, key, MEG_JSON_NEEDED, out, "a.json", &e)
+#define GET_OPTIONAL(type, key, out) meg_json_get_##type(o, key, MEG_JSON_OPTIONAL, out, "a.json", &e)
+    assert_true(GET(i64, "i", &i) == 0 && i == 12);
+    assert_true(GET(f64, "f", &f) == 0 && f == 0.5);
+    assert_true(GET(f64, "i", &f) == 0 && f == 12);
+    assert_true(GET(bool, "b", &b) == 0 && b);
+    assert_true(GET(str, "s", &s) == 0 && strcmp(s, "x") == 0);
+    assert_true(GET(array, "a", &v) == 0 && json_array_size(v) == 1);
+    assert_true(GET(object, "o", &v) == 0 && json_object_size(v) == 0);
+
+    assert_int_equal(GET(i64, "none", &i), MEG_EFORMAT);
+    assert_string_equal(e.msg, "a.json: \"none\" is missing");
+    assert_int_equal(GET(i64, "s", &i), MEG_EFORMAT);
+    assert_string_equal(e.msg, "a.json: \"s\" is to be an integer, found \"x\"");
+    assert_int_equal(GET(i64, "f", &i), MEG_EFORMAT);
+    assert_int_equal(GET(i64, "n", &i), MEG_EFORMAT);
+    assert_int_equal(GET(f64, "b", &f), MEG_EFORMAT);
+    assert_int_equal(GET(bool, "i", &b), MEG_EFORMAT);
+    assert_int_equal(GET(str, "a", &s), MEG_EFORMAT);
+    assert_int_equal(GET(array, "o", &v), MEG_EFORMAT);
+    assert_int_equal(GET(object, "a", &v), MEG_EFORMAT);
+    assert_int_equal(i, 12);
+
+    assert_true(GET_OPTIONAL(i64, "none", &i) == 0 && i == 12);
+    assert_true(GET_OPTIONAL(i64, "n", &i) == 0 && i == 12);
+    assert_int_equal(GET_OPTIONAL(i64, "s", &i), MEG_EFORMAT);
+    json_decref(o);
+
+    o = parse("[1]"); /* members of what is no object */
+    assert_int_equal(GET(i64, "i", &i), MEG_EFORMAT);
+    json_decref(o);
+}
+
+static void dumped(const char *text, int indent, const char *want)
+{
+    json_t *v = parse(text);
+    struct meg_str out = { 0 };
+
+    meg_json_dump(v, indent, &out);
+    assert_string_equal(out.s, want);
+    meg_str_free(&out);
+    json_decref(v);
+}
+
+static void values_are_written_to_read_back(void **state)
+{
+    (void)state;
+    dumped("{ \"b\" : [ 1, -2.50, 1e-5, 1e16 ], \"a\" : { } , \"c\":[], \"d\":[true,false,null]}", 0,
+           "{\"b\":[1,-2.5,1e-05,1e+16],\"a\":{},\"c\":[],\"d\":[true,false,null]}");
+    dumped("{\"split\": [[0, 0.8], null], \"none\": {}}", 4,
+           "{\n    \"split\": [\n        [\n            0,\n            0.8\n        ],\n        null\n"
+           "    ],\n    \"none\": {}\n}");
+    dumped("\"a\\\"b\\\\c\\/\\b\\f\\n\\r\\t\\u0001\\u00e9\\u007f\"", 0,
+           "\"a\\\"b\\\\c/\\b\\f\\n\\r\\t\\u0001\xc3\xa9\x7f\"");
+    dumped("9223372036854775807", 0, "9223372036854775807");
+}
+
+static void a_string_may_hold_a_zero(void **state)
+{
+    struct meg_str out = { 0 };
+
+    (void)state;
+    meg_json_add_string(&out, "a\0b", 3);
+    assert_string_equal(out.s, "\"a\\u0000b\"");
+    meg_str_free(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(errors_say_where),
+        cmocka_unit_test(members_are_typed),
+        cmocka_unit_test(values_are_written_to_read_back),
+        cmocka_unit_test(a_string_may_hold_a_zero),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

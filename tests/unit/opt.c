@@ -1,0 +1,434 @@
+/* Options: from the command line and from files, refused where wrong, written down and read back. */
+#include "child.h"
+
+#include <math.h>
+
+#include "base/file.h"
+#include "base/opt.h"
+
+struct conf {
+    const char *type, *path;
+    int64_t n, unset;
+    double lr, none;
+    bool eod, fusion, flag;
+    struct meg_list ramp, data, keys;
+};
+
+static const struct meg_opt opts[] = {
+    MEG_ALIAS("tokenizer", "tokenizer-type"),
+    { "tokenizer-type", 't', MEG_STR(struct conf, type), "GPT2|Null", "Null", "kind of tokenizer" },
+    { "seq-length", 's', MEG_I64(struct conf, n), "N", "2048", "tokens of a sample" },
+    { "lr", 0, MEG_F64(struct conf, lr), "RATE", "1e-4", "learning rate" },
+    { "append-eod", 'e', MEG_BOOL(struct conf, eod), NULL, "no", "end each document with an id" },
+    MEG_NEGATED("no-append-eod", struct conf, eod),
+    { "no-fusion", 0, MEG_NOT(struct conf, fusion), NULL, "no", "one operation at a time" },
+    { "flag", 'f', MEG_BOOL(struct conf, flag), NULL, NULL, "a flag" },
+    MEG_IGNORED("manual-gc", NULL, "there is no Python here"),
+    MEG_IGNORED("gc-interval", "N", "there is no Python here"),
+    { 0 }
+};
+static const struct meg_opt more_opts[] = {
+    { "rampup-batch-size", 0, MEG_LIST(struct conf, ramp), "START STEP SAMPLES", NULL, "ramp" },
+    { "data-path", 0, MEG_LIST(struct conf, data), "[WEIGHT] PREFIX...", NULL, "data" },
+    { "json-keys", 0, MEG_LIST(struct conf, keys), "text|title...", "text", "keys" },
+    { "path", 0, MEG_STR(struct conf, path), "FILE", NULL, "a file" },
+    { "train-iters", 0, MEG_I64(struct conf, unset), "N", NULL, "steps" },
+    { "clip", 0, MEG_F64(struct conf, none), "X", NULL, "norm" },
+    MEG_ALIAS("data", "data-path"),
+    { 0 }
+};
+
+static struct conf conf;
+static const struct meg_optgroup groups[] = { { "model", opts, &conf },
+                                              { "data", more_opts, &conf },
+                                              { 0 } };
+
+static char **words(const char *line, int *n)
+{
+    static char buf[1024], *v[64];
+
+    snprintf(buf, sizeof buf, "%s", line);
+    v[0] = "meg-test";
+    *n = 1;
+    for (char *p = strtok(buf, " "); p; p = strtok(NULL, " "))
+        v[(*n)++] = p;
+    v[*n] = NULL;
+    return v;
+}
+
+static void given(const char *line)
+{
+    struct meg_err e;
+    int n;
+    char **v = words(line, &n);
+
+    meg_opt_defaults(groups);
+    if (meg_opt_parse_args(groups, n, v, &e) < 0)
+        fail_msg("%s: %s", line, e.msg);
+}
+
+static void refused(const char *line, const char *why)
+{
+    struct meg_err e;
+    int n;
+    char **v = words(line, &n);
+
+    meg_opt_defaults(groups);
+    assert_int_equal(meg_opt_parse_args(groups, n, v, &e), MEG_EUSAGE);
+    assert_string_equal(e.msg, why);
+}
+
+static void refuses_what_is_not_a_number(void **state)
+{
+    const struct meg_opt seq = { "seq-length", 's', MEG_I64(struct conf, n), "N", "2048", "" };
+    struct conf c = { 0 };
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_opt_set(&seq, &c, "4k", &e), MEG_EUSAGE);
+    assert_string_equal(e.msg, "--seq-length: '4k' is not a number it can hold");
+    assert_int_equal(meg_opt_set(&seq, &c, "9223372036854775808", &e), MEG_EUSAGE);
+    assert_int_equal(meg_opt_set(&seq, &c, "-9223372036854775808", &e), MEG_EUSAGE); /* MEG_UNSET */
+    assert_int_equal(meg_opt_set(&seq, &c, "1e3", &e), MEG_EUSAGE);
+    assert_int_equal(meg_opt_set(&seq, &c, "", &e), MEG_EUSAGE);
+    assert_int_equal(c.n, 0);
+    assert_int_equal(meg_opt_set(&seq, &c, "-4096", &e), 0);
+    assert_int_equal(c.n, -4096);
+}
+
+static void defaults_and_what_has_none(void **state)
+{
+    (void)state;
+    given("");
+    assert_string_equal(conf.type, "Null");
+    assert_int_equal(conf.n, 2048);
+    assert_true(conf.lr == 1e-4);
+    assert_false(conf.eod);
+    assert_true(conf.fusion);
+    assert_false(conf.flag);
+    assert_int_equal(conf.keys.n, 1);
+    assert_string_equal(conf.keys.v[0], "text");
+    assert_null(conf.path);
+    assert_int_equal(conf.unset, MEG_UNSET);
+    assert_true(isnan(conf.none));
+    assert_int_equal(conf.ramp.n, 0);
+}
+
+static void the_command_line_in_every_form(void **state)
+{
+    (void)state;
+    given("--seq-length 5 --lr=-1e-3 --append-eod --no-fusion --tokenizer GPT2 --path -");
+    assert_int_equal(conf.n, 5);
+    assert_true(conf.lr == -1e-3);
+    assert_true(conf.eod);
+    assert_false(conf.fusion);
+    assert_string_equal(conf.type, "GPT2");
+    assert_string_equal(conf.path, "-");
+    given("--seq_length -7 --no_fusion=no --append_eod --no-append-eod");
+    assert_int_equal(conf.n, -7);
+    assert_true(conf.fusion);
+    assert_false(conf.eod);
+    given("-fes9 -t GPT2 --path=--x=y");
+    assert_true(conf.flag && conf.eod);
+    assert_int_equal(conf.n, 9);
+    assert_string_equal(conf.type, "GPT2");
+    assert_string_equal(conf.path, "--x=y");
+    given("--seq-length 1 --seq-length 2"); /* later wins */
+    assert_int_equal(conf.n, 2);
+}
+
+static void lists_end_at_the_next_option(void **state)
+{
+    (void)state;
+    given("--data-path 0.3 a -0.7 b --rampup-batch-size 16 16 100 --json-keys title text");
+    assert_int_equal(conf.data.n, 4);
+    assert_string_equal(conf.data.v[0], "0.3");
+    assert_string_equal(conf.data.v[2], "-0.7");
+    assert_string_equal(conf.data.v[3], "b");
+    assert_int_equal(conf.ramp.n, 3);
+    assert_int_equal(conf.keys.n, 2);
+    given("--data a b c d e f g h i j k --data x"); /* replaced, not extended */
+    assert_int_equal(conf.data.n, 1);
+    assert_string_equal(conf.data.v[0], "x");
+    given("--data a b c d e f g h i j k");
+    assert_int_equal(conf.data.n, 11);
+    assert_string_equal(conf.data.v[10], "k");
+}
+
+static void wrong_command_lines(void **state)
+{
+    (void)state;
+    refused("--seq-lenght 3", "unknown option --seq-lenght; did you mean --seq-length?");
+    refused("--seq_lengt=3", "unknown option --seq_lengt; did you mean --seq-length?");
+    refused("--seq 3", "unknown option --seq; did you mean --seq-length?"); /* no abbreviation */
+    refused("--zzz", "unknown option --zzz");
+    refused("-z", "unknown option -z");
+    refused("-fz", "unknown option -z");
+    refused("word", "unexpected argument 'word'");
+    refused("--flag word", "unexpected argument 'word'");
+    refused("--", "unexpected argument '--'");
+    refused("-", "unexpected argument '-'");
+    refused("--seq-length", "--seq-length needs a value: N (one that begins with a dash: --seq-length=-...)");
+    refused("--path --flag", "--path needs a value: FILE (one that begins with a dash: --path=-...)");
+    refused("-s", "--seq-length needs a value: N (one that begins with a dash: --seq-length=-...)");
+    refused("--seq-length=", "--seq-length: '' is not a number it can hold");
+    refused("--lr nan", "--lr: 'nan' is not a number it can hold");
+    refused("--lr=-inf", "--lr: '-inf' is not a number it can hold");
+    refused("--tokenizer BPE", "--tokenizer-type: 'BPE' is not one of GPT2|Null");
+    refused("--tokenizer GPT2|Null", "--tokenizer-type: 'GPT2|Null' is not one of GPT2|Null");
+    refused("--json-keys text body", "--json-keys: 'body' is not one of text|title...");
+    refused("--append-eod=maybe", "--append-eod: 'maybe' is neither yes nor no");
+    refused("--rampup-batch-size 16 16",
+            "--rampup-batch-size: 2 values given, it takes 3: START STEP SAMPLES");
+    refused("--gc-interval", "--gc-interval needs a value: N (one that begins with a dash: --gc-interval=-...)");
+}
+
+static void ignored_names(void *arg)
+{
+    (void)arg;
+    given("--manual-gc --gc-interval 5 --flag");
+    exit(conf.flag ? 0 : 1);
+}
+
+static void ignored_names_warn(void **state)
+{
+    struct child c;
+
+    (void)state;
+    child_run(&c, ignored_names, NULL);
+    assert_int_equal(c.status, 0);
+    assert_string_equal(c.err, "opt: --manual-gc is accepted and has no effect: there is no Python here\n"
+                               "opt: --gc-interval is accepted and has no effect: there is no Python here\n");
+}
+
+/* ---- files ---- */
+
+static char dir[256], file[300];
+
+static int read_text(const char *text, size_t n, struct meg_err *e)
+{
+    assert_int_equal(meg_write_file(file, text, n, e), 0);
+    meg_opt_defaults(groups);
+    return meg_opt_read_config(groups, file, e);
+}
+
+static void in_file(const char *text)
+{
+    struct meg_err e;
+
+    if (read_text(text, strlen(text), &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+static void refused_in_file(const char *text, const char *why)
+{
+    struct meg_err e;
+
+    assert_int_equal(read_text(text, strlen(text), &e), MEG_EUSAGE);
+    assert_memory_equal(e.msg, file, strlen(file));
+    assert_string_equal(e.msg + strlen(file), why);
+}
+
+static void a_config_file(void **state)
+{
+    (void)state;
+    in_file("# a comment\n\n  seq_length=7\t# and one behind\nappend-eod = yes\r\n"
+            "data-path = 0.5 \"a b\" 0.5 'c\"d' # end\npath = a#b\n"
+            "no-fusion = true\nlr = 1e-05");
+    assert_int_equal(conf.n, 7);
+    assert_true(conf.eod);
+    assert_int_equal(conf.data.n, 4);
+    assert_string_equal(conf.data.v[1], "a b");
+    assert_string_equal(conf.data.v[3], "c\"d");
+    assert_string_equal(conf.path, "a#b");
+    assert_false(conf.fusion);
+    assert_true(conf.lr == 1e-05);
+    in_file("path = \"\"\n");
+    assert_string_equal(conf.path, "");
+    in_file("path = \"a\\\"b\\\\c\\nd\"e'f'\n");
+    assert_string_equal(conf.path, "a\"b\\c\ndef");
+    in_file("");
+    assert_int_equal(conf.n, 2048);
+}
+
+static void wrong_config_files(void **state)
+{
+    struct meg_err e;
+
+    (void)state;
+    refused_in_file("flag = yes\nseq-lenght = 3\n",
+                    ":2: unknown option --seq-lenght; did you mean --seq-length?");
+    refused_in_file("flag\n", ":1: expected `name = value`, found 'flag'");
+    refused_in_file("\n\nseq-length 3\n", ":3: expected `name = value`, found 'seq-length 3'");
+    refused_in_file("= 3\n", ":1: unknown option --");
+    refused_in_file("seq-length = 4k", ":1: --seq-length: '4k' is not a number it can hold");
+    refused_in_file("seq-length = 1 2", ":1: --seq-length takes one value, 2 given");
+    refused_in_file("seq-length =", ":1: --seq-length takes one value, 0 given");
+    refused_in_file("data-path = # none", ":1: --data-path needs a value: [WEIGHT] PREFIX...");
+    refused_in_file("path = a b", ":1: --path takes one value, 2 given");
+    refused_in_file("path = 'a b", ":1: a quote (') is not closed");
+    refused_in_file("path = \"a\\tb\"", ":1: \\ in quotes stands before \", \\ or n only");
+    refused_in_file("path = \"a\\", ":1: \\ in quotes stands before \", \\ or n only");
+    assert_int_equal(read_text("flag = no\npath = a\0b\n", 21, &e), MEG_EUSAGE);
+    assert_non_null(strstr(e.msg, ":2: a zero byte"));
+    assert_int_equal(meg_opt_read_config(groups, "/nowhere/x.conf", &e), MEG_ENOENT);
+}
+
+static void what_is_dumped_reads_back_identically(void **state)
+{
+    struct meg_str first = { 0 }, second = { 0 };
+    char line[] = "--append-eod --no-fusion --lr 0.1 --train-iters -5 --data-path 1 p --clip 1";
+    struct meg_err e;
+
+    (void)state;
+    given(line);
+    conf.path = " a'\"\\\n\t#b";
+    meg_opt_dump(groups, &first);
+    assert_string_equal(first.s, "# model\ntokenizer-type = Null\nseq-length = 2048\nlr = 0.1\n"
+                                 "append-eod = yes\nno-fusion = yes\nflag = no\n"
+                                 "# data\ndata-path = 1 p\njson-keys = text\n"
+                                 "path = \" a'\\\"\\\\\\n\t#b\"\ntrain-iters = -5\nclip = 1.0\n");
+    assert_int_equal(read_text(first.s, first.n, &e), 0);
+    assert_string_equal(conf.path, " a'\"\\\n\t#b");
+    meg_opt_dump(groups, &second);
+    assert_string_equal(first.s, second.s);
+    meg_str_free(&first);
+    meg_str_free(&second);
+}
+
+static void stored_options_yield_to_given_ones(void **state)
+{
+    static const char stored[] = "# model\nseq-length = 64\nlr = 0.5\nunknown-here = 3 4\nflag = yes\n";
+    static struct conf c;
+    const struct meg_optgroup own[] = { { "model", opts, &c }, { 0 } };
+    struct meg_err e;
+    int n;
+    char **v = words("--seq-length 128", &n);
+
+    (void)state;
+    meg_opt_defaults(own);
+    assert_int_equal(meg_opt_parse_args(own, n, v, &e), 0);
+    assert_true(meg_opt_was_given(&c.n));
+    assert_false(meg_opt_was_given(&c.lr));
+    assert_int_equal(meg_opt_apply(own, stored, "state.json", &e), 0);
+    assert_int_equal(c.n, 128);
+    assert_true(c.lr == 0.5);
+    assert_true(c.flag);
+    assert_false(meg_opt_was_given(&c.lr));
+    assert_int_equal(meg_opt_apply(own, "\nlr = x\n", "state.json", &e), MEG_EUSAGE);
+    assert_string_equal(e.msg, "state.json:2: --lr: 'x' is not a number it can hold");
+}
+
+/* ---- the whole: what ends the process ---- */
+
+static void parse(void *line)
+{
+    struct meg_str out = { 0 };
+    int n;
+    char **v = words(line, &n);
+
+    setenv("COLUMNS", "80", 1);
+    meg_opt_add_version_line("built with nothing else");
+    meg_opt_parse(groups, "[options] --output-prefix PREFIX", "Do nothing.", n, v);
+    meg_opt_dump(groups, &out);
+    fputs(out.s, stdout);
+    meg_str_free(&out);
+}
+
+static void ends(const char *line, int status, const char *out, const char *err)
+{
+    struct child c;
+
+    child_run(&c, parse, (void *)line);
+    if (c.status != status || !strstr(c.out, out) || !strstr(c.err, err))
+        fail_msg("%s: status %d\n%s%s", line, c.status, c.out, c.err);
+}
+
+static void what_every_command_has(void **state)
+{
+    struct child c;
+    char line[512], longest[512];
+    struct meg_err e;
+    char *p, *save;
+
+    (void)state;
+    ends("--seq-lenght 3", 2, "", "did you mean --seq-length?\nTry 'opt --help'.\n");
+    ends("--config /nowhere/x.conf", 66, "", "opt: /nowhere/x.conf: No such file or directory\n");
+    ends("--completion fish", 2, "", "--completion: 'fish' is not bash");
+    ends("--version", 0, "opt " MEG_VERSION "\nbuilt with nothing else\n", "");
+    ends("--help", 0, "usage: opt [options] --output-prefix PREFIX\nDo nothing.\n\nmodel:\n", "");
+    ends("-h", 0, "  -s, --seq-length N          tokens of a sample (default: 2048)\n", "");
+    ends("--help", 0, "kind of tokenizer (default: Null) (also\n                              --tokenizer)\n", "");
+    ends("--help", 0, "--gc-interval N         no effect: there is no Python here\n", "");
+    ends("--help", 0, "--no-append-eod         the opposite of --append-eod", "");
+    ends("--list-options", 0, "\nseq-length\tN\t2048\tmodel\ts\t\n", "");
+    ends("--list-options", 0, "tokenizer\t\t\tmodel\t\ttokenizer-type\n", "");
+    ends("--list-options", 0, "\nno-append-eod\t\t\tmodel\t\tappend-eod\n", "");
+    ends("--list-options", 0, "\nhelp\t\t\tevery command\th\t\n", "");
+    ends("--completion bash", 0, "--tokenizer-type) words='GPT2 Null' ;;", "");
+    ends("--completion bash", 0, "--json-keys) words='text title' ;;", "");
+    ends("--seq-length 3 --dump-config", 0, "# model\ntokenizer-type = Null\nseq-length = 3\n", "");
+
+    assert_int_equal(meg_write_file(file, "seq-length = 7\nlr = 0.5\n", 24, &e), 0);
+    snprintf(line, sizeof line, "--seq-length 1 --config %s --lr 0.25", file);
+    ends(line, 0, "seq-length = 7\nlr = 0.25\n", ""); /* in the order given */
+    assert_int_equal(meg_write_file(file, "config = a\n", 11, &e), 0);
+    snprintf(line, sizeof line, "--config %s", file);
+    ends(line, 2, "", ":1: --config is for the command line only");
+
+    child_run(&c, parse, "--help");
+    longest[0] = 0;
+    for (p = strtok_r(c.out, "\n", &save); p; p = strtok_r(NULL, "\n", &save))
+        if (strlen(p) > strlen(longest))
+            strcpy(longest, p);
+    assert_in_range(strlen(longest), 60, 80);
+}
+
+static void a_full_disk(void *arg)
+{
+    assert_non_null(freopen("/dev/full", "w", stdout));
+    parse(arg);
+}
+
+static void help_that_cannot_be_printed_fails(void **state)
+{
+    struct child c;
+
+    (void)state;
+    child_run(&c, a_full_disk, "--help");
+    assert_int_equal(c.status, 74);
+}
+
+static int make(void **state)
+{
+    (void)state;
+    make_dir(dir, sizeof dir);
+    snprintf(file, sizeof file, "%s/x.conf", dir);
+    return 0;
+}
+
+static int clear(void **state)
+{
+    (void)state;
+    return meg_remove_tree(dir, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refuses_what_is_not_a_number),
+        cmocka_unit_test(defaults_and_what_has_none),
+        cmocka_unit_test(the_command_line_in_every_form),
+        cmocka_unit_test(lists_end_at_the_next_option),
+        cmocka_unit_test(wrong_command_lines),
+        cmocka_unit_test(ignored_names_warn),
+        cmocka_unit_test(a_config_file),
+        cmocka_unit_test(wrong_config_files),
+        cmocka_unit_test(what_is_dumped_reads_back_identically),
+        cmocka_unit_test(stored_options_yield_to_given_ones),
+        cmocka_unit_test(what_every_command_has),
+        cmocka_unit_test(help_that_cannot_be_printed_fails),
+    };
+
+    return cmocka_run_group_tests(tests, make, clear);
+}
