@@ -214,10 +214,11 @@ build/fuzz/%: %.c $(FUZZ_SRCS)
 	@mkdir -p $(@D)
 	$(call run,$(FUZZ_CC) $(MEG_CPPFLAGS) $(FUZZ_FLAGS) -o $@ $< $(FUZZ_SRCS) $(MEG_LIBS))
 fuzz: $(FUZZERS)
-	@for f in $(FUZZERS); do \
-	    mkdir -p $$f.corpus $$f.tmp; \
+	@t=$$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d); trap 'rm -rf "$$t"' EXIT; \
+	for f in $(FUZZERS); do \
+	    mkdir -p $$f.corpus; \
 	    echo "$$f: $(FUZZ_S) s"; \
-	    TMPDIR=$$f.tmp $$f -max_total_time=$(FUZZ_S) -close_fd_mask=2 -artifact_prefix=$$f. \
+	    TMPDIR=$$t $$f -max_total_time=$(FUZZ_S) -close_fd_mask=2 -artifact_prefix=$$f. \
 	        $$f.corpus $$(ls -d tests/fuzz/$${f##*/}.seeds 2>/dev/null) || exit 1; \
 	done
 

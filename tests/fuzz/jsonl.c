@@ -1,0 +1,28 @@
+/* Any UTF-8 as one JSON line: refused, or both keys hold text, and the line is an object. */
+#include <string.h>
+
+#include "fuzz.h"
+#include "text/jsonl.h"
+#include "text/utf8.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
+{
+    static const char *const keys[] = { "text", "k" };
+    struct meg_jsonl j = { .keys = keys, .nkeys = 2 };
+    char *line = malloc(n ? n : 1);
+    struct meg_err e;
+
+    if (n)
+        memcpy(line, bytes, n);
+    if (meg_utf8_bad((const char *)bytes, (int64_t)n) < 0 && meg_jsonl_read(&j, line, (int64_t)n, &e) == 0) {
+        if (!meg_jsonl_is_object(line, (int64_t)n))
+            abort();
+        for (int k = 0; k < j.nkeys; k++)
+            for (int64_t i = 0; i < j.value[k].n; i++)
+                if (meg_utf8_bad(j.value[k].v[i].s, j.value[k].v[i].n) >= 0)
+                    abort();
+    }
+    meg_jsonl_free(&j);
+    free(line);
+    return 0;
+}
