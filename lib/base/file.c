@@ -169,16 +169,19 @@ static void forget(struct meg_file *f)
     memset(f, 0, sizeof *f);
 }
 
+int meg_file_sync(struct meg_file *f, struct meg_err *e)
+{
+    int r = flush(f, e);
+
+    return r < 0 || fsync(f->fd) == 0 ? r : meg_fail_errno(e, "%s: fsync", f->path);
+}
+
 int meg_file_commit(struct meg_file *f, struct meg_err *e)
 {
     int r, fd = f->fd;
 
-    if ((r = flush(f, e)) < 0)
+    if ((r = meg_file_sync(f, e)) < 0)
         goto out;
-    if (fsync(fd) < 0) {
-        r = meg_fail_errno(e, "%s: fsync", f->path);
-        goto out;
-    }
     f->fd = -1;
     if (close(fd) < 0) {
         r = meg_fail_errno(e, "%s: close", f->path);
