@@ -195,8 +195,8 @@ static ino_t inode(const char *path)
 }
 
 /*
- * An older .idx speaks of the older .bin: it stands aside before the new .bin comes, so that it never
- * names that, and is put back if the older .bin is still in place when it does not.
+ * All bytes are on the disk before a name changes hands.  An older .idx speaks of the older .bin: it
+ * stands aside before the new .bin comes, and is put back when that does not come.
  */
 int meg_indexed_commit(struct meg_indexed_writer **wp, struct meg_err *e)
 {
@@ -207,7 +207,9 @@ int meg_indexed_commit(struct meg_indexed_writer **wp, struct meg_err *e)
     int r;
 
     if ((r = meg_file_create(&idx, path, e)) < 0 ||
-        (r = write_index(w, &idx, e)) < 0)
+        (r = write_index(w, &idx, e)) < 0 ||
+        (r = meg_file_sync(&idx, e)) < 0 ||
+        (r = meg_file_sync(&w->bin, e)) < 0)
         goto out;
     if (rename(path, aside) < 0 && errno != ENOENT) {
         r = meg_fail_errno(e, "%s: renaming", path);

@@ -1,6 +1,7 @@
 #!/bin/sh
 # meg-merge: both forms, what is refused, and nothing left behind.
 . "${0%/*}/../lib.sh"
+here=$(cd "${0%/*}/.." && pwd)
 
 # dataset NAME CODE HALF...: a .bin/.idx pair, written byte by byte: one token a document
 le() { # VALUE BYTES: little-endian, by printf
@@ -52,7 +53,7 @@ ok 'and is copied' cmp one.idx wide.idx
 status 'another type of token is corrupt input' 65 meg-merge --datasets in/b wide --output-prefix x
 like 'which is named' "$(cat err)" '^meg-merge: wide.idx: tokens are int32, those before it uint16; '
 ok 'and leaves nothing behind' test ! -e x.bin -a ! -e x.idx
-is 'not even a temporary file' "$(ls | grep tmp)" ''
+is 'not even a temporary file' "$(find . -name '*.tmp.*')" ''
 
 : >in/notes.txt
 status 'a stray file is refused' 65 meg-merge --input in --output-prefix x
@@ -79,14 +80,43 @@ status 'so is no input' 2 meg-merge --output-prefix x
 status 'so are two' 2 meg-merge --input in --datasets wide --output-prefix x
 status 'so is an output inside of the input' 2 meg-merge --input in --output-prefix in/all
 status 'so is --multimodal without modes' 65 meg-merge --multimodal --datasets wide --output-prefix x
-is 'none of these wrote a thing' "$(ls | grep -c '^x')" 0
+is 'none of these wrote a thing' "$(find . -name 'x*')" ''
 
 cp given.bin before.bin
 (ulimit -f 0; trap '' XFSZ; exec meg-merge --datasets in/a in/b --output-prefix given) 2>err
 is 'a full disk is an I/O error' $? 74
 ok 'and what was there before is still there' cmp given.bin before.bin
 ok 'with its index' cmp given.idx want_given.idx
-is 'and no temporary file' "$(ls | grep tmp)" ''
+is 'and no temporary file' "$(find . -name '*.tmp.*')" ''
+
+# Every call of the write path fails once.  What then lies under the final name, a letter a call: the
+# older pair (o), the new one (n), none (-), or something else (X); t: a temporary file is left.
+is_pair() { cmp -s out.idx "$1.idx" && cmp -s out.bin "$1.bin"; }
+sweep() { # HOW
+    seen=
+    for at in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        cp want_given.bin out.bin && cp want_given.idx out.idx
+        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=$1 LD_PRELOAD=$T/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+            meg-merge -q --datasets in/a more --output-prefix out
+        if is_pair want_given; then state=o
+        elif is_pair want_new; then state=n
+        elif [ -e out.idx ]; then state=X
+        else state=-
+        fi
+        [ "$1" = KILL ] || [ -z "$(find . -name '*.tmp.*')" ] || state=t
+        seen=$seen$state
+        rm -f out.*
+    done 2>"$T/err"
+    like "a fault ($1) while there are bytes to write keeps the older pair, and none breaks one" \
+        "$seen" '^o{5,}[-n]*n$'
+}
+dataset more 8 2 7 8 9
+dataset want_new 8 2 3 7 8 9
+if [ -f "$here/fault/fault.c" ] && cc -shared -fPIC -o fault.so "$here/fault/fault.c" -ldl 2>err; then
+    for how in ENOSPC EIO KILL; do sweep $how; done
+else
+    skip 'a fault at each call' 'tests/fault/fault.c cannot be built'
+fi
 
 if [ -n "${MEG_SHARED:-}" ]; then
     g=$MEG_SHARED/golden/data/indexed
