@@ -136,9 +136,9 @@ int meg_ckpt_load_slots(const struct meg_ckpt *c, const struct meg_params *p,
 /* ---- other formats ------------------------------------------------------------------------------ */
 
 /*
- * Write a Hugging Face folder: config.json, model.safetensors and the tokenizer's files, in a folder
- * that is made and renamed into place.  MEG_EUSAGE for a model that Hugging Face's GPT-2 cannot express.
- * Of s are used: dir (which must not exist), model, params, w, tok.
+ * Write a Hugging Face folder: config.json, model.safetensors and the tokenizer's files.  It is made
+ * beside dir and renamed into place; a folder called dir is then removed with all in it.  MEG_EUSAGE
+ * for a model that Hugging Face's GPT-2 cannot express.  Of s are used: dir, model, params, w, tok.
  */
 int meg_ckpt_export_hf(const struct meg_ckpt_save *s, struct meg_err *e);
 

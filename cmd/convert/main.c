@@ -1,0 +1,185 @@
+/* meg-convert: a checkpoint of one format written in another, or described. */
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "ckpt/ckpt.h"
+
+struct conf {
+    const char *load_dir, *save_dir, *loader, *saver, *model_type, *info;
+    int64_t ckpt_step;
+    bool overwrite, json, verify;
+};
+
+#define C struct conf
+static const struct meg_opt own_opts[] = {
+    { "load-dir", 0, MEG_STR(C, load_dir), "DIR", NULL, "checkpoint to convert" },
+    { "save-dir", 0, MEG_STR(C, save_dir), "DIR", NULL, "folder to write; new or empty" },
+    { "loader", 0, MEG_STR(C, loader), "auto|native|hf", "auto", "format that is read; auto looks" },
+    { "saver", 0, MEG_STR(C, saver), "auto|native|hf", "auto", "format that is written; auto: the other one" },
+    { "model-type", 0, MEG_STR(C, model_type), "GPT", "GPT", "kind of model" },
+    { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL, "iteration to read in place of the latest" },
+    { "overwrite", 0, MEG_BOOL(C, overwrite), NULL, "no", "replace a checkpoint in --save-dir" },
+    { "info", 0, MEG_STR(C, info), "DIR", NULL, "describe the checkpoint in DIR, and convert nothing" },
+    { "json", 0, MEG_BOOL(C, json), NULL, "no", "describe as one JSON object" },
+    { "verify", 0, MEG_BOOL(C, verify), NULL, "no", "compare every byte that has a checksum before describing" },
+    { 0 }
+};
+#undef C
+
+/* ---- --info ---- */
+
+static void print_tensor(const json_t *t)
+{
+    char *shape = json_dumps(json_object_get(t, "shape"), JSON_COMPACT);
+
+    printf("%-60s %-5s %-16s %12" PRId64 "  %s\n", json_string_value(json_object_get(t, "name")),
+           json_string_value(json_object_get(t, "dtype")), shape,
+           (int64_t)json_integer_value(json_object_get(t, "bytes")), json_string_value(json_object_get(t, "file")));
+    free(shape);
+}
+
+/* The members as lines of name and value, the options and tensors one by one. */
+static void print_text(json_t *about)
+{
+    const char *key, *name;
+    json_t *value, *member;
+    size_t i;
+
+    json_object_foreach (about, key, value) {
+        if (json_is_object(value)) {
+            printf("\n%s\n", key);
+            json_object_foreach (value, name, member)
+                printf("    %s = %s\n", name, json_string_value(member));
+        } else if (json_is_array(value)) {
+            printf("\n%zu %s: name, type, shape, bytes, file\n", json_array_size(value), key);
+            json_array_foreach (value, i, member)
+                print_tensor(member);
+        } else if (json_is_string(value)) {
+            printf("%-12s%s\n", key, json_string_value(value));
+        } else if (json_is_integer(value)) {
+            printf("%-12s%" PRId64 "\n", key, (int64_t)json_integer_value(value));
+        } else {
+            printf("%-12s-\n", key);
+        }
+    }
+}
+
+static int describe(const struct conf *c, struct meg_err *e)
+{
+    struct meg_ckpt *k = NULL;
+    struct meg_str text = { 0 };
+    json_t *about;
+    int r;
+
+    if ((r = meg_ckpt_open(&k, c->info, c->ckpt_step, e)) < 0 || (c->verify && (r = meg_ckpt_verify(k, e)) < 0))
+        goto out;
+    about = meg_ckpt_describe(k);
+    if (c->json) {
+        meg_json_dump(about, 0, &text);
+        puts(text.s);
+    } else {
+        print_text(about);
+    }
+    json_decref(about);
+out:
+    meg_str_free(&text);
+    meg_ckpt_close(k);
+    return r;
+}
+
+/* ---- conversion ---- */
+
+/* A folder that is not ours to fill is refused; one with a checkpoint may be filled if we were told so. */
+static int check_target(const struct conf *c, struct meg_err *e)
+{
+    DIR *d = opendir(c->save_dir);
+    struct dirent *ent;
+    bool is_empty = true;
+
+    while (d && (ent = readdir(d)))
+        is_empty = is_empty && (!strcmp(ent->d_name, ".") || !strcmp(ent->d_name, ".."));
+    if (d)
+        closedir(d);
+    if (is_empty)
+        return 0;
+    if (!meg_ckpt_exists(c->save_dir))
+        return meg_fail(e, MEG_EUSAGE, "--save-dir %s: it is not empty, and holds no checkpoint; name a new folder",
+                        c->save_dir);
+    if (!c->overwrite)
+        return meg_fail(e, MEG_EUSAGE, "--save-dir %s: it holds a checkpoint; name a new folder or give --overwrite",
+                        c->save_dir);
+    return 0;
+}
+
+static int convert(const struct conf *c, struct meg_err *e)
+{
+    struct meg_gpt_conf model;
+    struct meg_tok_conf tok = { .vocab_size = MEG_UNSET };
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &model }, { "tokenizer", meg_tok_opts, &tok }, { 0 } };
+    struct meg_ckpt_tokenizer files = { 0 };
+    struct meg_params params = { 0 };
+    struct meg_arena weights = { 0 };
+    struct meg_ckpt *k = NULL;
+    struct meg_ckpt_save save = { .dir = c->save_dir,
+                                  .iteration = MEG_CKPT_RELEASE,
+                                  .groups = groups,
+                                  .model = &model,
+                                  .params = &params,
+                                  .tok = &files };
+    bool to_native;
+    float *w;
+    int r;
+
+    if ((r = meg_ckpt_open(&k, c->load_dir, c->ckpt_step, e)) < 0 || (r = meg_ckpt_gpt_conf(k, &model, e)) < 0)
+        goto out;
+    if (strcmp(c->loader, "auto") && !strcmp(c->loader, "native") != meg_ckpt_is_native(k)) {
+        r = meg_fail(e, MEG_EFORMAT, "%s: --loader %s, but its format is %s", meg_ckpt_path(k), c->loader,
+                     meg_ckpt_is_native(k) ? "native" : "hf");
+        goto out;
+    }
+    to_native = strcmp(c->saver, "auto") ? !strcmp(c->saver, "native") : !meg_ckpt_is_native(k);
+    meg_ckpt_tok_conf(k, &tok);
+    meg_gpt_params(&params, &model);
+    if ((r = meg_ckpt_tokenizer_read(&files, &tok, NULL, e)) < 0 ||
+        (r = meg_arena_init(&weights, "weights", (size_t)params.flat * sizeof *w, e)) < 0)
+        goto out;
+    files.eod = meg_ckpt_eod(k);
+    w = meg_arena_alloc(&weights, (size_t)params.flat * sizeof *w, 64);
+    save.w = w;
+    if ((r = meg_ckpt_load_params(k, &params, w, e)) < 0 || (r = check_target(c, e)) < 0)
+        goto out;
+    r = to_native ? meg_ckpt_save(&save, e) : meg_ckpt_export_hf(&save, e);
+    if (r == 0)
+        meg_note("%s: %d tensors, %" PRId64 " parameters, %s", c->save_dir, params.n, params.numel,
+                 to_native ? "native" : "hf");
+out:
+    meg_arena_free(&weights);
+    meg_params_free(&params);
+    meg_ckpt_tokenizer_free(&files);
+    meg_ckpt_close(k);
+    return r;
+}
+
+int main(int argc, char **argv)
+{
+    struct conf c = { 0 };
+    const struct meg_optgroup groups[] = { { "convert", own_opts, &c }, { 0 } };
+    struct meg_err e;
+
+    meg_opt_parse(groups, "[options] --load-dir DIR --save-dir DIR | --info DIR",
+                  "Turn a checkpoint into another format, or describe it.", argc, argv);
+    if (c.info && (c.load_dir || c.save_dir))
+        meg_usage("--info describes; it goes without --load-dir and --save-dir");
+    if (!c.info && (c.json || c.verify))
+        meg_usage("--%s is for --info", c.json ? "json" : "verify");
+    if (!c.info && (!c.load_dir || !c.save_dir))
+        meg_usage("--load-dir and --save-dir are required, or --info");
+    if ((c.info ? describe(&c, &e) : convert(&c, &e)) < 0)
+        meg_die_err(&e);
+    return meg_finish();
+}

@@ -1,0 +1,56 @@
+/* What a checkpoint holds, as JSON. */
+#include <string.h>
+
+#include "ckpt/internal.h"
+
+static json_t *describe_tensor(const struct meg_ckpt *c, const struct meg_st *st, const struct meg_st_tensor *t)
+{
+    json_t *shape = json_array();
+
+    for (int i = 0; i < t->ndim; i++)
+        json_array_append_new(shape, json_integer(t->dim[i]));
+    return json_pack("{s:s,s:o,s:s,s:I,s:s}", "name", t->name, "shape", shape, "dtype", t->dtype, "bytes",
+                     (json_int_t)t->nbytes, "file", st->path + strlen(c->path) + 1);
+}
+
+/* The options, name to value. */
+static json_t *describe_options(const char *dump)
+{
+    json_t *all = json_object();
+
+    for (const char *line = dump; *line;) {
+        const size_t n = strcspn(line, "\n");
+        const char *eq = memchr(line, '=', n);
+
+        if (*line != '#' && eq && eq - line > 1 && (size_t)(eq - line) + 2 <= n)
+            json_object_setn_new_nocheck(all, line, (size_t)(eq - line) - 1,
+                                         json_stringn_nocheck(eq + 2, (size_t)(line + n - eq) - 2));
+        line += n + (line[n] == '\n');
+    }
+    return all;
+}
+
+json_t *meg_ckpt_describe(const struct meg_ckpt *c)
+{
+    json_t *o = json_object(), *tensors = json_array();
+    struct meg_gpt_conf m;
+    struct meg_params p = { 0 };
+
+    json_object_set_new(o, "format", json_string(c->format->name));
+    json_object_set_new(o, "path", json_string_nocheck(c->path));
+    json_object_set_new(o, "iteration", c->iteration == MEG_CKPT_RELEASE ? json_null() : json_integer(c->iteration));
+    json_object_set_new(o, "model_type", json_string("GPT"));
+    if (meg_ckpt_gpt_conf(c, &m, NULL) == 0) {
+        meg_gpt_params(&p, &m);
+        json_object_set_new(o, "parameters", json_integer(p.numel));
+        meg_params_free(&p);
+    }
+    json_object_set_new(o, "vocab_size", json_integer(c->vocab_size));
+    json_object_set_new(o, "eod_id", c->eod >= 0 ? json_integer(c->eod) : json_null());
+    json_object_set_new(o, "options", describe_options(c->options));
+    for (int i = 0; i < c->nfiles; i++)
+        for (int k = 0; k < c->file[i]->n; k++)
+            json_array_append_new(tensors, describe_tensor(c, c->file[i], &c->file[i]->t[k]));
+    json_object_set_new(o, "tensors", tensors);
+    return o;
+}

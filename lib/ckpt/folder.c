@@ -1,0 +1,242 @@
+/*
+ * The names in SAVE.  A checkpoint is written as NAME.tmp and renamed to NAME when it is whole; one of
+ * the same name is called NAME.old in between, where a reader looks second.  So at every moment each
+ * committed checkpoint is to be found, and a killed save leaves names that the next one clears away.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/num.h"
+#include "ckpt/internal.h"
+
+char *ckpt_path(const char *dir, const char *name)
+{
+    struct meg_str s = { 0 };
+
+    meg_str_printf(&s, "%s/%s", dir, name);
+    return s.s;
+}
+
+const char *ckpt_name(char buf[64], int64_t iteration, const char *suffix)
+{
+    if (iteration == MEG_CKPT_RELEASE)
+        snprintf(buf, 64, "release%s", suffix);
+    else
+        snprintf(buf, 64, "iter_%07" PRId64 "%s", iteration, suffix);
+    return buf;
+}
+
+/* The iteration a folder is named after, and what follows it; false when it is not of ours. */
+static bool parse_name(const char *name, int64_t *iteration, const char **suffix)
+{
+    char digits[24];
+    size_t n;
+
+    if (!strncmp(name, "release", 7)) {
+        *iteration = MEG_CKPT_RELEASE;
+        *suffix = name + 7;
+        return true;
+    }
+    if (strncmp(name, "iter_", 5))
+        return false;
+    n = strspn(name + 5, "0123456789");
+    if (n < 7 || n >= sizeof digits)
+        return false;
+    memcpy(digits, name + 5, n);
+    digits[n] = 0;
+    *suffix = name + 5 + n;
+    return meg_parse_i64(digits, iteration);
+}
+
+bool ckpt_is_file(const char *dir, const char *name)
+{
+    char *path = ckpt_path(dir, name);
+    bool there = access(path, F_OK) == 0;
+
+    free(path);
+    return there;
+}
+
+int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e)
+{
+    char *path = ckpt_path(dir, CKPT_TRACKER);
+    struct meg_str text = { 0 };
+    int r = meg_read_file(path, &text, e);
+
+    if (r < 0)
+        goto out;
+    while (text.n > 0 && strchr(" \t\r\n", text.s[text.n - 1]))
+        text.s[--text.n] = 0;
+    if (text.n == strlen("release") && !strcmp(text.s, "release"))
+        *iteration = MEG_CKPT_RELEASE;
+    else if (!text.n || strlen(text.s) != text.n || !meg_parse_i64(text.s, iteration) || *iteration < 0)
+        r = meg_fail(e, MEG_EFORMAT, "%s: '%.40s', expected an iteration number or the word release", path,
+                     text.n ? text.s : "");
+out:
+    meg_str_free(&text);
+    free(path);
+    return r;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Iterations with a folder in dir, in order, malloc'ed; their number. */
+static int list(const char *dir, int64_t **out)
+{
+    DIR *d = opendir(dir);
+    const char *suffix;
+    struct dirent *ent;
+    int64_t it;
+    int n = 0;
+
+    *out = NULL;
+    while (d && (ent = readdir(d))) {
+        if (!parse_name(ent->d_name, &it, &suffix) || *suffix || it == MEG_CKPT_RELEASE)
+            continue;
+        *out = meg_realloc_array(*out, (size_t)n + 1, sizeof **out);
+        (*out)[n++] = it;
+    }
+    if (d)
+        closedir(d);
+    if (n)
+        qsort(*out, (size_t)n, sizeof **out, by_value);
+    return n;
+}
+
+int ckpt_find(char **path, const char *dir, int64_t iteration, struct meg_err *e)
+{
+    struct meg_str there = { 0 };
+    char name[64];
+    int64_t *it;
+    int n, r;
+
+    if (ckpt_is_file(dir, ckpt_name(name, iteration, "")) || ckpt_is_file(dir, ckpt_name(name, iteration, ".old"))) {
+        *path = ckpt_path(dir, name);
+        return 0;
+    }
+    n = list(dir, &it);
+    for (int i = 0; i < n && there.n < 400; i++)
+        meg_str_printf(&there, "%s%" PRId64, i ? ", " : "", it[i]);
+    r = meg_fail(e, MEG_ENOENT, "%s/%s is not there; %s%s", dir, ckpt_name(name, iteration, ""),
+                 n ? "iterations that are: " : "neither is another iteration", n ? there.s : "");
+    meg_str_free(&there);
+    free(it);
+    return r;
+}
+
+int ckpt_tidy(const char *dir, struct meg_err *e)
+{
+    DIR *d = opendir(dir);
+    const char *suffix;
+    struct dirent *ent;
+    char name[64];
+    int64_t it;
+    int r = 0;
+
+    if (!d)
+        return meg_fail_errno(e, "%s", dir);
+    while (r == 0 && (ent = readdir(d))) {
+        char *path;
+
+        if (!parse_name(ent->d_name, &it, &suffix) || (strcmp(suffix, ".tmp") && strcmp(suffix, ".old")))
+            continue;
+        path = ckpt_path(dir, ent->d_name);
+        if (!strcmp(suffix, ".old") && !ckpt_is_file(dir, ckpt_name(name, it, ""))) {
+            char *back = ckpt_path(dir, name);
+
+            r = meg_rename(path, back, e);
+            free(back);
+        } else {
+            r = meg_remove_tree(path, e);
+        }
+        free(path);
+    }
+    closedir(d);
+    return r;
+}
+
+int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_err *e)
+{
+    char name[64], text[32];
+    char *final = ckpt_path(dir, ckpt_name(name, iteration, ""));
+    char *old = ckpt_path(dir, ckpt_name(name, iteration, ".old"));
+    char *tracker = ckpt_path(dir, CKPT_TRACKER);
+    int r = 0;
+
+    if (access(final, F_OK) == 0)
+        r = meg_rename(final, old, e);
+    if (r < 0 || (r = meg_rename(tmp, final, e)) < 0)
+        goto out;
+    if (iteration == MEG_CKPT_RELEASE)
+        snprintf(text, sizeof text, "release\n");
+    else
+        snprintf(text, sizeof text, "%" PRId64 "\n", iteration);
+    if ((r = meg_write_file(tracker, text, strlen(text), e)) < 0)
+        goto out;
+    r = meg_remove_tree(old, e);
+out:
+    free(final);
+    free(old);
+    free(tracker);
+    return r;
+}
+
+/* Rename first: a folder half removed must not bear the name of a checkpoint. */
+static int remove_one(const char *dir, int64_t iteration, struct meg_err *e)
+{
+    char name[64];
+    char *path = ckpt_path(dir, ckpt_name(name, iteration, ""));
+    char *tmp = ckpt_path(dir, ckpt_name(name, iteration, ".tmp"));
+    int r = meg_rename(path, tmp, e);
+
+    if (r == 0)
+        r = meg_remove_tree(tmp, e);
+    free(path);
+    free(tmp);
+    return r;
+}
+
+void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t loaded)
+{
+    struct meg_err e;
+    int64_t *it;
+    int n = list(dir, &it), kept = 1;
+
+    while (n > 0 && it[n - 1] >= iteration)
+        n--;
+    while (n-- > 0) {
+        if (it[n] == loaded || kept++ < keep)
+            continue;
+        if (remove_one(dir, it[n], &e) < 0)
+            meg_warn("%s; the older checkpoint stays", e.msg);
+    }
+    free(it);
+}
+
+int meg_ckpt_mark_done(const char *dir, bool is_done, struct meg_err *e)
+{
+    char *path = ckpt_path(dir, "done");
+    int r = 0;
+
+    if (is_done) {
+        r = meg_write_file(path, "", 0, e);
+    } else if (unlink(path) == 0) {
+        r = meg_fsync_dir(dir, e);
+    } else if (errno != ENOENT) {
+        r = meg_fail_errno(e, "%s", path);
+    }
+    free(path);
+    return r;
+}

@@ -1,0 +1,143 @@
+/* Our own folder: the manifest says what is in it, state.json what the run knew. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/json.h"
+#include "ckpt/internal.h"
+
+/* Transformer Engine's names of the norms. */
+static const struct ckpt_rename fused_norms[] = {
+    { "decoder.layers.#.input_layernorm.weight", "decoder.layers.#.self_attention.linear_qkv.layer_norm_weight", CKPT_SAME },
+    { "decoder.layers.#.input_layernorm.bias", "decoder.layers.#.self_attention.linear_qkv.layer_norm_bias", CKPT_SAME },
+    { "decoder.layers.#.pre_mlp_layernorm.weight", "decoder.layers.#.mlp.linear_fc1.layer_norm_weight", CKPT_SAME },
+    { "decoder.layers.#.pre_mlp_layernorm.bias", "decoder.layers.#.mlp.linear_fc1.layer_norm_bias", CKPT_SAME },
+    { 0 }
+};
+const struct ckpt_format ckpt_native = { "native", fused_norms, NULL, NULL };
+
+/* The bytes of a small file, held against its entry in the manifest. */
+static int read_small(const struct meg_ckpt *c, const char *name, const json_t *entry, struct meg_str *out,
+                      struct meg_err *e)
+{
+    char *path = ckpt_path(c->path, name), hash[33];
+    int64_t nbytes = 0;
+    const char *want = NULL;
+    int r;
+
+    if ((r = meg_read_file(path, out, e)) < 0 ||
+        (r = meg_json_get_i64(entry, "bytes", MEG_JSON_NEEDED, &nbytes, name, e)) < 0 ||
+        (r = meg_json_get_str(entry, "xxh3_128", MEG_JSON_NEEDED, &want, name, e)) < 0)
+        goto out;
+    meg_xxh3_128_hex(hash, out->s, out->n);
+    if (out->n != (size_t)nbytes)
+        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes are there, manifest.json says %" PRId64, path, out->n, nbytes);
+    else if (strcmp(hash, want))
+        r = meg_fail(e, MEG_EFORMAT, "%s: checksum %s, manifest.json says %s; the file is damaged or was edited", path,
+                     hash, want);
+out:
+    free(path);
+    return r;
+}
+
+static int read_state(struct meg_ckpt *c, const struct meg_str *text, struct meg_err *e)
+{
+    char *path = ckpt_path(c->path, "state.json");
+    struct meg_str options = { 0 };
+    int64_t eod = -1;
+    json_t *lines, *line;
+    size_t i;
+    int r;
+
+    c->iteration = MEG_CKPT_RELEASE;
+    if ((r = meg_json_parse(&c->state, text->s, text->n, path, e)) < 0 ||
+        (r = meg_json_get_i64(c->state, "iteration", MEG_JSON_OPTIONAL, &c->iteration, path, e)) < 0 ||
+        (r = meg_json_get_i64(c->state, "vocab_size", MEG_JSON_NEEDED, &c->vocab_size, path, e)) < 0 ||
+        (r = meg_json_get_i64(c->state, "eod_id", MEG_JSON_OPTIONAL, &eod, path, e)) < 0 ||
+        (r = meg_json_get_array(c->state, "options", MEG_JSON_NEEDED, &lines, path, e)) < 0)
+        goto out;
+    c->eod = (int32_t)eod;
+    meg_str_add(&options, "", 0);
+    json_array_foreach (lines, i, line)
+        meg_str_printf(&options, "%s\n", json_is_string(line) ? json_string_value(line) : "");
+    c->options = options.s;
+out:
+    free(path);
+    return r;
+}
+
+static int read_smalls(struct meg_ckpt *c, json_t *files, struct meg_err *e)
+{
+    struct meg_str text = { 0 };
+    const char *name;
+    json_t *entry;
+    int r = 0;
+
+    if (!json_object_get(files, "state.json"))
+        return meg_fail(e, MEG_EFORMAT, "%s/manifest.json: state.json is not in it", c->path);
+    json_object_foreach (files, name, entry) {
+        text.n = 0;
+        if (strchr(name, '/'))
+            r = meg_fail(e, MEG_EFORMAT, "%s/manifest.json: '%.100s' is no name of a file beside it", c->path, name);
+        else if ((r = read_small(c, name, entry, &text, e)) == 0 && !strcmp(name, "state.json"))
+            r = read_state(c, &text, e);
+        if (r < 0)
+            break;
+        if (!strcmp(name, "vocab.json"))
+            c->vocab_file = ckpt_path(c->path, name);
+        if (!strcmp(name, "merges.txt"))
+            c->merge_file = ckpt_path(c->path, name);
+    }
+    meg_str_free(&text);
+    return r;
+}
+
+static int open_tensor_files(struct meg_ckpt *c, struct meg_err *e)
+{
+    const char *name, *file;
+    json_t *entry;
+    int r;
+
+    json_object_foreach (c->manifest, name, entry) {
+        if ((r = meg_json_get_str(entry, "file", MEG_JSON_NEEDED, &file, name, e)) < 0 ||
+            (r = ckpt_add_file(c, file, e)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e)
+{
+    char *path = ckpt_path(c->path, "manifest.json");
+    json_t *manifest = NULL, *files, *tensors;
+    const char *format = "";
+    int64_t version = 0;
+    int r;
+
+    c->is_native = true;
+    c->format = &ckpt_native;
+    if ((r = meg_json_load(&manifest, path, e)) < 0) {
+        if (r == MEG_ENOENT)
+            r = meg_fail(e, MEG_EFORMAT, "%s: no manifest.json: not a checkpoint of ours, or one that lost it", c->path);
+        goto out;
+    }
+    if ((r = meg_json_get_str(manifest, "format", MEG_JSON_NEEDED, &format, path, e)) < 0 ||
+        (r = meg_json_get_i64(manifest, "version", MEG_JSON_NEEDED, &version, path, e)) < 0)
+        goto out;
+    if (strcmp(format, CKPT_FORMAT) || version != CKPT_VERSION) {
+        r = meg_fail(e, MEG_EFORMAT, "%s: format '%.40s', version %" PRId64 "; read is '%s', version %d", path, format,
+                     version, CKPT_FORMAT, CKPT_VERSION);
+        goto out;
+    }
+    if ((r = meg_json_get_object(manifest, "files", MEG_JSON_NEEDED, &files, path, e)) < 0 ||
+        (r = meg_json_get_object(manifest, "tensors", MEG_JSON_NEEDED, &tensors, path, e)) < 0 ||
+        (r = read_smalls(c, files, e)) < 0)
+        goto out;
+    c->manifest = json_incref(tensors);
+    r = open_tensor_files(c, e);
+out:
+    json_decref(manifest);
+    free(path);
+    return r;
+}

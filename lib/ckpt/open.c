@@ -1,0 +1,287 @@
+/* Which checkpoint --load means, and what it says of itself. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "ckpt/internal.h"
+
+bool meg_ckpt_exists(const char *dir)
+{
+    return ckpt_is_file(dir, CKPT_TRACKER) || ckpt_is_file(dir, "manifest.json") || ckpt_is_file(dir, "config.json");
+}
+
+/* Files are opened once, in the order of first mention. */
+int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e)
+{
+    char *path = ckpt_path(c->path, name);
+    struct meg_st *st = NULL;
+    int r = 0;
+
+    for (int i = c->nfiles; i-- > 0;)
+        if (!strcmp(c->file[i]->path, path))
+            goto out;
+    if (strchr(name, '/')) {
+        r = meg_fail(e, MEG_EFORMAT, "%s: '%.100s' is no name of a file in it", c->path, name);
+        goto out;
+    }
+    if ((r = meg_st_open(&st, path, e)) < 0)
+        goto out;
+    c->file = meg_realloc_array(c->file, (size_t)c->nfiles + 1, sizeof(struct meg_st *));
+    c->file[c->nfiles++] = st;
+out:
+    free(path);
+    return r;
+}
+
+const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, const char *name, const struct meg_st **st)
+{
+    for (int i = 0; i < c->nfiles; i++) {
+        const struct meg_st_tensor *t = meg_st_find(c->file[i], name);
+
+        if (t) {
+            *st = c->file[i];
+            return t;
+        }
+    }
+    return NULL;
+}
+
+/* A name in two files would be one too many. */
+static int check_unique(const struct meg_ckpt *c, struct meg_err *e)
+{
+    const struct meg_st *st = NULL;
+
+    for (int i = 0; i < c->nfiles; i++)
+        for (int k = 0; k < c->file[i]->n; k++) {
+            const char *name = c->file[i]->t[k].name;
+
+            ckpt_find_tensor(c, name, &st);
+            if (st != c->file[i])
+                return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is in %s, too", c->file[i]->path, name, st->path);
+        }
+    return 0;
+}
+
+/* Where the weights are, from what the user named. */
+static int locate(struct meg_ckpt *c, const char *dir, int64_t step, bool *is_hf, struct meg_err *e)
+{
+    int64_t it = step;
+    int r;
+
+    *is_hf = false;
+    if (ckpt_is_file(dir, "manifest.json")) {
+        c->path = meg_strdup(dir);
+    } else if (ckpt_is_file(dir, CKPT_TRACKER)) {
+        if (step == MEG_UNSET && (r = ckpt_read_tracker(dir, &it, e)) < 0)
+            return r;
+        return ckpt_find(&c->path, dir, it, e);
+    } else if (ckpt_is_file(dir, "config.json")) {
+        c->path = meg_strdup(dir);
+        *is_hf = true;
+    } else {
+        return meg_fail(e, MEG_ENOENT, "%s: no checkpoint: neither %s nor manifest.json nor config.json is there", dir,
+                        CKPT_TRACKER);
+    }
+    if (step != MEG_UNSET)
+        return meg_fail(e, MEG_EUSAGE, "--ckpt-step %" PRId64 ": %s is a single checkpoint", step, dir);
+    return 0;
+}
+
+int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e)
+{
+    struct meg_ckpt *c = meg_new(sizeof *c);
+    struct meg_params p = { 0 };
+    struct meg_gpt_conf model;
+    bool is_hf;
+    int r;
+
+    c->eod = -1;
+    c->iteration = MEG_CKPT_RELEASE;
+    if ((r = locate(c, dir, step, &is_hf, e)) < 0 || (r = is_hf ? ckpt_open_hf(c, e) : ckpt_open_native(c, e)) < 0 ||
+        (r = check_unique(c, e)) < 0 || (r = meg_ckpt_gpt_conf(c, &model, e)) < 0)
+        goto out;
+    if (step != MEG_UNSET && c->iteration != step) {
+        r = meg_fail(e, MEG_EFORMAT, "%s/state.json: iteration %" PRId64 ", the folder's name says %" PRId64, c->path,
+                     c->iteration, step);
+        goto out;
+    }
+    meg_gpt_params(&p, &model);
+    if ((r = ckpt_match(c, &p, e)) < 0)
+        goto out;
+    *out = c;
+    c = NULL;
+out:
+    meg_params_free(&p);
+    meg_ckpt_close(c);
+    return r;
+}
+
+void meg_ckpt_close(struct meg_ckpt *c)
+{
+    if (!c)
+        return;
+    for (int i = 0; i < c->nfiles; i++)
+        meg_st_close(c->file[i]);
+    free(c->file);
+    json_decref(c->state);
+    json_decref(c->manifest);
+    free(c->options);
+    free(c->vocab_file);
+    free(c->merge_file);
+    free(c->path);
+    free(c);
+}
+
+const char *meg_ckpt_path(const struct meg_ckpt *c)
+{
+    return c->path;
+}
+
+bool meg_ckpt_is_native(const struct meg_ckpt *c)
+{
+    return c->is_native;
+}
+
+int64_t meg_ckpt_iteration(const struct meg_ckpt *c)
+{
+    return c->iteration;
+}
+
+const json_t *meg_ckpt_state(const struct meg_ckpt *c)
+{
+    const json_t *run = c->is_native ? json_object_get(c->state, "run") : NULL;
+
+    return json_is_object(run) ? run : NULL;
+}
+
+int32_t meg_ckpt_eod(const struct meg_ckpt *c)
+{
+    return c->eod;
+}
+
+int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c)
+{
+    return c->vocab_size;
+}
+
+const char *meg_ckpt_options(const struct meg_ckpt *c)
+{
+    return c->options;
+}
+
+/* No size so large that shapes of it overflow, and no more layers than there are tensors. */
+static int check_sizes(const struct meg_ckpt *c, const struct meg_gpt_conf *m, struct meg_err *e)
+{
+    const struct {
+        const char *name;
+        int64_t v, max;
+    } size[] = {
+        { "num-layers", m->num_layers, 0 },
+        { "hidden-size", m->hidden_size, INT32_MAX },
+        { "ffn-hidden-size", m->ffn_hidden_size, INT32_MAX },
+        { "num-attention-heads", m->num_attention_heads, 1 << 20 },
+        { "kv-channels", m->kv_channels, 1 << 20 },
+        { "max-position-embeddings", m->max_position_embeddings, INT32_MAX },
+        { "vocabulary size", m->vocab_size, INT32_MAX },
+    };
+    int64_t ntensors = 0, max;
+
+    for (int i = 0; i < c->nfiles; i++)
+        ntensors += c->file[i]->n;
+    for (size_t i = 0; i < sizeof size / sizeof size[0]; i++) {
+        max = size[i].max ? size[i].max : ntensors;
+        if (size[i].v < 1 || size[i].v > max)
+            return meg_fail(e, MEG_EFORMAT, "%s: %s %" PRId64 ", expected 1 to %" PRId64, c->path, size[i].name,
+                            size[i].v, max);
+    }
+    return 0;
+}
+
+int meg_ckpt_gpt_conf(const struct meg_ckpt *c, struct meg_gpt_conf *out, struct meg_err *e)
+{
+    struct meg_gpt_conf m = { 0 };
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &m }, { 0 } };
+    struct meg_err why;
+    int r;
+
+    meg_opt_defaults(groups);
+    m.vocab_size = c->vocab_size;
+    if (meg_opt_apply(groups, c->options, "options", &why) < 0 || meg_gpt_conf_check(&m, &why) < 0)
+        return meg_fail(e, MEG_EFORMAT, "%s: its settings do not make a model: %s", c->path, why.msg);
+    if ((r = check_sizes(c, &m, e)) < 0)
+        return r;
+    *out = m;
+    return 0;
+}
+
+void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok)
+{
+    struct meg_tok_conf own = { 0 };
+    const struct meg_optgroup groups[] = { { "tokenizer", meg_tok_opts, &own }, { 0 } };
+
+    if (tok->type)
+        return;
+    meg_opt_defaults(groups);
+    if (meg_opt_apply(groups, c->options, "options", NULL) < 0)
+        return;                    /* a tokenizer that this version does not know: as if it had none */
+    tok->type = own.type;
+    if (!tok->vocab_file)
+        tok->vocab_file = c->vocab_file;
+    if (!tok->merge_file)
+        tok->merge_file = c->merge_file;
+    if (tok->vocab_size == MEG_UNSET)
+        tok->vocab_size = own.vocab_size;
+}
+
+/* The value after "name =" in a dump, malloc'ed, or "unset". */
+static char *value_of(const char *dump, const char *name)
+{
+    const size_t n = strlen(name);
+
+    for (const char *line = dump; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (!strncmp(line, name, n) && !strncmp(line + n, " = ", 3))
+            return meg_strndup(line + n + 3, strcspn(line + n + 3, "\n"));
+    }
+    return meg_strdup("unset");
+}
+
+int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model, struct meg_err *e)
+{
+    /* the options that decide which tensors there are, and their shapes */
+    static const char *const shaping[] = { "num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads",
+                                           "kv-channels", "max-position-embeddings", "position-embedding-type",
+                                           "normalization", "untie-embeddings-and-output-weights" };
+    struct meg_gpt_conf theirs, ours = *model;
+    const struct meg_optgroup group[2][2] = { { { "model", meg_gpt_opts, &theirs }, { 0 } },
+                                              { { "model", meg_gpt_opts, &ours }, { 0 } } };
+    struct meg_str dump[2] = { { 0 } }, diff = { 0 };
+    int r = meg_ckpt_gpt_conf(c, &theirs, e);
+
+    if (r < 0)
+        return r;
+    meg_opt_dump(group[0], &dump[0]);
+    meg_opt_dump(group[1], &dump[1]);
+    for (size_t i = 0; i < sizeof shaping / sizeof shaping[0]; i++) {
+        char *was = value_of(dump[0].s, shaping[i]), *is = value_of(dump[1].s, shaping[i]);
+
+        if (strcmp(was, is))
+            meg_str_printf(&diff, "%s--%s was %s, is %s", diff.n ? "; " : "", shaping[i], was, is);
+        free(was);
+        free(is);
+    }
+    if (theirs.vocab_size != ours.vocab_size)
+        meg_str_printf(&diff, "%sthe vocabulary had %" PRId64 " ids, has %" PRId64, diff.n ? "; " : "",
+                       theirs.vocab_size, ours.vocab_size);
+    if (diff.n)
+        r = meg_fail(e, MEG_EUSAGE,
+                     "the model changed in shape since the checkpoint %s: %s; give the checkpoint's values or "
+                     "--use-checkpoint-args",
+                     c->path, diff.s);
+    meg_str_free(&dump[0]);
+    meg_str_free(&dump[1]);
+    meg_str_free(&diff);
+    return r;
+}

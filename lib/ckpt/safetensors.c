@@ -1,0 +1,253 @@
+#include "ckpt/safetensors.h"
+
+#include <endian.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+
+#define HEADER_MAX 100000000 /* bytes: the limit of the reference implementation */
+
+static const struct {
+    const char *name;
+    int nbytes;
+} dtypes[] = {
+    { "F32", 4 }, { "BF16", 2 }, { "F16", 2 },     { "F64", 8 },     { "I32", 4 },  { "I64", 8 }, { "BOOL", 1 },
+    { "U8", 1 },  { "I8", 1 },   { "F8_E4M3", 1 }, { "F8_E5M2", 1 }, { "I16", 2 },  { "U16", 2 }, { "U32", 4 },
+    { "U64", 8 },
+};
+enum { NDTYPES = sizeof dtypes / sizeof dtypes[0] };
+
+static int find_dtype(const char *name)
+{
+    for (int i = 0; i < NDTYPES; i++)
+        if (!strcmp(dtypes[i].name, name))
+            return i;
+    return -1;
+}
+
+const char *meg_st_shape(char *buf, const int64_t *dim, int ndim)
+{
+    char *p = buf;
+
+    *p++ = '[';
+    for (int i = 0; i < ndim; i++)
+        p += sprintf(p, i ? ",%" PRId64 : "%" PRId64, dim[i]);
+    *p++ = ']';
+    *p = 0;
+    return buf;
+}
+
+/* ---- reading ---- */
+
+/* One member of the header; offsets are left relative to the data. */
+static int read_entry(struct meg_st_tensor *t, const char *name, const json_t *entry, const char *path,
+                      struct meg_err *e)
+{
+    char from[512], shape[MEG_ST_SHAPE_CHARS];
+    const char *dtype;
+    json_t *dims, *offsets, *v;
+    int64_t numel = 1, at[2];
+    size_t i;
+    int d, r;
+
+    snprintf(from, sizeof from, "%s: tensor %.200s", path, name);
+    if (!json_is_object(entry))
+        return meg_fail(e, MEG_EFORMAT, "%s: its entry in the header is no object", from);
+    if ((r = meg_json_get_str(entry, "dtype", MEG_JSON_NEEDED, &dtype, from, e)) < 0 ||
+        (r = meg_json_get_array(entry, "shape", MEG_JSON_NEEDED, &dims, from, e)) < 0 ||
+        (r = meg_json_get_array(entry, "data_offsets", MEG_JSON_NEEDED, &offsets, from, e)) < 0)
+        return r;
+    d = find_dtype(dtype);
+    if (d < 0)
+        return meg_fail(e, MEG_EFORMAT, "%s: dtype %.20s is none of safetensors'", from, dtype);
+    if (json_array_size(dims) > MEG_ST_MAXDIM)
+        return meg_fail(e, MEG_EFORMAT, "%s: %zu dimensions, at most %d are read", from, json_array_size(dims),
+                        MEG_ST_MAXDIM);
+    t->name = name;
+    t->dtype = dtypes[d].name;
+    json_array_foreach (dims, i, v) {
+        int64_t n = json_is_integer(v) ? json_integer_value(v) : -1;
+
+        if (n < 0 || __builtin_mul_overflow(numel, n, &numel))
+            return meg_fail(e, MEG_EFORMAT, "%s: a shape is a list of sizes whose product fits 63 bits", from);
+        t->dim[t->ndim++] = n;
+    }
+    if (json_array_size(offsets) != 2)
+        return meg_fail(e, MEG_EFORMAT, "%s: data_offsets has %zu numbers, not 2", from, json_array_size(offsets));
+    json_array_foreach (offsets, i, v) {
+        at[i] = json_is_integer(v) ? json_integer_value(v) : -1;
+        if (at[i] < 0)
+            return meg_fail(e, MEG_EFORMAT, "%s: data_offsets are to be two byte offsets", from);
+    }
+    if (__builtin_mul_overflow(numel, dtypes[d].nbytes, &t->nbytes) || at[1] - at[0] != t->nbytes)
+        return meg_fail(e, MEG_EFORMAT, "%s: %s of %s does not fill bytes %" PRId64 " to %" PRId64, from,
+                        meg_st_shape(shape, t->dim, t->ndim), t->dtype, at[0], at[1]);
+    t->begin = at[0];
+    return 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct meg_st_tensor *x = a, *y = b;
+
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return (x->nbytes > y->nbytes) - (x->nbytes < y->nbytes);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct meg_st_tensor *)a)->name, ((const struct meg_st_tensor *)b)->name);
+}
+
+/* The ranges cover the data exactly; then make them absolute. */
+static int check_ranges(struct meg_st *st, int64_t data, struct meg_err *e)
+{
+    int64_t at = 0, have = (int64_t)st->map.n - data;
+
+    qsort(st->t, (size_t)st->n, sizeof *st->t, by_place);
+    for (int i = 0; i < st->n; i++) {
+        struct meg_st_tensor *t = &st->t[i];
+
+        if (t->begin != at)
+            return meg_fail(e, MEG_EFORMAT,
+                            "%s: tensor %.200s begins at byte %" PRId64 " of the data, the one before it ends at %" PRId64,
+                            st->path, t->name, t->begin, at);
+        at += t->nbytes;
+        t->begin += data;
+        t->data = st->map.p + t->begin;
+    }
+    if (at != have)
+        return meg_fail(e, MEG_EFORMAT, "%s: %s: %zu bytes are there, the header says %" PRId64, st->path,
+                        at > have ? "the file is cut short" : "bytes follow the last tensor", st->map.n, data + at);
+    qsort(st->t, (size_t)st->n, sizeof *st->t, by_name);
+    return 0;
+}
+
+static int read_header(struct meg_st *st, struct meg_err *e)
+{
+    const char *name, *text = (const char *)st->map.p + 8;
+    uint64_t n;
+    json_t *entry, *s;
+    const char *key;
+    int r;
+
+    if (st->map.n < 8)
+        return meg_fail(e, MEG_EFORMAT, "%s: %zu bytes, a safetensors file has at least 8", st->path, st->map.n);
+    memcpy(&n, st->map.p, 8);
+    n = le64toh(n);
+    if (n > HEADER_MAX)
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: a header of %" PRIu64 " bytes, at most %d are read: not a safetensors file", st->path, n,
+                        HEADER_MAX);
+    if (n > st->map.n - 8)
+        return meg_fail(e, MEG_EFORMAT, "%s: %zu bytes are there, the header alone needs %" PRIu64, st->path,
+                        st->map.n, n + 8);
+    if (n == 0 || text[0] != '{')
+        return meg_fail(e, MEG_EFORMAT, "%s: the header does not begin with {: not a safetensors file", st->path);
+    if ((r = meg_json_parse(&st->header, text, n, st->path, e)) < 0)
+        return r;
+    st->t = meg_new(json_object_size(st->header) * sizeof *st->t);
+    json_object_foreach (st->header, name, entry) {
+        if (!strcmp(name, "__metadata__")) {
+            if (!json_is_object(entry))
+                return meg_fail(e, MEG_EFORMAT, "%s: __metadata__ is no object", st->path);
+            json_object_foreach (entry, key, s)
+                if (!json_is_string(s))
+                    return meg_fail(e, MEG_EFORMAT, "%s: __metadata__ holds strings only; \"%.100s\" is none",
+                                    st->path, key);
+        } else if ((r = read_entry(&st->t[st->n++], name, entry, st->path, e)) < 0) {
+            return r;
+        }
+    }
+    return check_ranges(st, 8 + (int64_t)n, e);
+}
+
+int meg_st_open(struct meg_st **out, const char *path, struct meg_err *e)
+{
+    struct meg_st *st = meg_new(sizeof *st);
+    int r;
+
+    st->path = meg_strdup(path);
+    if ((r = meg_map_open(&st->map, path, e)) < 0 || (r = read_header(st, e)) < 0)
+        goto out;
+    *out = st;
+    st = NULL;
+out:
+    meg_st_close(st);
+    return r;
+}
+
+void meg_st_close(struct meg_st *st)
+{
+    if (!st)
+        return;
+    meg_map_close(&st->map);
+    json_decref(st->header);
+    free(st->t);
+    free(st->path);
+    free(st);
+}
+
+const struct meg_st_tensor *meg_st_find(const struct meg_st *st, const char *name)
+{
+    const struct meg_st_tensor key = { .name = name };
+
+    return st->n ? bsearch(&key, st->t, (size_t)st->n, sizeof *st->t, by_name) : NULL;
+}
+
+/* ---- writing ---- */
+
+static int64_t element_bytes(const struct meg_st_tensor *t)
+{
+    int d = find_dtype(t->dtype);
+
+    MEG_ASSERT(d >= 0);
+    return dtypes[d].nbytes;
+}
+
+static int by_dtype_and_name(const void *a, const void *b)
+{
+    int64_t x = element_bytes(a), y = element_bytes(b);
+
+    return x != y ? (x > y ? -1 : 1) : by_name(a, b);
+}
+
+void meg_st_place(struct meg_st_tensor *t, int n, bool is_hf, struct meg_str *header)
+{
+    json_t *all = json_object();
+    struct meg_str text = { 0 };
+    int64_t at = 0;
+    uint64_t length;
+
+    qsort(t, (size_t)n, sizeof *t, by_dtype_and_name);
+    if (is_hf)
+        json_object_set_new(all, "__metadata__", json_pack("{s:s}", "format", "pt"));
+    for (int i = 0; i < n; i++) {
+        json_t *shape = json_array();
+
+        t[i].begin = at;
+        t[i].nbytes = element_bytes(&t[i]);
+        for (int k = 0; k < t[i].ndim; k++) {
+            t[i].nbytes *= t[i].dim[k];
+            json_array_append_new(shape, json_integer(t[i].dim[k]));
+        }
+        at += t[i].nbytes;
+        json_object_set_new(all, t[i].name,
+                            json_pack("{s:s,s:o,s:[I,I]}", "dtype", t[i].dtype, "shape", shape, "data_offsets",
+                                      (json_int_t)t[i].begin, (json_int_t)at));
+    }
+    meg_json_dump(all, 0, &text);
+    json_decref(all);
+    while (text.n % 8)
+        meg_str_add(&text, " ", 1);
+    length = htole64(text.n);
+    meg_str_add(header, &length, sizeof length);
+    meg_str_add(header, text.s, text.n);
+    for (int i = 0; i < n; i++)
+        t[i].begin += 8 + (int64_t)text.n;
+    meg_str_free(&text);
+}

@@ -1,0 +1,62 @@
+/*
+ * safetensors files: 8 bytes N (little-endian), N bytes of JSON that say where each tensor lies, and
+ * the tensors, row-major and little-endian, without gaps up to the end of the file.
+ *     {"__metadata__":{"format":"pt"},"NAME":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},...}
+ * Offsets count from the end of the header.  After github.com/huggingface/safetensors, README.
+ */
+#ifndef MEG_CKPT_SAFETENSORS_H
+#define MEG_CKPT_SAFETENSORS_H
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/err.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "tensor/dtype.h"
+
+MEG_BEGIN_DECLS
+
+enum { MEG_ST_MAXDIM = 8 };
+
+struct meg_st_tensor {
+    const char *name;
+    const char *dtype;             /* as the file spells it: F32, BF16, ... */
+    int ndim;                      /* 0: one element */
+    int64_t dim[MEG_ST_MAXDIM];
+    int64_t begin, nbytes;         /* place in the file, header counted */
+    const void *data;              /* nbytes of them; may lie at any address */
+};
+
+/* One file, mapped for reading; its tensors by name. */
+struct meg_st {
+    char *path;
+    struct meg_map map;
+    json_t *header;                /* holds the names */
+    struct meg_st_tensor *t;
+    int n;
+};
+
+/*
+ * Open and check all but the values: MEG_EFORMAT names the file, what was found and what was expected
+ * for a header that is too long, no JSON or has a name twice, a type that is unknown, a size that is
+ * not that of shape and type, and ranges that overlap, leave a gap or do not end where the file does.
+ */
+int meg_st_open(struct meg_st **out, const char *path, struct meg_err *e);
+void meg_st_close(struct meg_st *st);
+
+/* NULL: no such tensor. */
+const struct meg_st_tensor *meg_st_find(const struct meg_st *st, const char *name);
+
+/*
+ * The header of a file to be written: puts tensors in the order that Hugging Face's writer has (larger
+ * elements first, then by name), sets begin and nbytes from shape and type, and appends the header,
+ * padded with blanks so that data begins 8-byte aligned.  is_hf: with the metadata HF readers want.
+ */
+void meg_st_place(struct meg_st_tensor *t, int n, bool is_hf, struct meg_str *header);
+
+/* "[64,192]", into a buffer of MEG_ST_SHAPE_CHARS; returned. */
+enum { MEG_ST_SHAPE_CHARS = 21 * MEG_ST_MAXDIM + 3 };
+const char *meg_st_shape(char *buf, const int64_t *dim, int ndim);
+
+MEG_END_DECLS
+#endif
