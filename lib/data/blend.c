@@ -48,7 +48,8 @@ void meg_blend_wanted(int64_t *out, const double *w, int n, int64_t wanted)
  * Both blends: sample i comes from the dataset whose share of max(i, 1) samples is furthest ahead of
  * what it gave, the first of equals.  A dataset that gave its limit is out.
  */
-static void greedy(struct meg_blend_index *x, const double *w, const int64_t *limit, int k, int64_t n)
+static void greedy(struct meg_blend_index *x, const double *w, const int64_t *limit, int k,
+                   int64_t n)
 {
     int16_t *dataset = meg_realloc_array(NULL, (size_t)n, sizeof *dataset);
     int64_t *sample = meg_realloc_array(NULL, (size_t)n, sizeof *sample);

@@ -22,7 +22,7 @@ struct meg_blend_index {
     int64_t n;
     const int16_t *dataset;
     const int64_t *sample;
-    void *owned[2];             /* what meg_blend_index_free frees; NULL when mapped */
+    void *owned[2]; /* what meg_blend_index_free frees; NULL when mapped */
 };
 
 /*

@@ -25,7 +25,8 @@ const struct meg_opt meg_data_opts[] = {
       "read the words of --data-path from FILE" },
     { "per-split-data-args-path", 0, MEG_STR(C, per_split_data_args_path), "FILE", NULL,
       "read the words for each split from a JSON object with keys train, valid and test" },
-    { "mock-data", 0, MEG_BOOL(C, mock_data), NULL, "no", "train on made-up tokens, the same on every machine" },
+    { "mock-data", 0, MEG_BOOL(C, mock_data), NULL, "no",
+      "train on made-up tokens, the same on every machine" },
     { "data-cache-path", 0, MEG_STR(C, data_cache_path), "FOLDER", NULL,
       "keep sample indices here (PREFIX/cache/GPTDataset_indices when not given)" },
     { "renormalize-blend-weights", 0, MEG_BOOL(C, renormalize_blend_weights), NULL, "no",
@@ -83,7 +84,8 @@ static void free_words(struct words *w)
 }
 
 /* from: the option or file that gave the words, for messages. */
-static int parse_blend(struct meg_data_blend *b, const struct words *w, const char *from, struct meg_err *e)
+static int parse_blend(struct meg_data_blend *b, const struct words *w, const char *from,
+                       struct meg_err *e)
 {
     int64_t n = w->n, numbers = 0, step;
     double x;
@@ -91,23 +93,28 @@ static int parse_blend(struct meg_data_blend *b, const struct words *w, const ch
     for (int64_t i = 0; n % 2 == 0 && i < n; i += 2)
         numbers += meg_parse_f64(w->v[i], &x);
     if (numbers > 0 && numbers < n / 2)
-        return meg_fail(e, MEG_EUSAGE, "%s: %lld of the %lld words in the places of weights are numbers; give "
-                        "a weight before every prefix, or before none", from, (long long)numbers, (long long)(n / 2));
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: %lld of the %lld words in the places of weights are numbers; give "
+                        "a weight before every prefix, or before none",
+                        from, (long long)numbers, (long long)(n / 2));
     step = numbers > 0 ? 2 : 1;
     if (n / step > 32766)
-        return meg_fail(e, MEG_EUSAGE, "%s: %lld datasets, at most 32766 can be blended", from, (long long)(n / step));
+        return meg_fail(e, MEG_EUSAGE, "%s: %lld datasets, at most 32766 can be blended", from,
+                        (long long)(n / step));
     b->n = (int)(n / step);
     b->prefix = meg_new((size_t)b->n * sizeof *b->prefix);
     b->weight = step == 2 ? meg_new((size_t)b->n * sizeof *b->weight) : NULL;
     for (int i = 0; i < b->n; i++) {
         b->prefix[i] = meg_strdup(w->v[i * step + step - 1]);
         if (step == 2 && (!meg_parse_f64(w->v[i * step], &b->weight[i]) || !(b->weight[i] > 0)))
-            return meg_fail(e, MEG_EUSAGE, "%s: weight %s of %s is not above 0", from, w->v[i * step], b->prefix[i]);
+            return meg_fail(e, MEG_EUSAGE, "%s: weight %s of %s is not above 0", from,
+                            w->v[i * step], b->prefix[i]);
     }
     return 0;
 }
 
-static int parse_list(struct meg_data_blend *b, const struct meg_list *list, const char *from, struct meg_err *e)
+static int parse_list(struct meg_data_blend *b, const struct meg_list *list, const char *from,
+                      struct meg_err *e)
 {
     struct words w = { 0 };
     int r;
@@ -135,7 +142,8 @@ static int parse_file(struct meg_data_blend *b, const char *path, struct meg_err
     return r;
 }
 
-static int json_words(struct words *w, const json_t *v, const char *path, const char *key, struct meg_err *e)
+static int json_words(struct words *w, const json_t *v, const char *path, const char *key,
+                      struct meg_err *e)
 {
     const json_t *word;
     size_t i;
@@ -145,7 +153,8 @@ static int json_words(struct words *w, const json_t *v, const char *path, const 
         return 0;
     }
     if (!json_is_array(v) && !json_is_null(v))
-        return meg_fail(e, MEG_EFORMAT, "%s: \"%s\" is missing, or no list, string or null", path, key);
+        return meg_fail(e, MEG_EFORMAT, "%s: \"%s\" is missing, or no list, string or null", path,
+                        key);
     json_array_foreach(v, i, word) {
         if (!json_is_string(word))
             return meg_fail(e, MEG_EFORMAT, "%s: \"%s\"[%zu] is no string", path, key, i);
@@ -161,7 +170,8 @@ static int parse_per_split_file(struct meg_data_blend *b, const char *path, stru
 
     for (int i = 0; i < MEG_SPLITS && r == 0; i++) {
         struct words w = { 0 };
-        if ((r = json_words(&w, json_object_get(o, meg_split_names[i]), path, meg_split_names[i], e)) == 0)
+        if ((r = json_words(&w, json_object_get(o, meg_split_names[i]), path, meg_split_names[i],
+                            e)) == 0)
             r = parse_blend(&b[i], &w, path, e);
         free_words(&w);
     }
@@ -175,26 +185,31 @@ static int count_sources(const struct meg_data_conf *c, bool is_per_split, struc
 {
     const bool lists = c->split_path[0].n || c->split_path[1].n || c->split_path[2].n;
     const int n = (c->data_path.n > 0) + (c->data_args_path != NULL) + c->mock_data + lists +
-                  (c->per_split_data_args_path != NULL);
+        (c->per_split_data_args_path != NULL);
 
     if (n > 1)
-        return meg_fail(e, MEG_EUSAGE, "give one of --data-path, --data-args-path, --train-data-path and its like, "
-                        "--per-split-data-args-path and --mock-data, not several");
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "give one of --data-path, --data-args-path, --train-data-path and its like, "
+            "--per-split-data-args-path and --mock-data, not several");
     if (n == 0)
-        return meg_fail(e, MEG_EUSAGE, "no data: give --data-path PREFIX, or --mock-data for made-up tokens");
+        return meg_fail(e, MEG_EUSAGE,
+                        "no data: give --data-path PREFIX, or --mock-data for made-up tokens");
     if (is_per_split && c->split)
-        return meg_fail(e, MEG_EUSAGE, "--split shares out --data-path; each split has data of its own here");
+        return meg_fail(e, MEG_EUSAGE,
+                        "--split shares out --data-path; each split has data of its own here");
     return 0;
 }
 
 int meg_data_choose(struct meg_data_choice *out, const struct meg_data_conf *c, struct meg_err *e)
 {
-    static const char *const names[] = { "--train-data-path", "--valid-data-path", "--test-data-path" };
+    static const char *const names[] = { "--train-data-path", "--valid-data-path",
+                                         "--test-data-path" };
     struct meg_data_choice ch = { .is_mock = c->mock_data };
     int r;
 
     ch.is_per_split = c->split_path[0].n || c->split_path[1].n || c->split_path[2].n ||
-                      c->per_split_data_args_path;
+        c->per_split_data_args_path;
     if ((r = count_sources(c, ch.is_per_split, e)) < 0)
         goto out;
     if (c->per_split_data_args_path)

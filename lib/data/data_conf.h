@@ -11,9 +11,10 @@
 #include "data/split.h"
 
 struct meg_data_conf {
-    struct meg_list data_path;                  /* prefix | weight prefix ... | prefix prefix ... */
+    struct meg_list data_path; /* prefix | weight prefix ... | prefix prefix ... */
     const char *split;
-    struct meg_list split_path[MEG_SPLITS];     /* --train-data-path, --valid-data-path, --test-data-path */
+    struct meg_list
+        split_path[MEG_SPLITS]; /* --train-data-path, --valid-data-path, --test-data-path */
     const char *data_args_path, *per_split_data_args_path;
     bool mock_data;
     const char *data_cache_path;
@@ -41,7 +42,7 @@ struct meg_data_blend {
 struct meg_data_choice {
     bool is_mock, is_per_split;
     struct meg_data_blend blend[MEG_SPLITS];
-    const char *split;                          /* c's, or a constant; NULL with is_per_split */
+    const char *split; /* c's, or a constant; NULL with is_per_split */
 };
 
 /*

@@ -6,8 +6,15 @@
 #include "base/mem.h"
 #include "data/internal.h"
 
-int64_t meg_dataset_len(const struct meg_dataset *ds) { return ds->len; }
-int64_t meg_dataset_seq_length(const struct meg_dataset *ds) { return ds->how.cut.seq_length; }
+int64_t meg_dataset_len(const struct meg_dataset *ds)
+{
+    return ds->len;
+}
+
+int64_t meg_dataset_seq_length(const struct meg_dataset *ds)
+{
+    return ds->how.cut.seq_length;
+}
 
 static int misfit(const struct meg_dataset *ds, struct meg_err *e)
 {
@@ -18,12 +25,12 @@ static int misfit(const struct meg_dataset *ds, struct meg_err *e)
 /* The stream of a sample as it comes in, one part of an element after another. */
 struct fill {
     int32_t *tokens;
-    int32_t next;               /* the token at s, where a sample has an extra one */
-    int64_t s, at;              /* at: tokens so far */
+    int32_t next;  /* the token at s, where a sample has an extra one */
+    int64_t s, at; /* at: tokens so far */
 };
 
-static int take(struct fill *f, const struct meg_dataset *ds, int64_t element, int64_t from, int64_t to,
-                struct meg_err *e)
+static int take(struct fill *f, const struct meg_dataset *ds, int64_t element, int64_t from,
+                int64_t to, struct meg_err *e)
 {
     int64_t n = to - from, room = f->s - f->at;
     int r;
@@ -68,12 +75,14 @@ static int check_id(const struct meg_dataset *ds, int32_t id, struct meg_err *e)
 {
     if (id >= 0 && (ds->how.vocab_size == 0 || id < ds->how.vocab_size))
         return 0;
-    return meg_fail(e, MEG_EFORMAT, "%s.bin: token id %" PRId32 ", the vocabulary has %" PRId64 " ids; was "
-                    "it preprocessed with another tokenizer?", meg_source_name(ds->src), id,
-                    ds->how.vocab_size);
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s.bin: token id %" PRId32 ", the vocabulary has %" PRId64 " ids; was "
+                    "it preprocessed with another tokenizer?",
+                    meg_source_name(ds->src), id, ds->how.vocab_size);
 }
 
-static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample *out, struct meg_err *e)
+static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample *out,
+                      struct meg_err *e)
 {
     const struct meg_sample_conf *c = &ds->how;
     const int64_t s = c->cut.seq_length;

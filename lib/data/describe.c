@@ -58,8 +58,10 @@ void meg_describe_gpt(struct meg_str *out, const struct meg_gpt_identity *g)
     meg_utf8_add_json(out, g->path);
     meg_str_printf(out, ",\n");
     add_count(out, "num_samples", g->wanted);
-    meg_str_printf(out, "    \"index_split\": \"%s\",\n    \"random_seed\": %" PRId64 ",\n"
-                   "    \"sequence_length\": %" PRId64 ",\n    \"split\": ", g->which, g->seed, g->seq_length);
+    meg_str_printf(out,
+                   "    \"index_split\": \"%s\",\n    \"random_seed\": %" PRId64 ",\n"
+                   "    \"sequence_length\": %" PRId64 ",\n    \"split\": ",
+                   g->which, g->seed, g->seq_length);
     if (g->split_text)
         meg_utf8_add_json(out, g->split_text);
     else

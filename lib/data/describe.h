@@ -10,13 +10,13 @@
 
 /* One file's part in a split: appends json.dumps(..., indent=4) of GPTDataset's identifiers. */
 struct meg_gpt_identity {
-    const char *path;                   /* as given */
-    int64_t wanted;                     /* or MEG_ONE_EPOCH */
-    const char *which;                  /* "train" */
+    const char *path;  /* as given */
+    int64_t wanted;    /* or MEG_ONE_EPOCH */
+    const char *which; /* "train" */
     int64_t seed, seq_length;
-    const char *split_text;             /* --split as given; NULL with data of its own for each split */
+    const char *split_text; /* --split as given; NULL with data of its own for each split */
     const struct meg_split *split;
-    const char *tokenizer;              /* a JSON object, or NULL */
+    const char *tokenizer; /* a JSON object, or NULL */
 };
 void meg_describe_gpt(struct meg_str *out, const struct meg_gpt_identity *g);
 

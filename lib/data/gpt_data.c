@@ -10,7 +10,7 @@
 #include "data/index_cache.h"
 #include "data/internal.h"
 
-struct group {                          /* the parts of one split */
+struct group { /* the parts of one split */
     int first, n;
     bool is_blend, is_weighted;
     int64_t wanted;
@@ -18,15 +18,16 @@ struct group {                          /* the parts of one split */
 
 struct meg_gpt_data {
     struct meg_data_need need;
-    char *tokenizer, *split_text, *cache_dir;   /* split_text is NULL when each split has its own files */
+    char *tokenizer, *split_text,
+        *cache_dir; /* split_text is NULL when each split has its own files */
     struct meg_split split;
     bool renormalize;
     struct meg_sample_conf how;
     struct meg_source **src;
     int nsrc, npart;
-    struct meg_data_part *part;         /* of all groups, in order */
-    struct meg_gpt_index_plan *plan;          /* [npart] */
-    struct meg_source **part_src;       /* [npart], borrowed from src */
+    struct meg_data_part *part;      /* of all groups, in order */
+    struct meg_gpt_index_plan *plan; /* [npart] */
+    struct meg_source **part_src;    /* [npart], borrowed from src */
     struct group group[MEG_SPLITS];
     struct meg_dataset *ds[MEG_SPLITS];
 };
@@ -60,23 +61,30 @@ static int64_t sample_tokens(const struct meg_gpt_data *d)
 static int check_part(const struct meg_gpt_data *d, const struct meg_data_part *p,
                       const struct meg_source *src, struct meg_err *e)
 {
-    int64_t n = meg_source_elements(src), all = meg_source_tokens(src, 0, n), need = sample_tokens(d);
+    int64_t n = meg_source_elements(src), all = meg_source_tokens(src, 0, n),
+            need = sample_tokens(d);
 
     if (all < need)
-        return meg_fail(e, MEG_EFORMAT, "%s: %" PRId64 " tokens, one sample needs %" PRId64 " (--seq-length %"
-                        PRId64 " and the label of the last); use more text or a shorter --seq-length",
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: %" PRId64 " tokens, one sample needs %" PRId64
+                        " (--seq-length %" PRId64
+                        " and the label of the last); use more text or a shorter --seq-length",
                         p->name, all, need, d->need.seq_length);
     if (p->tokens == 0)
-        return meg_fail(e, MEG_EUSAGE, "--split %s: nothing of %s is for %s: it gets sequences %" PRId64 " to %"
-                        PRId64 " of %" PRId64 ", 0 of %" PRId64 " tokens, and %" PRId64 " are needed for one "
+        return meg_fail(e, MEG_EUSAGE,
+                        "--split %s: nothing of %s is for %s: it gets sequences %" PRId64
+                        " to %" PRId64 " of %" PRId64 ", 0 of %" PRId64 " tokens, and %" PRId64
+                        " are needed for one "
                         "sample; give it a larger share, or ask for no samples of it",
-                        d->split_text ? d->split_text : "(none)", p->name, meg_split_names[p->split], p->begin,
-                        p->end, n, all, need);
+                        d->split_text ? d->split_text : "(none)", p->name,
+                        meg_split_names[p->split], p->begin, p->end, n, all, need);
     if (p->tokens < need) {
         if (p->wanted == MEG_ONE_EPOCH)
-            return meg_fail(e, MEG_EFORMAT, "%s: %" PRId64 " tokens for %s, one sample needs %" PRId64,
-                            p->name, p->tokens, meg_split_names[p->split], need);
-        meg_warn("%s: only %" PRId64 " tokens for %s, one sample needs %" PRId64 ": they are repeated",
+            return meg_fail(e, MEG_EFORMAT,
+                            "%s: %" PRId64 " tokens for %s, one sample needs %" PRId64, p->name,
+                            p->tokens, meg_split_names[p->split], need);
+        meg_warn("%s: only %" PRId64 " tokens for %s, one sample needs %" PRId64
+                 ": they are repeated",
                  p->name, p->tokens, meg_split_names[p->split], need);
     }
     return 0;
@@ -97,8 +105,11 @@ static int add_part(struct meg_gpt_data *d, int which, struct meg_source *src, d
     plan = &d->plan[d->npart];
     d->part_src[d->npart] = src;
 
-    *p = (struct meg_data_part){ .split = which, .name = meg_source_name(src), .weight = weight,
-                                 .wanted = wanted, .end = meg_source_elements(src) };
+    *p = (struct meg_data_part){ .split = which,
+                                 .name = meg_source_name(src),
+                                 .weight = weight,
+                                 .wanted = wanted,
+                                 .end = meg_source_elements(src) };
     if (d->split_text)
         meg_split_range(&d->split, which, meg_source_elements(src), &p->begin, &p->end);
     p->tokens = meg_source_tokens(src, p->begin, p->end);
@@ -111,7 +122,8 @@ static int add_part(struct meg_gpt_data *d, int which, struct meg_source *src, d
     return 0;
 }
 
-static int plan_blend(struct meg_gpt_data *d, int which, const struct meg_data_blend *b, struct meg_err *e)
+static int plan_blend(struct meg_gpt_data *d, int which, const struct meg_data_blend *b,
+                      struct meg_err *e)
 {
     struct group *g = &d->group[which];
     double *w = meg_realloc_array(NULL, (size_t)b->n, sizeof *w);
@@ -145,7 +157,8 @@ static int plan_split(struct meg_gpt_data *d, int which, const struct meg_data_c
     int r;
 
     *g = (struct group){ .first = d->npart, .wanted = d->need.wanted[which] };
-    if (g->wanted == 0 || (d->split_text && !d->split.is_present[which]) || (!ch->is_mock && b->n == 0))
+    if (g->wanted == 0 || (d->split_text && !d->split.is_present[which]) ||
+        (!ch->is_mock && b->n == 0))
         return 0;
     if (ch->is_mock) {
         if (d->nsrc == 0) {
@@ -157,7 +170,8 @@ static int plan_split(struct meg_gpt_data *d, int which, const struct meg_data_c
         g->is_weighted = b->weight != NULL;
         g->is_blend = b->n > 1 || (g->is_weighted && !ch->is_per_split);
         if (g->is_blend && g->is_weighted && g->wanted == MEG_ONE_EPOCH)
-            return meg_fail(e, MEG_EUSAGE, "--data-path: weights need a number of samples; without one, give "
+            return meg_fail(e, MEG_EUSAGE,
+                            "--data-path: weights need a number of samples; without one, give "
                             "the prefixes alone");
         r = plan_blend(d, which, b, e);
     }
@@ -174,10 +188,13 @@ int meg_gpt_data_plan(struct meg_gpt_data **out, const struct meg_data_conf *con
 
     d->need = *need;
     d->renormalize = conf->renormalize_blend_weights;
-    d->how = (struct meg_sample_conf){
-        .cut = { need->seq_length, 1, false }, .eod = need->eod, .pad = need->pad,
-        .vocab_size = need->vocab_size, .reset_position_ids = conf->reset_position_ids,
-        .reset_attention_mask = conf->reset_attention_mask, .eod_mask_loss = conf->eod_mask_loss };
+    d->how = (struct meg_sample_conf){ .cut = { need->seq_length, 1, false },
+                                       .eod = need->eod,
+                                       .pad = need->pad,
+                                       .vocab_size = need->vocab_size,
+                                       .reset_position_ids = conf->reset_position_ids,
+                                       .reset_attention_mask = conf->reset_attention_mask,
+                                       .eod_mask_loss = conf->eod_mask_loss };
     if (need->seed < 0 || need->seed > UINT32_MAX) {
         r = meg_fail(e, MEG_EUSAGE, "--seed: %" PRId64 " is not in 0 to 4294967295", need->seed);
         goto out;
@@ -207,8 +224,11 @@ out:
 static char *describe_part(const struct meg_gpt_data *d, int part)
 {
     const struct meg_data_part *p = &d->part[part];
-    const struct meg_gpt_identity id = { p->name, p->wanted, meg_split_names[p->split], d->need.seed,
-                                         d->need.seq_length, d->split_text, &d->split, d->tokenizer };
+    const struct meg_gpt_identity id = {
+        p->name,      p->wanted,          meg_split_names[p->split],
+        d->need.seed, d->need.seq_length, d->split_text,
+        &d->split,    d->tokenizer
+    };
     struct meg_str s = { 0 };
 
     meg_describe_gpt(&s, &id);
@@ -218,10 +238,18 @@ static char *describe_part(const struct meg_gpt_data *d, int part)
 static void index_arrays(struct meg_npy *a, const struct meg_gpt_index *x)
 {
     a[0] = (struct meg_npy){ "document_index", "<i4", 4, x->ndocument, 0, x->document };
-    a[1] = (struct meg_npy){ "sample_index", x->is_sample_wide ? "<i8" : "<i4", x->is_sample_wide ? 8 : 4,
-                             x->nsample + 1, 2, x->sample };
-    a[2] = (struct meg_npy){ "shuffle_index", x->is_shuffle_wide ? "<i8" : "<u4",
-                             x->is_shuffle_wide ? 8 : 4, x->nsample, 0, x->shuffle };
+    a[1] = (struct meg_npy){ "sample_index",
+                             x->is_sample_wide ? "<i8" : "<i4",
+                             x->is_sample_wide ? 8 : 4,
+                             x->nsample + 1,
+                             2,
+                             x->sample };
+    a[2] = (struct meg_npy){ "shuffle_index",
+                             x->is_shuffle_wide ? "<i8" : "<u4",
+                             x->is_shuffle_wide ? 8 : 4,
+                             x->nsample,
+                             0,
+                             x->shuffle };
 }
 
 static struct meg_dataset *build_part(const struct meg_gpt_data *d, int part)
@@ -250,7 +278,8 @@ static struct meg_dataset *build_part(const struct meg_gpt_data *d, int part)
         x->sample = a[1].data;
         x->shuffle = a[2].data;
     } else {
-        meg_gpt_index_build(x, &d->plan[part], ds->src, p->begin, &d->how.cut, (uint32_t)d->need.seed);
+        meg_gpt_index_build(x, &d->plan[part], ds->src, p->begin, &d->how.cut,
+                            (uint32_t)d->need.seed);
         index_arrays(a, x);
         if (is_file)
             meg_cache_store(&c, a, 3);
@@ -262,8 +291,9 @@ static struct meg_dataset *build_part(const struct meg_gpt_data *d, int part)
 }
 
 /* The blend's own arrays: from the cache, where one was asked for, or built. */
-static void build_blend_index(const struct meg_gpt_data *d, struct meg_dataset *ds, const struct group *g,
-                              const double *weight, const int64_t *count, int64_t size, const char *which)
+static void build_blend_index(const struct meg_gpt_data *d, struct meg_dataset *ds,
+                              const struct group *g, const double *weight, const int64_t *count,
+                              int64_t size, const char *which)
 {
     struct meg_blend_index *x = &ds->blend;
     char **member = meg_new((size_t)g->n * sizeof *member);
@@ -299,12 +329,14 @@ static int check_blend(const struct meg_dataset *ds, struct meg_err *e)
     for (int64_t i = 0; i < ds->blend.n; i++) {
         int k = ds->blend.dataset[i];
         if (k < 0 || k >= ds->nmember || ds->blend.sample[i] < 0)
-            return meg_fail(e, MEG_EFORMAT, "the cached index of the blend does not fit it; remove the "
+            return meg_fail(e, MEG_EFORMAT,
+                            "the cached index of the blend does not fit it; remove the "
                             "cache folder");
         if (ds->blend.sample[i] >= ds->member[k]->len)
-            return meg_fail(e, MEG_EFAIL, "%s: the blend needs more than its %" PRId64 " samples; try "
-                            "--renormalize-blend-weights", meg_source_name(ds->member[k]->src),
-                            ds->member[k]->len);
+            return meg_fail(e, MEG_EFAIL,
+                            "%s: the blend needs more than its %" PRId64 " samples; try "
+                            "--renormalize-blend-weights",
+                            meg_source_name(ds->member[k]->src), ds->member[k]->len);
     }
     return 0;
 }
@@ -328,7 +360,8 @@ static int build_blend(const struct meg_gpt_data *d, struct meg_dataset *ds, con
             w[i] = (double)count[i] / (double)size;
     meg_blend_normalise(w, g->n);
     ds->len = size;
-    build_blend_index(d, ds, g, w, is_exhaustive ? count : NULL, is_exhaustive ? MEG_ONE_EPOCH : size, which);
+    build_blend_index(d, ds, g, w, is_exhaustive ? count : NULL,
+                      is_exhaustive ? MEG_ONE_EPOCH : size, which);
     free(w);
     free(count);
     return check_blend(ds, e);

@@ -8,8 +8,8 @@
 #include "base/mem.h"
 #include "base/mt19937.h"
 
-int meg_gpt_index_plan(struct meg_gpt_index_plan *p, int64_t elements, int64_t tokens_per_epoch, int64_t wanted,
-                 const struct meg_gpt_cut *cut, struct meg_err *e)
+int meg_gpt_index_plan(struct meg_gpt_index_plan *p, int64_t elements, int64_t tokens_per_epoch,
+                       int64_t wanted, const struct meg_gpt_cut *cut, struct meg_err *e)
 {
     const int64_t tpe = tokens_per_epoch, t = cut->seq_length, x = cut->extra;
     int64_t need, have;
@@ -18,8 +18,10 @@ int meg_gpt_index_plan(struct meg_gpt_index_plan *p, int64_t elements, int64_t t
     *p = (struct meg_gpt_index_plan){ .elements = elements, .tokens_per_epoch = tpe, .epochs = 1 };
     if (wanted != MEG_ONE_EPOCH) {
         if (wanted > (INT64_MAX / 2 - tpe) / t)
-            return meg_fail(e, MEG_EFORMAT, "%" PRId64 " samples of %" PRId64 " tokens are more than can "
-                            "be counted", wanted, t);
+            return meg_fail(e, MEG_EFORMAT,
+                            "%" PRId64 " samples of %" PRId64 " tokens are more than can "
+                            "be counted",
+                            wanted, t);
         need = wanted * t + x;
         p->epochs = need <= tpe ? 1 : (need + tpe - 1) / tpe;
     }
@@ -42,7 +44,8 @@ void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_pla
     x->is_shuffle_wide = x->nsample >= (int64_t)UINT32_MAX - 1;
 }
 
-static int32_t *order_elements(const struct meg_gpt_index_plan *p, int64_t begin, struct meg_mt19937 *rng)
+static int32_t *order_elements(const struct meg_gpt_index_plan *p, int64_t begin,
+                               struct meg_mt19937 *rng)
 {
     const int64_t n = p->elements * p->epochs, last = p->is_last_separate ? p->elements : 0;
     int32_t *doc = meg_realloc_array(NULL, (size_t)n, sizeof *doc);
@@ -72,7 +75,7 @@ static void step(struct walk *w, int64_t seq_length)
             w->offset += rest - w->extra;
             return;
         }
-        if (w->k == w->ndoc - 1) {      /* only a kept partial sample ends here */
+        if (w->k == w->ndoc - 1) { /* only a kept partial sample ends here */
             w->offset += left - w->extra;
             return;
         }
@@ -127,8 +130,8 @@ static void *order_samples(const struct meg_gpt_index *x, const struct meg_gpt_i
 }
 
 void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_plan *p,
-                         const struct meg_source *src, int64_t begin,
-                         const struct meg_gpt_cut *cut, uint32_t seed)
+                         const struct meg_source *src, int64_t begin, const struct meg_gpt_cut *cut,
+                         uint32_t seed)
 {
     struct meg_mt19937 rng;
 

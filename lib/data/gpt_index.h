@@ -13,45 +13,46 @@
 #include "base/err.h"
 #include "data/source.h"
 
-enum { MEG_ONE_EPOCH = -1 };            /* as a number of wanted samples: as many as one epoch has */
+enum { MEG_ONE_EPOCH = -1 }; /* as a number of wanted samples: as many as one epoch has */
 
 /* How samples are cut. */
 struct meg_gpt_cut {
     int64_t seq_length;
-    int extra;                          /* 1: a sample also reads the next token, its last label */
-    bool keep_partial;                  /* the last sample may be short, and is padded */
+    int extra;         /* 1: a sample also reads the next token, its last label */
+    bool keep_partial; /* the last sample may be short, and is padded */
 };
 
 /* What the arrays will hold: plain arithmetic, nothing allocated. */
 struct meg_gpt_index_plan {
-    int64_t elements;                   /* of one epoch */
+    int64_t elements; /* of one epoch */
     int64_t tokens_per_epoch, epochs;
-    int64_t samples;                    /* what the tokens of all epochs give: often more than wanted */
-    int64_t before_last;                /* samples that end before the last epoch, where it is separate */
-    bool is_last_separate;              /* under 80% of it is wanted: it is shuffled on its own, after */
+    int64_t samples;       /* what the tokens of all epochs give: often more than wanted */
+    int64_t before_last;   /* samples that end before the last epoch, where it is separate */
+    bool is_last_separate; /* under 80% of it is wanted: it is shuffled on its own, after */
 };
 
 /*
  * meg_gpt_index_plan - epochs and samples for wanted samples (or MEG_ONE_EPOCH)
  * tokens_per_epoch > 0.  MEG_EFORMAT when the numbers pass 2^62.
  */
-int meg_gpt_index_plan(struct meg_gpt_index_plan *p, int64_t elements, int64_t tokens_per_epoch, int64_t wanted,
-                 const struct meg_gpt_cut *cut, struct meg_err *e);
+int meg_gpt_index_plan(struct meg_gpt_index_plan *p, int64_t elements, int64_t tokens_per_epoch,
+                       int64_t wanted, const struct meg_gpt_cut *cut, struct meg_err *e);
 
 /* The arrays, each in the narrowest type that Megatron's files give it. */
 struct meg_gpt_index {
     int64_t ndocument, nsample;
-    bool is_sample_wide, is_shuffle_wide;       /* int64 instead of int32, uint32 */
-    const int32_t *document;                    /* [ndocument] element numbers of the source */
-    const void *sample;                         /* [nsample + 1, 2] position in document, token in it */
-    const void *shuffle;                        /* [nsample] */
-    void *owned[3];                             /* what meg_gpt_index_free frees; NULL when mapped */
+    bool is_sample_wide, is_shuffle_wide; /* int64 instead of int32, uint32 */
+    const int32_t *document;              /* [ndocument] element numbers of the source */
+    const void *sample;                   /* [nsample + 1, 2] position in document, token in it */
+    const void *shuffle;                  /* [nsample] */
+    void *owned[3];                       /* what meg_gpt_index_free frees; NULL when mapped */
 };
 
 /* The sample that is number i of the shuffled order, and where a sample begins. */
 static inline int64_t meg_gpt_index_shuffled(const struct meg_gpt_index *x, int64_t i)
 {
-    return x->is_shuffle_wide ? ((const int64_t *)x->shuffle)[i] : ((const uint32_t *)x->shuffle)[i];
+    return x->is_shuffle_wide ? ((const int64_t *)x->shuffle)[i]
+                              : ((const uint32_t *)x->shuffle)[i];
 }
 static inline void meg_gpt_index_start(const struct meg_gpt_index *x, int64_t sample, int64_t *k,
                                        int64_t *offset)
@@ -71,8 +72,8 @@ void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_pla
  * x is meg_gpt_index_free'd by the caller.  Cannot fail.
  */
 void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_plan *p,
-                         const struct meg_source *src, int64_t begin,
-                         const struct meg_gpt_cut *cut, uint32_t seed);
+                         const struct meg_source *src, int64_t begin, const struct meg_gpt_cut *cut,
+                         uint32_t seed);
 void meg_gpt_index_free(struct meg_gpt_index *x);
 
 #endif

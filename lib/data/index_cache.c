@@ -25,7 +25,8 @@ static void npy_header(struct meg_str *h, const struct meg_npy *a)
     struct meg_str dict = { 0 };
     uint16_t len;
 
-    meg_str_printf(&dict, "{'descr': '%s', 'fortran_order': False, 'shape': (%" PRId64 ",", a->type, a->rows);
+    meg_str_printf(&dict, "{'descr': '%s', 'fortran_order': False, 'shape': (%" PRId64 ",", a->type,
+                   a->rows);
     if (a->columns)
         meg_str_printf(&dict, " %d", a->columns);
     meg_str_printf(&dict, "), }");
@@ -51,8 +52,8 @@ static bool is_older(const struct stat *a, const struct stat *b)
 }
 
 /* Map path if it holds head and then nbytes more, and is no older than idx; else say why not. */
-static bool map_file(struct meg_map *m, const char *path, const struct stat *idx, const struct meg_str *head,
-                     size_t nbytes)
+static bool map_file(struct meg_map *m, const char *path, const struct stat *idx,
+                     const struct meg_str *head, size_t nbytes)
 {
     struct stat st;
 
@@ -61,7 +62,8 @@ static bool map_file(struct meg_map *m, const char *path, const struct stat *idx
     if (idx && is_older(&st, idx))
         meg_note("%s: older than its dataset; building the index again", path);
     else if (m->n != head->n + nbytes)
-        meg_note("%s: %zu bytes, should be %zu; building the index again", path, m->n, head->n + nbytes);
+        meg_note("%s: %zu bytes, should be %zu; building the index again", path, m->n,
+                 head->n + nbytes);
     else if (memcmp(m->p, head->s, head->n) != 0)
         meg_note("%s: not the array expected; building the index again", path);
     else
@@ -117,10 +119,8 @@ static int write_file(const char *path, const void *head, size_t nhead, const vo
     struct meg_file f = { 0 };
     int r;
 
-    if ((r = meg_file_create(&f, path, e)) < 0 ||
-        (r = meg_file_write(&f, head, nhead, e)) < 0 ||
-        (r = meg_file_write(&f, data, n, e)) < 0 ||
-        (r = meg_file_commit(&f, e)) < 0)
+    if ((r = meg_file_create(&f, path, e)) < 0 || (r = meg_file_write(&f, head, nhead, e)) < 0 ||
+        (r = meg_file_write(&f, data, n, e)) < 0 || (r = meg_file_commit(&f, e)) < 0)
         meg_file_abandon(&f);
     return r;
 }

@@ -15,17 +15,17 @@
 
 struct meg_cache_entry {
     const char *dir;
-    const char *class_name;             /* "GPTDataset" */
-    const char *split;                  /* "train" */
-    const char *description;            /* Python's json.dumps(..., indent=4) */
+    const char *class_name;  /* "GPTDataset" */
+    const char *split;       /* "train" */
+    const char *description; /* Python's json.dumps(..., indent=4) */
 };
 
 struct meg_npy {
-    const char *name;                   /* "document_index" */
-    const char *type;                   /* numpy's name of the type: "<i4" */
-    size_t item;                        /* its bytes */
+    const char *name; /* "document_index" */
+    const char *type; /* numpy's name of the type: "<i4" */
+    size_t item;      /* its bytes */
     int64_t rows;
-    int columns;                        /* 0: an array with one axis */
+    int columns; /* 0: an array with one axis */
     const void *data;
 };
 

@@ -14,19 +14,30 @@ struct meg_indexed {
     char *prefix;
     struct meg_map idx, bin;
     enum meg_idx_dtype dtype;
-    size_t size;                        /* bytes of a token */
-    int64_t nseq, ndoc, ntok;           /* ndoc: documents, one fewer than document index entries */
-    const unsigned char *lengths, *offsets, *docs, *modes;  /* into idx; modes may be NULL */
+    size_t size;              /* bytes of a token */
+    int64_t nseq, ndoc, ntok; /* ndoc: documents, one fewer than document index entries */
+    const unsigned char *lengths, *offsets, *docs, *modes; /* into idx; modes may be NULL */
 };
 
-static const struct { const char *name; size_t size; } types[] = {
-    [MEG_IDX_U8] = { "uint8", 1 }, [MEG_IDX_I8] = { "int8", 1 }, [MEG_IDX_I16] = { "int16", 2 },
-    [MEG_IDX_I32] = { "int32", 4 }, [MEG_IDX_I64] = { "int64", 8 }, [MEG_IDX_F64] = { "float64", 8 },
+static const struct {
+    const char *name;
+    size_t size;
+} types[] = {
+    [MEG_IDX_U8] = { "uint8", 1 },    [MEG_IDX_I8] = { "int8", 1 },
+    [MEG_IDX_I16] = { "int16", 2 },   [MEG_IDX_I32] = { "int32", 4 },
+    [MEG_IDX_I64] = { "int64", 8 },   [MEG_IDX_F64] = { "float64", 8 },
     [MEG_IDX_F32] = { "float32", 4 }, [MEG_IDX_U16] = { "uint16", 2 },
 };
 
-const char *meg_idx_dtype_name(enum meg_idx_dtype t) { return types[t].name; }
-size_t meg_idx_dtype_size(enum meg_idx_dtype t) { return types[t].size; }
+const char *meg_idx_dtype_name(enum meg_idx_dtype t)
+{
+    return types[t].name;
+}
+
+size_t meg_idx_dtype_size(enum meg_idx_dtype t)
+{
+    return types[t].size;
+}
 
 enum meg_idx_dtype meg_idx_dtype_for_vocab(int64_t vocab_size)
 {
@@ -61,31 +72,44 @@ static int read_header(struct meg_indexed *d, struct meg_err *e)
     uint64_t nseq, nent, room, want;
 
     if (d->idx.n >= 6 && memcmp(h, "TNTIDX", 6) == 0)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: the legacy index of Megatron-DeepSpeed (TNTIDX, made by "
-                        "--dataset-impl lazy or cached), which is not read; preprocess the text again", p);
+        return meg_fail(
+            e, MEG_EFORMAT,
+            "%s.idx: the legacy index of Megatron-DeepSpeed (TNTIDX, made by "
+            "--dataset-impl lazy or cached), which is not read; preprocess the text again",
+            p);
     if (d->idx.n < MEG_IDX_HEADER)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: %zu bytes, the header alone has %d: truncated, "
-                        "or no token index", p, d->idx.n, MEG_IDX_HEADER);
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s.idx: %zu bytes, the header alone has %d: truncated, "
+                        "or no token index",
+                        p, d->idx.n, MEG_IDX_HEADER);
     if (memcmp(h, MEG_IDX_MAGIC, 9) != 0)
         return meg_fail(e, MEG_EFORMAT, "%s.idx: does not begin with MMIDIDX: no token index", p);
     if (load_u64(h + 9) != 1)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: version %" PRIu64 ", expected 1", p, load_u64(h + 9));
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: version %" PRIu64 ", expected 1", p,
+                        load_u64(h + 9));
     if (h[17] < MEG_IDX_U8 || h[17] > MEG_IDX_U16)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: token type %d at byte 17, expected 1 to 8", p, h[17]);
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: token type %d at byte 17, expected 1 to 8", p,
+                        h[17]);
     nseq = load_u64(h + 18);
     nent = load_u64(h + 26);
     room = d->idx.n - MEG_IDX_HEADER;
     if (nent < 1)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: 0 document index entries at byte 26, expected "
-                        "at least 1", p);
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s.idx: 0 document index entries at byte 26, expected "
+                        "at least 1",
+                        p);
     if (nseq > room / 12 || nent > room / 8 || 12 * nseq + 8 * nent > room)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: %zu bytes, should be %.0f for %" PRIu64 " sequences and %"
-                        PRIu64 " document index entries: truncated", p, d->idx.n,
-                        MEG_IDX_HEADER + 12 * (double)nseq + 8 * (double)nent, nseq, nent);
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s.idx: %zu bytes, should be %.0f for %" PRIu64 " sequences and %" PRIu64
+                        " document index entries: truncated",
+                        p, d->idx.n, MEG_IDX_HEADER + 12 * (double)nseq + 8 * (double)nent, nseq,
+                        nent);
     want = MEG_IDX_HEADER + 12 * nseq + 8 * nent;
     if (d->idx.n != want && d->idx.n != want + nseq)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: %zu bytes, should be %" PRIu64 " for %" PRIu64
-                        " sequences and %" PRIu64 " document index entries (%" PRIu64 " with modes)",
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s.idx: %zu bytes, should be %" PRIu64 " for %" PRIu64
+                        " sequences and %" PRIu64 " document index entries (%" PRIu64
+                        " with modes)",
                         p, d->idx.n, want, nseq, nent, want + nseq);
     d->dtype = h[17];
     d->size = types[d->dtype].size;
@@ -106,30 +130,38 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
     for (i = 0; i < d->nseq; i++) {
         int32_t n = load_i32(d->lengths, i);
         if (n < 0)
-            return meg_fail(e, MEG_EFORMAT, "%s.idx: sequence %" PRId64 " has length %" PRId32, p, i, n);
+            return meg_fail(e, MEG_EFORMAT, "%s.idx: sequence %" PRId64 " has length %" PRId32, p,
+                            i, n);
         if (load_i64(d->offsets, i) != off)
-            return meg_fail(e, MEG_EFORMAT, "%s.idx: sequence %" PRId64 " starts at byte %" PRId64
-                            " of .bin, by the lengths before it at %" PRId64, p, i,
-                            load_i64(d->offsets, i), off);
+            return meg_fail(e, MEG_EFORMAT,
+                            "%s.idx: sequence %" PRId64 " starts at byte %" PRId64
+                            " of .bin, by the lengths before it at %" PRId64,
+                            p, i, load_i64(d->offsets, i), off);
         off += n * (int64_t)d->size;
     }
     d->ntok = off / (int64_t)d->size;
     for (i = 0; i <= d->ndoc; i++) {
         int64_t s = load_i64(d->docs, i);
         if (i == 0 ? s != 0 : s < prev)
-            return meg_fail(e, MEG_EFORMAT, "%s.idx: document %" PRId64 " starts at sequence %" PRId64
-                            ", expected %s %" PRId64, p, i, s, i ? "at least" : "sequence", prev);
+            return meg_fail(e, MEG_EFORMAT,
+                            "%s.idx: document %" PRId64 " starts at sequence %" PRId64
+                            ", expected %s %" PRId64,
+                            p, i, s, i ? "at least" : "sequence", prev);
         prev = s;
     }
     if (prev != d->nseq)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: the document index ends at sequence %" PRId64
-                        ", there are %" PRId64, p, prev, d->nseq);
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s.idx: the document index ends at sequence %" PRId64
+                        ", there are %" PRId64,
+                        p, prev, d->nseq);
     if (d->bin.n < (uint64_t)off)
-        return meg_fail(e, MEG_EFORMAT, "%s.bin: %zu bytes, should be %" PRId64 " for the %" PRId64 " %s "
-                        "tokens of %s.idx: truncated, or of another index", p, d->bin.n, off, d->ntok,
-                        types[d->dtype].name, p);
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s.bin: %zu bytes, should be %" PRId64 " for the %" PRId64 " %s "
+                        "tokens of %s.idx: truncated, or of another index",
+                        p, d->bin.n, off, d->ntok, types[d->dtype].name, p);
     if (d->bin.n > (uint64_t)off)
-        meg_warn("%s.bin: %zu bytes, its index uses %" PRId64 "; the rest is not read", p, d->bin.n, off);
+        meg_warn("%s.bin: %zu bytes, its index uses %" PRId64 "; the rest is not read", p, d->bin.n,
+                 off);
     return 0;
 }
 
@@ -150,8 +182,7 @@ int meg_indexed_open(struct meg_indexed **out, const char *prefix, struct meg_er
 
     d->prefix = meg_strdup(prefix);
     if ((r = map_pair(&d->idx, prefix, ".idx", e)) < 0 ||
-        (r = map_pair(&d->bin, prefix, ".bin", e)) < 0 ||
-        (r = read_header(d, e)) < 0 ||
+        (r = map_pair(&d->bin, prefix, ".bin", e)) < 0 || (r = read_header(d, e)) < 0 ||
         (r = check_arrays(d, e)) < 0)
         goto out;
     *out = d;
@@ -171,12 +202,35 @@ void meg_indexed_close(struct meg_indexed *d)
     free(d);
 }
 
-const char *meg_indexed_prefix(const struct meg_indexed *d) { return d->prefix; }
-enum meg_idx_dtype meg_indexed_dtype(const struct meg_indexed *d) { return d->dtype; }
-int64_t meg_indexed_sequences(const struct meg_indexed *d) { return d->nseq; }
-int64_t meg_indexed_documents(const struct meg_indexed *d) { return d->ndoc; }
-int64_t meg_indexed_tokens(const struct meg_indexed *d) { return d->ntok; }
-bool meg_indexed_has_modes(const struct meg_indexed *d) { return d->modes != NULL; }
+const char *meg_indexed_prefix(const struct meg_indexed *d)
+{
+    return d->prefix;
+}
+
+enum meg_idx_dtype meg_indexed_dtype(const struct meg_indexed *d)
+{
+    return d->dtype;
+}
+
+int64_t meg_indexed_sequences(const struct meg_indexed *d)
+{
+    return d->nseq;
+}
+
+int64_t meg_indexed_documents(const struct meg_indexed *d)
+{
+    return d->ndoc;
+}
+
+int64_t meg_indexed_tokens(const struct meg_indexed *d)
+{
+    return d->ntok;
+}
+
+bool meg_indexed_has_modes(const struct meg_indexed *d)
+{
+    return d->modes != NULL;
+}
 
 int32_t meg_indexed_length(const struct meg_indexed *d, int64_t seq)
 {
@@ -202,12 +256,12 @@ const unsigned char *meg_indexed_bytes(const struct meg_indexed *d, int64_t seq)
     return d->bin.p + load_i64(d->offsets, seq);
 }
 
-#define WIDEN(type)                                                 \
-    for (i = 0; i < n; i++) {                                       \
-        type id;                                                    \
-        memcpy(&id, p + i * (int64_t)sizeof id, sizeof id);         \
-        out[i] = id;                                                \
-    }                                                               \
+#define WIDEN(type)                                                                                \
+    for (i = 0; i < n; i++) {                                                                      \
+        type id;                                                                                   \
+        memcpy(&id, p + i * (int64_t)sizeof id, sizeof id);                                        \
+        out[i] = id;                                                                               \
+    }                                                                                              \
     return 0
 
 int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, int64_t n,
@@ -220,17 +274,25 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
                offset + n <= load_i32(d->lengths, seq));
     p = d->bin.p + load_i64(d->offsets, seq) + offset * (int64_t)d->size;
     switch (d->dtype) {
-    case MEG_IDX_U8: WIDEN(uint8_t);
-    case MEG_IDX_I8: WIDEN(int8_t);
-    case MEG_IDX_I16: WIDEN(int16_t);
-    case MEG_IDX_U16: WIDEN(uint16_t);
-    case MEG_IDX_I32: memcpy(out, p, (size_t)n * 4); return 0;
+    case MEG_IDX_U8:
+        WIDEN(uint8_t);
+    case MEG_IDX_I8:
+        WIDEN(int8_t);
+    case MEG_IDX_I16:
+        WIDEN(int16_t);
+    case MEG_IDX_U16:
+        WIDEN(uint16_t);
+    case MEG_IDX_I32:
+        memcpy(out, p, (size_t)n * 4);
+        return 0;
     case MEG_IDX_I64:
         for (i = 0; i < n; i++) {
             v = load_i64(p, i);
             if (v != (int32_t)v)
-                return meg_fail(e, MEG_EFORMAT, "%s.bin: token %" PRId64 " of sequence %" PRId64 " is %"
-                                PRId64 ", which is no token id", d->prefix, offset + i, seq, v);
+                return meg_fail(e, MEG_EFORMAT,
+                                "%s.bin: token %" PRId64 " of sequence %" PRId64 " is %" PRId64
+                                ", which is no token id",
+                                d->prefix, offset + i, seq, v);
             out[i] = (int32_t)v;
         }
         return 0;

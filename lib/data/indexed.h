@@ -11,12 +11,18 @@
 
 /* Type of a token in .bin; the values are the codes stored in .idx. */
 enum meg_idx_dtype {
-    MEG_IDX_U8 = 1, MEG_IDX_I8, MEG_IDX_I16, MEG_IDX_I32, MEG_IDX_I64,
-    MEG_IDX_F64, MEG_IDX_F32, MEG_IDX_U16
+    MEG_IDX_U8 = 1,
+    MEG_IDX_I8,
+    MEG_IDX_I16,
+    MEG_IDX_I32,
+    MEG_IDX_I64,
+    MEG_IDX_F64,
+    MEG_IDX_F32,
+    MEG_IDX_U16
 };
 
-const char *meg_idx_dtype_name(enum meg_idx_dtype t);   /* "uint16" */
-size_t meg_idx_dtype_size(enum meg_idx_dtype t);        /* bytes of one token */
+const char *meg_idx_dtype_name(enum meg_idx_dtype t); /* "uint16" */
+size_t meg_idx_dtype_size(enum meg_idx_dtype t);      /* bytes of one token */
 
 /* Megatron's width of a vocabulary of that many ids: uint16 below 65500, else int32. */
 enum meg_idx_dtype meg_idx_dtype_for_vocab(int64_t vocab_size);
@@ -31,14 +37,14 @@ enum meg_idx_dtype meg_idx_dtype_for_vocab(int64_t vocab_size);
  */
 struct meg_indexed;
 int meg_indexed_open(struct meg_indexed **out, const char *prefix, struct meg_err *e);
-void meg_indexed_close(struct meg_indexed *d);          /* accepts NULL */
+void meg_indexed_close(struct meg_indexed *d); /* accepts NULL */
 
 const char *meg_indexed_prefix(const struct meg_indexed *d);
 enum meg_idx_dtype meg_indexed_dtype(const struct meg_indexed *d);
 int64_t meg_indexed_sequences(const struct meg_indexed *d);
 int64_t meg_indexed_documents(const struct meg_indexed *d);
 int64_t meg_indexed_tokens(const struct meg_indexed *d);
-int32_t meg_indexed_length(const struct meg_indexed *d, int64_t seq);       /* in tokens */
+int32_t meg_indexed_length(const struct meg_indexed *d, int64_t seq); /* in tokens */
 /* The sequence at which document doc starts, doc in [0, documents]; the last one is sequences. */
 int64_t meg_indexed_document(const struct meg_indexed *d, int64_t doc);
 /* One byte a sequence (0 text, 1 image) of a multimodal dataset; false when it has none. */

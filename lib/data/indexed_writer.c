@@ -18,9 +18,9 @@ struct meg_indexed_writer {
     enum meg_idx_dtype dtype;
     struct meg_file bin;
     int32_t *lengths;
-    int8_t *modes;                      /* NULL, or one a sequence */
+    int8_t *modes; /* NULL, or one a sequence */
     int64_t nseq, lengths_cap, modes_cap;
-    int64_t *docs;                      /* document index entries: docs[0] = 0 */
+    int64_t *docs; /* document index entries: docs[0] = 0 */
     int64_t nent, docs_cap;
 };
 
@@ -60,8 +60,10 @@ out:
     return r;
 }
 
-static const struct { int64_t lo, hi; } range[] = {
-    [MEG_IDX_U8] = { 0, UINT8_MAX }, [MEG_IDX_I8] = { INT8_MIN, INT8_MAX },
+static const struct {
+    int64_t lo, hi;
+} range[] = {
+    [MEG_IDX_U8] = { 0, UINT8_MAX },          [MEG_IDX_I8] = { INT8_MIN, INT8_MAX },
     [MEG_IDX_I16] = { INT16_MIN, INT16_MAX }, [MEG_IDX_U16] = { 0, UINT16_MAX },
     [MEG_IDX_I32] = { INT32_MIN, INT32_MAX }, [MEG_IDX_I64] = { INT64_MIN, INT64_MAX },
 };
@@ -71,15 +73,17 @@ static int check_ids(const struct meg_indexed_writer *w, const int32_t *ids, int
 {
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < range[w->dtype].lo || ids[i] > range[w->dtype].hi)
-            return meg_fail(e, MEG_EFORMAT, "%s.bin: token id %" PRId32 " does not fit %s; the vocabulary "
-                            "is larger than was said", w->prefix, ids[i], meg_idx_dtype_name(w->dtype));
+            return meg_fail(e, MEG_EFORMAT,
+                            "%s.bin: token id %" PRId32 " does not fit %s; the vocabulary "
+                            "is larger than was said",
+                            w->prefix, ids[i], meg_idx_dtype_name(w->dtype));
     return 0;
 }
 
 /* Little-endian machines only, as all of libmeg: the low bytes of an id come first. */
 static void narrow(unsigned char *to, const int32_t *ids, int64_t n, size_t size)
 {
-    if (size == 2)                      /* what nearly every vocabulary asks for */
+    if (size == 2) /* what nearly every vocabulary asks for */
         for (int64_t i = 0; i < n; i++) {
             uint16_t v = (uint16_t)ids[i];
             memcpy(to + 2 * i, &v, 2);
@@ -116,10 +120,10 @@ int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t
 
     MEG_ASSERT(w->dtype != MEG_IDX_F32 && w->dtype != MEG_IDX_F64 && !w->modes);
     if (n > INT32_MAX)
-        return meg_fail(e, MEG_EFORMAT, "%s.bin: a sequence of %" PRId64 " tokens, the format holds %d",
-                        w->prefix, n, INT32_MAX);
-    if ((r = check_ids(w, ids, n, e)) < 0 ||
-        (r = put_ids(w, ids, n, e)) < 0)
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s.bin: a sequence of %" PRId64 " tokens, the format holds %d", w->prefix,
+                        n, INT32_MAX);
+    if ((r = check_ids(w, ids, n, e)) < 0 || (r = put_ids(w, ids, n, e)) < 0)
         return r;
     w->lengths = grown(w->lengths, w->nseq + 1, &w->lengths_cap, sizeof *w->lengths);
     w->lengths[w->nseq++] = (int32_t)n;
@@ -140,15 +144,18 @@ int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_in
 
     MEG_ASSERT(w->docs[w->nent - 1] == w->nseq);
     if (meg_indexed_dtype(d) != w->dtype)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: tokens are %s, those before it %s; "
-                        "preprocess both with one vocabulary", meg_indexed_prefix(d),
-                        meg_idx_dtype_name(meg_indexed_dtype(d)), meg_idx_dtype_name(w->dtype));
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s.idx: tokens are %s, those before it %s; "
+                        "preprocess both with one vocabulary",
+                        meg_indexed_prefix(d), meg_idx_dtype_name(meg_indexed_dtype(d)),
+                        meg_idx_dtype_name(w->dtype));
     if (first > 0 && n > 0 && meg_indexed_has_modes(d) != (w->modes != NULL))
         return meg_fail(e, MEG_EFORMAT, "%s.idx: %s, those before it %s", meg_indexed_prefix(d),
                         meg_indexed_has_modes(d) ? "has modes" : "has no modes",
                         w->modes ? "have them" : "have none");
-    if (n > 0 && (r = meg_file_write(&w->bin, meg_indexed_bytes(d, 0), (size_t)meg_indexed_tokens(d) *
-                                     meg_idx_dtype_size(w->dtype), e)) < 0)
+    if (n > 0 &&
+        (r = meg_file_write(&w->bin, meg_indexed_bytes(d, 0),
+                            (size_t)meg_indexed_tokens(d) * meg_idx_dtype_size(w->dtype), e)) < 0)
         return r;
     w->lengths = grown(w->lengths, first + n, &w->lengths_cap, sizeof *w->lengths);
     for (i = 0; i < n; i++)
@@ -202,14 +209,13 @@ int meg_indexed_commit(struct meg_indexed_writer **wp, struct meg_err *e)
 {
     struct meg_indexed_writer *w = *wp;
     struct meg_file idx = { 0 };
-    char *path = named(w->prefix, ".idx"), *bin = named(w->prefix, ".bin"), *aside = named(w->prefix, ".idx.tmp.old");
+    char *path = named(w->prefix, ".idx"), *bin = named(w->prefix, ".bin"),
+         *aside = named(w->prefix, ".idx.tmp.old");
     const ino_t older = inode(bin);
     int r;
 
-    if ((r = meg_file_create(&idx, path, e)) < 0 ||
-        (r = write_index(w, &idx, e)) < 0 ||
-        (r = meg_file_sync(&idx, e)) < 0 ||
-        (r = meg_file_sync(&w->bin, e)) < 0)
+    if ((r = meg_file_create(&idx, path, e)) < 0 || (r = write_index(w, &idx, e)) < 0 ||
+        (r = meg_file_sync(&idx, e)) < 0 || (r = meg_file_sync(&w->bin, e)) < 0)
         goto out;
     if (rename(path, aside) < 0 && errno != ENOENT) {
         r = meg_fail_errno(e, "%s: renaming", path);

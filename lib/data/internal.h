@@ -12,14 +12,14 @@
 #include "data/gpt_index.h"
 
 /* .idx: 9 bytes of magic, u64 version, u8 type, u64 sequences, u64 document index entries */
-#define MEG_IDX_MAGIC "MMIDIDX\0"       /* the ninth byte is the literal's own zero */
+#define MEG_IDX_MAGIC "MMIDIDX\0" /* the ninth byte is the literal's own zero */
 #define MEG_IDX_HEADER 34
 
 /* How the samples of a dataset are cut and marked. */
 struct meg_sample_conf {
     struct meg_gpt_cut cut;
-    int32_t eod, pad;                   /* -1: there is none */
-    int64_t vocab_size;                 /* 0: ids are not checked */
+    int32_t eod, pad;   /* -1: there is none */
+    int64_t vocab_size; /* 0: ids are not checked */
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
 };
 
@@ -30,10 +30,10 @@ struct meg_dataset {
     const struct meg_source *src;
     struct meg_gpt_index index;
     int nmember;
-    struct meg_dataset **member;        /* owned */
+    struct meg_dataset **member; /* owned */
     struct meg_blend_index blend;
-    struct meg_map map[3];              /* the cache files that index or blend lies in, if any */
+    struct meg_map map[3]; /* the cache files that index or blend lies in, if any */
 };
-void meg_dataset_close(struct meg_dataset *ds);         /* accepts NULL */
+void meg_dataset_close(struct meg_dataset *ds); /* accepts NULL */
 
 #endif

@@ -22,14 +22,14 @@ struct meg_loader {
     const struct meg_dataset *ds;
     struct meg_sampler *sampler;
     int64_t s, b;
-    int64_t *index;                     /* [b] */
-    struct meg_sample row;              /* one sample, before it is spread over a slot */
+    int64_t *index;        /* [b] */
+    struct meg_sample row; /* one sample, before it is spread over a slot */
     struct slot *slot;
     int nslot, read_ahead;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t news;
-    int64_t filled, taken;              /* micro-batches so far; slot of number n is n % nslot */
+    int64_t filled, taken; /* micro-batches so far; slot of number n is n % nslot */
     bool is_closing;
 };
 
@@ -38,8 +38,10 @@ static void fill(struct meg_loader *l, struct slot *o)
     const int64_t s = l->s, b = l->b;
 
     if (!meg_sampler_next(l->sampler, l->index, o->sample_id)) {
-        o->status = meg_fail(&o->err, MEG_EFAIL, "all %" PRId64 " samples of the dataset are used up; it was "
-                             "built for a shorter run", meg_dataset_len(l->ds));
+        o->status = meg_fail(&o->err, MEG_EFAIL,
+                             "all %" PRId64 " samples of the dataset are used up; it was "
+                             "built for a shorter run",
+                             meg_dataset_len(l->ds));
         return;
     }
     for (int64_t i = 0; i < b; i++) {
@@ -127,7 +129,7 @@ int meg_loader_open(struct meg_loader **out, const struct meg_dataset *ds,
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->news, NULL);
     if (read_ahead > 0 && pthread_create(&l->thread, NULL, fill_ahead, l) != 0)
-        l->read_ahead = 0;              /* no thread to be had: read when asked */
+        l->read_ahead = 0; /* no thread to be had: read when asked */
     *out = l;
     return 0;
 }
@@ -187,7 +189,8 @@ int meg_loader_next(struct meg_loader *l, struct meg_batch *b, struct meg_err *e
             *e = o->err;
         return o->status;
     }
-    *b = (struct meg_batch){ l->s, l->b, o->tokens, o->labels, o->loss_mask, o->position_ids, o->doc_start,
-                             o->sample_id };
+    *b = (struct meg_batch){ l->s,         l->b,         o->tokens,
+                             o->labels,    o->loss_mask, o->position_ids,
+                             o->doc_start, o->sample_id };
     return 0;
 }

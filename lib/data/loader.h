@@ -13,10 +13,10 @@
  */
 struct meg_batch {
     int64_t s, b;
-    const int32_t *tokens, *labels;             /* [s, b] */
-    const float *loss_mask;                     /* [s, b] */
-    const int32_t *position_ids, *doc_start;    /* [s, b] */
-    const int64_t *sample_id;   /* [b] number of the sample in the run, the same under every layout */
+    const int32_t *tokens, *labels;          /* [s, b] */
+    const float *loss_mask;                  /* [s, b] */
+    const int32_t *position_ids, *doc_start; /* [s, b] */
+    const int64_t *sample_id; /* [b] number of the sample in the run, the same under every layout */
 };
 
 /*
@@ -28,7 +28,7 @@ struct meg_batch {
 struct meg_loader;
 int meg_loader_open(struct meg_loader **out, const struct meg_dataset *ds,
                     const struct meg_sampler_conf *conf, int read_ahead, struct meg_err *e);
-void meg_loader_close(struct meg_loader *l);    /* accepts NULL */
+void meg_loader_close(struct meg_loader *l); /* accepts NULL */
 
 /*
  * meg_loader_next - the next micro-batch, good until the next call

@@ -8,7 +8,7 @@
 
 struct meg_sampler {
     struct meg_sampler_conf c;
-    int64_t step;               /* samples all ranks read at a time */
+    int64_t step; /* samples all ranks read at a time */
     int64_t consumed;
     /* cyclic only: the rest of this epoch is perm[at], perm[at + stride], ... plus first */
     int64_t *perm, nperm, at, stride, first;
@@ -43,13 +43,18 @@ int meg_sampler_open(struct meg_sampler **out, const struct meg_sampler_conf *c,
 
     if (c->kind != MEG_SAMPLER_SINGLE) {
         if (c->total < step)
-            return meg_fail(e, MEG_EUSAGE, "--dataloader-type cyclic: the dataset has %" PRId64 " samples, a "
-                            "step reads %" PRId64 " (micro batch %" PRId64 ", %" PRId64 " data-parallel ranks)",
+            return meg_fail(e, MEG_EUSAGE,
+                            "--dataloader-type cyclic: the dataset has %" PRId64 " samples, a "
+                            "step reads %" PRId64 " (micro batch %" PRId64 ", %" PRId64
+                            " data-parallel ranks)",
                             c->total, step, c->micro_batch, c->ranks);
         if (c->consumed % (c->total - c->total % step) % step)
-            return meg_fail(e, MEG_EUSAGE, "--dataloader-type cyclic: %" PRId64 " consumed samples end inside "
-                            "a step of %" PRId64 "; keep the micro batch and data-parallel sizes of the "
-                            "checkpoint", c->consumed, step);
+            return meg_fail(e, MEG_EUSAGE,
+                            "--dataloader-type cyclic: %" PRId64 " consumed samples end inside "
+                            "a step of %" PRId64
+                            "; keep the micro batch and data-parallel sizes of the "
+                            "checkpoint",
+                            c->consumed, step);
     }
     s = meg_new(sizeof *s);
     s->c = *c;

@@ -8,17 +8,17 @@
 #include "base/err.h"
 
 enum meg_sampler_kind {
-    MEG_SAMPLER_SINGLE,         /* once through, in order; ends */
-    MEG_SAMPLER_CYCLIC,         /* each epoch permuted, each rank inside its own share; never ends */
-    MEG_SAMPLER_CYCLIC_SHARED   /* each epoch permuted as a whole, ranks take turns (--no-data-sharding) */
+    MEG_SAMPLER_SINGLE,       /* once through, in order; ends */
+    MEG_SAMPLER_CYCLIC,       /* each epoch permuted, each rank inside its own share; never ends */
+    MEG_SAMPLER_CYCLIC_SHARED /* each epoch permuted as a whole, ranks take turns (--no-data-sharding) */
 };
 
 struct meg_sampler_conf {
     enum meg_sampler_kind kind;
-    int64_t total;              /* samples of the dataset */
-    int64_t consumed;           /* samples all ranks have read before, from the checkpoint */
-    int64_t micro_batch;        /* b */
-    int64_t rank, ranks;        /* of the data-parallel group */
+    int64_t total;       /* samples of the dataset */
+    int64_t consumed;    /* samples all ranks have read before, from the checkpoint */
+    int64_t micro_batch; /* b */
+    int64_t rank, ranks; /* of the data-parallel group */
 };
 
 /*
@@ -29,8 +29,9 @@ struct meg_sampler_conf {
  * randperm seeded with the epoch, known up to 214 million samples a rank.
  */
 struct meg_sampler;
-int meg_sampler_open(struct meg_sampler **out, const struct meg_sampler_conf *conf, struct meg_err *e);
-void meg_sampler_close(struct meg_sampler *s);  /* accepts NULL */
+int meg_sampler_open(struct meg_sampler **out, const struct meg_sampler_conf *conf,
+                     struct meg_err *e);
+void meg_sampler_close(struct meg_sampler *s); /* accepts NULL */
 
 /*
  * meg_sampler_next - the next micro-batch of this rank

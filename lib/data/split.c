@@ -30,7 +30,8 @@ int meg_split_parse(struct meg_split *s, const char *text, struct meg_err *e)
     for (int i = 0; i < MEG_SPLITS; i++)
         sum += v[i];
     if (!(sum > 0 && isfinite(sum)))
-        return meg_fail(e, MEG_EUSAGE, "--split: '%s' has no number above 0; for example 949,50,1", text);
+        return meg_fail(e, MEG_EUSAGE, "--split: '%s' has no number above 0; for example 949,50,1",
+                        text);
     for (int i = 0; i < MEG_SPLITS; i++) {
         s->begin[i] = at;
         s->end[i] = at += v[i] / sum;
@@ -46,7 +47,7 @@ void meg_split_range(const struct meg_split *s, int which, int64_t n, int64_t *b
         return;
     *begin = (int64_t)nearbyint(s->begin[which] * (double)n);
     *end = (int64_t)nearbyint(s->end[which] * (double)n);
-    if (*end > n)                       /* an end above 1 by an ulp, n above 2^52 */
+    if (*end > n) /* an end above 1 by an ulp, n above 2^52 */
         *end = n;
 }
 

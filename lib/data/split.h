@@ -8,10 +8,10 @@
 #include "base/err.h"
 
 enum { MEG_TRAIN, MEG_VALID, MEG_TEST, MEG_SPLITS };
-extern const char *const meg_split_names[MEG_SPLITS];   /* "train", "valid", "test" */
+extern const char *const meg_split_names[MEG_SPLITS]; /* "train", "valid", "test" */
 
 struct meg_split {
-    double begin[MEG_SPLITS], end[MEG_SPLITS];  /* fractions; end of the last may miss 1 by an ulp */
+    double begin[MEG_SPLITS], end[MEG_SPLITS]; /* fractions; end of the last may miss 1 by an ulp */
     bool is_present[MEG_SPLITS];
 };
 

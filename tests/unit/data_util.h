@@ -18,7 +18,7 @@
 
 #include "data/indexed.h"
 
-static char scratch[64];                /* a folder of this process; every test begins inside of it */
+static char scratch[64]; /* a folder of this process; every test begins inside of it */
 
 static inline int enter_scratch(void **state)
 {

@@ -9,8 +9,9 @@
 #include "data/internal.h"
 #include "data/loader.h"
 
-#define NULL_TOKENIZER "{\n    \"class\": \"_NullTokenizer\",\n    \"tokenizer_path\": [\n        null\n    ],\n" \
-                       "    \"vocab_size\": \"1000\"\n}"
+#define NULL_TOKENIZER                                                                             \
+    "{\n    \"class\": \"_NullTokenizer\",\n    \"tokenizer_path\": [\n        null\n    ],\n"     \
+    "    \"vocab_size\": \"1000\"\n}"
 
 enum { T = 8 };
 
@@ -30,7 +31,9 @@ static struct meg_list words(const char **v)
 
 static struct meg_data_need need_of(int64_t train, int64_t valid, int64_t test)
 {
-    const struct meg_data_need n = { T, 1234, { train, valid, test }, 1000, -1, 1001, NULL_TOKENIZER };
+    const struct meg_data_need n = {
+        T, 1234, { train, valid, test }, 1000, -1, 1001, NULL_TOKENIZER
+    };
     return n;
 }
 
@@ -52,7 +55,7 @@ static void read_row(const struct meg_dataset *ds, int64_t i, struct row *r)
 
 static void a_document_boundary_marks_a_sample(void **state)
 {
-    const int length[] = { 4, 20 };     /* 1 2 3 0 | 1 2 ... 19 0 */
+    const int length[] = { 4, 20 }; /* 1 2 3 0 | 1 2 ... 19 0 */
     const char *path[] = { "mark", NULL };
     struct meg_data_conf c = defaults();
     struct meg_data_need need = need_of(1, 0, 0);
@@ -88,12 +91,12 @@ static void a_document_boundary_marks_a_sample(void **state)
     meg_gpt_data_close(d);
 }
 
-#define FAILS(conf, need, code, message)                            \
-    do {                                                            \
-        struct meg_gpt_data *d_;                                    \
-        struct meg_err e_;                                          \
-        assert_int_equal(meg_gpt_data_open(&d_, conf, need, &e_), code); \
-        assert_string_equal(e_.msg, message);                       \
+#define FAILS(conf, need, code, message)                                                           \
+    do {                                                                                           \
+        struct meg_gpt_data *d_;                                                                   \
+        struct meg_err e_;                                                                         \
+        assert_int_equal(meg_gpt_data_open(&d_, conf, need, &e_), code);                           \
+        assert_string_equal(e_.msg, message);                                                      \
     } while (0)
 
 static void too_little_text_is_said_so(void **state)
@@ -108,12 +111,15 @@ static void too_little_text_is_said_so(void **state)
     make_dataset("ten", more, 10);
     c.data_path = words(small);
     c.split = "1";
-    FAILS(&c, &need, MEG_EFORMAT, "small: 8 tokens, one sample needs 9 (--seq-length 8 and the label of the last); "
+    FAILS(&c, &need, MEG_EFORMAT,
+          "small: 8 tokens, one sample needs 9 (--seq-length 8 and the label of the last); "
           "use more text or a shorter --seq-length");
     c.data_path = words(ten);
     c.split = "949,50,1";
-    FAILS(&c, &need, MEG_EUSAGE, "--split 949,50,1: nothing of ten is for test: it gets sequences 10 to 10 of 10, 0 of "
-          "100 tokens, and 9 are needed for one sample; give it a larger share, or ask for no samples of it");
+    FAILS(&c, &need, MEG_EUSAGE,
+          "--split 949,50,1: nothing of ten is for test: it gets sequences 10 to 10 of 10, 0 of "
+          "100 tokens, and 9 are needed for one sample; give it a larger share, or ask for no "
+          "samples of it");
 }
 
 /* A split of fewer tokens than a sample is read over and over, as Megatron does, and says so. */
@@ -164,33 +170,39 @@ static void an_id_outside_of_the_vocabulary_is_refused(void **state)
     for (int64_t i = 0; i < 4; i++)
         if (meg_dataset_sample(meg_gpt_data_split(d, MEG_TRAIN), i, &s, &e) == MEG_EFORMAT)
             bad++;
-    assert_int_equal(bad, 1);           /* the last of four: tokens 25 to 33 */
-    assert_non_null(strstr(e.msg, "the vocabulary has 30 ids; was it preprocessed with another tokenizer?"));
+    assert_int_equal(bad, 1); /* the last of four: tokens 25 to 33 */
+    assert_non_null(
+        strstr(e.msg, "the vocabulary has 30 ids; was it preprocessed with another tokenizer?"));
     meg_gpt_data_close(d);
 }
 
 static void options_that_contradict_are_refused(void **state)
 {
-    const char *path[] = { "ten", NULL }, *mixed[] = { "1", "ten", "x", "ten", NULL }, *zero[] = { "0", "ten", NULL };
+    const char *path[] = { "ten", NULL }, *mixed[] = { "1", "ten", "x", "ten", NULL },
+               *zero[] = { "0", "ten", NULL };
     struct meg_data_conf c = defaults();
     struct meg_data_need need = need_of(4, 0, 0);
 
     (void)state;
-    FAILS(&c, &need, MEG_EUSAGE, "no data: give --data-path PREFIX, or --mock-data for made-up tokens");
+    FAILS(&c, &need, MEG_EUSAGE,
+          "no data: give --data-path PREFIX, or --mock-data for made-up tokens");
     c.data_path = words(path);
     c.mock_data = true;
-    FAILS(&c, &need, MEG_EUSAGE, "give one of --data-path, --data-args-path, --train-data-path and its like, "
+    FAILS(&c, &need, MEG_EUSAGE,
+          "give one of --data-path, --data-args-path, --train-data-path and its like, "
           "--per-split-data-args-path and --mock-data, not several");
     c.mock_data = false;
     c.data_path = words(mixed);
-    FAILS(&c, &need, MEG_EUSAGE, "--data-path: 1 of the 2 words in the places of weights are numbers; give a weight "
+    FAILS(&c, &need, MEG_EUSAGE,
+          "--data-path: 1 of the 2 words in the places of weights are numbers; give a weight "
           "before every prefix, or before none");
     c.data_path = words(zero);
     FAILS(&c, &need, MEG_EUSAGE, "--data-path: weight 0 of ten is not above 0");
     c.data_path.n = 0;
     c.split_path[MEG_TRAIN] = words(path);
     c.split = "1,1";
-    FAILS(&c, &need, MEG_EUSAGE, "--split shares out --data-path; each split has data of its own here");
+    FAILS(&c, &need, MEG_EUSAGE,
+          "--split shares out --data-path; each split has data of its own here");
     c.split = NULL;
     need.seed = -1;
     FAILS(&c, &need, MEG_EUSAGE, "--seed: -1 is not in 0 to 4294967295");
@@ -216,18 +228,20 @@ static void files_may_hold_the_words(void **state)
     part = meg_gpt_data_parts(d, &n);
     assert_int_equal(n, 2);
     assert_string_equal(part[0].name, "wa");
-    assert_true(part[1].weight == 0.75 && part[1].wanted == 4 && part[1].tokens == 60 && part[1].epochs == 1 &&
-                part[1].samples == 7);
+    assert_true(part[1].weight == 0.75 && part[1].wanted == 4 && part[1].tokens == 60 &&
+                part[1].epochs == 1 && part[1].samples == 7);
     meg_gpt_data_close(d);
-    assert_int_equal(access("wa", F_OK), -1);   /* a plan writes nothing */
+    assert_int_equal(access("wa", F_OK), -1); /* a plan writes nothing */
 
     c = defaults();
-    spew_text("split.json", "{\"train\": [\"1\", \"wa\", \"1\", \"wb\"], \"valid\": \"wb\", \"test\": null}");
+    spew_text("split.json",
+              "{\"train\": [\"1\", \"wa\", \"1\", \"wb\"], \"valid\": \"wb\", \"test\": null}");
     c.per_split_data_args_path = "split.json";
     assert_int_equal(meg_gpt_data_plan(&d, &c, &need, &e), 0);
     part = meg_gpt_data_parts(d, &n);
     assert_int_equal(n, 3);
-    assert_true(part[2].split == MEG_VALID && part[2].wanted == 2 && part[2].begin == 0 && part[2].end == 2);
+    assert_true(part[2].split == MEG_VALID && part[2].wanted == 2 && part[2].begin == 0 &&
+                part[2].end == 2);
     meg_gpt_data_close(d);
     spew_text("split.json", "{\"train\": [\"wa\"]}");
     FAILS(&c, &need, MEG_EFORMAT, "split.json: \"valid\" is missing, or no list, string or null");
@@ -252,7 +266,8 @@ static void mock_data_needs_no_file(void **state)
 
 /* ---- the cache ---------------------------------------------------------------------------------- */
 
-static const struct meg_dataset *train_of(struct meg_gpt_data **d, const char *prefix, const char *cache)
+static const struct meg_dataset *train_of(struct meg_gpt_data **d, const char *prefix,
+                                          const char *cache)
 {
     const char *path[] = { prefix, NULL };
     struct meg_data_conf c = defaults();
@@ -283,7 +298,8 @@ static char *cache_file(const char *dir, const char *name)
 
 static void a_damaged_cache_is_built_again(void **state)
 {
-    static const char *const names[] = { "description", "document_index", "sample_index", "shuffle_index" };
+    static const char *const names[] = { "description", "document_index", "sample_index",
+                                         "shuffle_index" };
     const int length[] = { 11, 12, 13, 14, 15, 16 };
     struct row want, got;
     struct meg_gpt_data *d;
@@ -296,7 +312,7 @@ static void a_damaged_cache_is_built_again(void **state)
     read_row(ds, 5, &want);
     meg_gpt_data_close(d);
     ds = train_of(&d, "cached", "cc");
-    assert_non_null(ds->map[0].p);      /* a hit: mapped */
+    assert_non_null(ds->map[0].p); /* a hit: mapped */
     read_row(ds, 5, &got);
     assert_memory_equal(&want.tokens, &got.tokens, T * sizeof(int32_t));
     meg_gpt_data_close(d);
@@ -331,7 +347,7 @@ static void a_cache_of_older_data_is_built_again(void **state)
     train_of(&d, "older", "older.cache");
     meg_gpt_data_close(d);
     assert_int_equal(utimensat(AT_FDCWD, cache_file("older.cache", "sample_index"), past, 0), 0);
-    make_dataset("older", other, 2);    /* as many sequences and tokens: only its time tells */
+    make_dataset("older", other, 2); /* as many sequences and tokens: only its time tells */
     assert_null(train_of(&d, "older", "older.cache")->map[0].p);
     meg_gpt_data_close(d);
 }
@@ -409,7 +425,7 @@ static void several_processes_may_build_at_once(void **state)
     while (readdir(dir))
         files++;
     closedir(dir);
-    assert_int_equal(files, 6);         /* ".", ".." and four: no temporary file is left */
+    assert_int_equal(files, 6); /* ".", ".." and four: no temporary file is left */
 }
 
 /* ---- micro-batches -------------------------------------------------------------------------------- */
@@ -448,11 +464,12 @@ static void batches_are_sequence_first(void **state)
         }
         for (int again = 0; again < 2; again++) {
             assert_int_equal(meg_loader_next(l, &b, &e), MEG_EFAIL);
-            assert_string_equal(e.msg, "all 22 samples of the dataset are used up; it was built for a shorter run");
+            assert_string_equal(
+                e.msg, "all 22 samples of the dataset are used up; it was built for a shorter run");
         }
         meg_loader_close(l);
         assert_int_equal(meg_loader_open(&l, ds, &sc, ahead, &e), 0);
-        meg_loader_close(l);            /* with a thread at work */
+        meg_loader_close(l); /* with a thread at work */
     }
     meg_gpt_data_close(d);
 }
@@ -470,13 +487,17 @@ static void golden_samples(void **state)
     json_array_foreach(all, i, c) {
         const char *which = get_str(c, "which");
         const int64_t s = get_int(c, "sequence_length");
-        struct meg_dataset ds = { .how = {
-            .cut = { s, (int)get_int(c, "add_extra_token"),
-                     !get_int(c, "drop_last_partial_validation_sequence") && strcmp(which, "valid") == 0 },
-            .eod = (int32_t)get_int(c, "eod"), .pad = -1, .vocab_size = 1001,
-            .reset_position_ids = get_int(c, "reset_position_ids"),
-            .reset_attention_mask = get_int(c, "reset_attention_mask"),
-            .eod_mask_loss = get_int(c, "eod_mask_loss") } };
+        struct meg_dataset ds = {
+            .how = { .cut = { s, (int)get_int(c, "add_extra_token"),
+                              !get_int(c, "drop_last_partial_validation_sequence") &&
+                                  strcmp(which, "valid") == 0 },
+                     .eod = (int32_t)get_int(c, "eod"),
+                     .pad = -1,
+                     .vocab_size = 1001,
+                     .reset_position_ids = get_int(c, "reset_position_ids"),
+                     .reset_attention_mask = get_int(c, "reset_attention_mask"),
+                     .eod_mask_loss = get_int(c, "eod_mask_loss") }
+        };
         struct meg_source *src;
         struct meg_split split;
         struct meg_gpt_index_plan p;
@@ -486,19 +507,23 @@ static void golden_samples(void **state)
 
         assert_int_equal(meg_source_open(&src, "tiny_text_document", &e), 0);
         assert_int_equal(meg_split_parse(&split, get_str(c, "split"), &e), 0);
-        meg_split_range(&split, strcmp(which, "valid") == 0 ? MEG_VALID : MEG_TRAIN, meg_source_elements(src), &begin, &end);
-        assert_int_equal(meg_gpt_index_plan(&p, end - begin, meg_source_tokens(src, begin, end), get_int(c, "num_samples"),
-                                      &ds.how.cut, &e), 0);
+        meg_split_range(&split, strcmp(which, "valid") == 0 ? MEG_VALID : MEG_TRAIN,
+                        meg_source_elements(src), &begin, &end);
+        assert_int_equal(meg_gpt_index_plan(&p, end - begin, meg_source_tokens(src, begin, end),
+                                            get_int(c, "num_samples"), &ds.how.cut, &e),
+                         0);
         meg_gpt_index_build(&ds.index, &p, src, begin, &ds.how.cut, (uint32_t)get_int(c, "seed"));
         ds.src = src;
         ds.len = ds.index.nsample;
         read_row(&ds, get_int(c, "index"), &r);
         for (int64_t t = 0; t < s; t++) {
             const size_t k = (size_t)t;
-            const char *row = json_string_value(json_array_get(json_object_get(c, "masked_out_rows"), k));
+            const char *row =
+                json_string_value(json_array_get(json_object_get(c, "masked_out_rows"), k));
             assert_int_equal(r.tokens[t], int_at(json_object_get(c, "tokens"), k));
             assert_int_equal(r.labels[t], int_at(json_object_get(c, "labels"), k));
-            assert_true(r.loss_mask[t] == json_number_value(json_array_get(json_object_get(c, "loss_mask"), k)));
+            assert_true(r.loss_mask[t] ==
+                        json_number_value(json_array_get(json_object_get(c, "loss_mask"), k)));
             assert_int_equal(r.position_ids[t], int_at(json_object_get(c, "position_ids"), k));
             for (int64_t key = 0; key < s; key++)
                 assert_int_equal(row[key] == '1', key > t || key < r.doc_start[t]);
@@ -555,8 +580,10 @@ static struct meg_list list_of(const json_t *a)
 
 static void check_blend(const struct meg_dataset *ds, const json_t *c, const char *cache)
 {
-    json_t *first = json_object_get(c, "first_samples_tokens"), *lens = json_object_get(c, "mid_lengths");
-    json_t *dataset = json_object_get(c, "dataset_index"), *sample = json_object_get(c, "dataset_sample_index");
+    json_t *first = json_object_get(c, "first_samples_tokens"),
+           *lens = json_object_get(c, "mid_lengths");
+    json_t *dataset = json_object_get(c, "dataset_index"),
+           *sample = json_object_get(c, "dataset_sample_index");
     char path[1024], *text;
     size_t n;
 
@@ -593,7 +620,8 @@ static void golden_blends(void **state)
     copy_golden("second_text_document");
     copy_golden("third_text_document");
     json_array_foreach(all, i, c) {
-        json_t *per_split = json_object_get(c, "per_split_data_path"), *targets = json_object_get(c, "targets");
+        json_t *per_split = json_object_get(c, "per_split_data_path"),
+               *targets = json_object_get(c, "targets");
         struct meg_data_conf conf = defaults();
         struct meg_data_need need = need_of(0, 0, 0);
         int w = 0;
@@ -602,7 +630,9 @@ static void golden_blends(void **state)
             w++;
         need.seed = get_int(c, "seed");
         need.seq_length = get_int(c, "sequence_length");
-        need.wanted[w] = json_is_null(json_array_get(targets, (size_t)w)) ? MEG_ONE_EPOCH : int_at(targets, (size_t)w);
+        need.wanted[w] = json_is_null(json_array_get(targets, (size_t)w))
+            ? MEG_ONE_EPOCH
+            : int_at(targets, (size_t)w);
         if (per_split) {
             conf.split_path[w] = list_of(json_array_get(per_split, (size_t)w));
         } else {
@@ -611,7 +641,7 @@ static void golden_blends(void **state)
             conf.renormalize_blend_weights = get_int(c, "renormalize");
         }
         conf.data_cache_path = "blends";
-        for (int again = 0; again < 2; again++) {       /* built, then from the cache */
+        for (int again = 0; again < 2; again++) { /* built, then from the cache */
             struct meg_gpt_data *d;
             struct meg_err e;
             if (meg_gpt_data_open(&d, &conf, &need, &e) < 0)

@@ -17,7 +17,7 @@ static void single_deals_rows_to_ranks_in_order(void **state)
         assert_true(index[0] == 4 + 6 * step + 2 && index[1] == index[0] + 1);
         assert_true(number[0] == index[0] && number[1] == index[1]);
     }
-    assert_false(meg_sampler_next(s, index, number));   /* 1 of 17 is left, a step reads 6 */
+    assert_false(meg_sampler_next(s, index, number)); /* 1 of 17 is left, a step reads 6 */
     assert_false(meg_sampler_next(s, index, number));
     meg_sampler_close(s);
 }
@@ -61,13 +61,17 @@ static void what_cannot_be_dealt_is_refused(void **state)
 
     (void)state;
     assert_int_equal(meg_sampler_open(&s, &c, &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--dataloader-type cyclic: the dataset has 5 samples, a step reads 6 (micro "
-                               "batch 2, 3 data-parallel ranks)");
+    assert_string_equal(
+        e.msg,
+        "--dataloader-type cyclic: the dataset has 5 samples, a step reads 6 (micro "
+        "batch 2, 3 data-parallel ranks)");
     c.total = 50;
     c.consumed = 9;
     assert_int_equal(meg_sampler_open(&s, &c, &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--dataloader-type cyclic: 9 consumed samples end inside a step of 6; keep the "
-                               "micro batch and data-parallel sizes of the checkpoint");
+    assert_string_equal(
+        e.msg,
+        "--dataloader-type cyclic: 9 consumed samples end inside a step of 6; keep the "
+        "micro batch and data-parallel sizes of the checkpoint");
 }
 
 static void check(struct meg_sampler *s, const json_t *batches)
@@ -95,11 +99,15 @@ static void golden_orders(void **state)
         const bool is_single = strcmp(type, "single") == 0;
         size_t rank, k;
         json_array_foreach(ranks, rank, batches) {
-            const struct meg_sampler_conf conf = {
-                is_single ? MEG_SAMPLER_SINGLE
-                : strcmp(type, "cyclic") == 0 ? MEG_SAMPLER_CYCLIC : MEG_SAMPLER_CYCLIC_SHARED,
-                get_int(c, "total_samples"), get_int(c, "consumed_samples"), get_int(c, "micro_batch_size"),
-                (int64_t)rank, get_int(c, "data_parallel_size") };
+            const struct meg_sampler_conf conf = { is_single ? MEG_SAMPLER_SINGLE
+                                                       : strcmp(type, "cyclic") == 0
+                                                       ? MEG_SAMPLER_CYCLIC
+                                                       : MEG_SAMPLER_CYCLIC_SHARED,
+                                                   get_int(c, "total_samples"),
+                                                   get_int(c, "consumed_samples"),
+                                                   get_int(c, "micro_batch_size"),
+                                                   (int64_t)rank,
+                                                   get_int(c, "data_parallel_size") };
             struct meg_sampler *s;
             struct meg_err e;
             int64_t index[16], number[16];
@@ -108,8 +116,7 @@ static void golden_orders(void **state)
                 check(s, batches);
                 assert_false(meg_sampler_next(s, index, number));
             } else {
-                json_array_foreach(batches, k, pass)
-                    check(s, pass);
+                json_array_foreach(batches, k, pass) check(s, pass);
             }
             meg_sampler_close(s);
         }

@@ -17,9 +17,9 @@ static void shares_are_rounded_at_their_boundaries(void **state)
     assert_true(b == 95 && end == 100);
     meg_split_range(&s, MEG_TEST, 100, &b, &end);
     assert_true(b == 100 && end == 100);
-    assert_int_equal(meg_split_parse(&s, "1 / 1", &e), 0);      /* any separators; the third is 0 */
+    assert_int_equal(meg_split_parse(&s, "1 / 1", &e), 0); /* any separators; the third is 0 */
     meg_split_range(&s, MEG_TRAIN, 5, &b, &end);
-    assert_int_equal(end, 2);                                   /* 2.5 to even */
+    assert_int_equal(end, 2); /* 2.5 to even */
     assert_false(s.is_present[MEG_TEST]);
 }
 
