@@ -1,0 +1,68 @@
+#include "infer/load.h"
+
+#include "base/log.h"
+#include "ckpt/ckpt.h"
+#include "cpu/cpu.h"
+
+const struct meg_opt meg_load_opts[] = {
+    { "load", 0, MEG_STR(struct meg_load_conf, load), "DIR", NULL,
+      "the model: a checkpoint folder, or a GPT-2 folder of Hugging Face's" },
+    { "ckpt-step", 0, MEG_I64(struct meg_load_conf, ckpt_step), "N", NULL, "take this iteration, not the latest" },
+    { 0 }
+};
+
+static int open_tokenizer(struct meg_loaded *m, const struct meg_ckpt *ckpt, const struct meg_tok_conf *given,
+                          struct meg_err *e)
+{
+    struct meg_tok_conf tc = *given;
+    int64_t v = meg_ckpt_vocab_size(ckpt), n;
+    int r;
+
+    m->eod = meg_ckpt_eod(ckpt);
+    m->drawable = v;
+    meg_ckpt_tok_conf(ckpt, &tc);
+    if (!tc.type)
+        return MEG_OK;
+    if ((r = meg_tokenizer_open(&m->tok, &tc, e)) < 0)
+        return r;
+    n = meg_tokenizer_vocab_size(m->tok);
+    if (n > v)
+        return meg_fail(e, MEG_EUSAGE, "%s: the model has %lld token ids, the tokenizer (%s) %lld: it is another model's",
+                        meg_ckpt_path(ckpt), (long long)v, tc.type, (long long)n);
+    if (meg_tokenizer_eod(m->tok) >= 0)
+        m->eod = meg_tokenizer_eod(m->tok);
+    m->drawable = n;
+    return MEG_OK;
+}
+
+int meg_load(struct meg_loaded *m, const struct meg_load_conf *conf, const struct meg_tok_conf *tc,
+             struct meg_err *e)
+{
+    struct meg_gpt_run run = { .b = 1 };
+    struct meg_ckpt *ckpt = NULL;
+    struct meg_gpt_conf model;
+    int r;
+
+    *m = (struct meg_loaded){ 0 };
+    if ((r = meg_ckpt_open(&ckpt, conf->load, conf->ckpt_step, e)) < 0 ||
+        (r = meg_ckpt_gpt_conf(ckpt, &model, e)) < 0 || (r = open_tokenizer(m, ckpt, tc, e)) < 0)
+        goto out;
+    run.s = model.max_position_embeddings;
+    if ((r = meg_gpt_create(&m->g, &model, &run, meg_cpu_ops(), &meg_mesh_one, e)) < 0 ||
+        (r = meg_ckpt_load_params(ckpt, &m->g->params, m->g->w, e)) < 0)
+        goto out;
+    meg_debug("%s: %lld parameters, %lld token ids%s", meg_ckpt_path(ckpt), (long long)m->g->params.numel,
+              (long long)model.vocab_size, m->tok ? "" : ", no tokenizer");
+out:
+    meg_ckpt_close(ckpt);
+    if (r < 0)
+        meg_unload(m);
+    return r;
+}
+
+void meg_unload(struct meg_loaded *m)
+{
+    meg_gpt_close(m->g);
+    meg_tokenizer_close(m->tok);
+    *m = (struct meg_loaded){ 0 };
+}

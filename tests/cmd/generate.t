@@ -1,0 +1,123 @@
+#!/bin/sh
+# meg-generate on a small model of bytes, and on the reference model where MEG_SHARED has it.
+. "${0%/*}/../lib.sh"
+perl "${0%/*}/../tiny_gpt2.pl" "$T/hf"
+
+generate() { meg-generate --load "$T/hf" --tokens-to-generate 6 "$@"; }
+
+# ---- prompts and replies
+
+out=$(printf 'Hello\n{"prompt":"Hello"}\n{"ids":[72,101,108,108,111]}\n' | generate --greedy)
+is 'a line, a JSON string and ids are the same prompt' "$(echo "$out" | uniq | wc -l | tr -d ' ')" 1
+is 'a reply has text, ids and finish' "$(echo "$out" | head -n 1 | jq -c keys_unsorted)" '["text","ids","finish"]'
+out=$(printf 'Hello' | generate --greedy --return-log-probs)
+is 'and logprobs where wanted, one a token' "$(echo "$out" | jq -c '[(.ids|length),(.logprobs|length),.finish]')" \
+    '[6,6,"length"]'
+ids=$(echo "$out" | jq -c .ids)
+is 'meg-eval finds the same log-probabilities' "$(echo "$ids" |
+    jq -c '{ids:([72,101,108,108,111]+.)}' | meg-eval --task logprobs --load "$T/hf" | jq -c --argjson g "$out" \
+    '[.logprobs[4:], $g.logprobs] | transpose | map((.[0] - .[1]) | fabs) | max < 1e-5')" true
+is 'an empty line begins a document' "$(printf '\n' | generate --greedy)" "$(echo '{"ids":[256]}' | generate --greedy)"
+is 'no prompts, no replies' "$(generate </dev/null)" ''
+echo Hello >"$T/p"
+is 'prompts from a file' "$(generate --greedy --sample-input-file "$T/p" | jq -c .ids)" "$ids"
+is 'the end of a line may be \r\n' "$(printf 'Hello\r\n' | generate --greedy | jq -c .ids)" "$ids"
+is 'as text: the prompt, and what follows it' "$(printf 'Hello\n{"prompt":"Hello"}\n' | generate --greedy --format text)" \
+    "$(printf 'Hello\nHello\n' | generate --greedy | jq -r '"Hello" + .text')"
+seq 200 | generate --temperature 2 >"$T/out"
+ok 'replies are UTF-8, whatever was drawn' iconv -f UTF-8 -t UTF-8 "$T/out"
+ok 'and JSON' jq -e . "$T/out"
+like 'some with replaced bytes' "$(jq -r .text "$T/out")" "$(printf '\357\277\275')"
+
+# ---- draws
+
+for how in --greedy '--top_k 7' '--top_p 0.8' '--temperature 1.5 --seed 7'; do
+    seq 20 | generate $how --tokens-to-generate 30 --max-batch-size 1 --return-log-probs >"$T/one"
+    seq 20 | generate $how --tokens-to-generate 30 --max-batch-size 7 --return-log-probs >"$T/seven"
+    ok "$how: no prompt depends on its batch" cmp "$T/one" "$T/seven"
+    isnt "$how: prompts differ" "$(head -n 1 "$T/one")" "$(tail -n 1 "$T/one")"
+done
+seq 3 | OMP_NUM_THREADS=1 meg-generate --load "$T/hf" --return-log-probs >"$T/one"
+seq 3 | OMP_NUM_THREADS=2 meg-generate --load "$T/hf" --return-log-probs >"$T/two"
+ok 'nor on the number of threads' cmp "$T/one" "$T/two"
+isnt 'equal prompts get different draws' "$(echo a | generate)" "$(printf 'a\na\n' | generate | tail -n 1)"
+isnt 'so do other seeds' "$(echo a | generate)" "$(echo a | generate --seed 2)"
+is '--random-seed is --seed' "$(echo a | generate --random-seed 2)" "$(echo a | generate --seed 2)"
+echo a | generate --seed -1 >"$T/out" 2>"$T/err"
+seed=$(sed -n 's/.*--seed \([0-9]*\)$/\1/p' "$T/err")
+is '--seed -1 says which seed it took' "$(echo a | generate --seed "$seed")" "$(cat "$T/out")"
+is '--top_k 1 and --temperature 0 are greedy' "$(echo a | generate --top_k 1; echo a | generate --temperature 0)" \
+    "$(echo a | generate --greedy; echo a | generate --greedy)"
+
+# ---- the end of a continuation
+
+seq 400 | generate --temperature 1.5 --tokens-to-generate 47 >"$T/out"
+is 'eod ends a continuation and is left out' "$(jq -r '[.finish, (.ids | index(256))] | @csv' "$T/out" | sort -u)" \
+    "$(printf '"length",\n"stop",')"
+is 'one position must be left' "$(printf '%047d' 0 | generate --greedy | jq -c '[(.ids|length),.finish]')" '[1,"length"]'
+
+# ---- as lines come
+
+mkfifo "$T/in" "$T/back"
+timeout 60 meg-generate --load "$T/hf" --greedy --tokens-to-generate 6 <"$T/in" >"$T/back" &
+exec 3>"$T/in" 4<"$T/back"
+for i in 1 2; do
+    echo Hello >&3
+    read -r line <&4
+    is "a line is answered before the next is written ($i)" "$(echo "$line" | jq -c .ids)" "$ids"
+done
+exec 3>&- 4<&-
+wait
+
+# ---- what is refused
+
+printf 'Hello\n{"prompt":3}\nHello\n' >"$T/p"
+status 'a bad line is corrupt input' 65 generate --greedy --input "$T/p"
+is 'with its number' "$(cat "$T/err")" "meg-generate: $T/p: line 2: \"prompt\" is not a string"
+is 'and those before it are answered' "$(jq -c .ids "$T/out")" "$ids"
+refuse() { # NAME LINE WORDS
+    printf "$2\\n" >"$T/p"
+    status "$1" 65 generate --input "$T/p"
+    like "$1: says so" "$(cat "$T/err")" "$T/p: line 1: .*$3"
+}
+refuse 'half an object' '{"prompt":"a"' 'not JSON'
+refuse 'an object without a prompt' '{"text":"a"}' 'either "prompt" or "ids"'
+refuse 'bytes that are not UTF-8' 'ab\377' 'invalid UTF-8 at byte 2'
+refuse 'an id outside of the vocabulary' '{"ids":[0,257]}' '"ids"\[1\] is 257; the model has ids 0 to 256'
+refuse 'a prompt as long as the model' '%048d' 'a prompt of 48 tokens; the model has 48 positions'
+echo a >"$T/p"
+status 'top-k and top-p together' 2 generate --top_k 5 --top_p 0.5 --input "$T/p"
+status 'top-k above the vocabulary' 2 generate --top_k 258 --input "$T/p"
+status 'nothing to generate' 2 meg-generate --load "$T/hf" --tokens-to-generate 0 --input "$T/p"
+status 'no room for a prompt' 2 generate --max-batch-size 0 --input "$T/p"
+status 'no --load' 2 meg-generate --input "$T/p"
+status 'no such model' 66 meg-generate --load "$T/none" --input "$T/p"
+status 'no such prompts' 66 generate --input "$T/none"
+status "another model's tokenizer" 2 generate --tokenizer-type NullTokenizer --vocab-size 5000 --input "$T/p"
+like "another model's tokenizer: both sizes are named" "$(cat "$T/err")" '257 token ids, the tokenizer .* 5001'
+status 'a full disk' 74 sh -c 'meg-generate --load "$1/hf" --input "$1/p" >/dev/full' - "$T"
+mkdir "$T/ids" && cp "$T/hf/config.json" "$T/hf/model.safetensors" "$T/ids"
+status 'text without a tokenizer' 2 meg-generate --load "$T/ids" --input "$T/p"
+status '--format text without a tokenizer' 2 meg-generate --load "$T/ids" --format text --input "$T/p"
+is 'ids without a tokenizer' "$(echo '{"ids":[72,101,108,108,111]}' |
+    meg-generate --load "$T/ids" --greedy --tokens-to-generate 6)" "{\"ids\":$ids,\"finish\":\"length\"}"
+(yes a | { timeout 60 meg-generate --load "$T/hf" --tokens-to-generate 2; echo $? >"$T/status"; }) 2>"$T/err" |
+    head -n 1 >"$T/out"
+is 'a reader that goes away ends it' "$(cat "$T/status")" 141
+is 'without a word' "$(cat "$T/err")" ''
+
+# ---- reference numbers; tolerance: ten times the error of a float32 run
+
+if [ -z "${MEG_SHARED:-}" ]; then
+    skip 'greedy continuations of gpt2-tiny' 'MEG_SHARED is not set'
+else
+    ref=$MEG_SHARED/golden/models/gpt2-tiny
+    jq -c '.generate[] | {ids: .prompt}' "$ref/expected.json" |
+        meg-generate --load "$ref" --greedy --tokens-to-generate 26 --return-log-probs >"$T/out"
+    is 'greedy continuations of gpt2-tiny' "$(jq -c .ids "$T/out")" "$(jq -c '.generate[].greedy_tokens' "$ref/expected.json")"
+    is 'and their log-probabilities' "$(jq -c --slurpfile want "$ref/expected.json" -n '
+        [inputs.logprobs] as $got | ($want[0].f32_vs_f64_output_max_abs.token_loss * 10) as $tolerance |
+        [range($got | length)] | map([$got[.], $want[0].generate[.].greedy_logprobs] | transpose |
+        map((.[0] - .[1]) | fabs) | max < $tolerance)' "$T/out")" '[true,true]'
+fi
+done_testing
