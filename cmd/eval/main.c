@@ -1,0 +1,223 @@
+/* meg-eval: how well a model predicts given tokens. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "eval/ppl.h"
+#include "eval/text.h"
+#include "infer/lines.h"
+#include "infer/load.h"
+#include "infer/reply.h"
+
+struct conf {
+    const char *task, *input, *data_path;
+    int64_t seq_length, overlapping_eval;
+};
+static const struct meg_opt own_opts[] = {
+    { "task", 0, MEG_STR(struct conf, task), "logprobs|ppl", NULL, "what is measured" },
+    { "input", 0, MEG_STR(struct conf, input), "FILE", "-", "text or JSON lines; - is standard input" },
+    { "data-path", 0, MEG_STR(struct conf, data_path), "PREFIX", NULL, "ppl: dataset PREFIX.bin, PREFIX.idx instead" },
+    { "seq-length", 0, MEG_I64(struct conf, seq_length), "N", NULL, "ppl: tokens of a window (the model's positions)" },
+    { "overlapping-eval", 0, MEG_I64(struct conf, overlapping_eval), "N", NULL,
+      "ppl: tokens from one window to the next (--seq-length)" },
+    { 0 }
+};
+
+static int write_out(struct meg_str *out, struct meg_err *e)
+{
+    if (fwrite(out->s, 1, out->n, stdout) != out->n || fflush(stdout) != 0)
+        return meg_fail_errno(e, "standard output");
+    out->n = 0;
+    return MEG_OK;
+}
+
+/* ---- logprobs: a line for a line --------------------------------------------------------------- */
+
+static void add_scores(struct meg_str *out, const struct meg_ids *ids, const float *logprob)
+{
+    int64_t i, n = ids->n > 0 ? ids->n - 1 : 0;
+    double sum = 0;
+
+    for (i = 0; i < n; i++)
+        sum += logprob[i];
+    meg_str_printf(out, "{\"ids\":");
+    meg_json_add_ids(out, ids->v, ids->n);
+    meg_str_printf(out, ",\"logprobs\":");
+    meg_json_add_floats(out, logprob, n);
+    meg_str_printf(out, ",\"sum\":%.9g,\"count\":%lld}\n", sum, (long long)n);
+}
+
+static int logprobs(const struct conf *c, const struct meg_loaded *m, struct meg_err *e)
+{
+    const int64_t positions = m->g->conf.max_position_embeddings;
+    const struct meg_prompt_rule rule = { "text", false, m->tok, m->g->conf.vocab_size };
+    struct meg_lines in = { 0 };
+    struct meg_scorer s;
+    struct meg_ids ids = { 0 };
+    struct meg_str out = { 0 };
+    float *logprob = meg_new((size_t)positions * sizeof *logprob);
+    char *text;
+    size_t n;
+    int r;
+
+    meg_scorer_init(&s, m->g);
+    if ((r = meg_lines_open(&in, c->input, e)) < 0)
+        goto out;
+    while ((r = meg_lines_next(&in, &text, &n, e)) > 0) {
+        ids.n = 0;
+        if ((r = meg_prompt_ids(&rule, in.name, in.line, text, n, &ids, e)) < 0)
+            goto out;
+        if (ids.n > positions + 1) {
+            r = meg_fail(e, MEG_EFORMAT, "%s: line %lld: %lld tokens; with %lld positions the model can score at most "
+                                         "%lld at once", in.name, (long long)in.line, (long long)ids.n,
+                         (long long)positions, (long long)positions + 1);
+            goto out;
+        }
+        if (ids.n > 1 && (r = meg_score(&s, ids.v, ids.n, logprob, e)) < 0)
+            goto out;
+        add_scores(&out, &ids, logprob);
+        if ((r = write_out(&out, e)) < 0)
+            goto out;
+    }
+out:
+    meg_lines_close(&in);
+    meg_scorer_free(&s);
+    meg_str_free(&out);
+    free(ids.v);
+    free(logprob);
+    return r;
+}
+
+/* ---- ppl: one object ---------------------------------------------------------------------------- */
+
+struct progress {
+    struct meg_progress line;
+    int64_t targets;
+};
+
+static void show(void *ctx, const struct meg_ppl *p)
+{
+    struct progress *pr = ctx;
+
+    meg_progress_show(&pr->line, "%lld of %lld tokens, loss %.4f", (long long)p->scored, (long long)pr->targets,
+                      p->loss / (double)p->scored);
+}
+
+static int ppl_of(const struct conf *c, const struct meg_loaded *m, const struct meg_token_source *src,
+                  const char *name, int64_t documents, bool is_text, struct meg_err *e)
+{
+    const double began_s = meg_now_s();
+    struct progress progress = { .targets = src->n - 1 };
+    struct meg_scorer s;
+    struct meg_ppl p;
+    int r;
+
+    if (src->n < 2)
+        return meg_fail(e, MEG_EFORMAT, "%s: %lld token%s; the first is given, so it takes two to score one", name,
+                        (long long)src->n, src->n == 1 ? "" : "s");
+    meg_scorer_init(&s, m->g);
+    meg_progress_init(&progress.line, 0);
+    r = meg_ppl(&p, &s, src, c->seq_length, c->overlapping_eval, is_text ? m->tok : NULL, show, &progress, e);
+    meg_progress_end(&progress.line);
+    meg_scorer_free(&s);
+    if (r < 0)
+        return r;
+    printf("{\"task\":\"ppl\",\"documents\":%lld,\"tokens\":%lld,\"windows\":%lld,\"seq_length\":%lld,"
+           "\"overlapping_eval\":%lld,\"loss_nats\":%.9g,\"ppl\":%.9g",
+           (long long)documents, (long long)p.scored, (long long)p.windows, (long long)c->seq_length,
+           (long long)c->overlapping_eval, p.loss / (double)p.scored, meg_ppl_value(&p));
+    if (p.bytes > 0)
+        printf(",\"bytes\":%lld,\"bits_per_byte\":%.9g", (long long)p.bytes, p.loss / log(2) / (double)p.bytes);
+    printf("}\n");
+    meg_debug("%.0f tokens/s", (double)p.scored / (meg_now_s() - began_s));
+    return MEG_OK;
+}
+
+static int ppl_dataset(const struct conf *c, const struct meg_loaded *m, struct meg_err *e)
+{
+    struct meg_indexed *d = NULL;
+    struct meg_dataset_reader reader;
+    struct meg_token_source src;
+    int r;
+
+    if ((r = meg_indexed_open(&d, c->data_path, e)) < 0)
+        return r;
+    src = meg_tokens_of_dataset(&reader, d, m->g->conf.vocab_size);
+    r = ppl_of(c, m, &src, c->data_path, meg_indexed_documents(d), false, e);
+    meg_indexed_close(d);
+    return r;
+}
+
+static int ppl_text(const struct conf *c, const struct meg_loaded *m, struct meg_err *e)
+{
+    struct meg_input *in = NULL;
+    struct meg_ids ids = { 0 };
+    struct meg_token_source src;
+    int64_t documents;
+    int r;
+
+    if ((r = meg_input_open(&in, &c->input, 1, e)) == MEG_OK &&
+        (r = meg_read_text(in, m->tok, m->g->conf.vocab_size, &ids, &documents, e)) == MEG_OK) {
+        src = meg_tokens_of_ids(&ids);
+        r = ppl_of(c, m, &src, strcmp(c->input, "-") == 0 ? "standard input" : c->input, documents, true, e);
+    }
+    meg_input_close(in);
+    free(ids.v);
+    return r;
+}
+
+static int check_windows(struct conf *c, int64_t positions, struct meg_err *e)
+{
+    if (c->seq_length == MEG_UNSET)
+        c->seq_length = positions;
+    if (c->seq_length < 1 || c->seq_length > positions)
+        return meg_fail(e, MEG_EUSAGE, "--seq-length %lld: it must be from 1 to %lld, the positions of the model",
+                        (long long)c->seq_length, (long long)positions);
+    if (c->overlapping_eval == MEG_UNSET)
+        c->overlapping_eval = c->seq_length;
+    if (c->overlapping_eval < 1 || c->overlapping_eval > c->seq_length)
+        return meg_fail(e, MEG_EUSAGE, "--overlapping-eval %lld: it must be from 1 to %lld, the --seq-length",
+                        (long long)c->overlapping_eval, (long long)c->seq_length);
+    return MEG_OK;
+}
+
+static int run(struct conf *c, const struct meg_load_conf *lc, const struct meg_tok_conf *tc, struct meg_err *e)
+{
+    struct meg_loaded m = { 0 };
+    int r;
+
+    if ((r = meg_load(&m, lc, tc, e)) < 0)
+        goto out;
+    if (strcmp(c->task, "logprobs") == 0)
+        r = logprobs(c, &m, e);
+    else if ((r = check_windows(c, m.g->conf.max_position_embeddings, e)) == MEG_OK)
+        r = c->data_path ? ppl_dataset(c, &m, e) : ppl_text(c, &m, e);
+out:
+    meg_unload(&m);
+    return r;
+}
+
+int main(int argc, char **argv)
+{
+    struct conf c = { 0 };
+    struct meg_load_conf lc = { 0 };
+    struct meg_tok_conf tc = { 0 };
+    const struct meg_optgroup groups[] = {
+        { "eval", own_opts, &c }, { "model", meg_load_opts, &lc }, { "tokenizer", meg_tok_opts, &tc }, { 0 }
+    };
+    struct meg_err e;
+
+    meg_opt_parse(groups, "[options] --task TASK --load DIR", "Measure how well a model predicts tokens.", argc, argv);
+    if (!c.task || !lc.load)
+        meg_usage("--task and --load are required");
+    if (c.data_path && (meg_opt_was_given(&c.input) || strcmp(c.task, "ppl") != 0))
+        meg_usage("--data-path goes with --task ppl, and not with --input");
+    if (strcmp(c.task, "ppl") != 0 && (c.seq_length != MEG_UNSET || c.overlapping_eval != MEG_UNSET))
+        meg_usage("--seq-length and --overlapping-eval go with --task ppl");
+    if (run(&c, &lc, &tc, &e) < 0)
+        meg_die_err(&e);
+    return meg_finish();
+}

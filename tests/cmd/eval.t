@@ -1,0 +1,107 @@
+#!/bin/sh
+# meg-eval on a small model of bytes, and on the reference model where MEG_SHARED has it.
+. "${0%/*}/../lib.sh"
+perl "${0%/*}/../tiny_gpt2.pl" "$T/hf"
+mkdir "$T/ids" && cp "$T/hf/config.json" "$T/hf/model.safetensors" "$T/ids"
+
+logprobs() { meg-eval --task logprobs --load "$T/hf" "$@"; }
+ppl() { meg-eval --task ppl --load "$T/hf" "$@"; }
+
+# ---- logprobs
+
+printf '{"text":"abc"}\n{"ids":[97,98,99],"id":7}\n{"text":""}\n{"ids":[5]}\n{"text":"\\u00e9"}\n' >"$T/lines"
+logprobs --input "$T/lines" >"$T/out"
+is 'text and ids are scored alike' "$(sed -n 1p "$T/out")" "$(sed -n 2p "$T/out")"
+is 'a line for a line' "$(jq -c '[.ids,.count,(.logprobs|length)]' "$T/out" | tr '\n' ' ')" \
+    '[[97,98,99],2,2] [[97,98,99],2,2] [[],0,0] [[5],0,0] [[195,169],1,1] '
+is 'the sum is the sum' "$(jq -c '((.logprobs | add // 0) - .sum | fabs) < 1e-6' "$T/out" | sort -u)" true
+is 'standard input is the default' "$(logprobs <"$T/lines")" "$(cat "$T/out")"
+is 'ids need no tokenizer' "$(echo '{"ids":[97,98,99]}' | meg-eval --task logprobs --load "$T/ids")" "$(sed -n 1p "$T/out")"
+is 'a line does not depend on those before it' "$(tac "$T/lines" | logprobs | tac)" "$(cat "$T/out")"
+is 'one token more than positions' "$(printf '{"text":"%049d"}' 0 | logprobs | jq .count)" 48
+is 'threads do not matter' "$(OMP_NUM_THREADS=1 meg-eval --task logprobs --load "$T/hf" --input "$T/lines")" \
+    "$(OMP_NUM_THREADS=2 meg-eval --task logprobs --load "$T/hf" --input "$T/lines")"
+is 'the probabilities of all that may follow add up' "$(jq -nc 'range(257) | {ids:[72,105,.]}' | logprobs |
+    jq -s 'map(.logprobs[1] | exp) | add - 1 | fabs < 1e-5')" true
+
+refuse() { # NAME LINE WORDS
+    printf "{\"ids\":[1,2]}\\n$2\\n" >"$T/p"
+    status "$1" 65 logprobs --input "$T/p"
+    like "$1: says so" "$(cat "$T/err")" "$T/p: line 2: .*$3"
+    is "$1: the line before is scored" "$(jq -c .ids "$T/out")" '[1,2]'
+}
+refuse 'a line that is not JSON' 'abc' 'not JSON'
+refuse 'an empty line' '' 'not JSON'
+refuse 'an object without text' '{"prompt":"a"}' 'either "text" or "ids"'
+refuse 'text and ids' '{"text":"a","ids":[1]}' 'two prompts'
+refuse 'an id outside of the vocabulary' '{"ids":[257]}' '"ids"\[0\] is 257'
+refuse 'a line too long' '{"text":"%050d"}' '50 tokens; with 48 positions the model can score at most 49'
+echo '{"text":"a"}' >"$T/p"
+status 'text without a tokenizer' 2 meg-eval --task logprobs --load "$T/ids" --input "$T/p"
+status 'a full disk' 74 sh -c 'meg-eval --task logprobs --load "$1/hf" --input "$1/lines" >/dev/full' - "$T"
+
+# ---- ppl
+
+for i in 1 2 3 4 5 6 7 8 9; do echo "Line $i of a text of some length, to be scored."; done >"$T/text"
+n=$(wc -c <"$T/text" | tr -d ' ')
+ppl --input "$T/text" >"$T/out"
+is 'what is printed' "$(jq -c keys_unsorted "$T/out")" \
+    '["task","documents","tokens","windows","seq_length","overlapping_eval","loss_nats","ppl","bytes","bits_per_byte"]'
+is 'all tokens but the first' "$(jq -c '[.documents,.tokens,.bytes,.windows,.seq_length,.overlapping_eval]' "$T/out")" \
+    "[1,$((n - 1)),$((n - 1)),$(((n - 1 + 47) / 48)),48,48]"
+is 'a byte a token: bits per byte are the loss' "$(jq '(.bits_per_byte * (2 | log) - .loss_nats | fabs) < 1e-7' "$T/out")" true
+is 'ppl is e to the loss' "$(jq '(.ppl / (.loss_nats | exp) - 1 | fabs) < 1e-7' "$T/out")" true
+is 'windows are lines of logprobs' "$(jq -Rsc 'explode | range(0; length - 1; 48) as $i | {ids:.[$i:$i + 49]}' "$T/text" |
+    logprobs | jq -s --slurpfile p "$T/out" '(map(-.sum) | add) / (map(.count) | add) - $p[0].loss_nats | fabs < 1e-6')" true
+is 'overlapping windows score as many' "$(ppl --input "$T/text" --overlapping-eval 5 --seq-length 20 | jq -c '[.tokens,.bytes]')" \
+    "[$((n - 1)),$((n - 1))]"
+zstd -q "$T/text"
+is 'compressed text' "$(ppl --input "$T/text.zst")" "$(cat "$T/out")"
+is 'text from standard input' "$(ppl <"$T/text")" "$(cat "$T/out")"
+
+jq -Rc '{text:.}' "$T/text" >"$T/text.jsonl"
+ppl --input "$T/text.jsonl" >"$T/out"
+is 'eod behind each document, which is no text' "$(jq -c '[.documents,.tokens,.bytes]' "$T/out")" "[9,$((n - 1)),$((n - 10))]"
+meg-preprocess -q --input "$T/text.jsonl" --tokenizer-type GPT2BPETokenizer --vocab-file "$T/hf/vocab.json" \
+    --merge-file "$T/hf/merges.txt" --append-eod --output-prefix "$T/d"
+is 'a dataset is the same as its text' "$(ppl --data-path "$T/d_text_document")" "$(jq -c 'del(.bytes, .bits_per_byte)' "$T/out")"
+is 'and takes no tokenizer' "$(meg-eval --task ppl --load "$T/ids" --data-path "$T/d_text_document")" \
+    "$(ppl --data-path "$T/d_text_document")"
+
+printf a >"$T/p"
+status 'one token cannot be scored' 65 ppl --input "$T/p"
+like 'one token: says so' "$(cat "$T/err")" "$T/p: 1 token;"
+status 'an empty text' 65 ppl --input /dev/null
+printf 'ab\377' >"$T/p"
+status 'a text that is not UTF-8' 65 ppl --input "$T/p"
+like 'not UTF-8: says where' "$(cat "$T/err")" "$T/p: invalid UTF-8 at byte 2"
+printf '{"text":"a"}\nb\n' >"$T/p"
+status 'JSON lines and then not' 65 ppl --input "$T/p"
+like 'JSON lines: says where' "$(cat "$T/err")" "$T/p: line 2: not JSON"
+printf '{"text":"1 2 300"}\n' | meg-preprocess -q --input - --tokenizer-type NullTokenizer --vocab-size 1000 --output-prefix "$T/big"
+status 'a dataset with ids outside of the vocabulary' 65 ppl --data-path "$T/big_text_document"
+like 'ids outside: says where' "$(cat "$T/err")" "$T/big_text_document.bin: token 2 of sequence 0 is 300; the model has ids 0 to 256"
+is 'and prints nothing' "$(cat "$T/out")" ''
+status 'a missing dataset' 66 ppl --data-path "$T/none"
+status 'a window longer than the model' 2 ppl --seq-length 49 --input "$T/text"
+status 'windows further apart than long' 2 ppl --seq-length 10 --overlapping-eval 11 --input "$T/text"
+status 'a dataset has no log-probabilities' 2 logprobs --data-path "$T/d_text_document"
+status 'text and a dataset' 2 ppl --input "$T/text" --data-path "$T/d_text_document"
+status 'an unknown task' 2 meg-eval --task zero --load "$T/hf"
+status 'no task' 2 meg-eval --load "$T/hf"
+
+# ---- reference numbers; tolerance: ten times the error of a float32 run
+
+if [ -z "${MEG_SHARED:-}" ]; then
+    skip 'log-probabilities of gpt2-tiny' 'MEG_SHARED is not set'
+else
+    ref=$MEG_SHARED/golden/models/gpt2-tiny
+    jq -c '.generate[] | {ids: (.prompt + .greedy_tokens)}' "$ref/expected.json" |
+        meg-eval --task logprobs --load "$ref" >"$T/out"
+    is 'log-probabilities of gpt2-tiny' "$(jq -c --slurpfile want "$ref/expected.json" -n '
+        [inputs] as $got | ($want[0].f32_vs_f64_output_max_abs.token_loss * 10) as $tolerance |
+        [range($got | length)] | map($got[.].count == 31 and
+        ([$got[.].logprobs, $want[0].generate[.].prompt_and_output_logprobs] | transpose |
+        map((.[0] - .[1]) | fabs) | max < $tolerance))' "$T/out")" '[true,true]'
+fi
+done_testing
