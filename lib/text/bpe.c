@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
-
 #define NO_PAIR UINT64_MAX
 #define NO_RANK INT32_MAX
 
@@ -43,10 +41,13 @@ static const struct meg_bpe_pair *find(const struct meg_bpe *b, int32_t left, in
 void meg_bpe_init(struct meg_bpe *b, int64_t n)
 {
     uint64_t size = 64;
+    struct meg_err e;
 
     while (size < 2 * (uint64_t)n)
         size *= 2;
-    b->slot = meg_realloc_array(NULL, size, sizeof *b->slot);
+    if (meg_arena_init(&b->arena, "table of merges", size * sizeof *b->slot, &e) < 0)
+        meg_die_err(&e);
+    b->slot = meg_arena_alloc(&b->arena, size * sizeof *b->slot, 64);
     b->mask = size - 1;
     b->n = 0;
     for (uint64_t i = 0; i < size; i++)
@@ -55,8 +56,7 @@ void meg_bpe_init(struct meg_bpe *b, int64_t n)
 
 void meg_bpe_free(struct meg_bpe *b)
 {
-    free(b->slot);
-    b->slot = NULL;
+    meg_arena_free(&b->arena);
 }
 
 void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id)

@@ -8,8 +8,11 @@
 
 #include <stdint.h>
 
+#include "base/mem.h"
+
 /* The ranked pairs.  Starts as { 0 }; once filled it is only read, by any number of threads. */
 struct meg_bpe {
+    struct meg_arena arena;
     struct meg_bpe_pair *slot; /* open addressing */
     uint64_t mask;
     int64_t n;

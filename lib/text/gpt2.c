@@ -84,46 +84,86 @@ static int64_t encode_piece(struct gpt2 *t, const char *s, int64_t n, int32_t *i
     return nids;
 }
 
+/* A piece on its way to be looked up. */
+struct piece {
+    uint64_t key[2];
+    const struct meg_word *pair; /* NULL: too long for a short word */
+    const char *s;
+    int64_t n;
+};
+enum { BATCH = 32 };
+
+/* Where the text is cut; bits are those of starts[k] that are still to come. */
+struct cut {
+    const char *text, *begin, *end;
+    const uint64_t *starts;
+    uint64_t bits;
+    int64_t k;
+};
+
+/* Up to BATCH pieces; their places in the cache are on their way to the processor. */
+static int next_pieces(const struct meg_wordcache *cache, struct cut *c, struct piece *piece)
+{
+    int n = 0;
+
+    while (n < BATCH && c->begin < c->end) {
+        struct piece *p = &piece[n++];
+        const char *stop;
+
+        while (c->bits == 0)
+            c->bits = c->starts[++c->k];
+        stop = c->text + 64 * c->k + __builtin_ctzll(c->bits);
+        c->bits &= c->bits - 1;
+        p->s = c->begin;
+        p->n = stop - c->begin;
+        p->pair = NULL;
+        if (p->n <= MEG_WORD_BYTES) {
+            if (c->end - p->s >= 16) {
+                meg_word_key(p->key, p->s, p->n);
+            } else {
+                char last[16] = { 0 };
+
+                memcpy(last, p->s, (size_t)p->n);
+                meg_word_key(p->key, last, p->n);
+            }
+            p->pair = meg_wordcache_pair(cache, p->key);
+            __builtin_prefetch(p->pair);
+        }
+        c->begin = stop;
+    }
+    return n;
+}
+
 static int gpt2_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
                        struct meg_err *e)
 {
     struct gpt2 *t = (struct gpt2 *)base;
-    int64_t nwords = meg_split_words(n), begin = 0;
+    struct piece piece[BATCH];
+    struct cut c = { .text = text, .begin = text, .end = text + n };
     int32_t *ids;
 
     (void)e;
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);
-    if (nwords > t->nstarts) {
-        t->starts = meg_realloc_array(t->starts, (size_t)nwords, sizeof *t->starts);
-        t->nstarts = nwords;
+    if (meg_split_words(n) > t->nstarts) {
+        t->nstarts = meg_split_words(n);
+        t->starts = meg_realloc_array(t->starts, (size_t)t->nstarts, sizeof *t->starts);
     }
     meg_split_gpt2(text, n, t->starts);
+    c.starts = t->starts;
+    c.bits = t->starts[0] & ~(uint64_t)1;
     meg_ids_reserve(out, n + MEG_WORD_IDS);
     ids = out->v + out->n;
-    t->starts[0] &= ~(uint64_t)1;
-    for (int64_t k = 0; k < nwords; k++) {
-        for (uint64_t m = t->starts[k]; m; m &= m - 1) {
-            int64_t end = 64 * k + __builtin_ctzll(m), len = end - begin;
-            const char *s = text + begin;
-            const struct meg_word *w = NULL;
+    for (int k; (k = next_pieces(&t->cache, &c, piece)) > 0;) {
+        for (const struct piece *p = piece; p < piece + k; p++) {
+            const struct meg_word *w = p->pair ? meg_wordcache_find(p->pair, p->key) : NULL;
 
-            if (len <= MEG_WORD_BYTES) {
-                uint64_t key[2];
-                char last[16] = { 0 };
-
-                if (n - begin < 16)
-                    s = memcpy(last, s, (size_t)len);
-                meg_word_key(key, s, len);
-                w = meg_wordcache_find(&t->cache, key);
-            }
-            if (w) {
+            if (w) { /* three ids are copied, some of them to be written over */
                 memcpy(ids, w->id, sizeof w->id);
                 ids += w->n;
             } else {
-                ids += encode_piece(t, text + begin, len, ids);
+                ids += encode_piece(t, p->s, p->n, ids);
             }
-            begin = end;
         }
     }
     out->n = ids - out->v;

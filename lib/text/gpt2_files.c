@@ -1,79 +1,165 @@
 #include "text/gpt2_files.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "base/log.h"
 #include "text/bytemap.h"
+#include "text/json_scan.h"
+#include "text/strtab.h"
+#include "text/utf8.h"
 
 #define EOD "<|endoftext|>"
 enum { NAMED = 5 }; /* so many wrong merges are named, the others counted */
 
-/* Id of a token; -1 when the vocabulary lacks it. */
-static int32_t id_of(const json_t *vocab, const char *token)
-{
-    const json_t *id = json_object_get(vocab, token);
+/* The vocabulary as the file spells it. */
+struct spelled {
+    struct meg_strtab tokens; /* in the order of the file */
+    int64_t *id;              /* [tokens.cap] */
+    const char *path;
+};
 
-    return id ? (int32_t)json_integer_value(id) : -1;
+/* Id of a token; -1 when the vocabulary lacks it. */
+static int32_t id_of(const struct spelled *v, const char *token, size_t n)
+{
+    int64_t k = meg_strtab_find(&v->tokens, token, (int64_t)n);
+
+    return k < 0 ? -1 : (int32_t)v->id[k];
 }
 
-static int load_vocab(struct meg_gpt2_files *f, json_t *vocab, const char *path, struct meg_err *e)
+/* The id of a token; what is no whole number that could be one is -1. */
+static int read_id(struct meg_scan *s, int64_t *id, struct meg_span *found)
 {
-    const char **token, *key;
-    json_t *value;
-    int lacking = 0, r = MEG_OK;
+    const char *begin, *kind;
+    int r;
 
-    if (!json_is_object(vocab))
-        return meg_fail(e, MEG_EFORMAT, "%s: not a JSON object that maps tokens to ids", path);
-    f->n = (int64_t)json_object_size(vocab);
-    token = meg_new((size_t)f->n * sizeof *token);
-    json_object_foreach(vocab, key, value)
-    {
-        json_int_t id = json_integer_value(value);
+    meg_scan_blanks(s);
+    begin = s->p;
+    if ((r = meg_scan_value(s, 1, &kind)) < 0)
+        return r;
+    *found = (struct meg_span){ begin, s->p - begin };
+    *id = found->n > 10 ? -1 : 0;
+    for (const char *p = begin; p < s->p && *id >= 0; p++)
+        *id = *p >= '0' && *p <= '9' ? 10 * *id + (*p - '0') : -1;
+    return MEG_OK;
+}
 
-        if (!json_is_integer(value) || id < 0 || id >= f->n) {
-            char *found = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+static int add_token(struct spelled *v, struct meg_scan *s, struct meg_str *buf)
+{
+    int64_t was = v->tokens.n, cap = v->tokens.cap, k, id;
+    struct meg_span token, found;
+    const char *lone;
+    int r;
 
-            r = meg_fail(e, MEG_EFORMAT,
-                         "%s: token '%s' has id %s; the ids of %lld tokens are 0 to %lld", path,
-                         key, found, (long long)f->n, (long long)f->n - 1);
-            free(found);
-            goto out;
+    meg_scan_blanks(s);
+    buf->n = 0;
+    if ((r = meg_scan_string(s, buf, &token, &lone)) < 0)
+        return r;
+    k = meg_strtab_add(&v->tokens, token.s, token.n);
+    if (k < was || lone)
+        return meg_fail(s->e, MEG_EFORMAT, "token '%.*s' %s", (int)token.n, token.s,
+                        lone ? "has half a surrogate pair" : "stands there twice");
+    if (cap != v->tokens.cap)
+        v->id = meg_realloc_array(v->id, (size_t)v->tokens.cap, sizeof *v->id);
+    meg_scan_blanks(s);
+    if (!meg_scan_take(s, ':'))
+        return meg_scan_expected(s, "':'");
+    if ((r = read_id(s, &id, &found)) < 0)
+        return r;
+    if (id < 0)
+        return meg_fail(s->e, MEG_EFORMAT, "token '%.*s' has id %.*s, which is no id", (int)token.n,
+                        token.s, (int)found.n, found.s);
+    v->id[k] = id;
+    meg_scan_blanks(s);
+    return MEG_OK;
+}
+
+static int read_tokens(struct spelled *v, const char *text, int64_t n, struct meg_err *e)
+{
+    struct meg_scan s = { text, text, text + n, "byte", e };
+    struct meg_str buf = { 0 };
+    int64_t bad = meg_utf8_bad(text, n);
+    int r = MEG_OK;
+
+    if (bad >= 0)
+        return meg_fail(e, MEG_EFORMAT, "byte %lld: invalid UTF-8", (long long)bad + 1);
+    meg_str_add(&buf, text, (size_t)n); /* room for the longest token */
+    meg_scan_blanks(&s);
+    if (!meg_scan_take(&s, '{'))
+        r = meg_scan_expected(&s, "'{' of an object of tokens and ids");
+    do
+        r = r < 0 ? r : add_token(v, &s, &buf);
+    while (r == MEG_OK && meg_scan_take(&s, ','));
+    if (r == MEG_OK && !meg_scan_take(&s, '}'))
+        r = meg_scan_expected(&s, "',' or '}'");
+    meg_scan_blanks(&s);
+    if (r == MEG_OK && s.p < s.end)
+        r = meg_scan_expected(&s, "the end of the file");
+    meg_str_free(&buf);
+    return r;
+}
+
+/* Put the tokens in the order of their ids, which must be 0 .. n-1. */
+static int order_tokens(struct meg_gpt2_files *f, const struct spelled *v, struct meg_err *e)
+{
+    int64_t *nth;
+    int r = MEG_OK;
+
+    f->n = v->tokens.n;
+    nth = meg_new((size_t)f->n * sizeof *nth); /* of the id, plus 1 */
+    for (int64_t k = 0; k < f->n && r == MEG_OK; k++) {
+        struct meg_str token = meg_strtab_get(&v->tokens, k);
+
+        if (v->id[k] >= f->n) {
+            r = meg_fail(
+                e, MEG_EFORMAT, "token '%.*s' has id %lld; the ids of %lld tokens are 0 to %lld",
+                (int)token.n, token.s, (long long)v->id[k], (long long)f->n, (long long)f->n - 1);
+        } else if (nth[v->id[k]]) {
+            struct meg_str other = meg_strtab_get(&v->tokens, nth[v->id[k]] - 1);
+
+            r = meg_fail(e, MEG_EFORMAT, "tokens '%.*s' and '%.*s' both have id %lld", (int)other.n,
+                         other.s, (int)token.n, token.s, (long long)v->id[k]);
+        } else {
+            nth[v->id[k]] = k + 1;
         }
-        if (token[id]) {
-            r = meg_fail(e, MEG_EFORMAT, "%s: tokens '%s' and '%s' both have id %lld", path,
-                         token[id], key, (long long)id);
-            goto out;
-        }
-        token[id] = key;
     }
     f->at = meg_new((size_t)(f->n + 1) * sizeof *f->at);
-    for (int64_t id = 0; id < f->n; id++) {
-        int64_t len = (int64_t)strlen(token[id]);
+    for (int64_t id = 0; id < f->n && r == MEG_OK; id++) {
+        struct meg_str token = meg_strtab_get(&v->tokens, nth[id] - 1);
 
-        if (meg_bytemap_read(&f->bytes, token[id], len) < 0)
-            meg_str_add(&f->bytes, token[id], (size_t)len); /* added by hand: stands for itself */
+        if (meg_bytemap_read(&f->bytes, token.s, (int64_t)token.n) < 0)
+            meg_str_add(&f->bytes, token.s, token.n); /* added by hand: stands for itself */
         f->at[id + 1] = (int64_t)f->bytes.n;
     }
+    free(nth);
+    return r;
+}
+
+static int load_vocab(struct meg_gpt2_files *f, struct spelled *v, const struct meg_map *file,
+                      struct meg_err *e)
+{
+    struct meg_err inner;
+    int lacking = 0, r;
+
+    if ((r = read_tokens(v, (const char *)file->p, (int64_t)file->n, &inner)) < 0 ||
+        (r = order_tokens(f, v, &inner)) < 0)
+        return meg_fail(e, r, "%s: %s", v->path, inner.msg);
     for (int b = 0; b < 256; b++) {
         struct meg_str s = { 0 };
         char c = (char)b;
 
         meg_bytemap_spell(&s, &c, 1);
-        f->byte_id[b] = id_of(vocab, s.s);
+        f->byte_id[b] = id_of(v, s.s, s.n);
         lacking += f->byte_id[b] < 0;
         meg_str_free(&s);
     }
     if (lacking > 0)
-        meg_warn("%s: %d of the 256 bytes are no token; as in Megatron-LM they become id 0", path,
-                 lacking);
-    if ((f->eod = id_of(vocab, EOD)) < 0)
-        r = meg_fail(e, MEG_EFORMAT, "%s: no token %s, which ends a document", path, EOD);
-out:
-    free(token);
-    return r;
+        meg_warn("%s: %d of the 256 bytes are no token; as in Megatron-LM they become id 0",
+                 v->path, lacking);
+    if ((f->eod = id_of(v, EOD, strlen(EOD))) < 0)
+        return meg_fail(e, MEG_EFORMAT, "%s: no token %s, which ends a document", v->path, EOD);
+    return MEG_OK;
 }
 
 /* The next word of a line, as a string of its own; NULL at the line's end. */
@@ -103,11 +189,11 @@ static void add_wrong(struct wrong *w, int64_t line, const char *left, const cha
 }
 
 /* One line, which becomes the merge of that rank; 0 when it is blank. */
-static int load_merge(struct meg_gpt2_files *f, const json_t *vocab, char *line, int64_t number,
-                      int32_t rank, const char *path, struct wrong *wrong, struct meg_err *e)
+static int load_merge(struct meg_gpt2_files *f, const struct spelled *vocab, char *line,
+                      int64_t number, int32_t rank, const char *path, struct meg_str *both,
+                      struct wrong *wrong, struct meg_err *e)
 {
     char *left = next_word(&line), *right = next_word(&line);
-    struct meg_str both = { 0 };
     int32_t l, r, id;
 
     if (!left)
@@ -115,22 +201,24 @@ static int load_merge(struct meg_gpt2_files *f, const json_t *vocab, char *line,
     if (!right || next_word(&line))
         return meg_fail(e, MEG_EFORMAT, "%s, line %lld: a merge is two tokens with a blank between",
                         path, (long long)number);
-    meg_str_printf(&both, "%s%s", left, right);
-    l = id_of(vocab, left);
-    r = id_of(vocab, right);
-    id = id_of(vocab, both.s);
+    both->n = 0;
+    meg_str_add(both, left, strlen(left));
+    meg_str_add(both, right, strlen(right));
+    l = id_of(vocab, left, strlen(left));
+    r = id_of(vocab, right, strlen(right));
+    id = id_of(vocab, both->s, both->n);
     if (l < 0 || r < 0 || id < 0)
-        add_wrong(wrong, number, left, right, l < 0 ? left : r < 0 ? right : both.s);
+        add_wrong(wrong, number, left, right, l < 0 ? left : r < 0 ? right : both->s);
     else
         meg_bpe_add(&f->bpe, l, r, rank, id);
-    meg_str_free(&both);
     return 1;
 }
 
-static int load_merges(struct meg_gpt2_files *f, const json_t *vocab, const char *path,
-                       const char *vocab_path, char *text, size_t n, struct meg_err *e)
+static int load_merges(struct meg_gpt2_files *f, const struct spelled *vocab, const char *path,
+                       char *text, size_t n, struct meg_err *e)
 {
     struct wrong wrong = { 0 };
+    struct meg_str both = { 0 };
     int64_t lines = 0, number = 1;
     char *line = memchr(text, '\n', n), *end;
     int32_t rank = 0;
@@ -144,7 +232,7 @@ static int load_merges(struct meg_gpt2_files *f, const json_t *vocab, const char
                  path);
     for (line = line ? line + 1 : text + n; (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
-        if ((r = load_merge(f, vocab, line, ++number, rank, path, &wrong, e)) < 0)
+        if ((r = load_merge(f, vocab, line, ++number, rank, path, &both, &wrong, e)) < 0)
             goto out;
         rank += r;
     }
@@ -154,9 +242,10 @@ static int load_merges(struct meg_gpt2_files *f, const json_t *vocab, const char
     r = MEG_OK;
     if (wrong.n > 0)
         r = meg_fail(e, MEG_EFORMAT, "%s does not match %s (%lld of %d merges):%s%s", path,
-                     vocab_path, (long long)wrong.n, rank, wrong.names.s,
+                     vocab->path, (long long)wrong.n, rank, wrong.names.s,
                      wrong.n > NAMED ? "; ..." : "");
 out:
+    meg_str_free(&both);
     meg_str_free(&wrong.names);
     return r;
 }
@@ -166,23 +255,20 @@ int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, con
 {
     struct meg_gpt2_files *f = meg_new(sizeof *f);
     struct meg_map vocab = { 0 }, merges = { 0 };
-    json_t *json = NULL;
-    json_error_t where;
+    struct spelled spelled = { .path = vocab_path };
     char *text = NULL;
     int r;
 
     if ((r = meg_map_open(&vocab, vocab_path, e)) < 0 ||
         (r = meg_map_open(&merges, merge_path, e)) < 0)
         goto out;
-    json = json_loadb((const char *)vocab.p, vocab.n, JSON_REJECT_DUPLICATES, &where);
-    if (!json) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: line %d, column %d: %s", vocab_path, where.line,
-                     where.column, where.text);
+    if (memchr(merges.p, 0, merges.n)) {
+        r = meg_fail(e, MEG_EFORMAT, "%s: holds a zero byte, so it is no text", merge_path);
         goto out;
     }
     text = meg_strndup((const char *)merges.p, merges.n);
-    if ((r = load_vocab(f, json, vocab_path, e)) < 0 ||
-        (r = load_merges(f, json, merge_path, vocab_path, text, strlen(text), e)) < 0)
+    if ((r = load_vocab(f, &spelled, &vocab, e)) < 0 ||
+        (r = load_merges(f, &spelled, merge_path, text, strlen(text), e)) < 0)
         goto out;
     *out = f;
     f = NULL;
@@ -190,7 +276,8 @@ out:
     meg_gpt2_files_free(f);
     meg_map_close(&vocab);
     meg_map_close(&merges);
-    json_decref(json);
+    meg_strtab_free(&spelled.tokens);
+    free(spelled.id);
     free(text);
     return r;
 }

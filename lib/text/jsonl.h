@@ -9,11 +9,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-
-struct meg_span {
-    const char *s;
-    int64_t n;
-};
+#include "text/json_scan.h"
 
 /* The value of one key: a string, or a list of strings. */
 struct meg_jsonl_value {

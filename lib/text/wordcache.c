@@ -1,13 +1,11 @@
 #include "text/wordcache.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "base/hash.h"
 #include "base/mem.h"
 
 enum {
-    WORD_PAIRS = 1 << 16, /* 4 MiB of short words */
     LONG_WORDS = 1 << 16,
     LONG_BYTES = 8 << 20,
     LONG_WORD_BYTES = 1024 /* longer ones are not worth their room */
@@ -22,31 +20,23 @@ struct longhead {
     int32_t nbytes, nids;
 };
 
-static void *table(size_t nbytes)
-{
-    void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    if (p == MAP_FAILED)
-        meg_die(MEG_EFAIL, "no memory for the %zu bytes of a word cache", nbytes);
-    return p;
-}
-
 void meg_wordcache_init(struct meg_wordcache *c)
 {
-    c->mask = WORD_PAIRS - 1;
-    c->word = table(2 * WORD_PAIRS * sizeof *c->word);
-    c->longword = table(LONG_WORDS * sizeof *c->longword);
-    c->bytes = table(LONG_BYTES);
+    const size_t words = 2 * MEG_WORD_PAIRS * sizeof *c->word;
+    const size_t longwords = LONG_WORDS * sizeof *c->longword;
+    struct meg_err e;
+
+    if (meg_arena_init(&c->arena, "word cache", words + longwords + LONG_BYTES, &e) < 0)
+        meg_die_err(&e);
+    c->word = meg_arena_alloc(&c->arena, words, 64);
+    c->longword = meg_arena_alloc(&c->arena, longwords, 64);
+    c->bytes = meg_arena_alloc(&c->arena, LONG_BYTES, 64);
     c->nbytes = sizeof(struct longhead); /* 0 stands for none */
 }
 
 void meg_wordcache_free(struct meg_wordcache *c)
 {
-    if (!c->word)
-        return;
-    munmap(c->word, 2 * WORD_PAIRS * sizeof *c->word);
-    munmap(c->longword, LONG_WORDS * sizeof *c->longword);
-    munmap(c->bytes, LONG_BYTES);
+    meg_arena_free(&c->arena);
 }
 
 static struct meg_longword *long_slot(const struct meg_wordcache *c, const char *s, int64_t n,

@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/mem.h"
+
 enum {
     MEG_WORD_BYTES = 15, /* a short word has at most so many bytes */
     MEG_WORD_IDS = 3     /* and at most so many ids; the others are long */
@@ -22,12 +24,13 @@ struct meg_word {
 };
 
 struct meg_wordcache {
-    struct meg_word *word; /* [2 * (mask + 1)] */
-    uint64_t mask;
+    struct meg_arena arena; /* holds the others */
+    struct meg_word *word;  /* pairs of entries */
     struct meg_longword *longword;
     char *bytes; /* of long words: length, number of ids, ids, bytes */
     uint32_t nbytes;
 };
+enum { MEG_WORD_PAIRS = 1 << 17 }; /* 8 MiB of short words */
 
 void meg_wordcache_init(struct meg_wordcache *c);
 void meg_wordcache_free(struct meg_wordcache *c);
@@ -68,20 +71,16 @@ static inline struct meg_word *meg_wordcache_pair(const struct meg_wordcache *c,
     unsigned __int128 p =
         (unsigned __int128)(key[0] ^ 0x9E3779B97F4A7C15u) * (key[1] ^ 0xD6E8FEB86659FD93u);
 
-    return c->word + 2 * (((uint64_t)p ^ (uint64_t)(p >> 64)) & c->mask);
+    return c->word + 2 * (((uint64_t)p ^ (uint64_t)(p >> 64)) % MEG_WORD_PAIRS);
 }
 
-/* The entry of a short word; NULL when it is not there. */
-static inline const struct meg_word *meg_wordcache_find(const struct meg_wordcache *c,
+/* The entry of a short word, one of the pair; NULL when it is neither.  One branch, often taken. */
+static inline const struct meg_word *meg_wordcache_find(const struct meg_word *pair,
                                                         const uint64_t key[2])
 {
-    struct meg_word *w = meg_wordcache_pair(c, key);
+    const struct meg_word *w = pair + (((pair->key[0] ^ key[0]) | (pair->key[1] ^ key[1])) != 0);
 
-    if (w[0].key[0] == key[0] && w[0].key[1] == key[1])
-        return &w[0];
-    if (w[1].key[0] == key[0] && w[1].key[1] == key[1])
-        return &w[1];
-    return NULL;
+    return ((w->key[0] ^ key[0]) | (w->key[1] ^ key[1])) == 0 ? w : NULL;
 }
 
 /* Remember a word with its ids, as short or long one. */

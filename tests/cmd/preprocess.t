@@ -136,8 +136,7 @@ gpt2() { # OUTPUT-PREFIX OPTION...
         --merge-file merges.txt "$@"
 }
 echo '{"text":"low lower!"}' | gpt2 g --input - --append-eod
-is 'ids from vocab.json and merges.txt' "$(tokens g_text_document)" \
-    "$(jq -r '[.low, ."Ġlower", ."!", ."<|endoftext|>"] | map(tostring) | join(" ")' vocab.json)"
+is 'ids from vocab.json and merges.txt' "$(tokens g_text_document)" '265 268 1 0'
 printf '{"text":"a\377\360\237\230b"}\n' >bytes.jsonl
 gpt2 r --replace-invalid --input bytes.jsonl
 echo '{"text":"a\ufffd\ufffdb"}' | gpt2 r2 --input -
@@ -165,10 +164,14 @@ jq -c '."!" = 0' vocab.json >v.json
 vocabulary 'one id for two tokens' "v.json: tokens '.*' and '.*' both have id 0" --vocab-file v.json
 jq -c '."!" = "1"' vocab.json >v.json
 vocabulary 'an id that is no number' "v.json: token '!' has id \"1\"" --vocab-file v.json
+printf '{"!":0,"<|endoftext|>":1,"!":2}' >v.json
+vocabulary 'a token twice' "v.json: token '!' stands there twice" --vocab-file v.json
+printf 'version\n\0a b\n' >m.txt
+vocabulary 'merges that are no text' 'm.txt: holds a zero byte' --merge-file m.txt
 echo '["a"]' >v.json
-vocabulary 'a vocabulary that is no object' 'v.json: not a JSON object' --vocab-file v.json
+vocabulary 'a vocabulary that is no object' "v.json: byte 1: found '\\[' where '\\{' of an object" --vocab-file v.json
 echo '{"a":0' >v.json
-vocabulary 'a vocabulary that is not JSON' 'v.json: line ' --vocab-file v.json
+vocabulary 'a vocabulary that is not JSON' 'v.json: byte 8: the text ends where' --vocab-file v.json
 printf 'l o\n%s\nq z' "$(sed 1d merges.txt)" >m.txt
 like 'warns of merges that are not read' "$(gpt2 w --input eleven.jsonl --merge-file m.txt 2>&1)" \
     'm.txt: the first line is not a version.*|m.txt: the last line does not end'

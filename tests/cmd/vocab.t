@@ -45,7 +45,7 @@ like 'of a line that is not JSON, too' "$(meg-vocab --output-dir x 2>&1 <<'end'
 {"text":"a"}
 {"text":"b"
 end
-)" '^meg-vocab: standard input, line 2: column 12: the line ends where'
+)" '^meg-vocab: standard input, line 2: column 12: the text ends where'
 status 'refuses a line without the key' 65 sh -c 'echo "{\"a\":\"b\"}" | meg-vocab --output-dir x'
 status 'refuses an empty input' 65 meg-vocab --output-dir x --input /dev/null
 status 'refuses a missing file' 66 meg-vocab --output-dir x --input nowhere

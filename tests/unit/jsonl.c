@@ -103,13 +103,13 @@ static void refuses(const char *line, int64_t n, const char *message)
 static void refuses_what_is_not_json(void **state)
 {
     static const char *const bad[][2] = {
-        { "", "column 1: the line ends where '{' of an object is expected" },
+        { "", "column 1: the text ends where '{' of an object is expected" },
         { "no json", "column 1: found 'n' where '{' of an object is expected" },
         { "[\"text\"]", "column 1: found '[' where '{' of an object is expected" },
-        { "{\"text\":\"a\"", "column 12: the line ends where ',' or '}' is expected" },
+        { "{\"text\":\"a\"", "column 12: the text ends where ',' or '}' is expected" },
         { "{\"text\":\"a\"} x", "column 14: found 'x' where the end of the line is expected" },
         { "{\"text\":\"a\"}{}", "column 13: found '{' where the end of the line is expected" },
-        { "{\"text\":\"a", "column 11: the line ends where more of a string is expected" },
+        { "{\"text\":\"a", "column 11: the text ends where more of a string is expected" },
         { "{\"text\":\"a\tb\"}", "column 11: found byte 0x09 where more of a string is expected" },
         { "{\"text\":\"\\x\"}",
           "column 11: found 'x' where one of \"\\/bfnrtu after a backslash is expected" },
