@@ -103,7 +103,7 @@ int meg_finish(void)
 {
     if (fflush(stdout) != 0 || ferror(stdout))
         meg_die(MEG_EIO, "standard output: %s", strerror(errno));
-    if (close(STDOUT_FILENO) != 0 && errno != EBADF) /* where a network disk tells that it is full */
+    if (close(STDOUT_FILENO) != 0 && errno != EBADF) /* a network disk tells here that it is full */
         meg_die(MEG_EIO, "standard output: %s", strerror(errno));
     return 0;
 }

@@ -106,10 +106,8 @@ int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e)
             break;
     }
     if (f->fd < 0) {
-        int r = meg_fail_errno(e, "%s", tmp.s);
-
         meg_str_free(&tmp);
-        return r;
+        return meg_fail(e, MEG_EIO, "%s: cannot be made: %s", path, strerror(errno));
     }
     f->path = meg_strdup(path);
     f->tmp = tmp.s;

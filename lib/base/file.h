@@ -30,7 +30,7 @@ int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e);
  *   meg_file_create  refuses a PATH that exists and is no regular file
  *   meg_file_write   appends, through a buffer
  *   meg_file_pwrite  writes at offset, at once, and moves nothing; any thread may call it
- *   meg_file_sync    all of it to the disk, under its temporary name: what can still fail is renaming
+ *   meg_file_sync    fsync under the temporary name: after it only the renaming can fail
  *   meg_file_commit  fsync, rename to PATH, fsync the directory.  On failure PATH is what it was
  *                    before, unless only the last fsync failed; the temporary file is gone.
  *   meg_file_abandon removes the temporary file; does nothing after a commit, and on { 0 }

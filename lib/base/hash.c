@@ -1,4 +1,5 @@
 #include "base/hash.h"
+
 #include <stdio.h>
 #include <xxhash.h>
 

@@ -12,7 +12,8 @@
 int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *from, struct meg_err *e)
 {
     json_error_t where;
-    json_t *value = json_loadb((const char *)bytes, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &where);
+    json_t *value = json_loadb((const char *)bytes, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY,
+                               &where);
 
     if (!value)
         return meg_fail(e, MEG_EFORMAT, "%s:%d:%d: not JSON: %s", from, where.line, where.column,

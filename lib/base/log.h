@@ -30,7 +30,8 @@ void meg_vlog(int level, const char *fmt, va_list ap) MEG_PRINTF(2, 0);
  * ten times a second at most; elsewhere the same words are a note every plain_s seconds (0: never).
  * meg_progress_show may be called as often as there is news: it prints only when due.
  * meg_progress_end leaves the last line drawn and goes to the next one.
- * One progress line is open at a time; messages clear it and it is drawn again below them.
+ * One progress line is open at a time, shown by one thread; messages clear it and it is drawn again
+ * below them.
  */
 struct meg_progress {
     double plain_s, next_s;

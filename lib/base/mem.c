@@ -109,19 +109,19 @@ int meg_arena_init(struct meg_arena *a, const char *name, size_t nbytes, struct 
     if (nbytes == 0)
         return MEG_OK;
     if (len < nbytes || len + HUGE_PAGE < len)
-        return meg_fail(e, MEG_EFAIL, "%s: %zu bytes are more than a program can hold", name, nbytes);
+        return meg_fail(e, MEG_EFAIL, "%s: %zu bytes: more than a program can hold", name, nbytes);
     p = (unsigned char *)mmap(NULL, len + HUGE_PAGE, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return meg_fail(e, MEG_EFAIL, "%s: out of memory: %zu bytes wanted", name, nbytes);
-    /* give back what lies before and after the aligned part, so that free needs no more than base and cap */
+    /* give back what lies before and after, so that free needs no more than base and cap */
     skip = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
     if (skip)
         munmap(p, skip);
     munmap(p + skip + len, HUGE_PAGE - skip);
     a->base = p + skip;
     a->cap = nbytes;
-    madvise(a->base, len, MADV_HUGEPAGE); /* where the kernel has no huge pages: slower, not wrong */
+    madvise(a->base, len, MADV_HUGEPAGE); /* refused, it is slower and not wrong */
     return MEG_OK;
 }
 

@@ -1,4 +1,5 @@
 #include "base/mt19937.h"
+
 #include <math.h>
 
 void meg_mt19937_seed(struct meg_mt19937 *g, uint32_t seed)
@@ -121,7 +122,8 @@ void meg_mt19937_64_seed(struct meg_mt19937_64 *g, uint64_t seed)
 static void refill_64(struct meg_mt19937_64 *g)
 {
     for (int i = 0; i < 312; i++) {
-        const uint64_t y = (g->x[i] & ~UINT64_C(0x7fffffff)) | (g->x[(i + 1) % 312] & UINT64_C(0x7fffffff));
+        const uint64_t low = 0x7fffffff;
+        const uint64_t y = (g->x[i] & ~low) | (g->x[(i + 1) % 312] & low);
 
         g->x[i] = g->x[(i + 156) % 312] ^ y >> 1 ^ (y & 1 ? UINT64_C(0xb5026f5aa96619e9) : 0);
     }

@@ -48,7 +48,7 @@ const char *meg_fmt_double(char buf[], double v)
             break;
     }
     exp10 = atoi(strchr(buf, 'e') + 1);
-    if (exp10 >= -4 && exp10 < 16) /* the same digits without an exponent, one behind the point at least */
+    if (exp10 >= -4 && exp10 < 16) /* the same digits, without an exponent */
         snprintf(buf, MEG_DOUBLE_CHARS, "%.*f", digits > exp10 ? digits - exp10 : 1, v);
     return buf;
 }

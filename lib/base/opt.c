@@ -382,7 +382,8 @@ static int take(const struct meg_optgroup *groups, const struct meg_optgroup *gr
         for (; is_value(behind[n]) && (n == 0 || row->kind == MEG_OPT_LIST); n++)
             opt_add_word(&words, behind[n], strlen(behind[n]));
     if (words.n == 0)
-        return meg_fail(e, MEG_EUSAGE, "--%s needs a value: %s (one that begins with a dash: --%s=-...)",
+        return meg_fail(e, MEG_EUSAGE,
+                        "--%s needs a value: %s (one that begins with a dash: --%s=-...)",
                         row->name, row->arg, row->name);
     if ((r = opt_assign(row, group->conf, &words, e)) < 0)
         return r;

@@ -16,7 +16,7 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* Append the word at p to out, its quotes resolved; returns where it ends, NULL when it never does. */
+/* Append the word at p to out, its quotes resolved; returns where it ends, or NULL. */
 static const char *read_word(const char *p, const char *end, struct meg_str *out, struct meg_err *e)
 {
     char quote = 0;
@@ -88,7 +88,8 @@ static int read_line(const struct meg_optgroup *groups, const char *line, size_t
     while (p < end && is_blank(*p))
         p++;
     if (p == end || *p != '=')
-        return meg_fail(e, MEG_EUSAGE, "expected `name = value`, found '%.*s'", (int)(end - line), line);
+        return meg_fail(e, MEG_EUSAGE, "expected `name = value`, found '%.*s'", (int)(end - line),
+                        line);
     row = opt_find(groups, name, n, &group);
     if (!row)
         return is_stored ? MEG_OK : opt_unknown(groups, name, n, e);

@@ -67,7 +67,8 @@ static void help_row(const struct meg_optgroup *g, const struct meg_opt *row, in
     if (opposite)
         meg_str_printf(&right, "the opposite of --%s", opposite->name);
     else
-        meg_str_printf(&right, "%s%s", row->kind == MEG_OPT_IGNORED ? "no effect: " : "", row->help);
+        meg_str_printf(&right, "%s%s", row->kind == MEG_OPT_IGNORED ? "no effect: " : "",
+                       row->help);
     if (row->def && !opt_is_flag(row))
         meg_str_printf(&right, " (default: %s)", row->def);
     for (alias = g->rows; alias->name; alias++)

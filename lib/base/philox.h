@@ -2,7 +2,7 @@
  * philox.h - Philox4x32-10 (Salmon et al. 2011): random words as a function of key and counter.
  * Nothing has a state, so any rank, thread or backend can ask for any number.
  *
- * Words are packed as in DESIGN: key (seed, stream), counter four words.
+ * The key is (seed, stream); the counter says which number is meant:
  *   initial weights   stream 0; counter (element low, high, XXH3-64 of the name low, high)
  *   dropout           stream 1 + 16 layer + site; counter (unit / 8, position, sample low, high);
  *                     unit u has 16-bit lane u % 8: word lane / 2, low half first
@@ -23,7 +23,8 @@ enum { MEG_PHILOX_INIT = 0, MEG_PHILOX_DROPOUT = 1 };
 
 static inline void meg_philox(uint32_t out[4], const uint32_t key[2], const uint32_t counter[4])
 {
-    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+    uint32_t k0 = key[0], k1 = key[1];
 
     for (int round = 0; round < 10; round++) {
         const uint64_t p0 = (uint64_t)0xd2511f53u * c0, p1 = (uint64_t)0xcd9e8d57u * c2;
@@ -48,7 +49,8 @@ static inline double meg_philox_unit(uint32_t low, uint32_t high)
 }
 
 /* The words of an initial weight: element of the tensor whose name hashes to name. */
-static inline void meg_philox_init_words(uint32_t out[4], uint32_t seed, uint64_t name, uint64_t element)
+static inline void meg_philox_init_words(uint32_t out[4], uint32_t seed, uint64_t name,
+                                         uint64_t element)
 {
     const uint32_t key[2] = { seed, MEG_PHILOX_INIT };
     const uint32_t counter[4] = { (uint32_t)element, (uint32_t)(element >> 32), (uint32_t)name,
@@ -63,7 +65,8 @@ static inline double meg_philox_init_normal(uint32_t seed, uint64_t name, uint64
     uint32_t w[4];
 
     meg_philox_init_words(w, seed, name, element);
-    return sqrt(-2 * log(meg_philox_unit(w[0], w[1]))) * cos(6.283185307179586 * meg_philox_unit(w[2], w[3]));
+    return sqrt(-2 * log(meg_philox_unit(w[0], w[1]))) *
+           cos(6.283185307179586 * meg_philox_unit(w[2], w[3]));
 }
 
 /* An initial weight from U(0,1). */
@@ -75,12 +78,13 @@ static inline double meg_philox_init_uniform(uint32_t seed, uint64_t name, uint6
     return meg_philox_unit(w[0], w[1]);
 }
 
-/* The eight lanes of units 8*block .. 8*block+7. */
-static inline void meg_philox_dropout(uint16_t lane[8], uint32_t seed, uint32_t stream, uint32_t block,
-                                      uint32_t position, int64_t sample)
+/* The eight lanes of units 8 block .. 8 block + 7; stream = 16 layer + site. */
+static inline void meg_philox_dropout(uint16_t lane[8], uint32_t seed, uint32_t stream,
+                                      uint32_t block, uint32_t position, int64_t sample)
 {
     const uint32_t key[2] = { seed, MEG_PHILOX_DROPOUT + stream };
-    const uint32_t counter[4] = { block, position, (uint32_t)sample, (uint32_t)((uint64_t)sample >> 32) };
+    const uint32_t counter[4] = { block, position, (uint32_t)sample,
+                                  (uint32_t)((uint64_t)sample >> 32) };
     uint32_t w[4];
 
     meg_philox(w, key, counter);

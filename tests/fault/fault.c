@@ -7,9 +7,10 @@
  *
  * Counted, from 1, are write, pwrite, fsync, fdatasync, ftruncate, posix_fallocate and close, on
  * regular files open for writing and on directories but never on stdout and stderr, and rename and
- * renameat2.  What stdio writes goes past us.  MEG_FAULT_ERRNO is ENOSPC or EIO; KILL ends the process by SIGKILL, a write half
- * done; SHORT writes half and says so.  MEG_FAULT_COUNT=FILE leaves the number in FILE when the
- * process exits.  Under ASan also ASAN_OPTIONS=verify_asan_link_order=0.
+ * renameat2.  What stdio writes goes past us.  MEG_FAULT_ERRNO is ENOSPC or EIO; KILL ends the
+ * process by SIGKILL, a write half done; SHORT writes half and says so.  MEG_FAULT_COUNT=FILE
+ * leaves the number in FILE when the process exits.
+ * Under ASan also ASAN_OPTIONS=verify_asan_link_order=0.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -46,7 +47,9 @@ static enum fault next_on(int fd)
     struct stat st;
 
     if (fd <= STDERR_FILENO || fstat(fd, &st) < 0 ||
-        !(S_ISDIR(st.st_mode) || (S_ISREG(st.st_mode) && (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY)))
+        !(S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)))
+        return NONE;
+    if (S_ISREG(st.st_mode) && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY)
         return NONE;
     return next();
 }
