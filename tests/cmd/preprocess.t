@@ -198,5 +198,8 @@ like 'is named' "$(cat err "$T/err")" 'nowhere.jsonl: No such file'
 status 'a missing vocabulary' 66 gpt2 bad --input in.jsonl --vocab-file nowhere.json
 status 'a missing folder for the output' 66 null nowhere/bad --input in.jsonl
 status 'a folder as input' 74 null bad --input many
+(trap '' XFSZ && ulimit -f 2 && null bad --input big.jsonl) 2>err
+is 'a disk that is full' $? 74
+like 'is named with its file' "$(cat err)" '^meg-preprocess: .*bad_text_document.*: File too large$'
 is 'none of these left a file' "$(echo bad*)" 'bad*'
 done_testing

@@ -57,6 +57,10 @@ status 'refuses to guess where to write' 2 meg-vocab --input text
 ok 'none of these left a file' test ! -e x
 printf x >blocked
 status 'a folder that cannot be made is an error' 74 meg-vocab --input text --output-dir blocked/v
+(trap '' XFSZ && ulimit -f 2 && meg-vocab --input text --output-dir full) 2>err
+is 'so is a full disk' $? 74
+like 'which is said' "$(cat err)" '^meg-vocab: full/.*: File too large$'
+is 'and leaves no file' "$(echo full/*)" 'full/*'
 mkdir -p taken/vocab.json
 status 'so is a name that is taken' 74 meg-vocab --input text --output-dir taken
 is 'and nothing is left beside it' "$(ls taken)" vocab.json

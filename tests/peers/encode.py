@@ -1,0 +1,94 @@
+"""One run of another encoder on the texts of FILE.jsonl, one thread: prints seconds, CPU seconds, tokens, name.
+
+encode.py hf FILE DIR         Hugging Face's tokenizers with DIR/tokenizer.json, texts already in memory
+encode.py megatron FILE DIR   Megatron-LM's GPT2Tokenizer with DIR/vocab.json and merges.txt, from the JSON lines on, as
+                              its preprocess_data.py does: the original where MEG_MEGATRON names a checkout, else the same
+                              algorithm written again here
+"""
+import importlib.util
+import json
+import os
+import sys
+import time
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["RAYON_NUM_THREADS"] = "1"
+
+
+class StandIn:
+    """Regex pieces, bytes as printable characters, merges by rank over tuples of strings, and a dict of words."""
+
+    def __init__(self, vocab, merges):
+        import regex
+
+        plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        others = [b for b in range(256) if b not in plain]
+        self.char = {**{b: chr(b) for b in plain}, **{b: chr(256 + i) for i, b in enumerate(others)}}
+        with open(vocab, encoding="utf-8") as f:
+            self.ids = json.load(f)
+        with open(merges, encoding="utf-8") as f:
+            self.rank = {tuple(line.split()): i for i, line in enumerate(f.read().split("\n")[1:-1])}
+        self.words = {}
+        self.pieces = regex.compile(
+            r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+").findall
+
+    def merge(self, word):
+        known = self.words.get(word)
+        if known is not None:
+            return known
+        symbols = tuple(word)
+        while len(symbols) > 1:
+            best = min(set(zip(symbols, symbols[1:])), key=lambda pair: self.rank.get(pair, float("inf")))
+            if best not in self.rank:
+                break
+            merged, i = [], 0
+            while i < len(symbols):
+                if symbols[i:i + 2] == best:
+                    merged.append(best[0] + best[1])
+                    i += 2
+                else:
+                    merged.append(symbols[i])
+                    i += 1
+            symbols = tuple(merged)
+        self.words[word] = symbols
+        return symbols
+
+    def encode(self, text):
+        ids = []
+        for piece in self.pieces(text):
+            word = "".join([self.char[b] for b in piece.encode("utf-8")])
+            ids.extend([self.ids.get(symbol, 0) for symbol in self.merge(word)])
+        return ids
+
+
+def measured(name, work):
+    start, cpu = time.perf_counter(), time.process_time()
+    tokens = work()
+    return f"{time.perf_counter() - start:.4f} {time.process_time() - cpu:.4f} {tokens} {name}"
+
+
+def megatron(lines, folder):
+    files = folder + "/vocab.json", folder + "/merges.txt"
+    checkout = os.environ.get("MEG_MEGATRON")
+    if checkout:
+        spec = importlib.util.spec_from_file_location(
+            "gpt2", checkout + "/megatron/training/tokenizer/gpt2_tokenization.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        tokenizer, version = module.GPT2Tokenizer(*files), "Megatron-LM's GPT2Tokenizer"
+    else:
+        tokenizer, version = StandIn(*files), "Megatron-LM's algorithm, written again"
+    return measured(version, lambda: sum(len(tokenizer.encode(json.loads(line)["text"])) for line in lines))
+
+
+def hf(lines, folder):
+    import tokenizers
+
+    tokenizer = tokenizers.Tokenizer.from_file(folder + "/tokenizer.json")
+    texts = [json.loads(line)["text"] for line in lines]
+    return measured("Hugging Face's tokenizers " + tokenizers.__version__, lambda: sum(
+        len(e.ids) for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False)))
+
+
+with open(sys.argv[2], encoding="utf-8") as file:
+    print({"hf": hf, "megatron": megatron}[sys.argv[1]](file.readlines(), sys.argv[3]))
