@@ -23,17 +23,14 @@ struct meg_batch_size meg_batch_at(const struct meg_batch_plan *p, int64_t consu
     return b;
 }
 
-static int check_level(const struct meg_batch_plan *p, int64_t global, const char *what, struct meg_err *e)
+static int check_level(const struct meg_batch_plan *p, int64_t global, const char *option, struct meg_err *e)
 {
     int64_t unit = p->micro * p->ranks;
 
-    if (global < unit)
-        return meg_fail(e, MEG_EUSAGE, "%s: a batch of %" PRId64 " is less than --micro-batch-size %" PRId64
-                        " times %" PRId64 " data-parallel ranks", what, global, p->micro, p->ranks);
-    if (!p->round_down && global % unit)
-        return meg_fail(e, MEG_EUSAGE, "%s: a batch of %" PRId64 " is not a multiple of --micro-batch-size %" PRId64
-                        " times %" PRId64 " data-parallel ranks; --decrease-batch-size-if-needed rounds it down",
-                        what, global, p->micro, p->ranks);
+    if (global < unit || (!p->round_down && global % unit))
+        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be a multiple of %" PRId64 ", which is --micro-batch-size %"
+                        PRId64 " times %" PRId64 " data-parallel rank%s%s", option, global, unit, p->micro, p->ranks,
+                        p->ranks > 1 ? "s" : "", global < unit ? "" : "; --decrease-batch-size-if-needed rounds it down");
     return 0;
 }
 
@@ -49,7 +46,7 @@ int meg_batch_plan_check(const struct meg_batch_plan *p, struct meg_err *e)
                         ": needs a positive start, increment and number of samples, and whole increments up to "
                         "--global-batch-size %" PRId64, p->start, p->increment, p->samples, p->global);
     for (int64_t b = p->start; b < p->global; b += p->increment)
-        if ((r = check_level(p, b, "--rampup-batch-size", e)) < 0)
+        if ((r = check_level(p, b, "--rampup-batch-size: a batch of", e)) < 0)
             return r;
     return 0;
 }

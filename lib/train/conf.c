@@ -1,6 +1,7 @@
 #include "train/conf.h"
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 #include "base/num.h"
 
 #define C struct meg_train_conf
@@ -73,6 +74,31 @@ const struct meg_opt meg_train_log_opts[] = {
     { 0 }
 };
 #undef C
+
+/* Whether word begins with the n letters of name, - and _ being the same, and ends there or at =. */
+static bool is_name(const char *word, const char *name, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (word[i] != name[i] && !(word[i] == '_' && name[i] == '-'))
+            return false;
+    return word[n] == '\0' || word[n] == '=';
+}
+
+void meg_train_refuse_old_names(int argc, char **argv)
+{
+    static const char *const old[][2] = {
+        { "batch-size", "--micro-batch-size" }, { "warmup", "--lr-warmup-fraction" },
+        { "model-parallel-size", "--tensor-model-parallel-size" },
+        { "checkpoint-activations", "--recompute-activations" },
+    };
+
+    for (int i = 1; i < argc; i++)
+        for (size_t k = 0; k < sizeof old / sizeof *old; k++) {
+            size_t n = strlen(old[k][0]);
+            if (!strncmp(argv[i], "--", 2) && is_name(argv[i] + 2, old[k][0], n))
+                meg_usage("--%s: now called %s", old[k][0], old[k][1]);
+        }
+}
 
 /* v, where given, is at least lowest. */
 static int check(const char *option, int64_t v, int64_t lowest, struct meg_err *e)

@@ -39,6 +39,9 @@ extern const struct meg_opt meg_train_log_opts[];
 /* Names of Megatron that have no meaning here. */
 extern const struct meg_opt meg_train_ignored_opts[];
 
+/* Names that Megatron gave up: ends the process with status 2 and says what took their place. */
+void meg_train_refuse_old_names(int argc, char **argv);
+
 /*
  * Refuse what breaks a rule (MEG_EUSAGE, one line: option, value, rule), and fill what follows: the
  * global batch size, the batch plan, and the iterations that train_samples make.

@@ -79,12 +79,12 @@ static void print_data(const struct trainer *t, FILE *f)
     int n;
     const struct meg_data_part *p = meg_gpt_data_parts(t->data, &n);
 
-    fprintf(f, "\n%-30s %6s %8s %12s %14s %12s %12s %8s\n", "data", "split", "weight", "sequences", "tokens",
-            "wanted", "samples", "epochs");
+    fprintf(f, "\n%-8s %6s %12s %14s %12s %12s %8s  %s\n", "data", "weight", "sequences", "tokens", "wanted", "samples",
+            "epochs", "file");
     for (int i = 0; i < n; i++)
-        fprintf(f, "  %-28s %6s %8.4f %12" PRId64 " %14" PRId64 " %12" PRId64 " %12" PRId64 " %8" PRId64 "\n",
-                p[i].name, meg_split_names[p[i].split], p[i].weight, p[i].end - p[i].begin, p[i].tokens, p[i].wanted,
-                p[i].samples, p[i].epochs);
+        fprintf(f, "  %-6s %6.4f %12" PRId64 " %14" PRId64 " %12" PRId64 " %12" PRId64 " %8" PRId64 "  %s\n",
+                meg_split_names[p[i].split], p[i].weight, p[i].end - p[i].begin, p[i].tokens, p[i].wanted,
+                p[i].samples, p[i].epochs, p[i].name);
 }
 
 static void print_saves(const struct trainer *t, int64_t numel, FILE *f)

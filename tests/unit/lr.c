@@ -237,10 +237,10 @@ static void refused_batches(void **state)
 
     (void)state;
     assert_int_equal(meg_batch_plan_check(&p, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, "--global-batch-size: a batch of 50 is not a multiple"));
+    assert_non_null(strstr(e.msg, "--global-batch-size 50: must be a multiple of 12"));
     p = (struct meg_batch_plan){ 64, 2, 4, 12, 4, 1000, false };
     assert_int_equal(meg_batch_plan_check(&p, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, "--rampup-batch-size: a batch of 12"));
+    assert_non_null(strstr(e.msg, "--rampup-batch-size: a batch of 12: must be a multiple of 8"));
     p = (struct meg_batch_plan){ 64, 2, 4, 16, 7, 1000, false };
     assert_int_equal(meg_batch_plan_check(&p, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "16 7 1000"));

@@ -1,0 +1,108 @@
+#!/bin/sh
+# meg-train: what it prints and writes, its exit conditions, and what it refuses.
+. "${0%/*}/../lib.sh"
+. "${0%/*}/../train.sh"
+
+# ---- the log, metrics, events ----
+ok 'ten steps' sh -c '"$@" >"$0"' "$T/log" meg-train -q --config "$T/conf" --log-json "$T/m.jsonl" \
+    --tensorboard-dir "$T/tb" --log-throughput --log-params-norm --log-num-zeros-in-grad --decoupled-lr 5e-3
+line='^ \[[-0-9]{10} [:0-9]{8}\] iteration        3/      10 \| consumed samples:           12 \|'
+line="$line elapsed time per iteration \(ms\): [0-9.]+ \| throughput per GPU \(TFLOP/s/GPU\): [0-9.]+ \|"
+line="$line learning rate: [0-9.]+E-03 \| decoupled learning rate: [0-9.]+E-03 \| global batch size:     4 \|"
+line="$line lm loss: [0-9.]+E\+00 \| loss scale: 1.0 \| grad norm: [0-9.]+ \| num zeros: [0-9]+ \|"
+line="$line params norm: [0-9.]+ \| number of skipped iterations:   0 \| number of nan iterations:   0 \|$"
+like 'a log line' "$(cat "$T/log")" "$line"
+is 'a line an iteration' "$(grep -c ' iteration .*/' "$T/log")" 10
+for where in 'iteration 0' 'iteration 4' 'iteration 8' 'iteration 10 on validation set' 'iteration 10 on test set'; do
+    like "evaluation at $where" "$(cat "$T/log")" \
+        "^ validation loss at $where \| lm loss value: [0-9.]+E\+00 \| lm loss PPL: [0-9.E+]+ \| $"
+done
+is 'a metrics line a log line and an evaluation' "$(jq -s 'length' "$T/m.jsonl")" 15
+is 'metrics agree with the log' "$(jq -r 'select(.iteration == 3) | .consumed_samples' "$T/m.jsonl")" 12
+is 'evaluations say of what' "$(jq -r 'select(.split) | "\(.iteration) \(.split)"' "$T/m.jsonl" | tr '\n' ',')" \
+    '0 valid,4 valid,8 valid,10 valid,10 test,'
+for tag in 'lm loss' 'lm loss vs samples' learning-rate batch-size grad-norm num-zeros params-norm iteration-time \
+    throughput 'lm loss validation' hidden-size/text_summary; do
+    ok "events hold $tag" grep -qaF "$tag" "$T"/tb/events.out.tfevents.*
+done
+
+train --train-iters 200 --eval-interval 200 --log-interval 200 >"$T/log"
+is 'the validation loss falls' "$(sed -n 's/.*lm loss value: \([^ ]*\) .*/\1/p' "$T/log" |
+    awk '{ v[NR] = $1 } END { print v[2] < v[1] - 1 }')" 1
+
+# ---- dry run ----
+mkdir "$T/dry"
+train --dry-run --save "$T/dry/save" --save-interval 4 --log-json "$T/dry/m" --tensorboard-dir "$T/dry/tb" \
+    --data-cache-path "$T/dry/cache" >"$T/plan"
+is 'a dry run succeeds' $? 0
+is 'and writes nothing' "$(ls "$T/dry")" ''
+like 'it counts parameters' "$(cat "$T/plan")" '^  all +28 +29216$'
+like 'memory' "$(cat "$T/plan")" '^  optimizer state +0\.[0-9]$'
+like 'work' "$(cat "$T/plan")" '^  the run +[0-9.]+e\+08 +640$'
+like 'samples and epochs' "$(cat "$T/plan")" '^  train +1.0000 +108 +3967 +40 +247 +1  .*/ids_text_document$'
+like 'and checkpoints' "$(cat "$T/plan")" '^  at iterations +4 8 10$'
+
+# ---- exit conditions ----
+is 'an interval ends the run' "$(train --exit-interval 3 | grep -c ' consumed samples:')" 3
+status 'with success' 0 train --exit-interval 3
+is 'a duration does' "$(train --exit-duration-in-mins 0.0000001 | grep -c ' consumed samples:')" 1
+is 'only evaluation' "$(train --skip-train | grep -c 'validation loss')" 2
+unlike 'no evaluation' "$(train --eval-iters 0)" 'validation loss'
+
+# ---- samples, ramp-up ----
+sed '/train-iters\|lr-warmup-iters/d' "$T/conf" >"$T/samples.conf"
+meg-train -q --config "$T/samples.conf" --train-samples 41 --lr-warmup-samples 8 --rampup-batch-size 2 2 12 \
+    --global-batch-size 6 --eval-iters 0 --save "$T/ramp" >"$T/log"
+is 'the batch grows' "$(sed 's/.*consumed samples: *\([0-9]*\) .*batch size: *\([0-9]*\) .*/\1:\2/' "$T/log" | tr '\n' ' ')" \
+    '2:2 4:2 6:2 10:4 14:4 20:6 26:6 32:6 38:6 '
+is 'a checkpoint at each size' "$(ls "$T/ramp" | grep iter_ | tr '\n' ' ')" 'iter_0000003 iter_0000005 iter_0000009 '
+train --global-batch-size 5 --decrease-batch-size-if-needed --train-iters 2 --lr-warmup-iters 0 --eval-iters 0 >"$T/log"
+like 'a batch rounded down leaves samples out' "$(cat "$T/log")" 'consumed samples: +8 \| skipped samples: +2 \|'
+
+# ---- what is refused: status 2, one line ----
+refuses() { # WHAT REGEX OPTION...
+    what=$1 regex=$2
+    shift 2
+    status "$what" 2 train "$@"
+    like "$what: the message" "$(head -n 1 "$T/err")" "$regex"
+}
+refuses 'no such option' 'unknown option --learning-rate' --learning-rate 1
+refuses 'not a number' "--lr: '1e' is not a number" --lr 1e
+refuses 'a name of old' '--batch-size: now called --micro-batch-size' --batch-size 4
+refuses 'half a micro-batch' '--global-batch-size 3: must be a multiple of 2' --global-batch-size 3
+refuses 'a warm-up longer than the decay' 'warm-up of 80 samples' --lr-warmup-iters 20
+refuses 'samples in a run of iterations' '--lr-warmup-samples 5: --train-iters counts iterations' --lr-warmup-samples 5
+refuses 'both families' '--train-samples 100: --train-iters 10 is given' --train-samples 100
+refuses 'a ramp in a run of iterations' '--rampup-batch-size' --rampup-batch-size 2 2 12
+refuses 'a lowest rate above the highest' '--min-lr 1: must not be above --lr' --min-lr 1
+refuses 'seed 0' '--seed 0: must be at least 1' --seed 0
+refuses 'a sequence longer than the table' '--max-position-embeddings 16: less than --seq-length 32' --seq-length 32
+refuses 'heads that do not divide' '--hidden-size' --num-attention-heads 3
+refuses 'an interval without a folder' '--save-interval 3: needs --save' --save-interval 3
+refuses 'WSD without a length' '--lr-decay-style WSD: needs' --lr-decay-style WSD
+refuses 'both schedules' '--override-opt_param-scheduler' --override-opt_param-scheduler \
+    --use-checkpoint-opt_param-scheduler
+status 'no checkpoint where one must be' 66 train --load "$T/none" --exit-on-missing-checkpoint
+status 'no such dataset' 66 train --data-path "$T/none"
+refuses 'a split that rounds to nothing' '--split' --split 9999,1,0
+like 'an ignored option warns' "$(train --manual-gc --train-iters 3 --eval-iters 0 2>&1 >/dev/null)" '--manual-gc is accepted'
+
+# ---- corrupt or missing input ----
+id_lines 1 3 | sed 's/\([0-9]* [0-9]* [0-9]*\) .*"/\1"/' >"$T/short.jsonl"
+meg-preprocess -q --input "$T/short.jsonl" --tokenizer-type NullTokenizer --vocab-size 100 --output-prefix "$T/short"
+status 'a corpus smaller than a sample' 65 train --data-path "$T/short_text_document" --split 100,0,0
+like 'says how many tokens there are' "$(cat "$T/err")" '3 tokens, one sample needs 17'
+head -c 100 "$T/ids_text_document.bin" >"$T/cut.bin"
+cp "$T/ids_text_document.idx" "$T/cut.idx"
+status 'a truncated dataset' 65 train --data-path "$T/cut"
+status 'ids outside of the vocabulary' 65 train --vocab-size 50
+echo 'not ours' >"$T/mine.txt"
+status 'a metrics file of somebody else' 65 train --log-json "$T/mine.txt"
+is 'stays as it is' "$(cat "$T/mine.txt")" 'not ours'
+
+# ---- numbers that are not finite ----
+status 'a loss that explodes' 1 train --lr 1e30 --clip-grad 0 --lr-warmup-iters 0 --eval-iters 0
+like 'says where' "$(cat "$T/err")" 'iteration [0-9]+: lm loss is (-?nan|inf|[0-9.e+]+), and the gradient of [a-z_.0-9]+'
+status 'may go on when told' 0 train --lr 1e30 --clip-grad 0 --lr-warmup-iters 0 --eval-iters 0 \
+    --no-check-for-nan-in-loss-and-grad
+done_testing

@@ -1,0 +1,120 @@
+#!/bin/sh
+# Ten steps are the same bytes whether or not the run was stopped in between, however it was stopped,
+# and for any number of threads.  Dropout is on.
+. "${0%/*}/../lib.sh"
+. "${0%/*}/../train.sh"
+
+# weights and optimizer state of iteration 10 are the same
+same() { # NAME DIR
+    for f in "$T"/whole/iter_0000010/*.safetensors; do
+        ok "$1: ${f##*/}" cmp "$f" "$2/iter_0000010/${f##*/}"
+    done
+}
+
+train --save "$T/whole" --save-interval 5 --log-json "$T/whole.jsonl" >"$T/whole.log"
+is 'ten steps' $? 0
+ok 'done is there' test -f "$T/whole/done"
+is 'the tracker' "$(cat "$T/whole/latest_checkpointed_iteration.txt")" 10
+is 'a file a section, for the model and for the optimizer' \
+    "$(ls "$T/whole/iter_0000010" | grep -c '\.safetensors$')" 8
+
+# ---- five and five ----
+train --save "$T/halves" --load "$T/halves" --exit-interval 5 --log-json "$T/halves.jsonl" >"$T/halves.log" 2>"$T/err"
+is 'five steps' $? 0
+like 'nothing to load is said' "$(cat "$T/err")" 'no checkpoint there: starting from scratch'
+ok 'not done' test ! -e "$T/halves/done"
+train --save "$T/halves" --load "$T/halves" --log-json "$T/halves.jsonl" >>"$T/halves.log"
+is 'and five more' $? 0
+same 'five and five' "$T/halves"
+is 'the same log' "$(steps <"$T/halves.log")" "$(steps <"$T/whole.log")"
+timeless='del(.iteration_ms, .tokens_per_s, .tflops_per_s)'
+is 'the same metrics, each line once' "$(jq -c "$timeless" "$T/halves.jsonl")" "$(jq -c "$timeless" "$T/whole.jsonl")"
+is 'once done, a rerun only evaluates' \
+    "$(train --save "$T/halves" --load "$T/halves" | grep -c 'validation loss\|consumed')" 2
+
+# ---- from an earlier one ----
+train --save "$T/halves" --load "$T/halves" --ckpt-step 5 >"$T/log"
+is '--ckpt-step' "$(grep -c ' consumed samples:' "$T/log")" 5
+same 'from iteration 5 again' "$T/halves"
+
+# ---- threads ----
+OMP_NUM_THREADS=1 train --save "$T/one" >"$T/one.log"
+OMP_NUM_THREADS=2 train --save "$T/two" >"$T/two.log"
+is 'one thread or two: the same log' "$(steps <"$T/one.log")" "$(steps <"$T/two.log")"
+same 'one thread' "$T/one"
+same 'two threads' "$T/two"
+
+# ---- a signal ----
+for sig in TERM USR1; do
+    rm -rf "$T/sig"
+    meg-train -q --config "$T/conf" --save "$T/sig" --load "$T/sig" --train-iters 1000000 --lr-decay-iters 10 \
+        >"$T/log" 2>/dev/null &
+    pid=$!
+    until grep -q 'consumed samples' "$T/log"; do sleep 0.05; done
+    kill -"$sig" $pid
+    wait $pid
+    is "SIG$sig: status" $? 75
+    last=$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/log" | tail -n 1)
+    is "SIG$sig: the last step is saved" "$(cat "$T/sig/latest_checkpointed_iteration.txt")" "$last"
+done
+train --load "$T/sig" --save "$T/sig" --train-iters 1000000 --lr-decay-iters 10 --exit-interval $((last + 2)) >"$T/log"
+is 'and goes on from there' "$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/log" | head -n 1)" $((last + 1))
+
+# ---- flags of loading ----
+train --load "$T/whole" --finetune --train-iters 1 --lr-warmup-iters 0 --eval-iters 0 >"$T/log"
+like 'fine-tuning begins at iteration 0' "$(cat "$T/log")" ' iteration        1/       1 \| consumed samples:            4 '
+train --load "$T/whole" --ckpt-step 5 --no-load-optim --eval-iters 0 >"$T/log"
+like 'without optimizer state the schedule begins anew' "$(cat "$T/log")" \
+    ' iteration        6/      10 \| consumed samples:           24 \|.* learning rate: 5.000000E-03'
+status 'another schedule is refused' 2 train --load "$T/whole" --ckpt-step 5 --lr 2e-2
+like 'and named' "$(cat "$T/err")" '--lr 0.02, not 0.01'
+like 'unless it is to be taken' \
+    "$(train --load "$T/whole" --ckpt-step 5 --lr 2e-2 --override-opt_param-scheduler --eval-iters 0)" \
+    ' iteration        6/.* learning rate: 1\.'
+like "or the checkpoint's is" \
+    "$(train --load "$T/whole" --ckpt-step 5 --lr 2e-2 --use-checkpoint-opt_param-scheduler --eval-iters 0)" \
+    ' iteration        6/.* learning rate: 5\.'
+status 'another shape is refused' 2 train --load "$T/whole" --num-layers 3 --hidden-size 48
+like 'layers are named' "$(cat "$T/err")" '--num-layers'
+like 'and the width' "$(cat "$T/err")" '--hidden-size'
+status 'another number of heads is' 2 train --load "$T/whole" --num-attention-heads 4
+sed '/num-layers\|hidden-size\|num-attention-heads\|seq-length\|max-position\|tokenizer\|vocab/d' "$T/conf" >"$T/bare.conf"
+status 'the model can come from the checkpoint' 0 \
+    meg-train -q --config "$T/bare.conf" --use-checkpoint-args --load "$T/whole" --skip-train
+
+train --save "$T/lean" --no-save-optim --no-save-rng --exit-interval 5 >/dev/null
+is 'a checkpoint without optimizer state' "$(ls "$T/lean/iter_0000005" | grep -c '^optim')" 0
+status 'does not load as a whole' 65 train --load "$T/lean"
+like 'and says what would' "$(cat "$T/err")" '--no-load-'
+status 'loads without' 0 train --load "$T/lean" --no-load-optim --no-load-rng
+
+train --save "$T/kept" --save-interval 2 --keep-last-n 2 >/dev/null
+is 'only the newest are kept' "$(ls "$T/kept" | grep iter_ | tr '\n' ' ')" 'iter_0000008 iter_0000010 '
+
+# ---- a damaged checkpoint ----
+cp -R "$T/whole" "$T/bad"
+printf x | dd of="$(ls "$T"/bad/iter_0000010/model-*.safetensors | tail -n 1)" bs=1 seek=5000 conv=notrunc 2>/dev/null
+status 'a flipped byte is found' 65 train --load "$T/bad"
+
+# ---- killed while it saves ----
+fault=${B:-build}/tests/fault.so
+if [ -f "$fault" ]; then
+    train --save "$T/first" --exit-interval 5 >/dev/null
+    preload="$fault" n=0
+    MEG_FAULT_COUNT="$T/count" LD_PRELOAD="$preload" \
+        meg-train -q --config "$T/conf" --save "$T/first" --load "$T/first" --exit-interval 6 >/dev/null
+    n=$(cat "$T/count")
+    isnt 'a save writes' "$n" 0
+    # the first, some in between, and the last calls of the save
+    for at in 1 2 $((n / 4)) $((n / 2)) $((n - 2)) $((n - 1)) "$n"; do
+        rm -rf "$T/killed"
+        train --save "$T/killed" --exit-interval 5 >/dev/null
+        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=KILL LD_PRELOAD="$preload" \
+            meg-train -q --config "$T/conf" --save "$T/killed" --load "$T/killed" --exit-interval 6 >/dev/null 2>&1
+        train --save "$T/killed" --load "$T/killed" >/dev/null
+        same "killed at write $at of $n" "$T/killed"
+    done
+else
+    skip 'killed while it saves' "no $fault"
+fi
+done_testing
