@@ -136,6 +136,18 @@ int ckpt_find(char **path, const char *dir, int64_t iteration, struct meg_err *e
     return r;
 }
 
+/* A folder or file that a killed save left, or one that it was about to replace. */
+static bool is_left_over(const char *name, int64_t *iteration, const char **suffix)
+{
+    static const char *const files[] = { CKPT_TRACKER ".tmp.", "done.tmp." };
+
+    *suffix = "";
+    for (int i = 0; i < 2; i++)
+        if (!strncmp(name, files[i], strlen(files[i])))
+            return true;
+    return parse_name(name, iteration, suffix) && (!strcmp(*suffix, ".tmp") || !strcmp(*suffix, ".old"));
+}
+
 int ckpt_tidy(const char *dir, struct meg_err *e)
 {
     DIR *d = opendir(dir);
@@ -150,7 +162,7 @@ int ckpt_tidy(const char *dir, struct meg_err *e)
     while (r == 0 && (ent = readdir(d))) {
         char *path;
 
-        if (!parse_name(ent->d_name, &it, &suffix) || (strcmp(suffix, ".tmp") && strcmp(suffix, ".old")))
+        if (!is_left_over(ent->d_name, &it, &suffix))
             continue;
         path = ckpt_path(dir, ent->d_name);
         if (!strcmp(suffix, ".old") && !ckpt_is_file(dir, ckpt_name(name, it, ""))) {

@@ -9,11 +9,11 @@
 struct issues {
     struct issue {
         const char *what;
-        struct meg_str names;
-        int n, unnamed;
+        struct meg_str names;      /* a line each */
+        int n;
     } missing, unfit, unknown;
 };
-enum { NAMES_MAX = 520 };          /* bytes of one list in a message: three fit in meg_err */
+enum { NAMES_MAX = 1500 };         /* bytes of all names in a message: meg_err holds no more */
 
 static void __attribute__((format(printf, 2, 3))) add_issue(struct issue *i, const char *fmt, ...)
 {
@@ -24,30 +24,42 @@ static void __attribute__((format(printf, 2, 3))) add_issue(struct issue *i, con
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     i->n++;
-    if (i->names.n + strlen(text) > NAMES_MAX)
-        i->unnamed++;
-    else
-        meg_str_printf(&i->names, "%s%s", i->names.n ? ", " : "", text);
+    meg_str_printf(&i->names, "%s\n", text);
+}
+
+/* "2 missing: A, B", as many names as fit in max bytes. */
+static void list_names(struct meg_str *out, const struct issue *is, size_t max)
+{
+    const char *line = is->names.s, *end;
+    const size_t limit = out->n + max;
+    int n;
+
+    meg_str_printf(out, "%s%d %s: ", out->n ? "; " : "", is->n, is->what);
+    for (n = 0; n < is->n; n++, line = end + 1) {
+        end = strchr(line, '\n');
+        if (n && out->n + (size_t)(end - line) > limit)
+            break;
+        meg_str_printf(out, "%s%.*s", n ? ", " : "", (int)(end - line), line);
+    }
+    if (n < is->n)
+        meg_str_printf(out, " and %d more", is->n - n);
 }
 
 /* The message, where there is anything to say; frees the lists. */
 static int report(struct issues *is, const char *path, const char *advice, struct meg_err *e)
 {
     struct issue *const all[] = { &is->missing, &is->unfit, &is->unknown };
+    const int nlists = !!is->missing.n + !!is->unfit.n + !!is->unknown.n;
     struct meg_str text = { 0 };
     int r = 0;
 
     for (int i = 0; i < 3; i++) {
-        if (all[i]->n) {
-            meg_str_printf(&text, "%s%d %s: %s", text.n ? "; " : "", all[i]->n, all[i]->what,
-                           all[i]->names.n ? all[i]->names.s : "");
-            if (all[i]->unnamed)
-                meg_str_printf(&text, " and %d more", all[i]->unnamed);
-        }
+        if (all[i]->n)
+            list_names(&text, all[i], NAMES_MAX / (size_t)nlists);
         meg_str_free(&all[i]->names);
     }
     if (text.n)
-        r = meg_fail(e, MEG_EFORMAT, "%.300s: the tensors are not those of the model: %s%s", path, text.s, advice);
+        r = meg_fail(e, MEG_EFORMAT, "%.200s: the tensors are not those of the model: %s%s", path, text.s, advice);
     meg_str_free(&text);
     return r;
 }
@@ -137,7 +149,7 @@ static void note_unknown(const struct meg_ckpt *c, const struct meg_params *p, c
 static int match(struct source **out, const struct meg_ckpt *c, const struct meg_params *p,
                  const struct meg_ckpt_slot *slot, struct meg_err *e)
 {
-    struct issues is = { { "missing", { 0 }, 0, 0 }, { "unfit", { 0 }, 0, 0 }, { "unknown", { 0 }, 0, 0 } };
+    struct issues is = { { "missing", { 0 }, 0 }, { "unfit", { 0 }, 0 }, { "unknown", { 0 }, 0 } };
     struct source *s = meg_new((size_t)p->n * sizeof *s);
     char name[CKPT_NAME_CHARS];
     int r;
@@ -157,8 +169,7 @@ static int match(struct source **out, const struct meg_ckpt *c, const struct meg
     }
     if (!slot)
         note_unknown(c, p, s, &is);
-    r = report(&is, c->path,
-               slot ? "; --no-load-optim or --finetune goes on without the optimizer state of the checkpoint" : "", e);
+    r = report(&is, c->path, slot ? "; --no-load-optim or --finetune goes on without optimizer state" : "", e);
     if (r < 0)
         free(s);
     else

@@ -1,0 +1,80 @@
+/* A small model with optimizer state, saved and loaded. */
+#ifndef CKPT_BOX_H
+#define CKPT_BOX_H
+#include "ckpt_util.h"
+
+struct box {
+    struct meg_gpt_conf m;
+    struct meg_params p;
+    float *w, *exp_avg, *exp_avg_sq;
+};
+
+static inline float *flat(const struct meg_params *p, int seed)
+{
+    float *v = meg_new((size_t)p->flat * sizeof *v);
+
+    fill(v, p, seed);
+    return v;
+}
+
+static inline void make_box(struct box *b, int64_t layers, int64_t hidden, int seed)
+{
+    b->m = small_model(layers, hidden);
+    meg_gpt_params(&b->p, &b->m);
+    b->w = flat(&b->p, seed);
+    b->exp_avg = flat(&b->p, 100 + seed);
+    b->exp_avg_sq = flat(&b->p, 200 + seed);
+}
+
+static inline void free_box(struct box *b)
+{
+    free(b->w);
+    free(b->exp_avg);
+    free(b->exp_avg_sq);
+    meg_params_free(&b->p);
+}
+
+static inline int save_box(struct box *b, const char *dir, int64_t iteration, int64_t keep, int64_t loaded, struct meg_err *e)
+{
+    const struct meg_ckpt_slot slot[] = { { "exp_avg", b->exp_avg }, { "exp_avg_sq", b->exp_avg_sq } };
+    struct meg_tok_conf tok = { .type = "GPT2BPETokenizer", .vocab_file = "v", .merge_file = "m", .vocab_size = MEG_UNSET };
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m }, { "tokenizer", meg_tok_opts, &tok }, { 0 } };
+    struct meg_ckpt_tokenizer files = { .vocab = { .s = "{}", .n = 2 }, .merges = { .s = "a b\n", .n = 4 }, .eod = 3 };
+    json_t *state = json_pack("{s:i,s:f}", "consumed", 40, "x", 0.1);
+    const struct meg_ckpt_save s = { .dir = dir, .iteration = iteration, .groups = groups, .model = &b->m, .params = &b->p,
+                                     .w = b->w, .slot = slot, .nslots = 2, .tok = &files, .state = state,
+                                     .keep_last = keep, .loaded = loaded };
+    int r = meg_ckpt_save(&s, e);
+
+    json_decref(state);
+    return r;
+}
+
+static inline void save_ok(struct box *b, const char *dir, int64_t iteration, int64_t keep, int64_t loaded)
+{
+    struct meg_err e;
+
+    if (save_box(b, dir, iteration, keep, loaded, &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+static inline struct meg_ckpt *open_ok(const char *dir, int64_t step)
+{
+    struct meg_ckpt *c = NULL;
+    struct meg_err e;
+
+    if (meg_ckpt_open(&c, dir, step, &e) < 0)
+        fail_msg("%s", e.msg);
+    return c;
+}
+
+/* Load everything into a model that holds other numbers. */
+static inline int load_box(struct box *b, const struct meg_ckpt *c, struct meg_err *e)
+{
+    const struct meg_ckpt_slot slot[] = { { "exp_avg", b->exp_avg }, { "exp_avg_sq", b->exp_avg_sq } };
+    int r = meg_ckpt_load_params(c, &b->p, b->w, e);
+
+    return r < 0 ? r : meg_ckpt_load_slots(c, &b->p, slot, 2, e);
+}
+
+#endif

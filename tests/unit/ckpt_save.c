@@ -1,0 +1,304 @@
+/* Checkpoints of ours: saved, loaded, replaced, removed; damage is named. */
+#include "ckpt_box.h"
+
+static void comes_back_bit_for_bit(void **state)
+{
+    struct box a, b;
+    struct meg_ckpt *c;
+    struct meg_gpt_conf m;
+    struct meg_tok_conf tok = { .vocab_size = MEG_UNSET };
+    struct meg_str s;
+    struct meg_err e;
+
+    (void)state;
+    make_box(&a, 2, 8, 1);
+    make_box(&b, 2, 8, 2);
+    a.w[a.p.row[0].offset] = __builtin_nanf("7");
+    save_ok(&a, "back", 100, 0, -1);
+    c = open_ok("back", MEG_UNSET);
+    assert_true(meg_ckpt_is_native(c));
+    assert_int_equal(meg_ckpt_iteration(c), 100);
+    assert_string_equal(meg_ckpt_path(c), "back/iter_0000100");
+    assert_int_equal(meg_ckpt_vocab_size(c), 11);
+    assert_int_equal(meg_ckpt_eod(c), 3);
+    assert_int_equal(json_integer_value(json_object_get(meg_ckpt_state(c), "consumed")), 40);
+    assert_true(json_real_value(json_object_get(meg_ckpt_state(c), "x")) == 0.1);
+    assert_int_equal(meg_ckpt_gpt_conf(c, &m, &e), 0);
+    assert_int_equal(m.num_layers, 2);
+    assert_int_equal(m.ffn_hidden_size, 32);
+    assert_int_equal(m.vocab_size, 11);
+    if (load_box(&b, c, &e) < 0 || meg_ckpt_verify(c, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+    assert_memory_equal(a.exp_avg, b.exp_avg, (size_t)a.p.flat * 4);
+    assert_memory_equal(a.exp_avg_sq, b.exp_avg_sq, (size_t)a.p.flat * 4);
+    /* the tokenizer's files are the checkpoint's own */
+    meg_ckpt_tok_conf(c, &tok);
+    assert_string_equal(tok.type, "GPT2BPETokenizer");
+    s = slurp(tok.merge_file);
+    assert_string_equal(s.s, "a b\n");
+    meg_str_free(&s);
+    meg_ckpt_close(c);
+    /* one checkpoint of the folder, named itself */
+    c = open_ok("back/iter_0000100", MEG_UNSET);
+    assert_int_equal(meg_ckpt_iteration(c), 100);
+    meg_ckpt_close(c);
+    free_box(&a);
+    free_box(&b);
+}
+
+static void keeps_what_it_should(void **state)
+{
+    struct box b;
+    struct meg_ckpt *c;
+    struct meg_err e;
+
+    (void)state;
+    make_box(&b, 1, 8, 1);
+    assert_false(meg_ckpt_exists("keep"));
+    for (int i = 10; i <= 50; i += 10)
+        save_ok(&b, "keep", i, 2, 10);
+    assert_true(meg_ckpt_exists("keep"));
+    assert_int_equal(access("keep/iter_0000010", F_OK), 0);     /* the one that was loaded */
+    assert_int_equal(access("keep/iter_0000020", F_OK), -1);
+    assert_int_equal(access("keep/iter_0000030", F_OK), -1);
+    assert_int_equal(access("keep/iter_0000040", F_OK), 0);
+    save_ok(&b, "keep", 45, 1, -1);                             /* newer ones are not its business */
+    assert_int_equal(access("keep/iter_0000010", F_OK), -1);
+    assert_int_equal(access("keep/iter_0000040", F_OK), -1);
+    assert_int_equal(access("keep/iter_0000050", F_OK), 0);
+    c = open_ok("keep", MEG_UNSET);
+    assert_int_equal(meg_ckpt_iteration(c), 45);
+    meg_ckpt_close(c);
+    c = open_ok("keep", 50);
+    assert_int_equal(meg_ckpt_iteration(c), 50);
+    meg_ckpt_close(c);
+    assert_int_equal(meg_ckpt_open(&c, "keep", 7, &e), MEG_ENOENT);
+    assert_says(e.msg, "keep/iter_0000007|45, 50");
+    assert_int_equal(meg_ckpt_mark_done("keep", true, &e), 0);
+    assert_int_equal(access("keep/done", F_OK), 0);
+    assert_int_equal(meg_ckpt_mark_done("keep", false, &e), 0);
+    assert_int_equal(meg_ckpt_mark_done("keep", false, &e), 0);
+    assert_int_equal(access("keep/done", F_OK), -1);
+    free_box(&b);
+}
+
+static void clears_what_a_killed_save_left(void **state)
+{
+    struct box a, b;
+    struct meg_ckpt *c;
+    struct meg_err e;
+
+    (void)state;
+    make_box(&a, 1, 8, 1);
+    make_box(&b, 1, 8, 2);
+    save_ok(&a, "killed", 10, 0, -1);
+    /* killed while it replaced 10: whole under .old, and half a new one */
+    assert_int_equal(rename("killed/iter_0000010", "killed/iter_0000010.old"), 0);
+    assert_int_equal(meg_mkdirs("killed/iter_0000010.tmp", &e), 0);
+    put("killed/iter_0000010.tmp/model-0-embedding.safetensors", "x", 1);
+    c = open_ok("killed", MEG_UNSET);
+    assert_int_equal(meg_ckpt_iteration(c), 10);
+    if (load_box(&b, c, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+    meg_ckpt_close(c);
+    save_ok(&a, "killed", 20, 0, -1);
+    assert_int_equal(access("killed/iter_0000010", F_OK), 0);
+    assert_int_equal(access("killed/iter_0000010.old", F_OK), -1);
+    assert_int_equal(access("killed/iter_0000010.tmp", F_OK), -1);
+    /* and the same iteration again */
+    fill(b.w, &b.p, 9);
+    save_ok(&b, "killed", 20, 0, -1);
+    assert_int_equal(access("killed/iter_0000020.old", F_OK), -1);
+    c = open_ok("killed", MEG_UNSET);
+    assert_int_equal(meg_ckpt_load_params(c, &a.p, a.w, &e), 0);
+    assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+    meg_ckpt_close(c);
+    free_box(&a);
+    free_box(&b);
+}
+
+static void names_the_chunk_of_a_flipped_bit(void **state)
+{
+    struct box b;
+    struct meg_ckpt *c;
+    struct meg_err e;
+    struct meg_str s;
+
+    (void)state;
+    make_box(&b, 1, 8, 1);
+    free(b.w);
+    meg_params_free(&b.p);
+    b.m.vocab_size = 530000;                       /* 17 MB of word embedding: two chunks */
+    meg_gpt_params(&b.p, &b.m);
+    b.w = flat(&b.p, 1);
+    {
+        const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b.m }, { 0 } };
+        const struct meg_ckpt_save save = { .dir = "flip", .iteration = MEG_CKPT_RELEASE, .groups = groups,
+                                            .model = &b.m, .params = &b.p, .w = b.w };
+        assert_int_equal(meg_ckpt_save(&save, &e), 0);
+    }
+    s = slurp("flip/release/model-0-embedding.safetensors");
+    flip("flip/release/model-0-embedding.safetensors", s.n - 1);
+    meg_str_free(&s);
+    c = open_ok("flip", MEG_UNSET);
+    assert_int_equal(meg_ckpt_iteration(c), MEG_CKPT_RELEASE);
+    assert_int_equal(meg_ckpt_load_params(c, &b.p, b.w, &e), MEG_EFORMAT);
+    assert_says(e.msg, "flip/release/model-0-embedding.safetensors|embedding.word_embeddings.weight|chunk 1 of 2|checksum");
+    assert_int_equal(meg_ckpt_verify(c, &e), MEG_EFORMAT);
+    /* no optimizer state in it */
+    {
+        const struct meg_ckpt_slot slot = { "exp_avg", b.w };
+        assert_int_equal(meg_ckpt_load_slots(c, &b.p, &slot, 1, &e), MEG_EFORMAT);
+        assert_says(e.msg, "16 missing: optimizer.state.exp_avg.embedding.word_embeddings.weight, |optimizer.state.exp_avg.decoder.layers.0.mlp.linear_fc2.bias|--no-load-optim");
+    }
+    meg_ckpt_close(c);
+    free_box(&b);
+}
+
+static void refuses_small_files_that_changed(void **state)
+{
+    static const char *const name[] = { "state.json", "merges.txt", "model.safetensors.index.json" };
+    struct box b;
+    struct meg_ckpt *c;
+    struct meg_err e;
+
+    (void)state;
+    make_box(&b, 1, 8, 1);
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        char path[100];
+
+        save_ok(&b, "small", 1, 0, -1);
+        snprintf(path, sizeof path, "small/iter_0000001/%s", name[i]);
+        flip(path, 2);
+        assert_int_equal(meg_ckpt_open(&c, "small", MEG_UNSET, &e), MEG_EFORMAT);
+        assert_says(e.msg, path);
+        assert_says(e.msg, "checksum");
+    }
+    save_ok(&b, "small", 1, 0, -1);
+    put("small/iter_0000001/state.json", "{}", 2);
+    assert_int_equal(meg_ckpt_open(&c, "small", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_says(e.msg, "2 bytes are there, manifest.json says");
+    save_ok(&b, "small", 1, 0, -1);
+    assert_int_equal(unlink("small/iter_0000001/manifest.json"), 0);
+    assert_int_equal(meg_ckpt_open(&c, "small", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_says(e.msg, "no manifest.json");
+    put("small/iter_0000001/manifest.json", "{\"format\":\"meg checkpoint\",\"version\":2}", 39);
+    assert_int_equal(meg_ckpt_open(&c, "small", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_says(e.msg, "version 2");
+    put("small/latest_checkpointed_iteration.txt", "soon\n", 5);
+    assert_int_equal(meg_ckpt_open(&c, "small", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_says(e.msg, "latest_checkpointed_iteration.txt|'soon'|iteration number");
+    assert_int_equal(meg_ckpt_open(&c, "nowhere", MEG_UNSET, &e), MEG_ENOENT);
+    free_box(&b);
+}
+
+static void refuses_a_tensor_file_cut_short(void **state)
+{
+    struct box b;
+    struct meg_ckpt *c;
+    struct meg_err e;
+    struct meg_str s;
+    char said[80];
+
+    (void)state;
+    make_box(&b, 1, 8, 1);
+    save_ok(&b, "cut", 1, 0, -1);
+    s = slurp("cut/iter_0000001/optim-2-head.safetensors");
+    put("cut/iter_0000001/optim-2-head.safetensors", s.s, s.n - 5);
+    assert_int_equal(meg_ckpt_open(&c, "cut", MEG_UNSET, &e), MEG_EFORMAT);
+    snprintf(said, sizeof said, "optim-2-head.safetensors|%zu bytes are there|says %zu", s.n - 5, s.n);
+    assert_says(e.msg, said);
+    meg_str_free(&s);
+    free_box(&b);
+}
+
+/* The head's two norms with one renamed and the other of another size. */
+static void names_all_tensors_that_do_not_fit(void **state)
+{
+    struct meg_st_tensor t[] = { { .name = "decoder.final_layernorm.weigh", .dtype = "F32", .ndim = 1, .dim = { 8 } },
+                                 { .name = "decoder.final_layernorm.bias", .dtype = "F32", .ndim = 2, .dim = { 2, 4 } } };
+    const float zero[8] = { 0 };
+    struct box b;
+    struct meg_ckpt *c;
+    struct meg_err e;
+
+    (void)state;
+    t[0].data = t[1].data = zero;
+    make_box(&b, 1, 8, 1);
+    save_ok(&b, "fit", 1, 0, -1);
+    put_tensors("fit/iter_0000001/model-2-head.safetensors", t, 2, false);
+    assert_int_equal(meg_ckpt_open(&c, "fit", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_says(e.msg, "1 missing: decoder.final_layernorm.weight;|1 unfit: decoder.final_layernorm.bias is [2,4] and should "
+                       "be [8]|1 unknown: decoder.final_layernorm.weigh");
+    free_box(&b);
+}
+
+static void names_every_option_that_changed(void **state)
+{
+    struct box b;
+    struct meg_ckpt *c;
+    struct meg_gpt_conf m;
+    struct meg_err e;
+
+    (void)state;
+    make_box(&b, 1, 8, 1);
+    save_ok(&b, "shape", 1, 0, -1);
+    c = open_ok("shape", MEG_UNSET);
+    assert_int_equal(meg_ckpt_check_conf(c, &b.m, &e), 0);
+    m = b.m;
+    m.hidden_dropout = 0.3;                                  /* no shape */
+    assert_int_equal(meg_ckpt_check_conf(c, &m, &e), 0);
+    m.num_layers = 3;
+    m.is_untied = true;
+    m.vocab_size = 12;
+    assert_int_equal(meg_ckpt_check_conf(c, &m, &e), MEG_EUSAGE);
+    assert_says(e.msg, "--num-layers was 1, is 3|--untie-embeddings-and-output-weights was no, is yes|11 ids, has 12");
+    meg_ckpt_close(c);
+    free_box(&b);
+}
+
+/* The bytes follow from the state: the same again in another folder, after other saves. */
+static void writes_the_same_bytes(void **state)
+{
+    static const char *const name[] = { "model-0-embedding.safetensors", "model-1-layer-00000.safetensors",
+                                        "optim-2-head.safetensors", "state.json", "manifest.json" };
+    struct box b;
+
+    (void)state;
+    make_box(&b, 1, 8, 1);
+    save_ok(&b, "one", 5, 0, -1);
+    save_ok(&b, "two", 4, 0, -1);
+    save_ok(&b, "two", 5, 1, 3);
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        char path[2][100];
+        struct meg_str s[2];
+
+        snprintf(path[0], 100, "one/iter_0000005/%s", name[i]);
+        snprintf(path[1], 100, "two/iter_0000005/%s", name[i]);
+        s[0] = slurp(path[0]);
+        s[1] = slurp(path[1]);
+        assert_int_equal(s[0].n, s[1].n);
+        assert_memory_equal(s[0].s, s[1].s, s[0].n);
+        meg_str_free(&s[0]);
+        meg_str_free(&s[1]);
+    }
+    free_box(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(comes_back_bit_for_bit),
+        cmocka_unit_test(keeps_what_it_should),
+        cmocka_unit_test(clears_what_a_killed_save_left),
+        cmocka_unit_test(names_the_chunk_of_a_flipped_bit),
+        cmocka_unit_test(refuses_small_files_that_changed),
+        cmocka_unit_test(refuses_a_tensor_file_cut_short),
+        cmocka_unit_test(names_all_tensors_that_do_not_fit),
+        cmocka_unit_test(names_every_option_that_changed),
+        cmocka_unit_test(writes_the_same_bytes),
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}

@@ -1,0 +1,123 @@
+/* A fresh folder to work in, files as bytes, and small models. */
+#ifndef CKPT_UTIL_H
+#define CKPT_UTIL_H
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "base/file.h"
+#include "base/mem.h"
+#include "ckpt/ckpt.h"
+#include "ckpt/safetensors.h"
+
+static char folder[] = "/tmp/meg-ckpt.XXXXXX";
+
+static inline int enter_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) ? chdir(folder) : -1;
+}
+
+static inline int leave_folder(void **state)
+{
+    (void)state;
+    return chdir("/") < 0 ? -1 : meg_remove_tree(folder, NULL);
+}
+
+static inline void put(const char *path, const void *bytes, size_t n)
+{
+    struct meg_err e;
+
+    if (meg_write_file(path, bytes, n, &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+static inline struct meg_str slurp(const char *path)
+{
+    struct meg_str s = { 0 };
+    struct meg_err e;
+
+    if (meg_read_file(path, &s, &e) < 0)
+        fail_msg("%s", e.msg);
+    return s;
+}
+
+/* The byte at offset becomes another one. */
+static inline void flip(const char *path, size_t offset)
+{
+    struct meg_str s = slurp(path);
+
+    assert_true(offset < s.n);
+    s.s[offset] ^= 1;
+    put(path, s.s, s.n);
+    meg_str_free(&s);
+}
+
+/* A safetensors file of a header as given and nbytes of data. */
+static inline void put_raw(const char *path, const char *header, size_t nbytes)
+{
+    struct meg_str s = { 0 };
+    uint64_t n = strlen(header);
+
+    meg_str_add(&s, &n, 8);
+    meg_str_add(&s, header, n);
+    for (size_t i = 0; i < nbytes; i++)
+        meg_str_add(&s, "", 1);
+    put(path, s.s, s.n);
+    meg_str_free(&s);
+}
+
+/* A file of tensors that are at hand. */
+static inline void put_tensors(const char *path, struct meg_st_tensor *t, int n, bool is_hf)
+{
+    struct meg_str s = { 0 };
+
+    meg_st_place(t, n, is_hf, &s);
+    for (int i = 0; i < n; i++)
+        meg_str_add(&s, t[i].data, (size_t)t[i].nbytes);
+    put(path, s.s, s.n);
+    meg_str_free(&s);
+}
+
+static inline struct meg_gpt_conf small_model(int64_t layers, int64_t hidden)
+{
+    struct meg_gpt_conf m = { 0 };
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &m }, { 0 } };
+    struct meg_err e;
+
+    meg_opt_defaults(groups);
+    m.num_layers = layers;
+    m.hidden_size = hidden;
+    m.num_attention_heads = 2;
+    m.max_position_embeddings = 6;
+    m.vocab_size = 11;
+    assert_int_equal(meg_gpt_conf_check(&m, &e), 0);
+    return m;
+}
+
+/* Numbers that say where they are: no two places of a model, and no two seeds, have the same. */
+static inline void fill(float *flat, const struct meg_params *p, int seed)
+{
+    memset(flat, 0, (size_t)p->flat * sizeof *flat);
+    for (int i = 0; i < p->n; i++)
+        for (int64_t k = 0; k < p->row[i].numel; k++)
+            flat[p->row[i].offset + k] = (float)(p->row[i].offset + k) + (float)seed * 65536;
+}
+
+/* All of MSG's words, between bars, are in it. */
+static inline void assert_says(const char *msg, const char *words)
+{
+    char copy[512], *save = NULL;
+
+    snprintf(copy, sizeof copy, "%s", words);
+    for (char *w = strtok_r(copy, "|", &save); w; w = strtok_r(NULL, "|", &save))
+        if (!strstr(msg, w))
+            fail_msg("'%s' is not in: %s", w, msg);
+}
+
+#endif
