@@ -139,7 +139,7 @@ static int order_tokens(struct meg_gpt2_files *f, const struct spelled *v, struc
 static int load_vocab(struct meg_gpt2_files *f, struct spelled *v, const struct meg_map *file,
                       struct meg_err *e)
 {
-    struct meg_err inner;
+    struct meg_err inner = { 0 };
     int lacking = 0, r;
 
     if ((r = read_tokens(v, (const char *)file->p, (int64_t)file->n, &inner)) < 0 ||

@@ -100,7 +100,7 @@ static bool is_jsonl(const struct meg_texts *t)
 static int read_jsonl(struct meg_texts *t, struct meg_err *e)
 {
     const char *line;
-    struct meg_err inner;
+    struct meg_err inner = { 0 };
     int64_t n;
     int r;
 

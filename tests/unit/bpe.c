@@ -56,7 +56,7 @@ static void merges_as_the_rule_says(void **state)
     (void)state;
     for (int round = 0; round < 3000; round++) {
         struct meg_bpe b = { 0 };
-        struct rule rules[PAIRS];
+        struct rule rules[PAIRS] = { { 0 } };
         int letters = 1 + (int)(lcg(&x) % 4), n = 0;
 
         meg_bpe_init(&b, PAIRS);
@@ -80,7 +80,7 @@ static void merges_as_the_rule_says(void **state)
         for (int i = 0; i < n; i++)
             meg_bpe_add(&b, rules[i].left, rules[i].right, i, rules[i].id);
         for (int piece = 0; piece < 4; piece++) {
-            int32_t sym[LONGEST], want[LONGEST];
+            int32_t sym[LONGEST] = { 0 }, want[LONGEST];
             int64_t len = (int64_t)(lcg(&x) % (piece < 2 ? MEG_BPE_SHORT + 1 : LONGEST + 1)), nwant;
 
             for (int64_t i = 0; i < len; i++)
