@@ -174,10 +174,6 @@ int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_er
         (r = check("ckpt-step", c->ckpt_step, 0, e)) < 0 ||
         (r = check("keep-last-n", c->keep_last, 1, e)) < 0)
         return r;
-    if (c->save_interval != MEG_UNSET && !c->save)
-        return meg_fail(e, MEG_EUSAGE, "--save-interval %" PRId64 ": needs --save DIR", c->save_interval);
-    if (c->keep_last != MEG_UNSET && !c->save)
-        return meg_fail(e, MEG_EUSAGE, "--keep-last-n %" PRId64 ": needs --save DIR", c->keep_last);
     if (c->ckpt_step != MEG_UNSET && !c->load)
         return meg_fail(e, MEG_EUSAGE, "--ckpt-step %" PRId64 ": needs --load DIR", c->ckpt_step);
     if (c->use_checkpoint_args && !c->load)

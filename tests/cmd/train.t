@@ -78,7 +78,7 @@ refuses 'a lowest rate above the highest' '--min-lr 1: must not be above --lr' -
 refuses 'seed 0' '--seed 0: must be at least 1' --seed 0
 refuses 'a sequence longer than the table' '--max-position-embeddings 16: less than --seq-length 32' --seq-length 32
 refuses 'heads that do not divide' '--hidden-size' --num-attention-heads 3
-refuses 'an interval without a folder' '--save-interval 3: needs --save' --save-interval 3
+refuses 'a step of no folder' '--ckpt-step 3: needs --load' --ckpt-step 3
 refuses 'WSD without a length' '--lr-decay-style WSD: needs' --lr-decay-style WSD
 refuses 'both schedules' '--override-opt_param-scheduler' --override-opt_param-scheduler \
     --use-checkpoint-opt_param-scheduler
