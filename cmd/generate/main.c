@@ -9,6 +9,8 @@
 #include "infer/load.h"
 #include "infer/reply.h"
 
+enum { MAX_BATCH = 1024 };
+
 struct conf {
     const char *input, *format;
     int64_t tokens_to_generate, max_batch_size;
@@ -205,8 +207,8 @@ int main(int argc, char **argv)
     if (c.tokens_to_generate < 1)
         meg_usage("--tokens-to-generate %lld: it must be at least 1; meg-eval --task logprobs scores a prompt as it is",
                   (long long)c.tokens_to_generate);
-    if (c.max_batch_size < 1)
-        meg_usage("--max-batch-size %lld: it must be at least 1", (long long)c.max_batch_size);
+    if (c.max_batch_size < 1 || c.max_batch_size > MAX_BATCH)
+        meg_usage("--max-batch-size %lld: it must be from 1 to %d", (long long)c.max_batch_size, MAX_BATCH);
     if (run(&c, &lc, &tc, &sampling, &e) < 0)
         meg_die_err(&e);
     return meg_finish();

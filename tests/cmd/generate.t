@@ -29,6 +29,10 @@ ok 'replies are UTF-8, whatever was drawn' iconv -f UTF-8 -t UTF-8 "$T/out"
 ok 'and JSON' jq -e . "$T/out"
 like 'some with replaced bytes' "$(jq -r .text "$T/out")" "$(printf '\357\277\275')"
 
+meg-convert -q --load-dir "$T/hf" --save-dir "$T/native"
+is 'a checkpoint of ours, with its tokenizer' "$(printf 'Hello\n\n' | meg-generate --load "$T/native" --return-log-probs)" \
+    "$(printf 'Hello\n\n' | meg-generate --load "$T/hf" --return-log-probs)"
+
 # ---- draws
 
 for how in --greedy '--top_k 7' '--top_p 0.8' '--temperature 1.5 --seed 7'; do
@@ -90,8 +94,12 @@ status 'top-k and top-p together' 2 generate --top_k 5 --top_p 0.5 --input "$T/p
 status 'top-k above the vocabulary' 2 generate --top_k 258 --input "$T/p"
 status 'nothing to generate' 2 meg-generate --load "$T/hf" --tokens-to-generate 0 --input "$T/p"
 status 'no room for a prompt' 2 generate --max-batch-size 0 --input "$T/p"
+status 'more room than there is' 2 generate --max-batch-size 1000000000000 --input "$T/p"
 status 'no --load' 2 meg-generate --input "$T/p"
 status 'no such model' 66 meg-generate --load "$T/none" --input "$T/p"
+status 'no such iteration' 66 meg-generate --load "$T/native" --ckpt-step 7 --input "$T/p"
+printf '\001' | dd of="$(echo "$T"/native/release/model-0-*)" bs=1 seek=5000 conv=notrunc 2>"$T/err"
+status 'a flipped bit' 65 meg-generate --load "$T/native" --input "$T/p"
 status 'no such prompts' 66 generate --input "$T/none"
 status "another model's tokenizer" 2 generate --tokenizer-type NullTokenizer --vocab-size 5000 --input "$T/p"
 like "another model's tokenizer: both sizes are named" "$(cat "$T/err")" '257 token ids, the tokenizer .* 5001'
