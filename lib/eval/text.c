@@ -10,15 +10,16 @@ static int add_lines(const struct meg_block *b, const struct meg_prompt_rule *ru
                      int64_t *documents, struct meg_err *e)
 {
     int32_t eod = rule->tok ? meg_tokenizer_eod(rule->tok) : -1;
-    int64_t at = 0, n, line = b->line;
+    int64_t at = 0, n, line = b->line, was;
     const char *text;
     int r;
 
     for (; meg_line_next(b, &at, &text, &n); line++) {
+        was = ids->n;
         if ((r = meg_prompt_ids(rule, b->name, line, text, (size_t)n, ids, e)) < 0)
             return r;
         ++*documents;
-        if (eod >= 0) {
+        if (eod >= 0 && ids->n > was) {
             meg_ids_reserve(ids, 1);
             ids->v[ids->n++] = eod;
         }

@@ -68,7 +68,7 @@ void meg_sampler_free(struct meg_sampler *s)
 
 static bool is_better(const float *logits, int32_t a, int32_t b)
 {
-    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+    return logits[a] == logits[b] ? a < b : logits[a] > logits[b];
 }
 
 /* Let the entry at i of heap [n] sink to its place; the best is at 0. */
@@ -102,6 +102,7 @@ double meg_logsumexp(const float *logits, int64_t v)
     double m = logits[largest(logits, v)], sum = 0;
     int64_t i;
 
+    MEG_ASSERT(v > 0);
     for (i = 0; i < v; i++)
         sum += exp(logits[i] - m);
     return m + log(sum);

@@ -59,9 +59,9 @@ zstd -q "$T/text"
 is 'compressed text' "$(ppl --input "$T/text.zst")" "$(cat "$T/out")"
 is 'text from standard input' "$(ppl <"$T/text")" "$(cat "$T/out")"
 
-jq -Rc '{text:.}' "$T/text" >"$T/text.jsonl"
+{ echo '{"text":""}'; jq -Rc '{text:.}' "$T/text"; } >"$T/text.jsonl"
 ppl --input "$T/text.jsonl" >"$T/out"
-is 'eod behind each document, which is no text' "$(jq -c '[.documents,.tokens,.bytes]' "$T/out")" "[9,$((n - 1)),$((n - 10))]"
+is 'eod behind each document but an empty one, and it is no text' "$(jq -c '[.documents,.tokens,.bytes]' "$T/out")" "[10,$((n - 1)),$((n - 10))]"
 meg-preprocess -q --input "$T/text.jsonl" --tokenizer-type GPT2BPETokenizer --vocab-file "$T/hf/vocab.json" \
     --merge-file "$T/hf/merges.txt" --append-eod --output-prefix "$T/d"
 is 'a dataset is the same as its text' "$(ppl --data-path "$T/d_text_document")" "$(jq -c 'del(.bytes, .bits_per_byte)' "$T/out")"
