@@ -108,19 +108,25 @@ static void check_fit(const struct source *s, struct issues *is)
         add_issue(&is->unfit, "%s is %s and should be F32, BF16 or F16", s->t->name, s->t->dtype);
 }
 
-/* A tied output weight may be stored once more; then it has to be the embedding. */
-static bool is_tied_copy(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_st_tensor *t,
-                         const struct source *sources)
+/* Whether t is the output weight of a model that has none of its own. */
+static bool is_tied_head(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_st_tensor *t)
 {
     char name[128];
-    const struct ckpt_rename *row = ckpt_their_name(c->format, "output_layer.weight", false, name);
 
-    if (!row || strcmp(name, t->name) || meg_params_find(p, "output_layer.weight"))
-        return false;
-    for (int i = 0; i < p->n; i++)
-        if (!strcmp(sources[i].row->name, "embedding.word_embeddings.weight"))
-            return sources[i].t && sources[i].t->nbytes == t->nbytes && !strcmp(sources[i].t->dtype, t->dtype) &&
-                   !memcmp(sources[i].t->data, t->data, (size_t)t->nbytes);
+    return ckpt_their_name(c->format, "output_layer.weight", false, name) && !strcmp(name, t->name) &&
+           !meg_params_find(p, "output_layer.weight");
+}
+
+/* A tied output weight may be stored once more; then it has to be the embedding. */
+static bool is_embedding(const struct meg_params *p, const struct source *sources, const struct meg_st_tensor *t)
+{
+    for (int i = 0; i < p->n; i++) {
+        const struct meg_st_tensor *word = sources[i].t;
+
+        if (word && !strcmp(sources[i].row->name, "embedding.word_embeddings.weight"))
+            return word->nbytes == t->nbytes && !strcmp(word->dtype, t->dtype) &&
+                   !memcmp(word->data, t->data, (size_t)t->nbytes);
+    }
     return false;
 }
 
@@ -132,16 +138,21 @@ static bool is_used(const struct meg_st_tensor *t, const struct source *s, int n
     return false;
 }
 
-static void note_unknown(const struct meg_ckpt *c, const struct meg_params *p, const struct source *sources,
-                         struct issues *is)
+/* Tensors of the files that no row has asked for. */
+static void note_others(const struct meg_ckpt *c, const struct meg_params *p, const struct source *sources,
+                        struct issues *is)
 {
     for (int i = 0; i < c->nfiles; i++)
         for (int k = 0; k < c->file[i]->n; k++) {
             const struct meg_st_tensor *t = &c->file[i]->t[k];
 
-            if (!is_used(t, sources, p->n) && strncmp(t->name, CKPT_SLOT_PREFIX, strlen(CKPT_SLOT_PREFIX)) &&
-                !ckpt_is_ignored(c->format, t->name) && !is_tied_copy(c, p, t, sources))
+            if (is_used(t, sources, p->n) || !strncmp(t->name, CKPT_SLOT_PREFIX, strlen(CKPT_SLOT_PREFIX)) ||
+                ckpt_is_ignored(c->format, t->name))
+                continue;
+            if (!is_tied_head(c, p, t))
                 add_issue(&is->unknown, "%s", t->name);
+            else if (!is_embedding(p, sources, t))
+                add_issue(&is->unfit, "%s is not the word embedding that it is said to be tied to", t->name);
         }
 }
 
@@ -168,7 +179,7 @@ static int match(struct source **out, const struct meg_ckpt *c, const struct meg
             check_fit(&s[i], &is);
     }
     if (!slot)
-        note_unknown(c, p, s, &is);
+        note_others(c, p, s, &is);
     r = report(&is, c->path, slot ? "; --no-load-optim or --finetune goes on without optimizer state" : "", e);
     if (r < 0)
         free(s);

@@ -1,0 +1,140 @@
+#!/bin/sh
+# meg-convert: Hugging Face's GPT-2 to ours and back, what it says of both, and what it refuses.
+. "${0%/*}/../lib.sh"
+golden=${MEG_SHARED:+$MEG_SHARED/golden/models/gpt2-tiny}
+
+# entry NAME SIZE...: a tensor of zeros for the header, the bytes so far being in $at
+at=0 header='{"__metadata__":{"format":"pt"}'
+entry() {
+    name=$1 n=4 shape=
+    shift
+    for d; do n=$((n * d)) shape="$shape${shape:+,}$d"; done
+    header="$header,\"$name\":{\"dtype\":\"F32\",\"shape\":[$shape],\"data_offsets\":[$at,$((at + n))]}"
+    at=$((at + n))
+}
+# a model of 1 layer, hidden size 8, 2 heads, 4 positions, 5 ids
+t=transformer.h.0
+entry $t.attn.c_attn.bias 24
+entry $t.attn.c_attn.weight 8 24
+entry $t.attn.c_proj.bias 8
+entry $t.attn.c_proj.weight 8 8
+for ln in ln_1 ln_2; do entry $t.$ln.bias 8; entry $t.$ln.weight 8; done
+entry $t.mlp.c_fc.bias 32
+entry $t.mlp.c_fc.weight 8 32
+entry $t.mlp.c_proj.bias 8
+entry $t.mlp.c_proj.weight 32 8
+entry transformer.ln_f.bias 8
+entry transformer.ln_f.weight 8
+entry transformer.wpe.weight 4 8
+entry transformer.wte.weight 5 8
+header="$header}"
+while [ $((${#header} % 8)) -ne 0 ]; do header="$header "; done
+mkdir "$T/hf"
+{
+    printf "\\$(printf %03o $((${#header} % 256)))\\$(printf %03o $((${#header} / 256)))\0\0\0\0\0\0%s" "$header"
+    awk -v n="$at" 'BEGIN { for (i = 0; i < n; i++) printf "%c", 33 + i % 64 }'
+} >"$T/hf/model.safetensors"
+printf '{"model_type":"gpt2","n_layer":1,"n_embd":8,"n_head":2,"n_positions":4,"vocab_size":5,"eos_token_id":4}' \
+    >"$T/hf/config.json"
+printf '{}' >"$T/hf/vocab.json"
+printf '#version: 0.2\n' >"$T/hf/merges.txt"
+cd "$T" || exit 1
+
+status 'to ours' 0 meg-convert --load-dir hf --save-dir ours
+is 'the tracker says release' "$(cat ours/latest_checkpointed_iteration.txt)" release
+status 'and back' 0 meg-convert --load-dir ours --save-dir back
+ok 'weights are the same bytes' cmp hf/model.safetensors back/model.safetensors
+ok 'so are the tokenizer files' cmp hf/merges.txt back/merges.txt
+is 'and the settings' "$(jq -c '[.n_layer,.n_head,.eos_token_id]' back/config.json)" '[1,2,4]'
+
+status 'what ours holds' 0 meg-convert --info ours --verify
+like 'its tensors' "$(cat out)" '^decoder.layers.0.mlp.linear_fc1.weight +F32 +\[32,8\] +1024  model-1-layer-00000.safetensors$'
+like 'its options' "$(cat out)" '^    num-attention-heads = 2$'
+is 'as JSON' "$(meg-convert --info ours --json | jq -c '[.format,.iteration,.parameters,.vocab_size,(.tensors|length)]')" \
+    '["native",null,960,5,16]'
+is 'the same of a Hugging Face folder' \
+    "$(meg-convert --info hf --json | jq -c '[.format,.parameters,.options["tokenizer-type"]]')" '["hf",960,"GPT2BPETokenizer"]'
+
+status 'a folder that holds a checkpoint is refused' 2 meg-convert --load-dir hf --save-dir ours
+like 'and says how' "$(cat err)" 'ours: it holds a checkpoint.*--overwrite'
+status 'unless told' 0 meg-convert --load-dir hf --save-dir ours --overwrite
+status 'for a Hugging Face folder, too' 0 meg-convert --load-dir ours --save-dir back/ --overwrite
+ok 'which is whole' cmp hf/model.safetensors back/model.safetensors
+mkdir mine
+echo letter >mine/letter
+status 'a folder of other things is never' 2 meg-convert --load-dir hf --save-dir mine --overwrite
+is 'and keeps them' "$(ls mine)" letter
+is 'nothing else is left' "$(ls)" "$(printf '%s\n' back err hf mine ours out)"
+
+status 'a format that it is not' 65 meg-convert --load-dir hf --loader native --save-dir x
+status 'no checkpoint' 66 meg-convert --load-dir mine --save-dir x
+status 'a step of what has none' 2 meg-convert --info hf --ckpt-step 3
+status 'a word too few' 2 meg-convert --load-dir hf
+status 'a word too many' 2 meg-convert --info hf --save-dir x
+status 'no room' 74 meg-convert --load-dir hf --save-dir /dev/null/x
+ok 'leaves nothing' test ! -e x
+
+# every call of a write path once without room
+if [ -e "${B:-}/tests/fault.so" ]; then
+    for from in hf ours; do
+        OMP_NUM_THREADS=1 MEG_FAULT_COUNT=count LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+            meg-convert -q --load-dir $from --save-dir x
+        rm -r x
+        n=$(cat count) i=0 wrong=
+        while [ $i -lt "$n" ]; do
+            i=$((i + 1))
+            OMP_NUM_THREADS=1 MEG_FAULT_AT=$i MEG_FAULT_ERRNO=ENOSPC LD_PRELOAD=$B/tests/fault.so \
+                ASAN_OPTIONS=verify_asan_link_order=0 meg-convert -q --load-dir $from --save-dir x 2>err
+            r=$?
+            if [ $r -eq 0 ]; then
+                meg-convert --info x --verify >out || wrong="$wrong $i:unread"
+            elif [ $r -ne 74 ]; then
+                wrong="$wrong $i:$r"
+            fi
+            for f in x.* x/*.tmp* x/config.json.*; do
+                [ ! -e "$f" ] || wrong="$wrong $i:$f"
+            done
+            rm -rf x
+        done
+        is "a full disk at each of $n calls, from $from" "$wrong" ''
+    done
+    rm -f count
+else
+    skip 'a full disk' 'fault.so is not built'
+fi
+
+size=$(wc -c <ours/release/model-2-head.safetensors)
+dd if=/dev/zero of=ours/release/model-2-head.safetensors bs=1 seek=$((size - 1)) count=1 conv=notrunc 2>/dev/null
+status 'a damaged byte is found' 65 meg-convert --load-dir ours --save-dir x
+like 'and named' "$(cat err)" 'model-2-head.safetensors: tensor decoder.final_layernorm.weight, chunk 0'
+ok 'before anything is written' test ! -e x
+head -c 300 hf/model.safetensors >cut
+cp cut hf/model.safetensors
+status 'a file cut short' 65 meg-convert --load-dir hf --save-dir x
+like 'and how much is there' "$(cat err)" '300 bytes are there'
+
+if [ -n "$golden" ]; then
+    meg-convert -q --load-dir "$golden" --save-dir tiny
+    meg-convert -q --load-dir tiny --save-dir tiny-hf
+    ok 'gpt2-tiny: Hugging Face, ours, Hugging Face' cmp "$golden/model.safetensors" tiny-hf/model.safetensors
+    # each of our tensors, byte for byte: cut both files at the places their headers give
+    tensors() { # FILE...: "NAME CHECKSUM" of each tensor
+        for f; do
+            n=$(od -An -N2 -tu2 "$f" | tr -d ' ')
+            tail -c +9 "$f" | head -c "$n" |
+                jq -r 'to_entries[] | select(.key != "__metadata__") | "\(.key) \(.value.shape|tostring) \(.value.data_offsets[0]) \(.value.data_offsets[1])"' |
+                while read -r name shape begin end; do
+                    printf '%s %s %s\n' "$name" "$shape" \
+                        "$(tail -c +$((9 + n + begin)) "$f" | head -c $((end - begin)) | cksum)"
+                done
+        done | sort
+    }
+    tensors "$golden/mcore.safetensors" >want
+    tensors tiny/release/model-*.safetensors >got
+    is 'gpt2-tiny has 28 tensors' "$(wc -l <want | tr -d ' ')" 28
+    ok 'gpt2-tiny: ours are those of Megatron core' cmp want got
+    status 'a checkpoint of Megatron is named as what it is not' 65 meg-convert --info "$golden/megatron"
+else
+    skip 'gpt2-tiny' 'MEG_SHARED is not set'
+fi
+done_testing

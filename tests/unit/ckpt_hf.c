@@ -1,0 +1,266 @@
+/* Hugging Face's GPT-2: layouts, widened types, settings, and what is refused. */
+#include "ckpt_box.h"
+#include "ckpt/internal.h"
+
+#define CONFIG(more) \
+    "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,\"n_positions\":6,\"vocab_size\":11" more "}"
+
+static void put_config(const char *dir, const char *text)
+{
+    char path[100];
+    struct meg_err e;
+
+    assert_int_equal(meg_mkdirs(dir, &e), 0);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    put(path, text, strlen(text));
+}
+
+/* A folder as export writes it, with settings of its own. */
+static void export(struct box *b, const char *dir, const char *config)
+{
+    const struct meg_ckpt_save s = { .dir = dir, .model = &b->m, .params = &b->p, .w = b->w };
+    struct meg_err e;
+
+    if (meg_ckpt_export_hf(&s, &e) < 0)
+        fail_msg("%s", e.msg);
+    if (config)
+        put_config(dir, config);
+}
+
+static void qkv_rows_go_head_by_head(void **state)
+{
+    /* 2 heads of 2 channels, 3 inputs; theirs [in, out]: column c is q0 q0 q1 q1 k0 .. v1, in row r 100 r + c */
+    float theirs[3 * 12], ours[12 * 3], back[3 * 12];
+    static const int want[12] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
+
+    (void)state;
+    for (int r = 0; r < 3; r++)
+        for (int c = 0; c < 12; c++)
+            theirs[12 * r + c] = (float)(100 * r + c);
+    ckpt_from_theirs(ours, theirs, 12, 3, CKPT_QKV_TRANSPOSED, 2);
+    for (int r = 0; r < 12; r++)
+        for (int c = 0; c < 3; c++)
+            assert_true(ours[3 * r + c] == (float)(100 * c + want[r]));
+    ckpt_to_theirs(back, ours, 12, 3, CKPT_QKV_TRANSPOSED, 2);
+    assert_memory_equal(back, theirs, sizeof theirs);
+    ckpt_from_theirs(ours, theirs, 12, 1, CKPT_QKV, 2);
+    for (int r = 0; r < 12; r++)
+        assert_true(ours[r] == (float)want[r]);
+}
+
+/* Wider than a strip, and no multiple of it. */
+static void transposes(void **state)
+{
+    static float theirs[37 * 5], ours[5 * 37], back[37 * 5];
+
+    (void)state;
+    for (int i = 0; i < 37 * 5; i++)
+        theirs[i] = (float)i;
+    ckpt_from_theirs(ours, theirs, 5, 37, CKPT_TRANSPOSED, 1);
+    for (int r = 0; r < 5; r++)
+        for (int c = 0; c < 37; c++)
+            assert_true(ours[37 * r + c] == (float)(5 * c + r));
+    ckpt_to_theirs(back, ours, 5, 37, CKPT_TRANSPOSED, 1);
+    assert_memory_equal(back, theirs, sizeof theirs);
+}
+
+static void widens(void **state)
+{
+    /* IEEE 754: 1, -2, 65504, least normal, least subnormal, 3 of those, the largest subnormal, -0, infinity */
+    static const uint16_t f16[] = { 0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001, 0x0003, 0x03ff, 0x8000, 0x7c00, 0x7e01 };
+    static const float want[] = { 1, -2, 65504, 0x1p-14f, 0x1p-24f, 3 * 0x1p-24f, 1023 * 0x1p-24f, -0.0f, __builtin_inff() };
+    static const uint16_t bf16[] = { 0x3f80, 0xc049, 0x7f80 };
+    float out[10];
+
+    (void)state;
+    ckpt_widen(out, f16, "F16", 10);
+    assert_memory_equal(out, want, sizeof want);
+    assert_true(out[9] != out[9]);
+    ckpt_widen(out, bf16, "BF16", 3);
+    assert_true(out[0] == 1 && out[1] == -3.140625f && out[2] == __builtin_inff());
+}
+
+static void goes_out_and_comes_back(void **state)
+{
+    struct box a, b;
+    struct meg_ckpt *c;
+    struct meg_gpt_conf m;
+    struct meg_err e;
+
+    (void)state;
+    make_box(&a, 1, 8, 1);
+    make_box(&b, 1, 8, 2);
+    a.m.bias_gelu_fusion = false;
+    export(&a, "out", NULL);
+    if (meg_ckpt_open(&c, "out", MEG_UNSET, &e) < 0 || meg_ckpt_gpt_conf(c, &m, &e) < 0 ||
+        meg_ckpt_load_params(c, &b.p, b.w, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+    assert_false(meg_ckpt_is_native(c));
+    assert_null(meg_ckpt_state(c));
+    assert_int_equal(meg_ckpt_iteration(c), MEG_CKPT_RELEASE);
+    assert_false(m.bias_gelu_fusion);
+    assert_int_equal(m.kv_channels, 4);
+    assert_int_equal(m.vocab_size, 11);
+    meg_ckpt_close(c);
+    assert_int_equal(meg_ckpt_open(&c, "out", 3, &e), MEG_EUSAGE);
+    assert_says(e.msg, "--ckpt-step 3|out");
+    free_box(&a);
+    free_box(&b);
+}
+
+/* The same weights as old files have them: no prefix, masks, the tied head again, in bf16 shards. */
+static void reads_older_and_smaller_files(void **state)
+{
+    static const char mask[4] = { 0 };
+    struct meg_st_tensor t[2][40];
+    struct meg_str index = { 0 };
+    struct meg_ckpt *c;
+    struct meg_st *st;
+    struct box a, b;
+    struct meg_err e;
+    uint16_t *half[40];
+    int n[2] = { 0 }, nhalf = 0;
+
+    (void)state;
+    make_box(&a, 1, 8, 1);
+    make_box(&b, 1, 8, 2);
+    for (int i = 0; i < a.p.n; i++)               /* numbers that bf16 holds */
+        for (int64_t k = 0; k < a.p.row[i].numel; k++)
+            a.w[a.p.row[i].offset + k] = (float)((k * 7 + i) % 128);
+    export(&a, "old", CONFIG(",\"tie_word_embeddings\":true"));
+    assert_int_equal(meg_st_open(&st, "old/model.safetensors", &e), 0);
+    meg_str_printf(&index, "{\"weight_map\":{");
+    for (int i = 0; i < st->n; i++) {
+        struct meg_st_tensor x = st->t[i];
+        const int is_wte = !strcmp(x.name, "transformer.wte.weight");
+        const float *v = x.data;
+
+        half[nhalf] = meg_new((size_t)x.nbytes / 2);
+        for (int64_t k = 0; k < x.nbytes / 4; k++) {
+            uint32_t u;
+            memcpy(&u, &v[k], 4);
+            half[nhalf][k] = (uint16_t)(u >> 16);
+        }
+        x.data = half[nhalf++];
+        x.dtype = "BF16";
+        x.name += strlen("transformer.");
+        meg_str_printf(&index, "\"%s\":\"part-%d.safetensors\",", x.name, i % 2);
+        t[i % 2][n[i % 2]++] = x;
+        if (is_wte) {
+            x.name = "lm_head.weight";
+            t[0][n[0]++] = x;
+        }
+    }
+    t[0][n[0]++] = (struct meg_st_tensor){ .name = "h.0.attn.bias", .dtype = "U8", .ndim = 2, .dim = { 2, 2 }, .data = mask };
+    t[1][n[1]++] = (struct meg_st_tensor){ .name = "h.0.attn.masked_bias", .dtype = "F32", .data = mask };
+    meg_str_printf(&index, "\"lm_head.weight\":\"part-0.safetensors\"}}");
+    put_tensors("old/part-0.safetensors", t[0], n[0], true);
+    put_tensors("old/part-1.safetensors", t[1], n[1], true);
+    put("old/model.safetensors.index.json", index.s, index.n);
+    assert_int_equal(unlink("old/model.safetensors"), 0);
+
+    if (meg_ckpt_open(&c, "old", MEG_UNSET, &e) < 0 || meg_ckpt_load_params(c, &b.p, b.w, &e) < 0)
+        fail_msg("%s", e.msg);
+    for (int i = 0; i < a.p.n; i++)
+        assert_memory_equal(a.w + a.p.row[i].offset, b.w + a.p.row[i].offset, (size_t)a.p.row[i].numel * 4);
+    meg_ckpt_close(c);
+
+    /* a head that is said to be tied and is not */
+    for (int i = 0; i < n[0]; i++)
+        if (!strcmp(t[0][i].name, "lm_head.weight")) {
+            uint16_t *other = meg_new((size_t)t[0][i].nbytes);
+
+            other[3] = 1;
+            t[0][i].data = half[nhalf++] = other;
+        }
+    put_tensors("old/part-0.safetensors", t[0], n[0], true);
+    assert_int_equal(meg_ckpt_open(&c, "old", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_says(e.msg, "1 unfit: lm_head.weight is not the word embedding");
+    /* the same tensor in two files */
+    put_tensors("old/part-1.safetensors", t[0], n[0], true);
+    assert_int_equal(meg_ckpt_open(&c, "old", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_says(e.msg, "part-|is in|too");
+    while (nhalf)
+        free(half[--nhalf]);
+    meg_str_free(&index);
+    meg_st_close(st);
+    free_box(&a);
+    free_box(&b);
+}
+
+static void refuses_settings_it_cannot_follow(void **state)
+{
+    static const struct {
+        const char *config, *says;
+    } bad[] = {
+        { "{\"model_type\":\"gpt_neo\"}", "model_type gpt_neo|read is gpt2" },
+        { "{\"n_layer\":1}", "\"model_type\" is missing" },
+        { "{\"model_type\":\"gpt2\",\"n_layer\":1}", "\"n_embd\" is missing" },
+        { CONFIG(",\"activation_function\":\"relu\""), "activation_function relu" },
+        { CONFIG(",\"scale_attn_by_inverse_layer_idx\":true"), "scale_attn_by_inverse_layer_idx is true" },
+        { CONFIG(",\"scale_attn_weights\":false"), "scale_attn_weights is false" },
+        { CONFIG(",\"n_inner\":\"4\""), "n_inner" },
+        { CONFIG(",\"n_inner\":16"), "unfit: transformer.h.0.mlp.c_fc.weight is [8,32] and should be [8,16]|c_fc.bias|c_proj.weight" },
+        { CONFIG(",\"tie_word_embeddings\":false"), "1 missing: lm_head.weight" },
+        { "{\"model_type\":\"gpt2\",\"n_layer\":2000000000,\"n_embd\":8,\"n_head\":2,\"n_positions\":6,\"vocab_size\":11}",
+          "num-layers 2000000000" },
+        { "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,\"n_positions\":6,\"vocab_size\":4000000000}",
+          "vocabulary size 4000000000" },
+        { "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":9,\"n_head\":2,\"n_positions\":6,\"vocab_size\":11}",
+          "--hidden-size: 9 is no multiple" },
+        { "{", "not JSON" },
+    };
+    static const char outside[] = "{\"weight_map\":{\"a\":\"../x\"}}";
+    struct meg_ckpt *c;
+    struct meg_err e;
+    struct box b;
+
+    (void)state;
+    make_box(&b, 1, 8, 1);
+    export(&b, "set", NULL);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        put_config("set", bad[i].config);
+        if (meg_ckpt_open(&c, "set", MEG_UNSET, &e) != MEG_EFORMAT)
+            fail_msg("not refused as a format: %s", bad[i].config);
+        assert_says(e.msg, bad[i].says);
+    }
+    put_config("set", CONFIG(""));
+    assert_int_equal(unlink("set/model.safetensors"), 0);
+    put("set/pytorch_model.bin", "", 0);
+    assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_ENOENT);
+    assert_says(e.msg, "model.safetensors|pytorch_model.bin");
+    put("set/model.safetensors.index.json", outside, strlen(outside));
+    assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_says(e.msg, "../x");
+    free_box(&b);
+}
+
+static void does_not_write_what_gpt2_cannot_express(void **state)
+{
+    struct meg_ckpt_save s = { .dir = "wide" };
+    struct meg_gpt_conf m;
+    struct meg_err e;
+
+    (void)state;
+    m = small_model(1, 8);
+    m.kv_channels = 16;
+    s.model = &m;
+    assert_int_equal(meg_ckpt_export_hf(&s, &e), MEG_EUSAGE);
+    assert_says(e.msg, "--kv-channels 16");
+    assert_int_equal(access("wide", F_OK), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(qkv_rows_go_head_by_head),
+        cmocka_unit_test(transposes),
+        cmocka_unit_test(widens),
+        cmocka_unit_test(goes_out_and_comes_back),
+        cmocka_unit_test(reads_older_and_smaller_files),
+        cmocka_unit_test(refuses_settings_it_cannot_follow),
+        cmocka_unit_test(does_not_write_what_gpt2_cannot_express),
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}
