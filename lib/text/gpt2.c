@@ -17,8 +17,7 @@ struct gpt2 {
     struct meg_gpt2_files *files; /* the owner's; a share borrows it */
     bool is_share;
     struct meg_wordcache cache;
-    uint64_t *starts;
-    int64_t nstarts;
+    struct meg_pieces pieces;
 };
 
 static int gpt2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
@@ -52,7 +51,7 @@ static void gpt2_close(struct meg_tokenizer *base)
     if (!t->is_share)
         meg_gpt2_files_free(t->files);
     meg_wordcache_free(&t->cache);
-    free(t->starts);
+    meg_pieces_free(&t->pieces);
     free(t);
 }
 
@@ -93,43 +92,26 @@ struct piece {
 };
 enum { BATCH = 32 };
 
-/* Where the text is cut; bits are those of starts[k] that are still to come. */
-struct cut {
-    const char *text, *begin, *end;
-    const uint64_t *starts;
-    uint64_t bits;
-    int64_t k;
-};
-
 /* Up to BATCH pieces; their places in the cache are on their way to the processor. */
-static int next_pieces(const struct meg_wordcache *cache, struct cut *c, struct piece *piece)
+static int next_pieces(const struct meg_wordcache *cache, struct meg_pieces *pieces,
+                       struct piece *piece)
 {
     int n = 0;
 
-    while (n < BATCH && c->begin < c->end) {
-        struct piece *p = &piece[n++];
-        const char *stop;
-
-        while (c->bits == 0)
-            c->bits = c->starts[++c->k];
-        stop = c->text + 64 * c->k + __builtin_ctzll(c->bits);
-        c->bits &= c->bits - 1;
-        p->s = c->begin;
-        p->n = stop - c->begin;
+    for (struct piece *p = piece; n < BATCH && meg_pieces_next(pieces, &p->s, &p->n); p++, n++) {
         p->pair = NULL;
-        if (p->n <= MEG_WORD_BYTES) {
-            if (c->end - p->s >= 16) {
-                meg_word_key(p->key, p->s, p->n);
-            } else {
-                char last[16] = { 0 };
+        if (p->n > MEG_WORD_BYTES)
+            continue;
+        if (pieces->end - p->s >= 16) {
+            meg_word_key(p->key, p->s, p->n);
+        } else {
+            char last[16] = { 0 };
 
-                memcpy(last, p->s, (size_t)p->n);
-                meg_word_key(p->key, last, p->n);
-            }
-            p->pair = meg_wordcache_pair(cache, p->key);
-            __builtin_prefetch(p->pair);
+            memcpy(last, p->s, (size_t)p->n);
+            meg_word_key(p->key, last, p->n);
         }
-        c->begin = stop;
+        p->pair = meg_wordcache_pair(cache, p->key);
+        __builtin_prefetch(p->pair);
     }
     return n;
 }
@@ -139,22 +121,15 @@ static int gpt2_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
 {
     struct gpt2 *t = (struct gpt2 *)base;
     struct piece piece[BATCH];
-    struct cut c = { .text = text, .begin = text, .end = text + n };
     int32_t *ids;
 
     (void)e;
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);
-    if (meg_split_words(n) > t->nstarts) {
-        t->nstarts = meg_split_words(n);
-        t->starts = meg_realloc_array(t->starts, (size_t)t->nstarts, sizeof *t->starts);
-    }
-    meg_split_gpt2(text, n, t->starts);
-    c.starts = t->starts;
-    c.bits = t->starts[0] & ~(uint64_t)1;
+    meg_pieces_of(&t->pieces, text, n);
     meg_ids_reserve(out, n + MEG_WORD_IDS);
     ids = out->v + out->n;
-    for (int k; (k = next_pieces(&t->cache, &c, piece)) > 0;) {
+    for (int k; (k = next_pieces(&t->cache, &t->pieces, piece)) > 0;) {
         for (const struct piece *p = piece; p < piece + k; p++) {
             const struct meg_word *w = p->pair ? meg_wordcache_find(p->pair, p->key) : NULL;
 

@@ -10,7 +10,7 @@ struct meg_tok_class {
     int (*open)(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e);
     void (*close)(struct meg_tokenizer *t);
     struct meg_tokenizer *(*share)(const struct meg_tokenizer *t);
-    /* text is well-formed and n <= INT32_MAX; out is put back by the caller on failure */
+    /* text is well-formed and n < INT32_MAX; out is put back by the caller on failure */
     int (*encode)(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                   struct meg_err *e);
     /* ids are inside of the vocabulary */

@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "text/bytemap.h"
-#include "text/split_gpt2.h"
 
 /* A pair of neighbours. */
 struct pair {
@@ -51,27 +50,19 @@ struct learner {
 
 void meg_learn_count(struct meg_learn *l, const char *text, int64_t n)
 {
-    int64_t nmask = meg_split_words(n), begin = 0;
+    const char *piece;
+    int64_t len;
 
-    if (nmask > l->nstarts) {
-        l->starts = meg_realloc_array(l->starts, (size_t)nmask, sizeof *l->starts);
-        l->nstarts = nmask;
-    }
-    meg_split_gpt2(text, n, l->starts);
-    l->starts[0] &= ~(uint64_t)1;
-    for (int64_t k = 0; k < nmask; k++) {
-        for (uint64_t m = l->starts[k]; m; m &= m - 1) {
-            int64_t end = 64 * k + __builtin_ctzll(m);
-            int64_t word = meg_strtab_add(&l->words, text + begin, end - begin);
+    meg_pieces_of(&l->pieces, text, n);
+    while (meg_pieces_next(&l->pieces, &piece, &len)) {
+        int64_t word = meg_strtab_add(&l->words, piece, len);
 
-            if (word == l->ncount) {
-                l->ncount = l->words.cap;
-                l->count = meg_realloc_array(l->count, (size_t)l->ncount, sizeof *l->count);
-                memset(l->count + word, 0, (size_t)(l->ncount - word) * sizeof *l->count);
-            }
-            l->count[word]++;
-            begin = end;
+        if (word == l->ncount) {
+            l->ncount = l->words.cap;
+            l->count = meg_realloc_array(l->count, (size_t)l->ncount, sizeof *l->count);
+            memset(l->count + word, 0, (size_t)(l->ncount - word) * sizeof *l->count);
         }
+        l->count[word]++;
     }
 }
 
@@ -79,7 +70,7 @@ void meg_learn_free(struct meg_learn *l)
 {
     meg_strtab_free(&l->words);
     free(l->count);
-    free(l->starts);
+    meg_pieces_free(&l->pieces);
 }
 
 static uint32_t *slot_of(const struct learner *l, int32_t left, int32_t right)

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "text/split_gpt2.h"
 #include "text/strtab.h"
 
 #define MEG_ENDOFTEXT "<|endoftext|>"
@@ -19,8 +20,7 @@ struct meg_learn {
     struct meg_strtab words;
     int64_t *count; /* [words.n] of ncount */
     int64_t ncount;
-    uint64_t *starts; /* scratch */
-    int64_t nstarts;
+    struct meg_pieces pieces;
 };
 
 /* Count the pieces of a text of n bytes, well-formed UTF-8. */

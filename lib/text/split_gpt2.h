@@ -7,21 +7,38 @@
 #ifndef MEG_TEXT_SPLIT_GPT2_H
 #define MEG_TEXT_SPLIT_GPT2_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-/* Words of the bit mask for a text of n bytes. */
-static inline int64_t meg_split_words(int64_t n)
-{
-    return n / 64 + 1;
-}
+/* The mask of a text and a walk through its pieces.  Starts as { 0 }, serves one text after another,
+ * ends with meg_pieces_free. */
+struct meg_pieces {
+    const char *text, *begin, *end; /* begin: the next piece */
+    uint64_t *starts;               /* bit i: a piece begins at byte i, or the text ends there */
+    int64_t cap, k;
+    uint64_t bits; /* those of starts[k] that are still to come */
+};
 
-/*
- * meg_split_gpt2 - where pieces begin
- *   starts  [meg_split_words(n)]  out  bit i of the mask: a piece begins at byte i; bit n is set,
- *                                      bits after it are 0
- *   text    [n]                        well-formed UTF-8 (anything else is a bug of the caller)
- * So pieces lie between neighbouring set bits.  Linear in n.
- */
-void meg_split_gpt2(const char *text, int64_t n, uint64_t *starts);
+/* Split a text of n bytes, well-formed UTF-8 (anything else is a bug of the caller), which must stay
+ * while its pieces are taken.  Linear in n. */
+void meg_pieces_of(struct meg_pieces *p, const char *text, int64_t n);
+void meg_pieces_free(struct meg_pieces *p);
+
+/* The next piece, of *n >= 1 bytes; false at the end. */
+static inline bool meg_pieces_next(struct meg_pieces *p, const char **s, int64_t *n)
+{
+    const char *stop;
+
+    if (p->begin == p->end)
+        return false;
+    while (p->bits == 0)
+        p->bits = p->starts[++p->k];
+    stop = p->text + 64 * p->k + __builtin_ctzll(p->bits);
+    p->bits &= p->bits - 1;
+    *s = p->begin;
+    *n = stop - p->begin;
+    p->begin = stop;
+    return true;
+}
 
 #endif

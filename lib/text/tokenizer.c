@@ -69,9 +69,9 @@ int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, s
     if (bad >= 0)
         return meg_fail(e, MEG_EFORMAT, "invalid UTF-8 at byte %lld of the text: 0x%02x",
                         (long long)bad, (unsigned char)text[bad]);
-    if (n > INT32_MAX)
+    if (n >= INT32_MAX) /* so that its ids and an eod can be counted in an index */
         return meg_fail(e, MEG_EFORMAT, "a text of %lld bytes: at most %d can be encoded at once",
-                        (long long)n, INT32_MAX);
+                        (long long)n, INT32_MAX - 1);
     if ((r = t->class->encode(t, text, n, out, e)) < 0)
         out->n = was;
     return r;

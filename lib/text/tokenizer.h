@@ -45,7 +45,7 @@ struct meg_tokenizer *meg_tokenizer_share(const struct meg_tokenizer *t);
  * meg_tokenizer_encode - append the ids of text to out
  *   text  [n]  UTF-8; a zero byte is an ordinary character
  * MEG_EFORMAT when text is not well-formed (the message gives the offset) or not what this kind of
- * tokenizer reads; out is then as before.  At most INT32_MAX bytes at once.
+ * tokenizer reads; out is then as before.  Less than INT32_MAX bytes at once.
  */
 int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                          struct meg_err *e);

@@ -196,7 +196,7 @@ usage 'partitions of standard input' 'no regular file' --input - "$@" --partitio
 status 'a missing file' 66 null bad --input nowhere.jsonl
 like 'is named' "$(cat err "$T/err")" 'nowhere.jsonl: No such file'
 status 'a missing vocabulary' 66 gpt2 bad --input in.jsonl --vocab-file nowhere.json
-status 'a missing folder for the output' 66 null nowhere/bad --input in.jsonl
+status 'a missing folder for the output' 74 null nowhere/bad --input in.jsonl
 status 'a folder as input' 74 null bad --input many
 (trap '' XFSZ && ulimit -f 2 && null bad --input big.jsonl) 2>err
 is 'a disk that is full' $? 74

@@ -48,27 +48,23 @@ static int release(void **state)
 static void same_as_pcre2(const char *text, int64_t n)
 {
     char *s = malloc((size_t)n + (n == 0));
-    uint64_t *starts = malloc((size_t)meg_split_words(n) * sizeof *starts);
-    uint64_t *want = calloc((size_t)meg_split_words(n), sizeof *want);
-    PCRE2_SIZE *at = pcre2_get_ovector_pointer(match);
+    struct meg_pieces pieces = { 0 };
+    PCRE2_SIZE *at = pcre2_get_ovector_pointer(match), i = 0;
+    const char *piece;
+    int64_t len;
 
     memcpy(s, text, (size_t)n);
-    memset(starts, 0xA5, (size_t)meg_split_words(n) * sizeof *starts);
-    meg_split_gpt2(s, n, starts);
-    for (PCRE2_SIZE i = 0; i < (PCRE2_SIZE)n; i = at[1]) {
+    for (meg_pieces_of(&pieces, s, n); meg_pieces_next(&pieces, &piece, &len); i = at[1]) {
+        assert_true(piece == s + i);
         assert_int_equal(
             pcre2_match(regex, (PCRE2_SPTR)s, (PCRE2_SIZE)n, i, PCRE2_ANCHORED, match, NULL), 1);
-        want[i / 64] |= (uint64_t)1 << i % 64;
+        if (len != (int64_t)(at[1] - at[0]))
+            fail_msg("byte %zu: %lld bytes, not %zu, of: %.*s", i, (long long)len, at[1] - at[0],
+                     (int)n, s);
     }
-    want[n / 64] |= (uint64_t)1 << n % 64;
-    for (int64_t k = 0; k < meg_split_words(n); k++) {
-        if (starts[k] != want[k])
-            print_error("block %lld of: %.*s\n", (long long)k, (int)n, s);
-        assert_int_equal(starts[k], want[k]);
-    }
+    assert_int_equal(i, n);
+    meg_pieces_free(&pieces);
     free(s);
-    free(starts);
-    free(want);
 }
 
 static void splits_known_texts(void **state)
@@ -197,18 +193,21 @@ static void a_megabyte_of_blanks_is_two_pieces(void **state)
 {
     const int64_t n = 1 << 20;
     char *text = malloc((size_t)n);
-    uint64_t *starts = malloc((size_t)meg_split_words(n) * sizeof *starts);
-    int64_t pieces = 0;
+    struct meg_pieces pieces = { 0 };
+    const char *piece;
+    int64_t len;
 
     (void)state;
     memset(text, ' ', (size_t)n);
     text[n - 1] = 'x';
-    meg_split_gpt2(text, n, starts);
-    for (int64_t k = 0; k < meg_split_words(n); k++)
-        pieces += __builtin_popcountll(starts[k]);
-    assert_int_equal(pieces - 1, 2);
+    meg_pieces_of(&pieces, text, n);
+    assert_true(meg_pieces_next(&pieces, &piece, &len));
+    assert_int_equal(len, n - 2);
+    assert_true(meg_pieces_next(&pieces, &piece, &len));
+    assert_int_equal(len, 2);
+    assert_false(meg_pieces_next(&pieces, &piece, &len));
+    meg_pieces_free(&pieces);
     free(text);
-    free(starts);
 }
 
 int main(void)
