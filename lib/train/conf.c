@@ -123,7 +123,8 @@ static int read_rampup(const struct meg_train_conf *c, struct meg_batch_plan *p,
     return 0;
 }
 
-int meg_train_conf_check(struct meg_train_conf *c, struct meg_batch_plan *plan, int64_t ranks, struct meg_err *e)
+int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct meg_batch_plan *plan, int64_t *iters,
+                         struct meg_err *e)
 {
     struct meg_batch_plan p = { 0 };
     int r;
@@ -152,17 +153,15 @@ int meg_train_conf_check(struct meg_train_conf *c, struct meg_batch_plan *plan, 
     if (c->train_iters == MEG_UNSET && c->train_samples == MEG_UNSET && !c->skip_train)
         return meg_fail(e, MEG_EUSAGE, "--train-iters or --train-samples is required");
 
-    if (c->global_batch_size == MEG_UNSET)
-        c->global_batch_size = c->micro_batch_size * ranks;
-    p.global = c->global_batch_size;
+    p.global = c->global_batch_size == MEG_UNSET ? c->micro_batch_size * ranks : c->global_batch_size;
     p.micro = c->micro_batch_size;
     p.ranks = ranks;
     p.round_down = c->decrease_batch_size_if_needed;
     if ((r = read_rampup(c, &p, e)) < 0 || (r = meg_batch_plan_check(&p, e)) < 0)
         return r;
-    if (c->train_iters == MEG_UNSET)
-        c->train_iters = c->train_samples == MEG_UNSET ? 0 : meg_batch_iterations(&p, c->train_samples);
     *plan = p;
+    *iters = c->train_iters != MEG_UNSET ? c->train_iters :
+             c->train_samples != MEG_UNSET ? meg_batch_iterations(&p, c->train_samples) : 0;
     return 0;
 }
 

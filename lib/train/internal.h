@@ -20,6 +20,7 @@ struct trainer {
     struct meg_train_job *job;
     const struct meg_optgroup *groups;
     struct meg_batch_plan plan;
+    int64_t iters;                            /* of the whole run */
     struct meg_schedule schedule;
     struct meg_data_need need;
     struct meg_tokenizer *tok;

@@ -76,7 +76,7 @@ static int report(struct trainer *t, struct tally *sum, const struct meg_step_re
     int r;
 
     v.iteration = t->at.iteration;
-    v.train_iters = job->train.train_iters;
+    v.train_iters = t->iters;
     v.consumed_samples = t->at.consumed_train;
     v.skipped_samples = t->at.skipped;
     v.global_batch_size = s->batch.run;
@@ -143,7 +143,7 @@ static int save_or_exit(struct trainer *t, bool *is_over, struct meg_err *e)
     double minutes = (meg_now_s() - t->start_s) / 60;
     int r;
 
-    if (t->at.iteration >= c->train_iters)
+    if (t->at.iteration >= t->iters)
         return 0;
     if (meg_stop_asked())
         return (r = save_once(t, e)) < 0 ? r : stopped(t, e);
@@ -170,7 +170,7 @@ static int train(struct trainer *t, bool *is_over, struct meg_err *e)
     int r = 0;
 
     *is_over = false;
-    while (t->at.iteration < t->job->train.train_iters && !*is_over) {
+    while (t->at.iteration < t->iters && !*is_over) {
         struct meg_step_result s;
 
         if ((r = save_at_rampup(t, &num_micro, e)) < 0 || (r = meg_train_step(t, &s, e)) < 0)

@@ -12,11 +12,14 @@ struct meg_metrics {
     struct meg_append file;
 };
 
-/* The iteration of a line, or -1 when it is none of ours. */
+/* The iteration of a line, above all others for what comes after training, or -1 when it is none of ours. */
 static int64_t iteration_of(const char *line)
 {
     json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL), *v = json_object_get(o, "iteration");
     int64_t n = json_is_integer(v) && json_object_get(o, "lm_loss") ? json_integer_value(v) : -1;
+
+    if (n >= 0 && json_is_true(json_object_get(o, "after_training")))
+        n = INT64_MAX;
 
     json_decref(o);
     return n;
@@ -122,13 +125,13 @@ int meg_metrics_interval(struct meg_metrics *m, const struct meg_interval *v, st
     return put(m, &s, e);
 }
 
-int meg_metrics_evaluation(struct meg_metrics *m, const char *split, int64_t iteration, int64_t consumed_samples,
-                           double loss, struct meg_err *e)
+int meg_metrics_evaluation(struct meg_metrics *m, const char *split, bool is_last, int64_t iteration,
+                           int64_t consumed_samples, double loss, struct meg_err *e)
 {
     struct meg_str s = { 0 };
 
-    meg_str_printf(&s, "{\"iteration\":%" PRId64 ",\"consumed_samples\":%" PRId64 ",\"split\":\"%s\"",
-                   iteration, consumed_samples, split);
+    meg_str_printf(&s, "{\"iteration\":%" PRId64 ",\"consumed_samples\":%" PRId64 ",\"split\":\"%s\",\"after_training\":%s",
+                   iteration, consumed_samples, split, is_last ? "true" : "false");
     add(&s, "lm_loss", loss);
     add(&s, "ppl", meg_perplexity(loss));
     return put(m, &s, e);

@@ -17,7 +17,7 @@ static void print_run(const struct trainer *t, FILE *f)
             " heads of %" PRId64 ", vocabulary %" PRId64 "\n", m->num_layers, m->hidden_size, m->ffn_hidden_size,
             m->num_attention_heads, m->kv_channels, m->vocab_size);
     fprintf(f, "run          %" PRId64 " iterations, micro-batch %" PRId64 ", global batch %" PRId64
-            ", sequence %" PRId64 "\n", c->train_iters, t->plan.micro, t->plan.global, c->seq_length);
+            ", sequence %" PRId64 "\n", t->iters, t->plan.micro, t->plan.global, c->seq_length);
     if (t->plan.samples)
         fprintf(f, "ramp-up      from %" PRId64 " by %" PRId64 " over %" PRId64 " samples\n", t->plan.start,
                 t->plan.increment, t->plan.samples);
@@ -65,7 +65,7 @@ static void print_work(const struct trainer *t, FILE *f)
 {
     const struct meg_train_conf *c = &t->job->train;
     double flops = meg_gpt_flops(&t->job->model, 1, c->seq_length);
-    int64_t samples = c->train_samples == MEG_UNSET ? c->train_iters * t->plan.global : c->train_samples;
+    int64_t samples = c->train_samples == MEG_UNSET ? t->iters * t->plan.global : c->train_samples;
 
     if (c->skip_train)
         return;
@@ -91,7 +91,7 @@ static void print_saves(const struct trainer *t, int64_t numel, FILE *f)
 {
     const struct meg_train_ckpt_conf *k = &t->job->ckpt;
     const struct meg_train_conf *c = &t->job->train;
-    int64_t every = k->save_interval, n = every == MEG_UNSET ? 0 : c->train_iters / every;
+    int64_t every = k->save_interval, n = every == MEG_UNSET ? 0 : t->iters / every;
     double nbytes = (double)numel * sizeof(float) * (k->save_optim ? 1 + 3 : 1);
 
     if (!k->save || c->skip_train) {
@@ -106,8 +106,8 @@ static void print_saves(const struct trainer *t, int64_t numel, FILE *f)
         fprintf(f, " ...");
     if (n > 3)
         fprintf(f, " %" PRId64, n * every);
-    if (n == 0 || n * every != c->train_iters)
-        fprintf(f, " %" PRId64, c->train_iters);
+    if (n == 0 || n * every != t->iters)
+        fprintf(f, " %" PRId64, t->iters);
     fprintf(f, "%s\n", t->plan.samples ? ", and where the batch grows" : "");
     if (k->keep_last != MEG_UNSET)
         fprintf(f, "  kept                         the newest %" PRId64 "\n", k->keep_last);

@@ -146,7 +146,7 @@ int meg_report_evaluation(struct meg_report *p, const char *split, bool is_last,
              !is_last ? "" : !strcmp(split, "valid") ? "validation" : split, is_last ? " set" : "");
     meg_log_evaluation(&s, where, loss);
     print(&s);
-    if (p->metrics && (r = meg_metrics_evaluation(p->metrics, split, iteration, consumed_samples, loss, e)) < 0)
+    if (p->metrics && (r = meg_metrics_evaluation(p->metrics, split, is_last, iteration, consumed_samples, loss, e)) < 0)
         return r;
     if (!p->events || strcmp(split, "valid"))
         return 0;

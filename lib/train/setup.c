@@ -10,16 +10,16 @@
 static int check_settings(struct trainer *t, struct meg_err *e)
 {
     struct meg_train_job *job = t->job;
-    struct meg_train_conf *c = &job->train;
+    const struct meg_train_conf *c = &job->train;
     int r;
 
     if ((r = meg_train_ckpt_conf_check(&job->ckpt, e)) < 0 || (r = meg_train_log_conf_check(&job->log, e)) < 0 ||
-        (r = meg_train_open_checkpoint(t, e)) < 0 || (r = meg_train_conf_check(c, &t->plan, 1, e)) < 0)
+        (r = meg_train_open_checkpoint(t, e)) < 0 || (r = meg_train_conf_check(c, 1, &t->plan, &t->iters, e)) < 0)
         return r;
     if (job->log.log_progress && !job->ckpt.save)
         return meg_fail(e, MEG_EUSAGE, "--log-progress: needs --save DIR");
-    if (!c->skip_train && (r = meg_schedule_make(&t->schedule, &job->optim, c->train_iters, c->train_samples,
-                                                 c->global_batch_size, e)) < 0)
+    if (!c->skip_train && (r = meg_schedule_make(&t->schedule, &job->optim, t->iters, c->train_samples,
+                                                 t->plan.global, e)) < 0)
         return r;
     return 0;
 }
@@ -54,8 +54,8 @@ static int plan_data(struct trainer *t, struct meg_err *e)
     n->eod = n->pad = meg_tokenizer_eod(t->tok);
     n->vocab_size = t->job->model.vocab_size;
     n->tokenizer = t->tok_text;
-    meg_sample_counts(n->wanted, c->train_samples == MEG_UNSET ? -1 : c->train_samples, c->train_iters,
-                      c->eval_interval, c->eval_iters, c->global_batch_size);
+    meg_sample_counts(n->wanted, c->train_samples == MEG_UNSET ? -1 : c->train_samples, t->iters,
+                      c->eval_interval, c->eval_iters, t->plan.global);
     if (c->skip_train)
         n->wanted[MEG_TRAIN] = 0;
     return meg_gpt_data_plan(&t->data, &t->job->data, n, e);
@@ -111,7 +111,7 @@ static int run(struct trainer *t, struct meg_err *e)
 
     if ((r = open_model(t, e)) < 0 || (r = meg_train_load(t, e)) < 0 || (r = meg_gpt_data_build(t->data, e)) < 0)
         return r;
-    if (!c->skip_train && t->at.iteration < c->train_iters &&
+    if (!c->skip_train && t->at.iteration < t->iters &&
         (r = meg_train_open_loader(t, &t->train, MEG_TRAIN, t->at.consumed_train, e)) < 0)
         return r;
     if ((r = meg_train_open_loader(t, &t->valid, MEG_VALID, c->skip_train ? 0 : t->at.consumed_valid, e)) < 0 ||

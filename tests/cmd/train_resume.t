@@ -29,8 +29,9 @@ same 'five and five' "$T/halves"
 is 'the same log' "$(steps <"$T/halves.log")" "$(steps <"$T/whole.log")"
 timeless='del(.iteration_ms, .tokens_per_s, .tflops_per_s)'
 is 'the same metrics, each line once' "$(jq -c "$timeless" "$T/halves.jsonl")" "$(jq -c "$timeless" "$T/whole.jsonl")"
-is 'once done, a rerun only evaluates' \
-    "$(train --save "$T/halves" --load "$T/halves" | grep -c 'validation loss\|consumed')" 2
+is 'once done, a rerun only evaluates' "$(train --save "$T/halves" --load "$T/halves" --log-json "$T/halves.jsonl" |
+    grep -c 'validation loss\|consumed')" 2
+is 'and leaves the metrics as they are' "$(jq -c "$timeless" "$T/halves.jsonl")" "$(jq -c "$timeless" "$T/whole.jsonl")"
 
 # ---- from an earlier one ----
 train --save "$T/halves" --load "$T/halves" --ckpt-step 5 >"$T/log"
@@ -59,6 +60,17 @@ for sig in TERM USR1; do
 done
 train --load "$T/sig" --save "$T/sig" --train-iters 1000000 --lr-decay-iters 10 --exit-interval $((last + 2)) >"$T/log"
 is 'and goes on from there' "$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/log" | head -n 1)" $((last + 1))
+
+# a step of 2000 micro-batches, which the first signal lets go on
+meg-train -q --config "$T/conf" --save "$T/sig2" --eval-iters 1 --micro-batch-size 1 --global-batch-size 2000 \
+    >"$T/log" 2>/dev/null &
+pid=$!
+until grep -q 'validation loss' "$T/log"; do sleep 0.05; done
+kill -TERM $pid
+sleep 0.05
+kill -TERM $pid
+wait $pid 2>/dev/null
+is 'a second signal ends it at once' $? 143
 
 # ---- flags of loading ----
 train --load "$T/whole" --finetune --train-iters 1 --lr-warmup-iters 0 --eval-iters 0 >"$T/log"

@@ -31,6 +31,7 @@ static void write_text(const char *text)
 #define L1 "{\"iteration\":10,\"lm_loss\":3}\n"
 #define L2 "{\"iteration\":20,\"lm_loss\":2}\n"
 #define L3 "{\"iteration\":20,\"split\":\"valid\",\"lm_loss\":null}\n"
+#define LAST "{\"iteration\":20,\"split\":\"valid\",\"after_training\":true,\"lm_loss\":2}\n"
 #define L4 "{\"iteration\":30,\"lm_loss\":1}\n"
 
 static void lines(void **state)
@@ -53,13 +54,13 @@ static void lines(void **state)
     v.flops = 3e9;
     assert_int_equal(meg_metrics_open(&m, path, 0, NULL), 0);
     assert_int_equal(meg_metrics_interval(m, &v, NULL), 0);
-    assert_int_equal(meg_metrics_evaluation(m, "valid", 5, 40, 0, NULL), 0);
+    assert_int_equal(meg_metrics_evaluation(m, "valid", true, 5, 40, 0, NULL), 0);
     meg_metrics_close(m);
     content_is("{\"iteration\":5,\"consumed_samples\":40,\"skipped_samples\":0,\"global_batch_size\":8,\"lm_loss\":2.5,"
                "\"learning_rate\":0.0001,\"loss_scale\":1,\"grad_norm\":null,\"skipped_iterations\":0,"
                "\"nan_iterations\":0,\"iteration_ms\":2,\"tokens_per_s\":1000,\"flops_per_iteration\":3e+09,"
                "\"tflops_per_s\":1.5}\n"
-               "{\"iteration\":5,\"consumed_samples\":40,\"split\":\"valid\",\"lm_loss\":0,\"ppl\":1}\n");
+               "{\"iteration\":5,\"consumed_samples\":40,\"split\":\"valid\",\"after_training\":true,\"lm_loss\":0,\"ppl\":1}\n");
 }
 
 static void resumed(void **state)
@@ -68,6 +69,10 @@ static void resumed(void **state)
 
     (void)state;
     write_text(L1 L2 L3 L4 "{\"iteration\":40,\"lm_");
+    assert_int_equal(meg_metrics_open(&m, path, 20, NULL), 0);
+    meg_metrics_close(m);
+    content_is(L1 L2 L3);
+    write_text(L1 L2 L3 LAST);
     assert_int_equal(meg_metrics_open(&m, path, 20, NULL), 0);
     meg_metrics_close(m);
     content_is(L1 L2 L3);
