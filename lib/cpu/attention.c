@@ -12,7 +12,12 @@
 #include "cpu/row.h"
 #include "cpu/vmath.h"
 
-enum { BQ = 128, BK = 256 }; /* queries and keys of a tile */
+/*
+ * Queries and keys of a tile, and queries of a forward task.  A product wants its second operand in
+ * consecutive rows (rows of packed heads lie a power of two apart, or nearly, and share cache sets:
+ * 175 against 215 GF/s), so tiles of those are copied; PACK floats hold one, with fewer keys when d is large.
+ */
+enum { BQ = 128, BK = 256, TASK = 2 * BQ, PACK = BK * 128 };
 
 /* A head of one sequence as a matrix: row t at p + t*ld. */
 struct view {
@@ -31,6 +36,19 @@ static struct view key_head(struct meg_heads x, int64_t i, int64_t grp)
 {
     MEG_ASSERT(x.dtype == MEG_DTYPE_F32);
     return (struct view){ (float *)x.p + i * x.ld_b + grp * x.ld_g, x.ld_s };
+}
+
+static int64_t keys_of_tile(int64_t d)
+{
+    MEG_ASSERT(8 * d <= PACK);
+    return min64(BK, PACK / d & ~(int64_t)7);
+}
+
+/* Rows [r0, r0 + n) of a head one after the other. */
+static void pack(float *out, struct view x, int64_t r0, int64_t n, int64_t d)
+{
+    for (int64_t r = 0; r < n; r++)
+        memcpy(out + r * d, x.p + (r0 + r) * x.ld, (size_t)d * sizeof *out);
 }
 
 /* The keys [lo, hi) that query t of sequence i sees. */
@@ -68,16 +86,17 @@ struct tile {
 static struct span seen_in_tile(const struct meg_attn_geom *ge, const struct tile *x, int64_t t)
 {
     struct span s = seen(ge, x->t0 + t, x->i);
-    s.lo = max64(s.lo - x->k0, 0);
+    s.lo = min64(max64(s.lo - x->k0, 0), x->nk);
     s.hi = max64(min64(s.hi - x->k0, x->nk), s.lo);
     return s;
 }
 
-static void drop_in_tile(float *factor, const struct meg_attn_geom *ge, const struct meg_drop *d,
-                         const struct drop *drop, const struct tile *x, int64_t t)
+/* What dropout multiplies row t of the tile by; NULL where there is none. */
+static const float *drop_in_tile(struct drop_run *run, const struct meg_attn_geom *ge, const struct meg_drop *d,
+                                 const struct drop *drop, const struct tile *x, int64_t t)
 {
     const int64_t unit = (d->unit0 + x->j) * ((ge->s_k + 7) & ~(int64_t)7) + x->k0;
-    drop_factors(factor, drop, unit, x->nk, d->pos0 + x->t0 + t, d->sample[x->i]);
+    return drop->threshold ? drop_factors(run, drop, unit, x->nk, d->pos0 + x->t0 + t, d->sample[x->i]) : NULL;
 }
 
 /* Row t of a tile: scores become exp(scale s - max) and dropped out; max and sum run on; o is brought down. */
@@ -105,40 +124,53 @@ static void softmax_row(float *s, float *o, int64_t d, struct span see, int64_t 
     *max = m;
 }
 
-static void fwd_block(const struct meg_attn_geom *ge, struct view o, float *lse, struct view q, struct view k,
-                      struct view v, int64_t i, int64_t j, int64_t t0, const struct meg_drop *d,
-                      const struct drop *drop)
+static void fwd_tile(const struct meg_attn_geom *ge, const struct tile *x, struct view o, struct view q,
+                     const float *k, const float *v, float *max, float *sum, const struct meg_drop *d,
+                     const struct drop *drop)
 {
-    float s[BQ * BK] __attribute__((aligned(64))), factor[BK], max[BQ], sum[BQ];
-    struct tile x = { i, j, t0, min64(BQ, ge->s_q - t0), 0, 0 };
-    const struct span any = seen_by_any(ge, t0, t0 + x.nq, i);
-    for (int64_t t = 0; t < x.nq; t++) {
-        max[t] = -INFINITY;
-        sum[t] = 0.0f;
-        for (int64_t c = 0; c < ge->d; c++)
-            o.p[(t0 + t) * o.ld + c] = 0.0f;
+    float s[BQ * BK] __attribute__((aligned(64)));
+    struct drop_run run;
+    meg_cpu_gemm('N', 'T', x->nq, x->nk, ge->d, 1.0f, q.p + x->t0 * q.ld, q.ld, k, ge->d, 0.0f, s, BK);
+    for (int64_t t = 0; t < x->nq; t++) {
+        const struct span see = seen_in_tile(ge, x, t);
+        if (see.lo < see.hi)
+            softmax_row(s + t * BK, o.p + (x->t0 + t) * o.ld, ge->d, see, x->nk, ge->scale, max + t, sum + t,
+                        drop_in_tile(&run, ge, d, drop, x, t));
+        else
+            memset(s + t * BK, 0, (size_t)x->nk * sizeof *s);
     }
-    for (x.k0 = any.lo; x.k0 < any.hi; x.k0 += BK) {
-        x.nk = min64(BK, any.hi - x.k0);
-        meg_cpu_gemm('N', 'T', x.nq, x.nk, ge->d, 1.0f, q.p + t0 * q.ld, q.ld, k.p + x.k0 * k.ld, k.ld, 0.0f, s, BK);
-        for (int64_t t = 0; t < x.nq; t++) {
-            const struct span see = seen_in_tile(ge, &x, t);
-            if (drop->threshold)
-                drop_in_tile(factor, ge, d, drop, &x, t);
-            if (see.lo < see.hi)
-                softmax_row(s + t * BK, o.p + (t0 + t) * o.ld, ge->d, see, x.nk, ge->scale, max + t, sum + t,
-                            drop->threshold ? factor : NULL);
-            else
-                for (int64_t c = 0; c < x.nk; c++)
-                    s[t * BK + c] = 0.0f;
+    meg_cpu_gemm('N', 'N', x->nq, ge->d, x->nk, 1.0f, s, BK, v, ge->d, 1.0f, o.p + x->t0 * o.ld, o.ld);
+}
+
+/* Queries [t0, t1) of one head. */
+static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, struct view q, struct view k,
+                     struct view v, int64_t i, int64_t j, int64_t t0, int64_t t1, const struct meg_drop *d,
+                     const struct drop *drop)
+{
+    float kp[PACK] __attribute__((aligned(64))), vp[PACK] __attribute__((aligned(64))), max[TASK], sum[TASK];
+    const struct span any = seen_by_any(ge, t0, t1, i);
+    const int64_t bk = keys_of_tile(ge->d);
+    for (int64_t t = t0; t < t1; t++) {
+        max[t - t0] = -INFINITY;
+        sum[t - t0] = 0.0f;
+        memset(o.p + t * o.ld, 0, (size_t)ge->d * sizeof *o.p);
+    }
+    for (int64_t k0 = any.lo; k0 < any.hi; k0 += bk) {
+        pack(kp, k, k0, min64(bk, any.hi - k0), ge->d);
+        pack(vp, v, k0, min64(bk, any.hi - k0), ge->d);
+        for (int64_t t = t0; t < t1; t += BQ) {
+            const int64_t nq = min64(BQ, t1 - t);
+            const struct span these = seen_by_any(ge, t, t + nq, i);
+            const struct tile x = { i, j, t, nq, k0, min64(bk, these.hi - k0) };
+            if (these.lo < k0 + bk && x.nk > 0)
+                fwd_tile(ge, &x, o, q, kp, vp, max + t - t0, sum + t - t0, d, drop);
         }
-        meg_cpu_gemm('N', 'N', x.nq, ge->d, x.nk, 1.0f, s, BK, v.p + x.k0 * v.ld, v.ld, 1.0f, o.p + t0 * o.ld, o.ld);
     }
-    for (int64_t t = 0; t < x.nq; t++) {
-        const float r = 1.0f / sum[t]; /* not finite where a query sees no key */
+    for (int64_t t = t0; t < t1; t++) {
+        const float r = 1.0f / sum[t - t0]; /* not finite where a query sees no key */
         for (int64_t c = 0; c < ge->d; c++)
-            o.p[(t0 + t) * o.ld + c] *= r;
-        lse[(i * ge->a + j) * ge->s_q + t0 + t] = max[t] + logf(sum[t]);
+            o.p[t * o.ld + c] *= r;
+        lse[t] = max[t - t0] + logf(sum[t - t0]);
     }
 }
 
@@ -146,17 +178,17 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
                       struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *d)
 {
     const struct drop drop = drop_begin(d);
-    const int64_t nblocks = blocks(ge->s_q, BQ);
+    const int64_t ntasks = blocks(ge->s_q, TASK), r = ge->a / ge->g;
     (void)st;
     MEG_ASSERT(ge->a % ge->g == 0);
     meg_cpu_gemm_load();
 #pragma omp parallel for collapse(3) schedule(dynamic)
-    for (int64_t n = nblocks - 1; n >= 0; n--) /* the longest first */
+    for (int64_t n = ntasks - 1; n >= 0; n--) /* the longest first */
         for (int64_t i = 0; i < ge->b; i++)
             for (int64_t j = 0; j < ge->a; j++)
-                fwd_block(ge, query_head(ge, o, i, j), lse, query_head(ge, q, i, j),
-                          key_head(k, i, j / (ge->a / ge->g)), key_head(v, i, j / (ge->a / ge->g)), i, j, n * BQ, d,
-                          &drop);
+                fwd_task(ge, query_head(ge, o, i, j), lse + (i * ge->a + j) * ge->s_q, query_head(ge, q, i, j),
+                         key_head(k, i, j / r), key_head(v, i, j / r), i, j, n * TASK,
+                         min64((n + 1) * TASK, ge->s_q), d, &drop);
 }
 
 /* One head: delta, then tile after tile. */
@@ -202,25 +234,25 @@ static void bwd_row(float *s, float *dp, struct span see, int64_t nk, float scal
         s[k] = dp[k] = 0.0f;
 }
 
-static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const struct tile *x,
-                     const struct meg_drop *d, const struct drop *drop)
+/* k and v are the packed tiles of keys and values. */
+static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const struct tile *x, const float *k,
+                     const float *v, const struct meg_drop *d, const struct drop *drop)
 {
-    float s[BQ * BK] __attribute__((aligned(64))), dp[BQ * BK] __attribute__((aligned(64))), factor[BK];
-    const struct view *dq = &w->dq, *dk = &w->dk, *dv = &w->dv, *d_o = &w->d_o, *q = &w->q, *k = &w->k, *v = &w->v;
-    const int64_t nq = x->nq, nk = x->nk, t0 = x->t0, k0 = x->k0;
-    meg_cpu_gemm('N', 'T', nq, nk, ge->d, 1.0f, q->p + t0 * q->ld, q->ld, k->p + k0 * k->ld, k->ld, 0.0f, s, BK);
-    meg_cpu_gemm('N', 'T', nq, nk, ge->d, 1.0f, d_o->p + t0 * d_o->ld, d_o->ld, v->p + k0 * v->ld, v->ld, 0.0f, dp,
-                 BK);
-    for (int64_t t = 0; t < nq; t++) {
-        if (drop->threshold)
-            drop_in_tile(factor, ge, d, drop, x, t);
+    float s[BQ * BK] __attribute__((aligned(64))), dp[BQ * BK] __attribute__((aligned(64)));
+    float q[PACK] __attribute__((aligned(64))), d_o[PACK] __attribute__((aligned(64)));
+    struct drop_run run;
+    const struct view *dq = &w->dq, *dk = &w->dk, *dv = &w->dv;
+    const int64_t nq = x->nq, nk = x->nk, t0 = x->t0, n = ge->d;
+    pack(q, w->q, t0, nq, n);
+    pack(d_o, w->d_o, t0, nq, n);
+    meg_cpu_gemm('N', 'T', nq, nk, n, 1.0f, q, n, k, n, 0.0f, s, BK);
+    meg_cpu_gemm('N', 'T', nq, nk, n, 1.0f, d_o, n, v, n, 0.0f, dp, BK);
+    for (int64_t t = 0; t < nq; t++)
         bwd_row(s + t * BK, dp + t * BK, seen_in_tile(ge, x, t), nk, ge->scale, w->lse[t0 + t], w->delta[t0 + t],
-                drop->threshold ? factor : NULL);
-    }
-    meg_cpu_gemm('T', 'N', nk, ge->d, nq, 1.0f, s, BK, d_o->p + t0 * d_o->ld, d_o->ld, 1.0f, dv->p + k0 * dv->ld,
-                 dv->ld);
-    meg_cpu_gemm('T', 'N', nk, ge->d, nq, 1.0f, dp, BK, q->p + t0 * q->ld, q->ld, 1.0f, dk->p + k0 * dk->ld, dk->ld);
-    meg_cpu_gemm('N', 'N', nq, ge->d, nk, 1.0f, dp, BK, k->p + k0 * k->ld, k->ld, 1.0f, dq->p + t0 * dq->ld, dq->ld);
+                drop_in_tile(&run, ge, d, drop, x, t));
+    meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, s, BK, d_o, n, 1.0f, dv->p + x->k0 * dv->ld, dv->ld);
+    meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, dp, BK, q, n, 1.0f, dk->p + x->k0 * dk->ld, dk->ld);
+    meg_cpu_gemm('N', 'N', nq, n, nk, 1.0f, dp, BK, k, n, 1.0f, dq->p + t0 * dq->ld, dq->ld);
 }
 
 static void clear(struct view x, int64_t rows, int64_t d)
@@ -232,17 +264,21 @@ static void clear(struct view x, int64_t rows, int64_t d)
 static void bwd_head(const struct meg_attn_geom *ge, const struct bwd *w, int64_t i, int64_t j,
                      const struct meg_drop *d, const struct drop *drop)
 {
+    float kp[PACK] __attribute__((aligned(64))), vp[PACK] __attribute__((aligned(64)));
+    const int64_t bk = keys_of_tile(ge->d), bq = min64(BQ, PACK / ge->d);
     clear(w->dq, ge->s_q, ge->d);
     bwd_delta(w, ge->s_q, ge->d);
-    for (int64_t k0 = 0; k0 < ge->s_k; k0 += BK)
-        for (int64_t t0 = 0; t0 < ge->s_q; t0 += BQ) {
-            struct tile x = { i, j, t0, min64(BQ, ge->s_q - t0), 0, 0 };
-            const struct span any = seen_by_any(ge, t0, t0 + x.nq, i);
-            x.k0 = max64(k0, any.lo);
-            x.nk = min64(k0 + BK, any.hi) - x.k0;
-            if (x.nk > 0)
-                bwd_tile(ge, w, &x, d, drop);
+    for (int64_t k0 = 0; k0 < ge->s_k; k0 += bk) {
+        pack(kp, w->k, k0, min64(bk, ge->s_k - k0), ge->d);
+        pack(vp, w->v, k0, min64(bk, ge->s_k - k0), ge->d);
+        for (int64_t t0 = 0; t0 < ge->s_q; t0 += bq) {
+            const int64_t nq = min64(bq, ge->s_q - t0);
+            const struct span any = seen_by_any(ge, t0, t0 + nq, i);
+            const struct tile x = { i, j, t0, nq, k0, min64(bk, any.hi - k0) };
+            if (any.lo < k0 + bk && x.nk > 0)
+                bwd_tile(ge, w, &x, kp, vp, d, drop);
         }
+    }
 }
 
 void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads dq,

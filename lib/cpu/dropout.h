@@ -9,7 +9,7 @@
 #include "base/philox.h"
 #include "cpu/internal.h"
 
-enum { DROP_RUN = 512 }; /* most units a call of drop_factors makes */
+enum { DROP_RUN = 512 }; /* most units of one call */
 
 struct drop {
     uint32_t key[2];
@@ -29,31 +29,59 @@ static inline struct drop drop_begin(const struct meg_drop *d)
     return r;
 }
 
-/* 0 or the scale for n <= DROP_RUN units from unit on. */
-static inline void drop_factors(float *factor, const struct drop *d, int64_t unit, int64_t n, int64_t position,
-                                int64_t sample)
+struct drop_run {
+    float factor[DROP_RUN + 8];
+};
+
+/* A round of meg_philox, spelled out so that ten in a row are vector code. */
+#define DROP_ROUND                                                                                              \
+    {                                                                                                           \
+        const uint64_t p0 = (uint64_t)0xd2511f53u * c0, p1 = (uint64_t)0xcd9e8d57u * c2;                         \
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;                                                                     \
+        c1 = (uint32_t)p1;                                                                                       \
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;                                                                     \
+        c3 = (uint32_t)p0;                                                                                       \
+        k0 += 0x9e3779b9u;                                                                                       \
+        k1 += 0xbb67ae85u;                                                                                       \
+    }
+
+/* 0 or the scale for n <= DROP_RUN units from unit on; the first of them is returned. */
+static inline const float *drop_factors(struct drop_run *run, const struct drop *d, int64_t unit, int64_t n,
+                                        int64_t position, int64_t sample)
 {
-    uint32_t word[4 * (DROP_RUN / 8 + 1)];
-    float all[DROP_RUN + 8];
-    const int64_t block = unit / 8, skip = unit % 8, nblocks = blocks(skip + n, 8);
-    float *f = skip || n % 8 ? all : factor;
+    enum { BLOCKS = DROP_RUN / 8 + 1 };
+    uint32_t word[4][BLOCKS];
+    const int64_t nblocks = blocks(unit % 8 + n, 8);
+    const uint32_t first = (uint32_t)(unit / 8), pos = (uint32_t)position, low = (uint32_t)sample,
+                   high = (uint32_t)((uint64_t)sample >> 32), key0 = d->key[0], key1 = d->key[1];
+    const uint32_t threshold = d->threshold;
+    const float scale = d->scale;
+    MEG_ASSERT(n <= DROP_RUN);
 #pragma omp simd
     for (int64_t i = 0; i < nblocks; i++) {
-        const uint32_t counter[4] = { (uint32_t)(block + i), (uint32_t)position, (uint32_t)sample,
-                                      (uint32_t)((uint64_t)sample >> 32) };
-        uint32_t w[4];
-        meg_philox(w, d->key, counter);
-        for (int k = 0; k < 4; k++)
-            word[4 * i + k] = w[k];
+        uint32_t c0 = first + (uint32_t)i, c1 = pos, c2 = low, c3 = high, k0 = key0, k1 = key1;
+        DROP_ROUND DROP_ROUND DROP_ROUND DROP_ROUND DROP_ROUND
+        DROP_ROUND DROP_ROUND DROP_ROUND DROP_ROUND DROP_ROUND
+        word[0][i] = c0;
+        word[1][i] = c1;
+        word[2][i] = c2;
+        word[3][i] = c3;
     }
 #pragma omp simd
-    for (int64_t i = 0; i < 4 * nblocks; i++) {
-        f[2 * i] = (word[i] & 0xffff) >= d->threshold ? d->scale : 0.0f;
-        f[2 * i + 1] = (word[i] >> 16) >= d->threshold ? d->scale : 0.0f;
+    for (int64_t i = 0; i < nblocks; i++) {
+        float *f = run->factor + 8 * i;
+        f[0] = (word[0][i] & 0xffff) < threshold ? 0.0f : scale;
+        f[1] = (word[0][i] >> 16) < threshold ? 0.0f : scale;
+        f[2] = (word[1][i] & 0xffff) < threshold ? 0.0f : scale;
+        f[3] = (word[1][i] >> 16) < threshold ? 0.0f : scale;
+        f[4] = (word[2][i] & 0xffff) < threshold ? 0.0f : scale;
+        f[5] = (word[2][i] >> 16) < threshold ? 0.0f : scale;
+        f[6] = (word[3][i] & 0xffff) < threshold ? 0.0f : scale;
+        f[7] = (word[3][i] >> 16) < threshold ? 0.0f : scale;
     }
-    if (f != factor)
-        memcpy(factor, all + skip, (size_t)n * sizeof *factor);
+    return run->factor + unit % 8;
 }
+#undef DROP_ROUND
 
 /* The position and sample of row r of [n, h] activations. */
 static inline int64_t drop_position(const struct meg_drop *d, int64_t r)

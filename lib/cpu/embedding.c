@@ -21,13 +21,14 @@ void MEG_FN(embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *t
         MEG_ASSERT(!pos.p || p);
         for (int64_t c0 = 0; c0 < x.cols; c0 += DROP_RUN) {
             const int64_t n = min64(DROP_RUN, x.cols - c0);
-            float *xr = f32(x) + r * x.ld + c0, factor[DROP_RUN];
+            float *xr = f32(x) + r * x.ld + c0;
+            struct drop_run run;
             for (int64_t c = 0; c < n; c++)
                 xr[c] = (w ? w[c0 + c] : 0.0f) + (p ? p[c0 + c] : 0.0f);
             if (drop.threshold) {
-                drop_factors(factor, &drop, d->unit0 + c0, n, drop_position(d, r), drop_sample(d, r));
+                const float *f = drop_factors(&run, &drop, d->unit0 + c0, n, drop_position(d, r), drop_sample(d, r));
                 for (int64_t c = 0; c < n; c++)
-                    xr[c] *= factor[c];
+                    xr[c] *= f[c];
             }
         }
     }
@@ -45,15 +46,17 @@ void MEG_FN(embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, 
             const int64_t n = min64(COLS, dx.cols - c0), v = token[r] - v0;
             const float *g = f32(dx) + r * dx.ld + c0;
             float *dw = v >= 0 && v < dword.rows ? f32(dword) + v * dword.ld + c0 : NULL;
-            float *dp = dpos.p ? f32(dpos) + position[r] * dpos.ld + c0 : NULL, factor[COLS];
+            float *dp = dpos.p ? f32(dpos) + position[r] * dpos.ld + c0 : NULL, kept[COLS];
+            const float *f = NULL;
+            struct drop_run run;
             MEG_ASSERT(!dp || (position[r] >= 0 && position[r] < dpos.rows));
             if (drop.threshold)
-                drop_factors(factor, &drop, d->unit0 + c0, n, drop_position(d, r), drop_sample(d, r));
+                f = drop_factors(&run, &drop, d->unit0 + c0, n, drop_position(d, r), drop_sample(d, r));
             for (int64_t c = 0; c < n; c++)
-                factor[c] = drop.threshold ? g[c] * factor[c] : g[c];
+                kept[c] = f ? g[c] * f[c] : g[c];
             for (int64_t c = 0; dw && c < n; c++)
-                dw[c] += factor[c];
+                dw[c] += kept[c];
             for (int64_t c = 0; dp && c < n; c++)
-                dp[c] += factor[c];
+                dp[c] += kept[c];
         }
 }

@@ -6,16 +6,24 @@
 #include "cpu/vmath.h"
 #include "cpu/internal.h"
 
-/* A block of an [m,n] result: up to 256 rows, columns so that there is work for several threads. */
+/*
+ * The blocks of an [m,n] result: large, since each packs its operands anew, but at least eight where
+ * that leaves them 192 columns wide.
+ */
 struct cut {
     int64_t m, n;
 };
 
+static int64_t part(int64_t n, int64_t most)
+{
+    return n ? (blocks(n, blocks(n, most)) + 15) & ~(int64_t)15 : most;
+}
+
 static struct cut cut(int64_t m, int64_t n)
 {
-    struct cut c = { 256, 384 };
-    (void)m;
-    (void)n;
+    struct cut c = { part(m, 512), part(n, 768) };
+    for (int64_t most = 384; most >= 192 && blocks(m, c.m) * blocks(n, c.n) < 8; most /= 2)
+        c.n = part(n, most);
     return c;
 }
 

@@ -7,16 +7,20 @@
 static inline void add_row(float *z, const float *x, const float *y, const float *bias, int64_t n,
                            const struct meg_drop *d, const struct drop *drop, int64_t r)
 {
-    float factor[DROP_RUN];
+    struct drop_run run;
     for (int64_t c0 = 0; c0 < n; c0 += DROP_RUN) {
         const int64_t m = min64(DROP_RUN, n - c0);
-        if (drop->threshold)
-            drop_factors(factor, drop, d->unit0 + c0, m, drop_position(d, r), drop_sample(d, r));
-        for (int64_t k = 0; k < m; k++) {
-            const int64_t c = c0 + k;
-            float v = bias ? y[c] + bias[c] : y[c];
-            v = drop->threshold ? v * factor[k] : v;
-            z[c] = x ? x[c] + v : v;
+        if (!drop->threshold) {
+            for (int64_t c = c0; c < c0 + m; c++) {
+                const float v = bias ? y[c] + bias[c] : y[c];
+                z[c] = x ? x[c] + v : v;
+            }
+        } else {
+            const float *f = drop_factors(&run, drop, d->unit0 + c0, m, drop_position(d, r), drop_sample(d, r)) - c0;
+            for (int64_t c = c0; c < c0 + m; c++) {
+                const float v = (bias ? y[c] + bias[c] : y[c]) * f[c];
+                z[c] = x ? x[c] + v : v;
+            }
         }
     }
 }

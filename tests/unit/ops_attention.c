@@ -189,7 +189,7 @@ static void small(const struct meg_ops *ops)
 static void many_tiles(const struct meg_ops *ops)
 {
     all_of(ops, (struct meg_attn_geom){ 530, 530, 1, 2, 1, 8, 0, 1, 0.3f, NULL }, 0, 0.2f, 6);
-    all_of(ops, (struct meg_attn_geom){ 530, 530, 2, 1, 1, 8, 0, 1, 0.3f, NULL }, 1, 0.2f, 6);
+    all_of(ops, (struct meg_attn_geom){ 530, 530, 2, 1, 1, 8, 0, 1, 0.3f, NULL }, 1, 0.2f, 40);
     all_of(ops, (struct meg_attn_geom){ 140, 600, 1, 1, 1, 12, 0, 0, 0.3f, NULL }, 0, 0.0f, 6);
 }
 
