@@ -1,0 +1,120 @@
+#!/bin/sh
+# Pages are clean, name every option of their command and no other, and their examples run.
+#
+# Every line that a page shows after '$ ' is run, in order, all those of a page in one folder.
+# What lies in that folder at first:
+#   corpus.jsonl corpus.jsonl.zst   {"text": ...} a line        notes.txt   plain text
+#   vocab.json merges.txt           512 tokens learnt from it   ids.jsonl   {"ids": [...]} a line
+#   corpus_text_document.bin .idx   it in those tokens          prompts.txt a prompt a line
+#   more_text_document.bin .idx     more of the same            tiny.conf   options of a tiny GPT
+#   tiny/                           its checkpoint (10 iterations)
+#   tiny-hf/                        the same as a Hugging Face folder
+. "${0%/*}/lib.sh"
+cd "${0%/*}/.." || exit 1
+top=$PWD
+
+# the names in the option lists of a page, one a line
+page_options() {
+    awk '$1 == ".It" { for (i = 2; i < NF; i++) if ($i == "Fl" && $(i + 1) ~ /^-./) print substr($(i + 1), 2) }' "$1" |
+        tr _ - | sort
+}
+
+# what a reader sees after '$ '; a line that ends in a backslash goes on in the next
+page_examples() {
+    mandoc -Tascii -O width=400 "$1" | sed 's/.\x08//g' | awk '
+        more || /^ *\$ / {
+            sub(/^ */, "")
+            if (!more)
+                sub(/^\$ /, "")
+            more = sub(/\\$/, "")
+            printf "%s%s", $0, more ? "" : "\n"
+        }'
+}
+
+for page in man/*; do
+    ok "$page is clean" sh -c '! mandoc -Tlint -Wwarning "$1" | grep .' - "$page"
+    for path in $(sed -n 's/^\.Xr \(meg[-a-z]*\) \([0-9]\).*/\1.\2/p' "$page" | sort -u); do
+        ok "$page refers to a page that exists: $path" test -f "man/$path"
+    done
+done
+
+for main in cmd/*/main.c; do
+    [ -f "$main" ] || continue
+    name=${main#cmd/}
+    name=meg-${name%/main.c}
+    page=man/$name.1
+    if [ ! -f "$page" ]; then
+        is "$name has a page" missing "$page"
+        continue
+    fi
+    "$name" --list-options | cut -f 1 | tr _ - | sort >"$T/options"
+    page_options "$page" >"$T/page"
+    is "$name: options and page agree" "$(diff "$T/options" "$T/page")" ''
+    "$name" --help | grep -oE -e '--[a-z0-9][-_a-zA-Z0-9]*' | sed 's/^--//' | tr _ - | sort -u >"$T/help"
+    is "$name: --help shows each option" "$(sort -u "$T/options" | comm -23 - "$T/help")" ''
+    is "$name: no option stands twice" "$(uniq -d "$T/options")" ''
+    like "$name: --version" "$("$name" --version)" "^$name [0-9]+\.[0-9]+\.[0-9]+\$"
+done
+
+# ---- examples ----
+
+# paragraphs of the licence as JSON lines
+json_lines() {
+    awk -v RS= '{ gsub(/["\\]/, "\\\\&"); gsub(/\t/, "\\t"); gsub(/\n/, "\\n"); printf "{\"text\":\"%s\"}\n", $0 }' "$@"
+}
+
+prepare() {
+    mkdir "$T/start" && cd "$T/start" || return 1
+    json_lines "$top/LICENSE" >all.jsonl
+    head -n 24 all.jsonl >corpus.jsonl
+    tail -n +25 all.jsonl >more.jsonl
+    rm all.jsonl
+    zstd -q corpus.jsonl
+    cp "$top/LICENSE" notes.txt
+    printf '{"ids":[1,2,3,4,5]}\n{"ids":[7,7,7]}\n' >ids.jsonl
+    printf 'the work\nunless required by\n' >prompts.txt
+    meg-vocab -q --input corpus.jsonl --vocab-size 512 --output-dir . &&
+    for name in corpus more; do
+        meg-preprocess -q --input $name.jsonl --tokenizer-type GPT2BPETokenizer --vocab-file vocab.json \
+            --merge-file merges.txt --append-eod --output-prefix $name || return 1
+    done
+    cat >tiny.conf <<-end
+	num-layers = 2
+	hidden-size = 32
+	num-attention-heads = 2
+	seq-length = 32
+	max-position-embeddings = 32
+	micro-batch-size = 4
+	train-iters = 10
+	lr = 1e-3
+	eval-iters = 1
+	eval-interval = 10
+	save-interval = 10
+	log-interval = 5
+	split = 90,10,0
+	tokenizer-type = GPT2BPETokenizer
+	vocab-file = $PWD/vocab.json
+	merge-file = $PWD/merges.txt
+	end
+    meg-train -q --config tiny.conf --data-path corpus_text_document --save tiny >/dev/null &&
+    meg-convert -q --load-dir tiny --save-dir tiny-hf
+}
+
+# 141: a command that was still writing when head had enough
+run_example() {
+    timeout 60 bash -eo pipefail -c "$1" </dev/null || [ $? -eq 141 ]
+}
+
+ok 'what the examples begin with' prepare
+cd "$T" || exit 1
+for page in "$top"/man/*; do
+    name=$(basename "$page")
+    page_examples "$page" >"$T/examples"
+    [ -s "$T/examples" ] || continue
+    cp -R "$T/start" "$T/$name"
+    cd "$T/$name" || exit 1
+    while IFS= read -r line; do
+        ok "$name: $line" run_example "$line"
+    done <"$T/examples"
+done
+done_testing
