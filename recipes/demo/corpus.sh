@@ -1,0 +1,33 @@
+#!/bin/sh
+# corpus.sh FILE|FOLDER... - one document a line, {"text": ...}, in a mixed but repeatable order.
+# A file is text or JSON lines, also compressed; of a folder every text file is taken, hidden ones and
+# compressed ones left out.  Text is cut at line ends into documents of about 2000 bytes, JSON lines
+# pass as they are, and bytes that are not UTF-8 go.
+set -eu
+LC_ALL=C
+export LC_ALL
+
+documents='
+function flush_document() {
+    if (text != "")
+        printf "{\"text\":\"%s\"}\n", text
+    text = ""
+}
+FNR == 1 { flush_document(); is_json = /^\{.*\}\r?$/ }
+is_json { print; next }
+length(text) >= 2000 { flush_document() }
+{
+    gsub(/["\\]/, "\\\\&")
+    gsub(/\t/, "\\t")
+    gsub(/[\001-\037\177]/, "")
+    text = text $0 "\\n"
+}
+END { flush_document() }'
+
+for path; do
+    if [ -d "$path" ]; then
+        (cd "$path" && grep -rIlZ --exclude-dir='.?*' '' . | sort -z | xargs -0r awk "$documents")
+    else
+        zstd -dcfq -- "$path" | awk "$documents"
+    fi
+done | iconv -c -f UTF-8 -t UTF-8 | sort -R --random-source="$0"
