@@ -3,6 +3,9 @@
 #include <stdio.h>
 #include "train/internal.h"
 
+/* What a process takes beside its arenas: the program, its libraries, a loader's samples; measured. */
+enum { PROCESS_NBYTES = 16 << 20 };
+
 static double mib(double nbytes)
 {
     return nbytes / (1 << 20);
@@ -55,7 +58,8 @@ static void print_memory(const struct trainer *t, int64_t flat, FILE *f)
     const struct { const char *name; size_t nbytes; } line[] = {
         { "parameters", m.params }, { "gradients", m.grads }, { "optimizer state", optim },
         { "activations", m.activations }, { "workspace", m.workspace },
-        { "all", m.params + m.grads + optim + m.activations + m.workspace },
+        { "program and libraries", PROCESS_NBYTES },
+        { "all", m.params + m.grads + optim + m.activations + m.workspace + PROCESS_NBYTES },
     };
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
         fprintf(f, "  %-28s %8.1f\n", line[i].name, mib((double)line[i].nbytes));

@@ -1,5 +1,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include "base/clock.h"
 #include "base/log.h"
 #include "cpu/cpu.h"
@@ -107,6 +108,7 @@ static int open_report(struct trainer *t, struct meg_err *e)
 static int run(struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
+    struct rusage used;
     int r;
 
     if ((r = open_model(t, e)) < 0 || (r = meg_train_load(t, e)) < 0 || (r = meg_gpt_data_build(t->data, e)) < 0)
@@ -117,7 +119,10 @@ static int run(struct trainer *t, struct meg_err *e)
     if ((r = meg_train_open_loader(t, &t->valid, MEG_VALID, c->skip_train ? 0 : t->at.consumed_valid, e)) < 0 ||
         (r = open_report(t, e)) < 0 || (r = meg_train_progress_starts(t, e)) < 0)
         return r;
-    return meg_train_loop(t, e);
+    r = meg_train_loop(t, e);
+    getrusage(RUSAGE_SELF, &used);
+    meg_debug("memory: %.1f MiB at most", (double)used.ru_maxrss / 1024);
+    return r;
 }
 
 int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_err *e)

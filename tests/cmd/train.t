@@ -42,6 +42,17 @@ like 'work' "$(cat "$T/plan")" '^  the run +[0-9.]+e\+08 +640$'
 like 'samples and epochs' "$(cat "$T/plan")" '^  train +1.0000 +108 +3967 +40 +247 +1  .*/ids_text_document$'
 like 'and checkpoints' "$(cat "$T/plan")" '^  at iterations +4 8 10$'
 
+# memory: within a twentieth of what is then used
+set -- --num-layers 6 --hidden-size 256 --num-attention-heads 8 --micro-batch-size 64 --global-batch-size 64 \
+    --eval-iters 0 --train-iters 1 --lr-warmup-iters 0
+planned=$(train --dry-run "$@" | awk '/^memory/ { seen = 1 } seen && $1 == "all" { print $2; exit }')
+used=$(meg-train -v --config "$T/conf" "$@" 2>&1 >/dev/null | sed -n 's/.*memory: \([0-9.]*\) MiB.*/\1/p')
+if [ -n "${ASAN_OPTIONS:-}" ] || nm "$(command -v meg-train)" 2>/dev/null | grep -q __asan_init; then
+    skip 'memory as planned' 'a sanitizer takes its own'
+else
+    is "memory as planned: $planned, used: $used" "$(awk "BEGIN { print ($used < $planned * 1.05 && $used > $planned * 0.95) }")" 1
+fi
+
 # ---- exit conditions ----
 is 'an interval ends the run' "$(train --exit-interval 3 | grep -c ' consumed samples:')" 3
 status 'with success' 0 train --exit-interval 3
