@@ -1,6 +1,7 @@
 #!/bin/sh
 # meg-vocab: what it learns from which input, and what it refuses.
 . "${0%/*}/../lib.sh"
+top=$(cd "${0%/*}/../.." && pwd)
 cd "$T" || exit 1
 
 # Three times each: "x x" and "Ġ x", and x has the smaller id.  Twice: a b, b c, c d, then ab c, c d.
@@ -12,6 +13,10 @@ is 'then come the bytes' "$(jq -c '[."!", ."~", ."¡", ."Ā", ."Ń"]' v/vocab.js
 is 'then the merges' "$(jq -c '[.xx, ."Ġxx", .ab, .cd]' v/vocab.json)" '[257,258,259,260]'
 is 'tokenizer.json has the same vocabulary' "$(jq -S -c .model.vocab v/tokenizer.json)" "$(jq -S -c . v/vocab.json)"
 is 'and the same merges' "$(jq -r '.model.merges[] | join(" ")' v/tokenizer.json)" "$(tail -n +2 v/merges.txt)"
+
+# tests/peers/vocab.py train DIR 1000 LICENSE, with tokenizers 0.23.3, wrote the reference.
+meg-vocab -q --input "$top/LICENSE" --vocab-size 1000 --output-dir license
+ok "the merges of Hugging Face's trainer" cmp license/merges.txt "$top/tests/data/vocab/license-1000.merges.txt"
 
 printf '{"text":"abcd abcd"}\n\n{"text":["xx"," xx xx"],"other":"zz zz zz"}\n' >lines.jsonl
 meg-vocab -q --input lines.jsonl --vocab-size 261 --output-dir j
