@@ -53,12 +53,14 @@ static void print_text(json_t *about)
     json_object_foreach (about, key, value) {
         if (json_is_object(value)) {
             printf("\n%s\n", key);
-            json_object_foreach (value, name, member)
+            json_object_foreach (value, name, member) {
                 printf("    %s = %s\n", name, json_string_value(member));
+            }
         } else if (json_is_array(value)) {
             printf("\n%zu %s: name, type, shape, bytes, file\n", json_array_size(value), key);
-            json_array_foreach (value, i, member)
+            json_array_foreach (value, i, member) {
                 print_tensor(member);
+            }
         } else if (json_is_string(value)) {
             printf("%-12s%s\n", key, json_string_value(value));
         } else if (json_is_integer(value)) {

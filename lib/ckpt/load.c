@@ -96,7 +96,7 @@ static void check_fit(const struct source *s, struct issues *is)
 {
     const struct meg_param *row = s->row;
     const bool is_flipped = row->ndim == 2 && (s->how == CKPT_TRANSPOSED || s->how == CKPT_QKV_TRANSPOSED);
-    int64_t dim[MEG_PARAM_MAXDIM];
+    int64_t dim[MEG_PARAM_MAXDIM] = { 0 };
     char have[MEG_ST_SHAPE_CHARS], want[MEG_ST_SHAPE_CHARS];
 
     for (int i = 0; i < row->ndim; i++)

@@ -59,8 +59,9 @@ static int read_state(struct meg_ckpt *c, const struct meg_str *text, struct meg
         goto out;
     c->eod = (int32_t)eod;
     meg_str_add(&options, "", 0);
-    json_array_foreach (lines, i, line)
+    json_array_foreach (lines, i, line) {
         meg_str_printf(&options, "%s\n", json_is_string(line) ? json_string_value(line) : "");
+    }
     c->options = options.s;
 out:
     free(path);

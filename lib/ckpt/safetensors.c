@@ -155,10 +155,11 @@ static int read_header(struct meg_st *st, struct meg_err *e)
         if (!strcmp(name, "__metadata__")) {
             if (!json_is_object(entry))
                 return meg_fail(e, MEG_EFORMAT, "%s: __metadata__ is no object", st->path);
-            json_object_foreach (entry, key, s)
+            json_object_foreach (entry, key, s) {
                 if (!json_is_string(s))
                     return meg_fail(e, MEG_EFORMAT, "%s: __metadata__ holds strings only; \"%.100s\" is none",
                                     st->path, key);
+            }
         } else if ((r = read_entry(&st->t[st->n++], name, entry, st->path, e)) < 0) {
             return r;
         }

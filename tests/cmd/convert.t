@@ -108,8 +108,8 @@ dd if=/dev/zero of=ours/release/model-2-head.safetensors bs=1 seek=$((size - 1))
 status 'a damaged byte is found' 65 meg-convert --load-dir ours --save-dir x
 like 'and named' "$(cat err)" 'model-2-head.safetensors: tensor decoder.final_layernorm.weight, chunk 0'
 ok 'before anything is written' test ! -e x
-head -c 300 hf/model.safetensors >cut
-cp cut hf/model.safetensors
+head -c 300 hf/model.safetensors >short
+cp short hf/model.safetensors
 status 'a file cut short' 65 meg-convert --load-dir hf --save-dir x
 like 'and how much is there' "$(cat err)" '300 bytes are there'
 
