@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include "train/append.h"
 
 struct meg_metrics {
@@ -58,13 +59,20 @@ static int find_end(const char *path, int64_t resumed, int64_t *end, struct meg_
     return r;
 }
 
+static bool is_regular_or_new(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) < 0 || S_ISREG(st.st_mode);
+}
+
 int meg_metrics_open(struct meg_metrics **out, const char *path, int64_t resumed, struct meg_err *e)
 {
     struct meg_metrics *m = meg_new(sizeof *m);
-    int64_t end;
-    int r;
+    int64_t end = -1;
+    int r = 0;
 
-    if ((r = find_end(path, resumed, &end, e)) < 0 || (r = meg_append_open(&m->file, path, end, e)) < 0) {
+    if ((is_regular_or_new(path) && (r = find_end(path, resumed, &end, e)) < 0) || (r = meg_append_open(&m->file, path, end, e)) < 0) {
         meg_metrics_close(m);
         return r;
     }

@@ -16,6 +16,7 @@ struct meg_metrics;
 /*
  * Open or create path and keep its lines up to iteration resumed; at 0 none is.  MEG_EFORMAT,
  * and nothing changed, when a line was not written by this module: it is somebody else's file.
+ * A pipe or device is only written to.
  */
 int meg_metrics_open(struct meg_metrics **out, const char *path, int64_t resumed, struct meg_err *e);
 int meg_metrics_interval(struct meg_metrics *m, const struct meg_interval *v, struct meg_err *e);

@@ -70,6 +70,16 @@ is 'a checkpoint at each size' "$(ls "$T/ramp" | grep iter_ | tr '\n' ' ')" 'ite
 train --global-batch-size 5 --decrease-batch-size-if-needed --train-iters 2 --lr-warmup-iters 0 --eval-iters 0 >"$T/log"
 like 'a batch rounded down leaves samples out' "$(cat "$T/log")" 'consumed samples: +8 \| skipped samples: +2 \|'
 
+# ---- progress.txt ----
+train --save "$T/prog" --save-interval 5 --log-progress >/dev/null
+train --save "$T/prog" --load "$T/prog" --log-progress >/dev/null
+is 'a line a start and a checkpoint' "$(cut -f 3-5 "$T/prog/progress.txt" | tr '\t' ' ')" '# GPUs: 1 Starting job
+# GPUs: 1 Saved checkpoint Iteration: 5
+# GPUs: 1 Saved checkpoint Iteration: 10
+# GPUs: 1 Starting job'
+like 'with the operations so far' "$(cat "$T/prog/progress.txt")" \
+    'Iteration: 5.*Job throughput: [0-9.]+ TFLOP/s/GPU.*Cumulative throughput: [0-9.]+ TFLOP/s/GPU.*Floating-point operations: 5\.[0-9]+e\+07.*Tokens \(in billions\): 0\.00$'
+
 # ---- what is refused: status 2, one line ----
 refuses() { # WHAT REGEX OPTION...
     what=$1 regex=$2
@@ -110,6 +120,10 @@ status 'ids outside of the vocabulary' 65 train --vocab-size 50
 echo 'not ours' >"$T/mine.txt"
 status 'a metrics file of somebody else' 65 train --log-json "$T/mine.txt"
 is 'stays as it is' "$(cat "$T/mine.txt")" 'not ours'
+
+status 'metrics on a full disk' 74 train --log-json /dev/full
+status 'a log on a full disk' 74 sh -c 'exec "$@" >/dev/full' - meg-train -q --config "$T/conf"
+is 'metrics through a pipe' "$(train --log-json /dev/stderr 2>&1 >/dev/null | jq -s length)" 15
 
 # ---- numbers that are not finite ----
 status 'a loss that explodes' 1 train --lr 1e30 --clip-grad 0 --lr-warmup-iters 0 --eval-iters 0
