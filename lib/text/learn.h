@@ -49,7 +49,8 @@ void meg_vocab_free(struct meg_vocab *v);
 
 /*
  * meg_vocab_write - DIR/vocab.json, DIR/merges.txt and DIR/tokenizer.json (which Hugging Face's
- * tokenizers load); the folder is made when missing.  All three or, on failure, none of them.
+ * tokenizers load); the folder is made when missing.  All three or none of them; an older vocabulary
+ * stays there when the bytes of the new one cannot be written.
  */
 int meg_vocab_write(const struct meg_vocab *v, const char *dir, struct meg_err *e);
 

@@ -87,26 +87,28 @@ int meg_vocab_write(const struct meg_vocab *v, const char *dir, struct meg_err *
                   { "vocab.json", vocab_json } };
     enum { N = sizeof files / sizeof *files };
     struct meg_file file[N] = { { 0 } };
-    char *path[N] = { NULL };
-    int done = 0, r = meg_mkdirs(dir, e);
+    struct meg_str path[N] = { { 0 } }, text = { 0 };
+    int r = meg_mkdirs(dir, e);
 
     for (int i = 0; i < N && r == MEG_OK; i++) {
-        struct meg_str text = { 0 }, where = { 0 };
-
-        meg_str_printf(&where, "%s/%s", dir, files[i].name);
-        path[i] = where.s;
+        meg_str_printf(&path[i], "%s/%s", dir, files[i].name);
+        text.n = 0;
         files[i].text(v, &text);
-        if ((r = meg_file_create(&file[i], path[i], e)) == MEG_OK)
-            r = meg_file_write(&file[i], text.s, text.n, e);
-        meg_str_free(&text);
+        if ((r = meg_file_create(&file[i], path[i].s, e)) == MEG_OK &&
+            (r = meg_file_write(&file[i], text.s, text.n, e)) == MEG_OK)
+            r = meg_file_sync(&file[i], e);
     }
-    for (; done < N && r == MEG_OK; done++)
-        r = meg_file_commit(&file[done], e);
+    if (r < 0)
+        goto out; /* no name has changed hands: an older vocabulary is still there */
+    for (int i = 0; i < N && r == MEG_OK; i++)
+        r = meg_file_commit(&file[i], e);
+    for (int i = 0; i < N && r < 0; i++)
+        unlink(path[i].s);
+out:
     for (int i = 0; i < N; i++) {
         meg_file_abandon(&file[i]);
-        if (r < 0 && i < done)
-            unlink(path[i]);
-        free(path[i]);
+        meg_str_free(&path[i]);
     }
+    meg_str_free(&text);
     return r;
 }

@@ -202,4 +202,36 @@ status 'a folder as input' 74 null bad --input many
 is 'a disk that is full' $? 74
 like 'is named with its file' "$(cat err)" '^meg-preprocess: .*bad_text_document.*: File too large$'
 is 'none of these left a file' "$(echo bad*)" 'bad*'
+
+# Every call of the write path fails once: no dataset is there (-), or both keys' are (n); never one of
+# them, or one that is not whole (X), or a temporary file (t).
+sweep() { # ERROR
+    seen=
+    for at in $(seq 40); do
+        rm -f out_*
+        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=$1 LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+            null out --input in.jsonl --append-eod --json-keys text title
+        code=$?
+        if [ "$(echo out_*)" = 'out_*' ]; then state=-
+        elif same out_text_document b_text_document && same out_title_document b_title_document; then state=n
+        else state=X
+        fi
+        [ "$code:$state" != 0:n ] && [ "$code" -ne 74 ] && state=$code
+        [ "$(echo ./*.tmp.*)" = './*.tmp.*' ] || state=t
+        seen=$seen$state
+    done >err 2>&1
+    like "a fault ($1) leaves nothing, or is over" "$seen" '^-{8,}[-n]*n$'
+}
+if [ -f "${B:-}/tests/fault.so" ]; then
+    sweep ENOSPC
+    sweep EIO
+else
+    skip 'a fault at each call' 'fault.so is not built: run make check'
+fi
+
+# A line that is longer than a block, between short ones.
+awk 'BEGIN { print "{\"text\":\"1 2\"}"; printf "{\"text\":\"3"; for (i = 0; i < 1000000; i++) printf " %d", i % 999
+             print "\"}\n{\"text\":\"4\"}" }' >long.jsonl
+null long --input long.jsonl --workers 3
+is 'a line of megabytes' "$(index long_text_document | cut -d : -f 2-) $(wc -c <long_text_document.bin | xargs)" ' 2 1000001 1 : 0 1 2 3 2000008'
 done_testing

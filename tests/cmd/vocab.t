@@ -69,4 +69,32 @@ is 'and leaves no file' "$(echo full/*)" 'full/*'
 mkdir -p taken/vocab.json
 status 'so is a name that is taken' 74 meg-vocab --input text --output-dir taken
 is 'and nothing is left beside it' "$(ls taken)" vocab.json
+# Every call of the write path fails once: the older vocabulary (o), the new one (n) or none (-) is there,
+# never a mixture (X) or a temporary file (t).
+is_vocabulary() { cmp -s out/vocab.json "$1/vocab.json" && cmp -s out/merges.txt "$1/merges.txt" && cmp -s out/tokenizer.json "$1/tokenizer.json"; }
+sweep() { # ERROR
+    seen=
+    for at in $(seq 26); do
+        rm -rf out
+        cp -R v out
+        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=$1 LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+            meg-vocab -q --input lines.jsonl --vocab-size 261 --output-dir out
+        code=$?
+        if is_vocabulary v; then state=o
+        elif is_vocabulary j; then state=n
+        elif [ "$(echo out/*.*)" = 'out/*.*' ]; then state=-
+        else state=X
+        fi
+        [ "$code:$state" != 0:n ] && [ "$code" -ne 74 ] && state=$code
+        [ "$(echo out/*.tmp.*)" = 'out/*.tmp.*' ] || state=t
+        seen=$seen$state
+    done 2>err
+    like "a fault ($1) leaves the older vocabulary, or none, or is over" "$seen" '^o{5,}[-n]*n$'
+}
+if [ -f "${B:-}/tests/fault.so" ]; then
+    sweep ENOSPC
+    sweep EIO
+else
+    skip 'a fault at each call' 'fault.so is not built: run make check'
+fi
 done_testing
