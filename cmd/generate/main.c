@@ -34,7 +34,8 @@ static const struct meg_opt own_opts[] = {
 struct reply {
     struct reply *next;
     struct meg_continuation c;
-    struct meg_detok detok;
+    struct meg_detok detok;           /* what the prompt's ids leave behind goes on in the continuation */
+    struct meg_str head;              /* text of the prompt, until it is printed */
     int64_t shown;                    /* tokens already printed as text */
 };
 
@@ -69,12 +70,14 @@ static int print(struct job *j, struct meg_err *e)
         const bool is_done = r->c.finish != MEG_RUNNING;
 
         if (is_text) {
+            meg_str_add(&j->out, r->head.s, r->head.n);
+            r->head.n = 0;
             err = meg_detok_add(&r->detok, r->c.ids + r->shown, r->c.n - r->shown, is_done, &j->out, e);
             r->shown = r->c.n;
             if (is_done)
                 meg_str_add(&j->out, "\n", 1);
         } else if (is_done) {
-            err = meg_reply_json(&j->out, &r->c, j->m->tok, j->conf->return_log_probs, e);
+            err = meg_reply_json(&j->out, &r->c, j->m->tok ? &r->detok : NULL, j->conf->return_log_probs, e);
         }
         if (err < 0 || (err = write_out(&j->out, e)) < 0 || !is_done)
             return err;
@@ -83,6 +86,7 @@ static int print(struct job *j, struct meg_err *e)
             j->last = &j->first;
         meg_continuation_free(&r->c);
         meg_detok_free(&r->detok);
+        meg_str_free(&r->head);
         free(r);
     }
     return MEG_OK;
@@ -119,7 +123,8 @@ static int start(struct job *j, struct meg_err *e)
     r->detok.tok = j->m->tok;
     *j->last = r;
     j->last = &r->next;
-    if (is_text && (err = meg_tokenizer_bytes(j->m->tok, j->ids.v, j->ids.n, &r->detok.bytes, e)) < 0)
+    /* ids that are the model's alone have no text: what follows them is then decoded by itself */
+    if (j->m->tok && (err = meg_detok_add(&r->detok, j->ids.v, j->ids.n, false, &r->head, e)) < 0 && is_text)
         return err;
     err = j->ids.n > 0 ? meg_generator_add(j->gen, j->ids.v, j->ids.n, &r->c, e)
                        : meg_generator_add(j->gen, &j->m->eod, 1, &r->c, e);

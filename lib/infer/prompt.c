@@ -1,10 +1,6 @@
 #include "infer/prompt.h"
 
 #include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "text/utf8.h"
 
 /* A line and where it stands. */
 struct place {
@@ -88,32 +84,4 @@ int meg_prompt_ids(const struct meg_prompt_rule *rule, const char *name, int64_t
     if (rule->is_plain_allowed && (n == 0 || text[0] != '{'))
         return encode(rule, &at, text, n, ids, e);
     return read_object(rule, &at, text, n, ids, e);
-}
-
-int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out,
-                  struct meg_err *e)
-{
-    size_t at = 0;
-    int32_t cp;
-    int r, len;
-
-    if ((r = meg_tokenizer_bytes(d->tok, ids, n, &d->bytes, e)) < 0)
-        return r;
-    while (at < d->bytes.n) {
-        len = meg_utf8_step(d->bytes.s + at, (int64_t)(d->bytes.n - at), &cp);
-        if (len < 0 && at + (size_t)-len == d->bytes.n && !is_last)
-            break;                                    /* what follows may complete it */
-        meg_utf8_add_replaced(out, d->bytes.s + at, abs(len));
-        at += (size_t)abs(len);
-    }
-    if (at > 0) {
-        memmove(d->bytes.s, d->bytes.s + at, d->bytes.n - at);
-        d->bytes.n -= at;
-    }
-    return MEG_OK;
-}
-
-void meg_detok_free(struct meg_detok *d)
-{
-    meg_str_free(&d->bytes);
 }

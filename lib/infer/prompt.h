@@ -1,5 +1,5 @@
 /*
- * prompt.h - from a line of input to token ids, and from token ids to text that can be shown.
+ * prompt.h - from a line of input to token ids.
  */
 #ifndef MEG_INFER_PROMPT_H
 #define MEG_INFER_PROMPT_H
@@ -25,20 +25,6 @@ struct meg_prompt_rule {
  */
 int meg_prompt_ids(const struct meg_prompt_rule *rule, const char *name, int64_t line, const char *text, size_t n,
                    struct meg_ids *ids, struct meg_err *e);
-
-/* Text as it grows: bytes of ids become whole characters, what is not UTF-8 becomes U+FFFD. */
-struct meg_detok {
-    const struct meg_tokenizer *tok;
-    struct meg_str bytes;        /* not yet shown: a character begun */
-};
-/*
- * meg_detok_add - append to out what ids [n] add to the text; a character at the end that may yet
- * be completed waits for the next call, or is given up when is_last.  All calls together append what
- * meg_tokenizer_decode would of all ids.
- */
-int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out,
-                  struct meg_err *e);
-void meg_detok_free(struct meg_detok *d);
 
 MEG_END_DECLS
 #endif

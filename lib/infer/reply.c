@@ -22,15 +22,15 @@ void meg_json_add_floats(struct meg_str *out, const float *x, int64_t n)
     meg_str_add(out, "]", 1);
 }
 
-int meg_reply_json(struct meg_str *out, const struct meg_continuation *c, const struct meg_tokenizer *tok,
+int meg_reply_json(struct meg_str *out, const struct meg_continuation *c, struct meg_detok *detok,
                    bool with_logprobs, struct meg_err *e)
 {
     struct meg_str text = { 0 };
     int r;
 
     meg_str_add(out, "{", 1);
-    if (tok) {
-        if ((r = meg_tokenizer_decode(tok, c->ids, c->n, &text, e)) < 0)
+    if (detok) {
+        if ((r = meg_detok_add(detok, c->ids, c->n, true, &text, e)) < 0)
             return r;
         meg_str_printf(out, "\"text\":");
         meg_json_add_string(out, text.s, text.n);

@@ -9,10 +9,12 @@
 MEG_BEGIN_DECLS
 
 /*
- * One JSON line of a finished continuation: "text" (where there is a tokenizer), "ids", "logprobs"
- * (nats, where wanted) and "finish", which is "stop" or "length".
+ * One JSON line of a finished continuation: "text", "ids", "logprobs" (nats, where wanted) and
+ * "finish", which is "stop" or "length".
+ *   detok  has seen the prompt, if any: the text is what the ids add to the prompt's; NULL where
+ *          there is no tokenizer and so no text
  */
-int meg_reply_json(struct meg_str *out, const struct meg_continuation *c, const struct meg_tokenizer *tok,
+int meg_reply_json(struct meg_str *out, const struct meg_continuation *c, struct meg_detok *detok,
                    bool with_logprobs, struct meg_err *e);
 
 /* JSON arrays; floats with the nine significant digits that give them back. */

@@ -35,8 +35,8 @@ static int gpt2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
     t->files = files;
     t->base.class = &meg_tok_gpt2;
     t->base.vocab_size = files->n;
-    t->base.eod = files->eod;
-    t->base.bos = -1;
+    t->base.roles = meg_tok_no_roles;
+    t->base.roles.eod = files->eod;
     meg_tok_set_description(&t->base, "_GPT2BPETokenizer",
                             (const char *const[]){ c->vocab_file, c->merge_file, NULL },
                             (const char *const[]){ NULL });
@@ -156,4 +156,5 @@ static void gpt2_bytes(const struct meg_tokenizer *base, const int32_t *ids, int
 
 const struct meg_tok_class meg_tok_gpt2 = {
     "GPT2BPETokenizer", gpt2_open, gpt2_close, gpt2_share, gpt2_encode, gpt2_bytes,
+    meg_tok_decode_bytes,
 };

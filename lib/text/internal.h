@@ -16,17 +16,25 @@ struct meg_tok_class {
     /* ids are inside of the vocabulary */
     void (*bytes)(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
                   struct meg_str *out);
+    /* what meg_detok_add says; d->n is counted by the caller */
+    void (*decode)(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
+                   struct meg_str *out);
 };
 
 /* The first member of every tokenizer. */
 struct meg_tokenizer {
     const struct meg_tok_class *class;
     int64_t vocab_size;
-    int32_t eod, bos;           /* -1: none */
+    struct meg_tok_roles roles;
     struct meg_str description; /* Megatron's, indent 0 */
 };
 
 extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null;
+
+/* decode where the text is the bytes of the ids one after the other: each maximal ill-formed
+ * subpart is replaced by U+FFFD. */
+void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
+                          struct meg_str *out);
 
 /* The description of a tokenizer: its class in Megatron, its files (an array that ends with NULL,
  * none of them: [null]) and its options as "name", "value" pairs that end with NULL. */

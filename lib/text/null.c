@@ -17,8 +17,8 @@ static int null_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
     t = meg_new(sizeof *t);
     t->class = &meg_tok_null;
     t->vocab_size = c->vocab_size + 1;
-    t->eod = (int32_t)c->vocab_size;
-    t->bos = -1;
+    t->roles = meg_tok_no_roles;
+    t->roles.eod = (int32_t)c->vocab_size;
     snprintf(size, sizeof size, "%lld", (long long)c->vocab_size);
     meg_tok_set_description(t, "_NullTokenizer", (const char *const[]){ NULL },
                             (const char *const[]){ "vocab_size", size, NULL });
@@ -73,6 +73,15 @@ static void null_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_
         meg_str_printf(out, i ? " %d" : "%d", ids[i]);
 }
 
+static void null_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
+                        struct meg_str *out)
+{
+    (void)is_last;
+    if (d->n > 0 && n > 0)
+        meg_str_add(out, " ", 1);
+    null_bytes(d->tok, ids, n, out);
+}
+
 const struct meg_tok_class meg_tok_null = {
-    "NullTokenizer", null_open, null_close, null_share, null_encode, null_bytes,
+    "NullTokenizer", null_open, null_close, null_share, null_encode, null_bytes, null_decode,
 };

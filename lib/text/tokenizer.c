@@ -54,8 +54,7 @@ struct meg_tokenizer *meg_tokenizer_share(const struct meg_tokenizer *t)
 
     s->class = t->class;
     s->vocab_size = t->vocab_size;
-    s->eod = t->eod;
-    s->bos = t->bos;
+    s->roles = t->roles;
     meg_str_add(&s->description, t->description.s, t->description.n);
     return s;
 }
@@ -77,28 +76,73 @@ int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, s
     return r;
 }
 
-int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
-                        struct meg_str *out, struct meg_err *e)
+static int check_ids(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
+                     struct meg_err *e)
 {
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= t->vocab_size)
             return meg_fail(e, MEG_EFORMAT, "token id %d is outside of the vocabulary: 0 to %lld",
                             ids[i], (long long)t->vocab_size - 1);
     }
-    t->class->bytes(t, ids, n, out);
     return MEG_OK;
+}
+
+int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
+                        struct meg_str *out, struct meg_err *e)
+{
+    int r = check_ids(t, ids, n, e);
+
+    if (r == MEG_OK)
+        t->class->bytes(t, ids, n, out);
+    return r;
+}
+
+int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
+                  struct meg_str *out, struct meg_err *e)
+{
+    int r = check_ids(d->tok, ids, n, e);
+
+    if (r < 0)
+        return r;
+    d->tok->class->decode(d, ids, n, is_last, out);
+    d->n += n;
+    return MEG_OK;
+}
+
+void meg_detok_free(struct meg_detok *d)
+{
+    meg_str_free(&d->held);
 }
 
 int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
                          struct meg_str *out, struct meg_err *e)
 {
-    struct meg_str bytes = { 0 };
-    int r = meg_tokenizer_bytes(t, ids, n, &bytes, e);
+    struct meg_detok d = { .tok = t };
+    int r = meg_detok_add(&d, ids, n, true, out, e);
 
-    if (r == MEG_OK)
-        meg_utf8_add_replaced(out, bytes.s, (int64_t)bytes.n);
-    meg_str_free(&bytes);
+    meg_detok_free(&d);
     return r;
+}
+
+void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
+                          struct meg_str *out)
+{
+    size_t at = 0;
+
+    d->tok->class->bytes(d->tok, ids, n, &d->held);
+    while (at < d->held.n) {
+        int32_t cp;
+        int len = meg_utf8_step(d->held.s + at, (int64_t)(d->held.n - at), &cp);
+
+        if (len < 0 && at + (size_t)-len == d->held.n && !is_last)
+            break; /* what follows may complete it */
+        meg_utf8_add_replaced(out, d->held.s + at, abs(len));
+        at += (size_t)abs(len);
+    }
+    if (at > 0) {
+        memmove(d->held.s, d->held.s + at, d->held.n - at);
+        d->held.n -= at;
+    }
 }
 
 int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t)
@@ -106,14 +150,11 @@ int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t)
     return t->vocab_size;
 }
 
-int32_t meg_tokenizer_eod(const struct meg_tokenizer *t)
-{
-    return t->eod;
-}
+const struct meg_tok_roles meg_tok_no_roles = { -1, -1, -1, -1, -1, -1, -1 };
 
-int32_t meg_tokenizer_bos(const struct meg_tokenizer *t)
+const struct meg_tok_roles *meg_tokenizer_roles(const struct meg_tokenizer *t)
 {
-    return t->bos;
+    return &t->roles;
 }
 
 void meg_tok_set_description(struct meg_tokenizer *t, const char *class, const char *const *files,

@@ -4,6 +4,7 @@
 #ifndef MEG_TEXT_TOKENIZER_H
 #define MEG_TEXT_TOKENIZER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -51,8 +52,8 @@ int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, s
                          struct meg_err *e);
 
 /*
- * meg_tokenizer_bytes - append what ids stand for, as it is: characters may be cut.
- * meg_tokenizer_decode - the same as UTF-8, each maximal ill-formed subpart replaced by U+FFFD.
+ * meg_tokenizer_bytes - append what each of ids stands for by itself: characters may be cut.
+ * meg_tokenizer_decode - the text that ids make as the reference decodes it, UTF-8.
  * MEG_EFORMAT for an id outside of the vocabulary; out is then as before.
  */
 int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
@@ -60,11 +61,40 @@ int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64
 int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
                          struct meg_str *out, struct meg_err *e);
 
+/* Text as it grows from ids.  Starts as { .tok = t }; the other fields are the tokenizer's. */
+struct meg_detok {
+    const struct meg_tokenizer *tok;
+    struct meg_str held; /* not yet shown: what the next ids may complete or change */
+    int64_t n;           /* ids so far */
+    int state;           /* whatever else its kind remembers */
+};
+
+/*
+ * meg_detok_add - append to out what ids [n] add to the text: whole characters that no later id
+ * changes; all that is held back comes out when is_last.  All calls together append what
+ * meg_tokenizer_decode would of all ids.  MEG_EFORMAT as there, before anything is appended.
+ */
+int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
+                  struct meg_str *out, struct meg_err *e);
+void meg_detok_free(struct meg_detok *d);
+
 /* Number of ids, not padded; ids are 0 .. size-1. */
 int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t);
-/* The id that ends a document, and the one that begins a text; -1 when there is none. */
-int32_t meg_tokenizer_eod(const struct meg_tokenizer *t);
-int32_t meg_tokenizer_bos(const struct meg_tokenizer *t);
+
+/* Ids with a part to play, as Megatron-LM's class of this type gives them; -1: there is none. */
+struct meg_tok_roles {
+    int32_t eod; /* ends a document */
+    int32_t bos; /* begins a text */
+    int32_t eos; /* ends a text */
+    int32_t pad, cls, sep, mask;
+};
+extern const struct meg_tok_roles meg_tok_no_roles; /* all -1 */
+const struct meg_tok_roles *meg_tokenizer_roles(const struct meg_tokenizer *t);
+
+static inline int32_t meg_tokenizer_eod(const struct meg_tokenizer *t)
+{
+    return meg_tokenizer_roles(t)->eod;
+}
 
 /*
  * meg_tokenizer_describe - append Megatron's unique_description, a JSON object of class, files and

@@ -220,7 +220,8 @@ static void refuses_what_it_cannot_encode_or_decode(void **state)
     assert_int_equal(meg_tokenizer_decode(t, &below, 1, &text, &e), MEG_EFORMAT);
     assert_int_equal(text.n, 0);
     assert_int_equal(meg_tokenizer_eod(t), 0);
-    assert_int_equal(meg_tokenizer_bos(t), -1);
+    assert_int_equal(meg_tokenizer_roles(t)->bos, -1);
+    assert_int_equal(meg_tokenizer_roles(t)->pad, -1);
     meg_tokenizer_close(t);
     meg_str_free(&text);
 }
@@ -258,16 +259,23 @@ static void null_ids_there_and_back(void **state)
 {
     const struct meg_tok_conf c = { .type = "NullTokenizer", .vocab_size = 9 };
     struct meg_tokenizer *t;
+    struct meg_detok detok = { 0 };
     struct meg_ids ids = { 0 };
     struct meg_str text = { 0 };
     struct meg_err e;
 
     (void)state;
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_OK);
+    detok.tok = t;
     assert_int_equal(meg_tokenizer_encode(t, "0 9 007", 7, &ids, &e), MEG_OK);
     assert_int_equal(ids.n, 3);
     assert_int_equal(meg_tokenizer_decode(t, ids.v, ids.n, &text, &e), MEG_OK);
     assert_string_equal(text.s, "0 9 7");
+    text.n = 0;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(meg_detok_add(&detok, ids.v + i, 1, i == 2, &text, &e), MEG_OK);
+    assert_string_equal(text.s, "0 9 7");
+    meg_detok_free(&detok);
     assert_int_equal(meg_tokenizer_encode(t, "1 10", 4, &ids, &e), MEG_EFORMAT);
     assert_string_equal(e.msg, "token id 10 is outside of the vocabulary: 0 to 9");
     assert_int_equal(ids.n, 3);
