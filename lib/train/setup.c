@@ -52,7 +52,8 @@ static int plan_data(struct trainer *t, struct meg_err *e)
 
     n->seq_length = c->seq_length;
     n->seed = c->seed;
-    n->eod = n->pad = meg_tokenizer_eod(t->tok);
+    n->eod = meg_tokenizer_eod(t->tok);
+    n->pad = meg_tokenizer_roles(t->tok)->pad;
     n->vocab_size = t->job->model.vocab_size;
     n->tokenizer = t->tok_text;
     meg_sample_counts(n->wanted, c->train_samples == MEG_UNSET ? -1 : c->train_samples, t->iters,
