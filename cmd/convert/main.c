@@ -19,14 +19,19 @@ struct conf {
 static const struct meg_opt own_opts[] = {
     { "load-dir", 0, MEG_STR(C, load_dir), "DIR", NULL, "checkpoint to convert" },
     { "save-dir", 0, MEG_STR(C, save_dir), "DIR", NULL, "folder to write; new or empty" },
-    { "loader", 0, MEG_STR(C, loader), "auto|native|hf", "auto", "format that is read; auto looks" },
-    { "saver", 0, MEG_STR(C, saver), "auto|native|hf", "auto", "format that is written; auto: the other one" },
+    { "loader", 0, MEG_STR(C, loader), "auto|native|hf", "auto",
+      "format that is read; auto looks" },
+    { "saver", 0, MEG_STR(C, saver), "auto|native|hf", "auto",
+      "format that is written; auto: the other one" },
     { "model-type", 0, MEG_STR(C, model_type), "GPT", "GPT", "kind of model" },
-    { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL, "iteration to read in place of the latest" },
+    { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL,
+      "iteration to read in place of the latest" },
     { "overwrite", 0, MEG_BOOL(C, overwrite), NULL, "no", "replace a checkpoint in --save-dir" },
-    { "info", 0, MEG_STR(C, info), "DIR", NULL, "describe the checkpoint in DIR, and convert nothing" },
+    { "info", 0, MEG_STR(C, info), "DIR", NULL,
+      "describe the checkpoint in DIR, and convert nothing" },
     { "json", 0, MEG_BOOL(C, json), NULL, "no", "describe as one JSON object" },
-    { "verify", 0, MEG_BOOL(C, verify), NULL, "no", "compare every byte that has a checksum before describing" },
+    { "verify", 0, MEG_BOOL(C, verify), NULL, "no",
+      "compare every byte that has a checksum before describing" },
     { 0 }
 };
 #undef C
@@ -39,7 +44,8 @@ static void print_tensor(const json_t *t)
 
     printf("%-60s %-5s %-16s %12" PRId64 "  %s\n", json_string_value(json_object_get(t, "name")),
            json_string_value(json_object_get(t, "dtype")), shape,
-           (int64_t)json_integer_value(json_object_get(t, "bytes")), json_string_value(json_object_get(t, "file")));
+           (int64_t)json_integer_value(json_object_get(t, "bytes")),
+           json_string_value(json_object_get(t, "file")));
     free(shape);
 }
 
@@ -78,9 +84,9 @@ static int describe(const struct conf *c, struct meg_err *e)
     json_t *about;
     int r;
 
-    if ((r = meg_ckpt_open(&k, c->info, c->ckpt_step, e)) < 0 || (c->verify && (r = meg_ckpt_verify(k, e)) < 0))
+    if ((r = meg_ckpt_open(&k, c->info, c->ckpt_step, e)) < 0 ||
+        (c->verify && (r = meg_ckpt_verify(k, e)) < 0) || (r = meg_ckpt_describe(&about, k, e)) < 0)
         goto out;
-    about = meg_ckpt_describe(k);
     if (c->json) {
         meg_json_dump(about, 0, &text);
         puts(text.s);
@@ -110,11 +116,15 @@ static int check_target(const struct conf *c, struct meg_err *e)
     if (is_empty)
         return 0;
     if (!meg_ckpt_exists(c->save_dir))
-        return meg_fail(e, MEG_EUSAGE, "--save-dir %s: it is not empty, and holds no checkpoint; name a new folder",
-                        c->save_dir);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--save-dir %s: it is not empty, and holds no checkpoint; name a new folder",
+            c->save_dir);
     if (!c->overwrite)
-        return meg_fail(e, MEG_EUSAGE, "--save-dir %s: it holds a checkpoint; name a new folder or give --overwrite",
-                        c->save_dir);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--save-dir %s: it holds a checkpoint; name a new folder or give --overwrite",
+            c->save_dir);
     return 0;
 }
 
@@ -122,7 +132,9 @@ static int convert(const struct conf *c, struct meg_err *e)
 {
     struct meg_gpt_conf model;
     struct meg_tok_conf tok = { .vocab_size = MEG_UNSET };
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &model }, { "tokenizer", meg_tok_opts, &tok }, { 0 } };
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &model },
+                                           { "tokenizer", meg_tok_opts, &tok },
+                                           { 0 } };
     struct meg_ckpt_tokenizer files = { 0 };
     struct meg_params params = { 0 };
     struct meg_arena weights = { 0 };
@@ -137,11 +149,12 @@ static int convert(const struct conf *c, struct meg_err *e)
     float *w;
     int r;
 
-    if ((r = meg_ckpt_open(&k, c->load_dir, c->ckpt_step, e)) < 0 || (r = meg_ckpt_gpt_conf(k, &model, e)) < 0)
+    if ((r = meg_ckpt_open(&k, c->load_dir, c->ckpt_step, e)) < 0 ||
+        (r = meg_ckpt_gpt_conf(k, &model, e)) < 0)
         goto out;
     if (strcmp(c->loader, "auto") && !strcmp(c->loader, "native") != meg_ckpt_is_native(k)) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: --loader %s, but its format is %s", meg_ckpt_path(k), c->loader,
-                     meg_ckpt_is_native(k) ? "native" : "hf");
+        r = meg_fail(e, MEG_EFORMAT, "%s: --loader %s, but its format is %s", meg_ckpt_path(k),
+                     c->loader, meg_ckpt_is_native(k) ? "native" : "hf");
         goto out;
     }
     to_native = strcmp(c->saver, "auto") ? !strcmp(c->saver, "native") : !meg_ckpt_is_native(k);

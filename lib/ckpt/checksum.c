@@ -9,7 +9,7 @@
 
 struct chunk {
     const struct meg_st_tensor *t;
-    int64_t first, n;              /* bytes of the tensor */
+    int64_t first, n; /* bytes of the tensor */
     char hash[33];
 };
 
@@ -40,8 +40,8 @@ static json_t *entry(const char *file, const struct meg_st_tensor *t)
 
     for (int i = 0; i < t->ndim; i++)
         json_array_append_new(shape, json_integer(t->dim[i]));
-    return json_pack("{s:s,s:I,s:o,s:s,s:[]}", "file", file, "offset", (json_int_t)t->begin, "shape", shape, "dtype",
-                     t->dtype, "xxh3_128");
+    return json_pack("{s:s,s:I,s:o,s:s,s:[]}", "file", file, "offset", (json_int_t)t->begin,
+                     "shape", shape, "dtype", t->dtype, "xxh3_128");
 }
 
 int ckpt_write_tensors(const char *dir, const char *name, const struct meg_st_tensor *t, int n,
@@ -93,7 +93,8 @@ out:
     return r;
 }
 
-int ckpt_check_tensor(const json_t *manifest, const struct meg_st *st, const struct meg_st_tensor *t, struct meg_err *e)
+int ckpt_check_tensor(const json_t *manifest, const struct meg_st *st,
+                      const struct meg_st_tensor *t, struct meg_err *e)
 {
     const json_t *known = json_object_get(json_object_get(manifest, t->name), "xxh3_128");
     struct chunk *c;
@@ -101,7 +102,9 @@ int ckpt_check_tensor(const json_t *manifest, const struct meg_st *st, const str
     int r = 0;
 
     if ((int64_t)json_array_size(known) != n)
-        r = meg_fail(e, MEG_EFORMAT, "%s: tensor %s: manifest.json has %zu checksums of it, its %" PRId64 " bytes have %" PRId64,
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: tensor %s: manifest.json has %zu checksums of it, its %" PRId64
+                     " bytes have %" PRId64,
                      st->path, t->name, json_array_size(known), t->nbytes, n);
     for (int64_t i = 0; r == 0 && i < n; i++) {
         const char *want = json_string_value(json_array_get(known, (size_t)i));
@@ -109,11 +112,12 @@ int ckpt_check_tensor(const json_t *manifest, const struct meg_st *st, const str
         meg_xxh3_128_hex(c[i].hash, (const char *)t->data + c[i].first, (size_t)c[i].n);
         if (!want || strcmp(want, c[i].hash))
             r = meg_fail(e, MEG_EFORMAT,
-                         "%s: tensor %s, chunk %" PRId64 " of %" PRId64 " (bytes %" PRId64 " to %" PRId64
-                         " of the file): checksum %s, manifest.json says %s; the file is damaged: copy it again, or "
+                         "%s: tensor %s, chunk %" PRId64 " of %" PRId64 " (bytes %" PRId64
+                         " to %" PRId64 " of the file): checksum %s, manifest.json says %s; the "
+                                        "file is damaged: copy it again, or "
                          "load another iteration with --ckpt-step",
-                         st->path, t->name, i, n, t->begin + c[i].first, t->begin + c[i].first + c[i].n, c[i].hash,
-                         want ? want : "nothing");
+                         st->path, t->name, i, n, t->begin + c[i].first,
+                         t->begin + c[i].first + c[i].n, c[i].hash, want ? want : "nothing");
     }
     free(c);
     return r;

@@ -28,7 +28,7 @@ MEG_BEGIN_DECLS
 
 /* One kind of optimizer state: [params->flat] f32, laid out as the weights. */
 struct meg_ckpt_slot {
-    const char *name;              /* exp_avg, exp_avg_sq, momentum_buffer */
+    const char *name; /* exp_avg, exp_avg_sq, momentum_buffer */
     float *p;
 };
 
@@ -37,8 +37,8 @@ struct meg_ckpt_slot {
  * have moved since.  Starts as { 0 }.  MEG_ENOENT or MEG_EIO when one cannot be read.
  */
 struct meg_ckpt_tokenizer {
-    struct meg_str vocab, merges;  /* s NULL: there is none */
-    int32_t eod;                   /* id that ends a document, or -1 */
+    struct meg_str vocab, merges; /* s NULL: there is none */
+    int32_t eod;                  /* id that ends a document, or -1 */
 };
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c,
                             const struct meg_tokenizer *tok, struct meg_err *e);
@@ -48,18 +48,18 @@ void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
 
 /* What is saved; all of it borrowed for the call. */
 struct meg_ckpt_save {
-    const char *dir;                         /* SAVE; made where missing */
-    int64_t iteration;                       /* MEG_CKPT_RELEASE: weights that begin a run */
-    const struct meg_optgroup *groups;       /* the options; their dump is kept */
-    const struct meg_gpt_conf *model;        /* checked */
+    const char *dir;                   /* SAVE; made where missing */
+    int64_t iteration;                 /* MEG_CKPT_RELEASE: weights that begin a run */
+    const struct meg_optgroup *groups; /* the options; their dump is kept */
+    const struct meg_gpt_conf *model;  /* checked */
     const struct meg_params *params;
-    const float *w;                          /* [params->flat] f32 host memory */
-    const struct meg_ckpt_slot *slot;        /* nslots of them */
+    const float *w;                   /* [params->flat] f32 host memory */
+    const struct meg_ckpt_slot *slot; /* nslots of them */
     int nslots;
-    const struct meg_ckpt_tokenizer *tok;    /* NULL: none is kept */
-    const json_t *state;                     /* the run's own state, an object; NULL: none */
-    int64_t keep_last;                       /* remove older checkpoints but this many; 0: keep all */
-    int64_t loaded;                          /* iteration that this run began with and keeps, or -1 */
+    const struct meg_ckpt_tokenizer *tok; /* NULL: none is kept */
+    const json_t *state;                  /* the run's own state, an object; NULL: none */
+    int64_t keep_last;                    /* remove older checkpoints but this many; 0: keep all */
+    int64_t loaded;                       /* iteration that this run began with and keeps, or -1 */
 };
 enum { MEG_CKPT_RELEASE = -1 };
 
@@ -87,7 +87,7 @@ struct meg_ckpt;
 bool meg_ckpt_exists(const char *dir);
 
 /*
- * meg_ckpt_open - a checkpoint, its small files read and checked
+ * meg_ckpt_open - a checkpoint, its small files read and checked, its weights found to fit its settings
  *   dir   a SAVE folder, one SAVE/iter_NNNNNNN, or a Hugging Face folder
  *   step  the iteration wanted, or MEG_UNSET: the one in the tracker
  * MEG_ENOENT when there is none, MEG_EFORMAT when a file is damaged or foreign, MEG_EUSAGE for a
@@ -96,12 +96,12 @@ bool meg_ckpt_exists(const char *dir);
 int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e);
 void meg_ckpt_close(struct meg_ckpt *c);
 
-const char *meg_ckpt_path(const struct meg_ckpt *c);       /* the folder that holds the weights */
-bool meg_ckpt_is_native(const struct meg_ckpt *c);         /* no: it is Hugging Face's */
-int64_t meg_ckpt_iteration(const struct meg_ckpt *c);      /* MEG_CKPT_RELEASE: weights only */
-const json_t *meg_ckpt_state(const struct meg_ckpt *c);    /* what the run saved; NULL: nothing */
-int32_t meg_ckpt_eod(const struct meg_ckpt *c);            /* id that ends a document, or -1 */
-int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c);     /* true rows of the word embedding */
+const char *meg_ckpt_path(const struct meg_ckpt *c);    /* the folder that holds the weights */
+bool meg_ckpt_is_native(const struct meg_ckpt *c);      /* no: it is Hugging Face's */
+int64_t meg_ckpt_iteration(const struct meg_ckpt *c);   /* MEG_CKPT_RELEASE: weights only */
+const json_t *meg_ckpt_state(const struct meg_ckpt *c); /* what the run saved; NULL: nothing */
+int32_t meg_ckpt_eod(const struct meg_ckpt *c);         /* id that ends a document, or -1 */
+int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c);  /* true rows of the word embedding */
 
 /* The options it was saved with, as meg_opt_apply reads them; of a Hugging Face folder the model's. */
 const char *meg_ckpt_options(const struct meg_ckpt *c);
@@ -119,7 +119,8 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok);
  * Whether a run with this (checked) configuration can take the weights: MEG_EUSAGE names every
  * option that changes a tensor's shape, or which tensors there are, with both values.
  */
-int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model, struct meg_err *e);
+int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model,
+                        struct meg_err *e);
 
 /*
  * meg_ckpt_load_params - the weights, checksums verified, f16 and bf16 widened
@@ -127,7 +128,8 @@ int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *mod
  * MEG_EFORMAT with all tensors that are missing, unknown or of another shape or type in one message,
  * or with file, tensor and place of the bytes that do not match their checksum; w is then undefined.
  */
-int meg_ckpt_load_params(const struct meg_ckpt *c, const struct meg_params *p, float *w, struct meg_err *e);
+int meg_ckpt_load_params(const struct meg_ckpt *c, const struct meg_params *p, float *w,
+                         struct meg_err *e);
 
 /* The same for optimizer state; where it has none, the message says with which options to go on. */
 int meg_ckpt_load_slots(const struct meg_ckpt *c, const struct meg_params *p,
@@ -146,7 +148,7 @@ int meg_ckpt_export_hf(const struct meg_ckpt_save *s, struct meg_err *e);
  * What meg-convert --info prints, as one JSON object: format, path, iteration, parameters, options,
  * and the tensors with shape, type, bytes and file.  The caller gives it back.
  */
-json_t *meg_ckpt_describe(const struct meg_ckpt *c);
+int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e);
 
 /* Read every byte that has a checksum and compare; errors as of meg_ckpt_load_params. */
 int meg_ckpt_verify(const struct meg_ckpt *c, struct meg_err *e);

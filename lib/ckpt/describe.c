@@ -3,14 +3,15 @@
 
 #include "ckpt/internal.h"
 
-static json_t *describe_tensor(const struct meg_ckpt *c, const struct meg_st *st, const struct meg_st_tensor *t)
+static json_t *describe_tensor(const struct meg_ckpt *c, const struct meg_st *st,
+                               const struct meg_st_tensor *t)
 {
     json_t *shape = json_array();
 
     for (int i = 0; i < t->ndim; i++)
         json_array_append_new(shape, json_integer(t->dim[i]));
-    return json_pack("{s:s,s:o,s:s,s:I,s:s}", "name", t->name, "shape", shape, "dtype", t->dtype, "bytes",
-                     (json_int_t)t->nbytes, "file", st->path + strlen(c->path) + 1);
+    return json_pack("{s:s,s:o,s:s,s:I,s:s}", "name", t->name, "shape", shape, "dtype", t->dtype,
+                     "bytes", (json_int_t)t->nbytes, "file", st->path + strlen(c->path) + 1);
 }
 
 /* The options, name to value. */
@@ -30,27 +31,41 @@ static json_t *describe_options(const char *dump)
     return all;
 }
 
-json_t *meg_ckpt_describe(const struct meg_ckpt *c)
+static void describe_files(json_t *tensors, const struct meg_ckpt *c)
 {
-    json_t *o = json_object(), *tensors = json_array();
-    struct meg_gpt_conf m;
-    struct meg_params p = { 0 };
-
-    json_object_set_new(o, "format", json_string(c->format->name));
-    json_object_set_new(o, "path", json_string_nocheck(c->path));
-    json_object_set_new(o, "iteration", c->iteration == MEG_CKPT_RELEASE ? json_null() : json_integer(c->iteration));
-    json_object_set_new(o, "model_type", json_string("GPT"));
-    if (meg_ckpt_gpt_conf(c, &m, NULL) == 0) {
-        meg_gpt_params(&p, &m);
-        json_object_set_new(o, "parameters", json_integer(p.numel));
-        meg_params_free(&p);
-    }
-    json_object_set_new(o, "vocab_size", json_integer(c->vocab_size));
-    json_object_set_new(o, "eod_id", c->eod >= 0 ? json_integer(c->eod) : json_null());
-    json_object_set_new(o, "options", describe_options(c->options));
     for (int i = 0; i < c->nfiles; i++)
         for (int k = 0; k < c->file[i]->n; k++)
             json_array_append_new(tensors, describe_tensor(c, c->file[i], &c->file[i]->t[k]));
+}
+
+int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e)
+{
+    json_t *o, *tensors;
+    struct meg_ckpt optim;
+    struct meg_gpt_conf m;
+    struct meg_params p = { 0 };
+    int r;
+
+    if ((r = meg_ckpt_gpt_conf(c, &m, e)) < 0 || (r = ckpt_open_optim(&optim, c, e)) < 0)
+        return r;
+    o = json_object();
+    tensors = json_array();
+    meg_gpt_params(&p, &m);
+    json_object_set_new(o, "format", json_string(c->format->name));
+    json_object_set_new(o, "path", json_string_nocheck(c->path));
+    json_object_set_new(o, "iteration",
+                        c->iteration == MEG_CKPT_RELEASE ? json_null()
+                                                         : json_integer(c->iteration));
+    json_object_set_new(o, "model_type", json_string("GPT"));
+    json_object_set_new(o, "parameters", json_integer(p.numel));
+    json_object_set_new(o, "vocab_size", json_integer(c->vocab_size));
+    json_object_set_new(o, "eod_id", c->eod >= 0 ? json_integer(c->eod) : json_null());
+    json_object_set_new(o, "options", describe_options(c->options));
+    describe_files(tensors, c);
+    describe_files(tensors, &optim);
     json_object_set_new(o, "tensors", tensors);
-    return o;
+    meg_params_free(&p);
+    ckpt_close_files(&optim);
+    *out = o;
+    return 0;
 }

@@ -76,8 +76,10 @@ int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e)
         text.s[--text.n] = 0;
     if (text.n == strlen("release") && !strcmp(text.s, "release"))
         *iteration = MEG_CKPT_RELEASE;
-    else if (!text.n || strlen(text.s) != text.n || !meg_parse_i64(text.s, iteration) || *iteration < 0)
-        r = meg_fail(e, MEG_EFORMAT, "%s: '%.40s', expected an iteration number or the word release", path,
+    else if (!text.n || strlen(text.s) != text.n || !meg_parse_i64(text.s, iteration) ||
+             *iteration < 0)
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: '%.40s', expected an iteration number or the word release", path,
                      text.n ? text.s : "");
 out:
     meg_str_free(&text);
@@ -122,7 +124,8 @@ int ckpt_find(char **path, const char *dir, int64_t iteration, struct meg_err *e
     int64_t *it;
     int n, r;
 
-    if (ckpt_is_file(dir, ckpt_name(name, iteration, "")) || ckpt_is_file(dir, ckpt_name(name, iteration, ".old"))) {
+    if (ckpt_is_file(dir, ckpt_name(name, iteration, "")) ||
+        ckpt_is_file(dir, ckpt_name(name, iteration, ".old"))) {
         *path = ckpt_path(dir, name);
         return 0;
     }
@@ -145,7 +148,8 @@ static bool is_left_over(const char *name, int64_t *iteration, const char **suff
     for (int i = 0; i < 2; i++)
         if (!strncmp(name, files[i], strlen(files[i])))
             return true;
-    return parse_name(name, iteration, suffix) && (!strcmp(*suffix, ".tmp") || !strcmp(*suffix, ".old"));
+    return parse_name(name, iteration, suffix) &&
+        (!strcmp(*suffix, ".tmp") || !strcmp(*suffix, ".old"));
 }
 
 int ckpt_tidy(const char *dir, struct meg_err *e)

@@ -35,9 +35,11 @@ static int open_weights(struct meg_ckpt *c, struct meg_err *e)
     } else if (ckpt_is_file(c->path, WEIGHTS)) {
         r = ckpt_add_file(c, WEIGHTS, e);
     } else {
-        r = meg_fail(e, MEG_ENOENT, "%s: config.json is there, but neither " WEIGHTS " nor " INDEX "%s", c->path,
-                     ckpt_is_file(c->path, "pytorch_model.bin") ? "; pytorch_model.bin is not read: save it as safetensors"
-                                                                : "");
+        r = meg_fail(e, MEG_ENOENT,
+                     "%s: config.json is there, but neither " WEIGHTS " nor " INDEX "%s", c->path,
+                     ckpt_is_file(c->path, "pytorch_model.bin")
+                         ? "; pytorch_model.bin is not read: save it as safetensors"
+                         : "");
     }
 out:
     json_decref(index);
@@ -50,7 +52,9 @@ static int read_config(struct meg_ckpt *c, struct meg_err *e)
     char *path = ckpt_path(c->path, "config.json");
     struct meg_gpt_conf m = { 0 };
     struct meg_tok_conf tok = { 0 };
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &m }, { "tokenizer", meg_tok_opts, &tok }, { 0 } };
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &m },
+                                           { "tokenizer", meg_tok_opts, &tok },
+                                           { 0 } };
     struct meg_str options = { 0 };
     const char *type = NULL;
     int64_t eod = -1;
@@ -115,7 +119,8 @@ static int write_tensor(struct meg_file *f, const struct meg_st_tensor *t, const
 
     if (!theirs)
         return meg_fail(e, MEG_EFAIL, "no memory to lay out %s", t->name);
-    ckpt_to_theirs(theirs, s->w + it->row->offset, rows, cols, it->how, s->model->num_attention_heads);
+    ckpt_to_theirs(theirs, s->w + it->row->offset, rows, cols, it->how,
+                   s->model->num_attention_heads);
     r = meg_file_pwrite(f, theirs, (size_t)t->nbytes, t->begin, e);
     free(theirs);
     return r;
@@ -133,8 +138,10 @@ static int write_weights(const char *dir, const struct meg_ckpt_save *s, struct 
 
     for (int i = 0; i < n; i++) {
         const struct meg_param *row = &s->params->row[i];
-        const struct ckpt_rename *re = ckpt_their_name(&ckpt_hf_gpt2, row->name, false, items[i].name);
-        const bool is_flipped = re && (re->how == CKPT_TRANSPOSED || re->how == CKPT_QKV_TRANSPOSED);
+        const struct ckpt_rename *re =
+            ckpt_their_name(&ckpt_hf_gpt2, row->name, false, items[i].name);
+        const bool is_flipped =
+            re && (re->how == CKPT_TRANSPOSED || re->how == CKPT_QKV_TRANSPOSED);
 
         MEG_ASSERT(re);
         items[i].row = row;
@@ -144,7 +151,8 @@ static int write_weights(const char *dir, const struct meg_ckpt_save *s, struct 
             t[i].dim[k] = row->dim[is_flipped ? row->ndim - 1 - k : k];
     }
     meg_st_place(t, n, true, &header);
-    if ((r = meg_file_create(&f, path, e)) < 0 || (r = meg_file_pwrite(&f, header.s, header.n, 0, e)) < 0)
+    if ((r = meg_file_create(&f, path, e)) < 0 ||
+        (r = meg_file_pwrite(&f, header.s, header.n, 0, e)) < 0)
         goto out;
     for (int i = 0; i < n; i++)
         if ((r = write_tensor(&f, &t[i], item_of(items, n, t[i].name), s, e)) < 0)
@@ -159,7 +167,8 @@ out:
     return r;
 }
 
-static int write_small(const char *dir, const char *name, const struct meg_str *text, struct meg_err *e)
+static int write_small(const char *dir, const char *name, const struct meg_str *text,
+                       struct meg_err *e)
 {
     char *path = ckpt_path(dir, name);
     int r = meg_write_file(path, text->s, text->n, e);
@@ -177,8 +186,8 @@ static int write_folder(const char *dir, const struct meg_ckpt_save *s, struct m
     meg_json_dump(config, 2, &text);
     meg_str_add(&text, "\n", 1);
     if ((r = meg_mkdirs(dir, e)) == 0 && (r = write_weights(dir, s, e)) == 0 &&
-        (r = write_small(dir, "config.json", &text, e)) == 0 && s->tok && s->tok->vocab.s && s->tok->merges.s &&
-        (r = write_small(dir, "vocab.json", &s->tok->vocab, e)) == 0)
+        (r = write_small(dir, "config.json", &text, e)) == 0 && s->tok && s->tok->vocab.s &&
+        s->tok->merges.s && (r = write_small(dir, "vocab.json", &s->tok->vocab, e)) == 0)
         r = write_small(dir, "merges.txt", &s->tok->merges, e);
     meg_str_free(&text);
     json_decref(config);
@@ -192,7 +201,8 @@ static int put_in_place(const char *tmp, const char *dir, struct meg_err *e)
     int r = 0;
 
     meg_str_printf(&old, "%s.old", dir);
-    if (access(dir, F_OK) == 0 && ((r = meg_remove_tree(old.s, e)) < 0 || (r = meg_rename(dir, old.s, e)) < 0))
+    if (access(dir, F_OK) == 0 &&
+        ((r = meg_remove_tree(old.s, e)) < 0 || (r = meg_rename(dir, old.s, e)) < 0))
         goto out;
     if ((r = meg_rename(tmp, dir, e)) < 0)
         rename(old.s, dir);
@@ -211,9 +221,11 @@ int meg_ckpt_export_hf(const struct meg_ckpt_save *s, struct meg_err *e)
 
     if (m->kv_channels * m->num_attention_heads != m->hidden_size)
         return meg_fail(e, MEG_EUSAGE,
-                        "Hugging Face's GPT-2 has heads of hidden size / heads = %g channels; --kv-channels %lld "
+                        "Hugging Face's GPT-2 has heads of hidden size / heads = %g channels; "
+                        "--kv-channels %lld "
                         "cannot be expressed",
-                        (double)m->hidden_size / (double)m->num_attention_heads, (long long)m->kv_channels);
+                        (double)m->hidden_size / (double)m->num_attention_heads,
+                        (long long)m->kv_channels);
     meg_str_printf(&dir, "%s", s->dir);
     while (dir.n > 1 && dir.s[dir.n - 1] == '/')
         dir.s[--dir.n] = 0;

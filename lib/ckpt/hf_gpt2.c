@@ -11,6 +11,7 @@
 
 #define OURS "decoder.layers.#."
 #define THEIRS "transformer.h.#."
+/* clang-format off */
 static const struct ckpt_rename names[] = {
     { "embedding.word_embeddings.weight", "transformer.wte.weight", CKPT_SAME },
     { "embedding.position_embeddings.weight", "transformer.wpe.weight", CKPT_SAME },
@@ -31,6 +32,7 @@ static const struct ckpt_rename names[] = {
     { "output_layer.weight", "lm_head.weight", CKPT_SAME },
     { 0 }
 };
+/* clang-format on */
 /* the causal mask */
 static const char *const ignored[] = { THEIRS "attn.bias", THEIRS "attn.masked_bias", NULL };
 const struct ckpt_format ckpt_hf_gpt2 = { "hf", names, "transformer.", ignored };
@@ -39,9 +41,12 @@ const struct ckpt_format ckpt_hf_gpt2 = { "hf", names, "transformer.", ignored }
 static const struct {
     const char *key;
     bool value;
-} fixed[] = { { "scale_attn_weights", true }, { "scale_attn_by_inverse_layer_idx", false }, { "add_cross_attention", false } };
+} fixed[] = { { "scale_attn_weights", true },
+              { "scale_attn_by_inverse_layer_idx", false },
+              { "add_cross_attention", false } };
 
-static int read_activation(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e)
+static int read_activation(struct meg_gpt_conf *m, const json_t *config, const char *from,
+                           struct meg_err *e)
 {
     const char *name = "gelu_new";
     int r = meg_json_get_str(config, "activation_function", MEG_JSON_OPTIONAL, &name, from, e);
@@ -49,13 +54,17 @@ static int read_activation(struct meg_gpt_conf *m, const json_t *config, const c
     if (r < 0)
         return r;
     m->bias_gelu_fusion = strcmp(name, "gelu") != 0;
-    if (m->bias_gelu_fusion && strcmp(name, "gelu_new") && strcmp(name, "gelu_pytorch_tanh") && strcmp(name, "gelu_fast"))
-        return meg_fail(e, MEG_EFORMAT, "%s: activation_function %.40s; known are gelu_new, gelu_pytorch_tanh, gelu_fast, gelu",
-                        from, name);
+    if (m->bias_gelu_fusion && strcmp(name, "gelu_new") && strcmp(name, "gelu_pytorch_tanh") &&
+        strcmp(name, "gelu_fast"))
+        return meg_fail(
+            e, MEG_EFORMAT,
+            "%s: activation_function %.40s; known are gelu_new, gelu_pytorch_tanh, gelu_fast, gelu",
+            from, name);
     return 0;
 }
 
-int ckpt_gpt2_read_config(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e)
+int ckpt_gpt2_read_config(struct meg_gpt_conf *m, const json_t *config, const char *from,
+                          struct meg_err *e)
 {
     double embd_dropout;
     bool is_tied = true;
@@ -66,15 +75,24 @@ int ckpt_gpt2_read_config(struct meg_gpt_conf *m, const json_t *config, const ch
     m->attention_dropout = m->hidden_dropout = 0.1;
     if ((r = meg_json_get_i64(config, "n_layer", MEG_JSON_NEEDED, &m->num_layers, from, e)) < 0 ||
         (r = meg_json_get_i64(config, "n_embd", MEG_JSON_NEEDED, &m->hidden_size, from, e)) < 0 ||
-        (r = meg_json_get_i64(config, "n_head", MEG_JSON_NEEDED, &m->num_attention_heads, from, e)) < 0 ||
-        (r = meg_json_get_i64(config, "n_inner", MEG_JSON_OPTIONAL, &m->ffn_hidden_size, from, e)) < 0 ||
-        (r = meg_json_get_i64(config, "n_positions", MEG_JSON_NEEDED, &m->max_position_embeddings, from, e)) < 0 ||
-        (r = meg_json_get_i64(config, "vocab_size", MEG_JSON_NEEDED, &m->vocab_size, from, e)) < 0 ||
-        (r = meg_json_get_f64(config, "layer_norm_epsilon", MEG_JSON_OPTIONAL, &m->norm_epsilon, from, e)) < 0 ||
-        (r = meg_json_get_f64(config, "initializer_range", MEG_JSON_OPTIONAL, &m->init_method_std, from, e)) < 0 ||
-        (r = meg_json_get_f64(config, "attn_pdrop", MEG_JSON_OPTIONAL, &m->attention_dropout, from, e)) < 0 ||
-        (r = meg_json_get_f64(config, "resid_pdrop", MEG_JSON_OPTIONAL, &m->hidden_dropout, from, e)) < 0 ||
-        (r = meg_json_get_bool(config, "tie_word_embeddings", MEG_JSON_OPTIONAL, &is_tied, from, e)) < 0 ||
+        (r = meg_json_get_i64(config, "n_head", MEG_JSON_NEEDED, &m->num_attention_heads, from,
+                              e)) < 0 ||
+        (r = meg_json_get_i64(config, "n_inner", MEG_JSON_OPTIONAL, &m->ffn_hidden_size, from, e)) <
+            0 ||
+        (r = meg_json_get_i64(config, "n_positions", MEG_JSON_NEEDED, &m->max_position_embeddings,
+                              from, e)) < 0 ||
+        (r = meg_json_get_i64(config, "vocab_size", MEG_JSON_NEEDED, &m->vocab_size, from, e)) <
+            0 ||
+        (r = meg_json_get_f64(config, "layer_norm_epsilon", MEG_JSON_OPTIONAL, &m->norm_epsilon,
+                              from, e)) < 0 ||
+        (r = meg_json_get_f64(config, "initializer_range", MEG_JSON_OPTIONAL, &m->init_method_std,
+                              from, e)) < 0 ||
+        (r = meg_json_get_f64(config, "attn_pdrop", MEG_JSON_OPTIONAL, &m->attention_dropout, from,
+                              e)) < 0 ||
+        (r = meg_json_get_f64(config, "resid_pdrop", MEG_JSON_OPTIONAL, &m->hidden_dropout, from,
+                              e)) < 0 ||
+        (r = meg_json_get_bool(config, "tie_word_embeddings", MEG_JSON_OPTIONAL, &is_tied, from,
+                               e)) < 0 ||
         (r = read_activation(m, config, from, e)) < 0)
         return r;
     m->is_untied = !is_tied;
@@ -82,16 +100,17 @@ int ckpt_gpt2_read_config(struct meg_gpt_conf *m, const json_t *config, const ch
     if ((r = meg_json_get_f64(config, "embd_pdrop", MEG_JSON_OPTIONAL, &embd_dropout, from, e)) < 0)
         return r;
     if (embd_dropout != m->hidden_dropout)
-        meg_warn("%s: embd_pdrop %g is not resid_pdrop %g; --hidden-dropout is both, and becomes %g", from,
-                 embd_dropout, m->hidden_dropout, m->hidden_dropout);
+        meg_warn(
+            "%s: embd_pdrop %g is not resid_pdrop %g; --hidden-dropout is both, and becomes %g",
+            from, embd_dropout, m->hidden_dropout, m->hidden_dropout);
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
         bool is = fixed[i].value;
 
         if ((r = meg_json_get_bool(config, fixed[i].key, MEG_JSON_OPTIONAL, &is, from, e)) < 0)
             return r;
         if (is != fixed[i].value)
-            return meg_fail(e, MEG_EFORMAT, "%s: %s is %s, and only %s can be computed", from, fixed[i].key,
-                            is ? "true" : "false", fixed[i].value ? "true" : "false");
+            return meg_fail(e, MEG_EFORMAT, "%s: %s is %s, and only %s can be computed", from,
+                            fixed[i].key, is ? "true" : "false", fixed[i].value ? "true" : "false");
     }
     return 0;
 }
@@ -101,7 +120,8 @@ json_t *ckpt_gpt2_config(const struct meg_gpt_conf *m, int32_t eod)
     json_t *c = json_object();
 
     /* sorted by name, as Hugging Face writes them */
-    json_object_set_new(c, "activation_function", json_string(m->bias_gelu_fusion ? "gelu_new" : "gelu"));
+    json_object_set_new(c, "activation_function",
+                        json_string(m->bias_gelu_fusion ? "gelu_new" : "gelu"));
     json_object_set_new(c, "architectures", json_pack("[s]", "GPT2LMHeadModel"));
     json_object_set_new(c, "attn_pdrop", json_real(m->attention_dropout));
     if (eod >= 0)

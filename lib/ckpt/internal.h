@@ -2,11 +2,12 @@
 #ifndef MEG_CKPT_INTERNAL_H
 #define MEG_CKPT_INTERNAL_H
 #include <stdio.h>
+#include <string.h>
 #include "ckpt/ckpt.h"
 #include "ckpt/safetensors.h"
 
 struct meg_ckpt {
-    char *path;                    /* of the folder with the weights */
+    char *path; /* of the folder with the weights */
     bool is_native;
     int64_t iteration, vocab_size;
     int32_t eod;
@@ -14,7 +15,7 @@ struct meg_ckpt {
     json_t *state;                 /* state.json, or of a foreign folder its config.json */
     json_t *manifest;              /* tensors of manifest.json; NULL: there are no checksums */
     char *vocab_file, *merge_file; /* NULL: not there */
-    struct meg_st **file;
+    struct meg_st **file;          /* of the weights */
     int nfiles;
     const struct ckpt_format *format;
 };
@@ -26,18 +27,24 @@ enum { CKPT_VERSION = 1 };
 /* The name of optimizer state in a file, as Megatron's distributed checkpoints have it. */
 #define CKPT_SLOT_PREFIX "optimizer.state."
 enum { CKPT_NAME_CHARS = 160 };
-static inline const char *ckpt_slot_name(char buf[CKPT_NAME_CHARS], const char *slot, const char *param)
+static inline const char *ckpt_slot_name(char buf[CKPT_NAME_CHARS], const char *slot,
+                                         const char *param)
 {
     snprintf(buf, CKPT_NAME_CHARS, CKPT_SLOT_PREFIX "%s.%s", slot, param);
     return buf;
+}
+
+static inline bool ckpt_is_slot_name(const char *name)
+{
+    return !strncmp(name, CKPT_SLOT_PREFIX, sizeof CKPT_SLOT_PREFIX - 1);
 }
 
 /* ---- rename.c: how a format names and lays out what we call otherwise ---- */
 
 enum ckpt_how {
     CKPT_SAME,
-    CKPT_TRANSPOSED,               /* [in, out] where ours is [out, in] */
-    CKPT_QKV,                      /* rows q of all heads, k of all, v of all; ours: head by head */
+    CKPT_TRANSPOSED, /* [in, out] where ours is [out, in] */
+    CKPT_QKV,        /* rows q of all heads, k of all, v of all; ours: head by head */
     CKPT_QKV_TRANSPOSED
 };
 
@@ -60,16 +67,18 @@ struct ckpt_format {
 extern const struct ckpt_format ckpt_native, ckpt_hf_gpt2;
 
 /* The row for our name, and theirs in buf of 128 characters (without prefix when drop_prefix); else NULL. */
-const struct ckpt_rename *ckpt_their_name(const struct ckpt_format *f, const char *ours, bool drop_prefix,
-                                          char buf[128]);
+const struct ckpt_rename *ckpt_their_name(const struct ckpt_format *f, const char *ours,
+                                          bool drop_prefix, char buf[128]);
 bool ckpt_is_ignored(const struct ckpt_format *f, const char *theirs);
 
 /*
  * A matrix [rows, cols] of ours out of theirs, or theirs out of ours.
  *   heads, d  of attention; d is rows / (3 heads)
  */
-void ckpt_from_theirs(float *ours, const float *theirs, int64_t rows, int64_t cols, enum ckpt_how how, int64_t heads);
-void ckpt_to_theirs(float *theirs, const float *ours, int64_t rows, int64_t cols, enum ckpt_how how, int64_t heads);
+void ckpt_from_theirs(float *ours, const float *theirs, int64_t rows, int64_t cols,
+                      enum ckpt_how how, int64_t heads);
+void ckpt_to_theirs(float *theirs, const float *ours, int64_t rows, int64_t cols, enum ckpt_how how,
+                    int64_t heads);
 
 /* Numbers of a type that can be widened to f32 without loss: F32, BF16, F16. */
 bool ckpt_is_widened(const char *dtype);
@@ -107,21 +116,31 @@ enum { CKPT_CHUNK = 16 << 20 };
 int ckpt_write_tensors(const char *dir, const char *name, const struct meg_st_tensor *t, int n,
                        const struct meg_str *header, json_t *manifest, struct meg_err *e);
 /* Compare a tensor with its checksums in manifest. */
-int ckpt_check_tensor(const json_t *manifest, const struct meg_st *st, const struct meg_st_tensor *t, struct meg_err *e);
+int ckpt_check_tensor(const json_t *manifest, const struct meg_st *st,
+                      const struct meg_st_tensor *t, struct meg_err *e);
 
 /* ---- open.c ---- */
 
 /* Open one more safetensors file of the folder. */
 int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e);
 /* The tensor called name and the file it is in; NULL: none. */
-const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, const char *name, const struct meg_st **st);
+const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, const char *name,
+                                             const struct meg_st **st);
+
+void ckpt_close_files(struct meg_ckpt *c);
 
 /* ---- native.c, hf.c, hf_gpt2.c: what a folder holds, c->path being set ---- */
 
 int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e);
 int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e);
+/*
+ * A view of c with the files of its optimizer state in place of the weights': opened when they are
+ * wanted, since weights are loaded without.  Ends with ckpt_close_files, before c is closed.
+ */
+int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e);
 /* Settings of a config.json, and a config.json of settings. */
-int ckpt_gpt2_read_config(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e);
+int ckpt_gpt2_read_config(struct meg_gpt_conf *m, const json_t *config, const char *from,
+                          struct meg_err *e);
 json_t *ckpt_gpt2_config(const struct meg_gpt_conf *m, int32_t eod);
 
 /* ---- load.c ---- */

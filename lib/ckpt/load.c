@@ -9,11 +9,11 @@
 struct issues {
     struct issue {
         const char *what;
-        struct meg_str names;      /* a line each */
+        struct meg_str names; /* a line each */
         int n;
     } missing, unfit, unknown;
 };
-enum { NAMES_MAX = 1500 };         /* bytes of all names in a message: meg_err holds no more */
+enum { NAMES_MAX = 1500 }; /* bytes of all names in a message: meg_err holds no more */
 
 static void __attribute__((format(printf, 2, 3))) add_issue(struct issue *i, const char *fmt, ...)
 {
@@ -59,7 +59,8 @@ static int report(struct issues *is, const char *path, const char *advice, struc
         meg_str_free(&all[i]->names);
     }
     if (text.n)
-        r = meg_fail(e, MEG_EFORMAT, "%.200s: the tensors are not those of the model: %s%s", path, text.s, advice);
+        r = meg_fail(e, MEG_EFORMAT, "%.200s: the tensors are not those of the model: %s%s", path,
+                     text.s, advice);
     meg_str_free(&text);
     return r;
 }
@@ -95,37 +96,40 @@ static void find(const struct meg_ckpt *c, struct source *s, char buf[CKPT_NAME_
 static void check_fit(const struct source *s, struct issues *is)
 {
     const struct meg_param *row = s->row;
-    const bool is_flipped = row->ndim == 2 && (s->how == CKPT_TRANSPOSED || s->how == CKPT_QKV_TRANSPOSED);
+    const bool is_flipped =
+        row->ndim == 2 && (s->how == CKPT_TRANSPOSED || s->how == CKPT_QKV_TRANSPOSED);
     int64_t dim[MEG_PARAM_MAXDIM] = { 0 };
     char have[MEG_ST_SHAPE_CHARS], want[MEG_ST_SHAPE_CHARS];
 
     for (int i = 0; i < row->ndim; i++)
         dim[i] = row->dim[is_flipped ? row->ndim - 1 - i : i];
     if (s->t->ndim != row->ndim || memcmp(s->t->dim, dim, (size_t)row->ndim * sizeof *dim))
-        add_issue(&is->unfit, "%s is %s and should be %s", s->t->name, meg_st_shape(have, s->t->dim, s->t->ndim),
-                  meg_st_shape(want, dim, row->ndim));
+        add_issue(&is->unfit, "%s is %s and should be %s", s->t->name,
+                  meg_st_shape(have, s->t->dim, s->t->ndim), meg_st_shape(want, dim, row->ndim));
     else if (!ckpt_is_widened(s->t->dtype))
         add_issue(&is->unfit, "%s is %s and should be F32, BF16 or F16", s->t->name, s->t->dtype);
 }
 
 /* Whether t is the output weight of a model that has none of its own. */
-static bool is_tied_head(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_st_tensor *t)
+static bool is_tied_head(const struct meg_ckpt *c, const struct meg_params *p,
+                         const struct meg_st_tensor *t)
 {
     char name[128];
 
-    return ckpt_their_name(c->format, "output_layer.weight", false, name) && !strcmp(name, t->name) &&
-           !meg_params_find(p, "output_layer.weight");
+    return ckpt_their_name(c->format, "output_layer.weight", false, name) &&
+        !strcmp(name, t->name) && !meg_params_find(p, "output_layer.weight");
 }
 
 /* A tied output weight may be stored once more; then it has to be the embedding. */
-static bool is_embedding(const struct meg_params *p, const struct source *sources, const struct meg_st_tensor *t)
+static bool is_embedding(const struct meg_params *p, const struct source *sources,
+                         const struct meg_st_tensor *t)
 {
     for (int i = 0; i < p->n; i++) {
         const struct meg_st_tensor *word = sources[i].t;
 
         if (word && !strcmp(sources[i].row->name, "embedding.word_embeddings.weight"))
             return word->nbytes == t->nbytes && !strcmp(word->dtype, t->dtype) &&
-                   !memcmp(word->data, t->data, (size_t)t->nbytes);
+                !memcmp(word->data, t->data, (size_t)t->nbytes);
     }
     return false;
 }
@@ -139,20 +143,20 @@ static bool is_used(const struct meg_st_tensor *t, const struct source *s, int n
 }
 
 /* Tensors of the files that no row has asked for. */
-static void note_others(const struct meg_ckpt *c, const struct meg_params *p, const struct source *sources,
-                        struct issues *is)
+static void note_others(const struct meg_ckpt *c, const struct meg_params *p,
+                        const struct source *sources, struct issues *is)
 {
     for (int i = 0; i < c->nfiles; i++)
         for (int k = 0; k < c->file[i]->n; k++) {
             const struct meg_st_tensor *t = &c->file[i]->t[k];
 
-            if (is_used(t, sources, p->n) || !strncmp(t->name, CKPT_SLOT_PREFIX, strlen(CKPT_SLOT_PREFIX)) ||
-                ckpt_is_ignored(c->format, t->name))
+            if (is_used(t, sources, p->n) || ckpt_is_ignored(c->format, t->name))
                 continue;
             if (!is_tied_head(c, p, t))
                 add_issue(&is->unknown, "%s", t->name);
             else if (!is_embedding(p, sources, t))
-                add_issue(&is->unfit, "%s is not the word embedding that it is said to be tied to", t->name);
+                add_issue(&is->unfit, "%s is not the word embedding that it is said to be tied to",
+                          t->name);
         }
 }
 
@@ -168,7 +172,8 @@ static int match(struct source **out, const struct meg_ckpt *c, const struct meg
     for (int i = 0; i < p->n; i++) {
         s[i].row = &p->row[i];
         if (slot) {
-            s[i].t = ckpt_find_tensor(c, ckpt_slot_name(name, slot->name, p->row[i].name), &s[i].st);
+            s[i].t =
+                ckpt_find_tensor(c, ckpt_slot_name(name, slot->name, p->row[i].name), &s[i].st);
         } else {
             snprintf(name, sizeof name, "%s", p->row[i].name);
             find(c, &s[i], name);
@@ -180,7 +185,8 @@ static int match(struct source **out, const struct meg_ckpt *c, const struct meg
     }
     if (!slot)
         note_others(c, p, s, &is);
-    r = report(&is, c->path, slot ? "; --no-load-optim or --finetune goes on without optimizer state" : "", e);
+    r = report(&is, c->path,
+               slot ? "; --no-load-optim or --finetune goes on without optimizer state" : "", e);
     if (r < 0)
         free(s);
     else
@@ -220,8 +226,8 @@ static int copy(const struct meg_ckpt *c, const struct source *s, int64_t heads,
     return 0;
 }
 
-static int copy_all(const struct meg_ckpt *c, const struct meg_params *p, struct source *s, float *flat,
-                    struct meg_err *e)
+static int copy_all(const struct meg_ckpt *c, const struct meg_params *p, struct source *s,
+                    float *flat, struct meg_err *e)
 {
     struct meg_gpt_conf m;
     int r = meg_ckpt_gpt_conf(c, &m, e);
@@ -245,8 +251,8 @@ static int copy_all(const struct meg_ckpt *c, const struct meg_params *p, struct
     return r;
 }
 
-static int load(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_ckpt_slot *slot, float *flat,
-                struct meg_err *e)
+static int load(const struct meg_ckpt *c, const struct meg_params *p,
+                const struct meg_ckpt_slot *slot, float *flat, struct meg_err *e)
 {
     struct source *s = NULL;
     int r = match(&s, c, p, slot, e);
@@ -257,22 +263,27 @@ static int load(const struct meg_ckpt *c, const struct meg_params *p, const stru
     return r;
 }
 
-int meg_ckpt_load_params(const struct meg_ckpt *c, const struct meg_params *p, float *w, struct meg_err *e)
+int meg_ckpt_load_params(const struct meg_ckpt *c, const struct meg_params *p, float *w,
+                         struct meg_err *e)
 {
     return load(c, p, NULL, w, e);
 }
 
-int meg_ckpt_load_slots(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_ckpt_slot *slot,
-                        int nslots, struct meg_err *e)
+int meg_ckpt_load_slots(const struct meg_ckpt *c, const struct meg_params *p,
+                        const struct meg_ckpt_slot *slot, int nslots, struct meg_err *e)
 {
-    int r = 0;
+    struct meg_ckpt optim;
+    int r = ckpt_open_optim(&optim, c, e);
 
+    if (r < 0)
+        return r;
     for (int i = 0; r == 0 && i < nslots; i++)
-        r = load(c, p, &slot[i], slot[i].p, e);
+        r = load(&optim, p, &slot[i], slot[i].p, e);
+    ckpt_close_files(&optim);
     return r;
 }
 
-int meg_ckpt_verify(const struct meg_ckpt *c, struct meg_err *e)
+static int verify(const struct meg_ckpt *c, struct meg_err *e)
 {
     int r = 0;
 
@@ -290,5 +301,17 @@ int meg_ckpt_verify(const struct meg_ckpt *c, struct meg_err *e)
                 }
             }
         }
+    return r;
+}
+
+int meg_ckpt_verify(const struct meg_ckpt *c, struct meg_err *e)
+{
+    struct meg_ckpt optim;
+    int r;
+
+    if ((r = verify(c, e)) < 0 || (r = ckpt_open_optim(&optim, c, e)) < 0)
+        return r;
+    r = verify(&optim, e);
+    ckpt_close_files(&optim);
     return r;
 }

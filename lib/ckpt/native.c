@@ -8,18 +8,21 @@
 #include "ckpt/internal.h"
 
 /* Transformer Engine's names of the norms. */
+/* clang-format off */
+#define LAYER "decoder.layers.#."
 static const struct ckpt_rename fused_norms[] = {
-    { "decoder.layers.#.input_layernorm.weight", "decoder.layers.#.self_attention.linear_qkv.layer_norm_weight", CKPT_SAME },
-    { "decoder.layers.#.input_layernorm.bias", "decoder.layers.#.self_attention.linear_qkv.layer_norm_bias", CKPT_SAME },
-    { "decoder.layers.#.pre_mlp_layernorm.weight", "decoder.layers.#.mlp.linear_fc1.layer_norm_weight", CKPT_SAME },
-    { "decoder.layers.#.pre_mlp_layernorm.bias", "decoder.layers.#.mlp.linear_fc1.layer_norm_bias", CKPT_SAME },
+    { LAYER "input_layernorm.weight", LAYER "self_attention.linear_qkv.layer_norm_weight", CKPT_SAME },
+    { LAYER "input_layernorm.bias", LAYER "self_attention.linear_qkv.layer_norm_bias", CKPT_SAME },
+    { LAYER "pre_mlp_layernorm.weight", LAYER "mlp.linear_fc1.layer_norm_weight", CKPT_SAME },
+    { LAYER "pre_mlp_layernorm.bias", LAYER "mlp.linear_fc1.layer_norm_bias", CKPT_SAME },
     { 0 }
 };
+/* clang-format on */
 const struct ckpt_format ckpt_native = { "native", fused_norms, NULL, NULL };
 
 /* The bytes of a small file, held against its entry in the manifest. */
-static int read_small(const struct meg_ckpt *c, const char *name, const json_t *entry, struct meg_str *out,
-                      struct meg_err *e)
+static int read_small(const struct meg_ckpt *c, const char *name, const json_t *entry,
+                      struct meg_str *out, struct meg_err *e)
 {
     char *path = ckpt_path(c->path, name), hash[33];
     int64_t nbytes = 0;
@@ -32,10 +35,12 @@ static int read_small(const struct meg_ckpt *c, const char *name, const json_t *
         goto out;
     meg_xxh3_128_hex(hash, out->s, out->n);
     if (out->n != (size_t)nbytes)
-        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes are there, manifest.json says %" PRId64, path, out->n, nbytes);
+        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes are there, manifest.json says %" PRId64, path,
+                     out->n, nbytes);
     else if (strcmp(hash, want))
-        r = meg_fail(e, MEG_EFORMAT, "%s: checksum %s, manifest.json says %s; the file is damaged or was edited", path,
-                     hash, want);
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: checksum %s, manifest.json says %s; the file is damaged or was edited",
+                     path, hash, want);
 out:
     free(path);
     return r;
@@ -52,8 +57,10 @@ static int read_state(struct meg_ckpt *c, const struct meg_str *text, struct meg
 
     c->iteration = MEG_CKPT_RELEASE;
     if ((r = meg_json_parse(&c->state, text->s, text->n, path, e)) < 0 ||
-        (r = meg_json_get_i64(c->state, "iteration", MEG_JSON_OPTIONAL, &c->iteration, path, e)) < 0 ||
-        (r = meg_json_get_i64(c->state, "vocab_size", MEG_JSON_NEEDED, &c->vocab_size, path, e)) < 0 ||
+        (r = meg_json_get_i64(c->state, "iteration", MEG_JSON_OPTIONAL, &c->iteration, path, e)) <
+            0 ||
+        (r = meg_json_get_i64(c->state, "vocab_size", MEG_JSON_NEEDED, &c->vocab_size, path, e)) <
+            0 ||
         (r = meg_json_get_i64(c->state, "eod_id", MEG_JSON_OPTIONAL, &eod, path, e)) < 0 ||
         (r = meg_json_get_array(c->state, "options", MEG_JSON_NEEDED, &lines, path, e)) < 0)
         goto out;
@@ -80,7 +87,9 @@ static int read_smalls(struct meg_ckpt *c, json_t *files, struct meg_err *e)
     json_object_foreach (files, name, entry) {
         text.n = 0;
         if (strchr(name, '/'))
-            r = meg_fail(e, MEG_EFORMAT, "%s/manifest.json: '%.100s' is no name of a file beside it", c->path, name);
+            r = meg_fail(e, MEG_EFORMAT,
+                         "%s/manifest.json: '%.100s' is no name of a file beside it", c->path,
+                         name);
         else if ((r = read_small(c, name, entry, &text, e)) == 0 && !strcmp(name, "state.json"))
             r = read_state(c, &text, e);
         if (r < 0)
@@ -94,18 +103,33 @@ static int read_smalls(struct meg_ckpt *c, json_t *files, struct meg_err *e)
     return r;
 }
 
-static int open_tensor_files(struct meg_ckpt *c, struct meg_err *e)
+/* Open the files of the weights, or else of the optimizer state. */
+static int open_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *e)
 {
     const char *name, *file;
     json_t *entry;
     int r;
 
     json_object_foreach (c->manifest, name, entry) {
+        if (ckpt_is_slot_name(name) != is_optim)
+            continue;
         if ((r = meg_json_get_str(entry, "file", MEG_JSON_NEEDED, &file, name, e)) < 0 ||
             (r = ckpt_add_file(c, file, e)) < 0)
             return r;
     }
     return 0;
+}
+
+int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e)
+{
+    int r = 0;
+
+    *out = *c;
+    out->file = NULL;
+    out->nfiles = 0;
+    if (c->manifest && (r = open_tensor_files(out, true, e)) < 0)
+        ckpt_close_files(out);
+    return r;
 }
 
 int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e)
@@ -120,15 +144,18 @@ int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e)
     c->format = &ckpt_native;
     if ((r = meg_json_load(&manifest, path, e)) < 0) {
         if (r == MEG_ENOENT)
-            r = meg_fail(e, MEG_EFORMAT, "%s: no manifest.json: not a checkpoint of ours, or one that lost it", c->path);
+            r = meg_fail(e, MEG_EFORMAT,
+                         "%s: no manifest.json: not a checkpoint of ours, or one that lost it",
+                         c->path);
         goto out;
     }
     if ((r = meg_json_get_str(manifest, "format", MEG_JSON_NEEDED, &format, path, e)) < 0 ||
         (r = meg_json_get_i64(manifest, "version", MEG_JSON_NEEDED, &version, path, e)) < 0)
         goto out;
     if (strcmp(format, CKPT_FORMAT) || version != CKPT_VERSION) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: format '%.40s', version %" PRId64 "; read is '%s', version %d", path, format,
-                     version, CKPT_FORMAT, CKPT_VERSION);
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: format '%.40s', version %" PRId64 "; read is '%s', version %d", path,
+                     format, version, CKPT_FORMAT, CKPT_VERSION);
         goto out;
     }
     if ((r = meg_json_get_object(manifest, "files", MEG_JSON_NEEDED, &files, path, e)) < 0 ||
@@ -136,7 +163,7 @@ int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e)
         (r = read_smalls(c, files, e)) < 0)
         goto out;
     c->manifest = json_incref(tensors);
-    r = open_tensor_files(c, e);
+    r = open_tensor_files(c, false, e);
 out:
     json_decref(manifest);
     free(path);

@@ -9,7 +9,8 @@
 
 bool meg_ckpt_exists(const char *dir)
 {
-    return ckpt_is_file(dir, CKPT_TRACKER) || ckpt_is_file(dir, "manifest.json") || ckpt_is_file(dir, "config.json");
+    return ckpt_is_file(dir, CKPT_TRACKER) || ckpt_is_file(dir, "manifest.json") ||
+        ckpt_is_file(dir, "config.json");
 }
 
 /* Files are opened once, in the order of first mention. */
@@ -35,7 +36,8 @@ out:
     return r;
 }
 
-const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, const char *name, const struct meg_st **st)
+const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, const char *name,
+                                             const struct meg_st **st)
 {
     for (int i = 0; i < c->nfiles; i++) {
         const struct meg_st_tensor *t = meg_st_find(c->file[i], name);
@@ -59,7 +61,8 @@ static int check_unique(const struct meg_ckpt *c, struct meg_err *e)
 
             ckpt_find_tensor(c, name, &st);
             if (st != c->file[i])
-                return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is in %s, too", c->file[i]->path, name, st->path);
+                return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is in %s, too", c->file[i]->path,
+                                name, st->path);
         }
     return 0;
 }
@@ -81,11 +84,13 @@ static int locate(struct meg_ckpt *c, const char *dir, int64_t step, bool *is_hf
         c->path = meg_strdup(dir);
         *is_hf = true;
     } else {
-        return meg_fail(e, MEG_ENOENT, "%s: no checkpoint: neither %s nor manifest.json nor config.json is there", dir,
-                        CKPT_TRACKER);
+        return meg_fail(e, MEG_ENOENT,
+                        "%s: no checkpoint: neither %s nor manifest.json nor config.json is there",
+                        dir, CKPT_TRACKER);
     }
     if (step != MEG_UNSET)
-        return meg_fail(e, MEG_EUSAGE, "--ckpt-step %" PRId64 ": %s is a single checkpoint", step, dir);
+        return meg_fail(e, MEG_EUSAGE, "--ckpt-step %" PRId64 ": %s is a single checkpoint", step,
+                        dir);
     return 0;
 }
 
@@ -99,12 +104,14 @@ int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct m
 
     c->eod = -1;
     c->iteration = MEG_CKPT_RELEASE;
-    if ((r = locate(c, dir, step, &is_hf, e)) < 0 || (r = is_hf ? ckpt_open_hf(c, e) : ckpt_open_native(c, e)) < 0 ||
+    if ((r = locate(c, dir, step, &is_hf, e)) < 0 ||
+        (r = is_hf ? ckpt_open_hf(c, e) : ckpt_open_native(c, e)) < 0 ||
         (r = check_unique(c, e)) < 0 || (r = meg_ckpt_gpt_conf(c, &model, e)) < 0)
         goto out;
     if (step != MEG_UNSET && c->iteration != step) {
-        r = meg_fail(e, MEG_EFORMAT, "%s/state.json: iteration %" PRId64 ", the folder's name says %" PRId64, c->path,
-                     c->iteration, step);
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s/state.json: iteration %" PRId64 ", the folder's name says %" PRId64,
+                     c->path, c->iteration, step);
         goto out;
     }
     meg_gpt_params(&p, &model);
@@ -118,13 +125,18 @@ out:
     return r;
 }
 
+void ckpt_close_files(struct meg_ckpt *c)
+{
+    for (int i = 0; i < c->nfiles; i++)
+        meg_st_close(c->file[i]);
+    free(c->file);
+}
+
 void meg_ckpt_close(struct meg_ckpt *c)
 {
     if (!c)
         return;
-    for (int i = 0; i < c->nfiles; i++)
-        meg_st_close(c->file[i]);
-    free(c->file);
+    ckpt_close_files(c);
     json_decref(c->state);
     json_decref(c->manifest);
     free(c->options);
@@ -193,8 +205,8 @@ static int check_sizes(const struct meg_ckpt *c, const struct meg_gpt_conf *m, s
     for (size_t i = 0; i < sizeof size / sizeof size[0]; i++) {
         max = size[i].max ? size[i].max : ntensors;
         if (size[i].v < 1 || size[i].v > max)
-            return meg_fail(e, MEG_EFORMAT, "%s: %s %" PRId64 ", expected 1 to %" PRId64, c->path, size[i].name,
-                            size[i].v, max);
+            return meg_fail(e, MEG_EFORMAT, "%s: %s %" PRId64 ", expected 1 to %" PRId64, c->path,
+                            size[i].name, size[i].v, max);
     }
     return 0;
 }
@@ -209,7 +221,8 @@ int meg_ckpt_gpt_conf(const struct meg_ckpt *c, struct meg_gpt_conf *out, struct
     meg_opt_defaults(groups);
     m.vocab_size = c->vocab_size;
     if (meg_opt_apply(groups, c->options, "options", &why) < 0 || meg_gpt_conf_check(&m, &why) < 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: its settings do not make a model: %s", c->path, why.msg);
+        return meg_fail(e, MEG_EFORMAT, "%s: its settings do not make a model: %s", c->path,
+                        why.msg);
     if ((r = check_sizes(c, &m, e)) < 0)
         return r;
     *out = m;
@@ -225,7 +238,7 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok)
         return;
     meg_opt_defaults(groups);
     if (meg_opt_apply(groups, c->options, "options", NULL) < 0)
-        return;                    /* a tokenizer that this version does not know: as if it had none */
+        return; /* a tokenizer that this version does not know: as if it had none */
     tok->type = own.type;
     if (!tok->vocab_file)
         tok->vocab_file = c->vocab_file;
@@ -248,12 +261,19 @@ static char *value_of(const char *dump, const char *name)
     return meg_strdup("unset");
 }
 
-int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model, struct meg_err *e)
+int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model,
+                        struct meg_err *e)
 {
     /* the options that decide which tensors there are, and their shapes */
-    static const char *const shaping[] = { "num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads",
-                                           "kv-channels", "max-position-embeddings", "position-embedding-type",
-                                           "normalization", "untie-embeddings-and-output-weights" };
+    static const char *const shaping[] = { "num-layers",
+                                           "hidden-size",
+                                           "ffn-hidden-size",
+                                           "num-attention-heads",
+                                           "kv-channels",
+                                           "max-position-embeddings",
+                                           "position-embedding-type",
+                                           "normalization",
+                                           "untie-embeddings-and-output-weights" };
     struct meg_gpt_conf theirs, ours = *model;
     const struct meg_optgroup group[2][2] = { { { "model", meg_gpt_opts, &theirs }, { 0 } },
                                               { { "model", meg_gpt_opts, &ours }, { 0 } } };
@@ -273,11 +293,12 @@ int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *mod
         free(is);
     }
     if (theirs.vocab_size != ours.vocab_size)
-        meg_str_printf(&diff, "%sthe vocabulary had %" PRId64 " ids, has %" PRId64, diff.n ? "; " : "",
-                       theirs.vocab_size, ours.vocab_size);
+        meg_str_printf(&diff, "%sthe vocabulary had %" PRId64 " ids, has %" PRId64,
+                       diff.n ? "; " : "", theirs.vocab_size, ours.vocab_size);
     if (diff.n)
         r = meg_fail(e, MEG_EUSAGE,
-                     "the model changed in shape since the checkpoint %s: %s; give the checkpoint's values or "
+                     "the model changed in shape since the checkpoint %s: %s; give the "
+                     "checkpoint's values or "
                      "--use-checkpoint-args",
                      c->path, diff.s);
     meg_str_free(&dump[0]);

@@ -22,8 +22,8 @@ static bool match(const char *pattern, const char *name, char digits[12])
     return true;
 }
 
-const struct ckpt_rename *ckpt_their_name(const struct ckpt_format *f, const char *ours, bool drop_prefix,
-                                          char buf[128])
+const struct ckpt_rename *ckpt_their_name(const struct ckpt_format *f, const char *ours,
+                                          bool drop_prefix, char buf[128])
 {
     char digits[12];
 
@@ -50,7 +50,8 @@ bool ckpt_is_ignored(const struct ckpt_format *f, const char *theirs)
     char digits[12];
 
     for (const char *const *p = f->ignored; p && *p; p++)
-        if (match(*p, theirs, digits) || (n && !strncmp(*p, f->prefix, n) && match(*p + n, theirs, digits)))
+        if (match(*p, theirs, digits) ||
+            (n && !strncmp(*p, f->prefix, n) && match(*p + n, theirs, digits)))
             return true;
     return false;
 }
@@ -84,7 +85,8 @@ static int64_t their_row(int64_t r, int64_t rows, int64_t cols, enum ckpt_how ho
 /* Columns go in strips of a cache line, so that a transpose reads and writes whole lines. */
 enum { STRIP = 16 };
 
-void ckpt_from_theirs(float *ours, const float *theirs, int64_t rows, int64_t cols, enum ckpt_how how, int64_t heads)
+void ckpt_from_theirs(float *ours, const float *theirs, int64_t rows, int64_t cols,
+                      enum ckpt_how how, int64_t heads)
 {
     const int64_t step = their_step(rows, how);
 
@@ -97,7 +99,8 @@ void ckpt_from_theirs(float *ours, const float *theirs, int64_t rows, int64_t co
         }
 }
 
-void ckpt_to_theirs(float *theirs, const float *ours, int64_t rows, int64_t cols, enum ckpt_how how, int64_t heads)
+void ckpt_to_theirs(float *theirs, const float *ours, int64_t rows, int64_t cols, enum ckpt_how how,
+                    int64_t heads)
 {
     const int64_t step = their_step(rows, how);
 
@@ -118,7 +121,8 @@ bool ckpt_is_widened(const char *dtype)
 /* IEEE binary16 as binary32: exact. */
 static uint32_t widen_f16(uint16_t h)
 {
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 0x3ff;
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31,
+                   fraction = h & 0x3ff;
     int shift;
 
     if (exponent == 31)
@@ -127,7 +131,7 @@ static uint32_t widen_f16(uint16_t h)
         return sign | (exponent + 112) << 23 | fraction << 13;
     if (!fraction)
         return sign;
-    shift = __builtin_clz(fraction) - 21;      /* subnormal: the leading one becomes the hidden bit */
+    shift = __builtin_clz(fraction) - 21; /* subnormal: the leading one becomes the hidden bit */
     return sign | (uint32_t)(113 - shift) << 23 | (fraction << shift & 0x3ff) << 13;
 }
 

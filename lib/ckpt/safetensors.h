@@ -20,18 +20,18 @@ enum { MEG_ST_MAXDIM = 8 };
 
 struct meg_st_tensor {
     const char *name;
-    const char *dtype;             /* as the file spells it: F32, BF16, ... */
-    int ndim;                      /* 0: one element */
+    const char *dtype; /* as the file spells it: F32, BF16, ... */
+    int ndim;          /* 0: one element */
     int64_t dim[MEG_ST_MAXDIM];
-    int64_t begin, nbytes;         /* place in the file, header counted */
-    const void *data;              /* nbytes of them; may lie at any address */
+    int64_t begin, nbytes; /* place in the file, header counted */
+    const void *data;      /* nbytes of them; may lie at any address */
 };
 
 /* One file, mapped for reading; its tensors by name. */
 struct meg_st {
     char *path;
     struct meg_map map;
-    json_t *header;                /* holds the names */
+    json_t *header; /* holds the names */
     struct meg_st_tensor *t;
     int n;
 };

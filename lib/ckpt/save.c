@@ -16,9 +16,9 @@
 /* What is known of the folder so far. */
 struct folder {
     const struct meg_ckpt_save *s;
-    char *path;                    /* DIR/iter_NNNNNNN.tmp */
-    json_t *tensors, *files;       /* members of the manifest */
-    json_t *weight_map;            /* of the index */
+    char *path;              /* DIR/iter_NNNNNNN.tmp */
+    json_t *tensors, *files; /* members of the manifest */
+    json_t *weight_map;      /* of the index */
 };
 
 /* The files of section i: "model-1-layer-00000.safetensors" is layer 0. */
@@ -33,15 +33,19 @@ static void section_file(char buf[64], const char *kind, int i, int nsections)
 }
 
 /* A row of the parameter table as a tensor of the file. */
-static struct meg_st_tensor tensor_of(const struct meg_param *row, const char *name, const float *flat)
+static struct meg_st_tensor tensor_of(const struct meg_param *row, const char *name,
+                                      const float *flat)
 {
-    struct meg_st_tensor t = { .name = name, .dtype = "F32", .ndim = row->ndim, .data = flat + row->offset };
+    struct meg_st_tensor t = {
+        .name = name, .dtype = "F32", .ndim = row->ndim, .data = flat + row->offset
+    };
 
     memcpy(t.dim, row->dim, (size_t)row->ndim * sizeof *row->dim);
     return t;
 }
 
-static int write_section(struct folder *f, const char *file, struct meg_st_tensor *t, int n, struct meg_err *e)
+static int write_section(struct folder *f, const char *file, struct meg_st_tensor *t, int n,
+                         struct meg_err *e)
 {
     struct meg_str header = { 0 };
     int r;
@@ -100,7 +104,8 @@ static int write_optim(struct folder *f, struct meg_err *e)
 }
 
 /* A small file and its entry in the manifest. */
-static int write_small(struct folder *f, const char *name, const struct meg_str *text, struct meg_err *e)
+static int write_small(struct folder *f, const char *name, const struct meg_str *text,
+                       struct meg_err *e)
 {
     char *path = ckpt_path(f->path, name), hash[33];
     int r = meg_write_file(path, text->s, text->n, e);
@@ -132,7 +137,8 @@ static json_t *options(const struct meg_optgroup *groups)
     char *save = NULL;
 
     meg_opt_dump(groups, &text);
-    for (char *line = text.s ? strtok_r(text.s, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save))
+    for (char *line = text.s ? strtok_r(text.s, "\n", &save) : NULL; line;
+         line = strtok_r(NULL, "\n", &save))
         json_array_append_new(lines, json_string_nocheck(line));
     meg_str_free(&text);
     return lines;
@@ -145,9 +151,11 @@ static int write_state(struct folder *f, struct meg_err *e)
     int r;
 
     json_object_set_new(state, "iteration",
-                        s->iteration == MEG_CKPT_RELEASE ? json_null() : json_integer(s->iteration));
+                        s->iteration == MEG_CKPT_RELEASE ? json_null()
+                                                         : json_integer(s->iteration));
     json_object_set_new(state, "vocab_size", json_integer(s->model->vocab_size));
-    json_object_set_new(state, "eod_id", s->tok && s->tok->eod >= 0 ? json_integer(s->tok->eod) : json_null());
+    json_object_set_new(state, "eod_id",
+                        s->tok && s->tok->eod >= 0 ? json_integer(s->tok->eod) : json_null());
     json_object_set_new(state, "options", options(s->groups));
     json_object_set_new(state, "run", s->state ? json_deep_copy(s->state) : json_null());
     r = write_json(f, "state.json", state, e);
@@ -157,8 +165,8 @@ static int write_state(struct folder *f, struct meg_err *e)
 
 static int write_index(struct folder *f, struct meg_err *e)
 {
-    json_t *index = json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)f->s->params->numel * 4,
-                              "weight_map", f->weight_map);
+    json_t *index = json_pack("{s:{s:I},s:O}", "metadata", "total_size",
+                              (json_int_t)f->s->params->numel * 4, "weight_map", f->weight_map);
     int r = write_json(f, INDEX, index, e);
 
     json_decref(index);
@@ -167,8 +175,8 @@ static int write_index(struct folder *f, struct meg_err *e)
 
 static int write_manifest(struct folder *f, struct meg_err *e)
 {
-    json_t *manifest = json_pack("{s:s,s:i,s:O,s:O}", "format", CKPT_FORMAT, "version", CKPT_VERSION, "files",
-                                 f->files, "tensors", f->tensors);
+    json_t *manifest = json_pack("{s:s,s:i,s:O,s:O}", "format", CKPT_FORMAT, "version",
+                                 CKPT_VERSION, "files", f->files, "tensors", f->tensors);
     int r = write_json(f, "manifest.json", manifest, e);
 
     json_decref(manifest);
@@ -180,7 +188,8 @@ static int write_folder(struct folder *f, struct meg_err *e)
     const struct meg_ckpt_tokenizer *tok = f->s->tok;
     int r;
 
-    if ((r = meg_mkdirs(f->path, e)) < 0 || (r = write_model(f, e)) < 0 || (r = write_optim(f, e)) < 0 ||
+    if ((r = meg_mkdirs(f->path, e)) < 0 || (r = write_model(f, e)) < 0 ||
+        (r = write_optim(f, e)) < 0 ||
         (tok && tok->vocab.s && (r = write_small(f, "vocab.json", &tok->vocab, e)) < 0) ||
         (tok && tok->merges.s && (r = write_small(f, "merges.txt", &tok->merges, e)) < 0) ||
         (r = write_index(f, e)) < 0 || (r = write_state(f, e)) < 0)
@@ -198,8 +207,8 @@ int meg_ckpt_save(const struct meg_ckpt_save *s, struct meg_err *e)
                         .weight_map = json_object() };
     int r;
 
-    if ((r = meg_mkdirs(s->dir, e)) < 0 || (r = ckpt_tidy(s->dir, e)) < 0 || (r = write_folder(&f, e)) < 0 ||
-        (r = ckpt_commit(s->dir, f.path, s->iteration, e)) < 0) {
+    if ((r = meg_mkdirs(s->dir, e)) < 0 || (r = ckpt_tidy(s->dir, e)) < 0 ||
+        (r = write_folder(&f, e)) < 0 || (r = ckpt_commit(s->dir, f.path, s->iteration, e)) < 0) {
         ckpt_tidy(s->dir, NULL);
         goto out;
     }

@@ -34,23 +34,41 @@ static inline void free_box(struct box *b)
     meg_params_free(&b->p);
 }
 
-static inline int save_box(struct box *b, const char *dir, int64_t iteration, int64_t keep, int64_t loaded, struct meg_err *e)
+static inline int save_box(struct box *b, const char *dir, int64_t iteration, int64_t keep,
+                           int64_t loaded, struct meg_err *e)
 {
-    const struct meg_ckpt_slot slot[] = { { "exp_avg", b->exp_avg }, { "exp_avg_sq", b->exp_avg_sq } };
-    struct meg_tok_conf tok = { .type = "GPT2BPETokenizer", .vocab_file = "v", .merge_file = "m", .vocab_size = MEG_UNSET };
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m }, { "tokenizer", meg_tok_opts, &tok }, { 0 } };
-    struct meg_ckpt_tokenizer files = { .vocab = { .s = "{}", .n = 2 }, .merges = { .s = "a b\n", .n = 4 }, .eod = 3 };
+    const struct meg_ckpt_slot slot[] = { { "exp_avg", b->exp_avg },
+                                          { "exp_avg_sq", b->exp_avg_sq } };
+    struct meg_tok_conf tok = {
+        .type = "GPT2BPETokenizer", .vocab_file = "v", .merge_file = "m", .vocab_size = MEG_UNSET
+    };
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m },
+                                           { "tokenizer", meg_tok_opts, &tok },
+                                           { 0 } };
+    struct meg_ckpt_tokenizer files = { .vocab = { .s = "{}", .n = 2 },
+                                        .merges = { .s = "a b\n", .n = 4 },
+                                        .eod = 3 };
     json_t *state = json_pack("{s:i,s:f}", "consumed", 40, "x", 0.1);
-    const struct meg_ckpt_save s = { .dir = dir, .iteration = iteration, .groups = groups, .model = &b->m, .params = &b->p,
-                                     .w = b->w, .slot = slot, .nslots = 2, .tok = &files, .state = state,
-                                     .keep_last = keep, .loaded = loaded };
+    const struct meg_ckpt_save s = { .dir = dir,
+                                     .iteration = iteration,
+                                     .groups = groups,
+                                     .model = &b->m,
+                                     .params = &b->p,
+                                     .w = b->w,
+                                     .slot = slot,
+                                     .nslots = 2,
+                                     .tok = &files,
+                                     .state = state,
+                                     .keep_last = keep,
+                                     .loaded = loaded };
     int r = meg_ckpt_save(&s, e);
 
     json_decref(state);
     return r;
 }
 
-static inline void save_ok(struct box *b, const char *dir, int64_t iteration, int64_t keep, int64_t loaded)
+static inline void save_ok(struct box *b, const char *dir, int64_t iteration, int64_t keep,
+                           int64_t loaded)
 {
     struct meg_err e;
 
@@ -71,7 +89,8 @@ static inline struct meg_ckpt *open_ok(const char *dir, int64_t step)
 /* Load everything into a model that holds other numbers. */
 static inline int load_box(struct box *b, const struct meg_ckpt *c, struct meg_err *e)
 {
-    const struct meg_ckpt_slot slot[] = { { "exp_avg", b->exp_avg }, { "exp_avg_sq", b->exp_avg_sq } };
+    const struct meg_ckpt_slot slot[] = { { "exp_avg", b->exp_avg },
+                                          { "exp_avg_sq", b->exp_avg_sq } };
     int r = meg_ckpt_load_params(c, &b->p, b->w, e);
 
     return r < 0 ? r : meg_ckpt_load_slots(c, &b->p, slot, 2, e);

@@ -64,13 +64,15 @@ static void load(const void *arg)
 
     (void)arg;
     make_box(&b, 1, 8, 0);
-    if (meg_ckpt_open(&c, "d", MEG_UNSET, &e) < 0 || load_box(&b, c, &e) < 0 || meg_ckpt_verify(c, &e) < 0) {
+    if (meg_ckpt_open(&c, "d", MEG_UNSET, &e) < 0 || load_box(&b, c, &e) < 0 ||
+        meg_ckpt_verify(c, &e) < 0) {
         put("found", e.msg, strlen(e.msg));
         exit(0);
     }
     seed = (int)(b.w[0] / 65536);
     make_box(&a, 1, 8, seed);
-    if (memcmp(a.w, b.w, (size_t)a.p.flat * 4) || memcmp(a.exp_avg, b.exp_avg, (size_t)a.p.flat * 4) ||
+    if (memcmp(a.w, b.w, (size_t)a.p.flat * 4) ||
+        memcmp(a.exp_avg, b.exp_avg, (size_t)a.p.flat * 4) ||
         memcmp(a.exp_avg_sq, b.exp_avg_sq, (size_t)a.p.flat * 4))
         seed = -1;
     snprintf(text, sizeof text, "%d %d", (int)meg_ckpt_iteration(c), seed);
@@ -147,7 +149,8 @@ static void sweep(const struct saving *s, const char *kind)
         else if (!strcmp(kind, "SHORT"))
             assert_int_equal(status, 0);
         else
-            assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 74 || WEXITSTATUS(status) == 0));
+            assert_true(WIFEXITED(status) &&
+                        (WEXITSTATUS(status) == 74 || WEXITSTATUS(status) == 0));
         found(now, sizeof now);
         if (status != 0 && !strcmp(now, new))
             is_committed = true;
@@ -165,8 +168,8 @@ static void sweep(const struct saving *s, const char *kind)
     assert_int_equal(is_committed, strcmp(kind, "SHORT") != 0);
 }
 
-static const struct saving next = { 20, 2, 1 };      /* a later one, the older is removed */
-static const struct saving same = { 10, 2, 0 };      /* the same iteration is replaced */
+static const struct saving next = { 20, 2, 1 }; /* a later one, the older is removed */
+static const struct saving same = { 10, 2, 0 }; /* the same iteration is replaced */
 
 static void survives_enospc(void **state)
 {
@@ -201,10 +204,8 @@ static void finishes_short_writes(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(survives_enospc),
-        cmocka_unit_test(survives_eio),
-        cmocka_unit_test(survives_kill),
-        cmocka_unit_test(survives_kill_while_replacing),
+        cmocka_unit_test(survives_enospc),       cmocka_unit_test(survives_eio),
+        cmocka_unit_test(survives_kill),         cmocka_unit_test(survives_kill_while_replacing),
         cmocka_unit_test(finishes_short_writes),
     };
 
@@ -216,7 +217,7 @@ int main(int argc, char **argv)
         meg_str_printf(&so, "%s/../fault.so", dirname(self));
         setenv("MEG_FAULT_LIBRARY", so.s, 1);
         setenv("LD_PRELOAD", so.s, 1);
-        setenv("OMP_NUM_THREADS", "1", 1);           /* calls come in the same order each time */
+        setenv("OMP_NUM_THREADS", "1", 1); /* calls come in the same order each time */
         setenv("ASAN_OPTIONS", "verify_asan_link_order=0", 1);
         execv("/proc/self/exe", argv);
         return 1;

@@ -2,8 +2,9 @@
 #include "ckpt_box.h"
 #include "ckpt/internal.h"
 
-#define CONFIG(more) \
-    "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,\"n_positions\":6,\"vocab_size\":11" more "}"
+#define CONFIG(more)                                                                               \
+    "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,\"n_positions\":6,\"vocab_"  \
+    "size\":11" more "}"
 
 static void put_config(const char *dir, const char *text)
 {
@@ -67,8 +68,11 @@ static void transposes(void **state)
 static void widens(void **state)
 {
     /* IEEE 754: 1, -2, 65504, least normal, least subnormal, 3 of those, the largest subnormal, -0, infinity */
-    static const uint16_t f16[] = { 0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001, 0x0003, 0x03ff, 0x8000, 0x7c00, 0x7e01 };
-    static const float want[] = { 1, -2, 65504, 0x1p-14f, 0x1p-24f, 3 * 0x1p-24f, 1023 * 0x1p-24f, -0.0f, __builtin_inff() };
+    static const uint16_t f16[] = { 0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001,
+                                    0x0003, 0x03ff, 0x8000, 0x7c00, 0x7e01 };
+    static const float want[] = {
+        1, -2, 65504, 0x1p-14f, 0x1p-24f, 3 * 0x1p-24f, 1023 * 0x1p-24f, -0.0f, __builtin_inff()
+    };
     static const uint16_t bf16[] = { 0x3f80, 0xc049, 0x7f80 };
     float out[10];
 
@@ -125,7 +129,7 @@ static void reads_older_and_smaller_files(void **state)
     (void)state;
     make_box(&a, 1, 8, 1);
     make_box(&b, 1, 8, 2);
-    for (int i = 0; i < a.p.n; i++)               /* numbers that bf16 holds */
+    for (int i = 0; i < a.p.n; i++) /* numbers that bf16 holds */
         for (int64_t k = 0; k < a.p.row[i].numel; k++)
             a.w[a.p.row[i].offset + k] = (float)((k * 7 + i) % 128);
     export(&a, "old", CONFIG(",\"tie_word_embeddings\":true"));
@@ -152,8 +156,11 @@ static void reads_older_and_smaller_files(void **state)
             t[0][n[0]++] = x;
         }
     }
-    t[0][n[0]++] = (struct meg_st_tensor){ .name = "h.0.attn.bias", .dtype = "U8", .ndim = 2, .dim = { 2, 2 }, .data = mask };
-    t[1][n[1]++] = (struct meg_st_tensor){ .name = "h.0.attn.masked_bias", .dtype = "F32", .data = mask };
+    t[0][n[0]++] = (struct meg_st_tensor){
+        .name = "h.0.attn.bias", .dtype = "U8", .ndim = 2, .dim = { 2, 2 }, .data = mask
+    };
+    t[1][n[1]++] =
+        (struct meg_st_tensor){ .name = "h.0.attn.masked_bias", .dtype = "F32", .data = mask };
     meg_str_printf(&index, "\"lm_head.weight\":\"part-0.safetensors\"}}");
     put_tensors("old/part-0.safetensors", t[0], n[0], true);
     put_tensors("old/part-1.safetensors", t[1], n[1], true);
@@ -163,7 +170,8 @@ static void reads_older_and_smaller_files(void **state)
     if (meg_ckpt_open(&c, "old", MEG_UNSET, &e) < 0 || meg_ckpt_load_params(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
     for (int i = 0; i < a.p.n; i++)
-        assert_memory_equal(a.w + a.p.row[i].offset, b.w + a.p.row[i].offset, (size_t)a.p.row[i].numel * 4);
+        assert_memory_equal(a.w + a.p.row[i].offset, b.w + a.p.row[i].offset,
+                            (size_t)a.p.row[i].numel * 4);
     meg_ckpt_close(c);
 
     /* a head that is said to be tied and is not */
@@ -198,16 +206,22 @@ static void refuses_settings_it_cannot_follow(void **state)
         { "{\"n_layer\":1}", "\"model_type\" is missing" },
         { "{\"model_type\":\"gpt2\",\"n_layer\":1}", "\"n_embd\" is missing" },
         { CONFIG(",\"activation_function\":\"relu\""), "activation_function relu" },
-        { CONFIG(",\"scale_attn_by_inverse_layer_idx\":true"), "scale_attn_by_inverse_layer_idx is true" },
+        { CONFIG(",\"scale_attn_by_inverse_layer_idx\":true"),
+          "scale_attn_by_inverse_layer_idx is true" },
         { CONFIG(",\"scale_attn_weights\":false"), "scale_attn_weights is false" },
         { CONFIG(",\"n_inner\":\"4\""), "n_inner" },
-        { CONFIG(",\"n_inner\":16"), "unfit: transformer.h.0.mlp.c_fc.weight is [8,32] and should be [8,16]|c_fc.bias|c_proj.weight" },
+        { CONFIG(",\"n_inner\":16"),
+          "unfit: transformer.h.0.mlp.c_fc.weight is [8,32] and should be "
+          "[8,16]|c_fc.bias|c_proj.weight" },
         { CONFIG(",\"tie_word_embeddings\":false"), "1 missing: lm_head.weight" },
-        { "{\"model_type\":\"gpt2\",\"n_layer\":2000000000,\"n_embd\":8,\"n_head\":2,\"n_positions\":6,\"vocab_size\":11}",
+        { "{\"model_type\":\"gpt2\",\"n_layer\":2000000000,\"n_embd\":8,\"n_head\":2,\"n_"
+          "positions\":6,\"vocab_size\":11}",
           "num-layers 2000000000" },
-        { "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,\"n_positions\":6,\"vocab_size\":4000000000}",
+        { "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,\"n_positions\":6,"
+          "\"vocab_size\":4000000000}",
           "vocabulary size 4000000000" },
-        { "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":9,\"n_head\":2,\"n_positions\":6,\"vocab_size\":11}",
+        { "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":9,\"n_head\":2,\"n_positions\":6,"
+          "\"vocab_size\":11}",
           "--hidden-size: 9 is no multiple" },
         { "{", "not JSON" },
     };
