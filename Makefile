@@ -206,8 +206,8 @@ check-chroot:
 # A harness in tests/fuzz is linked with the rooms that read what strangers wrote.
 FUZZ_S     ?= 60
 FUZZ_CC    ?= clang
-FUZZ_ROOMS := base text data ckpt
-FUZZ_SRCS  := $(foreach r,$(FUZZ_ROOMS),$(wildcard lib/$r/*.c))
+FUZZ_ROOMS := base text data
+FUZZ_SRCS  := $(foreach r,$(FUZZ_ROOMS),$(wildcard lib/$r/*.c)) lib/ckpt/safetensors.c
 FUZZERS    := $(patsubst %.c,build/fuzz/%,$(wildcard tests/fuzz/*.c))
 FUZZ_FLAGS := -O1 -g -std=gnu11 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
 build/fuzz/%: %.c $(FUZZ_SRCS)
