@@ -11,7 +11,8 @@ set -u
 LC_ALL=C
 export LC_ALL
 T=$(mktemp -d "${TMPDIR:-/tmp}/meg-test.XXXXXX") || exit 1
-trap 'rm -rf "$T"' EXIT
+# What the test started ends with it.
+trap 'jobs -p >"$T/.jobs"; xargs -r kill -KILL <"$T/.jobs" 2>/dev/null; rm -rf "$T"' EXIT
 trap 'exit 1' HUP INT TERM
 tap_n=0 tap_failed=0
 

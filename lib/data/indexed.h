@@ -67,7 +67,7 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
  * document ends stay in memory, 4 bytes a sequence and 8 a document.  commit makes .bin durable
  * under its name and then .idx: where PREFIX.idx exists, the pair is whole.  (An older PREFIX.idx
  * goes away before the new .bin arrives.)  abandon leaves nothing behind.
- * All fail with MEG_EIO (or MEG_ENOENT for a missing folder) and leave the writer to be abandoned.
+ * All fail with MEG_EIO and leave the writer to be abandoned.
  */
 struct meg_indexed_writer;
 int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix,

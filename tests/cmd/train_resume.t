@@ -49,13 +49,13 @@ same 'two threads' "$T/two"
 for sig in TERM USR1; do
     rm -rf "$T/sig"
     meg-train -q --config "$T/conf" --save "$T/sig" --load "$T/sig" --train-iters 1000000 --lr-decay-iters 10 \
-        >"$T/log" 2>/dev/null &
+        >"$T/$sig.log" 2>/dev/null &
     pid=$!
-    until grep -q 'consumed samples' "$T/log"; do sleep 0.05; done
+    until grep -qs 'consumed samples' "$T/$sig.log"; do sleep 0.05; done
     kill -"$sig" $pid
     wait $pid
     is "SIG$sig: status" $? 75
-    last=$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/log" | tail -n 1)
+    last=$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/$sig.log" | tail -n 1)
     is "SIG$sig: the last step is saved" "$(cat "$T/sig/latest_checkpointed_iteration.txt")" "$last"
 done
 train --load "$T/sig" --save "$T/sig" --train-iters 1000000 --lr-decay-iters 10 --exit-interval $((last + 2)) >"$T/log"
@@ -63,9 +63,9 @@ is 'and goes on from there' "$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/
 
 # a step of 2000 micro-batches, which the first signal lets go on
 meg-train -q --config "$T/conf" --save "$T/sig2" --eval-iters 1 --micro-batch-size 1 --global-batch-size 2000 \
-    >"$T/log" 2>/dev/null &
+    >"$T/step.log" 2>/dev/null &
 pid=$!
-until grep -q 'validation loss' "$T/log"; do sleep 0.05; done
+until grep -qs 'validation loss' "$T/step.log"; do sleep 0.05; done
 kill -TERM $pid
 sleep 0.05
 kill -TERM $pid

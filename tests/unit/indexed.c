@@ -131,7 +131,7 @@ static void abandon_leaves_nothing_and_keeps_the_old(void **state)
         files++;
     closedir(dir);
     assert_int_equal(files, 4); /* ".", "..", d.bin, d.idx */
-    assert_int_equal(meg_indexed_create(&w, "nowhere/d", MEG_IDX_I32, &e), MEG_ENOENT);
+    assert_int_equal(meg_indexed_create(&w, "nowhere/d", MEG_IDX_I32, &e), MEG_EIO);
 }
 
 static void width_follows_the_vocabulary(void **state)
