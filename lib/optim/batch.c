@@ -23,14 +23,18 @@ struct meg_batch_size meg_batch_at(const struct meg_batch_plan *p, int64_t consu
     return b;
 }
 
-static int check_level(const struct meg_batch_plan *p, int64_t global, const char *option, struct meg_err *e)
+static int check_level(const struct meg_batch_plan *p, int64_t global, const char *option,
+                       struct meg_err *e)
 {
     int64_t unit = p->micro * p->ranks;
 
     if (global < unit || (!p->round_down && global % unit))
-        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be a multiple of %" PRId64 ", which is --micro-batch-size %"
-                        PRId64 " times %" PRId64 " data-parallel rank%s%s", option, global, unit, p->micro, p->ranks,
-                        p->ranks > 1 ? "s" : "", global < unit ? "" : "; --decrease-batch-size-if-needed rounds it down");
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s %" PRId64 ": must be a multiple of %" PRId64
+                        ", which is --micro-batch-size %" PRId64 " times %" PRId64
+                        " data-parallel rank%s%s",
+                        option, global, unit, p->micro, p->ranks, p->ranks > 1 ? "s" : "",
+                        global < unit ? "" : "; --decrease-batch-size-if-needed rounds it down");
     return 0;
 }
 
@@ -42,9 +46,12 @@ int meg_batch_plan_check(const struct meg_batch_plan *p, struct meg_err *e)
         return r;
     if (p->start <= 0 || p->increment <= 0 || p->samples < 0 || p->start > p->global ||
         (p->global - p->start) % p->increment)
-        return meg_fail(e, MEG_EUSAGE, "--rampup-batch-size %" PRId64 " %" PRId64 " %" PRId64
-                        ": needs a positive start, increment and number of samples, and whole increments up to "
-                        "--global-batch-size %" PRId64, p->start, p->increment, p->samples, p->global);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--rampup-batch-size %" PRId64 " %" PRId64 " %" PRId64
+            ": needs a positive start, increment and number of samples, and whole increments up to "
+            "--global-batch-size %" PRId64,
+            p->start, p->increment, p->samples, p->global);
     for (int64_t b = p->start; b < p->global; b += p->increment)
         if ((r = check_level(p, b, "--rampup-batch-size: a batch of", e)) < 0)
             return r;
@@ -55,7 +62,8 @@ int64_t meg_batch_iterations(const struct meg_batch_plan *p, int64_t samples)
 {
     int64_t n = 0, consumed = 0;
 
-    while (p->samples && consumed <= p->samples && consumed + meg_batch_at(p, consumed).run <= samples) {
+    while (p->samples && consumed <= p->samples &&
+           consumed + meg_batch_at(p, consumed).run <= samples) {
         consumed += meg_batch_at(p, consumed).run;
         n++;
     }

@@ -12,15 +12,15 @@
 MEG_BEGIN_DECLS
 
 struct meg_batch_plan {
-    int64_t global, micro, ranks;      /* --global-batch-size, --micro-batch-size, data-parallel ranks */
+    int64_t global, micro, ranks; /* --global-batch-size, --micro-batch-size, data-parallel ranks */
     int64_t start, increment, samples; /* --rampup-batch-size; samples 0: none */
     bool round_down;                   /* --decrease-batch-size-if-needed */
 };
 
 struct meg_batch_size {
-    int64_t global;                    /* asked for */
-    int64_t run;                       /* taken: global rounded down to whole micro-batches of all ranks */
-    int64_t num_micro;                 /* micro-batches of a rank: run / (micro * ranks) */
+    int64_t global;    /* asked for */
+    int64_t run;       /* taken: global rounded down to whole micro-batches of all ranks */
+    int64_t num_micro; /* micro-batches of a rank: run / (micro * ranks) */
 };
 
 /* Refuse a plan that breaks a rule at any of its levels (MEG_EUSAGE). */

@@ -8,26 +8,39 @@ const struct meg_opt meg_optim_opts[] = {
     { "optimizer", 0, MEG_STR(C, optimizer), "adam|sgd", "adam", "AdamW, or SGD with momentum" },
     { "lr", 0, MEG_F64(C, lr), "RATE", NULL, "highest learning rate" },
     { "min-lr", 0, MEG_F64(C, min_lr), "RATE", "0", "lowest learning rate, where the decay ends" },
-    { "lr-decay-style", 0, MEG_STR(C, lr_decay_style), "constant|linear|cosine|inverse-square-root|WSD", "linear",
+    { "lr-decay-style", 0, MEG_STR(C, lr_decay_style),
+      "constant|linear|cosine|inverse-square-root|WSD", "linear",
       "how the rate falls after warm-up" },
-    { "lr-decay-iters", 0, MEG_I64(C, lr_decay_iters), "N", NULL, "iterations until --min-lr; all, when not given" },
-    { "lr-decay-samples", 0, MEG_I64(C, lr_decay_samples), "N", NULL, "the same in samples, with --train-samples" },
-    { "lr-warmup-iters", 0, MEG_I64(C, lr_warmup_iters), "N", "0", "iterations from --lr-warmup-init up to --lr" },
-    { "lr-warmup-samples", 0, MEG_I64(C, lr_warmup_samples), "N", "0", "the same in samples, with --train-samples" },
-    { "lr-warmup-fraction", 0, MEG_F64(C, lr_warmup_fraction), "F", NULL, "the same as a part of the decay's length" },
-    { "lr-warmup-init", 0, MEG_F64(C, lr_warmup_init), "RATE", "0", "rate of the first iteration of warm-up" },
-    { "lr-wsd-decay-style", 0, MEG_STR(C, lr_wsd_decay_style), "linear|cosine|exponential", "exponential",
-      "how the rate falls at the end of WSD" },
-    { "lr-wsd-decay-iters", 0, MEG_I64(C, lr_wsd_decay_iters), "N", NULL, "iterations that fall takes" },
-    { "lr-wsd-decay-samples", 0, MEG_I64(C, lr_wsd_decay_samples), "N", NULL, "the same in samples, with --train-samples" },
-    { "decoupled-lr", 0, MEG_F64(C, decoupled_lr), "RATE", NULL, "highest rate of the word embedding and output weight" },
-    { "decoupled-min-lr", 0, MEG_F64(C, decoupled_min_lr), "RATE", NULL, "lowest rate of those; --min-lr, when not given" },
+    { "lr-decay-iters", 0, MEG_I64(C, lr_decay_iters), "N", NULL,
+      "iterations until --min-lr; all, when not given" },
+    { "lr-decay-samples", 0, MEG_I64(C, lr_decay_samples), "N", NULL,
+      "the same in samples, with --train-samples" },
+    { "lr-warmup-iters", 0, MEG_I64(C, lr_warmup_iters), "N", "0",
+      "iterations from --lr-warmup-init up to --lr" },
+    { "lr-warmup-samples", 0, MEG_I64(C, lr_warmup_samples), "N", "0",
+      "the same in samples, with --train-samples" },
+    { "lr-warmup-fraction", 0, MEG_F64(C, lr_warmup_fraction), "F", NULL,
+      "the same as a part of the decay's length" },
+    { "lr-warmup-init", 0, MEG_F64(C, lr_warmup_init), "RATE", "0",
+      "rate of the first iteration of warm-up" },
+    { "lr-wsd-decay-style", 0, MEG_STR(C, lr_wsd_decay_style), "linear|cosine|exponential",
+      "exponential", "how the rate falls at the end of WSD" },
+    { "lr-wsd-decay-iters", 0, MEG_I64(C, lr_wsd_decay_iters), "N", NULL,
+      "iterations that fall takes" },
+    { "lr-wsd-decay-samples", 0, MEG_I64(C, lr_wsd_decay_samples), "N", NULL,
+      "the same in samples, with --train-samples" },
+    { "decoupled-lr", 0, MEG_F64(C, decoupled_lr), "RATE", NULL,
+      "highest rate of the word embedding and output weight" },
+    { "decoupled-min-lr", 0, MEG_F64(C, decoupled_min_lr), "RATE", NULL,
+      "lowest rate of those; --min-lr, when not given" },
     { "weight-decay", 0, MEG_F64(C, weight_decay), "F", "0.01", "of all but biases and norms" },
-    { "weight-decay-incr-style", 0, MEG_STR(C, weight_decay_incr_style), "constant|linear|cosine", "constant",
-      "how weight decay changes over the run" },
-    { "start-weight-decay", 0, MEG_F64(C, start_weight_decay), "F", NULL, "weight decay at the start" },
+    { "weight-decay-incr-style", 0, MEG_STR(C, weight_decay_incr_style), "constant|linear|cosine",
+      "constant", "how weight decay changes over the run" },
+    { "start-weight-decay", 0, MEG_F64(C, start_weight_decay), "F", NULL,
+      "weight decay at the start" },
     { "end-weight-decay", 0, MEG_F64(C, end_weight_decay), "F", NULL, "weight decay at the end" },
-    { "clip-grad", 0, MEG_F64(C, clip_grad), "NORM", "1.0", "largest norm of all gradients; 0: no limit, no norm" },
+    { "clip-grad", 0, MEG_F64(C, clip_grad), "NORM", "1.0",
+      "largest norm of all gradients; 0: no limit, no norm" },
     { "adam-beta1", 0, MEG_F64(C, adam_beta1), "F", "0.9", "decay of the mean of gradients" },
     { "adam-beta2", 0, MEG_F64(C, adam_beta2), "F", "0.999", "decay of the mean of their squares" },
     { "adam-eps", 0, MEG_F64(C, adam_eps), "F", "1e-8", "added to the root of that mean" },
@@ -36,7 +49,8 @@ const struct meg_opt meg_optim_opts[] = {
 };
 #undef C
 
-static const char *const lr_styles[] = { "constant", "linear", "cosine", "inverse-square-root", "WSD", NULL };
+static const char *const lr_styles[] = { "constant", "linear", "cosine", "inverse-square-root",
+                                         "WSD",      NULL };
 static const char *const wsd_styles[] = { "linear", "cosine", "exponential", NULL };
 static const char *const wd_styles[] = { "constant", "linear", "cosine", NULL };
 
@@ -82,7 +96,10 @@ static int refuse(struct meg_err *e, const char *option, double value, const cha
 
 static int check_rates(const struct meg_optim_conf *c, struct meg_err *e)
 {
-    const struct { const char *name; double v; } positive_or_0[] = {
+    const struct {
+        const char *name;
+        double v;
+    } positive_or_0[] = {
         { "--lr", c->lr }, { "--min-lr", c->min_lr }, { "--lr-warmup-init", c->lr_warmup_init },
         { "--weight-decay", c->weight_decay }, { "--clip-grad", c->clip_grad }, { "--adam-eps", c->adam_eps },
     }, below_1[] = {
@@ -109,7 +126,8 @@ static int check_rates(const struct meg_optim_conf *c, struct meg_err *e)
         if (!(c->decoupled_min_lr >= 0))
             return refuse(e, "--decoupled-min-lr", c->decoupled_min_lr, "must be 0 or more");
     }
-    if (!isnan(c->decoupled_lr) && (isnan(c->decoupled_min_lr) ? c->min_lr : c->decoupled_min_lr) > c->decoupled_lr)
+    if (!isnan(c->decoupled_lr) &&
+        (isnan(c->decoupled_min_lr) ? c->min_lr : c->decoupled_min_lr) > c->decoupled_lr)
         return refuse(e, "--decoupled-lr", c->decoupled_lr, "must not be below its lowest rate");
     return 0;
 }
@@ -117,14 +135,18 @@ static int check_rates(const struct meg_optim_conf *c, struct meg_err *e)
 static int check_count(const char *option, int64_t v, int64_t lowest, struct meg_err *e)
 {
     if (v != MEG_UNSET && v < lowest)
-        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be at least %" PRId64, option, v, lowest);
+        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be at least %" PRId64, option, v,
+                        lowest);
     return 0;
 }
 
 /* A run in iterations takes no counts of samples, and the other way round. */
 static int check_family(const struct meg_optim_conf *c, bool by_samples, struct meg_err *e)
 {
-    const struct { const char *name; int64_t v, lowest; } iters[] = {
+    const struct {
+        const char *name;
+        int64_t v, lowest;
+    } iters[] = {
         { "--lr-decay-iters", c->lr_decay_iters, 1 }, { "--lr-warmup-iters", c->lr_warmup_iters, 0 },
         { "--lr-wsd-decay-iters", c->lr_wsd_decay_iters, 1 },
     }, samples[] = {
@@ -138,31 +160,38 @@ static int check_family(const struct meg_optim_conf *c, bool by_samples, struct 
             (r = check_count(samples[i].name, samples[i].v, samples[i].lowest, e)) < 0)
             return r;
         if (by_samples && iters[i].v != MEG_UNSET && iters[i].v > 0)
-            return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": --train-samples counts samples; use --lr-...-samples",
+            return meg_fail(e, MEG_EUSAGE,
+                            "%s %" PRId64 ": --train-samples counts samples; use --lr-...-samples",
                             iters[i].name, iters[i].v);
         if (!by_samples && samples[i].v != MEG_UNSET && samples[i].v > 0)
-            return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": --train-iters counts iterations; use --lr-...-iters",
+            return meg_fail(e, MEG_EUSAGE,
+                            "%s %" PRId64 ": --train-iters counts iterations; use --lr-...-iters",
                             samples[i].name, samples[i].v);
     }
     return 0;
 }
 
-static int make_weight_decay(struct meg_schedule *s, const struct meg_optim_conf *c, struct meg_err *e)
+static int make_weight_decay(struct meg_schedule *s, const struct meg_optim_conf *c,
+                             struct meg_err *e)
 {
     MEG_ASSERT(meg_wd_style_of(c->weight_decay_incr_style, &s->wd_style));
     s->start_wd = s->end_wd = c->weight_decay;
     if (s->wd_style == MEG_WD_CONSTANT) {
         if (!isnan(c->start_weight_decay))
-            return refuse(e, "--start-weight-decay", c->start_weight_decay, "needs --weight-decay-incr-style linear or cosine");
+            return refuse(e, "--start-weight-decay", c->start_weight_decay,
+                          "needs --weight-decay-incr-style linear or cosine");
         if (!isnan(c->end_weight_decay))
-            return refuse(e, "--end-weight-decay", c->end_weight_decay, "needs --weight-decay-incr-style linear or cosine");
+            return refuse(e, "--end-weight-decay", c->end_weight_decay,
+                          "needs --weight-decay-incr-style linear or cosine");
         return 0;
     }
     s->start_wd = c->start_weight_decay;
     s->end_wd = c->end_weight_decay;
     if (!(s->start_wd >= 0 && s->end_wd >= s->start_wd))
-        return meg_fail(e, MEG_EUSAGE, "--weight-decay-incr-style %s: needs --start-weight-decay of 0 or more and "
-                        "--end-weight-decay not below it", c->weight_decay_incr_style);
+        return meg_fail(e, MEG_EUSAGE,
+                        "--weight-decay-incr-style %s: needs --start-weight-decay of 0 or more and "
+                        "--end-weight-decay not below it",
+                        c->weight_decay_incr_style);
     return 0;
 }
 
@@ -174,12 +203,13 @@ static int64_t in_samples(int64_t samples, int64_t iters, int64_t global_batch, 
     return iters != MEG_UNSET ? iters * global_batch : dflt;
 }
 
-static int make_rate(struct meg_schedule *s, const struct meg_optim_conf *c, int64_t total, int64_t global_batch,
-                     struct meg_err *e)
+static int make_rate(struct meg_schedule *s, const struct meg_optim_conf *c, int64_t total,
+                     int64_t global_batch, struct meg_err *e)
 {
     int64_t warmup = c->lr_warmup_iters * global_batch + c->lr_warmup_samples;
 
-    MEG_ASSERT(meg_lr_style_of(c->lr_decay_style, &s->style));  /* the parser lets only these through */
+    MEG_ASSERT(
+        meg_lr_style_of(c->lr_decay_style, &s->style)); /* the parser lets only these through */
     s->wsd_style = (enum meg_wsd_style)find(wsd_styles, c->lr_wsd_decay_style);
     s->init_lr = c->lr_warmup_init;
     s->max_lr = c->lr;
@@ -191,15 +221,21 @@ static int make_rate(struct meg_schedule *s, const struct meg_optim_conf *c, int
         if (!(c->lr_warmup_fraction >= 0 && c->lr_warmup_fraction <= 1))
             return refuse(e, "--lr-warmup-fraction", c->lr_warmup_fraction, "must be from 0 to 1");
         if (warmup)
-            return refuse(e, "--lr-warmup-fraction", c->lr_warmup_fraction, "--lr-warmup-iters or -samples says it, too");
+            return refuse(e, "--lr-warmup-fraction", c->lr_warmup_fraction,
+                          "--lr-warmup-iters or -samples says it, too");
         s->warmup = c->lr_warmup_fraction * (double)s->decay;
     }
     if (total > 0 && s->warmup >= (double)s->decay)
-        return meg_fail(e, MEG_EUSAGE, "learning rate: a warm-up of %g samples does not end before the decay of %" PRId64
-                        " does; see --lr-warmup-iters and --lr-decay-iters", s->warmup, s->decay);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "learning rate: a warm-up of %g samples does not end before the decay of %" PRId64
+            " does; see --lr-warmup-iters and --lr-decay-iters",
+            s->warmup, s->decay);
     if (s->style == MEG_LR_WSD && (s->wsd_decay <= 0 || s->wsd_decay > s->decay))
-        return meg_fail(e, MEG_EUSAGE, "--lr-decay-style WSD: needs --lr-wsd-decay-iters or -samples, "
-                        "at most the whole decay; %" PRId64 " samples of %" PRId64, s->wsd_decay, s->decay);
+        return meg_fail(e, MEG_EUSAGE,
+                        "--lr-decay-style WSD: needs --lr-wsd-decay-iters or -samples, "
+                        "at most the whole decay; %" PRId64 " samples of %" PRId64,
+                        s->wsd_decay, s->decay);
     return 0;
 }
 

@@ -20,18 +20,24 @@
 
 MEG_BEGIN_DECLS
 
-enum meg_lr_style { MEG_LR_CONSTANT, MEG_LR_LINEAR, MEG_LR_COSINE, MEG_LR_INVERSE_SQUARE_ROOT, MEG_LR_WSD };
+enum meg_lr_style {
+    MEG_LR_CONSTANT,
+    MEG_LR_LINEAR,
+    MEG_LR_COSINE,
+    MEG_LR_INVERSE_SQUARE_ROOT,
+    MEG_LR_WSD
+};
 enum meg_wsd_style { MEG_WSD_LINEAR, MEG_WSD_COSINE, MEG_WSD_EXPONENTIAL };
 enum meg_wd_style { MEG_WD_CONSTANT, MEG_WD_LINEAR, MEG_WD_COSINE };
 
 struct meg_schedule {
     double init_lr, max_lr, min_lr;
-    double warmup;              /* samples; a fraction of the decay need not be whole */
-    int64_t decay, wsd_decay;   /* samples */
+    double warmup;            /* samples; a fraction of the decay need not be whole */
+    int64_t decay, wsd_decay; /* samples */
     enum meg_lr_style style;
     enum meg_wsd_style wsd_style;
     double start_wd, end_wd;
-    int64_t wd_incr;            /* samples until end_wd */
+    int64_t wd_incr; /* samples until end_wd */
     enum meg_wd_style wd_style;
 };
 

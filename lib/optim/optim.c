@@ -14,8 +14,9 @@ size_t meg_optim_nbytes(const struct meg_optim_conf *c, int64_t flat)
     return (size_t)flat * sizeof(float) * (is_sgd(c) ? 1 : 2);
 }
 
-int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_params *params,
-                     const struct meg_ops *op, float *w, float *g, struct meg_err *e)
+int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c,
+                     const struct meg_params *params, const struct meg_ops *op, float *w, float *g,
+                     struct meg_err *e)
 {
     struct meg_optim *o = meg_new(sizeof *o);
     int r = 0;
@@ -39,7 +40,8 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     for (int i = 0; i < o->nstates; i++)
         o->state[i] = op->alloc((size_t)params->flat * sizeof(float));
     if (!o->step || !o->scalar || !o->state[0] || (o->nstates > 1 && !o->state[1])) {
-        r = meg_fail(e, MEG_EFAIL, "optimizer: no memory for %zu bytes of state", meg_optim_nbytes(c, params->flat));
+        r = meg_fail(e, MEG_EFAIL, "optimizer: no memory for %zu bytes of state",
+                     meg_optim_nbytes(c, params->flat));
         goto out;
     }
     *out = o;
@@ -123,5 +125,6 @@ void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, doub
     if (o->is_sgd)
         o->op->sgd(NULL, o->w, o->g, o->state[0], o->range, o->nranges, o->momentum, o->step);
     else
-        o->op->adamw(NULL, o->w, o->g, o->state[0], o->state[1], o->range, o->nranges, &o->adam, o->step);
+        o->op->adamw(NULL, o->w, o->g, o->state[0], o->state[1], o->range, o->nranges, &o->adam,
+                     o->step);
 }

@@ -14,7 +14,7 @@
 MEG_BEGIN_DECLS
 
 struct meg_optim_conf {
-    const char *optimizer;                    /* adam or sgd */
+    const char *optimizer; /* adam or sgd */
     double lr, min_lr, lr_warmup_init, lr_warmup_fraction, decoupled_lr, decoupled_min_lr;
     const char *lr_decay_style, *lr_wsd_decay_style;
     int64_t lr_decay_iters, lr_decay_samples, lr_warmup_iters, lr_warmup_samples;
@@ -47,20 +47,21 @@ struct meg_optim {
     bool is_sgd;
     struct meg_range *range;
     int nranges, nstates;
-    const char *state_name[2];                /* exp_avg, exp_avg_sq | momentum_buffer */
-    float *state[2];                          /* [params->flat] device memory, zero at first */
-    float *w, *g;                             /* the model's, borrowed */
-    int64_t t;                                /* successful steps so far */
-    struct meg_step *step;                    /* device memory */
-    void *scalar;                             /* device memory, 8 bytes, for sums */
+    const char *state_name[2]; /* exp_avg, exp_avg_sq | momentum_buffer */
+    float *state[2];           /* [params->flat] device memory, zero at first */
+    float *w, *g;              /* the model's, borrowed */
+    int64_t t;                 /* successful steps so far */
+    struct meg_step *step;     /* device memory */
+    void *scalar;              /* device memory, 8 bytes, for sums */
 };
 
 /* Bytes of state that meg_optim_create allocates for flat elements. */
 size_t meg_optim_nbytes(const struct meg_optim_conf *c, int64_t flat);
 
 /* conf, params, w and g [params->flat] must outlive the optimizer.  MEG_EFAIL when memory does not suffice. */
-int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_params *params,
-                     const struct meg_ops *op, float *w, float *g, struct meg_err *e);
+int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c,
+                     const struct meg_params *params, const struct meg_ops *op, float *w, float *g,
+                     struct meg_err *e);
 void meg_optim_close(struct meg_optim *o);
 
 /* sqrt(sum of squares) of scale times the gradients; not finite iff one of them is not. */
@@ -75,7 +76,7 @@ const struct meg_param *meg_optim_nonfinite(struct meg_optim *o);
 /* What one step runs with. */
 struct meg_optim_rates {
     double lr, decoupled_lr, weight_decay;
-    double grad_scale;                        /* the gradients in g are this times too small */
+    double grad_scale; /* the gradients in g are this times too small */
 };
 
 /*

@@ -6,7 +6,8 @@
 
 #define C struct meg_train_conf
 const struct meg_opt meg_train_opts[] = {
-    { "micro-batch-size", 0, MEG_I64(C, micro_batch_size), "N", NULL, "samples that go through the model at once" },
+    { "micro-batch-size", 0, MEG_I64(C, micro_batch_size), "N", NULL,
+      "samples that go through the model at once" },
     { "global-batch-size", 0, MEG_I64(C, global_batch_size), "N", NULL,
       "samples a step; when not given, one micro-batch" },
     { "rampup-batch-size", 0, MEG_LIST(C, rampup_batch_size), "START INCREMENT SAMPLES", NULL,
@@ -16,17 +17,23 @@ const struct meg_opt meg_train_opts[] = {
     { "seq-length", 0, MEG_I64(C, seq_length), "N", NULL, "tokens in a sample" },
     MEG_ALIAS("encoder-seq-length", "seq-length"),
     { "train-iters", 0, MEG_I64(C, train_iters), "N", NULL, "steps to train" },
-    { "train-samples", 0, MEG_I64(C, train_samples), "N", NULL, "samples to train on, in place of --train-iters" },
-    { "exit-interval", 0, MEG_I64(C, exit_interval), "N", NULL, "save and exit after an iteration that N divides" },
+    { "train-samples", 0, MEG_I64(C, train_samples), "N", NULL,
+      "samples to train on, in place of --train-iters" },
+    { "exit-interval", 0, MEG_I64(C, exit_interval), "N", NULL,
+      "save and exit after an iteration that N divides" },
     { "exit-duration-in-mins", 0, MEG_F64(C, exit_duration_min), "MINUTES", NULL,
       "save and exit after the first iteration that ends so late" },
-    { "eval-iters", 0, MEG_I64(C, eval_iters), "N", "100", "batches of an evaluation; 0: do not evaluate" },
-    { "eval-interval", 0, MEG_I64(C, eval_interval), "N", "1000", "iterations between evaluations" },
+    { "eval-iters", 0, MEG_I64(C, eval_iters), "N", "100",
+      "batches of an evaluation; 0: do not evaluate" },
+    { "eval-interval", 0, MEG_I64(C, eval_interval), "N", "1000",
+      "iterations between evaluations" },
     { "skip-train", 0, MEG_BOOL(C, skip_train), NULL, "no", "evaluate only" },
-    { "seed", 0, MEG_I64(C, seed), "N", "1234", "of initial weights, dropout and the order of data" },
+    { "seed", 0, MEG_I64(C, seed), "N", "1234",
+      "of initial weights, dropout and the order of data" },
     { "calculate-per-token-loss", 0, MEG_BOOL(C, calculate_per_token_loss), NULL, "no",
       "weigh micro-batches by their unmasked tokens" },
-    { "no-check-for-nan-in-loss-and-grad", 0, MEG_NOT(C, check_for_nan), NULL, "no", "go on when a loss or gradient is not finite" },
+    { "no-check-for-nan-in-loss-and-grad", 0, MEG_NOT(C, check_for_nan), NULL, "no",
+      "go on when a loss or gradient is not finite" },
     { "check-for-spiky-loss", 0, MEG_BOOL(C, check_for_spiky_loss), NULL, "no",
       "warn when the loss rises by a fifth from one step to the next" },
     { "dry-run", 0, MEG_BOOL(C, dry_run), NULL, "no", "say what would be done, and do nothing" },
@@ -39,18 +46,24 @@ const struct meg_opt meg_train_ckpt_opts[] = {
     { "save", 0, MEG_STR(C, save), "DIR", NULL, "folder for checkpoints" },
     { "save-interval", 0, MEG_I64(C, save_interval), "N", NULL, "iterations between checkpoints" },
     MEG_ALIAS("persistent-save-interval", "save-interval"),
-    { "keep-last-n", 0, MEG_I64(C, keep_last), "N", NULL, "remove all but the N newest checkpoints after a save" },
+    { "keep-last-n", 0, MEG_I64(C, keep_last), "N", NULL,
+      "remove all but the N newest checkpoints after a save" },
     MEG_ALIAS("most-recent-k", "keep-last-n"),
-    { "load", 0, MEG_STR(C, load), "DIR", NULL, "folder of checkpoints, or Hugging Face model, to start from" },
+    { "load", 0, MEG_STR(C, load), "DIR", NULL,
+      "folder of checkpoints, or Hugging Face model, to start from" },
     { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL, "load iteration N in place of the latest" },
     { "exit-on-missing-checkpoint", 0, MEG_BOOL(C, exit_on_missing), NULL, "no",
       "fail where --load holds no checkpoint, in place of starting from scratch" },
-    { "finetune", 0, MEG_BOOL(C, finetune), NULL, "no", "load weights only, and begin at iteration 0" },
-    { "no-load-optim", 0, MEG_NOT(C, load_optim), NULL, "no", "leave optimizer state and schedule of the checkpoint" },
-    { "no-load-rng", 0, MEG_NOT(C, load_rng), NULL, "no", "take the seed of dropout from --seed, not from the checkpoint" },
+    { "finetune", 0, MEG_BOOL(C, finetune), NULL, "no",
+      "load weights only, and begin at iteration 0" },
+    { "no-load-optim", 0, MEG_NOT(C, load_optim), NULL, "no",
+      "leave optimizer state and schedule of the checkpoint" },
+    { "no-load-rng", 0, MEG_NOT(C, load_rng), NULL, "no",
+      "take the seed of dropout from --seed, not from the checkpoint" },
     { "no-save-optim", 0, MEG_NOT(C, save_optim), NULL, "no", "save without optimizer state" },
     { "no-save-rng", 0, MEG_NOT(C, save_rng), NULL, "no", "save without the seed of dropout" },
-    { "use-checkpoint-args", 0, MEG_BOOL(C, use_checkpoint_args), NULL, "no", "take the model's options from the checkpoint" },
+    { "use-checkpoint-args", 0, MEG_BOOL(C, use_checkpoint_args), NULL, "no",
+      "take the model's options from the checkpoint" },
     { "override-opt_param-scheduler", 0, MEG_BOOL(C, override_scheduler), NULL, "no",
       "where the checkpoint's schedule differs, take the command line's" },
     { "use-checkpoint-opt_param-scheduler", 0, MEG_BOOL(C, use_checkpoint_scheduler), NULL, "no",
@@ -63,12 +76,18 @@ const struct meg_opt meg_train_ckpt_opts[] = {
 const struct meg_opt meg_train_log_opts[] = {
     { "log-interval", 0, MEG_I64(C, log_interval), "N", "100", "iterations between log lines" },
     { "log-json", 0, MEG_STR(C, log_json), "FILE", NULL, "add a JSON object a log line to FILE" },
-    { "log-throughput", 0, MEG_BOOL(C, log_throughput), NULL, "no", "log floating-point operations a second" },
-    { "log-params-norm", 0, MEG_BOOL(C, log_params_norm), NULL, "no", "log the norm of the weights" },
-    { "log-num-zeros-in-grad", 0, MEG_BOOL(C, log_num_zeros), NULL, "no", "log how many gradient elements are zero" },
-    { "log-progress", 0, MEG_BOOL(C, log_progress), NULL, "no", "keep progress.txt in the --save folder" },
-    { "tensorboard-dir", 0, MEG_STR(C, tensorboard_dir), "DIR", NULL, "write TensorBoard events to DIR" },
-    { "tensorboard-log-interval", 0, MEG_I64(C, tensorboard_log_interval), "N", "1", "iterations between events" },
+    { "log-throughput", 0, MEG_BOOL(C, log_throughput), NULL, "no",
+      "log floating-point operations a second" },
+    { "log-params-norm", 0, MEG_BOOL(C, log_params_norm), NULL, "no",
+      "log the norm of the weights" },
+    { "log-num-zeros-in-grad", 0, MEG_BOOL(C, log_num_zeros), NULL, "no",
+      "log how many gradient elements are zero" },
+    { "log-progress", 0, MEG_BOOL(C, log_progress), NULL, "no",
+      "keep progress.txt in the --save folder" },
+    { "tensorboard-dir", 0, MEG_STR(C, tensorboard_dir), "DIR", NULL,
+      "write TensorBoard events to DIR" },
+    { "tensorboard-log-interval", 0, MEG_I64(C, tensorboard_log_interval), "N", "1",
+      "iterations between events" },
     { "log-validation-ppl-to-tensorboard", 0, MEG_BOOL(C, log_validation_ppl), NULL, "no",
       "add perplexity to the events of evaluations" },
     { 0 }
@@ -87,7 +106,8 @@ static bool is_name(const char *word, const char *name, size_t n)
 void meg_train_refuse_old_names(int argc, char **argv)
 {
     static const char *const old[][2] = {
-        { "batch-size", "--micro-batch-size" }, { "warmup", "--lr-warmup-fraction" },
+        { "batch-size", "--micro-batch-size" },
+        { "warmup", "--lr-warmup-fraction" },
         { "model-parallel-size", "--tensor-model-parallel-size" },
         { "checkpoint-activations", "--recompute-activations" },
     };
@@ -104,7 +124,8 @@ void meg_train_refuse_old_names(int argc, char **argv)
 static int check(const char *option, int64_t v, int64_t lowest, struct meg_err *e)
 {
     if (v != MEG_UNSET && v < lowest)
-        return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must be at least %" PRId64, option, v, lowest);
+        return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must be at least %" PRId64, option, v,
+                        lowest);
     return 0;
 }
 
@@ -115,16 +136,19 @@ static int read_rampup(const struct meg_train_conf *c, struct meg_batch_plan *p,
     if (c->rampup_batch_size.n == 0)
         return 0;
     if (c->train_samples == MEG_UNSET)
-        return meg_fail(e, MEG_EUSAGE, "--rampup-batch-size: steps of changing size need --train-samples, not --train-iters");
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--rampup-batch-size: steps of changing size need --train-samples, not --train-iters");
     for (int i = 0; i < 3; i++) {
         if (!meg_parse_i64(c->rampup_batch_size.v[i], to[i]) || *to[i] <= 0)
-            return meg_fail(e, MEG_EUSAGE, "--rampup-batch-size: '%s' is not a number above 0", c->rampup_batch_size.v[i]);
+            return meg_fail(e, MEG_EUSAGE, "--rampup-batch-size: '%s' is not a number above 0",
+                            c->rampup_batch_size.v[i]);
     }
     return 0;
 }
 
-int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct meg_batch_plan *plan, int64_t *iters,
-                         struct meg_err *e)
+int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct meg_batch_plan *plan,
+                         int64_t *iters, struct meg_err *e)
 {
     struct meg_batch_plan p = { 0 };
     int r;
@@ -144,24 +168,29 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
         (r = check("seed", c->seed, 1, e)) < 0)
         return r;
     if (c->seed > UINT32_MAX)
-        return meg_fail(e, MEG_EUSAGE, "--seed %" PRId64 ": must be at most %" PRIu32, c->seed, UINT32_MAX);
+        return meg_fail(e, MEG_EUSAGE, "--seed %" PRId64 ": must be at most %" PRIu32, c->seed,
+                        UINT32_MAX);
     if (!isnan(c->exit_duration_min) && !(c->exit_duration_min > 0))
-        return meg_fail(e, MEG_EUSAGE, "--exit-duration-in-mins %g: must be above 0", c->exit_duration_min);
+        return meg_fail(e, MEG_EUSAGE, "--exit-duration-in-mins %g: must be above 0",
+                        c->exit_duration_min);
     if (c->train_iters != MEG_UNSET && c->train_samples != MEG_UNSET)
-        return meg_fail(e, MEG_EUSAGE, "--train-samples %" PRId64 ": --train-iters %" PRId64 " is given, too",
+        return meg_fail(e, MEG_EUSAGE,
+                        "--train-samples %" PRId64 ": --train-iters %" PRId64 " is given, too",
                         c->train_samples, c->train_iters);
     if (c->train_iters == MEG_UNSET && c->train_samples == MEG_UNSET && !c->skip_train)
         return meg_fail(e, MEG_EUSAGE, "--train-iters or --train-samples is required");
 
-    p.global = c->global_batch_size == MEG_UNSET ? c->micro_batch_size * ranks : c->global_batch_size;
+    p.global =
+        c->global_batch_size == MEG_UNSET ? c->micro_batch_size * ranks : c->global_batch_size;
     p.micro = c->micro_batch_size;
     p.ranks = ranks;
     p.round_down = c->decrease_batch_size_if_needed;
     if ((r = read_rampup(c, &p, e)) < 0 || (r = meg_batch_plan_check(&p, e)) < 0)
         return r;
     *plan = p;
-    *iters = c->train_iters != MEG_UNSET ? c->train_iters :
-             c->train_samples != MEG_UNSET ? meg_batch_iterations(&p, c->train_samples) : 0;
+    *iters = c->train_iters != MEG_UNSET ? c->train_iters
+        : c->train_samples != MEG_UNSET  ? meg_batch_iterations(&p, c->train_samples)
+                                         : 0;
     return 0;
 }
 
@@ -180,7 +209,9 @@ int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_er
     if (c->finetune && !c->load)
         return meg_fail(e, MEG_EUSAGE, "--finetune: needs --load DIR");
     if (c->override_scheduler && c->use_checkpoint_scheduler)
-        return meg_fail(e, MEG_EUSAGE, "--override-opt_param-scheduler: --use-checkpoint-opt_param-scheduler says the opposite");
+        return meg_fail(e, MEG_EUSAGE,
+                        "--override-opt_param-scheduler: --use-checkpoint-opt_param-scheduler says "
+                        "the opposite");
     return 0;
 }
 

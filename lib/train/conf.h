@@ -8,10 +8,10 @@ MEG_BEGIN_DECLS
 
 struct meg_train_conf {
     int64_t micro_batch_size, global_batch_size;
-    struct meg_list rampup_batch_size;         /* three numbers */
+    struct meg_list rampup_batch_size; /* three numbers */
     bool decrease_batch_size_if_needed;
     int64_t seq_length;
-    int64_t train_iters, train_samples;        /* exactly one is given */
+    int64_t train_iters, train_samples; /* exactly one is given */
     int64_t exit_interval;
     double exit_duration_min;
     int64_t eval_iters, eval_interval;
@@ -46,8 +46,8 @@ void meg_train_refuse_old_names(int argc, char **argv);
  * Refuse what breaks a rule (MEG_EUSAGE, one line: option, value, rule).  The first also gives what
  * follows for a number of data-parallel ranks: the batches, and how many iterations there are.
  */
-int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct meg_batch_plan *plan, int64_t *iters,
-                         struct meg_err *e);
+int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct meg_batch_plan *plan,
+                         int64_t *iters, struct meg_err *e);
 int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_err *e);
 int meg_train_log_conf_check(const struct meg_train_log_conf *c, struct meg_err *e);
 

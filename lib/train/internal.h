@@ -11,32 +11,32 @@
 /* How far the run is: what a checkpoint holds beside weights and optimizer state. */
 struct meg_position {
     int64_t iteration;
-    int64_t consumed_train, consumed_valid;   /* samples, which place the loaders */
-    int64_t skipped;                          /* samples left out by --decrease-batch-size-if-needed */
-    int64_t steps;                            /* of the schedules: samples of successful iterations */
+    int64_t consumed_train, consumed_valid; /* samples, which place the loaders */
+    int64_t skipped; /* samples left out by --decrease-batch-size-if-needed */
+    int64_t steps;   /* of the schedules: samples of successful iterations */
 };
 
 struct trainer {
     struct meg_train_job *job;
     const struct meg_optgroup *groups;
     struct meg_batch_plan plan;
-    int64_t iters;                            /* of the whole run */
+    int64_t iters; /* of the whole run */
     struct meg_schedule schedule;
     struct meg_data_need need;
     struct meg_tokenizer *tok;
-    char *tok_text;                           /* what the tokenizer calls itself in cache files */
+    char *tok_text; /* what the tokenizer calls itself in cache files */
     struct meg_ckpt_tokenizer tok_files;
-    struct meg_ckpt *from;                    /* the checkpoint the run begins with, or NULL */
+    struct meg_ckpt *from; /* the checkpoint the run begins with, or NULL */
     struct meg_gpt_data *data;
-    struct meg_loader *train, *valid;         /* NULL where there is nothing to read */
+    struct meg_loader *train, *valid; /* NULL where there is nothing to read */
     struct meg_gpt *model;
     struct meg_optim *optim;
     struct meg_report *report;
     struct meg_position at;
-    int64_t optim_steps;                      /* of the optimizer in that checkpoint */
+    int64_t optim_steps; /* of the optimizer in that checkpoint */
     uint32_t dropout_seed;
-    int64_t saved;                            /* iteration of the newest checkpoint in --save, or -1 */
-    int64_t loaded;                           /* the one in --save that the run began with, or -1 */
+    int64_t saved;  /* iteration of the newest checkpoint in --save, or -1 */
+    int64_t loaded; /* the one in --save that the run began with, or -1 */
     double start_s, start_flops;
 };
 
@@ -59,12 +59,14 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
  * Mean loss over --eval-iters global batches that l gives.  A request to stop ends it early: *loss is
  * then NaN.
  */
-int meg_train_evaluate(struct trainer *t, struct meg_loader *l, const char *split, double *loss, struct meg_err *e);
+int meg_train_evaluate(struct trainer *t, struct meg_loader *l, const char *split, double *loss,
+                       struct meg_err *e);
 
 /* ---- setup.c ---- */
 
 /* A loader of a split that stands where consumed samples were read; *out is NULL where there is no data. */
-int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split, int64_t consumed, struct meg_err *e);
+int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split, int64_t consumed,
+                          struct meg_err *e);
 
 /* ---- resume.c ---- */
 

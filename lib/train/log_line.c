@@ -2,18 +2,21 @@
 #include <math.h>
 #include "train/report.h"
 
-void meg_log_line(struct meg_str *s, const struct meg_interval *v, bool has_throughput, const struct tm *when)
+void meg_log_line(struct meg_str *s, const struct meg_interval *v, bool has_throughput,
+                  const struct tm *when)
 {
     char date[32];
 
     strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", when);
-    meg_str_printf(s, " [%s] iteration %8" PRId64 "/%8" PRId64 " |", date, v->iteration, v->train_iters);
+    meg_str_printf(s, " [%s] iteration %8" PRId64 "/%8" PRId64 " |", date, v->iteration,
+                   v->train_iters);
     meg_str_printf(s, " consumed samples: %12" PRId64 " |", v->consumed_samples);
     if (v->skipped_samples > 0)
         meg_str_printf(s, " skipped samples: %12" PRId64 " |", v->skipped_samples);
     meg_str_printf(s, " elapsed time per iteration (ms): %.1f |", v->iteration_ms);
     if (has_throughput)
-        meg_str_printf(s, " throughput per GPU (TFLOP/s/GPU): %.1f |", v->flops / v->iteration_ms * 1e-9);
+        meg_str_printf(s, " throughput per GPU (TFLOP/s/GPU): %.1f |",
+                       v->flops / v->iteration_ms * 1e-9);
     meg_str_printf(s, " learning rate: %.6E |", v->learning_rate);
     if (!isnan(v->decoupled_learning_rate))
         meg_str_printf(s, " decoupled learning rate: %.6E |", v->decoupled_learning_rate);
@@ -27,7 +30,9 @@ void meg_log_line(struct meg_str *s, const struct meg_interval *v, bool has_thro
         meg_str_printf(s, " num zeros: %" PRId64 " |", v->num_zeros);
     if (!isnan(v->params_norm))
         meg_str_printf(s, " params norm: %.3f |", v->params_norm);
-    meg_str_printf(s, " number of skipped iterations: %3" PRId64 " | number of nan iterations: %3" PRId64 " |\n",
+    meg_str_printf(s,
+                   " number of skipped iterations: %3" PRId64
+                   " | number of nan iterations: %3" PRId64 " |\n",
                    v->num_skipped_iterations, v->num_nan_iterations);
 }
 

@@ -13,7 +13,8 @@ struct tally {
 
 /* ---- evaluation ---- */
 
-static int evaluate(struct trainer *t, struct meg_loader *l, int split, bool is_last, struct meg_err *e)
+static int evaluate(struct trainer *t, struct meg_loader *l, int split, bool is_last,
+                    struct meg_err *e)
 {
     double loss;
     int r;
@@ -22,8 +23,8 @@ static int evaluate(struct trainer *t, struct meg_loader *l, int split, bool is_
         return r;
     if (meg_stop_asked())
         return 0;
-    return meg_report_evaluation(t->report, meg_split_names[split], is_last, t->at.iteration, t->at.consumed_train,
-                                 loss, e);
+    return meg_report_evaluation(t->report, meg_split_names[split], is_last, t->at.iteration,
+                                 t->at.consumed_train, loss, e);
 }
 
 /*
@@ -49,7 +50,8 @@ static int evaluate_during(struct trainer *t, struct meg_err *e)
     if (!t->valid || t->at.iteration % t->job->train.eval_interval)
         return 0;
     r = evaluate(t, t->valid, MEG_VALID, false, e);
-    t->at.consumed_valid += t->job->train.eval_iters * (p->global / (p->micro * p->ranks) * p->micro * p->ranks);
+    t->at.consumed_valid +=
+        t->job->train.eval_iters * (p->global / (p->micro * p->ranks) * p->micro * p->ranks);
     return r;
 }
 
@@ -68,7 +70,8 @@ static int evaluate_after(struct trainer *t, struct meg_err *e)
 
 /* ---- reports ---- */
 
-static int report(struct trainer *t, struct tally *sum, const struct meg_step_result *s, struct meg_err *e)
+static int report(struct trainer *t, struct tally *sum, const struct meg_step_result *s,
+                  struct meg_err *e)
 {
     const struct meg_train_job *job = t->job;
     struct meg_interval v = { 0 };
@@ -112,7 +115,8 @@ static int report(struct trainer *t, struct tally *sum, const struct meg_step_re
 static void warn_of_spike(const struct trainer *t, double *before, double loss)
 {
     if (t->job->train.check_for_spiky_loss && *before > 0 && fabs(loss - *before) / *before >= 0.2)
-        meg_warn("iteration %" PRId64 ": lm loss went from %.6g to %.6g in one step", t->at.iteration, *before, loss);
+        meg_warn("iteration %" PRId64 ": lm loss went from %.6g to %.6g in one step",
+                 t->at.iteration, *before, loss);
     *before = loss;
 }
 
@@ -132,8 +136,10 @@ static int stopped(struct trainer *t, struct meg_err *e)
 {
     const char *dir = t->job->ckpt.save;
 
-    return meg_fail(e, MEG_ESTOP, "stopped by a signal; iteration %" PRId64 " is saved in %s, and with --load %s "
-                    "the same command goes on from there", t->at.iteration, dir, dir);
+    return meg_fail(e, MEG_ESTOP,
+                    "stopped by a signal; iteration %" PRId64 " is saved in %s, and with --load %s "
+                    "the same command goes on from there",
+                    t->at.iteration, dir, dir);
 }
 
 /* A checkpoint when one is due, and whether the run ends here though iterations are left. */
@@ -149,7 +155,8 @@ static int save_or_exit(struct trainer *t, bool *is_over, struct meg_err *e)
         return (r = save_once(t, e)) < 0 ? r : stopped(t, e);
     *is_over = minutes > c->exit_duration_min || divides(c->exit_interval, t->at.iteration);
     if (*is_over)
-        meg_note("exiting after iteration %" PRId64 " and %.1f minutes, as asked", t->at.iteration, minutes);
+        meg_note("exiting after iteration %" PRId64 " and %.1f minutes, as asked", t->at.iteration,
+                 minutes);
     return *is_over || divides(t->job->ckpt.save_interval, t->at.iteration) ? save_once(t, e) : 0;
 }
 
@@ -195,9 +202,11 @@ int meg_train_loop(struct trainer *t, struct meg_err *e)
         if ((r = meg_ckpt_mark_done(t->job->ckpt.save, false, e)) < 0)
             return r;
     }
-    if ((t->at.iteration == 0 && (r = evaluate_before(t, e)) < 0) || (r = train(t, &is_over, e)) < 0 || is_over)
+    if ((t->at.iteration == 0 && (r = evaluate_before(t, e)) < 0) ||
+        (r = train(t, &is_over, e)) < 0 || is_over)
         return r;
-    if (t->job->ckpt.save && ((r = save_once(t, e)) < 0 || (r = meg_ckpt_mark_done(t->job->ckpt.save, true, e)) < 0))
+    if (t->job->ckpt.save &&
+        ((r = save_once(t, e)) < 0 || (r = meg_ckpt_mark_done(t->job->ckpt.save, true, e)) < 0))
         return r;
     if ((r = evaluate_after(t, e)) < 0)
         return r;

@@ -16,7 +16,8 @@ struct meg_metrics {
 /* The iteration of a line, above all others for what comes after training, or -1 when it is none of ours. */
 static int64_t iteration_of(const char *line)
 {
-    json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL), *v = json_object_get(o, "iteration");
+    json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL),
+           *v = json_object_get(o, "iteration");
     int64_t n = json_is_integer(v) && json_object_get(o, "lm_loss") ? json_integer_value(v) : -1;
 
     if (n >= 0 && json_is_true(json_object_get(o, "after_training")))
@@ -43,7 +44,8 @@ static int find_end(const char *path, int64_t resumed, int64_t *end, struct meg_
     for (int64_t number = 1; (n = getline(&line, &cap, f)) > 0 && line[n - 1] == '\n'; number++) {
         int64_t iteration = iteration_of(line);
         if (iteration < 0) {
-            r = meg_fail(e, MEG_EFORMAT, "--log-json %s: line %" PRId64 " is not a metrics line; name another file",
+            r = meg_fail(e, MEG_EFORMAT,
+                         "--log-json %s: line %" PRId64 " is not a metrics line; name another file",
                          path, number);
             break;
         }
@@ -72,7 +74,8 @@ int meg_metrics_open(struct meg_metrics **out, const char *path, int64_t resumed
     int64_t end = -1;
     int r = 0;
 
-    if ((is_regular_or_new(path) && (r = find_end(path, resumed, &end, e)) < 0) || (r = meg_append_open(&m->file, path, end, e)) < 0) {
+    if ((is_regular_or_new(path) && (r = find_end(path, resumed, &end, e)) < 0) ||
+        (r = meg_append_open(&m->file, path, end, e)) < 0) {
         meg_metrics_close(m);
         return r;
     }
@@ -111,9 +114,10 @@ int meg_metrics_interval(struct meg_metrics *m, const struct meg_interval *v, st
 {
     struct meg_str s = { 0 };
 
-    meg_str_printf(&s, "{\"iteration\":%" PRId64 ",\"consumed_samples\":%" PRId64 ",\"skipped_samples\":%" PRId64
-                   ",\"global_batch_size\":%" PRId64, v->iteration, v->consumed_samples, v->skipped_samples,
-                   v->global_batch_size);
+    meg_str_printf(&s,
+                   "{\"iteration\":%" PRId64 ",\"consumed_samples\":%" PRId64
+                   ",\"skipped_samples\":%" PRId64 ",\"global_batch_size\":%" PRId64,
+                   v->iteration, v->consumed_samples, v->skipped_samples, v->global_batch_size);
     add(&s, "lm_loss", v->lm_loss);
     add(&s, "learning_rate", v->learning_rate);
     if (!isnan(v->decoupled_learning_rate))
@@ -133,12 +137,15 @@ int meg_metrics_interval(struct meg_metrics *m, const struct meg_interval *v, st
     return put(m, &s, e);
 }
 
-int meg_metrics_evaluation(struct meg_metrics *m, const char *split, bool is_last, int64_t iteration,
-                           int64_t consumed_samples, double loss, struct meg_err *e)
+int meg_metrics_evaluation(struct meg_metrics *m, const char *split, bool is_last,
+                           int64_t iteration, int64_t consumed_samples, double loss,
+                           struct meg_err *e)
 {
     struct meg_str s = { 0 };
 
-    meg_str_printf(&s, "{\"iteration\":%" PRId64 ",\"consumed_samples\":%" PRId64 ",\"split\":\"%s\",\"after_training\":%s",
+    meg_str_printf(&s,
+                   "{\"iteration\":%" PRId64 ",\"consumed_samples\":%" PRId64
+                   ",\"split\":\"%s\",\"after_training\":%s",
                    iteration, consumed_samples, split, is_last ? "true" : "false");
     add(&s, "lm_loss", loss);
     add(&s, "ppl", meg_perplexity(loss));

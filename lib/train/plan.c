@@ -16,14 +16,18 @@ static void print_run(const struct trainer *t, FILE *f)
     const struct meg_train_conf *c = &t->job->train;
     const struct meg_gpt_conf *m = &t->job->model;
 
-    fprintf(f, "model        GPT: %" PRId64 " layers, hidden %" PRId64 ", feed-forward %" PRId64 ", %" PRId64
-            " heads of %" PRId64 ", vocabulary %" PRId64 "\n", m->num_layers, m->hidden_size, m->ffn_hidden_size,
-            m->num_attention_heads, m->kv_channels, m->vocab_size);
-    fprintf(f, "run          %" PRId64 " iterations, micro-batch %" PRId64 ", global batch %" PRId64
-            ", sequence %" PRId64 "\n", t->iters, t->plan.micro, t->plan.global, c->seq_length);
+    fprintf(f,
+            "model        GPT: %" PRId64 " layers, hidden %" PRId64 ", feed-forward %" PRId64
+            ", %" PRId64 " heads of %" PRId64 ", vocabulary %" PRId64 "\n",
+            m->num_layers, m->hidden_size, m->ffn_hidden_size, m->num_attention_heads,
+            m->kv_channels, m->vocab_size);
+    fprintf(f,
+            "run          %" PRId64 " iterations, micro-batch %" PRId64 ", global batch %" PRId64
+            ", sequence %" PRId64 "\n",
+            t->iters, t->plan.micro, t->plan.global, c->seq_length);
     if (t->plan.samples)
-        fprintf(f, "ramp-up      from %" PRId64 " by %" PRId64 " over %" PRId64 " samples\n", t->plan.start,
-                t->plan.increment, t->plan.samples);
+        fprintf(f, "ramp-up      from %" PRId64 " by %" PRId64 " over %" PRId64 " samples\n",
+                t->plan.start, t->plan.increment, t->plan.samples);
 }
 
 /* A line for each kind of parameter that the optimizer treats alike. */
@@ -40,8 +44,11 @@ static void print_params(const struct meg_params *p, FILE *f)
                 elements += p->row[i].numel;
             }
         if (tensors)
-            fprintf(f, "  %-28s %8" PRId64 " %14" PRId64 "\n", decoupled ? "embedding and output" :
-                    decayed ? "weights" : "biases and norms, no decay", tensors, elements);
+            fprintf(f, "  %-28s %8" PRId64 " %14" PRId64 "\n",
+                    decoupled     ? "embedding and output"
+                        : decayed ? "weights"
+                                  : "biases and norms, no decay",
+                    tensors, elements);
     }
     fprintf(f, "  %-28s %8d %14" PRId64 "\n", "all", p->n, p->numel);
 }
@@ -49,15 +56,23 @@ static void print_params(const struct meg_params *p, FILE *f)
 static void print_memory(const struct trainer *t, int64_t flat, FILE *f)
 {
     const struct meg_train_conf *c = &t->job->train;
-    struct meg_gpt_run run = { .s = c->seq_length, .b = c->micro_batch_size, .is_training = !c->skip_train };
+    struct meg_gpt_run run = { .s = c->seq_length,
+                               .b = c->micro_batch_size,
+                               .is_training = !c->skip_train };
     struct meg_gpt_memory m;
     size_t optim = c->skip_train ? 0 : meg_optim_nbytes(&t->job->optim, flat);
 
     meg_gpt_plan(&m, &t->job->model, &run, &meg_mesh_one);
     fprintf(f, "\n%-30s %8s\n", "memory", "MiB");
-    const struct { const char *name; size_t nbytes; } line[] = {
-        { "parameters", m.params }, { "gradients", m.grads }, { "optimizer state", optim },
-        { "activations", m.activations }, { "workspace", m.workspace },
+    const struct {
+        const char *name;
+        size_t nbytes;
+    } line[] = {
+        { "parameters", m.params },
+        { "gradients", m.grads },
+        { "optimizer state", optim },
+        { "activations", m.activations },
+        { "workspace", m.workspace },
         { "program and libraries", PROCESS_NBYTES },
         { "all", m.params + m.grads + optim + m.activations + m.workspace + PROCESS_NBYTES },
     };
@@ -74,8 +89,10 @@ static void print_work(const struct trainer *t, FILE *f)
     if (c->skip_train)
         return;
     fprintf(f, "\n%-30s %8s %14s\n", "work", "FLOP", "tokens");
-    fprintf(f, "  %-28s %8.2e %14" PRId64 "\n", "a step", flops * (double)t->plan.global, t->plan.global * c->seq_length);
-    fprintf(f, "  %-28s %8.2e %14" PRId64 "\n", "the run", flops * (double)samples, samples * c->seq_length);
+    fprintf(f, "  %-28s %8.2e %14" PRId64 "\n", "a step", flops * (double)t->plan.global,
+            t->plan.global * c->seq_length);
+    fprintf(f, "  %-28s %8.2e %14" PRId64 "\n", "the run", flops * (double)samples,
+            samples * c->seq_length);
 }
 
 static void print_data(const struct trainer *t, FILE *f)
@@ -83,12 +100,14 @@ static void print_data(const struct trainer *t, FILE *f)
     int n;
     const struct meg_data_part *p = meg_gpt_data_parts(t->data, &n);
 
-    fprintf(f, "\n%-8s %6s %12s %14s %12s %12s %8s  %s\n", "data", "weight", "sequences", "tokens", "wanted", "samples",
-            "epochs", "file");
+    fprintf(f, "\n%-8s %6s %12s %14s %12s %12s %8s  %s\n", "data", "weight", "sequences", "tokens",
+            "wanted", "samples", "epochs", "file");
     for (int i = 0; i < n; i++)
-        fprintf(f, "  %-6s %6.4f %12" PRId64 " %14" PRId64 " %12" PRId64 " %12" PRId64 " %8" PRId64 "  %s\n",
-                meg_split_names[p[i].split], p[i].weight, p[i].end - p[i].begin, p[i].tokens, p[i].wanted,
-                p[i].samples, p[i].epochs, p[i].name);
+        fprintf(f,
+                "  %-6s %6.4f %12" PRId64 " %14" PRId64 " %12" PRId64 " %12" PRId64 " %8" PRId64
+                "  %s\n",
+                meg_split_names[p[i].split], p[i].weight, p[i].end - p[i].begin, p[i].tokens,
+                p[i].wanted, p[i].samples, p[i].epochs, p[i].name);
 }
 
 static void print_saves(const struct trainer *t, int64_t numel, FILE *f)

@@ -35,8 +35,10 @@ static int add_line(const struct trainer *t, const char *text, struct meg_err *e
 
     localtime_r(&now, &when);
     strftime(date, sizeof date, date_format, &when);
-    meg_str_printf(&line, "%s\tJob ID: %s\t# GPUs: %" PRId64 "\t%s\n", date, job ? job : "", t->plan.ranks, text);
-    if ((r = meg_mkdirs(t->job->ckpt.save, e)) == 0 && (r = meg_append_open(&file, path, -1, e)) == 0)
+    meg_str_printf(&line, "%s\tJob ID: %s\t# GPUs: %" PRId64 "\t%s\n", date, job ? job : "",
+                   t->plan.ranks, text);
+    if ((r = meg_mkdirs(t->job->ckpt.save, e)) == 0 &&
+        (r = meg_append_open(&file, path, -1, e)) == 0)
         r = meg_append_write(&file, line.s, line.n, e);
     meg_append_close(&file);
     meg_str_free(&line);
@@ -46,7 +48,8 @@ static int add_line(const struct trainer *t, const char *text, struct meg_err *e
 
 static double flops_so_far(const struct trainer *t)
 {
-    return meg_gpt_flops(&t->job->model, 1, t->job->train.seq_length) * (double)t->at.consumed_train;
+    return meg_gpt_flops(&t->job->model, 1, t->job->train.seq_length) *
+        (double)t->at.consumed_train;
 }
 
 /* When the first job of as many ranks started, and the operations that were done by then. */
@@ -60,14 +63,16 @@ static void first_start(const struct trainer *t, time_t *start, double *flops)
     *start = 0;
     *flops = 0;
     while (f && fgets(line, sizeof line, f)) {
-        const char *gpus = strstr(line, "# GPUs: "), *count = strstr(line, "Floating-point operations: ");
+        const char *gpus = strstr(line, "# GPUs: "),
+                   *count = strstr(line, "Floating-point operations: ");
         struct tm when = { .tm_isdst = -1 };
 
         if (count)
             done = strtod(count + strlen("Floating-point operations: "), NULL);
         if (!gpus || strtoll(gpus + strlen("# GPUs: "), NULL, 10) != t->plan.ranks)
             *start = 0;
-        else if (*start == 0 && strstr(line, "\tStarting job") && strptime(line, date_format, &when)) {
+        else if (*start == 0 && strstr(line, "\tStarting job") &&
+                 strptime(line, date_format, &when)) {
             *start = mktime(&when);
             *flops = done;
         }
@@ -91,8 +96,10 @@ int meg_train_progress_saved(struct trainer *t, struct meg_err *e)
     if (!t->job->log.log_progress)
         return 0;
     first_start(t, &first, &first_flops);
-    snprintf(text, sizeof text, "Saved checkpoint\tIteration: %" PRId64 "\tJob throughput: %.1f TFLOP/s/GPU\t"
-             "Cumulative throughput: %.1f TFLOP/s/GPU\tFloating-point operations: %.2e\tTokens (in billions): %.2f",
+    snprintf(text, sizeof text,
+             "Saved checkpoint\tIteration: %" PRId64 "\tJob throughput: %.1f TFLOP/s/GPU\t"
+             "Cumulative throughput: %.1f TFLOP/s/GPU\tFloating-point operations: %.2e\tTokens (in "
+             "billions): %.2f",
              t->at.iteration, (flops - t->start_flops) / (meg_now_s() - t->start_s) / 1e12 / ranks,
              (flops - first_flops) / difftime(time(NULL) + 1, first) / 1e12 / ranks, flops,
              (double)(t->at.consumed_train * t->job->train.seq_length) / 1e9);

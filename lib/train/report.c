@@ -11,10 +11,10 @@
 
 struct meg_report {
     const struct meg_train_log_conf *conf;
-    struct meg_metrics *metrics;    /* NULL without --log-json */
-    struct meg_events *events;      /* NULL without --tensorboard-dir */
+    struct meg_metrics *metrics; /* NULL without --log-json */
+    struct meg_events *events;   /* NULL without --tensorboard-dir */
     struct meg_progress progress;
-    int64_t first;                  /* iteration and time at the first step, for the time left */
+    int64_t first; /* iteration and time at the first step, for the time left */
     double first_s;
 };
 
@@ -34,8 +34,8 @@ static int write_text(struct meg_events *t, const char *text, int64_t step, stru
     return r;
 }
 
-int meg_report_open(struct meg_report **out, const struct meg_train_log_conf *c, int64_t resumed, const char *text,
-                    struct meg_err *e)
+int meg_report_open(struct meg_report **out, const struct meg_train_log_conf *c, int64_t resumed,
+                    const char *text, struct meg_err *e)
 {
     struct meg_report *p = meg_new(sizeof *p);
     int r = 0;
@@ -44,7 +44,8 @@ int meg_report_open(struct meg_report **out, const struct meg_train_log_conf *c,
     meg_progress_init(&p->progress, 0);
     if ((c->log_json && (r = meg_metrics_open(&p->metrics, c->log_json, resumed, e)) < 0) ||
         (c->tensorboard_dir &&
-         ((r = meg_events_open(&p->events, c->tensorboard_dir, resumed > 0 ? resumed + 1 : 0, e)) < 0 ||
+         ((r = meg_events_open(&p->events, c->tensorboard_dir, resumed > 0 ? resumed + 1 : 0, e)) <
+              0 ||
           (r = write_text(p->events, text, resumed, e)) < 0)))
         goto out;
     *out = p;
@@ -65,7 +66,8 @@ void meg_report_close(struct meg_report *p)
 }
 
 /* name over iterations, and "name vs samples" over samples. */
-static int scalar(struct meg_report *p, const char *name, double value, const struct meg_interval *v, struct meg_err *e)
+static int scalar(struct meg_report *p, const char *name, double value,
+                  const struct meg_interval *v, struct meg_err *e)
 {
     char by_samples[64];
     int r;
@@ -90,10 +92,12 @@ static int write_events(struct meg_report *p, const struct meg_interval *v, stru
         (r = scalar(p, "grad-norm", v->grad_norm, v, e)) < 0 ||
         (r = scalar(p, "num-zeros", v->num_zeros < 0 ? NAN : (double)v->num_zeros, v, e)) < 0 ||
         (r = scalar(p, "params-norm", v->params_norm, v, e)) < 0 ||
-        (r = meg_events_scalar(p->events, "iteration-time", v->iteration_ms * 1e-3, v->iteration, e)) < 0)
+        (r = meg_events_scalar(p->events, "iteration-time", v->iteration_ms * 1e-3, v->iteration,
+                               e)) < 0)
         return r;
     if (p->conf->log_throughput)
-        return meg_events_scalar(p->events, "throughput", v->flops / v->iteration_ms * 1e-9, v->iteration, e);
+        return meg_events_scalar(p->events, "throughput", v->flops / v->iteration_ms * 1e-9,
+                                 v->iteration, e);
     return 0;
 }
 
@@ -106,9 +110,13 @@ int meg_report_step(struct meg_report *p, const struct meg_interval *v, struct m
         p->first_s = now;
     }
     left_s = v->iteration > p->first ? (now - p->first_s) / (double)(v->iteration - p->first) *
-             (double)(v->train_iters - v->iteration) : 0;
-    meg_progress_show(&p->progress, "iteration %" PRId64 "/%" PRId64 "  lm loss %.4f  %.0f tokens/s  %d:%02d left",
-                      v->iteration, v->train_iters, v->lm_loss, v->tokens_per_s, (int)left_s / 60, (int)left_s % 60);
+            (double)(v->train_iters - v->iteration)
+                                     : 0;
+    meg_progress_show(&p->progress,
+                      "iteration %" PRId64 "/%" PRId64
+                      "  lm loss %.4f  %.0f tokens/s  %d:%02d left",
+                      v->iteration, v->train_iters, v->lm_loss, v->tokens_per_s, (int)left_s / 60,
+                      (int)left_s % 60);
     if (p->events && v->iteration % p->conf->tensorboard_log_interval == 0)
         return write_events(p, v, e);
     return 0;
@@ -143,10 +151,15 @@ int meg_report_evaluation(struct meg_report *p, const char *split, bool is_last,
     int r;
 
     snprintf(where, sizeof where, "iteration %" PRId64 "%s%s%s", iteration, is_last ? " on " : "",
-             !is_last ? "" : !strcmp(split, "valid") ? "validation" : split, is_last ? " set" : "");
+             !is_last                      ? ""
+                 : !strcmp(split, "valid") ? "validation"
+                                           : split,
+             is_last ? " set" : "");
     meg_log_evaluation(&s, where, loss);
     print(&s);
-    if (p->metrics && (r = meg_metrics_evaluation(p->metrics, split, is_last, iteration, consumed_samples, loss, e)) < 0)
+    if (p->metrics &&
+        (r = meg_metrics_evaluation(p->metrics, split, is_last, iteration, consumed_samples, loss,
+                                    e)) < 0)
         return r;
     if (!p->events || strcmp(split, "valid"))
         return 0;

@@ -17,24 +17,25 @@ struct meg_interval {
     int64_t iteration, train_iters;
     int64_t consumed_samples, skipped_samples;
     int64_t global_batch_size;
-    double lm_loss;                 /* mean of the iterations; nats a token */
-    double learning_rate;           /* of the next iteration, as Megatron logs it */
+    double lm_loss;       /* mean of the iterations; nats a token */
+    double learning_rate; /* of the next iteration, as Megatron logs it */
     double decoupled_learning_rate;
     double loss_scale;
-    double grad_norm;               /* of the last iteration, before clipping */
-    int64_t num_zeros;              /* gradient elements that are exactly zero */
+    double grad_norm;  /* of the last iteration, before clipping */
+    int64_t num_zeros; /* gradient elements that are exactly zero */
     double params_norm;
     int64_t num_skipped_iterations, num_nan_iterations;
-    double iteration_ms;            /* mean of the iterations */
+    double iteration_ms; /* mean of the iterations */
     double tokens_per_s;
-    double flops;                   /* of one iteration, counted for the model */
+    double flops; /* of one iteration, counted for the model */
 };
 
 /*
  * Append " [date] iteration N/M | consumed samples: ... |" and a newline: the line that Megatron's
  * training_log prints and that its parsers read.
  */
-void meg_log_line(struct meg_str *s, const struct meg_interval *v, bool has_throughput, const struct tm *when);
+void meg_log_line(struct meg_str *s, const struct meg_interval *v, bool has_throughput,
+                  const struct tm *when);
 
 /*
  * Append the three lines of an evaluation, dashed rules around
@@ -51,8 +52,8 @@ struct meg_report;
  * Open the files that c names for a run that starts after iteration resumed, whose configuration
  * text (lines "name = value") goes to TensorBoard.  c is kept until close.
  */
-int meg_report_open(struct meg_report **out, const struct meg_train_log_conf *c, int64_t resumed, const char *text,
-                    struct meg_err *e);
+int meg_report_open(struct meg_report **out, const struct meg_train_log_conf *c, int64_t resumed,
+                    const char *text, struct meg_err *e);
 void meg_report_close(struct meg_report *p);
 
 /* Each iteration: events and the progress line. */

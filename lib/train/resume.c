@@ -22,9 +22,9 @@ static int take_options(struct trainer *t, struct meg_err *e)
 {
     struct meg_train_job *job = t->job;
     struct meg_opt seq_length[2];
-    const struct meg_optgroup groups[] = {
-        { "network", meg_gpt_opts, &job->model }, { "training", seq_length, &job->train }, { 0 }
-    };
+    const struct meg_optgroup groups[] = { { "network", meg_gpt_opts, &job->model },
+                                           { "training", seq_length, &job->train },
+                                           { 0 } };
 
     one_row(seq_length, meg_train_opts, "seq-length");
     meg_ckpt_tok_conf(t->from, &job->tok);
@@ -40,7 +40,10 @@ int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e)
         return 0;
     if (!meg_ckpt_exists(c->load)) {
         if (c->exit_on_missing)
-            return meg_fail(e, MEG_ENOENT, "--load %s: no checkpoint there, and --exit-on-missing-checkpoint is given", c->load);
+            return meg_fail(
+                e, MEG_ENOENT,
+                "--load %s: no checkpoint there, and --exit-on-missing-checkpoint is given",
+                c->load);
         meg_warn("--load %s: no checkpoint there: starting from scratch", c->load);
         return 0;
     }
@@ -59,13 +62,15 @@ static bool goes_on(const struct trainer *t)
 
 static json_t *pack_schedule(const struct meg_schedule *s)
 {
-    return json_pack("{s:f,s:f,s:f,s:I,s:s,s:f,s:f,s:I,s:s}", "max_lr", s->max_lr, "min_lr", s->min_lr,
-                     "lr_warmup_steps", s->warmup, "lr_decay_steps", (json_int_t)s->decay,
-                     "lr_decay_style", meg_lr_style_name(s->style), "start_wd", s->start_wd, "end_wd", s->end_wd,
-                     "wd_incr_steps", (json_int_t)s->wd_incr, "wd_incr_style", meg_wd_style_name(s->wd_style));
+    return json_pack("{s:f,s:f,s:f,s:I,s:s,s:f,s:f,s:I,s:s}", "max_lr", s->max_lr, "min_lr",
+                     s->min_lr, "lr_warmup_steps", s->warmup, "lr_decay_steps",
+                     (json_int_t)s->decay, "lr_decay_style", meg_lr_style_name(s->style),
+                     "start_wd", s->start_wd, "end_wd", s->end_wd, "wd_incr_steps",
+                     (json_int_t)s->wd_incr, "wd_incr_style", meg_wd_style_name(s->wd_style));
 }
 
-static int unpack_schedule(struct meg_schedule *s, const json_t *o, const char *from, struct meg_err *e)
+static int unpack_schedule(struct meg_schedule *s, const json_t *o, const char *from,
+                           struct meg_err *e)
 {
     const char *lr_style, *wd_style;
     int r;
@@ -81,7 +86,8 @@ static int unpack_schedule(struct meg_schedule *s, const json_t *o, const char *
         (r = meg_json_get_str(o, "wd_incr_style", MEG_JSON_NEEDED, &wd_style, from, e)) < 0)
         return r;
     if (!meg_lr_style_of(lr_style, &s->style) || !meg_wd_style_of(wd_style, &s->wd_style))
-        return meg_fail(e, MEG_EFORMAT, "%s: '%s' or '%s' is no style of a schedule", from, lr_style, wd_style);
+        return meg_fail(e, MEG_EFORMAT, "%s: '%s' or '%s' is no style of a schedule", from,
+                        lr_style, wd_style);
     return 0;
 }
 
@@ -89,14 +95,20 @@ static int unpack_schedule(struct meg_schedule *s, const json_t *o, const char *
 static void compare(struct meg_str *out, json_t *mine, const json_t *theirs)
 {
     static const char *const option[][2] = {
-        { "max_lr", "--lr" }, { "min_lr", "--min-lr" }, { "lr_warmup_steps", "samples of warm-up" },
-        { "lr_decay_steps", "samples of decay" }, { "lr_decay_style", "--lr-decay-style" },
-        { "start_wd", "weight decay at the start" }, { "end_wd", "weight decay at the end" },
-        { "wd_incr_steps", "samples of the run" }, { "wd_incr_style", "--weight-decay-incr-style" },
+        { "max_lr", "--lr" },
+        { "min_lr", "--min-lr" },
+        { "lr_warmup_steps", "samples of warm-up" },
+        { "lr_decay_steps", "samples of decay" },
+        { "lr_decay_style", "--lr-decay-style" },
+        { "start_wd", "weight decay at the start" },
+        { "end_wd", "weight decay at the end" },
+        { "wd_incr_steps", "samples of the run" },
+        { "wd_incr_style", "--weight-decay-incr-style" },
     };
 
     for (size_t i = 0; i < sizeof option / sizeof *option; i++) {
-        const json_t *a = json_object_get(mine, option[i][0]), *b = json_object_get(theirs, option[i][0]);
+        const json_t *a = json_object_get(mine, option[i][0]),
+                     *b = json_object_get(theirs, option[i][0]);
         if (json_equal(a, b))
             continue;
         meg_str_printf(out, "%s%s ", out->n ? "; " : "", option[i][1]);
@@ -107,7 +119,8 @@ static void compare(struct meg_str *out, json_t *mine, const json_t *theirs)
 }
 
 /* The command line's schedule stays, unless it differs from the checkpoint's. */
-static int settle_schedule(struct trainer *t, const json_t *theirs, const char *from, struct meg_err *e)
+static int settle_schedule(struct trainer *t, const json_t *theirs, const char *from,
+                           struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
     struct meg_str diff = { 0 };
@@ -121,8 +134,10 @@ static int settle_schedule(struct trainer *t, const json_t *theirs, const char *
     mine = pack_schedule(&t->schedule);
     compare(&diff, mine, theirs);
     if (diff.n)
-        r = meg_fail(e, MEG_EUSAGE, "schedule of the command line, not of %s: %s; "
-                     "--override-opt_param-scheduler takes the first, --use-checkpoint-opt_param-scheduler the second",
+        r = meg_fail(e, MEG_EUSAGE,
+                     "schedule of the command line, not of %s: %s; "
+                     "--override-opt_param-scheduler takes the first, "
+                     "--use-checkpoint-opt_param-scheduler the second",
                      from, diff.s);
     json_decref(mine);
     meg_str_free(&diff);
@@ -140,7 +155,9 @@ static bool same_folder(const char *a, const char *b)
 
 static int without(const char *from, const char *what, const char *option, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT, "%s has no %s: %s goes on without, --finetune takes only the weights", from, what, option);
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s has no %s: %s goes on without, --finetune takes only the weights", from,
+                    what, option);
 }
 
 static int read_state(struct trainer *t, const json_t *state, const char *from, struct meg_err *e)
@@ -150,11 +167,15 @@ static int read_state(struct trainer *t, const json_t *state, const char *from, 
     int64_t seed;
     int r;
 
-    if ((r = meg_json_get_i64(state, "consumed_train_samples", MEG_JSON_NEEDED, &t->at.consumed_train, from, e)) < 0 ||
-        (r = meg_json_get_i64(state, "consumed_valid_samples", MEG_JSON_NEEDED, &t->at.consumed_valid, from, e)) < 0 ||
-        (r = meg_json_get_i64(state, "skipped_train_samples", MEG_JSON_NEEDED, &t->at.skipped, from, e)) < 0 ||
+    if ((r = meg_json_get_i64(state, "consumed_train_samples", MEG_JSON_NEEDED,
+                              &t->at.consumed_train, from, e)) < 0 ||
+        (r = meg_json_get_i64(state, "consumed_valid_samples", MEG_JSON_NEEDED,
+                              &t->at.consumed_valid, from, e)) < 0 ||
+        (r = meg_json_get_i64(state, "skipped_train_samples", MEG_JSON_NEEDED, &t->at.skipped, from,
+                              e)) < 0 ||
         (r = meg_json_get_object(state, "optimizer", MEG_JSON_OPTIONAL, &optim, from, e)) < 0 ||
-        (r = meg_json_get_object(state, "opt_param_scheduler", MEG_JSON_OPTIONAL, &schedule, from, e)) < 0 ||
+        (r = meg_json_get_object(state, "opt_param_scheduler", MEG_JSON_OPTIONAL, &schedule, from,
+                                 e)) < 0 ||
         (r = meg_json_get_object(state, "rng", MEG_JSON_OPTIONAL, &rng, from, e)) < 0)
         return r;
     if (c->load_rng && !t->job->train.skip_train) {
@@ -228,19 +249,22 @@ int meg_train_load(struct trainer *t, struct meg_err *e)
 static json_t *pack_state(const struct trainer *t)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
-    json_t *state = json_pack("{s:I,s:I,s:I}", "consumed_train_samples", (json_int_t)t->at.consumed_train,
-                              "consumed_valid_samples", (json_int_t)t->at.consumed_valid,
-                              "skipped_train_samples", (json_int_t)t->at.skipped);
+    json_t *state =
+        json_pack("{s:I,s:I,s:I}", "consumed_train_samples", (json_int_t)t->at.consumed_train,
+                  "consumed_valid_samples", (json_int_t)t->at.consumed_valid,
+                  "skipped_train_samples", (json_int_t)t->at.skipped);
 
     if (c->save_optim) {
         json_t *schedule = pack_schedule(&t->schedule);
         json_object_set_new(schedule, "num_steps", json_integer(t->at.steps));
-        json_object_set_new(state, "optimizer", json_pack("{s:s,s:I}", "name", t->job->optim.optimizer,
-                                                          "step", (json_int_t)t->optim->t));
+        json_object_set_new(state, "optimizer",
+                            json_pack("{s:s,s:I}", "name", t->job->optim.optimizer, "step",
+                                      (json_int_t)t->optim->t));
         json_object_set_new(state, "opt_param_scheduler", schedule);
     }
     if (c->save_rng)
-        json_object_set_new(state, "rng", json_pack("{s:I}", "dropout_seed", (json_int_t)t->dropout_seed));
+        json_object_set_new(state, "rng",
+                            json_pack("{s:I}", "dropout_seed", (json_int_t)t->dropout_seed));
     return state;
 }
 

@@ -14,13 +14,16 @@ static int check_settings(struct trainer *t, struct meg_err *e)
     const struct meg_train_conf *c = &job->train;
     int r;
 
-    if ((r = meg_train_ckpt_conf_check(&job->ckpt, e)) < 0 || (r = meg_train_log_conf_check(&job->log, e)) < 0 ||
-        (r = meg_train_open_checkpoint(t, e)) < 0 || (r = meg_train_conf_check(c, 1, &t->plan, &t->iters, e)) < 0)
+    if ((r = meg_train_ckpt_conf_check(&job->ckpt, e)) < 0 ||
+        (r = meg_train_log_conf_check(&job->log, e)) < 0 ||
+        (r = meg_train_open_checkpoint(t, e)) < 0 ||
+        (r = meg_train_conf_check(c, 1, &t->plan, &t->iters, e)) < 0)
         return r;
     if (job->log.log_progress && !job->ckpt.save)
         return meg_fail(e, MEG_EUSAGE, "--log-progress: needs --save DIR");
-    if (!c->skip_train && (r = meg_schedule_make(&t->schedule, &job->optim, t->iters, c->train_samples,
-                                                 t->plan.global, e)) < 0)
+    if (!c->skip_train &&
+        (r = meg_schedule_make(&t->schedule, &job->optim, t->iters, c->train_samples,
+                               t->plan.global, e)) < 0)
         return r;
     return 0;
 }
@@ -39,7 +42,8 @@ static int open_tokenizer(struct trainer *t, struct meg_err *e)
     if ((r = meg_gpt_conf_check(&t->job->model, e)) < 0)
         return r;
     if (t->job->model.max_position_embeddings < t->job->train.seq_length)
-        return meg_fail(e, MEG_EUSAGE, "--max-position-embeddings %" PRId64 ": less than --seq-length %" PRId64,
+        return meg_fail(e, MEG_EUSAGE,
+                        "--max-position-embeddings %" PRId64 ": less than --seq-length %" PRId64,
                         t->job->model.max_position_embeddings, t->job->train.seq_length);
     return 0;
 }
@@ -75,12 +79,16 @@ static int open_model(struct trainer *t, struct meg_err *e)
     run.b = c->micro_batch_size;
     run.is_training = !c->skip_train;
     run.seed = t->dropout_seed;
-    if ((r = meg_gpt_create(&t->model, &t->job->model, &run, meg_cpu_ops(), &meg_mesh_one, e)) < 0 || c->skip_train)
+    if ((r = meg_gpt_create(&t->model, &t->job->model, &run, meg_cpu_ops(), &meg_mesh_one, e)) <
+            0 ||
+        c->skip_train)
         return r;
-    return meg_optim_create(&t->optim, &t->job->optim, &t->model->params, t->model->op, t->model->w, t->model->g, e);
+    return meg_optim_create(&t->optim, &t->job->optim, &t->model->params, t->model->op, t->model->w,
+                            t->model->g, e);
 }
 
-int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split, int64_t consumed, struct meg_err *e)
+int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split, int64_t consumed,
+                          struct meg_err *e)
 {
     const struct meg_dataset *ds = meg_gpt_data_split(t->data, split);
     struct meg_sampler_conf s = { 0 };
@@ -112,12 +120,14 @@ static int run(struct trainer *t, struct meg_err *e)
     struct rusage used;
     int r;
 
-    if ((r = open_model(t, e)) < 0 || (r = meg_train_load(t, e)) < 0 || (r = meg_gpt_data_build(t->data, e)) < 0)
+    if ((r = open_model(t, e)) < 0 || (r = meg_train_load(t, e)) < 0 ||
+        (r = meg_gpt_data_build(t->data, e)) < 0)
         return r;
     if (!c->skip_train && t->at.iteration < t->iters &&
         (r = meg_train_open_loader(t, &t->train, MEG_TRAIN, t->at.consumed_train, e)) < 0)
         return r;
-    if ((r = meg_train_open_loader(t, &t->valid, MEG_VALID, c->skip_train ? 0 : t->at.consumed_valid, e)) < 0 ||
+    if ((r = meg_train_open_loader(t, &t->valid, MEG_VALID,
+                                   c->skip_train ? 0 : t->at.consumed_valid, e)) < 0 ||
         (r = open_report(t, e)) < 0 || (r = meg_train_progress_starts(t, e)) < 0)
         return r;
     r = meg_train_loop(t, e);
@@ -128,7 +138,9 @@ static int run(struct trainer *t, struct meg_err *e)
 
 int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_err *e)
 {
-    struct trainer t = { .job = job, .groups = groups, .saved = -1, .loaded = -1, .start_s = meg_now_s() };
+    struct trainer t = {
+        .job = job, .groups = groups, .saved = -1, .loaded = -1, .start_s = meg_now_s()
+    };
     int r;
 
     if ((r = check_settings(&t, e)) < 0 || (r = open_tokenizer(&t, e)) < 0 ||

@@ -34,7 +34,8 @@ static struct meg_gpt_batch model_batch(const struct meg_batch *b, bool with_dro
  * unmasked tokens; with --calculate-per-token-loss the sum is divided once by all of them (that is
  * *scale).  The reported loss is token weighted either way.
  */
-static int gradients(struct trainer *t, int64_t num_micro, double *loss, double *scale, struct meg_err *e)
+static int gradients(struct trainer *t, int64_t num_micro, double *loss, double *scale,
+                     struct meg_err *e)
 {
     bool per_token = t->job->train.calculate_per_token_loss;
     double num = 0, den = 0;
@@ -49,7 +50,8 @@ static int gradients(struct trainer *t, int64_t num_micro, double *loss, double 
             return r;
         tokens = unmasked(&b);
         x = model_batch(&b, true);
-        num += meg_gpt_grad(t->model, &x, per_token || tokens == 0 ? 1 : 1 / tokens / (double)num_micro);
+        num += meg_gpt_grad(t->model, &x,
+                            per_token || tokens == 0 ? 1 : 1 / tokens / (double)num_micro);
         den += tokens;
     }
     *scale = per_token && den > 0 ? 1 / den : 1;
@@ -65,9 +67,12 @@ static int check_finite(struct trainer *t, const struct meg_step_result *s, stru
     if (isfinite(s->lm_loss) && isfinite(s->grad_norm))
         return 0;
     p = meg_optim_nonfinite(t->optim);
-    return meg_fail(e, MEG_EFAIL, "iteration %" PRId64 ": lm loss is %g, and the gradient of %s is %s; nothing of this "
-                    "iteration is kept; a lower --lr or --clip-grad may help", t->at.iteration + 1, s->lm_loss,
-                    p ? p->name : "every parameter", p ? "not finite" : "finite");
+    return meg_fail(e, MEG_EFAIL,
+                    "iteration %" PRId64
+                    ": lm loss is %g, and the gradient of %s is %s; nothing of this "
+                    "iteration is kept; a lower --lr or --clip-grad may help",
+                    t->at.iteration + 1, s->lm_loss, p ? p->name : "every parameter",
+                    p ? "not finite" : "finite");
 }
 
 double meg_train_decoupled_lr(const struct trainer *t)
@@ -105,7 +110,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     meg_optim_update(t->optim, &rates, s.grad_norm);
 
     if (!(o->clip_grad > 0))
-        s.grad_norm = NAN;                        /* Megatron takes none then, and logs none */
+        s.grad_norm = NAN; /* Megatron takes none then, and logs none */
     if (job->log.log_params_norm)
         s.params_norm = meg_optim_params_norm(t->optim);
     t->at.iteration++;
@@ -117,9 +122,11 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     return 0;
 }
 
-int meg_train_evaluate(struct trainer *t, struct meg_loader *l, const char *split, double *loss, struct meg_err *e)
+int meg_train_evaluate(struct trainer *t, struct meg_loader *l, const char *split, double *loss,
+                       struct meg_err *e)
 {
-    int64_t num_micro = t->plan.global / (t->plan.micro * t->plan.ranks), total = t->job->train.eval_iters * num_micro;
+    int64_t num_micro = t->plan.global / (t->plan.micro * t->plan.ranks),
+            total = t->job->train.eval_iters * num_micro;
     double num = 0, den = 0;
     int r;
 

@@ -69,7 +69,8 @@ static void put_message(struct meg_str *s, int field, struct meg_str *inner)
 enum { EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION_LOG = 7 };
 
 /* Write an event holding the message or string body, which is freed. */
-static int write_event(struct meg_events *t, int64_t step, int field, struct meg_str *body, struct meg_err *e)
+static int write_event(struct meg_events *t, int64_t step, int field, struct meg_str *body,
+                       struct meg_err *e)
 {
     struct meg_str event = { 0 }, record = { 0 };
     struct timespec now;
@@ -98,35 +99,38 @@ static int write_event(struct meg_events *t, int64_t step, int field, struct meg
     return r;
 }
 
-int meg_events_scalar(struct meg_events *t, const char *tag, double value, int64_t step, struct meg_err *e)
+int meg_events_scalar(struct meg_events *t, const char *tag, double value, int64_t step,
+                      struct meg_err *e)
 {
     struct meg_str item = { 0 }, summary = { 0 };
     float v = (float)value;
 
     put_bytes(&item, 1, tag, strlen(tag));
-    put_varint(&item, 2 << 3 | WIRE_32);          /* simple_value */
+    put_varint(&item, 2 << 3 | WIRE_32); /* simple_value */
     meg_str_add(&item, &v, sizeof v);
     put_message(&summary, 1, &item);
     return write_event(t, step, EVENT_SUMMARY, &summary, e);
 }
 
-int meg_events_text(struct meg_events *t, const char *tag, const char *text, int64_t step, struct meg_err *e)
+int meg_events_text(struct meg_events *t, const char *tag, const char *text, int64_t step,
+                    struct meg_err *e)
 {
-    struct meg_str item = { 0 }, summary = { 0 }, tensor = { 0 }, shape = { 0 }, dim = { 0 }, plugin = { 0 }, meta = { 0 };
+    struct meg_str item = { 0 }, summary = { 0 }, tensor = { 0 }, shape = { 0 }, dim = { 0 },
+                   plugin = { 0 }, meta = { 0 };
     struct meg_str name = { 0 };
 
     meg_str_printf(&name, "%s/text_summary", tag);
     put_bytes(&item, 1, name.s, name.n);
     meg_str_free(&name);
 
-    put_int(&tensor, 1, 7);                       /* dtype: DT_STRING */
+    put_int(&tensor, 1, 7); /* dtype: DT_STRING */
     put_int(&dim, 1, 1);
     put_message(&shape, 2, &dim);
     put_message(&tensor, 2, &shape);
-    put_bytes(&tensor, 8, text, strlen(text));    /* string_val */
+    put_bytes(&tensor, 8, text, strlen(text)); /* string_val */
     put_message(&item, 8, &tensor);
 
-    put_bytes(&plugin, 1, "text", 4);             /* plugin_name */
+    put_bytes(&plugin, 1, "text", 4); /* plugin_name */
     put_message(&meta, 1, &plugin);
     put_message(&item, 9, &meta);
     put_message(&summary, 1, &item);
@@ -143,13 +147,14 @@ int meg_events_open(struct meg_events **out, const char *dir, int64_t first_step
     if ((r = meg_mkdirs(dir, e)) < 0)
         goto out;
     gethostname(host, sizeof host - 1);
-    meg_str_printf(&path, "%s/events.out.tfevents.%lld.%s.%ld", dir, (long long)time(NULL), host, (long)getpid());
+    meg_str_printf(&path, "%s/events.out.tfevents.%lld.%s.%ld", dir, (long long)time(NULL), host,
+                   (long)getpid());
     meg_str_printf(&body, "brain.Event:2");
     if ((r = meg_append_open(&t->file, path.s, -1, e)) < 0 ||
         (r = write_event(t, 0, EVENT_FILE_VERSION, &body, e)) < 0)
         goto out;
     if (first_step > 0) {
-        put_int(&body, 1, 1);                     /* status: START */
+        put_int(&body, 1, 1); /* status: START */
         if ((r = write_event(t, first_step, EVENT_SESSION_LOG, &body, e)) < 0)
             goto out;
     }

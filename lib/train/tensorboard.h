@@ -18,11 +18,14 @@ struct meg_events;
  * Make dir where it is missing, and in it events.out.tfevents.TIME.HOST.PID.  Events from step
  * first_step on that other files of dir hold are replaced by this file's; 0: there are none.
  */
-int meg_events_open(struct meg_events **out, const char *dir, int64_t first_step, struct meg_err *e);
+int meg_events_open(struct meg_events **out, const char *dir, int64_t first_step,
+                    struct meg_err *e);
 
 /* Add one value.  The record is written at once, so that what was added survives the process. */
-int meg_events_scalar(struct meg_events *t, const char *tag, double value, int64_t step, struct meg_err *e);
-int meg_events_text(struct meg_events *t, const char *tag, const char *text, int64_t step, struct meg_err *e);
+int meg_events_scalar(struct meg_events *t, const char *tag, double value, int64_t step,
+                      struct meg_err *e);
+int meg_events_text(struct meg_events *t, const char *tag, const char *text, int64_t step,
+                    struct meg_err *e);
 
 void meg_events_close(struct meg_events *t);
 

@@ -50,7 +50,8 @@ static int word(const json_t *config, const char *key, const char *const *list)
 
 static void read_schedule(struct meg_schedule *s, const json_t *c)
 {
-    static const char *const lr[] = { "constant", "linear", "cosine", "inverse-square-root", "WSD", NULL };
+    static const char *const lr[] = { "constant", "linear", "cosine", "inverse-square-root",
+                                      "WSD",      NULL };
     static const char *const wsd[] = { "linear", "cosine", "exponential", NULL };
 
     memset(s, 0, sizeof *s);
@@ -74,14 +75,17 @@ static int check_schedules(const char *dir)
     size_t i, j, k;
     int n = 0;
 
-    json_array_foreach(all, i, one) {
+    json_array_foreach(all, i, one)
+    {
         const json_t *groups = json_object_get(one, "param_groups");
         struct meg_schedule s;
 
         read_schedule(&s, json_object_get(one, "config"));
-        json_array_foreach(json_object_get(one, "rows"), j, row) {
+        json_array_foreach(json_object_get(one, "rows"), j, row)
+        {
             int64_t steps = cell(row, 0);
-            json_array_foreach(row, k, g) {
+            json_array_foreach(row, k, g)
+            {
                 const json_t *group = k && groups ? json_array_get(groups, k - 1) : NULL;
                 double max = s.max_lr, min = s.min_lr, lr_mult = 1, wd_mult = k == 1;
                 if (k == 0)
@@ -92,10 +96,12 @@ static int check_schedules(const char *dir)
                     lr_mult = num(group, "lr_mult");
                     wd_mult = num(group, "wd_mult");
                 }
-                if (lr_mult * meg_lr_at(&s, max, min, steps) != json_number_value(json_array_get(g, 0)) ||
+                if (lr_mult * meg_lr_at(&s, max, min, steps) !=
+                        json_number_value(json_array_get(g, 0)) ||
                     wd_mult * meg_wd_at(&s, steps) != json_number_value(json_array_get(g, 1)))
-                    fail_msg("schedule %zu, step %lld, group %zu: %.17g %.17g", i, (long long)steps, k - 1,
-                             lr_mult * meg_lr_at(&s, max, min, steps), wd_mult * meg_wd_at(&s, steps));
+                    fail_msg("schedule %zu, step %lld, group %zu: %.17g %.17g", i, (long long)steps,
+                             k - 1, lr_mult * meg_lr_at(&s, max, min, steps),
+                             wd_mult * meg_wd_at(&s, steps));
                 n++;
             }
         }
@@ -125,12 +131,14 @@ static int check_rampup(const char *dir)
     size_t i, j;
     int n = 0;
 
-    json_array_foreach(all, i, one) {
+    json_array_foreach(all, i, one)
+    {
         struct meg_batch_plan p = read_plan(json_object_get(one, "config"));
         int64_t consumed = 0;
 
         assert_int_equal(meg_batch_plan_check(&p, NULL), 0);
-        json_array_foreach(json_object_get(one, "rows"), j, row) {
+        json_array_foreach(json_object_get(one, "rows"), j, row)
+        {
             struct meg_batch_size b = meg_batch_at(&p, cell(row, 1));
             assert_int_equal(consumed, cell(row, 1));
             assert_int_equal(b.global, cell(row, 2));
@@ -139,7 +147,8 @@ static int check_rampup(const char *dir)
             consumed += b.run;
             n++;
         }
-        json_array_foreach(json_object_get(one, "probes"), j, row) {
+        json_array_foreach(json_object_get(one, "probes"), j, row)
+        {
             struct meg_batch_size b = meg_batch_at(&p, cell(row, 0));
             assert_int_equal(b.global, cell(row, 1));
             assert_int_equal(b.num_micro, cell(row, 2));
@@ -158,7 +167,8 @@ static int check_runs(const char *dir)
     size_t i, j, k;
     int n = 0;
 
-    json_array_foreach(all, i, one) {
+    json_array_foreach(all, i, one)
+    {
         const json_t *c = json_object_get(one, "config");
         struct meg_batch_plan p = read_plan(c);
         struct meg_optim_conf o = { 0 };
@@ -175,19 +185,24 @@ static int check_runs(const char *dir)
         o.lr_warmup_samples = (int64_t)num(c, "lr_warmup_samples");
         o.lr_warmup_fraction = o.decoupled_lr = o.decoupled_min_lr = NAN;
         o.start_weight_decay = o.end_weight_decay = NAN;
-        assert_int_equal(meg_schedule_make(&s, &o, MEG_UNSET, (int64_t)num(c, "train_samples"), p.global, NULL), 0);
-        json_array_foreach(json_object_get(one, "rows"), j, row) {
+        assert_int_equal(
+            meg_schedule_make(&s, &o, MEG_UNSET, (int64_t)num(c, "train_samples"), p.global, NULL),
+            0);
+        json_array_foreach(json_object_get(one, "rows"), j, row)
+        {
             struct meg_batch_size b = meg_batch_at(&p, consumed);
             bool is_skipped = false;
 
-            json_array_foreach(json_object_get(c, "skipped_iterations"), k, skip)
-                is_skipped |= json_integer_value(skip) == cell(row, 0);
-            assert_true(meg_lr_at(&s, s.max_lr, s.min_lr, steps) == json_number_value(json_array_get(row, 4)));
+            json_array_foreach(json_object_get(c, "skipped_iterations"), k, skip) is_skipped |=
+                json_integer_value(skip) == cell(row, 0);
+            assert_true(meg_lr_at(&s, s.max_lr, s.min_lr, steps) ==
+                        json_number_value(json_array_get(row, 4)));
             consumed += b.run;
             steps += is_skipped ? 0 : b.run;
             assert_int_equal(consumed, cell(row, 1));
             assert_int_equal(b.run, cell(row, 2));
-            assert_true(meg_lr_at(&s, s.max_lr, s.min_lr, steps) == json_number_value(json_array_get(row, 5)));
+            assert_true(meg_lr_at(&s, s.max_lr, s.min_lr, steps) ==
+                        json_number_value(json_array_get(row, 5)));
             n++;
         }
     }
@@ -222,7 +237,8 @@ static void iterations_of_samples(void **state)
     struct meg_batch_plan p = { 64, 2, 4, 16, 8, 1000, false };
 
     (void)state;
-    assert_int_equal(meg_batch_iterations(&p, 1016), 34);      /* the last row of the ramp ends at 1016 */
+    assert_int_equal(meg_batch_iterations(&p, 1016),
+                     34); /* the last row of the ramp ends at 1016 */
     assert_int_equal(meg_batch_iterations(&p, 1016 + 63), 34);
     assert_int_equal(meg_batch_iterations(&p, 1016 + 64), 35);
     assert_int_equal(meg_batch_iterations(&p, 15), 0);
@@ -249,7 +265,9 @@ static void refused_batches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(short_lists), cmocka_unit_test(long_lists), cmocka_unit_test(iterations_of_samples),
+        cmocka_unit_test(short_lists),
+        cmocka_unit_test(long_lists),
+        cmocka_unit_test(iterations_of_samples),
         cmocka_unit_test(refused_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,7 +30,8 @@ static struct meg_st *open_st(const char *name)
     char path[4096];
     struct meg_st *st = NULL;
 
-    snprintf(path, sizeof path, "%s/golden/models/gpt2-tiny/%s.safetensors", getenv("MEG_SHARED"), name);
+    snprintf(path, sizeof path, "%s/golden/models/gpt2-tiny/%s.safetensors", getenv("MEG_SHARED"),
+             name);
     assert_int_equal(meg_st_open(&st, path, NULL), 0);
     return st;
 }
@@ -81,10 +82,15 @@ static struct meg_gpt *open_model(void)
 static void hf_name(char *out, size_t n, const char *name)
 {
     static const char *const part[][2] = {
-        { "embedding.word_embeddings.weight", "wte.weight" }, { "embedding.position_embeddings.weight", "wpe.weight" },
-        { "decoder.final_layernorm", "ln_f" }, { "input_layernorm", "ln_1" }, { "pre_mlp_layernorm", "ln_2" },
-        { "self_attention.linear_qkv", "attn.c_attn" }, { "self_attention.linear_proj", "attn.c_proj" },
-        { "mlp.linear_fc1", "mlp.c_fc" }, { "mlp.linear_fc2", "mlp.c_proj" },
+        { "embedding.word_embeddings.weight", "wte.weight" },
+        { "embedding.position_embeddings.weight", "wpe.weight" },
+        { "decoder.final_layernorm", "ln_f" },
+        { "input_layernorm", "ln_1" },
+        { "pre_mlp_layernorm", "ln_2" },
+        { "self_attention.linear_qkv", "attn.c_attn" },
+        { "self_attention.linear_proj", "attn.c_proj" },
+        { "mlp.linear_fc1", "mlp.c_fc" },
+        { "mlp.linear_fc2", "mlp.c_proj" },
     };
     int layer, at = 0;
     char head[32] = "";
@@ -141,11 +147,14 @@ static void check_weights(const struct meg_gpt *g, const double *key_squares, co
 static void five_steps(void **state)
 {
     const struct meg_optim_rates rates = { 1e-3, 1e-3, 0.1, 1 };
-    const struct meg_optim_conf conf = { .optimizer = "adam", .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_eps = 1e-8,
-                                         .clip_grad = 1 };
+    const struct meg_optim_conf conf = {
+        .optimizer = "adam", .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_eps = 1e-8, .clip_grad = 1
+    };
     int32_t tokens[B * S], labels[B * S], position[B * S];
     float mask[B * S];
-    struct meg_gpt_batch x = { .s = S, .b = B, .tokens = tokens, .labels = labels, .position = position, .loss_mask = mask };
+    struct meg_gpt_batch x = {
+        .s = S, .b = B, .tokens = tokens, .labels = labels, .position = position, .loss_mask = mask
+    };
     double den = 0, key_squares[64];
     struct meg_optim *o = NULL;
     const json_t *want;
@@ -166,7 +175,9 @@ static void five_steps(void **state)
     read_ids(position, in, "position_ids");
     for (int i = 0; i < B; i++)
         for (int j = 0; j < S; j++) {
-            memcpy(&mask[j * B + i], (const char *)meg_st_find(in, "loss_mask")->data + sizeof(float) * (size_t)(i * S + j),
+            memcpy(&mask[j * B + i],
+                   (const char *)meg_st_find(in, "loss_mask")->data +
+                       sizeof(float) * (size_t)(i * S + j),
                    sizeof(float));
             den += mask[j * B + i];
         }
@@ -177,10 +188,13 @@ static void five_steps(void **state)
 
     for (size_t step = 0; step <= 5; step++) {
         double loss = meg_gpt_grad(g, &x, 1 / den) / den, norm = meg_optim_grad_norm(o, 1);
-        near("loss", loss, json_number_value(json_array_get(json_object_get(want, "loss_before_step_f64"), step)), 1e-6);
+        near("loss", loss,
+             json_number_value(json_array_get(json_object_get(want, "loss_before_step_f64"), step)),
+             1e-6);
         if (step == 5)
             break;
-        near("norm", norm, json_number_value(json_array_get(json_object_get(want, "grad_norm_f64"), step)), 1e-5);
+        near("norm", norm,
+             json_number_value(json_array_get(json_object_get(want, "grad_norm_f64"), step)), 1e-5);
         meg_optim_update(o, &rates, norm);
     }
     check_weights(g, key_squares, json_object_get(want, "after_5_steps"));

@@ -37,7 +37,8 @@ static void copy(char *to, size_t cap, const unsigned char *p, uint64_t n)
 }
 
 /* Read the fields of a message; path is the numbers of the messages around it, in decimal digits. */
-static void read_message(struct event *ev, int path, const unsigned char *p, const unsigned char *end)
+static void read_message(struct event *ev, int path, const unsigned char *p,
+                         const unsigned char *end)
 {
     while (p < end) {
         uint64_t key = varint(&p), n;
@@ -51,10 +52,10 @@ static void read_message(struct event *ev, int path, const unsigned char *p, con
             if (field == 71)
                 ev->session = (int)n;
             if (field == 5181)
-                assert_int_equal(n, 7);       /* DT_STRING */
+                assert_int_equal(n, 7); /* DT_STRING */
             break;
         case 1:
-            assert_int_equal(field, 1);       /* wall_time */
+            assert_int_equal(field, 1); /* wall_time */
             p += 8;
             break;
         case 2:
@@ -72,7 +73,7 @@ static void read_message(struct event *ev, int path, const unsigned char *p, con
             p += n;
             break;
         case 5:
-            assert_int_equal(field, 512);     /* simple_value */
+            assert_int_equal(field, 512); /* simple_value */
             memcpy(&ev->value, p, 4);
             p += 4;
             break;
@@ -123,8 +124,10 @@ static void checksums(void **state)
     for (int i = 0; i < 32; i++)
         up[i] = (unsigned char)i;
     /* CRC-32C of RFC 3720 appendix B.4 (0x8a9136aa, 0x46dd794e), then masked */
-    assert_int_equal(meg_events_crc(zeros, 32), (uint32_t)((0x8a9136aau >> 15 | 0x8a9136aau << 17) + 0xa282ead8u));
-    assert_int_equal(meg_events_crc(up, 32), (uint32_t)((0x46dd794eu >> 15 | 0x46dd794eu << 17) + 0xa282ead8u));
+    assert_int_equal(meg_events_crc(zeros, 32),
+                     (uint32_t)((0x8a9136aau >> 15 | 0x8a9136aau << 17) + 0xa282ead8u));
+    assert_int_equal(meg_events_crc(up, 32),
+                     (uint32_t)((0x46dd794eu >> 15 | 0x46dd794eu << 17) + 0xa282ead8u));
 }
 
 static void written_and_read(void **state)
@@ -155,6 +158,7 @@ static void written_and_read(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(checksums), cmocka_unit_test(written_and_read) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(checksums),
+                                        cmocka_unit_test(written_and_read) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

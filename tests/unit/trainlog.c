@@ -7,7 +7,9 @@
 #include <cmocka.h>
 #include "train/report.h"
 
-static const struct tm when = { .tm_year = 125, .tm_mon = 0, .tm_mday = 9, .tm_hour = 7, .tm_min = 5, .tm_sec = 3 };
+static const struct tm when = {
+    .tm_year = 125, .tm_mon = 0, .tm_mday = 9, .tm_hour = 7, .tm_min = 5, .tm_sec = 3
+};
 
 static struct meg_interval plain(void)
 {
@@ -35,10 +37,12 @@ static void line(void **state)
 
     (void)state;
     meg_log_line(&s, &v, false, &when);
-    assert_string_equal(s.s, " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
-                             " elapsed time per iteration (ms): 123.4 | learning rate: 1.500000E-04 |"
-                             " global batch size:    32 | lm loss: 5.432100E+00 | loss scale: 1.0 | grad norm: 1.234 |"
-                             " number of skipped iterations:   0 | number of nan iterations:   0 |\n");
+    assert_string_equal(
+        s.s,
+        " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
+        " elapsed time per iteration (ms): 123.4 | learning rate: 1.500000E-04 |"
+        " global batch size:    32 | lm loss: 5.432100E+00 | loss scale: 1.0 | grad norm: 1.234 |"
+        " number of skipped iterations:   0 | number of nan iterations:   0 |\n");
     meg_str_free(&s);
 }
 
@@ -54,13 +58,15 @@ static void every_field(void **state)
     v.params_norm = 9.5;
     v.num_nan_iterations = 1;
     meg_log_line(&s, &v, true, &when);
-    assert_string_equal(s.s, " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
-                             " skipped samples:            2 | elapsed time per iteration (ms): 123.4 |"
-                             " throughput per GPU (TFLOP/s/GPU): 36.5 | learning rate: 1.500000E-04 |"
-                             " decoupled learning rate: 3.000000E-05 | global batch size:    32 |"
-                             " lm loss: 5.432100E+00 | loss scale: 1.0 | grad norm: 1.234 | num zeros: 7 |"
-                             " params norm: 9.500 | number of skipped iterations:   0 |"
-                             " number of nan iterations:   1 |\n");
+    assert_string_equal(
+        s.s,
+        " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
+        " skipped samples:            2 | elapsed time per iteration (ms): 123.4 |"
+        " throughput per GPU (TFLOP/s/GPU): 36.5 | learning rate: 1.500000E-04 |"
+        " decoupled learning rate: 3.000000E-05 | global batch size:    32 |"
+        " lm loss: 5.432100E+00 | loss scale: 1.0 | grad norm: 1.234 | num zeros: 7 |"
+        " params norm: 9.500 | number of skipped iterations:   0 |"
+        " number of nan iterations:   1 |\n");
     meg_str_free(&s);
 }
 
@@ -72,10 +78,12 @@ static void no_loss_and_no_norm(void **state)
     (void)state;
     v.lm_loss = v.grad_norm = NAN;
     meg_log_line(&s, &v, false, &when);
-    assert_string_equal(s.s, " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
-                             " elapsed time per iteration (ms): 123.4 | learning rate: 1.500000E-04 |"
-                             " global batch size:    32 | loss scale: 1.0 |"
-                             " number of skipped iterations:   0 | number of nan iterations:   0 |\n");
+    assert_string_equal(
+        s.s,
+        " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
+        " elapsed time per iteration (ms): 123.4 | learning rate: 1.500000E-04 |"
+        " global batch size:    32 | loss scale: 1.0 |"
+        " number of skipped iterations:   0 | number of nan iterations:   0 |\n");
     meg_str_free(&s);
 }
 
@@ -86,9 +94,12 @@ static void evaluation(void **state)
     (void)state;
     meg_log_evaluation(&s, "iteration 100", 2.0);
     assert_string_equal(s.s,
-        "-----------------------------------------------------------------------------------------------\n"
-        " validation loss at iteration 100 | lm loss value: 2.000000E+00 | lm loss PPL: 7.389056E+00 | \n"
-        "-----------------------------------------------------------------------------------------------\n");
+                        "--------------------------------------------------------------------------"
+                        "---------------------\n"
+                        " validation loss at iteration 100 | lm loss value: 2.000000E+00 | lm loss "
+                        "PPL: 7.389056E+00 | \n"
+                        "--------------------------------------------------------------------------"
+                        "---------------------\n");
     meg_str_free(&s);
     assert_true(meg_perplexity(30) == exp(20));
 }
@@ -96,7 +107,9 @@ static void evaluation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(line), cmocka_unit_test(every_field), cmocka_unit_test(no_loss_and_no_norm),
+        cmocka_unit_test(line),
+        cmocka_unit_test(every_field),
+        cmocka_unit_test(no_loss_and_no_norm),
         cmocka_unit_test(evaluation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
