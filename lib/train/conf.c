@@ -35,7 +35,7 @@ const struct meg_opt meg_train_opts[] = {
     { "no-check-for-nan-in-loss-and-grad", 0, MEG_NOT(C, check_for_nan), NULL, "no",
       "go on when a loss or gradient is not finite" },
     { "check-for-spiky-loss", 0, MEG_BOOL(C, check_for_spiky_loss), NULL, "no",
-      "warn when the loss rises by a fifth from one step to the next" },
+      "warn when the loss differs by a fifth from that of the step before" },
     { "dry-run", 0, MEG_BOOL(C, dry_run), NULL, "no", "say what would be done, and do nothing" },
     { 0 }
 };

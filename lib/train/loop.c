@@ -8,7 +8,7 @@
 /* Iterations since the last log line. */
 struct tally {
     int64_t n, nan;
-    double loss, seconds;
+    double loss, seconds, tokens, flops;
 };
 
 /* ---- evaluation ---- */
@@ -75,7 +75,7 @@ static int report(struct trainer *t, struct tally *sum, const struct meg_step_re
 {
     const struct meg_train_job *job = t->job;
     struct meg_interval v = { 0 };
-    int64_t n;
+    double n;
     int r;
 
     v.iteration = t->at.iteration;
@@ -101,13 +101,16 @@ static int report(struct trainer *t, struct tally *sum, const struct meg_step_re
     sum->nan += v.num_nan_iterations;
     sum->loss += s->lm_loss;
     sum->seconds += s->seconds;
+    sum->tokens += (double)(s->batch.run * job->train.seq_length);
+    sum->flops += v.flops;
     if (t->at.iteration % job->log.log_interval)
         return 0;
-    n = sum->n;
-    v.lm_loss = sum->loss / (double)n;
+    n = (double)sum->n;
+    v.lm_loss = sum->loss / n;
     v.num_nan_iterations = sum->nan;
-    v.iteration_ms = sum->seconds / (double)n * 1e3;
-    v.tokens_per_s = (double)(s->batch.run * job->train.seq_length * n) / sum->seconds;
+    v.iteration_ms = sum->seconds / n * 1e3;
+    v.tokens_per_s = sum->tokens / sum->seconds;
+    v.flops = sum->flops / n;
     *sum = (struct tally){ 0 };
     return meg_report_interval(t->report, &v, e);
 }
