@@ -44,8 +44,7 @@ int meg_report_open(struct meg_report **out, const struct meg_train_log_conf *c,
     meg_progress_init(&p->progress, 0);
     if ((c->log_json && (r = meg_metrics_open(&p->metrics, c->log_json, resumed, e)) < 0) ||
         (c->tensorboard_dir &&
-         ((r = meg_events_open(&p->events, c->tensorboard_dir, resumed > 0 ? resumed + 1 : 0, e)) <
-              0 ||
+         ((r = meg_events_open(&p->events, c->tensorboard_dir, e)) < 0 ||
           (r = write_text(p->events, text, resumed, e)) < 0)))
         goto out;
     *out = p;

@@ -109,6 +109,7 @@ static int open_report(struct trainer *t, struct meg_err *e)
     int r;
 
     meg_opt_dump(t->groups, &text);
+    meg_debug("options:\n%s", text.s);
     r = meg_report_open(&t->report, &t->job->log, t->at.iteration, text.s, e);
     meg_str_free(&text);
     return r;

@@ -65,8 +65,8 @@ static void put_message(struct meg_str *s, int field, struct meg_str *inner)
     meg_str_free(inner);
 }
 
-/* Event: wall_time = 1, step = 2, file_version = 3, summary = 5, session_log = 7. */
-enum { EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION_LOG = 7 };
+/* Event: wall_time = 1, step = 2, file_version = 3, summary = 5. */
+enum { EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5 };
 
 /* Write an event holding the message or string body, which is freed. */
 static int write_event(struct meg_events *t, int64_t step, int field, struct meg_str *body,
@@ -137,7 +137,7 @@ int meg_events_text(struct meg_events *t, const char *tag, const char *text, int
     return write_event(t, step, EVENT_SUMMARY, &summary, e);
 }
 
-int meg_events_open(struct meg_events **out, const char *dir, int64_t first_step, struct meg_err *e)
+int meg_events_open(struct meg_events **out, const char *dir, struct meg_err *e)
 {
     struct meg_events *t = meg_new(sizeof *t);
     struct meg_str body = { 0 }, path = { 0 };
@@ -153,11 +153,6 @@ int meg_events_open(struct meg_events **out, const char *dir, int64_t first_step
     if ((r = meg_append_open(&t->file, path.s, -1, e)) < 0 ||
         (r = write_event(t, 0, EVENT_FILE_VERSION, &body, e)) < 0)
         goto out;
-    if (first_step > 0) {
-        put_int(&body, 1, 1); /* status: START */
-        if ((r = write_event(t, first_step, EVENT_SESSION_LOG, &body, e)) < 0)
-            goto out;
-    }
     *out = t;
     t = NULL;
 out:

@@ -1,8 +1,8 @@
 /*
  * TensorBoard event files, as TensorFlow's record and event formats have them: a file is records
  *   u64 n, u32 crc(those 8 bytes), n bytes of a protobuf Event, u32 crc(those n bytes)
- * little-endian, crc being the masked CRC-32C.  A run that resumes starts a new file, whose first
- * events tell the reader to drop what earlier files hold from that step on.
+ * little-endian, crc being the masked CRC-32C.  A run that resumes starts a new file; what an
+ * earlier one holds of the same steps has the same values.
  */
 #ifndef MEG_TRAIN_TENSORBOARD_H
 #define MEG_TRAIN_TENSORBOARD_H
@@ -14,12 +14,8 @@ MEG_BEGIN_DECLS
 
 struct meg_events;
 
-/*
- * Make dir where it is missing, and in it events.out.tfevents.TIME.HOST.PID.  Events from step
- * first_step on that other files of dir hold are replaced by this file's; 0: there are none.
- */
-int meg_events_open(struct meg_events **out, const char *dir, int64_t first_step,
-                    struct meg_err *e);
+/* Make dir where it is missing, and in it events.out.tfevents.TIME.HOST.PID. */
+int meg_events_open(struct meg_events **out, const char *dir, struct meg_err *e);
 
 /* Add one value.  The record is written at once, so that what was added survives the process. */
 int meg_events_scalar(struct meg_events *t, const char *tag, double value, int64_t step,
