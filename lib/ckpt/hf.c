@@ -226,6 +226,11 @@ int meg_ckpt_export_hf(const struct meg_ckpt_save *s, struct meg_err *e)
                         "cannot be expressed",
                         (double)m->hidden_size / (double)m->num_attention_heads,
                         (long long)m->kv_channels);
+    if (meg_gpt_is_rotary(m) || meg_gpt_norm(m) != MEG_NORM_LAYER || m->swiglu || !m->has_bias ||
+        m->num_query_groups != m->num_attention_heads)
+        return meg_fail(e, MEG_EUSAGE,
+                        "Hugging Face's GPT-2 has learned positions, LayerNorm, GELU, biases and a key head for each "
+                        "query head; a model without one of these cannot be expressed");
     meg_str_printf(&dir, "%s", s->dir);
     while (dir.n > 1 && dir.s[dir.n - 1] == '/')
         dir.s[--dir.n] = 0;

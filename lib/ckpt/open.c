@@ -270,9 +270,13 @@ int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *mod
                                            "ffn-hidden-size",
                                            "num-attention-heads",
                                            "kv-channels",
+                                           "num-query-groups",
                                            "max-position-embeddings",
                                            "position-embedding-type",
                                            "normalization",
+                                           "swiglu",
+                                           "disable-bias-linear",
+                                           "add-qkv-bias",
                                            "untie-embeddings-and-output-weights" };
     struct meg_gpt_conf theirs, ours = *model;
     const struct meg_optgroup group[2][2] = { { { "model", meg_gpt_opts, &theirs }, { 0 } },

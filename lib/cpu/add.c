@@ -34,12 +34,12 @@ void MEG_FN(add_norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_
 {
     const struct drop drop = drop_begin(d);
     (void)st;
-    MEG_ASSERT(kind == MEG_NORM_LAYER && z.rows == x.rows && z.cols == x.cols && y.rows == z.rows &&
+    MEG_ASSERT(z.rows == x.rows && z.cols == x.cols && y.rows == z.rows &&
                y.cols == z.cols && branch.rows == z.rows && branch.cols == z.cols);
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < z.rows; r++) {
         float *zr = f32(z) + r * z.ld;
         add_row(zr, f32(x) + r * x.ld, f32(branch) + r * branch.ld, bias, z.cols, d, &drop, r);
-        norm_row(f32(y) + r * y.ld, mean + r, rstd + r, zr, w, b, z.cols, eps);
+        norm_row(kind, f32(y) + r * y.ld, mean, rstd, zr, w, b, z.cols, eps, r);
     }
 }

@@ -1,4 +1,4 @@
-/* One row of a residual addition and of a layer norm, for the operations that have them alone or together. */
+/* One row of a residual addition and of a norm, for the operations that have them alone or together. */
 #ifndef MEG_CPU_ROW_H
 #define MEG_CPU_ROW_H
 #include "cpu/dropout.h"
@@ -25,8 +25,21 @@ static inline void add_row(float *z, const float *x, const float *y, const float
     }
 }
 
-static inline void norm_row(float *y, float *mean, float *rstd, const float *x, const float *w, const float *b,
-                            int64_t n, float eps)
+static inline void rms_row(float *y, float *rstd, const float *x, const float *w, int64_t n, float eps)
+{
+    float s2 = 0.0f, rs;
+#pragma omp simd reduction(+ : s2)
+    for (int64_t c = 0; c < n; c++)
+        s2 += x[c] * x[c];
+    rs = 1.0f / sqrtf(s2 / (float)n + eps);
+#pragma omp simd
+    for (int64_t c = 0; c < n; c++)
+        y[c] = x[c] * rs * w[c];
+    *rstd = rs;
+}
+
+static inline void layer_norm_row(float *y, float *mean, float *rstd, const float *x, const float *w, const float *b,
+                                  int64_t n, float eps)
 {
     float s = 0.0f, s2 = 0.0f, mu, rs;
 #pragma omp simd reduction(+ : s)
@@ -42,6 +55,16 @@ static inline void norm_row(float *y, float *mean, float *rstd, const float *x, 
         y[c] = (x[c] - mu) * rs * w[c] + b[c];
     *mean = mu;
     *rstd = rs;
+}
+
+/* Row r of norm_fwd. */
+static inline void norm_row(enum meg_norm kind, float *y, float *mean, float *rstd, const float *x, const float *w,
+                            const float *b, int64_t n, float eps, int64_t r)
+{
+    if (kind == MEG_NORM_RMS)
+        rms_row(y, rstd + r, x, w, n, eps);
+    else
+        layer_norm_row(y, mean + r, rstd + r, x, w, b, n, eps);
 }
 
 /* The largest of x[0..n), NaNs left out; -infinity when there is none. */

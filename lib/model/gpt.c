@@ -1,4 +1,5 @@
 #include "model/gpt.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +29,9 @@ struct acts {
 
 /* Gradients on their way back, shared by all layers. */
 struct grads {
-    struct meg_mat x, n, branch, mid;        /* [n,h], mid [n,f] */
+    struct meg_mat x, n, branch;             /* [n,h] */
     struct meg_attn_grads attn;
+    struct meg_mlp_acts mlp;
 };
 
 struct meg_gpt_state {
@@ -41,6 +43,7 @@ struct meg_gpt_state {
     struct meg_lnorm_acts sf;
     struct meg_lnorm normf;
     struct meg_embed embed;
+    struct meg_rope rope;
     struct meg_head head;
     struct meg_mat branch;                   /* [n,h]: output of attention or MLP before it joins */
     struct grads d;
@@ -55,7 +58,7 @@ struct meg_gpt_state {
 
 /* Rows and local sizes of a run. */
 struct dims {
-    int64_t n, s, b, h, ad, f, v, a, L;
+    int64_t n, s, b, h, ad, qkv, f, fc1, v, a, g, L, half, positions;
 };
 
 static struct dims dims_of(const struct meg_gpt_conf *c, const struct meg_gpt_run *run, const struct meg_mesh *mesh)
@@ -69,10 +72,15 @@ static struct dims dims_of(const struct meg_gpt_conf *c, const struct meg_gpt_ru
         d.n = DECODE_ROWS;
     d.h = c->hidden_size;
     d.a = c->num_attention_heads / mesh->tp->size;
+    d.g = c->num_query_groups / mesh->tp->size;
     d.ad = d.a * c->kv_channels;
+    d.qkv = d.ad + 2 * d.g * c->kv_channels;
     d.f = c->ffn_hidden_size / mesh->tp->size;
+    d.fc1 = c->swiglu ? 2 * d.f : d.f;
+    d.half = meg_gpt_is_rotary(c) ? (int64_t)((double)c->kv_channels * c->rotary_percent) / 2 : 0;
     d.v = c->vocab_size / mesh->tp->size;
     d.L = c->num_layers;
+    d.positions = c->max_position_embeddings;
     return d;
 }
 
@@ -85,15 +93,15 @@ static void cut_acts(struct acts *a, struct meg_cut *cut, const struct dims *d, 
     a->n1 = meg_cut_mat(cut, t, d->n, d->h);
     a->s1.mean = meg_cut(cut, stats);
     a->s1.rstd = meg_cut(cut, stats);
-    a->attn.qkv = meg_cut_mat(cut, t, d->n, 3 * d->ad);
+    a->attn.qkv = meg_cut_mat(cut, t, d->n, d->qkv);
     a->attn.o = meg_cut_mat(cut, t, d->n, d->ad);
     a->attn.lse = meg_cut(cut, (size_t)(d->n * d->a) * sizeof(float));
     a->m = meg_cut_mat(cut, t, d->n, d->h);
     a->n2 = meg_cut_mat(cut, t, d->n, d->h);
     a->s2.mean = meg_cut(cut, stats);
     a->s2.rstd = meg_cut(cut, stats);
-    if (is_training)
-        a->mlp.pre = meg_cut_mat(cut, t, d->n, d->f);
+    if (is_training || d->fc1 > d->f)
+        a->mlp.pre = meg_cut_mat(cut, t, d->n, d->fc1);
     a->mlp.mid = meg_cut_mat(cut, t, d->n, d->f);
 }
 
@@ -130,13 +138,17 @@ static void cut_workspace(struct meg_gpt_state *g, struct meg_cut *cut, const st
     g->weight = meg_cut(cut, n * sizeof *g->weight);
     g->loss = meg_cut(cut, n * sizeof *g->loss);
     g->sample = meg_cut(cut, n * sizeof *g->sample);
+    g->rope.cos = meg_cut(cut, (size_t)(d->positions * d->half) * sizeof(float));
+    g->rope.sin = meg_cut(cut, (size_t)(d->positions * d->half) * sizeof(float));
     if (!is_training)
         return;
     g->d.x = meg_cut_mat(cut, t, d->n, d->h);
     g->d.n = meg_cut_mat(cut, t, d->n, d->h);
     g->d.branch = g->branch;
-    g->d.mid = meg_cut_mat(cut, t, d->n, d->f);
-    g->d.attn.qkv = meg_cut_mat(cut, t, d->n, 3 * d->ad);
+    g->d.mlp.pre = meg_cut_mat(cut, t, d->n, d->fc1);
+    if (d->fc1 > d->f)
+        g->d.mlp.mid = meg_cut_mat(cut, t, d->n, d->f);
+    g->d.attn.qkv = meg_cut_mat(cut, t, d->n, d->qkv);
     g->d.attn.o = meg_cut_mat(cut, t, d->n, d->ad);
     g->d.attn.delta = meg_cut(cut, (size_t)(d->n * d->a) * sizeof(float));
 }
@@ -193,42 +205,86 @@ static void bind_norm(const struct meg_gpt *g, struct meg_lnorm *l, const char *
 
     snprintf(full, sizeof full, "%s.weight", name);
     l->w = bind(g, &l->dw, prefix, full);
+    l->eps = (float)g->conf.norm_epsilon;
+    l->kind = meg_gpt_norm(&g->conf);
+    if (l->kind == MEG_NORM_RMS)
+        return;
     snprintf(full, sizeof full, "%s.bias", name);
     l->b = bind(g, &l->db, prefix, full);
-    l->eps = (float)g->conf.norm_epsilon;
 }
 
 static void bind_linear(const struct meg_gpt *g, struct meg_lin *l, const char *prefix, const char *name, int64_t n,
-                        int64_t out, int64_t in)
+                        int64_t out, int64_t in, bool has_bias)
 {
     const struct meg_linear_desc desc = { MEG_DTYPE_F32, n, in, out };
     char full[64];
 
     snprintf(full, sizeof full, "%s.weight", name);
     l->w = bind_mat(g, &l->dw, prefix, full, out, in);
+    l->plan = g->op->linear_create(&desc);
+    if (!has_bias)
+        return;
     snprintf(full, sizeof full, "%s.bias", name);
     l->bias = bind(g, &l->dbias, prefix, full);
-    l->plan = g->op->linear_create(&desc);
 }
 
 static void bind_layer(const struct meg_gpt *g, struct layer *l, int i, const struct dims *d,
                        const struct meg_mesh *mesh)
 {
+    const struct meg_gpt_conf *c = &g->conf;
     char prefix[40];
 
     snprintf(prefix, sizeof prefix, "decoder.layers.%d.", i);
     bind_norm(g, &l->norm1, prefix, "input_layernorm");
     bind_norm(g, &l->norm2, prefix, "pre_mlp_layernorm");
-    bind_linear(g, &l->attn.qkv, prefix, "self_attention.linear_qkv", d->n, 3 * d->ad, d->h);
-    bind_linear(g, &l->attn.proj, prefix, "self_attention.linear_proj", d->n, d->h, d->ad);
-    bind_linear(g, &l->mlp.fc1, prefix, "mlp.linear_fc1", d->n, d->f, d->h);
-    bind_linear(g, &l->mlp.fc2, prefix, "mlp.linear_fc2", d->n, d->h, d->f);
-    l->attn.a = l->attn.g = d->a;
+    bind_linear(g, &l->attn.qkv, prefix, "self_attention.linear_qkv", d->n, d->qkv, d->h,
+                c->has_bias || c->add_qkv_bias);
+    bind_linear(g, &l->attn.proj, prefix, "self_attention.linear_proj", d->n, d->h, d->ad, c->has_bias);
+    bind_linear(g, &l->mlp.fc1, prefix, "mlp.linear_fc1", d->n, d->fc1, d->h, c->has_bias);
+    bind_linear(g, &l->mlp.fc2, prefix, "mlp.linear_fc2", d->n, d->h, d->f, c->has_bias);
+    l->attn.rope = &g->st->rope;
+    l->attn.a = d->a;
+    l->attn.g = d->g;
     l->attn.d = g->conf.kv_channels;
     l->attn.head0 = mesh->tp->rank * d->a;
     l->attn.layer = i;
     l->attn.dropout = g->conf.attention_dropout;
-    l->mlp.act = g->conf.bias_gelu_fusion ? MEG_ACT_GELU_TANH : MEG_ACT_GELU_ERF;
+    l->mlp.is_gated = c->swiglu;
+    l->mlp.act = c->swiglu                           ? MEG_ACT_NONE
+                 : c->bias_gelu_fusion && c->has_bias ? MEG_ACT_GELU_TANH
+                                                     : MEG_ACT_GELU_ERF;
+}
+
+/*
+ * Angles of rotary positions: position / interpolation times base^(-2i/rot), the latter stretched for long
+ * wavelengths where Llama 3's scaling is on: by the factor beyond 8192 tokens, not at all below 2048, and
+ * smoothly between.
+ */
+static void fill_rope(struct meg_gpt *g, const struct dims *d)
+{
+    const struct meg_gpt_conf *c = &g->conf;
+    const size_t nbytes = (size_t)(d->positions * d->half) * sizeof(float);
+    struct meg_rope *t = &g->st->rope;
+    float *cosine = meg_new(nbytes), *sine = meg_new(nbytes);
+
+    t->half = d->half;
+    t->is_interleaved = c->rotary_interleaved;
+    for (int64_t i = 0; i < d->half; i++) {
+        const double freq = pow(c->rotary_base, -(double)i / (double)d->half), wavelength = 2 * M_PI / freq;
+        const double part = fmin(fmax((8192 / wavelength - 1) / 3, 0), 1);
+        const double scale = c->use_rope_scaling ? (1 - part) / c->rope_scaling_factor + part : 1;
+
+        for (int64_t p = 0; p < d->positions; p++) {
+            const double angle = (double)p / (double)c->rotary_interpolation * freq * scale;
+
+            cosine[p * d->half + i] = (float)cos(angle);
+            sine[p * d->half + i] = (float)sin(angle);
+        }
+    }
+    g->op->upload(g->st->c.st, t->cos, cosine, nbytes);
+    g->op->upload(g->st->c.st, t->sin, sine, nbytes);
+    free(cosine);
+    free(sine);
 }
 
 static void bind_all(struct meg_gpt *g, const struct dims *d, const struct meg_mesh *mesh)
@@ -237,8 +293,8 @@ static void bind_all(struct meg_gpt *g, const struct dims *d, const struct meg_m
     const struct meg_linear_desc out = { MEG_DTYPE_F32, d->n, d->h, d->v };
 
     st->embed.word = bind_mat(g, &st->embed.dword, "embedding.", "word_embeddings.weight", d->v, d->h);
-    st->embed.pos = bind_mat(g, &st->embed.dpos, "embedding.", "position_embeddings.weight",
-                             g->conf.max_position_embeddings, d->h);
+    if (!d->half)
+        st->embed.pos = bind_mat(g, &st->embed.dpos, "embedding.", "position_embeddings.weight", d->positions, d->h);
     st->embed.v0 = mesh->tp->rank * d->v;
     st->embed.dropout = g->conf.hidden_dropout;
     for (int i = 0; i < d->L; i++)
@@ -296,6 +352,8 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     cut_workspace(g->st, &workspace, &d, run->is_training);
     MEG_ASSERT(activations.used == m.activations && workspace.used == m.workspace);
     bind_all(g, &d, mesh);
+    if (d.half)
+        fill_rope(g, &d);
     g->st->c = (struct meg_ctx){ .op = op, .tp = mesh->tp, .dtype = MEG_DTYPE_F32, .seed = run->seed };
     *out = g;
     g = NULL;
@@ -391,7 +449,7 @@ static void layer_bwd(struct meg_ctx *c, struct grads *d, const struct acts *a, 
     const struct meg_join attn = join_attn(c, l, dropout), mlp = join_mlp(c, l, dropout);
 
     meg_add_bwd(c, d->branch, d->x, &mlp);
-    meg_mlp_bwd(c, d->n, d->branch, a->n2, &a->mlp, d->mid, &l->mlp);
+    meg_mlp_bwd(c, d->n, d->branch, a->n2, &a->mlp, &d->mlp, &l->mlp);
     meg_norm_bwd(c, d->x, d->x, d->n, a->m, &a->s2, &l->norm2);
     meg_add_bwd(c, d->branch, d->x, &attn);
     meg_attn_bwd(c, d->n, d->branch, a->n1, &a->attn, &d->attn, &l->attn);
@@ -410,7 +468,7 @@ static void use_rows(struct meg_gpt *g, int64_t n)
         a->attn.qkv.rows = a->attn.o.rows = a->mlp.pre.rows = a->mlp.mid.rows = n;
     }
     st->x.rows = st->nf.rows = st->branch.rows = n;
-    st->d.x.rows = st->d.n.rows = st->d.branch.rows = st->d.mid.rows = n;
+    st->d.x.rows = st->d.n.rows = st->d.branch.rows = st->d.mlp.pre.rows = st->d.mlp.mid.rows = n;
     st->d.attn.qkv.rows = st->d.attn.o.rows = n;
 }
 
@@ -424,6 +482,7 @@ static void take(struct meg_gpt *g, const struct meg_gpt_batch *x, bool has_drop
     MEG_ASSERT(n > 0 && n <= st->n);
     c->s = x->s;
     c->b = x->b;
+    c->position = st->position;
     c->sample = NULL;
     c->doc_start = NULL;
     g->op->upload(c->st, st->tokens, x->tokens, (size_t)n * sizeof *x->tokens);

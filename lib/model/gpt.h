@@ -1,6 +1,7 @@
 /*
- * GPT as in GPT-2 (Radford et al. 2019), in Megatron's arrangement:
- *   x = word[token] + position[i], dropped out
+ * GPT: the decoder of GPT-2 (Radford et al. 2019) and, with other settings, of Llama (Touvron et al.
+ * 2023), in Megatron's arrangement:
+ *   x = word[token] + position[i], dropped out; with rotary positions there is no table
  *   each layer:  m = x + drop(attn(norm(x)));  x = m + drop(mlp(norm(m)))
  *   logits = norm(x) w_out^T;  w_out is the word embedding unless untied
  * Weights are [out, in]; qkv rows are grouped by key-value group: its query heads, its key head,
@@ -17,19 +18,34 @@ MEG_BEGIN_DECLS
 /* What makes two models the same model.  Unset integers are MEG_UNSET until meg_gpt_conf_check. */
 struct meg_gpt_conf {
     int64_t num_layers, hidden_size, ffn_hidden_size, num_attention_heads, kv_channels;
+    bool group_query_attention;
+    int64_t num_query_groups;
     int64_t max_position_embeddings;
     int64_t vocab_size;            /* true size; from the tokenizer or the checkpoint, no option here */
     const char *position_embedding_type, *normalization;
+    bool use_rotary;               /* another way to say --position-embedding-type rope */
+    double rotary_base, rotary_percent;
+    bool rotary_interleaved;
+    int64_t rotary_interpolation;  /* positions are divided by it */
+    bool use_rope_scaling;         /* Llama 3's stretching of long wavelengths */
+    double rope_scaling_factor;
     double norm_epsilon, init_method_std;
     bool init_method_xavier_uniform;
     bool is_untied;                /* --untie-embeddings-and-output-weights */
-    bool bias_gelu_fusion;         /* on: the tanh form; --no-bias-gelu-fusion: the exact one */
+    bool swiglu;
+    bool has_bias;                 /* of linears; --disable-bias-linear: none but, with add_qkv_bias, qkv's */
+    bool add_qkv_bias;
+    bool bias_gelu_fusion;         /* on: the tanh form of GELU; off, or without biases: the exact one */
     double attention_dropout, hidden_dropout;
 };
 extern const struct meg_opt meg_gpt_opts[];
 
 /* Fill what follows from other settings, and refuse what breaks a rule (MEG_EUSAGE, all options named). */
 int meg_gpt_conf_check(struct meg_gpt_conf *c, struct meg_err *e);
+
+/* What a checked configuration's strings stand for. */
+enum meg_norm meg_gpt_norm(const struct meg_gpt_conf *c);
+bool meg_gpt_is_rotary(const struct meg_gpt_conf *c);
 
 /* The parameter table of a checked configuration; the caller frees it. */
 void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c);

@@ -43,6 +43,16 @@ static struct meg_drop dropout(const struct meg_ctx *c, const struct meg_attn *l
     return d;
 }
 
+/* Turn the query and key heads of packed rows by their positions; sign -1: back. */
+static void rotate(struct meg_ctx *c, struct meg_mat qkv, float sign, const struct meg_attn *l)
+{
+    const struct meg_rope *t = l->rope;
+
+    if (t->half)
+        c->op->rope(c->st, packed(qkv, c->b, l, 0), qkv.rows / c->b, c->b, l->g, l->a / l->g + 1, t->half,
+                    t->is_interleaved, t->cos, t->sin, c->position, sign);
+}
+
 /* Append the rows' keys and values to their sequence in the cache, and attend to all of it. */
 static void attend_cached(struct meg_ctx *c, struct meg_attn_acts *a, const struct meg_kv *kv, const struct meg_attn *l)
 {
@@ -77,6 +87,7 @@ void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct 
     const struct meg_mat none = { 0 };
 
     meg_col_fwd(c, a->qkv, none, x, &l->qkv, MEG_ACT_NONE);
+    rotate(c, a->qkv, 1, l);
     if (c->kv)
         for (int64_t i = 0; i < c->nkv; i++)
             attend_cached(c, a, &c->kv[i], l);
@@ -98,5 +109,6 @@ void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struc
     c->op->attn_bwd(c->st, &geom, packed(d->qkv, c->b, l, 0), packed(d->qkv, c->b, l, r),
                     packed(d->qkv, c->b, l, r + 1), d->delta, plain(d->o, c->b, l), plain(a->o, c->b, l), a->lse,
                     packed(a->qkv, c->b, l, 0), packed(a->qkv, c->b, l, r), packed(a->qkv, c->b, l, r + 1), &drop);
+    rotate(c, d->qkv, -1, l);
     meg_col_bwd(c, dx, d->qkv, x, &l->qkv);
 }

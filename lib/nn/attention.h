@@ -1,5 +1,5 @@
 /*
- * Causal self-attention: qkv linear, attention over this rank's heads, output linear.  A row of qkv holds, for
+ * Causal self-attention: qkv linear, rotary positions, attention over this rank's heads, output linear.  A row of qkv holds, for
  * each key-value group, its r query heads, its key head and its value head, d columns each.
  */
 #ifndef MEG_NN_ATTENTION_H
@@ -8,8 +8,16 @@
 
 MEG_BEGIN_DECLS
 
+/* Tables of rotary positions, shared by all layers; half 0: the model has none. */
+struct meg_rope {
+    float *cos, *sin;            /* [positions, half] */
+    int64_t half;
+    int is_interleaved;
+};
+
 struct meg_attn {
     struct meg_lin qkv, proj;
+    const struct meg_rope *rope;
     int64_t a, g, d;             /* heads and groups of this rank, head size */
     int64_t head0;               /* global number of its first head */
     int layer;

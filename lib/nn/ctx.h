@@ -25,6 +25,7 @@ struct meg_ctx {
     int64_t s, b;                /* this micro-batch; n = s*b rows */
     uint32_t seed;               /* of dropout */
     const int64_t *sample;       /* [b] device; NULL: no dropout */
+    const int32_t *position;     /* [s,b] device */
     const int32_t *doc_start;    /* [s,b] device, or NULL */
     const struct meg_kv *kv;     /* [nkv] when decoding, or NULL */
     int64_t nkv;

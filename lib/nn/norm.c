@@ -3,13 +3,13 @@
 void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_lnorm_acts *a,
                   const struct meg_lnorm *l)
 {
-    c->op->norm_fwd(c->st, MEG_NORM_LAYER, y, a->mean, a->rstd, x, l->w, l->b, l->eps);
+    c->op->norm_fwd(c->st, l->kind, y, a->mean, a->rstd, x, l->w, l->b, l->eps);
 }
 
 void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                   const struct meg_lnorm_acts *a, const struct meg_lnorm *l)
 {
-    c->op->norm_bwd(c->st, MEG_NORM_LAYER, dx, l->dw, l->db, skip, dy, x, l->w, a->mean, a->rstd);
+    c->op->norm_bwd(c->st, l->kind, dx, l->dw, l->db, skip, dy, x, l->w, a->mean, a->rstd);
 }
 
 void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat branch, const struct meg_join *j)
@@ -25,6 +25,6 @@ void meg_add_bwd(struct meg_ctx *c, struct meg_mat dbranch, struct meg_mat dz, c
 void meg_add_norm_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat y, struct meg_mat x, struct meg_mat branch,
                       const struct meg_join *j, struct meg_lnorm_acts *a, const struct meg_lnorm *l)
 {
-    c->op->add_norm_fwd(c->st, MEG_NORM_LAYER, z, y, a->mean, a->rstd, x, branch, j->bias, &j->drop, l->w, l->b,
+    c->op->add_norm_fwd(c->st, l->kind, z, y, a->mean, a->rstd, x, branch, j->bias, &j->drop, l->w, l->b,
                         l->eps);
 }

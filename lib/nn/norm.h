@@ -1,4 +1,4 @@
-/* Layer norm, alone and behind a residual: z = x + drop(branch + bias), y = norm(z). */
+/* A norm, alone and behind a residual: z = x + drop(branch + bias), y = norm(z). */
 #ifndef MEG_NN_NORM_H
 #define MEG_NN_NORM_H
 #include "nn/ctx.h"
@@ -6,19 +6,20 @@
 MEG_BEGIN_DECLS
 
 struct meg_lnorm {
-    void *w, *b;                 /* [h] */
+    enum meg_norm kind;
+    void *w, *b;                 /* [h]; b NULL for RMS norm */
     float *dw, *db;
     float eps;
 };
 
 /* Row statistics, kept for backward. */
 struct meg_lnorm_acts {
-    float *mean, *rstd;          /* [n] */
+    float *mean, *rstd;          /* [n]; mean not used by RMS norm */
 };
 
 /* Where a branch joins the residual: the bias its last linear left out, and its dropout. */
 struct meg_join {
-    void *bias;                  /* [h] */
+    void *bias;                  /* [h], or NULL */
     float *dbias;
     struct meg_drop drop;
 };

@@ -46,7 +46,7 @@ struct meg_heads {
 };
 
 enum meg_act { MEG_ACT_NONE, MEG_ACT_GELU_TANH, MEG_ACT_GELU_ERF };
-enum meg_norm { MEG_NORM_LAYER };
+enum meg_norm { MEG_NORM_LAYER, MEG_NORM_RMS };
 
 /* What changes from step to step.  In device memory, so that a captured graph replays. */
 struct meg_step {
@@ -134,15 +134,31 @@ struct meg_ops {
     void (*linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, float *dbias,
                               struct meg_mat dy, struct meg_mat x);
 
+    /* Gated linear unit (Shazeer 2020): y [n,f] = silu(gate) * up, x [n,2f] = [gate | up]. */
+    void (*swiglu_fwd)(struct meg_stream *st, struct meg_mat y, struct meg_mat x);
+    /* dx [n,2f] from dy [n,f]; dx may be x. */
+    void (*swiglu_bwd)(struct meg_stream *st, struct meg_mat dx, struct meg_mat dy, struct meg_mat x);
+
+    /*
+     * Rotary positions (Su et al. 2021), in place on the first 2*half columns of every head: the pair
+     * (x_i, x_{i+half}), or (x_{2i}, x_{2i+1}) when interleaved, turns by the angle whose cosine and sine
+     * stand in row position of cos, sin [positions, half] f32; sign -1 turns back, for gradients.
+     * x [s, b, g, heads, d] as meg_heads with r = heads; position [s,b] i32.
+     */
+    void (*rope)(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t b, int64_t g, int64_t heads,
+                 int64_t half, int is_interleaved, const float *cos, const float *sin, const int32_t *position,
+                 float sign);
+
     /*
      * Layer norm (Ba et al. 2016): y = (x - mean) rstd w + b, rstd = 1/sqrt(var + eps), biased
-     * variance.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 out, kept for norm_bwd.
+     * variance; or RMS norm (Zhang and Sennrich 2019): y = x rstd w, rstd = 1/sqrt(mean(x^2) + eps),
+     * with b NULL and mean not touched.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 out, kept for norm_bwd.
      */
     void (*norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat y, float *mean, float *rstd,
                      struct meg_mat x, const void *w, const void *b, float eps);
     /*
      * dx [n,h] = skip + d norm/dx applied to dy; skip [n,h] may be dx itself, or have p NULL for
-     * none.  dw, db [h] f32 are added to.
+     * none.  dw, db [h] f32 are added to; db is NULL for RMS norm.
      */
     void (*norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat dx, float *dw, float *db,
                      struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,

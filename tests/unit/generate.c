@@ -10,6 +10,7 @@
 #include "cpu/cpu.h"
 #include "eval/score.h"
 #include "infer/generate.h"
+#include "tiny_gpt.h"
 
 enum { V = 61, POSITIONS = 24, PROMPTS = 7 };
 
@@ -18,11 +19,7 @@ static struct meg_gpt *g;
 /* Weights of standard deviation 0.3, so that the model has opinions. */
 static int setup(void **state)
 {
-    const struct meg_gpt_conf conf = {
-        .num_layers = 2, .hidden_size = 32, .ffn_hidden_size = 128, .num_attention_heads = 4, .kv_channels = 8,
-        .max_position_embeddings = POSITIONS, .vocab_size = V, .position_embedding_type = "learned_absolute",
-        .normalization = "LayerNorm", .norm_epsilon = 1e-5, .init_method_std = 0.3, .bias_gelu_fusion = true,
-    };
+    const struct meg_gpt_conf conf = tiny_gpt(2, 32, 128, 4, POSITIONS, V);
     const struct meg_gpt_run run = { .s = POSITIONS, .b = 1 };
     struct meg_err e;
 

@@ -13,18 +13,13 @@
 #include "base/mem.h"
 #include "cpu/cpu.h"
 #include "model/gpt.h"
+#include "tiny_gpt.h"
 
 enum { S = 6, B = 3, N = S * B, V = 23, H = 16, A = 4, D = H / A, L = 2, F = 40 };
 
 static struct meg_gpt_conf conf(void)
 {
-    struct meg_gpt_conf c = { .num_layers = L, .hidden_size = H, .ffn_hidden_size = F, .num_attention_heads = A,
-                              .kv_channels = MEG_UNSET, .max_position_embeddings = S, .vocab_size = V,
-                              .norm_epsilon = 1e-5, .init_method_std = 0.3, .bias_gelu_fusion = true };
-    struct meg_err e;
-
-    assert_int_equal(meg_gpt_conf_check(&c, &e), 0);
-    return c;
+    return tiny_gpt(L, H, F, A, S, V);
 }
 
 static struct meg_gpt *make(const struct meg_gpt_conf *c, bool is_training)
@@ -295,9 +290,8 @@ static void dropout_follows_the_sample_and_only_that(void **state)
     meg_gpt_close(g);
 }
 
-static void decoding_gives_the_logits_of_the_whole_sequence(void **state)
+static void check_decoding(struct meg_gpt_conf c)
 {
-    const struct meg_gpt_conf c = conf();
     struct meg_gpt *g = make(&c, false);
     struct meg_gpt_cache *cache;
     struct meg_err e;
@@ -307,7 +301,6 @@ static void decoding_gives_the_logits_of_the_whole_sequence(void **state)
     int32_t one[B][S];
     const int64_t slots[] = { 2, 0 };
 
-    (void)state;
     memset(in.doc_start, 0, sizeof in.doc_start);
     for (int t = 0; t < S; t++)
         for (int i = 0; i < B; i++) {
@@ -339,6 +332,22 @@ static void decoding_gives_the_logits_of_the_whole_sequence(void **state)
     assert_memory_equal(alone, step + V, sizeof alone);
     meg_gpt_cache_close(cache);
     meg_gpt_close(g);
+}
+
+static void decoding_gives_the_logits_of_the_whole_sequence(void **state)
+{
+    struct meg_gpt_conf c = conf();
+    struct meg_err e;
+
+    (void)state;
+    check_decoding(c);
+    c.position_embedding_type = "rope";
+    c.normalization = "RMSNorm";
+    c.swiglu = c.is_untied = c.group_query_attention = true;
+    c.num_query_groups = 2;
+    c.has_bias = false;
+    assert_int_equal(meg_gpt_conf_check(&c, &e), 0);
+    check_decoding(c);
 }
 
 static void initial_weights_follow_name_and_element(void **state)

@@ -1,21 +1,38 @@
 /*
- * gpt2-tiny against an independent float64 implementation (golden/models/README.md): loss, logits, every
+ * gpt2-tiny and llama-tiny against an independent float64 implementation (golden/models/README.md): loss, logits, every
  * gradient, and the loss and gradient norm under other options.  Tolerances are ten times the error that the
  * reference's own float32 run makes.
  */
 #include <math.h>
 #include "golden.h"
-#include "base/mem.h"
 #include "cpu/cpu.h"
 #include "model/gpt.h"
+#include "tiny_gpt.h"
 
 enum { S = 32, B = 2, N = S * B, V = 128, H = 64, A = 4, D = H / A };
-#define DIR "models/gpt2-tiny/"
 
 struct input {
     int32_t tokens[N], labels[N], position[N], position_reset[N], doc_start[N];
     float mask[N], mask_eod[N];
 };
+
+static struct meg_gpt_conf gpt2(void)
+{
+    return tiny_gpt(2, H, 4 * H, A, 64, V);
+}
+
+static struct meg_gpt_conf llama(void)
+{
+    struct meg_gpt_conf c = tiny_gpt(2, H, 160, A, 64, V);
+
+    c.group_query_attention = true;
+    c.num_query_groups = 2;
+    c.position_embedding_type = "rope";
+    c.normalization = "RMSNorm";
+    c.swiglu = c.is_untied = true;
+    c.has_bias = false;
+    return c;
+}
 
 /* Row [s,b] of a [b,s] tensor. */
 static int from(int r)
@@ -23,14 +40,37 @@ static int from(int r)
     return r % B * S + r / B;
 }
 
-static void read_input(struct input *x)
+static const char *in_dir(const char *dir, const char *name)
 {
-    struct golden_file g = golden_open(DIR "inputs.safetensors");
+    static char path[128];
+
+    snprintf(path, sizeof path, "models/%s/%s", dir, name);
+    return path;
+}
+
+static void read_input(struct input *x, const char *dir)
+{
+    struct golden_file g = golden_open(in_dir(dir, "inputs.safetensors"));
     int64_t n;
     const int64_t *tokens = golden_tensor(&g, "tokens", "I64", &n), *labels = golden_tensor(&g, "labels", "I64", &n);
-    const int64_t *position = golden_tensor(&g, "position_ids", "I64", &n);
-    const int64_t *reset = golden_tensor(&g, "position_ids_reset", "I64", &n);
     const float *mask = golden_tensor(&g, "loss_mask", "F32", &n);
+
+    assert_int_equal(n, N);
+    for (int r = 0; r < N; r++) {
+        x->tokens[r] = (int32_t)tokens[from(r)];
+        x->labels[r] = (int32_t)labels[from(r)];
+        x->position[r] = r / B;
+        x->mask[r] = mask[from(r)];
+    }
+    golden_close(&g);
+}
+
+/* What gpt2-tiny has beside: masks and positions as --reset-… and --eod-mask-loss make them. */
+static void read_documents(struct input *x)
+{
+    struct golden_file g = golden_open(in_dir("gpt2-tiny", "inputs.safetensors"));
+    int64_t n;
+    const int64_t *reset = golden_tensor(&g, "position_ids_reset", "I64", &n);
     const float *mask_eod = golden_tensor(&g, "loss_mask_eod", "F32", &n);
     const int32_t *allowed = golden_tensor(&g, "attention_allowed_reset", "I32", &n);
 
@@ -39,11 +79,7 @@ static void read_input(struct input *x)
         const int32_t *row = allowed + (r % B * S + r / B) * S;
         int first = 0;
 
-        x->tokens[r] = (int32_t)tokens[from(r)];
-        x->labels[r] = (int32_t)labels[from(r)];
-        x->position[r] = (int32_t)position[from(r)];
         x->position_reset[r] = (int32_t)reset[from(r)];
-        x->mask[r] = mask[from(r)];
         x->mask_eod[r] = mask_eod[from(r)];
         while (!row[first])
             first++;
@@ -54,17 +90,15 @@ static void read_input(struct input *x)
     golden_close(&g);
 }
 
-static struct meg_gpt *tiny(bool is_exact_gelu, double eps)
+static struct meg_gpt *tiny(const char *dir, struct meg_gpt_conf c)
 {
-    struct meg_gpt_conf c = { .num_layers = 2, .hidden_size = H, .ffn_hidden_size = MEG_UNSET, .num_attention_heads = A,
-                              .kv_channels = MEG_UNSET, .max_position_embeddings = 64, .vocab_size = V,
-                              .norm_epsilon = eps, .bias_gelu_fusion = !is_exact_gelu };
     const struct meg_gpt_run run = { S, B, true, 1 };
-    struct golden_file w = golden_open(DIR "mcore.safetensors");
+    struct golden_file w = golden_open(in_dir(dir, "mcore.safetensors"));
     struct meg_gpt *g;
     struct meg_err e;
 
-    assert_int_equal(meg_gpt_conf_check(&c, &e), 0);
+    if (meg_gpt_conf_check(&c, &e) < 0)
+        fail_msg("%s", e.msg);
     assert_int_equal(meg_gpt_create(&g, &c, &run, meg_cpu_ops(), &meg_mesh_one, &e), 0);
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *row = &g->params.row[i];
@@ -112,58 +146,135 @@ static double grad_norm(const struct meg_gpt *g)
     return sqrt(squares);
 }
 
-/* Hugging Face's name of a parameter; *is_linear: its weight is the transpose of ours. */
-static void hf_name(char *out, size_t n, const char *name, bool *is_linear)
+/* Where row o of a tensor of ours stands in Hugging Face's: a tensor, and a row (or column) of it. */
+struct place {
+    char name[96];
+    int64_t row;
+    bool is_column;
+};
+
+/* Names without layer, ours and theirs. */
+struct name {
+    const char *ours, *theirs;
+};
+
+static const char *theirs(const struct name *names, const char *ours)
 {
-    static const char *const part[][3] = {
-        { "input_layernorm", "ln_1", "" },     { "self_attention.linear_qkv", "attn.c_attn", "T" },
-        { "self_attention.linear_proj", "attn.c_proj", "T" },
-        { "pre_mlp_layernorm", "ln_2", "" },   { "mlp.linear_fc1", "mlp.c_fc", "T" },
-        { "mlp.linear_fc2", "mlp.c_proj", "T" },
+    for (; names->ours; names++)
+        if (!strcmp(names->ours, ours))
+            return names->theirs;
+    fail_msg("no other name for %s", ours);
+    return NULL;
+}
+
+/* Split "decoder.layers.N.REST" into N and REST, other names into -1 and themselves. */
+static const char *rest_of(const char *name, int *layer)
+{
+    int n = 0;
+
+    *layer = -1;
+    return sscanf(name, "decoder.layers.%d.%n", layer, &n) == 1 ? name + n : name;
+}
+
+static struct place in_gpt2(const char *name, int64_t o)
+{
+    static const struct name names[] = {
+        { "embedding.word_embeddings.weight", "wte.weight" }, { "embedding.position_embeddings.weight", "wpe.weight" },
+        { "input_layernorm.weight", "ln_1.weight" }, { "input_layernorm.bias", "ln_1.bias" },
+        { "self_attention.linear_qkv.weight", "attn.c_attn.weight" },
+        { "self_attention.linear_qkv.bias", "attn.c_attn.bias" },
+        { "self_attention.linear_proj.weight", "attn.c_proj.weight" },
+        { "self_attention.linear_proj.bias", "attn.c_proj.bias" },
+        { "pre_mlp_layernorm.weight", "ln_2.weight" }, { "pre_mlp_layernorm.bias", "ln_2.bias" },
+        { "mlp.linear_fc1.weight", "mlp.c_fc.weight" }, { "mlp.linear_fc1.bias", "mlp.c_fc.bias" },
+        { "mlp.linear_fc2.weight", "mlp.c_proj.weight" }, { "mlp.linear_fc2.bias", "mlp.c_proj.bias" },
+        { "decoder.final_layernorm.weight", "ln_f.weight" }, { "decoder.final_layernorm.bias", "ln_f.bias" }, { 0 },
     };
-    const char *kind = strrchr(name, '.');
+    struct place p = { .row = o };
     int layer;
+    const char *rest = rest_of(name, &layer);
 
-    *is_linear = false;
-    if (sscanf(name, "decoder.layers.%d.", &layer) == 1) {
-        for (size_t i = 0; i < sizeof part / sizeof *part; i++)
-            if (strstr(name, part[i][0])) {
-                *is_linear = *part[i][2] && !strcmp(kind, ".weight");
-                snprintf(out, n, "transformer.h.%d.%s%s", layer, part[i][1], kind);
-                return;
-            }
-    } else {
-        snprintf(out, n, "transformer.%s%s", strstr(name, "word_emb") ? "wte" : strstr(name, "position") ? "wpe" : "ln_f",
-                 kind);
-        return;
+    if (layer >= 0)
+        snprintf(p.name, sizeof p.name, "transformer.h.%d.%s", layer, theirs(names, rest));
+    else
+        snprintf(p.name, sizeof p.name, "transformer.%s", theirs(names, rest));
+    p.is_column = strstr(rest, "linear_") && strstr(rest, ".weight");
+    if (strstr(rest, "linear_qkv"))                  /* q, k, v of each head; there all q, all k, all v */
+        p.row = o / D % 3 * H + o / (3 * D) * D + o % D;
+    return p;
+}
+
+static struct place in_llama(const char *name, int64_t o)
+{
+    static const struct name names[] = {
+        { "embedding.word_embeddings.weight", "model.embed_tokens.weight" },
+        { "input_layernorm.weight", "input_layernorm.weight" },
+        { "self_attention.linear_proj.weight", "self_attn.o_proj.weight" },
+        { "pre_mlp_layernorm.weight", "post_attention_layernorm.weight" },
+        { "mlp.linear_fc2.weight", "mlp.down_proj.weight" },
+        { "decoder.final_layernorm.weight", "model.norm.weight" }, { "output_layer.weight", "lm_head.weight" }, { 0 },
+    };
+    enum { F = 160, PER = A / 2 + 2 };               /* heads of a group: its queries, a key, a value */
+    struct place p = { .row = o };
+    int layer;
+    const char *rest = rest_of(name, &layer), *part;
+
+    if (layer < 0) {
+        snprintf(p.name, sizeof p.name, "%s", theirs(names, rest));
+        return p;
     }
-    fail_msg("no Hugging Face name for %s", name);
+    if (strstr(rest, "linear_qkv")) {
+        const int64_t group = o / (PER * D), head = o / D % PER;
+
+        part = head < PER - 2 ? "self_attn.q_proj.weight" : head == PER - 2 ? "self_attn.k_proj.weight" : "self_attn.v_proj.weight";
+        p.row = (head < PER - 2 ? group * (PER - 2) + head : group) * D + o % D;
+    } else if (strstr(rest, "linear_fc1")) {
+        part = o < F ? "mlp.gate_proj.weight" : "mlp.up_proj.weight";
+        p.row = o % F;
+    } else {
+        part = theirs(names, rest);
+    }
+    snprintf(p.name, sizeof p.name, "model.layers.%d.%s", layer, part);
+    return p;
 }
 
-/* Where row o of our tensor stands in theirs: qkv rows are grouped by head here, q, k, v thirds there. */
-static int64_t their_row(const char *name, int64_t o)
+static void check_gradients(const struct meg_gpt *g, const struct golden_file *tensors, const json_t *want,
+                            struct place place(const char *name, int64_t o))
 {
-    const int64_t head = o / (3 * D), part = o / D % 3;
+    for (int i = 0; i < g->params.n; i++) {
+        const struct meg_param *row = &g->params.row[i];
+        const int64_t cols = row->ndim > 1 ? row->dim[1] : 1;
 
-    return strstr(name, "linear_qkv") ? part * H + head * D + o % D : o;
+        for (int64_t o = 0; o < row->dim[0]; o++) {
+            const struct place p = place(row->name, o);
+            const double most = 10 * number(json_object_get(want, p.name), "f32_max_abs_err");
+            char full[128];
+            int64_t n;
+            const float *grad;
+
+            snprintf(full, sizeof full, "grad.%s", p.name);
+            grad = golden_tensor(tensors, full, "F32", &n);
+            for (int64_t c = 0; c < cols; c++)
+                close_to(g->g[row->offset + o * cols + c], grad[p.is_column ? c * (n / cols) + p.row : p.row * cols + c],
+                         most, full);
+        }
+    }
 }
 
-static void loss_logits_and_every_gradient(void **state)
+static void check_model(const char *dir, struct meg_gpt_conf c, struct place place(const char *name, int64_t o))
 {
-    json_t *want = golden_json(DIR "expected.json");
-    struct golden_file tensors = golden_open(DIR "expected.safetensors");
-    const json_t *grads = json_object_get(want, "grads");
-    struct meg_gpt *g = tiny(false, 1e-5);
+    json_t *want = golden_json(in_dir(dir, "expected.json"));
+    struct golden_file tensors = golden_open(in_dir(dir, "expected.safetensors"));
+    struct meg_gpt *g = tiny(dir, c);
     struct input in;
     struct meg_gpt_batch x = { S, B, in.tokens, in.labels, in.position, NULL, in.mask, NULL };
     const double loss = number(want, "loss_f64");
-    float logits[N * V];
+    static float logits[N * V];
     const float *expected;
     double most, den;
     int64_t n;
 
-    (void)state;
-    read_input(&in);
+    read_input(&in, dir);
     den = mask_sum(in.mask);
     close_to(meg_gpt_loss(g, &x, NULL) / den, loss, 1e-6 * loss, "loss");
 
@@ -175,79 +286,108 @@ static void loss_logits_and_every_gradient(void **state)
             close_to(logits[r * V + v], expected[from(r) * V + v], most, "logit");
 
     close_to(meg_gpt_grad(g, &x, 1 / den) / den, loss, 1e-6 * loss, "loss while training");
-    for (int i = 0; i < g->params.n; i++) {
-        const struct meg_param *row = &g->params.row[i];
-        const int64_t cols = row->ndim > 1 ? row->dim[1] : 1, rows = row->dim[0];
-        char name[96], full[128];
-        bool is_linear;
-
-        hf_name(name, sizeof name, row->name, &is_linear);
-        snprintf(full, sizeof full, "grad.%s", name);
-        expected = golden_tensor(&tensors, full, "F32", &n);
-        assert_int_equal(n, row->numel);
-        most = 10 * number(json_object_get(grads, name), "f32_max_abs_err");
-        for (int64_t o = 0; o < rows; o++)
-            for (int64_t c = 0; c < cols; c++) {
-                const int64_t at = their_row(row->name, o);
-
-                close_to(g->g[row->offset + o * cols + c], expected[is_linear ? c * rows + at : at * cols + c], most, full);
-            }
-    }
+    check_gradients(g, &tensors, json_object_get(want, "grads"), place);
     close_to(grad_norm(g), number(want, "grad_global_norm"), 1e-6 * number(want, "grad_global_norm"), "gradient norm");
     meg_gpt_close(g);
     golden_close(&tensors);
     json_decref(want);
 }
 
-static void other_options(void **state)
+static void gpt2_loss_logits_and_every_gradient(void **state)
+{
+    (void)state;
+    check_model("gpt2-tiny", gpt2(), in_gpt2);
+}
+
+static void llama_loss_logits_and_every_gradient(void **state)
+{
+    (void)state;
+    check_model("llama-tiny", llama(), in_llama);
+}
+
+/* Loss and gradient norm under a variant's settings. */
+static void check_variant(const char *dir, const char *name, struct meg_gpt_conf c, const struct meg_gpt_batch *x)
+{
+    json_t *want = golden_json(in_dir(dir, "expected.json")), *v;
+    struct meg_gpt *g = tiny(dir, c);
+    const double den = mask_sum(x->loss_mask);
+    size_t k;
+    int found = 0;
+
+    json_array_foreach(json_object_get(want, "variants"), k, v) {
+        if (strcmp(json_string_value(json_object_get(v, "name")), name))
+            continue;
+        found++;
+        close_to(meg_gpt_grad(g, x, 1 / den) / den, number(v, "loss_f64"), 1e-6 * number(v, "loss_f64"), name);
+        close_to(grad_norm(g), number(v, "grad_global_norm_f64"), 1e-5 * number(v, "grad_global_norm_f64"), name);
+    }
+    assert_int_equal(found, 1);
+    meg_gpt_close(g);
+    json_decref(want);
+}
+
+static void gpt2_under_other_options(void **state)
 {
     static const struct {
         const char *name;
-        bool has_mask, has_positions, has_documents, is_exact_gelu;
-        double eps;
-    } variant[] = {
-        { "eod-mask-loss", true, false, false, false, 1e-5 },
-        { "reset-position-ids", false, true, false, false, 1e-5 },
-        { "reset-attention-mask", false, false, true, false, 1e-5 },
-        { "all-three", true, true, true, false, 1e-5 },
-        { "exact-gelu", false, false, false, true, 1e-5 },
-        { "eps-1e-2", false, false, false, false, 1e-2 },
+        bool has_mask, has_positions, has_documents;
+    } masks[] = {
+        { "eod-mask-loss", true, false, false },
+        { "reset-position-ids", false, true, false },
+        { "reset-attention-mask", false, false, true },
+        { "all-three", true, true, true },
     };
-    json_t *want = golden_json(DIR "expected.json"), *v;
     struct input in;
+    struct meg_gpt_conf c = gpt2();
+    struct meg_gpt_batch x = { S, B, in.tokens, in.labels, in.position, NULL, in.mask, NULL };
 
     (void)state;
-    read_input(&in);
-    for (size_t i = 0; i < sizeof variant / sizeof *variant; i++) {
-        const float *mask = variant[i].has_mask ? in.mask_eod : in.mask;
-        const struct meg_gpt_batch x = { S, B, in.tokens, in.labels,
-                                         variant[i].has_positions ? in.position_reset : in.position,
-                                         variant[i].has_documents ? in.doc_start : NULL, mask, NULL };
-        struct meg_gpt *g = tiny(variant[i].is_exact_gelu, variant[i].eps);
-        const double den = mask_sum(mask);
-        size_t k;
-        int found = 0;
-
-        json_array_foreach(json_object_get(want, "variants"), k, v) {
-            if (strcmp(json_string_value(json_object_get(v, "name")), variant[i].name))
-                continue;
-            found++;
-            close_to(meg_gpt_grad(g, &x, 1 / den) / den, number(v, "loss_f64"), 1e-6 * number(v, "loss_f64"),
-                     variant[i].name);
-            close_to(grad_norm(g), number(v, "grad_global_norm_f64"), 1e-5 * number(v, "grad_global_norm_f64"),
-                     variant[i].name);
-        }
-        assert_int_equal(found, 1);
-        meg_gpt_close(g);
+    read_input(&in, "gpt2-tiny");
+    read_documents(&in);
+    c.bias_gelu_fusion = false;
+    check_variant("gpt2-tiny", "exact-gelu", c, &x);
+    c = gpt2();
+    c.norm_epsilon = 1e-2;
+    check_variant("gpt2-tiny", "eps-1e-2", c, &x);
+    for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
+        x.loss_mask = masks[i].has_mask ? in.mask_eod : in.mask;
+        x.position = masks[i].has_positions ? in.position_reset : in.position;
+        x.doc_start = masks[i].has_documents ? in.doc_start : NULL;
+        check_variant("gpt2-tiny", masks[i].name, gpt2(), &x);
     }
-    json_decref(want);
+}
+
+static void llama_under_other_options(void **state)
+{
+    struct input in;
+    struct meg_gpt_conf c = llama();
+    const struct meg_gpt_batch x = { S, B, in.tokens, in.labels, in.position, NULL, in.mask, NULL };
+
+    (void)state;
+    read_input(&in, "llama-tiny");
+    c.rotary_percent = 0.5;
+    check_variant("llama-tiny", "rotary-percent-0.5", c, &x);
+    c = llama();
+    c.rotary_base = 500000;
+    check_variant("llama-tiny", "rotary-base-500000", c, &x);
+    c = llama();
+    c.rotary_interleaved = true;
+    check_variant("llama-tiny", "rotary-interleaved", c, &x);
+    c = llama();
+    c.rotary_interpolation = 4;
+    check_variant("llama-tiny", "rotary-interp-4", c, &x);
+    c = llama();
+    c.use_rope_scaling = true;
+    check_variant("llama-tiny", "rope-scaling-llama3", c, &x);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loss_logits_and_every_gradient),
-        cmocka_unit_test(other_options),
+        cmocka_unit_test(gpt2_loss_logits_and_every_gradient),
+        cmocka_unit_test(gpt2_under_other_options),
+        cmocka_unit_test(llama_loss_logits_and_every_gradient),
+        cmocka_unit_test(llama_under_other_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,19 @@
-/* Layer norm and the residual addition in front of it, against f64; gradients by differences. */
+/* Layer norm, RMS norm and the residual addition in front of it, against f64; gradients by differences. */
 #include "ops.h"
 
 static const int64_t shapes[][2] = { { 1, 1 }, { 2, 3 }, { 7, 33 }, { 70, 130 }, { 9, 768 } };
 
 struct norm {
+    enum meg_norm kind;
     int64_t n, h;
     struct meg_mat x, y, dy, dx, skip;
     float *w, *b, *mean, *rstd, *dw, *db;
     double *x64, *w64, *b64;
 };
 
-static struct norm norm_new(int64_t n, int64_t h)
+static struct norm norm_new(enum meg_norm kind, int64_t n, int64_t h)
 {
-    struct norm m = { n, h, rnd_mat(n, h, 0), rnd_mat(n, h, 2), rnd_mat(n, h, 1), rnd_mat(n, h, 3), rnd_mat(n, h, 4),
+    struct norm m = { kind, n, h, rnd_mat(n, h, 0), rnd_mat(n, h, 2), rnd_mat(n, h, 1), rnd_mat(n, h, 3), rnd_mat(n, h, 4),
                       rnd_new(h), rnd_new(h), rnd_new(n), rnd_new(n), rnd_new(h), rnd_new(h), NULL, NULL, NULL };
     m.x64 = widen(m.x.p, n * h);
     m.w64 = widen(m.w, h);
@@ -36,7 +37,7 @@ static void row64(const struct norm *m, int64_t r, double *mean, double *rstd)
     double s = 0.0, s2 = 0.0;
     for (int64_t c = 0; c < m->h; c++)
         s += x[c];
-    *mean = s / (double)m->h;
+    *mean = m->kind == MEG_NORM_RMS ? 0.0 : s / (double)m->h;
     for (int64_t c = 0; c < m->h; c++)
         s2 += (x[c] - *mean) * (x[c] - *mean);
     *rstd = 1.0 / sqrt(s2 / (double)m->h + eps);
@@ -44,7 +45,7 @@ static void row64(const struct norm *m, int64_t r, double *mean, double *rstd)
 
 static double y64(const struct norm *m, int64_t r, int64_t c, double mean, double rstd)
 {
-    return (m->x64[r * m->h + c] - mean) * rstd * m->w64[c] + m->b64[c];
+    return (m->x64[r * m->h + c] - mean) * rstd * m->w64[c] + (m->kind == MEG_NORM_RMS ? 0.0 : m->b64[c]);
 }
 
 static double loss(void *arg)
@@ -66,24 +67,26 @@ static void check_forward(const struct norm *m)
     for (int64_t r = 0; r < m->n; r++) {
         double mean, rstd;
         row64(m, r, &mean, &rstd);
-        near(m->mean[r], mean, 8 * EPS, "mean", r, 0);
+        if (m->kind == MEG_NORM_LAYER)
+            near(m->mean[r], mean, 8 * EPS, "mean", r, 0);
         near(m->rstd[r], rstd, 16 * EPS * rstd * (1.0 + rstd), "rstd", r, 0);
         for (int64_t c = 0; c < m->h; c++)
             near(at(m->y, r, c), y64(m, r, c, mean, rstd), 16 * EPS * (1.0 + rstd), "y", r, c);
     }
 }
 
-static void norm(const struct meg_ops *ops)
+static void norm(const struct meg_ops *ops, enum meg_norm kind)
 {
+    const int has_b = kind == MEG_NORM_LAYER;
     for (size_t i = 0; i < LEN(shapes); i++) {
-        struct norm m = norm_new(shapes[i][0], shapes[i][1]);
+        struct norm m = norm_new(kind, shapes[i][0], shapes[i][1]);
         uint64_t h[2] = { 0, 0 };
         for (int k = 0; k < 2; k++) {
             omp_set_num_threads(k ? 2 : 1);
             memset(m.dw, 0, (size_t)m.h * 4);
             memset(m.db, 0, (size_t)m.h * 4);
-            ops->norm_fwd(NULL, MEG_NORM_LAYER, m.y, m.mean, m.rstd, m.x, m.w, m.b, (float)eps);
-            ops->norm_bwd(NULL, MEG_NORM_LAYER, m.dx, m.dw, m.db, no_mat, m.dy, m.x, m.w, m.mean, m.rstd);
+            ops->norm_fwd(NULL, kind, m.y, m.mean, m.rstd, m.x, m.w, has_b ? m.b : NULL, (float)eps);
+            ops->norm_bwd(NULL, kind, m.dx, m.dw, has_b ? m.db : NULL, no_mat, m.dy, m.x, m.w, m.mean, m.rstd);
             digest_mat(h + k, m.y);
             digest_mat(h + k, m.dx);
             digest(h + k, m.dw, (size_t)m.h * 4);
@@ -104,17 +107,28 @@ static void norm(const struct meg_ops *ops)
             fd_check(&f, m.x64, m.n * m.h, dx, 200, "dx");
             f.tol *= sqrt((double)m.n);
             fd_check(&f, m.w64, m.h, m.dw, 100, "dw");
-            fd_check(&f, m.b64, m.h, m.db, 100, "db");
+            if (has_b)
+                fd_check(&f, m.b64, m.h, m.db, 100, "db");
             free(dx);
         }
         norm_free(&m);
     }
 }
 
+static void layer_norm(const struct meg_ops *ops)
+{
+    norm(ops, MEG_NORM_LAYER);
+}
+
+static void rms_norm(const struct meg_ops *ops)
+{
+    norm(ops, MEG_NORM_RMS);
+}
+
 /* The skip is added to dx, in place too, and gradients of weights to what is there. */
 static void norm_bwd_adds(const struct meg_ops *ops)
 {
-    struct norm m = norm_new(12, 40), z = norm_new(12, 40);
+    struct norm m = norm_new(MEG_NORM_LAYER, 12, 40), z = norm_new(MEG_NORM_LAYER, 12, 40);
     const struct meg_mat in_place = m.skip;
     float *skip;
     ops->norm_fwd(NULL, MEG_NORM_LAYER, m.y, m.mean, m.rstd, m.x, m.w, m.b, (float)eps);
@@ -205,17 +219,19 @@ static void a_shard_drops_the_same(const struct meg_ops *ops)
     free(part.p);
 }
 
-static void add_norm_is_add_then_norm(const struct meg_ops *ops)
+static void check_add_norm(const struct meg_ops *ops, enum meg_norm kind)
 {
     const int64_t sample[1] = { 3 };
     const struct meg_drop d = { 0.2f, 7, 1, MEG_DROP_ATTN_OUT, 0, 0, 1, sample };
-    struct norm m = norm_new(11, 50), n = norm_new(11, 50);
+    struct norm m = norm_new(kind, 11, 50), n = norm_new(kind, 11, 50);
+    const float *b = kind == MEG_NORM_LAYER ? n.b : NULL;
     struct meg_mat z = rnd_mat(11, 50, 0);
     ops->add_fwd(NULL, z, m.x, m.dy, m.b, &d);
-    ops->norm_fwd(NULL, MEG_NORM_LAYER, m.y, m.mean, m.rstd, z, m.w, n.b, (float)eps);
-    ops->add_norm_fwd(NULL, MEG_NORM_LAYER, n.x, n.y, n.mean, n.rstd, m.x, m.dy, m.b, &d, m.w, n.b, (float)eps);
+    ops->norm_fwd(NULL, kind, m.y, m.mean, m.rstd, z, m.w, b, (float)eps);
+    ops->add_norm_fwd(NULL, kind, n.x, n.y, n.mean, n.rstd, m.x, m.dy, m.b, &d, m.w, b, (float)eps);
     for (int64_t r = 0; r < 11; r++) {
-        near(n.mean[r], m.mean[r], 4 * EPS, "mean", r, 0);
+        if (b)
+            near(n.mean[r], m.mean[r], 4 * EPS, "mean", r, 0);
         near(n.rstd[r], m.rstd[r], 8 * EPS * m.rstd[r], "rstd", r, 0);
         for (int64_t c = 0; c < 50; c++) {
             near(at(n.x, r, c), at(z, r, c), 0.0, "z", r, c);
@@ -227,13 +243,19 @@ static void add_norm_is_add_then_norm(const struct meg_ops *ops)
     norm_free(&n);
 }
 
+static void add_norm_is_add_then_norm(const struct meg_ops *ops)
+{
+    check_add_norm(ops, MEG_NORM_LAYER);
+    check_add_norm(ops, MEG_NORM_RMS);
+}
+
 static void nan_comes_through(const struct meg_ops *ops)
 {
     const float bad[] = { NAN, INFINITY };
     const int64_t sample[1] = { 3 };
     const struct meg_drop d = { 0.9f, 7, 1, MEG_DROP_ATTN_OUT, 0, 0, 1, sample };
     for (size_t i = 0; i < LEN(bad); i++) {
-        struct norm m = norm_new(5, 50);
+        struct norm m = norm_new(MEG_NORM_LAYER, 5, 50);
         for (int64_t c = 0; c < 50; c++)
             ((float *)m.dy.p)[2 * m.dy.ld + c] = bad[i];
         ((float *)m.x.p)[3 * 50 + 7] = bad[i];
@@ -253,7 +275,8 @@ static void nan_comes_through(const struct meg_ops *ops)
 int main(void)
 {
     static const struct ops_case cases[] = {
-        { "layer norm and its gradients", norm },
+        { "layer norm and its gradients", layer_norm },
+        { "RMS norm and its gradients", rms_norm },
         { "gradients are added to what is there", norm_bwd_adds },
         { "residual addition with dropout", add },
         { "a shard of the columns drops the same", a_shard_drops_the_same },

@@ -10,6 +10,7 @@
 
 #include "cpu/cpu.h"
 #include "eval/ppl.h"
+#include "tiny_gpt.h"
 
 enum { V = 50, POSITIONS = 16, TOKENS = 70 };
 
@@ -19,11 +20,7 @@ static int32_t tokens[TOKENS];
 
 static int setup(void **state)
 {
-    const struct meg_gpt_conf conf = {
-        .num_layers = 1, .hidden_size = 32, .ffn_hidden_size = 64, .num_attention_heads = 2, .kv_channels = 16,
-        .max_position_embeddings = POSITIONS, .vocab_size = V, .position_embedding_type = "learned_absolute",
-        .normalization = "LayerNorm", .norm_epsilon = 1e-5, .init_method_std = 0.3, .bias_gelu_fusion = true,
-    };
+    const struct meg_gpt_conf conf = tiny_gpt(1, 32, 64, 2, POSITIONS, V);
     const struct meg_gpt_run run = { .s = POSITIONS, .b = 1 };
     struct meg_err e;
 

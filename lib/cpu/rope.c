@@ -1,0 +1,30 @@
+/* isa: baseline v3 v4 */
+/* Rotary positions: heads are independent, and a head is small. */
+#include "cpu/internal.h"
+
+static void turn(float *x, int64_t half, int is_interleaved, const float *cos, const float *sin, float sign)
+{
+    const int64_t step = is_interleaved ? 2 : 1, other = is_interleaved ? 1 : half;
+#pragma omp simd
+    for (int64_t i = 0; i < half; i++) {
+        const float a = x[i * step], b = x[i * step + other], c = cos[i], s = sign * sin[i];
+        x[i * step] = a * c - b * s;
+        x[i * step + other] = b * c + a * s;
+    }
+}
+
+void MEG_FN(rope)(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t b, int64_t g, int64_t heads,
+                  int64_t half, int is_interleaved, const float *cos, const float *sin, const int32_t *position,
+                  float sign)
+{
+    (void)st;
+    MEG_ASSERT(x.dtype == MEG_DTYPE_F32);
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < s * b; r++) {
+        const int64_t at = position[r] * half;
+        for (int64_t j = 0; j < g; j++)
+            for (int64_t k = 0; k < heads; k++)
+                turn((float *)x.p + r / b * x.ld_s + r % b * x.ld_b + j * x.ld_g + k * x.ld_h, half, is_interleaved,
+                     cos + at, sin + at, sign);
+    }
+}

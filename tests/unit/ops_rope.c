@@ -1,0 +1,84 @@
+/* Rotary positions against f64; turning back undoes turning, which is what gradients need. */
+#include "ops.h"
+
+enum { S = 5, B = 3, G = 2, HEADS = 3, D = 22, LD = G * (HEADS + 1) * D + 3, POSITIONS = 40 };
+
+struct rope {
+    float x[S * B * LD], cos[POSITIONS * D / 2], sin[POSITIONS * D / 2];
+    int32_t position[S * B];
+    int64_t half;
+    int is_interleaved;
+};
+
+static void fill(struct rope *r, int64_t half, int is_interleaved)
+{
+    r->half = half;
+    r->is_interleaved = is_interleaved;
+    for (int64_t i = 0; i < S * B * LD; i++)
+        r->x[i] = (float)rnd();
+    for (int64_t i = 0; i < POSITIONS * half; i++) {
+        const double angle = 9.0 * rnd();
+        r->cos[i] = (float)cos(angle);
+        r->sin[i] = (float)sin(angle);
+    }
+    for (int i = 0; i < S * B; i++)
+        r->position[i] = (i * 7) % POSITIONS;
+}
+
+static void turn(const struct meg_ops *ops, struct rope *r, float sign)
+{
+    const struct meg_heads x = { r->x, MEG_DTYPE_F32, B * LD, LD, (HEADS + 1) * D, D };
+    ops->rope(NULL, x, S, B, G, HEADS, r->half, r->is_interleaved, r->cos, r->sin, r->position, sign);
+}
+
+/* Column c of a head before and after: turned pairs, and what is past them untouched. */
+static double want(const struct rope *r, const float *before, int64_t row, int64_t c)
+{
+    const int64_t pair = r->is_interleaved ? c / 2 : c % r->half, first = r->is_interleaved ? 2 * pair : pair;
+    const int64_t second = r->is_interleaved ? first + 1 : first + r->half;
+    const double co = r->cos[r->position[row] * r->half + pair], si = r->sin[r->position[row] * r->half + pair];
+    if (c >= 2 * r->half)
+        return before[c];
+    return c == first ? before[first] * co - before[second] * si : before[second] * co + before[first] * si;
+}
+
+static void check(const struct meg_ops *ops, int64_t half, int is_interleaved)
+{
+    static struct rope r;
+    float *before;
+    uint64_t h[2] = { 0, 0 };
+    fill(&r, half, is_interleaved);
+    before = copy_new(r.x, S * B * LD);
+    for (int k = 0; k < 2; k++) {
+        memcpy(r.x, before, sizeof r.x);
+        omp_set_num_threads(k ? 2 : 1);
+        turn(ops, &r, 1.0f);
+        digest(h + k, r.x, sizeof r.x);
+    }
+    assert_int_equal(h[0], h[1]);
+    for (int64_t row = 0; row < S * B; row++)
+        for (int64_t c = 0; c < LD; c++) {
+            const int64_t head = c / D % (HEADS + 1), at0 = row * LD + c / D * D;
+            const int is_ours = c < G * (HEADS + 1) * D && head < HEADS;
+            near(r.x[row * LD + c], is_ours ? want(&r, before + at0, row, c % D) : before[row * LD + c],
+                 is_ours ? 4 * EPS : 0.0, "x", row, c);
+        }
+    turn(ops, &r, -1.0f);
+    for (int64_t i = 0; i < S * B * LD; i++)
+        near(r.x[i], before[i], 8 * EPS, "turned back", i / LD, i % LD);
+    free(before);
+}
+
+static void halves_and_neighbours(const struct meg_ops *ops)
+{
+    check(ops, D / 2, 0);
+    check(ops, D / 2, 1);
+    check(ops, 3, 0);
+    check(ops, 3, 1);
+}
+
+int main(void)
+{
+    static const struct ops_case cases[] = { { "rotary positions", halves_and_neighbours } };
+    return run_cases(cases, LEN(cases));
+}

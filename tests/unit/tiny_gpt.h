@@ -1,0 +1,28 @@
+/* The settings of a small model for tests: every option at its default, no dropout, weights with opinions. */
+#ifndef TESTS_TINY_GPT_H
+#define TESTS_TINY_GPT_H
+#include "base/opt.h"
+#include "model/gpt.h"
+
+static inline struct meg_gpt_conf tiny_gpt(int64_t layers, int64_t hidden, int64_t ffn, int64_t heads,
+                                           int64_t positions, int64_t vocabulary)
+{
+    struct meg_gpt_conf c = { 0 };
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &c }, { 0 } };
+    struct meg_err e;
+
+    meg_opt_defaults(groups);
+    c.num_layers = layers;
+    c.hidden_size = hidden;
+    c.ffn_hidden_size = ffn;
+    c.num_attention_heads = heads;
+    c.max_position_embeddings = positions;
+    c.vocab_size = vocabulary;
+    c.init_method_std = 0.3;
+    c.attention_dropout = c.hidden_dropout = 0;
+    if (meg_gpt_conf_check(&c, &e) < 0)
+        meg_die_err(&e);
+    return c;
+}
+
+#endif
