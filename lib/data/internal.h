@@ -10,6 +10,7 @@
 #include "data/blend.h"
 #include "data/dataset.h"
 #include "data/gpt_index.h"
+#include "data/preprocess.h"
 
 /* .idx: 9 bytes of magic, u64 version, u8 type, u64 sequences, u64 document index entries */
 #define MEG_IDX_MAGIC "MMIDIDX\0" /* the ninth byte is the literal's own zero */
@@ -35,5 +36,9 @@ struct meg_dataset {
     struct meg_map map[3]; /* the cache files that index or blend lies in, if any */
 };
 void meg_dataset_close(struct meg_dataset *ds); /* accepts NULL */
+
+/* MEG_EUSAGE when the options of meg-preprocess make no sense, or not with this tokenizer. */
+int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok,
+                         struct meg_err *e);
 
 #endif

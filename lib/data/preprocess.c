@@ -19,38 +19,14 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/indexed.h"
+#include "data/internal.h"
 #include "text/input.h"
 #include "text/jsonl.h"
 #include "text/utf8.h"
 
 enum {
     BLOCK = 1 << 20,
-    DOCUMENT_END = -1, /* among the lengths of sequences */
-    MAX_WORKERS = 1024
-};
-
-const struct meg_opt meg_preprocess_opts[] = {
-    { "input", 0, MEG_LIST(struct meg_preprocess_conf, input), "FILE...", NULL,
-      "JSON lines, plain or compressed by gzip, zstd or xz; patterns are expanded; - is standard "
-      "input" },
-    { "json-keys", 0, MEG_LIST(struct meg_preprocess_conf, json_keys), "KEY...", "text",
-      "keys whose texts are encoded, a dataset each" },
-    MEG_ALIAS("json-key", "json-keys"),
-    { "output-prefix", 0, MEG_STR(struct meg_preprocess_conf, output_prefix), "PREFIX", NULL,
-      "write PREFIX_KEY_document.bin and .idx" },
-    { "append-eod", 0, MEG_BOOL(struct meg_preprocess_conf, append_eod), NULL, "no",
-      "end each document with the id that says so" },
-    { "replace-invalid", 0, MEG_BOOL(struct meg_preprocess_conf, replace_invalid), NULL, "no",
-      "read invalid UTF-8 as U+FFFD instead of refusing it" },
-    { "workers", 0, MEG_I64(struct meg_preprocess_conf, workers), "N", "1",
-      "threads that encode; the output is the same for any number" },
-    { "partitions", 0, MEG_I64(struct meg_preprocess_conf, partitions), "N", "1",
-      "order the documents as Megatron-LM does for N partitions" },
-    { "keep-sequential-samples", 0, MEG_BOOL(struct meg_preprocess_conf, keep_sequential_samples),
-      NULL, "no", "with partitions: keep the order of the lines" },
-    { "log-interval", 0, MEG_I64(struct meg_preprocess_conf, log_interval), "N", NULL,
-      "say every N documents how far the work is" },
-    { 0 }
+    DOCUMENT_END = -1 /* among the lengths of sequences */
 };
 
 /* What is shared.  reading guards in, given and is_over; writing guards the others. */
@@ -315,35 +291,6 @@ static void free_workers(const struct job *j, struct worker *w)
     free(w);
 }
 
-static int check_conf(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok,
-                      struct meg_err *e)
-{
-    if (c->input.n == 0)
-        return meg_fail(e, MEG_EUSAGE, "--input is required");
-    if (!c->output_prefix)
-        return meg_fail(e, MEG_EUSAGE, "--output-prefix is required");
-    if (c->workers < 1 || c->workers > MAX_WORKERS)
-        return meg_fail(e, MEG_EUSAGE, "--workers: %lld is not in 1..%d", (long long)c->workers,
-                        MAX_WORKERS);
-    if (c->partitions < 1)
-        return meg_fail(e, MEG_EUSAGE, "--partitions: %lld is less than 1",
-                        (long long)c->partitions);
-    if (c->log_interval != MEG_UNSET && c->log_interval < 1)
-        return meg_fail(e, MEG_EUSAGE, "--log-interval: %lld is less than 1",
-                        (long long)c->log_interval);
-    if (c->append_eod && meg_tokenizer_eod(tok) < 0)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--append-eod: the tokenizer has no id that ends a document");
-    for (int64_t k = 0; k < c->json_keys.n; k++) {
-        for (int64_t i = 0; i < k; i++) {
-            if (strcmp(c->json_keys.v[i], c->json_keys.v[k]) == 0)
-                return meg_fail(e, MEG_EUSAGE, "--json-keys: '%s' stands there twice",
-                                c->json_keys.v[k]);
-        }
-    }
-    return MEG_OK;
-}
-
 /* Several passes need files that can be read again. */
 static int check_files(const struct meg_input *in, struct meg_err *e)
 {
@@ -422,7 +369,7 @@ int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *to
     struct worker *w = NULL;
     int r;
 
-    if ((r = check_conf(c, tok, e)) < 0)
+    if ((r = meg_preprocess_check(c, tok, e)) < 0)
         return r;
     j.start_s = meg_now_s();
     j.writer = meg_new((size_t)c->json_keys.n * sizeof(struct meg_indexed_writer *));
