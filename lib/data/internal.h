@@ -37,8 +37,9 @@ struct meg_dataset {
 };
 void meg_dataset_close(struct meg_dataset *ds); /* accepts NULL */
 
-/* MEG_EUSAGE when the options of meg-preprocess make no sense, or not with this tokenizer. */
+/* MEG_EUSAGE when the options of meg-preprocess make no sense, or not with this tokenizer; else
+ * *workers is the number of threads they ask for. */
 int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok,
-                         struct meg_err *e);
+                         int64_t *workers, struct meg_err *e);
 
 #endif

@@ -22,6 +22,7 @@
 #include "data/internal.h"
 #include "text/input.h"
 #include "text/jsonl.h"
+#include "text/punkt.h"
 #include "text/utf8.h"
 
 enum {
@@ -32,6 +33,8 @@ enum {
 /* What is shared.  reading guards in, given and is_over; writing guards the others. */
 struct job {
     const struct meg_preprocess_conf *c;
+    int64_t workers;
+    const struct meg_punkt *punkt;      /* NULL: texts stay whole */
     int64_t part;                       /* lines of this partition */
     int32_t eod;                        /* -1: none is added */
     struct meg_indexed_writer **writer; /* [keys] */
@@ -59,6 +62,7 @@ struct worker {
     struct meg_block block;
     struct meg_jsonl jsonl;
     struct meg_str repaired;
+    struct meg_spans sentences;
     struct encoded *out; /* [keys] */
     int64_t documents, tokens, blank;
 };
@@ -69,17 +73,25 @@ static void add_length(struct encoded *out, int64_t n)
     out->lengths.v[out->lengths.n++] = (int32_t)n;
 }
 
-/* Texts that give no ids are left out; the last one of the others gets the eod. */
+/* Texts that give no ids are left out; the last one of the others gets the eod.  A list is texts that
+ * were split before. */
 static int encode_value(struct worker *w, const struct meg_jsonl_value *value, struct encoded *out,
                         struct meg_err *e)
 {
-    int64_t begin = out->ids.n;
+    int64_t begin = out->ids.n, n = value->n;
+    const struct meg_span *text = value->v;
     int r;
 
-    for (int64_t i = 0; i < value->n; i++) {
+    if (w->job->punkt && !meg_jsonl_is_list(value)) {
+        w->sentences.n = 0;
+        meg_punkt_split(w->job->punkt, text->s, text->n, &w->sentences);
+        text = w->sentences.v;
+        n = w->sentences.n;
+    }
+    for (int64_t i = 0; i < n; i++) {
         int64_t was = out->ids.n;
 
-        if ((r = meg_tokenizer_encode(w->tok, value->v[i].s, value->v[i].n, &out->ids, e)) < 0)
+        if ((r = meg_tokenizer_encode(w->tok, text[i].s, text[i].n, &out->ids, e)) < 0)
             return r;
         if (out->ids.n > was)
             add_length(out, out->ids.n - was);
@@ -247,10 +259,10 @@ static int run_workers(struct job *j, struct worker *w)
 
     j->given = j->turn = 0;
     j->is_over = false;
-    for (; started < j->c->workers; started++) {
+    for (; started < j->workers; started++) {
         if ((errno = pthread_create(&w[started].thread, NULL, work, &w[started])) != 0) {
             meg_warn("only %lld of %lld workers could be started: %s", (long long)started,
-                     (long long)j->c->workers, strerror(errno));
+                     (long long)j->workers, strerror(errno));
             break;
         }
     }
@@ -263,9 +275,9 @@ static int run_workers(struct job *j, struct worker *w)
 static struct worker *make_workers(struct job *j, struct meg_tokenizer *tok)
 {
     const struct meg_preprocess_conf *c = j->c;
-    struct worker *w = meg_new((size_t)c->workers * sizeof *w);
+    struct worker *w = meg_new((size_t)j->workers * sizeof *w);
 
-    for (int64_t i = 0; i < c->workers; i++) {
+    for (int64_t i = 0; i < j->workers; i++) {
         w[i].job = j;
         w[i].tok = i == 0 ? tok : meg_tokenizer_share(tok);
         w[i].jsonl = (struct meg_jsonl){ .keys = c->json_keys.v, .nkeys = (int)c->json_keys.n };
@@ -276,7 +288,7 @@ static struct worker *make_workers(struct job *j, struct meg_tokenizer *tok)
 
 static void free_workers(const struct job *j, struct worker *w)
 {
-    for (int64_t i = 0; i < j->c->workers; i++) {
+    for (int64_t i = 0; i < j->workers; i++) {
         if (i > 0)
             meg_tokenizer_close(w[i].tok);
         for (int64_t k = 0; k < j->c->json_keys.n; k++) {
@@ -287,6 +299,7 @@ static void free_workers(const struct job *j, struct worker *w)
         free(w[i].block.s);
         meg_jsonl_free(&w[i].jsonl);
         meg_str_free(&w[i].repaired);
+        free(w[i].sentences.v);
     }
     free(w);
 }
@@ -324,6 +337,21 @@ static int run_part(struct job *j, struct worker *w, struct meg_err *e)
     return r;
 }
 
+static int open_punkt(struct meg_punkt **out, const struct meg_preprocess_conf *c,
+                      struct meg_err *e)
+{
+    struct meg_str dir = { 0 };
+    int r;
+
+    if (!c->punkt_data)
+        meg_warn("no --punkt-data: sentences are cut without a list of abbreviations");
+    else
+        meg_str_printf(&dir, "%s/%s", c->punkt_data, c->lang);
+    r = meg_punkt_open(out, dir.s, c->keep_newlines, e);
+    meg_str_free(&dir);
+    return r;
+}
+
 static int create_writers(struct job *j, const struct meg_tokenizer *tok, struct meg_err *e)
 {
     enum meg_idx_dtype dtype = meg_idx_dtype_for_vocab(meg_tokenizer_vocab_size(tok));
@@ -332,7 +360,8 @@ static int create_writers(struct job *j, const struct meg_tokenizer *tok, struct
     for (int64_t k = 0; k < j->c->json_keys.n && r == MEG_OK; k++) {
         struct meg_str prefix = { 0 };
 
-        meg_str_printf(&prefix, "%s_%s_document", j->c->output_prefix, j->c->json_keys.v[k]);
+        meg_str_printf(&prefix, "%s_%s_%s", j->c->output_prefix, j->c->json_keys.v[k],
+                       j->c->split_sentences ? "sentence" : "document");
         r = meg_indexed_create(&j->writer[k], prefix.s, dtype, e);
         meg_str_free(&prefix);
     }
@@ -366,11 +395,15 @@ int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *to
 {
     struct job j = { .c = c, .e = e, .eod = c->append_eod ? meg_tokenizer_eod(tok) : -1 };
     int64_t passes = c->keep_sequential_samples ? 1 : c->partitions;
+    struct meg_punkt *punkt = NULL;
     struct worker *w = NULL;
     int r;
 
-    if ((r = meg_preprocess_check(c, tok, e)) < 0)
+    if ((r = meg_preprocess_check(c, tok, &j.workers, e)) < 0)
         return r;
+    if (c->split_sentences && (r = open_punkt(&punkt, c, e)) < 0)
+        return r;
+    j.punkt = punkt;
     j.start_s = meg_now_s();
     j.writer = meg_new((size_t)c->json_keys.n * sizeof(struct meg_indexed_writer *));
     pthread_mutex_init(&j.reading, NULL);
@@ -398,6 +431,7 @@ out:
         meg_indexed_abandon(j.writer[k]);
     free(j.writer);
     free_workers(&j, w);
+    meg_punkt_close(punkt);
     pthread_mutex_destroy(&j.reading);
     pthread_mutex_destroy(&j.writing);
     pthread_cond_destroy(&j.turned);

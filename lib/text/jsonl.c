@@ -7,6 +7,13 @@
 #include "text/json_scan.h"
 #include "text/utf8.h"
 
+static const char string[] = "a string", list[] = "a list of strings";
+
+bool meg_jsonl_is_list(const struct meg_jsonl_value *v)
+{
+    return v->kind == list;
+}
+
 /* One text of a key's value. */
 static int read_text(struct meg_scan *s, struct meg_jsonl *j, struct meg_jsonl_value *v)
 {
@@ -34,13 +41,13 @@ static int read_value(struct meg_scan *s, struct meg_jsonl *j, struct meg_jsonl_
     v->n = 0;
     meg_scan_blanks(s);
     if (s->p < s->end && *s->p == '"') {
-        v->kind = "a string";
+        v->kind = string;
         return read_text(s, j, v);
     }
     if (s->p == s->end || *s->p != '[')
         return meg_scan_value(s, 1, &v->kind);
     s->p++;
-    v->kind = "a list of strings";
+    v->kind = list;
     meg_scan_blanks(s);
     if (meg_scan_take(s, ']'))
         return 0;
@@ -136,7 +143,7 @@ int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_
 
         if (!kind)
             return meg_fail(e, MEG_EFORMAT, "no key \"%s\"", j->keys[k]);
-        if (strcmp(kind, "a string") != 0 && strcmp(kind, "a list of strings") != 0)
+        if (kind != string && kind != list)
             return meg_fail(e, MEG_EFORMAT,
                             "key \"%s\" holds %s; a string or a list of strings is expected",
                             j->keys[k], kind);

@@ -5,6 +5,7 @@
 #ifndef MEG_TEXT_JSONL_H
 #define MEG_TEXT_JSONL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -17,6 +18,9 @@ struct meg_jsonl_value {
     int64_t n, cap;
     const char *kind; /* "a string", "a list of strings", or what else it is; NULL: not there */
 };
+
+/* Whether a value that was read is a list, not a single string. */
+bool meg_jsonl_is_list(const struct meg_jsonl_value *v);
 
 /* Starts as { 0 } but for the keys, which are borrowed. */
 struct meg_jsonl {

@@ -82,6 +82,9 @@ like 'speaks every --log-interval documents' "$(meg-preprocess --tokenizer-type 
     --input big.jsonl --output-prefix log --log-interval 10000 2>&1)" \
     '^meg-preprocess: [0-9]+ documents \([0-9.]+ docs/s, [0-9.]+ MB/s\), [0-9]+ tokens$'
 
+null auto --input big.jsonl --append-eod --workers auto --dataset-impl mmap
+ok 'the same bytes from as many workers as there are processors' same w1_text_document auto_text_document
+
 # ---- refusals: status, message, nothing left ----
 refused() { # NAME MESSAGE OPTION...   with the input on standard input
     name=$1 want=$2
@@ -142,6 +145,40 @@ gpt2 r --replace-invalid --input bytes.jsonl
 echo '{"text":"a\ufffd\ufffdb"}' | gpt2 r2 --input -
 ok '--replace-invalid reads U+FFFD for each ill-formed part' same r_text_document r2_text_document
 
+# Each byte that follows no merge is a token, so lengths tell where the sentences end.
+cat >prose.jsonl <<'end'
+{"text":"Dr. No. Go!\n\nYes.", "list":["a","","Dr. b. c. d."]}
+{"text":"", "list":[]}
+end
+lengths() { # OPTION...
+    gpt2 s --split-sentences --input prose.jsonl "$@" 2>err
+    index s_text_sentence
+}
+is 'sentences are sequences' "$(lengths)" '4 3: 3 3 3 4 : 0 4 4'
+ok 'of a dataset that says so' test ! -e s_text_document.idx
+like 'nothing is known of abbreviations' "$(cat err)" '^meg-preprocess: .*no --punkt-data'
+is 'the eod is that of the document' "$(lengths --append-eod)" '4 3: 3 3 3 5 : 0 4 4'
+is 'blanks are kept' "$(lengths --keep-newlines)" '4 3: 4 4 5 4 : 0 4 4'
+mkdir -p punkt/english
+echo dr >punkt/english/abbrev_types.txt
+: >punkt/english/sent_starters.txt
+: >punkt/english/collocations.tab
+printf 'go\t48\n' >punkt/english/ortho_context.tab
+is 'what is known counts' "$(lengths --punkt-data punkt)" '3 3: 7 3 4 : 0 3 3'
+is 'without a warning' "$(cat err)" ''
+gpt2 s --split-sentences --input prose.jsonl --json-keys list text 2>err
+is 'lists are split already' "$(index s_list_sentence)" '2 3: 1 12 : 0 2 2'
+gpt2 s7 --split-sentences --input prose.jsonl --workers 3 2>err
+gpt2 s --split-sentences --input prose.jsonl 2>err
+ok 'the same from three workers' same s_text_sentence s7_text_sentence
+printf 'go\n' >punkt/english/ortho_context.tab
+gpt2 bad --split-sentences --input prose.jsonl --punkt-data punkt 2>err
+is 'refuses what is not Punkt data' $? 65
+like 'and names the line' "$(cat err)" "^meg-preprocess: punkt/english/ortho_context.tab, line 1: 'go': expected a word, a tab"
+gpt2 bad --split-sentences --input prose.jsonl --punkt-data punkt --lang klingon 2>err
+is 'a language that is not there is missing input' $? 66
+is 'and neither leaves a file' "$(echo bad*)" 'bad*'
+
 vocabulary() { # NAME MESSAGE OPTION...: refused, status 65
     name=$1 want=$2
     shift 2
@@ -190,6 +227,11 @@ usage 'a tokenizer is required' 'tokenizer-type is required' --input a
 usage 'NullTokenizer needs a size' 'NullTokenizer needs --vocab-size' --input a --tokenizer-type NullTokenizer
 usage 'GPT2BPETokenizer needs its files' 'needs --merge-file' --input a --tokenizer-type GPT2BPETokenizer --vocab-file v
 usage 'no worker' 'workers: 0' --input a "$@" --workers 0
+usage 'workers that are no number' "workers: 'many' is neither a number nor auto" --input a "$@" --workers many
+usage 'another format' "dataset-impl.*'lazy'" --input a "$@" --dataset-impl lazy
+usage 'blanks of no sentences' 'keep-newlines has a meaning only with --split-sentences' --input a "$@" --keep-newlines
+usage 'a language of no sentences' 'lang has a meaning only with --split-sentences' --input a "$@" --lang german
+usage 'knowledge for no sentences' 'punkt-data has a meaning only with --split-sentences' --input a "$@" --punkt-data p
 usage 'a key twice' "'k' stands there twice" --input a "$@" --json-keys k k
 usage 'an unknown tokenizer' 'tokenizer-type' --input a --tokenizer-type Gpt2
 usage 'partitions of standard input' 'no regular file' --input - "$@" --partitions 2
