@@ -68,13 +68,29 @@ void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, i
     *p = (struct meg_bpe_pair){ key_of(left, right), rank, id };
 }
 
+/* How to merge. */
+struct how {
+    const struct meg_bpe *b;
+    bool is_one;               /* meg_bpe_merge_one */
+    struct meg_bpe_seen *seen; /* or NULL */
+};
+
+static const struct meg_bpe_pair *look(const struct how *how, int32_t left, int32_t right)
+{
+    const struct meg_bpe_pair *p = find(how->b, left, right);
+
+    if (how->seen && p->id >= 0)
+        how->seen[p->id] = (struct meg_bpe_seen){ left, right };
+    return p;
+}
+
 /* Scan for the lowest rank again after each round: quadratic, and fastest for words. */
-static int64_t merge_short(const struct meg_bpe *b, int32_t *sym, int64_t n)
+static int64_t merge_short(const struct how *how, int32_t *sym, int64_t n)
 {
     const struct meg_bpe_pair *pair[MEG_BPE_SHORT]; /* of symbols i and i + 1 */
 
     for (int64_t i = 0; i + 1 < n; i++)
-        pair[i] = find(b, sym[i], sym[i + 1]);
+        pair[i] = look(how, sym[i], sym[i + 1]);
     while (n > 1) {
         const struct meg_bpe_pair *best = pair[0];
         int64_t first = 0;
@@ -95,9 +111,11 @@ static int64_t merge_short(const struct meg_bpe *b, int32_t *sym, int64_t n)
             memmove(sym + i + 1, sym + i + 2, (size_t)(n - i - 1) * sizeof *sym);
             memmove(pair + i, pair + i + 1, (size_t)(n - i - 1) * sizeof *pair);
             if (i > 0)
-                pair[i - 1] = find(b, sym[i - 1], sym[i]);
+                pair[i - 1] = look(how, sym[i - 1], sym[i]);
             if (i + 1 < n)
-                pair[i] = find(b, sym[i], sym[i + 1]);
+                pair[i] = look(how, sym[i], sym[i + 1]);
+            if (how->is_one)
+                break;
         }
     }
     return n;
@@ -144,24 +162,24 @@ struct node {
     int32_t rank;       /* NO_RANK where the node is gone or about to be looked up again */
 };
 
-static void rank_again(const struct meg_bpe *b, const int32_t *sym, struct node *node, int32_t at,
+static void rank_again(const struct how *how, const int32_t *sym, struct node *node, int32_t at,
                        struct heap *h)
 {
     int32_t rank;
 
     if (at < 0 || node[at].next < 0)
         return;
-    rank = find(b, sym[at], sym[node[at].next])->rank;
+    rank = look(how, sym[at], sym[node[at].next])->rank;
     if (rank != NO_RANK && rank != node[at].rank)
         push(h, rank, at);
     node[at].rank = rank;
 }
 
 /*
- * All entries of one rank are one pair, and their positions come off the heap from left to right.
- * New neighbours are ranked when the round is over, so that none of them joins it.
+ * Positions of one rank come off the heap from left to right.  New neighbours are ranked when the
+ * round is over, so that none of them joins it; a round of one is over after one merge.
  */
-static int64_t merge_long(const struct meg_bpe *b, int32_t *sym, int64_t n)
+static int64_t merge_long(const struct how *how, int32_t *sym, int64_t n)
 {
     struct node *node = meg_realloc_array(NULL, (size_t)n, sizeof *node);
     struct heap h = { meg_realloc_array(NULL, (size_t)n, sizeof *h.v), 0, n };
@@ -171,17 +189,17 @@ static int64_t merge_long(const struct meg_bpe *b, int32_t *sym, int64_t n)
     for (int64_t i = 0; i < n; i++)
         node[i] = (struct node){ (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1, NO_RANK };
     for (int64_t i = 0; i + 1 < n; i++)
-        rank_again(b, sym, node, (int32_t)i, &h);
+        rank_again(how, sym, node, (int32_t)i, &h);
     while (h.n > 0) {
         int32_t rank = (int32_t)(h.v[0] >> 32);
         int64_t nmerged = 0;
 
-        while (h.n > 0 && (int32_t)(h.v[0] >> 32) == rank) {
+        while (h.n > 0 && (int32_t)(h.v[0] >> 32) == rank && !(how->is_one && nmerged > 0)) {
             int32_t at = (int32_t)pop(&h), gone = node[at].next;
 
             if (node[at].rank != rank)
                 continue; /* a neighbour took one of the two in the meantime */
-            sym[at] = find(b, sym[at], sym[gone])->id;
+            sym[at] = find(how->b, sym[at], sym[gone])->id;
             node[at].next = node[gone].next;
             if (node[gone].next >= 0)
                 node[node[gone].next].prev = at;
@@ -189,8 +207,8 @@ static int64_t merge_long(const struct meg_bpe *b, int32_t *sym, int64_t n)
             merged[nmerged++] = at;
         }
         for (int64_t i = 0; i < nmerged; i++) {
-            rank_again(b, sym, node, node[merged[i]].prev, &h);
-            rank_again(b, sym, node, merged[i], &h);
+            rank_again(how, sym, node, node[merged[i]].prev, &h);
+            rank_again(how, sym, node, merged[i], &h);
         }
     }
     for (int64_t i = 0; i >= 0; i = node[i].next)
@@ -201,9 +219,24 @@ static int64_t merge_long(const struct meg_bpe *b, int32_t *sym, int64_t n)
     return left;
 }
 
-int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n)
+static int64_t merge(const struct how *how, int32_t *sym, int64_t n)
 {
     if (n < 2)
         return n;
-    return n <= MEG_BPE_SHORT ? merge_short(b, sym, n) : merge_long(b, sym, n);
+    return n <= MEG_BPE_SHORT ? merge_short(how, sym, n) : merge_long(how, sym, n);
+}
+
+int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n)
+{
+    const struct how how = { .b = b };
+
+    return merge(&how, sym, n);
+}
+
+int64_t meg_bpe_merge_one(const struct meg_bpe *b, int32_t *sym, int64_t n,
+                          struct meg_bpe_seen *seen)
+{
+    const struct how how = { .b = b, .is_one = true, .seen = seen };
+
+    return merge(&how, sym, n);
 }

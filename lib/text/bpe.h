@@ -1,7 +1,11 @@
 /*
- * bpe.h - merging the symbols of one piece by a ranked list of pairs (Sennrich et al. 2016, in the
- * form of GPT-2): of all pairs of neighbours the one with the lowest rank is merged, wherever it
- * occurs, left to right and without overlap; until no pair has a rank.
+ * bpe.h - merging the symbols of one piece by a ranked list of pairs (Sennrich et al. 2016), in one of
+ * two forms:
+ *   meg_bpe_merge     GPT-2's: of all pairs of neighbours the one with the lowest rank is merged,
+ *                     wherever it occurs, left to right and without overlap
+ *   meg_bpe_merge_one SentencePiece's and Hugging Face's: of all neighbours with the lowest rank the
+ *                     leftmost two are merged
+ * until no pair has a rank.  They differ where a merge makes a pair that ranks before it.
  */
 #ifndef MEG_TEXT_BPE_H
 #define MEG_TEXT_BPE_H
@@ -27,12 +31,19 @@ void meg_bpe_free(struct meg_bpe *b);
 void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
 
 /*
- * meg_bpe_merge - merge the n symbols of a piece
- *   sym  [n]  in/out  a negative symbol takes part in no pair
- * Returns how many are left, at the front of sym.  O(n log n); up to MEG_BPE_SHORT symbols
+ * meg_bpe_merge, meg_bpe_merge_one - merge the n symbols of a piece
+ *   sym   [n]    in/out  a negative symbol takes part in no pair
+ *   seen  [ids]  out     by the symbol a pair merges to: the last such pair that came to lie side by
+ *                        side, whether it was merged or not; NULL when nobody asks
+ * Return how many are left, at the front of sym.  O(n log n); up to MEG_BPE_SHORT symbols
  * nothing is allocated, above that 24 bytes a symbol.
  */
 enum { MEG_BPE_SHORT = 64 };
+struct meg_bpe_seen {
+    int32_t left, right;
+};
 int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n);
+int64_t meg_bpe_merge_one(const struct meg_bpe *b, int32_t *sym, int64_t n,
+                          struct meg_bpe_seen *seen);
 
 #endif

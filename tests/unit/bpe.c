@@ -48,6 +48,31 @@ static int64_t by_the_rule(const struct rule *rules, int nrules, int32_t *sym, i
     }
 }
 
+/* Of all neighbours with the lowest rank the leftmost two; again and again. */
+static int64_t one_by_one(const struct rule *rules, int nrules, const int32_t *rank, int32_t *sym,
+                          int64_t n)
+{
+    for (;;) {
+        int best = -1;
+        int64_t at = 0;
+
+        for (int64_t i = 0; i + 1 < n; i++) {
+            for (int k = 0; k < nrules; k++) {
+                if (rules[k].left == sym[i] && rules[k].right == sym[i + 1] &&
+                    (best < 0 || rank[k] < rank[best])) {
+                    best = k;
+                    at = i;
+                }
+            }
+        }
+        if (best < 0)
+            return n;
+        sym[at] = rules[best].id;
+        n--;
+        memmove(sym + at + 1, sym + at + 2, (size_t)(n - at - 1) * sizeof *sym);
+    }
+}
+
 /* Pairs in any order: some use a symbol before the pair that makes it, as files may. */
 static void merges_as_the_rule_says(void **state)
 {
@@ -55,8 +80,9 @@ static void merges_as_the_rule_says(void **state)
 
     (void)state;
     for (int round = 0; round < 3000; round++) {
-        struct meg_bpe b = { 0 };
+        struct meg_bpe b = { 0 }, ties = { 0 }; /* ties: with pairs of equal rank */
         struct rule rules[PAIRS] = { { 0 } };
+        int32_t rank[PAIRS];
         int letters = 1 + (int)(lcg(&x) % 4), n = 0;
 
         meg_bpe_init(&b, PAIRS);
@@ -77,20 +103,30 @@ static void merges_as_the_rule_says(void **state)
             rules[i] = rules[k];
             rules[k] = r;
         }
-        for (int i = 0; i < n; i++)
+        meg_bpe_init(&ties, PAIRS);
+        for (int i = 0; i < n; i++) {
+            rank[i] = i / (1 + round % 3);
             meg_bpe_add(&b, rules[i].left, rules[i].right, i, rules[i].id);
+            meg_bpe_add(&ties, rules[i].left, rules[i].right, rank[i], rules[i].id);
+        }
         for (int piece = 0; piece < 4; piece++) {
-            int32_t sym[LONGEST] = { 0 }, want[LONGEST];
+            int32_t sym[LONGEST] = { 0 }, want[LONGEST], as_one[LONGEST];
             int64_t len = (int64_t)(lcg(&x) % (piece < 2 ? MEG_BPE_SHORT + 1 : LONGEST + 1)), nwant;
 
             for (int64_t i = 0; i < len; i++)
                 sym[i] = lcg(&x) % 50 == 0 ? -1 : (int32_t)(lcg(&x) % (uint64_t)letters);
             memcpy(want, sym, sizeof want);
+            memcpy(as_one, sym, sizeof as_one);
             nwant = by_the_rule(rules, n, want, len);
             assert_int_equal(meg_bpe_merge(&b, sym, len), nwant);
             assert_memory_equal(sym, want, (size_t)nwant * sizeof *sym);
+            memcpy(want, as_one, sizeof want);
+            nwant = one_by_one(rules, n, rank, want, len);
+            assert_int_equal(meg_bpe_merge_one(&ties, as_one, len, NULL), nwant);
+            assert_memory_equal(as_one, want, (size_t)nwant * sizeof *want);
         }
         meg_bpe_free(&b);
+        meg_bpe_free(&ties);
     }
 }
 
