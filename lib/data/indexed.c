@@ -13,10 +13,12 @@
 struct meg_indexed {
     char *prefix;
     struct meg_map idx, bin;
+    struct meg_str converted; /* idx, when it was in the legacy format */
     enum meg_idx_dtype dtype;
     size_t size;              /* bytes of a token */
     int64_t nseq, ndoc, ntok; /* ndoc: documents, one fewer than document index entries */
-    const unsigned char *lengths, *offsets, *docs, *modes; /* into idx; modes may be NULL */
+    const unsigned char *lengths, *offsets, *docs,
+        *modes; /* into idx or converted; modes may be NULL */
 };
 
 static const struct {
@@ -65,23 +67,17 @@ static uint64_t load_u64(const unsigned char *p)
     return v;
 }
 
-static int read_header(struct meg_indexed *d, struct meg_err *e)
+/* h: the n bytes of an index in our format */
+static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, struct meg_err *e)
 {
-    const unsigned char *h = d->idx.p;
     const char *p = d->prefix;
     uint64_t nseq, nent, room, want;
 
-    if (d->idx.n >= 6 && memcmp(h, "TNTIDX", 6) == 0)
-        return meg_fail(
-            e, MEG_EFORMAT,
-            "%s.idx: the legacy index of Megatron-DeepSpeed (TNTIDX, made by "
-            "--dataset-impl lazy or cached), which is not read; preprocess the text again",
-            p);
-    if (d->idx.n < MEG_IDX_HEADER)
+    if (n < MEG_IDX_HEADER)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: %zu bytes, the header alone has %d: truncated, "
                         "or no token index",
-                        p, d->idx.n, MEG_IDX_HEADER);
+                        p, n, MEG_IDX_HEADER);
     if (memcmp(h, MEG_IDX_MAGIC, 9) != 0)
         return meg_fail(e, MEG_EFORMAT, "%s.idx: does not begin with MMIDIDX: no token index", p);
     if (load_u64(h + 9) != 1)
@@ -92,7 +88,7 @@ static int read_header(struct meg_indexed *d, struct meg_err *e)
                         h[17]);
     nseq = load_u64(h + 18);
     nent = load_u64(h + 26);
-    room = d->idx.n - MEG_IDX_HEADER;
+    room = n - MEG_IDX_HEADER;
     if (nent < 1)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: 0 document index entries at byte 26, expected "
@@ -102,15 +98,14 @@ static int read_header(struct meg_indexed *d, struct meg_err *e)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: %zu bytes, should be %.0f for %" PRIu64 " sequences and %" PRIu64
                         " document index entries: truncated",
-                        p, d->idx.n, MEG_IDX_HEADER + 12 * (double)nseq + 8 * (double)nent, nseq,
-                        nent);
+                        p, n, MEG_IDX_HEADER + 12 * (double)nseq + 8 * (double)nent, nseq, nent);
     want = MEG_IDX_HEADER + 12 * nseq + 8 * nent;
-    if (d->idx.n != want && d->idx.n != want + nseq)
+    if (n != want && n != want + nseq)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: %zu bytes, should be %" PRIu64 " for %" PRIu64
                         " sequences and %" PRIu64 " document index entries (%" PRIu64
                         " with modes)",
-                        p, d->idx.n, want, nseq, nent, want + nseq);
+                        p, n, want, nseq, nent, want + nseq);
     d->dtype = h[17];
     d->size = types[d->dtype].size;
     d->nseq = (int64_t)nseq;
@@ -118,7 +113,7 @@ static int read_header(struct meg_indexed *d, struct meg_err *e)
     d->lengths = h + MEG_IDX_HEADER;
     d->offsets = d->lengths + 4 * nseq;
     d->docs = d->offsets + 8 * nseq;
-    d->modes = d->idx.n == want ? NULL : d->docs + 8 * nent;
+    d->modes = n == want ? NULL : d->docs + 8 * nent;
     return 0;
 }
 
@@ -165,6 +160,17 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
     return 0;
 }
 
+static int read_index(struct meg_indexed *d, struct meg_err *e)
+{
+    int r;
+
+    if (!meg_legacy_is(d->idx.p, d->idx.n))
+        return read_header(d, d->idx.p, d->idx.n, e);
+    if ((r = meg_legacy_convert(&d->converted, d->prefix, d->idx.p, d->idx.n, e)) < 0)
+        return r;
+    return read_header(d, (unsigned char *)d->converted.s, d->converted.n, e);
+}
+
 static int map_pair(struct meg_map *m, const char *prefix, const char *ext, struct meg_err *e)
 {
     struct meg_str path = { 0 };
@@ -182,7 +188,7 @@ int meg_indexed_open(struct meg_indexed **out, const char *prefix, struct meg_er
 
     d->prefix = meg_strdup(prefix);
     if ((r = map_pair(&d->idx, prefix, ".idx", e)) < 0 ||
-        (r = map_pair(&d->bin, prefix, ".bin", e)) < 0 || (r = read_header(d, e)) < 0 ||
+        (r = map_pair(&d->bin, prefix, ".bin", e)) < 0 || (r = read_index(d, e)) < 0 ||
         (r = check_arrays(d, e)) < 0)
         goto out;
     *out = d;
@@ -198,6 +204,7 @@ void meg_indexed_close(struct meg_indexed *d)
         return;
     meg_map_close(&d->idx);
     meg_map_close(&d->bin);
+    meg_str_free(&d->converted);
     free(d->prefix);
     free(d);
 }

@@ -16,6 +16,12 @@
 #define MEG_IDX_MAGIC "MMIDIDX\0" /* the ninth byte is the literal's own zero */
 #define MEG_IDX_HEADER 34
 
+/* Whether these are the bytes of an index that --dataset-impl lazy or cached wrote, and the same as
+ * the bytes of ours, appended to out; MEG_EFORMAT names the file NAME.idx. */
+bool meg_legacy_is(const void *idx, size_t n);
+int meg_legacy_convert(struct meg_str *out, const char *name, const void *idx, size_t n,
+                       struct meg_err *e);
+
 /* How the samples of a dataset are cut and marked. */
 struct meg_sample_conf {
     struct meg_gpt_cut cut;

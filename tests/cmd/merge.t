@@ -127,8 +127,17 @@ if [ -n "${MEG_SHARED:-}" ]; then
     status 'modes are not lost unasked' 65 meg-merge --datasets "$g/modes" --output-prefix modes
     meg-merge -q --multimodal --datasets "$g/modes" --output-prefix modes
     ok 'modes are kept: .idx' cmp modes.idx "$g/modes.idx"
-    status 'the legacy format is named' 65 meg-merge --datasets "$MEG_SHARED/golden/data/fork/lazy1" --output-prefix x
-    like 'and what to do' "$(cat err)" 'TNTIDX.*preprocess the text again'
+    f=$MEG_SHARED/golden/data/fork
+    meg-merge -q --datasets "$f/mmap1" "$f/mmap2" --output-prefix fork
+    ok 'the reference merge of Megatron-DeepSpeed: .bin' cmp fork.bin "$f/mmap_merged.bin"
+    ok 'the reference merge of Megatron-DeepSpeed: .idx' cmp fork.idx "$f/mmap_merged.idx"
+    for impl in lazy cached; do
+        meg-merge -q --datasets "$f/${impl}1" "$f/${impl}2" --output-prefix parts
+        meg-merge -q --datasets "$f/${impl}_merged" --output-prefix whole
+        ok "$impl files become what we read: .bin" cmp parts.bin "$f/${impl}_merged.bin"
+        ok "$impl files become what we read: .idx" cmp parts.idx whole.idx
+        is "in our format" "$(head -c 7 parts.idx)" MMIDIDX
+    done
 else
     skip 'the reference merge' 'MEG_SHARED is not set'
 fi

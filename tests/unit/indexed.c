@@ -188,9 +188,6 @@ static void refuses_what_is_no_index(void **state)
     REFUSES("idx", 0, "PK", -1, "bad.idx: does not begin with MMIDIDX: no token index");
     REFUSES("idx", 9, "\2", -1, "bad.idx: version 2, expected 1");
     REFUSES("idx", 17, "\11", -1, "bad.idx: token type 9 at byte 17, expected 1 to 8");
-    REFUSES("idx", 0, "TNTIDX\0\0", -1,
-            "bad.idx: the legacy index of Megatron-DeepSpeed (TNTIDX, made by "
-            "--dataset-impl lazy or cached), which is not read; preprocess the text again");
 }
 
 static void refuses_a_truncated_index(void **state)

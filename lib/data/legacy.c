@@ -1,0 +1,100 @@
+/* The index of --dataset-impl lazy and cached, byte by byte in meg-idx(5), as the one we read. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "data/indexed.h"
+#include "data/internal.h"
+
+enum { LEGACY_HEADER = 56 };
+
+static int64_t load_i64(const unsigned char *p, uint64_t i)
+{
+    int64_t v;
+    memcpy(&v, p + 8 * i, 8);
+    return v;
+}
+
+bool meg_legacy_is(const void *idx, size_t n)
+{
+    return n >= 6 && memcmp(idx, "TNTIDX", 6) == 0;
+}
+
+/* The six numbers behind the magic: version, type, bytes of a token, items, sizes, entries. */
+static int read_header(const char *name, const unsigned char *h, size_t n, uint64_t v[6],
+                       struct meg_err *e)
+{
+    uint64_t room;
+
+    if (n < LEGACY_HEADER)
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: %zu bytes, the header alone has %d: truncated",
+                        name, n, LEGACY_HEADER);
+    memcpy(v, h + 8, 48);
+    if (v[0] != 1)
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: legacy version %" PRIu64 ", expected 1", name,
+                        v[0]);
+    if (v[1] < MEG_IDX_U8 || v[1] > MEG_IDX_U16 ||
+        v[2] != meg_idx_dtype_size((enum meg_idx_dtype)v[1]))
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s.idx: token type %" PRIu64 " of %" PRIu64
+                        " bytes at byte 16, expected one of meg-idx(5)",
+                        name, v[1], v[2]);
+    if (v[3] != v[4])
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s.idx: %" PRIu64 " items with %" PRIu64
+                        " sizes: not one-dimensional, so no token dataset",
+                        name, v[3], v[4]);
+    room = (n - LEGACY_HEADER) / 8;
+    if ((n - LEGACY_HEADER) % 8 || v[3] > room || v[5] > room || 3 * v[3] + 2 + v[5] != room)
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s.idx: %zu bytes, should be %.0f for %" PRIu64 " sequences and %" PRIu64
+                        " document index entries",
+                        name, n, LEGACY_HEADER + 8 * (3 * (double)v[3] + 2 + (double)v[5]), v[3],
+                        v[5]);
+    return 0;
+}
+
+int meg_legacy_convert(struct meg_str *out, const char *name, const void *idx, size_t n,
+                       struct meg_err *e)
+{
+    const unsigned char *h = idx, *dims, *starts, *sizes;
+    unsigned char header[MEG_IDX_HEADER] = MEG_IDX_MAGIC;
+    uint64_t v[6], count;
+    int r;
+
+    if ((r = read_header(name, h, n, v, e)) < 0)
+        return r;
+    count = v[3];
+    dims = h + LEGACY_HEADER;
+    starts = dims + 8 * (count + 1);
+    sizes = starts + 8 * (count + 1);
+    header[9] = 1;
+    header[17] = (unsigned char)v[1];
+    memcpy(header + 18, &count, 8);
+    memcpy(header + 26, &v[5], 8);
+    meg_str_add(out, header, sizeof header);
+    for (uint64_t i = 0; i < count; i++) {
+        const int64_t size = load_i64(sizes, i);
+        const int32_t length = (int32_t)size;
+
+        if (load_i64(dims, i) != (int64_t)i || load_i64(dims, i + 1) != (int64_t)i + 1 ||
+            size != length || length < 0)
+            return meg_fail(e, MEG_EFORMAT,
+                            "%s.idx: sequence %" PRIu64 " has size %" PRId64
+                            " and dimensions %" PRId64 " to %" PRId64 ", expected %" PRIu64
+                            " to %" PRIu64,
+                            name, i, size, load_i64(dims, i), load_i64(dims, i + 1), i, i + 1);
+        meg_str_add(out, &length, 4);
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        int64_t offset = load_i64(starts, i);
+
+        if (offset < 0 || offset > INT64_MAX / 8)
+            return meg_fail(e, MEG_EFORMAT, "%s.idx: sequence %" PRIu64 " starts at token %" PRId64,
+                            name, i, offset);
+        offset *= (int64_t)v[2];
+        meg_str_add(out, &offset, 8);
+    }
+    meg_str_add(out, sizes + 8 * count, 8 * (size_t)v[5]);
+    return 0;
+}

@@ -1,0 +1,148 @@
+/* The index of --dataset-impl lazy and cached. */
+#include "data_util.h"
+
+/* Two documents of the sequences 7 8, 9 and 5, int32: what the fields are by their names. */
+struct legacy {
+    char magic[8];
+    uint64_t version, type, size, items, sizes, entries;
+    int64_t dims[4], starts[4], lengths[3], documents[3];
+};
+
+static struct legacy good(void)
+{
+    return (struct legacy){ "TNTIDX",       1,           4,          4, 3, 3, 3, { 0, 1, 2, 3 },
+                            { 0, 2, 3, 4 }, { 2, 1, 1 }, { 0, 2, 3 } };
+}
+
+static int open_it(struct meg_indexed **d, const struct legacy *x, size_t n, struct meg_err *e)
+{
+    static const int32_t tokens[] = { 7, 8, 9, 5 };
+
+    spew("old.idx", x, n);
+    spew("old.bin", tokens, sizeof tokens);
+    return meg_indexed_open(d, "old", e);
+}
+
+static void reads_sequences_and_documents(void **state)
+{
+    const struct legacy x = good();
+    struct meg_indexed *d;
+    struct meg_err e;
+    int32_t ids[2];
+
+    (void)state;
+    if (open_it(&d, &x, sizeof x, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(meg_indexed_dtype(d), MEG_IDX_I32);
+    assert_int_equal(meg_indexed_sequences(d), 3);
+    assert_int_equal(meg_indexed_documents(d), 2);
+    assert_int_equal(meg_indexed_document(d, 1), 2);
+    assert_int_equal(meg_indexed_tokens(d), 4);
+    assert_int_equal(meg_indexed_length(d, 0), 2);
+    assert_int_equal(meg_indexed_get(d, 0, 0, 2, ids, &e), 0);
+    assert_true(ids[0] == 7 && ids[1] == 8);
+    assert_int_equal(meg_indexed_get(d, 2, 0, 1, ids, &e), 0);
+    assert_int_equal(ids[0], 5);
+    meg_indexed_close(d);
+}
+
+#define REFUSES(n, change, message)                                                                \
+    do {                                                                                           \
+        struct legacy x = good();                                                                  \
+        struct meg_indexed *d_;                                                                    \
+        struct meg_err e_;                                                                         \
+        change;                                                                                    \
+        assert_int_equal(open_it(&d_, &x, n, &e_), MEG_EFORMAT);                                   \
+        assert_string_equal(e_.msg, message);                                                      \
+    } while (0)
+
+static void refuses_what_is_wrong(void **state)
+{
+    const size_t all = sizeof(struct legacy);
+
+    (void)state;
+    REFUSES(55, , "old.idx: 55 bytes, the header alone has 56: truncated");
+    REFUSES(all - 1, ,
+            "old.idx: 167 bytes, should be 168 for 3 sequences and 3 document index entries");
+    REFUSES(all - 8, ,
+            "old.idx: 160 bytes, should be 168 for 3 sequences and 3 document index entries");
+    REFUSES(all, x.items = x.sizes = UINT64_MAX / 8,
+            "old.idx: 168 bytes, should be 55340232221128654848 for 2305843009213693951 sequences "
+            "and 3 "
+            "document index entries");
+    REFUSES(all, x.version = 2, "old.idx: legacy version 2, expected 1");
+    REFUSES(all, x.type = 9,
+            "old.idx: token type 9 of 4 bytes at byte 16, expected one of meg-idx(5)");
+    REFUSES(all, x.type = 8,
+            "old.idx: token type 8 of 4 bytes at byte 16, expected one of meg-idx(5)");
+    REFUSES(all, x.sizes = 6,
+            "old.idx: 3 items with 6 sizes: not one-dimensional, so no token dataset");
+    REFUSES(all, x.dims[1] = 2,
+            "old.idx: sequence 0 has size 2 and dimensions 0 to 2, expected 0 to 1");
+    REFUSES(all, x.lengths[1] = -1,
+            "old.idx: sequence 1 has size -1 and dimensions 1 to 2, expected 1 to 2");
+    REFUSES(all, x.lengths[1] = (INT64_C(1) << 32) + 1,
+            "old.idx: sequence 1 has size 4294967297 and dimensions 1 to 2, expected 1 to 2");
+    REFUSES(all, x.starts[2] = INT64_MAX,
+            "old.idx: sequence 2 starts at token 9223372036854775807");
+    REFUSES(all, x.starts[2] = 2,
+            "old.idx: sequence 2 starts at byte 8 of .bin, by the lengths before it at 12");
+    REFUSES(all, x.documents[2] = 2, "old.idx: the document index ends at sequence 2, there are 3");
+    REFUSES(all, (x.lengths[2] = 2, x.starts[3] = 5),
+            "old.bin: 16 bytes, should be 20 for the 5 int32 tokens of old.idx: truncated, or of "
+            "another index");
+}
+
+/* Documents are lists of sequences there. */
+static void golden_files_are_read(void **state)
+{
+    json_t *all = golden("fork/datasets.json"), *want;
+    const char *name;
+
+    (void)state;
+    assert_true(json_object_size(all) >= 9);
+    json_object_foreach(all, name, want)
+    {
+        const json_t *doc, *seq;
+        struct meg_indexed *d;
+        struct meg_err e;
+        char path[64];
+        size_t i, k;
+
+        snprintf(path, sizeof path, "fork/%s", name);
+        if (meg_indexed_open(&d, golden_path(path), &e) < 0)
+            fail_msg("%s", e.msg);
+        assert_int_equal(meg_indexed_documents(d),
+                         json_array_size(json_object_get(want, "documents")));
+        json_array_foreach(json_object_get(want, "documents"), i, doc)
+        {
+            const int64_t first = meg_indexed_document(d, (int64_t)i);
+
+            assert_int_equal(meg_indexed_document(d, (int64_t)i + 1) - first, json_array_size(doc));
+            json_array_foreach(doc, k, seq)
+            {
+                int32_t ids[64];
+                const int64_t s = first + (int64_t)k;
+                const int32_t n = meg_indexed_length(d, s);
+
+                assert_int_equal(n, json_array_size(seq));
+                assert_true(n <= 64);
+                assert_int_equal(meg_indexed_get(d, s, 0, n, ids, &e), 0);
+                for (int32_t t = 0; t < n; t++)
+                    assert_int_equal(ids[t], int_at(seq, (size_t)t));
+            }
+        }
+        meg_indexed_close(d);
+    }
+    json_decref(all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_sequences_and_documents),
+        cmocka_unit_test(refuses_what_is_wrong),
+        cmocka_unit_test(golden_files_are_read),
+    };
+    return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
+}
