@@ -1,17 +1,20 @@
 /*
- * step T B STEPS [LAYERS HIDDEN HEADS VOCAB [DROPOUT]] - time the training step of a GPT-2-shaped model
- * (124M unless told otherwise): forward and backward, the gradient's norm, AdamW; random weights and tokens.
- * Prints one JSON line: medians in ms, tokens/s, model GF/s by tokens * (6 N + 12 L h T) with N without
- * the position table and without causal halving, AdamW's GB/s at 28 bytes a parameter, peak MiB.
+ * step T B STEPS [LAYERS HIDDEN HEADS VOCAB [DROPOUT]] - time the training step of a GPT (GPT-2's 124M
+ * unless told otherwise): forward and backward, norm of the gradient, AdamW; random weights and tokens.
+ * Prints one JSON line: medians in ms of the step and its parts, tokens/s, GF/s by the formula
+ * tokens * (6 N + 12 L h T), N without the position table and attention not halved for being causal,
+ * AdamW's GB/s at 28 bytes a parameter, and the peak of resident memory.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include "base/clock.h"
-#include "base/err.h"
 #include "base/mem.h"
 #include "cpu/cpu.h"
 #include "model/gpt.h"
+#include "optim/optim.h"
+
+enum { PASS, NORM, UPDATE, STEP, PARTS };
 
 static int by_value(const void *a, const void *b)
 {
@@ -30,6 +33,19 @@ static int64_t arg(char **argv, int argc, int i, int64_t otherwise)
     return i < argc ? atoll(argv[i]) : otherwise;
 }
 
+/* Tokens, labels and positions of n rows of b sequences. */
+static int32_t *random_tokens(int64_t n, int64_t b, int64_t v)
+{
+    int32_t *t = meg_new((size_t)(3 * n) * sizeof *t);
+    srand(1);
+    for (int64_t i = 0; i < n; i++) {
+        t[i] = (int32_t)(rand() % v);
+        t[n + i] = (int32_t)(rand() % v);
+        t[2 * n + i] = (int32_t)(i / b);
+    }
+    return t;
+}
+
 int main(int argc, char **argv)
 {
     const int64_t t = arg(argv, argc, 1, 64), b = arg(argv, argc, 2, 4), n = t * b;
@@ -42,78 +58,62 @@ int main(int argc, char **argv)
         .position_embedding_type = "learned_absolute", .normalization = "LayerNorm", .norm_epsilon = 1e-5,
         .init_method_std = 0.02, .bias_gelu_fusion = true, .attention_dropout = dropout, .hidden_dropout = dropout,
     };
+    const struct meg_optim_conf oc = { .optimizer = "adam", .adam_beta1 = 0.9, .adam_beta2 = 0.95,
+                                       .adam_eps = 1e-8, .clip_grad = 1.0 };
+    const struct meg_optim_rates rates = { 1e-4, 1e-4, 0.1, 1.0 };
     const struct meg_gpt_run run = { t, b, true, 1 };
     const struct meg_ops *op = meg_cpu_ops();
-    const struct meg_adam adam = { 0.9f, 0.95f, 1e-8f };
-    struct meg_step step = { { 1e-4f, 1e-4f }, 0.1f, 0.1f, 0.05f, 1.0f, 0, 0 };
+    struct meg_gpt_batch x = { .s = t, .b = b };
     struct meg_gpt *g;
-    struct meg_gpt_batch x = { t, b, NULL, NULL, NULL, NULL, NULL, NULL };
-    struct meg_range *range;
+    struct meg_optim *o;
     struct meg_err e;
     struct rusage usage;
-    int32_t *token = meg_new((size_t)(3 * n) * sizeof *token);
+    int32_t *token;
     int64_t *sample = meg_new((size_t)b * sizeof *sample);
-    double *pass = meg_new((size_t)(steps * 3) * sizeof *pass), *opt = pass + steps, *all = opt + steps, loss = 0.0;
-    double nparams, gflop;
-    float *m, *v;
-    int nranges;
+    double *part[PARTS], nparams, gflop, loss = 0.0;
 
-    if (meg_gpt_conf_check(&c, &e) < 0 || meg_gpt_create(&g, &c, &run, op, &meg_mesh_one, &e) < 0)
+    if (meg_gpt_conf_check(&c, &e) < 0 || meg_gpt_create(&g, &c, &run, op, &meg_mesh_one, &e) < 0 ||
+        meg_optim_create(&o, &oc, &g->params, op, g->w, g->g, &e) < 0)
         meg_die_err(&e);
     meg_gpt_init(g, 1);
-    nranges = meg_params_ranges(&g->params, &range);
-    m = op->alloc((size_t)g->params.flat * sizeof *m);
-    v = op->alloc((size_t)g->params.flat * sizeof *v);
-    if (!m || !v)
-        meg_die(MEG_EFAIL, "out of memory");
-    srand(1);
-    for (int64_t i = 0; i < n; i++) {
-        token[i] = (int32_t)(rand() % c.vocab_size);
-        token[n + i] = (int32_t)(rand() % c.vocab_size);
-        token[2 * n + i] = (int32_t)(i / b);
-    }
-    x.tokens = token;
+    x.tokens = token = random_tokens(n, b, c.vocab_size);
     x.labels = token + n;
     x.position = token + 2 * n;
     x.sample = dropout > 0.0 ? sample : NULL;
-    for (int i = -1; i < steps; i++) {
-        const double t0 = meg_now_s();
-        double t1, t2, sum;
+    for (int k = 0; k < PARTS; k++)
+        part[k] = meg_new((size_t)steps * sizeof *part[k]);
+
+    for (int i = -1; i < steps; i++) { /* the first is not counted */
+        double at[PARTS], norm;
+        at[0] = meg_now_s();
         loss = meg_gpt_grad(g, &x, 1.0 / (double)n) / (double)n;
-        t1 = meg_now_s();
-        op->sumsq(NULL, &sum, g->g, g->params.flat);
-        op->adamw(NULL, g->w, g->g, m, v, range, nranges, &adam, &step);
-        t2 = meg_now_s();
-        if (i >= 0) {
-            pass[i] = t1 - t0;
-            opt[i] = t2 - t1;
-            all[i] = t2 - t0;
-        }
+        at[1] = meg_now_s();
+        norm = meg_optim_grad_norm(o, 1.0);
+        at[2] = meg_now_s();
+        meg_optim_update(o, &rates, norm);
+        at[3] = meg_now_s();
+        for (int k = 0; i >= 0 && k < STEP; k++)
+            part[k][i] = at[k + 1] - at[k];
+        if (i >= 0)
+            part[STEP][i] = at[3] - at[0];
     }
-    {
-        double *only = meg_new(9 * sizeof *only);
-        step.lr[0] = step.lr[1] = 0.0f;
-        for (int i = 0; i < 9; i++) {
-            const double t0 = meg_now_s();
-            op->adamw(NULL, g->w, g->g, m, v, range, nranges, &adam, &step);
-            only[i] = meg_now_s() - t0;
-        }
-        getrusage(RUSAGE_SELF, &usage);
-        nparams = (double)(g->params.numel - c.max_position_embeddings * c.hidden_size);
-        gflop = (double)n * (6.0 * nparams + 12.0 * (double)(c.num_layers * c.hidden_size * t)) / 1e9;
-        printf("{\"T\":%lld,\"B\":%lld,\"params\":%.0f,\"step_ms\":%.2f,\"grad_ms\":%.2f,\"opt_ms\":%.2f,"
-               "\"tokens_per_s\":%.1f,\"gflops\":%.1f,\"adamw_gb_s\":%.1f,\"peak_mib\":%ld,\"loss\":%.4f}\n",
-               (long long)t, (long long)b, nparams, 1e3 * median(all, steps), 1e3 * median(pass, steps),
-               1e3 * median(opt, steps), (double)n / all[steps / 2], gflop / all[steps / 2],
-               28.0 * (double)g->params.numel / median(only, 9) / 1e9, usage.ru_maxrss / 1024, loss);
-        free(only);
-    }
-    op->release(m);
-    op->release(v);
-    meg_gpt_close(g);
-    free(range);
+    for (int k = 0; k < PARTS; k++)
+        part[k][0] = median(part[k], steps);
+    getrusage(RUSAGE_SELF, &usage);
+    nparams = (double)(g->params.numel - c.max_position_embeddings * c.hidden_size);
+    gflop = (double)n * (6.0 * nparams + 12.0 * (double)(c.num_layers * c.hidden_size * t)) / 1e9;
+    printf("{\"T\":%lld,\"B\":%lld,\"params\":%.0f,\"step_ms\":%.2f,\"pass_ms\":%.2f,\"norm_ms\":%.2f,"
+           "\"adamw_ms\":%.2f,\"tokens_per_s\":%.1f,\"gflops\":%.1f,\"adamw_gb_per_s\":%.1f,\"peak_mib\":%ld,"
+           "\"loss\":%.4f}\n",
+           (long long)t, (long long)b, nparams, 1e3 * part[STEP][0], 1e3 * part[PASS][0], 1e3 * part[NORM][0],
+           1e3 * part[UPDATE][0], (double)n / part[STEP][0], gflop / part[STEP][0],
+           28.0 * (double)g->params.numel / part[UPDATE][0] / 1e9, usage.ru_maxrss / 1024, loss);
+
+    for (int k = 0; k < PARTS; k++)
+        free(part[k]);
     free(token);
     free(sample);
-    free(pass);
+    meg_optim_close(o);
+    meg_gpt_close(g);
     return meg_finish();
 }

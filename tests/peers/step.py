@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""step.py T B STEPS - PyTorch's eager f32 step of GPT-2's 124M on the CPU, to stand beside tests/bench/step.
+
+Tied head, tanh GELU, fused attention where this PyTorch has it, clipping, AdamW; random weights and tokens, no dropout.
+Prints one JSON line with the keys of tests/bench/step.
+"""
+import json
+import resource
+import statistics
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+T, B, STEPS = (int(x) for x in sys.argv[1:4])
+LAYERS, HIDDEN, HEADS, VOCAB = 12, 768, 12, 50257
+LATER = torch.ones(T, T, dtype=torch.bool).triu(1)
+
+
+def attention(q, k, v):
+    if hasattr(F, 'scaled_dot_product_attention'):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    w = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+    return w.masked_fill(LATER, float('-inf')).softmax(-1) @ v
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
+        self.qkv, self.proj = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+        self.fc1, self.fc2 = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
+
+    def forward(self, x):
+        heads = self.qkv(self.norm1(x)).view(B, T, 3, HEADS, HIDDEN // HEADS).permute(2, 0, 3, 1, 4)
+        x = x + self.proj(attention(*heads).transpose(1, 2).reshape(B, T, HIDDEN))
+        return x + self.fc2(F.gelu(self.fc1(self.norm2(x)), approximate='tanh'))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.word, self.position = nn.Embedding(VOCAB, HIDDEN), nn.Embedding(T, HIDDEN)
+        self.layers = nn.Sequential(*(Layer() for _ in range(LAYERS)))
+        self.norm = nn.LayerNorm(HIDDEN)
+        for w in self.parameters():
+            if w.dim() > 1:
+                nn.init.normal_(w, 0, 0.02)
+
+    def forward(self, tokens, labels):
+        x = self.norm(self.layers(self.word(tokens) + self.position.weight))
+        return F.cross_entropy(F.linear(x, self.word.weight).view(-1, VOCAB), labels.view(-1))
+
+
+def main():
+    torch.manual_seed(1)
+    model = Model()
+    params = list(model.parameters())
+    optimizer = torch.optim.AdamW(params, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1)
+    tokens, labels = (torch.randint(VOCAB, (B, T)) for _ in range(2))
+    seconds = []
+    for _ in range(STEPS + 1):
+        start = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(tokens, labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(params, 1.0)
+        optimizer.step()
+        seconds.append(time.perf_counter() - start)
+    step = statistics.median(seconds[1:])
+    n = sum(p.numel() for p in params) - T * HIDDEN
+    flop = B * T * (6 * n + 12 * LAYERS * HIDDEN * T)
+    print(json.dumps({
+        'name': 'PyTorch ' + torch.__version__, 'T': T, 'B': B, 'params': n, 'step_ms': round(step * 1e3, 2),
+        'tokens_per_s': round(B * T / step, 1), 'gflops': round(flop / step / 1e9, 1),
+        'peak_mib': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, 'loss': round(loss.item(), 4),
+    }, separators=(',', ':')))
+
+
+main()
