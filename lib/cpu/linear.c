@@ -2,6 +2,9 @@
 /*
  * Linear layers: products in blocks of the output, bias and activation put on each block while it
  * is still in cache.  Block sizes depend on the shape alone.
+ *
+ * Up to FEW rows (decoding) the time is that of reading w, which oneDNN would copy first, so those
+ * rows are dot products of our own; a row's result does not depend on how many there are.
  */
 #include "cpu/vmath.h"
 #include "cpu/internal.h"
@@ -66,10 +69,69 @@ static void act_grad_row(float *dx, const float *pre, int64_t n, enum meg_act ac
     }
 }
 
+enum { FEW = 16, TILE = 4 };
+
+#if defined __AVX512F__
+enum { LANES = 16 };
+#elif defined __AVX__
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+typedef float vec __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
+
+/* The sum of all lanes, halves upon halves. */
+static float sum_lanes(vec v)
+{
+    int32_t other __attribute__((vector_size(LANES * sizeof(int32_t))));
+    for (int half = LANES / 2; half; half /= 2) {
+        for (int l = 0; l < LANES; l++)
+            other[l] = l ^ half;
+        v += __builtin_shuffle(v, other);
+    }
+    return v[0];
+}
+
+/* y[r,c] = x[r] . w[c] for TILE rows of w and nr <= TILE rows of x, missing ones being the last again. */
+static void dot_tile(float *y, int64_t ldy, const float *x, int64_t ldx, int64_t nr, const float *w, int64_t ldw,
+                     int64_t nc, int64_t k)
+{
+    const float *xr[TILE], *wc[TILE];
+    vec sum[TILE][TILE] = { 0 };
+    int64_t i = 0;
+    for (int t = 0; t < TILE; t++) {
+        xr[t] = x + min64(t, nr - 1) * ldx;
+        wc[t] = w + min64(t, nc - 1) * ldw;
+    }
+    for (; i + LANES <= k; i += LANES) {
+        for (int c = 0; c < TILE; c++)
+            __builtin_prefetch(wc[c] + i + TILE * ldw);
+        for (int r = 0; r < TILE; r++)
+            for (int c = 0; c < TILE; c++)
+                sum[r][c] += *(const vec *)(xr[r] + i) * *(const vec *)(wc[c] + i);
+    }
+    for (int64_t r = 0; r < nr; r++)
+        for (int64_t c = 0; c < nc; c++) {
+            float s = sum_lanes(sum[r][c]);
+            for (int64_t j = i; j < k; j++)
+                s += xr[r][j] * wc[c][j];
+            y[r * ldy + c] = s;
+        }
+}
+
+/* n columns from c0 on of y = x w^T, for a few rows. */
+static void few_rows(struct meg_mat y, struct meg_mat x, struct meg_mat w, int64_t c0, int64_t n)
+{
+    for (int64_t c = c0; c < c0 + n; c += TILE)
+        for (int64_t r = 0; r < y.rows; r += TILE)
+            dot_tile(f32(y) + r * y.ld + c, y.ld, f32(x) + r * x.ld, x.ld, min64(TILE, y.rows - r),
+                     f32(w) + c * w.ld, w.ld, min64(TILE, c0 + n - c), x.cols);
+}
+
 void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_mat y, struct meg_mat pre,
                         struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act)
 {
-    const struct cut b = cut(y.rows, y.cols);
+    const struct cut b = y.rows <= FEW ? (struct cut){ FEW, 64 } : cut(y.rows, y.cols);
     const struct meg_mat t = act != MEG_ACT_NONE && pre.p ? pre : y;
     (void)st;
     check(l, y, x, w);
@@ -79,8 +141,11 @@ void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_
         for (int64_t r0 = 0; r0 < y.rows; r0 += b.m) {
             const int64_t m = min64(b.m, y.rows - r0), n = min64(b.n, y.cols - c0);
             float *tp = f32(t) + r0 * t.ld + c0, *yp = f32(y) + r0 * y.ld + c0;
-            meg_cpu_gemm('N', 'T', m, n, x.cols, 1.0f, f32(x) + r0 * x.ld, x.ld, f32(w) + c0 * w.ld, w.ld, 0.0f,
-                         tp, t.ld);
+            if (y.rows <= FEW)
+                few_rows(t, x, w, c0, n);
+            else
+                meg_cpu_gemm('N', 'T', m, n, x.cols, 1.0f, f32(x) + r0 * x.ld, x.ld, f32(w) + c0 * w.ld, w.ld, 0.0f,
+                             tp, t.ld);
             for (int64_t r = 0; r < m; r++) {
                 if (bias)
                     add_bias(tp + r * t.ld, (const float *)bias + c0, n);

@@ -12,7 +12,8 @@ static double act64(enum meg_act a, double x)
 
 static const struct shape {
     int64_t n, in, out;
-} shapes[] = { { 1, 1, 1 }, { 3, 5, 7 }, { 17, 33, 65 }, { 260, 40, 390 }, { 1, 96, 515 }, { 600, 9, 3 } };
+} shapes[] = { { 1, 1, 1 }, { 3, 5, 7 }, { 17, 33, 65 }, { 260, 40, 390 }, { 1, 96, 515 }, { 600, 9, 3 }, { 16, 70, 129 },
+               { 6, 64, 3 } };
 
 /* One linear layer: x [n,in], pre-activations it may have come from, w [out,in], bias, dy [n,out]. */
 struct layer {
