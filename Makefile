@@ -187,12 +187,12 @@ TESTS ?= $(UNITS) $(wildcard tests/*.t tests/cmd/*.t)
 check: export ASAN_OPTIONS = allocator_may_return_null=1
 check: export LSAN_OPTIONS = use_tls=0:print_suppressions=0:suppressions=$(CURDIR)/tests/lsan.supp
 check: all $(UNITS) $(B)/tests/fault.so
-	CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" \
+	@CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" \
 	    prove -j2 -e tests/tap.sh $(TESTS)
 
 demo: all
 	@mkdir -p demo
-	+PATH="$(abspath $(BIN)):$$PATH" $(MAKE) --no-print-directory -C demo -f ../recipes/demo/Makefile \
+	+@PATH="$(abspath $(BIN)):$$PATH" $(MAKE) --no-print-directory -C demo -f ../recipes/demo/Makefile \
 	    $(if $(CORPUS),CORPUS='$(abspath $(CORPUS))')
 
 bench: all $(BENCH)

@@ -12,17 +12,15 @@ for run; do
     printf '\n%s: validation loss %s before training, %s after %s iterations\n\n' "$run" \
         "$(loss_at first "$run")" "$(loss_at last "$run")" "$(cat "$run/latest_checkpointed_iteration.txt")"
     head -n 24 "$run/samples.txt"
-    cat <<end
-
-In $demo/ now lie
-  corpus.jsonl train.jsonl valid.jsonl       the text, a document a line, and its two parts
-  vocab.json merges.txt tokenizer.json       the vocabulary learnt from it
-  {train,valid}_text_document.bin .idx       the text in tokens, as Megatron reads it too
-  $run/iter_*                                checkpoints
-  $run/log $run/metrics.jsonl                log lines; the same numbers as JSON
-  $run/eval.json $run/samples.txt            perplexity on the validation text; what the model wrote
-  $run/loss.png                              the loss of training and validation
-end
+    printf '\nIn %s now lie\n' "$demo"
+    printf '  %-42s %s\n' \
+        'corpus.jsonl train.jsonl valid.jsonl' 'the text, a document a line, and its two parts' \
+        'vocab.json merges.txt tokenizer.json' 'the vocabulary learnt from it' \
+        '{train,valid}_text_document.bin .idx' 'the text in tokens, as Megatron reads it too' \
+        "$run/iter_*" checkpoints \
+        "$run/log $run/metrics.jsonl" 'log lines; the same numbers as JSON' \
+        "$run/eval.json $run/samples.txt" 'perplexity of the held-out text; what the model wrote' \
+        "$run/loss.png" 'the loss of training and validation'
 done
 
 run=$1

@@ -30,4 +30,11 @@ for path; do
     else
         zstd -dcfq -- "$path" | awk "$documents"
     fi
-done | iconv -c -f UTF-8 -t UTF-8 | sort -R --random-source="$0"
+done | iconv -c -f UTF-8 -t UTF-8 | sort -R --random-source="$0" | awk '
+{ print }
+END {
+    if (NR < 20) {
+        print "CORPUS gives " NR " documents of about 2000 bytes; 20 are needed" >"/dev/stderr"
+        exit 1
+    }
+}'
