@@ -219,6 +219,11 @@ enum meg_idx_dtype meg_indexed_dtype(const struct meg_indexed *d)
     return d->dtype;
 }
 
+bool meg_indexed_is_legacy(const struct meg_indexed *d)
+{
+    return d->converted.n > 0;
+}
+
 int64_t meg_indexed_sequences(const struct meg_indexed *d)
 {
     return d->nseq;

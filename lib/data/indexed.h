@@ -42,6 +42,7 @@ void meg_indexed_close(struct meg_indexed *d); /* accepts NULL */
 
 const char *meg_indexed_prefix(const struct meg_indexed *d);
 enum meg_idx_dtype meg_indexed_dtype(const struct meg_indexed *d);
+bool meg_indexed_is_legacy(const struct meg_indexed *d);
 int64_t meg_indexed_sequences(const struct meg_indexed *d);
 int64_t meg_indexed_documents(const struct meg_indexed *d);
 int64_t meg_indexed_tokens(const struct meg_indexed *d);

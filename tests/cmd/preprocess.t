@@ -179,6 +179,39 @@ gpt2 bad --split-sentences --input prose.jsonl --punkt-data punkt --lang klingon
 is 'a language that is not there is missing input' $? 66
 is 'and neither leaves a file' "$(echo bad*)" 'bad*'
 
+# ---- looking ----
+is '--info as text' "$(meg-preprocess --info b_text_document | tr -s ' ' | tr '\n' ';')" \
+    'path b_text_document;format mmap;dtype uint16;modes no;documents 4;empty_documents 2;sequences 3;tokens 7;longest_document_tokens 4;mean_document_tokens 1.8;longest_sequence_tokens 3;mean_sequence_tokens 2.3;'
+is '--info as JSON' "$(meg-preprocess --info b_text_document --json | jq -c '[.path, .modes, .documents, .mean_document_tokens]')" \
+    '["b_text_document",false,4,1.75]'
+is '--info of nothing' "$(meg-preprocess --info d_text_document | grep mean | tr -s ' ' | tr '\n' ';')" \
+    'mean_document_tokens -;mean_sequence_tokens -;'
+is '--decode: ids' "$(meg-preprocess --decode b_text_document --json)" '{"document":0,"ids":[5,6,1000],"lengths":[3]}
+{"document":1,"ids":[7,8,9,1000],"lengths":[1,3]}
+{"document":2,"ids":[],"lengths":[]}
+{"document":3,"ids":[],"lengths":[]}'
+look() { # OPTION...
+    meg-preprocess --tokenizer-type NullTokenizer --vocab-size 1000 "$@"
+}
+is '--decode: text' "$(look --decode b_text_document 1)" '7 8 9 1000'
+is '--decode: from one on' "$(look --decode b_text_document 1:9 --json)" '{"document":1,"ids":[7,8,9,1000],"lengths":[1,3],"text":"7 8 9 1000"}
+{"document":2,"ids":[],"lengths":[],"text":""}
+{"document":3,"ids":[],"lengths":[],"text":""}'
+is '--decode: none' "$(look --decode b_text_document 1:0)" ''
+gpt2 w --input prose.jsonl
+is 'what was encoded comes back' "$(gpt2 x --decode w_text_document)" "$(printf 'Dr. No. Go!\n\nYes.\n')"
+status 'a document that is not there' 2 look --decode b_text_document 4
+like 'is named' "$(cat "$T/err")" 'decode: there is no document 4: the dataset has 4, counted from 0'
+status 'no range' 2 look --decode b_text_document 1:-1
+status 'nor this' 2 look --decode b_text_document a
+status 'nor two' 2 look --decode b_text_document 1 2
+status 'text needs a tokenizer' 2 meg-preprocess --decode b_text_document
+status 'work and a look' 2 look --decode b_text_document --input in.jsonl
+status '--json has nothing to print' 2 look --json --input in.jsonl --output-prefix x
+status 'an id that the tokenizer lacks' 65 meg-preprocess --decode b_text_document --tokenizer-type NullTokenizer --vocab-size 9
+like 'is named by its document' "$(cat "$T/err")" '^meg-preprocess: b_text_document.bin: document 0: token id 1000 '
+status 'a dataset that is not there' 66 meg-preprocess --info nowhere
+
 vocabulary() { # NAME MESSAGE OPTION...: refused, status 65
     name=$1 want=$2
     shift 2
