@@ -115,6 +115,7 @@ NCCL_LIBS  := -lnccl
 MPI_LIBS    = $(shell pkg-config --libs mpi-c)
 MPI_CFLAGS  = $(shell pkg-config --cflags mpi-c)
 USED := $(foreach u,$(USES),$(if $(OPTIONAL_$u),$u))
+RANKS := $(if $(filter MPI,$(USED)),$(patsubst %.c,$(B)/%,$(wildcard tests/ranks/*.c)))
 
 MEG_CPPFLAGS := -Ilib -DMEG_VERSION='"$(VERSION)"' $(ISAS:v%=-DMEG_HAVE_ISA_V%) $(USED:%=-DMEG_HAVE_%) \
                 $(if $(filter CUDA,$(USED)),-I$(CUDA_HOME)/include) $(shell pkg-config --cflags $(PKGS))
@@ -150,7 +151,7 @@ $(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
 $(B)/%.v3.o: ISA_FLAGS := -DMEG_ISA=v3 -march=x86-64-v3
 $(B)/%.v4.o: ISA_FLAGS := -DMEG_ISA=v4 -march=x86-64-v4 -mprefer-vector-width=512
 
-$(sort $(dir $(OBJS) $(CMDS) $(UNITS) $(BENCH) $(MAINS:%=$(B)/%))):
+$(sort $(dir $(OBJS) $(CMDS) $(UNITS) $(RANKS) $(BENCH) $(MAINS:%=$(B)/%))):
 	@mkdir -p $@
 
 .SECONDEXPANSION:
@@ -170,6 +171,8 @@ $(BIN)/meg-%: $(B)/cmd/%/main.c.o $(B)/libmeg.a | $(BIN)/
 	$(call ld)
 $(B)/tests/unit/%: $(B)/tests/unit/%.c.o $(B)/libmeg.a
 	$(call ld,-lcmocka)
+$(B)/tests/ranks/%: $(B)/tests/ranks/%.c.o $(B)/libmeg.a
+	$(call ld)
 $(B)/tests/bench/%: $(B)/tests/bench/%.c.o $(B)/libmeg.a
 	$(call ld)
 # Preloaded by tests that let each call of a write path fail in turn.
@@ -186,7 +189,7 @@ TESTS ?= $(UNITS) $(wildcard tests/*.t tests/cmd/*.t)
 # dies of what libraries opened at run time keep there.
 check: export ASAN_OPTIONS = allocator_may_return_null=1
 check: export LSAN_OPTIONS = use_tls=0:print_suppressions=0:suppressions=$(CURDIR)/tests/lsan.supp
-check: all $(UNITS) $(B)/tests/fault.so
+check: all $(UNITS) $(RANKS) $(B)/tests/fault.so
 	@CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" \
 	    prove -j2 -e tests/tap.sh $(TESTS)
 

@@ -1,11 +1,20 @@
 /*
- * A communicator: a group of ranks and the collectives over it, behind one table.  The group of
- * one (self) is what a run without a launcher has; its collectives leave the data as it is.
- * Buffers are device memory of the backend in use.  Calls are collective and in the same order on all ranks.
+ * A communicator: a group of ranks and the collectives over it, behind one table.  The group of one
+ * (self) is what a run without a launcher has; its collectives only copy.
+ *
+ * Operations are started and waited for separately, so that they can overlap computing: start gives a
+ * handle that must be waited for exactly once, and until then the buffers are not to be touched.  Calls
+ * are collective: every rank of the group makes them, in the same order.  Buffers are device memory of
+ * the backend in use, and may lie anywhere unless a comment says otherwise.  Counts are in elements.
+ *
+ * Sums are taken in rank order and in f32 where the type is narrower, so a result depends on the ranks'
+ * values and on nothing else.  A peer that is gone, or does not come within the group's deadline, ends
+ * the process with MEG_EPEER and a message that names the operation and the group.
  */
 #ifndef MEG_COMM_COMM_H
 #define MEG_COMM_COMM_H
 #include <stdint.h>
+#include "base/err.h"
 #include "tensor/dtype.h"
 
 MEG_BEGIN_DECLS
@@ -13,24 +22,83 @@ MEG_BEGIN_DECLS
 enum meg_reduce { MEG_SUM, MEG_MAX };
 
 struct meg_comm;
+struct meg_work;
+
+/* Each starts an operation; NULL is one that is done already. */
 struct meg_comm_ops {
     const char *name;
-    /* buf [n] becomes the sum or maximum over ranks, taken in rank order. */
-    void (*all_reduce)(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype dtype, enum meg_reduce how);
+    /* buf [n] becomes the sum or maximum over ranks. */
+    struct meg_work *(*all_reduce)(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce how);
+    /* out [n] = part rank of the sum or maximum of in [size*n]; out may be that part of in. */
+    struct meg_work *(*reduce_scatter)(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t,
+                                       enum meg_reduce how);
+    /* out [size*n] = in [n] of all ranks, in rank order; in may be its own part of out. */
+    struct meg_work *(*all_gather)(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t);
+    /* Part i of in [size*n] goes to rank i, and part i of out comes from it; out is not in. */
+    struct meg_work *(*all_to_all)(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t);
+    /* buf [n] of rank root goes to all. */
+    struct meg_work *(*broadcast)(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int root);
+    /* Between two ranks of the group; messages from one to another arrive in order. */
+    struct meg_work *(*send)(struct meg_comm *c, const void *buf, int64_t n, enum meg_dtype t, int to);
+    struct meg_work *(*recv)(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int from);
+    /* Until every rank is here. */
+    struct meg_work *(*barrier)(struct meg_comm *c);
+
+    void (*wait)(struct meg_work *w);
+    void (*set_deadline)(struct meg_comm *c, double seconds);
+    void (*close)(struct meg_comm *c);
 };
 
 struct meg_comm {
     const struct meg_comm_ops *op;
+    const char *group;                       /* "world", "tp", …: in messages */
     int rank, size;
 };
 
 /* The group of one. */
 extern struct meg_comm meg_comm_self;
 
-static inline void meg_all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype dtype, enum meg_reduce how)
+/* Wait for what a start gave; NULL is done. */
+static inline void meg_wait(struct meg_comm *c, struct meg_work *w)
 {
-    c->op->all_reduce(c, buf, n, dtype, how);
+    if (w)
+        c->op->wait(w);
 }
+
+/* Start and wait. */
+static inline void meg_all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce how)
+{
+    meg_wait(c, c->op->all_reduce(c, buf, n, t, how));
+}
+
+static inline void meg_broadcast(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int root)
+{
+    meg_wait(c, c->op->broadcast(c, buf, n, t, root));
+}
+
+static inline void meg_barrier(struct meg_comm *c)
+{
+    meg_wait(c, c->op->barrier(c));
+}
+
+/*
+ * The ranks of this run.  meg_comm_open looks for a launcher (mpirun, srun) in the environment and joins
+ * its ranks; without one, or in a build without MPI, the world is meg_comm_self.  A launcher of several
+ * ranks and no MPI in this build is MEG_EUSAGE.
+ *   launcher  who started the ranks, as a word for people: "mpirun (Open MPI)", "none"
+ * A group is cut out of the world by meg_comm_split: ranks that give the same color are a group, in the
+ * order of their world ranks; every rank of the world calls it.  name is kept, not copied.
+ */
+struct meg_comm_world {
+    struct meg_comm *world;
+    const char *launcher;
+};
+int meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
+/* How long a wait of this group, and of those split from it later, may take; ten minutes at first. */
+void meg_comm_set_deadline(struct meg_comm *c, double seconds);
+struct meg_comm *meg_comm_split(struct meg_comm *world, int color, const char *name);
+/* Ends what open and split made; the world last.  Accepts NULL and meg_comm_self. */
+void meg_comm_close(struct meg_comm *c);
 
 MEG_END_DECLS
 #endif

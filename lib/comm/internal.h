@@ -1,0 +1,10 @@
+/* What launch.c needs of the MPI communicator, in builds that have it. */
+#ifndef MEG_COMM_INTERNAL_H
+#define MEG_COMM_INTERNAL_H
+#include <stdbool.h>
+#include "comm/comm.h"
+
+int meg_comm_open_mpi(struct meg_comm **world, struct meg_err *e);
+struct meg_comm *meg_comm_split_mpi(struct meg_comm *world, int color, const char *name);
+
+#endif

@@ -1,0 +1,87 @@
+/*
+ * Who started us.  MPI is initialised only under a launcher of several ranks: alone it would cost a run
+ * a third of a second.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/num.h"
+#include "comm/internal.h"
+
+static const struct {
+    const char *ranks, *name;
+    bool is_mpi;
+} launchers[] = {
+    { "OMPI_COMM_WORLD_SIZE", "mpirun (Open MPI)", true },
+    { "PMI_SIZE", "mpiexec or srun (PMI)", true },
+    { "SLURM_STEP_NUM_TASKS", "srun", true },
+    { "WORLD_SIZE", "torchrun", false },
+};
+
+/* The launcher's ranks, or 1. */
+static int64_t started_as(size_t *which)
+{
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+        const char *text = getenv(launchers[i].ranks);
+        int64_t n;
+
+        if (text && meg_parse_i64(text, &n) && n > 1) {
+            *which = i;
+            return n;
+        }
+    }
+    return 1;
+}
+
+int meg_comm_open(struct meg_comm_world *w, struct meg_err *e)
+{
+    size_t i = 0;
+    const int64_t ranks = started_as(&i);
+
+    w->world = &meg_comm_self;
+    w->launcher = "none";
+    if (ranks == 1)
+        return 0;
+    w->launcher = launchers[i].name;
+    if (!launchers[i].is_mpi)
+        return meg_fail(e, MEG_EUSAGE, "%s started %" PRId64 " ranks (%s), which needs NCCL; use mpirun or srun",
+                        w->launcher, ranks, launchers[i].ranks);
+#ifdef MEG_HAVE_MPI
+    {
+        const int r = meg_comm_open_mpi(&w->world, e);
+
+        if (r < 0)
+            return r;
+    }
+    if (w->world->size == ranks)
+        return 0;
+    return meg_fail(e, MEG_EUSAGE,
+                    "%s started %" PRId64 " ranks, but MPI says there are %d: this program was built with another MPI",
+                    w->launcher, ranks, w->world->size);
+#else
+    return meg_fail(e, MEG_EUSAGE,
+                    "%s started %" PRId64 " ranks, and this build has no MPI; install libopenmpi-dev and run make again",
+                    w->launcher, ranks);
+#endif
+}
+
+struct meg_comm *meg_comm_split(struct meg_comm *world, int color, const char *name)
+{
+#ifdef MEG_HAVE_MPI
+    if (world != &meg_comm_self)
+        return meg_comm_split_mpi(world, color, name);
+#endif
+    (void)color, (void)name;
+    return world;
+}
+
+void meg_comm_set_deadline(struct meg_comm *c, double seconds)
+{
+    c->op->set_deadline(c, seconds);
+}
+
+void meg_comm_close(struct meg_comm *c)
+{
+    if (c)
+        c->op->close(c);
+}

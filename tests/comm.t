@@ -1,0 +1,16 @@
+#!/bin/sh
+# The collectives over MPI, by the program tests/ranks/comm, on one to eight ranks.
+. "${0%/*}/lib.sh"
+[ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
+. "${0%/*}/ranks.sh"
+
+for n in 1 2 3 8; do
+    ranks "$n" "$B/tests/ranks/comm" >"$T/out" 2>"$T/err"
+    status=$?
+    grep '^not ok' "$T/out" | sed 's/^/# /'
+    is "$n ranks: every collective gives what it should" "$status $(grep -c '^not ok' "$T/out")" '0 0'
+    is "$n ranks: all checks ran" "$(grep -c '^ok' "$T/out")" "$(sed -n 's/^1\.\.//p' "$T/out")"
+done
+WORLD_SIZE=4 "$B/tests/ranks/comm" 2>"$T/err"
+is 'torchrun needs NCCL' "$? $(grep -c 'torchrun started 4 ranks' "$T/err")" '2 1'
+done_testing

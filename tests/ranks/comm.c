@@ -1,0 +1,210 @@
+/*
+ * Every collective, for each type and several sizes, on the ranks of a launcher: values are functions of rank
+ * and element, so that each rank knows what must come.  Prints TAP on rank 0.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/mem.h"
+#include "comm/comm.h"
+#include "tensor/half.h"
+
+static struct meg_comm *w;
+static int tests, failed;
+
+/* A check counts as passed when it is so on all ranks. */
+static void ok(int is_ok, const char *what)
+{
+    int32_t bad = !is_ok;
+
+    meg_all_reduce(w, &bad, 1, MEG_DTYPE_I32, MEG_MAX);
+    tests++;
+    failed += bad;
+    if (w->rank == 0)
+        printf("%sok %d - %s\n", bad ? "not " : "", tests, what);
+}
+
+/* Small integers and halves: exact in every type. */
+static double value(int rank, int64_t i)
+{
+    return (double)((rank * 7 + i * 3) % 23) - 11 + 0.5 * (double)(i % 2);
+}
+
+static void put(void *p, int64_t i, enum meg_dtype t, double v)
+{
+    switch (t) {
+    case MEG_DTYPE_F32: ((float *)p)[i] = (float)v; break;
+    case MEG_DTYPE_F64: ((double *)p)[i] = v; break;
+    case MEG_DTYPE_BF16: ((uint16_t *)p)[i] = meg_to_bf16((float)v); break;
+    case MEG_DTYPE_F16: ((uint16_t *)p)[i] = meg_to_f16((float)v); break;
+    case MEG_DTYPE_I32: ((int32_t *)p)[i] = (int32_t)floor(v); break;
+    default: ((int64_t *)p)[i] = (int64_t)floor(v); break;
+    }
+}
+
+static double get(const void *p, int64_t i, enum meg_dtype t)
+{
+    switch (t) {
+    case MEG_DTYPE_F32: return ((const float *)p)[i];
+    case MEG_DTYPE_F64: return ((const double *)p)[i];
+    case MEG_DTYPE_BF16: return meg_from_bf16(((const uint16_t *)p)[i]);
+    case MEG_DTYPE_F16: return meg_from_f16(((const uint16_t *)p)[i]);
+    case MEG_DTYPE_I32: return ((const int32_t *)p)[i];
+    default: return (double)((const int64_t *)p)[i];
+    }
+}
+
+static double of(int rank, int64_t i, enum meg_dtype t)
+{
+    return t == MEG_DTYPE_I32 || t == MEG_DTYPE_I64 ? floor(value(rank, i)) : value(rank, i);
+}
+
+static double reduced(int64_t i, enum meg_dtype t, enum meg_reduce how)
+{
+    double a = of(0, i, t);
+
+    for (int r = 1; r < w->size; r++)
+        a = how == MEG_SUM ? a + of(r, i, t) : fmax(a, of(r, i, t));
+    return a;
+}
+
+static void *filled(int64_t n, enum meg_dtype t)
+{
+    void *p = meg_new((size_t)n * meg_dtype_size(t) + 1);
+
+    for (int64_t i = 0; i < n; i++)
+        put(p, i, t, value(w->rank, i));
+    return p;
+}
+
+static void reductions(enum meg_dtype t, int64_t n)
+{
+    char what[80];
+
+    for (int how = MEG_SUM; how <= MEG_MAX; how++) {
+        void *buf = filled(n, t), *in = filled(n * w->size, t), *part = meg_new((size_t)n * 8 + 1);
+        int good = 1;
+
+        meg_all_reduce(w, buf, n, t, how);
+        for (int64_t i = 0; i < n; i++)
+            good &= get(buf, i, t) == reduced(i, t, how);
+        snprintf(what, sizeof what, "all-reduce %s of %lld %s", how == MEG_SUM ? "sum" : "max", (long long)n,
+                 meg_dtype_name(t));
+        ok(good, what);
+
+        meg_wait(w, w->op->reduce_scatter(w, part, in, n, t, how));
+        good = 1;
+        for (int64_t i = 0; i < n; i++)
+            good &= get(part, i, t) == reduced(w->rank * n + i, t, how);
+        snprintf(what, sizeof what, "reduce-scatter %s of %lld %s", how == MEG_SUM ? "sum" : "max", (long long)n,
+                 meg_dtype_name(t));
+        ok(good, what);
+        free(buf);
+        free(in);
+        free(part);
+    }
+}
+
+static void moves(enum meg_dtype t, int64_t n)
+{
+    void *in = filled(n, t), *all = meg_new((size_t)(n * w->size) * 8 + 1), *parts = filled(n * w->size, t);
+    int good = 1;
+    char what[80];
+
+    meg_wait(w, w->op->all_gather(w, all, in, n, t));
+    for (int64_t i = 0; i < n * w->size; i++)
+        good &= get(all, i, t) == of((int)(i / n), i % n, t);
+    meg_wait(w, w->op->all_to_all(w, all, parts, n, t));
+    for (int64_t i = 0; i < n * w->size; i++)
+        good &= get(all, i, t) == of((int)(i / n), w->rank * n + i % n, t);
+    meg_broadcast(w, in, n, t, w->size - 1);
+    for (int64_t i = 0; i < n; i++)
+        good &= get(in, i, t) == of(w->size - 1, i, t);
+    snprintf(what, sizeof what, "all-gather, all-to-all, broadcast of %lld %s", (long long)n, meg_dtype_name(t));
+    ok(good, what);
+    free(in);
+    free(all);
+    free(parts);
+}
+
+/* Two messages each way round a ring, started before any is waited for. */
+static void messages(void)
+{
+    const int next = (w->rank + 1) % w->size, before = (w->rank + w->size - 1) % w->size;
+    float out[2] = { (float)w->rank, (float)(w->rank + 100) }, in[2] = { -1, -1 };
+    struct meg_work *work[4];
+
+    work[0] = w->op->recv(w, &in[0], 1, MEG_DTYPE_F32, before);
+    work[1] = w->op->recv(w, &in[1], 1, MEG_DTYPE_F32, before);
+    work[2] = w->op->send(w, &out[0], 1, MEG_DTYPE_F32, next);
+    work[3] = w->op->send(w, &out[1], 1, MEG_DTYPE_F32, next);
+    for (int i = 0; i < 4; i++)
+        meg_wait(w, work[i]);
+    ok(in[0] == (float)before && in[1] == (float)(before + 100), "messages round a ring, in order");
+}
+
+/* The sum of numbers that do not add up exactly is that of rank order, on every rank. */
+static void order(void)
+{
+    enum { N = 1000 };
+    float buf[N];
+    int good = 1;
+
+    for (int i = 0; i < N; i++)
+        buf[i] = 1.0f / (float)(3 + w->rank * N + i);
+    meg_all_reduce(w, buf, N, MEG_DTYPE_F32, MEG_SUM);
+    for (int i = 0; i < N; i++) {
+        float sum = 1.0f / (float)(3 + i);
+
+        for (int r = 1; r < w->size; r++)
+            sum += 1.0f / (float)(3 + r * N + i);
+        good &= sum == buf[i];
+    }
+    ok(good, "sums are taken in rank order");
+}
+
+static void groups(void)
+{
+    struct meg_comm *half = meg_comm_split(w, w->rank % 2, "half");
+    int32_t sum = w->rank, want = 0;
+
+    for (int r = w->rank % 2; r < w->size; r += 2)
+        want += r;
+    meg_all_reduce(half, &sum, 1, MEG_DTYPE_I32, MEG_SUM);
+    ok(sum == want && half->rank == w->rank / 2, "a group in world order");
+    meg_comm_close(half);
+}
+
+int main(void)
+{
+    static const enum meg_dtype types[] = { MEG_DTYPE_F32,  MEG_DTYPE_F64, MEG_DTYPE_BF16,
+                                            MEG_DTYPE_F16, MEG_DTYPE_I32, MEG_DTYPE_I64 };
+    static const int64_t sizes[] = { 1, 3, 1000 };
+    struct meg_comm_world world;
+    struct meg_err e;
+    float nan = 0;
+
+    if (meg_comm_open(&world, &e) < 0)
+        meg_die_err(&e);
+    w = world.world;
+    meg_comm_set_deadline(w, 60);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            reductions(types[t], sizes[n]);
+            moves(types[t], sizes[n]);
+        }
+    reductions(MEG_DTYPE_F32, 2000003);
+    if (w->size > 1)
+        messages();
+    order();
+    groups();
+    nan = w->rank == w->size - 1 ? NAN : 1;
+    meg_all_reduce(w, &nan, 1, MEG_DTYPE_F32, MEG_MAX);
+    ok(isnan(nan), "a NaN is the maximum");
+    meg_barrier(w);
+    if (w->rank == 0)
+        printf("1..%d\n", tests);
+    meg_comm_close(w);
+    return failed != 0;
+}
