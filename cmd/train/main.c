@@ -1,4 +1,5 @@
 #include "base/err.h"
+#include "base/log.h"
 #include "base/opt.h"
 #include "train/train.h"
 
@@ -14,11 +15,27 @@ int main(int argc, char **argv)
                                            { "logging", meg_train_log_opts, &job.log },
                                            { "accepted and ignored", meg_train_ignored_opts, NULL },
                                            { 0 } };
+    struct meg_comm_world ranks;
+    struct meg_mesh mesh;
     struct meg_err e;
+    int r, rank;
 
+    if (meg_comm_open(&ranks, &e) < 0)
+        meg_die_err(&e);
+    rank = ranks.world->rank;
+    meg_log_set_rank(rank);
     meg_train_refuse_old_names(argc, argv);
     meg_opt_parse(groups, "[options]", "Train a GPT on a token dataset.", argc, argv);
-    if (meg_train(&job, groups, &e) < 0)
+    meg_comm_set_deadline(ranks.world, job.train.timeout_min * 60);
+    meg_mesh_make(&mesh, ranks.world);
+    if (mesh.world->size > 1)
+        meg_note("%d ranks, started by %s", mesh.world->size, ranks.launcher);
+
+    r = meg_train(&job, groups, &mesh, &e);
+    if (r < 0 && r != MEG_ESTOP)
+        meg_die_err(&e);             /* ends the other ranks, too */
+    meg_comm_close(ranks.world);
+    if (r == MEG_ESTOP && rank == 0)
         meg_die_err(&e);
-    return meg_finish();
+    return r < 0 ? meg_exit_status(r) : meg_finish();
 }

@@ -29,7 +29,7 @@ struct meg_tokenizer {
     struct meg_str description; /* Megatron's, indent 0 */
 };
 
-extern const struct meg_tok_class meg_tok_bert_lower, meg_tok_bert_case, meg_tok_gpt2, meg_tok_null;
+extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null;
 
 /* decode where the text is the bytes of the ids one after the other: each maximal ill-formed
  * subpart is replaced by U+FFFD. */

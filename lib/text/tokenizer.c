@@ -7,23 +7,19 @@
 #include "text/utf8.h"
 
 const struct meg_opt meg_tok_opts[] = {
-    { "tokenizer-type", 0, MEG_STR(struct meg_tok_conf, type),
-      "GPT2BPETokenizer|BertWordPieceLowerCase|BertWordPieceCase|NullTokenizer", NULL,
-      "kind of tokenizer" },
+    { "tokenizer-type", 0, MEG_STR(struct meg_tok_conf, type), "GPT2BPETokenizer|NullTokenizer",
+      NULL, "kind of tokenizer" },
     { "vocab-file", 0, MEG_STR(struct meg_tok_conf, vocab_file), "FILE", NULL,
-      "vocabulary: GPT2BPETokenizer's JSON, token to id; BERT's vocab.txt, a token a line" },
+      "vocabulary of GPT2BPETokenizer: JSON, token to id" },
     MEG_ALIAS("vocab", "vocab-file"),
     { "merge-file", 0, MEG_STR(struct meg_tok_conf, merge_file), "FILE", NULL,
       "merges of GPT2BPETokenizer, one pair a line" },
     { "vocab-size", 0, MEG_I64(struct meg_tok_conf, vocab_size), "N", NULL,
       "NullTokenizer: ids are 0 to N, N ends a document" },
-    { "vocab-extra-ids", 0, MEG_I64(struct meg_tok_conf, vocab_extra_ids), "N", "0",
-      "BERT: append the tokens <extra_id_0> to <extra_id_N-1>" },
     { 0 }
 };
 
-static const struct meg_tok_class *const classes[] = { &meg_tok_gpt2, &meg_tok_bert_lower,
-                                                       &meg_tok_bert_case, &meg_tok_null };
+static const struct meg_tok_class *const classes[] = { &meg_tok_gpt2, &meg_tok_null };
 
 void meg_ids_reserve(struct meg_ids *ids, int64_t n)
 {

@@ -21,11 +21,10 @@ struct meg_ids {
 void meg_ids_reserve(struct meg_ids *ids, int64_t n);
 
 struct meg_tok_conf {
-    const char *type;        /* --tokenizer-type */
-    const char *vocab_file;  /* --vocab-file */
-    const char *merge_file;  /* --merge-file */
-    int64_t vocab_size;      /* --vocab-size, or MEG_UNSET */
-    int64_t vocab_extra_ids; /* --vocab-extra-ids */
+    const char *type;       /* --tokenizer-type */
+    const char *vocab_file; /* --vocab-file */
+    const char *merge_file; /* --merge-file */
+    int64_t vocab_size;     /* --vocab-size, or MEG_UNSET */
 };
 extern const struct meg_opt meg_tok_opts[];
 

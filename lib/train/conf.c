@@ -30,6 +30,8 @@ const struct meg_opt meg_train_opts[] = {
     { "skip-train", 0, MEG_BOOL(C, skip_train), NULL, "no", "evaluate only" },
     { "seed", 0, MEG_I64(C, seed), "N", "1234",
       "of initial weights, dropout and the order of data" },
+    { "distributed-timeout-minutes", 0, MEG_F64(C, timeout_min), "X", "10",
+      "how long to wait for other ranks before giving up" },
     { "calculate-per-token-loss", 0, MEG_BOOL(C, calculate_per_token_loss), NULL, "no",
       "weigh micro-batches by their unmasked tokens" },
     { "no-check-for-nan-in-loss-and-grad", 0, MEG_NOT(C, check_for_nan), NULL, "no",
@@ -170,6 +172,9 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
     if (c->seed > UINT32_MAX)
         return meg_fail(e, MEG_EUSAGE, "--seed %" PRId64 ": must be at most %" PRIu32, c->seed,
                         UINT32_MAX);
+    if (!(c->timeout_min > 0))
+        return meg_fail(e, MEG_EUSAGE, "--distributed-timeout-minutes %g: must be above 0",
+                        c->timeout_min);
     if (!isnan(c->exit_duration_min) && !(c->exit_duration_min > 0))
         return meg_fail(e, MEG_EUSAGE, "--exit-duration-in-mins %g: must be above 0",
                         c->exit_duration_min);

@@ -17,6 +17,7 @@ struct meg_train_conf {
     int64_t eval_iters, eval_interval;
     bool skip_train;
     int64_t seed;
+    double timeout_min;                        /* of a wait for other ranks */
     bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss, dry_run;
 };
 extern const struct meg_opt meg_train_opts[];

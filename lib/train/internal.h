@@ -18,6 +18,7 @@ struct meg_position {
 
 struct trainer {
     struct meg_train_job *job;
+    const struct meg_mesh *mesh;
     const struct meg_optgroup *groups;
     struct meg_batch_plan plan;
     int64_t iters; /* of the whole run */
@@ -46,6 +47,25 @@ struct meg_step_result {
     double lm_loss, grad_norm, params_norm, seconds;
     int64_t num_zeros;
 };
+
+/* ---- ranks.c: what ranks must agree on ---- */
+
+static inline bool meg_train_speaks(const struct trainer *t)
+{
+    return t->mesh->world->rank == 0;
+}
+
+/*
+ * Every rank gives its result of the same work.  Where all succeeded it is 0; else the first rank that
+ * failed gets its own, and the others do not return.
+ */
+int meg_train_agree(const struct trainer *t, int r);
+/* For a failure that all ranks see alike: returns r on rank 0 and on no other. */
+int meg_train_fail_once(const struct trainer *t, int r);
+/* Whether any rank was asked to stop by a signal. */
+bool meg_train_stop_asked(const struct trainer *t);
+/* The largest of all ranks' x. */
+double meg_train_max(const struct trainer *t, double x);
 
 /* ---- step.c ---- */
 

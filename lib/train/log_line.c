@@ -16,7 +16,7 @@ void meg_log_line(struct meg_str *s, const struct meg_interval *v, bool has_thro
     meg_str_printf(s, " elapsed time per iteration (ms): %.1f |", v->iteration_ms);
     if (has_throughput)
         meg_str_printf(s, " throughput per GPU (TFLOP/s/GPU): %.1f |",
-                       v->flops / v->iteration_ms * 1e-9);
+                       v->flops / (double)v->ranks / v->iteration_ms * 1e-9);
     meg_str_printf(s, " learning rate: %.6E |", v->learning_rate);
     if (!isnan(v->decoupled_learning_rate))
         meg_str_printf(s, " decoupled learning rate: %.6E |", v->decoupled_learning_rate);

@@ -21,7 +21,7 @@ static int evaluate(struct trainer *t, struct meg_loader *l, int split, bool is_
 
     if ((r = meg_train_evaluate(t, l, meg_split_names[split], &loss, e)) < 0)
         return r;
-    if (meg_stop_asked())
+    if (meg_train_stop_asked(t) || !meg_train_speaks(t))
         return 0;
     return meg_report_evaluation(t->report, meg_split_names[split], is_last, t->at.iteration,
                                  t->at.consumed_train, loss, e);
@@ -78,6 +78,8 @@ static int report(struct trainer *t, struct tally *sum, const struct meg_step_re
     double n;
     int r;
 
+    if (!meg_train_speaks(t))
+        return 0;
     v.iteration = t->at.iteration;
     v.train_iters = t->iters;
     v.consumed_samples = t->at.consumed_train;
@@ -93,6 +95,7 @@ static int report(struct trainer *t, struct tally *sum, const struct meg_step_re
     v.num_nan_iterations = !isfinite(s->lm_loss);
     v.iteration_ms = s->seconds * 1e3;
     v.flops = meg_gpt_flops(&job->model, s->batch.run, job->train.seq_length);
+    v.ranks = t->mesh->world->size;
     v.tokens_per_s = (double)(s->batch.run * job->train.seq_length) / s->seconds;
     if ((r = meg_report_step(t->report, &v, e)) < 0)
         return r;
@@ -130,6 +133,11 @@ static int save_once(struct trainer *t, struct meg_err *e)
     return t->job->ckpt.save && t->saved != t->at.iteration ? meg_train_save(t, e) : 0;
 }
 
+static int mark_done(struct trainer *t, bool is_done, struct meg_err *e)
+{
+    return meg_train_speaks(t) ? meg_ckpt_mark_done(t->job->ckpt.save, is_done, e) : 0;
+}
+
 static bool divides(int64_t interval, int64_t iteration)
 {
     return interval != MEG_UNSET && iteration % interval == 0;
@@ -149,12 +157,12 @@ static int stopped(struct trainer *t, struct meg_err *e)
 static int save_or_exit(struct trainer *t, bool *is_over, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
-    double minutes = (meg_now_s() - t->start_s) / 60;
+    double minutes = meg_train_max(t, (meg_now_s() - t->start_s) / 60);
     int r;
 
     if (t->at.iteration >= t->iters)
         return 0;
-    if (meg_stop_asked())
+    if (meg_train_stop_asked(t))
         return (r = save_once(t, e)) < 0 ? r : stopped(t, e);
     *is_over = minutes > c->exit_duration_min || divides(c->exit_interval, t->at.iteration);
     if (*is_over)
@@ -202,16 +210,16 @@ int meg_train_loop(struct trainer *t, struct meg_err *e)
         return evaluate_after(t, e);
     if (t->job->ckpt.save) {
         meg_stop_catch();
-        if ((r = meg_ckpt_mark_done(t->job->ckpt.save, false, e)) < 0)
+        if ((r = mark_done(t, false, e)) < 0)
             return r;
     }
     if ((t->at.iteration == 0 && (r = evaluate_before(t, e)) < 0) ||
         (r = train(t, &is_over, e)) < 0 || is_over)
         return r;
     if (t->job->ckpt.save &&
-        ((r = save_once(t, e)) < 0 || (r = meg_ckpt_mark_done(t->job->ckpt.save, true, e)) < 0))
+        ((r = save_once(t, e)) < 0 || (r = mark_done(t, true, e)) < 0))
         return r;
     if ((r = evaluate_after(t, e)) < 0)
         return r;
-    return meg_stop_asked() ? stopped(t, e) : 0;
+    return meg_train_stop_asked(t) ? stopped(t, e) : 0;
 }

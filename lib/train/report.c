@@ -95,7 +95,8 @@ static int write_events(struct meg_report *p, const struct meg_interval *v, stru
                                e)) < 0)
         return r;
     if (p->conf->log_throughput)
-        return meg_events_scalar(p->events, "throughput", v->flops / v->iteration_ms * 1e-9,
+        return meg_events_scalar(p->events, "throughput",
+                                 v->flops / (double)v->ranks / v->iteration_ms * 1e-9,
                                  v->iteration, e);
     return 0;
 }

@@ -27,6 +27,7 @@ struct meg_interval {
     int64_t num_skipped_iterations, num_nan_iterations;
     double iteration_ms; /* mean of the iterations */
     double tokens_per_s;
+    int64_t ranks; /* that did it */
     double flops; /* of one iteration, counted for the model */
 };
 

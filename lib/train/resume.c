@@ -268,7 +268,7 @@ static json_t *pack_state(const struct trainer *t)
     return state;
 }
 
-int meg_train_save(struct trainer *t, struct meg_err *e)
+static int save(struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
     struct meg_ckpt_slot slot[2];
@@ -289,10 +289,20 @@ int meg_train_save(struct trainer *t, struct meg_err *e)
     s.keep_last = c->keep_last == MEG_UNSET ? 0 : c->keep_last;
     s.loaded = t->loaded;
     if ((r = meg_ckpt_save(&s, e)) == 0) {
-        t->saved = t->at.iteration;
         meg_note("saved iteration %" PRId64 " in %s", t->at.iteration, c->save);
         r = meg_train_progress_saved(t, e);
     }
     json_decref(state);
     return r;
+}
+
+int meg_train_save(struct trainer *t, struct meg_err *e)
+{
+    int r = meg_train_speaks(t) ? save(t, e) : 0;
+
+    if (r < 0)
+        return r;
+    meg_barrier(t->mesh->world);
+    t->saved = t->at.iteration;
+    return 0;
 }

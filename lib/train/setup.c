@@ -17,7 +17,7 @@ static int check_settings(struct trainer *t, struct meg_err *e)
     if ((r = meg_train_ckpt_conf_check(&job->ckpt, e)) < 0 ||
         (r = meg_train_log_conf_check(&job->log, e)) < 0 ||
         (r = meg_train_open_checkpoint(t, e)) < 0 ||
-        (r = meg_train_conf_check(c, 1, &t->plan, &t->iters, e)) < 0)
+        (r = meg_train_conf_check(c, t->mesh->dp->size, &t->plan, &t->iters, e)) < 0)
         return r;
     if (job->log.log_progress && !job->ckpt.save)
         return meg_fail(e, MEG_EUSAGE, "--log-progress: needs --save DIR");
@@ -79,8 +79,7 @@ static int open_model(struct trainer *t, struct meg_err *e)
     run.b = c->micro_batch_size;
     run.is_training = !c->skip_train;
     run.seed = t->dropout_seed;
-    if ((r = meg_gpt_create(&t->model, &t->job->model, &run, meg_cpu_ops(), &meg_mesh_one, e)) <
-            0 ||
+    if ((r = meg_gpt_create(&t->model, &t->job->model, &run, meg_cpu_ops(), t->mesh, e)) < 0 ||
         c->skip_train)
         return r;
     return meg_optim_create(&t->optim, &t->job->optim, &t->model->params, t->model->op, t->model->w,
@@ -99,6 +98,7 @@ int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split,
     s.kind = meg_data_sampler_kind(&t->job->data);
     s.consumed = consumed;
     s.micro_batch = t->plan.micro;
+    s.rank = t->mesh->dp->rank;
     s.ranks = t->plan.ranks;
     return meg_loader_open(out, ds, &s, 1, e);
 }
@@ -108,11 +108,24 @@ static int open_report(struct trainer *t, struct meg_err *e)
     struct meg_str text = { 0 };
     int r;
 
+    if (!meg_train_speaks(t))
+        return 0;
     meg_opt_dump(t->groups, &text);
     meg_debug("options:\n%s", text.s);
     r = meg_report_open(&t->report, &t->job->log, t->at.iteration, text.s, e);
     meg_str_free(&text);
     return r;
+}
+
+/* Rank 0 builds the index arrays and keeps them in the cache, where the others find them. */
+static int build_data(struct trainer *t, struct meg_err *e)
+{
+    int r = 0;
+
+    if (meg_train_speaks(t) && (r = meg_gpt_data_build(t->data, e)) < 0)
+        return r;
+    meg_barrier(t->mesh->world);
+    return meg_train_speaks(t) ? 0 : meg_gpt_data_build(t->data, e);
 }
 
 static int run(struct trainer *t, struct meg_err *e)
@@ -122,14 +135,15 @@ static int run(struct trainer *t, struct meg_err *e)
     int r;
 
     if ((r = open_model(t, e)) < 0 || (r = meg_train_load(t, e)) < 0 ||
-        (r = meg_gpt_data_build(t->data, e)) < 0)
+        (r = build_data(t, e)) < 0)
         return r;
     if (!c->skip_train && t->at.iteration < t->iters &&
         (r = meg_train_open_loader(t, &t->train, MEG_TRAIN, t->at.consumed_train, e)) < 0)
         return r;
     if ((r = meg_train_open_loader(t, &t->valid, MEG_VALID,
                                    c->skip_train ? 0 : t->at.consumed_valid, e)) < 0 ||
-        (r = open_report(t, e)) < 0 || (r = meg_train_progress_starts(t, e)) < 0)
+        (r = open_report(t, e)) < 0 ||
+        (meg_train_speaks(t) && (r = meg_train_progress_starts(t, e)) < 0))
         return r;
     r = meg_train_loop(t, e);
     getrusage(RUSAGE_SELF, &used);
@@ -137,20 +151,30 @@ static int run(struct trainer *t, struct meg_err *e)
     return r;
 }
 
-int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_err *e)
+static int settle(struct trainer *t, struct meg_err *e)
+{
+    int r;
+
+    if ((r = check_settings(t, e)) < 0 || (r = open_tokenizer(t, e)) < 0 ||
+        (r = meg_train_read_position(t, e)) < 0)
+        return r;
+    return plan_data(t, e);
+}
+
+int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups,
+              const struct meg_mesh *mesh, struct meg_err *e)
 {
     struct trainer t = {
-        .job = job, .groups = groups, .saved = -1, .loaded = -1, .start_s = meg_now_s()
+        .job = job, .mesh = mesh, .groups = groups, .saved = -1, .loaded = -1, .start_s = meg_now_s()
     };
     int r;
 
-    if ((r = check_settings(&t, e)) < 0 || (r = open_tokenizer(&t, e)) < 0 ||
-        (r = meg_train_read_position(&t, e)) < 0 || (r = plan_data(&t, e)) < 0)
+    if ((r = meg_train_agree(&t, settle(&t, e))) < 0)
         goto out;
-    if (job->train.dry_run)
-        meg_train_print_plan(&t, stdout);
-    else
+    if (!job->train.dry_run)
         r = run(&t, e);
+    else if (meg_train_speaks(&t))
+        meg_train_print_plan(&t, stdout);
 out:
     meg_report_close(t.report);
     meg_loader_close(t.train);

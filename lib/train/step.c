@@ -2,7 +2,6 @@
 #include <math.h>
 #include "base/clock.h"
 #include "train/internal.h"
-#include "train/stop.h"
 
 static double unmasked(const struct meg_batch *b)
 {
@@ -29,10 +28,25 @@ static struct meg_gpt_batch model_batch(const struct meg_batch *b, bool with_dro
     return x;
 }
 
+/* Sums over the data-parallel ranks: of the loss and its tokens, and of the gradients. */
+static void add_up_loss(const struct trainer *t, double *num, double *den)
+{
+    double both[2] = { *num, *den };
+
+    meg_all_reduce(t->mesh->dp, both, 2, MEG_DTYPE_F64, MEG_SUM);
+    *num = both[0];
+    *den = both[1];
+}
+
+static void add_up_gradients(const struct trainer *t)
+{
+    meg_all_reduce(t->mesh->dp, t->model->g, t->model->params.flat, MEG_DTYPE_F32, MEG_SUM);
+}
+
 /*
  * Gradients of a global batch.  Each micro-batch weighs the same, its loss being divided by its own
- * unmasked tokens; with --calculate-per-token-loss the sum is divided once by all of them (that is
- * *scale).  The reported loss is token weighted either way.
+ * unmasked tokens, and the sum over ranks by their number; with --calculate-per-token-loss it is
+ * divided once by all tokens (either is *scale).  The reported loss is token weighted either way.
  */
 static int gradients(struct trainer *t, int64_t num_micro, double *loss, double *scale,
                      struct meg_err *e)
@@ -54,7 +68,9 @@ static int gradients(struct trainer *t, int64_t num_micro, double *loss, double 
                             per_token || tokens == 0 ? 1 : 1 / tokens / (double)num_micro);
         den += tokens;
     }
-    *scale = per_token && den > 0 ? 1 / den : 1;
+    add_up_loss(t, &num, &den);
+    add_up_gradients(t);
+    *scale = per_token && den > 0 ? 1 / den : 1 / (double)t->mesh->dp->size;
     *loss = den > 0 ? num / den : 0;
     return 0;
 }
@@ -100,7 +116,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     if (o->clip_grad > 0 || job->train.check_for_nan)
         s.grad_norm = meg_optim_grad_norm(t->optim, rates.grad_scale);
     if (job->train.check_for_nan && (r = check_finite(t, &s, e)) < 0)
-        return r;
+        return meg_train_fail_once(t, r);
     if (job->log.log_num_zeros)
         s.num_zeros = meg_optim_num_zeros(t->optim);
 
@@ -135,15 +151,17 @@ int meg_train_evaluate(struct trainer *t, struct meg_loader *l, const char *spli
         struct meg_batch b;
         struct meg_gpt_batch x;
 
-        if (meg_stop_asked())
+        if (meg_train_stop_asked(t))
             return 0;
         if ((r = meg_loader_next(l, &b, e)) < 0)
             return r;
         x = model_batch(&b, false);
         num += meg_gpt_loss(t->model, &x, NULL);
         den += unmasked(&b);
-        meg_report_evaluating(t->report, split, i, total);
+        if (meg_train_speaks(t))
+            meg_report_evaluating(t->report, split, i, total);
     }
+    add_up_loss(t, &num, &den);
     *loss = num / den;
     return 0;
 }

@@ -28,8 +28,13 @@ struct meg_train_job {
  * Every rule is checked before memory is taken or a file written.  Returns 0 when training is done or
  * one of the exit conditions was met, MEG_ESTOP when a signal asked to stop and the state is saved.
  * With train.dry_run: print the plan and return.
+ *
+ * Every rank of the mesh calls it with the same settings.  Data-parallel ranks read their share of
+ * each global batch and add up gradients; rank 0 reports and saves.  Of a failure that all ranks
+ * meet, one rank's call returns; the others wait to be ended by that one's meg_die.
  */
-int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_err *e);
+int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups,
+              const struct meg_mesh *mesh, struct meg_err *e);
 
 MEG_END_DECLS
 #endif

@@ -26,7 +26,8 @@ static struct meg_interval plain(void)
     v.grad_norm = 1.2345;
     v.num_zeros = -1;
     v.iteration_ms = 123.44;
-    v.flops = 4.5e12;
+    v.flops = 9e12;
+    v.ranks = 2;
     return v;
 }
 

@@ -1,0 +1,85 @@
+#!/bin/sh
+# meg-train over data-parallel ranks: the same run as one rank makes, saved by any and gone on with by any.
+. "${0%/*}/lib.sh"
+[ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
+. "${0%/*}/ranks.sh"
+
+cat >"$T/conf" <<'EOF'
+num-layers = 2
+hidden-size = 32
+num-attention-heads = 4
+seq-length = 16
+max-position-embeddings = 16
+micro-batch-size = 1
+global-batch-size = 8
+train-iters = 10
+lr = 1e-2
+lr-warmup-iters = 2
+mock-data = yes
+tokenizer-type = NullTokenizer
+vocab-size = 50
+eval-interval = 10
+eval-iters = 2
+log-interval = 1
+save-interval = 5
+EOF
+
+# losses FILE: the losses of training and evaluation, in order
+losses() {
+    jq -r '.lm_loss' "$1"
+}
+
+# near A B: each number of A is within 1e-5 of B's, and there are as many
+near() {
+    paste "$1" "$2" | awk 'NF != 2 { exit 1 } { d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-5 * $2)) exit 1; n++ }
+                           END { exit !n }'
+}
+
+for n in 1 2 4; do
+    ranks "$n" meg-train -q --config "$T/conf" --save "$T/$n" --log-json "$T/$n.json" >"$T/$n.log" 2>"$T/$n.err"
+    is "$n ranks: status" $? 0
+    losses "$T/$n.json" >"$T/$n.loss"
+    is "$n ranks: a line each iteration, from one rank" "$(grep -c 'iteration  ' "$T/$n.log")" 10
+done
+for n in 2 4; do
+    ok "$n ranks: the losses of one" near "$T/$n.loss" "$T/1.loss"
+done
+
+# Five steps, and five more from the checkpoint: by as many ranks the same bytes, by others the same losses.
+ranks 2 meg-train -q --config "$T/conf" --train-iters 10 --exit-interval 5 --save "$T/half" >"$T/out" 2>&1
+is 'five steps of two ranks' "$? $(cat "$T/half/latest_checkpointed_iteration.txt")" '0 5'
+cp -r "$T/half" "$T/one"
+ranks 2 meg-train -q --config "$T/conf" --save "$T/half" --load "$T/half" >"$T/out" 2>&1
+is 'and five more' $? 0
+same=yes
+for f in "$T"/2/iter_0000010/*.safetensors; do
+    cmp -s "$f" "$T/half/iter_0000010/${f##*/}" || same="no: ${f##*/}"
+done
+is 'are the bytes of ten' "$same" yes
+meg-train -q --config "$T/conf" --save "$T/one" --load "$T/one" --log-json "$T/one.json" >"$T/out" 2>&1
+losses "$T/one.json" | head -n 5 >"$T/a"
+jq -r 'select(.iteration > 5) | .lm_loss' "$T/1.json" | head -n 5 >"$T/b"
+ok 'one rank goes on where two stopped' near "$T/a" "$T/b"
+
+# A mistake is told once, and no rank stays.
+ranks 2 meg-train -q --config "$T/conf" --global-batch-size 3 >"$T/out" 2>"$T/err"
+is 'a batch that ranks cannot share: status' $? 2
+is 'is told once' "$(grep -c -- '--global-batch-size' "$T/err")" 1
+
+# One rank is asked to stop, all do.
+cat >"$T/stop.sh" <<'EOF'
+if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then
+    meg-train "$@" &
+    pid=$!
+    while [ ! -s "$OUT" ]; do sleep 0.1; done
+    kill -USR1 $pid
+    wait $pid
+else
+    exec meg-train "$@"
+fi
+EOF
+OUT="$T/stop.log" ranks 2 sh "$T/stop.sh" -q --config "$T/conf" --train-iters 100000 --eval-iters 0 --save "$T/stop" \
+    >"$T/stop.log" 2>"$T/err"
+is 'a signal to one rank: all say 75' $? 75
+ok 'and what they did is saved' test -s "$T/stop/latest_checkpointed_iteration.txt"
+done_testing
