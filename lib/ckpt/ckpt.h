@@ -139,8 +139,9 @@ int meg_ckpt_load_slots(const struct meg_ckpt *c, const struct meg_params *p,
 
 /*
  * Write a Hugging Face folder: config.json, model.safetensors and the tokenizer's files.  It is made
- * beside dir and renamed into place; a folder called dir is then removed with all in it.  MEG_EUSAGE
- * for a model that Hugging Face's GPT-2 cannot express.  Of s are used: dir, model, params, w, tok.
+ * beside dir and renamed into place; a folder called dir is then removed with all in it.  Learned
+ * positions make it a GPT-2, rotary ones a Llama or a Qwen2; MEG_EUSAGE for a model that these cannot
+ * express.  Of s are used: dir, model, params, w, tok.
  */
 int meg_ckpt_export_hf(const struct meg_ckpt_save *s, struct meg_err *e);
 

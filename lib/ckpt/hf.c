@@ -47,6 +47,36 @@ out:
     return r;
 }
 
+static const struct ckpt_family *const families[] = { &ckpt_gpt2, &ckpt_llama };
+enum { NFAMILIES = sizeof families / sizeof families[0] };
+
+static const struct ckpt_family *family_of(const char *model_type, struct meg_str *known)
+{
+    for (int i = 0; i < NFAMILIES; i++)
+        for (const char *const *name = families[i]->model_types; *name; name++) {
+            if (!strcmp(*name, model_type))
+                return families[i];
+            meg_str_printf(known, "%s%s", known->n ? ", " : "", *name);
+        }
+    return NULL;
+}
+
+/* The id that ends a text: the first, where there are several. */
+static int read_eod(struct meg_ckpt *c, const struct meg_gpt_conf *m, const char *path,
+                    struct meg_err *e)
+{
+    const json_t *ids = json_object_get(c->state, "eos_token_id");
+    int64_t eod = -1;
+    int r = 0;
+
+    if (json_is_array(ids) && json_is_integer(json_array_get(ids, 0)))
+        eod = json_integer_value(json_array_get(ids, 0));
+    else
+        r = meg_json_get_i64(c->state, "eos_token_id", MEG_JSON_OPTIONAL, &eod, path, e);
+    c->eod = eod >= 0 && eod < m->vocab_size ? (int32_t)eod : -1;
+    return r;
+}
+
 static int read_config(struct meg_ckpt *c, struct meg_err *e)
 {
     char *path = ckpt_path(c->path, "config.json");
@@ -55,25 +85,24 @@ static int read_config(struct meg_ckpt *c, struct meg_err *e)
     const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &m },
                                            { "tokenizer", meg_tok_opts, &tok },
                                            { 0 } };
-    struct meg_str options = { 0 };
+    struct meg_str options = { 0 }, known = { 0 };
+    const struct ckpt_family *f;
     const char *type = NULL;
-    int64_t eod = -1;
     int r;
 
     if ((r = meg_json_load(&c->state, path, e)) < 0 ||
         (r = meg_json_get_str(c->state, "model_type", MEG_JSON_NEEDED, &type, path, e)) < 0)
         goto out;
-    if (strcmp(type, "gpt2")) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: model_type %.40s; read is gpt2", path, type);
+    f = family_of(type, &known);
+    if (!f) {
+        r = meg_fail(e, MEG_EFORMAT, "%s: model_type %.40s; read are %s", path, type, known.s);
         goto out;
     }
     meg_opt_defaults(groups);
-    if ((r = ckpt_gpt2_read_config(&m, c->state, path, e)) < 0 ||
-        (r = meg_json_get_i64(c->state, "eos_token_id", MEG_JSON_OPTIONAL, &eod, path, e)) < 0)
+    if ((r = f->read_config(&m, c->state, path, e)) < 0 || (r = read_eod(c, &m, path, e)) < 0)
         goto out;
-    c->format = &ckpt_hf_gpt2;
+    c->format = f->format;
     c->vocab_size = m.vocab_size;
-    c->eod = eod >= 0 && eod < m.vocab_size ? (int32_t)eod : -1;
     if (ckpt_is_file(c->path, "vocab.json") && ckpt_is_file(c->path, "merges.txt")) {
         tok.type = "GPT2BPETokenizer";
         c->vocab_file = ckpt_path(c->path, "vocab.json");
@@ -82,6 +111,7 @@ static int read_config(struct meg_ckpt *c, struct meg_err *e)
     meg_opt_dump(groups, &options);
     c->options = options.s;
 out:
+    meg_str_free(&known);
     free(path);
     return r;
 }
@@ -95,11 +125,12 @@ int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e)
 
 /* ---- writing ---- */
 
-/* One tensor of theirs, and the row it is made of. */
+/* A tensor of theirs, and the row that it is made of or a part of. */
 struct item {
     const struct meg_param *row;
     enum ckpt_how how;
-    char name[128];
+    struct ckpt_cut cut;
+    char name[CKPT_NAME_CHARS];
 };
 
 static const struct item *item_of(const struct item *v, int n, const char *name)
@@ -110,26 +141,52 @@ static const struct item *item_of(const struct item *v, int n, const char *name)
     return NULL;
 }
 
+/* What each row becomes, malloc'ed; the number of items. */
+static int list_items(struct item **out, const struct ckpt_format *f, const struct meg_ckpt_save *s)
+{
+    const struct meg_params *p = s->params;
+    struct item *v = NULL, it;
+    int n = 0;
+
+    for (int i = 0; i < p->n; i++) {
+        const int before = n;
+
+        for (const struct ckpt_rename *re = f->rename; re->ours; re++) {
+            if (!ckpt_their_name(f, re, p->row[i].name, false, it.name))
+                continue;
+            it.row = &p->row[i];
+            it.how = re->how;
+            it.cut = (struct ckpt_cut){ .model = s->model, .n = 1, .vocab = s->model->vocab_size };
+            v = meg_realloc_array(v, (size_t)n + 1, sizeof *v);
+            v[n++] = it;
+        }
+        MEG_ASSERT(n > before);
+    }
+    *out = v;
+    return n;
+}
+
 static int write_tensor(struct meg_file *f, const struct meg_st_tensor *t, const struct item *it,
                         const struct meg_ckpt_save *s, struct meg_err *e)
 {
-    const int64_t rows = it->row->dim[0], cols = it->row->numel / rows;
     float *theirs = malloc((size_t)t->nbytes);
+    struct ckpt_piece piece[3];
     int r;
 
     if (!theirs)
         return meg_fail(e, MEG_EFAIL, "no memory to lay out %s", t->name);
-    ckpt_to_theirs(theirs, s->w + it->row->offset, rows, cols, it->how,
-                   s->model->num_attention_heads);
+    for (int i = ckpt_pieces(piece, &it->cut, it->row, it->how); i-- > 0;)
+        ckpt_to_theirs(theirs, s->w + it->row->offset, &piece[i]);
     r = meg_file_pwrite(f, theirs, (size_t)t->nbytes, t->begin, e);
     free(theirs);
     return r;
 }
 
-static int write_weights(const char *dir, const struct meg_ckpt_save *s, struct meg_err *e)
+static int write_weights(const char *dir, const struct ckpt_format *format,
+                         const struct meg_ckpt_save *s, struct meg_err *e)
 {
-    const int n = s->params->n;
-    struct item *items = meg_new((size_t)n * sizeof *items);
+    struct item *items;
+    const int n = list_items(&items, format, s);
     struct meg_st_tensor *t = meg_new((size_t)n * sizeof *t);
     char *path = ckpt_path(dir, WEIGHTS);
     struct meg_str header = { 0 };
@@ -137,18 +194,8 @@ static int write_weights(const char *dir, const struct meg_ckpt_save *s, struct 
     int r;
 
     for (int i = 0; i < n; i++) {
-        const struct meg_param *row = &s->params->row[i];
-        const struct ckpt_rename *re =
-            ckpt_their_name(&ckpt_hf_gpt2, row->name, false, items[i].name);
-        const bool is_flipped =
-            re && (re->how == CKPT_TRANSPOSED || re->how == CKPT_QKV_TRANSPOSED);
-
-        MEG_ASSERT(re);
-        items[i].row = row;
-        items[i].how = re->how;
-        t[i] = (struct meg_st_tensor){ .name = items[i].name, .dtype = "F32", .ndim = row->ndim };
-        for (int k = 0; k < row->ndim; k++)
-            t[i].dim[k] = row->dim[is_flipped ? row->ndim - 1 - k : k];
+        t[i] = (struct meg_st_tensor){ .name = items[i].name, .dtype = "F32" };
+        t[i].ndim = ckpt_their_shape(t[i].dim, &items[i].cut, items[i].row, items[i].how);
     }
     meg_st_place(t, n, true, &header);
     if ((r = meg_file_create(&f, path, e)) < 0 ||
@@ -177,15 +224,16 @@ static int write_small(const char *dir, const char *name, const struct meg_str *
     return r;
 }
 
-static int write_folder(const char *dir, const struct meg_ckpt_save *s, struct meg_err *e)
+static int write_folder(const char *dir, const struct ckpt_family *family,
+                        const struct meg_ckpt_save *s, struct meg_err *e)
 {
-    json_t *config = ckpt_gpt2_config(s->model, s->tok ? s->tok->eod : -1);
+    json_t *config = family->config(s->model, s->tok ? s->tok->eod : -1);
     struct meg_str text = { 0 };
     int r;
 
     meg_json_dump(config, 2, &text);
     meg_str_add(&text, "\n", 1);
-    if ((r = meg_mkdirs(dir, e)) == 0 && (r = write_weights(dir, s, e)) == 0 &&
+    if ((r = meg_mkdirs(dir, e)) == 0 && (r = write_weights(dir, family->format, s, e)) == 0 &&
         (r = write_small(dir, "config.json", &text, e)) == 0 && s->tok && s->tok->vocab.s &&
         s->tok->merges.s && (r = write_small(dir, "vocab.json", &s->tok->vocab, e)) == 0)
         r = write_small(dir, "merges.txt", &s->tok->merges, e);
@@ -213,29 +261,33 @@ out:
     return r;
 }
 
+/* The family that can express a model; its own positions decide whose reasons are given. */
+static int choose_family(const struct ckpt_family **out, const struct meg_gpt_conf *m,
+                         struct meg_err *e)
+{
+    const struct ckpt_family *f = meg_gpt_is_rotary(m) ? &ckpt_llama : &ckpt_gpt2;
+    const char *why = f->cannot(m);
+
+    if (why)
+        return meg_fail(e, MEG_EUSAGE, "Hugging Face's %s cannot express the model: %s",
+                        f->model_types[0], why);
+    *out = f;
+    return 0;
+}
+
 int meg_ckpt_export_hf(const struct meg_ckpt_save *s, struct meg_err *e)
 {
-    const struct meg_gpt_conf *m = s->model;
+    const struct ckpt_family *family = NULL;
     struct meg_str dir = { 0 }, tmp = { 0 };
-    int r;
+    int r = choose_family(&family, s->model, e);
 
-    if (m->kv_channels * m->num_attention_heads != m->hidden_size)
-        return meg_fail(e, MEG_EUSAGE,
-                        "Hugging Face's GPT-2 has heads of hidden size / heads = %g channels; "
-                        "--kv-channels %lld "
-                        "cannot be expressed",
-                        (double)m->hidden_size / (double)m->num_attention_heads,
-                        (long long)m->kv_channels);
-    if (meg_gpt_is_rotary(m) || meg_gpt_norm(m) != MEG_NORM_LAYER || m->swiglu || !m->has_bias ||
-        m->num_query_groups != m->num_attention_heads)
-        return meg_fail(e, MEG_EUSAGE,
-                        "Hugging Face's GPT-2 has learned positions, LayerNorm, GELU, biases and a key head for each "
-                        "query head; a model without one of these cannot be expressed");
+    if (r < 0)
+        return r;
     meg_str_printf(&dir, "%s", s->dir);
     while (dir.n > 1 && dir.s[dir.n - 1] == '/')
         dir.s[--dir.n] = 0;
     meg_str_printf(&tmp, "%s.tmp", dir.s);
-    if ((r = meg_remove_tree(tmp.s, e)) < 0 || (r = write_folder(tmp.s, s, e)) < 0 ||
+    if ((r = meg_remove_tree(tmp.s, e)) < 0 || (r = write_folder(tmp.s, family, s, e)) < 0 ||
         (r = put_in_place(tmp.s, dir.s, e)) < 0)
         meg_remove_tree(tmp.s, NULL);
     meg_str_free(&tmp);

@@ -35,7 +35,7 @@ static const struct ckpt_rename names[] = {
 /* clang-format on */
 /* the causal mask */
 static const char *const ignored[] = { THEIRS "attn.bias", THEIRS "attn.masked_bias", NULL };
-const struct ckpt_format ckpt_hf_gpt2 = { "hf", names, "transformer.", ignored };
+static const struct ckpt_format format = { "hf", names, "transformer.", ignored };
 
 /* Settings that change the result and that our GPT does not have: each with the value it may have. */
 static const struct {
@@ -63,8 +63,8 @@ static int read_activation(struct meg_gpt_conf *m, const json_t *config, const c
     return 0;
 }
 
-int ckpt_gpt2_read_config(struct meg_gpt_conf *m, const json_t *config, const char *from,
-                          struct meg_err *e)
+static int read_config(struct meg_gpt_conf *m, const json_t *config, const char *from,
+                       struct meg_err *e)
 {
     double embd_dropout;
     bool is_tied = true;
@@ -115,7 +115,18 @@ int ckpt_gpt2_read_config(struct meg_gpt_conf *m, const json_t *config, const ch
     return 0;
 }
 
-json_t *ckpt_gpt2_config(const struct meg_gpt_conf *m, int32_t eod)
+static const char *cannot(const struct meg_gpt_conf *m)
+{
+    if (m->kv_channels * m->num_attention_heads != m->hidden_size)
+        return "its heads have hidden size / heads channels, and --kv-channels is another number";
+    if (meg_gpt_norm(m) != MEG_NORM_LAYER || m->swiglu || !m->has_bias)
+        return "it has LayerNorm, GELU and biases";
+    if (m->num_query_groups != m->num_attention_heads)
+        return "it has a key head for each query head";
+    return NULL;
+}
+
+static json_t *config_of(const struct meg_gpt_conf *m, int32_t eod)
 {
     json_t *c = json_object();
 
@@ -144,3 +155,6 @@ json_t *ckpt_gpt2_config(const struct meg_gpt_conf *m, int32_t eod)
     json_object_set_new(c, "vocab_size", json_integer(m->vocab_size));
     return c;
 }
+
+static const char *const model_types[] = { "gpt2", NULL };
+const struct ckpt_family ckpt_gpt2 = { model_types, &format, read_config, cannot, config_of };

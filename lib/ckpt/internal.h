@@ -15,8 +15,10 @@ struct meg_ckpt {
     json_t *state;                 /* state.json, or of a foreign folder its config.json */
     json_t *manifest;              /* tensors of manifest.json; NULL: there are no checksums */
     char *vocab_file, *merge_file; /* NULL: not there */
-    struct meg_st **file;          /* of the weights */
+    struct meg_st **file; /* of the weights; number i is of tensor-parallel rank i mod tp */
     int nfiles;
+    int64_t tp;         /* 1: tensors are whole */
+    int64_t vocab_rows; /* of the word embedding as stored, padding counted; 0: there is none */
     const struct ckpt_format *format;
 };
 
@@ -39,13 +41,21 @@ static inline bool ckpt_is_slot_name(const char *name)
     return !strncmp(name, CKPT_SLOT_PREFIX, sizeof CKPT_SLOT_PREFIX - 1);
 }
 
-/* ---- rename.c: how a format names and lays out what we call otherwise ---- */
+/* ---- rename.c: how a format names what we call otherwise ---- */
 
+/* How a tensor of theirs lies in ours.  In ours, qkv rows are, by group, queries, a key, a value. */
 enum ckpt_how {
     CKPT_SAME,
     CKPT_TRANSPOSED, /* [in, out] where ours is [out, in] */
-    CKPT_QKV,        /* rows q of all heads, k of all, v of all; ours: head by head */
-    CKPT_QKV_TRANSPOSED
+    CKPT_QKV,        /* rows q of all heads, k of all, v of all */
+    CKPT_QKV_TRANSPOSED,
+    CKPT_QKV_LAST, /* rows of a head: q, k, v of its first channel, then of its second */
+    CKPT_Q,        /* one of the three, of all heads */
+    CKPT_K,
+    CKPT_V,
+    CKPT_GATE, /* the upper or the lower half of ours */
+    CKPT_UP,
+    CKPT_GATE_UP /* both halves, and each is cut over tensor-parallel ranks */
 };
 
 /* # stands for the number of the layer in both names. */
@@ -55,8 +65,9 @@ struct ckpt_rename {
 };
 
 /*
- * Names not in rename are the same as ours.  Where prefix is not NULL it may be missing from all
- * of their names.  ignored: tensors that hold no weights.  Both lists end with { 0 } or NULL.
+ * Names not in rename are the same as ours; one of ours with several rows is made of several of
+ * theirs.  Where prefix is not NULL it may be missing from all of their names.  ignored: tensors
+ * that hold no weights.  Both lists end with { 0 } or NULL.
  */
 struct ckpt_format {
     const char *name;
@@ -64,21 +75,39 @@ struct ckpt_format {
     const char *prefix;
     const char *const *ignored;
 };
-extern const struct ckpt_format ckpt_native, ckpt_hf_gpt2;
+extern const struct ckpt_format ckpt_native;
 
-/* The row for our name, and theirs in buf of 128 characters (without prefix when drop_prefix); else NULL. */
-const struct ckpt_rename *ckpt_their_name(const struct ckpt_format *f, const char *ours,
-                                          bool drop_prefix, char buf[128]);
+/* Whether row is about our name; then theirs in buf, without the prefix when drop_prefix. */
+bool ckpt_their_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *ours,
+                     bool drop_prefix, char buf[CKPT_NAME_CHARS]);
 bool ckpt_is_ignored(const struct ckpt_format *f, const char *theirs);
 
+/* ---- layout.c: how theirs lies in ours ---- */
+
+/* A tensor of tensor-parallel rank i of n, the vocabulary padded to vocab rows. */
+struct ckpt_cut {
+    const struct meg_gpt_conf *model;
+    int64_t i, n, vocab;
+};
+
+/* The shape of theirs; returned: its dimensions. */
+int ckpt_their_shape(int64_t dim[2], const struct ckpt_cut *cut, const struct meg_param *row,
+                     enum ckpt_how how);
+
 /*
- * A matrix [rows, cols] of ours out of theirs, or theirs out of ours.
- *   heads, d  of attention; d is rows / (3 heads)
+ * n rows of theirs, which has [rows, cols] (transposed: [cols, rows]), and where they are in ours:
+ * row src + i step of theirs is row to + i / block stride + i % block of ours, columns from col on.
  */
-void ckpt_from_theirs(float *ours, const float *theirs, int64_t rows, int64_t cols,
-                      enum ckpt_how how, int64_t heads);
-void ckpt_to_theirs(float *theirs, const float *ours, int64_t rows, int64_t cols, enum ckpt_how how,
-                    int64_t heads);
+struct ckpt_piece {
+    int64_t n, src, step, to, block, stride;
+    int64_t rows, cols, col, our_cols;
+    bool is_transposed;
+};
+/* The pieces of one tensor of theirs; their number. */
+int ckpt_pieces(struct ckpt_piece out[3], const struct ckpt_cut *cut, const struct meg_param *row,
+                enum ckpt_how how);
+void ckpt_from_theirs(float *ours, const float *theirs, const struct ckpt_piece *p);
+void ckpt_to_theirs(float *theirs, const float *ours, const struct ckpt_piece *p);
 
 /* Numbers of a type that can be widened to f32 without loss: F32, BF16, F16. */
 bool ckpt_is_widened(const char *dtype);
@@ -123,13 +152,13 @@ int ckpt_check_tensor(const json_t *manifest, const struct meg_st *st,
 
 /* Open one more safetensors file of the folder. */
 int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e);
-/* The tensor called name and the file it is in; NULL: none. */
-const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, const char *name,
+/* The tensor called name of a tensor-parallel rank and the file it is in; NULL: none. */
+const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t tp, const char *name,
                                              const struct meg_st **st);
 
 void ckpt_close_files(struct meg_ckpt *c);
 
-/* ---- native.c, hf.c, hf_gpt2.c: what a folder holds, c->path being set ---- */
+/* ---- native.c, hf.c: what a folder holds, c->path being set ---- */
 
 int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e);
 int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e);
@@ -138,14 +167,24 @@ int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e);
  * wanted, since weights are loaded without.  Ends with ckpt_close_files, before c is closed.
  */
 int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e);
-/* Settings of a config.json, and a config.json of settings. */
-int ckpt_gpt2_read_config(struct meg_gpt_conf *m, const json_t *config, const char *from,
-                          struct meg_err *e);
-json_t *ckpt_gpt2_config(const struct meg_gpt_conf *m, int32_t eod);
+/* ---- hf_gpt2.c, hf_llama.c ---- */
+
+/* A family of Hugging Face's: model types that share names and settings. */
+struct ckpt_family {
+    const char *const *model_types; /* up to NULL; the first is written */
+    const struct ckpt_format *format;
+    int (*read_config)(struct meg_gpt_conf *m, const json_t *config, const char *from,
+                       struct meg_err *e);
+    /* What keeps the family from expressing a model; NULL: nothing. */
+    const char *(*cannot)(const struct meg_gpt_conf *m);
+    json_t *(*config)(const struct meg_gpt_conf *m, int32_t eod);
+};
+extern const struct ckpt_family ckpt_gpt2, ckpt_llama;
 
 /* ---- load.c ---- */
 
-/* Whether the files hold the weights of p, and no others: all that is wrong in one message. */
-int ckpt_match(const struct meg_ckpt *c, const struct meg_params *p, struct meg_err *e);
+/* Whether the files hold the weights p of m, and no others: all that is wrong in one message. */
+int ckpt_match(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
+               struct meg_err *e);
 
 #endif

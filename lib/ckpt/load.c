@@ -65,181 +65,232 @@ static int report(struct issues *is, const char *path, const char *advice, struc
     return r;
 }
 
-/* A parameter's place in the files. */
+/* A tensor of the files that a parameter is made of, alone or with others. */
 struct source {
     const struct meg_param *row;
     const struct meg_st *st;
     const struct meg_st_tensor *t;
     enum ckpt_how how;
-    float *to;
+    struct ckpt_cut cut;
 };
 
-/* Look for a tensor under our name, then theirs with and without prefix; its name in buf. */
-static void find(const struct meg_ckpt *c, struct source *s, char buf[CKPT_NAME_CHARS])
+struct sources {
+    struct source *v;
+    int n;
+};
+
+static struct ckpt_cut cut_of(const struct meg_ckpt *c, const struct meg_gpt_conf *m,
+                              const struct meg_param *row, int64_t tp)
 {
-    const struct ckpt_rename *row;
-
-    s->how = CKPT_SAME;
-    s->t = ckpt_find_tensor(c, buf, &s->st);
-    for (int drop = 0; !s->t && drop < 2; drop++) {
-        char theirs[128];
-
-        if (!(row = ckpt_their_name(c->format, s->row->name, drop, theirs)))
-            return;
-        s->how = row->how;
-        s->t = ckpt_find_tensor(c, theirs, &s->st);
-        if (s->t || !drop)
-            snprintf(buf, CKPT_NAME_CHARS, "%s", theirs);
-    }
+    return (struct ckpt_cut){
+        .model = m, .i = tp, .n = c->tp, .vocab = c->vocab_rows ? c->vocab_rows : row->dim[0]
+    };
 }
 
 static void check_fit(const struct source *s, struct issues *is)
 {
     const struct meg_param *row = s->row;
-    const bool is_flipped =
-        row->ndim == 2 && (s->how == CKPT_TRANSPOSED || s->how == CKPT_QKV_TRANSPOSED);
-    int64_t dim[MEG_PARAM_MAXDIM] = { 0 };
+    int64_t dim[2];
+    const int ndim = ckpt_their_shape(dim, &s->cut, row, s->how);
     char have[MEG_ST_SHAPE_CHARS], want[MEG_ST_SHAPE_CHARS];
 
-    for (int i = 0; i < row->ndim; i++)
-        dim[i] = row->dim[is_flipped ? row->ndim - 1 - i : i];
-    if (s->t->ndim != row->ndim || memcmp(s->t->dim, dim, (size_t)row->ndim * sizeof *dim))
+    if (s->t->ndim != ndim || memcmp(s->t->dim, dim, (size_t)ndim * sizeof *dim))
         add_issue(&is->unfit, "%s is %s and should be %s", s->t->name,
-                  meg_st_shape(have, s->t->dim, s->t->ndim), meg_st_shape(want, dim, row->ndim));
+                  meg_st_shape(have, s->t->dim, s->t->ndim), meg_st_shape(want, dim, ndim));
     else if (!ckpt_is_widened(s->t->dtype))
         add_issue(&is->unfit, "%s is %s and should be F32, BF16 or F16", s->t->name, s->t->dtype);
+    else if (row->is_decoupled && s->cut.vocab < row->dim[0])
+        add_issue(&is->unfit, "%s has %" PRId64 " rows and should have %" PRId64, s->t->name,
+                  s->cut.vocab, row->dim[0]);
+}
+
+/* Add the tensor of that name, if it is there. */
+static bool add_source(struct sources *all, const struct meg_ckpt *c, const struct ckpt_cut *cut,
+                       const struct meg_param *row, const char *name, enum ckpt_how how,
+                       struct issues *is)
+{
+    struct source s = { .row = row, .how = how, .cut = *cut };
+
+    s.t = ckpt_find_tensor(c, cut->i, name, &s.st);
+    if (!s.t)
+        return false;
+    check_fit(&s, is);
+    all->v = meg_realloc_array(all->v, (size_t)all->n + 1, sizeof *all->v);
+    all->v[all->n++] = s;
+    return true;
+}
+
+/* The tensors of one rank for one row: by their names, with and without prefix, or else by ours. */
+static void find(struct sources *all, const struct meg_ckpt *c, const struct ckpt_cut *cut,
+                 const struct meg_param *row, struct issues *is)
+{
+    struct issue missing = { 0 };
+    char name[CKPT_NAME_CHARS];
+    int nfound = 0;
+
+    for (const struct ckpt_rename *re = c->format->rename; re->ours; re++) {
+        if (!ckpt_their_name(c->format, re, row->name, false, name))
+            continue;
+        if (add_source(all, c, cut, row, name, re->how, is))
+            nfound++;
+        else if (ckpt_their_name(c->format, re, row->name, true, name) &&
+                 add_source(all, c, cut, row, name, re->how, is))
+            nfound++;
+        else if (ckpt_their_name(c->format, re, row->name, false, name))
+            add_issue(&missing, "%s", name);
+    }
+    if (nfound == 0 && add_source(all, c, cut, row, row->name, CKPT_SAME, is)) {
+        nfound++;
+        missing.n = 0;
+    }
+    if (nfound == 0 && (c->is_native || missing.n == 0))
+        add_issue(&is->missing, "%s", row->name);
+    else if (missing.n) {
+        meg_str_add(&is->missing.names, missing.names.s, missing.names.n);
+        is->missing.n += missing.n;
+    }
+    meg_str_free(&missing.names);
 }
 
 /* Whether t is the output weight of a model that has none of its own. */
 static bool is_tied_head(const struct meg_ckpt *c, const struct meg_params *p,
                          const struct meg_st_tensor *t)
 {
-    char name[128];
+    static const char ours[] = "output_layer.weight";
+    char name[CKPT_NAME_CHARS];
 
-    return ckpt_their_name(c->format, "output_layer.weight", false, name) &&
-        !strcmp(name, t->name) && !meg_params_find(p, "output_layer.weight");
+    if (meg_params_find(p, ours))
+        return false;
+    for (const struct ckpt_rename *re = c->format->rename; re->ours; re++)
+        if (ckpt_their_name(c->format, re, ours, false, name) && !strcmp(name, t->name))
+            return true;
+    return !strcmp(ours, t->name);
 }
 
 /* A tied output weight may be stored once more; then it has to be the embedding. */
-static bool is_embedding(const struct meg_params *p, const struct source *sources,
-                         const struct meg_st_tensor *t)
+static bool is_embedding(const struct sources *all, int64_t tp, const struct meg_st_tensor *t)
 {
-    for (int i = 0; i < p->n; i++) {
-        const struct meg_st_tensor *word = sources[i].t;
+    for (int i = 0; i < all->n; i++) {
+        const struct meg_st_tensor *word = all->v[i].t;
 
-        if (word && !strcmp(sources[i].row->name, "embedding.word_embeddings.weight"))
+        if (all->v[i].cut.i == tp &&
+            !strcmp(all->v[i].row->name, "embedding.word_embeddings.weight"))
             return word->nbytes == t->nbytes && !strcmp(word->dtype, t->dtype) &&
                 !memcmp(word->data, t->data, (size_t)t->nbytes);
     }
     return false;
 }
 
-static bool is_used(const struct meg_st_tensor *t, const struct source *s, int n)
+/* A tensor that is whole on every rank is taken from the first. */
+static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_tensor *t,
+                    const struct sources *all)
 {
-    for (int i = 0; i < n; i++)
-        if (s[i].t == t)
+    const struct meg_st *st;
+
+    for (int i = 0; i < all->n; i++)
+        if (all->v[i].t == t)
             return true;
-    return false;
+    return tp > 0 && ckpt_find_tensor(c, 0, t->name, &st);
 }
 
 /* Tensors of the files that no row has asked for. */
 static void note_others(const struct meg_ckpt *c, const struct meg_params *p,
-                        const struct source *sources, struct issues *is)
+                        const struct sources *all, struct issues *is)
 {
     for (int i = 0; i < c->nfiles; i++)
         for (int k = 0; k < c->file[i]->n; k++) {
             const struct meg_st_tensor *t = &c->file[i]->t[k];
 
-            if (is_used(t, sources, p->n) || ckpt_is_ignored(c->format, t->name))
+            if (ckpt_is_ignored(c->format, t->name))
                 continue;
-            if (!is_tied_head(c, p, t))
+            if (is_tied_head(c, p, t)) {
+                if (!is_embedding(all, i % c->tp, t))
+                    add_issue(&is->unfit,
+                              "%s is not the word embedding that it is said to be tied to",
+                              t->name);
+            } else if (!is_used(c, i % c->tp, t, all)) {
                 add_issue(&is->unknown, "%s", t->name);
-            else if (!is_embedding(p, sources, t))
-                add_issue(&is->unfit, "%s is not the word embedding that it is said to be tied to",
-                          t->name);
+            }
         }
 }
 
-/* Sources of all rows of one set (the weights, or with slot a kind of optimizer state), malloc'ed. */
-static int match(struct source **out, const struct meg_ckpt *c, const struct meg_params *p,
-                 const struct meg_ckpt_slot *slot, struct meg_err *e)
+/*
+ * Sources of all rows of one set (the weights, or with slot a kind of optimizer state), malloc'ed;
+ * they refer to m.
+ */
+static int match(struct sources *out, const struct meg_ckpt *c, const struct meg_gpt_conf *m,
+                 const struct meg_params *p, const struct meg_ckpt_slot *slot, struct meg_err *e)
 {
     struct issues is = { { "missing", { 0 }, 0 }, { "unfit", { 0 }, 0 }, { "unknown", { 0 }, 0 } };
-    struct source *s = meg_new((size_t)p->n * sizeof *s);
-    char name[CKPT_NAME_CHARS];
+    struct sources all = { 0 };
     int r;
 
-    for (int i = 0; i < p->n; i++) {
-        s[i].row = &p->row[i];
-        if (slot) {
-            s[i].t =
-                ckpt_find_tensor(c, ckpt_slot_name(name, slot->name, p->row[i].name), &s[i].st);
-        } else {
-            snprintf(name, sizeof name, "%s", p->row[i].name);
-            find(c, &s[i], name);
+    for (int i = 0; i < p->n; i++)
+        for (int64_t tp = 0; tp < (p->row[i].split < 0 ? 1 : c->tp); tp++) {
+            const struct ckpt_cut cut = cut_of(c, m, &p->row[i], tp);
+            char name[CKPT_NAME_CHARS];
+
+            if (!slot)
+                find(&all, c, &cut, &p->row[i], &is);
+            else if (!add_source(&all, c, &cut, &p->row[i],
+                                 ckpt_slot_name(name, slot->name, p->row[i].name), CKPT_SAME, &is))
+                add_issue(&is.missing, "%s", name);
         }
-        if (!s[i].t)
-            add_issue(&is.missing, "%s", name);
-        else
-            check_fit(&s[i], &is);
-    }
     if (!slot)
-        note_others(c, p, s, &is);
+        note_others(c, p, &all, &is);
     r = report(&is, c->path,
                slot ? "; --no-load-optim or --finetune goes on without optimizer state" : "", e);
     if (r < 0)
-        free(s);
+        free(all.v);
     else
-        *out = s;
+        *out = all;
     return r;
 }
 
-int ckpt_match(const struct meg_ckpt *c, const struct meg_params *p, struct meg_err *e)
+int ckpt_match(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
+               struct meg_err *e)
 {
-    struct source *s = NULL;
-    int r = match(&s, c, p, NULL, e);
+    struct sources all = { 0 };
+    int r = match(&all, c, m, p, NULL, e);
 
-    free(s);
+    free(all.v);
     return r;
 }
 
 /* One tensor, checked, widened and laid out as ours. */
-static int copy(const struct meg_ckpt *c, const struct source *s, int64_t heads, struct meg_err *e)
+static int copy(const struct meg_ckpt *c, const struct source *s, float *flat, struct meg_err *e)
 {
-    const struct meg_param *row = s->row;
-    const int64_t cols = row->ndim > 1 ? row->numel / row->dim[0] : 1;
-    float *theirs;
+    const int64_t numel = meg_st_numel(s->t);
+    float *to = flat + s->row->offset, *theirs;
+    struct ckpt_piece piece[3];
     int r;
 
     if (c->manifest && (r = ckpt_check_tensor(c->manifest, s->st, s->t, e)) < 0)
         return r;
-    if (s->how == CKPT_SAME) {
-        ckpt_widen(s->to, s->t->data, s->t->dtype, row->numel);
+    if (s->how == CKPT_SAME && numel == s->row->numel) {
+        ckpt_widen(to, s->t->data, s->t->dtype, numel);
         return 0;
     }
-    theirs = malloc((size_t)row->numel * sizeof *theirs);
+    theirs = malloc((size_t)numel * sizeof *theirs);
     if (!theirs)
         return meg_fail(e, MEG_EFAIL, "%s: no memory to lay out %s", s->st->path, s->t->name);
-    ckpt_widen(theirs, s->t->data, s->t->dtype, row->numel);
-    ckpt_from_theirs(s->to, theirs, row->dim[0], cols, s->how, heads);
+    ckpt_widen(theirs, s->t->data, s->t->dtype, numel);
+    for (int i = ckpt_pieces(piece, &s->cut, s->row, s->how); i-- > 0;)
+        ckpt_from_theirs(to, theirs, &piece[i]);
     free(theirs);
     return 0;
 }
 
-static int copy_all(const struct meg_ckpt *c, const struct meg_params *p, struct source *s,
-                    float *flat, struct meg_err *e)
+static int copy_all(const struct meg_ckpt *c, const struct sources *all, float *flat,
+                    struct meg_err *e)
 {
-    struct meg_gpt_conf m;
-    int r = meg_ckpt_gpt_conf(c, &m, e);
+    int r = 0;
 
-    if (r < 0)
-        return r;
 #pragma omp parallel for schedule(dynamic)
-    for (int i = 0; i < p->n; i++) {
+    for (int i = 0; i < all->n; i++) {
         struct meg_err mine;
 
-        s[i].to = flat + s[i].row->offset;
-        if (copy(c, &s[i], m.num_attention_heads, &mine) < 0) {
+        if (copy(c, &all->v[i], flat, &mine) < 0) {
 #pragma omp critical(ckpt_copy)
             {
                 r = mine.code;
@@ -251,34 +302,38 @@ static int copy_all(const struct meg_ckpt *c, const struct meg_params *p, struct
     return r;
 }
 
-static int load(const struct meg_ckpt *c, const struct meg_params *p,
+static int load(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
                 const struct meg_ckpt_slot *slot, float *flat, struct meg_err *e)
 {
-    struct source *s = NULL;
-    int r = match(&s, c, p, slot, e);
+    struct sources all = { 0 };
+    int r = match(&all, c, m, p, slot, e);
 
     if (r == 0)
-        r = copy_all(c, p, s, flat, e);
-    free(s);
+        r = copy_all(c, &all, flat, e);
+    free(all.v);
     return r;
 }
 
 int meg_ckpt_load_params(const struct meg_ckpt *c, const struct meg_params *p, float *w,
                          struct meg_err *e)
 {
-    return load(c, p, NULL, w, e);
+    struct meg_gpt_conf m;
+    int r = meg_ckpt_gpt_conf(c, &m, e);
+
+    return r < 0 ? r : load(c, &m, p, NULL, w, e);
 }
 
 int meg_ckpt_load_slots(const struct meg_ckpt *c, const struct meg_params *p,
                         const struct meg_ckpt_slot *slot, int nslots, struct meg_err *e)
 {
     struct meg_ckpt optim;
-    int r = ckpt_open_optim(&optim, c, e);
+    struct meg_gpt_conf m;
+    int r;
 
-    if (r < 0)
+    if ((r = meg_ckpt_gpt_conf(c, &m, e)) < 0 || (r = ckpt_open_optim(&optim, c, e)) < 0)
         return r;
     for (int i = 0; r == 0 && i < nslots; i++)
-        r = load(&optim, p, &slot[i], slot[i].p, e);
+        r = load(&optim, &m, p, &slot[i], slot[i].p, e);
     ckpt_close_files(&optim);
     return r;
 }

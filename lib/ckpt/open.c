@@ -36,10 +36,10 @@ out:
     return r;
 }
 
-const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, const char *name,
+const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t tp, const char *name,
                                              const struct meg_st **st)
 {
-    for (int i = 0; i < c->nfiles; i++) {
+    for (int64_t i = tp; i < c->nfiles; i += c->tp) {
         const struct meg_st_tensor *t = meg_st_find(c->file[i], name);
 
         if (t) {
@@ -59,7 +59,7 @@ static int check_unique(const struct meg_ckpt *c, struct meg_err *e)
         for (int k = 0; k < c->file[i]->n; k++) {
             const char *name = c->file[i]->t[k].name;
 
-            ckpt_find_tensor(c, name, &st);
+            ckpt_find_tensor(c, i % c->tp, name, &st);
             if (st != c->file[i])
                 return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is in %s, too", c->file[i]->path,
                                 name, st->path);
@@ -103,6 +103,7 @@ int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct m
     int r;
 
     c->eod = -1;
+    c->tp = 1;
     c->iteration = MEG_CKPT_RELEASE;
     if ((r = locate(c, dir, step, &is_hf, e)) < 0 ||
         (r = is_hf ? ckpt_open_hf(c, e) : ckpt_open_native(c, e)) < 0 ||
@@ -115,7 +116,7 @@ int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct m
         goto out;
     }
     meg_gpt_params(&p, &model);
-    if ((r = ckpt_match(c, &p, e)) < 0)
+    if ((r = ckpt_match(c, &model, &p, e)) < 0)
         goto out;
     *out = c;
     c = NULL;

@@ -40,6 +40,15 @@ const char *meg_st_shape(char *buf, const int64_t *dim, int ndim)
     return buf;
 }
 
+int64_t meg_st_numel(const struct meg_st_tensor *t)
+{
+    int64_t n = 1;
+
+    for (int i = 0; i < t->ndim; i++)
+        n *= t->dim[i];
+    return n;
+}
+
 /* ---- reading ---- */
 
 /* One member of the header; offsets are left relative to the data. */

@@ -54,6 +54,9 @@ const struct meg_st_tensor *meg_st_find(const struct meg_st *st, const char *nam
  */
 void meg_st_place(struct meg_st_tensor *t, int n, bool is_hf, struct meg_str *header);
 
+/* Elements of a tensor: the product of its sizes. */
+int64_t meg_st_numel(const struct meg_st_tensor *t);
+
 /* "[64,192]", into a buffer of MEG_ST_SHAPE_CHARS; returned. */
 enum { MEG_ST_SHAPE_CHARS = 21 * MEG_ST_MAXDIM + 3 };
 const char *meg_st_shape(char *buf, const int64_t *dim, int ndim);

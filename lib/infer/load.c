@@ -6,7 +6,7 @@
 
 const struct meg_opt meg_load_opts[] = {
     { "load", 0, MEG_STR(struct meg_load_conf, load), "DIR", NULL,
-      "the model: a checkpoint folder, or a GPT-2 folder of Hugging Face's" },
+      "the model: a checkpoint folder, or a Hugging Face folder" },
     { "ckpt-step", 0, MEG_I64(struct meg_load_conf, ckpt_step), "N", NULL, "take this iteration, not the latest" },
     { 0 }
 };

@@ -133,6 +133,37 @@ if [ -n "$golden" ]; then
     tensors tiny/release/model-*.safetensors >got
     is 'gpt2-tiny has 28 tensors' "$(wc -l <want | tr -d ' ')" 28
     ok 'gpt2-tiny: ours are those of Megatron core' cmp want got
+
+    llama=$MEG_SHARED/golden/models/llama-tiny
+    meg-convert -q --load-dir "$llama" --save-dir llama
+    meg-convert -q --load-dir llama --save-dir llama-hf
+    ok 'llama-tiny: Hugging Face, ours, Hugging Face' cmp "$llama/model.safetensors" llama-hf/model.safetensors
+    is 'and its settings' "$(jq -S 'del(.bos_token_id)' "$llama/config.json")" \
+        "$(jq -S 'del(.head_dim, .initializer_range, .rope_scaling)' llama-hf/config.json)"
+    tensors "$llama/mcore.safetensors" >want
+    tensors llama/release/model-*.safetensors >got
+    is 'llama-tiny has 15 tensors' "$(wc -l <want | tr -d ' ')" 15
+    ok 'llama-tiny: ours are those of Megatron core' cmp want got
+    status 'llama-tiny in bf16 shards' 0 meg-convert --load-dir "$llama/sharded-bf16" --save-dir bf16
+    meg-convert -q --load-dir bf16 --save-dir bf16-hf
+    # numbers, and not bytes: each of bf16 is the upper half of one of ours, whose lower half is zero
+    halves() { tail -c +$(($(od -An -N2 -tu2 "$1" | tr -d ' ') + 9)) "$1" | od -An -v -w4 -tx2; }
+    is 'bf16: nothing below the upper half' "$(halves bf16-hf/model.safetensors | grep -cv '^ 0000 ')" 0
+    is 'each the nearest to what it was' "$(halves bf16-hf/model.safetensors | cut -c7- >got &&
+        halves "$llama/model.safetensors" | awk '
+            function hex(s, i, n) { for (i = 1; i <= 4; i++) n = 16 * n + index("0123456789abcdef", substr(s, i, 1)) - 1; return n }
+            { lo = hex($1); hi = hex($2); printf "%04x\n", hi + (lo > 32768 || (lo == 32768 && hi % 2)) }' | cmp - got && echo yes)" yes
+    jq -c '.generate[] | {ids: .prompt}' "$llama/expected.json" >prompts
+    jq -c '.generate[].greedy_tokens' "$llama/expected.json" >want
+    for from in "$llama" llama llama-hf; do
+        is "llama-tiny continues as it should, from ${from##*/}" \
+            "$(meg-generate -q --load "$from" --greedy --tokens-to-generate 26 <prompts | jq -c .ids)" "$(cat want)"
+    done
+    stories=$MEG_SHARED/golden/models/stories260K/expected.json
+    jq -c '.greedy[] | {ids: .prompt_ids_with_bos}' "$stories" >prompts
+    is 'stories260K, a trained one, too' "$(meg-generate -q --load "$MEG_SHARED/data/weights/stories260K" \
+        --greedy --tokens-to-generate 116 <prompts | jq -c --slurpfile want "$stories" -n '[inputs.ids] as $got |
+            [$want[0].greedy | to_entries[] | .key as $i | .value.output_ids == $got[$i][:(.value.output_ids | length)]] | all')" true
     status 'a checkpoint of Megatron is named as what it is not' 65 meg-convert --info "$golden/megatron"
 else
     skip 'gpt2-tiny' 'MEG_SHARED is not set'

@@ -28,23 +28,42 @@ static void export(struct box *b, const char *dir, const char *config)
         put_config(dir, config);
 }
 
+/* All pieces of theirs, there or back. */
+static void lay_out(float *ours, float *theirs, const struct ckpt_cut *cut,
+                    const struct meg_param *row, enum ckpt_how how, bool is_back)
+{
+    struct ckpt_piece piece[3];
+
+    for (int i = ckpt_pieces(piece, cut, row, how); i-- > 0;)
+        if (is_back)
+            ckpt_to_theirs(theirs, ours, &piece[i]);
+        else
+            ckpt_from_theirs(ours, theirs, &piece[i]);
+}
+
 static void qkv_rows_go_head_by_head(void **state)
 {
     /* 2 heads of 2 channels, 3 inputs; theirs [in, out]: column c is q0 q0 q1 q1 k0 .. v1, in row r 100 r + c */
     float theirs[3 * 12], ours[12 * 3], back[3 * 12];
     static const int want[12] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
+    const struct meg_gpt_conf m = { .num_attention_heads = 2,
+                                    .num_query_groups = 2,
+                                    .kv_channels = 2 };
+    const struct ckpt_cut cut = { .model = &m, .n = 1 };
+    const struct meg_param weight = { .ndim = 2, .dim = { 12, 3 }, .split = -1 };
+    const struct meg_param bias = { .ndim = 1, .dim = { 12 }, .split = -1 };
 
     (void)state;
     for (int r = 0; r < 3; r++)
         for (int c = 0; c < 12; c++)
             theirs[12 * r + c] = (float)(100 * r + c);
-    ckpt_from_theirs(ours, theirs, 12, 3, CKPT_QKV_TRANSPOSED, 2);
+    lay_out(ours, theirs, &cut, &weight, CKPT_QKV_TRANSPOSED, false);
     for (int r = 0; r < 12; r++)
         for (int c = 0; c < 3; c++)
             assert_true(ours[3 * r + c] == (float)(100 * c + want[r]));
-    ckpt_to_theirs(back, ours, 12, 3, CKPT_QKV_TRANSPOSED, 2);
+    lay_out(ours, back, &cut, &weight, CKPT_QKV_TRANSPOSED, true);
     assert_memory_equal(back, theirs, sizeof theirs);
-    ckpt_from_theirs(ours, theirs, 12, 1, CKPT_QKV, 2);
+    lay_out(ours, theirs, &cut, &bias, CKPT_QKV, false);
     for (int r = 0; r < 12; r++)
         assert_true(ours[r] == (float)want[r]);
 }
@@ -53,15 +72,18 @@ static void qkv_rows_go_head_by_head(void **state)
 static void transposes(void **state)
 {
     static float theirs[37 * 5], ours[5 * 37], back[37 * 5];
+    const struct meg_gpt_conf m = { 0 };
+    const struct ckpt_cut cut = { .model = &m, .n = 1 };
+    const struct meg_param row = { .ndim = 2, .dim = { 5, 37 }, .split = -1 };
 
     (void)state;
     for (int i = 0; i < 37 * 5; i++)
         theirs[i] = (float)i;
-    ckpt_from_theirs(ours, theirs, 5, 37, CKPT_TRANSPOSED, 1);
+    lay_out(ours, theirs, &cut, &row, CKPT_TRANSPOSED, false);
     for (int r = 0; r < 5; r++)
         for (int c = 0; c < 37; c++)
             assert_true(ours[37 * r + c] == (float)(5 * c + r));
-    ckpt_to_theirs(back, ours, 5, 37, CKPT_TRANSPOSED, 1);
+    lay_out(ours, back, &cut, &row, CKPT_TRANSPOSED, true);
     assert_memory_equal(back, theirs, sizeof theirs);
 }
 
@@ -202,7 +224,7 @@ static void refuses_settings_it_cannot_follow(void **state)
     static const struct {
         const char *config, *says;
     } bad[] = {
-        { "{\"model_type\":\"gpt_neo\"}", "model_type gpt_neo|read is gpt2" },
+        { "{\"model_type\":\"gpt_neo\"}", "model_type gpt_neo|read are gpt2, llama" },
         { "{\"n_layer\":1}", "\"model_type\" is missing" },
         { "{\"model_type\":\"gpt2\",\"n_layer\":1}", "\"n_embd\" is missing" },
         { CONFIG(",\"activation_function\":\"relu\""), "activation_function relu" },
@@ -261,7 +283,7 @@ static void does_not_write_what_gpt2_cannot_express(void **state)
     m.kv_channels = 16;
     s.model = &m;
     assert_int_equal(meg_ckpt_export_hf(&s, &e), MEG_EUSAGE);
-    assert_says(e.msg, "--kv-channels 16");
+    assert_says(e.msg, "gpt2|--kv-channels");
     assert_int_equal(access("wide", F_OK), -1);
 }
 

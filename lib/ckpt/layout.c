@@ -1,0 +1,202 @@
+/*
+ * Other formats' layouts against ours.  Whatever the format, a tensor of theirs is made of runs of
+ * rows that lie at regular distances in ours: a piece says which.
+ */
+#include <string.h>
+
+#include "ckpt/internal.h"
+
+static bool is_transposed(enum ckpt_how how)
+{
+    return how == CKPT_TRANSPOSED || how == CKPT_QKV_TRANSPOSED;
+}
+
+/* Rows of theirs of a tensor that is cut along its rows, or not cut. */
+static int64_t their_rows(const struct ckpt_cut *cut, const struct meg_param *row,
+                          enum ckpt_how how)
+{
+    const struct meg_gpt_conf *m = cut->model;
+
+    switch (how) {
+    case CKPT_Q:
+        return m->num_attention_heads * m->kv_channels;
+    case CKPT_K:
+    case CKPT_V:
+        return m->num_query_groups * m->kv_channels;
+    case CKPT_GATE:
+    case CKPT_UP:
+        return m->ffn_hidden_size;
+    default:
+        break;
+    }
+    return (row->is_decoupled ? cut->vocab : row->dim[0]) / (row->split == 0 ? cut->n : 1);
+}
+
+int ckpt_their_shape(int64_t dim[2], const struct ckpt_cut *cut, const struct meg_param *row,
+                     enum ckpt_how how)
+{
+    dim[0] = their_rows(cut, row, how);
+    dim[1] = row->ndim > 1 ? row->dim[1] / (row->split == 1 ? cut->n : 1) : 1;
+    if (row->ndim > 1 && is_transposed(how)) {
+        const int64_t rows = dim[0];
+
+        dim[0] = dim[1];
+        dim[1] = rows;
+    }
+    return row->ndim;
+}
+
+/* n rows of theirs from src on, which in ours are blocks that begin every stride rows from to on. */
+static struct ckpt_piece piece(int64_t n, int64_t src, int64_t to, int64_t block, int64_t stride)
+{
+    return (struct ckpt_piece){
+        .n = n, .src = src, .step = 1, .to = to, .block = block, .stride = stride
+    };
+}
+
+/* Queries, keys and values of the groups that a rank has, which in ours follow each other by group. */
+static int qkv_pieces(struct ckpt_piece out[3], const struct ckpt_cut *cut, enum ckpt_how how)
+{
+    const struct meg_gpt_conf *m = cut->model;
+    const int64_t d = m->kv_channels, groups = m->num_query_groups / cut->n;
+    const int64_t q = m->num_attention_heads / m->num_query_groups * d, group = q + 2 * d;
+    const int64_t to = cut->i * groups * group;
+
+    if (how == CKPT_Q)
+        out[0] = piece(groups * q, 0, to, q, group);
+    else if (how == CKPT_K || how == CKPT_V)
+        out[0] = piece(groups * d, 0, to + q + (how == CKPT_V ? d : 0), d, group);
+    if (how == CKPT_Q || how == CKPT_K || how == CKPT_V)
+        return 1;
+    for (int part = 0; part < 3; part++) { /* heads have their own keys and values: q is d */
+        out[part] = piece(groups * d, part * groups * d, to + part * d, d, group);
+        if (how == CKPT_QKV_LAST) {
+            out[part].src = part;
+            out[part].step = 3;
+        }
+    }
+    return 3;
+}
+
+int ckpt_pieces(struct ckpt_piece out[3], const struct ckpt_cut *cut, const struct meg_param *row,
+                enum ckpt_how how)
+{
+    const int64_t f = cut->model->ffn_hidden_size, rows = their_rows(cut, row, how);
+    const int64_t cols = row->ndim > 1 ? row->dim[1] / (row->split == 1 ? cut->n : 1) : 1;
+    int64_t to, left;
+    int n = 1;
+
+    switch (how) {
+    case CKPT_SAME:
+    case CKPT_TRANSPOSED:
+        to = row->split == 0 ? cut->i * rows : 0;
+        left = row->dim[0] > to ? row->dim[0] - to : 0;
+        out[0] = piece(rows < left ? rows : left, 0, to, rows, rows);
+        break;
+    case CKPT_GATE:
+    case CKPT_UP:
+        out[0] = piece(f, 0, how == CKPT_UP ? f : 0, f, f);
+        break;
+    case CKPT_GATE_UP:
+        n = 2;
+        out[0] = piece(rows / 2, 0, cut->i * (rows / 2), f, f);
+        out[1] = piece(rows / 2, rows / 2, f + cut->i * (rows / 2), f, f);
+        break;
+    default:
+        n = qkv_pieces(out, cut, how);
+        break;
+    }
+    for (int i = 0; i < n; i++) {
+        out[i].rows = rows;
+        out[i].cols = cols;
+        out[i].col = row->split == 1 ? cut->i * cols : 0;
+        out[i].our_cols = row->ndim > 1 ? row->dim[1] : 1;
+        out[i].is_transposed = row->ndim > 1 && is_transposed(how);
+    }
+    return n;
+}
+
+/* Where row i of a piece begins in ours, and in theirs. */
+static int64_t our_row(const struct ckpt_piece *p, int64_t i)
+{
+    return (p->to + i / p->block * p->stride + i % p->block) * p->our_cols + p->col;
+}
+
+static int64_t their_row(const struct ckpt_piece *p, int64_t i)
+{
+    const int64_t r = p->src + i * p->step;
+
+    return p->is_transposed ? r : r * p->cols;
+}
+
+/* Columns go in strips of a cache line, so that a transpose reads and writes whole lines. */
+enum { STRIP = 16 };
+
+void ckpt_from_theirs(float *ours, const float *theirs, const struct ckpt_piece *p)
+{
+    const int64_t step = p->is_transposed ? p->rows : 1;
+
+    for (int64_t c0 = 0; c0 < p->cols; c0 += STRIP)
+        for (int64_t i = 0; i < p->n; i++) {
+            const float *from = theirs + their_row(p, i);
+            float *to = ours + our_row(p, i);
+
+            for (int64_t c = c0; c < p->cols && c < c0 + STRIP; c++)
+                to[c] = from[c * step];
+        }
+}
+
+void ckpt_to_theirs(float *theirs, const float *ours, const struct ckpt_piece *p)
+{
+    const int64_t step = p->is_transposed ? p->rows : 1;
+
+    for (int64_t c0 = 0; c0 < p->cols; c0 += STRIP)
+        for (int64_t i = 0; i < p->n; i++) {
+            const float *from = ours + our_row(p, i);
+            float *to = theirs + their_row(p, i);
+
+            for (int64_t c = c0; c < p->cols && c < c0 + STRIP; c++)
+                to[c * step] = from[c];
+        }
+}
+
+bool ckpt_is_widened(const char *dtype)
+{
+    return !strcmp(dtype, "F32") || !strcmp(dtype, "BF16") || !strcmp(dtype, "F16");
+}
+
+/* IEEE binary16 as binary32: exact. */
+static uint32_t widen_f16(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31,
+                   fraction = h & 0x3ff;
+    int shift;
+
+    if (exponent == 31)
+        return sign | 0x7f800000 | fraction << 13;
+    if (exponent)
+        return sign | (exponent + 112) << 23 | fraction << 13;
+    if (!fraction)
+        return sign;
+    shift = __builtin_clz(fraction) - 21; /* subnormal: the leading one becomes the hidden bit */
+    return sign | (uint32_t)(113 - shift) << 23 | (fraction << shift & 0x3ff) << 13;
+}
+
+void ckpt_widen(float *out, const void *in, const char *dtype, int64_t n)
+{
+    const unsigned char *p = in;
+    const bool is_f16 = !strcmp(dtype, "F16");
+
+    if (!strcmp(dtype, "F32")) {
+        memcpy(out, in, (size_t)n * sizeof *out);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t h;
+        uint32_t u;
+
+        memcpy(&h, p + 2 * i, sizeof h);
+        u = is_f16 ? widen_f16(h) : (uint32_t)h << 16;
+        memcpy(&out[i], &u, sizeof u);
+    }
+}

@@ -1,0 +1,239 @@
+/* Hugging Face's Llama, Mistral and Qwen2: what goes out comes back, and what is refused. */
+#include "ckpt_box.h"
+
+/* A Llama of 2 layers, 4 heads in 2 groups; tune may change it before it is checked. */
+static void make_llama(struct box *b, int seed, void (*tune)(struct meg_gpt_conf *m))
+{
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m }, { 0 } };
+    struct meg_err e;
+
+    memset(b, 0, sizeof *b);
+    meg_opt_defaults(groups);
+    b->m.num_layers = 2;
+    b->m.hidden_size = 16;
+    b->m.ffn_hidden_size = 6;
+    b->m.num_attention_heads = 4;
+    b->m.group_query_attention = true;
+    b->m.num_query_groups = 2;
+    b->m.max_position_embeddings = 8;
+    b->m.vocab_size = 11;
+    b->m.position_embedding_type = "rope";
+    b->m.normalization = "RMSNorm";
+    b->m.swiglu = true;
+    b->m.has_bias = false;
+    b->m.is_untied = true;
+    b->m.attention_dropout = b->m.hidden_dropout = 0;
+    if (tune)
+        tune(&b->m);
+    if (meg_gpt_conf_check(&b->m, &e) < 0)
+        fail_msg("%s", e.msg);
+    meg_gpt_params(&b->p, &b->m);
+    b->w = flat(&b->p, seed);
+}
+
+static int export(const struct box *b, const char *dir, struct meg_err *e)
+{
+    const struct meg_ckpt_save s = { .dir = dir, .model = &b->m, .params = &b->p, .w = b->w };
+
+    return meg_ckpt_export_hf(&s, e);
+}
+
+static void as_it_is(struct meg_gpt_conf *m)
+{
+    m->rotary_base = 500000;
+}
+
+static void tied_llama3(struct meg_gpt_conf *m)
+{
+    m->is_untied = false;
+    m->use_rope_scaling = true;
+    m->rope_scaling_factor = 32;
+    m->norm_epsilon = 1e-6;
+}
+
+static void wide_heads_interpolated(struct meg_gpt_conf *m)
+{
+    m->kv_channels = 8;
+    m->rotary_interpolation = 2;
+}
+
+static void all_biases(struct meg_gpt_conf *m)
+{
+    m->has_bias = true;
+}
+
+static void qwen(struct meg_gpt_conf *m)
+{
+    m->add_qkv_bias = true;
+    m->group_query_attention = false;
+    m->num_query_groups = MEG_UNSET;
+}
+
+static void goes_out_and_comes_back(void **state)
+{
+    static const struct {
+        void (*tune)(struct meg_gpt_conf *m);
+        const char *config; /* what its config.json says */
+    } kind[] = {
+        { as_it_is, "\"LlamaForCausalLM\"|\"rope_theta\": 500000.0|\"rope_scaling\": null" },
+        { tied_llama3, "\"rope_type\": \"llama3\"|\"factor\": 32.0|\"rms_norm_eps\": 1e-06" },
+        { wide_heads_interpolated, "\"head_dim\": 8|\"linear\"|\"factor\": 2.0" },
+        { all_biases, "\"attention_bias\": true|\"mlp_bias\": true" },
+        { qwen, "\"Qwen2ForCausalLM\"|\"qwen2\"|\"num_key_value_heads\": 4" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof kind / sizeof *kind; i++) {
+        struct meg_str config, was = { 0 }, is = { 0 };
+        struct box a, b;
+        struct meg_ckpt *c;
+        struct meg_err e;
+
+        make_llama(&a, 1, kind[i].tune);
+        make_llama(&b, 2, kind[i].tune);
+        if (export(&a, "out", &e) < 0)
+            fail_msg("%s", e.msg);
+        config = slurp("out/config.json");
+        assert_says(config.s, kind[i].config);
+        c = open_ok("out", MEG_UNSET);
+        if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 || meg_ckpt_load_params(c, &b.p, b.w, &e) < 0)
+            fail_msg("%s", e.msg);
+        assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+        meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &a.m }, { 0 } }, &was);
+        meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &b.m }, { 0 } }, &is);
+        assert_string_equal(was.s, is.s);
+        meg_ckpt_close(c);
+        meg_str_free(&config);
+        meg_str_free(&was);
+        meg_str_free(&is);
+        free_box(&a);
+        free_box(&b);
+    }
+}
+
+/* Keys after the first ones that are enough. */
+#define LLAMA(more) CONFIG("llama", more)
+#define CONFIG(type, more)                                                                         \
+    "{\"model_type\":\"" type "\",\"num_hidden_layers\":2,\"hidden_size\":16,"                     \
+    "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                 \
+    "\"max_position_embeddings\":8,\"vocab_size\":11" more "}"
+
+static int open_with(const char *config, struct meg_ckpt **c, struct meg_err *e)
+{
+    put("set/config.json", config, strlen(config));
+    return meg_ckpt_open(c, "set", MEG_UNSET, e);
+}
+
+static void takes_what_means_the_same(void **state)
+{
+    static const char *const good[] = {
+        LLAMA(""),
+        LLAMA(",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":10000}"),
+        LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4},\"head_dim\":null"),
+        LLAMA(",\"eos_token_id\":[7,9],\"partial_rotary_factor\":1.0"),
+        CONFIG("mistral", ",\"sliding_window\":null"),
+    };
+    struct box b;
+    struct meg_err e;
+
+    (void)state;
+    make_llama(&b, 1, NULL);
+    assert_int_equal(export(&b, "set", &e), 0);
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        struct meg_ckpt *c;
+
+        if (open_with(good[i], &c, &e) < 0)
+            fail_msg("%s: %s", good[i], e.msg);
+        assert_int_equal(meg_ckpt_eod(c), i == 3 ? 7 : -1);
+        meg_ckpt_close(c);
+    }
+    free_box(&b);
+}
+
+static void refuses_settings_it_cannot_follow(void **state)
+{
+    static const struct {
+        const char *config, *says;
+    } bad[] = {
+        { LLAMA(",\"hidden_act\":\"gelu\""), "hidden_act gelu|silu" },
+        { LLAMA(",\"attention_bias\":true"), "attention_bias is true and mlp_bias is false" },
+        { LLAMA(",\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5|only 1" },
+        { LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1.5}"), "linear by 1.5" },
+        { LLAMA(",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}"), "yarn|linear, llama3" },
+        { LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"high_freq_factor\":3}"),
+          "high_freq_factor is 3|only 4" },
+        { LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\"}"), "\"factor\" is missing" },
+        { LLAMA(",\"tie_word_embeddings\":true"), "lm_head.weight is not the word embedding" },
+        { LLAMA(",\"head_dim\":8"),
+          "layers.0.self_attn.q_proj.weight is [16,16] and should be [32,16]" },
+        { CONFIG("mistral", ""), "sliding window of 4096" },
+        { CONFIG("mistral", ",\"sliding_window\":7"), "sliding window of 7" },
+        { CONFIG("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":5"),
+          "sliding window of 5" },
+        { CONFIG("qwen2", ""), "6 missing|model.layers.0.self_attn.q_proj.bias" },
+        { CONFIG("qwen3", ""), "model_type qwen3|gpt2, llama, mistral, qwen2" },
+    };
+    struct box b;
+    struct meg_err e;
+
+    (void)state;
+    make_llama(&b, 1, NULL);
+    assert_int_equal(export(&b, "set", &e), 0);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct meg_ckpt *c;
+
+        if (open_with(bad[i].config, &c, &e) != MEG_EFORMAT)
+            fail_msg("not refused as a format: %s", bad[i].config);
+        assert_says(e.msg, bad[i].says);
+    }
+    free_box(&b);
+}
+
+static void interleaved(struct meg_gpt_conf *m)
+{
+    m->rotary_interleaved = true;
+}
+
+static void layer_norm(struct meg_gpt_conf *m)
+{
+    m->normalization = "LayerNorm";
+}
+
+static void learned(struct meg_gpt_conf *m)
+{
+    m->position_embedding_type = "learned_absolute";
+}
+
+static void does_not_write_what_cannot_be_expressed(void **state)
+{
+    static const struct {
+        void (*tune)(struct meg_gpt_conf *m);
+        const char *says;
+    } bad[] = {
+        { interleaved, "Hugging Face's llama|halves" },
+        { layer_norm, "Hugging Face's llama|RMSNorm" },
+        { learned, "Hugging Face's gpt2|LayerNorm, GELU and biases" },
+    };
+    struct meg_err e;
+    struct box b;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        make_llama(&b, 1, bad[i].tune);
+        assert_int_equal(export(&b, "not", &e), MEG_EUSAGE);
+        assert_says(e.msg, bad[i].says);
+        assert_int_equal(access("not", F_OK), -1);
+        free_box(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(goes_out_and_comes_back),
+        cmocka_unit_test(takes_what_means_the_same),
+        cmocka_unit_test(refuses_settings_it_cannot_follow),
+        cmocka_unit_test(does_not_write_what_cannot_be_expressed),
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}
