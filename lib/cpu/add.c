@@ -28,14 +28,15 @@ void MEG_FN(add_bwd)(struct meg_stream *st, struct meg_mat dy, float *dbias, str
         MEG_FN(add_column_sums)(dbias, dy);
 }
 
-void MEG_FN(add_norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat z, struct meg_mat y,
-                          float *mean, float *rstd, struct meg_mat x, struct meg_mat branch, const void *bias,
-                          const struct meg_drop *d, const void *w, const void *b, float eps)
+void MEG_FN(add_norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat z,
+                          struct meg_mat y, float *mean, float *rstd, struct meg_mat x,
+                          struct meg_mat branch, const void *bias, const struct meg_drop *d,
+                          const void *w, const void *b, float eps)
 {
     const struct drop drop = drop_begin(d);
     (void)st;
-    MEG_ASSERT(z.rows == x.rows && z.cols == x.cols && y.rows == z.rows &&
-               y.cols == z.cols && branch.rows == z.rows && branch.cols == z.cols);
+    MEG_ASSERT(z.rows == x.rows && z.cols == x.cols && y.rows == z.rows && y.cols == z.cols &&
+               branch.rows == z.rows && branch.cols == z.cols);
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < z.rows; r++) {
         float *zr = f32(z) + r * z.ld;

@@ -25,7 +25,8 @@ struct view {
     int64_t ld;
 };
 
-static struct view query_head(const struct meg_attn_geom *ge, struct meg_heads x, int64_t i, int64_t j)
+static struct view query_head(const struct meg_attn_geom *ge, struct meg_heads x, int64_t i,
+                              int64_t j)
 {
     const int64_t r = ge->a / ge->g;
     MEG_ASSERT(x.dtype == MEG_DTYPE_F32);
@@ -92,16 +93,19 @@ static struct span seen_in_tile(const struct meg_attn_geom *ge, const struct til
 }
 
 /* What dropout multiplies row t of the tile by; NULL where there is none. */
-static const float *drop_in_tile(struct drop_run *run, const struct meg_attn_geom *ge, const struct meg_drop *d,
-                                 const struct drop *drop, const struct tile *x, int64_t t)
+static const float *drop_in_tile(struct drop_run *run, const struct meg_attn_geom *ge,
+                                 const struct meg_drop *d, const struct drop *drop,
+                                 const struct tile *x, int64_t t)
 {
     const int64_t unit = (d->unit0 + x->j) * ((ge->s_k + 7) & ~(int64_t)7) + x->k0;
-    return drop->threshold ? drop_factors(run, drop, unit, x->nk, d->pos0 + x->t0 + t, d->sample[x->i]) : NULL;
+    return drop->threshold
+        ? drop_factors(run, drop, unit, x->nk, d->pos0 + x->t0 + t, d->sample[x->i])
+        : NULL;
 }
 
 /* Row t of a tile: scores become exp(scale s - max) and dropped out; max and sum run on; o is brought down. */
-static void softmax_row(float *s, float *o, int64_t d, struct span see, int64_t nk, float scale, float *max,
-                        float *sum, const float *factor)
+static void softmax_row(float *s, float *o, int64_t d, struct span see, int64_t nk, float scale,
+                        float *max, float *sum, const float *factor)
 {
     const float m = fmaxf(*max, scale * row_max(s + see.lo, see.hi - see.lo));
     const float fade = *sum > 0.0f || *sum != *sum ? vexp(*max - m) : 0.0f;
@@ -124,30 +128,33 @@ static void softmax_row(float *s, float *o, int64_t d, struct span see, int64_t 
     *max = m;
 }
 
-static void fwd_tile(const struct meg_attn_geom *ge, const struct tile *x, struct view o, struct view q,
-                     const float *k, const float *v, float *max, float *sum, const struct meg_drop *d,
-                     const struct drop *drop)
+static void fwd_tile(const struct meg_attn_geom *ge, const struct tile *x, struct view o,
+                     struct view q, const float *k, const float *v, float *max, float *sum,
+                     const struct meg_drop *d, const struct drop *drop)
 {
     float s[BQ * BK] __attribute__((aligned(64)));
     struct drop_run run;
-    meg_cpu_gemm('N', 'T', x->nq, x->nk, ge->d, 1.0f, q.p + x->t0 * q.ld, q.ld, k, ge->d, 0.0f, s, BK);
+    meg_cpu_gemm('N', 'T', x->nq, x->nk, ge->d, 1.0f, q.p + x->t0 * q.ld, q.ld, k, ge->d, 0.0f, s,
+                 BK);
     for (int64_t t = 0; t < x->nq; t++) {
         const struct span see = seen_in_tile(ge, x, t);
         if (see.lo < see.hi)
-            softmax_row(s + t * BK, o.p + (x->t0 + t) * o.ld, ge->d, see, x->nk, ge->scale, max + t, sum + t,
-                        drop_in_tile(&run, ge, d, drop, x, t));
+            softmax_row(s + t * BK, o.p + (x->t0 + t) * o.ld, ge->d, see, x->nk, ge->scale, max + t,
+                        sum + t, drop_in_tile(&run, ge, d, drop, x, t));
         else
             memset(s + t * BK, 0, (size_t)x->nk * sizeof *s);
     }
-    meg_cpu_gemm('N', 'N', x->nq, ge->d, x->nk, 1.0f, s, BK, v, ge->d, 1.0f, o.p + x->t0 * o.ld, o.ld);
+    meg_cpu_gemm('N', 'N', x->nq, ge->d, x->nk, 1.0f, s, BK, v, ge->d, 1.0f, o.p + x->t0 * o.ld,
+                 o.ld);
 }
 
 /* Queries [t0, t1) of one head. */
-static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, struct view q, struct view k,
-                     struct view v, int64_t i, int64_t j, int64_t t0, int64_t t1, const struct meg_drop *d,
-                     const struct drop *drop)
+static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, struct view q,
+                     struct view k, struct view v, int64_t i, int64_t j, int64_t t0, int64_t t1,
+                     const struct meg_drop *d, const struct drop *drop)
 {
-    float kp[PACK] __attribute__((aligned(64))), vp[PACK] __attribute__((aligned(64))), max[TASK], sum[TASK];
+    float kp[PACK] __attribute__((aligned(64))), vp[PACK] __attribute__((aligned(64)));
+    float max[TASK], sum[TASK];
     const struct span any = seen_by_any(ge, t0, t1, i);
     const int64_t bk = keys_of_tile(ge->d);
     for (int64_t t = t0; t < t1; t++) {
@@ -174,8 +181,9 @@ static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, 
     }
 }
 
-void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads o, float *lse,
-                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *d)
+void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads o,
+                      float *lse, struct meg_heads q, struct meg_heads k, struct meg_heads v,
+                      const struct meg_drop *d)
 {
     const struct drop drop = drop_begin(d);
     const int64_t ntasks = blocks(ge->s_q, TASK), r = ge->a / ge->g;
@@ -186,9 +194,9 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
     for (int64_t n = ntasks - 1; n >= 0; n--) /* the longest first */
         for (int64_t i = 0; i < ge->b; i++)
             for (int64_t j = 0; j < ge->a; j++)
-                fwd_task(ge, query_head(ge, o, i, j), lse + (i * ge->a + j) * ge->s_q, query_head(ge, q, i, j),
-                         key_head(k, i, j / r), key_head(v, i, j / r), i, j, n * TASK,
-                         min64((n + 1) * TASK, ge->s_q), d, &drop);
+                fwd_task(ge, query_head(ge, o, i, j), lse + (i * ge->a + j) * ge->s_q,
+                         query_head(ge, q, i, j), key_head(k, i, j / r), key_head(v, i, j / r), i,
+                         j, n * TASK, min64((n + 1) * TASK, ge->s_q), d, &drop);
 }
 
 /* One head: delta, then tile after tile. */
@@ -210,8 +218,8 @@ static void bwd_delta(const struct bwd *w, int64_t s_q, int64_t d)
 }
 
 /* Row t of a tile: s becomes the dropped probabilities and dp the gradient of s. */
-static void bwd_row(float *s, float *dp, struct span see, int64_t nk, float scale, float lse, float delta,
-                    const float *factor)
+static void bwd_row(float *s, float *dp, struct span see, int64_t nk, float scale, float lse,
+                    float delta, const float *factor)
 {
     for (int64_t k = 0; k < see.lo; k++)
         s[k] = dp[k] = 0.0f;
@@ -235,8 +243,9 @@ static void bwd_row(float *s, float *dp, struct span see, int64_t nk, float scal
 }
 
 /* k and v are the packed tiles of keys and values. */
-static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const struct tile *x, const float *k,
-                     const float *v, const struct meg_drop *d, const struct drop *drop)
+static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const struct tile *x,
+                     const float *k, const float *v, const struct meg_drop *d,
+                     const struct drop *drop)
 {
     float s[BQ * BK] __attribute__((aligned(64))), dp[BQ * BK] __attribute__((aligned(64)));
     float q[PACK] __attribute__((aligned(64))), d_o[PACK] __attribute__((aligned(64)));
@@ -248,8 +257,8 @@ static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const 
     meg_cpu_gemm('N', 'T', nq, nk, n, 1.0f, q, n, k, n, 0.0f, s, BK);
     meg_cpu_gemm('N', 'T', nq, nk, n, 1.0f, d_o, n, v, n, 0.0f, dp, BK);
     for (int64_t t = 0; t < nq; t++)
-        bwd_row(s + t * BK, dp + t * BK, seen_in_tile(ge, x, t), nk, ge->scale, w->lse[t0 + t], w->delta[t0 + t],
-                drop_in_tile(&run, ge, d, drop, x, t));
+        bwd_row(s + t * BK, dp + t * BK, seen_in_tile(ge, x, t), nk, ge->scale, w->lse[t0 + t],
+                w->delta[t0 + t], drop_in_tile(&run, ge, d, drop, x, t));
     meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, s, BK, d_o, n, 1.0f, dv->p + x->k0 * dv->ld, dv->ld);
     meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, dp, BK, q, n, 1.0f, dk->p + x->k0 * dk->ld, dk->ld);
     meg_cpu_gemm('N', 'N', nq, n, nk, 1.0f, dp, BK, k, n, 1.0f, dq->p + t0 * dq->ld, dq->ld);
@@ -293,8 +302,10 @@ void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int64_t i = 0; i < ge->b; i++)
         for (int64_t grp = 0; grp < ge->g; grp++) {
-            struct bwd w = { .dk = key_head(dk, i, grp), .dv = key_head(dv, i, grp),
-                             .k = key_head(k, i, grp), .v = key_head(v, i, grp) };
+            struct bwd w = { .dk = key_head(dk, i, grp),
+                             .dv = key_head(dv, i, grp),
+                             .k = key_head(k, i, grp),
+                             .v = key_head(v, i, grp) };
             clear(w.dk, ge->s_k, ge->d);
             clear(w.dv, ge->s_k, ge->d);
             for (int64_t j = grp * r; j < (grp + 1) * r; j++) {

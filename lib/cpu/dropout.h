@@ -19,9 +19,9 @@ struct drop {
 
 static inline struct drop drop_begin(const struct meg_drop *d)
 {
-    struct drop r = { .threshold = d ? (uint32_t)lrintf(d->p * 65536.0f) : 0 };
+    struct drop r = { .threshold = d ? (uint32_t)fminf(rintf(d->p * 65536.0f), 65535.0f) : 0 };
     if (r.threshold) {
-        MEG_ASSERT(r.threshold < 65536 && d->sample && d->b > 0);
+        MEG_ASSERT(d->p > 0.0f && d->p < 1.0f && d->sample && d->b > 0);
         r.key[0] = d->seed;
         r.key[1] = MEG_PHILOX_DROPOUT + 16 * (uint32_t)d->layer + (uint32_t)d->site;
         r.scale = 65536.0f / (float)(65536 - r.threshold);
@@ -33,21 +33,25 @@ struct drop_run {
     float factor[DROP_RUN + 8];
 };
 
-/* A round of meg_philox, spelled out so that ten in a row are vector code. */
-#define DROP_ROUND                                                                                              \
-    {                                                                                                           \
-        const uint64_t p0 = (uint64_t)0xd2511f53u * c0, p1 = (uint64_t)0xcd9e8d57u * c2;                         \
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;                                                                     \
-        c1 = (uint32_t)p1;                                                                                       \
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;                                                                     \
-        c3 = (uint32_t)p0;                                                                                       \
-        k0 += 0x9e3779b9u;                                                                                       \
-        k1 += 0xbb67ae85u;                                                                                       \
-    }
+struct drop_words {
+    uint32_t c0, c1, c2, c3;
+};
+
+/* Round r of meg_philox by itself: written out ten times it becomes vector code, in a loop it does not. */
+static inline struct drop_words drop_round(struct drop_words c, uint32_t k0, uint32_t k1,
+                                           uint32_t r)
+{
+    const uint64_t p0 = (uint64_t)0xd2511f53u * c.c0, p1 = (uint64_t)0xcd9e8d57u * c.c2;
+    const struct drop_words next = { (uint32_t)(p1 >> 32) ^ c.c1 ^ (k0 + r * 0x9e3779b9u),
+                                     (uint32_t)p1,
+                                     (uint32_t)(p0 >> 32) ^ c.c3 ^ (k1 + r * 0xbb67ae85u),
+                                     (uint32_t)p0 };
+    return next;
+}
 
 /* 0 or the scale for n <= DROP_RUN units from unit on; the first of them is returned. */
-static inline const float *drop_factors(struct drop_run *run, const struct drop *d, int64_t unit, int64_t n,
-                                        int64_t position, int64_t sample)
+static inline const float *drop_factors(struct drop_run *run, const struct drop *d, int64_t unit,
+                                        int64_t n, int64_t position, int64_t sample)
 {
     enum { BLOCKS = DROP_RUN / 8 + 1 };
     uint32_t word[4][BLOCKS];
@@ -59,13 +63,21 @@ static inline const float *drop_factors(struct drop_run *run, const struct drop 
     MEG_ASSERT(n <= DROP_RUN);
 #pragma omp simd
     for (int64_t i = 0; i < nblocks; i++) {
-        uint32_t c0 = first + (uint32_t)i, c1 = pos, c2 = low, c3 = high, k0 = key0, k1 = key1;
-        DROP_ROUND DROP_ROUND DROP_ROUND DROP_ROUND DROP_ROUND
-        DROP_ROUND DROP_ROUND DROP_ROUND DROP_ROUND DROP_ROUND
-        word[0][i] = c0;
-        word[1][i] = c1;
-        word[2][i] = c2;
-        word[3][i] = c3;
+        struct drop_words c = { first + (uint32_t)i, pos, low, high };
+        c = drop_round(c, key0, key1, 0);
+        c = drop_round(c, key0, key1, 1);
+        c = drop_round(c, key0, key1, 2);
+        c = drop_round(c, key0, key1, 3);
+        c = drop_round(c, key0, key1, 4);
+        c = drop_round(c, key0, key1, 5);
+        c = drop_round(c, key0, key1, 6);
+        c = drop_round(c, key0, key1, 7);
+        c = drop_round(c, key0, key1, 8);
+        c = drop_round(c, key0, key1, 9);
+        word[0][i] = c.c0;
+        word[1][i] = c.c1;
+        word[2][i] = c.c2;
+        word[3][i] = c.c3;
     }
 #pragma omp simd
     for (int64_t i = 0; i < nblocks; i++) {
@@ -81,7 +93,6 @@ static inline const float *drop_factors(struct drop_run *run, const struct drop 
     }
     return run->factor + unit % 8;
 }
-#undef DROP_ROUND
 
 /* The position and sample of row r of [n, h] activations. */
 static inline int64_t drop_position(const struct meg_drop *d, int64_t r)

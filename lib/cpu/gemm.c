@@ -10,8 +10,8 @@
 #include <pthread.h>
 #include "cpu/internal.h"
 
-typedef int sgemm_fn(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                     const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+typedef int sgemm_fn(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                     int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 
 /* The head of oneDNN's dnnl_version_t, the same in versions 2 and 3. */
 struct version {
@@ -31,15 +31,19 @@ static void load(void)
     for (size_t i = 0; !lib && i < sizeof names / sizeof *names; i++)
         lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!lib)
-        meg_die(MEG_EFAIL, "matrix products need oneDNN, and there is no libdnnl.so.2, libdnnl.so.3 or "
-                           "libdnnl.so (%s); install Debian's libdnnl-dev or set LD_LIBRARY_PATH", dlerror());
+        meg_die(MEG_EFAIL,
+                "matrix products need oneDNN, and there is no libdnnl.so.2, libdnnl.so.3 or "
+                "libdnnl.so (%s); install Debian's libdnnl-dev or set LD_LIBRARY_PATH",
+                dlerror());
     fn = dlsym(lib, "dnnl_version");
     *(void **)&version = fn;
     if (!fn || !(fn = dlsym(lib, "dnnl_sgemm")))
         meg_die(MEG_EFAIL, "libdnnl.so: %s; install oneDNN 2.6 or later", dlerror());
     if (version()->cpu_runtime != RUNTIME_OPENMP && version()->cpu_runtime != RUNTIME_SEQUENTIAL)
-        meg_die(MEG_EFAIL, "oneDNN %d.%d uses a threading library of its own (runtime %u); install one built "
-                           "with OpenMP", version()->major, version()->minor, version()->cpu_runtime);
+        meg_die(MEG_EFAIL,
+                "oneDNN %d.%d uses a threading library of its own (runtime %u); install one built "
+                "with OpenMP",
+                version()->major, version()->minor, version()->cpu_runtime);
     *(void **)&sgemm = fn;
 }
 
@@ -49,11 +53,12 @@ void meg_cpu_gemm_load(void)
     pthread_once(&once, load);
 }
 
-void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                  const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
+void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                  int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
 {
     const int status = sgemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
     if (status != 0)
-        meg_die(MEG_EFAIL, "oneDNN could not multiply %lldx%lld by %lldx%lld (status %d): out of memory?",
+        meg_die(MEG_EFAIL,
+                "oneDNN could not multiply %lldx%lld by %lldx%lld (status %d): out of memory?",
                 (long long)m, (long long)k, (long long)k, (long long)n, status);
 }

@@ -21,8 +21,8 @@ enum { MEG_CPU_V4, MEG_CPU_V3, MEG_CPU_BASE, MEG_CPU_LEVELS };
 const struct meg_ops *meg_cpu_level(int level);
 
 /* c = alpha op(a) op(b) + beta c, row-major, by one thread; only inside a parallel region (see gemm.c). */
-void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                  const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                  int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 /* Load oneDNN; ends the process with a message when there is none. */
 void meg_cpu_gemm_load(void);
 
@@ -66,7 +66,7 @@ void meg_cpu_copy(struct meg_stream *st, void *dst, const void *src, size_t nbyt
 
 #ifdef MEG_ISA
 /* The operations of this level, typed as in the table. */
-#define OP(name) __typeof__(*((struct meg_ops *)0)->name) MEG_FN(name)
+#    define OP(name) __typeof__(*((struct meg_ops *)0)->name) MEG_FN(name)
 OP(linear_fwd);
 OP(linear_bwd_data);
 OP(linear_bwd_weight);
@@ -88,7 +88,7 @@ OP(sumsq);
 OP(count_zeros);
 OP(adamw);
 OP(sgd);
-#undef OP
+#    undef OP
 
 /* out[c] += sum over r of x[r,c]: rows in blocks of 64, blocks in order. */
 void MEG_FN(add_column_sums)(float *out, struct meg_mat x);

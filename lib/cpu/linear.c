@@ -78,7 +78,8 @@ enum { LANES = 8 };
 #else
 enum { LANES = 4 };
 #endif
-typedef float vec __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
+typedef float vec
+    __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 /* The sum of all lanes, halves upon halves. */
 static float sum_lanes(vec v)
@@ -93,8 +94,8 @@ static float sum_lanes(vec v)
 }
 
 /* y[r,c] = x[r] . w[c] for TILE rows of w and nr <= TILE rows of x, missing ones being the last again. */
-static void dot_tile(float *y, int64_t ldy, const float *x, int64_t ldx, int64_t nr, const float *w, int64_t ldw,
-                     int64_t nc, int64_t k)
+static void dot_tile(float *y, int64_t ldy, const float *x, int64_t ldx, int64_t nr, const float *w,
+                     int64_t ldw, int64_t nc, int64_t k)
 {
     const float *xr[TILE], *wc[TILE];
     vec sum[TILE][TILE] = { 0 };
@@ -128,8 +129,9 @@ static void few_rows(struct meg_mat y, struct meg_mat x, struct meg_mat w, int64
                      f32(w) + c * w.ld, w.ld, min64(TILE, c0 + n - c), x.cols);
 }
 
-void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_mat y, struct meg_mat pre,
-                        struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act)
+void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_mat y,
+                        struct meg_mat pre, struct meg_mat x, struct meg_mat w, const void *bias,
+                        enum meg_act act)
 {
     const struct cut b = y.rows <= FEW ? (struct cut){ FEW, 64 } : cut(y.rows, y.cols);
     const struct meg_mat t = act != MEG_ACT_NONE && pre.p ? pre : y;
@@ -144,8 +146,8 @@ void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_
             if (y.rows <= FEW)
                 few_rows(t, x, w, c0, n);
             else
-                meg_cpu_gemm('N', 'T', m, n, x.cols, 1.0f, f32(x) + r0 * x.ld, x.ld, f32(w) + c0 * w.ld, w.ld, 0.0f,
-                             tp, t.ld);
+                meg_cpu_gemm('N', 'T', m, n, x.cols, 1.0f, f32(x) + r0 * x.ld, x.ld,
+                             f32(w) + c0 * w.ld, w.ld, 0.0f, tp, t.ld);
             for (int64_t r = 0; r < m; r++) {
                 if (bias)
                     add_bias(tp + r * t.ld, (const float *)bias + c0, n);
@@ -155,8 +157,9 @@ void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_
         }
 }
 
-void MEG_FN(linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
-                             struct meg_mat w, struct meg_mat pre, enum meg_act act)
+void MEG_FN(linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx,
+                             struct meg_mat dy, struct meg_mat w, struct meg_mat pre,
+                             enum meg_act act)
 {
     const struct cut b = cut(dx.rows, dx.cols);
     (void)st;
@@ -167,15 +170,15 @@ void MEG_FN(linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct
         for (int64_t r0 = 0; r0 < dx.rows; r0 += b.m) {
             const int64_t m = min64(b.m, dx.rows - r0), n = min64(b.n, dx.cols - c0);
             float *p = f32(dx) + r0 * dx.ld + c0;
-            meg_cpu_gemm('N', 'N', m, n, dy.cols, 1.0f, f32(dy) + r0 * dy.ld, dy.ld, f32(w) + c0, w.ld, 0.0f, p,
-                         dx.ld);
+            meg_cpu_gemm('N', 'N', m, n, dy.cols, 1.0f, f32(dy) + r0 * dy.ld, dy.ld, f32(w) + c0,
+                         w.ld, 0.0f, p, dx.ld);
             for (int64_t r = 0; act != MEG_ACT_NONE && r < m; r++)
                 act_grad_row(p + r * dx.ld, f32(pre) + (r0 + r) * pre.ld + c0, n, act);
         }
 }
 
-void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, float *dbias,
-                               struct meg_mat dy, struct meg_mat x)
+void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw,
+                               float *dbias, struct meg_mat dy, struct meg_mat x)
 {
     const struct cut b = cut(dw.rows, dw.cols);
     (void)st;
@@ -183,8 +186,9 @@ void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, stru
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int64_t r0 = 0; r0 < dw.rows; r0 += b.m)
         for (int64_t c0 = 0; c0 < dw.cols; c0 += b.n)
-            meg_cpu_gemm('T', 'N', min64(b.m, dw.rows - r0), min64(b.n, dw.cols - c0), dy.rows, 1.0f,
-                         f32(dy) + r0, dy.ld, f32(x) + c0, x.ld, 1.0f, f32(dw) + r0 * dw.ld + c0, dw.ld);
+            meg_cpu_gemm('T', 'N', min64(b.m, dw.rows - r0), min64(b.n, dw.cols - c0), dy.rows,
+                         1.0f, f32(dy) + r0, dy.ld, f32(x) + c0, x.ld, 1.0f,
+                         f32(dw) + r0 * dw.ld + c0, dw.ld);
     if (dbias)
         MEG_FN(add_column_sums)(dbias, dy);
 }

@@ -4,8 +4,8 @@
 
 enum { ROWS = 8, COLS = 128 }; /* a task of a thread, in rows or in columns */
 
-void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat y, float *mean, float *rstd,
-                      struct meg_mat x, const void *w, const void *b, float eps)
+void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat y, float *mean,
+                      float *rstd, struct meg_mat x, const void *w, const void *b, float eps)
 {
     (void)st;
     MEG_ASSERT(y.rows == x.rows && y.cols == x.cols);
@@ -15,8 +15,8 @@ void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat 
 }
 
 /* With g = dy w and n = (x - mean) rstd:  dx = skip + rstd (g - mean(g) - n mean(g n)), RMS without mean(g). */
-static void bwd_row(enum meg_norm kind, float *dx, const float *skip, const float *dy, const float *x, const float *w, int64_t n,
-                    float mean, float rstd)
+static void bwd_row(enum meg_norm kind, float *dx, const float *skip, const float *dy,
+                    const float *x, const float *w, int64_t n, float mean, float rstd)
 {
     float sg = 0.0f, sgn = 0.0f;
 #pragma omp simd reduction(+ : sg, sgn)
@@ -57,19 +57,21 @@ static void bwd_cols(float *dw, float *db, struct meg_mat dy, struct meg_mat x, 
     }
 }
 
-void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat dx, float *dw, float *db,
-                      struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w, const float *mean,
-                      const float *rstd)
+void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat dx, float *dw,
+                      float *db, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
+                      const void *w, const float *mean, const float *rstd)
 {
     (void)st;
-    MEG_ASSERT(!db == (kind == MEG_NORM_RMS) && dx.rows == x.rows && dx.cols == x.cols && dy.rows == x.rows &&
-               dy.cols == x.cols && (!skip.p || (skip.rows == x.rows && skip.cols == x.cols)));
+    MEG_ASSERT(!db == (kind == MEG_NORM_RMS) && dx.rows == x.rows && dx.cols == x.cols &&
+               dy.rows == x.rows && dy.cols == x.cols &&
+               (!skip.p || (skip.rows == x.rows && skip.cols == x.cols)));
 #pragma omp parallel
     {
 #pragma omp for schedule(static, ROWS)
         for (int64_t r = 0; r < x.rows; r++)
-            bwd_row(kind, f32(dx) + r * dx.ld, skip.p ? f32(skip) + r * skip.ld : NULL, f32(dy) + r * dy.ld,
-                    f32(x) + r * x.ld, w, x.cols, kind == MEG_NORM_RMS ? 0.0f : mean[r], rstd[r]);
+            bwd_row(kind, f32(dx) + r * dx.ld, skip.p ? f32(skip) + r * skip.ld : NULL,
+                    f32(dy) + r * dy.ld, f32(x) + r * x.ld, w, x.cols,
+                    kind == MEG_NORM_RMS ? 0.0f : mean[r], rstd[r]);
 #pragma omp for schedule(dynamic)
         for (int64_t c0 = 0; c0 < x.cols; c0 += COLS)
             bwd_cols(dw, db, dy, x, mean, rstd, c0, min64(COLS, x.cols - c0));

@@ -16,7 +16,9 @@ static inline void add_row(float *z, const float *x, const float *y, const float
                 z[c] = x ? x[c] + v : v;
             }
         } else {
-            const float *f = drop_factors(&run, drop, d->unit0 + c0, m, drop_position(d, r), drop_sample(d, r)) - c0;
+            const float *f =
+                drop_factors(&run, drop, d->unit0 + c0, m, drop_position(d, r), drop_sample(d, r)) -
+                c0;
             for (int64_t c = c0; c < c0 + m; c++) {
                 const float v = (bias ? y[c] + bias[c] : y[c]) * f[c];
                 z[c] = x ? x[c] + v : v;
@@ -25,7 +27,8 @@ static inline void add_row(float *z, const float *x, const float *y, const float
     }
 }
 
-static inline void rms_row(float *y, float *rstd, const float *x, const float *w, int64_t n, float eps)
+static inline void rms_row(float *y, float *rstd, const float *x, const float *w, int64_t n,
+                           float eps)
 {
     float s2 = 0.0f, rs;
 #pragma omp simd reduction(+ : s2)
@@ -38,8 +41,8 @@ static inline void rms_row(float *y, float *rstd, const float *x, const float *w
     *rstd = rs;
 }
 
-static inline void layer_norm_row(float *y, float *mean, float *rstd, const float *x, const float *w, const float *b,
-                                  int64_t n, float eps)
+static inline void layer_norm_row(float *y, float *mean, float *rstd, const float *x,
+                                  const float *w, const float *b, int64_t n, float eps)
 {
     float s = 0.0f, s2 = 0.0f, mu, rs;
 #pragma omp simd reduction(+ : s)
@@ -58,8 +61,8 @@ static inline void layer_norm_row(float *y, float *mean, float *rstd, const floa
 }
 
 /* Row r of norm_fwd. */
-static inline void norm_row(enum meg_norm kind, float *y, float *mean, float *rstd, const float *x, const float *w,
-                            const float *b, int64_t n, float eps, int64_t r)
+static inline void norm_row(enum meg_norm kind, float *y, float *mean, float *rstd, const float *x,
+                            const float *w, const float *b, int64_t n, float eps, int64_t r)
 {
     if (kind == MEG_NORM_RMS)
         rms_row(y, rstd + r, x, w, n, eps);

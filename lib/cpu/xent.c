@@ -4,7 +4,8 @@
 #include "cpu/row.h"
 #include "cpu/vmath.h"
 
-void MEG_FN(xent_fwd)(struct meg_stream *st, float *loss, float *lse, struct meg_mat logits, const int32_t *target)
+void MEG_FN(xent_fwd)(struct meg_stream *st, float *loss, float *lse, struct meg_mat logits,
+                      const int32_t *target)
 {
     (void)st;
 #pragma omp parallel for schedule(static)
@@ -21,8 +22,8 @@ void MEG_FN(xent_fwd)(struct meg_stream *st, float *loss, float *lse, struct meg
     }
 }
 
-void MEG_FN(xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target,
-                      const float *weight)
+void MEG_FN(xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse,
+                      const int32_t *target, const float *weight)
 {
     (void)st;
 #pragma omp parallel for schedule(static)

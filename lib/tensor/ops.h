@@ -61,7 +61,7 @@ struct meg_step {
 /*
  * Dropout by position (DESIGN.md §6): Philox key (seed, 1 + 16*layer + site), counter
  * (unit/8, position, sample low, high), a 16-bit lane a unit.  A unit is kept iff its lane is
- * >= T = round(65536 p), and is then scaled by 65536/(65536-T).
+ * >= T = min(round(65536 p), 65535), and is then scaled by 65536/(65536-T).
  *   hidden dropout: unit = unit0 + column, position and sample of the row
  *   attention:      unit = (head0 + head) * round_up(s_k, 8) + key, position of the query
  * p = 0 draws nothing.  sample [b] i64 is the number of each sequence in the run.

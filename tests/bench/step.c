@@ -52,14 +52,26 @@ int main(int argc, char **argv)
     const int steps = (int)arg(argv, argc, 3, 5);
     const double dropout = argc > 8 ? atof(argv[8]) : 0.0;
     struct meg_gpt_conf c = {
-        .num_layers = arg(argv, argc, 4, 12), .hidden_size = arg(argv, argc, 5, 768),
-        .num_attention_heads = arg(argv, argc, 6, 12), .vocab_size = arg(argv, argc, 7, 50257),
-        .ffn_hidden_size = MEG_UNSET, .kv_channels = MEG_UNSET, .max_position_embeddings = t,
-        .position_embedding_type = "learned_absolute", .normalization = "LayerNorm", .norm_epsilon = 1e-5,
-        .init_method_std = 0.02, .bias_gelu_fusion = true, .attention_dropout = dropout, .hidden_dropout = dropout,
+        .num_layers = arg(argv, argc, 4, 12),
+        .hidden_size = arg(argv, argc, 5, 768),
+        .num_attention_heads = arg(argv, argc, 6, 12),
+        .vocab_size = arg(argv, argc, 7, 50257),
+        .ffn_hidden_size = MEG_UNSET,
+        .kv_channels = MEG_UNSET,
+        .max_position_embeddings = t,
+        .position_embedding_type = "learned_absolute",
+        .normalization = "LayerNorm",
+        .norm_epsilon = 1e-5,
+        .init_method_std = 0.02,
+        .bias_gelu_fusion = true,
+        .attention_dropout = dropout,
+        .hidden_dropout = dropout,
     };
-    const struct meg_optim_conf oc = { .optimizer = "adam", .adam_beta1 = 0.9, .adam_beta2 = 0.95,
-                                       .adam_eps = 1e-8, .clip_grad = 1.0 };
+    const struct meg_optim_conf oc = { .optimizer = "adam",
+                                       .adam_beta1 = 0.9,
+                                       .adam_beta2 = 0.95,
+                                       .adam_eps = 1e-8,
+                                       .clip_grad = 1.0 };
     const struct meg_optim_rates rates = { 1e-4, 1e-4, 0.1, 1.0 };
     const struct meg_gpt_run run = { t, b, true, 1 };
     const struct meg_ops *op = meg_cpu_ops();
@@ -102,12 +114,15 @@ int main(int argc, char **argv)
     getrusage(RUSAGE_SELF, &usage);
     nparams = (double)(g->params.numel - c.max_position_embeddings * c.hidden_size);
     gflop = (double)n * (6.0 * nparams + 12.0 * (double)(c.num_layers * c.hidden_size * t)) / 1e9;
-    printf("{\"T\":%lld,\"B\":%lld,\"params\":%.0f,\"step_ms\":%.2f,\"pass_ms\":%.2f,\"norm_ms\":%.2f,"
-           "\"adamw_ms\":%.2f,\"tokens_per_s\":%.1f,\"gflops\":%.1f,\"adamw_gb_per_s\":%.1f,\"peak_mib\":%ld,"
-           "\"loss\":%.4f}\n",
-           (long long)t, (long long)b, nparams, 1e3 * part[STEP][0], 1e3 * part[PASS][0], 1e3 * part[NORM][0],
-           1e3 * part[UPDATE][0], (double)n / part[STEP][0], gflop / part[STEP][0],
-           28.0 * (double)g->params.numel / part[UPDATE][0] / 1e9, usage.ru_maxrss / 1024, loss);
+    printf(
+        "{\"T\":%lld,\"B\":%lld,\"params\":%.0f,\"step_ms\":%.2f,\"pass_ms\":%.2f,\"norm_ms\":%.2f,"
+        "\"adamw_ms\":%.2f,\"tokens_per_s\":%.1f,\"gflops\":%.1f,\"adamw_gb_per_s\":%.1f,\"peak_"
+        "mib\":%ld,"
+        "\"loss\":%.4f}\n",
+        (long long)t, (long long)b, nparams, 1e3 * part[STEP][0], 1e3 * part[PASS][0],
+        1e3 * part[NORM][0], 1e3 * part[UPDATE][0], (double)n / part[STEP][0],
+        gflop / part[STEP][0], 28.0 * (double)g->params.numel / part[UPDATE][0] / 1e9,
+        usage.ru_maxrss / 1024, loss);
 
     for (int k = 0; k < PARTS; k++)
         free(part[k]);

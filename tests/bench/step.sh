@@ -36,7 +36,10 @@ peer() { # PYTHON T
 
 # llm.c prints "step 3: train loss 4.1 (took 2680.1 ms)"; the first is left out.
 llmc() {
-    (cd "$MEG_LLMC" && OMP_PROC_BIND=close OMP_PLACES=cores timeout "${BENCH_LLMC_S:-60}" ./train_gpt2 || :) |
+    (
+        cd "$MEG_LLMC"
+        OMP_PROC_BIND=close OMP_PLACES=cores timeout "${BENCH_LLMC_S:-60}" stdbuf -oL ./train_gpt2 || :
+    ) |
         sed -n 's/.*took \([0-9.]*\) ms.*/\1/p' | sed 1d | sort -n | awk '{ v[NR] = $1 }
             END { if (NR) printf "{\"name\":\"llm.c\",\"T\":64,\"B\":4,\"step_ms\":%s,\"tokens_per_s\":%.1f}\n", v[int(NR / 2) + 1],
                                  256e3 / v[int(NR / 2) + 1] }'
@@ -54,7 +57,7 @@ done
 
 for run in $(seq "$runs"); do
     for t in $lengths; do
-        echo "$("$B/tests/bench/peak")" >>"$T/peak"
+        "$B/tests/bench/peak" >>"$T/peak"
         "$B/tests/bench/step" "$t" 4 "$(steps "$t")" | sed 's/^{/{"name":"meg",/' >>"$T/out"
         for p in $pythons; do
             peer "$p" "$t" >>"$T/out" 2>"$T/err" || { cat "$T/err" >&2; exit 1; }

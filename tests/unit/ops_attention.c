@@ -7,8 +7,8 @@ struct attn {
     struct meg_drop drop;
     int64_t *sample;
     int32_t *doc;
-    int64_t r, ldq, ldk;      /* heads a group; floats in a row of q, o and of k, v */
-    float *q, *kv, *o, *lse;  /* rows of kv hold, for each group, a key and a value head */
+    int64_t r, ldq, ldk;     /* heads a group; floats in a row of q, o and of k, v */
+    float *q, *kv, *o, *lse; /* rows of kv hold, for each group, a key and a value head */
     float *d_o, *dq, *dkv, *delta;
     double *q64, *kv64;
 };
@@ -46,7 +46,9 @@ static struct attn attn_new(struct meg_attn_geom ge, int has_docs, float p_drop)
         a.doc = zeros(nq, sizeof *a.doc);
         for (int64_t t = 0; t < ge.s_q; t++)
             for (int64_t i = 0; i < ge.b; i++)
-                a.doc[t * ge.b + i] = (int32_t)((ge.q0 + t + i) / 37 * 37 - i > 0 ? (ge.q0 + t + i) / 37 * 37 - i : 0);
+                a.doc[t * ge.b + i] =
+                    (int32_t)((ge.q0 + t + i) / 37 * 37 - i > 0 ? (ge.q0 + t + i) / 37 * 37 - i
+                                                                : 0);
         a.ge.doc_start = a.doc;
     }
     a.drop = (struct meg_drop){ p_drop, 1234, 3, MEG_DROP_ATTN, 6, ge.q0, ge.b, a.sample };
@@ -57,7 +59,8 @@ static struct attn attn_new(struct meg_attn_geom ge, int has_docs, float p_drop)
 
 static void attn_free(struct attn *a)
 {
-    void *const all[] = { a->q, a->kv, a->o, a->lse, a->d_o, a->dq, a->dkv, a->delta, a->q64, a->kv64, a->sample, a->doc };
+    void *const all[] = { a->q,   a->kv,    a->o,   a->lse,  a->d_o,    a->dq,
+                          a->dkv, a->delta, a->q64, a->kv64, a->sample, a->doc };
     for (size_t i = 0; i < LEN(all); i++)
         free(all[i]);
 }
@@ -65,7 +68,8 @@ static void attn_free(struct attn *a)
 /* Whether dropout keeps a key, straight from the definition. */
 static double keep64(const struct attn *a, int64_t t, int64_t i, int64_t j, int64_t k)
 {
-    return drop_factor64(&a->drop, (a->drop.unit0 + j) * ((a->ge.s_k + 7) / 8 * 8) + k, a->drop.pos0 + t, a->sample[i]);
+    return drop_factor64(&a->drop, (a->drop.unit0 + j) * ((a->ge.s_k + 7) / 8 * 8) + k,
+                         a->drop.pos0 + t, a->sample[i]);
 }
 
 static int sees(const struct attn *a, int64_t t, int64_t i, int64_t k)
@@ -116,8 +120,8 @@ static double loss(void *arg)
 static void run(const struct meg_ops *ops, struct attn *a, uint64_t *h)
 {
     const int64_t nq = a->ge.s_q * a->ge.b * a->ldq, nk = a->ge.s_k * a->ge.b * a->ldk;
-    ops->attn_fwd(NULL, &a->ge, queries(a, a->o), a->lse, queries(a, a->q), keys(a, a->kv, 0), keys(a, a->kv, 1),
-                  &a->drop);
+    ops->attn_fwd(NULL, &a->ge, queries(a, a->o), a->lse, queries(a, a->q), keys(a, a->kv, 0),
+                  keys(a, a->kv, 1), &a->drop);
     ops->attn_bwd(NULL, &a->ge, queries(a, a->dq), keys(a, a->dkv, 0), keys(a, a->dkv, 1), a->delta,
                   queries(a, a->d_o), queries(a, a->o), a->lse, queries(a, a->q), keys(a, a->kv, 0),
                   keys(a, a->kv, 1), &a->drop);
@@ -137,9 +141,11 @@ static void check_forward(const struct attn *a)
                 /* scores are below sqrt(d) and right to d half ulps of that; so are the weights of the mean */
                 const double tol = (8.0 + root + (double)a->ge.d) * EPS;
                 const double lse = row64(a, t, i, j, want);
-                near(a->lse[(i * a->ge.a + j) * a->ge.s_q + t], lse, tol * (1.0 + fabs(lse)), "lse", t, j);
+                near(a->lse[(i * a->ge.a + j) * a->ge.s_q + t], lse, tol * (1.0 + fabs(lse)), "lse",
+                     t, j);
                 for (int64_t c = 0; c < a->ge.d; c++)
-                    near(a->o[(t * a->ge.b + i) * a->ldq + j * a->ge.d + c], want[c], 2.0 * tol, "o", t, c);
+                    near(a->o[(t * a->ge.b + i) * a->ldq + j * a->ge.d + c], want[c], 2.0 * tol,
+                         "o", t, c);
             }
 }
 
@@ -151,15 +157,16 @@ static void check_backward(struct attn *a, int64_t samples)
     for (int64_t n = 0; n < samples; n++) {
         const int64_t q = a->ge.s_q * a->ge.b, k = a->ge.s_k * a->ge.b;
         const int64_t at_q = (int64_t)((rnd() + 1) / 2 * (double)q) * a->ldq +
-                             (int64_t)((rnd() + 1) / 2 * (double)(a->ge.a * d));
+            (int64_t)((rnd() + 1) / 2 * (double)(a->ge.a * d));
         const int64_t at_k = (int64_t)((rnd() + 1) / 2 * (double)k) * a->ldk +
-                             (int64_t)((rnd() + 1) / 2 * (double)(a->ge.g * 2 * d));
+            (int64_t)((rnd() + 1) / 2 * (double)(a->ge.g * 2 * d));
         fd_check(&f, a->q64 + at_q, 1, a->dq + at_q, 1, "dq");
         fd_check(&f, a->kv64 + at_k, 1, a->dkv + at_k, 1, "dk or dv");
     }
 }
 
-static void all_of(const struct meg_ops *ops, struct meg_attn_geom ge, int has_docs, float p_drop, int64_t samples)
+static void all_of(const struct meg_ops *ops, struct meg_attn_geom ge, int has_docs, float p_drop,
+                   int64_t samples)
 {
     struct attn a = attn_new(ge, has_docs, p_drop);
     uint64_t h[2] = { 0, 0 };
@@ -178,11 +185,12 @@ static void small(const struct meg_ops *ops)
     for (int causal = 0; causal < 2; causal++)
         for (int docs = 0; docs <= causal; docs++)
             for (int drop = 0; drop < 2; drop++) {
-                all_of(ops, (struct meg_attn_geom){ 1, 1, 1, 1, 1, 1, 0, causal, 1.0f, NULL }, docs, 0.0f, 1);
-                all_of(ops, (struct meg_attn_geom){ 13, 13, 2, 4, 4, 7, 0, causal, 0.4f, NULL }, docs,
-                       (float)drop * 0.1f, 60);
-                all_of(ops, (struct meg_attn_geom){ 45, 45, 3, 6, 2, 16, 0, causal, 0.25f, NULL }, docs,
-                       (float)drop * 0.3f, 30);
+                all_of(ops, (struct meg_attn_geom){ 1, 1, 1, 1, 1, 1, 0, causal, 1.0f, NULL }, docs,
+                       0.0f, 1);
+                all_of(ops, (struct meg_attn_geom){ 13, 13, 2, 4, 4, 7, 0, causal, 0.4f, NULL },
+                       docs, (float)drop * 0.1f, 60);
+                all_of(ops, (struct meg_attn_geom){ 45, 45, 3, 6, 2, 16, 0, causal, 0.25f, NULL },
+                       docs, (float)drop * 0.3f, 30);
             }
 }
 
@@ -205,7 +213,8 @@ static void decoding(const struct meg_ops *ops)
 /* Half the heads alone, told where they stand, give what they give among all. */
 static void a_shard_gives_its_part(const struct meg_ops *ops)
 {
-    struct attn a = attn_new((struct meg_attn_geom){ 50, 50, 2, 4, 2, 8, 0, 1, 0.35f, NULL }, 0, 0.25f);
+    struct attn a =
+        attn_new((struct meg_attn_geom){ 50, 50, 2, 4, 2, 8, 0, 1, 0.35f, NULL }, 0, 0.25f);
     struct attn b = a;
     uint64_t h = 0;
     float *o;
@@ -217,8 +226,8 @@ static void a_shard_gives_its_part(const struct meg_ops *ops)
     b.q += 2 * 8;
     b.kv += 2 * 8;
     b.o += 2 * 8;
-    ops->attn_fwd(NULL, &b.ge, queries(&b, b.o), b.lse, queries(&b, b.q), keys(&b, b.kv, 0), keys(&b, b.kv, 1),
-                  &b.drop);
+    ops->attn_fwd(NULL, &b.ge, queries(&b, b.o), b.lse, queries(&b, b.q), keys(&b, b.kv, 0),
+                  keys(&b, b.kv, 1), &b.drop);
     assert_memory_equal(o, a.o, (size_t)(50 * 2 * a.ldq) * 4);
     free(o);
     attn_free(&a);
@@ -226,7 +235,8 @@ static void a_shard_gives_its_part(const struct meg_ops *ops)
 
 static void nan_comes_through(const struct meg_ops *ops)
 {
-    struct attn a = attn_new((struct meg_attn_geom){ 40, 40, 1, 1, 1, 8, 0, 1, 0.35f, NULL }, 0, 0.0f);
+    struct attn a =
+        attn_new((struct meg_attn_geom){ 40, 40, 1, 1, 1, 8, 0, 1, 0.35f, NULL }, 0, 0.0f);
     const float bad[] = { NAN, INFINITY, -INFINITY };
     for (size_t n = 0; n < LEN(bad); n++) {
         uint64_t h = 0;
@@ -237,7 +247,8 @@ static void nan_comes_through(const struct meg_ops *ops)
                 if (t < 20)
                     assert_true(isfinite(a.o[t * a.ldq + c]));
                 else if (isnan(bad[n]) || a.q[t * a.ldq + 3] * bad[n] > 0)
-                    assert_true(isnan(a.o[t * a.ldq + c])); /* a score of minus infinity is merely no weight */
+                    assert_true(isnan(
+                        a.o[t * a.ldq + c])); /* a score of minus infinity is merely no weight */
     }
     a.kv[20 * a.ldk + 3] = 0.5f;
     a.kv[20 * a.ldk + 8 + 3] = NAN; /* a value: one column */

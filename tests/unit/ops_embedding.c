@@ -12,9 +12,16 @@ struct embed {
 
 static struct embed embed_new(float p)
 {
-    struct embed e = { rnd_mat(V, H, 1), rnd_mat(P, H, 2), rnd_mat(N, H, 0), rnd_mat(N, H, 3),
-                       rnd_mat(V, H, 0), rnd_mat(P, H, 0),
-                       { 0 }, { 0 }, { 10, 20 }, { p, 5, 0, MEG_DROP_EMBED, 9, 2, B, NULL } };
+    struct embed e = { rnd_mat(V, H, 1),
+                       rnd_mat(P, H, 2),
+                       rnd_mat(N, H, 0),
+                       rnd_mat(N, H, 3),
+                       rnd_mat(V, H, 0),
+                       rnd_mat(P, H, 0),
+                       { 0 },
+                       { 0 },
+                       { 10, 20 },
+                       { p, 5, 0, MEG_DROP_EMBED, 9, 2, B, NULL } };
     for (int i = 0; i < N; i++) {
         e.token[i] = i * 7 % V;
         e.position[i] = i / B % P;
@@ -60,8 +67,9 @@ static void embed(const struct meg_ops *ops)
             for (int64_t r = 0; r < N; r++) {
                 const double f = drop_factor64(&e.drop, 9 + c, 2 + r / B, e.sample[r % B]);
                 /* a sum below 2, a factor below 2 and a product below 4 are each rounded */
-                near(at(e.x, r, c), f * ((double)at(e.word, e.token[r], c) + at(e.pos, e.position[r], c)), 6 * EPS, "x",
-                     r, c);
+                near(at(e.x, r, c),
+                     f * ((double)at(e.word, e.token[r], c) + at(e.pos, e.position[r], c)), 6 * EPS,
+                     "x", r, c);
                 dword[e.token[r]][c] += f * at(e.dx, r, c);
                 dpos[e.position[r]][c] += f * at(e.dx, r, c);
             }

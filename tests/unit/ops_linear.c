@@ -4,16 +4,19 @@
 static double act64(enum meg_act a, double x)
 {
     switch (a) {
-    case MEG_ACT_GELU_TANH: return 0.5 * x * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
-    case MEG_ACT_GELU_ERF: return 0.5 * x * (1.0 + erf(x / sqrt(2.0)));
-    default: return x;
+    case MEG_ACT_GELU_TANH:
+        return 0.5 * x * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+    case MEG_ACT_GELU_ERF:
+        return 0.5 * x * (1.0 + erf(x / sqrt(2.0)));
+    default:
+        return x;
     }
 }
 
 static const struct shape {
     int64_t n, in, out;
-} shapes[] = { { 1, 1, 1 }, { 3, 5, 7 }, { 17, 33, 65 }, { 260, 40, 390 }, { 1, 96, 515 }, { 600, 9, 3 }, { 16, 70, 129 },
-               { 6, 64, 3 } };
+} shapes[] = { { 1, 1, 1 },    { 3, 5, 7 },   { 17, 33, 65 },  { 260, 40, 390 },
+               { 1, 96, 515 }, { 600, 9, 3 }, { 16, 70, 129 }, { 6, 64, 3 } };
 
 /* One linear layer: x [n,in], pre-activations it may have come from, w [out,in], bias, dy [n,out]. */
 struct layer {
@@ -27,8 +30,13 @@ struct layer {
 static struct layer layer_new(const struct meg_ops *ops, struct shape s, enum meg_act act)
 {
     const struct meg_linear_desc desc = { MEG_DTYPE_F32, s.n, s.in, s.out };
-    struct layer l = { s, act, rnd_mat(s.n, s.in, 3), rnd_mat(s.out, s.in, 1), rnd_mat(s.n, s.out, 2),
-                       rnd_new(s.out), ops->linear_create(&desc) };
+    struct layer l = { s,
+                       act,
+                       rnd_mat(s.n, s.in, 3),
+                       rnd_mat(s.out, s.in, 1),
+                       rnd_mat(s.n, s.out, 2),
+                       rnd_new(s.out),
+                       ops->linear_create(&desc) };
     return l;
 }
 
@@ -69,15 +77,18 @@ static void forward(const struct meg_ops *ops)
                 for (int k = 0; k < 2; k++) {
                     struct meg_mat y = rnd_mat(l.s.n, l.s.out, 2), pre = rnd_mat(l.s.n, l.s.out, 4);
                     omp_set_num_threads(k ? 2 : 1);
-                    ops->linear_fwd(NULL, l.plan, y, opt & 2 ? pre : no_mat, l.x, l.w, opt & 1 ? l.bias : NULL, l.act);
+                    ops->linear_fwd(NULL, l.plan, y, opt & 2 ? pre : no_mat, l.x, l.w,
+                                    opt & 1 ? l.bias : NULL, l.act);
                     digest_mat(h + k, y);
                     for (int64_t r = 0; r < l.s.n; r++)
                         for (int64_t c = 0; c < l.s.out; c++) {
-                            double size, want = dot64(&l, r, c, opt & 1, &size), tol = dot_tol(l.s.in, size);
+                            double size, want = dot64(&l, r, c, opt & 1, &size),
+                                         tol = dot_tol(l.s.in, size);
                             if (opt & 2 && act != MEG_ACT_NONE)
                                 near(at(pre, r, c), want, tol, "pre", r, c);
                             /* |gelu'| <= 1.13; the activation itself is within 8 half ulps of x */
-                            near(at(y, r, c), act64(l.act, want), 1.2 * tol + 8 * EPS * fabs(want), "y", r, c);
+                            near(at(y, r, c), act64(l.act, want), 1.2 * tol + 8 * EPS * fabs(want),
+                                 "y", r, c);
                         }
                     for (int64_t r = 0; r < l.s.n; r++)
                         assert_true(isnan(((float *)y.p)[r * y.ld + l.s.out]));
@@ -127,7 +138,8 @@ static void backward(const struct meg_ops *ops)
             struct loss a = { &l, dense64(l.x), dense64(l.w) };
             /* terms are at most 1, and 1.13 behind a gelu's derivative; differences add 1e-9 */
             struct fd f = { loss, &a, 1.2 * dot_tol(l.s.out, (double)l.s.out) + 1e-7 };
-            ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, act == MEG_ACT_NONE ? no_mat : l.x, l.act);
+            ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, act == MEG_ACT_NONE ? no_mat : l.x,
+                                 l.act);
             fd_check(&f, a.pre, l.s.n * l.s.in, dx.p, 300, "dx");
             l.act = MEG_ACT_NONE;
             f.tol = dot_tol(l.s.n, (double)l.s.n) + 1e-7;

@@ -13,8 +13,23 @@ struct norm {
 
 static struct norm norm_new(enum meg_norm kind, int64_t n, int64_t h)
 {
-    struct norm m = { kind, n, h, rnd_mat(n, h, 0), rnd_mat(n, h, 2), rnd_mat(n, h, 1), rnd_mat(n, h, 3), rnd_mat(n, h, 4),
-                      rnd_new(h), rnd_new(h), rnd_new(n), rnd_new(n), rnd_new(h), rnd_new(h), NULL, NULL, NULL };
+    struct norm m = { kind,
+                      n,
+                      h,
+                      rnd_mat(n, h, 0),
+                      rnd_mat(n, h, 2),
+                      rnd_mat(n, h, 1),
+                      rnd_mat(n, h, 3),
+                      rnd_mat(n, h, 4),
+                      rnd_new(h),
+                      rnd_new(h),
+                      rnd_new(n),
+                      rnd_new(n),
+                      rnd_new(h),
+                      rnd_new(h),
+                      NULL,
+                      NULL,
+                      NULL };
     m.x64 = widen(m.x.p, n * h);
     m.w64 = widen(m.w, h);
     m.b64 = widen(m.b, h);
@@ -23,8 +38,8 @@ static struct norm norm_new(enum meg_norm kind, int64_t n, int64_t h)
 
 static void norm_free(struct norm *m)
 {
-    void *const all[] = { m->x.p, m->y.p, m->dy.p, m->dx.p, m->skip.p, m->w, m->b, m->mean, m->rstd, m->dw, m->db,
-                          m->x64, m->w64, m->b64 };
+    void *const all[] = { m->x.p,  m->y.p,  m->dy.p, m->dx.p, m->skip.p, m->w,   m->b,
+                          m->mean, m->rstd, m->dw,   m->db,   m->x64,    m->w64, m->b64 };
     for (size_t i = 0; i < LEN(all); i++)
         free(all[i]);
 }
@@ -45,7 +60,8 @@ static void row64(const struct norm *m, int64_t r, double *mean, double *rstd)
 
 static double y64(const struct norm *m, int64_t r, int64_t c, double mean, double rstd)
 {
-    return (m->x64[r * m->h + c] - mean) * rstd * m->w64[c] + (m->kind == MEG_NORM_RMS ? 0.0 : m->b64[c]);
+    return (m->x64[r * m->h + c] - mean) * rstd * m->w64[c] +
+        (m->kind == MEG_NORM_RMS ? 0.0 : m->b64[c]);
 }
 
 static double loss(void *arg)
@@ -85,8 +101,10 @@ static void norm(const struct meg_ops *ops, enum meg_norm kind)
             omp_set_num_threads(k ? 2 : 1);
             memset(m.dw, 0, (size_t)m.h * 4);
             memset(m.db, 0, (size_t)m.h * 4);
-            ops->norm_fwd(NULL, kind, m.y, m.mean, m.rstd, m.x, m.w, has_b ? m.b : NULL, (float)eps);
-            ops->norm_bwd(NULL, kind, m.dx, m.dw, has_b ? m.db : NULL, no_mat, m.dy, m.x, m.w, m.mean, m.rstd);
+            ops->norm_fwd(NULL, kind, m.y, m.mean, m.rstd, m.x, m.w, has_b ? m.b : NULL,
+                          (float)eps);
+            ops->norm_bwd(NULL, kind, m.dx, m.dw, has_b ? m.db : NULL, no_mat, m.dy, m.x, m.w,
+                          m.mean, m.rstd);
             digest_mat(h + k, m.y);
             digest_mat(h + k, m.dx);
             digest(h + k, m.dw, (size_t)m.h * 4);
@@ -138,7 +156,8 @@ static void norm_bwd_adds(const struct meg_ops *ops)
     for (int64_t c = 0; c < 40; c++)
         z.dw[c] = z.db[c] = 1.0f;
     skip = copy_new(m.skip.p, 12 * m.skip.ld);
-    ops->norm_bwd(NULL, MEG_NORM_LAYER, in_place, z.dw, z.db, in_place, m.dy, m.x, m.w, m.mean, m.rstd);
+    ops->norm_bwd(NULL, MEG_NORM_LAYER, in_place, z.dw, z.db, in_place, m.dy, m.x, m.w, m.mean,
+                  m.rstd);
     for (int64_t c = 0; c < 40; c++) {
         near(z.dw[c], 1.0 + m.dw[c], 8 * EPS * (1.0 + fabs(m.dw[c])), "dw", 0, c);
         near(z.db[c], 1.0 + m.db[c], 8 * EPS * (1.0 + fabs(m.db[c])), "db", 0, c);
@@ -160,7 +179,8 @@ static void add(const struct meg_ops *ops)
             const int64_t n = shapes[i][0] * 3, h = shapes[i][1];
             const int64_t sample[3] = { 5, 1ll << 40, 0 };
             const struct meg_drop d = { rates[p], 99, 2, MEG_DROP_MLP_OUT, 13, 40, 3, sample };
-            struct meg_mat x = rnd_mat(n, h, 1), y = rnd_mat(n, h, 2), z = rnd_mat(n, h, 0), dz = rnd_mat(n, h, 0);
+            struct meg_mat x = rnd_mat(n, h, 1), y = rnd_mat(n, h, 2), z = rnd_mat(n, h, 0),
+                           dz = rnd_mat(n, h, 0);
             struct meg_mat dy = rnd_mat(n, h, 3);
             float *bias = rnd_new(h), *db = zeros(h, 4);
             uint64_t hash[2] = { 0, 0 };
@@ -183,11 +203,13 @@ static void add(const struct meg_ops *ops)
                     assert_true(at(dy, r, c) == at(dz, r, c) * (float)f); /* bit for bit */
                     sum += f * at(dz, r, c);
                 }
-                near(db[c], sum, (4.0 + 2.0 * sqrt((double)n)) * EPS * 2.0 * (double)n, "dbias", 0, c);
+                near(db[c], sum, (4.0 + 2.0 * sqrt((double)n)) * EPS * 2.0 * (double)n, "dbias", 0,
+                     c);
             }
             ops->add_fwd(NULL, x, x, y, NULL, &d); /* in place, no bias */
             for (int64_t c = 0; c < h; c++)
-                near(at(x, 0, c), (double)at(z, 0, c) - drop_factor64(&d, 13 + c, 40, 5) * bias[c], 16 * EPS, "z", 0, c);
+                near(at(x, 0, c), (double)at(z, 0, c) - drop_factor64(&d, 13 + c, 40, 5) * bias[c],
+                     16 * EPS, "z", 0, c);
             free(x.p);
             free(y.p);
             free(z.p);
@@ -203,7 +225,8 @@ static void a_shard_drops_the_same(const struct meg_ops *ops)
 {
     const int64_t sample[2] = { 3, 4 };
     struct meg_drop d = { 0.3f, 7, 0, MEG_DROP_ATTN_OUT, 0, 0, 2, sample };
-    struct meg_mat x = rnd_mat(10, 64, 0), y = rnd_mat(10, 64, 0), z = rnd_mat(10, 64, 0), part = rnd_mat(10, 24, 0);
+    struct meg_mat x = rnd_mat(10, 64, 0), y = rnd_mat(10, 64, 0), z = rnd_mat(10, 64, 0),
+                   part = rnd_mat(10, 24, 0);
     struct meg_mat xs = x, ys = y;
     ops->add_fwd(NULL, z, x, y, NULL, &d);
     d.unit0 = 16;
@@ -260,7 +283,8 @@ static void nan_comes_through(const struct meg_ops *ops)
             ((float *)m.dy.p)[2 * m.dy.ld + c] = bad[i];
         ((float *)m.x.p)[3 * 50 + 7] = bad[i];
         ops->norm_fwd(NULL, MEG_NORM_LAYER, m.y, m.mean, m.rstd, m.x, m.w, m.b, (float)eps);
-        ops->norm_bwd(NULL, MEG_NORM_LAYER, m.dx, m.dw, m.db, no_mat, m.dy, m.x, m.w, m.mean, m.rstd);
+        ops->norm_bwd(NULL, MEG_NORM_LAYER, m.dx, m.dw, m.db, no_mat, m.dy, m.x, m.w, m.mean,
+                      m.rstd);
         for (int64_t c = 0; c < 50; c++) {
             assert_true(isnan(at(m.y, 3, c)) && isnan(at(m.dx, 3, c)));
             assert_false(isfinite(at(m.dx, 2, c)) || isfinite(m.dw[c]) || isfinite(m.db[c]));

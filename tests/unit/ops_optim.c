@@ -4,7 +4,10 @@
 enum { N = 50021 };
 
 static const struct meg_range ranges[] = {
-    { 0, 1, 1.0f, 1.0f, 0 }, { 8, 20000, 0.0f, 1.0f, 0 }, { 20000, 20017, 1.0f, 0.5f, 1 }, { 20032, 50000, 2.0f, 1.0f, 0 },
+    { 0, 1, 1.0f, 1.0f, 0 },
+    { 8, 20000, 0.0f, 1.0f, 0 },
+    { 20000, 20017, 1.0f, 0.5f, 1 },
+    { 20032, 50000, 2.0f, 1.0f, 0 },
 };
 
 static const struct meg_range *range_of(int64_t k)
@@ -29,7 +32,8 @@ static struct state state_new(void)
 
 static struct state state_copy(const struct state *s)
 {
-    return (struct state){ copy_new(s->w, N), copy_new(s->g, N), copy_new(s->m, N), copy_new(s->v, N) };
+    return (struct state){ copy_new(s->w, N), copy_new(s->g, N), copy_new(s->m, N),
+                           copy_new(s->v, N) };
 }
 
 static void state_free(struct state *s)
@@ -43,7 +47,9 @@ static void state_free(struct state *s)
 static void adamw(const struct meg_ops *ops)
 {
     const struct meg_adam adam = { 0.9f, 0.95f, 1e-8f };
-    struct meg_step step = { { 1e-3f, 5e-3f }, 0.1f, 1.0f - 0.9f * 0.9f, 1.0f - 0.95f * 0.95f, 0.25f, 0, 0 };
+    struct meg_step step = {
+        { 1e-3f, 5e-3f }, 0.1f, 1.0f - 0.9f * 0.9f, 1.0f - 0.95f * 0.95f, 0.25f, 0, 0
+    };
     const struct state a = state_new();
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++) {
@@ -56,17 +62,19 @@ static void adamw(const struct meg_ops *ops)
         for (int64_t i = 0; i < N; i++) {
             const struct meg_range *r = range_of(i);
             if (r) {
-                const double b1 = adam.beta1, b2 = adam.beta2, lr = (double)step.lr[r->lr_index] * r->lr_mult;
+                const double b1 = adam.beta1, b2 = adam.beta2,
+                             lr = (double)step.lr[r->lr_index] * r->lr_mult;
                 const double g = (double)a.g[i] * step.grad_scale, m = b1 * a.m[i] + (1 - b1) * g;
                 const double v = b2 * a.v[i] + (1 - b2) * g * g;
                 const double u = m / step.adam_c1 / (sqrt(v / step.adam_c2) + adam.eps) +
-                                 (double)step.weight_decay * r->wd_mult * a.w[i];
+                    (double)step.weight_decay * r->wd_mult * a.w[i];
                 near(s.m[i], m, 4 * EPS, "m", i, 0);
                 near(s.v[i], v, 4 * EPS, "v", i, 0);
                 near(s.w[i], a.w[i] - lr * u, 2 * EPS + 16 * EPS * lr * fabs(u), "w", i, 0);
                 assert_true(s.g[i] == 0.0f);
             } else {
-                assert_true(s.w[i] == a.w[i] && s.m[i] == a.m[i] && s.v[i] == a.v[i] && s.g[i] == a.g[i]);
+                assert_true(s.w[i] == a.w[i] && s.m[i] == a.m[i] && s.v[i] == a.v[i] &&
+                            s.g[i] == a.g[i]);
             }
         }
         state_free(&s);
@@ -112,7 +120,8 @@ static void sgd(const struct meg_ops *ops)
                 const struct meg_range *r = range_of(i);
                 if (r) {
                     const double lr = (double)step.lr[r->lr_index] * r->lr_mult;
-                    const double g = (double)a.g[i] * step.grad_scale + (double)step.weight_decay * r->wd_mult * a.w[i];
+                    const double g = (double)a.g[i] * step.grad_scale +
+                        (double)step.weight_decay * r->wd_mult * a.w[i];
                     const double b = first ? g : (double)0.9f * a.m[i] + g;
                     near(s.m[i], b, 6 * EPS, "buf", i, 0);
                     near(s.w[i], a.w[i] - lr * b, 2 * EPS, "w", i, 0);
@@ -222,7 +231,8 @@ static void copy_heads(const struct meg_ops *ops)
     for (int t = 0; t < S; t++)
         for (int i = 0; i < B; i++)
             for (int j = 0; j < G; j++)
-                assert_memory_equal(dst + i * 100 * G * D + j * 100 * D + t * D, src + 7 + (t * B + i) * 40 + j * 15, D * 4);
+                assert_memory_equal(dst + i * 100 * G * D + j * 100 * D + t * D,
+                                    src + 7 + (t * B + i) * 40 + j * 15, D * 4);
     assert_true(dst[S * D] == 0.0f);
 }
 

@@ -31,7 +31,8 @@ static double loss(void *arg)
 
 static void xent(const struct meg_ops *ops)
 {
-    static const int64_t shapes[][2] = { { 1, 1 }, { 3, 2 }, { 5, 63 }, { 4, 64 }, { 9, 131 }, { 3, 5000 } };
+    static const int64_t shapes[][2] = { { 1, 1 },  { 3, 2 },   { 5, 63 },
+                                         { 4, 64 }, { 9, 131 }, { 3, 5000 } };
     for (size_t i = 0; i < LEN(shapes); i++)
         for (int big = 0; big < 2; big++) {
             const int64_t n = shapes[i][0], v = shapes[i][1];
