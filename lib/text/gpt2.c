@@ -9,7 +9,7 @@
 #include "text/bpe.h"
 #include "text/gpt2_files.h"
 #include "text/internal.h"
-#include "text/split_gpt2.h"
+#include "text/split.h"
 #include "text/wordcache.h"
 
 struct gpt2 {
@@ -126,7 +126,7 @@ static int gpt2_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
     (void)e;
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);
-    meg_pieces_of(&t->pieces, text, n);
+    meg_pieces_of(&t->pieces, MEG_SPLIT_GPT2, text, n);
     meg_ids_reserve(out, n + MEG_WORD_IDS);
     ids = out->v + out->n;
     for (int k; (k = next_pieces(&t->cache, &t->pieces, piece)) > 0;) {

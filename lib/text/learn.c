@@ -53,7 +53,7 @@ void meg_learn_count(struct meg_learn *l, const char *text, int64_t n)
     const char *piece;
     int64_t len;
 
-    meg_pieces_of(&l->pieces, text, n);
+    meg_pieces_of(&l->pieces, MEG_SPLIT_GPT2, text, n);
     while (meg_pieces_next(&l->pieces, &piece, &len)) {
         int64_t word = meg_strtab_add(&l->words, piece, len);
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "text/split_gpt2.h"
+#include "text/split.h"
 #include "text/strtab.h"
 
 #define MEG_ENDOFTEXT "<|endoftext|>"

@@ -5,15 +5,13 @@
  * before something else is cut off from the others.  What asks for a look at single bytes is rare:
  * characters outside ASCII, to find their class, and contractions.
  */
-#include "text/split_gpt2.h"
+#include "text/split.h"
 
-#include <stdlib.h>
 #include <string.h>
 #ifdef __SSE2__
 #    include <emmintrin.h>
 #endif
 
-#include "base/mem.h"
 #include "text/uclass.h"
 #include "text/utf8.h"
 
@@ -166,8 +164,7 @@ static uint64_t starts_of(const struct masks *p, const struct masks *c, const st
     return (changed & ~glued) | last;
 }
 
-/* Set the bits of starts, n / 64 + 1 words. */
-static void split(const char *text, int64_t n, uint64_t *starts)
+void meg_split_gpt2(const char *text, int64_t n, uint64_t *starts)
 {
     const unsigned char *table = meg_uclass_table();
     struct masks prev = { 0 }, cur = { 0 }, next = { 0 };
@@ -217,22 +214,4 @@ static void split(const char *text, int64_t n, uint64_t *starts)
         }
     }
     starts[n / 64] |= (uint64_t)1 << n % 64;
-}
-
-void meg_pieces_of(struct meg_pieces *p, const char *text, int64_t n)
-{
-    if (n / 64 + 1 > p->cap) {
-        p->cap = n / 64 + 1;
-        p->starts = meg_realloc_array(p->starts, (size_t)p->cap, sizeof *p->starts);
-    }
-    split(text, n, p->starts);
-    p->text = p->begin = text;
-    p->end = text + n;
-    p->k = 0;
-    p->bits = p->starts[0] & ~(uint64_t)1;
-}
-
-void meg_pieces_free(struct meg_pieces *p)
-{
-    free(p->starts);
 }

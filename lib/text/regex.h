@@ -1,0 +1,38 @@
+/*
+ * regex.h - regular expressions as tokenizer.json files have them, in Oniguruma's dialect, run by PCRE2
+ * (with JIT where there is one) in UTF-8.  \s is the property White_Space as everywhere here
+ * (text/uclass.h); other classes are those of the installed PCRE2.
+ */
+#ifndef MEG_TEXT_REGEX_H
+#define MEG_TEXT_REGEX_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "text/json_scan.h"
+
+/* Once compiled only read, by any number of threads. */
+struct meg_regex;
+
+/*
+ * meg_regex_compile - make a pattern ready.  MEG_EFORMAT, with the pattern and the byte of it, where it
+ * does not compile, or has what PCRE2 cannot say: negated classes inside of classes, or &&.
+ */
+int meg_regex_compile(struct meg_regex **out, const char *pattern, struct meg_err *e);
+void meg_regex_free(struct meg_regex *r); /* accepts NULL */
+
+/* Matches in a text, from left to right without overlap.  Starts as { 0 }, ends with free(v). */
+struct meg_spans {
+    struct meg_span *v;
+    int64_t n, cap;
+};
+void meg_spans_add(struct meg_spans *spans, const char *s, int64_t n);
+
+/*
+ * meg_regex_find - append all matches of text [n], well-formed UTF-8, that are not empty.
+ * MEG_EFORMAT where the pattern takes more steps or memory on this text than PCRE2 allows.
+ */
+int meg_regex_find(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
+                   struct meg_err *e);
+
+#endif

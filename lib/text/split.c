@@ -1,0 +1,54 @@
+#include "text/split.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+#define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LEAD "[^\\r\\n\\p{L}\\p{N}]"
+#define OTHER " ?[^\\s\\p{L}\\p{N}]+"
+#define BLANKS "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+const char *const meg_split_pattern[MEG_SPLITS] = {
+    [MEG_SPLIT_GPT2] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" OTHER "|\\s+(?!\\S)|\\s+",
+    [MEG_SPLIT_CL100K] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}{1,3}|" OTHER "[\\r\\n]*|" BLANKS,
+    [MEG_SPLIT_QWEN2] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}|" OTHER "[\\r\\n]*|" BLANKS,
+    [MEG_SPLIT_O200K] = LEAD "?" UPPER "*" LOWER "+" CONTRACTION "?|" LEAD "?" UPPER "+" LOWER
+                             "*" CONTRACTION "?|\\p{N}{1,3}|" OTHER "[\\r\\n/]*|" BLANKS,
+    [MEG_SPLIT_TIK_V1] = LEAD "?+\\p{L}+|\\p{N}|" OTHER "+[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
+    [MEG_SPLIT_TIK_V2] = LEAD "?" UPPER "*" LOWER "+|" LEAD "?" UPPER "+" LOWER "*|\\p{N}|" OTHER
+                              "[\\r\\n/]*|" BLANKS,
+};
+
+int meg_split_of_pattern(const char *pattern)
+{
+    for (int k = 0; k < MEG_SPLITS; k++) {
+        if (strcmp(pattern, meg_split_pattern[k]) == 0)
+            return k;
+    }
+    return -1;
+}
+
+void meg_pieces_of(struct meg_pieces *p, enum meg_split split, const char *text, int64_t n)
+{
+    if (n / 64 + 1 > p->cap) {
+        p->cap = n / 64 + 1;
+        p->starts = meg_realloc_array(p->starts, (size_t)p->cap, sizeof *p->starts);
+    }
+    if (split == MEG_SPLIT_GPT2)
+        meg_split_gpt2(text, n, p->starts);
+    else
+        meg_split_words(split, text, n, p->starts);
+    p->text = p->begin = text;
+    p->end = text + n;
+    p->k = 0;
+    p->bits = p->starts[0] & ~(uint64_t)1;
+}
+
+void meg_pieces_free(struct meg_pieces *p)
+{
+    free(p->starts);
+}

@@ -1,0 +1,93 @@
+/* Oniguruma's dialect as PCRE2 runs it, and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "text/regex.h"
+
+/* The matches of a text, joined by '|'. */
+static void finds(const char *pattern, const char *text, const char *want)
+{
+    struct meg_regex *r;
+    struct meg_spans got = { 0 };
+    struct meg_str joined = { 0 };
+    struct meg_err e;
+
+    if (meg_regex_compile(&r, pattern, &e) < 0 ||
+        meg_regex_find(r, text, (int64_t)strlen(text), &got, &e) < 0)
+        fail_msg("%s", e.msg);
+    for (int64_t i = 0; i < got.n; i++)
+        meg_str_printf(&joined, i ? "|%.*s" : "%.*s", (int)got.v[i].n, got.v[i].s);
+    assert_string_equal(joined.s ? joined.s : "", want);
+    meg_regex_free(r);
+    meg_str_free(&joined);
+    free(got.v);
+}
+
+static void reads_the_dialect(void **state)
+{
+    (void)state;
+    finds("\\s+", "a \xE1\xA0\x8E b", " | ");
+    finds("[^\\s]+", "a \xE1\xA0\x8E b", "a|\xE1\xA0\x8E|b");
+    finds("[\\S]+", "a \xE1\xA0\x8E b", "a|\xE1\xA0\x8E|b");
+    finds("\\h+", "xyz 12aF g", "12aF");
+    finds(" ?[^(\\s|[.,!?\xE2\x80\xA6])]+", "a|b c.d(e", "a|b| c|d|e");
+    finds("x*", "axxb", "xx");
+    finds("[[:digit:]]+", "a12", "12");
+    finds("[]a]+", "b]a", "]a");
+}
+
+static void refuses(const char *pattern, const char *message)
+{
+    struct meg_regex *r;
+    struct meg_err e;
+
+    assert_int_equal(meg_regex_compile(&r, pattern, &e), MEG_EFORMAT);
+    if (!strstr(e.msg, message))
+        fail_msg("%s", e.msg);
+}
+
+static void refuses_what_it_cannot_run(void **state)
+{
+    (void)state;
+    refuses("a(b", "'a(b' (read as 'a(b'), byte 3: missing closing parenthesis");
+    refuses("[a[^b]]", "byte 3: a negated class");
+    refuses("[a-z&&b]", "byte 5: the intersection");
+    refuses("x[a", "byte 2: a class that does not end");
+    refuses("\\", "byte 1");
+    refuses("\\p{Nonsense}", "byte");
+}
+
+static void says_when_a_text_takes_too_long(void **state)
+{
+    struct meg_regex *r;
+    struct meg_spans got = { 0 };
+    struct meg_err e;
+    char text[40];
+
+    (void)state;
+    memset(text, 'a', sizeof text);
+    assert_int_equal(meg_regex_compile(&r, "(a+)+(a+)+$b", &e), MEG_OK);
+    assert_int_equal(meg_regex_find(r, text, sizeof text, &got, &e), MEG_OK);
+    meg_regex_free(r);
+    assert_int_equal(meg_regex_compile(&r, "(?:(?:a|a)+)+b|(a|aa)+c", &e), MEG_OK);
+    assert_int_equal(meg_regex_find(r, text, sizeof text, &got, &e), MEG_EFORMAT);
+    assert_non_null(strstr(e.msg, "on a text of 40 bytes: match limit exceeded"));
+    meg_regex_free(r);
+    free(got.v);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_the_dialect),
+        cmocka_unit_test(refuses_what_it_cannot_run),
+        cmocka_unit_test(says_when_a_text_takes_too_long),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
