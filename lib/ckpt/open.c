@@ -302,9 +302,9 @@ int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *mod
                        diff.n ? "; " : "", theirs.vocab_size, ours.vocab_size);
     if (diff.n)
         r = meg_fail(e, MEG_EUSAGE,
-                     "the model changed in shape since the checkpoint %s: %s; give the "
-                     "checkpoint's values or "
-                     "--use-checkpoint-args",
+                     "the model changed in shape since the checkpoint %s: %s; leave "
+                     "these options out and give --use-checkpoint-args, or give the checkpoint's "
+                     "values",
                      c->path, diff.s);
     meg_str_free(&dump[0]);
     meg_str_free(&dump[1]);
