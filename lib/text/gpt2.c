@@ -68,7 +68,7 @@ static struct meg_tokenizer *gpt2_share(const struct meg_tokenizer *base)
 static int64_t encode_piece(struct gpt2 *t, const char *s, int64_t n, int32_t *ids)
 {
     const int32_t *known;
-    int64_t nids = meg_wordcache_find_long(&t->cache, s, n, &known);
+    int64_t nids = meg_wordcache_find_long(&t->cache, s, n, &known, NULL);
 
     if (nids > 0) {
         memcpy(ids, known, (size_t)nids * sizeof *ids);
@@ -79,7 +79,7 @@ static int64_t encode_piece(struct gpt2 *t, const char *s, int64_t n, int32_t *i
     nids = meg_bpe_merge(&t->files->bpe, ids, n);
     for (int64_t i = 0; i < nids; i++)
         ids[i] = ids[i] < 0 ? 0 : ids[i]; /* a byte that is no token: id 0, as in Megatron */
-    meg_wordcache_add(&t->cache, s, n, ids, nids);
+    meg_wordcache_add(&t->cache, s, n, ids, nids, 0);
     return nids;
 }
 
@@ -155,6 +155,6 @@ static void gpt2_bytes(const struct meg_tokenizer *base, const int32_t *ids, int
 }
 
 const struct meg_tok_class meg_tok_gpt2 = {
-    "GPT2BPETokenizer", gpt2_open, gpt2_close, gpt2_share, gpt2_encode, gpt2_bytes,
-    meg_tok_decode_bytes,
+    "GPT2BPETokenizer", gpt2_open,  gpt2_close,           gpt2_share,
+    gpt2_encode,        gpt2_bytes, meg_tok_decode_bytes,
 };

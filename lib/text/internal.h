@@ -29,7 +29,8 @@ struct meg_tokenizer {
     struct meg_str description; /* Megatron's, indent 0 */
 };
 
-extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null;
+extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepiece,
+    meg_tok_gpt_sentencepiece, meg_tok_llama2;
 
 /* decode where the text is the bytes of the ids one after the other: each maximal ill-formed
  * subpart is replaced by U+FFFD. */

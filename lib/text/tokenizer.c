@@ -7,19 +7,34 @@
 #include "text/utf8.h"
 
 const struct meg_opt meg_tok_opts[] = {
-    { "tokenizer-type", 0, MEG_STR(struct meg_tok_conf, type), "GPT2BPETokenizer|NullTokenizer",
+    { "tokenizer-type", 0, MEG_STR(struct meg_tok_conf, type),
+      "GPT2BPETokenizer|SentencePieceTokenizer|GPTSentencePieceTokenizer|Llama2Tokenizer|"
+      "NullTokenizer",
       NULL, "kind of tokenizer" },
     { "vocab-file", 0, MEG_STR(struct meg_tok_conf, vocab_file), "FILE", NULL,
       "vocabulary of GPT2BPETokenizer: JSON, token to id" },
     MEG_ALIAS("vocab", "vocab-file"),
     { "merge-file", 0, MEG_STR(struct meg_tok_conf, merge_file), "FILE", NULL,
       "merges of GPT2BPETokenizer, one pair a line" },
+    { "tokenizer-model", 0, MEG_STR(struct meg_tok_conf, tokenizer_model), "FILE", NULL,
+      "SentencePiece model of SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer" },
+    { "vocab-extra-ids", 0, MEG_I64(struct meg_tok_conf, vocab_extra_ids), "N", NULL,
+      "SentencePieceTokenizer: so many tokens <extra_id_0>, <extra_id_1>, ... more" },
     { "vocab-size", 0, MEG_I64(struct meg_tok_conf, vocab_size), "N", NULL,
       "NullTokenizer: ids are 0 to N, N ends a document" },
     { 0 }
 };
 
-static const struct meg_tok_class *const classes[] = { &meg_tok_gpt2, &meg_tok_null };
+const struct meg_tok_file meg_tok_files[MEG_TOK_FILES] = {
+    [MEG_TOK_VOCAB] = { "vocab.json", offsetof(struct meg_tok_conf, vocab_file) },
+    [MEG_TOK_MERGES] = { "merges.txt", offsetof(struct meg_tok_conf, merge_file) },
+    [MEG_TOK_MODEL] = { "tokenizer.model", offsetof(struct meg_tok_conf, tokenizer_model) },
+};
+
+static const struct meg_tok_class *const classes[] = {
+    &meg_tok_gpt2,   &meg_tok_sentencepiece, &meg_tok_gpt_sentencepiece,
+    &meg_tok_llama2, &meg_tok_null,
+};
 
 void meg_ids_reserve(struct meg_ids *ids, int64_t n)
 {

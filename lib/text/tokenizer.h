@@ -5,6 +5,7 @@
 #define MEG_TEXT_TOKENIZER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -21,12 +22,26 @@ struct meg_ids {
 void meg_ids_reserve(struct meg_ids *ids, int64_t n);
 
 struct meg_tok_conf {
-    const char *type;       /* --tokenizer-type */
-    const char *vocab_file; /* --vocab-file */
-    const char *merge_file; /* --merge-file */
-    int64_t vocab_size;     /* --vocab-size, or MEG_UNSET */
+    const char *type;            /* --tokenizer-type */
+    const char *vocab_file;      /* --vocab-file */
+    const char *merge_file;      /* --merge-file */
+    const char *tokenizer_model; /* --tokenizer-model */
+    int64_t vocab_extra_ids;     /* --vocab-extra-ids, or MEG_UNSET */
+    int64_t vocab_size;          /* --vocab-size, or MEG_UNSET */
 };
 extern const struct meg_opt meg_tok_opts[];
+
+/* The options that name a file, and what such a file is called in the folder of a model. */
+enum { MEG_TOK_VOCAB, MEG_TOK_MERGES, MEG_TOK_MODEL, MEG_TOK_FILES };
+extern const struct meg_tok_file {
+    const char *name;
+    size_t offset; /* of the path in struct meg_tok_conf */
+} meg_tok_files[MEG_TOK_FILES];
+
+static inline const char **meg_tok_path(struct meg_tok_conf *c, int file)
+{
+    return (const char **)(void *)((char *)c + meg_tok_files[file].offset);
+}
 
 /*
  * meg_tokenizer_open - the tokenizer that c describes, ready to use.  c is not kept.

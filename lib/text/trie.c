@@ -109,8 +109,8 @@ static int group(const struct meg_trie_key *key, const struct node *x, unsigned 
     return n;
 }
 
-static void place(struct build *b, const struct meg_trie_key *key, struct node x, struct node *stack,
-                  int64_t *nstack)
+static void place(struct build *b, const struct meg_trie_key *key, struct node x,
+                  struct node *stack, int64_t *nstack)
 {
     unsigned char label[256];
     int64_t end[256];

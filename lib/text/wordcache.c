@@ -17,7 +17,7 @@ struct meg_longword {
 
 /* What stands at c->bytes + at, ids and bytes behind it. */
 struct longhead {
-    int32_t nbytes, nids;
+    uint16_t nbytes, nids, tag, unused;
 };
 
 void meg_wordcache_init(struct meg_wordcache *c)
@@ -49,7 +49,7 @@ static struct meg_longword *long_slot(const struct meg_wordcache *c, const char 
 }
 
 int64_t meg_wordcache_find_long(const struct meg_wordcache *c, const char *s, int64_t n,
-                                const int32_t **ids)
+                                const int32_t **ids, uint16_t *tag)
 {
     uint32_t hash;
     const struct meg_longword *w;
@@ -62,11 +62,13 @@ int64_t meg_wordcache_find_long(const struct meg_wordcache *c, const char *s, in
     if (w->at == 0 || w->hash != hash || head->nbytes != n)
         return 0;
     *ids = (const int32_t *)(head + 1);
+    if (tag)
+        *tag = head->tag;
     return memcmp(*ids + head->nids, s, (size_t)n) == 0 ? head->nids : 0;
 }
 
 static void add_long(struct meg_wordcache *c, const char *s, int64_t n, const int32_t *ids,
-                     int64_t nids)
+                     int64_t nids, uint16_t tag)
 {
     size_t size = sizeof(struct longhead) + (size_t)nids * sizeof *ids + (size_t)n;
     struct longhead *head;
@@ -82,21 +84,21 @@ static void add_long(struct meg_wordcache *c, const char *s, int64_t n, const in
     w = long_slot(c, s, n, &hash);
     *w = (struct meg_longword){ hash, c->nbytes };
     head = (struct longhead *)(c->bytes + c->nbytes);
-    *head = (struct longhead){ (int32_t)n, (int32_t)nids };
+    *head = (struct longhead){ (uint16_t)n, (uint16_t)nids, tag, 0 };
     memcpy(head + 1, ids, (size_t)nids * sizeof *ids);
     memcpy((int32_t *)(head + 1) + nids, s, (size_t)n);
     c->nbytes += (uint32_t)(size + 3) & ~3u;
 }
 
 void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const int32_t *ids,
-                       int64_t nids)
+                       int64_t nids, uint16_t tag)
 {
     char padded[16] = { 0 };
     uint64_t key[2];
     struct meg_word *w;
 
     if (n > MEG_WORD_BYTES || nids > MEG_WORD_IDS) {
-        add_long(c, s, n, ids, nids);
+        add_long(c, s, n, ids, nids, tag);
         return;
     }
     memcpy(padded, s, (size_t)n);
@@ -104,6 +106,7 @@ void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const 
     w = meg_wordcache_pair(c, key);
     w[1] = w[0];
     memcpy(w[0].key, key, sizeof key);
-    w[0].n = (int32_t)nids;
+    w[0].n = (uint16_t)nids;
+    w[0].tag = tag;
     memcpy(w[0].id, ids, (size_t)nids * sizeof *ids);
 }

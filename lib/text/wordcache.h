@@ -19,7 +19,7 @@ enum {
 /* A short word: its bytes, zeros, and its length in the last byte.  Two entries share a cache line. */
 struct meg_word {
     uint64_t key[2];
-    int32_t n;
+    uint16_t n, tag; /* tag: whatever the tokenizer wants to know of it */
     int32_t id[MEG_WORD_IDS];
 };
 
@@ -85,10 +85,11 @@ static inline const struct meg_word *meg_wordcache_find(const struct meg_word *p
 
 /* Remember a word with its ids, as short or long one. */
 void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const int32_t *ids,
-                       int64_t nids);
+                       int64_t nids, uint16_t tag);
 
-/* The ids of a long word, in place until the next add; returns their number, 0 when not there. */
+/* The ids and the tag (where asked for) of a long word, ids in place until the next add; returns their
+ * number, 0 when not there. */
 int64_t meg_wordcache_find_long(const struct meg_wordcache *c, const char *s, int64_t n,
-                                const int32_t **ids);
+                                const int32_t **ids, uint16_t *tag);
 
 #endif

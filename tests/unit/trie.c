@@ -85,8 +85,7 @@ static void walks_see_every_key(void **state)
             struct meg_trie t = { 0 };
             struct meg_err e;
             int32_t twice;
-            int64_t n =
-                make_keys(key, sizes[k].n, alphabet, sizes[k].letters, sizes[k].max, &x);
+            int64_t n = make_keys(key, sizes[k].n, alphabet, sizes[k].letters, sizes[k].max, &x);
 
             assert_int_equal(meg_trie_build(&t, key, n, &twice, &e), MEG_OK);
             for (int64_t i = 0; i < n; i += 1 + n / 100)

@@ -1,0 +1,299 @@
+/*
+ * Text is normalised a part at a time, cut at seams into words, and each word that was not seen before
+ * is segmented.
+ */
+#include "text/spm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "text/spm_internal.h"
+#include "text/utf8.h"
+
+enum { PART = 1 << 16 }; /* bytes normalised at once */
+
+/* ---- the model ---- */
+
+static void spell_texts(struct meg_spm *s)
+{
+    const struct meg_spm_model *m = s->model;
+    struct spm_texts *t = &s->texts;
+
+    t->at = meg_new((size_t)(m->n + 1) * sizeof *t->at);
+    for (int32_t id = 0; id < m->n; id++) {
+        struct meg_str piece = meg_spm_piece_text(m, id);
+
+        if (meg_spm_is_matched(m, id))
+            meg_spm_norm_piece(&m->norm, piece.s, (int64_t)piece.n, &t->bytes);
+        t->at[id + 1] = (int64_t)t->bytes.n;
+    }
+}
+
+static int build_verbatim(struct meg_spm *s, struct meg_err *e)
+{
+    const struct meg_spm_model *m = s->model;
+    struct meg_trie_key *key = meg_new((size_t)m->n * sizeof *key);
+    int32_t twice;
+    int64_t n = 0;
+    int r;
+
+    for (int32_t id = 0; id < m->n; id++) {
+        struct meg_str piece = meg_spm_piece_text(m, id);
+
+        if (m->piece[id].type == MEG_SPM_USER_DEFINED)
+            key[n++] = (struct meg_trie_key){ piece.s, (int64_t)piece.n, id };
+    }
+    r = meg_trie_build(&s->verbatim, key, n, &twice, e);
+    free(key);
+    return r;
+}
+
+int meg_spm_open(struct meg_spm **out, const char *path, struct meg_err *e)
+{
+    struct meg_spm *s = meg_new(sizeof *s);
+    struct meg_err why;
+    int r;
+
+    if ((r = meg_spm_model_load(&s->model, path, e)) < 0)
+        goto out;
+    s->is_cut = true;
+    spell_texts(s);
+    if ((r = build_verbatim(s, &why)) < 0 ||
+        (r = s->model->kind == MEG_SPM_BPE ? spm_bpe_init(s, &why) : spm_unigram_init(s, &why)) <
+            0) {
+        r = meg_fail(e, r, "%s: %s", path, why.msg);
+        goto out;
+    }
+    meg_spm_norm_init(&s->norm, &s->model->norm, &s->verbatim);
+    meg_seams_init(&s->seams);
+    for (int32_t id = 0; id < s->model->n; id++)
+        meg_seams_join(&s->seams, s->texts.bytes.s + s->texts.at[id], spm_length(&s->texts, id));
+    *out = s;
+    s = NULL;
+out:
+    meg_spm_close(s);
+    return r;
+}
+
+void meg_spm_close(struct meg_spm *s)
+{
+    if (!s)
+        return;
+    meg_spm_model_free(s->model);
+    meg_trie_free(&s->verbatim);
+    meg_str_free(&s->texts.bytes);
+    free(s->texts.at);
+    spm_unigram_free(&s->unigram);
+    spm_bpe_free(&s->bpe);
+    free(s);
+}
+
+const struct meg_spm_model *meg_spm_model(const struct meg_spm *s)
+{
+    return s->model;
+}
+
+/* ---- encoding ---- */
+
+struct meg_spm_work *meg_spm_work_new(const struct meg_spm *s)
+{
+    struct meg_spm_work *w = meg_new(sizeof *w);
+
+    w->spm = s;
+    meg_wordcache_init(&w->cache);
+    if (!s->is_cut)
+        w->seen = meg_new((size_t)s->model->n * sizeof *w->seen);
+    return w;
+}
+
+void meg_spm_work_free(struct meg_spm_work *w)
+{
+    if (!w)
+        return;
+    meg_wordcache_free(&w->cache);
+    meg_str_free(&w->text);
+    free(w->seams);
+    free(w->node);
+    free(w->sym);
+    free(w->seen);
+    free(w);
+}
+
+void spm_add_unknown(struct meg_spm_work *w, const char *s, int64_t n)
+{
+    const struct meg_spm_model *m = w->spm->model;
+
+    if (!m->byte_fallback) {
+        if (w->ids == w->begin || w->ids[-1] != m->unk) /* a run of them is one */
+            *w->ids++ = m->unk;
+        return;
+    }
+    if (*s == ' ' && m->norm.escape_whitespaces) {
+        s = MEG_SPM_BLANK;
+        n = (int64_t)strlen(MEG_SPM_BLANK);
+    }
+    for (int64_t i = 0; i < n; i++)
+        *w->ids++ = m->byte_id[(unsigned char)s[i]];
+}
+
+static uint16_t required_tag(struct meg_spm_work *w, int64_t nids)
+{
+    return w->spm->model->kind == MEG_SPM_UNIGRAM ? spm_unigram_required(w, nids) : 1;
+}
+
+/* A word that is no short one of the cache, or not with the tag required. */
+static void encode_word(struct meg_spm_work *w, const char *s, int64_t n, bool is_short,
+                        uint16_t required)
+{
+    const bool is_unigram = w->spm->model->kind == MEG_SPM_UNIGRAM;
+    const int64_t before = w->ids - w->begin;
+    const int32_t *known;
+    uint16_t tag = 0;
+    int64_t nids = is_short ? 0 : meg_wordcache_find_long(&w->cache, s, n, &known, &tag);
+    bool is_known;
+
+    if (nids > 0 && tag >= required) {
+        memcpy(w->ids, known, (size_t)nids * sizeof *known);
+        w->ids += nids;
+        return;
+    }
+    is_known = is_unigram ? spm_unigram_word(w, s, n) : spm_bpe_word(w, s, n);
+    if (is_short || nids > 0)
+        return; /* its tag is known, and too small */
+    tag = !is_known ? 0 : is_unigram ? spm_unigram_tag(w, s, n) : 1;
+    meg_wordcache_add(&w->cache, s, n, w->begin + before, w->ids - w->begin - before, tag);
+}
+
+/* A word on its way to be looked up. */
+struct word {
+    uint64_t key[2];
+    const struct meg_word *pair; /* NULL: too long for a short word */
+    const char *s;
+    int64_t n;
+};
+enum { BATCH = 32 };
+
+/* Where the text is cut; bits are those of seams[k] that are still to come. */
+struct cut {
+    const char *text, *begin, *end;
+    const uint64_t *seams;
+    uint64_t bits;
+    int64_t k;
+};
+
+/* Up to BATCH words; their places in the cache are on their way to the processor.  16 bytes may be read
+ * from where each begins. */
+static int next_words(const struct meg_wordcache *cache, struct cut *c, struct word *word)
+{
+    int n = 0;
+
+    for (struct word *p = word; n < BATCH && c->begin < c->end; p++, n++) {
+        const char *stop;
+
+        while (c->bits == 0)
+            c->bits = c->seams[++c->k];
+        stop = c->text + 64 * c->k + __builtin_ctzll(c->bits);
+        c->bits &= c->bits - 1;
+        p->s = c->begin;
+        p->n = stop - c->begin;
+        p->pair = NULL;
+        if (p->n <= MEG_WORD_BYTES) {
+            meg_word_key(p->key, p->s, p->n);
+            p->pair = meg_wordcache_pair(cache, p->key);
+            __builtin_prefetch(p->pair);
+        }
+        c->begin = stop;
+    }
+    return n;
+}
+
+/* The words of text [n], n being a seam. */
+static void encode_words(struct meg_spm_work *w, const char *text, int64_t n)
+{
+    struct cut c = { .text = text, .begin = text, .end = text + n, .seams = w->seams };
+    struct word word[BATCH];
+
+    c.bits = w->seams[0] & ~(uint64_t)1;
+    for (int k; (k = next_words(&w->cache, &c, word)) > 0;) {
+        uint16_t required = required_tag(w, BATCH * MEG_WORD_IDS);
+
+        for (const struct word *p = word; p < word + k; p++) {
+            const struct meg_word *e = p->pair ? meg_wordcache_find(p->pair, p->key) : NULL;
+
+            if (e &&
+                e->tag >= required) { /* three ids are copied, some of them to be written over */
+                memcpy(w->ids, e->id, sizeof e->id);
+                w->ids += e->n;
+            } else {
+                encode_word(w, p->s, p->n, e != NULL, required);
+                required = required_tag(w, BATCH * MEG_WORD_IDS);
+            }
+        }
+    }
+}
+
+/* The last seam before the end of text [n], n > 0, and before blanks there, which may go yet; 0: there
+ * is none. */
+static int64_t last_seam(const struct meg_spm_work *w, const char *text, int64_t n)
+{
+    for (n--; n > 0 && text[n] == ' ';)
+        n--;
+    for (int64_t k = n / 64; k >= 0; k--) {
+        uint64_t bits = w->seams[k] & (k == n / 64 ? ~(uint64_t)0 >> (63 - n % 64) : ~(uint64_t)0);
+
+        if (bits)
+            return 64 * k + 63 - __builtin_clzll(bits);
+    }
+    return 0;
+}
+
+static void find_seams(struct meg_spm_work *w)
+{
+    static const char padding[16] = { 0 };
+    int64_t n = (int64_t)w->text.n;
+
+    meg_str_add(&w->text, padding, sizeof padding);
+    w->text.n = (size_t)n;
+    if (meg_seams_words(n) > w->nseams) {
+        w->nseams = meg_seams_words(n) + n / 128;
+        free(w->seams);
+        w->seams = meg_realloc_array(NULL, (size_t)w->nseams, sizeof *w->seams);
+    }
+    if (w->spm->is_cut) {
+        meg_seams_find(&w->spm->seams, w->text.s, n, w->seams);
+    } else {
+        memset(w->seams, 0, (size_t)meg_seams_words(n) * sizeof *w->seams);
+        w->seams[n / 64] |= (uint64_t)1 << n % 64;
+        w->seams[0] |= 1;
+    }
+}
+
+void meg_spm_encode(struct meg_spm_work *w, const char *text, int64_t n, struct meg_ids *out)
+{
+    const int64_t began = out->n;
+    struct meg_spm_text in = { .text = text, .n = n };
+    int64_t want = PART;
+
+    w->text.n = 0;
+    w->best = 0;
+    w->nbest = 0;
+    do {
+        int64_t have, end;
+
+        meg_spm_norm_next(&w->spm->norm, &in, want, &w->text);
+        have = end = (int64_t)w->text.n;
+        find_seams(w);
+        if (in.at < n && (end = last_seam(w, w->text.s, have)) == 0) {
+            want = 2 * have;
+            continue;
+        }
+        meg_ids_reserve(out, 3 * end + MEG_WORD_IDS); /* an unknown blank has three bytes */
+        w->begin = out->v + began;
+        w->ids = out->v + out->n;
+        encode_words(w, w->text.s, end);
+        out->n = w->ids - out->v;
+        memmove(w->text.s, w->text.s + end, (size_t)(have - end));
+        w->text.n = (size_t)(have - end);
+        want = PART;
+    } while (in.at < n);
+}

@@ -1,0 +1,36 @@
+/*
+ * spm.h - text to the ids of a SentencePiece model and back, equal to SentencePiece 0.1.97's
+ * EncodeAsIds and DecodeIds (Kudo and Richardson 2018; unigram: Kudo 2018, BPE: Sennrich et al. 2016).
+ */
+#ifndef MEG_TEXT_SPM_H
+#define MEG_TEXT_SPM_H
+
+#include "text/spm_model.h"
+#include "text/tokenizer.h"
+
+/* A model made ready; any number of threads may use it. */
+struct meg_spm;
+int meg_spm_open(struct meg_spm **out, const char *path,
+                 struct meg_err *e);   /* as meg_spm_model_load */
+void meg_spm_close(struct meg_spm *s); /* accepts NULL */
+const struct meg_spm_model *meg_spm_model(const struct meg_spm *s);
+
+/* What a thread needs to encode, and the words it remembers. */
+struct meg_spm_work;
+struct meg_spm_work *meg_spm_work_new(const struct meg_spm *s);
+void meg_spm_work_free(struct meg_spm_work *w); /* accepts NULL */
+
+/* Append the ids of a text of n bytes, well-formed UTF-8. */
+void meg_spm_encode(struct meg_spm_work *w, const char *text, int64_t n, struct meg_ids *out);
+
+/* Append what each id stands for by itself. */
+void meg_spm_bytes(const struct meg_spm *s, const int32_t *ids, int64_t n, struct meg_str *out);
+
+/*
+ * meg_spm_decode - as meg_detok_add, of held and state only; ids are pieces of the model.  Bytes of
+ * byte pieces become characters where they are UTF-8, each other one becomes U+FFFD.
+ */
+void meg_spm_decode(const struct meg_spm *s, struct meg_detok *d, const int32_t *ids, int64_t n,
+                    bool is_last, struct meg_str *out);
+
+#endif
