@@ -7,7 +7,7 @@
  *         model-*.safetensors                     weights, whole global tensors, a file a section
  *         optim-*.safetensors                     optimizer state, the same
  *         model.safetensors.index.json            tensor -> file, as Hugging Face's
- *         vocab.json merges.txt                   the tokenizer's files, where it has any
+ *         vocab.json merges.txt tokenizer.model   the tokenizer's files, where it has any
  *         state.json                              options, iteration, the run's own state
  *         manifest.json                           place and checksums of all of the above; written last
  *     SAVE/release/                               the same without optimizer state: converted weights
@@ -37,8 +37,8 @@ struct meg_ckpt_slot {
  * have moved since.  Starts as { 0 }.  MEG_ENOENT or MEG_EIO when one cannot be read.
  */
 struct meg_ckpt_tokenizer {
-    struct meg_str vocab, merges; /* s NULL: there is none */
-    int32_t eod;                  /* id that ends a document, or -1 */
+    struct meg_str file[MEG_TOK_FILES]; /* s NULL: there is none */
+    int32_t eod;                        /* id that ends a document, or -1 */
 };
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c,
                             const struct meg_tokenizer *tok, struct meg_err *e);

@@ -103,11 +103,13 @@ static int read_config(struct meg_ckpt *c, struct meg_err *e)
         goto out;
     c->format = f->format;
     c->vocab_size = m.vocab_size;
-    if (ckpt_is_file(c->path, "vocab.json") && ckpt_is_file(c->path, "merges.txt")) {
+    for (int i = 0; i < MEG_TOK_FILES; i++)
+        if (ckpt_is_file(c->path, meg_tok_files[i].name))
+            c->tok_file[i] = ckpt_path(c->path, meg_tok_files[i].name);
+    if (ckpt_is_file(c->path, "vocab.json") && ckpt_is_file(c->path, "merges.txt"))
         tok.type = "GPT2BPETokenizer";
-        c->vocab_file = ckpt_path(c->path, "vocab.json");
-        c->merge_file = ckpt_path(c->path, "merges.txt");
-    }
+    else if (ckpt_is_file(c->path, "tokenizer.model"))
+        tok.type = "Llama2Tokenizer";
     meg_opt_dump(groups, &options);
     c->options = options.s;
 out:
@@ -233,10 +235,11 @@ static int write_folder(const char *dir, const struct ckpt_family *family,
 
     meg_json_dump(config, 2, &text);
     meg_str_add(&text, "\n", 1);
-    if ((r = meg_mkdirs(dir, e)) == 0 && (r = write_weights(dir, family->format, s, e)) == 0 &&
-        (r = write_small(dir, "config.json", &text, e)) == 0 && s->tok && s->tok->vocab.s &&
-        s->tok->merges.s && (r = write_small(dir, "vocab.json", &s->tok->vocab, e)) == 0)
-        r = write_small(dir, "merges.txt", &s->tok->merges, e);
+    if ((r = meg_mkdirs(dir, e)) == 0 && (r = write_weights(dir, family->format, s, e)) == 0)
+        r = write_small(dir, "config.json", &text, e);
+    for (int i = 0; s->tok && i < MEG_TOK_FILES && r == 0; i++)
+        if (s->tok->file[i].s)
+            r = write_small(dir, meg_tok_files[i].name, &s->tok->file[i], e);
     meg_str_free(&text);
     json_decref(config);
     return r;

@@ -14,7 +14,7 @@ struct meg_ckpt {
     char *options;                 /* as meg_opt_dump wrote them */
     json_t *state;                 /* state.json, or of a foreign folder its config.json */
     json_t *manifest;              /* tensors of manifest.json; NULL: there are no checksums */
-    char *vocab_file, *merge_file; /* NULL: not there */
+    char *tok_file[MEG_TOK_FILES]; /* NULL: not there */
     struct meg_st **file; /* of the weights; number i is of tensor-parallel rank i mod tp */
     int nfiles;
     int64_t tp;         /* 1: tensors are whole */

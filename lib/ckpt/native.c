@@ -94,10 +94,9 @@ static int read_smalls(struct meg_ckpt *c, json_t *files, struct meg_err *e)
             r = read_state(c, &text, e);
         if (r < 0)
             break;
-        if (!strcmp(name, "vocab.json"))
-            c->vocab_file = ckpt_path(c->path, name);
-        if (!strcmp(name, "merges.txt"))
-            c->merge_file = ckpt_path(c->path, name);
+        for (int i = 0; i < MEG_TOK_FILES; i++)
+            if (!strcmp(name, meg_tok_files[i].name))
+                c->tok_file[i] = ckpt_path(c->path, name);
     }
     meg_str_free(&text);
     return r;

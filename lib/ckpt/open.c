@@ -141,8 +141,8 @@ void meg_ckpt_close(struct meg_ckpt *c)
     json_decref(c->state);
     json_decref(c->manifest);
     free(c->options);
-    free(c->vocab_file);
-    free(c->merge_file);
+    for (int i = 0; i < MEG_TOK_FILES; i++)
+        free(c->tok_file[i]);
     free(c->path);
     free(c);
 }
@@ -241,10 +241,11 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok)
     if (meg_opt_apply(groups, c->options, "options", NULL) < 0)
         return; /* a tokenizer that this version does not know: as if it had none */
     tok->type = own.type;
-    if (!tok->vocab_file)
-        tok->vocab_file = c->vocab_file;
-    if (!tok->merge_file)
-        tok->merge_file = c->merge_file;
+    for (int i = 0; i < MEG_TOK_FILES; i++)
+        if (!*meg_tok_path(tok, i))
+            *meg_tok_path(tok, i) = c->tok_file[i];
+    if (tok->vocab_extra_ids == MEG_UNSET)
+        tok->vocab_extra_ids = own.vocab_extra_ids;
     if (tok->vocab_size == MEG_UNSET)
         tok->vocab_size = own.vocab_size;
 }
@@ -302,9 +303,9 @@ int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *mod
                        diff.n ? "; " : "", theirs.vocab_size, ours.vocab_size);
     if (diff.n)
         r = meg_fail(e, MEG_EUSAGE,
-                     "the model changed in shape since the checkpoint %s: %s; leave "
-                     "these options out and give --use-checkpoint-args, or give the checkpoint's "
-                     "values",
+                     "the model changed in shape since the checkpoint %s: %s; give the "
+                     "checkpoint's values or "
+                     "--use-checkpoint-args",
                      c->path, diff.s);
     meg_str_free(&dump[0]);
     meg_str_free(&dump[1]);

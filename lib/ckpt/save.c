@@ -183,15 +183,23 @@ static int write_manifest(struct folder *f, struct meg_err *e)
     return r;
 }
 
-static int write_folder(struct folder *f, struct meg_err *e)
+static int write_tokenizer(struct folder *f, struct meg_err *e)
 {
     const struct meg_ckpt_tokenizer *tok = f->s->tok;
+    int r = 0;
+
+    for (int i = 0; tok && i < MEG_TOK_FILES && r == 0; i++)
+        if (tok->file[i].s)
+            r = write_small(f, meg_tok_files[i].name, &tok->file[i], e);
+    return r;
+}
+
+static int write_folder(struct folder *f, struct meg_err *e)
+{
     int r;
 
     if ((r = meg_mkdirs(f->path, e)) < 0 || (r = write_model(f, e)) < 0 ||
-        (r = write_optim(f, e)) < 0 ||
-        (tok && tok->vocab.s && (r = write_small(f, "vocab.json", &tok->vocab, e)) < 0) ||
-        (tok && tok->merges.s && (r = write_small(f, "merges.txt", &tok->merges, e)) < 0) ||
+        (r = write_optim(f, e)) < 0 || (r = write_tokenizer(f, e)) < 0 ||
         (r = write_index(f, e)) < 0 || (r = write_state(f, e)) < 0)
         return r;
     return write_manifest(f, e);
@@ -230,18 +238,18 @@ int64_t meg_ckpt_nbytes(const struct meg_params *p, int nslots)
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c,
                             const struct meg_tokenizer *tok, struct meg_err *e)
 {
-    int r;
+    struct meg_tok_conf conf = *c;
+    int r = 0;
 
     t->eod = tok ? meg_tokenizer_eod(tok) : -1;
-    if (c->vocab_file && (r = meg_read_file(c->vocab_file, &t->vocab, e)) < 0)
-        return r;
-    if (c->merge_file && (r = meg_read_file(c->merge_file, &t->merges, e)) < 0)
-        return r;
-    return 0;
+    for (int i = 0; i < MEG_TOK_FILES && r == 0; i++)
+        if (*meg_tok_path(&conf, i))
+            r = meg_read_file(*meg_tok_path(&conf, i), &t->file[i], e);
+    return r;
 }
 
 void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t)
 {
-    meg_str_free(&t->vocab);
-    meg_str_free(&t->merges);
+    for (int i = 0; i < MEG_TOK_FILES; i++)
+        meg_str_free(&t->file[i]);
 }

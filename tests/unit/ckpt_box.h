@@ -40,13 +40,15 @@ static inline int save_box(struct box *b, const char *dir, int64_t iteration, in
     const struct meg_ckpt_slot slot[] = { { "exp_avg", b->exp_avg },
                                           { "exp_avg_sq", b->exp_avg_sq } };
     struct meg_tok_conf tok = {
-        .type = "GPT2BPETokenizer", .vocab_file = "v", .merge_file = "m", .vocab_size = MEG_UNSET
+        .type = "GPT2BPETokenizer", .vocab_file = "v", .merge_file = "m", .vocab_size = MEG_UNSET,
+        .vocab_extra_ids = MEG_UNSET
     };
     const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m },
                                            { "tokenizer", meg_tok_opts, &tok },
                                            { 0 } };
-    struct meg_ckpt_tokenizer files = { .vocab = { .s = "{}", .n = 2 },
-                                        .merges = { .s = "a b\n", .n = 4 },
+    struct meg_ckpt_tokenizer files = { .file = { [MEG_TOK_VOCAB] = { .s = "{}", .n = 2 },
+                                                  [MEG_TOK_MERGES] = { .s = "a b\n", .n = 4 },
+                                                  [MEG_TOK_MODEL] = { .s = "\n\0x", .n = 3 } },
                                         .eod = 3 };
     json_t *state = json_pack("{s:i,s:f}", "consumed", 40, "x", 0.1);
     const struct meg_ckpt_save s = { .dir = dir,

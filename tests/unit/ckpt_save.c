@@ -38,6 +38,10 @@ static void comes_back_bit_for_bit(void **state)
     s = slurp(tok.merge_file);
     assert_string_equal(s.s, "a b\n");
     meg_str_free(&s);
+    s = slurp(tok.tokenizer_model);
+    assert_int_equal(s.n, 3);
+    assert_memory_equal(s.s, "\n\0x", 3);
+    meg_str_free(&s);
     meg_ckpt_close(c);
     /* one checkpoint of the folder, named itself */
     c = open_ok("back/iter_0000100", MEG_UNSET);
