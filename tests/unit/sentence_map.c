@@ -1,0 +1,168 @@
+/* Which sentences make a sample: by hand, and as Megatron-LM's helpers say. */
+#include "data_util.h"
+
+#include "data/sentence_map.h"
+
+/* A dataset of sequences of these lengths, all tokens 0; docs: its document index. */
+static struct meg_indexed *dataset(const char *prefix, const json_t *lengths, const json_t *docs)
+{
+    struct meg_indexed_writer *w;
+    struct meg_indexed *d;
+    struct meg_err e;
+    int32_t *zeros = calloc(10000, sizeof *zeros);
+    size_t seq = 0;
+
+    assert_int_equal(meg_indexed_create(&w, prefix, MEG_IDX_U16, &e), 0);
+    for (size_t i = 1; i < json_array_size(docs); i++) {
+        for (; seq < (size_t)int_at(docs, i); seq++)
+            assert_int_equal(meg_indexed_append(w, zeros, int_at(lengths, seq), &e), 0);
+        meg_indexed_end_document(w);
+    }
+    assert_int_equal(meg_indexed_commit(&w, &e), 0);
+    assert_int_equal(meg_indexed_open(&d, prefix, &e), 0);
+    free(zeros);
+    return d;
+}
+
+static struct meg_indexed *made(const char *prefix, const char *lengths, const char *docs)
+{
+    json_t *l = json_loads(lengths, 0, NULL), *x = json_loads(docs, 0, NULL);
+    struct meg_indexed *d = dataset(prefix, l, x);
+
+    json_decref(l);
+    json_decref(x);
+    return d;
+}
+
+static void same_rows(const struct meg_sentence_map *m, const json_t *want)
+{
+    assert_int_equal(m->n, json_array_size(want));
+    for (int64_t i = 0; i < m->n; i++)
+        for (int k = 0; k < m->columns; k++)
+            assert_int_equal(meg_sentence_map_at(m, i, k),
+                             int_at(json_array_get(want, (size_t)i), (size_t)k));
+}
+
+static void what_gives_nothing_ends(void **state)
+{
+    struct meg_indexed *d = made("none", "[3, 600, 2]", "[0, 1, 3, 3]");
+    struct meg_sentence_map_conf c = { 10, 2, 0, MEG_EVERY_EPOCH, 50, 1 };
+    struct meg_sentence_map m;
+
+    (void)state;
+    meg_sentence_map_build(&m, d, 0, 3, &c); /* one sentence; a long one; none */
+    assert_int_equal(m.n, 0);
+    meg_sentence_map_free(&m);
+    c.min_sentences = 1;
+    c.max_epochs = 1;
+    meg_sentence_map_build(&m, d, 0, 3, &c);
+    assert_int_equal(m.n, 1);
+    meg_sentence_map_free(&m);
+    c.max_epochs = MEG_EVERY_EPOCH;
+    c.max_samples = 7;
+    meg_sentence_map_build(&m, d, 0, 3, &c);
+    assert_int_equal(m.n, 7);
+    meg_sentence_map_free(&m);
+    meg_sentence_map_build(&m, d, 1, 3, &c);
+    assert_int_equal(m.n, 0);
+    meg_sentence_map_free(&m);
+    meg_indexed_close(d);
+}
+
+static void one_sentence_alone_may_be_long(void **state)
+{
+    struct meg_indexed *d = made("one", "[600]", "[0, 1]"), *titles = made("t", "[1]", "[0, 1]");
+    const struct meg_sentence_map_conf c = { 10, 1, 0, 1, 50, 1 };
+    struct meg_sentence_map m;
+    struct meg_err e;
+
+    (void)state;
+    meg_sentence_map_build(&m, d, 0, 1, &c);
+    assert_int_equal(m.n, 1);
+    meg_sentence_map_free(&m);
+    assert_int_equal(meg_block_map_build(&m, d, titles, 0, 1, &c, &e), 0); /* but not in a block */
+    assert_int_equal(m.n, 0);
+    meg_sentence_map_free(&m);
+    meg_indexed_close(titles);
+    titles = made("t", "[1, 1]", "[0, 1, 2]");
+    assert_int_equal(meg_block_map_build(&m, d, titles, 0, 1, &c, &e), MEG_EFORMAT);
+    assert_string_equal(e.msg,
+                        "t.idx: 2 sequences, should be a title for each of the 1 documents of one");
+    meg_indexed_close(titles);
+    meg_indexed_close(d);
+}
+
+static void maps_are_those_of_megatron(void **state)
+{
+    json_t *all = golden("masked/build_mapping.json"), *x;
+    size_t i;
+
+    (void)state;
+    assert_true(json_array_size(all) >= 20);
+    json_array_foreach(all, i, x)
+    {
+        const json_t *docs = json_object_get(x, "docs");
+        struct meg_indexed *d = dataset("map", json_object_get(x, "sizes"), docs);
+        const struct meg_sentence_map_conf c = { get_int(x, "max_seq_length"),
+                                                 (int)get_int(x, "min_num_sent"),
+                                                 json_number_value(
+                                                     json_object_get(x, "short_seq_prob")),
+                                                 get_int(x, "num_epochs"),
+                                                 get_int(x, "max_num_samples"),
+                                                 (uint32_t)get_int(x, "seed") };
+        struct meg_sentence_map m;
+
+        meg_sentence_map_build(&m, d, 0, (int64_t)json_array_size(docs) - 1, &c);
+        same_rows(&m, json_object_get(x, "mapping"));
+        meg_sentence_map_free(&m);
+        meg_indexed_close(d);
+    }
+    json_decref(all);
+}
+
+static void blocks_are_those_of_megatron(void **state)
+{
+    json_t *all = golden("masked/build_blocks_mapping.json"), *x, *ones;
+    size_t i;
+
+    (void)state;
+    assert_true(json_array_size(all) >= 8);
+    json_array_foreach(all, i, x)
+    {
+        const json_t *docs = json_object_get(x, "docs"),
+                     *sizes = json_object_get(x, "titles_sizes");
+        struct meg_indexed *d = dataset("map", json_object_get(x, "sizes"), docs), *titles;
+        struct meg_sentence_map_conf c = { get_int(x, "max_seq_length"),
+                                           get_int(x, "use_one_sent_blocks") ? 1 : 2,
+                                           0,
+                                           get_int(x, "num_epochs"),
+                                           INT64_MAX,
+                                           (uint32_t)get_int(x, "seed") };
+        struct meg_sentence_map m;
+        struct meg_err e;
+
+        ones = json_array();
+        for (size_t k = 0; k <= json_array_size(sizes); k++)
+            json_array_append_new(ones, json_integer((json_int_t)k));
+        titles = dataset("titles", sizes, ones);
+        assert_int_equal(
+            meg_block_map_build(&m, d, titles, 0, (int64_t)json_array_size(docs) - 1, &c, &e), 0);
+        same_rows(&m, json_object_get(x, "mapping"));
+        meg_sentence_map_free(&m);
+        meg_indexed_close(titles);
+        meg_indexed_close(d);
+        json_decref(ones);
+    }
+    json_decref(all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_gives_nothing_ends),
+        cmocka_unit_test(one_sentence_alone_may_be_long),
+        cmocka_unit_test(maps_are_those_of_megatron),
+        cmocka_unit_test(blocks_are_those_of_megatron),
+    };
+    return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
+}
