@@ -28,7 +28,7 @@ struct trainer {
     char *tok_text; /* what the tokenizer calls itself in cache files */
     struct meg_ckpt_tokenizer tok_files;
     struct meg_ckpt *from; /* the checkpoint the run begins with, or NULL */
-    struct meg_gpt_data *data;
+    struct meg_run_data *data;
     struct meg_loader *train, *valid; /* NULL where there is nothing to read */
     struct meg_gpt *model;
     struct meg_optim *optim;

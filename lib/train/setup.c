@@ -89,7 +89,7 @@ static int open_model(struct trainer *t, struct meg_err *e)
 int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split, int64_t consumed,
                           struct meg_err *e)
 {
-    const struct meg_dataset *ds = meg_gpt_data_split(t->data, split);
+    const struct meg_dataset *ds = meg_run_data_split(t->data, split);
     struct meg_sampler_conf s = { 0 };
 
     *out = NULL;
@@ -122,10 +122,10 @@ static int build_data(struct trainer *t, struct meg_err *e)
 {
     int r = 0;
 
-    if (meg_train_speaks(t) && (r = meg_gpt_data_build(t->data, e)) < 0)
+    if (meg_train_speaks(t) && (r = meg_run_data_build(t->data, e)) < 0)
         return r;
     meg_barrier(t->mesh->world);
-    return meg_train_speaks(t) ? 0 : meg_gpt_data_build(t->data, e);
+    return meg_train_speaks(t) ? 0 : meg_run_data_build(t->data, e);
 }
 
 static int run(struct trainer *t, struct meg_err *e)
@@ -181,7 +181,7 @@ out:
     meg_loader_close(t.valid);
     meg_optim_close(t.optim);
     meg_gpt_close(t.model);
-    meg_gpt_data_close(t.data);
+    meg_run_data_close(t.data);
     meg_ckpt_close(t.from);
     meg_ckpt_tokenizer_free(&t.tok_files);
     meg_tokenizer_close(t.tok);

@@ -59,7 +59,7 @@ static void a_document_boundary_marks_a_sample(void **state)
     const char *path[] = { "mark", NULL };
     struct meg_data_conf c = defaults();
     struct meg_data_need need = need_of(1, 0, 0);
-    struct meg_gpt_data *d;
+    struct meg_run_data *d;
     struct meg_err e;
     struct row r;
     int at = -1;
@@ -71,8 +71,8 @@ static void a_document_boundary_marks_a_sample(void **state)
     c.reset_position_ids = c.reset_attention_mask = c.eod_mask_loss = true;
     need.eod = 0;
     assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
-    for (int64_t i = 0; i < meg_dataset_len(meg_gpt_data_split(d, MEG_TRAIN)); i++) {
-        read_row(meg_gpt_data_split(d, MEG_TRAIN), i, &r);
+    for (int64_t i = 0; i < meg_dataset_len(meg_run_data_split(d, MEG_TRAIN)); i++) {
+        read_row(meg_run_data_split(d, MEG_TRAIN), i, &r);
         for (int t = 0; t + 1 < T; t++)
             if (r.tokens[t] == 0) {
                 at = t;
@@ -87,13 +87,13 @@ static void a_document_boundary_marks_a_sample(void **state)
             assert_int_equal(r.labels[t], r.tokens[t + 1]);
     }
     assert_true(at >= 0);
-    assert_null(meg_gpt_data_split(d, MEG_VALID));
-    meg_gpt_data_close(d);
+    assert_null(meg_run_data_split(d, MEG_VALID));
+    meg_run_data_close(d);
 }
 
 #define FAILS(conf, need, code, message)                                                           \
     do {                                                                                           \
-        struct meg_gpt_data *d_;                                                                   \
+        struct meg_run_data *d_;                                                                   \
         struct meg_err e_;                                                                         \
         assert_int_equal(meg_gpt_data_open(&d_, conf, need, &e_), code);                           \
         assert_string_equal(e_.msg, message);                                                      \
@@ -130,7 +130,7 @@ static void a_short_split_is_repeated(void **state)
     struct meg_data_conf c = defaults();
     struct meg_data_need need = need_of(0, 3, 0);
     const struct meg_data_part *part;
-    struct meg_gpt_data *d;
+    struct meg_run_data *d;
     struct meg_err e;
     int n;
 
@@ -139,11 +139,11 @@ static void a_short_split_is_repeated(void **state)
     c.data_path = words(path);
     c.split = "1,1";
     assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
-    part = meg_gpt_data_parts(d, &n);
+    part = meg_run_data_parts(d, &n);
     assert_int_equal(n, 1);
     assert_true(part->tokens == 5 && part->epochs == 5 && part->samples == 3);
-    assert_int_equal(meg_dataset_len(meg_gpt_data_split(d, MEG_VALID)), 3);
-    meg_gpt_data_close(d);
+    assert_int_equal(meg_dataset_len(meg_run_data_split(d, MEG_VALID)), 3);
+    meg_run_data_close(d);
     need.wanted[MEG_VALID] = MEG_ONE_EPOCH;
     FAILS(&c, &need, MEG_EFORMAT, "short: 5 tokens for valid, one sample needs 9");
 }
@@ -154,7 +154,7 @@ static void an_id_outside_of_the_vocabulary_is_refused(void **state)
     const char *path[] = { "ids", NULL };
     struct meg_data_conf c = defaults();
     struct meg_data_need need = need_of(1, 0, 0);
-    struct meg_gpt_data *d;
+    struct meg_run_data *d;
     struct meg_sample s;
     struct meg_err e;
     struct row r;
@@ -168,12 +168,12 @@ static void an_id_outside_of_the_vocabulary_is_refused(void **state)
     s = (struct meg_sample){ r.tokens, r.labels, r.loss_mask, r.position_ids, r.doc_start };
     assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
     for (int64_t i = 0; i < 4; i++)
-        if (meg_dataset_sample(meg_gpt_data_split(d, MEG_TRAIN), i, &s, &e) == MEG_EFORMAT)
+        if (meg_dataset_sample(meg_run_data_split(d, MEG_TRAIN), i, &s, &e) == MEG_EFORMAT)
             bad++;
     assert_int_equal(bad, 1); /* the last of four: tokens 25 to 33 */
     assert_non_null(
         strstr(e.msg, "the vocabulary has 30 ids; was it preprocessed with another tokenizer?"));
-    meg_gpt_data_close(d);
+    meg_run_data_close(d);
 }
 
 static void options_that_contradict_are_refused(void **state)
@@ -214,7 +214,7 @@ static void files_may_hold_the_words(void **state)
     struct meg_data_conf c = defaults();
     struct meg_data_need need = need_of(4, 2, 1);
     const struct meg_data_part *part;
-    struct meg_gpt_data *d;
+    struct meg_run_data *d;
     struct meg_err e;
     int n;
 
@@ -225,12 +225,12 @@ static void files_may_hold_the_words(void **state)
     c.data_args_path = "args";
     c.split = "1";
     assert_int_equal(meg_gpt_data_plan(&d, &c, &need, &e), 0);
-    part = meg_gpt_data_parts(d, &n);
+    part = meg_run_data_parts(d, &n);
     assert_int_equal(n, 2);
     assert_string_equal(part[0].name, "wa");
     assert_true(part[1].weight == 0.75 && part[1].wanted == 4 && part[1].tokens == 60 &&
                 part[1].epochs == 1 && part[1].samples == 7);
-    meg_gpt_data_close(d);
+    meg_run_data_close(d);
     assert_int_equal(access("wa", F_OK), -1); /* a plan writes nothing */
 
     c = defaults();
@@ -238,11 +238,11 @@ static void files_may_hold_the_words(void **state)
               "{\"train\": [\"1\", \"wa\", \"1\", \"wb\"], \"valid\": \"wb\", \"test\": null}");
     c.per_split_data_args_path = "split.json";
     assert_int_equal(meg_gpt_data_plan(&d, &c, &need, &e), 0);
-    part = meg_gpt_data_parts(d, &n);
+    part = meg_run_data_parts(d, &n);
     assert_int_equal(n, 3);
     assert_true(part[2].split == MEG_VALID && part[2].wanted == 2 && part[2].begin == 0 &&
                 part[2].end == 2);
-    meg_gpt_data_close(d);
+    meg_run_data_close(d);
     spew_text("split.json", "{\"train\": [\"wa\"]}");
     FAILS(&c, &need, MEG_EFORMAT, "split.json: \"valid\" is missing, or no list, string or null");
 }
@@ -251,22 +251,22 @@ static void mock_data_needs_no_file(void **state)
 {
     struct meg_data_conf c = defaults();
     struct meg_data_need need = need_of(10, 4, 0);
-    struct meg_gpt_data *d;
+    struct meg_run_data *d;
     struct meg_err e;
     struct row r;
 
     (void)state;
     c.mock_data = true;
     assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
-    read_row(meg_gpt_data_split(d, MEG_TRAIN), 3, &r);
+    read_row(meg_run_data_split(d, MEG_TRAIN), 3, &r);
     assert_int_equal(r.labels[0], r.tokens[1]);
-    assert_null(meg_gpt_data_split(d, MEG_TEST));
-    meg_gpt_data_close(d);
+    assert_null(meg_run_data_split(d, MEG_TEST));
+    meg_run_data_close(d);
 }
 
 /* ---- the cache ---------------------------------------------------------------------------------- */
 
-static const struct meg_dataset *train_of(struct meg_gpt_data **d, const char *prefix,
+static const struct meg_dataset *train_of(struct meg_run_data **d, const char *prefix,
                                           const char *cache)
 {
     const char *path[] = { prefix, NULL };
@@ -279,7 +279,7 @@ static const struct meg_dataset *train_of(struct meg_gpt_data **d, const char *p
     c.data_cache_path = cache;
     if (meg_gpt_data_open(d, &c, &need, &e) < 0)
         fail_msg("%s", e.msg);
-    return meg_gpt_data_split(*d, MEG_TRAIN);
+    return meg_run_data_split(*d, MEG_TRAIN);
 }
 
 static char *cache_file(const char *dir, const char *name)
@@ -302,7 +302,7 @@ static void a_damaged_cache_is_built_again(void **state)
                                          "shuffle_index" };
     const int length[] = { 11, 12, 13, 14, 15, 16 };
     struct row want, got;
-    struct meg_gpt_data *d;
+    struct meg_run_data *d;
     const struct meg_dataset *ds;
 
     (void)state;
@@ -310,12 +310,12 @@ static void a_damaged_cache_is_built_again(void **state)
     ds = train_of(&d, "cached", "cc");
     assert_null(ds->map[0].p);
     read_row(ds, 5, &want);
-    meg_gpt_data_close(d);
+    meg_run_data_close(d);
     ds = train_of(&d, "cached", "cc");
     assert_non_null(ds->map[0].p); /* a hit: mapped */
     read_row(ds, 5, &got);
     assert_memory_equal(&want.tokens, &got.tokens, T * sizeof(int32_t));
-    meg_gpt_data_close(d);
+    meg_run_data_close(d);
     for (int i = 0; i < 8; i++) {
         char *path = cache_file("cc", names[i / 2]), *bytes;
         size_t n;
@@ -328,10 +328,10 @@ static void a_damaged_cache_is_built_again(void **state)
         assert_null(ds->map[0].p);
         read_row(ds, 5, &got);
         assert_memory_equal(&want.tokens, &got.tokens, T * sizeof(int32_t));
-        meg_gpt_data_close(d);
+        meg_run_data_close(d);
         ds = train_of(&d, "cached", "cc");
         assert_non_null(ds->map[0].p);
-        meg_gpt_data_close(d);
+        meg_run_data_close(d);
         free(bytes);
     }
 }
@@ -340,22 +340,22 @@ static void a_cache_of_older_data_is_built_again(void **state)
 {
     const int length[] = { 20, 30 }, other[] = { 30, 20 };
     const struct timespec past[2] = { { 1000000000, 0 }, { 1000000000, 0 } };
-    struct meg_gpt_data *d;
+    struct meg_run_data *d;
 
     (void)state;
     make_dataset("older", length, 2);
     train_of(&d, "older", "older.cache");
-    meg_gpt_data_close(d);
+    meg_run_data_close(d);
     assert_int_equal(utimensat(AT_FDCWD, cache_file("older.cache", "sample_index"), past, 0), 0);
     make_dataset("older", other, 2); /* as many sequences and tokens: only its time tells */
     assert_null(train_of(&d, "older", "older.cache")->map[0].p);
-    meg_gpt_data_close(d);
+    meg_run_data_close(d);
 }
 
 static void a_cache_that_names_what_is_not_there_is_refused(void **state)
 {
     const int length[] = { 20, 30 };
-    struct meg_gpt_data *d;
+    struct meg_run_data *d;
     struct meg_err e;
     struct row r;
     struct meg_sample s = { r.tokens, r.labels, r.loss_mask, r.position_ids, r.doc_start };
@@ -366,37 +366,37 @@ static void a_cache_that_names_what_is_not_there_is_refused(void **state)
     (void)state;
     make_dataset("flip", length, 2);
     train_of(&d, "flip", "flip.cache");
-    meg_gpt_data_close(d);
+    meg_run_data_close(d);
     path = cache_file("flip.cache", "document_index");
     bytes = slurp(path, &n);
     bytes[n - 1] = 127;
     spew(path, bytes, n);
     free(bytes);
     train_of(&d, "flip", "flip.cache");
-    for (int64_t i = 0; i < meg_dataset_len(meg_gpt_data_split(d, MEG_TRAIN)); i++)
-        bad += meg_dataset_sample(meg_gpt_data_split(d, MEG_TRAIN), i, &s, &e) == MEG_EFORMAT;
+    for (int64_t i = 0; i < meg_dataset_len(meg_run_data_split(d, MEG_TRAIN)); i++)
+        bad += meg_dataset_sample(meg_run_data_split(d, MEG_TRAIN), i, &s, &e) == MEG_EFORMAT;
     assert_true(bad > 0);
     assert_string_equal(e.msg, "flip: its index cache does not fit it; remove the cache folder");
-    meg_gpt_data_close(d);
+    meg_run_data_close(d);
 }
 
 static void without_a_writable_cache_memory_serves(void **state)
 {
     const int length[] = { 20, 30 };
-    struct meg_gpt_data *d;
+    struct meg_run_data *d;
     struct row r;
 
     (void)state;
     make_dataset("nocache", length, 2);
     spew_text("file", "x");
     read_row(train_of(&d, "nocache", "file/cache"), 0, &r);
-    meg_gpt_data_close(d);
+    meg_run_data_close(d);
 }
 
 static void several_processes_may_build_at_once(void **state)
 {
     const int length[] = { 20, 30, 40, 50 };
-    struct meg_gpt_data *d;
+    struct meg_run_data *d;
     pid_t child[4];
     int status, files = 0;
     DIR *dir;
@@ -408,7 +408,7 @@ static void several_processes_may_build_at_once(void **state)
             for (int k = 0; k < 20; k++) {
                 struct row r;
                 read_row(train_of(&d, "race", "race.cache"), 3, &r);
-                meg_gpt_data_close(d);
+                meg_run_data_close(d);
                 if (i == 0)
                     unlink(cache_file("race.cache", "shuffle_index"));
             }
@@ -420,7 +420,7 @@ static void several_processes_may_build_at_once(void **state)
         assert_int_equal(status, 0);
     }
     train_of(&d, "race", "race.cache");
-    meg_gpt_data_close(d);
+    meg_run_data_close(d);
     dir = opendir("race.cache");
     while (readdir(dir))
         files++;
@@ -434,7 +434,7 @@ static void batches_are_sequence_first(void **state)
 {
     const int length[] = { 50, 60, 70 };
     struct meg_sampler_conf sc = { .consumed = 4, .micro_batch = 2, .rank = 1, .ranks = 2 };
-    struct meg_gpt_data *d;
+    struct meg_run_data *d;
     const struct meg_dataset *ds;
 
     (void)state;
@@ -471,7 +471,7 @@ static void batches_are_sequence_first(void **state)
         assert_int_equal(meg_loader_open(&l, ds, &sc, ahead, &e), 0);
         meg_loader_close(l); /* with a thread at work */
     }
-    meg_gpt_data_close(d);
+    meg_run_data_close(d);
 }
 
 /* ---- reference runs --------------------------------------------------------------------------------- */
@@ -540,7 +540,7 @@ static void golden_cache_bytes(void **state)
     const char *path[] = { "tiny_text_document", NULL };
     struct meg_data_conf c = defaults();
     struct meg_data_need need = need_of(68, 9, 5);
-    struct meg_gpt_data *d;
+    struct meg_run_data *d;
     struct meg_err e;
     struct dirent *f;
     DIR *dir;
@@ -552,7 +552,7 @@ static void golden_cache_bytes(void **state)
     c.data_path = words(path);
     c.split = "80,15,5";
     assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
-    meg_gpt_data_close(d);
+    meg_run_data_close(d);
     dir = opendir(example);
     assert_non_null(dir);
     while ((f = readdir(dir))) {
@@ -642,14 +642,14 @@ static void golden_blends(void **state)
         }
         conf.data_cache_path = "blends";
         for (int again = 0; again < 2; again++) { /* built, then from the cache */
-            struct meg_gpt_data *d;
+            struct meg_run_data *d;
             struct meg_err e;
             if (meg_gpt_data_open(&d, &conf, &need, &e) < 0)
                 fail_msg("case %zu: %s", i, e.msg);
-            check_blend(meg_gpt_data_split(d, w), c, "blends");
+            check_blend(meg_run_data_split(d, w), c, "blends");
             if (again)
-                assert_non_null(meg_gpt_data_split(d, w)->map[0].p);
-            meg_gpt_data_close(d);
+                assert_non_null(meg_run_data_split(d, w)->map[0].p);
+            meg_run_data_close(d);
         }
     }
     json_decref(all);

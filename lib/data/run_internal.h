@@ -1,0 +1,53 @@
+/* What the kinds of run data share, and what each has of its own. */
+#ifndef MEG_DATA_RUN_INTERNAL_H
+#define MEG_DATA_RUN_INTERNAL_H
+
+#include "data/index_cache.h"
+#include "data/internal.h"
+#include "data/run_data.h"
+
+struct meg_data_class {
+    const char *name; /* Megatron's, in the names of cache files */
+    /* What a split shares out. */
+    int64_t (*elements)(const struct meg_source *src);
+    /* Fill the numbers of p that are known before the index, and see that it can give samples. */
+    int (*plan)(const struct meg_run_data *d, struct meg_data_part *p, const struct meg_source *src,
+                struct meg_err *e);
+    /* What the index of p depends on, as Megatron says it. */
+    void (*describe)(const struct meg_run_data *d, const struct meg_data_part *p,
+                     struct meg_str *out);
+    /* The index of ds, whose src is there; c: its cache, NULL where it has none. */
+    int (*build)(const struct meg_run_data *d, const struct meg_data_part *p,
+                 struct meg_dataset *ds, const struct meg_cache_entry *c, struct meg_err *e);
+};
+
+struct meg_run_group { /* the parts of one split */
+    int first, n;
+    bool is_blend, is_weighted;
+    int64_t wanted;
+};
+
+struct meg_run_data {
+    const struct meg_data_class *class;
+    struct meg_data_need need;
+    char *tokenizer, *split_text,
+        *cache_dir; /* split_text is NULL when each split has its own files */
+    struct meg_split split;
+    bool renormalize;
+    struct meg_sample_conf how;
+    struct meg_source **src;
+    int nsrc, npart;
+    struct meg_data_part *part;   /* of all groups, in order */
+    struct meg_source **part_src; /* [npart], borrowed from src */
+    struct meg_run_group group[MEG_SPLITS];
+    struct meg_dataset *ds[MEG_SPLITS];
+};
+
+/*
+ * meg_run_data_plan - fill d, zeroed but for class and what is of the class alone
+ * Errors as in data/run_data.h; the caller closes d in any case.
+ */
+int meg_run_data_plan(struct meg_run_data *d, const struct meg_data_conf *conf,
+                      const struct meg_data_need *need, struct meg_err *e);
+
+#endif
