@@ -34,9 +34,9 @@ FORCE:
 
 DEPS_BUILD := gcc libc6-dev make pkg-config libdnnl-dev libjansson-dev libxxhash-dev libzstd-dev \
               zlib1g-dev liblzma-dev libutf8proc-dev libpcre2-dev
-DEPS_check := libcmocka-dev perl mandoc jq zstd xz-utils gzip
 DEPS_demo  := gnuplot-nox jq zstd
-DEPS_deps  := $(DEPS_check) $(DEPS_demo)
+DEPS_check := libcmocka-dev perl mandoc xz-utils gzip $(DEPS_demo)
+DEPS_deps  := $(DEPS_check)
 DEPS_lint  := mandoc cppcheck shellcheck
 DEPS_fuzz  := clang
 DEPS_check-chroot := debootstrap
@@ -67,7 +67,8 @@ $(B)/installed: FORCE
 	@mkdir -p $(@D)
 	@echo 'missing packages; make DEPS=0 forbids what follows'
 	@apt-cache show $(MISSING) >/dev/null 2>&1 || { echo '$(APT_GET) update'; $(APT_GET) update -q; }
-	$(APT_INSTALL) || { $(APT_GET) update -q && $(APT_INSTALL); }
+	@echo '$(APT_INSTALL)'; $(APT_INSTALL) || \
+	    { echo '$(APT_GET) update, and once more'; $(APT_GET) update -q && $(APT_INSTALL); }
 	@echo '# made by make when it installed packages' >$@
 endif
 endif
@@ -107,21 +108,22 @@ OBJS   := $(SRCS:%=$(B)/%.o) $(foreach i,$(ISAS),$(HOT:%=$(B)/%.$i.o))
 
 # ---- flags --------------------------------------------------------------------------------------
 
+PKG_CONFIG = $(shell pkg-config $1 $(if $(MISSING),2>/dev/null))
 PKGS := jansson libxxhash libzstd zlib liblzma libutf8proc libpcre2-8
 # A library is named only where a file of ours may call it, and linked only where one does.
 CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart -lcublasLt -lstdc++
 CUDNN_LIBS := -lcudnn
 NCCL_LIBS  := -lnccl
-MPI_LIBS    = $(shell pkg-config --libs mpi-c)
-MPI_CFLAGS  = $(shell pkg-config --cflags mpi-c)
+MPI_LIBS    = $(call PKG_CONFIG,--libs mpi-c)
+MPI_CFLAGS  = $(call PKG_CONFIG,--cflags mpi-c)
 USED := $(foreach u,$(USES),$(if $(OPTIONAL_$u),$u))
 RANKS := $(if $(filter MPI,$(USED)),$(patsubst %.c,$(B)/%,$(wildcard tests/ranks/*.c)))
 
 MEG_CPPFLAGS := -Ilib -DMEG_VERSION='"$(VERSION)"' $(ISAS:v%=-DMEG_HAVE_ISA_V%) $(USED:%=-DMEG_HAVE_%) \
-                $(if $(filter CUDA,$(USED)),-I$(CUDA_HOME)/include) $(shell pkg-config --cflags $(PKGS))
+                $(if $(filter CUDA,$(USED)),-I$(CUDA_HOME)/include) $(call PKG_CONFIG,--cflags $(PKGS))
 MEG_CFLAGS := -std=gnu11 -fopenmp -ffp-contract=off -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
-              -ffile-prefix-map=$(CURDIR)/=
-MEG_LIBS   := -Wl,--as-needed $(foreach u,$(USED),$($u_LIBS)) $(shell pkg-config --libs $(PKGS)) -lm -lpthread -ldl
+              -ffile-prefix-map=$(CURDIR)=.
+MEG_LIBS   := -Wl,--as-needed $(foreach u,$(USED),$($u_LIBS)) $(call PKG_CONFIG,--libs $(PKGS)) -lm -lpthread -ldl
 SAN_FLAGS  := $(if $(SAN),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
 CPU_FLAGS  := -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast
 COMPILE = $(CC) $(MEG_CPPFLAGS) $(CPPFLAGS) $(MEG_CFLAGS) $(CFLAGS) $(SAN_FLAGS)
@@ -236,7 +238,7 @@ D := $(DESTDIR)$(PREFIX)
 install: all
 	install -d $D/bin $D/share/man/man1 $D/share/man/man5 $D/share/man/man7 $D/share/bash-completion/completions
 	install -m 755 $(CMDS) $D/bin
-	for n in 1 5 7; do install -m 644 man/*.$$n $D/share/man/man$$n; done
+	for n in 1 5 7; do install -m 644 man/*.$$n $D/share/man/man$$n || exit 1; done
 	for c in $(CMDS); do $$c --completion bash >$D/share/bash-completion/completions/$${c##*/} || exit 1; done
 
 clean:
