@@ -1,7 +1,8 @@
 #!/bin/sh
 # Pages are clean, name every option of their command and no other, and their examples run.
 #
-# Every line that a page shows after '$ ' is run, in order, all those of a page in one folder.
+# Every line that a page shows after '$ ' is run, in order, all those of a page in one folder; so are
+# the README's that begin with a command of ours.
 # What lies in that folder at first:
 #   corpus.jsonl corpus.jsonl.zst   {"text": ...} a line        notes.txt   plain text
 #   vocab.json merges.txt           512 tokens learnt from it   ids.jsonl   {"ids": [...]} a line
@@ -19,16 +20,16 @@ page_options() {
         tr _ - | sort
 }
 
-# what a reader sees after '$ '; a line that ends in a backslash goes on in the next
-page_examples() {
-    mandoc -Tascii -O width=400 "$1" | sed 's/.\x08//g' | awk '
+# what stands after '$ '; a line that ends in a backslash goes on in the next
+shown() {
+    awk '
         more || /^ *\$ / {
             sub(/^ */, "")
             if (!more)
                 sub(/^\$ /, "")
             more = sub(/\\$/, "")
             printf "%s%s", $0, more ? "" : "\n"
-        }'
+        }' "$@"
 }
 
 for page in man/*; do
@@ -107,9 +108,12 @@ run_example() {
 
 ok 'what the examples begin with' prepare
 cd "$T" || exit 1
-for page in "$top"/man/*; do
+for page in "$top"/man/* "$top"/README.md; do
     name=$(basename "$page")
-    page_examples "$page" >"$T/examples"
+    case $name in
+    README.md) shown "$page" | grep '^meg-' >"$T/examples" ;;
+    *) mandoc -Tascii -O width=400 "$page" | sed 's/.\x08//g' | shown >"$T/examples" ;;
+    esac
     [ -s "$T/examples" ] || continue
     cp -R "$T/start" "$T/$name"
     cd "$T/$name" || exit 1
