@@ -336,11 +336,9 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     }
 
     meg_gpt_plan(&m, c, run, mesh);
-    g->w = op->alloc(m.params);
-    g->g = m.grads ? op->alloc(m.grads) : NULL;
-    g->st->activations = activations.base = op->alloc(m.activations);
-    g->st->workspace = workspace.base = op->alloc(m.workspace);
-    if (!g->w || (m.grads && !g->g) || !activations.base || !workspace.base) {
+    if (!(g->w = op->alloc(m.params)) || (m.grads && !(g->g = op->alloc(m.grads))) ||
+        !(g->st->activations = activations.base = op->alloc(m.activations)) ||
+        !(g->st->workspace = workspace.base = op->alloc(m.workspace))) {
         r = meg_fail(e, MEG_EFAIL,
                      "out of memory: the model needs %.1f MiB of parameters, %.1f of gradients, %.1f of activations "
                      "and %.1f of workspace; a smaller --micro-batch-size needs less",
