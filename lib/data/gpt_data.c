@@ -30,7 +30,7 @@ static int check_part(const struct meg_run_data *d, const struct meg_data_part *
                         "--split %s: nothing of %s is for %s: it gets sequences %" PRId64
                         " to %" PRId64 " of %" PRId64 ", 0 of %" PRId64 " tokens, and %" PRId64
                         " are needed for one "
-                        "sample; give it a larger share, or ask for no samples of it",
+                        "sample; give it a larger share, or 0 to do without",
                         d->split_text ? d->split_text : "(none)", p->name,
                         meg_split_names[p->split], p->begin, p->end, n, all, need);
     if (p->tokens < need) {

@@ -118,8 +118,8 @@ static void too_little_text_is_said_so(void **state)
     c.split = "949,50,1";
     FAILS(&c, &need, MEG_EUSAGE,
           "--split 949,50,1: nothing of ten is for test: it gets sequences 10 to 10 of 10, 0 of "
-          "100 tokens, and 9 are needed for one sample; give it a larger share, or ask for no "
-          "samples of it");
+          "100 tokens, and 9 are needed for one sample; give it a larger share, or 0 to do "
+          "without");
 }
 
 /* A split of fewer tokens than a sample is read over and over, as Megatron does, and says so. */
