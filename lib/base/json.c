@@ -9,17 +9,29 @@
 
 /* ---- reading ---- */
 
-int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *from, struct meg_err *e)
+static int parse(json_t **out, const void *bytes, size_t n, size_t flags, const char *from,
+                 struct meg_err *e)
 {
     json_error_t where;
-    json_t *value = json_loadb((const char *)bytes, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY,
-                               &where);
+    json_t *value = json_loadb((const char *)bytes, n,
+                               flags | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &where);
 
     if (!value)
         return meg_fail(e, MEG_EFORMAT, "%s:%d:%d: not JSON: %s", from, where.line, where.column,
                         where.text);
     *out = value;
     return MEG_OK;
+}
+
+int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *from, struct meg_err *e)
+{
+    return parse(out, bytes, n, 0, from, e);
+}
+
+int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *from,
+                       struct meg_err *e)
+{
+    return parse(out, bytes, n, JSON_ALLOW_NUL, from, e);
 }
 
 int meg_json_load(json_t **out, const char *path, struct meg_err *e)

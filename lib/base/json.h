@@ -22,6 +22,9 @@ MEG_BEGIN_DECLS
  */
 int meg_json_load(json_t **out, const char *path, struct meg_err *e);
 int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *from, struct meg_err *e);
+/* The same, but strings (not keys) may hold \u0000: their length is json_string_length. */
+int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *from,
+                       struct meg_err *e);
 
 /*
  * A member of an object.  MEG_EFORMAT, naming from and key, when it has another type, or when it

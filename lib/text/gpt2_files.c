@@ -150,8 +150,8 @@ static int load_vocab(struct meg_gpt2_files *f, struct spelled *v, const struct 
         char c = (char)b;
 
         meg_bytemap_spell(&s, &c, 1);
-        f->byte_id[b] = id_of(v, s.s, s.n);
-        lacking += f->byte_id[b] < 0;
+        f->rules.byte_id[b] = id_of(v, s.s, s.n);
+        lacking += f->rules.byte_id[b] < 0;
         meg_str_free(&s);
     }
     if (lacking > 0)
@@ -210,7 +210,7 @@ static int load_merge(struct meg_gpt2_files *f, const struct spelled *vocab, cha
     if (l < 0 || r < 0 || id < 0)
         add_wrong(wrong, number, left, right, l < 0 ? left : r < 0 ? right : both->s);
     else
-        meg_bpe_add(&f->bpe, l, r, rank, id);
+        meg_bpe_add(&f->rules.bpe, l, r, rank, id);
     return 1;
 }
 
@@ -226,7 +226,7 @@ static int load_merges(struct meg_gpt2_files *f, const struct spelled *vocab, co
 
     for (size_t i = 0; i < n; i++)
         lines += text[i] == '\n';
-    meg_bpe_init(&f->bpe, lines);
+    meg_bpe_init(&f->rules.bpe, lines);
     if (n > 0 && text[0] != '#')
         meg_warn("%s: the first line is not a version but is not read either, as in Megatron-LM",
                  path);
@@ -287,7 +287,7 @@ void meg_gpt2_files_free(struct meg_gpt2_files *f)
     if (!f)
         return;
     meg_str_free(&f->bytes);
-    meg_bpe_free(&f->bpe);
+    meg_bytebpe_free(&f->rules);
     free(f->at);
     free(f);
 }

@@ -10,15 +10,14 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "text/bpe.h"
+#include "text/bytebpe.h"
 
 struct meg_gpt2_files {
     int64_t n;            /* tokens; ids are 0 .. n-1 */
     struct meg_str bytes; /* of all tokens, by id */
     int64_t *at;          /* [n+1] where each begins */
-    int32_t byte_id[256]; /* -1: the vocabulary lacks the byte */
     int32_t eod;          /* <|endoftext|> */
-    struct meg_bpe bpe;
+    struct meg_bytebpe rules;
 };
 
 /*

@@ -30,7 +30,8 @@ struct meg_tokenizer {
 };
 
 extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepiece,
-    meg_tok_gpt_sentencepiece, meg_tok_llama2;
+    meg_tok_gpt_sentencepiece, meg_tok_llama2, meg_tok_bert_lower, meg_tok_bert_case,
+    meg_tok_tiktoken;
 
 /* decode where the text is the bytes of the ids one after the other: each maximal ill-formed
  * subpart is replaced by U+FFFD. */

@@ -9,19 +9,26 @@
 const struct meg_opt meg_tok_opts[] = {
     { "tokenizer-type", 0, MEG_STR(struct meg_tok_conf, type),
       "GPT2BPETokenizer|SentencePieceTokenizer|GPTSentencePieceTokenizer|Llama2Tokenizer|"
-      "NullTokenizer",
+      "BertWordPieceLowerCase|BertWordPieceCase|TikTokenizer|NullTokenizer",
       NULL, "kind of tokenizer" },
     { "vocab-file", 0, MEG_STR(struct meg_tok_conf, vocab_file), "FILE", NULL,
-      "vocabulary of GPT2BPETokenizer: JSON, token to id" },
+      "vocabulary: GPT2BPETokenizer's JSON, token to id; BERT's vocab.txt, a token a line" },
     MEG_ALIAS("vocab", "vocab-file"),
     { "merge-file", 0, MEG_STR(struct meg_tok_conf, merge_file), "FILE", NULL,
       "merges of GPT2BPETokenizer, one pair a line" },
     { "tokenizer-model", 0, MEG_STR(struct meg_tok_conf, tokenizer_model), "FILE", NULL,
-      "SentencePiece model of SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer" },
+      "SentencePiece model of SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer; "
+      "TikTokenizer's vocabulary: JSON, or tiktoken's lines of base64 and rank" },
     { "vocab-extra-ids", 0, MEG_I64(struct meg_tok_conf, vocab_extra_ids), "N", NULL,
-      "SentencePieceTokenizer: so many tokens <extra_id_0>, <extra_id_1>, ... more" },
+      "SentencePieceTokenizer, BERT: so many tokens <extra_id_0>, <extra_id_1>, ... more" },
     { "vocab-size", 0, MEG_I64(struct meg_tok_conf, vocab_size), "N", NULL,
-      "NullTokenizer: ids are 0 to N, N ends a document" },
+      "NullTokenizer: ids are 0 to N, N ends a document; TikTokenizer: ids of a JSON vocabulary" },
+    { "tiktoken-pattern", 0, MEG_STR(struct meg_tok_conf, tiktoken_pattern), "v1|v2|cl100k|o200k",
+      NULL, "TikTokenizer: how text is split; v2 for a JSON vocabulary, else cl100k" },
+    { "tiktoken-num-special-tokens", 0, MEG_I64(struct meg_tok_conf, tiktoken_num_special_tokens),
+      "N", "1000", "TikTokenizer: ids before those of a JSON vocabulary" },
+    { "tiktoken-special-tokens", 0, MEG_LIST(struct meg_tok_conf, tiktoken_special_tokens),
+      "TOKEN...", NULL, "TikTokenizer: the first of them; <unk> <s> </s> when not given" },
     { 0 }
 };
 
@@ -32,8 +39,8 @@ const struct meg_tok_file meg_tok_files[MEG_TOK_FILES] = {
 };
 
 static const struct meg_tok_class *const classes[] = {
-    &meg_tok_gpt2,   &meg_tok_sentencepiece, &meg_tok_gpt_sentencepiece,
-    &meg_tok_llama2, &meg_tok_null,
+    &meg_tok_gpt2,       &meg_tok_sentencepiece, &meg_tok_gpt_sentencepiece, &meg_tok_llama2,
+    &meg_tok_bert_lower, &meg_tok_bert_case,     &meg_tok_tiktoken,          &meg_tok_null,
 };
 
 void meg_ids_reserve(struct meg_ids *ids, int64_t n)

@@ -22,12 +22,15 @@ struct meg_ids {
 void meg_ids_reserve(struct meg_ids *ids, int64_t n);
 
 struct meg_tok_conf {
-    const char *type;            /* --tokenizer-type */
-    const char *vocab_file;      /* --vocab-file */
-    const char *merge_file;      /* --merge-file */
-    const char *tokenizer_model; /* --tokenizer-model */
-    int64_t vocab_extra_ids;     /* --vocab-extra-ids, or MEG_UNSET */
-    int64_t vocab_size;          /* --vocab-size, or MEG_UNSET */
+    const char *type;                        /* --tokenizer-type */
+    const char *vocab_file;                  /* --vocab-file */
+    const char *merge_file;                  /* --merge-file */
+    const char *tokenizer_model;             /* --tokenizer-model */
+    int64_t vocab_extra_ids;                 /* --vocab-extra-ids, or MEG_UNSET */
+    int64_t vocab_size;                      /* --vocab-size, or MEG_UNSET */
+    const char *tiktoken_pattern;            /* --tiktoken-pattern, or NULL */
+    int64_t tiktoken_num_special_tokens;     /* --tiktoken-num-special-tokens */
+    struct meg_list tiktoken_special_tokens; /* --tiktoken-special-tokens */
 };
 extern const struct meg_opt meg_tok_opts[];
 

@@ -1,0 +1,12 @@
+/* base64.h - RFC 4648, section 4. */
+#ifndef MEG_TEXT_BASE64_H
+#define MEG_TEXT_BASE64_H
+
+#include <stdint.h>
+
+#include "base/mem.h"
+
+/* Append the bytes that n characters stand for; -1, and nothing appended, where they are no base64. */
+int meg_base64_read(struct meg_str *out, const char *s, int64_t n);
+
+#endif

@@ -1,0 +1,310 @@
+/*
+ * BertWordPieceLowerCase and BertWordPieceCase, equal to Megatron-LM's _BertWordPieceTokenizer to the
+ * id.  Words of ASCII are looked up as they stand.  What stands between two seams (see bert_text.h) and
+ * holds anything else is read by the rules and remembered as a whole: a capital sigma looks as far.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "text/bert_files.h"
+#include "text/bert_text.h"
+#include "text/internal.h"
+#include "text/utf8.h"
+#include "text/wordcache.h"
+
+struct bert {
+    struct meg_tokenizer base;
+    struct meg_bert_files *files; /* the owner's; a share borrows it */
+    bool is_share, is_lower;
+    struct meg_wordcache cache;
+    struct meg_str words; /* of one stretch */
+    struct meg_ids ids;
+};
+
+static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bool is_lower,
+                    struct meg_err *e)
+{
+    int64_t nextra = c->vocab_extra_ids == MEG_UNSET ? 0 : c->vocab_extra_ids;
+    char extra[32];
+    struct bert *t;
+    struct meg_bert_files *files;
+    int r;
+
+    if (!c->vocab_file)
+        return meg_fail(e, MEG_EUSAGE, "%s needs --vocab-file", c->type);
+    if (nextra < 0 || nextra > 1000000)
+        return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %lld is not in 0..1000000",
+                        (long long)nextra);
+    if ((r = meg_bert_files_load(&files, c->vocab_file, nextra, e)) < 0)
+        return r;
+    t = meg_new(sizeof *t);
+    t->files = files;
+    t->is_lower = is_lower;
+    t->base.class = is_lower ? &meg_tok_bert_lower : &meg_tok_bert_case;
+    t->base.vocab_size = files->tokens.n;
+    t->base.roles = files->roles;
+    snprintf(extra, sizeof extra, "%lld", (long long)nextra);
+    meg_tok_set_description(&t->base, "_BertWordPieceTokenizer",
+                            (const char *const[]){ c->vocab_file, NULL },
+                            (const char *const[]){ "lower_case", is_lower ? "True" : "False",
+                                                   "vocab_extra_ids", extra, NULL });
+    *out = &t->base;
+    return MEG_OK;
+}
+
+static int open_lower(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    return open_any(out, c, true, e);
+}
+
+static int open_case(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    return open_any(out, c, false, e);
+}
+
+static void bert_close(struct meg_tokenizer *base)
+{
+    struct bert *t = (struct bert *)base;
+
+    if (!t->is_share)
+        meg_bert_files_free(t->files);
+    meg_wordcache_free(&t->cache);
+    meg_str_free(&t->words);
+    free(t->ids.v);
+    free(t);
+}
+
+static struct meg_tokenizer *bert_share(const struct meg_tokenizer *base)
+{
+    struct bert *t = meg_new(sizeof *t);
+
+    t->files = ((const struct bert *)base)->files;
+    t->is_lower = ((const struct bert *)base)->is_lower;
+    t->is_share = true;
+    return &t->base;
+}
+
+/* The ids of what is not remembered, by all rules, to t->ids. */
+static void encode_new(struct bert *t, const char *s, int64_t n)
+{
+    t->words.n = 0;
+    t->ids.n = 0;
+    meg_bert_words(s, n, t->is_lower, &t->words);
+    for (size_t at = 0, len; at < t->words.n; at += len + 1) {
+        const char *word = t->words.s + at;
+
+        len = strlen(word);
+        meg_ids_reserve(&t->ids, (int64_t)len);
+        t->ids.n +=
+            meg_wordpiece_encode(&t->files->pieces, word, (int64_t)len, t->ids.v + t->ids.n);
+    }
+}
+
+/* Append the ids of a word or stretch of n bytes, of which 16 may be read where end allows it. */
+static void add_ids(struct bert *t, const char *s, int64_t n, const char *end, struct meg_ids *out)
+{
+    const int32_t *known;
+    int64_t nids;
+
+    if (n <= MEG_WORD_BYTES) {
+        uint64_t key[2];
+        const struct meg_word *w;
+
+        if (end - s >= 16) {
+            meg_word_key(key, s, n);
+        } else {
+            char last[16] = { 0 };
+
+            memcpy(last, s, (size_t)n);
+            meg_word_key(key, last, n);
+        }
+        if ((w = meg_wordcache_find(meg_wordcache_pair(&t->cache, key), key))) {
+            memcpy(out->v + out->n, w->id, sizeof w->id); /* some of them to be written over */
+            out->n += w->n;
+            return;
+        }
+    }
+    if ((nids = meg_wordcache_find_long(&t->cache, s, n, &known, NULL)) == 0) {
+        encode_new(t, s, n);
+        known = t->ids.v;
+        nids = t->ids.n;
+        if (nids > 0)
+            meg_wordcache_add(&t->cache, s, n, known, nids, 0);
+    }
+    if (nids > 0)
+        memcpy(out->v + out->n, known, (size_t)nids * sizeof *known);
+    out->n += nids;
+}
+
+/* What a byte is to the fast loop. */
+enum kind { LETTER, PUNCTUATION, BLANK, RULES };
+
+static const unsigned char *kinds(void)
+{
+    static const unsigned char kind[256] = { [0 ... 8] = RULES,
+                                             ['\t'] = BLANK,
+                                             ['\n'] = BLANK,
+                                             [0x0B ... 0x0C] = RULES,
+                                             ['\r'] = BLANK,
+                                             [0x0E ... 0x1F] = RULES,
+                                             [' '] = BLANK,
+                                             [0x21 ... 0x2F] = PUNCTUATION,
+                                             [0x3A ... 0x40] = PUNCTUATION,
+                                             [0x5B ... 0x60] = PUNCTUATION,
+                                             [0x7B ... 0x7E] = PUNCTUATION,
+                                             [0x7F ... 0xFF] = RULES };
+
+    return kind;
+}
+
+/* The end of what stands between seams and begins at s; an ideograph is a stretch of its own. */
+static const char *stretch_end(const char *s, const char *end)
+{
+    const char *p = s;
+    int32_t cp;
+
+    do
+        p += meg_utf8_step(p, end - p, &cp);
+    while (!meg_bert_is_seam(cp) && p < end);
+    if (!meg_bert_is_seam(cp))
+        return p;
+    while ((*--p & 0xC0) == 0x80)
+        ;
+    return p > s ? p : p + meg_utf8_step(p, end - p, &cp);
+}
+
+static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
+                       struct meg_err *e)
+{
+    struct bert *t = (struct bert *)base;
+    const unsigned char *kind = kinds();
+    const char *end = text + n, *begin = text; /* of the stretch, */
+    int64_t first = out->n;                    /* and of its ids */
+
+    (void)e;
+    if (!t->cache.word)
+        meg_wordcache_init(&t->cache);
+    meg_ids_reserve(out, 2 * n + MEG_WORD_IDS); /* a decomposed character has more bytes */
+    for (const char *s = text, *p; s < end; s = p) {
+        p = s + 1;
+        switch (kind[(unsigned char)*s]) {
+        case BLANK:
+            begin = p;
+            first = out->n;
+            break;
+        case LETTER:
+            while (p < end && kind[(unsigned char)*p] == LETTER)
+                p++;
+            if (p == end || kind[(unsigned char)*p] != RULES) {
+                add_ids(t, s, p - s, end, out);
+                break;
+            }
+            /* fall through */
+        case RULES:
+            out->n = first;
+            p = stretch_end(begin, end);
+            add_ids(t, begin, p - begin, end, out);
+            begin = p;
+            first = out->n;
+            break;
+        case PUNCTUATION:
+            add_ids(t, s, 1, end, out);
+            break;
+        }
+    }
+    return MEG_OK;
+}
+
+static void bert_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,
+                       struct meg_str *out)
+{
+    const struct meg_strtab *tokens = &((const struct bert *)base)->files->tokens;
+
+    for (int64_t i = 0; i < n; i++) {
+        struct meg_str t = meg_strtab_get(tokens, ids[i]);
+
+        meg_str_add(out, t.s, t.n);
+    }
+}
+
+/* Replace from by to, left to right. */
+static void replace(struct meg_str *s, const char *from, const char *to)
+{
+    size_t nfrom = strlen(from), nto = strlen(to), kept = 0;
+
+    for (size_t i = 0; i < s->n;) {
+        if (s->n - i >= nfrom && memcmp(s->s + i, from, nfrom) == 0) {
+            memcpy(s->s + kept, to, nto); /* never longer than from */
+            kept += nto;
+            i += nfrom;
+        } else {
+            s->s[kept++] = s->s[i++];
+        }
+    }
+    s->n = kept;
+}
+
+/* The blanks that English has not, as Hugging Face's clean_up_tokenization takes them out. */
+static void clean_up(struct meg_str *s)
+{
+    static const char *const rule[][2] = { { " .", "." },    { " ?", "?" },   { " !", "!" },
+                                           { " ,", "," },    { " ' ", "'" },  { " n't", "n't" },
+                                           { " 'm", "'m" },  { " 's", "'s" }, { " 've", "'ve" },
+                                           { " 're", "'re" } };
+
+    for (size_t i = 0; i < sizeof rule / sizeof *rule; i++)
+        replace(s, rule[i][0], rule[i][1]);
+}
+
+/* Where the text may be cut in two that are cleaned up apart: before a blank that no rule looks at. */
+static size_t last_cut(const struct meg_str *s)
+{
+    for (size_t i = s->n > 2 ? s->n - 2 : 0; i > 0; i--) {
+        if (s->s[i] == ' ' && s->s[i - 1] != ' ' && s->s[i - 1] != '\'' &&
+            !strchr(".?!,'n ", s->s[i + 1]))
+            return i;
+    }
+    return 0;
+}
+
+static void bert_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
+                        struct meg_str *out)
+{
+    const struct meg_strtab *tokens = &((const struct bert *)d->tok)->files->tokens;
+    struct meg_str part = { 0 };
+    size_t end;
+
+    for (int64_t i = 0; i < n; i++) {
+        struct meg_str t = meg_strtab_get(tokens, ids[i]);
+
+        if (d->n + i > 0 && t.n >= 2 && memcmp(t.s, "##", 2) == 0) {
+            meg_str_add(&d->held, t.s + 2, t.n - 2);
+        } else {
+            if (d->n + i > 0)
+                meg_str_add(&d->held, " ", 1);
+            meg_str_add(&d->held, t.s, t.n);
+        }
+    }
+    end = is_last ? d->held.n : last_cut(&d->held);
+    meg_str_add(&part, d->held.s, end);
+    clean_up(&part);
+    meg_str_add(out, part.s, part.n);
+    memmove(d->held.s, d->held.s + end, d->held.n - end);
+    d->held.n -= end;
+    meg_str_free(&part);
+}
+
+const struct meg_tok_class meg_tok_bert_lower = {
+    "BertWordPieceLowerCase",
+    open_lower,
+    bert_close,
+    bert_share,
+    bert_encode,
+    bert_bytes,
+    bert_decode,
+};
+
+const struct meg_tok_class meg_tok_bert_case = {
+    "BertWordPieceCase", open_case, bert_close, bert_share, bert_encode, bert_bytes, bert_decode,
+};

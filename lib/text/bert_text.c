@@ -1,0 +1,241 @@
+#include "text/bert_text.h"
+
+#include <stdlib.h>
+#include <utf8proc.h>
+
+#include "text/chars.h"
+#include "text/uclass.h"
+#include "text/utf8.h"
+
+struct range {
+    int32_t lo, hi;
+};
+
+static bool is_in(int32_t cp, const struct range *r, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (cp >= r[i].lo && cp <= r[i].hi)
+            return true;
+    }
+    return false;
+}
+
+/* The list of Hugging Face begins a block at U+2B920 instead of U+2B820. */
+static bool is_ideograph(int32_t cp, bool is_hf)
+{
+    static const struct range block[] = { { 0x4E00, 0x9FFF },   { 0x3400, 0x4DBF },
+                                          { 0x20000, 0x2A6DF }, { 0x2A700, 0x2B73F },
+                                          { 0x2B740, 0x2B81F }, { 0xF900, 0xFAFF },
+                                          { 0x2F800, 0x2FA1F } };
+
+    return cp >= 0x3400 &&
+        (is_in(cp, block, sizeof block / sizeof *block) ||
+         (cp >= (is_hf ? 0x2B920 : 0x2B820) && cp <= 0x2CEAF));
+}
+
+bool meg_bert_is_seam(int32_t cp)
+{
+    return cp == ' ' || cp == '\t' || cp == '\n' || cp == '\r' || is_ideograph(cp, false);
+}
+
+bool meg_bert_is_punctuation(int32_t cp)
+{
+    if (cp < 0x80)
+        return (cp >= 0x21 && cp <= 0x2F) || (cp >= 0x3A && cp <= 0x40) ||
+            (cp >= 0x5B && cp <= 0x60) || (cp >= 0x7B && cp <= 0x7E);
+    switch (utf8proc_category(cp)) {
+    case UTF8PROC_CATEGORY_PC:
+    case UTF8PROC_CATEGORY_PD:
+    case UTF8PROC_CATEGORY_PS:
+    case UTF8PROC_CATEGORY_PE:
+    case UTF8PROC_CATEGORY_PI:
+    case UTF8PROC_CATEGORY_PF:
+    case UTF8PROC_CATEGORY_PO:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Unicode's property Cased, but for what is Case_Ignorable, too. */
+static bool is_cased(int32_t cp)
+{
+    static const struct range other[] = { { 0xAA, 0xAA },       { 0xBA, 0xBA },
+                                          { 0x2160, 0x217F },   { 0x24B6, 0x24E9 },
+                                          { 0x1F130, 0x1F149 }, { 0x1F150, 0x1F169 },
+                                          { 0x1F170, 0x1F189 } };
+
+    switch (utf8proc_category(cp)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+        return true;
+    default:
+        return is_in(cp, other, sizeof other / sizeof *other);
+    }
+}
+
+static bool is_case_ignorable(int32_t cp)
+{
+    static const struct range in_words[] = {
+        /* Word_Break = MidLetter, MidNumLet, Single_Quote */
+        { '\'', '\'' },     { '.', '.' },       { ':', ':' },       { 0xB7, 0xB7 },
+        { 0x387, 0x387 },   { 0x55F, 0x55F },   { 0x5F4, 0x5F4 },   { 0x2018, 0x2019 },
+        { 0x2024, 0x2024 }, { 0x2027, 0x2027 }, { 0xFE13, 0xFE13 }, { 0xFE52, 0xFE52 },
+        { 0xFE55, 0xFE55 }, { 0xFF07, 0xFF07 }, { 0xFF0E, 0xFF0E }, { 0xFF1A, 0xFF1A }
+    };
+
+    switch (utf8proc_category(cp)) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_SK:
+        return true;
+    default:
+        return is_in(cp, in_words, sizeof in_words / sizeof *in_words);
+    }
+}
+
+/* A capital sigma at i becomes a final one: behind a letter with case, and before none. */
+static bool is_final_sigma(const int32_t *word, int64_t n, int64_t i)
+{
+    int64_t before = i - 1, after = i + 1;
+
+    while (before >= 0 && is_case_ignorable(word[before]))
+        before--;
+    while (after < n && is_case_ignorable(word[after]))
+        after++;
+    return before >= 0 && is_cased(word[before]) && !(after < n && is_cased(word[after]));
+}
+
+/* Lower case, decomposed, without marks. */
+static void lower(const int32_t *word, int64_t n, struct meg_chars *out)
+{
+    int64_t kept = 0;
+
+    out->n = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (word[i] == 0x3A3 && is_final_sigma(word, n, i))
+            meg_chars_add(out, 0x3C2);
+        else
+            meg_chars_add_lower(out, word[i]);
+    }
+    meg_chars_decompose(out);
+    for (int64_t i = 0; i < out->n; i++) {
+        if (!meg_char_is_mark(out->v[i]))
+            out->v[kept++] = out->v[i];
+    }
+    out->n = kept;
+}
+
+/* Append a word cut around its punctuation, a zero byte behind each part. */
+static void cut(const struct meg_chars *word, struct meg_str *out)
+{
+    bool is_open = false; /* a part waits for its end */
+
+    for (int64_t i = 0; i < word->n; i++) {
+        bool is_apart = meg_bert_is_punctuation(word->v[i]);
+        char s[4];
+
+        if (is_apart && is_open)
+            meg_str_add(out, "", 1);
+        meg_str_add(out, s, (size_t)meg_utf8_put(s, word->v[i]));
+        if (is_apart)
+            meg_str_add(out, "", 1);
+        is_open = !is_apart;
+    }
+    if (is_open)
+        meg_str_add(out, "", 1);
+}
+
+/* A cleaned character: -1 where it is dropped, U+0020 for all that ends a word. */
+static int32_t clean(int32_t cp)
+{
+    if (cp == '\t' || cp == '\n' || cp == '\r' || cp == ' ')
+        return ' ';
+    if (cp >= 0x21 && cp < 0x7F)
+        return cp;
+    if (cp == 0xFFFD)
+        return -1;
+    switch (utf8proc_category(cp)) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+        return -1;
+    case UTF8PROC_CATEGORY_ZS:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+        return ' ';
+    default:
+        return cp;
+    }
+}
+
+void meg_bert_words(const char *text, int64_t n, bool is_lower, struct meg_str *out)
+{
+    struct meg_chars word = { 0 }, lowered = { 0 };
+
+    for (int64_t i = 0; i <= n;) {
+        int32_t cp = ' ';
+
+        i += i < n ? meg_utf8_step(text + i, n - i, &cp) : 1;
+        cp = clean(cp);
+        if (cp != ' ' && cp >= 0 && !is_ideograph(cp, false)) {
+            meg_chars_add(&word, cp);
+            continue;
+        }
+        if (cp < 0)
+            continue;
+        for (int part = 0; part < 2; part++) { /* what came before an ideograph, then that itself */
+            if (is_lower)
+                lower(word.v, word.n, &lowered);
+            cut(is_lower ? &lowered : &word, out);
+            word.n = 0;
+            if (cp == ' ')
+                break;
+            meg_chars_add(&word, cp);
+        }
+        word.n = 0;
+    }
+    free(word.v);
+    free(lowered.v);
+}
+
+void meg_bert_normalize(const struct meg_bert_norm *b, const char *text, int64_t n,
+                        struct meg_str *out)
+{
+    struct meg_chars c = { 0 }, d = { 0 };
+
+    for (int64_t i = 0; i < n;) {
+        int32_t cp;
+
+        i += meg_utf8_step(text + i, n - i, &cp);
+        if (b->clean_text) {
+            bool is_blank = cp == '\t' || cp == '\n' || cp == '\r';
+
+            if (!is_blank && (cp == 0xFFFD || *utf8proc_category_string(cp) == 'C'))
+                continue;
+            if (is_blank || meg_uclass(cp) == MEG_U_SPACE)
+                cp = ' ';
+        }
+        if (b->handle_chinese_chars && is_ideograph(cp, true)) {
+            meg_chars_add(&c, ' ');
+            meg_chars_add(&c, cp);
+            cp = ' ';
+        }
+        meg_chars_add(&c, cp);
+    }
+    if (b->strip_accents)
+        meg_chars_decompose(&c);
+    for (int64_t i = 0; i < c.n; i++) {
+        if (b->strip_accents && meg_char_is_mark(c.v[i]))
+            continue;
+        if (b->lowercase)
+            meg_chars_add_lower(&d, c.v[i]);
+        else
+            meg_chars_add(&d, c.v[i]);
+    }
+    meg_chars_write(&d, out);
+    free(c.v);
+    free(d.v);
+}

@@ -1,0 +1,33 @@
+/* chars.h - text as an array of code points, and what Unicode does to it, by utf8proc. */
+#ifndef MEG_TEXT_CHARS_H
+#define MEG_TEXT_CHARS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/mem.h"
+
+/* Starts as { 0 }, ends with free(v). */
+struct meg_chars {
+    int32_t *v;
+    int64_t n, cap;
+};
+
+void meg_chars_add(struct meg_chars *c, int32_t cp);
+/* Append text [n], well-formed UTF-8. */
+void meg_chars_read(struct meg_chars *c, const char *text, int64_t n);
+/* Append the code points to out as UTF-8. */
+void meg_chars_write(const struct meg_chars *c, struct meg_str *out);
+
+/* Append a code point in lower case by the full mapping, which looks at no other: of U+0130, two. */
+void meg_chars_add_lower(struct meg_chars *c, int32_t cp);
+
+/* Append text [n] in a normal form: composed or not, compatible or canonical. */
+void meg_chars_normal_form(const char *text, int64_t n, bool is_composed, bool is_compatible,
+                           struct meg_str *out);
+/* Decomposed (NFD), in place. */
+void meg_chars_decompose(struct meg_chars *c);
+
+bool meg_char_is_mark(int32_t cp); /* Mn */
+
+#endif

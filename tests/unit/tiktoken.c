@@ -1,0 +1,185 @@
+/* TikTokenizer against Megatron-LM's and tiktoken's vectors, and on files of our own. */
+#include "tok_golden.h"
+
+#include <unistd.h>
+
+#include "base/file.h"
+
+static char path[] = "/tmp/meg-tiktoken.XXXXXX";
+
+static struct meg_tokenizer *open_tik(const struct meg_tok_conf *c)
+{
+    struct meg_tokenizer *t;
+    struct meg_err e;
+
+    if (meg_tokenizer_open(&t, c, &e) < 0)
+        fail_msg("%s", e.msg);
+    return t;
+}
+
+static void equals_megatron(void **state)
+{
+    char *file = tok_file("tik-megatron/vocab.json");
+    struct meg_tok_conf c = { .type = "TikTokenizer",
+                              .tokenizer_model = file,
+                              .vocab_size = 32000,
+                              .tiktoken_num_special_tokens = 1000,
+                              .tiktoken_pattern = "v1" };
+    struct meg_tokenizer *t = open_tik(&c);
+
+    (void)state;
+    assert_int_equal(meg_tokenizer_vocab_size(t), 32000);
+    assert_int_equal(meg_tokenizer_eod(t), 2);
+    assert_int_equal(meg_tokenizer_roles(t)->bos, 1);
+    tok_both_golden(t, "megatron-tik-v1", NULL);
+    meg_tokenizer_close(t);
+    c.tiktoken_pattern = NULL;
+    t = open_tik(&c);
+    tok_both_golden(t, "megatron-tik-v2", NULL);
+    meg_tokenizer_close(t);
+    free(file);
+}
+
+static void equals_tiktoken_on_llama3(void **state)
+{
+    char *file = tok_file("llama3/tokenizer.model");
+    const struct meg_tok_conf c = { .type = "TikTokenizer",
+                                    .tokenizer_model = file,
+                                    .vocab_size = MEG_UNSET,
+                                    .tiktoken_num_special_tokens = 1000 };
+    struct meg_tokenizer *t = open_tik(&c);
+    struct meg_str text = { 0 };
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_tokenizer_vocab_size(t), 128256);
+    assert_int_equal(meg_tokenizer_roles(t)->bos, 128000);
+    assert_int_equal(meg_tokenizer_eod(t), 128001);
+    assert_int_equal(
+        meg_tokenizer_decode(t, (const int32_t[]){ 128009, 128010, 128255 }, 3, &text, &e), 0);
+    assert_string_equal(text.s,
+                        "<|eot_id|><|reserved_special_token_5|><|reserved_special_token_250|>");
+    tok_both_golden(t, "tiktoken-llama3", NULL);
+    meg_str_free(&text);
+    meg_tokenizer_close(t);
+    free(file);
+}
+
+static void equals_tiktoken_on_cl100k(void **state)
+{
+    char *file = tok_file("cl100k/cl100k_base.tiktoken.gz");
+    struct meg_tok_conf c = { .type = "TikTokenizer",
+                              .tokenizer_model = path,
+                              .vocab_size = MEG_UNSET,
+                              .tiktoken_num_special_tokens = 1000 };
+    struct meg_str command = { 0 };
+    struct meg_tokenizer *t;
+
+    (void)state;
+    meg_str_printf(&command, "gzip -dc '%s' >%s", file, path);
+    assert_int_equal(system(command.s), 0);
+    t = open_tik(&c);
+    assert_int_equal(meg_tokenizer_vocab_size(t), 100256);
+    tok_both_golden(t, "tiktoken-cl100k", NULL);
+    meg_tokenizer_close(t);
+    meg_str_free(&command);
+    free(file);
+}
+
+static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/* The 256 bytes as text or JSON, then what else there is to say. */
+static void write_file(bool is_json, const char *rest)
+{
+    struct meg_str s = { 0 };
+    struct meg_err e;
+
+    for (int i = 0; i < 256; i++) {
+        char b[5] = { digit[i >> 2], digit[(i & 3) << 4], '=', '=', 0 };
+
+        if (is_json)
+            meg_str_printf(&s, "%s{\"rank\": %d, \"token_bytes\": \"%s\", \"token_str\": null}",
+                           i ? "," : "[", i, b);
+        else
+            meg_str_printf(&s, "%s %d\n", b, i);
+    }
+    meg_str_printf(&s, "%s", rest);
+    assert_int_equal(meg_write_file(path, s.s, s.n, &e), MEG_OK);
+    meg_str_free(&s);
+}
+
+static void refuses(const struct meg_tok_conf *c, int code, const char *message)
+{
+    struct meg_tokenizer *t;
+    struct meg_err e;
+
+    assert_int_equal(meg_tokenizer_open(&t, c, &e), code);
+    if (!strstr(e.msg, message))
+        fail_msg("%s", e.msg);
+}
+
+static void refuses_what_is_no_vocabulary(void **state)
+{
+    struct meg_tok_conf c = { .type = "TikTokenizer",
+                              .tokenizer_model = path,
+                              .vocab_size = MEG_UNSET,
+                              .tiktoken_num_special_tokens = 3 };
+    static const char *twice[] = { "<unk>", "<s>", "<s>" }, *lacking[] = { "<unk>", "<s>" };
+    struct meg_err e;
+
+    (void)state;
+    write_file(false, "YWI= 257\n");
+    refuses(&c, MEG_EFORMAT, "line 257: rank '257' where 256 is expected");
+    write_file(false, "YW!= 256\n");
+    refuses(&c, MEG_EFORMAT, "line 257: 'YW!=' is no base64");
+    write_file(false, "YQ== 256\n");
+    refuses(&c, MEG_EFORMAT, "line 257: this token is rank 97, too");
+    write_file(false, "YWI=");
+    refuses(&c, MEG_EFORMAT, "line 257: a token in base64 and its rank");
+    assert_int_equal(meg_write_file(path, "YQ== 0\n", 7, &e), MEG_OK);
+    refuses(&c, MEG_EFORMAT, "byte 0x00 is no token");
+    write_file(true, ",{\"rank\": 256}]");
+    refuses(&c, MEG_EFORMAT, "element 256");
+    write_file(true, ",7]");
+    refuses(&c, MEG_EFORMAT, "element 256: an object");
+    write_file(true, "");
+    refuses(&c, MEG_EFORMAT, path);
+    write_file(true, "]");
+    c.vocab_size = 300;
+    refuses(&c, MEG_EUSAGE, "256 tokens, but --vocab-size 300 asks for 297");
+    c.vocab_size = 258;
+    refuses(&c, MEG_EUSAGE, "leave no room");
+    c.vocab_size = MEG_UNSET;
+    c.tiktoken_special_tokens = (struct meg_list){ twice, 3 };
+    refuses(&c, MEG_EUSAGE, "'<s>' is a token already");
+    c.tiktoken_special_tokens = (struct meg_list){ lacking, 2 };
+    refuses(&c, MEG_EUSAGE, "lacks </s>");
+    c.tokenizer_model = NULL;
+    refuses(&c, MEG_EUSAGE, "TikTokenizer needs --tokenizer-model");
+}
+
+static int make_file(void **state)
+{
+    int fd = mkstemp(path);
+
+    (void)state;
+    return fd < 0 ? -1 : close(fd);
+}
+
+static int remove_file(void **state)
+{
+    (void)state;
+    return unlink(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equals_megatron),
+        cmocka_unit_test(equals_tiktoken_on_llama3),
+        cmocka_unit_test(equals_tiktoken_on_cl100k),
+        cmocka_unit_test(refuses_what_is_no_vocabulary),
+    };
+
+    return cmocka_run_group_tests_name("tiktoken", tests, make_file, remove_file);
+}
