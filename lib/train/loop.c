@@ -3,7 +3,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "train/internal.h"
-#include "train/stop.h"
 
 /* Iterations since the last log line. */
 struct tally {
@@ -208,11 +207,8 @@ int meg_train_loop(struct trainer *t, struct meg_err *e)
 
     if (t->job->train.skip_train)
         return evaluate_after(t, e);
-    if (t->job->ckpt.save) {
-        meg_stop_catch();
-        if ((r = mark_done(t, false, e)) < 0)
-            return r;
-    }
+    if (t->job->ckpt.save && (r = mark_done(t, false, e)) < 0)
+        return r;
     if ((t->at.iteration == 0 && (r = evaluate_before(t, e)) < 0) ||
         (r = train(t, &is_over, e)) < 0 || is_over)
         return r;

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "cpu/cpu.h"
 #include "train/internal.h"
+#include "train/stop.h"
 
 /* ---- rules, and what follows from the settings; nothing large is allocated ---- */
 
@@ -134,6 +135,8 @@ static int run(struct trainer *t, struct meg_err *e)
     struct rusage used;
     int r;
 
+    if (t->job->ckpt.save && !c->skip_train)
+        meg_stop_catch(); /* before what takes long: a request is then met after one step */
     if ((r = open_model(t, e)) < 0 || (r = meg_train_load(t, e)) < 0 ||
         (r = build_data(t, e)) < 0)
         return r;

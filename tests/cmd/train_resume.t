@@ -61,6 +61,21 @@ done
 train --load "$T/sig" --save "$T/sig" --train-iters 1000000 --lr-decay-iters 10 --exit-interval $((last + 2)) >"$T/log"
 is 'and goes on from there' "$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/log" | head -n 1)" $((last + 1))
 
+# while it gets ready: opening its metrics waits for a reader
+mkfifo "$T/pipe"
+meg-train -q --config "$T/conf" --save "$T/early" --log-json "$T/pipe" >/dev/null 2>&1 &
+pid=$!
+catches_term() { [ $((0x$(sed -n 's/^SigCgt:[^0-9a-f]*//p' "/proc/$pid/status") & 0x4000)) -ne 0 ]; }
+tries=0
+until catches_term || [ $((tries += 1)) -gt 100 ]; do sleep 0.05; done
+kill -TERM $pid
+cat "$T/pipe" >/dev/null &
+reader=$!
+wait $pid
+is 'a signal before the first step: status' $? 75
+kill $reader 2>/dev/null
+is 'that step is taken and saved' "$(cat "$T/early/latest_checkpointed_iteration.txt")" 1
+
 # a step of 2000 micro-batches, which the first signal lets go on
 meg-train -q --config "$T/conf" --save "$T/sig2" --eval-iters 1 --micro-batch-size 1 --global-batch-size 2000 \
     >"$T/step.log" 2>/dev/null &
