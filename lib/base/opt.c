@@ -290,6 +290,8 @@ int opt_assign(const struct meg_opt *row, void *conf, const struct meg_list *wor
     if (row->kind == MEG_OPT_LIST)
         return set_list(row, (struct meg_list *)field, words, e);
     if (row->kind == MEG_OPT_IGNORED) {
+        if (row->arg && (r = check_choice(row, word, e)) < 0)
+            return r;
         meg_warn("--%s is accepted and has no effect: %s", row->name, row->help);
         return MEG_OK;
     }

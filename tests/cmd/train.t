@@ -119,6 +119,7 @@ status 'no checkpoint where one must be' 66 train --load "$T/none" --exit-on-mis
 status 'no such dataset' 66 train --data-path "$T/none"
 refuses 'a split that rounds to nothing' '--split' --split 9999,1,0
 like 'an ignored option warns' "$(train --manual-gc --train-iters 3 --eval-iters 0 2>&1 >/dev/null)" '--manual-gc is accepted'
+status 'what it may be is still checked' 2 train --transformer-impl lokal
 
 # ---- corrupt or missing input ----
 id_lines 1 3 | sed 's/\([0-9]* [0-9]* [0-9]*\) .*"/\1"/' >"$T/short.jsonl"
