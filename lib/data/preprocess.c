@@ -352,6 +352,13 @@ static int open_punkt(struct meg_punkt **out, const struct meg_preprocess_conf *
     return r;
 }
 
+/* The name of key k's dataset, without .bin and .idx. */
+static void add_prefix(struct meg_str *s, const struct meg_preprocess_conf *c, int64_t k)
+{
+    meg_str_printf(s, "%s_%s_%s", c->output_prefix, c->json_keys.v[k],
+                   c->split_sentences ? "sentence" : "document");
+}
+
 static int create_writers(struct job *j, const struct meg_tokenizer *tok, struct meg_err *e)
 {
     enum meg_idx_dtype dtype = meg_idx_dtype_for_vocab(meg_tokenizer_vocab_size(tok));
@@ -360,8 +367,7 @@ static int create_writers(struct job *j, const struct meg_tokenizer *tok, struct
     for (int64_t k = 0; k < j->c->json_keys.n && r == MEG_OK; k++) {
         struct meg_str prefix = { 0 };
 
-        meg_str_printf(&prefix, "%s_%s_%s", j->c->output_prefix, j->c->json_keys.v[k],
-                       j->c->split_sentences ? "sentence" : "document");
+        add_prefix(&prefix, j->c, k);
         r = meg_indexed_create(&j->writer[k], prefix.s, dtype, e);
         meg_str_free(&prefix);
     }
@@ -381,8 +387,8 @@ static int commit_writers(struct job *j, struct meg_err *e)
 
         for (int i = 0; i < 2; i++) {
             path.n = 0;
-            meg_str_printf(&path, "%s_%s_document.%s", j->c->output_prefix, j->c->json_keys.v[done],
-                           i ? "bin" : "idx");
+            add_prefix(&path, j->c, done);
+            meg_str_printf(&path, i ? ".bin" : ".idx");
             unlink(path.s);
         }
         meg_str_free(&path);

@@ -280,26 +280,30 @@ is 'none of these left a file' "$(echo bad*)" 'bad*'
 
 # Every call of the write path fails once: no dataset is there (-), or both keys' are (n); never one of
 # them, or one that is not whole (X), or a temporary file (t).
-sweep() { # ERROR
+sweep() { # ERROR KIND OPTION...
+    error=$1 kind=$2
+    shift 2
+    null whole --input in.jsonl --append-eod --json-keys text title "$@" 2>/dev/null
     seen=
     for at in $(seq 40); do
         rm -f out_*
-        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=$1 LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
-            null out --input in.jsonl --append-eod --json-keys text title
+        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=$error LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+            null out --input in.jsonl --append-eod --json-keys text title "$@"
         code=$?
         if [ "$(echo out_*)" = 'out_*' ]; then state=-
-        elif same out_text_document b_text_document && same out_title_document b_title_document; then state=n
+        elif same "out_text_$kind" "whole_text_$kind" && same "out_title_$kind" "whole_title_$kind"; then state=n
         else state=X
         fi
         [ "$code:$state" != 0:n ] && [ "$code" -ne 74 ] && state=$code
         [ "$(echo ./*.tmp.*)" = './*.tmp.*' ] || state=t
         seen=$seen$state
     done >err 2>&1
-    like "a fault ($1) leaves nothing, or is over" "$seen" '^-{8,}[-n]*n$'
+    like "a fault ($error) leaves nothing, or is over: ${kind}s" "$seen" '^-{8,}[-n]*n$'
 }
 if [ -f "${B:-}/tests/fault.so" ]; then
-    sweep ENOSPC
-    sweep EIO
+    sweep ENOSPC document
+    sweep EIO document
+    sweep ENOSPC sentence --split-sentences
 else
     skip 'a fault at each call' 'fault.so is not built: run make check'
 fi
