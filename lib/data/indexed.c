@@ -171,12 +171,21 @@ static int read_index(struct meg_indexed *d, struct meg_err *e)
     return read_header(d, (unsigned char *)d->converted.s, d->converted.n, e);
 }
 
+static bool ends_in(const char *s, const char *end)
+{
+    const size_t n = strlen(s), m = strlen(end);
+
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
 static int map_pair(struct meg_map *m, const char *prefix, const char *ext, struct meg_err *e)
 {
     struct meg_str path = { 0 };
     int r;
     meg_str_printf(&path, "%s%s", prefix, ext);
     r = meg_map_open(m, path.s, e);
+    if (r == MEG_ENOENT && (ends_in(prefix, ".idx") || ends_in(prefix, ".bin")))
+        meg_fail(e, r, "%s: a dataset is named without .bin and .idx", prefix);
     meg_str_free(&path);
     return r;
 }

@@ -229,6 +229,9 @@ static void refuses_a_short_bin(void **state)
     assert_int_equal(unlink("bad.bin"), 0);
     struct meg_indexed *d;
     assert_int_equal(meg_indexed_open(&d, "bad", &e), MEG_ENOENT);
+    assert_string_equal(e.msg, "bad.bin: No such file or directory");
+    assert_int_equal(meg_indexed_open(&d, "bad.idx", &e), MEG_ENOENT);
+    assert_string_equal(e.msg, "bad.idx: a dataset is named without .bin and .idx");
 }
 
 static void refuses_ids_that_are_none(void **state)
