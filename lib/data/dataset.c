@@ -16,7 +16,7 @@ int64_t meg_dataset_seq_length(const struct meg_dataset *ds)
     return ds->how.cut.seq_length;
 }
 
-static int misfit(const struct meg_dataset *ds, struct meg_err *e)
+int meg_dataset_misfit(const struct meg_dataset *ds, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFORMAT, "%s: its index cache does not fit it; remove the cache folder",
                     meg_source_name(ds->src));
@@ -36,7 +36,7 @@ static int take(struct fill *f, const struct meg_dataset *ds, int64_t element, i
     int r;
 
     if (n > room + 1 || n < 0)
-        return misfit(ds, e);
+        return meg_dataset_misfit(ds, e);
     if ((r = meg_source_get(ds->src, element, from, n < room ? n : room, f->tokens + f->at, e)) < 0)
         return r;
     if (n > room && (r = meg_source_get(ds->src, element, to - 1, 1, &f->next, e)) < 0)
@@ -53,32 +53,33 @@ static int read_stream(const struct meg_dataset *ds, int64_t j, struct fill *f, 
     int r;
 
     if (j < 0 || j >= x->nsample)
-        return misfit(ds, e);
+        return meg_dataset_misfit(ds, e);
     meg_gpt_index_start(x, j, &k0, &off);
     meg_gpt_index_start(x, j + 1, &last, &last_off);
     if (k0 < 0 || k0 > last || last >= x->ndocument || off < 0 || last_off < -1)
-        return misfit(ds, e);
+        return meg_dataset_misfit(ds, e);
     for (k = k0; k <= last; k++) {
         int64_t element = x->document[k], from = k == k0 ? off : 0, to;
         if (element < 0 || element >= meg_source_elements(ds->src))
-            return misfit(ds, e);
+            return meg_dataset_misfit(ds, e);
         to = k == last ? last_off + ds->how.cut.extra : meg_source_length(ds->src, element);
         if (to > meg_source_length(ds->src, element))
-            return misfit(ds, e);
+            return meg_dataset_misfit(ds, e);
         if ((r = take(f, ds, element, from, to, e)) < 0)
             return r;
     }
     return 0;
 }
 
-static int check_id(const struct meg_dataset *ds, int32_t id, struct meg_err *e)
+int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab_size,
+                         struct meg_err *e)
 {
-    if (id >= 0 && (ds->how.vocab_size == 0 || id < ds->how.vocab_size))
+    if (id >= 0 && (vocab_size == 0 || id < vocab_size))
         return 0;
     return meg_fail(e, MEG_EFORMAT,
                     "%s.bin: token id %" PRId32 ", the vocabulary has %" PRId64 " ids; was "
                     "it preprocessed with another tokenizer?",
-                    meg_source_name(ds->src), id, ds->how.vocab_size);
+                    meg_source_name(ds->src), id, vocab_size);
 }
 
 static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample *out,
@@ -95,11 +96,11 @@ static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample
         return r;
     have = f.at;
     if (have != s + c->cut.extra && !c->cut.keep_partial)
-        return misfit(ds, e);
+        return meg_dataset_misfit(ds, e);
     for (t = 0; t < (have < s ? have : s); t++)
-        if ((r = check_id(ds, out->tokens[t], e)) < 0)
+        if ((r = meg_dataset_check_id(ds, out->tokens[t], c->vocab_size, e)) < 0)
             return r;
-    if (have > s && (r = check_id(ds, f.next, e)) < 0)
+    if (have > s && (r = meg_dataset_check_id(ds, f.next, c->vocab_size, e)) < 0)
         return r;
     for (t = have; t < s; t++)
         out->tokens[t] = c->pad;
@@ -122,15 +123,21 @@ static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample
     return 0;
 }
 
+const struct meg_dataset *meg_dataset_of(const struct meg_dataset *ds, int64_t *i)
+{
+    MEG_ASSERT(*i >= 0 && *i < ds->len);
+    while (ds->nmember > 0) {
+        const struct meg_dataset *m = ds->member[ds->blend.dataset[*i]];
+        *i = ds->blend.sample[*i];
+        ds = m;
+    }
+    return ds;
+}
+
 int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample *out,
                        struct meg_err *e)
 {
-    MEG_ASSERT(i >= 0 && i < ds->len);
-    while (ds->nmember > 0) {
-        const struct meg_dataset *m = ds->member[ds->blend.dataset[i]];
-        i = ds->blend.sample[i];
-        ds = m;
-    }
+    ds = meg_dataset_of(ds, &i);
     return gpt_sample(ds, i, out, e);
 }
 
@@ -142,6 +149,7 @@ void meg_dataset_close(struct meg_dataset *ds)
         meg_dataset_close(ds->member[i]);
     free(ds->member);
     meg_gpt_index_free(&ds->index);
+    meg_sentence_map_free(&ds->rows);
     meg_blend_index_free(&ds->blend);
     for (int i = 0; i < 3; i++)
         meg_map_close(&ds->map[i]);

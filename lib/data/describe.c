@@ -52,27 +52,51 @@ static void add_matrix(struct meg_str *out, const struct meg_split *s)
     }
 }
 
-void meg_describe_gpt(struct meg_str *out, const struct meg_gpt_identity *g)
+static void add_bool(struct meg_str *out, const char *key, bool v)
 {
-    meg_str_printf(out, "{\n    \"class\": \"GPTDataset\",\n    \"dataset_path\": ");
-    meg_utf8_add_json(out, g->path);
+    meg_str_printf(out, ",\n    \"%s\": %s", key, v ? "true" : "false");
+}
+
+static void add_masked(struct meg_str *out, const struct meg_masked_conf *c)
+{
+    meg_str_printf(out, ",\n    \"masking_probability\": ");
+    add_double(out, c->mask.prob);
+    meg_str_printf(out, ",\n    \"short_sequence_probability\": ");
+    add_double(out, c->short_seq_prob);
+    meg_str_printf(out, ",\n    \"masking_max_ngram\": %" PRId64, c->mask.max_ngram);
+    add_bool(out, "masking_do_full_word", c->mask.whole_word);
+    add_bool(out, "masking_do_permutation", false);
+    add_bool(out, "masking_use_longer_ngrams", c->mask.longer_ngrams);
+    add_bool(out, "masking_use_geometric_distribution", c->mask.geometric);
+    if (c->kind == MEG_BERT)
+        add_bool(out, "classification_head", c->has_pairs);
+    else
+        meg_str_printf(out, ",\n    \"sequence_length_decoder\": %" PRId64, c->decoder_seq_length);
+}
+
+void meg_describe_part(struct meg_str *out, const struct meg_data_identity *id)
+{
+    meg_str_printf(out, "{\n    \"class\": \"%s\",\n    \"dataset_path\": ", id->class_name);
+    meg_utf8_add_json(out, id->path);
     meg_str_printf(out, ",\n");
-    add_count(out, "num_samples", g->wanted);
+    add_count(out, "num_samples", id->wanted);
     meg_str_printf(out,
                    "    \"index_split\": \"%s\",\n    \"random_seed\": %" PRId64 ",\n"
                    "    \"sequence_length\": %" PRId64 ",\n    \"split\": ",
-                   g->which, g->seed, g->seq_length);
-    if (g->split_text)
-        meg_utf8_add_json(out, g->split_text);
+                   id->which, id->seed, id->seq_length);
+    if (id->split_text)
+        meg_utf8_add_json(out, id->split_text);
     else
         meg_str_printf(out, "null");
     meg_str_printf(out, ",\n    \"split_matrix\": ");
-    if (g->split_text)
-        add_matrix(out, g->split);
+    if (id->split_text)
+        add_matrix(out, id->split);
     else
         meg_str_printf(out, "null");
     meg_str_printf(out, ",\n    \"tokenizer\": ");
-    add_indented(out, g->tokenizer ? g->tokenizer : "null", 4);
+    add_indented(out, id->tokenizer ? id->tokenizer : "null", 4);
+    if (id->masked)
+        add_masked(out, id->masked);
     meg_str_printf(out, "\n}");
 }
 

@@ -6,19 +6,22 @@
 #include <stdint.h>
 
 #include "base/mem.h"
+#include "data/masked.h"
 #include "data/split.h"
 
-/* One file's part in a split: appends json.dumps(..., indent=4) of GPTDataset's identifiers. */
-struct meg_gpt_identity {
-    const char *path;  /* as given */
-    int64_t wanted;    /* or MEG_ONE_EPOCH */
-    const char *which; /* "train" */
+/* One file's part in a split: appends json.dumps(..., indent=4) of its dataset's identifiers. */
+struct meg_data_identity {
+    const char *class_name; /* "GPTDataset" */
+    const char *path;       /* as given */
+    int64_t wanted;         /* or MEG_ONE_EPOCH */
+    const char *which;      /* "train" */
     int64_t seed, seq_length;
     const char *split_text; /* --split as given; NULL with data of its own for each split */
     const struct meg_split *split;
-    const char *tokenizer; /* a JSON object, or NULL */
+    const char *tokenizer;                /* a JSON object, or NULL */
+    const struct meg_masked_conf *masked; /* of BERT and T5; NULL for GPT */
 };
-void meg_describe_gpt(struct meg_str *out, const struct meg_gpt_identity *g);
+void meg_describe_part(struct meg_str *out, const struct meg_data_identity *id);
 
 /*
  * A blend of n such descriptions.

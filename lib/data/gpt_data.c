@@ -64,12 +64,12 @@ static int plan_part(const struct meg_run_data *d, struct meg_data_part *p,
 static void describe_part(const struct meg_run_data *d, const struct meg_data_part *p,
                           struct meg_str *out)
 {
-    const struct meg_gpt_identity id = {
-        p->name,      p->wanted,          meg_split_names[p->split],
-        d->need.seed, d->need.seq_length, d->split_text,
-        &d->split,    d->tokenizer
-    };
-    meg_describe_gpt(out, &id);
+    const struct meg_data_identity id = { "GPTDataset",  p->name,
+                                          p->wanted,     meg_split_names[p->split],
+                                          d->need.seed,  d->need.seq_length,
+                                          d->split_text, &d->split,
+                                          d->tokenizer,  NULL };
+    meg_describe_part(out, &id);
 }
 
 static void index_arrays(struct meg_npy *a, const struct meg_gpt_index *x)
@@ -123,7 +123,6 @@ int meg_gpt_data_plan(struct meg_run_data **out, const struct meg_data_conf *con
                       const struct meg_data_need *need, struct meg_err *e)
 {
     struct meg_run_data *d = meg_new(sizeof *d);
-    int r;
 
     d->class = &gpt;
     d->how = (struct meg_sample_conf){ .cut = { need->seq_length, 1, false },
@@ -133,26 +132,14 @@ int meg_gpt_data_plan(struct meg_run_data **out, const struct meg_data_conf *con
                                        .reset_position_ids = conf->reset_position_ids,
                                        .reset_attention_mask = conf->reset_attention_mask,
                                        .eod_mask_loss = conf->eod_mask_loss };
-    if ((r = meg_run_data_plan(d, conf, need, e)) < 0) {
-        meg_run_data_close(d);
-        return r;
-    }
-    *out = d;
-    return 0;
+    return meg_run_data_plan(out, d, conf, need, e);
 }
 
 int meg_gpt_data_open(struct meg_run_data **out, const struct meg_data_conf *conf,
                       const struct meg_data_need *need, struct meg_err *e)
 {
     struct meg_run_data *d;
-    int r;
+    const int r = meg_gpt_data_plan(&d, conf, need, e);
 
-    if ((r = meg_gpt_data_plan(&d, conf, need, e)) < 0)
-        return r;
-    if ((r = meg_run_data_build(d, e)) < 0) {
-        meg_run_data_close(d);
-        return r;
-    }
-    *out = d;
-    return 0;
+    return r < 0 ? r : meg_run_data_open(out, d, e);
 }

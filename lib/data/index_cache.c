@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* memmem */
 #include "data/index_cache.h"
 
 #include <inttypes.h>
@@ -51,6 +52,29 @@ static bool is_older(const struct stat *a, const struct stat *b)
                                                   : a->st_mtim.tv_nsec < b->st_mtim.tv_nsec;
 }
 
+/* The rows that the header of a file speaks of; -1 when it does not. */
+static int64_t stated_rows(const char *path)
+{
+    static const char shape[] = "'shape': (";
+    struct meg_map m = { 0 };
+    char head[128];
+    const char *at;
+    int64_t rows = -1;
+
+    if (meg_map_open(&m, path, NULL) < 0)
+        return -1;
+    if (m.n >= sizeof head) {
+        memcpy(head, m.p, sizeof head);
+        at = memmem(head, sizeof head, shape, strlen(shape));
+        for (at += at ? strlen(shape) : 0;
+             at && at < head + sizeof head && *at >= '0' && *at <= '9'; at++)
+            rows =
+                rows < INT64_MAX / 100 ? 10 * (rows < 0 ? 0 : rows) + *at - '0' : INT64_MAX / 100;
+    }
+    meg_map_close(&m);
+    return rows;
+}
+
 /* Map path if it holds head and then nbytes more, and is no older than idx; else say why not. */
 static bool map_file(struct meg_map *m, const char *path, const struct stat *idx,
                      const struct meg_str *head, size_t nbytes)
@@ -102,6 +126,8 @@ bool meg_cache_load(const struct meg_cache_entry *c, const char *prefix, struct 
     for (i = 0; i < n && is_hit; i++) {
         struct meg_str head = { 0 };
         path = file_name(c, a[i].name, ".npy");
+        if (a[i].rows < 0)
+            a[i].rows = stated_rows(path);
         npy_header(&head, &a[i]);
         if ((is_hit = map_file(&map[i], path, newer, &head, npy_bytes(&a[i]))))
             a[i].data = map[i].p + head.n;

@@ -24,8 +24,8 @@ struct meg_npy {
     const char *name; /* "document_index" */
     const char *type; /* numpy's name of the type: "<i4" */
     size_t item;      /* its bytes */
-    int64_t rows;
-    int columns; /* 0: an array with one axis */
+    int64_t rows;     /* -1: as many as the file has, which meg_cache_load fills in */
+    int columns;      /* 0: an array with one axis */
     const void *data;
 };
 

@@ -10,7 +10,9 @@
 #include "data/blend.h"
 #include "data/dataset.h"
 #include "data/gpt_index.h"
+#include "data/masked.h"
 #include "data/preprocess.h"
+#include "data/sentence_map.h"
 
 /* .idx: 9 bytes of magic, u64 version, u8 type, u64 sequences, u64 document index entries */
 #define MEG_IDX_MAGIC "MMIDIDX\0" /* the ninth byte is the literal's own zero */
@@ -30,17 +32,37 @@ struct meg_sample_conf {
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
 };
 
-/* A file's share of a split (src), or a blend of such (member). */
+/* What the samples of BERT and T5 are made by. */
+struct meg_masked {
+    struct meg_masked_conf conf;
+    struct meg_masked_vocab vocab;
+    int64_t seq_length;
+    uint32_t seed;
+};
+
+/*
+ * A file's share of a split (src), or a blend of such (member).  The samples of a file are those of
+ * GPT (index), or of BERT and T5 (masked, rows).
+ */
 struct meg_dataset {
     int64_t len;
     struct meg_sample_conf how;
     const struct meg_source *src;
     struct meg_gpt_index index;
+    struct meg_masked masked;
+    struct meg_sentence_map rows;
     int nmember;
     struct meg_dataset **member; /* owned */
     struct meg_blend_index blend;
-    struct meg_map map[3]; /* the cache files that index or blend lies in, if any */
+    struct meg_map map[3]; /* the cache files that index, rows or blend lies in, if any */
 };
+/* The dataset that gives sample i of ds, and the sample's number there in *i. */
+const struct meg_dataset *meg_dataset_of(const struct meg_dataset *ds, int64_t *i);
+/* MEG_EFORMAT: the cached arrays of ds are of something else. */
+int meg_dataset_misfit(const struct meg_dataset *ds, struct meg_err *e);
+/* MEG_EFORMAT unless id is in [0, vocab_size); vocab_size 0: any that is not negative is. */
+int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab_size,
+                         struct meg_err *e);
 void meg_dataset_close(struct meg_dataset *ds); /* accepts NULL */
 
 /* MEG_EUSAGE when the options of meg-preprocess make no sense, or not with this tokenizer; else

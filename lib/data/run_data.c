@@ -111,13 +111,12 @@ static int plan_split(struct meg_run_data *d, int which, const struct meg_data_c
     return r;
 }
 
-int meg_run_data_plan(struct meg_run_data *d, const struct meg_data_conf *conf,
-                      const struct meg_data_need *need, struct meg_err *e)
+static int plan(struct meg_run_data *d, const struct meg_data_conf *conf, struct meg_err *e)
 {
+    const struct meg_data_need *need = &d->need;
     struct meg_data_choice ch = { 0 };
     int r;
 
-    d->need = *need;
     d->renormalize = conf->renormalize_blend_weights;
     if (need->seed < 0 || need->seed > UINT32_MAX)
         return meg_fail(e, MEG_EUSAGE, "--seed: %" PRId64 " is not in 0 to 4294967295", need->seed);
@@ -133,6 +132,29 @@ int meg_run_data_plan(struct meg_run_data *d, const struct meg_data_conf *conf,
         r = plan_split(d, i, &ch, e);
     meg_data_choice_free(&ch);
     return r;
+}
+
+/* Hand d out if all went well so far, else close it. */
+static int finish(struct meg_run_data **out, struct meg_run_data *d, int r)
+{
+    if (r < 0)
+        meg_run_data_close(d);
+    else
+        *out = d;
+    return r;
+}
+
+int meg_run_data_plan(struct meg_run_data **out, struct meg_run_data *d,
+                      const struct meg_data_conf *conf, const struct meg_data_need *need,
+                      struct meg_err *e)
+{
+    d->need = *need;
+    return finish(out, d, plan(d, conf, e));
+}
+
+int meg_run_data_open(struct meg_run_data **out, struct meg_run_data *d, struct meg_err *e)
+{
+    return finish(out, d, meg_run_data_build(d, e));
 }
 
 /* ---- build ------------------------------------------------------------------------------------ */

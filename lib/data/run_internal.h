@@ -34,7 +34,8 @@ struct meg_run_data {
         *cache_dir; /* split_text is NULL when each split has its own files */
     struct meg_split split;
     bool renormalize;
-    struct meg_sample_conf how;
+    struct meg_sample_conf how; /* GPT */
+    struct meg_masked masked;   /* BERT, T5 */
     struct meg_source **src;
     int nsrc, npart;
     struct meg_data_part *part;   /* of all groups, in order */
@@ -44,10 +45,13 @@ struct meg_run_data {
 };
 
 /*
- * meg_run_data_plan - fill d, zeroed but for class and what is of the class alone
- * Errors as in data/run_data.h; the caller closes d in any case.
+ * meg_run_data_plan - fill d, zeroed but for class and what is of the class alone, and hand it out
+ * meg_run_data_open - build d, and hand it out
+ * Errors as in data/run_data.h; then d is closed and *out untouched.
  */
-int meg_run_data_plan(struct meg_run_data *d, const struct meg_data_conf *conf,
-                      const struct meg_data_need *need, struct meg_err *e);
+int meg_run_data_plan(struct meg_run_data **out, struct meg_run_data *d,
+                      const struct meg_data_conf *conf, const struct meg_data_need *need,
+                      struct meg_err *e);
+int meg_run_data_open(struct meg_run_data **out, struct meg_run_data *d, struct meg_err *e);
 
 #endif

@@ -8,6 +8,12 @@
 #include "base/mem.h"
 #include "base/mt19937.h"
 
+void meg_sentence_map_shape(struct meg_sentence_map *m, const struct meg_indexed *d, int columns)
+{
+    *m = (struct meg_sentence_map){ .columns = columns,
+                                    .is_wide = meg_indexed_sequences(d) > UINT32_MAX };
+}
+
 void meg_sentence_map_free(struct meg_sentence_map *m)
 {
     free(m->owned);
@@ -124,8 +130,7 @@ static void gather(struct meg_sentence_map *m, const struct meg_indexed *d,
     int64_t before = -1;
 
     MEG_ASSERT(c->max_length >= 2 && c->max_length <= INT32_MAX);
-    *m = (struct meg_sentence_map){ .columns = titles ? 4 : 3,
-                                    .is_wide = meg_indexed_sequences(d) > UINT32_MAX };
+    meg_sentence_map_shape(m, d, titles ? 4 : 3);
     meg_mt19937_seed(&g.g, c->seed);
     g.ratio = c->short_seq_prob > 0 ? (uint32_t)round(1 / c->short_seq_prob) : 0;
     for (int64_t i = 0; i < c->max_epochs && m->n < c->max_samples && m->n > before; i++) {

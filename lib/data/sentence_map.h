@@ -31,6 +31,8 @@ static inline int64_t meg_sentence_map_at(const struct meg_sentence_map *m, int6
     const uint32_t *narrow = m->row;
     return m->is_wide ? (int64_t)wide[i * m->columns + column] : narrow[i * m->columns + column];
 }
+/* Columns and type of the rows for d, none of which there are. */
+void meg_sentence_map_shape(struct meg_sentence_map *m, const struct meg_indexed *d, int columns);
 void meg_sentence_map_free(struct meg_sentence_map *m);
 
 struct meg_sentence_map_conf {

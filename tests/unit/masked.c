@@ -1,0 +1,439 @@
+/* Samples of BERT and T5: whole runs against Megatron-LM's, and what is refused. */
+#include "data_util.h"
+
+#include "data/internal.h"
+#include "data/masked_data.h"
+
+enum { MOST = 128 };
+
+static struct meg_list one_word(const char *const *word)
+{
+    return (struct meg_list){ (const char **)word, 1 };
+}
+
+static struct meg_data_conf data_of(const char *const *prefix, const char *split)
+{
+    struct meg_data_conf c = { .data_path = one_word(prefix),
+                               .split = split,
+                               .dataloader_type = "single" };
+    return c;
+}
+
+/* ---- against the reference ---------------------------------------------------------------------- */
+
+static unsigned char continues[256];
+static int32_t sentinels[128];
+
+/* The pieces of vocab.txt, and what follows them. */
+static struct meg_masked_vocab golden_vocab(const json_t *special)
+{
+    struct meg_masked_vocab v = { .size = get_int(special, "vocab_size"),
+                                  .continues = continues,
+                                  .cls = (int32_t)get_int(special, "cls"),
+                                  .sep = (int32_t)get_int(special, "sep"),
+                                  .mask = (int32_t)get_int(special, "mask"),
+                                  .pad = (int32_t)get_int(special, "pad"),
+                                  .bos = (int32_t)get_int(special, "bos"),
+                                  .eos = (int32_t)get_int(special, "eos"),
+                                  .sentinel = sentinels };
+    const json_t *ids = json_object_get(special, "sentinels"), *id;
+    size_t n, i;
+    char *text = slurp(golden_path("masked/vocab.txt"), &n), *line;
+
+    memset(continues, 0, sizeof continues);
+    for (line = strtok(text, "\n"), i = 0; line; line = strtok(NULL, "\n"))
+        continues[i++] = strncmp(line, "##", 2) == 0;
+    free(text);
+    assert_true(v.size <= (int64_t)sizeof continues);
+    json_array_foreach(ids, i, id) sentinels[v.nsentinel++] = (int32_t)json_integer_value(id);
+    return v;
+}
+
+static struct meg_masked_conf golden_conf(const json_t *c, enum meg_masked_kind kind)
+{
+    assert_false(get_int(c, "masking_do_permutation"));
+    return (struct meg_masked_conf){
+        .kind = kind,
+        .decoder_seq_length = kind == MEG_T5 ? get_int(c, "sequence_length_decoder") : 0,
+        .short_seq_prob = json_number_value(json_object_get(c, "short_sequence_probability")),
+        .has_pairs = kind == MEG_BERT && get_int(c, "classification_head"),
+        .mask = { .prob = json_number_value(json_object_get(c, "masking_probability")),
+                  .max_ngram = get_int(c, "masking_max_ngram"),
+                  .whole_word = get_int(c, "masking_do_full_word"),
+                  .longer_ngrams = get_int(c, "masking_use_longer_ngrams"),
+                  .geometric = get_int(c, "masking_use_geometric_distribution") }
+    };
+}
+
+static void same(const json_t *sample, const char *key, const int32_t *got, int64_t n)
+{
+    const json_t *want = json_object_get(sample, key);
+
+    if (json_array_size(want) != (size_t)n)
+        fail_msg("%s: %zu values, expected %lld", key, json_array_size(want), (long long)n);
+    for (int64_t i = 0; i < n; i++)
+        if (int_at(want, (size_t)i) != got[i])
+            fail_msg("sample %lld, %s[%lld]: %d, expected %lld",
+                     (long long)get_int(sample, "index"), key, (long long)i, got[i],
+                     (long long)int_at(want, (size_t)i));
+}
+
+static void same_bert(const struct meg_dataset *ds, const json_t *sample, int64_t s)
+{
+    int32_t a[5][MOST];
+    struct meg_bert_sample got = { a[0], a[1], a[2], a[3], a[4], false, false };
+    struct meg_err e;
+
+    memset(a, 0x55, sizeof a);
+    if (meg_bert_sample(ds, get_int(sample, "index"), &got, &e) < 0)
+        fail_msg("%s", e.msg);
+    same(sample, "text", got.text, s);
+    same(sample, "types", got.types, s);
+    same(sample, "labels", got.labels, s);
+    same(sample, "loss_mask", got.loss_mask, s);
+    same(sample, "padding_mask", got.padding_mask, s);
+    assert_int_equal(got.is_random, get_int(sample, "is_random"));
+    assert_int_equal(got.is_truncated, get_int(sample, "truncated"));
+    assert_int_equal(a[0][s], 0x55555555);
+}
+
+static void same_t5(const struct meg_dataset *ds, const json_t *sample, int64_t s, int64_t t)
+{
+    int32_t a[6][MOST];
+    struct meg_t5_sample got = { a[0], a[1], a[2], a[3], a[4], a[5], false };
+    struct meg_err e;
+
+    memset(a, 0x55, sizeof a);
+    if (meg_t5_sample(ds, get_int(sample, "index"), &got, &e) < 0)
+        fail_msg("%s", e.msg);
+    same(sample, "text_enc", got.text_enc, s);
+    same(sample, "enc_mask", got.enc_mask, s);
+    same(sample, "text_dec", got.text_dec, t);
+    same(sample, "labels", got.labels, t);
+    same(sample, "loss_mask", got.loss_mask, t);
+    same(sample, "dec_mask", got.dec_mask, t);
+    assert_int_equal(got.is_truncated, get_int(sample, "truncated"));
+}
+
+static void same_rows(const struct meg_dataset *ds, const json_t *want)
+{
+    assert_int_equal(meg_dataset_len(ds), json_array_size(want));
+    for (int64_t i = 0; i < ds->len; i++)
+        for (int k = 0; k < 3; k++)
+            assert_int_equal(meg_sentence_map_at(&ds->rows, i, k),
+                             int_at(json_array_get(want, (size_t)i), (size_t)k));
+}
+
+/* The cache lies where the reference puts it and says what it says. */
+static void same_cache(const json_t *x, const char *class_name)
+{
+    char path[512];
+    size_t n;
+    char *text;
+
+    snprintf(path, sizeof path, "sents_text_sentence/cache/%s_indices/%s-%s-%s-description.txt",
+             class_name, get_str(x, "cache_hash"), class_name, get_str(x, "which"));
+    text = slurp(path, &n);
+    assert_string_equal(text, get_str(x, "cache_description"));
+    free(text);
+}
+
+static void copy_sentences(void)
+{
+    for (int i = 0; i < 2; i++) {
+        size_t n;
+        char *bytes = slurp(
+            golden_path(i ? "masked/sents_text_sentence.bin" : "masked/sents_text_sentence.idx"),
+            &n);
+
+        spew(i ? "sents_text_sentence.bin" : "sents_text_sentence.idx", bytes, n);
+        free(bytes);
+    }
+}
+
+static void check_run(const json_t *x, enum meg_masked_kind kind)
+{
+    static const char *const prefix[] = { "sents_text_sentence", NULL };
+    static const char *const class_names[] = { "BERTMaskedWordPieceDataset",
+                                               "T5MaskedWordPieceDataset" };
+    const json_t *config = json_object_get(x, "config"), *sample;
+    const struct meg_masked_conf c = golden_conf(config, kind);
+    const struct meg_masked_vocab v = golden_vocab(json_object_get(x, "special"));
+    const struct meg_data_conf conf = data_of(prefix, get_str(config, "split"));
+    struct meg_data_need need = { .seq_length = get_int(config, "sequence_length"),
+                                  .seed = get_int(config, "random_seed") };
+    struct meg_run_data *d;
+    struct meg_err e;
+    char tokenizer[256];
+    int split = 0;
+    size_t i;
+
+    while (strcmp(meg_split_names[split], get_str(x, "which")) != 0)
+        split++;
+    need.wanted[split] = get_int(x, "num_samples");
+    snprintf(tokenizer, sizeof tokenizer,
+             "{\n    \"class\": \"_BertWordPieceTokenizer\",\n    \"tokenizer_path\": [\n"
+             "        \"vocab.txt\"\n    ],\n    \"lower_case\": \"True\",\n"
+             "    \"vocab_extra_ids\": \"%d\"\n}",
+             (int)v.nsentinel);
+    need.tokenizer = tokenizer;
+    for (int pass = 0; pass < 2; pass++) {
+        const struct meg_dataset *ds;
+        const int r = meg_masked_data_open(&d, &conf, &need, &c, &v, &e);
+
+        if (get_int(x, "length") == 0) { /* the reference counts epochs until it gives up */
+            assert_int_equal(r, MEG_EFORMAT);
+            assert_non_null(strstr(e.msg, "gives a sample"));
+            return;
+        }
+        if (r < 0)
+            fail_msg("%s", e.msg);
+        ds = meg_run_data_split(d, split);
+        assert_true((ds->map[0].p != NULL) == pass); /* the second time from the cache */
+        same_rows(ds, json_object_get(x, "sample_index"));
+        json_array_foreach(json_object_get(x, "samples"), i, sample)
+        {
+            if (kind == MEG_BERT)
+                same_bert(ds, sample, need.seq_length);
+            else
+                same_t5(ds, sample, need.seq_length, c.decoder_seq_length);
+        }
+        meg_run_data_close(d);
+        same_cache(x, class_names[kind]);
+    }
+}
+
+static void check_file(const char *name, enum meg_masked_kind kind)
+{
+    json_t *all = golden(name), *x;
+    size_t i;
+
+    copy_sentences();
+    assert_true(json_array_size(all) >= 5);
+    json_array_foreach(all, i, x) check_run(x, kind);
+    json_decref(all);
+}
+
+static void bert_is_that_of_megatron(void **state)
+{
+    (void)state;
+    check_file("masked/bert.json", MEG_BERT);
+}
+
+static void t5_is_that_of_megatron(void **state)
+{
+    (void)state;
+    check_file("masked/t5.json", MEG_T5);
+}
+
+/* ---- by hand ------------------------------------------------------------------------------------ */
+
+static const unsigned char no_continuation[64];
+static const int32_t few_sentinels[] = { 56, 57, 58, 59, 60, 61, 62, 63 };
+
+static struct meg_masked_vocab small_vocab(void)
+{
+    return (struct meg_masked_vocab){ .size = 64,
+                                      .continues = no_continuation,
+                                      .cls = 50,
+                                      .sep = 51,
+                                      .mask = 52,
+                                      .pad = 53,
+                                      .bos = 54,
+                                      .eos = 55,
+                                      .sentinel = few_sentinels,
+                                      .nsentinel = 8 };
+}
+
+/* Two documents of four sentences each of n tokens, ids from 0 up. */
+static void make_sentences(const char *prefix, int n)
+{
+    struct meg_indexed_writer *w;
+    struct meg_err e;
+    int32_t ids[64];
+
+    assert_int_equal(meg_indexed_create(&w, prefix, MEG_IDX_U16, &e), 0);
+    for (int i = 0; i < n; i++)
+        ids[i] = i % 50;
+    for (int doc = 0; doc < 2; doc++) {
+        for (int s = 0; s < 4; s++)
+            assert_int_equal(meg_indexed_append(w, ids, n, &e), 0);
+        meg_indexed_end_document(w);
+    }
+    assert_int_equal(meg_indexed_commit(&w, &e), 0);
+}
+
+static void a_blend_takes_from_each(void **state)
+{
+    static const char *const words[] = { "0.25", "sa", "0.75", "sb", NULL };
+    struct meg_data_conf conf = { .data_path = { (const char **)words, 4 },
+                                  .split = "1",
+                                  .dataloader_type = "single" };
+    const struct meg_data_need need = { .seq_length = 32, .seed = 7, .wanted = { 20, 0, 0 } };
+    const struct meg_masked_conf c = meg_masked_defaults(MEG_BERT);
+    const struct meg_masked_vocab v = small_vocab();
+    struct meg_run_data *d;
+    struct meg_err e;
+    int64_t from[2] = { 0 };
+    int32_t a[5][MOST];
+    struct meg_bert_sample got = { a[0], a[1], a[2], a[3], a[4], false, false };
+    const struct meg_dataset *ds;
+
+    (void)state;
+    make_sentences("sa", 5);
+    make_sentences("sb", 9);
+    if (meg_masked_data_open(&d, &conf, &need, &c, &v, &e) < 0)
+        fail_msg("%s", e.msg);
+    ds = meg_run_data_split(d, MEG_TRAIN);
+    assert_int_equal(meg_dataset_len(ds), 22); /* 1.005 * 5 and 1.005 * 15, rounded up */
+    for (int64_t i = 0; i < meg_dataset_len(ds); i++) {
+        from[ds->blend.dataset[i]]++;
+        assert_int_equal(meg_bert_sample(ds, i, &got, &e), 0);
+    }
+    assert_true(from[0] == 6 && from[1] == 16);
+    meg_run_data_close(d);
+
+    conf.data_path.n = 2; /* "0.25 sa": a blend of one */
+    if (meg_masked_data_open(&d, &conf, &need, &c, &v, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(meg_dataset_len(meg_run_data_split(d, MEG_TRAIN)), 21);
+    meg_run_data_close(d);
+}
+
+#define REFUSES(code, message)                                                                     \
+    do {                                                                                           \
+        struct meg_run_data *d_;                                                                   \
+        struct meg_err e_ = { 0, "" };                                                             \
+        assert_int_equal(meg_masked_data_open(&d_, &conf, &need, &c, &v, &e_), code);              \
+        assert_string_equal(e_.msg, message);                                                      \
+    } while (0)
+
+static void what_makes_no_sense_is_refused(void **state)
+{
+    static const char *const prefix[] = { "sc", NULL };
+    struct meg_data_conf conf = data_of(prefix, "1");
+    struct meg_data_need need = { .seq_length = 32, .wanted = { 4, 0, 0 } };
+    struct meg_masked_conf c = meg_masked_defaults(MEG_T5);
+    struct meg_masked_vocab v = small_vocab();
+
+    (void)state;
+    make_sentences("sc", 5);
+    REFUSES(MEG_EUSAGE, "--decoder-seq-length: 0 is not in 2 to 2147483647");
+    c.decoder_seq_length = 8;
+    c.mask.prob = 1;
+    REFUSES(MEG_EUSAGE, "--mask-prob: 1 is not between 0 and 1");
+    c.mask.prob = 0.15;
+    c.short_seq_prob = 1e-12;
+    REFUSES(MEG_EUSAGE, "--short-seq-prob: 1e-12 is neither 0 nor in 4.65661e-10 to 1");
+    c.short_seq_prob = 0;
+    v.eos = -1;
+    REFUSES(MEG_EUSAGE, "the vocabulary has no [EOS] token");
+    v.eos = 55;
+    need.seq_length = 4;
+    REFUSES(MEG_EUSAGE, "--seq-length: 4 is not in 5 to 2147483647");
+    need.seq_length = 32;
+    conf.split = "98,1,1";
+    need.wanted[MEG_VALID] = 1;
+    REFUSES(MEG_EUSAGE,
+            "--split 98,1,1: nothing of sc is for valid: it gets documents 2 to 2 of 2; give it a "
+            "larger share, or ask for no samples of it");
+    conf.split = NULL;
+    conf.data_path.n = 0;
+    conf.mock_data = true;
+    REFUSES(MEG_EUSAGE, "--mock-data has no sentences, of which T5's samples are made");
+}
+
+static void a_sample_that_does_not_fit_is_refused(void **state)
+{
+    static const char *const prefix[] = { "sd", NULL };
+    const struct meg_data_conf conf = data_of(prefix, "1");
+    const struct meg_data_need need = { .seq_length = 32, .wanted = { 4, 0, 0 } };
+    struct meg_masked_conf c = meg_masked_defaults(MEG_T5);
+    struct meg_masked_vocab v = small_vocab();
+    int32_t a[6][MOST];
+    struct meg_t5_sample got = { a[0], a[1], a[2], a[3], a[4], a[5], false };
+    struct meg_run_data *d;
+    struct meg_err e;
+
+    (void)state;
+    make_sentences("sd", 10);
+    c.decoder_seq_length = 3;
+    assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
+    assert_int_equal(meg_t5_sample(meg_run_data_split(d, MEG_TRAIN), 0, &got, &e), MEG_EUSAGE);
+    assert_non_null(strstr(e.msg, "raise --decoder-seq-length"));
+    meg_run_data_close(d);
+
+    c.decoder_seq_length = 32;
+    v.nsentinel = 0;
+    assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
+    assert_int_equal(meg_t5_sample(meg_run_data_split(d, MEG_TRAIN), 0, &got, &e), MEG_EUSAGE);
+    assert_non_null(strstr(e.msg, "the vocabulary has 0 sentinels; raise --vocab-extra-ids"));
+    meg_run_data_close(d);
+
+    v = small_vocab();
+    v.size = 9; /* an id of the data is outside, and so are the special ones */
+    v.cls = v.sep = v.mask = v.pad = v.bos = v.eos = 8;
+    assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
+    assert_int_equal(meg_t5_sample(meg_run_data_split(d, MEG_TRAIN), 0, &got, &e), MEG_EFORMAT);
+    assert_string_equal(e.msg,
+                        "sd.bin: token id 9, the vocabulary has 9 ids; was it preprocessed with "
+                        "another tokenizer?");
+    meg_run_data_close(d);
+}
+
+static void a_damaged_cache_is_built_again(void **state)
+{
+    static const char *const prefix[] = { "se", NULL };
+    const struct meg_data_conf conf = data_of(prefix, "1");
+    const struct meg_data_need need = { .seq_length = 32, .wanted = { 4, 0, 0 } };
+    const struct meg_masked_conf c = meg_masked_defaults(MEG_BERT);
+    const struct meg_masked_vocab v = small_vocab();
+    struct meg_run_data *d;
+    struct meg_err e;
+    char path[512] = "", *bytes;
+    struct dirent *f;
+    DIR *dir;
+    size_t n;
+
+    (void)state;
+    make_sentences("se", 10);
+    for (int how = 0; how < 4; how++) {
+        assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
+        assert_null(meg_run_data_split(d, MEG_TRAIN)->map[0].p);
+        meg_run_data_close(d);
+        assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
+        assert_non_null(meg_run_data_split(d, MEG_TRAIN)->map[0].p);
+        meg_run_data_close(d);
+        dir = opendir("se/cache/BERTMaskedWordPieceDataset_indices");
+        assert_non_null(dir);
+        while ((f = readdir(dir)))
+            if (strstr(f->d_name, "sample_index"))
+                snprintf(path, sizeof path, "se/cache/BERTMaskedWordPieceDataset_indices/%s",
+                         f->d_name);
+        closedir(dir);
+        bytes = slurp(path, &n);
+        if (how == 0)
+            n--;
+        else if (how == 1)
+            n = 20;
+        else if (how == 2)
+            memcpy(strstr(bytes + 10, "<u4"), "<i4", 3);
+        else
+            memcpy(strstr(bytes + 10, "'shape': (") + 10, "9999999999999999999999", 22);
+        spew(path, bytes, n);
+        free(bytes);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bert_is_that_of_megatron),
+        cmocka_unit_test(t5_is_that_of_megatron),
+        cmocka_unit_test(a_blend_takes_from_each),
+        cmocka_unit_test(what_makes_no_sense_is_refused),
+        cmocka_unit_test(a_sample_that_does_not_fit_is_refused),
+        cmocka_unit_test(a_damaged_cache_is_built_again),
+    };
+    return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
+}
