@@ -30,8 +30,10 @@ int meg_reply_json(struct meg_str *out, const struct meg_continuation *c, struct
 
     meg_str_add(out, "{", 1);
     if (detok) {
-        if ((r = meg_detok_add(detok, c->ids, c->n, true, &text, e)) < 0)
+        if ((r = meg_detok_add(detok, c->ids, c->n, true, &text, e)) < 0) {
+            meg_str_free(&text);
             return r;
+        }
         meg_str_printf(out, "\"text\":");
         meg_json_add_string(out, text.s, text.n);
         meg_str_add(out, ",", 1);
