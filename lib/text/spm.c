@@ -141,11 +141,29 @@ static uint16_t required_tag(struct meg_spm_work *w, int64_t nids)
     return w->spm->model->kind == MEG_SPM_UNIGRAM ? spm_unigram_required(w, nids) : 1;
 }
 
+/* Remember a word for which is_known was returned when its ids, from `before` on, were written. */
+static void remember(struct meg_spm_work *w, const char *s, int64_t n, int64_t before,
+                     bool is_known, uint16_t required)
+{
+    const bool is_unigram = w->spm->model->kind == MEG_SPM_UNIGRAM;
+    const struct spm_sum sum = w->sum;
+    uint16_t tag = !is_known ? 0 : is_unigram ? spm_unigram_tag(w, s, n) : 1;
+    int32_t *end = w->ids;
+
+    if (tag > 0 && tag < required) { /* here rounding may have had a part in its ids */
+        before = end - w->begin;
+        w->sum.value = 0;
+        spm_unigram_word(w, s, n);
+    }
+    meg_wordcache_add(&w->cache, s, n, w->begin + before, w->ids - w->begin - before, tag);
+    w->ids = end;
+    w->sum = sum;
+}
+
 /* A word that is no short one of the cache, or not with the tag required. */
 static void encode_word(struct meg_spm_work *w, const char *s, int64_t n, bool is_short,
                         uint16_t required)
 {
-    const bool is_unigram = w->spm->model->kind == MEG_SPM_UNIGRAM;
     const int64_t before = w->ids - w->begin;
     const int32_t *known;
     uint16_t tag = 0;
@@ -157,11 +175,10 @@ static void encode_word(struct meg_spm_work *w, const char *s, int64_t n, bool i
         w->ids += nids;
         return;
     }
-    is_known = is_unigram ? spm_unigram_word(w, s, n) : spm_bpe_word(w, s, n);
-    if (is_short || nids > 0)
-        return; /* its tag is known, and too small */
-    tag = !is_known ? 0 : is_unigram ? spm_unigram_tag(w, s, n) : 1;
-    meg_wordcache_add(&w->cache, s, n, w->begin + before, w->ids - w->begin - before, tag);
+    is_known =
+        w->spm->model->kind == MEG_SPM_UNIGRAM ? spm_unigram_word(w, s, n) : spm_bpe_word(w, s, n);
+    if (!is_short && nids == 0)
+        remember(w, s, n, before, is_known, required);
 }
 
 /* A word on its way to be looked up. */
@@ -275,8 +292,7 @@ void meg_spm_encode(struct meg_spm_work *w, const char *text, int64_t n, struct 
     int64_t want = PART;
 
     w->text.n = 0;
-    w->best = 0;
-    w->nbest = 0;
+    w->sum = (struct spm_sum){ 0 };
     do {
         int64_t have, end;
 

@@ -53,6 +53,12 @@ struct spm_node {
     int32_t id, begin; /* its last piece; begin < 0: nothing ends here yet */
 };
 
+/* The sum of the best path, as a float, up to the text's id number nids. */
+struct spm_sum {
+    float value;
+    int64_t nids;
+};
+
 struct meg_spm_work {
     const struct meg_spm *spm;
     struct meg_wordcache cache;
@@ -61,9 +67,8 @@ struct meg_spm_work {
     int64_t nseams;
     int32_t *begin, *ids; /* what has been written of the text's ids; there is room */
 
-    /* unigram: the best path's sum is known as a float up to id nbest of the text */
-    float best;
-    int64_t nbest;
+    /* unigram */
+    struct spm_sum sum;
     struct spm_node *node;
     int64_t nnode;
 

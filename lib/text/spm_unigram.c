@@ -120,14 +120,14 @@ static void find_paths(const struct meg_spm *s, const char *word, int64_t n, flo
     }
 }
 
-/* Bring the sum up to the last id written; all since nbest are pieces of words with a lead. */
+/* Bring the sum up to the last id written; all since are pieces of words with a lead. */
 static void catch_up(struct meg_spm_work *w)
 {
     const double *step = w->spm->unigram.step;
     int64_t n = w->ids - w->begin;
 
-    for (; w->nbest < n; w->nbest++)
-        w->best = (float)(step[w->begin[w->nbest]] + (double)w->best);
+    for (; w->sum.nids < n; w->sum.nids++)
+        w->sum.value = (float)(step[w->begin[w->sum.nids]] + (double)w->sum.value);
 }
 
 bool spm_unigram_word(struct meg_spm_work *w, const char *word, int64_t n)
@@ -144,8 +144,8 @@ bool spm_unigram_word(struct meg_spm_work *w, const char *word, int64_t n)
     }
     node = w->node;
     catch_up(w);
-    find_paths(s, word, n, w->best, node);
-    w->best = node[n].best;
+    find_paths(s, word, n, w->sum.value, node);
+    w->sum.value = node[n].best;
     for (int64_t at = n;
          at > 0;) { /* turn the way back into the way there: begin becomes the end */
         int64_t begin = node[at].begin;
@@ -162,7 +162,7 @@ bool spm_unigram_word(struct meg_spm_work *w, const char *word, int64_t n)
             *w->ids++ = node[next].id;
         }
     }
-    w->nbest = w->ids - w->begin;
+    w->sum.nids = w->ids - w->begin;
     return is_known;
 }
 
@@ -241,7 +241,7 @@ uint16_t spm_unigram_tag(struct meg_spm_work *w, const char *word, int64_t n)
 uint16_t spm_unigram_required(struct meg_spm_work *w, int64_t nids)
 {
     const struct spm_unigram *u = &w->spm->unigram;
-    int64_t steps = w->ids - w->begin - w->nbest;
+    int64_t steps = w->ids - w->begin - w->sum.nids;
     double most;
     uint32_t bits;
     float f;
@@ -251,8 +251,8 @@ uint16_t spm_unigram_required(struct meg_spm_work *w, int64_t nids)
         steps = 0;
     }
     steps += nids;
-    most =
-        (fabs((double)w->best) + (double)steps * u->largest_step) * (1 + (double)steps * 0x1p-23);
+    most = (fabs((double)w->sum.value) + (double)steps * u->largest_step) *
+        (1 + (double)steps * 0x1p-23);
     f = (float)most;
     memcpy(&bits, &f, sizeof bits);
     return (uint16_t)((bits >> 16) + 2);
