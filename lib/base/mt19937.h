@@ -1,6 +1,7 @@
 /*
  * mt19937.h - the Mersenne Twister (Matsumoto and Nishimura 1998) and the draws NumPy's legacy
- * RandomState and torch make from it, so that data come in the order Megatron gives them.
+ * RandomState, Python's random and torch make from it, so that data come in the order Megatron gives
+ * them.
  */
 #ifndef MEG_BASE_MT19937_H
 #define MEG_BASE_MT19937_H
@@ -32,6 +33,9 @@ int64_t meg_mt19937_geometric(struct meg_mt19937 *g, double p);
 void meg_mt19937_shuffle_i32(struct meg_mt19937 *g, int32_t *a, int64_t n);
 void meg_mt19937_shuffle_u32(struct meg_mt19937 *g, uint32_t *a, int64_t n);
 void meg_mt19937_shuffle_i64(struct meg_mt19937 *g, int64_t *a, int64_t n);
+/* Python's random.Random(seed), and its randrange(n), n in [1, 2^32): an index in [0,n). */
+void meg_mt19937_seed_python(struct meg_mt19937 *g, uint64_t seed);
+int64_t meg_python_randrange(struct meg_mt19937 *g, int64_t n);
 /* torch.randperm(n) with the generator seeded by seed. */
 void meg_torch_randperm(int64_t *a, int64_t n, uint32_t seed);
 

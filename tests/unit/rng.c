@@ -18,9 +18,11 @@ static void philox_known_answers(void **state)
         uint32_t counter[4], key[2], out[4];
     } kat[] = {
         { { 0, 0, 0, 0 }, { 0, 0 }, { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 } },
-        { { 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff }, { 0xffffffff, 0xffffffff },
+        { { 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff },
+          { 0xffffffff, 0xffffffff },
           { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd } },
-        { { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344 }, { 0xa4093822, 0x299f31d0 },
+        { { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344 },
+          { 0xa4093822, 0x299f31d0 },
           { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
     };
     uint32_t out[4];
@@ -37,7 +39,8 @@ static void philox_by_use(void **state)
 {
     static const uint16_t lanes[8] = { 25108, 42737, 60387, 45783, 18109, 55269, 61006, 4041 };
     const char *tensor = "decoder.layers.0.mlp.linear_fc1.weight";
-    const uint64_t name = meg_xxh3_64(tensor, strlen(tensor)), element = 5 * (UINT64_C(1) << 32) + 7;
+    const uint64_t name = meg_xxh3_64(tensor, strlen(tensor)),
+                   element = 5 * (UINT64_C(1) << 32) + 7;
     const int64_t sample = 3 * (INT64_C(1) << 32) + 9;
     uint16_t got[8];
 
@@ -151,37 +154,40 @@ static void golden_numpy(void **state)
     static const double ngram3[3] = { 1.0 / (1 + 1.0 / 2 + 1.0 / 3), 0.5 / (1 + 1.0 / 2 + 1.0 / 3),
                                       1.0 / 3 / (1 + 1.0 / 2 + 1.0 / 3) };
     static const double longer[3] = { 1.0 / 3 / (1 + 1.0 / 2 + 1.0 / 3),
-                                      0.5 / (1 + 1.0 / 2 + 1.0 / 3), 1.0 / (1 + 1.0 / 2 + 1.0 / 3) };
+                                      0.5 / (1 + 1.0 / 2 + 1.0 / 3),
+                                      1.0 / (1 + 1.0 / 2 + 1.0 / 3) };
     json_t *all = golden_json("data/rng/numpy_randomstate.json"), *one, *v, *list;
     const char *seed, *n;
     struct meg_mt19937 g;
     size_t i;
 
     (void)state;
-    json_object_foreach (all, seed, one) {
+    json_object_foreach(all, seed, one)
+    {
         uint32_t s = (uint32_t)strtoul(seed, NULL, 10);
 #define EACH(key)                                                                                  \
     meg_mt19937_seed(&g, s);                                                                       \
     assert_true(json_array_size(json_object_get(one, key)) > 0);                                   \
-    json_array_foreach (json_object_get(one, key), i, v)
+    json_array_foreach(json_object_get(one, key), i, v)
 
         EACH("raw_uint32")
-            assert_int_equal(meg_mt19937_u32(&g), json_integer_value(v));
+        assert_int_equal(meg_mt19937_u32(&g), json_integer_value(v));
         EACH("random")
-            assert_true(meg_mt19937_double(&g) == strtod(json_string_value(v), NULL));
+        assert_true(meg_mt19937_double(&g) == strtod(json_string_value(v), NULL));
         EACH("randint_1_to_n_for_n_2_to_20")
-            assert_int_equal(meg_mt19937_randint(&g, 1, (int64_t)i + 2), json_integer_value(v));
+        assert_int_equal(meg_mt19937_randint(&g, 1, (int64_t)i + 2), json_integer_value(v));
         EACH("randint_0_30522")
-            assert_int_equal(meg_mt19937_randint(&g, 0, 30522), json_integer_value(v));
+        assert_int_equal(meg_mt19937_randint(&g, 0, 30522), json_integer_value(v));
         EACH("choice_ngram3")
-            assert_int_equal(1 + meg_mt19937_choice(&g, ngram3, 3), json_integer_value(v));
+        assert_int_equal(1 + meg_mt19937_choice(&g, ngram3, 3), json_integer_value(v));
         EACH("choice_ngram3_longer")
-            assert_int_equal(1 + meg_mt19937_choice(&g, longer, 3), json_integer_value(v));
+        assert_int_equal(1 + meg_mt19937_choice(&g, longer, 3), json_integer_value(v));
         EACH("geometric_0.2")
-            assert_int_equal(meg_mt19937_geometric(&g, 0.2), json_integer_value(v));
+        assert_int_equal(meg_mt19937_geometric(&g, 0.2), json_integer_value(v));
         EACH("shuffle9_then5_same_state")
-            same_shuffle(&g, v);
-        json_object_foreach (json_object_get(one, "shuffle"), n, list) {
+        same_shuffle(&g, v);
+        json_object_foreach(json_object_get(one, "shuffle"), n, list)
+        {
             meg_mt19937_seed(&g, s);
             assert_int_equal(json_array_size(list), atoi(n));
             same_shuffle(&g, list);
@@ -199,23 +205,54 @@ static void golden_torch(void **state)
     size_t n, i;
 
     (void)state;
-    json_object_foreach (all, key, want) {
+    json_object_foreach(all, key, want)
+    {
         assert_int_equal(sscanf(key, "seed%u_n%zu", &seed, &n), 2);
         assert_int_equal(json_array_size(want), n);
         int64_t *p = malloc(n * sizeof *p);
 
         meg_torch_randperm(p, (int64_t)n, seed);
-        json_array_foreach (want, i, v)
-            assert_int_equal(p[i], json_integer_value(v));
+        json_array_foreach(want, i, v) assert_int_equal(p[i], json_integer_value(v));
         free(p);
     }
     assert_true(json_object_size(all) > 0);
     json_decref(all);
 }
 
+/* As Python 3.11 prints them. */
+static void draws_of_python(void **state)
+{
+    static const struct {
+        uint64_t seed;
+        uint32_t words[3];
+    } seeds[] = {
+        { 0, { 3626764237u, 1654615998u, 3255389356u } },
+        { 1234, { 4150886329u, 3342196574u, 1892932127u } },
+        { UINT32_MAX, { 2728839433u, 2661025012u, 872737089u } },
+        { (UINT64_C(1) << 32) + 5, { 675479763u, 2085189291u, 1213270837u } },
+    };
+    static const int drawn[] = { 6, 3, 0, 0, 0, 6, 4, 0, 5, 5, 0, 0 };
+    struct meg_mt19937 g;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
+        meg_mt19937_seed_python(&g, seeds[i].seed);
+        for (int k = 0; k < 3; k++)
+            assert_int_equal(meg_mt19937_u32(&g), seeds[i].words[k]);
+    }
+    meg_mt19937_seed_python(&g, 1234);
+    for (int k = 0; k < 12; k++)
+        assert_int_equal(meg_python_randrange(&g, 7), drawn[k]);
+    assert_true(meg_mt19937_double(&g) == 0.7664809327917963);
+    assert_int_equal(meg_python_randrange(&g, 1), 0); /* draws until it has a zero bit */
+    assert_int_equal(meg_python_randrange(&g, 1), 0);
+    assert_int_equal(meg_python_randrange(&g, 4), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(draws_of_python),
         cmocka_unit_test(philox_known_answers),
         cmocka_unit_test(philox_by_use),
         cmocka_unit_test(initial_weights_are_normal),
