@@ -212,7 +212,8 @@ check-chroot:
 FUZZ_S     ?= 60
 FUZZ_CC    ?= clang
 FUZZ_ROOMS := base text data
-FUZZ_SRCS  := $(foreach r,$(FUZZ_ROOMS),$(wildcard lib/$r/*.c)) lib/ckpt/safetensors.c
+FUZZ_SRCS  := $(foreach r,$(FUZZ_ROOMS),$(wildcard lib/$r/*.c)) \
+              $(patsubst %,lib/ckpt/%.c,safetensors pt pickle zip)
 FUZZERS    := $(patsubst %.c,build/fuzz/%,$(wildcard tests/fuzz/*.c))
 FUZZ_FLAGS := -O1 -g -std=gnu11 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
 build/fuzz/%: %.c $(FUZZ_SRCS)

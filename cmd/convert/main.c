@@ -10,8 +10,8 @@
 #include "ckpt/ckpt.h"
 
 struct conf {
-    const char *load_dir, *save_dir, *loader, *saver, *model_type, *info;
-    int64_t ckpt_step;
+    const char *load_dir, *save_dir, *loader, *saver, *model_type, *saver_impl, *vocab_file, *info;
+    int64_t ckpt_step, tensor, pipeline, vocab_multiple, true_vocab;
     bool overwrite, json, verify;
 };
 
@@ -19,11 +19,23 @@ struct conf {
 static const struct meg_opt own_opts[] = {
     { "load-dir", 0, MEG_STR(C, load_dir), "DIR", NULL, "checkpoint to convert" },
     { "save-dir", 0, MEG_STR(C, save_dir), "DIR", NULL, "folder to write; new or empty" },
-    { "loader", 0, MEG_STR(C, loader), "auto|native|hf", "auto",
+    { "loader", 0, MEG_STR(C, loader), "auto|native|hf|megatron|mcore|llama_mistral", "auto",
       "format that is read; auto looks" },
-    { "saver", 0, MEG_STR(C, saver), "auto|native|hf", "auto",
-      "format that is written; auto: the other one" },
+    { "saver", 0, MEG_STR(C, saver), "auto|native|hf|megatron|mcore", "auto",
+      "format that is written; auto: native, hf of a native one, mcore for target sizes" },
     { "model-type", 0, MEG_STR(C, model_type), "GPT", "GPT", "kind of model" },
+    { "target-tensor-parallel-size", 0, MEG_I64(C, tensor), "N", NULL,
+      "tensor ranks to cut for (those of the source)" },
+    { "target-pipeline-parallel-size", 0, MEG_I64(C, pipeline), "N", NULL,
+      "pipeline ranks to cut for (those of the source)" },
+    { "make-vocab-size-divisible-by", 0, MEG_I64(C, vocab_multiple), "N", "128",
+      "pad the vocabulary of each tensor rank to a multiple of it" },
+    { "true-vocab-size", 0, MEG_I64(C, true_vocab), "N", NULL,
+      "rows of the source's vocabulary that are no padding" },
+    { "vocab-file", 0, MEG_STR(C, vocab_file), "FILE", NULL,
+      "JSON whose length is the true size of the vocabulary" },
+    { "saver-transformer-impl", 0, MEG_STR(C, saver_impl), "local|transformer_engine", "local",
+      "whose names norms get" },
     { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL,
       "iteration to read in place of the latest" },
     { "overwrite", 0, MEG_BOOL(C, overwrite), NULL, "no", "replace a checkpoint in --save-dir" },
@@ -35,6 +47,14 @@ static const struct meg_opt own_opts[] = {
     { 0 }
 };
 #undef C
+
+static const struct meg_opt ignored_opts[] = {
+    MEG_IGNORED("megatron-path", "DIR", "no other program is run"),
+    MEG_IGNORED("max-queue-size", "N", "there is no queue"),
+    MEG_IGNORED("no-checking", NULL, "checks cost nothing here"),
+    MEG_IGNORED("loader-transformer-impl", "NAME", "both spellings are read"),
+    { 0 }
+};
 
 /* ---- --info ---- */
 
@@ -128,6 +148,77 @@ static int check_target(const struct conf *c, struct meg_err *e)
     return 0;
 }
 
+/* The format to write, auto resolved. */
+static const char *saver_of(const struct conf *c, const struct meg_ckpt *k)
+{
+    if (strcmp(c->saver, "auto"))
+        return c->saver;
+    if (c->tensor != MEG_UNSET || c->pipeline != MEG_UNSET)
+        return "mcore";
+    return meg_ckpt_is_native(k) ? "hf" : "native";
+}
+
+static int check_format(const struct conf *c, const struct meg_ckpt *k, struct meg_err *e)
+{
+    const char *is = meg_ckpt_format(k), *want = c->loader;
+
+    if (!strcmp(want, "mcore"))
+        want = "megatron";
+    if (!strcmp(want, "llama_mistral"))
+        want = "hf";
+    if (!strcmp(want, "auto") || !strcmp(want, is))
+        return 0;
+    return meg_fail(e, MEG_EFORMAT, "%s: --loader %s, but its format is %s", meg_ckpt_path(k),
+                    c->loader, is);
+}
+
+/* The size of the vocabulary, where the user knows it. */
+static int set_vocab(const struct conf *c, struct meg_ckpt *k, struct meg_err *e)
+{
+    int64_t n = c->true_vocab;
+    json_t *vocab = NULL;
+    int r = 0;
+
+    if (c->vocab_file) {
+        if ((r = meg_json_load(&vocab, c->vocab_file, e)) < 0)
+            return r;
+        if (!json_is_object(vocab))
+            r = meg_fail(e, MEG_EFORMAT, "%s: no object of tokens", c->vocab_file);
+        else if (n != MEG_UNSET && n != (int64_t)json_object_size(vocab))
+            r = meg_fail(e, MEG_EUSAGE,
+                         "--true-vocab-size: %" PRId64 ", but --vocab-file %s has %zu tokens", n,
+                         c->vocab_file, json_object_size(vocab));
+        n = (int64_t)json_object_size(vocab);
+        json_decref(vocab);
+    }
+    if (r == 0 && n != MEG_UNSET)
+        r = meg_ckpt_set_vocab_size(k, n, e);
+    return r;
+}
+
+static int save_as(const char *saver, const struct conf *c, const struct meg_ckpt *k,
+                   struct meg_ckpt_save *s, struct meg_err *e)
+{
+    struct meg_ckpt_ranks to = { .vocab_multiple = c->vocab_multiple,
+                                 .iteration = meg_ckpt_saved_at(k),
+                                 .consumed = meg_ckpt_consumed(k) };
+
+    if (!strcmp(saver, "native"))
+        return meg_ckpt_save(s, e);
+    if (!strcmp(saver, "hf"))
+        return meg_ckpt_export_hf(s, e);
+    meg_ckpt_cut(k, &to.tensor, &to.pipeline);
+    if (c->tensor != MEG_UNSET)
+        to.tensor = c->tensor;
+    if (c->pipeline != MEG_UNSET)
+        to.pipeline = c->pipeline;
+    if (!strcmp(saver, "megatron"))
+        to.names = MEG_CKPT_LEGACY;
+    else
+        to.names = !strcmp(c->saver_impl, "local") ? MEG_CKPT_CORE : MEG_CKPT_FUSED;
+    return meg_ckpt_export_megatron(s, &to, e);
+}
+
 static int convert(const struct conf *c, struct meg_err *e)
 {
     struct meg_gpt_conf model;
@@ -145,19 +236,15 @@ static int convert(const struct conf *c, struct meg_err *e)
                                   .model = &model,
                                   .params = &params,
                                   .tok = &files };
-    bool to_native;
+    const char *saver;
     float *w;
     int r;
 
     if ((r = meg_ckpt_open(&k, c->load_dir, c->ckpt_step, e)) < 0 ||
+        (r = check_format(c, k, e)) < 0 || (r = set_vocab(c, k, e)) < 0 ||
         (r = meg_ckpt_gpt_conf(k, &model, e)) < 0)
         goto out;
-    if (strcmp(c->loader, "auto") && !strcmp(c->loader, "native") != meg_ckpt_is_native(k)) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: --loader %s, but its format is %s", meg_ckpt_path(k),
-                     c->loader, meg_ckpt_is_native(k) ? "native" : "hf");
-        goto out;
-    }
-    to_native = strcmp(c->saver, "auto") ? !strcmp(c->saver, "native") : !meg_ckpt_is_native(k);
+    saver = saver_of(c, k);
     meg_ckpt_tok_conf(k, &tok);
     meg_gpt_params(&params, &model);
     if ((r = meg_ckpt_tokenizer_read(&files, &tok, NULL, e)) < 0 ||
@@ -168,10 +255,10 @@ static int convert(const struct conf *c, struct meg_err *e)
     save.w = w;
     if ((r = meg_ckpt_load_params(k, &params, w, e)) < 0 || (r = check_target(c, e)) < 0)
         goto out;
-    r = to_native ? meg_ckpt_save(&save, e) : meg_ckpt_export_hf(&save, e);
+    r = save_as(saver, c, k, &save, e);
     if (r == 0)
         meg_note("%s: %d tensors, %" PRId64 " parameters, %s", c->save_dir, params.n, params.numel,
-                 to_native ? "native" : "hf");
+                 saver);
 out:
     meg_arena_free(&weights);
     meg_params_free(&params);
@@ -180,20 +267,33 @@ out:
     return r;
 }
 
+/* Options that shape the files of ranks say nothing of other formats. */
+static void check_options(const struct conf *c)
+{
+    const bool is_ranks = strcmp(c->saver, "native") && strcmp(c->saver, "hf");
+
+    if (c->info && (c->load_dir || c->save_dir))
+        meg_usage("--info describes; it goes without --load-dir and --save-dir");
+    if (!c->info && (c->json || c->verify))
+        meg_usage("--%s is for --info", c->json ? "json" : "verify");
+    if (!c->info && (!c->load_dir || !c->save_dir))
+        meg_usage("--load-dir and --save-dir are required, or --info");
+    if (!is_ranks && (c->tensor != MEG_UNSET || c->pipeline != MEG_UNSET))
+        meg_usage("--saver %s: its tensors are whole; target sizes are for megatron and mcore",
+                  c->saver);
+}
+
 int main(int argc, char **argv)
 {
     struct conf c = { 0 };
-    const struct meg_optgroup groups[] = { { "convert", own_opts, &c }, { 0 } };
+    const struct meg_optgroup groups[] = { { "convert", own_opts, &c },
+                                           { "ignored", ignored_opts, NULL },
+                                           { 0 } };
     struct meg_err e;
 
     meg_opt_parse(groups, "[options] --load-dir DIR --save-dir DIR | --info DIR",
                   "Turn a checkpoint into another format, or describe it.", argc, argv);
-    if (c.info && (c.load_dir || c.save_dir))
-        meg_usage("--info describes; it goes without --load-dir and --save-dir");
-    if (!c.info && (c.json || c.verify))
-        meg_usage("--%s is for --info", c.json ? "json" : "verify");
-    if (!c.info && (!c.load_dir || !c.save_dir))
-        meg_usage("--load-dir and --save-dir are required, or --info");
+    check_options(&c);
     if ((c.info ? describe(&c, &e) : convert(&c, &e)) < 0)
         meg_die_err(&e);
     return meg_finish();

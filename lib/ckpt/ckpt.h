@@ -13,7 +13,9 @@
  *     SAVE/release/                               the same without optimizer state: converted weights
  *     SAVE/done                                   the last iteration of the run is saved
  *
- * What can be loaded besides is a Hugging Face folder: config.json and its safetensors files.
+ * What can be loaded besides, as weights to begin with: a Hugging Face folder, config.json and its
+ * safetensors or .bin files; and Megatron's SAVE/iter_0000100/mp_rank_TT[_PPP]/model_optim_rng.pt, at
+ * any tensor and pipeline parallel sizes.
  */
 #ifndef MEG_CKPT_CKPT_H
 #define MEG_CKPT_CKPT_H
@@ -83,12 +85,12 @@ int64_t meg_ckpt_nbytes(const struct meg_params *p, int nslots);
 
 struct meg_ckpt;
 
-/* Whether dir has anything to load: a tracker, a checkpoint's manifest, or a config.json. */
+/* Whether dir has anything to load: a tracker, a checkpoint, or a config.json. */
 bool meg_ckpt_exists(const char *dir);
 
 /*
  * meg_ckpt_open - a checkpoint, its small files read and checked, its weights found to fit its settings
- *   dir   a SAVE folder, one SAVE/iter_NNNNNNN, or a Hugging Face folder
+ *   dir   a SAVE folder of ours or of Megatron's, one SAVE/iter_NNNNNNN, or a Hugging Face folder
  *   step  the iteration wanted, or MEG_UNSET: the one in the tracker
  * MEG_ENOENT when there is none, MEG_EFORMAT when a file is damaged or foreign, MEG_EUSAGE for a
  * step where there is nothing to choose from.
@@ -97,11 +99,28 @@ int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct m
 void meg_ckpt_close(struct meg_ckpt *c);
 
 const char *meg_ckpt_path(const struct meg_ckpt *c);    /* the folder that holds the weights */
-bool meg_ckpt_is_native(const struct meg_ckpt *c);      /* no: it is Hugging Face's */
+bool meg_ckpt_is_native(const struct meg_ckpt *c);      /* no: it is somebody else's */
+const char *meg_ckpt_format(const struct meg_ckpt *c);  /* native, hf or megatron */
 int64_t meg_ckpt_iteration(const struct meg_ckpt *c);   /* MEG_CKPT_RELEASE: weights only */
 const json_t *meg_ckpt_state(const struct meg_ckpt *c); /* what the run saved; NULL: nothing */
 int32_t meg_ckpt_eod(const struct meg_ckpt *c);         /* id that ends a document, or -1 */
 int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c);  /* true rows of the word embedding */
+
+/*
+ * Of the run that made the weights, whose place in it is not taken up: the iteration, or
+ * MEG_CKPT_RELEASE, and the samples it had trained on, or -1.
+ */
+int64_t meg_ckpt_saved_at(const struct meg_ckpt *c);
+int64_t meg_ckpt_consumed(const struct meg_ckpt *c);
+
+/* The ranks it is cut for; 1 and 1: tensors are whole. */
+void meg_ckpt_cut(const struct meg_ckpt *c, int64_t *tensor, int64_t *pipeline);
+
+/*
+ * Take the first n rows of the vocabulary for all of it: the others are padding.  MEG_EUSAGE when it
+ * is none of Megatron's, whose files do not say, or has fewer.
+ */
+int meg_ckpt_set_vocab_size(struct meg_ckpt *c, int64_t n, struct meg_err *e);
 
 /* The options it was saved with, as meg_opt_apply reads them; of a Hugging Face folder the model's. */
 const char *meg_ckpt_options(const struct meg_ckpt *c);
@@ -144,6 +163,31 @@ int meg_ckpt_load_slots(const struct meg_ckpt *c, const struct meg_params *p,
  * express.  Of s are used: dir, model, params, w, tok.
  */
 int meg_ckpt_export_hf(const struct meg_ckpt_save *s, struct meg_err *e);
+
+/* How Megatron spells the names of tensors. */
+enum meg_ckpt_names {
+    MEG_CKPT_LEGACY, /* before its core: language_model.encoder.layers.0.input_norm.weight */
+    MEG_CKPT_CORE,   /* decoder.layers.0.input_layernorm.weight */
+    MEG_CKPT_FUSED /* of Transformer Engine: decoder.layers.0.self_attention.linear_qkv.layer_norm_weight */
+};
+
+/* For which ranks weights are cut, and what Megatron is told of the run. */
+struct meg_ckpt_ranks {
+    int64_t tensor, pipeline; /* parallel sizes */
+    int64_t vocab_multiple;   /* vocabulary rows per tensor rank are padded to a multiple of it */
+    int64_t iteration;        /* MEG_CKPT_RELEASE: none */
+    int64_t consumed;         /* samples trained on; -1: not known */
+    enum meg_ckpt_names names;
+};
+
+/*
+ * Write DIR/iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt for every rank, as torch.save does and
+ * Megatron loads, without optimizer state, and make it the latest; whole or not at all, as
+ * meg_ckpt_save.  Rows past the vocabulary are copies of its last.  MEG_EUSAGE for sizes that do not
+ * divide the model.  Of s are used: dir, model, params, w.
+ */
+int meg_ckpt_export_megatron(const struct meg_ckpt_save *s, const struct meg_ckpt_ranks *to,
+                             struct meg_err *e);
 
 /*
  * What meg-convert --info prints, as one JSON object: format, path, iteration, parameters, options,

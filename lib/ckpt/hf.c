@@ -13,38 +13,49 @@
 
 /* ---- reading ---- */
 
-static int open_weights(struct meg_ckpt *c, struct meg_err *e)
+/* The files of an index. */
+static int open_shards(struct meg_ckpt *c, const char *name_of_index, struct meg_err *e)
 {
-    char *path = ckpt_path(c->path, INDEX);
+    char *path = ckpt_path(c->path, name_of_index);
     json_t *index = NULL, *map, *file;
     const char *name;
-    int r = 0;
+    int r;
 
-    if (ckpt_is_file(c->path, INDEX)) {
-        if ((r = meg_json_load(&index, path, e)) < 0 ||
-            (r = meg_json_get_object(index, "weight_map", MEG_JSON_NEEDED, &map, path, e)) < 0)
+    if ((r = meg_json_load(&index, path, e)) < 0 ||
+        (r = meg_json_get_object(index, "weight_map", MEG_JSON_NEEDED, &map, path, e)) < 0)
+        goto out;
+    json_object_foreach (map, name, file) {
+        if (!json_is_string(file))
+            r = meg_fail(e, MEG_EFORMAT, "%s: the file of %.100s is no string", path, name);
+        else
+            r = ckpt_add_file(c, json_string_value(file), e);
+        if (r < 0)
             goto out;
-        json_object_foreach (map, name, file) {
-            if (!json_is_string(file))
-                r = meg_fail(e, MEG_EFORMAT, "%s: the file of %.100s is no string", path, name);
-            else
-                r = ckpt_add_file(c, json_string_value(file), e);
-            if (r < 0)
-                goto out;
-        }
-    } else if (ckpt_is_file(c->path, WEIGHTS)) {
-        r = ckpt_add_file(c, WEIGHTS, e);
-    } else {
-        r = meg_fail(e, MEG_ENOENT,
-                     "%s: config.json is there, but neither " WEIGHTS " nor " INDEX "%s", c->path,
-                     ckpt_is_file(c->path, "pytorch_model.bin")
-                         ? "; pytorch_model.bin is not read: save it as safetensors"
-                         : "");
     }
 out:
     json_decref(index);
     free(path);
     return r;
+}
+
+/* An index before a single file, safetensors before pickles. */
+static int open_weights(struct meg_ckpt *c, struct meg_err *e)
+{
+    static const char *const kind[][2] = {
+        { INDEX, WEIGHTS }, { "pytorch_model.bin.index.json", "pytorch_model.bin" }
+    };
+
+    for (int i = 0; i < 2; i++) {
+        if (ckpt_is_file(c->path, kind[i][0]))
+            return open_shards(c, kind[i][0], e);
+        if (ckpt_is_file(c->path, kind[i][1]))
+            return ckpt_add_file(c, kind[i][1], e);
+    }
+    return meg_fail(e, MEG_ENOENT,
+                    "%s: config.json is there, but neither " WEIGHTS
+                    " nor pytorch_model.bin nor an "
+                    "index of shards",
+                    c->path);
 }
 
 static const struct ckpt_family *const families[] = { &ckpt_gpt2, &ckpt_llama };

@@ -17,6 +17,8 @@ struct meg_ckpt {
     char *tok_file[MEG_TOK_FILES]; /* NULL: not there */
     struct meg_st **file; /* of the weights; number i is of tensor-parallel rank i mod tp */
     int nfiles;
+    int64_t saved_at;   /* of weights only: iteration of the run that wrote them, or RELEASE */
+    int64_t consumed;   /* samples of that run, or -1 */
     int64_t tp;         /* 1: tensors are whole */
     int64_t vocab_rows; /* of the word embedding as stored, padding counted; 0: there is none */
     const struct ckpt_format *format;
@@ -158,10 +160,11 @@ const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t t
 
 void ckpt_close_files(struct meg_ckpt *c);
 
-/* ---- native.c, hf.c: what a folder holds, c->path being set ---- */
+/* ---- native.c, hf.c, megatron.c: what a folder holds, c->path being set ---- */
 
 int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e);
 int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e);
+int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e);
 /*
  * A view of c with the files of its optimizer state in place of the weights': opened when they are
  * wanted, since weights are loaded without.  Ends with ckpt_close_files, before c is closed.

@@ -86,6 +86,8 @@ int ckpt_pieces(struct ckpt_piece out[3], const struct ckpt_cut *cut, const stru
     int64_t to, left;
     int n = 1;
 
+    if (how == CKPT_GATE_UP && !cut->model->swiglu)
+        how = CKPT_SAME;
     switch (how) {
     case CKPT_SAME:
     case CKPT_TRANSPOSED:

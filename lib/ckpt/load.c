@@ -267,7 +267,7 @@ static int copy(const struct meg_ckpt *c, const struct source *s, float *flat, s
 
     if (c->manifest && (r = ckpt_check_tensor(c->manifest, s->st, s->t, e)) < 0)
         return r;
-    if (s->how == CKPT_SAME && numel == s->row->numel) {
+    if (s->how == CKPT_SAME && s->cut.n == 1 && numel == s->row->numel) {
         ckpt_widen(to, s->t->data, s->t->dtype, numel);
         return 0;
     }

@@ -5,12 +5,13 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "ckpt/internal.h"
+#include "ckpt/megatron.h"
+#include "ckpt/pt.h"
 
 bool meg_ckpt_exists(const char *dir)
 {
-    return ckpt_is_file(dir, CKPT_TRACKER) || ckpt_is_file(dir, "manifest.json") ||
-        ckpt_is_file(dir, "config.json");
+    return ckpt_is_file(dir, CKPT_TRACKER) || ckpt_is_megatron(dir) ||
+        ckpt_is_file(dir, "manifest.json") || ckpt_is_file(dir, "config.json");
 }
 
 /* Files are opened once, in the order of first mention. */
@@ -18,6 +19,7 @@ int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e)
 {
     char *path = ckpt_path(c->path, name);
     struct meg_st *st = NULL;
+    size_t n;
     int r = 0;
 
     for (int i = c->nfiles; i-- > 0;)
@@ -27,7 +29,9 @@ int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e)
         r = meg_fail(e, MEG_EFORMAT, "%s: '%.100s' is no name of a file in it", c->path, name);
         goto out;
     }
-    if ((r = meg_st_open(&st, path, e)) < 0)
+    n = strlen(name);
+    if ((r = n > 4 && !strcmp(name + n - 4, ".bin") ? meg_pt_open_tensors(&st, path, e)
+                                                    : meg_st_open(&st, path, e)) < 0)
         goto out;
     c->file = meg_realloc_array(c->file, (size_t)c->nfiles + 1, sizeof(struct meg_st *));
     c->file[c->nfiles++] = st;
@@ -68,13 +72,12 @@ static int check_unique(const struct meg_ckpt *c, struct meg_err *e)
 }
 
 /* Where the weights are, from what the user named. */
-static int locate(struct meg_ckpt *c, const char *dir, int64_t step, bool *is_hf, struct meg_err *e)
+static int locate(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_err *e)
 {
     int64_t it = step;
     int r;
 
-    *is_hf = false;
-    if (ckpt_is_file(dir, "manifest.json")) {
+    if (ckpt_is_file(dir, "manifest.json") || ckpt_is_megatron(dir)) {
         c->path = meg_strdup(dir);
     } else if (ckpt_is_file(dir, CKPT_TRACKER)) {
         if (step == MEG_UNSET && (r = ckpt_read_tracker(dir, &it, e)) < 0)
@@ -82,10 +85,10 @@ static int locate(struct meg_ckpt *c, const char *dir, int64_t step, bool *is_hf
         return ckpt_find(&c->path, dir, it, e);
     } else if (ckpt_is_file(dir, "config.json")) {
         c->path = meg_strdup(dir);
-        *is_hf = true;
     } else {
         return meg_fail(e, MEG_ENOENT,
-                        "%s: no checkpoint: neither %s nor manifest.json nor config.json is there",
+                        "%s: no checkpoint: neither %s nor manifest.json nor mp_rank_00 nor "
+                        "config.json is there",
                         dir, CKPT_TRACKER);
     }
     if (step != MEG_UNSET)
@@ -94,22 +97,33 @@ static int locate(struct meg_ckpt *c, const char *dir, int64_t step, bool *is_hf
     return 0;
 }
 
+/* What the folder is says what is in it. */
+static int open_folder(struct meg_ckpt *c, struct meg_err *e)
+{
+    if (ckpt_is_file(c->path, "manifest.json"))
+        return ckpt_open_native(c, e);
+    if (ckpt_is_megatron(c->path))
+        return ckpt_open_megatron(c, e);
+    if (ckpt_is_file(c->path, "config.json"))
+        return ckpt_open_hf(c, e);
+    return ckpt_open_native(c, e); /* which says what is missing */
+}
+
 int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e)
 {
     struct meg_ckpt *c = meg_new(sizeof *c);
     struct meg_params p = { 0 };
     struct meg_gpt_conf model;
-    bool is_hf;
     int r;
 
     c->eod = -1;
     c->tp = 1;
-    c->iteration = MEG_CKPT_RELEASE;
-    if ((r = locate(c, dir, step, &is_hf, e)) < 0 ||
-        (r = is_hf ? ckpt_open_hf(c, e) : ckpt_open_native(c, e)) < 0 ||
+    c->iteration = c->saved_at = MEG_CKPT_RELEASE;
+    c->consumed = -1;
+    if ((r = locate(c, dir, step, e)) < 0 || (r = open_folder(c, e)) < 0 ||
         (r = check_unique(c, e)) < 0 || (r = meg_ckpt_gpt_conf(c, &model, e)) < 0)
         goto out;
-    if (step != MEG_UNSET && c->iteration != step) {
+    if (c->is_native && step != MEG_UNSET && c->iteration != step) {
         r = meg_fail(e, MEG_EFORMAT,
                      "%s/state.json: iteration %" PRId64 ", the folder's name says %" PRId64,
                      c->path, c->iteration, step);
@@ -155,6 +169,43 @@ const char *meg_ckpt_path(const struct meg_ckpt *c)
 bool meg_ckpt_is_native(const struct meg_ckpt *c)
 {
     return c->is_native;
+}
+
+const char *meg_ckpt_format(const struct meg_ckpt *c)
+{
+    return c->format->name;
+}
+
+int64_t meg_ckpt_saved_at(const struct meg_ckpt *c)
+{
+    return c->is_native ? c->iteration : c->saved_at;
+}
+
+int64_t meg_ckpt_consumed(const struct meg_ckpt *c)
+{
+    const json_t *n = json_object_get(meg_ckpt_state(c), "consumed_train_samples");
+
+    return json_is_integer(n) ? json_integer_value(n) : c->consumed;
+}
+
+void meg_ckpt_cut(const struct meg_ckpt *c, int64_t *tensor, int64_t *pipeline)
+{
+    *tensor = c->tp;
+    *pipeline = c->vocab_rows ? c->nfiles / c->tp : 1;
+}
+
+int meg_ckpt_set_vocab_size(struct meg_ckpt *c, int64_t n, struct meg_err *e)
+{
+    if (n < 1 || n > (c->vocab_rows ? c->vocab_rows : c->vocab_size))
+        return meg_fail(e, MEG_EUSAGE, "%s: a vocabulary of %" PRId64 " ids, and %" PRId64 " rows",
+                        c->path, n, c->vocab_rows ? c->vocab_rows : c->vocab_size);
+    if (!c->vocab_rows && n != c->vocab_size)
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: a vocabulary of %" PRId64 " ids, and %" PRId64
+                        " rows; only Megatron's are padded",
+                        c->path, n, c->vocab_size);
+    c->vocab_size = n;
+    return 0;
 }
 
 int64_t meg_ckpt_iteration(const struct meg_ckpt *c)
@@ -298,7 +349,7 @@ int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *mod
         free(was);
         free(is);
     }
-    if (theirs.vocab_size != ours.vocab_size)
+    if (c->vocab_rows ? ours.vocab_size > c->vocab_rows : theirs.vocab_size != ours.vocab_size)
         meg_str_printf(&diff, "%sthe vocabulary had %" PRId64 " ids, has %" PRId64,
                        diff.n ? "; " : "", theirs.vocab_size, ours.vocab_size);
     if (diff.n)

@@ -206,9 +206,29 @@ void meg_st_close(struct meg_st *st)
         return;
     meg_map_close(&st->map);
     json_decref(st->header);
+    for (int i = 0; i < st->nblocks; i++)
+        free(st->block[i]);
+    free(st->block);
     free(st->t);
     free(st->path);
     free(st);
+}
+
+void meg_st_own(struct meg_st *st, void *block)
+{
+    st->block = meg_realloc_array(st->block, (size_t)st->nblocks + 1, sizeof *st->block);
+    st->block[st->nblocks++] = block;
+}
+
+int meg_st_sort(struct meg_st *st, struct meg_err *e)
+{
+    if (st->n)
+        qsort(st->t, (size_t)st->n, sizeof *st->t, by_name);
+    for (int i = 1; i < st->n; i++)
+        if (!strcmp(st->t[i - 1].name, st->t[i].name))
+            return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is there twice", st->path,
+                            st->t[i].name);
+    return 0;
 }
 
 const struct meg_st_tensor *meg_st_find(const struct meg_st *st, const char *name)

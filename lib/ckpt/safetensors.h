@@ -34,6 +34,8 @@ struct meg_st {
     json_t *header; /* holds the names */
     struct meg_st_tensor *t;
     int n;
+    void **block; /* what else it owns */
+    int nblocks;
 };
 
 /*
@@ -43,6 +45,12 @@ struct meg_st {
  */
 int meg_st_open(struct meg_st **out, const char *path, struct meg_err *e);
 void meg_st_close(struct meg_st *st);
+
+/* malloc'ed memory, a name say, that is freed when st is closed. */
+void meg_st_own(struct meg_st *st, void *block);
+
+/* Sort by name what was appended; MEG_EFORMAT for a name that is there twice. */
+int meg_st_sort(struct meg_st *st, struct meg_err *e);
 
 /* NULL: no such tensor. */
 const struct meg_st_tensor *meg_st_find(const struct meg_st *st, const char *name);

@@ -60,6 +60,28 @@ like 'and says how' "$(cat err)" 'ours: it holds a checkpoint.*--overwrite'
 status 'unless told' 0 meg-convert --load-dir hf --save-dir ours --overwrite
 status 'for a Hugging Face folder, too' 0 meg-convert --load-dir ours --save-dir back/ --overwrite
 ok 'which is whole' cmp hf/model.safetensors back/model.safetensors
+status 'to ranks of Megatron' 0 meg-convert --load-dir ours --save-dir ranks --target-tensor-parallel-size 2
+is 'a file each' "$(cd ranks && find . -type f | sort | tr '\n' ' ')" \
+    './latest_checkpointed_iteration.txt ./release/mp_rank_00/model_optim_rng.pt ./release/mp_rank_01/model_optim_rng.pt '
+is 'cut, the vocabulary padded' "$(meg-convert --info ranks --json | jq -c '[.format, .vocab_size,
+    (.tensors[] | select(.name == "embedding.word_embeddings.weight").shape)]')" '["megatron",5,[128,8],[128,8]]'
+status 'and back from there' 0 meg-convert --load-dir ranks --save-dir back --saver hf --overwrite
+ok 'weights are the same bytes, still' cmp hf/model.safetensors back/model.safetensors
+status 'in the names before its core, too' 0 meg-convert --load-dir ranks --save-dir ranks --saver megatron --overwrite
+meg-convert -q --load-dir ranks --save-dir back --saver hf --overwrite
+ok 'weights are the same bytes, once more' cmp hf/model.safetensors back/model.safetensors
+status 'ranks that do not divide' 2 meg-convert --load-dir ours --save-dir x --target-tensor-parallel-size 3
+like 'are named' "$(cat err)" 'target-tensor-parallel-size: 3, does not divide the attention heads, 2'
+status 'more vocabulary than rows' 2 meg-convert --load-dir ranks --save-dir x --saver native --true-vocab-size 300
+like 'says how many' "$(cat err)" 'a vocabulary of 300 ids, and 256 rows'
+printf '{"a":0,"b":1,"c":2}' >three.json
+status 'the vocabulary by a file' 0 meg-convert --load-dir ranks --save-dir x --saver native --vocab-file three.json
+is 'has as many ids as that' "$(meg-convert --info x --json | jq .vocab_size)" 3
+rm -r x
+status 'a file against a number' 2 meg-convert --load-dir ranks --save-dir x --vocab-file three.json --true-vocab-size 4
+status 'sizes of what is not cut' 2 meg-convert --load-dir ours --save-dir x --saver hf --target-tensor-parallel-size 2
+status 'a loader by an older name' 0 meg-convert --load-dir ranks --save-dir x --loader mcore --no-checking
+rm -r x ranks three.json
 mkdir mine
 echo letter >mine/letter
 status 'a folder of other things is never' 2 meg-convert --load-dir hf --save-dir mine --overwrite
@@ -76,7 +98,8 @@ ok 'leaves nothing' test ! -e x
 
 # every call of a write path once without room
 if [ -e "${B:-}/tests/fault.so" ]; then
-    for from in hf ours; do
+    for from in hf ours 'ours --saver mcore --target-pipeline-parallel-size 1'; do
+        # shellcheck disable=SC2086
         OMP_NUM_THREADS=1 MEG_FAULT_COUNT=count LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
             meg-convert -q --load-dir $from --save-dir x
         rm -r x
@@ -155,7 +178,7 @@ if [ -n "$golden" ]; then
             { lo = hex($1); hi = hex($2); printf "%04x\n", hi + (lo > 32768 || (lo == 32768 && hi % 2)) }' | cmp - got && echo yes)" yes
     jq -c '.generate[] | {ids: .prompt}' "$llama/expected.json" >prompts
     jq -c '.generate[].greedy_tokens' "$llama/expected.json" >want
-    for from in "$llama" llama llama-hf; do
+    for from in "$llama" llama llama-hf "$llama/megatron-tp2-pp2"; do
         is "llama-tiny continues as it should, from ${from##*/}" \
             "$(meg-generate -q --load "$from" --greedy --tokens-to-generate 26 <prompts | jq -c .ids)" "$(cat want)"
     done
@@ -164,7 +187,27 @@ if [ -n "$golden" ]; then
     is 'stories260K, a trained one, too' "$(meg-generate -q --load "$MEG_SHARED/data/weights/stories260K" \
         --greedy --tokens-to-generate 116 <prompts | jq -c --slurpfile want "$stories" -n '[inputs.ids] as $got |
             [$want[0].greedy | to_entries[] | .key as $i | .value.output_ids == $got[$i][:(.value.output_ids | length)]] | all')" true
-    status 'a checkpoint of Megatron is named as what it is not' 65 meg-convert --info "$golden/megatron"
+    for from in gpt2-tiny/megatron gpt2-tiny/megatron-tp2-pp2 llama-tiny/megatron-tp2-pp2; do
+        ref=$MEG_SHARED/golden/models/$from
+        rm -rf legacy back
+        meg-convert -q --load-dir "$ref" --save-dir legacy
+        tensors "${ref%/*}/mcore.safetensors" >want
+        tensors legacy/release/model-*.safetensors >got
+        ok "$from: ours are those of Megatron core" cmp want got
+        meg-convert -q --load-dir legacy --save-dir back --saver mcore --make-vocab-size-divisible-by 1 \
+            --target-tensor-parallel-size 2 --target-pipeline-parallel-size 2
+        meg-convert -q --load-dir back --save-dir legacy --overwrite --saver native
+        tensors legacy/release/model-*.safetensors >got
+        ok 'and are after a way over four ranks of ours' cmp want got
+    done
+    is 'a rank has what it has in the reference' \
+        "$(meg-convert --info back --json | jq -c '[.tensors[] | [.name, .shape, .file]] | sort')" \
+        "$(meg-convert --info "$ref" --json | jq -c '[.tensors[] | [.name, .shape, .file]] | sort')"
+    mkdir bin
+    cp "$ref/../config.json" "$ref/../pytorch_model.bin" bin
+    meg-convert -q --load-dir bin --save-dir bin-ours
+    tensors bin-ours/release/model-*.safetensors >got
+    ok 'pytorch_model.bin: ours are those of Megatron core' cmp want got
 else
     skip 'gpt2-tiny' 'MEG_SHARED is not set'
 fi

@@ -1,0 +1,25 @@
+/*
+ * Megatron's checkpoints of ranks: iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt, each what torch.save
+ * made of a dict with args, a Namespace of all options, and model, the tensors of that rank.
+ */
+#ifndef MEG_CKPT_MEGATRON_H
+#define MEG_CKPT_MEGATRON_H
+#include "ckpt/internal.h"
+
+#define MEGATRON_FILE "model_optim_rng.pt"
+
+/* Whether dir holds the files of ranks. */
+bool ckpt_is_megatron(const char *dir);
+/* "mp_rank_01", or with more than one stage "mp_rank_01_000", and the file in it; returned. */
+const char *ckpt_rank_file(char buf[64], int64_t t, int64_t p, int64_t stages);
+
+/* The attribute of args that is an option of the model; NULL: there is none. */
+const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
+
+/* Names in a layer, and beside the layers: those of Megatron before its core, and of its core. */
+struct ckpt_spelling {
+    const char *theirs, *ours;
+};
+extern const struct ckpt_spelling ckpt_legacy_names[], ckpt_fused_names[];
+
+#endif

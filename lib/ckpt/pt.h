@@ -1,0 +1,43 @@
+/*
+ * What torch.save writes: a ZIP container with one pickle, NAME/data.pkl, and the numbers of its
+ * tensors in the members NAME/data/KEY.  Nothing in it is run (ckpt/pickle.h).
+ */
+#ifndef MEG_CKPT_PT_H
+#define MEG_CKPT_PT_H
+#include "ckpt/pickle.h"
+#include "ckpt/safetensors.h"
+#include "ckpt/zip.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_pt {
+    char *path;
+    struct meg_map map;
+    struct meg_zip zip;
+    struct meg_pickle pickle;
+    char *folder; /* NAME/ */
+};
+
+/* MEG_EFORMAT, file and member named, for what is not such a container. */
+int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e);
+void meg_pt_close(struct meg_pt *pt);
+
+/* Whether a node is a call that makes a tensor, or a parameter of one. */
+bool meg_pt_is_tensor(const struct meg_py *o);
+
+/*
+ * Append the tensors in a dict, and in the dicts in it, to st, called by their keys with dots between;
+ * other values are passed over.  The numbers stay in the file, which meg_pt_move gives to st; those of
+ * a transposed view are copied.  MEG_EFORMAT for a tensor that does not lie in its member, is a view
+ * that repeats numbers, and dicts nested deeper than 16.
+ */
+int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict,
+                   struct meg_err *e);
+/* The file belongs to st from now on. */
+void meg_pt_move(struct meg_st *st, struct meg_pt *pt);
+
+/* The tensors of a file that holds a dict of them, such as pytorch_model.bin, sorted by name. */
+int meg_pt_open_tensors(struct meg_st **out, const char *path, struct meg_err *e);
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,23 @@
+/* Any bytes as what torch.save wrote: refused, or every tensor lies in the file. */
+#include "ckpt/pt.h"
+#include "fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
+{
+    struct meg_st *st = NULL;
+    struct meg_err e;
+    volatile uint8_t sum = 0;
+
+    if (meg_pt_open_tensors(&st, fuzz_file("f.pt", bytes, n), &e) < 0)
+        return 0;
+    for (int i = 0; i < st->n; i++) {
+        const struct meg_st_tensor *t = &st->t[i];
+
+        if (meg_st_find(st, t->name) != t)
+            abort();
+        for (int64_t k = 0; k < t->nbytes; k++)
+            sum ^= ((const uint8_t *)t->data)[k];
+    }
+    meg_st_close(st);
+    return 0;
+}

@@ -1,0 +1,450 @@
+/* Megatron's files of ranks: written and read at any sizes, older row orders, parts of stages, and what is refused. */
+#define _GNU_SOURCE /* memmem */
+#include "ckpt_box.h"
+#include "ckpt/internal.h"
+#include "ckpt/pt_write.h"
+#include "ckpt/zip.h"
+
+#define RANK "iter_0000007/mp_rank_00/model_optim_rng.pt"
+
+static int export(const struct box *b, const char *dir, int64_t t, int64_t p, int64_t multiple,
+                  enum meg_ckpt_names names, struct meg_err *e)
+{
+    const struct meg_ckpt_save s = { .dir = dir, .model = &b->m, .params = &b->p, .w = b->w };
+    const struct meg_ckpt_ranks to = { .tensor = t,
+                                       .pipeline = p,
+                                       .vocab_multiple = multiple,
+                                       .iteration = 7,
+                                       .consumed = 91,
+                                       .names = names };
+
+    return meg_ckpt_export_megatron(&s, &to, e);
+}
+
+static void export_ok(const struct box *b, const char *dir, int64_t t, int64_t p, int64_t multiple,
+                      enum meg_ckpt_names names)
+{
+    struct meg_err e;
+
+    meg_remove_tree(dir, NULL);
+    if (export(b, dir, t, p, multiple, names, &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+/* A gated model with groups, of 4 layers, so that everything there is to cut is cut. */
+static void make_gated(struct box *b, int seed)
+{
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m }, { 0 } };
+    struct meg_err e;
+
+    memset(b, 0, sizeof *b);
+    meg_opt_defaults(groups);
+    b->m.num_layers = 4;
+    b->m.hidden_size = 16;
+    b->m.ffn_hidden_size = 6;
+    b->m.num_attention_heads = 4;
+    b->m.group_query_attention = true;
+    b->m.num_query_groups = 2;
+    b->m.max_position_embeddings = 6;
+    b->m.vocab_size = 11;
+    b->m.swiglu = true;
+    if (meg_gpt_conf_check(&b->m, &e) < 0)
+        fail_msg("%s", e.msg);
+    meg_gpt_params(&b->p, &b->m);
+    b->w = flat(&b->p, seed);
+}
+
+static void any_sizes_hold_the_same(void **state)
+{
+    struct box a, b;
+
+    (void)state;
+    make_gated(&a, 1);
+    make_gated(&b, 2);
+    for (int64_t t = 1; t <= 2; t++)
+        for (int64_t p = 1; p <= 4; p *= 2)
+            for (int names = MEG_CKPT_LEGACY; names <= MEG_CKPT_FUSED; names++)
+                for (int64_t multiple = 1; multiple <= 8; multiple *= 8) {
+                    struct meg_str was = { 0 }, is = { 0 };
+                    int64_t tensor, pipeline;
+                    struct meg_ckpt *c;
+                    struct meg_err e;
+
+                    export_ok(&a, "out", t, p, multiple, (enum meg_ckpt_names)names);
+                    c = open_ok("out", MEG_UNSET);
+                    fill(b.w, &b.p, 2);
+                    if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 ||
+                        meg_ckpt_load_params(c, &b.p, b.w, &e) < 0)
+                        fail_msg("%s", e.msg);
+                    assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+                    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &a.m }, { 0 } },
+                                 &was);
+                    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &b.m }, { 0 } },
+                                 &is);
+                    assert_string_equal(was.s, is.s);
+                    assert_int_equal(b.m.vocab_size, 11);
+                    assert_int_equal(meg_ckpt_iteration(c), MEG_CKPT_RELEASE);
+                    assert_int_equal(meg_ckpt_saved_at(c), 7);
+                    assert_int_equal(meg_ckpt_consumed(c), 91);
+                    meg_ckpt_cut(c, &tensor, &pipeline);
+                    assert_int_equal(tensor, t);
+                    assert_int_equal(pipeline, p);
+                    meg_str_free(&was);
+                    meg_str_free(&is);
+                    meg_ckpt_close(c);
+                }
+    free_box(&a);
+    free_box(&b);
+}
+
+/* The bytes FROM of a file become TO, of the same length; they are there once. */
+static void patch(const char *path, const void *from, const void *to, size_t n)
+{
+    struct meg_str s = slurp(path);
+    char *at = memmem(s.s, s.n, from, n);
+
+    assert_non_null(at);
+    memcpy(at, to, n);
+    put(path, s.s, s.n);
+    meg_str_free(&s);
+}
+
+/* Rows past the vocabulary are copies of its last, and are the vocabulary where nobody says otherwise. */
+static void pads_the_vocabulary(void **state)
+{
+    struct meg_ckpt *c;
+    struct meg_err e;
+    struct box a;
+    struct meg_params p;
+    struct meg_gpt_conf m;
+    const struct meg_param *word;
+    float *w;
+
+    (void)state;
+    make_gated(&a, 1);
+    export_ok(&a, "pad", 2, 1, 8, MEG_CKPT_CORE);
+    for (int t = 0; t < 2; t++)
+        patch(t ? "pad/iter_0000007/mp_rank_01/model_optim_rng.pt" : "pad/" RANK, "true_vocab_size",
+              "hush_vocab_size", 15);
+    c = open_ok("pad", MEG_UNSET);
+    assert_int_equal(meg_ckpt_vocab_size(c), 16);
+    assert_int_equal(meg_ckpt_gpt_conf(c, &m, &e), 0);
+    meg_gpt_params(&p, &m);
+    w = meg_new((size_t)p.flat * sizeof *w);
+    assert_int_equal(meg_ckpt_load_params(c, &p, w, &e), 0);
+    word = meg_params_find(&p, "embedding.word_embeddings.weight");
+    for (int row = 11; row < 16; row++)
+        assert_memory_equal(w + word->offset + row * 16, w + word->offset + 10 * 16, 64);
+    assert_int_equal(meg_ckpt_check_conf(c, &a.m, &e), 0); /* a tokenizer of 11 ids fits */
+    assert_int_equal(meg_ckpt_load_params(c, &a.p, a.w, &e), 0);
+    m.vocab_size = 17;
+    assert_int_equal(meg_ckpt_check_conf(c, &m, &e), MEG_EUSAGE);
+    assert_int_equal(meg_ckpt_set_vocab_size(c, 17, &e), MEG_EUSAGE);
+    assert_int_equal(meg_ckpt_set_vocab_size(c, 11, &e), 0);
+    assert_int_equal(meg_ckpt_vocab_size(c), 11);
+    meg_ckpt_close(c);
+    meg_params_free(&p);
+    free(w);
+    free_box(&a);
+}
+
+/* The row of ours, of 2 heads of 4 channels on 2 ranks, that row r of rank t is in older files. */
+static int row0(int t, int r)
+{
+    return t * 12 + r; /* one head a rank: q, k, v either way */
+}
+
+static int row1(int t, int r)
+{
+    return t * 12 + r % 3 * 4 + r / 3; /* q, k, v of a channel */
+}
+
+static void older_versions_have_other_rows(void **state)
+{
+    static const unsigned char three[] = "checkpoint_versionG\x40\x08\0\0\0\0\0\0",
+                               zero[] = "checkpoint_versionG\0\0\0\0\0\0\0\0",
+                               one[] = "checkpoint_versionG\x3f\xf0\0\0\0\0\0\0";
+    (void)state;
+    for (int version = 0; version < 2; version++) {
+        int (*const row)(int t, int r) = version ? row1 : row0;
+        const struct meg_param *qkv;
+        struct meg_ckpt *c;
+        struct box a, b;
+        struct meg_err e;
+
+        make_box(&a, 1, 8, 1);
+        make_box(&b, 1, 8, 2);
+        export_ok(&a, "old", 2, 1, 11, MEG_CKPT_LEGACY);
+        for (int t = 0; t < 2; t++)
+            patch(t ? "old/iter_0000007/mp_rank_01/model_optim_rng.pt" : "old/" RANK, three,
+                  version ? one : zero, sizeof three - 1);
+        c = open_ok("old", MEG_UNSET);
+        if (meg_ckpt_load_params(c, &b.p, b.w, &e) < 0)
+            fail_msg("%s", e.msg);
+        qkv = meg_params_find(&b.p, "decoder.layers.0.self_attention.linear_qkv.weight");
+        for (int t = 0; t < 2; t++)
+            for (int r = 0; r < 12; r++)
+                assert_memory_equal(b.w + qkv->offset + row(t, r) * 8,
+                                    a.w + qkv->offset + (t * 12 + r) * 8, 32);
+        meg_ckpt_close(c);
+        free_box(&a);
+        free_box(&b);
+    }
+}
+
+/* With one rank of two heads, version 0 has both queries first. */
+static void version_0_has_queries_first(void **state)
+{
+    const struct meg_gpt_conf m = { .num_attention_heads = 4,
+                                    .num_query_groups = 4,
+                                    .kv_channels = 2 };
+    const struct meg_param row = { .ndim = 1, .dim = { 24 }, .split = 0 };
+    const struct ckpt_cut cut = { .model = &m, .i = 1, .n = 2 };
+    static const float want[] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
+    float theirs[12], ours[24] = { 0 }, back[12];
+    struct ckpt_piece piece[3];
+
+    (void)state;
+    for (int i = 0; i < 12; i++)
+        theirs[i] = (float)i;
+    for (int i = ckpt_pieces(piece, &cut, &row, CKPT_QKV); i-- > 0;) {
+        ckpt_from_theirs(ours, theirs, &piece[i]);
+        ckpt_to_theirs(back, ours, &piece[i]);
+    }
+    assert_memory_equal(ours + 12, want, sizeof want);
+    assert_memory_equal(back, theirs, sizeof back);
+    for (int i = 0; i < 12; i++)
+        assert_true(ours[i] == 0);
+}
+
+/* ---- files made by hand ---- */
+
+struct made {
+    struct meg_pt_pickle pickle;
+    struct meg_str numbers;
+    size_t nbytes[64];
+};
+
+static void add_row(struct made *f, const struct box *b, const char *ours, const char *theirs)
+{
+    const struct meg_param *row = meg_params_find(&b->p, ours);
+
+    assert_non_null(row);
+    meg_pt_str(&f->pickle, theirs);
+    f->nbytes[f->pickle.ntensors] = (size_t)row->numel * 4;
+    meg_str_add(&f->numbers, b->w + row->offset, (size_t)row->numel * 4);
+    meg_pt_tensor(&f->pickle, row->dim, row->ndim);
+}
+
+static void add_layer(struct made *f, const struct box *b, int ours, int theirs)
+{
+    static const char *const name[] = {
+        "input_layernorm",
+        "self_attention.linear_qkv",
+        "self_attention.linear_proj",
+        "pre_mlp_layernorm",
+        "mlp.linear_fc1",
+        "mlp.linear_fc2",
+    };
+
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++)
+        for (int k = 0; k < 2; k++) {
+            char from[100], to[100];
+
+            snprintf(from, sizeof from, "decoder.layers.%d.%s.%s", ours, name[i],
+                     k ? "bias" : "weight");
+            snprintf(to, sizeof to, "decoder.layers.%d.%s.%s", theirs, name[i],
+                     k ? "bias" : "weight");
+            add_row(f, b, from, to);
+        }
+}
+
+static void begin(struct made *f, const struct box *b)
+{
+    memset(f, 0, sizeof *f);
+    meg_pt_begin(&f->pickle);
+    meg_pt_dict_begin(&f->pickle);
+    meg_pt_str(&f->pickle, "args");
+    meg_pt_namespace_begin(&f->pickle);
+    meg_pt_str(&f->pickle, "num_layers");
+    meg_pt_int(&f->pickle, b->m.num_layers);
+    meg_pt_str(&f->pickle, "hidden_size");
+    meg_pt_int(&f->pickle, b->m.hidden_size);
+    meg_pt_str(&f->pickle, "num_attention_heads");
+    meg_pt_int(&f->pickle, b->m.num_attention_heads);
+    meg_pt_str(&f->pickle, "max_position_embeddings");
+    meg_pt_int(&f->pickle, b->m.max_position_embeddings);
+    meg_pt_str(&f->pickle, "ffn_hidden_size");
+    meg_pt_none(&f->pickle);
+    meg_pt_namespace_end(&f->pickle);
+    meg_pt_str(&f->pickle, "checkpoint_version");
+    meg_pt_int(&f->pickle, 3);
+}
+
+static void end(struct made *f, const char *path)
+{
+    struct meg_file file = { 0 };
+    struct meg_zip_writer z = { .f = &file };
+    const char *numbers = f->numbers.s;
+    struct meg_err e;
+
+    meg_pt_dict_end(&f->pickle);
+    meg_pt_end(&f->pickle);
+    assert_int_equal(meg_file_create(&file, path, &e), 0);
+    for (int i = 0; i < f->pickle.ntensors; i++) {
+        char name[32];
+
+        snprintf(name, sizeof name, "archive/data/%d", i);
+        assert_int_equal(meg_zip_add(&z, name, numbers, f->nbytes[i], &e), 0);
+        numbers += f->nbytes[i];
+    }
+    assert_int_equal(meg_zip_add(&z, "archive/data.pkl", f->pickle.s.s, f->pickle.s.n, &e), 0);
+    assert_int_equal(meg_zip_finish(&z, &e), 0);
+    assert_int_equal(meg_file_commit(&file, &e), 0);
+    meg_zip_writer_free(&z);
+    meg_pt_free(&f->pickle);
+    meg_str_free(&f->numbers);
+}
+
+static void parts_of_stages_are_put_in_order(void **state)
+{
+    struct meg_ckpt *c;
+    struct meg_err e;
+    struct made f;
+    struct box a, b;
+
+    (void)state;
+    make_box(&a, 4, 8, 1);
+    make_box(&b, 4, 8, 2);
+    assert_int_equal(meg_mkdirs("parts/mp_rank_00", &e), 0);
+    begin(&f, &a);
+    meg_pt_str(&f.pickle, "model0");
+    meg_pt_dict_begin(&f.pickle);
+    add_row(&f, &a, "embedding.word_embeddings.weight", "embedding.word_embeddings.weight");
+    add_row(&f, &a, "embedding.position_embeddings.weight", "embedding.position_embeddings.weight");
+    add_layer(&f, &a, 0, 0);
+    add_layer(&f, &a, 1, 1);
+    meg_pt_dict_end(&f.pickle);
+    meg_pt_str(&f.pickle, "model1");
+    meg_pt_dict_begin(&f.pickle);
+    add_layer(&f, &a, 2, 0);
+    add_layer(&f, &a, 3, 1);
+    add_row(&f, &a, "decoder.final_layernorm.weight", "decoder.final_layernorm.weight");
+    add_row(&f, &a, "decoder.final_layernorm.bias", "decoder.final_layernorm.bias");
+    meg_pt_str(&f.pickle, "decoder.layers.0.mlp.linear_fc1._extra_state");
+    meg_pt_none(&f.pickle);
+    meg_pt_dict_end(&f.pickle);
+    end(&f, "parts/mp_rank_00/model_optim_rng.pt");
+    c = open_ok("parts", MEG_UNSET);
+    if (meg_ckpt_load_params(c, &b.p, b.w, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+    meg_ckpt_close(c);
+    free_box(&a);
+    free_box(&b);
+}
+
+/* ---- what is refused ---- */
+
+static void refuses_sizes_that_do_not_divide(void **state)
+{
+    static const struct {
+        int64_t t, p, multiple;
+        const char *says;
+    } bad[] = {
+        { 4, 1, 1, "--target-tensor-parallel-size: 4, does not divide the query groups, 2" },
+        { 3, 1, 1, "--target-tensor-parallel-size: 3, does not divide the attention heads, 4" },
+        { 1, 3, 1, "--target-pipeline-parallel-size: 3, does not divide the layers, 4" },
+        { 0, 1, 1, "--target-tensor-parallel-size: 0, must be" },
+        { 1, 0, 1, "--target-pipeline-parallel-size: 0, must be" },
+        { 1, 1, 0, "--make-vocab-size-divisible-by: 0, must be" },
+    };
+    struct meg_err e;
+    struct box a;
+
+    (void)state;
+    make_gated(&a, 1);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(export(&a, "no", bad[i].t, bad[i].p, bad[i].multiple, MEG_CKPT_CORE, &e),
+                         MEG_EUSAGE);
+        assert_says(e.msg, bad[i].says);
+        assert_int_equal(access("no", F_OK), -1);
+    }
+    free_box(&a);
+}
+
+static void refuses_what_it_cannot_read(void **state)
+{
+#define CHANGE(from, to) from, to, sizeof to - 1
+    static const struct {
+        const char *from, *to;
+        size_t n;
+        const char *says;
+    } bad[] = {
+        { CHANGE("hidden_size", "hidden_sine"), "--hidden-size is required" },
+        { CHANGE("X\x05\0\0\0model", "X\x05\0\0\0mould"), "0 parts of a model" },
+        { CHANGE("argparse\nNamespace", "somebody\nElses    "),
+          NULL }, /* only its attributes are asked for */
+        { CHANGE("X\x04\0\0\0args", "X\x04\0\0\0arms"), "no Namespace called args" },
+        { CHANGE("tensor_model_parallel_sizeJ\x01", "tensor_model_parallel_sizeJ\x02"),
+          "mp_rank_01/model_optim_rng.pt is not there|say 2 tensor and 1" },
+        { CHANGE("tensor_model_parallel_sizeJ\x01", "tensor_model_parallel_sizeJ\0"),
+          "is 0, expected 1 to" },
+        { CHANGE("pipeline_model_parallel_sizeJ\x01", "pipeline_model_parallel_sizeJ\x02"),
+          "args say 2 pipeline ranks" },
+        { CHANGE("FloatStorage", "FloatStorags"), "its storage is of a type that is not read" },
+        { CHANGE("X\1\0\0\0\x30", "X\1\0\0\0\x7a"),
+          "tensor embedding.word_embeddings.weight: member model_optim_rng/data/z is not there" },
+        { CHANGE("true_vocab_sizeJ\x0b", "true_vocab_sizeJ\x0c"), "true_vocab_size in args is 12" },
+        { CHANGE("learned_absolute", "learned_absoluti"), "learned_absoluti" },
+        { CHANGE("swiglu\x88", "swiglu\x89"),
+          "mlp.linear_fc1.weight is [12,16] and should be [6,16]" },
+        { CHANGE("decoder.final_layernorm.w", "decoder.fatal_layernorm.w"),
+          "missing: decoder.final_layernorm.weight|unknown: decoder.fatal" },
+        { CHANGE("(J\x0b\0\0\0J", "(J\x0c\0\0\0J"), "more elements than the 176" },
+        { CHANGE("\x80\2}(X", "\x80\2}(?"),
+          "member model_optim_rng/data.pkl: pickle, opcode 0x3f at byte 4" },
+        { CHANGE("}(X\4\0\0\0args",
+                 "}(X\4\0\0\x7f"
+                 "args"),
+          "opcode 0x58 at byte 4: cut short" },
+        { CHANGE("PK\5\6", "PK\5\7"), "without the record that ends a ZIP file" },
+    };
+    struct meg_err e;
+    struct box a;
+
+    (void)state;
+    make_gated(&a, 1);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct meg_ckpt *c;
+        int r;
+
+        export_ok(&a, "bad", 1, 1, 1, MEG_CKPT_CORE);
+        patch("bad/" RANK, bad[i].from, bad[i].to, bad[i].n);
+        r = meg_ckpt_open(&c, "bad", MEG_UNSET, &e);
+        if (!bad[i].says) {
+            assert_int_equal(r, 0);
+            meg_ckpt_close(c);
+            continue;
+        }
+        if (r >= 0)
+            fail_msg("not refused: %s", bad[i].says);
+        assert_says(e.msg, bad[i].says);
+        assert_says(e.msg, "bad/iter_0000007");
+    }
+    free_box(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_sizes_hold_the_same),
+        cmocka_unit_test(pads_the_vocabulary),
+        cmocka_unit_test(older_versions_have_other_rows),
+        cmocka_unit_test(version_0_has_queries_first),
+        cmocka_unit_test(parts_of_stages_are_put_in_order),
+        cmocka_unit_test(refuses_sizes_that_do_not_divide),
+        cmocka_unit_test(refuses_what_it_cannot_read),
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}
