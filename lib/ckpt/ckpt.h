@@ -85,13 +85,14 @@ int64_t meg_ckpt_nbytes(const struct meg_params *p, int nslots);
 
 struct meg_ckpt;
 
-/* Whether dir has anything to load: a tracker, a checkpoint, or a config.json. */
+/* Whether dir has anything to load: a tracker, an iteration, a checkpoint, or a config.json. */
 bool meg_ckpt_exists(const char *dir);
 
 /*
  * meg_ckpt_open - a checkpoint, its small files read and checked, its weights found to fit its settings
  *   dir   a SAVE folder of ours or of Megatron's, one SAVE/iter_NNNNNNN, or a Hugging Face folder
- *   step  the iteration wanted, or MEG_UNSET: the one in the tracker
+ *   step  the iteration wanted, or MEG_UNSET: the one in the tracker; where that is missing, the
+ *         newest with a manifest, which a note names
  * MEG_ENOENT when there is none, MEG_EFORMAT when a file is damaged or foreign, MEG_EUSAGE for a
  * step where there is nothing to choose from.
  */

@@ -117,6 +117,37 @@ static int list(const char *dir, int64_t **out)
     return n;
 }
 
+bool ckpt_has_iterations(const char *dir)
+{
+    int64_t *it;
+    int n = list(dir, &it);
+
+    free(it);
+    return n > 0;
+}
+
+int ckpt_newest(const char *dir, int64_t *iteration, struct meg_err *e)
+{
+    char manifest[80], name[64];
+    int64_t *it;
+    int n = list(dir, &it);
+
+    while (n > 0) {
+        snprintf(manifest, sizeof manifest, "%s/manifest.json", ckpt_name(name, it[n - 1], ""));
+        if (ckpt_is_file(dir, manifest))
+            break;
+        n--;
+    }
+    if (n > 0)
+        *iteration = it[n - 1];
+    free(it);
+    return n > 0 ? 0
+                 : meg_fail(e, MEG_ENOENT,
+                            "%s: there is no %s, and none of its iterations is known to be whole by "
+                            "a manifest.json; name one with --ckpt-step",
+                            dir, CKPT_TRACKER);
+}
+
 int ckpt_find(char **path, const char *dir, int64_t iteration, struct meg_err *e)
 {
     struct meg_str there = { 0 };

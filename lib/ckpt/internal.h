@@ -126,6 +126,9 @@ const char *ckpt_name(char buf[64], int64_t iteration, const char *suffix);
 bool ckpt_is_file(const char *dir, const char *name);
 /* What the tracker says. */
 int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e);
+bool ckpt_has_iterations(const char *dir);
+/* The newest iteration with a manifest, for a SAVE without tracker; MEG_ENOENT: none has. */
+int ckpt_newest(const char *dir, int64_t *iteration, struct meg_err *e);
 /* The folder of an iteration in SAVE, malloc'ed; MEG_ENOENT with those that are there. */
 int ckpt_find(char **path, const char *dir, int64_t iteration, struct meg_err *e);
 /* Remove what a killed save left; put back what it was about to replace. */

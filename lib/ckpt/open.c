@@ -5,13 +5,15 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "ckpt/megatron.h"
 #include "ckpt/pt.h"
 
 bool meg_ckpt_exists(const char *dir)
 {
     return ckpt_is_file(dir, CKPT_TRACKER) || ckpt_is_megatron(dir) ||
-        ckpt_is_file(dir, "manifest.json") || ckpt_is_file(dir, "config.json");
+        ckpt_is_file(dir, "manifest.json") || ckpt_is_file(dir, "config.json") ||
+        ckpt_has_iterations(dir);
 }
 
 /* Files are opened once, in the order of first mention. */
@@ -85,10 +87,18 @@ static int locate(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_
         return ckpt_find(&c->path, dir, it, e);
     } else if (ckpt_is_file(dir, "config.json")) {
         c->path = meg_strdup(dir);
+    } else if (ckpt_has_iterations(dir)) {
+        if (step == MEG_UNSET) {
+            if ((r = ckpt_newest(dir, &it, e)) < 0)
+                return r;
+            meg_note("%s: there is no %s; iteration %" PRId64 " is the newest that is whole", dir,
+                     CKPT_TRACKER, it);
+        }
+        return ckpt_find(&c->path, dir, it, e);
     } else {
         return meg_fail(e, MEG_ENOENT,
-                        "%s: no checkpoint: neither %s nor manifest.json nor mp_rank_00 nor "
-                        "config.json is there",
+                        "%s: no checkpoint: neither %s nor an iteration nor manifest.json nor "
+                        "mp_rank_00 nor config.json is there",
                         dir, CKPT_TRACKER);
     }
     if (step != MEG_UNSET)

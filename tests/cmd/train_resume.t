@@ -38,6 +38,15 @@ train --save "$T/halves" --load "$T/halves" --ckpt-step 5 >"$T/log"
 is '--ckpt-step' "$(grep -c ' consumed samples:' "$T/log")" 5
 same 'from iteration 5 again' "$T/halves"
 
+# ---- without a tracker ----
+mkdir "$T/lost"
+cp -R "$T/whole/iter_0000005" "$T/lost"
+meg-train --config "$T/conf" --save "$T/lost" --load "$T/lost" >"$T/log" 2>"$T/err"
+is 'without a tracker: status' $? 0
+like 'the newest iteration is taken and named' "$(cat "$T/err")" 'iteration 5 is the newest that is whole'
+is 'and gone on from' "$(grep -c ' consumed samples:' "$T/log")" 5
+same 'without a tracker' "$T/lost"
+
 # ---- threads ----
 OMP_NUM_THREADS=1 train --save "$T/one" >"$T/one.log"
 OMP_NUM_THREADS=2 train --save "$T/two" >"$T/two.log"

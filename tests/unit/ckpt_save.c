@@ -51,6 +51,38 @@ static void comes_back_bit_for_bit(void **state)
     free_box(&b);
 }
 
+static void takes_the_newest_without_a_tracker(void **state)
+{
+    struct box b;
+    struct meg_ckpt *c;
+    struct meg_err e;
+
+    (void)state;
+    make_box(&b, 1, 8, 1);
+    for (int i = 8; i <= 10; i++)
+        save_ok(&b, "lost", i, 0, -1);
+    assert_int_equal(unlink("lost/latest_checkpointed_iteration.txt"), 0);
+    assert_true(meg_ckpt_exists("lost"));
+    c = open_ok("lost", MEG_UNSET);
+    assert_int_equal(meg_ckpt_iteration(c), 10);
+    meg_ckpt_close(c);
+    c = open_ok("lost", 8);
+    assert_int_equal(meg_ckpt_iteration(c), 8);
+    meg_ckpt_close(c);
+    /* one that is not whole is passed over */
+    assert_int_equal(unlink("lost/iter_0000010/manifest.json"), 0);
+    c = open_ok("lost", MEG_UNSET);
+    assert_int_equal(meg_ckpt_iteration(c), 9);
+    meg_ckpt_close(c);
+    /* and with none that is whole, nothing may take their place */
+    assert_int_equal(unlink("lost/iter_0000008/manifest.json"), 0);
+    assert_int_equal(unlink("lost/iter_0000009/manifest.json"), 0);
+    assert_true(meg_ckpt_exists("lost"));
+    assert_int_equal(meg_ckpt_open(&c, "lost", MEG_UNSET, &e), MEG_ENOENT);
+    assert_says(e.msg, "none of its iterations is known to be whole|--ckpt-step");
+    free_box(&b);
+}
+
 static void keeps_what_it_should(void **state)
 {
     struct box b;
@@ -316,6 +348,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comes_back_bit_for_bit),
+        cmocka_unit_test(takes_the_newest_without_a_tracker),
         cmocka_unit_test(keeps_what_it_should),
         cmocka_unit_test(clears_what_a_killed_save_left),
         cmocka_unit_test(names_the_chunk_of_a_flipped_bit),
