@@ -202,7 +202,8 @@ static int decode(const struct look *c, const struct meg_tokenizer *tok, struct 
     int r;
 
     if ((r = meg_indexed_open(&d, c->decode.v[0], e)) < 0 ||
-        (r = parse_range(c->decode.v[1], meg_indexed_documents(d), &i, &end, e)) < 0)
+        (r = parse_range(c->decode.n > 1 ? c->decode.v[1] : NULL, meg_indexed_documents(d), &i,
+                         &end, e)) < 0)
         goto out;
     for (; i < end; i++) {
         if ((r = read_document(d, i, &ids, &lengths, e)) < 0)

@@ -250,6 +250,7 @@ static void a_reply_is_one_json_line(void **state)
     c.finish = MEG_FULL;
     assert_int_equal(meg_reply_json(&out, &c, NULL, false, &e), MEG_OK);
     assert_string_equal(out.s, "{\"ids\":[],\"finish\":\"length\"}\n");
+    meg_detok_free(&detok);
     meg_str_free(&out);
     meg_tokenizer_close(tok);
 }
