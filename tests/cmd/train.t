@@ -102,6 +102,9 @@ refuses() { # WHAT REGEX OPTION...
 refuses 'no such option' 'unknown option --learning-rate' --learning-rate 1
 refuses 'not a number' "--lr: '1e' is not a number" --lr 1e
 refuses 'a name of old' '--batch-size: now called --micro-batch-size' --batch-size 4
+for size in tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size; do
+    refuses "--$size 2" "--$size 2: must be 1; ranks are data-parallel only" "--$size" 2
+done
 refuses 'half a micro-batch' '--global-batch-size 3: must be a multiple of 2' --global-batch-size 3
 refuses 'a warm-up longer than the decay' 'warm-up of 80 samples' --lr-warmup-iters 20
 refuses 'samples in a run of iterations' '--lr-warmup-samples 5: --train-iters counts iterations' --lr-warmup-samples 5
@@ -119,6 +122,11 @@ status 'no checkpoint where one must be' 66 train --load "$T/none" --exit-on-mis
 status 'no such dataset' 66 train --data-path "$T/none"
 refuses 'a split that rounds to nothing' '--split' --split 9999,1,0
 like 'an ignored option warns' "$(train --manual-gc --train-iters 3 --eval-iters 0 2>&1 >/dev/null)" '--manual-gc is accepted'
+status 'sizes of 1 are taken' 0 train --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 \
+    --context-parallel-size 1 --dry-run
+like 'and names that mean nothing here, with a warning each' "$(train --distributed-backend nccl \
+    --no-async-tensor-model-parallel-allreduce --wandb-project p --wandb-exp-name e --wandb-save-dir d \
+    --timing-log-level 1 --timing-log-option minmax --dry-run 2>&1 >/dev/null | grep -c 'is accepted and has no effect')" '^7$'
 status 'what it may be is still checked' 2 train --transformer-impl lokal
 
 # ---- corrupt or missing input ----
