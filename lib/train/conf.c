@@ -114,17 +114,17 @@ static bool is_name(const char *word, const char *name, size_t n)
 void meg_train_refuse_old_names(int argc, char **argv)
 {
     static const char *const old[][2] = {
-        { "batch-size", "--micro-batch-size" },
-        { "warmup", "--lr-warmup-fraction" },
-        { "model-parallel-size", "--tensor-model-parallel-size" },
-        { "checkpoint-activations", "--recompute-activations" },
+        { "batch-size", "now called --micro-batch-size" },
+        { "warmup", "now called --lr-warmup-fraction" },
+        { "model-parallel-size", "now called --tensor-model-parallel-size, and can only be 1" },
+        { "checkpoint-activations", "activations are always kept here, none is recomputed" },
     };
 
     for (int i = 1; i < argc; i++)
         for (size_t k = 0; k < sizeof old / sizeof *old; k++) {
             size_t n = strlen(old[k][0]);
             if (!strncmp(argv[i], "--", 2) && is_name(argv[i] + 2, old[k][0], n))
-                meg_usage("--%s: now called %s", old[k][0], old[k][1]);
+                meg_usage("--%s: %s", old[k][0], old[k][1]);
         }
 }
 

@@ -41,7 +41,7 @@ extern const struct meg_opt meg_train_log_opts[];
 /* Names of Megatron that have no meaning here. */
 extern const struct meg_opt meg_train_ignored_opts[];
 
-/* Names that Megatron gave up: ends the process with status 2 and says what took their place. */
+/* Names that Megatron gave up: ends the process with status 2 and says what became of them. */
 void meg_train_refuse_old_names(int argc, char **argv);
 
 /*

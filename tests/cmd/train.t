@@ -102,6 +102,9 @@ refuses() { # WHAT REGEX OPTION...
 refuses 'no such option' 'unknown option --learning-rate' --learning-rate 1
 refuses 'not a number' "--lr: '1e' is not a number" --lr 1e
 refuses 'a name of old' '--batch-size: now called --micro-batch-size' --batch-size 4
+refuses 'an old name of one that can only be 1' '--model-parallel-size: now called --tensor-model-parallel-size, and can only be 1' \
+    --model-parallel-size 1
+refuses 'what is not there is not promised' '--checkpoint-activations: activations are always kept' --checkpoint-activations
 for size in tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size; do
     refuses "--$size 2" "--$size 2: must be 1; ranks are data-parallel only" "--$size" 2
 done
