@@ -174,7 +174,9 @@ static int check_family(const struct meg_optim_conf *c, bool by_samples, struct 
 static int make_weight_decay(struct meg_schedule *s, const struct meg_optim_conf *c,
                              struct meg_err *e)
 {
-    MEG_ASSERT(meg_wd_style_of(c->weight_decay_incr_style, &s->wd_style));
+    const bool is_known = meg_wd_style_of(c->weight_decay_incr_style, &s->wd_style);
+
+    MEG_ASSERT(is_known); /* the parser lets only these through */
     s->start_wd = s->end_wd = c->weight_decay;
     if (s->wd_style == MEG_WD_CONSTANT) {
         if (!isnan(c->start_weight_decay))
@@ -206,10 +208,10 @@ static int64_t in_samples(int64_t samples, int64_t iters, int64_t global_batch, 
 static int make_rate(struct meg_schedule *s, const struct meg_optim_conf *c, int64_t total,
                      int64_t global_batch, struct meg_err *e)
 {
-    int64_t warmup = c->lr_warmup_iters * global_batch + c->lr_warmup_samples;
+    const int64_t warmup = c->lr_warmup_iters * global_batch + c->lr_warmup_samples;
+    const bool is_known = meg_lr_style_of(c->lr_decay_style, &s->style);
 
-    MEG_ASSERT(
-        meg_lr_style_of(c->lr_decay_style, &s->style)); /* the parser lets only these through */
+    MEG_ASSERT(is_known); /* the parser lets only these through */
     s->wsd_style = (enum meg_wsd_style)find(wsd_styles, c->lr_wsd_decay_style);
     s->init_lr = c->lr_warmup_init;
     s->max_lr = c->lr;
