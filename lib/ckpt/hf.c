@@ -119,6 +119,8 @@ static int read_config(struct meg_ckpt *c, struct meg_err *e)
             c->tok_file[i] = ckpt_path(c->path, meg_tok_files[i].name);
     if (ckpt_is_file(c->path, "vocab.json") && ckpt_is_file(c->path, "merges.txt"))
         tok.type = "GPT2BPETokenizer";
+    else if (ckpt_is_file(c->path, "tokenizer.json"))
+        tok.type = "HuggingFaceTokenizer";
     else if (ckpt_is_file(c->path, "tokenizer.model"))
         tok.type = "Llama2Tokenizer";
     meg_opt_dump(groups, &options);

@@ -296,7 +296,7 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok)
     struct meg_tok_conf own = { 0 };
     const struct meg_optgroup groups[] = { { "tokenizer", meg_tok_opts, &own }, { 0 } };
 
-    if (tok->type)
+    if (tok->type || tok->name_or_path)
         return;
     meg_opt_defaults(groups);
     if (meg_opt_apply(groups, c->options, "options", NULL) < 0)
@@ -305,6 +305,11 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok)
     for (int i = 0; i < MEG_TOK_FILES; i++)
         if (!*meg_tok_path(tok, i))
             *meg_tok_path(tok, i) = c->tok_file[i];
+    if (!tok->tiktoken_pattern)
+        tok->tiktoken_pattern = own.tiktoken_pattern;
+    tok->tiktoken_num_special_tokens = own.tiktoken_num_special_tokens;
+    if (tok->tiktoken_special_tokens.n == 0)
+        tok->tiktoken_special_tokens = own.tiktoken_special_tokens;
     if (tok->vocab_extra_ids == MEG_UNSET)
         tok->vocab_extra_ids = own.vocab_extra_ids;
     if (tok->vocab_size == MEG_UNSET)

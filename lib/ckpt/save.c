@@ -239,12 +239,16 @@ int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_c
                             const struct meg_tokenizer *tok, struct meg_err *e)
 {
     struct meg_tok_conf conf = *c;
+    char *own[3];
     int r = 0;
 
+    meg_tok_find_files(&conf, own);
     t->eod = tok ? meg_tokenizer_eod(tok) : -1;
     for (int i = 0; i < MEG_TOK_FILES && r == 0; i++)
         if (*meg_tok_path(&conf, i))
             r = meg_read_file(*meg_tok_path(&conf, i), &t->file[i], e);
+    for (int i = 0; i < 3; i++)
+        free(own[i]);
     return r;
 }
 

@@ -21,14 +21,14 @@ static int open_tokenizer(struct meg_loaded *m, const struct meg_ckpt *ckpt, con
     m->eod = meg_ckpt_eod(ckpt);
     m->drawable = v;
     meg_ckpt_tok_conf(ckpt, &tc);
-    if (!tc.type)
+    if (!tc.type && !tc.name_or_path)
         return MEG_OK;
     if ((r = meg_tokenizer_open(&m->tok, &tc, e)) < 0)
         return r;
     n = meg_tokenizer_vocab_size(m->tok);
     if (n > v)
         return meg_fail(e, MEG_EUSAGE, "%s: the model has %lld token ids, the tokenizer (%s) %lld: it is another model's",
-                        meg_ckpt_path(ckpt), (long long)v, tc.type, (long long)n);
+                        meg_ckpt_path(ckpt), (long long)v, tc.type ? tc.type : tc.name_or_path, (long long)n);
     if (meg_tokenizer_eod(m->tok) >= 0)
         m->eod = meg_tokenizer_eod(m->tok);
     m->drawable = n;

@@ -228,35 +228,6 @@ static void bert_bytes(const struct meg_tokenizer *base, const int32_t *ids, int
     }
 }
 
-/* Replace from by to, left to right. */
-static void replace(struct meg_str *s, const char *from, const char *to)
-{
-    size_t nfrom = strlen(from), nto = strlen(to), kept = 0;
-
-    for (size_t i = 0; i < s->n;) {
-        if (s->n - i >= nfrom && memcmp(s->s + i, from, nfrom) == 0) {
-            memcpy(s->s + kept, to, nto); /* never longer than from */
-            kept += nto;
-            i += nfrom;
-        } else {
-            s->s[kept++] = s->s[i++];
-        }
-    }
-    s->n = kept;
-}
-
-/* The blanks that English has not, as Hugging Face's clean_up_tokenization takes them out. */
-static void clean_up(struct meg_str *s)
-{
-    static const char *const rule[][2] = { { " .", "." },    { " ?", "?" },   { " !", "!" },
-                                           { " ,", "," },    { " ' ", "'" },  { " n't", "n't" },
-                                           { " 'm", "'m" },  { " 's", "'s" }, { " 've", "'ve" },
-                                           { " 're", "'re" } };
-
-    for (size_t i = 0; i < sizeof rule / sizeof *rule; i++)
-        replace(s, rule[i][0], rule[i][1]);
-}
-
 /* Where the text may be cut in two that are cleaned up apart: before a blank that no rule looks at. */
 static size_t last_cut(const struct meg_str *s)
 {
@@ -288,7 +259,7 @@ static void bert_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool
     }
     end = is_last ? d->held.n : last_cut(&d->held);
     meg_str_add(&part, d->held.s, end);
-    clean_up(&part);
+    meg_tok_clean_up(&part);
     meg_str_add(out, part.s, part.n);
     memmove(d->held.s, d->held.s + end, d->held.n - end);
     d->held.n -= end;

@@ -108,7 +108,7 @@ int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t n
         (r = read_tokens(&f->tokens, path, file.s ? file.s : "", file.n, e)) < 0 ||
         (r = find_roles(f, path, &unk, e)) < 0)
         goto out;
-    if ((r = meg_wordpiece_build(&f->pieces, &f->tokens, "##", unk, MAX_WORD, &inner)) < 0) {
+    if ((r = meg_wordpiece_build(&f->pieces, &f->tokens, NULL, "##", unk, MAX_WORD, &inner)) < 0) {
         r = meg_fail(e, r, "%s: %s", path, inner.msg);
         goto out;
     }

@@ -201,6 +201,12 @@ void meg_bert_words(const char *text, int64_t n, bool is_lower, struct meg_str *
     free(lowered.v);
 }
 
+/* Category C but for what is not assigned. */
+static bool is_control(int32_t cp)
+{
+    return *utf8proc_category_string(cp) == 'C' && utf8proc_category(cp) != UTF8PROC_CATEGORY_CN;
+}
+
 void meg_bert_normalize(const struct meg_bert_norm *b, const char *text, int64_t n,
                         struct meg_str *out)
 {
@@ -213,7 +219,7 @@ void meg_bert_normalize(const struct meg_bert_norm *b, const char *text, int64_t
         if (b->clean_text) {
             bool is_blank = cp == '\t' || cp == '\n' || cp == '\r';
 
-            if (!is_blank && (cp == 0xFFFD || *utf8proc_category_string(cp) == 'C'))
+            if (!is_blank && (cp == 0xFFFD || is_control(cp)))
                 continue;
             if (is_blank || meg_uclass(cp) == MEG_U_SPACE)
                 cp = ' ';

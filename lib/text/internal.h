@@ -31,12 +31,15 @@ struct meg_tokenizer {
 
 extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepiece,
     meg_tok_gpt_sentencepiece, meg_tok_llama2, meg_tok_bert_lower, meg_tok_bert_case,
-    meg_tok_tiktoken;
+    meg_tok_tiktoken, meg_tok_hf, meg_tok_hf_pretrained;
 
 /* decode where the text is the bytes of the ids one after the other: each maximal ill-formed
  * subpart is replaced by U+FFFD. */
 void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
                           struct meg_str *out);
+
+/* Take out the blanks that English has not, as transformers' clean_up_tokenization does. */
+void meg_tok_clean_up(struct meg_str *text);
 
 /* The description of a tokenizer: its class in Megatron, its files (an array that ends with NULL,
  * none of them: [null]) and its options as "name", "value" pairs that end with NULL. */

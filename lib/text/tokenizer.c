@@ -9,7 +9,8 @@
 const struct meg_opt meg_tok_opts[] = {
     { "tokenizer-type", 0, MEG_STR(struct meg_tok_conf, type),
       "GPT2BPETokenizer|SentencePieceTokenizer|GPTSentencePieceTokenizer|Llama2Tokenizer|"
-      "BertWordPieceLowerCase|BertWordPieceCase|TikTokenizer|NullTokenizer",
+      "BertWordPieceLowerCase|BertWordPieceCase|TikTokenizer|"
+      "HuggingFaceTokenizer|PretrainedFromHF|NullTokenizer",
       NULL, "kind of tokenizer" },
     { "vocab-file", 0, MEG_STR(struct meg_tok_conf, vocab_file), "FILE", NULL,
       "vocabulary: GPT2BPETokenizer's JSON, token to id; BERT's vocab.txt, a token a line" },
@@ -18,7 +19,10 @@ const struct meg_opt meg_tok_opts[] = {
       "merges of GPT2BPETokenizer, one pair a line" },
     { "tokenizer-model", 0, MEG_STR(struct meg_tok_conf, tokenizer_model), "FILE", NULL,
       "SentencePiece model of SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer; "
-      "TikTokenizer's vocabulary: JSON, or tiktoken's lines of base64 and rank" },
+      "TikTokenizer's vocabulary: JSON, or tiktoken's lines of base64 and rank; "
+      "HuggingFaceTokenizer's folder" },
+    { "tokenizer-name-or-path", 0, MEG_STR(struct meg_tok_conf, name_or_path), "DIR", NULL,
+      "folder of PretrainedFromHF and HuggingFaceTokenizer, with tokenizer.json" },
     { "vocab-extra-ids", 0, MEG_I64(struct meg_tok_conf, vocab_extra_ids), "N", NULL,
       "SentencePieceTokenizer, BERT: so many tokens <extra_id_0>, <extra_id_1>, ... more" },
     { "vocab-size", 0, MEG_I64(struct meg_tok_conf, vocab_size), "N", NULL,
@@ -35,12 +39,17 @@ const struct meg_opt meg_tok_opts[] = {
 const struct meg_tok_file meg_tok_files[MEG_TOK_FILES] = {
     [MEG_TOK_VOCAB] = { "vocab.json", offsetof(struct meg_tok_conf, vocab_file) },
     [MEG_TOK_MERGES] = { "merges.txt", offsetof(struct meg_tok_conf, merge_file) },
+    [MEG_TOK_JSON] = { "tokenizer.json", offsetof(struct meg_tok_conf, tokenizer_json) },
+    [MEG_TOK_CONFIG] = { "tokenizer_config.json", offsetof(struct meg_tok_conf, tokenizer_config) },
+    [MEG_TOK_MAP] = { "special_tokens_map.json",
+                      offsetof(struct meg_tok_conf, special_tokens_map) },
     [MEG_TOK_MODEL] = { "tokenizer.model", offsetof(struct meg_tok_conf, tokenizer_model) },
 };
 
 static const struct meg_tok_class *const classes[] = {
-    &meg_tok_gpt2,       &meg_tok_sentencepiece, &meg_tok_gpt_sentencepiece, &meg_tok_llama2,
-    &meg_tok_bert_lower, &meg_tok_bert_case,     &meg_tok_tiktoken,          &meg_tok_null,
+    &meg_tok_gpt2,          &meg_tok_sentencepiece, &meg_tok_gpt_sentencepiece, &meg_tok_llama2,
+    &meg_tok_bert_lower,    &meg_tok_bert_case,     &meg_tok_tiktoken,          &meg_tok_hf,
+    &meg_tok_hf_pretrained, &meg_tok_null,
 };
 
 void meg_ids_reserve(struct meg_ids *ids, int64_t n)
@@ -51,10 +60,25 @@ void meg_ids_reserve(struct meg_ids *ids, int64_t n)
     ids->v = meg_realloc_array(ids->v, (size_t)ids->cap, sizeof *ids->v);
 }
 
+/* A folder with tokenizer.json needs no type. */
+static int open_untyped(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    struct meg_tok_conf found = *c;
+    char *own[3];
+    int r;
+
+    meg_tok_find_files(&found, own);
+    r = found.tokenizer_json ? meg_tok_hf.open(out, c, e)
+                             : meg_fail(e, MEG_EUSAGE, "--tokenizer-type is required");
+    for (int i = 0; i < 3; i++)
+        free(own[i]);
+    return r;
+}
+
 int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     if (!c->type)
-        return meg_fail(e, MEG_EUSAGE, "--tokenizer-type is required");
+        return open_untyped(out, c, e);
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
         if (strcmp(c->type, classes[i]->name) == 0)
             return classes[i]->open(out, c, e);
@@ -165,6 +189,34 @@ void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bo
         memmove(d->held.s, d->held.s + at, d->held.n - at);
         d->held.n -= at;
     }
+}
+
+/* Replace from by to, left to right. */
+static void replace(struct meg_str *s, const char *from, const char *to)
+{
+    size_t nfrom = strlen(from), nto = strlen(to), kept = 0;
+
+    for (size_t i = 0; i < s->n;) {
+        if (s->n - i >= nfrom && memcmp(s->s + i, from, nfrom) == 0) {
+            memcpy(s->s + kept, to, nto); /* never longer than from */
+            kept += nto;
+            i += nfrom;
+        } else {
+            s->s[kept++] = s->s[i++];
+        }
+    }
+    s->n = kept;
+}
+
+void meg_tok_clean_up(struct meg_str *s)
+{
+    static const char *const rule[][2] = { { " .", "." },    { " ?", "?" },   { " !", "!" },
+                                           { " ,", "," },    { " ' ", "'" },  { " n't", "n't" },
+                                           { " 'm", "'m" },  { " 's", "'s" }, { " 've", "'ve" },
+                                           { " 're", "'re" } };
+
+    for (size_t i = 0; i < sizeof rule / sizeof *rule; i++)
+        replace(s, rule[i][0], rule[i][1]);
 }
 
 int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t)

@@ -22,10 +22,12 @@ struct meg_ids {
 void meg_ids_reserve(struct meg_ids *ids, int64_t n);
 
 struct meg_tok_conf {
-    const char *type;                        /* --tokenizer-type */
-    const char *vocab_file;                  /* --vocab-file */
-    const char *merge_file;                  /* --merge-file */
-    const char *tokenizer_model;             /* --tokenizer-model */
+    const char *type;            /* --tokenizer-type */
+    const char *vocab_file;      /* --vocab-file */
+    const char *merge_file;      /* --merge-file */
+    const char *tokenizer_model; /* --tokenizer-model */
+    const char *name_or_path;    /* --tokenizer-name-or-path */
+    const char *tokenizer_json, *tokenizer_config, *special_tokens_map; /* see meg_tok_find_files */
     int64_t vocab_extra_ids;                 /* --vocab-extra-ids, or MEG_UNSET */
     int64_t vocab_size;                      /* --vocab-size, or MEG_UNSET */
     const char *tiktoken_pattern;            /* --tiktoken-pattern, or NULL */
@@ -34,8 +36,16 @@ struct meg_tok_conf {
 };
 extern const struct meg_opt meg_tok_opts[];
 
-/* The options that name a file, and what such a file is called in the folder of a model. */
-enum { MEG_TOK_VOCAB, MEG_TOK_MERGES, MEG_TOK_MODEL, MEG_TOK_FILES };
+/* The options that name a file (or the folder of some), and what such a file is called in the folder of a model. */
+enum {
+    MEG_TOK_VOCAB,
+    MEG_TOK_MERGES,
+    MEG_TOK_MODEL,
+    MEG_TOK_JSON,
+    MEG_TOK_CONFIG,
+    MEG_TOK_MAP,
+    MEG_TOK_FILES
+};
 extern const struct meg_tok_file {
     const char *name;
     size_t offset; /* of the path in struct meg_tok_conf */
@@ -45,6 +55,12 @@ static inline const char **meg_tok_path(struct meg_tok_conf *c, int file)
 {
     return (const char **)(void *)((char *)c + meg_tok_files[file].offset);
 }
+
+/*
+ * meg_tok_find_files - where c names a folder of Hugging Face's, or the tokenizer.json in it, set the
+ * paths of its files in place of the folder's; own has those that the caller frees.
+ */
+void meg_tok_find_files(struct meg_tok_conf *c, char *own[3]);
 
 /*
  * meg_tokenizer_open - the tokenizer that c describes, ready to use.  c is not kept.
@@ -84,6 +100,7 @@ struct meg_detok {
     const struct meg_tokenizer *tok;
     struct meg_str held; /* not yet shown: what the next ids may complete or change */
     int64_t n;           /* ids so far */
+    int64_t nshown;      /* those of them whose text is out, where their kind counts them */
     int state;           /* whatever else its kind remembers */
 };
 

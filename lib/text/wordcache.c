@@ -110,3 +110,21 @@ void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const 
     w[0].tag = tag;
     memcpy(w[0].id, ids, (size_t)nids * sizeof *ids);
 }
+
+int64_t meg_wordcache_get(const struct meg_wordcache *c, const char *s, int64_t n,
+                          const int32_t **ids)
+{
+    if (n <= MEG_WORD_BYTES) {
+        char padded[16] = { 0 };
+        const struct meg_word *w;
+        uint64_t key[2];
+
+        memcpy(padded, s, (size_t)n);
+        meg_word_key(key, padded, n);
+        if ((w = meg_wordcache_find(meg_wordcache_pair(c, key), key))) {
+            *ids = w->id;
+            return w->n;
+        }
+    }
+    return meg_wordcache_find_long(c, s, n, ids, NULL);
+}

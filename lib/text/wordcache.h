@@ -92,4 +92,9 @@ void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const 
 int64_t meg_wordcache_find_long(const struct meg_wordcache *c, const char *s, int64_t n,
                                 const int32_t **ids, uint16_t *tag);
 
+/* The ids of a word of any length, in place until the next add; returns their number, 0 when it is not
+ * there. */
+int64_t meg_wordcache_get(const struct meg_wordcache *c, const char *s, int64_t n,
+                          const int32_t **ids);
+
 #endif

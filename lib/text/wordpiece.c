@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 
-int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens,
+int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens, const int32_t *id,
                         const char *prefix, int32_t unk, int64_t max_chars, struct meg_err *e)
 {
     size_t skip = strlen(prefix);
@@ -17,11 +17,12 @@ int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens
 
     for (int64_t k = 0; k < tokens->n; k++) {
         struct meg_str t = meg_strtab_get(tokens, k);
+        int32_t value = id ? id[k] : (int32_t)k;
 
         if (t.n > 0)
-            first[nfirst++] = (struct meg_trie_key){ t.s, (int64_t)t.n, (int32_t)k };
+            first[nfirst++] = (struct meg_trie_key){ t.s, (int64_t)t.n, value };
         if (t.n > skip && memcmp(t.s, prefix, skip) == 0)
-            more[nmore++] = (struct meg_trie_key){ t.s + skip, (int64_t)(t.n - skip), (int32_t)k };
+            more[nmore++] = (struct meg_trie_key){ t.s + skip, (int64_t)(t.n - skip), value };
     }
     w->unk = unk;
     w->max_chars = max_chars;

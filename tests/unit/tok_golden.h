@@ -105,7 +105,7 @@ static inline int tok_golden(struct meg_tokenizer *t, const char *name, const ch
 
 static inline void tok_both_golden(struct meg_tokenizer *t, const char *name, const char *but)
 {
-    char decode[64];
+    char decode[80];
 
     snprintf(decode, sizeof decode, "decode/%s", name);
     assert_true(tok_golden(t, name, but, tok_encodes_one) > 100);

@@ -1,0 +1,423 @@
+/*
+ * HuggingFaceTokenizer and PretrainedFromHF: what tokenizer.json says, equal to Hugging Face's
+ * tokenizers.  Added tokens cut the text; what is left is normalised, cut by added tokens again, cut in
+ * pieces, and each piece goes to the model.  Where the pieces are those of a well-known pattern and the
+ * model is BPE over bytes, that is text/bytebpe.h; else pieces are remembered here.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <utf8proc.h>
+
+#include "text/bytemap.h"
+#include "text/hf_files.h"
+#include "text/internal.h"
+#include "text/uclass.h"
+#include "text/utf8.h"
+#include "text/wordcache.h"
+
+struct hf {
+    struct meg_tokenizer base;
+    struct meg_hf_files *files; /* the owner's; a share borrows it */
+    bool is_share;
+    struct meg_bytebpe_coder coder;
+    struct meg_wordcache cache;
+    struct meg_hf_pieces pieces, other;
+    struct meg_str normal, prefixed;
+};
+
+/* ---- opening ---- */
+
+static bool is_file(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static char *beside(const char *dir, int ndir, const char *name)
+{
+    struct meg_str path = { 0 };
+
+    meg_str_printf(&path, "%.*s/%s", ndir, dir, name);
+    if (is_file(path.s))
+        return path.s;
+    meg_str_free(&path);
+    return NULL;
+}
+
+void meg_tok_find_files(struct meg_tok_conf *c, char *own[3])
+{
+    const char *given = c->name_or_path ? c->name_or_path : c->tokenizer_model;
+    const char *slash = given ? strrchr(given, '/') : NULL;
+    const char *dir = given;
+    struct stat st;
+    int ndir;
+
+    own[0] = own[1] = own[2] = NULL;
+    if (!given || c->tokenizer_json)
+        return;
+    ndir = (int)strlen(given);
+    if (stat(given, &st) != 0)
+        return;
+    if (!S_ISDIR(st.st_mode)) {
+        if (strcmp(slash ? slash + 1 : given, "tokenizer.json") != 0)
+            return;
+        dir = slash ? given : ".";
+        ndir = slash ? (int)(slash - given) : 1;
+    }
+    c->tokenizer_json = own[0] = beside(dir, ndir, "tokenizer.json");
+    c->tokenizer_config = own[1] = beside(dir, ndir, "tokenizer_config.json");
+    c->special_tokens_map = own[2] = beside(dir, ndir, "special_tokens_map.json");
+    if (own[0])
+        c->tokenizer_model = NULL;
+}
+
+static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given,
+                    const struct meg_tok_class *class, struct meg_err *e)
+{
+    const char *name = given->name_or_path ? given->name_or_path : given->tokenizer_model;
+    struct meg_tok_conf c = *given;
+    struct meg_hf_files *files;
+    struct hf *t;
+    char *own[3];
+    int r;
+
+    meg_tok_find_files(&c, own);
+    if (!c.tokenizer_json)
+        return name
+            ? meg_fail(e, MEG_ENOENT, "%s: no folder with tokenizer.json", name)
+            : meg_fail(e, MEG_EUSAGE, "%s needs --%s, a folder with tokenizer.json", class->name,
+                       class == &meg_tok_hf ? "tokenizer-model" : "tokenizer-name-or-path");
+    if ((r = meg_hf_files_load(&files, &c, e)) == MEG_OK) {
+        t = meg_new(sizeof *t);
+        t->files = files;
+        t->coder.rules = &files->bytes;
+        t->base.class = class;
+        t->base.vocab_size = files->vocab_size;
+        t->base.roles = files->roles;
+        meg_tok_set_description(&t->base, "_HuggingFaceTokenizer",
+                                (const char *const[]){ name ? name : c.tokenizer_json, NULL },
+                                (const char *const[]){ NULL });
+        *out = &t->base;
+    }
+    for (int i = 0; i < 3; i++)
+        free(own[i]);
+    return r;
+}
+
+static int hf_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    return open_any(out, c, &meg_tok_hf, e);
+}
+
+static int pretrained_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
+                           struct meg_err *e)
+{
+    return open_any(out, c, &meg_tok_hf_pretrained, e);
+}
+
+static void hf_close(struct meg_tokenizer *base)
+{
+    struct hf *t = (struct hf *)base;
+
+    if (!t->is_share)
+        meg_hf_files_free(t->files);
+    meg_bytebpe_coder_free(&t->coder);
+    meg_wordcache_free(&t->cache);
+    meg_hf_pieces_free(&t->pieces);
+    meg_hf_pieces_free(&t->other);
+    meg_str_free(&t->normal);
+    meg_str_free(&t->prefixed);
+    free(t);
+}
+
+static struct meg_tokenizer *hf_share(const struct meg_tokenizer *base)
+{
+    struct hf *t = meg_new(sizeof *t);
+
+    t->files = ((const struct hf *)base)->files;
+    t->coder.rules = &t->files->bytes;
+    t->is_share = true;
+    return &t->base;
+}
+
+/* ---- encoding ---- */
+
+static int encode_piece(struct hf *t, const char *s, int64_t n, struct meg_ids *out,
+                        struct meg_err *e)
+{
+    const int32_t *known;
+    int64_t nids = meg_wordcache_get(&t->cache, s, n, &known), first = out->n;
+    int r;
+
+    if (nids > 0) {
+        meg_ids_reserve(out, nids);
+        memcpy(out->v + out->n, known, (size_t)nids * sizeof *known);
+        out->n += nids;
+        return MEG_OK;
+    }
+    r = meg_hf_model_encode(&t->files->model, s, n, out, e);
+    if (r == MEG_OK && out->n > first)
+        meg_wordcache_add(&t->cache, s, n, out->v + first, out->n - first, 0);
+    return r;
+}
+
+/* What lies between added tokens, normalised. */
+static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out,
+                        struct meg_err *e)
+{
+    const struct meg_hf_files *f = t->files;
+    int r = MEG_OK;
+
+    if (f->is_bytes) {
+        if (f->add_prefix_space && *s != ' ') {
+            t->prefixed.n = 0;
+            meg_str_add(&t->prefixed, " ", 1);
+            meg_str_add(&t->prefixed, s, (size_t)n);
+            s = t->prefixed.s;
+            n++;
+        }
+        meg_bytebpe_encode(&t->coder, s, n, out);
+        return MEG_OK;
+    }
+    if (!t->cache.word)
+        meg_wordcache_init(&t->cache);
+    t->pieces.n = 0;
+    t->pieces.text.n = 0;
+    meg_hf_pieces_add(&t->pieces, s, n, is_start);
+    if (f->pre)
+        r = meg_hf_pre_run(f->pre, &t->pieces, &t->other, e);
+    for (int64_t i = 0; i < t->pieces.n && r == MEG_OK; i++)
+        r = encode_piece(t, t->pieces.text.s + t->pieces.v[i].at, t->pieces.v[i].n, out, e);
+    return r;
+}
+
+static bool is_space(int32_t cp)
+{
+    return meg_uclass(cp) == MEG_U_SPACE;
+}
+
+/* \w */
+static bool is_word(int32_t cp)
+{
+    switch (utf8proc_category(cp)) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+        return true;
+    default:
+        return meg_uclass(cp) == MEG_U_LETTER || cp == 0x200C || cp == 0x200D ||
+            (cp >= 0x24B6 && cp <= 0x24E9);
+    }
+}
+
+/* The character that ends before s, which has one before it. */
+static const char *char_before(const char *s, int32_t *cp)
+{
+    const char *end = s;
+
+    while ((*--s & 0xC0) == 0x80)
+        ;
+    meg_utf8_step(s, end - s, cp);
+    return s;
+}
+
+/* The longest added token at s: its number, and *stop; -1 when there is none. */
+static int32_t longest_at(const struct meg_trie *trie, const char *s, const char *end,
+                          const char **stop)
+{
+    uint32_t node = MEG_TRIE_ROOT;
+    int32_t value, best = -1;
+
+    for (const char *p = s; p < end && meg_trie_step(trie, &node, (unsigned char)*p, &value); p++) {
+        if (value >= 0) {
+            best = value;
+            *stop = p + 1;
+        }
+    }
+    return best;
+}
+
+/* The first added token from *s on, with the blanks it takes; from is where the one before it ended. */
+static const struct meg_hf_added *next_added(const struct hf *t, const struct meg_trie *trie,
+                                             const char *text, const char *from, const char *end,
+                                             const char **s, const char **stop)
+{
+    for (const char *p = from; p < end; p++) {
+        int32_t k = longest_at(trie, p, end, stop), before, after;
+        const struct meg_hf_added *a;
+
+        if (k < 0)
+            continue;
+        a = &t->files->added[k];
+        *s = p;
+        if (a->single_word) {
+            if (p > text)
+                char_before(p, &before);
+            if (*stop < end)
+                meg_utf8_step(*stop, end - *stop, &after);
+            if ((p > text && is_word(before)) || (*stop < end && is_word(after))) {
+                p = *stop - 1;
+                continue;
+            }
+        }
+        while (a->lstrip && *s > from) {
+            const char *c = char_before(*s, &before);
+
+            if (!is_space(before))
+                break;
+            *s = c;
+        }
+        while (a->rstrip && *stop < end) {
+            int n = meg_utf8_step(*stop, end - *stop, &after);
+
+            if (!is_space(after))
+                break;
+            *stop += n;
+        }
+        return a;
+    }
+    return NULL;
+}
+
+/* A text or part of one, cut by the added tokens of one kind. */
+static int encode_cut(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
+                      struct meg_ids *out, struct meg_err *e);
+
+/* What lies between added tokens that are found in the text as it is. */
+static int encode_raw(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out,
+                      struct meg_err *e)
+{
+    int r;
+
+    if (!t->files->norm)
+        return encode_cut(t, true, s, n, is_start, out, e);
+    t->normal.n = 0;
+    if ((r = meg_hf_norm_run(t->files->norm, s, n, &t->normal, e)) < 0)
+        return r;
+    return encode_cut(t, true, t->normal.s, (int64_t)t->normal.n, is_start, out, e);
+}
+
+static int encode_cut(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
+                      struct meg_ids *out, struct meg_err *e)
+{
+    const struct meg_trie *trie = is_normal ? &t->files->normal : &t->files->raw;
+    const bool has_any = is_normal ? t->files->has_normal : t->files->has_raw;
+    const char *end = text + n, *at = text, *s, *stop;
+    int r = MEG_OK;
+
+    while (at < end && r == MEG_OK) {
+        const struct meg_hf_added *a =
+            has_any ? next_added(t, trie, text, at, end, &s, &stop) : NULL;
+
+        if (!a)
+            s = stop = end;
+        if (s > at)
+            r = (is_normal ? encode_plain : encode_raw)(t, at, s - at, is_start && at == text, out,
+                                                        e);
+        if (a) {
+            meg_ids_reserve(out, 1);
+            out->v[out->n++] = a->id;
+        }
+        at = stop;
+    }
+    return r;
+}
+
+static void add_all(struct meg_ids *out, const struct meg_ids *ids)
+{
+    meg_ids_reserve(out, ids->n);
+    if (ids->n > 0)
+        memcpy(out->v + out->n, ids->v, (size_t)ids->n * sizeof *ids->v);
+    out->n += ids->n;
+}
+
+static int hf_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
+                     struct meg_err *e)
+{
+    struct hf *t = (struct hf *)base;
+    int r;
+
+    add_all(out, &t->files->before);
+    r = encode_cut(t, false, text, n, true, out, e);
+    add_all(out, &t->files->after);
+    return r;
+}
+
+/* ---- decoding ---- */
+
+static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,
+                     struct meg_str *out)
+{
+    const struct meg_hf_files *f = ((const struct hf *)base)->files;
+
+    for (int64_t i = 0; i < n; i++) {
+        const struct meg_str *t = &f->token[ids[i]];
+        int state = 0;
+
+        if (!t->s)
+            continue;
+        if (meg_hf_decoder_is_bytes(f->decoder)) {
+            if (meg_bytemap_read(out, t->s, (int64_t)t->n) < 0)
+                meg_str_add(out, t->s, t->n);
+        } else if (meg_hf_decoder_waits(f->decoder, t->s, (int64_t)t->n)) {
+            char byte = (char)strtol((const char[]){ t->s[3], t->s[4], 0 }, NULL, 16);
+
+            meg_str_add(out, &byte, 1);
+        } else {
+            meg_hf_decoder_run(f->decoder, t, 1, 1, &state, out);
+        }
+    }
+}
+
+/* Ids that wait are in held as they are; what comes after them may change their text. */
+static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
+                      struct meg_str *out)
+{
+    const struct meg_hf_files *f = ((const struct hf *)d->tok)->files;
+    struct meg_str text = { 0 }, *token;
+    const int32_t *held;
+    int64_t nheld, ready, ntokens = 0;
+
+    if (meg_hf_decoder_is_bytes(f->decoder) && !f->clean_up) {
+        meg_tok_decode_bytes(d, ids, n, is_last, out);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (f->token[ids[i]].s)
+            meg_str_add(&d->held, &ids[i], sizeof *ids);
+    }
+    held = (const int32_t *)(const void *)d->held.s;
+    nheld = (int64_t)(d->held.n / sizeof *held);
+    ready = is_last || (meg_hf_decoder_can_stream(f->decoder) && !f->clean_up) ? nheld : 0;
+    while (ready > 0 && !is_last &&
+           meg_hf_decoder_waits(f->decoder, f->token[held[ready - 1]].s,
+                                (int64_t)f->token[held[ready - 1]].n))
+        ready--;
+    if (ready == 0)
+        return;
+    token = meg_realloc_array(NULL, (size_t)ready, sizeof *token);
+    for (; ntokens < ready; ntokens++)
+        token[ntokens] = f->token[held[ntokens]];
+    meg_hf_decoder_run(f->decoder, token, ready, d->nshown, &d->state, &text);
+    if (f->clean_up)
+        meg_tok_clean_up(&text);
+    meg_str_add(out, text.s, text.n);
+    d->nshown += ready;
+    d->held.n -= (size_t)ready * sizeof *held;
+    memmove(d->held.s, d->held.s + (size_t)ready * sizeof *held, d->held.n);
+    free(token);
+    meg_str_free(&text);
+}
+
+const struct meg_tok_class meg_tok_hf = {
+    "HuggingFaceTokenizer", hf_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode,
+};
+
+const struct meg_tok_class meg_tok_hf_pretrained = {
+    "PretrainedFromHF", pretrained_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode,
+};

@@ -1,0 +1,132 @@
+/*
+ * hf.h - the parts of a tokenizer.json, as Hugging Face's tokenizers write it, in the order they work
+ * on a text: normaliser, pre-tokeniser, model; and back: decoder.  Private to hf*.c.
+ *
+ * Each part is loaded from its JSON value, of which nothing is kept; from names it in messages
+ * ("FILE: normalizer").  MEG_EFORMAT for a type that is not known and for members that make no sense.
+ * Once loaded a part is only read, by any number of threads.  Text is well-formed UTF-8 throughout.
+ */
+#ifndef MEG_TEXT_HF_H
+#define MEG_TEXT_HF_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "text/regex.h"
+#include "text/split.h"
+#include "text/strtab.h"
+#include "text/tokenizer.h"
+
+/* The member "type" of a part. */
+int meg_hf_type(const json_t *part, const char **type, const char *from, struct meg_err *e);
+int meg_hf_unknown(const char *type, const char *from, struct meg_err *e);
+
+/* What Split and Replace look for: {"String": s}, a plain string, or {"Regex": r}. */
+struct meg_hf_pattern {
+    struct meg_str literal;
+    struct meg_regex *regex; /* NULL: the literal */
+    int split;               /* enum meg_split that regex spells, or -1 */
+};
+int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char *from,
+                        struct meg_err *e);
+void meg_hf_pattern_free(struct meg_hf_pattern *p);
+int meg_hf_pattern_find(const struct meg_hf_pattern *p, const char *s, int64_t n,
+                        struct meg_spans *out, struct meg_err *e);
+/* Append s [n] with every match replaced by to. */
+int meg_hf_pattern_replace(const struct meg_hf_pattern *p, const char *s, int64_t n,
+                           const struct meg_str *to, struct meg_str *out, struct meg_err *e);
+
+/* ---- normaliser: NULL is none -------------------------------------------------------------------- */
+
+struct meg_hf_norm;
+int meg_hf_norm_load(struct meg_hf_norm **out, const json_t *part, const char *from,
+                     struct meg_err *e);
+void meg_hf_norm_free(struct meg_hf_norm *n);
+int meg_hf_norm_run(const struct meg_hf_norm *n, const char *text, int64_t len, struct meg_str *out,
+                    struct meg_err *e);
+
+/* ---- pre-tokeniser: NULL is none ------------------------------------------------------------------ */
+
+struct meg_hf_piece {
+    int64_t at, n; /* in text */
+    bool is_start; /* begins where the whole text begins */
+};
+
+struct meg_hf_pieces {
+    struct meg_str text;
+    struct meg_hf_piece *v;
+    int64_t n, cap;
+};
+void meg_hf_pieces_add(struct meg_hf_pieces *p, const char *s, int64_t n, bool is_start);
+void meg_hf_pieces_free(struct meg_hf_pieces *p);
+
+struct meg_hf_pre;
+int meg_hf_pre_load(struct meg_hf_pre **out, const json_t *part, const char *from,
+                    struct meg_err *e);
+void meg_hf_pre_free(struct meg_hf_pre *p);
+/* Cut pieces into smaller ones; other is room to work in. */
+int meg_hf_pre_run(const struct meg_hf_pre *p, struct meg_hf_pieces *pieces,
+                   struct meg_hf_pieces *other, struct meg_err *e);
+/* Is it one of the known splits and then GPT-2's spelling of bytes, so that bytes may be looked up? */
+bool meg_hf_pre_is_bytes(const struct meg_hf_pre *p, enum meg_split *split, bool *add_prefix_space);
+
+/* ---- model ---------------------------------------------------------------------------------------- */
+
+/* The vocabulary: token number k has id id[k]. */
+struct meg_hf_vocab {
+    struct meg_strtab tokens;
+    int32_t *id;
+    int32_t max_id; /* -1: no token */
+};
+int32_t meg_hf_vocab_find(const struct meg_hf_vocab *v, const char *s, int64_t n); /* -1: none */
+void meg_hf_vocab_add(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t id);
+void meg_hf_vocab_free(struct meg_hf_vocab *v);
+
+struct meg_hf_model {
+    const struct meg_hf_kind *kind;
+    struct meg_hf_vocab vocab;
+    void *own;
+};
+int meg_hf_model_load(struct meg_hf_model *m, const json_t *part, const char *from,
+                      struct meg_err *e);
+void meg_hf_model_free(struct meg_hf_model *m);
+/* Append the ids of a piece of n >= 1 bytes. */
+int meg_hf_model_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out,
+                        struct meg_err *e);
+
+/* A kind of model; own is its own. */
+struct meg_hf_kind {
+    const char *name;
+    int (*load)(struct meg_hf_model *m, const json_t *part, const char *from, struct meg_err *e);
+    void (*free)(void *own);
+    int (*encode)(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out,
+                  struct meg_err *e);
+};
+extern const struct meg_hf_kind meg_hf_bpe, meg_hf_unigram, meg_hf_wordpiece, meg_hf_wordlevel;
+
+/* BPE over bytes, where the model is BPE that never needs more: see text/bytebpe.h. */
+struct meg_bytebpe;
+bool meg_hf_bpe_to_bytes(const struct meg_hf_model *m, struct meg_bytebpe *out);
+
+/* An id in a JSON value: 0 .. 2^24-1. */
+int meg_hf_id(const json_t *value, const char *what, const char *from, int32_t *id,
+              struct meg_err *e);
+
+/* ---- decoder: NULL joins tokens by blanks ---------------------------------------------------------- */
+
+struct meg_hf_decoder;
+int meg_hf_decoder_load(struct meg_hf_decoder **out, const json_t *part, const char *from,
+                        struct meg_err *e);
+void meg_hf_decoder_free(struct meg_hf_decoder *d);
+bool meg_hf_decoder_is_bytes(const struct meg_hf_decoder *d); /* ByteLevel alone */
+bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d);
+/* Must the token wait for those behind it? */
+bool meg_hf_decoder_waits(const struct meg_hf_decoder *d, const char *token, int64_t n);
+/* Append the text of tokens first, first + 1, ... of all; *state (from 0) goes from call to call. */
+void meg_hf_decoder_run(const struct meg_hf_decoder *d, const struct meg_str *token, int64_t n,
+                        int64_t first, int *state, struct meg_str *out);
+
+#endif

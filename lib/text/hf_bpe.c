@@ -1,0 +1,245 @@
+/* BPE of tokenizer.json: over characters, or bytes where they are spelled as characters. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "text/bpe.h"
+#include "text/bytebpe.h"
+#include "text/bytemap.h"
+#include "text/hf.h"
+#include "text/utf8.h"
+
+struct bpe {
+    struct meg_bpe merges;
+    int32_t unk;          /* -1: what is unknown is left out */
+    int32_t byte_id[256]; /* of <0x00> .. <0xFF>, with byte_fallback; else and where missing -1 */
+    bool fuse_unk, ignore_merges;
+    char *prefix, *suffix; /* of all but the first, and of the last character; may be "" */
+};
+
+static void bpe_free(void *own)
+{
+    struct bpe *b = own;
+
+    meg_bpe_free(&b->merges);
+    free(b->prefix);
+    free(b->suffix);
+    free(b);
+}
+
+/* The two parts of a merge: ["a", "b"] or "a b". */
+static bool parts_of(const json_t *merge, struct meg_span part[2])
+{
+    if (json_is_array(merge) && json_array_size(merge) == 2) {
+        for (size_t i = 0; i < 2; i++) {
+            const json_t *s = json_array_get(merge, i);
+
+            if (!json_is_string(s))
+                return false;
+            part[i] = (struct meg_span){ json_string_value(s), (int64_t)json_string_length(s) };
+        }
+        return true;
+    }
+    if (json_is_string(merge)) {
+        const char *s = json_string_value(merge), *end = s + json_string_length(merge);
+        const char *blank = memchr(s, ' ', (size_t)(end - s));
+
+        if (!blank || memchr(blank + 1, ' ', (size_t)(end - blank - 1)))
+            return false;
+        part[0] = (struct meg_span){ s, blank - s };
+        part[1] = (struct meg_span){ blank + 1, end - blank - 1 };
+        return true;
+    }
+    return false;
+}
+
+static int load_merges(struct bpe *b, const struct meg_hf_vocab *v, const json_t *part,
+                       const char *from, struct meg_err *e)
+{
+    size_t skip = strlen(b->prefix), rank;
+    struct meg_str both = { 0 };
+    const json_t *merge;
+    json_t *merges;
+    int r = meg_json_get_array(part, "merges", MEG_JSON_NEEDED, &merges, from, e);
+
+    if (r < 0)
+        return r;
+    meg_bpe_init(&b->merges, (int64_t)json_array_size(merges));
+    json_array_foreach(merges, rank, merge)
+    {
+        struct meg_span p[2];
+        int32_t left, right, id;
+
+        if (!parts_of(merge, p)) {
+            r = meg_fail(e, MEG_EFORMAT,
+                         "%s: merge %zu is not two tokens with a blank between, nor "
+                         "an array of two",
+                         from, rank);
+            break;
+        }
+        both.n = 0;
+        meg_str_add(&both, p[0].s, (size_t)p[0].n);
+        if ((size_t)p[1].n >= skip && memcmp(p[1].s, b->prefix, skip) == 0)
+            meg_str_add(&both, p[1].s + skip, (size_t)p[1].n - skip);
+        left = meg_hf_vocab_find(v, p[0].s, p[0].n);
+        right = meg_hf_vocab_find(v, p[1].s, p[1].n);
+        id = meg_hf_vocab_find(v, both.s ? both.s : "", (int64_t)both.n);
+        if (left < 0 || right < 0 || id < 0) {
+            struct meg_span lacks = left < 0 ? p[0]
+                : right < 0                  ? p[1]
+                                             : (struct meg_span){ both.s, (int64_t)both.n };
+
+            r = meg_fail(e, MEG_EFORMAT,
+                         "%s: merge %zu is '%.*s' + '%.*s', but there is no token '%.*s'", from,
+                         rank, (int)p[0].n, p[0].s, (int)p[1].n, p[1].s, (int)lacks.n, lacks.s);
+            break;
+        }
+        meg_bpe_add(&b->merges, left, right, (int32_t)rank, id);
+    }
+    meg_str_free(&both);
+    return r;
+}
+
+static int bpe_load(struct meg_hf_model *m, const json_t *part, const char *from, struct meg_err *e)
+{
+    struct bpe *b = meg_new(sizeof *b);
+    const char *unk = NULL, *prefix = "", *suffix = "";
+    bool byte_fallback = false;
+    double dropout = 0;
+    int r;
+
+    m->own = b;
+    if ((r = meg_json_get_str(part, "unk_token", MEG_JSON_OPTIONAL, &unk, from, e)) < 0 ||
+        (r = meg_json_get_str(part, "continuing_subword_prefix", MEG_JSON_OPTIONAL, &prefix, from,
+                              e)) < 0 ||
+        (r = meg_json_get_str(part, "end_of_word_suffix", MEG_JSON_OPTIONAL, &suffix, from, e)) <
+            0 ||
+        (r = meg_json_get_bool(part, "fuse_unk", MEG_JSON_OPTIONAL, &b->fuse_unk, from, e)) < 0 ||
+        (r = meg_json_get_bool(part, "byte_fallback", MEG_JSON_OPTIONAL, &byte_fallback, from, e)) <
+            0 ||
+        (r = meg_json_get_bool(part, "ignore_merges", MEG_JSON_OPTIONAL, &b->ignore_merges, from,
+                               e)) < 0 ||
+        (r = meg_json_get_f64(part, "dropout", MEG_JSON_OPTIONAL, &dropout, from, e)) < 0)
+        return r;
+    if (dropout != 0)
+        return meg_fail(e, MEG_EFORMAT, "%s: dropout %g makes ids random; set it to null", from,
+                        dropout);
+    b->prefix = meg_strdup(prefix);
+    b->suffix = meg_strdup(suffix);
+    b->unk = unk ? meg_hf_vocab_find(&m->vocab, unk, (int64_t)strlen(unk)) : -1;
+    if (unk && b->unk < 0 && *unk)
+        return meg_fail(e, MEG_EFORMAT, "%s: unk_token '%s' is not in the vocabulary", from, unk);
+    for (int i = 0; i < 256; i++) {
+        char name[8];
+
+        snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
+        b->byte_id[i] = byte_fallback ? meg_hf_vocab_find(&m->vocab, name, 6) : -1;
+    }
+    return load_merges(b, &m->vocab, part, from, e);
+}
+
+/* The id of one character with what belongs before and behind it. */
+static int32_t char_id(const struct bpe *b, const struct meg_hf_vocab *v, const char *s, int len,
+                       bool is_first, bool is_last)
+{
+    struct meg_str spelled = { 0 };
+    int32_t id;
+
+    if ((is_first || !*b->prefix) && (!is_last || !*b->suffix))
+        return meg_hf_vocab_find(v, s, len);
+    if (!is_first)
+        meg_str_add(&spelled, b->prefix, strlen(b->prefix));
+    meg_str_add(&spelled, s, (size_t)len);
+    if (is_last)
+        meg_str_add(&spelled, b->suffix, strlen(b->suffix));
+    id = meg_hf_vocab_find(v, spelled.s, (int64_t)spelled.n);
+    meg_str_free(&spelled);
+    return id;
+}
+
+/* With byte_fallback, the ids of all bytes of a character; false when one is missing. */
+static bool add_bytes(const struct bpe *b, const char *s, int len, struct meg_ids *out)
+{
+    for (int k = 0; k < len; k++) {
+        if (b->byte_id[(unsigned char)s[k]] < 0)
+            return false;
+    }
+    for (int k = 0; k < len; k++)
+        out->v[out->n++] = b->byte_id[(unsigned char)s[k]];
+    return true;
+}
+
+static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out,
+                      struct meg_err *e)
+{
+    const struct bpe *b = m->own;
+    int32_t whole = b->ignore_merges ? meg_hf_vocab_find(&m->vocab, s, n) : -1;
+    int64_t first = out->n;
+    bool is_waiting = false; /* an unknown one that the next may be joined to; bytes overtake it */
+
+    (void)e;
+    meg_ids_reserve(out, n + 1);
+    if (whole >= 0) {
+        out->v[out->n++] = whole;
+        return MEG_OK;
+    }
+    for (int64_t i = 0; i < n;) {
+        int32_t cp, id;
+        int len = meg_utf8_step(s + i, n - i, &cp);
+
+        id = char_id(b, &m->vocab, s + i, len, i == 0, i + len == n);
+        if (id >= 0) {
+            if (is_waiting)
+                out->v[out->n++] = b->unk;
+            is_waiting = false;
+            out->v[out->n++] = id;
+        } else if (!add_bytes(b, s + i, len, out) && b->unk >= 0) {
+            if (is_waiting && !b->fuse_unk)
+                out->v[out->n++] = b->unk;
+            is_waiting = true;
+        }
+        i += len;
+    }
+    if (is_waiting)
+        out->v[out->n++] = b->unk;
+    out->n = first + meg_bpe_merge_one(&b->merges, out->v + first, out->n - first, NULL);
+    return MEG_OK;
+}
+
+bool meg_hf_bpe_to_bytes(const struct meg_hf_model *m, struct meg_bytebpe *out)
+{
+    struct bpe *b = m->own;
+    struct meg_str bytes = { 0 };
+
+    if (m->kind != &meg_hf_bpe || *b->prefix || *b->suffix || b->byte_id['a'] >= 0)
+        return false;
+    for (int i = 0; i < 256; i++) {
+        char s[4];
+
+        out->byte_id[i] = meg_hf_vocab_find(&m->vocab, s, meg_utf8_put(s, meg_bytemap_char(i)));
+        if (out->byte_id[i] < 0 && b->unk >= 0)
+            return false; /* unknown ones may be joined */
+    }
+    out->missing = -1;
+    out->is_one_by_one = true;
+    out->bpe = b->merges;
+    b->merges = (struct meg_bpe){ 0 };
+    for (int64_t k = 0; b->ignore_merges && k < m->vocab.tokens.n; k++) {
+        struct meg_str t = meg_strtab_get(&m->vocab.tokens, k);
+        int64_t cap = out->whole.cap, w;
+
+        bytes.n = 0;
+        if (meg_bytemap_read(&bytes, t.s, (int64_t)t.n) < 0 || bytes.n == 0)
+            continue;
+        w = meg_strtab_add(&out->whole, bytes.s, (int64_t)bytes.n);
+        if (out->whole.cap != cap)
+            out->whole_id =
+                meg_realloc_array(out->whole_id, (size_t)out->whole.cap, sizeof *out->whole_id);
+        out->whole_id[w] = m->vocab.id[k];
+    }
+    meg_str_free(&bytes);
+    return true;
+}
+
+const struct meg_hf_kind meg_hf_bpe = { "BPE", bpe_load, bpe_free, bpe_encode };

@@ -1,0 +1,48 @@
+/*
+ * hf_files.h - a folder of Hugging Face's tokenizers read: tokenizer.json, of which each part is in
+ * text/hf.h, and what tokenizer_config.json and special_tokens_map.json say besides.
+ */
+#ifndef MEG_TEXT_HF_FILES_H
+#define MEG_TEXT_HF_FILES_H
+
+#include "text/bytebpe.h"
+#include "text/hf.h"
+#include "text/trie.h"
+
+/* A token that is found in text as it is spelled. */
+struct meg_hf_added {
+    struct meg_str content; /* as the model's vocabulary or this list spells it */
+    int32_t id;
+    bool single_word, lstrip, rstrip, normalized;
+};
+
+struct meg_hf_files {
+    struct meg_hf_norm *norm;
+    struct meg_hf_pre *pre;
+    struct meg_hf_model model;
+    struct meg_hf_decoder *decoder;
+    bool is_bytes; /* pre and model are what bytes says */
+    bool add_prefix_space;
+    struct meg_bytebpe bytes;
+    struct meg_hf_added *added;
+    int64_t nadded;
+    struct meg_trie raw,
+        normal; /* of added, by number: found in the text as it is, or normalised */
+    bool has_raw, has_normal;
+    struct meg_ids before, after; /* what the post-processor puts around a text */
+    bool clean_up;                /* blanks before punctuation go when decoding */
+    struct meg_tok_roles roles;
+    int64_t vocab_size;    /* the largest id and one */
+    struct meg_str *token; /* [vocab_size] spelled, borrowed; s NULL: no such id */
+};
+
+/*
+ * meg_hf_files_load - read c->tokenizer_json and, where they are given, c->tokenizer_config and
+ * c->special_tokens_map.  MEG_EFORMAT, with file and part, for what is no such file, or has types that
+ * are not known, ids out of range or used twice, merges of tokens that are not there, or regular
+ * expressions that do not compile; more than 64 MiB are not read.
+ */
+int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, struct meg_err *e);
+void meg_hf_files_free(struct meg_hf_files *f); /* accepts NULL */
+
+#endif

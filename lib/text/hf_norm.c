@@ -1,0 +1,359 @@
+/* Normalisers of tokenizer.json, one after the other. */
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "base/json.h"
+#include "text/base64.h"
+#include "text/bert_text.h"
+#include "text/bytemap.h"
+#include "text/chars.h"
+#include "text/charsmap.h"
+#include "text/hf.h"
+#include "text/uclass.h"
+#include "text/utf8.h"
+
+enum kind {
+    NFC,
+    NFD,
+    NFKC,
+    NFKD,
+    LOWERCASE,
+    STRIP_ACCENTS,
+    STRIP,
+    REPLACE,
+    PREPEND,
+    BERT,
+    PRECOMPILED,
+    NMT,
+    BYTE_LEVEL
+};
+
+static const char *const names[] = {
+    "NFC",     "NFD",     "NFKC",           "NFKD",        "Lowercase", "StripAccents", "Strip",
+    "Replace", "Prepend", "BertNormalizer", "Precompiled", "Nmt",       "ByteLevel"
+};
+
+struct step {
+    enum kind kind;
+    bool left, right; /* of STRIP */
+    struct meg_hf_pattern pattern;
+    struct meg_str content; /* of REPLACE, PREPEND */
+    struct meg_bert_norm bert;
+    struct meg_charsmap map;
+};
+
+struct meg_hf_norm {
+    struct step *step;
+    int64_t n;
+};
+
+static int load_precompiled(struct step *s, const json_t *part, const char *from, struct meg_err *e)
+{
+    struct meg_str bytes = { 0 };
+    struct meg_err inner;
+    const char *text;
+    int r = meg_json_get_str(part, "precompiled_charsmap", MEG_JSON_NEEDED, &text, from, e);
+
+    if (r < 0)
+        return r;
+    if (meg_base64_read(&bytes, text, (int64_t)strlen(text)) < 0)
+        r = meg_fail(e, MEG_EFORMAT, "%s: precompiled_charsmap is no base64", from);
+    else if ((r = meg_charsmap_load(&s->map, bytes.s, (int64_t)bytes.n, &inner)) < 0)
+        r = meg_fail(e, r, "%s: precompiled_charsmap, %s", from, inner.msg);
+    meg_str_free(&bytes);
+    return r;
+}
+
+static int load_bert(struct meg_bert_norm *b, const json_t *part, const char *from,
+                     struct meg_err *e)
+{
+    int r;
+
+    *b = (struct meg_bert_norm){ true, true, true, true };
+    if ((r = meg_json_get_bool(part, "clean_text", MEG_JSON_OPTIONAL, &b->clean_text, from, e)) <
+            0 ||
+        (r = meg_json_get_bool(part, "handle_chinese_chars", MEG_JSON_OPTIONAL,
+                               &b->handle_chinese_chars, from, e)) < 0 ||
+        (r = meg_json_get_bool(part, "lowercase", MEG_JSON_OPTIONAL, &b->lowercase, from, e)) < 0)
+        return r;
+    b->strip_accents = b->lowercase;
+    return meg_json_get_bool(part, "strip_accents", MEG_JSON_OPTIONAL, &b->strip_accents, from, e);
+}
+
+static int get_text(const json_t *part, const char *key, struct meg_str *out, const char *from,
+                    struct meg_err *e)
+{
+    const char *s;
+    int r = meg_json_get_str(part, key, MEG_JSON_NEEDED, &s, from, e);
+
+    if (r == MEG_OK)
+        meg_str_add(out, s, json_string_length(json_object_get(part, key)));
+    return r;
+}
+
+static int load_step(struct meg_hf_norm *norm, const json_t *part, int depth, const char *from,
+                     struct meg_err *e)
+{
+    const char *type;
+    struct step *s;
+    size_t i, kind = 0;
+    const json_t *item;
+    json_t *list;
+    int r = meg_hf_type(part, &type, from, e);
+
+    if (r < 0)
+        return r;
+    if (strcmp(type, "Sequence") == 0) {
+        if (depth == 0)
+            return meg_fail(e, MEG_EFORMAT, "%s: sequences inside of sequences, too many", from);
+        if ((r = meg_json_get_array(part, "normalizers", MEG_JSON_NEEDED, &list, from, e)) < 0)
+            return r;
+        json_array_foreach(list, i, item)
+        {
+            if ((r = load_step(norm, item, depth - 1, from, e)) < 0)
+                return r;
+        }
+        return MEG_OK;
+    }
+    while (kind < sizeof names / sizeof *names && strcmp(type, names[kind]) != 0)
+        kind++;
+    if (kind == sizeof names / sizeof *names)
+        return meg_hf_unknown(type, from, e);
+    norm->step = meg_realloc_array(norm->step, (size_t)norm->n + 1, sizeof *norm->step);
+    s = &norm->step[norm->n++];
+    *s = (struct step){ .kind = (enum kind)kind, .left = true, .right = true };
+    switch (s->kind) {
+    case STRIP:
+        if ((r = meg_json_get_bool(part, "strip_left", MEG_JSON_OPTIONAL, &s->left, from, e)) ==
+            MEG_OK)
+            r = meg_json_get_bool(part, "strip_right", MEG_JSON_OPTIONAL, &s->right, from, e);
+        return r;
+    case REPLACE:
+        if ((r = meg_hf_pattern_load(&s->pattern, part, from, e)) == MEG_OK)
+            r = get_text(part, "content", &s->content, from, e);
+        return r;
+    case PREPEND:
+        return get_text(part, "prepend", &s->content, from, e);
+    case BERT:
+        return load_bert(&s->bert, part, from, e);
+    case PRECOMPILED:
+        return load_precompiled(s, part, from, e);
+    default:
+        return MEG_OK;
+    }
+}
+
+int meg_hf_norm_load(struct meg_hf_norm **out, const json_t *part, const char *from,
+                     struct meg_err *e)
+{
+    struct meg_hf_norm *n = meg_new(sizeof *n);
+    int r = load_step(n, part, 8, from, e);
+
+    *out = n;
+    if (r < 0) {
+        meg_hf_norm_free(n);
+        *out = NULL;
+    }
+    return r;
+}
+
+void meg_hf_norm_free(struct meg_hf_norm *n)
+{
+    if (!n)
+        return;
+    for (int64_t i = 0; i < n->n; i++) {
+        meg_hf_pattern_free(&n->step[i].pattern);
+        meg_str_free(&n->step[i].content);
+        meg_charsmap_free(&n->step[i].map);
+    }
+    free(n->step);
+    free(n);
+}
+
+/* ---- at work ---- */
+
+/* What the shortest key that s [n] begins with stands for; NULL when there is none. */
+static const char *shortest(const struct meg_charsmap *m, const char *s, int64_t n)
+{
+    uint32_t node = meg_charsmap_root(m);
+    const char *to = NULL;
+
+    for (int64_t i = 0; i < n && meg_charsmap_step(m, &node, (unsigned char)s[i], &to) && !to; i++)
+        ;
+    return to;
+}
+
+/* The end of the extended grapheme cluster at s. */
+static const char *cluster_end(const char *s, const char *end)
+{
+    utf8proc_int32_t state = 0;
+    int32_t last, next;
+
+    s += meg_utf8_step(s, end - s, &last);
+    while (s < end) {
+        int n = meg_utf8_step(s, end - s, &next);
+
+        if (utf8proc_grapheme_break_stateful(last, next, &state))
+            break;
+        s += n;
+        last = next;
+    }
+    return s;
+}
+
+/* SentencePiece's map as Hugging Face applies it: to a short cluster as a whole, of which the shortest
+ * key that it begins with decides, else to each character. */
+static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, struct meg_str *out)
+{
+    const char *end = s + n;
+
+    while (s < end) {
+        const char *stop = cluster_end(s, end), *to = NULL;
+
+        if (stop - s < 6)
+            to = shortest(m, s, stop - s);
+        if (to) {
+            meg_str_add(out, to, strlen(to));
+            s = stop;
+        }
+        while (s < stop) {
+            int32_t cp;
+            int len = meg_utf8_step(s, stop - s, &cp);
+
+            if ((to = shortest(m, s, len)))
+                meg_str_add(out, to, strlen(to));
+            else
+                meg_str_add(out, s, (size_t)len);
+            s += len;
+        }
+    }
+}
+
+/* SentencePiece's nmt rules: -1 where a character goes. */
+static int32_t nmt(int32_t cp)
+{
+    if ((cp >= 1 && cp <= 8) || cp == 0x0B || (cp >= 0x0E && cp <= 0x1F) || cp == 0x7F ||
+        cp == 0x8F || cp == 0x9F)
+        return -1;
+    if (cp == 9 || cp == 10 || cp == 0x0C || cp == 0x0D || cp == 0x1680 ||
+        (cp >= 0x200B && cp <= 0x200F) || cp == 0x2028 || cp == 0x2029 || cp == 0x2581 ||
+        cp == 0xFEFF || cp == 0xFFFD)
+        return ' ';
+    return cp;
+}
+
+static void strip(const struct step *s, const char *text, int64_t n, struct meg_str *out)
+{
+    const char *end = text + n;
+    int32_t cp;
+
+    while (s->left && text < end) {
+        int len = meg_utf8_step(text, end - text, &cp);
+
+        if (meg_uclass(cp) != MEG_U_SPACE)
+            break;
+        text += len;
+    }
+    while (s->right && text < end) {
+        const char *last = end - 1;
+
+        while ((*last & 0xC0) == 0x80)
+            last--;
+        meg_utf8_step(last, end - last, &cp);
+        if (meg_uclass(cp) != MEG_U_SPACE)
+            break;
+        end = last;
+    }
+    meg_str_add(out, text, (size_t)(end - text));
+}
+
+/* Character by character. */
+static void map_chars(enum kind kind, const char *text, int64_t n, struct meg_str *out)
+{
+    struct meg_chars in = { 0 }, to = { 0 };
+
+    meg_chars_read(&in, text, n);
+    for (int64_t i = 0; i < in.n; i++) {
+        int32_t cp = in.v[i];
+
+        if (kind == LOWERCASE)
+            meg_chars_add_lower(&to, cp);
+        else if (kind == NMT ? (cp = nmt(cp)) >= 0 : *utf8proc_category_string(cp) != 'M')
+            meg_chars_add(&to, cp);
+    }
+    meg_chars_write(&to, out);
+    free(in.v);
+    free(to.v);
+}
+
+static int run_step(const struct step *s, const char *text, int64_t n, struct meg_str *out,
+                    struct meg_err *e)
+{
+    switch (s->kind) {
+    case NFC:
+    case NFD:
+    case NFKC:
+    case NFKD:
+        meg_chars_normal_form(text, n, s->kind == NFC || s->kind == NFKC,
+                              s->kind == NFKC || s->kind == NFKD, out);
+        break;
+    case LOWERCASE:
+    case STRIP_ACCENTS:
+    case NMT:
+        map_chars(s->kind, text, n, out);
+        break;
+    case STRIP:
+        strip(s, text, n, out);
+        break;
+    case REPLACE:
+        return meg_hf_pattern_replace(&s->pattern, text, n, &s->content, out, e);
+    case PREPEND:
+        if (n > 0)
+            meg_str_add(out, s->content.s, s->content.n);
+        meg_str_add(out, text, (size_t)n);
+        break;
+    case BERT:
+        meg_bert_normalize(&s->bert, text, n, out);
+        break;
+    case PRECOMPILED:
+        precompiled(&s->map, text, n, out);
+        break;
+    case BYTE_LEVEL:
+        meg_bytemap_spell(out, text, n);
+        break;
+    }
+    return MEG_OK;
+}
+
+static bool is_ascii(const char *s, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (s[i] & 0x80)
+            return false;
+    }
+    return true;
+}
+
+int meg_hf_norm_run(const struct meg_hf_norm *norm, const char *text, int64_t n,
+                    struct meg_str *out, struct meg_err *e)
+{
+    struct meg_str in = { 0 }, to = { 0 };
+    int r = MEG_OK;
+
+    meg_str_add(&in, text, (size_t)n);
+    for (int64_t i = 0; i < norm->n && r == MEG_OK; i++) {
+        struct meg_str was = in;
+
+        if (norm->step[i].kind <= NFKD && is_ascii(in.s, (int64_t)in.n))
+            continue; /* every normal form of ASCII is itself */
+        to.n = 0;
+        r = run_step(&norm->step[i], in.s, (int64_t)in.n, &to, e);
+        in = to;
+        to = was;
+    }
+    meg_str_add(out, in.s, in.n);
+    meg_str_free(&in);
+    meg_str_free(&to);
+    return r;
+}

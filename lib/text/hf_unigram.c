@@ -1,0 +1,195 @@
+/*
+ * Unigram of tokenizer.json: the segmentation with the largest sum of scores (Kudo 2018), in doubles.
+ * Unknown characters in a row are one token, of which then each byte may be one.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "text/hf.h"
+#include "text/trie.h"
+#include "text/utf8.h"
+
+#define UNK_PENALTY 10.0
+
+struct unigram {
+    struct meg_trie trie;
+    double *score; /* [tokens] */
+    double unk_score;
+    int32_t unk;          /* -1: there is none */
+    int32_t byte_id[256]; /* with byte_fallback; else and where missing -1 */
+};
+
+static void unigram_free(void *own)
+{
+    struct unigram *u = own;
+
+    meg_trie_free(&u->trie);
+    free(u->score);
+    free(u);
+}
+
+/* The pieces: [[text, score], ...]. */
+static int load_pieces(struct meg_hf_model *m, const json_t *list, const char *from,
+                       struct meg_err *e)
+{
+    struct unigram *u = m->own;
+    double lowest = INFINITY;
+    size_t i;
+    const json_t *item;
+
+    u->score = meg_new((json_array_size(list) + 1) * sizeof *u->score);
+    json_array_foreach(list, i, item)
+    {
+        const json_t *text = json_array_get(item, 0), *score = json_array_get(item, 1);
+        int64_t was = m->vocab.tokens.n;
+
+        if (!json_is_string(text) || !json_is_number(score))
+            return meg_fail(e, MEG_EFORMAT, "%s: element %zu of vocab is not [text, score]", from,
+                            i);
+        meg_hf_vocab_add(&m->vocab, json_string_value(text), (int64_t)json_string_length(text),
+                         (int32_t)i);
+        if (m->vocab.tokens.n == was)
+            return meg_fail(e, MEG_EFORMAT, "%s: '%s', element %zu of vocab, stands there twice",
+                            from, json_string_value(text), i);
+        u->score[i] = json_number_value(score);
+        lowest = fmin(lowest, u->score[i]);
+    }
+    u->unk_score = lowest - UNK_PENALTY;
+    return MEG_OK;
+}
+
+static int build_trie(struct meg_hf_model *m, const char *from, struct meg_err *e)
+{
+    struct unigram *u = m->own;
+    struct meg_trie_key *key = meg_realloc_array(NULL, (size_t)m->vocab.tokens.n + 1, sizeof *key);
+    struct meg_err inner;
+    int64_t n = 0;
+    int32_t twice;
+    int r;
+
+    for (int64_t k = 0; k < m->vocab.tokens.n; k++) {
+        struct meg_str t = meg_strtab_get(&m->vocab.tokens, k);
+
+        if (t.n > 0)
+            key[n++] = (struct meg_trie_key){ t.s, (int64_t)t.n, m->vocab.id[k] };
+    }
+    r = meg_trie_build(&u->trie, key, n, &twice, &inner);
+    free(key);
+    return r < 0 ? meg_fail(e, r, "%s: %s", from, inner.msg) : MEG_OK;
+}
+
+static int unigram_load(struct meg_hf_model *m, const json_t *part, const char *from,
+                        struct meg_err *e)
+{
+    struct unigram *u = meg_new(sizeof *u);
+    bool byte_fallback = false;
+    int64_t unk = -1;
+    json_t *list;
+    int r;
+
+    m->own = u;
+    if ((r = meg_json_get_array(part, "vocab", MEG_JSON_NEEDED, &list, from, e)) < 0 ||
+        (r = meg_json_get_i64(part, "unk_id", MEG_JSON_OPTIONAL, &unk, from, e)) < 0 ||
+        (r = meg_json_get_bool(part, "byte_fallback", MEG_JSON_OPTIONAL, &byte_fallback, from, e)) <
+            0 ||
+        (r = load_pieces(m, list, from, e)) < 0 || (r = build_trie(m, from, e)) < 0)
+        return r;
+    if (unk < -1 || unk >= m->vocab.tokens.n)
+        return meg_fail(e, MEG_EFORMAT, "%s: unk_id %lld is outside of the vocabulary", from,
+                        (long long)unk);
+    u->unk = (int32_t)unk;
+    for (int i = 0; i < 256; i++) {
+        char name[8];
+
+        snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
+        u->byte_id[i] = byte_fallback ? meg_hf_vocab_find(&m->vocab, name, 6) : -1;
+    }
+    return MEG_OK;
+}
+
+/* The best way to reach a place in the piece. */
+struct best {
+    double score;
+    int64_t from; /* -1: not reached */
+    int32_t id;
+};
+
+static void reach(struct best *to, const struct best *from, int64_t at, double score, int32_t id)
+{
+    double sum = score + from->score;
+
+    if (to->from < 0 || sum > to->score)
+        *to = (struct best){ sum, at, id };
+}
+
+static int add_piece(const struct meg_hf_model *m, const char *s, int64_t n, int32_t id,
+                     struct meg_ids *out, struct meg_err *e)
+{
+    const struct unigram *u = m->own;
+    bool has_bytes = true;
+
+    meg_ids_reserve(out, n);
+    if (id == u->unk) {
+        id = meg_hf_vocab_find(&m->vocab, s, n); /* unknown ones together may be a token */
+        for (int64_t i = 0; i < n; i++)
+            has_bytes &= u->byte_id[(unsigned char)s[i]] >= 0;
+        if (id < 0 && has_bytes) {
+            for (int64_t i = 0; i < n; i++)
+                out->v[out->n++] = u->byte_id[(unsigned char)s[i]];
+            return MEG_OK;
+        }
+        if (id < 0 && (id = u->unk) < 0)
+            return meg_fail(e, MEG_EFORMAT, "'%.*s' is unknown, and the model has no unk_id",
+                            (int)(n < 40 ? n : 40), s);
+    }
+    out->v[out->n++] = id;
+    return MEG_OK;
+}
+
+static int unigram_encode(const struct meg_hf_model *m, const char *s, int64_t n,
+                          struct meg_ids *out, struct meg_err *e)
+{
+    const struct unigram *u = m->own;
+    struct best *best = meg_realloc_array(NULL, (size_t)n + 1, sizeof *best);
+    int64_t *stop =
+        meg_realloc_array(NULL, (size_t)n + 1, sizeof *stop); /* of the piece that begins there */
+    int r = MEG_OK;
+
+    best[0] = (struct best){ 0, 0, 0 };
+    for (int64_t i = 1; i <= n; i++)
+        best[i].from = -1;
+    for (int64_t at = 0, len; at < n; at += len) {
+        uint32_t node = MEG_TRIE_ROOT;
+        bool has_single = false;
+        int32_t cp, id;
+
+        len = meg_utf8_step(s + at, n - at, &cp);
+        for (int64_t i = at; i < n && meg_trie_step(&u->trie, &node, (unsigned char)s[i], &id);
+             i++) {
+            if (id < 0)
+                continue;
+            reach(&best[i + 1], &best[at], at, u->score[id], id);
+            has_single |= i + 1 == at + len;
+        }
+        if (!has_single)
+            reach(&best[at + len], &best[at], at, u->unk_score, u->unk);
+    }
+    for (int64_t end = n; end > 0; end = best[end].from)
+        stop[best[end].from] = end;
+    for (int64_t at = 0, end; at < n && r == MEG_OK; at = end) {
+        int32_t id = best[stop[at]].id;
+
+        end = stop[at];
+        while (id == u->unk && end < n && best[stop[end]].id == u->unk)
+            end = stop[end];
+        r = add_piece(m, s + at, end - at, id, out, e);
+    }
+    free(best);
+    free(stop);
+    return r;
+}
+
+const struct meg_hf_kind meg_hf_unigram = { "Unigram", unigram_load, unigram_free, unigram_encode };

@@ -1,0 +1,263 @@
+/* Folders of Hugging Face's tokenizers against its vectors, and files of our own. */
+#include "tok_golden.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+
+static struct meg_tokenizer *open_hf(const char *path)
+{
+    const struct meg_tok_conf c = { .name_or_path = path, .vocab_size = MEG_UNSET };
+    struct meg_tokenizer *t;
+    struct meg_err e;
+
+    if (meg_tokenizer_open(&t, &c, &e) < 0)
+        fail_msg("%s", e.msg);
+    return t;
+}
+
+static void equals_reference(const char *name, int64_t size, const char *but)
+{
+    char *dir = tok_file(name), golden_name[64];
+    struct meg_tokenizer *t = open_hf(dir);
+
+    assert_int_equal(meg_tokenizer_vocab_size(t), size);
+    snprintf(golden_name, sizeof golden_name, "hf-%s", name);
+    tok_both_golden(t, golden_name, but);
+    meg_tokenizer_close(t);
+    free(dir);
+}
+
+#define REFERENCE(id, name, size, but)                                                             \
+    static void equals_##id(void **state)                                                          \
+    {                                                                                              \
+        (void)state;                                                                               \
+        equals_reference(name, size, but);                                                         \
+    }
+REFERENCE(gpt2, "gpt2", 50257, NULL)
+REFERENCE(bert_uncased, "bert-base-uncased", 30522, NULL)
+REFERENCE(bert_cased, "bert-base-cased", 28996, NULL)
+REFERENCE(llama2, "llama2", 32000, NULL)
+REFERENCE(t5, "t5", 32100, "----------") /* a tie that the last bit of a score decides */
+REFERENCE(phi2, "phi2", 50295, NULL)
+REFERENCE(phi3, "phi3", 32011, NULL)
+REFERENCE(falcon, "falcon", 65024, NULL)
+REFERENCE(roberta, "roberta", 50265, NULL)
+REFERENCE(llama3, "llama3", 128256, NULL)
+REFERENCE(qwen2, "qwen2", 151646, NULL)
+
+static char dir[] = "/tmp/meg-hf.XXXXXX";
+
+static void write_in(const char *name, const char *text)
+{
+    char path[64];
+    struct meg_err e;
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    assert_int_equal(meg_write_file(path, text, strlen(text), &e), MEG_OK);
+}
+
+static void encodes(struct meg_tokenizer *t, const char *text, const int32_t *want, int64_t n)
+{
+    struct meg_ids got = { 0 };
+    struct meg_err e;
+
+    if (meg_tokenizer_encode(t, text, (int64_t)strlen(text), &got, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(got.n, n);
+    assert_memory_equal(got.v, want, (size_t)n * sizeof *want);
+    free(got.v);
+}
+
+static const char words[] = "\"model\": {\"type\": \"WordLevel\", \"unk_token\": \"u\", \"vocab\": "
+                            "{\"u\": 0, \"a\": 1, \"b\": 2, "
+                            "\"1\": 3, \"-\": 4, \"A\": 5, \"_a\": 6, \"12\": 7}}";
+
+/* A folder whose tokenizer.json has these members before a model that looks words up. */
+static struct meg_tokenizer *open_words(const char *members)
+{
+    struct meg_str file = { 0 };
+
+    meg_str_printf(&file, "{%s%s}", members, words);
+    write_in("tokenizer.json", file.s);
+    meg_str_free(&file);
+    return open_hf(dir);
+}
+
+static void encodes_with(const char *members, const char *text, const int32_t *want, int64_t n)
+{
+    struct meg_tokenizer *t = open_words(members);
+
+    encodes(t, text, want, n);
+    encodes(t, text, want, n);
+    meg_tokenizer_close(t);
+}
+#define WITH(members, text, ...)                                                                   \
+    encodes_with(members, text, (const int32_t[]){ __VA_ARGS__ },                                  \
+                 (int64_t)(sizeof(int32_t[]){ __VA_ARGS__ } / sizeof(int32_t)))
+
+static void cuts_as_the_pre_tokenizer_says(void **state)
+{
+    (void)state;
+    WITH("\"pre_tokenizer\": {\"type\": \"WhitespaceSplit\"},", " a  b a", 1, 2, 1);
+    WITH("\"pre_tokenizer\": {\"type\": \"Whitespace\"},", "a-b -", 1, 4, 2, 4);
+    WITH("\"pre_tokenizer\": {\"type\": \"Punctuation\", \"behavior\": \"Removed\"},", "a-b", 1, 2);
+    WITH("\"pre_tokenizer\": {\"type\": \"Digits\", \"individual_digits\": false},", "a12b", 1, 7,
+         2);
+    WITH("\"pre_tokenizer\": {\"type\": \"Digits\", \"individual_digits\": true},", "a11", 1, 3, 3);
+    WITH("\"pre_tokenizer\": {\"type\": \"CharDelimiterSplit\", \"delimiter\": \"-\"},", "a-b", 1,
+         2);
+    WITH("\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"String\": \"-\"}, \"behavior\": "
+         "\"Isolated\", \"invert\": false},",
+         "a-b", 1, 4, 2);
+    WITH("\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"[ab]\"}, "
+         "\"behavior\": "
+         "\"Removed\", \"invert\": true},",
+         "1a2b", 1, 2);
+    WITH("\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"_\", \"prepend_scheme\": "
+         "\"always\"},",
+         "a a", 6, 6);
+    WITH("\"normalizer\": {\"type\": \"Lowercase\"},", "A", 1);
+    WITH("\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Strip\"}, "
+         "{\"type\": "
+         "\"Replace\", \"pattern\": {\"Regex\": \"x+\"}, \"content\": \"a\"}]},",
+         " xxx ", 1);
+}
+
+static void finds_added_tokens(void **state)
+{
+#define ADDED(flags)                                                                               \
+    "\"added_tokens\": [{\"id\": 9, \"content\": \"<x>\", \"normalized\": false" flags "}],"       \
+    "\"pre_tokenizer\": {\"type\": \"WhitespaceSplit\"},"
+    (void)state;
+    WITH(ADDED(""), "a<x>b", 1, 9, 2);
+    WITH(ADDED(", \"single_word\": true"), "a<x>", 0);
+    WITH(ADDED(", \"single_word\": true"), "a <x> b", 1, 9, 2);
+    WITH(ADDED(", \"lstrip\": true, \"rstrip\": true"), "a  <x> b", 1, 9, 2);
+}
+
+static void puts_tokens_around_and_knows_their_parts(void **state)
+{
+    struct meg_tokenizer *t;
+    struct meg_err e;
+    char path[64];
+
+    (void)state;
+    write_in("tokenizer_config.json",
+             "{\"eos_token\": {\"content\": \"b\"}, \"pad_token\": \"u\"}");
+    write_in("special_tokens_map.json", "{\"bos_token\": \"a\", \"eos_token\": \"-\"}");
+    t = open_words(
+        "\"post_processor\": {\"type\": \"RobertaProcessing\", \"sep\": [\"b\", 2], \"cls\": "
+        "[\"a\", 1]},");
+    encodes(t, "1", (const int32_t[]){ 1, 3, 2 }, 3);
+    assert_int_equal(meg_tokenizer_eod(t), 2);
+    assert_int_equal(meg_tokenizer_roles(t)->bos, 1);
+    assert_int_equal(meg_tokenizer_roles(t)->pad, 0);
+    meg_tokenizer_close(t);
+    write_in(
+        "tokenizer_config.json",
+        "{\"tokenizer_class\": \"LlamaTokenizer\", \"eos_token\": \"b\", \"add_eos_token\": true}");
+    t = open_words("");
+    encodes(t, "1", (const int32_t[]){ 1, 3, 2 }, 3);
+    meg_tokenizer_close(t);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir,
+                 i ? "tokenizer_config.json" : "special_tokens_map.json");
+        assert_int_equal(meg_remove_tree(path, &e), MEG_OK);
+    }
+}
+
+static void refuses(const char *file, int code, const char *message)
+{
+    const struct meg_tok_conf c = { .type = "HuggingFaceTokenizer", .tokenizer_model = dir };
+    struct meg_tokenizer *t;
+    struct meg_err e;
+
+    write_in("tokenizer.json", file);
+    assert_int_equal(meg_tokenizer_open(&t, &c, &e), code);
+    assert_non_null(strstr(e.msg, dir));
+    if (!strstr(e.msg, message))
+        fail_msg("%s", e.msg);
+}
+
+static void refuses_what_is_no_tokenizer(void **state)
+{
+    struct meg_tok_conf c = { .type = "HuggingFaceTokenizer" };
+    struct meg_tokenizer *t;
+    struct meg_err e;
+
+    (void)state;
+    refuses("{", MEG_EFORMAT, "tokenizer.json:1:");
+    refuses("[]", MEG_EFORMAT, "an object is expected");
+    refuses("{\"normalizer\": {\"type\": \"Fancy\"}}", MEG_EFORMAT,
+            "normalizer: type 'Fancy' is not known here");
+    refuses("{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(a\"}}}",
+            MEG_EFORMAT, "pre_tokenizer: regular expression '(a'");
+    refuses(
+        "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [\"a b\"]}}",
+        MEG_EFORMAT, "model: merge 0 is 'a' + 'b', but there is no token 'ab'");
+    refuses(
+        "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [\"a\"]}}",
+        MEG_EFORMAT, "model: merge 0 is not two tokens");
+    refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 0}, \"merges\": []}}",
+            MEG_EFORMAT, "has id 0, which another token has");
+    refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 99999999}, \"merges\": []}}",
+            MEG_EFORMAT, "the id of 'a' must be");
+    refuses(
+        "{\"model\": {\"type\": \"BPE\", \"dropout\": 0.1, \"vocab\": {\"a\": 1}, \"merges\": []}}",
+        MEG_EFORMAT, "dropout 0.1");
+    refuses("{\"model\": {\"type\": \"Unigram\", \"unk_id\": 5, \"vocab\": [[\"a\", -1]]}}",
+            MEG_EFORMAT, "unk_id 5 is outside");
+    refuses("{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", \"b\"]]}}", MEG_EFORMAT,
+            "element 0 of vocab");
+    refuses("{\"model\": {\"type\": \"WordPiece\", \"vocab\": {\"a\": 0}}}", MEG_EFORMAT,
+            "unk_token '[UNK]' is not in the vocabulary");
+    refuses("{\"model\": {\"type\": \"WordLevel\", \"unk_token\": \"a\", \"vocab\": {\"a\": 0}}, "
+            "\"post_processor\": {\"type\": \"BertProcessing\", \"sep\": [\"b\", 7], \"cls\": "
+            "[\"a\", 0]}}",
+            MEG_EFORMAT, "id 7 is outside");
+    refuses("{\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"AAAA\"}}",
+            MEG_EFORMAT, "precompiled_charsmap");
+    assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_EUSAGE);
+    c.tokenizer_model = "/nowhere";
+    assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_ENOENT);
+    assert_string_equal(e.msg, "/nowhere: no folder with tokenizer.json");
+}
+
+static int make_dir(void **state)
+{
+    (void)state;
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int remove_dir(void **state)
+{
+    struct meg_err e;
+
+    (void)state;
+    return meg_remove_tree(dir, &e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equals_gpt2),
+        cmocka_unit_test(equals_bert_uncased),
+        cmocka_unit_test(equals_bert_cased),
+        cmocka_unit_test(equals_llama2),
+        cmocka_unit_test(equals_t5),
+        cmocka_unit_test(equals_phi2),
+        cmocka_unit_test(equals_phi3),
+        cmocka_unit_test(equals_falcon),
+        cmocka_unit_test(equals_roberta),
+        cmocka_unit_test(equals_llama3),
+        cmocka_unit_test(equals_qwen2),
+        cmocka_unit_test(cuts_as_the_pre_tokenizer_says),
+        cmocka_unit_test(finds_added_tokens),
+        cmocka_unit_test(puts_tokens_around_and_knows_their_parts),
+        cmocka_unit_test(refuses_what_is_no_tokenizer),
+    };
+
+    return cmocka_run_group_tests_name("hf", tests, make_dir, remove_dir);
+}
