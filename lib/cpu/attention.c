@@ -157,6 +157,7 @@ static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, 
     float max[TASK], sum[TASK];
     const struct span any = seen_by_any(ge, t0, t1, i);
     const int64_t bk = keys_of_tile(ge->d);
+    MEG_ASSERT(t0 < t1 && t1 - t0 <= TASK);
     for (int64_t t = t0; t < t1; t++) {
         max[t - t0] = -INFINITY;
         sum[t - t0] = 0.0f;

@@ -84,7 +84,7 @@ typedef float vec
 /* The sum of all lanes, halves upon halves. */
 static float sum_lanes(vec v)
 {
-    int32_t other __attribute__((vector_size(LANES * sizeof(int32_t))));
+    int32_t other __attribute__((vector_size(LANES * sizeof(int32_t)))) = { 0 };
     for (int half = LANES / 2; half; half /= 2) {
         for (int l = 0; l < LANES; l++)
             other[l] = l ^ half;

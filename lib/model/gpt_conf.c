@@ -57,6 +57,8 @@ static int want(int64_t v, const char *name, struct meg_err *e)
         return meg_fail(e, MEG_EUSAGE, "--%s is required", name);
     if (v < 1)
         return meg_fail(e, MEG_EUSAGE, "--%s: %lld, must be at least 1", name, (long long)v);
+    if (v > INT32_MAX)
+        return meg_fail(e, MEG_EUSAGE, "--%s: %lld, must be at most %d", name, (long long)v, INT32_MAX);
     return 0;
 }
 
@@ -99,10 +101,29 @@ static int check_rotary(struct meg_gpt_conf *c, struct meg_err *e)
         return r;
     if (!(c->rotary_percent > 0 && c->rotary_percent <= 1))
         return meg_fail(e, MEG_EUSAGE, "--rotary-percent: %g, must be above 0 and at most 1", c->rotary_percent);
+    if ((int64_t)((double)c->kv_channels * c->rotary_percent) < 2)
+        return meg_fail(e, MEG_EUSAGE, "--rotary-percent: %g of the %lld columns of a head leaves none to turn",
+                        c->rotary_percent, (long long)c->kv_channels);
     if ((int64_t)((double)c->kv_channels * c->rotary_percent) % 2)
         return meg_fail(e, MEG_EUSAGE,
                         "--rotary-percent: %g of the %lld columns of a head is an odd number; they turn in pairs",
                         c->rotary_percent, (long long)c->kv_channels);
+    return 0;
+}
+
+/* So many layers have names of their own in a checkpoint, and so many parameters every product in 64 bits. */
+static int check_size(const struct meg_gpt_conf *c, struct meg_err *e)
+{
+    const double h = (double)c->hidden_size, d = (double)c->kv_channels, f = (double)c->ffn_hidden_size;
+    const double layer = h * d * 2 * (double)(c->num_attention_heads + c->num_query_groups) + 3 * h * f;
+    const double n = layer * (double)c->num_layers + h * (double)(2 * c->vocab_size + c->max_position_embeddings);
+
+    if (c->num_layers > 99999)
+        return meg_fail(e, MEG_EUSAGE, "--num-layers: %lld, must be at most 99999", (long long)c->num_layers);
+    if (n > 0x1p48)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--num-layers %lld and --hidden-size %lld make about %.2g parameters; at most %.2g can be counted",
+                        (long long)c->num_layers, (long long)c->hidden_size, n, 0x1p48);
     return 0;
 }
 
@@ -133,7 +154,7 @@ int meg_gpt_conf_check(struct meg_gpt_conf *c, struct meg_err *e)
         return r;
     if ((r = check_groups(c, e)) < 0 || (r = check_rotary(c, e)) < 0)
         return r;
-    return 0;
+    return check_size(c, e);
 }
 
 enum meg_norm meg_gpt_norm(const struct meg_gpt_conf *c)

@@ -132,8 +132,13 @@ static int check_rates(const struct meg_optim_conf *c, struct meg_err *e)
     return 0;
 }
 
-static int check_count(const char *option, int64_t v, int64_t lowest, struct meg_err *e)
+/* v counts units of so many samples, which together must be exact in double. */
+static int check_count(const char *option, int64_t v, int64_t lowest, int64_t unit,
+                       struct meg_err *e)
 {
+    if (v != MEG_UNSET && (double)v * (double)unit > 0x1p53)
+        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": more samples than can be counted", option,
+                        v);
     if (v != MEG_UNSET && v < lowest)
         return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be at least %" PRId64, option, v,
                         lowest);
@@ -141,7 +146,8 @@ static int check_count(const char *option, int64_t v, int64_t lowest, struct meg
 }
 
 /* A run in iterations takes no counts of samples, and the other way round. */
-static int check_family(const struct meg_optim_conf *c, bool by_samples, struct meg_err *e)
+static int check_family(const struct meg_optim_conf *c, bool by_samples, int64_t global_batch,
+                        struct meg_err *e)
 {
     const struct {
         const char *name;
@@ -156,8 +162,8 @@ static int check_family(const struct meg_optim_conf *c, bool by_samples, struct 
     int r;
 
     for (int i = 0; i < 3; i++) {
-        if ((r = check_count(iters[i].name, iters[i].v, iters[i].lowest, e)) < 0 ||
-            (r = check_count(samples[i].name, samples[i].v, samples[i].lowest, e)) < 0)
+        if ((r = check_count(iters[i].name, iters[i].v, iters[i].lowest, global_batch, e)) < 0 ||
+            (r = check_count(samples[i].name, samples[i].v, samples[i].lowest, 1, e)) < 0)
             return r;
         if (by_samples && iters[i].v != MEG_UNSET && iters[i].v > 0)
             return meg_fail(e, MEG_EUSAGE,
@@ -249,7 +255,7 @@ int meg_schedule_make(struct meg_schedule *s, const struct meg_optim_conf *c, in
 
     memset(s, 0, sizeof *s);
     s->wd_incr = total;
-    if ((r = check_rates(c, e)) < 0 || (r = check_family(c, train_samples != MEG_UNSET, e)) < 0 ||
+    if ((r = check_rates(c, e)) < 0 || (r = check_family(c, train_samples != MEG_UNSET, global_batch, e)) < 0 ||
         (r = make_weight_decay(s, c, e)) < 0)
         return r;
     return make_rate(s, c, total, global_batch, e);

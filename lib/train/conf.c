@@ -158,6 +158,41 @@ static int check_layout(const struct meg_train_conf *c, struct meg_err *e)
     return 0;
 }
 
+
+static int check_highest(const char *option, int64_t v, int64_t highest, struct meg_err *e)
+{
+    if (v > highest)
+        return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must be at most %" PRId64, option, v,
+                        highest);
+    return 0;
+}
+
+/* A number of samples, exact in double and small enough for every product in 64 bits. */
+static int check_total(const char *option, int64_t v, double total, struct meg_err *e)
+{
+    if (v != MEG_UNSET && total > 0x1p53)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--%s %" PRId64 ": makes %.3g samples, more than can be counted", option, v,
+                        total);
+    return 0;
+}
+
+static int check_totals(const struct meg_train_conf *c, const struct meg_batch_plan *p,
+                        struct meg_err *e)
+{
+    const double global = (double)p->global, smallest = p->samples ? (double)p->start : global;
+    const double iters = c->train_iters != MEG_UNSET ? (double)c->train_iters
+        : c->train_samples != MEG_UNSET              ? (double)c->train_samples / smallest
+                                                     : 0;
+    int r;
+
+    if ((r = check_total("train-iters", c->train_iters, iters * global, e)) < 0 ||
+        (r = check_total("train-samples", c->train_samples, (double)c->train_samples, e)) < 0)
+        return r;
+    return check_total("eval-iters", c->eval_iters,
+                       (iters / (double)c->eval_interval + 1) * (double)c->eval_iters * global, e);
+}
+
 static int read_rampup(const struct meg_train_conf *c, struct meg_batch_plan *p, struct meg_err *e)
 {
     int64_t *const to[] = { &p->start, &p->increment, &p->samples };
@@ -196,9 +231,11 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
         (r = check("eval-interval", c->eval_interval, 1, e)) < 0 ||
         (r = check("seed", c->seed, 1, e)) < 0 || (r = check_layout(c, e)) < 0)
         return r;
-    if (c->seed > UINT32_MAX)
-        return meg_fail(e, MEG_EUSAGE, "--seed %" PRId64 ": must be at most %" PRIu32, c->seed,
-                        UINT32_MAX);
+    if ((r = check_highest("micro-batch-size", c->micro_batch_size, INT32_MAX, e)) < 0 ||
+        (r = check_highest("global-batch-size", c->global_batch_size, INT32_MAX, e)) < 0 ||
+        (r = check_highest("seq-length", c->seq_length, INT32_MAX, e)) < 0 ||
+        (r = check_highest("seed", c->seed, UINT32_MAX, e)) < 0)
+        return r;
     if (!(c->timeout_min > 0))
         return meg_fail(e, MEG_EUSAGE, "--distributed-timeout-minutes %g: must be above 0",
                         c->timeout_min);
@@ -217,7 +254,8 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
     p.micro = c->micro_batch_size;
     p.ranks = ranks;
     p.round_down = c->decrease_batch_size_if_needed;
-    if ((r = read_rampup(c, &p, e)) < 0 || (r = meg_batch_plan_check(&p, e)) < 0)
+    if ((r = read_rampup(c, &p, e)) < 0 || (r = meg_batch_plan_check(&p, e)) < 0 ||
+        (r = check_totals(c, &p, e)) < 0)
         return r;
     *plan = p;
     *iters = c->train_iters != MEG_UNSET ? c->train_iters

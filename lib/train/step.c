@@ -87,8 +87,8 @@ static int check_finite(struct trainer *t, const struct meg_step_result *s, stru
                     "iteration %" PRId64
                     ": lm loss is %g, and the gradient of %s is %s; nothing of this "
                     "iteration is kept; a lower --lr or --clip-grad may help",
-                    t->at.iteration + 1, s->lm_loss, p ? p->name : "every parameter",
-                    p ? "not finite" : "finite");
+                    t->at.iteration + 1, isnan(s->lm_loss) ? NAN : s->lm_loss,
+                    p ? p->name : "every parameter", p ? "not finite" : "finite");
 }
 
 double meg_train_decoupled_lr(const struct trainer *t)

@@ -51,27 +51,11 @@ int main(int argc, char **argv)
     const int64_t t = arg(argv, argc, 1, 64), b = arg(argv, argc, 2, 4), n = t * b;
     const int steps = (int)arg(argv, argc, 3, 5);
     const double dropout = argc > 8 ? atof(argv[8]) : 0.0;
-    struct meg_gpt_conf c = {
-        .num_layers = arg(argv, argc, 4, 12),
-        .hidden_size = arg(argv, argc, 5, 768),
-        .num_attention_heads = arg(argv, argc, 6, 12),
-        .vocab_size = arg(argv, argc, 7, 50257),
-        .ffn_hidden_size = MEG_UNSET,
-        .kv_channels = MEG_UNSET,
-        .max_position_embeddings = t,
-        .position_embedding_type = "learned_absolute",
-        .normalization = "LayerNorm",
-        .norm_epsilon = 1e-5,
-        .init_method_std = 0.02,
-        .bias_gelu_fusion = true,
-        .attention_dropout = dropout,
-        .hidden_dropout = dropout,
-    };
-    const struct meg_optim_conf oc = { .optimizer = "adam",
-                                       .adam_beta1 = 0.9,
-                                       .adam_beta2 = 0.95,
-                                       .adam_eps = 1e-8,
-                                       .clip_grad = 1.0 };
+    struct meg_gpt_conf c;
+    struct meg_optim_conf oc;
+    const struct meg_optgroup groups[] = { { "network", meg_gpt_opts, &c },
+                                           { "optimizer", meg_optim_opts, &oc },
+                                           { 0 } };
     const struct meg_optim_rates rates = { 1e-4, 1e-4, 0.1, 1.0 };
     const struct meg_gpt_run run = { t, b, true, 1 };
     const struct meg_ops *op = meg_cpu_ops();
@@ -84,6 +68,13 @@ int main(int argc, char **argv)
     int64_t *sample = meg_new((size_t)b * sizeof *sample);
     double *part[PARTS], nparams, gflop, loss = 0.0;
 
+    meg_opt_defaults(groups);
+    c.num_layers = arg(argv, argc, 4, 12);
+    c.hidden_size = arg(argv, argc, 5, 768);
+    c.num_attention_heads = arg(argv, argc, 6, 12);
+    c.vocab_size = arg(argv, argc, 7, 50257);
+    c.max_position_embeddings = t;
+    c.attention_dropout = c.hidden_dropout = dropout;
     if (meg_gpt_conf_check(&c, &e) < 0 || meg_gpt_create(&g, &c, &run, op, &meg_mesh_one, &e) < 0 ||
         meg_optim_create(&o, &oc, &g->params, op, g->w, g->g, &e) < 0)
         meg_die_err(&e);

@@ -111,6 +111,11 @@ done
 refuses 'half a micro-batch' '--global-batch-size 3: must be a multiple of 2' --global-batch-size 3
 refuses 'a warm-up longer than the decay' 'warm-up of 80 samples' --lr-warmup-iters 20
 refuses 'samples in a run of iterations' '--lr-warmup-samples 5: --train-iters counts iterations' --lr-warmup-samples 5
+refuses 'more samples than can be counted' '--train-iters 9000000000000000000: makes 3.6e.19 samples' \
+    --train-iters 9000000000000000000
+refuses 'more in its evaluations' '--eval-iters 9000000000000000: makes' --eval-iters 9000000000000000
+refuses 'more in its schedule' '--lr-decay-iters 9000000000000000: more samples' --lr-decay-iters 9000000000000000
+refuses 'a batch of billions' '--micro-batch-size 4000000000: must be at most 2147483647' --micro-batch-size 4000000000
 refuses 'both families' '--train-samples 100: --train-iters 10 is given' --train-samples 100
 refuses 'a ramp in a run of iterations' '--rampup-batch-size' --rampup-batch-size 2 2 12
 refuses 'a lowest rate above the highest' '--min-lr 1: must not be above --lr' --min-lr 1

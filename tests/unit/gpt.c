@@ -436,6 +436,38 @@ static void refuses_what_breaks_a_rule(void **state)
     assert_string_equal(e.msg, "--num-layers is required");
 }
 
+static void refuses_what_cannot_be_counted(void **state)
+{
+    struct meg_gpt_conf c = conf();
+    struct meg_err e;
+
+    (void)state;
+    c.num_layers = 100000;
+    assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
+    assert_string_equal(e.msg, "--num-layers: 100000, must be at most 99999");
+    c = conf();
+    c.hidden_size = (int64_t)1 << 33;
+    assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
+    assert_string_equal(e.msg, "--hidden-size: 8589934592, must be at most 2147483647");
+    c = conf();
+    c.hidden_size = (int64_t)1 << 24;
+    c.ffn_hidden_size = (int64_t)1 << 26;
+    assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
+    assert_non_null(strstr(e.msg, "can be counted"));
+}
+
+static void refuses_to_turn_no_column(void **state)
+{
+    struct meg_gpt_conf c = conf();
+    struct meg_err e;
+
+    (void)state;
+    c.use_rotary = true;
+    c.rotary_percent = 0.01;
+    assert_int_equal(meg_gpt_conf_check(&c, &e), MEG_EUSAGE);
+    assert_non_null(strstr(e.msg, "--rotary-percent: 0.01 of the"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -448,6 +480,8 @@ int main(void)
         cmocka_unit_test(rows_lie_backwards_in_one_buffer),
         cmocka_unit_test(training_plans_more_memory_than_decoding),
         cmocka_unit_test(refuses_what_breaks_a_rule),
+        cmocka_unit_test(refuses_what_cannot_be_counted),
+        cmocka_unit_test(refuses_to_turn_no_column),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
