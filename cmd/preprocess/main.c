@@ -232,7 +232,7 @@ out:
 int main(int argc, char **argv)
 {
     struct meg_preprocess_conf c;
-    struct meg_tok_conf tc;
+    struct meg_tok_conf tc = { 0 };
     struct look l;
     const struct meg_optgroup groups[] = { { "preprocess", meg_preprocess_opts, &c },
                                            { "look", look_opts, &l },

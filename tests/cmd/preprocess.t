@@ -313,4 +313,12 @@ awk 'BEGIN { print "{\"text\":\"1 2\"}"; printf "{\"text\":\"3"; for (i = 0; i <
              print "\"}\n{\"text\":\"4\"}" }' >long.jsonl
 null long --input long.jsonl --workers 3
 is 'a line of megabytes' "$(index long_text_document | cut -d : -f 2-) $(wc -c <long_text_document.bin | xargs)" ' 2 1000001 1 : 0 1 2 3 2000008'
+mkdir "$T/hf"
+cat >"$T/hf/tokenizer.json" <<'END'
+{"pre_tokenizer": {"type": "Whitespace"}, "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "a": 1}}}
+END
+echo '{"text":"a b a"}' | meg-preprocess -q --input - --tokenizer-name-or-path "$T/hf" --output-prefix "$T/hf/d"
+is 'a folder with tokenizer.json needs no type' \
+    "$(meg-preprocess --decode "$T/hf/d_text_document" --json)" '{"document":0,"ids":[1,0,1],"lengths":[3]}'
+
 done_testing

@@ -9,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
-    const uint8_t *text = memchr(bytes, 0, n), *end = bytes + n;
+    const uint8_t *text = n > 0 ? memchr(bytes, 0, n) : NULL, *end = bytes + n;
     struct meg_tok_conf conf = { .type = "HuggingFaceTokenizer", .vocab_size = MEG_UNSET };
     struct meg_tokenizer *t = NULL;
     struct meg_detok detok = { 0 };
@@ -17,8 +17,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     struct meg_str back = { 0 }, parts = { 0 };
     struct meg_err e;
 
-    if (!text++)
+    if (!text)
         return 0;
+    text++;
     conf.tokenizer_json = fuzz_file("tokenizer.json", bytes, (size_t)(text - 1 - bytes));
     if (meg_tokenizer_open(&t, &conf, &e) == 0 &&
         meg_tokenizer_encode(t, (const char *)text, end - text, &ids, &e) == 0) {

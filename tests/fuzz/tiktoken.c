@@ -9,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
-    const uint8_t *text = memchr(bytes, 0, n), *end = bytes + n;
+    const uint8_t *text = n > 0 ? memchr(bytes, 0, n) : NULL, *end = bytes + n;
     struct meg_tok_conf conf = { .type = "TikTokenizer",
                                  .vocab_size = MEG_UNSET,
                                  .tiktoken_num_special_tokens = 3 };
@@ -18,8 +18,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     struct meg_str back = { 0 };
     struct meg_err e;
 
-    if (!text++)
+    if (!text)
         return 0;
+    text++;
     conf.tokenizer_model = fuzz_file("model", bytes, (size_t)(text - 1 - bytes));
     if (meg_tokenizer_open(&t, &conf, &e) == 0 &&
         meg_tokenizer_encode(t, (const char *)text, end - text, &ids, &e) == 0) {
