@@ -238,10 +238,10 @@ static void refuses_settings_it_cannot_follow(void **state)
         { CONFIG(",\"tie_word_embeddings\":false"), "1 missing: lm_head.weight" },
         { "{\"model_type\":\"gpt2\",\"n_layer\":2000000000,\"n_embd\":8,\"n_head\":2,\"n_"
           "positions\":6,\"vocab_size\":11}",
-          "num-layers 2000000000" },
+          "num-layers|2000000000" },
         { "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,\"n_positions\":6,"
           "\"vocab_size\":4000000000}",
-          "vocabulary size 4000000000" },
+          "vocabulary size|4000000000" },
         { "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":9,\"n_head\":2,\"n_positions\":6,"
           "\"vocab_size\":11}",
           "--hidden-size: 9 is no multiple" },
@@ -263,9 +263,11 @@ static void refuses_settings_it_cannot_follow(void **state)
     }
     put_config("set", CONFIG(""));
     assert_int_equal(unlink("set/model.safetensors"), 0);
-    put("set/pytorch_model.bin", "", 0);
     assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_ENOENT);
     assert_says(e.msg, "model.safetensors|pytorch_model.bin");
+    put("set/pytorch_model.bin", "", 0);
+    assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
+    assert_says(e.msg, "set/pytorch_model.bin: 0 bytes without the record that ends a ZIP file");
     put("set/model.safetensors.index.json", outside, strlen(outside));
     assert_int_equal(meg_ckpt_open(&c, "set", MEG_UNSET, &e), MEG_EFORMAT);
     assert_says(e.msg, "../x");
