@@ -96,7 +96,9 @@ int64_t meg_charsmap_longest(const struct meg_charsmap *m, const char *s, int64_
     const char *t;
 
     for (int64_t i = 0; i < n && meg_charsmap_step(m, &node, (unsigned char)s[i], &t); i++) {
-        if (t) {
+        bool is_whole = i + 1 == n || ((unsigned char)s[i + 1] & 0xC0) != 0x80;
+
+        if (t && is_whole) {
             longest = i + 1;
             *to = t;
         }

@@ -20,6 +20,7 @@ static void spell_texts(struct meg_spm *s)
     struct spm_texts *t = &s->texts;
 
     t->at = meg_new((size_t)(m->n + 1) * sizeof *t->at);
+    meg_str_add(&t->bytes, "", 0); /* a place to point to, even if no text can become any piece */
     for (int32_t id = 0; id < m->n; id++) {
         struct meg_str piece = meg_spm_piece_text(m, id);
 

@@ -1,7 +1,8 @@
 /*
  * SentencePieceTokenizer, GPTSentencePieceTokenizer and Llama2Tokenizer: the ids and texts of
- * SentencePiece 0.1.97 and of Megatron-LM's classes on every line of the golden vectors, where
- * MEG_SHARED has them.
+ * SentencePiece 0.1.97 with made-up models (tests/data/spm, by tests/peers/spm.py reference 1 16), and its
+ * and those of Megatron-LM's classes on every line of the golden vectors, where MEG_SHARED has them.
+ * Then what no reference says.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +14,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "base/file.h"
 #include "text/tokenizer.h"
 
 static const struct vectors {
@@ -58,24 +60,21 @@ static struct meg_tokenizer *open_shared(const struct vectors *v)
     return open_model(v->type, path, v->extra_ids);
 }
 
-/* Give every line of a golden file to fn; returns how many. */
-static int for_each_line(const char *folder, const char *name, struct meg_tokenizer *t,
-                         void (*fn)(struct meg_tokenizer *t, const json_t *text, const json_t *ids))
+/* Give every line of a file to fn; returns how many. */
+static int for_each_line(const char *path, struct meg_tokenizer *t,
+                         void (*fn)(struct meg_tokenizer *t, const json_t *line))
 {
-    char path[4096], *line = NULL;
+    char *line = NULL;
     size_t cap = 0;
     int n = 0;
-    FILE *f;
+    FILE *f = fopen(path, "r");
 
-    snprintf(path, sizeof path, "%s/golden/tokenizers/%s%s.jsonl", getenv("MEG_SHARED"), folder,
-             name);
-    f = fopen(path, "r");
     assert_non_null(f);
     for (; getline(&line, &cap, f) > 0; n++) {
         json_t *j = json_loads(line, JSON_ALLOW_NUL, NULL);
 
         assert_non_null(j);
-        fn(t, json_object_get(j, "text"), json_object_get(j, "ids"));
+        fn(t, j);
         json_decref(j);
     }
     fclose(f);
@@ -83,7 +82,17 @@ static int for_each_line(const char *folder, const char *name, struct meg_tokeni
     return n;
 }
 
-static void encodes_one(struct meg_tokenizer *t, const json_t *text, const json_t *ids)
+static int for_each_golden(const char *folder, const char *name, struct meg_tokenizer *t,
+                           void (*fn)(struct meg_tokenizer *t, const json_t *line))
+{
+    char path[4096];
+
+    snprintf(path, sizeof path, "%s/golden/tokenizers/%s%s.jsonl", getenv("MEG_SHARED"), folder,
+             name);
+    return for_each_line(path, t, fn);
+}
+
+static void check_encode(struct meg_tokenizer *t, const json_t *text, const json_t *ids)
 {
     size_t n = json_string_length(text);
     struct meg_ids got = { 0 };
@@ -103,7 +112,7 @@ static void encodes_one(struct meg_tokenizer *t, const json_t *text, const json_
 }
 
 /* All at once and, without ever taking anything back, one id after the other. */
-static void decodes_one(struct meg_tokenizer *t, const json_t *text, const json_t *ids)
+static void check_decode(struct meg_tokenizer *t, const json_t *text, const json_t *ids)
 {
     struct meg_str whole = { 0 }, grown = { 0 };
     struct meg_detok d = { .tok = t };
@@ -129,6 +138,43 @@ static void decodes_one(struct meg_tokenizer *t, const json_t *text, const json_
     free(in.v);
 }
 
+static void encodes_one(struct meg_tokenizer *t, const json_t *line)
+{
+    check_encode(t, json_object_get(line, "text"), json_object_get(line, "ids"));
+}
+
+static void decodes_one(struct meg_tokenizer *t, const json_t *line)
+{
+    check_decode(t, json_object_get(line, "text"), json_object_get(line, "ids"));
+}
+
+/* A line of tests/data/spm. */
+static void does_one(struct meg_tokenizer *t, const json_t *line)
+{
+    const json_t *text = json_object_get(line, "encode"), *ids = json_object_get(line, "decode");
+
+    if (text)
+        check_encode(t, text, json_object_get(line, "ids"));
+    else
+        check_decode(t, json_object_get(line, "text"), ids);
+}
+
+static void does_as_the_reference_with_any_model(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 16; i++) {
+        char path[64];
+        struct meg_tokenizer *t;
+
+        snprintf(path, sizeof path, "tests/data/spm/%d.model", i);
+        t = open_model("GPTSentencePieceTokenizer", path, MEG_UNSET);
+        snprintf(path, sizeof path, "tests/data/spm/%d.jsonl", i);
+        assert_int_equal(for_each_line(path, t, does_one), 60);
+        assert_int_equal(for_each_line(path, t, does_one), 60);
+        meg_tokenizer_close(t);
+    }
+}
+
 static void encodes_as_the_reference(void **state)
 {
     (void)state;
@@ -136,9 +182,9 @@ static void encodes_as_the_reference(void **state)
         struct meg_tokenizer *t = open_shared(&vectors[i]);
 
         print_message("# %s\n", vectors[i].name);
-        assert_int_equal(for_each_line("", vectors[i].name, t, encodes_one), 440);
+        assert_int_equal(for_each_golden("", vectors[i].name, t, encodes_one), 440);
         /* and again, with every word remembered */
-        assert_int_equal(for_each_line("", vectors[i].name, t, encodes_one), 440);
+        assert_int_equal(for_each_golden("", vectors[i].name, t, encodes_one), 440);
         meg_tokenizer_close(t);
     }
 }
@@ -150,17 +196,341 @@ static void decodes_as_the_reference(void **state)
         struct meg_tokenizer *t = open_shared(&vectors[i]);
 
         print_message("# %s\n", vectors[i].name);
-        assert_true(for_each_line("decode/", vectors[i].name, t, decodes_one) > 50);
+        assert_true(for_each_golden("decode/", vectors[i].name, t, decodes_one) > 50);
         meg_tokenizer_close(t);
     }
+}
+
+/* ---- models of our own ---- */
+
+/* A field of a message: a number, text, or four bytes of a float. */
+static void add_varint(struct meg_str *m, uint64_t n)
+{
+    for (; n > 127; n >>= 7)
+        meg_str_add(m, (const char[]){ (char)(n | 128) }, 1);
+    meg_str_add(m, (const char[]){ (char)n }, 1);
+}
+
+static void add_number(struct meg_str *m, int field, uint64_t n)
+{
+    add_varint(m, (uint64_t)field << 3);
+    add_varint(m, n);
+}
+
+static void add_bytes(struct meg_str *m, int field, const void *bytes, size_t n)
+{
+    add_varint(m, (uint64_t)field << 3 | 2);
+    add_varint(m, n);
+    meg_str_add(m, bytes, n);
+}
+
+static void add_piece(struct meg_str *m, const char *text, float score, int type)
+{
+    struct meg_str piece = { 0 };
+
+    add_bytes(&piece, 1, text, strlen(text));
+    add_varint(&piece, 2 << 3 | 5);
+    meg_str_add(&piece, &score, 4);
+    if (type != 1)
+        add_number(&piece, 3, (uint64_t)type);
+    add_bytes(m, 1, piece.s, piece.n);
+    meg_str_free(&piece);
+}
+
+static char dir[] = "/tmp/meg-spm.XXXXXX";
+
+/* A file with those bytes; its name. */
+static const char *write_model(const struct meg_str *m)
+{
+    static char path[64];
+    FILE *f;
+
+    snprintf(path, sizeof path, "%s/model", dir);
+    f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(m->s, 1, m->n, f), m->n);
+    assert_int_equal(fclose(f), 0);
+    return path;
+}
+
+static int make_dir(void **state)
+{
+    (void)state;
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int remove_dir(void **state)
+{
+    (void)state;
+    return meg_remove_tree(dir, NULL);
+}
+
+/* Of "xy", whose two ways to be cut differ by less than the rounding of large sums, the ids depend on the
+ * text before it, but not on what was encoded before. */
+static void rounding_is_not_remembered(void **state)
+{
+    struct meg_str m = { 0 }, text = { 0 };
+    struct meg_tokenizer *t;
+    struct meg_ids alone = { 0 }, ids = { 0 };
+    struct meg_err e;
+    int differs = 0;
+
+    (void)state;
+    add_piece(&m, "<unk>", 0, 2);
+    add_piece(&m, "\xE2\x96\x81", -1, 1);
+    add_piece(&m, "x", -20.03125f, 1);
+    add_piece(&m, "y", -20.015625f, 1);
+    add_piece(&m, "xy", -40.0625f, 1);
+    add_piece(&m, "z", -39.f, 1);
+    t = open_model("GPTSentencePieceTokenizer", write_model(&m), MEG_UNSET);
+    for (int i = 0; i < 40000; i++)
+        meg_str_add(&text, "z ", 2);
+    meg_str_add(&text, "xy", 2);
+    for (size_t k = 0; k < 4; k++) { /* the sum is about -1600000, where floats are 1/8 apart */
+        ids.n = alone.n = 0;
+        assert_int_equal(
+            meg_tokenizer_encode(t, text.s + k * 2, (int64_t)(text.n - k * 2), &ids, &e), MEG_OK);
+        differs += ids.v[ids.n - 1] == 4;
+        assert_int_equal(meg_tokenizer_encode(t, "xy", 2, &alone, &e), MEG_OK);
+        assert_int_equal(alone.n, 3);
+        assert_int_equal(alone.v[1], 2);
+        assert_int_equal(alone.v[2], 3);
+    }
+    assert_true(differs > 0);
+    meg_tokenizer_close(t);
+    meg_str_free(&m);
+    meg_str_free(&text);
+    free(ids.v);
+    free(alone.v);
+}
+
+/* What is refused, and what is said of it; model is its bytes. */
+static void is_refused(const struct meg_str *m, const char *words)
+{
+    const struct meg_tok_conf c = { .type = "GPTSentencePieceTokenizer",
+                                    .tokenizer_model = write_model(m),
+                                    .vocab_extra_ids = MEG_UNSET,
+                                    .vocab_size = MEG_UNSET };
+    struct meg_tokenizer *t = NULL;
+    struct meg_err e;
+
+    assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_EFORMAT);
+    if (strncmp(e.msg, c.tokenizer_model, strlen(c.tokenizer_model)) != 0 || !strstr(e.msg, words))
+        fail_msg("'%s' does not say '%s'", e.msg, words);
+}
+
+/* Bytes that are no message. */
+static void refuses_what_is_no_message(void **state)
+{
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *words;
+    } bad[] = {
+        { "", 0, ": no pieces" },
+        { "\x0A", 1, ", byte 1: a number is cut" },
+        { "\x0A\x05"
+          "abc",
+          5, ", byte 1: a value of 5 bytes, but its message has 3 left" },
+        { "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", 11,
+          ", byte 1: a number longer than 64 bits" },
+        { "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", 11,
+          "a value of 18446744073709551615 bytes" },
+        { "\x0B", 1, ", byte 0: field 1 has wire type 3" },
+        { "\x02\x00", 2, ", byte 0: there is no field 0" },
+        { "\x08\x01", 2, "a part of the model has wire type 0, expected is 2" },
+        { "\x0A\x02\x08\x01", 4, ", byte 2: the text of a piece has wire type 0, expected is 2" },
+        { "\x0A\x04\x15\x00\x00\x00", 6,
+          ", byte 3: a value of 4 bytes, but its message has 3 left" },
+        { "\x0A\x03\x0A\x01\xFF", 5, ", byte 4: the text of a piece is not UTF-8" },
+        { "\x0A\x03\x0A\x01\x00", 5, "the text of a piece holds a zero byte" },
+        { "\x0A\x00", 2, "piece 0 has 0 bytes" },
+        { "\x0A\x05\x0A\x01"
+          "a\x18\x07",
+          7, "piece 0 has type 7, expected is 1 to 6" },
+        { "\x0A\x0E\x0A\x01"
+          "a\x18\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01",
+          16, "piece 0 has type -1" },
+        { "\x0A\x08\x0A\x01"
+          "a\x15\x00\x00\x80\x7F",
+          10, "piece 0 has score inf" },
+        { "\x12\x02\x18\x03", 4, ", byte 2: a model of type 3 (words)" },
+        { "\x1A\x06\x12\x04\x04\x00\x00\x00", 8,
+          "in the character map that begins here, byte 0: a trie of 4" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct meg_str m = { 0 };
+
+        meg_str_add(&m, bad[i].bytes, bad[i].n);
+        is_refused(&m, bad[i].words);
+        meg_str_free(&m);
+    }
+}
+
+static void refuses_what_makes_no_model(void **state)
+{
+    struct meg_str m = { 0 }, trainer = { 0 };
+
+    (void)state;
+    add_piece(&m, "a", -1, 1);
+    is_refused(&m, "none of 1 pieces stands for the unknown");
+    add_piece(&m, "<unk>", 0, 2);
+    add_piece(&m, "a", -2, 4);
+    is_refused(&m, ", byte 28: piece 2, 'a', stands there twice");
+    m.n = 0;
+    add_piece(&m, "<unk>", 0, 2);
+    add_piece(&m, "<unk2>", 0, 2);
+    is_refused(&m, "pieces 0 and 1 both stand for the unknown");
+    m.n = 0;
+    add_piece(&m, "<unk>", 0, 2);
+    add_piece(&m, "<s>", 0, 3);
+    is_refused(&m, "none of 2 pieces is text");
+    add_piece(&m, "a", 0, 1);
+    add_piece(&m, "<0x4G>", 0, 6);
+    is_refused(&m, "'<0x4G>' is no byte");
+    m.n = 0;
+    add_piece(&m, "<unk>", 0, 2);
+    add_piece(&m, "a", 0, 1);
+    add_piece(&m, "<0x41>", 0, 6);
+    is_refused(&m, "byte_fallback is not set");
+    add_number(&trainer, 35, 1);
+    add_bytes(&m, 2, trainer.s, trainer.n);
+    is_refused(&m, "there is no <0x00>");
+    meg_str_free(&m);
+    meg_str_free(&trainer);
+}
+
+/* A map of one unit block whose bits are set as given. */
+static void add_map(struct meg_str *m, int at, uint32_t unit, const char *texts, size_t ntexts)
+{
+    uint32_t block[257] = { 1024 };
+    struct meg_str map = { 0 }, rules = { 0 };
+
+    block[1 + at] = unit;
+    meg_str_add(&map, block, sizeof block);
+    meg_str_add(&map, texts, ntexts);
+    add_bytes(&rules, 2, map.s, map.n);
+    add_bytes(m, 3, rules.s, rules.n);
+    meg_str_free(&map);
+    meg_str_free(&rules);
+}
+
+static void refuses_a_map_that_leads_astray(void **state)
+{
+    struct meg_str m = { 0 };
+
+    (void)state;
+    add_map(&m, 7, 1 << 10 | 1 << 9, "x", 2);
+    is_refused(&m, "byte 32: unit 7 leads to 263, but there are 256");
+    m.n = 0;
+    add_map(&m, 0, 1u << 31 | 2, "x", 2);
+    is_refused(&m, "byte 4: unit 0 has a replacement at offset 2, where none begins");
+    m.n = 0;
+    add_map(&m, 0, 1u << 31 | 1, "\xC3\xA9", 3);
+    is_refused(&m, "at offset 1, where none begins");
+    m.n = 0;
+    add_map(&m, 0, 0, "x", 1);
+    is_refused(&m, "the last replacement does not end");
+    m.n = 0;
+    add_map(&m, 0, 0, "\xC3", 2);
+    is_refused(&m, "byte 1028: invalid UTF-8 in a replacement");
+    meg_str_free(&m);
+}
+
+/* Roles, size, what Megatron-LM calls it, and what the extra tokens do to text. */
+static void special_tokens_of_megatron(void **state)
+{
+    struct meg_str m = { 0 }, d = { 0 }, text = { 0 };
+    struct meg_tokenizer *t;
+    const struct meg_tok_roles *r;
+    struct meg_ids ids = { 0 };
+    struct meg_err e;
+
+    (void)state;
+    add_piece(&m, "<pad>", 0, 3);
+    add_piece(&m, "<unk>", 0, 2);
+    add_piece(&m, "</s>", 0, 3);
+    add_piece(&m, "\xE2\x96\x81", -1, 1);
+    add_piece(&m, "a", -1, 1);
+    t = open_model("SentencePieceTokenizer", write_model(&m), 2);
+    r = meg_tokenizer_roles(t);
+    assert_int_equal(r->cls, 5);
+    assert_int_equal(r->sep, 6);
+    assert_int_equal(r->eod, 7);
+    assert_int_equal(r->mask, 8);
+    assert_int_equal(r->pad, 0);
+    assert_int_equal(r->bos, 9);
+    assert_int_equal(r->eos, 2);
+    assert_int_equal(meg_tokenizer_vocab_size(t), 12);
+    assert_int_equal(meg_tokenizer_encode(t, "a</s><extra_id_1>a <EOD", 23, &ids, &e), MEG_OK);
+    assert_memory_equal(ids.v, ((const int32_t[]){ 3, 4, 2, 11, 3, 4, 3, 1 }), 8 * sizeof *ids.v);
+    assert_int_equal(ids.n, 8);
+    assert_int_equal(meg_tokenizer_decode(t, ids.v, ids.n, &text, &e), MEG_OK);
+    assert_string_equal(text.s, "a </s>  <extra_id_1> a  \xE2\x81\x87 ");
+    meg_tokenizer_describe(t, 0, &d);
+    assert_non_null(strstr(d.s, "\"class\": \"_SentencePieceTokenizer\""));
+    assert_non_null(strstr(d.s, "\"vocab_extra_ids\": \"2\""));
+    meg_tokenizer_close(t);
+
+    t = open_model("GPTSentencePieceTokenizer", write_model(&m), MEG_UNSET);
+    r = meg_tokenizer_roles(t);
+    assert_int_equal(r->eod, 2);
+    assert_int_equal(r->pad, 0);
+    assert_int_equal(r->bos, -1);
+    assert_int_equal(r->cls, -1);
+    assert_int_equal(meg_tokenizer_vocab_size(t), 5);
+    meg_tokenizer_close(t);
+    meg_str_free(&m);
+    meg_str_free(&d);
+    meg_str_free(&text);
+    free(ids.v);
+}
+
+static void llama2_needs_a_beginning(void **state)
+{
+    struct meg_tok_conf c = { .type = "Llama2Tokenizer",
+                              .vocab_extra_ids = MEG_UNSET,
+                              .vocab_size = MEG_UNSET };
+    struct meg_str m = { 0 };
+    struct meg_tokenizer *t = NULL;
+    struct meg_ids ids = { 0 };
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_EUSAGE);
+    assert_string_equal(e.msg, "Llama2Tokenizer needs --tokenizer-model");
+    add_piece(&m, "<unk>", 0, 2);
+    add_piece(&m, "a", -1, 1);
+    c.tokenizer_model = write_model(&m);
+    assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_EFORMAT);
+    assert_non_null(strstr(e.msg, "no piece that begins a text"));
+    add_piece(&m, "<s>", 0, 3);
+    c.tokenizer_model = write_model(&m);
+    assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_OK);
+    assert_int_equal(meg_tokenizer_encode(t, "", 0, &ids, &e), MEG_OK);
+    assert_int_equal(ids.n, 1);
+    assert_int_equal(ids.v[0], 2);
+    assert_int_equal(meg_tokenizer_roles(t)->pad, -1);
+    meg_tokenizer_close(t);
+    meg_str_free(&m);
+    free(ids.v);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(does_as_the_reference_with_any_model),
         cmocka_unit_test(encodes_as_the_reference),
         cmocka_unit_test(decodes_as_the_reference),
+        cmocka_unit_test(rounding_is_not_remembered),
+        cmocka_unit_test(refuses_what_is_no_message),
+        cmocka_unit_test(refuses_what_makes_no_model),
+        cmocka_unit_test(refuses_a_map_that_leads_astray),
+        cmocka_unit_test(special_tokens_of_megatron),
+        cmocka_unit_test(llama2_needs_a_beginning),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
