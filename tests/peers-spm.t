@@ -1,0 +1,44 @@
+#!/bin/sh
+# The ids and texts of SentencePiece models against SentencePiece itself: made-up models, text that nobody
+# wrote, and text from this machine.
+#   MEG_PYTHON      a python that has sentencepiece (python3)
+#   MEG_CORPUS      a file of JSON lines to take instead of what lies in /usr/share and MEG_SHARED
+#   MEG_CORPUS_MB   how much of that (20; a release is compared with 240, which takes ten minutes)
+. "${0%/*}/lib.sh"
+cd "${0%/*}/.." || exit 1
+python=${MEG_PYTHON:-python3}
+"$python" -c 'import sentencepiece' 2>/dev/null ||
+    skip_all "$python has no module sentencepiece (MEG_PYTHON names another python)"
+
+ok 'made-up models' "$python" tests/peers/spm.py random 3 100
+[ -n "${MEG_SHARED:-}" ] || {
+    skip 'real models' 'MEG_SHARED is not set'
+    done_testing
+}
+models=$MEG_SHARED/data/tokenizers
+ok 'made-up models with the character map of t5' \
+    "$python" tests/peers/spm.py random 4 50 "$models/t5/spiece.model"
+
+same_ids() { # NAME FILE.jsonl MODEL
+    meg-preprocess -q --input "$2" --tokenizer-type GPTSentencePieceTokenizer --tokenizer-model "$models/$3" \
+        --output-prefix "$T/ids"
+    ok "$1, ids of $3" "$python" tests/peers/spm.py encode "$models/$3" "$T/ids" "$2"
+    sed 's/^/# /' "$T/.out"
+    meg-preprocess --decode "$T/ids_text_document" --json --tokenizer-type GPTSentencePieceTokenizer \
+        --tokenizer-model "$models/$3" >"$T/text"
+    ok "$1, texts of $3" "$python" tests/peers/spm.py decode "$models/$3" "$T/text"
+    sed 's/^/# /' "$T/.out"
+}
+"$python" tests/peers/spm.py odd >"$T/odd.jsonl"
+for model in t5/spiece.model llama2/tokenizer.model mistral-v3/tokenizer.model spm-test-ja/tokenizer.model; do
+    same_ids 'odd texts' "$T/odd.jsonl" "$model"
+done
+corpus=${MEG_CORPUS:-}
+if [ -z "$corpus" ]; then
+    corpus=$T/corpus.jsonl
+    "$python" tests/peers/corpus.py "$corpus" "${MEG_CORPUS_MB:-20}" || skip_all 'there is not so much text'
+fi
+for model in t5/spiece.model llama2/tokenizer.model; do
+    same_ids 'the text at hand' "$corpus" "$model"
+done
+done_testing
