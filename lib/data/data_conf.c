@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
+#include "data/internal.h"
 
 #define C struct meg_data_conf
 const struct meg_opt meg_data_opts[] = {
@@ -25,6 +26,21 @@ const struct meg_opt meg_data_opts[] = {
       "read the words of --data-path from FILE" },
     { "per-split-data-args-path", 0, MEG_STR(C, per_split_data_args_path), "FILE", NULL,
       "read the words for each split from a JSON object with keys train, valid and test" },
+    { "train-weighted-split-paths", 0, MEG_LIST(C, weighted[MEG_TRAIN]), "GROUP...", NULL,
+      "datasets for training alone: 'NAME: WEIGHT BEGIN:END PREFIX, ...', of each the part between "
+      "two fractions" },
+    { "valid-weighted-split-paths", 0, MEG_LIST(C, weighted[MEG_VALID]), "GROUP...", NULL,
+      "the same for validation" },
+    { "test-weighted-split-paths", 0, MEG_LIST(C, weighted[MEG_TEST]), "GROUP...", NULL,
+      "the same for the test" },
+    { "train-weighted-split-paths-path", 0, MEG_STR(C, weighted_file[MEG_TRAIN]), "FILE", NULL,
+      "read the group between double quotes from FILE" },
+    { "valid-weighted-split-paths-path", 0, MEG_STR(C, weighted_file[MEG_VALID]), "FILE", NULL,
+      "the same for validation" },
+    { "test-weighted-split-paths-path", 0, MEG_STR(C, weighted_file[MEG_TEST]), "FILE", NULL,
+      "the same for the test" },
+    { "data-order", 0, MEG_STR(C, data_order), "auto|megatron-lm|megatron-deepspeed", "auto",
+      "whose order of samples; auto: Megatron-DeepSpeed's where its options name the data" },
     { "mock-data", 0, MEG_BOOL(C, mock_data), NULL, "no",
       "train on made-up tokens, the same on every machine" },
     { "data-cache-path", 0, MEG_STR(C, data_cache_path), "FOLDER", NULL,
@@ -98,9 +114,9 @@ static int parse_blend(struct meg_data_blend *b, const struct words *w, const ch
                         "a weight before every prefix, or before none",
                         from, (long long)numbers, (long long)(n / 2));
     step = numbers > 0 ? 2 : 1;
-    if (n / step > 32766)
-        return meg_fail(e, MEG_EUSAGE, "%s: %lld datasets, at most 32766 can be blended", from,
-                        (long long)(n / step));
+    if (n / step > MEG_MOST_BLENDED)
+        return meg_fail(e, MEG_EUSAGE, "%s: %lld datasets, at most %d can be blended", from,
+                        (long long)(n / step), MEG_MOST_BLENDED);
     b->n = (int)(n / step);
     b->prefix = meg_new((size_t)b->n * sizeof *b->prefix);
     b->weight = step == 2 ? meg_new((size_t)b->n * sizeof *b->weight) : NULL;
@@ -181,36 +197,71 @@ static int parse_per_split_file(struct meg_data_blend *b, const char *path, stru
 
 /* ---- the choice ------------------------------------------------------------------------------- */
 
-static int count_sources(const struct meg_data_conf *c, bool is_per_split, struct meg_err *e)
+static const char *const path_names[] = { "--train-data-path", "--valid-data-path",
+                                          "--test-data-path" };
+static const char *const group_names[] = { "--train-weighted-split-paths",
+                                           "--valid-weighted-split-paths",
+                                           "--test-weighted-split-paths" };
+
+static bool has_paths(const struct meg_data_conf *c)
 {
-    const bool lists = c->split_path[0].n || c->split_path[1].n || c->split_path[2].n;
-    const int n = (c->data_path.n > 0) + (c->data_args_path != NULL) + c->mock_data + lists +
-        (c->per_split_data_args_path != NULL);
+    return c->split_path[0].n || c->split_path[1].n || c->split_path[2].n;
+}
+
+static bool has_groups(const struct meg_data_conf *c)
+{
+    bool has = false;
+
+    for (int i = 0; i < MEG_SPLITS; i++)
+        has = has || c->weighted[i].n || c->weighted_file[i];
+    return has;
+}
+
+static int check_sources(const struct meg_data_conf *c, bool is_per_split, struct meg_err *e)
+{
+    const int n = (c->data_path.n > 0) + (c->data_args_path != NULL) + c->mock_data + has_paths(c) +
+        (c->per_split_data_args_path != NULL) + has_groups(c);
 
     if (n > 1)
         return meg_fail(
             e, MEG_EUSAGE,
             "give one of --data-path, --data-args-path, --train-data-path and its like, "
-            "--per-split-data-args-path and --mock-data, not several");
+            "--per-split-data-args-path, --train-weighted-split-paths and its like, and "
+            "--mock-data, "
+            "not several");
     if (n == 0)
         return meg_fail(e, MEG_EUSAGE,
                         "no data: give --data-path PREFIX, or --mock-data for made-up tokens");
     if (is_per_split && c->split)
         return meg_fail(e, MEG_EUSAGE,
                         "--split shares out --data-path; each split has data of its own here");
+    if (has_groups(c) && strcmp(c->data_order, "megatron-lm") == 0)
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--data-order megatron-lm: Megatron-LM has no --train-weighted-split-paths");
     return 0;
+}
+
+static int choose_split(struct meg_data_blend *b, const struct meg_data_conf *c, int split,
+                        struct meg_err *e)
+{
+    if (c->weighted[split].n > 1 || (c->weighted[split].n && c->weighted_file[split]))
+        return meg_fail(e, MEG_EUSAGE, MEG_ONE_GROUP, group_names[split]);
+    if (c->weighted[split].n)
+        return meg_data_parse_group(b, c->weighted[split].v[0], group_names[split], e);
+    if (c->weighted_file[split])
+        return meg_data_parse_group_file(b, c->weighted_file[split], e);
+    return parse_list(b, &c->split_path[split], path_names[split], e);
 }
 
 int meg_data_choose(struct meg_data_choice *out, const struct meg_data_conf *c, struct meg_err *e)
 {
-    static const char *const names[] = { "--train-data-path", "--valid-data-path",
-                                         "--test-data-path" };
     struct meg_data_choice ch = { .is_mock = c->mock_data };
     int r;
 
-    ch.is_per_split = c->split_path[0].n || c->split_path[1].n || c->split_path[2].n ||
-        c->per_split_data_args_path;
-    if ((r = count_sources(c, ch.is_per_split, e)) < 0)
+    ch.is_per_split = has_paths(c) || has_groups(c) || c->per_split_data_args_path;
+    ch.is_deepspeed = has_groups(c) || strcmp(c->data_order, "megatron-deepspeed") == 0;
+    if ((r = check_sources(c, ch.is_per_split, e)) < 0)
         goto out;
     if (c->per_split_data_args_path)
         r = parse_per_split_file(ch.blend, c->per_split_data_args_path, e);
@@ -220,7 +271,7 @@ int meg_data_choose(struct meg_data_choice *out, const struct meg_data_conf *c, 
         r = parse_list(&ch.blend[0], &c->data_path, "--data-path", e);
     else
         for (int i = 0; i < MEG_SPLITS && r == 0; i++)
-            r = parse_list(&ch.blend[i], &c->split_path[i], names[i], e);
+            r = choose_split(&ch.blend[i], c, i, e);
     if (r < 0)
         goto out;
     if (!ch.is_per_split) {
@@ -242,6 +293,8 @@ void meg_data_choice_free(struct meg_data_choice *ch)
             free(ch->blend[k].prefix[i]);
         free(ch->blend[k].prefix);
         free(ch->blend[k].weight);
+        free(ch->blend[k].range);
+        free(ch->blend[k].name);
     }
     *ch = (struct meg_data_choice){ 0 };
 }

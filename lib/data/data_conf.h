@@ -16,7 +16,10 @@ struct meg_data_conf {
     struct meg_list
         split_path[MEG_SPLITS]; /* --train-data-path, --valid-data-path, --test-data-path */
     const char *data_args_path, *per_split_data_args_path;
+    struct meg_list weighted[MEG_SPLITS]; /* --train-weighted-split-paths and its like */
+    const char *weighted_file[MEG_SPLITS];
     bool mock_data;
+    const char *data_order; /* "auto", "megatron-lm", "megatron-deepspeed" */
     const char *data_cache_path;
     bool renormalize_blend_weights;
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
@@ -33,7 +36,10 @@ struct meg_data_blend {
     int n;
     char **prefix;
     double *weight;
+    double (*range)[2]; /* of each file: the fractions where it begins and ends; NULL: by the split */
+    char *name;         /* of a group; else NULL */
 };
+enum { MEG_MOST_BLENDED = 32766 };
 
 /*
  * Which data was chosen.  Made-up data: every n is 0.  With is_per_split each split has a blend of its
@@ -41,6 +47,7 @@ struct meg_data_blend {
  */
 struct meg_data_choice {
     bool is_mock, is_per_split;
+    bool is_deepspeed; /* samples in Megatron-DeepSpeed's order */
     struct meg_data_blend blend[MEG_SPLITS];
     const char *split; /* c's, or a constant; NULL with is_per_split */
 };

@@ -123,22 +123,33 @@ static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample
     return 0;
 }
 
-const struct meg_dataset *meg_dataset_of(const struct meg_dataset *ds, int64_t *i)
+int meg_dataset_runs_out(const struct meg_dataset *ds, struct meg_err *e)
 {
-    MEG_ASSERT(*i >= 0 && *i < ds->len);
-    while (ds->nmember > 0) {
-        const struct meg_dataset *m = ds->member[ds->blend.dataset[*i]];
-        *i = ds->blend.sample[*i];
-        ds = m;
+    return meg_fail(e, MEG_EFAIL,
+                    "%s: the blend needs more than its %" PRId64 " samples; try "
+                    "--renormalize-blend-weights",
+                    meg_source_name(ds->src), ds->len);
+}
+
+int meg_dataset_find(const struct meg_dataset **ds, int64_t *i, struct meg_err *e)
+{
+    MEG_ASSERT(*i >= 0 && *i < (*ds)->len);
+    while ((*ds)->nmember > 0) {
+        const struct meg_dataset *m = (*ds)->member[(*ds)->blend.dataset[*i]];
+        *i = (*ds)->blend.sample[*i];
+        if (*i >= m->len)
+            return meg_dataset_runs_out(m, e);
+        *ds = m;
     }
-    return ds;
+    return 0;
 }
 
 int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample *out,
                        struct meg_err *e)
 {
-    ds = meg_dataset_of(ds, &i);
-    return gpt_sample(ds, i, out, e);
+    const int r = meg_dataset_find(&ds, &i, e);
+
+    return r < 0 ? r : gpt_sample(ds, i, out, e);
 }
 
 void meg_dataset_close(struct meg_dataset *ds)

@@ -72,21 +72,54 @@ static void describe_part(const struct meg_run_data *d, const struct meg_data_pa
     meg_describe_part(out, &id);
 }
 
-static void index_arrays(struct meg_npy *a, const struct meg_gpt_index *x)
+static void stem(const struct meg_run_data *d, const struct meg_data_part *p, struct meg_str *out)
 {
-    a[0] = (struct meg_npy){ "document_index", "<i4", 4, x->ndocument, 0, x->document };
-    a[1] = (struct meg_npy){ "sample_index",
+    meg_str_printf(out, "%" PRId64 "ns_%" PRId64 "sl_%" PRId64 "s", p->wanted, d->need.seq_length,
+                   d->need.seed);
+}
+
+static void index_arrays(struct meg_npy *a, const struct meg_gpt_index *x, bool is_deepspeed)
+{
+    a[0] = (struct meg_npy){
+        is_deepspeed ? "doc_idx" : "document_index", "<i4", 4, x->ndocument, 0, x->document
+    };
+    a[1] = (struct meg_npy){ is_deepspeed ? "sample_idx" : "sample_index",
                              x->is_sample_wide ? "<i8" : "<i4",
                              x->is_sample_wide ? 8 : 4,
                              x->nsample + 1,
                              2,
                              x->sample };
-    a[2] = (struct meg_npy){ "shuffle_index",
+    a[2] = (struct meg_npy){ is_deepspeed ? "shuffle_idx" : "shuffle_index",
                              x->is_shuffle_wide ? "<i8" : "<u4",
                              x->is_shuffle_wide ? 8 : 4,
                              x->nsample,
                              0,
                              x->shuffle };
+}
+
+/* Megatron-DeepSpeed's names do not say which share of the dataset an index is of. */
+static bool is_of_share(const struct meg_data_part *p, const struct meg_npy *document)
+{
+    const int32_t *element = document->data;
+
+    for (int64_t i = 0; i < document->rows; i++)
+        if (element[i] < p->begin || element[i] >= p->end)
+            return false;
+    return true;
+}
+
+static bool load(const struct meg_cache_entry *c, const struct meg_data_part *p, struct meg_npy *a,
+                 struct meg_map *map)
+{
+    if (!meg_cache_load(c, p->name, a, 3, map))
+        return false;
+    if (!c->stem || is_of_share(p, &a[0]))
+        return true;
+    for (int i = 0; i < 3; i++)
+        meg_map_close(&map[i]);
+    meg_note("%s/%s_*.npy: of another share of the dataset; building the index again", c->dir,
+             c->stem);
+    return false;
 }
 
 static int build_part(const struct meg_run_data *d, const struct meg_data_part *p,
@@ -101,14 +134,14 @@ static int build_part(const struct meg_run_data *d, const struct meg_data_part *
         0)
         return r;
     meg_gpt_index_shape(x, &plan);
-    index_arrays(a, x);
-    if (c && meg_cache_load(c, p->name, a, 3, ds->map)) {
+    index_arrays(a, x, d->is_deepspeed);
+    if (c && load(c, p, a, ds->map)) {
         x->document = a[0].data;
         x->sample = a[1].data;
         x->shuffle = a[2].data;
     } else {
         meg_gpt_index_build(x, &plan, ds->src, p->begin, &d->how.cut, (uint32_t)d->need.seed);
-        index_arrays(a, x);
+        index_arrays(a, x, d->is_deepspeed);
         if (c)
             meg_cache_store(c, a, 3);
     }
@@ -116,8 +149,9 @@ static int build_part(const struct meg_run_data *d, const struct meg_data_part *
     return 0;
 }
 
-static const struct meg_data_class gpt = { "GPTDataset", meg_source_elements, plan_part,
-                                           describe_part, build_part };
+static const struct meg_data_class gpt = { "GPTDataset", meg_source_elements,
+                                           plan_part,    describe_part,
+                                           stem,         build_part };
 
 int meg_gpt_data_plan(struct meg_run_data **out, const struct meg_data_conf *conf,
                       const struct meg_data_need *need, struct meg_err *e)
@@ -125,7 +159,7 @@ int meg_gpt_data_plan(struct meg_run_data **out, const struct meg_data_conf *con
     struct meg_run_data *d = meg_new(sizeof *d);
 
     d->class = &gpt;
-    d->how = (struct meg_sample_conf){ .cut = { need->seq_length, 1, false },
+    d->how = (struct meg_sample_conf){ .cut = { need->seq_length, 1, false, false },
                                        .eod = need->eod,
                                        .pad = need->pad,
                                        .vocab_size = need->vocab_size,

@@ -32,7 +32,8 @@ int meg_gpt_index_plan(struct meg_gpt_index_plan *p, int64_t elements, int64_t t
     if (p->epochs > 1) {
         int64_t per_epoch = (tpe - x) / t;
         p->before_last = ((p->epochs - 1) * tpe - x) / t;
-        p->is_last_separate = wanted - p->before_last < (int64_t)(0.80 * (double)per_epoch);
+        p->is_last_separate = wanted - p->before_last <
+            (int64_t)((cut->is_deepspeed ? 0.95 : 0.80) * (double)per_epoch);
     }
     return 0;
 }

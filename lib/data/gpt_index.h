@@ -20,6 +20,8 @@ struct meg_gpt_cut {
     int64_t seq_length;
     int extra;         /* 1: a sample also reads the next token, its last label */
     bool keep_partial; /* the last sample may be short, and is padded */
+    bool
+        is_deepspeed; /* the last epoch is shuffled apart when under 95% of it is wanted, not 80% */
 };
 
 /* What the arrays will hold: plain arithmetic, nothing allocated. */
@@ -28,7 +30,7 @@ struct meg_gpt_index_plan {
     int64_t tokens_per_epoch, epochs;
     int64_t samples;       /* what the tokens of all epochs give: often more than wanted */
     int64_t before_last;   /* samples that end before the last epoch, where it is separate */
-    bool is_last_separate; /* under 80% of it is wanted: it is shuffled on its own, after */
+    bool is_last_separate; /* little of it is wanted: it is shuffled on its own, after */
 };
 
 /*

@@ -15,6 +15,10 @@ static char *file_name(const struct meg_cache_entry *c, const char *name, const 
     struct meg_str s = { 0 };
     char md5[33];
 
+    if (c->stem) {
+        meg_str_printf(&s, "%s/%s%s%s%s", c->dir, c->stem, name ? "_" : "", name ? name : "", ext);
+        return s.s;
+    }
     meg_md5_hex(md5, c->description, strlen(c->description));
     meg_str_printf(&s, "%s/%s-%s-%s-%s%s", c->dir, md5, c->class_name, c->split, name, ext);
     return s.s;
@@ -107,25 +111,35 @@ static bool stat_idx(const char *prefix, struct stat *st)
     return is_there;
 }
 
-bool meg_cache_load(const struct meg_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
-                    struct meg_map *map)
+static bool is_described(const struct meg_cache_entry *c)
 {
     struct meg_str text = { 0 };
     struct meg_map described = { 0 };
-    struct stat idx;
-    const struct stat *newer = prefix && stat_idx(prefix, &idx) ? &idx : NULL;
-    char *path = file_name(c, "description", ".txt");
-    bool is_hit;
-    int i;
+    char *path;
+    bool is;
 
+    if (c->stem)
+        return true;
+    path = file_name(c, "description", ".txt");
     meg_str_add(&text, c->description, strlen(c->description));
-    is_hit = map_file(&described, path, NULL, &text, 0);
+    is = map_file(&described, path, NULL, &text, 0);
     meg_map_close(&described);
     meg_str_free(&text);
     free(path);
+    return is;
+}
+
+bool meg_cache_load(const struct meg_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
+                    struct meg_map *map)
+{
+    struct stat idx;
+    const struct stat *newer = prefix && stat_idx(prefix, &idx) ? &idx : NULL;
+    bool is_hit = is_described(c);
+    int i;
+
     for (i = 0; i < n && is_hit; i++) {
         struct meg_str head = { 0 };
-        path = file_name(c, a[i].name, ".npy");
+        char *path = file_name(c, a[i].name, ".npy");
         if (a[i].rows < 0)
             a[i].rows = stated_rows(path);
         npy_header(&head, &a[i]);
@@ -165,7 +179,7 @@ void meg_cache_store(const struct meg_cache_entry *c, const struct meg_npy *a, i
         meg_str_free(&head);
         free(path);
     }
-    if (r == 0) {
+    if (r == 0 && !c->stem) {
         path = file_name(c, "description", ".txt");
         r = write_file(path, c->description, strlen(c->description), NULL, 0, &e);
         free(path);

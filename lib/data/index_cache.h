@@ -3,6 +3,8 @@
  * either program finds what the other made: meg-idx(5), section INDEX CACHE.
  *   DIR/MD5-CLASS-SPLIT-description.txt     what the arrays depend on; MD5 is of these bytes
  *   DIR/MD5-CLASS-SPLIT-NAME.npy            one for each array
+ * Or under Megatron-DeepSpeed's, whose names hold what little they depend on:
+ *   DIR/STEM_NAME.npy
  */
 #ifndef MEG_DATA_INDEX_CACHE_H
 #define MEG_DATA_INDEX_CACHE_H
@@ -18,10 +20,12 @@ struct meg_cache_entry {
     const char *class_name;  /* "GPTDataset" */
     const char *split;       /* "train" */
     const char *description; /* Python's json.dumps(..., indent=4) */
+    const char
+        *stem; /* not NULL: Megatron-DeepSpeed's names, DIR/STEM_NAME.npy, and none of the above */
 };
 
 struct meg_npy {
-    const char *name; /* "document_index" */
+    const char *name; /* "document_index"; NULL: DIR/STEM.npy */
     const char *type; /* numpy's name of the type: "<i4" */
     size_t item;      /* its bytes */
     int64_t rows;     /* -1: as many as the file has, which meg_cache_load fills in */

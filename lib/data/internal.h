@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "data/blend.h"
+#include "data/data_conf.h"
 #include "data/dataset.h"
 #include "data/gpt_index.h"
 #include "data/masked.h"
@@ -23,6 +24,13 @@
 bool meg_legacy_is(const void *idx, size_t n);
 int meg_legacy_convert(struct meg_str *out, const char *name, const void *idx, size_t n,
                        struct meg_err *e);
+
+/* A group of datasets, each with its range, from the words of from: MEG_EUSAGE when they are none.
+ * And the only one that a file names. */
+int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *from,
+                         struct meg_err *e);
+int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct meg_err *e);
+#define MEG_ONE_GROUP "%s: several groups, a split takes one; evaluate others with meg-eval"
 
 /* How the samples of a dataset are cut and marked. */
 struct meg_sample_conf {
@@ -56,8 +64,11 @@ struct meg_dataset {
     struct meg_blend_index blend;
     struct meg_map map[3]; /* the cache files that index, rows or blend lies in, if any */
 };
-/* The dataset that gives sample i of ds, and the sample's number there in *i. */
-const struct meg_dataset *meg_dataset_of(const struct meg_dataset *ds, int64_t *i);
+/* Move on to the dataset that gives sample *i of *ds, and the sample's number there: MEG_EFAIL when
+ * it has no such sample. */
+int meg_dataset_find(const struct meg_dataset **ds, int64_t *i, struct meg_err *e);
+/* MEG_EFAIL: a blend wants more of ds than there is. */
+int meg_dataset_runs_out(const struct meg_dataset *ds, struct meg_err *e);
 /* MEG_EFORMAT: the cached arrays of ds are of something else. */
 int meg_dataset_misfit(const struct meg_dataset *ds, struct meg_err *e);
 /* MEG_EFORMAT unless id is in [0, vocab_size); vocab_size 0: any that is not negative is. */

@@ -129,7 +129,8 @@ int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sam
     int64_t n = 0, first_n, s;
     int r;
 
-    ds = meg_dataset_of(ds, &i);
+    if ((r = meg_dataset_find(&ds, &i, e)) < 0)
+        return r;
     c = &ds->masked.conf;
     v = &ds->masked.vocab;
     s = ds->masked.seq_length;
@@ -259,7 +260,8 @@ int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample 
     int64_t n;
     int r;
 
-    ds = meg_dataset_of(ds, &i);
+    if ((r = meg_dataset_find(&ds, &i, e)) < 0)
+        return r;
     MEG_ASSERT(ds->masked.conf.kind == MEG_T5);
     if ((r = gather(&x, ds, i, e)) < 0)
         goto out;

@@ -54,11 +54,20 @@ static void describe_part(const struct meg_run_data *d, const struct meg_data_pa
     meg_describe_part(out, &id);
 }
 
-static struct meg_npy row_array(const struct meg_sentence_map *m, int64_t rows)
+static void stem(const struct meg_run_data *d, const struct meg_data_part *p, struct meg_str *out)
 {
-    return (struct meg_npy){ "sample_index",     m->is_wide ? "<u8" : "<u4",
-                             m->is_wide ? 8 : 4, rows,
-                             m->columns,         m->row };
+    meg_str_printf(out, "%" PRId64 "mns_%" PRId64 "msl_%.2fssp_%" PRId64 "s", p->wanted,
+                   max_length(d), d->masked.conf.short_seq_prob, d->need.seed);
+}
+
+static struct meg_npy row_array(const struct meg_sentence_map *m, bool is_deepspeed, int64_t rows)
+{
+    return (struct meg_npy){ is_deepspeed ? NULL : "sample_index",
+                             m->is_wide ? "<u8" : "<u4",
+                             m->is_wide ? 8 : 4,
+                             rows,
+                             m->columns,
+                             m->row };
 }
 
 static int build_part(const struct meg_run_data *d, const struct meg_data_part *p,
@@ -77,14 +86,14 @@ static int build_part(const struct meg_run_data *d, const struct meg_data_part *
 
     ds->masked = d->masked;
     meg_sentence_map_shape(m, file, 3);
-    a = row_array(m, -1);
-    if (meg_cache_load(c, p->name, &a, 1, ds->map)) {
+    a = row_array(m, d->is_deepspeed, -1);
+    if (c && meg_cache_load(c, p->name, &a, 1, ds->map)) {
         m->row = a.data;
         m->n = a.rows;
     } else {
         meg_sentence_map_build(m, file, p->begin, p->end, &how);
-        a = row_array(m, m->n);
-        if (m->n > 0)
+        a = row_array(m, d->is_deepspeed, m->n);
+        if (c && m->n > 0)
             meg_cache_store(c, &a, 1);
     }
     ds->len = m->n;
@@ -100,8 +109,10 @@ static int build_part(const struct meg_run_data *d, const struct meg_data_part *
 }
 
 static const struct meg_data_class classes[] = {
-    [MEG_BERT] = { "BERTMaskedWordPieceDataset", documents, plan_part, describe_part, build_part },
-    [MEG_T5] = { "T5MaskedWordPieceDataset", documents, plan_part, describe_part, build_part },
+    [MEG_BERT] = { "BERTMaskedWordPieceDataset", documents, plan_part, describe_part, stem,
+                   build_part },
+    [MEG_T5] = { "T5MaskedWordPieceDataset", documents, plan_part, describe_part, stem,
+                 build_part },
 };
 
 /* ---- what makes no sense ------------------------------------------------------------------------ */

@@ -29,8 +29,9 @@ static int open_source(struct meg_run_data *d, struct meg_source **out, const ch
     return 0;
 }
 
+/* range: its fractions, or NULL where the split says */
 static int add_part(struct meg_run_data *d, int which, struct meg_source *src, double weight,
-                    int64_t wanted, struct meg_err *e)
+                    const double *range, int64_t wanted, struct meg_err *e)
 {
     const size_t n = (size_t)d->npart + 1;
     const int64_t elements = d->class->elements(src);
@@ -47,7 +48,9 @@ static int add_part(struct meg_run_data *d, int which, struct meg_source *src, d
                                  .weight = weight,
                                  .wanted = wanted,
                                  .end = elements };
-    if (d->split_text)
+    if (range)
+        meg_fraction_range(range, elements, &p->begin, &p->end);
+    else if (d->split_text)
         meg_split_range(&d->split, which, elements, &p->begin, &p->end);
     if ((r = d->class->plan(d, p, src, e)) == 0)
         d->npart++;
@@ -74,7 +77,7 @@ static int plan_blend(struct meg_run_data *d, int which, const struct meg_data_b
     for (int i = 0; i < b->n && r == 0; i++) {
         struct meg_source *src;
         if ((r = open_source(d, &src, b->prefix[i], e)) == 0)
-            r = add_part(d, which, src, w[i], wanted[i], e);
+            r = add_part(d, which, src, w[i], b->range ? b->range[i] : NULL, wanted[i], e);
     }
     free(w);
     free(wanted);
@@ -92,12 +95,13 @@ static int plan_split(struct meg_run_data *d, int which, const struct meg_data_c
     if (g->wanted == 0 || (d->split_text && !d->split.is_present[which]) ||
         (!ch->is_mock && b->n == 0))
         return 0;
+    g->name = meg_strdup(b->name ? b->name : meg_split_names[which]);
     if (ch->is_mock) {
         if (d->nsrc == 0) {
             d->src = meg_new(sizeof *d->src);
             d->src[d->nsrc++] = meg_source_mock(d->need.vocab_size, d->need.eod);
         }
-        r = add_part(d, which, d->src[0], 1, g->wanted, e);
+        r = add_part(d, which, d->src[0], 1, NULL, g->wanted, e);
     } else {
         g->is_weighted = b->weight != NULL;
         g->is_blend = b->n > 1 || (g->is_weighted && !ch->is_per_split);
@@ -128,6 +132,7 @@ static int plan(struct meg_run_data *d, const struct meg_data_conf *conf, struct
         d->split_text = meg_strdup(ch.split);
         r = meg_split_parse(&d->split, ch.split, e);
     }
+    d->is_deepspeed = d->split.is_deepspeed = d->how.cut.is_deepspeed = ch.is_deepspeed;
     for (int i = 0; i < MEG_SPLITS && r == 0; i++)
         r = plan_split(d, i, &ch, e);
     meg_data_choice_free(&ch);
@@ -167,25 +172,56 @@ static char *describe_part(const struct meg_run_data *d, int part)
     return s.s;
 }
 
+/* Beside the dataset, or in the folder that was given. */
+static void deepspeed_names(const struct meg_run_data *d, const struct meg_data_part *p,
+                            struct meg_str *dir, struct meg_str *stem)
+{
+    const char *slash = strrchr(p->name, '/'), *base = slash ? slash + 1 : p->name;
+
+    if (d->cache_dir)
+        meg_str_printf(dir, "%s", d->cache_dir);
+    else if (slash)
+        meg_str_add(dir, p->name, (size_t)(base - p->name));
+    else
+        meg_str_printf(dir, ".");
+    meg_str_printf(stem, "%s_%s_indexmap_", base, d->group[p->split].name);
+    d->class->stem(d, p, stem);
+}
+
+static void megatron_dir(const struct meg_run_data *d, const struct meg_data_part *p,
+                         struct meg_str *dir)
+{
+    if (d->cache_dir)
+        meg_str_printf(dir, "%s", d->cache_dir);
+    else
+        meg_str_printf(dir, "%s/cache/%s_indices", p->name, d->class->name);
+}
+
 static int build_part(const struct meg_run_data *d, int part, struct meg_dataset **out,
                       struct meg_err *e)
 {
     const struct meg_data_part *p = &d->part[part];
     struct meg_dataset *ds = *out = meg_new(sizeof *ds);
-    struct meg_str dir = { 0 };
+    struct meg_str dir = { 0 }, stem = { 0 };
     char *text = describe_part(d, part);
-    struct meg_cache_entry c = { NULL, d->class->name, meg_split_names[p->split], text };
+    struct meg_cache_entry c = { NULL, d->class->name, meg_split_names[p->split], text, NULL };
+    bool is_cached;
     int r;
 
     ds->how = d->how;
     ds->src = d->part_src[part];
-    if (d->cache_dir)
-        meg_str_printf(&dir, "%s", d->cache_dir);
-    else
-        meg_str_printf(&dir, "%s/cache/%s_indices", p->name, d->class->name);
+    is_cached = meg_source_indexed(ds->src) != NULL;
+    if (d->is_deepspeed) {
+        deepspeed_names(d, p, &dir, &stem);
+        is_cached = is_cached && p->wanted != MEG_ONE_EPOCH; /* there is no name for it */
+    } else {
+        megatron_dir(d, p, &dir);
+    }
     c.dir = dir.s;
-    r = d->class->build(d, p, ds, meg_source_indexed(ds->src) ? &c : NULL, e);
+    c.stem = stem.s;
+    r = d->class->build(d, p, ds, is_cached ? &c : NULL, e);
     meg_str_free(&dir);
+    meg_str_free(&stem);
     free(text);
     return r;
 }
@@ -200,13 +236,14 @@ static void build_blend_index(const struct meg_run_data *d, struct meg_dataset *
     struct meg_str text = { 0 };
     struct meg_npy a[2] = { { "dataset_index", "<i2", 2, ds->len, 0, NULL },
                             { "dataset_sample_index", "<i8", 8, ds->len, 0, NULL } };
-    struct meg_cache_entry c = { d->cache_dir, "BlendedDataset", which, NULL };
+    const bool is_cached = d->cache_dir && !d->is_deepspeed; /* which keeps it in memory */
+    struct meg_cache_entry c = { d->cache_dir, "BlendedDataset", which, NULL, NULL };
 
     for (int i = 0; i < g->n; i++)
         member[i] = describe_part(d, g->first + i);
     meg_describe_blend(&text, member, g->n, which, weight, count, size, d->renormalize);
     c.description = text.s;
-    if (d->cache_dir && meg_cache_load(&c, NULL, a, 2, ds->map)) {
+    if (is_cached && meg_cache_load(&c, NULL, a, 2, ds->map)) {
         *x = (struct meg_blend_index){ ds->len, a[0].data, a[1].data, { NULL, NULL } };
     } else {
         if (count)
@@ -215,7 +252,7 @@ static void build_blend_index(const struct meg_run_data *d, struct meg_dataset *
             meg_blend_weighted(x, weight, g->n, ds->len);
         a[0].data = x->dataset;
         a[1].data = x->sample;
-        if (d->cache_dir)
+        if (is_cached)
             meg_cache_store(&c, a, 2);
     }
     for (int i = 0; i < g->n; i++)
@@ -224,7 +261,9 @@ static void build_blend_index(const struct meg_run_data *d, struct meg_dataset *
     meg_str_free(&text);
 }
 
-static int check_blend(const struct meg_dataset *ds, struct meg_err *e)
+/* Megatron-DeepSpeed's blend is far longer than what is wanted and may run past a member. */
+static int check_blend(const struct meg_run_data *d, const struct meg_dataset *ds,
+                       struct meg_err *e)
 {
     for (int64_t i = 0; i < ds->blend.n; i++) {
         int k = ds->blend.dataset[i];
@@ -232,11 +271,8 @@ static int check_blend(const struct meg_dataset *ds, struct meg_err *e)
             return meg_fail(e, MEG_EFORMAT,
                             "the cached index of the blend does not fit it; remove the "
                             "cache folder");
-        if (ds->blend.sample[i] >= ds->member[k]->len)
-            return meg_fail(e, MEG_EFAIL,
-                            "%s: the blend needs more than its %" PRId64 " samples; try "
-                            "--renormalize-blend-weights",
-                            meg_source_name(ds->member[k]->src), ds->member[k]->len);
+        if (ds->blend.sample[i] >= ds->member[k]->len && !d->is_deepspeed)
+            return meg_dataset_runs_out(ds->member[k], e);
     }
     return 0;
 }
@@ -251,7 +287,7 @@ static int build_blend(const struct meg_run_data *d, struct meg_dataset *ds,
     for (int i = 0; i < g->n; i++) {
         const struct meg_data_part *p = &d->part[g->first + i];
         const int64_t len = ds->member[i]->len;
-        count[i] = g->is_weighted ? p->wanted : len;
+        count[i] = g->is_weighted && !d->is_deepspeed ? p->wanted : len;
         sum += count[i];
         w[i] = g->is_weighted ? p->weight : (double)len;
     }
@@ -265,7 +301,7 @@ static int build_blend(const struct meg_run_data *d, struct meg_dataset *ds,
                       is_exhaustive ? MEG_ONE_EPOCH : size, which);
     free(w);
     free(count);
-    return check_blend(ds, e);
+    return check_blend(d, ds, e);
 }
 
 static int build_split(struct meg_run_data *d, int which, struct meg_err *e)
@@ -299,8 +335,10 @@ void meg_run_data_close(struct meg_run_data *d)
 {
     if (!d)
         return;
-    for (int i = 0; i < MEG_SPLITS; i++)
+    for (int i = 0; i < MEG_SPLITS; i++) {
         meg_dataset_close(d->ds[i]);
+        free(d->group[i].name);
+    }
     for (int i = 0; i < d->nsrc; i++)
         meg_source_close(d->src[i]);
     free(d->src);

@@ -16,6 +16,8 @@ struct meg_data_class {
     /* What the index of p depends on, as Megatron says it. */
     void (*describe)(const struct meg_run_data *d, const struct meg_data_part *p,
                      struct meg_str *out);
+    /* The end of Megatron-DeepSpeed's name for the index of p. */
+    void (*stem)(const struct meg_run_data *d, const struct meg_data_part *p, struct meg_str *out);
     /* The index of ds, whose src is there; c: its cache, NULL where it has none. */
     int (*build)(const struct meg_run_data *d, const struct meg_data_part *p,
                  struct meg_dataset *ds, const struct meg_cache_entry *c, struct meg_err *e);
@@ -25,6 +27,7 @@ struct meg_run_group { /* the parts of one split */
     int first, n;
     bool is_blend, is_weighted;
     int64_t wanted;
+    char *name; /* in Megatron-DeepSpeed's file names: that of the split, or its own */
 };
 
 struct meg_run_data {
@@ -33,7 +36,7 @@ struct meg_run_data {
     char *tokenizer, *split_text,
         *cache_dir; /* split_text is NULL when each split has its own files */
     struct meg_split split;
-    bool renormalize;
+    bool renormalize, is_deepspeed;
     struct meg_sample_conf how; /* GPT */
     struct meg_masked masked;   /* BERT, T5 */
     struct meg_source **src;

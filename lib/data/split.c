@@ -32,12 +32,36 @@ int meg_split_parse(struct meg_split *s, const char *text, struct meg_err *e)
     if (!(sum > 0 && isfinite(sum)))
         return meg_fail(e, MEG_EUSAGE, "--split: '%s' has no number above 0; for example 949,50,1",
                         text);
+    *s = (struct meg_split){ 0 };
     for (int i = 0; i < MEG_SPLITS; i++) {
+        s->share[i] = v[i] / sum;
         s->begin[i] = at;
-        s->end[i] = at += v[i] / sum;
+        s->end[i] = at += s->share[i];
         s->is_present[i] = s->end[i] > s->begin[i];
     }
     return 0;
+}
+
+void meg_fraction_range(const double fraction[2], int64_t n, int64_t *begin, int64_t *end)
+{
+    *begin = (int64_t)nearbyint(fraction[0] * (double)n);
+    *end = (int64_t)nearbyint(fraction[1] * (double)n);
+    if (*end > n) /* an end above 1 by an ulp, n above 2^52 */
+        *end = n;
+}
+
+static void deepspeed_range(const struct meg_split *s, int which, int64_t n, int64_t *begin,
+                            int64_t *end)
+{
+    int64_t at[MEG_SPLITS + 1] = { 0 }, over;
+
+    for (int i = 0; i < MEG_SPLITS; i++)
+        at[i + 1] = at[i] + (int64_t)nearbyint(s->share[i] * (double)n);
+    over = at[MEG_SPLITS] - n;
+    for (int i = 1; i <= MEG_SPLITS; i++)
+        at[i] = at[i] > over ? at[i] - over : 0;
+    *begin = at[which];
+    *end = at[which + 1];
 }
 
 void meg_split_range(const struct meg_split *s, int which, int64_t n, int64_t *begin, int64_t *end)
@@ -45,10 +69,10 @@ void meg_split_range(const struct meg_split *s, int which, int64_t n, int64_t *b
     *begin = *end = 0;
     if (!s->is_present[which])
         return;
-    *begin = (int64_t)nearbyint(s->begin[which] * (double)n);
-    *end = (int64_t)nearbyint(s->end[which] * (double)n);
-    if (*end > n) /* an end above 1 by an ulp, n above 2^52 */
-        *end = n;
+    if (s->is_deepspeed)
+        deepspeed_range(s, which, n, begin, end);
+    else
+        meg_fraction_range((const double[]){ s->begin[which], s->end[which] }, n, begin, end);
 }
 
 void meg_sample_counts(int64_t wanted[MEG_SPLITS], int64_t train_samples, int64_t train_iters,

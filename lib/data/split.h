@@ -13,6 +13,8 @@ extern const char *const meg_split_names[MEG_SPLITS]; /* "train", "valid", "test
 struct meg_split {
     double begin[MEG_SPLITS], end[MEG_SPLITS]; /* fractions; end of the last may miss 1 by an ulp */
     bool is_present[MEG_SPLITS];
+    double share[MEG_SPLITS];
+    bool is_deepspeed; /* shares are rounded, and not where they end */
 };
 
 /*
@@ -21,9 +23,13 @@ struct meg_split {
  */
 int meg_split_parse(struct meg_split *s, const char *text, struct meg_err *e);
 
-/* Elements [*begin, *end) of n that are split which's: boundaries round half to even.  Empty where
- * the split is absent. */
+/* Elements [*begin, *end) of n that are split which's: boundaries round half to even (with is_deepspeed
+ * the shares do, and what that is off by is taken from every boundary but the first).  Empty where the
+ * split is absent. */
 void meg_split_range(const struct meg_split *s, int which, int64_t n, int64_t *begin, int64_t *end);
+
+/* The elements between two fractions of n, in the same rounding. */
+void meg_fraction_range(const double fraction[2], int64_t n, int64_t *begin, int64_t *end);
 
 /*
  * meg_sample_counts - samples a run takes from each split

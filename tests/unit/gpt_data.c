@@ -17,7 +17,7 @@ enum { T = 8 };
 
 static struct meg_data_conf defaults(void)
 {
-    const struct meg_data_conf c = { .dataloader_type = "single" };
+    const struct meg_data_conf c = { .dataloader_type = "single", .data_order = "auto" };
     return c;
 }
 
@@ -190,7 +190,8 @@ static void options_that_contradict_are_refused(void **state)
     c.mock_data = true;
     FAILS(&c, &need, MEG_EUSAGE,
           "give one of --data-path, --data-args-path, --train-data-path and its like, "
-          "--per-split-data-args-path and --mock-data, not several");
+          "--per-split-data-args-path, --train-weighted-split-paths and its like, and --mock-data, "
+          "not several");
     c.mock_data = false;
     c.data_path = words(mixed);
     FAILS(&c, &need, MEG_EUSAGE,

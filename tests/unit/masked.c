@@ -15,7 +15,8 @@ static struct meg_data_conf data_of(const char *const *prefix, const char *split
 {
     struct meg_data_conf c = { .data_path = one_word(prefix),
                                .split = split,
-                               .dataloader_type = "single" };
+                               .dataloader_type = "single",
+                               .data_order = "auto" };
     return c;
 }
 
@@ -268,7 +269,8 @@ static void a_blend_takes_from_each(void **state)
     static const char *const words[] = { "0.25", "sa", "0.75", "sb", NULL };
     struct meg_data_conf conf = { .data_path = { (const char **)words, 4 },
                                   .split = "1",
-                                  .dataloader_type = "single" };
+                                  .dataloader_type = "single",
+                                  .data_order = "auto" };
     const struct meg_data_need need = { .seq_length = 32, .seed = 7, .wanted = { 20, 0, 0 } };
     const struct meg_masked_conf c = meg_masked_defaults(MEG_BERT);
     const struct meg_masked_vocab v = small_vocab();

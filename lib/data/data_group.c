@@ -1,0 +1,115 @@
+/* Megatron-DeepSpeed's --train-weighted-split-paths and its like: "NAME: WEIGHT BEGIN:END PREFIX, ...". */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/num.h"
+#include "data/internal.h"
+
+static const char blank[] = " \t\n\r\v\f";
+
+/* The next word of [*at, end), or NULL; *at moves behind it. */
+static char *next_word(const char **at, const char *end)
+{
+    const char *s = *at;
+
+    while (s < end && strchr(blank, *s))
+        s++;
+    *at = s;
+    while (*at < end && !strchr(blank, **at))
+        (*at)++;
+    return *at > s ? meg_strndup(s, (size_t)(*at - s)) : NULL;
+}
+
+static bool parse_range(char *text, double *begin, double *end)
+{
+    char *colon = strchr(text, ':');
+
+    if (!colon)
+        return false;
+    *colon++ = 0;
+    return meg_parse_f64(text, begin) && meg_parse_f64(colon, end) && *begin >= 0 &&
+        *begin < *end && *end <= 1;
+}
+
+/* One "WEIGHT BEGIN:END PREFIX". */
+static bool parse_member(struct meg_data_blend *b, const char *s, const char *end)
+{
+    char *word[4] = { 0 };
+    double weight, range[2];
+    bool is_good;
+
+    for (int i = 0; i < 4; i++)
+        word[i] = next_word(&s, end);
+    is_good = word[2] && !word[3] && meg_parse_f64(word[0], &weight) && weight > 0 &&
+        parse_range(word[1], &range[0], &range[1]);
+    if (is_good) {
+        const size_t n = (size_t)++b->n;
+
+        b->prefix = meg_realloc_array(b->prefix, n, sizeof *b->prefix);
+        b->weight = meg_realloc_array(b->weight, n, sizeof *b->weight);
+        b->range = meg_realloc_array(b->range, n, sizeof *b->range);
+        b->prefix[n - 1] = word[2];
+        b->weight[n - 1] = weight;
+        memcpy(b->range[n - 1], range, sizeof range);
+        word[2] = NULL;
+    }
+    for (int i = 0; i < 4; i++)
+        free(word[i]);
+    return is_good;
+}
+
+int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *from,
+                         struct meg_err *e)
+{
+    const char *colon = strchr(text, ':');
+
+    if (!colon || strcspn(text, blank) < (size_t)(colon - text))
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "%s: '%s' does not begin with a name and a colon, as 'NAME: WEIGHT BEGIN:END "
+            "PREFIX, ...' does",
+            from, text);
+    b->name = meg_strndup(text, (size_t)(colon - text));
+    for (const char *s = colon + 1, *comma; s; s = *comma ? comma + 1 : NULL) {
+        comma = s + strcspn(s, ",");
+        if (!parse_member(b, s, comma))
+            return meg_fail(e, MEG_EUSAGE,
+                            "%s: '%.*s' is not WEIGHT BEGIN:END PREFIX with a weight above 0 and "
+                            "0 <= BEGIN < END <= 1",
+                            from, (int)(comma - s), s);
+    }
+    if (b->n > MEG_MOST_BLENDED)
+        return meg_fail(e, MEG_EUSAGE, "%s: %d datasets, at most %d can be blended", from, b->n,
+                        MEG_MOST_BLENDED);
+    return 0;
+}
+
+/* A line of groups, each between double quotes. */
+int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct meg_err *e)
+{
+    struct meg_str text = { 0 };
+    int groups = 0, r = meg_read_file(path, &text, e);
+    char *s = text.s ? text.s : (char *)"";
+
+    if (r == 0 && strlen(s) != text.n)
+        r = meg_fail(e, MEG_EFORMAT, "%s: holds a zero byte: no text", path);
+    for (s += r == 0 ? strspn(s, blank) : 0; r == 0 && *s; s += strspn(s, blank)) {
+        char *end = *s == '"' ? strchr(s + 1, '"') : NULL;
+
+        if (!end) {
+            r = meg_fail(e, MEG_EFORMAT, "%s: expected groups between double quotes", path);
+        } else if (groups++) {
+            r = meg_fail(e, MEG_EUSAGE, MEG_ONE_GROUP, path);
+        } else {
+            *end = 0;
+            r = meg_data_parse_group(b, s + 1, path, e);
+            s = end + 1;
+        }
+    }
+    if (r == 0 && groups == 0)
+        r = meg_fail(e, MEG_EUSAGE, "%s: names no dataset", path);
+    meg_str_free(&text);
+    return r;
+}

@@ -1,0 +1,413 @@
+/* Megatron-DeepSpeed's splits, order, blends, groups and file names. */
+#include "data_util.h"
+
+#include "data/gpt_data.h"
+#include "data/internal.h"
+#include "data/masked_data.h"
+
+static struct meg_list words(const char *const *v)
+{
+    struct meg_list l = { (const char **)v, 0 };
+
+    while (v[l.n])
+        l.n++;
+    return l;
+}
+
+static struct meg_data_conf deepspeed(void)
+{
+    return (struct meg_data_conf){ .dataloader_type = "single",
+                                   .data_order = "megatron-deepspeed" };
+}
+
+static struct meg_run_data *opened(const struct meg_data_conf *c, const struct meg_data_need *need)
+{
+    struct meg_run_data *d;
+    struct meg_err e;
+
+    if (meg_gpt_data_open(&d, c, need, &e) < 0)
+        fail_msg("%s", e.msg);
+    return d;
+}
+
+/* ---- against the reference ---------------------------------------------------------------------- */
+
+static void golden_splits(void **state)
+{
+    json_t *all = golden("fork/splits.json"), *x;
+    struct meg_data_blend b;
+    struct meg_err e;
+    int64_t begin, end;
+    size_t i;
+
+    (void)state;
+    assert_true(json_array_size(all) > 50);
+    json_array_foreach(all, i, x)
+    {
+        if (get_str(x, "split")) {
+            struct meg_split s;
+
+            assert_int_equal(meg_split_parse(&s, get_str(x, "split"), &e), 0);
+            s.is_deepspeed = true;
+            for (size_t k = 0; k < MEG_SPLITS; k++) {
+                const json_t *at = json_object_get(x, "boundaries");
+
+                meg_split_range(&s, (int)k, get_int(x, "n"), &begin, &end);
+                if (int_at(at, k) == int_at(at, k + 1)) {
+                    assert_int_equal(begin, end);
+                    continue;
+                }
+                assert_int_equal(begin, int_at(at, k));
+                assert_int_equal(end, int_at(at, k + 1));
+            }
+        } else {
+            char group[64];
+
+            b = (struct meg_data_blend){ 0 };
+            snprintf(group, sizeof group, "G: 1 %s p", get_str(x, "range"));
+            assert_int_equal(meg_data_parse_group(&b, group, "here", &e), 0);
+            meg_fraction_range(b.range[0], get_int(x, "n"), &begin, &end);
+            assert_int_equal(begin, int_at(json_object_get(x, "bounds"), 0));
+            assert_int_equal(end, int_at(json_object_get(x, "bounds"), 1));
+            meg_data_choice_free(&(struct meg_data_choice){ .blend = { b } });
+        }
+    }
+    json_decref(all);
+}
+
+static void same_index(const struct meg_dataset *ds, const json_t *x)
+{
+    const json_t *document = json_object_get(x, "document_index"),
+                 *sample = json_object_get(x, "sample_index"),
+                 *shuffle = json_object_get(x, "shuffle_index");
+
+    assert_int_equal(meg_dataset_len(ds), get_int(x, "length"));
+    assert_int_equal(ds->index.ndocument, json_array_size(document));
+    for (int64_t i = 0; i < ds->index.ndocument; i++)
+        assert_int_equal(ds->index.document[i], int_at(document, (size_t)i));
+    for (int64_t i = 0; i <= ds->len; i++) {
+        int64_t k, offset;
+
+        meg_gpt_index_start(&ds->index, i, &k, &offset);
+        assert_int_equal(k, int_at(json_array_get(sample, (size_t)i), 0));
+        assert_int_equal(offset, int_at(json_array_get(sample, (size_t)i), 1));
+        if (i < ds->len)
+            assert_int_equal(meg_gpt_index_shuffled(&ds->index, i), int_at(shuffle, (size_t)i));
+    }
+}
+
+static void same_samples(const struct meg_dataset *ds, const json_t *x)
+{
+    const json_t *first;
+    size_t i;
+
+    json_array_foreach(json_object_get(x, "first_samples"), i, first)
+    {
+        int32_t ids[4][64];
+        float mask[64];
+        struct meg_sample got = { ids[0], ids[1], mask, ids[2], ids[3] };
+        const size_t s = (size_t)meg_dataset_seq_length(ds);
+        struct meg_err e;
+
+        assert_int_equal(meg_dataset_sample(ds, (int64_t)i, &got, &e), 0);
+        for (size_t k = 0; k < s; k++)
+            assert_int_equal(got.tokens[k], int_at(first, k));
+        assert_int_equal(got.labels[s - 1], int_at(first, s));
+    }
+}
+
+/* Where the reference fails, over the last of the three splits, ours goes on; its other two are files. */
+static void golden_indices_and_file_names(void **state)
+{
+    json_t *all = golden("fork/gpt_indices.json"), *names = golden("fork/cache_file_names.json"),
+           *x, *name;
+    const char *prefix[] = { "tiny_text_document", NULL };
+    size_t i, nfiles = 0;
+    struct dirent *f;
+    DIR *dir;
+
+    (void)state;
+    copy_golden("tiny_text_document");
+    assert_true(json_array_size(all) >= 20);
+    json_array_foreach(all, i, x)
+    {
+        struct meg_data_conf c = deepspeed();
+        struct meg_data_need need = { .seq_length = get_int(x, "sequence_length"),
+                                      .seed = get_int(x, "seed"),
+                                      .eod = -1,
+                                      .pad = -1 };
+        const json_t *wanted = json_object_get(x, "num_samples");
+        struct meg_run_data *d;
+
+        assert_string_equal(get_str(x, "dataset"), prefix[0]);
+        c.data_path = words(prefix);
+        c.split = get_str(x, "split");
+        if (json_object_get(x, "error")) {
+            need.wanted[MEG_TRAIN] = int_at(wanted, 0);
+            need.wanted[MEG_VALID] = int_at(wanted, 1);
+            meg_run_data_close(opened(&c, &need));
+            continue;
+        }
+        assert_string_equal(get_str(x, "which"), "train");
+        need.wanted[MEG_TRAIN] = json_integer_value(wanted);
+        for (int pass = 0; pass < 2; pass++) {
+            d = opened(&c, &need);
+            if (pass)
+                assert_non_null(meg_run_data_split(d, MEG_TRAIN)->map[0].p);
+            same_index(meg_run_data_split(d, MEG_TRAIN), x);
+            same_samples(meg_run_data_split(d, MEG_TRAIN), x);
+            meg_run_data_close(d);
+        }
+    }
+    json_array_foreach(names, i, name) if (access(json_string_value(name), F_OK) < 0)
+        fail_msg("no file %s", json_string_value(name));
+    dir = opendir(".");
+    while ((f = readdir(dir)))
+        nfiles += strstr(f->d_name, "_indexmap_") != NULL;
+    closedir(dir);
+    assert_int_equal(nfiles, json_array_size(names));
+    json_decref(all);
+    json_decref(names);
+}
+
+static void golden_blends(void **state)
+{
+    json_t *all = golden("fork/blend.json"), *x, *word;
+    size_t i, k;
+
+    (void)state;
+    copy_golden("tiny_text_document");
+    copy_golden("second_text_document");
+    assert_true(json_array_size(all) >= 2);
+    json_array_foreach(all, i, x)
+    {
+        struct meg_data_conf c = deepspeed();
+        struct meg_data_need need = { .seq_length = get_int(x, "sequence_length"),
+                                      .seed = get_int(x, "seed"),
+                                      .eod = -1,
+                                      .pad = -1 };
+        const char *path[16] = { NULL };
+        const struct meg_dataset *ds;
+        struct meg_run_data *d;
+        int which = 0;
+
+        json_array_foreach(json_object_get(x, "data_path"), k, word) path[k] =
+            json_string_value(word);
+        c.data_path = words(path);
+        c.split = get_str(x, "split");
+        while (strcmp(meg_split_names[which], get_str(x, "which")) != 0)
+            which++;
+        need.wanted[which] = int_at(json_object_get(x, "targets"), (size_t)which);
+        d = opened(&c, &need);
+        ds = meg_run_data_split(d, which);
+        assert_int_equal(meg_dataset_len(ds), get_int(x, "size"));
+        for (int m = 0; m < ds->nmember; m++)
+            assert_int_equal(ds->member[m]->len, int_at(json_object_get(x, "lengths"), (size_t)m));
+        for (int64_t s = 0; s < ds->len; s++) {
+            assert_int_equal(ds->blend.dataset[s],
+                             int_at(json_object_get(x, "dataset_index"), (size_t)s));
+            assert_int_equal(ds->blend.sample[s],
+                             int_at(json_object_get(x, "dataset_sample_index"), (size_t)s));
+        }
+        meg_run_data_close(d);
+    }
+    json_decref(all);
+}
+
+/* ---- by hand ------------------------------------------------------------------------------------ */
+
+static void a_blend_may_run_past_a_dataset(void **state)
+{
+    static const int length[] = { 20, 20 };
+    const char *path[] = { "0.2", "ra", "0.8", "rb", NULL };
+    struct meg_data_conf c = deepspeed();
+    const struct meg_data_need need = {
+        .seq_length = 4, .wanted = { 10, 0, 0 }, .eod = -1, .pad = -1
+    };
+    int32_t ids[4][4];
+    float mask[4];
+    struct meg_sample got = { ids[0], ids[1], mask, ids[2], ids[3] };
+    const struct meg_dataset *ds;
+    struct meg_run_data *d;
+    struct meg_err e;
+
+    (void)state;
+    make_dataset("ra", length, 2);
+    make_dataset("rb", length, 2);
+    c.data_path = words(path);
+    c.split = "1";
+    d = opened(&c, &need);
+    ds = meg_run_data_split(d, MEG_TRAIN);
+    assert_int_equal(meg_dataset_len(ds), 18); /* 9 of each, where 10 were wanted */
+    for (int64_t i = 0; i < 10; i++)
+        assert_int_equal(meg_dataset_sample(ds, i, &got, &e), 0);
+    assert_int_equal(meg_dataset_sample(ds, 17, &got, &e), MEG_EFAIL);
+    assert_string_equal(
+        e.msg, "rb: the blend needs more than its 9 samples; try --renormalize-blend-weights");
+    meg_run_data_close(d);
+}
+
+static void groups_name_parts_of_files(void **state)
+{
+    static const int length[] = { 9, 9, 9, 9, 9, 9, 9, 9, 9, 9 };
+    const char *train[] = { "T: 0.25 0:0.6 ga, 0.75 0.5:1 sub/gb", NULL },
+               *valid[] = { "V1: 1 0.6:0.8 ga", NULL };
+    struct meg_data_conf c = deepspeed();
+    const struct meg_data_need need = {
+        .seq_length = 4, .wanted = { 8, 3, 2 }, .eod = -1, .pad = -1, .seed = 5
+    };
+    const struct meg_data_part *p;
+    struct meg_run_data *d;
+    int n;
+
+    (void)state;
+    mkdir("sub", 0777);
+    make_dataset("ga", length, 10);
+    make_dataset("sub/gb", length, 10);
+    c.data_order = "auto"; /* is that of the options */
+    c.weighted[MEG_TRAIN] = words(train);
+    c.weighted[MEG_VALID] = words(valid);
+    spew_text("test.txt", "\"X: 1 0.8:1 ga\"\n");
+    c.weighted_file[MEG_TEST] = "test.txt";
+    for (int pass = 0; pass < 2; pass++) {
+        d = opened(&c, &need);
+        p = meg_run_data_parts(d, &n);
+        assert_int_equal(n, 4);
+        assert_true(p[0].begin == 0 && p[0].end == 6 && p[0].weight == 0.25);
+        assert_true(p[1].begin == 5 && p[1].end == 10 && p[1].weight == 0.75);
+        assert_true(p[2].split == MEG_VALID && p[2].begin == 6 && p[2].end == 8 &&
+                    p[2].wanted == 3);
+        assert_true(p[3].split == MEG_TEST && p[3].begin == 8 && p[3].end == 10);
+        assert_int_equal(meg_run_data_split(d, MEG_VALID)->nmember, 0);
+        assert_int_equal(meg_run_data_split(d, MEG_TRAIN)->nmember, 2);
+        meg_run_data_close(d);
+    }
+    assert_int_equal(access("ga_T_indexmap_3ns_4sl_5s_doc_idx.npy", F_OK), 0);
+    assert_int_equal(access("sub/gb_T_indexmap_7ns_4sl_5s_shuffle_idx.npy", F_OK), 0);
+    assert_int_equal(access("ga_V1_indexmap_3ns_4sl_5s_sample_idx.npy", F_OK), 0);
+    assert_int_equal(access("ga_X_indexmap_2ns_4sl_5s_sample_idx.npy", F_OK), 0);
+
+    /* The same name for another share: its files are not taken for ours. */
+    valid[0] = "V1: 1 0.4:0.6 ga";
+    for (int pass = 0; pass < 2; pass++) {
+        d = opened(&c, &need);
+        assert_int_equal(meg_run_data_split(d, MEG_VALID)->map[0].p != NULL, pass);
+        for (int64_t i = 0; i < meg_run_data_split(d, MEG_VALID)->index.ndocument; i++)
+            assert_in_range(meg_run_data_split(d, MEG_VALID)->index.document[i], 4, 5);
+        meg_run_data_close(d);
+    }
+    c.data_cache_path = "kept";
+    meg_run_data_close(opened(&c, &need));
+    assert_int_equal(access("kept/gb_T_indexmap_7ns_4sl_5s_shuffle_idx.npy", F_OK), 0);
+}
+
+static void rows_of_sentences_have_their_names(void **state)
+{
+    static const unsigned char no_continuation[64];
+    const char *path[] = { "sentences", NULL };
+    const struct meg_masked_vocab v = {
+        .size = 64, .continues = no_continuation, .cls = 50, .sep = 51, .mask = 52, .pad = 53
+    };
+    struct meg_masked_conf c = meg_masked_defaults(MEG_BERT);
+    struct meg_data_conf conf = deepspeed();
+    const struct meg_data_need need = { .seq_length = 32, .seed = 9, .wanted = { 4, 0, 0 } };
+    struct meg_indexed_writer *w;
+    struct meg_run_data *d;
+    struct meg_err e;
+    int32_t ids[5] = { 1, 2, 3, 4, 5 };
+
+    (void)state;
+    assert_int_equal(meg_indexed_create(&w, "sentences", MEG_IDX_U16, &e), 0);
+    for (int s = 0; s < 4; s++)
+        assert_int_equal(meg_indexed_append(w, ids, 5, &e), 0);
+    meg_indexed_end_document(w);
+    assert_int_equal(meg_indexed_commit(&w, &e), 0);
+    conf.data_path = words(path);
+    conf.split = "1";
+    for (int pass = 0; pass < 2; pass++) {
+        assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
+        assert_int_equal(meg_run_data_split(d, MEG_TRAIN)->map[0].p != NULL, pass);
+        meg_run_data_close(d);
+    }
+    assert_int_equal(access("sentences_train_indexmap_4mns_29msl_0.10ssp_9s.npy", F_OK), 0);
+}
+
+#define FAILS(code, message)                                                                       \
+    do {                                                                                           \
+        struct meg_run_data *d_;                                                                   \
+        struct meg_err e_;                                                                         \
+        assert_int_equal(meg_gpt_data_plan(&d_, &c, &need, &e_), code);                            \
+        assert_string_equal(e_.msg, message);                                                      \
+    } while (0)
+
+static void what_is_no_group_is_refused(void **state)
+{
+    static const char *const bad[][2] = {
+        { "T: 1 0:1", " 1 0:1" },
+        { "T: 1 0:1 a b", " 1 0:1 a b" },
+        { "T: 1 0-1 a", " 1 0-1 a" },
+        { "T: 0 0:1 a", " 0 0:1 a" },
+        { "T: 1 0.5:0.5 a", " 1 0.5:0.5 a" },
+        { "T: 1 0:1.5 a", " 1 0:1.5 a" },
+        { "T: 1 0:1 a, ", " " },
+    };
+    const char *group[] = { NULL, NULL, NULL };
+    struct meg_data_conf c = deepspeed();
+    const struct meg_data_need need = { .seq_length = 4, .wanted = { 8, 0, 0 } };
+    char want[256];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        group[0] = bad[i][0];
+        c.weighted[MEG_TRAIN] = words(group);
+        snprintf(want, sizeof want,
+                 "--train-weighted-split-paths: '%s' is not WEIGHT BEGIN:END PREFIX with a weight "
+                 "above 0 "
+                 "and 0 <= BEGIN < END <= 1",
+                 bad[i][1]);
+        FAILS(MEG_EUSAGE, want);
+    }
+    group[0] = "1 0:1 a";
+    FAILS(MEG_EUSAGE,
+          "--train-weighted-split-paths: '1 0:1 a' does not begin with a name and a colon, as "
+          "'NAME: WEIGHT BEGIN:END PREFIX, ...' does");
+    group[0] = group[1] = "T: 1 0:1 a";
+    c.weighted[MEG_TRAIN] = words(group);
+    FAILS(MEG_EUSAGE,
+          "--train-weighted-split-paths: several groups, a split takes one; evaluate others with "
+          "meg-eval");
+    c.weighted[MEG_TRAIN].n = 1;
+    c.data_order = "megatron-lm";
+    FAILS(MEG_EUSAGE, "--data-order megatron-lm: Megatron-LM has no --train-weighted-split-paths");
+    c.data_order = "auto";
+    c.split = "1";
+    FAILS(MEG_EUSAGE, "--split shares out --data-path; each split has data of its own here");
+    c.split = NULL;
+    c.weighted[MEG_TRAIN].n = 0;
+    c.weighted_file[MEG_TRAIN] = "group.txt";
+    spew_text("group.txt", "T: 1 0:1 a\n");
+    FAILS(MEG_EFORMAT, "group.txt: expected groups between double quotes");
+    spew_text("group.txt", " \n");
+    FAILS(MEG_EUSAGE, "group.txt: names no dataset");
+    spew_text("group.txt", "\"T: 1 0:1 a\" \"U: 1 0:1 a\"\n");
+    FAILS(MEG_EUSAGE,
+          "group.txt: several groups, a split takes one; evaluate others with meg-eval");
+    spew("group.txt", "\"T: 1\0 0:1 a\"", 14);
+    FAILS(MEG_EFORMAT, "group.txt: holds a zero byte: no text");
+    c.weighted_file[MEG_TRAIN] = "nowhere.txt";
+    FAILS(MEG_ENOENT, "nowhere.txt: No such file or directory");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(golden_splits),
+        cmocka_unit_test(golden_indices_and_file_names),
+        cmocka_unit_test(golden_blends),
+        cmocka_unit_test(a_blend_may_run_past_a_dataset),
+        cmocka_unit_test(groups_name_parts_of_files),
+        cmocka_unit_test(rows_of_sentences_have_their_names),
+        cmocka_unit_test(what_is_no_group_is_refused),
+    };
+    return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
+}
