@@ -171,10 +171,12 @@ static void put_around(struct meg_hf_files *f, bool is_before, const int32_t *id
 {
     struct meg_ids *to = is_before ? &f->before : &f->after;
 
+    if (n == 0)
+        return;
     meg_ids_reserve(to, n);
-    memmove(to->v + n, to->v, is_before ? (size_t)to->n * sizeof *ids : 0);
-    if (n > 0)
-        memcpy(is_before ? to->v : to->v + to->n, ids, (size_t)n * sizeof *ids);
+    if (is_before)
+        memmove(to->v + n, to->v, (size_t)to->n * sizeof *ids);
+    memcpy(is_before ? to->v : to->v + to->n, ids, (size_t)n * sizeof *ids);
     to->n += n;
 }
 

@@ -271,10 +271,12 @@ void meg_hf_pre_free(struct meg_hf_pre *p)
 
 bool meg_hf_pre_is_bytes(const struct meg_hf_pre *p, enum meg_split *split, bool *add_prefix_space)
 {
-    const struct step *last = p && p->n > 0 ? &p->step[p->n - 1] : NULL, *first = last - 1;
+    const struct step *first, *last;
 
-    if (!last || last->kind != BYTE_LEVEL || p->n > 2)
+    if (!p || p->n < 1 || p->n > 2 || p->step[p->n - 1].kind != BYTE_LEVEL)
         return false;
+    first = p->step;
+    last = &p->step[p->n - 1];
     *add_prefix_space = last->prefix == ALWAYS;
     *split = MEG_SPLIT_GPT2;
     if (p->n == 1)
