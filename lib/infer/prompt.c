@@ -62,9 +62,9 @@ static int read_object(const struct meg_prompt_rule *rule, const struct place *a
         r = meg_fail(e, MEG_EFORMAT, "%s: line %lld: not JSON: %s at byte %d", at->name, (long long)at->line,
                      why.text, why.position);
     else if (!text == !list)
-        r = meg_fail(e, MEG_EFORMAT, "%s: line %lld: %s; expected is a JSON object with either \"%s\" or \"ids\"",
-                     at->name, (long long)at->line,
-                     text ? "two prompts" : json_is_object(root) ? "no prompt" : "no object", rule->key);
+        r = meg_fail(e, MEG_EFORMAT, "%s: line %lld: expected is a JSON object with either \"%s\" or \"ids\", found %s",
+                     at->name, (long long)at->line, rule->key,
+                     text ? "both" : json_is_object(root) ? "neither" : "no object");
     else if (list)
         r = read_ids(rule, at, list, ids, e);
     else if (!json_is_string(text))

@@ -32,8 +32,8 @@ refuse() { # NAME LINE WORDS
 }
 refuse 'a line that is not JSON' 'abc' 'not JSON'
 refuse 'an empty line' '' 'not JSON'
-refuse 'an object without text' '{"prompt":"a"}' 'either "text" or "ids"'
-refuse 'text and ids' '{"text":"a","ids":[1]}' 'two prompts'
+refuse 'an object without text' '{"prompt":"a"}' 'either "text" or "ids", found neither'
+refuse 'text and ids' '{"text":"a","ids":[1]}' 'either "text" or "ids", found both'
 refuse 'an id outside of the vocabulary' '{"ids":[257]}' '"ids"\[0\] is 257'
 refuse 'a line too long' '{"text":"%050d"}' '50 tokens; with 48 positions the model can score at most 49'
 echo '{"text":"a"}' >"$T/p"

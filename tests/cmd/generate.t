@@ -85,7 +85,7 @@ refuse() { # NAME LINE WORDS
     like "$1: says so" "$(cat "$T/err")" "$T/p: line 1: .*$3"
 }
 refuse 'half an object' '{"prompt":"a"' 'not JSON'
-refuse 'an object without a prompt' '{"text":"a"}' 'either "prompt" or "ids"'
+refuse 'an object without a prompt' '{"text":"a"}' 'either "prompt" or "ids", found neither'
 refuse 'bytes that are not UTF-8' 'ab\377' 'invalid UTF-8 at byte 2'
 refuse 'an id outside of the vocabulary' '{"ids":[0,257]}' '"ids"\[1\] is 257; the model has ids 0 to 256'
 refuse 'a prompt as long as the model' '%048d' 'a prompt of 48 tokens; the model has 48 positions'
