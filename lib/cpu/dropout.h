@@ -97,7 +97,7 @@ static inline const float *drop_factors(struct drop_run *run, const struct drop 
 /* The position and sample of row r of [n, h] activations. */
 static inline int64_t drop_position(const struct meg_drop *d, int64_t r)
 {
-    return d->pos0 + r / d->b;
+    return d->place ? d->place[r / d->b] : d->pos0 + r / d->b;
 }
 
 static inline int64_t drop_sample(const struct meg_drop *d, int64_t r)

@@ -131,6 +131,7 @@ static void cut_workspace(struct meg_gpt_state *g, struct meg_cut *cut, const st
     g->head.logits = meg_cut_mat(cut, t, chunk, ld);
     g->head.logits.cols = d->v;
     g->head.lse = meg_cut(cut, (size_t)chunk * sizeof(float));
+    g->head.part = meg_cut(cut, (size_t)(2 * chunk) * sizeof(float));
     g->tokens = meg_cut(cut, n * sizeof *g->tokens);
     g->labels = meg_cut(cut, n * sizeof *g->labels);
     g->position = meg_cut(cut, n * sizeof *g->position);

@@ -15,6 +15,7 @@ struct meg_embed {
 /* x [n,h]; token, position [n] i32, device. */
 void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const int32_t *token, const int32_t *position,
                    const struct meg_embed *l);
+/* dx is used up. */
 void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const int32_t *token, const int32_t *position,
                    const struct meg_embed *l);
 

@@ -13,7 +13,8 @@ static struct meg_mat logits_of(struct meg_ctx *c, float *loss, struct meg_mat x
     const struct meg_mat y = meg_mat_rows(l->logits, 0, x.rows), none = { 0 };
 
     meg_col_fwd(c, y, none, x, &l->out, MEG_ACT_NONE);
-    c->op->xent_fwd(c->st, loss, l->lse, y, target);
+    c->op->xent_part(c->st, l->part, y, target, 0);
+    c->op->xent_join(c->st, loss, l->lse, l->part, 1, y.rows);
     return y;
 }
 
@@ -38,7 +39,7 @@ void meg_head_grad(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg
         const struct meg_mat part = meg_mat_rows(x, i, rows);
         const struct meg_mat y = logits_of(c, loss + i, part, target + i, l);
 
-        c->op->xent_bwd(c->st, y, l->lse, target + i, weight + i);
+        c->op->xent_bwd(c->st, y, l->lse, target + i, 0, weight + i);
         meg_col_bwd(c, meg_mat_rows(dx, i, rows), y, part, &l->out);
     }
 }

@@ -12,6 +12,7 @@ struct meg_head {
     struct meg_lin out;          /* w [v,h], no bias */
     struct meg_mat logits;       /* [chunk,v], scratch */
     float *lse;                  /* [chunk], scratch */
+    float *part;                 /* [2 chunk], scratch */
 };
 
 /* Rows of a chunk for a vocabulary of v and at most n tokens: about 100 MB of logits. */

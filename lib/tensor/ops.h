@@ -76,6 +76,7 @@ struct meg_drop {
     int64_t pos0;              /* position in the whole sequence of row 0 */
     int64_t b;                 /* sequences in the micro-batch: row r is position pos0 + r/b of sequence r%b */
     const int64_t *sample;     /* [b], device memory */
+    const int32_t *place;      /* [rows/b] device: row r is position place[r/b] instead; NULL: it is not */
 };
 
 /* Where queries and keys stand. */
@@ -196,24 +197,31 @@ struct meg_ops {
                        int64_t g, int64_t d);
 
     /*
-     * x [n,h] = dropout(word[token - v0] + pos[position]); tokens outside [v0, v0 + word.rows) give a
-     * zero word row (another shard has it).  token, position [n] i32; pos.p NULL for no table.
+     * x [n,h] = word[token - v0]; tokens outside [v0, v0 + word.rows) give a zero row (another shard has
+     * it).  token [n] i32.
      */
-    void (*embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token, const int32_t *position,
-                      struct meg_mat word, int64_t v0, struct meg_mat pos, const struct meg_drop *drop);
-    /* dword [v,h], dpos [p,h] f32 are added to, rows in token order. */
-    void (*embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dpos,
-                      struct meg_mat dx, const int32_t *token, const int32_t *position,
-                      const struct meg_drop *drop);
+    void (*embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0);
+    /* dword [v,h] f32 is added to, rows in token order. */
+    void (*embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx,
+                      const int32_t *token);
+    /* x [n,h] = dropout(x + pos[position]), in place; position [n] i32; pos.p NULL for no table. */
+    void (*position_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *position, struct meg_mat pos,
+                         const struct meg_drop *drop);
+    /* dx = dropout mask * dx, in place; dpos [p,h] f32 is added to, rows in order. */
+    void (*position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
+                         const struct meg_drop *drop);
 
     /*
-     * loss [n] = lse - logits[target], lse [n] = log sum exp of the row; both f32.  logits [n,v].
-     * target [n] i32 in [0,v).
+     * Cross-entropy of rows whose logits [n,v] are columns v0 .. of a vocabulary cut over ranks.
+     * xent_part: part [2,n] f32 = log sum exp of the columns here, and the target's logit or, where another
+     * rank has that, 0.  target [n] i32, numbers of the whole vocabulary.
+     * xent_join: part [nparts,2,n] of all ranks make lse [n] and loss [n] = lse - target's logit, both f32.
      */
-    void (*xent_fwd)(struct meg_stream *st, float *loss, float *lse, struct meg_mat logits, const int32_t *target);
+    void (*xent_part)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0);
+    void (*xent_join)(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n);
     /* logits become their gradient: (softmax - onehot(target)) * weight[row]; weight [n] f32. */
     void (*xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target,
-                     const float *weight);
+                     int64_t v0, const float *weight);
 
     /* *out f64 (device) = sum of squares of x [n] f32; not finite iff an element is not. */
     void (*sumsq)(struct meg_stream *st, double *out, const float *x, int64_t n);

@@ -4,7 +4,7 @@
 enum { N = 26, B = 2, H = 150, V = 11, P = 20 };
 
 struct embed {
-    struct meg_mat word, pos, x, dx, dword, dpos;
+    struct meg_mat word, pos, x, dx, kept, dword, dpos;
     int32_t token[N], position[N];
     int64_t sample[B];
     struct meg_drop drop;
@@ -16,12 +16,13 @@ static struct embed embed_new(float p)
                        rnd_mat(P, H, 2),
                        rnd_mat(N, H, 0),
                        rnd_mat(N, H, 3),
+                       rnd_mat(N, H, 3),
                        rnd_mat(V, H, 0),
                        rnd_mat(P, H, 0),
                        { 0 },
                        { 0 },
                        { 10, 20 },
-                       { p, 5, 0, MEG_DROP_EMBED, 9, 2, B, NULL } };
+                       { p, 5, 0, MEG_DROP_EMBED, 9, 2, B, NULL, NULL } };
     for (int i = 0; i < N; i++) {
         e.token[i] = i * 7 % V;
         e.position[i] = i / B % P;
@@ -35,6 +36,7 @@ static void embed_free(struct embed *e)
     free(e->pos.p);
     free(e->x.p);
     free(e->dx.p);
+    free(e->kept.p);
     free(e->dword.p);
     free(e->dpos.p);
 }
@@ -52,8 +54,11 @@ static void embed(const struct meg_ops *ops)
                 ((float *)e.dword.p)[i] = 1.0f;
             for (int64_t i = 0; i < P * H; i++)
                 ((float *)e.dpos.p)[i] = -1.0f;
-            ops->embed_fwd(NULL, e.x, e.token, e.position, e.word, 0, e.pos, &e.drop);
-            ops->embed_bwd(NULL, e.dword, 0, e.dpos, e.dx, e.token, e.position, &e.drop);
+            memcpy(e.kept.p, e.dx.p, (size_t)(N * e.dx.ld) * sizeof(float));
+            ops->embed_fwd(NULL, e.x, e.token, e.word, 0);
+            ops->position_fwd(NULL, e.x, e.position, e.pos, &e.drop);
+            ops->position_bwd(NULL, e.dpos, e.kept, e.position, &e.drop);
+            ops->embed_bwd(NULL, e.dword, 0, e.kept, e.token);
             digest_mat(h + k, e.x);
             digest_mat(h + k, e.dword);
             digest_mat(h + k, e.dpos);
@@ -91,11 +96,11 @@ static void shards_of_the_vocabulary(const struct meg_ops *ops)
     struct meg_mat d[2] = { meg_mat(zeros(6 * H, 4), MEG_DTYPE_F32, 6, H),
                             meg_mat(zeros((V - 6) * H, 4), MEG_DTYPE_F32, V - 6, H) };
     memset(e.dword.p, 0, V * H * 4);
-    ops->embed_fwd(NULL, e.x, e.token, NULL, e.word, 0, no_mat, NULL);
-    ops->embed_bwd(NULL, e.dword, 0, no_mat, e.dx, e.token, NULL, NULL);
+    ops->embed_fwd(NULL, e.x, e.token, e.word, 0);
+    ops->embed_bwd(NULL, e.dword, 0, e.dx, e.token);
     for (int k = 0; k < 2; k++) {
-        ops->embed_fwd(NULL, y[k], e.token, NULL, part[k], 6 * k, no_mat, NULL);
-        ops->embed_bwd(NULL, d[k], 6 * k, no_mat, e.dx, e.token, NULL, NULL);
+        ops->embed_fwd(NULL, y[k], e.token, part[k], 6 * k);
+        ops->embed_bwd(NULL, d[k], 6 * k, e.dx, e.token);
         assert_memory_equal(d[k].p, (float *)e.dword.p + 6 * k * H, (size_t)(d[k].rows * H) * 4);
     }
     for (int64_t i = 0; i < N * H; i++)

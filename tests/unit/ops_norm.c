@@ -178,7 +178,7 @@ static void add(const struct meg_ops *ops)
         for (size_t p = 0; p < LEN(rates); p++) {
             const int64_t n = shapes[i][0] * 3, h = shapes[i][1];
             const int64_t sample[3] = { 5, 1ll << 40, 0 };
-            const struct meg_drop d = { rates[p], 99, 2, MEG_DROP_MLP_OUT, 13, 40, 3, sample };
+            const struct meg_drop d = { rates[p], 99, 2, MEG_DROP_MLP_OUT, 13, 40, 3, sample, NULL };
             struct meg_mat x = rnd_mat(n, h, 1), y = rnd_mat(n, h, 2), z = rnd_mat(n, h, 0),
                            dz = rnd_mat(n, h, 0);
             struct meg_mat dy = rnd_mat(n, h, 3);
@@ -224,7 +224,7 @@ static void add(const struct meg_ops *ops)
 static void a_shard_drops_the_same(const struct meg_ops *ops)
 {
     const int64_t sample[2] = { 3, 4 };
-    struct meg_drop d = { 0.3f, 7, 0, MEG_DROP_ATTN_OUT, 0, 0, 2, sample };
+    struct meg_drop d = { 0.3f, 7, 0, MEG_DROP_ATTN_OUT, 0, 0, 2, sample, NULL };
     struct meg_mat x = rnd_mat(10, 64, 0), y = rnd_mat(10, 64, 0), z = rnd_mat(10, 64, 0),
                    part = rnd_mat(10, 24, 0);
     struct meg_mat xs = x, ys = y;
@@ -245,7 +245,7 @@ static void a_shard_drops_the_same(const struct meg_ops *ops)
 static void check_add_norm(const struct meg_ops *ops, enum meg_norm kind)
 {
     const int64_t sample[1] = { 3 };
-    const struct meg_drop d = { 0.2f, 7, 1, MEG_DROP_ATTN_OUT, 0, 0, 1, sample };
+    const struct meg_drop d = { 0.2f, 7, 1, MEG_DROP_ATTN_OUT, 0, 0, 1, sample, NULL };
     struct norm m = norm_new(kind, 11, 50), n = norm_new(kind, 11, 50);
     const float *b = kind == MEG_NORM_LAYER ? n.b : NULL;
     struct meg_mat z = rnd_mat(11, 50, 0);
@@ -276,7 +276,7 @@ static void nan_comes_through(const struct meg_ops *ops)
 {
     const float bad[] = { NAN, INFINITY };
     const int64_t sample[1] = { 3 };
-    const struct meg_drop d = { 0.9f, 7, 1, MEG_DROP_ATTN_OUT, 0, 0, 1, sample };
+    const struct meg_drop d = { 0.9f, 7, 1, MEG_DROP_ATTN_OUT, 0, 0, 1, sample, NULL };
     for (size_t i = 0; i < LEN(bad); i++) {
         struct norm m = norm_new(MEG_NORM_LAYER, 5, 50);
         for (int64_t c = 0; c < 50; c++)

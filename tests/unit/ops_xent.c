@@ -29,6 +29,15 @@ static double loss(void *arg)
     return s;
 }
 
+static void whole(const struct meg_ops *ops, float *loss_of, float *lse, struct meg_mat logits, const int32_t *target)
+{
+    float *part = rnd_new(2 * logits.rows);
+
+    ops->xent_part(NULL, part, logits, target, 0);
+    ops->xent_join(NULL, loss_of, lse, part, 1, logits.rows);
+    free(part);
+}
+
 static void xent(const struct meg_ops *ops)
 {
     static const int64_t shapes[][2] = { { 1, 1 },  { 3, 2 },   { 5, 63 },
@@ -51,9 +60,9 @@ static void xent(const struct meg_ops *ops)
             for (int k = 0; k < 2; k++) {
                 omp_set_num_threads(k ? 2 : 1);
                 y.p = copy_new(x.p, n * x.ld);
-                ops->xent_fwd(NULL, got, lse, y, a.target);
+                whole(ops, got, lse, y, a.target);
                 digest(h + k, got, (size_t)n * 4);
-                ops->xent_bwd(NULL, y, lse, a.target, a.weight);
+                ops->xent_bwd(NULL, y, lse, a.target, 0, a.weight);
                 digest_mat(h + k, y);
                 for (int64_t r = 0; r < n; r++)
                     memcpy(grad + r * v, (float *)y.p + r * y.ld, (size_t)v * 4);
@@ -89,18 +98,60 @@ static void nan_comes_through(const struct meg_ops *ops)
             const float weight[2] = { 1.0f, 1.0f };
             float loss_of[2], lse[2];
             ((float *)x.p)[c] = bad[i];
-            ops->xent_fwd(NULL, loss_of, lse, x, target);
+            whole(ops, loss_of, lse, x, target);
             assert_true(isnan(loss_of[0]) && isfinite(loss_of[1]));
-            ops->xent_bwd(NULL, x, lse, target, weight);
+            ops->xent_bwd(NULL, x, lse, target, 0, weight);
             assert_true(isnan(at(x, 0, 5)) && isfinite(at(x, 1, 5)));
             free(x.p);
         }
+}
+
+/* Three shards of 131 columns, one of a single column, join to the whole and give its gradient. */
+static void shards_of_the_vocabulary(const struct meg_ops *ops)
+{
+    enum { N = 9, V = 131 };
+    static const int64_t v0[] = { 0, 60, 61, V };
+    struct meg_mat x = rnd_mat(N, V, 3), kept = x;
+    float loss_of[N], lse[N], joined[N], joined_lse[N], part[3][2 * N], *weight = rnd_new(N);
+    int32_t target[N];
+
+    kept.p = copy_new(x.p, N * x.ld);
+    for (int r = 0; r < N; r++)
+        target[r] = (int32_t)((r * 17 + 60) % V);
+    whole(ops, loss_of, lse, x, target);
+    for (int k = 0; k < 3; k++) {
+        struct meg_mat y = x;
+
+        y.p = (float *)x.p + v0[k];
+        y.cols = v0[k + 1] - v0[k];
+        ops->xent_part(NULL, part[k], y, target, v0[k]);
+    }
+    ops->xent_join(NULL, joined, joined_lse, part[0], 3, N);
+    for (int r = 0; r < N; r++) {
+        near(joined_lse[r], lse[r], 4 * EPS * 6, "lse", r, 0);
+        near(joined[r], loss_of[r], 8 * EPS * 6, "loss", r, 0);
+    }
+    ops->xent_bwd(NULL, kept, lse, target, 0, weight);
+    for (int k = 0; k < 3; k++) {
+        struct meg_mat y = x;
+
+        y.p = (float *)x.p + v0[k];
+        y.cols = v0[k + 1] - v0[k];
+        ops->xent_bwd(NULL, y, lse, target, v0[k], weight);
+    }
+    for (int r = 0; r < N; r++)
+        for (int c = 0; c < V; c++)
+            near(at(x, r, c), at(kept, r, c), 8 * EPS, "dlogits", r, c);
+    free(x.p);
+    free(kept.p);
+    free(weight);
 }
 
 int main(void)
 {
     static const struct ops_case cases[] = {
         { "loss, log-sum-exp and gradient", xent },
+        { "shards of the vocabulary", shards_of_the_vocabulary },
         { "NaN comes through", nan_comes_through },
     };
     return run_cases(cases, LEN(cases));
