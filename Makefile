@@ -5,6 +5,7 @@
 # make fuzz       feed damaged input to the readers for FUZZ_S seconds each (needs clang)
 # make lint       what cppcheck, mandoc and shellcheck have to say
 # make install    PREFIX=/usr/local, DESTDIR=
+# make check-peers    240 MB of text through other people's tokenizers and ours; MEG_PYTHON=a python with them
 # make check-chroot   check and demo in a bare Debian, as root
 # make deps       install the Debian packages that check and demo need
 # check and demo first install the Debian packages that are missing; DEPS=0 forbids it.
@@ -205,6 +206,10 @@ bench: all $(BENCH)
 
 deps:
 
+check-peers: export MEG_CORPUS_MB ?= 240
+check-peers:
+	@$(MAKE) --no-print-directory check TESTS='$(wildcard tests/peers-*.t)'
+
 check-chroot:
 	tests/chroot.sh
 
@@ -245,4 +250,4 @@ install: all
 clean:
 	rm -rf build bin demo
 
-.PHONY: all check check-chroot demo deps bench fuzz lint install clean FORCE
+.PHONY: all check check-peers check-chroot demo deps bench fuzz lint install clean FORCE

@@ -3,7 +3,7 @@
 # wrote, and text from this machine.
 #   MEG_PYTHON      a python that has sentencepiece (python3)
 #   MEG_CORPUS      a file of JSON lines to take instead of what lies in /usr/share and MEG_SHARED
-#   MEG_CORPUS_MB   how much of that (20; a release is compared with 240, which takes ten minutes)
+#   MEG_CORPUS_MB   how much of that (8; make check-peers takes 240)
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 python=${MEG_PYTHON:-python3}
@@ -29,14 +29,14 @@ same_ids() { # NAME FILE.jsonl MODEL
     ok "$1, texts of $3" "$python" tests/peers/spm.py decode "$models/$3" "$T/text"
     sed 's/^/# /' "$T/.out"
 }
-"$python" tests/peers/spm.py odd >"$T/odd.jsonl"
+"$python" tests/peers/odd.py >"$T/odd.jsonl"
 for model in t5/spiece.model llama2/tokenizer.model mistral-v3/tokenizer.model spm-test-ja/tokenizer.model; do
     same_ids 'odd texts' "$T/odd.jsonl" "$model"
 done
 corpus=${MEG_CORPUS:-}
 if [ -z "$corpus" ]; then
     corpus=$T/corpus.jsonl
-    "$python" tests/peers/corpus.py "$corpus" "${MEG_CORPUS_MB:-20}" || skip_all 'there is not so much text'
+    "$python" tests/peers/corpus.py "$corpus" "${MEG_CORPUS_MB:-8}" || skip_all 'there is not so much text'
 fi
 for model in t5/spiece.model llama2/tokenizer.model; do
     same_ids 'the text at hand' "$corpus" "$model"

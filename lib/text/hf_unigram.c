@@ -31,6 +31,32 @@ static void unigram_free(void *own)
     free(u);
 }
 
+/*
+ * A number as Hugging Face's JSON reader makes it of its digits: those as an integer, rounded, times or by a
+ * power of ten, rounded again.  A quarter of a file's scores are one bit off so, which decides ties.  The
+ * digits are the fewest that x has: as such files are written.
+ */
+static double as_serde_reads(double x)
+{
+    char text[40], power[16];
+    uint64_t digits = 0;
+    int precision = 0, exponent;
+    double ten;
+
+    do
+        snprintf(text, sizeof text, "%.*e", precision, fabs(x));
+    while (++precision <= 16 && strtod(text, NULL) != fabs(x));
+    for (const char *s = text; *s != 'e'; s++)
+        if (*s != '.')
+            digits = 10 * digits + (uint64_t)(*s - '0');
+    exponent = atoi(strchr(text, 'e') + 1) - (precision - 1);
+    if (exponent < -308 || exponent > 308)
+        return x;
+    snprintf(power, sizeof power, "1e%d", abs(exponent));
+    ten = strtod(power, NULL);
+    return copysign(exponent < 0 ? (double)digits / ten : (double)digits * ten, x);
+}
+
 /* The pieces: [[text, score], ...]. */
 static int load_pieces(struct meg_hf_model *m, const json_t *list, const char *from,
                        struct meg_err *e)
@@ -54,7 +80,7 @@ static int load_pieces(struct meg_hf_model *m, const json_t *list, const char *f
         if (m->vocab.tokens.n == was)
             return meg_fail(e, MEG_EFORMAT, "%s: '%s', element %zu of vocab, stands there twice",
                             from, json_string_value(text), i);
-        u->score[i] = json_number_value(score);
+        u->score[i] = as_serde_reads(json_number_value(score));
         lowest = fmin(lowest, u->score[i]);
     }
     u->unk_score = lowest - UNK_PENALTY;

@@ -4,15 +4,12 @@ spm.py encode MODEL PREFIX FILE.jsonl   PREFIX_text_document.bin holds the ids o
                                         their numbers
 spm.py decode MODEL LINES               LINES, of meg-preprocess --decode --json, hold the texts that SentencePiece
                                         decodes their ids to
-spm.py odd                              prints texts that nobody wrote, as JSON lines
 spm.py random SEED COUNT [MODEL]        makes COUNT models with everything a model may have, one after the other, and
                                         compares the ids of made-up texts and the texts of made-up ids; the character
                                         map, where a model gets one, is that of MODEL, else a small one
 spm.py reference SEED COUNT DIR         writes such models, and what SentencePiece makes of texts and ids, for
                                         tests/data/spm
 """
-import array
-import itertools
 import json
 import os
 import random
@@ -21,72 +18,20 @@ import subprocess
 import sys
 import tempfile
 
+import compare
 import sentencepiece
 
-
-def texts(path):
-    with open(path, encoding="utf-8", newline="\n") as lines:
-        for line in lines:
-            yield json.loads(line)["text"]
-
-
-def lengths(path):
-    with open(path, "rb") as f:
-        magic, version, code, sequences, documents = struct.unpack("<9sQBQQ", f.read(34))
-        return code, array.array("i", f.read(4 * sequences))
-
-
-def show(number, text, ours, theirs):
-    at = next((i for i, (a, b) in enumerate(itertools.zip_longest(ours, theirs)) if a != b), None)
-    sys.exit(f"text {number}, {text[:40]!r}...: from place {at} on {list(ours[at:at + 8])}, "
-             f"SentencePiece has {theirs[at:at + 8]}")
+NAME = f"SentencePiece {sentencepiece.__version__}"
 
 
 def encode(model, prefix, path):
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=model)
-    code, counts = lengths(prefix + "_text_document.idx")
-    counts, nbytes, total = iter(counts), 0, 0
-    with open(prefix + "_text_document.bin", "rb") as f:
-        for number, text in enumerate(texts(path)):
-            theirs = tokenizer.encode_as_ids(text)
-            ours = array.array({4: "i", 8: "H"}[code])
-            if theirs:
-                ours.fromfile(f, next(counts))
-            if list(ours) != theirs:
-                show(number, text, ours, theirs)
-            nbytes += len(text.encode("utf-8"))
-            total += len(theirs)
-        if f.read(1) or next(counts, None) is not None:
-            sys.exit("more ids than SentencePiece has")
-    return f"{nbytes / 1e6:.1f} MB, {total} ids"
+    return compare.ids(prefix, path, NAME, compare.each(tokenizer.encode_as_ids))
 
 
 def decode(model, documents):
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=model)
-    nbytes = 0
-    with open(documents, encoding="utf-8", newline="\n") as lines:
-        for line in lines:
-            document = json.loads(line)
-            theirs = tokenizer.decode_ids(document["ids"])
-            if document["text"] != theirs:
-                show(document["document"], theirs, document["text"], theirs)
-            nbytes += len(theirs.encode("utf-8"))
-    return f"{nbytes / 1e6:.1f} MB of decoded text"
-
-
-def odd():
-    """Texts that nobody wrote: long runs, random letters and characters, blanks of all kinds."""
-    r = random.Random(5)
-    n = 100000
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    alphabets = ["a", "-", " ", "\n", "=", "0", letters, letters + " ", "\U0001f600", "\u2581 a", "\u0301e", "ﬁ", "\ufdfa",
-                 "".join(map(chr, range(0x1F600, 0x1F640))), "".join(map(chr, range(0x4E00, 0x9FA6))),
-                 "".join(map(chr, range(0x20, 0x7F))), "".join(map(chr, range(0x20))) + " a",
-                 "".join(chr(c) for c in range(0x80, 0x3000)), " \u00a0\u2000\u3000\u200b\u2028\u0085ab",
-                 "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)]
-    for alphabet in alphabets:
-        for size in 10, 1000, n:
-            print(json.dumps({"text": "".join(r.choices(alphabet, k=size))}))
+    return compare.texts(documents, NAME, compare.each(tokenizer.decode_ids))
 
 
 # ---- made-up models ----
@@ -229,7 +174,7 @@ def compare_model(folder, r, alphabet):
     decoded = [json.loads(line)["text"] for line in run("--decode", prefix + "_text_document", "--json", *type).split("\n")[:-1]]
     for number, (x, ours) in enumerate(zip(ids, decoded, strict=True)):
         if ours != tokenizer.decode_ids(x):
-            show(number, str(x), ours, tokenizer.decode_ids(x))
+            compare.show(number, str(x), ours, tokenizer.decode_ids(x), NAME)
 
 
 def random_models(seed, count, model=None):
@@ -265,7 +210,7 @@ def reference(seed, count, folder):
                 f.write(json.dumps({"decode": x, "text": tokenizer.decode_ids(x)}) + "\n")
 
 
-commands = {"encode": encode, "decode": decode, "odd": odd, "random": random_models, "reference": reference}
+commands = {"encode": encode, "decode": decode, "random": random_models, "reference": reference}
 done = commands[sys.argv[1]](*sys.argv[2:])
 if done:
-    print(f"SentencePiece {sentencepiece.__version__}: {done}, 0 differ")
+    print(f"{NAME}: {done}, 0 differ")

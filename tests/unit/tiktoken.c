@@ -31,11 +31,11 @@ static void equals_megatron(void **state)
     assert_int_equal(meg_tokenizer_vocab_size(t), 32000);
     assert_int_equal(meg_tokenizer_eod(t), 2);
     assert_int_equal(meg_tokenizer_roles(t)->bos, 1);
-    tok_both_golden(t, "megatron-tik-v1", NULL);
+    tok_both_golden(t, "megatron-tik-v1");
     meg_tokenizer_close(t);
     c.tiktoken_pattern = NULL;
     t = open_tik(&c);
-    tok_both_golden(t, "megatron-tik-v2", NULL);
+    tok_both_golden(t, "megatron-tik-v2");
     meg_tokenizer_close(t);
     free(file);
 }
@@ -59,7 +59,7 @@ static void equals_tiktoken_on_llama3(void **state)
         meg_tokenizer_decode(t, (const int32_t[]){ 128009, 128010, 128255 }, 3, &text, &e), 0);
     assert_string_equal(text.s,
                         "<|eot_id|><|reserved_special_token_5|><|reserved_special_token_250|>");
-    tok_both_golden(t, "tiktoken-llama3", NULL);
+    tok_both_golden(t, "tiktoken-llama3");
     meg_str_free(&text);
     meg_tokenizer_close(t);
     free(file);
@@ -80,7 +80,7 @@ static void equals_tiktoken_on_cl100k(void **state)
     assert_int_equal(system(command.s), 0);
     t = open_tik(&c);
     assert_int_equal(meg_tokenizer_vocab_size(t), 100256);
-    tok_both_golden(t, "tiktoken-cl100k", NULL);
+    tok_both_golden(t, "tiktoken-cl100k");
     meg_tokenizer_close(t);
     meg_str_free(&command);
     free(file);

@@ -1,0 +1,73 @@
+"""What meg-preprocess wrote, held against what another encoder makes of the same texts."""
+import array
+import itertools
+import json
+import struct
+import sys
+
+BATCH = 1 << 22  # bytes of text given to the other encoder at once
+
+
+def show(number, text, ours, theirs, name):
+    at = next((i for i, (a, b) in enumerate(itertools.zip_longest(ours, theirs)) if a != b), None)
+    sys.exit(f"text {number}, {text[:40]!r}...: from place {at} on {ours[at:at + 8]!r}, {name} has {theirs[at:at + 8]!r}")
+
+
+def each(function):
+    """A function of one as a function of many."""
+    return lambda many: [function(one) for one in many]
+
+
+def read(path):
+    with open(path, encoding="utf-8", newline="\n") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def batches(items, size):
+    batch, nbytes = [], 0
+    for item in items:
+        batch.append(item)
+        nbytes += size(item)
+        if nbytes > BATCH:
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch
+
+
+def lengths(path):
+    with open(path, "rb") as f:
+        magic, version, code, sequences, documents = struct.unpack("<9sQBQQ", f.read(34))
+        return code, array.array("i", f.read(4 * sequences))
+
+
+def ids(prefix, path, name, encode_all):
+    """PREFIX_text_document holds the ids that encode_all gives of the texts in path, JSON lines."""
+    code, counts = lengths(prefix + "_text_document.idx")
+    counts, nbytes, total, number = iter(counts), 0, 0, 0
+    with open(prefix + "_text_document.bin", "rb") as f:
+        for batch in batches((line["text"] for line in read(path)), len):
+            for text, theirs in zip(batch, encode_all(batch), strict=True):
+                ours = array.array({4: "i", 8: "H"}[code])
+                if theirs:
+                    ours.fromfile(f, next(counts))
+                if list(ours) != theirs:
+                    show(number, text, list(ours), theirs, name)
+                number += 1
+                nbytes += len(text.encode("utf-8"))
+                total += len(theirs)
+        if f.read(1) or next(counts, None) is not None:
+            sys.exit(f"more ids than {name} has")
+    return f"{nbytes / 1e6:.1f} MB, {total} ids"
+
+
+def texts(documents, name, decode_all):
+    """Each of documents, lines of meg-preprocess --decode --json, has the text that decode_all gives of its ids."""
+    nbytes = 0
+    for batch in batches(read(documents), lambda document: 4 * len(document["ids"])):
+        for document, theirs in zip(batch, decode_all([document["ids"] for document in batch]), strict=True):
+            if document["text"] != theirs:
+                show(document["document"], theirs, document["text"], theirs, name)
+            nbytes += len(theirs.encode("utf-8"))
+    return f"{nbytes / 1e6:.1f} MB of decoded text"

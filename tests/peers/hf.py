@@ -1,0 +1,42 @@
+"""What Hugging Face's tokenizers, with DIR/tokenizer.json, make of the same text.
+
+hf.py encode DIR PREFIX FILE.jsonl   PREFIX_text_document.bin holds the ids of every text, special tokens around them
+hf.py plain DIR PREFIX FILE.jsonl    the same without special tokens, neither around a text nor found in it
+hf.py decode DIR LINES               LINES, of meg-preprocess --decode --json, hold the texts that their ids decode to
+"""
+import sys
+
+import compare
+import tokenizers
+
+NAME = f"tokenizers {tokenizers.__version__}"
+
+
+def load(folder):
+    tokenizer = tokenizers.Tokenizer.from_file(folder + "/tokenizer.json")
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def encode_all(tokenizer, add_special_tokens):
+    return lambda texts: [e.ids for e in tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)]
+
+
+def encode(folder, prefix, path):
+    return compare.ids(prefix, path, NAME, encode_all(load(folder), True))
+
+
+def plain(folder, prefix, path):
+    tokenizer = load(folder)
+    tokenizer.encode_special_tokens = True
+    return compare.ids(prefix, path, NAME, encode_all(tokenizer, False))
+
+
+def decode(folder, documents):
+    tokenizer = load(folder)
+    return compare.texts(documents, NAME, lambda ids: tokenizer.decode_batch(ids, skip_special_tokens=False))
+
+
+done = {"encode": encode, "plain": plain, "decode": decode}[sys.argv[1]](*sys.argv[2:])
+print(f"{NAME}: {done}, 0 differ")
