@@ -4,26 +4,32 @@
 
 enum { ROWS = 8 }; /* a task of a thread */
 
+static int same_shape(struct meg_mat a, struct meg_mat b)
+{
+    return a.rows == b.rows && a.cols == b.cols;
+}
+
 void MEG_FN(add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y,
                      const void *bias, const struct meg_drop *d)
 {
     const struct drop drop = drop_begin(d);
     (void)st;
-    MEG_ASSERT(z.rows == y.rows && z.cols == y.cols && x.rows == y.rows && x.cols == y.cols);
+    MEG_ASSERT(same_shape(z, y) && same_shape(x, y));
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < z.rows; r++)
-        add_row(f32(z) + r * z.ld, f32(x) + r * x.ld, f32(y) + r * y.ld, bias, z.cols, d, &drop, r);
+        add_row(z, x, y, vector(bias, y.dtype, y.cols), d, &drop, r);
 }
 
 void MEG_FN(add_bwd)(struct meg_stream *st, struct meg_mat dy, float *dbias, struct meg_mat dz,
                      const struct meg_drop *d)
 {
     const struct drop drop = drop_begin(d);
+    const struct meg_mat none = { 0 };
     (void)st;
-    MEG_ASSERT(dy.rows == dz.rows && dy.cols == dz.cols);
+    MEG_ASSERT(same_shape(dy, dz));
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < dz.rows; r++)
-        add_row(f32(dy) + r * dy.ld, NULL, f32(dz) + r * dz.ld, NULL, dz.cols, d, &drop, r);
+        add_row(dy, none, dz, none, d, &drop, r);
     if (dbias)
         MEG_FN(add_column_sums)(dbias, dy);
 }
@@ -35,12 +41,11 @@ void MEG_FN(add_norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_
 {
     const struct drop drop = drop_begin(d);
     (void)st;
-    MEG_ASSERT(z.rows == x.rows && z.cols == x.cols && y.rows == z.rows && y.cols == z.cols &&
-               branch.rows == z.rows && branch.cols == z.cols);
+    MEG_ASSERT(same_shape(z, x) && same_shape(y, z) && same_shape(branch, z));
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < z.rows; r++) {
-        float *zr = f32(z) + r * z.ld;
-        add_row(zr, f32(x) + r * x.ld, f32(branch) + r * branch.ld, bias, z.cols, d, &drop, r);
-        norm_row(kind, f32(y) + r * y.ld, mean, rstd, zr, w, b, z.cols, eps, r);
+        add_row(z, x, branch, vector(bias, branch.dtype, z.cols), d, &drop, r);
+        norm_row(kind, y, mean, rstd, z, vector(w, y.dtype, z.cols), vector(b, y.dtype, z.cols),
+                 eps, r);
     }
 }

@@ -34,6 +34,18 @@ static inline float *f32(struct meg_mat m)
     return m.p;
 }
 
+/* Element (r, c) of m. */
+static inline void *element(struct meg_mat m, int64_t r, int64_t c)
+{
+    return (char *)m.p + (r * m.ld + c) * (m.dtype == MEG_DTYPE_F32 ? 4 : 2);
+}
+
+/* A vector of parameters as a matrix of one row. */
+static inline struct meg_mat vector(const void *p, enum meg_dtype t, int64_t n)
+{
+    return (struct meg_mat){ (void *)p, t, 1, n, n };
+}
+
 static inline int64_t min64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -87,11 +99,16 @@ OP(position_bwd);
 OP(xent_part);
 OP(xent_join);
 OP(xent_bwd);
+OP(cast);
 OP(sumsq);
 OP(count_zeros);
 OP(adamw);
 OP(sgd);
 #    undef OP
+
+/* n elements of f32, bf16 or f16 as f32, and back, rounded to nearest even. */
+void MEG_FN(widen)(float *restrict out, const void *restrict p, enum meg_dtype t, int64_t n);
+void MEG_FN(narrow)(void *restrict out, enum meg_dtype t, const float *restrict p, int64_t n);
 
 /* out[c] += sum over r of x[r,c]: rows in blocks of 64, blocks in order. */
 void MEG_FN(add_column_sums)(float *out, struct meg_mat x);

@@ -11,26 +11,39 @@ void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat 
     MEG_ASSERT(y.rows == x.rows && y.cols == x.cols);
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < x.rows; r++)
-        norm_row(kind, f32(y) + r * y.ld, mean, rstd, f32(x) + r * x.ld, w, b, x.cols, eps, r);
+        norm_row(kind, y, mean, rstd, x, vector(w, y.dtype, x.cols), vector(b, y.dtype, x.cols), eps,
+                 r);
 }
 
 /* With g = dy w and n = (x - mean) rstd:  dx = skip + rstd (g - mean(g) - n mean(g n)), RMS without mean(g). */
-static void bwd_row(enum meg_norm kind, float *dx, const float *skip, const float *dy,
-                    const float *x, const float *w, int64_t n, float mean, float rstd)
+static void bwd_row(enum meg_norm kind, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy,
+                    struct meg_mat x, struct meg_mat w, float mean, float rstd, int64_t r)
 {
-    float sg = 0.0f, sgn = 0.0f;
+    float xb[SEG], wb[SEG], dyb[SEG], skipb[SEG], dxb[SEG], sg = 0.0f, sgn = 0.0f;
+    for (int64_t c0 = 0; c0 < x.cols; c0 += SEG) {
+        const int64_t n = min64(SEG, x.cols - c0);
+        const float *xr = row_get(x, r, c0, n, xb), *wr = row_get(w, 0, c0, n, wb);
+        const float *dyr = row_get(dy, r, c0, n, dyb);
 #pragma omp simd reduction(+ : sg, sgn)
-    for (int64_t c = 0; c < n; c++) {
-        const float g = dy[c] * w[c];
-        sg += g;
-        sgn += g * ((x[c] - mean) * rstd);
+        for (int64_t c = 0; c < n; c++) {
+            const float g = dyr[c] * wr[c];
+            sg += g;
+            sgn += g * ((xr[c] - mean) * rstd);
+        }
     }
-    sg = kind == MEG_NORM_RMS ? 0.0f : sg / (float)n;
-    sgn /= (float)n;
+    sg = kind == MEG_NORM_RMS ? 0.0f : sg / (float)x.cols;
+    sgn /= (float)x.cols;
+    for (int64_t c0 = 0; c0 < x.cols; c0 += SEG) {
+        const int64_t n = min64(SEG, x.cols - c0);
+        const float *xr = row_get(x, r, c0, n, xb), *wr = row_get(w, 0, c0, n, wb);
+        const float *dyr = row_get(dy, r, c0, n, dyb), *skipr = row_get(skip, r, c0, n, skipb);
+        float *dxr = row_out(dx, r, c0, dxb);
 #pragma omp simd
-    for (int64_t c = 0; c < n; c++) {
-        const float v = rstd * (dy[c] * w[c] - sg - (x[c] - mean) * rstd * sgn);
-        dx[c] = skip ? skip[c] + v : v;
+        for (int64_t c = 0; c < n; c++) {
+            const float v = rstd * (dyr[c] * wr[c] - sg - (xr[c] - mean) * rstd * sgn);
+            dxr[c] = skipr ? skipr[c] + v : v;
+        }
+        row_put(dx, r, c0, n, dxr);
     }
 }
 
@@ -38,11 +51,12 @@ static void bwd_row(enum meg_norm kind, float *dx, const float *skip, const floa
 static void bwd_cols(float *dw, float *db, struct meg_mat dy, struct meg_mat x, const float *mean,
                      const float *rstd, int64_t c0, int64_t n)
 {
+    float xb[COLS], dyb[COLS];
     for (int64_t r0 = 0; r0 < x.rows; r0 += 64) {
         float sw[COLS] = { 0 }, sb[COLS] = { 0 };
         for (int64_t r = r0; r < min64(r0 + 64, x.rows); r++) {
-            const float *dyr = f32(dy) + r * dy.ld + c0, *xr = f32(x) + r * x.ld + c0, rs = rstd[r];
-            const float mu = db ? mean[r] : 0.0f;
+            const float *dyr = row_get(dy, r, c0, n, dyb), *xr = row_get(x, r, c0, n, xb);
+            const float rs = rstd[r], mu = db ? mean[r] : 0.0f;
 #pragma omp simd
             for (int64_t c = 0; c < n; c++) {
                 sw[c] += dyr[c] * ((xr[c] - mu) * rs);
@@ -69,9 +83,8 @@ void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat 
     {
 #pragma omp for schedule(static, ROWS)
         for (int64_t r = 0; r < x.rows; r++)
-            bwd_row(kind, f32(dx) + r * dx.ld, skip.p ? f32(skip) + r * skip.ld : NULL,
-                    f32(dy) + r * dy.ld, f32(x) + r * x.ld, w, x.cols,
-                    kind == MEG_NORM_RMS ? 0.0f : mean[r], rstd[r]);
+            bwd_row(kind, dx, skip, dy, x, vector(w, dy.dtype, x.cols),
+                    kind == MEG_NORM_RMS ? 0.0f : mean[r], rstd[r], r);
 #pragma omp for schedule(dynamic)
         for (int64_t c0 = 0; c0 < x.cols; c0 += COLS)
             bwd_cols(dw, db, dy, x, mean, rstd, c0, min64(COLS, x.cols - c0));

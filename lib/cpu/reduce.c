@@ -1,6 +1,6 @@
 /* isa: baseline v3 v4 */
 /* Sums over columns and over whole buffers, each in an order that depends on the length alone. */
-#include "cpu/internal.h"
+#include "cpu/row.h"
 
 enum { COLS = 128, PARTS = 1024 };
 
@@ -10,9 +10,9 @@ void MEG_FN(add_column_sums)(float *out, struct meg_mat x)
     for (int64_t c0 = 0; c0 < x.cols; c0 += COLS) {
         const int64_t n = min64(COLS, x.cols - c0);
         for (int64_t r0 = 0; r0 < x.rows; r0 += 64) {
-            float sum[COLS] = { 0 };
+            float sum[COLS] = { 0 }, buf[COLS];
             for (int64_t r = r0; r < min64(r0 + 64, x.rows); r++) {
-                const float *p = f32(x) + r * x.ld + c0;
+                const float *p = row_get(x, r, c0, n, buf);
 #pragma omp simd
                 for (int64_t c = 0; c < n; c++)
                     sum[c] += p[c];

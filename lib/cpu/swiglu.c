@@ -1,7 +1,7 @@
 /* isa: baseline v3 v4 */
 /* silu(gate) * up and its gradient, row by row. */
+#include "cpu/row.h"
 #include "cpu/vmath.h"
-#include "cpu/internal.h"
 
 enum { ROWS = 8 }; /* a task of a thread */
 
@@ -15,13 +15,16 @@ void MEG_FN(swiglu_fwd)(struct meg_stream *st, struct meg_mat y, struct meg_mat 
     (void)st;
     check(y, x);
 #pragma omp parallel for schedule(static, ROWS)
-    for (int64_t r = 0; r < x.rows; r++) {
-        const float *gate = f32(x) + r * x.ld, *up = gate + y.cols;
-        float *o = f32(y) + r * y.ld;
+    for (int64_t r = 0; r < x.rows; r++)
+        for (int64_t c0 = 0; c0 < y.cols; c0 += SEG) {
+            const int64_t n = min64(SEG, y.cols - c0);
+            float gb[SEG], ub[SEG], yb[SEG], *o = row_out(y, r, c0, yb);
+            const float *gate = row_get(x, r, c0, n, gb), *up = row_get(x, r, y.cols + c0, n, ub);
 #pragma omp simd
-        for (int64_t c = 0; c < y.cols; c++)
-            o[c] = gate[c] / (1.0f + vexp(-gate[c])) * up[c];
-    }
+            for (int64_t c = 0; c < n; c++)
+                o[c] = gate[c] / (1.0f + vexp(-gate[c])) * up[c];
+            row_put(y, r, c0, n, o);
+        }
 }
 
 /* With s = sigmoid(gate):  d gate = dy up s (1 + gate (1 - s)),  d up = dy gate s. */
@@ -31,14 +34,20 @@ void MEG_FN(swiglu_bwd)(struct meg_stream *st, struct meg_mat dx, struct meg_mat
     check(dy, x);
     check(dy, dx);
 #pragma omp parallel for schedule(static, ROWS)
-    for (int64_t r = 0; r < x.rows; r++) {
-        const float *gate = f32(x) + r * x.ld, *up = gate + dy.cols, *d = f32(dy) + r * dy.ld;
-        float *dgate = f32(dx) + r * dx.ld, *dup = dgate + dy.cols;
+    for (int64_t r = 0; r < x.rows; r++)
+        for (int64_t c0 = 0; c0 < dy.cols; c0 += SEG) {
+            const int64_t n = min64(SEG, dy.cols - c0);
+            float gb[SEG], ub[SEG], db[SEG], dgb[SEG], dub[SEG];
+            const float *gate = row_get(x, r, c0, n, gb), *up = row_get(x, r, dy.cols + c0, n, ub);
+            const float *d = row_get(dy, r, c0, n, db);
+            float *dgate = row_out(dx, r, c0, dgb), *dup = row_out(dx, r, dy.cols + c0, dub);
 #pragma omp simd
-        for (int64_t c = 0; c < dy.cols; c++) {
-            const float a = gate[c], u = up[c], s = 1.0f / (1.0f + vexp(-a));
-            dgate[c] = d[c] * u * s * (1.0f + a * (1.0f - s));
-            dup[c] = d[c] * a * s;
+            for (int64_t c = 0; c < n; c++) {
+                const float a = gate[c], u = up[c], s = 1.0f / (1.0f + vexp(-a));
+                dgate[c] = d[c] * u * s * (1.0f + a * (1.0f - s));
+                dup[c] = d[c] * a * s;
+            }
+            row_put(dx, r, c0, n, dgate);
+            row_put(dx, r, dy.cols + c0, n, dup);
         }
-    }
 }

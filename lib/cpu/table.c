@@ -33,6 +33,7 @@ const struct meg_ops MEG_FN(table) = {
     .xent_part = MEG_FN(xent_part),
     .xent_join = MEG_FN(xent_join),
     .xent_bwd = MEG_FN(xent_bwd),
+    .cast = MEG_FN(cast),
     .sumsq = MEG_FN(sumsq),
     .count_zeros = MEG_FN(count_zeros),
     .adamw = MEG_FN(adamw),

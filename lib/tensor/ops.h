@@ -7,9 +7,15 @@
  * a heads, g key-value groups, d head size, v vocabulary.  Activations are
  * sequence first: token t of sequence i is row t*b + i.
  *
- * dtype: every tensor argument carries its type; f32, bf16 and f16 are meant,
- * and a backend that lacks one says so when the plan is made (see supports).
- * Sums are f32 whatever the type; statistics, losses and log-sum-exps are f32.
+ * dtype: every tensor argument carries its type, f32, bf16 or f16, and those of
+ * one call may differ: beside an f32 residual stream, branches, outputs of norms
+ * and parameters are bf16 or f16.  A backend that lacks a type says so when the
+ * plan is made (see supports).  What is read is widened to f32, computed and
+ * summed in f32, and rounded once, to nearest even, where it is stored.
+ * Statistics, losses, log-sum-exps and gradients of parameters are f32.  Vectors of
+ * parameters (void *) have the type of the matrix they belong to: the bias of a
+ * linear that of w, the bias of an addition that of the branch y, w and b of a
+ * norm that of its output y (dy on the way back).
  *
  * Operations return nothing and allocate nothing: buffers are the caller's, and
  * must not overlap unless a comment says they may.  A wrong shape is a bug and
@@ -222,6 +228,10 @@ struct meg_ops {
     /* logits become their gradient: (softmax - onehot(target)) * weight[row]; weight [n] f32. */
     void (*xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target,
                      int64_t v0, const float *weight);
+
+    /* dst [n] = src [n]: what one type holds in another, main parameters as those of the model. */
+    void (*cast)(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src,
+                 enum meg_dtype src_type, int64_t n);
 
     /* *out f64 (device) = sum of squares of x [n] f32; not finite iff an element is not. */
     void (*sumsq)(struct meg_stream *st, double *out, const float *x, int64_t n);

@@ -1,0 +1,61 @@
+/* isa: baseline v3 v4 */
+/* bf16 and f16 as f32 and back, a run of elements at a time. */
+#include "cpu/internal.h"
+#include "tensor/half.h"
+
+enum { BLOCK = 8192, CHUNK = 512 };
+
+void MEG_FN(widen)(float *restrict out, const void *restrict p, enum meg_dtype t, int64_t n)
+{
+    const uint16_t *h = p;
+    switch (t) {
+    case MEG_DTYPE_BF16:
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            out[i] = meg_from_bf16(h[i]);
+        break;
+    case MEG_DTYPE_F16:
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            out[i] = meg_from_f16(h[i]);
+        break;
+    default:
+        MEG_ASSERT(t == MEG_DTYPE_F32);
+        memcpy(out, p, (size_t)n * sizeof *out);
+    }
+}
+
+void MEG_FN(narrow)(void *restrict out, enum meg_dtype t, const float *restrict p, int64_t n)
+{
+    uint16_t *h = out;
+    switch (t) {
+    case MEG_DTYPE_BF16:
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            h[i] = meg_to_bf16(p[i]);
+        break;
+    case MEG_DTYPE_F16:
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            h[i] = meg_to_f16(p[i]);
+        break;
+    default:
+        MEG_ASSERT(t == MEG_DTYPE_F32);
+        memcpy(out, p, (size_t)n * sizeof *p);
+    }
+}
+
+void MEG_FN(cast)(struct meg_stream *st, void *dst, enum meg_dtype to, const void *src,
+                  enum meg_dtype from, int64_t n)
+{
+    const struct meg_mat d = vector(dst, to, n), s = vector(src, from, n);
+    (void)st;
+#pragma omp parallel for schedule(static)
+    for (int64_t b = 0; b < n; b += BLOCK)
+        for (int64_t i = b; i < min64(n, b + BLOCK); i += CHUNK) {
+            float f[CHUNK];
+            const int64_t m = min64(CHUNK, n - i);
+            MEG_FN(widen)(f, element(s, 0, i), from, m);
+            MEG_FN(narrow)(element(d, 0, i), to, f, m);
+        }
+}
