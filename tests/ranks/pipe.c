@@ -1,0 +1,194 @@
+/*
+ * Pipeline schedules run over the ranks of a launcher: every schedule below whose stages divide the ranks,
+ * with as many pipelines side by side, once with messages that MPI buffers and once with some that it does
+ * not.  What a boundary carries is a function of direction, part, micro-batch and element, so each step
+ * knows what must have come.  Steps take random times.  Prints TAP on rank 0.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/mem.h"
+#include "comm/comm.h"
+#include "parallel/pipe.h"
+#include "tensor/half.h"
+
+static const struct meg_schedule_conf schedules[] = {
+    { "1f1b", 1, 1, 3, 0, false },        { "1f1b", 2, 1, 5, 0, false },        { "interleaved", 2, 2, 4, 0, false },
+    { "interleaved", 2, 3, 8, 5, false }, { "zb-h1", 2, 1, 7, 0, false },       { "interleaved", 2, 2, 6, 3, true },
+    { "1f1b", 3, 1, 2, 0, false },        { "interleaved", 3, 3, 6, 0, false }, { "zb-h1", 3, 1, 5, 0, false },
+    { "1f1b", 4, 1, 9, 0, false },        { "interleaved", 4, 2, 9, 5, false }, { "zb-h1", 4, 1, 6, 0, false },
+    { "1f1b", 4, 1, 6, 0, true },         { "1f1b", 8, 1, 12, 0, false },       { "interleaved", 8, 2, 16, 0, false },
+    { "zb-h1", 8, 1, 16, 0, false },
+};
+
+enum { TENSORS = 2, DOWN = 1, UP = 2 };
+static const struct meg_pipe_tensor sizes[][TENSORS] = {
+    { { 5, MEG_DTYPE_F32 }, { 3, MEG_DTYPE_BF16 } },
+    { { 70001, MEG_DTYPE_F32 }, { 7, MEG_DTYPE_BF16 } },
+};
+
+/* What the steps of a stage see. */
+struct stage {
+    const struct meg_schedule *s;
+    const struct meg_pipe_tensor *tensor;
+    int64_t held[64];                   /* which (chunk, micro-batch) a slot is of, + 1 */
+    int64_t steps, bad;
+    unsigned seed;
+};
+
+static int part_of(const struct stage *g, int chunk)
+{
+    return chunk * g->s->conf.stages + g->s->stage;
+}
+
+/* Small integers: exact in every type. */
+static float value(int direction, int part, int64_t mb, int tensor, int64_t i)
+{
+    return (float)((direction * 101 + part * 37 + mb * 11 + tensor * 5 + i % 997) % 251);
+}
+
+static void put(const struct stage *g, void *const *to, int direction, int part, int64_t mb)
+{
+    for (int t = 0; to && t < TENSORS; t++)
+        for (int64_t i = 0; i < g->tensor[t].n; i++) {
+            const float v = value(direction, part, mb, t, i);
+
+            if (g->tensor[t].dtype == MEG_DTYPE_F32)
+                ((float *)to[t])[i] = v;
+            else
+                ((uint16_t *)to[t])[i] = meg_to_bf16(v);
+        }
+}
+
+static void check(struct stage *g, void *const *from, int is_there, int direction, int part, int64_t mb)
+{
+    g->bad += !from == !!is_there;
+    for (int t = 0; from && t < TENSORS; t++)
+        for (int64_t i = 0; i < g->tensor[t].n; i++)
+            g->bad += value(direction, part, mb, t, i) != (g->tensor[t].dtype == MEG_DTYPE_F32
+                                                               ? ((const float *)from[t])[i]
+                                                               : meg_from_bf16(((const uint16_t *)from[t])[i]));
+}
+
+static int64_t key(const struct stage *g, const struct meg_pipe_step *s)
+{
+    return s->chunk * g->s->conf.microbatches + s->microbatch + 1;
+}
+
+static void work(struct stage *g)
+{
+    g->steps++;
+    usleep((useconds_t)(rand_r(&g->seed) % 300));
+}
+
+static void check_in(struct stage *g, const struct meg_pipe_step *s)
+{
+    const int part = part_of(g, s->chunk), last = g->s->conf.stages * g->s->conf.chunks - 1;
+
+    check(g, s->x, part > 0, UP, part - 1, s->microbatch);
+    if (g->held[s->slot] != key(g, s))
+        g->bad++;
+    check(g, s->dy, part < last, DOWN, part + 1, s->microbatch);
+}
+
+static void fwd(void *user, const struct meg_pipe_step *s)
+{
+    struct stage *g = user;
+    const int part = part_of(g, s->chunk);
+
+    check(g, s->x, part > 0, UP, part - 1, s->microbatch);
+    g->bad += g->held[s->slot] != 0;
+    g->held[s->slot] = g->s->conf.is_forward_only ? 0 : key(g, s);
+    work(g);
+    put(g, s->y, UP, part, s->microbatch);
+}
+
+static void bwd_input(void *user, const struct meg_pipe_step *s)
+{
+    struct stage *g = user;
+
+    check_in(g, s);
+    work(g);
+    put(g, s->dx, DOWN, part_of(g, s->chunk), s->microbatch);
+}
+
+static void bwd_weight(void *user, const struct meg_pipe_step *s)
+{
+    struct stage *g = user;
+
+    check_in(g, s);
+    work(g);
+    g->held[s->slot] = 0;
+}
+
+static void bwd(void *user, const struct meg_pipe_step *s)
+{
+    bwd_input(user, s);
+    bwd_weight(user, s);
+}
+
+static const struct meg_pipe_ops ops = { fwd, bwd, bwd_input, bwd_weight };
+
+/* Runs a list twice over; how many things were wrong on this rank. */
+static int run(struct meg_comm *pp, const struct meg_schedule_conf *c, const struct meg_pipe_tensor *tensor, int rank)
+{
+    struct meg_schedule list;
+    struct meg_arena arena;
+    struct meg_pipe pipe;
+    struct stage g = { .s = &list, .tensor = tensor, .seed = (unsigned)rank };
+    struct meg_err e;
+
+    meg_schedule_make(&list, c, pp->rank);
+    if (meg_arena_init(&arena, "boundaries", meg_pipe_nbytes(&list, tensor, TENSORS), &e) < 0)
+        meg_die_err(&e);
+    meg_pipe_init(&pipe, &list, pp, tensor, TENSORS, &arena);
+    for (int i = 0; i < 2; i++) {
+        memset(arena.base, 0xff, arena.used);
+        meg_pipe_run(&pipe, &ops, &g);
+    }
+    g.bad += g.steps != 2 * c->microbatches * c->chunks * (c->is_forward_only ? 1 : 3);
+    meg_pipe_free(&pipe);
+    meg_arena_free(&arena);
+    meg_schedule_free(&list);
+    return (int)g.bad;
+}
+
+int main(void)
+{
+    struct meg_comm_world world;
+    struct meg_comm *w;
+    struct meg_err e;
+    int tests = 0, failed = 0;
+
+    if (meg_comm_open(&world, &e) < 0)
+        meg_die_err(&e);
+    w = world.world;
+    meg_comm_set_deadline(w, 60);
+    for (size_t k = 0; k < sizeof schedules / sizeof *schedules; k++) {
+        const struct meg_schedule_conf *c = &schedules[k];
+        struct meg_comm *pp;
+
+        if (w->size % c->stages)
+            continue;
+        if (meg_schedule_check(c, &e) < 0)
+            meg_die_err(&e);
+        pp = meg_comm_split(w, w->rank / c->stages, "pp");
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            int32_t bad = run(pp, c, sizes[i], w->rank);
+
+            meg_all_reduce(w, &bad, 1, MEG_DTYPE_I32, MEG_SUM);
+            tests++;
+            failed += bad != 0;
+            if (w->rank == 0)
+                printf("%sok %d - %s%s, %d stages of %d, %d micro-batches, %lld numbers\n", bad ? "not " : "", tests,
+                       c->name, c->is_forward_only ? " forward" : "", c->stages, c->chunks, (int)c->microbatches,
+                       (long long)sizes[i][0].n);
+        }
+        meg_comm_close(pp);
+    }
+    if (w->rank == 0)
+        printf("1..%d\n", tests);
+    meg_comm_close(w);
+    return failed != 0;
+}
