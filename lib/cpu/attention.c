@@ -13,43 +13,59 @@
 #include "cpu/vmath.h"
 
 /*
- * Queries and keys of a tile, and queries of a forward task.  A product wants its second operand in
- * consecutive rows (rows of packed heads lie a power of two apart, or nearly, and share cache sets:
- * 175 against 215 GF/s), so tiles of those are copied; PACK floats hold one, with fewer keys when d is large.
+ * Queries and keys of a tile, and queries of a forward task.  Operands of products are copied into rows
+ * one after the other, widened to f32 (rows of packed heads lie a power of two apart, or nearly, and share
+ * cache sets: 175 against 215 GF/s); PACK floats hold one, with fewer rows when d is large.
  */
 enum { BQ = 128, BK = 256, TASK = 2 * BQ, PACK = BK * 128 };
 
-/* A head of one sequence as a matrix: row t at p + t*ld. */
+/* A head of one sequence as a matrix: row t begins at element t*ld. */
 struct view {
-    float *p;
+    char *p;
+    enum meg_dtype dtype;
     int64_t ld;
 };
+
+static char *head_at(const void *p, enum meg_dtype dtype, int64_t i)
+{
+    return (char *)p + i * (int64_t)meg_dtype_size(dtype);
+}
 
 static struct view query_head(const struct meg_attn_geom *ge, struct meg_heads x, int64_t i,
                               int64_t j)
 {
     const int64_t r = ge->a / ge->g;
-    MEG_ASSERT(x.dtype == MEG_DTYPE_F32);
-    return (struct view){ (float *)x.p + i * x.ld_b + j / r * x.ld_g + j % r * x.ld_h, x.ld_s };
+    return (struct view){ head_at(x.p, x.dtype, i * x.ld_b + j / r * x.ld_g + j % r * x.ld_h),
+                          x.dtype, x.ld_s };
 }
 
 static struct view key_head(struct meg_heads x, int64_t i, int64_t grp)
 {
-    MEG_ASSERT(x.dtype == MEG_DTYPE_F32);
-    return (struct view){ (float *)x.p + i * x.ld_b + grp * x.ld_g, x.ld_s };
+    return (struct view){ head_at(x.p, x.dtype, i * x.ld_b + grp * x.ld_g), x.dtype, x.ld_s };
 }
 
-static int64_t keys_of_tile(int64_t d)
+/* At most this many rows of a head fit into PACK floats, a multiple of 8. */
+static int64_t rows_of_pack(int64_t most, int64_t d)
 {
     MEG_ASSERT(8 * d <= PACK);
-    return min64(BK, PACK / d & ~(int64_t)7);
+    return min64(most, PACK / d & ~(int64_t)7);
+}
+
+static void *row(struct view x, int64_t r)
+{
+    return head_at(x.p, x.dtype, r * x.ld);
+}
+
+static float *row32(struct view x, int64_t r)
+{
+    return (float *)(void *)x.p + r * x.ld;
 }
 
 /* Rows [r0, r0 + n) of a head one after the other. */
 static void pack(float *out, struct view x, int64_t r0, int64_t n, int64_t d)
 {
     for (int64_t r = 0; r < n; r++)
-        memcpy(out + r * d, x.p + (r0 + r) * x.ld, (size_t)d * sizeof *out);
+        MEG_FN(widen)(out + r * d, row(x, r0 + r), x.dtype, d);
 }
 
 /* The keys [lo, hi) that query t of sequence i sees. */
@@ -59,9 +75,11 @@ struct span {
 
 static struct span seen(const struct meg_attn_geom *ge, int64_t t, int64_t i)
 {
-    struct span s = { ge->doc_start ? ge->doc_start[t * ge->b + i] : 0, ge->s_k };
+    struct span s = { 0, ge->s_k };
+    if (ge->doc_start)
+        s.lo = max64(s.lo, ge->doc_start[t * ge->b + i] - ge->k0);
     if (ge->is_causal)
-        s.hi = min64(s.hi, ge->q0 + t + 1);
+        s.hi = min64(s.hi, ge->q0 + t + 1 - ge->k0);
     return s;
 }
 
@@ -97,9 +115,9 @@ static const float *drop_in_tile(struct drop_run *run, const struct meg_attn_geo
                                  const struct meg_drop *d, const struct drop *drop,
                                  const struct tile *x, int64_t t)
 {
-    const int64_t unit = (d->unit0 + x->j) * ((ge->s_k + 7) & ~(int64_t)7) + x->k0;
+    const int64_t unit = (d->unit0 + x->j) * ((ge->s + 7) & ~(int64_t)7) + ge->k0 + x->k0;
     return drop->threshold
-        ? drop_factors(run, drop, unit, x->nk, d->pos0 + x->t0 + t, d->sample[x->i])
+        ? drop_factors(run, drop, unit, x->nk, ge->q0 + x->t0 + t, d->sample[x->i])
         : NULL;
 }
 
@@ -128,24 +146,23 @@ static void softmax_row(float *s, float *o, int64_t d, struct span see, int64_t 
     *max = m;
 }
 
-static void fwd_tile(const struct meg_attn_geom *ge, const struct tile *x, struct view o,
-                     struct view q, const float *k, const float *v, float *max, float *sum,
+/* o, q, max and sum of the tile's queries; k, v its keys. */
+static void fwd_tile(const struct meg_attn_geom *ge, const struct tile *x, float *o, const float *q,
+                     const float *k, const float *v, float *max, float *sum,
                      const struct meg_drop *d, const struct drop *drop)
 {
     float s[BQ * BK] __attribute__((aligned(64)));
     struct drop_run run;
-    meg_cpu_gemm('N', 'T', x->nq, x->nk, ge->d, 1.0f, q.p + x->t0 * q.ld, q.ld, k, ge->d, 0.0f, s,
-                 BK);
+    meg_cpu_gemm('N', 'T', x->nq, x->nk, ge->d, 1.0f, q, ge->d, k, ge->d, 0.0f, s, BK);
     for (int64_t t = 0; t < x->nq; t++) {
         const struct span see = seen_in_tile(ge, x, t);
         if (see.lo < see.hi)
-            softmax_row(s + t * BK, o.p + (x->t0 + t) * o.ld, ge->d, see, x->nk, ge->scale, max + t,
-                        sum + t, drop_in_tile(&run, ge, d, drop, x, t));
+            softmax_row(s + t * BK, o + t * ge->d, ge->d, see, x->nk, ge->scale, max + t, sum + t,
+                        drop_in_tile(&run, ge, d, drop, x, t));
         else
             memset(s + t * BK, 0, (size_t)x->nk * sizeof *s);
     }
-    meg_cpu_gemm('N', 'N', x->nq, ge->d, x->nk, 1.0f, s, BK, v, ge->d, 1.0f, o.p + x->t0 * o.ld,
-                 o.ld);
+    meg_cpu_gemm('N', 'N', x->nq, ge->d, x->nk, 1.0f, s, BK, v, ge->d, 1.0f, o, ge->d);
 }
 
 /* Queries [t0, t1) of one head. */
@@ -154,15 +171,16 @@ static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, 
                      const struct meg_drop *d, const struct drop *drop)
 {
     float kp[PACK] __attribute__((aligned(64))), vp[PACK] __attribute__((aligned(64)));
+    float qp[PACK] __attribute__((aligned(64))), op[PACK] __attribute__((aligned(64)));
     float max[TASK], sum[TASK];
     const struct span any = seen_by_any(ge, t0, t1, i);
-    const int64_t bk = keys_of_tile(ge->d);
-    MEG_ASSERT(t0 < t1 && t1 - t0 <= TASK);
-    for (int64_t t = t0; t < t1; t++) {
-        max[t - t0] = -INFINITY;
-        sum[t - t0] = 0.0f;
-        memset(o.p + t * o.ld, 0, (size_t)ge->d * sizeof *o.p);
+    const int64_t bk = rows_of_pack(BK, ge->d);
+    for (int64_t t = 0; t < t1 - t0; t++) {
+        max[t] = -INFINITY;
+        sum[t] = 0.0f;
     }
+    memset(op, 0, (size_t)((t1 - t0) * ge->d) * sizeof *op);
+    pack(qp, q, t0, t1 - t0, ge->d);
     for (int64_t k0 = any.lo; k0 < any.hi; k0 += bk) {
         pack(kp, k, k0, min64(bk, any.hi - k0), ge->d);
         pack(vp, v, k0, min64(bk, any.hi - k0), ge->d);
@@ -171,14 +189,16 @@ static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, 
             const struct span these = seen_by_any(ge, t, t + nq, i);
             const struct tile x = { i, j, t, nq, k0, min64(bk, these.hi - k0) };
             if (these.lo < k0 + bk && x.nk > 0)
-                fwd_tile(ge, &x, o, q, kp, vp, max + t - t0, sum + t - t0, d, drop);
+                fwd_tile(ge, &x, op + (t - t0) * ge->d, qp + (t - t0) * ge->d, kp, vp, max + t - t0,
+                         sum + t - t0, d, drop);
         }
     }
-    for (int64_t t = t0; t < t1; t++) {
-        const float r = 1.0f / sum[t - t0]; /* not finite where a query sees no key */
+    for (int64_t t = 0; t < t1 - t0; t++) {
+        const float r = sum[t] == 0.0f ? 0.0f : 1.0f / sum[t]; /* a sum of nothing is 0 */
         for (int64_t c = 0; c < ge->d; c++)
-            o.p[t * o.ld + c] *= r;
-        lse[t] = max[t - t0] + logf(sum[t - t0]);
+            op[t * ge->d + c] *= r;
+        MEG_FN(narrow)(row(o, t0 + t), o.dtype, op + t * ge->d, ge->d);
+        lse[t0 + t] = max[t] + logf(sum[t]);
     }
 }
 
@@ -187,9 +207,10 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
                       const struct meg_drop *d)
 {
     const struct drop drop = drop_begin(d);
-    const int64_t ntasks = blocks(ge->s_q, TASK), r = ge->a / ge->g;
+    const int64_t task = rows_of_pack(TASK, ge->d), ntasks = blocks(ge->s_q, task),
+                  r = ge->a / ge->g;
     (void)st;
-    MEG_ASSERT(ge->a % ge->g == 0);
+    MEG_ASSERT(ge->a % ge->g == 0 && ge->s >= ge->k0 + ge->s_k);
     meg_cpu_gemm_load();
 #pragma omp parallel for collapse(3) schedule(dynamic)
     for (int64_t n = ntasks - 1; n >= 0; n--) /* the longest first */
@@ -197,26 +218,64 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
             for (int64_t j = 0; j < ge->a; j++)
                 fwd_task(ge, query_head(ge, o, i, j), lse + (i * ge->a + j) * ge->s_q,
                          query_head(ge, q, i, j), key_head(k, i, j / r), key_head(v, i, j / r), i,
-                         j, n * TASK, min64((n + 1) * TASK, ge->s_q), d, &drop);
+                         j, n * task, min64((n + 1) * task, ge->s_q), d, &drop);
 }
 
-/* One head: delta, then tile after tile. */
-struct bwd {
-    struct view dq, dk, dv, d_o, o, q, k, v;
-    const float *lse;
-    float *delta;
-};
-
-static void bwd_delta(const struct bwd *w, int64_t s_q, int64_t d)
+/* One row: o becomes w o + w_part o_part, the weights those of the larger log-sum-exp and of the other. */
+static void merge_row(float *o, float *lse, const float *o_part, float lse_part, int64_t d)
 {
-    for (int64_t t = 0; t < s_q; t++) {
-        float s = 0.0f;
-#pragma omp simd reduction(+ : s)
-        for (int64_t c = 0; c < d; c++)
-            s += w->o.p[t * w->o.ld + c] * w->d_o.p[t * w->d_o.ld + c];
-        w->delta[t] = s;
-    }
+    const float m = lse_part > *lse || lse_part != lse_part ? lse_part : *lse;
+    if (m == -INFINITY)
+        return;
+    const float w = vexp(*lse - m), w_part = vexp(lse_part - m), sum = w + w_part, r = 1.0f / sum;
+#pragma omp simd
+    for (int64_t c = 0; c < d; c++)
+        o[c] = (w * r) * o[c] + (w_part * r) * o_part[c];
+    *lse = m + logf(sum);
 }
+
+void MEG_FN(attn_merge)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads o,
+                        float *lse, struct meg_heads o_part, const float *lse_part)
+{
+    (void)st;
+    MEG_ASSERT(o.dtype == MEG_DTYPE_F32 && o_part.dtype == MEG_DTYPE_F32);
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int64_t i = 0; i < ge->b; i++)
+        for (int64_t j = 0; j < ge->a; j++) {
+            const struct view to = query_head(ge, o, i, j), from = query_head(ge, o_part, i, j);
+            const int64_t at = (i * ge->a + j) * ge->s_q;
+            for (int64_t t = 0; t < ge->s_q; t++)
+                merge_row(row32(to, t), lse + at + t, row32(from, t), lse_part[at + t], ge->d);
+        }
+}
+
+void MEG_FN(attn_delta)(struct meg_stream *st, const struct meg_attn_geom *ge, float *delta,
+                        struct meg_heads d_o, struct meg_heads o)
+{
+    (void)st;
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int64_t i = 0; i < ge->b; i++)
+        for (int64_t j = 0; j < ge->a; j++) {
+            const struct view x = query_head(ge, d_o, i, j), y = query_head(ge, o, i, j);
+            float a[PACK / 8], b[PACK / 8];
+            MEG_ASSERT(8 * ge->d <= PACK);
+            for (int64_t t = 0; t < ge->s_q; t++) {
+                float s = 0.0f;
+                pack(a, x, t, 1, ge->d);
+                pack(b, y, t, 1, ge->d);
+#pragma omp simd reduction(+ : s)
+                for (int64_t c = 0; c < ge->d; c++)
+                    s += a[c] * b[c];
+                delta[(i * ge->a + j) * ge->s_q + t] = s;
+            }
+        }
+}
+
+/* One head: tile after tile. */
+struct bwd {
+    struct view dq, dk, dv, d_o, q, k, v;
+    const float *lse, *delta;
+};
 
 /* Row t of a tile: s becomes the dropped probabilities and dp the gradient of s. */
 static void bwd_row(float *s, float *dp, struct span see, int64_t nk, float scale, float lse,
@@ -251,7 +310,6 @@ static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const 
     float s[BQ * BK] __attribute__((aligned(64))), dp[BQ * BK] __attribute__((aligned(64)));
     float q[PACK] __attribute__((aligned(64))), d_o[PACK] __attribute__((aligned(64)));
     struct drop_run run;
-    const struct view *dq = &w->dq, *dk = &w->dk, *dv = &w->dv;
     const int64_t nq = x->nq, nk = x->nk, t0 = x->t0, n = ge->d;
     pack(q, w->q, t0, nq, n);
     pack(d_o, w->d_o, t0, nq, n);
@@ -260,24 +318,22 @@ static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const 
     for (int64_t t = 0; t < nq; t++)
         bwd_row(s + t * BK, dp + t * BK, seen_in_tile(ge, x, t), nk, ge->scale, w->lse[t0 + t],
                 w->delta[t0 + t], drop_in_tile(&run, ge, d, drop, x, t));
-    meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, s, BK, d_o, n, 1.0f, dv->p + x->k0 * dv->ld, dv->ld);
-    meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, dp, BK, q, n, 1.0f, dk->p + x->k0 * dk->ld, dk->ld);
-    meg_cpu_gemm('N', 'N', nq, n, nk, 1.0f, dp, BK, k, n, 1.0f, dq->p + t0 * dq->ld, dq->ld);
+    meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, s, BK, d_o, n, 1.0f, row32(w->dv, x->k0), w->dv.ld);
+    meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, dp, BK, q, n, 1.0f, row32(w->dk, x->k0), w->dk.ld);
+    meg_cpu_gemm('N', 'N', nq, n, nk, 1.0f, dp, BK, k, n, 1.0f, row32(w->dq, t0), w->dq.ld);
 }
 
 static void clear(struct view x, int64_t rows, int64_t d)
 {
     for (int64_t t = 0; t < rows; t++)
-        memset(x.p + t * x.ld, 0, (size_t)d * sizeof *x.p);
+        memset(row32(x, t), 0, (size_t)d * sizeof(float));
 }
 
 static void bwd_head(const struct meg_attn_geom *ge, const struct bwd *w, int64_t i, int64_t j,
                      const struct meg_drop *d, const struct drop *drop)
 {
     float kp[PACK] __attribute__((aligned(64))), vp[PACK] __attribute__((aligned(64)));
-    const int64_t bk = keys_of_tile(ge->d), bq = min64(BQ, PACK / ge->d);
-    clear(w->dq, ge->s_q, ge->d);
-    bwd_delta(w, ge->s_q, ge->d);
+    const int64_t bk = rows_of_pack(BK, ge->d), bq = rows_of_pack(BQ, ge->d);
     for (int64_t k0 = 0; k0 < ge->s_k; k0 += bk) {
         pack(kp, w->k, k0, min64(bk, ge->s_k - k0), ge->d);
         pack(vp, w->v, k0, min64(bk, ge->s_k - k0), ge->d);
@@ -292,13 +348,15 @@ static void bwd_head(const struct meg_attn_geom *ge, const struct bwd *w, int64_
 }
 
 void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads dq,
-                      struct meg_heads dk, struct meg_heads dv, float *delta, struct meg_heads d_o,
-                      struct meg_heads o, const float *lse, struct meg_heads q, struct meg_heads k,
-                      struct meg_heads v, const struct meg_drop *d)
+                      struct meg_heads dk, struct meg_heads dv, struct meg_heads d_o,
+                      const float *lse, const float *delta, struct meg_heads q, struct meg_heads k,
+                      struct meg_heads v, const struct meg_drop *d, int adds)
 {
     const struct drop drop = drop_begin(d);
     const int64_t r = ge->a / ge->g;
     (void)st;
+    MEG_ASSERT(ge->a % ge->g == 0 && ge->s >= ge->k0 + ge->s_k);
+    MEG_ASSERT(dq.dtype == MEG_DTYPE_F32 && dk.dtype == MEG_DTYPE_F32 && dv.dtype == MEG_DTYPE_F32);
     meg_cpu_gemm_load();
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int64_t i = 0; i < ge->b; i++)
@@ -307,15 +365,18 @@ void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
                              .dv = key_head(dv, i, grp),
                              .k = key_head(k, i, grp),
                              .v = key_head(v, i, grp) };
-            clear(w.dk, ge->s_k, ge->d);
-            clear(w.dv, ge->s_k, ge->d);
+            if (!adds) {
+                clear(w.dk, ge->s_k, ge->d);
+                clear(w.dv, ge->s_k, ge->d);
+            }
             for (int64_t j = grp * r; j < (grp + 1) * r; j++) {
                 w.dq = query_head(ge, dq, i, j);
                 w.d_o = query_head(ge, d_o, i, j);
-                w.o = query_head(ge, o, i, j);
                 w.q = query_head(ge, q, i, j);
                 w.lse = lse + (i * ge->a + j) * ge->s_q;
                 w.delta = delta + (i * ge->a + j) * ge->s_q;
+                if (!adds)
+                    clear(w.dq, ge->s_q, ge->d);
                 bwd_head(ge, &w, i, j, d, &drop);
             }
         }

@@ -91,6 +91,8 @@ OP(add_fwd);
 OP(add_bwd);
 OP(add_norm_fwd);
 OP(attn_fwd);
+OP(attn_merge);
+OP(attn_delta);
 OP(attn_bwd);
 OP(embed_fwd);
 OP(embed_bwd);

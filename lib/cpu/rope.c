@@ -2,6 +2,8 @@
 /* Rotary positions: heads are independent, and a head is small. */
 #include "cpu/internal.h"
 
+enum { MOST = 4096 }; /* columns of a head in bf16 or f16: attention takes no more */
+
 static void turn(float *x, int64_t half, int is_interleaved, const float *cos, const float *sin, float sign)
 {
     const int64_t step = is_interleaved ? 2 : 1, other = is_interleaved ? 1 : half;
@@ -18,13 +20,22 @@ void MEG_FN(rope)(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t 
                   float sign)
 {
     (void)st;
-    MEG_ASSERT(x.dtype == MEG_DTYPE_F32);
+    MEG_ASSERT(x.dtype == MEG_DTYPE_F32 || 2 * half <= MOST);
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < s * b; r++) {
-        const int64_t at = position[r] * half;
+        const int64_t at = position[r] * half, row = r / b * x.ld_s + r % b * x.ld_b;
         for (int64_t j = 0; j < g; j++)
-            for (int64_t k = 0; k < heads; k++)
-                turn((float *)x.p + r / b * x.ld_s + r % b * x.ld_b + j * x.ld_g + k * x.ld_h, half, is_interleaved,
-                     cos + at, sin + at, sign);
+            for (int64_t k = 0; k < heads; k++) {
+                const int64_t first = row + j * x.ld_g + k * x.ld_h;
+                float wide[MOST];
+                uint16_t *narrow = (uint16_t *)x.p + first;
+                if (x.dtype == MEG_DTYPE_F32) {
+                    turn((float *)x.p + first, half, is_interleaved, cos + at, sin + at, sign);
+                } else {
+                    MEG_FN(widen)(wide, narrow, x.dtype, 2 * half);
+                    turn(wide, half, is_interleaved, cos + at, sin + at, sign);
+                    MEG_FN(narrow)(narrow, x.dtype, wide, 2 * half);
+                }
+            }
     }
 }

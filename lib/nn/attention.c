@@ -30,6 +30,7 @@ static struct meg_attn_geom geometry(const struct meg_ctx *c, const struct meg_a
     g.a = l->a;
     g.g = l->g;
     g.d = l->d;
+    g.s = c->s;
     g.is_causal = 1;
     g.scale = 1 / sqrtf((float)l->d);
     g.doc_start = c->doc_start;
@@ -73,7 +74,7 @@ static void attend_cached(struct meg_ctx *c, struct meg_attn_acts *a, const stru
 
     geom.b = 1;
     geom.s_q = kv->rows;
-    geom.s_k = kv->first + kv->rows;
+    geom.s_k = geom.s = kv->first + kv->rows;
     geom.q0 = kv->first;
     c->op->attn_fwd(c->st, &geom, plain(o, 1, l), a->lse, packed(qkv, 1, l, 0), k, v, &none);
 }
@@ -106,9 +107,10 @@ void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struc
     const struct meg_mat none = { 0 };
 
     meg_row_bwd(c, d->o, dy, a->o, &l->proj, none, MEG_ACT_NONE);
+    c->op->attn_delta(c->st, &geom, d->delta, plain(d->o, c->b, l), plain(a->o, c->b, l));
     c->op->attn_bwd(c->st, &geom, packed(d->qkv, c->b, l, 0), packed(d->qkv, c->b, l, r),
-                    packed(d->qkv, c->b, l, r + 1), d->delta, plain(d->o, c->b, l), plain(a->o, c->b, l), a->lse,
-                    packed(a->qkv, c->b, l, 0), packed(a->qkv, c->b, l, r), packed(a->qkv, c->b, l, r + 1), &drop);
+                    packed(d->qkv, c->b, l, r + 1), plain(d->o, c->b, l), a->lse, d->delta, packed(a->qkv, c->b, l, 0),
+                    packed(a->qkv, c->b, l, r), packed(a->qkv, c->b, l, r + 1), &drop, 0);
     rotate(c, d->qkv, -1, l);
     meg_col_bwd(c, dx, d->qkv, x, &l->qkv);
 }

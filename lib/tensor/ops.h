@@ -69,7 +69,8 @@ struct meg_step {
  * (unit/8, position, sample low, high), a 16-bit lane a unit.  A unit is kept iff its lane is
  * >= T = min(round(65536 p), 65535), and is then scaled by 65536/(65536-T).
  *   hidden dropout: unit = unit0 + column, position and sample of the row
- *   attention:      unit = (head0 + head) * round_up(s_k, 8) + key, position of the query
+ *   attention:      unit = (unit0 + head) * round_up(s, 8) + position of the key, s the whole sequence;
+ *                   position of the query (both from struct meg_attn_geom)
  * p = 0 draws nothing.  sample [b] i64 is the number of each sequence in the run.
  */
 enum meg_drop_site { MEG_DROP_EMBED, MEG_DROP_ATTN, MEG_DROP_ATTN_OUT, MEG_DROP_MLP_OUT };
@@ -79,20 +80,21 @@ struct meg_drop {
     int32_t layer;             /* global layer number from 0; 0 for the embedding */
     enum meg_drop_site site;
     int64_t unit0;             /* global number of column 0, or of head 0: for shards */
-    int64_t pos0;              /* position in the whole sequence of row 0 */
+    int64_t pos0;              /* position in the whole sequence of row 0; hidden dropout only */
     int64_t b;                 /* sequences in the micro-batch: row r is position pos0 + r/b of sequence r%b */
     const int64_t *sample;     /* [b], device memory */
     const int32_t *place;      /* [rows/b] device: row r is position place[r/b] instead; NULL: it is not */
 };
 
-/* Where queries and keys stand. */
+/* Where queries and keys stand: those of whole sequences, or a part of them. */
 struct meg_attn_geom {
     int64_t s_q, s_k, b;
     int64_t a, g, d;           /* query heads, key-value groups (a % g == 0), head size */
-    int64_t q0;                /* position of query 0; key j stands at position j */
-    int is_causal;             /* query at position t sees keys 0..t */
+    int64_t s;                 /* keys of the whole sequence: dropout's units are counted by it */
+    int64_t q0, k0;            /* query t stands at position q0 + t of its sequence, key j at k0 + j */
+    int is_causal;             /* query at position t sees keys at 0..t */
     float scale;               /* scores are scale * q.k */
-    const int32_t *doc_start;  /* [s_q, b] or NULL: first key a query sees (documents packed in a row) */
+    const int32_t *doc_start;  /* [s_q, b] or NULL: position of the first key a query sees (packed documents) */
 };
 
 /* A run of equal settings inside a flat buffer. */
@@ -185,18 +187,29 @@ struct meg_ops {
 
     /*
      * o = softmax(scale q k^T, masked) dropped out, times v; query head j uses group j/r of k and v.
-     * lse [b,a,s_q] f32 out: log sum exp of each row of scores, before dropout.
+     * lse [b,a,s_q] f32 out: log sum exp of each row of scores, before dropout.  A query that sees none
+     * of these keys has o = 0 and lse = -infinity.  o may be f32 where q, k and v are narrower.
      */
     void (*attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop);
     /*
-     * Gradients of attn_fwd; dq, dk, dv are written, not added to.  Scores are computed again.
-     * delta [b,a,s_q] f32 is scratch.  (Dao et al. 2022, appendix B.)
+     * o, lse of some keys become those of these and of other keys, whose results o_part, lse_part are:
+     * o = sum of exp(lse_i - lse) o_i, with lse = log sum of exp(lse_i).  o f32.  Where one of them saw no
+     * key the other is the result, to the last bit.  (Dao 2023, section 3.1.)
+     */
+    void (*attn_merge)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads o, float *lse,
+                       struct meg_heads o_part, const float *lse_part);
+    /* delta [b,a,s_q] f32 = sum of d_o * o over each head, of all keys. */
+    void (*attn_delta)(struct meg_stream *st, const struct meg_attn_geom *geom, float *delta, struct meg_heads d_o,
+                       struct meg_heads o);
+    /*
+     * Gradients of attn_fwd; dq, dk, dv f32 are added to, or written when adds is 0.  Scores are computed
+     * again.  For a part of the keys, lse and delta are those of all.  (Dao et al. 2022, appendix B.)
      */
     void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads dq,
-                     struct meg_heads dk, struct meg_heads dv, float *delta, struct meg_heads d_o,
-                     struct meg_heads o, const float *lse, struct meg_heads q, struct meg_heads k,
-                     struct meg_heads v, const struct meg_drop *drop);
+                     struct meg_heads dk, struct meg_heads dv, struct meg_heads d_o, const float *lse,
+                     const float *delta, struct meg_heads q, struct meg_heads k, struct meg_heads v,
+                     const struct meg_drop *drop, int adds);
 
     /* dst = src over [s, b, g, d], key or value heads: into a cache. */
     void (*copy_heads)(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,

@@ -1,39 +1,91 @@
-/* Attention against f64: plain, causal, packed documents, groups, dropout, decoding; gradients by differences. */
+/*
+ * Attention against f64: plain, causal, packed documents, groups, dropout, decoding, narrow types, and the keys
+ * taken in parts; gradients by differences.
+ */
 #include "ops.h"
+#include "tensor/half.h"
 
-/* A problem of its own: queries, keys and values packed in rows as a model packs them, by group. */
+/*
+ * A problem of its own: queries, keys and values packed in rows as a model packs them, by group.  q, kv and
+ * d_o are numbers that dtype holds, and are given to the operations in it.
+ */
 struct attn {
     struct meg_attn_geom ge;
+    enum meg_dtype dtype;
     struct meg_drop drop;
     int64_t *sample;
     int32_t *doc;
-    int64_t r, ldq, ldk;     /* heads a group; floats in a row of q, o and of k, v */
+    int64_t r, ldq, ldk;     /* heads a group; elements in a row of q, o and of k, v */
     float *q, *kv, *o, *lse; /* rows of kv hold, for each group, a key and a value head */
     float *d_o, *dq, *dkv, *delta;
     double *q64, *kv64;
+    void *qt, *kvt, *d_ot;   /* q, kv, d_o in dtype */
 };
+
+/* Queries from position q0 on of sequences of s_k keys. */
+static struct meg_attn_geom geom(int64_t s_q, int64_t s_k, int64_t b, int64_t a, int64_t g, int64_t d,
+                                 int64_t q0, int is_causal, float scale)
+{
+    return (struct meg_attn_geom){ .s_q = s_q, .s_k = s_k, .b = b, .a = a, .g = g, .d = d, .s = s_k, .q0 = q0,
+                                   .is_causal = is_causal, .scale = scale };
+}
+
+static struct meg_heads queries_in(const struct attn *a, void *p, enum meg_dtype t)
+{
+    const int64_t d = a->ge.d;
+    return (struct meg_heads){ p, t, a->ge.b * a->ldq, a->ldq, a->r * d, d };
+}
 
 static struct meg_heads queries(const struct attn *a, float *p)
 {
+    return queries_in(a, p, MEG_DTYPE_F32);
+}
+
+static struct meg_heads keys_in(const struct attn *a, void *p, enum meg_dtype t, int64_t value)
+{
     const int64_t d = a->ge.d;
-    return (struct meg_heads){ p, MEG_DTYPE_F32, a->ge.b * a->ldq, a->ldq, a->r * d, d };
+    return (struct meg_heads){ (char *)p + (size_t)(value * d) * meg_dtype_size(t), t, a->ge.b * a->ldk, a->ldk,
+                               2 * d, 0 };
 }
 
 static struct meg_heads keys(const struct attn *a, float *p, int64_t value)
 {
-    const int64_t d = a->ge.d;
-    return (struct meg_heads){ p + value * d, MEG_DTYPE_F32, a->ge.b * a->ldk, a->ldk, 2 * d, 0 };
+    return keys_in(a, p, MEG_DTYPE_F32, value);
 }
 
-static struct attn attn_new(struct meg_attn_geom ge, int has_docs, float p_drop)
+/* Heads from token t on. */
+static struct meg_heads from(struct meg_heads x, int64_t t)
 {
-    struct attn a = { .ge = ge, .r = ge.a / ge.g };
+    x.p = (char *)x.p + (size_t)(t * x.ld_s) * meg_dtype_size(x.dtype);
+    return x;
+}
+
+/* x in type t, allocated; x itself becomes the nearest numbers that t holds. */
+static void *round_to(float *x, int64_t n, enum meg_dtype t)
+{
+    uint16_t *h = zeros(n, meg_dtype_size(t));
+    for (int64_t i = 0; i < n; i++)
+        if (t == MEG_DTYPE_F32)
+            ((float *)(void *)h)[i] = x[i];
+        else if (t == MEG_DTYPE_BF16)
+            x[i] = meg_from_bf16(h[i] = meg_to_bf16(x[i]));
+        else
+            x[i] = meg_from_f16(h[i] = meg_to_f16(x[i]));
+    return h;
+}
+
+static struct attn attn_in(enum meg_dtype t, struct meg_attn_geom ge, int has_docs, float p_drop)
+{
+    struct attn a = { .ge = ge, .dtype = t, .r = ge.a / ge.g };
     const int64_t nq = ge.s_q * ge.b, nk = ge.s_k * ge.b;
     a.ldq = ge.a * ge.d + 5;
     a.ldk = ge.g * 2 * ge.d + 3;
     a.q = rnd_new(nq * a.ldq);
     a.d_o = rnd_new(nq * a.ldq);
     a.kv = rnd_new(nk * a.ldk);
+    a.qt = round_to(a.q, nq * a.ldq, t);
+    a.d_ot = round_to(a.d_o, nq * a.ldq, t);
+    a.kvt = round_to(a.kv, nk * a.ldk, t);
     a.o = rnd_new(nq * a.ldq);
     a.dq = rnd_new(nq * a.ldq);
     a.dkv = rnd_new(nk * a.ldk);
@@ -44,23 +96,29 @@ static struct attn attn_new(struct meg_attn_geom ge, int has_docs, float p_drop)
         a.sample[i] = 4294967296 * i + 77;
     if (has_docs) { /* documents of 37 tokens, shifted by sequence */
         a.doc = zeros(nq, sizeof *a.doc);
-        for (int64_t t = 0; t < ge.s_q; t++)
-            for (int64_t i = 0; i < ge.b; i++)
-                a.doc[t * ge.b + i] =
-                    (int32_t)((ge.q0 + t + i) / 37 * 37 - i > 0 ? (ge.q0 + t + i) / 37 * 37 - i
-                                                                : 0);
+        for (int64_t t0 = 0; t0 < ge.s_q; t0++)
+            for (int64_t i = 0; i < ge.b; i++) {
+                const int64_t start = (ge.q0 + t0 + i) / 37 * 37 - i;
+                a.doc[t0 * ge.b + i] = start > 0 ? (int32_t)start : 0;
+            }
         a.ge.doc_start = a.doc;
     }
-    a.drop = (struct meg_drop){ p_drop, 1234, 3, MEG_DROP_ATTN, 6, ge.q0, ge.b, a.sample };
+    a.drop = (struct meg_drop){ .p = p_drop, .seed = 1234, .layer = 3, .site = MEG_DROP_ATTN, .unit0 = 6, .b = ge.b,
+                                .sample = a.sample };
     a.q64 = widen(a.q, nq * a.ldq);
     a.kv64 = widen(a.kv, nk * a.ldk);
     return a;
 }
 
+static struct attn attn_new(struct meg_attn_geom ge, int has_docs, float p_drop)
+{
+    return attn_in(MEG_DTYPE_F32, ge, has_docs, p_drop);
+}
+
 static void attn_free(struct attn *a)
 {
-    void *const all[] = { a->q,   a->kv,    a->o,   a->lse,  a->d_o,    a->dq,
-                          a->dkv, a->delta, a->q64, a->kv64, a->sample, a->doc };
+    void *const all[] = { a->q,   a->kv,   a->o,  a->lse, a->d_o,  a->dq,     a->dkv, a->delta,
+                          a->q64, a->kv64, a->qt, a->kvt, a->d_ot, a->sample, a->doc };
     for (size_t i = 0; i < LEN(all); i++)
         free(all[i]);
 }
@@ -69,7 +127,7 @@ static void attn_free(struct attn *a)
 static double keep64(const struct attn *a, int64_t t, int64_t i, int64_t j, int64_t k)
 {
     return drop_factor64(&a->drop, (a->drop.unit0 + j) * ((a->ge.s_k + 7) / 8 * 8) + k,
-                         a->drop.pos0 + t, a->sample[i]);
+                         a->ge.q0 + t, a->sample[i]);
 }
 
 static int sees(const struct attn *a, int64_t t, int64_t i, int64_t k)
@@ -120,11 +178,12 @@ static double loss(void *arg)
 static void run(const struct meg_ops *ops, struct attn *a, uint64_t *h)
 {
     const int64_t nq = a->ge.s_q * a->ge.b * a->ldq, nk = a->ge.s_k * a->ge.b * a->ldk;
-    ops->attn_fwd(NULL, &a->ge, queries(a, a->o), a->lse, queries(a, a->q), keys(a, a->kv, 0),
-                  keys(a, a->kv, 1), &a->drop);
-    ops->attn_bwd(NULL, &a->ge, queries(a, a->dq), keys(a, a->dkv, 0), keys(a, a->dkv, 1), a->delta,
-                  queries(a, a->d_o), queries(a, a->o), a->lse, queries(a, a->q), keys(a, a->kv, 0),
-                  keys(a, a->kv, 1), &a->drop);
+    const struct meg_heads q = queries_in(a, a->qt, a->dtype), d_o = queries_in(a, a->d_ot, a->dtype);
+    const struct meg_heads k = keys_in(a, a->kvt, a->dtype, 0), v = keys_in(a, a->kvt, a->dtype, 1);
+    ops->attn_fwd(NULL, &a->ge, queries(a, a->o), a->lse, q, k, v, &a->drop);
+    ops->attn_delta(NULL, &a->ge, a->delta, d_o, queries(a, a->o));
+    ops->attn_bwd(NULL, &a->ge, queries(a, a->dq), keys(a, a->dkv, 0), keys(a, a->dkv, 1), d_o, a->lse,
+                  a->delta, q, k, v, &a->drop, 0);
     digest(h, a->o, (size_t)nq * 4);
     digest(h, a->lse, (size_t)(a->ge.b * a->ge.a * a->ge.s_q) * 4);
     digest(h, a->dq, (size_t)nq * 4);
@@ -185,36 +244,165 @@ static void small(const struct meg_ops *ops)
     for (int causal = 0; causal < 2; causal++)
         for (int docs = 0; docs <= causal; docs++)
             for (int drop = 0; drop < 2; drop++) {
-                all_of(ops, (struct meg_attn_geom){ 1, 1, 1, 1, 1, 1, 0, causal, 1.0f, NULL }, docs,
-                       0.0f, 1);
-                all_of(ops, (struct meg_attn_geom){ 13, 13, 2, 4, 4, 7, 0, causal, 0.4f, NULL },
-                       docs, (float)drop * 0.1f, 60);
-                all_of(ops, (struct meg_attn_geom){ 45, 45, 3, 6, 2, 16, 0, causal, 0.25f, NULL },
-                       docs, (float)drop * 0.3f, 30);
+                all_of(ops, geom(1, 1, 1, 1, 1, 1, 0, causal, 1.0f), docs, 0.0f, 1);
+                all_of(ops, geom(13, 13, 2, 4, 4, 7, 0, causal, 0.4f), docs, (float)drop * 0.1f, 60);
+                all_of(ops, geom(45, 45, 3, 6, 2, 16, 0, causal, 0.25f), docs, (float)drop * 0.3f, 30);
             }
 }
 
 static void many_tiles(const struct meg_ops *ops)
 {
-    all_of(ops, (struct meg_attn_geom){ 530, 530, 1, 2, 1, 8, 0, 1, 0.3f, NULL }, 0, 0.2f, 6);
-    all_of(ops, (struct meg_attn_geom){ 530, 530, 2, 1, 1, 8, 0, 1, 0.3f, NULL }, 1, 0.2f, 40);
-    all_of(ops, (struct meg_attn_geom){ 140, 600, 1, 1, 1, 12, 0, 0, 0.3f, NULL }, 0, 0.0f, 6);
+    all_of(ops, geom(530, 530, 1, 2, 1, 8, 0, 1, 0.3f), 0, 0.2f, 6);
+    all_of(ops, geom(530, 530, 2, 1, 1, 8, 0, 1, 0.3f), 1, 0.2f, 40);
+    all_of(ops, geom(140, 600, 1, 1, 1, 12, 0, 0, 0.3f), 0, 0.0f, 6);
 }
 
 /* Queries that come after keys already there: a cache. */
 static void decoding(const struct meg_ops *ops)
 {
-    all_of(ops, (struct meg_attn_geom){ 1, 301, 2, 4, 2, 64, 300, 1, 0.125f, NULL }, 0, 0.0f, 10);
-    all_of(ops, (struct meg_attn_geom){ 1, 9, 3, 6, 6, 80, 8, 1, 0.125f, NULL }, 0, 0.0f, 10);
-    all_of(ops, (struct meg_attn_geom){ 5, 301, 1, 2, 2, 33, 296, 1, 0.125f, NULL }, 1, 0.0f, 10);
-    all_of(ops, (struct meg_attn_geom){ 1, 1000, 1, 2, 1, 16, 700, 1, 0.125f, NULL }, 0, 0.0f, 10);
+    all_of(ops, geom(1, 301, 2, 4, 2, 64, 300, 1, 0.125f), 0, 0.0f, 10);
+    all_of(ops, geom(1, 9, 3, 6, 6, 80, 8, 1, 0.125f), 0, 0.0f, 10);
+    all_of(ops, geom(5, 301, 1, 2, 2, 33, 296, 1, 0.125f), 1, 0.0f, 10);
+    all_of(ops, geom(1, 1000, 1, 2, 1, 16, 700, 1, 0.125f), 0, 0.0f, 10);
+}
+
+/*
+ * Rows [t0, t1) of queries against keys in parts: merged forward, added up backward.  Parts are in an order
+ * in which the first ones may see nothing.
+ */
+static void run_rows_in_parts(const struct meg_ops *ops, struct attn *a, int64_t t0, int64_t t1, const int64_t *cut,
+                              int ncuts)
+{
+    struct meg_attn_geom ge = a->ge;
+    const int64_t n = t1 - t0, rows = ge.b * ge.a;
+    float *o_part = rnd_new(ge.s_q * ge.b * a->ldq), *stats = rnd_new(3 * rows * n);
+    float *lse = stats, *lse_part = stats + rows * n, *delta = stats + 2 * rows * n;
+    const struct meg_heads q = from(queries_in(a, a->qt, a->dtype), t0), o = from(queries(a, a->o), t0);
+    const struct meg_heads d_o = from(queries_in(a, a->d_ot, a->dtype), t0);
+
+    ge.s_q = n;
+    ge.q0 += t0;
+    ge.doc_start = a->doc ? a->doc + t0 * ge.b : NULL;
+    for (int bwd = 0; bwd < 2; bwd++) {
+        for (int p = ncuts - 2; p >= 0; p--) {
+            const struct meg_heads k = from(keys_in(a, a->kvt, a->dtype, 0), cut[p]);
+            const struct meg_heads v = from(keys_in(a, a->kvt, a->dtype, 1), cut[p]);
+            ge.k0 = cut[p];
+            ge.s_k = cut[p + 1] - cut[p];
+            if (bwd) {
+                ops->attn_bwd(NULL, &ge, from(queries(a, a->dq), t0), from(keys(a, a->dkv, 0), cut[p]),
+                              from(keys(a, a->dkv, 1), cut[p]), d_o, lse, delta, q, k, v, &a->drop, 1);
+            } else if (p == ncuts - 2) {
+                ops->attn_fwd(NULL, &ge, o, lse, q, k, v, &a->drop);
+            } else {
+                ops->attn_fwd(NULL, &ge, queries(a, o_part), lse_part, q, k, v, &a->drop);
+                ops->attn_merge(NULL, &ge, o, lse, queries(a, o_part), lse_part);
+            }
+        }
+        ops->attn_delta(NULL, &ge, delta, d_o, o);
+    }
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(a->lse + r * a->ge.s_q + t0, lse + r * n, (size_t)n * sizeof *lse);
+    free(o_part);
+    free(stats);
+}
+
+static void in_parts(const struct meg_ops *ops, struct meg_attn_geom ge, int has_docs, float p_drop, const int64_t *cut,
+                     int ncuts, int64_t samples)
+{
+    struct attn a = attn_new(ge, has_docs, p_drop);
+    memset(a.dq, 0, (size_t)(ge.s_q * ge.b * a.ldq) * sizeof *a.dq);
+    memset(a.dkv, 0, (size_t)(ge.s_k * ge.b * a.ldk) * sizeof *a.dkv);
+    for (int p = 0; p < ncuts - 1; p++)
+        run_rows_in_parts(ops, &a, cut[p], cut[p + 1], cut, ncuts);
+    check_forward(&a);
+    check_backward(&a, samples);
+    attn_free(&a);
+}
+
+static void parts_give_the_whole(const struct meg_ops *ops)
+{
+    static const int64_t fours[] = { 0, 4, 8, 12, 16, 20, 24, 28, 32 }, odd[] = { 0, 3, 50, 51, 61 };
+    static const int64_t long_ones[] = { 0, 300, 620 };
+    for (int causal = 0; causal < 2; causal++)
+        for (int docs = 0; docs <= causal; docs++) {
+            in_parts(ops, geom(32, 32, 2, 8, 4, 8, 0, causal, 0.35f), docs, 0.2f, fours, LEN(fours), 40);
+            in_parts(ops, geom(61, 61, 3, 2, 2, 7, 0, causal, 0.4f), docs, 0.1f, odd, LEN(odd), 40);
+        }
+    in_parts(ops, geom(620, 620, 1, 2, 1, 16, 0, 1, 0.25f), 0, 0.1f, long_ones, LEN(long_ones), 3);
+}
+
+/* Queries that no key is before: nothing, and nothing is added to what else there is. */
+static void keys_that_no_query_sees(const struct meg_ops *ops)
+{
+    struct meg_attn_geom ge = geom(9, 12, 2, 4, 2, 8, 0, 1, 0.35f);
+    struct attn a = attn_new(ge, 0, 0.1f);
+    const int64_t nq = 9 * 2 * a.ldq, nlse = 2 * 4 * 9;
+    float *o = rnd_new(nq), *lse = rnd_new(nlse), *o_before = copy_new(o, nq), *lse_before = copy_new(lse, nlse);
+    uint64_t h = 0;
+    a.ge.s = 24;
+    a.ge.k0 = 9;
+    run(ops, &a, &h);
+    for (int64_t i = 0; i < nlse; i++)
+        assert_true(a.lse[i] == -INFINITY);
+    for (int64_t t = 0; t < 9 * 2; t++)
+        for (int64_t c = 0; c < 4 * 8; c++)
+            assert_true(a.o[t * a.ldq + c] == 0.0f && a.dq[t * a.ldq + c] == 0.0f);
+    for (int64_t t = 0; t < 12 * 2; t++)
+        for (int64_t c = 0; c < 2 * 2 * 8; c++)
+            assert_true(a.dkv[t * a.ldk + c] == 0.0f);
+    ops->attn_merge(NULL, &a.ge, queries(&a, o), lse, queries(&a, a.o), a.lse);
+    assert_memory_equal(o, o_before, (size_t)nq * sizeof *o);
+    assert_memory_equal(lse, lse_before, (size_t)nlse * sizeof *lse);
+    ops->attn_merge(NULL, &a.ge, queries(&a, a.o), a.lse, queries(&a, o), lse); /* and the other way round */
+    for (int64_t t = 0; t < 9 * 2; t++)
+        assert_memory_equal(a.o + t * a.ldq, o + t * a.ldq, 4 * 8 * sizeof *o);
+    assert_memory_equal(a.lse, lse, (size_t)nlse * sizeof *lse);
+    ops->attn_merge(NULL, &a.ge, queries(&a, o), lse, queries(&a, a.o), a.lse); /* of equals: their mean */
+    for (int64_t i = 0; i < nlse; i++)
+        near(lse[i], a.lse[i] + log(2.0), 4 * EPS, "lse of equals", i, 0);
+    free(o);
+    free(lse);
+    free(o_before);
+    free(lse_before);
+    attn_free(&a);
+}
+
+/* bf16 and f16 come in as the numbers they are; what goes out is rounded once. */
+static void narrow_types(const struct meg_ops *ops)
+{
+    static const enum meg_dtype types[] = { MEG_DTYPE_BF16, MEG_DTYPE_F16 };
+    for (size_t n = 0; n < LEN(types); n++) {
+        struct attn a = attn_in(types[n], geom(300, 300, 2, 4, 2, 24, 0, 1, 0.25f), 1, 0.1f);
+        const int64_t nq = 300 * 2 * a.ldq;
+        void *o = zeros(nq, 2), *want;
+        uint64_t h = 0;
+        run(ops, &a, &h);
+        check_forward(&a);
+        check_backward(&a, 5);
+        ops->attn_fwd(NULL, &a.ge, queries_in(&a, o, types[n]), a.lse, queries_in(&a, a.qt, types[n]),
+                      keys_in(&a, a.kvt, types[n], 0), keys_in(&a, a.kvt, types[n], 1), &a.drop);
+        want = round_to(a.o, nq, types[n]);
+        for (int64_t t = 0; t < 300 * 2; t++)
+            assert_memory_equal((uint16_t *)o + t * a.ldq, (uint16_t *)want + t * a.ldq, 4 * 24 * 2);
+        ops->attn_delta(NULL, &a.ge, a.delta, queries_in(&a, a.d_ot, types[n]), queries_in(&a, o, types[n]));
+        for (int64_t r = 0; r < 300 * 2 * 4; r++) {
+            const int64_t t = r % 300, at = (t * 2 + r / 300 / 4) * a.ldq + r / 300 % 4 * 24;
+            double sum = 0.0;
+            for (int64_t c = 0; c < 24; c++)
+                sum += (double)a.o[at + c] * (double)a.d_o[at + c];
+            near(a.delta[r], sum, 24 * EPS, "delta", r, 0);
+        }
+        free(o);
+        free(want);
+        attn_free(&a);
+    }
 }
 
 /* Half the heads alone, told where they stand, give what they give among all. */
 static void a_shard_gives_its_part(const struct meg_ops *ops)
 {
-    struct attn a =
-        attn_new((struct meg_attn_geom){ 50, 50, 2, 4, 2, 8, 0, 1, 0.35f, NULL }, 0, 0.25f);
+    struct attn a = attn_new(geom(50, 50, 2, 4, 2, 8, 0, 1, 0.35f), 0, 0.25f);
     struct attn b = a;
     uint64_t h = 0;
     float *o;
@@ -235,12 +423,12 @@ static void a_shard_gives_its_part(const struct meg_ops *ops)
 
 static void nan_comes_through(const struct meg_ops *ops)
 {
-    struct attn a =
-        attn_new((struct meg_attn_geom){ 40, 40, 1, 1, 1, 8, 0, 1, 0.35f, NULL }, 0, 0.0f);
+    struct attn a = attn_new(geom(40, 40, 1, 1, 1, 8, 0, 1, 0.35f), 0, 0.0f);
+    float *kv = a.kvt;
     const float bad[] = { NAN, INFINITY, -INFINITY };
     for (size_t n = 0; n < LEN(bad); n++) {
         uint64_t h = 0;
-        a.kv[20 * a.ldk + 3] = bad[n]; /* a key: queries 20.. see it */
+        kv[20 * a.ldk + 3] = bad[n]; /* a key: queries 20.. see it */
         run(ops, &a, &h);
         for (int64_t t = 0; t < 40; t++)
             for (int64_t c = 0; c < 8; c++)
@@ -250,8 +438,8 @@ static void nan_comes_through(const struct meg_ops *ops)
                     assert_true(isnan(
                         a.o[t * a.ldq + c])); /* a score of minus infinity is merely no weight */
     }
-    a.kv[20 * a.ldk + 3] = 0.5f;
-    a.kv[20 * a.ldk + 8 + 3] = NAN; /* a value: one column */
+    kv[20 * a.ldk + 3] = 0.5f;
+    kv[20 * a.ldk + 8 + 3] = NAN; /* a value: one column */
     {
         uint64_t h = 0;
         run(ops, &a, &h);
@@ -269,6 +457,9 @@ int main(void)
         { "small shapes", small },
         { "many tiles", many_tiles },
         { "queries behind a cache", decoding },
+        { "parts give the whole", parts_give_the_whole },
+        { "keys that no query sees", keys_that_no_query_sees },
+        { "narrow types", narrow_types },
         { "a shard of the heads gives its part", a_shard_gives_its_part },
         { "NaN comes through", nan_comes_through },
     };

@@ -1,5 +1,6 @@
 /* Rotary positions against f64; turning back undoes turning, which is what gradients need. */
 #include "ops.h"
+#include "tensor/half.h"
 
 enum { S = 5, B = 3, G = 2, HEADS = 3, D = 22, LD = G * (HEADS + 1) * D + 3, POSITIONS = 40 };
 
@@ -77,8 +78,29 @@ static void halves_and_neighbours(const struct meg_ops *ops)
     check(ops, 3, 1);
 }
 
+/* bf16 and f16 turn as the numbers they are, and are rounded once. */
+static void narrow_types(const struct meg_ops *ops)
+{
+    static struct rope r;
+    static uint16_t x[S * B * LD];
+    for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+        const enum meg_dtype t = is_bf16 ? MEG_DTYPE_BF16 : MEG_DTYPE_F16;
+        const struct meg_heads heads = { x, t, B * LD, LD, (HEADS + 1) * D, D };
+        fill(&r, D / 2, 0);
+        for (int64_t i = 0; i < S * B * LD; i++) {
+            x[i] = is_bf16 ? meg_to_bf16(r.x[i]) : meg_to_f16(r.x[i]);
+            r.x[i] = is_bf16 ? meg_from_bf16(x[i]) : meg_from_f16(x[i]);
+        }
+        turn(ops, &r, 1.0f);
+        ops->rope(NULL, heads, S, B, G, HEADS, r.half, 0, r.cos, r.sin, r.position, 1.0f);
+        for (int64_t i = 0; i < S * B * LD; i++)
+            assert_int_equal(x[i], is_bf16 ? meg_to_bf16(r.x[i]) : meg_to_f16(r.x[i]));
+    }
+}
+
 int main(void)
 {
-    static const struct ops_case cases[] = { { "rotary positions", halves_and_neighbours } };
+    static const struct ops_case cases[] = { { "rotary positions", halves_and_neighbours },
+                                             { "narrow types", narrow_types } };
     return run_cases(cases, LEN(cases));
 }
