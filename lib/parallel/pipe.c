@@ -11,7 +11,7 @@ static size_t tensor_nbytes(const struct meg_pipe_tensor *t)
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-size_t meg_pipe_nbytes(const struct meg_schedule *s, const struct meg_pipe_tensor *tensor, int ntensors)
+size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_tensor *tensor, int ntensors)
 {
     size_t nbytes = 0;
 
@@ -21,7 +21,7 @@ size_t meg_pipe_nbytes(const struct meg_schedule *s, const struct meg_pipe_tenso
     return nbytes;
 }
 
-void meg_pipe_init(struct meg_pipe *p, const struct meg_schedule *s, struct meg_comm *pp,
+void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
                    const struct meg_pipe_tensor *tensor, int ntensors, struct meg_arena *arena)
 {
     MEG_ASSERT(pp->size == s->conf.stages && pp->rank == s->stage);

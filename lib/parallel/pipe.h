@@ -39,7 +39,7 @@ struct meg_pipe_ops {
 };
 
 struct meg_pipe {
-    const struct meg_schedule *s;
+    const struct meg_pipe_schedule *s;
     struct meg_comm *pp;
     const struct meg_pipe_tensor *tensor;
     int ntensors;
@@ -48,14 +48,14 @@ struct meg_pipe {
 };
 
 /* Bytes that the boundary buffers of a list take. */
-size_t meg_pipe_nbytes(const struct meg_schedule *s, const struct meg_pipe_tensor *tensor, int ntensors);
+size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_tensor *tensor, int ntensors);
 
 /*
  * Buffers for list s, cut from arena (meg_pipe_nbytes of it; pipes that do not run at the same time may
  * lie in the same place: see meg_arena_rewind).  pp is the group of the pipeline's stages in order, with
  * no other messages on their way while a list runs.  s, pp and tensor are borrowed until meg_pipe_free.
  */
-void meg_pipe_init(struct meg_pipe *p, const struct meg_schedule *s, struct meg_comm *pp,
+void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
                    const struct meg_pipe_tensor *tensor, int ntensors, struct meg_arena *arena);
 void meg_pipe_free(struct meg_pipe *p);
 

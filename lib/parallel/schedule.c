@@ -17,22 +17,22 @@ enum { AHEAD = 1, LEAVING = 2 };
 
 /* ---- rules ------------------------------------------------------------------------------- */
 
-static const char *name_of(const struct meg_schedule_conf *c)
+static const char *name_of(const struct meg_pipe_schedule_conf *c)
 {
     return c->name ? c->name : c->chunks > 1 ? "interleaved" : "1f1b";
 }
 
-static bool is_called(const struct meg_schedule_conf *c, const char *name)
+static bool is_called(const struct meg_pipe_schedule_conf *c, const char *name)
 {
     return strcmp(name_of(c), name) == 0;
 }
 
-static int64_t group_of(const struct meg_schedule_conf *c)
+static int64_t group_of(const struct meg_pipe_schedule_conf *c)
 {
     return c->group ? c->group : c->stages;
 }
 
-static int check_groups(const struct meg_schedule_conf *c, struct meg_err *e)
+static int check_groups(const struct meg_pipe_schedule_conf *c, struct meg_err *e)
 {
     const int64_t group = group_of(c), m = c->microbatches, left = m % group;
 
@@ -52,7 +52,7 @@ static int check_groups(const struct meg_schedule_conf *c, struct meg_err *e)
     return 0;
 }
 
-int meg_schedule_check(const struct meg_schedule_conf *c, struct meg_err *e)
+int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_err *e)
 {
     if (c->stages < 1)
         return meg_fail(e, MEG_EUSAGE, "%s %d: must be at least 1", STAGES, c->stages);
@@ -81,18 +81,18 @@ int meg_schedule_check(const struct meg_schedule_conf *c, struct meg_err *e)
 
 /* ---- the order of steps ------------------------------------------------------------------ */
 
-static int part_of(const struct meg_schedule_conf *c, int stage, int chunk)
+static int part_of(const struct meg_pipe_schedule_conf *c, int stage, int chunk)
 {
     return chunk * c->stages + stage;
 }
 
-static int last_part(const struct meg_schedule_conf *c)
+static int last_part(const struct meg_pipe_schedule_conf *c)
 {
     return c->stages * c->chunks - 1;
 }
 
 /* The k-th forward step: group by group, in each all chunks, in each all its micro-batches. */
-static struct meg_action forward(const struct meg_schedule_conf *c, int64_t k)
+static struct meg_action forward(const struct meg_pipe_schedule_conf *c, int64_t k)
 {
     const int64_t group = group_of(c), first = k / (group * c->chunks) * group, at = k - first * c->chunks;
     const int64_t here = c->microbatches - first < group ? c->microbatches - first : group;
@@ -103,7 +103,7 @@ static struct meg_action forward(const struct meg_schedule_conf *c, int64_t k)
 }
 
 /* The k-th backward step: the same with the chunks in reverse. */
-static struct meg_action backward(const struct meg_schedule_conf *c, int64_t k, enum meg_action_kind kind)
+static struct meg_action backward(const struct meg_pipe_schedule_conf *c, int64_t k, enum meg_action_kind kind)
 {
     struct meg_action a = forward(c, k);
 
@@ -113,7 +113,7 @@ static struct meg_action backward(const struct meg_schedule_conf *c, int64_t k, 
 }
 
 /* Forward steps before the first that is followed by a backward step. */
-static int64_t warm_up(const struct meg_schedule_conf *c, int stage)
+static int64_t warm_up(const struct meg_pipe_schedule_conf *c, int stage)
 {
     const int64_t n = c->microbatches * c->chunks, after = c->stages - 1 - stage;
     const int64_t warm = is_called(c, "interleaved") ? 2 * after + (c->chunks - 1) * group_of(c) : after;
@@ -122,12 +122,12 @@ static int64_t warm_up(const struct meg_schedule_conf *c, int stage)
 }
 
 /* By how many backward steps weight gradients are put off; 0: they are not split off. */
-static int64_t put_off(const struct meg_schedule_conf *c, int stage)
+static int64_t put_off(const struct meg_pipe_schedule_conf *c, int stage)
 {
     return is_called(c, "zb-h1") ? stage : 0;
 }
 
-int64_t meg_schedule_in_flight(const struct meg_schedule_conf *c, int stage)
+int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int stage)
 {
     const int64_t n = c->microbatches * c->chunks, most = warm_up(c, stage) + 1 + put_off(c, stage);
 
@@ -135,7 +135,7 @@ int64_t meg_schedule_in_flight(const struct meg_schedule_conf *c, int stage)
 }
 
 /* The steps of a stage in order, [*n]; the caller frees them. */
-static struct meg_action *order(const struct meg_schedule_conf *c, int stage, int64_t *n)
+static struct meg_action *order(const struct meg_pipe_schedule_conf *c, int stage, int64_t *n)
 {
     const int64_t all = c->microbatches * c->chunks, warm = warm_up(c, stage), late = put_off(c, stage);
     struct meg_action *steps = meg_realloc_array(NULL, (size_t)(3 * all), sizeof *steps), *a = steps;
@@ -157,7 +157,7 @@ static struct meg_action *order(const struct meg_schedule_conf *c, int stage, in
 /* ---- where transfers are ----------------------------------------------------------------- */
 
 /* The edge that a step of a stage fills for another part, and the stage of that; false: none. */
-static bool fills(const struct meg_schedule_conf *c, int stage, const struct meg_action *a, enum meg_edge *edge,
+static bool fills(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *a, enum meg_edge *edge,
                   int *peer)
 {
     const int part = part_of(c, stage, a->chunk);
@@ -168,7 +168,7 @@ static bool fills(const struct meg_schedule_conf *c, int stage, const struct meg
 }
 
 /* The edge that must have arrived for a step, and the stage it comes from; false: none. */
-static bool needs(const struct meg_schedule_conf *c, int stage, const struct meg_action *a, enum meg_edge *edge,
+static bool needs(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *a, enum meg_edge *edge,
                   int *peer)
 {
     const int part = part_of(c, stage, a->chunk);
@@ -191,7 +191,7 @@ struct line {
 };
 
 /* The place of a chunk's micro-batch in a table of all of a stage. */
-static int64_t place(const struct meg_schedule_conf *c, const struct meg_action *a)
+static int64_t place(const struct meg_pipe_schedule_conf *c, const struct meg_action *a)
 {
     return a->chunk * c->microbatches + a->microbatch;
 }
@@ -201,7 +201,7 @@ static int64_t place(const struct meg_schedule_conf *c, const struct meg_action 
  * before.  What goes round from the last stage to the first is not needed at once where a group has more
  * micro-batches than there are stages, and arrives before the rest of the group has had its turn.
  */
-static void receives_start(const struct meg_schedule_conf *c, int stage, const struct meg_action *steps, int64_t n,
+static void receives_start(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *steps, int64_t n,
                            int64_t *at[2])
 {
     const int64_t round = group_of(c) - c->stages + AHEAD;
@@ -225,7 +225,7 @@ static void receives_start(const struct meg_schedule_conf *c, int stage, const s
 }
 
 /* The receives of stage from peer. */
-static void line_make(struct line *l, const struct meg_schedule_conf *c, int stage, int peer, int64_t *const at[2])
+static void line_make(struct line *l, const struct meg_pipe_schedule_conf *c, int stage, int peer, int64_t *const at[2])
 {
     int64_t n;
     struct meg_action *steps = order(c, peer, &n);
@@ -281,7 +281,7 @@ static void give(struct pool *p, int *i)
 }
 
 struct maker {
-    struct meg_schedule *s;
+    struct meg_pipe_schedule *s;
     int64_t cap;
     struct pool slots, bufs[MEG_EDGES];
     struct meg_action *held;                            /* [place] slot, X and DY of what is in flight */
@@ -291,7 +291,7 @@ struct maker {
 
 static void add(struct maker *m, const struct meg_action *a)
 {
-    struct meg_schedule *s = m->s;
+    struct meg_pipe_schedule *s = m->s;
 
     if (s->n == m->cap) {
         m->cap = 2 * m->cap + 64;
@@ -336,7 +336,7 @@ static void wait_oldest_send(struct maker *m, enum meg_edge edge)
 
 static void add_step(struct maker *m, struct meg_action a)
 {
-    const struct meg_schedule_conf *c = &m->s->conf;
+    const struct meg_pipe_schedule_conf *c = &m->s->conf;
     struct meg_action *held = &m->held[place(c, &a)], t;
     const int stage = m->s->stage;
     enum meg_edge in, out;
@@ -371,7 +371,7 @@ static void add_step(struct maker *m, struct meg_action a)
     }
 }
 
-void meg_schedule_make(struct meg_schedule *s, const struct meg_schedule_conf *c, int stage)
+void meg_pipe_schedule_make(struct meg_pipe_schedule *s, const struct meg_pipe_schedule_conf *c, int stage)
 {
     const size_t places = (size_t)(c->microbatches * c->chunks);
     int64_t n, *at[2] = { meg_new(places * sizeof(int64_t)), meg_new(places * sizeof(int64_t)) };
@@ -414,7 +414,7 @@ void meg_schedule_make(struct meg_schedule *s, const struct meg_schedule_conf *c
     free(at[1]);
 }
 
-void meg_schedule_free(struct meg_schedule *s)
+void meg_pipe_schedule_free(struct meg_pipe_schedule *s)
 {
     free(s->action);
     s->action = NULL;

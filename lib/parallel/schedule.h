@@ -1,6 +1,6 @@
 /*
  * Pipeline schedules as data: a pure function turns stages, chunks, micro-batches and a name into one
- * list of actions a stage.  parallel/pipe.h runs a list on the ranks of a pipeline; meg_schedule_play
+ * list of actions a stage.  parallel/pipe.h runs a list on the ranks of a pipeline; meg_pipe_schedule_play
  * plays the lists of all stages in one process, which proves that they fit and says what they cost.
  * A new schedule is a new order of forward and backward steps (schedule.c, order) and nothing else.
  *
@@ -32,8 +32,8 @@
 
 MEG_BEGIN_DECLS
 
-struct meg_schedule_conf {
-    const char *name;           /* borrowed: "1f1b", "interleaved", "zb-h1"; NULL: as chunks say, one of the first two */
+struct meg_pipe_schedule_conf {
+    const char *name;           /* borrowed: "1f1b", "interleaved", "zb-h1"; NULL: one of the first two, by chunks */
     int stages;                 /* --pipeline-model-parallel-size */
     int chunks;                 /* a stage: --num-virtual-stages-per-pipeline-rank; 1: not interleaved */
     int64_t microbatches;       /* a step, of one data-parallel rank */
@@ -80,12 +80,12 @@ struct meg_action {
     int buf[MEG_EDGES];         /* in 0 .. bufs[edge]-1 of the list; -1: takes no part in the action */
 };
 
-struct meg_schedule {
-    struct meg_schedule_conf conf;
+struct meg_pipe_schedule {
+    struct meg_pipe_schedule_conf conf;
     int stage;
     int64_t n;
     struct meg_action *action;  /* [n] */
-    int slots;                  /* the least that the order of steps needs: meg_schedule_in_flight */
+    int slots;                  /* the least that the order of steps needs: meg_pipe_schedule_in_flight */
     int bufs[MEG_EDGES];
 };
 
@@ -93,27 +93,27 @@ struct meg_schedule {
  * Whether the numbers make a schedule: 0, or MEG_EUSAGE and a message that names option, value and rule.
  * The functions below take only what passes.
  */
-int meg_schedule_check(const struct meg_schedule_conf *c, struct meg_err *e);
+int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_err *e);
 
 /* The list of one stage; the caller frees it. */
-void meg_schedule_make(struct meg_schedule *s, const struct meg_schedule_conf *c, int stage);
-void meg_schedule_free(struct meg_schedule *s);
+void meg_pipe_schedule_make(struct meg_pipe_schedule *s, const struct meg_pipe_schedule_conf *c, int stage);
+void meg_pipe_schedule_free(struct meg_pipe_schedule *s);
 
 /*
  * Slots of a stage by the published formulas, with p stages, v chunks and m micro-batches:
  * 1f1b min(p - stage, m); zb-h1 min(p, m); interleaved min(2 (p - 1 - stage) + (v - 1) group + 1, v m);
  * 1 without backward.
  */
-int64_t meg_schedule_in_flight(const struct meg_schedule_conf *c, int stage);
+int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int stage);
 
 /* How long things take, in any one unit; a whole backward step takes the sum of its parts. */
-struct meg_schedule_times {
+struct meg_pipe_schedule_times {
     double fwd, bwd_input, bwd_weight;
     double transfer;            /* from when both ends have started it; links carry any number at once */
     const double *weight;       /* [stages * chunks] what a part's steps take times; NULL: 1 each */
 };
 
-struct meg_schedule_cost {
+struct meg_pipe_schedule_cost {
     double makespan;            /* from the first action of any stage to the last */
     double busy;                /* steps of the stage that has most to do */
     double bubble;              /* (makespan - busy) / busy */
@@ -126,12 +126,12 @@ struct meg_schedule_cost {
  * comes twice, too early, out of order or not at all, a slot or buffer is used while it is not free or
  * holds something else, or more of them are counted than are ever in use at once.
  */
-int meg_schedule_play(const struct meg_schedule *all, const struct meg_schedule_times *t,
-                      struct meg_schedule_cost *cost, struct meg_err *e);
+int meg_pipe_schedule_play(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,
+                           struct meg_pipe_schedule_cost *cost, struct meg_err *e);
 
 /* Makes all lists and plays them. */
-void meg_schedule_cost(const struct meg_schedule_conf *c, const struct meg_schedule_times *t,
-                       struct meg_schedule_cost *cost);
+void meg_pipe_schedule_cost(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t,
+                            struct meg_pipe_schedule_cost *cost);
 
 MEG_END_DECLS
 #endif

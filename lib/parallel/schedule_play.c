@@ -39,7 +39,7 @@ struct cells {
 };
 
 struct stage {
-    const struct meg_schedule *s;
+    const struct meg_pipe_schedule *s;
     int64_t at;
     double clock, busy;
     struct cells slots, bufs[MEG_EDGES];
@@ -47,7 +47,7 @@ struct stage {
 };
 
 struct play {
-    const struct meg_schedule_times *t;
+    const struct meg_pipe_schedule_times *t;
     struct stage *stage;
     struct link *link;                          /* [from, to] */
     struct meg_err *e;
@@ -175,7 +175,7 @@ static int play_wait(struct play *p, struct stage *g, const struct meg_action *a
 
 /* ---- steps ------------------------------------------------------------------------------- */
 
-static double duration(const struct meg_schedule_times *t, const struct meg_action *a, int part)
+static double duration(const struct meg_pipe_schedule_times *t, const struct meg_action *a, int part)
 {
     const double weight = t->weight ? t->weight[part] : 1;
 
@@ -199,7 +199,7 @@ static bool has_its_buffers(const struct meg_action *a, bool is_first, bool is_l
 
 static int play_step(struct play *p, struct stage *g, const struct meg_action *a)
 {
-    const struct meg_schedule_conf *c = &g->s->conf;
+    const struct meg_pipe_schedule_conf *c = &g->s->conf;
     const int part = a->chunk * c->stages + g->s->stage;
     const bool is_last_use = a->kind == MEG_BWD || a->kind == MEG_BWD_WEIGHT || c->is_forward_only;
     const double d = duration(p->t, a, part);
@@ -252,7 +252,7 @@ static int walk(struct play *p, struct stage *g)
 
 static int check_end(const struct play *p, const struct stage *g)
 {
-    const struct meg_schedule_conf *c = &g->s->conf;
+    const struct meg_pipe_schedule_conf *c = &g->s->conf;
 
     for (int i = 0; i < (c->is_forward_only ? 1 : 3); i++)
         for (int chunk = 0; chunk < c->chunks; chunk++)
@@ -295,7 +295,7 @@ static int walk_all(struct play *p, int stages)
     return 0;
 }
 
-static void sum_up(const struct play *p, int stages, struct meg_schedule_cost *cost)
+static void sum_up(const struct play *p, int stages, struct meg_pipe_schedule_cost *cost)
 {
     cost->makespan = cost->busy = 0;
     for (int i = 0; i < stages; i++) {
@@ -315,8 +315,8 @@ static void cells_init(struct cells *c, int n)
     c->n = n;
 }
 
-int meg_schedule_play(const struct meg_schedule *all, const struct meg_schedule_times *t,
-                      struct meg_schedule_cost *cost, struct meg_err *e)
+int meg_pipe_schedule_play(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,
+                           struct meg_pipe_schedule_cost *cost, struct meg_err *e)
 {
     const int stages = all[0].conf.stages, chunks = all[0].conf.chunks;
     struct play p = { t, meg_new((size_t)stages * sizeof *p.stage),
@@ -351,15 +351,15 @@ int meg_schedule_play(const struct meg_schedule *all, const struct meg_schedule_
     return r;
 }
 
-void meg_schedule_cost(const struct meg_schedule_conf *c, const struct meg_schedule_times *t,
-                       struct meg_schedule_cost *cost)
+void meg_pipe_schedule_cost(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t,
+                            struct meg_pipe_schedule_cost *cost)
 {
-    struct meg_schedule *all = meg_new((size_t)c->stages * sizeof *all);
+    struct meg_pipe_schedule *all = meg_new((size_t)c->stages * sizeof *all);
 
     for (int i = 0; i < c->stages; i++)
-        meg_schedule_make(&all[i], c, i);
-    MEG_ASSERT(meg_schedule_play(all, t, cost, NULL) == 0);
+        meg_pipe_schedule_make(&all[i], c, i);
+    MEG_ASSERT(meg_pipe_schedule_play(all, t, cost, NULL) == 0);
     for (int i = 0; i < c->stages; i++)
-        meg_schedule_free(&all[i]);
+        meg_pipe_schedule_free(&all[i]);
     free(all);
 }

@@ -13,7 +13,7 @@
 #include "parallel/pipe.h"
 #include "tensor/half.h"
 
-static const struct meg_schedule_conf schedules[] = {
+static const struct meg_pipe_schedule_conf schedules[] = {
     { "1f1b", 1, 1, 3, 0, false },        { "1f1b", 2, 1, 5, 0, false },        { "interleaved", 2, 2, 4, 0, false },
     { "interleaved", 2, 3, 8, 5, false }, { "zb-h1", 2, 1, 7, 0, false },       { "interleaved", 2, 2, 6, 3, true },
     { "1f1b", 3, 1, 2, 0, false },        { "interleaved", 3, 3, 6, 0, false }, { "zb-h1", 3, 1, 5, 0, false },
@@ -30,7 +30,7 @@ static const struct meg_pipe_tensor sizes[][TENSORS] = {
 
 /* What the steps of a stage see. */
 struct stage {
-    const struct meg_schedule *s;
+    const struct meg_pipe_schedule *s;
     const struct meg_pipe_tensor *tensor;
     int64_t held[64];                   /* which (chunk, micro-batch) a slot is of, + 1 */
     int64_t steps, bad;
@@ -131,15 +131,16 @@ static void bwd(void *user, const struct meg_pipe_step *s)
 static const struct meg_pipe_ops ops = { fwd, bwd, bwd_input, bwd_weight };
 
 /* Runs a list twice over; how many things were wrong on this rank. */
-static int run(struct meg_comm *pp, const struct meg_schedule_conf *c, const struct meg_pipe_tensor *tensor, int rank)
+static int run(struct meg_comm *pp, const struct meg_pipe_schedule_conf *c, const struct meg_pipe_tensor *tensor,
+               int rank)
 {
-    struct meg_schedule list;
+    struct meg_pipe_schedule list;
     struct meg_arena arena;
     struct meg_pipe pipe;
     struct stage g = { .s = &list, .tensor = tensor, .seed = (unsigned)rank };
     struct meg_err e;
 
-    meg_schedule_make(&list, c, pp->rank);
+    meg_pipe_schedule_make(&list, c, pp->rank);
     if (meg_arena_init(&arena, "boundaries", meg_pipe_nbytes(&list, tensor, TENSORS), &e) < 0)
         meg_die_err(&e);
     meg_pipe_init(&pipe, &list, pp, tensor, TENSORS, &arena);
@@ -150,7 +151,7 @@ static int run(struct meg_comm *pp, const struct meg_schedule_conf *c, const str
     g.bad += g.steps != 2 * c->microbatches * c->chunks * (c->is_forward_only ? 1 : 3);
     meg_pipe_free(&pipe);
     meg_arena_free(&arena);
-    meg_schedule_free(&list);
+    meg_pipe_schedule_free(&list);
     return (int)g.bad;
 }
 
@@ -166,12 +167,12 @@ int main(void)
     w = world.world;
     meg_comm_set_deadline(w, 60);
     for (size_t k = 0; k < sizeof schedules / sizeof *schedules; k++) {
-        const struct meg_schedule_conf *c = &schedules[k];
+        const struct meg_pipe_schedule_conf *c = &schedules[k];
         struct meg_comm *pp;
 
         if (w->size % c->stages)
             continue;
-        if (meg_schedule_check(c, &e) < 0)
+        if (meg_pipe_schedule_check(c, &e) < 0)
             meg_die_err(&e);
         pp = meg_comm_split(w, w->rank / c->stages, "pp");
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {

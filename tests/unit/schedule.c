@@ -16,34 +16,34 @@
 #include "parallel/schedule.h"
 
 static const char *const names[] = { "1f1b", "interleaved", "zb-h1" };
-static const struct meg_schedule_times unit = { 1, 1, 1, 0, NULL };
+static const struct meg_pipe_schedule_times unit = { 1, 1, 1, 0, NULL };
 
-static struct meg_schedule *make_all(const struct meg_schedule_conf *c)
+static struct meg_pipe_schedule *make_all(const struct meg_pipe_schedule_conf *c)
 {
-    struct meg_schedule *all = meg_new((size_t)c->stages * sizeof *all);
+    struct meg_pipe_schedule *all = meg_new((size_t)c->stages * sizeof *all);
 
     for (int i = 0; i < c->stages; i++)
-        meg_schedule_make(&all[i], c, i);
+        meg_pipe_schedule_make(&all[i], c, i);
     return all;
 }
 
-static void free_all(struct meg_schedule *all)
+static void free_all(struct meg_pipe_schedule *all)
 {
     const int stages = all[0].conf.stages;
 
     for (int i = 0; i < stages; i++)
-        meg_schedule_free(&all[i]);
+        meg_pipe_schedule_free(&all[i]);
     free(all);
 }
 
-static void fail_at(const struct meg_schedule_conf *c, const char *what)
+static void fail_at(const struct meg_pipe_schedule_conf *c, const char *what)
 {
     fail_msg("%s, %d stages, %d chunks, %lld micro-batches, group %lld, %s: %s", c->name, c->stages, c->chunks,
              (long long)c->microbatches, (long long)c->group, c->is_forward_only ? "forward only" : "both ways", what);
 }
 
 /* Calls f for every valid combination; how many there were. */
-static int for_all(void (*f)(const struct meg_schedule_conf *c))
+static int for_all(void (*f)(const struct meg_pipe_schedule_conf *c))
 {
     int n = 0;
 
@@ -53,9 +53,9 @@ static int for_all(void (*f)(const struct meg_schedule_conf *c))
                 for (int m = 1; m <= 32; m++)
                     for (int group = 0; group <= 32; group++)
                         for (int forward = 0; forward <= 1; forward++) {
-                            const struct meg_schedule_conf c = { names[k], p, v, m, group, forward };
+                            const struct meg_pipe_schedule_conf c = { names[k], p, v, m, group, forward };
 
-                            if (meg_schedule_check(&c, NULL) == 0) {
+                            if (meg_pipe_schedule_check(&c, NULL) == 0) {
                                 f(&c);
                                 n++;
                             }
@@ -64,7 +64,7 @@ static int for_all(void (*f)(const struct meg_schedule_conf *c))
 }
 
 /* What the papers give, in units of one forward step; negative: they give nothing for this one. */
-static double published_bubble(const struct meg_schedule_conf *c)
+static double published_bubble(const struct meg_pipe_schedule_conf *c)
 {
     const double p = c->stages, m = (double)c->microbatches, v = c->chunks;
 
@@ -73,17 +73,17 @@ static double published_bubble(const struct meg_schedule_conf *c)
     return strcmp(c->name, "interleaved") == 0 && c->microbatches % c->stages ? -1 : (p - 1) / (v * m);
 }
 
-static void fits(const struct meg_schedule_conf *c)
+static void fits(const struct meg_pipe_schedule_conf *c)
 {
-    struct meg_schedule *all = make_all(c);
+    struct meg_pipe_schedule *all = make_all(c);
     double idle[8], want = c->is_forward_only ? -1 : published_bubble(c);
-    struct meg_schedule_cost cost = { .idle = idle };
+    struct meg_pipe_schedule_cost cost = { .idle = idle };
     struct meg_err e;
 
-    if (meg_schedule_play(all, &unit, &cost, &e) < 0)
+    if (meg_pipe_schedule_play(all, &unit, &cost, &e) < 0)
         fail_at(c, e.msg);
     for (int i = 0; i < c->stages; i++) {
-        if (all[i].slots != meg_schedule_in_flight(c, i))
+        if (all[i].slots != meg_pipe_schedule_in_flight(c, i))
             fail_at(c, "slots are not the formula's");
         if (!c->is_forward_only && fabs(idle[i] - cost.bubble * cost.busy) > 1e-9)
             fail_at(c, "stages of equal work are not idle equally long");
@@ -102,16 +102,16 @@ static void every_schedule_fits_as_published(void **state)
 /* The formulas themselves, spelled out for a few. */
 static void memory_is_as_published(void **state)
 {
-    const struct meg_schedule_conf plain = { "1f1b", 4, 1, 8, 0, false }, zb = { "zb-h1", 4, 1, 8, 0, false },
-                                   inter = { NULL, 4, 2, 8, 0, false }, few = { NULL, 4, 1, 2, 0, false };
+    const struct meg_pipe_schedule_conf plain = { "1f1b", 4, 1, 8, 0, false }, zb = { "zb-h1", 4, 1, 8, 0, false },
+                                        inter = { NULL, 4, 2, 8, 0, false }, few = { NULL, 4, 1, 2, 0, false };
     static const int64_t want[][4] = { { 4, 3, 2, 1 }, { 4, 4, 4, 4 }, { 11, 9, 7, 5 }, { 2, 2, 2, 1 } };
 
     (void)state;
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(meg_schedule_in_flight(&plain, i), want[0][i]);
-        assert_int_equal(meg_schedule_in_flight(&zb, i), want[1][i]);
-        assert_int_equal(meg_schedule_in_flight(&inter, i), want[2][i]);
-        assert_int_equal(meg_schedule_in_flight(&few, i), want[3][i]);
+        assert_int_equal(meg_pipe_schedule_in_flight(&plain, i), want[0][i]);
+        assert_int_equal(meg_pipe_schedule_in_flight(&zb, i), want[1][i]);
+        assert_int_equal(meg_pipe_schedule_in_flight(&inter, i), want[2][i]);
+        assert_int_equal(meg_pipe_schedule_in_flight(&few, i), want[3][i]);
     }
 }
 
@@ -120,42 +120,43 @@ static void zero_bubble_wins_at_equal_memory(void **state)
     (void)state;
     for (int p = 2; p <= 8; p++)
         for (int m = 1; m <= 32; m++) {
-            const struct meg_schedule_conf plain = { "1f1b", p, 1, m, 0, false }, zb = { "zb-h1", p, 1, m, 0, false };
-            struct meg_schedule_cost a = { 0 }, b = { 0 };
+            const struct meg_pipe_schedule_conf plain = { "1f1b", p, 1, m, 0, false },
+                                                zb = { "zb-h1", p, 1, m, 0, false };
+            struct meg_pipe_schedule_cost a = { 0 }, b = { 0 };
 
-            meg_schedule_cost(&plain, &unit, &a);
-            meg_schedule_cost(&zb, &unit, &b);
+            meg_pipe_schedule_cost(&plain, &unit, &a);
+            meg_pipe_schedule_cost(&zb, &unit, &b);
             if (!(b.bubble < a.bubble))
                 fail_at(&zb, "its bubble is not smaller");
             assert_true(a.busy == b.busy);
             for (int i = 0; i < p; i++)
-                assert_true(meg_schedule_in_flight(&zb, i) <= meg_schedule_in_flight(&plain, 0));
+                assert_true(meg_pipe_schedule_in_flight(&zb, i) <= meg_pipe_schedule_in_flight(&plain, 0));
         }
 }
 
 /* ---- orders and costs -------------------------------------------------------------------- */
 
 /* "F0a B0a W0a": steps with micro-batch and chunk; w is the input half of a split backward step. */
-static void is_in_order(const struct meg_schedule_conf *c, int stage, const char *want)
+static void is_in_order(const struct meg_pipe_schedule_conf *c, int stage, const char *want)
 {
-    struct meg_schedule s;
+    struct meg_pipe_schedule s;
     struct meg_str got = { 0 };
 
-    meg_schedule_make(&s, c, stage);
+    meg_pipe_schedule_make(&s, c, stage);
     for (int64_t i = 0; i < s.n; i++)
         if (s.action[i].kind < MEG_START)
             meg_str_printf(&got, "%s%c%lld%c", got.n ? " " : "", "FBbW"[s.action[i].kind],
                            (long long)s.action[i].microbatch, 'a' + s.action[i].chunk);
     assert_string_equal(got.s, want);
     meg_str_free(&got);
-    meg_schedule_free(&s);
+    meg_pipe_schedule_free(&s);
 }
 
 static void steps_are_in_the_papers_orders(void **state)
 {
-    const struct meg_schedule_conf plain = { "1f1b", 4, 1, 6, 0, false }, one = { NULL, 1, 1, 2, 0, false },
-                                   inter = { NULL, 2, 2, 4, 0, false }, uneven = { NULL, 2, 2, 5, 3, true },
-                                   zb = { "zb-h1", 4, 1, 6, 0, false };
+    const struct meg_pipe_schedule_conf plain = { "1f1b", 4, 1, 6, 0, false }, one = { NULL, 1, 1, 2, 0, false },
+                                        inter = { NULL, 2, 2, 4, 0, false }, uneven = { NULL, 2, 2, 5, 3, true },
+                                        zb = { "zb-h1", 4, 1, 6, 0, false };
 
     (void)state;
     is_in_order(&one, 0, "F0a B0a F1a B1a");
@@ -170,14 +171,14 @@ static void steps_are_in_the_papers_orders(void **state)
 
 static void transfers_overlap_with_steps(void **state)
 {
-    const struct meg_schedule_times t = { .fwd = 1, .bwd_input = 1, .bwd_weight = 1, .transfer = 1 };
+    const struct meg_pipe_schedule_times t = { .fwd = 1, .bwd_input = 1, .bwd_weight = 1, .transfer = 1 };
 
     (void)state;
     for (int p = 1; p <= 8; p++) {
-        const struct meg_schedule_conf c = { "1f1b", p, 1, 32, 0, true };
-        struct meg_schedule_cost cost = { 0 };
+        const struct meg_pipe_schedule_conf c = { "1f1b", p, 1, 32, 0, true };
+        struct meg_pipe_schedule_cost cost = { 0 };
 
-        meg_schedule_cost(&c, &t, &cost);
+        meg_pipe_schedule_cost(&c, &t, &cost);
         assert_true(cost.makespan == 32 + 2 * (p - 1)); /* each is on the way once, then there is always one */
     }
 }
@@ -185,13 +186,13 @@ static void transfers_overlap_with_steps(void **state)
 static void parts_may_weigh_differently(void **state)
 {
     const double weight[] = { 1, 2, 3, 1 };
-    const struct meg_schedule_times t = { 1, 1, 1, 0, weight };
-    const struct meg_schedule_conf c = { NULL, 2, 2, 2, 0, false };
+    const struct meg_pipe_schedule_times t = { 1, 1, 1, 0, weight };
+    const struct meg_pipe_schedule_conf c = { NULL, 2, 2, 2, 0, false };
     double idle[2];
-    struct meg_schedule_cost cost = { .idle = idle };
+    struct meg_pipe_schedule_cost cost = { .idle = idle };
 
     (void)state;
-    meg_schedule_cost(&c, &t, &cost);
+    meg_pipe_schedule_cost(&c, &t, &cost);
     assert_true(cost.busy == 2 * 3 * (1 + 3));          /* stage 0 has parts 0 and 2 */
     assert_true(cost.makespan - idle[0] == cost.busy);
     assert_true(cost.makespan - idle[1] == 2 * 3 * (2 + 1));
@@ -203,7 +204,7 @@ static void parts_may_weigh_differently(void **state)
 static void wrong_numbers_are_told(void **state)
 {
     static const struct {
-        struct meg_schedule_conf c;
+        struct meg_pipe_schedule_conf c;
         const char *msg;
     } bad[] = {
         { { NULL, 0, 1, 4, 0, false }, "--pipeline-model-parallel-size 0: must be at least 1" },
@@ -242,27 +243,27 @@ static void wrong_numbers_are_told(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct meg_err e;
 
-        assert_int_equal(meg_schedule_check(&bad[i].c, &e), MEG_EUSAGE);
+        assert_int_equal(meg_pipe_schedule_check(&bad[i].c, &e), MEG_EUSAGE);
         assert_string_equal(e.msg, bad[i].msg);
     }
 }
 
 /* Lists that are looked at for damage: every kind of action and both rings of two stages. */
-static const struct meg_schedule_conf looked_at[] = {
+static const struct meg_pipe_schedule_conf looked_at[] = {
     { "1f1b", 3, 1, 5, 0, false }, { "interleaved", 2, 3, 8, 5, false }, { "interleaved", 3, 2, 6, 0, false },
     { "zb-h1", 4, 1, 6, 0, false }, { "interleaved", 2, 2, 4, 0, true },
 };
 
 /* Plays with the list of one stage replaced by n actions. */
-static int play_with(struct meg_schedule *all, int stage, struct meg_action *action, int64_t n, struct meg_err *e)
+static int play_with(struct meg_pipe_schedule *all, int stage, struct meg_action *action, int64_t n, struct meg_err *e)
 {
-    const struct meg_schedule whole = all[stage];
-    struct meg_schedule_cost cost = { 0 };
+    const struct meg_pipe_schedule whole = all[stage];
+    struct meg_pipe_schedule_cost cost = { 0 };
     int r;
 
     all[stage].action = action;
     all[stage].n = n;
-    r = meg_schedule_play(all, &unit, &cost, e);
+    r = meg_pipe_schedule_play(all, &unit, &cost, e);
     all[stage] = whole;
     return r;
 }
@@ -272,7 +273,7 @@ static void a_list_without_or_with_one_more_action_is_found_out(void **state)
 {
     (void)state;
     for (size_t k = 0; k < sizeof looked_at / sizeof *looked_at; k++) {
-        struct meg_schedule *all = make_all(&looked_at[k]);
+        struct meg_pipe_schedule *all = make_all(&looked_at[k]);
 
         for (int stage = 0; stage < looked_at[k].stages; stage++)
             for (int64_t i = 0; i < all[stage].n; i++) {
@@ -297,13 +298,13 @@ static void a_wrong_number_is_found_out(void **state)
 {
     (void)state;
     for (size_t k = 0; k < sizeof looked_at / sizeof *looked_at; k++) {
-        struct meg_schedule *all = make_all(&looked_at[k]);
+        struct meg_pipe_schedule *all = make_all(&looked_at[k]);
 
         for (int stage = 0; stage < looked_at[k].stages; stage++)
             for (int64_t i = 0; i < all[stage].n; i++) {
                 struct meg_action *a = &all[stage].action[i];
                 const struct meg_action good = *a;
-                struct meg_schedule_cost cost = { 0 };
+                struct meg_pipe_schedule_cost cost = { 0 };
 
                 for (int what = -3; what < MEG_EDGES; what++) {
                     a->chunk += what == -3;
@@ -312,7 +313,7 @@ static void a_wrong_number_is_found_out(void **state)
                     if (what >= 0)
                         a->buf[what] = a->buf[what] >= 0 ? 1000 : a->kind < MEG_START ? 0 : -1;
                     if (memcmp(a, &good, sizeof good))
-                        assert_int_equal(meg_schedule_play(all, &unit, &cost, NULL), MEG_EFAIL);
+                        assert_int_equal(meg_pipe_schedule_play(all, &unit, &cost, NULL), MEG_EFAIL);
                     *a = good;
                 }
             }
@@ -321,7 +322,8 @@ static void a_wrong_number_is_found_out(void **state)
 }
 
 /* The list's first action that is like this. */
-static struct meg_action *find(const struct meg_schedule *s, enum meg_action_kind kind, enum meg_edge edge, int64_t mb)
+static struct meg_action *find(const struct meg_pipe_schedule *s, enum meg_action_kind kind, enum meg_edge edge,
+                               int64_t mb)
 {
     for (int64_t i = 0; i < s->n; i++)
         if (s->action[i].kind == kind && s->action[i].edge == edge && s->action[i].microbatch == mb)
@@ -330,12 +332,12 @@ static struct meg_action *find(const struct meg_schedule *s, enum meg_action_kin
     return NULL;
 }
 
-static void says(struct meg_schedule *all, const char *want)
+static void says(struct meg_pipe_schedule *all, const char *want)
 {
-    struct meg_schedule_cost cost = { 0 };
+    struct meg_pipe_schedule_cost cost = { 0 };
     struct meg_err e;
 
-    assert_int_equal(meg_schedule_play(all, &unit, &cost, &e), MEG_EFAIL);
+    assert_int_equal(meg_pipe_schedule_play(all, &unit, &cost, &e), MEG_EFAIL);
     assert_string_equal(e.msg, want);
     free_all(all);
 }
@@ -350,8 +352,8 @@ static void swap(struct meg_action *a, struct meg_action *b)
 
 static void damage_is_named(void **state)
 {
-    const struct meg_schedule_conf two = { "1f1b", 2, 1, 3, 0, false };
-    struct meg_schedule *all;
+    const struct meg_pipe_schedule_conf two = { "1f1b", 2, 1, 3, 0, false };
+    struct meg_pipe_schedule *all;
 
     (void)state;
     all = make_all(&two);       /* stage 0 waits for a gradient before it sends what that is of */
