@@ -246,7 +246,7 @@ static int convert(const struct conf *c, struct meg_err *e)
         goto out;
     saver = saver_of(c, k);
     meg_ckpt_tok_conf(k, &tok);
-    meg_gpt_params(&params, &model);
+    meg_gpt_params(&params, &model, &meg_mesh_one);
     if ((r = meg_ckpt_tokenizer_read(&files, &tok, NULL, e)) < 0 ||
         (r = meg_arena_init(&weights, "weights", (size_t)params.flat * sizeof *w, e)) < 0)
         goto out;

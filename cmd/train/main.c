@@ -7,6 +7,7 @@ int main(int argc, char **argv)
 {
     static struct meg_train_job job;
     const struct meg_optgroup groups[] = { { "training", meg_train_opts, &job.train },
+                                           { "parallelism", meg_layout_opts, &job.layout },
                                            { "optimizer", meg_optim_opts, &job.optim },
                                            { "network", meg_gpt_opts, &job.model },
                                            { "data", meg_data_opts, &job.data },
@@ -16,7 +17,6 @@ int main(int argc, char **argv)
                                            { "accepted and ignored", meg_train_ignored_opts, NULL },
                                            { 0 } };
     struct meg_comm_world ranks;
-    struct meg_mesh mesh;
     struct meg_err e;
     int r, rank;
 
@@ -27,11 +27,10 @@ int main(int argc, char **argv)
     meg_train_refuse_old_names(argc, argv);
     meg_opt_parse(groups, "[options]", "Train a GPT on a token dataset.", argc, argv);
     meg_comm_set_deadline(ranks.world, job.train.timeout_min * 60);
-    meg_mesh_make(&mesh, ranks.world);
-    if (mesh.world->size > 1)
-        meg_note("%d ranks, started by %s", mesh.world->size, ranks.launcher);
+    if (ranks.world->size > 1)
+        meg_note("%d ranks, started by %s", ranks.world->size, ranks.launcher);
 
-    r = meg_train(&job, groups, &mesh, &e);
+    r = meg_train(&job, groups, ranks.world, &e);
     if (r < 0 && r != MEG_ESTOP)
         meg_die_err(&e);             /* ends the other ranks, too */
     meg_comm_close(ranks.world);

@@ -50,7 +50,7 @@ int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e)
         return r;
     o = json_object();
     tensors = json_array();
-    meg_gpt_params(&p, &m);
+    meg_gpt_params(&p, &m, &meg_mesh_one);
     json_object_set_new(o, "format", json_string(c->format->name));
     json_object_set_new(o, "path", json_string_nocheck(c->path));
     json_object_set_new(o, "iteration",

@@ -139,7 +139,7 @@ int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct m
                      c->path, c->iteration, step);
         goto out;
     }
-    meg_gpt_params(&p, &model);
+    meg_gpt_params(&p, &model, &meg_mesh_one);
     if ((r = ckpt_match(c, &model, &p, e)) < 0)
         goto out;
     *out = c;

@@ -47,14 +47,30 @@ int meg_gpt_conf_check(struct meg_gpt_conf *c, struct meg_err *e);
 enum meg_norm meg_gpt_norm(const struct meg_gpt_conf *c);
 bool meg_gpt_is_rotary(const struct meg_gpt_conf *c);
 
-/* The parameter table of a checked configuration; the caller frees it. */
-void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c);
+/* The parameter table of a checked configuration, and what the mesh's rank holds; the caller frees it. */
+void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c, const struct meg_mesh *mesh);
+
+/* What backward computes again, in place of keeping it from forward (Korthikanti et al. 2022). */
+enum meg_recompute {
+    MEG_RECOMPUTE_NONE,
+    MEG_RECOMPUTE_SELECTIVE,       /* what attention makes of queries, keys and values */
+    MEG_RECOMPUTE_UNIFORM,         /* all of every recompute_layers layers but the first one's input */
+    MEG_RECOMPUTE_BLOCK            /* the first recompute_layers layers of a chunk, one by one */
+};
 
 /* How a model will be run. */
 struct meg_gpt_run {
     int64_t s, b;                  /* longest sequence, largest micro-batch */
     bool is_training;              /* keeps activations and gradients */
     uint32_t seed;                 /* of dropout */
+    int64_t slots;                 /* passes of a micro-batch through a chunk that wait for backward; 0 is 1 */
+    bool defers_weights;           /* meg_gpt_backward leaves gradients of linears to meg_gpt_backward_weight */
+    enum meg_recompute recompute;
+    int64_t recompute_layers;
+    bool distributes_saved;        /* tensor-parallel ranks share what is kept to start from again */
+    enum meg_dtype dtype;          /* of parameters and activations */
+    enum meg_dtype residual;       /* of the residual stream */
+    enum meg_dtype grad;           /* of the gradients of parameters */
 };
 
 /* Bytes of each arena. */
@@ -70,13 +86,17 @@ double meg_gpt_flops(const struct meg_gpt_conf *c, int64_t batch, int64_t s);
 struct meg_gpt {
     struct meg_gpt_conf conf;
     struct meg_gpt_run run;
+    const struct meg_mesh *mesh;
     struct meg_params params;
     const struct meg_ops *op;
-    float *w, *g;                  /* flat buffers [params.flat]; g NULL when not training */
+    void *w, *g;                   /* flat buffers [params.flat] of run.dtype and run.grad; g NULL when not training */
     struct meg_gpt_state *st;      /* layers, activations, scratch */
 };
 
-/* All memory at once; weights are zero until meg_gpt_init or a checkpoint fills g->w. */
+/*
+ * This rank's part of the model.  All memory at once; weights are zero until meg_gpt_init or a checkpoint
+ * fills g->w.  mesh is borrowed for the model's life.
+ */
 int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
                    const struct meg_ops *op, const struct meg_mesh *mesh, struct meg_err *e);
 void meg_gpt_close(struct meg_gpt *g);
@@ -84,7 +104,10 @@ void meg_gpt_close(struct meg_gpt *g);
 /* Initial weights from the seed: N(0, std) by tensor name and element, never by layout. */
 void meg_gpt_init(struct meg_gpt *g, uint32_t seed);
 
-/* A micro-batch: s*b tokens, token t of sequence i at t*b + i.  Host memory, borrowed for the call. */
+/*
+ * A micro-batch: s*b tokens, token t of sequence i at t*b + i; of context-parallel ranks each its own s.
+ * Host memory, borrowed for the call.
+ */
 struct meg_gpt_batch {
     int64_t s, b;
     const int32_t *tokens, *labels;     /* labels may be NULL in meg_gpt_logits */
@@ -93,6 +116,8 @@ struct meg_gpt_batch {
     const float *loss_mask;             /* [s,b], or NULL: ones */
     const int64_t *sample;              /* [b] numbers in the run, for dropout; NULL: no dropout */
 };
+
+/* ---- one pass after the other: every rank has all layers ---- */
 
 /*
  * Loss of each token into token_loss [s,b] (host; may be NULL), and the sum over tokens of
@@ -108,6 +133,29 @@ double meg_gpt_grad(struct meg_gpt *g, const struct meg_gpt_batch *x, double sca
 
 /* Logits [s,b,v] f32 (host). */
 void meg_gpt_logits(struct meg_gpt *g, const struct meg_gpt_batch *x, float *logits);
+
+/* ---- pass by pass: a rank has chunks of layers, and micro-batches wait in slots for their backward ---- */
+
+/* What goes from chunk to chunk, gradients the other way: rows [s/t b, h] for t ranks with sequence parallelism. */
+size_t meg_gpt_boundary(const struct meg_gpt *g);
+
+/*
+ * Forward of a micro-batch through a chunk, kept in a slot.  in, out: device memory of a boundary's size;
+ * in is not read where the chunk begins with the embedding, out not written where it ends with the head.
+ * scale: of the loss, as in meg_gpt_grad.
+ */
+void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struct meg_gpt_batch *x, double scale,
+                     const void *in, void *out);
+/* For the chunk with the head: losses of what is in the slot, as meg_gpt_loss. */
+double meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot, float *token_loss);
+/*
+ * Backward of what is in the slot: d_out, the gradient of out, gives d_in, that of in, and gradients of
+ * parameters are added to g->g.  Where the chunk ends with the head d_out is not read, and the sum of
+ * loss * loss_mask is returned; else 0.  d_in is not written where it begins with the embedding.
+ */
+double meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const void *d_out, void *d_in);
+/* With run.defers_weights: the gradients of linears' weights, after meg_gpt_backward of that slot. */
+void meg_gpt_backward_weight(struct meg_gpt *g, int64_t chunk, int64_t slot);
 
 /*
  * Keys and values of b sequences ("slots") of up to s tokens each, for decoding.  A slot's logits

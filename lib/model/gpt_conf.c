@@ -216,7 +216,7 @@ static void linear(struct meg_params *p, const struct meg_gpt_conf *c, int secti
     vector(p, section, layer, full, out, split == 0 ? 0 : -1, MEG_INIT_ZERO);
 }
 
-void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c)
+void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c, const struct meg_mesh *mesh)
 {
     const int64_t h = c->hidden_size, ad = c->num_attention_heads * c->kv_channels, f = c->ffn_hidden_size;
     const int64_t qkv = ad + 2 * c->num_query_groups * c->kv_channels;
@@ -240,13 +240,15 @@ void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c)
         linear(p, c, 1 + i, layer, "self_attention.linear_proj", h, ad, 1, std_out, c->has_bias);
         norm(p, c, 1 + i, layer, "pre_mlp_layernorm");
         linear(p, c, 1 + i, layer, "mlp.linear_fc1", c->swiglu ? 2 * f : f, h, 0, std, c->has_bias);
+        for (int k = 0; c->swiglu && k < 1 + c->has_bias; k++)
+            p->row[p->n - 1 - k].parts = 2;
         linear(p, c, 1 + i, layer, "mlp.linear_fc2", h, f, 1, std_out, c->has_bias);
     }
 
     norm(p, c, head, "decoder.", "final_layernorm");
     if (c->is_untied)
         weight(p, c, head, "output_layer.weight", c->vocab_size, h, 0, std)->is_decoupled = 1;
-    meg_params_place(p);
+    meg_params_place(p, mesh);
 }
 
 double meg_gpt_flops(const struct meg_gpt_conf *c, int64_t batch, int64_t s)

@@ -25,6 +25,7 @@ struct meg_param *meg_params_add(struct meg_params *p, int section, int ndim, co
 
     row->section = section;
     row->split = -1;
+    row->parts = 1;
     row->ndim = ndim;
     row->numel = 1;
     for (int i = 0; i < ndim; i++)
@@ -35,13 +36,96 @@ struct meg_param *meg_params_add(struct meg_params *p, int section, int ndim, co
     return row;
 }
 
-void meg_params_place(struct meg_params *p)
+/* Whether the rank's stage has a section: 0 the embedding, then the layers, then the head. */
+static bool has_section(const struct meg_mesh *mesh, int section, int nsections)
+{
+    const struct meg_layout *l = &mesh->layout;
+
+    if (section == 0)
+        return mesh->at.pp == 0;
+    if (section == nsections - 1)
+        return mesh->at.pp == l->pp - 1;
+    if (l->pp == 1)
+        return true;
+    for (int64_t chunk = 0; chunk < l->vp; chunk++) {
+        int64_t first, n;
+
+        meg_layout_layers(l, mesh->at.pp, chunk, &first, &n);
+        if (section - 1 >= first && section - 1 < first + n)
+            return true;
+    }
+    return false;
+}
+
+/* The rank's share of the split axis. */
+static void cut(struct meg_param *row, const struct meg_mesh *mesh)
+{
+    const int64_t tp = mesh->layout.tp, i = mesh->at.tp;
+
+    memcpy(row->local, row->dim, sizeof row->local);
+    row->begin = 0;
+    row->held = row->numel;
+    if (row->split < 0)
+        return;
+    const int64_t part = row->dim[row->split] / row->parts;
+
+    row->begin = meg_cut_begin(part, tp, i);
+    row->local[row->split] = row->parts * (meg_cut_begin(part, tp, i + 1) - row->begin);
+    row->held = row->numel / row->dim[row->split] * row->local[row->split];
+}
+
+void meg_params_place(struct meg_params *p, const struct meg_mesh *mesh)
 {
     p->flat = 0;
     for (int i = p->n; i-- > 0;) {
-        p->row[i].offset = p->flat;
-        p->flat += (p->row[i].numel + MEG_PARAM_ALIGN - 1) / MEG_PARAM_ALIGN * MEG_PARAM_ALIGN;
+        struct meg_param *row = &p->row[i];
+
+        row->is_copy = row->group == MEG_GROUP_TIED && mesh->layout.pp > 1 && mesh->at.pp == mesh->layout.pp - 1;
+        row->offset = p->flat;
+        row->held = 0;
+        if (!row->is_copy && !has_section(mesh, row->section, p->nsections))
+            continue;
+        cut(row, mesh);
+        p->flat += (row->held + MEG_PARAM_ALIGN - 1) / MEG_PARAM_ALIGN * MEG_PARAM_ALIGN;
     }
+}
+
+/* Elements behind one index of the split axis. */
+static int64_t inner(const struct meg_param *row)
+{
+    int64_t n = 1;
+
+    for (int i = row->split + 1; i < row->ndim; i++)
+        n *= row->dim[i];
+    return n;
+}
+
+int64_t meg_param_runs(const struct meg_param *row)
+{
+    if (row->held == 0)
+        return 0;
+    return row->split < 0 ? 1 : row->numel / (row->dim[row->split] * inner(row)) * row->parts;
+}
+
+struct meg_param_run meg_param_run(const struct meg_param *row, int64_t i)
+{
+    struct meg_param_run run = { 0, 0, row->held };
+    int64_t global, local, n;
+
+    if (row->split < 0)
+        return run;
+    n = inner(row);
+    global = row->dim[row->split] / row->parts;
+    local = row->local[row->split] / row->parts;
+    run.global = (i * global + row->begin) * n;
+    run.local = i * local * n;
+    run.n = local * n;
+    return run;
+}
+
+bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *mesh)
+{
+    return row->held > 0 && !row->is_copy && (row->split >= 0 || mesh->at.tp == 0);
 }
 
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name)
@@ -62,6 +146,8 @@ int meg_params_ranges(const struct meg_params *p, struct meg_range **range)
         const int64_t end = i > 0 ? p->row[i - 1].offset : p->flat;
         const float wd_mult = row->is_decayed ? 1 : 0;
 
+        if (row->held == 0)
+            continue;
         if (n > 0 && v[n - 1].wd_mult == wd_mult && v[n - 1].lr_index == row->is_decoupled) {
             v[n - 1].end = end;
             continue;

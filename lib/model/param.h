@@ -7,11 +7,15 @@
  * each start aligned to MEG_PARAM_ALIGN elements; gradients, main parameters and
  * optimizer state have the same layout, so that a loop over ranges serves all.
  * Elements between two parameters are zero and stay so.
+ *
+ * Every rank has all rows, and holds of each a box (or nothing): what its stages have of the layers, and
+ * of that its tensor-parallel share.
  */
 #ifndef MEG_MODEL_PARAM_H
 #define MEG_MODEL_PARAM_H
 #include <stdint.h>
 #include "base/err.h"
+#include "parallel/mesh.h"
 #include "tensor/ops.h"
 
 MEG_BEGIN_DECLS
@@ -28,6 +32,7 @@ struct meg_param {
     int ndim;
     int64_t dim[MEG_PARAM_MAXDIM]; /* global shape; vocabulary rows are the true ones */
     int split;                     /* axis cut over tensor-parallel ranks, -1: each has the whole */
+    int parts;                     /* along that axis, each cut by itself: 2 for [gate; up] */
     enum meg_param_init init;
     double std;                    /* of MEG_INIT_NORMAL */
     int is_decayed;                /* weight decay applies */
@@ -35,7 +40,17 @@ struct meg_param {
     enum meg_param_group group;
     int section;                   /* 0 embedding, 1..L the layers, L+1 the head: a file each */
     int64_t numel;                 /* product of dim */
-    int64_t offset;                /* of element 0 in the flat buffer */
+    /* This rank's box, from meg_params_place on. */
+    int64_t local[MEG_PARAM_MAXDIM]; /* its shape */
+    int64_t begin;                 /* where it begins along the split axis, in each part */
+    int64_t held;                  /* its elements; 0: the row is on other ranks */
+    bool is_copy;                  /* the last stage's copy of a tied tensor: neither counted nor saved */
+    int64_t offset;                /* of its element 0 in the flat buffer */
+};
+
+/* A run of elements that lie side by side in the whole tensor and in the box. */
+struct meg_param_run {
+    int64_t global, local, n;
 };
 
 struct meg_params {
@@ -43,15 +58,22 @@ struct meg_params {
     int n;
     int nsections;                 /* L + 2 */
     int64_t numel;                 /* elements of the model: the sum of the rows */
-    int64_t flat;                  /* elements of the flat buffer, gaps included */
+    int64_t flat;                  /* elements of this rank's flat buffer, gaps included */
 };
 
 /* Append a row, its name printf'ed; the caller fills what is not an argument. */
 struct meg_param *meg_params_add(struct meg_params *p, int section, int ndim, const int64_t *dim, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* Give every row its place, once all rows are there. */
-void meg_params_place(struct meg_params *p);
+/* Give every row its box and place on the mesh's rank, once all rows are there. */
+void meg_params_place(struct meg_params *p, const struct meg_mesh *mesh);
+
+/* The runs of a row's box: how many, and number i. */
+int64_t meg_param_runs(const struct meg_param *row);
+struct meg_param_run meg_param_run(const struct meg_param *row, int64_t i);
+
+/* Whether this rank is the one that counts the row's box in sums over the model: others may hold it, too. */
+bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *mesh);
 
 /* The row called name, or NULL. */
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name);

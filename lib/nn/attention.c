@@ -79,12 +79,20 @@ static void attend_cached(struct meg_ctx *c, struct meg_attn_acts *a, const stru
     c->op->attn_fwd(c->st, &geom, plain(o, 1, l), a->lse, packed(qkv, 1, l, 0), k, v, &none);
 }
 
-void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
-                  const struct meg_attn *l)
+/* The heads' output, and its log-sum-exp, from qkv as positions have turned it. */
+static void attend(struct meg_ctx *c, const struct meg_attn_acts *a, const struct meg_attn *l)
 {
     const struct meg_attn_geom geom = geometry(c, l);
     const struct meg_drop drop = dropout(c, l);
     const int64_t r = l->a / l->g;
+
+    c->op->attn_fwd(c->st, &geom, plain(a->o, c->b, l), a->lse, packed(a->qkv, c->b, l, 0), packed(a->qkv, c->b, l, r),
+                    packed(a->qkv, c->b, l, r + 1), &drop);
+}
+
+void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
+                  const struct meg_attn *l)
+{
     const struct meg_mat none = { 0 };
 
     meg_col_fwd(c, a->qkv, none, x, &l->qkv, MEG_ACT_NONE);
@@ -93,8 +101,7 @@ void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct 
         for (int64_t i = 0; i < c->nkv; i++)
             attend_cached(c, a, &c->kv[i], l);
     else
-        c->op->attn_fwd(c->st, &geom, plain(a->o, c->b, l), a->lse, packed(a->qkv, c->b, l, 0),
-                        packed(a->qkv, c->b, l, r), packed(a->qkv, c->b, l, r + 1), &drop);
+        attend(c, a, l);
     meg_row_fwd(c, y, a->o, &l->proj);
 }
 
@@ -106,6 +113,8 @@ void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struc
     const int64_t r = l->a / l->g;
     const struct meg_mat none = { 0 };
 
+    if (l->recomputes)
+        attend(c, a, l);
     meg_row_bwd(c, d->o, dy, a->o, &l->proj, none, MEG_ACT_NONE);
     c->op->attn_delta(c->st, &geom, d->delta, plain(d->o, c->b, l), plain(a->o, c->b, l));
     c->op->attn_bwd(c->st, &geom, packed(d->qkv, c->b, l, 0), packed(d->qkv, c->b, l, r),
@@ -113,4 +122,11 @@ void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struc
                     packed(a->qkv, c->b, l, r), packed(a->qkv, c->b, l, r + 1), &drop, 0);
     rotate(c, d->qkv, -1, l);
     meg_col_bwd(c, dx, d->qkv, x, &l->qkv);
+}
+
+void meg_attn_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_attn_acts *a,
+                         const struct meg_attn_grads *d, const struct meg_attn *l)
+{
+    meg_row_bwd_weight(c, dy, a->o, &l->proj);
+    meg_col_bwd_weight(c, d->qkv, x, &l->qkv);
 }

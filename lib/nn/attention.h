@@ -22,6 +22,7 @@ struct meg_attn {
     int64_t head0;               /* global number of its first head */
     int layer;
     double dropout;              /* of the probabilities */
+    bool recomputes;             /* backward computes the output again: activations have one for all layers */
 };
 
 struct meg_attn_acts {
@@ -44,6 +45,9 @@ void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct 
                   const struct meg_attn *l);
 void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                   const struct meg_attn_acts *a, struct meg_attn_grads *d, const struct meg_attn *l);
+/* The gradients of the weights that meg_attn_bwd left, from what it was given. */
+void meg_attn_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_attn_acts *a,
+                         const struct meg_attn_grads *d, const struct meg_attn *l);
 
 MEG_END_DECLS
 #endif

@@ -1,6 +1,7 @@
 /* What every layer's forward and backward is given: where to compute, for whom, and which micro-batch. */
 #ifndef MEG_NN_CTX_H
 #define MEG_NN_CTX_H
+#include <stdbool.h>
 #include "comm/comm.h"
 #include "tensor/cut.h"
 
@@ -21,12 +22,18 @@ struct meg_ctx {
     const struct meg_ops *op;
     struct meg_stream *st;
     struct meg_comm *tp;
+    struct meg_comm *cp;
+    bool has_sp;                 /* sequence parallelism: nn/shard.h */
+    void *wide[2];               /* scratch for all rows of the residual stream, with it */
+    bool defers_weights;         /* backward leaves gradients of linears' weights for later */
     enum meg_dtype dtype;        /* of parameters and activations */
-    int64_t s, b;                /* this micro-batch; n = s*b rows */
+    int64_t s, b;                /* this micro-batch, s of one context-parallel rank; n = s*b rows */
     uint32_t seed;               /* of dropout */
     const int64_t *sample;       /* [b] device; NULL: no dropout */
     const int32_t *position;     /* [s,b] device */
     const int32_t *doc_start;    /* [s,b] device, or NULL */
+    const int32_t *place;        /* device: where the residual stream's rows stand in the whole sequence, one for
+                                    each b rows; NULL: row 0 at 0 */
     const struct meg_kv *kv;     /* [nkv] when decoding, or NULL */
     int64_t nkv;
 };
@@ -41,6 +48,7 @@ static inline struct meg_drop meg_ctx_drop(const struct meg_ctx *c, double p, in
     d.site = site;
     d.b = c->b;
     d.sample = c->sample;
+    d.place = c->place;
     return d;
 }
 

@@ -12,7 +12,7 @@ struct meg_embed {
     double dropout;
 };
 
-/* x [n,h]; token, position [n] i32, device. */
+/* x: rows of the residual stream; token, position [n] i32 of all rows, device. */
 void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const int32_t *token, const int32_t *position,
                    const struct meg_embed *l);
 /* dx is used up. */

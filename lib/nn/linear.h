@@ -1,6 +1,10 @@
 /*
  * Linear layers, their weight cut over tensor-parallel ranks (Shoeybi et al. 2019, section 3):
- * a column linear holds rows of w (outputs), a row linear columns of it (inputs).
+ * a column linear holds rows of w (outputs), a row linear columns of it (inputs).  What goes into the
+ * one and comes out of the other are rows of the residual stream (nn/shard.h).
+ *
+ * Backward gives both gradients, or with c->defers_weights that of the input only, and bwd_weight later
+ * that of the weight, from the same dy and x.
  */
 #ifndef MEG_NN_LINEAR_H
 #define MEG_NN_LINEAR_H
@@ -15,17 +19,19 @@ struct meg_lin {
     struct meg_linear *plan;
 };
 
-/* y [n,out] = act(x [n,in] w^T + bias); pre keeps what act was applied to, its p NULL for not at all. */
+/* y [n,out] = act(x w^T + bias); pre keeps what act was applied to, its p NULL for not at all. */
 void meg_col_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x, const struct meg_lin *l,
                  enum meg_act act);
-/* dx [n,in] from dy, summed over tp; gradients of w and bias are added to. */
+/* dx from dy [n,out], summed over tp; gradients of w and bias are added to. */
 void meg_col_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const struct meg_lin *l);
+void meg_col_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_lin *l);
 
-/* y [n,out] = x [n,in] w^T, summed over tp; the bias is left to whoever adds y to the residual. */
+/* y = x [n,in] w^T, summed over tp; the bias is left to whoever adds y to the residual. */
 void meg_row_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, const struct meg_lin *l);
 /* dx [n,in] = dy w * act'(pre), for the x = act(pre) that went in; the gradient of w is added to. */
 void meg_row_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const struct meg_lin *l,
                  struct meg_mat pre, enum meg_act act);
+void meg_row_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_lin *l);
 
 MEG_END_DECLS
 #endif

@@ -25,3 +25,10 @@ void meg_mlp_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct
     }
     meg_col_bwd(c, dx, d->pre, x, &l->fc1);
 }
+
+void meg_mlp_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_mlp_acts *a,
+                        const struct meg_mlp_acts *d, const struct meg_mlp *l)
+{
+    meg_row_bwd_weight(c, dy, a->mid, &l->fc2);
+    meg_col_bwd_weight(c, d->pre, x, &l->fc1);
+}

@@ -25,6 +25,9 @@ void meg_mlp_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct m
 /* d: scratch shaped as the activations; mid is used when gated only. */
 void meg_mlp_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                  const struct meg_mlp_acts *a, const struct meg_mlp_acts *d, const struct meg_mlp *l);
+/* The gradients of the weights that meg_mlp_bwd left, from what it was given. */
+void meg_mlp_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_mlp_acts *a,
+                        const struct meg_mlp_acts *d, const struct meg_mlp *l);
 
 MEG_END_DECLS
 #endif

@@ -14,17 +14,41 @@ size_t meg_optim_nbytes(const struct meg_optim_conf *c, int64_t flat)
     return (size_t)flat * sizeof(float) * (is_sgd(c) ? 1 : 2);
 }
 
-int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c,
-                     const struct meg_params *params, const struct meg_ops *op, float *w, float *g,
+/* The spans of the flat buffer whose rows this rank counts; their number. */
+static int counted_spans(struct meg_span **out, const struct meg_params *p, const struct meg_mesh *mesh)
+{
+    struct meg_span *v = meg_new(((size_t)p->n + 1) * sizeof *v);
+    int n = 0;
+
+    for (int i = p->n; i-- > 0;) {
+        const struct meg_param *row = &p->row[i];
+        const int64_t end = i > 0 ? p->row[i - 1].offset : p->flat;
+
+        if (!meg_param_is_counted(row, mesh))
+            continue;
+        if (n > 0 && v[n - 1].end == row->offset)
+            v[n - 1].end = end;
+        else
+            v[n++] = (struct meg_span){ row->offset, end };
+    }
+    *out = v;
+    return n;
+}
+
+int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_gpt *model,
                      struct meg_err *e)
 {
+    const struct meg_ops *op = model->op;
+    const struct meg_params *params = &model->params;
     struct meg_optim *o = meg_new(sizeof *o);
     int r = 0;
 
     o->op = op;
+    o->mesh = model->mesh;
     o->params = params;
-    o->w = w;
-    o->g = g;
+    o->w = model->w;
+    o->g = model->g;
+    o->ncounted = counted_spans(&o->counted, params, o->mesh);
     o->is_sgd = is_sgd(c);
     o->adam.beta1 = (float)c->adam_beta1;
     o->adam.beta2 = (float)c->adam_beta2;
@@ -63,7 +87,39 @@ void meg_optim_close(struct meg_optim *o)
     if (o->scalar)
         o->op->release(o->scalar);
     free(o->range);
+    free(o->counted);
     free(o);
+}
+
+/* Sum over tensor-parallel ranks what each has of rows that all have, when they saw other positions. */
+static void add_up_positions(struct meg_optim *o)
+{
+    for (int i = 0; i < o->params->n; i++) {
+        const struct meg_param *p = &o->params->row[i];
+
+        if (p->held && p->split < 0)
+            meg_all_reduce(o->mesh->tp, o->g + p->offset, p->held, MEG_DTYPE_F32, MEG_SUM);
+    }
+}
+
+/* Sum both stages' gradients of the tied embedding. */
+static void add_up_ends(struct meg_optim *o)
+{
+    for (int i = 0; i < o->params->n; i++) {
+        const struct meg_param *p = &o->params->row[i];
+
+        if (p->held && p->group == MEG_GROUP_TIED)
+            meg_all_reduce(o->mesh->ends, o->g + p->offset, p->held, MEG_DTYPE_F32, MEG_SUM);
+    }
+}
+
+void meg_optim_add_up(struct meg_optim *o)
+{
+    meg_all_reduce(o->mesh->dp_cp, o->g, o->params->flat, MEG_DTYPE_F32, MEG_SUM);
+    if (o->mesh->layout.has_sp)
+        add_up_positions(o);
+    if (o->mesh->ends->size > 1)
+        add_up_ends(o);
 }
 
 static double sumsq(struct meg_optim *o, const float *x, int64_t n)
@@ -75,14 +131,25 @@ static double sumsq(struct meg_optim *o, const float *x, int64_t n)
     return sum;
 }
 
+/* Over the whole model, each parameter once. */
+static double norm(struct meg_optim *o, const float *flat)
+{
+    double sum = 0;
+
+    for (int i = 0; i < o->ncounted; i++)
+        sum += sumsq(o, flat + o->counted[i].begin, o->counted[i].end - o->counted[i].begin);
+    meg_all_reduce(o->mesh->model, &sum, 1, MEG_DTYPE_F64, MEG_SUM);
+    return sqrt(sum);
+}
+
 double meg_optim_grad_norm(struct meg_optim *o, double scale)
 {
-    return scale * sqrt(sumsq(o, o->g, o->params->flat));
+    return scale * norm(o, o->g);
 }
 
 double meg_optim_params_norm(struct meg_optim *o)
 {
-    return sqrt(sumsq(o, o->w, o->params->flat));
+    return norm(o, o->w);
 }
 
 int64_t meg_optim_num_zeros(struct meg_optim *o)
@@ -91,10 +158,14 @@ int64_t meg_optim_num_zeros(struct meg_optim *o)
 
     for (int i = 0; i < o->params->n; i++) {
         const struct meg_param *p = &o->params->row[i];
-        o->op->count_zeros(NULL, o->scalar, o->g + p->offset, p->numel);
+
+        if (!meg_param_is_counted(p, o->mesh))
+            continue;
+        o->op->count_zeros(NULL, o->scalar, o->g + p->offset, p->held);
         o->op->download(NULL, &zeros, o->scalar, sizeof zeros);
         sum += zeros;
     }
+    meg_all_reduce(o->mesh->model, &sum, 1, MEG_DTYPE_I64, MEG_SUM);
     return sum;
 }
 
@@ -102,7 +173,8 @@ const struct meg_param *meg_optim_nonfinite(struct meg_optim *o)
 {
     for (int i = 0; i < o->params->n; i++) {
         const struct meg_param *p = &o->params->row[i];
-        if (!isfinite(sumsq(o, o->g + p->offset, p->numel)))
+
+        if (p->held && !isfinite(sumsq(o, o->g + p->offset, p->held)))
             return p;
     }
     return NULL;

@@ -7,7 +7,7 @@
 #ifndef MEG_OPTIM_OPTIM_H
 #define MEG_OPTIM_OPTIM_H
 #include "base/opt.h"
-#include "model/param.h"
+#include "model/gpt.h"
 #include "optim/batch.h"
 #include "optim/lr.h"
 
@@ -39,14 +39,22 @@ const char *meg_wd_style_name(enum meg_wd_style style);
 bool meg_lr_style_of(const char *word, enum meg_lr_style *style);
 bool meg_wd_style_of(const char *word, enum meg_wd_style *style);
 
+/* Elements [begin, end) of the flat buffer. */
+struct meg_span {
+    int64_t begin, end;
+};
+
 struct meg_optim {
     const struct meg_ops *op;
+    const struct meg_mesh *mesh;
     const struct meg_params *params;
     struct meg_adam adam;
     float momentum, clip;
     bool is_sgd;
     struct meg_range *range;
     int nranges, nstates;
+    struct meg_span *counted;  /* of the flat buffer, what this rank adds to sums over the model */
+    int ncounted;
     const char *state_name[2]; /* exp_avg, exp_avg_sq | momentum_buffer */
     float *state[2];           /* [params->flat] device memory, zero at first */
     float *w, *g;              /* the model's, borrowed */
@@ -58,11 +66,16 @@ struct meg_optim {
 /* Bytes of state that meg_optim_create allocates for flat elements. */
 size_t meg_optim_nbytes(const struct meg_optim_conf *c, int64_t flat);
 
-/* conf, params, w and g [params->flat] must outlive the optimizer.  MEG_EFAIL when memory does not suffice. */
-int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c,
-                     const struct meg_params *params, const struct meg_ops *op, float *w, float *g,
+/* For the parameters and gradients of model, which must outlive it.  MEG_EFAIL when memory does not suffice. */
+int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_gpt *model,
                      struct meg_err *e);
 void meg_optim_close(struct meg_optim *o);
+
+/*
+ * Add up the gradients of all ranks that saw other tokens, so that copies of a parameter have equal ones.
+ * The following are sums over the whole model, equal on every rank.
+ */
+void meg_optim_add_up(struct meg_optim *o);
 
 /* sqrt(sum of squares) of scale times the gradients; not finite iff one of them is not. */
 double meg_optim_grad_norm(struct meg_optim *o, double scale);

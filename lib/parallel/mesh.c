@@ -1,9 +1,46 @@
 #include "parallel/mesh.h"
 
-const struct meg_mesh meg_mesh_one = { &meg_comm_self, &meg_comm_self, &meg_comm_self };
+#define SELF &meg_comm_self
+const struct meg_mesh meg_mesh_one = {
+    { 1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET }, { 0 }, SELF, SELF, SELF, SELF, SELF, SELF, SELF, SELF
+};
 
-void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world)
+void meg_mesh_on_paper(struct meg_mesh *m, const struct meg_layout *l, int64_t rank)
 {
-    m->world = m->dp = world;
-    m->tp = &meg_comm_self;
+    *m = (struct meg_mesh){ .layout = *l, .at = meg_layout_place(l, rank) };
+}
+
+/* The ranks that agree with this one on every axis but those of the group: where they are 0 is its color. */
+static struct meg_comm *group(struct meg_mesh *m, struct meg_place first, int64_t size, const char *name)
+{
+    if (size == 1)
+        return SELF;
+    return meg_comm_split(m->world, (int)meg_layout_rank(&m->layout, first), name);
+}
+
+void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_layout *l)
+{
+    struct meg_place at;
+
+    MEG_ASSERT(meg_layout_world(l) == world->size);
+    meg_mesh_on_paper(m, l, world->rank);
+    m->world = world;
+    at = m->at;
+    m->tp = group(m, (struct meg_place){ 0, at.cp, at.dp, at.pp }, l->tp, "tensor-parallel");
+    m->cp = group(m, (struct meg_place){ at.tp, 0, at.dp, at.pp }, l->cp, "context-parallel");
+    m->pp = group(m, (struct meg_place){ at.tp, at.cp, at.dp, 0 }, l->pp, "pipeline");
+    m->dp = group(m, (struct meg_place){ at.tp, at.cp, 0, at.pp }, l->dp, "data-parallel");
+    m->dp_cp = group(m, (struct meg_place){ at.tp, 0, 0, at.pp }, l->dp * l->cp, "data- and context-parallel");
+    m->model = group(m, (struct meg_place){ 0, at.cp, at.dp, 0 }, l->tp * l->pp, "model-parallel");
+    /* stages between the ends are groups of their own, colored by their rank */
+    at.pp = at.pp == l->pp - 1 ? 0 : at.pp;
+    m->ends = group(m, at, l->pp > 1 ? 2 : 1, "embedding");
+}
+
+void meg_mesh_close(struct meg_mesh *m)
+{
+    struct meg_comm *all[] = { m->tp, m->cp, m->pp, m->dp, m->dp_cp, m->model, m->ends };
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        meg_comm_close(all[i]);
 }

@@ -1,21 +1,37 @@
-/* The rank grid: the groups a rank belongs to.  A layer asks for its group also when that has one member. */
+/*
+ * The rank grid with its groups.  A layer asks for its group also when that has one member: then it is
+ * meg_comm_self.
+ */
 #ifndef MEG_PARALLEL_MESH_H
 #define MEG_PARALLEL_MESH_H
 #include "comm/comm.h"
+#include "parallel/layout.h"
 
 MEG_BEGIN_DECLS
 
 struct meg_mesh {
+    struct meg_layout layout;
+    struct meg_place at;                     /* this rank's */
     struct meg_comm *world;
-    struct meg_comm *tp;                     /* holds one model's weights together */
-    struct meg_comm *dp;                     /* each member has the same weights and its own samples */
+    struct meg_comm *tp;                     /* shares each layer's weights */
+    struct meg_comm *cp;                     /* shares each sequence */
+    struct meg_comm *pp;                     /* the stages, in order */
+    struct meg_comm *dp;                     /* same weights, own samples */
+    struct meg_comm *dp_cp;                  /* same weights, own tokens: sums gradients */
+    struct meg_comm *model;                  /* tp and pp: holds one model together */
+    struct meg_comm *ends;                   /* first and last stage, which share a tied embedding; on others, and
+                                                with one stage, self */
 };
 
-/* The grid of a run with one rank. */
+/* One rank. */
 extern const struct meg_mesh meg_mesh_one;
 
-/* All ranks of world side by side, each with a whole model.  The groups are world's. */
-void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world);
+/* Cut the groups out of world, whose size is the layout's; every rank calls it. */
+void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_layout *l);
+/* What a rank of the layout would have, for planning: without groups. */
+void meg_mesh_on_paper(struct meg_mesh *m, const struct meg_layout *l, int64_t rank);
+/* Closes the groups, not world. */
+void meg_mesh_close(struct meg_mesh *m);
 
 MEG_END_DECLS
 #endif

@@ -32,12 +32,6 @@ const struct meg_opt meg_train_opts[] = {
       "of initial weights, dropout and the order of data" },
     { "distributed-timeout-minutes", 0, MEG_F64(C, timeout_min), "X", "10",
       "how long to wait for other ranks before giving up" },
-    { "tensor-model-parallel-size", 0, MEG_I64(C, tensor_parallel), "N", "1",
-      "ranks that share a layer: 1, a model is not split" },
-    { "pipeline-model-parallel-size", 0, MEG_I64(C, pipeline_parallel), "N", "1",
-      "ranks that share the layers: 1, a model is not split" },
-    { "context-parallel-size", 0, MEG_I64(C, context_parallel), "N", "1",
-      "ranks that share a sequence: 1, a sample is not split" },
     { "calculate-per-token-loss", 0, MEG_BOOL(C, calculate_per_token_loss), NULL, "no",
       "weigh micro-batches by their unmasked tokens" },
     { "no-check-for-nan-in-loss-and-grad", 0, MEG_NOT(C, check_for_nan), NULL, "no",
@@ -116,7 +110,7 @@ void meg_train_refuse_old_names(int argc, char **argv)
     static const char *const old[][2] = {
         { "batch-size", "now called --micro-batch-size" },
         { "warmup", "now called --lr-warmup-fraction" },
-        { "model-parallel-size", "now called --tensor-model-parallel-size, and can only be 1" },
+        { "model-parallel-size", "now called --tensor-model-parallel-size" },
         { "checkpoint-activations", "activations are always kept here, none is recomputed" },
     };
 
@@ -136,28 +130,6 @@ static int check(const char *option, int64_t v, int64_t lowest, struct meg_err *
                         lowest);
     return 0;
 }
-
-/* Every rank has a whole model and whole samples: what would split them can only be 1. */
-static int check_layout(const struct meg_train_conf *c, struct meg_err *e)
-{
-    const struct {
-        const char *name;
-        int64_t v;
-    } size[] = {
-        { "tensor-model-parallel-size", c->tensor_parallel },
-        { "pipeline-model-parallel-size", c->pipeline_parallel },
-        { "context-parallel-size", c->context_parallel },
-    };
-
-    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
-        if (size[i].v != 1)
-            return meg_fail(e, MEG_EUSAGE,
-                            "--%s %" PRId64 ": must be 1; ranks are data-parallel only, each with a "
-                            "whole model",
-                            size[i].name, size[i].v);
-    return 0;
-}
-
 
 static int check_highest(const char *option, int64_t v, int64_t highest, struct meg_err *e)
 {
@@ -229,7 +201,7 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
         (r = check("exit-interval", c->exit_interval, 1, e)) < 0 ||
         (r = check("eval-iters", c->eval_iters, 0, e)) < 0 ||
         (r = check("eval-interval", c->eval_interval, 1, e)) < 0 ||
-        (r = check("seed", c->seed, 1, e)) < 0 || (r = check_layout(c, e)) < 0)
+        (r = check("seed", c->seed, 1, e)) < 0)
         return r;
     if ((r = check_highest("micro-batch-size", c->micro_batch_size, INT32_MAX, e)) < 0 ||
         (r = check_highest("global-batch-size", c->global_batch_size, INT32_MAX, e)) < 0 ||
@@ -321,7 +293,7 @@ const struct meg_opt meg_train_ignored_opts[] = {
     MEG_IGNORED("use-ring-exchange-p2p", NULL, "of a PyTorch build"),
     MEG_IGNORED("no-scatter-gather-tensors-in-pipeline", NULL, "of Megatron's transport"),
     MEG_IGNORED("distributed-backend", "nccl|gloo", "how ranks were started decides it"),
-    MEG_IGNORED("no-async-tensor-model-parallel-allreduce", NULL, "no tensor is split over ranks"),
+    MEG_IGNORED("no-async-tensor-model-parallel-allreduce", NULL, "of Megatron's transport"),
     MEG_IGNORED("wandb-project", "NAME", "nothing is sent anywhere; see --log-json"),
     MEG_IGNORED("wandb-exp-name", "NAME", "nothing is sent anywhere; see --log-json"),
     MEG_IGNORED("wandb-save-dir", "DIR", "nothing is sent anywhere; see --log-json"),

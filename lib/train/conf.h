@@ -18,7 +18,6 @@ struct meg_train_conf {
     bool skip_train;
     int64_t seed;
     double timeout_min;                        /* of a wait for other ranks */
-    int64_t tensor_parallel, pipeline_parallel, context_parallel; /* 1: each rank has a whole model */
     bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss, dry_run;
 };
 extern const struct meg_opt meg_train_opts[];

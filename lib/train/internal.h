@@ -18,7 +18,8 @@ struct meg_position {
 
 struct trainer {
     struct meg_train_job *job;
-    const struct meg_mesh *mesh;
+    const struct meg_mesh *mesh; /* &grid; its groups are there once the model is known */
+    struct meg_mesh grid;
     const struct meg_optgroup *groups;
     struct meg_batch_plan plan;
     int64_t iters; /* of the whole run */

@@ -140,7 +140,7 @@ void meg_train_print_plan(const struct trainer *t, FILE *f)
 {
     struct meg_params p = { 0 };
 
-    meg_gpt_params(&p, &t->job->model);
+    meg_gpt_params(&p, &t->job->model, &meg_mesh_one);
     print_run(t, f);
     print_params(&p, f);
     print_memory(t, p.flat, f);

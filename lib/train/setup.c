@@ -18,7 +18,8 @@ static int check_settings(struct trainer *t, struct meg_err *e)
     if ((r = meg_train_ckpt_conf_check(&job->ckpt, e)) < 0 ||
         (r = meg_train_log_conf_check(&job->log, e)) < 0 ||
         (r = meg_train_open_checkpoint(t, e)) < 0 ||
-        (r = meg_train_conf_check(c, t->mesh->dp->size, &t->plan, &t->iters, e)) < 0)
+        (r = meg_layout_make(&t->grid.layout, &job->layout, t->mesh->world->size, e)) < 0 ||
+        (r = meg_train_conf_check(c, t->grid.layout.dp, &t->plan, &t->iters, e)) < 0)
         return r;
     if (job->log.log_progress && !job->ckpt.save)
         return meg_fail(e, MEG_EUSAGE, "--log-progress: needs --save DIR");
@@ -47,6 +48,20 @@ static int open_tokenizer(struct trainer *t, struct meg_err *e)
                         "--max-position-embeddings %" PRId64 ": less than --seq-length %" PRId64,
                         t->job->model.max_position_embeddings, t->job->train.seq_length);
     return 0;
+}
+
+/* How the model is cut over the ranks. */
+static int fit_layout(struct trainer *t, struct meg_err *e)
+{
+    const struct meg_gpt_conf *m = &t->job->model;
+    const struct meg_layout_model model = { .layers = m->num_layers,
+                                            .s = t->job->train.seq_length,
+                                            .heads = m->num_attention_heads,
+                                            .groups = m->num_query_groups,
+                                            .ffn = m->ffn_hidden_size,
+                                            .vocab = m->vocab_size };
+
+    return meg_layout_fit(&t->grid.layout, &t->job->layout, &model, e);
 }
 
 /* How many samples of which kind the run wants, and the files they come from. */
@@ -83,8 +98,7 @@ static int open_model(struct trainer *t, struct meg_err *e)
     if ((r = meg_gpt_create(&t->model, &t->job->model, &run, meg_cpu_ops(), t->mesh, e)) < 0 ||
         c->skip_train)
         return r;
-    return meg_optim_create(&t->optim, &t->job->optim, &t->model->params, t->model->op, t->model->w,
-                            t->model->g, e);
+    return meg_optim_create(&t->optim, &t->job->optim, t->model, e);
 }
 
 int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split, int64_t consumed,
@@ -99,7 +113,7 @@ int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split,
     s.kind = meg_data_sampler_kind(&t->job->data);
     s.consumed = consumed;
     s.micro_batch = t->plan.micro;
-    s.rank = t->mesh->dp->rank;
+    s.rank = (int)t->mesh->at.dp;
     s.ranks = t->plan.ranks;
     return meg_loader_open(out, ds, &s, 1, e);
 }
@@ -159,25 +173,29 @@ static int settle(struct trainer *t, struct meg_err *e)
     int r;
 
     if ((r = check_settings(t, e)) < 0 || (r = open_tokenizer(t, e)) < 0 ||
-        (r = meg_train_read_position(t, e)) < 0)
+        (r = fit_layout(t, e)) < 0 || (r = meg_train_read_position(t, e)) < 0)
         return r;
     return plan_data(t, e);
 }
 
-int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups,
-              const struct meg_mesh *mesh, struct meg_err *e)
+int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world,
+              struct meg_err *e)
 {
     struct trainer t = {
-        .job = job, .mesh = mesh, .groups = groups, .saved = -1, .loaded = -1, .start_s = meg_now_s()
+        .job = job, .mesh = &t.grid, .grid = { .world = world }, .groups = groups, .saved = -1, .loaded = -1,
+        .start_s = meg_now_s()
     };
     int r;
 
     if ((r = meg_train_agree(&t, settle(&t, e))) < 0)
         goto out;
-    if (!job->train.dry_run)
-        r = run(&t, e);
-    else if (meg_train_speaks(&t))
-        meg_train_print_plan(&t, stdout);
+    if (job->train.dry_run) {
+        if (meg_train_speaks(&t))
+            meg_train_print_plan(&t, stdout);
+        goto out;
+    }
+    meg_mesh_make(&t.grid, world, &t.grid.layout);
+    r = run(&t, e);
 out:
     meg_report_close(t.report);
     meg_loader_close(t.train);
@@ -189,5 +207,6 @@ out:
     meg_ckpt_tokenizer_free(&t.tok_files);
     meg_tokenizer_close(t.tok);
     free(t.tok_text);
+    meg_mesh_close(&t.grid);
     return r;
 }

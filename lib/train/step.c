@@ -28,19 +28,14 @@ static struct meg_gpt_batch model_batch(const struct meg_batch *b, bool with_dro
     return x;
 }
 
-/* Sums over the data-parallel ranks: of the loss and its tokens, and of the gradients. */
+/* Sums over the ranks that have their own tokens: of the loss and their number. */
 static void add_up_loss(const struct trainer *t, double *num, double *den)
 {
     double both[2] = { *num, *den };
 
-    meg_all_reduce(t->mesh->dp, both, 2, MEG_DTYPE_F64, MEG_SUM);
+    meg_all_reduce(t->mesh->dp_cp, both, 2, MEG_DTYPE_F64, MEG_SUM);
     *num = both[0];
     *den = both[1];
-}
-
-static void add_up_gradients(const struct trainer *t)
-{
-    meg_all_reduce(t->mesh->dp, t->model->g, t->model->params.flat, MEG_DTYPE_F32, MEG_SUM);
 }
 
 /*
@@ -69,8 +64,8 @@ static int gradients(struct trainer *t, int64_t num_micro, double *loss, double 
         den += tokens;
     }
     add_up_loss(t, &num, &den);
-    add_up_gradients(t);
-    *scale = per_token && den > 0 ? 1 / den : 1 / (double)t->mesh->dp->size;
+    meg_optim_add_up(t->optim);
+    *scale = per_token && den > 0 ? 1 / den : 1 / (double)t->mesh->layout.dp;
     *loss = den > 0 ? num / den : 0;
     return 0;
 }

@@ -15,6 +15,7 @@ MEG_BEGIN_DECLS
 
 struct meg_train_job {
     struct meg_train_conf train;
+    struct meg_layout_conf layout;
     struct meg_train_ckpt_conf ckpt;
     struct meg_train_log_conf log;
     struct meg_optim_conf optim;
@@ -29,12 +30,12 @@ struct meg_train_job {
  * one of the exit conditions was met, MEG_ESTOP when a signal asked to stop and the state is saved.
  * With train.dry_run: print the plan and return.
  *
- * Every rank of the mesh calls it with the same settings.  Data-parallel ranks read their share of
- * each global batch and add up gradients; rank 0 reports and saves.  Of a failure that all ranks
- * meet, one rank's call returns; the others wait to be ended by that one's meg_die.
+ * Every rank of world calls it with the same settings.  Data-parallel ranks read their share of each
+ * global batch and add up gradients; rank 0 reports and saves.  Of a failure that all ranks meet, one
+ * rank's call returns; the others wait to be ended by that one's meg_die.
  */
-int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups,
-              const struct meg_mesh *mesh, struct meg_err *e);
+int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world,
+              struct meg_err *e);
 
 MEG_END_DECLS
 #endif

@@ -76,7 +76,7 @@ int main(int argc, char **argv)
     c.max_position_embeddings = t;
     c.attention_dropout = c.hidden_dropout = dropout;
     if (meg_gpt_conf_check(&c, &e) < 0 || meg_gpt_create(&g, &c, &run, op, &meg_mesh_one, &e) < 0 ||
-        meg_optim_create(&o, &oc, &g->params, op, g->w, g->g, &e) < 0)
+        meg_optim_create(&o, &oc, g, &e) < 0)
         meg_die_err(&e);
     meg_gpt_init(g, 1);
     x.tokens = token = random_tokens(n, b, c.vocab_size);

@@ -20,7 +20,7 @@ static inline float *flat(const struct meg_params *p, int seed)
 static inline void make_box(struct box *b, int64_t layers, int64_t hidden, int seed)
 {
     b->m = small_model(layers, hidden);
-    meg_gpt_params(&b->p, &b->m);
+    meg_gpt_params(&b->p, &b->m, &meg_mesh_one);
     b->w = flat(&b->p, seed);
     b->exp_avg = flat(&b->p, 100 + seed);
     b->exp_avg_sq = flat(&b->p, 200 + seed);

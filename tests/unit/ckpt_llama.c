@@ -27,7 +27,7 @@ static void make_llama(struct box *b, int seed, void (*tune)(struct meg_gpt_conf
         tune(&b->m);
     if (meg_gpt_conf_check(&b->m, &e) < 0)
         fail_msg("%s", e.msg);
-    meg_gpt_params(&b->p, &b->m);
+    meg_gpt_params(&b->p, &b->m, &meg_mesh_one);
     b->w = flat(&b->p, seed);
 }
 

@@ -50,7 +50,7 @@ static void make_gated(struct box *b, int seed)
     b->m.swiglu = true;
     if (meg_gpt_conf_check(&b->m, &e) < 0)
         fail_msg("%s", e.msg);
-    meg_gpt_params(&b->p, &b->m);
+    meg_gpt_params(&b->p, &b->m, &meg_mesh_one);
     b->w = flat(&b->p, seed);
 }
 
@@ -129,7 +129,7 @@ static void pads_the_vocabulary(void **state)
     c = open_ok("pad", MEG_UNSET);
     assert_int_equal(meg_ckpt_vocab_size(c), 16);
     assert_int_equal(meg_ckpt_gpt_conf(c, &m, &e), 0);
-    meg_gpt_params(&p, &m);
+    meg_gpt_params(&p, &m, &meg_mesh_one);
     w = meg_new((size_t)p.flat * sizeof *w);
     assert_int_equal(meg_ckpt_load_params(c, &p, w, &e), 0);
     word = meg_params_find(&p, "embedding.word_embeddings.weight");

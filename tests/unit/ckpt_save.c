@@ -167,7 +167,7 @@ static void names_the_chunk_of_a_flipped_bit(void **state)
     free(b.w);
     meg_params_free(&b.p);
     b.m.vocab_size = 530000; /* 17 MB of word embedding: two chunks */
-    meg_gpt_params(&b.p, &b.m);
+    meg_gpt_params(&b.p, &b.m, &meg_mesh_one);
     b.w = flat(&b.p, 1);
     {
         const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b.m }, { 0 } };

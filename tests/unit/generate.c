@@ -197,18 +197,18 @@ static void weights_that_are_not_numbers_are_reported(void **state)
     struct meg_continuation c = { 0 };
     struct meg_generator *gen;
     struct meg_scorer s;
-    float was = g->w[0], logprob[1];
+    float was = ((float *)g->w)[0], logprob[1];
     struct meg_err e;
 
     (void)state;
     assert_int_equal(meg_generator_open(&gen, g, &conf, V, 5, -1, 2, &e), MEG_OK);
     meg_scorer_init(&s, g);
-    g->w[0] = NAN;
+    ((float *)g->w)[0] = NAN;
     assert_int_equal(meg_generator_add(gen, (int32_t[]){ 1 }, 1, &c, &e), MEG_EFAIL);
     assert_non_null(strstr(e.msg, "not finite"));
     assert_int_equal(meg_generator_active(gen), 0);
     assert_int_equal(meg_score(&s, (int32_t[]){ 1, 2 }, 2, logprob, &e), MEG_EFAIL);
-    g->w[0] = was;
+    ((float *)g->w)[0] = was;
     assert_int_equal(meg_score(&s, (int32_t[]){ 1, 2 }, 2, logprob, &e), MEG_OK);
     meg_scorer_free(&s);
     meg_generator_close(gen);

@@ -24,7 +24,7 @@ static struct meg_gpt_conf conf(void)
 
 static struct meg_gpt *make(const struct meg_gpt_conf *c, bool is_training)
 {
-    const struct meg_gpt_run run = { S, B, is_training, 7 };
+    const struct meg_gpt_run run = { .s = S, .b = B, .is_training = is_training, .seed = 7 };
     struct meg_gpt *g;
     struct meg_err e;
 
@@ -33,7 +33,7 @@ static struct meg_gpt *make(const struct meg_gpt_conf *c, bool is_training)
     for (int i = 0; i < g->params.n; i++)            /* biases and norm weights that matter */
         if (g->params.row[i].ndim == 1)
             for (int64_t j = 0; j < g->params.row[i].numel; j++)
-                g->w[g->params.row[i].offset + j] += 0.1f * (float)((i * 7 + j * 3) % 11 - 5);
+                ((float *)g->w)[g->params.row[i].offset + j] += 0.1f * (float)((i * 7 + j * 3) % 11 - 5);
     return g;
 }
 
@@ -180,7 +180,7 @@ static double *widen(const struct meg_gpt *g)
     double *w = meg_new((size_t)g->params.flat * sizeof *w);
 
     for (int64_t i = 0; i < g->params.flat; i++)
-        w[i] = g->w[i];
+        w[i] = ((float *)g->w)[i];
     return w;
 }
 
@@ -203,7 +203,7 @@ static void check_model(struct meg_gpt_conf c)
     close_to(meg_gpt_loss(g, &x, NULL), want, 2e-6 * want);
     close_to(meg_gpt_grad(g, &x, scale), want, 2e-6 * want);
     for (int64_t i = 0; i < g->params.flat; i++)
-        norm = fmax(norm, fabs(g->g[i]));
+        norm = fmax(norm, fabs(((float *)g->g)[i]));
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *row = &g->params.row[i];
 
@@ -217,7 +217,7 @@ static void check_model(struct meg_gpt_conf c)
             w[k] = at - step;
             slope = (slope - ref_loss(g, w, &x, NULL)) / (2 * step) * scale;
             w[k] = at;
-            close_to(g->g[k], slope, 2e-6 * norm);
+            close_to(((float *)g->g)[k], slope, 2e-6 * norm);
         }
     }
     free(w);
@@ -253,7 +253,7 @@ static void gradients_add_up_over_micro_batches(void **state)
     memcpy(once, g->g, (size_t)g->params.flat * sizeof *once);
     meg_gpt_grad(g, &x, 1);
     for (int64_t i = 0; i < g->params.flat; i++)
-        close_to(g->g[i], 2 * (double)once[i], 1e-5 * (1 + fabs((double)once[i])));
+        close_to(((float *)g->g)[i], 2 * (double)once[i], 1e-5 * (1 + fabs((double)once[i])));
     free(once);
     meg_gpt_close(g);
 }
@@ -358,7 +358,7 @@ static void initial_weights_follow_name_and_element(void **state)
     double sum = 0, squares = 0;
 
     (void)state;
-    meg_gpt_params(&p, &c);
+    meg_gpt_params(&p, &c, &meg_mesh_one);
     meg_param_init(&p.row[0], 5, 0, V * H, all);
     meg_param_init(&p.row[0], 5, 100, 10, part);
     assert_memory_equal(part, all + 100, sizeof part);
@@ -382,7 +382,7 @@ static void rows_lie_backwards_in_one_buffer(void **state)
     int n;
 
     (void)state;
-    meg_gpt_params(&p, &c);
+    meg_gpt_params(&p, &c, &meg_mesh_one);
     for (int i = p.n; i-- > 0;) {
         assert_int_equal(p.row[i].offset % MEG_PARAM_ALIGN, 0);
         assert_true(p.row[i].offset >= at);
@@ -407,7 +407,8 @@ static void rows_lie_backwards_in_one_buffer(void **state)
 static void training_plans_more_memory_than_decoding(void **state)
 {
     const struct meg_gpt_conf c = conf();
-    const struct meg_gpt_run train = { S, B, true, 1 }, infer = { S, B, false, 1 };
+    const struct meg_gpt_run train = { .s = S, .b = B, .is_training = true, .seed = 1 },
+                             infer = { .s = S, .b = B, .seed = 1 };
     struct meg_gpt_memory a, b;
 
     (void)state;

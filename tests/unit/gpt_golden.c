@@ -92,7 +92,7 @@ static void read_documents(struct input *x)
 
 static struct meg_gpt *tiny(const char *dir, struct meg_gpt_conf c)
 {
-    const struct meg_gpt_run run = { S, B, true, 1 };
+    const struct meg_gpt_run run = { .s = S, .b = B, .is_training = true, .seed = 1 };
     struct golden_file w = golden_open(in_dir(dir, "mcore.safetensors"));
     struct meg_gpt *g;
     struct meg_err e;
@@ -106,7 +106,7 @@ static struct meg_gpt *tiny(const char *dir, struct meg_gpt_conf c)
         const void *p = golden_tensor(&w, row->name, "F32", &n);
 
         assert_int_equal(n, row->numel);
-        memcpy(g->w + row->offset, p, (size_t)n * sizeof(float));
+        memcpy((float *)g->w + row->offset, p, (size_t)n * sizeof(float));
     }
     assert_int_equal(json_object_size(w.header), g->params.n + (json_object_get(w.header, "__metadata__") != NULL));
     golden_close(&w);
@@ -255,7 +255,7 @@ static void check_gradients(const struct meg_gpt *g, const struct golden_file *t
             snprintf(full, sizeof full, "grad.%s", p.name);
             grad = golden_tensor(tensors, full, "F32", &n);
             for (int64_t c = 0; c < cols; c++)
-                close_to(g->g[row->offset + o * cols + c], grad[p.is_column ? c * (n / cols) + p.row : p.row * cols + c],
+                close_to(((float *)g->g)[row->offset + o * cols + c], grad[p.is_column ? c * (n / cols) + p.row : p.row * cols + c],
                          most, full);
         }
     }

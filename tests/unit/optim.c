@@ -23,7 +23,7 @@ static void make_params(struct meg_params *p)
     row = meg_params_add(p, 1, 2, weight, "weight");
     row->is_decayed = 1;
     meg_params_add(p, 1, 1, bias, "bias");
-    meg_params_place(p);
+    meg_params_place(p, &meg_mesh_one);
 }
 
 static double grad_at(int step, int64_t i)
@@ -32,6 +32,7 @@ static double grad_at(int step, int64_t i)
 }
 
 struct fixture {
+    struct meg_gpt model; /* parameters, and no layers */
     struct meg_params params;
     struct meg_optim_conf conf;
     struct meg_optim *optim;
@@ -52,7 +53,8 @@ static void begin(struct fixture *f, const char *optimizer, double clip)
     f->conf.clip_grad = clip;
     f->w = op->alloc((size_t)f->params.flat * sizeof(float));
     f->g = op->alloc((size_t)f->params.flat * sizeof(float));
-    assert_int_equal(meg_optim_create(&f->optim, &f->conf, &f->params, op, f->w, f->g, NULL), 0);
+    f->model = (struct meg_gpt){ .mesh = &meg_mesh_one, .params = f->params, .op = op, .w = f->w, .g = f->g };
+    assert_int_equal(meg_optim_create(&f->optim, &f->conf, &f->model, NULL), 0);
     for (int i = 0; i < f->params.n; i++)
         for (int64_t j = 0; j < f->params.row[i].numel; j++)
             f->w[f->params.row[i].offset + j] = (float)(1.0 / (double)(i + j + 1));

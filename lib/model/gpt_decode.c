@@ -1,0 +1,124 @@
+/* Keys and values kept of sequences that grow token by token. */
+#include <stdlib.h>
+#include "base/mem.h"
+#include "model/gpt_internal.h"
+
+struct meg_gpt_cache {
+    const struct meg_ops *op;
+    int64_t s, b, L;
+    size_t sequence;                         /* bytes of one layer's keys and values of a slot */
+    char *kv;                                /* [L, b, s, g, 2, d] */
+    int64_t *len;                            /* [b] */
+};
+
+int meg_gpt_cache_create(struct meg_gpt_cache **out, struct meg_gpt *g, int64_t s, int64_t b, struct meg_err *e)
+{
+    const struct meg_attn *l = &g->st->layer[0].attn;
+    struct meg_gpt_cache *c = meg_new(sizeof *c);
+    size_t nbytes;
+
+    MEG_ASSERT(s <= g->conf.max_position_embeddings && !g->run.is_training);
+    c->op = g->op;
+    c->s = s;
+    c->b = b;
+    c->L = g->conf.num_layers;
+    c->sequence = (size_t)(s * l->g * 2 * l->d) * meg_dtype_size(g->run.dtype);
+    c->len = meg_new((size_t)b * sizeof *c->len);
+    nbytes = (size_t)(c->L * b) * c->sequence;
+    c->kv = g->op->alloc(nbytes);
+    if (!c->kv) {
+        meg_gpt_cache_close(c);
+        return meg_fail(e, MEG_EFAIL, "out of memory: %lld sequences of %lld tokens need a cache of %.1f MiB",
+                        (long long)b, (long long)s, (double)nbytes / 0x1p20);
+    }
+    *out = c;
+    return 0;
+}
+
+void meg_gpt_cache_close(struct meg_gpt_cache *c)
+{
+    if (!c)
+        return;
+    c->op->release(c->kv);
+    free(c->len);
+    free(c);
+}
+
+void meg_gpt_cache_clear(struct meg_gpt_cache *c, int64_t slot)
+{
+    c->len[slot] = 0;
+}
+
+int64_t meg_gpt_cache_len(const struct meg_gpt_cache *c, int64_t slot)
+{
+    return c->len[slot];
+}
+
+/* rows tokens through all layers, each run of kv's rows appended to its sequence. */
+static void forward_cached(struct meg_gpt *g, const struct meg_kv *kv, int64_t nkv, const int32_t *tokens,
+                           const int32_t *position, int64_t rows)
+{
+    struct meg_gpt_state *st = g->st;
+    struct meg_ctx *c = &st->c;
+    struct slot *q = &st->slot[0];
+    const struct meg_gpt_batch x = { .s = rows, .b = 1, .tokens = tokens, .position = position };
+
+    gpt_take(g, 0, &x, 0, false);
+    c->kv = kv;
+    c->nkv = nkv;
+    meg_embed_fwd(c, q->acts[0].x, q->tokens, q->position, &st->embed);
+    gpt_layers_fwd(g, 0, 0, NULL);
+    meg_norm_fwd(c, st->nf, q->x, &st->sf, &st->normf);
+    c->kv = NULL;
+}
+
+static struct meg_kv append(struct meg_gpt_cache *c, int64_t slot, int64_t row, int64_t rows)
+{
+    const struct meg_kv kv = { row, rows, c->len[slot], c->kv + (size_t)slot * c->sequence,
+                               (size_t)c->b * c->sequence };
+
+    MEG_ASSERT(slot >= 0 && slot < c->b && c->len[slot] + rows <= c->s);
+    c->len[slot] += rows;
+    return kv;
+}
+
+void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
+                     float *logits)
+{
+    const int64_t most = g->run.s * g->run.b;
+    int32_t *position = meg_new((size_t)most * sizeof *position);
+
+    MEG_ASSERT(n > 0);
+    for (int64_t i = 0, rows; i < n; i += rows) {
+        struct meg_kv kv;
+
+        rows = most < n - i ? most : n - i;
+        kv = append(c, slot, 0, rows);
+        for (int64_t j = 0; j < rows; j++)
+            position[j] = (int32_t)(kv.first + j);
+        forward_cached(g, &kv, 1, tokens + i, position, rows);
+        if (i + rows == n && logits)
+            gpt_logits_to(g, rows - 1, 1, 1, logits);
+    }
+    free(position);
+}
+
+void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_cache *c, const int64_t *slot, const int32_t *tokens, int64_t n,
+                    float *logits)
+{
+    const int64_t v = g->st->head.logits.cols;
+
+    for (int64_t i = 0; i < n; i += DECODE_ROWS) {
+        const int64_t rows = DECODE_ROWS < n - i ? DECODE_ROWS : n - i;
+        int32_t token[DECODE_ROWS] = { 0 }, position[DECODE_ROWS] = { 0 };
+        struct meg_kv kv[DECODE_ROWS];
+
+        for (int64_t j = 0; j < rows; j++) {
+            kv[j] = append(c, slot[i + j], j, 1);
+            token[j] = tokens[i + j];
+            position[j] = (int32_t)kv[j].first;
+        }
+        forward_cached(g, kv, rows, token, position, DECODE_ROWS);
+        gpt_logits_to(g, 0, DECODE_ROWS, rows, logits + i * v);
+    }
+}

@@ -1,0 +1,103 @@
+/* What the files of the model share. */
+#ifndef MEG_MODEL_GPT_INTERNAL_H
+#define MEG_MODEL_GPT_INTERNAL_H
+#include "model/gpt.h"
+#include "nn/attention.h"
+#include "nn/embedding.h"
+#include "nn/head.h"
+#include "nn/mlp.h"
+#include "nn/norm.h"
+#include "nn/shard.h"
+
+/* Rows of a decoding step, always this many: a row's result does not depend on how many are in use. */
+enum { DECODE_ROWS = 16 };
+
+struct layer {
+    struct meg_lnorm norm1, norm2;
+    struct meg_attn attn;
+    struct meg_mlp mlp;
+};
+
+/* What a layer keeps for its backward pass. */
+struct acts {
+    struct meg_mat x, n1, m, n2;             /* rows of the residual stream, h columns */
+    struct meg_lnorm_acts s1, s2;
+    struct meg_attn_acts attn;
+    struct meg_mlp_acts mlp;
+};
+
+/* Gradients on their way back. */
+struct grads {
+    struct meg_mat x, n, attn_out, mlp_out;  /* rows of the residual stream, h columns */
+    struct meg_attn_grads attn;
+    struct meg_mlp_acts mlp;
+};
+
+/* A micro-batch on its way through a chunk. */
+struct slot {
+    int64_t s, b;
+    struct acts *acts;                       /* [layers of a chunk] */
+    struct meg_mat *saved;                   /* [layers of a chunk] this rank's part of a recomputed layer's input,
+                                                with distributes_saved */
+    struct grads *d;                         /* [layers of a chunk], with defers_weights */
+    struct meg_mat x;                        /* output of the last layer before the head */
+    int32_t *tokens, *labels, *position, *doc_start;   /* [n], device */
+    float *weight;                           /* [n], device: of each loss in what gradients are of */
+    int64_t *sample;                         /* [b] used, device */
+    bool has_doc_start, has_dropout;
+    float *mask;                             /* [n], host */
+};
+
+/* Sizes of a run on this rank. */
+struct dims {
+    int64_t s, b, n, m;                      /* positions, sequences; all rows, and those of the residual stream */
+    int64_t h, ad, qkv, f, fc1, v, v0, a, g, half, positions;
+    int64_t layers, chunks, slots;           /* of a chunk, of a rank, of micro-batches */
+    int64_t tp;
+    bool has_head;
+};
+
+struct meg_gpt_state {
+    struct meg_ctx c;
+    struct dims dim;
+    struct layer *layer;                     /* [chunks, layers] */
+    struct slot *slot;                       /* [slots] */
+    struct acts *again;                      /* of layers that are recomputed */
+    struct meg_lnorm normf;
+    struct meg_embed embed;
+    struct meg_rope rope;
+    struct meg_head head;
+    struct meg_mat branch;                   /* output of attention or MLP before it joins */
+    struct meg_mat nf;                       /* the last layer's output, normed */
+    struct meg_lnorm_acts sf;
+    struct grads d;                          /* shared by all layers, but for what a slot keeps */
+    float *loss;                             /* [n], device */
+    int32_t *place;                          /* [s], device */
+    float *host_loss;                        /* [n] */
+    int32_t *host_place;                     /* [s] */
+    void *activations, *workspace;
+};
+
+/* ---- gpt_plan.c: which buffers there are ---- */
+
+/* Host arrays of a run, and its sizes. */
+struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
+                                    const struct meg_mesh *mesh);
+void gpt_state_free(struct meg_gpt_state *st);
+/* Cut all buffers out of two arenas. */
+void gpt_cut(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_cut *activations,
+             struct meg_cut *workspace);
+
+/* Layers [begin, end) around layer i of a chunk that are recomputed from one input; false: i is kept. */
+bool gpt_recomputes(const struct meg_gpt_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end);
+
+/* ---- gpt_pass.c ---- */
+
+/* Put a micro-batch into a slot and make it the running one. */
+void gpt_take(struct meg_gpt *g, int64_t slot, const struct meg_gpt_batch *x, double scale, bool has_dropout);
+/* All layers of a chunk; out as in meg_gpt_forward. */
+void gpt_layers_fwd(struct meg_gpt *g, int64_t chunk, int64_t slot, void *out);
+/* Logits of rows [first, first + rows) of the normed output in nf; the first kept of them to the host. */
+void gpt_logits_to(struct meg_gpt *g, int64_t first, int64_t rows, int64_t kept, float *out);
+
+#endif

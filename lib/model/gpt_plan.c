@@ -1,0 +1,282 @@
+/* The buffers of a run: the same calls count them and cut them out of the arenas. */
+#include <stdlib.h>
+#include "base/mem.h"
+#include "model/gpt_internal.h"
+
+static struct dims dims_of(const struct meg_gpt_conf *c, const struct meg_gpt_run *run, const struct meg_mesh *mesh)
+{
+    const struct meg_layout *l = &mesh->layout;
+    const int64_t tp = l->tp;
+    struct dims d = { 0 };
+    int64_t first;
+
+    d.tp = tp;
+    d.s = run->s / l->cp;
+    d.b = run->b;
+    d.n = d.s * run->b;
+    if (!run->is_training && d.n < DECODE_ROWS)
+        d.n = DECODE_ROWS;
+    d.m = l->has_sp ? d.n / tp : d.n;
+    d.h = c->hidden_size;
+    d.a = c->num_attention_heads / tp;
+    d.g = c->num_query_groups / tp;
+    d.ad = d.a * c->kv_channels;
+    d.qkv = d.ad + 2 * d.g * c->kv_channels;
+    d.f = c->ffn_hidden_size / tp;
+    d.fc1 = c->swiglu ? 2 * d.f : d.f;
+    d.half = meg_gpt_is_rotary(c) ? (int64_t)((double)c->kv_channels * c->rotary_percent) / 2 : 0;
+    d.v0 = meg_cut_begin(c->vocab_size, tp, mesh->at.tp);
+    d.v = meg_cut_begin(c->vocab_size, tp, mesh->at.tp + 1) - d.v0;
+    d.positions = c->max_position_embeddings;
+    d.chunks = l->vp;
+    d.layers = c->num_layers;
+    if (l->pp > 1)
+        meg_layout_layers(l, mesh->at.pp, 0, &first, &d.layers);
+    d.slots = run->slots ? run->slots : 1;
+    d.has_head = mesh->at.pp == l->pp - 1;
+    return d;
+}
+
+bool gpt_recomputes(const struct meg_gpt_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end)
+{
+    const int64_t n = run->recompute_layers;
+
+    switch (run->recompute) {
+    case MEG_RECOMPUTE_UNIFORM:
+        *begin = i - i % n;
+        *end = *begin + n < layers ? *begin + n : layers;
+        return true;
+    case MEG_RECOMPUTE_BLOCK:
+        *begin = i;
+        *end = i + 1;
+        return i < n;
+    default:
+        return false;
+    }
+}
+
+/* Layers that are recomputed together at most. */
+static int64_t most_again(const struct meg_gpt_run *run, int64_t layers)
+{
+    if (run->recompute == MEG_RECOMPUTE_BLOCK)
+        return 1;
+    if (run->recompute == MEG_RECOMPUTE_UNIFORM)
+        return run->recompute_layers < layers ? run->recompute_layers : layers;
+    return 0;
+}
+
+struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
+                                    const struct meg_mesh *mesh)
+{
+    struct meg_gpt_state *st = meg_new(sizeof *st);
+    struct dims *d = &st->dim;
+
+    *d = dims_of(c, run, mesh);
+    st->c.has_sp = mesh->layout.has_sp;
+    st->c.dtype = run->dtype;
+    st->layer = meg_new((size_t)(d->chunks * d->layers) * sizeof *st->layer);
+    st->again = meg_new((size_t)(most_again(run, d->layers) + 1) * sizeof *st->again);
+    st->slot = meg_new((size_t)d->slots * sizeof *st->slot);
+    for (int64_t i = 0; i < d->slots; i++) {
+        struct slot *q = &st->slot[i];
+
+        q->acts = meg_new((size_t)d->layers * sizeof *q->acts);
+        q->saved = meg_new((size_t)d->layers * sizeof *q->saved);
+        q->d = meg_new((size_t)d->layers * sizeof *q->d);
+    }
+    return st;
+}
+
+void gpt_state_free(struct meg_gpt_state *st)
+{
+    for (int64_t i = 0; i < st->dim.slots; i++) {
+        free(st->slot[i].acts);
+        free(st->slot[i].saved);
+        free(st->slot[i].d);
+        free(st->slot[i].mask);
+    }
+    free(st->slot);
+    free(st->again);
+    free(st->layer);
+    free(st->host_loss);
+    free(st->host_place);
+    free(st);
+}
+
+/* Rows of the residual stream in its own type, and of branches and norms. */
+static struct meg_mat stream(struct meg_cut *cut, const struct meg_gpt_run *run, const struct dims *d)
+{
+    return meg_cut_mat(cut, run->residual, d->m, d->h);
+}
+
+static struct meg_mat branch(struct meg_cut *cut, const struct meg_gpt_run *run, const struct dims *d)
+{
+    return meg_cut_mat(cut, run->dtype, d->m, d->h);
+}
+
+static struct meg_lnorm_acts stats(struct meg_cut *cut, const struct dims *d)
+{
+    struct meg_lnorm_acts a;
+
+    a.mean = meg_cut(cut, (size_t)d->m * sizeof(float));
+    a.rstd = meg_cut(cut, (size_t)d->m * sizeof(float));
+    return a;
+}
+
+static void cut_attn_out(struct meg_attn_acts *a, struct meg_cut *cut, const struct meg_gpt_run *run,
+                         const struct dims *d)
+{
+    a->o = meg_cut_mat(cut, run->dtype, d->n, d->ad);
+    a->lse = meg_cut(cut, (size_t)(d->n * d->a) * sizeof(float));
+}
+
+/* All of a layer but its input; the output of attention where that is kept. */
+static void cut_acts(struct acts *a, struct meg_cut *cut, const struct meg_gpt_run *run, const struct dims *d)
+{
+    a->n1 = branch(cut, run, d);
+    a->s1 = stats(cut, d);
+    a->attn.qkv = meg_cut_mat(cut, run->dtype, d->n, d->qkv);
+    if (run->recompute != MEG_RECOMPUTE_SELECTIVE)
+        cut_attn_out(&a->attn, cut, run, d);
+    a->m = stream(cut, run, d);
+    a->n2 = branch(cut, run, d);
+    a->s2 = stats(cut, d);
+    if (run->is_training || d->fc1 > d->f)
+        a->mlp.pre = meg_cut_mat(cut, run->dtype, d->n, d->fc1);
+    a->mlp.mid = meg_cut_mat(cut, run->dtype, d->n, d->f);
+}
+
+/* What waits from a layer's backward for the gradients of its weights. */
+static void cut_deferred(struct grads *g, struct meg_cut *cut, const struct meg_gpt_run *run, const struct dims *d)
+{
+    g->attn_out = branch(cut, run, d);
+    g->mlp_out = branch(cut, run, d);
+    g->attn.qkv = meg_cut_mat(cut, run->dtype, d->n, d->qkv);
+    g->mlp.pre = meg_cut_mat(cut, run->dtype, d->n, d->fc1);
+}
+
+/* Layer i of a slot: kept whole, or its input only, or nothing; what is not kept is shared. */
+static void cut_layer(struct meg_gpt_state *st, struct slot *q, int64_t i, const struct meg_gpt_run *run,
+                      struct meg_cut *cut)
+{
+    const struct dims *d = &st->dim;
+    int64_t begin, end;
+
+    if (gpt_recomputes(run, d->layers, i, &begin, &end)) {
+        q->acts[i] = st->again[i - begin];
+        if (i == begin && run->distributes_saved)
+            q->saved[i] = meg_cut_mat(cut, run->residual, d->m / d->tp, d->h);
+        else if (i == begin)
+            q->acts[i].x = stream(cut, run, d);
+        return;
+    }
+    if (i > 0 && !run->is_training) {
+        q->acts[i] = q->acts[0];
+        return;
+    }
+    q->acts[i].attn = st->again[0].attn; /* selective: attention's output is shared */
+    q->acts[i].x = stream(cut, run, d);
+    cut_acts(&q->acts[i], cut, run, d);
+}
+
+static void cut_slot(struct meg_gpt_state *st, struct slot *q, const struct meg_gpt_run *run, struct meg_cut *cut)
+{
+    const struct dims *d = &st->dim;
+    const size_t n = (size_t)d->n;
+
+    for (int64_t i = 0; i < d->layers; i++) {
+        cut_layer(st, q, i, run, cut);
+        q->d[i] = st->d;
+        if (run->defers_weights)
+            cut_deferred(&q->d[i], cut, run, d);
+    }
+    if (d->has_head)
+        q->x = run->is_training ? stream(cut, run, d) : q->acts[0].x;
+    q->tokens = meg_cut(cut, n * sizeof *q->tokens);
+    q->labels = meg_cut(cut, n * sizeof *q->labels);
+    q->position = meg_cut(cut, n * sizeof *q->position);
+    q->doc_start = meg_cut(cut, n * sizeof *q->doc_start);
+    q->weight = meg_cut(cut, n * sizeof *q->weight);
+    q->sample = meg_cut(cut, n * sizeof *q->sample);
+}
+
+static void cut_head(struct meg_gpt_state *st, struct meg_cut *cut, const struct meg_gpt_run *run)
+{
+    const struct dims *d = &st->dim;
+    const int64_t chunk = meg_head_chunk(d->v, d->n), ld = (d->v + 15) / 16 * 16;
+
+    st->nf = branch(cut, run, d);
+    st->sf = stats(cut, d);
+    st->head.logits = meg_cut_mat(cut, run->dtype, chunk, ld);
+    st->head.logits.cols = d->v;
+    st->head.lse = meg_cut(cut, (size_t)chunk * sizeof(float));
+    st->head.part = meg_cut(cut, (size_t)(2 * chunk * d->tp) * sizeof(float));
+}
+
+static void cut_grads(struct grads *g, struct meg_cut *cut, const struct meg_gpt_run *run, const struct dims *d)
+{
+    g->x = stream(cut, run, d);
+    g->n = branch(cut, run, d);
+    g->attn.o = meg_cut_mat(cut, run->dtype, d->n, d->ad);
+    g->attn.delta = meg_cut(cut, (size_t)(d->n * d->a) * sizeof(float));
+    if (d->fc1 > d->f)
+        g->mlp.mid = meg_cut_mat(cut, run->dtype, d->n, d->f);
+    if (run->defers_weights)
+        return;
+    g->attn.qkv = meg_cut_mat(cut, run->dtype, d->n, d->qkv);
+    g->mlp.pre = meg_cut_mat(cut, run->dtype, d->n, d->fc1);
+}
+
+static void cut_workspace(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_cut *cut)
+{
+    const struct dims *d = &st->dim;
+    const size_t table = (size_t)(d->positions * d->half) * sizeof(float);
+    const size_t wide = (size_t)(d->n * d->h) * meg_dtype_size(run->residual);
+
+    st->branch = branch(cut, run, d);
+    for (int i = 0; i < 2 && st->c.has_sp; i++)
+        st->c.wide[i] = meg_cut(cut, wide);
+    if (d->has_head)
+        cut_head(st, cut, run);
+    st->loss = meg_cut(cut, (size_t)d->n * sizeof *st->loss);
+    st->place = meg_cut(cut, (size_t)d->s * sizeof *st->place);
+    st->rope.cos = meg_cut(cut, table);
+    st->rope.sin = meg_cut(cut, table);
+    if (run->recompute == MEG_RECOMPUTE_SELECTIVE)
+        cut_attn_out(&st->again[0].attn, cut, run, d);
+    for (int64_t i = 0; i < most_again(run, d->layers); i++) {
+        if (i > 0 || run->distributes_saved)
+            st->again[i].x = stream(cut, run, d);
+        cut_acts(&st->again[i], cut, run, d);
+    }
+    if (!run->is_training)
+        return;
+    cut_grads(&st->d, cut, run, d);
+    if (!run->defers_weights)
+        st->d.attn_out = st->d.mlp_out = st->branch;
+}
+
+void gpt_cut(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_cut *activations,
+             struct meg_cut *workspace)
+{
+    cut_workspace(st, run, workspace);
+    for (int64_t i = 0; i < st->dim.slots; i++)
+        cut_slot(st, &st->slot[i], run, activations);
+}
+
+void meg_gpt_plan(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
+                  const struct meg_mesh *mesh)
+{
+    struct meg_gpt_state *st = gpt_state_new(c, run, mesh);
+    struct meg_cut activations = { 0 }, workspace = { 0 };
+    struct meg_params p;
+
+    gpt_cut(st, run, &activations, &workspace);
+    gpt_state_free(st);
+    meg_gpt_params(&p, c, mesh);
+    m->params = (size_t)p.flat * meg_dtype_size(run->dtype);
+    m->grads = run->is_training ? (size_t)p.flat * meg_dtype_size(run->grad) : 0;
+    m->activations = activations.used;
+    m->workspace = workspace.used;
+    meg_params_free(&p);
+}

@@ -1,0 +1,240 @@
+#include "parallel/layout.h"
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#define C struct meg_layout_conf
+const struct meg_opt meg_layout_opts[] = {
+    { "tensor-model-parallel-size", 0, MEG_I64(C, tensor), "N", "1", "ranks that share each layer's weights" },
+    { "pipeline-model-parallel-size", 0, MEG_I64(C, pipeline), "N", "1",
+      "ranks that have consecutive layers each: stages" },
+    { "context-parallel-size", 0, MEG_I64(C, context), "N", "1",
+      "ranks that share a sequence: 1, a sample is not split" },
+    { "sequence-parallel", 0, MEG_BOOL(C, sequence_parallel), NULL, "no",
+      "tensor-parallel ranks share norms, dropout and residuals, too, by positions" },
+    { "num-layers-per-virtual-pipeline-stage", 0, MEG_I64(C, virtual_layers), "N", NULL,
+      "give each stage several chunks of N layers, interleaved with those of others" },
+    { "num-virtual-stages-per-pipeline-rank", 0, MEG_I64(C, virtual_stages), "N", NULL,
+      "the same by the number of chunks" },
+    { "decoder-first-pipeline-num-layers", 0, MEG_I64(C, first_layers), "N", NULL,
+      "layers of the first stage; the others share the rest" },
+    { "decoder-last-pipeline-num-layers", 0, MEG_I64(C, last_layers), "N", NULL,
+      "layers of the last stage; the others share the rest" },
+    { "use-tp-pp-dp-mapping", 0, MEG_BOOL(C, is_tp_pp_dp), NULL, "no",
+      "neighbours of the same tensor-parallel rank are stages, not data-parallel ranks" },
+    { 0 }
+};
+#undef C
+
+const struct meg_layout meg_layout_one = { 1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET };
+
+int64_t meg_layout_world(const struct meg_layout *l)
+{
+    return l->tp * l->cp * l->dp * l->pp;
+}
+
+struct meg_place meg_layout_place(const struct meg_layout *l, int64_t rank)
+{
+    struct meg_place at;
+
+    at.tp = rank % l->tp;
+    rank /= l->tp;
+    if (l->is_tp_pp_dp) {
+        at.pp = rank % l->pp;
+        rank /= l->pp;
+    }
+    at.cp = rank % l->cp;
+    rank /= l->cp;
+    at.dp = rank % l->dp;
+    if (!l->is_tp_pp_dp)
+        at.pp = rank / l->dp;
+    return at;
+}
+
+int64_t meg_layout_rank(const struct meg_layout *l, struct meg_place at)
+{
+    if (l->is_tp_pp_dp)
+        return at.tp + l->tp * (at.pp + l->pp * (at.cp + l->cp * at.dp));
+    return at.tp + l->tp * (at.cp + l->cp * (at.dp + l->dp * at.pp));
+}
+
+/* Layers of a stage. */
+static int64_t stage_layers(const struct meg_layout *l, int64_t stage)
+{
+    int64_t rest = l->layers, stages = l->pp;
+
+    if (l->first_layers != MEG_UNSET) {
+        if (stage == 0)
+            return l->first_layers;
+        rest -= l->first_layers;
+        stages--;
+    }
+    if (l->last_layers != MEG_UNSET) {
+        if (stage == l->pp - 1)
+            return l->last_layers;
+        rest -= l->last_layers;
+        stages--;
+    }
+    return rest / stages;
+}
+
+void meg_layout_layers(const struct meg_layout *l, int64_t stage, int64_t chunk, int64_t *first, int64_t *n)
+{
+    *n = stage_layers(l, stage) / l->vp;
+    *first = chunk * (l->layers / l->vp);
+    for (int64_t i = 0; i < stage; i++)
+        *first += stage_layers(l, i) / l->vp;
+}
+
+/* ---- rules ---------------------------------------------------------------------------------- */
+
+static int refuse(const char *option, int64_t v, struct meg_err *e, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+static int refuse(const char *option, int64_t v, struct meg_err *e, const char *fmt, ...)
+{
+    char rule[200];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(rule, sizeof rule, fmt, ap);
+    va_end(ap);
+    return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": %s", option, v, rule);
+}
+
+static int check_sizes(const struct meg_layout_conf *c, int64_t world, struct meg_err *e)
+{
+    const struct {
+        const char *option;
+        int64_t v;
+    } size[] = {
+        { "tensor-model-parallel-size", c->tensor },
+        { "pipeline-model-parallel-size", c->pipeline },
+        { "context-parallel-size", c->context },
+    };
+    int64_t model = 1;
+
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
+        if (size[i].v < 1)
+            return refuse(size[i].option, size[i].v, e, "must be at least 1");
+        if (size[i].v > world)
+            return refuse(size[i].option, size[i].v, e, "more than the %" PRId64 " rank%s of this run", world,
+                          world == 1 ? "" : "s");
+        model *= size[i].v;
+    }
+    if (c->context > 1)
+        return refuse("context-parallel-size", c->context, e, "must be 1; a sequence is not split over ranks");
+    if (c->pipeline > 1)
+        return refuse("pipeline-model-parallel-size", c->pipeline, e, "must be 1; layers are not split over ranks");
+    if (world % model)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--tensor-model-parallel-size %" PRId64 " times --pipeline-model-parallel-size %" PRId64
+                        " times --context-parallel-size %" PRId64 " is %" PRId64
+                        ": must divide the number of ranks, %" PRId64,
+                        c->tensor, c->pipeline, c->context, model, world);
+    return 0;
+}
+
+static int check_tensor(const struct meg_layout_conf *c, const struct meg_layout_model *m, struct meg_err *e)
+{
+    const int64_t tp = c->tensor;
+
+    if (m->heads % tp)
+        return refuse("tensor-model-parallel-size", tp, e, "must divide --num-attention-heads %" PRId64, m->heads);
+    if (m->groups % tp)
+        return refuse("tensor-model-parallel-size", tp, e, "must divide --num-query-groups %" PRId64, m->groups);
+    if (m->ffn % tp)
+        return refuse("tensor-model-parallel-size", tp, e, "must divide --ffn-hidden-size %" PRId64, m->ffn);
+    if (m->vocab < tp)
+        return refuse("tensor-model-parallel-size", tp, e, "more than the %" PRId64 " tokens of the vocabulary",
+                      m->vocab);
+    if (c->sequence_parallel && m->s % (tp * c->context))
+        return refuse("seq-length", m->s, e,
+                      "--sequence-parallel: must be a multiple of %" PRId64
+                      ", tensor- times context-parallel size",
+                      tp * c->context);
+    return 0;
+}
+
+/* Chunks a stage. */
+static int check_virtual(int64_t *vp, const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
+{
+    const bool by_layers = c->virtual_layers != MEG_UNSET, by_stages = c->virtual_stages != MEG_UNSET;
+    const char *option = by_layers ? "num-layers-per-virtual-pipeline-stage" : "num-virtual-stages-per-pipeline-rank";
+    const int64_t v = by_layers ? c->virtual_layers : c->virtual_stages, stage = layers / c->pipeline;
+
+    *vp = 1;
+    if (!by_layers && !by_stages)
+        return 0;
+    if (by_layers && by_stages)
+        return refuse(option, v, e, "--num-virtual-stages-per-pipeline-rank is given, too");
+    if (v < 1)
+        return refuse(option, v, e, "must be at least 1");
+    if (c->pipeline < 2)
+        return refuse(option, v, e, "needs --pipeline-model-parallel-size of 2 or more");
+    if (c->first_layers != MEG_UNSET || c->last_layers != MEG_UNSET)
+        return refuse(option, v, e, "stages of different size (--decoder-first-pipeline-num-layers, "
+                                    "--decoder-last-pipeline-num-layers) have no chunks");
+    if (stage % v)
+        return refuse(option, v, e, "must divide the %" PRId64 " layers of a stage", stage);
+    *vp = by_layers ? stage / v : v;
+    return 0;
+}
+
+static int check_stages(const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
+{
+    int64_t rest = layers, stages = c->pipeline;
+    const struct {
+        const char *option;
+        int64_t v;
+    } uneven[] = {
+        { "decoder-first-pipeline-num-layers", c->first_layers },
+        { "decoder-last-pipeline-num-layers", c->last_layers },
+    };
+
+    for (int i = 0; i < 2; i++) {
+        if (uneven[i].v == MEG_UNSET)
+            continue;
+        if (uneven[i].v < 1)
+            return refuse(uneven[i].option, uneven[i].v, e, "must be at least 1");
+        if (c->pipeline < 2)
+            return refuse(uneven[i].option, uneven[i].v, e, "needs --pipeline-model-parallel-size of 2 or more");
+        rest -= uneven[i].v;
+        stages--;
+    }
+    if (stages ? rest < stages || rest % stages : rest != 0)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--num-layers %" PRId64 ": %" PRId64 " layer%s for %" PRId64
+                        " stages of --pipeline-model-parallel-size %" PRId64 "; must divide without rest",
+                        layers, rest, rest == 1 ? "" : "s", stages, c->pipeline);
+    return 0;
+}
+
+int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64_t world, struct meg_err *e)
+{
+    const int r = check_sizes(c, world, e);
+
+    if (r < 0)
+        return r;
+    *l = meg_layout_one;
+    l->tp = c->tensor;
+    l->cp = c->context;
+    l->pp = c->pipeline;
+    l->dp = world / (l->tp * l->cp * l->pp);
+    l->has_sp = c->sequence_parallel && l->tp > 1;
+    l->is_tp_pp_dp = c->is_tp_pp_dp;
+    return 0;
+}
+
+int meg_layout_fit(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,
+                   struct meg_err *e)
+{
+    int r;
+
+    if ((r = check_tensor(c, m, e)) < 0 || (r = check_stages(c, m->layers, e)) < 0 ||
+        (r = check_virtual(&l->vp, c, m->layers, e)) < 0)
+        return r;
+    l->layers = m->layers;
+    l->first_layers = c->first_layers;
+    l->last_layers = c->last_layers;
+    return 0;
+}

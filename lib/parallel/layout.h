@@ -1,0 +1,75 @@
+/*
+ * How the ranks of a run share a model: sizes of the parallel groups, the place of each rank in the
+ * grid, and the layers of each stage (Narayanan et al. 2021, section 2).
+ *
+ * world = tp cp dp pp; the axis named first changes fastest from rank to rank, so that a tensor-parallel
+ * group is made of neighbours.  With --use-tp-pp-dp-mapping the order is tp pp dp.
+ */
+#ifndef MEG_PARALLEL_LAYOUT_H
+#define MEG_PARALLEL_LAYOUT_H
+#include "base/opt.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_layout_conf {
+    int64_t tensor, pipeline, context;
+    bool sequence_parallel, is_tp_pp_dp;
+    int64_t virtual_layers;              /* a chunk; or */
+    int64_t virtual_stages;              /* chunks of a stage */
+    int64_t first_layers, last_layers;   /* of the first and last stage; MEG_UNSET: an equal share */
+};
+extern const struct meg_opt meg_layout_opts[];
+
+struct meg_layout {
+    int64_t tp, cp, dp, pp;
+    int64_t vp;                          /* chunks of layers a stage has */
+    bool has_sp;                         /* norms, dropout and residuals work on s/tp positions */
+    bool is_tp_pp_dp;
+    int64_t layers, first_layers, last_layers;
+};
+
+/* A rank's coordinates. */
+struct meg_place {
+    int64_t tp, cp, dp, pp;
+};
+
+/* A model on one rank. */
+extern const struct meg_layout meg_layout_one;
+
+/*
+ * The layout of world ranks: sizes and order first, then what depends on the model, of so many layers,
+ * sequences of s tokens, heads, key-value groups and feed-forward columns.  MEG_EUSAGE names the option,
+ * its value and the rule it breaks.
+ */
+struct meg_layout_model {
+    int64_t layers, s, heads, groups, ffn, vocab;
+};
+int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64_t world, struct meg_err *e);
+int meg_layout_fit(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,
+                   struct meg_err *e);
+
+int64_t meg_layout_world(const struct meg_layout *l);
+struct meg_place meg_layout_place(const struct meg_layout *l, int64_t rank);
+int64_t meg_layout_rank(const struct meg_layout *l, struct meg_place at);
+
+/* The layers [first, first + n) of a chunk of a stage, numbered in the whole model. */
+void meg_layout_layers(const struct meg_layout *l, int64_t stage, int64_t chunk, int64_t *first, int64_t *n);
+/* Whether it begins with the embedding, or ends with the head. */
+static inline bool meg_layout_is_first(int64_t stage, int64_t chunk)
+{
+    return stage == 0 && chunk == 0;
+}
+
+static inline bool meg_layout_is_last(const struct meg_layout *l, int64_t stage, int64_t chunk)
+{
+    return stage == l->pp - 1 && chunk == l->vp - 1;
+}
+
+/* The piece [begin, end) of n things cut in parts as equal as can be that is number i. */
+static inline int64_t meg_cut_begin(int64_t n, int64_t parts, int64_t i)
+{
+    return n / parts * i + (i < n % parts ? i : n % parts);
+}
+
+MEG_END_DECLS
+#endif
