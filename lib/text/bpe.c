@@ -1,3 +1,7 @@
+/*
+ * Most pairs that are looked up are none, and the table of those that are is larger than the caches
+ * near the processor: a bit map of hashes, which is not, is asked first.
+ */
 #include "text/bpe.h"
 
 #include <stdbool.h>
@@ -14,9 +18,20 @@ struct meg_bpe_pair {
 
 static const struct meg_bpe_pair unranked = { NO_PAIR, NO_RANK, -1 };
 
+static uint64_t hash_of(uint64_t key)
+{
+    return key * 0x9E3779B97F4A7C15u;
+}
+
+/* Bit of the map that hash sets; there are eight a slot. */
+static uint64_t bit_of(const struct meg_bpe *b, uint64_t hash)
+{
+    return (hash >> 20 ^ hash >> 41) & (8 * b->mask + 7);
+}
+
 static struct meg_bpe_pair *slot_of(const struct meg_bpe *b, uint64_t key)
 {
-    uint64_t i = key * 0x9E3779B97F4A7C15u;
+    uint64_t i = hash_of(key);
 
     for (i = (i ^ i >> 32) & b->mask; b->slot[i].key != key && b->slot[i].key != NO_PAIR;)
         i = (i + 1) & b->mask;
@@ -30,24 +45,28 @@ static uint64_t key_of(int32_t left, int32_t right)
 
 static const struct meg_bpe_pair *find(const struct meg_bpe *b, int32_t left, int32_t right)
 {
+    uint64_t key = key_of(left, right), bit = bit_of(b, hash_of(key));
     const struct meg_bpe_pair *p;
 
-    if (left < 0 || right < 0)
+    if (left < 0 || right < 0 || !(b->maybe[bit / 64] >> bit % 64 & 1))
         return &unranked;
-    p = slot_of(b, key_of(left, right));
+    p = slot_of(b, key);
     return p->key == NO_PAIR ? &unranked : p;
 }
 
 void meg_bpe_init(struct meg_bpe *b, int64_t n)
 {
-    uint64_t size = 64;
+    uint64_t size = 64, nslots, nbits;
     struct meg_err e;
 
     while (size < 2 * (uint64_t)n)
         size *= 2;
-    if (meg_arena_init(&b->arena, "table of merges", size * sizeof *b->slot, &e) < 0)
+    nslots = size * sizeof *b->slot;
+    nbits = size / 64 * 8 * sizeof *b->maybe;
+    if (meg_arena_init(&b->arena, "table of merges", nslots + nbits, &e) < 0)
         meg_die_err(&e);
-    b->slot = meg_arena_alloc(&b->arena, size * sizeof *b->slot, 64);
+    b->slot = meg_arena_alloc(&b->arena, nslots, 64);
+    b->maybe = meg_arena_alloc(&b->arena, nbits, 64);
     b->mask = size - 1;
     b->n = 0;
     for (uint64_t i = 0; i < size; i++)
@@ -61,11 +80,13 @@ void meg_bpe_free(struct meg_bpe *b)
 
 void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id)
 {
-    struct meg_bpe_pair *p = slot_of(b, key_of(left, right));
+    uint64_t key = key_of(left, right), bit = bit_of(b, hash_of(key));
+    struct meg_bpe_pair *p = slot_of(b, key);
 
     b->n += p->key == NO_PAIR;
     MEG_ASSERT((uint64_t)b->n <= b->mask);
-    *p = (struct meg_bpe_pair){ key_of(left, right), rank, id };
+    *p = (struct meg_bpe_pair){ key, rank, id };
+    b->maybe[bit / 64] |= (uint64_t)1 << bit % 64;
 }
 
 /* How to merge. */
@@ -84,36 +105,46 @@ static const struct meg_bpe_pair *look(const struct how *how, int32_t left, int3
     return p;
 }
 
+/* Rank and id of the pair that begins at sym, the lower the sooner. */
+static uint64_t rank_of(const struct how *how, const int32_t *sym)
+{
+    const struct meg_bpe_pair *p = look(how, sym[0], sym[1]);
+
+    return (uint64_t)p->rank << 32 | (uint32_t)p->id;
+}
+
 /* Scan for the lowest rank again after each round: quadratic, and fastest for words. */
 static int64_t merge_short(const struct how *how, int32_t *sym, int64_t n)
 {
-    const struct meg_bpe_pair *pair[MEG_BPE_SHORT]; /* of symbols i and i + 1 */
+    uint64_t pair[MEG_BPE_SHORT]; /* of symbols i and i + 1 */
 
     for (int64_t i = 0; i + 1 < n; i++)
-        pair[i] = look(how, sym[i], sym[i + 1]);
+        pair[i] = rank_of(how, sym + i);
     while (n > 1) {
-        const struct meg_bpe_pair *best = pair[0];
+        uint64_t best = pair[0];
         int64_t first = 0;
 
         for (int64_t i = 1; i + 1 < n; i++) {
-            if (pair[i]->rank < best->rank) {
+            if (pair[i] >> 32 < best >> 32) { /* of equals the leftmost */
                 best = pair[i];
                 first = i;
             }
         }
-        if (best->rank == NO_RANK)
+        if (best >> 32 == NO_RANK)
             break;
         for (int64_t i = first; i + 1 < n; i++) {
             if (pair[i] != best)
                 continue;
-            sym[i] = best->id;
+            sym[i] = (int32_t)best;
             n--;
-            memmove(sym + i + 1, sym + i + 2, (size_t)(n - i - 1) * sizeof *sym);
-            memmove(pair + i, pair + i + 1, (size_t)(n - i - 1) * sizeof *pair);
+            for (int64_t k = i + 1; k < n; k++) {
+                sym[k] = sym[k + 1];
+                pair[k - 1] = pair[k];
+            }
             if (i > 0)
-                pair[i - 1] = look(how, sym[i - 1], sym[i]);
+                pair[i - 1] = rank_of(how, sym + i - 1);
             if (i + 1 < n)
-                pair[i] = look(how, sym[i], sym[i + 1]);
+                pair[i] = rank_of(how, sym + i);
             if (how->is_one)
                 break;
         }

@@ -18,6 +18,7 @@
 struct meg_bpe {
     struct meg_arena arena;
     struct meg_bpe_pair *slot; /* open addressing */
+    uint64_t *maybe;           /* bits of pairs that may be there */
     uint64_t mask;
     int64_t n;
 };

@@ -30,7 +30,7 @@ struct meg_wordcache {
     char *bytes; /* of long words: length, number of ids, ids, bytes */
     uint32_t nbytes;
 };
-enum { MEG_WORD_PAIRS = 1 << 17 }; /* 8 MiB of short words */
+enum { MEG_WORD_PAIRS = 1 << 18 }; /* 8 MiB of short words */
 
 void meg_wordcache_init(struct meg_wordcache *c);
 void meg_wordcache_free(struct meg_wordcache *c);
