@@ -40,6 +40,8 @@ void meg_pieces_of(struct meg_pieces *p, enum meg_split split, const char *text,
     }
     if (split == MEG_SPLIT_GPT2)
         meg_split_gpt2(text, n, p->starts);
+    else if (split == MEG_SPLIT_O200K || split == MEG_SPLIT_TIK_V2)
+        meg_split_cased(split, text, n, p->starts);
     else
         meg_split_words(split, text, n, p->starts);
     p->text = p->begin = text;

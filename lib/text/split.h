@@ -58,5 +58,6 @@ static inline bool meg_pieces_next(struct meg_pieces *p, const char **s, int64_t
 /* The scanners: set the bits of starts, n / 64 + 1 words. */
 void meg_split_gpt2(const char *text, int64_t n, uint64_t *starts);
 void meg_split_words(enum meg_split split, const char *text, int64_t n, uint64_t *starts);
+void meg_split_cased(enum meg_split split, const char *text, int64_t n, uint64_t *starts);
 
 #endif

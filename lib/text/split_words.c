@@ -1,218 +1,126 @@
 /*
- * The patterns after GPT-2's: a word takes one character before it that is no letter, digit or line
- * end; numbers are cut every one or three digits; blanks end with the last line end among them.  They
- * differ in what a word is, so there are two scanners of words and one of all else.  A character at a
- * time, by a table of its classes.
+ * The patterns of cl100k_base, Qwen2 and TikTokenizer's v1 over masks.  A word takes one character
+ * before it that is no letter, digit or line end, unless that belongs to a piece already; numbers are
+ * cut every one or three digits; signs take a blank before them and the line ends behind them; other
+ * spaces are one piece up to their last line end, and what follows that but its last one, another.
  */
-#include <pthread.h>
-#include <string.h>
-#include <utf8proc.h>
+#include <stdbool.h>
 
 #include "text/split.h"
-#include "text/uclass.h"
-#include "text/utf8.h"
+#include "text/split_masks.h"
 
-enum {
-    L = 1,    /* \p{L} */
-    N = 2,    /* \p{N} */
-    S = 4,    /* \s */
-    EOL = 8,  /* \r or \n; S, too */
-    UP = 16,  /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] */
-    LOW = 32, /* [\p{Ll}\p{Lm}\p{Lo}\p{M}] */
-    BLANK = 64
-};
-
-static unsigned char table[0x10000];
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static unsigned char classes_of(int32_t cp)
-{
-    static const unsigned char of[] = {
-        [MEG_U_LETTER] = L, [MEG_U_NUMBER] = N, [MEG_U_SPACE] = S, [MEG_U_OTHER] = 0
-    };
-    unsigned char c = of[meg_uclass(cp)];
-
-    if (cp == '\r' || cp == '\n')
-        return S | EOL;
-    if (cp == ' ')
-        return S | BLANK;
-    switch (utf8proc_category(cp)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LT:
-        return c | UP;
-    case UTF8PROC_CATEGORY_LL:
-        return c | LOW;
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-        return c | UP | LOW;
-    default:
-        return c;
-    }
-}
-
-static void fill(void)
-{
-    for (int32_t cp = 0; cp < 0x10000; cp++)
-        table[cp] = classes_of(cp);
-}
-
-/* Classes of the character at s < end, and where the next one begins. */
-static inline unsigned class_at(const char *s, const char *end, const char **next)
-{
-    int32_t cp = (unsigned char)*s;
-
-    if (cp < 0x80) {
-        *next = s + 1;
-        return table[cp];
-    }
-    *next = s + meg_utf8_step(s, end - s, &cp);
-    return cp < 0x10000 ? table[cp] : classes_of(cp);
-}
-
-/* The end of the characters from s on that have one of the classes, */
-static inline const char *run(const char *s, const char *end, unsigned classes)
-{
-    for (const char *next; s < end && (class_at(s, end, &next) & classes); s = next)
-        ;
-    return s;
-}
-
-/* and of those that have none of them. */
-static inline const char *run_without(const char *s, const char *end, unsigned classes)
-{
-    for (const char *next; s < end && !(class_at(s, end, &next) & classes); s = next)
-        ;
-    return s;
-}
-
-/* The end of a contraction at s in either case, long s (U+017F) included; s when there is none. */
-static const char *contraction(const char *s, const char *end)
+/* The length of a contraction in either case, long s (U+017F) included; 0 when there is none. */
+static int contraction(const char *s, int64_t n)
 {
     int a, b;
 
-    if (end - s < 2 || *s != '\'')
-        return s;
+    if (n < 2)
+        return 0;
     a = s[1] | 0x20;
     if (a == 's' || a == 't' || a == 'm' || a == 'd')
-        return s + 2;
-    if (end - s < 3)
-        return s;
+        return 2;
+    if (n < 3)
+        return 0;
     if (memcmp(s + 1, "\xC5\xBF", 2) == 0)
-        return s + 3;
+        return 3;
     b = s[2] | 0x20;
-    return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? s + 3 : s;
+    return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
-/*
- * [UP]*[LOW]+ from s on, or [UP]+[LOW]* where that is nothing.  The first takes all capitals it can
- * and gives back as many as it must for one of them to count as small.  s when neither is there.
- */
-static const char *cased(const char *s, const char *end, bool is_second)
+/* What the block before leaves. */
+struct past {
+    struct masks m; /* line ends that signs took are no spaces there */
+    uint64_t taken; /* those line ends */
+    uint64_t plain; /* spaces that are no line ends */
+    uint64_t solo;  /* bytes of signs that a word behind them takes */
+    int64_t indent; /* where the spaces behind a line end begin that reach its end; -1: none */
+    int ndigits;    /* since the last cut */
+    struct contractions two; /* that reach into the next block */
+};
+
+/* The runs of a mask from those of their bits on that begin has: adding a bit clears a run to its end. */
+static uint64_t runs_from(uint64_t mask, uint64_t begin)
 {
-    const char *up = s, *both = NULL, *low;
-
-    for (const char *next; up < end; up = next) {
-        unsigned c = class_at(up, end, &next);
-
-        if (!(c & UP))
-            break;
-        both = c & LOW ? next : both;
-    }
-    low = run(up, end, LOW);
-    if (is_second)
-        return up > s ? low : s;
-    return low > up ? low : both ? both : s;
+    return mask & ~(mask + (mask & begin));
 }
 
-static const char *cased_word(const char *s, const char *end, bool may_contract)
+/* Numbers are cut at their first digit, and at every third from there. */
+static uint64_t cut_numbers(struct past *p, const struct masks *c)
 {
-    const char *next, *lead = s, *stop = s;
+    uint64_t goes_on = before(c->number, p->m.number), starts = 0;
 
-    if (!(class_at(s, end, &next) & (L | N | EOL)))
-        lead = next;
-    for (int second = 0; second < 2 && stop == s; second++) {
-        stop = cased(lead, end, second);
-        if (stop == lead && lead > s)
-            stop = cased(s, end, second);
-        else if (stop == lead)
-            stop = s;
+    for (uint64_t heads = c->number & ~c->tail; heads; heads &= heads - 1) {
+        int i = __builtin_ctzll(heads);
+
+        p->ndigits = (goes_on >> i & 1) && p->ndigits < 2 ? p->ndigits + 1 : 0;
+        starts |= (uint64_t)(p->ndigits == 0) << i;
     }
-    return stop > s && may_contract ? contraction(stop, end) : stop;
+    return starts;
 }
 
-/* A word with what it takes before it; s when there is none. */
-static inline const char *plain_word(const char *s, const char *end)
+/* Spaces behind a line end begin a piece, unless another line end follows them: that may be blocks
+ * later, and then their start is taken back. */
+static void cut_indents(struct past *p, const struct masks *c, uint64_t plain, int64_t w,
+                        uint64_t *starts)
 {
-    const char *next, *stop;
-    unsigned c = class_at(s, end, &next);
+    uint64_t begin = plain & before(c->eol, p->m.eol);
+    uint64_t sum = plain + (begin | (p->indent >= 0));
 
-    if (c & L)
-        return run(next, end, L);
-    if (c & (N | EOL))
-        return s;
-    stop = run(next, end, L);
-    return stop > next ? stop : s;
+    starts[w] |= begin;
+    for (uint64_t ends = sum & ~plain & c->eol; ends; ends &= ends - 1) {
+        uint64_t lower = begin & ((ends & -ends) - 1);
+        int64_t at = lower ? w * 64 + 63 - __builtin_clzll(lower) : p->indent;
+
+        starts[at / 64] &= ~((uint64_t)1 << at % 64);
+    }
+    if (sum >= plain)
+        p->indent = -1;
+    else if (begin)
+        p->indent = w * 64 + 63 - __builtin_clzll(begin);
 }
 
-/* \s*[\r\n]+|\s+(?!\S)|\s+ */
-static const char *blanks(const char *s, const char *end)
+static uint64_t cut_contractions(struct past *p, uint64_t quotes, const char *text, int64_t n,
+                                 uint64_t starts)
 {
-    const char *line = NULL, *last = s, *p = s;
+    starts = (starts & ~p->two.clear) | p->two.set;
+    p->two = (struct contractions){ 0 };
+    for (; quotes; quotes &= quotes - 1) {
+        int i = __builtin_ctzll(quotes), len = contraction(text + i, n - i);
 
-    for (const char *next; p < end; p = next) {
-        unsigned c = class_at(p, end, &next);
-
-        if (!(c & S))
-            break;
-        line = c & EOL ? next : line;
-        last = p;
+        if (len > 0)
+            starts = contract(&p->two, starts, i, len);
     }
-    if (line)
-        return line;
-    return p == end || last == s ? p : last;
-}
-
-static const char *piece_end(enum meg_split split, const char *s, const char *end)
-{
-    const bool is_cased = split == MEG_SPLIT_O200K || split == MEG_SPLIT_TIK_V2;
-    const int digits = split == MEG_SPLIT_CL100K || split == MEG_SPLIT_O200K ? 3 : 1;
-    const char *stop, *next;
-    unsigned c;
-
-    if (*s == '\'' && (split == MEG_SPLIT_CL100K || split == MEG_SPLIT_QWEN2) &&
-        (stop = contraction(s, end)) > s)
-        return stop;
-    stop = is_cased ? cased_word(s, end, split == MEG_SPLIT_O200K) : plain_word(s, end);
-    if (stop > s)
-        return stop;
-    c = class_at(s, end, &next);
-    if (c & N) {
-        for (int k = 1; k < digits && next < end && (class_at(next, end, &stop) & N); k++)
-            next = stop;
-        return next;
-    }
-    stop = run_without(c & BLANK ? next : s, end, L | N | S);
-    if (stop > (c & BLANK ? next : s)) {
-        while (stop < end && (*stop == '\r' || *stop == '\n' || (is_cased && *stop == '/')))
-            stop++;
-        return stop;
-    }
-    return blanks(s, end);
+    return starts;
 }
 
 void meg_split_words(enum meg_split split, const char *text, int64_t n, uint64_t *starts)
 {
-    pthread_once(&once, fill);
-    memset(starts, 0, (size_t)(n / 64 + 1) * sizeof *starts);
-    for (const char *s = text; s < text + n;) {
-        int64_t at;
+    struct masks_reader r = { .text = text, .n = n, .table = meg_uclass_table() };
+    struct past p = { .indent = -1 };
+    struct masks c, next;
 
-        s = piece_end(split, s, text + n);
-        at = s - text;
-        starts[at / 64] |= (uint64_t)1 << at % 64;
+    next_masks(&r, &next);
+    for (int64_t w = 0; w < n / 64 + 1; w++) {
+        uint64_t plain, signs, solo, words, numbers;
+
+        c = next;
+        next_masks(&r, &next);
+        p.taken = runs_from(c.eol, before(c.other, p.m.other) | p.taken >> 63);
+        c.eol &= ~p.taken;
+        c.space &= ~p.taken;
+        plain = c.space & ~c.eol;
+        signs = c.other & ~before(c.other, p.m.other) & ~before(c.blank, p.m.blank);
+        solo = signs | runs_from(c.tail, before(signs, p.solo));
+        words = c.letter & ~before(c.letter | plain | solo, p.m.letter | p.plain | p.solo);
+        numbers = split == MEG_SPLIT_CL100K ? cut_numbers(&p, &c) : c.number & ~c.tail;
+        starts[w] = (c.space & ~before(c.space, p.m.space)) | signs | words | numbers |
+            last_spaces(&c, plain, solid_of(&c), &next, next.space & ~next.eol, solid_of(&next));
+        if (split != MEG_SPLIT_TIK_V1)
+            starts[w] = cut_contractions(&p, c.quote & signs, text + 64 * w, n - 64 * w, starts[w]);
+        cut_indents(&p, &c, plain, w, starts);
+        p.m = c;
+        p.plain = plain;
+        p.solo = solo;
     }
     starts[n / 64] |= (uint64_t)1 << n % 64;
 }
