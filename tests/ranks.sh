@@ -9,3 +9,27 @@ ranks() {
     shift
     mpirun -n "$ranks_n" "$@"
 }
+
+# rank_of_launcher: which rank this process is, in shell code that ranks run
+rank_of_launcher='${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}'
+
+# start_ranks N COMMAND...: run it in the background with output to $T/out and $T/err; $launcher is the launcher's
+# process, and rank R's is in $T/pid.R.  Its status is what wait $launcher says.
+start_ranks() {
+    rm -f "$T"/pid.* "$T/out" "$T/err"
+    ranks_n=$1
+    shift
+    mpirun -n "$ranks_n" sh -c "echo \$\$ >'$T/pid.'$rank_of_launcher; exec \"\$@\"" sh "$@" >"$T/out" 2>"$T/err" &
+    launcher=$!
+}
+
+# until_true SECONDS COMMAND...: wait until COMMAND succeeds; fails when it does not in time
+until_true() {
+    until_left=$(($1 * 20))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        until_left=$((until_left - 1))
+        [ "$until_left" -gt 0 ] || return 1
+        sleep 0.05
+    done
+}

@@ -1,6 +1,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/opt.h"
+#include "comm/board.h"
 #include "train/train.h"
 
 int main(int argc, char **argv)
@@ -27,12 +28,14 @@ int main(int argc, char **argv)
     meg_train_refuse_old_names(argc, argv);
     meg_opt_parse(groups, "[options]", "Train a GPT on a token dataset.", argc, argv);
     meg_comm_set_deadline(ranks.world, job.train.timeout_min * 60);
+    meg_board_open(ranks.world, job.train.timeout_min * 60);
     if (ranks.world->size > 1)
         meg_note("%d ranks, started by %s", ranks.world->size, ranks.launcher);
 
     r = meg_train(&job, groups, ranks.world, &e);
     if (r < 0 && r != MEG_ESTOP)
         meg_die_err(&e);             /* ends the other ranks, too */
+    meg_board_close();
     meg_comm_close(ranks.world);
     if (r == MEG_ESTOP && rank == 0)
         meg_die_err(&e);

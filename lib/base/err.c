@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 
-static void (*die_hook)(int status);
+static void (*die_hook)(int status, const char *why);
 
 int meg_fail(struct meg_err *e, int code, const char *fmt, ...)
 {
@@ -57,30 +57,28 @@ int meg_exit_status(int code)
     }
 }
 
-void meg_on_die(void (*hook)(int status))
+void meg_on_die(void (*hook)(int status, const char *why))
 {
     die_hook = hook;
 }
 
-static void end(int code) MEG_NORETURN;
-static void end(int code)
-{
-    void (*hook)(int status) = die_hook;
-
-    die_hook = NULL; /* a hook that dies ends the process and is not called again */
-    if (hook)
-        hook(meg_exit_status(code));
-    exit(meg_exit_status(code));
-}
-
 void meg_die(int code, const char *fmt, ...)
 {
+    void (*hook)(int status, const char *why) = die_hook;
+    char msg[sizeof((struct meg_err *)0)->msg];
     va_list ap;
 
     va_start(ap, fmt);
     meg_vlog(MEG_LOG_ERROR, fmt, ap);
     va_end(ap);
-    end(code);
+    die_hook = NULL; /* a hook that dies ends the process and is not called again */
+    if (hook) {
+        va_start(ap, fmt);
+        vsnprintf(msg, sizeof msg, fmt, ap);
+        va_end(ap);
+        hook(meg_exit_status(code), msg);
+    }
+    exit(meg_exit_status(code));
 }
 
 void meg_die_err(const struct meg_err *e)

@@ -45,8 +45,11 @@ void meg_die(int code, const char *fmt, ...) MEG_NORETURN MEG_PRINTF(2, 3);
 void meg_die_err(const struct meg_err *e) MEG_NORETURN;
 void meg_usage(const char *fmt, ...) MEG_NORETURN MEG_PRINTF(1, 2);
 
-/* Called once with the exit status before meg_die ends the process: comm ends the other ranks. */
-void meg_on_die(void (*hook)(int status));
+/*
+ * Called once with the exit status and the message before meg_die ends the process: comm ends the
+ * other ranks, and tells them why.
+ */
+void meg_on_die(void (*hook)(int status, const char *why));
 
 /* Flush standard output; dies with MEG_EIO where that fails, else returns 0: main's last line. */
 int meg_finish(void);

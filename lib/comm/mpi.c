@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/mem.h"
+#include "comm/board.h"
 #include "comm/internal.h"
 #include "tensor/half.h"
 
@@ -23,6 +24,7 @@ struct group {
     struct meg_comm c;
     MPI_Comm mpi;
     double deadline_s;
+    int64_t started;                    /* operations so far */
     void *arrived;                      /* parts to be added up */
     size_t cap;
     int *count, *first;                 /* [size] of the piece under way */
@@ -32,6 +34,7 @@ struct group {
 struct meg_work {
     struct group *g;
     const char *what;
+    int64_t number;                     /* in its group: what ranks that wait for each other share */
     MPI_Request request;
     void *buf;                          /* all_reduce: the whole buffer; reduce_scatter: out */
     const void *in;
@@ -53,6 +56,7 @@ static void check(const struct group *g, int status, const char *what)
 
     if (status == MPI_SUCCESS)
         return;
+    meg_board_give_up();
     MPI_Error_string(status, text, &n);
     meg_die(MEG_EPEER, "%s of group %s failed on rank %d of %d: %.*s", what, g->c.group, g->c.rank, g->c.size, n, text);
 }
@@ -70,31 +74,52 @@ static struct meg_work *work_new(struct meg_comm *c, const char *what)
 
     w->g = group_of(c);
     w->what = what;
+    w->number = ++w->g->started;
     w->request = MPI_REQUEST_NULL;
     return w;
 }
 
+/* The board, which asks the others, speaks first; what is said here is all that can be known without it. */
+static void give_up(const struct meg_work *w) MEG_NORETURN;
+static void give_up(const struct meg_work *w)
+{
+    const struct group *g = w->g;
+    char host[256] = "?";
+
+    meg_board_give_up();
+    gethostname(host, sizeof host - 1);
+    meg_die(MEG_EPEER,
+            "rank %d of %d on %s waited %.1f s in %s of group %s; a peer is gone or stuck, see what the others say "
+            "(--distributed-timeout-minutes sets how long)",
+            g->c.rank, g->c.size, host, g->deadline_s, w->what, g->c.group);
+}
+
+/* Test until done; now and then look at the clock, and let others run.  Time in which we were stopped is not waited. */
 static void wait_request(struct meg_work *w)
 {
-    const double start = meg_now_s();
-    char host[256] = "?";
+    double before = 0, waited = 0;
     int done = 0;
 
     for (int tries = 0;; tries++) {
+        double now;
+
         check(w->g, MPI_Test(&w->request, &done, MPI_STATUS_IGNORE), w->what);
         if (done)
-            return;
-        if (tries % 64 == 63) {
-            sched_yield();
-            if (meg_now_s() - start > w->g->deadline_s) {
-                gethostname(host, sizeof host - 1);
-                meg_die(MEG_EPEER,
-                        "rank %d of %d on %s waited %.1f s in %s of group %s; a peer is gone or stuck, see what the "
-                        "others say (--distributed-timeout-minutes sets how long)",
-                        w->g->c.rank, w->g->c.size, host, w->g->deadline_s, w->what, w->g->c.group);
-            }
-        }
+            break;
+        if (tries % 64 != 63)
+            continue;
+        sched_yield();
+        now = meg_now_s();
+        if (before == 0)
+            meg_board_enter(w->what, w->g->c.group, w->number);
+        else if (now - before < 1)
+            waited += now - before;
+        before = now;
+        if (waited > w->g->deadline_s)
+            give_up(w);
     }
+    if (before != 0)
+        meg_board_leave();
 }
 
 static void wait_work(struct meg_work *w)
@@ -364,8 +389,9 @@ static struct meg_comm *group_new(MPI_Comm mpi, const char *name, double deadlin
     return &g->c;
 }
 
-static void abort_all(int status)
+static void abort_all(int status, const char *why)
 {
+    meg_board_last_words(status, why);
     MPI_Abort(MPI_COMM_WORLD, status);
 }
 

@@ -1,6 +1,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include "base/clock.h"
+#include "comm/board.h"
 #include "train/internal.h"
 
 static double unmasked(const struct meg_batch *b)
@@ -105,6 +106,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     double start_s = meg_now_s();
     int r;
 
+    meg_board_step(t->at.iteration + 1);
     s.batch = meg_batch_at(&t->plan, t->at.consumed_train);
     if ((r = gradients(t, s.batch.num_micro, &s.lm_loss, &rates.grad_scale, e)) < 0)
         return r;

@@ -74,9 +74,9 @@ static void dying_prints_flushes_and_ends(void **state)
     assert_string_equal(c.out, "half a product\n");
 }
 
-static void hook(int status)
+static void hook(int status, const char *why)
 {
-    fprintf(stderr, "hook %d\n", status);
+    fprintf(stderr, "hook %d, %s\n", status, why);
     meg_die(MEG_EFAIL, "inner");
 }
 
@@ -97,7 +97,7 @@ static void the_hook_runs_once(void **state)
     (void)state;
     child_run(&c, die_hooked, NULL);
     assert_int_equal(c.status, 1);
-    assert_string_equal(c.err, "err: rank 3 is gone\nhook 69\nerr: inner\n");
+    assert_string_equal(c.err, "err: rank 3 is gone\nhook 69, rank 3 is gone\nerr: inner\n");
 }
 
 static void usage(void *arg)

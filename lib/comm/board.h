@@ -1,0 +1,47 @@
+/*
+ * The board: one small TCP service, a thread of rank 0, to which a thread of every other rank holds a
+ * connection.  It carries heartbeats and who has arrived where, and ends the job when a rank is lost:
+ *   - a connection that closes without a goodbye: that process is gone;
+ *   - no heartbeat for as long as the deadline: it is stopped, or its machine is;
+ *   - a wait longer than the deadline: somebody did not come, and everybody is asked where he is.
+ * Then one message names rank, host, step and operation of who is missing, and who did arrive, and every
+ * process that still can ends with status 69, before a launcher that kills has come round to it.  The
+ * message comes from rank 0, or of rank 0's end from the next rank.  A rank that ends by meg_die says why
+ * before, so that the others end with its status and its reason.
+ *
+ * The threads make no MPI call.  A time during which a process was itself stopped, as a whole job is by
+ * Ctrl-Z, counts against nobody.  Connections are loopback's where all ranks share one network, and only
+ * those are served that show the 16 random bytes which rank 0 handed out over the world communicator.
+ */
+#ifndef MEG_COMM_BOARD_H
+#define MEG_COMM_BOARD_H
+#include "comm/comm.h"
+
+MEG_BEGIN_DECLS
+
+/*
+ * Every rank of world calls it, once.  With one rank there is no board.  Where a rank cannot reach rank
+ * 0's board there is none either, with a warning: what is lost is then noticed by deadlines alone.
+ */
+void meg_board_open(struct meg_comm *world, double deadline_s);
+/* Every rank calls it when all are done; the end of one is then no news to the others. */
+void meg_board_close(void);
+
+/* From here on this rank works on this step (the iteration that is being made). */
+void meg_board_step(int64_t step);
+
+/* Around a wait for others in the number'th operation of a group; what and group stay the caller's. */
+void meg_board_enter(const char *what, const char *group, int64_t number);
+void meg_board_leave(void);
+
+/*
+ * meg_board_give_up - a wait has failed or taken too long: gives the board some seconds to say why and
+ * to end this process; returns where there is none, or it has nothing to say.
+ */
+void meg_board_give_up(void);
+
+/* This process is about to end with status: the others are told why, and end, too. */
+void meg_board_last_words(int status, const char *why);
+
+MEG_END_DECLS
+#endif

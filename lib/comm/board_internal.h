@@ -1,0 +1,99 @@
+/* What the files of the board share. */
+#ifndef MEG_COMM_BOARD_INTERNAL_H
+#define MEG_COMM_BOARD_INTERNAL_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/mem.h"
+#include "comm/comm.h"
+
+/* ---- where a rank is ---- */
+
+struct board_place {
+    int64_t step;                    /* -1: not training yet */
+    int64_t number;                  /* of the operation in its group */
+    int32_t is_waiting;
+    char what[20], group[20];        /* of the wait */
+};
+
+/* ---- board_wire.c: frames over TCP ---- */
+
+enum board_kind {
+    BOARD_JOIN = 1,                  /* struct board_join: the first frame of a rank */
+    BOARD_WELCOME,                   /* the answer to it */
+    BOARD_PLACE,                     /* struct board_place: a heartbeat, and the answer to BOARD_ASK */
+    BOARD_ASK,                       /* where are you? */
+    BOARD_WAITED,                    /* to rank 0: my wait took too long */
+    BOARD_ENDS,                      /* struct board_ends: I end, and this is why */
+    BOARD_END,                       /* struct board_ends: everybody ends */
+    BOARD_BYE                        /* I am done, and close */
+};
+
+struct board_join {
+    unsigned char token[16];
+    int32_t rank;
+    char host[64];
+};
+
+struct board_ends {
+    int32_t status;
+    char why[400];
+};
+
+/* One end of a connection. */
+struct board_link {
+    int fd;                          /* -1: none */
+    int rank;                        /* of the other end, -1: not known yet */
+    bool has_answered;               /* since it was asked */
+    bool has_left;                   /* said goodbye */
+    bool is_clogged;                 /* a frame went out in part: nothing more is sent */
+    double silent_s;
+    struct board_place place;
+    char host[64];
+    size_t have, taken;              /* bytes of in, and of its first frame where that was given */
+    unsigned char in[sizeof(struct board_ends) + 8];
+};
+
+/* Where rank 0 listens, and the token. */
+struct board_invite {
+    int32_t is_open, port, naddrs;
+    unsigned char token[16];
+    char host[64];
+    struct {
+        int32_t family;
+        unsigned char addr[16];
+    } addr[8];
+};
+
+/* Listen on loopback only, or on all addresses of this host.  The socket, or -1 with errno. */
+int board_listen(struct board_invite *to, bool is_local);
+int board_accept(int listening);
+/* A connected socket, or -1 with errno. */
+int board_connect(const struct board_invite *to);
+
+/* Send a frame without waiting; a heartbeat that finds no room is left out. */
+void board_send(struct board_link *l, enum board_kind kind, const void *payload, size_t n);
+
+/*
+ * Take the next whole frame out of what has arrived.  1: kind and *payload (in l) are set; 0: none yet;
+ * -1: closed, or not a frame of ours.
+ */
+int board_recv(struct board_link *l, enum board_kind *kind, const void **payload);
+
+/* ---- board_words.c: what is said ---- */
+
+struct board_view {
+    int size, rank;                  /* of the job; whose view this is */
+    struct board_place mine;
+    const char *host;                /* mine */
+    const struct board_link *link;   /* to others; those without a rank are not looked at */
+    int nlinks;
+    double deadline_s;
+};
+
+/* The process at the other end is gone. */
+void board_say_gone(struct meg_str *s, const struct board_view *v, const struct board_link *gone);
+/* Time is up, and who has not answered is taken for stopped. */
+void board_say_late(struct meg_str *s, const struct board_view *v);
+
+#endif
