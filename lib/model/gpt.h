@@ -141,7 +141,8 @@ size_t meg_gpt_boundary(const struct meg_gpt *g);
 
 /*
  * Forward of a micro-batch through a chunk, kept in a slot.  in, out: device memory of a boundary's size;
- * in is not read where the chunk begins with the embedding, out not written where it ends with the head.
+ * in is not read where the chunk begins with the embedding, and else must stay as it is until the slot's
+ * backward has ended; out is not written where it ends with the head.
  * scale: of the loss, as in meg_gpt_grad.
  */
 void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struct meg_gpt_batch *x, double scale,

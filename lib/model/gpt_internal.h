@@ -36,7 +36,9 @@ struct grads {
 /* A micro-batch on its way through a chunk. */
 struct slot {
     int64_t s, b;
-    struct acts *acts;                       /* [layers of a chunk] */
+    struct acts *acts;                       /* [layers of a chunk]; the first one's input is the embedding's output
+                                                in x0, or where the pipeline received it */
+    void *x0;
     struct meg_mat *saved;                   /* [layers of a chunk] this rank's part of a recomputed layer's input,
                                                 with distributes_saved */
     struct grads *d;                         /* [layers of a chunk], with defers_weights */
@@ -54,7 +56,7 @@ struct dims {
     int64_t h, ad, qkv, f, fc1, v, v0, a, g, half, positions;
     int64_t layers, chunks, slots;           /* of a chunk, of a rank, of micro-batches */
     int64_t tp;
-    bool has_head;
+    bool has_embedding, has_head;            /* one of its chunks has */
 };
 
 struct meg_gpt_state {

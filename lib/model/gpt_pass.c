@@ -168,18 +168,25 @@ static void copy(struct meg_gpt *g, void *to, const void *from, struct meg_mat l
     g->op->upload(g->st->c.st, to, from, (size_t)(like.rows * like.cols) * meg_dtype_size(like.dtype));
 }
 
-/* Keep this rank's part of layer i's input, where ranks share it; the layers begin again from it. */
-static void save_input(struct meg_gpt *g, struct slot *q, int64_t i)
+/* This rank's part of layer i's input, where ranks share what layers begin again from. */
+static struct meg_mat shared_input(const struct meg_gpt *g, int64_t chunk, const struct slot *q, int64_t i)
 {
-    const struct meg_mat part = q->saved[i];
+    const struct meg_mat none = { 0 };
+
+    return i > 0 || has_embedding(g, chunk) ? q->saved[i] : none;
+}
+
+static void save_input(struct meg_gpt *g, int64_t chunk, struct slot *q, int64_t i)
+{
+    const struct meg_mat part = shared_input(g, chunk, q, i);
 
     if (part.p)
         copy(g, part.p, meg_mat_rows(q->acts[i].x, g->mesh->at.tp * part.rows, part.rows).p, part);
 }
 
-static void restore_input(struct meg_gpt *g, struct slot *q, int64_t i)
+static void restore_input(struct meg_gpt *g, int64_t chunk, struct slot *q, int64_t i)
 {
-    const struct meg_mat part = q->saved[i];
+    const struct meg_mat part = shared_input(g, chunk, q, i);
     struct meg_comm *tp = g->st->c.tp;
 
     if (part.p)
@@ -202,7 +209,7 @@ void gpt_layers_fwd(struct meg_gpt *g, int64_t chunk, int64_t slot, void *out)
     const struct meg_mat y = has_head(g, chunk) ? q->x : boundary(g, q, out);
 
     for (int64_t i = 0; i < g->st->dim.layers; i++) {
-        save_input(g, q, i);
+        save_input(g, chunk, q, i);
         run_layers(g, chunk, q, i, i + 1, y);
     }
 }
@@ -214,10 +221,9 @@ void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struc
     struct slot *q = &st->slot[slot];
 
     gpt_take(g, slot, x, scale, true);
+    q->acts[0].x.p = has_embedding(g, chunk) ? q->x0 : (void *)in;
     if (has_embedding(g, chunk))
         meg_embed_fwd(&st->c, q->acts[0].x, q->tokens, q->position, &st->embed);
-    else
-        copy(g, q->acts[0].x.p, in, q->acts[0].x);
     gpt_layers_fwd(g, chunk, slot, out);
 }
 
@@ -226,7 +232,7 @@ static void again(struct meg_gpt *g, int64_t chunk, struct slot *q, int64_t begi
 {
     struct meg_gpt_state *st = g->st;
 
-    restore_input(g, q, begin);
+    restore_input(g, chunk, q, begin);
     for (int64_t i = begin; i < end; i++)
         layer_fwd(&st->c, i + 1 < end ? q->acts[i + 1].x : st->d.n, &q->acts[i], st->branch, &layers_of(g, chunk)[i],
                   g->conf.hidden_dropout);

@@ -33,6 +33,7 @@ static struct dims dims_of(const struct meg_gpt_conf *c, const struct meg_gpt_ru
     if (l->pp > 1)
         meg_layout_layers(l, mesh->at.pp, 0, &first, &d.layers);
     d.slots = run->slots ? run->slots : 1;
+    d.has_embedding = mesh->at.pp == 0;
     d.has_head = mesh->at.pp == l->pp - 1;
     return d;
 }
@@ -155,6 +156,14 @@ static void cut_deferred(struct grads *g, struct meg_cut *cut, const struct meg_
     g->mlp.pre = meg_cut_mat(cut, run->dtype, d->n, d->fc1);
 }
 
+/* The input of layer i; that of a chunk is received by the pipeline, but for the first of all. */
+static struct meg_mat input(struct meg_cut *cut, int64_t i, const struct meg_gpt_run *run, const struct dims *d)
+{
+    if (i > 0 || d->has_embedding)
+        return stream(cut, run, d);
+    return meg_mat(NULL, run->residual, d->m, d->h);
+}
+
 /* Layer i of a slot: kept whole, or its input only, or nothing; what is not kept is shared. */
 static void cut_layer(struct meg_gpt_state *st, struct slot *q, int64_t i, const struct meg_gpt_run *run,
                       struct meg_cut *cut)
@@ -167,7 +176,7 @@ static void cut_layer(struct meg_gpt_state *st, struct slot *q, int64_t i, const
         if (i == begin && run->distributes_saved)
             q->saved[i] = meg_cut_mat(cut, run->residual, d->m / d->tp, d->h);
         else if (i == begin)
-            q->acts[i].x = stream(cut, run, d);
+            q->acts[i].x = input(cut, i, run, d);
         return;
     }
     if (i > 0 && !run->is_training) {
@@ -175,7 +184,7 @@ static void cut_layer(struct meg_gpt_state *st, struct slot *q, int64_t i, const
         return;
     }
     q->acts[i].attn = st->again[0].attn; /* selective: attention's output is shared */
-    q->acts[i].x = stream(cut, run, d);
+    q->acts[i].x = input(cut, i, run, d);
     cut_acts(&q->acts[i], cut, run, d);
 }
 
@@ -190,6 +199,7 @@ static void cut_slot(struct meg_gpt_state *st, struct slot *q, const struct meg_
         if (run->defers_weights)
             cut_deferred(&q->d[i], cut, run, d);
     }
+    q->x0 = q->acts[0].x.p;
     if (d->has_head)
         q->x = run->is_training ? stream(cut, run, d) : q->acts[0].x;
     q->tokens = meg_cut(cut, n * sizeof *q->tokens);

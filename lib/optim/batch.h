@@ -29,6 +29,12 @@ int meg_batch_plan_check(const struct meg_batch_plan *p, struct meg_err *e);
 /* The batch once consumed samples were taken. */
 struct meg_batch_size meg_batch_at(const struct meg_batch_plan *p, int64_t consumed);
 
+/* The most micro-batches of a rank in a step. */
+static inline int64_t meg_batch_most_micro(const struct meg_batch_plan *p)
+{
+    return p->global / (p->micro * p->ranks);
+}
+
 /* Iterations that samples make: a partial last batch is dropped. */
 int64_t meg_batch_iterations(const struct meg_batch_plan *p, int64_t samples);
 

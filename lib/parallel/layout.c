@@ -16,6 +16,10 @@ const struct meg_opt meg_layout_opts[] = {
       "give each stage several chunks of N layers, interleaved with those of others" },
     { "num-virtual-stages-per-pipeline-rank", 0, MEG_I64(C, virtual_stages), "N", NULL,
       "the same by the number of chunks" },
+    { "microbatch-group-size-per-virtual-pipeline-stage", 0, MEG_I64(C, group_size), "N", NULL,
+      "micro-batches that go through a chunk one after the other; when not given, as many as stages" },
+    { "pipeline-schedule", 0, MEG_STR(C, schedule), "1f1b|interleaved|zb-h1", NULL,
+      "order of forward and backward; when not given, one of the first two, by chunks" },
     { "decoder-first-pipeline-num-layers", 0, MEG_I64(C, first_layers), "N", NULL,
       "layers of the first stage; the others share the rest" },
     { "decoder-last-pipeline-num-layers", 0, MEG_I64(C, last_layers), "N", NULL,
@@ -123,8 +127,6 @@ static int check_sizes(const struct meg_layout_conf *c, int64_t world, struct me
     }
     if (c->context > 1)
         return refuse("context-parallel-size", c->context, e, "must be 1; a sequence is not split over ranks");
-    if (c->pipeline > 1)
-        return refuse("pipeline-model-parallel-size", c->pipeline, e, "must be 1; layers are not split over ranks");
     if (world % model)
         return meg_fail(e, MEG_EUSAGE,
                         "--tensor-model-parallel-size %" PRId64 " times --pipeline-model-parallel-size %" PRId64

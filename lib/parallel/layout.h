@@ -17,6 +17,8 @@ struct meg_layout_conf {
     int64_t virtual_layers;              /* a chunk; or */
     int64_t virtual_stages;              /* chunks of a stage */
     int64_t first_layers, last_layers;   /* of the first and last stage; MEG_UNSET: an equal share */
+    int64_t group_size;                  /* micro-batches that go through a chunk one after the other */
+    const char *schedule;                /* parallel/schedule.h; NULL: what suits the chunks */
 };
 extern const struct meg_opt meg_layout_opts[];
 

@@ -32,6 +32,15 @@ const struct meg_opt meg_train_opts[] = {
       "of initial weights, dropout and the order of data" },
     { "distributed-timeout-minutes", 0, MEG_F64(C, timeout_min), "X", "10",
       "how long to wait for other ranks before giving up" },
+    { "recompute-activations", 0, MEG_BOOL(C, recompute_activations), NULL, "no",
+      "the same as --recompute-granularity selective" },
+    { "recompute-granularity", 0, MEG_STR(C, recompute_granularity), "selective|full", NULL,
+      "compute again in backward: what attention makes of its heads, or whole layers" },
+    { "recompute-method", 0, MEG_STR(C, recompute_method), "uniform|block", NULL,
+      "of full: every N layers from one input, or the first N layers of a stage one by one" },
+    { "recompute-num-layers", 0, MEG_I64(C, recompute_layers), "N", NULL, "the N of --recompute-method" },
+    { "distribute-saved-activations", 0, MEG_BOOL(C, distribute_saved), NULL, "no",
+      "tensor-parallel ranks share what is kept to compute layers again" },
     { "calculate-per-token-loss", 0, MEG_BOOL(C, calculate_per_token_loss), NULL, "no",
       "weigh micro-batches by their unmasked tokens" },
     { "no-check-for-nan-in-loss-and-grad", 0, MEG_NOT(C, check_for_nan), NULL, "no",
@@ -111,7 +120,7 @@ void meg_train_refuse_old_names(int argc, char **argv)
         { "batch-size", "now called --micro-batch-size" },
         { "warmup", "now called --lr-warmup-fraction" },
         { "model-parallel-size", "now called --tensor-model-parallel-size" },
-        { "checkpoint-activations", "activations are always kept here, none is recomputed" },
+        { "checkpoint-activations", "now called --recompute-granularity full" },
     };
 
     for (int i = 1; i < argc; i++)
@@ -236,6 +245,43 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
     return 0;
 }
 
+enum meg_recompute meg_train_recompute(const struct meg_train_conf *c)
+{
+    if (c->recompute_activations || (c->recompute_granularity && !strcmp(c->recompute_granularity, "selective")))
+        return MEG_RECOMPUTE_SELECTIVE;
+    if (!c->recompute_granularity)
+        return MEG_RECOMPUTE_NONE;
+    return strcmp(c->recompute_method, "block") ? MEG_RECOMPUTE_UNIFORM : MEG_RECOMPUTE_BLOCK;
+}
+
+int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_layout *l, struct meg_err *e)
+{
+    const bool is_full = c->recompute_granularity && !strcmp(c->recompute_granularity, "full");
+
+    if (c->recompute_activations && is_full)
+        return meg_fail(e, MEG_EUSAGE, "--recompute-granularity full: --recompute-activations means selective");
+    if (is_full != !!c->recompute_method || is_full != (c->recompute_layers != MEG_UNSET))
+        return meg_fail(e, MEG_EUSAGE,
+                        is_full ? "--recompute-granularity full: needs --recompute-method and --recompute-num-layers"
+                                : "--recompute-method, --recompute-num-layers: need --recompute-granularity full");
+    if (is_full && c->recompute_layers < 1)
+        return meg_fail(e, MEG_EUSAGE, "--recompute-num-layers %" PRId64 ": must be at least 1", c->recompute_layers);
+    if (!c->distribute_saved)
+        return 0;
+    if (!is_full)
+        return meg_fail(e, MEG_EUSAGE, "--distribute-saved-activations: needs --recompute-granularity full");
+    if (l->tp == 1 || l->has_sp)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--distribute-saved-activations: needs --tensor-model-parallel-size of 2 or more, and no "
+                        "--sequence-parallel, which shares them already");
+    if (c->micro_batch_size * c->seq_length / l->cp % l->tp)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--distribute-saved-activations: --micro-batch-size %" PRId64 " times --seq-length %" PRId64
+                        " must be a multiple of --tensor-model-parallel-size %" PRId64,
+                        c->micro_batch_size, c->seq_length, l->tp);
+    return 0;
+}
+
 int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_err *e)
 {
     int r;
@@ -291,6 +337,8 @@ const struct meg_opt meg_train_ignored_opts[] = {
     MEG_IGNORED("no-manual-gc-eval", NULL, "there is no Python to collect garbage"),
     MEG_IGNORED("lazy-mpu-init", NULL, "of Megatron's start-up"),
     MEG_IGNORED("use-ring-exchange-p2p", NULL, "of a PyTorch build"),
+    MEG_IGNORED("no-overlap-p2p-communication", NULL, "a transfer starts as soon as the schedule allows"),
+    MEG_IGNORED("overlap-p2p-communication-warmup-flush", NULL, "a transfer starts as soon as the schedule allows"),
     MEG_IGNORED("no-scatter-gather-tensors-in-pipeline", NULL, "of Megatron's transport"),
     MEG_IGNORED("distributed-backend", "nccl|gloo", "how ranks were started decides it"),
     MEG_IGNORED("no-async-tensor-model-parallel-allreduce", NULL, "of Megatron's transport"),

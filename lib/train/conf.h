@@ -2,6 +2,7 @@
 #ifndef MEG_TRAIN_CONF_H
 #define MEG_TRAIN_CONF_H
 #include "base/opt.h"
+#include "model/gpt.h"
 #include "optim/batch.h"
 
 MEG_BEGIN_DECLS
@@ -18,6 +19,9 @@ struct meg_train_conf {
     bool skip_train;
     int64_t seed;
     double timeout_min;                        /* of a wait for other ranks */
+    bool recompute_activations, distribute_saved;
+    const char *recompute_granularity, *recompute_method;
+    int64_t recompute_layers;
     bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss, dry_run;
 };
 extern const struct meg_opt meg_train_opts[];
@@ -49,6 +53,9 @@ void meg_train_refuse_old_names(int argc, char **argv);
  */
 int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct meg_batch_plan *plan,
                          int64_t *iters, struct meg_err *e);
+/* What is recomputed, by settings that pass this check; layers are shared as l says. */
+int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_layout *l, struct meg_err *e);
+enum meg_recompute meg_train_recompute(const struct meg_train_conf *c);
 int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_err *e);
 int meg_train_log_conf_check(const struct meg_train_log_conf *c, struct meg_err *e);
 

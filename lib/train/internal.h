@@ -5,6 +5,7 @@
 #include "ckpt/ckpt.h"
 #include "data/gpt_data.h"
 #include "data/loader.h"
+#include "parallel/pipe.h"
 #include "train/report.h"
 #include "train/train.h"
 
@@ -14,6 +15,24 @@ struct meg_position {
     int64_t consumed_train, consumed_valid; /* samples, which place the loaders */
     int64_t skipped; /* samples left out by --decrease-batch-size-if-needed */
     int64_t steps;   /* of the schedules: samples of successful iterations */
+};
+
+/* The micro-batches of a step or evaluation, in one allocation each. */
+struct meg_train_batches {
+    struct meg_gpt_batch *micro; /* [cap] */
+    double *scale;               /* [cap] of each one's summed loss in what gradients are of */
+    char *bytes;
+    int64_t cap;
+    double tokens;               /* of all, those that count in the loss */
+};
+
+/* The list of actions that is walked, and its buffers. */
+struct meg_train_walk {
+    struct meg_pipe_schedule list;
+    struct meg_pipe_tensor tensor;
+    struct meg_pipe pipe;
+    struct meg_arena arena;
+    double loss;
 };
 
 struct trainer {
@@ -33,6 +52,8 @@ struct trainer {
     struct meg_loader *train, *valid; /* NULL where there is nothing to read */
     struct meg_gpt *model;
     struct meg_optim *optim;
+    struct meg_train_batches batches;
+    struct meg_train_walk walk;
     struct meg_report *report;
     struct meg_position at;
     int64_t optim_steps; /* of the optimizer in that checkpoint */
@@ -68,6 +89,23 @@ bool meg_train_stop_asked(const struct trainer *t);
 /* The largest of all ranks' x. */
 double meg_train_max(const struct trainer *t, double x);
 
+/* ---- walk.c ---- */
+
+/* Read the next micro-batches into t->batches. */
+int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, struct meg_err *e);
+void meg_train_batches_free(struct meg_train_batches *b);
+
+/* How the stages of a layout go through so many micro-batches. */
+struct meg_pipe_schedule_conf meg_train_schedule(const struct meg_train_job *job, const struct meg_layout *l,
+                                                 int64_t num_micro);
+/*
+ * Take t->batches through the model: gradients are added up when training, else there is no dropout.
+ * *loss is the sum of loss * mask on the last stage, and 0 on others.  MEG_EFAIL when memory does not
+ * suffice.
+ */
+int meg_train_walk(struct trainer *t, int64_t num_micro, bool is_training, double *loss, struct meg_err *e);
+void meg_train_walk_free(struct meg_train_walk *w);
+
 /* ---- step.c ---- */
 
 /* The rate of the word embedding and output weight at this point. */
@@ -84,6 +122,9 @@ int meg_train_evaluate(struct trainer *t, struct meg_loader *l, const char *spli
                        struct meg_err *e);
 
 /* ---- setup.c ---- */
+
+/* How a rank of a mesh, this one's or one on paper, runs its part of the model. */
+struct meg_gpt_run meg_train_model_run(const struct trainer *t, const struct meg_mesh *mesh);
 
 /* A loader of a split that stands where consumed samples were read; *out is NULL where there is no data. */
 int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split, int64_t consumed,

@@ -1,5 +1,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include "base/clock.h"
 #include "base/log.h"
@@ -50,6 +51,23 @@ static int open_tokenizer(struct trainer *t, struct meg_err *e)
     return 0;
 }
 
+/* The schedule has a list for every batch of the run. */
+static int check_schedule(const struct trainer *t, struct meg_err *e)
+{
+    const struct meg_batch_plan *p = &t->plan;
+    const int64_t step = p->samples ? p->increment : p->global;
+
+    for (int64_t global = p->samples ? p->start : p->global; global <= p->global; global += step) {
+        const struct meg_pipe_schedule_conf c =
+            meg_train_schedule(t->job, &t->grid.layout, global / (p->micro * p->ranks));
+        const int r = meg_pipe_schedule_check(&c, e);
+
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
 /* How the model is cut over the ranks. */
 static int fit_layout(struct trainer *t, struct meg_err *e)
 {
@@ -61,7 +79,13 @@ static int fit_layout(struct trainer *t, struct meg_err *e)
                                             .ffn = m->ffn_hidden_size,
                                             .vocab = m->vocab_size };
 
-    return meg_layout_fit(&t->grid.layout, &t->job->layout, &model, e);
+    const struct meg_layout *l = &t->grid.layout;
+    int r;
+
+    if ((r = meg_layout_fit(&t->grid.layout, &t->job->layout, &model, e)) < 0 ||
+        (r = meg_train_recompute_check(&t->job->train, l, e)) < 0)
+        return r;
+    return t->job->train.skip_train ? 0 : check_schedule(t, e);
 }
 
 /* How many samples of which kind the run wants, and the files they come from. */
@@ -85,16 +109,31 @@ static int plan_data(struct trainer *t, struct meg_err *e)
 
 /* ---- what a run needs ---- */
 
-static int open_model(struct trainer *t, struct meg_err *e)
+struct meg_gpt_run meg_train_model_run(const struct trainer *t, const struct meg_mesh *mesh)
 {
     const struct meg_train_conf *c = &t->job->train;
+    const struct meg_pipe_schedule_conf schedule =
+        meg_train_schedule(t->job, &mesh->layout, meg_batch_most_micro(&t->plan));
     struct meg_gpt_run run = { 0 };
-    int r;
 
     run.s = c->seq_length;
     run.b = c->micro_batch_size;
     run.is_training = !c->skip_train;
     run.seed = t->dropout_seed;
+    run.slots = run.is_training ? meg_pipe_schedule_in_flight(&schedule, (int)mesh->at.pp) : 1;
+    run.defers_weights = run.is_training && mesh->at.pp > 0 && schedule.name && !strcmp(schedule.name, "zb-h1");
+    run.recompute = meg_train_recompute(c);
+    run.recompute_layers = c->recompute_layers == MEG_UNSET ? 0 : c->recompute_layers;
+    run.distributes_saved = c->distribute_saved;
+    return run;
+}
+
+static int open_model(struct trainer *t, struct meg_err *e)
+{
+    const struct meg_train_conf *c = &t->job->train;
+    const struct meg_gpt_run run = meg_train_model_run(t, t->mesh);
+    int r;
+
     if ((r = meg_gpt_create(&t->model, &t->job->model, &run, meg_cpu_ops(), t->mesh, e)) < 0 ||
         c->skip_train)
         return r;
@@ -201,6 +240,8 @@ out:
     meg_loader_close(t.train);
     meg_loader_close(t.valid);
     meg_optim_close(t.optim);
+    meg_train_walk_free(&t.walk);
+    meg_train_batches_free(&t.batches);
     meg_gpt_close(t.model);
     meg_run_data_close(t.data);
     meg_ckpt_close(t.from);

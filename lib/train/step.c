@@ -4,37 +4,13 @@
 #include "comm/board.h"
 #include "train/internal.h"
 
-static double unmasked(const struct meg_batch *b)
-{
-    double n = 0;
-
-    for (int64_t i = 0; i < b->s * b->b; i++)
-        n += b->loss_mask[i];
-    return n;
-}
-
-/* The loader's batch as the model reads it; with_dropout: samples are numbered. */
-static struct meg_gpt_batch model_batch(const struct meg_batch *b, bool with_dropout)
-{
-    struct meg_gpt_batch x = { 0 };
-
-    x.s = b->s;
-    x.b = b->b;
-    x.tokens = b->tokens;
-    x.labels = b->labels;
-    x.position = b->position_ids;
-    x.doc_start = b->doc_start;
-    x.loss_mask = b->loss_mask;
-    x.sample = with_dropout ? b->sample_id : NULL;
-    return x;
-}
-
-/* Sums over the ranks that have their own tokens: of the loss and their number. */
+/* The loss of all ranks, and the tokens it is a sum over, from those of this rank's micro-batches. */
 static void add_up_loss(const struct trainer *t, double *num, double *den)
 {
     double both[2] = { *num, *den };
 
     meg_all_reduce(t->mesh->dp_cp, both, 2, MEG_DTYPE_F64, MEG_SUM);
+    meg_all_reduce(t->mesh->pp, both, 1, MEG_DTYPE_F64, MEG_SUM);
     *num = both[0];
     *den = both[1];
 }
@@ -47,26 +23,17 @@ static void add_up_loss(const struct trainer *t, double *num, double *den)
 static int gradients(struct trainer *t, int64_t num_micro, double *loss, double *scale,
                      struct meg_err *e)
 {
-    bool per_token = t->job->train.calculate_per_token_loss;
-    double num = 0, den = 0;
+    double num, den;
     int r;
 
-    for (int64_t i = 0; i < num_micro; i++) {
-        struct meg_batch b;
-        struct meg_gpt_batch x;
-        double tokens;
-
-        if ((r = meg_loader_next(t->train, &b, e)) < 0)
-            return r;
-        tokens = unmasked(&b);
-        x = model_batch(&b, true);
-        num += meg_gpt_grad(t->model, &x,
-                            per_token || tokens == 0 ? 1 : 1 / tokens / (double)num_micro);
-        den += tokens;
-    }
+    if ((r = meg_train_read(t, t->train, num_micro, e)) < 0 ||
+        (r = meg_train_walk(t, num_micro, true, &num, e)) < 0)
+        return r;
+    den = t->batches.tokens;
     add_up_loss(t, &num, &den);
     meg_optim_add_up(t->optim);
-    *scale = per_token && den > 0 ? 1 / den : 1 / (double)t->mesh->layout.dp;
+    *scale = t->job->train.calculate_per_token_loss && den > 0 ? 1 / den
+                                                               : 1 / (double)t->mesh->layout.dp;
     *loss = den > 0 ? num / den : 0;
     return 0;
 }
@@ -138,23 +105,21 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
 int meg_train_evaluate(struct trainer *t, struct meg_loader *l, const char *split, double *loss,
                        struct meg_err *e)
 {
-    int64_t num_micro = t->plan.global / (t->plan.micro * t->plan.ranks),
-            total = t->job->train.eval_iters * num_micro;
+    const int64_t num_micro = meg_batch_most_micro(&t->plan), total = t->job->train.eval_iters;
     double num = 0, den = 0;
     int r;
 
     *loss = NAN;
     for (int64_t i = 0; i < total; i++) {
-        struct meg_batch b;
-        struct meg_gpt_batch x;
+        double sum;
 
         if (meg_train_stop_asked(t))
             return 0;
-        if ((r = meg_loader_next(l, &b, e)) < 0)
+        if ((r = meg_train_read(t, l, num_micro, e)) < 0 ||
+            (r = meg_train_walk(t, num_micro, false, &sum, e)) < 0)
             return r;
-        x = model_batch(&b, false);
-        num += meg_gpt_loss(t->model, &x, NULL);
-        den += unmasked(&b);
+        num += sum;
+        den += t->batches.tokens;
         if (meg_train_speaks(t))
             meg_report_evaluating(t->report, split, i, total);
     }

@@ -1,0 +1,202 @@
+/*
+ * A global batch through the stages: the micro-batches are read, and the list of the pipeline schedule
+ * is walked over them.  One stage has a list, too.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "base/mem.h"
+#include "train/internal.h"
+
+/* ---- micro-batches -------------------------------------------------------------------------- */
+
+void meg_train_batches_free(struct meg_train_batches *b)
+{
+    free(b->micro);
+    free(b->scale);
+    free(b->bytes);
+    memset(b, 0, sizeof *b);
+}
+
+static void *keep(char **to, const void *from, size_t nbytes)
+{
+    void *p = *to;
+
+    if (!from)
+        return NULL;
+    memcpy(p, from, nbytes);
+    *to += (nbytes + 7) & ~(size_t)7;
+    return p;
+}
+
+/* A copy of a loader's micro-batch, which its next one overwrites. */
+static struct meg_gpt_batch copy_of(char *to, const struct meg_batch *b)
+{
+    const size_t n = (size_t)(b->s * b->b);
+    struct meg_gpt_batch x = { .s = b->s, .b = b->b };
+
+    x.tokens = keep(&to, b->tokens, n * sizeof *b->tokens);
+    x.labels = keep(&to, b->labels, n * sizeof *b->labels);
+    x.position = keep(&to, b->position_ids, n * sizeof *b->position_ids);
+    x.doc_start = keep(&to, b->doc_start, n * sizeof *b->doc_start);
+    x.loss_mask = keep(&to, b->loss_mask, n * sizeof *b->loss_mask);
+    x.sample = keep(&to, b->sample_id, (size_t)b->b * sizeof *b->sample_id);
+    return x;
+}
+
+static double unmasked(const struct meg_batch *b)
+{
+    double n = 0;
+
+    for (int64_t i = 0; i < b->s * b->b; i++)
+        n += b->loss_mask[i];
+    return n;
+}
+
+int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, struct meg_err *e)
+{
+    const size_t n = (size_t)(t->plan.micro * t->job->train.seq_length);
+    const size_t nbytes = n * (4 * sizeof(int32_t) + sizeof(float)) + (size_t)t->plan.micro * sizeof(int64_t) + 6 * 8;
+    struct meg_train_batches *b = &t->batches;
+    int r;
+
+    if (num_micro > b->cap) {
+        meg_train_batches_free(b);
+        b->cap = num_micro;
+        b->micro = meg_new((size_t)num_micro * sizeof *b->micro);
+        b->scale = meg_new((size_t)num_micro * sizeof *b->scale);
+        b->bytes = meg_new((size_t)num_micro * nbytes);
+    }
+    b->tokens = 0;
+    for (int64_t i = 0; i < num_micro; i++) {
+        struct meg_batch next;
+        double tokens;
+
+        if ((r = meg_loader_next(l, &next, e)) < 0)
+            return r;
+        b->micro[i] = copy_of(b->bytes + (size_t)i * nbytes, &next);
+        tokens = unmasked(&next);
+        b->scale[i] = t->job->train.calculate_per_token_loss || tokens == 0 ? 1 : 1 / tokens / (double)num_micro;
+        b->tokens += tokens;
+    }
+    return 0;
+}
+
+/* ---- the list ------------------------------------------------------------------------------- */
+
+struct meg_pipe_schedule_conf meg_train_schedule(const struct meg_train_job *job, const struct meg_layout *l,
+                                                 int64_t num_micro)
+{
+    const int64_t group = job->layout.group_size;
+    struct meg_pipe_schedule_conf c = { .name = job->layout.schedule,
+                                        .stages = (int)l->pp,
+                                        .chunks = (int)l->vp,
+                                        .microbatches = num_micro,
+                                        .group = group == MEG_UNSET ? 0 : group };
+    return c;
+}
+
+/* What stages send each other: rows of the residual stream. */
+static struct meg_pipe_tensor boundary(const struct meg_gpt *g)
+{
+    const enum meg_dtype type = g->run.residual;
+    const struct meg_pipe_tensor x = { (int64_t)(meg_gpt_boundary(g) / meg_dtype_size(type)), type };
+
+    return x;
+}
+
+/* Have the list of so many micro-batches, and its buffers. */
+static int prepare(struct trainer *t, int64_t num_micro, bool is_forward_only, struct meg_err *e)
+{
+    struct meg_train_walk *w = &t->walk;
+    struct meg_pipe_schedule_conf c = meg_train_schedule(t->job, &t->mesh->layout, num_micro);
+    size_t nbytes;
+    int r;
+
+    if (w->list.n > 0 && w->list.conf.microbatches == num_micro && w->list.conf.is_forward_only == is_forward_only)
+        return 0;
+    meg_pipe_free(&w->pipe);
+    meg_pipe_schedule_free(&w->list);
+    c.is_forward_only = is_forward_only;
+    meg_pipe_schedule_make(&w->list, &c, (int)t->mesh->at.pp);
+    MEG_ASSERT(w->list.slots <= t->model->run.slots);
+    w->tensor = boundary(t->model);
+    nbytes = meg_pipe_nbytes(&w->list, &w->tensor, 1);
+    if (nbytes > w->arena.cap) {
+        meg_arena_free(&w->arena);
+        if ((r = meg_arena_init(&w->arena, "pipeline", nbytes, e)) < 0)
+            return r;
+    }
+    meg_arena_rewind(&w->arena, 0);
+    meg_pipe_init(&w->pipe, &w->list, t->mesh->pp, &w->tensor, 1, &w->arena);
+    return 0;
+}
+
+void meg_train_walk_free(struct meg_train_walk *w)
+{
+    meg_pipe_free(&w->pipe);
+    meg_pipe_schedule_free(&w->list);
+    meg_arena_free(&w->arena);
+}
+
+/* ---- its steps ------------------------------------------------------------------------------ */
+
+static void *only(void *const *tensor)
+{
+    return tensor ? tensor[0] : NULL;
+}
+
+static void forward(void *user, const struct meg_pipe_step *s)
+{
+    struct trainer *t = user;
+
+    meg_gpt_forward(t->model, s->chunk, s->slot, &t->batches.micro[s->microbatch], t->batches.scale[s->microbatch],
+                    only(s->x), only(s->y));
+}
+
+static void backward_input(void *user, const struct meg_pipe_step *s)
+{
+    struct trainer *t = user;
+
+    t->walk.loss += meg_gpt_backward(t->model, s->chunk, s->slot, only(s->dy), only(s->dx));
+}
+
+static void backward_weight(void *user, const struct meg_pipe_step *s)
+{
+    struct trainer *t = user;
+
+    meg_gpt_backward_weight(t->model, s->chunk, s->slot);
+}
+
+static void backward(void *user, const struct meg_pipe_step *s)
+{
+    struct trainer *t = user;
+
+    backward_input(user, s);
+    if (t->model->run.defers_weights)
+        backward_weight(user, s);
+}
+
+static void evaluate(void *user, const struct meg_pipe_step *s)
+{
+    struct trainer *t = user;
+    struct meg_gpt_batch x = t->batches.micro[s->microbatch];
+
+    x.sample = NULL; /* no dropout */
+    meg_gpt_forward(t->model, s->chunk, s->slot, &x, 1, only(s->x), only(s->y));
+    if (meg_layout_is_last(&t->mesh->layout, t->mesh->at.pp, s->chunk))
+        t->walk.loss += meg_gpt_slot_loss(t->model, s->slot, NULL);
+}
+
+int meg_train_walk(struct trainer *t, int64_t num_micro, bool is_training, double *loss, struct meg_err *e)
+{
+    static const struct meg_pipe_ops train = { forward, backward, backward_input, backward_weight },
+                                     eval = { .fwd = evaluate };
+    int r;
+
+    if ((r = prepare(t, num_micro, !is_training, e)) < 0)
+        return r;
+    t->walk.loss = 0;
+    meg_pipe_run(&t->walk.pipe, is_training ? &train : &eval, t);
+    *loss = t->walk.loss;
+    return 0;
+}
