@@ -53,7 +53,24 @@ struct meg_comm {
     const struct meg_comm_ops *op;
     const char *group;                       /* "world", "tp", …: in messages */
     int rank, size;
+    double sent;                             /* bytes this rank has sent so far, counted as below */
 };
+
+/*
+ * Bytes that a rank sends in a collective of a group of size ranks, as rings move them (Patarasuk and Yuan
+ * 2009) whatever the library below does: an all-reduce of nbytes; a reduce-scatter, all-gather or
+ * all-to-all with parts of nbytes.  A broadcast counts as its buffer, a message as itself at the sender, a
+ * barrier as nothing.
+ */
+static inline double meg_sent_all_reduce(int64_t size, double nbytes)
+{
+    return 2 * (double)(size - 1) * nbytes / (double)size;
+}
+
+static inline double meg_sent_parts(int64_t size, double nbytes)
+{
+    return (double)(size - 1) * nbytes;
+}
 
 /* The group of one. */
 extern struct meg_comm meg_comm_self;

@@ -68,6 +68,11 @@ static MPI_Datatype type_of(enum meg_dtype t)
     return by_size[meg_dtype_size(t)];
 }
 
+static double nbytes_of(int64_t n, enum meg_dtype t)
+{
+    return (double)n * (double)meg_dtype_size(t);
+}
+
 static struct meg_work *work_new(struct meg_comm *c, const char *what)
 {
     struct meg_work *w = meg_new(sizeof *w);
@@ -243,6 +248,7 @@ static struct meg_work *all_reduce(struct meg_comm *c, void *buf, int64_t n, enu
 {
     struct meg_work *w = work_new(c, "all-reduce");
 
+    c->sent += meg_sent_all_reduce(c->size, nbytes_of(n, t));
     w->buf = buf;
     w->n = n;
     w->t = t;
@@ -262,6 +268,7 @@ static struct meg_work *reduce_scatter(struct meg_comm *c, void *out, const void
 {
     struct meg_work *w = work_new(c, "reduce-scatter");
 
+    c->sent += meg_sent_parts(c->size, nbytes_of(n, t));
     MEG_ASSERT(n <= INT32_MAX);
     w->buf = out;
     w->n = n;
@@ -282,6 +289,7 @@ static struct meg_work *all_gather(struct meg_comm *c, void *out, const void *in
     struct meg_work *w = work_new(c, "all-gather");
     const bool is_in_place = in == element(out, c->rank * n, t);
 
+    c->sent += meg_sent_parts(c->size, nbytes_of(n, t));
     MEG_ASSERT(n <= INT32_MAX);
     check(w->g,
           MPI_Iallgather(is_in_place ? MPI_IN_PLACE : in, (int)n, type_of(t), out, (int)n, type_of(t), w->g->mpi,
@@ -294,6 +302,7 @@ static struct meg_work *all_to_all(struct meg_comm *c, void *out, const void *in
 {
     struct meg_work *w = work_new(c, "all-to-all");
 
+    c->sent += meg_sent_parts(c->size, nbytes_of(n, t));
     MEG_ASSERT(n <= INT32_MAX);
     check(w->g, MPI_Ialltoall(in, (int)n, type_of(t), out, (int)n, type_of(t), w->g->mpi, &w->request), w->what);
     return w;
@@ -303,6 +312,7 @@ static struct meg_work *broadcast(struct meg_comm *c, void *buf, int64_t n, enum
 {
     struct meg_work *w = work_new(c, "broadcast");
 
+    c->sent += nbytes_of(n, t);
     MEG_ASSERT(n <= INT32_MAX);
     check(w->g, MPI_Ibcast(buf, (int)n, type_of(t), root, w->g->mpi, &w->request), w->what);
     return w;
@@ -312,6 +322,7 @@ static struct meg_work *send(struct meg_comm *c, const void *buf, int64_t n, enu
 {
     struct meg_work *w = work_new(c, "send");
 
+    c->sent += nbytes_of(n, t);
     MEG_ASSERT(n <= INT32_MAX);
     check(w->g, MPI_Isend(buf, (int)n, type_of(t), to, TAG, w->g->mpi, &w->request), w->what);
     return w;

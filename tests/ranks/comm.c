@@ -176,6 +176,30 @@ static void groups(void)
     meg_comm_close(half);
 }
 
+/* What a group counts as sent. */
+static void volumes(void)
+{
+    enum { N = 24 };
+    struct meg_comm *g = meg_comm_split(w, 0, "all");
+    const double n = g->size;
+    float *in = filled(N * g->size, MEG_DTYPE_F32), *out = filled(N * g->size, MEG_DTYPE_F32);
+    double want = 0;
+
+    meg_all_reduce(g, in, N, MEG_DTYPE_F32, MEG_SUM);
+    ok(g->sent == (want += 2 * (n - 1) * N * 4 / n), "an all-reduce sends twice what a rank does not keep");
+    meg_wait(g, g->op->reduce_scatter(g, out, in, N, MEG_DTYPE_BF16, MEG_SUM));
+    ok(g->sent == (want += (n - 1) * N * 2), "a reduce-scatter the parts of others");
+    meg_wait(g, g->op->all_gather(g, out, in, N, MEG_DTYPE_F32));
+    ok(g->sent == (want += (n - 1) * N * 4), "an all-gather its part to each");
+    meg_wait(g, g->op->all_to_all(g, out, in, N, MEG_DTYPE_F32));
+    ok(g->sent == (want += (n - 1) * N * 4), "an all-to-all the parts of others");
+    meg_barrier(g);
+    ok(g->sent == want, "a barrier nothing");
+    meg_comm_close(g);
+    free(in);
+    free(out);
+}
+
 int main(void)
 {
     static const enum meg_dtype types[] = { MEG_DTYPE_F32,  MEG_DTYPE_F64, MEG_DTYPE_BF16,
@@ -199,6 +223,8 @@ int main(void)
         messages();
     order();
     groups();
+    if (w->size > 1)
+        volumes();
     nan = w->rank == w->size - 1 ? NAN : 1;
     meg_all_reduce(w, &nan, 1, MEG_DTYPE_F32, MEG_MAX);
     ok(isnan(nan), "a NaN is the maximum");
