@@ -45,8 +45,8 @@ for n in 2 4; do
     ok "$n ranks: the losses of one" near "$T/$n.loss" "$T/1.loss"
 done
 
-# tensor N OPTION...: the losses of N ranks that share layers are those of one
-tensor() {
+# model N OPTION...: the losses of N ranks that share a model are those of one
+model() {
     n=$1
     shift
     ranks "$n" meg-train -q --config "$T/conf" --micro-batch-size 2 --log-json "$T/t.json" "$@" >"$T/out" 2>&1
@@ -56,8 +56,8 @@ tensor() {
 }
 meg-train -q --config "$T/conf" --micro-batch-size 2 --log-json "$T/two.json" >"$T/out" 2>&1
 losses "$T/two.json" >"$T/two.loss"
-tensor 2 --tensor-model-parallel-size 2
-tensor 4 --tensor-model-parallel-size 2 --sequence-parallel
+model 2 --tensor-model-parallel-size 2
+model 4 --tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2
 
 # Five steps, and five more from the checkpoint: by as many ranks the same bytes, by others the same losses.
 ranks 2 meg-train -q --config "$T/conf" --train-iters 10 --exit-interval 5 --save "$T/half" >"$T/out" 2>&1
