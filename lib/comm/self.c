@@ -89,4 +89,4 @@ static const struct meg_comm_ops self = {
     .close = stay,
 };
 
-struct meg_comm meg_comm_self = { &self, "self", 0, 1 };
+struct meg_comm meg_comm_self = { .op = &self, .group = "self", .size = 1 };
