@@ -240,6 +240,20 @@ static bool join(struct board_link *l, const struct board_join *j)
     return true;
 }
 
+/* Its own message stands in its own output; of SIGTERM it has none. */
+static void heard_end(const struct board_link *l, const struct board_ends *ends)
+{
+    struct meg_str s = { 0 };
+
+    meg_str_printf(&s, "rank %d of %d on %s ended the run: %.*s", l->rank, b.size, l->host,
+                   (int)sizeof ends->why - 1, ends->why);
+    if (ends->status != 128 + SIGTERM)
+        meg_note("%s", s.s);
+    else if (!was_terminated)
+        say(s.s);
+    meg_str_free(&s);
+}
+
 /* False: this frame has no place here. */
 static bool take(struct board_link *l, enum board_kind kind, const void *payload)
 {
@@ -264,13 +278,7 @@ static bool take(struct board_link *l, enum board_kind kind, const void *payload
     case BOARD_WAITED: late(true); return true;
     case BOARD_ENDS:
         memcpy(&ends, payload, sizeof ends);
-        if (!was_terminated) {
-            struct meg_str s = { 0 };
-
-            meg_str_printf(&s, "rank %d of %d on %s ended the run: %.*s", l->rank, b.size, l->host,
-                           (int)sizeof ends.why - 1, ends.why);
-            say(s.s);
-        }
+        heard_end(l, &ends);
         end_all(ends.status);
     case BOARD_END: memcpy(&ends, payload, sizeof ends); end_all(ends.status);
     case BOARD_BYE: l->has_left = true; return true;

@@ -84,6 +84,11 @@ static inline bool meg_train_speaks(const struct trainer *t)
 int meg_train_agree(const struct trainer *t, int r);
 /* For a failure that all ranks see alike: returns r on rank 0 and on no other. */
 int meg_train_fail_once(const struct trainer *t, int r);
+/*
+ * Whether all ranks have the same tokenizer files, checkpoint and data.  Where one has not it alone returns,
+ * MEG_EFORMAT with the file's name.
+ */
+int meg_train_same_inputs(const struct trainer *t, struct meg_err *e);
 /* Whether any rank was asked to stop by a signal. */
 bool meg_train_stop_asked(const struct trainer *t);
 /* The largest of all ranks' x. */

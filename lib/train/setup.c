@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "cpu/cpu.h"
 #include "train/internal.h"
+#include "train/same.h"
 #include "train/stop.h"
 
 /* ---- rules, and what follows from the settings; nothing large is allocated ---- */
@@ -226,7 +227,8 @@ int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, stru
     };
     int r;
 
-    if ((r = meg_train_agree(&t, settle(&t, e))) < 0)
+    if ((r = meg_same_settings(world, groups, e)) < 0 || (r = meg_train_agree(&t, settle(&t, e))) < 0 ||
+        (r = meg_train_same_inputs(&t, e)) < 0)
         goto out;
     if (job->train.dry_run) {
         if (meg_train_speaks(&t))

@@ -1,0 +1,70 @@
+#!/bin/sh
+# Ranks that differ in options, program, data or checkpoint are told so, by name, and none stays.
+. "${0%/*}/lib.sh"
+[ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
+. "${0%/*}/ranks.sh"
+
+cat >"$T/conf" <<'EOF'
+num-layers = 1
+hidden-size = 16
+num-attention-heads = 2
+seq-length = 8
+max-position-embeddings = 8
+micro-batch-size = 1
+global-batch-size = 6
+train-iters = 4
+save-interval = 2
+lr = 1e-3
+split = 1,0,0
+data-path = ids_text_document
+data-cache-path = cache
+tokenizer-type = NullTokenizer
+vocab-size = 50
+eval-iters = 0
+EOF
+mkdir "$T/a" "$T/b"
+awk 'BEGIN { for (i = 0; i < 40; i++) { s = ""; for (k = 0; k < 9; k++) s = s " " (i * 7 + k * 3) % 50
+             print "{\"text\":\"" substr(s, 2) "\"}" } }' >"$T/a/text"
+sed '20s/":"[0-9]*/":"1/' "$T/a/text" >"$T/b/text"
+for d in a b; do
+    meg-preprocess -q --input "$T/$d/text" --tokenizer-type NullTokenizer --vocab-size 50 --output-prefix "$T/$d/ids"
+done
+mkdir "$T/other"
+cp "$(command -v meg-train)" "$T/other/meg-train"
+printf x >>"$T/other/meg-train"
+
+# each N 'SHELL CODE FOR RANK 1' OPTIONS...: ranks run meg-train in folder a; rank 1 what the code says, with its words
+each() {
+    each_n=$1
+    each_one=$2
+    shift 2
+    ranks "$each_n" sh -c "cd '$T/a'; if [ $rank_of_launcher = 1 ]; then $each_one; fi; exec meg-train \"\$@\"" sh \
+        -q --config "$T/conf" "$@" >"$T/out" 2>"$T/err"
+    each_status=$?
+}
+
+told() {
+    is "$1: status" "$each_status" "$2"
+    like "$1: which rank, and what" "$(grep '^meg-train' "$T/err")" "$3"
+    is "$1: once" "$(grep -c '^meg-train.*differs' "$T/err")" 1
+}
+
+each 2 'cd ../a'
+is 'ranks that do not differ train' "$each_status" 0
+each 2 'set -- "$@" --data-cache-path other'
+is 'each may have a cache of its own' "$each_status" 0
+each 3 'set -- "$@" --lr 1e-2'
+told 'an option' 2 '^meg-train\[1\]: rank 1 of 3 on .* differs from rank 0: --lr = 0.01 here, --lr = 0.001 there; all ranks take the same'
+each 3 'set -- "$@" --exit-interval 3'
+told 'an option that others lack' 2 'rank 1 of 3 .*: --exit-interval = 3 here, nothing there'
+each 3 "PATH='$T/other':\$PATH"
+told 'the program' 2 'rank 1 of 3 on .* differs from rank 0: .* bytes, XXH3 .*; all ranks run the same build'
+each 2 'cd ../b'
+told 'a data file' 65 'rank 1 of 2 on .* differs from rank 0: ids_text_document.bin = [0-9]* bytes, XXH3 .*; all ranks read the same files'
+each 2 'cd ../a' --save run
+cp -r "$T/a/run" "$T/b/run"
+cp "$T"/a/ids* "$T/b"
+echo 2 >"$T/b/run/latest_checkpointed_iteration.txt"
+each 2 'cd ../b' --load run --train-iters 6 --override-opt_param-scheduler
+told 'a checkpoint' 65 'rank 1 of 2 on .* differs from rank 0: .*run.iter_0000002'
+done_testing
