@@ -79,20 +79,21 @@ void meg_cpu_zero(struct meg_stream *st, void *dev, size_t nbytes)
 void meg_cpu_copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_heads src,
                         int64_t s, int64_t b, int64_t g, int64_t d)
 {
+    const size_t size = meg_dtype_size(src.dtype);
     (void)st;
-    MEG_ASSERT(dst.dtype == MEG_DTYPE_F32 && src.dtype == MEG_DTYPE_F32);
+    MEG_ASSERT(dst.dtype == src.dtype);
     for (int64_t t = 0; t < s; t++)
         for (int64_t i = 0; i < b; i++)
             for (int64_t j = 0; j < g; j++)
-                memcpy((float *)dst.p + t * dst.ld_s + i * dst.ld_b + j * dst.ld_g,
-                       (float *)src.p + t * src.ld_s + i * src.ld_b + j * src.ld_g,
-                       (size_t)d * sizeof(float));
+                memcpy((char *)dst.p + (size_t)(t * dst.ld_s + i * dst.ld_b + j * dst.ld_g) * size,
+                       (char *)src.p + (size_t)(t * src.ld_s + i * src.ld_b + j * src.ld_g) * size,
+                       (size_t)d * size);
 }
 
 struct meg_linear *meg_cpu_linear_create(const struct meg_linear_desc *desc)
 {
     struct meg_linear *l = meg_new(sizeof *l);
-    MEG_ASSERT(desc->dtype == MEG_DTYPE_F32);
+    MEG_ASSERT(!meg_cpu_supports(desc->dtype));
     l->desc = *desc;
     meg_cpu_gemm_load();
     return l;

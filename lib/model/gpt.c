@@ -96,6 +96,8 @@ static void bind_layer(const struct meg_gpt *g, struct layer *l, int64_t i)
     l->attn.d = c->kv_channels;
     l->attn.head0 = g->mesh->at.tp * d->a;
     l->attn.layer = (int)i;
+    l->attn.cp = &g->st->cp[g->st->ncp > 1 ? i : 0];
+    l->attn.room = &g->st->room;
     l->attn.dropout = c->attention_dropout;
     l->attn.recomputes = g->run.recompute == MEG_RECOMPUTE_SELECTIVE;
     l->mlp.is_gated = c->swiglu;
@@ -219,7 +221,6 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
         fill_rope(g);
     st->c.op = op;
     st->c.tp = mesh->tp;
-    st->c.cp = mesh->cp;
     st->c.seed = run->seed;
     st->c.defers_weights = run->defers_weights;
     *out = g;

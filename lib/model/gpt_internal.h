@@ -68,6 +68,9 @@ struct meg_gpt_state {
     struct meg_lnorm normf;
     struct meg_embed embed;
     struct meg_rope rope;
+    struct meg_cp *cp;                       /* [ncp]: one for all layers of the model, or one for each */
+    int ncp;
+    struct meg_attn_room room;
     struct meg_head head;
     struct meg_mat branch;                   /* output of attention or MLP before it joins */
     struct meg_mat nf;                       /* the last layer's output, normed */

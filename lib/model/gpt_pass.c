@@ -79,16 +79,13 @@ static void tell_places(struct meg_gpt *g)
     const struct meg_layout *l = &g->mesh->layout;
     struct meg_gpt_state *st = g->st;
     struct meg_ctx *c = &st->c;
-    const int64_t s = l->has_sp ? c->s / l->tp : c->s, t0 = l->has_sp ? g->mesh->at.tp * s : 0, half = c->s / 2;
+    const int64_t s = l->has_sp ? c->s / l->tp : c->s, t0 = l->has_sp ? g->mesh->at.tp * s : 0;
 
     if (!l->has_sp && l->cp == 1)
         return;
     MEG_ASSERT(c->s == s * (l->has_sp ? l->tp : 1));
-    for (int64_t i = 0; i < s; i++) {
-        const int64_t t = t0 + i, cp = g->mesh->at.cp;
-
-        st->host_place[i] = (int32_t)(l->cp == 1 ? t : t < half ? cp * half + t : (2 * l->cp - 1 - cp) * half + t - half);
-    }
+    for (int64_t i = 0; i < s; i++)
+        st->host_place[i] = (int32_t)meg_layout_position(l, g->mesh->at.cp, c->s * l->cp, t0 + i);
     g->op->upload(c->st, st->place, st->host_place, (size_t)s * sizeof *st->place);
     c->place = st->place;
 }

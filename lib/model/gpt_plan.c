@@ -75,6 +75,10 @@ struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct m
     *d = dims_of(c, run, mesh);
     st->c.has_sp = mesh->layout.has_sp;
     st->c.dtype = run->dtype;
+    st->ncp = mesh->layout.cp_kinds.n ? (int)mesh->layout.cp_kinds.n : 1;
+    st->cp = meg_new((size_t)st->ncp * sizeof *st->cp);
+    for (int i = 0; i < st->ncp; i++)
+        meg_cp_make(&st->cp[i], meg_layout_cp_kind(&mesh->layout, i), mesh);
     st->layer = meg_new((size_t)(d->chunks * d->layers) * sizeof *st->layer);
     st->again = meg_new((size_t)(most_again(run, d->layers) + 1) * sizeof *st->again);
     st->slot = meg_new((size_t)d->slots * sizeof *st->slot);
@@ -99,6 +103,7 @@ void gpt_state_free(struct meg_gpt_state *st)
     free(st->slot);
     free(st->again);
     free(st->layer);
+    free(st->cp);
     free(st->host_loss);
     free(st->host_place);
     free(st);
@@ -242,12 +247,14 @@ static void cut_workspace(struct meg_gpt_state *st, const struct meg_gpt_run *ru
     const struct dims *d = &st->dim;
     const size_t table = (size_t)(d->positions * d->half) * sizeof(float);
     const size_t wide = (size_t)(d->n * d->h) * meg_dtype_size(run->residual);
+    const struct meg_attn_size attn = { run->dtype, d->n, d->a, d->g, d->qkv / (d->a + 2 * d->g), run->is_training };
 
     st->branch = branch(cut, run, d);
     for (int i = 0; i < 2 && st->c.has_sp; i++)
         st->c.wide[i] = meg_cut(cut, wide);
     if (d->has_head)
         cut_head(st, cut, run);
+    meg_attn_room_cut(&st->room, cut, &attn, st->cp, st->ncp);
     st->loss = meg_cut(cut, (size_t)d->n * sizeof *st->loss);
     st->place = meg_cut(cut, (size_t)d->s * sizeof *st->place);
     st->rope.cos = meg_cut(cut, table);

@@ -1,9 +1,10 @@
 /*
- * Causal self-attention: qkv linear, rotary positions, attention over this rank's heads, output linear.  A row of qkv holds, for
- * each key-value group, its r query heads, its key head and its value head, d columns each.
+ * Causal self-attention: qkv linear, rotary positions, attention over this rank's heads, output linear.  A row of
+ * qkv holds, for each key-value group, its r query heads, its key head and its value head, d columns each.
  */
 #ifndef MEG_NN_ATTENTION_H
 #define MEG_NN_ATTENTION_H
+#include "nn/cp.h"
 #include "nn/linear.h"
 
 MEG_BEGIN_DECLS
@@ -22,19 +23,22 @@ struct meg_attn {
     int64_t head0;               /* global number of its first head */
     int layer;
     double dropout;              /* of the probabilities */
+    const struct meg_cp *cp;     /* the ranks that share its sequences */
+    const struct meg_attn_room *room;
     bool recomputes;             /* backward computes the output again: activations have one for all layers */
 };
 
+/* Where ranks exchange heads, qkv and lse are those of all rows and some heads. */
 struct meg_attn_acts {
-    struct meg_mat qkv;          /* [n, (a+2g)d] */
+    struct meg_mat qkv;          /* [n, (a+2g)d], turned by positions */
     struct meg_mat o;            /* [n, a d] */
-    float *lse;                  /* [b,a,s] */
+    float *lse;                  /* [b,a,s]; where ranks share sequences, that of either piece: [2,b,a,s/2] */
 };
 
 /* Scratch of the backward pass, shared by all layers. */
 struct meg_attn_grads {
     struct meg_mat qkv, o;       /* as in the activations */
-    float *delta;                /* [b,a,s] */
+    float *delta;                /* as lse */
 };
 
 /*

@@ -22,7 +22,6 @@ struct meg_ctx {
     const struct meg_ops *op;
     struct meg_stream *st;
     struct meg_comm *tp;
-    struct meg_comm *cp;
     bool has_sp;                 /* sequence parallelism: nn/shard.h */
     void *wide[2];               /* scratch for all rows of the residual stream, with it */
     bool defers_weights;         /* backward leaves gradients of linears' weights for later */

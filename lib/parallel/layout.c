@@ -2,6 +2,8 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define C struct meg_layout_conf
 const struct meg_opt meg_layout_opts[] = {
@@ -30,7 +32,7 @@ const struct meg_opt meg_layout_opts[] = {
 };
 #undef C
 
-const struct meg_layout meg_layout_one = { 1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET };
+const struct meg_layout meg_layout_one = { 1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET, 0, { 0 } };
 
 int64_t meg_layout_world(const struct meg_layout *l)
 {
@@ -60,6 +62,18 @@ int64_t meg_layout_rank(const struct meg_layout *l, struct meg_place at)
     if (l->is_tp_pp_dp)
         return at.tp + l->tp * (at.pp + l->pp * (at.cp + l->cp * at.dp));
     return at.tp + l->tp * (at.cp + l->cp * (at.dp + l->dp * at.pp));
+}
+
+enum meg_cp_kind meg_layout_cp_kind(const struct meg_layout *l, int64_t layer)
+{
+    static const char *const names[] = { [MEG_CP_P2P] = "p2p", [MEG_CP_ALL_GATHER] = "all_gather",
+                                         [MEG_CP_A2A] = "a2a", [MEG_CP_A2A_P2P] = "a2a+p2p" };
+    const char *name = l->cp_kinds.n > 1 ? l->cp_kinds.v[layer] : l->cp_kinds.n ? l->cp_kinds.v[0] : "p2p";
+    int kind = MEG_CP_P2P;
+
+    while (strcmp(names[kind], name))
+        kind++;
+    return (enum meg_cp_kind)kind;
 }
 
 /* Layers of a stage. */
@@ -157,6 +171,63 @@ static int check_tensor(const struct meg_layout_conf *c, const struct meg_layout
     return 0;
 }
 
+/* The neighbours of a2a+p2p. */
+static int check_cp_sizes(int64_t *near, const struct meg_layout_conf *c, struct meg_err *e)
+{
+    int64_t size[2];
+
+    if (c->cp_sizes.n == 0)
+        return refuse("context-parallel-size", c->context, e,
+                      "--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes");
+    for (int i = 0; i < 2; i++) {
+        char *end;
+
+        size[i] = strtoll(c->cp_sizes.v[i], &end, 10);
+        if (*end || size[i] < 1)
+            return meg_fail(e, MEG_EUSAGE, "--hierarchical-context-parallel-sizes: '%s' is not a positive number",
+                            c->cp_sizes.v[i]);
+    }
+    if (size[0] > c->context || size[1] > c->context || size[0] * size[1] != c->context)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--hierarchical-context-parallel-sizes %s %s: their product must be "
+                        "--context-parallel-size %" PRId64,
+                        c->cp_sizes.v[0], c->cp_sizes.v[1], c->context);
+    *near = size[0];
+    return 0;
+}
+
+static int check_context(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,
+                         struct meg_err *e)
+{
+    const int64_t cp = c->context, groups = m->groups / c->tensor;
+    int r;
+
+    l->cp_kinds = c->cp_kinds;
+    if (c->cp_kinds.n > 1 && c->cp_kinds.n != m->layers)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--cp-comm-type: %" PRId64 " kinds; must be one, or one for each of --num-layers %" PRId64,
+                        c->cp_kinds.n, m->layers);
+    if (m->s % (2 * cp) && cp > 1)
+        return refuse("context-parallel-size", cp, e, "two times it, %" PRId64 ", must divide --seq-length %" PRId64,
+                      2 * cp, m->s);
+    for (int64_t i = 0; i < c->cp_kinds.n && cp > 1; i++) {
+        const enum meg_cp_kind kind = meg_layout_cp_kind(l, i);
+        int64_t by_heads = kind == MEG_CP_A2A ? cp : 1;
+
+        if (kind == MEG_CP_A2A_P2P) {
+            if ((r = check_cp_sizes(&l->cp_near, c, e)) < 0)
+                return r;
+            by_heads = l->cp_near;
+        }
+        if (groups % by_heads)
+            return meg_fail(e, MEG_EUSAGE,
+                            "--cp-comm-type %s: %" PRId64 " ranks must divide the %" PRId64
+                            " key-value groups of a tensor-parallel rank",
+                            c->cp_kinds.v[i], by_heads, groups);
+    }
+    return 0;
+}
+
 /* Chunks a stage. */
 static int check_virtual(int64_t *vp, const struct meg_layout_conf *c, int64_t layers, struct meg_err *e)
 {
@@ -232,7 +303,8 @@ int meg_layout_fit(struct meg_layout *l, const struct meg_layout_conf *c, const 
 {
     int r;
 
-    if ((r = check_tensor(c, m, e)) < 0 || (r = check_stages(c, m->layers, e)) < 0 ||
+    if ((r = check_tensor(c, m, e)) < 0 || (r = check_context(l, c, m, e)) < 0 ||
+        (r = check_stages(c, m->layers, e)) < 0 ||
         (r = check_virtual(&l->vp, c, m->layers, e)) < 0)
         return r;
     l->layers = m->layers;

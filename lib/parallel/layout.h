@@ -14,6 +14,8 @@ MEG_BEGIN_DECLS
 struct meg_layout_conf {
     int64_t tensor, pipeline, context;
     bool sequence_parallel, is_tp_pp_dp;
+    struct meg_list cp_kinds;            /* one for all layers, or one each */
+    struct meg_list cp_sizes;            /* of a2a+p2p: ranks that exchange heads, and groups of them */
     int64_t virtual_layers;              /* a chunk; or */
     int64_t virtual_stages;              /* chunks of a stage */
     int64_t first_layers, last_layers;   /* of the first and last stage; MEG_UNSET: an equal share */
@@ -22,12 +24,17 @@ struct meg_layout_conf {
 };
 extern const struct meg_opt meg_layout_opts[];
 
+/* How attention gets at the tokens of other context-parallel ranks: nn/cp.h. */
+enum meg_cp_kind { MEG_CP_P2P, MEG_CP_ALL_GATHER, MEG_CP_A2A, MEG_CP_A2A_P2P };
+
 struct meg_layout {
     int64_t tp, cp, dp, pp;
     int64_t vp;                          /* chunks of layers a stage has */
     bool has_sp;                         /* norms, dropout and residuals work on s/tp positions */
     bool is_tp_pp_dp;
     int64_t layers, first_layers, last_layers;
+    int64_t cp_near;                     /* neighbours of a2a+p2p; 0 where no layer has it */
+    struct meg_list cp_kinds;            /* the configuration's */
 };
 
 /* A rank's coordinates. */
@@ -65,6 +72,20 @@ static inline bool meg_layout_is_first(int64_t stage, int64_t chunk)
 static inline bool meg_layout_is_last(const struct meg_layout *l, int64_t stage, int64_t chunk)
 {
     return stage == l->pp - 1 && chunk == l->vp - 1;
+}
+
+/* The kind of a layer, numbered in the whole model. */
+enum meg_cp_kind meg_layout_cp_kind(const struct meg_layout *l, int64_t layer);
+
+/*
+ * A sequence of s tokens is cut into 2 cp chunks, of which context-parallel rank i has i and 2 cp - 1 - i: where
+ * its token t, counted in what it has, stands.
+ */
+static inline int64_t meg_layout_position(const struct meg_layout *l, int64_t i, int64_t s, int64_t t)
+{
+    const int64_t half = s / l->cp / 2;
+
+    return l->cp == 1 ? t : t < half ? i * half + t : (2 * l->cp - 2 - i) * half + t;
 }
 
 /* The piece [begin, end) of n things cut in parts as equal as can be that is number i. */

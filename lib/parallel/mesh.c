@@ -2,7 +2,8 @@
 
 #define SELF &meg_comm_self
 const struct meg_mesh meg_mesh_one = {
-    { 1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET }, { 0 }, SELF, SELF, SELF, SELF, SELF, SELF, SELF, SELF
+    { 1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET, 0, { 0 } }, { 0 }, SELF, SELF, SELF, SELF, SELF, SELF,
+    SELF, SELF, SELF, SELF
 };
 
 void meg_mesh_on_paper(struct meg_mesh *m, const struct meg_layout *l, int64_t rank)
@@ -21,6 +22,7 @@ static struct meg_comm *group(struct meg_mesh *m, struct meg_place first, int64_
 void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_layout *l)
 {
     struct meg_place at;
+    int64_t near, far;
 
     MEG_ASSERT(meg_layout_world(l) == world->size);
     meg_mesh_on_paper(m, l, world->rank);
@@ -28,6 +30,12 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
     at = m->at;
     m->tp = group(m, (struct meg_place){ 0, at.cp, at.dp, at.pp }, l->tp, "tensor-parallel");
     m->cp = group(m, (struct meg_place){ at.tp, 0, at.dp, at.pp }, l->cp, "context-parallel");
+    near = l->cp_near ? l->cp_near : 1;
+    far = l->cp_near ? l->cp / l->cp_near : 1;
+    m->cp_near = group(m, (struct meg_place){ at.tp, at.cp - at.cp % near, at.dp, at.pp }, near,
+                       "context-parallel neighbours");
+    m->cp_far = group(m, (struct meg_place){ at.tp, at.cp % near, at.dp, at.pp }, far,
+                      "context-parallel, far");
     m->pp = group(m, (struct meg_place){ at.tp, at.cp, at.dp, 0 }, l->pp, "pipeline");
     m->dp = group(m, (struct meg_place){ at.tp, at.cp, 0, at.pp }, l->dp, "data-parallel");
     m->dp_cp = group(m, (struct meg_place){ at.tp, 0, 0, at.pp }, l->dp * l->cp, "data- and context-parallel");
@@ -39,7 +47,7 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
 
 void meg_mesh_close(struct meg_mesh *m)
 {
-    struct meg_comm *all[] = { m->tp, m->cp, m->pp, m->dp, m->dp_cp, m->model, m->ends };
+    struct meg_comm *all[] = { m->tp, m->cp, m->cp_near, m->cp_far, m->pp, m->dp, m->dp_cp, m->model, m->ends };
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         meg_comm_close(all[i]);

@@ -15,6 +15,7 @@ struct meg_mesh {
     struct meg_comm *world;
     struct meg_comm *tp;                     /* shares each layer's weights */
     struct meg_comm *cp;                     /* shares each sequence */
+    struct meg_comm *cp_near, *cp_far;       /* of a2a+p2p: neighbours in cp, and those in one place among theirs */
     struct meg_comm *pp;                     /* the stages, in order */
     struct meg_comm *dp;                     /* same weights, own samples */
     struct meg_comm *dp_cp;                  /* same weights, own tokens: sums gradients */

@@ -1,0 +1,121 @@
+/* Rows exchanged for heads, and back (Jacobs et al. 2023). */
+#include "nn/internal.h"
+
+/*
+ * Among h ranks that share two chunks of a sequence, each with a piece of either, the first pieces follow each
+ * other in order of rank, the second ones in reverse: where piece p of rank j begins, in units of pieces.
+ */
+static int64_t place(int64_t h, int64_t j, int64_t p)
+{
+    return p == 0 ? j : 2 * h - 1 - j;
+}
+
+static char *element(const void *p, enum meg_dtype t, int64_t i)
+{
+    return (char *)p + (size_t)i * meg_dtype_size(t);
+}
+
+/* s times b vectors of d elements from one place to another. */
+static void copy(struct meg_ctx *c, enum meg_dtype t, void *to, int64_t to_s, int64_t to_b, const void *from,
+                 int64_t from_s, int64_t from_b, int64_t s, int64_t b, int64_t d)
+{
+    const struct meg_heads dst = { to, t, to_s, to_b, 0, 0 }, src = { (void *)from, t, from_s, from_b, 0, 0 };
+
+    c->op->copy_heads(c->st, dst, src, s, b, 1, d);
+}
+
+static void send_parts(const struct meg_attn *l, int64_t n, enum meg_dtype t)
+{
+    struct meg_comm *h = l->cp->heads;
+
+    meg_wait(h, h->op->all_to_all(h, l->room->here, l->room->sent, n, t));
+}
+
+struct meg_mat nn_rows(const struct meg_attn *l, struct meg_mat at)
+{
+    if (l->cp->by_heads > 1)
+        at.p = l->room->here;
+    return at;
+}
+
+/* Between rows in the order of the sequence and those that each rank has: sent or arrived, part by part. */
+static void sort_rows(struct meg_ctx *c, int64_t h, struct meg_mat wide, void *parts, bool to_wide)
+{
+    const int64_t piece = wide.rows / h / 2 * wide.cols;
+
+    for (int64_t j = 0; j < h; j++)
+        for (int64_t p = 0; p < 2; p++) {
+            char *in_order = element(wide.p, wide.dtype, place(h, j, p) * piece);
+            char *of_rank = element(parts, wide.dtype, (2 * j + p) * piece);
+
+            copy(c, wide.dtype, to_wide ? in_order : of_rank, 0, 0, to_wide ? of_rank : in_order, 0, 0, 1, 1, piece);
+        }
+}
+
+/* Between rows with all heads and the parts of them that go to each rank or came from it. */
+static void sort_heads(struct meg_ctx *c, int64_t h, struct meg_mat rows, void *parts, bool to_rows)
+{
+    const int64_t w = rows.cols / h;
+
+    for (int64_t j = 0; j < h; j++) {
+        char *in_rows = element(rows.p, rows.dtype, j * w), *part = element(parts, rows.dtype, j * rows.rows * w);
+
+        if (to_rows)
+            copy(c, rows.dtype, in_rows, rows.ld, 0, part, w, 0, rows.rows, 1, w);
+        else
+            copy(c, rows.dtype, part, w, 0, in_rows, rows.ld, 0, rows.rows, 1, w);
+    }
+}
+
+void nn_rows_to_heads(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat wide, struct meg_mat rows)
+{
+    const int64_t h = l->cp->by_heads;
+
+    if (h == 1)
+        return;
+    sort_heads(c, h, rows, l->room->sent, false);
+    send_parts(l, rows.rows * rows.cols / h, rows.dtype);
+    sort_rows(c, h, wide, l->room->here, true);
+}
+
+void nn_heads_to_rows(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows, struct meg_mat wide)
+{
+    const int64_t h = l->cp->by_heads;
+
+    if (h == 1)
+        return;
+    sort_rows(c, h, wide, l->room->sent, false);
+    send_parts(l, rows.rows * rows.cols / h, rows.dtype);
+    sort_heads(c, h, rows, l->room->here, true);
+}
+
+void nn_stats_to_heads(struct meg_ctx *c, const struct meg_attn *l, float *x)
+{
+    const int64_t h = l->cp->by_heads, half = c->s / 2, b = c->b, a = l->a / h, part = b * a * half;
+    const enum meg_dtype t = MEG_DTYPE_F32;
+    float *sent = l->room->sent, *here = l->room->here;
+
+    if (h == 1)
+        return;
+    for (int64_t j = 0; j < h; j++)
+        for (int64_t p = 0; p < 2; p++)
+            copy(c, t, sent + (2 * j + p) * part, a * half, half, x + (p * b * h + j) * a * half, h * a * half, half, b,
+                 a, half);
+    send_parts(l, 2 * part, t);
+    for (int64_t j = 0; j < h; j++)
+        for (int64_t p = 0; p < 2; p++)
+            copy(c, t, x + p * h * part + (place(h, j, p) - p * h) * half, a * h * half, h * half,
+                 here + (2 * j + p) * part, a * half, half, b, a, half);
+}
+
+const int32_t *nn_doc_start(struct meg_ctx *c, const struct meg_attn *l)
+{
+    const int64_t h = l->cp->by_heads, n = c->s * c->b;
+    struct meg_comm *g = l->cp->heads;
+
+    if (!c->doc_start || h == 1)
+        return c->doc_start;
+    meg_wait(g, g->op->all_gather(g, l->room->sent, c->doc_start, n, MEG_DTYPE_I32));
+    sort_rows(c, h, meg_mat(l->room->doc_start, MEG_DTYPE_I32, n * h, 1), l->room->sent, true);
+    return l->room->doc_start;
+}

@@ -1,0 +1,88 @@
+/* What the files of attention share: an exchange of heads, and keys and values that come from other ranks. */
+#ifndef MEG_NN_INTERNAL_H
+#define MEG_NN_INTERNAL_H
+#include "nn/attention.h"
+
+/* ---- exchange.c ----------------------------------------------------------------------------- */
+
+/* Where rows [n, cols] are before their heads are exchanged, and come back to: in the room, or at with one rank. */
+struct meg_mat nn_rows(const struct meg_attn *l, struct meg_mat at);
+/*
+ * wide [n h, cols/h]: the rows of all h ranks, in order of the sequence, of this rank's heads; from rows [n, cols]
+ * with all heads.  Heads of equal groups lie side by side in a row.  Nothing is done with one rank.  wide may be
+ * rows' memory.
+ */
+void nn_rows_to_heads(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat wide, struct meg_mat rows);
+/* And back: wide is destroyed.  rows may be its memory. */
+void nn_heads_to_rows(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows, struct meg_mat wide);
+/* The same for statistics of rows: x [2,b,a,s/2] becomes [2,b,a/h,s h/2]. */
+void nn_stats_to_heads(struct meg_ctx *c, const struct meg_attn *l, float *x);
+/* doc_start of the rows of all h ranks. */
+const int32_t *nn_doc_start(struct meg_ctx *c, const struct meg_attn *l);
+
+/* ---- keys.c ----------------------------------------------------------------------------------- */
+
+/* Rows [row, row + s) of s*b, which stand at positions first .. of their sequence. */
+struct nn_piece {
+    int64_t row, s, first;
+};
+
+struct nn_kv {
+    struct meg_heads k, v;
+};
+
+/* Attention of one layer under way, after heads are exchanged. */
+struct nn_pass {
+    struct meg_ctx *c;
+    const struct meg_attn *l;
+    int64_t s, b, a, g, d;       /* positions, sequences, heads, groups here */
+    const int32_t *doc_start;
+    struct meg_drop drop;
+    struct meg_mat qkv, dqkv;    /* [s b, (a+2g)d]; dqkv f32 */
+    int64_t nq, nk;              /* pieces of queries, and of the keys of one rank */
+    struct nn_piece q[2], k[2];
+    struct nn_kv kv;             /* of the present step */
+    struct meg_work *recv[2], *send[2];   /* keys on their way, and gradients */
+};
+
+/* How keys and values of other ranks come, and their gradients go; step 0 are this rank's, and size steps are all. */
+struct nn_carrier {
+    /* The rank whose keys and values step brings, in kv; the next are under way. */
+    int64_t (*keys)(struct nn_pass *p, int64_t step, struct nn_kv *kv);
+    /* Where their gradients are added to. */
+    struct nn_kv (*grads)(struct nn_pass *p, int64_t step);
+    /* All of the step's are there. */
+    void (*done)(struct nn_pass *p, int64_t step);
+    /* The sums of this rank's go to dqkv. */
+    void (*home)(struct nn_pass *p);
+};
+const struct nn_carrier *nn_carrier(const struct meg_cp *cp);
+
+/* ---- attend.c --------------------------------------------------------------------------------- */
+
+/*
+ * o [n, a d] and lse [b,a,s] from qkv [n, (a+2g)d], as positions have turned it and heads are exchanged.  Where
+ * ranks share sequences, statistics are those of the heads and rows here, first of one piece, then of the other.
+ */
+void nn_attend_fwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat o, float *lse, struct meg_mat qkv);
+/* dqkv from d_o, which is destroyed; delta is scratch. */
+void nn_attend_bwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat dqkv, struct meg_mat d_o, float *delta,
+                   struct meg_mat o, const float *lse, struct meg_mat qkv);
+
+/* ---------------------------------------------------------------------------------------------- */
+
+/* The query (part 0), key (part a/g) or value (part a/g+1) heads inside packed rows. */
+static inline struct meg_heads nn_packed(struct meg_mat m, int64_t b, int64_t r, int64_t d, int64_t part)
+{
+    struct meg_heads h = { 0 };
+
+    h.p = (char *)m.p + (size_t)(part * d) * meg_dtype_size(m.dtype);
+    h.dtype = m.dtype;
+    h.ld_s = b * m.ld;
+    h.ld_b = m.ld;
+    h.ld_g = (r + 2) * d;
+    h.ld_h = d;
+    return h;
+}
+
+#endif

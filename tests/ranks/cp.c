@@ -1,0 +1,234 @@
+/*
+ * Attention of ranks that share sequences against attention of one rank, forward and backward: every kind, dropout
+ * and rotary positions on, packed documents, groups of heads, a narrow type.  Each rank computes the whole by itself,
+ * too, and compares its rows.  Prints TAP on rank 0.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/mem.h"
+#include "cpu/cpu.h"
+#include "nn/attention.h"
+#include "tensor/half.h"
+
+enum { S = 32, B = 2, H = 24, A = 8, G = 4, D = 6, QKV = (A + 2 * G) * D };
+
+static const struct meg_ops *op;
+static struct meg_comm *w;
+static int tests, failed;
+
+/* Rows of a tensor in sequence order, as f32 numbers that the type under test holds. */
+struct whole {
+    float x[S * B * H], dy[S * B * H], wqkv[QKV * H], wproj[H * A * D];
+    float y[S * B * H], dx[S * B * H], dwqkv[QKV * H], dwproj[H * A * D];
+    int32_t position[S * B], doc_start[S * B];
+};
+
+static void ok(int is_ok, const char *what)
+{
+    int32_t bad = !is_ok;
+
+    meg_all_reduce(w, &bad, 1, MEG_DTYPE_I32, MEG_MAX);
+    tests++;
+    failed += bad;
+    if (w->rank == 0)
+        printf("%sok %d - %s\n", bad ? "not " : "", tests, what);
+}
+
+static void *in_type(const float *x, int64_t n, enum meg_dtype t)
+{
+    void *p = meg_new((size_t)n * meg_dtype_size(t));
+
+    op->cast(NULL, p, t, x, MEG_DTYPE_F32, n);
+    return p;
+}
+
+static void random_numbers(float *x, int64_t n, enum meg_dtype t)
+{
+    void *p;
+
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)rand() / (float)RAND_MAX - 0.5f;
+    p = in_type(x, n, t);
+    op->cast(NULL, x, MEG_DTYPE_F32, p, t, n);
+    free(p);
+}
+
+static void fill(struct whole *all, enum meg_dtype t)
+{
+    srand(7);
+    random_numbers(all->x, S * B * H, t);
+    random_numbers(all->dy, S * B * H, t);
+    random_numbers(all->wqkv, QKV * H, t);
+    random_numbers(all->wproj, H * A * D, t);
+    for (int r = 0; r < S * B; r++) {
+        const int at = r / B, start = (at + r % B) / 11 * 11 - r % B; /* documents of 11 tokens */
+
+        all->position[r] = at;
+        all->doc_start[r] = start > 0 ? start : 0;
+    }
+}
+
+struct run {
+    struct meg_attn l;
+    struct meg_attn_acts acts;
+    struct meg_attn_grads grads;
+    struct meg_attn_room room;
+    struct meg_ctx c;
+    struct meg_mat x, y, dx, dy;
+};
+
+/* Everything a run of s positions needs, cut out of base, or counted where that is NULL. */
+static void cut_run(struct run *r, struct meg_cut *cut, const struct meg_cp *cp, int64_t s, enum meg_dtype t)
+{
+    const struct meg_attn_size size = { t, s * B, A, G, D, true };
+
+    r->x = meg_cut_mat(cut, t, s * B, H);
+    r->y = meg_cut_mat(cut, t, s * B, H);
+    r->dx = meg_cut_mat(cut, t, s * B, H);
+    r->dy = meg_cut_mat(cut, t, s * B, H);
+    r->acts.qkv = meg_cut_mat(cut, t, s * B, QKV);
+    r->acts.o = meg_cut_mat(cut, t, s * B, A * D);
+    r->acts.lse = meg_cut(cut, (size_t)(s * B * A) * sizeof(float));
+    r->grads.qkv = meg_cut_mat(cut, t, s * B, QKV);
+    r->grads.o = meg_cut_mat(cut, t, s * B, A * D);
+    r->grads.delta = meg_cut(cut, (size_t)(s * B * A) * sizeof(float));
+    meg_attn_room_cut(&r->room, cut, &size, cp, 1);
+}
+
+static struct meg_lin linear(const float *weight, int64_t out, int64_t in, float *dw, enum meg_dtype t)
+{
+    const struct meg_linear_desc desc = { t, S * B, in, out };
+    struct meg_lin l = { 0 };
+
+    l.w = meg_mat(in_type(weight, out * in, t), t, out, in);
+    l.dw = meg_mat(dw, MEG_DTYPE_F32, out, in);
+    l.plan = op->linear_create(&desc);
+    return l;
+}
+
+/* Forward and backward of the rows that rank i of the layout has; gradients of weights are this rank's share. */
+static void run(struct whole *all, const struct meg_cp *cp, const struct meg_layout *layout, int64_t i, bool has_docs,
+                bool recomputes, enum meg_dtype t)
+{
+    static const int64_t sample[B] = { 5, 4294967296 + 9 };
+    const int64_t s = S / layout->cp;
+    int32_t position[S * B], doc_start[S * B];
+    float cosine[S * D / 2], sine[S * D / 2];
+    const struct meg_rope rope = { cosine, sine, D / 2, 0 };
+    struct run r = { 0 };
+    struct meg_cut cut = { 0 };
+
+    for (int k = 0; k < S * D / 2; k++) {
+        cosine[k] = cosf((float)k);
+        sine[k] = sinf((float)k);
+    }
+    cut_run(&r, &cut, cp, s, t);
+    cut.base = meg_new(cut.used);
+    cut.used = 0;
+    cut_run(&r, &cut, cp, s, t);
+    memset(all->dwqkv, 0, sizeof all->dwqkv);
+    memset(all->dwproj, 0, sizeof all->dwproj);
+    r.l = (struct meg_attn){ .rope = &rope, .a = A, .g = G, .d = D, .head0 = 0, .layer = 3, .dropout = 0.1,
+                             .cp = cp, .room = &r.room, .recomputes = recomputes };
+    r.l.qkv = linear(all->wqkv, QKV, H, all->dwqkv, t);
+    r.l.proj = linear(all->wproj, H, A * D, all->dwproj, t);
+    for (int64_t row = 0; row < s; row++) {
+        const int64_t at = meg_layout_position(layout, i, S, row);
+
+        op->cast(NULL, meg_mat_rows(r.x, row * B, B).p, t, all->x + at * B * H, MEG_DTYPE_F32, B * H);
+        op->cast(NULL, meg_mat_rows(r.dy, row * B, B).p, t, all->dy + at * B * H, MEG_DTYPE_F32, B * H);
+        memcpy(position + row * B, all->position + at * B, B * sizeof *position);
+        memcpy(doc_start + row * B, all->doc_start + at * B, B * sizeof *doc_start);
+    }
+    r.c = (struct meg_ctx){ .op = op, .tp = &meg_comm_self, .dtype = t, .s = s, .b = B, .seed = 11, .sample = sample,
+                            .position = position, .doc_start = has_docs ? doc_start : NULL };
+    meg_attn_fwd(&r.c, r.y, r.x, &r.acts, &r.l);
+    meg_attn_bwd(&r.c, r.dx, r.dy, r.x, &r.acts, &r.grads, &r.l);
+    for (int64_t row = 0; row < s; row++) {
+        const int64_t at = meg_layout_position(layout, i, S, row);
+
+        op->cast(NULL, all->y + at * B * H, MEG_DTYPE_F32, meg_mat_rows(r.y, row * B, B).p, t, B * H);
+        op->cast(NULL, all->dx + at * B * H, MEG_DTYPE_F32, meg_mat_rows(r.dx, row * B, B).p, t, B * H);
+    }
+    op->linear_destroy(r.l.qkv.plan);
+    op->linear_destroy(r.l.proj.plan);
+    free(r.l.qkv.w.p);
+    free(r.l.proj.w.p);
+    free(cut.base);
+}
+
+/* Whether got is want to within tol of want's norm. */
+static bool near(const float *got, const float *want, int64_t n, double tol)
+{
+    double diff = 0, norm = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        diff += ((double)got[i] - (double)want[i]) * ((double)got[i] - (double)want[i]);
+        norm += (double)want[i] * (double)want[i];
+    }
+    return norm > 0 && diff <= tol * tol * norm;
+}
+
+static void check(enum meg_cp_kind kind, int64_t cp_near, bool has_docs, bool recomputes, enum meg_dtype t)
+{
+    static const char *const names[] = { "p2p", "all_gather", "a2a", "a2a+p2p" };
+    static struct whole want, got;
+    const double tol = t == MEG_DTYPE_F32 ? 1e-6 : 8e-3; /* bf16: two half ulps of rows added in another order */
+    struct meg_layout layout = meg_layout_one;
+    struct meg_mesh mesh;
+    struct meg_cp cp;
+    char what[120];
+    bool good = true;
+
+    fill(&want, t);
+    run(&want, &meg_cp_one, &meg_layout_one, 0, has_docs, false, t);
+    layout.cp = w->size;
+    layout.cp_near = kind == MEG_CP_A2A_P2P ? cp_near : 0;
+    meg_mesh_make(&mesh, w, &layout);
+    meg_cp_make(&cp, kind, &mesh);
+    fill(&got, t);
+    run(&got, &cp, &layout, w->rank, has_docs, recomputes, t);
+    meg_all_reduce(w, got.dwqkv, QKV * H, MEG_DTYPE_F32, MEG_SUM);
+    meg_all_reduce(w, got.dwproj, H * A * D, MEG_DTYPE_F32, MEG_SUM);
+    for (int64_t row = 0; row < S / w->size; row++) {
+        const int64_t at = meg_layout_position(&layout, w->rank, S, row) * B * H;
+
+        good &= near(got.y + at, want.y + at, B * H, tol) && near(got.dx + at, want.dx + at, B * H, tol);
+    }
+    good &= near(got.dwqkv, want.dwqkv, QKV * H, tol) && near(got.dwproj, want.dwproj, H * A * D, tol);
+    snprintf(what, sizeof what, "%s of %d ranks, %lld of them near%s%s, %s", names[kind], w->size, (long long)cp_near,
+             has_docs ? ", documents" : "", recomputes ? ", output computed again" : "", meg_dtype_name(t));
+    ok(good, what);
+    meg_mesh_close(&mesh);
+}
+
+int main(void)
+{
+    struct meg_comm_world world;
+    struct meg_err e;
+
+    if (meg_comm_open(&world, &e) < 0)
+        meg_die_err(&e);
+    w = world.world;
+    meg_comm_set_deadline(w, 60);
+    op = meg_cpu_ops();
+    for (int docs = 0; docs < 2; docs++)
+        for (enum meg_cp_kind kind = MEG_CP_P2P; kind <= MEG_CP_A2A_P2P; kind++)
+            for (int64_t near = 1; near <= w->size; near *= 2) {
+                if (kind == MEG_CP_A2A ? G % w->size || near > 1 : G % near || (kind != MEG_CP_A2A_P2P && near > 1))
+                    continue;
+                check(kind, near, docs, false, MEG_DTYPE_F32);
+                if (docs) {
+                    check(kind, near, docs, true, MEG_DTYPE_F32);
+                    if (!op->supports(MEG_DTYPE_BF16))
+                        check(kind, near, docs, false, MEG_DTYPE_BF16);
+                }
+            }
+    meg_barrier(w);
+    if (w->rank == 0)
+        printf("1..%d\n", tests);
+    meg_comm_close(w);
+    return failed != 0;
+}
