@@ -45,7 +45,7 @@ const struct meg_ops *meg_cpu_ops(void)
 
 const char *meg_cpu_supports(enum meg_dtype dtype)
 {
-    return dtype == MEG_DTYPE_F32 ? NULL : "the CPU computes in f32 only";
+    return dtype <= MEG_DTYPE_F16 ? NULL : "the CPU computes in f32, bf16 and f16";
 }
 
 /* Large buffers in huge pages; cleared by the threads that will use them, which also places them. */

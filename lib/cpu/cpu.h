@@ -6,8 +6,9 @@
 MEG_BEGIN_DECLS
 
 /*
- * The operations built for the best instruction set this machine has.  Everything is f32; streams
- * are NULL.  Work runs on OpenMP's threads and gives the same bits for any number of them.
+ * The operations built for the best instruction set this machine has.  Tensors are f32, bf16 or
+ * f16; streams are NULL.  Work runs on OpenMP's threads and gives the same bits for any number of
+ * them.
  *
  * The first call binds the threads to processors, one each, when there are exactly as many as the
  * process may use and OMP_PROC_BIND is unset: unbound, two of them now and then share one for the

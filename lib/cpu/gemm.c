@@ -1,6 +1,7 @@
 /*
- * Matrix products by oneDNN's dnnl_sgemm, found at run time (loading takes some 25 ms, which a
- * program that multiplies nothing should not pay).
+ * Matrix products by oneDNN's dnnl_sgemm and dnnl_gemm_bf16bf16f32 (exported beside it, called alike, in
+ * no header), found at run time: loading takes some 25 ms, which a program that multiplies nothing
+ * should not pay.
  *
  * oneDNN uses one thread when it is called inside an active parallel region and all of them
  * otherwise, so callers cut their work into blocks whose size depends on the shape alone and call
@@ -21,7 +22,21 @@ struct version {
 };
 enum { RUNTIME_SEQUENTIAL = 1, RUNTIME_OPENMP = 2 };
 
+typedef int bgemm_fn(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha,
+                     const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb, float beta,
+                     float *c, int64_t ldc);
+
 static sgemm_fn *sgemm;
+static bgemm_fn *bgemm; /* NULL where it would not be faster than f32, or does not work */
+
+static int multiplies_bf16(void)
+{
+#if defined __x86_64__
+    return __builtin_cpu_supports("avx512bf16");
+#else
+    return 0;
+#endif
+}
 
 static void load(void)
 {
@@ -45,6 +60,13 @@ static void load(void)
                 "with OpenMP",
                 version()->major, version()->minor, version()->cpu_runtime);
     *(void **)&sgemm = fn;
+    if (multiplies_bf16() && (fn = dlsym(lib, "dnnl_gemm_bf16bf16f32"))) {
+        const uint16_t one = 0x3f80;
+        float c = 0.0f;
+        *(void **)&bgemm = fn;
+        if (bgemm('N', 'N', 1, 1, 1, 1.0f, &one, 1, &one, 1, 0.0f, &c, 1) != 0 || c != 1.0f)
+            bgemm = NULL; /* ONEDNN_MAX_CPU_ISA forbids it */
+    }
 }
 
 void meg_cpu_gemm_load(void)
@@ -53,12 +75,25 @@ void meg_cpu_gemm_load(void)
     pthread_once(&once, load);
 }
 
-void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
-                  int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
+static void check(int status, int64_t m, int64_t n, int64_t k)
 {
-    const int status = sgemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
     if (status != 0)
         meg_die(MEG_EFAIL,
                 "oneDNN could not multiply %lldx%lld by %lldx%lld (status %d): out of memory?",
                 (long long)m, (long long)k, (long long)k, (long long)n, status);
+}
+
+void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                  int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
+{
+    check(sgemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), m, n, k);
+}
+
+int meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha,
+                      const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb, float beta,
+                      float *c, int64_t ldc)
+{
+    if (bgemm)
+        check(bgemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), m, n, k);
+    return bgemm != NULL;
 }

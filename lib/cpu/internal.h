@@ -23,6 +23,10 @@ const struct meg_ops *meg_cpu_level(int level);
 /* c = alpha op(a) op(b) + beta c, row-major, by one thread; only inside a parallel region (see gemm.c). */
 void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                   int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+/* The same of bf16 with f32 sums; false, and nothing done, where the machine has no instructions for it. */
+int meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha,
+                      const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb, float beta,
+                      float *c, int64_t ldc);
 /* Load oneDNN; ends the process with a message when there is none. */
 void meg_cpu_gemm_load(void);
 
@@ -111,6 +115,14 @@ OP(sgd);
 /* n elements of f32, bf16 or f16 as f32, and back, rounded to nearest even. */
 void MEG_FN(widen)(float *restrict out, const void *restrict p, enum meg_dtype t, int64_t n);
 void MEG_FN(narrow)(void *restrict out, enum meg_dtype t, const float *restrict p, int64_t n);
+
+/*
+ * c [m,n] = op(a) op(b) + beta c for operands of any type that begin at a and b, beta 0 or 1, by one thread;
+ * only inside a parallel region.  m <= PRODUCT_M, n <= PRODUCT_N unless all is f32 (product.c).
+ */
+void MEG_FN(product)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a,
+                     struct meg_mat b, float beta, float *c, int64_t ldc);
+enum { PRODUCT_M = 256, PRODUCT_N = 384, PRODUCT_FEW = 16 };
 
 /* out[c] += sum over r of x[r,c]: rows in blocks of 64, blocks in order. */
 void MEG_FN(add_column_sums)(float *out, struct meg_mat x);

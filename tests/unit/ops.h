@@ -17,6 +17,7 @@
 #include "base/philox.h"
 #include "cpu/internal.h"
 #include "tensor/cut.h"
+#include "tensor/half.h"
 
 #define EPS 5.9604645e-8 /* half an ulp of 1 in f32 */
 #define LEN(a) (sizeof(a) / sizeof *(a))
@@ -82,20 +83,67 @@ static inline void *zeros(int64_t n, size_t size)
     return calloc((size_t)n, size);
 }
 
-/* [rows, cols] of random numbers with ld > cols; what lies between the rows is NaN. */
-static inline struct meg_mat rnd_mat(int64_t rows, int64_t cols, int64_t pad)
+static inline float at(struct meg_mat m, int64_t r, int64_t c)
 {
-    struct meg_mat m = { malloc((size_t)(rows * (cols + pad)) * sizeof(float)), MEG_DTYPE_F32, rows,
-                         cols, cols + pad };
-    for (int64_t i = 0; i < rows * m.ld; i++)
-        ((float *)m.p)[i] = i % m.ld < cols ? (float)rnd() : NAN;
+    const int64_t i = r * m.ld + c;
+    const uint16_t *h = m.p;
+    switch (m.dtype) {
+    case MEG_DTYPE_BF16: return meg_from_bf16(h[i]);
+    case MEG_DTYPE_F16: return meg_from_f16(h[i]);
+    default: return ((float *)m.p)[i];
+    }
+}
+
+static inline void put(struct meg_mat m, int64_t r, int64_t c, float v)
+{
+    const int64_t i = r * m.ld + c;
+    uint16_t *h = m.p;
+    switch (m.dtype) {
+    case MEG_DTYPE_BF16: h[i] = meg_to_bf16(v); break;
+    case MEG_DTYPE_F16: h[i] = meg_to_f16(v); break;
+    default: ((float *)m.p)[i] = v;
+    }
+}
+
+/* [rows, cols] of random numbers that t holds, with ld > cols; what lies between the rows is NaN. */
+static inline struct meg_mat rnd_mat_of(enum meg_dtype t, int64_t rows, int64_t cols, int64_t pad)
+{
+    struct meg_mat m = { malloc((size_t)(rows * (cols + pad)) * meg_dtype_size(t)), t, rows, cols, cols + pad };
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < m.ld; c++)
+            put(m, r, c, c < cols ? (float)rnd() : NAN);
     return m;
 }
 
-static inline float at(struct meg_mat m, int64_t r, int64_t c)
+static inline struct meg_mat rnd_mat(int64_t rows, int64_t cols, int64_t pad)
 {
-    return ((float *)m.p)[r * m.ld + c];
+    return rnd_mat_of(MEG_DTYPE_F32, rows, cols, pad);
 }
+
+/* What a matrix holds, rows back to back, in f64 and in f32. */
+static inline double *dense64(struct meg_mat m)
+{
+    double *d = malloc((size_t)(m.rows * m.cols) * sizeof *d);
+    for (int64_t i = 0; i < m.rows * m.cols; i++)
+        d[i] = at(m, i / m.cols, i % m.cols);
+    return d;
+}
+
+static inline float *dense32(struct meg_mat m)
+{
+    float *d = malloc((size_t)(m.rows * m.cols) * sizeof *d);
+    for (int64_t i = 0; i < m.rows * m.cols; i++)
+        d[i] = at(m, i / m.cols, i % m.cols);
+    return d;
+}
+
+/* Types that meet in one model: of the residual stream, and of branches, norms' outputs and parameters. */
+static const struct mix {
+    enum meg_dtype stream, branch;
+} mixes[] __attribute__((unused)) = {
+    { MEG_DTYPE_F32, MEG_DTYPE_F32 },  { MEG_DTYPE_BF16, MEG_DTYPE_BF16 }, { MEG_DTYPE_F16, MEG_DTYPE_F16 },
+    { MEG_DTYPE_F32, MEG_DTYPE_BF16 }, { MEG_DTYPE_F32, MEG_DTYPE_F16 },
+};
 
 static const struct meg_mat no_mat __attribute__((unused)) = { NULL, MEG_DTYPE_F32, 0, 0, 0 };
 
@@ -109,7 +157,7 @@ static inline void digest(uint64_t *h, const void *p, size_t nbytes)
 static inline void digest_mat(uint64_t *h, struct meg_mat m)
 {
     for (int64_t r = 0; r < m.rows; r++)
-        digest(h, (float *)m.p + r * m.ld, (size_t)m.cols * sizeof(float));
+        digest(h, (char *)m.p + (size_t)(r * m.ld) * meg_dtype_size(m.dtype), (size_t)m.cols * meg_dtype_size(m.dtype));
 }
 
 /* Fails unless |got - want| <= tol; NaN never passes. */
@@ -120,14 +168,26 @@ static inline void near(double got, double want, double tol, const char *what, i
                  (long long)r, (long long)c, got, want, fabs(got - want), tol);
 }
 
+/* The same of what is stored as t: up to half an ulp more for rounding a number that far from want. */
+static inline void near_of(enum meg_dtype t, double got, double want, double tol, const char *what, int64_t r,
+                           int64_t c)
+{
+    if (t == MEG_DTYPE_BF16)
+        tol += 0x1p-8 * (fabs(want) + tol);
+    if (t == MEG_DTYPE_F16)
+        tol += 0x1p-11 * (fabs(want) + tol) + 0x1p-25;
+    near(got, want, tol, what, r, c);
+}
+
 /*
  * Holds samples of gradient against (loss(x + h) - loss(x - h)) / 2h, where loss computes in f64 from
- * what x points to.  tol is absolute.
+ * what x points to.  tol is absolute, before the rounding to the gradient's type.
  */
 struct fd {
     double (*loss)(void *arg);
     void *arg;
     double tol;
+    enum meg_dtype type;
 };
 static inline void fd_check(const struct fd *f, double *x, int64_t n, const float *grad,
                             int64_t samples, const char *what)
@@ -141,7 +201,7 @@ static inline void fd_check(const struct fd *f, double *x, int64_t n, const floa
         x[i] = x0 - h;
         down = f->loss(f->arg);
         x[i] = x0;
-        near(grad[i], (up - down) / (2.0 * h), f->tol, what, i, 0);
+        near_of(f->type, grad[i], (up - down) / (2.0 * h), f->tol, what, i, 0);
     }
 }
 

@@ -212,7 +212,7 @@ static void check_forward(const struct attn *a)
 static void check_backward(struct attn *a, int64_t samples)
 {
     const int64_t d = a->ge.d;
-    struct fd f = { loss, a, (64.0 + (double)(d + a->ge.s_q * a->r)) * EPS + 1e-8 };
+    struct fd f = { loss, a, (64.0 + (double)(d + a->ge.s_q * a->r)) * EPS + 1e-8, MEG_DTYPE_F32 };
     for (int64_t n = 0; n < samples; n++) {
         const int64_t q = a->ge.s_q * a->ge.b, k = a->ge.s_k * a->ge.b;
         const int64_t at_q = (int64_t)((rnd() + 1) / 2 * (double)q) * a->ldq +

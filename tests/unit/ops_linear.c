@@ -18,24 +18,37 @@ static const struct shape {
 } shapes[] = { { 1, 1, 1 },    { 3, 5, 7 },   { 17, 33, 65 },  { 260, 40, 390 },
                { 1, 96, 515 }, { 600, 9, 3 }, { 16, 70, 129 }, { 6, 64, 3 } };
 
+/* Types of what goes in, of weights and of what comes out. */
+struct kinds {
+    enum meg_dtype x, w, y;
+};
+
+/* All 27 of them for small shapes, the three pure ones else; false when there are no more. */
+static int next_kinds(struct kinds *k, const struct shape *s, int i)
+{
+    const int step = s->n * s->in * s->out < 20000 ? 1 : 13;
+    i *= step;
+    *k = (struct kinds){ (enum meg_dtype)(i % 3), (enum meg_dtype)(i / 3 % 3), (enum meg_dtype)(i / 9) };
+    return i < 27;
+}
+
 /* One linear layer: x [n,in], pre-activations it may have come from, w [out,in], bias, dy [n,out]. */
 struct layer {
     struct shape s;
     enum meg_act act;
-    struct meg_mat x, w, dy;
-    float *bias;
+    struct meg_mat x, w, dy, bias;
     struct meg_linear *plan;
 };
 
-static struct layer layer_new(const struct meg_ops *ops, struct shape s, enum meg_act act)
+static struct layer layer_new(const struct meg_ops *ops, struct shape s, enum meg_act act, struct kinds k)
 {
-    const struct meg_linear_desc desc = { MEG_DTYPE_F32, s.n, s.in, s.out };
+    const struct meg_linear_desc desc = { k.w, s.n, s.in, s.out };
     struct layer l = { s,
                        act,
-                       rnd_mat(s.n, s.in, 3),
-                       rnd_mat(s.out, s.in, 1),
-                       rnd_mat(s.n, s.out, 2),
-                       rnd_new(s.out),
+                       rnd_mat_of(k.x, s.n, s.in, 3),
+                       rnd_mat_of(k.w, s.out, s.in, 1),
+                       rnd_mat_of(k.y, s.n, s.out, 2),
+                       rnd_mat_of(k.w, 1, s.out, 0),
                        ops->linear_create(&desc) };
     return l;
 }
@@ -46,13 +59,13 @@ static void layer_free(const struct meg_ops *ops, struct layer *l)
     free(l->x.p);
     free(l->w.p);
     free(l->dy.p);
-    free(l->bias);
+    free(l->bias.p);
 }
 
 /* x w^T + bias in f64, and the sum of magnitudes that its rounding error grows with. */
 static double dot64(const struct layer *l, int64_t r, int64_t c, int has_bias, double *size)
 {
-    double s = has_bias ? l->bias[c] : 0.0;
+    double s = has_bias ? at(l->bias, 0, c) : 0.0;
     *size = fabs(s);
     for (int64_t k = 0; k < l->s.in; k++) {
         s += (double)at(l->x, r, k) * at(l->w, c, k);
@@ -67,37 +80,43 @@ static double dot_tol(int64_t k, double size)
     return (4.0 + 2.0 * sqrt((double)k)) * EPS * size;
 }
 
+static void forward_of(const struct meg_ops *ops, struct shape s, enum meg_act act, struct kinds kinds, int has_bias,
+                       int keeps_pre)
+{
+    struct layer l = layer_new(ops, s, act, kinds);
+    uint64_t h[2] = { 0, 0 };
+    for (int k = 0; k < 2; k++) {
+        struct meg_mat y = rnd_mat_of(kinds.y, s.n, s.out, 2), pre = rnd_mat_of(kinds.y, s.n, s.out, 4);
+        omp_set_num_threads(k ? 2 : 1);
+        ops->linear_fwd(NULL, l.plan, y, keeps_pre ? pre : no_mat, l.x, l.w, has_bias ? l.bias.p : NULL, act);
+        digest_mat(h + k, y);
+        if (keeps_pre && act != MEG_ACT_NONE)
+            digest_mat(h + k, pre);
+        for (int64_t r = 0; k == 0 && r < s.n; r++) {
+            for (int64_t c = 0; c < s.out; c++) {
+                double size, want = dot64(&l, r, c, has_bias, &size), tol = dot_tol(s.in, size);
+                if (keeps_pre && act != MEG_ACT_NONE)
+                    near_of(kinds.y, at(pre, r, c), want, tol, "pre", r, c);
+                /* |gelu'| <= 1.13; the activation itself is within 8 half ulps of x */
+                near_of(kinds.y, at(y, r, c), act64(act, want), 1.2 * tol + 8 * EPS * fabs(want), "y", r, c);
+            }
+            assert_true(isnan(at(y, r, s.out)));
+        }
+        free(y.p);
+        free(pre.p);
+    }
+    assert_int_equal(h[0], h[1]);
+    layer_free(ops, &l);
+}
+
 static void forward(const struct meg_ops *ops)
 {
+    struct kinds kinds;
     for (size_t i = 0; i < LEN(shapes); i++)
         for (int act = MEG_ACT_NONE; act <= MEG_ACT_GELU_ERF; act++)
-            for (int opt = 0; opt < 4; opt++) { /* with bias, keeping pre */
-                struct layer l = layer_new(ops, shapes[i], (enum meg_act)act);
-                uint64_t h[2] = { 0, 0 };
-                for (int k = 0; k < 2; k++) {
-                    struct meg_mat y = rnd_mat(l.s.n, l.s.out, 2), pre = rnd_mat(l.s.n, l.s.out, 4);
-                    omp_set_num_threads(k ? 2 : 1);
-                    ops->linear_fwd(NULL, l.plan, y, opt & 2 ? pre : no_mat, l.x, l.w,
-                                    opt & 1 ? l.bias : NULL, l.act);
-                    digest_mat(h + k, y);
-                    for (int64_t r = 0; r < l.s.n; r++)
-                        for (int64_t c = 0; c < l.s.out; c++) {
-                            double size, want = dot64(&l, r, c, opt & 1, &size),
-                                         tol = dot_tol(l.s.in, size);
-                            if (opt & 2 && act != MEG_ACT_NONE)
-                                near(at(pre, r, c), want, tol, "pre", r, c);
-                            /* |gelu'| <= 1.13; the activation itself is within 8 half ulps of x */
-                            near(at(y, r, c), act64(l.act, want), 1.2 * tol + 8 * EPS * fabs(want),
-                                 "y", r, c);
-                        }
-                    for (int64_t r = 0; r < l.s.n; r++)
-                        assert_true(isnan(((float *)y.p)[r * y.ld + l.s.out]));
-                    free(y.p);
-                    free(pre.p);
-                }
-                assert_int_equal(h[0], h[1]);
-                layer_free(ops, &l);
-            }
+            for (int opt = 0; opt < 4; opt++)
+                for (int k = 0; next_kinds(&kinds, shapes + i, k); k++)
+                    forward_of(ops, shapes[i], (enum meg_act)act, kinds, opt & 1, opt & 2);
 }
 
 /* sum dy (act(pre) w^T), a function of pre or of w */
@@ -120,46 +139,47 @@ static double loss(void *arg)
     return s;
 }
 
-static double *dense64(struct meg_mat m)
+static void backward_of(const struct meg_ops *ops, struct shape s, enum meg_act act, struct kinds kinds)
 {
-    double *d = malloc((size_t)(m.rows * m.cols) * sizeof *d);
-    for (int64_t i = 0; i < m.rows * m.cols; i++)
-        d[i] = at(m, i / m.cols, i % m.cols);
-    return d;
+    struct layer l = layer_new(ops, s, act, kinds);
+    struct meg_mat dx = rnd_mat_of(kinds.x, s.n, s.in, 0);
+    struct meg_mat dw = meg_mat(zeros(s.out * s.in, 4), MEG_DTYPE_F32, s.out, s.in);
+    struct loss a = { &l, dense64(l.x), dense64(l.w) };
+    /* terms are at most 1, and 1.13 behind a gelu's derivative; differences add 1e-9 */
+    struct fd f = { loss, &a, 1.2 * dot_tol(s.out, (double)s.out) + 1e-7, kinds.x };
+    float *got;
+    ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, act == MEG_ACT_NONE ? no_mat : l.x, act);
+    got = dense32(dx);
+    fd_check(&f, a.pre, s.n * s.in, got, 300, "dx");
+    l.act = MEG_ACT_NONE;
+    f.tol = dot_tol(s.n, (double)s.n) + 1e-7;
+    f.type = MEG_DTYPE_F32;
+    ops->linear_bwd_weight(NULL, l.plan, dw, NULL, l.dy, l.x);
+    fd_check(&f, a.w, s.out * s.in, dw.p, 300, "dw");
+    free(got);
+    free(a.pre);
+    free(a.w);
+    free(dx.p);
+    free(dw.p);
+    layer_free(ops, &l);
 }
 
 static void backward(const struct meg_ops *ops)
 {
+    struct kinds kinds;
     for (size_t i = 0; i < 3; i++)
-        for (int act = MEG_ACT_NONE; act <= MEG_ACT_GELU_ERF; act++) {
-            struct layer l = layer_new(ops, shapes[i], (enum meg_act)act);
-            struct meg_mat dx = meg_mat(zeros(l.s.n * l.s.in, 4), MEG_DTYPE_F32, l.s.n, l.s.in);
-            struct meg_mat dw = meg_mat(zeros(l.s.out * l.s.in, 4), MEG_DTYPE_F32, l.s.out, l.s.in);
-            struct loss a = { &l, dense64(l.x), dense64(l.w) };
-            /* terms are at most 1, and 1.13 behind a gelu's derivative; differences add 1e-9 */
-            struct fd f = { loss, &a, 1.2 * dot_tol(l.s.out, (double)l.s.out) + 1e-7 };
-            ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, act == MEG_ACT_NONE ? no_mat : l.x,
-                                 l.act);
-            fd_check(&f, a.pre, l.s.n * l.s.in, dx.p, 300, "dx");
-            l.act = MEG_ACT_NONE;
-            f.tol = dot_tol(l.s.n, (double)l.s.n) + 1e-7;
-            ops->linear_bwd_weight(NULL, l.plan, dw, NULL, l.dy, l.x);
-            fd_check(&f, a.w, l.s.out * l.s.in, dw.p, 300, "dw");
-            free(a.pre);
-            free(a.w);
-            free(dx.p);
-            free(dw.p);
-            layer_free(ops, &l);
-        }
+        for (int act = MEG_ACT_NONE; act <= MEG_ACT_GELU_ERF; act++)
+            for (int k = 0; next_kinds(&kinds, shapes + i, k); k++)
+                backward_of(ops, shapes[i], (enum meg_act)act, kinds);
 }
 
 /* Shapes of several blocks: the same sums in f64, added to what was there, for any number of threads. */
-static void gradients_of_many_blocks(const struct meg_ops *ops)
+static void gradients_of_many_blocks_of(const struct meg_ops *ops, struct kinds kinds)
 {
-    struct layer l = layer_new(ops, (struct shape){ 270, 400, 530 }, MEG_ACT_NONE);
+    struct layer l = layer_new(ops, (struct shape){ 270, 400, 530 }, MEG_ACT_NONE, kinds);
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++) {
-        struct meg_mat dx = rnd_mat(l.s.n, l.s.in, 1), dw = rnd_mat(l.s.out, l.s.in, 3);
+        struct meg_mat dx = rnd_mat_of(kinds.x, l.s.n, l.s.in, 1), dw = rnd_mat(l.s.out, l.s.in, 3);
         float *db = zeros(l.s.out, 4);
         for (int64_t i = 0; i < l.s.out * dw.ld; i++)
             ((float *)dw.p)[i] = 2.0f;
@@ -171,14 +191,14 @@ static void gradients_of_many_blocks(const struct meg_ops *ops)
         digest_mat(h + k, dx);
         digest_mat(h + k, dw);
         digest(h + k, db, (size_t)l.s.out * 4);
-        for (int64_t r = 0; r < l.s.n; r += 7)
+        for (int64_t r = 0; k == 0 && r < l.s.n; r += 7)
             for (int64_t c = 0; c < l.s.in; c++) {
                 double want = 0.0;
                 for (int64_t j = 0; j < l.s.out; j++)
                     want += (double)at(l.dy, r, j) * at(l.w, j, c);
-                near(at(dx, r, c), want, dot_tol(l.s.out, (double)l.s.out / 4), "dx", r, c);
+                near_of(kinds.x, at(dx, r, c), want, dot_tol(l.s.out, (double)l.s.out / 4), "dx", r, c);
             }
-        for (int64_t r = 0; r < l.s.out; r += 5) {
+        for (int64_t r = 0; k == 0 && r < l.s.out; r += 5) {
             double want = 3.0;
             for (int64_t t = 0; t < l.s.n; t++)
                 want += at(l.dy, t, r);
@@ -198,18 +218,25 @@ static void gradients_of_many_blocks(const struct meg_ops *ops)
     layer_free(ops, &l);
 }
 
-static void nan_and_infinity_come_through(const struct meg_ops *ops)
+static void gradients_of_many_blocks(const struct meg_ops *ops)
+{
+    for (size_t i = 0; i < LEN(mixes); i++)
+        gradients_of_many_blocks_of(ops, (struct kinds){ mixes[i].branch, mixes[i].branch, mixes[i].stream });
+}
+
+static void nan_and_infinity_come_through_of(const struct meg_ops *ops, enum meg_dtype t)
 {
     const float bad[] = { NAN, INFINITY, -INFINITY };
     for (int act = MEG_ACT_NONE; act <= MEG_ACT_GELU_ERF; act++)
         for (size_t i = 0; i < LEN(bad); i++) {
-            struct layer l = layer_new(ops, (struct shape){ 40, 24, 50 }, (enum meg_act)act);
-            struct meg_mat y = rnd_mat(40, 50, 0), dx = rnd_mat(40, 24, 0);
-            ((float *)l.x.p)[5 * l.x.ld + 3] = bad[i];
-            ops->linear_fwd(NULL, l.plan, y, no_mat, l.x, l.w, l.bias, l.act);
+            struct layer l =
+                layer_new(ops, (struct shape){ 40, 24, 50 }, (enum meg_act)act, (struct kinds){ t, t, t });
+            struct meg_mat y = rnd_mat_of(t, 40, 50, 0), dx = rnd_mat_of(t, 40, 24, 0);
+            put(l.x, 5, 3, bad[i]);
+            ops->linear_fwd(NULL, l.plan, y, no_mat, l.x, l.w, l.bias.p, l.act);
             for (int64_t c = 0; c < 50; c++)
                 assert_false(isfinite(at(y, 5, c)));
-            ((float *)l.dy.p)[7 * l.dy.ld + 2] = bad[i];
+            put(l.dy, 7, 2, bad[i]);
             ops->linear_bwd_data(NULL, l.plan, dx, l.dy, l.w, no_mat, MEG_ACT_NONE);
             for (int64_t c = 0; c < 24; c++)
                 assert_false(isfinite(at(dx, 7, c)));
@@ -217,6 +244,12 @@ static void nan_and_infinity_come_through(const struct meg_ops *ops)
             free(dx.p);
             layer_free(ops, &l);
         }
+}
+
+static void nan_and_infinity_come_through(const struct meg_ops *ops)
+{
+    for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++)
+        nan_and_infinity_come_through_of(ops, (enum meg_dtype)t);
 }
 
 int main(void)

@@ -197,8 +197,9 @@ static void memory(const struct meg_ops *ops)
 {
     static const size_t sizes[] = { 1, 64, 100, 3u << 20, (9u << 20) + 5 };
     assert_null(ops->supports(MEG_DTYPE_F32));
-    assert_non_null(ops->supports(MEG_DTYPE_BF16));
-    assert_non_null(ops->supports(MEG_DTYPE_F16));
+    assert_null(ops->supports(MEG_DTYPE_BF16));
+    assert_null(ops->supports(MEG_DTYPE_F16));
+    assert_non_null(ops->supports(MEG_DTYPE_F64));
     assert_null(ops->alloc(SIZE_MAX - 5));
     for (size_t i = 0; i < LEN(sizes); i++) {
         char *p = ops->alloc(sizes[i]), *q = malloc(sizes[i]);
@@ -222,18 +223,78 @@ static void memory(const struct meg_ops *ops)
 static void copy_heads(const struct meg_ops *ops)
 {
     enum { S = 3, B = 2, G = 2, D = 5 };
-    float src[S * B * 40], dst[100 * B * G * D] = { 0 };
-    const struct meg_heads from = { src + 7, MEG_DTYPE_F32, B * 40, 40, 15, 0 };
-    const struct meg_heads to = { dst, MEG_DTYPE_F32, D, 100 * G * D, 100 * D, 0 };
-    for (size_t k = 0; k < LEN(src); k++)
-        src[k] = (float)rnd();
-    ops->copy_heads(NULL, to, from, S, B, G, D);
-    for (int t = 0; t < S; t++)
-        for (int i = 0; i < B; i++)
-            for (int j = 0; j < G; j++)
-                assert_memory_equal(dst + i * 100 * G * D + j * 100 * D + t * D,
-                                    src + 7 + (t * B + i) * 40 + j * 15, D * 4);
-    assert_true(dst[S * D] == 0.0f);
+    for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++) {
+        struct meg_mat src = rnd_mat_of((enum meg_dtype)t, 1, S * B * 40, 0);
+        struct meg_mat dst = meg_mat(zeros(100 * B * G * D, 4), (enum meg_dtype)t, 1, 100 * B * G * D);
+        const struct meg_heads from = { (char *)src.p + 7 * meg_dtype_size(src.dtype), src.dtype, B * 40, 40, 15, 0 };
+        const struct meg_heads to = { dst.p, dst.dtype, D, 100 * G * D, 100 * D, 0 };
+        ops->copy_heads(NULL, to, from, S, B, G, D);
+        for (int k = 0; k < S * B * G * D; k++) {
+            const int c = k % D, j = k / D % G, i = k / D / G % B, s = k / D / G / B;
+            assert_true(at(dst, 0, i * 100 * G * D + j * 100 * D + s * D + c) ==
+                        at(src, 0, 7 + (s * B + i) * 40 + j * 15 + c));
+        }
+        assert_true(at(dst, 0, S * D) == 0.0f);
+        free(src.p);
+        free(dst.p);
+    }
+}
+
+/* x rounded to bits of significand and no exponent below least, ties to even; beyond most infinite. */
+static double rounded(double x, int bits, int least, double most)
+{
+    const double ulp = x == 0.0 || isinf(x) ? 1.0 : ldexp(1.0, (int)fmax(ilogb(x), least) - bits + 1);
+    const double r = nearbyint(x / ulp) * ulp;
+    return fabs(r) > most ? copysign(INFINITY, r) : r;
+}
+
+/* Every f16 and bf16 goes to f32 and back; halves, and what is just beside them, round as they should. */
+static void cast(const struct meg_ops *ops)
+{
+    enum { ALL = 1 << 16 };
+    const struct {
+        enum meg_dtype t;
+        int bits, least;
+        double most;
+    } of[] = { { MEG_DTYPE_BF16, 8, -126, 0x1.fep127 }, { MEG_DTYPE_F16, 11, -14, 65504.0 } };
+    uint16_t *h = zeros(ALL, 2), *back = zeros(ALL, 2);
+    float *f = zeros(ALL, 4), *g = zeros(ALL, 4);
+    for (int k = 0; k < ALL; k++)
+        h[k] = (uint16_t)k;
+    for (size_t i = 0; i < LEN(of); i++) {
+        const enum meg_dtype t = of[i].t;
+        for (int threads = 1; threads <= 2; threads++) {
+            omp_set_num_threads(threads);
+            ops->cast(NULL, f, MEG_DTYPE_F32, h, t, ALL);
+            ops->cast(NULL, back, t, f, MEG_DTYPE_F32, ALL);
+        }
+        for (int k = 0; k < ALL; k++)
+            assert_true(isnan(f[k]) || back[k] == h[k]);
+        for (int beside = -1; beside <= 1; beside++) {
+            for (int k = 0; k < ALL; k++) {
+                const int is_most = (double)fabsf(f[k]) == of[i].most;
+                const float half = f[k] + (is_most ? f[k] - f[k - 1] : f[(k + 1) & (ALL - 1)] - f[k]) / 2;
+                g[k] = !beside ? half : nextafterf(half, (float)beside * INFINITY);
+            }
+            ops->cast(NULL, back, t, g, MEG_DTYPE_F32, ALL);
+            ops->cast(NULL, f, MEG_DTYPE_F32, back, t, ALL);
+            for (int k = 0; k < ALL; k++)
+                if (isnan(g[k]))
+                    assert_true(isnan(f[k]));
+                else
+                    assert_true((double)f[k] == rounded(g[k], of[i].bits, of[i].least, of[i].most));
+            ops->cast(NULL, f, MEG_DTYPE_F32, h, t, ALL);
+        }
+    }
+    ops->cast(NULL, back, MEG_DTYPE_F16, h, MEG_DTYPE_BF16, ALL);
+    for (int k = 0; k < ALL; k++)
+        assert_true(back[k] == meg_to_f16(meg_from_bf16(h[k])));
+    ops->cast(NULL, g, MEG_DTYPE_F32, f, MEG_DTYPE_F32, ALL);
+    assert_memory_equal(f, g, ALL * 4);
+    free(h);
+    free(back);
+    free(f);
+    free(g);
 }
 
 int main(void)
@@ -245,6 +306,7 @@ int main(void)
         { "large squares", sum_of_large_squares_is_finite },
         { "memory", memory },
         { "copying heads", copy_heads },
+        { "casts", cast },
     };
     return run_cases(cases, LEN(cases));
 }

@@ -1,7 +1,7 @@
 /* silu(gate) * up against f64; gradients by differences. */
 #include "ops.h"
 
-static const int64_t shapes[][2] = { { 1, 1 }, { 3, 5 }, { 17, 33 }, { 9, 160 } };
+static const int64_t shapes[][2] = { { 1, 1 }, { 3, 5 }, { 17, 33 }, { 3, 1100 } };
 
 struct glu {
     int64_t n, f;
@@ -29,37 +29,44 @@ static double loss(void *arg)
     return s;
 }
 
+static void swiglu_of(const struct meg_ops *ops, int64_t n, int64_t f, enum meg_dtype tx, enum meg_dtype ty)
+{
+    struct meg_mat x = rnd_mat_of(tx, n, 2 * f, 0), y = rnd_mat_of(ty, n, f, 2), dx = rnd_mat_of(tx, n, 2 * f, 0);
+    struct glu g = { n, f, NULL, rnd_mat_of(ty, n, f, 1) };
+    const struct fd fd = { loss, &g, 40 * EPS, tx };
+    uint64_t h[2] = { 0, 0 };
+    float *got;
+    for (int64_t k = 0; k < n * 2 * f; k++)
+        put(x, 0, k, at(x, 0, k) * 6.0f);
+    g.x64 = dense64(x);
+    for (int k = 0; k < 2; k++) {
+        omp_set_num_threads(k ? 2 : 1);
+        ops->swiglu_fwd(NULL, y, x);
+        ops->swiglu_bwd(NULL, dx, g.dy, x);
+        digest_mat(h + k, y);
+        digest_mat(h + k, dx);
+    }
+    assert_int_equal(h[0], h[1]);
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t c = 0; c < f; c++)
+            near_of(ty, at(y, r, c), y64(&g, r, c), 8 * EPS * (0.1 + fabs(y64(&g, r, c))), "y", r, c);
+    got = dense32(dx);
+    fd_check(&fd, g.x64, n * 2 * f, got, 300, "dx");
+    ops->swiglu_bwd(NULL, x, g.dy, x); /* in place */
+    assert_memory_equal(x.p, dx.p, (size_t)(n * 2 * f) * meg_dtype_size(tx));
+    free(x.p);
+    free(y.p);
+    free(dx.p);
+    free(g.dy.p);
+    free(g.x64);
+    free(got);
+}
+
 static void swiglu(const struct meg_ops *ops)
 {
-    for (size_t i = 0; i < LEN(shapes); i++) {
-        const int64_t n = shapes[i][0], f = shapes[i][1];
-        struct meg_mat x = rnd_mat(n, 2 * f, 0), y = rnd_mat(n, f, 2), dx = rnd_mat(n, 2 * f, 0);
-        struct glu g = { n, f, NULL, rnd_mat(n, f, 1) };
-        const struct fd fd = { loss, &g, 40 * EPS };
-        uint64_t h[2] = { 0, 0 };
-        for (int64_t k = 0; k < n * 2 * f; k++)
-            ((float *)x.p)[k] *= 6.0f;
-        g.x64 = widen(x.p, n * 2 * f);
-        for (int k = 0; k < 2; k++) {
-            omp_set_num_threads(k ? 2 : 1);
-            ops->swiglu_fwd(NULL, y, x);
-            ops->swiglu_bwd(NULL, dx, g.dy, x);
-            digest_mat(h + k, y);
-            digest_mat(h + k, dx);
-        }
-        assert_int_equal(h[0], h[1]);
-        for (int64_t r = 0; r < n; r++)
-            for (int64_t c = 0; c < f; c++)
-                near(at(y, r, c), y64(&g, r, c), 8 * EPS * (0.1 + fabs(y64(&g, r, c))), "y", r, c);
-        fd_check(&fd, g.x64, n * 2 * f, dx.p, 300, "dx");
-        ops->swiglu_bwd(NULL, x, g.dy, x); /* in place */
-        assert_memory_equal(x.p, dx.p, (size_t)(n * 2 * f) * sizeof(float));
-        free(x.p);
-        free(y.p);
-        free(dx.p);
-        free(g.dy.p);
-        free(g.x64);
-    }
+    for (size_t i = 0; i < LEN(shapes); i++)
+        for (int t = 0; t < 9; t++)
+            swiglu_of(ops, shapes[i][0], shapes[i][1], (enum meg_dtype)(t / 3), (enum meg_dtype)(t % 3));
 }
 
 static void extremes_and_nan(const struct meg_ops *ops)

@@ -75,7 +75,7 @@ static void xent(const struct meg_ops *ops)
                 near(got[r], want, 8 * EPS * (fabs(l) + 1.0), "loss", r, 0);
             }
             { /* probabilities are as wrong as lse is absolutely */
-                struct fd f = { loss, &a, (big ? 8 * 360.0 : 16.0) * EPS + 1e-8 };
+                struct fd f = { loss, &a, (big ? 8 * 360.0 : 16.0) * EPS + 1e-8, MEG_DTYPE_F32 };
                 fd_check(&f, a.x, n * v, grad, 100, "dlogits");
             }
             free(x.p);

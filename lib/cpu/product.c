@@ -1,0 +1,137 @@
+/* isa: baseline v3 v4 */
+/*
+ * One block of a matrix product, summed in f32 whatever its operands: f32 by oneDNN's sgemm, bf16 by its
+ * bf16 product where the machine has instructions for that (twice as fast), anything else widened
+ * into f32 panels first.
+ *
+ * Up to PRODUCT_FEW rows (decoding) the time is that of reading w, which oneDNN would copy first, so
+ * those are dot products of our own; a row's result does not depend on how many there are.
+ */
+#include "cpu/internal.h"
+
+enum { TILE = 4, PANEL_A = PRODUCT_M * 256, PANEL_B = PRODUCT_N * 256 };
+
+#if defined __AVX512F__
+enum { LANES = 16 };
+#elif defined __AVX__
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+typedef float vec
+    __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
+
+/* The sum of all lanes, halves upon halves. */
+static float sum_lanes(vec v)
+{
+    int32_t other __attribute__((vector_size(LANES * sizeof(int32_t)))) = { 0 };
+    for (int half = LANES / 2; half; half /= 2) {
+        for (int l = 0; l < LANES; l++)
+            other[l] = l ^ half;
+        v += __builtin_shuffle(v, other);
+    }
+    return v[0];
+}
+
+/*
+ * y[r,c] += x[r] . w[c] for up to TILE rows of w and of x, missing ones being the last again.
+ * A call for each tile would cost a single row 15%.
+ */
+static inline __attribute__((always_inline)) void dot_tile(float *y, int64_t ldy, const float *x, int64_t ldx, int64_t nr, const float *w,
+                     int64_t ldw, int64_t nc, int64_t k)
+{
+    const float *xr[TILE], *wc[TILE];
+    vec sum[TILE][TILE] = { 0 };
+    int64_t i = 0;
+    for (int t = 0; t < TILE; t++) {
+        xr[t] = x + min64(t, nr - 1) * ldx;
+        wc[t] = w + min64(t, nc - 1) * ldw;
+    }
+    for (; i + LANES <= k; i += LANES) {
+        for (int c = 0; c < TILE; c++)
+            __builtin_prefetch(wc[c] + i + TILE * ldw);
+        for (int r = 0; r < TILE; r++)
+            for (int c = 0; c < TILE; c++)
+                sum[r][c] += *(const vec *)(xr[r] + i) * *(const vec *)(wc[c] + i);
+    }
+    for (int64_t r = 0; r < nr; r++)
+        for (int64_t c = 0; c < nc; c++) {
+            float s = sum_lanes(sum[r][c]);
+            for (int64_t j = i; j < k; j++)
+                s += xr[r][j] * wc[c][j];
+            y[r * ldy + c] += s;
+        }
+}
+
+/* c [m,n] += a b^T. */
+static void dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
+                 int64_t ldb, float *c, int64_t ldc)
+{
+    for (int64_t j = 0; j < n; j += TILE)
+        for (int64_t i = 0; i < m; i += TILE)
+            dot_tile(c + i * ldc + j, ldc, a + i * lda, lda, min64(TILE, m - i), b + j * ldb, ldb,
+                     min64(TILE, n - j), k);
+}
+
+/* Rows [r0, r0 + rows) and columns [c0, c0 + cols) one after the other, as f32. */
+static void pack(float *out, struct meg_mat x, int64_t r0, int64_t rows, int64_t c0, int64_t cols)
+{
+    for (int64_t r = 0; r < rows; r++)
+        MEG_FN(widen)(out + r * cols, element(x, r0 + r, c0), x.dtype, cols);
+}
+
+static void gemm_widened(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a,
+                         struct meg_mat b, float beta, float *c, int64_t ldc)
+{
+    float pa[PANEL_A] __attribute__((aligned(64))), pb[PANEL_B] __attribute__((aligned(64)));
+    const int64_t step = min64(PANEL_A / m, PANEL_B / n) & ~(int64_t)15;
+    for (int64_t k0 = 0; k0 < k; k0 += step) {
+        const int64_t part = min64(step, k - k0);
+        if (ta == 'N')
+            pack(pa, a, 0, m, k0, part);
+        else
+            pack(pa, a, k0, part, 0, m);
+        if (tb == 'N')
+            pack(pb, b, k0, part, 0, n);
+        else
+            pack(pb, b, 0, n, k0, part);
+        meg_cpu_gemm(ta, tb, m, n, part, 1.0f, pa, ta == 'N' ? part : m, pb, tb == 'N' ? n : part,
+                     k0 ? 1.0f : beta, c, ldc);
+    }
+}
+
+/* A few rows: columns by the 16 and products by the 512, which stay in the nearest cache. */
+static void few_widened(int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b,
+                        float *c, int64_t ldc)
+{
+    float pa[PRODUCT_FEW * 512] __attribute__((aligned(64)));
+    float pb[16 * 512] __attribute__((aligned(64)));
+    for (int64_t k0 = 0; k0 < k; k0 += 512) {
+        const int64_t part = min64(512, k - k0);
+        pack(pa, a, 0, m, k0, part);
+        for (int64_t j = 0; j < n; j += 16) {
+            const int64_t cols = min64(16, n - j);
+            pack(pb, b, j, cols, k0, part);
+            dots(m, cols, part, pa, part, pb, part, c + j, ldc);
+        }
+    }
+}
+
+void MEG_FN(product)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a,
+                     struct meg_mat b, float beta, float *c, int64_t ldc)
+{
+    const int is_f32 = a.dtype == MEG_DTYPE_F32 && b.dtype == MEG_DTYPE_F32;
+    const int is_bf16 = a.dtype == MEG_DTYPE_BF16 && b.dtype == MEG_DTYPE_BF16;
+    const int is_few = ta == 'N' && tb == 'T' && m <= PRODUCT_FEW && beta == 0.0f;
+    MEG_ASSERT(is_f32 || (m <= PRODUCT_M && n <= PRODUCT_N));
+    for (int64_t i = 0; is_few && i < m; i++)
+        memset(c + i * ldc, 0, (size_t)n * sizeof *c);
+    if (is_few && is_f32)
+        dots(m, n, k, a.p, a.ld, b.p, b.ld, c, ldc);
+    else if (is_few)
+        few_widened(m, n, k, a, b, c, ldc);
+    else if (is_f32)
+        meg_cpu_gemm(ta, tb, m, n, k, 1.0f, a.p, a.ld, b.p, b.ld, beta, c, ldc);
+    else if (!is_bf16 || !meg_cpu_gemm_bf16(ta, tb, m, n, k, 1.0f, a.p, a.ld, b.p, b.ld, beta, c, ldc))
+        gemm_widened(ta, tb, m, n, k, a, b, beta, c, ldc);
+}
