@@ -33,3 +33,14 @@ until_true() {
         sleep 0.05
     done
 }
+
+# losses FILE: the losses of training and evaluation, in order
+losses() {
+    jq -r '.lm_loss' "$1"
+}
+
+# near A B: each number of A is within 1e-5 of B's, and there are as many
+near() {
+    paste "$1" "$2" | awk 'NF != 2 { exit 1 } { d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-5 * $2)) exit 1; n++ }
+                           END { exit !n }'
+}

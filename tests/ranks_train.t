@@ -24,17 +24,6 @@ log-interval = 1
 save-interval = 5
 EOF
 
-# losses FILE: the losses of training and evaluation, in order
-losses() {
-    jq -r '.lm_loss' "$1"
-}
-
-# near A B: each number of A is within 1e-5 of B's, and there are as many
-near() {
-    paste "$1" "$2" | awk 'NF != 2 { exit 1 } { d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-5 * $2)) exit 1; n++ }
-                           END { exit !n }'
-}
-
 for n in 1 2 4; do
     ranks "$n" meg-train -q --config "$T/conf" --save "$T/$n" --log-json "$T/$n.json" >"$T/$n.log" 2>"$T/$n.err"
     is "$n ranks: status" $? 0

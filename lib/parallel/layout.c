@@ -11,7 +11,11 @@ const struct meg_opt meg_layout_opts[] = {
     { "pipeline-model-parallel-size", 0, MEG_I64(C, pipeline), "N", "1",
       "ranks that have consecutive layers each: stages" },
     { "context-parallel-size", 0, MEG_I64(C, context), "N", "1",
-      "ranks that share a sequence: 1, a sample is not split" },
+      "ranks that share each sequence" },
+    { "cp-comm-type", 0, MEG_LIST(C, cp_kinds), "p2p|all_gather|a2a|a2a+p2p...", "p2p",
+      "how they get at each other's keys and values: one way, or one for each layer" },
+    { "hierarchical-context-parallel-sizes", 0, MEG_LIST(C, cp_sizes), "NEAR FAR", NULL,
+      "of a2a+p2p: ranks that exchange heads, and groups of them whose keys travel" },
     { "sequence-parallel", 0, MEG_BOOL(C, sequence_parallel), NULL, "no",
       "tensor-parallel ranks share norms, dropout and residuals, too, by positions" },
     { "num-layers-per-virtual-pipeline-stage", 0, MEG_I64(C, virtual_layers), "N", NULL,
@@ -139,8 +143,6 @@ static int check_sizes(const struct meg_layout_conf *c, int64_t world, struct me
                           world == 1 ? "" : "s");
         model *= size[i].v;
     }
-    if (c->context > 1)
-        return refuse("context-parallel-size", c->context, e, "must be 1; a sequence is not split over ranks");
     if (world % model)
         return meg_fail(e, MEG_EUSAGE,
                         "--tensor-model-parallel-size %" PRId64 " times --pipeline-model-parallel-size %" PRId64
@@ -171,15 +173,10 @@ static int check_tensor(const struct meg_layout_conf *c, const struct meg_layout
     return 0;
 }
 
-/* The neighbours of a2a+p2p. */
-static int check_cp_sizes(int64_t *near, const struct meg_layout_conf *c, struct meg_err *e)
+/* The sizes of a2a+p2p, where they are given. */
+static int check_cp_sizes(int64_t size[2], const struct meg_layout_conf *c, struct meg_err *e)
 {
-    int64_t size[2];
-
-    if (c->cp_sizes.n == 0)
-        return refuse("context-parallel-size", c->context, e,
-                      "--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes");
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < c->cp_sizes.n; i++) {
         char *end;
 
         size[i] = strtoll(c->cp_sizes.v[i], &end, 10);
@@ -187,12 +184,11 @@ static int check_cp_sizes(int64_t *near, const struct meg_layout_conf *c, struct
             return meg_fail(e, MEG_EUSAGE, "--hierarchical-context-parallel-sizes: '%s' is not a positive number",
                             c->cp_sizes.v[i]);
     }
-    if (size[0] > c->context || size[1] > c->context || size[0] * size[1] != c->context)
+    if (c->cp_sizes.n && (size[0] > c->context || size[1] > c->context || size[0] * size[1] != c->context))
         return meg_fail(e, MEG_EUSAGE,
                         "--hierarchical-context-parallel-sizes %s %s: their product must be "
                         "--context-parallel-size %" PRId64,
                         c->cp_sizes.v[0], c->cp_sizes.v[1], c->context);
-    *near = size[0];
     return 0;
 }
 
@@ -200,8 +196,11 @@ static int check_context(struct meg_layout *l, const struct meg_layout_conf *c, 
                          struct meg_err *e)
 {
     const int64_t cp = c->context, groups = m->groups / c->tensor;
-    int r;
+    int64_t size[2];
+    const int r = check_cp_sizes(size, c, e);
 
+    if (r < 0)
+        return r;
     l->cp_kinds = c->cp_kinds;
     if (c->cp_kinds.n > 1 && c->cp_kinds.n != m->layers)
         return meg_fail(e, MEG_EUSAGE,
@@ -214,11 +213,11 @@ static int check_context(struct meg_layout *l, const struct meg_layout_conf *c, 
         const enum meg_cp_kind kind = meg_layout_cp_kind(l, i);
         int64_t by_heads = kind == MEG_CP_A2A ? cp : 1;
 
-        if (kind == MEG_CP_A2A_P2P) {
-            if ((r = check_cp_sizes(&l->cp_near, c, e)) < 0)
-                return r;
-            by_heads = l->cp_near;
-        }
+        if (kind == MEG_CP_A2A_P2P && c->cp_sizes.n == 0)
+            return refuse("context-parallel-size", cp, e,
+                          "--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes");
+        if (kind == MEG_CP_A2A_P2P)
+            by_heads = l->cp_near = size[0];
         if (groups % by_heads)
             return meg_fail(e, MEG_EUSAGE,
                             "--cp-comm-type %s: %" PRId64 " ranks must divide the %" PRId64

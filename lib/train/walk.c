@@ -21,35 +21,46 @@ static void *keep(char **to, const void *from, size_t nbytes)
 {
     void *p = *to;
 
-    if (!from)
-        return NULL;
     memcpy(p, from, nbytes);
     *to += (nbytes + 7) & ~(size_t)7;
     return p;
 }
 
-/* A copy of a loader's micro-batch, which its next one overwrites. */
-static struct meg_gpt_batch copy_of(char *to, const struct meg_batch *b)
+/* The positions that this rank has, of four bytes for each position and sequence. */
+static void *keep_ours(char **to, const void *from, const struct meg_mesh *m, const struct meg_batch *b)
 {
-    const size_t n = (size_t)(b->s * b->b);
-    struct meg_gpt_batch x = { .s = b->s, .b = b->b };
+    const size_t row = (size_t)b->b * 4;
+    const int64_t ours = b->s / m->layout.cp;
+    char *p = *to;
 
-    x.tokens = keep(&to, b->tokens, n * sizeof *b->tokens);
-    x.labels = keep(&to, b->labels, n * sizeof *b->labels);
-    x.position = keep(&to, b->position_ids, n * sizeof *b->position_ids);
-    x.doc_start = keep(&to, b->doc_start, n * sizeof *b->doc_start);
-    x.loss_mask = keep(&to, b->loss_mask, n * sizeof *b->loss_mask);
+    for (int64_t t = 0; t < ours; t++)
+        memcpy(p + (size_t)t * row,
+               (const char *)from + (size_t)meg_layout_position(&m->layout, m->at.cp, b->s, t) * row, row);
+    *to += ((size_t)ours * row + 7) & ~(size_t)7;
+    return p;
+}
+
+/* A copy of this rank's part of a loader's micro-batch, which its next one overwrites. */
+static struct meg_gpt_batch copy_of(char *to, const struct meg_mesh *m, const struct meg_batch *b)
+{
+    struct meg_gpt_batch x = { .s = b->s / m->layout.cp, .b = b->b };
+
+    x.tokens = keep_ours(&to, b->tokens, m, b);
+    x.labels = keep_ours(&to, b->labels, m, b);
+    x.position = keep_ours(&to, b->position_ids, m, b);
+    x.doc_start = keep_ours(&to, b->doc_start, m, b);
+    x.loss_mask = keep_ours(&to, b->loss_mask, m, b);
     x.sample = keep(&to, b->sample_id, (size_t)b->b * sizeof *b->sample_id);
     return x;
 }
 
-static double unmasked(const struct meg_batch *b)
+static double unmasked(const float *mask, int64_t n)
 {
-    double n = 0;
+    double sum = 0;
 
-    for (int64_t i = 0; i < b->s * b->b; i++)
-        n += b->loss_mask[i];
-    return n;
+    for (int64_t i = 0; i < n; i++)
+        sum += mask[i];
+    return sum;
 }
 
 int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, struct meg_err *e)
@@ -73,10 +84,10 @@ int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, s
 
         if ((r = meg_loader_next(l, &next, e)) < 0)
             return r;
-        b->micro[i] = copy_of(b->bytes + (size_t)i * nbytes, &next);
-        tokens = unmasked(&next);
+        b->micro[i] = copy_of(b->bytes + (size_t)i * nbytes, t->mesh, &next);
+        tokens = unmasked(next.loss_mask, next.s * next.b);
         b->scale[i] = t->job->train.calculate_per_token_loss || tokens == 0 ? 1 : 1 / tokens / (double)num_micro;
-        b->tokens += tokens;
+        b->tokens += unmasked(b->micro[i].loss_mask, b->micro[i].s * b->micro[i].b);
     }
     return 0;
 }

@@ -222,8 +222,7 @@ int main(void)
                 check(kind, near, docs, false, MEG_DTYPE_F32);
                 if (docs) {
                     check(kind, near, docs, true, MEG_DTYPE_F32);
-                    if (!op->supports(MEG_DTYPE_BF16))
-                        check(kind, near, docs, false, MEG_DTYPE_BF16);
+                    check(kind, near, docs, false, MEG_DTYPE_BF16);
                 }
             }
     meg_barrier(w);

@@ -1,0 +1,84 @@
+#!/bin/sh
+# meg-train over ranks that share sequences: the losses of one rank, however they get at each other's keys, beside
+# tensor-, data- and pipeline-parallel ranks; and every rule that a wrong command line breaks.
+. "${0%/*}/lib.sh"
+[ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
+. "${0%/*}/ranks.sh"
+
+# Documents of 4 to 20 tokens, several in each sample.
+awk 'BEGIN { srand(3); for (d = 0; d < 400; d++) { n = 4 + int(17 * rand()); line = ""
+             for (i = 0; i < n; i++) line = line " " int(48 * rand()); print "{\"text\":\"" substr(line, 2) "\"}" } }' |
+    meg-preprocess -q --input - --tokenizer-type NullTokenizer --vocab-size 49 --append-eod --output-prefix "$T/d"
+cat >"$T/conf" <<EOF
+num-layers = 4
+hidden-size = 32
+num-attention-heads = 8
+group-query-attention = yes
+num-query-groups = 4
+seq-length = 32
+max-position-embeddings = 32
+micro-batch-size = 2
+global-batch-size = 8
+train-iters = 10
+lr = 1e-2
+lr-warmup-iters = 2
+data-path = $T/d_text_document
+split = 8,1,1
+tokenizer-type = NullTokenizer
+vocab-size = 49
+reset-position-ids = yes
+reset-attention-mask = yes
+eod-mask-loss = yes
+eval-interval = 10
+eval-iters = 2
+log-interval = 1
+EOF
+
+# is_that_of KIND: what follows is held against the losses of one rank with these options
+is_that_of() {
+    meg-train -q --config "$T/conf" --log-json "$T/one.json" "$@" >"$T/out" 2>"$T/err"
+    losses "$T/one.json" >"$T/one.loss"
+    rm -f "$T/one.json"
+    shared=$*
+}
+
+# cp N OPTION...: N ranks give the losses of one
+cp_ranks() {
+    n=$1
+    shift
+    # shellcheck disable=SC2086
+    ranks "$n" meg-train -q --config "$T/conf" --log-json "$T/t.json" $shared "$@" >"$T/out" 2>"$T/err"
+    losses "$T/t.json" >"$T/t.loss"
+    rm -f "$T/t.json"
+    ok "$n ranks $* $shared: the losses of one" near "$T/t.loss" "$T/one.loss"
+}
+
+is_that_of --position-embedding-type rope
+is 'ten steps and two evaluations' "$(wc -l <"$T/one.loss")" 14
+cp_ranks 2 --context-parallel-size 2
+cp_ranks 2 --context-parallel-size 2 --cp-comm-type all_gather
+cp_ranks 2 --context-parallel-size 2 --cp-comm-type a2a
+cp_ranks 4 --context-parallel-size 4
+cp_ranks 4 --context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2
+cp_ranks 4 --context-parallel-size 4 --cp-comm-type p2p a2a all_gather a2a+p2p --hierarchical-context-parallel-sizes 2 2
+is_that_of --calculate-per-token-loss
+cp_ranks 4 --context-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel --cp-comm-type a2a
+cp_ranks 4 --context-parallel-size 2 --cp-comm-type p2p all_gather p2p a2a
+cp_ranks 4 --context-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1
+cp_ranks 8 --context-parallel-size 2 --tensor-model-parallel-size 2 --recompute-granularity selective
+
+# refused WHAT RULE OPTION...: two ranks are told the rule once
+refused() {
+    rule=$1
+    shift
+    ranks 2 meg-train -q --config "$T/conf" --context-parallel-size 2 "$@" >"$T/out" 2>"$T/err"
+    is "$*: refused" "$? $(grep -c -- "$rule" "$T/err")" '2 1'
+}
+refused 'context-parallel-size 2: two times it, 4, must divide --seq-length 30' --seq-length 30
+refused 'cp-comm-type: 2 kinds; must be one, or one for each of --num-layers 4' --cp-comm-type p2p a2a
+refused 'cp-comm-type a2a: 2 ranks must divide the 1 key-value groups' --cp-comm-type a2a --num-query-groups 1
+refused 'a2a+p2p needs --hierarchical-context-parallel-sizes' --cp-comm-type a2a+p2p
+refused 'sizes 2 2: their product must be --context-parallel-size 2' --cp-comm-type a2a+p2p \
+    --hierarchical-context-parallel-sizes 2 2
+refused "sizes: 'two' is not a positive number" --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes two 1
+done_testing
