@@ -232,34 +232,36 @@ static int convert(const struct conf *c, struct meg_err *e)
     struct meg_ckpt *k = NULL;
     struct meg_ckpt_save save = { .dir = c->save_dir,
                                   .iteration = MEG_CKPT_RELEASE,
-                                  .groups = groups,
                                   .model = &model,
+                                  .mesh = &meg_mesh_one,
                                   .params = &params,
                                   .tok = &files };
+    struct meg_str options = { 0 };
     const char *saver;
-    float *w;
     int r;
 
     if ((r = meg_ckpt_open(&k, c->load_dir, c->ckpt_step, e)) < 0 ||
-        (r = check_format(c, k, e)) < 0 || (r = set_vocab(c, k, e)) < 0 ||
+        (r = check_format(c, k, e)) < 0 || (r = check_target(c, e)) < 0 || (r = set_vocab(c, k, e)) < 0 ||
         (r = meg_ckpt_gpt_conf(k, &model, e)) < 0)
         goto out;
     saver = saver_of(c, k);
     meg_ckpt_tok_conf(k, &tok);
     meg_gpt_params(&params, &model, &meg_mesh_one);
+    meg_opt_dump(groups, &options);
+    save.options = options.s;
     if ((r = meg_ckpt_tokenizer_read(&files, &tok, NULL, e)) < 0 ||
-        (r = meg_arena_init(&weights, "weights", (size_t)params.flat * sizeof *w, e)) < 0)
+        (r = meg_arena_init(&weights, "weights", (size_t)params.flat * sizeof(float), e)) < 0)
         goto out;
     files.eod = meg_ckpt_eod(k);
-    w = meg_arena_alloc(&weights, (size_t)params.flat * sizeof *w, 64);
-    save.w = w;
-    if ((r = meg_ckpt_load_params(k, &params, w, e)) < 0 || (r = check_target(c, e)) < 0)
+    save.w.p = meg_arena_alloc(&weights, (size_t)params.flat * sizeof(float), 64);
+    if ((r = meg_ckpt_load(k, &params, &meg_mesh_one, &save.w, 1, e)) < 0)
         goto out;
     r = save_as(saver, c, k, &save, e);
     if (r == 0)
         meg_note("%s: %d tensors, %" PRId64 " parameters, %s", c->save_dir, params.n, params.numel,
                  saver);
 out:
+    meg_str_free(&options);
     meg_arena_free(&weights);
     meg_params_free(&params);
     meg_ckpt_tokenizer_free(&files);

@@ -9,7 +9,8 @@
  *         model.safetensors.index.json            tensor -> file, as Hugging Face's
  *         vocab.json merges.txt tokenizer.model   the tokenizer's files, where it has any
  *         state.json                              options, iteration, the run's own state
- *         manifest.json                           place and checksums of all of the above; written last
+ *         run.conf                                all options, those of the layout, too; only for people
+ *         manifest.json                           place and checksums of all but run.conf; written last
  *     SAVE/release/                               the same without optimizer state: converted weights
  *     SAVE/done                                   the last iteration of the run is saved
  *
@@ -24,15 +25,30 @@
 #include <stdint.h>
 #include "base/opt.h"
 #include "model/gpt.h"
+#include "optim/optim.h"
+#include "parallel/mesh.h"
 #include "text/tokenizer.h"
 
 MEG_BEGIN_DECLS
 
-/* One kind of optimizer state: [params->flat] f32, laid out as the weights. */
+/*
+ * Numbers that lie as the flat parameter buffer does (model/param.h), and which of them this rank has:
+ * the weights, f32 main parameters, one kind of optimizer state.  Saving writes them and loading fills
+ * them; parameter boundaries mean nothing to the spans.
+ */
 struct meg_ckpt_slot {
-    const char *name; /* exp_avg, exp_avg_sq, momentum_buffer */
-    float *p;
+    const char *name; /* NULL: the weights; fp32_param, exp_avg, exp_avg_sq, momentum_buffer */
+    void *p;          /* host memory: the elements of the spans, one span behind the other */
+    enum meg_dtype dtype;
+    /* Elements of the flat buffer, in order; NULL: all of it, which the ranks of mesh->dp_cp have alike. */
+    const struct meg_span *span;
+    int nspans;
+    /* With span: of copies ranks that have the same spans this is number copy; they share the writing. */
+    int copy, copies; /* 0 and 0: no other rank has them */
 };
+
+/* The slot of the f32 parameters behind weights of a narrower type. */
+#define MEG_CKPT_MAIN "fp32_param"
 
 /*
  * The tokenizer's files, read when a run begins: a save must not depend on files that others may
@@ -52,11 +68,13 @@ void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
 struct meg_ckpt_save {
     const char *dir;                   /* SAVE; made where missing */
     int64_t iteration;                 /* MEG_CKPT_RELEASE: weights that begin a run */
-    const struct meg_optgroup *groups; /* the options; their dump is kept */
+    const char *options;               /* of meg_opt_dump, those that do not depend on the layout */
+    const char *run_conf;              /* all options, for people; NULL: none are kept */
     const struct meg_gpt_conf *model;  /* checked */
-    const struct meg_params *params;
-    const float *w;                   /* [params->flat] f32 host memory */
-    const struct meg_ckpt_slot *slot; /* nslots of them */
+    const struct meg_mesh *mesh;
+    const struct meg_params *params;   /* placed on mesh */
+    struct meg_ckpt_slot w;
+    const struct meg_ckpt_slot *slot; /* optimizer state: nslots of them */
     int nslots;
     const struct meg_ckpt_tokenizer *tok; /* NULL: none is kept */
     const json_t *state;                  /* the run's own state, an object; NULL: none */
@@ -66,20 +84,36 @@ struct meg_ckpt_save {
 enum { MEG_CKPT_RELEASE = -1 };
 
 /*
- * Write SAVE/iter_NNNNNNN and make it the latest.  Until the tracker is renamed into place a reader
- * finds the checkpoint before this one, whatever goes wrong; one of the same iteration is replaced.
- * Remains of a killed save are removed first.  The bytes of the tensor files depend on nothing but
- * the state.  MEG_EIO, and nothing under a final name, where a write fails.  A failure to remove an
- * older checkpoint is only warned of.
+ * Write SAVE/iter_NNNNNNN and make it the latest.  Every rank of mesh->world calls it, and writes what it
+ * has of each tensor at its place in the files; no rank gathers a model.  Until the tracker is renamed
+ * into place a reader finds the checkpoint before this one, whatever goes wrong; one of the same iteration
+ * is replaced.  Remains of a killed save are removed first.  The bytes of the files, run.conf left out,
+ * depend on nothing but the state: not on the layout.  MEG_EIO, and nothing under a final name, where a
+ * write fails on any rank: all return the first such rank's error.  A failure to remove an older
+ * checkpoint is only warned of.
  */
 int meg_ckpt_save(const struct meg_ckpt_save *s, struct meg_err *e);
+
+/*
+ * The same in the background: what this rank writes is copied, and a thread of each rank writes the copy
+ * while the run goes on.  meg_ckpt_save_next moves the save on, once all ranks are done with a stage;
+ * with wait it waits for them.  It gives 1 when the checkpoint is committed, 0 while it is not, and an
+ * error as meg_ckpt_save; but for 0 the save is then freed and *saving NULL.  Both are called by every
+ * rank of the world, from the main thread.
+ */
+struct meg_ckpt_saving;
+int meg_ckpt_save_begin(struct meg_ckpt_saving **saving, const struct meg_ckpt_save *s, struct meg_err *e);
+int meg_ckpt_save_next(struct meg_ckpt_saving **saving, bool wait, struct meg_err *e);
+
+/* Bytes this rank writes of n slots, which is what meg_ckpt_save_begin copies; p may be NULL in them. */
+int64_t meg_ckpt_share(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_slot *slot,
+                       int n);
 
 /* SAVE/done is there from now on, or is not. */
 int meg_ckpt_mark_done(const char *dir, bool is_done, struct meg_err *e);
 
-/* Bytes of files that meg_ckpt_save writes for tensors of this model: the size of a checkpoint but
- * for a few kilobytes. */
-int64_t meg_ckpt_nbytes(const struct meg_params *p, int nslots);
+/* Bytes of the tensors of n slots in files: the size of a checkpoint but for a few kilobytes. */
+int64_t meg_ckpt_nbytes(const struct meg_params *p, const struct meg_ckpt_slot *slot, int n);
 
 /* ---- loading ------------------------------------------------------------------------------------ */
 
@@ -142,18 +176,20 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok);
 int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model,
                         struct meg_err *e);
 
-/*
- * meg_ckpt_load_params - the weights, checksums verified, f16 and bf16 widened
- *   w  [p->flat] f32 out; gaps are left as they are
- * MEG_EFORMAT with all tensors that are missing, unknown or of another shape or type in one message,
- * or with file, tensor and place of the bytes that do not match their checksum; w is then undefined.
- */
-int meg_ckpt_load_params(const struct meg_ckpt *c, const struct meg_params *p, float *w,
-                         struct meg_err *e);
+/* Whether it has that kind of optimizer state. */
+bool meg_ckpt_has_slot(const struct meg_ckpt *c, const char *name);
 
-/* The same for optimizer state; where it has none, the message says with which options to go on. */
-int meg_ckpt_load_slots(const struct meg_ckpt *c, const struct meg_params *p,
-                        const struct meg_ckpt_slot *slot, int nslots, struct meg_err *e);
+/*
+ * meg_ckpt_load - fill slots, checksums verified, numbers widened or rounded to their types
+ *   p, mesh  whose ranks all call it: each reads what it has of each tensor, and checks a share of the sums
+ *   slot     n of them; gaps of the flat buffer are left as they are
+ * MEG_CKPT_MAIN of a checkpoint that has none is its weights.  MEG_EFORMAT with all tensors that are
+ * missing, unknown or of another shape or type in one message (for optimizer state that is not there it
+ * says with which options to go on), or with file, tensor and place of the bytes that do not match their
+ * checksum: every rank returns the first one's error, and memory is then undefined.
+ */
+int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_mesh *mesh,
+                  const struct meg_ckpt_slot *slot, int n, struct meg_err *e);
 
 /* ---- other formats ------------------------------------------------------------------------------ */
 
@@ -161,7 +197,7 @@ int meg_ckpt_load_slots(const struct meg_ckpt *c, const struct meg_params *p,
  * Write a Hugging Face folder: config.json, model.safetensors and the tokenizer's files.  It is made
  * beside dir and renamed into place; a folder called dir is then removed with all in it.  Learned
  * positions make it a GPT-2, rotary ones a Llama or a Qwen2; MEG_EUSAGE for a model that these cannot
- * express.  Of s are used: dir, model, params, w, tok.
+ * express.  Of s are used: dir, model, params, w, whole and f32, tok.
  */
 int meg_ckpt_export_hf(const struct meg_ckpt_save *s, struct meg_err *e);
 
@@ -185,7 +221,7 @@ struct meg_ckpt_ranks {
  * Write DIR/iter_NNNNNNN/mp_rank_TT[_PPP]/model_optim_rng.pt for every rank, as torch.save does and
  * Megatron loads, without optimizer state, and make it the latest; whole or not at all, as
  * meg_ckpt_save.  Rows past the vocabulary are copies of its last.  MEG_EUSAGE for sizes that do not
- * divide the model.  Of s are used: dir, model, params, w.
+ * divide the model.  Of s are used: dir, model, params, w, whole and f32.
  */
 int meg_ckpt_export_megatron(const struct meg_ckpt_save *s, const struct meg_ckpt_ranks *to,
                              struct meg_err *e);
@@ -196,7 +232,7 @@ int meg_ckpt_export_megatron(const struct meg_ckpt_save *s, const struct meg_ckp
  */
 int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e);
 
-/* Read every byte that has a checksum and compare; errors as of meg_ckpt_load_params. */
+/* Read every byte that has a checksum and compare; errors as of meg_ckpt_load. */
 int meg_ckpt_verify(const struct meg_ckpt *c, struct meg_err *e);
 
 MEG_END_DECLS

@@ -191,7 +191,7 @@ static int write_tensor(struct meg_file *f, const struct meg_st_tensor *t, const
     if (!theirs)
         return meg_fail(e, MEG_EFAIL, "no memory to lay out %s", t->name);
     for (int i = ckpt_pieces(piece, &it->cut, it->row, it->how); i-- > 0;)
-        ckpt_to_theirs(theirs, s->w + it->row->offset, &piece[i]);
+        ckpt_to_theirs(theirs, (const float *)s->w.p + it->row->offset, &piece[i]);
     r = meg_file_pwrite(f, theirs, (size_t)t->nbytes, t->begin, e);
     free(theirs);
     return r;

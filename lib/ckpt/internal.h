@@ -108,12 +108,20 @@ struct ckpt_piece {
 /* The pieces of one tensor of theirs; their number. */
 int ckpt_pieces(struct ckpt_piece out[3], const struct ckpt_cut *cut, const struct meg_param *row,
                 enum ckpt_how how);
-void ckpt_from_theirs(float *ours, const float *theirs, const struct ckpt_piece *p);
+/* Where row i of a piece begins in ours. */
+int64_t ckpt_our_row(const struct ckpt_piece *p, int64_t i);
+/* Rows [first, first + n) of a piece as f32, out [n, p->cols]; n is at most CKPT_ROWS; a transposed piece
+ * has step 1. */
+enum { CKPT_ROWS = 16 };
+void ckpt_rows_of(float *out, const void *theirs, const char *dtype, const struct ckpt_piece *p, int64_t first,
+                  int64_t n);
 void ckpt_to_theirs(float *theirs, const float *ours, const struct ckpt_piece *p);
 
 /* Numbers of a type that can be widened to f32 without loss: F32, BF16, F16. */
 bool ckpt_is_widened(const char *dtype);
 void ckpt_widen(float *out, const void *in, const char *dtype, int64_t n);
+/* And back, to nearest even. */
+void ckpt_narrow(void *out, enum meg_dtype dtype, const float *in, int64_t n);
 
 /* ---- folder.c: names in SAVE ---- */
 
@@ -138,20 +146,81 @@ int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_
 /* Remove checkpoints older than iteration but the keep-1 newest of them, and never the one called loaded. */
 void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t loaded);
 
+/* ---- slot.c: what a rank has ---- */
+
+/* n elements of a tensor from global on, which in a slot are those from at on. */
+struct ckpt_stretch {
+    int64_t global, at, n;
+};
+
+/* A walk over what a slot holds of elements [first, first + n) of a row's tensor, in order. */
+struct ckpt_walk {
+    const struct meg_param *row;
+    const struct meg_span *span; /* from the one that is next */
+    struct meg_span whole;
+    int64_t nspans, before; /* elements of the slot before it */
+    int64_t period, at, end;
+};
+void ckpt_walk_begin(struct ckpt_walk *w, const struct meg_params *p, const struct meg_ckpt_slot *slot,
+                     const struct meg_param *row, int64_t first, int64_t n);
+bool ckpt_walk_next(struct ckpt_walk *w, struct ckpt_stretch *out);
+
+/* The elements of a slot that this rank writes: others may have the same. */
+struct meg_span ckpt_share(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_slot *slot);
+/* Cut a stretch to them; whether anything is left. */
+bool ckpt_clip(struct ckpt_stretch *s, struct meg_span share);
+
+/* ---- ranks.c ---- */
+
+/* Every rank gives its result: 0 where all succeeded, else the first failed rank's error on all. */
+int ckpt_agree(struct meg_comm *world, int r, struct meg_err *e);
+
+/* ---- tensors.c: the tensor files of a checkpoint, which every rank knows ---- */
+
+struct ckpt_file {
+    char name[64];
+    struct meg_st_tensor *t; /* placed; without data */
+    int n;
+    struct meg_str header;
+    int64_t nbytes; /* of the file */
+};
+/* Bytes of memory and their place in a file. */
+struct ckpt_extent {
+    int file;
+    int64_t offset;
+    const char *p;
+    size_t n;
+};
+/* The files in which s keeps weights and optimizer state, malloc'ed; their number. */
+int ckpt_list_files(struct ckpt_file **out, const struct meg_ckpt_save *s);
+void ckpt_free_files(struct ckpt_file *f, int n);
+/* What this rank writes of them, file by file and no extent longer than CKPT_CHUNK; malloc'ed. */
+int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, int nfiles,
+                          const struct meg_ckpt_save *s);
+
 /* ---- checksum.c ---- */
 
 /* Tensors are hashed in pieces of this many bytes. */
-enum { CKPT_CHUNK = 16 << 20 };
+enum { CKPT_CHUNK = 16 << 20, CKPT_HEX = 32 };
 
+struct ckpt_chunk {
+    const struct meg_st_tensor *t;
+    int64_t first, n; /* bytes of the tensor */
+};
+/* Append the chunks of n tensors.  A tensor without elements has one chunk, of no bytes. */
+void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct meg_st_tensor *t, int n);
+
+/* A tensor of a file that is mapped. */
+struct ckpt_mapped {
+    const struct meg_st *st;
+    const struct meg_st_tensor *t;
+};
 /*
- * Write DIR/NAME: a header and the tensors it was made for (meg_st_place); their entries are added
- * to manifest.  The file is whole when this returns: written, fsynced, renamed.
+ * Compare tensors with their checksums in manifest: rank i of ranks takes every ranks-th chunk.
+ * MEG_EFORMAT names one that differs.
  */
-int ckpt_write_tensors(const char *dir, const char *name, const struct meg_st_tensor *t, int n,
-                       const struct meg_str *header, json_t *manifest, struct meg_err *e);
-/* Compare a tensor with its checksums in manifest. */
-int ckpt_check_tensor(const json_t *manifest, const struct meg_st *st,
-                      const struct meg_st_tensor *t, struct meg_err *e);
+int ckpt_check_tensors(const json_t *manifest, const struct ckpt_mapped *m, int n, int rank, int ranks,
+                       struct meg_err *e);
 
 /* ---- open.c ---- */
 

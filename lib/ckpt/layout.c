@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ckpt/internal.h"
+#include "tensor/half.h"
 
 static bool is_transposed(enum ckpt_how how)
 {
@@ -118,12 +119,12 @@ int ckpt_pieces(struct ckpt_piece out[3], const struct ckpt_cut *cut, const stru
     return n;
 }
 
-/* Where row i of a piece begins in ours, and in theirs. */
-static int64_t our_row(const struct ckpt_piece *p, int64_t i)
+int64_t ckpt_our_row(const struct ckpt_piece *p, int64_t i)
 {
     return (p->to + i / p->block * p->stride + i % p->block) * p->our_cols + p->col;
 }
 
+/* Where row i of a piece begins in theirs. */
 static int64_t their_row(const struct ckpt_piece *p, int64_t i)
 {
     const int64_t r = p->src + i * p->step;
@@ -131,33 +132,36 @@ static int64_t their_row(const struct ckpt_piece *p, int64_t i)
     return p->is_transposed ? r : r * p->cols;
 }
 
-/* Columns go in strips of a cache line, so that a transpose reads and writes whole lines. */
-enum { STRIP = 16 };
-
-void ckpt_from_theirs(float *ours, const float *theirs, const struct ckpt_piece *p)
+/* A transpose goes by columns, CKPT_ROWS of them side by side, so that it reads whole lines of memory. */
+void ckpt_rows_of(float *out, const void *theirs, const char *dtype, const struct ckpt_piece *p, int64_t first,
+                  int64_t n)
 {
-    const int64_t step = p->is_transposed ? p->rows : 1;
+    const int64_t size = !strcmp(dtype, "F32") ? 4 : 2;
+    const char *from = theirs;
+    float v[CKPT_ROWS];
 
-    for (int64_t c0 = 0; c0 < p->cols; c0 += STRIP)
-        for (int64_t i = 0; i < p->n; i++) {
-            const float *from = theirs + their_row(p, i);
-            float *to = ours + our_row(p, i);
-
-            for (int64_t c = c0; c < p->cols && c < c0 + STRIP; c++)
-                to[c] = from[c * step];
-        }
+    if (!p->is_transposed) {
+        for (int64_t i = 0; i < n; i++)
+            ckpt_widen(out + i * p->cols, from + their_row(p, first + i) * size, dtype, p->cols);
+        return;
+    }
+    for (int64_t c = 0; c < p->cols; c++) {
+        ckpt_widen(v, from + (their_row(p, first) + c * p->rows) * size, dtype, n);
+        for (int64_t i = 0; i < n; i++)
+            out[i * p->cols + c] = v[i];
+    }
 }
 
 void ckpt_to_theirs(float *theirs, const float *ours, const struct ckpt_piece *p)
 {
     const int64_t step = p->is_transposed ? p->rows : 1;
 
-    for (int64_t c0 = 0; c0 < p->cols; c0 += STRIP)
+    for (int64_t c0 = 0; c0 < p->cols; c0 += CKPT_ROWS)
         for (int64_t i = 0; i < p->n; i++) {
-            const float *from = ours + our_row(p, i);
+            const float *from = ours + ckpt_our_row(p, i);
             float *to = theirs + their_row(p, i);
 
-            for (int64_t c = c0; c < p->cols && c < c0 + STRIP; c++)
+            for (int64_t c = c0; c < p->cols && c < c0 + CKPT_ROWS; c++)
                 to[c * step] = from[c];
         }
 }
@@ -165,23 +169,6 @@ void ckpt_to_theirs(float *theirs, const float *ours, const struct ckpt_piece *p
 bool ckpt_is_widened(const char *dtype)
 {
     return !strcmp(dtype, "F32") || !strcmp(dtype, "BF16") || !strcmp(dtype, "F16");
-}
-
-/* IEEE binary16 as binary32: exact. */
-static uint32_t widen_f16(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31,
-                   fraction = h & 0x3ff;
-    int shift;
-
-    if (exponent == 31)
-        return sign | 0x7f800000 | fraction << 13;
-    if (exponent)
-        return sign | (exponent + 112) << 23 | fraction << 13;
-    if (!fraction)
-        return sign;
-    shift = __builtin_clz(fraction) - 21; /* subnormal: the leading one becomes the hidden bit */
-    return sign | (uint32_t)(113 - shift) << 23 | (fraction << shift & 0x3ff) << 13;
 }
 
 void ckpt_widen(float *out, const void *in, const char *dtype, int64_t n)
@@ -195,10 +182,19 @@ void ckpt_widen(float *out, const void *in, const char *dtype, int64_t n)
     }
     for (int64_t i = 0; i < n; i++) {
         uint16_t h;
-        uint32_t u;
 
         memcpy(&h, p + 2 * i, sizeof h);
-        u = is_f16 ? widen_f16(h) : (uint32_t)h << 16;
-        memcpy(&out[i], &u, sizeof u);
+        out[i] = is_f16 ? meg_from_f16(h) : meg_from_bf16(h);
     }
+}
+
+void ckpt_narrow(void *out, enum meg_dtype dtype, const float *in, int64_t n)
+{
+    uint16_t *h = out;
+
+    MEG_ASSERT(dtype == MEG_DTYPE_F32 || dtype == MEG_DTYPE_BF16 || dtype == MEG_DTYPE_F16);
+    if (dtype == MEG_DTYPE_F32)
+        memcpy(out, in, (size_t)n * sizeof *in);
+    for (int64_t i = 0; dtype != MEG_DTYPE_F32 && i < n; i++)
+        h[i] = dtype == MEG_DTYPE_F16 ? meg_to_f16(in[i]) : meg_to_bf16(in[i]);
 }

@@ -1,4 +1,4 @@
-/* Tensors of files into flat buffers: first every name and shape is held against the table, then bytes move. */
+/* Tensors of files into slots: first every name and shape is held against the table, then bytes move. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -257,32 +257,99 @@ int ckpt_match(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const str
     return r;
 }
 
-/* One tensor, checked, widened and laid out as ours. */
-static int copy(const struct meg_ckpt *c, const struct source *s, float *flat, struct meg_err *e)
-{
-    const int64_t numel = meg_st_numel(s->t);
-    float *to = flat + s->row->offset, *theirs;
-    struct ckpt_piece piece[3];
-    int r;
+/* ---- bytes ---------------------------------------------------------------------------------------- */
 
-    if (c->manifest && (r = ckpt_check_tensor(c->manifest, s->st, s->t, e)) < 0)
-        return r;
-    if (s->how == CKPT_SAME && s->cut.n == 1 && numel == s->row->numel) {
-        ckpt_widen(to, s->t->data, s->t->dtype, numel);
-        return 0;
+/* What is filled, and of which model. */
+struct target {
+    const struct meg_params *p;
+    const struct meg_ckpt_slot *slot;
+};
+
+/* f32 numbers of ours, [first, first + n) of a row, to where the slot has them, if it does. */
+static void put(const struct target *to, const struct meg_param *row, int64_t first, int64_t n, const float *v)
+{
+    const size_t size = meg_dtype_size(to->slot->dtype);
+    struct ckpt_stretch s;
+    struct ckpt_walk w;
+
+    ckpt_walk_begin(&w, to->p, to->slot, row, first, n);
+    while (ckpt_walk_next(&w, &s))
+        ckpt_narrow((char *)to->slot->p + (size_t)s.at * size, to->slot->dtype, v + (s.global - first), s.n);
+}
+
+/* A tensor that lies as ours, whole: only what the slot has of it is read. */
+static void copy_whole(const struct target *to, const struct source *s, float *buf, int64_t nbuf)
+{
+    const size_t size = meg_dtype_size(to->slot->dtype), theirs = (size_t)(s->t->nbytes / s->row->numel);
+    const bool is_same = !strcmp(s->t->dtype, meg_dtype_name(to->slot->dtype));
+    struct ckpt_stretch part;
+    struct ckpt_walk w;
+
+    ckpt_walk_begin(&w, to->p, to->slot, s->row, 0, s->row->numel);
+    while (ckpt_walk_next(&w, &part)) {
+        const char *from = (const char *)s->t->data + (size_t)part.global * theirs;
+        char *out = (char *)to->slot->p + (size_t)part.at * size;
+
+        if (is_same)
+            memcpy(out, from, (size_t)part.n * size);
+        for (int64_t i = 0, n; !is_same && i < part.n; i += n) {
+            n = part.n - i < nbuf ? part.n - i : nbuf;
+            ckpt_widen(buf, from + (size_t)i * theirs, s->t->dtype, n);
+            ckpt_narrow(out + (size_t)i * size, to->slot->dtype, buf, n);
+        }
     }
-    theirs = malloc((size_t)numel * sizeof *theirs);
-    if (!theirs)
+}
+
+/* Whether any of the numbers [first, first + n) of a row are in the slot. */
+static bool is_held(const struct target *to, const struct meg_param *row, int64_t first, int64_t n)
+{
+    struct ckpt_stretch s;
+    struct ckpt_walk w;
+
+    ckpt_walk_begin(&w, to->p, to->slot, row, first, n);
+    return ckpt_walk_next(&w, &s);
+}
+
+/* A tensor that lies otherwise, a few rows at a time. */
+static void copy_piece(const struct target *to, const struct source *s, const struct ckpt_piece *p, float *buf)
+{
+    for (int64_t i = 0, n; i < p->n; i += n) {
+        bool is_wanted = false;
+
+        n = p->n - i < CKPT_ROWS ? p->n - i : CKPT_ROWS;
+        for (int64_t k = 0; k < n; k++)
+            is_wanted = is_wanted || is_held(to, s->row, ckpt_our_row(p, i + k), p->cols);
+        if (!is_wanted)
+            continue;
+        ckpt_rows_of(buf, s->t->data, s->t->dtype, p, i, n);
+        for (int64_t k = 0; k < n; k++)
+            put(to, s->row, ckpt_our_row(p, i + k), p->cols, buf + k * p->cols);
+    }
+}
+
+static int copy(const struct target *to, const struct source *s, struct meg_err *e)
+{
+    enum { NBUF = 1 << 14 };
+    const int64_t cols = s->row->ndim > 1 ? s->row->dim[1] : 1;
+    const int64_t nbuf = CKPT_ROWS * cols > NBUF ? CKPT_ROWS * cols : NBUF;
+    struct ckpt_piece piece[3];
+    float *buf;
+
+    if (!is_held(to, s->row, 0, s->row->numel))
+        return 0;
+    buf = malloc((size_t)nbuf * sizeof *buf);
+    if (!buf)
         return meg_fail(e, MEG_EFAIL, "%s: no memory to lay out %s", s->st->path, s->t->name);
-    ckpt_widen(theirs, s->t->data, s->t->dtype, numel);
-    for (int i = ckpt_pieces(piece, &s->cut, s->row, s->how); i-- > 0;)
-        ckpt_from_theirs(to, theirs, &piece[i]);
-    free(theirs);
+    if (s->how == CKPT_SAME && s->cut.n == 1 && meg_st_numel(s->t) == s->row->numel)
+        copy_whole(to, s, buf, nbuf);
+    else
+        for (int i = ckpt_pieces(piece, &s->cut, s->row, s->how); i-- > 0;)
+            copy_piece(to, s, &piece[i], buf);
+    free(buf);
     return 0;
 }
 
-static int copy_all(const struct meg_ckpt *c, const struct sources *all, float *flat,
-                    struct meg_err *e)
+static int copy_all(const struct target *to, const struct sources *all, struct meg_err *e)
 {
     int r = 0;
 
@@ -290,7 +357,7 @@ static int copy_all(const struct meg_ckpt *c, const struct sources *all, float *
     for (int i = 0; i < all->n; i++) {
         struct meg_err mine;
 
-        if (copy(c, &all->v[i], flat, &mine) < 0) {
+        if (copy(to, &all->v[i], &mine) < 0) {
 #pragma omp critical(ckpt_copy)
             {
                 r = mine.code;
@@ -302,60 +369,92 @@ static int copy_all(const struct meg_ckpt *c, const struct sources *all, float *
     return r;
 }
 
-static int load(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
-                const struct meg_ckpt_slot *slot, float *flat, struct meg_err *e)
-{
-    struct sources all = { 0 };
-    int r = match(&all, c, m, p, slot, e);
-
-    if (r == 0)
-        r = copy_all(c, &all, flat, e);
-    free(all.v);
-    return r;
-}
-
-int meg_ckpt_load_params(const struct meg_ckpt *c, const struct meg_params *p, float *w,
+/* This rank's share of the checksums of what all ranks read. */
+static int check_sources(const struct meg_ckpt *c, const struct sources *all, const struct meg_comm *world,
                          struct meg_err *e)
 {
-    struct meg_gpt_conf m;
-    int r = meg_ckpt_gpt_conf(c, &m, e);
-
-    return r < 0 ? r : load(c, &m, p, NULL, w, e);
-}
-
-int meg_ckpt_load_slots(const struct meg_ckpt *c, const struct meg_params *p,
-                        const struct meg_ckpt_slot *slot, int nslots, struct meg_err *e)
-{
-    struct meg_ckpt optim;
-    struct meg_gpt_conf m;
+    struct ckpt_mapped *m;
     int r;
 
-    if ((r = meg_ckpt_gpt_conf(c, &m, e)) < 0 || (r = ckpt_open_optim(&optim, c, e)) < 0)
-        return r;
-    for (int i = 0; r == 0 && i < nslots; i++)
-        r = load(&optim, &m, p, &slot[i], slot[i].p, e);
-    ckpt_close_files(&optim);
+    if (!c->manifest)
+        return 0;
+    m = meg_new((size_t)all->n * sizeof *m);
+    for (int i = 0; i < all->n; i++)
+        m[i] = (struct ckpt_mapped){ all->v[i].st, all->v[i].t };
+    r = ckpt_check_tensors(c->manifest, m, all->n, world->rank, world->size, e);
+    free(m);
     return r;
+}
+
+/* Whether a slot is filled from the files of the weights. */
+static bool is_weights(const struct meg_ckpt *c, const struct meg_ckpt_slot *slot)
+{
+    return !slot->name || (!strcmp(slot->name, MEG_CKPT_MAIN) && !meg_ckpt_has_slot(c, slot->name));
+}
+
+static int load(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
+                const struct meg_comm *world, const struct meg_ckpt_slot *slot, struct meg_err *e)
+{
+    const struct target to = { p, slot };
+    const bool of_weights = is_weights(c, slot);
+    struct sources all = { 0 };
+    struct meg_ckpt optim;
+    int r = 0;
+
+    if (!of_weights && (r = ckpt_open_optim(&optim, c, e)) < 0)
+        return r;
+    if ((r = match(&all, of_weights ? c : &optim, m, p, of_weights ? NULL : slot, e)) == 0 &&
+        (r = check_sources(c, &all, world, e)) == 0)
+        r = copy_all(&to, &all, e);
+    free(all.v);
+    if (!of_weights)
+        ckpt_close_files(&optim);
+    return r;
+}
+
+int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_mesh *mesh,
+                  const struct meg_ckpt_slot *slot, int n, struct meg_err *e)
+{
+    struct meg_gpt_conf m;
+    struct meg_err mine;
+    int r;
+
+    if (!e)
+        e = &mine;
+    r = meg_ckpt_gpt_conf(c, &m, e);
+    for (int i = 0; r == 0 && i < n; i++)
+        r = load(c, &m, p, mesh->world, &slot[i], e);
+    return ckpt_agree(mesh->world, r, e);
+}
+
+bool meg_ckpt_has_slot(const struct meg_ckpt *c, const char *name)
+{
+    const size_t n = strlen(name);
+    const char *key;
+    json_t *v;
+
+    json_object_foreach (c->manifest, key, v) {
+        if (ckpt_is_slot_name(key) && !strncmp(key + sizeof CKPT_SLOT_PREFIX - 1, name, n) &&
+            key[sizeof CKPT_SLOT_PREFIX - 1 + n] == '.')
+            return true;
+    }
+    return false;
 }
 
 static int verify(const struct meg_ckpt *c, struct meg_err *e)
 {
-    int r = 0;
+    struct ckpt_mapped *m = NULL;
+    int n = 0, r;
 
-    for (int i = 0; i < c->nfiles && c->manifest; i++)
-#pragma omp parallel for schedule(dynamic)
-        for (int k = 0; k < c->file[i]->n; k++) {
-            struct meg_err mine;
-
-            if (ckpt_check_tensor(c->manifest, c->file[i], &c->file[i]->t[k], &mine) < 0) {
-#pragma omp critical(ckpt_copy)
-                {
-                    r = mine.code;
-                    if (e)
-                        *e = mine;
-                }
-            }
-        }
+    if (!c->manifest)
+        return 0;
+    for (int i = 0; i < c->nfiles; i++) {
+        m = meg_realloc_array(m, (size_t)(n + c->file[i]->n), sizeof *m);
+        for (int k = 0; k < c->file[i]->n; k++)
+            m[n++] = (struct ckpt_mapped){ c->file[i], &c->file[i]->t[k] };
+    }
+    r = ckpt_check_tensors(c->manifest, m, n, 0, 1, e);
+    free(m);
     return r;
 }
 

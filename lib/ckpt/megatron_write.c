@@ -271,7 +271,7 @@ static int write_numbers(struct meg_zip_writer *z, const struct job *j, const st
 {
     const int64_t rows = it->dim[0], cols = it->ndim > 1 ? it->dim[1] : 1;
     const size_t nbytes = (size_t)(rows * cols) * sizeof(float);
-    const float *ours = j->s->w + it->row->offset;
+    const float *ours = (const float *)j->s->w.p + it->row->offset;
     struct ckpt_piece piece[3];
     float *v = malloc(nbytes);
     char name[64];

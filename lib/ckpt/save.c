@@ -1,10 +1,21 @@
 /*
- * A checkpoint is written: tensor files first, then what describes them, the manifest last, in a
- * folder that is renamed into place.
+ * A checkpoint is written in stages, and all ranks are through with one before the next begins:
+ *
+ *     begin    rank 0 makes the folder, and in it the tensor files with their headers
+ *     write    each rank writes what it has of the tensors at its place in the files
+ *     hash     each rank reads a share of what is there now, and takes its checksums
+ *     commit   rank 0 writes the small files, the manifest last; the folder gets its name
+ *
+ * In the background a thread of each rank writes and hashes; the ranks meet, and rank 0 commits, on the
+ * main thread.
  */
-#include <stdio.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <omp.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/hash.h"
@@ -13,247 +24,527 @@
 
 #define INDEX "model.safetensors.index.json"
 
-/* What is known of the folder so far. */
-struct folder {
-    const struct meg_ckpt_save *s;
-    char *path;              /* DIR/iter_NNNNNNN.tmp */
-    json_t *tensors, *files; /* members of the manifest */
-    json_t *weight_map;      /* of the index */
+/* A small file of the folder. */
+struct small {
+    const char *name;
+    struct meg_str text;
+    bool is_listed; /* in the manifest */
+};
+enum { SMALLS = MEG_TOK_FILES + 3 };
+
+struct meg_ckpt_saving {
+    struct meg_comm *world;
+    int64_t iteration, keep_last, loaded;
+    char *dir, *path; /* SAVE, and the folder in the making */
+    struct ckpt_file *file;
+    int nfiles;
+    struct ckpt_extent *extent; /* of this rank */
+    int64_t nextents;
+    char *copy; /* of what the extents hold; NULL: they are where the caller has them */
+    struct ckpt_chunk *chunk; /* of all tensors */
+    int64_t nchunks;
+    char (*hash)[CKPT_HEX]; /* of each chunk, once it is known */
+    struct small small[SMALLS];
+    int nsmalls;
+    int threads;
+
+    int (*stage)(struct meg_ckpt_saving *s, struct meg_err *e); /* the one under way */
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool is_done;
+    int r;
+    struct meg_err e;
 };
 
-/* The files of section i: "model-1-layer-00000.safetensors" is layer 0. */
-static void section_file(char buf[64], const char *kind, int i, int nsections)
+/* ---- begin ---- */
+
+static void add_small(struct meg_ckpt_saving *v, const char *name, bool is_listed, const struct meg_str *text)
 {
-    if (i == 0)
-        snprintf(buf, 64, "%s-0-embedding.safetensors", kind);
-    else if (i == nsections - 1)
-        snprintf(buf, 64, "%s-2-head.safetensors", kind);
-    else
-        snprintf(buf, 64, "%s-1-layer-%05d.safetensors", kind, i - 1);
+    struct small *f = &v->small[v->nsmalls++];
+
+    f->name = name;
+    f->is_listed = is_listed;
+    meg_str_add(&f->text, text->s, text->n);
 }
 
-/* A row of the parameter table as a tensor of the file. */
-static struct meg_st_tensor tensor_of(const struct meg_param *row, const char *name,
-                                      const float *flat)
+static void add_json(struct meg_ckpt_saving *v, const char *name, const json_t *value)
 {
-    struct meg_st_tensor t = {
-        .name = name, .dtype = "F32", .ndim = row->ndim, .data = flat + row->offset
-    };
+    struct meg_str text = { 0 };
 
-    memcpy(t.dim, row->dim, (size_t)row->ndim * sizeof *row->dim);
-    return t;
+    meg_json_dump(value, 1, &text);
+    meg_str_add(&text, "\n", 1);
+    add_small(v, name, true, &text);
+    meg_str_free(&text);
 }
 
-static int write_section(struct folder *f, const char *file, struct meg_st_tensor *t, int n,
-                         struct meg_err *e)
+/* A text's lines, a string each. */
+static json_t *lines_of(const char *text)
 {
-    struct meg_str header = { 0 };
+    json_t *lines = json_array();
+
+    for (size_t n; *text; text += n + (text[n] == '\n')) {
+        n = strcspn(text, "\n");
+        json_array_append_new(lines, json_stringn_nocheck(text, n));
+    }
+    return lines;
+}
+
+static void add_state(struct meg_ckpt_saving *v, const struct meg_ckpt_save *s)
+{
+    json_t *state = json_object();
+
+    json_object_set_new(state, "iteration",
+                        s->iteration == MEG_CKPT_RELEASE ? json_null() : json_integer(s->iteration));
+    json_object_set_new(state, "vocab_size", json_integer(s->model->vocab_size));
+    json_object_set_new(state, "eod_id", s->tok && s->tok->eod >= 0 ? json_integer(s->tok->eod) : json_null());
+    json_object_set_new(state, "options", lines_of(s->options));
+    json_object_set_new(state, "run", s->state ? json_deep_copy(s->state) : json_null());
+    add_json(v, "state.json", state);
+    json_decref(state);
+}
+
+static void add_index(struct meg_ckpt_saving *v, const struct meg_ckpt_save *s)
+{
+    json_t *files = json_object(), *index;
+
+    for (int i = 0; i < s->params->nsections; i++)
+        for (int k = 0; k < s->params->n; k++)
+            if (s->params->row[k].section == i)
+                json_object_set_new(files, s->params->row[k].name, json_string(v->file[i].name));
+    index = json_pack("{s:{s:I},s:o}", "metadata", "total_size",
+                      (json_int_t)meg_ckpt_nbytes(s->params, &s->w, 1), "weight_map", files);
+    add_json(v, INDEX, index);
+    json_decref(index);
+}
+
+static void add_smalls(struct meg_ckpt_saving *v, const struct meg_ckpt_save *s)
+{
+    for (int i = 0; s->tok && i < MEG_TOK_FILES; i++)
+        if (s->tok->file[i].s)
+            add_small(v, meg_tok_files[i].name, true, &s->tok->file[i]);
+    add_index(v, s);
+    add_state(v, s);
+    if (s->run_conf) {
+        struct meg_str text = { 0 };
+
+        meg_str_printf(&text, "%s", s->run_conf);
+        add_small(v, "run.conf", false, &text);
+        meg_str_free(&text);
+    }
+}
+
+/* A tensor file with its header and of its full length. */
+static int make_file(const char *dir, const struct ckpt_file *f, struct meg_err *e)
+{
+    char *path = ckpt_path(dir, f->name);
+    struct meg_file out = { 0 };
     int r;
 
-    meg_st_place(t, n, false, &header);
-    r = ckpt_write_tensors(f->path, file, t, n, &header, f->tensors, e);
-    meg_str_free(&header);
-    return r;
-}
-
-static int write_model(struct folder *f, struct meg_err *e)
-{
-    const struct meg_params *p = f->s->params;
-    struct meg_st_tensor *t = meg_new((size_t)p->n * sizeof *t);
-    char file[64];
-    int r = 0;
-
-    for (int i = 0; r == 0 && i < p->nsections; i++) {
-        int n = 0;
-
-        section_file(file, "model", i, p->nsections);
-        for (int k = 0; k < p->n; k++)
-            if (p->row[k].section == i) {
-                t[n++] = tensor_of(&p->row[k], p->row[k].name, f->s->w);
-                json_object_set_new(f->weight_map, p->row[k].name, json_string(file));
-            }
-        r = write_section(f, file, t, n, e);
-    }
-    free(t);
-    return r;
-}
-
-static int write_optim(struct folder *f, struct meg_err *e)
-{
-    const struct meg_params *p = f->s->params;
-    const int nslots = f->s->nslots;
-    struct meg_st_tensor *t = meg_new((size_t)(p->n * nslots) * sizeof *t);
-    char(*name)[CKPT_NAME_CHARS] = meg_new((size_t)(p->n * nslots) * sizeof *name);
-    char file[64];
-    int r = 0;
-
-    for (int i = 0; r == 0 && nslots > 0 && i < p->nsections; i++) {
-        int n = 0;
-
-        section_file(file, "optim", i, p->nsections);
-        for (int k = 0; k < p->n; k++)
-            for (int j = 0; j < nslots && p->row[k].section == i; j++, n++) {
-                ckpt_slot_name(name[n], f->s->slot[j].name, p->row[k].name);
-                t[n] = tensor_of(&p->row[k], name[n], f->s->slot[j].p);
-            }
-        r = write_section(f, file, t, n, e);
-    }
-    free(name);
-    free(t);
-    return r;
-}
-
-/* A small file and its entry in the manifest. */
-static int write_small(struct folder *f, const char *name, const struct meg_str *text,
-                       struct meg_err *e)
-{
-    char *path = ckpt_path(f->path, name), hash[33];
-    int r = meg_write_file(path, text->s, text->n, e);
-
-    meg_xxh3_128_hex(hash, text->s, text->n);
-    json_object_set_new(f->files, name,
-                        json_pack("{s:I,s:s}", "bytes", (json_int_t)text->n, "xxh3_128", hash));
+    if ((r = meg_file_create(&out, path, e)) < 0 ||
+        (r = meg_file_pwrite(&out, f->header.s, f->header.n, 0, e)) < 0)
+        goto out;
+    if (ftruncate(out.fd, (off_t)f->nbytes) < 0)
+        r = meg_fail_errno(e, "%s: making it %lld bytes long", path, (long long)f->nbytes);
+    else
+        r = meg_file_commit(&out, e);
+out:
+    meg_file_abandon(&out);
     free(path);
     return r;
 }
 
-static int write_json(struct folder *f, const char *name, const json_t *value, struct meg_err *e)
+static int make_folder(const struct meg_ckpt_saving *v, struct meg_err *e)
 {
+    int r;
+
+    if ((r = meg_mkdirs(v->dir, e)) < 0 || (r = ckpt_tidy(v->dir, e)) < 0 || (r = meg_mkdirs(v->path, e)) < 0)
+        return r;
+    for (int i = 0; i < v->nfiles; i++)
+        if ((r = make_file(v->path, &v->file[i], e)) < 0)
+            return r;
+    return 0;
+}
+
+/* Take what the extents hold into memory of our own. */
+static int copy_extents(struct meg_ckpt_saving *v, struct meg_err *e)
+{
+    size_t n = 0, at = 0;
+
+    for (int64_t i = 0; i < v->nextents; i++)
+        n += v->extent[i].n;
+    v->copy = malloc(n + 1);
+    if (!v->copy)
+        return meg_fail(e, MEG_EFAIL, "--async-save: no memory for a copy of %zu bytes", n);
+    for (int64_t i = 0; i < v->nextents; i++) {
+        memcpy(v->copy + at, v->extent[i].p, v->extent[i].n);
+        v->extent[i].p = v->copy + at;
+        at += v->extent[i].n;
+    }
+    return 0;
+}
+
+/* ---- write ---- */
+
+static int pwrite_all(int fd, const struct ckpt_extent *x, const char *path, struct meg_err *e)
+{
+    const char *p = x->p;
+    int64_t offset = x->offset;
+    size_t n = x->n;
+
+    while (n > 0) {
+        const ssize_t k = pwrite(fd, p, n, (off_t)offset);
+
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return meg_fail_errno(e, "%s: writing", path);
+        p += k;
+        n -= (size_t)k;
+        offset += k;
+    }
+    return 0;
+}
+
+/* Extents [first, last), which are of one file. */
+static int write_extents(const struct meg_ckpt_saving *v, int64_t first, int64_t last, int fd, const char *path,
+                         struct meg_err *e)
+{
+    int r = 0;
+
+#pragma omp parallel for schedule(dynamic) num_threads(v->threads)
+    for (int64_t i = first; i < last; i++) {
+        struct meg_err mine;
+        int is_failed;
+
+#pragma omp atomic read
+        is_failed = r;
+        if (is_failed < 0 || pwrite_all(fd, &v->extent[i], path, &mine) == 0)
+            continue;
+#pragma omp critical(ckpt_write)
+        {
+            *e = mine;
+#pragma omp atomic write
+            r = mine.code;
+        }
+    }
+    return r;
+}
+
+/* To the disk before another rank may say that it is there. */
+static int write_file(const struct meg_ckpt_saving *v, int64_t first, int64_t last, struct meg_err *e)
+{
+    char *path = ckpt_path(v->path, v->file[v->extent[first].file].name);
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    int r = fd < 0 ? meg_fail_errno(e, "%s", path) : write_extents(v, first, last, fd, path, e);
+
+    if (r == 0 && fsync(fd) < 0)
+        r = meg_fail_errno(e, "%s: fsync", path);
+    if (fd >= 0 && close(fd) < 0 && r == 0)
+        r = meg_fail_errno(e, "%s: close", path);
+    free(path);
+    return r;
+}
+
+static int write_stage(struct meg_ckpt_saving *v, struct meg_err *e)
+{
+    int r = 0;
+
+    for (int64_t i = 0, last; r == 0 && i < v->nextents; i = last) {
+        for (last = i + 1; last < v->nextents && v->extent[last].file == v->extent[i].file; last++)
+            ;
+        r = write_file(v, i, last, e);
+    }
+    return r;
+}
+
+/* ---- hash ---- */
+
+static int read_all(int fd, char *p, const struct ckpt_chunk *c, const char *path, struct meg_err *e)
+{
+    int64_t at = c->t->begin + c->first;
+
+    for (int64_t n = c->n; n > 0;) {
+        const ssize_t k = pread(fd, p, (size_t)n, (off_t)at);
+
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return meg_fail_errno(e, "%s: reading back", path);
+        if (k == 0)
+            return meg_fail(e, MEG_EIO, "%s: reading back ends at byte %lld", path, (long long)at);
+        p += k;
+        n -= k;
+        at += k;
+    }
+    return 0;
+}
+
+/* Read back and hash a chunk, which is of file. */
+static int hash_chunk(struct meg_ckpt_saving *v, int64_t i, const struct ckpt_file *file, struct meg_err *e)
+{
+    const struct ckpt_chunk *c = &v->chunk[i];
+    char *path = ckpt_path(v->path, file->name), *bytes = malloc((size_t)c->n + 1), hash[33];
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int r;
+
+    if (fd < 0)
+        r = meg_fail_errno(e, "%s", path);
+    else if (!bytes)
+        r = meg_fail(e, MEG_EFAIL, "%s: no memory to read back %lld bytes", path, (long long)c->n);
+    else if ((r = read_all(fd, bytes, c, path, e)) == 0) {
+        meg_xxh3_128_hex(hash, bytes, (size_t)c->n);
+        memcpy(v->hash[i], hash, CKPT_HEX);
+    }
+    if (fd >= 0)
+        close(fd);
+    free(bytes);
+    free(path);
+    return r;
+}
+
+static const struct ckpt_file *file_of(const struct meg_ckpt_saving *v, const struct meg_st_tensor *t)
+{
+    const struct ckpt_file *f = v->file;
+
+    while (t < f->t || t >= f->t + f->n)
+        f++;
+    return f;
+}
+
+static int hash_stage(struct meg_ckpt_saving *v, struct meg_err *e)
+{
+    int r = 0;
+
+#pragma omp parallel for schedule(dynamic) num_threads(v->threads)
+    for (int64_t i = v->world->rank; i < v->nchunks; i += v->world->size) {
+        struct meg_err mine;
+
+        if (hash_chunk(v, i, file_of(v, v->chunk[i].t), &mine) < 0) {
+#pragma omp critical(ckpt_write)
+            {
+                r = mine.code;
+                *e = mine;
+            }
+        }
+    }
+    return r;
+}
+
+/* ---- commit ---- */
+
+static json_t *entry(const struct ckpt_file *file, const struct meg_st_tensor *t)
+{
+    json_t *shape = json_array();
+
+    for (int i = 0; i < t->ndim; i++)
+        json_array_append_new(shape, json_integer(t->dim[i]));
+    return json_pack("{s:s,s:I,s:o,s:s,s:[]}", "file", file->name, "offset", (json_int_t)t->begin, "shape", shape,
+                     "dtype", t->dtype, "xxh3_128");
+}
+
+static json_t *list_tensors(const struct meg_ckpt_saving *v)
+{
+    json_t *all = json_object(), *sums = NULL;
+
+    for (int64_t i = 0; i < v->nchunks; i++) {
+        const struct ckpt_chunk *c = &v->chunk[i];
+
+        if (c->first == 0) {
+            json_t *tensor = entry(file_of(v, c->t), c->t);
+
+            sums = json_object_get(tensor, "xxh3_128");
+            json_object_set_new(all, c->t->name, tensor);
+        }
+        json_array_append_new(sums, json_stringn(v->hash[i], CKPT_HEX));
+    }
+    return all;
+}
+
+static int write_small(const struct meg_ckpt_saving *v, const char *name, const struct meg_str *text,
+                       struct meg_err *e)
+{
+    char *path = ckpt_path(v->path, name);
+    int r = meg_write_file(path, text->s, text->n, e);
+
+    free(path);
+    return r;
+}
+
+static int write_manifest(const struct meg_ckpt_saving *v, const json_t *files, struct meg_err *e)
+{
+    json_t *manifest = json_pack("{s:s,s:i,s:O,s:o}", "format", CKPT_FORMAT, "version", CKPT_VERSION, "files",
+                                 files, "tensors", list_tensors(v));
     struct meg_str text = { 0 };
     int r;
 
-    meg_json_dump(value, 1, &text);
+    meg_json_dump(manifest, 1, &text);
     meg_str_add(&text, "\n", 1);
-    r = write_small(f, name, &text, e);
+    r = write_small(v, "manifest.json", &text, e);
     meg_str_free(&text);
-    return r;
-}
-
-/* The dump of the options, a line a string. */
-static json_t *options(const struct meg_optgroup *groups)
-{
-    json_t *lines = json_array();
-    struct meg_str text = { 0 };
-    char *save = NULL;
-
-    meg_opt_dump(groups, &text);
-    for (char *line = text.s ? strtok_r(text.s, "\n", &save) : NULL; line;
-         line = strtok_r(NULL, "\n", &save))
-        json_array_append_new(lines, json_string_nocheck(line));
-    meg_str_free(&text);
-    return lines;
-}
-
-static int write_state(struct folder *f, struct meg_err *e)
-{
-    const struct meg_ckpt_save *s = f->s;
-    json_t *state = json_object();
-    int r;
-
-    json_object_set_new(state, "iteration",
-                        s->iteration == MEG_CKPT_RELEASE ? json_null()
-                                                         : json_integer(s->iteration));
-    json_object_set_new(state, "vocab_size", json_integer(s->model->vocab_size));
-    json_object_set_new(state, "eod_id",
-                        s->tok && s->tok->eod >= 0 ? json_integer(s->tok->eod) : json_null());
-    json_object_set_new(state, "options", options(s->groups));
-    json_object_set_new(state, "run", s->state ? json_deep_copy(s->state) : json_null());
-    r = write_json(f, "state.json", state, e);
-    json_decref(state);
-    return r;
-}
-
-static int write_index(struct folder *f, struct meg_err *e)
-{
-    json_t *index = json_pack("{s:{s:I},s:O}", "metadata", "total_size",
-                              (json_int_t)f->s->params->numel * 4, "weight_map", f->weight_map);
-    int r = write_json(f, INDEX, index, e);
-
-    json_decref(index);
-    return r;
-}
-
-static int write_manifest(struct folder *f, struct meg_err *e)
-{
-    json_t *manifest = json_pack("{s:s,s:i,s:O,s:O}", "format", CKPT_FORMAT, "version",
-                                 CKPT_VERSION, "files", f->files, "tensors", f->tensors);
-    int r = write_json(f, "manifest.json", manifest, e);
-
     json_decref(manifest);
     return r;
 }
 
-static int write_tokenizer(struct folder *f, struct meg_err *e)
+static int commit_stage(struct meg_ckpt_saving *v, struct meg_err *e)
 {
-    const struct meg_ckpt_tokenizer *tok = f->s->tok;
+    json_t *files = json_object();
+    char hash[33];
     int r = 0;
 
-    for (int i = 0; tok && i < MEG_TOK_FILES && r == 0; i++)
-        if (tok->file[i].s)
-            r = write_small(f, meg_tok_files[i].name, &tok->file[i], e);
+    for (int i = 0; r == 0 && i < v->nsmalls; i++) {
+        const struct small *f = &v->small[i];
+
+        r = write_small(v, f->name, &f->text, e);
+        meg_xxh3_128_hex(hash, f->text.s, f->text.n);
+        if (f->is_listed)
+            json_object_set_new(files, f->name, json_pack("{s:I,s:s}", "bytes", (json_int_t)f->text.n, "xxh3_128", hash));
+    }
+    if (r == 0 && (r = write_manifest(v, files, e)) == 0 &&
+        (r = ckpt_commit(v->dir, v->path, v->iteration, e)) == 0 && v->keep_last > 0 &&
+        v->iteration != MEG_CKPT_RELEASE)
+        ckpt_keep_last(v->dir, v->iteration, v->keep_last, v->loaded);
+    json_decref(files);
     return r;
 }
 
-static int write_folder(struct folder *f, struct meg_err *e)
+/* ---- the stages in turn ---- */
+
+static void close_saving(struct meg_ckpt_saving *v)
 {
+    ckpt_free_files(v->file, v->nfiles);
+    for (int i = 0; i < v->nsmalls; i++)
+        meg_str_free(&v->small[i].text);
+    free(v->extent);
+    free(v->copy);
+    free(v->chunk);
+    free(v->hash);
+    free(v->dir);
+    free(v->path);
+    free(v);
+}
+
+/* The end of a save that failed: all ranks know, and rank 0 clears it away. */
+static int give_up(struct meg_ckpt_saving *v, int r)
+{
+    if (v->world->rank == 0)
+        ckpt_tidy(v->dir, NULL);
+    close_saving(v);
+    return r;
+}
+
+static void *run_stage(void *saving)
+{
+    struct meg_ckpt_saving *v = saving;
+
+    v->r = v->stage(v, &v->e);
+    atomic_store(&v->is_done, true);
+    return NULL;
+}
+
+/* On a thread of its own, where the save is in the background and there can be one. */
+static void start_stage(struct meg_ckpt_saving *v, int (*stage)(struct meg_ckpt_saving *, struct meg_err *))
+{
+    v->stage = stage;
+    atomic_store(&v->is_done, false);
+    v->has_thread = v->copy && pthread_create(&v->thread, NULL, run_stage, v) == 0;
+    if (!v->has_thread)
+        run_stage(v);
+}
+
+/* Whether every rank is through with its stage; then *r is what came of it on all. */
+static bool end_stage(struct meg_ckpt_saving *v, bool wait, int *r, struct meg_err *e)
+{
+    int32_t busy = !wait && !atomic_load(&v->is_done);
+
+    if (!wait) {
+        meg_all_reduce(v->world, &busy, 1, MEG_DTYPE_I32, MEG_MAX);
+        if (busy)
+            return false;
+    }
+    if (v->has_thread)
+        pthread_join(v->thread, NULL);
+    v->has_thread = false;
+    if (v->r < 0 && e)
+        *e = v->e;
+    *r = ckpt_agree(v->world, v->r, e);
+    return true;
+}
+
+static int begin(struct meg_ckpt_saving **out, const struct meg_ckpt_save *s, bool is_copied, struct meg_err *e)
+{
+    struct meg_ckpt_saving *v = meg_new(sizeof *v);
+    char name[64];
+    int r = 0;
+
+    v->world = s->mesh->world;
+    v->iteration = s->iteration;
+    v->keep_last = s->keep_last;
+    v->loaded = s->loaded;
+    v->dir = meg_strdup(s->dir);
+    v->path = ckpt_path(s->dir, ckpt_name(name, s->iteration, ".tmp"));
+    v->nfiles = ckpt_list_files(&v->file, s);
+    v->nextents = ckpt_list_extents(&v->extent, v->file, v->nfiles, s);
+    for (int i = 0; i < v->nfiles; i++)
+        ckpt_add_chunks(&v->chunk, &v->nchunks, v->file[i].t, v->file[i].n);
+    v->hash = meg_new((size_t)v->nchunks * sizeof *v->hash);
+    v->threads = is_copied ? 1 : omp_get_max_threads();
+    if (is_copied)
+        r = copy_extents(v, e);
+    if (r == 0 && v->world->rank == 0) {
+        add_smalls(v, s);
+        r = make_folder(v, e);
+    }
+    if ((r = ckpt_agree(v->world, r, e)) < 0)
+        return give_up(v, r);
+    start_stage(v, write_stage);
+    *out = v;
+    return 0;
+}
+
+int meg_ckpt_save_begin(struct meg_ckpt_saving **saving, const struct meg_ckpt_save *s, struct meg_err *e)
+{
+    struct meg_err mine;
+
+    return begin(saving, s, true, e ? e : &mine);
+}
+
+int meg_ckpt_save_next(struct meg_ckpt_saving **saving, bool wait, struct meg_err *e)
+{
+    struct meg_ckpt_saving *v = *saving;
+    struct meg_err mine;
     int r;
 
-    if ((r = meg_mkdirs(f->path, e)) < 0 || (r = write_model(f, e)) < 0 ||
-        (r = write_optim(f, e)) < 0 || (r = write_tokenizer(f, e)) < 0 ||
-        (r = write_index(f, e)) < 0 || (r = write_state(f, e)) < 0)
-        return r;
-    return write_manifest(f, e);
+    if (!e)
+        e = &mine;
+    while (end_stage(v, wait, &r, e)) {
+        if (r == 0 && v->stage == write_stage) {
+            start_stage(v, hash_stage);
+            if (wait)
+                continue;
+            break;
+        }
+        if (r == 0) {
+            meg_all_reduce(v->world, v->hash, v->nchunks * CKPT_HEX / (int64_t)sizeof(int64_t), MEG_DTYPE_I64, MEG_SUM);
+            r = ckpt_agree(v->world, v->world->rank == 0 ? commit_stage(v, e) : 0, e);
+        }
+        *saving = NULL;
+        if (r < 0)
+            return give_up(v, r);
+        close_saving(v);
+        return 1;
+    }
+    return 0;
 }
 
 int meg_ckpt_save(const struct meg_ckpt_save *s, struct meg_err *e)
 {
-    char name[64];
-    struct folder f = { .s = s,
-                        .path = ckpt_path(s->dir, ckpt_name(name, s->iteration, ".tmp")),
-                        .tensors = json_object(),
-                        .files = json_object(),
-                        .weight_map = json_object() };
+    struct meg_ckpt_saving *v = NULL;
+    struct meg_err mine;
     int r;
 
-    if ((r = meg_mkdirs(s->dir, e)) < 0 || (r = ckpt_tidy(s->dir, e)) < 0 ||
-        (r = write_folder(&f, e)) < 0 || (r = ckpt_commit(s->dir, f.path, s->iteration, e)) < 0) {
-        ckpt_tidy(s->dir, NULL);
-        goto out;
-    }
-    if (s->keep_last > 0 && s->iteration != MEG_CKPT_RELEASE)
-        ckpt_keep_last(s->dir, s->iteration, s->keep_last, s->loaded);
-out:
-    json_decref(f.tensors);
-    json_decref(f.files);
-    json_decref(f.weight_map);
-    free(f.path);
-    return r;
-}
-
-int64_t meg_ckpt_nbytes(const struct meg_params *p, int nslots)
-{
-    return 4 * p->numel * (1 + nslots);
-}
-
-int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c,
-                            const struct meg_tokenizer *tok, struct meg_err *e)
-{
-    struct meg_tok_conf conf = *c;
-    char *own[3];
-    int r = 0;
-
-    meg_tok_find_files(&conf, own);
-    t->eod = tok ? meg_tokenizer_eod(tok) : -1;
-    for (int i = 0; i < MEG_TOK_FILES && r == 0; i++)
-        if (*meg_tok_path(&conf, i))
-            r = meg_read_file(*meg_tok_path(&conf, i), &t->file[i], e);
-    for (int i = 0; i < 3; i++)
-        free(own[i]);
-    return r;
-}
-
-void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t)
-{
-    for (int i = 0; i < MEG_TOK_FILES; i++)
-        meg_str_free(&t->file[i]);
+    if (!e)
+        e = &mine;
+    if ((r = begin(&v, s, false, e)) < 0 || (r = meg_ckpt_save_next(&v, true, e)) < 0)
+        return r;
+    return 0;
 }

@@ -35,6 +35,13 @@ static int open_tokenizer(struct meg_loaded *m, const struct meg_ckpt *ckpt, con
     return MEG_OK;
 }
 
+static int load_weights(struct meg_gpt *g, const struct meg_ckpt *ckpt, struct meg_err *e)
+{
+    const struct meg_ckpt_slot w = { .p = g->w, .dtype = g->run.dtype };
+
+    return meg_ckpt_load(ckpt, &g->params, g->mesh, &w, 1, e);
+}
+
 int meg_load(struct meg_loaded *m, const struct meg_load_conf *conf, const struct meg_tok_conf *tc,
              struct meg_err *e)
 {
@@ -49,7 +56,7 @@ int meg_load(struct meg_loaded *m, const struct meg_load_conf *conf, const struc
         goto out;
     run.s = model.max_position_embeddings;
     if ((r = meg_gpt_create(&m->g, &model, &run, meg_cpu_ops(), &meg_mesh_one, e)) < 0 ||
-        (r = meg_ckpt_load_params(ckpt, &m->g->params, m->g->w, e)) < 0)
+        (r = load_weights(m->g, ckpt, e)) < 0)
         goto out;
     meg_debug("%s: %lld parameters, %lld token ids%s", meg_ckpt_path(ckpt), (long long)m->g->params.numel,
               (long long)model.vocab_size, m->tok ? "" : ", no tokenizer");

@@ -217,31 +217,39 @@ int meg_train_read_position(struct trainer *t, struct meg_err *e)
     return r;
 }
 
-static int list_slots(const struct meg_optim *o, struct meg_ckpt_slot slot[2])
+enum { SLOTS = 4 };
+
+/* The optimizer's state as a checkpoint has it; the number of slots. */
+static int list_slots(const struct meg_optim *o, struct meg_ckpt_slot slot[SLOTS])
 {
-    for (int i = 0; i < o->nstates; i++) {
-        slot[i].name = o->state_name[i];
-        slot[i].p = o->state[i];
-    }
+    for (int i = 0; i < o->nstates; i++)
+        slot[i] = (struct meg_ckpt_slot){ .name = o->state_name[i], .p = o->state[i] };
     return o->nstates;
+}
+
+static struct meg_ckpt_slot weights(const struct meg_gpt *g)
+{
+    return (struct meg_ckpt_slot){ .p = g->w, .dtype = g->run.dtype };
 }
 
 int meg_train_load(struct trainer *t, struct meg_err *e)
 {
-    struct meg_ckpt_slot slot[2];
-    int r;
+    const struct meg_params *p = &t->model->params;
+    struct meg_ckpt_slot slot[1 + SLOTS] = { weights(t->model) };
+    int n = 1, r;
 
     if (!t->from) {
         meg_gpt_init(t->model, (uint32_t)t->job->train.seed);
         return 0;
     }
-    if ((r = meg_ckpt_load_params(t->from, &t->model->params, t->model->w, e)) < 0)
-        return r;
+    if (goes_on(t) && t->job->ckpt.load_optim && t->optim) {
+        t->optim->t = t->optim_steps;
+        n += list_slots(t->optim, slot + 1);
+    }
+    if ((r = meg_ckpt_load(t->from, p, t->mesh, slot, n, e)) < 0)
+        return meg_train_fail_once(t, r);
     meg_note("weights of %s", meg_ckpt_path(t->from));
-    if (!goes_on(t) || !t->job->ckpt.load_optim || !t->optim)
-        return 0;
-    t->optim->t = t->optim_steps;
-    return meg_ckpt_load_slots(t->from, &t->model->params, slot, list_slots(t->optim, slot), e);
+    return 0;
 }
 
 /* ---- saving ------------------------------------------------------------------------------------- */
@@ -268,41 +276,62 @@ static json_t *pack_state(const struct trainer *t)
     return state;
 }
 
-static int save(struct trainer *t, struct meg_err *e)
+/* Options that say how the run is spread over ranks, and nothing of what it computes. */
+static bool is_of_layout(const char *line)
+{
+    const size_t n = strcspn(line, " ");
+
+    for (const struct meg_opt *row = meg_layout_opts; row->name; row++)
+        if (strlen(row->name) == n && !strncmp(row->name, line, n))
+            return true;
+    return false;
+}
+
+/* The lines of a dump that do not depend on the layout. */
+static void keep_options(struct meg_str *out, const char *dump)
+{
+    meg_str_add(out, "", 0);
+    for (size_t n; *dump; dump += n) {
+        n = strcspn(dump, "\n") + 1;
+        if (!is_of_layout(dump))
+            meg_str_add(out, dump, n);
+    }
+}
+
+int meg_train_save(struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
-    struct meg_ckpt_slot slot[2];
+    struct meg_str all = { 0 }, options = { 0 };
+    struct meg_ckpt_slot slot[SLOTS];
     json_t *state = pack_state(t);
     struct meg_ckpt_save s = { 0 };
     int r;
 
+    meg_opt_dump(t->groups, &all);
+    keep_options(&options, all.s);
     s.dir = c->save;
     s.iteration = t->at.iteration;
-    s.groups = t->groups;
+    s.options = options.s;
+    s.run_conf = all.s;
     s.model = &t->model->conf;
+    s.mesh = t->mesh;
     s.params = &t->model->params;
-    s.w = t->model->w;
+    s.w = weights(t->model);
     s.slot = slot;
     s.nslots = c->save_optim ? list_slots(t->optim, slot) : 0;
     s.tok = &t->tok_files;
     s.state = state;
     s.keep_last = c->keep_last == MEG_UNSET ? 0 : c->keep_last;
     s.loaded = t->loaded;
-    if ((r = meg_ckpt_save(&s, e)) == 0) {
+    if ((r = meg_ckpt_save(&s, e)) == 0 && meg_train_speaks(t)) {
         meg_note("saved iteration %" PRId64 " in %s", t->at.iteration, c->save);
         r = meg_train_progress_saved(t, e);
     }
     json_decref(state);
-    return r;
-}
-
-int meg_train_save(struct trainer *t, struct meg_err *e)
-{
-    int r = meg_train_speaks(t) ? save(t, e) : 0;
-
+    meg_str_free(&all);
+    meg_str_free(&options);
     if (r < 0)
-        return r;
-    meg_barrier(t->mesh->world);
+        return meg_train_fail_once(t, r);
     t->saved = t->at.iteration;
     return 0;
 }

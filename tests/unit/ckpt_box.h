@@ -37,8 +37,8 @@ static inline void free_box(struct box *b)
 static inline int save_box(struct box *b, const char *dir, int64_t iteration, int64_t keep,
                            int64_t loaded, struct meg_err *e)
 {
-    const struct meg_ckpt_slot slot[] = { { "exp_avg", b->exp_avg },
-                                          { "exp_avg_sq", b->exp_avg_sq } };
+    const struct meg_ckpt_slot slot[] = { { .name = "exp_avg", .p = b->exp_avg },
+                                          { .name = "exp_avg_sq", .p = b->exp_avg_sq } };
     struct meg_tok_conf tok = {
         .type = "GPT2BPETokenizer", .vocab_file = "v", .merge_file = "m", .vocab_size = MEG_UNSET,
         .vocab_extra_ids = MEG_UNSET
@@ -50,21 +50,26 @@ static inline int save_box(struct box *b, const char *dir, int64_t iteration, in
                                                   [MEG_TOK_MERGES] = { .s = "a b\n", .n = 4 },
                                                   [MEG_TOK_MODEL] = { .s = "\n\0x", .n = 3 } },
                                         .eod = 3 };
+    struct meg_str options = { 0 };
     json_t *state = json_pack("{s:i,s:f}", "consumed", 40, "x", 0.1);
-    const struct meg_ckpt_save s = { .dir = dir,
+    struct meg_ckpt_save s = { .dir = dir,
                                      .iteration = iteration,
-                                     .groups = groups,
                                      .model = &b->m,
+                                     .mesh = &meg_mesh_one,
                                      .params = &b->p,
-                                     .w = b->w,
+                                     .w = { .p = b->w },
                                      .slot = slot,
                                      .nslots = 2,
                                      .tok = &files,
                                      .state = state,
                                      .keep_last = keep,
                                      .loaded = loaded };
-    int r = meg_ckpt_save(&s, e);
+    int r;
 
+    meg_opt_dump(groups, &options);
+    s.options = options.s;
+    r = meg_ckpt_save(&s, e);
+    meg_str_free(&options);
     json_decref(state);
     return r;
 }
@@ -91,11 +96,11 @@ static inline struct meg_ckpt *open_ok(const char *dir, int64_t step)
 /* Load everything into a model that holds other numbers. */
 static inline int load_box(struct box *b, const struct meg_ckpt *c, struct meg_err *e)
 {
-    const struct meg_ckpt_slot slot[] = { { "exp_avg", b->exp_avg },
-                                          { "exp_avg_sq", b->exp_avg_sq } };
-    int r = meg_ckpt_load_params(c, &b->p, b->w, e);
+    const struct meg_ckpt_slot slot[] = { { .name = "exp_avg", .p = b->exp_avg },
+                                          { .name = "exp_avg_sq", .p = b->exp_avg_sq } };
+    int r = load_weights(c, &b->p, b->w, e);
 
-    return r < 0 ? r : meg_ckpt_load_slots(c, &b->p, slot, 2, e);
+    return r < 0 ? r : meg_ckpt_load(c, &b->p, &meg_mesh_one, slot, 2, e);
 }
 
 #endif

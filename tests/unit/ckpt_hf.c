@@ -1,6 +1,5 @@
 /* Hugging Face's GPT-2: layouts, widened types, settings, and what is refused. */
 #include "ckpt_box.h"
-#include "ckpt/internal.h"
 
 #define CONFIG(more)                                                                               \
     "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,\"n_positions\":6,\"vocab_"  \
@@ -19,7 +18,7 @@ static void put_config(const char *dir, const char *text)
 /* A folder as export writes it, with settings of its own. */
 static void export(struct box *b, const char *dir, const char *config)
 {
-    const struct meg_ckpt_save s = { .dir = dir, .model = &b->m, .params = &b->p, .w = b->w };
+    const struct meg_ckpt_save s = { .dir = dir, .model = &b->m, .params = &b->p, .w = { .p = b->w } };
     struct meg_err e;
 
     if (meg_ckpt_export_hf(&s, &e) < 0)
@@ -38,7 +37,7 @@ static void lay_out(float *ours, float *theirs, const struct ckpt_cut *cut,
         if (is_back)
             ckpt_to_theirs(theirs, ours, &piece[i]);
         else
-            ckpt_from_theirs(ours, theirs, &piece[i]);
+            from_theirs(ours, theirs, &piece[i]);
 }
 
 static void qkv_rows_go_head_by_head(void **state)
@@ -119,7 +118,7 @@ static void goes_out_and_comes_back(void **state)
     a.m.bias_gelu_fusion = false;
     export(&a, "out", NULL);
     if (meg_ckpt_open(&c, "out", MEG_UNSET, &e) < 0 || meg_ckpt_gpt_conf(c, &m, &e) < 0 ||
-        meg_ckpt_load_params(c, &b.p, b.w, &e) < 0)
+        load_weights(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
     assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
     assert_false(meg_ckpt_is_native(c));
@@ -189,7 +188,7 @@ static void reads_older_and_smaller_files(void **state)
     put("old/model.safetensors.index.json", index.s, index.n);
     assert_int_equal(unlink("old/model.safetensors"), 0);
 
-    if (meg_ckpt_open(&c, "old", MEG_UNSET, &e) < 0 || meg_ckpt_load_params(c, &b.p, b.w, &e) < 0)
+    if (meg_ckpt_open(&c, "old", MEG_UNSET, &e) < 0 || load_weights(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
     for (int i = 0; i < a.p.n; i++)
         assert_memory_equal(a.w + a.p.row[i].offset, b.w + a.p.row[i].offset,

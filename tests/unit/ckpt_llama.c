@@ -33,7 +33,7 @@ static void make_llama(struct box *b, int seed, void (*tune)(struct meg_gpt_conf
 
 static int export(const struct box *b, const char *dir, struct meg_err *e)
 {
-    const struct meg_ckpt_save s = { .dir = dir, .model = &b->m, .params = &b->p, .w = b->w };
+    const struct meg_ckpt_save s = { .dir = dir, .model = &b->m, .params = &b->p, .w = { .p = b->w } };
 
     return meg_ckpt_export_hf(&s, e);
 }
@@ -96,7 +96,7 @@ static void goes_out_and_comes_back(void **state)
         config = slurp("out/config.json");
         assert_says(config.s, kind[i].config);
         c = open_ok("out", MEG_UNSET);
-        if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 || meg_ckpt_load_params(c, &b.p, b.w, &e) < 0)
+        if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 || load_weights(c, &b.p, b.w, &e) < 0)
             fail_msg("%s", e.msg);
         assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
         meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &a.m }, { 0 } }, &was);

@@ -1,7 +1,6 @@
 /* Megatron's files of ranks: written and read at any sizes, older row orders, parts of stages, and what is refused. */
 #define _GNU_SOURCE /* memmem */
 #include "ckpt_box.h"
-#include "ckpt/internal.h"
 #include "ckpt/pt_write.h"
 #include "ckpt/zip.h"
 
@@ -10,7 +9,7 @@
 static int export(const struct box *b, const char *dir, int64_t t, int64_t p, int64_t multiple,
                   enum meg_ckpt_names names, struct meg_err *e)
 {
-    const struct meg_ckpt_save s = { .dir = dir, .model = &b->m, .params = &b->p, .w = b->w };
+    const struct meg_ckpt_save s = { .dir = dir, .model = &b->m, .params = &b->p, .w = { .p = b->w } };
     const struct meg_ckpt_ranks to = { .tensor = t,
                                        .pipeline = p,
                                        .vocab_multiple = multiple,
@@ -74,7 +73,7 @@ static void any_sizes_hold_the_same(void **state)
                     c = open_ok("out", MEG_UNSET);
                     fill(b.w, &b.p, 2);
                     if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 ||
-                        meg_ckpt_load_params(c, &b.p, b.w, &e) < 0)
+                        load_weights(c, &b.p, b.w, &e) < 0)
                         fail_msg("%s", e.msg);
                     assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
                     meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &a.m }, { 0 } },
@@ -131,12 +130,12 @@ static void pads_the_vocabulary(void **state)
     assert_int_equal(meg_ckpt_gpt_conf(c, &m, &e), 0);
     meg_gpt_params(&p, &m, &meg_mesh_one);
     w = meg_new((size_t)p.flat * sizeof *w);
-    assert_int_equal(meg_ckpt_load_params(c, &p, w, &e), 0);
+    assert_int_equal(load_weights(c, &p, w, &e), 0);
     word = meg_params_find(&p, "embedding.word_embeddings.weight");
     for (int row = 11; row < 16; row++)
         assert_memory_equal(w + word->offset + row * 16, w + word->offset + 10 * 16, 64);
     assert_int_equal(meg_ckpt_check_conf(c, &a.m, &e), 0); /* a tokenizer of 11 ids fits */
-    assert_int_equal(meg_ckpt_load_params(c, &a.p, a.w, &e), 0);
+    assert_int_equal(load_weights(c, &a.p, a.w, &e), 0);
     m.vocab_size = 17;
     assert_int_equal(meg_ckpt_check_conf(c, &m, &e), MEG_EUSAGE);
     assert_int_equal(meg_ckpt_set_vocab_size(c, 17, &e), MEG_EUSAGE);
@@ -179,7 +178,7 @@ static void older_versions_have_other_rows(void **state)
             patch(t ? "old/iter_0000007/mp_rank_01/model_optim_rng.pt" : "old/" RANK, three,
                   version ? one : zero, sizeof three - 1);
         c = open_ok("old", MEG_UNSET);
-        if (meg_ckpt_load_params(c, &b.p, b.w, &e) < 0)
+        if (load_weights(c, &b.p, b.w, &e) < 0)
             fail_msg("%s", e.msg);
         qkv = meg_params_find(&b.p, "decoder.layers.0.self_attention.linear_qkv.weight");
         for (int t = 0; t < 2; t++)
@@ -208,7 +207,7 @@ static void version_0_has_queries_first(void **state)
     for (int i = 0; i < 12; i++)
         theirs[i] = (float)i;
     for (int i = ckpt_pieces(piece, &cut, &row, CKPT_QKV); i-- > 0;) {
-        ckpt_from_theirs(ours, theirs, &piece[i]);
+        from_theirs(ours, theirs, &piece[i]);
         ckpt_to_theirs(back, ours, &piece[i]);
     }
     assert_memory_equal(ours + 12, want, sizeof want);
@@ -336,7 +335,7 @@ static void parts_of_stages_are_put_in_order(void **state)
     meg_pt_dict_end(&f.pickle);
     end(&f, "parts/mp_rank_00/model_optim_rng.pt");
     c = open_ok("parts", MEG_UNSET);
-    if (meg_ckpt_load_params(c, &b.p, b.w, &e) < 0)
+    if (load_weights(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
     assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
     meg_ckpt_close(c);

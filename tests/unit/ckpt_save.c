@@ -148,7 +148,7 @@ static void clears_what_a_killed_save_left(void **state)
     save_ok(&b, "killed", 20, 0, -1);
     assert_int_equal(access("killed/iter_0000020.old", F_OK), -1);
     c = open_ok("killed", MEG_UNSET);
-    assert_int_equal(meg_ckpt_load_params(c, &a.p, a.w, &e), 0);
+    assert_int_equal(load_weights(c, &a.p, a.w, &e), 0);
     assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
     meg_ckpt_close(c);
     free_box(&a);
@@ -171,28 +171,32 @@ static void names_the_chunk_of_a_flipped_bit(void **state)
     b.w = flat(&b.p, 1);
     {
         const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b.m }, { 0 } };
-        const struct meg_ckpt_save save = { .dir = "flip",
+        struct meg_str options = { 0 };
+        struct meg_ckpt_save save = { .dir = "flip",
                                             .iteration = MEG_CKPT_RELEASE,
-                                            .groups = groups,
+                                            .mesh = &meg_mesh_one,
                                             .model = &b.m,
                                             .params = &b.p,
-                                            .w = b.w };
+                                            .w = { .p = b.w } };
+        meg_opt_dump(groups, &options);
+        save.options = options.s;
         assert_int_equal(meg_ckpt_save(&save, &e), 0);
+        meg_str_free(&options);
     }
     s = slurp("flip/release/model-0-embedding.safetensors");
     flip("flip/release/model-0-embedding.safetensors", s.n - 1);
     meg_str_free(&s);
     c = open_ok("flip", MEG_UNSET);
     assert_int_equal(meg_ckpt_iteration(c), MEG_CKPT_RELEASE);
-    assert_int_equal(meg_ckpt_load_params(c, &b.p, b.w, &e), MEG_EFORMAT);
+    assert_int_equal(load_weights(c, &b.p, b.w, &e), MEG_EFORMAT);
     assert_says(e.msg,
                 "flip/release/model-0-embedding.safetensors|embedding.word_embeddings.weight|chunk "
                 "1 of 2|checksum");
     assert_int_equal(meg_ckpt_verify(c, &e), MEG_EFORMAT);
     /* no optimizer state in it */
     {
-        const struct meg_ckpt_slot slot = { "exp_avg", b.w };
-        assert_int_equal(meg_ckpt_load_slots(c, &b.p, &slot, 1, &e), MEG_EFORMAT);
+        const struct meg_ckpt_slot slot = { .name = "exp_avg", .p = b.w };
+        assert_int_equal(meg_ckpt_load(c, &b.p, &meg_mesh_one, &slot, 1, &e), MEG_EFORMAT);
         assert_says(
             e.msg,
             "16 missing: optimizer.state.exp_avg.embedding.word_embeddings.weight, "
@@ -254,7 +258,7 @@ static void refuses_a_tensor_file_cut_short(void **state)
     s = slurp("cut/iter_0000001/optim-2-head.safetensors");
     put("cut/iter_0000001/optim-2-head.safetensors", s.s, s.n - 5);
     c = open_ok("cut", MEG_UNSET); /* the weights are whole */
-    assert_int_equal(meg_ckpt_load_params(c, &b.p, b.w, &e), 0);
+    assert_int_equal(load_weights(c, &b.p, b.w, &e), 0);
     assert_int_equal(load_box(&b, c, &e), MEG_EFORMAT);
     meg_ckpt_close(c);
     snprintf(said, sizeof said, "optim-2-head.safetensors|%zu bytes are there|says %zu", s.n - 5,

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
+#include "ckpt/internal.h"
 #include "ckpt/safetensors.h"
 
 static char folder[] = "/tmp/meg-ckpt.XXXXXX";
@@ -107,6 +108,28 @@ static inline void fill(float *flat, const struct meg_params *p, int seed)
     for (int i = 0; i < p->n; i++)
         for (int64_t k = 0; k < p->row[i].numel; k++)
             flat[p->row[i].offset + k] = (float)(p->row[i].offset + k) + (float)seed * 65536;
+}
+
+/* A piece of theirs to its place in ours. */
+static inline void from_theirs(float *ours, const float *theirs, const struct ckpt_piece *p)
+{
+    float v[CKPT_ROWS * 64];
+
+    assert_true(p->cols <= 64);
+    for (int64_t i = 0, n; i < p->n; i += n) {
+        n = p->n - i < CKPT_ROWS ? p->n - i : CKPT_ROWS;
+        ckpt_rows_of(v, theirs, "F32", p, i, n);
+        for (int64_t k = 0; k < n; k++)
+            memcpy(ours + ckpt_our_row(p, i + k), v + k * p->cols, (size_t)p->cols * sizeof *v);
+    }
+}
+
+/* All weights, as f32, of one rank. */
+static inline int load_weights(const struct meg_ckpt *c, const struct meg_params *p, float *w, struct meg_err *e)
+{
+    const struct meg_ckpt_slot slot = { .p = w };
+
+    return meg_ckpt_load(c, p, &meg_mesh_one, &slot, 1, e);
 }
 
 /* All of MSG's words, between bars, are in it. */

@@ -1,0 +1,146 @@
+/* The tensor files of a checkpoint follow from the parameter table, and what a rank writes from its boxes. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "ckpt/internal.h"
+
+/* The files of section i: "model-1-layer-00000.safetensors" is layer 0. */
+static void name_file(char buf[64], const char *kind, int i, int nsections)
+{
+    if (i == 0)
+        snprintf(buf, 64, "%s-0-embedding.safetensors", kind);
+    else if (i == nsections - 1)
+        snprintf(buf, 64, "%s-2-head.safetensors", kind);
+    else
+        snprintf(buf, 64, "%s-1-layer-%05d.safetensors", kind, i - 1);
+}
+
+static const char *tensor_name(char buf[CKPT_NAME_CHARS], const struct meg_ckpt_slot *slot,
+                               const struct meg_param *row)
+{
+    return slot->name ? ckpt_slot_name(buf, slot->name, row->name) : row->name;
+}
+
+static void add_tensor(struct ckpt_file *f, const struct meg_ckpt_slot *slot, const struct meg_param *row)
+{
+    char name[CKPT_NAME_CHARS];
+    struct meg_st_tensor *t;
+
+    f->t = meg_realloc_array(f->t, (size_t)f->n + 1, sizeof *f->t);
+    t = &f->t[f->n++];
+    *t = (struct meg_st_tensor){ .name = meg_strdup(tensor_name(name, slot, row)),
+                                 .dtype = meg_dtype_name(slot->dtype),
+                                 .ndim = row->ndim };
+    memcpy(t->dim, row->dim, (size_t)row->ndim * sizeof *row->dim);
+}
+
+/* A file for each section, of the rows of all slots. */
+static void add_files(struct ckpt_file *f, const char *kind, const struct meg_params *p,
+                      const struct meg_ckpt_slot *slot, int nslots)
+{
+    for (int i = 0; i < p->nsections; i++, f++) {
+        name_file(f->name, kind, i, p->nsections);
+        for (int k = 0; k < p->n; k++)
+            for (int j = 0; j < nslots && p->row[k].section == i; j++)
+                add_tensor(f, &slot[j], &p->row[k]);
+        meg_st_place(f->t, f->n, false, &f->header);
+        f->nbytes = (int64_t)f->header.n;
+        for (int k = 0; k < f->n; k++)
+            f->nbytes += f->t[k].nbytes;
+    }
+}
+
+int ckpt_list_files(struct ckpt_file **out, const struct meg_ckpt_save *s)
+{
+    const int n = s->params->nsections, kinds = s->nslots ? 2 : 1;
+    struct ckpt_file *f = meg_new((size_t)(kinds * n) * sizeof *f);
+
+    add_files(f, "model", s->params, &s->w, 1);
+    if (s->nslots)
+        add_files(f + n, "optim", s->params, s->slot, s->nslots);
+    *out = f;
+    return kinds * n;
+}
+
+void ckpt_free_files(struct ckpt_file *f, int n)
+{
+    for (int i = 0; i < n; i++) {
+        for (int k = 0; k < f[i].n; k++)
+            free((char *)f[i].t[k].name);
+        free(f[i].t);
+        meg_str_free(&f[i].header);
+    }
+    free(f);
+}
+
+struct extents {
+    struct ckpt_extent *v;
+    int64_t n, cap;
+};
+
+static void add_extent(struct extents *x, int file, int64_t offset, const char *p, int64_t n)
+{
+    while (n > 0) {
+        const int64_t part = n < CKPT_CHUNK ? n : CKPT_CHUNK;
+
+        if (x->n == x->cap) {
+            x->cap = 2 * x->cap + 64;
+            x->v = meg_realloc_array(x->v, (size_t)x->cap, sizeof *x->v);
+        }
+        x->v[x->n++] = (struct ckpt_extent){ file, offset, p, (size_t)part };
+        offset += part;
+        p += part;
+        n -= part;
+    }
+}
+
+static const struct meg_st_tensor *tensor_of(const struct ckpt_file *f, const char *name)
+{
+    int i = 0;
+
+    while (strcmp(f->t[i].name, name))
+        i++;
+    return &f->t[i];
+}
+
+/*
+ * What this rank has of one tensor.  A row that is cut along its inner axis comes in as many stretches as
+ * it has rows, each h/t elements and more: they are written as they lie.  Kernel and file system put them
+ * together; exchanging them in the group first would cost a second copy of the state, and shards of
+ * distributed optimizers do not line up between the group's ranks.
+ */
+static void add_row(struct extents *x, const struct ckpt_file *f, int file, const struct meg_ckpt_save *s,
+                    const struct meg_ckpt_slot *slot, const struct meg_param *row)
+{
+    const int64_t size = (int64_t)meg_dtype_size(slot->dtype);
+    const struct meg_span share = ckpt_share(s->params, s->mesh, slot);
+    char name[CKPT_NAME_CHARS];
+    const struct meg_st_tensor *t = tensor_of(f, tensor_name(name, slot, row));
+    struct ckpt_stretch part;
+    struct ckpt_walk w;
+
+    ckpt_walk_begin(&w, s->params, slot, row, 0, row->numel);
+    while (ckpt_walk_next(&w, &part))
+        if (ckpt_clip(&part, share))
+            add_extent(x, file, t->begin + part.global * size, (const char *)slot->p + part.at * size,
+                       part.n * size);
+}
+
+int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, int nfiles,
+                          const struct meg_ckpt_save *s)
+{
+    const struct meg_params *p = s->params;
+    struct extents x = { 0 };
+
+    for (int i = 0; i < nfiles; i++) {
+        const bool is_optim = i >= p->nsections;
+        const struct meg_ckpt_slot *slot = is_optim ? s->slot : &s->w;
+
+        for (int k = 0; k < p->n; k++)
+            for (int j = 0; j < (is_optim ? s->nslots : 1); j++)
+                if (p->row[k].section == i % p->nsections && meg_param_is_counted(&p->row[k], s->mesh))
+                    add_row(&x, &f[i], i, s, &slot[j], &p->row[k]);
+    }
+    *out = x.v;
+    return x.n;
+}
