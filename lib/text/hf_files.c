@@ -41,11 +41,9 @@ static const json_t *part_of(const json_t *file, const char *name)
 
 static struct meg_hf_added *find_added(const struct meg_hf_files *f, const char *s, size_t n)
 {
-    for (int64_t i = 0; i < f->nadded; i++) {
-        if (f->added[i].content.n == n && memcmp(f->added[i].content.s, s, n) == 0)
-            return &f->added[i];
-    }
-    return NULL;
+    int64_t k = meg_strtab_find(&f->contents, s, (int64_t)n);
+
+    return k < 0 ? NULL : &f->added[k];
 }
 
 static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, const char *from,
@@ -75,6 +73,7 @@ static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, co
     if (meg_hf_vocab_find(&f->model.vocab, s, (int64_t)n) >= 0)
         a.id = meg_hf_vocab_find(&f->model.vocab, s, (int64_t)n);
     meg_str_add(&a.content, s, n);
+    meg_strtab_add(&f->contents, s, (int64_t)n);
     f->added = meg_realloc_array(f->added, (size_t)f->nadded + 1, sizeof *f->added);
     f->added[f->nadded++] = a;
     return MEG_OK;
@@ -449,6 +448,7 @@ void meg_hf_files_free(struct meg_hf_files *f)
     for (int64_t i = 0; i < f->nadded; i++)
         meg_str_free(&f->added[i].content);
     free(f->added);
+    meg_strtab_free(&f->contents);
     meg_trie_free(&f->raw);
     meg_trie_free(&f->normal);
     free(f->before.v);

@@ -26,6 +26,7 @@ struct meg_hf_files {
     struct meg_bytebpe bytes;
     struct meg_hf_added *added;
     int64_t nadded;
+    struct meg_strtab contents; /* of added, under the same numbers */
     struct meg_trie raw,
         normal; /* of added, by number: found in the text as it is, or normalised */
     bool has_raw, has_normal;

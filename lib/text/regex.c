@@ -28,7 +28,7 @@ enum { JIT_STACK = 8 << 20 };
 
 static int refuse(const char *pattern, size_t at, const char *why, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT, "regular expression '%s', byte %zu: %s", pattern, at + 1, why);
+    return meg_fail(e, MEG_EFORMAT, "regular expression '%.400s', byte %zu: %s", pattern, at + 1, why);
 }
 
 /* An escape at s, outside of brackets or inside; returns its length. */
@@ -134,7 +134,7 @@ int meg_regex_compile(struct meg_regex **out, const char *pattern, struct meg_er
                          &at, NULL);
     if (!code) {
         pcre2_get_error_message(error, why, sizeof why);
-        rc = meg_fail(e, MEG_EFORMAT, "regular expression '%s' (read as '%s'), byte %zu: %s",
+        rc = meg_fail(e, MEG_EFORMAT, "regular expression '%.400s' (read as '%.400s'), byte %zu: %s",
                       pattern, own.s ? own.s : "", at, (const char *)why);
         meg_str_free(&own);
         return rc;
@@ -194,7 +194,7 @@ int meg_regex_find(const struct meg_regex *r, const char *text, int64_t n, struc
         PCRE2_UCHAR why[256];
 
         pcre2_get_error_message(rc, why, sizeof why);
-        result = meg_fail(e, MEG_EFORMAT, "regular expression '%s', on a text of %lld bytes: %s",
+        result = meg_fail(e, MEG_EFORMAT, "regular expression '%.400s', on a text of %lld bytes: %s",
                           r->pattern, (long long)n, (const char *)why);
     }
     pcre2_match_data_free(match);

@@ -22,4 +22,20 @@ same big_text_document big 70000 --append-eod
 same mixednoeod_text_document mixed 1000
 same tiny_partitions3_rr tiny 1000 --append-eod --partitions 3
 same tiny_partitions3_seq tiny 1000 --append-eod --partitions 3 --keep-sequential-samples
+
+masked=$MEG_SHARED/golden/data/masked
+for workers in 1 3; do
+    meg-preprocess -q --input "$masked/sents.jsonl" --tokenizer-type BertWordPieceLowerCase \
+        --vocab-file "$masked/vocab.txt" --workers "$workers" --output-prefix sents
+    for ext in bin idx; do
+        ok "sentences by WordPiece, .$ext, $workers workers" \
+            cmp "sents_text_document.$ext" "$masked/sents_text_sentence.$ext"
+    done
+done
+
+fork=$MEG_SHARED/golden/data/fork
+for name in $(jq -r 'keys[]' "$fork/datasets.json"); do
+    is "$name is what Megatron-DeepSpeed takes it for" "$(meg-preprocess --info "$fork/$name" --json | jq -r .format)" \
+        "$(jq -r ".$name.inferred_impl" "$fork/datasets.json" | sed s/cached/legacy/)"
+done
 done_testing

@@ -321,4 +321,14 @@ echo '{"text":"a b a"}' | meg-preprocess -q --input - --tokenizer-name-or-path "
 is 'a folder with tokenizer.json needs no type' \
     "$(meg-preprocess --decode "$T/hf/d_text_document" --json)" '{"document":0,"ids":[1,0,1],"lengths":[3]}'
 
+cat >"$T/hf/tokenizer.json" <<'END'
+{"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(?:(?:a|a)+)+b|(a|aa)+c"}, "behavior": "Isolated"},
+ "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "a": 1}}}
+END
+printf '{"text":"a b"}\n{"text":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}\n' >a40.jsonl
+status 'a text on which a regular expression would take for ever' 65 \
+    meg-preprocess -q --input a40.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
+like 'is named by its line' "$(cat "$T/err")" \
+    '^meg-preprocess: a40.jsonl, line 2: key "text": regular expression .*: match limit exceeded'
+
 done_testing

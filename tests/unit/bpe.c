@@ -5,9 +5,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <cmocka.h>
 
-#include "base/clock.h"
 #include "text/bpe.h"
 
 enum { PAIRS = 60, LONGEST = 400 };
@@ -136,7 +136,7 @@ static void a_long_piece_is_not_quadratic(void **state)
     const int64_t n = 10000000;
     int32_t *sym = malloc((size_t)n * sizeof *sym);
     struct meg_bpe b = { 0 };
-    double start_s = meg_now_s();
+    clock_t start = clock();
 
     (void)state;
     meg_bpe_init(&b, 20);
@@ -145,7 +145,7 @@ static void a_long_piece_is_not_quadratic(void **state)
     memset(sym, 0, (size_t)n * sizeof *sym);
     /* 10^7 = 9 * 2^20 + the binary digits of the rest */
     assert_int_equal(meg_bpe_merge(&b, sym, n), 9 + __builtin_popcount(10000000 % (1 << 20)));
-    assert_true(meg_now_s() - start_s < 60);
+    assert_true((clock() - start) / CLOCKS_PER_SEC < 60); /* of this process: others may have the machine */
     free(sym);
     meg_bpe_free(&b);
 }

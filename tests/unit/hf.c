@@ -168,17 +168,22 @@ static void puts_tokens_around_and_knows_their_parts(void **state)
     }
 }
 
-static void refuses(const char *file, int code, const char *message)
+static void refuses_the_file(int code, const char *message)
 {
     const struct meg_tok_conf c = { .type = "HuggingFaceTokenizer", .tokenizer_model = dir };
     struct meg_tokenizer *t;
     struct meg_err e;
 
-    write_in("tokenizer.json", file);
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), code);
     assert_non_null(strstr(e.msg, dir));
     if (!strstr(e.msg, message))
         fail_msg("%s", e.msg);
+}
+
+static void refuses(const char *file, int code, const char *message)
+{
+    write_in("tokenizer.json", file);
+    refuses_the_file(code, message);
 }
 
 static void refuses_what_is_no_tokenizer(void **state)
@@ -219,10 +224,64 @@ static void refuses_what_is_no_tokenizer(void **state)
             MEG_EFORMAT, "id 7 is outside");
     refuses("{\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"AAAA\"}}",
             MEG_EFORMAT, "precompiled_charsmap");
+    refuses("{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": "
+            "\"(?:(?:a{9999}){9999}){9999}\"}}}",
+            MEG_EFORMAT, "byte 27: regular expression is too large");
+    refuses("{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"String\": \"\"}}}", MEG_EFORMAT,
+            "pre_tokenizer: pattern must be");
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_EUSAGE);
     c.tokenizer_model = "/nowhere";
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_ENOENT);
     assert_string_equal(e.msg, "/nowhere: no folder with tokenizer.json");
+}
+
+static void refuses_a_hundred_megabytes(void **state)
+{
+    char path[64];
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    write_in("tokenizer.json", "{");
+    assert_int_equal(truncate(path, 100 << 20), 0);
+    refuses_the_file(MEG_EFORMAT, "tokenizer.json: 104857600 bytes; at most 67108864 are read");
+}
+
+/* Parts nested in parts, until the stack would end. */
+static void refuses_what_is_nested_deep(void **state)
+{
+    struct meg_str file = { 0 };
+
+    (void)state;
+    for (int depth = 1000; depth <= 100000; depth *= 100) {
+        file.n = 0;
+        meg_str_printf(&file, "{\"normalizer\": ");
+        for (int i = 0; i < depth; i++)
+            meg_str_printf(&file, "{\"type\": \"Sequence\", \"normalizers\": [");
+        for (int i = 0; i < depth; i++)
+            meg_str_printf(&file, "]}");
+        meg_str_printf(&file, "}");
+        refuses(file.s, MEG_EFORMAT,
+                depth == 1000 ? "sequences inside of sequences, too many" : "maximum parsing depth");
+    }
+    meg_str_free(&file);
+}
+
+/* In time that grows with the file. */
+static void takes_very_many_added_tokens(void **state)
+{
+    enum { N = 200000 };
+    struct meg_str members = { 0 };
+    struct meg_tokenizer *t;
+
+    (void)state;
+    meg_str_printf(&members, "\"added_tokens\": [");
+    for (int i = 0; i < N; i++)
+        meg_str_printf(&members, "%s{\"id\": %d, \"content\": \"t%06d\"}", i ? "," : "", 8 + i, i);
+    meg_str_printf(&members, "],");
+    t = open_words(members.s);
+    encodes(t, "t199999t000007", (const int32_t[]){ 8 + 199999, 8 + 7 }, 2);
+    meg_tokenizer_close(t);
+    meg_str_free(&members);
 }
 
 static int make_dir(void **state)
@@ -257,6 +316,9 @@ int main(void)
         cmocka_unit_test(finds_added_tokens),
         cmocka_unit_test(puts_tokens_around_and_knows_their_parts),
         cmocka_unit_test(refuses_what_is_no_tokenizer),
+        cmocka_unit_test(refuses_a_hundred_megabytes),
+        cmocka_unit_test(refuses_what_is_nested_deep),
+        cmocka_unit_test(takes_very_many_added_tokens),
     };
 
     return cmocka_run_group_tests_name("hf", tests, make_dir, remove_dir);
