@@ -171,7 +171,9 @@ int64_t meg_optim_num_zeros(struct meg_optim *o)
 
 const struct meg_param *meg_optim_nonfinite(struct meg_optim *o)
 {
-    for (int i = 0; i < o->params->n; i++) {
+    if (isfinite(sumsq(o, o->g, o->params->flat)))
+        return NULL;
+    for (int i = o->params->n - 1; i >= 0; i--) {
         const struct meg_param *p = &o->params->row[i];
 
         if (p->held && !isfinite(sumsq(o, o->g + p->offset, p->held)))

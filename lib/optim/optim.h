@@ -83,7 +83,10 @@ double meg_optim_grad_norm(struct meg_optim *o, double scale);
 double meg_optim_params_norm(struct meg_optim *o);
 /* Gradient elements that are exactly zero. */
 int64_t meg_optim_num_zeros(struct meg_optim *o);
-/* The first parameter, in the order of the table, whose gradient has an element that is not finite; NULL: none. */
+/*
+ * The last parameter in the order of the table, which backward comes to first, whose gradient on this rank has an
+ * element that is not finite; NULL: none.
+ */
 const struct meg_param *meg_optim_nonfinite(struct meg_optim *o);
 
 /* What one step runs with. */

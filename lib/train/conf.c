@@ -45,6 +45,9 @@ const struct meg_opt meg_train_opts[] = {
       "weigh micro-batches by their unmasked tokens" },
     { "no-check-for-nan-in-loss-and-grad", 0, MEG_NOT(C, check_for_nan), NULL, "no",
       "go on when a loss or gradient is not finite" },
+    { "on-nan", 0, MEG_STR(C, on_nan), "abort|skip|rollback", "abort",
+      "what to do about a loss or gradient that is not finite: end the run, leave the iteration out, or also go back "
+      "to the state of the newest checkpoint" },
     { "check-for-spiky-loss", 0, MEG_BOOL(C, check_for_spiky_loss), NULL, "no",
       "warn when the loss differs by a fifth from that of the step before" },
     { "dry-run", 0, MEG_BOOL(C, dry_run), NULL, "no", "say what would be done, and do nothing" },
@@ -217,6 +220,8 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
         (r = check_highest("seq-length", c->seq_length, INT32_MAX, e)) < 0 ||
         (r = check_highest("seed", c->seed, UINT32_MAX, e)) < 0)
         return r;
+    if (!c->check_for_nan && strcmp(c->on_nan, "abort"))
+        return meg_fail(e, MEG_EUSAGE, "--on-nan %s: --no-check-for-nan-in-loss-and-grad says not to look", c->on_nan);
     if (!(c->timeout_min > 0))
         return meg_fail(e, MEG_EUSAGE, "--distributed-timeout-minutes %g: must be above 0",
                         c->timeout_min);

@@ -22,6 +22,7 @@ struct meg_train_conf {
     bool recompute_activations, distribute_saved;
     const char *recompute_granularity, *recompute_method;
     int64_t recompute_layers;
+    const char *on_nan;
     bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss, dry_run;
 };
 extern const struct meg_opt meg_train_opts[];

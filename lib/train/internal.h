@@ -60,6 +60,7 @@ struct trainer {
     uint32_t dropout_seed;
     int64_t saved;  /* iteration of the newest checkpoint in --save, or -1 */
     int64_t loaded; /* the one in --save that the run began with, or -1 */
+    int64_t nan_in_a_row;  /* iterations left out since the last one that was not */
     double start_s, start_flops;
 };
 
@@ -68,6 +69,7 @@ struct meg_step_result {
     struct meg_batch_size batch;
     double lm_loss, grad_norm, params_norm, seconds;
     int64_t num_zeros;
+    bool is_left_out; /* by --on-nan: nothing was updated */
 };
 
 /* ---- ranks.c: what ranks must agree on ---- */
@@ -143,6 +145,8 @@ int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e);
 int meg_train_read_position(struct trainer *t, struct meg_err *e);
 /* Weights and optimizer state of the checkpoint, or initial weights. */
 int meg_train_load(struct trainer *t, struct meg_err *e);
+/* Weights and optimizer state of the newest checkpoint in --save; the place in the run stays. */
+int meg_train_roll_back(struct trainer *t, struct meg_err *e);
 /* A checkpoint of this moment, whole or not at all. */
 int meg_train_save(struct trainer *t, struct meg_err *e);
 

@@ -6,7 +6,7 @@
 
 /* Iterations since the last log line. */
 struct tally {
-    int64_t n, nan;
+    int64_t n, nan, left_out;
     double loss, seconds, tokens, flops;
 };
 
@@ -91,6 +91,7 @@ static int report(struct trainer *t, struct tally *sum, const struct meg_step_re
     v.grad_norm = s->grad_norm;
     v.num_zeros = s->num_zeros;
     v.params_norm = s->params_norm;
+    v.num_skipped_iterations = s->is_left_out;
     v.num_nan_iterations = !isfinite(s->lm_loss);
     v.iteration_ms = s->seconds * 1e3;
     v.flops = meg_gpt_flops(&job->model, s->batch.run, job->train.seq_length);
@@ -101,14 +102,16 @@ static int report(struct trainer *t, struct tally *sum, const struct meg_step_re
 
     sum->n++;
     sum->nan += v.num_nan_iterations;
-    sum->loss += s->lm_loss;
+    sum->left_out += s->is_left_out;
+    sum->loss += s->is_left_out ? 0 : s->lm_loss;
     sum->seconds += s->seconds;
     sum->tokens += (double)(s->batch.run * job->train.seq_length);
     sum->flops += v.flops;
     if (t->at.iteration % job->log.log_interval)
         return 0;
     n = (double)sum->n;
-    v.lm_loss = sum->loss / n;
+    v.lm_loss = sum->loss / (n - (double)sum->left_out);
+    v.num_skipped_iterations = sum->left_out;
     v.num_nan_iterations = sum->nan;
     v.iteration_ms = sum->seconds / n * 1e3;
     v.tokens_per_s = sum->tokens / sum->seconds;

@@ -232,22 +232,52 @@ static struct meg_ckpt_slot weights(const struct meg_gpt *g)
     return (struct meg_ckpt_slot){ .p = g->w, .dtype = g->run.dtype };
 }
 
-int meg_train_load(struct trainer *t, struct meg_err *e)
+/* From a checkpoint, which every rank has opened. */
+static int load(struct trainer *t, struct meg_ckpt *from, bool with_optim, int64_t steps, struct meg_err *e)
 {
-    const struct meg_params *p = &t->model->params;
     struct meg_ckpt_slot slot[1 + SLOTS] = { weights(t->model) };
     int n = 1, r;
+
+    if (with_optim) {
+        t->optim->t = steps;
+        n += list_slots(t->optim, slot + 1);
+    }
+    r = meg_ckpt_load(from, &t->model->params, t->mesh, slot, n, e);
+    return r < 0 ? meg_train_fail_once(t, r) : 0;
+}
+
+static int optim_steps_of(const struct meg_ckpt *c, int64_t *steps, struct meg_err *e)
+{
+    json_t *optim = NULL;
+    int r = meg_json_get_object(meg_ckpt_state(c), "optimizer", MEG_JSON_NEEDED, &optim, meg_ckpt_path(c), e);
+
+    return r < 0 ? r : meg_json_get_i64(optim, "step", MEG_JSON_NEEDED, steps, meg_ckpt_path(c), e);
+}
+
+int meg_train_roll_back(struct trainer *t, struct meg_err *e)
+{
+    struct meg_ckpt *from = NULL;
+    int64_t steps = 0;
+    int r;
+
+    if ((r = meg_ckpt_open(&from, t->job->ckpt.save, t->saved, e)) == 0)
+        r = optim_steps_of(from, &steps, e);
+    if ((r = meg_train_agree(t, r < 0 ? r : 0)) == 0)
+        r = load(t, from, true, steps, e);
+    meg_ckpt_close(from);
+    return r;
+}
+
+int meg_train_load(struct trainer *t, struct meg_err *e)
+{
+    int r;
 
     if (!t->from) {
         meg_gpt_init(t->model, (uint32_t)t->job->train.seed);
         return 0;
     }
-    if (goes_on(t) && t->job->ckpt.load_optim && t->optim) {
-        t->optim->t = t->optim_steps;
-        n += list_slots(t->optim, slot + 1);
-    }
-    if ((r = meg_ckpt_load(t->from, p, t->mesh, slot, n, e)) < 0)
-        return meg_train_fail_once(t, r);
+    if ((r = load(t, t->from, goes_on(t) && t->job->ckpt.load_optim && t->optim, t->optim_steps, e)) < 0)
+        return r;
     meg_note("weights of %s", meg_ckpt_path(t->from));
     return 0;
 }

@@ -25,6 +25,8 @@ static int check_settings(struct trainer *t, struct meg_err *e)
         return r;
     if (job->log.log_progress && !job->ckpt.save)
         return meg_fail(e, MEG_EUSAGE, "--log-progress: needs --save DIR");
+    if (!strcmp(c->on_nan, "rollback") && (!job->ckpt.save || !job->ckpt.save_optim))
+        return meg_fail(e, MEG_EUSAGE, "--on-nan rollback: needs --save DIR, and no --no-save-optim");
     if (!c->skip_train &&
         (r = meg_schedule_make(&t->schedule, &job->optim, t->iters, c->train_samples,
                                t->plan.global, e)) < 0)

@@ -1,8 +1,8 @@
-#include <inttypes.h>
 #include <math.h>
 #include "base/clock.h"
 #include "comm/board.h"
 #include "train/internal.h"
+#include "train/nan.h"
 
 /* The loss of all ranks, and the tokens it is a sum over, from those of this rank's micro-batches. */
 static void add_up_loss(const struct trainer *t, double *num, double *den)
@@ -21,7 +21,7 @@ static void add_up_loss(const struct trainer *t, double *num, double *den)
  * divided once by all tokens (either is *scale).  The reported loss is token weighted either way.
  */
 static int gradients(struct trainer *t, int64_t num_micro, double *loss, double *scale,
-                     struct meg_err *e)
+                     struct meg_nan *mine, struct meg_err *e)
 {
     double num, den;
     int r;
@@ -30,28 +30,14 @@ static int gradients(struct trainer *t, int64_t num_micro, double *loss, double 
         (r = meg_train_walk(t, num_micro, true, &num, e)) < 0)
         return r;
     den = t->batches.tokens;
+    if (t->job->train.check_for_nan)
+        meg_nan_look(t, num, mine);
     add_up_loss(t, &num, &den);
     meg_optim_add_up(t->optim);
     *scale = t->job->train.calculate_per_token_loss && den > 0 ? 1 / den
                                                                : 1 / (double)t->mesh->layout.dp;
     *loss = den > 0 ? num / den : 0;
     return 0;
-}
-
-/* A number that is not finite ends the run where it appears, before it reaches the weights. */
-static int check_finite(struct trainer *t, const struct meg_step_result *s, struct meg_err *e)
-{
-    const struct meg_param *p;
-
-    if (isfinite(s->lm_loss) && isfinite(s->grad_norm))
-        return 0;
-    p = meg_optim_nonfinite(t->optim);
-    return meg_fail(e, MEG_EFAIL,
-                    "iteration %" PRId64
-                    ": lm loss is %g, and the gradient of %s is %s; nothing of this "
-                    "iteration is kept; a lower --lr or --clip-grad may help",
-                    t->at.iteration + 1, isnan(s->lm_loss) ? NAN : s->lm_loss,
-                    p ? p->name : "every parameter", p ? "not finite" : "finite");
 }
 
 double meg_train_decoupled_lr(const struct trainer *t)
@@ -64,31 +50,41 @@ double meg_train_decoupled_lr(const struct trainer *t)
     return meg_lr_at(s, max, min, t->at.steps);
 }
 
+static void update(struct trainer *t, double norm, struct meg_optim_rates *rates)
+{
+    rates->lr = meg_lr_at(&t->schedule, t->schedule.max_lr, t->schedule.min_lr, t->at.steps);
+    rates->decoupled_lr = meg_train_decoupled_lr(t);
+    rates->weight_decay = meg_wd_at(&t->schedule, t->at.steps);
+    meg_optim_update(t->optim, rates, norm);
+}
+
 int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_err *e)
 {
     const struct meg_train_job *job = t->job;
     const struct meg_optim_conf *o = &job->optim;
     struct meg_step_result s = { .num_zeros = -1, .grad_norm = NAN, .params_norm = NAN };
     struct meg_optim_rates rates;
+    struct meg_nan mine;
     double start_s = meg_now_s();
     int r;
 
     meg_board_step(t->at.iteration + 1);
     s.batch = meg_batch_at(&t->plan, t->at.consumed_train);
-    if ((r = gradients(t, s.batch.num_micro, &s.lm_loss, &rates.grad_scale, e)) < 0)
+    if ((r = gradients(t, s.batch.num_micro, &s.lm_loss, &rates.grad_scale, &mine, e)) < 0)
         return r;
     if (o->clip_grad > 0 || job->train.check_for_nan)
         s.grad_norm = meg_optim_grad_norm(t->optim, rates.grad_scale);
-    if (job->train.check_for_nan && (r = check_finite(t, &s, e)) < 0)
-        return meg_train_fail_once(t, r);
+    s.is_left_out = job->train.check_for_nan && !(isfinite(s.lm_loss) && isfinite(s.grad_norm));
+    if (s.is_left_out && (r = meg_nan_meet(t, &mine, e)) < 0)
+        return r;
     if (job->log.log_num_zeros)
         s.num_zeros = meg_optim_num_zeros(t->optim);
 
-    rates.lr = meg_lr_at(&t->schedule, t->schedule.max_lr, t->schedule.min_lr, t->at.steps);
-    rates.decoupled_lr = meg_train_decoupled_lr(t);
-    rates.weight_decay = meg_wd_at(&t->schedule, t->at.steps);
-    meg_optim_update(t->optim, &rates, s.grad_norm);
-
+    if (!s.is_left_out) {
+        t->nan_in_a_row = 0;
+        update(t, s.grad_norm, &rates);
+        t->at.steps += s.batch.run;
+    }
     if (!(o->clip_grad > 0))
         s.grad_norm = NAN; /* Megatron takes none then, and logs none */
     if (job->log.log_params_norm)
@@ -96,7 +92,6 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     t->at.iteration++;
     t->at.consumed_train += s.batch.run;
     t->at.skipped += s.batch.global - s.batch.run;
-    t->at.steps += s.batch.run;
     s.seconds = meg_now_s() - start_s;
     *out = s;
     return 0;

@@ -156,7 +156,7 @@ is 'metrics through a pipe' "$(train --log-json /dev/stderr 2>&1 >/dev/null | jq
 
 # ---- numbers that are not finite ----
 status 'a loss that explodes' 1 train --lr 1e30 --clip-grad 0 --lr-warmup-iters 0 --eval-iters 0
-like 'says where' "$(cat "$T/err")" 'iteration [0-9]+: lm loss is (-?nan|inf|[0-9.e+]+), and the gradient of [a-z_.0-9]+'
+like 'says where' "$(cat "$T/err")" 'iteration [0-9]+: .*the gradient of [a-z_.0-9]+ is not finite; nothing'
 status 'may go on when told' 0 train --lr 1e30 --clip-grad 0 --lr-warmup-iters 0 --eval-iters 0 \
     --no-check-for-nan-in-loss-and-grad
 done_testing

@@ -1,0 +1,91 @@
+#!/bin/sh
+# A number that is not finite: the rank, iteration and tensor are named, and --on-nan decides what becomes of the run.
+. "${0%/*}/lib.sh"
+[ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
+. "${0%/*}/ranks.sh"
+
+cat >"$T/conf" <<'EOF'
+num-layers = 2
+hidden-size = 16
+ffn-hidden-size = 32
+num-attention-heads = 2
+seq-length = 8
+max-position-embeddings = 8
+micro-batch-size = 1
+global-batch-size = 6
+train-iters = 12
+lr = 1e-2
+lr-decay-style = constant
+split = 1,0,0
+tokenizer-type = NullTokenizer
+vocab-size = 50
+eval-iters = 0
+log-interval = 1
+position-embedding-type = rope
+normalization = RMSNorm
+swiglu = yes
+disable-bias-linear = yes
+untie-embeddings-and-output-weights = yes
+attention-dropout = 0
+hidden-dropout = 0
+EOF
+cd "$T" || exit 1
+# Token 49 stands in one document of a hundred, and its row of the word embedding is not finite.
+awk 'BEGIN { for (i = 0; i < 100; i++) { s = ""; for (k = 0; k < 9; k++) s = s " " (i == 11 && k == 4 ? 49 : (i * 7 + k * 3) % 40)
+             print "{\"text\":\"" substr(s, 2) "\"}" } }' >text
+meg-preprocess -q --input text --tokenizer-type NullTokenizer --vocab-size 50 --output-prefix ids
+meg-train -q --config conf --data-path ids_text_document --train-iters 1 --save one >out 2>&1
+meg-convert -q --load-dir one --save-dir hf --saver hf >out 2>&1
+header=$(od -An -t u8 -N 8 hf/model.safetensors | tr -d ' ')
+row=$(head -c $((header + 8)) hf/model.safetensors | sed 's/.*embed_tokens.weight":{[^}]*data_offsets":\[\([0-9]*\).*/\1/')
+printf '\000\000\300\177' |
+    dd of=hf/model.safetensors bs=1 seek=$((8 + header + row + 49 * 64)) conv=notrunc 2>"$T/err"
+
+# train RANKS OPTIONS...: leaves the log lines' iterations, skipped and NaN counts in $T/log
+train() {
+    train_n=$1
+    shift
+    ranks "$train_n" meg-train -q --config conf --data-path ids_text_document --load hf --finetune "$@" >out 2>err
+    train_status=$?
+    sed 's/.*iteration *\([0-9]*\)\/.*skipped iterations: *\([0-9]*\) .*nan iterations: *\([0-9]*\) .*/\1 \2 \3/' out >log
+}
+
+train 1
+is 'it ends the run' "$train_status" 1
+bad=$(sed -n 's/^meg-train: iteration \([0-9]*\): lm loss is nan, and the gradient of output_layer.weight is not.*/\1/p' err)
+isnt 'and names iteration and tensor' "$bad" ''
+is 'nothing after it is done' "$(tail -n 1 log)" "$((bad - 1)) 0 0"
+
+named=
+for n in 2 3; do
+    train "$n"
+    like "$n ranks: the one that has it is named" "$(cat err)" \
+        "^meg-train.*: rank [0-9] of $n on $(hostname): iteration $bad: lm loss is nan"
+    is "$n ranks: once" "$(grep -c 'lm loss is nan' err)" 1
+    named="$named $(sed -n 's/^meg-train.*: rank \([0-9]\) of.*/\1/p' err)"
+done
+isnt 'not always rank 0' "$named" ' 0 0'
+
+train 2 --on-nan skip --save skip
+is 'left out: the run goes on to its end' "$train_status $(tail -n 1 log)" '0 12 0 0'
+is 'and counts it' "$(grep ' 1 1$' log)" "$bad 1 1"
+is 'with the optimizer a step behind' "$(jq .run.optimizer.step skip/iter_0000012/state.json)" 11
+like 'and a warning' "$(cat err)" "iteration $bad: .*; it is left out"
+train 1 --on-nan skip --save skip1
+ok 'one rank does the same' test "$(jq .run.optimizer.step skip1/iter_0000012/state.json)" = 11
+
+train 2 --on-nan rollback --save back --save-interval 3
+is 'back to the newest checkpoint: the run goes on to its end' "$train_status $(tail -n 1 log)" '0 12 0 0'
+is 'with the optimizer as many steps behind' "$(jq .run.optimizer.step back/iter_0000012/state.json)" \
+    $((12 - bad + (bad - 1) / 3 * 3))
+train 2 --on-nan rollback --save none
+is 'without a checkpoint it ends' "$train_status" 1
+like 'and says so' "$(cat err)" '--on-nan rollback has no checkpoint in none yet'
+
+train 1 --lr 1e30 --clip-grad 0 --on-nan skip --train-iters 30
+is 'not for ever' "$train_status" 1
+like 'ten in a row are enough' "$(cat err)" 'the 10th iteration in a row, and --on-nan skip leaves out no more'
+status 'rollback needs --save' 2 meg-train --config conf --mock-data --on-nan rollback
+status 'what is not looked for is not skipped' 2 meg-train --config conf --mock-data --on-nan skip \
+    --no-check-for-nan-in-loss-and-grad
+done_testing
