@@ -20,8 +20,8 @@ void MEG_FN(add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, 
         add_row(z, x, y, vector(bias, y.dtype, y.cols), d, &drop, r);
 }
 
-void MEG_FN(add_bwd)(struct meg_stream *st, struct meg_mat dy, float *dbias, struct meg_mat dz,
-                     const struct meg_drop *d)
+void MEG_FN(add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad,
+                     struct meg_mat dz, const struct meg_drop *d)
 {
     const struct drop drop = drop_begin(d);
     const struct meg_mat none = { 0 };
@@ -31,7 +31,7 @@ void MEG_FN(add_bwd)(struct meg_stream *st, struct meg_mat dy, float *dbias, str
     for (int64_t r = 0; r < dz.rows; r++)
         add_row(dy, none, dz, none, d, &drop, r);
     if (dbias)
-        MEG_FN(add_column_sums)(dbias, dy);
+        MEG_FN(add_column_sums)(vector(dbias, grad, dy.cols), dy);
 }
 
 void MEG_FN(add_norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat z,

@@ -1,27 +1,63 @@
 /* isa: baseline v3 v4 */
 /* Word and position embeddings; the gradients are scattered by columns, so that tokens add up in order. */
-#include "cpu/dropout.h"
+#include "cpu/row.h"
 
-enum { ROWS = 8, COLS = 128 };
+enum { ROWS = 8, COLS = 128, RUN = 512 };
 
-static float *row_or_null(struct meg_mat table, int64_t r)
+static int has_row(struct meg_mat table, int64_t r)
 {
-    return r >= 0 && r < table.rows ? f32(table) + r * table.ld : NULL;
+    return r >= 0 && r < table.rows;
 }
 
 void MEG_FN(embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token,
                        struct meg_mat word, int64_t v0)
 {
+    const float zero[SEG] = { 0 };
     (void)st;
     MEG_ASSERT(word.cols == x.cols);
 #pragma omp parallel for schedule(static, ROWS)
-    for (int64_t r = 0; r < x.rows; r++) {
-        const float *w = row_or_null(word, token[r] - v0);
+    for (int64_t r = 0; r < x.rows; r++)
+        for (int64_t c0 = 0; c0 < x.cols; c0 += SEG) {
+            const int64_t n = min64(SEG, x.cols - c0), v = token[r] - v0;
+            float buf[SEG];
+            MEG_FN(narrow)(element(x, r, c0), x.dtype,
+                           has_row(word, v) ? row_get(word, v, c0, n, buf) : zero, n);
+        }
+}
 
-        if (w)
-            memcpy(f32(x) + r * x.ld, w, (size_t)x.cols * sizeof *w);
-        else
-            memset(f32(x) + r * x.ld, 0, (size_t)x.cols * sizeof *w);
+static int is_among(int32_t v, const int32_t *list, int64_t n)
+{
+    int found = 0;
+#pragma omp simd reduction(| : found)
+    for (int64_t i = 0; i < n; i++)
+        found |= list[i] == v;
+    return found;
+}
+
+/*
+ * Columns [c0, c0 + n) of row index[r] - v0 of table += row r of dx, in order of r.  Rows that go to
+ * one place are taken together in runs of RUN, so that 16 bits round once a run.
+ */
+static void scatter(struct meg_mat table, struct meg_mat dx, const int32_t *index, int64_t v0,
+                    int64_t c0, int64_t n)
+{
+    float to[COLS], from[COLS];
+    for (int64_t r0 = 0; r0 < dx.rows; r0 += RUN) {
+        const int64_t r1 = min64(dx.rows, r0 + RUN);
+        for (int64_t r = r0; r < r1; r++) {
+            const int64_t v = index[r] - v0;
+            float *sum;
+            if (!has_row(table, v) || is_among(index[r], index + r0, r - r0))
+                continue;
+            sum = row_open(table, v, c0, n, to);
+            for (int64_t q = r; q < r1; q++)
+                if (index[q] == index[r]) {
+                    const float *g = row_get(dx, q, c0, n, from);
+                    for (int64_t c = 0; c < n; c++)
+                        sum[c] += g[c];
+                }
+            row_put(table, v, c0, n, sum);
+        }
     }
 }
 
@@ -32,29 +68,28 @@ void MEG_FN(embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, 
     MEG_ASSERT(dword.cols == dx.cols);
 #pragma omp parallel for schedule(dynamic)
     for (int64_t c0 = 0; c0 < dx.cols; c0 += COLS)
-        for (int64_t r = 0; r < dx.rows; r++) {
-            const float *g = f32(dx) + r * dx.ld;
-            float *dw = row_or_null(dword, token[r] - v0);
-
-            for (int64_t c = c0; dw && c < min64(c0 + COLS, dx.cols); c++)
-                dw[c] += g[c];
-        }
+        scatter(dword, dx, token, v0, c0, min64(COLS, dx.cols - c0));
 }
 
-/* x = dropout(x + p), columns [c0, c0 + n) of row r; p NULL for none. */
-static void add_and_drop(float *x, const float *p, int64_t c0, int64_t n, int64_t r,
+/* Row r of x = dropout(x + row v of pos); pos.p NULL for no table. */
+static void position_row(struct meg_mat x, int64_t r, struct meg_mat pos, int64_t v,
                          const struct meg_drop *d, const struct drop *drop)
 {
     struct drop_run run;
-
-    for (int64_t c = c0; p && c < c0 + n; c++)
-        x[c] += p[c];
-    if (drop->threshold) {
-        const float *f =
-            drop_factors(&run, drop, d->unit0 + c0, n, drop_position(d, r), drop_sample(d, r)) - c0;
-
-        for (int64_t c = c0; c < c0 + n; c++)
-            x[c] *= f[c];
+    float xb[DROP_RUN], pb[DROP_RUN];
+    for (int64_t c0 = 0; c0 < x.cols; c0 += DROP_RUN) {
+        const int64_t n = min64(DROP_RUN, x.cols - c0);
+        const float *p = row_get(pos, v, c0, n, pb);
+        float *xr = row_open(x, r, c0, n, xb);
+        for (int64_t c = 0; p && c < n; c++)
+            xr[c] += p[c];
+        if (drop->threshold) {
+            const float *f = drop_factors(&run, drop, d->unit0 + c0, n, drop_position(d, r),
+                                          drop_sample(d, r));
+            for (int64_t c = 0; c < n; c++)
+                xr[c] *= f[c];
+        }
+        row_put(x, r, c0, n, xr);
     }
 }
 
@@ -66,11 +101,8 @@ void MEG_FN(position_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t
     MEG_ASSERT(!pos.p || pos.cols == x.cols);
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < x.rows; r++) {
-        const float *p = pos.p ? row_or_null(pos, position[r]) : NULL;
-
-        MEG_ASSERT(!pos.p || p);
-        for (int64_t c0 = 0; c0 < x.cols; c0 += DROP_RUN)
-            add_and_drop(f32(x) + r * x.ld, p, c0, min64(DROP_RUN, x.cols - c0), r, d, &drop);
+        MEG_ASSERT(!pos.p || has_row(pos, position[r]));
+        position_row(x, r, pos, pos.p ? position[r] : 0, d, &drop);
     }
 }
 
@@ -78,17 +110,19 @@ void MEG_FN(position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg
                           const int32_t *position, const struct meg_drop *d)
 {
     const struct drop drop = drop_begin(d);
+    const struct meg_mat none = { 0 };
     (void)st;
     MEG_ASSERT(!dpos.p || dpos.cols == dx.cols);
-#pragma omp parallel for schedule(dynamic)
-    for (int64_t c0 = 0; c0 < dx.cols; c0 += COLS)
+#pragma omp parallel
+    {
+#pragma omp for schedule(static, ROWS)
         for (int64_t r = 0; r < dx.rows; r++) {
-            float *g = f32(dx) + r * dx.ld, *dp = dpos.p ? row_or_null(dpos, position[r]) : NULL;
-            const int64_t n = min64(COLS, dx.cols - c0);
-
-            MEG_ASSERT(!dpos.p || dp);
-            add_and_drop(g, NULL, c0, n, r, d, &drop);
-            for (int64_t c = c0; dp && c < c0 + n; c++)
-                dp[c] += g[c];
+            MEG_ASSERT(!dpos.p || has_row(dpos, position[r]));
+            if (drop.threshold)
+                position_row(dx, r, none, 0, d, &drop);
         }
+#pragma omp for schedule(dynamic)
+        for (int64_t c0 = 0; c0 < (dpos.p ? dx.cols : 0); c0 += COLS)
+            scatter(dpos, dx, position, 0, c0, min64(COLS, dx.cols - c0));
+    }
 }

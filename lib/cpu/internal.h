@@ -124,8 +124,8 @@ void MEG_FN(product)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct m
                      struct meg_mat b, float beta, float *c, int64_t ldc);
 enum { PRODUCT_M = 256, PRODUCT_N = 384, PRODUCT_FEW = 16 };
 
-/* out[c] += sum over r of x[r,c]: rows in blocks of 64, blocks in order. */
-void MEG_FN(add_column_sums)(float *out, struct meg_mat x);
+/* out[0,c] += sum over r of x[r,c]: rows in blocks of 64, blocks in order. */
+void MEG_FN(add_column_sums)(struct meg_mat out, struct meg_mat x);
 
 extern const struct meg_ops MEG_FN(table);
 #endif

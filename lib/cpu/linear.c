@@ -168,8 +168,19 @@ void MEG_FN(linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct
                       (struct block){ r0, c0, min64(b.m, dx.rows - r0), min64(b.n, dx.cols - c0) });
 }
 
+static void weight_block(struct meg_mat dw, struct meg_mat dy, struct meg_mat x, struct block b)
+{
+    float own[PRODUCT_M * PRODUCT_N] __attribute__((aligned(64)));
+    const struct sums s = sums_of(dw, b, own);
+    for (int64_t r = 0; r < b.m; r++)
+        row_open(dw, b.r0 + r, b.c0, b.n, s.p + r * s.ld);
+    MEG_FN(product)('T', 'N', b.m, b.n, dy.rows, from(dy, 0, b.r0), from(x, 0, b.c0), 1.0f, s.p, s.ld);
+    for (int64_t r = 0; r < b.m; r++)
+        row_put(dw, b.r0 + r, b.c0, b.n, s.p + r * s.ld);
+}
+
 void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw,
-                               float *dbias, struct meg_mat dy, struct meg_mat x)
+                               void *dbias, struct meg_mat dy, struct meg_mat x)
 {
     const struct cut b = cut(dw.rows, dw.cols, all_f32(dw, dy, x));
     (void)st;
@@ -177,8 +188,8 @@ void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, stru
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int64_t r0 = 0; r0 < dw.rows; r0 += b.m)
         for (int64_t c0 = 0; c0 < dw.cols; c0 += b.n)
-            MEG_FN(product)('T', 'N', min64(b.m, dw.rows - r0), min64(b.n, dw.cols - c0), dy.rows,
-                            from(dy, 0, r0), from(x, 0, c0), 1.0f, f32(dw) + r0 * dw.ld + c0, dw.ld);
+            weight_block(dw, dy, x,
+                         (struct block){ r0, c0, min64(b.m, dw.rows - r0), min64(b.n, dw.cols - c0) });
     if (dbias)
-        MEG_FN(add_column_sums)(dbias, dy);
+        MEG_FN(add_column_sums)(vector(dbias, dw.dtype, dw.rows), dy);
 }

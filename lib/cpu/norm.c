@@ -48,15 +48,16 @@ static void bwd_row(enum meg_norm kind, struct meg_mat dx, struct meg_mat skip, 
 }
 
 /* dw, db of columns [c0, c0 + n), n <= COLS. */
-static void bwd_cols(float *dw, float *db, struct meg_mat dy, struct meg_mat x, const float *mean,
-                     const float *rstd, int64_t c0, int64_t n)
+static void bwd_cols(struct meg_mat dw, struct meg_mat db, struct meg_mat dy, struct meg_mat x,
+                     const float *mean, const float *rstd, int64_t c0, int64_t n)
 {
-    float xb[COLS], dyb[COLS];
+    float xb[COLS], dyb[COLS], dwb[COLS], dbb[COLS], *w = row_open(dw, 0, c0, n, dwb);
+    float *b = db.p ? row_open(db, 0, c0, n, dbb) : NULL;
     for (int64_t r0 = 0; r0 < x.rows; r0 += 64) {
         float sw[COLS] = { 0 }, sb[COLS] = { 0 };
         for (int64_t r = r0; r < min64(r0 + 64, x.rows); r++) {
             const float *dyr = row_get(dy, r, c0, n, dyb), *xr = row_get(x, r, c0, n, xb);
-            const float rs = rstd[r], mu = db ? mean[r] : 0.0f;
+            const float rs = rstd[r], mu = b ? mean[r] : 0.0f;
 #pragma omp simd
             for (int64_t c = 0; c < n; c++) {
                 sw[c] += dyr[c] * ((xr[c] - mu) * rs);
@@ -64,16 +65,19 @@ static void bwd_cols(float *dw, float *db, struct meg_mat dy, struct meg_mat x, 
             }
         }
         for (int64_t c = 0; c < n; c++) {
-            dw[c0 + c] += sw[c];
-            if (db)
-                db[c0 + c] += sb[c];
+            w[c] += sw[c];
+            if (b)
+                b[c] += sb[c];
         }
     }
+    row_put(dw, 0, c0, n, w);
+    if (b)
+        row_put(db, 0, c0, n, b);
 }
 
-void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat dx, float *dw,
-                      float *db, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
-                      const void *w, const float *mean, const float *rstd)
+void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat dx, void *dw,
+                      void *db, enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy,
+                      struct meg_mat x, const void *w, const float *mean, const float *rstd)
 {
     (void)st;
     MEG_ASSERT(!db == (kind == MEG_NORM_RMS) && dx.rows == x.rows && dx.cols == x.cols &&
@@ -87,6 +91,7 @@ void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat 
                     kind == MEG_NORM_RMS ? 0.0f : mean[r], rstd[r], r);
 #pragma omp for schedule(dynamic)
         for (int64_t c0 = 0; c0 < x.cols; c0 += COLS)
-            bwd_cols(dw, db, dy, x, mean, rstd, c0, min64(COLS, x.cols - c0));
+            bwd_cols(vector(dw, grad, x.cols), vector(db, grad, x.cols), dy, x, mean, rstd, c0,
+                     min64(COLS, x.cols - c0));
     }
 }

@@ -4,27 +4,30 @@
 
 enum { COLS = 128, PARTS = 1024 };
 
-void MEG_FN(add_column_sums)(float *out, struct meg_mat x)
+void MEG_FN(add_column_sums)(struct meg_mat out, struct meg_mat x)
 {
 #pragma omp parallel for schedule(dynamic)
     for (int64_t c0 = 0; c0 < x.cols; c0 += COLS) {
         const int64_t n = min64(COLS, x.cols - c0);
+        float xb[COLS], outb[COLS], *o = row_open(out, 0, c0, n, outb);
         for (int64_t r0 = 0; r0 < x.rows; r0 += 64) {
-            float sum[COLS] = { 0 }, buf[COLS];
+            float sum[COLS] = { 0 };
             for (int64_t r = r0; r < min64(r0 + 64, x.rows); r++) {
-                const float *p = row_get(x, r, c0, n, buf);
+                const float *p = row_get(x, r, c0, n, xb);
 #pragma omp simd
                 for (int64_t c = 0; c < n; c++)
                     sum[c] += p[c];
             }
             for (int64_t c = 0; c < n; c++)
-                out[c0 + c] += sum[c];
+                o[c] += sum[c];
         }
+        row_put(out, 0, c0, n, o);
     }
 }
 
-void MEG_FN(sumsq)(struct meg_stream *st, double *out, const float *x, int64_t n)
+void MEG_FN(sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n)
 {
+    const struct meg_mat v = vector(x, type, n);
     double part[PARTS], sum = 0.0;
     const int64_t len = blocks(n, PARTS);
     (void)st;
@@ -32,9 +35,14 @@ void MEG_FN(sumsq)(struct meg_stream *st, double *out, const float *x, int64_t n
     for (int i = 0; i < PARTS; i++) {
         const int64_t end = min64(n, (i + 1) * len);
         double s = 0.0;
+        for (int64_t k0 = i * len; k0 < end; k0 += SEG) {
+            const int64_t m = min64(SEG, end - k0);
+            float buf[SEG];
+            const float *p = row_get(v, 0, k0, m, buf);
 #pragma omp simd reduction(+ : s)
-        for (int64_t k = i * len; k < end; k++)
-            s += (double)x[k] * x[k];
+            for (int64_t k = 0; k < m; k++)
+                s += (double)p[k] * p[k];
+        }
         part[i] = s;
     }
     for (int i = 0; i < PARTS; i++)
@@ -42,12 +50,19 @@ void MEG_FN(sumsq)(struct meg_stream *st, double *out, const float *x, int64_t n
     *out = sum;
 }
 
-void MEG_FN(count_zeros)(struct meg_stream *st, int64_t *out, const float *x, int64_t n)
+void MEG_FN(count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n)
 {
+    const struct meg_mat v = vector(x, type, n);
     int64_t zeros = 0;
     (void)st;
-#pragma omp parallel for simd schedule(static) reduction(+ : zeros)
-    for (int64_t k = 0; k < n; k++)
-        zeros += x[k] == 0.0f;
+#pragma omp parallel for schedule(static) reduction(+ : zeros)
+    for (int64_t k0 = 0; k0 < n; k0 += SEG) {
+        const int64_t m = min64(SEG, n - k0);
+        float buf[SEG];
+        const float *p = row_get(v, 0, k0, m, buf);
+#pragma omp simd reduction(+ : zeros)
+        for (int64_t k = 0; k < m; k++)
+            zeros += p[k] == 0.0f;
+    }
     *out = zeros;
 }

@@ -26,6 +26,13 @@ static inline float *row_out(struct meg_mat m, int64_t r, int64_t c0, float *buf
     return m.dtype == MEG_DTYPE_F32 ? element(m, r, c0) : buf;
 }
 
+/* The same with what it holds already, to be added to. */
+static inline float *row_open(struct meg_mat m, int64_t r, int64_t c0, int64_t n, float *buf)
+{
+    row_get(m, r, c0, n, buf);
+    return row_out(m, r, c0, buf);
+}
+
 static inline void row_put(struct meg_mat m, int64_t r, int64_t c0, int64_t n, const float *v)
 {
     if (m.dtype != MEG_DTYPE_F32)

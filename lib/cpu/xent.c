@@ -4,6 +4,8 @@
 #include "cpu/row.h"
 #include "cpu/vmath.h"
 
+enum { RUN = 4096 }; /* columns at a time */
+
 void MEG_FN(xent_part)(struct meg_stream *st, float *part, struct meg_mat logits,
                        const int32_t *target, int64_t v0)
 {
@@ -11,15 +13,22 @@ void MEG_FN(xent_part)(struct meg_stream *st, float *part, struct meg_mat logits
     (void)st;
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < logits.rows; r++) {
-        const float *x = f32(logits) + r * logits.ld;
-        const float m = row_max(x, logits.cols);
         const int64_t t = target[r] - v0;
-        float s = 0.0f;
+        float buf[RUN], m = -INFINITY, s = 0.0f;
+        for (int64_t c0 = 0; c0 < logits.cols; c0 += RUN) {
+            const int64_t n = min64(RUN, logits.cols - c0);
+            const float most = row_max(row_get(logits, r, c0, n, buf), n);
+            m = most > m ? most : m;
+        }
+        for (int64_t c0 = 0; c0 < logits.cols; c0 += RUN) {
+            const int64_t n = min64(RUN, logits.cols - c0);
+            const float *x = row_get(logits, r, c0, n, buf);
 #pragma omp simd reduction(+ : s)
-        for (int64_t c = 0; c < logits.cols; c++)
-            s += vexp(x[c] - m);
+            for (int64_t c = 0; c < n; c++)
+                s += vexp(x[c] - m);
+        }
         lse[r] = m + logf(s);
-        at_target[r] = t >= 0 && t < logits.cols ? x[t] : 0.0f;
+        at_target[r] = t >= 0 && t < logits.cols ? *row_get(logits, r, t, 1, buf) : 0.0f;
     }
 }
 
@@ -46,14 +55,16 @@ void MEG_FN(xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float 
 {
     (void)st;
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < logits.rows; r++) {
-        float *x = f32(logits) + r * logits.ld;
-        const float l = lse[r], w = weight[r];
-        const int64_t t = target[r] - v0;
+    for (int64_t r = 0; r < logits.rows; r++)
+        for (int64_t c0 = 0; c0 < logits.cols; c0 += RUN) {
+            const int64_t n = min64(RUN, logits.cols - c0), t = target[r] - v0 - c0;
+            float buf[RUN], *x = row_open(logits, r, c0, n, buf);
+            const float l = lse[r], w = weight[r];
 #pragma omp simd
-        for (int64_t c = 0; c < logits.cols; c++)
-            x[c] = w * vexp(x[c] - l);
-        if (t >= 0 && t < logits.cols)
-            x[t] -= w;
-    }
+            for (int64_t c = 0; c < n; c++)
+                x[c] = w * vexp(x[c] - l);
+            if (t >= 0 && t < n)
+                x[t] -= w;
+            row_put(logits, r, c0, n, x);
+        }
 }

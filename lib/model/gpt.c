@@ -38,15 +38,13 @@ static void bind_mat(const struct meg_gpt *g, struct meg_mat *w, struct meg_mat 
     *dw = meg_mat(dp, g->run.grad, row->local[0], row->local[1]);
 }
 
-static void bind_vector(const struct meg_gpt *g, void **w, float **dw, const char *prefix, const char *name,
+static void bind_vector(const struct meg_gpt *g, void **w, void **dw, const char *prefix, const char *name,
                         const char *what)
 {
     char full[64];
-    void *dp;
 
     snprintf(full, sizeof full, "%s.%s", name, what);
-    bind(g, w, &dp, prefix, full);
-    *dw = dp;
+    bind(g, w, dw, prefix, full);
 }
 
 static void bind_norm(const struct meg_gpt *g, struct meg_lnorm *l, const char *prefix, const char *name)

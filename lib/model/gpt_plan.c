@@ -75,6 +75,7 @@ struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct m
     *d = dims_of(c, run, mesh);
     st->c.has_sp = mesh->layout.has_sp;
     st->c.dtype = run->dtype;
+    st->c.grad = run->grad;
     st->ncp = mesh->layout.cp_kinds.n ? (int)mesh->layout.cp_kinds.n : 1;
     st->cp = meg_new((size_t)st->ncp * sizeof *st->cp);
     for (int i = 0; i < st->ncp; i++)

@@ -26,6 +26,7 @@ struct meg_ctx {
     void *wide[2];               /* scratch for all rows of the residual stream, with it */
     bool defers_weights;         /* backward leaves gradients of linears' weights for later */
     enum meg_dtype dtype;        /* of parameters and activations */
+    enum meg_dtype grad;         /* of gradients of parameters */
     int64_t s, b;                /* this micro-batch, s of one context-parallel rank; n = s*b rows */
     uint32_t seed;               /* of dropout */
     const int64_t *sample;       /* [b] device; NULL: no dropout */

@@ -15,7 +15,7 @@ MEG_BEGIN_DECLS
 struct meg_lin {
     struct meg_mat w, dw;        /* [out, in] of this rank; dw.p NULL when not training */
     void *bias;                  /* [out], or NULL */
-    float *dbias;
+    void *dbias;
     struct meg_linear *plan;
 };
 

@@ -9,7 +9,7 @@ void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct 
 void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                   const struct meg_lnorm_acts *a, const struct meg_lnorm *l)
 {
-    c->op->norm_bwd(c->st, l->kind, dx, l->dw, l->db, skip, dy, x, l->w, a->mean, a->rstd);
+    c->op->norm_bwd(c->st, l->kind, dx, l->dw, l->db, c->grad, skip, dy, x, l->w, a->mean, a->rstd);
 }
 
 void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat branch, const struct meg_join *j)
@@ -19,7 +19,7 @@ void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct m
 
 void meg_add_bwd(struct meg_ctx *c, struct meg_mat dbranch, struct meg_mat dz, const struct meg_join *j)
 {
-    c->op->add_bwd(c->st, dbranch, j->dbias, dz, &j->drop);
+    c->op->add_bwd(c->st, dbranch, j->dbias, c->grad, dz, &j->drop);
 }
 
 void meg_add_norm_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat y, struct meg_mat x, struct meg_mat branch,

@@ -8,7 +8,7 @@ MEG_BEGIN_DECLS
 struct meg_lnorm {
     enum meg_norm kind;
     void *w, *b;                 /* [h]; b NULL for RMS norm */
-    float *dw, *db;
+    void *dw, *db;
     float eps;
 };
 
@@ -20,7 +20,7 @@ struct meg_lnorm_acts {
 /* Where a branch joins the residual: the bias its last linear left out, and its dropout. */
 struct meg_join {
     void *bias;                  /* [h], or NULL */
-    float *dbias;
+    void *dbias;
     struct meg_drop drop;
 };
 

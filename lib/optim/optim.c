@@ -126,7 +126,7 @@ static double sumsq(struct meg_optim *o, const float *x, int64_t n)
 {
     double sum;
 
-    o->op->sumsq(NULL, o->scalar, x, n);
+    o->op->sumsq(NULL, o->scalar, x, MEG_DTYPE_F32, n);
     o->op->download(NULL, &sum, o->scalar, sizeof sum);
     return sum;
 }
@@ -161,7 +161,7 @@ int64_t meg_optim_num_zeros(struct meg_optim *o)
 
         if (!meg_param_is_counted(p, o->mesh))
             continue;
-        o->op->count_zeros(NULL, o->scalar, o->g + p->offset, p->held);
+        o->op->count_zeros(NULL, o->scalar, o->g + p->offset, MEG_DTYPE_F32, p->held);
         o->op->download(NULL, &zeros, o->scalar, sizeof zeros);
         sum += zeros;
     }

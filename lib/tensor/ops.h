@@ -12,10 +12,11 @@
  * and parameters are bf16 or f16.  A backend that lacks a type says so when the
  * plan is made (see supports).  What is read is widened to f32, computed and
  * summed in f32, and rounded once, to nearest even, where it is stored.
- * Statistics, losses, log-sum-exps and gradients of parameters are f32.  Vectors of
- * parameters (void *) have the type of the matrix they belong to: the bias of a
- * linear that of w, the bias of an addition that of the branch y, w and b of a
- * norm that of its output y (dy on the way back).
+ * Statistics, losses and log-sum-exps are f32.  Vectors of parameters (void *) have
+ * the type of the matrix they belong to: the bias of a linear that of w, the bias
+ * of an addition that of the branch y, w and b of a norm that of its output y (dy on
+ * the way back).  Gradients of parameters are f32, or of 16 bits to save memory and
+ * then rounded each time they are added to.
  *
  * Operations return nothing and allocate nothing: buffers are the caller's, and
  * must not overlap unless a comment says they may.  A wrong shape is a bug and
@@ -139,8 +140,8 @@ struct meg_ops {
     /* dx [n,i] = (dy [n,o] w) * act'(pre [n,i]); act NONE: pre is not read. */
     void (*linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
                             struct meg_mat w, struct meg_mat pre, enum meg_act act);
-    /* dw [o,i] f32 += dy^T x;  dbias [o] f32 += column sums of dy, when not NULL. */
-    void (*linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, float *dbias,
+    /* dw [o,i] += dy^T x;  dbias [o], of dw's type, += column sums of dy, when not NULL. */
+    void (*linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
                               struct meg_mat dy, struct meg_mat x);
 
     /* Gated linear unit (Shazeer 2020): y [n,f] = silu(gate) * up, x [n,2f] = [gate | up]. */
@@ -167,17 +168,17 @@ struct meg_ops {
                      struct meg_mat x, const void *w, const void *b, float eps);
     /*
      * dx [n,h] = skip + d norm/dx applied to dy; skip [n,h] may be dx itself, or have p NULL for
-     * none.  dw, db [h] f32 are added to; db is NULL for RMS norm.
+     * none.  dw, db [h] of type grad are added to; db is NULL for RMS norm.
      */
-    void (*norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat dx, float *dw, float *db,
-                     struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
+    void (*norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat dx, void *dw, void *db,
+                     enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
                      const float *mean, const float *rstd);
 
     /* z [n,h] = x + dropout(y + bias); bias [h] or NULL.  z may be x. */
     void (*add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y,
                     const void *bias, const struct meg_drop *drop);
-    /* dy [n,h] = dropout mask of add_fwd * dz; dbias [h] f32 += column sums of dy, when not NULL. */
-    void (*add_bwd)(struct meg_stream *st, struct meg_mat dy, float *dbias, struct meg_mat dz,
+    /* dy [n,h] = dropout mask of add_fwd * dz; dbias [h] of type grad += column sums of dy, when not NULL. */
+    void (*add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
                     const struct meg_drop *drop);
 
     /* add_fwd into z, then norm_fwd of z into y: one pass where the backend can. */
@@ -220,13 +221,13 @@ struct meg_ops {
      * it).  token [n] i32.
      */
     void (*embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0);
-    /* dword [v,h] f32 is added to, rows in token order. */
+    /* dword [v,h] is added to, rows in token order. */
     void (*embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx,
                       const int32_t *token);
     /* x [n,h] = dropout(x + pos[position]), in place; position [n] i32; pos.p NULL for no table. */
     void (*position_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *position, struct meg_mat pos,
                          const struct meg_drop *drop);
-    /* dx = dropout mask * dx, in place; dpos [p,h] f32 is added to, rows in order. */
+    /* dx = dropout mask * dx, in place; dpos [p,h] is added to, rows in order. */
     void (*position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
                          const struct meg_drop *drop);
 
@@ -246,10 +247,10 @@ struct meg_ops {
     void (*cast)(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src,
                  enum meg_dtype src_type, int64_t n);
 
-    /* *out f64 (device) = sum of squares of x [n] f32; not finite iff an element is not. */
-    void (*sumsq)(struct meg_stream *st, double *out, const float *x, int64_t n);
-    /* *out i64 (device) = how many of x [n] f32 are exactly zero. */
-    void (*count_zeros)(struct meg_stream *st, int64_t *out, const float *x, int64_t n);
+    /* *out f64 (device) = sum of squares of x [n]; not finite iff an element is not. */
+    void (*sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n);
+    /* *out i64 (device) = how many of x [n] are exactly zero. */
+    void (*count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n);
 
     /*
      * One AdamW pass (Loshchilov and Hutter 2019; spec of Megatron's FusedAdam): with

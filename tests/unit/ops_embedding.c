@@ -10,15 +10,16 @@ struct embed {
     struct meg_drop drop;
 };
 
-static struct embed embed_new(float p)
+/* The residual stream and parameters of the types of t, gradients of parameters of type grad. */
+static struct embed embed_new(float p, struct mix t, enum meg_dtype grad)
 {
-    struct embed e = { rnd_mat(V, H, 1),
-                       rnd_mat(P, H, 2),
-                       rnd_mat(N, H, 0),
-                       rnd_mat(N, H, 3),
-                       rnd_mat(N, H, 3),
-                       rnd_mat(V, H, 0),
-                       rnd_mat(P, H, 0),
+    struct embed e = { rnd_mat_of(t.branch, V, H, 1),
+                       rnd_mat_of(t.branch, P, H, 2),
+                       rnd_mat_of(t.stream, N, H, 0),
+                       rnd_mat_of(t.stream, N, H, 3),
+                       rnd_mat_of(t.stream, N, H, 3),
+                       rnd_mat_of(grad, V, H, 0),
+                       rnd_mat_of(grad, P, H, 0),
                        { 0 },
                        { 0 },
                        { 10, 20 },
@@ -41,56 +42,88 @@ static void embed_free(struct embed *e)
     free(e->dpos.p);
 }
 
+static void fill(struct meg_mat m, float v)
+{
+    for (int64_t i = 0; i < m.rows * m.cols; i++)
+        put(m, i / m.cols, i % m.cols, v);
+}
+
+static void embed_of(const struct meg_ops *ops, struct embed *e)
+{
+    const enum meg_dtype stream = e->x.dtype, grad = e->dword.dtype;
+    uint64_t h[2] = { 0, 0 };
+    double dword[V][H], dpos[P][H];
+    e->drop.sample = e->sample;
+    for (int k = 0; k < 2; k++) {
+        omp_set_num_threads(k ? 2 : 1);
+        fill(e->dword, 1.0f);
+        fill(e->dpos, -1.0f);
+        memcpy(e->kept.p, e->dx.p, (size_t)(N * e->dx.ld) * meg_dtype_size(stream));
+        ops->embed_fwd(NULL, e->x, e->token, e->word, 0);
+        ops->position_fwd(NULL, e->x, e->position, e->pos, &e->drop);
+        ops->position_bwd(NULL, e->dpos, e->kept, e->position, &e->drop);
+        ops->embed_bwd(NULL, e->dword, 0, e->kept, e->token);
+        digest_mat(h + k, e->x);
+        digest_mat(h + k, e->dword);
+        digest_mat(h + k, e->dpos);
+    }
+    assert_int_equal(h[0], h[1]);
+    for (int64_t c = 0; c < H; c++) {
+        for (int64_t v = 0; v < V; v++)
+            dword[v][c] = 1.0;
+        for (int64_t v = 0; v < P; v++)
+            dpos[v][c] = -1.0;
+        for (int64_t r = 0; r < N; r++) {
+            const double f = drop_factor64(&e->drop, 9 + c, 2 + r / B, e->sample[r % B]);
+            /* a sum below 2, a factor below 2 and a product below 4 are each rounded */
+            near_of(stream, at(e->x, r, c), f * ((double)at(e->word, e->token[r], c) + at(e->pos, e->position[r], c)),
+                    6 * EPS, "x", r, c);
+            near_of(stream, at(e->kept, r, c), f * at(e->dx, r, c), 2 * EPS, "dx", r, c);
+            dword[e->token[r]][c] += at(e->kept, r, c);
+            dpos[e->position[r]][c] += at(e->kept, r, c);
+        }
+        for (int64_t v = 0; v < V; v++)
+            near_of(grad, at(e->dword, v, c), dword[v][c], 32 * EPS, "dword", v, c);
+        for (int64_t v = 0; v < P; v++)
+            near_of(grad, at(e->dpos, v, c), dpos[v][c], 32 * EPS, "dpos", v, c);
+    }
+}
+
 static void embed(const struct meg_ops *ops)
 {
-    for (int p = 0; p < 2; p++) {
-        struct embed e = embed_new(p ? 0.4f : 0.0f);
-        uint64_t h[2] = { 0, 0 };
-        double dword[V][H], dpos[P][H];
-        e.drop.sample = e.sample;
-        for (int k = 0; k < 2; k++) {
-            omp_set_num_threads(k ? 2 : 1);
-            for (int64_t i = 0; i < V * H; i++)
-                ((float *)e.dword.p)[i] = 1.0f;
-            for (int64_t i = 0; i < P * H; i++)
-                ((float *)e.dpos.p)[i] = -1.0f;
-            memcpy(e.kept.p, e.dx.p, (size_t)(N * e.dx.ld) * sizeof(float));
-            ops->embed_fwd(NULL, e.x, e.token, e.word, 0);
-            ops->position_fwd(NULL, e.x, e.position, e.pos, &e.drop);
-            ops->position_bwd(NULL, e.dpos, e.kept, e.position, &e.drop);
-            ops->embed_bwd(NULL, e.dword, 0, e.kept, e.token);
-            digest_mat(h + k, e.x);
-            digest_mat(h + k, e.dword);
-            digest_mat(h + k, e.dpos);
-        }
-        assert_int_equal(h[0], h[1]);
-        for (int64_t c = 0; c < H; c++) {
-            for (int64_t v = 0; v < V; v++)
-                dword[v][c] = 1.0;
-            for (int64_t v = 0; v < P; v++)
-                dpos[v][c] = -1.0;
-            for (int64_t r = 0; r < N; r++) {
-                const double f = drop_factor64(&e.drop, 9 + c, 2 + r / B, e.sample[r % B]);
-                /* a sum below 2, a factor below 2 and a product below 4 are each rounded */
-                near(at(e.x, r, c),
-                     f * ((double)at(e.word, e.token[r], c) + at(e.pos, e.position[r], c)), 6 * EPS,
-                     "x", r, c);
-                dword[e.token[r]][c] += f * at(e.dx, r, c);
-                dpos[e.position[r]][c] += f * at(e.dx, r, c);
+    for (int p = 0; p < 2; p++)
+        for (size_t t = 0; t < LEN(mixes); t++)
+            for (int k = 0; k < 2; k++) {
+                struct embed e = embed_new(p ? 0.4f : 0.0f, mixes[t], k ? mixes[t].branch : MEG_DTYPE_F32);
+                embed_of(ops, &e);
+                embed_free(&e);
             }
-            for (int64_t v = 0; v < V; v++)
-                near(at(e.dword, v, c), dword[v][c], 32 * EPS, "dword", v, c);
-            for (int64_t v = 0; v < P; v++)
-                near(at(e.dpos, v, c), dpos[v][c], 32 * EPS, "dpos", v, c);
-        }
-        embed_free(&e);
+}
+
+/* Ones for a word that comes 550 times: bf16 has 8 bits, and would stay at 256 if each were rounded. */
+static void frequent_words_add_up(const struct meg_ops *ops)
+{
+    enum { MANY = 1100 };
+    for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++) {
+        struct meg_mat d = meg_mat(zeros(2 * 130, 4), (enum meg_dtype)t, 2, 130);
+        struct meg_mat dx = rnd_mat_of((enum meg_dtype)t, MANY, 130, 0);
+        int32_t token[MANY];
+        for (int r = 0; r < MANY; r++)
+            token[r] = r % 2;
+        fill(dx, 1.0f);
+        ops->embed_bwd(NULL, d, 0, dx, token);
+        for (int v = 0; v < 2; v++)
+            for (int c = 0; c < 130; c++)
+                near(at(d, v, c), t == MEG_DTYPE_BF16 ? 552.0 : 550.0, 0.0, "dword", v, c);
+        free(d.p);
+        free(dx.p);
     }
 }
 
 /* Two shards of the words sum to the whole; the gradient of a shard is its rows of the whole's. */
 static void shards_of_the_vocabulary(const struct meg_ops *ops)
 {
-    struct embed e = embed_new(0.0f);
+    struct embed e = embed_new(0.0f, mixes[0], MEG_DTYPE_F32);
     struct meg_mat part[2] = { meg_mat_rows(e.word, 0, 6), meg_mat_rows(e.word, 6, V - 6) };
     struct meg_mat y[2] = { rnd_mat(N, H, 0), rnd_mat(N, H, 0) };
     struct meg_mat d[2] = { meg_mat(zeros(6 * H, 4), MEG_DTYPE_F32, 6, H),
@@ -116,6 +149,7 @@ int main(void)
 {
     static const struct ops_case cases[] = {
         { "word and position, with dropout, and their gradients", embed },
+        { "frequent words add up", frequent_words_add_up },
         { "shards of the vocabulary", shards_of_the_vocabulary },
     };
     return run_cases(cases, LEN(cases));

@@ -145,41 +145,47 @@ static void sgd(const struct meg_ops *ops)
     state_free((struct state *)&a);
 }
 
-static void sums(const struct meg_ops *ops)
+static void sums_of(const struct meg_ops *ops, enum meg_dtype t)
 {
     static const int64_t lengths[] = { 0, 1, 7, 1023, 1024, 1025, N };
-    float *x = rnd_new(N);
-    x[3] = 0.0f;
-    x[5] = -0.0f;
-    x[N - 1] = 0.0f;
+    struct meg_mat x = rnd_mat_of(t, 1, N, 0);
+    put(x, 0, 3, 0.0f);
+    put(x, 0, 5, -0.0f);
+    put(x, 0, N - 1, 0.0f);
     for (size_t i = 0; i < LEN(lengths); i++) {
         double want = 0.0, got[2];
         int64_t zeros_in = 0, found[2];
         for (int64_t k = 0; k < lengths[i]; k++) {
-            want += (double)x[k] * x[k];
-            zeros_in += x[k] == 0.0f;
+            want += (double)at(x, 0, k) * at(x, 0, k);
+            zeros_in += at(x, 0, k) == 0.0f;
         }
         for (int k = 0; k < 2; k++) {
             omp_set_num_threads(k ? 2 : 1);
-            ops->sumsq(NULL, got + k, x, lengths[i]);
-            ops->count_zeros(NULL, found + k, x, lengths[i]);
+            ops->sumsq(NULL, got + k, x.p, t, lengths[i]);
+            ops->count_zeros(NULL, found + k, x.p, t, lengths[i]);
             near(got[k], want, 1e-13 * want, "sumsq", lengths[i], 0);
             assert_int_equal(found[k], zeros_in);
         }
         assert_memory_equal(got, got + 1, sizeof *got);
     }
     for (int64_t k = 0; k < N; k += 4999) {
-        const float keep = x[k];
+        const float keep = at(x, 0, k);
         double got;
-        x[k] = NAN;
-        ops->sumsq(NULL, &got, x, N);
+        put(x, 0, k, NAN);
+        ops->sumsq(NULL, &got, x.p, t, N);
         assert_true(isnan(got));
-        x[k] = INFINITY;
-        ops->sumsq(NULL, &got, x, N);
+        put(x, 0, k, -INFINITY);
+        ops->sumsq(NULL, &got, x.p, t, N);
         assert_true(isinf(got));
-        x[k] = keep;
+        put(x, 0, k, keep);
     }
-    free(x);
+    free(x.p);
+}
+
+static void sums(const struct meg_ops *ops)
+{
+    for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++)
+        sums_of(ops, (enum meg_dtype)t);
 }
 
 /* Squares that overflow f32 are finite: a norm of 1e38 is large, not broken. */
@@ -189,7 +195,7 @@ static void sum_of_large_squares_is_finite(const struct meg_ops *ops)
     double got;
     for (int k = 0; k < 100; k++)
         x[k] = 3e38f;
-    ops->sumsq(NULL, &got, x, 100);
+    ops->sumsq(NULL, &got, x, MEG_DTYPE_F32, 100);
     near(got, 100.0 * 3e38f * (double)3e38f, 1e-13 * got, "sumsq", 0, 0);
 }
 

@@ -38,72 +38,82 @@ static void whole(const struct meg_ops *ops, float *loss_of, float *lse, struct 
     free(part);
 }
 
+/* The logits' type rounds them, and later their gradient. */
+static void xent_of(const struct meg_ops *ops, int64_t n, int64_t v, int big, enum meg_dtype t)
+{
+    struct meg_mat x = rnd_mat_of(t, n, v, 3), y = x;
+    struct xent a = { n, v, NULL, zeros(n, 4), rnd_new(n) };
+    float *got = rnd_new(n), *lse = rnd_new(n), *grad = NULL;
+    uint64_t h[2] = { 0, 0 };
+    for (int64_t r = 0; r < n; r++) {
+        a.target[r] = (int32_t)((r * 17 + 5) % v);
+        for (int64_t c = 0; big && c < v; c++) /* up to 60, or around -300 */
+            put(x, r, c, 60.0f * at(x, r, c) - 300.0f * (float)(r % 2));
+    }
+    a.x = dense64(x);
+    for (int k = 0; k < 2; k++) {
+        const size_t nbytes = (size_t)(n * x.ld) * meg_dtype_size(t);
+        omp_set_num_threads(k ? 2 : 1);
+        y.p = memcpy(malloc(nbytes), x.p, nbytes);
+        whole(ops, got, lse, y, a.target);
+        digest(h + k, got, (size_t)n * 4);
+        ops->xent_bwd(NULL, y, lse, a.target, 0, a.weight);
+        digest_mat(h + k, y);
+        free(grad);
+        grad = dense32(y);
+        free(y.p);
+    }
+    assert_int_equal(h[0], h[1]);
+    for (int64_t r = 0; r < n; r++) {
+        double l, want = row64(&a, r, &l);
+        near(lse[r], l, 4 * EPS * (fabs(l) + 1.0), "lse", r, 0);
+        near(got[r], want, 8 * EPS * (fabs(l) + 1.0), "loss", r, 0);
+    }
+    { /* probabilities are as wrong as lse is absolutely */
+        struct fd f = { loss, &a, (big ? 8 * 360.0 : 16.0) * EPS + 1e-8, t };
+        fd_check(&f, a.x, n * v, grad, 100, "dlogits");
+    }
+    free(x.p);
+    free(a.x);
+    free(a.target);
+    free(a.weight);
+    free(got);
+    free(lse);
+    free(grad);
+}
+
 static void xent(const struct meg_ops *ops)
 {
     static const int64_t shapes[][2] = { { 1, 1 },  { 3, 2 },   { 5, 63 },
                                          { 4, 64 }, { 9, 131 }, { 3, 5000 } };
     for (size_t i = 0; i < LEN(shapes); i++)
-        for (int big = 0; big < 2; big++) {
-            const int64_t n = shapes[i][0], v = shapes[i][1];
-            struct meg_mat x = rnd_mat(n, v, 3), y = x;
-            struct xent a = { n, v, malloc((size_t)(n * v) * 8), zeros(n, 4), rnd_new(n) };
-            float *got = rnd_new(n), *lse = rnd_new(n), *grad = malloc((size_t)(n * v) * 4);
-            uint64_t h[2] = { 0, 0 };
-            for (int64_t r = 0; r < n; r++) {
-                a.target[r] = (int32_t)((r * 17 + 5) % v);
-                for (int64_t c = 0; c < v; c++) { /* up to 60, or around -300 */
-                    float *p = (float *)x.p + r * x.ld + c;
-                    *p = big ? 60.0f * *p - 300.0f * (float)(r % 2) : *p;
-                    a.x[r * v + c] = *p;
-                }
-            }
-            for (int k = 0; k < 2; k++) {
-                omp_set_num_threads(k ? 2 : 1);
-                y.p = copy_new(x.p, n * x.ld);
-                whole(ops, got, lse, y, a.target);
-                digest(h + k, got, (size_t)n * 4);
-                ops->xent_bwd(NULL, y, lse, a.target, 0, a.weight);
-                digest_mat(h + k, y);
-                for (int64_t r = 0; r < n; r++)
-                    memcpy(grad + r * v, (float *)y.p + r * y.ld, (size_t)v * 4);
-                free(y.p);
-            }
-            assert_int_equal(h[0], h[1]);
-            for (int64_t r = 0; r < n; r++) {
-                double l, want = row64(&a, r, &l);
-                near(lse[r], l, 4 * EPS * (fabs(l) + 1.0), "lse", r, 0);
-                near(got[r], want, 8 * EPS * (fabs(l) + 1.0), "loss", r, 0);
-            }
-            { /* probabilities are as wrong as lse is absolutely */
-                struct fd f = { loss, &a, (big ? 8 * 360.0 : 16.0) * EPS + 1e-8, MEG_DTYPE_F32 };
-                fd_check(&f, a.x, n * v, grad, 100, "dlogits");
-            }
-            free(x.p);
-            free(a.x);
-            free(a.target);
-            free(a.weight);
-            free(got);
-            free(lse);
-            free(grad);
-        }
+        for (int big = 0; big < 2; big++)
+            for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++)
+                xent_of(ops, shapes[i][0], shapes[i][1], big, (enum meg_dtype)t);
 }
 
-static void nan_comes_through(const struct meg_ops *ops)
+static void nan_comes_through_of(const struct meg_ops *ops, enum meg_dtype t)
 {
     const float bad[] = { NAN, INFINITY };
     for (size_t i = 0; i < LEN(bad); i++)
         for (int64_t c = 0; c < 130; c += 43) {
-            struct meg_mat x = rnd_mat(2, 130, 0);
+            struct meg_mat x = rnd_mat_of(t, 2, 130, 0);
             const int32_t target[2] = { 1, 1 };
             const float weight[2] = { 1.0f, 1.0f };
             float loss_of[2], lse[2];
-            ((float *)x.p)[c] = bad[i];
+            put(x, 0, c, bad[i]);
             whole(ops, loss_of, lse, x, target);
             assert_true(isnan(loss_of[0]) && isfinite(loss_of[1]));
             ops->xent_bwd(NULL, x, lse, target, 0, weight);
             assert_true(isnan(at(x, 0, 5)) && isfinite(at(x, 1, 5)));
             free(x.p);
         }
+}
+
+static void nan_comes_through(const struct meg_ops *ops)
+{
+    for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++)
+        nan_comes_through_of(ops, (enum meg_dtype)t);
 }
 
 /* Three shards of 131 columns, one of a single column, join to the whole and give its gradient. */
