@@ -1,0 +1,100 @@
+/* What the ranks of a run hold. */
+#include "train/planner.h"
+#include <string.h>
+#include "parallel/pipe.h"
+#include "train/planner_internal.h"
+
+const char *const meg_paper_memory_name[MEG_PAPER_MEMORIES] = {
+    "parameters", "gradients", "optimizer state", "activations", "workspace", "pipeline"
+};
+
+struct meg_gpt_run meg_paper_run(const struct meg_paper *p, int64_t stage)
+{
+    const struct meg_pipe_schedule_conf *s = &p->schedule;
+    struct meg_gpt_run run = p->run;
+
+    run.slots = run.is_training ? meg_pipe_schedule_in_flight(s, (int)stage) : 1;
+    run.defers_weights = run.is_training && stage > 0 && s->name && !strcmp(s->name, "zb-h1");
+    return run;
+}
+
+struct meg_pipe_schedule_conf paper_short_schedule(const struct meg_pipe_schedule_conf *c, int64_t *groups,
+                                                   int64_t *group)
+{
+    struct meg_pipe_schedule_conf few = *c;
+    int64_t most;
+
+    *group = c->group ? c->group : c->stages;
+    most = 4 * *group;
+    *groups = c->microbatches > most ? (c->microbatches - most) / *group : 0;
+    few.microbatches -= *groups * *group;
+    return few;
+}
+
+/* Boundary buffers. */
+static double pipeline_nbytes(const struct meg_paper *p, const struct meg_mesh *mesh)
+{
+    struct meg_pipe_schedule list;
+    int64_t groups, group;
+    const struct meg_pipe_schedule_conf c = paper_short_schedule(&p->schedule, &groups, &group);
+    const struct meg_pipe_tensor tensor = { paper_rows(p).m * p->model->hidden_size, p->run.residual };
+    double n;
+
+    meg_pipe_schedule_make(&list, &c, (int)mesh->at.pp);
+    n = (double)meg_pipe_nbytes(&list, &tensor, 1);
+    meg_pipe_schedule_free(&list);
+    return n;
+}
+
+void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper *p, struct meg_place at)
+{
+    const struct meg_gpt_run run = meg_paper_run(p, at.pp);
+    struct meg_gpt_memory m;
+    struct meg_params rows;
+    struct meg_mesh mesh;
+
+    meg_mesh_on_paper(&mesh, &p->layout, meg_layout_rank(&p->layout, at));
+    meg_gpt_plan(&m, p->model, &run, &mesh);
+    meg_gpt_params(&rows, p->model, &mesh);
+    nbytes[MEG_PAPER_PARAMS] = (double)m.params;
+    nbytes[MEG_PAPER_GRADS] = (double)m.grads;
+    nbytes[MEG_PAPER_OPTIM] = run.is_training ? (double)meg_optim_nbytes(p->optim, rows.flat) : 0;
+    nbytes[MEG_PAPER_ACTIVATIONS] = (double)m.activations;
+    nbytes[MEG_PAPER_WORKSPACE] = (double)m.workspace;
+    nbytes[MEG_PAPER_PIPELINE] = pipeline_nbytes(p, &mesh);
+    meg_params_free(&rows);
+}
+
+int paper_kinds(struct meg_place at[3], const struct meg_layout *l)
+{
+    const int64_t stage[] = { 0, 1, l->pp - 1 };
+    int n = 0;
+
+    for (int i = 0; i < 3; i++)
+        if (n == 0 || stage[i] > at[n - 1].pp)
+            at[n++] = (struct meg_place){ .pp = stage[i] };
+    return n;
+}
+
+double meg_paper_most_memory(double nbytes[MEG_PAPER_MEMORIES], int64_t *stage, const struct meg_paper *p)
+{
+    struct meg_place at[3];
+    const int n = paper_kinds(at, &p->layout);
+    double most = -1;
+
+    memset(nbytes, 0, MEG_PAPER_MEMORIES * sizeof *nbytes);
+    for (int i = 0; i < n; i++) {
+        double here[MEG_PAPER_MEMORIES], sum = 0;
+
+        meg_paper_memory(here, p, at[i]);
+        for (int k = 0; k < MEG_PAPER_MEMORIES; k++) {
+            nbytes[k] = here[k] > nbytes[k] ? here[k] : nbytes[k];
+            sum += here[k];
+        }
+        if (sum > most) {
+            most = sum;
+            *stage = at[i].pp;
+        }
+    }
+    return most;
+}

@@ -1,0 +1,90 @@
+/*
+ * A run on paper: what its ranks hold, send and take, by plain arithmetic over model, layout and hardware.
+ * Nothing is allocated but tables, and no rank is visited but one of each kind: a layout of 10^5 ranks costs
+ * what one of ten does.  DESIGN.md §5 and §7; Korthikanti et al. 2022 and Narayanan et al. 2021 for the
+ * arithmetic of layers and pipelines.
+ */
+#ifndef MEG_TRAIN_PLANNER_H
+#define MEG_TRAIN_PLANNER_H
+#include "optim/optim.h"
+#include "parallel/schedule.h"
+#include "train/hardware.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_paper {
+    const struct meg_gpt_conf *model;        /* checked */
+    const struct meg_optim_conf *optim;
+    struct meg_layout layout;                /* fitted */
+    struct meg_pipe_schedule_conf schedule;  /* of a step's micro-batches, the most there are */
+    struct meg_gpt_run run;                  /* of every rank; meg_paper_run says what depends on the stage */
+    bool has_documents;                      /* attention stays inside documents */
+    int sums;                                /* numbers a step adds up over the model: norms, counts */
+    bool keeps_scores;                       /* attention writes its scores to memory, as before Dao et al. 2022;
+                                                never so here: for runs of others */
+};
+
+/* How the ranks of a stage run their part of the model. */
+struct meg_gpt_run meg_paper_run(const struct meg_paper *p, int64_t stage);
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Bytes of a rank, by what they are for; each is the size of an arena. */
+enum meg_paper_memory {
+    MEG_PAPER_PARAMS,
+    MEG_PAPER_GRADS,
+    MEG_PAPER_OPTIM,
+    MEG_PAPER_ACTIVATIONS,
+    MEG_PAPER_WORKSPACE,
+    MEG_PAPER_PIPELINE,
+    MEG_PAPER_MEMORIES
+};
+extern const char *const meg_paper_memory_name[MEG_PAPER_MEMORIES];
+
+/* Of the rank at a place. */
+void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper *p, struct meg_place at);
+/*
+ * The most of each kind over all ranks, the most in all, and the stage that needs it.  Stages between the second
+ * and the last hold what the second does, or less.
+ */
+double meg_paper_most_memory(double nbytes[MEG_PAPER_MEMORIES], int64_t *stage, const struct meg_paper *p);
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+enum meg_paper_group {
+    MEG_PAPER_TENSOR,
+    MEG_PAPER_CONTEXT,
+    MEG_PAPER_PIPE,
+    MEG_PAPER_DATA,                          /* data- and context-parallel */
+    MEG_PAPER_MODEL,
+    MEG_PAPER_ENDS,
+    MEG_PAPER_GROUPS
+};
+extern const char *const meg_paper_group_name[MEG_PAPER_GROUPS];
+
+/* Bytes that the rank at a place sends in each group in one step, counted as in comm/comm.h. */
+void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, struct meg_place at);
+/* What the groups of a mesh have counted so far; the difference over a step equals the above. */
+void meg_paper_counted(double nbytes[MEG_PAPER_GROUPS], const struct meg_mesh *mesh);
+/* The most over all ranks, group by group. */
+void meg_paper_most_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p);
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+/*
+ * Seconds of a step.  A micro-batch of a stage is the sum of its matrix products, attention, passes over memory
+ * and collectives, none hidden behind another; transfers between stages overlap as the schedule lets them.
+ */
+struct meg_paper_time {
+    double products, attention, passes, collectives;  /* of the busiest stage's micro-batches */
+    double bubble;                                    /* its idle time until all are through, as a share of the busy */
+    double reduction, update;                         /* of gradients; of weights */
+    double step;
+    double mfu;                                       /* meg_gpt_flops of the step over what the ranks could do */
+};
+
+/* threads: of a rank, where the hardware is counted in cores; else 1. */
+void meg_paper_time(struct meg_paper_time *t, const struct meg_paper *p, const struct meg_hardware *hw, int threads);
+
+MEG_END_DECLS
+#endif
