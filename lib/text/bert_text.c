@@ -121,7 +121,7 @@ static void lower(const int32_t *word, int64_t n, struct meg_chars *out)
         else
             meg_chars_add_lower(out, word[i]);
     }
-    meg_chars_decompose(out);
+    meg_chars_decompose(out, false);
     for (int64_t i = 0; i < out->n; i++) {
         if (!meg_char_is_mark(out->v[i]))
             out->v[kept++] = out->v[i];
@@ -232,7 +232,7 @@ void meg_bert_normalize(const struct meg_bert_norm *b, const char *text, int64_t
         meg_chars_add(&c, cp);
     }
     if (b->strip_accents)
-        meg_chars_decompose(&c);
+        meg_chars_decompose(&c, false);
     for (int64_t i = 0; i < c.n; i++) {
         if (b->strip_accents && meg_char_is_mark(c.v[i]))
             continue;

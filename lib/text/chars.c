@@ -45,9 +45,11 @@ void meg_chars_add_lower(struct meg_chars *c, int32_t cp)
     meg_chars_add(c, cp);
 }
 
-/* Append c decomposed to out, in canonical order. */
-static void decompose(const struct meg_chars *c, utf8proc_option_t options, struct meg_chars *out)
+void meg_chars_decompose(struct meg_chars *c, bool is_compatible)
 {
+    const utf8proc_option_t options =
+        UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (is_compatible ? UTF8PROC_COMPAT : 0);
+    struct meg_chars out = { 0 };
     int64_t first = 0; /* of the marks in a row that are put in order */
 
     for (int64_t i = 0; i < c->n; i++) {
@@ -57,43 +59,21 @@ static void decompose(const struct meg_chars *c, utf8proc_option_t options, stru
         MEG_ASSERT(n >= 0 && n <= 32);
         for (utf8proc_ssize_t k = 0; k < n; k++) {
             int class = utf8proc_get_property(part[k])->combining_class;
-            int64_t at = out->n;
+            int64_t at = out.n;
 
-            meg_chars_add(out, part[k]);
+            meg_chars_add(&out, part[k]);
             if (class == 0) {
-                first = out->n;
+                first = out.n;
                 continue;
             }
-            for (; at > first && utf8proc_get_property(out->v[at - 1])->combining_class > class;
+            for (; at > first && utf8proc_get_property(out.v[at - 1])->combining_class > class;
                  at--)
-                out->v[at] = out->v[at - 1];
-            out->v[at] = part[k];
+                out.v[at] = out.v[at - 1];
+            out.v[at] = part[k];
         }
     }
-}
-
-void meg_chars_decompose(struct meg_chars *c)
-{
-    struct meg_chars out = { 0 };
-
-    decompose(c, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &out);
     free(c->v);
     *c = out;
-}
-
-void meg_chars_normal_form(const char *text, int64_t n, bool is_composed, bool is_compatible,
-                           struct meg_str *out)
-{
-    utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE;
-    struct meg_chars c = { 0 }, d = { 0 };
-
-    meg_chars_read(&c, text, n);
-    decompose(&c, is_compatible ? options | UTF8PROC_COMPAT : options, &d);
-    if (is_composed)
-        d.n = utf8proc_normalize_utf32(d.v, d.n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    meg_chars_write(&d, out);
-    free(c.v);
-    free(d.v);
 }
 
 bool meg_char_is_mark(int32_t cp)

@@ -22,11 +22,8 @@ void meg_chars_write(const struct meg_chars *c, struct meg_str *out);
 /* Append a code point in lower case by the full mapping, which looks at no other: of U+0130, two. */
 void meg_chars_add_lower(struct meg_chars *c, int32_t cp);
 
-/* Append text [n] in a normal form: composed or not, compatible or canonical. */
-void meg_chars_normal_form(const char *text, int64_t n, bool is_composed, bool is_compatible,
-                           struct meg_str *out);
-/* Decomposed (NFD), in place. */
-void meg_chars_decompose(struct meg_chars *c);
+/* Decomposed (NFD; compatible: NFKD), in place. */
+void meg_chars_decompose(struct meg_chars *c, bool is_compatible);
 
 bool meg_char_is_mark(int32_t cp); /* Mn */
 

@@ -242,13 +242,25 @@ static int32_t longest_at(const struct meg_trie *trie, const char *s, const char
     return best;
 }
 
+/* The first place from p on where an added token may begin. */
+static const char *skip(const struct meg_hf_finder *f, const char *p, const char *end)
+{
+    if (f->nbegins <= 1) {
+        p = f->nbegins ? memchr(p, f->byte, (size_t)(end - p)) : NULL;
+        return p ? p : end;
+    }
+    while (p < end && !f->begins[(unsigned char)*p])
+        p++;
+    return p;
+}
+
 /* The first added token from *s on, with the blanks it takes; from is where the one before it ended. */
-static const struct meg_hf_added *next_added(const struct hf *t, const struct meg_trie *trie,
+static const struct meg_hf_added *next_added(const struct hf *t, const struct meg_hf_finder *f,
                                              const char *text, const char *from, const char *end,
                                              const char **s, const char **stop)
 {
-    for (const char *p = from; p < end; p++) {
-        int32_t k = longest_at(trie, p, end, stop), before, after;
+    for (const char *p = from; (p = skip(f, p, end)) < end; p++) {
+        int32_t k = longest_at(&f->trie, p, end, stop), before, after;
         const struct meg_hf_added *a;
 
         if (k < 0)
@@ -296,7 +308,6 @@ static int encode_raw(struct hf *t, const char *s, int64_t n, bool is_start, str
 
     if (!t->files->norm)
         return encode_cut(t, true, s, n, is_start, out, e);
-    t->normal.n = 0;
     if ((r = meg_hf_norm_run(t->files->norm, s, n, &t->normal, e)) < 0)
         return r;
     return encode_cut(t, true, t->normal.s, (int64_t)t->normal.n, is_start, out, e);
@@ -305,14 +316,12 @@ static int encode_raw(struct hf *t, const char *s, int64_t n, bool is_start, str
 static int encode_cut(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
                       struct meg_ids *out, struct meg_err *e)
 {
-    const struct meg_trie *trie = is_normal ? &t->files->normal : &t->files->raw;
-    const bool has_any = is_normal ? t->files->has_normal : t->files->has_raw;
+    const struct meg_hf_finder *f = is_normal ? &t->files->normal : &t->files->raw;
     const char *end = text + n, *at = text, *s, *stop;
     int r = MEG_OK;
 
     while (at < end && r == MEG_OK) {
-        const struct meg_hf_added *a =
-            has_any ? next_added(t, trie, text, at, end, &s, &stop) : NULL;
+        const struct meg_hf_added *a = next_added(t, f, text, at, end, &s, &stop);
 
         if (!a)
             s = stop = end;

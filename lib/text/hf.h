@@ -45,6 +45,7 @@ struct meg_hf_norm;
 int meg_hf_norm_load(struct meg_hf_norm **out, const json_t *part, const char *from,
                      struct meg_err *e);
 void meg_hf_norm_free(struct meg_hf_norm *n);
+/* Set out to text normalised. */
 int meg_hf_norm_run(const struct meg_hf_norm *n, const char *text, int64_t len, struct meg_str *out,
                     struct meg_err *e);
 

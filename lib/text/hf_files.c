@@ -123,9 +123,9 @@ static int load_more_added(struct meg_hf_files *f, const json_t *config, const c
     return MEG_OK;
 }
 
-/* A trie of the added tokens that are looked for in the text as it is, or normalised. */
-static int build_trie(struct meg_hf_files *f, bool normalized, struct meg_trie *t, bool *has,
-                      const char *path, struct meg_err *e)
+/* The added tokens that are looked for in the text as it is, or normalised. */
+static int build_finder(struct meg_hf_files *f, bool normalized, struct meg_hf_finder *to,
+                        const char *path, struct meg_err *e)
 {
     struct meg_trie_key *key = meg_realloc_array(NULL, (size_t)f->nadded + 1, sizeof *key);
     struct meg_strtab text = { 0 };
@@ -152,9 +152,11 @@ static int build_trie(struct meg_hf_files *f, bool normalized, struct meg_trie *
         struct meg_str s = meg_strtab_get(&text, k);
 
         key[k] = (struct meg_trie_key){ s.s, (int64_t)s.n, nth[k] };
+        to->byte = (unsigned char)s.s[0];
+        to->nbegins += !to->begins[to->byte];
+        to->begins[to->byte] = true;
     }
-    *has = text.n > 0;
-    if (r == MEG_OK && (r = meg_trie_build(t, key, text.n, &twice, &inner)) < 0)
+    if (r == MEG_OK && (r = meg_trie_build(&to->trie, key, text.n, &twice, &inner)) < 0)
         r = meg_fail(e, r, "%s: added_tokens: %s", path, inner.msg);
     free(key);
     free(nth);
@@ -423,8 +425,8 @@ int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, s
     f->roles = meg_tok_no_roles;
     if ((r = read_json(&file, path, e)) < 0 || (r = load_parts(f, file, path, e)) < 0 ||
         (r = load_beside(f, c, e)) < 0 || (r = order_tokens(f, path, e)) < 0 ||
-        (r = build_trie(f, false, &f->raw, &f->has_raw, path, e)) < 0 ||
-        (r = build_trie(f, true, &f->normal, &f->has_normal, path, e)) < 0)
+        (r = build_finder(f, false, &f->raw, path, e)) < 0 ||
+        (r = build_finder(f, true, &f->normal, path, e)) < 0)
         goto out;
     f->is_bytes = meg_hf_pre_is_bytes(f->pre, &f->bytes.split, &f->add_prefix_space) &&
         meg_hf_bpe_to_bytes(&f->model, &f->bytes);
@@ -449,8 +451,8 @@ void meg_hf_files_free(struct meg_hf_files *f)
         meg_str_free(&f->added[i].content);
     free(f->added);
     meg_strtab_free(&f->contents);
-    meg_trie_free(&f->raw);
-    meg_trie_free(&f->normal);
+    meg_trie_free(&f->raw.trie);
+    meg_trie_free(&f->normal.trie);
     free(f->before.v);
     free(f->after.v);
     free(f->token);

@@ -16,6 +16,14 @@ struct meg_hf_added {
     bool single_word, lstrip, rstrip, normalized;
 };
 
+/* Added tokens to look for, by number. */
+struct meg_hf_finder {
+    struct meg_trie trie;
+    bool begins[256]; /* the bytes that they begin with */
+    int nbegins;      /* how many those are; 0: there is no token */
+    unsigned char byte; /* one of them */
+};
+
 struct meg_hf_files {
     struct meg_hf_norm *norm;
     struct meg_hf_pre *pre;
@@ -26,10 +34,8 @@ struct meg_hf_files {
     struct meg_bytebpe bytes;
     struct meg_hf_added *added;
     int64_t nadded;
-    struct meg_strtab contents; /* of added, under the same numbers */
-    struct meg_trie raw,
-        normal; /* of added, by number: found in the text as it is, or normalised */
-    bool has_raw, has_normal;
+    struct meg_strtab contents;       /* of added, under the same numbers */
+    struct meg_hf_finder raw, normal; /* of added: found in the text as it is, or normalised */
     struct meg_ids before, after; /* what the post-processor puts around a text */
     bool clean_up;                /* blanks before punctuation go when decoding */
     struct meg_tok_roles roles;

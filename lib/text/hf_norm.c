@@ -10,6 +10,7 @@
 #include "text/chars.h"
 #include "text/charsmap.h"
 #include "text/hf.h"
+#include "text/normal_form.h"
 #include "text/uclass.h"
 #include "text/utf8.h"
 
@@ -41,6 +42,7 @@ struct step {
     struct meg_str content; /* of REPLACE, PREPEND */
     struct meg_bert_norm bert;
     struct meg_charsmap map;
+    struct meg_normal_form *form; /* of NFC to NFKD */
 };
 
 struct meg_hf_norm {
@@ -139,6 +141,14 @@ static int load_step(struct meg_hf_norm *norm, const json_t *part, int depth, co
         return load_bert(&s->bert, part, from, e);
     case PRECOMPILED:
         return load_precompiled(s, part, from, e);
+    case NFC:
+    case NFD:
+    case NFKC:
+    case NFKD:
+        s->form = meg_new(sizeof *s->form);
+        meg_normal_form_init(s->form, s->kind == NFC || s->kind == NFKC,
+                             s->kind == NFKC || s->kind == NFKD);
+        return MEG_OK;
     default:
         return MEG_OK;
     }
@@ -166,6 +176,7 @@ void meg_hf_norm_free(struct meg_hf_norm *n)
         meg_hf_pattern_free(&n->step[i].pattern);
         meg_str_free(&n->step[i].content);
         meg_charsmap_free(&n->step[i].map);
+        free(n->step[i].form);
     }
     free(n->step);
     free(n);
@@ -295,8 +306,7 @@ static int run_step(const struct step *s, const char *text, int64_t n, struct me
     case NFD:
     case NFKC:
     case NFKD:
-        meg_chars_normal_form(text, n, s->kind == NFC || s->kind == NFKC,
-                              s->kind == NFKC || s->kind == NFKD, out);
+        meg_normal_form_add(s->form, text, n, out);
         break;
     case LOWERCASE:
     case STRIP_ACCENTS:
@@ -326,34 +336,25 @@ static int run_step(const struct step *s, const char *text, int64_t n, struct me
     return MEG_OK;
 }
 
-static bool is_ascii(const char *s, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (s[i] & 0x80)
-            return false;
-    }
-    return true;
-}
-
 int meg_hf_norm_run(const struct meg_hf_norm *norm, const char *text, int64_t n,
                     struct meg_str *out, struct meg_err *e)
 {
-    struct meg_str in = { 0 }, to = { 0 };
+    struct meg_str buf[2] = { { 0 }, { 0 } };
     int r = MEG_OK;
 
-    meg_str_add(&in, text, (size_t)n);
+    out->n = 0;
+    if (norm->n == 0)
+        meg_str_add(out, text, (size_t)n);
     for (int64_t i = 0; i < norm->n && r == MEG_OK; i++) {
-        struct meg_str was = in;
+        struct meg_str *to = i + 1 < norm->n ? &buf[i % 2] : out;
 
-        if (norm->step[i].kind <= NFKD && is_ascii(in.s, (int64_t)in.n))
-            continue; /* every normal form of ASCII is itself */
-        to.n = 0;
-        r = run_step(&norm->step[i], in.s, (int64_t)in.n, &to, e);
-        in = to;
-        to = was;
+        to->n = 0;
+        meg_str_add(to, "", 0); /* text is never NULL, even when nothing is left of it */
+        r = run_step(&norm->step[i], text, n, to, e);
+        text = to->s;
+        n = (int64_t)to->n;
     }
-    meg_str_add(out, in.s, in.n);
-    meg_str_free(&in);
-    meg_str_free(&to);
+    meg_str_free(&buf[0]);
+    meg_str_free(&buf[1]);
     return r;
 }

@@ -53,8 +53,7 @@ int meg_utf8_put(char out[4], int32_t cp)
     return len;
 }
 
-/* Length of the run of ASCII at s, rounded down to whole blocks. */
-static int64_t ascii_blocks(const char *s, int64_t n)
+int64_t meg_utf8_ascii(const char *s, int64_t n)
 {
     int64_t i = 0;
 
@@ -75,7 +74,7 @@ int64_t meg_utf8_bad(const char *s, int64_t n)
     while (i < n) {
         int64_t stop;
 
-        i += ascii_blocks(s + i, n - i);
+        i += meg_utf8_ascii(s + i, n - i);
         stop = i + 64 < n ? i + 64 : n; /* some characters before ASCII is tried again */
         while (i < stop) {
             int32_t cp;

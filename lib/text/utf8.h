@@ -16,6 +16,9 @@ int meg_utf8_step(const char *s, int64_t n, int32_t *cp);
 /* Bytes of a character in UTF-8, 1 to 4, written to out.  cp is below 0x110000. */
 int meg_utf8_put(char out[4], int32_t cp);
 
+/* Length of the run of ASCII that s [n] begins with, rounded down to a multiple of 32. */
+int64_t meg_utf8_ascii(const char *s, int64_t n);
+
 /* Offset of the first byte that is not part of well-formed UTF-8; -1 when there is none. */
 int64_t meg_utf8_bad(const char *s, int64_t n);
 

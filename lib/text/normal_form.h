@@ -1,0 +1,25 @@
+/* normal_form.h - Unicode's normal forms (UAX 15), by utf8proc, of text that mostly has the form already. */
+#ifndef MEG_TEXT_NORMAL_FORM_H
+#define MEG_TEXT_NORMAL_FORM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/mem.h"
+
+enum { MEG_NORMAL_FORM_CHARS = 0x20000 }; /* of which a form knows whether they may change */
+
+/* Once made it is only read, by any number of threads. */
+struct meg_normal_form {
+    bool is_composed, is_compatible;
+    uint64_t inert[MEG_NORMAL_FORM_CHARS / 64]; /* a bit a code point */
+};
+
+/* NFC, NFD, NFKC or NFKD.  Takes some milliseconds. */
+void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_compatible);
+
+/* Append text [n], well-formed UTF-8, in that form. */
+void meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64_t n,
+                         struct meg_str *out);
+
+#endif

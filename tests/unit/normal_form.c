@@ -1,0 +1,105 @@
+/* Normal forms against those that utf8proc gives the whole text. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <utf8proc.h>
+
+#include "base/mem.h"
+#include "text/normal_form.h"
+#include "text/utf8.h"
+
+static struct meg_normal_form forms[4];
+
+static int make(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 4; k++)
+        meg_normal_form_init(&forms[k], k & 1, k & 2);
+    return 0;
+}
+
+static void same_as_utf8proc(const char *text, int64_t n)
+{
+    for (int k = 0; k < 4; k++) {
+        utf8proc_uint8_t *want;
+        struct meg_str got = { 0 };
+        utf8proc_ssize_t nwant =
+            utf8proc_map((const utf8proc_uint8_t *)text, n, &want,
+                         UTF8PROC_STABLE | (k & 1 ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+                             (k & 2 ? UTF8PROC_COMPAT : 0));
+
+        meg_normal_form_add(&forms[k], text, n, &got);
+        assert_int_equal(got.n, nwant);
+        assert_memory_equal(got.s ? got.s : "", want, (size_t)nwant);
+        free(want);
+        meg_str_free(&got);
+    }
+}
+
+/* Each character alone, and with marks, jamo and letters around it. */
+static void every_character(void **state)
+{
+    static const int32_t around[] = { 'a', 0x301, 0x323, 0x1100, 0x1161, 0x11A8, 0x9BE, 0xFF76 };
+    const size_t naround = sizeof around / sizeof *around;
+
+    (void)state;
+    for (int32_t cp = 1; cp < 0x30000; cp += cp < 0x20000 ? 1 : 7) {
+        char text[16];
+        int n = 0;
+
+        if (cp >= 0xD800 && cp < 0xE000)
+            continue;
+        n += meg_utf8_put(text + n, around[(uint32_t)cp % naround]);
+        n += meg_utf8_put(text + n, cp);
+        same_as_utf8proc(text, n);
+        n += meg_utf8_put(text + n, around[(uint32_t)(cp / 8) % naround]);
+        n += meg_utf8_put(text + n, around[(uint32_t)(cp / 64) % naround]);
+        same_as_utf8proc(text, n);
+    }
+}
+
+static uint64_t lcg(uint64_t *x)
+{
+    return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
+}
+
+static void random_texts(void **state)
+{
+    static const int32_t some[] = { 'a',    'b',     'E',     ' ',     0xE9,    0x1EC7,  0x301,
+                                    0x302,  0x323,   0x327,   0x345,   0x915,   0x93C,   0x958,
+                                    0x9C7,  0x9BE,   0xDD9,   0xDCF,   0xDCA,   0x1100,  0x1161,
+                                    0x11A8, 0xAC00,  0xAC01,  0x4E2D,  0xF900,  0x3C9,   0x2126,
+                                    0xFB01, 0x1D15E, 0x11099, 0x110BA, 0x1F600, 0x2F800, 0x20000,
+                                    0xFF76, 0xFF9E,  0x3A9 };
+    uint64_t x = 1;
+
+    (void)state;
+    for (int round = 0; round < 50000; round++) {
+        char text[400];
+        int64_t n = 0, want = (int64_t)(lcg(&x) % 120);
+        size_t few = 2 + lcg(&x) % (sizeof some / sizeof *some - 1), first = lcg(&x);
+
+        while (n < want) {
+            int64_t times = lcg(&x) % 8 ? 1 : 40;
+
+            for (int32_t cp = some[(first + lcg(&x) % few) % (sizeof some / sizeof *some)];
+                 times > 0 && n < want; times--)
+                n += meg_utf8_put(text + n, cp);
+        }
+        same_as_utf8proc(text, n);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_character),
+        cmocka_unit_test(random_texts),
+    };
+
+    return cmocka_run_group_tests(tests, make, NULL);
+}
