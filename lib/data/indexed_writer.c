@@ -71,51 +71,72 @@ static const struct {
 static int check_ids(const struct meg_indexed_writer *w, const int32_t *ids, int64_t n,
                      struct meg_err *e)
 {
+    const int64_t lo = range[w->dtype].lo, hi = range[w->dtype].hi;
+    int32_t bits = 0;
+
     for (int64_t i = 0; i < n; i++)
-        if (ids[i] < range[w->dtype].lo || ids[i] > range[w->dtype].hi)
+        bits |= ids[i];
+    if (bits >= 0 && bits <= hi)
+        return 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] < lo || ids[i] > hi)
             return meg_fail(e, MEG_EFORMAT,
                             "%s.bin: token id %" PRId32 " does not fit %s; the vocabulary "
                             "is larger than was said",
                             w->prefix, ids[i], meg_idx_dtype_name(w->dtype));
+    }
     return 0;
 }
 
 /* Little-endian machines only, as all of libmeg: the low bytes of an id come first. */
-static void narrow(unsigned char *to, const int32_t *ids, int64_t n, size_t size)
+int meg_indexed_narrow(const struct meg_indexed_writer *w, const int32_t *ids, int64_t n, void *out,
+                       struct meg_err *e)
 {
+    const size_t size = meg_idx_dtype_size(w->dtype);
+    char *to = out;
+    int r = check_ids(w, ids, n, e);
+
+    if (r < 0 || (size == sizeof *ids && out == ids))
+        return r;
     if (size == 2) /* what nearly every vocabulary asks for */
-        for (int64_t i = 0; i < n; i++) {
-            uint16_t v = (uint16_t)ids[i];
-            memcpy(to + 2 * i, &v, 2);
-        }
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + 2 * i, &ids[i], 2);
     else
         for (int64_t i = 0; i < n; i++) {
             int64_t v = ids[i];
-            memcpy(to + i * (int64_t)size, &v, size);
+
+            memcpy(to + (size_t)i * size, &v, size);
         }
+    return 0;
 }
 
-static int put_ids(struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e)
+static void add_length(struct meg_indexed_writer *w, int64_t n)
 {
-    enum { CHUNK = 2048 };
-    const size_t size = meg_idx_dtype_size(w->dtype);
-    unsigned char buf[CHUNK * 8];
+    w->lengths = grown(w->lengths, w->nseq + 1, &w->lengths_cap, sizeof *w->lengths);
+    w->lengths[w->nseq++] = (int32_t)n;
+}
 
-    if (size == sizeof *ids)
-        return meg_file_write(&w->bin, ids, (size_t)n * size, e);
-    for (int64_t done = 0; done < n; done += CHUNK) {
-        int64_t m = n - done < CHUNK ? n - done : CHUNK;
-        int r;
-        narrow(buf, ids + done, m, size);
-        if ((r = meg_file_write(&w->bin, buf, (size_t)m * size, e)) < 0)
-            return r;
-    }
-    return 0;
+int64_t meg_indexed_claim(struct meg_indexed_writer *w, int32_t n)
+{
+    int64_t at = w->bin.end;
+
+    MEG_ASSERT(w->bin.nbuf == 0 && !w->modes);
+    add_length(w, n);
+    w->bin.end += n * (int64_t)meg_idx_dtype_size(w->dtype);
+    return at;
+}
+
+int meg_indexed_put(struct meg_indexed_writer *w, int64_t at, const void *tokens, int64_t n,
+                    struct meg_err *e)
+{
+    return meg_file_pwrite(&w->bin, tokens, (size_t)n * meg_idx_dtype_size(w->dtype), at, e);
 }
 
 int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n,
                        struct meg_err *e)
 {
+    const size_t size = meg_idx_dtype_size(w->dtype);
+    void *tokens;
     int r;
 
     MEG_ASSERT(w->dtype != MEG_IDX_F32 && w->dtype != MEG_IDX_F64 && !w->modes);
@@ -123,11 +144,12 @@ int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t
         return meg_fail(e, MEG_EFORMAT,
                         "%s.bin: a sequence of %" PRId64 " tokens, the format holds %d", w->prefix,
                         n, INT32_MAX);
-    if ((r = check_ids(w, ids, n, e)) < 0 || (r = put_ids(w, ids, n, e)) < 0)
-        return r;
-    w->lengths = grown(w->lengths, w->nseq + 1, &w->lengths_cap, sizeof *w->lengths);
-    w->lengths[w->nseq++] = (int32_t)n;
-    return 0;
+    tokens = meg_realloc_array(NULL, (size_t)n, size);
+    if ((r = meg_indexed_narrow(w, ids, n, tokens, e)) == 0 &&
+        (r = meg_file_write(&w->bin, tokens, (size_t)n * size, e)) == 0)
+        add_length(w, n);
+    free(tokens);
+    return r;
 }
 
 void meg_indexed_end_document(struct meg_indexed_writer *w)

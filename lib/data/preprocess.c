@@ -1,7 +1,8 @@
 /*
- * Each worker takes the next block of lines, encodes it, and waits for its turn to write: blocks are
- * written in the order they were read, by whoever holds them, and no more of them are in memory than
- * there are workers.  One worker is the same loop with nobody to wait for.
+ * Each worker takes the next block of lines, encodes it, waits for its turn to say how long its
+ * sequences are, in the order the blocks were read, which tells where their tokens belong, and writes
+ * them there while the next worker has its turn.  No more blocks are in memory than there are workers.
+ * One worker is the same loop with nobody to wait for.
  *
  * With partitions the lines are read once for each of them: partition i has lines i, i + P, ..., and
  * what Megatron-LM first deals into files and then merges comes out in one pass each.
@@ -26,11 +27,11 @@
 #include "text/utf8.h"
 
 enum {
-    BLOCK = 1 << 20,
+    BLOCK = 1 << 19,
     DOCUMENT_END = -1 /* among the lengths of sequences */
 };
 
-/* What is shared.  reading guards in, given and is_over; writing guards the others. */
+/* What is shared.  reading guards in, given and is_over; turning guards the others. */
 struct job {
     const struct meg_preprocess_conf *c;
     int64_t workers;
@@ -39,11 +40,11 @@ struct job {
     int32_t eod;                        /* -1: none is added */
     struct meg_indexed_writer **writer; /* [keys] */
     struct meg_input *in;
-    pthread_mutex_t reading, writing;
+    pthread_mutex_t reading, turning;
     pthread_cond_t turned;
-    int64_t given, turn; /* blocks read, blocks written */
+    int64_t given, turn; /* blocks read, blocks that have their place */
     bool is_over;
-    int r; /* the first failure, in the order of the input */
+    int r; /* the first failure */
     struct meg_err *e;
     double start_s;
     struct meg_progress progress;
@@ -53,6 +54,7 @@ struct job {
 /* The sequences of one key: lengths, with DOCUMENT_END after those of each document. */
 struct encoded {
     struct meg_ids ids, lengths;
+    int64_t at; /* of the first one's tokens in .bin */
 };
 
 struct worker {
@@ -91,7 +93,7 @@ static int encode_value(struct worker *w, const struct meg_jsonl_value *value, s
     for (int64_t i = 0; i < n; i++) {
         int64_t was = out->ids.n;
 
-        if ((r = meg_tokenizer_encode(w->tok, text[i].s, text[i].n, &out->ids, e)) < 0)
+        if ((r = meg_tokenizer_encode_checked(w->tok, text[i].s, text[i].n, &out->ids, e)) < 0)
             return r;
         if (out->ids.n > was)
             add_length(out, out->ids.n - was);
@@ -156,23 +158,20 @@ static int encode_block(struct worker *w, struct meg_err *e)
     return MEG_OK;
 }
 
-static int write_key(struct meg_indexed_writer *to, const struct encoded *out, struct meg_err *e)
+static void claim(struct meg_indexed_writer *to, struct encoded *out)
 {
-    const int32_t *ids = out->ids.v;
-    int r;
-
+    out->at = -1;
     for (int64_t i = 0; i < out->lengths.n; i++) {
         int32_t n = out->lengths.v[i];
 
         if (n == DOCUMENT_END) {
             meg_indexed_end_document(to);
-            continue;
+        } else {
+            int64_t at = meg_indexed_claim(to, n);
+
+            out->at = out->at < 0 ? at : out->at;
         }
-        if ((r = meg_indexed_append(to, ids, n, e)) < 0)
-            return r;
-        ids += n;
     }
-    return MEG_OK;
 }
 
 static void say_progress(struct job *j, int64_t before)
@@ -188,23 +187,45 @@ static void say_progress(struct job *j, int64_t before)
                       (double)j->nbytes / s / 1e6, (long long)j->tokens);
 }
 
-static int write_block(struct worker *w, struct meg_err *e)
+/* What a worker does in its turn. */
+static void place_block(struct worker *w)
 {
     struct job *j = w->job;
     int64_t before = j->documents;
 
-    for (int64_t k = 0; k < j->c->json_keys.n; k++) {
-        int r = write_key(j->writer[k], &w->out[k], e);
-
-        if (r < 0)
-            return r;
-    }
+    for (int64_t k = 0; k < j->c->json_keys.n; k++)
+        claim(j->writer[k], &w->out[k]);
     j->documents += w->documents;
     j->tokens += w->tokens;
     j->blank += w->blank;
     j->nbytes += w->block.n;
     say_progress(j, before);
-    return MEG_OK;
+}
+
+/* and before and after it. */
+static int narrow_block(struct worker *w, struct meg_err *e)
+{
+    int r = MEG_OK;
+
+    for (int64_t k = 0; k < w->job->c->json_keys.n && r == MEG_OK; k++) {
+        struct meg_ids *ids = &w->out[k].ids;
+
+        r = meg_indexed_narrow(w->job->writer[k], ids->v, ids->n, ids->v, e);
+    }
+    return r;
+}
+
+static int write_block(struct worker *w, struct meg_err *e)
+{
+    int r = MEG_OK;
+
+    for (int64_t k = 0; k < w->job->c->json_keys.n && r == MEG_OK; k++) {
+        const struct encoded *out = &w->out[k];
+
+        if (out->ids.n > 0)
+            r = meg_indexed_put(w->job->writer[k], out->at, out->ids.v, out->ids.n, e);
+    }
+    return r;
 }
 
 /* The next block; *ticket is its number.  Returns as meg_input_next does. */
@@ -224,6 +245,17 @@ static int take_block(struct worker *w, int64_t *ticket, struct meg_err *e)
     return r;
 }
 
+/* The first failure ends the work. */
+static void fail(struct job *j, int r, const struct meg_err *e)
+{
+    if (j->r < 0)
+        return;
+    j->r = meg_fail(j->e, r, "%s", e->msg);
+    pthread_mutex_lock(&j->reading);
+    j->is_over = true;
+    pthread_mutex_unlock(&j->reading);
+}
+
 static void *work(void *arg)
 {
     struct worker *w = arg;
@@ -233,22 +265,26 @@ static void *work(void *arg)
     int r;
 
     while ((r = take_block(w, &ticket, &e)) != 0) {
-        if (r > 0)
-            r = encode_block(w, &e);
-        pthread_mutex_lock(&j->writing);
+        bool is_placed;
+
+        if (r > 0 && (r = encode_block(w, &e)) == MEG_OK)
+            r = narrow_block(w, &e);
+        pthread_mutex_lock(&j->turning);
         while (j->turn != ticket)
-            pthread_cond_wait(&j->turned, &j->writing);
-        if (j->r == MEG_OK && r >= 0)
-            r = write_block(w, &e);
-        if (j->r == MEG_OK && r < 0) {
-            j->r = meg_fail(j->e, r, "%s", e.msg);
-            pthread_mutex_lock(&j->reading);
-            j->is_over = true;
-            pthread_mutex_unlock(&j->reading);
-        }
+            pthread_cond_wait(&j->turned, &j->turning);
+        if (r < 0)
+            fail(j, r, &e);
+        is_placed = j->r == MEG_OK;
+        if (is_placed)
+            place_block(w);
         j->turn++;
         pthread_cond_broadcast(&j->turned);
-        pthread_mutex_unlock(&j->writing);
+        pthread_mutex_unlock(&j->turning);
+        if (is_placed && (r = write_block(w, &e)) < 0) {
+            pthread_mutex_lock(&j->turning);
+            fail(j, r, &e);
+            pthread_mutex_unlock(&j->turning);
+        }
     }
     return NULL;
 }
@@ -413,7 +449,7 @@ int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *to
     j.start_s = meg_now_s();
     j.writer = meg_new((size_t)c->json_keys.n * sizeof(struct meg_indexed_writer *));
     pthread_mutex_init(&j.reading, NULL);
-    pthread_mutex_init(&j.writing, NULL);
+    pthread_mutex_init(&j.turning, NULL);
     pthread_cond_init(&j.turned, NULL);
     meg_progress_init(&j.progress, c->log_interval == MEG_UNSET ? 10 : 0);
     w = make_workers(&j, tok);
@@ -439,7 +475,7 @@ out:
     free_workers(&j, w);
     meg_punkt_close(punkt);
     pthread_mutex_destroy(&j.reading);
-    pthread_mutex_destroy(&j.writing);
+    pthread_mutex_destroy(&j.turning);
     pthread_cond_destroy(&j.turned);
     return r;
 }

@@ -108,12 +108,20 @@ struct meg_tokenizer *meg_tokenizer_share(const struct meg_tokenizer *t)
 int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                          struct meg_err *e)
 {
-    int64_t was = out->n, bad = meg_utf8_bad(text, n);
-    int r;
+    int64_t bad = meg_utf8_bad(text, n);
 
     if (bad >= 0)
         return meg_fail(e, MEG_EFORMAT, "invalid UTF-8 at byte %lld of the text: 0x%02x",
                         (long long)bad, (unsigned char)text[bad]);
+    return meg_tokenizer_encode_checked(t, text, n, out, e);
+}
+
+int meg_tokenizer_encode_checked(struct meg_tokenizer *t, const char *text, int64_t n,
+                                 struct meg_ids *out, struct meg_err *e)
+{
+    int64_t was = out->n;
+    int r;
+
     if (n >= INT32_MAX) /* so that its ids and an eod can be counted in an index */
         return meg_fail(e, MEG_EFORMAT, "a text of %lld bytes: at most %d can be encoded at once",
                         (long long)n, INT32_MAX - 1);

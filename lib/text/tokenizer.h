@@ -85,6 +85,10 @@ struct meg_tokenizer *meg_tokenizer_share(const struct meg_tokenizer *t);
 int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                          struct meg_err *e);
 
+/* The same for text that is known to be well-formed. */
+int meg_tokenizer_encode_checked(struct meg_tokenizer *t, const char *text, int64_t n,
+                                 struct meg_ids *out, struct meg_err *e);
+
 /*
  * meg_tokenizer_bytes - append what each of ids stands for by itself: characters may be cut.
  * meg_tokenizer_decode - the text that ids make as the reference decodes it, UTF-8.
