@@ -1,0 +1,78 @@
+#include "optim/precision.h"
+#include <inttypes.h>
+
+#define C struct meg_precision_conf
+const struct meg_opt meg_precision_opts[] = {
+    { "fp16", 0, MEG_BOOL(C, fp16), NULL, "no", "parameters and activations of 16 bits, IEEE's" },
+    { "bf16", 0, MEG_BOOL(C, bf16), NULL, "no", "the same with f32's exponent and 8 bits of significand" },
+    { "accumulate-allreduce-grads-in-fp32", 0, MEG_BOOL(C, accumulate_in_fp32), NULL, "no",
+      "gradients in f32 with --fp16, too; --bf16 always has them so" },
+    { "fp32-residual-connection", 0, MEG_BOOL(C, fp32_residual), NULL, "no",
+      "what layers are added to stays f32 with --fp16 or --bf16" },
+    { "loss-scale", 0, MEG_F64(C, loss_scale), "F", NULL,
+      "multiply the loss by this before backward; 0 or not given, --fp16 finds a scale itself" },
+    { "initial-loss-scale", 0, MEG_F64(C, initial_loss_scale), "F", "4294967296", "where it begins" },
+    { "min-loss-scale", 0, MEG_F64(C, min_loss_scale), "F", "1", "the least it halves to" },
+    { "loss-scale-window", 0, MEG_I64(C, loss_scale_window), "N", "1000",
+      "it doubles after so many steps without overflow" },
+    { "hysteresis", 0, MEG_I64(C, hysteresis), "N", "2", "it halves from the N-th overflow on" },
+    { 0 }
+};
+#undef C
+
+static int check_scale(const struct meg_precision_conf *c, struct meg_err *e)
+{
+    const struct {
+        const char *name;
+        double v;
+    } above_0[] = { { "--initial-loss-scale", c->initial_loss_scale }, { "--min-loss-scale", c->min_loss_scale } };
+    const struct {
+        const char *name;
+        int64_t v;
+    } counts[] = { { "--loss-scale-window", c->loss_scale_window }, { "--hysteresis", c->hysteresis } };
+
+    if (c->loss_scale < 0)
+        return meg_fail(e, MEG_EUSAGE, "--loss-scale %g: must be 0 or more", c->loss_scale);
+    if (c->loss_scale > 0 && !c->fp16 && !c->bf16)
+        return meg_fail(e, MEG_EUSAGE, "--loss-scale %g: only with --fp16 or --bf16", c->loss_scale);
+    for (int i = 0; i < 2; i++)
+        if (!(above_0[i].v > 0))
+            return meg_fail(e, MEG_EUSAGE, "%s %g: must be above 0", above_0[i].name, above_0[i].v);
+    if (c->min_loss_scale > c->initial_loss_scale)
+        return meg_fail(e, MEG_EUSAGE, "--min-loss-scale %g: must not be above --initial-loss-scale %g",
+                        c->min_loss_scale, c->initial_loss_scale);
+    for (int i = 0; i < 2; i++)
+        if (counts[i].v < 1)
+            return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be at least 1", counts[i].name, counts[i].v);
+    return 0;
+}
+
+int meg_precision_make(struct meg_precision *p, struct meg_scaler *s, const struct meg_precision_conf *c,
+                       struct meg_err *e)
+{
+    const enum meg_dtype narrow = c->fp16 ? MEG_DTYPE_F16 : c->bf16 ? MEG_DTYPE_BF16 : MEG_DTYPE_F32;
+    int r;
+
+    if (c->fp16 && c->bf16)
+        return meg_fail(e, MEG_EUSAGE, "--fp16 --bf16: one type at a time");
+    if (c->fp32_residual && narrow == MEG_DTYPE_F32)
+        return meg_fail(e, MEG_EUSAGE, "--fp32-residual-connection: only with --fp16 or --bf16");
+    if ((r = check_scale(c, e)) < 0)
+        return r;
+    p->params = narrow;
+    p->residual = c->fp32_residual ? MEG_DTYPE_F32 : narrow;
+    p->grads = c->fp16 && !c->accumulate_in_fp32 ? MEG_DTYPE_F16 : MEG_DTYPE_F32;
+    *s = (struct meg_scaler){ .kind = c->loss_scale > 0 ? MEG_SCALER_CONSTANT
+                                      : c->fp16         ? MEG_SCALER_DYNAMIC
+                                                        : MEG_SCALER_NONE,
+                              .scale = 1 };
+    if (s->kind == MEG_SCALER_CONSTANT)
+        s->scale = c->loss_scale;
+    if (s->kind == MEG_SCALER_DYNAMIC) {
+        s->scale = c->initial_loss_scale;
+        s->least = c->min_loss_scale;
+        s->window = c->loss_scale_window;
+        s->hysteresis = s->left = c->hysteresis;
+    }
+    return 0;
+}

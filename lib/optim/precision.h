@@ -1,0 +1,33 @@
+/* Options of mixed precision, and the types and loss scale they stand for. */
+#ifndef MEG_OPTIM_PRECISION_H
+#define MEG_OPTIM_PRECISION_H
+#include "base/opt.h"
+#include "optim/scaler.h"
+#include "tensor/dtype.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_precision_conf {
+    bool fp16, bf16, accumulate_in_fp32, fp32_residual;
+    double loss_scale, initial_loss_scale, min_loss_scale;
+    int64_t loss_scale_window, hysteresis;
+};
+extern const struct meg_opt meg_precision_opts[];
+
+/* Types of a run. */
+struct meg_precision {
+    enum meg_dtype params;    /* and activations */
+    enum meg_dtype residual;  /* the residual stream */
+    enum meg_dtype grads;     /* gradients of parameters, added up and summed over ranks */
+};
+
+/*
+ * Check the settings and say what they stand for; s is the scale at the start of a run.  f16 always has a
+ * scale, dynamic without --loss-scale; bf16 has the constant one of --loss-scale or none.  MEG_EUSAGE names
+ * the option, its value and the rule.
+ */
+int meg_precision_make(struct meg_precision *p, struct meg_scaler *s, const struct meg_precision_conf *c,
+                       struct meg_err *e);
+
+MEG_END_DECLS
+#endif
