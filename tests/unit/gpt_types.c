@@ -1,0 +1,142 @@
+/*
+ * GPT in bf16 and f16 beside the same weights in f32: the loss, all gradients with a loss scale, and the same
+ * bits for any number of threads.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "cpu/cpu.h"
+#include "model/gpt.h"
+#include "tiny_gpt.h"
+
+enum { S = 40, B = 3, N = S * B, V = 97, H = 64, A = 4, L = 3, F = 160 };
+
+/* Types of parameters, residual stream and gradients, and how far the norm of all gradients may be off. */
+static const struct kind {
+    enum meg_dtype dtype, residual, grad;
+    double tol;
+} kinds[] = {
+    { MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_DTYPE_F32, 0x1p-6 },
+    { MEG_DTYPE_BF16, MEG_DTYPE_F32, MEG_DTYPE_F32, 0x1p-6 },
+    { MEG_DTYPE_F16, MEG_DTYPE_F16, MEG_DTYPE_F16, 0x1p-9 },
+    { MEG_DTYPE_F16, MEG_DTYPE_F32, MEG_DTYPE_F32, 0x1p-9 },
+};
+
+static struct meg_gpt_conf conf(int is_llama)
+{
+    struct meg_gpt_conf c = tiny_gpt(L, H, F, A, S, V);
+
+    c.init_method_std = 0.08;
+    c.attention_dropout = c.hidden_dropout = 0.1;
+    if (is_llama) {
+        struct meg_err e;
+
+        c.swiglu = true;
+        c.has_bias = false;
+        c.normalization = "RMSNorm";
+        c.position_embedding_type = "rope";
+        c.group_query_attention = true;
+        c.num_query_groups = 2;
+        c.is_untied = true;
+        assert_int_equal(meg_gpt_conf_check(&c, &e), 0);
+    }
+    return c;
+}
+
+static struct meg_gpt *make(const struct meg_gpt_conf *c, const struct kind *k)
+{
+    const struct meg_gpt_run run = { .s = S, .b = B, .is_training = true, .seed = 7, .dtype = k->dtype,
+                                     .residual = k->residual, .grad = k->grad };
+    struct meg_gpt *g;
+    struct meg_err e;
+
+    if (meg_gpt_create(&g, c, &run, meg_cpu_ops(), &meg_mesh_one, &e) < 0)
+        fail_msg("%s", e.msg);
+    return g;
+}
+
+/* Loss and gradients of one micro-batch; of the gradients, what they are in f32 without the scale. */
+static double gradients(struct meg_gpt *g, double scale, float *out)
+{
+    int32_t tokens[N], labels[N], position[N];
+    const int64_t sample[B] = { 3, 11, 4 };
+    const struct meg_gpt_batch x = { .s = S, .b = B, .tokens = tokens, .labels = labels, .position = position,
+                                     .sample = sample };
+    double loss;
+
+    for (int r = 0; r < N; r++) {
+        tokens[r] = (r * r + 5 * r) % V;
+        labels[r] = (r * 7 + 3) % V;
+        position[r] = r / B;
+    }
+    g->op->zero(NULL, g->g, (size_t)g->params.flat * meg_dtype_size(g->run.grad));
+    loss = meg_gpt_grad(g, &x, scale / N) / N;
+    g->op->cast(NULL, out, MEG_DTYPE_F32, g->g, g->run.grad, g->params.flat);
+    for (int64_t i = 0; i < g->params.flat; i++)
+        out[i] = (float)(out[i] / scale);
+    return loss;
+}
+
+static void check(const struct meg_gpt_conf *c, const struct kind *k)
+{
+    static const struct kind f32 = { MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, 0 };
+    const double scale = k->grad == MEG_DTYPE_F16 ? 4096 : 1;
+    struct meg_gpt *wide = make(c, &f32), *narrow = make(c, k);
+    const int64_t n = wide->params.flat;
+    float *want = malloc((size_t)n * sizeof *want), *got = malloc((size_t)n * sizeof *got);
+    float *again = malloc((size_t)n * sizeof *again);
+    double loss, loss32, off = 0, size = 0;
+
+    meg_gpt_init(wide, 1234);
+    wide->op->cast(NULL, narrow->w, k->dtype, wide->w, MEG_DTYPE_F32, n);
+    wide->op->cast(NULL, wide->w, MEG_DTYPE_F32, narrow->w, k->dtype, n);
+    loss32 = gradients(wide, 1, want);
+    loss = gradients(narrow, scale, got);
+    omp_set_num_threads(1);
+    assert_true(gradients(narrow, scale, again) == loss);
+    omp_set_num_threads(2);
+    assert_memory_equal(got, again, (size_t)n * sizeof *got);
+    for (int64_t i = 0; i < n; i++) {
+        off += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
+        size += (double)want[i] * want[i];
+    }
+    if (!(fabs(loss - loss32) <= k->tol * loss32) || !(sqrt(off / size) <= k->tol))
+        fail_msg("%s, residual %s: loss %g instead of %g, gradients off by %g of their norm",
+                 meg_dtype_name(k->dtype), meg_dtype_name(k->residual), loss, loss32, sqrt(off / size));
+    free(want);
+    free(got);
+    free(again);
+    meg_gpt_close(wide);
+    meg_gpt_close(narrow);
+}
+
+static void like_gpt2(void **state)
+{
+    const struct meg_gpt_conf c = conf(0);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        check(&c, &kinds[i]);
+}
+
+static void like_llama(void **state)
+{
+    const struct meg_gpt_conf c = conf(1);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        check(&c, &kinds[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(like_gpt2), cmocka_unit_test(like_llama) };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
