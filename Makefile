@@ -214,6 +214,11 @@ check-peers: export MEG_CORPUS_MB ?= 240
 check-peers:
 	@$(MAKE) --no-print-directory check TESTS='$(wildcard tests/peers-*.t)'
 
+# Every triple of option values in one layout at least; FULL=1: all of them.
+check-layouts: export LAYOUTS := $(if $(FULL),full,cover)
+check-layouts: $(RANKS)
+	@B="$(abspath $(B))" tests/layouts.t
+
 check-chroot:
 	tests/chroot.sh
 
@@ -254,4 +259,4 @@ install: all
 clean:
 	rm -rf build bin demo
 
-.PHONY: all check check-peers check-chroot demo deps bench fuzz lint install clean FORCE
+.PHONY: all check check-peers check-layouts check-chroot demo deps bench fuzz lint install clean FORCE

@@ -54,7 +54,12 @@ static int open_tokenizer(struct trainer *t, struct meg_err *e)
     return 0;
 }
 
-/* The schedule has a list for every batch of the run. */
+static bool is_zb(const struct meg_train_job *job)
+{
+    return job->layout.schedule && !strcmp(job->layout.schedule, "zb-h1");
+}
+
+/* The schedule has a list for every batch of the run, and what it needs is kept. */
 static int check_schedule(const struct trainer *t, struct meg_err *e)
 {
     const struct meg_batch_plan *p = &t->plan;
@@ -68,6 +73,10 @@ static int check_schedule(const struct trainer *t, struct meg_err *e)
         if (r < 0)
             return r;
     }
+    if (is_zb(t->job) && meg_train_recompute(&t->job->train) != MEG_RECOMPUTE_NONE)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--pipeline-schedule zb-h1: nothing can be recomputed (--recompute-activations, "
+                        "--recompute-granularity), as activations wait for the gradients of weights");
     return 0;
 }
 
@@ -124,7 +133,7 @@ struct meg_gpt_run meg_train_model_run(const struct trainer *t, const struct meg
     run.is_training = !c->skip_train;
     run.seed = t->dropout_seed;
     run.slots = run.is_training ? meg_pipe_schedule_in_flight(&schedule, (int)mesh->at.pp) : 1;
-    run.defers_weights = run.is_training && mesh->at.pp > 0 && schedule.name && !strcmp(schedule.name, "zb-h1");
+    run.defers_weights = run.is_training && mesh->at.pp > 0 && is_zb(t->job);
     run.recompute = meg_train_recompute(c);
     run.recompute_layers = c->recompute_layers == MEG_UNSET ? 0 : c->recompute_layers;
     run.distributes_saved = c->distribute_saved;

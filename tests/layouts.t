@@ -1,0 +1,8 @@
+#!/bin/sh
+# Ten steps under many layouts are those of one rank: a sample of them, or by LAYOUTS those of
+# `make check-layouts` (cover, full).
+. "${0%/*}/lib.sh"
+[ -x "$B/tests/ranks/layouts" ] || skip_all 'this build has no MPI'
+. "${0%/*}/ranks.sh"
+
+ranks 8 "$B/tests/ranks/layouts" "${LAYOUTS:-sample}" "$T" 2>"$T/err" || tail -n 5 "$T/err" | sed 's/^/# /'

@@ -1,0 +1,453 @@
+/*
+ * The same ten steps under many layouts: losses and weights are those of one rank.
+ *
+ *     mpirun -n 8 layouts sample|cover|full DIR
+ *
+ * A cell is one value of each option below.  `full` runs all that the rules allow, `cover` a choice in
+ * which every pair of values and every triple that the rules allow occurs (a covering array of strength 3,
+ * chosen greedily: Cohen et al. 1997), `sample` as many of those as fit a minute or two.  The world is
+ * split into groups of a cell's size, which run cells side by side.  TAP goes to stdout, files to DIR.
+ */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "ckpt/ckpt.h"
+#include "train/train.h"
+
+enum { STEPS = 10, SAMPLE = 24, TRIES = 40 };
+
+/* ---- options and their values ----------------------------------------------------------------- */
+
+struct value {
+    const char *name, *args;    /* shown in the cell's name unless empty; given to meg-train */
+    int n;
+};
+
+enum { SHAPE, TP, PP, VP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIONS };
+
+#define TINY "--num-layers 8 --hidden-size 32 --num-attention-heads 8 --seq-length 32 --max-position-embeddings 32 "
+#define LLAMA                                                                                                         \
+    "--group-query-attention --num-query-groups 4 --swiglu --normalization RMSNorm --position-embedding-type rope "   \
+    "--disable-bias-linear --untie-embeddings-and-output-weights --ffn-hidden-size 64"
+#define FULL "--recompute-granularity full --recompute-method "
+
+static const struct value values[OPTIONS][8] = {
+    [SHAPE] = { { "gpt", TINY, 8 }, { "llama", TINY LLAMA, 4 } },       /* n: key-value groups */
+    [TP] = { { "", "", 1 },
+             { "tp2", "--tensor-model-parallel-size 2", 2 },
+             { "tp4", "--tensor-model-parallel-size 4", 4 },
+             { "tp8", "--tensor-model-parallel-size 8", 8 } },
+    [PP] = { { "", "", 1 },
+             { "pp2", "--pipeline-model-parallel-size 2", 2 },
+             { "pp4", "--pipeline-model-parallel-size 4", 4 },
+             { "pp8", "--pipeline-model-parallel-size 8", 8 } },
+    [VP] = { { "", "", 1 }, { "vp2", "--num-virtual-stages-per-pipeline-rank 2", 2 } },
+    [DP] = { { "", "", 1 }, { "dp2", "", 2 }, { "dp4", "", 4 }, { "dp8", "", 8 } },
+    [SP] = { { "", "", 0 }, { "sp", "--sequence-parallel", 1 } },
+    [RECOMPUTE] = { { "", "", 0 },
+                    { "selective", "--recompute-activations", 1 },
+                    { "uniform3", FULL "uniform --recompute-num-layers 3", 2 },
+                    { "block1", FULL "block --recompute-num-layers 1", 2 },
+                    { "shared", FULL "uniform --recompute-num-layers 1 --distribute-saved-activations", 3 } },
+    [SCHEDULE] = { { "", "", 0 }, { "zb-h1", "--pipeline-schedule zb-h1", 1 } },
+    [ORDER] = { { "", "", 0 }, { "tp-pp-dp", "--use-tp-pp-dp-mapping", 1 } },
+};
+
+struct cell {
+    unsigned char v[OPTIONS];
+};
+
+static int count(int option)
+{
+    int n = 0;
+
+    while (n < 8 && values[option][n].name)
+        n++;
+    return n;
+}
+
+static int at(const struct cell *c, int option)
+{
+    return values[option][c->v[option]].n;
+}
+
+static int ranks_of(const struct cell *c)
+{
+    return at(c, TP) * at(c, PP) * at(c, DP);
+}
+
+/* What meg-train's rules allow, and differs from a simpler cell. */
+static bool is_valid(const struct cell *c, int world)
+{
+    const int tp = at(c, TP), pp = at(c, PP), vp = at(c, VP), recompute = at(c, RECOMPUTE);
+
+    if (ranks_of(c) > world || tp > at(c, SHAPE) || pp * vp > 8)
+        return false;
+    if ((vp > 1 && pp == 1) || (at(c, SP) && tp == 1) || (recompute == 3 && (tp == 1 || at(c, SP))))
+        return false;
+    if (at(c, SCHEDULE) && (pp == 1 || vp > 1 || recompute))
+        return false;
+    return !at(c, ORDER) || (pp > 1 && at(c, DP) > 1);
+}
+
+static void name_of(const struct cell *c, char *out, size_t size)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < OPTIONS; i++) {
+        const char *s = values[i][c->v[i]].name;
+
+        if (*s)
+            n += (size_t)snprintf(out + n, size - n, "%s%s", n ? " " : "", s);
+    }
+}
+
+/* ---- which cells ------------------------------------------------------------------------------- */
+
+static bool next(struct cell *c)
+{
+    for (int i = 0; i < OPTIONS; i++) {
+        if (++c->v[i] < count(i))
+            return true;
+        c->v[i] = 0;
+    }
+    return false;
+}
+
+static struct cell *all_cells(int world, int *n)
+{
+    struct cell c = { { 0 } }, *v = NULL;
+
+    *n = 0;
+    do
+        if (is_valid(&c, world)) {
+            v = meg_realloc_array(v, (size_t)*n + 1, sizeof *v);
+            v[(*n)++] = c;
+        }
+    while (next(&c));
+    return v;
+}
+
+/* A triple of values as a number. */
+enum { TRIPLES = OPTIONS * OPTIONS * OPTIONS * 512 };
+
+static int triple(const struct cell *c, int i, int j, int k)
+{
+    return (((i * OPTIONS + j) * OPTIONS + k) << 9) | c->v[i] << 6 | c->v[j] << 3 | c->v[k];
+}
+
+/* Triples of a cell that are wanted still; taking them, when asked, off the list. */
+static int news(const struct cell *c, char *wanted, bool take)
+{
+    int n = 0;
+
+    for (int i = 0; i < OPTIONS; i++)
+        for (int j = i + 1; j < OPTIONS; j++)
+            for (int k = j + 1; k < OPTIONS; k++) {
+                char *w = &wanted[triple(c, i, j, k)];
+
+                n += *w;
+                if (take)
+                    *w = 0;
+            }
+    return n;
+}
+
+/* At each turn the best of some cells: those around the first that has anything new. */
+static struct cell *cover(const struct cell *all, int nall, int *n)
+{
+    char *wanted = meg_new(TRIPLES);
+    struct cell *v = NULL;
+    unsigned seed = 1;
+
+    for (int a = 0; a < nall; a++)
+        for (int i = 0; i < OPTIONS; i++)
+            for (int j = i + 1; j < OPTIONS; j++)
+                for (int k = j + 1; k < OPTIONS; k++)
+                    wanted[triple(&all[a], i, j, k)] = 1;
+    *n = 0;
+    for (int first = 0;;) {
+        int best, most;
+
+        while (first < nall && news(&all[first], wanted, false) == 0)
+            first++;
+        if (first == nall)
+            break;
+        best = first;
+        most = news(&all[first], wanted, false);
+        for (int t = 0; t < TRIES; t++) {
+            int a, new;
+
+            seed = seed * 1103515245u + 12345u;
+            a = (int)((seed >> 8) % (unsigned)nall);
+            new = news(&all[a], wanted, false);
+            if (new > most) {
+                most = new;
+                best = a;
+            }
+        }
+        news(&all[best], wanted, true);
+        v = meg_realloc_array(v, (size_t)*n + 1, sizeof *v);
+        v[(*n)++] = all[best];
+    }
+    free(wanted);
+    return v;
+}
+
+/* ---- a run ------------------------------------------------------------------------------------- */
+
+static const char *dir;
+
+static int run(const struct cell *c, const char *name, struct meg_comm *ranks)
+{
+    static const char common[] =
+        "layouts --micro-batch-size 1 --global-batch-size 16 --train-iters 10 --eval-iters 0 --lr 1e-3 --lr-warmup-iters 2 "
+        "--mock-data --tokenizer-type NullTokenizer --vocab-size 99 --log-interval 1 --no-save-optim";
+    struct meg_train_job *job = meg_new(sizeof *job);
+    const struct meg_optgroup groups[] = {
+        { "training", meg_train_opts, &job->train },       { "parallelism", meg_layout_opts, &job->layout },
+        { "optimizer", meg_optim_opts, &job->optim },      { "network", meg_gpt_opts, &job->model },
+        { "data", meg_data_opts, &job->data },             { "tokenizer", meg_tok_opts, &job->tok },
+        { "checkpoints", meg_train_ckpt_opts, &job->ckpt }, { "logging", meg_train_log_opts, &job->log },
+        { 0 }
+    };
+    struct meg_str line = { 0 };
+    char *argv[120], *save;
+    struct meg_err e;
+    int argc = 0, r;
+
+    meg_str_printf(&line, "%s --save %s/%s --log-json %s/%s.json", common, dir, name, dir, name);
+    for (int i = 0; i < OPTIONS; i++)
+        meg_str_printf(&line, " %s", values[i][c->v[i]].args);
+    for (char *word = strtok_r(line.s, " ", &save); word; word = strtok_r(NULL, " ", &save))
+        argv[argc++] = word;
+    argv[argc] = NULL;
+    meg_opt_defaults(groups);
+    if ((r = meg_opt_parse_args(groups, argc, argv, &e)) < 0 || (r = meg_train(job, groups, ranks, &e)) < 0)
+        meg_die_err(&e);
+    meg_str_free(&line);
+    free(job);
+    return r;
+}
+
+/* ---- what it gave ------------------------------------------------------------------------------- */
+
+struct outcome {
+    int nlosses;
+    double loss[STEPS];
+    struct meg_params params;
+    float *w;
+};
+
+static void read_losses(struct outcome *o, const char *name)
+{
+    char path[512], text[4096];
+    FILE *f;
+
+    snprintf(path, sizeof path, "%s/%s.json", dir, name);
+    if (!(f = fopen(path, "r")))
+        meg_die(MEG_EFAIL, "%s: not there", path);
+    while (fgets(text, sizeof text, f)) {
+        json_t *line = json_loads(text, 0, NULL), *loss = json_object_get(line, "lm_loss");
+
+        if (loss && o->nlosses < STEPS)
+            o->loss[o->nlosses++] = json_number_value(loss);
+        json_decref(line);
+    }
+    fclose(f);
+}
+
+static void read_weights(struct outcome *o, const char *name)
+{
+    struct meg_ckpt *c = NULL;
+    struct meg_gpt_conf m;
+    struct meg_err e;
+    char path[512];
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (meg_ckpt_open(&c, path, MEG_UNSET, &e) < 0 || meg_ckpt_gpt_conf(c, &m, &e) < 0)
+        meg_die_err(&e);
+    meg_gpt_params(&o->params, &m, &meg_mesh_one);
+    o->w = meg_new((size_t)o->params.flat * sizeof *o->w);
+    if (meg_ckpt_load_params(c, &o->params, o->w, &e) < 0)
+        meg_die_err(&e);
+    meg_ckpt_close(c);
+}
+
+static void forget(struct outcome *o)
+{
+    free(o->w);
+    meg_params_free(&o->params);
+}
+
+/* The largest relative distance of a loss; infinite where there are not STEPS. */
+static double losses_apart(const struct outcome *a, const struct outcome *b)
+{
+    double most = 0;
+
+    if (a->nlosses != STEPS || b->nlosses != STEPS)
+        return INFINITY;
+    for (int i = 0; i < STEPS; i++) {
+        const double d = fabs(a->loss[i] - b->loss[i]) / fabs(b->loss[i]);
+
+        most = d <= most ? most : d;
+    }
+    return most;
+}
+
+/* Keys' biases move by rounding alone: softmax does not see them. */
+static bool is_key_bias(const struct meg_param *row, int64_t i, int groups)
+{
+    const int64_t group = row->numel / groups, d = 4, r = group / d - 2;
+
+    return strstr(row->name, "linear_qkv.bias") && i % group >= r * d && i % group < (r + 1) * d;
+}
+
+/* The largest of |w - v| / |v| over tensors. */
+static double weights_apart(const struct outcome *a, const struct outcome *b, int groups)
+{
+    double most = 0;
+
+    for (int k = 0; k < b->params.n; k++) {
+        const struct meg_param *row = &b->params.row[k];
+        const float *v = b->w + row->offset, *w = a->w + row->offset;
+        double diff = 0, norm = 0, d;
+
+        for (int64_t i = 0; i < row->numel; i++) {
+            if (is_key_bias(row, i, groups))
+                continue;
+            diff += ((double)w[i] - v[i]) * ((double)w[i] - v[i]);
+            norm += (double)v[i] * v[i];
+        }
+        d = sqrt(diff / norm);
+        most = d <= most ? most : d;
+    }
+    return most;
+}
+
+/* ---- all of them ---------------------------------------------------------------------------------- */
+
+static struct outcome reference[2];
+
+static void make_references(struct meg_comm *world)
+{
+    for (int s = 0; s < count(SHAPE); s++) {
+        const char *name = values[SHAPE][s].name;
+        struct cell c = { { 0 } };
+
+        c.v[SHAPE] = (unsigned char)s;
+        if (world->rank == 0)
+            run(&c, name, &meg_comm_self);
+        meg_barrier(world);
+        read_losses(&reference[s], name);
+        read_weights(&reference[s], name);
+    }
+}
+
+/* Cells of one size, world / size of them at a time; apart [n][2] is filled by each group's first rank. */
+static void run_cells(struct meg_comm *world, const struct cell *cell, int n, int size, double (*apart)[2])
+{
+    const int groups = world->size / size, mine = world->rank / size;
+    struct meg_comm *ranks = meg_comm_split(world, mine, "cell");
+    int turn = 0;
+
+    for (int i = 0; i < n; i++) {
+        struct outcome o = { 0 };
+        char name[40];
+
+        if (ranks_of(&cell[i]) != size || turn++ % groups != mine || mine >= groups)
+            continue;
+        snprintf(name, sizeof name, "cell-%d", i);
+        run(&cell[i], name, ranks);
+        if (ranks->rank > 0)
+            continue;
+        read_losses(&o, name);
+        read_weights(&o, name);
+        apart[i][0] = losses_apart(&o, &reference[cell[i].v[SHAPE]]);
+        apart[i][1] = weights_apart(&o, &reference[cell[i].v[SHAPE]], at(&cell[i], SHAPE));
+        forget(&o);
+    }
+    meg_comm_close(ranks);
+    meg_barrier(world);
+}
+
+/* Of how many cells an option's values were part, and how far those were from one rank. */
+static void print_table(FILE *f, const struct cell *cell, int n, double (*apart)[2])
+{
+    fprintf(f, "# %-12s %6s %12s %12s\n", "", "cells", "loss", "weights");
+    for (int i = 0; i < OPTIONS; i++)
+        for (int v = 0; v < count(i); v++) {
+            double most[2] = { 0, 0 };
+            int cells = 0;
+
+            for (int k = 0; k < n; k++)
+                if (cell[k].v[i] == v) {
+                    cells++;
+                    most[0] = fmax(most[0], apart[k][0]);
+                    most[1] = fmax(most[1], apart[k][1]);
+                }
+            if (*values[i][v].name)
+                fprintf(f, "# %-12s %6d %12.1e %12.1e\n", values[i][v].name, cells, most[0], most[1]);
+        }
+}
+
+static int print(FILE *f, const struct cell *cell, int n, double (*apart)[2])
+{
+    int failed = 0;
+
+    for (int i = 0; i < n; i++) {
+        const bool is_ok = apart[i][0] <= 1e-5 && apart[i][1] <= 1e-5;
+        char name[200];
+
+        name_of(&cell[i], name, sizeof name);
+        fprintf(f, "%sok %d - %s: losses within %.1e, weights within %.1e of one rank's\n", is_ok ? "" : "not ", i + 1,
+                name, apart[i][0], apart[i][1]);
+        failed += !is_ok;
+    }
+    print_table(f, cell, n, apart);
+    fprintf(f, "1..%d\n", n);
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    struct meg_comm_world ranks;
+    struct cell *all, *cell;
+    double(*apart)[2];
+    struct meg_err e;
+    int nall, n, failed = 0;
+    FILE *tap;
+
+    if (argc != 3 || meg_comm_open(&ranks, &e) < 0)
+        meg_die(MEG_EUSAGE, "mpirun -n N layouts sample|cover|full DIR");
+    dir = argv[2];
+    tap = fdopen(dup(1), "w");
+    if (!tap || !freopen("/dev/null", "w", stdout)) /* what meg-train prints there */
+        meg_die(MEG_EFAIL, "no standard output");
+    meg_log_set_rank(ranks.world->rank);
+    meg_log_set_level(MEG_LOG_WARN);
+
+    all = all_cells(ranks.world->size, &nall);
+    n = nall;
+    cell = strcmp(argv[1], "full") ? cover(all, nall, &n) : all;
+    if (!strcmp(argv[1], "sample"))
+        n = n < SAMPLE ? n : SAMPLE;
+    apart = meg_new((size_t)n * sizeof *apart);
+    make_references(ranks.world);
+    for (int size = 1; size <= ranks.world->size; size *= 2)
+        run_cells(ranks.world, cell, n, size, apart);
+    meg_all_reduce(ranks.world, apart, 2 * n, MEG_DTYPE_F64, MEG_SUM);
+    if (ranks.world->rank == 0) {
+        fprintf(tap, "# %d of %d cells\n", n, nall);
+        failed = print(tap, cell, n, apart);
+    }
+    fclose(tap);
+    meg_comm_close(ranks.world);
+    return failed > 0;
+}
