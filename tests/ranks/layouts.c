@@ -20,7 +20,7 @@
 #include "ckpt/ckpt.h"
 #include "train/train.h"
 
-enum { STEPS = 10, SAMPLE = 24, TRIES = 40 };
+enum { STEPS = 10, SAMPLE = 16, TRIES = 40 };
 
 /* ---- options and their values ----------------------------------------------------------------- */
 
@@ -29,7 +29,7 @@ struct value {
     int n;
 };
 
-enum { SHAPE, TP, PP, VP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIONS };
+enum { SHAPE, TP, PP, VP, CP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIONS };
 
 #define TINY "--num-layers 8 --hidden-size 32 --num-attention-heads 8 --seq-length 32 --max-position-embeddings 32 "
 #define LLAMA                                                                                                         \
@@ -48,6 +48,14 @@ static const struct value values[OPTIONS][8] = {
              { "pp4", "--pipeline-model-parallel-size 4", 4 },
              { "pp8", "--pipeline-model-parallel-size 8", 8 } },
     [VP] = { { "", "", 1 }, { "vp2", "--num-virtual-stages-per-pipeline-rank 2", 2 } },
+    [CP] = { { "", "", 1 },
+             { "ring2", "--context-parallel-size 2 --cp-comm-type p2p", 2 },
+             { "gather2", "--context-parallel-size 2 --cp-comm-type all_gather", 2 },
+             { "heads2", "--context-parallel-size 2 --cp-comm-type a2a", 2 },
+             { "ring4", "--context-parallel-size 4 --cp-comm-type p2p", 4 },
+             { "gather4", "--context-parallel-size 4 --cp-comm-type all_gather", 4 },
+             { "heads4", "--context-parallel-size 4 --cp-comm-type a2a", 4 },
+             { "both4", "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2", 4 } },
     [DP] = { { "", "", 1 }, { "dp2", "", 2 }, { "dp4", "", 4 }, { "dp8", "", 8 } },
     [SP] = { { "", "", 0 }, { "sp", "--sequence-parallel", 1 } },
     [RECOMPUTE] = { { "", "", 0 },
@@ -79,7 +87,15 @@ static int at(const struct cell *c, int option)
 
 static int ranks_of(const struct cell *c)
 {
-    return at(c, TP) * at(c, PP) * at(c, DP);
+    return at(c, TP) * at(c, PP) * at(c, CP) * at(c, DP);
+}
+
+/* Ranks of a cell that share heads, beside tensor-parallel ones. */
+static int by_heads(const struct cell *c)
+{
+    const char *kind = values[CP][c->v[CP]].name;
+
+    return strstr(kind, "heads") ? at(c, CP) : strstr(kind, "both") ? 2 : 1;
 }
 
 /* What meg-train's rules allow, and differs from a simpler cell. */
@@ -87,13 +103,13 @@ static bool is_valid(const struct cell *c, int world)
 {
     const int tp = at(c, TP), pp = at(c, PP), vp = at(c, VP), recompute = at(c, RECOMPUTE);
 
-    if (ranks_of(c) > world || tp > at(c, SHAPE) || pp * vp > 8)
+    if (ranks_of(c) > world || tp * by_heads(c) > at(c, SHAPE) || pp * vp > 8)
         return false;
     if ((vp > 1 && pp == 1) || (at(c, SP) && tp == 1) || (recompute == 3 && (tp == 1 || at(c, SP))))
         return false;
     if (at(c, SCHEDULE) && (pp == 1 || vp > 1 || recompute))
         return false;
-    return !at(c, ORDER) || (pp > 1 && at(c, DP) > 1);
+    return !at(c, ORDER) || (pp > 1 && at(c, DP) * at(c, CP) > 1);
 }
 
 static void name_of(const struct cell *c, char *out, size_t size)
@@ -265,6 +281,7 @@ static void read_losses(struct outcome *o, const char *name)
 
 static void read_weights(struct outcome *o, const char *name)
 {
+    struct meg_ckpt_slot slot = { .dtype = MEG_DTYPE_F32 };
     struct meg_ckpt *c = NULL;
     struct meg_gpt_conf m;
     struct meg_err e;
@@ -275,7 +292,8 @@ static void read_weights(struct outcome *o, const char *name)
         meg_die_err(&e);
     meg_gpt_params(&o->params, &m, &meg_mesh_one);
     o->w = meg_new((size_t)o->params.flat * sizeof *o->w);
-    if (meg_ckpt_load_params(c, &o->params, o->w, &e) < 0)
+    slot.p = o->w;
+    if (meg_ckpt_load(c, &o->params, &meg_mesh_one, &slot, 1, &e) < 0)
         meg_die_err(&e);
     meg_ckpt_close(c);
 }

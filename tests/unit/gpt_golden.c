@@ -7,6 +7,7 @@
 #include "golden.h"
 #include "cpu/cpu.h"
 #include "model/gpt.h"
+#include "optim/optim.h"
 #include "tiny_gpt.h"
 
 enum { S = 32, B = 2, N = S * B, V = 128, H = 64, A = 4, D = H / A };
@@ -293,6 +294,85 @@ static void check_model(const char *dir, struct meg_gpt_conf c, struct place pla
     json_decref(want);
 }
 
+/* Length and ends of one of their tensors, from our rows of it. */
+struct summary {
+    double squares, first, last;
+    int64_t last_row;
+};
+
+/* Weights after some steps: those of each of their tensors that ours make up. */
+static void check_weights(const struct meg_gpt *g, const json_t *after, struct place place(const char *name, int64_t o))
+{
+    const char *name;
+    json_t *want;
+    int n = 0;
+
+    json_object_foreach ((json_t *)after, name, want) {
+        struct summary got = { .last_row = -1 };
+
+        for (int i = 0; i < g->params.n; i++) {
+            const struct meg_param *row = &g->params.row[i];
+            const int64_t cols = row->ndim > 1 ? row->dim[1] : 1;
+
+            for (int64_t o = 0; o < row->dim[0]; o++) {
+                const struct place p = place(row->name, o);
+                const float *w = (float *)g->w + row->offset + o * cols;
+
+                if (strcmp(p.name, name))
+                    continue;
+                for (int64_t c = 0; c < cols; c++)
+                    got.squares += (double)w[c] * w[c];
+                if (p.row == 0)
+                    got.first = w[0];
+                if (p.row > got.last_row) {
+                    got.last_row = p.row;
+                    got.last = w[cols - 1];
+                }
+            }
+        }
+        close_to(sqrt(got.squares), number(want, "l2"), 1e-5 * number(want, "l2"), name);
+        close_to(got.first, number(want, "first"), 1e-4 * fabs(number(want, "first")), name);
+        close_to(got.last, number(want, "last"), 1e-4 * fabs(number(want, "last")), name);
+        n++;
+    }
+    assert_true(n > g->params.n);
+}
+
+static void llama_five_steps(void **state)
+{
+    const struct meg_optim_rates rates = { 1e-3, 1e-3, 0.1, 1 };
+    const struct meg_optim_conf conf = {
+        .optimizer = "adam", .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_eps = 1e-8, .clip_grad = 1
+    };
+    json_t *expected = golden_json(in_dir("llama-tiny", "expected.json")), *want = json_object_get(expected, "adamw");
+    struct meg_gpt *g = tiny("llama-tiny", llama());
+    struct input in;
+    struct meg_gpt_batch x = { S, B, in.tokens, in.labels, in.position, NULL, in.mask, NULL };
+    struct meg_optim *o = NULL;
+    double den;
+
+    (void)state;
+    read_input(&in, "llama-tiny");
+    den = mask_sum(in.mask);
+    assert_int_equal(meg_optim_create(&o, &conf, g, NULL), 0);
+    for (size_t step = 0; step <= 5; step++) {
+        const double loss = json_number_value(json_array_get(json_object_get(want, "loss_before_step_f64"), step));
+        const double norm = json_number_value(json_array_get(json_object_get(want, "grad_norm_f64"), step));
+        double got;
+
+        close_to(meg_gpt_grad(g, &x, 1 / den) / den, loss, 1e-6 * loss, "loss");
+        if (step == 5)
+            break;
+        got = meg_optim_grad_norm(o, 1);
+        close_to(got, norm, 1e-5 * norm, "norm");
+        meg_optim_update(o, &rates, got);
+    }
+    check_weights(g, json_object_get(want, "after_5_steps"), in_llama);
+    meg_optim_close(o);
+    meg_gpt_close(g);
+    json_decref(expected);
+}
+
 static void gpt2_loss_logits_and_every_gradient(void **state)
 {
     (void)state;
@@ -388,6 +468,7 @@ int main(void)
         cmocka_unit_test(gpt2_under_other_options),
         cmocka_unit_test(llama_loss_logits_and_every_gradient),
         cmocka_unit_test(llama_under_other_options),
+        cmocka_unit_test(llama_five_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
