@@ -122,6 +122,13 @@ static int64_t whole_lines(const char *s, int64_t n)
     return nl ? nl + 1 - s : 0;
 }
 
+static int refuse_line(const struct meg_input *in, int64_t after, struct meg_err *e)
+{
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s, line %lld: longer than %d MiB; make several lines of it", name_of(in),
+                    (long long)(in->line + after), MEG_LONGEST_LINE >> 20);
+}
+
 /* Fill b with whole lines; returns whether the file goes on. */
 static int read_lines(struct meg_input *in, struct meg_block *b, int64_t want, struct meg_err *e)
 {
@@ -134,6 +141,8 @@ static int read_lines(struct meg_input *in, struct meg_block *b, int64_t want, s
     while (whole == 0 || b->n < want) {
         int64_t got;
 
+        if (whole == 0 && b->n > MEG_LONGEST_LINE && (whole = whole_lines(b->s, b->n)) == 0)
+            return refuse_line(in, 0, e);
         if (b->n == b->cap)
             reserve(b, 2 * b->cap);
         if ((got = meg_unpack_read(in->file, b->s + b->n, b->cap - b->n, e)) < 0)
@@ -167,8 +176,9 @@ int meg_input_next(struct meg_input *in, struct meg_block *b, int64_t want, stru
     b->name = name_of(in);
     b->line = in->line;
     b->nth = in->nth;
-    for (b->nlines = 0; meg_line_next(b, &at, &line, &n);)
-        b->nlines++;
+    for (b->nlines = 0; meg_line_next(b, &at, &line, &n); b->nlines++)
+        if (n > MEG_LONGEST_LINE)
+            return refuse_line(in, b->nlines, e);
     in->line += b->nlines;
     in->nth += b->nlines;
     if (r == 0) {

@@ -36,9 +36,10 @@ struct meg_block {
 /*
  * meg_input_next - fill b with the next lines, about want bytes of them; a longer line is still
  * whole.  Blocks end with \n or with their file.  An empty file gives an empty block.
- * Returns 1, or 0 at the end of the last file.  MEG_EFORMAT for a corrupt or cut compressed file,
- * MEG_EIO when reading fails.
+ * Returns 1, or 0 at the end of the last file.  MEG_EFORMAT for a corrupt or cut compressed file and
+ * for a line longer than MEG_LONGEST_LINE, MEG_EIO when reading fails.
  */
+enum { MEG_LONGEST_LINE = 64 << 20 };
 int meg_input_next(struct meg_input *in, struct meg_block *b, int64_t want, struct meg_err *e);
 
 /*

@@ -313,6 +313,15 @@ awk 'BEGIN { print "{\"text\":\"1 2\"}"; printf "{\"text\":\"3"; for (i = 0; i <
              print "\"}\n{\"text\":\"4\"}" }' >long.jsonl
 null long --input long.jsonl --workers 3
 is 'a line of megabytes' "$(index long_text_document | cut -d : -f 2-) $(wc -c <long_text_document.bin | xargs)" ' 2 1000001 1 : 0 1 2 3 2000008'
+# Of a line of a gigabyte no more is read than it takes to refuse it.
+{ echo '{"text":"1"}'; printf '{"text":"'; yes | tr -d '\n' | head -c 1073741824; echo '"}'; } 2>&1 |
+    null bad --input - 2>err
+is 'a line of a gigabyte is refused' $? 65
+is 'and named' "$(cat err)" 'meg-preprocess: standard input, line 2: longer than 64 MiB; make several lines of it'
+is 'and leaves nothing' "$(echo bad*)" 'bad*'
+{ echo '{"text":"1"}'; head -c 68000000 /dev/zero | tr '\0' ' '; echo; } >spaces.jsonl
+status 'whole in the block, too' 65 null bad --input spaces.jsonl
+rm spaces.jsonl
 mkdir "$T/hf"
 cat >"$T/hf/tokenizer.json" <<'END'
 {"pre_tokenizer": {"type": "Whitespace"}, "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "a": 1}}}
