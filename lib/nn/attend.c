@@ -140,7 +140,7 @@ void nn_attend_fwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat o
                     part_fwd(&p, sum, lse, i, j, step == 0 && j == 0); /* all see their own rank's first piece */
     }
     narrow(c, wide, sum);
-    nn_heads_to_rows(c, l, o, wide);
+    nn_heads_to_rows(c, l, o, wide.p);
 }
 
 /* delta of this rank's own rows and all its heads, a piece after the other, and then as heads are exchanged. */
@@ -179,7 +179,7 @@ void nn_attend_bwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat d
     struct nn_pass p = begin(c, l, qkv);
 
     find_delta(c, l, delta, d_o, o);
-    nn_rows_to_heads(c, l, wide_o, d_o);
+    nn_rows_to_heads(c, l, wide_o.p, d_o);
     p.dqkv = in_f32(wide, l->room->dqkv);
     if (p.nq > 1)
         c->op->zero(c->st, p.dqkv.p, (size_t)(p.dqkv.rows * p.dqkv.cols) * sizeof(float));
@@ -196,5 +196,5 @@ void nn_attend_bwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat d
     }
     carrier->home(&p);
     narrow(c, wide, p.dqkv);
-    nn_heads_to_rows(c, l, dqkv, wide);
+    nn_heads_to_rows(c, l, dqkv, wide.p);
 }

@@ -55,7 +55,7 @@ void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct 
 
     meg_col_fwd(c, rows, none, x, &l->qkv, MEG_ACT_NONE);
     rotate(c, rows, 1, l);
-    nn_rows_to_heads(c, l, a->qkv, rows);
+    nn_rows_to_heads(c, l, a->qkv.p, rows);
     if (c->kv)
         for (int64_t i = 0; i < c->nkv; i++)
             attend_cached(c, a, &c->kv[i], l);

@@ -38,17 +38,17 @@ struct meg_mat nn_rows(const struct meg_attn *l, struct meg_mat at)
     return at;
 }
 
-/* Between rows in the order of the sequence and those that each rank has: sent or arrived, part by part. */
-static void sort_rows(struct meg_ctx *c, int64_t h, struct meg_mat wide, void *parts, bool to_wide)
+/* Between rows in the order of the sequence and those that each rank has: sent or arrived, part by part of n. */
+static void sort_rows(struct meg_ctx *c, int64_t h, enum meg_dtype t, void *wide, void *parts, int64_t n, bool to_wide)
 {
-    const int64_t piece = wide.rows / h / 2 * wide.cols;
+    const int64_t piece = n / 2;
 
     for (int64_t j = 0; j < h; j++)
         for (int64_t p = 0; p < 2; p++) {
-            char *in_order = element(wide.p, wide.dtype, place(h, j, p) * piece);
-            char *of_rank = element(parts, wide.dtype, (2 * j + p) * piece);
+            char *in_order = element(wide, t, place(h, j, p) * piece);
+            char *of_rank = element(parts, t, (2 * j + p) * piece);
 
-            copy(c, wide.dtype, to_wide ? in_order : of_rank, 0, 0, to_wide ? of_rank : in_order, 0, 0, 1, 1, piece);
+            copy(c, t, to_wide ? in_order : of_rank, 0, 0, to_wide ? of_rank : in_order, 0, 0, 1, 1, piece);
         }
 }
 
@@ -67,25 +67,25 @@ static void sort_heads(struct meg_ctx *c, int64_t h, struct meg_mat rows, void *
     }
 }
 
-void nn_rows_to_heads(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat wide, struct meg_mat rows)
+void nn_rows_to_heads(struct meg_ctx *c, const struct meg_attn *l, void *wide, struct meg_mat rows)
 {
-    const int64_t h = l->cp->by_heads;
+    const int64_t h = l->cp->by_heads, part = rows.rows * rows.cols / h;
 
     if (h == 1)
         return;
     sort_heads(c, h, rows, l->room->sent, false);
-    send_parts(l, rows.rows * rows.cols / h, rows.dtype);
-    sort_rows(c, h, wide, l->room->here, true);
+    send_parts(l, part, rows.dtype);
+    sort_rows(c, h, rows.dtype, wide, l->room->here, part, true);
 }
 
-void nn_heads_to_rows(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows, struct meg_mat wide)
+void nn_heads_to_rows(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows, void *wide)
 {
-    const int64_t h = l->cp->by_heads;
+    const int64_t h = l->cp->by_heads, part = rows.rows * rows.cols / h;
 
     if (h == 1)
         return;
-    sort_rows(c, h, wide, l->room->sent, false);
-    send_parts(l, rows.rows * rows.cols / h, rows.dtype);
+    sort_rows(c, h, rows.dtype, wide, l->room->sent, part, false);
+    send_parts(l, part, rows.dtype);
     sort_heads(c, h, rows, l->room->here, true);
 }
 
@@ -116,6 +116,6 @@ const int32_t *nn_doc_start(struct meg_ctx *c, const struct meg_attn *l)
     if (!c->doc_start || h == 1)
         return c->doc_start;
     meg_wait(g, g->op->all_gather(g, l->room->sent, c->doc_start, n, MEG_DTYPE_I32));
-    sort_rows(c, h, meg_mat(l->room->doc_start, MEG_DTYPE_I32, n * h, 1), l->room->sent, true);
+    sort_rows(c, h, MEG_DTYPE_I32, l->room->doc_start, l->room->sent, n, true);
     return l->room->doc_start;
 }

@@ -9,12 +9,11 @@
 struct meg_mat nn_rows(const struct meg_attn *l, struct meg_mat at);
 /*
  * wide [n h, cols/h]: the rows of all h ranks, in order of the sequence, of this rank's heads; from rows [n, cols]
- * with all heads.  Heads of equal groups lie side by side in a row.  Nothing is done with one rank.  wide may be
- * rows' memory.
+ * with all heads, whose groups lie side by side.  Nothing is done with one rank.  wide may be rows' memory.
  */
-void nn_rows_to_heads(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat wide, struct meg_mat rows);
-/* And back: wide is destroyed.  rows may be its memory. */
-void nn_heads_to_rows(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows, struct meg_mat wide);
+void nn_rows_to_heads(struct meg_ctx *c, const struct meg_attn *l, void *wide, struct meg_mat rows);
+/* And back; wide and rows may be the same memory, or wide that of nn_rows. */
+void nn_heads_to_rows(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows, void *wide);
 /* The same for statistics of rows: x [2,b,a,s/2] becomes [2,b,a/h,s h/2]. */
 void nn_stats_to_heads(struct meg_ctx *c, const struct meg_attn *l, float *x);
 /* doc_start of the rows of all h ranks. */

@@ -12,7 +12,7 @@
 #include "nn/attention.h"
 #include "tensor/half.h"
 
-enum { S = 32, B = 2, H = 24, A = 8, G = 4, D = 6, QKV = (A + 2 * G) * D };
+enum { S = 32, B = 2, H = 24, A = 16, G = 8, D = 6, QKV = (A + 2 * G) * D };
 
 static const struct meg_ops *op;
 static struct meg_comm *w;
