@@ -2,7 +2,7 @@
 /* Word and position embeddings; the gradients are scattered by columns, so that tokens add up in order. */
 #include "cpu/row.h"
 
-enum { ROWS = 8, COLS = 128, RUN = 512 };
+enum { ROWS = 8, COLS = 128 };
 
 static int has_row(struct meg_mat table, int64_t r)
 {
@@ -35,15 +35,16 @@ static int is_among(int32_t v, const int32_t *list, int64_t n)
 }
 
 /*
- * Columns [c0, c0 + n) of row index[r] - v0 of table += row r of dx, in order of r.  Rows that go to
- * one place are taken together in runs of RUN, so that 16 bits round once a run.
+ * Columns [c0, c0 + n) of row index[r] - v0 of table += row r of dx, in order of r.  In 16 bits, rows of a
+ * run of 512 that go to one place are added up before the sum is rounded.
  */
 static void scatter(struct meg_mat table, struct meg_mat dx, const int32_t *index, int64_t v0,
                     int64_t c0, int64_t n)
 {
+    const int64_t run = table.dtype == MEG_DTYPE_F32 ? 1 : 512;
     float to[COLS], from[COLS];
-    for (int64_t r0 = 0; r0 < dx.rows; r0 += RUN) {
-        const int64_t r1 = min64(dx.rows, r0 + RUN);
+    for (int64_t r0 = 0; r0 < dx.rows; r0 += run) {
+        const int64_t r1 = min64(dx.rows, r0 + run);
         for (int64_t r = r0; r < r1; r++) {
             const int64_t v = index[r] - v0;
             float *sum;
