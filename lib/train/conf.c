@@ -74,6 +74,8 @@ const struct meg_opt meg_train_ckpt_opts[] = {
       "leave optimizer state and schedule of the checkpoint" },
     { "no-load-rng", 0, MEG_NOT(C, load_rng), NULL, "no",
       "take the seed of dropout from --seed, not from the checkpoint" },
+    { "async-save", 0, MEG_BOOL(C, async_save), NULL, "no",
+      "write a copy of the state in the background while training goes on" },
     { "no-save-optim", 0, MEG_NOT(C, save_optim), NULL, "no", "save without optimizer state" },
     { "no-save-rng", 0, MEG_NOT(C, save_rng), NULL, "no", "save without the seed of dropout" },
     { "use-checkpoint-args", 0, MEG_BOOL(C, use_checkpoint_args), NULL, "no",

@@ -58,7 +58,9 @@ struct trainer {
     struct meg_position at;
     int64_t optim_steps; /* of the optimizer in that checkpoint */
     uint32_t dropout_seed;
-    int64_t saved;  /* iteration of the newest checkpoint in --save, or -1 */
+    struct meg_ckpt_saving *saving;  /* the save in the background, or NULL */
+    struct meg_position saving_at;
+    int64_t saved;  /* iteration of the newest checkpoint in --save, that of saving included, or -1 */
     int64_t loaded; /* the one in --save that the run began with, or -1 */
     int64_t nan_in_a_row;  /* iterations left out since the last one that was not */
     double start_s, start_flops;
@@ -147,12 +149,14 @@ int meg_train_read_position(struct trainer *t, struct meg_err *e);
 int meg_train_load(struct trainer *t, struct meg_err *e);
 /* Weights and optimizer state of the newest checkpoint in --save; the place in the run stays. */
 int meg_train_roll_back(struct trainer *t, struct meg_err *e);
-/* A checkpoint of this moment, whole or not at all. */
+/* A checkpoint of this moment, whole or not at all; with --async-save it is only begun. */
 int meg_train_save(struct trainer *t, struct meg_err *e);
+/* Move a save in the background on, or with wait see it to its end.  Every rank calls it between steps. */
+int meg_train_save_next(struct trainer *t, bool wait, struct meg_err *e);
 
 /* ---- progress.c: lines of SAVE/progress.txt, where --log-progress asks for them ---- */
 int meg_train_progress_starts(struct trainer *t, struct meg_err *e);
-int meg_train_progress_saved(struct trainer *t, struct meg_err *e);
+int meg_train_progress_saved(struct trainer *t, const struct meg_position *at, struct meg_err *e);
 
 /* ---- loop.c ---- */
 int meg_train_loop(struct trainer *t, struct meg_err *e);

@@ -135,6 +135,13 @@ static int save_once(struct trainer *t, struct meg_err *e)
     return t->job->ckpt.save && t->saved != t->at.iteration ? meg_train_save(t, e) : 0;
 }
 
+static int save_and_wait(struct trainer *t, struct meg_err *e)
+{
+    int r = save_once(t, e);
+
+    return r < 0 ? r : meg_train_save_next(t, true, e);
+}
+
 static int mark_done(struct trainer *t, bool is_done, struct meg_err *e)
 {
     return meg_train_speaks(t) ? meg_ckpt_mark_done(t->job->ckpt.save, is_done, e) : 0;
@@ -162,15 +169,19 @@ static int save_or_exit(struct trainer *t, bool *is_over, struct meg_err *e)
     double minutes = meg_train_max(t, (meg_now_s() - t->start_s) / 60);
     int r;
 
+    if ((r = meg_train_save_next(t, false, e)) < 0)
+        return r;
     if (t->at.iteration >= t->iters)
         return 0;
     if (meg_train_stop_asked(t))
-        return (r = save_once(t, e)) < 0 ? r : stopped(t, e);
+        return (r = save_and_wait(t, e)) < 0 ? r : stopped(t, e);
     *is_over = minutes > c->exit_duration_min || divides(c->exit_interval, t->at.iteration);
     if (*is_over)
         meg_note("exiting after iteration %" PRId64 " and %.1f minutes, as asked", t->at.iteration,
                  minutes);
-    return *is_over || divides(t->job->ckpt.save_interval, t->at.iteration) ? save_once(t, e) : 0;
+    if (*is_over)
+        return save_and_wait(t, e);
+    return divides(t->job->ckpt.save_interval, t->at.iteration) ? save_once(t, e) : 0;
 }
 
 /* One more checkpoint where the batch is about to grow, as Megatron has it. */
@@ -216,7 +227,7 @@ int meg_train_loop(struct trainer *t, struct meg_err *e)
         (r = train(t, &is_over, e)) < 0 || is_over)
         return r;
     if (t->job->ckpt.save &&
-        ((r = save_once(t, e)) < 0 || (r = mark_done(t, true, e)) < 0))
+        ((r = save_and_wait(t, e)) < 0 || (r = mark_done(t, true, e)) < 0))
         return r;
     if ((r = evaluate_after(t, e)) < 0)
         return r;

@@ -46,10 +46,9 @@ static int add_line(const struct trainer *t, const char *text, struct meg_err *e
     return r;
 }
 
-static double flops_so_far(const struct trainer *t)
+static double flops_until(const struct trainer *t, const struct meg_position *at)
 {
-    return meg_gpt_flops(&t->job->model, 1, t->job->train.seq_length) *
-        (double)t->at.consumed_train;
+    return meg_gpt_flops(&t->job->model, 1, t->job->train.seq_length) * (double)at->consumed_train;
 }
 
 /* When the first job of as many ranks started, and the operations that were done by then. */
@@ -83,13 +82,13 @@ static void first_start(const struct trainer *t, time_t *start, double *flops)
 
 int meg_train_progress_starts(struct trainer *t, struct meg_err *e)
 {
-    t->start_flops = flops_so_far(t);
+    t->start_flops = flops_until(t, &t->at);
     return t->job->log.log_progress ? add_line(t, "Starting job", e) : 0;
 }
 
-int meg_train_progress_saved(struct trainer *t, struct meg_err *e)
+int meg_train_progress_saved(struct trainer *t, const struct meg_position *at, struct meg_err *e)
 {
-    double flops = flops_so_far(t), first_flops, ranks = (double)t->plan.ranks;
+    double flops = flops_until(t, at), first_flops, ranks = (double)t->plan.ranks;
     char text[512];
     time_t first;
 
@@ -100,8 +99,8 @@ int meg_train_progress_saved(struct trainer *t, struct meg_err *e)
              "Saved checkpoint\tIteration: %" PRId64 "\tJob throughput: %.1f TFLOP/s/GPU\t"
              "Cumulative throughput: %.1f TFLOP/s/GPU\tFloating-point operations: %.2e\tTokens (in "
              "billions): %.2f",
-             t->at.iteration, (flops - t->start_flops) / (meg_now_s() - t->start_s) / 1e12 / ranks,
+             at->iteration, (flops - t->start_flops) / (meg_now_s() - t->start_s) / 1e12 / ranks,
              (flops - first_flops) / difftime(time(NULL) + 1, first) / 1e12 / ranks, flops,
-             (double)(t->at.consumed_train * t->job->train.seq_length) / 1e9);
+             (double)(at->consumed_train * t->job->train.seq_length) / 1e9);
     return add_line(t, text, e);
 }

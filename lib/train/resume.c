@@ -328,15 +328,36 @@ static void keep_options(struct meg_str *out, const char *dump)
     }
 }
 
+/* A checkpoint is committed: r of it on all ranks. */
+static int saved(struct trainer *t, const struct meg_position *at, int r, struct meg_err *e)
+{
+    if (r < 0)
+        return meg_train_fail_once(t, r);
+    if (!meg_train_speaks(t))
+        return 0;
+    meg_note("saved iteration %" PRId64 " in %s", at->iteration, t->job->ckpt.save);
+    return meg_train_progress_saved(t, at, e);
+}
+
+int meg_train_save_next(struct trainer *t, bool wait, struct meg_err *e)
+{
+    const int r = t->saving ? meg_ckpt_save_next(&t->saving, wait, e) : 0;
+
+    return r == 0 ? 0 : saved(t, &t->saving_at, r, e);
+}
+
 int meg_train_save(struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
     struct meg_str all = { 0 }, options = { 0 };
     struct meg_ckpt_slot slot[SLOTS];
-    json_t *state = pack_state(t);
     struct meg_ckpt_save s = { 0 };
+    json_t *state;
     int r;
 
+    if ((r = meg_train_save_next(t, true, e)) < 0)
+        return r;
+    state = pack_state(t);
     meg_opt_dump(t->groups, &all);
     keep_options(&options, all.s);
     s.dir = c->save;
@@ -353,15 +374,13 @@ int meg_train_save(struct trainer *t, struct meg_err *e)
     s.state = state;
     s.keep_last = c->keep_last == MEG_UNSET ? 0 : c->keep_last;
     s.loaded = t->loaded;
-    if ((r = meg_ckpt_save(&s, e)) == 0 && meg_train_speaks(t)) {
-        meg_note("saved iteration %" PRId64 " in %s", t->at.iteration, c->save);
-        r = meg_train_progress_saved(t, e);
-    }
+    r = c->async_save ? meg_ckpt_save_begin(&t->saving, &s, e) : meg_ckpt_save(&s, e);
     json_decref(state);
     meg_str_free(&all);
     meg_str_free(&options);
-    if (r < 0)
-        return meg_train_fail_once(t, r);
     t->saved = t->at.iteration;
-    return 0;
+    t->saving_at = t->at;
+    if (r == 0 && c->async_save)
+        return 0;
+    return saved(t, &t->at, r, e);
 }

@@ -9,7 +9,8 @@
  * regular files open for writing and on directories but never on stdout and stderr, and rename and
  * renameat2.  What stdio writes goes past us.  MEG_FAULT_ERRNO is ENOSPC or EIO; KILL ends the
  * process by SIGKILL, a write half done; SHORT writes half and says so.  MEG_FAULT_COUNT=FILE
- * leaves the number in FILE when the process exits.
+ * leaves the number in FILE when the process exits.  MEG_FAULT_IN=TEXT counts only calls on open
+ * files whose path has TEXT in it.
  * Under ASan also ASAN_OPTIONS=verify_asan_link_order=0.
  */
 #define _GNU_SOURCE
@@ -42,6 +43,20 @@ static enum fault next(void)
     return FAIL;
 }
 
+static int is_meant(int fd)
+{
+    const char *part = getenv("MEG_FAULT_IN");
+    char link[64], path[4096];
+    ssize_t n;
+
+    if (!part)
+        return 1;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    n = readlink(link, path, sizeof path - 1);
+    path[n < 0 ? 0 : n] = 0;
+    return strstr(path, part) != NULL;
+}
+
 static enum fault next_on(int fd)
 {
     struct stat st;
@@ -51,7 +66,7 @@ static enum fault next_on(int fd)
         return NONE;
     if (S_ISREG(st.st_mode) && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY)
         return NONE;
-    return next();
+    return is_meant(fd) ? next() : NONE;
 }
 
 static void die(void)
@@ -141,16 +156,21 @@ int close(int fd)
     return -1;
 }
 
+static enum fault next_name(void)
+{
+    return getenv("MEG_FAULT_IN") ? NONE : next();
+}
+
 int rename(const char *from, const char *to)
 {
     REAL(rename);
-    ALL_OR_NOTHING(next(), -1, real(from, to))
+    ALL_OR_NOTHING(next_name(), -1, real(from, to))
 }
 
 int renameat2(int fromdir, const char *from, int todir, const char *to, unsigned flags)
 {
     REAL(renameat2);
-    ALL_OR_NOTHING(next(), -1, real(fromdir, from, todir, to, flags))
+    ALL_OR_NOTHING(next_name(), -1, real(fromdir, from, todir, to, flags))
 }
 
 __attribute__((destructor)) static void tell(void)

@@ -1,0 +1,158 @@
+#!/bin/sh
+# A checkpoint does not tell under which layout it was saved, and any layout goes on with any other's.
+# FULL=1: all ordered pairs of the ten layouts; else a few.
+. "${0%/*}/lib.sh"
+[ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
+. "${0%/*}/ranks.sh"
+
+cat >"$T/conf" <<'EOC'
+num-layers = 4
+hidden-size = 32
+num-attention-heads = 4
+group-query-attention = yes
+num-query-groups = 2
+swiglu = yes
+untie-embeddings-and-output-weights = yes
+seq-length = 16
+max-position-embeddings = 16
+micro-batch-size = 2
+global-batch-size = 8
+train-iters = 4
+lr = 1e-2
+lr-warmup-iters = 1
+mock-data = yes
+tokenizer-type = NullTokenizer
+vocab-size = 50
+eval-iters = 0
+log-interval = 1
+EOC
+sed '/^untie/d; /^swiglu/d' "$T/conf" >"$T/tied.conf"
+
+# Name, ranks, options
+cat >"$T/layouts" <<'EOC'
+one     1
+dp2     2
+dp4     4
+tp2     2 --tensor-model-parallel-size 2
+tp2sp   4 --tensor-model-parallel-size 2 --sequence-parallel
+pp2vp2  2 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1
+pp4     4 --pipeline-model-parallel-size 4
+tp2pp2  4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel
+cp2     2 --context-parallel-size 2
+tp2cp2  4 --tensor-model-parallel-size 2 --context-parallel-size 2 --use-tp-pp-dp-mapping
+EOC
+
+# of LAYOUT: its ranks and options
+of() { sed -n "s/^$1  *//p" "$T/layouts"; }
+
+# run LAYOUT FOLDER OPTION...: train in the folder, its own checkpoints in ck; losses in FOLDER/loss
+run() {
+    set -- $(of "$1") -- "$@"
+    run_n=$1 run_options=
+    shift
+    while [ "$1" != -- ]; do run_options="$run_options $1"; shift; done
+    mkdir -p "$3"
+    cd "$3" || exit 1
+    shift 3
+    rm -f log.json
+    ranks "$run_n" meg-train -q --config "${CONF:-$T/conf}" --save ck --log-json log.json $run_options "$@" >out 2>err
+    run_status=$?
+    jq -r .lm_loss log.json >loss 2>/dev/null
+    cd "$T" || exit 1
+    return $run_status
+}
+
+# near A B: each number of A is within 1e-5 of B's, and there are as many
+near() {
+    paste "$1" "$2" | awk 'NF != 2 { exit 1 } { d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-5 * $2)) exit 1; n++ }
+                           END { exit !n }'
+}
+
+# same A B: two checkpoints are the same files, run.conf left out, which names the layout
+same() { diff -r -x run.conf "$1" "$2"; }
+
+cd "$T" || exit 1
+ok 'one rank trains' run one whole --save-interval 2
+head -n 2 whole/loss >first
+tail -n 2 whole/loss >last
+
+# Saved from one state.  The folder it comes from bears one name, as options are part of the state.
+for l in $([ "${FULL:-}" ] && cut -d' ' -f1 layouts || echo tp2sp pp2vp2 tp2cp2 dp4); do
+    mkdir -p "at/$l"
+    ln -s "$T/whole/ck" "at/$l/from"
+    ok "$l: loads iteration 2 and saves it" run "$l" "at/$l" --load from --ckpt-step 2 --train-iters 2 --override-opt_param-scheduler
+    [ -d at/ref ] || cp -r "at/$l" at/ref
+    ok "$l: the files of one state" same at/ref/ck/iter_0000002 "at/$l/ck/iter_0000002"
+    for f in whole/ck/iter_0000002/*.safetensors; do
+        cmp -s "$f" "at/$l/ck/iter_0000002/${f##*/}" || echo "${f##*/}"
+    done >differ
+    is "$l: tensors are those of one rank" "$(cat differ)" ''
+done
+
+# Saved under one, loaded under another.
+if [ "${FULL:-}" ]; then
+    for a in $(cut -d' ' -f1 layouts); do
+        for b in $(cut -d' ' -f1 layouts); do
+            [ "$a" = "$b" ] || echo "$a $b"
+        done
+    done
+else
+    printf '%s\n' 'tp2 pp2vp2' 'pp4 tp2sp' 'dp2 cp2'
+fi >pairs
+while read -r a b; do
+    if [ ! -d "half/$a" ]; then
+        run "$a" "half/$a" --exit-interval 2 <&-
+        is "$a: two steps" $? 0
+        ok "$a: losses of one rank" near "half/$a/loss" first
+    fi
+    mkdir -p on
+    ln -s "../half/$a/ck" on/from
+    run "$b" on --load from <&-
+    is "from $a to $b: status" $? 0
+    ok "from $a to $b: losses go on" near on/loss last
+    rm -rf on
+done <pairs
+
+# The last stage's copy of a tied embedding is loaded, and not saved.
+CONF=$T/tied.conf run tp2pp2 tied --save-interval 2
+is 'tied, tp2pp2: status' $? 0
+CONF=$T/tied.conf run one tied1 --load ../tied/ck --ckpt-step 2
+is 'and goes on on one rank' $? 0
+tail -n 2 tied/loss >tied/last
+ok 'with the same losses' near tied1/loss tied/last
+CONF=$T/tied.conf run pp4 pp4 --load ../tied/ck --ckpt-step 2
+ok 'and on four stages' near pp4/loss tied/last
+
+# In the background: the same bytes, and said only when they are there.
+sed -i 's/^train-iters = 4/train-iters = 8/' conf
+run tp2 now --save-interval 2
+run tp2 later --save-interval 2 --async-save
+is 'async: status' $? 0
+for i in 2 4 6 8; do
+    for f in now/ck/iter_000000$i/*.safetensors; do
+        cmp -s "$f" "later/ck/iter_000000$i/${f##*/}" || echo "$i ${f##*/}"
+    done
+done >differ
+is 'async: the same tensors' "$(cat differ)" ''
+is 'async: and nothing is left over' "$(ls later/ck | tr '\n' ' ')" \
+    "$(ls now/ck | tr '\n' ' ')"
+
+# A write that fails on one rank: told once, and the older checkpoint stays.
+cat >fail.sh <<EOC
+[ "\$OMPI_COMM_WORLD_RANK" = 1 ] || exec meg-train "\$@"
+export MEG_FAULT_IN=iter_0000004.tmp MEG_FAULT_AT=1 MEG_FAULT_ERRNO=ENOSPC ASAN_OPTIONS=verify_asan_link_order=0
+LD_PRELOAD=$B/tests/fault.so exec meg-train "\$@"
+EOC
+for async in '' --async-save; do
+    rm -rf full
+    cp -r now full
+    rm -rf full/ck/iter_0000004 full/ck/iter_0000006 full/ck/iter_0000008 full/ck/done
+    echo 2 >full/ck/latest_checkpointed_iteration.txt
+    (cd full && ranks 2 sh "$T/fail.sh" -q --config "$T/conf" --tensor-model-parallel-size 2 --save ck --load ck \
+        --save-interval 2 $async >out 2>err)
+    is "no space on one rank${async:+, $async}: status" $? 74
+    is 'is told once' "$(grep -c 'No space left' full/err)" 1
+    like 'with the rank' "$(cat full/err)" 'rank 1: ck/iter_0000004.tmp/.*writing: No space'
+    is 'and nothing is left over' "$(ls full/ck | tr '\n' ' ')" 'iter_0000002 latest_checkpointed_iteration.txt '
+done
+done_testing
