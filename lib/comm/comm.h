@@ -82,6 +82,9 @@ static inline void meg_wait(struct meg_comm *c, struct meg_work *w)
         c->op->wait(w);
 }
 
+/* Seconds this process has spent in waits of all groups, for others or for data to move. */
+double meg_comm_waited_s(void);
+
 /* Start and wait. */
 static inline void meg_all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce how)
 {

@@ -75,6 +75,18 @@ struct meg_comm *meg_comm_split(struct meg_comm *world, int color, const char *n
     return world;
 }
 
+static double waited_s;
+
+double meg_comm_waited_s(void)
+{
+    return waited_s;
+}
+
+void meg_comm_add_wait(double seconds)
+{
+    waited_s += seconds;
+}
+
 void meg_comm_set_deadline(struct meg_comm *c, double seconds)
 {
     c->op->set_deadline(c, seconds);

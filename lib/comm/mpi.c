@@ -102,6 +102,7 @@ static void give_up(const struct meg_work *w)
 /* Test until done; now and then look at the clock, and let others run.  Time in which we were stopped is not waited. */
 static void wait_request(struct meg_work *w)
 {
+    const double start = meg_now_s();
     double before = 0, waited = 0;
     int done = 0;
 
@@ -125,6 +126,7 @@ static void wait_request(struct meg_work *w)
     }
     if (before != 0)
         meg_board_leave();
+    meg_comm_add_wait(meg_now_s() - start);
 }
 
 static void wait_work(struct meg_work *w)

@@ -48,6 +48,8 @@ const struct meg_opt meg_train_opts[] = {
     { "on-nan", 0, MEG_STR(C, on_nan), "abort|skip|rollback", "abort",
       "what to do about a loss or gradient that is not finite: end the run, leave the iteration out, or also go back "
       "to the state of the newest checkpoint" },
+    { "check-weight-hash-across-dp-replicas-interval", 0, MEG_I64(C, replica_interval), "N", NULL,
+      "iterations between comparisons of weights that ranks have copies of" },
     { "check-for-spiky-loss", 0, MEG_BOOL(C, check_for_spiky_loss), NULL, "no",
       "warn when the loss differs by a fifth from that of the step before" },
     { "dry-run", 0, MEG_BOOL(C, dry_run), NULL, "no", "say what would be done, and do nothing" },
@@ -98,6 +100,8 @@ const struct meg_opt meg_train_log_opts[] = {
       "log the norm of the weights" },
     { "log-num-zeros-in-grad", 0, MEG_BOOL(C, log_num_zeros), NULL, "no",
       "log how many gradient elements are zero" },
+    { "log-straggler", 0, MEG_BOOL(C, log_straggler), NULL, "no",
+      "log which rank is the slowest in each phase of a step" },
     { "log-progress", 0, MEG_BOOL(C, log_progress), NULL, "no",
       "keep progress.txt in the --save folder" },
     { "tensorboard-dir", 0, MEG_STR(C, tensorboard_dir), "DIR", NULL,
@@ -215,6 +219,7 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
         (r = check("exit-interval", c->exit_interval, 1, e)) < 0 ||
         (r = check("eval-iters", c->eval_iters, 0, e)) < 0 ||
         (r = check("eval-interval", c->eval_interval, 1, e)) < 0 ||
+        (r = check("check-weight-hash-across-dp-replicas-interval", c->replica_interval, 1, e)) < 0 ||
         (r = check("seed", c->seed, 1, e)) < 0)
         return r;
     if ((r = check_highest("micro-batch-size", c->micro_batch_size, INT32_MAX, e)) < 0 ||

@@ -23,6 +23,7 @@ struct meg_train_conf {
     const char *recompute_granularity, *recompute_method;
     int64_t recompute_layers;
     const char *on_nan;
+    int64_t replica_interval;
     bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss, dry_run;
 };
 extern const struct meg_opt meg_train_opts[];
@@ -38,7 +39,7 @@ extern const struct meg_opt meg_train_ckpt_opts[];
 struct meg_train_log_conf {
     int64_t log_interval, tensorboard_log_interval;
     const char *log_json, *tensorboard_dir;
-    bool log_throughput, log_params_norm, log_num_zeros, log_progress, log_validation_ppl;
+    bool log_throughput, log_params_norm, log_straggler, log_num_zeros, log_progress, log_validation_ppl;
 };
 extern const struct meg_opt meg_train_log_opts[];
 

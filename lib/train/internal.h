@@ -7,6 +7,7 @@
 #include "data/loader.h"
 #include "parallel/pipe.h"
 #include "train/report.h"
+#include "train/straggler.h"
 #include "train/train.h"
 
 /* How far the run is: what a checkpoint holds beside weights and optimizer state. */
@@ -55,6 +56,7 @@ struct trainer {
     struct meg_train_batches batches;
     struct meg_train_walk walk;
     struct meg_report *report;
+    struct meg_straggler straggler;
     struct meg_position at;
     int64_t optim_steps; /* of the optimizer in that checkpoint */
     uint32_t dropout_seed;

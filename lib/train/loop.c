@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "train/internal.h"
+#include "train/replica.h"
 
 /* Iterations since the last log line. */
 struct tally {
@@ -77,6 +78,8 @@ static int report(struct trainer *t, struct tally *sum, const struct meg_step_re
     double n;
     int r;
 
+    if (job->log.log_straggler && t->at.iteration % job->log.log_interval == 0)
+        meg_straggler_report(&t->straggler, t->mesh->world, t->at.iteration);
     if (!meg_train_speaks(t))
         return 0;
     v.iteration = t->at.iteration;
@@ -207,7 +210,8 @@ static int train(struct trainer *t, bool *is_over, struct meg_err *e)
         if ((r = save_at_rampup(t, &num_micro, e)) < 0 || (r = meg_train_step(t, &s, e)) < 0)
             return r;
         warn_of_spike(t, &loss_before, s.lm_loss);
-        if ((r = report(t, &sum, &s, e)) < 0 || (r = evaluate_during(t, e)) < 0 ||
+        if ((divides(t->job->train.replica_interval, t->at.iteration) && (r = meg_replica_check(t, e)) < 0) ||
+            (r = report(t, &sum, &s, e)) < 0 || (r = evaluate_during(t, e)) < 0 ||
             (r = save_or_exit(t, is_over, e)) < 0)
             return r;
     }

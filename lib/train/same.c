@@ -19,26 +19,25 @@ static bool all_same(struct meg_comm *world, int64_t hash)
     return both[0] == ~both[1];
 }
 
-static int by_hash(const void *x, const void *y)
+static int by_value(const void *x, const void *y)
 {
     const int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
 
     return (a > b) - (a < b);
 }
 
-/* The hash that most ranks have, and of two as common ones the lower rank's. */
-static int64_t commonest(const int64_t *hash, int n)
+int64_t meg_commonest(const int64_t *v, int n)
 {
-    int64_t *sorted = meg_new((size_t)n * sizeof *sorted), best = hash[0];
+    int64_t *sorted = meg_new((size_t)n * sizeof *sorted), best = v[0];
     int most = 0;
 
-    memcpy(sorted, hash, (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, by_hash);
+    memcpy(sorted, v, (size_t)n * sizeof *sorted);
+    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
     for (int i = 0, end; i < n; i = end) {
         end = i + 1;
         while (end < n && sorted[end] == sorted[i])
             end++;
-        if (end - i > most || (end - i == most && sorted[i] == hash[0])) {
+        if (end - i > most || (end - i == most && sorted[i] == v[0])) {
             most = end - i;
             best = sorted[i];
         }
@@ -126,7 +125,7 @@ int meg_same(struct meg_comm *world, const char *lines, int code, const char *ru
         return 0;
     hash = meg_new((size_t)world->size * sizeof *hash);
     meg_wait(world, world->op->all_gather(world, hash, &mine, 1, MEG_DTYPE_I64));
-    right = commonest(hash, world->size);
+    right = meg_commonest(hash, world->size);
     while (hash[root] != right)
         root++;
     for (int i = world->size - 1; i >= 0; i--)

@@ -15,6 +15,9 @@ MEG_BEGIN_DECLS
  */
 int meg_same(struct meg_comm *world, const char *lines, int code, const char *rule, struct meg_err *e);
 
+/* The value that most of v [n] have; of two that as many have v[0], or the lower one. */
+int64_t meg_commonest(const int64_t *v, int n);
+
 /* The program and its options, but for those that say where a rank keeps or writes files of its own. */
 int meg_same_settings(struct meg_comm *world, const struct meg_optgroup *groups, struct meg_err *e);
 

@@ -26,9 +26,13 @@ static int gradients(struct trainer *t, int64_t num_micro, double *loss, double 
     double num, den;
     int r;
 
-    if ((r = meg_train_read(t, t->train, num_micro, e)) < 0 ||
-        (r = meg_train_walk(t, num_micro, true, &num, e)) < 0)
+    meg_straggler_enter(&t->straggler, MEG_PHASE_BATCH);
+    if ((r = meg_train_read(t, t->train, num_micro, e)) < 0)
         return r;
+    meg_straggler_enter(&t->straggler, MEG_PHASE_PASSES);
+    if ((r = meg_train_walk(t, num_micro, true, &num, e)) < 0)
+        return r;
+    meg_straggler_enter(&t->straggler, MEG_PHASE_REDUCTION);
     den = t->batches.tokens;
     if (t->job->train.check_for_nan)
         meg_nan_look(t, num, mine);
@@ -72,6 +76,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     s.batch = meg_batch_at(&t->plan, t->at.consumed_train);
     if ((r = gradients(t, s.batch.num_micro, &s.lm_loss, &rates.grad_scale, &mine, e)) < 0)
         return r;
+    meg_straggler_enter(&t->straggler, MEG_PHASE_OPTIMIZER);
     if (o->clip_grad > 0 || job->train.check_for_nan)
         s.grad_norm = meg_optim_grad_norm(t->optim, rates.grad_scale);
     s.is_left_out = job->train.check_for_nan && !(isfinite(s.lm_loss) && isfinite(s.grad_norm));
@@ -89,6 +94,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
         s.grad_norm = NAN; /* Megatron takes none then, and logs none */
     if (job->log.log_params_norm)
         s.params_norm = meg_optim_params_norm(t->optim);
+    meg_straggler_end(&t->straggler);
     t->at.iteration++;
     t->at.consumed_train += s.batch.run;
     t->at.skipped += s.batch.global - s.batch.run;

@@ -1,0 +1,85 @@
+#include "train/straggler.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/clock.h"
+#include "base/mem.h"
+
+/* Time in which this rank did not wait for others. */
+static double busy_now_s(void)
+{
+    return meg_now_s() - meg_comm_waited_s();
+}
+
+void meg_straggler_end(struct meg_straggler *s)
+{
+    s->busy_s[s->phase] += busy_now_s() - s->since_s;
+    s->steps++;
+    s->since_s = 0;
+}
+
+void meg_straggler_enter(struct meg_straggler *s, enum meg_phase p)
+{
+    const double now = busy_now_s();
+
+    if (s->since_s != 0)
+        s->busy_s[s->phase] += now - s->since_s;
+    s->phase = p;
+    s->since_s = now;
+}
+
+static int by_size(const void *x, const void *y)
+{
+    const double a = *(const double *)x, b = *(const double *)y;
+
+    return (a > b) - (a < b);
+}
+
+/* ms [n] of a phase: its slowest rank, and the median. */
+static int slowest(const double *all, int n, int phase, double *ms, double *median)
+{
+    double *one = meg_new((size_t)n * sizeof *one);
+    int rank = 0;
+
+    for (int i = 0; i < n; i++) {
+        one[i] = all[i * MEG_PHASES + phase];
+        if (one[i] > one[rank])
+            rank = i;
+    }
+    *ms = one[rank];
+    qsort(one, (size_t)n, sizeof *one, by_size);
+    *median = one[n / 2];
+    free(one);
+    return rank;
+}
+
+void meg_straggler_report(struct meg_straggler *s, struct meg_comm *world, int64_t iteration)
+{
+    static const char *const name[] = { "batch", "forward-backward", "gradient reduction", "optimizer" };
+    double mine[MEG_PHASES], *all = meg_new((size_t)world->size * sizeof mine);
+    struct meg_str line = { 0 };
+
+    for (int p = 0; p < MEG_PHASES; p++)
+        mine[p] = s->steps ? s->busy_s[p] / (double)s->steps * 1e3 : 0;
+    meg_wait(world, world->op->all_gather(world, all, mine, MEG_PHASES, MEG_DTYPE_F64));
+    meg_str_printf(&line, " slowest ranks to iteration %8" PRId64 " (ms a step, median) |", iteration);
+    for (int p = 0; p < MEG_PHASES; p++) {
+        double ms, median;
+        char host[64] = "";
+        const int rank = slowest(all, world->size, p, &ms, &median);
+
+        if (world->rank == rank)
+            gethostname(host, sizeof host - 1);
+        meg_broadcast(world, host, sizeof host / sizeof(int32_t), MEG_DTYPE_I32, rank);
+        meg_str_printf(&line, " %s: %d on %s %.1f, %.1f |", name[p], rank, host, ms, median);
+    }
+    if (world->rank == 0) {
+        printf("%s\n", line.s);
+        fflush(stdout);
+    }
+    meg_str_free(&line);
+    free(all);
+    memset(s, 0, sizeof *s);
+}

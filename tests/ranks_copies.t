@@ -1,0 +1,68 @@
+#!/bin/sh
+# Copies of a weight that have come to differ are found, by rank and tensor; the slowest rank of each phase is told.
+. "${0%/*}/lib.sh"
+[ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
+. "${0%/*}/ranks.sh"
+
+cat >"$T/conf" <<'EOF'
+num-layers = 2
+hidden-size = 16
+ffn-hidden-size = 32
+num-attention-heads = 2
+seq-length = 8
+max-position-embeddings = 8
+micro-batch-size = 1
+global-batch-size = 6
+train-iters = 6
+lr = 1e-3
+mock-data = yes
+tokenizer-type = NullTokenizer
+vocab-size = 50
+eval-iters = 0
+log-interval = 2
+position-embedding-type = rope
+normalization = RMSNorm
+swiglu = yes
+disable-bias-linear = yes
+untie-embeddings-and-output-weights = yes
+attention-dropout = 0
+hidden-dropout = 0
+check-weight-hash-across-dp-replicas-interval = 4
+EOF
+mkdir "$T/a" "$T/b"
+cd "$T/a" || exit 1
+meg-train -q --config ../conf --train-iters 1 --save one >"$T/out" 2>&1
+meg-convert -q --load-dir one --save-dir hf --saver hf >"$T/out" 2>&1
+cp -r hf ../b
+header=$(od -An -t u8 -N 8 hf/model.safetensors | tr -d ' ')
+row=$(head -c $((header + 8)) hf/model.safetensors |
+    sed 's/.*layers.1.post_attention_layernorm.weight":{[^}]*data_offsets":\[\([0-9]*\).*/\1/')
+printf '\001' | dd of=../b/hf/model.safetensors bs=1 seek=$((8 + header + row + 4)) conv=notrunc 2>"$T/err"
+
+# one_differs RANKS RANK OPTIONS...: RANK begins with a bit of a norm's weight flipped
+one_differs() {
+    differs_n=$1 differs_rank=$2
+    shift 2
+    ranks "$differs_n" sh -c "[ $rank_of_launcher != $differs_rank ] || cd ../b; exec meg-train \"\$@\"" sh \
+        -q --config ../conf --load hf --finetune "$@" >"$T/out" 2>"$T/err"
+    differs_status=$?
+}
+
+for layout in '2 1' '3 0' '3 2' '2 1 --tensor-model-parallel-size 2'; do
+    one_differs $layout
+    is "$layout: status" "$differs_status" 1
+    like "$layout: the rank and the tensor" "$(cat "$T/err")" \
+        "rank $differs_rank of $differs_n on $(hostname): iteration 4: decoder.layers.1.*norm.*weight is not what the other"
+    is "$layout: after the first comparison" "$(grep -c 'iteration  ' "$T/out")" 1
+done
+one_differs 3 9 --log-straggler
+is 'equal copies train on' "$differs_status" 0
+is 'the slowest ranks are told each log interval' "$(grep -c '^ slowest ranks to iteration' "$T/out")" 3
+like 'for each phase' "$(cat "$T/out")" \
+    '^ slowest ranks to iteration        2 .ms a step, median. \| batch: [0-2] on [^ ]* [0-9.]+, [0-9.]+ \| forward-backward: .* \| gradient reduction: .* \| optimizer: .* \|$'
+
+ranks 3 "$B/tests/ranks/straggler" >"$T/out" 2>"$T/err"
+is 'ranks that know who is slow' $? 0
+like 'the one that works longer is told, not those that wait for it' "$(cat "$T/out")" \
+    '^ slowest ranks to iteration        2 .*\| batch: 2 on [^ ]* [0-9.]+, [0-9.]+ \| forward-backward: 1 on [^ ]* [1-9][0-9.]+, [0-9.]+ \|'
+done_testing
