@@ -6,6 +6,7 @@
 #include "data/gpt_data.h"
 #include "data/loader.h"
 #include "parallel/pipe.h"
+#include "train/planner.h"
 #include "train/report.h"
 #include "train/straggler.h"
 #include "train/train.h"
@@ -65,6 +66,8 @@ struct trainer {
     int64_t saved;  /* iteration of the newest checkpoint in --save, that of saving included, or -1 */
     int64_t loaded; /* the one in --save that the run began with, or -1 */
     int64_t nan_in_a_row;  /* iterations left out since the last one that was not */
+    double sent[MEG_PAPER_GROUPS]; /* bytes this rank sent in the last step */
+    int64_t sent_num_micro;        /* and the micro-batches of that */
     double start_s, start_flops;
 };
 
@@ -134,9 +137,6 @@ int meg_train_evaluate(struct trainer *t, struct meg_loader *l, const char *spli
 
 /* ---- setup.c ---- */
 
-/* How a rank of a mesh, this one's or one on paper, runs its part of the model. */
-struct meg_gpt_run meg_train_model_run(const struct trainer *t, const struct meg_mesh *mesh);
-
 /* A loader of a split that stands where consumed samples were read; *out is NULL where there is no data. */
 int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split, int64_t consumed,
                           struct meg_err *e);
@@ -162,6 +162,15 @@ int meg_train_progress_saved(struct trainer *t, const struct meg_position *at, s
 
 /* ---- loop.c ---- */
 int meg_train_loop(struct trainer *t, struct meg_err *e);
+
+/* ---- volume.c ---- */
+
+/* The run as the planner sees it, with steps of so many micro-batches a data-parallel rank. */
+struct meg_paper meg_train_paper(const struct trainer *t, int64_t num_micro);
+/* meg_train_step, and what each group sent in it. */
+int meg_train_counted_step(struct trainer *t, struct meg_step_result *s, struct meg_err *e);
+/* With -v: what was sent in the last step, and whether that is what was planned; every rank calls it. */
+void meg_train_tell_sent(const struct trainer *t);
 
 /* ---- plan.c ---- */
 

@@ -207,7 +207,7 @@ static int train(struct trainer *t, bool *is_over, struct meg_err *e)
     while (t->at.iteration < t->iters && !*is_over) {
         struct meg_step_result s;
 
-        if ((r = save_at_rampup(t, &num_micro, e)) < 0 || (r = meg_train_step(t, &s, e)) < 0)
+        if ((r = save_at_rampup(t, &num_micro, e)) < 0 || (r = meg_train_counted_step(t, &s, e)) < 0)
             return r;
         warn_of_spike(t, &loss_before, s.lm_loss);
         if ((divides(t->job->train.replica_interval, t->at.iteration) && (r = meg_replica_check(t, e)) < 0) ||

@@ -18,7 +18,6 @@ struct meg_paper {
     struct meg_layout layout;                /* fitted */
     struct meg_pipe_schedule_conf schedule;  /* of a step's micro-batches, the most there are */
     struct meg_gpt_run run;                  /* of every rank; meg_paper_run says what depends on the stage */
-    bool has_documents;                      /* attention stays inside documents */
     int sums;                                /* numbers a step adds up over the model: norms, counts */
     bool keeps_scores;                       /* attention writes its scores to memory, as before Dao et al. 2022;
                                                 never so here: for runs of others */

@@ -56,7 +56,7 @@ struct paper_sent paper_context_sent(const struct meg_paper *p, int64_t i)
     const double qkv = meg_sent_parts(by_heads, n * (a + 2 * g) * d / h * e);
     const double out = meg_sent_parts(by_heads, n * a * d / h * e);
     const double stats = meg_sent_parts(by_heads, n * a / h * sizeof(float));
-    const double starts = p->has_documents ? meg_sent_parts(by_heads, n * sizeof(int32_t)) : 0;
+    const double starts = meg_sent_parts(by_heads, n * sizeof(int32_t));
     const double meet = meg_sent_parts(by_keys, keys * e);
     const double home = kind == MEG_CP_ALL_GATHER ? meg_sent_parts(by_keys, keys * sizeof(float))
                         : by_keys > 1             ? (double)by_keys * keys * sizeof(float)
@@ -142,8 +142,8 @@ static void layers_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper 
         const int64_t again = paper_recomputed(&run, n, &inputs);
 
         nbytes[MEG_PAPER_TENSOR] += (double)n * sum(tensor) + (double)again * tensor.fwd;
-        if (run.distributes_saved)
-            nbytes[MEG_PAPER_TENSOR] += (double)inputs * kept;
+        if (run.distributes_saved) /* what was received from another stage is still there */
+            nbytes[MEG_PAPER_TENSOR] += (double)(inputs - !meg_layout_is_first(stage, chunk)) * kept;
         for (int64_t i = 0; i < n; i++) {
             const struct paper_sent context = paper_context_sent(p, first + i);
 

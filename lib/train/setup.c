@@ -121,29 +121,11 @@ static int plan_data(struct trainer *t, struct meg_err *e)
 
 /* ---- what a run needs ---- */
 
-struct meg_gpt_run meg_train_model_run(const struct trainer *t, const struct meg_mesh *mesh)
-{
-    const struct meg_train_conf *c = &t->job->train;
-    const struct meg_pipe_schedule_conf schedule =
-        meg_train_schedule(t->job, &mesh->layout, meg_batch_most_micro(&t->plan));
-    struct meg_gpt_run run = { 0 };
-
-    run.s = c->seq_length;
-    run.b = c->micro_batch_size;
-    run.is_training = !c->skip_train;
-    run.seed = t->dropout_seed;
-    run.slots = run.is_training ? meg_pipe_schedule_in_flight(&schedule, (int)mesh->at.pp) : 1;
-    run.defers_weights = run.is_training && mesh->at.pp > 0 && is_zb(t->job);
-    run.recompute = meg_train_recompute(c);
-    run.recompute_layers = c->recompute_layers == MEG_UNSET ? 0 : c->recompute_layers;
-    run.distributes_saved = c->distribute_saved;
-    return run;
-}
-
 static int open_model(struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
-    const struct meg_gpt_run run = meg_train_model_run(t, t->mesh);
+    const struct meg_paper paper = meg_train_paper(t, meg_batch_most_micro(&t->plan));
+    const struct meg_gpt_run run = meg_paper_run(&paper, t->mesh->at.pp);
     int r;
 
     if ((r = meg_gpt_create(&t->model, &t->job->model, &run, meg_cpu_ops(), t->mesh, e)) < 0 ||
@@ -213,7 +195,8 @@ static int run(struct trainer *t, struct meg_err *e)
         (r = open_report(t, e)) < 0 ||
         (meg_train_speaks(t) && (r = meg_train_progress_starts(t, e)) < 0))
         return r;
-    r = meg_train_loop(t, e);
+    if ((r = meg_train_loop(t, e)) == 0)
+        meg_train_tell_sent(t);
     getrusage(RUSAGE_SELF, &used);
     meg_debug("memory: %.1f MiB at most", (double)used.ru_maxrss / 1024);
     return r;

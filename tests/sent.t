@@ -1,0 +1,47 @@
+#!/bin/sh
+# What the ranks of a layout send in a step, counted by the collectives, is what the planner says.
+. "${0%/*}/lib.sh"
+[ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
+. "${0%/*}/ranks.sh"
+
+cat >"$T/conf" <<'EOF'
+num-layers = 4
+hidden-size = 32
+num-attention-heads = 4
+seq-length = 16
+max-position-embeddings = 16
+micro-batch-size = 2
+global-batch-size = 8
+train-iters = 2
+lr = 1e-2
+mock-data = yes
+tokenizer-type = NullTokenizer
+vocab-size = 51
+eval-iters = 0
+EOF
+
+# sends N GROUPS OPTION...: what N ranks send in so many groups is as planned
+sends() {
+    n=$1 groups=$2
+    shift 2
+    ranks "$n" meg-train -v --config "$T/conf" "$@" >"$T/out" 2>&1
+    grep 'sent in a step' "$T/out" >"$T/sent"
+    is "$n ranks $*" "$(grep -o 'as planned' "$T/sent" | wc -l | tr -d ' ') $(grep -c 'were planned' "$T/sent")" "$groups 0"
+    [ -s "$T/sent" ] && sed 's/^/# /' "$T/sent" || sed 's/^/# /' "$T/out"
+}
+
+tp='--tensor-model-parallel-size 2' pp='--pipeline-model-parallel-size 2' cp='--context-parallel-size'
+sends 2 1 --log-params-norm --log-num-zeros-in-grad
+sends 4 3 $tp
+sends 4 3 $tp --sequence-parallel --log-num-zeros-in-grad
+sends 2 3 $pp
+sends 4 3 $tp $pp --sequence-parallel --untie-embeddings-and-output-weights
+sends 4 4 $tp $pp --sequence-parallel --pipeline-schedule zb-h1
+sends 4 4 $tp $pp --num-virtual-stages-per-pipeline-rank 2 --recompute-granularity full --recompute-method uniform \
+    --recompute-num-layers 1
+sends 4 4 $tp $pp --recompute-granularity full --recompute-method block --recompute-num-layers 1 \
+    --distribute-saved-activations
+sends 4 4 $tp $cp 2 --sequence-parallel --recompute-activations
+sends 2 2 $cp 2 --cp-comm-type p2p a2a all_gather p2p
+sends 4 2 $cp 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2
+done_testing
