@@ -102,11 +102,10 @@ refuses() { # WHAT REGEX OPTION...
 refuses 'no such option' 'unknown option --learning-rate' --learning-rate 1
 refuses 'not a number' "--lr: '1e' is not a number" --lr 1e
 refuses 'a name of old' '--batch-size: now called --micro-batch-size' --batch-size 4
-refuses 'an old name of one that can only be 1' '--model-parallel-size: now called --tensor-model-parallel-size, and can only be 1' \
-    --model-parallel-size 1
-refuses 'what is not there is not promised' '--checkpoint-activations: activations are always kept' --checkpoint-activations
+refuses 'an older one' '--model-parallel-size: now called --tensor-model-parallel-size' --model-parallel-size 1
+refuses 'one of recomputation' '--checkpoint-activations: now called --recompute-granularity full' --checkpoint-activations
 for size in tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size; do
-    refuses "--$size 2" "--$size 2: must be 1; ranks are data-parallel only" "--$size" 2
+    refuses "--$size 2" "--$size 2: more than the 1 rank of this run" "--$size" 2
 done
 refuses 'half a micro-batch' '--global-batch-size 3: must be a multiple of 2' --global-batch-size 3
 refuses 'a warm-up longer than the decay' 'warm-up of 80 samples' --lr-warmup-iters 20
