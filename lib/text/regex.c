@@ -11,7 +11,6 @@
 struct meg_regex {
     pcre2_code *code;
     char *pattern;
-    bool has_jit;
 };
 
 enum { JIT_STACK = 8 << 20 };
@@ -143,7 +142,7 @@ int meg_regex_compile(struct meg_regex **out, const char *pattern, struct meg_er
     r = meg_new(sizeof *r);
     r->code = code;
     r->pattern = meg_strdup(pattern);
-    r->has_jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* where there is none matching is slower */
     *out = r;
     return MEG_OK;
 }
@@ -166,24 +165,42 @@ void meg_spans_add(struct meg_spans *spans, const char *s, int64_t n)
     spans->v[spans->n++] = (struct meg_span){ s, n };
 }
 
+/* A stack of its own is made for JIT only when the machine's has not been enough: it costs more than
+ * most matches. */
+struct room {
+    pcre2_match_data *match;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;
+};
+
+static int match_from(const struct meg_regex *r, const char *text, int64_t n, PCRE2_SIZE from,
+                      struct room *room)
+{
+    int rc = pcre2_match(r->code, (PCRE2_SPTR)text, (PCRE2_SIZE)n, from, PCRE2_NO_UTF_CHECK,
+                         room->match, room->context);
+
+    if (rc != PCRE2_ERROR_JIT_STACKLIMIT || room->stack)
+        return rc;
+    room->context = pcre2_match_context_create(NULL);
+    room->stack = pcre2_jit_stack_create(1 << 15, JIT_STACK, NULL);
+    if (!room->context || !room->stack)
+        meg_die(MEG_EFAIL, "out of memory");
+    pcre2_jit_stack_assign(room->context, NULL, room->stack);
+    return match_from(r, text, n, from, room);
+}
+
 int meg_regex_find(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
                    struct meg_err *e)
 {
-    pcre2_match_data *match = pcre2_match_data_create_from_pattern(r->code, NULL);
-    pcre2_match_context *context = pcre2_match_context_create(NULL);
-    pcre2_jit_stack *stack = r->has_jit ? pcre2_jit_stack_create(1 << 15, JIT_STACK, NULL) : NULL;
+    struct room room = { .match = pcre2_match_data_create_from_pattern(r->code, NULL) };
     const PCRE2_SIZE *at;
     PCRE2_SIZE from = 0;
     int rc = 1, result = MEG_OK;
 
-    if (!match || !context)
+    if (!room.match)
         meg_die(MEG_EFAIL, "out of memory");
-    if (stack)
-        pcre2_jit_stack_assign(context, NULL, stack);
-    at = pcre2_get_ovector_pointer(match);
-    while (from < (PCRE2_SIZE)n &&
-           (rc = pcre2_match(r->code, (PCRE2_SPTR)text, (PCRE2_SIZE)n, from, PCRE2_NO_UTF_CHECK,
-                             match, context)) > 0) {
+    at = pcre2_get_ovector_pointer(room.match);
+    while (from < (PCRE2_SIZE)n && (rc = match_from(r, text, n, from, &room)) > 0) {
         if (at[1] > at[0])
             meg_spans_add(out, text + at[0], (int64_t)(at[1] - at[0]));
         from = at[1] > from ? at[1] : from + 1;
@@ -197,8 +214,8 @@ int meg_regex_find(const struct meg_regex *r, const char *text, int64_t n, struc
         result = meg_fail(e, MEG_EFORMAT, "regular expression '%.400s', on a text of %lld bytes: %s",
                           r->pattern, (long long)n, (const char *)why);
     }
-    pcre2_match_data_free(match);
-    pcre2_match_context_free(context);
-    pcre2_jit_stack_free(stack);
+    pcre2_match_data_free(room.match);
+    pcre2_match_context_free(room.context);
+    pcre2_jit_stack_free(room.stack);
     return result;
 }
