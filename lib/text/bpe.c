@@ -29,11 +29,17 @@ static uint64_t bit_of(const struct meg_bpe *b, uint64_t hash)
     return (hash >> 20 ^ hash >> 41) & (8 * b->mask + 7);
 }
 
+/* Where the slot is sought first. */
+static uint64_t home_of(const struct meg_bpe *b, uint64_t hash)
+{
+    return (hash ^ hash >> 32) & b->mask;
+}
+
 static struct meg_bpe_pair *slot_of(const struct meg_bpe *b, uint64_t key)
 {
-    uint64_t i = hash_of(key);
+    uint64_t i = home_of(b, hash_of(key));
 
-    for (i = (i ^ i >> 32) & b->mask; b->slot[i].key != key && b->slot[i].key != NO_PAIR;)
+    for (; b->slot[i].key != key && b->slot[i].key != NO_PAIR;)
         i = (i + 1) & b->mask;
     return &b->slot[i];
 }
@@ -59,7 +65,7 @@ void meg_bpe_init(struct meg_bpe *b, int64_t n)
     uint64_t size = 64, nslots, nbits;
     struct meg_err e;
 
-    while (size < 2 * (uint64_t)n)
+    while (2 * size < 3 * (uint64_t)n)
         size *= 2;
     nslots = size * sizeof *b->slot;
     nbits = size / 64 * 8 * sizeof *b->maybe;
@@ -87,6 +93,21 @@ void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, i
     MEG_ASSERT((uint64_t)b->n <= b->mask);
     *p = (struct meg_bpe_pair){ key, rank, id };
     b->maybe[bit / 64] |= (uint64_t)1 << bit % 64;
+}
+
+void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge *merge, int64_t n)
+{
+    enum { AHEAD = 16 };
+
+    for (int64_t i = 0; i < n; i++) {
+        if (i + AHEAD < n) {
+            uint64_t hash = hash_of(key_of(merge[i + AHEAD].left, merge[i + AHEAD].right));
+
+            __builtin_prefetch(&b->slot[home_of(b, hash)]);
+            __builtin_prefetch(&b->maybe[bit_of(b, hash) / 64]);
+        }
+        meg_bpe_add(b, merge[i].left, merge[i].right, merge[i].rank, merge[i].id);
+    }
 }
 
 /* How to merge. */

@@ -31,6 +31,12 @@ void meg_bpe_free(struct meg_bpe *b);
  * already gets the new rank. */
 void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
 
+/* n pairs, one after the other: faster than each by itself. */
+struct meg_bpe_merge {
+    int32_t left, right, rank, id;
+};
+void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge *merge, int64_t n);
+
 /*
  * meg_bpe_merge, meg_bpe_merge_one - merge the n symbols of a piece
  *   sym   [n]    in/out  a negative symbol takes part in no pair

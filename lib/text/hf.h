@@ -74,6 +74,22 @@ int meg_hf_pre_run(const struct meg_hf_pre *p, struct meg_hf_pieces *pieces,
 /* Is it one of the known splits and then GPT-2's spelling of bytes, so that bytes may be looked up? */
 bool meg_hf_pre_is_bytes(const struct meg_hf_pre *p, enum meg_split *split, bool *add_prefix_space);
 
+/* ---- long lists --------------------------------------------------------------------------------- */
+
+/* The vocabulary, an object, and the merges, an array, of a model as the file spells them, well-formed;
+ * s NULL where there is none, or something else. */
+struct meg_hf_lists {
+    struct meg_span vocab, merges;
+};
+/* Find them in a tokenizer.json, and append the file with empty ones in their place to rest.
+ * MEG_EFORMAT for what is not JSON. */
+int meg_hf_lists_cut(struct meg_hf_lists *lists, const char *text, int64_t n, struct meg_str *rest,
+                     struct meg_err *e);
+/* To the next member of a list, in which s stands at the beginning or behind a member; false: it ends. */
+bool meg_hf_list_next(struct meg_scan *s);
+/* A string, in place or in buf. */
+int meg_hf_list_string(struct meg_scan *s, struct meg_str *buf, struct meg_span *out);
+
 /* ---- model ---------------------------------------------------------------------------------------- */
 
 /* The vocabulary: token number k has id id[k]. */
@@ -88,6 +104,7 @@ void meg_hf_vocab_free(struct meg_hf_vocab *v);
 
 struct meg_hf_model {
     const struct meg_hf_kind *kind;
+    struct meg_hf_lists lists; /* the caller's, while it is loaded */
     struct meg_hf_vocab vocab;
     void *own;
 };

@@ -28,76 +28,94 @@ static void bpe_free(void *own)
     free(b);
 }
 
-/* The two parts of a merge: ["a", "b"] or "a b". */
-static bool parts_of(const json_t *merge, struct meg_span part[2])
+/* The two parts of a merge, ["a", "b"] or "a b", in place or in buf; false when it is neither. */
+static bool read_parts(struct meg_scan *s, struct meg_str buf[2], struct meg_span part[2])
 {
-    if (json_is_array(merge) && json_array_size(merge) == 2) {
-        for (size_t i = 0; i < 2; i++) {
-            const json_t *s = json_array_get(merge, i);
+    const char *end, *blank;
 
-            if (!json_is_string(s))
+    if (*s->p == '[') {
+        for (int i = 0; i < 2; i++) {
+            if (!meg_hf_list_next(s) || *s->p != '"' ||
+                meg_hf_list_string(s, &buf[i], &part[i]) < 0)
                 return false;
-            part[i] = (struct meg_span){ json_string_value(s), (int64_t)json_string_length(s) };
         }
-        return true;
+        return !meg_hf_list_next(s) && meg_scan_take(s, ']');
     }
-    if (json_is_string(merge)) {
-        const char *s = json_string_value(merge), *end = s + json_string_length(merge);
-        const char *blank = memchr(s, ' ', (size_t)(end - s));
-
-        if (!blank || memchr(blank + 1, ' ', (size_t)(end - blank - 1)))
-            return false;
-        part[0] = (struct meg_span){ s, blank - s };
-        part[1] = (struct meg_span){ blank + 1, end - blank - 1 };
-        return true;
-    }
-    return false;
+    if (*s->p != '"' || meg_hf_list_string(s, &buf[0], &part[0]) < 0)
+        return false;
+    end = part[0].s + part[0].n;
+    blank = memchr(part[0].s, ' ', (size_t)part[0].n);
+    if (!blank || memchr(blank + 1, ' ', (size_t)(end - blank - 1)))
+        return false;
+    part[0].n = blank - part[0].s;
+    part[1] = (struct meg_span){ blank + 1, end - blank - 1 };
+    return true;
 }
 
-static int load_merges(struct bpe *b, const struct meg_hf_vocab *v, const json_t *part,
+/* Room to work in. */
+struct spelled {
+    struct meg_str part[2], both;
+};
+
+static int read_merge(struct meg_bpe_merge *to, const struct bpe *b, const struct meg_hf_vocab *v,
+                      struct meg_scan *s, struct spelled *x, const char *from, struct meg_err *e)
+{
+    const size_t skip = strlen(b->prefix);
+    struct meg_span p[2], lacks;
+
+    if (!read_parts(s, x->part, p))
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: merge %d is not two tokens with a blank between, nor "
+                        "an array of two",
+                        from, to->rank);
+    x->both.n = 0;
+    meg_str_add(&x->both, p[0].s, (size_t)p[0].n);
+    if ((size_t)p[1].n >= skip && memcmp(p[1].s, b->prefix, skip) == 0)
+        meg_str_add(&x->both, p[1].s + skip, (size_t)p[1].n - skip);
+    to->left = meg_hf_vocab_find(v, p[0].s, p[0].n);
+    to->right = meg_hf_vocab_find(v, p[1].s, p[1].n);
+    to->id = meg_hf_vocab_find(v, x->both.s, (int64_t)x->both.n);
+    if (to->left >= 0 && to->right >= 0 && to->id >= 0)
+        return MEG_OK;
+    lacks = to->left < 0 ? p[0]
+        : to->right < 0  ? p[1]
+                         : (struct meg_span){ x->both.s, (int64_t)x->both.n };
+    return meg_fail(e, MEG_EFORMAT, "%s: merge %d is '%.*s' + '%.*s', but there is no token '%.*s'",
+                    from, to->rank, (int)p[0].n, p[0].s, (int)p[1].n, p[1].s, (int)lacks.n,
+                    lacks.s);
+}
+
+static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t *part,
                        const char *from, struct meg_err *e)
 {
-    size_t skip = strlen(b->prefix), rank;
-    struct meg_str both = { 0 };
-    const json_t *merge;
+    const struct meg_span *list = &m->lists.merges;
+    struct meg_err why;
+    struct meg_scan s = { list->s, list->s, list->s + list->n, "byte", &why };
+    struct meg_bpe_merge *merge = NULL;
+    struct spelled x = { 0 };
+    int64_t n = 0, cap = 0;
     json_t *merges;
     int r = meg_json_get_array(part, "merges", MEG_JSON_NEEDED, &merges, from, e);
 
     if (r < 0)
         return r;
-    meg_bpe_init(&b->merges, (int64_t)json_array_size(merges));
-    json_array_foreach(merges, rank, merge)
-    {
-        struct meg_span p[2];
-        int32_t left, right, id;
-
-        if (!parts_of(merge, p)) {
-            r = meg_fail(e, MEG_EFORMAT,
-                         "%s: merge %zu is not two tokens with a blank between, nor "
-                         "an array of two",
-                         from, rank);
-            break;
+    MEG_ASSERT(list->s);
+    while (r == MEG_OK && meg_hf_list_next(&s)) {
+        if (n == cap) {
+            cap = cap ? 2 * cap : 1024;
+            merge = meg_realloc_array(merge, (size_t)cap, sizeof *merge);
         }
-        both.n = 0;
-        meg_str_add(&both, p[0].s, (size_t)p[0].n);
-        if ((size_t)p[1].n >= skip && memcmp(p[1].s, b->prefix, skip) == 0)
-            meg_str_add(&both, p[1].s + skip, (size_t)p[1].n - skip);
-        left = meg_hf_vocab_find(v, p[0].s, p[0].n);
-        right = meg_hf_vocab_find(v, p[1].s, p[1].n);
-        id = meg_hf_vocab_find(v, both.s ? both.s : "", (int64_t)both.n);
-        if (left < 0 || right < 0 || id < 0) {
-            struct meg_span lacks = left < 0 ? p[0]
-                : right < 0                  ? p[1]
-                                             : (struct meg_span){ both.s, (int64_t)both.n };
-
-            r = meg_fail(e, MEG_EFORMAT,
-                         "%s: merge %zu is '%.*s' + '%.*s', but there is no token '%.*s'", from,
-                         rank, (int)p[0].n, p[0].s, (int)p[1].n, p[1].s, (int)lacks.n, lacks.s);
-            break;
-        }
-        meg_bpe_add(&b->merges, left, right, (int32_t)rank, id);
+        merge[n].rank = (int32_t)n;
+        r = read_merge(&merge[n++], b, &m->vocab, &s, &x, from, e);
     }
-    meg_str_free(&both);
+    if (r == MEG_OK) {
+        meg_bpe_init(&b->merges, n);
+        meg_bpe_add_all(&b->merges, merge, n);
+    }
+    free(merge);
+    for (int i = 0; i < 2; i++)
+        meg_str_free(&x.part[i]);
+    meg_str_free(&x.both);
     return r;
 }
 
@@ -136,7 +154,7 @@ static int bpe_load(struct meg_hf_model *m, const json_t *part, const char *from
         snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
         b->byte_id[i] = byte_fallback ? meg_hf_vocab_find(&m->vocab, name, 6) : -1;
     }
-    return load_merges(b, &m->vocab, part, from, e);
+    return load_merges(b, m, part, from, e);
 }
 
 /* The id of one character with what belongs before and behind it. */

@@ -9,23 +9,54 @@
 
 enum { MAX_BYTES = 64 << 20 };
 
-static int read_json(json_t **out, const char *path, struct meg_err *e)
+static int map_file(struct meg_map *map, const char *path, struct meg_err *e)
 {
-    struct meg_map map = { 0 };
-    int r = meg_map_open(&map, path, e);
+    int r = meg_map_open(map, path, e);
 
-    if (r < 0)
-        return r;
-    if (map.n > MAX_BYTES)
-        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes; at most %d are read", path, map.n, MAX_BYTES);
-    else
-        r = meg_json_parse_nul(out, map.p, map.n, path, e);
-    meg_map_close(&map);
+    if (r == MEG_OK && map->n > MAX_BYTES)
+        return meg_fail(e, MEG_EFORMAT, "%s: %zu bytes; at most %d are read", path, map->n,
+                        MAX_BYTES);
+    return r;
+}
+
+static int parse(json_t **out, const void *bytes, size_t n, const char *path, struct meg_err *e)
+{
+    int r = meg_json_parse_nul(out, bytes, n, path, e);
+
     if (r == MEG_OK && !json_is_object(*out)) {
         json_decref(*out);
         *out = NULL;
         r = meg_fail(e, MEG_EFORMAT, "%s: an object is expected", path);
     }
+    return r;
+}
+
+static int read_json(json_t **out, const char *path, struct meg_err *e)
+{
+    struct meg_map map = { 0 };
+    int r = map_file(&map, path, e);
+
+    if (r == MEG_OK)
+        r = parse(out, map.p, map.n, path, e);
+    meg_map_close(&map);
+    return r;
+}
+
+/* The file without its long lists; those stay in map. */
+static int read_tokenizer(json_t **out, struct meg_map *map, struct meg_hf_lists *lists,
+                          const char *path, struct meg_err *e)
+{
+    struct meg_str rest = { 0 };
+    struct meg_err why;
+    int r = map_file(map, path, e), cut;
+
+    if (r < 0)
+        return r;
+    cut = meg_hf_lists_cut(lists, (const char *)map->p, (int64_t)map->n, &rest, &why);
+    r = cut < 0 ? parse(out, map->p, map->n, path, e) : parse(out, rest.s, rest.n, path, e);
+    if (r == MEG_OK && cut < 0) /* it says better what is not JSON, where it sees that */
+        r = meg_fail(e, cut, "%s: %s", path, why.msg);
+    meg_str_free(&rest);
     return r;
 }
 
@@ -419,13 +450,14 @@ int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, s
 {
     const char *path = c->tokenizer_json;
     struct meg_hf_files *f = meg_new(sizeof *f);
+    struct meg_map map = { 0 };
     json_t *file = NULL;
     int r;
 
     f->roles = meg_tok_no_roles;
-    if ((r = read_json(&file, path, e)) < 0 || (r = load_parts(f, file, path, e)) < 0 ||
-        (r = load_beside(f, c, e)) < 0 || (r = order_tokens(f, path, e)) < 0 ||
-        (r = build_finder(f, false, &f->raw, path, e)) < 0 ||
+    if ((r = read_tokenizer(&file, &map, &f->model.lists, path, e)) < 0 ||
+        (r = load_parts(f, file, path, e)) < 0 || (r = load_beside(f, c, e)) < 0 ||
+        (r = order_tokens(f, path, e)) < 0 || (r = build_finder(f, false, &f->raw, path, e)) < 0 ||
         (r = build_finder(f, true, &f->normal, path, e)) < 0)
         goto out;
     f->is_bytes = meg_hf_pre_is_bytes(f->pre, &f->bytes.split, &f->add_prefix_space) &&
@@ -435,6 +467,7 @@ int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, s
 out:
     meg_hf_files_free(f);
     json_decref(file);
+    meg_map_close(&map);
     return r;
 }
 

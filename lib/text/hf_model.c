@@ -43,26 +43,67 @@ int meg_hf_id(const json_t *value, const char *what, const char *from, int32_t *
     return MEG_OK;
 }
 
+/* A number from 0 to MAX_ID, spelled s [n]; -1: it is none. */
+static int32_t read_id(const char *s, int64_t n)
+{
+    int32_t id = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        if (s[i] < '0' || s[i] > '9' || id > MAX_ID)
+            return -1;
+        id = 10 * id + (s[i] - '0');
+    }
+    return id > MAX_ID ? -1 : id;
+}
+
+static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, const char *from,
+                       struct meg_err *e)
+{
+    struct meg_err why;
+    struct meg_scan s = { list->s, list->s, list->s + list->n, "byte", &why };
+    struct meg_str buf = { 0 };
+    int r = MEG_OK;
+
+    MEG_ASSERT(list->s);
+    while (r == MEG_OK && meg_hf_list_next(&s)) {
+        int64_t was = v->tokens.n;
+        struct meg_span token;
+        const char *begin, *kind;
+        int32_t id;
+
+        if ((r = meg_hf_list_string(&s, &buf, &token)) < 0) {
+            r = meg_fail(e, r, "%s: vocab: %s", from, why.msg);
+            break;
+        }
+        meg_scan_blanks(&s);
+        meg_scan_take(&s, ':');
+        meg_scan_blanks(&s);
+        begin = s.p;
+        meg_scan_value(&s, 1, &kind);
+        if ((id = read_id(begin, s.p - begin)) < 0) {
+            r = meg_fail(e, MEG_EFORMAT, "%s: the id of '%.*s' must be a number from 0 to %d", from,
+                         (int)token.n, token.s, MAX_ID);
+            break;
+        }
+        meg_hf_vocab_add(v, token.s, token.n, id);
+        if (v->tokens.n == was)
+            r = meg_fail(e, MEG_EFORMAT, "%s: '%.*s' stands in vocab twice", from, (int)token.n,
+                         token.s);
+    }
+    meg_str_free(&buf);
+    return r;
+}
+
 /* An object of tokens and ids, each id once. */
-static int load_vocab(struct meg_hf_vocab *v, const json_t *part, const char *from,
-                      struct meg_err *e)
+static int load_vocab(struct meg_hf_vocab *v, const struct meg_span *list, const json_t *part,
+                      const char *from, struct meg_err *e)
 {
     json_t *vocab;
-    const char *token;
-    json_t *value;
     char *seen;
     int r = meg_json_get_object(part, "vocab", MEG_JSON_NEEDED, &vocab, from, e);
 
-    if (r < 0)
+    if (r < 0 || (r = load_tokens(v, list, from, e)) < 0)
         return r;
-    json_object_foreach(vocab, token, value)
-    {
-        int32_t id;
-
-        if ((r = meg_hf_id(value, token, from, &id, e)) < 0)
-            return r;
-        meg_hf_vocab_add(v, token, (int64_t)strlen(token), id);
-    }
     seen = meg_new((size_t)v->max_id + 1);
     for (int64_t k = 0; k < v->tokens.n && r == MEG_OK; k++) {
         struct meg_str t = meg_strtab_get(&v->tokens, k);
@@ -97,7 +138,8 @@ int meg_hf_model_load(struct meg_hf_model *m, const json_t *part, const char *fr
         m->kind = strcmp(type, kinds[i]->name) == 0 ? kinds[i] : NULL;
     if (!m->kind)
         return meg_hf_unknown(type, from, e);
-    if (m->kind != &meg_hf_unigram && (r = load_vocab(&m->vocab, part, from, e)) < 0)
+    if (m->kind != &meg_hf_unigram &&
+        (r = load_vocab(&m->vocab, &m->lists.vocab, part, from, e)) < 0)
         return r;
     return m->kind->load(m, part, from, e);
 }
