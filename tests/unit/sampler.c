@@ -22,6 +22,39 @@ static void single_deals_rows_to_ranks_in_order(void **state)
     meg_sampler_close(s);
 }
 
+/* Ten steps of 16 samples: of each step all, and no others, however many ranks share them. */
+static void every_layout_consumes_the_same_samples(void **state)
+{
+    enum { STEPS = 10, GLOBAL = 16 };
+
+    (void)state;
+    for (int64_t ranks = 1; ranks <= 8; ranks *= 2)
+        for (int64_t b = 1; b * ranks <= GLOBAL; b *= 2) {
+            int step_of[STEPS * GLOBAL];
+
+            memset(step_of, -1, sizeof step_of);
+            for (int64_t rank = 0; rank < ranks; rank++) {
+                const struct meg_sampler_conf c = { MEG_SAMPLER_SINGLE, STEPS * GLOBAL, 0, b, rank, ranks };
+                struct meg_sampler *s;
+                struct meg_err e;
+                int64_t index[GLOBAL], number[GLOBAL];
+
+                assert_int_equal(meg_sampler_open(&s, &c, &e), 0);
+                for (int micro = 0; micro < STEPS * GLOBAL / (b * ranks); micro++) {
+                    assert_true(meg_sampler_next(s, index, number));
+                    for (int64_t i = 0; i < b; i++) {
+                        assert_int_equal(step_of[index[i]], -1);
+                        assert_int_equal(number[i], index[i]);
+                        step_of[index[i]] = (int)(micro / (GLOBAL / (b * ranks)));
+                    }
+                }
+                meg_sampler_close(s);
+            }
+            for (int i = 0; i < STEPS * GLOBAL; i++)
+                assert_int_equal(step_of[i], i / GLOBAL);
+        }
+}
+
 /* Every sample once an epoch, each rank in its own share, another order the next time. */
 static void cyclic_covers_each_epoch(void **state)
 {
@@ -128,6 +161,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(single_deals_rows_to_ranks_in_order),
+        cmocka_unit_test(every_layout_consumes_the_same_samples),
         cmocka_unit_test(cyclic_covers_each_epoch),
         cmocka_unit_test(what_cannot_be_dealt_is_refused),
         cmocka_unit_test(golden_orders),
