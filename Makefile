@@ -2,6 +2,7 @@
 # make check      build and run the suite; TESTS='FILE...' runs a part.  SAN=1: under ASan and UBSan; SAN=thread: the
 #                 tests of threads that are our own under ThreadSanitizer
 # make demo       a small GPT from text to samples in a few minutes; CORPUS=FILE|FOLDER trains on yours
+# make check-faults   kill and stop ranks, and go on from what was saved; KILLS= STOPS= LONG_STOPS= POINTS= SEED=
 # make bench      measure against peers
 # make fuzz       feed damaged input to the readers for FUZZ_S seconds each (needs clang)
 # make lint       what cppcheck, mandoc and shellcheck have to say
@@ -219,6 +220,13 @@ check-layouts: export LAYOUTS := $(if $(FULL),full,cover)
 check-layouts: $(RANKS)
 	@B="$(abspath $(B))" tests/layouts.t
 
+check-faults: export KILLS ?= 50
+check-faults: export STOPS ?= 47
+check-faults: export LONG_STOPS ?= 3
+check-faults: export POINTS ?= 20
+check-faults: all $(RANKS)
+	@OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/faults.t
+
 check-chroot:
 	tests/chroot.sh
 
@@ -259,4 +267,4 @@ install: all
 clean:
 	rm -rf build bin demo
 
-.PHONY: all check check-peers check-layouts check-chroot demo deps bench fuzz lint install clean FORCE
+.PHONY: all check check-peers check-layouts check-faults check-chroot demo deps bench fuzz lint install clean FORCE

@@ -15,6 +15,7 @@ rank_of_launcher='${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}'
 
 # start_ranks N COMMAND...: run it in the background with output to $T/out and $T/err; $launcher is the launcher's
 # process, and rank R's is in $T/pid.R.  Its status is what wait $launcher says.
+launcher=
 start_ranks() {
     rm -f "$T"/pid.* "$T/out" "$T/err"
     ranks_n=$1

@@ -137,6 +137,14 @@ static int blame(bool *is_in, const struct seat *s, int n)
     return -1;
 }
 
+static bool is_one_place(const struct seat *s, int n)
+{
+    for (int i = 1; i < n; i++)
+        if (strcmp(s[i].words, s[0].words))
+            return false;
+    return true;
+}
+
 void board_say_late(struct meg_str *out, const struct board_view *v)
 {
     struct seat *s;
@@ -145,7 +153,9 @@ void board_say_late(struct meg_str *out, const struct board_view *v)
     const int first = blame(is_in, s, n);
 
     if (first < 0) {
-        meg_str_printf(out, "waited %.1f s: every rank waits for others, and not in the same operation", v->deadline_s);
+        meg_str_printf(out, "waited %.1f s: every rank waits for others%s", v->deadline_s,
+                       is_one_place(s, n) ? ", and data do not move: a slow or broken network, or too much other work"
+                                          : ", not in the same operation");
     } else {
         list_ranks(out, s, is_in, n);
         meg_str_printf(out, " of %d on %s ", v->size, s[first].host);
