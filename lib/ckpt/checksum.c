@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "ckpt/internal.h"
+#include "ckpt/zip.h"
 
 void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct meg_st_tensor *t, int n)
 {
@@ -40,8 +41,6 @@ struct known {
 static int list_known(struct known **out, int64_t *nout, const json_t *manifest, const struct ckpt_mapped *m,
                       int n, struct meg_err *e)
 {
-    *out = NULL;
-    *nout = 0;
     for (int i = 0; i < n; i++) {
         const json_t *sums = json_object_get(json_object_get(manifest, m[i].t->name), "xxh3_128");
         struct ckpt_chunk *c = NULL;
@@ -80,14 +79,48 @@ static int check(const struct known *k, struct meg_err *e)
                     t->begin + k->c.first + k->c.n, hash, k->want ? k->want : "nothing");
 }
 
+/* What lies in a container with checksums of its own. */
+static int check_stored(const struct ckpt_mapped *m, struct meg_err *e)
+{
+    const uint32_t crc = m->t->stored ? meg_zip_crc(m->t->stored, m->t->nstored) : 0;
+
+    if (!m->t->stored || crc == m->t->crc)
+        return 0;
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s: tensor %s: CRC-32 %08x, the container says %08x; the file is damaged: copy it again",
+                    m->st->path, m->t->name, crc, m->t->crc);
+}
+
+static int check_all_stored(const struct ckpt_mapped *m, int n, int rank, int ranks, struct meg_err *e)
+{
+    int r = 0;
+
+#pragma omp parallel for schedule(dynamic)
+    for (int i = rank; i < n; i += ranks) {
+        struct meg_err mine;
+
+        if (check_stored(&m[i], &mine) < 0) {
+#pragma omp critical(ckpt_check)
+            {
+                r = mine.code;
+                if (e)
+                    *e = mine;
+            }
+        }
+    }
+    return r;
+}
+
 int ckpt_check_tensors(const json_t *manifest, const struct ckpt_mapped *m, int n, int rank, int ranks,
                        struct meg_err *e)
 {
-    struct known *known;
-    int64_t nknown;
-    int r = list_known(&known, &nknown, manifest, m, n, e);
+    struct known *known = NULL;
+    int64_t nknown = 0;
+    int r;
 
-    if (r < 0)
+    if (!manifest)
+        return check_all_stored(m, n, rank, ranks, e);
+    if ((r = list_known(&known, &nknown, manifest, m, n, e)) < 0)
         goto out;
 #pragma omp parallel for schedule(dynamic)
     for (int64_t i = rank; i < nknown; i += ranks) {

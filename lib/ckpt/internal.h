@@ -216,8 +216,8 @@ struct ckpt_mapped {
     const struct meg_st_tensor *t;
 };
 /*
- * Compare tensors with their checksums in manifest: rank i of ranks takes every ranks-th chunk.
- * MEG_EFORMAT names one that differs.
+ * Compare tensors with their checksums, those of manifest or where that is NULL of their containers: rank i
+ * of ranks takes every ranks-th chunk.  MEG_EFORMAT names one that differs.
  */
 int ckpt_check_tensors(const json_t *manifest, const struct ckpt_mapped *m, int n, int rank, int ranks,
                        struct meg_err *e);

@@ -373,12 +373,9 @@ static int copy_all(const struct target *to, const struct sources *all, struct m
 static int check_sources(const struct meg_ckpt *c, const struct sources *all, const struct meg_comm *world,
                          struct meg_err *e)
 {
-    struct ckpt_mapped *m;
+    struct ckpt_mapped *m = meg_new((size_t)all->n * sizeof *m);
     int r;
 
-    if (!c->manifest)
-        return 0;
-    m = meg_new((size_t)all->n * sizeof *m);
     for (int i = 0; i < all->n; i++)
         m[i] = (struct ckpt_mapped){ all->v[i].st, all->v[i].t };
     r = ckpt_check_tensors(c->manifest, m, all->n, world->rank, world->size, e);
@@ -446,8 +443,6 @@ static int verify(const struct meg_ckpt *c, struct meg_err *e)
     struct ckpt_mapped *m = NULL;
     int n = 0, r;
 
-    if (!c->manifest)
-        return 0;
     for (int i = 0; i < c->nfiles; i++) {
         m = meg_realloc_array(m, (size_t)(n + c->file[i]->n), sizeof *m);
         for (int k = 0; k < c->file[i]->n; k++)

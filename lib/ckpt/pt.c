@@ -251,6 +251,9 @@ static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct m
     v.t.nbytes = meg_st_numel(&v.t) * v.nbytes;
     v.t.data = v.member->p + (v.t.nbytes ? v.first * v.nbytes : 0);
     v.t.begin = (const unsigned char *)v.t.data - pt->map.p;
+    v.t.stored = v.member->crc ? v.member->p : NULL;
+    v.t.nstored = v.member->n;
+    v.t.crc = v.member->crc;
     if (v.t.nbytes && !is_contiguous(&v)) {
         v.t.data = gather(&v);
         if (!v.t.data)

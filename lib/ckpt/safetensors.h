@@ -25,6 +25,9 @@ struct meg_st_tensor {
     int64_t dim[MEG_ST_MAXDIM];
     int64_t begin, nbytes; /* place in the file, header counted */
     const void *data;      /* nbytes of them; may lie at any address */
+    const void *stored;    /* nstored bytes of another container that data comes from, with their CRC-32; NULL: none */
+    size_t nstored;
+    uint32_t crc;
 };
 
 /* One file, mapped for reading; its tensors by name. */

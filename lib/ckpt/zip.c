@@ -120,6 +120,7 @@ static int read_entry(const struct reader *z, struct meg_zip_member *m, const un
                         z->from, m->name, size, at, z->n);
     m->p = z->p + at + head;
     m->n = (size_t)size;
+    m->crc = (uint32_t)get(p + 16, 4);
     return 0;
 }
 
@@ -164,6 +165,11 @@ int meg_zip_open(struct meg_zip *z, const void *bytes, size_t n, const char *fro
             return meg_fail(e, MEG_EFORMAT, "%s: member %s is there twice", from,
                             z->member[i].name);
     return 0;
+}
+
+uint32_t meg_zip_crc(const void *bytes, size_t n)
+{
+    return (uint32_t)crc32_z(0, bytes, n);
 }
 
 void meg_zip_free(struct meg_zip *z)
@@ -216,7 +222,7 @@ int meg_zip_add(struct meg_zip_writer *w, const char *name, const void *bytes, s
 {
     const size_t nname = strlen(name), nwide = n >= UINT32_MAX ? 20 : 0;
     const uint64_t at = w->at;
-    const uint32_t crc = (uint32_t)crc32_z(0, bytes, n);
+    const uint32_t crc = meg_zip_crc(bytes, n);
     const uint64_t data = at + LOCAL_BYTES + nname + nwide + 4;
     const size_t npad = (size_t)(ALIGN - data % ALIGN) % ALIGN;
     struct meg_str s = { 0 }, wide = { 0 };

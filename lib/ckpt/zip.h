@@ -15,6 +15,7 @@ struct meg_zip_member {
     char *name;
     const unsigned char *p;
     size_t n;
+    uint32_t crc; /* CRC-32 of its bytes as the directory has it; 0: not computed */
 };
 
 /* The members of a mapped file, by name. */
@@ -31,6 +32,8 @@ struct meg_zip {
 int meg_zip_open(struct meg_zip *z, const void *bytes, size_t n, const char *from,
                  struct meg_err *e);
 void meg_zip_free(struct meg_zip *z);
+/* The CRC-32 of bytes. */
+uint32_t meg_zip_crc(const void *bytes, size_t n);
 const struct meg_zip_member *meg_zip_find(const struct meg_zip *z, const char *name);
 
 /* A container being written to a file; starts as { .f = &f }, f just created. */

@@ -268,6 +268,20 @@ int meg_train_roll_back(struct trainer *t, struct meg_err *e)
     return r;
 }
 
+/* Of a run whose place is not taken up, how far it was. */
+static void say_where_from(const struct meg_ckpt *c)
+{
+    const int64_t iteration = meg_ckpt_saved_at(c), samples = meg_ckpt_consumed(c);
+
+    if (meg_ckpt_is_native(c) || iteration == MEG_CKPT_RELEASE)
+        meg_note("weights of %s", meg_ckpt_path(c));
+    else if (samples < 0)
+        meg_note("weights of %s, trained for %" PRId64 " iterations", meg_ckpt_path(c), iteration);
+    else
+        meg_note("weights of %s, trained for %" PRId64 " iterations and %" PRId64 " samples", meg_ckpt_path(c),
+                 iteration, samples);
+}
+
 int meg_train_load(struct trainer *t, struct meg_err *e)
 {
     int r;
@@ -278,7 +292,7 @@ int meg_train_load(struct trainer *t, struct meg_err *e)
     }
     if ((r = load(t, t->from, goes_on(t) && t->job->ckpt.load_optim && t->optim, t->optim_steps, e)) < 0)
         return r;
-    meg_note("weights of %s", meg_ckpt_path(t->from));
+    say_where_from(t->from);
     return 0;
 }
 
@@ -306,13 +320,27 @@ static json_t *pack_state(const struct trainer *t)
     return state;
 }
 
-/* Options that say how the run is spread over ranks, and nothing of what it computes. */
+/* Whether a line of a dump sets the option called name. */
+static bool sets(const char *line, const char *name)
+{
+    const size_t n = strlen(name);
+
+    return !strncmp(line, name, n) && line[n] == ' ';
+}
+
+/* Options that say how the run is spread over ranks and memory, and nothing of what it computes. */
 static bool is_of_layout(const char *line)
 {
-    const size_t n = strcspn(line, " ");
+    static const char *const others[] = { "async-save",          "distribute-saved-activations",
+                                          "recompute-activations", "recompute-granularity",
+                                          "recompute-method",    "recompute-num-layers",
+                                          "distributed-timeout-minutes" };
 
     for (const struct meg_opt *row = meg_layout_opts; row->name; row++)
-        if (strlen(row->name) == n && !strncmp(row->name, line, n))
+        if (sets(line, row->name))
+            return true;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (sets(line, others[i]))
             return true;
     return false;
 }

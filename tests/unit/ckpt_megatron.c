@@ -108,6 +108,25 @@ static void patch(const char *path, const void *from, const void *to, size_t n)
     meg_str_free(&s);
 }
 
+/* A number that is not what was written. */
+static void names_a_damaged_tensor(void **state)
+{
+    struct meg_ckpt *c;
+    struct meg_err e;
+    struct box a;
+
+    (void)state;
+    make_gated(&a, 1);
+    export_ok(&a, "bad", 1, 1, 1, MEG_CKPT_CORE);
+    patch("bad/iter_0000007/mp_rank_00/model_optim_rng.pt", &a.w[a.p.row[0].offset + 3], "1234", 4);
+    c = open_ok("bad", MEG_UNSET);
+    assert_int_equal(load_weights(c, &a.p, a.w, &e), MEG_EFORMAT);
+    assert_says(e.msg, "mp_rank_00/model_optim_rng.pt|embedding.word_embeddings.weight|CRC-32");
+    assert_int_equal(meg_ckpt_verify(c, &e), MEG_EFORMAT);
+    meg_ckpt_close(c);
+    free_box(&a);
+}
+
 /* Rows past the vocabulary are copies of its last, and are the vocabulary where nobody says otherwise. */
 static void pads_the_vocabulary(void **state)
 {
@@ -438,6 +457,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_sizes_hold_the_same),
+        cmocka_unit_test(names_a_damaged_tensor),
         cmocka_unit_test(pads_the_vocabulary),
         cmocka_unit_test(older_versions_have_other_rows),
         cmocka_unit_test(version_0_has_queries_first),

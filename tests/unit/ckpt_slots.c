@@ -1,0 +1,221 @@
+/* What ranks write of a checkpoint, together, is each byte once and the same under every layout; and what they read. */
+#include "ckpt_box.h"
+#include "tensor/half.h"
+
+/* Number k of a row of the whole model. */
+static float number(const struct meg_param *row, int64_t k)
+{
+    return (float)(strlen(row->name) % 7 * 2 + 1) * (float)(k % 64 + 1);
+}
+
+/* A rank on paper: its part of the model, and of each kind of state. */
+struct rank {
+    struct meg_mesh mesh;
+    struct meg_params p;
+    struct meg_span *span;
+    int nspans;
+    float *flat, *packed; /* the whole buffer, and the spans of it */
+};
+
+/* Spans of all sizes, dealt to the ranks in turn. */
+static void deal_spans(struct rank *r, int64_t i, int64_t n)
+{
+    int64_t at = 0;
+
+    r->packed = meg_new((size_t)r->p.flat * sizeof *r->packed + 1);
+    r->span = meg_new((size_t)r->p.flat * sizeof *r->span);
+    for (int64_t begin = 0, turn = 0; begin < r->p.flat; turn++) {
+        const int64_t len = 1 + turn * 37 % 101, end = begin + len < r->p.flat ? begin + len : r->p.flat;
+
+        if (turn % n == i) {
+            r->span[r->nspans++] = (struct meg_span){ begin, end };
+            memcpy(r->packed + at, r->flat + begin, (size_t)(end - begin) * sizeof *r->flat);
+            at += end - begin;
+        }
+        begin = end;
+    }
+}
+
+static void make_rank(struct rank *r, const struct meg_gpt_conf *m, const struct meg_layout *l, int64_t i)
+{
+    *r = (struct rank){ 0 };
+    meg_mesh_on_paper(&r->mesh, l, i);
+    r->mesh.world = &meg_comm_self;
+    meg_gpt_params(&r->p, m, &r->mesh);
+    r->flat = meg_new((size_t)r->p.flat * sizeof *r->flat);
+    for (int k = 0; k < r->p.n; k++)
+        for (int64_t j = 0; j < meg_param_runs(&r->p.row[k]); j++) {
+            const struct meg_param_run run = meg_param_run(&r->p.row[k], j);
+
+            for (int64_t x = 0; x < run.n; x++)
+                r->flat[r->p.row[k].offset + run.local + x] = number(&r->p.row[k], run.global + x);
+        }
+    deal_spans(r, r->mesh.at.dp, l->dp);
+}
+
+static void free_rank(struct rank *r)
+{
+    meg_params_free(&r->p);
+    free(r->flat);
+    free(r->packed);
+    free(r->span);
+}
+
+static const struct meg_layout layouts[] = {
+    { .tp = 1, .cp = 1, .dp = 1, .pp = 1, .vp = 1 }, { .tp = 2, .cp = 1, .dp = 1, .pp = 1, .vp = 1 },
+    { .tp = 1, .cp = 1, .dp = 3, .pp = 1, .vp = 1 }, { .tp = 1, .cp = 1, .dp = 1, .pp = 4, .vp = 1 },
+    { .tp = 2, .cp = 2, .dp = 2, .pp = 2, .vp = 2 },
+};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts, FILES = 12 };
+
+static struct meg_layout layout(int i)
+{
+    struct meg_layout l = layouts[i];
+
+    l.layers = 4;
+    l.first_layers = l.last_layers = MEG_UNSET;
+    return l;
+}
+
+static struct meg_gpt_conf model(void)
+{
+    struct meg_gpt_conf m = small_model(4, 8);
+    struct meg_err e;
+
+    m.swiglu = true;
+    m.has_bias = true;
+    assert_int_equal(meg_gpt_conf_check(&m, &e), 0);
+    return m;
+}
+
+/* The files as the ranks of a layout write them; times: how often each byte. */
+static void write_files(char *image[FILES], int64_t nbytes[FILES], const struct meg_gpt_conf *m,
+                        const struct meg_layout *l)
+{
+    unsigned char *times[FILES];
+
+    for (int64_t i = 0; i < meg_layout_world(l); i++) {
+        struct ckpt_extent *x;
+        struct ckpt_file *f;
+        struct rank r;
+        int64_t n, of_extents = 0, of_slots;
+        int nfiles;
+
+        make_rank(&r, m, l, i);
+        const struct meg_ckpt_slot slot[] = {
+            { .p = r.flat },
+            { .name = "exp_avg", .p = r.flat },
+            { .name = "exp_avg_sq", .p = r.packed, .span = r.span, .nspans = r.nspans, .copy = (int)r.mesh.at.cp,
+              .copies = (int)l->cp }
+        };
+        const struct meg_ckpt_save s = {
+            .model = m, .mesh = &r.mesh, .params = &r.p, .w = slot[0], .slot = slot + 1, .nslots = 2
+        };
+        nfiles = ckpt_list_files(&f, &s);
+        assert_int_equal(nfiles, FILES);
+        for (int k = 0; i == 0 && k < FILES; k++) {
+            nbytes[k] = f[k].nbytes;
+            image[k] = meg_new((size_t)f[k].nbytes);
+            times[k] = meg_new((size_t)f[k].nbytes);
+            memcpy(image[k], f[k].header.s, f[k].header.n);
+            memset(times[k], 1, f[k].header.n);
+        }
+        n = ckpt_list_extents(&x, f, nfiles, &s);
+        for (int64_t k = 0; k < n; k++) {
+            assert_true(x[k].offset >= 0 && x[k].offset + (int64_t)x[k].n <= nbytes[x[k].file]);
+            memcpy(image[x[k].file] + x[k].offset, x[k].p, x[k].n);
+            for (size_t b = 0; b < x[k].n; b++)
+                times[x[k].file][x[k].offset + (int64_t)b]++;
+            of_extents += (int64_t)x[k].n;
+        }
+        of_slots = meg_ckpt_share(&r.p, &r.mesh, slot, 3);
+        assert_int_equal(of_extents, of_slots);
+        ckpt_free_files(f, nfiles);
+        free(x);
+        free_rank(&r);
+    }
+    for (int k = 0; k < FILES; k++) {
+        for (int64_t b = 0; b < nbytes[k]; b++)
+            assert_int_equal(times[k][b], 1);
+        free(times[k]);
+    }
+}
+
+static void every_layout_writes_the_same(void **state)
+{
+    const struct meg_gpt_conf m = model();
+    char *one[FILES], *more[FILES];
+    int64_t none[FILES], nmore[FILES];
+
+    (void)state;
+    for (int i = 0; i < LAYOUTS; i++) {
+        const struct meg_layout l = layout(i);
+
+        write_files(i ? more : one, i ? nmore : none, &m, &l);
+        for (int k = 0; i && k < FILES; k++) {
+            assert_int_equal(none[k], nmore[k]);
+            assert_memory_equal(one[k], more[k], (size_t)none[k]);
+            free(more[k]);
+        }
+    }
+    for (int k = 0; k < FILES; k++)
+        free(one[k]);
+}
+
+/* A checkpoint of one rank, loaded by those of others: in boxes, in spans, and rounded. */
+static void every_layout_reads_its_part(void **state)
+{
+    const struct meg_layout one = layout(0);
+    struct meg_ckpt *c;
+    struct meg_err e;
+    struct box b = { .m = model() };
+    struct rank whole;
+
+    (void)state;
+    make_rank(&whole, &b.m, &one, 0);
+    b.p = whole.p;
+    b.w = b.exp_avg = b.exp_avg_sq = whole.flat;
+    save_ok(&b, "parts", 3, 0, -1);
+    c = open_ok("parts", MEG_UNSET);
+    for (int i = 0; i < LAYOUTS; i++) {
+        const struct meg_layout l = layout(i);
+
+        for (int64_t k = 0; k < meg_layout_world(&l); k++) {
+            struct rank r;
+            float *flat, *packed;
+            uint16_t *half;
+
+            make_rank(&r, &b.m, &l, k);
+            flat = meg_new((size_t)r.p.flat * sizeof *flat);
+            packed = meg_new((size_t)r.p.flat * sizeof *packed);
+            half = meg_new((size_t)r.p.flat * sizeof *half);
+            const struct meg_ckpt_slot slot[] = {
+                { .p = half, .dtype = MEG_DTYPE_BF16 },
+                { .name = MEG_CKPT_MAIN, .p = packed, .span = r.span, .nspans = r.nspans }, /* of the weights */
+                { .name = "exp_avg", .p = flat }
+            };
+            assert_int_equal(meg_ckpt_load(c, &r.p, &r.mesh, slot, 3, &e), 0);
+            assert_memory_equal(flat, r.flat, (size_t)r.p.flat * sizeof *flat);
+            for (int64_t x = 0; x < r.p.flat; x++)
+                assert_int_equal(half[x], meg_to_bf16(r.flat[x]));
+            for (int64_t x = 0, at = 0; x < r.nspans; at += r.span[x].end - r.span[x].begin, x++)
+                assert_memory_equal(packed + at, r.flat + r.span[x].begin,
+                                    (size_t)(r.span[x].end - r.span[x].begin) * sizeof *flat);
+            free(flat);
+            free(packed);
+            free(half);
+            free_rank(&r);
+        }
+    }
+    meg_ckpt_close(c);
+    free_rank(&whole);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_layout_writes_the_same),
+        cmocka_unit_test(every_layout_reads_its_part),
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}
