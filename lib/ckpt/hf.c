@@ -1,4 +1,5 @@
 /* Hugging Face folders: config.json, weights in one safetensors file or in shards with an index, tokenizer files. */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +89,28 @@ static int read_eod(struct meg_ckpt *c, const struct meg_gpt_conf *m, const char
     return r;
 }
 
+/*
+ * tokenizer.json before others: the vocab.json and merges.txt beside it do not say how text is split.  A
+ * tokenizer.model is a message of SentencePiece's, whose first field is the pieces; or base64, or JSON.
+ */
+static const char *type_of_tokenizer(const struct meg_ckpt *c)
+{
+    char *path = c->tok_file[MEG_TOK_MODEL];
+    FILE *f = path ? fopen(path, "rb") : NULL;
+    int first = f ? getc(f) : EOF;
+
+    if (f)
+        fclose(f);
+    if (c->tok_file[MEG_TOK_JSON])
+        return "HuggingFaceTokenizer";
+    if (c->tok_file[MEG_TOK_VOCAB] && c->tok_file[MEG_TOK_MERGES])
+        return "GPT2BPETokenizer";
+    if (!path)
+        return NULL;
+    return first == '[' || first == '+' || first == '/' || isalnum(first) ? "TikTokenizer"
+                                                                          : "Llama2Tokenizer";
+}
+
 static int read_config(struct meg_ckpt *c, struct meg_err *e)
 {
     char *path = ckpt_path(c->path, "config.json");
@@ -117,12 +140,7 @@ static int read_config(struct meg_ckpt *c, struct meg_err *e)
     for (int i = 0; i < MEG_TOK_FILES; i++)
         if (ckpt_is_file(c->path, meg_tok_files[i].name))
             c->tok_file[i] = ckpt_path(c->path, meg_tok_files[i].name);
-    if (ckpt_is_file(c->path, "vocab.json") && ckpt_is_file(c->path, "merges.txt"))
-        tok.type = "GPT2BPETokenizer";
-    else if (ckpt_is_file(c->path, "tokenizer.json"))
-        tok.type = "HuggingFaceTokenizer";
-    else if (ckpt_is_file(c->path, "tokenizer.model"))
-        tok.type = "Llama2Tokenizer";
+    tok.type = type_of_tokenizer(c);
     meg_opt_dump(groups, &options);
     c->options = options.s;
 out:

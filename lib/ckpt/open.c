@@ -302,6 +302,8 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok)
     if (meg_opt_apply(groups, c->options, "options", NULL) < 0)
         return; /* a tokenizer that this version does not know: as if it had none */
     tok->type = own.type;
+    if (!own.type && c->tok_file[MEG_TOK_JSON])
+        tok->type = "HuggingFaceTokenizer"; /* of a folder that needed no type */
     for (int i = 0; i < MEG_TOK_FILES; i++)
         if (!*meg_tok_path(tok, i))
             *meg_tok_path(tok, i) = c->tok_file[i];

@@ -1,0 +1,79 @@
+#!/bin/sh
+# Text to a model and back with each kind of tokenizer: what was trained knows its tokenizer by itself, when the files
+# that it began with are gone.
+. "${0%/*}/../lib.sh"
+here=$(cd "${0%/*}/.." && pwd)
+cd "$T" || exit 1
+
+jq -Rc 'select(length > 0) | {text: .}' "$here/../LICENSE" >text.jsonl
+head -n 20 text.jsonl >few.jsonl
+printf 'This program is free\n{"prompt": " The licence, \\u00e9"}\n' >prompts
+cat >conf <<'END'
+num-layers = 1
+hidden-size = 16
+num-attention-heads = 2
+seq-length = 16
+max-position-embeddings = 32
+micro-batch-size = 2
+global-batch-size = 2
+train-iters = 2
+lr = 1e-3
+eval-iters = 1
+split = 90,8,2
+END
+
+generate() { meg-generate --tokens-to-generate 8 --sample-input-file prompts --return-log-probs "$@"; }
+
+# Training, replies and perplexity: with the options, then without.
+whole() { # NAME FILES OPTION...: FILES are out of the way once the run is over
+    name=$1 files=$2
+    shift 2
+    meg-preprocess -q --input text.jsonl --output-prefix "$name" --append-eod "$@" &&
+        meg-train -q --config conf --data-path "${name}_text_document" --save "$name.ckpt" "$@" >log
+    generate --load "$name.ckpt" "$@" >want
+    mv "$files" gone
+    generate --load "$name.ckpt" >got
+    ok "$name: replies" cmp got want
+    is "$name: which have ids" "$(jq -c '.ids | length > 0' want | sort -u)" true
+    ok "$name: training goes on" meg-train -q --config conf --data-path "${name}_text_document" \
+        --use-checkpoint-args --load "$name.ckpt" --train-iters 4 --override-opt_param-scheduler --save "$name.more"
+    for file in "$name.ckpt"/iter_0000002/*tok* "$name.more"/iter_0000004/*tok*; do
+        gone=gone
+        [ ! -d gone ] || gone=gone/${file##*/}
+        ok "$name: ${file##*/} of ${file%/*} is as it was" cmp "$file" "$gone"
+    done
+    like "$name: perplexity of text" "$(meg-eval --task ppl --load "$name.more" --input few.jsonl |
+        jq -c '[.tokens, .ppl]')" '^\[[0-9]{3,},[0-9.]+\]$'
+    mv gone "$files"
+}
+folder_of() { # NAME OPTION...: as a folder of Hugging Face's, with what such a folder does not say
+    name=$1
+    shift
+    meg-convert -q --load-dir "$name.ckpt" --save-dir "$name.hf" --saver hf
+    generate --load "$name.hf" "$@" >got
+    generate --load "$name.ckpt" >want
+    ok "$name: the same replies from a folder of Hugging Face's" cmp got want
+}
+
+meg-vocab -q --input "$here/../LICENSE" --vocab-size 300 --output-dir bpe
+mkdir folder
+cp bpe/tokenizer.json folder
+echo '{"eos_token": "<|endoftext|>"}' >folder/tokenizer_config.json
+whole folder folder --tokenizer-type HuggingFaceTokenizer --tokenizer-model folder
+folder_of folder
+whole untyped folder --tokenizer-name-or-path folder
+folder_of untyped
+
+# 256 bytes and a few longer ones, as Llama 3's file spells them
+perl -MMIME::Base64 -e 'my $n = 0; print encode_base64($_, ""), " ", $n++, "\n" for (map { chr } 0 .. 255), " t", "he",
+    "in", " the", "er", "ing"' >lines.tiktoken
+set -- --tiktoken-special-tokens '<|begin_of_text|>' '<|end_of_text|>'
+whole lines lines.tiktoken --tokenizer-type TikTokenizer --tokenizer-model lines.tiktoken "$@"
+folder_of lines "$@"
+jq -Rnc '[inputs | split(" ") | {rank: (.[1] | tonumber), token_bytes: .[0], token_str: null}]' lines.tiktoken >tik.json
+whole json tik.json --tokenizer-type TikTokenizer --tokenizer-model tik.json --vocab-size 266 \
+    --tiktoken-num-special-tokens 4 --tiktoken-pattern v1
+cp "$here/data/spm/5.model" spm.model
+whole spm spm.model --tokenizer-type Llama2Tokenizer --tokenizer-model spm.model
+folder_of spm
+done_testing
