@@ -42,6 +42,9 @@ sends 4 4 $tp $pp --num-virtual-stages-per-pipeline-rank 2 --recompute-granulari
 sends 4 4 $tp $pp --recompute-granularity full --recompute-method block --recompute-num-layers 1 \
     --distribute-saved-activations
 sends 4 4 $tp $cp 2 --sequence-parallel --recompute-activations
+sends 2 1 --use-distributed-optimizer --log-params-norm
+sends 4 4 $pp --use-distributed-optimizer --num-distributed-optimizer-instances 2 --ddp-bucket-size 5000 \
+    --overlap-grad-reduce
 sends 2 2 $cp 2 --cp-comm-type p2p a2a all_gather p2p
 sends 4 2 $cp 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2
 done_testing

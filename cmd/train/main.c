@@ -10,6 +10,7 @@ int main(int argc, char **argv)
     const struct meg_optgroup groups[] = { { "training", meg_train_opts, &job.train },
                                            { "parallelism", meg_layout_opts, &job.layout },
                                            { "optimizer", meg_optim_opts, &job.optim },
+                                           { "sharing of work", meg_share_opts, &job.share },
                                            { "network", meg_gpt_opts, &job.model },
                                            { "data", meg_data_opts, &job.data },
                                            { "tokenizer", meg_tok_opts, &job.tok },

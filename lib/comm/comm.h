@@ -13,6 +13,7 @@
  */
 #ifndef MEG_COMM_COMM_H
 #define MEG_COMM_COMM_H
+#include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
 #include "tensor/dtype.h"
@@ -45,6 +46,7 @@ struct meg_comm_ops {
     struct meg_work *(*barrier)(struct meg_comm *c);
 
     void (*wait)(struct meg_work *w);
+    bool (*test)(struct meg_work *w);        /* without waiting: take it on, and say whether it is done */
     void (*set_deadline)(struct meg_comm *c, double seconds);
     void (*close)(struct meg_comm *c);
 };
@@ -84,6 +86,16 @@ static inline void meg_wait(struct meg_comm *c, struct meg_work *w)
 
 /* Seconds this process has spent in waits of all groups, for others or for data to move. */
 double meg_comm_waited_s(void);
+
+/*
+ * Take a started operation on while computing goes on; once it is done *w is NULL.  Reductions and gathers
+ * move on in tests and waits only, and of one group one at a time may be under way.
+ */
+static inline void meg_test(struct meg_comm *c, struct meg_work **w)
+{
+    if (*w && c->op->test(*w))
+        *w = NULL;
+}
 
 /* Start and wait. */
 static inline void meg_all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce how)

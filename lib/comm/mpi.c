@@ -137,6 +137,17 @@ static void wait_work(struct meg_work *w)
     free(w);
 }
 
+static bool test_work(struct meg_work *w)
+{
+    int done = 0;
+
+    check(w->g, MPI_Test(&w->request, &done, MPI_STATUS_IGNORE), w->what);
+    if (!done || (w->then && w->then(w)))
+        return false;
+    free(w);
+    return true;
+}
+
 /* ---- reductions -------------------------------------------------------------------------- */
 
 /* acc [n] = sum or maximum over size parts that lie behind each other, in order. */
@@ -382,6 +393,7 @@ static const struct meg_comm_ops ops = {
     .recv = recv,
     .barrier = barrier,
     .wait = wait_work,
+    .test = test_work,
     .set_deadline = set_deadline,
     .close = close_group,
 };

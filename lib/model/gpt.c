@@ -14,6 +14,12 @@ static char *element(void *flat, enum meg_dtype t, int64_t i)
     return flat ? (char *)flat + (size_t)i * meg_dtype_size(t) : NULL;
 }
 
+/* Element 0 of a row in a buffer of all sections, or of those that take turns. */
+static int64_t place(const struct meg_params *p, const struct meg_param *row, bool takes_turns)
+{
+    return takes_turns ? meg_params_turn(p, row->section) + row->offset - p->section[row->section].begin : row->offset;
+}
+
 /* The row called prefix + name, and where its box and its gradient's begin. */
 static const struct meg_param *bind(const struct meg_gpt *g, void **w, void **dw, const char *prefix, const char *name)
 {
@@ -23,8 +29,8 @@ static const struct meg_param *bind(const struct meg_gpt *g, void **w, void **dw
     snprintf(full, sizeof full, "%s%s", prefix, name);
     row = meg_params_find(&g->params, full);
     MEG_ASSERT(row && row->held);
-    *w = element(g->w, g->run.dtype, row->offset);
-    *dw = element(g->g, g->run.grad, row->offset);
+    *w = element(g->w, g->run.dtype, place(&g->params, row, g->run.w_takes_turns));
+    *dw = element(g->g, g->run.grad, place(&g->params, row, g->run.g_takes_turns));
     return row;
 }
 

@@ -71,6 +71,19 @@ struct meg_gpt_run {
     enum meg_dtype dtype;          /* of parameters and activations */
     enum meg_dtype residual;       /* of the residual stream */
     enum meg_dtype grad;           /* of the gradients of parameters */
+    bool w_takes_turns;            /* parameters are there a section at a time: meg_params_turn */
+    bool g_takes_turns;            /* gradients are, and those of one pass at a time */
+};
+
+/*
+ * What is told of a pass, by section (0 the embedding, 1..L the layers, L+1 the head): reads, before its
+ * parameters are read, in forward or backward; wrote, once a micro-batch's backward has added all it has to
+ * its gradients.
+ */
+struct meg_gpt_hooks {
+    void *user;
+    void (*reads)(void *user, int section, bool is_backward);
+    void (*wrote)(void *user, int section);
 };
 
 /* Bytes of each arena. */
@@ -89,7 +102,9 @@ struct meg_gpt {
     const struct meg_mesh *mesh;
     struct meg_params params;
     const struct meg_ops *op;
-    void *w, *g;                   /* flat buffers [params.flat] of run.dtype and run.grad; g NULL when not training */
+    void *w, *g;                   /* flat buffers [params.flat], or [meg_params_turns], of run.dtype and run.grad;
+                                      g NULL when not training */
+    struct meg_gpt_hooks hooks;    /* the caller's; all NULL at first */
     struct meg_gpt_state *st;      /* layers, activations, scratch */
 };
 

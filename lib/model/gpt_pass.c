@@ -190,14 +190,41 @@ static void restore_input(struct meg_gpt *g, int64_t chunk, struct slot *q, int6
         meg_wait(tp, tp->op->all_gather(tp, q->acts[i].x.p, part.p, part.rows * part.cols, part.dtype));
 }
 
+static void reads(const struct meg_gpt *g, int64_t section, bool is_backward)
+{
+    if (g->hooks.reads)
+        g->hooks.reads(g->hooks.user, (int)section, is_backward);
+}
+
+static void wrote(const struct meg_gpt *g, int64_t section)
+{
+    if (g->hooks.wrote)
+        g->hooks.wrote(g->hooks.user, (int)section);
+}
+
+/* The section of layer i of a chunk. */
+static int64_t section_of(const struct meg_gpt *g, int64_t chunk, int64_t i)
+{
+    return 1 + layers_of(g, chunk)[i].attn.layer;
+}
+
+static void reads_head(const struct meg_gpt *g, bool is_backward)
+{
+    reads(g, g->conf.num_layers + 1, is_backward);
+    if (!g->conf.is_untied)
+        reads(g, 0, is_backward);
+}
+
 /* Layers [begin, end); the last layer of all writes to y. */
 static void run_layers(struct meg_gpt *g, int64_t chunk, struct slot *q, int64_t begin, int64_t end, struct meg_mat y)
 {
     struct meg_gpt_state *st = g->st;
 
-    for (int64_t i = begin; i < end; i++)
+    for (int64_t i = begin; i < end; i++) {
+        reads(g, section_of(g, chunk, i), false);
         layer_fwd(&st->c, i + 1 < st->dim.layers ? q->acts[i + 1].x : y, &q->acts[i], st->branch,
                   &layers_of(g, chunk)[i], g->conf.hidden_dropout);
+    }
 }
 
 void gpt_layers_fwd(struct meg_gpt *g, int64_t chunk, int64_t slot, void *out)
@@ -219,8 +246,10 @@ void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struc
 
     gpt_take(g, slot, x, scale, true);
     q->acts[0].x.p = has_embedding(g, chunk) ? q->x0 : (void *)in;
-    if (has_embedding(g, chunk))
+    if (has_embedding(g, chunk)) {
+        reads(g, 0, false);
         meg_embed_fwd(&st->c, q->acts[0].x, q->tokens, q->position, &st->embed);
+    }
     gpt_layers_fwd(g, chunk, slot, out);
 }
 
@@ -230,9 +259,11 @@ static void again(struct meg_gpt *g, int64_t chunk, struct slot *q, int64_t begi
     struct meg_gpt_state *st = g->st;
 
     restore_input(g, chunk, q, begin);
-    for (int64_t i = begin; i < end; i++)
+    for (int64_t i = begin; i < end; i++) {
+        reads(g, section_of(g, chunk, i), true);
         layer_fwd(&st->c, i + 1 < end ? q->acts[i + 1].x : st->d.n, &q->acts[i], st->branch, &layers_of(g, chunk)[i],
                   g->conf.hidden_dropout);
+    }
 }
 
 /* dx from dy through all layers. */
@@ -245,8 +276,11 @@ static void layers_bwd(struct meg_gpt *g, int64_t chunk, struct slot *q, struct 
 
         if (gpt_recomputes(&g->run, st->dim.layers, i, &begin, &end) && i + 1 == end)
             again(g, chunk, q, begin, end);
+        reads(g, section_of(g, chunk, i), true);
         layer_bwd(&st->c, i > 0 ? st->d.x : dx, dy, &q->d[i], &q->acts[i], &layers_of(g, chunk)[i],
                   g->conf.hidden_dropout);
+        if (!g->run.defers_weights)
+            wrote(g, section_of(g, chunk, i));
         dy = st->d.x;
     }
 }
@@ -270,6 +304,7 @@ double meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot, float *token_loss)
     struct slot *q = &st->slot[slot];
 
     enter(g, q);
+    reads_head(g, false);
     meg_norm_fwd(&st->c, st->nf, q->x, &st->sf, &st->normf);
     meg_head_loss(&st->c, st->loss, st->nf, q->labels, &st->head);
     return sum_loss(g, q, token_loss);
@@ -287,14 +322,20 @@ double meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const vo
     MEG_ASSERT(g->run.is_training);
     enter(g, q);
     if (has_head(g, chunk)) {
+        reads_head(g, true);
         meg_norm_fwd(c, st->nf, q->x, &st->sf, &st->normf);
         meg_head_grad(c, st->loss, st->d.n, st->nf, q->labels, q->weight, &st->head);
         meg_norm_bwd(c, st->d.x, none, st->d.n, q->x, &st->sf, &st->normf);
         loss = sum_loss(g, q, NULL);
+        wrote(g, g->conf.num_layers + 1);
+        if (!g->conf.is_untied && g->mesh->at.pp > 0)
+            wrote(g, 0);             /* the last stage's copy */
     }
     layers_bwd(g, chunk, q, dx, has_head(g, chunk) ? st->d.x : boundary(g, q, d_out));
-    if (has_embedding(g, chunk))
+    if (has_embedding(g, chunk)) {
         meg_embed_bwd(c, dx, q->tokens, q->position, &st->embed);
+        wrote(g, 0);
+    }
     return loss;
 }
 
@@ -303,8 +344,10 @@ void meg_gpt_backward_weight(struct meg_gpt *g, int64_t chunk, int64_t slot)
     struct slot *q = &g->st->slot[slot];
 
     enter(g, q);
-    for (int64_t i = g->st->dim.layers; i-- > 0;)
+    for (int64_t i = g->st->dim.layers; i-- > 0;) {
         layer_bwd_weight(&g->st->c, &q->d[i], &q->acts[i], &layers_of(g, chunk)[i]);
+        wrote(g, section_of(g, chunk, i));
+    }
 }
 
 /* ---- one pass after the other ------------------------------------------------------------------ */
@@ -316,6 +359,7 @@ static void forward_alone(struct meg_gpt *g, const struct meg_gpt_batch *x)
     struct slot *q = &st->slot[0];
 
     gpt_take(g, 0, x, 0, false);
+    reads(g, 0, false);
     meg_embed_fwd(&st->c, q->acts[0].x, q->tokens, q->position, &st->embed);
     gpt_layers_fwd(g, 0, 0, NULL);
 }
@@ -355,6 +399,7 @@ void meg_gpt_logits(struct meg_gpt *g, const struct meg_gpt_batch *x, float *log
     const int64_t n = x->s * x->b, chunk = st->head.logits.rows, v = st->head.logits.cols;
 
     forward_alone(g, x);
+    reads_head(g, false);
     meg_norm_fwd(&st->c, st->nf, st->slot[0].x, &st->sf, &st->normf);
     for (int64_t i = 0; i < n; i += chunk) {
         const int64_t rows = chunk < n - i ? chunk : n - i;

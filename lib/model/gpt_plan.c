@@ -292,8 +292,10 @@ void meg_gpt_plan(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const 
     gpt_cut(st, run, &activations, &workspace);
     gpt_state_free(st);
     meg_gpt_params(&p, c, mesh);
-    m->params = (size_t)p.flat * meg_dtype_size(run->dtype);
-    m->grads = run->is_training ? (size_t)p.flat * meg_dtype_size(run->grad) : 0;
+    m->params = (size_t)(run->w_takes_turns ? meg_params_turns(&p) : p.flat) * meg_dtype_size(run->dtype);
+    m->grads = (size_t)(run->g_takes_turns ? meg_params_turns(&p) : p.flat) * meg_dtype_size(run->grad);
+    if (!run->is_training)
+        m->grads = 0;
     m->activations = activations.used;
     m->workspace = workspace.used;
     meg_params_free(&p);

@@ -74,20 +74,100 @@ static void cut(struct meg_param *row, const struct meg_mesh *mesh)
     row->held = row->numel / row->dim[row->split] * row->local[row->split];
 }
 
+static int64_t gcd(int64_t a, int64_t b)
+{
+    return b ? gcd(b, a % b) : a;
+}
+
+static int64_t round_up(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+/* End the bucket that begins where the one before ended: its slices are whole multiples of 128 bytes. */
+static void end_bucket(struct meg_params *p, const struct meg_layout *l)
+{
+    const int64_t begin = p->nbuckets ? p->bucket[p->nbuckets - 1].end : 0;
+
+    if (p->flat == begin)
+        return;
+    if (l->shards)
+        p->flat = begin + round_up(p->flat - begin, l->shards / gcd(l->shards, 128) * 128);
+    p->bucket = meg_realloc_array(p->bucket, (size_t)p->nbuckets + 1, sizeof *p->bucket);
+    p->bucket[p->nbuckets++] = (struct meg_span){ begin, p->flat };
+}
+
+/* Whether the bucket ends before row i, which is the next to be placed, or behind the last. */
+static bool ends_before(const struct meg_params *p, int i, const struct meg_mesh *mesh)
+{
+    const struct meg_layout *l = &mesh->layout;
+    const int64_t begin = p->nbuckets ? p->bucket[p->nbuckets - 1].end : 0;
+
+    if (i < 0 || i == p->n - 1)
+        return i < 0;
+    if (l->zero >= 2)
+        return p->row[i].section != p->row[i + 1].section;
+    if (l->shards && l->pp > 1 && p->row[i].group != p->row[i + 1].group)
+        return true;
+    return l->bucket && mesh->at.pp == 0 && p->flat - begin >= l->bucket;
+}
+
 void meg_params_place(struct meg_params *p, const struct meg_mesh *mesh)
 {
     p->flat = 0;
-    for (int i = p->n; i-- > 0;) {
+    p->nbuckets = 0;
+    p->section = meg_realloc_array(p->section, (size_t)p->nsections, sizeof *p->section);
+    memset(p->section, 0, (size_t)p->nsections * sizeof *p->section);
+    for (int i = p->n - 1; i >= 0; i--) {
         struct meg_param *row = &p->row[i];
+        struct meg_span *section = &p->section[row->section];
 
         row->is_copy = row->group == MEG_GROUP_TIED && mesh->layout.pp > 1 && mesh->at.pp == mesh->layout.pp - 1;
-        row->offset = p->flat;
         row->held = 0;
+        if (ends_before(p, i, mesh))
+            end_bucket(p, &mesh->layout);
+        row->offset = p->flat;
         if (!row->is_copy && !has_section(mesh, row->section, p->nsections))
             continue;
         cut(row, mesh);
-        p->flat += (row->held + MEG_PARAM_ALIGN - 1) / MEG_PARAM_ALIGN * MEG_PARAM_ALIGN;
+        p->flat += round_up(row->held, MEG_PARAM_ALIGN);
+        if (section->end == 0)
+            section->begin = row->offset;
+        section->end = p->flat;
     }
+    end_bucket(p, &mesh->layout);
+    for (int i = 0, k = 0; mesh->layout.zero >= 2 && i < p->nbuckets; k++)
+        if (p->section[p->nsections - 1 - k].end > 0)
+            p->section[p->nsections - 1 - k].end = p->bucket[i++].end;
+}
+
+static int64_t length(const struct meg_params *p, int section)
+{
+    return p->section[section].end - p->section[section].begin;
+}
+
+/* Elements of the largest layer. */
+static int64_t largest_layer(const struct meg_params *p)
+{
+    int64_t most = 0;
+
+    for (int i = 1; i < p->nsections - 1; i++)
+        most = length(p, i) > most ? length(p, i) : most;
+    return most;
+}
+
+int64_t meg_params_turn(const struct meg_params *p, int section)
+{
+    const int last = p->nsections - 1;
+
+    if (section == 0)
+        return 0;
+    return length(p, 0) + (section == last ? 0 : length(p, last) + section % 2 * largest_layer(p));
+}
+
+int64_t meg_params_turns(const struct meg_params *p)
+{
+    return length(p, 0) + length(p, p->nsections - 1) + 2 * largest_layer(p);
 }
 
 /* Elements behind one index of the split axis. */
@@ -183,5 +263,7 @@ void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, i
 void meg_params_free(struct meg_params *p)
 {
     free(p->row);
+    free(p->section);
+    free(p->bucket);
     memset(p, 0, sizeof *p);
 }

@@ -8,6 +8,12 @@
  * optimizer state have the same layout, so that a loop over ranges serves all.
  * Elements between two parameters are zero and stay so.
  *
+ * The flat buffer is cut into buckets: gradients are added up a bucket at a time, and each is cut into
+ * equal slices, whatever parameters lie there, for the ranks that share optimizer state.  A bucket ends
+ * after the parameter that gives it layout.bucket elements, on the first stage only, as the others have
+ * no time to hide it in; a tied embedding has one of its own, so that both stages slice it alike.  Where
+ * gradients or parameters are shared, too, each section is a bucket.
+ *
  * Every rank has all rows, and holds of each a box (or nothing): what its stages have of the layers, and
  * of that its tensor-parallel share.
  */
@@ -53,10 +59,18 @@ struct meg_param_run {
     int64_t global, local, n;
 };
 
+/* Elements [begin, end) of the flat buffer. */
+struct meg_span {
+    int64_t begin, end;
+};
+
 struct meg_params {
     struct meg_param *row;
     int n;
     int nsections;                 /* L + 2 */
+    struct meg_span *section;      /* [nsections] what this rank has of each; empty: nothing */
+    struct meg_span *bucket;       /* [nbuckets] in order, the whole flat buffer */
+    int nbuckets;
     int64_t numel;                 /* elements of the model: the sum of the rows */
     int64_t flat;                  /* elements of this rank's flat buffer, gaps included */
 };
@@ -67,6 +81,13 @@ struct meg_param *meg_params_add(struct meg_params *p, int section, int ndim, co
 
 /* Give every row its box and place on the mesh's rank, once all rows are there. */
 void meg_params_place(struct meg_params *p, const struct meg_mesh *mesh);
+
+/*
+ * Memory in which sections take turns: the first and the last have a place of their own, and of the layers
+ * two are there at a time.  Where a section begins, and elements in all.
+ */
+int64_t meg_params_turn(const struct meg_params *p, int section);
+int64_t meg_params_turns(const struct meg_params *p);
 
 /* The runs of a row's box: how many, and number i. */
 int64_t meg_param_runs(const struct meg_param *row);

@@ -1,8 +1,10 @@
 /*
  * The optimizer of a run: settings, state, and the step from gradients to weights.
  *
- * State has the layout of the flat parameter buffer (model/param.h), f32: AdamW keeps exp_avg and
- * exp_avg_sq, SGD its momentum.  All operations run over ranges of it.
+ * A rank updates pieces of the flat parameter buffer (model/param.h): all of it, or with the distributed
+ * optimizer its slices (optim/share.h).  State is f32 and holds the pieces one behind the other: AdamW
+ * keeps exp_avg and exp_avg_sq, SGD its momentum.  Where parameters are bf16 or f16 there are f32 main
+ * parameters, too, which are updated; the model's are those rounded.
  */
 #ifndef MEG_OPTIM_OPTIM_H
 #define MEG_OPTIM_OPTIM_H
@@ -10,6 +12,8 @@
 #include "model/gpt.h"
 #include "optim/batch.h"
 #include "optim/lr.h"
+#include "optim/reduce.h"
+#include "optim/share.h"
 
 MEG_BEGIN_DECLS
 
@@ -39,38 +43,52 @@ const char *meg_wd_style_name(enum meg_wd_style style);
 bool meg_lr_style_of(const char *word, enum meg_lr_style *style);
 bool meg_wd_style_of(const char *word, enum meg_wd_style *style);
 
-/* Elements [begin, end) of the flat buffer. */
-struct meg_span {
-    int64_t begin, end;
-};
-
 struct meg_optim {
     const struct meg_ops *op;
+    struct meg_gpt *model;       /* borrowed, with its parameters and gradients */
     const struct meg_mesh *mesh;
     const struct meg_params *params;
     struct meg_adam adam;
     float momentum, clip;
-    bool is_sgd;
-    struct meg_range *range;
-    int nranges, nstates;
-    struct meg_span *counted;  /* of the flat buffer, what this rank adds to sums over the model */
-    int ncounted;
-    const char *state_name[2]; /* exp_avg, exp_avg_sq | momentum_buffer */
-    float *state[2];           /* [params->flat] device memory, zero at first */
-    float *w, *g;              /* the model's, borrowed */
-    int64_t t;                 /* successful steps so far */
-    struct meg_step *step;     /* device memory */
-    void *scalar;              /* device memory, 8 bytes, for sums */
+    bool is_sgd, overlaps_gather;
+    struct meg_share share;      /* the pieces this rank updates */
+    struct meg_share_run *counted; /* of them, what this rank adds to sums over the model */
+    int ncounted, nstates;
+    const char *state_name[2];   /* exp_avg, exp_avg_sq | momentum_buffer */
+    float *state[2];             /* [share.n] device memory, zero at first */
+    float *main;                 /* [share.n] main parameters; NULL: the model's are */
+    float *main_grad;            /* [share.n] their gradients; NULL: the model's are */
+    struct meg_reducer reducer;
+    struct meg_gatherer gatherer;
+    int64_t t;                   /* successful steps so far */
+    struct meg_step *step;       /* device memory */
+    void *scalar;                /* device memory, 8 bytes, for sums */
 };
 
-/* Bytes of state that meg_optim_create allocates for flat elements. */
-size_t meg_optim_nbytes(const struct meg_optim_conf *c, int64_t flat);
+/* Bytes that meg_optim_create allocates, for a rank of a layout that meg_share_fit has settled. */
+struct meg_optim_memory {
+    size_t main, main_grad, state;
+};
+void meg_optim_plan(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
+                    const struct meg_layout *l, const struct meg_gpt_run *run);
 
-/* For the parameters and gradients of model, which must outlive it.  MEG_EFAIL when memory does not suffice. */
-int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_gpt *model,
-                     struct meg_err *e);
+/*
+ * For the parameters and gradients of model, which must outlive it and whose hooks it takes.  Every rank of
+ * the world calls it.  MEG_EFAIL when memory does not suffice.
+ */
+int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_share_conf *share,
+                     struct meg_gpt *model, struct meg_err *e);
 void meg_optim_close(struct meg_optim *o);
 
+/* Main parameters from the model's, as after meg_gpt_init; the other way round, as after loading them. */
+void meg_optim_take_weights(struct meg_optim *o);
+void meg_optim_give_weights(struct meg_optim *o);
+
+/*
+ * A step's backward passes are to come: so many through each section.  With watches, this rank's own
+ * gradients are looked at before they become part of a sum, for meg_optim_nonfinite.
+ */
+void meg_optim_begin(struct meg_optim *o, int64_t passes, bool watches);
 /*
  * Add up the gradients of all ranks that saw other tokens, so that copies of a parameter have equal ones.
  * The following are sums over the whole model, equal on every rank.
@@ -84,10 +102,10 @@ double meg_optim_params_norm(struct meg_optim *o);
 /* Gradient elements that are exactly zero. */
 int64_t meg_optim_num_zeros(struct meg_optim *o);
 /*
- * The last parameter in the order of the table, which backward comes to first, whose gradient on this rank has an
- * element that is not finite; NULL: none.
+ * A parameter whose gradient was not finite on this rank before the sums, the first that backward came to;
+ * NULL: there is none.
  */
-const struct meg_param *meg_optim_nonfinite(struct meg_optim *o);
+const struct meg_param *meg_optim_nonfinite(const struct meg_optim *o);
 
 /* What one step runs with. */
 struct meg_optim_rates {
@@ -100,6 +118,10 @@ struct meg_optim_rates {
  * limit, update the weights, and zero the gradients.
  */
 void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, double norm);
+/* Zero the gradients and do nothing else. */
+void meg_optim_skip(struct meg_optim *o);
+/* After an update with --overlap-param-gather some parameters may be on their way still: wait for them. */
+void meg_optim_finish(struct meg_optim *o);
 
 MEG_END_DECLS
 #endif

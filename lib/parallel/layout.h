@@ -35,6 +35,9 @@ struct meg_layout {
     int64_t layers, first_layers, last_layers;
     int64_t cp_near;                     /* neighbours of a2a+p2p; 0 where no layer has it */
     struct meg_list cp_kinds;            /* the configuration's */
+    int64_t bucket;                      /* elements after which a bucket of gradients ends; 0: there is one */
+    int64_t shards;                      /* ranks that find equal slices in each bucket: share optimizer state; 0: none */
+    int zero;                            /* what they share beside it: 2 gradients, 3 parameters, too */
 };
 
 /* A rank's coordinates. */

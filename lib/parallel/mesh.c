@@ -2,8 +2,8 @@
 
 #define SELF &meg_comm_self
 const struct meg_mesh meg_mesh_one = {
-    { 1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET, 0, { 0 } }, { 0 }, SELF, SELF, SELF, SELF, SELF, SELF,
-    SELF, SELF, SELF, SELF
+    { 1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET, 0, { 0 }, 0, 0, 0 }, { 0 }, SELF, SELF, SELF, SELF, SELF,
+    SELF, SELF, SELF, SELF, SELF, SELF, SELF, SELF
 };
 
 void meg_mesh_on_paper(struct meg_mesh *m, const struct meg_layout *l, int64_t rank)
@@ -17,6 +17,20 @@ static struct meg_comm *group(struct meg_mesh *m, struct meg_place first, int64_
     if (size == 1)
         return SELF;
     return meg_comm_split(m->world, (int)meg_layout_rank(&m->layout, first), name);
+}
+
+/* Copies of a model, in order, are cut into runs of l->shards, which are the instances. */
+static void cut_copies(struct meg_mesh *m)
+{
+    const struct meg_layout *l = &m->layout;
+    const struct meg_place at = m->at;
+    const int64_t n = l->dp * l->cp, per = l->shards ? l->shards : 1, i = at.cp + l->cp * at.dp;
+    const int64_t first = i - i % per, slice = i % per;
+
+    m->copies = group(m, (struct meg_place){ at.tp, 0, 0, at.pp }, l->shards ? 1 : n, "gradient");
+    m->slices = group(m, (struct meg_place){ at.tp, first % l->cp, first / l->cp, at.pp }, per, "optimizer-slice");
+    m->same = group(m, (struct meg_place){ at.tp, slice % l->cp, slice / l->cp, at.pp }, l->shards ? n / per : 1,
+                    "optimizer-instance");
 }
 
 void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_layout *l)
@@ -39,6 +53,7 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
     m->pp = group(m, (struct meg_place){ at.tp, at.cp, at.dp, 0 }, l->pp, "pipeline");
     m->dp = group(m, (struct meg_place){ at.tp, at.cp, 0, at.pp }, l->dp, "data-parallel");
     m->dp_cp = group(m, (struct meg_place){ at.tp, 0, 0, at.pp }, l->dp * l->cp, "data- and context-parallel");
+    cut_copies(m);
     m->model = group(m, (struct meg_place){ 0, at.cp, at.dp, 0 }, l->tp * l->pp, "model-parallel");
     /* stages between the ends are groups of their own, colored by their rank */
     at.pp = at.pp == l->pp - 1 ? 0 : at.pp;
@@ -47,7 +62,8 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
 
 void meg_mesh_close(struct meg_mesh *m)
 {
-    struct meg_comm *all[] = { m->tp, m->cp, m->cp_near, m->cp_far, m->pp, m->dp, m->dp_cp, m->model, m->ends };
+    struct meg_comm *all[] = { m->tp, m->cp, m->cp_near, m->cp_far, m->pp, m->dp, m->dp_cp,
+                               m->copies, m->slices, m->same, m->model, m->ends };
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         meg_comm_close(all[i]);

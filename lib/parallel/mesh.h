@@ -19,6 +19,10 @@ struct meg_mesh {
     struct meg_comm *pp;                     /* the stages, in order */
     struct meg_comm *dp;                     /* same weights, own samples */
     struct meg_comm *dp_cp;                  /* same weights, own tokens: sums gradients */
+    struct meg_comm *copies;                 /* the same for gradients alone, on their way while others talk; with
+                                                shards self, and instead: */
+    struct meg_comm *slices;                 /*   those that have one slice each */
+    struct meg_comm *same;                   /*   those that have the same slice */
     struct meg_comm *model;                  /* tp and pp: holds one model together */
     struct meg_comm *ends;                   /* first and last stage, which share a tied embedding; on others, and
                                                 with one stage, self */

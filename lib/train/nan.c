@@ -71,6 +71,6 @@ int meg_nan_meet(struct trainer *t, const struct meg_nan *mine, struct meg_err *
         describe(&message, t, mine, outcome);
         meg_warn("%s", message.msg);
     }
-    t->model->op->zero(NULL, t->model->g, (size_t)t->model->params.flat * meg_dtype_size(t->model->run.grad));
+    meg_optim_skip(t->optim);
     return strcmp(way, "rollback") ? 0 : meg_train_roll_back(t, e);
 }

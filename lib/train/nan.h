@@ -17,7 +17,7 @@ struct meg_nan {
 
 enum { MEG_NAN_IN_A_ROW = 10 };   /* iterations that are left out before the run is given up */
 
-/* Look at this rank's loss and gradients; between backward and the first sum. */
+/* What this rank's loss and gradients were before the sums; loss is its own still. */
 void meg_nan_look(const struct trainer *t, double loss, struct meg_nan *mine);
 
 /*

@@ -53,16 +53,20 @@ static void print_params(const struct meg_params *p, FILE *f)
     fprintf(f, "  %-28s %8d %14" PRId64 "\n", "all", p->n, p->numel);
 }
 
-static void print_memory(const struct trainer *t, int64_t flat, FILE *f)
+static void print_memory(const struct trainer *t, const struct meg_params *p, FILE *f)
 {
     const struct meg_train_conf *c = &t->job->train;
     struct meg_gpt_run run = { .s = c->seq_length,
                                .b = c->micro_batch_size,
                                .is_training = !c->skip_train };
     struct meg_gpt_memory m;
-    size_t optim = c->skip_train ? 0 : meg_optim_nbytes(&t->job->optim, flat);
+    struct meg_optim_memory o = { 0 };
+    size_t optim;
 
     meg_gpt_plan(&m, &t->job->model, &run, &meg_mesh_one);
+    if (!c->skip_train)
+        meg_optim_plan(&o, &t->job->optim, p, &meg_layout_one, &run);
+    optim = o.main + o.main_grad + o.state;
     fprintf(f, "\n%-30s %8s\n", "memory", "MiB");
     const struct {
         const char *name;
@@ -143,7 +147,7 @@ void meg_train_print_plan(const struct trainer *t, FILE *f)
     meg_gpt_params(&p, &t->job->model, &meg_mesh_one);
     print_run(t, f);
     print_params(&p, f);
-    print_memory(t, p.flat, f);
+    print_memory(t, &p, f);
     print_work(t, f);
     print_data(t, f);
     print_saves(t, p.numel, f);

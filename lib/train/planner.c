@@ -50,6 +50,7 @@ void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper 
 {
     const struct meg_gpt_run run = meg_paper_run(p, at.pp);
     struct meg_gpt_memory m;
+    struct meg_optim_memory o = { 0 };
     struct meg_params rows;
     struct meg_mesh mesh;
 
@@ -58,7 +59,9 @@ void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper 
     meg_gpt_params(&rows, p->model, &mesh);
     nbytes[MEG_PAPER_PARAMS] = (double)m.params;
     nbytes[MEG_PAPER_GRADS] = (double)m.grads;
-    nbytes[MEG_PAPER_OPTIM] = run.is_training ? (double)meg_optim_nbytes(p->optim, rows.flat) : 0;
+    if (run.is_training)
+        meg_optim_plan(&o, p->optim, &rows, &p->layout, &run);
+    nbytes[MEG_PAPER_OPTIM] = (double)(o.main + o.main_grad + o.state);
     nbytes[MEG_PAPER_ACTIVATIONS] = (double)m.activations;
     nbytes[MEG_PAPER_WORKSPACE] = (double)m.workspace;
     nbytes[MEG_PAPER_PIPELINE] = pipeline_nbytes(p, &mesh);

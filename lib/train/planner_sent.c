@@ -123,6 +123,8 @@ struct paper_grads paper_grads(const struct meg_paper *p, struct meg_place at)
         if (p->layout.pp > 1 && row->group == MEG_GROUP_TIED)
             g.tied += nbytes;
     }
+    if (p->layout.shards && g.tied > 0) /* its bucket is the last one */
+        g.tied = (double)meg_share_slice(&rows, &p->layout, rows.nbuckets - 1) * size_of(p->run.grad);
     meg_params_free(&rows);
     return g;
 }
@@ -158,6 +160,19 @@ static void layers_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper 
         nbytes[MEG_PAPER_TENSOR] += sum(paper_head_sent(p));
 }
 
+/* Gradients of nbytes among copies of the model; with slices parameters on the way back, and sums over slices. */
+static double copies_sent(const struct meg_paper *p, double nbytes)
+{
+    const struct meg_layout *l = &p->layout;
+    const double n = (double)(l->dp * l->cp), slice = nbytes / (double)(l->shards ? l->shards : 1);
+
+    if (!l->shards)
+        return meg_sent_all_reduce(l->dp * l->cp, nbytes);
+    return meg_sent_parts(l->shards, slice) + meg_sent_all_reduce((int64_t)n / l->shards, slice) +
+           meg_sent_parts(l->shards, slice / size_of(p->run.grad) * size_of(p->run.dtype)) +
+           meg_sent_all_reduce(l->shards, p->sums * (double)sizeof(double));
+}
+
 void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, struct meg_place at)
 {
     const struct meg_layout *l = &p->layout;
@@ -173,7 +188,7 @@ void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, 
 
     nbytes[MEG_PAPER_TENSOR] += meg_sent_all_reduce(l->tp, g.replicated);
     nbytes[MEG_PAPER_PIPE] += meg_sent_all_reduce(l->pp, sizeof(double));
-    nbytes[MEG_PAPER_DATA] = meg_sent_all_reduce(l->dp * l->cp, g.all + 2 * sizeof(double));
+    nbytes[MEG_PAPER_DATA] = meg_sent_all_reduce(l->dp * l->cp, 2 * sizeof(double)) + copies_sent(p, g.all);
     nbytes[MEG_PAPER_MODEL] = meg_sent_all_reduce(l->tp * l->pp, p->sums * (double)sizeof(double));
     nbytes[MEG_PAPER_ENDS] = meg_sent_all_reduce(l->pp > 1 ? 2 : 1, g.tied);
 }
@@ -183,7 +198,7 @@ void meg_paper_counted(double nbytes[MEG_PAPER_GROUPS], const struct meg_mesh *m
     nbytes[MEG_PAPER_TENSOR] = m->tp->sent;
     nbytes[MEG_PAPER_CONTEXT] = m->cp->sent + m->cp_near->sent + m->cp_far->sent;
     nbytes[MEG_PAPER_PIPE] = m->pp->sent;
-    nbytes[MEG_PAPER_DATA] = m->dp_cp->sent;
+    nbytes[MEG_PAPER_DATA] = m->dp_cp->sent + m->copies->sent + m->slices->sent + m->same->sent;
     nbytes[MEG_PAPER_MODEL] = m->model->sent;
     nbytes[MEG_PAPER_ENDS] = m->ends->sent;
 }

@@ -83,9 +83,11 @@ static int compare(const struct trainer *t, const int64_t *hash, struct meg_comm
 int meg_replica_check(const struct trainer *t, struct meg_err *e)
 {
     const struct meg_mesh *m = t->mesh;
-    int64_t *hash = hashes(t->model);
+    int64_t *hash;
     int r;
 
+    meg_optim_finish(t->optim);
+    hash = hashes(t->model);
     r = meg_train_agree(t, compare(t, hash, m->dp_cp, OF_ALL, e));
     if (r == 0)
         r = meg_train_agree(t, compare(t, hash, m->tp, OF_UNCUT, e));

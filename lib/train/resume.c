@@ -222,9 +222,22 @@ enum { SLOTS = 4 };
 /* The optimizer's state as a checkpoint has it; the number of slots. */
 static int list_slots(const struct meg_optim *o, struct meg_ckpt_slot slot[SLOTS])
 {
-    for (int i = 0; i < o->nstates; i++)
-        slot[i] = (struct meg_ckpt_slot){ .name = o->state_name[i], .p = o->state[i] };
-    return o->nstates;
+    const struct meg_layout *l = &o->mesh->layout;
+    const struct meg_ckpt_slot like = { .span = l->shards ? o->share.span : NULL, .nspans = o->share.npieces,
+                                        .copy = o->mesh->same->rank, .copies = o->mesh->same->size };
+    int n = 0;
+
+    if (o->main) {
+        slot[n] = like;
+        slot[n].name = MEG_CKPT_MAIN;
+        slot[n++].p = o->main;
+    }
+    for (int i = 0; i < o->nstates; i++) {
+        slot[n] = like;
+        slot[n].name = o->state_name[i];
+        slot[n++].p = o->state[i];
+    }
+    return n;
 }
 
 static struct meg_ckpt_slot weights(const struct meg_gpt *g)
@@ -242,8 +255,11 @@ static int load(struct trainer *t, struct meg_ckpt *from, bool with_optim, int64
         t->optim->t = steps;
         n += list_slots(t->optim, slot + 1);
     }
-    r = meg_ckpt_load(from, &t->model->params, t->mesh, slot, n, e);
-    return r < 0 ? meg_train_fail_once(t, r) : 0;
+    if ((r = meg_ckpt_load(from, &t->model->params, t->mesh, slot, n, e)) < 0)
+        return meg_train_fail_once(t, r);
+    if (t->optim && !with_optim)
+        meg_optim_take_weights(t->optim);
+    return 0;
 }
 
 static int optim_steps_of(const struct meg_ckpt *c, int64_t *steps, struct meg_err *e)
@@ -288,6 +304,8 @@ int meg_train_load(struct trainer *t, struct meg_err *e)
 
     if (!t->from) {
         meg_gpt_init(t->model, (uint32_t)t->job->train.seed);
+        if (t->optim)
+            meg_optim_take_weights(t->optim);
         return 0;
     }
     if ((r = load(t, t->from, goes_on(t) && t->job->ckpt.load_optim && t->optim, t->optim_steps, e)) < 0)
@@ -335,10 +353,12 @@ static bool is_of_layout(const char *line)
                                           "recompute-activations", "recompute-granularity",
                                           "recompute-method",    "recompute-num-layers",
                                           "distributed-timeout-minutes" };
+    const struct meg_opt *const tables[] = { meg_layout_opts, meg_share_opts };
 
-    for (const struct meg_opt *row = meg_layout_opts; row->name; row++)
-        if (sets(line, row->name))
-            return true;
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        for (const struct meg_opt *row = tables[i]; row->name; row++)
+            if (sets(line, row->name))
+                return true;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (sets(line, others[i]))
             return true;
@@ -385,6 +405,7 @@ int meg_train_save(struct trainer *t, struct meg_err *e)
 
     if ((r = meg_train_save_next(t, true, e)) < 0)
         return r;
+    meg_optim_finish(t->optim);
     state = pack_state(t);
     meg_opt_dump(t->groups, &all);
     keep_options(&options, all.s);

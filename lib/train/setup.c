@@ -95,6 +95,7 @@ static int fit_layout(struct trainer *t, struct meg_err *e)
     int r;
 
     if ((r = meg_layout_fit(&t->grid.layout, &t->job->layout, &model, e)) < 0 ||
+        (r = meg_share_fit(&t->grid.layout, &t->job->share, e)) < 0 ||
         (r = meg_train_recompute_check(&t->job->train, l, e)) < 0)
         return r;
     return t->job->train.skip_train ? 0 : check_schedule(t, e);
@@ -131,7 +132,7 @@ static int open_model(struct trainer *t, struct meg_err *e)
     if ((r = meg_gpt_create(&t->model, &t->job->model, &run, meg_cpu_ops(), t->mesh, e)) < 0 ||
         c->skip_train)
         return r;
-    return meg_optim_create(&t->optim, &t->job->optim, t->model, e);
+    return meg_optim_create(&t->optim, &t->job->optim, &t->job->share, t->model, e);
 }
 
 int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split, int64_t consumed,

@@ -26,6 +26,7 @@ static int gradients(struct trainer *t, int64_t num_micro, double *loss, double 
     double num, den;
     int r;
 
+    meg_optim_begin(t->optim, num_micro, t->job->train.check_for_nan);
     meg_straggler_enter(&t->straggler, MEG_PHASE_BATCH);
     if ((r = meg_train_read(t, t->train, num_micro, e)) < 0)
         return r;
@@ -34,10 +35,10 @@ static int gradients(struct trainer *t, int64_t num_micro, double *loss, double 
         return r;
     meg_straggler_enter(&t->straggler, MEG_PHASE_REDUCTION);
     den = t->batches.tokens;
+    meg_optim_add_up(t->optim);
     if (t->job->train.check_for_nan)
         meg_nan_look(t, num, mine);
     add_up_loss(t, &num, &den);
-    meg_optim_add_up(t->optim);
     *scale = t->job->train.calculate_per_token_loss && den > 0 ? 1 / den
                                                                : 1 / (double)t->mesh->layout.dp;
     *loss = den > 0 ? num / den : 0;

@@ -19,6 +19,7 @@ struct meg_train_job {
     struct meg_train_ckpt_conf ckpt;
     struct meg_train_log_conf log;
     struct meg_optim_conf optim;
+    struct meg_share_conf share;
     struct meg_gpt_conf model;
     struct meg_data_conf data;
     struct meg_tok_conf tok;

@@ -53,6 +53,7 @@ int main(int argc, char **argv)
     const double dropout = argc > 8 ? atof(argv[8]) : 0.0;
     struct meg_gpt_conf c;
     struct meg_optim_conf oc;
+    const struct meg_share_conf share = { .instances = 1 };
     const struct meg_optgroup groups[] = { { "network", meg_gpt_opts, &c },
                                            { "optimizer", meg_optim_opts, &oc },
                                            { 0 } };
@@ -76,7 +77,7 @@ int main(int argc, char **argv)
     c.max_position_embeddings = t;
     c.attention_dropout = c.hidden_dropout = dropout;
     if (meg_gpt_conf_check(&c, &e) < 0 || meg_gpt_create(&g, &c, &run, op, &meg_mesh_one, &e) < 0 ||
-        meg_optim_create(&o, &oc, g, &e) < 0)
+        meg_optim_create(&o, &oc, &share, g, &e) < 0)
         meg_die_err(&e);
     meg_gpt_init(g, 1);
     x.tokens = token = random_tokens(n, b, c.vocab_size);

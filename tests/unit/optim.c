@@ -41,6 +41,7 @@ struct fixture {
 
 static void begin(struct fixture *f, const char *optimizer, double clip)
 {
+    const struct meg_share_conf share = { .instances = 1 };
     const struct meg_ops *op = meg_cpu_ops();
 
     memset(f, 0, sizeof *f);
@@ -54,7 +55,7 @@ static void begin(struct fixture *f, const char *optimizer, double clip)
     f->w = op->alloc((size_t)f->params.flat * sizeof(float));
     f->g = op->alloc((size_t)f->params.flat * sizeof(float));
     f->model = (struct meg_gpt){ .mesh = &meg_mesh_one, .params = f->params, .op = op, .w = f->w, .g = f->g };
-    assert_int_equal(meg_optim_create(&f->optim, &f->conf, &f->model, NULL), 0);
+    assert_int_equal(meg_optim_create(&f->optim, &f->conf, &share, &f->model, NULL), 0);
     for (int i = 0; i < f->params.n; i++)
         for (int64_t j = 0; j < f->params.row[i].numel; j++)
             f->w[f->params.row[i].offset + j] = (float)(1.0 / (double)(i + j + 1));
@@ -149,14 +150,16 @@ static void clipped(void **state)
 
 static void sgd(void **state)
 {
+    struct meg_optim_memory m;
     struct fixture f;
 
     (void)state;
     begin(&f, "sgd", 0);
     run(&f, 1);
     assert_string_equal(f.optim->state_name[0], "momentum_buffer");
-    assert_int_equal(meg_optim_nbytes(&f.conf, f.params.flat),
-                     (size_t)f.params.flat * sizeof(float));
+    meg_optim_plan(&m, &f.conf, &f.params, &meg_layout_one, &f.model.run);
+    assert_int_equal(m.state, (size_t)f.params.flat * sizeof(float));
+    assert_int_equal(m.main, 0);
     end(&f);
 }
 
@@ -171,8 +174,12 @@ static void counts_and_names(void **state)
     assert_int_equal(meg_optim_num_zeros(f.optim), 9 * 5 + 7 * 5 + 7);
     f.g[bias->offset + 2] = 1;
     assert_int_equal(meg_optim_num_zeros(f.optim), 9 * 5 + 7 * 5 + 6);
+    meg_optim_begin(f.optim, 1, true);
+    meg_optim_add_up(f.optim);
     assert_null(meg_optim_nonfinite(f.optim));
     f.g[bias->offset + 6] = NAN;
+    meg_optim_begin(f.optim, 1, true);
+    meg_optim_add_up(f.optim);
     assert_ptr_equal(meg_optim_nonfinite(f.optim), bias);
     assert_true(isnan(meg_optim_grad_norm(f.optim, 1)));
     memset(f.w, 0, (size_t)f.params.flat * sizeof(float));

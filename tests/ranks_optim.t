@@ -1,0 +1,118 @@
+#!/bin/sh
+# Ranks that share the optimizer's work: the losses of one rank, and overlapping changes no bit.
+. "${0%/*}/lib.sh"
+[ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
+. "${0%/*}/ranks.sh"
+
+# 51 words do not divide by 2: tensor-parallel ranks have tables of different size
+cat >"$T/conf" <<'EOF2'
+num-layers = 4
+hidden-size = 32
+num-attention-heads = 4
+seq-length = 16
+max-position-embeddings = 16
+micro-batch-size = 2
+global-batch-size = 16
+train-iters = 5
+lr = 1e-2
+lr-warmup-iters = 2
+mock-data = yes
+tokenizer-type = NullTokenizer
+vocab-size = 51
+eval-interval = 5
+eval-iters = 1
+log-interval = 1
+log-params-norm = yes
+log-num-zeros-in-grad = yes
+ddp-bucket-size = 5000
+EOF2
+
+# go NAME N OPTION...: N ranks; what each step says, but for times, in $T/NAME
+go() {
+    name=$1 n=$2
+    shift 2
+    ranks "$n" meg-train -q --config "$T/conf" --log-json "$T/$name.json" "$@" >"$T/out" 2>&1
+    go_status=$?
+    jq -c '[.lm_loss, .grad_norm, .params_norm, .num_zeros]' "$T/$name.json" >"$T/$name"
+    return $go_status
+}
+
+# near A B: every number of A is within 1e-5 of B's
+near() {
+    tr -d '[]' <"$T/$1" | tr , '\n' >"$T/a"
+    tr -d '[]' <"$T/$2" | tr , '\n' >"$T/b"
+    paste "$T/a" "$T/b" | awk '$1 == "null" && $2 == "null" { next } NF != 2 { exit 1 }
+        { d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-5 * ($2 < 0 ? -$2 : $2))) exit 1; n++ } END { exit n < 20 }'
+}
+
+# same_as NAME N OPTION...: the numbers of one rank
+same_as_one() {
+    name=$1
+    go "$@"
+    ok "$name: the numbers of one rank" near "$name" one
+}
+
+# with_overlap NAME N OPTION...: as well, and to the last digit the same while reductions and gathers go on
+with_overlap() {
+    same_as_one "$@"
+    plain=$1
+    n=$2
+    shift 2
+    go over "$n" $over "$@"
+    is "$plain, overlapped: the same digits" "$(cat "$T/over")" "$(cat "$T/$plain")"
+}
+
+dist=--use-distributed-optimizer
+go one 1
+is 'one rank' $? 0
+over='--overlap-grad-reduce --overlap-param-gather'
+with_overlap slices 2 $dist
+with_overlap 'slices, layers shared by positions' 4 $dist --tensor-model-parallel-size 2 --sequence-parallel
+same_as_one instances 4 $dist --num-distributed-optimizer-instances 2 $over
+same_as_one 'slices, stages' 4 $dist --pipeline-model-parallel-size 2
+same_as_one 'slices, stages, backward in parts' 4 $dist --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1 $over
+same_as_one 'slices, chunks of stages' 4 $dist --pipeline-model-parallel-size 2 \
+    --num-layers-per-virtual-pipeline-stage 1 $over
+
+# Files of a run are the same bytes, whoever wrote which part and whatever went on meanwhile.
+keeps() {
+    dir=$1 n=$2
+    shift 2
+    go kept "$n" --save "$T/$dir" --save-interval 5 "$@"
+}
+same_files() {
+    for f in "$T/$1"/iter_0000005/*.safetensors; do
+        cmp -s "$f" "$T/$2/iter_0000005/${f##*/}" || return 1
+    done
+}
+keeps s1 2
+keeps s2 2 --overlap-grad-reduce
+ok 'overlapped reductions: the same files' same_files s1 s2
+keeps s3 2 $dist
+ok 'slices: the same files' same_files s1 s3
+keeps s4 2 $dist $over
+ok 'slices, overlapped: the same files' same_files s1 s4
+
+# Four ranks go on where two stopped, and one where those stopped.
+keeps s4 4 $dist $over --num-distributed-optimizer-instances 2 --load "$T/s4" --train-iters 8 --exit-interval 6 \
+    --override-opt_param-scheduler
+is 'four ranks take up the slices of two' "$? $(cat "$T/s4/latest_checkpointed_iteration.txt")" '0 6'
+go a 1 --load "$T/s4" --train-iters 8 --override-opt_param-scheduler
+go b 1 --load "$T/s1" --train-iters 8 --override-opt_param-scheduler
+tail -n 1 "$T/a" >"$T/a1"
+tail -n 1 "$T/b" >"$T/b1"
+ok 'and one rank theirs' awk 'NR == FNR { x = $2; next } { d = x - $2; exit !(d < 1e-5 * x && d > -1e-5 * x) }' \
+    FS='[],[]' "$T/a1" "$T/b1"
+
+refuses() {
+    name=$1
+    shift
+    meg-train -q --config "$T/conf" "$@" >"$T/out" 2>"$T/err"
+    is "$name: status" $? 2
+    is "$name: a line" "$(grep -c "meg-train: $name" "$T/err")" 1
+}
+refuses '--overlap-param-gather: needs' --overlap-param-gather --overlap-grad-reduce
+refuses '--num-distributed-optimizer-instances 3: must divide the 1 data-parallel rank' \
+    --num-distributed-optimizer-instances 3 $dist
+refuses '--ddp-bucket-size 0: must be' --ddp-bucket-size 0
+done_testing

@@ -1,0 +1,220 @@
+/* Buckets of the flat buffer and the slices that ranks have of them, by Megatron's rules. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "base/mem.h"
+#include "optim/share.h"
+
+/* A tied embedding of 53 words, positions, four layers of two tensors, a norm. */
+static void make(struct meg_params *p, const struct meg_layout *l, int64_t rank, struct meg_mesh *mesh)
+{
+    const int64_t word[] = { 53, 5 }, pos[] = { 7, 5 }, matrix[] = { 14, 5 }, vector[] = { 5 };
+
+    *p = (struct meg_params){ 0 };
+    meg_params_add(p, 0, 2, word, "word")->group = MEG_GROUP_TIED;
+    p->row[0].split = 0;
+    meg_params_add(p, 0, 2, pos, "pos");
+    for (int i = 1; i <= 4; i++) {
+        meg_params_add(p, i, 2, matrix, "matrix%d", i);
+        p->row[p->n - 1].split = 0;
+        p->row[p->n - 1].is_decayed = 1;
+        meg_params_add(p, i, 1, vector, "vector%d", i);
+    }
+    meg_params_add(p, 5, 1, vector, "norm");
+    meg_mesh_on_paper(mesh, l, rank);
+    meg_params_place(p, mesh);
+}
+
+static struct meg_layout layout(int64_t tp, int64_t dp, int64_t pp)
+{
+    struct meg_layout l = meg_layout_one;
+
+    l.tp = tp;
+    l.dp = dp;
+    l.pp = pp;
+    l.layers = 4;
+    return l;
+}
+
+/* Buckets cover the buffer, rows begin on 64 elements and lie in one bucket each. */
+static void check_places(const struct meg_params *p)
+{
+    int64_t at = 0;
+
+    for (int b = 0; b < p->nbuckets; b++) {
+        assert_int_equal(p->bucket[b].begin, at);
+        assert_true(p->bucket[b].end > at);
+        at = p->bucket[b].end;
+    }
+    assert_int_equal(at, p->flat);
+    for (int i = 0; i < p->n; i++) {
+        const struct meg_param *q = &p->row[i];
+        int inside = 0;
+
+        if (!q->held)
+            continue;
+        assert_int_equal(q->offset % 64, 0);
+        assert_true(q->offset >= p->section[q->section].begin && q->offset + q->held <= p->section[q->section].end);
+        for (int b = 0; b < p->nbuckets; b++)
+            inside += q->offset >= p->bucket[b].begin && q->offset + q->held <= p->bucket[b].end;
+        assert_int_equal(inside, 1);
+    }
+}
+
+static void buckets_end_where_they_are_full(void **state)
+{
+    struct meg_layout l = layout(1, 2, 1);
+    struct meg_params p;
+    struct meg_mesh mesh;
+
+    (void)state;
+    make(&p, &l, 0, &mesh);
+    check_places(&p);
+    assert_int_equal(p.nbuckets, 1);
+    assert_int_equal(p.flat, 64 + 4 * (64 + 128) + 64 + 320); /* no slices: 64 elements are enough */
+    meg_params_free(&p);
+
+    l.bucket = 300;
+    make(&p, &l, 0, &mesh);
+    check_places(&p);
+    assert_int_equal(p.bucket[0].end, 320); /* norm 64, vector 64, matrix 128, vector 64: then it has 300 */
+    for (int b = 0; b + 1 < p.nbuckets; b++)
+        assert_true(p.bucket[b].end - p.bucket[b].begin >= 300);
+    meg_params_free(&p);
+}
+
+static void slices_are_equal_on_every_rank(void **state)
+{
+    static const int64_t shards[] = { 1, 2, 3, 5, 6, 96 }, unit[] = { 128, 128, 384, 640, 384, 384 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof shards / sizeof *shards; i++) {
+        struct meg_layout l = layout(1, shards[i], 1);
+        struct meg_params p;
+        struct meg_mesh mesh;
+        int64_t all = 0;
+        char *taken;
+
+        l.bucket = 200;
+        l.shards = shards[i];
+        make(&p, &l, 0, &mesh);
+        check_places(&p);
+        for (int b = 0; b < p.nbuckets; b++)
+            assert_int_equal((p.bucket[b].end - p.bucket[b].begin) % unit[i], 0);
+        taken = meg_new((size_t)p.flat);
+        for (int rank = 0; rank < shards[i]; rank++) {
+            struct meg_share s;
+            int64_t in_rows = 0;
+
+            meg_share_make(&s, &p, &l, rank);
+            assert_int_equal(s.n, meg_share_elements(&p, &l));
+            assert_int_equal(s.npieces, p.nbuckets);
+            for (int k = 0, at = 0; k < s.npieces; k++) {
+                assert_int_equal(s.piece[k].at, at);
+                assert_int_equal(s.span[k].begin, p.bucket[k].begin + rank * (s.span[k].end - s.span[k].begin));
+                for (int64_t e = s.span[k].begin; e < s.span[k].end; e++)
+                    taken[e]++;
+                for (int j = 0; j < s.piece[k].nranges; j++)
+                    assert_true(s.piece[k].range[j].begin >= 0 &&
+                                s.piece[k].range[j].end <= s.span[k].end - s.span[k].begin);
+                at += (int)(s.span[k].end - s.span[k].begin);
+            }
+            for (int j = 0; j < s.nruns; j++)
+                in_rows += s.run[j].end - s.run[j].begin;
+            all += in_rows;
+            meg_share_free(&s);
+        }
+        for (int64_t e = 0; e < p.flat; e++)
+            assert_int_equal(taken[e], 1);
+        assert_int_equal(all, p.numel); /* every element of every row is in one slice */
+        free(taken);
+        meg_params_free(&p);
+    }
+}
+
+static void weight_decay_follows_the_rows(void **state)
+{
+    struct meg_layout l = layout(1, 3, 1);
+    struct meg_params p;
+    struct meg_mesh mesh;
+    float *decay;
+
+    (void)state;
+    l.shards = 3;
+    make(&p, &l, 0, &mesh);
+    decay = meg_new((size_t)p.flat * sizeof *decay);
+    for (int rank = 0; rank < 3; rank++) {
+        struct meg_share s;
+
+        meg_share_make(&s, &p, &l, rank);
+        for (int k = 0; k < s.npieces; k++)
+            for (int j = 0; j < s.piece[k].nranges; j++)
+                for (int64_t i = s.piece[k].range[j].begin; i < s.piece[k].range[j].end; i++)
+                    decay[s.piece[k].begin + i] = 1 + s.piece[k].range[j].wd_mult;
+        meg_share_free(&s);
+    }
+    for (int i = 0; i < p.n; i++)
+        for (int64_t e = 0; e < p.row[i].held; e++)
+            assert_true(decay[p.row[i].offset + e] == 1 + (float)p.row[i].is_decayed);
+    free(decay);
+    meg_params_free(&p);
+}
+
+/* First and last stage have the tied embedding in a bucket of its own, of the same size. */
+static void both_stages_slice_a_tied_embedding_alike(void **state)
+{
+    struct meg_layout l = layout(2, 3, 2);
+
+    (void)state;
+    l.shards = 3;
+    for (int64_t tp = 0; tp < 2; tp++) {
+        struct meg_params first, last;
+        struct meg_mesh mesh;
+        const struct meg_span *a, *b;
+
+        make(&first, &l, tp, &mesh);
+        make(&last, &l, tp + 6, &mesh);
+        assert_int_equal(mesh.at.pp, 1);
+        check_places(&first);
+        check_places(&last);
+        a = &first.bucket[first.nbuckets - 1];
+        b = &last.bucket[last.nbuckets - 1];
+        assert_int_equal(a->begin, first.row[0].offset);
+        assert_int_equal(b->begin, last.row[0].offset);
+        assert_int_equal(a->end - a->begin, b->end - b->begin);
+        meg_params_free(&first);
+        meg_params_free(&last);
+    }
+}
+
+static void only_the_first_stage_has_several(void **state)
+{
+    struct meg_layout l = layout(1, 1, 2);
+    struct meg_params p;
+    struct meg_mesh mesh;
+
+    (void)state;
+    l.bucket = 100;
+    make(&p, &l, 0, &mesh);
+    assert_true(p.nbuckets > 2);
+    meg_params_free(&p);
+    make(&p, &l, 1, &mesh);
+    assert_int_equal(p.nbuckets, 1);
+    meg_params_free(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buckets_end_where_they_are_full),
+        cmocka_unit_test(slices_are_equal_on_every_rank),
+        cmocka_unit_test(weight_decay_follows_the_rows),
+        cmocka_unit_test(both_stages_slice_a_tied_embedding_alike),
+        cmocka_unit_test(only_the_first_stage_has_several),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
