@@ -32,17 +32,17 @@ static uint64_t starts_of(const struct masks *p, const struct masks *c, const st
 
 void meg_split_gpt2(const char *text, int64_t n, uint64_t *starts)
 {
-    struct masks_reader r = { .text = text, .n = n, .table = meg_uclass_table() };
+    struct masks_reader r = meg_masks_of(text, n);
     struct masks prev, cur = { 0 }, next;
     struct contractions c = { 0 };
 
-    next_masks(&r, &next);
+    meg_masks_next(&r, &next);
     for (int64_t w = 0; w < n / 64 + 1; w++) {
         uint64_t b, quotes;
 
         prev = cur;
         cur = next;
-        next_masks(&r, &next);
+        meg_masks_next(&r, &next);
         b = (starts_of(&prev, &cur, &next) & ~c.clear) | c.set;
         quotes = cur.quote & ~before(cur.other, prev.other) & ~before(cur.blank, prev.blank);
         c = (struct contractions){ 0 };

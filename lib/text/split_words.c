@@ -4,7 +4,7 @@
  * cut every one or three digits; signs take a blank before them and the line ends behind them; other
  * spaces are one piece up to their last line end, and what follows that but its last one, another.
  */
-#include <stdbool.h>
+#include <string.h>
 
 #include "text/split.h"
 #include "text/split_masks.h"
@@ -95,16 +95,16 @@ static uint64_t cut_contractions(struct past *p, uint64_t quotes, const char *te
 
 void meg_split_words(enum meg_split split, const char *text, int64_t n, uint64_t *starts)
 {
-    struct masks_reader r = { .text = text, .n = n, .table = meg_uclass_table() };
+    struct masks_reader r = meg_masks_of(text, n);
     struct past p = { .indent = -1 };
     struct masks c, next;
 
-    next_masks(&r, &next);
+    meg_masks_next(&r, &next);
     for (int64_t w = 0; w < n / 64 + 1; w++) {
         uint64_t plain, signs, solo, words, numbers;
 
         c = next;
-        next_masks(&r, &next);
+        meg_masks_next(&r, &next);
         p.taken = runs_from(c.eol, before(c.other, p.m.other) | p.taken >> 63);
         c.eol &= ~p.taken;
         c.space &= ~p.taken;

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "text/regex.h"
 #include "text/split.h"
+#include "text/split_masks.h"
 #include "text/utf8.h"
 
 static struct meg_regex *regex[MEG_SPLITS];
@@ -250,6 +251,30 @@ static void splits_reference_texts(void **state)
     fclose(f);
 }
 
+/* Whatever the instructions, every byte at every place has the same classes. */
+static void every_way_is_the_same(void **state)
+{
+    meg_masks_way *way[3];
+    int n = meg_masks_ways(way);
+
+    (void)state;
+    for (int byte = 0; byte < 256; byte++) {
+        for (int at = 0; at < 64; at++) {
+            struct masks got[3] = { 0 };
+            uint64_t high[3];
+            char text[64];
+
+            memset(text, (at + byte) % 2 ? 'x' : '\n', sizeof text);
+            text[at] = (char)byte;
+            for (int k = 0; k < n; k++) {
+                high[k] = way[k](text, &got[k]);
+                assert_int_equal(high[k], high[0]);
+                assert_memory_equal(&got[k], &got[0], sizeof *got);
+            }
+        }
+    }
+}
+
 static int64_t count(enum meg_split split, const char *text, int64_t n)
 {
     struct meg_pieces pieces = { 0 };
@@ -290,6 +315,7 @@ int main(void)
         cmocka_unit_test(splits_random_texts),
         cmocka_unit_test(classes_are_those_of_the_pattern),
         cmocka_unit_test(splits_reference_texts),
+        cmocka_unit_test(every_way_is_the_same),
         cmocka_unit_test(long_runs_take_linear_time),
     };
 

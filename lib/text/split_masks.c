@@ -1,0 +1,226 @@
+/* Where text is classified: 64 bytes in one register, in two or in four. */
+#include "text/split_masks.h"
+
+#include <string.h>
+#ifdef __x86_64__
+#    include <immintrin.h>
+#endif
+
+#ifdef __x86_64__
+
+#    define AVX512 __attribute__((target("avx512bw")))
+#    define AVX2 __attribute__((target("avx2")))
+
+/* The bytes from first on, n of them. */
+AVX512 static inline uint64_t in512(__m512i c, char first, char n)
+{
+    return _mm512_cmplt_epu8_mask(_mm512_sub_epi8(c, _mm512_set1_epi8(first)), _mm512_set1_epi8(n));
+}
+
+AVX512 static inline uint64_t is512(__m512i c, char byte)
+{
+    return _mm512_cmpeq_epi8_mask(c, _mm512_set1_epi8(byte));
+}
+
+AVX512 static uint64_t classify_avx512(const char *s, struct masks *m)
+{
+    __m512i c = _mm512_loadu_si512(s);
+
+    m->letter = in512(_mm512_or_si512(c, _mm512_set1_epi8(0x20)), 'a', 26);
+    m->number = in512(c, '0', 10);
+    m->blank = is512(c, ' ');
+    m->space = in512(c, '\t', 5) | m->blank;
+    m->eol = is512(c, '\r') | is512(c, '\n');
+    m->quote = is512(c, '\'');
+    return _mm512_movepi8_mask(c);
+}
+
+AVX2 static inline uint64_t in256(__m256i c, char first, char n)
+{
+    __m256i d = _mm256_sub_epi8(c, _mm256_set1_epi8(first));
+
+    return (uint32_t)_mm256_movemask_epi8(
+        _mm256_cmpeq_epi8(_mm256_min_epu8(d, _mm256_set1_epi8((char)(n - 1))), d));
+}
+
+AVX2 static inline uint64_t is256(__m256i c, char byte)
+{
+    return (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(c, _mm256_set1_epi8(byte)));
+}
+
+AVX2 static uint64_t classify_avx2(const char *s, struct masks *m)
+{
+    uint64_t high = 0;
+
+    memset(m, 0, sizeof *m);
+    for (int k = 0; k < 64; k += 32) {
+        __m256i c = _mm256_loadu_si256((const __m256i *)(const void *)(s + k));
+
+        m->letter |= in256(_mm256_or_si256(c, _mm256_set1_epi8(0x20)), 'a', 26) << k;
+        m->number |= in256(c, '0', 10) << k;
+        m->blank |= is256(c, ' ') << k;
+        m->space |= in256(c, '\t', 5) << k;
+        m->eol |= (is256(c, '\r') | is256(c, '\n')) << k;
+        m->quote |= is256(c, '\'') << k;
+        high |= (uint64_t)(uint32_t)_mm256_movemask_epi8(c) << k;
+    }
+    m->space |= m->blank;
+    return high;
+}
+
+#endif
+
+typedef unsigned char v16 __attribute__((vector_size(16)));
+
+/* Bit i is the top bit of byte i; every byte is 0 or 255. */
+static inline uint64_t bits_of(v16 m)
+{
+#ifdef __SSE2__
+    return (uint64_t)(unsigned)_mm_movemask_epi8((__m128i)m);
+#else
+    static const v16 bit = { 1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128 };
+    uint64_t w[2];
+    v16 b = m & bit;
+
+    memcpy(w, &b, 16);
+    return (w[0] * 0x0101010101010101u >> 56) | (w[1] * 0x0101010101010101u >> 56 << 8);
+#endif
+}
+
+static uint64_t classify_any(const char *s, struct masks *m)
+{
+    uint64_t high = 0;
+
+    memset(m, 0, sizeof *m);
+    for (int k = 0; k < 64; k += 16) {
+        v16 c;
+
+        memcpy(&c, s + k, 16);
+        m->letter |= bits_of((v16)((c | 0x20) - 'a' < 26)) << k;
+        m->number |= bits_of((v16)(c - '0' < 10)) << k;
+        m->blank |= bits_of((v16)(c == ' ')) << k;
+        m->space |= bits_of((v16)(c - '\t' < 5)) << k;
+        m->eol |= bits_of((v16)((c == '\r') | (c == '\n'))) << k;
+        m->quote |= bits_of((v16)(c == '\'')) << k;
+        high |= bits_of((v16)(c > 0x7F)) << k;
+    }
+    m->space |= m->blank;
+    return high;
+}
+
+/* Give the bytes [at, at + n) of a character their class; returns how many lie beyond the block. */
+static inline int mark(struct masks *m, int at, int n, enum meg_uclass class)
+{
+    uint64_t bits = (((uint64_t)1 << n) - 1) << at;
+
+    switch (class) {
+    case MEG_U_LETTER:
+        m->letter |= bits;
+        break;
+    case MEG_U_NUMBER:
+        m->number |= bits;
+        break;
+    case MEG_U_SPACE:
+        m->space |= bits;
+        break;
+    case MEG_U_OTHER:
+        m->other |= bits;
+        break;
+    }
+    return at + n > 64 ? at + n - 64 : 0;
+}
+
+/* The code point of a character outside ASCII, and its length. */
+static inline int32_t read_high(const unsigned char *s, int *n)
+{
+    if (s[0] < 0xE0) {
+        *n = 2;
+        return (s[0] & 0x1F) << 6 | (s[1] & 0x3F);
+    }
+    if (s[0] < 0xF0) {
+        *n = 3;
+        return (s[0] & 0x0F) << 12 | (s[1] & 0x3F) << 6 | (s[2] & 0x3F);
+    }
+    *n = 4;
+    return (s[0] & 0x07) << 18 | (s[1] & 0x3F) << 12 | (s[2] & 0x3F) << 6 | (s[3] & 0x3F);
+}
+
+/* Classify the characters outside ASCII of a block at s; high has their bytes. */
+static void classify_high(struct masks_reader *r, const char *s, uint64_t high, struct masks *m)
+{
+    m->letter &= ~high;
+    m->number &= ~high;
+    m->space &= ~high;
+    m->other &= ~high;
+    if (r->nrest > 0) {
+        uint64_t bits = ((uint64_t)1 << r->nrest) - 1;
+
+        mark(m, 0, r->nrest, r->class);
+        m->tail |= bits;
+        high &= ~bits;
+        r->nrest = 0;
+    }
+    while (high) {
+        int at = __builtin_ctzll(high), n;
+        int32_t cp = read_high((const unsigned char *)s + at, &n);
+        uint64_t rest = (((uint64_t)2 << (n - 1)) - 2) << at;
+
+        r->class = cp < 0x10000 ? (enum meg_uclass)r->table[cp] : meg_uclass(cp);
+        r->nrest = mark(m, at, n, r->class);
+        m->tail |= rest;
+        high &= ~(rest | (uint64_t)1 << at);
+    }
+}
+
+/* s has 64 bytes, and as many more as its last character needs. */
+static void classify(struct masks_reader *r, const char *s, struct masks *m)
+{
+    uint64_t high = r->classify(s, m);
+
+    m->other = ~(m->letter | m->number | m->space);
+    m->tail = 0;
+    if (high)
+        classify_high(r, s, high, m);
+}
+
+int meg_masks_ways(meg_masks_way *way[3])
+{
+    int n = 0;
+
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512bw"))
+        way[n++] = classify_avx512;
+    if (__builtin_cpu_supports("avx2"))
+        way[n++] = classify_avx2;
+#endif
+    way[n++] = classify_any;
+    return n;
+}
+
+struct masks_reader meg_masks_of(const char *text, int64_t n)
+{
+    struct masks_reader r = { .text = text, .n = n, .table = meg_uclass_table() };
+    meg_masks_way *way[3];
+
+    meg_masks_ways(way);
+    r.classify = way[0];
+    return r;
+}
+
+void meg_masks_next(struct masks_reader *r, struct masks *m)
+{
+    int64_t left = r->n - r->at;
+
+    if (left >= 64) {
+        classify(r, r->text + r->at, m);
+    } else if (left > 0) {
+        char end[64] = { 0 };
+
+        memcpy(end, r->text + r->at, (size_t)left);
+        classify(r, end, m);
+        m->other &= ((uint64_t)1 << left) - 1;
+    } else {
+        memset(m, 0, sizeof *m);
+    }
+    r->at += 64;
+}
