@@ -189,7 +189,7 @@ struct word {
     const char *s;
     int64_t n;
 };
-enum { BATCH = 32 };
+enum { BATCH = 128 };
 
 /* Where the text is cut; bits are those of seams[k] that are still to come. */
 struct cut {
