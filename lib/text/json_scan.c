@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "text/bits.h"
 #include "text/utf8.h"
 
 enum { MAX_DEPTH = 1000 };
@@ -36,22 +37,20 @@ bool meg_scan_take(struct meg_scan *s, char c)
     return true;
 }
 
-typedef unsigned char v16 __attribute__((vector_size(16)));
-
 /* To the first byte that is not simply part of a string: quote, backslash or control. */
 static void skip_plain(struct meg_scan *s)
 {
     const char *p = s->p;
 
     for (; s->end - p >= 16; p += 16) {
-        v16 c, m;
-        uint64_t w[2];
+        uint64_t bits;
+        v16 c;
 
         memcpy(&c, p, 16);
-        m = (v16)((c == '"') | (c == '\\') | (c < 0x20));
-        memcpy(w, &m, 16);
-        if (w[0] | w[1])
-            break;
+        if ((bits = bits_of((v16)((c == '"') | (c == '\\') | (c < 0x20))))) {
+            s->p = p + __builtin_ctzll(bits);
+            return;
+        }
     }
     while (p < s->end && *p != '"' && *p != '\\' && (unsigned char)*p >= 0x20)
         p++;

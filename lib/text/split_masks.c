@@ -6,6 +6,8 @@
 #    include <immintrin.h>
 #endif
 
+#include "text/bits.h"
+
 #ifdef __x86_64__
 
 #    define AVX512 __attribute__((target("avx512bw")))
@@ -69,23 +71,6 @@ AVX2 static uint64_t classify_avx2(const char *s, struct masks *m)
 }
 
 #endif
-
-typedef unsigned char v16 __attribute__((vector_size(16)));
-
-/* Bit i is the top bit of byte i; every byte is 0 or 255. */
-static inline uint64_t bits_of(v16 m)
-{
-#ifdef __SSE2__
-    return (uint64_t)(unsigned)_mm_movemask_epi8((__m128i)m);
-#else
-    static const v16 bit = { 1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128 };
-    uint64_t w[2];
-    v16 b = m & bit;
-
-    memcpy(w, &b, 16);
-    return (w[0] * 0x0101010101010101u >> 56) | (w[1] * 0x0101010101010101u >> 56 << 8);
-#endif
-}
 
 static uint64_t classify_any(const char *s, struct masks *m)
 {

@@ -1,6 +1,9 @@
 #include "text/utf8.h"
 
+#include <stdbool.h>
 #include <string.h>
+
+#include "text/bits.h"
 
 int meg_utf8_step(const char *text, int64_t n, int32_t *cp)
 {
@@ -67,23 +70,77 @@ int64_t meg_utf8_ascii(const char *s, int64_t n)
     return i;
 }
 
+/* What 64 bytes expect of those behind them: bit 0 is the next one. */
+struct expected {
+    uint64_t tail;           /* a byte that is not the first of its character */
+    uint64_t e0, ed, f0, f4; /* which is the second one after this byte */
+};
+
+static inline uint64_t before(uint64_t m, uint64_t *carry)
+{
+    uint64_t r = m << 1 | *carry;
+
+    *carry = m >> 63;
+    return r;
+}
+
+/* Whether 64 bytes are well-formed as far as they go. */
+static bool is_good(const char *s, struct expected *x)
+{
+    uint64_t tail = 0, two = 0, three = 0, four = 0, never = 0, to8f = 0, to9f = 0;
+    uint64_t e0 = 0, ed = 0, f0 = 0, f4 = 0, must;
+
+    for (int k = 0; k < 64; k += 16) {
+        v16 c;
+
+        memcpy(&c, s + k, 16);
+        tail |= bits_of((v16)((c & 0xC0) == 0x80)) << k;
+        two |= bits_of((v16)(c >= 0xC0)) << k; /* or more */
+        three |= bits_of((v16)(c >= 0xE0)) << k;
+        four |= bits_of((v16)(c >= 0xF0)) << k;
+        never |= bits_of((v16)((c > 0xF4) | ((c & 0xFE) == 0xC0))) << k;
+        to8f |= bits_of((v16)((c & 0xF0) == 0x80)) << k;
+        to9f |= bits_of((v16)((c & 0xE0) == 0x80)) << k;
+        e0 |= bits_of((v16)(c == 0xE0)) << k;
+        ed |= bits_of((v16)(c == 0xED)) << k;
+        f0 |= bits_of((v16)(c == 0xF0)) << k;
+        f4 |= bits_of((v16)(c == 0xF4)) << k;
+    }
+    must = two << 1 | three << 2 | four << 3 | x->tail;
+    x->tail = two >> 63 | three >> 62 | four >> 61;
+    return ((must ^ tail) | never | (before(e0, &x->e0) & to9f) | (before(ed, &x->ed) & ~to9f) |
+            (before(f0, &x->f0) & to8f) | (before(f4, &x->f4) & ~to8f)) == 0;
+}
+
+/* Where the character that text [i] is in begins; what is before i is well-formed as far as it goes. */
+static int64_t begin_of(const char *text, int64_t i)
+{
+    int64_t k = i;
+
+    while (k > 0 && i - k < 3 && (text[k - 1] & 0xC0) == 0x80)
+        k--;
+    return k > 0 && (text[k - 1] & 0xC0) == 0xC0 ? k - 1 : i;
+}
+
 int64_t meg_utf8_bad(const char *s, int64_t n)
 {
+    struct expected x = { 0 };
     int64_t i = 0;
 
-    while (i < n) {
-        int64_t stop;
+    while (n - i >= 64) {
+        if (x.tail == 0)
+            i += meg_utf8_ascii(s + i, n - i);
+        if (n - i < 64 || !is_good(s + i, &x))
+            break;
+        i += 64;
+    }
+    for (i = begin_of(s, i); i < n;) {
+        int32_t cp;
+        int len = meg_utf8_step(s + i, n - i, &cp);
 
-        i += meg_utf8_ascii(s + i, n - i);
-        stop = i + 64 < n ? i + 64 : n; /* some characters before ASCII is tried again */
-        while (i < stop) {
-            int32_t cp;
-            int len = meg_utf8_step(s + i, n - i, &cp);
-
-            if (len < 0)
-                return i;
-            i += len;
-        }
+        if (len < 0)
+            return i;
+        i += len;
     }
     return -1;
 }

@@ -73,6 +73,62 @@ static void a_bad_byte_is_found(void **state)
     }
 }
 
+static uint64_t lcg(uint64_t *x)
+{
+    return (*x = *x * 6364136223846793005u + 1442695040888963407u) >> 33;
+}
+
+/* 64 bytes at a time and character by character, the same is found: parts of characters in any order. */
+static void blocks_find_what_steps_find(void **state)
+{
+    static const char *const parts[] = {
+        "a",
+        "plain text that is longer than a block of thirty-two bytes is",
+        "\xC3\xA9",
+        "\xE4\xB8\xAD",
+        "\xF0\x9F\x98\x80",
+        "\xE0\xA0\x80",
+        "\xED\x9F\xBF",
+        "\xF4\x8F\xBF\xBF",
+        "\xF0\x90\x80\x80",
+        "\xC2\x80",
+        "\xEF\xBF\xBD",
+        "\xED\xA0\x80",
+        "\xE0\x9F\xBF",
+        "\xF0\x8F\xBF\xBF",
+        "\xF4\x90\x80\x80",
+        "\xC1\xBF",
+        "\xF5\x80\x80\x80",
+        "\x80",
+        "\xC3",
+        "\xE4\xB8",
+        "\xF0\x9F\x98",
+        "\xFF"
+    };
+    enum { GOOD = 11, ALL = sizeof parts / sizeof *parts };
+    uint64_t x = 1;
+
+    (void)state;
+    for (int round = 0; round < 200000; round++) {
+        char text[400];
+        int64_t n = 0, want = (int64_t)(lcg(&x) % 200), bad = -1;
+
+        while (n < want) {
+            const char *part = parts[lcg(&x) % 64 ? lcg(&x) % GOOD : lcg(&x) % ALL];
+
+            memcpy(text + n, part, strlen(part));
+            n += (int64_t)strlen(part);
+        }
+        for (int64_t i = 0, len; i < n && bad < 0; i += len) {
+            int32_t cp;
+
+            len = meg_utf8_step(text + i, n - i, &cp);
+            bad = len < 0 ? i : -1;
+        }
+        assert_int_equal(meg_utf8_bad(text, n), bad);
+    }
+}
+
 static void bytes_have_their_characters(void **state)
 {
     static const struct {
@@ -102,6 +158,7 @@ int main(void)
         cmocka_unit_test(every_character_comes_back),
         cmocka_unit_test(maximal_subparts_are_replaced),
         cmocka_unit_test(a_bad_byte_is_found),
+        cmocka_unit_test(blocks_find_what_steps_find),
         cmocka_unit_test(bytes_have_their_characters),
     };
 
