@@ -235,8 +235,15 @@ static int write_file(const struct meg_ckpt_saving *v, int64_t first, int64_t la
 {
     char *path = ckpt_path(v->path, v->file[v->extent[first].file].name);
     const int fd = open(path, O_WRONLY | O_CLOEXEC);
-    int r = fd < 0 ? meg_fail_errno(e, "%s", path) : write_extents(v, first, last, fd, path, e);
+    int r;
 
+    if (fd >= 0)
+        r = write_extents(v, first, last, fd, path, e);
+    else if (errno == ENOENT)
+        r = meg_fail(e, MEG_EIO, "%s: rank 0 made it, and it is not here: --save needs a folder that all ranks share",
+                     path);
+    else
+        r = meg_fail_errno(e, "%s", path);
     if (r == 0 && fsync(fd) < 0)
         r = meg_fail_errno(e, "%s: fsync", path);
     if (fd >= 0 && close(fd) < 0 && r == 0)
