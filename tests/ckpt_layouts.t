@@ -32,13 +32,13 @@ sed '/^untie/d; /^swiglu/d' "$T/conf" >"$T/tied.conf"
 cat >"$T/layouts" <<'EOC'
 one     1
 dp2     2
-dp4     4
+dp4os   4 --use-distributed-optimizer --ddp-bucket-size 3000
+dp4os2  4 --use-distributed-optimizer --num-distributed-optimizer-instances 2 --overlap-grad-reduce --overlap-param-gather
 tp2     2 --tensor-model-parallel-size 2
-tp2sp   4 --tensor-model-parallel-size 2 --sequence-parallel
+tp2sp   4 --tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer
 pp2vp2  2 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1
 pp4     4 --pipeline-model-parallel-size 4
 tp2pp2  4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel
-cp2     2 --context-parallel-size 2
 tp2cp2  4 --tensor-model-parallel-size 2 --context-parallel-size 2 --use-tp-pp-dp-mapping
 EOC
 
@@ -77,7 +77,7 @@ head -n 2 whole/loss >first
 tail -n 2 whole/loss >last
 
 # Saved from one state.  The folder it comes from bears one name, as options are part of the state.
-for l in $([ "${FULL:-}" ] && cut -d' ' -f1 layouts || echo tp2sp pp2vp2 tp2cp2 dp4); do
+for l in $([ "${FULL:-}" ] && cut -d' ' -f1 layouts || echo tp2sp pp2vp2 tp2cp2 dp4os); do
     mkdir -p "at/$l"
     ln -s "$T/whole/ck" "at/$l/from"
     ok "$l: loads iteration 2 and saves it" run "$l" "at/$l" --load from --ckpt-step 2 --train-iters 2 --override-opt_param-scheduler
@@ -97,7 +97,7 @@ if [ "${FULL:-}" ]; then
         done
     done
 else
-    printf '%s\n' 'tp2 pp2vp2' 'pp4 tp2sp' 'dp2 cp2'
+    printf '%s\n' 'dp4os pp2vp2' 'pp4 tp2sp' 'tp2 dp4os2'
 fi >pairs
 while read -r a b; do
     if [ ! -d "half/$a" ]; then
