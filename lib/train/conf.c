@@ -53,6 +53,9 @@ const struct meg_opt meg_train_opts[] = {
     { "check-for-spiky-loss", 0, MEG_BOOL(C, check_for_spiky_loss), NULL, "no",
       "warn when the loss differs by a fifth from that of the step before" },
     { "dry-run", 0, MEG_BOOL(C, dry_run), NULL, "no", "say what would be done, and do nothing" },
+    { "plan", 0, MEG_BOOL(C, plan), NULL, "no", "say which layouts of so many ranks would be fast, and do nothing" },
+    { "world-size", 0, MEG_I64(C, world_size), "N", NULL, "of --dry-run and --plan: as if there were N ranks" },
+    { "hardware", 0, MEG_STR(C, hardware), "cpu|a100|h100|h200", "cpu", "what their times and memory are of" },
     { 0 }
 };
 #undef C
@@ -220,13 +223,18 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
         (r = check("eval-iters", c->eval_iters, 0, e)) < 0 ||
         (r = check("eval-interval", c->eval_interval, 1, e)) < 0 ||
         (r = check("check-weight-hash-across-dp-replicas-interval", c->replica_interval, 1, e)) < 0 ||
-        (r = check("seed", c->seed, 1, e)) < 0)
+        (r = check("seed", c->seed, 1, e)) < 0 || (r = check("world-size", c->world_size, 1, e)) < 0)
         return r;
     if ((r = check_highest("micro-batch-size", c->micro_batch_size, INT32_MAX, e)) < 0 ||
         (r = check_highest("global-batch-size", c->global_batch_size, INT32_MAX, e)) < 0 ||
         (r = check_highest("seq-length", c->seq_length, INT32_MAX, e)) < 0 ||
-        (r = check_highest("seed", c->seed, UINT32_MAX, e)) < 0)
+        (r = check_highest("seed", c->seed, UINT32_MAX, e)) < 0 ||
+        (r = check_highest("world-size", c->world_size, INT32_MAX, e)) < 0)
         return r;
+    if (c->world_size != MEG_UNSET && !c->dry_run && !c->plan)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--world-size %" PRId64 ": only of --dry-run and --plan; how many ranks run is the launcher's",
+                        c->world_size);
     if (!c->check_for_nan && strcmp(c->on_nan, "abort"))
         return meg_fail(e, MEG_EUSAGE, "--on-nan %s: --no-check-for-nan-in-loss-and-grad says not to look", c->on_nan);
     if (!(c->timeout_min > 0))

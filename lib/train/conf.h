@@ -24,7 +24,10 @@ struct meg_train_conf {
     int64_t recompute_layers;
     const char *on_nan;
     int64_t replica_interval;
-    bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss, dry_run;
+    bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss;
+    bool dry_run, plan;                        /* only on paper: this run, or layouts for it */
+    int64_t world_size;                        /* of it; unset: that of the run */
+    const char *hardware;                      /* its times are those of */
 };
 extern const struct meg_opt meg_train_opts[];
 

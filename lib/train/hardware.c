@@ -14,6 +14,7 @@
  */
 #include "train/hardware.h"
 #include <string.h>
+#include "base/err.h"
 
 #define GPU(f32, half) { [MEG_DTYPE_F32] = f32, [MEG_DTYPE_BF16] = half, [MEG_DTYPE_F16] = half }
 
@@ -30,8 +31,11 @@ static const struct meg_hardware table[] = {
 
 const struct meg_hardware *meg_hardware_find(const char *name)
 {
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (!strcmp(table[i].name, name))
-            return &table[i];
-    return NULL;
+    const struct meg_hardware *hw = table;
+
+    while (strcmp(hw->name, name)) {
+        hw++;
+        MEG_ASSERT(hw < table + sizeof table / sizeof *table);
+    }
+    return hw;
 }

@@ -21,7 +21,7 @@ struct meg_hardware {
     double memory, reserve;     /* bytes, and what of them driver and libraries take; memory 0: what is free now */
 };
 
-/* The row called name; NULL: there is none. */
+/* The row called name, a word of --hardware. */
 const struct meg_hardware *meg_hardware_find(const char *name);
 
 MEG_END_DECLS

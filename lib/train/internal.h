@@ -109,6 +109,9 @@ double meg_train_max(const struct trainer *t, double x);
 int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, struct meg_err *e);
 void meg_train_batches_free(struct meg_train_batches *b);
 
+/* Bytes of host memory that a micro-batch takes while its step lasts. */
+size_t meg_train_micro_nbytes(const struct trainer *t);
+
 /* How the stages of a layout go through so many micro-batches. */
 struct meg_pipe_schedule_conf meg_train_schedule(const struct meg_train_job *job, const struct meg_layout *l,
                                                  int64_t num_micro);
@@ -136,6 +139,9 @@ int meg_train_evaluate(struct trainer *t, struct meg_loader *l, const char *spli
                        struct meg_err *e);
 
 /* ---- setup.c ---- */
+
+/* How the model is cut over the ranks of t->grid.layout, and whether the schedule and what is recomputed suit it. */
+int meg_train_fit(struct trainer *t, struct meg_err *e);
 
 /* A loader of a split that stands where consumed samples were read; *out is NULL where there is no data. */
 int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split, int64_t consumed,
@@ -172,9 +178,27 @@ int meg_train_counted_step(struct trainer *t, struct meg_step_result *s, struct 
 /* With -v: what was sent in the last step, and whether that is what was planned; every rank calls it. */
 void meg_train_tell_sent(const struct trainer *t);
 
+/* ---- room.c ---- */
+
+/* Bytes that a process takes beside its arenas. */
+double meg_train_process_nbytes(const struct trainer *t);
+/* Threads of a rank that the hardware's row counts one by one. */
+int meg_train_threads(const struct meg_hardware *hw);
+/* Bytes of this machine's memory for each of so many ranks on it. */
+double meg_train_free_memory(int64_t ranks);
+/* MEG_EFAIL where the arenas of this machine's ranks are more than it has; every rank calls it, before they are made. */
+int meg_train_check_room(const struct trainer *t, struct meg_err *e);
+
 /* ---- plan.c ---- */
 
 /* What --dry-run says, once the settings are checked and t->data is planned. */
 void meg_train_print_plan(const struct trainer *t, FILE *f);
+
+/* ---- plan_search.c ---- */
+
+/* Set to 1 or nothing what --plan is to find. */
+void meg_train_forget_layout(struct meg_train_job *job);
+/* What --plan says; MEG_EFAIL where no layout fits the memory. */
+int meg_train_print_layouts(const struct trainer *t, FILE *f, struct meg_err *e);
 
 #endif

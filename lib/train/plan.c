@@ -1,10 +1,8 @@
 /* --dry-run: what a run would hold, do, read and write. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include "train/internal.h"
-
-/* What a process takes beside its arenas: the program, its libraries, a loader's samples; measured. */
-enum { PROCESS_NBYTES = 16 << 20 };
 
 static double mib(double nbytes)
 {
@@ -53,35 +51,145 @@ static void print_params(const struct meg_params *p, FILE *f)
     fprintf(f, "  %-28s %8d %14" PRId64 "\n", "all", p->n, p->numel);
 }
 
-static void print_memory(const struct trainer *t, const struct meg_params *p, FILE *f)
-{
-    const struct meg_train_conf *c = &t->job->train;
-    struct meg_gpt_run run = { .s = c->seq_length,
-                               .b = c->micro_batch_size,
-                               .is_training = !c->skip_train };
-    struct meg_gpt_memory m;
-    struct meg_optim_memory o = { 0 };
-    size_t optim;
+/* ---- what a rank of each kind has ---- */
 
-    meg_gpt_plan(&m, &t->job->model, &run, &meg_mesh_one);
-    if (!c->skip_train)
-        meg_optim_plan(&o, &t->job->optim, p, &meg_layout_one, &run);
-    optim = o.main + o.main_grad + o.state;
-    fprintf(f, "\n%-30s %8s\n", "memory", "MiB");
+struct column {
+    int64_t stage;
+    double memory[MEG_PAPER_MEMORIES], sent[MEG_PAPER_GROUPS];
+};
+
+static void print_stages(const char *title, const char *unit, const struct column *c, int n, FILE *f)
+{
+    if (n == 1) {
+        fprintf(f, "\n%-30s %8s\n", title, unit);
+        return;
+    }
+    fprintf(f, "\n%s, %-*s", title, 28 - (int)strlen(title), unit);
+    for (int i = 0; i < n; i++)
+        fprintf(f, "  stage %-3" PRId64, c[i].stage);
+    fputc('\n', f);
+}
+
+static void print_layout(const struct meg_layout *l, FILE *f)
+{
+    fprintf(f, "layout       %" PRId64 " rank%s", meg_layout_world(l), meg_layout_world(l) == 1 ? "" : "s");
+    if (meg_layout_world(l) > 1)
+        fprintf(f, ": tensor %" PRId64 "%s, context %" PRId64 ", pipeline %" PRId64 ", data %" PRId64, l->tp,
+                l->has_sp ? " with sequence" : "", l->cp, l->pp, l->dp);
+    if (l->vp > 1)
+        fprintf(f, "; %" PRId64 " chunks a stage", l->vp);
+    fputc('\n', f);
+}
+
+/* Without an option for it times and memory are those of this machine. */
+static void print_memory(const struct trainer *t, const struct meg_hardware *hw, const struct column *c, int n, FILE *f)
+{
+    const double process = hw->memory > 0 ? hw->reserve : meg_train_process_nbytes(t);
+    double most = 0;
+    int worst = 0;
+
+    print_stages("memory", "MiB", c, n, f);
+    for (int k = 0; k < MEG_PAPER_MEMORIES; k++) {
+        double here = 0;
+
+        for (int i = 0; i < n; i++)
+            here += c[i].memory[k];
+        if (here == 0)
+            continue;
+        fprintf(f, "  %-28s", meg_paper_memory_name[k]);
+        for (int i = 0; i < n; i++)
+            fprintf(f, n == 1 ? " %8.1f" : " %10.1f", mib(c[i].memory[k]));
+        fputc('\n', f);
+    }
+    fprintf(f, "  %-28s", "program and libraries");
+    for (int i = 0; i < n; i++)
+        fprintf(f, n == 1 ? " %8.1f" : " %10.1f", mib(process));
+    fprintf(f, "\n  %-28s", "all");
+    for (int i = 0; i < n; i++) {
+        double sum = process;
+
+        for (int k = 0; k < MEG_PAPER_MEMORIES; k++)
+            sum += c[i].memory[k];
+        fprintf(f, n == 1 ? " %8.1f" : " %10.1f", mib(sum));
+        if (sum > most) {
+            most = sum;
+            worst = i;
+        }
+    }
+    fputc('\n', f);
+    if (n > 1)
+        fprintf(f, "  most: stage %" PRId64 "\n", c[worst].stage);
+    if (hw->memory > 0 && most > hw->memory)
+        fprintf(f, "  does not fit: a rank has %.0f MiB\n", mib(hw->memory));
+}
+
+static void print_sent(const struct column *c, int n, FILE *f)
+{
+    print_stages("sent by a rank in a step", "MiB", c, n, f);
+    for (int k = 0; k < MEG_PAPER_GROUPS; k++) {
+        double most = 0;
+
+        for (int i = 0; i < n; i++)
+            most = c[i].sent[k] > most ? c[i].sent[k] : most;
+        if (most == 0)
+            continue;
+        fprintf(f, "  %-28s", meg_paper_group_name[k]);
+        for (int i = 0; i < n; i++)
+            fprintf(f, n == 1 ? " %8.1f" : " %10.1f", mib(c[i].sent[k]));
+        fputc('\n', f);
+    }
+}
+
+static void print_time(const struct trainer *t, const struct meg_paper *p, const struct meg_hardware *hw, FILE *f)
+{
+    const int64_t tokens = t->plan.global * t->job->train.seq_length;
+    struct meg_paper_time s;
+
+    meg_paper_time(&s, p, hw, meg_train_threads(hw), true);
+    const double busy = s.products + s.attention + s.passes + s.collectives;
     const struct {
         const char *name;
-        size_t nbytes;
+        double seconds;
     } line[] = {
-        { "parameters", m.params },
-        { "gradients", m.grads },
-        { "optimizer state", optim },
-        { "activations", m.activations },
-        { "workspace", m.workspace },
-        { "program and libraries", PROCESS_NBYTES },
-        { "all", m.params + m.grads + optim + m.activations + m.workspace + PROCESS_NBYTES },
+        { "matrix products", s.products },
+        { "attention", s.attention },
+        { "passes over memory", s.passes },
+        { "collectives in layers", s.collectives },
+        { "bubble of the pipeline", s.bubble * busy },
+        { "sums of gradients", s.reduction },
+        { "update", s.update },
+        { "all", s.step },
     };
+    fprintf(f, "\n%-30s %8s  predicted for %s: %s\n", "time of a step", "s", hw->name, hw->what);
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
-        fprintf(f, "  %-28s %8.1f\n", line[i].name, mib((double)line[i].nbytes));
+        if (line[i].seconds > 0)
+            fprintf(f, "  %-28s %8.3g\n", line[i].name, line[i].seconds);
+    fprintf(f, "  %-28s %8.3g\n", "tokens a second", (double)tokens / s.step);
+    fprintf(f, "  %-28s %7.1f%%\n", "bubble", 100 * s.bubble);
+    fprintf(f, "  %-28s %7.1f%%  of %.4g TFLOP/s a rank\n", "model FLOP/s utilization", 100 * s.mfu,
+            hw->flops[p->run.dtype] * meg_train_threads(hw) / 1e12);
+}
+
+/* Memory, messages and time of the ranks. */
+static void print_ranks(const struct trainer *t, FILE *f)
+{
+    const struct meg_hardware *hw = meg_hardware_find(t->job->train.hardware);
+    const struct meg_paper p = meg_train_paper(t, meg_batch_most_micro(&t->plan));
+    struct meg_place at[3];
+    struct column c[3];
+    const int n = meg_paper_kinds(at, &p.layout);
+
+    for (int i = 0; i < n; i++) {
+        c[i].stage = at[i].pp;
+        meg_paper_memory(c[i].memory, &p, at[i]);
+        meg_paper_sent(c[i].sent, &p, at[i]);
+    }
+    print_memory(t, hw, c, n, f);
+    if (t->job->train.skip_train)
+        return;
+    if (meg_layout_world(&p.layout) > 1)
+        print_sent(c, n, f);
+    print_time(t, &p, hw, f);
 }
 
 static void print_work(const struct trainer *t, FILE *f)
@@ -146,9 +254,10 @@ void meg_train_print_plan(const struct trainer *t, FILE *f)
 
     meg_gpt_params(&p, &t->job->model, &meg_mesh_one);
     print_run(t, f);
+    print_layout(&t->mesh->layout, f);
     print_params(&p, f);
-    print_memory(t, &p, f);
     print_work(t, f);
+    print_ranks(t, f);
     print_data(t, f);
     print_saves(t, p.numel, f);
     meg_params_free(&p);

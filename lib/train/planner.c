@@ -5,7 +5,8 @@
 #include "train/planner_internal.h"
 
 const char *const meg_paper_memory_name[MEG_PAPER_MEMORIES] = {
-    "parameters", "gradients", "optimizer state", "activations", "workspace", "pipeline"
+    "parameters",      "gradients",   "main parameters", "main gradients",
+    "optimizer state", "activations", "workspace",       "pipeline"
 };
 
 struct meg_gpt_run meg_paper_run(const struct meg_paper *p, int64_t stage)
@@ -61,43 +62,39 @@ void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper 
     nbytes[MEG_PAPER_GRADS] = (double)m.grads;
     if (run.is_training)
         meg_optim_plan(&o, p->optim, &rows, &p->layout, &run);
-    nbytes[MEG_PAPER_OPTIM] = (double)(o.main + o.main_grad + o.state);
+    nbytes[MEG_PAPER_MAIN] = (double)o.main;
+    nbytes[MEG_PAPER_MAIN_GRADS] = (double)o.main_grad;
+    nbytes[MEG_PAPER_OPTIM] = (double)o.state;
     nbytes[MEG_PAPER_ACTIVATIONS] = (double)m.activations;
     nbytes[MEG_PAPER_WORKSPACE] = (double)m.workspace;
     nbytes[MEG_PAPER_PIPELINE] = pipeline_nbytes(p, &mesh);
     meg_params_free(&rows);
 }
 
-int paper_kinds(struct meg_place at[3], const struct meg_layout *l)
+int meg_paper_kinds(struct meg_place at[3], const struct meg_layout *l)
 {
     const int64_t stage[] = { 0, 1, l->pp - 1 };
     int n = 0;
 
     for (int i = 0; i < 3; i++)
-        if (n == 0 || stage[i] > at[n - 1].pp)
+        if (stage[i] < l->pp && (n == 0 || stage[i] > at[n - 1].pp))
             at[n++] = (struct meg_place){ .pp = stage[i] };
     return n;
 }
 
-double meg_paper_most_memory(double nbytes[MEG_PAPER_MEMORIES], int64_t *stage, const struct meg_paper *p)
+double meg_paper_most_memory(const struct meg_paper *p)
 {
     struct meg_place at[3];
-    const int n = paper_kinds(at, &p->layout);
-    double most = -1;
+    const int n = meg_paper_kinds(at, &p->layout);
+    double most = 0;
 
-    memset(nbytes, 0, MEG_PAPER_MEMORIES * sizeof *nbytes);
     for (int i = 0; i < n; i++) {
-        double here[MEG_PAPER_MEMORIES], sum = 0;
+        double nbytes[MEG_PAPER_MEMORIES], sum = 0;
 
-        meg_paper_memory(here, p, at[i]);
-        for (int k = 0; k < MEG_PAPER_MEMORIES; k++) {
-            nbytes[k] = here[k] > nbytes[k] ? here[k] : nbytes[k];
-            sum += here[k];
-        }
-        if (sum > most) {
-            most = sum;
-            *stage = at[i].pp;
-        }
+        meg_paper_memory(nbytes, p, at[i]);
+        for (int k = 0; k < MEG_PAPER_MEMORIES; k++)
+            sum += nbytes[k];
+        most = sum > most ? sum : most;
     }
     return most;
 }

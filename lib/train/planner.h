@@ -18,6 +18,8 @@ struct meg_paper {
     struct meg_layout layout;                /* fitted */
     struct meg_pipe_schedule_conf schedule;  /* of a step's micro-batches, the most there are */
     struct meg_gpt_run run;                  /* of every rank; meg_paper_run says what depends on the stage */
+    bool overlaps_sums, overlaps_gather;     /* gradients are added up while the last backward pass goes on, and
+                                                parameters gathered while the next forward pass does */
     int sums;                                /* numbers a step adds up over the model: norms, counts */
     bool keeps_scores;                       /* attention writes its scores to memory, as before Dao et al. 2022;
                                                 never so here: for runs of others */
@@ -26,12 +28,20 @@ struct meg_paper {
 /* How the ranks of a stage run their part of the model. */
 struct meg_gpt_run meg_paper_run(const struct meg_paper *p, int64_t stage);
 
+/*
+ * One rank of each kind, and their number: of the first stage, the second and the last.  The first of a
+ * tensor-parallel group has the most; stages between the second and the last have what the second has, or less.
+ */
+int meg_paper_kinds(struct meg_place at[3], const struct meg_layout *l);
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Bytes of a rank, by what they are for; each is the size of an arena. */
 enum meg_paper_memory {
     MEG_PAPER_PARAMS,
     MEG_PAPER_GRADS,
+    MEG_PAPER_MAIN,
+    MEG_PAPER_MAIN_GRADS,
     MEG_PAPER_OPTIM,
     MEG_PAPER_ACTIVATIONS,
     MEG_PAPER_WORKSPACE,
@@ -42,11 +52,8 @@ extern const char *const meg_paper_memory_name[MEG_PAPER_MEMORIES];
 
 /* Of the rank at a place. */
 void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper *p, struct meg_place at);
-/*
- * The most of each kind over all ranks, the most in all, and the stage that needs it.  Stages between the second
- * and the last hold what the second does, or less.
- */
-double meg_paper_most_memory(double nbytes[MEG_PAPER_MEMORIES], int64_t *stage, const struct meg_paper *p);
+/* The most in all over all ranks. */
+double meg_paper_most_memory(const struct meg_paper *p);
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
@@ -65,9 +72,6 @@ extern const char *const meg_paper_group_name[MEG_PAPER_GROUPS];
 void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, struct meg_place at);
 /* What the groups of a mesh have counted so far; the difference over a step equals the above. */
 void meg_paper_counted(double nbytes[MEG_PAPER_GROUPS], const struct meg_mesh *mesh);
-/* The most over all ranks, group by group. */
-void meg_paper_most_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p);
-
 /* ---- time ------------------------------------------------------------------------------------ */
 
 /*
@@ -77,13 +81,19 @@ void meg_paper_most_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper
 struct meg_paper_time {
     double products, attention, passes, collectives;  /* of the busiest stage's micro-batches */
     double bubble;                                    /* its idle time until all are through, as a share of the busy */
-    double reduction, update;                         /* of gradients; of weights */
+    double reduction, update;                         /* of gradients and to gather weights; of weights */
     double step;
     double mfu;                                       /* meg_gpt_flops of the step over what the ranks could do */
 };
 
-/* threads: of a rank, where the hardware is counted in cores; else 1. */
-void meg_paper_time(struct meg_paper_time *t, const struct meg_paper *p, const struct meg_hardware *hw, int threads);
+/*
+ * threads: of a rank, where the hardware is counted in cores; else 1.  Where the schedule is not played its bubble
+ * is that of equal parts, (pp - 1) / (vp microbatches).
+ */
+void meg_paper_time(struct meg_paper_time *t, const struct meg_paper *p, const struct meg_hardware *hw, int threads,
+                    bool is_played);
+/* Seconds that no step takes less of, much sooner known: of its micro-batches. */
+double meg_paper_bound(const struct meg_paper *p, const struct meg_hardware *hw, int threads);
 
 MEG_END_DECLS
 #endif

@@ -3,9 +3,6 @@
 #define MEG_TRAIN_PLANNER_INTERNAL_H
 #include "train/planner.h"
 
-/* One rank of each kind, with the most to hold and send of it: first stage, second, last. */
-int paper_kinds(struct meg_place at[3], const struct meg_layout *l);
-
 /*
  * A schedule with some of its micro-batches left out, whole groups of so many: a long list repeats itself in the
  * middle.  Slots and buffers are those of the long one.
@@ -44,12 +41,13 @@ struct paper_sent paper_head_sent(const struct meg_paper *p);
 /* Of n layers of a chunk: how many are recomputed whole, and from how many kept inputs. */
 int64_t paper_recomputed(const struct meg_gpt_run *run, int64_t n, int64_t *inputs);
 
-/* Bytes of a rank's gradients that are summed in each group. */
-struct paper_grads {
-    double all;             /* data-parallel: the flat buffer */
-    double replicated;      /* tensor-parallel, with sequence parallelism */
-    double tied;            /* between the ends */
+/* What a rank sends once a step: its gradients and parameters. */
+struct paper_step_sent {
+    double sums, gather;    /* data-parallel: of gradients, to its slices or in all; of parameters */
+    double replicated;      /* tensor-parallel: gradients of what all have, with sequence parallelism */
+    double tied;            /* to the other end */
+    double updated;         /* elements that it updates */
 };
-struct paper_grads paper_grads(const struct meg_paper *p, struct meg_place at);
+struct paper_step_sent paper_step_sent(const struct meg_paper *p, struct meg_place at);
 
 #endif

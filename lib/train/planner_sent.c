@@ -1,7 +1,7 @@
 /*
  * What the ranks of a run send.  Each formula stands for the calls of one file: nn/linear.c and nn/shard.c,
- * nn/attend.c, nn/keys.c and nn/exchange.c, nn/embedding.c, nn/head.c, parallel/pipe.c, optim/optim.c and
- * train/step.c.
+ * nn/attend.c, nn/keys.c and nn/exchange.c, nn/embedding.c, nn/head.c, parallel/pipe.c, optim/reduce.c,
+ * optim/optim.c and train/step.c.
  */
 #include <string.h>
 #include "train/planner_internal.h"
@@ -105,28 +105,46 @@ static double sum(struct paper_sent s)
 
 /* ---- a step ----------------------------------------------------------------------------------- */
 
-struct paper_grads paper_grads(const struct meg_paper *p, struct meg_place at)
+/* Bytes of a tied embedding's gradient that a rank adds the other end's to: all, or its slice. */
+static double tied_nbytes(const struct meg_params *rows, const struct meg_param *row, const struct meg_layout *l)
 {
-    struct paper_grads g = { 0 };
+    int b = 0;
+
+    if (!l->shards)
+        return (double)row->held;
+    while (rows->bucket[b].begin != row->offset)
+        b++;
+    return (double)meg_share_slice(rows, l, b);
+}
+
+struct paper_step_sent paper_step_sent(const struct meg_paper *p, struct meg_place at)
+{
+    const struct meg_layout *l = &p->layout;
+    const double e = size_of(p->run.grad);
+    const int64_t copies = l->dp * l->cp;
+    struct paper_step_sent s = { 0 };
     struct meg_params rows;
     struct meg_mesh mesh;
 
-    meg_mesh_on_paper(&mesh, &p->layout, meg_layout_rank(&p->layout, at));
+    meg_mesh_on_paper(&mesh, l, meg_layout_rank(l, at));
     meg_gpt_params(&rows, p->model, &mesh);
-    g.all = (double)rows.flat * size_of(p->run.grad);
+    s.updated = (double)meg_share_elements(&rows, l);
+    if (l->shards) {
+        s.sums = meg_sent_parts(l->shards, s.updated * e) + meg_sent_all_reduce(copies / l->shards, s.updated * e);
+        s.gather = meg_sent_parts(l->shards, s.updated * size_of(p->run.dtype));
+    } else {
+        s.sums = meg_sent_all_reduce(copies, s.updated * e);
+    }
     for (int i = 0; i < rows.n; i++) {
         const struct meg_param *row = &rows.row[i];
-        const double nbytes = (double)row->held * size_of(p->run.grad);
 
-        if (p->layout.has_sp && row->split < 0)
-            g.replicated += nbytes;
-        if (p->layout.pp > 1 && row->group == MEG_GROUP_TIED)
-            g.tied += nbytes;
+        if (row->held && l->has_sp && row->split < 0)
+            s.replicated += meg_sent_all_reduce(l->tp, (double)row->held * e);
+        if (row->held && l->pp > 1 && row->group == MEG_GROUP_TIED)
+            s.tied += meg_sent_all_reduce(2, tied_nbytes(&rows, row, l) * e);
     }
-    if (p->layout.shards && g.tied > 0) /* its bucket is the last one */
-        g.tied = (double)meg_share_slice(&rows, &p->layout, rows.nbuckets - 1) * size_of(p->run.grad);
     meg_params_free(&rows);
-    return g;
+    return s;
 }
 
 /* Micro-batches through the layers of a stage. */
@@ -160,23 +178,11 @@ static void layers_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper 
         nbytes[MEG_PAPER_TENSOR] += sum(paper_head_sent(p));
 }
 
-/* Gradients of nbytes among copies of the model; with slices parameters on the way back, and sums over slices. */
-static double copies_sent(const struct meg_paper *p, double nbytes)
-{
-    const struct meg_layout *l = &p->layout;
-    const double n = (double)(l->dp * l->cp), slice = nbytes / (double)(l->shards ? l->shards : 1);
-
-    if (!l->shards)
-        return meg_sent_all_reduce(l->dp * l->cp, nbytes);
-    return meg_sent_parts(l->shards, slice) + meg_sent_all_reduce((int64_t)n / l->shards, slice) +
-           meg_sent_parts(l->shards, slice / size_of(p->run.grad) * size_of(p->run.dtype)) +
-           meg_sent_all_reduce(l->shards, p->sums * (double)sizeof(double));
-}
-
 void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, struct meg_place at)
 {
     const struct meg_layout *l = &p->layout;
-    const struct paper_grads g = paper_grads(p, at);
+    const struct paper_step_sent once = paper_step_sent(p, at);
+    const double number = (double)sizeof(double);
     const double boundary = (double)(paper_rows(p).m * p->model->hidden_size) * size_of(p->run.residual);
     const int64_t leave = l->vp - (at.pp == l->pp - 1), come = l->vp - (at.pp == 0);
 
@@ -186,11 +192,13 @@ void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, 
     for (int i = 0; i < MEG_PAPER_GROUPS; i++)
         nbytes[i] *= (double)p->schedule.microbatches;
 
-    nbytes[MEG_PAPER_TENSOR] += meg_sent_all_reduce(l->tp, g.replicated);
-    nbytes[MEG_PAPER_PIPE] += meg_sent_all_reduce(l->pp, sizeof(double));
-    nbytes[MEG_PAPER_DATA] = meg_sent_all_reduce(l->dp * l->cp, 2 * sizeof(double)) + copies_sent(p, g.all);
-    nbytes[MEG_PAPER_MODEL] = meg_sent_all_reduce(l->tp * l->pp, p->sums * (double)sizeof(double));
-    nbytes[MEG_PAPER_ENDS] = meg_sent_all_reduce(l->pp > 1 ? 2 : 1, g.tied);
+    nbytes[MEG_PAPER_TENSOR] += once.replicated;
+    nbytes[MEG_PAPER_PIPE] += meg_sent_all_reduce(l->pp, number);
+    nbytes[MEG_PAPER_DATA] = once.sums + once.gather + meg_sent_all_reduce(l->dp * l->cp, 2 * number);
+    if (l->shards)
+        nbytes[MEG_PAPER_DATA] += meg_sent_all_reduce(l->shards, p->sums * number);
+    nbytes[MEG_PAPER_MODEL] = meg_sent_all_reduce(l->tp * l->pp, p->sums * number);
+    nbytes[MEG_PAPER_ENDS] = once.tied;
 }
 
 void meg_paper_counted(double nbytes[MEG_PAPER_GROUPS], const struct meg_mesh *m)
@@ -201,19 +209,4 @@ void meg_paper_counted(double nbytes[MEG_PAPER_GROUPS], const struct meg_mesh *m
     nbytes[MEG_PAPER_DATA] = m->dp_cp->sent + m->copies->sent + m->slices->sent + m->same->sent;
     nbytes[MEG_PAPER_MODEL] = m->model->sent;
     nbytes[MEG_PAPER_ENDS] = m->ends->sent;
-}
-
-void meg_paper_most_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p)
-{
-    struct meg_place at[3];
-    const int n = paper_kinds(at, &p->layout);
-
-    memset(nbytes, 0, MEG_PAPER_GROUPS * sizeof *nbytes);
-    for (int i = 0; i < n; i++) {
-        double here[MEG_PAPER_GROUPS];
-
-        meg_paper_sent(here, p, at[i]);
-        for (int k = 0; k < MEG_PAPER_GROUPS; k++)
-            nbytes[k] = here[k] > nbytes[k] ? here[k] : nbytes[k];
-    }
 }

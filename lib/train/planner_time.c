@@ -219,8 +219,8 @@ static double play(const struct meg_paper *p, const struct steps *each, double t
     return seconds;
 }
 
-/* Micro-batches through the pipeline; *busy is what its busiest stage has to do. */
-static double pipeline(struct work *busy, const struct meg_paper *p, const struct rates *r)
+/* Micro-batches through the pipeline; *busy is what its busiest stage has to do for one. */
+static double pipeline(struct work *busy, const struct meg_paper *p, const struct rates *r, bool is_played)
 {
     const struct meg_layout *l = &p->layout;
     const int64_t stride = l->is_tp_pp_dp ? l->tp : l->tp * l->cp * l->dp;
@@ -245,46 +245,74 @@ static double pipeline(struct work *busy, const struct meg_paper *p, const struc
             *busy = here;
         }
     }
-    seconds = play(p, each, boundary / bandwidth(r->hw, stride, 2));
+    if (is_played)
+        seconds = play(p, each, boundary / bandwidth(r->hw, stride, 2));
+    else
+        seconds = busiest * ((double)p->schedule.microbatches + (double)(l->pp - 1) / (double)l->vp);
     free(each);
     return seconds;
 }
 
-/* Bytes that an update reads and writes for each element of a flat buffer: weights, gradients, two averages. */
+/*
+ * Bytes that an update reads and writes for each element: a weight, its gradient, which is zeroed, and two averages;
+ * and the copy that the model runs with, where that is another.
+ */
 static double update_nbytes(const struct meg_paper *p)
 {
-    return 28 + (double)meg_dtype_size(p->run.grad);
+    const double copy = p->run.dtype == MEG_DTYPE_F32 ? 0 : (double)meg_dtype_size(p->run.dtype);
+
+    return 28 + (double)meg_dtype_size(p->run.grad) + copy;
 }
 
-static double reduction(const struct meg_paper *p, const struct meg_hardware *hw, double *update)
+/*
+ * What is left of sums and gathers when what they overlap is over: a micro-batch's backward pass and the next forward
+ * pass.
+ */
+static double reduction(const struct meg_paper *p, const struct meg_hardware *hw, double backward, double forward,
+                        double *update)
 {
     const struct meg_layout *l = &p->layout;
+    const double bw = bandwidth(hw, l->is_tp_pp_dp ? l->tp * l->pp : l->tp, l->dp * l->cp);
     struct meg_place at[3];
-    const int n = paper_kinds(at, l);
+    const int n = meg_paper_kinds(at, l);
     double most = 0;
 
     *update = 0;
     for (int i = 0; i < n; i++) {
-        const struct paper_grads g = paper_grads(p, at[i]);
-        const int64_t copies = l->dp * l->cp;
-        const double seconds =
-            meg_sent_all_reduce(copies, g.all) / bandwidth(hw, l->is_tp_pp_dp ? l->tp * l->pp : l->tp, copies) +
-            meg_sent_all_reduce(l->tp, g.replicated) / bandwidth(hw, 1, l->tp) +
-            meg_sent_all_reduce(l->pp > 1 ? 2 : 1, g.tied) / bandwidth(hw, hw->node, 2);
+        const struct paper_step_sent s = paper_step_sent(p, at[i]);
+        const double sums = s.sums / bw, gather = s.gather / bw;
 
-        most = fmax(most, seconds);
-        *update = fmax(*update, g.all / (double)meg_dtype_size(p->run.grad) * update_nbytes(p) / hw->memory_bw);
+        most = fmax(most, fmax(0, sums - (p->overlaps_sums ? backward : 0)) +
+                              fmax(0, gather - (p->overlaps_gather ? forward : 0)) +
+                              s.replicated / bandwidth(hw, 1, l->tp) + s.tied / bandwidth(hw, hw->node, 2));
+        *update = fmax(*update, s.updated * update_nbytes(p) / hw->memory_bw);
     }
     return most;
 }
 
-void meg_paper_time(struct meg_paper_time *t, const struct meg_paper *p, const struct meg_hardware *hw, int threads)
+static struct rates rates_of(const struct meg_paper *p, const struct meg_hardware *hw, int threads)
 {
     const struct rates r = { hw, hw->flops[p->run.dtype] * threads, (double)meg_dtype_size(p->run.dtype) };
+
+    return r;
+}
+
+double meg_paper_bound(const struct meg_paper *p, const struct meg_hardware *hw, int threads)
+{
+    const struct rates r = rates_of(p, hw, threads);
+    struct work busy = { 0 };
+
+    return pipeline(&busy, p, &r, false);
+}
+
+void meg_paper_time(struct meg_paper_time *t, const struct meg_paper *p, const struct meg_hardware *hw, int threads,
+                    bool is_played)
+{
+    const struct rates r = rates_of(p, hw, threads);
     const double m = (double)p->schedule.microbatches;
     const double samples = m * (double)(p->run.b * p->layout.dp);
     struct work busy = { 0 };
-    const double seconds = pipeline(&busy, p, &r);
+    const double seconds = pipeline(&busy, p, &r, is_played);
 
     memset(t, 0, sizeof *t);
     t->products = m * busy.products;
@@ -292,7 +320,7 @@ void meg_paper_time(struct meg_paper_time *t, const struct meg_paper *p, const s
     t->passes = m * busy.passes;
     t->collectives = m * busy.collectives;
     t->bubble = p->layout.pp > 1 ? seconds / (m * all_of(busy)) - 1 : 0;
-    t->reduction = reduction(p, hw, &t->update);
+    t->reduction = reduction(p, hw, all_of(busy) * 2 / 3, all_of(busy) / 3, &t->update);
     t->step = seconds + t->reduction + t->update;
     t->mfu = meg_gpt_flops(p->model, 1, p->run.s) * samples /
              (t->step * r.flops * (double)meg_layout_world(&p->layout));

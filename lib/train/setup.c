@@ -11,16 +11,26 @@
 
 /* ---- rules, and what follows from the settings; nothing large is allocated ---- */
 
+/* Ranks that are planned for, or that there are; a search for layouts begins with none. */
+static int64_t world_size(const struct trainer *t)
+{
+    const struct meg_train_conf *c = &t->job->train;
+
+    return c->plan ? 1 : c->world_size != MEG_UNSET ? c->world_size : t->mesh->world->size;
+}
+
 static int check_settings(struct trainer *t, struct meg_err *e)
 {
     struct meg_train_job *job = t->job;
     const struct meg_train_conf *c = &job->train;
     int r;
 
+    if (c->plan)
+        meg_train_forget_layout(job);
     if ((r = meg_train_ckpt_conf_check(&job->ckpt, e)) < 0 ||
         (r = meg_train_log_conf_check(&job->log, e)) < 0 ||
         (r = meg_train_open_checkpoint(t, e)) < 0 ||
-        (r = meg_layout_make(&t->grid.layout, &job->layout, t->mesh->world->size, e)) < 0 ||
+        (r = meg_layout_make(&t->grid.layout, &job->layout, world_size(t), e)) < 0 ||
         (r = meg_train_conf_check(c, t->grid.layout.dp, &t->plan, &t->iters, e)) < 0)
         return r;
     if (job->log.log_progress && !job->ckpt.save)
@@ -80,8 +90,7 @@ static int check_schedule(const struct trainer *t, struct meg_err *e)
     return 0;
 }
 
-/* How the model is cut over the ranks. */
-static int fit_layout(struct trainer *t, struct meg_err *e)
+int meg_train_fit(struct trainer *t, struct meg_err *e)
 {
     const struct meg_gpt_conf *m = &t->job->model;
     const struct meg_layout_model model = { .layers = m->num_layers,
@@ -208,9 +217,9 @@ static int settle(struct trainer *t, struct meg_err *e)
     int r;
 
     if ((r = check_settings(t, e)) < 0 || (r = open_tokenizer(t, e)) < 0 ||
-        (r = fit_layout(t, e)) < 0 || (r = meg_train_read_position(t, e)) < 0)
+        (r = meg_train_fit(t, e)) < 0 || (r = meg_train_read_position(t, e)) < 0)
         return r;
-    return plan_data(t, e);
+    return t->job->train.plan ? 0 : plan_data(t, e);
 }
 
 int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world,
@@ -225,11 +234,15 @@ int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, stru
     if ((r = meg_same_settings(world, groups, e)) < 0 || (r = meg_train_agree(&t, settle(&t, e))) < 0 ||
         (r = meg_train_same_inputs(&t, e)) < 0)
         goto out;
-    if (job->train.dry_run) {
-        if (meg_train_speaks(&t))
+    if (job->train.dry_run || job->train.plan) {
+        if (meg_train_speaks(&t) && job->train.plan)
+            r = meg_train_print_layouts(&t, stdout, e);
+        else if (meg_train_speaks(&t))
             meg_train_print_plan(&t, stdout);
         goto out;
     }
+    if ((r = meg_train_agree(&t, meg_train_check_room(&t, e))) < 0)
+        goto out;
     meg_mesh_make(&t.grid, world, &t.grid.layout);
     r = run(&t, e);
 out:

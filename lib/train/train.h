@@ -29,7 +29,7 @@ struct meg_train_job {
  * Run the job whose settings groups hold (they name the job's structs; checkpoints keep their dump).
  * Every rule is checked before memory is taken or a file written.  Returns 0 when training is done or
  * one of the exit conditions was met, MEG_ESTOP when a signal asked to stop and the state is saved.
- * With train.dry_run: print the plan and return.
+ * With train.dry_run or train.plan: print the plan, or layouts, and return.
  *
  * Every rank of world calls it with the same settings.  Data-parallel ranks read their share of each
  * global batch and add up gradients; rank 0 reports and saves.  Of a failure that all ranks meet, one

@@ -19,6 +19,8 @@ struct meg_paper meg_train_paper(const struct trainer *t, int64_t num_micro)
     p.run.recompute = meg_train_recompute(c);
     p.run.recompute_layers = c->recompute_layers == MEG_UNSET ? 0 : c->recompute_layers;
     p.run.distributes_saved = c->distribute_saved;
+    p.overlaps_sums = job->share.overlap_grad_reduce;
+    p.overlaps_gather = job->share.overlap_param_gather;
     p.sums = (job->optim.clip_grad > 0 || c->check_for_nan) + job->log.log_num_zeros + job->log.log_params_norm;
     return p;
 }

@@ -63,10 +63,16 @@ static double unmasked(const float *mask, int64_t n)
     return sum;
 }
 
-int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, struct meg_err *e)
+size_t meg_train_micro_nbytes(const struct trainer *t)
 {
     const size_t n = (size_t)(t->plan.micro * t->job->train.seq_length);
-    const size_t nbytes = n * (4 * sizeof(int32_t) + sizeof(float)) + (size_t)t->plan.micro * sizeof(int64_t) + 6 * 8;
+
+    return n * (4 * sizeof(int32_t) + sizeof(float)) + (size_t)t->plan.micro * sizeof(int64_t) + 6 * 8;
+}
+
+int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, struct meg_err *e)
+{
+    const size_t nbytes = meg_train_micro_nbytes(t);
     struct meg_train_batches *b = &t->batches;
     int r;
 

@@ -1,0 +1,61 @@
+#!/bin/sh
+# meg-train on paper: --dry-run for ranks there are not, --plan, and memory that is not there.
+. "${0%/*}/../lib.sh"
+
+cat >"$T/conf" <<'EOF'
+num-layers = 96
+hidden-size = 12288
+num-attention-heads = 96
+seq-length = 2048
+max-position-embeddings = 2048
+micro-batch-size = 1
+global-batch-size = 1536
+train-iters = 10
+lr = 6e-5
+mock-data = yes
+tokenizer-type = NullTokenizer
+vocab-size = 50256
+EOF
+paper() { meg-train -q --config "$T/conf" "$@"; }
+
+# ---- ranks that are not there ----
+paper --dry-run --world-size 1024 --hardware a100 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 \
+    --sequence-parallel >"$T/plan"
+is 'GPT-3 175B on 1,024 ranks' $? 0
+like 'its layout' "$(cat "$T/plan")" '^layout +1024 ranks: tensor 8 with sequence, context 1, pipeline 16, data 8$'
+like 'its parameters' "$(cat "$T/plan")" '^  all +1156 +174604259328$'
+like 'a column for each kind of stage' "$(cat "$T/plan")" '^memory, MiB +stage 0 +stage 1 +stage 15 *$'
+like 'the fullest is named' "$(cat "$T/plan")" '^  most: stage 0$'
+like 'messages' "$(cat "$T/plan")" '^  data-parallel +[0-9.]+ +[0-9.]+ +[0-9.]+$'
+like 'no messages inside one copy of a stage' "$(cat "$T/plan")" '^  embedding +[0-9.]+ +0\.0 +[0-9.]+$'
+like 'its bubble: 15 of 192 micro-batches, and the uneven ends' "$(cat "$T/plan")" '^  bubble +7\.[0-9]%$'
+like 'its time' "$(cat "$T/plan")" '^  all +[0-9]+$'
+paper --dry-run --world-size 98304 --hardware h100 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 8 >"$T/plan"
+like '98,304 ranks' "$(cat "$T/plan")" '^layout +98304 ranks: tensor 8, context 1, pipeline 8, data 1536$'
+paper --dry-run --world-size 8 --hardware h100 --tensor-model-parallel-size 8 >"$T/plan"
+like 'what does not fit' "$(cat "$T/plan")" '^  does not fit: a rank has 76294 MiB$'
+
+# ---- layouts ----
+paper --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --global-batch-size 64 --plan --world-size 16 \
+    --hardware h100 >"$T/plan"
+is 'layouts of 16 GPUs' $? 0
+is 'five are shown, with their options' "$(grep -c '^[1-5] ' "$T/plan") $(grep -c '^[1-5]  --micro' "$T/plan")" '10 5'
+is 'fastest first' "$(awk '/^[1-5] +[0-9]+[s ] / { v = $(NF - 1); if (v < last) bad = 1; last = v; n++ } END { print n, bad + 0 }' \
+    "$T/plan")" '5 0'
+options=$(sed -n 's/^1  --/--/p' "$T/plan")
+# shellcheck disable=SC2086
+status 'the options can be pasted' 0 paper --num-layers 24 --hidden-size 2048 --num-attention-heads 16 \
+    --global-batch-size 64 --dry-run --world-size 16 --hardware h100 $options
+is 'and give the same time' "$(awk '/^time/ { seen = 1 } seen && $1 == "all" { printf "%.3g\n", $2 }' "$T/out")" \
+    "$(awk '/^1 / { printf "%.3g\n", $(NF - 1); exit }' "$T/plan")"
+status 'none fits' 1 paper --plan --world-size 4 --hardware a100
+like 'which is said' "$(cat "$T/err")" '^meg-train: --plan: of [0-9]+ layouts of 4 ranks on a100 none fits in [0-9.]+ GiB a rank'
+
+# ---- what is refused ----
+status 'more ranks than there are, without a dry run' 2 paper --world-size 8
+like 'is refused' "$(cat "$T/err")" '^meg-train: --world-size 8: only of --dry-run and --plan'
+status 'no rank' 2 paper --dry-run --world-size 0
+status 'other hardware' 2 paper --dry-run --hardware tpu
+status 'more than the memory there is' 1 paper
+like 'is said before it is taken' "$(cat "$T/err")" '^meg-train: [0-9.]+ GiB of memory are needed for 1 rank on .*, which has [0-9.]+ GiB left'
+done_testing
