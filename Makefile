@@ -217,8 +217,9 @@ check-peers:
 
 # Every triple of option values in one layout at least; FULL=1: all of them.
 check-layouts: export LAYOUTS := $(if $(FULL),full,cover)
-check-layouts: $(RANKS)
+check-layouts: all $(RANKS) $(B)/tests/fault.so
 	@B="$(abspath $(B))" tests/layouts.t
+	@OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" FULL=1 tests/ckpt_layouts.t
 
 check-faults: export KILLS ?= 50
 check-faults: export STOPS ?= 47

@@ -57,6 +57,7 @@ run() {
     rm -f log.json
     ranks "$run_n" meg-train -q --config "${CONF:-$T/conf}" --save ck --log-json log.json $run_options "$@" >out 2>err
     run_status=$?
+    [ $run_status = 0 ] || sed 's/^/#   /' err
     jq -r .lm_loss log.json >loss 2>/dev/null
     cd "$T" || exit 1
     return $run_status

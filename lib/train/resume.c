@@ -254,6 +254,8 @@ static int load(struct trainer *t, struct meg_ckpt *from, bool with_optim, int64
     if (with_optim) {
         t->optim->t = steps;
         n += list_slots(t->optim, slot + 1);
+        if (slot[0].dtype == MEG_DTYPE_F32 && meg_ckpt_has_slot(from, MEG_CKPT_MAIN))
+            slot[0].name = MEG_CKPT_MAIN; /* the run was of a narrower type */
     }
     if ((r = meg_ckpt_load(from, &t->model->params, t->mesh, slot, n, e)) < 0)
         return meg_train_fail_once(t, r);
