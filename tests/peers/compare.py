@@ -62,10 +62,11 @@ def ids(prefix, path, name, encode_all):
     return f"{nbytes / 1e6:.1f} MB, {total} ids"
 
 
-def texts(documents, name, decode_all):
+def texts(documents, name, decode_all, is_meant=lambda ids: True):
     """Each of documents, lines of meg-preprocess --decode --json, has the text that decode_all gives of its ids."""
     nbytes = 0
-    for batch in batches(read(documents), lambda document: 4 * len(document["ids"])):
+    meant = (document for document in read(documents) if is_meant(document["ids"]))
+    for batch in batches(meant, lambda document: 4 * len(document["ids"])):
         for document, theirs in zip(batch, decode_all([document["ids"] for document in batch]), strict=True):
             if document["text"] != theirs:
                 show(document["document"], theirs, document["text"], theirs, name)

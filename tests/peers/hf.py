@@ -34,8 +34,13 @@ def plain(folder, prefix, path):
 
 
 def decode(folder, documents):
+    """From 0.23 on a token that is searched in normalised text is printed as that spells it, "▁</s>" for "</s>": texts
+    with such a token inside are left out there."""
     tokenizer = load(folder)
-    return compare.texts(documents, NAME, lambda ids: tokenizer.decode_batch(ids, skip_special_tokens=False))
+    is_new = tuple(map(int, tokenizers.__version__.split(".")[:2])) >= (0, 23)
+    respelled = {i for i, token in tokenizer.get_added_tokens_decoder().items() if is_new and token.normalized}
+    return compare.texts(documents, NAME, lambda ids: tokenizer.decode_batch(ids, skip_special_tokens=False),
+                         lambda ids: respelled.isdisjoint(ids[1:]))
 
 
 done = {"encode": encode, "plain": plain, "decode": decode}[sys.argv[1]](*sys.argv[2:])
