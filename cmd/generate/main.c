@@ -59,6 +59,19 @@ static int write_out(struct meg_str *out, struct meg_err *e)
     return MEG_OK;
 }
 
+/* The first reply is printed, or never will be. */
+static void drop_first(struct job *j)
+{
+    struct reply *r = j->first;
+
+    if (!(j->first = r->next))
+        j->last = &j->first;
+    meg_continuation_free(&r->c);
+    meg_detok_free(&r->detok);
+    meg_str_free(&r->head);
+    free(r);
+}
+
 /* Print what can be printed: of the first reply, as far as it is; of those behind it, when it is done. */
 static int print(struct job *j, struct meg_err *e)
 {
@@ -82,12 +95,7 @@ static int print(struct job *j, struct meg_err *e)
         if (err < 0 || (err = write_out(&j->out, e)) < 0 || !is_done)
             return err;
         j->tokens += r->c.n;
-        if (!(j->first = r->next))
-            j->last = &j->first;
-        meg_continuation_free(&r->c);
-        meg_detok_free(&r->detok);
-        meg_str_free(&r->head);
-        free(r);
+        drop_first(j);
     }
     return MEG_OK;
 }
@@ -184,6 +192,8 @@ static int run(const struct conf *conf, const struct meg_load_conf *lc, const st
               meg_now_s() - began_s);
 out:
     meg_generator_close(j.gen);
+    while (j.first)
+        drop_first(&j);
     meg_unload(&m);
     meg_lines_close(&j.in);
     free(j.ids.v);

@@ -13,6 +13,8 @@ int meg_split_parse(struct meg_split *s, const char *text, struct meg_err *e)
     const char *p = text;
     int n = 0;
 
+    if (strchr(text, '-'))
+        return meg_fail(e, MEG_EUSAGE, "--split: '%s' has a minus sign; shares are 0 or more", text);
     while (*(p += strcspn(p, "0123456789."))) {
         char word[64], *end;
         size_t len = strspn(p, "0123456789.");

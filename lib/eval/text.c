@@ -1,6 +1,7 @@
 #include "eval/text.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "infer/prompt.h"
 
@@ -15,6 +16,8 @@ static int add_lines(const struct meg_block *b, const struct meg_prompt_rule *ru
     int r;
 
     for (; meg_line_next(b, &at, &text, &n); line++) {
+        if (meg_line_is_blank(text, n))
+            continue;
         was = ids->n;
         if ((r = meg_prompt_ids(rule, b->name, line, text, (size_t)n, ids, e)) < 0)
             return r;
@@ -41,24 +44,44 @@ static int add_text(const struct meg_str *text, const char *name, const struct m
     return MEG_OK;
 }
 
+static int64_t skip_blanks(const struct meg_block *b, int64_t at)
+{
+    while (at < b->n && strchr(" \t\r\n", b->s[at]))
+        at++;
+    return at;
+}
+
+/* The first byte that is not blank, 0: there is none.  A byte order mark before JSON becomes blank. */
+static char first_of(struct meg_block *b)
+{
+    const int64_t mark = b->line == 1 && b->n >= 3 && memcmp(b->s, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    const int64_t at = skip_blanks(b, mark);
+
+    if (at == b->n)
+        return 0;
+    if (b->s[at] == '{')
+        memset(b->s, ' ', (size_t)mark);
+    return b->s[at];
+}
+
 int meg_read_text(struct meg_input *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
                   int64_t *documents, struct meg_err *e)
 {
     const struct meg_prompt_rule rule = { .key = "text", .tok = tok, .vocab_size = vocab_size };
     struct meg_block b = { 0 };
     struct meg_str text = { 0 };
-    bool is_json = false, is_known = false;
+    char first = 0;
     int r;
 
     *documents = 0;
     while ((r = meg_input_next(in, &b, BLOCK, e)) > 0) {
-        if (!is_known && b.n > 0) {
-            is_known = true;
-            is_json = b.s[0] == '{';
-        }
-        if (!is_json)
+        if (!first)
+            first = first_of(&b);
+        if (first == '{')
+            text.n = 0; /* blank lines */
+        else
             meg_str_add(&text, b.s, (size_t)b.n);
-        else if ((r = add_lines(&b, &rule, ids, documents, e)) < 0)
+        if (first == '{' && (r = add_lines(&b, &rule, ids, documents, e)) < 0)
             break;
     }
     if (r == 0 && text.n > 0) {

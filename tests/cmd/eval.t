@@ -62,6 +62,8 @@ is 'text from standard input' "$(ppl <"$T/text")" "$(cat "$T/out")"
 { echo '{"text":""}'; jq -Rc '{text:.}' "$T/text"; } >"$T/text.jsonl"
 ppl --input "$T/text.jsonl" >"$T/out"
 is 'eod behind each document but an empty one, and it is no text' "$(jq -c '[.documents,.tokens,.bytes]' "$T/out")" "[10,$((n - 1)),$((n - 10))]"
+{ printf '\357\273\277\n \r\n'; sed 's/^/ /; 3s/$/\n/' "$T/text.jsonl"; echo; } >"$T/marked.jsonl"
+is 'so behind a byte order mark and blank lines, and between them' "$(ppl --input "$T/marked.jsonl")" "$(cat "$T/out")"
 meg-preprocess -q --input "$T/text.jsonl" --tokenizer-type GPT2BPETokenizer --vocab-file "$T/hf/vocab.json" \
     --merge-file "$T/hf/merges.txt" --append-eod --output-prefix "$T/d"
 is 'a dataset is the same as its text' "$(ppl --data-path "$T/d_text_document")" "$(jq -c 'del(.bytes, .bits_per_byte)' "$T/out")"

@@ -127,6 +127,11 @@ refuses 'both schedules' '--override-opt_param-scheduler' --override-opt_param-s
     --use-checkpoint-opt_param-scheduler
 status 'no checkpoint where one must be' 66 train --load "$T/none" --exit-on-missing-checkpoint
 status 'no such dataset' 66 train --data-path "$T/none"
+refuses 'a share below 0' "--split: '90,-8,2' has a minus sign" --split 90,-8,2
+awk 'BEGIN { for (i = 0; i < 32767; i++) print "p" i }' >"$T/many"
+grep -v data-path "$T/conf" >"$T/nodata"
+status 'more datasets than two bytes count' 2 meg-train -q --config "$T/nodata" --data-args-path "$T/many"
+like 'more datasets: the message' "$(cat "$T/err")" 'many: 32767 datasets, at most 32766 can be blended'
 refuses 'a split that rounds to nothing' '--split' --split 9999,1,0
 like 'an ignored option warns' "$(train --manual-gc --train-iters 3 --eval-iters 0 2>&1 >/dev/null)" '--manual-gc is accepted'
 status 'sizes of 1 are taken' 0 train --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 \

@@ -35,6 +35,8 @@ static void what_is_no_split_is_refused(void **state)
     assert_int_equal(meg_split_parse(&s, "all", &e), MEG_EUSAGE);
     assert_string_equal(e.msg, "--split: 'all' has no number above 0; for example 949,50,1");
     assert_int_equal(meg_split_parse(&s, "0,0,0", &e), MEG_EUSAGE);
+    assert_int_equal(meg_split_parse(&s, "-99,1,0", &e), MEG_EUSAGE);
+    assert_string_equal(e.msg, "--split: '-99,1,0' has a minus sign; shares are 0 or more");
 }
 
 static void samples_follow_iterations_and_evaluations(void **state)
