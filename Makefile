@@ -11,7 +11,7 @@
 # make check-chroot   check and demo in a bare Debian, as root
 # make deps       install the Debian packages that check and demo need
 # check and demo first install the Debian packages that are missing; DEPS=0 forbids it.
-# CUDA, NCCL, CUDNN, MPI = 0 | 1 | auto.  V=1 shows whole command lines.
+# CUDA, NCCL, CUDNN, MPI = 0 | 1 | auto; MPI = openmpi | mpich chooses where Debian has both.  V=1 shows whole command lines.
 
 VERSION := 0.1.0
 ROOMS   := base text data tensor cpu cuda comm parallel nn model optim ckpt train infer eval
@@ -81,8 +81,9 @@ endif
 
 # $(call use,NAME,FILE): 1 when NAME is 1, or auto and FILE exists
 use = $(filter 1,$(if $(filter auto,$($1)),$(if $(wildcard $2),1),$($1)))
+MPI_KIND := $(filter openmpi mpich,$(MPI))
 CUDA_HOME := $(abspath $(dir $(NVCC))/..)
-USES := $(if $(call use,CUDA,$(NVCC)),CUDA) $(if $(call use,MPI,$(shell command -v mpicc)),MPI)
+USES := $(if $(call use,CUDA,$(NVCC)),CUDA) $(if $(MPI_KIND)$(call use,MPI,$(shell command -v mpicc)),MPI)
 ifneq ($(filter CUDA,$(USES)),)
 USES += $(if $(call use,NCCL,$(CUDA_HOME)/include/nccl.h /usr/include/nccl.h),NCCL) \
         $(if $(call use,CUDNN,$(CUDA_HOME)/include/cudnn.h /usr/include/cudnn.h),CUDNN)
@@ -117,8 +118,10 @@ PKGS := jansson libxxhash libzstd zlib liblzma libutf8proc libpcre2-8
 CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart -lcublasLt -lstdc++
 CUDNN_LIBS := -lcudnn
 NCCL_LIBS  := -lnccl
-MPI_LIBS    = $(call PKG_CONFIG,--libs mpi-c)
-MPI_CFLAGS  = $(call PKG_CONFIG,--cflags mpi-c)
+MPI_PKG    := $(or $(patsubst openmpi,ompi-c,$(MPI_KIND)),mpi-c)
+MPI_LIBS    = $(call PKG_CONFIG,--libs $(MPI_PKG))
+MPI_CFLAGS  = $(call PKG_CONFIG,--cflags $(MPI_PKG))
+export MPIRUN ?= mpirun$(MPI_KIND:%=.%)
 USED := $(foreach u,$(USES),$(if $(OPTIONAL_$u),$u))
 RANKS := $(if $(filter MPI,$(USED)),$(patsubst %.c,$(B)/%,$(wildcard tests/ranks/*.c)))
 

@@ -159,7 +159,7 @@ is 'async: and nothing is left over' "$(ls later/ck | tr '\n' ' ')" \
 
 # A write that fails on one rank: told once, and the older checkpoint stays.
 cat >fail.sh <<EOC
-[ "\$OMPI_COMM_WORLD_RANK" = 1 ] || exec meg-train "\$@"
+[ "\${OMPI_COMM_WORLD_RANK:-\$PMI_RANK}" = 1 ] || exec meg-train "\$@"
 export MEG_FAULT_IN=iter_0000004.tmp MEG_FAULT_AT=1 MEG_FAULT_ERRNO=ENOSPC ASAN_OPTIONS=verify_asan_link_order=0
 LD_PRELOAD=$B/tests/fault.so exec meg-train "\$@"
 EOC

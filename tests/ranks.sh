@@ -3,11 +3,21 @@
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_orte_base_help_aggregate=1 OMP_NUM_THREADS=1
 
+mpirun=${MPIRUN:-mpirun}
+
+# names_the_lost: this launcher leaves survivors the time to say who is lost
+names_the_lost() {
+    case $($mpirun --version 2>&1) in
+    *'Open MPI'*) ;;
+    *) return 1 ;;
+    esac
+}
+
 # ranks N COMMAND...: run it on N ranks of this machine
 ranks() {
     ranks_n=$1
     shift
-    mpirun -n "$ranks_n" "$@"
+    $mpirun -n "$ranks_n" "$@"
 }
 
 # rank_of_launcher: which rank this process is, in shell code that ranks run
@@ -20,7 +30,7 @@ start_ranks() {
     rm -f "$T"/pid.* "$T/out" "$T/err"
     ranks_n=$1
     shift
-    mpirun -n "$ranks_n" sh -c "echo \$\$ >'$T/pid.'$rank_of_launcher; exec \"\$@\"" sh "$@" >"$T/out" 2>"$T/err" &
+    $mpirun -n "$ranks_n" sh -c "echo \$\$ >'$T/pid.'$rank_of_launcher; exec \"\$@\"" sh "$@" >"$T/out" 2>"$T/err" &
     launcher=$!
 }
 

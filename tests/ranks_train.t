@@ -71,7 +71,7 @@ is 'is told once' "$(grep -c -- '--global-batch-size' "$T/err")" 1
 
 # One rank is asked to stop, all do.
 cat >"$T/stop.sh" <<'EOF'
-if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then
+if [ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 1 ]; then
     meg-train "$@" &
     pid=$!
     while [ ! -s "$OUT" ]; do sleep 0.1; done

@@ -417,6 +417,7 @@ static struct meg_comm *group_new(MPI_Comm mpi, const char *name, double deadlin
 static void abort_all(int status, const char *why)
 {
     meg_board_last_words(status, why);
+    usleep(100000);                     /* MPICH's launcher drops what it has not read from us by then */
     MPI_Abort(MPI_COMM_WORLD, status);
 }
 
