@@ -222,13 +222,19 @@ static void print_data(const struct trainer *t, FILE *f)
                 p[i].wanted, p[i].samples, p[i].epochs, p[i].name);
 }
 
-static void print_saves(const struct trainer *t, int64_t numel, FILE *f)
+static void print_saves(const struct trainer *t, const struct meg_params *params, FILE *f)
 {
     const struct meg_train_ckpt_conf *k = &t->job->ckpt;
     const struct meg_train_conf *c = &t->job->train;
     int64_t every = k->save_interval, n = every == MEG_UNSET ? 0 : t->iters / every;
-    double nbytes = (double)numel * sizeof(float) * (k->save_optim ? 1 + 3 : 1);
+    const struct meg_paper p = meg_train_paper(t, meg_batch_most_micro(&t->plan));
+    struct meg_optim_memory o = { 0 };
+    double nbytes;
 
+    if (k->save_optim)
+        meg_optim_plan(&o, &t->job->optim, params, &meg_layout_one, &p.run);
+    nbytes = (double)params->numel *
+             ((double)meg_dtype_size(p.run.dtype) + (double)(o.main + o.state) / (double)params->flat);
     if (!k->save || c->skip_train) {
         fprintf(f, "\n%-30s none\n", "checkpoints");
         return;
@@ -259,6 +265,6 @@ void meg_train_print_plan(const struct trainer *t, FILE *f)
     print_work(t, f);
     print_ranks(t, f);
     print_data(t, f);
-    print_saves(t, p.numel, f);
+    print_saves(t, &p, f);
     meg_params_free(&p);
 }

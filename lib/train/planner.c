@@ -1,12 +1,14 @@
 /* What the ranks of a run hold. */
 #include "train/planner.h"
 #include <string.h>
+#include "ckpt/ckpt.h"
 #include "parallel/pipe.h"
 #include "train/planner_internal.h"
 
 const char *const meg_paper_memory_name[MEG_PAPER_MEMORIES] = {
     "parameters",      "gradients",   "main parameters", "main gradients",
-    "optimizer state", "activations", "workspace",       "pipeline"
+    "optimizer state", "activations", "workspace",       "pipeline",
+    "copy of a save"
 };
 
 struct meg_gpt_run meg_paper_run(const struct meg_paper *p, int64_t stage)
@@ -47,6 +49,33 @@ static double pipeline_nbytes(const struct meg_paper *p, const struct meg_mesh *
     return n;
 }
 
+/* What a save in the background copies: o is the memory of the optimizer. */
+static double copy_nbytes(const struct meg_paper *p, const struct meg_params *rows, const struct meg_mesh *mesh,
+                          const struct meg_optim_memory *o)
+{
+    const struct meg_layout *l = &p->layout;
+    const int64_t i = mesh->at.dp * l->cp + mesh->at.cp, slices = l->shards ? l->shards : 1;
+    const int64_t kind = meg_share_elements(rows, l) * (int64_t)sizeof(float); /* bytes of one kind of state */
+    const int64_t kinds = p->copies_optim && kind ? (int64_t)(o->main + o->state) / kind : 0;
+    const struct meg_ckpt_slot w = { .dtype = p->run.dtype };
+    struct meg_ckpt_slot state = { 0 };
+    struct meg_share share;
+    int64_t nbytes;
+
+    if (!p->copies_state)
+        return 0;
+    meg_share_make(&share, rows, l, (int)(i % slices));
+    if (l->shards) {
+        state.span = share.span;
+        state.nspans = share.npieces;
+        state.copy = (int)(i / slices);
+        state.copies = (int)(l->dp * l->cp / slices);
+    }
+    nbytes = meg_ckpt_share(rows, mesh, &w, 1) + kinds * meg_ckpt_share(rows, mesh, &state, 1);
+    meg_share_free(&share);
+    return (double)nbytes;
+}
+
 void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper *p, struct meg_place at)
 {
     const struct meg_gpt_run run = meg_paper_run(p, at.pp);
@@ -68,6 +97,7 @@ void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper 
     nbytes[MEG_PAPER_ACTIVATIONS] = (double)m.activations;
     nbytes[MEG_PAPER_WORKSPACE] = (double)m.workspace;
     nbytes[MEG_PAPER_PIPELINE] = pipeline_nbytes(p, &mesh);
+    nbytes[MEG_PAPER_COPY] = copy_nbytes(p, &rows, &mesh, &o);
     meg_params_free(&rows);
 }
 

@@ -21,6 +21,7 @@ struct meg_paper {
     bool overlaps_sums, overlaps_gather;     /* gradients are added up while the last backward pass goes on, and
                                                 parameters gathered while the next forward pass does */
     int sums;                                /* numbers a step adds up over the model: norms, counts */
+    bool copies_state, copies_optim;         /* what is saved in the background: weights; the optimizer's state, too */
     bool keeps_scores;                       /* attention writes its scores to memory, as before Dao et al. 2022;
                                                 never so here: for runs of others */
 };
@@ -46,6 +47,7 @@ enum meg_paper_memory {
     MEG_PAPER_ACTIVATIONS,
     MEG_PAPER_WORKSPACE,
     MEG_PAPER_PIPELINE,
+    MEG_PAPER_COPY,
     MEG_PAPER_MEMORIES
 };
 extern const char *const meg_paper_memory_name[MEG_PAPER_MEMORIES];

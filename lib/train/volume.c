@@ -21,6 +21,8 @@ struct meg_paper meg_train_paper(const struct trainer *t, int64_t num_micro)
     p.run.distributes_saved = c->distribute_saved;
     p.overlaps_sums = job->share.overlap_grad_reduce;
     p.overlaps_gather = job->share.overlap_param_gather;
+    p.copies_state = job->ckpt.save && job->ckpt.async_save && !c->skip_train;
+    p.copies_optim = job->ckpt.save_optim;
     p.sums = (job->optim.clip_grad > 0 || c->check_for_nan) + job->log.log_num_zeros + job->log.log_params_norm;
     return p;
 }
