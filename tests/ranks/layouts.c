@@ -29,7 +29,7 @@ struct value {
     int n;
 };
 
-enum { SHAPE, TP, PP, VP, CP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIONS };
+enum { SHAPE, TP, PP, VP, CP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIMIZER, OVERLAP, OPTIONS };
 
 #define TINY "--num-layers 8 --hidden-size 32 --num-attention-heads 8 --seq-length 32 --max-position-embeddings 32 "
 #define LLAMA                                                                                                         \
@@ -65,6 +65,12 @@ static const struct value values[OPTIONS][8] = {
                     { "shared", FULL "uniform --recompute-num-layers 1 --distribute-saved-activations", 3 } },
     [SCHEDULE] = { { "", "", 0 }, { "zb-h1", "--pipeline-schedule zb-h1", 1 } },
     [ORDER] = { { "", "", 0 }, { "tp-pp-dp", "--use-tp-pp-dp-mapping", 1 } },
+    [OPTIMIZER] = { { "", "", 0 },
+                    { "shared-optim", "--use-distributed-optimizer", 1 },
+                    { "twice", "--use-distributed-optimizer --num-distributed-optimizer-instances 2", 2 } },
+    [OVERLAP] = { { "", "", 0 },
+                  { "overlap-grads", "--overlap-grad-reduce --ddp-bucket-size 9000", 1 },
+                  { "overlap-all", "--overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 9000", 2 } },
 };
 
 struct cell {
@@ -108,6 +114,9 @@ static bool is_valid(const struct cell *c, int world)
     if ((vp > 1 && pp == 1) || (at(c, SP) && tp == 1) || (recompute == 3 && (tp == 1 || at(c, SP))))
         return false;
     if (at(c, SCHEDULE) && (pp == 1 || vp > 1 || recompute))
+        return false;
+    if ((at(c, OPTIMIZER) && at(c, DP) * at(c, CP) == 1) || (at(c, OPTIMIZER) == 2 && at(c, DP) == 1) ||
+        (at(c, OVERLAP) && at(c, DP) * at(c, CP) == 1) || (at(c, OVERLAP) == 2 && !at(c, OPTIMIZER)))
         return false;
     return !at(c, ORDER) || (pp > 1 && at(c, DP) * at(c, CP) > 1);
 }
@@ -227,10 +236,15 @@ static int run(const struct cell *c, const char *name, struct meg_comm *ranks)
         "--mock-data --tokenizer-type NullTokenizer --vocab-size 99 --log-interval 1 --no-save-optim";
     struct meg_train_job *job = meg_new(sizeof *job);
     const struct meg_optgroup groups[] = {
-        { "training", meg_train_opts, &job->train },       { "parallelism", meg_layout_opts, &job->layout },
-        { "optimizer", meg_optim_opts, &job->optim },      { "network", meg_gpt_opts, &job->model },
-        { "data", meg_data_opts, &job->data },             { "tokenizer", meg_tok_opts, &job->tok },
-        { "checkpoints", meg_train_ckpt_opts, &job->ckpt }, { "logging", meg_train_log_opts, &job->log },
+        { "training", meg_train_opts, &job->train },
+        { "parallelism", meg_layout_opts, &job->layout },
+        { "optimizer", meg_optim_opts, &job->optim },
+        { "sharing of work", meg_share_opts, &job->share },
+        { "network", meg_gpt_opts, &job->model },
+        { "data", meg_data_opts, &job->data },
+        { "tokenizer", meg_tok_opts, &job->tok },
+        { "checkpoints", meg_train_ckpt_opts, &job->ckpt },
+        { "logging", meg_train_log_opts, &job->log },
         { 0 }
     };
     struct meg_str line = { 0 };

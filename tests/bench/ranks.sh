@@ -1,0 +1,44 @@
+#!/bin/sh
+# The training step of GPT-2's 124M in f32 over ranks: one rank with two threads beside two data-parallel ranks of
+# one thread, with and without overlap of gradient reduction.  Two samples a step; contenders take turns, and medians
+# of the turns are printed.
+#   BENCH_RUNS     turns (5); each is the median of 2 steps after the first
+#   BENCH_RANKS_T  length (1024)
+# Needs all cores to itself.
+set -eu
+cd "${0%/*}/../.."
+LC_ALL=C
+export LC_ALL
+T=$(mktemp -d "${TMPDIR:-/tmp}/meg-bench.XXXXXX")
+trap 'rm -rf "$T"' EXIT
+trap 'exit 1' HUP INT TERM
+. tests/ranks.sh
+runs=${BENCH_RUNS:-5}
+length=${BENCH_RANKS_T:-1024}
+
+# step NAME THREADS OPTION...: after it, words that start meg-train
+step() {
+    name=$1 threads=$2
+    shift 2
+    rm -f "$T/log"
+    OMP_NUM_THREADS=$threads "$@" --mock-data --tokenizer-type NullTokenizer --vocab-size 50256 --num-layers 12 \
+        --hidden-size 768 --num-attention-heads 12 --seq-length "$length" --max-position-embeddings "$length" \
+        --micro-batch-size 1 --global-batch-size 2 --lr 1e-4 --train-iters 3 --eval-iters 0 --log-interval 1 \
+        --log-json "$T/log" >/dev/null 2>"$T/err" || { cat "$T/err" >&2; exit 1; }
+    jq -c --arg name "$name" 'select(.iteration > 1 and .lm_loss) | { $name, ms: .iteration_ms }' "$T/log" >>"$T/out"
+}
+
+for run in $(seq "$runs"); do
+    step 'one rank, two threads' 2 meg-train -q
+    step 'two ranks' 1 mpirun -n 2 --bind-to core meg-train -q
+    step 'two ranks, overlapped' 1 mpirun -n 2 --bind-to core meg-train -q --overlap-grad-reduce
+    [ ! -t 2 ] || printf '%s of %s\r' "$run" "$runs" >&2
+done
+
+jq -rs --argjson runs "$runs" --arg length "$length" '
+    def median: sort | .[length / 2 | floor];
+    def left(n): . + " " * (n - length);
+    (map(select(.name | startswith("one"))) | map(.ms) | median) as $one |
+    "step of GPT-2 124M, f32, two samples of \($length) tokens: medians of \($runs) turns",
+    (group_by(.name)[] | (map(.ms) | median) as $ms |
+        "  \(.[0].name | left(24)) \($ms | round) ms, \($one / $ms * 100 | round / 100)x the speed of one rank")' "$T/out"
