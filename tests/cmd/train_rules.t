@@ -1,0 +1,87 @@
+#!/bin/sh
+# Rules of layouts: each broken one is refused with status 2 and one line that names option, value and rule.
+. "${0%/*}/../lib.sh"
+
+train() {
+    meg-train --num-layers 8 --hidden-size 64 --num-attention-heads 8 --seq-length 32 --max-position-embeddings 32 \
+        --micro-batch-size 1 --global-batch-size 16 --train-iters 10 --lr 1e-3 --mock-data --tokenizer-type NullTokenizer \
+        --vocab-size 99 "$@"
+}
+
+# refuses RANKS REGEX OPTION...
+refuses() {
+    n=$1 regex=$2
+    shift 2
+    train --dry-run --world-size "$n" "$@" >"$T/out" 2>"$T/err"
+    is "$n ranks $*: status, lines, and no plan" "$? $(wc -l <"$T/err" | tr -d ' ') $(wc -c <"$T/out" | tr -d ' ')" '2 1 0'
+    like "$n ranks $*: the rule" "$(cat "$T/err")" "$regex"
+}
+
+tp='--tensor-model-parallel-size' pp='--pipeline-model-parallel-size' cp='--context-parallel-size'
+full='--recompute-granularity full --recompute-method uniform --recompute-num-layers'
+# shellcheck disable=SC2086
+{
+    refuses 4 "$tp 3 times .* is 3: must divide the number of ranks, 4" $tp 3
+    refuses 6 'is 4: must divide the number of ranks, 6' $tp 2 $pp 2
+    refuses 8 "$tp 16: more than the 8 ranks of this run" $tp 16
+    refuses 8 "$tp 0: must be at least 1" $tp 0
+    refuses 3 "$tp 3: must divide --num-attention-heads 8" $tp 3 --global-batch-size 3
+    refuses 8 "$tp 8: must divide --num-query-groups 4" $tp 8 --group-query-attention --num-query-groups 4
+    refuses 4 "$tp 4: must divide --ffn-hidden-size 66" $tp 4 --ffn-hidden-size 66
+    refuses 4 '--seq-length 30: --sequence-parallel: must be a multiple of 4' $tp 4 --sequence-parallel --seq-length 30
+    refuses 4 "$cp 4: two times it, 8, must divide --seq-length 20" $cp 4 --seq-length 20
+    refuses 4 '--cp-comm-type: 2 kinds; must be one, or one for each of --num-layers 8' $cp 2 --cp-comm-type p2p a2a
+    refuses 4 "$cp 4: --cp-comm-type a2a\+p2p needs --hierarchical" $cp 4 --cp-comm-type a2a+p2p
+    refuses 4 '--hierarchical-context-parallel-sizes 2 3: their product must be' $cp 4 --cp-comm-type a2a+p2p \
+        --hierarchical-context-parallel-sizes 2 3
+    refuses 8 '--cp-comm-type a2a: 8 ranks must divide the 4 key-value groups' $cp 8 --cp-comm-type a2a \
+        --group-query-attention --num-query-groups 4
+    refuses 3 '--num-layers 8: 8 layers for 3 stages' $pp 3 --global-batch-size 3
+    refuses 4 '--num-layers 8: 5 layers for 3 stages' $pp 4 --decoder-first-pipeline-num-layers 3
+    refuses 1 '--decoder-last-pipeline-num-layers 2: needs --pipeline-model-parallel-size' \
+        --decoder-last-pipeline-num-layers 2
+    refuses 4 '--num-layers-per-virtual-pipeline-stage 3: must divide the 2 layers of a stage' $pp 4 \
+        --num-layers-per-virtual-pipeline-stage 3
+    refuses 1 '--num-layers-per-virtual-pipeline-stage 1: needs --pipeline-model-parallel-size of 2' \
+        --num-layers-per-virtual-pipeline-stage 1
+    refuses 4 '--num-virtual-stages-per-pipeline-rank is given, too' $pp 4 --num-layers-per-virtual-pipeline-stage 1 \
+        --num-virtual-stages-per-pipeline-rank 2
+    refuses 4 'stages of different size' $pp 4 --decoder-first-pipeline-num-layers 2 \
+        --num-layers-per-virtual-pipeline-stage 1
+    refuses 4 '--global-batch-size gives 3 micro-batches' $pp 4 --num-layers-per-virtual-pipeline-stage 1 \
+        --global-batch-size 3
+    refuses 4 'in groups of 4 .* 1 are left' $pp 4 --num-layers-per-virtual-pipeline-stage 1 --global-batch-size 5
+    refuses 4 '--microbatch-group-size-per-virtual-pipeline-stage 3: must be from 4' $pp 4 \
+        --num-layers-per-virtual-pipeline-stage 1 --microbatch-group-size-per-virtual-pipeline-stage 3
+    refuses 4 '--pipeline-schedule interleaved: takes --num-virtual-stages' $pp 4 --pipeline-schedule interleaved
+    refuses 4 '--pipeline-schedule zb-h1: takes --num-virtual-stages-per-pipeline-rank 1' $pp 4 --pipeline-schedule zb-h1 \
+        --num-layers-per-virtual-pipeline-stage 1
+    refuses 4 '--pipeline-schedule zb-h1: nothing can be recomputed' $pp 4 --pipeline-schedule zb-h1 \
+        --recompute-activations
+    refuses 1 '--recompute-granularity full: needs --recompute-method' --recompute-granularity full
+    refuses 1 'need --recompute-granularity full' --recompute-method uniform
+    refuses 1 '--recompute-granularity full: --recompute-activations means selective' --recompute-activations $full 1
+    refuses 1 '--recompute-num-layers 0: must be at least 1' $full 0
+    refuses 2 '--distribute-saved-activations: needs --tensor-model-parallel-size' --distribute-saved-activations $full 1
+    refuses 2 '--distribute-saved-activations: needs --recompute-granularity full' $tp 2 --distribute-saved-activations
+    refuses 8 '--global-batch-size 12: must be a multiple of 8' --global-batch-size 12
+    refuses 2 '--overlap-param-gather: needs --use-distributed-optimizer' --overlap-param-gather
+    refuses 2 '--num-distributed-optimizer-instances 2: needs --use-distributed-optimizer' \
+        --num-distributed-optimizer-instances 2
+    refuses 4 '--num-distributed-optimizer-instances 3: must divide the 4 data-parallel ranks' \
+        --use-distributed-optimizer --num-distributed-optimizer-instances 3
+}
+
+if [ -x "$B/tests/ranks/comm" ]; then
+    . "${0%/*}/../ranks.sh"
+    ranks 3 meg-train --num-layers 8 --hidden-size 64 --num-attention-heads 8 --seq-length 32 \
+        --max-position-embeddings 32 --micro-batch-size 1 --global-batch-size 16 --train-iters 10 --lr 1e-3 --mock-data \
+        --tokenizer-type NullTokenizer --vocab-size 99 --tensor-model-parallel-size 3 --save "$T/save" >"$T/out" 2>"$T/err"
+    isnt 'three ranks that share eight heads: status' $? 0
+    is 'one of them says so' "$(grep -c '^meg-train.*must divide --num-attention-heads 8' "$T/err")" 1
+    ok 'nothing is written' test ! -e "$T/save"
+    is 'and none is left' "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -c "$T/[s]ave")" 0
+else
+    skip 'ranks that share what does not divide' 'this build has no MPI'
+fi
+done_testing
