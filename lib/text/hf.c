@@ -389,6 +389,7 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
 {
     const struct meg_hf_files *f = ((const struct hf *)d->tok)->files;
     struct meg_str text = { 0 }, *token;
+    const int64_t nwaiting = (int64_t)(d->held.n / sizeof *ids);
     const int32_t *held;
     int64_t nheld, ready, ntokens = 0;
 
@@ -403,11 +404,11 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
     held = (const int32_t *)(const void *)d->held.s;
     nheld = (int64_t)(d->held.n / sizeof *held);
     ready = is_last || (meg_hf_decoder_can_stream(f->decoder) && !f->clean_up) ? nheld : 0;
-    while (ready > 0 && !is_last &&
+    while (ready > nwaiting && !is_last &&
            meg_hf_decoder_waits(f->decoder, f->token[held[ready - 1]].s,
                                 (int64_t)f->token[held[ready - 1]].n))
         ready--;
-    if (ready == 0)
+    if (ready == 0 || (ready <= nwaiting && !is_last)) /* those wait still */
         return;
     token = meg_realloc_array(NULL, (size_t)ready, sizeof *token);
     for (; ntokens < ready; ntokens++)
