@@ -229,7 +229,7 @@ point $points_i, $(layout "$points_i"), victim $point_victim: $point_says"
 saves_nothing() {
     start_ranks 2 meg-train -q --config "$T/conf" --train-iters 30000 --save "$T/nothing" \
         --distributed-timeout-minutes 0.034
-    until_true 30 trains
+    ok "SIG$1 of a rank, then SIGTERM: the run has begun" until_true 30 trains
     kill -"$1" "$(cat "$T/pid.1")"
     kill -TERM "$(cat "$T/pid.0")" 2>/dev/null
     until_true 20 none_alive || end_ranks

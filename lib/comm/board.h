@@ -3,7 +3,8 @@
  * connection.  It carries heartbeats and who has arrived where, and ends the job when a rank is lost:
  *   - a connection that closes without a goodbye: that process is gone;
  *   - no heartbeat for as long as the deadline: it is stopped, or its machine is;
- *   - a wait longer than the deadline: somebody did not come, and everybody is asked where he is.
+ *   - a wait longer than the deadline: somebody did not come, and everybody is asked where he is.  Until
+ *     the first step is done, others may be setting up, and a wait may take a minute at least.
  * Then one message names rank, host, step and operation of who is missing, and who did arrive, and every
  * process that still can ends with status 69, before a launcher that kills has come round to it.  The
  * message comes from rank 0, or of rank 0's end from the next rank.  A rank that ends by meg_die says why
@@ -15,6 +16,7 @@
  */
 #ifndef MEG_COMM_BOARD_H
 #define MEG_COMM_BOARD_H
+#include <stdbool.h>
 #include "comm/comm.h"
 
 MEG_BEGIN_DECLS
@@ -33,6 +35,9 @@ void meg_board_step(int64_t step);
 /* Around a wait for others in the number'th operation of a group; what and group stay the caller's. */
 void meg_board_enter(const char *what, const char *group, int64_t number);
 void meg_board_leave(void);
+
+/* Whether a wait past its deadline is to go on, because the first step is not done yet. */
+bool meg_board_is_patient(double waited_s);
 
 /*
  * meg_board_give_up - a wait has failed or taken too long: gives the board some seconds to say why and

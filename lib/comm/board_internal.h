@@ -1,6 +1,8 @@
 /* What the files of the board share. */
 #ifndef MEG_COMM_BOARD_INTERNAL_H
 #define MEG_COMM_BOARD_INTERNAL_H
+#include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -88,12 +90,59 @@ struct board_view {
     const char *host;                /* mine */
     const struct board_link *link;   /* to others; those without a rank are not looked at */
     int nlinks;
-    double deadline_s;
+    double deadline_s;               /* that has passed */
 };
 
 /* The process at the other end is gone. */
 void board_say_gone(struct meg_str *s, const struct board_view *v, const struct board_link *gone);
 /* Time is up, and who has not answered is taken for stopped. */
 void board_say_late(struct meg_str *s, const struct board_view *v);
+
+/* ---- board.c and board_thread.c: the board of this process ---- */
+
+enum board_verdict { BOARD_NONE, BOARD_GONE, BOARD_LATE, BOARD_TERMINATED };
+
+struct board {
+    /* set once */
+    int rank, size, listening, epoll, poke[2];
+    double deadline_s, beat_s;
+    char host[64];
+    struct board_invite invite;
+    struct meg_comm *world;
+    bool is_open;
+    pthread_t thread;
+
+    /* between the threads */
+    pthread_mutex_t lock;
+    pthread_cond_t told;
+    struct board_place place;
+    int64_t wait, steps;             /* how many there have been */
+    struct board_ends ends;
+    bool is_ending, has_told, is_leaving;
+
+    /* the thread's own */
+    struct board_link *link;
+    int nlinks;
+    double since_beat_s, waited_s, paused_s, since_pause_s;
+    int64_t wait_seen;
+    enum board_verdict verdict;      /* that is due in left_s */
+    const struct board_link *lost;
+    bool must_end;                   /* a late verdict: also when everybody answers */
+    double left_s;
+    volatile sig_atomic_t was_terminated;
+};
+extern struct board board;
+
+static inline bool board_is_host(void)
+{
+    return board.rank == 0;
+}
+
+/* How long a wait may take; until the first step is done others may be busy setting up.  With the lock held. */
+double board_patience_s(void);
+/* Events of fd wake the thread and come with who: a link, &board.listening or &board.poke. */
+bool board_listen_to(int fd, void *who);
+/* The thread. */
+void *board_watch(void *arg);
 
 #endif

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include "comm/board_internal.h"
 
-enum { HEAD = 2 * sizeof(uint32_t), CONNECT_MS = 3000 };
+enum { HEAD = 2 * sizeof(uint32_t), CONNECT_MS = 10000 };
 
 struct address {
     struct sockaddr_storage s;

@@ -121,7 +121,7 @@ static void wait_request(struct meg_work *w)
         else if (now - before < 1)
             waited += now - before;
         before = now;
-        if (waited > w->g->deadline_s)
+        if (waited > w->g->deadline_s && !meg_board_is_patient(waited))
             give_up(w);
     }
     if (before != 0)
