@@ -74,6 +74,15 @@ same_as_one 'slices, stages, backward in parts' 4 $dist --pipeline-model-paralle
 same_as_one 'slices, chunks of stages' 4 $dist --pipeline-model-parallel-size 2 \
     --num-layers-per-virtual-pipeline-stage 1 $over
 
+with_overlap 'gradients in slices' 2 --zero-stage 2
+with_overlap 'parameters in slices' 2 --zero-stage 3
+same_as_one 'parameters in slices of instances, layers shared by positions, recomputed' 4 --zero-stage 3 $over \
+    --tensor-model-parallel-size 2 --sequence-parallel --recompute-granularity full --recompute-method uniform \
+    --recompute-num-layers 3
+go untied 1 --untie-embeddings-and-output-weights
+go fsdp 2 --use-torch-fsdp2 --untie-embeddings-and-output-weights
+ok 'fsdp2: the numbers of one rank' near fsdp untied
+
 # Files of a run are the same bytes, whoever wrote which part and whatever went on meanwhile.
 keeps() {
     dir=$1 n=$2
@@ -92,6 +101,10 @@ keeps s3 2 $dist
 ok 'slices: the same files' same_files s1 s3
 keeps s4 2 $dist $over
 ok 'slices, overlapped: the same files' same_files s1 s4
+
+keeps s5 2 --zero-stage 3
+keeps s6 2 --zero-stage 2 $over
+ok 'parameters in slices, gradients in slices: the same files' same_files s5 s6
 
 # Four ranks go on where two stopped, and one where those stopped.
 keeps s4 4 $dist $over --num-distributed-optimizer-instances 2 --load "$T/s4" --train-iters 8 --exit-interval 6 \
@@ -115,4 +128,11 @@ refuses '--overlap-param-gather: needs' --overlap-param-gather --overlap-grad-re
 refuses '--num-distributed-optimizer-instances 3: must divide the 1 data-parallel rank' \
     --num-distributed-optimizer-instances 3 $dist
 refuses '--ddp-bucket-size 0: must be' --ddp-bucket-size 0
+refuses '--zero-stage 4: must be' --zero-stage 4
+refuses '--zero-stage 0: --use-distributed-optimizer' --zero-stage 0 $dist
+refuses '--zero-stage 2: --use-torch-fsdp2' --zero-stage 2 --use-torch-fsdp2 --untie-embeddings-and-output-weights
+refuses '--use-torch-fsdp2: needs --untie' --use-torch-fsdp2
+ranks 2 meg-train -q --config "$T/conf" --zero-stage 2 --pipeline-model-parallel-size 2 >"$T/out" 2>"$T/err"
+is 'gradients in slices and stages: status' $? 2
+like 'and a line' "$(cat "$T/err")" 'zero-stage 2: needs --pipeline-model-parallel-size 1, not 2'
 done_testing

@@ -45,6 +45,10 @@ sends 4 4 $tp $cp 2 --sequence-parallel --recompute-activations
 sends 2 1 --use-distributed-optimizer --log-params-norm
 sends 4 4 $pp --use-distributed-optimizer --num-distributed-optimizer-instances 2 --ddp-bucket-size 5000 \
     --overlap-grad-reduce
+sends 2 1 --zero-stage 2
+sends 4 3 $tp --sequence-parallel --zero-stage 3 --num-layers 6 --overlap-grad-reduce --overlap-param-gather
+sends 2 1 --zero-stage 3 --num-layers 5 --recompute-granularity full --recompute-method uniform \
+    --recompute-num-layers 3 --overlap-grad-reduce --overlap-param-gather
 sends 2 2 $cp 2 --cp-comm-type p2p a2a all_gather p2p
 sends 4 2 $cp 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2
 done_testing

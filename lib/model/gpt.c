@@ -277,17 +277,14 @@ void meg_gpt_init(struct meg_gpt *g, uint32_t seed)
     int64_t most = 0;
     float *host;
 
+    MEG_ASSERT(!g->run.w_takes_turns);
     for (int i = 0; i < g->params.n; i++)
         most = g->params.row[i].held > most ? g->params.row[i].held : most;
     host = meg_new((size_t)most * sizeof *host);
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *row = &g->params.row[i];
 
-        for (int64_t k = 0; k < meg_param_runs(row); k++) {
-            const struct meg_param_run run = meg_param_run(row, k);
-
-            meg_param_init(row, seed, run.global, run.n, host + run.local);
-        }
+        meg_param_init_box(row, seed, 0, row->held, host);
         narrow(host, host, g->run.dtype, row->held);
         if (row->held)
             g->op->upload(g->st->c.st, element(g->w, g->run.dtype, row->offset), host,

@@ -77,12 +77,12 @@ struct meg_gpt_run {
 
 /*
  * What is told of a pass, by section (0 the embedding, 1..L the layers, L+1 the head): reads, before its
- * parameters are read, in forward or backward; wrote, once a micro-batch's backward has added all it has to
+ * parameters are read, and which the pass will read then, or -1; in backward its gradients come next; wrote, once a micro-batch's backward has added all it has to
  * its gradients.
  */
 struct meg_gpt_hooks {
     void *user;
-    void (*reads)(void *user, int section, bool is_backward);
+    void (*reads)(void *user, int section, int next, bool is_backward);
     void (*wrote)(void *user, int section);
 };
 

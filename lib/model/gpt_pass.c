@@ -190,10 +190,10 @@ static void restore_input(struct meg_gpt *g, int64_t chunk, struct slot *q, int6
         meg_wait(tp, tp->op->all_gather(tp, q->acts[i].x.p, part.p, part.rows * part.cols, part.dtype));
 }
 
-static void reads(const struct meg_gpt *g, int64_t section, bool is_backward)
+static void reads(const struct meg_gpt *g, int64_t section, int64_t next, bool is_backward)
 {
     if (g->hooks.reads)
-        g->hooks.reads(g->hooks.user, (int)section, is_backward);
+        g->hooks.reads(g->hooks.user, (int)section, (int)next, is_backward);
 }
 
 static void wrote(const struct meg_gpt *g, int64_t section)
@@ -210,9 +210,9 @@ static int64_t section_of(const struct meg_gpt *g, int64_t chunk, int64_t i)
 
 static void reads_head(const struct meg_gpt *g, bool is_backward)
 {
-    reads(g, g->conf.num_layers + 1, is_backward);
+    reads(g, g->conf.num_layers + 1, g->conf.is_untied ? -1 : 0, is_backward);
     if (!g->conf.is_untied)
-        reads(g, 0, is_backward);
+        reads(g, 0, -1, is_backward);
 }
 
 /* Layers [begin, end); the last layer of all writes to y. */
@@ -221,7 +221,7 @@ static void run_layers(struct meg_gpt *g, int64_t chunk, struct slot *q, int64_t
     struct meg_gpt_state *st = g->st;
 
     for (int64_t i = begin; i < end; i++) {
-        reads(g, section_of(g, chunk, i), false);
+        reads(g, section_of(g, chunk, i), section_of(g, chunk, i) + 1, false);
         layer_fwd(&st->c, i + 1 < st->dim.layers ? q->acts[i + 1].x : y, &q->acts[i], st->branch,
                   &layers_of(g, chunk)[i], g->conf.hidden_dropout);
     }
@@ -247,7 +247,7 @@ void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struc
     gpt_take(g, slot, x, scale, true);
     q->acts[0].x.p = has_embedding(g, chunk) ? q->x0 : (void *)in;
     if (has_embedding(g, chunk)) {
-        reads(g, 0, false);
+        reads(g, 0, 1, false);
         meg_embed_fwd(&st->c, q->acts[0].x, q->tokens, q->position, &st->embed);
     }
     gpt_layers_fwd(g, chunk, slot, out);
@@ -260,10 +260,22 @@ static void again(struct meg_gpt *g, int64_t chunk, struct slot *q, int64_t begi
 
     restore_input(g, chunk, q, begin);
     for (int64_t i = begin; i < end; i++) {
-        reads(g, section_of(g, chunk, i), true);
+        reads(g, section_of(g, chunk, i), i + 1 < end ? section_of(g, chunk, i + 1) : -1, false);
         layer_fwd(&st->c, i + 1 < end ? q->acts[i + 1].x : st->d.n, &q->acts[i], st->branch, &layers_of(g, chunk)[i],
                   g->conf.hidden_dropout);
     }
+}
+
+/* The section that backward reads after that of layer i: where those before it are recomputed, their first. */
+static int64_t before(const struct meg_gpt *g, int64_t chunk, int64_t i)
+{
+    int64_t begin, end;
+
+    if (i == 0)
+        return -1;
+    if (gpt_recomputes(&g->run, g->st->dim.layers, i - 1, &begin, &end) && i == end)
+        return section_of(g, chunk, begin);
+    return section_of(g, chunk, i - 1);
 }
 
 /* dx from dy through all layers. */
@@ -276,7 +288,7 @@ static void layers_bwd(struct meg_gpt *g, int64_t chunk, struct slot *q, struct 
 
         if (gpt_recomputes(&g->run, st->dim.layers, i, &begin, &end) && i + 1 == end)
             again(g, chunk, q, begin, end);
-        reads(g, section_of(g, chunk, i), true);
+        reads(g, section_of(g, chunk, i), before(g, chunk, i), true);
         layer_bwd(&st->c, i > 0 ? st->d.x : dx, dy, &q->d[i], &q->acts[i], &layers_of(g, chunk)[i],
                   g->conf.hidden_dropout);
         if (!g->run.defers_weights)
@@ -359,7 +371,7 @@ static void forward_alone(struct meg_gpt *g, const struct meg_gpt_batch *x)
     struct slot *q = &st->slot[0];
 
     gpt_take(g, 0, x, 0, false);
-    reads(g, 0, false);
+    reads(g, 0, 1, false);
     meg_embed_fwd(&st->c, q->acts[0].x, q->tokens, q->position, &st->embed);
     gpt_layers_fwd(g, 0, 0, NULL);
 }

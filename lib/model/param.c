@@ -260,6 +260,18 @@ void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, i
                      : (float)(sqrt(6 / fans) * (2 * meg_philox_init_uniform(seed, name, (uint64_t)(first + i)) - 1));
 }
 
+void meg_param_init_box(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out)
+{
+    for (int64_t k = 0; k < meg_param_runs(row); k++) {
+        const struct meg_param_run run = meg_param_run(row, k);
+        const int64_t begin = run.local > first ? run.local : first;
+        const int64_t end = run.local + run.n < first + n ? run.local + run.n : first + n;
+
+        if (begin < end)
+            meg_param_init(row, seed, run.global + begin - run.local, end - begin, out + begin - first);
+    }
+}
+
 void meg_params_free(struct meg_params *p)
 {
     free(p->row);

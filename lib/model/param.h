@@ -107,6 +107,8 @@ int meg_params_ranges(const struct meg_params *p, struct meg_range **range);
 
 /* Elements [first, first + n) of a row's initial weights (DESIGN.md §6), whatever the layout. */
 void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out);
+/* The same of elements [first, first + n) of the row's box. */
+void meg_param_init_box(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out);
 
 void meg_params_free(struct meg_params *p);
 

@@ -15,16 +15,36 @@ void meg_optim_plan(struct meg_optim_memory *m, const struct meg_optim_conf *c, 
     const size_t nbytes = (size_t)meg_share_elements(params, l) * sizeof(float);
 
     m->state = nbytes * (is_sgd(c) ? 1 : 2);
-    m->main = run->dtype == MEG_DTYPE_F32 ? 0 : nbytes;
-    m->main_grad = run->grad == MEG_DTYPE_F32 ? 0 : nbytes;
+    m->main = run->dtype == MEG_DTYPE_F32 && !run->w_takes_turns ? 0 : nbytes;
+    m->main_grad = run->grad == MEG_DTYPE_F32 && !run->g_takes_turns ? 0 : nbytes;
+    m->params = run->dtype == MEG_DTYPE_F32 || !run->w_takes_turns ? 0 : nbytes / sizeof(float) * meg_dtype_size(run->dtype);
 }
 
 /* ---- where pieces lie ----------------------------------------------------------------------- */
 
+static char *element(void *p, int64_t i, enum meg_dtype t)
+{
+    return (char *)p + (size_t)i * meg_dtype_size(t);
+}
+
 /* Of a model's flat buffer. */
 static void *flat(void *base, enum meg_dtype t, const struct meg_piece *v)
 {
-    return (char *)base + (size_t)v->begin * meg_dtype_size(t);
+    return element(base, v->begin, t);
+}
+
+void *meg_optim_weights(const struct meg_optim *o)
+{
+    return !o->model->run.w_takes_turns ? NULL : o->w ? o->w : o->main;
+}
+
+/* A piece of the parameters in the model's type. */
+static void *w_of(const struct meg_optim *o, const struct meg_piece *v)
+{
+    const enum meg_dtype t = o->model->run.dtype;
+    void *slices = meg_optim_weights(o);
+
+    return slices ? element(slices, v->at, t) : flat(o->model->w, t, v);
 }
 
 static float *main_of(const struct meg_optim *o, const struct meg_piece *v)
@@ -58,20 +78,36 @@ static void count(struct meg_optim *o)
     }
 }
 
-static void reads(void *user, int section, bool is_backward)
+static void poll(struct meg_optim *o)
+{
+    meg_reducer_poll(&o->reducer);
+    meg_gatherer_poll(&o->gatherer);
+    meg_giver_poll(&o->giver);
+    meg_taker_poll(&o->taker);
+}
+
+static void reads(void *user, int section, int next, bool is_backward)
 {
     struct meg_optim *o = user;
 
-    (void)is_backward;
-    meg_gatherer_reads(&o->gatherer, section);
-    meg_reducer_poll(&o->reducer);
+    if (o->model->run.w_takes_turns)
+        meg_taker_reads(&o->taker, section, next);
+    else
+        meg_gatherer_reads(&o->gatherer, section);
+    if (o->model->run.g_takes_turns && is_backward)
+        meg_giver_reads(&o->giver, section);
+    poll(o);
 }
 
 static void wrote(void *user, int section)
 {
     struct meg_optim *o = user;
 
-    meg_reducer_wrote(&o->reducer, section);
+    if (o->model->run.g_takes_turns)
+        meg_giver_wrote(&o->giver, section);
+    else
+        meg_reducer_wrote(&o->reducer, section);
+    poll(o);
 }
 
 static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct meg_err *e)
@@ -86,10 +122,30 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     for (int i = 0; i < o->nstates; i++)
         is_short |= !(o->state[i] = o->op->alloc(m.state / (size_t)o->nstates));
     is_short |= m.main && !(o->main = o->op->alloc(m.main));
+    is_short |= m.params && !(o->w = o->op->alloc(m.params));
+    is_short |= !(o->watch.sum = o->op->alloc(sizeof *o->watch.sum));
     is_short |= m.main_grad && !(o->main_grad = o->op->alloc(m.main_grad));
     if (is_short)
-        return meg_fail(e, MEG_EFAIL, "optimizer: no memory for %zu bytes of state", m.state + m.main + m.main_grad);
+        return meg_fail(e, MEG_EFAIL, "optimizer: no memory for %zu bytes of state", m.params + m.main + m.main_grad + m.state);
     return 0;
+}
+
+/* What passes write and read, by the way the model has it. */
+static void connect(struct meg_optim *o, const struct meg_share_conf *c)
+{
+    const struct meg_gpt *g = o->model;
+    const struct meg_mesh *m = o->mesh;
+
+    o->watch.params = o->params;
+    o->watch.op = o->op;
+    meg_reducer_init(&o->reducer, m, o->params, &o->watch, g->g, g->run.grad, c->overlap_grad_reduce);
+    meg_reducer_begin(&o->reducer, 0);
+    meg_gatherer_init(&o->gatherer, o->params, m->slices, g->w, g->run.dtype);
+    o->giver = (struct meg_giver){ m, o->params, o->op, &o->watch, g->g, g->run.grad, o->main_grad,
+                                   c->overlap_grad_reduce, NULL, -1 };
+    o->taker = (struct meg_taker){ .mesh = m, .params = o->params, .w = g->w, .slice = meg_optim_weights(o),
+                                   .t = g->run.dtype, .overlaps = c->overlap_param_gather };
+    meg_taker_forget(&o->taker);
 }
 
 int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_share_conf *share,
@@ -114,14 +170,11 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     o->state_name[1] = o->is_sgd ? NULL : "exp_avg_sq";
     meg_share_make(&o->share, o->params, &o->mesh->layout, o->mesh->slices->rank);
     count(o);
-    meg_reducer_init(&o->reducer, o->mesh, o->params, o->op, model->g, model->run.grad,
-                     share->overlap_grad_reduce);
-    meg_gatherer_init(&o->gatherer, o->params, o->mesh->slices, model->w, model->run.dtype);
     if ((r = allocate(o, c, e)) < 0) {
         meg_optim_close(o);
         return r;
     }
-    meg_reducer_begin(&o->reducer, 0, false);
+    connect(o, share);
     model->hooks = (struct meg_gpt_hooks){ o, reads, wrote };
     *out = o;
     return 0;
@@ -135,9 +188,11 @@ void meg_optim_close(struct meg_optim *o)
         o->op->release(o->state[i]);
     o->op->release(o->main);
     o->op->release(o->main_grad);
+    o->op->release(o->w);
+    o->op->release(o->watch.sum);
     o->op->release(o->step);
     o->op->release(o->scalar);
-    meg_gatherer_end(&o->gatherer);
+    meg_optim_finish(o);
     meg_reducer_free(&o->reducer);
     meg_share_free(&o->share);
     free(o->counted);
@@ -146,50 +201,91 @@ void meg_optim_close(struct meg_optim *o)
 
 /* ---- main parameters ------------------------------------------------------------------------ */
 
+/* Where main parameters are others than the model's. */
 static void cast(struct meg_optim *o, bool gives)
 {
     const enum meg_dtype t = o->model->run.dtype;
 
-    for (int k = 0; k < o->share.npieces && o->main; k++) {
+    for (int k = 0; k < o->share.npieces && t != MEG_DTYPE_F32; k++) {
         const struct meg_piece *v = &o->share.piece[k];
-        void *w = flat(o->model->w, t, v);
 
         if (gives)
-            o->op->cast(NULL, w, t, main_of(o, v), MEG_DTYPE_F32, v->end - v->begin);
+            o->op->cast(NULL, w_of(o, v), t, main_of(o, v), MEG_DTYPE_F32, v->end - v->begin);
         else
-            o->op->cast(NULL, main_of(o, v), MEG_DTYPE_F32, w, t, v->end - v->begin);
+            o->op->cast(NULL, main_of(o, v), MEG_DTYPE_F32, w_of(o, v), t, v->end - v->begin);
     }
-}
-
-void meg_optim_take_weights(struct meg_optim *o)
-{
-    cast(o, false);
-}
-
-void meg_optim_give_weights(struct meg_optim *o)
-{
-    cast(o, true);
-    meg_gatherer_begin(&o->gatherer);
-    if (!o->overlaps_gather)
-        meg_gatherer_end(&o->gatherer);
 }
 
 void meg_optim_finish(struct meg_optim *o)
 {
     meg_gatherer_end(&o->gatherer);
+    meg_taker_end(&o->taker);
+}
+
+void meg_optim_loaded(struct meg_optim *o, bool has_main)
+{
+    if (!has_main)
+        cast(o, false);
+    meg_taker_forget(&o->taker);
+}
+
+/* Main parameters have changed: so have those that passes read. */
+static void give_weights(struct meg_optim *o)
+{
+    cast(o, true);
+    if (o->model->run.w_takes_turns) {
+        meg_taker_end(&o->taker);
+        meg_taker_forget(&o->taker);
+        return;
+    }
+    meg_gatherer_begin(&o->gatherer);
+    if (!o->overlaps_gather)
+        meg_gatherer_end(&o->gatherer);
+}
+
+/* Initial weights of the pieces alone. */
+static void init_pieces(struct meg_optim *o, uint32_t seed)
+{
+    for (int i = 0; i < o->share.nruns; i++) {
+        const struct meg_share_run *r = &o->share.run[i];
+        const struct meg_piece *v = &o->share.piece[r->piece];
+        const struct meg_param *row = &o->params->row[r->row];
+        const int64_t n = r->end - r->begin;
+        float *host = meg_new((size_t)n * sizeof *host);
+
+        meg_param_init_box(row, seed, v->begin + r->begin - row->offset, n, host);
+        o->op->upload(NULL, main_of(o, v) + r->begin, host, (size_t)n * sizeof *host);
+        free(host);
+    }
+    cast(o, true);
+}
+
+void meg_optim_init(struct meg_optim *o, uint32_t seed)
+{
+    if (o->model->run.w_takes_turns)
+        init_pieces(o, seed);
+    else
+        meg_gpt_init(o->model, seed);
+    cast(o, false);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------ */
 
 void meg_optim_begin(struct meg_optim *o, int64_t passes, bool watches)
 {
-    meg_reducer_begin(&o->reducer, passes, watches);
+    o->watch.is_on = watches;
+    o->watch.found = NULL;
+    meg_reducer_begin(&o->reducer, passes);
 }
 
 void meg_optim_add_up(struct meg_optim *o)
 {
     const enum meg_dtype t = o->model->run.grad;
 
+    if (o->model->run.g_takes_turns) {
+        meg_giver_end(&o->giver);
+        return;
+    }
     meg_reducer_end(&o->reducer);
     for (int k = 0; k < o->share.npieces && o->main_grad; k++) {
         const struct meg_piece *v = &o->share.piece[k];
@@ -200,7 +296,7 @@ void meg_optim_add_up(struct meg_optim *o)
 
 const struct meg_param *meg_optim_nonfinite(const struct meg_optim *o)
 {
-    return o->reducer.nonfinite;
+    return o->watch.found;
 }
 
 /* ---- sums ----------------------------------------------------------------------------------- */
@@ -267,7 +363,12 @@ int64_t meg_optim_num_zeros(struct meg_optim *o)
 
 void meg_optim_skip(struct meg_optim *o)
 {
-    o->op->zero(NULL, o->model->g, (size_t)o->params->flat * meg_dtype_size(o->model->run.grad));
+    const struct meg_gpt_run *run = &o->model->run;
+
+    if (run->g_takes_turns)
+        o->op->zero(NULL, o->main_grad, (size_t)o->share.n * sizeof *o->main_grad);
+    else
+        o->op->zero(NULL, o->model->g, (size_t)o->params->flat * meg_dtype_size(run->grad));
 }
 
 static void update_piece(struct meg_optim *o, const struct meg_piece *v)
@@ -297,6 +398,6 @@ void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, doub
     for (int k = 0; k < o->share.npieces; k++)
         update_piece(o, &o->share.piece[k]);
     if (o->mesh->slices->size > 1 || o->main_grad)
-        meg_optim_skip(o);           /* what adamw and sgd have not zeroed */
-    meg_optim_give_weights(o);
+        meg_optim_skip(o);           /* adamw and sgd have zeroed what they read only */
+    give_weights(o);
 }

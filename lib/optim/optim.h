@@ -14,6 +14,7 @@
 #include "optim/lr.h"
 #include "optim/reduce.h"
 #include "optim/share.h"
+#include "optim/turns.h"
 
 MEG_BEGIN_DECLS
 
@@ -58,8 +59,13 @@ struct meg_optim {
     float *state[2];             /* [share.n] device memory, zero at first */
     float *main;                 /* [share.n] main parameters; NULL: the model's are */
     float *main_grad;            /* [share.n] their gradients; NULL: the model's are */
-    struct meg_reducer reducer;
+    void *w;                     /* [share.n] parameters of the model's type, where that has a section's at a time
+                                    and main are not of that type; else NULL */
+    struct meg_watch watch;
+    struct meg_reducer reducer;  /* of whole gradients and parameters; or */
     struct meg_gatherer gatherer;
+    struct meg_giver giver;      /* of those of a section at a time */
+    struct meg_taker taker;
     int64_t t;                   /* successful steps so far */
     struct meg_step *step;       /* device memory */
     void *scalar;                /* device memory, 8 bytes, for sums */
@@ -67,7 +73,7 @@ struct meg_optim {
 
 /* Bytes that meg_optim_create allocates, for a rank of a layout that meg_share_fit has settled. */
 struct meg_optim_memory {
-    size_t main, main_grad, state;
+    size_t params, main, main_grad, state;
 };
 void meg_optim_plan(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
                     const struct meg_layout *l, const struct meg_gpt_run *run);
@@ -80,9 +86,12 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
                      struct meg_gpt *model, struct meg_err *e);
 void meg_optim_close(struct meg_optim *o);
 
-/* Main parameters from the model's, as after meg_gpt_init; the other way round, as after loading them. */
-void meg_optim_take_weights(struct meg_optim *o);
-void meg_optim_give_weights(struct meg_optim *o);
+/* Initial weights, as meg_gpt_init. */
+void meg_optim_init(struct meg_optim *o, uint32_t seed);
+/* What this rank has of the parameters in the model's type, where the model has a section's at a time; else NULL. */
+void *meg_optim_weights(const struct meg_optim *o);
+/* The model's parameters were loaded; main parameters, too, or they are to be those. */
+void meg_optim_loaded(struct meg_optim *o, bool has_main);
 
 /*
  * A step's backward passes are to come: so many through each section.  With watches, this rank's own

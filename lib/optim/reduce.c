@@ -3,7 +3,6 @@
  * begin them in the same order, whenever each gets to test.
  */
 #include "optim/reduce.h"
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
@@ -11,10 +10,9 @@
 /* ---- gradients ------------------------------------------------------------------------------ */
 
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
-                      const struct meg_ops *op, void *g, enum meg_dtype t, bool overlaps)
+                      struct meg_watch *watch, void *g, enum meg_dtype t, bool overlaps)
 {
-    *r = (struct meg_reducer){ mesh, params, op, g, t, overlaps, .bucket = -1 };
-    r->sum = op->alloc(sizeof *r->sum);
+    *r = (struct meg_reducer){ mesh, params, watch, g, t, overlaps, .bucket = -1 };
     r->left = meg_new((size_t)params->nsections * sizeof *r->left);
     r->is_settled = meg_new((size_t)params->nsections * sizeof *r->is_settled);
     r->waits = meg_new((size_t)params->nbuckets * sizeof *r->waits);
@@ -23,8 +21,6 @@ void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const 
 
 void meg_reducer_free(struct meg_reducer *r)
 {
-    if (r->op)
-        r->op->release(r->sum);
     free(r->left);
     free(r->is_settled);
     free(r->waits);
@@ -37,12 +33,10 @@ static bool meets(struct meg_span a, struct meg_span b)
     return a.begin < b.end && b.begin < a.end;
 }
 
-void meg_reducer_begin(struct meg_reducer *r, int64_t passes, bool watches)
+void meg_reducer_begin(struct meg_reducer *r, int64_t passes)
 {
     const struct meg_params *p = r->params;
 
-    r->watches = watches;
-    r->nonfinite = NULL;
     memset(r->has_begun, 0, (size_t)p->nbuckets * sizeof *r->has_begun);
     memset(r->waits, 0, (size_t)p->nbuckets * sizeof *r->waits);
     for (int i = 0; i < p->nsections; i++) {
@@ -101,35 +95,12 @@ static void begin_bucket(struct meg_reducer *r, int b)
     }
 }
 
-static bool is_finite(struct meg_reducer *r, int64_t begin, int64_t end)
-{
-    double sum;
-
-    r->op->sumsq(NULL, r->sum, at(r, begin), r->t, end - begin);
-    r->op->download(NULL, &sum, r->sum, sizeof sum);
-    return isfinite(sum);
-}
-
-static void watch(struct meg_reducer *r, int section)
-{
-    const struct meg_span s = r->params->section[section];
-
-    if (!r->watches || r->nonfinite || s.begin == s.end || is_finite(r, s.begin, s.end))
-        return;
-    for (int i = r->params->n; i-- > 0 && !r->nonfinite;) {
-        const struct meg_param *row = &r->params->row[i];
-
-        if (row->section == section && row->held && !is_finite(r, row->offset, row->offset + row->held))
-            r->nonfinite = row;
-    }
-}
-
 /* All passes have written a section: buckets that have all of theirs may begin. */
 static void settle(struct meg_reducer *r, int section)
 {
     const struct meg_params *p = r->params;
 
-    watch(r, section);
+    meg_watch_section(r->watch, section, at(r, p->section[section].begin), r->t);
     for (int i = 0; r->mesh->layout.has_sp && i < p->n; i++)
         if (p->row[i].section == section && p->row[i].held && p->row[i].split < 0)
             meg_all_reduce(r->mesh->tp, at(r, p->row[i].offset), p->row[i].held, r->t, MEG_SUM);

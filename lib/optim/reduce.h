@@ -9,19 +9,17 @@
 #ifndef MEG_OPTIM_REDUCE_H
 #define MEG_OPTIM_REDUCE_H
 #include "model/param.h"
+#include "optim/watch.h"
 
 MEG_BEGIN_DECLS
 
 struct meg_reducer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
-    const struct meg_ops *op;
+    struct meg_watch *watch;
     char *g;                 /* [params->flat] of type t */
     enum meg_dtype t;
     bool overlaps;           /* a bucket begins when its gradients are there, not when all are */
-    bool watches;            /* look at this rank's own gradients first */
-    const struct meg_param *nonfinite; /* the first found whose gradient was not finite */
-    double *sum;             /* device memory */
     int64_t *left;           /* [nsections] backward passes that are still to write it */
     bool *is_settled;        /* [nsections] its part of the first sum is done */
     int *waits;              /* [nbuckets] sections in it that are not settled */
@@ -32,11 +30,11 @@ struct meg_reducer {
 };
 
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
-                      const struct meg_ops *op, void *g, enum meg_dtype t, bool overlaps);
+                      struct meg_watch *watch, void *g, enum meg_dtype t, bool overlaps);
 void meg_reducer_free(struct meg_reducer *r);
 
 /* Gradients begin to be made: each section will be written passes times. */
-void meg_reducer_begin(struct meg_reducer *r, int64_t passes, bool watches);
+void meg_reducer_begin(struct meg_reducer *r, int64_t passes);
 /* A pass wrote a section. */
 void meg_reducer_wrote(struct meg_reducer *r, int section);
 /* Take on what is under way. */

@@ -17,30 +17,69 @@ const struct meg_opt meg_share_opts[] = {
     { "ddp-bucket-size", 0, MEG_I64(C, bucket_size), "N", NULL,
       "parameters whose gradients are added up at a time; when not given, 40 million, or 1 million a data-parallel "
       "rank where that is more" },
+    { "zero-stage", 0, MEG_I64(C, zero_stage), "N", NULL,
+      "what ranks share: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters" },
+    { "use-torch-fsdp2", 0, MEG_BOOL(C, use_torch_fsdp2), NULL, "no", "another way to say --zero-stage 3" },
     { 0 }
 };
 #undef C
 
-int meg_share_fit(struct meg_layout *l, const struct meg_share_conf *c, struct meg_err *e)
+/* How much is shared, by whichever option said so. */
+static int find_stage(int *stage, const struct meg_share_conf *c, struct meg_err *e)
+{
+    const int64_t zero = c->zero_stage;
+
+    *stage = c->use_torch_fsdp2 ? 3 : zero != MEG_UNSET ? (int)zero : c->use_distributed_optimizer;
+    if (zero == MEG_UNSET)
+        return 0;
+    if (zero < 0 || zero > 3)
+        return meg_fail(e, MEG_EUSAGE, "--zero-stage %" PRId64 ": must be 0, 1, 2 or 3", zero);
+    if (zero == 0 && c->use_distributed_optimizer)
+        return meg_fail(e, MEG_EUSAGE, "--zero-stage 0: --use-distributed-optimizer is stage 1");
+    if (zero != 3 && c->use_torch_fsdp2)
+        return meg_fail(e, MEG_EUSAGE, "--zero-stage %" PRId64 ": --use-torch-fsdp2 is stage 3", zero);
+    return 0;
+}
+
+static int check_stage(const struct meg_layout *l, const struct meg_share_conf *c, int stage, bool is_tied,
+                       enum meg_dtype params, struct meg_err *e)
+{
+    const char *option = c->use_torch_fsdp2 ? "--use-torch-fsdp2" : stage == 2 ? "--zero-stage 2" : "--zero-stage 3";
+
+    if (stage >= 2 && l->pp > 1)
+        return meg_fail(e, MEG_EUSAGE, "%s: needs --pipeline-model-parallel-size 1, not %" PRId64, option, l->pp);
+    if (c->use_torch_fsdp2 && is_tied)
+        return meg_fail(e, MEG_EUSAGE, "%s: needs --untie-embeddings-and-output-weights", option);
+    if (c->use_torch_fsdp2 && params == MEG_DTYPE_F16)
+        return meg_fail(e, MEG_EUSAGE, "%s: does not go with --fp16", option);
+    return 0;
+}
+
+int meg_share_fit(struct meg_layout *l, const struct meg_share_conf *c, bool is_tied, enum meg_dtype params,
+                  struct meg_err *e)
 {
     const int64_t most = l->dp > 40 ? l->dp * 1000000 : 40000000;
+    int stage, r;
 
+    if ((r = find_stage(&stage, c, e)) < 0 || (r = check_stage(l, c, stage, is_tied, params, e)) < 0)
+        return r;
     if (c->instances < 1 || l->dp % c->instances)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-distributed-optimizer-instances %" PRId64 ": must divide the %" PRId64
                         " data-parallel rank%s",
                         c->instances, l->dp, l->dp > 1 ? "s" : "");
-    if (c->instances > 1 && !c->use_distributed_optimizer)
+    if (c->instances > 1 && stage == 0)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-distributed-optimizer-instances %" PRId64 ": needs --use-distributed-optimizer",
                         c->instances);
-    if (c->overlap_param_gather && !(c->use_distributed_optimizer && c->overlap_grad_reduce))
+    if (c->overlap_param_gather && !(stage && c->overlap_grad_reduce))
         return meg_fail(e, MEG_EUSAGE,
                         "--overlap-param-gather: needs --use-distributed-optimizer and --overlap-grad-reduce");
     if (c->bucket_size != MEG_UNSET && c->bucket_size < 1)
         return meg_fail(e, MEG_EUSAGE, "--ddp-bucket-size %" PRId64 ": must be at least 1", c->bucket_size);
     l->bucket = c->bucket_size == MEG_UNSET ? most : c->bucket_size;
-    l->shards = c->use_distributed_optimizer ? l->dp * l->cp / c->instances : 0;
+    l->shards = stage ? l->dp * l->cp / c->instances : 0;
+    l->zero = stage;
     return 0;
 }
 

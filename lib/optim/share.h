@@ -3,6 +3,10 @@
  * bucket at a time (model/param.h), and with the distributed optimizer each rank keeps the optimizer's
  * state of its slice of every bucket, and updates that (Rajbhandari et al. 2020; Megatron's rules).
  *
+ * With ZeRO stage 2 a rank keeps the sums of its slices' gradients only, those of a section being added
+ * up after each pass, and with stage 3 its slices of the parameters only, a section's being gathered
+ * before each pass through it.
+ *
  * Slices are equal, in the order of the ranks, and pay no heed to where parameters begin.  Several
  * instances: the ranks are split into so many groups of neighbours, each with the whole state.
  */
@@ -18,11 +22,17 @@ struct meg_share_conf {
     int64_t instances;
     int64_t bucket_size;     /* elements */
     bool overlap_grad_reduce, overlap_param_gather;
+    int64_t zero_stage;      /* 1 optimizer state, 2 gradients, 3 parameters, too; MEG_UNSET: not said */
+    bool use_torch_fsdp2;    /* stage 3, by that one's rules */
 };
 extern const struct meg_opt meg_share_opts[];
 
-/* Give a layout its buckets and slices.  MEG_EUSAGE names the option, its value and the rule. */
-int meg_share_fit(struct meg_layout *l, const struct meg_share_conf *c, struct meg_err *e);
+/*
+ * Give a layout its buckets and slices, for a model with a tied embedding or none.  MEG_EUSAGE names the
+ * option, its value and the rule.
+ */
+int meg_share_fit(struct meg_layout *l, const struct meg_share_conf *c, bool is_tied, enum meg_dtype params,
+                  struct meg_err *e);
 
 /* A run of the flat buffer that this rank updates. */
 struct meg_piece {

@@ -37,7 +37,7 @@ struct meg_layout {
     struct meg_list cp_kinds;            /* the configuration's */
     int64_t bucket;                      /* elements after which a bucket of gradients ends; 0: there is one */
     int64_t shards;                      /* ranks that find equal slices in each bucket: share optimizer state; 0: none */
-    int zero;                            /* what they share beside it: 2 gradients, 3 parameters, too */
+    int zero;                            /* ZeRO stage: 1 they share that, 2 gradients, too, 3 and parameters */
 };
 
 /* A rank's coordinates. */

@@ -117,6 +117,39 @@ static double tied_nbytes(const struct meg_params *rows, const struct meg_param 
     return (double)meg_share_slice(rows, l, b);
 }
 
+/* Bytes of a section's gather, unless it is there already. */
+static double read_section(int there[MEG_TURNS], const struct meg_paper *p, const struct meg_params *rows, int section)
+{
+    const struct meg_span s = rows->section[section];
+    const int turn = meg_turn_of(rows, section);
+
+    if (there[turn] == section)
+        return 0;
+    there[turn] = section;
+    return meg_sent_parts(p->layout.shards, (double)((s.end - s.begin) / p->layout.shards) * size_of(p->run.dtype));
+}
+
+/* Sections that take turns, read as the micro-batches of a step go through them: model/gpt_pass.c. */
+static double sections_sent(const struct meg_paper *p, const struct meg_params *rows)
+{
+    const int layers = rows->nsections - 2;
+    const int group = p->run.recompute == MEG_RECOMPUTE_UNIFORM ? (int)p->run.recompute_layers : 1;
+    int there[MEG_TURNS] = { -1, -1, -1, -1 };
+    double sent = 0;
+
+    for (int64_t m = 0; m < p->schedule.microbatches; m++) {
+        for (int i = 0; i <= layers + 1; i++)
+            sent += read_section(there, p, rows, i);
+        for (int i = layers; i > 0; i--) {
+            if (i == layers || i % group == 0)
+                for (int k = (i - 1) / group * group + 1; k <= i; k++)
+                    sent += read_section(there, p, rows, k);
+            sent += read_section(there, p, rows, i);
+        }
+    }
+    return sent;
+}
+
 struct paper_step_sent paper_step_sent(const struct meg_paper *p, struct meg_place at)
 {
     const struct meg_layout *l = &p->layout;
@@ -143,6 +176,15 @@ struct paper_step_sent paper_step_sent(const struct meg_paper *p, struct meg_pla
         if (row->held && l->pp > 1 && row->group == MEG_GROUP_TIED)
             s.tied += meg_sent_all_reduce(2, tied_nbytes(&rows, row, l) * e);
     }
+    if (l->zero >= 2) {
+        const double passes = (double)p->schedule.microbatches;
+
+        s.sums = passes * meg_sent_parts(l->shards, s.updated * e) +
+                 meg_sent_all_reduce(copies / l->shards, s.updated * sizeof(float));
+        s.replicated *= passes;
+    }
+    if (l->zero == 3)
+        s.gather = sections_sent(p, &rows);
     meg_params_free(&rows);
     return s;
 }

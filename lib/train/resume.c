@@ -219,15 +219,20 @@ int meg_train_read_position(struct trainer *t, struct meg_err *e)
 
 enum { SLOTS = 4 };
 
+/* A slot of what this rank updates. */
+static struct meg_ckpt_slot slices(const struct meg_optim *o)
+{
+    return (struct meg_ckpt_slot){ .span = o->mesh->layout.shards ? o->share.span : NULL, .nspans = o->share.npieces,
+                                   .copy = o->mesh->same->rank, .copies = o->mesh->same->size };
+}
+
 /* The optimizer's state as a checkpoint has it; the number of slots. */
 static int list_slots(const struct meg_optim *o, struct meg_ckpt_slot slot[SLOTS])
 {
-    const struct meg_layout *l = &o->mesh->layout;
-    const struct meg_ckpt_slot like = { .span = l->shards ? o->share.span : NULL, .nspans = o->share.npieces,
-                                        .copy = o->mesh->same->rank, .copies = o->mesh->same->size };
+    const struct meg_ckpt_slot like = slices(o);
     int n = 0;
 
-    if (o->main) {
+    if (o->main && o->model->run.dtype != MEG_DTYPE_F32) {
         slot[n] = like;
         slot[n].name = MEG_CKPT_MAIN;
         slot[n++].p = o->main;
@@ -240,17 +245,27 @@ static int list_slots(const struct meg_optim *o, struct meg_ckpt_slot slot[SLOTS
     return n;
 }
 
-static struct meg_ckpt_slot weights(const struct meg_gpt *g)
+static struct meg_ckpt_slot weights(const struct trainer *t)
 {
-    return (struct meg_ckpt_slot){ .p = g->w, .dtype = g->run.dtype };
+    void *w = t->optim ? meg_optim_weights(t->optim) : NULL;
+    struct meg_ckpt_slot s = { .p = t->model->w };
+
+    if (w) {
+        s = slices(t->optim);
+        s.p = w;
+    }
+    s.dtype = t->model->run.dtype;
+    return s;
 }
 
 /* From a checkpoint, which every rank has opened. */
 static int load(struct trainer *t, struct meg_ckpt *from, bool with_optim, int64_t steps, struct meg_err *e)
 {
-    struct meg_ckpt_slot slot[1 + SLOTS] = { weights(t->model) };
+    struct meg_ckpt_slot slot[1 + SLOTS] = { weights(t) };
     int n = 1, r;
 
+    if (t->optim)
+        meg_optim_finish(t->optim);
     if (with_optim) {
         t->optim->t = steps;
         n += list_slots(t->optim, slot + 1);
@@ -259,8 +274,8 @@ static int load(struct trainer *t, struct meg_ckpt *from, bool with_optim, int64
     }
     if ((r = meg_ckpt_load(from, &t->model->params, t->mesh, slot, n, e)) < 0)
         return meg_train_fail_once(t, r);
-    if (t->optim && !with_optim)
-        meg_optim_take_weights(t->optim);
+    if (t->optim)
+        meg_optim_loaded(t->optim, with_optim);
     return 0;
 }
 
@@ -305,9 +320,10 @@ int meg_train_load(struct trainer *t, struct meg_err *e)
     int r;
 
     if (!t->from) {
-        meg_gpt_init(t->model, (uint32_t)t->job->train.seed);
         if (t->optim)
-            meg_optim_take_weights(t->optim);
+            meg_optim_init(t->optim, (uint32_t)t->job->train.seed);
+        else
+            meg_gpt_init(t->model, (uint32_t)t->job->train.seed);
         return 0;
     }
     if ((r = load(t, t->from, goes_on(t) && t->job->ckpt.load_optim && t->optim, t->optim_steps, e)) < 0)
@@ -418,7 +434,7 @@ int meg_train_save(struct trainer *t, struct meg_err *e)
     s.model = &t->model->conf;
     s.mesh = t->mesh;
     s.params = &t->model->params;
-    s.w = weights(t->model);
+    s.w = weights(t);
     s.slot = slot;
     s.nslots = c->save_optim ? list_slots(t->optim, slot) : 0;
     s.tok = &t->tok_files;

@@ -16,6 +16,8 @@ struct meg_paper meg_train_paper(const struct trainer *t, int64_t num_micro)
     p.run.b = c->micro_batch_size;
     p.run.is_training = !c->skip_train;
     p.run.seed = t->dropout_seed;
+    p.run.g_takes_turns = p.run.is_training && p.layout.zero >= 2;
+    p.run.w_takes_turns = p.run.is_training && p.layout.zero >= 3;
     p.run.recompute = meg_train_recompute(c);
     p.run.recompute_layers = c->recompute_layers == MEG_UNSET ? 0 : c->recompute_layers;
     p.run.distributes_saved = c->distribute_saved;

@@ -1,4 +1,4 @@
-/* Buckets of the flat buffer and the slices that ranks have of them, by Megatron's rules. */
+/* Buckets of the flat buffer, the slices that ranks have of them, by Megatron's rules, and what that takes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "base/mem.h"
-#include "optim/share.h"
+#include "optim/optim.h"
 
 /* A tied embedding of 53 words, positions, four layers of two tensors, a norm. */
 static void make(struct meg_params *p, const struct meg_layout *l, int64_t rank, struct meg_mesh *mesh)
@@ -207,6 +207,74 @@ static void only_the_first_stage_has_several(void **state)
     meg_params_free(&p);
 }
 
+/* Bytes per parameter of Megatron's table: whole, and with the distributed optimizer over d ranks. */
+static void bytes_per_parameter(void **state)
+{
+    static const struct {
+        enum meg_dtype params, grads;
+        int64_t whole, full, shared; /* whole = full + shared */
+    } mode[] = {
+        { MEG_DTYPE_F16, MEG_DTYPE_F16, 20, 4, 16 },
+        { MEG_DTYPE_BF16, MEG_DTYPE_F32, 18, 6, 12 },
+        { MEG_DTYPE_F32, MEG_DTYPE_F32, 16, 8, 8 },
+    };
+    const struct meg_optim_conf adam = { .optimizer = "adam" };
+    struct meg_gpt_conf c = { .num_layers = 3,
+                              .hidden_size = 24,
+                              .ffn_hidden_size = 96,
+                              .num_attention_heads = 2,
+                              .kv_channels = 12,
+                              .num_query_groups = 2,
+                              .max_position_embeddings = 8,
+                              .vocab_size = 101,
+                              .position_embedding_type = "learned_absolute",
+                              .normalization = "LayerNorm",
+                              .has_bias = true };
+
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        for (int64_t d = 1; d <= 8; d *= 2)
+            for (int zero = 0; zero <= 3; zero++) {
+                struct meg_layout l = layout(1, d / (d > 2 ? 2 : 1), 1);
+                struct meg_gpt_run run = { .s = 8, .b = 1, .is_training = true };
+                struct meg_optim_memory o;
+                struct meg_gpt_memory m;
+                struct meg_params p;
+                struct meg_mesh mesh;
+                int64_t n, each;
+
+                l.cp = d > 2 ? 2 : 1;
+                l.layers = 3;
+                l.shards = zero ? d : 0;
+                l.zero = zero;
+                run.dtype = run.residual = mode[i].params;
+                run.grad = mode[i].grads;
+                run.g_takes_turns = zero >= 2;
+                run.w_takes_turns = zero == 3;
+                meg_mesh_on_paper(&mesh, &l, 0);
+                meg_gpt_params(&p, &c, &mesh);
+                meg_gpt_plan(&m, &c, &run, &mesh);
+                meg_optim_plan(&o, &adam, &p, &l, &run);
+                n = p.flat;
+                each = (int64_t)(o.params + o.main + o.main_grad + o.state);
+                if (zero == 0)
+                    assert_int_equal((int64_t)(m.params + m.grads) + each, n * mode[i].whole);
+                if (zero == 1)
+                    assert_int_equal(((int64_t)(m.params + m.grads) + each) * d, n * (mode[i].full * d + mode[i].shared));
+                /* beyond: f32 sums of gradients in slices, and room for the sections that are there */
+                if (zero == 2) {
+                    assert_int_equal(m.params, (size_t)n * meg_dtype_size(run.dtype));
+                    assert_int_equal(m.grads, (size_t)meg_params_turns(&p) * meg_dtype_size(run.grad));
+                    assert_int_equal(each * d, n * (run.dtype == MEG_DTYPE_F32 ? 12 : 16));
+                }
+                if (zero == 3) {
+                    assert_int_equal(m.params, (size_t)meg_params_turns(&p) * meg_dtype_size(run.dtype));
+                    assert_int_equal(each * d, n * (run.dtype == MEG_DTYPE_F32 ? 16 : 18));
+                }
+                meg_params_free(&p);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -214,6 +282,7 @@ int main(void)
         cmocka_unit_test(slices_are_equal_on_every_rank),
         cmocka_unit_test(weight_decay_follows_the_rows),
         cmocka_unit_test(both_stages_slice_a_tied_embedding_alike),
+        cmocka_unit_test(bytes_per_parameter),
         cmocka_unit_test(only_the_first_stage_has_several),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
