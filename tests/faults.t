@@ -82,7 +82,7 @@ trial() {
     took=$(($(now_ms) - begin))
     wait "$launcher"
     trial_status=$?
-    [ "$1" = KILL ] && ! names_the_lost ||
+    [ "$1" = KILL ] && ! is_openmpi ||
         grep -q "^meg-train.*: rank $3 of $2 on $(hostname) .*\(is gone\|no sign of life\).* step [0-9]" "$T/err" ||
         trial_says="rank $3 is not named: $(cat "$T/err")"
     [ "$trial_status" -ne 0 ] || trial_says='the launcher says 0'

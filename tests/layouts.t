@@ -4,5 +4,6 @@
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/layouts" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
+fits 8 || skip_all 'eight ranks of MPICH want a core each'
 
 ranks 8 "$B/tests/ranks/layouts" "${LAYOUTS:-sample}" "$T" 2>"$T/err" || tail -n 5 "$T/err" | sed 's/^/# /'

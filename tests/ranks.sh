@@ -5,12 +5,17 @@ export OMPI_MCA_orte_base_help_aggregate=1 OMP_NUM_THREADS=1
 
 mpirun=${MPIRUN:-mpirun}
 
-# names_the_lost: this launcher leaves survivors the time to say who is lost
-names_the_lost() {
+# is_openmpi: it leaves survivors the time to say who is lost, and has more ranks than cores take turns
+is_openmpi() {
     case $($mpirun --version 2>&1) in
     *'Open MPI'*) ;;
     *) return 1 ;;
     esac
+}
+
+# fits N: whether N ranks are worth starting where they have much to say to each other
+fits() {
+    is_openmpi || [ "$1" -le "$(nproc)" ]
 }
 
 # ranks N COMMAND...: run it on N ranks of this machine

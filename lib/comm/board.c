@@ -283,6 +283,7 @@ void meg_board_last_words(int status, const char *why)
     until.tv_sec += 1;
     pthread_mutex_lock(&board.lock);
     board.ends.status = status;
+    board.ends.is_abort = 1;
     snprintf(board.ends.why, sizeof board.ends.why, "%s", why);
     board.is_ending = true;
     poke();

@@ -39,6 +39,7 @@ struct board_join {
 
 struct board_ends {
     int32_t status;
+    int32_t is_abort;                /* who ends has the launcher end the others: they are in no hurry */
     char why[400];
 };
 
@@ -100,7 +101,7 @@ void board_say_late(struct meg_str *s, const struct board_view *v);
 
 /* ---- board.c and board_thread.c: the board of this process ---- */
 
-enum board_verdict { BOARD_NONE, BOARD_GONE, BOARD_LATE, BOARD_TERMINATED };
+enum board_verdict { BOARD_NONE, BOARD_GONE, BOARD_LATE, BOARD_TERMINATED, BOARD_ENDED };
 
 struct board {
     /* set once */
@@ -127,6 +128,7 @@ struct board {
     int64_t wait_seen;
     enum board_verdict verdict;      /* that is due in left_s */
     const struct board_link *lost;
+    int ended_status;
     bool must_end;                   /* a late verdict: also when everybody answers */
     double left_s;
     volatile sig_atomic_t was_terminated;

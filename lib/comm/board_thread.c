@@ -15,6 +15,7 @@
 enum { DEPUTIES = 3 };               /* ranks after rank 0 that speak when it can not, one after the other */
 #define JOIN_S   10.0                /* for a connection to say who it is */
 #define ANSWER_S 1.0                 /* for a rank to say where it is, and for rank 0 to decide */
+#define ABORT_S  2.0                 /* for a launcher to end us where a rank told it to */
 #define TERM_S   0.3                 /* between SIGTERM and obeying it */
 #define PAUSE_S  5.0                 /* in which our own stop explains what others do */
 
@@ -102,7 +103,7 @@ static void decide(void)
 static void obey(void) MEG_NORETURN;
 static void obey(void)
 {
-    struct board_ends ends = { 128 + SIGTERM, "it was ended by SIGTERM" };
+    struct board_ends ends = { 128 + SIGTERM, 0, "it was ended by SIGTERM" };
 
     if (board_is_host()) {
         say("ended by SIGTERM");
@@ -128,7 +129,7 @@ static void expect(enum board_verdict v, double host_s, double other_s)
 /* Whatever else was the matter follows from it. */
 static void lost(const struct board_link *l)
 {
-    if (board.verdict == BOARD_GONE)
+    if (board.verdict == BOARD_GONE || board.verdict == BOARD_ENDED)
         return;
     board.lost = l;
     expect(BOARD_GONE, 0, 0);
@@ -170,6 +171,8 @@ static void judge(double passed)
         return;
     if (board.verdict == BOARD_TERMINATED)
         obey();
+    if (board.verdict == BOARD_ENDED)
+        _exit(board.ended_status);
     decide();
 }
 
@@ -218,6 +221,15 @@ static void heard_end(const struct board_link *l, const struct board_ends *ends)
     meg_str_free(&s);
 }
 
+/* With its status: the launcher, which that rank calls, is to take it from there, and not our end for the first. */
+static void end_after(const struct board_ends *ends)
+{
+    if (!ends->is_abort)
+        _exit(ends->status);
+    board.ended_status = ends->status;
+    expect(BOARD_ENDED, ABORT_S, ABORT_S);
+}
+
 /* False: this frame has no place here. */
 static bool take(struct board_link *l, enum board_kind kind, const void *payload)
 {
@@ -243,8 +255,13 @@ static bool take(struct board_link *l, enum board_kind kind, const void *payload
     case BOARD_ENDS:
         memcpy(&ends, payload, sizeof ends);
         heard_end(l, &ends);
-        end_all(ends.status);
-    case BOARD_END: memcpy(&ends, payload, sizeof ends); end_all(ends.status);
+        tell_all(BOARD_END, &ends, sizeof ends);
+        end_after(&ends);
+        return true;
+    case BOARD_END:
+        memcpy(&ends, payload, sizeof ends);
+        end_after(&ends);
+        return true;
     case BOARD_BYE: l->has_left = true; return true;
     }
     return false;
@@ -300,6 +317,8 @@ static bool look_around(void)
 
     while (read(board.poke[0], bytes, sizeof bytes) > 0)
         ;
+    if (board.was_terminated && board.verdict == BOARD_ENDED)
+        _exit(board.ended_status);
     if (board.was_terminated && board.verdict == BOARD_NONE) {
         board.verdict = BOARD_TERMINATED;
         board.left_s = TERM_S;
