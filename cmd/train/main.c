@@ -11,6 +11,7 @@ int main(int argc, char **argv)
                                            { "parallelism", meg_layout_opts, &job.layout },
                                            { "optimizer", meg_optim_opts, &job.optim },
                                            { "sharing of work", meg_share_opts, &job.share },
+                                           { "precision", meg_precision_opts, &job.precision },
                                            { "network", meg_gpt_opts, &job.model },
                                            { "data", meg_data_opts, &job.data },
                                            { "tokenizer", meg_tok_opts, &job.tok },

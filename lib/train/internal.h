@@ -45,6 +45,8 @@ struct trainer {
     struct meg_batch_plan plan;
     int64_t iters; /* of the whole run */
     struct meg_schedule schedule;
+    struct meg_precision precision;
+    struct meg_scaler scaler;
     struct meg_data_need need;
     struct meg_tokenizer *tok;
     char *tok_text; /* what the tokenizer calls itself in cache files */
@@ -76,7 +78,7 @@ struct meg_step_result {
     struct meg_batch_size batch;
     double lm_loss, grad_norm, params_norm, seconds;
     int64_t num_zeros;
-    bool is_left_out; /* by --on-nan: nothing was updated */
+    bool is_left_out; /* by --on-nan or the loss scale: nothing was updated */
 };
 
 /* ---- ranks.c: what ranks must agree on ---- */
@@ -124,6 +126,12 @@ int meg_train_walk(struct trainer *t, int64_t num_micro, bool is_training, doubl
 void meg_train_walk_free(struct meg_train_walk *w);
 
 /* ---- step.c ---- */
+
+/* Whether a loss or gradient that is not finite is an error, and not a loss scale that is too large. */
+static inline bool meg_train_checks_nan(const struct trainer *t)
+{
+    return t->job->train.check_for_nan && t->scaler.kind != MEG_SCALER_DYNAMIC;
+}
 
 /* The rate of the word embedding and output weight at this point. */
 double meg_train_decoupled_lr(const struct trainer *t);

@@ -90,7 +90,7 @@ static int report(struct trainer *t, struct tally *sum, const struct meg_step_re
     v.lm_loss = s->lm_loss;
     v.learning_rate = meg_lr_at(&t->schedule, t->schedule.max_lr, t->schedule.min_lr, t->at.steps);
     v.decoupled_learning_rate = isnan(job->optim.decoupled_lr) ? NAN : meg_train_decoupled_lr(t);
-    v.loss_scale = 1;
+    v.loss_scale = t->scaler.scale;
     v.grad_norm = s->grad_norm;
     v.num_zeros = s->num_zeros;
     v.params_norm = s->params_norm;

@@ -163,7 +163,7 @@ static int without(const char *from, const char *what, const char *option, struc
 static int read_state(struct trainer *t, const json_t *state, const char *from, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
-    json_t *optim = NULL, *schedule = NULL, *rng = NULL;
+    json_t *optim = NULL, *schedule = NULL, *rng = NULL, *scaler = NULL;
     int64_t seed;
     int r;
 
@@ -176,6 +176,7 @@ static int read_state(struct trainer *t, const json_t *state, const char *from, 
         (r = meg_json_get_object(state, "optimizer", MEG_JSON_OPTIONAL, &optim, from, e)) < 0 ||
         (r = meg_json_get_object(state, "opt_param_scheduler", MEG_JSON_OPTIONAL, &schedule, from,
                                  e)) < 0 ||
+        (r = meg_json_get_object(state, "grad_scaler", MEG_JSON_OPTIONAL, &scaler, from, e)) < 0 ||
         (r = meg_json_get_object(state, "rng", MEG_JSON_OPTIONAL, &rng, from, e)) < 0)
         return r;
     if (c->load_rng && !t->job->train.skip_train) {
@@ -190,7 +191,8 @@ static int read_state(struct trainer *t, const json_t *state, const char *from, 
     if (!optim || !schedule)
         return without(from, "optimizer state", "--no-load-optim", e);
     if ((r = meg_json_get_i64(optim, "step", MEG_JSON_NEEDED, &t->optim_steps, from, e)) < 0 ||
-        (r = meg_json_get_i64(schedule, "num_steps", MEG_JSON_NEEDED, &t->at.steps, from, e)) < 0)
+        (r = meg_json_get_i64(schedule, "num_steps", MEG_JSON_NEEDED, &t->at.steps, from, e)) < 0 ||
+        (r = meg_scaler_unpack(&t->scaler, scaler, from, e)) < 0)
         return r;
     return settle_schedule(t, schedule, from, e);
 }
@@ -349,6 +351,8 @@ static json_t *pack_state(const struct trainer *t)
                             json_pack("{s:s,s:I}", "name", t->job->optim.optimizer, "step",
                                       (json_int_t)t->optim->t));
         json_object_set_new(state, "opt_param_scheduler", schedule);
+        if (t->scaler.kind == MEG_SCALER_DYNAMIC)
+            json_object_set_new(state, "grad_scaler", meg_scaler_pack(&t->scaler));
     }
     if (c->save_rng)
         json_object_set_new(state, "rng",

@@ -30,6 +30,7 @@ static int check_settings(struct trainer *t, struct meg_err *e)
     if ((r = meg_train_ckpt_conf_check(&job->ckpt, e)) < 0 ||
         (r = meg_train_log_conf_check(&job->log, e)) < 0 ||
         (r = meg_train_open_checkpoint(t, e)) < 0 ||
+        (r = meg_precision_make(&t->precision, &t->scaler, &job->precision, e)) < 0 ||
         (r = meg_layout_make(&t->grid.layout, &job->layout, world_size(t), e)) < 0 ||
         (r = meg_train_conf_check(c, t->grid.layout.dp, &t->plan, &t->iters, e)) < 0)
         return r;
@@ -37,6 +38,9 @@ static int check_settings(struct trainer *t, struct meg_err *e)
         return meg_fail(e, MEG_EUSAGE, "--log-progress: needs --save DIR");
     if (!strcmp(c->on_nan, "rollback") && (!job->ckpt.save || !job->ckpt.save_optim))
         return meg_fail(e, MEG_EUSAGE, "--on-nan rollback: needs --save DIR, and no --no-save-optim");
+    if (strcmp(c->on_nan, "abort") && t->scaler.kind == MEG_SCALER_DYNAMIC)
+        return meg_fail(e, MEG_EUSAGE, "--on-nan %s: --fp16 without --loss-scale leaves such iterations out by itself",
+                        c->on_nan);
     if (!c->skip_train &&
         (r = meg_schedule_make(&t->schedule, &job->optim, t->iters, c->train_samples,
                                t->plan.global, e)) < 0)

@@ -1,5 +1,7 @@
+#include <inttypes.h>
 #include <math.h>
 #include "base/clock.h"
+#include "base/log.h"
 #include "comm/board.h"
 #include "train/internal.h"
 #include "train/nan.h"
@@ -17,8 +19,9 @@ static void add_up_loss(const struct trainer *t, double *num, double *den)
 
 /*
  * Gradients of a global batch.  Each micro-batch weighs the same, its loss being divided by its own
- * unmasked tokens, and the sum over ranks by their number; with --calculate-per-token-loss it is
- * divided once by all tokens (either is *scale).  The reported loss is token weighted either way.
+ * unmasked tokens and by the number of micro-batches; with --calculate-per-token-loss gradients are
+ * divided once by all tokens.  *scale is what is left to multiply them by.  The reported loss is token
+ * weighted either way.
  */
 static int gradients(struct trainer *t, int64_t num_micro, double *loss, double *scale,
                      struct meg_nan *mine, struct meg_err *e)
@@ -26,7 +29,7 @@ static int gradients(struct trainer *t, int64_t num_micro, double *loss, double 
     double num, den;
     int r;
 
-    meg_optim_begin(t->optim, num_micro, t->job->train.check_for_nan);
+    meg_optim_begin(t->optim, num_micro, meg_train_checks_nan(t));
     meg_straggler_enter(&t->straggler, MEG_PHASE_BATCH);
     if ((r = meg_train_read(t, t->train, num_micro, e)) < 0)
         return r;
@@ -36,11 +39,10 @@ static int gradients(struct trainer *t, int64_t num_micro, double *loss, double 
     meg_straggler_enter(&t->straggler, MEG_PHASE_REDUCTION);
     den = t->batches.tokens;
     meg_optim_add_up(t->optim);
-    if (t->job->train.check_for_nan)
+    if (meg_train_checks_nan(t))
         meg_nan_look(t, num, mine);
     add_up_loss(t, &num, &den);
-    *scale = t->job->train.calculate_per_token_loss && den > 0 ? 1 / den
-                                                               : 1 / (double)t->mesh->layout.dp;
+    *scale = (t->job->train.calculate_per_token_loss && den > 0 ? 1 / den : 1) / t->scaler.scale;
     *loss = den > 0 ? num / den : 0;
     return 0;
 }
@@ -63,6 +65,21 @@ static void update(struct trainer *t, double norm, struct meg_optim_rates *rates
     meg_optim_update(t->optim, rates, norm);
 }
 
+/* Whether the loss scale has the step skipped. */
+static bool overflows(struct trainer *t, double norm)
+{
+    const struct meg_scaler *s = &t->scaler;
+    const bool is_least = s->kind == MEG_SCALER_CONSTANT || s->scale <= s->least;
+
+    if (!meg_scaler_update(&t->scaler, !isfinite(norm)))
+        return false;
+    if (is_least && meg_train_speaks(t))
+        meg_warn("iteration %" PRId64 ": a gradient is not finite at a loss scale of %g, the least there is; the "
+                 "iteration is left out", t->at.iteration + 1, s->scale);
+    meg_optim_skip(t->optim);
+    return true;
+}
+
 int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_err *e)
 {
     const struct meg_train_job *job = t->job;
@@ -78,11 +95,12 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     if ((r = gradients(t, s.batch.num_micro, &s.lm_loss, &rates.grad_scale, &mine, e)) < 0)
         return r;
     meg_straggler_enter(&t->straggler, MEG_PHASE_OPTIMIZER);
-    if (o->clip_grad > 0 || job->train.check_for_nan)
+    if (o->clip_grad > 0 || job->train.check_for_nan || t->scaler.kind)
         s.grad_norm = meg_optim_grad_norm(t->optim, rates.grad_scale);
-    s.is_left_out = job->train.check_for_nan && !(isfinite(s.lm_loss) && isfinite(s.grad_norm));
+    s.is_left_out = meg_train_checks_nan(t) && !(isfinite(s.lm_loss) && isfinite(s.grad_norm));
     if (s.is_left_out && (r = meg_nan_meet(t, &mine, e)) < 0)
         return r;
+    s.is_left_out = s.is_left_out || overflows(t, s.grad_norm);
     if (job->log.log_num_zeros)
         s.num_zeros = meg_optim_num_zeros(t->optim);
 
@@ -91,8 +109,8 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
         update(t, s.grad_norm, &rates);
         t->at.steps += s.batch.run;
     }
-    if (!(o->clip_grad > 0))
-        s.grad_norm = NAN; /* Megatron takes none then, and logs none */
+    if (!(o->clip_grad > 0) || s.is_left_out)
+        s.grad_norm = NAN; /* Megatron logs none then */
     if (job->log.log_params_norm)
         s.params_norm = meg_optim_params_norm(t->optim);
     meg_straggler_end(&t->straggler);

@@ -8,6 +8,7 @@
 #include "data/data_conf.h"
 #include "model/gpt.h"
 #include "optim/optim.h"
+#include "optim/precision.h"
 #include "text/tokenizer.h"
 #include "train/conf.h"
 
@@ -20,6 +21,7 @@ struct meg_train_job {
     struct meg_train_log_conf log;
     struct meg_optim_conf optim;
     struct meg_share_conf share;
+    struct meg_precision_conf precision;
     struct meg_gpt_conf model;
     struct meg_data_conf data;
     struct meg_tok_conf tok;

@@ -18,6 +18,9 @@ struct meg_paper meg_train_paper(const struct trainer *t, int64_t num_micro)
     p.run.seed = t->dropout_seed;
     p.run.g_takes_turns = p.run.is_training && p.layout.zero >= 2;
     p.run.w_takes_turns = p.run.is_training && p.layout.zero >= 3;
+    p.run.dtype = t->precision.params;
+    p.run.residual = t->precision.residual;
+    p.run.grad = t->precision.grads;
     p.run.recompute = meg_train_recompute(c);
     p.run.recompute_layers = c->recompute_layers == MEG_UNSET ? 0 : c->recompute_layers;
     p.run.distributes_saved = c->distribute_saved;
@@ -25,7 +28,8 @@ struct meg_paper meg_train_paper(const struct trainer *t, int64_t num_micro)
     p.overlaps_gather = job->share.overlap_param_gather;
     p.copies_state = job->ckpt.save && job->ckpt.async_save && !c->skip_train;
     p.copies_optim = job->ckpt.save_optim;
-    p.sums = (job->optim.clip_grad > 0 || c->check_for_nan) + job->log.log_num_zeros + job->log.log_params_norm;
+    p.sums = (job->optim.clip_grad > 0 || c->check_for_nan || t->scaler.kind) + job->log.log_num_zeros +
+        job->log.log_params_norm;
     return p;
 }
 

@@ -73,6 +73,7 @@ size_t meg_train_micro_nbytes(const struct trainer *t)
 int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, struct meg_err *e)
 {
     const size_t nbytes = meg_train_micro_nbytes(t);
+    const double all = (double)(num_micro * t->mesh->layout.dp);
     struct meg_train_batches *b = &t->batches;
     int r;
 
@@ -92,7 +93,7 @@ int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, s
             return r;
         b->micro[i] = copy_of(b->bytes + (size_t)i * nbytes, t->mesh, &next);
         tokens = unmasked(next.loss_mask, next.s * next.b);
-        b->scale[i] = t->job->train.calculate_per_token_loss || tokens == 0 ? 1 : 1 / tokens / (double)num_micro;
+        b->scale[i] = t->job->train.calculate_per_token_loss || tokens == 0 ? 1 : 1 / tokens / all;
         b->tokens += unmasked(b->micro[i].loss_mask, b->micro[i].s * b->micro[i].b);
     }
     return 0;
@@ -166,8 +167,8 @@ static void forward(void *user, const struct meg_pipe_step *s)
 {
     struct trainer *t = user;
 
-    meg_gpt_forward(t->model, s->chunk, s->slot, &t->batches.micro[s->microbatch], t->batches.scale[s->microbatch],
-                    only(s->x), only(s->y));
+    meg_gpt_forward(t->model, s->chunk, s->slot, &t->batches.micro[s->microbatch],
+                    t->batches.scale[s->microbatch] * t->scaler.scale, only(s->x), only(s->y));
 }
 
 static void backward_input(void *user, const struct meg_pipe_step *s)
