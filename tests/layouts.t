@@ -6,4 +6,7 @@
 . "${0%/*}/ranks.sh"
 fits 8 || skip_all 'eight ranks of MPICH want a core each'
 
-ranks 8 "$B/tests/ranks/layouts" "${LAYOUTS:-sample}" "$T" 2>"$T/err" || tail -n 5 "$T/err" | sed 's/^/# /'
+# Where ranks that wait keep their core, no more of them than cores.
+n=8
+names_the_lost || n=$(nproc)
+ranks "$n" "$B/tests/ranks/layouts" "${LAYOUTS:-sample}" "$T" 2>"$T/err" || tail -n 5 "$T/err" | sed 's/^/# /'

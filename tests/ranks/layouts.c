@@ -67,7 +67,9 @@ static const struct value values[OPTIONS][8] = {
     [ORDER] = { { "", "", 0 }, { "tp-pp-dp", "--use-tp-pp-dp-mapping", 1 } },
     [OPTIMIZER] = { { "", "", 0 },
                     { "shared-optim", "--use-distributed-optimizer", 1 },
-                    { "twice", "--use-distributed-optimizer --num-distributed-optimizer-instances 2", 2 } },
+                    { "twice", "--use-distributed-optimizer --num-distributed-optimizer-instances 2", 2 },
+                    { "zero2", "--zero-stage 2", 3 },
+                    { "zero3", "--zero-stage 3", 3 } },
     [OVERLAP] = { { "", "", 0 },
                   { "overlap-grads", "--overlap-grad-reduce --ddp-bucket-size 9000", 1 },
                   { "overlap-all", "--overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 9000", 2 } },
@@ -116,6 +118,7 @@ static bool is_valid(const struct cell *c, int world)
     if (at(c, SCHEDULE) && (pp == 1 || vp > 1 || recompute))
         return false;
     if ((at(c, OPTIMIZER) && at(c, DP) * at(c, CP) == 1) || (at(c, OPTIMIZER) == 2 && at(c, DP) == 1) ||
+        (at(c, OPTIMIZER) == 3 && pp > 1) ||
         (at(c, OVERLAP) && at(c, DP) * at(c, CP) == 1) || (at(c, OVERLAP) == 2 && !at(c, OPTIMIZER)))
         return false;
     return !at(c, ORDER) || (pp > 1 && at(c, DP) * at(c, CP) > 1);
