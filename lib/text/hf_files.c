@@ -105,7 +105,8 @@ static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, co
         a.id = meg_hf_vocab_find(&f->model.vocab, s, (int64_t)n);
     meg_str_add(&a.content, s, n);
     meg_strtab_add(&f->contents, s, (int64_t)n);
-    f->added = meg_realloc_array(f->added, (size_t)f->nadded + 1, sizeof *f->added);
+    if ((f->nadded & (f->nadded - 1)) == 0) /* full: there is room for a power of two */
+        f->added = meg_realloc_array(f->added, (size_t)f->nadded * 2 + 1, sizeof *f->added);
     f->added[f->nadded++] = a;
     return MEG_OK;
 }
