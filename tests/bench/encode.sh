@@ -1,10 +1,15 @@
 #!/bin/sh
-# meg-preprocess beside Hugging Face's tokenizers and Megatron-LM's tokenizer on the same JSON lines, one thread.
-# Ours is the whole program: start, vocabulary, reading, encoding, writing, fsync.  Theirs is encoding alone.
-#   BENCH_TEXT     a file of JSON lines with "text"; else English of $MEG_SHARED/data, else the project's own text
-#   BENCH_RUNS     runs of each, in turn (5)
-#   MEG_PYTHON     a python that has tokenizers and regex (python3)
+# meg-preprocess beside other encoders, one thread, in MB of text a second of CPU time (10^6 bytes; on an idle machine
+# that is the time it takes).  Cold: the whole program over a text, from the start to fsync.  Warm: what the same text a
+# second time adds.  Of the others encoding alone, texts in memory, but for gigatoken, which reads the JSON lines, too.
+#   MEG_SHARED     a folder with corpora and tokenizers; without it there is only the project's own text and GPT-2
+#   BENCH_MB       of English; of code and of other languages a quarter (200)
+#   BENCH_PART_MB  of a text for those that are slow (5)
+#   BENCH_RUNS     runs of each, in turn (3)
+#   BENCH_WITH     goes before the command in what is timed by the clock: on a machine with much else to do, "chrt -f 1"
+#   MEG_PYTHON     a python that has tokenizers, gigatoken, regex; what it lacks is left out (python3)
 #   MEG_MEGATRON   a checkout of Megatron-LM (January 2025); else its algorithm as tests/peers/encode.py has it
+# spm_encode is SentencePiece's own, where it is installed.
 set -eu
 cd "${0%/*}/../.."
 LC_ALL=C
@@ -13,67 +18,151 @@ T=$(mktemp -d "${TMPDIR:-/tmp}/meg-bench.XXXXXX")
 trap 'rm -rf "$T"' EXIT
 trap 'exit 1' HUP INT TERM
 python=${MEG_PYTHON:-python3}
-runs=${BENCH_RUNS:-5}
+runs=${BENCH_RUNS:-3}
+mb=${BENCH_MB:-200}
+part=${BENCH_PART_MB:-5}
+cost=${B:-build}/tests/bench/cost
 
-# Lines of text as JSON lines, documents of about 2400 bytes.
+# Paragraphs, a line each, over and over in another order, until there are $1 MB of them.
+shuffled() {
+    awk 'NF > 4' >"$T/paragraphs"
+    k=0
+    while :; do
+        k=$((k + 1))
+        shuf --random-source="$T/seed" "$T/paragraphs" || exit 1
+    done | head -c "${1}000000" | sed '$d'
+}
+
+# Lines of text as JSON lines, documents of about 3000 bytes; $1 is what lies between two lines.
 documents() {
-    awk 'function out() { if (doc != "") printf "{\"text\":\"%s\"}\n", doc; doc = "" }
-         { gsub(/["\\]/, "\\\\&"); gsub(/\t/, "\\t"); gsub(/[\001-\037]/, ""); doc = doc $0 "\\n"
-           if (length(doc) > 2400) out() }
-         END { out() }'
+    awk -v between="$1" '
+        function out() { if (doc != "") printf "{\"text\": \"%s\"}\n", doc; doc = "" }
+        { gsub(/["\\]/, "\\\\&"); gsub(/\t/, "\\t"); gsub(/[\001-\037]/, "")
+          doc = doc (doc == "" ? "" : between) $0
+          if (length(doc) > 3000) out() }
+        END { out() }'
 }
 
-text=${BENCH_TEXT:-}
-if [ -z "$text" ]; then
-    text=$T/text.jsonl
-    if [ -n "${MEG_SHARED:-}" ]; then
-        c=$MEG_SHARED/data
-        { cat "$c"/corpus/tinyshakespeare.txt "$c"/corpus/botchan.txt
-          jq -r .text "$c"/corpus/us_presidents.jsonl "$c"/corpus/wikitext2_*.jsonl "$c"/eval/lambada_test.jsonl
-        } | documents >"$text"
-    else
-        cat lib/*/*.[ch] cmd/*/*.c tests/unit/*.c man/* LICENSE | documents >"$text"
+make_texts() {
+    seq 1000000 >"$T/seed"
+    if [ -z "${MEG_SHARED:-}" ]; then
+        cat lib/*/*.[ch] cmd/*/*.c man/* LICENSE | shuffled "$mb" | documents '\\n' >"$T/english.jsonl"
+        return
     fi
-fi
-if [ -n "${MEG_SHARED:-}" ]; then
-    vocab=$MEG_SHARED/data/tokenizers/gpt2
-else
-    vocab=$T
-    meg-vocab -q --input "$text" --vocab-size 32000 --output-dir "$T" 2>/dev/null
-fi
-
-# seconds, CPU seconds, tokens, name: a line a run
-ours() {
-    times >"$T/before"
-    start=$(date +%s%N)
-    meg-preprocess -q --input "$text" --tokenizer-type GPT2BPETokenizer --vocab-file "$vocab/vocab.json" \
-        --merge-file "$vocab/merges.txt" --workers 1 --output-prefix "$T/out"
-    end=$(date +%s%N)
-    times >"$T/after"
-    bytes=$(wc -c <"$T/out_text_document.bin")
-    # the second line of times is for children: 0m1.5s 0m0.5s
-    cat "$T/before" "$T/after" | tr ms '  ' | awk -v ns=$((end - start)) -v tokens=$((bytes / 2)) '
-        { cpu[NR] = 60 * $1 + $2 + 60 * $3 + $4 }
-        END { printf "%.4f %.4f %d meg-preprocess, the whole program\n", ns / 1e9, cpu[4] - cpu[2], tokens }'
+    c=$MEG_SHARED/data
+    { cat "$c"/corpus/tinyshakespeare.txt "$c"/corpus/botchan.txt
+      jq -r .text "$c"/corpus/us_presidents.jsonl "$c"/corpus/wikitext2_*.jsonl "$c"/eval/lambada_test.jsonl
+      find "$c/eval/race" -name '*.txt' | sort | xargs -r jq -r .article
+    } | shuffled "$mb" | documents '\\n\\n' >"$T/english.jsonl"
+    find lib cmd tests /usr/include /usr/share/perl /usr/lib/python3* -name '*.[ch]' -o -name '*.p[ym]' | sort |
+        xargs cat | iconv -c -f utf-8 -t utf-8 2>/dev/null | head -c "$((mb / 4))000000" | sed '$d' |
+        documents '\\n' >"$T/code.jsonl"
+    { jq -r .text "$c"/corpus/udhr.jsonl; cat "$c"/corpus/wagahaiwa_nekodearu.txt
+    } | shuffled "$((mb / 4))" | documents '\\n\\n' >"$T/languages.jsonl"
 }
-for run in $(seq "$runs"); do
-    ours >>"$T/ours"
-    for peer in hf megatron; do
-        "$python" tests/peers/encode.py "$peer" "$text" "$vocab" >>"$T/$peer" 2>"$T/err" ||
-            { [ "$run" -gt 1 ] || echo "$peer: not measured: $(tail -n 1 "$T/err")"; }
+
+# What meg-preprocess is told of a tokenizer, and the folder and the model of the others: sets $options, $dir, $model.
+tokenizer() {
+    dir=${MEG_SHARED:-}/data/tokenizers/$1
+    model=
+    case $1 in
+    own)
+        dir=$T
+        options="GPT2BPETokenizer --vocab-file $dir/vocab.json --merge-file $dir/merges.txt" ;;
+    gpt2)
+        options="GPT2BPETokenizer --vocab-file $dir/vocab.json --merge-file $dir/merges.txt" ;;
+    llama3 | qwen2)
+        options="HuggingFaceTokenizer --tokenizer-model $dir" ;;
+    bert-base-uncased)
+        options="BertWordPieceLowerCase --vocab-file $dir/vocab.txt" ;;
+    t5 | llama2)
+        model=$(echo "$dir"/*.model)
+        options="GPTSentencePieceTokenizer --tokenizer-model $model" ;;
+    esac
+}
+
+# Seconds, CPU seconds and KiB of a run over the files from $2 on, with $1 workers.
+ours() {
+    workers=$1
+    shift
+    # shellcheck disable=SC2086
+    ${with:-} "$cost" meg-preprocess -q --input "$@" --tokenizer-type $options --workers "$workers" --output-prefix "$T/out"
+}
+
+# A peer's MB/s, one number or two; nothing when it cannot.
+peer() {
+    case $1 in
+    spm_encode)
+        [ -n "$model" ] || return 1
+        [ -s "$2.part" ] || jq -r '.text | gsub("\n"; " ")' "$2" | head -c "${part}000000" | sed '$d' >"$2.part"
+        "$cost" spm_encode --model="$model" --output_format=id --output="$T/spm.out" "$2.part" 2>/dev/null |
+            awk -v bytes="$(wc -c <"$2.part")" '{ printf "%.2f\n", bytes / 1e6 / $2 }' ;;
+    megatron)
+        [ "${dir##*/}" = gpt2 ] && "$python" tests/peers/encode.py "$1" "$2" "$dir" "$part" 2>/dev/null ;;
+    *)
+        "$python" tests/peers/encode.py "$1" "$2" "$dir" "$part" 2>/dev/null ;;
+    esac
+}
+
+median() {
+    sort -n -k "${2:-1}" "$1" 2>/dev/null | awk -v c="${2:-1}" '{ v[NR] = $c } END { print NR ? v[int((NR + 1) / 2)] : "-" }'
+}
+
+make_texts
+tokenizers=own
+texts=english
+if [ -n "${MEG_SHARED:-}" ]; then
+    texts='english code languages'
+    tokenizers='gpt2 llama3 qwen2 bert-base-uncased t5 llama2'
+else
+    meg-vocab -q --input "$T/english.jsonl" --vocab-size 32000 --output-dir "$T" 2>/dev/null
+fi
+peers='hf megatron spm_encode gigatoken'
+head='%-10s %6s %6s | %-13s | %-13s | %-13s | %-21s\n'
+
+for text in $texts; do
+    at=$T/$text
+    text=$at.jsonl
+    bytes=$(jq -j .text "$text" | wc -c)
+    for _ in $(seq "$runs"); do
+        for name in $tokenizers; do
+            tokenizer "$name"
+            one=$(ours 1 "$text")
+            two=$(ours 1 "$text" "$text")
+            echo "$one $two" | awk -v b="$bytes" '{ print b / 1e6 / $2, b / 1e6 / ($5 - $2) }' >>"$at.$name.ours"
+            for p in $peers; do
+                [ -e "$at.$name.$p.not" ] || peer "$p" "$text" >>"$at.$name.$p" || : >"$at.$name.$p.not"
+            done
+        done
+    done
+    printf '%s: %s MB of text in %s documents; MB/s of CPU, medians of %s runs; x: ours is so many times as fast\n' \
+        "${at##*/}" "$((bytes / 1000000))" "$(wc -l <"$text")" "$runs"
+    # shellcheck disable=SC2059
+    printf "$head" '' cold warm tokenizers Megatron-LM spm_encode 'gigatoken cold, warm'
+    for name in $tokenizers; do
+        { echo "$name"; median "$at.$name.ours"; median "$at.$name.ours" 2
+          for p in $peers; do median "$at.$name.$p"; done; median "$at.$name.gigatoken" 2; } | xargs |
+            awk 'function x(ours, v) { return v == "-" || v == "" ? "-" : sprintf("%6.1f %5.1fx", v, ours / v) }
+                { printf "%-10.10s %6.1f %6.1f | %-13s | %-13s | %-13s | %s, %s\n", $1, $2, $3, x($2, $4),
+                         x($2, $5), x($2, $6), x($2, $7), x($3, $8) }'
     done
 done
 
-mb=$(jq -j .text "$text" | wc -c | awk '{ print $1 / 1e6 }')
-printf '%.1f MB of text in %d documents, one thread, medians of %d runs\n' "$mb" "$(wc -l <"$text")" "$runs"
-printf '%10s %14s %10s\n' 'MB/s' 'MB/s of CPU' tokens
-for who in ours hf megatron; do
-    [ -s "$T/$who" ] || continue
-    sort -n "$T/$who" | sed -n "$(((runs + 1) / 2))p" >"$T/middle"
-    read -r seconds cpu tokens name <"$T/middle"
-    [ "$who" = ours ] && first=$seconds
-    echo "$mb $seconds $cpu $tokens $first" |
-        awk -v name="$name" '{ printf "%10.2f %14.2f %10d  %s", $1 / $2, $1 / $3, $4, name
-                               if ($2 != $5) printf ": ours is %.1f times as fast", $2 / $5
-                               print "" }'
+with=${BENCH_WITH:-}
+for _ in $(seq "$runs"); do
+    for name in $tokenizers; do
+        tokenizer "$name"
+        for workers in 1 2; do
+            two=$(ours "$workers" "$T/english.jsonl" "$T/english.jsonl")
+            echo "${two%% *}" >>"$T/english.$name.wall$workers"
+            echo "${two##* }" >>"$T/english.$name.kib$workers"
+        done
+    done
+done
+printf 'two threads and one over the English text twice, medians of %s by the clock, and peak memory\n' "$runs"
+printf '%-10s %8s %8s %7s %9s %9s\n' '' '1: s' '2: s' faster '1: MiB' '2: MiB'
+for name in $tokenizers; do
+    at=$T/english.$name
+    { echo "$name"; for k in wall1 wall2 kib1 kib2; do median "$at.$k"; done; } | xargs |
+        awk '{ printf "%-10.10s %8.2f %8.2f %6.2fx %9.0f %9.0f\n", $1, $2, $3, $2 / $3, $4 / 1024, $5 / 1024 }'
 done

@@ -1,9 +1,11 @@
-"""One run of another encoder on the texts of FILE.jsonl, one thread: prints seconds, CPU seconds, tokens, name.
+"""One run of another encoder on the first texts of FILE.jsonl, one thread: prints its MB of text a second of CPU.
 
-encode.py hf FILE DIR         Hugging Face's tokenizers with DIR/tokenizer.json, texts already in memory
-encode.py megatron FILE DIR   Megatron-LM's GPT2Tokenizer with DIR/vocab.json and merges.txt, from the JSON lines on, as
-                              its preprocess_data.py does: the original where MEG_MEGATRON names a checkout, else the same
-                              algorithm written again here
+encode.py hf FILE DIR MB          Hugging Face's tokenizers with DIR/tokenizer.json, texts already in memory
+encode.py gigatoken FILE DIR MB   gigatoken with DIR/tokenizer.json, from the JSON lines on, all of them, as it is fastest;
+                                  then once more with its cache warm: a second number
+encode.py megatron FILE DIR MB    Megatron-LM's GPT2Tokenizer with DIR/vocab.json and merges.txt, from the JSON lines on, as
+                                  its preprocess_data.py does: the original where MEG_MEGATRON names a checkout, else the
+                                  same algorithm written again here
 """
 import importlib.util
 import json
@@ -61,13 +63,29 @@ class StandIn:
         return ids
 
 
-def measured(name, work):
-    start, cpu = time.perf_counter(), time.process_time()
-    tokens = work()
-    return f"{time.perf_counter() - start:.4f} {time.process_time() - cpu:.4f} {tokens} {name}"
+def bytes_of(lines):
+    return sum(len(json.loads(line)["text"].encode()) for line in lines)
 
 
-def megatron(lines, folder):
+def first(path, nbytes):
+    """Lines with at least so many bytes of text."""
+    lines = []
+    with open(path, encoding="utf-8", newline="\n") as file:
+        for line in file:
+            lines.append(line)
+            nbytes -= bytes_of([line])
+            if nbytes <= 0:
+                break
+    return lines
+
+
+def speed(nbytes, work):
+    cpu = time.process_time()
+    work()
+    return f"{nbytes / 1e6 / (time.process_time() - cpu):.2f}"
+
+
+def megatron(path, folder, nbytes):
     files = folder + "/vocab.json", folder + "/merges.txt"
     checkout = os.environ.get("MEG_MEGATRON")
     if checkout:
@@ -75,20 +93,31 @@ def megatron(lines, folder):
             "gpt2", checkout + "/megatron/training/tokenizer/gpt2_tokenization.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        tokenizer, version = module.GPT2Tokenizer(*files), "Megatron-LM's GPT2Tokenizer"
+        tokenizer = module.GPT2Tokenizer(*files)
     else:
-        tokenizer, version = StandIn(*files), "Megatron-LM's algorithm, written again"
-    return measured(version, lambda: sum(len(tokenizer.encode(json.loads(line)["text"])) for line in lines))
+        tokenizer = StandIn(*files)
+    lines = first(path, nbytes)
+    return speed(bytes_of(lines), lambda: [tokenizer.encode(json.loads(line)["text"]) for line in lines])
 
 
-def hf(lines, folder):
+def hf(path, folder, nbytes):
     import tokenizers
 
     tokenizer = tokenizers.Tokenizer.from_file(folder + "/tokenizer.json")
+    lines = first(path, nbytes)
     texts = [json.loads(line)["text"] for line in lines]
-    return measured("Hugging Face's tokenizers " + tokenizers.__version__, lambda: sum(
-        len(e.ids) for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False)))
+    return speed(bytes_of(lines), lambda: tokenizer.encode_batch_fast(texts, add_special_tokens=False))
 
 
-with open(sys.argv[2], encoding="utf-8") as file:
-    print({"hf": hf, "megatron": megatron}[sys.argv[1]](file.readlines(), sys.argv[3]))
+def gigatoken(path, folder, nbytes):
+    import gigatoken as peer
+
+    tokenizer = peer.Tokenizer(folder + "/tokenizer.json")
+    source = peer.JsonlFileSource([path], field="text")
+    with open(path, encoding="utf-8", newline="\n") as file:
+        nbytes = bytes_of(file)
+    return " ".join(speed(nbytes, lambda: tokenizer.encode_files(source)) for _ in range(2))
+
+
+print({"hf": hf, "gigatoken": gigatoken, "megatron": megatron}[sys.argv[1]](
+    sys.argv[2], sys.argv[3], float(sys.argv[4]) * 1e6))
