@@ -157,6 +157,34 @@ is 'async: the same tensors' "$(cat differ)" ''
 is 'async: and nothing is left over' "$(ls later/ck | tr '\n' ' ')" \
     "$(ls now/ck | tr '\n' ' ')"
 
+# In bf16: weights of two bytes, the f32 parameters beside the optimizer's state.
+bf16() { bf_l=$1 bf_d=$2; shift 2; run "$bf_l" "$bf_d" --bf16 --load from "$@"; }
+run tp2sp bf --bf16 --save-interval 2
+is 'bf16: status' $? 0
+is 'bf16: types' "$(jq -r '.tensors | to_entries[] | select(.key | endswith("0.mlp.linear_fc2.weight")) |
+    .key[0:26] + " " + .value.dtype' bf/ck/iter_0000002/manifest.json | tr '\n' ' ')" \
+    'decoder.layers.0.mlp.linea BF16 optimizer.state.exp_avg.de F32 optimizer.state.exp_avg_sq F32 optimizer.state.fp32_param F32 '
+mkdir again moved back
+for d in again moved back; do ln -s ../bf/ck $d/from; done
+bf16 tp2sp again --ckpt-step 2 --save-interval 2
+is 'bf16: goes on' $? 0
+for f in bf/ck/iter_0000004/*.safetensors; do
+    cmp -s "$f" "again/ck/iter_0000004/${f##*/}" || echo "${f##*/}"
+done >differ
+is 'bf16: to the same bytes' "$(cat differ)" ''
+bf16 pp2vp2 moved --ckpt-step 2 --train-iters 2 --override-opt_param-scheduler
+is 'bf16: under another layout' $? 0
+for f in bf/ck/iter_0000002/*.safetensors; do
+    cmp -s "$f" "moved/ck/iter_0000002/${f##*/}" || echo "${f##*/}"
+done >differ
+is 'bf16: the files of one state' "$(cat differ)" ''
+run dp4os back --load from --ckpt-step 2 --train-iters 2 --override-opt_param-scheduler
+is 'bf16, and on in f32: status' $? 0
+# sums A PREFIX: the checksums of tensors whose names begin so
+sums() { jq -r --arg p "$2" '.tensors | to_entries[] | select(.key | startswith($p)) |
+    (.key | ltrimstr($p)) + " " + .value.xxh3_128[0]' "$1/ck/iter_0000002/manifest.json" | grep -v ^optimizer | sort; }
+is 'with the f32 parameters' "$(sums back '')" "$(sums bf optimizer.state.fp32_param.)"
+
 # A write that fails on one rank: told once, and the older checkpoint stays.
 cat >fail.sh <<EOC
 [ "\${OMPI_COMM_WORLD_RANK:-\$PMI_RANK}" = 1 ] || exec meg-train "\$@"
