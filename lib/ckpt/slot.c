@@ -25,6 +25,10 @@ bool ckpt_walk_next(struct ckpt_walk *w, struct ckpt_stretch *out)
                       last = w->end < run.global + run.n ? w->end : run.global + run.n;
         const int64_t shift = w->row->offset + run.local - run.global; /* from the tensor to the flat buffer */
 
+        if (first >= last) {
+            w->at = (i + 1) * w->period;
+            continue;
+        }
         while (w->nspans && w->span->end <= first + shift) {
             w->before += w->span->end - w->span->begin;
             w->span++;
