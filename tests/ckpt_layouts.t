@@ -31,7 +31,7 @@ sed '/^untie/d; /^swiglu/d' "$T/conf" >"$T/tied.conf"
 # Name, ranks, options
 cat >"$T/layouts" <<'EOC'
 one     1
-dp2     2
+dp2z3   2 --zero-stage 3
 dp4os   4 --use-distributed-optimizer --ddp-bucket-size 3000
 dp4os2  4 --use-distributed-optimizer --num-distributed-optimizer-instances 2 --overlap-grad-reduce --overlap-param-gather
 tp2     2 --tensor-model-parallel-size 2
@@ -78,7 +78,7 @@ head -n 2 whole/loss >first
 tail -n 2 whole/loss >last
 
 # Saved from one state.  The folder it comes from bears one name, as options are part of the state.
-for l in $([ "${FULL:-}" ] && cut -d' ' -f1 layouts || echo tp2sp pp2vp2 tp2cp2 dp4os); do
+for l in $([ "${FULL:-}" ] && cut -d' ' -f1 layouts || echo tp2sp pp2vp2 tp2cp2 dp2z3); do
     mkdir -p "at/$l"
     ln -s "$T/whole/ck" "at/$l/from"
     ok "$l: loads iteration 2 and saves it" run "$l" "at/$l" --load from --ckpt-step 2 --train-iters 2 --override-opt_param-scheduler
@@ -98,7 +98,7 @@ if [ "${FULL:-}" ]; then
         done
     done
 else
-    printf '%s\n' 'dp4os pp2vp2' 'pp4 tp2sp' 'tp2 dp4os2'
+    printf '%s\n' 'dp4os pp2vp2' 'pp4 tp2sp' 'tp2 dp2z3'
 fi >pairs
 while read -r a b; do
     if [ ! -d "half/$a" ]; then
