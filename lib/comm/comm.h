@@ -77,6 +77,24 @@ static inline double meg_sent_parts(int64_t size, double nbytes)
 /* The group of one. */
 extern struct meg_comm meg_comm_self;
 
+/*
+ * Host memory that an MPI group keeps for what arrives, the most of what its collectives take: parts of an
+ * all-reduce of n elements, some at a time; of a reduce-scatter with parts of n all that a rank is sent.
+ */
+enum { MEG_COMM_PIECE = 16 << 20 };          /* elements of a rank's part that are reduced at a time */
+
+static inline double meg_room_all_reduce(int64_t size, double n, enum meg_dtype t)
+{
+    const double most = (double)size * MEG_COMM_PIECE;
+
+    return size > 1 ? (n < most ? n : most) * (double)meg_dtype_size(t) : 0;
+}
+
+static inline double meg_room_reduce_scatter(int64_t size, double n, enum meg_dtype t)
+{
+    return size > 1 ? (double)size * n * (double)meg_dtype_size(t) : 0;
+}
+
 /* Wait for what a start gave; NULL is done. */
 static inline void meg_wait(struct meg_comm *c, struct meg_work *w)
 {

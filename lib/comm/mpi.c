@@ -18,7 +18,7 @@
 #include "comm/internal.h"
 #include "tensor/half.h"
 
-enum { PIECE = 16 << 20, TAG = 1 };     /* elements of a rank's part that are reduced at a time */
+enum { TAG = 1 };
 
 struct group {
     struct meg_comm c;
@@ -205,7 +205,7 @@ static char *element(const void *p, int64_t i, enum meg_dtype t)
 static int64_t cut_piece(struct meg_work *w)
 {
     struct group *g = w->g;
-    const int64_t most = (int64_t)PIECE * g->c.size, n = w->n - w->at < most ? w->n - w->at : most;
+    const int64_t most = (int64_t)MEG_COMM_PIECE * g->c.size, n = w->n - w->at < most ? w->n - w->at : most;
 
     for (int r = 0; r < g->c.size; r++) {
         g->first[r] = (int)(n * r / g->c.size);

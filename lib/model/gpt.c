@@ -274,21 +274,21 @@ static void narrow(void *to, const float *from, enum meg_dtype t, int64_t n)
 
 void meg_gpt_init(struct meg_gpt *g, uint32_t seed)
 {
-    int64_t most = 0;
-    float *host;
+    enum { PIECE = 1 << 20 };
+    float *host = meg_new(PIECE * sizeof *host);
 
     MEG_ASSERT(!g->run.w_takes_turns);
-    for (int i = 0; i < g->params.n; i++)
-        most = g->params.row[i].held > most ? g->params.row[i].held : most;
-    host = meg_new((size_t)most * sizeof *host);
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *row = &g->params.row[i];
 
-        meg_param_init_box(row, seed, 0, row->held, host);
-        narrow(host, host, g->run.dtype, row->held);
-        if (row->held)
-            g->op->upload(g->st->c.st, element(g->w, g->run.dtype, row->offset), host,
-                          (size_t)row->held * meg_dtype_size(g->run.dtype));
+        for (int64_t at = 0; at < row->held; at += PIECE) {
+            const int64_t n = row->held - at < PIECE ? row->held - at : PIECE;
+
+            meg_param_init_box(row, seed, at, n, host);
+            narrow(host, host, g->run.dtype, n);
+            g->op->upload(g->st->c.st, element(g->w, g->run.dtype, row->offset + at), host,
+                          (size_t)n * meg_dtype_size(g->run.dtype));
+        }
     }
     free(host);
 }

@@ -197,6 +197,11 @@ double meg_train_free_memory(int64_t ranks);
 /* MEG_EFAIL where the arenas of this machine's ranks are more than it has; every rank calls it, before they are made. */
 int meg_train_check_room(const struct trainer *t, struct meg_err *e);
 
+/* Bytes of this process that are in memory now. */
+double meg_train_resident_nbytes(void);
+/* With -v: the most there were, and how much of that was planned; every rank calls it. */
+void meg_train_tell_memory(const struct trainer *t, double start_nbytes);
+
 /* ---- plan.c ---- */
 
 /* What --dry-run says, once the settings are checked and t->data is planned. */

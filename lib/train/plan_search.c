@@ -40,6 +40,8 @@ void meg_train_forget_layout(struct meg_train_job *job)
     l->cp_kinds.n = l->cp_sizes.n = 0;
     job->share.use_distributed_optimizer = job->share.overlap_grad_reduce = job->share.overlap_param_gather = false;
     job->share.instances = 1;
+    job->share.zero_stage = MEG_UNSET;
+    job->share.use_torch_fsdp2 = false;
     if (c->global_batch_size == MEG_UNSET)
         c->global_batch_size = c->micro_batch_size == MEG_UNSET ? c->world_size : c->micro_batch_size * c->world_size;
     c->micro_batch_size = 1;
@@ -66,7 +68,7 @@ static bool has_copies(const struct meg_layout_conf *l, int64_t world)
 /* The run with a candidate's settings; job is the caller's.  Negative where they break a rule. */
 static int make_paper(struct meg_paper *p, struct meg_train_job *job, const struct search *s, const struct candidate *c)
 {
-    struct trainer t = { .job = job, .mesh = &t.grid };
+    struct trainer t = { .job = job, .mesh = &t.grid, .precision = s->t->precision };
     struct meg_err e;
     int r;
 

@@ -76,6 +76,37 @@ static double copy_nbytes(const struct meg_paper *p, const struct meg_params *ro
     return (double)nbytes;
 }
 
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* What arrives in the groups that sum large things: rows of layers, gradients, keys. */
+static double messages_nbytes(const struct meg_paper *p, const struct meg_params *rows)
+{
+    const struct meg_layout *l = &p->layout;
+    const enum meg_dtype e = p->run.residual, g = p->run.grad;
+    const double all = (double)(paper_rows(p).n * p->model->hidden_size), copies = (double)(l->dp * l->cp);
+    const double keys = (double)(paper_rows(p).n * 2 * p->model->num_query_groups / l->tp * p->model->kv_channels);
+    double bucket = 0, tied = 0, gathered = 0, sum = meg_room_all_reduce(l->tp, all, e);
+
+    for (int i = 0; i < rows->nbuckets; i++)
+        bucket = larger(bucket, (double)(rows->bucket[i].end - rows->bucket[i].begin));
+    for (int i = 0; i < rows->n; i++)
+        if (rows->row[i].group == MEG_GROUP_TIED && l->pp > 1)
+            tied = (double)rows->row[i].held;
+    for (int64_t i = 0; i < l->layers && !gathered; i++)
+        if (meg_layout_cp_kind(l, i) == MEG_CP_ALL_GATHER)
+            gathered = meg_room_reduce_scatter(l->cp, keys, MEG_DTYPE_F32);
+    sum += gathered;
+    if (l->shards)
+        sum += meg_room_reduce_scatter(l->shards, bucket / (double)l->shards, g) +
+               meg_room_all_reduce((int64_t)copies / l->shards, bucket / (double)l->shards, g);
+    else
+        sum += meg_room_all_reduce((int64_t)copies, bucket, g);
+    return sum + meg_room_all_reduce(2, tied / (double)(l->shards ? l->shards : 1), g);
+}
+
 void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper *p, struct meg_place at)
 {
     const struct meg_gpt_run run = meg_paper_run(p, at.pp);
@@ -98,6 +129,7 @@ void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper 
     nbytes[MEG_PAPER_ACTIVATIONS] = (double)m.activations;
     nbytes[MEG_PAPER_WORKSPACE] = (double)m.workspace;
     nbytes[MEG_PAPER_PIPELINE] = pipeline_nbytes(p, &mesh);
+    nbytes[MEG_PAPER_MESSAGES] = p->is_on_hosts && run.is_training ? messages_nbytes(p, &rows) : 0;
     nbytes[MEG_PAPER_COPY] = copy_nbytes(p, &rows, &mesh, &o);
     meg_params_free(&rows);
 }

@@ -20,6 +20,7 @@ struct meg_paper {
     struct meg_gpt_run run;                  /* of every rank; meg_paper_run says what depends on the stage */
     bool overlaps_sums, overlaps_gather;     /* gradients are added up while the last backward pass goes on, and
                                                 parameters gathered while the next forward pass does */
+    bool is_on_hosts;                        /* ranks are processes whose messages MPI carries */
     int sums;                                /* numbers a step adds up over the model: norms, counts */
     bool copies_state, copies_optim;         /* what is saved in the background: weights; the optimizer's state, too */
     bool keeps_scores;                       /* attention writes its scores to memory, as before Dao et al. 2022;
@@ -37,7 +38,7 @@ int meg_paper_kinds(struct meg_place at[3], const struct meg_layout *l);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Bytes of a rank, by what they are for; each is the size of an arena. */
+/* Bytes of a rank, by what they are for; each but the last is the size of an arena. */
 enum meg_paper_memory {
     MEG_PAPER_PARAMS,
     MEG_PAPER_GRADS,
@@ -47,6 +48,7 @@ enum meg_paper_memory {
     MEG_PAPER_ACTIVATIONS,
     MEG_PAPER_WORKSPACE,
     MEG_PAPER_PIPELINE,
+    MEG_PAPER_MESSAGES,                      /* on hosts, what arrives in collectives */
     MEG_PAPER_COPY,
     MEG_PAPER_MEMORIES
 };

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "train/internal.h"
 
@@ -51,6 +52,30 @@ static double available(void)
 double meg_train_free_memory(int64_t ranks)
 {
     return available() / (double)ranks;
+}
+
+double meg_train_resident_nbytes(void)
+{
+    return number_in("/proc/self/status", "VmRSS:", 1024);
+}
+
+void meg_train_tell_memory(const struct trainer *t, double start_nbytes)
+{
+    enum { MOST, SINCE, PLANNED, APART, NUMBERS };
+    const struct meg_paper p = meg_train_paper(t, meg_batch_most_micro(&t->plan));
+    double nbytes[MEG_PAPER_MEMORIES], v[NUMBERS] = { number_in("/proc/self/status", "VmHWM:", 1024) };
+
+    v[SINCE] = v[MOST] - start_nbytes;
+    meg_paper_memory(nbytes, &p, t->mesh->at);
+    for (int i = 0; i < MEG_PAPER_MEMORIES; i++)
+        v[PLANNED] += nbytes[i];
+    /* the other arenas are made by what was planned */
+    v[APART] = t->walk.arena.high > nbytes[MEG_PAPER_PIPELINE] ? (double)t->walk.arena.high - nbytes[MEG_PAPER_PIPELINE] : 0;
+    meg_all_reduce(t->mesh->world, v, NUMBERS, MEG_DTYPE_F64, MEG_MAX);
+    if (meg_train_speaks(t))
+        meg_debug("memory: %.1f MiB at most, %.1f of it since the start, where %.1f were planned%s",
+                  v[MOST] / (1 << 20), v[SINCE] / (1 << 20), v[PLANNED] / (1 << 20),
+                  v[APART] > 0 ? "; the pipeline took more" : "");
 }
 
 int meg_train_check_room(const struct trainer *t, struct meg_err *e)

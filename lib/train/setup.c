@@ -1,7 +1,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include "base/clock.h"
 #include "base/log.h"
 #include "cpu/cpu.h"
@@ -198,7 +197,7 @@ static int build_data(struct trainer *t, struct meg_err *e)
 static int run(struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
-    struct rusage used;
+    const double start_nbytes = meg_train_resident_nbytes();
     int r;
 
     if (t->job->ckpt.save && !c->skip_train)
@@ -214,10 +213,10 @@ static int run(struct trainer *t, struct meg_err *e)
         (r = open_report(t, e)) < 0 ||
         (meg_train_speaks(t) && (r = meg_train_progress_starts(t, e)) < 0))
         return r;
-    if ((r = meg_train_loop(t, e)) == 0)
+    if ((r = meg_train_loop(t, e)) == 0) {
         meg_train_tell_sent(t);
-    getrusage(RUSAGE_SELF, &used);
-    meg_debug("memory: %.1f MiB at most", (double)used.ru_maxrss / 1024);
+        meg_train_tell_memory(t, start_nbytes);
+    }
     return r;
 }
 

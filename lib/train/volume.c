@@ -24,6 +24,7 @@ struct meg_paper meg_train_paper(const struct trainer *t, int64_t num_micro)
     p.run.recompute = meg_train_recompute(c);
     p.run.recompute_layers = c->recompute_layers == MEG_UNSET ? 0 : c->recompute_layers;
     p.run.distributes_saved = c->distribute_saved;
+    p.is_on_hosts = meg_hardware_find(c->hardware)->memory == 0;
     p.overlaps_sums = job->share.overlap_grad_reduce;
     p.overlaps_gather = job->share.overlap_param_gather;
     p.copies_state = job->ckpt.save && job->ckpt.async_save && !c->skip_train;

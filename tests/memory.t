@@ -1,0 +1,43 @@
+#!/bin/sh
+# What GPT-2 124M takes is what --dry-run says, by 1 and by 2 ranks.
+. "${0%/*}/lib.sh"
+. "${0%/*}/ranks.sh"
+if [ -n "${ASAN_OPTIONS:-}" ] || nm "$(command -v meg-train)" 2>/dev/null | grep -q __asan_init; then
+    skip_all 'a sanitizer takes its own'
+fi
+[ "$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)" -ge 6 ] || skip_all 'takes 5 GiB of memory'
+
+cat >"$T/conf" <<'EOF'
+num-layers = 12
+hidden-size = 768
+num-attention-heads = 12
+seq-length = 64
+max-position-embeddings = 1024
+micro-batch-size = 4
+global-batch-size = 8
+train-iters = 1
+lr = 1e-4
+mock-data = yes
+tokenizer-type = NullTokenizer
+vocab-size = 50256
+eval-iters = 0
+EOF
+
+# takes NAME COMMAND...: what it was since the start is within a twentieth of what was planned
+takes() {
+    name=$1
+    shift
+    "$@" >"$T/out" 2>&1
+    sed -n 's/.* \([0-9.]*\) of it since the start, where \([0-9.]*\) were planned$/\1 \2/p' "$T/out" >"$T/two"
+    is "$name: took and planned, MiB: $(cat "$T/two")" \
+        "$(awk '{ print ($1 < 1.05 * $2 && $1 > 0.95 * $2) }' "$T/two")" 1
+}
+takes 'one rank' meg-train -v --config "$T/conf"
+if [ -x "$B/tests/ranks/comm" ]; then
+    takes 'two, each with the model' ranks 2 meg-train -v --config "$T/conf"
+    takes 'two stages' ranks 2 meg-train -v --config "$T/conf" --pipeline-model-parallel-size 2
+    takes 'two that share layers' ranks 2 meg-train -v --config "$T/conf" --tensor-model-parallel-size 2
+else
+    skip 'two ranks' 'this build has no MPI'
+fi
+done_testing
