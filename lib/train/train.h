@@ -27,6 +27,10 @@ struct meg_train_job {
     struct meg_tok_conf tok;
 };
 
+/* The tables of meg-train's options, which fill job, in the order of its manual; { 0 } is the last. */
+enum { MEG_TRAIN_GROUPS = 12 };
+void meg_train_groups(struct meg_optgroup out[MEG_TRAIN_GROUPS], struct meg_train_job *job);
+
 /*
  * Run the job whose settings groups hold (they name the job's structs; checkpoints keep their dump).
  * Every rule is checked before memory is taken or a file written.  Returns 0 when training is done or

@@ -1,0 +1,22 @@
+#include <string.h>
+#include "train/train.h"
+
+void meg_train_groups(struct meg_optgroup out[MEG_TRAIN_GROUPS], struct meg_train_job *job)
+{
+    const struct meg_optgroup groups[MEG_TRAIN_GROUPS] = {
+        { "training", meg_train_opts, &job->train },
+        { "parallelism", meg_layout_opts, &job->layout },
+        { "optimizer", meg_optim_opts, &job->optim },
+        { "sharing of work", meg_share_opts, &job->share },
+        { "precision", meg_precision_opts, &job->precision },
+        { "network", meg_gpt_opts, &job->model },
+        { "data", meg_data_opts, &job->data },
+        { "tokenizer", meg_tok_opts, &job->tok },
+        { "checkpoints", meg_train_ckpt_opts, &job->ckpt },
+        { "logging", meg_train_log_opts, &job->log },
+        { "accepted and ignored", meg_train_ignored_opts, NULL },
+        { 0 },
+    };
+
+    memcpy(out, groups, sizeof groups);
+}
