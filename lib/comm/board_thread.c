@@ -88,10 +88,10 @@ static void decide(void)
 
     if (board.rank > DEPUTIES)
         _exit(meg_exit_status(MEG_EPEER));
-    if (board.paused_s > board.deadline_s)
-        meg_str_printf(&s, "rank %d of %d on %s was itself stopped for %.1f s, longer than the others wait", board.rank,
-                       board.size, board.host, board.paused_s);
-    else if (board.verdict == BOARD_GONE)
+    if (board.verdict == BOARD_GONE && board.paused_s > board.deadline_s)
+        meg_str_printf(&s, "rank %d of %d on %s was itself stopped for %.1f s, longer than the others wait; ",
+                       board.rank, board.size, board.host, board.paused_s);
+    if (board.verdict == BOARD_GONE)
         board_say_gone(&s, &v, board.lost);
     else
         board_say_late(&s, &v);
