@@ -17,6 +17,7 @@ void meg_optim_plan(struct meg_optim_memory *m, const struct meg_optim_conf *c, 
     m->state = nbytes * (is_sgd(c) ? 1 : 2);
     m->main = run->dtype == MEG_DTYPE_F32 && !run->w_takes_turns ? 0 : nbytes;
     m->main_grad = run->grad == MEG_DTYPE_F32 && !run->g_takes_turns ? 0 : nbytes;
+    m->grads = run->grad == MEG_DTYPE_F32 || !run->g_takes_turns ? 0 : nbytes / sizeof(float) * meg_dtype_size(run->grad);
     m->params = run->dtype == MEG_DTYPE_F32 || !run->w_takes_turns ? 0 : nbytes / sizeof(float) * meg_dtype_size(run->dtype);
 }
 
@@ -122,11 +123,12 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     for (int i = 0; i < o->nstates; i++)
         is_short |= !(o->state[i] = o->op->alloc(m.state / (size_t)o->nstates));
     is_short |= m.main && !(o->main = o->op->alloc(m.main));
+    is_short |= m.grads && !(o->g = o->op->alloc(m.grads));
     is_short |= m.params && !(o->w = o->op->alloc(m.params));
     is_short |= !(o->watch.sum = o->op->alloc(sizeof *o->watch.sum));
     is_short |= m.main_grad && !(o->main_grad = o->op->alloc(m.main_grad));
     if (is_short)
-        return meg_fail(e, MEG_EFAIL, "optimizer: no memory for %zu bytes of state", m.params + m.main + m.main_grad + m.state);
+        return meg_fail(e, MEG_EFAIL, "optimizer: no memory for %zu bytes of state", m.params + m.grads + m.main + m.main_grad + m.state);
     return 0;
 }
 
@@ -141,7 +143,7 @@ static void connect(struct meg_optim *o, const struct meg_share_conf *c)
     meg_reducer_init(&o->reducer, m, o->params, &o->watch, g->g, g->run.grad, c->overlap_grad_reduce);
     meg_reducer_begin(&o->reducer, 0);
     meg_gatherer_init(&o->gatherer, o->params, m->slices, g->w, g->run.dtype);
-    o->giver = (struct meg_giver){ m, o->params, o->op, &o->watch, g->g, g->run.grad, o->main_grad,
+    o->giver = (struct meg_giver){ m, o->params, o->op, &o->watch, g->g, g->run.grad, o->g ? o->g : o->main_grad,
                                    c->overlap_grad_reduce, NULL, -1 };
     o->taker = (struct meg_taker){ .mesh = m, .params = o->params, .w = g->w, .slice = meg_optim_weights(o),
                                    .t = g->run.dtype, .overlaps = c->overlap_param_gather };
@@ -189,6 +191,7 @@ void meg_optim_close(struct meg_optim *o)
     o->op->release(o->main);
     o->op->release(o->main_grad);
     o->op->release(o->w);
+    o->op->release(o->g);
     o->op->release(o->watch.sum);
     o->op->release(o->step);
     o->op->release(o->scalar);
@@ -284,6 +287,10 @@ void meg_optim_add_up(struct meg_optim *o)
 
     if (o->model->run.g_takes_turns) {
         meg_giver_end(&o->giver);
+        if (o->g) {
+            o->op->cast(NULL, o->main_grad, MEG_DTYPE_F32, o->g, t, o->share.n);
+            o->op->zero(NULL, o->g, (size_t)o->share.n * meg_dtype_size(t));
+        }
         return;
     }
     meg_reducer_end(&o->reducer);

@@ -61,6 +61,8 @@ struct meg_optim {
     float *main_grad;            /* [share.n] their gradients; NULL: the model's are */
     void *w;                     /* [share.n] parameters of the model's type, where that has a section's at a time
                                     and main are not of that type; else NULL */
+    void *g;                     /* [share.n] gradients of the model's type, where that has a section's at a time and
+                                    main ones are not of that type; else NULL */
     struct meg_watch watch;
     struct meg_reducer reducer;  /* of whole gradients and parameters; or */
     struct meg_gatherer gatherer;
@@ -73,7 +75,7 @@ struct meg_optim {
 
 /* Bytes that meg_optim_create allocates, for a rank of a layout that meg_share_fit has settled. */
 struct meg_optim_memory {
-    size_t params, main, main_grad, state;
+    size_t params, grads, main, main_grad, state;
 };
 void meg_optim_plan(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
                     const struct meg_layout *l, const struct meg_gpt_run *run);

@@ -28,13 +28,13 @@ static char *place(const struct meg_giver *q, int section)
 }
 
 /* Slices of sections lie one behind the other, in the order of the flat buffer, as those have the same rank. */
-static float *sum_of(const struct meg_giver *q, int section)
+static char *sum_of(const struct meg_giver *q, int section)
 {
-    return q->sum + q->params->section[section].begin / q->mesh->slices->size;
+    return element(q->sum, q->params->section[section].begin / q->mesh->slices->size, q->t);
 }
 
 /* sum [n] += x [n] */
-static void add(const struct meg_giver *q, float *sum, const char *x, int64_t n)
+static void add(const struct meg_giver *q, char *sum, const char *x, int64_t n)
 {
     const struct meg_drop none = { 0 };
 
@@ -43,7 +43,7 @@ static void add(const struct meg_giver *q, float *sum, const char *x, int64_t n)
         struct meg_mat s, d;
 
         m = rows ? rows * COLUMNS : n - i;
-        s = meg_mat(sum + i, MEG_DTYPE_F32, rows ? rows : 1, rows ? COLUMNS : m);
+        s = meg_mat(element(sum, i, q->t), q->t, rows ? rows : 1, rows ? COLUMNS : m);
         d = meg_mat(element(x, i, q->t), q->t, s.rows, s.cols);
         q->op->add_fwd(NULL, s, s, d, NULL, &none);
     }
@@ -110,7 +110,7 @@ void meg_giver_poll(struct meg_giver *q)
 void meg_giver_end(struct meg_giver *q)
 {
     end_section(q);
-    meg_all_reduce(q->mesh->same, q->sum, q->params->flat / q->mesh->slices->size, MEG_DTYPE_F32, MEG_SUM);
+    meg_all_reduce(q->mesh->same, q->sum, q->params->flat / q->mesh->slices->size, q->t, MEG_SUM);
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */

@@ -22,7 +22,7 @@ struct meg_giver {
     struct meg_watch *watch;
     char *g;                 /* [meg_params_turns] of type t; zero but for what a pass is writing */
     enum meg_dtype t;
-    float *sum;              /* [slices of all buckets] f32, what is added up */
+    void *sum;               /* [slices of all buckets] of type t, what is added up */
     bool overlaps;           /* a section's go on while the pass does */
     struct meg_work *work;
     int section;             /* that is under way, or -1 */

@@ -123,6 +123,7 @@ void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper 
     if (run.is_training)
         meg_optim_plan(&o, p->optim, &rows, &p->layout, &run);
     nbytes[MEG_PAPER_PARAMS] += (double)o.params;
+    nbytes[MEG_PAPER_GRADS] += (double)o.grads;
     nbytes[MEG_PAPER_MAIN] = (double)o.main;
     nbytes[MEG_PAPER_MAIN_GRADS] = (double)o.main_grad;
     nbytes[MEG_PAPER_OPTIM] = (double)o.state;

@@ -180,7 +180,7 @@ struct paper_step_sent paper_step_sent(const struct meg_paper *p, struct meg_pla
         const double passes = (double)p->schedule.microbatches;
 
         s.sums = passes * meg_sent_parts(l->shards, s.updated * e) +
-                 meg_sent_all_reduce(copies / l->shards, s.updated * sizeof(float));
+                 meg_sent_all_reduce(copies / l->shards, s.updated * e);
         s.replicated *= passes;
     }
     if (l->zero == 3)

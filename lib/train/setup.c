@@ -107,7 +107,7 @@ int meg_train_fit(struct trainer *t, struct meg_err *e)
     int r;
 
     if ((r = meg_layout_fit(&t->grid.layout, &t->job->layout, &model, e)) < 0 ||
-        (r = meg_share_fit(&t->grid.layout, &t->job->share, !m->is_untied, MEG_DTYPE_F32, e)) < 0 ||
+        (r = meg_share_fit(&t->grid.layout, &t->job->share, !m->is_untied, t->precision.params, e)) < 0 ||
         (r = meg_train_recompute_check(&t->job->train, l, e)) < 0)
         return r;
     if (l->zero == 3 && t->job->train.replica_interval != MEG_UNSET)
