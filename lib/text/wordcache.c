@@ -6,8 +6,8 @@
 #include "base/mem.h"
 
 enum {
-    LONG_WORDS = 1 << 17,
-    LONG_BYTES = 16 << 20,
+    LONG_WORDS = 1 << 19,
+    LONG_BYTES = 20 << 20,
     LONG_WORD_BYTES = 1024 /* longer ones are not worth their room */
 };
 
