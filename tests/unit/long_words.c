@@ -25,7 +25,8 @@ static struct meg_str make_text(const char *const *some, uint32_t n)
 static const char *const letters[] = { "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m",
                                        "n", "o", "p", "q", "r", "s", "t", "u", "v", "w", "x", "y", "z" };
 static const char *const blanks[] = { " ", "\n", "\t", "\xC2\xA0" };
-static const char *const emoji[] = { "\xF0\x9F\x98\x80", "\xF0\x9F\x98\x81", "\xF0\x9F\x98\x82", "\xF0\x9F\x91\xA9\xE2\x80\x8D",
+static const char *const emoji[] = { "\xF0\x9F\x98\x80", "\xF0\x9F\x98\x81",
+                                     "\xF0\x9F\x98\x82", "\xF0\x9F\x91\xA9\xE2\x80\x8D",
                                      "\xF0\x9F\x8F\xBD", "\xEF\xB8\x8F" };
 static const struct {
     const char *what;
