@@ -1,0 +1,49 @@
+#!/bin/sh
+# recipes/pretrain: each is planned for the ranks it is made for, and a tiny one of its shape trains.
+. "${0%/*}/lib.sh"
+. "${0%/*}/ranks.sh"
+case $0 in /*) here=${0%/*} ;; *) here=$PWD/${0%/*} ;; esac
+recipes=$here/../recipes/pretrain
+cd "$T" || exit 1
+
+awk 'BEGIN { for (i = 0; i < 3000; i++) { printf "{\"text\":\""; for (j = 0; j < 60; j++) printf "%d ", (i * 7 + j * 3) % 90
+    printf "1\"}\n" } }' >ids.jsonl
+meg-preprocess -q --input ids.jsonl --tokenizer-type NullTokenizer --vocab-size 99 --append-eod --output-prefix corpus
+
+# The recipes without their tokenizers, which are no part of them.
+for f in "$recipes"/*.conf; do
+    sed '/^tokenizer-/d; /^vocab-file/d; /^merge-file/d' "$f" >"${f##*/}"
+done
+
+# planned NAME VOCABULARY RANKS HARDWARE PARAMETERS
+planned() {
+    status "$1 is planned" 0 meg-train -q --config "$1.conf" --tokenizer-type NullTokenizer \
+        --vocab-size "$2" --dry-run --world-size "$3" --hardware "$4"
+    like "$1: its parameters" "$(cat "$T/out")" "^  all +[0-9]+ +$5\$"
+    unlike "$1: it fits" "$(cat "$T/out")" 'does not fit'
+    sed -n '/^memory/,/all/p; /^time/,$p' "$T/out" | sed -n '/^data/q; s/^/# /p'
+}
+planned gpt-345m 50256 2 a100 354823168
+planned gpt3-175b 50256 1024 a100 174604259328
+planned llama3-8b 128255 8 h100 8030261248
+
+# trains NAME RANKS OPTION...: in three iterations of a tiny one
+tiny='--tokenizer-type NullTokenizer --vocab-size 99 --num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32'
+trains() {
+    name=$1 n=$2
+    shift 2
+    # shellcheck disable=SC2086
+    ranks "$n" meg-train -q --config "$name.conf" $tiny --max-position-embeddings 32 --global-batch-size 8 \
+        --eval-iters 0 --log-interval 1 "$@" >"$T/out" 2>"$T/err"
+    is "$name trains, tiny" "$? $(grep -c 'lm loss' "$T/out")" '0 3'
+    sed 's/^/# /' "$T/err"
+}
+if [ -x "$B/tests/ranks/comm" ]; then
+    trains gpt-345m 2 --train-iters 3 --lr-decay-iters 3 --initial-loss-scale 1024
+    trains gpt3-175b 4 --train-samples 20 --rampup-batch-size 4 4 8 --lr-decay-samples 20 --lr-warmup-samples 4 --initial-loss-scale 1024 \
+        --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
+    trains llama3-8b 4 --train-iters 3 --lr-warmup-iters 1 --ffn-hidden-size 64 --num-query-groups 2
+else
+    skip 'tiny ones' 'this build has no MPI'
+fi
+done_testing
