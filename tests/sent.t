@@ -1,5 +1,5 @@
 #!/bin/sh
-# What the ranks of a layout send in a step, counted by the collectives, is what the planner says.
+# What the ranks of a layout send in a step, counted by the collectives, and what they hold is what the planner says.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -27,6 +27,7 @@ sends() {
     ranks "$n" meg-train -v --config "$T/conf" "$@" >"$T/out" 2>&1
     grep 'sent in a step' "$T/out" >"$T/sent"
     is "$n ranks $*" "$(grep -o 'as planned' "$T/sent" | wc -l | tr -d ' ') $(grep -c 'were planned' "$T/sent")" "$groups 0"
+    is '  and the arenas' "$(grep -c ' were planned$' "$T/out")" 1
     [ -s "$T/sent" ] && sed 's/^/# /' "$T/sent" || sed 's/^/# /' "$T/out"
 }
 
