@@ -69,13 +69,11 @@ over='--overlap-grad-reduce --overlap-param-gather'
 with_overlap slices 2 $dist
 with_overlap 'slices, layers shared by positions' 4 $dist --tensor-model-parallel-size 2 --sequence-parallel
 same_as_one instances 4 $dist --num-distributed-optimizer-instances 2 $over
-same_as_one 'slices, stages' 4 $dist --pipeline-model-parallel-size 2
 same_as_one 'slices, stages, backward in parts' 4 $dist --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1 $over
 same_as_one 'slices, chunks of stages' 4 $dist --pipeline-model-parallel-size 2 \
     --num-layers-per-virtual-pipeline-stage 1 $over
 
-with_overlap 'gradients in slices' 2 --zero-stage 2
-with_overlap 'parameters in slices' 2 --zero-stage 3
+same_as_one 'gradients in slices' 2 --zero-stage 2
 same_as_one 'parameters in slices of instances, layers shared by positions, recomputed' 4 --zero-stage 3 $over \
     --tensor-model-parallel-size 2 --sequence-parallel --recompute-granularity full --recompute-method uniform \
     --recompute-num-layers 3
@@ -97,8 +95,6 @@ same_files() {
 keeps s1 2
 keeps s2 2 --overlap-grad-reduce
 ok 'overlapped reductions: the same files' same_files s1 s2
-keeps s3 2 $dist
-ok 'slices: the same files' same_files s1 s3
 keeps s4 2 $dist $over
 ok 'slices, overlapped: the same files' same_files s1 s4
 
