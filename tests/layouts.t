@@ -4,9 +4,7 @@
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/layouts" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
-fits 8 || skip_all 'eight ranks of MPICH want a core each'
 
-# Where ranks that wait keep their core, no more of them than cores.
 n=8
-names_the_lost || n=$(nproc)
+fits "$n" || n=$cores
 ranks "$n" "$B/tests/ranks/layouts" "${LAYOUTS:-sample}" "$T" 2>"$T/err" || tail -n 5 "$T/err" | sed 's/^/# /'

@@ -4,6 +4,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 export OMPI_MCA_orte_base_help_aggregate=1 OMP_NUM_THREADS=1
 
 mpirun=${MPIRUN:-mpirun}
+cores=$(env -u OMP_NUM_THREADS nproc)
 
 # is_openmpi: it leaves survivors the time to say who is lost, and has more ranks than cores take turns
 is_openmpi() {
@@ -15,7 +16,7 @@ is_openmpi() {
 
 # fits N: whether N ranks are worth starting where they have much to say to each other
 fits() {
-    is_openmpi || [ "$1" -le "$(nproc)" ]
+    is_openmpi || [ "$1" -le "$cores" ]
 }
 
 # ranks N COMMAND...: run it on N ranks of this machine
