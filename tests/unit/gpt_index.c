@@ -6,7 +6,7 @@
 
 static void epochs_follow_the_samples_wanted(void **state)
 {
-    const struct meg_gpt_cut cut = { 10, 1, false };
+    const struct meg_gpt_cut cut = { 10, 1, false, false };
     struct meg_gpt_index_plan p;
     struct meg_err e;
 
@@ -29,7 +29,7 @@ static void epochs_follow_the_samples_wanted(void **state)
 static void samples_cover_the_stream_once(void **state)
 {
     const int length[] = { 7, 1, 12, 3, 30, 2, 9 }; /* 64 tokens */
-    const struct meg_gpt_cut cut = { 5, 1, false };
+    const struct meg_gpt_cut cut = { 5, 1, false, false };
     struct meg_source *src;
     struct meg_gpt_index_plan p;
     struct meg_gpt_index x;
@@ -93,7 +93,7 @@ static void golden_arrays(void **state)
         const struct meg_gpt_cut cut = { get_int(c, "sequence_length"),
                                          (int)get_int(c, "add_extra_token"),
                                          !get_int(c, "drop_last_partial_validation_sequence") &&
-                                             strcmp(which, "valid") == 0 };
+                                             strcmp(which, "valid") == 0, false };
         struct meg_source *src;
         struct meg_split split;
         struct meg_gpt_index_plan p;
