@@ -24,6 +24,17 @@
 int meg_hf_type(const json_t *part, const char **type, const char *from, struct meg_err *e);
 int meg_hf_unknown(const char *type, const char *from, struct meg_err *e);
 
+/* A part that is one step, or a Sequence of such parts, at most eight deep. */
+struct meg_hf_parts {
+    const char *list;        /* the member of a Sequence that holds its parts */
+    const char *const *type; /* [n] what a step may be */
+    int n;
+    int (*add)(void *to, int kind, const json_t *part, const char *from, struct meg_err *e);
+};
+/* Call add with to for each step in turn, whose type is p->type[kind]; stop at the first failure. */
+int meg_hf_parts_load(const struct meg_hf_parts *p, const json_t *part, void *to, const char *from,
+                      struct meg_err *e);
+
 /* What Split and Replace look for: {"String": s}, a plain string, or {"Regex": r}. */
 struct meg_hf_pattern {
     struct meg_str literal;

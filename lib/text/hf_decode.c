@@ -87,43 +87,23 @@ static int load_members(struct step *s, const json_t *part, const char *from, st
         : meg_fail(e, MEG_EFORMAT, "%s: what is replaced is empty", from);
 }
 
-static int load_step(struct meg_hf_decoder *d, const json_t *part, int depth, const char *from,
-                     struct meg_err *e)
+static int add_step(void *to, int kind, const json_t *part, const char *from, struct meg_err *e)
 {
-    const char *type;
-    size_t i, kind = 0;
-    const json_t *item;
-    json_t *list;
-    int r = meg_hf_type(part, &type, from, e);
+    struct meg_hf_decoder *d = to;
 
-    if (r < 0)
-        return r;
-    if (strcmp(type, "Sequence") == 0) {
-        if (depth == 0)
-            return meg_fail(e, MEG_EFORMAT, "%s: sequences inside of sequences, too many", from);
-        if ((r = meg_json_get_array(part, "decoders", MEG_JSON_NEEDED, &list, from, e)) < 0)
-            return r;
-        json_array_foreach(list, i, item)
-        {
-            if ((r = load_step(d, item, depth - 1, from, e)) < 0)
-                return r;
-        }
-        return MEG_OK;
-    }
-    while (kind < sizeof names / sizeof *names && strcmp(type, names[kind]) != 0)
-        kind++;
-    if (kind == sizeof names / sizeof *names)
-        return meg_hf_unknown(type, from, e);
     d->step = meg_realloc_array(d->step, (size_t)d->n + 1, sizeof *d->step);
     d->step[d->n] = (struct step){ .kind = (enum kind)kind };
     return load_members(&d->step[d->n++], part, from, e);
 }
 
+static const struct meg_hf_parts parts = { "decoders", names, sizeof names / sizeof *names,
+                                           add_step };
+
 int meg_hf_decoder_load(struct meg_hf_decoder **out, const json_t *part, const char *from,
                         struct meg_err *e)
 {
     struct meg_hf_decoder *d = meg_new(sizeof *d);
-    int r = load_step(d, part, 8, from, e);
+    int r = meg_hf_parts_load(&parts, part, d, from, e);
 
     *out = d;
     if (r < 0) {

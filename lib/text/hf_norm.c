@@ -94,34 +94,12 @@ static int get_text(const json_t *part, const char *key, struct meg_str *out, co
     return r;
 }
 
-static int load_step(struct meg_hf_norm *norm, const json_t *part, int depth, const char *from,
-                     struct meg_err *e)
+static int add_step(void *to, int kind, const json_t *part, const char *from, struct meg_err *e)
 {
-    const char *type;
+    struct meg_hf_norm *norm = to;
     struct step *s;
-    size_t i, kind = 0;
-    const json_t *item;
-    json_t *list;
-    int r = meg_hf_type(part, &type, from, e);
+    int r;
 
-    if (r < 0)
-        return r;
-    if (strcmp(type, "Sequence") == 0) {
-        if (depth == 0)
-            return meg_fail(e, MEG_EFORMAT, "%s: sequences inside of sequences, too many", from);
-        if ((r = meg_json_get_array(part, "normalizers", MEG_JSON_NEEDED, &list, from, e)) < 0)
-            return r;
-        json_array_foreach(list, i, item)
-        {
-            if ((r = load_step(norm, item, depth - 1, from, e)) < 0)
-                return r;
-        }
-        return MEG_OK;
-    }
-    while (kind < sizeof names / sizeof *names && strcmp(type, names[kind]) != 0)
-        kind++;
-    if (kind == sizeof names / sizeof *names)
-        return meg_hf_unknown(type, from, e);
     norm->step = meg_realloc_array(norm->step, (size_t)norm->n + 1, sizeof *norm->step);
     s = &norm->step[norm->n++];
     *s = (struct step){ .kind = (enum kind)kind, .left = true, .right = true };
@@ -154,11 +132,14 @@ static int load_step(struct meg_hf_norm *norm, const json_t *part, int depth, co
     }
 }
 
+static const struct meg_hf_parts parts = { "normalizers", names, sizeof names / sizeof *names,
+                                           add_step };
+
 int meg_hf_norm_load(struct meg_hf_norm **out, const json_t *part, const char *from,
                      struct meg_err *e)
 {
     struct meg_hf_norm *n = meg_new(sizeof *n);
-    int r = load_step(n, part, 8, from, e);
+    int r = meg_hf_parts_load(&parts, part, n, from, e);
 
     *out = n;
     if (r < 0) {

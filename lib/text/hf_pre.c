@@ -45,18 +45,6 @@ struct meg_hf_pre {
     int64_t n;
 };
 
-int meg_hf_type(const json_t *part, const char **type, const char *from, struct meg_err *e)
-{
-    if (!json_is_object(part))
-        return meg_fail(e, MEG_EFORMAT, "%s: an object with a type is expected", from);
-    return meg_json_get_str(part, "type", MEG_JSON_NEEDED, type, from, e);
-}
-
-int meg_hf_unknown(const char *type, const char *from, struct meg_err *e)
-{
-    return meg_fail(e, MEG_EFORMAT, "%s: type '%s' is not known here", from, type);
-}
-
 /* ---- patterns ---- */
 
 int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char *from,
@@ -213,43 +201,23 @@ static int load_members(struct step *s, const json_t *part, const char *from, st
     }
 }
 
-static int load_step(struct meg_hf_pre *pre, const json_t *part, int depth, const char *from,
-                     struct meg_err *e)
+static int add_step(void *to, int kind, const json_t *part, const char *from, struct meg_err *e)
 {
-    const char *type;
-    size_t i, kind = 0;
-    const json_t *item;
-    json_t *list;
-    int r = meg_hf_type(part, &type, from, e);
+    struct meg_hf_pre *p = to;
 
-    if (r < 0)
-        return r;
-    if (strcmp(type, "Sequence") == 0) {
-        if (depth == 0)
-            return meg_fail(e, MEG_EFORMAT, "%s: sequences inside of sequences, too many", from);
-        if ((r = meg_json_get_array(part, "pretokenizers", MEG_JSON_NEEDED, &list, from, e)) < 0)
-            return r;
-        json_array_foreach(list, i, item)
-        {
-            if ((r = load_step(pre, item, depth - 1, from, e)) < 0)
-                return r;
-        }
-        return MEG_OK;
-    }
-    while (kind < sizeof names / sizeof *names && strcmp(type, names[kind]) != 0)
-        kind++;
-    if (kind == sizeof names / sizeof *names)
-        return meg_hf_unknown(type, from, e);
-    pre->step = meg_realloc_array(pre->step, (size_t)pre->n + 1, sizeof *pre->step);
-    pre->step[pre->n] = (struct step){ .kind = (enum kind)kind };
-    return load_members(&pre->step[pre->n++], part, from, e);
+    p->step = meg_realloc_array(p->step, (size_t)p->n + 1, sizeof *p->step);
+    p->step[p->n] = (struct step){ .kind = (enum kind)kind };
+    return load_members(&p->step[p->n++], part, from, e);
 }
+
+static const struct meg_hf_parts parts = { "pretokenizers", names, sizeof names / sizeof *names,
+                                           add_step };
 
 int meg_hf_pre_load(struct meg_hf_pre **out, const json_t *part, const char *from,
                     struct meg_err *e)
 {
     struct meg_hf_pre *p = meg_new(sizeof *p);
-    int r = load_step(p, part, 8, from, e);
+    int r = meg_hf_parts_load(&parts, part, p, from, e);
 
     *out = p;
     if (r < 0) {
