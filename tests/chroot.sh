@@ -31,13 +31,13 @@ for goal; do
     rm -rf "$new"
     cp -a "$root/bare" "$new"
     cp /etc/resolv.conf /etc/hosts "$new/etc/"
-    git clone -q "$top" "$new/root/meg"
+    git clone -q "$top" "$new/meg"
     mount -t proc proc "$new/proc"
     mount --bind "$root/archives" "$new/var/cache/apt/archives"
     start=$(date +%s)
     status=0
     chroot "$new" /usr/bin/env -i HOME=/root TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-        make -C /root/meg "$goal" || status=$?
+        make -C /meg "$goal" || status=$?
     echo "chroot: make $goal: status $status after $(($(date +%s) - start)) s"
     [ $status -eq 0 ] || failed=1
     umount "$new/var/cache/apt/archives" "$new/proc"
