@@ -6,9 +6,16 @@
 #include "train/planner_internal.h"
 
 const char *const meg_paper_memory_name[MEG_PAPER_MEMORIES] = {
-    "parameters",      "gradients",   "main parameters", "main gradients",
-    "optimizer state", "activations", "workspace",       "pipeline",
-    "copy of a save"
+    [MEG_PAPER_PARAMS] = "parameters",
+    [MEG_PAPER_GRADS] = "gradients",
+    [MEG_PAPER_MAIN] = "main parameters",
+    [MEG_PAPER_MAIN_GRADS] = "main gradients",
+    [MEG_PAPER_OPTIM] = "optimizer state",
+    [MEG_PAPER_ACTIVATIONS] = "activations",
+    [MEG_PAPER_WORKSPACE] = "workspace",
+    [MEG_PAPER_PIPELINE] = "pipeline",
+    [MEG_PAPER_MESSAGES] = "arriving messages",
+    [MEG_PAPER_COPY] = "copy of a save",
 };
 
 struct meg_gpt_run meg_paper_run(const struct meg_paper *p, int64_t stage)

@@ -34,6 +34,9 @@ paper --dry-run --world-size 98304 --hardware h100 --tensor-model-parallel-size 
 like '98,304 ranks' "$(cat "$T/plan")" '^layout +98304 ranks: tensor 8, context 1, pipeline 8, data 1536$'
 paper --dry-run --world-size 8 --hardware h100 --tensor-model-parallel-size 8 >"$T/plan"
 like 'what does not fit' "$(cat "$T/plan")" '^  does not fit: a rank has 76294 MiB$'
+paper --dry-run --world-size 8 --hardware cpu --tensor-model-parallel-size 8 --async-save --save "$T/ck" >"$T/plan"
+like 'what arrives takes memory between processes' "$(cat "$T/plan")" '^  arriving messages +[1-9][0-9.]*$'
+like 'and so does a save in the background' "$(cat "$T/plan")" '^  copy of a save +[1-9][0-9.]*$'
 
 # ---- layouts ----
 paper --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --global-batch-size 64 --plan --world-size 16 \
