@@ -313,6 +313,18 @@ static void forget(struct outcome *o)
     meg_params_free(&o->params);
 }
 
+/* The larger; what is not a number is larger than all. */
+static double worse(double a, double b)
+{
+    return isnan(a) || a > b ? a : b;
+}
+
+/* Of what is equal 0, of zeros, too. */
+static double relative(double apart, double size)
+{
+    return apart == 0 ? 0 : apart / size;
+}
+
 /* The largest relative distance of a loss; infinite where there are not STEPS. */
 static double losses_apart(const struct outcome *a, const struct outcome *b)
 {
@@ -320,11 +332,8 @@ static double losses_apart(const struct outcome *a, const struct outcome *b)
 
     if (a->nlosses != STEPS || b->nlosses != STEPS)
         return INFINITY;
-    for (int i = 0; i < STEPS; i++) {
-        const double d = fabs(a->loss[i] - b->loss[i]) / fabs(b->loss[i]);
-
-        most = d <= most ? most : d;
-    }
+    for (int i = 0; i < STEPS; i++)
+        most = worse(most, relative(fabs(a->loss[i] - b->loss[i]), fabs(b->loss[i])));
     return most;
 }
 
@@ -336,7 +345,7 @@ static bool is_key_bias(const struct meg_param *row, int64_t i, int groups)
     return strstr(row->name, "linear_qkv.bias") && i % group >= r * d && i % group < (r + 1) * d;
 }
 
-/* The largest of |w - v| / |v| over tensors. */
+/* The largest of |w - v| / |v| over tensors; of keys' biases only whether they are finite. */
 static double weights_apart(const struct outcome *a, const struct outcome *b, int groups)
 {
     double most = 0;
@@ -344,16 +353,15 @@ static double weights_apart(const struct outcome *a, const struct outcome *b, in
     for (int k = 0; k < b->params.n; k++) {
         const struct meg_param *row = &b->params.row[k];
         const float *v = b->w + row->offset, *w = a->w + row->offset;
-        double diff = 0, norm = 0, d;
+        double diff = 0, norm = 0;
 
         for (int64_t i = 0; i < row->numel; i++) {
-            if (is_key_bias(row, i, groups))
+            if (isfinite(w[i]) && is_key_bias(row, i, groups))
                 continue;
             diff += ((double)w[i] - v[i]) * ((double)w[i] - v[i]);
             norm += (double)v[i] * v[i];
         }
-        d = sqrt(diff / norm);
-        most = d <= most ? most : d;
+        most = worse(most, relative(sqrt(diff), sqrt(norm)));
     }
     return most;
 }
@@ -416,8 +424,8 @@ static void print_table(FILE *f, const struct cell *cell, int n, double (*apart)
             for (int k = 0; k < n; k++)
                 if (cell[k].v[i] == v && (i == PRECISION || !at(&cell[k], PRECISION))) {
                     cells++;
-                    most[0] = fmax(most[0], apart[k][0]);
-                    most[1] = fmax(most[1], apart[k][1]);
+                    most[0] = worse(most[0], apart[k][0]);
+                    most[1] = worse(most[1], apart[k][1]);
                 }
             if (cells && *values[i][v].name)
                 fprintf(f, "# %-12s %6d %12.1e %12.1e\n", values[i][v].name, cells, most[0], most[1]);
@@ -430,7 +438,8 @@ static int print(FILE *f, const struct cell *cell, int n, double (*apart)[2])
 
     for (int i = 0; i < n; i++) {
         const bool is_narrow = at(&cell[i], PRECISION);
-        const bool is_ok = is_narrow ? apart[i][0] <= 2e-2 : apart[i][0] <= 1e-5 && apart[i][1] <= 1e-5;
+        const bool is_ok = is_narrow ? apart[i][0] <= 2e-2 && isfinite(apart[i][1])
+                                     : apart[i][0] <= 1e-5 && apart[i][1] <= 1e-5;
         char name[200];
 
         name_of(&cell[i], name, sizeof name);
