@@ -27,7 +27,6 @@ struct meg_work;
 
 /* Each starts an operation; NULL is one that is done already. */
 struct meg_comm_ops {
-    const char *name;
     /* buf [n] becomes the sum or maximum over ranks. */
     struct meg_work *(*all_reduce)(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce how);
     /* out [n] = part rank of the sum or maximum of in [size*n]; out may be that part of in. */
@@ -47,6 +46,7 @@ struct meg_comm_ops {
 
     void (*wait)(struct meg_work *w);
     bool (*test)(struct meg_work *w);        /* without waiting: take it on, and say whether it is done */
+    struct meg_comm *(*split)(struct meg_comm *c, int color, const char *name);
     void (*set_deadline)(struct meg_comm *c, double seconds);
     void (*close)(struct meg_comm *c);
 };
@@ -78,7 +78,7 @@ static inline double meg_sent_parts(int64_t size, double nbytes)
 extern struct meg_comm meg_comm_self;
 
 /*
- * Host memory that an MPI group keeps for what arrives, the most of what its collectives take: parts of an
+ * Host memory that a group of several ranks keeps for what arrives, the most of what its collectives take: parts of an
  * all-reduce of n elements, some at a time; of a reduce-scatter with parts of n all that a rank is sent.
  */
 enum { MEG_COMM_PIECE = 16 << 20 };          /* elements of a rank's part that are reduced at a time */

@@ -8,6 +8,5 @@
 void meg_comm_add_wait(double seconds);
 
 int meg_comm_open_mpi(struct meg_comm **world, struct meg_err *e);
-struct meg_comm *meg_comm_split_mpi(struct meg_comm *world, int color, const char *name);
 
 #endif

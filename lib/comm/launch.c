@@ -67,12 +67,7 @@ int meg_comm_open(struct meg_comm_world *w, struct meg_err *e)
 
 struct meg_comm *meg_comm_split(struct meg_comm *world, int color, const char *name)
 {
-#ifdef MEG_HAVE_MPI
-    if (world != &meg_comm_self)
-        return meg_comm_split_mpi(world, color, name);
-#endif
-    (void)color, (void)name;
-    return world;
+    return world->op->split(world, color, name);
 }
 
 static double waited_s;
