@@ -101,40 +101,23 @@ static void encode_new(struct bert *t, const char *s, int64_t n)
     }
 }
 
-/* Append the ids of a word or stretch of n bytes, of which 16 may be read where end allows it. */
+/* Append the ids of a word or stretch of n bytes; what is before end may be read. */
 static void add_ids(struct bert *t, const char *s, int64_t n, const char *end, struct meg_ids *out)
 {
-    const int32_t *known;
-    int64_t nids;
+    const struct meg_word *known;
+    struct meg_sought w;
 
-    if (n <= MEG_WORD_BYTES) {
-        uint64_t key[2];
-        const struct meg_word *w;
-
-        if (end - s >= 16) {
-            meg_word_key(key, s, n);
-        } else {
-            char last[16] = { 0 };
-
-            memcpy(last, s, (size_t)n);
-            meg_word_key(key, last, n);
-        }
-        if ((w = meg_wordcache_find(meg_wordcache_pair(&t->cache, key), key))) {
-            memcpy(out->v + out->n, w->id, sizeof w->id); /* some of them to be written over */
-            out->n += w->n;
-            return;
-        }
+    meg_wordcache_seek(&t->cache, &w, s, n, end);
+    if ((known = meg_wordcache_find(&t->cache, &w))) {
+        out->n += meg_word_copy(&t->cache, known, out->v + out->n);
+        return;
     }
-    if ((nids = meg_wordcache_find_long(&t->cache, s, n, &known, NULL)) == 0) {
-        encode_new(t, s, n);
-        known = t->ids.v;
-        nids = t->ids.n;
-        if (nids > 0)
-            meg_wordcache_add(&t->cache, s, n, known, nids, 0);
-    }
-    if (nids > 0)
-        memcpy(out->v + out->n, known, (size_t)nids * sizeof *known);
-    out->n += nids;
+    encode_new(t, s, n);
+    if (t->ids.n == 0)
+        return;
+    meg_wordcache_add(&t->cache, s, n, t->ids.v, t->ids.n, 0);
+    memcpy(out->v + out->n, t->ids.v, (size_t)t->ids.n * sizeof *t->ids.v);
+    out->n += t->ids.n;
 }
 
 /* What a byte is to the fast loop. */

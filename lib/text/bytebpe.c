@@ -35,58 +35,34 @@ static int64_t merge(const struct meg_bytebpe *b, const char *s, int64_t n, int3
     return kept;
 }
 
-/* The ids of a piece that is no short word of the cache, written to ids (room for n). */
+/* The ids of a piece that is not remembered yet, written to ids (room for n). */
 static int64_t encode_piece(struct meg_bytebpe_coder *c, const char *s, int64_t n, int32_t *ids)
 {
-    const int32_t *known;
-    int64_t nids = meg_wordcache_find_long(&c->cache, s, n, &known, NULL);
+    int64_t nids = merge(c->rules, s, n, ids);
 
-    if (nids > 0) {
-        memcpy(ids, known, (size_t)nids * sizeof *ids);
-        return nids;
-    }
-    nids = merge(c->rules, s, n, ids);
     meg_wordcache_add(&c->cache, s, n, ids, nids, 0);
     return nids;
 }
 
-/* A piece on its way to be looked up. */
-struct piece {
-    uint64_t key[2];
-    const struct meg_word *pair; /* NULL: too long for a short word */
-    const char *s;
-    int64_t n;
-};
 enum { BATCH = 128 };
 
 /* Up to BATCH pieces; their places in the cache are on their way to the processor. */
 static int next_pieces(const struct meg_wordcache *cache, struct meg_pieces *pieces,
-                       struct piece *piece)
+                       struct meg_sought *piece)
 {
+    const char *s;
+    int64_t len;
     int n = 0;
 
-    for (struct piece *p = piece; n < BATCH && meg_pieces_next(pieces, &p->s, &p->n); p++, n++) {
-        p->pair = NULL;
-        if (p->n > MEG_WORD_BYTES)
-            continue;
-        if (pieces->end - p->s >= 16) {
-            meg_word_key(p->key, p->s, p->n);
-        } else {
-            char last[16] = { 0 };
-
-            memcpy(last, p->s, (size_t)p->n);
-            meg_word_key(p->key, last, p->n);
-        }
-        p->pair = meg_wordcache_pair(cache, p->key);
-        __builtin_prefetch(p->pair);
-    }
+    for (; n < BATCH && meg_pieces_next(pieces, &s, &len); n++)
+        meg_wordcache_seek(cache, &piece[n], s, len, pieces->end);
     return n;
 }
 
 void meg_bytebpe_encode(struct meg_bytebpe_coder *c, const char *text, int64_t n,
                         struct meg_ids *out)
 {
-    struct piece piece[BATCH];
+    struct meg_sought piece[BATCH];
     int32_t *ids;
 
     if (!c->cache.word)
@@ -95,15 +71,10 @@ void meg_bytebpe_encode(struct meg_bytebpe_coder *c, const char *text, int64_t n
     meg_ids_reserve(out, n + MEG_WORD_IDS);
     ids = out->v + out->n;
     for (int k; (k = next_pieces(&c->cache, &c->pieces, piece)) > 0;) {
-        for (const struct piece *p = piece; p < piece + k; p++) {
-            const struct meg_word *w = p->pair ? meg_wordcache_find(p->pair, p->key) : NULL;
+        for (const struct meg_sought *p = piece; p < piece + k; p++) {
+            const struct meg_word *known = meg_wordcache_find(&c->cache, p);
 
-            if (w) { /* three ids are copied, some of them to be written over */
-                memcpy(ids, w->id, sizeof w->id);
-                ids += w->n;
-            } else {
-                ids += encode_piece(c, p->s, p->n, ids);
-            }
+            ids += known ? meg_word_copy(&c->cache, known, ids) : encode_piece(c, p->s, p->n, ids);
         }
     }
     out->n = ids - out->v;

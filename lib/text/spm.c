@@ -161,34 +161,18 @@ static void remember(struct meg_spm_work *w, const char *s, int64_t n, int64_t b
     w->sum = sum;
 }
 
-/* A word that is no short one of the cache, or not with the tag required. */
-static void encode_word(struct meg_spm_work *w, const char *s, int64_t n, bool is_short,
+/* A word that is not remembered, or not with the tag required. */
+static void encode_word(struct meg_spm_work *w, const char *s, int64_t n, bool is_there,
                         uint16_t required)
 {
     const int64_t before = w->ids - w->begin;
-    const int32_t *known;
-    uint16_t tag = 0;
-    int64_t nids = is_short ? 0 : meg_wordcache_find_long(&w->cache, s, n, &known, &tag);
-    bool is_known;
-
-    if (nids > 0 && tag >= required) {
-        memcpy(w->ids, known, (size_t)nids * sizeof *known);
-        w->ids += nids;
-        return;
-    }
-    is_known =
+    bool is_known =
         w->spm->model->kind == MEG_SPM_UNIGRAM ? spm_unigram_word(w, s, n) : spm_bpe_word(w, s, n);
-    if (!is_short && nids == 0)
+
+    if (!is_there)
         remember(w, s, n, before, is_known, required);
 }
 
-/* A word on its way to be looked up. */
-struct word {
-    uint64_t key[2];
-    const struct meg_word *pair; /* NULL: too long for a short word */
-    const char *s;
-    int64_t n;
-};
 enum { BATCH = 128 };
 
 /* Where the text is cut; bits are those of seams[k] that are still to come. */
@@ -201,25 +185,18 @@ struct cut {
 
 /* Up to BATCH words; their places in the cache are on their way to the processor.  16 bytes may be read
  * from where each begins. */
-static int next_words(const struct meg_wordcache *cache, struct cut *c, struct word *word)
+static int next_words(const struct meg_wordcache *cache, struct cut *c, struct meg_sought *word)
 {
     int n = 0;
 
-    for (struct word *p = word; n < BATCH && c->begin < c->end; p++, n++) {
+    for (; n < BATCH && c->begin < c->end; n++) {
         const char *stop;
 
         while (c->bits == 0)
             c->bits = c->seams[++c->k];
         stop = c->text + 64 * c->k + __builtin_ctzll(c->bits);
         c->bits &= c->bits - 1;
-        p->s = c->begin;
-        p->n = stop - c->begin;
-        p->pair = NULL;
-        if (p->n <= MEG_WORD_BYTES) {
-            meg_word_key(p->key, p->s, p->n);
-            p->pair = meg_wordcache_pair(cache, p->key);
-            __builtin_prefetch(p->pair);
-        }
+        meg_wordcache_seek(cache, &word[n], c->begin, stop - c->begin, c->end + 16);
         c->begin = stop;
     }
     return n;
@@ -229,19 +206,17 @@ static int next_words(const struct meg_wordcache *cache, struct cut *c, struct w
 static void encode_words(struct meg_spm_work *w, const char *text, int64_t n)
 {
     struct cut c = { .text = text, .begin = text, .end = text + n, .seams = w->seams };
-    struct word word[BATCH];
+    struct meg_sought word[BATCH];
 
     c.bits = w->seams[0] & ~(uint64_t)1;
     for (int k; (k = next_words(&w->cache, &c, word)) > 0;) {
         uint16_t required = required_tag(w, BATCH * MEG_WORD_IDS);
 
-        for (const struct word *p = word; p < word + k; p++) {
-            const struct meg_word *e = p->pair ? meg_wordcache_find(p->pair, p->key) : NULL;
+        for (const struct meg_sought *p = word; p < word + k; p++) {
+            const struct meg_word *e = meg_wordcache_find(&w->cache, p);
 
-            if (e &&
-                e->tag >= required) { /* three ids are copied, some of them to be written over */
-                memcpy(w->ids, e->id, sizeof e->id);
-                w->ids += e->n;
+            if (e && e->tag >= required) {
+                w->ids += meg_word_copy(&w->cache, e, w->ids);
             } else {
                 encode_word(w, p->s, p->n, e != NULL, required);
                 required = required_tag(w, BATCH * MEG_WORD_IDS);

@@ -1,6 +1,6 @@
 /*
  * wordcache.h - what the pieces seen so far were encoded to: nearly every word of a text has been
- * seen before.  Bounded memory; of two words that want one place the older goes.  One thread's own.
+ * seen before.  Bounded memory; of the words that want one place the oldest goes.  One thread's own.
  */
 #ifndef MEG_TEXT_WORDCACHE_H
 #define MEG_TEXT_WORDCACHE_H
@@ -12,28 +12,45 @@
 #include "base/mem.h"
 
 enum {
-    MEG_WORD_BYTES = 15, /* a short word has at most so many bytes */
-    MEG_WORD_IDS = 3     /* and at most so many ids; the others are long */
+    MEG_WORD_BYTES = 15,         /* a short word has at most so many bytes; the others are long */
+    MEG_WORD_IDS = 3,            /* a short word's ids, up to so many, stand in its entry */
+    MEG_WORD_ELSEWHERE = 1 << 15 /* added to their number where they do not */
 };
 
-/* A short word: its bytes, zeros, and its length in the last byte.  Two entries share a cache line. */
+/*
+ * The entry of a word.  Key of a short one: its bytes, zeros, and its length in the last byte; of a
+ * long one: a hash and its length, the last byte all ones.  Two entries share a cache line.
+ */
 struct meg_word {
     uint64_t key[2];
     uint16_t n, tag; /* tag: whatever the tokenizer wants to know of it */
-    int32_t id[MEG_WORD_IDS];
+    union {
+        int32_t id[MEG_WORD_IDS];
+        int32_t at; /* in more: the ids and, of a long word, its bytes */
+    };
 };
 
 struct meg_wordcache {
     struct meg_arena arena; /* holds the others */
     struct meg_word *word;  /* pairs of entries */
-    struct meg_longword *longword;
-    char *bytes; /* of long words: length, number of ids, ids, bytes */
-    uint32_t nbytes;
+    int32_t *more;
+    int32_t nmore;
 };
-enum { MEG_WORD_PAIRS = 1 << 18 }; /* 8 MiB of short words */
+enum { MEG_WORD_PAIRS = 1 << 18 }; /* 16 MiB of entries */
 
 void meg_wordcache_init(struct meg_wordcache *c);
 void meg_wordcache_free(struct meg_wordcache *c);
+
+/* A word to be looked up. */
+struct meg_sought {
+    uint64_t key[2];
+    struct meg_word *pair; /* where it is sought first */
+    const char *s;
+    int64_t n;
+};
+
+/* The key of a long word. */
+void meg_word_key_long(uint64_t key[2], const char *s, int64_t n);
 
 /* The key of the n <= MEG_WORD_BYTES bytes at s, of which 16 may be read. */
 static inline void meg_word_key(uint64_t key[2], const char *s, int64_t n)
@@ -64,36 +81,82 @@ static inline void meg_word_key(uint64_t key[2], const char *s, int64_t n)
     key[1] = (key[1] & mask[n][1]) | (uint64_t)n << 56;
 }
 
-/* The two entries where a short word may be. */
-static inline struct meg_word *meg_wordcache_pair(const struct meg_wordcache *c,
-                                                  const uint64_t key[2])
+/* Begin to look up the word of n >= 1 bytes at s: its entry is on the way to the processor when this
+ * returns.  What is before end may be read. */
+static inline void meg_wordcache_seek(const struct meg_wordcache *c, struct meg_sought *w,
+                                      const char *s, int64_t n, const char *end)
 {
-    unsigned __int128 p =
-        (unsigned __int128)(key[0] ^ 0x9E3779B97F4A7C15u) * (key[1] ^ 0xD6E8FEB86659FD93u);
+    unsigned __int128 p;
 
-    return c->word + 2 * (((uint64_t)p ^ (uint64_t)(p >> 64)) % MEG_WORD_PAIRS);
+    if (n > MEG_WORD_BYTES) {
+        meg_word_key_long(w->key, s, n);
+    } else if (end - s >= 16) {
+        meg_word_key(w->key, s, n);
+    } else {
+        char last[16] = { 0 };
+
+        memcpy(last, s, (size_t)n);
+        meg_word_key(w->key, last, n);
+    }
+    p = (unsigned __int128)(w->key[0] ^ 0x9E3779B97F4A7C15u) * (w->key[1] ^ 0xD6E8FEB86659FD93u);
+    w->pair = c->word + 2 * (((uint64_t)p ^ (uint64_t)(p >> 64)) % MEG_WORD_PAIRS);
+    w->s = s;
+    w->n = n;
+    __builtin_prefetch(w->pair);
 }
 
-/* The entry of a short word, one of the pair; NULL when it is neither.  One branch, often taken. */
-static inline const struct meg_word *meg_wordcache_find(const struct meg_word *pair,
-                                                        const uint64_t key[2])
+/* The entry with that key, one of a pair; NULL when it is neither.  One branch, often taken. */
+static inline const struct meg_word *meg_word_in(const struct meg_word *pair, const uint64_t key[2])
 {
     const struct meg_word *w = pair + (((pair->key[0] ^ key[0]) | (pair->key[1] ^ key[1])) != 0);
 
     return ((w->key[0] ^ key[0]) | (w->key[1] ^ key[1])) == 0 ? w : NULL;
 }
 
-/* Remember a word with its ids, as short or long one. */
+/* The entry of a word, valid until the next is added; NULL when there is none.  The second is for what
+ * is no short word, or not where it is sought first. */
+const struct meg_word *meg_wordcache_find_on(const struct meg_wordcache *c,
+                                             const struct meg_sought *w);
+static inline const struct meg_word *meg_wordcache_find(const struct meg_wordcache *c,
+                                                        const struct meg_sought *w)
+{
+    const struct meg_word *e = meg_word_in(w->pair, w->key);
+
+    return e && w->n <= MEG_WORD_BYTES ? e : meg_wordcache_find_on(c, w);
+}
+
+/* The ids of an entry, in place until the next is added; returns their number. */
+static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct meg_word *e,
+                                   const int32_t **ids)
+{
+    bool is_here = e->n <= MEG_WORD_IDS;
+
+    *ids = is_here ? e->id : c->more + e->at;
+    return is_here ? e->n : e->n - MEG_WORD_ELSEWHERE;
+}
+
+/* Copy them to ids, where there is room for MEG_WORD_IDS, some of them to be written over, or for all;
+ * returns their number. */
+static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct meg_word *e,
+                                    int32_t *ids)
+{
+    const int32_t *from;
+    int64_t n;
+
+    if (e->n <= MEG_WORD_IDS) {
+        memcpy(ids, e->id, sizeof e->id);
+        return e->n;
+    }
+    n = meg_word_ids(c, e, &from);
+    memcpy(ids, from, (size_t)n * sizeof *ids);
+    return n;
+}
+
+/* Remember a word of n >= 1 bytes with its ids; one that is much longer than words are is not. */
 void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const int32_t *ids,
                        int64_t nids, uint16_t tag);
 
-/* The ids and the tag (where asked for) of a long word, ids in place until the next add; returns their
- * number, 0 when not there. */
-int64_t meg_wordcache_find_long(const struct meg_wordcache *c, const char *s, int64_t n,
-                                const int32_t **ids, uint16_t *tag);
-
-/* The ids of a word of any length, in place until the next add; returns their number, 0 when it is not
- * there. */
+/* The ids of a word, in place until the next add; returns their number, 0 when it is not there. */
 int64_t meg_wordcache_get(const struct meg_wordcache *c, const char *s, int64_t n,
                           const int32_t **ids);
 

@@ -1,0 +1,104 @@
+/* Words are found with what they were remembered with, or not at all, however many there were. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "text/wordcache.h"
+
+/* Word number k, of 1 to 60 bytes, and its ids, 0 to 12 of them. */
+static int64_t word(int64_t k, char s[64], int32_t ids[16], int64_t *nids)
+{
+    int n = snprintf(s, 64, "%llx", (unsigned long long)k * 0x9E3779B97F4A7C15u);
+
+    *nids = k % 13;
+    for (int64_t i = 0; i < *nids; i++)
+        ids[i] = (int32_t)(k + i);
+    while (n < 60 && k % 4 == 0 && n < (k / 4) % 60)
+        s[n++] = '-';
+    return n;
+}
+
+static bool holds(const struct meg_wordcache *c, int64_t k)
+{
+    char s[64];
+    int32_t ids[16], copy[16];
+    const int32_t *there;
+    const struct meg_word *e;
+    struct meg_sought w;
+    int64_t nids, n = word(k, s, ids, &nids);
+
+    meg_wordcache_seek(c, &w, s, n, s + n);
+    if (!(e = meg_wordcache_find(c, &w)))
+        return false;
+    assert_int_equal(e->tag, k % 1000);
+    assert_int_equal(meg_word_ids(c, e, &there), nids);
+    assert_memory_equal(there, ids, (size_t)nids * sizeof *ids);
+    assert_int_equal(meg_word_copy(c, e, copy), nids);
+    assert_memory_equal(copy, ids, (size_t)nids * sizeof *ids);
+    assert_int_equal(meg_wordcache_get(c, s, n, &there), nids);
+    return true;
+}
+
+static void add(struct meg_wordcache *c, int64_t k)
+{
+    char s[64];
+    int32_t ids[16];
+    int64_t nids, n = word(k, s, ids, &nids);
+
+    meg_wordcache_add(c, s, n, ids, nids, (uint16_t)(k % 1000));
+}
+
+static void remembers_right_or_not_at_all(void **state)
+{
+    struct meg_wordcache c;
+    int64_t there = 0;
+
+    (void)state;
+    meg_wordcache_init(&c);
+    for (int64_t k = 0; k < 1000; k++) {
+        assert_false(holds(&c, k));
+        add(&c, k);
+        assert_true(holds(&c, k));
+    }
+    for (int64_t k = 0; k < 1000; k++)
+        there += holds(&c, k);
+    assert_int_equal(there, 1000); /* so few that nothing is in the way of anything */
+    for (int64_t k = 1000; k < 1500000; k++) {
+        add(&c, k);
+        assert_true(holds(&c, k));
+    }
+    for (int64_t k = there = 0; k < 1500000; k++)
+        there += holds(&c, k);
+    assert_in_range(there, 1000, 2 * MEG_WORD_PAIRS);
+    meg_wordcache_free(&c);
+}
+
+static void leaves_out_what_is_too_long(void **state)
+{
+    static char s[5000];
+    static const int32_t id = 5;
+    const int32_t *ids;
+    struct meg_wordcache c;
+
+    (void)state;
+    memset(s, 'x', sizeof s);
+    meg_wordcache_init(&c);
+    meg_wordcache_add(&c, s, sizeof s, &id, 1, 0);
+    assert_int_equal(meg_wordcache_get(&c, s, sizeof s, &ids), 0);
+    meg_wordcache_add(&c, s, 1000, &id, 1, 0);
+    assert_int_equal(meg_wordcache_get(&c, s, 1000, &ids), 1);
+    assert_int_equal(ids[0], 5);
+    assert_int_equal(meg_wordcache_get(&c, s, 999, &ids), 0);
+    meg_wordcache_free(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(remembers_right_or_not_at_all),
+                                        cmocka_unit_test(leaves_out_what_is_too_long) };
+
+    return cmocka_run_group_tests_name("wordcache", tests, NULL, NULL);
+}
