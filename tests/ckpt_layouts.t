@@ -63,12 +63,6 @@ run() {
     return $run_status
 }
 
-# near A B: each number of A is within 1e-5 of B's, and there are as many
-near() {
-    paste "$1" "$2" | awk 'NF != 2 { exit 1 } { d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-5 * $2)) exit 1; n++ }
-                           END { exit !n }'
-}
-
 # same A B: two checkpoints are the same files, run.conf left out, which names the layout
 same() { diff -r -x run.conf "$1" "$2"; }
 

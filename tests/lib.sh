@@ -7,6 +7,9 @@
 #   skip_all REASON              ends the test, all of it skipped
 #   need_shared                  skips all unless MEG_SHARED names the folder of reference data
 #   done_testing                 last line of every test
+# and for a COMMAND of ok:
+#   near A B [SHARE]             two files have as many numbers, one a line, all above 0, and each of A is within SHARE
+#                                (1e-5) of B's
 set -u
 LC_ALL=C
 export LC_ALL
@@ -77,6 +80,17 @@ skip_all() {
 
 need_shared() {
     [ -n "${MEG_SHARED:-}" ] || skip_all 'MEG_SHARED is not set'
+}
+
+# What awk takes for a number may be "nan", which mawk finds less than any: the spelling is looked at first.
+near() {
+    paste -d ' ' "$1" "$2" | awk -v share="${3:-1e-5}" '
+        function is_number(s) { return s ~ /^[0-9]+([.][0-9]*)?([eE][-+]?[0-9][0-9]?)?$/ && s > 0 }
+        NF != 2 || !is_number($1) || !is_number($2) || $1 - $2 > share * $2 || $2 - $1 > share * $2 {
+            print "line " NR ": " $0
+            bad = 1
+        }
+        END { exit bad || NR == 0 }'
 }
 
 done_testing() {

@@ -55,9 +55,3 @@ until_true() {
 losses() {
     jq -r '.lm_loss' "$1"
 }
-
-# near A B: each number of A is within 1e-5 of B's, and there are as many
-near() {
-    paste "$1" "$2" | awk 'NF != 2 { exit 1 } { d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-5 * $2)) exit 1; n++ }
-                           END { exit !n }'
-}
