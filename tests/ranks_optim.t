@@ -4,13 +4,14 @@
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
 
-# 51 words do not divide by 2: tensor-parallel ranks have tables of different size
+# 51 words do not divide by 2: tensor-parallel ranks have tables of different size.  Positions 16 to 19 do not occur:
+# their gradients are zero, and counted.
 cat >"$T/conf" <<'EOF2'
 num-layers = 4
 hidden-size = 32
 num-attention-heads = 4
 seq-length = 16
-max-position-embeddings = 16
+max-position-embeddings = 20
 micro-batch-size = 2
 global-batch-size = 16
 train-iters = 5
@@ -27,29 +28,21 @@ log-num-zeros-in-grad = yes
 ddp-bucket-size = 5000
 EOF2
 
-# go NAME N OPTION...: N ranks; what each step says, but for times, in $T/NAME
+# go NAME N OPTION...: N ranks; what each step and evaluation says, but for times, a number a line in $T/NAME
 go() {
     name=$1 n=$2
     shift 2
     ranks "$n" meg-train -q --config "$T/conf" --log-json "$T/$name.json" "$@" >"$T/out" 2>&1
     go_status=$?
-    jq -c '[.lm_loss, .grad_norm, .params_norm, .num_zeros]' "$T/$name.json" >"$T/$name"
+    jq 'if .split then .lm_loss else .lm_loss, .grad_norm, .params_norm, .num_zeros end' "$T/$name.json" >"$T/$name"
     return $go_status
-}
-
-# near A B: every number of A is within 1e-5 of B's
-near() {
-    tr -d '[]' <"$T/$1" | tr , '\n' >"$T/a"
-    tr -d '[]' <"$T/$2" | tr , '\n' >"$T/b"
-    paste "$T/a" "$T/b" | awk '$1 == "null" && $2 == "null" { next } NF != 2 { exit 1 }
-        { d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-5 * ($2 < 0 ? -$2 : $2))) exit 1; n++ } END { exit n < 20 }'
 }
 
 # same_as NAME N OPTION...: the numbers of one rank
 same_as_one() {
     name=$1
     go "$@"
-    ok "$name: the numbers of one rank" near "$name" one
+    ok "$name: the numbers of one rank" near "$T/$name" "$T/one"
 }
 
 # with_overlap NAME N OPTION...: as well, and to the last digit the same while reductions and gathers go on
@@ -64,7 +57,7 @@ with_overlap() {
 
 dist=--use-distributed-optimizer
 go one 1
-is 'one rank' $? 0
+is 'one rank, four numbers a step, one an evaluation' "$? $(wc -l <"$T/one" | tr -d ' ')" '0 24'
 over='--overlap-grad-reduce --overlap-param-gather'
 with_overlap slices 2 $dist
 with_overlap 'slices, layers shared by positions' 4 $dist --tensor-model-parallel-size 2 --sequence-parallel
@@ -79,7 +72,7 @@ same_as_one 'parameters in slices of instances, layers shared by positions, reco
     --recompute-num-layers 3
 go untied 1 --untie-embeddings-and-output-weights
 go fsdp 2 --use-torch-fsdp2 --untie-embeddings-and-output-weights
-ok 'fsdp2: the numbers of one rank' near fsdp untied
+ok 'fsdp2: the numbers of one rank' near "$T/fsdp" "$T/untied"
 
 # Files of a run are the same bytes, whoever wrote which part and whatever went on meanwhile.
 keeps() {
@@ -110,8 +103,7 @@ go a 1 --load "$T/s4" --train-iters 8 --override-opt_param-scheduler
 go b 1 --load "$T/s1" --train-iters 8 --override-opt_param-scheduler
 tail -n 1 "$T/a" >"$T/a1"
 tail -n 1 "$T/b" >"$T/b1"
-ok 'and one rank theirs' awk 'NR == FNR { x = $2; next } { d = x - $2; exit !(d < 1e-5 * x && d > -1e-5 * x) }' \
-    FS='[],[]' "$T/a1" "$T/b1"
+ok 'and one rank theirs' near "$T/a1" "$T/b1"
 
 refuses() {
     name=$1
