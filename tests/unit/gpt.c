@@ -202,8 +202,10 @@ static void check_model(struct meg_gpt_conf c)
 
     close_to(meg_gpt_loss(g, &x, NULL), want, 2e-6 * want);
     close_to(meg_gpt_grad(g, &x, scale), want, 2e-6 * want);
-    for (int64_t i = 0; i < g->params.flat; i++)
+    for (int64_t i = 0; i < g->params.flat; i++) {
+        assert_true(isfinite(((float *)g->g)[i]));
         norm = fmax(norm, fabs(((float *)g->g)[i]));
+    }
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *row = &g->params.row[i];
 

@@ -113,7 +113,7 @@ static void run(struct fixture *f, double grad_scale)
         }
         meg_optim_update(f->optim, &rates, norm);
         for (int64_t i = 0; i < f->params.flat; i++) {
-            if (fabs(f->w[i] - w[i]) > 2e-6 * (fabs(w[i]) + 1e-2))
+            if (!(fabs(f->w[i] - w[i]) <= 2e-6 * (fabs(w[i]) + 1e-2)))
                 fail_msg("step %d, element %lld: %.9g, want %.9g", step, (long long)i, f->w[i],
                          w[i]);
             assert_true(f->g[i] == 0);

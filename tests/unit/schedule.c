@@ -85,10 +85,10 @@ static void fits(const struct meg_pipe_schedule_conf *c)
     for (int i = 0; i < c->stages; i++) {
         if (all[i].slots != meg_pipe_schedule_in_flight(c, i))
             fail_at(c, "slots are not the formula's");
-        if (!c->is_forward_only && fabs(idle[i] - cost.bubble * cost.busy) > 1e-9)
+        if (!c->is_forward_only && !(fabs(idle[i] - cost.bubble * cost.busy) <= 1e-9))
             fail_at(c, "stages of equal work are not idle equally long");
     }
-    if (want >= 0 && fabs(cost.bubble - want) > 1e-12)
+    if (want >= 0 && !(fabs(cost.bubble - want) <= 1e-12))
         fail_at(c, "the bubble is not the published one");
     free_all(all);
 }
