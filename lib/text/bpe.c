@@ -231,7 +231,7 @@ static void rank_again(const struct how *how, const int32_t *sym, struct node *n
  * Positions of one rank come off the heap from left to right.  New neighbours are ranked when the
  * round is over, so that none of them joins it; a round of one is over after one merge.
  */
-static int64_t merge_long(const struct how *how, int32_t *sym, int64_t n)
+static int64_t merge_long(const struct how *how, int32_t *sym, int64_t n, int32_t *begin)
 {
     struct node *node = meg_realloc_array(NULL, (size_t)n, sizeof *node);
     struct heap h = { meg_realloc_array(NULL, (size_t)n, sizeof *h.v), 0, n };
@@ -263,8 +263,11 @@ static int64_t merge_long(const struct how *how, int32_t *sym, int64_t n)
             rank_again(how, sym, node, merged[i], &h);
         }
     }
-    for (int64_t i = 0; i >= 0; i = node[i].next)
+    for (int64_t i = 0; i >= 0; i = node[i].next) {
+        if (begin)
+            begin[left] = (int32_t)i;
         sym[left++] = sym[i];
+    }
     free(node);
     free(h.v);
     free(merged);
@@ -275,7 +278,15 @@ static int64_t merge(const struct how *how, int32_t *sym, int64_t n)
 {
     if (n < 2)
         return n;
-    return n <= MEG_BPE_SHORT ? merge_short(how, sym, n) : merge_long(how, sym, n);
+    return n <= MEG_BPE_SHORT ? merge_short(how, sym, n) : merge_long(how, sym, n, NULL);
+}
+
+int64_t meg_bpe_merge_begins(const struct meg_bpe *b, bool is_one, int32_t *sym, int64_t n,
+                             int32_t *begin)
+{
+    const struct how how = { .b = b, .is_one = is_one };
+
+    return merge_long(&how, sym, n, begin);
 }
 
 int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n)

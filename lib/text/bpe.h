@@ -10,6 +10,7 @@
 #ifndef MEG_TEXT_BPE_H
 #define MEG_TEXT_BPE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/mem.h"
@@ -52,5 +53,30 @@ struct meg_bpe_seen {
 int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n);
 int64_t meg_bpe_merge_one(const struct meg_bpe *b, int32_t *sym, int64_t n,
                           struct meg_bpe_seen *seen);
+
+/* The same by the other way for long pieces, n >= 1; begin [n] out: where each of those left began. */
+int64_t meg_bpe_merge_begins(const struct meg_bpe *b, bool is_one, int32_t *sym, int64_t n,
+                             int32_t *begin);
+
+/*
+ * meg_bpe_stream - merge a piece of any length in bounded memory, a window at a time
+ *   is_one  meg_bpe_merge_one, else meg_bpe_merge; the result is theirs
+ *   read    writes the next symbols of the piece, as many as it has up to n: less than n only at the end
+ *   put     takes the next symbols of the result
+ *   of      what both get
+ *   window  symbols at once, MEG_BPE_WINDOW or for tests fewer
+ * O(n log n).  40 bytes a symbol of the window, which grows where a vocabulary lets what comes far behind
+ * decide (bpe_stream.c).  false where that was found out too late: then what was put is not the result.
+ */
+struct meg_bpe_stream {
+    const struct meg_bpe *bpe;
+    bool is_one;
+    int64_t (*read)(void *of, int32_t *sym, int64_t n);
+    void (*put)(void *of, const int32_t *sym, int64_t n);
+    void *of;
+    int64_t window;
+};
+enum { MEG_BPE_WINDOW = 1 << 15 };
+bool meg_bpe_stream(const struct meg_bpe_stream *s);
 
 #endif
