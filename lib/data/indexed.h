@@ -81,13 +81,14 @@ int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t
 /*
  * The same in three steps, so that threads may write side by side.  narrow checks ids and gives them
  * the file's type; claim, one thread at a time, adds a sequence of n tokens and returns where in .bin
- * they belong; put writes n tokens, of one sequence or several in a row, at that place.  Everything
- * claimed must have been put before the commit.  Not for a writer that anything was appended to.
+ * they belong; extend adds n tokens to the last sequence that was claimed, nothing having been claimed
+ * since; put writes n tokens, of one sequence or several in a row, at that place.  Everything claimed must have been put before the commit.  Not for a writer that anything was appended to.
  *   out  [n]  tokens; may be ids itself where the type has at most 4 bytes
  */
 int meg_indexed_narrow(const struct meg_indexed_writer *w, const int32_t *ids, int64_t n, void *out,
                        struct meg_err *e);
 int64_t meg_indexed_claim(struct meg_indexed_writer *w, int32_t n);
+int64_t meg_indexed_extend(struct meg_indexed_writer *w, int32_t n);
 int meg_indexed_put(struct meg_indexed_writer *w, int64_t at, const void *tokens, int64_t n,
                     struct meg_err *e);
 /* The sequences since the last end are one document; without any it is an empty document. */

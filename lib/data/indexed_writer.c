@@ -116,14 +116,21 @@ static void add_length(struct meg_indexed_writer *w, int64_t n)
     w->lengths[w->nseq++] = (int32_t)n;
 }
 
-int64_t meg_indexed_claim(struct meg_indexed_writer *w, int32_t n)
+int64_t meg_indexed_extend(struct meg_indexed_writer *w, int32_t n)
 {
     int64_t at = w->bin.end;
 
-    MEG_ASSERT(w->bin.nbuf == 0 && !w->modes);
-    add_length(w, n);
+    MEG_ASSERT(w->bin.nbuf == 0 && !w->modes && w->nseq > 0 &&
+               n <= INT32_MAX - w->lengths[w->nseq - 1]);
+    w->lengths[w->nseq - 1] += n;
     w->bin.end += n * (int64_t)meg_idx_dtype_size(w->dtype);
     return at;
+}
+
+int64_t meg_indexed_claim(struct meg_indexed_writer *w, int32_t n)
+{
+    add_length(w, 0);
+    return meg_indexed_extend(w, n);
 }
 
 int meg_indexed_put(struct meg_indexed_writer *w, int64_t at, const void *tokens, int64_t n,

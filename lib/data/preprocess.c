@@ -4,6 +4,9 @@
  * them there while the next worker has its turn.  No more blocks are in memory than there are workers.
  * One worker is the same loop with nobody to wait for.
  *
+ * Of a long text not even the tokens are held: when there are many its worker waits for its turn at once,
+ * and keeps it while it writes them as they come.  And while one has a long block nobody reads another.
+ *
  * With partitions the lines are read once for each of them: partition i has lines i, i + P, ..., and
  * what Megatron-LM first deals into files and then merges comes out in one pass each.
  */
@@ -11,6 +14,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -28,10 +32,11 @@
 
 enum {
     BLOCK = 1 << 19,
+    LONG_BLOCK = 1 << 21,
     DOCUMENT_END = -1 /* among the lengths of sequences */
 };
 
-/* What is shared.  reading guards in, given and is_over; turning guards the others. */
+/* What is shared.  reading guards in and given; turning guards the others. */
 struct job {
     const struct meg_preprocess_conf *c;
     int64_t workers;
@@ -43,7 +48,7 @@ struct job {
     pthread_mutex_t reading, turning;
     pthread_cond_t turned;
     int64_t given, turn; /* blocks read, blocks that have their place */
-    bool is_over;
+    atomic_bool is_over;
     int r; /* the first failure */
     struct meg_err *e;
     double start_s;
@@ -51,10 +56,15 @@ struct job {
     int64_t documents, tokens, nbytes, blank;
 };
 
-/* The sequences of one key: lengths, with DOCUMENT_END after those of each document. */
+/* The sequences of one key that are not written yet: lengths, with DOCUMENT_END after those of each
+ * document. */
 struct encoded {
     struct meg_ids ids, lengths;
-    int64_t at; /* of the first one's tokens in .bin */
+    struct worker *worker;
+    struct meg_indexed_writer *writer;
+    int64_t written; /* tokens of this block */
+    int64_t begun;   /* those of them that belong to the next length */
+    int64_t at;      /* of the first token in .bin */
 };
 
 struct worker {
@@ -67,6 +77,11 @@ struct worker {
     struct meg_spans sentences;
     struct encoded *out; /* [keys] */
     int64_t documents, tokens, blank;
+    int64_t ticket; /* of the block */
+    bool has_turn, is_reader;
+    bool is_in_vain; /* the work has failed: what is encoded goes nowhere */
+    int r; /* the first failure while tokens were written as they came */
+    struct meg_err e;
 };
 
 static void add_length(struct encoded *out, int64_t n)
@@ -75,12 +90,17 @@ static void add_length(struct encoded *out, int64_t n)
     out->lengths.v[out->lengths.n++] = (int32_t)n;
 }
 
+static int64_t count(const struct encoded *out)
+{
+    return out->written + out->ids.n;
+}
+
 /* Texts that give no ids are left out; the last one of the others gets the eod.  A list is texts that
  * were split before. */
 static int encode_value(struct worker *w, const struct meg_jsonl_value *value, struct encoded *out,
                         struct meg_err *e)
 {
-    int64_t begin = out->ids.n, n = value->n;
+    int64_t begin = count(out), n = value->n;
     const struct meg_span *text = value->v;
     int r;
 
@@ -91,20 +111,20 @@ static int encode_value(struct worker *w, const struct meg_jsonl_value *value, s
         n = w->sentences.n;
     }
     for (int64_t i = 0; i < n; i++) {
-        int64_t was = out->ids.n;
+        int64_t was = count(out);
 
         if ((r = meg_tokenizer_encode_checked(w->tok, text[i].s, text[i].n, &out->ids, e)) < 0)
             return r;
-        if (out->ids.n > was)
-            add_length(out, out->ids.n - was);
+        if (count(out) > was)
+            add_length(out, count(out) - was);
     }
-    if (w->job->eod >= 0 && out->ids.n > begin) {
+    if (w->job->eod >= 0 && count(out) > begin) {
         meg_ids_reserve(&out->ids, 1);
         out->ids.v[out->ids.n++] = w->job->eod;
         out->lengths.v[out->lengths.n - 1]++;
     }
     add_length(out, DOCUMENT_END);
-    w->tokens += out->ids.n - begin;
+    w->tokens += count(out) - begin;
     return MEG_OK;
 }
 
@@ -140,7 +160,7 @@ static int encode_block(struct worker *w, struct meg_err *e)
 
     w->documents = w->tokens = w->blank = 0;
     for (int64_t k = 0; k < j->c->json_keys.n; k++)
-        w->out[k].ids.n = w->out[k].lengths.n = 0;
+        w->out[k].ids.n = w->out[k].lengths.n = w->out[k].written = w->out[k].begun = 0;
     for (int64_t i = 0; meg_line_next(b, &at, &line, &n); i++) {
         struct meg_err inner;
         int r;
@@ -158,20 +178,68 @@ static int encode_block(struct worker *w, struct meg_err *e)
     return MEG_OK;
 }
 
-static void claim(struct meg_indexed_writer *to, struct encoded *out)
+/* A place in .bin for n tokens of a sequence, or behind those of it that were written before. */
+static void claim_tokens(struct encoded *out, int64_t n)
+{
+    int64_t at = out->begun > 0 ? meg_indexed_extend(out->writer, (int32_t)n)
+                                : meg_indexed_claim(out->writer, (int32_t)n);
+
+    out->at = out->at < 0 ? at : out->at;
+}
+
+static void claim(struct encoded *out)
 {
     out->at = -1;
     for (int64_t i = 0; i < out->lengths.n; i++) {
         int32_t n = out->lengths.v[i];
 
         if (n == DOCUMENT_END) {
-            meg_indexed_end_document(to);
+            meg_indexed_end_document(out->writer);
         } else {
-            int64_t at = meg_indexed_claim(to, n);
-
-            out->at = out->at < 0 ? at : out->at;
+            claim_tokens(out, n - out->begun);
+            out->begun = 0;
         }
     }
+    out->lengths.n = 0;
+}
+
+static void wait_for_turn(struct worker *w)
+{
+    struct job *j = w->job;
+
+    while (j->turn != w->ticket)
+        pthread_cond_wait(&j->turned, &j->turning);
+}
+
+/* The first n ids are written while the text they come from goes on. */
+static void take_ids(struct meg_ids *ids, int64_t n)
+{
+    struct encoded *out = (struct encoded *)ids;
+    struct worker *w = out->worker;
+    int64_t whole = out->lengths.n > 0 ? -out->begun : 0; /* sequences are so many ids */
+
+    if (!w->has_turn) {
+        pthread_mutex_lock(&w->job->turning);
+        wait_for_turn(w);
+        w->is_in_vain = w->job->r < 0;
+        pthread_mutex_unlock(&w->job->turning);
+        w->has_turn = true;
+    }
+    for (int64_t i = 0; i < out->lengths.n; i++)
+        whole += out->lengths.v[i] == DOCUMENT_END ? 0 : out->lengths.v[i];
+    n = n < whole ? whole : n;
+    if (!w->is_in_vain) {
+        claim(out);
+        if (n > whole)
+            claim_tokens(out, n - whole);
+        out->begun += n - whole;
+        if ((w->r = meg_indexed_narrow(out->writer, ids->v, n, ids->v, &w->e)) == MEG_OK)
+            w->r = meg_indexed_put(out->writer, out->at, ids->v, n, &w->e);
+        w->is_in_vain = w->r < 0;
+    }
+    out->written += n;
+    ids->n -= n;
+    memmove(ids->v, ids->v + n, (size_t)ids->n * sizeof *ids->v);
 }
 
 static void say_progress(struct job *j, int64_t before)
@@ -194,7 +262,7 @@ static void place_block(struct worker *w)
     int64_t before = j->documents;
 
     for (int64_t k = 0; k < j->c->json_keys.n; k++)
-        claim(j->writer[k], &w->out[k]);
+        claim(&w->out[k]);
     j->documents += w->documents;
     j->tokens += w->tokens;
     j->blank += w->blank;
@@ -210,7 +278,7 @@ static int narrow_block(struct worker *w, struct meg_err *e)
     for (int64_t k = 0; k < w->job->c->json_keys.n && r == MEG_OK; k++) {
         struct meg_ids *ids = &w->out[k].ids;
 
-        r = meg_indexed_narrow(w->job->writer[k], ids->v, ids->n, ids->v, e);
+        r = meg_indexed_narrow(w->out[k].writer, ids->v, ids->n, ids->v, e);
     }
     return r;
 }
@@ -223,13 +291,13 @@ static int write_block(struct worker *w, struct meg_err *e)
         const struct encoded *out = &w->out[k];
 
         if (out->ids.n > 0)
-            r = meg_indexed_put(w->job->writer[k], out->at, out->ids.v, out->ids.n, e);
+            r = meg_indexed_put(out->writer, out->at, out->ids.v, out->ids.n, e);
     }
     return r;
 }
 
-/* The next block; *ticket is its number.  Returns as meg_input_next does. */
-static int take_block(struct worker *w, int64_t *ticket, struct meg_err *e)
+/* The next block.  Returns as meg_input_next does. */
+static int take_block(struct worker *w, struct meg_err *e)
 {
     struct job *j = w->job;
     int r = 0;
@@ -237,11 +305,14 @@ static int take_block(struct worker *w, int64_t *ticket, struct meg_err *e)
     pthread_mutex_lock(&j->reading);
     if (!j->is_over) {
         r = meg_input_next(j->in, &w->block, BLOCK, e);
-        j->is_over = r <= 0;
-        *ticket = j->given;
+        if (r <= 0)
+            j->is_over = true;
+        w->ticket = j->given;
         j->given += r != 0;
     }
-    pthread_mutex_unlock(&j->reading);
+    w->is_reader = r > 0 && w->block.n > LONG_BLOCK;
+    if (!w->is_reader)
+        pthread_mutex_unlock(&j->reading);
     return r;
 }
 
@@ -251,9 +322,24 @@ static void fail(struct job *j, int r, const struct meg_err *e)
     if (j->r < 0)
         return;
     j->r = meg_fail(j->e, r, "%s", e->msg);
-    pthread_mutex_lock(&j->reading);
     j->is_over = true;
-    pthread_mutex_unlock(&j->reading);
+}
+
+/* What a long block needed goes before anybody reads the next one. */
+static void end_long_block(struct worker *w)
+{
+    for (int64_t k = 0; k < w->job->c->json_keys.n; k++) {
+        free(w->out[k].ids.v);
+        w->out[k].ids.v = NULL;
+        w->out[k].ids.cap = 0;
+    }
+    free(w->block.s);
+    w->block.s = NULL;
+    w->block.cap = 0;
+    meg_str_free(&w->jsonl.unescaped);
+    meg_str_free(&w->repaired);
+    w->is_reader = false;
+    pthread_mutex_unlock(&w->job->reading);
 }
 
 static void *work(void *arg)
@@ -261,17 +347,19 @@ static void *work(void *arg)
     struct worker *w = arg;
     struct job *j = w->job;
     struct meg_err e;
-    int64_t ticket;
     int r;
 
-    while ((r = take_block(w, &ticket, &e)) != 0) {
+    while ((r = take_block(w, &e)) != 0) {
         bool is_placed;
 
+        w->r = MEG_OK;
+        w->has_turn = w->is_in_vain = false;
         if (r > 0 && (r = encode_block(w, &e)) == MEG_OK)
             r = narrow_block(w, &e);
+        if (w->r < 0)
+            r = meg_fail(&e, w->r, "%s", w->e.msg);
         pthread_mutex_lock(&j->turning);
-        while (j->turn != ticket)
-            pthread_cond_wait(&j->turned, &j->turning);
+        wait_for_turn(w);
         if (r < 0)
             fail(j, r, &e);
         is_placed = j->r == MEG_OK;
@@ -285,6 +373,8 @@ static void *work(void *arg)
             fail(j, r, &e);
             pthread_mutex_unlock(&j->turning);
         }
+        if (w->is_reader)
+            end_long_block(w);
     }
     return NULL;
 }
@@ -318,13 +408,17 @@ static struct worker *make_workers(struct job *j, struct meg_tokenizer *tok)
         w[i].tok = i == 0 ? tok : meg_tokenizer_share(tok);
         w[i].jsonl = (struct meg_jsonl){ .keys = c->json_keys.v, .nkeys = (int)c->json_keys.n };
         w[i].out = meg_new((size_t)c->json_keys.n * sizeof *w[i].out);
+        for (int64_t k = 0; k < c->json_keys.n; k++)
+            w[i].out[k] = (struct encoded){ .ids.take = take_ids,
+                                            .worker = &w[i],
+                                            .writer = j->writer[k] };
     }
     return w;
 }
 
 static void free_workers(const struct job *j, struct worker *w)
 {
-    for (int64_t i = 0; i < j->workers; i++) {
+    for (int64_t i = 0; w && i < j->workers; i++) {
         if (i > 0)
             meg_tokenizer_close(w[i].tok);
         for (int64_t k = 0; k < j->c->json_keys.n; k++) {
@@ -452,9 +546,9 @@ int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *to
     pthread_mutex_init(&j.turning, NULL);
     pthread_cond_init(&j.turned, NULL);
     meg_progress_init(&j.progress, c->log_interval == MEG_UNSET ? 10 : 0);
-    w = make_workers(&j, tok);
     if ((r = create_writers(&j, tok, e)) < 0)
         goto out;
+    w = make_workers(&j, tok);
     for (; j.part < passes && r == MEG_OK; j.part++)
         r = run_part(&j, w, e);
     if (r == MEG_OK)

@@ -132,8 +132,8 @@ int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_
         j->value[k].kind = NULL;
     /* Unescaped text is no longer than the line: with this room the buffer never moves. */
     if (j->unescaped.cap <= (size_t)n) {
-        j->unescaped.n = 0;
-        meg_str_add(&j->unescaped, line, (size_t)n);
+        j->unescaped.cap = (size_t)n + 1;
+        j->unescaped.s = meg_realloc_array(j->unescaped.s, j->unescaped.cap, 1);
     }
     j->unescaped.n = 0;
     if ((r = read_line(j, line, n, e)) < 0)

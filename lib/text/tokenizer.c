@@ -60,6 +60,12 @@ void meg_ids_reserve(struct meg_ids *ids, int64_t n)
     ids->v = meg_realloc_array(ids->v, (size_t)ids->cap, sizeof *ids->v);
 }
 
+void meg_ids_spill(struct meg_ids *ids)
+{
+    if (ids->take && ids->n > MEG_IDS_SPILL)
+        ids->take(ids, ids->n - 1);
+}
+
 /* A folder with tokenizer.json needs no type. */
 static int open_untyped(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
@@ -125,7 +131,7 @@ int meg_tokenizer_encode_checked(struct meg_tokenizer *t, const char *text, int6
     if (n >= INT32_MAX) /* so that its ids and an eod can be counted in an index */
         return meg_fail(e, MEG_EFORMAT, "a text of %lld bytes: at most %d can be encoded at once",
                         (long long)n, INT32_MAX - 1);
-    if ((r = t->class->encode(t, text, n, out, e)) < 0)
+    if ((r = t->class->encode(t, text, n, out, e)) < 0 && out->n > was)
         out->n = was;
     return r;
 }

@@ -16,10 +16,17 @@
 struct meg_ids {
     int32_t *v;
     int64_t n, cap;
+    /* where not NULL: takes the first n ids out, when a text has got many, see meg_ids_spill */
+    void (*take)(struct meg_ids *ids, int64_t n);
 };
 
 /* Make room for n more ids than there are. */
 void meg_ids_reserve(struct meg_ids *ids, int64_t n);
+
+/* Tokenizers call it as they go along a long text: where there is a take, and more than MEG_IDS_SPILL ids,
+ * it gets all but the last one. */
+enum { MEG_IDS_SPILL = 1 << 20 };
+void meg_ids_spill(struct meg_ids *ids);
 
 struct meg_tok_conf {
     const char *type;            /* --tokenizer-type */
@@ -80,7 +87,8 @@ struct meg_tokenizer *meg_tokenizer_share(const struct meg_tokenizer *t);
  * meg_tokenizer_encode - append the ids of text to out
  *   text  [n]  UTF-8; a zero byte is an ordinary character
  * MEG_EFORMAT when text is not well-formed (the message gives the offset) or not what this kind of
- * tokenizer reads; out is then as before.  Less than INT32_MAX bytes at once.
+ * tokenizer reads; out is then as before, but for ids that were taken out of it.  Less than INT32_MAX bytes
+ * at once.
  */
 int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                          struct meg_err *e);
