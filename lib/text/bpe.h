@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/err.h"
 #include "base/mem.h"
 
 /* The ranked pairs.  Starts as { 0 }; once filled it is only read, by any number of threads. */
@@ -77,6 +78,8 @@ struct meg_bpe_stream {
     int64_t window;
 };
 enum { MEG_BPE_WINDOW = 1 << 15 };
+/* What to say where it is false, of a piece of n bytes: MEG_EFORMAT. */
+int meg_bpe_stuck(int64_t n, struct meg_err *e);
 bool meg_bpe_stream(const struct meg_bpe_stream *s);
 
 #endif

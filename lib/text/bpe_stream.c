@@ -157,3 +157,10 @@ bool meg_bpe_stream(const struct meg_bpe_stream *s)
     }
     return is_cut;
 }
+
+int meg_bpe_stuck(int64_t n, struct meg_err *e)
+{
+    return meg_fail(e, MEG_EFORMAT,
+                    "a word of %lld bytes cannot be merged piece by piece with this vocabulary; break it "
+                    "up", (long long)n);
+}

@@ -59,23 +59,87 @@ static int next_pieces(const struct meg_wordcache *cache, struct meg_pieces *pie
     return n;
 }
 
-void meg_bytebpe_encode(struct meg_bytebpe_coder *c, const char *text, int64_t n,
-                        struct meg_ids *out)
+/* A piece that is too long to be merged at once. */
+struct long_piece {
+    const struct meg_bytebpe *rules;
+    const char *s, *end;
+    struct meg_ids *out;
+};
+
+static int64_t read_symbols(void *of, int32_t *sym, int64_t n)
+{
+    struct long_piece *p = of;
+
+    n = n < p->end - p->s ? n : p->end - p->s;
+    for (int64_t i = 0; i < n; i++)
+        sym[i] = p->rules->byte_id[(unsigned char)p->s[i]];
+    p->s += n;
+    return n;
+}
+
+static void put_ids(void *of, const int32_t *sym, int64_t n)
+{
+    const struct long_piece *p = of;
+
+    meg_ids_reserve(p->out, n);
+    for (int64_t i = 0; i < n; i++) {
+        if (sym[i] >= 0 || p->rules->missing >= 0)
+            p->out->v[p->out->n++] = sym[i] < 0 ? p->rules->missing : sym[i];
+    }
+    meg_ids_spill(p->out);
+}
+
+static int encode_long(const struct meg_bytebpe *b, const char *s, int64_t n, struct meg_ids *out,
+                       struct meg_err *e)
+{
+    struct long_piece p = { b, s, s + n, out };
+    int64_t k = meg_strtab_find(&b->whole, s, n);
+
+    if (k >= 0) {
+        meg_ids_reserve(out, 1);
+        out->v[out->n++] = b->whole_id[k];
+        return MEG_OK;
+    }
+    return meg_bpe_stream(
+               &(struct meg_bpe_stream){ &b->bpe, b->is_one_by_one, read_symbols, put_ids, &p, MEG_BPE_WINDOW })
+        ? MEG_OK
+        : meg_bpe_stuck(n, e);
+}
+
+static int encode_pieces(struct meg_bytebpe_coder *c, const struct meg_sought *piece, int n,
+                         struct meg_ids *out, struct meg_err *e)
+{
+    const struct meg_sought *last = &piece[n - 1];
+    int r;
+
+    meg_ids_reserve(out, last->s + last->n - piece->s + MEG_WORD_IDS);
+    for (const struct meg_sought *p = piece; p <= last; p++) {
+        const struct meg_word *known = meg_wordcache_find(&c->cache, p);
+        int32_t *ids = out->v + out->n;
+
+        if (known)
+            out->n += meg_word_copy(&c->cache, known, ids);
+        else if (p->n <= MEG_BPE_WINDOW)
+            out->n += encode_piece(c, p->s, p->n, ids);
+        else if ((r = encode_long(c->rules, p->s, p->n, out, e)) < 0)
+            return r;
+        else
+            meg_ids_reserve(out, last->s + last->n - p->s + MEG_WORD_IDS);
+    }
+    meg_ids_spill(out);
+    return MEG_OK;
+}
+
+int meg_bytebpe_encode(struct meg_bytebpe_coder *c, const char *text, int64_t n,
+                       struct meg_ids *out, struct meg_err *e)
 {
     struct meg_sought piece[BATCH];
-    int32_t *ids;
+    int r = MEG_OK;
 
     if (!c->cache.word)
         meg_wordcache_init(&c->cache);
     meg_pieces_of(&c->pieces, c->rules->split, text, n);
-    meg_ids_reserve(out, n + MEG_WORD_IDS);
-    ids = out->v + out->n;
-    for (int k; (k = next_pieces(&c->cache, &c->pieces, piece)) > 0;) {
-        for (const struct meg_sought *p = piece; p < piece + k; p++) {
-            const struct meg_word *known = meg_wordcache_find(&c->cache, p);
-
-            ids += known ? meg_word_copy(&c->cache, known, ids) : encode_piece(c, p->s, p->n, ids);
-        }
-    }
-    out->n = ids - out->v;
+    for (int k; r == MEG_OK && (k = next_pieces(&c->cache, &c->pieces, piece)) > 0;)
+        r = encode_pieces(c, piece, k, out, e);
+    return r;
 }

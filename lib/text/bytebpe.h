@@ -30,9 +30,9 @@ struct meg_bytebpe_coder {
     struct meg_wordcache cache;
     struct meg_pieces pieces;
 };
-/* Append the ids of text [n], well-formed UTF-8. */
-void meg_bytebpe_encode(struct meg_bytebpe_coder *c, const char *text, int64_t n,
-                        struct meg_ids *out);
+/* Append the ids of text [n], well-formed UTF-8.  MEG_EFORMAT where meg_bpe_stream fails. */
+int meg_bytebpe_encode(struct meg_bytebpe_coder *c, const char *text, int64_t n,
+                       struct meg_ids *out, struct meg_err *e);
 void meg_bytebpe_coder_free(struct meg_bytebpe_coder *c);
 
 #endif

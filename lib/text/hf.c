@@ -178,8 +178,7 @@ static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_start, s
             s = t->prefixed.s;
             n++;
         }
-        meg_bytebpe_encode(&t->coder, s, n, out);
-        return MEG_OK;
+        return meg_bytebpe_encode(&t->coder, s, n, out, e);
     }
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);

@@ -293,9 +293,7 @@ static void add_id(struct meg_ids *out, int32_t id)
 static int gpt_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                       struct meg_err *e)
 {
-    (void)e;
-    meg_spm_encode(work_of((struct sentencepiece *)t), text, n, out);
-    return MEG_OK;
+    return meg_spm_encode(work_of((struct sentencepiece *)t), text, n, out, e);
 }
 
 static int llama2_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
@@ -311,12 +309,13 @@ static int special_encode(struct meg_tokenizer *base, const char *text, int64_t 
     struct sentencepiece *t = (struct sentencepiece *)base;
     const struct specials *s = &t->common->special;
 
-    (void)e;
     for (;;) {
         int32_t id = -1;
         int64_t before = find_special(s, text, n, &id);
+        int r = meg_spm_encode(work_of(t), text, before, out, e);
 
-        meg_spm_encode(work_of(t), text, before, out);
+        if (r < 0)
+            return r;
         if (id < 0)
             return MEG_OK;
         add_id(out, id);

@@ -120,6 +120,24 @@ void meg_spm_work_free(struct meg_spm_work *w)
     free(w);
 }
 
+void spm_room(struct meg_spm_work *w, int64_t n)
+{
+    struct meg_ids *out = w->out;
+    int64_t before = w->begin - out->v;
+
+    out->n = w->ids - out->v;
+    if (out->n > MEG_IDS_SPILL && out->n > before + 1 && out->take) {
+        if (w->spm->model->kind == MEG_SPM_UNIGRAM)
+            spm_unigram_catch_up(w);
+        meg_ids_spill(out);
+        before = 0;
+        w->sum.nids = out->n;
+    }
+    meg_ids_reserve(out, n);
+    w->begin = out->v + before;
+    w->ids = out->v + out->n;
+}
+
 void spm_add_unknown(struct meg_spm_work *w, const char *s, int64_t n)
 {
     const struct meg_spm_model *m = w->spm->model;
@@ -165,11 +183,16 @@ static void remember(struct meg_spm_work *w, const char *s, int64_t n, int64_t b
 static void encode_word(struct meg_spm_work *w, const char *s, int64_t n, bool is_there,
                         uint16_t required)
 {
+    const bool is_unigram = w->spm->model->kind == MEG_SPM_UNIGRAM;
     const int64_t before = w->ids - w->begin;
-    bool is_known =
-        w->spm->model->kind == MEG_SPM_UNIGRAM ? spm_unigram_word(w, s, n) : spm_bpe_word(w, s, n);
+    bool is_known;
 
-    if (!is_there)
+    if (n > SPM_LONG_WORD && is_unigram && w->spm->unigram.longest < 256) {
+        spm_unigram_long_word(w, s, n);
+        return;
+    }
+    is_known = is_unigram ? spm_unigram_word(w, s, n) : spm_bpe_word(w, s, n);
+    if (n <= SPM_LONG_WORD && !is_there)
         remember(w, s, n, before, is_known, required);
 }
 
@@ -211,7 +234,9 @@ static void encode_words(struct meg_spm_work *w, const char *text, int64_t n)
     c.bits = w->seams[0] & ~(uint64_t)1;
     for (int k; (k = next_words(&w->cache, &c, word)) > 0;) {
         uint16_t required = required_tag(w, BATCH * MEG_WORD_IDS);
+        const char *end = word[k - 1].s + word[k - 1].n;
 
+        spm_room(w, 3 * (end - word->s) + MEG_WORD_IDS); /* an unknown blank has three bytes */
         for (const struct meg_sought *p = word; p < word + k; p++) {
             const struct meg_word *e = meg_wordcache_find(&w->cache, p);
 
@@ -219,6 +244,8 @@ static void encode_words(struct meg_spm_work *w, const char *text, int64_t n)
                 w->ids += meg_word_copy(&w->cache, e, w->ids);
             } else {
                 encode_word(w, p->s, p->n, e != NULL, required);
+                if (p->n > SPM_LONG_WORD)
+                    spm_room(w, 3 * (end - p->s) + MEG_WORD_IDS);
                 required = required_tag(w, BATCH * MEG_WORD_IDS);
             }
         }
@@ -261,31 +288,59 @@ static void find_seams(struct meg_spm_work *w)
     }
 }
 
-void meg_spm_encode(struct meg_spm_work *w, const char *text, int64_t n, struct meg_ids *out)
+/* Whether a word of n bytes, the first in a text, can be held. */
+static int check_word(const struct meg_spm_work *w, int64_t n, struct meg_err *e)
 {
-    const int64_t began = out->n;
+    bool is_whole = w->seen ||
+        (w->spm->model->kind == MEG_SPM_UNIGRAM && w->spm->unigram.longest > UINT8_MAX);
+    int most = is_whole ? MEG_SPM_WHOLE_WORD : MEG_SPM_WORD;
+
+    if (n <= most)
+        return MEG_OK;
+    return meg_fail(e, MEG_EFORMAT,
+                    "more than %d MiB of text without a place where this model lets it be cut; break it up",
+                    most >> 20);
+}
+
+int meg_spm_encode(struct meg_spm_work *w, const char *text, int64_t n, struct meg_ids *out,
+                   struct meg_err *e)
+{
     struct meg_spm_text in = { .text = text, .n = n };
-    int64_t want = PART;
+    int64_t want = PART, began = out->n;
+    int r = MEG_OK;
 
     w->text.n = 0;
     w->sum = (struct spm_sum){ 0 };
+    w->out = out;
+    w->stuck = 0;
     do {
         int64_t have, end;
 
         meg_spm_norm_next(&w->spm->norm, &in, want, &w->text);
         have = end = (int64_t)w->text.n;
+        if (have > PART && (r = check_word(w, have, e)) < 0)
+            break;
         find_seams(w);
         if (in.at < n && (end = last_seam(w, w->text.s, have)) == 0) {
             want = 2 * have;
             continue;
         }
-        meg_ids_reserve(out, 3 * end + MEG_WORD_IDS); /* an unknown blank has three bytes */
         w->begin = out->v + began;
         w->ids = out->v + out->n;
         encode_words(w, w->text.s, end);
         out->n = w->ids - out->v;
+        began = w->begin - out->v;
         memmove(w->text.s, w->text.s + end, (size_t)(have - end));
         w->text.n = (size_t)(have - end);
         want = PART;
     } while (in.at < n);
+    if (r == MEG_OK && w->stuck > 0)
+        r = meg_bpe_stuck(w->stuck, e);
+    if (w->text.cap > 16 * PART) { /* such texts are rare */
+        meg_str_free(&w->text);
+        free(w->seams);
+        w->seams = NULL;
+        w->nseams = 0;
+    }
+    return r;
 }

@@ -20,8 +20,16 @@ struct meg_spm_work;
 struct meg_spm_work *meg_spm_work_new(const struct meg_spm *s);
 void meg_spm_work_free(struct meg_spm_work *w); /* accepts NULL */
 
-/* Append the ids of a text of n bytes, well-formed UTF-8. */
-void meg_spm_encode(struct meg_spm_work *w, const char *text, int64_t n, struct meg_ids *out);
+/*
+ * meg_spm_encode - append the ids of a text of n bytes, well-formed UTF-8
+ * Not all texts are one word, as far as the model's pieces go, but one may be.  MEG_EFORMAT for a word that
+ * is longer than MEG_SPM_WORD bytes when normalised, or than MEG_SPM_WHOLE_WORD where it has to be held with
+ * all that is to be known of it: by a unigram model with a piece of more than 255 bytes, by a BPE model with
+ * unused pieces; and where meg_bpe_stream fails.
+ */
+enum { MEG_SPM_WORD = 64 << 20, MEG_SPM_WHOLE_WORD = 2 << 20 };
+int meg_spm_encode(struct meg_spm_work *w, const char *text, int64_t n, struct meg_ids *out,
+                   struct meg_err *e);
 
 /* Append what each id stands for by itself. */
 void meg_spm_bytes(const struct meg_spm *s, const int32_t *ids, int64_t n, struct meg_str *out);

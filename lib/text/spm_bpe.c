@@ -274,12 +274,51 @@ static int64_t add_symbol(struct meg_spm_work *w, int32_t sym, const char *text,
     return len;
 }
 
+/* A long word on its way. */
+struct long_word {
+    struct meg_spm_work *w;
+    const char *in, *end; /* bytes whose symbols are still to be read */
+    const char *out;      /* bytes whose ids are still to be written */
+    bool is_known;
+};
+
+static int64_t read_symbols(void *of, int32_t *sym, int64_t n)
+{
+    struct long_word *x = of;
+    int64_t nsym = 0;
+
+    for (int64_t len; nsym < n && x->in < x->end; x->in += len)
+        sym[nsym++] = next_symbol(&x->w->spm->bpe, x->in, x->end - x->in, &len);
+    return nsym;
+}
+
+static void put_symbols(void *of, const int32_t *sym, int64_t n)
+{
+    struct long_word *x = of;
+
+    spm_room(x->w, 3 * (x->in - x->out)); /* an unknown blank has three bytes */
+    for (int64_t i = 0; i < n; i++)
+        x->out += add_symbol(x->w, sym[i], x->out, &x->is_known);
+}
+
+static bool long_word(struct meg_spm_work *w, const char *word, int64_t n)
+{
+    struct long_word x = { w, word, word + n, word, true };
+
+    if (!meg_bpe_stream(&(struct meg_bpe_stream){ &w->spm->bpe.pairs, true, read_symbols, put_symbols, &x,
+                                                  MEG_BPE_WINDOW }))
+        w->stuck = n;
+    return x.is_known;
+}
+
 bool spm_bpe_word(struct meg_spm_work *w, const char *word, int64_t n)
 {
     const struct spm_bpe *b = &w->spm->bpe;
     bool is_known = true;
     int64_t nsym = 0, at = 0;
 
+    if (n > SPM_LONG_WORD && !w->seen)
+        return long_word(w, word, n);
     if (n > w->nsym) {
         w->nsym = n + n / 2;
         free(w->sym);

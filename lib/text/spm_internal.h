@@ -26,6 +26,7 @@ struct spm_unigram {
     double *step;           /* [n] what a piece adds to a path */
     float unk_step;
     double largest_step; /* no step is further from 0 */
+    int64_t longest;     /* piece, in bytes */
 };
 
 struct spm_bpe {
@@ -65,7 +66,9 @@ struct meg_spm_work {
     struct meg_str text; /* normalised, as much as is at hand */
     uint64_t *seams;
     int64_t nseams;
-    int32_t *begin, *ids; /* what has been written of the text's ids; there is room */
+    struct meg_ids *out;
+    int32_t *begin, *ids; /* what has been written to out of the text's ids; there is room */
+    int64_t stuck;        /* bytes of a word that meg_bpe_stream failed for, or 0 */
 
     /* unigram */
     struct spm_sum sum;
@@ -81,6 +84,11 @@ struct meg_spm_work {
 /* Append an unknown character, of n bytes of normalised text. */
 void spm_add_unknown(struct meg_spm_work *w, const char *s, int64_t n);
 
+/* Room for n more ids.  What has been written may be taken out before. */
+void spm_room(struct meg_spm_work *w, int64_t n);
+
+enum { SPM_LONG_WORD = 1 << 15 }; /* bytes; longer ones are not remembered */
+
 /*
  * spm_unigram_word, spm_bpe_word - append the ids of a word; whether it had no unknown character.
  *
@@ -90,6 +98,8 @@ void spm_add_unknown(struct meg_spm_work *w, const char *s, int64_t n);
 int spm_unigram_init(struct meg_spm *s, struct meg_err *e);
 void spm_unigram_free(struct spm_unigram *u);
 bool spm_unigram_word(struct meg_spm_work *w, const char *word, int64_t n);
+void spm_unigram_long_word(struct meg_spm_work *w, const char *word, int64_t n); /* longest <= 255 */
+void spm_unigram_catch_up(struct meg_spm_work *w); /* the sum to the last id written */
 uint16_t spm_unigram_tag(struct meg_spm_work *w, const char *word, int64_t n);
 /* The tag that words take of which all together have at most nids ids. */
 uint16_t spm_unigram_required(struct meg_spm_work *w, int64_t nids);

@@ -63,6 +63,7 @@ int spm_unigram_init(struct meg_spm *s, struct meg_err *e)
     for (int32_t id = 0; id < m->n; id++) {
         int64_t len = spm_length(&s->texts, id);
 
+        s->unigram.longest = len > s->unigram.longest ? len : s->unigram.longest;
         if (len > 0 && m->piece[id].type != MEG_SPM_UNUSED)
             key[n++] = (struct meg_trie_key){ s->texts.bytes.s + s->texts.at[id], len, id };
     }
@@ -120,8 +121,8 @@ static void find_paths(const struct meg_spm *s, const char *word, int64_t n, flo
     }
 }
 
-/* Bring the sum up to the last id written; all since are pieces of words with a lead. */
-static void catch_up(struct meg_spm_work *w)
+/* All since the last one summed are pieces of words with a lead. */
+void spm_unigram_catch_up(struct meg_spm_work *w)
 {
     const double *step = w->spm->unigram.step;
     int64_t n = w->ids - w->begin;
@@ -143,7 +144,7 @@ bool spm_unigram_word(struct meg_spm_work *w, const char *word, int64_t n)
         w->node = meg_realloc_array(NULL, (size_t)w->nnode, sizeof *node);
     }
     node = w->node;
-    catch_up(w);
+    spm_unigram_catch_up(w);
     find_paths(s, word, n, w->sum.value, node);
     w->sum.value = node[n].best;
     for (int64_t at = n;
@@ -247,7 +248,7 @@ uint16_t spm_unigram_required(struct meg_spm_work *w, int64_t nids)
     float f;
 
     if (steps > MAX_STEPS) {
-        catch_up(w);
+        spm_unigram_catch_up(w);
         steps = 0;
     }
     steps += nids;

@@ -80,9 +80,7 @@ static struct meg_tokenizer *tiktoken_share(const struct meg_tokenizer *base)
 static int tiktoken_encode(struct meg_tokenizer *base, const char *text, int64_t n,
                            struct meg_ids *out, struct meg_err *e)
 {
-    (void)e;
-    meg_bytebpe_encode(&((struct tiktoken *)base)->coder, text, n, out);
-    return MEG_OK;
+    return meg_bytebpe_encode(&((struct tiktoken *)base)->coder, text, n, out, e);
 }
 
 static void tiktoken_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,
