@@ -69,6 +69,14 @@ void meg_str_add(struct meg_str *str, const void *bytes, size_t n)
     str->s[str->n] = 0;
 }
 
+void meg_str_cut(struct meg_str *str, size_t n)
+{
+    MEG_ASSERT(n <= str->n);
+    str->n -= n;
+    if (n)
+        memmove(str->s, str->s + n, str->n + 1);
+}
+
 void meg_str_printf(struct meg_str *str, const char *fmt, ...)
 {
     va_list ap;

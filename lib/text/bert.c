@@ -244,8 +244,7 @@ static void bert_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool
     meg_str_add(&part, d->held.s, end);
     meg_tok_clean_up(&part);
     meg_str_add(out, part.s, part.n);
-    memmove(d->held.s, d->held.s + end, d->held.n - end);
-    d->held.n -= end;
+    meg_str_cut(&d->held, end);
     meg_str_free(&part);
 }
 

@@ -417,8 +417,7 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
         meg_tok_clean_up(&text);
     meg_str_add(out, text.s, text.n);
     d->nshown += ready;
-    d->held.n -= (size_t)ready * sizeof *held;
-    memmove(d->held.s, d->held.s + (size_t)ready * sizeof *held, d->held.n);
+    meg_str_cut(&d->held, (size_t)ready * sizeof *held);
     free(token);
     meg_str_free(&text);
 }

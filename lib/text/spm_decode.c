@@ -67,9 +67,7 @@ static void flush_bytes(struct meg_str *held, bool is_last, struct meg_str *out)
         }
         at += (size_t)len;
     }
-    if (at > 0)
-        memmove(held->s, held->s + at, held->n - at);
-    held->n -= at;
+    meg_str_cut(held, at);
 }
 
 /* A piece that is no byte. */

@@ -199,10 +199,7 @@ void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bo
         meg_utf8_add_replaced(out, d->held.s + at, abs(len));
         at += (size_t)abs(len);
     }
-    if (at > 0) {
-        memmove(d->held.s, d->held.s + at, d->held.n - at);
-        d->held.n -= at;
-    }
+    meg_str_cut(&d->held, at);
 }
 
 /* Replace from by to, left to right. */
