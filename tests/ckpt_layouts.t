@@ -178,6 +178,7 @@ is 'bf16, and on in f32: status' $? 0
 sums() { jq -r --arg p "$2" '.tensors | to_entries[] | select(.key | startswith($p)) |
     (.key | ltrimstr($p)) + " " + .value.xxh3_128[0]' "$1/ck/iter_0000002/manifest.json" | grep -v ^optimizer | sort; }
 is 'with the f32 parameters' "$(sums back '')" "$(sums bf optimizer.state.fp32_param.)"
+like 'of all tensors' "$(sums back '')" '^decoder.final_layernorm.weight [0-9a-f]{32}$'
 
 # A write that fails on one rank: told once, and the older checkpoint stays.
 cat >fail.sh <<EOC

@@ -33,7 +33,7 @@ shown() {
 }
 
 for page in man/*; do
-    ok "$page is clean" sh -c '! mandoc -Tlint -Wwarning "$1" | grep .' - "$page"
+    is "$page is clean" "$(mandoc -Tlint -Wwarning "$page" 2>&1)" ''
     for path in $(sed -n 's/^\.Xr \(meg[-a-z]*\) \([0-9]\).*/\1.\2/p' "$page" | sort -u); do
         ok "$page refers to a page that exists: $path" test -f "man/$path"
     done

@@ -12,7 +12,7 @@ same() { # NAME DIR
 }
 
 train --save "$T/whole" --save-interval 5 --log-json "$T/whole.jsonl" >"$T/whole.log"
-is 'ten steps' $? 0
+is 'ten steps' "$? $(grep -c ' consumed samples:' "$T/whole.log") $(wc -l <"$T/whole.jsonl" | tr -d ' ')" '0 10 15'
 ok 'done is there' test -f "$T/whole/done"
 is 'the tracker' "$(cat "$T/whole/latest_checkpointed_iteration.txt")" 10
 is 'a file a section, for the model and for the optimizer' \
@@ -50,7 +50,9 @@ same 'without a tracker' "$T/lost"
 # ---- threads ----
 OMP_NUM_THREADS=1 train --save "$T/one" >"$T/one.log"
 OMP_NUM_THREADS=2 train --save "$T/two" >"$T/two.log"
-is 'one thread or two: the same log' "$(steps <"$T/one.log")" "$(steps <"$T/two.log")"
+for n in one two; do
+    is "threads, $n: the same log" "$(steps <"$T/$n.log")" "$(steps <"$T/whole.log")"
+done
 same 'one thread' "$T/one"
 same 'two threads' "$T/two"
 
