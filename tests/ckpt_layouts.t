@@ -5,27 +5,16 @@
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
 
-cat >"$T/conf" <<'EOC'
+tiny_gpt >"$T/conf"
+cat >>"$T/conf" <<'EOF'
 num-layers = 4
-hidden-size = 32
-num-attention-heads = 4
 group-query-attention = yes
 num-query-groups = 2
 swiglu = yes
 untie-embeddings-and-output-weights = yes
-seq-length = 16
-max-position-embeddings = 16
-micro-batch-size = 2
-global-batch-size = 8
 train-iters = 4
-lr = 1e-2
 lr-warmup-iters = 1
-mock-data = yes
-tokenizer-type = NullTokenizer
-vocab-size = 50
-eval-iters = 0
-log-interval = 1
-EOC
+EOF
 sed '/^untie/d; /^swiglu/d' "$T/conf" >"$T/tied.conf"
 
 # Name, ranks, options

@@ -8,21 +8,12 @@
 : "${KILLS:=2}" "${STOPS:=1}" "${LONG_STOPS:=0}" "${POINTS:=2}" "${SEED:=1}"
 random_n=$((SEED * 1000))
 
-cat >"$T/conf" <<'CONF'
-num-layers = 2
-hidden-size = 32
-num-attention-heads = 4
-seq-length = 16
-max-position-embeddings = 16
+tiny_gpt >"$T/conf"
+cat >>"$T/conf" <<'EOF'
 micro-batch-size = 1
 global-batch-size = 12
 lr = 1e-3
-mock-data = yes
-tokenizer-type = NullTokenizer
-vocab-size = 50
-eval-iters = 0
-log-interval = 1
-CONF
+EOF
 
 # random N: a number from 0 to N-1; each call gives the next one of the seed's
 random() {

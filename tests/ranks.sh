@@ -55,3 +55,44 @@ until_true() {
 losses() {
     jq -r '.lm_loss' "$1"
 }
+
+# tiny_gpt: the options of a model and a run of seconds, for the head of a .conf; a line behind them that names one of
+# them counts instead
+tiny_gpt() {
+    cat <<'EOF'
+num-layers = 2
+hidden-size = 32
+num-attention-heads = 4
+seq-length = 16
+max-position-embeddings = 16
+micro-batch-size = 2
+global-batch-size = 8
+lr = 1e-2
+mock-data = yes
+tokenizer-type = NullTokenizer
+vocab-size = 50
+eval-iters = 0
+log-interval = 1
+EOF
+}
+
+# tiny_llama: the same of a smaller one of Llama's kind, without dropout
+tiny_llama() {
+    tiny_gpt
+    cat <<'EOF'
+hidden-size = 16
+ffn-hidden-size = 32
+num-attention-heads = 2
+seq-length = 8
+max-position-embeddings = 8
+micro-batch-size = 1
+global-batch-size = 6
+position-embedding-type = rope
+normalization = RMSNorm
+swiglu = yes
+disable-bias-linear = yes
+untie-embeddings-and-output-weights = yes
+attention-dropout = 0
+hidden-dropout = 0
+EOF
+}

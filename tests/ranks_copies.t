@@ -4,29 +4,11 @@
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
 
-cat >"$T/conf" <<'EOF'
-num-layers = 2
-hidden-size = 16
-ffn-hidden-size = 32
-num-attention-heads = 2
-seq-length = 8
-max-position-embeddings = 8
-micro-batch-size = 1
-global-batch-size = 6
+tiny_llama >"$T/conf"
+cat >>"$T/conf" <<'EOF'
 train-iters = 6
 lr = 1e-3
-mock-data = yes
-tokenizer-type = NullTokenizer
-vocab-size = 50
-eval-iters = 0
 log-interval = 2
-position-embedding-type = rope
-normalization = RMSNorm
-swiglu = yes
-disable-bias-linear = yes
-untie-embeddings-and-output-weights = yes
-attention-dropout = 0
-hidden-dropout = 0
 check-weight-hash-across-dp-replicas-interval = 4
 EOF
 mkdir "$T/a" "$T/b"

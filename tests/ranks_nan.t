@@ -4,30 +4,12 @@
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
 
-cat >"$T/conf" <<'EOF'
-num-layers = 2
-hidden-size = 16
-ffn-hidden-size = 32
-num-attention-heads = 2
-seq-length = 8
-max-position-embeddings = 8
-micro-batch-size = 1
-global-batch-size = 6
+tiny_llama >"$T/conf"
+cat >>"$T/conf" <<'EOF'
 train-iters = 12
-lr = 1e-2
 lr-decay-style = constant
+mock-data = no
 split = 1,0,0
-tokenizer-type = NullTokenizer
-vocab-size = 50
-eval-iters = 0
-log-interval = 1
-position-embedding-type = rope
-normalization = RMSNorm
-swiglu = yes
-disable-bias-linear = yes
-untie-embeddings-and-output-weights = yes
-attention-dropout = 0
-hidden-dropout = 0
 EOF
 cd "$T" || exit 1
 # Token 49 stands in one document of a hundred, and its row of the word embedding is not finite.

@@ -6,27 +6,20 @@
 
 # 51 words do not divide by 2: tensor-parallel ranks have tables of different size.  Positions 16 to 19 do not occur:
 # their gradients are zero, and counted.
-cat >"$T/conf" <<'EOF2'
+tiny_gpt >"$T/conf"
+cat >>"$T/conf" <<'EOF'
 num-layers = 4
-hidden-size = 32
-num-attention-heads = 4
-seq-length = 16
 max-position-embeddings = 20
-micro-batch-size = 2
 global-batch-size = 16
 train-iters = 5
-lr = 1e-2
 lr-warmup-iters = 2
-mock-data = yes
-tokenizer-type = NullTokenizer
 vocab-size = 51
 eval-interval = 5
 eval-iters = 1
-log-interval = 1
 log-params-norm = yes
 log-num-zeros-in-grad = yes
 ddp-bucket-size = 5000
-EOF2
+EOF
 
 # go NAME N OPTION...: N ranks; what each step and evaluation says, but for times, a number a line in $T/NAME
 go() {

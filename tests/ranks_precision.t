@@ -4,22 +4,10 @@
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
 
-cat >"$T/conf" <<'EOF'
-num-layers = 2
-hidden-size = 32
-num-attention-heads = 4
-seq-length = 16
-max-position-embeddings = 16
-micro-batch-size = 2
-global-batch-size = 8
+tiny_gpt >"$T/conf"
+cat >>"$T/conf" <<'EOF'
 train-iters = 30
-lr = 1e-2
 lr-warmup-iters = 2
-mock-data = yes
-tokenizer-type = NullTokenizer
-vocab-size = 50
-eval-iters = 0
-log-interval = 1
 initial-loss-scale = 1048576
 loss-scale-window = 6
 EOF

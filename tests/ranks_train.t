@@ -4,23 +4,13 @@
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
 
-cat >"$T/conf" <<'EOF'
-num-layers = 2
-hidden-size = 32
-num-attention-heads = 4
-seq-length = 16
-max-position-embeddings = 16
+tiny_gpt >"$T/conf"
+cat >>"$T/conf" <<'EOF'
 micro-batch-size = 1
-global-batch-size = 8
 train-iters = 10
-lr = 1e-2
 lr-warmup-iters = 2
-mock-data = yes
-tokenizer-type = NullTokenizer
-vocab-size = 50
 eval-interval = 10
 eval-iters = 2
-log-interval = 1
 save-interval = 5
 EOF
 

@@ -4,20 +4,11 @@
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
 
-cat >"$T/conf" <<'EOF'
+tiny_gpt >"$T/conf"
+cat >>"$T/conf" <<'EOF'
 num-layers = 4
-hidden-size = 32
-num-attention-heads = 4
-seq-length = 16
-max-position-embeddings = 16
-micro-batch-size = 2
-global-batch-size = 8
 train-iters = 2
-lr = 1e-2
-mock-data = yes
-tokenizer-type = NullTokenizer
 vocab-size = 51
-eval-iters = 0
 EOF
 
 # sends N GROUPS OPTION...: what N ranks send in so many groups is as planned
