@@ -10,6 +10,7 @@ int main(int argc, char **argv)
     struct meg_optgroup groups[MEG_TRAIN_GROUPS];
     struct meg_comm_world ranks;
     struct meg_err e;
+    double timeout_s;
     int r, rank;
 
     if (meg_comm_open(&ranks, &e) < 0)
@@ -19,8 +20,9 @@ int main(int argc, char **argv)
     meg_train_refuse_old_names(argc, argv);
     meg_train_groups(groups, &job);
     meg_opt_parse(groups, "[options]", "Train a GPT on a token dataset.", argc, argv);
-    meg_comm_set_deadline(ranks.world, job.train.timeout_min * 60);
-    meg_board_open(ranks.world, job.train.timeout_min * 60);
+    timeout_s = job.train.timeout_min > 0 ? job.train.timeout_min * 60 : 60; /* meg_train refuses the second */
+    meg_comm_set_deadline(ranks.world, timeout_s);
+    meg_board_open(ranks.world, timeout_s);
     if (ranks.world->size > 1)
         meg_note("%d ranks, started by %s", ranks.world->size, ranks.launcher);
 

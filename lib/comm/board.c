@@ -23,7 +23,7 @@ enum { STRANGERS = 64 };             /* connections of which it is not known yet
 #define WELCOME_S 10.0
 #define VERDICT_S 8.0                /* in which the board has surely spoken */
 
-static void poke(void)
+void board_poke(void)
 {
     const int before = errno;
 
@@ -35,7 +35,7 @@ static void terminated(int sig)
 {
     (void)sig;
     board.was_terminated = 1;
-    poke();
+    board_poke();
 }
 
 /* SIGTERM, which launchers send to the survivors of a lost rank, leaves the time to say who is lost. */
@@ -115,19 +115,32 @@ static bool start_thread(void)
     return board.is_open;
 }
 
-static bool serve(bool is_local)
+bool board_serve(bool is_local, int port)
 {
     make_links(board.size - 1 + STRANGERS);
     room_for_sockets();
-    board.listening = board_listen(&board.invite, is_local);
+    board.listening = board_listen(&board.invite, is_local, port);
+    if (board.meeting)
+        memcpy(board.invite.token, board.meeting->token, sizeof board.invite.token);
     memcpy(board.invite.host, board.host, sizeof board.invite.host);
     return board.listening >= 0 && start_thread();
 }
 
-/* Join rank 0's board, and be welcome there. */
-static bool go_to(void)
+/* Rank 0 takes us for nobody of its run, and has told why. */
+static void turned_away(const void *payload) MEG_NORETURN;
+static void turned_away(const void *payload)
 {
-    struct board_join j = { .rank = board.rank };
+    struct board_ends ends;
+
+    memcpy(&ends, payload, sizeof ends);
+    meg_warn("%s", ends.why);
+    _exit(ends.status);
+}
+
+bool board_go_to(double patience_s)
+{
+    const double start = meg_now_s();
+    struct board_join j = { .rank = board.rank, .size = board.size };
     struct pollfd p = { .events = POLLIN };
     enum board_kind kind;
     const void *payload;
@@ -136,17 +149,25 @@ static bool go_to(void)
 
     make_links(1);
     l = board.link;
-    if (!board.invite.is_open || (l->fd = p.fd = board_connect(&board.invite)) < 0)
+    if (!board.invite.is_open)
         return false;
+    while ((l->fd = p.fd = board_connect(&board.invite)) < 0)
+        if (meg_now_s() - start > patience_s)
+            return false;
+        else
+            usleep(20000);
     l->rank = 0;
-    memcpy(l->host, board.invite.host, sizeof l->host);
     memcpy(j.token, board.invite.token, sizeof j.token);
     memcpy(j.host, board.host, sizeof j.host);
     board_send(l, BOARD_JOIN, &j, sizeof j);
     while (r == 0 && poll(&p, 1, (int)(WELCOME_S * 1000)) > 0)
         r = board_recv(l, &kind, &payload);
-    if (r == 1 && kind == BOARD_WELCOME)
+    if (r == 1 && kind == BOARD_END)
+        turned_away(payload);
+    if (r == 1 && kind == BOARD_WELCOME) {
+        memcpy(l->host, payload, sizeof l->host);
         return start_thread();
+    }
     errno = ECONNREFUSED;
     return false;
 }
@@ -165,41 +186,50 @@ static void all_or_none(bool is_in, int why)
         meg_board_close();
 }
 
+/* Over the world's communicator. */
+static void join_by_invitation(void)
+{
+    const bool is_local = share_a_network(board.world);
+    bool is_in = false;
+    int why;
+
+    if (board_is_host())
+        is_in = board_serve(is_local, 0);
+    why = errno;
+    meg_broadcast(board.world, &board.invite, sizeof board.invite / sizeof(int32_t), MEG_DTYPE_I32, 0);
+    if (!board_is_host()) {
+        is_in = board_go_to(0);
+        why = errno;
+    }
+    all_or_none(is_in, why);
+}
+
+void meg_board_meet_at(const struct meg_meeting *m)
+{
+    board.meeting = m;
+}
+
 void meg_board_open(struct meg_comm *world, double deadline_s)
 {
     const double beat_s = BEAT_S * (1 + world->size / 1000); /* rank 0 hears some thousand a second */
-    bool is_in = false, is_local;
-    int why;
 
-    if (world->size == 1 || !(deadline_s > 0))
-        return;                      /* who checks the options refuses the second */
+    if (world->size == 1)
+        return;
     board.world = world;
     board.rank = world->rank;
     board.size = world->size;
     board.deadline_s = deadline_s;
     board.beat_s = beat_s < deadline_s / 8 ? beat_s : deadline_s / 8;
     board.place.step = -1;
-    board.listening = board.epoll = board.poke[0] = board.poke[1] = -1;
+    board.has_come = meg_new((size_t)world->size * sizeof *board.has_come);
+    board.has_come[0] = true;
     gethostname(board.host, sizeof board.host - 1);
-    is_local = share_a_network(world);
-    if (board_is_host())
-        is_in = serve(is_local);
-    why = errno;
-    meg_broadcast(world, &board.invite, sizeof board.invite / sizeof(int32_t), MEG_DTYPE_I32, 0);
-    if (!board_is_host()) {
-        is_in = go_to();
-        why = errno;
-    }
-    all_or_none(is_in, why);
+    if (board.meeting)
+        board_meet(board.meeting);
+    else
+        join_by_invitation();
     if (board.is_open)
         delay_sigterm();
-}
-
-static void shut(int *fd)
-{
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
 }
 
 void meg_board_close(void)
@@ -209,19 +239,22 @@ void meg_board_close(void)
         pthread_mutex_lock(&board.lock);
         board.is_leaving = true;
         pthread_mutex_unlock(&board.lock);
-        poke();
+        board_poke();
         pthread_join(board.thread, NULL);
         board.is_open = false;
     }
     for (int i = 0; i < board.nlinks; i++)
-        shut(&board.link[i].fd);
+        board_shut(&board.link[i].fd);
     board.nlinks = 0;
     free(board.link);
     board.link = NULL;
-    shut(&board.listening);
-    shut(&board.epoll);
-    shut(&board.poke[0]);
-    shut(&board.poke[1]);
+    free(board.has_come);
+    board.has_come = NULL;
+    board_forget_notes();
+    board_shut(&board.listening);
+    board_shut(&board.epoll);
+    board_shut(&board.poke[0]);
+    board_shut(&board.poke[1]);
 }
 
 void meg_board_step(int64_t step)
@@ -286,7 +319,7 @@ void meg_board_last_words(int status, const char *why)
     board.ends.is_abort = 1;
     snprintf(board.ends.why, sizeof board.ends.why, "%s", why);
     board.is_ending = true;
-    poke();
+    board_poke();
     while (!board.has_told && pthread_cond_timedwait(&board.told, &board.lock, &until) == 0)
         ;
     pthread_mutex_unlock(&board.lock);

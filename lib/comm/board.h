@@ -13,6 +13,10 @@
  * The threads make no MPI call.  A time during which a process was itself stopped, as a whole job is by
  * Ctrl-Z, counts against nobody.  Connections are loopback's where all ranks share one network, and only
  * those are served that show the 16 random bytes which rank 0 handed out over the world communicator.
+ *
+ * Ranks that have no communicator yet, torchrun's, meet at the board instead, on a port that all were
+ * told; the 16 bytes are then made of the run's name and keep strays out, not people of ill will.  They
+ * leave each other the notes at it from which communicators are made.
  */
 #ifndef MEG_COMM_BOARD_H
 #define MEG_COMM_BOARD_H
@@ -21,13 +25,38 @@
 
 MEG_BEGIN_DECLS
 
+/* Where ranks meet that have no communicator; host is of rank 0, and not looked at where all ranks share it. */
+struct meg_meeting {
+    const char *host;
+    int port;
+    bool is_local;
+    unsigned char token[16];
+};
+/* Before meg_board_open; m is kept, not copied. */
+void meg_board_meet_at(const struct meg_meeting *m);
+
 /*
  * Every rank of world calls it, once.  With one rank there is no board.  Where a rank cannot reach rank
- * 0's board there is none either, with a warning: what is lost is then noticed by deadlines alone.
+ * 0's board there is none either, with a warning: what is lost is then noticed by deadlines alone.  Where
+ * they meet at it, the process ends instead: MEG_EPEER names who did not come by the deadline, MEG_EUSAGE
+ * a port that is taken and ranks that contradict each other.
  */
 void meg_board_open(struct meg_comm *world, double deadline_s);
 /* Every rank calls it when all are done; the end of one is then no news to the others. */
 void meg_board_close(void);
+
+/*
+ * A note that one rank leaves for others of a group; group, from and to are its name.  A get that finds no
+ * note asks for it, and a later one gives it: true, and bytes are set.
+ */
+struct meg_board_note {
+    uint64_t group;
+    int32_t from, to;
+    int32_t readers;                 /* that will get it */
+    unsigned char bytes[128];
+};
+void meg_board_put(const struct meg_board_note *note);
+bool meg_board_get(struct meg_board_note *note);
 
 /* From here on this rank works on this step (the iteration that is being made). */
 void meg_board_step(int64_t step);

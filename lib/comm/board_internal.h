@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/mem.h"
-#include "comm/comm.h"
+#include "comm/board.h"
 
 /* ---- where a rank is ---- */
 
@@ -22,18 +22,24 @@ struct board_place {
 
 enum board_kind {
     BOARD_JOIN = 1,                  /* struct board_join: the first frame of a rank */
-    BOARD_WELCOME,                   /* the answer to it */
+    BOARD_WELCOME,                   /* struct board_welcome: the answer to it */
     BOARD_PLACE,                     /* struct board_place: a heartbeat, and the answer to BOARD_ASK */
     BOARD_ASK,                       /* where are you? */
     BOARD_WAITED,                    /* to rank 0: my wait took too long */
     BOARD_ENDS,                      /* struct board_ends: I end, and this is why */
     BOARD_END,                       /* struct board_ends: everybody ends */
+    BOARD_NOTE,                      /* struct meg_board_note: to be kept by rank 0, or what was asked for */
+    BOARD_WANT,                      /* struct meg_board_note, its name: asks for it */
     BOARD_BYE                        /* I am done, and close */
 };
 
 struct board_join {
     unsigned char token[16];
-    int32_t rank;
+    int32_t rank, size;
+    char host[64];
+};
+
+struct board_welcome {
     char host[64];
 };
 
@@ -68,9 +74,13 @@ struct board_invite {
     } addr[8];
 };
 
-/* Listen on loopback only, or on all addresses of this host.  The socket, or -1 with errno. */
-int board_listen(struct board_invite *to, bool is_local);
+/* Listen on loopback only, or on all addresses of this host; port 0: any.  The socket, or -1 with errno. */
+int board_listen(struct board_invite *to, bool is_local, int port);
+/* Invite to a host by its name, or to loopback.  NULL, or what is wrong. */
+const char *board_invite_to(struct board_invite *to, const struct meg_meeting *m);
 int board_accept(int listening);
+/* Close *fd where it is one, leaving -1, and errno as it is. */
+void board_shut(int *fd);
 /* A connected socket, or -1 with errno. */
 int board_connect(const struct board_invite *to);
 
@@ -99,6 +109,17 @@ void board_say_gone(struct meg_str *s, const struct board_view *v, const struct 
 /* Time is up, and who has not answered is taken for stopped. */
 void board_say_late(struct meg_str *s, const struct board_view *v);
 
+/* Of n ranks these came, and the others did not. */
+void board_say_absent(struct meg_str *s, const bool *has_come, int n);
+
+/* ---- board_notes.c ---- */
+
+/* A frame of a note; the thread's. */
+void board_take_note(struct board_link *l, enum board_kind kind, const struct meg_board_note *note);
+/* Send what there is to send; the thread's. */
+void board_pass_notes(void);
+void board_forget_notes(void);
+
 /* ---- board.c and board_thread.c: the board of this process ---- */
 
 enum board_verdict { BOARD_NONE, BOARD_GONE, BOARD_LATE, BOARD_TERMINATED, BOARD_ENDED };
@@ -109,6 +130,7 @@ struct board {
     double deadline_s, beat_s;
     char host[64];
     struct board_invite invite;
+    const struct meg_meeting *meeting;
     struct meg_comm *world;
     bool is_open;
     pthread_t thread;
@@ -120,6 +142,7 @@ struct board {
     int64_t wait, steps;             /* how many there have been */
     struct board_ends ends;
     bool is_ending, has_told, is_leaving;
+    bool *has_come;                  /* [size] */
 
     /* the thread's own */
     struct board_link *link;
@@ -142,6 +165,15 @@ static inline bool board_is_host(void)
 
 /* How long a wait may take; until the first step is done others may be busy setting up.  With the lock held. */
 double board_patience_s(void);
+/* Wake the thread. */
+void board_poke(void);
+/* Take ranks in, as rank 0.  False with errno. */
+bool board_serve(bool is_local, int port);
+/* Join rank 0's board, which may not be there for patience_s.  False: errno, or link[0].fd where nobody took us in. */
+bool board_go_to(double patience_s);
+/* ---- board_meet.c: ends the process where ranks do not meet ---- */
+void board_meet(const struct meg_meeting *m);
+
 /* Events of fd wake the thread and come with who: a link, &board.listening or &board.poke. */
 bool board_listen_to(int fd, void *who);
 /* The thread. */

@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -19,7 +20,8 @@ enum { DEPUTIES = 3 };               /* ranks after rank 0 that speak when it ca
 #define TERM_S   0.3                 /* between SIGTERM and obeying it */
 #define PAUSE_S  5.0                 /* in which our own stop explains what others do */
 
-struct board board = { .lock = PTHREAD_MUTEX_INITIALIZER, .told = PTHREAD_COND_INITIALIZER };
+struct board board = { .lock = PTHREAD_MUTEX_INITIALIZER, .told = PTHREAD_COND_INITIALIZER,
+                       .listening = -1, .epoll = -1, .poke = { -1, -1 } };
 
 static bool is_peer(const struct board_link *l)
 {
@@ -193,17 +195,42 @@ static bool is_taken(int rank)
     return false;
 }
 
+/* Ranks that contradict each other never were one run. */
+static void quarrel(struct board_link *l, const char *fmt, ...) MEG_NORETURN MEG_PRINTF(2, 3);
+static void quarrel(struct board_link *l, const char *fmt, ...)
+{
+    struct board_ends ends = { .status = meg_exit_status(MEG_EUSAGE) };
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(ends.why, sizeof ends.why, fmt, ap);
+    va_end(ap);
+    say(ends.why);
+    board_send(l, BOARD_END, &ends, sizeof ends);
+    end_all(ends.status);
+}
+
 static bool join(struct board_link *l, const struct board_join *j)
 {
+    struct board_welcome welcome;
     unsigned char differs = 0;
 
     for (size_t i = 0; i < sizeof j->token; i++)
         differs |= j->token[i] ^ board.invite.token[i];
-    if (differs || !board_is_host() || l->rank >= 0 || j->rank < 1 || j->rank >= board.size || is_taken(j->rank))
+    if (differs || !board_is_host() || l->rank >= 0)
         return false;
-    l->rank = j->rank;
     memcpy(l->host, j->host, sizeof l->host - 1);
-    board_send(l, BOARD_WELCOME, NULL, 0);
+    memcpy(welcome.host, board.host, sizeof welcome.host);
+    if (j->size != board.size)
+        quarrel(l, "rank %d on %s was started as one of %d ranks, and rank 0 on %s as one of %d", j->rank, l->host,
+                j->size, board.host, board.size);
+    if (j->rank < 1 || j->rank >= board.size || is_taken(j->rank))
+        quarrel(l, "two processes are rank %d, one of them on %s", j->rank, l->host);
+    l->rank = j->rank;
+    board_send(l, BOARD_WELCOME, &welcome, sizeof welcome);
+    pthread_mutex_lock(&board.lock);
+    board.has_come[l->rank] = true;
+    pthread_mutex_unlock(&board.lock);
     return true;
 }
 
@@ -236,6 +263,7 @@ static bool take(struct board_link *l, enum board_kind kind, const void *payload
     struct board_join j;
     struct board_ends ends;
     struct board_place here;
+    struct meg_board_note note;
 
     if (l->rank < 0 && kind != BOARD_JOIN)
         return false;
@@ -261,6 +289,11 @@ static bool take(struct board_link *l, enum board_kind kind, const void *payload
     case BOARD_END:
         memcpy(&ends, payload, sizeof ends);
         end_after(&ends);
+        return true;
+    case BOARD_NOTE:
+    case BOARD_WANT:
+        memcpy(&note, payload, sizeof note);
+        board_take_note(l, kind, &note);
         return true;
     case BOARD_BYE: l->has_left = true; return true;
     }
@@ -332,6 +365,7 @@ static bool look_around(void)
     if (board.is_leaving)
         tell_all(BOARD_BYE, NULL, 0);
     pthread_mutex_unlock(&board.lock);
+    board_pass_notes();
     return !board.is_leaving && !board.is_ending;
 }
 

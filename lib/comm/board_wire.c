@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
@@ -81,41 +82,53 @@ static void prepare(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
+void board_shut(int *fd)
+{
+    const int why = errno;
+
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+    errno = why;
+}
+
 /* One socket for both families where the machine has IPv6. */
-static int bound(struct address *at, bool is_local)
+static int bound(struct address *at, bool is_local, int port)
 {
     static const struct in6_addr any6 = IN6ADDR_ANY_INIT;
     const in_addr_t any = htonl(is_local ? INADDR_LOOPBACK : INADDR_ANY);
-    const int zero = 0;
+    const int zero = 0, one = 1;
     int fd = -1;
 
     if (!is_local && (fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) >= 0) {
-        make_address(at, AF_INET6, &any6, 0);
+        make_address(at, AF_INET6, &any6, port);
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
         if (setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero) == 0 &&
             bind(fd, (struct sockaddr *)&at->s, at->n) == 0)
             return fd;
-        close(fd);
+        board_shut(&fd);
     }
     if ((fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) < 0)
         return -1;
-    make_address(at, AF_INET, &any, 0);
+    make_address(at, AF_INET, &any, port);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (bind(fd, (struct sockaddr *)&at->s, at->n) == 0)
         return fd;
-    close(fd);
+    board_shut(&fd);
     return -1;
 }
 
-int board_listen(struct board_invite *to, bool is_local)
+int board_listen(struct board_invite *to, bool is_local, int port)
 {
     struct address at;
     int fd;
 
     memset(to, 0, sizeof *to);
-    if ((fd = bound(&at, is_local)) < 0)
+    if ((fd = bound(&at, is_local, port)) < 0)
         return -1;
     if (listen(fd, SOMAXCONN) < 0 || getsockname(fd, (struct sockaddr *)&at.s, &at.n) < 0 ||
         getrandom(to->token, sizeof to->token, 0) != sizeof to->token) {
-        close(fd);
+        board_shut(&fd);
         return -1;
     }
     to->port = ntohs(at.s.ss_family == AF_INET ? ((struct sockaddr_in *)&at.s)->sin_port
@@ -126,6 +139,24 @@ int board_listen(struct board_invite *to, bool is_local)
         invite_to_host(to);
     to->is_open = 1;
     return fd;
+}
+
+const char *board_invite_to(struct board_invite *to, const struct meg_meeting *m)
+{
+    const struct addrinfo want = { .ai_socktype = SOCK_STREAM };
+    struct addrinfo *found;
+    const int r = getaddrinfo(m->is_local ? "127.0.0.1" : m->host, NULL, &want, &found);
+
+    if (r != 0)
+        return gai_strerror(r);
+    memset(to, 0, sizeof *to);
+    for (const struct addrinfo *i = found; i; i = i->ai_next)
+        invite_to(to, i->ai_addr);
+    freeaddrinfo(found);
+    to->port = m->port;
+    memcpy(to->token, m->token, sizeof to->token);
+    to->is_open = 1;
+    return NULL;
 }
 
 static int connect_to(const struct address *a)
@@ -205,12 +236,14 @@ static bool is_whole(const struct board_link *l, uint32_t head[2])
 static bool is_sound(const uint32_t head[2])
 {
     static const uint32_t nbytes[] = { [BOARD_JOIN] = sizeof(struct board_join),
-                                       [BOARD_WELCOME] = 0,
+                                       [BOARD_WELCOME] = sizeof(struct board_welcome),
                                        [BOARD_PLACE] = sizeof(struct board_place),
                                        [BOARD_ASK] = 0,
                                        [BOARD_WAITED] = 0,
                                        [BOARD_ENDS] = sizeof(struct board_ends),
                                        [BOARD_END] = sizeof(struct board_ends),
+                                       [BOARD_NOTE] = sizeof(struct meg_board_note),
+                                       [BOARD_WANT] = sizeof(struct meg_board_note),
                                        [BOARD_BYE] = 0 };
 
     return head[0] >= BOARD_JOIN && head[0] <= BOARD_BYE && head[1] == nbytes[head[0]];

@@ -122,6 +122,23 @@ void board_say_gone(struct meg_str *out, const struct board_view *v, const struc
     free(s);
 }
 
+void board_say_absent(struct meg_str *out, const bool *has_come, int n)
+{
+    struct seat *s = meg_new((size_t)n * sizeof *s);
+    bool *is_absent = meg_new((size_t)n);
+
+    for (int i = 0; i < n; i++) {
+        s[i].rank = i;
+        is_absent[i] = !has_come[i];
+    }
+    list_ranks(out, s, is_absent, n);
+    meg_str_printf(out, " of %d; ", n);
+    list_ranks(out, s, has_come, n);
+    meg_str_printf(out, " came");
+    free(is_absent);
+    free(s);
+}
+
 /* Mark who is to blame: the silent; if none is, those who do not wait. */
 static int blame(bool *is_in, const struct seat *s, int n)
 {
