@@ -11,7 +11,8 @@
 # make check-chroot   check and demo in a bare Debian, as root
 # make deps       install the Debian packages that check and demo need
 # check and demo first install the Debian packages that are missing; DEPS=0 forbids it.
-# CUDA, NCCL, CUDNN, MPI = 0 | 1 | auto; MPI = openmpi | mpich chooses where Debian has both.  V=1 shows whole command lines.
+# CUDA, NCCL, CUDNN, MPI = 0 | 1 | auto; MPI = openmpi | mpich chooses where Debian has both.  NCCL needs nccl.h, not CUDA=1.
+# V=1 shows whole command lines.
 
 VERSION := 0.1.0
 ROOMS   := base text data tensor cpu cuda comm parallel nn model optim ckpt train infer eval
@@ -83,10 +84,15 @@ endif
 use = $(filter 1,$(if $(filter auto,$($1)),$(if $(wildcard $2),1),$($1)))
 MPI_KIND := $(filter openmpi mpich,$(MPI))
 CUDA_HOME := $(abspath $(dir $(NVCC))/..)
-USES := $(if $(call use,CUDA,$(NVCC)),CUDA) $(if $(MPI_KIND)$(call use,MPI,$(shell command -v mpicc)),MPI)
+# lib/comm/nccl* want the header alone: what it declares is loaded at run time, under torchrun.
+NCCL_H := $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h)
+USES := $(if $(call use,CUDA,$(NVCC)),CUDA) $(if $(call use,NCCL,$(NCCL_H)),NCCL) \
+        $(if $(MPI_KIND)$(call use,MPI,$(shell command -v mpicc)),MPI)
+ifeq ($(NCCL)$(NCCL_H),1)
+$(error NCCL=1, but there is no nccl.h in $(CUDA_HOME)/include or /usr/include: install it, or say where CUDA is by NVCC=)
+endif
 ifneq ($(filter CUDA,$(USES)),)
-USES += $(if $(call use,NCCL,$(CUDA_HOME)/include/nccl.h /usr/include/nccl.h),NCCL) \
-        $(if $(call use,CUDNN,$(CUDA_HOME)/include/cudnn.h /usr/include/cudnn.h),CUDNN)
+USES += $(if $(call use,CUDNN,$(CUDA_HOME)/include/cudnn.h /usr/include/cudnn.h),CUDNN)
 ifeq ($(wildcard $(NVCC)),)
 $(error CUDA=1, but there is no nvcc: put it in PATH or give NVCC=)
 endif
@@ -117,7 +123,7 @@ PKGS := jansson libxxhash libzstd zlib liblzma libutf8proc libpcre2-8
 # A library is named only where a file of ours may call it, and linked only where one does.
 CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart -lcublasLt -lstdc++
 CUDNN_LIBS := -lcudnn
-NCCL_LIBS  := -lnccl
+NCCL_LIBS  := -Wl,--enable-new-dtags,-rpath,$(CUDA_HOME)/lib64
 MPI_PKG    := $(or $(patsubst openmpi,ompi-c,$(MPI_KIND)),mpi-c)
 MPI_LIBS    = $(call PKG_CONFIG,--libs $(MPI_PKG))
 MPI_CFLAGS  = $(call PKG_CONFIG,--cflags $(MPI_PKG))
@@ -156,6 +162,7 @@ all: $(B)/libmeg.a $(CMDS)
 
 $(B)/lib/cpu/%.o: ROOM_FLAGS := $(CPU_FLAGS)
 $(B)/lib/comm/mpi%.o: ROOM_FLAGS = $(MPI_CFLAGS)
+$(B)/lib/comm/nccl%.o: ROOM_FLAGS = -isystem $(CUDA_HOME)/include
 $(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
 $(B)/%.v3.o: ISA_FLAGS := -DMEG_ISA=v3 -march=x86-64-v3
 $(B)/%.v4.o: ISA_FLAGS := -DMEG_ISA=v4 -march=x86-64-v4 -mprefer-vector-width=512
@@ -189,6 +196,13 @@ $(B)/tests/fault.so: tests/fault/fault.c $(B)/flags
 	@mkdir -p $(@D)
 	$(call run,$(CC) -g -O2 -Wall -Wextra -shared -fPIC -o $@ $< -ldl)
 
+# Stands in for NCCL and the CUDA runtime where there is no GPU; one object under both names.
+DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/libnccl.so.2)
+$(B)/tests/nccl/libnccl.so.2: tests/nccl/double.c $(B)/flags
+	@mkdir -p $(@D)
+	$(call run,$(CC) -g -O2 -Wall -Wextra -fvisibility=hidden -isystem $(CUDA_HOME)/include -shared -fPIC -o $@ $<)
+	@for n in 12 13 14; do ln -sf libnccl.so.2 $(@D)/libcudart.so.$$n; done
+
 -include $(wildcard $(B)/lib/*/*.d $(B)/cmd/*/*.d $(B)/tests/*/*.d)
 
 # ---- what is run --------------------------------------------------------------------------------
@@ -200,7 +214,7 @@ TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(UNITS) $(wildcard tests/*.t 
 # dies of what libraries opened at run time keep there.
 check: export ASAN_OPTIONS = allocator_may_return_null=1
 check: export LSAN_OPTIONS = use_tls=0:print_suppressions=0:suppressions=$(CURDIR)/tests/lsan.supp
-check: all $(UNITS) $(RANKS) $(B)/tests/fault.so
+check: all $(UNITS) $(RANKS) $(DOUBLE) $(B)/tests/fault.so
 	@CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" \
 	    prove -j2 -e tests/tap.sh $(TESTS)
 

@@ -132,9 +132,10 @@ static inline void meg_barrier(struct meg_comm *c)
 }
 
 /*
- * The ranks of this run.  meg_comm_open looks for a launcher (mpirun, srun) in the environment and joins
- * its ranks; without one, or in a build without MPI, the world is meg_comm_self.  A launcher of several
- * ranks and no MPI in this build is MEG_EUSAGE.
+ * The ranks of this run.  meg_comm_open looks for a launcher (mpirun, srun; torchrun where none of these
+ * is) in the environment and joins its ranks, over MPI, of torchrun over NCCL; without one the world is
+ * meg_comm_self.  A launcher of several ranks and no MPI, or NCCL, in this build is MEG_EUSAGE.
+ * torchrun's ranks meet in meg_board_open, which comes before the first operation.
  *   launcher  who started the ranks, as a word for people: "mpirun (Open MPI)", "none"
  * A group is cut out of the world by meg_comm_split: ranks that give the same color are a group, in the
  * order of their world ranks; every rank of the world calls it.  name is kept, not copied.

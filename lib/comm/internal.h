@@ -1,12 +1,13 @@
-/* What launch.c needs of the MPI communicator, in builds that have it. */
+/* What launch.c needs of the communicators, in builds that have them. */
 #ifndef MEG_COMM_INTERNAL_H
 #define MEG_COMM_INTERNAL_H
 #include <stdbool.h>
-#include "comm/comm.h"
+#include "comm/torchrun.h"
 
 /* Counted by meg_comm_waited_s. */
 void meg_comm_add_wait(double seconds);
 
 int meg_comm_open_mpi(struct meg_comm **world, struct meg_err *e);
+struct meg_comm *meg_comm_open_nccl(const struct meg_torchrun *t);
 
 #endif

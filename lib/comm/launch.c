@@ -10,15 +10,13 @@
 
 static const struct {
     const char *ranks, *name;
-    bool is_mpi;
 } launchers[] = {
-    { "OMPI_COMM_WORLD_SIZE", "mpirun (Open MPI)", true },
-    { "PMI_SIZE", "mpiexec or srun (PMI)", true },
-    { "SLURM_STEP_NUM_TASKS", "srun", true },
-    { "WORLD_SIZE", "torchrun", false },
+    { "OMPI_COMM_WORLD_SIZE", "mpirun (Open MPI)" },
+    { "PMI_SIZE", "mpiexec or srun (PMI)" },
+    { "SLURM_STEP_NUM_TASKS", "srun" },
 };
 
-/* The launcher's ranks, or 1. */
+/* The MPI launcher's ranks, or 1. */
 static int64_t started_as(size_t *which)
 {
     for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
@@ -33,19 +31,38 @@ static int64_t started_as(size_t *which)
     return 1;
 }
 
+static int open_torchrun(struct meg_comm_world *w, struct meg_err *e)
+{
+    static struct meg_torchrun t;
+    const int r = meg_torchrun_read(&t, e);
+
+    if (r < 0 || t.size == 1)
+        return r;
+    w->launcher = "torchrun";
+#ifdef MEG_HAVE_NCCL
+    meg_board_meet_at(&t.meeting);
+    w->world = meg_comm_open_nccl(&t);
+    return 0;
+#else
+    return meg_fail(e, MEG_EUSAGE,
+                    "torchrun started %d ranks (WORLD_SIZE), which needs NCCL, and this build has none; start them with "
+                    "mpirun or srun, or install nccl.h and run make again",
+                    t.size);
+#endif
+}
+
+/* torchrun's agents, one a machine, may themselves be started by mpirun or srun; others set its variables, too. */
 int meg_comm_open(struct meg_comm_world *w, struct meg_err *e)
 {
+    const bool is_torchrun = getenv("TORCHELASTIC_RUN_ID");
     size_t i = 0;
-    const int64_t ranks = started_as(&i);
+    const int64_t ranks = is_torchrun ? 1 : started_as(&i);
 
     w->world = &meg_comm_self;
     w->launcher = "none";
     if (ranks == 1)
-        return 0;
+        return is_torchrun || getenv("WORLD_SIZE") ? open_torchrun(w, e) : 0;
     w->launcher = launchers[i].name;
-    if (!launchers[i].is_mpi)
-        return meg_fail(e, MEG_EUSAGE, "%s started %" PRId64 " ranks (%s), which needs NCCL; use mpirun or srun",
-                        w->launcher, ranks, launchers[i].ranks);
 #ifdef MEG_HAVE_MPI
     {
         const int r = meg_comm_open_mpi(&w->world, e);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
-#include "comm/comm.h"
+#include "comm/board.h"
 #include "tensor/half.h"
 
 static struct meg_comm *w;
@@ -213,6 +213,7 @@ int main(void)
         meg_die_err(&e);
     w = world.world;
     meg_comm_set_deadline(w, 60);
+    meg_board_open(w, 60);
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++) {
             reductions(types[t], sizes[n]);
@@ -231,6 +232,7 @@ int main(void)
     meg_barrier(w);
     if (w->rank == 0)
         printf("1..%d\n", tests);
+    meg_board_close();
     meg_comm_close(w);
     return failed != 0;
 }
