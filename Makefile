@@ -140,7 +140,8 @@ SAN_FLAGS  := $(if $(SAN),$(if $(filter thread,$(SAN)),-fsanitize=thread,\
                   -fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all) -fno-omit-frame-pointer)
 CPU_FLAGS  := -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast
 COMPILE = $(CC) $(MEG_CPPFLAGS) $(CPPFLAGS) $(MEG_CFLAGS) $(CFLAGS) $(SAN_FLAGS)
-LINK    = $(CC) -fopenmp $(CFLAGS) $(SAN_FLAGS) $(LDFLAGS)
+SAN_OBJ    := $(if $(filter-out thread,$(SAN)),$(B)/tests/san/dlclose.c.o)
+LINK    = $(CC) -fopenmp $(CFLAGS) $(SAN_FLAGS) $(LDFLAGS) $(SAN_OBJ) $(SAN_OBJ:%=-Wl,--export-dynamic-symbol=dlclose)
 NVCC_COMPILE = $(NVCC) -O3 -std=c++17 -ccbin $(CC) $(MEG_CPPFLAGS) $(CPPFLAGS) -Xcompiler -Wall,-Wextra,-fopenmp \
                $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a)
 
@@ -167,7 +168,7 @@ $(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
 $(B)/%.v3.o: ISA_FLAGS := -DMEG_ISA=v3 -march=x86-64-v3
 $(B)/%.v4.o: ISA_FLAGS := -DMEG_ISA=v4 -march=x86-64-v4 -mprefer-vector-width=512
 
-$(sort $(dir $(OBJS) $(CMDS) $(UNITS) $(RANKS) $(BENCH) $(MAINS:%=$(B)/%))):
+$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(BENCH) $(MAINS:%=$(B)/%))):
 	@mkdir -p $@
 
 .SECONDEXPANSION:
@@ -180,7 +181,7 @@ $(B)/%.c.v4.o: %.c $(B)/flags | $$(@D)/
 $(B)/%.cu.o: %.cu $(B)/flags | $$(@D)/
 	$(call run,$(NVCC_COMPILE) -MMD -MP -c -o $@ $<)
 
-$(B)/libmeg.a: $(OBJS) $(B)/objects
+$(B)/libmeg.a: $(OBJS) $(B)/objects | $(SAN_OBJ)
 	$(call run,rm -f $@ && $(AR) rcsD $@ $(OBJS))
 
 $(BIN)/meg-%: $(B)/cmd/%/main.c.o $(B)/libmeg.a | $(BIN)/

@@ -145,7 +145,8 @@ static int run(struct meg_comm *pp, const struct meg_pipe_schedule_conf *c, cons
         meg_die_err(&e);
     meg_pipe_init(&pipe, &list, pp, tensor, TENSORS, &arena);
     for (int i = 0; i < 2; i++) {
-        memset(arena.base, 0xff, arena.used);
+        if (arena.used) /* one stage alone has no boundaries */
+            memset(arena.base, 0xff, arena.used);
         meg_pipe_run(&pipe, &ops, &g);
     }
     g.bad += g.steps != 2 * c->microbatches * c->chunks * (c->is_forward_only ? 1 : 3);
