@@ -1,4 +1,4 @@
-/* A word is in one of two neighbouring pairs of entries: its own, or the other one when that is full. */
+/* A word is in one of PAIRS neighbouring pairs of entries, the newest in their own. */
 #include "text/wordcache.h"
 
 #include "base/hash.h"
@@ -7,17 +7,19 @@
 enum {
     MORE = 5 << 20,       /* ids */
     LONGEST_BYTES = 1024, /* longer words are not worth their room */
+    PAIRS = 4
 };
 
 void meg_wordcache_init(struct meg_wordcache *c)
 {
     const size_t words = 2 * MEG_WORD_PAIRS * sizeof *c->word;
+    const size_t more = (MORE + MEG_WORD_IDS) * sizeof *c->more; /* copied in fours */
     struct meg_err e;
 
-    if (meg_arena_init(&c->arena, "word cache", words + MORE * sizeof *c->more, &e) < 0)
+    if (meg_arena_init(&c->arena, "word cache", words + more, &e) < 0)
         meg_die_err(&e);
     c->word = meg_arena_alloc(&c->arena, words, 64);
-    c->more = meg_arena_alloc(&c->arena, MORE * sizeof *c->more, 64);
+    c->more = meg_arena_alloc(&c->arena, more, 64);
     c->nmore = 0;
 }
 
@@ -32,24 +34,44 @@ void meg_word_key_long(uint64_t key[2], const char *s, int64_t n)
     key[1] = (uint64_t)n | (uint64_t)0xFF << 56;
 }
 
-static struct meg_word *other_pair(const struct meg_wordcache *c, const struct meg_word *pair)
+/* The k-th pair where a word may be: 0 is its own. */
+static struct meg_word *nth_pair(const struct meg_wordcache *c, const struct meg_word *own, int k)
 {
-    return c->word + ((pair - c->word) ^ 2);
+    return c->word + ((own - c->word) ^ (2 * k));
 }
 
 const struct meg_word *meg_wordcache_find_on(const struct meg_wordcache *c,
                                              const struct meg_sought *w)
 {
-    const struct meg_word *e = meg_word_in(w->pair, w->key);
+    const struct meg_word *e = NULL;
     const int32_t *ids;
     int64_t nids;
 
-    if (!e)
-        e = meg_word_in(other_pair(c, w->pair), w->key);
+    for (int k = 0; k < PAIRS && !e; k++)
+        e = meg_word_in(nth_pair(c, w->pair, k), w->key);
     if (!e || w->n <= MEG_WORD_BYTES)
         return e;
     nids = meg_word_ids(c, e, &ids);
     return memcmp(ids + nids, w->s, (size_t)w->n) == 0 ? e : NULL;
+}
+
+static bool is_free(const struct meg_word *e)
+{
+    return e->key[1] == 0;
+}
+
+/* Where a word goes that leaves its own pair: what is free in the others, or any entry of them. */
+static struct meg_word *place_beside(struct meg_wordcache *c, const struct meg_word *own)
+{
+    unsigned any = c->nmoved++;
+
+    for (int k = 1; k < PAIRS; k++) {
+        struct meg_word *pair = nth_pair(c, own, k);
+
+        if (is_free(&pair[0]) || is_free(&pair[1]))
+            return is_free(&pair[0]) ? &pair[0] : &pair[1];
+    }
+    return nth_pair(c, own, 1 + (int)(any / 2 % (PAIRS - 1))) + any % 2;
 }
 
 /* Room for ids and bytes that are not in an entry.  Where there is none all words are forgotten. */
@@ -67,7 +89,7 @@ void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const 
                        int64_t nids, uint16_t tag)
 {
     const int64_t nbytes = n > MEG_WORD_BYTES ? n : 0;
-    struct meg_word new = { .n = (uint16_t)nids, .tag = tag }, *second;
+    struct meg_word new = { .n = (uint16_t)nids, .tag = tag };
     struct meg_sought w;
 
     if (n > LONGEST_BYTES || nids > LONGEST_BYTES)
@@ -82,9 +104,8 @@ void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const 
     }
     meg_wordcache_seek(c, &w, s, n, s + n);
     memcpy(new.key, w.key, sizeof new.key);
-    second = other_pair(c, w.pair);
-    second[1] = second[0];
-    second[0] = w.pair[1];
+    if (!is_free(&w.pair[1]))
+        *place_beside(c, w.pair) = w.pair[1];
     w.pair[1] = w.pair[0];
     w.pair[0] = new;
 }

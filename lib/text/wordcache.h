@@ -1,6 +1,6 @@
 /*
  * wordcache.h - what the pieces seen so far were encoded to: nearly every word of a text has been
- * seen before.  Bounded memory; of the words that want one place the oldest goes.  One thread's own.
+ * seen before.  Bounded memory; of the words that want one place an old one goes.  One thread's own.
  */
 #ifndef MEG_TEXT_WORDCACHE_H
 #define MEG_TEXT_WORDCACHE_H
@@ -35,6 +35,7 @@ struct meg_wordcache {
     struct meg_word *word;  /* pairs of entries */
     int32_t *more;
     int32_t nmore;
+    unsigned nmoved; /* words that went from their own pair to another one */
 };
 enum { MEG_WORD_PAIRS = 1 << 18 }; /* 16 MiB of entries */
 
@@ -135,8 +136,8 @@ static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct m
     return is_here ? e->n : e->n - MEG_WORD_ELSEWHERE;
 }
 
-/* Copy them to ids, where there is room for MEG_WORD_IDS, some of them to be written over, or for all;
- * returns their number. */
+/* Copy them to ids, where there is room for MEG_WORD_IDS more, which may be written over; returns their
+ * number. */
 static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct meg_word *e,
                                     int32_t *ids)
 {
@@ -148,7 +149,8 @@ static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct 
         return e->n;
     }
     n = meg_word_ids(c, e, &from);
-    memcpy(ids, from, (size_t)n * sizeof *ids);
+    for (int64_t i = 0; i < n; i += 1 + MEG_WORD_IDS)
+        memcpy(ids + i, from + i, (1 + MEG_WORD_IDS) * sizeof *ids);
     return n;
 }
 

@@ -24,7 +24,7 @@ static int64_t word(int64_t k, char s[64], int32_t ids[16], int64_t *nids)
 static bool holds(const struct meg_wordcache *c, int64_t k)
 {
     char s[64];
-    int32_t ids[16], copy[16];
+    int32_t ids[16], copy[16 + MEG_WORD_IDS];
     const int32_t *there;
     const struct meg_word *e;
     struct meg_sought w;
