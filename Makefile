@@ -2,8 +2,6 @@
 # make check      build and run the suite; TESTS='FILE...' runs a part.  SAN=1: under ASan and UBSan; SAN=thread: the
 #                 tests of threads that are our own under ThreadSanitizer
 # make demo       a small GPT from text to samples in a few minutes; CORPUS=FILE|FOLDER trains on yours
-# make check-layouts  a layout for every triple of option values, and checkpoints between all pairs of ten; FULL=1: all
-#                 layouts
 # make check-faults   kill and stop ranks, and go on from what was saved; KILLS= STOPS= LONG_STOPS= POINTS= SEED=
 # make bench      measure against peers
 # make fuzz       feed damaged input to the readers for FUZZ_S seconds each (needs clang)
@@ -12,7 +10,6 @@
 # make check-peers    240 MB of text through other people's tokenizers and ours; MEG_PYTHON=a python with them
 # make check-chroot   check and demo in a bare Debian, as root
 # make deps       install the Debian packages that check and demo need
-# make clean      remove build/, bin/ and demo/
 # check and demo first install the Debian packages that are missing; DEPS=0 forbids it.
 # CUDA, NCCL, CUDNN, MPI = 0 | 1 | auto; MPI = openmpi | mpich chooses where Debian has both.  NCCL needs nccl.h, not CUDA=1.
 # V=1 shows whole command lines.

@@ -32,7 +32,7 @@
 
 enum {
     BLOCK = 1 << 19,
-    LONG_BLOCK = 1 << 21,
+    LONG_BLOCK = 1 << 20,
     DOCUMENT_END = -1 /* among the lengths of sequences */
 };
 

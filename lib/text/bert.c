@@ -16,10 +16,10 @@
 struct bert {
     struct meg_tokenizer base;
     struct meg_bert_files *files; /* the owner's; a share borrows it */
-    bool is_share, is_lower;
+    bool is_share;
     struct meg_wordcache cache;
-    struct meg_str words; /* of one stretch */
-    struct meg_ids ids;
+    struct meg_bert_reader reader;
+    struct meg_str words; /* some of one stretch */
 };
 
 static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bool is_lower,
@@ -40,7 +40,7 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bo
         return r;
     t = meg_new(sizeof *t);
     t->files = files;
-    t->is_lower = is_lower;
+    t->reader.is_lower = is_lower;
     t->base.class = is_lower ? &meg_tok_bert_lower : &meg_tok_bert_case;
     t->base.vocab_size = files->tokens.n;
     t->base.roles = files->roles;
@@ -70,8 +70,8 @@ static void bert_close(struct meg_tokenizer *base)
     if (!t->is_share)
         meg_bert_files_free(t->files);
     meg_wordcache_free(&t->cache);
+    meg_bert_reader_free(&t->reader);
     meg_str_free(&t->words);
-    free(t->ids.v);
     free(t);
 }
 
@@ -80,44 +80,57 @@ static struct meg_tokenizer *bert_share(const struct meg_tokenizer *base)
     struct bert *t = meg_new(sizeof *t);
 
     t->files = ((const struct bert *)base)->files;
-    t->is_lower = ((const struct bert *)base)->is_lower;
+    t->reader.is_lower = ((const struct bert *)base)->reader.is_lower;
     t->is_share = true;
     return &t->base;
 }
 
-/* The ids of what is not remembered, by all rules, to t->ids. */
-static void encode_new(struct bert *t, const char *s, int64_t n)
-{
-    t->words.n = 0;
-    t->ids.n = 0;
-    meg_bert_words(s, n, t->is_lower, &t->words);
-    for (size_t at = 0, len; at < t->words.n; at += len + 1) {
-        const char *word = t->words.s + at;
+enum { LONG = 1 << 12 }; /* more bytes are not remembered; ASCII letters, they are an unknown word */
 
-        len = strlen(word);
-        meg_ids_reserve(&t->ids, (int64_t)len);
-        t->ids.n +=
-            meg_wordpiece_encode(&t->files->pieces, word, (int64_t)len, t->ids.v + t->ids.n);
+/* Append the ids of what is not remembered, by all rules. */
+static int encode_new(struct bert *t, const char *s, int64_t n, struct meg_ids *out,
+                      struct meg_err *e)
+{
+    int r;
+
+    meg_bert_read(&t->reader, s, n);
+    while ((r = meg_bert_next(&t->reader, &t->words, e)) > 0) {
+        meg_ids_reserve(out, (int64_t)t->words.n);
+        for (size_t at = 0, len; at < t->words.n; at += len + 1) {
+            const char *word = t->words.s + at;
+
+            len = strlen(word);
+            out->n +=
+                meg_wordpiece_encode(&t->files->pieces, word, (int64_t)len, out->v + out->n);
+        }
+        if (n > LONG)
+            meg_ids_spill(out);
     }
+    return r;
 }
 
 /* Append the ids of a word or stretch of n bytes; what is before end may be read. */
-static void add_ids(struct bert *t, const char *s, int64_t n, const char *end, struct meg_ids *out)
+static int add_ids(struct bert *t, const char *s, int64_t n, const char *end, struct meg_ids *out,
+                   struct meg_err *e)
 {
     const struct meg_word *known;
+    const int32_t *ids;
+    int64_t first = out->n, nids;
     struct meg_sought w;
+    int r;
 
+    if (n > LONG)
+        return encode_new(t, s, n, out, e);
     meg_wordcache_seek(&t->cache, &w, s, n, end);
     if ((known = meg_wordcache_find(&t->cache, &w))) {
+        if (out->cap - out->n < (nids = meg_word_ids(&t->cache, known, &ids)) + MEG_WORD_IDS)
+            meg_ids_reserve(out, nids + MEG_WORD_IDS);
         out->n += meg_word_copy(&t->cache, known, out->v + out->n);
-        return;
+        return MEG_OK;
     }
-    encode_new(t, s, n);
-    if (t->ids.n == 0)
-        return;
-    meg_wordcache_add(&t->cache, s, n, t->ids.v, t->ids.n, 0);
-    memcpy(out->v + out->n, t->ids.v, (size_t)t->ids.n * sizeof *t->ids.v);
-    out->n += t->ids.n;
+    if ((r = encode_new(t, s, n, out, e)) == MEG_OK && out->n > first)
+        meg_wordcache_add(&t->cache, s, n, out->v + first, out->n - first, 0);
+    return r;
 }
 
 /* What a byte is to the fast loop. */
@@ -157,46 +170,65 @@ static const char *stretch_end(const char *s, const char *end)
     return p > s ? p : p + meg_utf8_step(p, end - p, &cp);
 }
 
+/* Where the stretch begins that is encoded again, by all rules, when a character is met that asks for them. */
+struct stretch {
+    const char *begin;
+    int64_t first; /* of its ids */
+};
+
+static void begin_stretch(struct stretch *x, const char *s, struct meg_ids *out)
+{
+    meg_ids_spill(out);
+    *x = (struct stretch){ s, out->n };
+}
+
+/* Rules look as far as the next letter, digit or sign that is none of these (Case_Ignorable). */
+static bool hides_nothing(char c)
+{
+    return !memchr("'.:^`", c, 5);
+}
+
 static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
                        struct meg_err *e)
 {
     struct bert *t = (struct bert *)base;
     const unsigned char *kind = kinds();
-    const char *end = text + n, *begin = text; /* of the stretch, */
-    int64_t first = out->n;                    /* and of its ids */
+    const char *end = text + n;
+    struct stretch x = { text, out->n };
+    int r = MEG_OK;
 
-    (void)e;
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);
-    meg_ids_reserve(out, 2 * n + MEG_WORD_IDS); /* a decomposed character has more bytes */
-    for (const char *s = text, *p; s < end; s = p) {
+    for (const char *s = text, *p; s < end && r == MEG_OK; s = p) {
         p = s + 1;
         switch (kind[(unsigned char)*s]) {
         case BLANK:
-            begin = p;
-            first = out->n;
+            begin_stretch(&x, p, out);
             break;
         case LETTER:
             while (p < end && kind[(unsigned char)*p] == LETTER)
                 p++;
             if (p == end || kind[(unsigned char)*p] != RULES) {
-                add_ids(t, s, p - s, end, out);
+                if (s - x.begin > LONG)
+                    begin_stretch(&x, s, out);
+                r = add_ids(t, s, p - s > LONG ? LONG : p - s, end, out, e); /* unknown */
                 break;
             }
             /* fall through */
         case RULES:
-            out->n = first;
-            p = stretch_end(begin, end);
-            add_ids(t, begin, p - begin, end, out);
-            begin = p;
-            first = out->n;
+            out->n = x.first;
+            p = stretch_end(x.begin, end);
+            r = add_ids(t, x.begin, p - x.begin, end, out, e);
+            begin_stretch(&x, p, out);
             break;
         case PUNCTUATION:
-            add_ids(t, s, 1, end, out);
+            if (s - x.begin > LONG && hides_nothing(*s))
+                begin_stretch(&x, s, out);
+            r = s - x.begin > MEG_BERT_HELD ? meg_bert_held(e) : add_ids(t, s, 1, end, out, e);
             break;
         }
     }
-    return MEG_OK;
+    return r;
 }
 
 static void bert_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <utf8proc.h>
 
-#include "text/chars.h"
 #include "text/uclass.h"
 #include "text/utf8.h"
 
@@ -129,24 +128,31 @@ static void lower(const int32_t *word, int64_t n, struct meg_chars *out)
     out->n = kept;
 }
 
-/* Append a word cut around its punctuation, a zero byte behind each part. */
-static void cut(const struct meg_chars *word, struct meg_str *out)
+static void close_word(struct meg_str *open, struct meg_str *out)
 {
-    bool is_open = false; /* a part waits for its end */
+    if (open->n == 0)
+        return;
+    meg_str_add(out, open->s, open->n);
+    meg_str_add(out, "", 1);
+    open->n = 0;
+}
 
-    for (int64_t i = 0; i < word->n; i++) {
-        bool is_apart = meg_bert_is_punctuation(word->v[i]);
-        char s[4];
+/* Cut characters around punctuation; those behind the last stay open. */
+static void cut(const struct meg_chars *chars, struct meg_str *open, struct meg_str *out)
+{
+    for (int64_t i = 0; i < chars->n; i++) {
+        bool is_apart = meg_bert_is_punctuation(chars->v[i]);
 
-        if (is_apart && is_open)
-            meg_str_add(out, "", 1);
-        meg_str_add(out, s, (size_t)meg_utf8_put(s, word->v[i]));
         if (is_apart)
-            meg_str_add(out, "", 1);
-        is_open = !is_apart;
+            close_word(open, out);
+        if (open->n <= MEG_BERT_LONG) {
+            char s[4];
+
+            meg_str_add(open, s, (size_t)meg_utf8_put(s, chars->v[i]));
+        }
+        if (is_apart)
+            close_word(open, out);
     }
-    if (is_open)
-        meg_str_add(out, "", 1);
 }
 
 /* A cleaned character: -1 where it is dropped, U+0020 for all that ends a word. */
@@ -171,34 +177,89 @@ static int32_t clean(int32_t cp)
     }
 }
 
-void meg_bert_words(const char *text, int64_t n, bool is_lower, struct meg_str *out)
+/* Is it, decomposed, no mark that may change places with what is before it? */
+static bool begins_apart(int32_t cp)
 {
-    struct meg_chars word = { 0 }, lowered = { 0 };
+    utf8proc_int32_t part[32];
 
-    for (int64_t i = 0; i <= n;) {
-        int32_t cp = ' ';
+    return cp < 0x300 ||
+        (utf8proc_decompose_char(cp, part, 32, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, NULL) > 0 &&
+         utf8proc_get_property(part[0])->combining_class == 0);
+}
 
-        i += i < n ? meg_utf8_step(text + i, n - i, &cp) : 1;
+/* Can what is before b, of which a is the last, be put in lower case and decomposed apart from it? */
+static bool can_part(int32_t a, int32_t b)
+{
+    return a != 0x3A3 && b != 0x3A3 && !is_case_ignorable(a) && !is_case_ignorable(b) &&
+        begins_apart(b);
+}
+
+void meg_bert_reader_free(struct meg_bert_reader *r)
+{
+    free(r->word.v);
+    free(r->lowered.v);
+    meg_str_free(&r->open);
+}
+
+void meg_bert_read(struct meg_bert_reader *r, const char *text, int64_t n)
+{
+    r->text = text;
+    r->end = text + n;
+    r->word.n = 0;
+    r->open.n = 0;
+}
+
+/* The characters at hand, which may be part of a word. */
+static void flush(struct meg_bert_reader *r, struct meg_str *out)
+{
+    if (r->is_lower)
+        lower(r->word.v, r->word.n, &r->lowered);
+    cut(r->is_lower ? &r->lowered : &r->word, &r->open, out);
+    r->word.n = 0;
+}
+
+static void end_word(struct meg_bert_reader *r, struct meg_str *out)
+{
+    flush(r, out);
+    close_word(&r->open, out);
+}
+
+int meg_bert_held(struct meg_err *e)
+{
+    return meg_fail(e, MEG_EFORMAT,
+                    "more than %d marks and signs in a row, without a letter or a blank; break them up",
+                    MEG_BERT_HELD);
+}
+
+int meg_bert_next(struct meg_bert_reader *r, struct meg_str *out, struct meg_err *e)
+{
+    enum { AT_ONCE = 4096 };
+
+    out->n = 0;
+    while (r->text < r->end && out->n < AT_ONCE) {
+        int32_t cp;
+
+        r->text += meg_utf8_step(r->text, r->end - r->text, &cp);
         cp = clean(cp);
-        if (cp != ' ' && cp >= 0 && !is_ideograph(cp, false)) {
-            meg_chars_add(&word, cp);
-            continue;
-        }
         if (cp < 0)
             continue;
-        for (int part = 0; part < 2; part++) { /* what came before an ideograph, then that itself */
-            if (is_lower)
-                lower(word.v, word.n, &lowered);
-            cut(is_lower ? &lowered : &word, out);
-            word.n = 0;
-            if (cp == ' ')
-                break;
-            meg_chars_add(&word, cp);
+        if (cp == ' ') {
+            end_word(r, out);
+        } else if (is_ideograph(cp, false)) {
+            end_word(r, out);
+            meg_chars_add(&r->word, cp);
+            end_word(r, out);
+        } else {
+            if (r->word.n >= AT_ONCE && can_part(r->word.v[r->word.n - 1], cp))
+                flush(r, out);
+            meg_chars_add(&r->word, cp);
         }
-        word.n = 0;
+        if (r->word.n > MEG_BERT_HELD)
+            return meg_bert_held(e);
     }
-    free(word.v);
-    free(lowered.v);
+    if (r->text == r->end)
+        end_word(r, out);
+    return out->n > 0;
 }
 
 /* Category C but for what is not assigned. */
@@ -207,9 +268,29 @@ static bool is_control(int32_t cp)
     return *utf8proc_category_string(cp) == 'C' && utf8proc_category(cp) != UTF8PROC_CATEGORY_CN;
 }
 
+/* Characters that stand apart from those that follow, the rest of the normaliser's work on them. */
+static void finish(const struct meg_bert_norm *b, struct meg_chars *c, struct meg_chars *d,
+                   struct meg_str *out)
+{
+    d->n = 0;
+    if (b->strip_accents)
+        meg_chars_decompose(c, false);
+    for (int64_t i = 0; i < c->n; i++) {
+        if (b->strip_accents && meg_char_is_mark(c->v[i]))
+            continue;
+        if (b->lowercase)
+            meg_chars_add_lower(d, c->v[i]);
+        else
+            meg_chars_add(d, c->v[i]);
+    }
+    meg_chars_write(d, out);
+    c->n = 0;
+}
+
 void meg_bert_normalize(const struct meg_bert_norm *b, const char *text, int64_t n,
                         struct meg_str *out)
 {
+    enum { AT_ONCE = 4096 };
     struct meg_chars c = { 0 }, d = { 0 };
 
     for (int64_t i = 0; i < n;) {
@@ -224,6 +305,8 @@ void meg_bert_normalize(const struct meg_bert_norm *b, const char *text, int64_t
             if (is_blank || meg_uclass(cp) == MEG_U_SPACE)
                 cp = ' ';
         }
+        if (c.n >= AT_ONCE && begins_apart(cp))
+            finish(b, &c, &d, out);
         if (b->handle_chinese_chars && is_ideograph(cp, true)) {
             meg_chars_add(&c, ' ');
             meg_chars_add(&c, cp);
@@ -231,17 +314,7 @@ void meg_bert_normalize(const struct meg_bert_norm *b, const char *text, int64_t
         }
         meg_chars_add(&c, cp);
     }
-    if (b->strip_accents)
-        meg_chars_decompose(&c, false);
-    for (int64_t i = 0; i < c.n; i++) {
-        if (b->strip_accents && meg_char_is_mark(c.v[i]))
-            continue;
-        if (b->lowercase)
-            meg_chars_add_lower(&d, c.v[i]);
-        else
-            meg_chars_add(&d, c.v[i]);
-    }
-    meg_chars_write(&d, out);
+    finish(b, &c, &d, out);
     free(c.v);
     free(d.v);
 }

@@ -23,6 +23,7 @@ struct hf {
     struct meg_bytebpe_coder coder;
     struct meg_wordcache cache;
     struct meg_hf_pieces pieces, other;
+    struct meg_pieces stretches; /* between seams */
     struct meg_str normal, prefixed;
 };
 
@@ -127,6 +128,7 @@ static void hf_close(struct meg_tokenizer *base)
     meg_wordcache_free(&t->cache);
     meg_hf_pieces_free(&t->pieces);
     meg_hf_pieces_free(&t->other);
+    meg_pieces_free(&t->stretches);
     meg_str_free(&t->normal);
     meg_str_free(&t->prefixed);
     free(t);
@@ -142,16 +144,23 @@ static struct meg_tokenizer *hf_share(const struct meg_tokenizer *base)
     return &t->base;
 }
 
+struct meg_hf_files *meg_hf_files_of(struct meg_tokenizer *t)
+{
+    return ((struct hf *)t)->files;
+}
+
 /* ---- encoding ---- */
 
 static int encode_piece(struct hf *t, const char *s, int64_t n, struct meg_ids *out,
                         struct meg_err *e)
 {
     const int32_t *known;
-    int64_t nids = meg_wordcache_get(&t->cache, s, n, &known), first = out->n;
+    int64_t nids, first = out->n;
     int r;
 
-    if (nids > 0) {
+    if (t->files->seams) /* stretches are remembered instead */
+        return meg_hf_model_encode(&t->files->model, s, n, out, e);
+    if ((nids = meg_wordcache_get(&t->cache, s, n, &known)) > 0) {
         meg_ids_reserve(out, nids);
         memcpy(out->v + out->n, known, (size_t)nids * sizeof *known);
         out->n += nids;
@@ -299,17 +308,87 @@ static const struct meg_hf_added *next_added(const struct hf *t, const struct me
 static int encode_cut(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
                       struct meg_ids *out, struct meg_err *e);
 
-/* What lies between added tokens that are found in the text as it is. */
+/* What lies between added tokens that are found in the text as it is, or a part of that; is_first: the first
+ * one. */
+static int encode_part(struct hf *t, const char *s, int64_t n, bool is_start, bool is_first,
+                       struct meg_ids *out, struct meg_err *e)
+{
+    int64_t most = t->files->seams ? MEG_HF_STRETCH : MEG_HF_TEXT;
+    int r;
+
+    if (n > most && !t->files->is_bytes)
+        return meg_fail(e, MEG_EFORMAT,
+                        "%lld bytes of text without a place where this tokenizer.json lets it be cut; at "
+                        "most %lld can be encoded: break it up",
+                        (long long)n, (long long)most);
+    if (!t->files->norm)
+        return encode_cut(t, true, s, n, is_start, out, e);
+    if ((r = meg_hf_norm_run(t->files->norm, s, n, is_first, &t->normal, e)) < 0)
+        return r;
+    return encode_cut(t, true, t->normal.s, (int64_t)t->normal.n, is_start, out, e);
+}
+
+enum { BATCH = 128 };
+
+/* The next stretches that have ids; their places in the cache are on their way to the processor. */
+static int next_stretches(struct hf *t, struct meg_sought *stretch)
+{
+    const char *s;
+    int64_t len;
+    int n = 0;
+
+    while (n < BATCH && meg_pieces_next(&t->stretches, &s, &len)) {
+        if (len > 1 || !t->files->seams->is_nothing[(unsigned char)*s])
+            meg_wordcache_seek(&t->cache, &stretch[n++], s, len, t->stretches.end);
+    }
+    return n;
+}
+
+static int encode_stretch(struct hf *t, const struct meg_sought *p, struct meg_ids *out,
+                          struct meg_err *e)
+{
+    const struct meg_word *known = meg_wordcache_find(&t->cache, p);
+    const int32_t *ids;
+    int64_t n = known ? meg_word_ids(&t->cache, known, &ids) : 0, first = out->n;
+    int r;
+
+    if (known) {
+        if (out->cap - out->n < n + MEG_WORD_IDS)
+            meg_ids_reserve(out, n + MEG_WORD_IDS);
+        out->n += meg_word_copy(&t->cache, known, out->v + out->n);
+        return MEG_OK;
+    }
+    if ((r = encode_part(t, p->s, p->n, false, false, out, e)) == MEG_OK)
+        meg_wordcache_add(&t->cache, p->s, p->n, out->v + first, out->n - first, 0);
+    return r;
+}
+
+/* The same, cut at seams. */
+static int encode_stretches(struct hf *t, const char *text, int64_t n, bool is_start,
+                            struct meg_ids *out, struct meg_err *e)
+{
+    struct meg_sought stretch[BATCH];
+    const char *s = text;
+    int64_t len = 0;
+    int r;
+
+    if (!t->cache.word)
+        meg_wordcache_init(&t->cache);
+    meg_pieces_at_seams(&t->stretches, &t->files->seams->at, text, n);
+    meg_pieces_next(&t->stretches, &s, &len);
+    r = encode_part(t, s, len, is_start, true, out, e);
+    for (int k; r == MEG_OK && (k = next_stretches(t, stretch)) > 0; meg_ids_spill(out)) {
+        for (int i = 0; i < k && r == MEG_OK; i++)
+            r = encode_stretch(t, &stretch[i], out, e);
+    }
+    return r;
+}
+
 static int encode_raw(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out,
                       struct meg_err *e)
 {
-    int r;
-
-    if (!t->files->norm)
-        return encode_cut(t, true, s, n, is_start, out, e);
-    if ((r = meg_hf_norm_run(t->files->norm, s, n, &t->normal, e)) < 0)
-        return r;
-    return encode_cut(t, true, t->normal.s, (int64_t)t->normal.n, is_start, out, e);
+    return t->files->seams ? encode_stretches(t, s, n, is_start, out, e)
+                           : encode_part(t, s, n, is_start, true, out, e);
 }
 
 static int encode_cut(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,

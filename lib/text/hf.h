@@ -56,9 +56,18 @@ struct meg_hf_norm;
 int meg_hf_norm_load(struct meg_hf_norm **out, const json_t *part, const char *from,
                      struct meg_err *e);
 void meg_hf_norm_free(struct meg_hf_norm *n);
-/* Set out to text normalised. */
-int meg_hf_norm_run(const struct meg_hf_norm *n, const char *text, int64_t len, struct meg_str *out,
-                    struct meg_err *e);
+/* Set out to text normalised; what Prepend puts in front only where the text is_first of what is cut. */
+int meg_hf_norm_run(const struct meg_hf_norm *n, const char *text, int64_t len, bool is_first,
+                    struct meg_str *out, struct meg_err *e);
+
+/* May text be cut before a blank, tab, newline or carriage return (not between \r\n), whatever stands on
+ * either side: is what is before and behind normalised as it is by itself?  Then it may be cut at any other
+ * ASCII character, too, where *is_by_char, and before ideographs where *is_around_ideographs, which have blanks
+ * put around them. */
+bool meg_hf_norm_keeps_blanks(const struct meg_hf_norm *n, bool *is_by_char,
+                              bool *is_around_ideographs);
+/* Does it only replace blanks, by mark, and perhaps put something in front? */
+bool meg_hf_norm_marks_blanks(const struct meg_hf_norm *n, struct meg_span *mark);
 
 /* ---- pre-tokeniser: NULL is none ------------------------------------------------------------------ */
 
@@ -84,6 +93,13 @@ int meg_hf_pre_run(const struct meg_hf_pre *p, struct meg_hf_pieces *pieces,
                    struct meg_hf_pieces *other, struct meg_err *e);
 /* Is it one of the known splits and then GPT-2's spelling of bytes, so that bytes may be looked up? */
 bool meg_hf_pre_is_bytes(const struct meg_hf_pre *p, enum meg_split *split, bool *add_prefix_space);
+
+/* Does it first cut at whitespace, which goes away, perhaps around punctuation, too? */
+bool meg_hf_pre_cuts_at_space(const struct meg_hf_pre *p, bool *is_around_punctuation);
+/* Does it replace blanks by a mark and cut before each? */
+bool meg_hf_pre_cuts_at_blank(const struct meg_hf_pre *p);
+/* Does it only replace blanks by mark, and perhaps put one in front of the whole text? */
+bool meg_hf_pre_marks_blanks(const struct meg_hf_pre *p, struct meg_span *mark);
 
 /* ---- long lists --------------------------------------------------------------------------------- */
 
@@ -139,6 +155,9 @@ extern const struct meg_hf_kind meg_hf_bpe, meg_hf_unigram, meg_hf_wordpiece, me
 /* BPE over bytes, where the model is BPE that never needs more: see text/bytebpe.h. */
 struct meg_bytebpe;
 bool meg_hf_bpe_to_bytes(const struct meg_hf_model *m, struct meg_bytebpe *out);
+
+/* Is it BPE that can be cut where no token has two characters side by side? */
+bool meg_hf_bpe_has_seams(const struct meg_hf_model *m);
 
 /* An id in a JSON value: 0 .. 2^24-1. */
 int meg_hf_id(const json_t *value, const char *what, const char *from, int32_t *id,

@@ -15,6 +15,8 @@ struct bpe {
     int32_t unk;          /* -1: what is unknown is left out */
     int32_t byte_id[256]; /* of <0x00> .. <0xFF>, with byte_fallback; else and where missing -1 */
     bool fuse_unk, ignore_merges;
+    int32_t min_byte, max_byte;       /* of those; */
+    bool has_all_bytes, merges_bytes; /* are all there, and is one of that range a part of a merge? */
     char *prefix, *suffix; /* of all but the first, and of the last character; may be "" */
 };
 
@@ -85,6 +87,11 @@ static int read_merge(struct meg_bpe_merge *to, const struct bpe *b, const struc
                     lacks.s);
 }
 
+static bool is_among_bytes(const struct bpe *b, int32_t id)
+{
+    return id >= b->min_byte && id <= b->max_byte;
+}
+
 static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t *part,
                        const char *from, struct meg_err *e)
 {
@@ -107,6 +114,8 @@ static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t
         }
         merge[n].rank = (int32_t)n;
         r = read_merge(&merge[n++], b, &m->vocab, &s, &x, from, e);
+        b->merges_bytes |= r == MEG_OK &&
+            (is_among_bytes(b, merge[n - 1].left) || is_among_bytes(b, merge[n - 1].right));
     }
     if (r == MEG_OK) {
         meg_bpe_init(&b->merges, n);
@@ -153,7 +162,10 @@ static int bpe_load(struct meg_hf_model *m, const json_t *part, const char *from
 
         snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
         b->byte_id[i] = byte_fallback ? meg_hf_vocab_find(&m->vocab, name, 6) : -1;
+        b->min_byte = i == 0 || b->byte_id[i] < b->min_byte ? b->byte_id[i] : b->min_byte;
+        b->max_byte = i == 0 || b->byte_id[i] > b->max_byte ? b->byte_id[i] : b->max_byte;
     }
+    b->has_all_bytes = b->min_byte >= 0;
     return load_merges(b, m, part, from, e);
 }
 
@@ -188,6 +200,42 @@ static bool add_bytes(const struct bpe *b, const char *s, int len, struct meg_id
     return true;
 }
 
+/* Symbols that are read ahead of where the result is put. */
+struct in_place {
+    int32_t *v;
+    int64_t at, n, put;
+};
+
+static int64_t read_symbols(void *of, int32_t *sym, int64_t n)
+{
+    struct in_place *p = of;
+
+    n = n < p->n - p->at ? n : p->n - p->at;
+    memcpy(sym, p->v + p->at, (size_t)n * sizeof *sym);
+    p->at += n;
+    return n;
+}
+
+static void put_symbols(void *of, const int32_t *sym, int64_t n)
+{
+    struct in_place *p = of;
+
+    memcpy(p->v + p->put, sym, (size_t)n * sizeof *sym);
+    p->put += n;
+}
+
+static int merge_long(const struct meg_bpe *b, struct meg_ids *out, int64_t first,
+                      struct meg_err *e)
+{
+    struct in_place p = { .v = out->v + first, .n = out->n - first };
+
+    if (!meg_bpe_stream(
+            &(struct meg_bpe_stream){ b, true, read_symbols, put_symbols, &p, MEG_BPE_WINDOW }))
+        return meg_bpe_stuck(p.n, e);
+    out->n = first + p.put;
+    return MEG_OK;
+}
+
 static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out,
                       struct meg_err *e)
 {
@@ -196,7 +244,6 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
     int64_t first = out->n;
     bool is_waiting = false; /* an unknown one that the next may be joined to; bytes overtake it */
 
-    (void)e;
     meg_ids_reserve(out, n + 1);
     if (whole >= 0) {
         out->v[out->n++] = whole;
@@ -221,8 +268,20 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
     }
     if (is_waiting)
         out->v[out->n++] = b->unk;
+    if (out->n - first > MEG_BPE_WINDOW)
+        return merge_long(&b->merges, out, first, e);
     out->n = first + meg_bpe_merge_one(&b->merges, out->v + first, out->n - first, NULL);
     return MEG_OK;
+}
+
+/* Where no merge goes across two parts can be merged apart (text/bpe_stream.c); nothing is left out of the
+ * text or waits for what follows where each unknown character becomes bytes, which are in no merge. */
+bool meg_hf_bpe_has_seams(const struct meg_hf_model *m)
+{
+    const struct bpe *b = m->own;
+
+    return m->kind == &meg_hf_bpe && !*b->prefix && !*b->suffix && !b->ignore_merges &&
+        b->has_all_bytes && !b->merges_bytes;
 }
 
 bool meg_hf_bpe_to_bytes(const struct meg_hf_model *m, struct meg_bytebpe *out)

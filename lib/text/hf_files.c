@@ -174,7 +174,7 @@ static int build_finder(struct meg_hf_files *f, bool normalized, struct meg_hf_f
             continue;
         normal.n = 0;
         if (normalized && f->norm)
-            r = meg_hf_norm_run(f->norm, a->content.s, (int64_t)a->content.n, &normal, e);
+            r = meg_hf_norm_run(f->norm, a->content.s, (int64_t)a->content.n, true, &normal, e);
         else
             meg_str_add(&normal, a->content.s, a->content.n);
         if (normal.n > 0 && meg_strtab_add(&text, normal.s, (int64_t)normal.n) == was)
@@ -463,6 +463,8 @@ int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, s
         goto out;
     f->is_bytes = meg_hf_pre_is_bytes(f->pre, &f->bytes.split, &f->add_prefix_space) &&
         meg_hf_bpe_to_bytes(&f->model, &f->bytes);
+    if ((r = meg_hf_seams_find(f, e)) < 0)
+        goto out;
     *out = f;
     f = NULL;
 out:
@@ -481,6 +483,7 @@ void meg_hf_files_free(struct meg_hf_files *f)
     meg_hf_model_free(&f->model);
     meg_hf_decoder_free(f->decoder);
     meg_bytebpe_free(&f->bytes);
+    free(f->seams);
     for (int64_t i = 0; i < f->nadded; i++)
         meg_str_free(&f->added[i].content);
     free(f->added);

@@ -7,6 +7,7 @@
 
 #include "text/bytebpe.h"
 #include "text/hf.h"
+#include "text/seams.h"
 #include "text/trie.h"
 
 /* A token that is found in text as it is spelled. */
@@ -24,6 +25,11 @@ struct meg_hf_finder {
     unsigned char byte; /* one of them */
 };
 
+struct meg_hf_seams {
+    struct meg_seams at;
+    bool is_nothing[256]; /* by itself the byte has no ids */
+};
+
 struct meg_hf_files {
     struct meg_hf_norm *norm;
     struct meg_hf_pre *pre;
@@ -32,6 +38,7 @@ struct meg_hf_files {
     bool is_bytes; /* pre and model are what bytes says */
     bool add_prefix_space;
     struct meg_bytebpe bytes;
+    struct meg_hf_seams *seams; /* where text may be cut before it is normalised; NULL: nowhere known */
     struct meg_hf_added *added;
     int64_t nadded;
     struct meg_strtab contents;       /* of added, under the same numbers */
@@ -51,5 +58,17 @@ struct meg_hf_files {
  */
 int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, struct meg_err *e);
 void meg_hf_files_free(struct meg_hf_files *f); /* accepts NULL */
+/* Bytes of text that are encoded at once, 15 and 35 bytes of memory each: between two seams; where none are
+ * known, and the bytes of pieces are not looked up, between two added tokens. */
+enum { MEG_HF_STRETCH = 16 << 20, MEG_HF_TEXT = 6 << 20 };
+
+/* Those of a tokenizer of this kind: a test takes the seams away. */
+struct meg_hf_files *meg_hf_files_of(struct meg_tokenizer *t);
+
+/*
+ * meg_hf_seams_find - set f->seams, all else being there, where the parts of the file are such that what lies
+ * between two seams has the ids that it has in the text; hf_seams.c says which those are.
+ */
+int meg_hf_seams_find(struct meg_hf_files *f, struct meg_err *e);
 
 #endif

@@ -263,24 +263,26 @@ static void strip(const struct step *s, const char *text, int64_t n, struct meg_
 /* Character by character. */
 static void map_chars(enum kind kind, const char *text, int64_t n, struct meg_str *out)
 {
-    struct meg_chars in = { 0 }, to = { 0 };
+    struct meg_chars to = { 0 };
 
-    meg_chars_read(&in, text, n);
-    for (int64_t i = 0; i < in.n; i++) {
-        int32_t cp = in.v[i];
+    for (int64_t i = 0; i < n;) {
+        int32_t cp;
 
+        i += meg_utf8_step(text + i, n - i, &cp);
         if (kind == LOWERCASE)
             meg_chars_add_lower(&to, cp);
         else if (kind == NMT ? (cp = nmt(cp)) >= 0 : *utf8proc_category_string(cp) != 'M')
             meg_chars_add(&to, cp);
+        if (i == n || to.n >= 4096) {
+            meg_chars_write(&to, out);
+            to.n = 0;
+        }
     }
-    meg_chars_write(&to, out);
-    free(in.v);
     free(to.v);
 }
 
-static int run_step(const struct step *s, const char *text, int64_t n, struct meg_str *out,
-                    struct meg_err *e)
+static int run_step(const struct step *s, const char *text, int64_t n, bool is_first,
+                    struct meg_str *out, struct meg_err *e)
 {
     switch (s->kind) {
     case NFC:
@@ -300,7 +302,7 @@ static int run_step(const struct step *s, const char *text, int64_t n, struct me
     case REPLACE:
         return meg_hf_pattern_replace(&s->pattern, text, n, &s->content, out, e);
     case PREPEND:
-        if (n > 0)
+        if (n > 0 && is_first)
             meg_str_add(out, s->content.s, s->content.n);
         meg_str_add(out, text, (size_t)n);
         break;
@@ -317,7 +319,7 @@ static int run_step(const struct step *s, const char *text, int64_t n, struct me
     return MEG_OK;
 }
 
-int meg_hf_norm_run(const struct meg_hf_norm *norm, const char *text, int64_t n,
+int meg_hf_norm_run(const struct meg_hf_norm *norm, const char *text, int64_t n, bool is_first,
                     struct meg_str *out, struct meg_err *e)
 {
     struct meg_str buf[2] = { { 0 }, { 0 } };
@@ -331,11 +333,79 @@ int meg_hf_norm_run(const struct meg_hf_norm *norm, const char *text, int64_t n,
 
         to->n = 0;
         meg_str_add(to, "", 0); /* text is never NULL, even when nothing is left of it */
-        r = run_step(&norm->step[i], text, n, to, e);
+        r = run_step(&norm->step[i], text, n, is_first, to, e);
         text = to->s;
         n = (int64_t)to->n;
     }
     meg_str_free(&buf[0]);
     meg_str_free(&buf[1]);
     return r;
+}
+
+/* ---- where text may be cut ---- */
+
+/* Does no key begin with a blank, nor with a character that makes one cluster with a blank behind it? */
+static bool leaves_blanks(const struct meg_charsmap *m)
+{
+    const char *to;
+    uint32_t node = meg_charsmap_root(m);
+
+    if (meg_charsmap_step(m, &node, ' ', &to))
+        return false;
+    for (int32_t cp = 0x80; cp < 0x20000; cp++) { /* Grapheme_Cluster_Break = Prepend: U+0600 to U+11F02 */
+        char s[4];
+        int n, i = 0;
+
+        if (utf8proc_get_property(cp)->boundclass != UTF8PROC_BOUNDCLASS_PREPEND)
+            continue;
+        node = meg_charsmap_root(m);
+        n = meg_utf8_put(s, cp);
+        while (i < n && meg_charsmap_step(m, &node, (unsigned char)s[i], &to))
+            i++;
+        if (i == n)
+            return false;
+    }
+    return true;
+}
+
+bool meg_hf_norm_keeps_blanks(const struct meg_hf_norm *n, bool *is_by_char,
+                              bool *is_around_ideographs)
+{
+    *is_by_char = true;
+    *is_around_ideographs =
+        n && n->n == 1 && n->step->kind == BERT && n->step->bert.handle_chinese_chars;
+    for (int64_t i = 0; n && i < n->n; i++) {
+        switch (n->step[i].kind) {
+        case LOWERCASE:
+        case STRIP_ACCENTS:
+        case BERT:
+            break;
+        case NFC: /* "<" may be composed with what follows it */
+        case NFD:
+        case NFKC:
+        case NFKD:
+        case NMT:
+            *is_by_char = false;
+            break;
+        case PRECOMPILED:
+            *is_by_char = false;
+            if (!leaves_blanks(&n->step[i].map))
+                return false;
+            break;
+        default:
+            return false;
+        }
+    }
+    return true;
+}
+
+bool meg_hf_norm_marks_blanks(const struct meg_hf_norm *n, struct meg_span *mark)
+{
+    const struct step *last = n && n->n > 0 ? &n->step[n->n - 1] : NULL;
+
+    if (!last || n->n > 2 || (n->n == 2 && n->step->kind != PREPEND) || last->kind != REPLACE ||
+        last->pattern.regex || last->pattern.literal.n != 1 || *last->pattern.literal.s != ' ')
+        return false;
+    *mark = (struct meg_span){ last->content.s, (int64_t)last->content.n };
+    return true;
 }

@@ -94,10 +94,15 @@ int meg_hf_pattern_find(const struct meg_hf_pattern *p, const char *s, int64_t n
 int meg_hf_pattern_replace(const struct meg_hf_pattern *p, const char *s, int64_t n,
                            const struct meg_str *to, struct meg_str *out, struct meg_err *e)
 {
-    const char *end = s + n;
+    const char *end = s + n, *found;
     struct meg_spans m = { 0 };
-    int r = meg_hf_pattern_find(p, s, n, &m, e);
+    int r = p->regex ? meg_hf_pattern_find(p, s, n, &m, e) : MEG_OK;
 
+    while (!p->regex && (found = memmem(s, (size_t)(end - s), p->literal.s, p->literal.n))) {
+        meg_str_add(out, s, (size_t)(found - s));
+        meg_str_add(out, to->s, to->n);
+        s = found + p->literal.n;
+    }
     for (int64_t i = 0; i < m.n; i++) {
         meg_str_add(out, s, (size_t)(m.v[i].s - s));
         meg_str_add(out, to->s, to->n);
@@ -253,6 +258,25 @@ bool meg_hf_pre_is_bytes(const struct meg_hf_pre *p, enum meg_split *split, bool
         first->invert || last->use_regex || last->prefix != NEVER)
         return false;
     *split = (enum meg_split)first->pattern.split;
+    return true;
+}
+
+bool meg_hf_pre_cuts_at_space(const struct meg_hf_pre *p, bool *is_around_punctuation)
+{
+    *is_around_punctuation = p && p->n > 0 && p->step->kind == BERT;
+    return p && p->n > 0 && (p->step->kind == BERT || p->step->kind == WHITESPACE_SPLIT);
+}
+
+bool meg_hf_pre_cuts_at_blank(const struct meg_hf_pre *p)
+{
+    return p && p->n > 0 && p->step->kind == METASPACE && p->step->splits;
+}
+
+bool meg_hf_pre_marks_blanks(const struct meg_hf_pre *p, struct meg_span *mark)
+{
+    if (!p || p->n != 1 || p->step->kind != METASPACE || p->step->splits || p->step->prefix == ALWAYS)
+        return false;
+    *mark = (struct meg_span){ p->step->pattern.literal.s, (int64_t)p->step->pattern.literal.n };
     return true;
 }
 

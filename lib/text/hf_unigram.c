@@ -17,6 +17,7 @@
 struct unigram {
     struct meg_trie trie;
     double *score; /* [tokens] */
+    int64_t ring;  /* a power of two, more than the bytes of any token */
     double unk_score;
     int32_t unk;          /* -1: there is none */
     int32_t byte_id[256]; /* with byte_fallback; else and where missing -1 */
@@ -67,6 +68,7 @@ static int load_pieces(struct meg_hf_model *m, const json_t *list, const char *f
     const json_t *item;
 
     u->score = meg_new((json_array_size(list) + 1) * sizeof *u->score);
+    u->ring = 8; /* a character that is no token has up to 4 bytes */
     json_array_foreach(list, i, item)
     {
         const json_t *text = json_array_get(item, 0), *score = json_array_get(item, 1);
@@ -80,6 +82,8 @@ static int load_pieces(struct meg_hf_model *m, const json_t *list, const char *f
         if (m->vocab.tokens.n == was)
             return meg_fail(e, MEG_EFORMAT, "%s: '%s', element %zu of vocab, stands there twice",
                             from, json_string_value(text), i);
+        while (u->ring <= (int64_t)json_string_length(text))
+            u->ring *= 2;
         u->score[i] = as_serde_reads(json_number_value(score));
         lowest = fmin(lowest, u->score[i]);
     }
@@ -136,19 +140,66 @@ static int unigram_load(struct meg_hf_model *m, const json_t *part, const char *
     return MEG_OK;
 }
 
-/* The best way to reach a place in the piece. */
-struct best {
-    double score;
-    int64_t from; /* -1: not reached */
-    int32_t id;
+/* The best ways to reach the places of a piece: of each the length of its last token; of the places that the
+ * next one may end at, the sums. */
+struct ways {
+    int32_t *last; /* [n+1]; 0: not reached */
+    double *sum;   /* [mask+1] by place */
+    int64_t mask;
 };
 
-static void reach(struct best *to, const struct best *from, int64_t at, double score, int32_t id)
+static void reach(const struct ways *w, int64_t from, int64_t to, double score)
 {
-    double sum = score + from->score;
+    double sum = score + w->sum[from & w->mask];
 
-    if (to->from < 0 || sum > to->score)
-        *to = (struct best){ sum, at, id };
+    if (w->last[to] == 0 || sum > w->sum[to & w->mask]) {
+        w->sum[to & w->mask] = sum;
+        w->last[to] = (int32_t)(to - from);
+    }
+}
+
+static void find_ways(const struct unigram *u, const char *s, int64_t n, const struct ways *w)
+{
+    w->sum[0] = 0;
+    for (int64_t at = 0, len; at < n; at += len) {
+        uint32_t node = MEG_TRIE_ROOT;
+        bool has_single = false;
+        int32_t cp, id;
+
+        len = meg_utf8_step(s + at, n - at, &cp);
+        for (int64_t i = at; i < n && meg_trie_step(&u->trie, &node, (unsigned char)s[i], &id);
+             i++) {
+            if (id < 0)
+                continue;
+            reach(w, at, i + 1, u->score[id]);
+            has_single |= i + 1 == at + len;
+        }
+        if (!has_single)
+            reach(w, at, at + len, u->unk_score);
+    }
+}
+
+/* From the length of the token that ends at a place to that of the one that begins there. */
+static void turn_round(int32_t *length, int64_t n)
+{
+    int32_t len = length[n];
+
+    while (n > 0) {
+        int32_t before;
+
+        n -= len;
+        before = length[n];
+        length[n] = len;
+        len = before;
+    }
+}
+
+/* The token s [n]: the unknown one where there is none. */
+static int32_t token_of(const struct unigram *u, const char *s, int64_t n)
+{
+    int32_t id = meg_trie_find(&u->trie, s, n);
+
+    return id < 0 ? u->unk : id;
 }
 
 static int add_piece(const struct meg_hf_model *m, const char *s, int64_t n, int32_t id,
@@ -179,42 +230,22 @@ static int unigram_encode(const struct meg_hf_model *m, const char *s, int64_t n
                           struct meg_ids *out, struct meg_err *e)
 {
     const struct unigram *u = m->own;
-    struct best *best = meg_realloc_array(NULL, (size_t)n + 1, sizeof *best);
-    int64_t *stop =
-        meg_realloc_array(NULL, (size_t)n + 1, sizeof *stop); /* of the piece that begins there */
+    struct ways w = { meg_new(((size_t)n + 1) * sizeof *w.last),
+                      meg_realloc_array(NULL, (size_t)u->ring, sizeof *w.sum), u->ring - 1 };
     int r = MEG_OK;
 
-    best[0] = (struct best){ 0, 0, 0 };
-    for (int64_t i = 1; i <= n; i++)
-        best[i].from = -1;
-    for (int64_t at = 0, len; at < n; at += len) {
-        uint32_t node = MEG_TRIE_ROOT;
-        bool has_single = false;
-        int32_t cp, id;
-
-        len = meg_utf8_step(s + at, n - at, &cp);
-        for (int64_t i = at; i < n && meg_trie_step(&u->trie, &node, (unsigned char)s[i], &id);
-             i++) {
-            if (id < 0)
-                continue;
-            reach(&best[i + 1], &best[at], at, u->score[id], id);
-            has_single |= i + 1 == at + len;
-        }
-        if (!has_single)
-            reach(&best[at + len], &best[at], at, u->unk_score, u->unk);
-    }
-    for (int64_t end = n; end > 0; end = best[end].from)
-        stop[best[end].from] = end;
+    find_ways(u, s, n, &w);
+    turn_round(w.last, n);
     for (int64_t at = 0, end; at < n && r == MEG_OK; at = end) {
-        int32_t id = best[stop[at]].id;
+        int32_t id = token_of(u, s + at, w.last[at]);
 
-        end = stop[at];
-        while (id == u->unk && end < n && best[stop[end]].id == u->unk)
-            end = stop[end];
+        end = at + w.last[at];
+        while (id == u->unk && end < n && token_of(u, s + end, w.last[end]) == u->unk)
+            end += w.last[end];
         r = add_piece(m, s + at, end - at, id, out, e);
     }
-    free(best);
-    free(stop);
+    free(w.last);
+    free(w.sum);
     return r;
 }
 

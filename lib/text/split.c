@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "text/seams.h"
 
 #define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
@@ -32,22 +33,41 @@ int meg_split_of_pattern(const char *pattern)
     return -1;
 }
 
-void meg_pieces_of(struct meg_pieces *p, enum meg_split split, const char *text, int64_t n)
+static uint64_t *make_room(struct meg_pieces *p, int64_t n)
 {
     if (n / 64 + 1 > p->cap) {
         p->cap = n / 64 + 1;
         p->starts = meg_realloc_array(p->starts, (size_t)p->cap, sizeof *p->starts);
     }
-    if (split == MEG_SPLIT_GPT2)
-        meg_split_gpt2(text, n, p->starts);
-    else if (split == MEG_SPLIT_O200K || split == MEG_SPLIT_TIK_V2)
-        meg_split_cased(split, text, n, p->starts);
-    else
-        meg_split_words(split, text, n, p->starts);
+    return p->starts;
+}
+
+static void begin(struct meg_pieces *p, const char *text, int64_t n)
+{
     p->text = p->begin = text;
     p->end = text + n;
     p->k = 0;
     p->bits = p->starts[0] & ~(uint64_t)1;
+}
+
+void meg_pieces_of(struct meg_pieces *p, enum meg_split split, const char *text, int64_t n)
+{
+    uint64_t *starts = make_room(p, n);
+
+    if (split == MEG_SPLIT_GPT2)
+        meg_split_gpt2(text, n, starts);
+    else if (split == MEG_SPLIT_O200K || split == MEG_SPLIT_TIK_V2)
+        meg_split_cased(split, text, n, starts);
+    else
+        meg_split_words(split, text, n, starts);
+    begin(p, text, n);
+}
+
+void meg_pieces_at_seams(struct meg_pieces *p, const struct meg_seams *seams, const char *text,
+                         int64_t n)
+{
+    meg_seams_find(seams, text, n, make_room(p, n));
+    begin(p, text, n);
 }
 
 void meg_pieces_free(struct meg_pieces *p)

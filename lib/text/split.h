@@ -37,6 +37,10 @@ struct meg_pieces {
  * while its pieces are taken.  Linear in n. */
 void meg_pieces_of(struct meg_pieces *p, enum meg_split split, const char *text, int64_t n);
 void meg_pieces_free(struct meg_pieces *p);
+/* The same at seams. */
+struct meg_seams;
+void meg_pieces_at_seams(struct meg_pieces *p, const struct meg_seams *seams, const char *text,
+                         int64_t n);
 
 /* The next piece, of *n >= 1 bytes; false at the end. */
 static inline bool meg_pieces_next(struct meg_pieces *p, const char **s, int64_t *n)
