@@ -1,9 +1,10 @@
 #!/bin/sh
 # meg-preprocess beside other encoders, one thread, in MB of text a second of CPU time (10^6 bytes; on an idle machine
 # that is the time it takes).  Cold: the whole program over a text, from the start to fsync.  Warm: what the same text a
-# second time adds.  Of the others encoding alone, texts in memory, but for gigatoken, which reads the JSON lines, too.
+# second time adds.  Of the others encoding alone, texts in memory, but for gigatoken, which reads the JSON lines, too;
+# those that are slow have a part of the text, once.  Ten minutes on two cores that do nothing else.
 #   MEG_SHARED     a folder with corpora and tokenizers; without it there is only the project's own text and GPT-2
-#   BENCH_MB       of English; of code and of other languages a quarter (200)
+#   BENCH_MB       of English, of code and of other languages, each (200)
 #   BENCH_PART_MB  of a text for those that are slow (5)
 #   BENCH_RUNS     runs of each, in turn (3)
 #   BENCH_WITH     goes before the command in what is timed by the clock: on a machine with much else to do, "chrt -f 1"
@@ -23,14 +24,14 @@ mb=${BENCH_MB:-200}
 part=${BENCH_PART_MB:-5}
 cost=${B:-build}/tests/bench/cost
 
-# Paragraphs, a line each, over and over in another order, until there are $1 MB of them.
-shuffled() {
-    awk 'NF > 4' >"$T/paragraphs"
-    k=0
-    while :; do
-        k=$((k + 1))
-        shuf --random-source="$T/seed" "$T/paragraphs" || exit 1
-    done | head -c "${1}000000" | sed '$d'
+# The lines of more than a few words, over and over, each time in another order, until there are $2 MB of them as text $1.
+repeated() {
+    awk 'length > 40' >"$T/paragraphs"
+    echo "$(($(wc -c <"$T/paragraphs") / 1000000))" >"$T/$1.different"
+    while shuf --random-source="$T/seed" "$T/paragraphs" >"$T/again"; do
+        mv "$T/again" "$T/paragraphs"
+        cat "$T/paragraphs" || exit 1
+    done | head -c "${2}000000" | sed '$d'
 }
 
 # Lines of text as JSON lines, documents of about 3000 bytes; $1 is what lies between two lines.
@@ -46,19 +47,19 @@ documents() {
 make_texts() {
     seq 1000000 >"$T/seed"
     if [ -z "${MEG_SHARED:-}" ]; then
-        cat lib/*/*.[ch] cmd/*/*.c man/* LICENSE | shuffled "$mb" | documents '\\n' >"$T/english.jsonl"
+        cat lib/*/*.[ch] cmd/*/*.c man/* LICENSE | repeated english "$mb" | documents '\\n' >"$T/english.jsonl"
         return
     fi
     c=$MEG_SHARED/data
     { cat "$c"/corpus/tinyshakespeare.txt "$c"/corpus/botchan.txt
       jq -r .text "$c"/corpus/us_presidents.jsonl "$c"/corpus/wikitext2_*.jsonl "$c"/eval/lambada_test.jsonl
       find "$c/eval/race" -name '*.txt' | sort | xargs -r jq -r .article
-    } | shuffled "$mb" | documents '\\n\\n' >"$T/english.jsonl"
+    } | repeated english "$mb" | documents '\\n\\n' >"$T/english.jsonl"
     find lib cmd tests /usr/include /usr/share/perl /usr/lib/python3* -name '*.[ch]' -o -name '*.p[ym]' | sort |
-        xargs cat | iconv -c -f utf-8 -t utf-8 2>/dev/null | head -c "$((mb / 4))000000" | sed '$d' |
-        documents '\\n' >"$T/code.jsonl"
+        shuf --random-source="$T/seed" | xargs cat | iconv -c -f utf-8 -t utf-8 2>/dev/null | head -c 10000000 |
+        sed '$d' | documents '\\n' | repeated code "$mb" >"$T/code.jsonl"
     { jq -r .text "$c"/corpus/udhr.jsonl; cat "$c"/corpus/wagahaiwa_nekodearu.txt
-    } | shuffled "$((mb / 4))" | documents '\\n\\n' >"$T/languages.jsonl"
+    } | repeated languages "$mb" | documents '\\n\\n' >"$T/languages.jsonl"
 }
 
 # What meg-preprocess is told of a tokenizer, and the folder and the model of the others: sets $options, $dir, $model.
@@ -81,15 +82,16 @@ tokenizer() {
     esac
 }
 
-# Seconds, CPU seconds and KiB of a run over the files from $2 on, with $1 workers.
+# Seconds, CPU seconds and KiB of a run over the files from $2 on, with $1 workers; not of removing an older dataset.
 ours() {
     workers=$1
     shift
+    rm -f "$T"/out_*
     # shellcheck disable=SC2086
     ${with:-} "$cost" meg-preprocess -q --input "$@" --tokenizer-type $options --workers "$workers" --output-prefix "$T/out"
 }
 
-# A peer's MB/s, one number or two; nothing when it cannot.
+# A peer's MB/s over text $2 of so many bytes, one number or two; nothing when it cannot.
 peer() {
     case $1 in
     spm_encode)
@@ -99,8 +101,10 @@ peer() {
             awk -v bytes="$(wc -c <"$2.part")" '{ printf "%.2f\n", bytes / 1e6 / $2 }' ;;
     megatron)
         [ "${dir##*/}" = gpt2 ] && "$python" tests/peers/encode.py "$1" "$2" "$dir" "$part" 2>/dev/null ;;
-    *)
+    hf)
         "$python" tests/peers/encode.py "$1" "$2" "$dir" "$part" 2>/dev/null ;;
+    gigatoken)
+        "$python" tests/peers/encode.py "$1" "$2" "$dir" "$(awk -v b="$bytes" 'BEGIN { print b / 1e6 }')" 2>/dev/null ;;
     esac
 }
 
@@ -124,19 +128,21 @@ for text in $texts; do
     at=$T/$text
     text=$at.jsonl
     bytes=$(jq -j .text "$text" | wc -c)
-    for _ in $(seq "$runs"); do
+    for run in $(seq "$runs"); do
         for name in $tokenizers; do
             tokenizer "$name"
             one=$(ours 1 "$text")
             two=$(ours 1 "$text" "$text")
             echo "$one $two" | awk -v b="$bytes" '{ print b / 1e6 / $2, b / 1e6 / ($5 - $2) }' >>"$at.$name.ours"
             for p in $peers; do
+                [ "$run" = 1 ] || [ "$p" = gigatoken ] || continue
                 [ -e "$at.$name.$p.not" ] || peer "$p" "$text" >>"$at.$name.$p" || : >"$at.$name.$p.not"
             done
         done
     done
-    printf '%s: %s MB of text in %s documents; MB/s of CPU, medians of %s runs; x: ours is so many times as fast\n' \
-        "${at##*/}" "$((bytes / 1000000))" "$(wc -l <"$text")" "$runs"
+    printf '%s: %s MB of text, %s of them different, in %s documents; MB/s of CPU, medians of %s runs\n' \
+        "${at##*/}" "$((bytes / 1000000))" "$(cat "$at.different")" "$(wc -l <"$text")" "$runs"
+    printf 'x: ours is so many times as fast; but for gigatoken others have %s MB, once\n' "$part"
     # shellcheck disable=SC2059
     printf "$head" '' cold warm tokenizers Megatron-LM spm_encode 'gigatoken cold, warm'
     for name in $tokenizers; do

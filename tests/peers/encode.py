@@ -1,8 +1,8 @@
 """One run of another encoder on the first texts of FILE.jsonl, one thread: prints its MB of text a second of CPU.
 
 encode.py hf FILE DIR MB          Hugging Face's tokenizers with DIR/tokenizer.json, texts already in memory
-encode.py gigatoken FILE DIR MB   gigatoken with DIR/tokenizer.json, from the JSON lines on, all of them, as it is fastest;
-                                  then once more with its cache warm: a second number
+encode.py gigatoken FILE DIR MB   gigatoken with DIR/tokenizer.json, from the JSON lines on, all of them, as it is fastest,
+                                  their texts being MB; then once more with its cache warm: a second number
 encode.py megatron FILE DIR MB    Megatron-LM's GPT2Tokenizer with DIR/vocab.json and merges.txt, from the JSON lines on, as
                                   its preprocess_data.py does: the original where MEG_MEGATRON names a checkout, else the
                                   same algorithm written again here
@@ -114,8 +114,6 @@ def gigatoken(path, folder, nbytes):
 
     tokenizer = peer.Tokenizer(folder + "/tokenizer.json")
     source = peer.JsonlFileSource([path], field="text")
-    with open(path, encoding="utf-8", newline="\n") as file:
-        nbytes = bytes_of(file)
     return " ".join(speed(nbytes, lambda: tokenizer.encode_files(source)) for _ in range(2))
 
 
