@@ -181,6 +181,20 @@ static void bind_all(struct meg_gpt *g)
         bind_head(g);
 }
 
+/* Bytes of a flat buffer up to where the last bucket ends, or the last of the sections that take turns. */
+static size_t reach(const struct meg_params *p, bool takes_turns, enum meg_dtype t)
+{
+    int64_t most = takes_turns ? 0 : p->bucket[p->nbuckets - 1].end;
+
+    for (int i = 0; i < p->nsections && takes_turns; i++) {
+        const struct meg_span s = p->section[i];
+        const int64_t end = meg_params_turn(p, i) + s.end - s.begin;
+
+        most = s.end > s.begin && end > most ? end : most;
+    }
+    return (size_t)most * meg_dtype_size(t);
+}
+
 int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
                    const struct meg_ops *op, const struct meg_mesh *mesh, struct meg_err *e)
 {
@@ -219,6 +233,10 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
         goto out;
     }
     gpt_cut(st, run, &activations, &workspace);
+    g->high.params = reach(&g->params, run->w_takes_turns, run->dtype);
+    g->high.grads = g->g ? reach(&g->params, run->g_takes_turns, run->grad) : 0;
+    g->high.activations = activations.used;
+    g->high.workspace = workspace.used;
     MEG_ASSERT(activations.used == m.activations && workspace.used == m.workspace);
     bind_all(g);
     if (st->dim.half)

@@ -104,6 +104,7 @@ struct meg_gpt {
     const struct meg_ops *op;
     void *w, *g;                   /* flat buffers [params.flat], or [meg_params_turns], of run.dtype and run.grad;
                                       g NULL when not training */
+    struct meg_gpt_memory high;    /* bytes in use of each arena at most */
     struct meg_gpt_hooks hooks;    /* the caller's; all NULL at first */
     struct meg_gpt_state *st;      /* layers, activations, scratch */
 };

@@ -113,6 +113,7 @@ static void wrote(void *user, int section)
 
 static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct meg_err *e)
 {
+    const size_t n = (size_t)o->share.n;
     struct meg_optim_memory m;
     bool is_short;
 
@@ -129,6 +130,11 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     is_short |= m.main_grad && !(o->main_grad = o->op->alloc(m.main_grad));
     if (is_short)
         return meg_fail(e, MEG_EFAIL, "optimizer: no memory for %zu bytes of state", m.params + m.grads + m.main + m.main_grad + m.state);
+    o->high.params = o->w ? n * meg_dtype_size(o->model->run.dtype) : 0;
+    o->high.grads = o->g ? n * meg_dtype_size(o->model->run.grad) : 0;
+    o->high.main = o->main ? n * sizeof *o->main : 0;
+    o->high.main_grad = o->main_grad ? n * sizeof *o->main_grad : 0;
+    o->high.state = (size_t)o->nstates * n * sizeof *o->state[0];
     return 0;
 }
 

@@ -44,6 +44,11 @@ const char *meg_wd_style_name(enum meg_wd_style style);
 bool meg_lr_style_of(const char *word, enum meg_lr_style *style);
 bool meg_wd_style_of(const char *word, enum meg_wd_style *style);
 
+/* Bytes of arrays: o->w, o->g, o->main, o->main_grad, and o->state in all. */
+struct meg_optim_memory {
+    size_t params, grads, main, main_grad, state;
+};
+
 struct meg_optim {
     const struct meg_ops *op;
     struct meg_gpt *model;       /* borrowed, with its parameters and gradients */
@@ -63,6 +68,7 @@ struct meg_optim {
                                     and main are not of that type; else NULL */
     void *g;                     /* [share.n] gradients of the model's type, where that has a section's at a time and
                                     main ones are not of that type; else NULL */
+    struct meg_optim_memory high; /* bytes of these that pieces take */
     struct meg_watch watch;
     struct meg_reducer reducer;  /* of whole gradients and parameters; or */
     struct meg_gatherer gatherer;
@@ -73,10 +79,7 @@ struct meg_optim {
     void *scalar;                /* device memory, 8 bytes, for sums */
 };
 
-/* Bytes that meg_optim_create allocates, for a rank of a layout that meg_share_fit has settled. */
-struct meg_optim_memory {
-    size_t params, grads, main, main_grad, state;
-};
+/* What meg_optim_create allocates, for a rank of a layout that meg_share_fit has settled. */
 void meg_optim_plan(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
                     const struct meg_layout *l, const struct meg_gpt_run *run);
 

@@ -177,14 +177,19 @@ int meg_train_progress_saved(struct trainer *t, const struct meg_position *at, s
 /* ---- loop.c ---- */
 int meg_train_loop(struct trainer *t, struct meg_err *e);
 
-/* ---- volume.c ---- */
+/* ---- account.c ---- */
 
 /* The run as the planner sees it, with steps of so many micro-batches a data-parallel rank. */
 struct meg_paper meg_train_paper(const struct trainer *t, int64_t num_micro);
 /* meg_train_step, and what each group sent in it. */
 int meg_train_counted_step(struct trainer *t, struct meg_step_result *s, struct meg_err *e);
-/* With -v: what was sent in the last step, and whether that is what was planned; every rank calls it. */
-void meg_train_tell_sent(const struct trainer *t);
+/* This rank's, once training is over. */
+void meg_train_account(const struct trainer *t, struct meg_account *a);
+/*
+ * With -v: what was sent in the last step, what the process took since it had start_nbytes, and whether that is what
+ * was planned; every rank calls it.
+ */
+void meg_train_tell_account(const struct trainer *t, const struct meg_account *a, double start_nbytes);
 
 /* ---- room.c ---- */
 
@@ -197,10 +202,9 @@ double meg_train_free_memory(int64_t ranks);
 /* MEG_EFAIL where the arenas of this machine's ranks are more than it has; every rank calls it, before they are made. */
 int meg_train_check_room(const struct trainer *t, struct meg_err *e);
 
-/* Bytes of this process that are in memory now. */
+/* Bytes of this process that are in memory now, and the most there were. */
 double meg_train_resident_nbytes(void);
-/* With -v: the most there were, and how much of that was planned; every rank calls it. */
-void meg_train_tell_memory(const struct trainer *t, double start_nbytes);
+double meg_train_most_resident_nbytes(void);
 
 /* ---- plan.c ---- */
 

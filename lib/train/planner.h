@@ -38,7 +38,7 @@ int meg_paper_kinds(struct meg_place at[3], const struct meg_layout *l);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Bytes of a rank, by what they are for; each but the last is the size of an arena. */
+/* Bytes of a rank, by what they are for: first the arenas. */
 enum meg_paper_memory {
     MEG_PAPER_PARAMS,
     MEG_PAPER_GRADS,
@@ -48,7 +48,8 @@ enum meg_paper_memory {
     MEG_PAPER_ACTIVATIONS,
     MEG_PAPER_WORKSPACE,
     MEG_PAPER_PIPELINE,
-    MEG_PAPER_MESSAGES,                      /* on hosts, what arrives in collectives */
+    MEG_PAPER_ARENAS,
+    MEG_PAPER_MESSAGES = MEG_PAPER_ARENAS,   /* on hosts, what arrives in collectives */
     MEG_PAPER_COPY,
     MEG_PAPER_MEMORIES
 };

@@ -1,6 +1,4 @@
 /* Whether this machine's memory is enough for its ranks, told before it is taken. */
-#include <inttypes.h>
-#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,23 +58,9 @@ double meg_train_resident_nbytes(void)
     return number_in("/proc/self/status", "VmRSS:", 1024);
 }
 
-void meg_train_tell_memory(const struct trainer *t, double start_nbytes)
+double meg_train_most_resident_nbytes(void)
 {
-    enum { MOST, SINCE, PLANNED, APART, NUMBERS };
-    const struct meg_paper p = meg_train_paper(t, meg_batch_most_micro(&t->plan));
-    double nbytes[MEG_PAPER_MEMORIES], v[NUMBERS] = { number_in("/proc/self/status", "VmHWM:", 1024) };
-
-    v[SINCE] = v[MOST] - start_nbytes;
-    meg_paper_memory(nbytes, &p, t->mesh->at);
-    for (int i = 0; i < MEG_PAPER_MEMORIES; i++)
-        v[PLANNED] += nbytes[i];
-    /* the other arenas are made by what was planned, and checked when they are cut */
-    v[APART] = fabs((double)t->walk.arena.high - nbytes[MEG_PAPER_PIPELINE]);
-    meg_all_reduce(t->mesh->world, v, NUMBERS, MEG_DTYPE_F64, MEG_MAX);
-    if (meg_train_speaks(t))
-        meg_debug("memory: %.1f MiB at most, %.1f of it since the start, where %.1f were planned%s",
-                  v[MOST] / (1 << 20), v[SINCE] / (1 << 20), v[PLANNED] / (1 << 20),
-                  v[APART] > 0 ? "; the pipeline took something else" : "");
+    return number_in("/proc/self/status", "VmHWM:", 1024);
 }
 
 int meg_train_check_room(const struct trainer *t, struct meg_err *e)

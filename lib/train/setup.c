@@ -198,6 +198,7 @@ static int run(struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
     const double start_nbytes = meg_train_resident_nbytes();
+    struct meg_account account;
     int r;
 
     if (t->job->ckpt.save && !c->skip_train)
@@ -214,8 +215,10 @@ static int run(struct trainer *t, struct meg_err *e)
         (meg_train_speaks(t) && (r = meg_train_progress_starts(t, e)) < 0))
         return r;
     if ((r = meg_train_loop(t, e)) == 0) {
-        meg_train_tell_sent(t);
-        meg_train_tell_memory(t, start_nbytes);
+        meg_train_account(t, &account);
+        meg_train_tell_account(t, &account, start_nbytes);
+        if (t->job->account)
+            *t->job->account = account;
     }
     return r;
 }

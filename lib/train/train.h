@@ -10,6 +10,7 @@
 #include "optim/optim.h"
 #include "optim/precision.h"
 #include "text/tokenizer.h"
+#include "train/account.h"
 #include "train/conf.h"
 
 MEG_BEGIN_DECLS
@@ -25,6 +26,7 @@ struct meg_train_job {
     struct meg_gpt_conf model;
     struct meg_data_conf data;
     struct meg_tok_conf tok;
+    struct meg_account *account;             /* NULL, or filled when the run is over, by each rank its own */
 };
 
 /* The tables of meg-train's options, which fill job, in the order of its manual; { 0 } is the last. */
