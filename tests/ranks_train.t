@@ -54,6 +54,21 @@ losses "$T/one.json" | head -n 5 >"$T/a"
 jq -r 'select(.iteration > 5) | .lm_loss' "$T/1.json" | head -n 5 >"$T/b"
 ok 'one rank goes on where two stopped' near "$T/a" "$T/b"
 
+# Evaluation alone, of layers that share one's activations.
+evaluated() { sed -n 's/.*lm loss value: \([^ ]*\) .*/\1/p' "$1"; }
+set -- -v --config "$T/conf" --num-layers 4 --global-batch-size 4 --skip-train
+meg-train "$@" 2>&1 | cat >"$T/out"
+evaluated "$T/out" >"$T/want"
+for l in '--tensor-model-parallel-size 2' '--pipeline-model-parallel-size 2' \
+    '--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2' \
+    '--pipeline-model-parallel-size 2 --recompute-granularity full --recompute-method block --recompute-num-layers 1'; do
+    # shellcheck disable=SC2086
+    ranks 2 meg-train "$@" $l >"$T/out" 2>&1
+    evaluated "$T/out" >"$T/got"
+    ok "only evaluation, $l: the losses of one" near "$T/got" "$T/want"
+    like '  and arenas as planned' "$(cat "$T/out")" 'since the start, where [0-9.]+ were planned$'
+done
+
 # A mistake is told once, and no rank stays.
 ranks 2 meg-train -q --config "$T/conf" --global-batch-size 3 >"$T/out" 2>"$T/err"
 is 'a batch that ranks cannot share: status' $? 2

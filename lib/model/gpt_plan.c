@@ -162,10 +162,13 @@ static void cut_deferred(struct grads *g, struct meg_cut *cut, const struct meg_
     g->mlp.pre = meg_cut_mat(cut, run->dtype, d->n, d->fc1);
 }
 
-/* The input of layer i; that of a chunk is received by the pipeline, but for the first of all. */
+/*
+ * The input of layer i.  That of a chunk is received by the pipeline, but for the first of all; layers that take turns
+ * in the first one's activations need it all the same, for what each gives to the next.
+ */
 static struct meg_mat input(struct meg_cut *cut, int64_t i, const struct meg_gpt_run *run, const struct dims *d)
 {
-    if (i > 0 || d->has_embedding)
+    if (i > 0 || d->has_embedding || !run->is_training)
         return stream(cut, run, d);
     return meg_mat(NULL, run->residual, d->m, d->h);
 }
