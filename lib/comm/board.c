@@ -172,7 +172,34 @@ bool board_go_to(double patience_s)
     return false;
 }
 
-/* Where a rank could not join, nobody has a board. */
+/* The thread says goodbye; where there is none, this does, and rank 0 takes nobody for lost. */
+static void leave(void)
+{
+    for (int i = 0; i < board.nlinks && !board.is_open; i++)
+        board_send(&board.link[i], BOARD_BYE, NULL, 0);
+    if (board.is_open) {
+        pthread_mutex_lock(&board.lock);
+        board.is_leaving = true;
+        pthread_mutex_unlock(&board.lock);
+        board_poke();
+        pthread_join(board.thread, NULL);
+        board.is_open = false;
+    }
+    for (int i = 0; i < board.nlinks; i++)
+        board_shut(&board.link[i].fd);
+    board.nlinks = 0;
+    free(board.link);
+    board.link = NULL;
+    free(board.has_come);
+    board.has_come = NULL;
+    board_forget_notes();
+    board_shut(&board.listening);
+    board_shut(&board.epoll);
+    board_shut(&board.poke[0]);
+    board_shut(&board.poke[1]);
+}
+
+/* Where a rank could not join, nobody has a board; that rank is in no barrier with those that have one still. */
 static void all_or_none(bool is_in, int why)
 {
     int32_t failed = is_in ? 0 : board.size - board.rank;
@@ -183,7 +210,7 @@ static void all_or_none(bool is_in, int why)
                  "have waited for it too long",
                  board.rank, board.host, board_is_host() ? "open" : "join", board.invite.host, strerror(why));
     if (failed)
-        meg_board_close();
+        leave();
 }
 
 /* Over the world's communicator. */
@@ -234,27 +261,9 @@ void meg_board_open(struct meg_comm *world, double deadline_s)
 
 void meg_board_close(void)
 {
-    if (board.is_open) {
+    if (board.is_open)
         meg_barrier(board.world);
-        pthread_mutex_lock(&board.lock);
-        board.is_leaving = true;
-        pthread_mutex_unlock(&board.lock);
-        board_poke();
-        pthread_join(board.thread, NULL);
-        board.is_open = false;
-    }
-    for (int i = 0; i < board.nlinks; i++)
-        board_shut(&board.link[i].fd);
-    board.nlinks = 0;
-    free(board.link);
-    board.link = NULL;
-    free(board.has_come);
-    board.has_come = NULL;
-    board_forget_notes();
-    board_shut(&board.listening);
-    board_shut(&board.epoll);
-    board_shut(&board.poke[0]);
-    board_shut(&board.poke[1]);
+    leave();
 }
 
 void meg_board_step(int64_t step)

@@ -11,6 +11,7 @@
  * process by SIGKILL, a write half done; SHORT writes half and says so.  MEG_FAULT_COUNT=FILE
  * leaves the number in FILE when the process exits.  MEG_FAULT_IN=TEXT counts only calls on open
  * files whose path has TEXT in it.
+ * MEG_FAULT_RECV set: a socket that is looked at without waiting was closed by the other side.
  * Under ASan also ASAN_OPTIONS=verify_asan_link_order=0.
  */
 #define _GNU_SOURCE
@@ -21,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -171,6 +173,12 @@ int renameat2(int fromdir, const char *from, int todir, const char *to, unsigned
 {
     REAL(renameat2);
     ALL_OR_NOTHING(next_name(), -1, real(fromdir, from, todir, to, flags))
+}
+
+ssize_t recv(int fd, void *buf, size_t n, int flags)
+{
+    REAL(recv);
+    return getenv("MEG_FAULT_RECV") && flags & MSG_DONTWAIT ? 0 : real(fd, buf, n, flags);
 }
 
 __attribute__((destructor)) static void tell(void)
