@@ -2,6 +2,7 @@
 # make check      build and run the suite; TESTS='FILE...' runs a part.  SAN=1: under ASan and UBSan; SAN=thread: the
 #                 tests of threads that are our own under ThreadSanitizer
 # make demo       a small GPT from text to samples in a few minutes; CORPUS=FILE|FOLDER trains on yours
+# make check-layouts  many layouts against one rank; FULL=1: all there are, which takes hours, PART=I/N: a part of them
 # make check-faults   kill and stop ranks, and go on from what was saved; KILLS= STOPS= LONG_STOPS= POINTS= SEED=
 # make bench      measure against peers
 # make fuzz       feed damaged input to the readers for FUZZ_S seconds each (needs clang)
@@ -233,17 +234,18 @@ check-peers: export MEG_CORPUS_MB ?= 240
 check-peers:
 	@$(MAKE) --no-print-directory check TESTS='$(wildcard tests/peers-*.t)'
 
-# Every triple of option values in one layout at least; FULL=1: all of them.
-check-layouts: export LAYOUTS := $(if $(FULL),full,cover)
+# Every triple of option values in one layout at least; FULL=1: all layouts; PART=I/N: of N parts of all number I,
+# drawn by chance and the same at each call, and no checkpoints.
+check-layouts: export LAYOUTS := $(if $(FULL)$(PART),full,cover)
 check-layouts: all $(RANKS) $(B)/tests/fault.so
 	@B="$(abspath $(B))" tests/layouts.t
-	@OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" FULL=1 tests/ckpt_layouts.t
+	$(if $(PART),,@OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" FULL=1 tests/ckpt_layouts.t)
 
 check-faults: export KILLS ?= 50
 check-faults: export STOPS ?= 47
 check-faults: export LONG_STOPS ?= 3
 check-faults: export POINTS ?= 20
-check-faults: all $(RANKS)
+check-faults: all $(RANKS) $(B)/tests/fault.so
 	@OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/faults.t
 
 check-chroot:

@@ -1,13 +1,14 @@
 /*
  * The same ten steps under many layouts: losses and weights are those of one rank in f32 to 1e-5, and in bf16
- * losses to 2e-2.
+ * losses to 2e-2; what each rank sends in a step, by group, and holds, by arena, is what the planner says.
  *
- *     mpirun -n 8 layouts sample|cover|full DIR
+ *     mpirun -n 8 layouts sample|cover|full DIR [I/N]
  *
- * A cell is one value of each option below.  `full` runs all that the rules allow, `cover` a choice in
- * which every pair of values and every triple that the rules allow occurs (a covering array of strength 3,
- * chosen greedily: Cohen et al. 1997), `sample` as many of those as fit a minute or two.  The world is
- * split into groups of a cell's size, which run cells side by side.  TAP goes to stdout, files to DIR.
+ * A cell is one value of each option below.  `full` runs all that the rules allow, or of N parts of them part I
+ * (1..N), cells drawn by chance, the same at each call; `cover` a choice in which every pair of values and every
+ * triple that the rules allow occurs (a covering array of strength 3, chosen greedily: Cohen et al. 1997), `sample`
+ * as many of those as fit a minute or two.  The world is split into groups of a cell's size, which run cells side by
+ * side.  TAP goes to stdout, files to DIR.
  */
 #include <jansson.h>
 #include <math.h>
@@ -189,6 +190,12 @@ static int news(const struct cell *c, char *wanted, bool take)
     return n;
 }
 
+static int chance(unsigned *seed, int n)
+{
+    *seed = *seed * 1103515245u + 12345u;
+    return (int)((*seed >> 8) % (unsigned)n);
+}
+
 /* At each turn the best of some cells: those around the first that has anything new. */
 static struct cell *cover(const struct cell *all, int nall, int *n)
 {
@@ -212,11 +219,8 @@ static struct cell *cover(const struct cell *all, int nall, int *n)
         best = first;
         most = news(&all[first], wanted, false);
         for (int t = 0; t < TRIES; t++) {
-            int a, new;
+            const int a = chance(&seed, nall), new = news(&all[a], wanted, false);
 
-            seed = seed * 1103515245u + 12345u;
-            a = (int)((seed >> 8) % (unsigned)nall);
-            new = news(&all[a], wanted, false);
             if (new > most) {
                 most = new;
                 best = a;
@@ -230,11 +234,27 @@ static struct cell *cover(const struct cell *all, int nall, int *n)
     return v;
 }
 
+/* In an order drawn by chance, what is part i of parts. */
+static struct cell *part_of(struct cell *all, int nall, int i, int parts, int *n)
+{
+    const int begin = (int)((int64_t)nall * (i - 1) / parts), end = (int)((int64_t)nall * i / parts);
+    unsigned seed = 1;
+
+    for (int k = nall - 1; k > 0; k--) {
+        struct cell *other = &all[chance(&seed, k + 1)], c = *other;
+
+        *other = all[k];
+        all[k] = c;
+    }
+    *n = end - begin;
+    return all + begin;
+}
+
 /* ---- a run ------------------------------------------------------------------------------------- */
 
 static const char *dir;
 
-static int run(const struct cell *c, const char *name, struct meg_comm *ranks)
+static void run(const struct cell *c, const char *name, struct meg_comm *ranks, struct meg_account *account)
 {
     static const char common[] =
         "layouts --micro-batch-size 1 --global-batch-size 16 --train-iters 10 --eval-iters 0 --lr 1e-3 --lr-warmup-iters 2 "
@@ -244,7 +264,7 @@ static int run(const struct cell *c, const char *name, struct meg_comm *ranks)
     struct meg_str line = { 0 };
     char *argv[120], *save;
     struct meg_err e;
-    int argc = 0, r;
+    int argc = 0;
 
     meg_str_printf(&line, "%s --save %s/%s --log-json %s/%s.json", common, dir, name, dir, name);
     for (int i = 0; i < OPTIONS; i++)
@@ -254,11 +274,11 @@ static int run(const struct cell *c, const char *name, struct meg_comm *ranks)
     argv[argc] = NULL;
     meg_train_groups(groups, job);
     meg_opt_defaults(groups);
-    if ((r = meg_opt_parse_args(groups, argc, argv, &e)) < 0 || (r = meg_train(job, groups, ranks, &e)) < 0)
+    job->account = account;
+    if (meg_opt_parse_args(groups, argc, argv, &e) < 0 || meg_train(job, groups, ranks, &e) < 0)
         meg_die_err(&e);
     meg_str_free(&line);
     free(job);
-    return r;
 }
 
 /* ---- what it gave ------------------------------------------------------------------------------- */
@@ -366,7 +386,56 @@ static double weights_apart(const struct outcome *a, const struct outcome *b, in
     return most;
 }
 
+/* ---- what its ranks took ------------------------------------------------------------------------ */
+
+/* An arena or group whose bytes are not those planned, in numbers that can be sent; what 0: there is none. */
+struct surprise {
+    double what, rank, counted, planned;
+};
+
+static struct surprise find_surprise(const struct meg_account *a, int rank)
+{
+    for (int i = 0; i < MEG_PAPER_ARENAS; i++)
+        if (a->held[i] != a->held_planned[i])
+            return (struct surprise){ 1 + i, rank, a->held[i], a->held_planned[i] };
+    for (int i = 0; i < MEG_PAPER_GROUPS; i++)
+        if (!(fabs(a->sent[i] - a->sent_planned[i]) < MEG_ACCOUNT_ROUNDING))
+            return (struct surprise){ 1 + MEG_PAPER_ARENAS + i, rank, a->sent[i], a->sent_planned[i] };
+    return (struct surprise){ 0 };
+}
+
+/* The first of a cell's ranks that has one. */
+static struct surprise first_surprise(struct meg_comm *ranks, const struct meg_account *mine)
+{
+    struct surprise *all = meg_new((size_t)ranks->size * sizeof *all), s;
+    int i = 0;
+
+    all[ranks->rank] = find_surprise(mine, ranks->rank);
+    meg_wait(ranks, ranks->op->all_gather(ranks, all, &all[ranks->rank], sizeof s / sizeof(double), MEG_DTYPE_F64));
+    while (i + 1 < ranks->size && all[i].what == 0)
+        i++;
+    s = all[i];
+    free(all);
+    return s;
+}
+
+static void print_surprise(FILE *f, const struct surprise *s)
+{
+    const int i = (int)s->what - 1;
+
+    fprintf(f, "#   rank %.0f: %s%s: %.1f bytes, where %.1f were planned\n", s->rank,
+            i < MEG_PAPER_ARENAS ? "held in " : "sent in a step, ",
+            i < MEG_PAPER_ARENAS ? meg_paper_memory_name[i] : meg_paper_group_name[i - MEG_PAPER_ARENAS], s->counted,
+            s->planned);
+}
+
 /* ---- all of them ---------------------------------------------------------------------------------- */
+
+/* All of it numbers that can be sent. */
+struct result {
+    double loss, weights;      /* how far from those of one rank */
+    struct surprise surprise;
+};
 
 static struct outcome reference[2];
 
@@ -378,15 +447,15 @@ static void make_references(struct meg_comm *world)
 
         c.v[SHAPE] = (unsigned char)s;
         if (world->rank == 0)
-            run(&c, name, &meg_comm_self);
+            run(&c, name, &meg_comm_self, NULL);
         meg_barrier(world);
         read_losses(&reference[s], name);
         read_weights(&reference[s], name);
     }
 }
 
-/* Cells of one size, world / size of them at a time; apart [n][2] is filled by each group's first rank. */
-static void run_cells(struct meg_comm *world, const struct cell *cell, int n, int size, double (*apart)[2])
+/* Cells of one size, world / size of them at a time; result [n] is filled by each group's first rank. */
+static void run_cells(struct meg_comm *world, const struct cell *cell, int n, int size, struct result *result)
 {
     const int groups = world->size / size, mine = world->rank / size;
     struct meg_comm *ranks = meg_comm_split(world, mine, "cell");
@@ -394,18 +463,22 @@ static void run_cells(struct meg_comm *world, const struct cell *cell, int n, in
 
     for (int i = 0; i < n; i++) {
         struct outcome o = { 0 };
+        struct meg_account account;
+        struct surprise surprise;
         char name[40];
 
         if (ranks_of(&cell[i]) != size || turn++ % groups != mine || mine >= groups)
             continue;
         snprintf(name, sizeof name, "cell-%d", i);
-        run(&cell[i], name, ranks);
+        run(&cell[i], name, ranks, &account);
+        surprise = first_surprise(ranks, &account);
         if (ranks->rank > 0)
             continue;
         read_losses(&o, name);
         read_weights(&o, name);
-        apart[i][0] = losses_apart(&o, &reference[cell[i].v[SHAPE]]);
-        apart[i][1] = weights_apart(&o, &reference[cell[i].v[SHAPE]], at(&cell[i], SHAPE));
+        result[i].loss = losses_apart(&o, &reference[cell[i].v[SHAPE]]);
+        result[i].weights = weights_apart(&o, &reference[cell[i].v[SHAPE]], at(&cell[i], SHAPE));
+        result[i].surprise = surprise;
         forget(&o);
     }
     meg_comm_close(ranks);
@@ -413,41 +486,46 @@ static void run_cells(struct meg_comm *world, const struct cell *cell, int n, in
 }
 
 /* Of how many cells an option's values were part, those of bf16 apart, and how far they were from one rank. */
-static void print_table(FILE *f, const struct cell *cell, int n, double (*apart)[2])
+static void print_table(FILE *f, const struct cell *cell, int n, const struct result *result)
 {
     fprintf(f, "# %-12s %6s %12s %12s\n", "", "cells", "loss", "weights");
     for (int i = 0; i < OPTIONS; i++)
         for (int v = 0; v < count(i); v++) {
-            double most[2] = { 0, 0 };
+            double loss = 0, weights = 0;
             int cells = 0;
 
             for (int k = 0; k < n; k++)
                 if (cell[k].v[i] == v && (i == PRECISION || !at(&cell[k], PRECISION))) {
                     cells++;
-                    most[0] = worse(most[0], apart[k][0]);
-                    most[1] = worse(most[1], apart[k][1]);
+                    loss = worse(loss, result[k].loss);
+                    weights = worse(weights, result[k].weights);
                 }
             if (cells && *values[i][v].name)
-                fprintf(f, "# %-12s %6d %12.1e %12.1e\n", values[i][v].name, cells, most[0], most[1]);
+                fprintf(f, "# %-12s %6d %12.1e %12.1e\n", values[i][v].name, cells, loss, weights);
         }
 }
 
-static int print(FILE *f, const struct cell *cell, int n, double (*apart)[2])
+static int print(FILE *f, const struct cell *cell, int n, const struct result *result)
 {
-    int failed = 0;
+    int failed = 0, surprises = 0;
 
     for (int i = 0; i < n; i++) {
-        const bool is_narrow = at(&cell[i], PRECISION);
-        const bool is_ok = is_narrow ? apart[i][0] <= 2e-2 && isfinite(apart[i][1])
-                                     : apart[i][0] <= 1e-5 && apart[i][1] <= 1e-5;
+        const struct result *r = &result[i];
+        const bool is_near = at(&cell[i], PRECISION) ? r->loss <= 2e-2 && isfinite(r->weights)
+                                                     : r->loss <= 1e-5 && r->weights <= 1e-5;
+        const bool is_ok = is_near && r->surprise.what == 0;
         char name[200];
 
         name_of(&cell[i], name, sizeof name);
         fprintf(f, "%sok %d - %s: losses within %.1e, weights within %.1e of one rank's\n", is_ok ? "" : "not ", i + 1,
-                name, apart[i][0], apart[i][1]);
+                name, r->loss, r->weights);
+        if (r->surprise.what != 0)
+            print_surprise(f, &r->surprise);
         failed += !is_ok;
+        surprises += r->surprise.what != 0;
     }
-    print_table(f, cell, n, apart);
+    print_table(f, cell, n, result);
+    fprintf(f, "# sent in a step by group, held by arena: as planned on each rank of %d of %d cells\n", n - surprises, n);
     fprintf(f, "1..%d\n", n);
     return failed;
 }
@@ -456,13 +534,14 @@ int main(int argc, char **argv)
 {
     struct meg_comm_world ranks;
     struct cell *all, *cell;
-    double(*apart)[2];
+    struct result *result;
     struct meg_err e;
-    int nall, n, failed = 0;
+    int nall, n, part = 1, parts = 1, failed = 0;
     FILE *tap;
 
-    if (argc != 3 || meg_comm_open(&ranks, &e) < 0)
-        meg_die(MEG_EUSAGE, "mpirun -n N layouts sample|cover|full DIR");
+    if (argc < 3 || argc > 4 || (argc == 4 && sscanf(argv[3], "%d/%d", &part, &parts) != 2) || part < 1 ||
+        part > parts || meg_comm_open(&ranks, &e) < 0)
+        meg_die(MEG_EUSAGE, "mpirun -n N layouts sample|cover|full DIR [I/N]");
     dir = argv[2];
     tap = fdopen(dup(1), "w");
     if (!tap || !freopen("/dev/null", "w", stdout)) /* what meg-train prints there */
@@ -471,18 +550,17 @@ int main(int argc, char **argv)
     meg_log_set_level(MEG_LOG_WARN);
 
     all = all_cells(ranks.world->size, &nall);
-    n = nall;
-    cell = strcmp(argv[1], "full") ? cover(all, nall, &n) : all;
+    cell = strcmp(argv[1], "full") ? cover(all, nall, &n) : part_of(all, nall, part, parts, &n);
     if (!strcmp(argv[1], "sample"))
         n = n < SAMPLE ? n : SAMPLE;
-    apart = meg_new((size_t)n * sizeof *apart);
+    result = meg_new((size_t)n * sizeof *result);
     make_references(ranks.world);
     for (int size = 1; size <= ranks.world->size; size *= 2)
-        run_cells(ranks.world, cell, n, size, apart);
-    meg_all_reduce(ranks.world, apart, 2 * n, MEG_DTYPE_F64, MEG_SUM);
+        run_cells(ranks.world, cell, n, size, result);
+    meg_all_reduce(ranks.world, result, n * (int64_t)(sizeof *result / sizeof(double)), MEG_DTYPE_F64, MEG_SUM);
     if (ranks.world->rank == 0) {
         fprintf(tap, "# %d of %d cells\n", n, nall);
-        failed = print(tap, cell, n, apart);
+        failed = print(tap, cell, n, result);
     }
     fclose(tap);
     meg_comm_close(ranks.world);
