@@ -192,6 +192,8 @@ void meg_optim_close(struct meg_optim *o)
 {
     if (!o)
         return;
+    if (o->taker.mesh) /* nothing is on its way where not all of it was made */
+        meg_optim_finish(o);
     for (int i = 0; i < o->nstates; i++)
         o->op->release(o->state[i]);
     o->op->release(o->main);
@@ -201,7 +203,6 @@ void meg_optim_close(struct meg_optim *o)
     o->op->release(o->watch.sum);
     o->op->release(o->step);
     o->op->release(o->scalar);
-    meg_optim_finish(o);
     meg_reducer_free(&o->reducer);
     meg_share_free(&o->share);
     free(o->counted);

@@ -189,6 +189,37 @@ static void counts_and_names(void **state)
     end(&f);
 }
 
+static int allocations;
+
+static void *alloc_some(size_t nbytes)
+{
+    return allocations-- > 0 ? meg_cpu_ops()->alloc(nbytes) : NULL;
+}
+
+static void ends_where_memory_does(void **state)
+{
+    struct meg_ops scarce = *meg_cpu_ops();
+    const struct meg_share_conf share = { .instances = 1 };
+    struct meg_optim *o = NULL;
+    struct fixture f;
+    struct meg_err e;
+
+    (void)state;
+    begin(&f, "adam", 0);
+    scarce.alloc = alloc_some;
+    f.model.op = &scarce;
+    for (int n = 0; n < 5; n++) { /* the step, a sum, two moments, what watches gradients */
+        allocations = n;
+        assert_int_equal(meg_optim_create(&o, &f.conf, &share, &f.model, &e), MEG_EFAIL);
+        assert_non_null(strstr(e.msg, "optimizer: no memory for "));
+        assert_null(o);
+    }
+    allocations = 5;
+    assert_int_equal(meg_optim_create(&o, &f.conf, &share, &f.model, &e), 0);
+    meg_optim_close(o);
+    end(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,6 +227,7 @@ int main(void)
         cmocka_unit_test(clipped),
         cmocka_unit_test(sgd),
         cmocka_unit_test(counts_and_names),
+        cmocka_unit_test(ends_where_memory_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
