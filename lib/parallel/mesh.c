@@ -3,7 +3,7 @@
 #define SELF &meg_comm_self
 const struct meg_mesh meg_mesh_one = {
     { 1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET, 0, { 0 }, 0, 0, 0 }, { 0 }, SELF, SELF, SELF, SELF, SELF,
-    SELF, SELF, SELF, SELF, SELF, SELF, SELF, SELF
+    SELF, SELF, SELF, SELF, SELF, SELF, SELF
 };
 
 void meg_mesh_on_paper(struct meg_mesh *m, const struct meg_layout *l, int64_t rank)
@@ -51,7 +51,6 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
     m->cp_far = group(m, (struct meg_place){ at.tp, at.cp % near, at.dp, at.pp }, far,
                       "context-parallel, far");
     m->pp = group(m, (struct meg_place){ at.tp, at.cp, at.dp, 0 }, l->pp, "pipeline");
-    m->dp = group(m, (struct meg_place){ at.tp, at.cp, 0, at.pp }, l->dp, "data-parallel");
     m->dp_cp = group(m, (struct meg_place){ at.tp, 0, 0, at.pp }, l->dp * l->cp, "data- and context-parallel");
     cut_copies(m);
     m->model = group(m, (struct meg_place){ 0, at.cp, at.dp, 0 }, l->tp * l->pp, "model-parallel");
@@ -62,7 +61,7 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
 
 void meg_mesh_close(struct meg_mesh *m)
 {
-    struct meg_comm *all[] = { m->tp, m->cp, m->cp_near, m->cp_far, m->pp, m->dp, m->dp_cp,
+    struct meg_comm *all[] = { m->tp, m->cp, m->cp_near, m->cp_far, m->pp, m->dp_cp,
                                m->copies, m->slices, m->same, m->model, m->ends };
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

@@ -17,8 +17,7 @@ struct meg_mesh {
     struct meg_comm *cp;                     /* shares each sequence */
     struct meg_comm *cp_near, *cp_far;       /* of a2a+p2p: neighbours in cp, and those in one place among theirs */
     struct meg_comm *pp;                     /* the stages, in order */
-    struct meg_comm *dp;                     /* same weights, own samples */
-    struct meg_comm *dp_cp;                  /* same weights, own tokens: sums gradients */
+    struct meg_comm *dp_cp;                  /* same weights, own tokens */
     struct meg_comm *copies;                 /* the same for gradients alone, on their way while others talk; with
                                                 shards self, and instead: */
     struct meg_comm *slices;                 /*   those that have one slice each */
