@@ -106,8 +106,8 @@ static void *room(struct meg_group *g, size_t nbytes)
     return g->arrived;
 }
 
-/* Cut the piece of an all-reduce from w->at on into a part for each rank; elements in all. */
-static int64_t cut_piece(struct meg_work *w)
+/* Cut the piece of an all-reduce from w->at on into a part for each rank. */
+static void cut_piece(struct meg_work *w)
 {
     struct meg_group *g = w->g;
     const int64_t most = (int64_t)MEG_COMM_PIECE * g->c.size, n = w->n - w->at < most ? w->n - w->at : most;
@@ -116,7 +116,6 @@ static int64_t cut_piece(struct meg_work *w)
         g->first[r] = (int)(n * r / g->c.size);
         g->count[r] = (int)(n * (r + 1) / g->c.size) - g->first[r];
     }
-    return n;
 }
 
 static bool send_parts(struct meg_work *w);

@@ -1,4 +1,4 @@
-/* What launch.c needs of the communicators, in builds that have them. */
+/* What launch.c has for groups of several ranks, and what it needs of them in builds that have them. */
 #ifndef MEG_COMM_INTERNAL_H
 #define MEG_COMM_INTERNAL_H
 #include <stdbool.h>

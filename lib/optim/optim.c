@@ -12,13 +12,13 @@ static bool is_sgd(const struct meg_optim_conf *c)
 void meg_optim_plan(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
                     const struct meg_layout *l, const struct meg_gpt_run *run)
 {
-    const size_t nbytes = (size_t)meg_share_elements(params, l) * sizeof(float);
+    const size_t n = (size_t)meg_share_elements(params, l), nbytes = n * sizeof(float);
 
     m->state = nbytes * (is_sgd(c) ? 1 : 2);
     m->main = run->dtype == MEG_DTYPE_F32 && !run->w_takes_turns ? 0 : nbytes;
     m->main_grad = run->grad == MEG_DTYPE_F32 && !run->g_takes_turns ? 0 : nbytes;
-    m->grads = run->grad == MEG_DTYPE_F32 || !run->g_takes_turns ? 0 : nbytes / sizeof(float) * meg_dtype_size(run->grad);
-    m->params = run->dtype == MEG_DTYPE_F32 || !run->w_takes_turns ? 0 : nbytes / sizeof(float) * meg_dtype_size(run->dtype);
+    m->grads = run->grad == MEG_DTYPE_F32 || !run->g_takes_turns ? 0 : n * meg_dtype_size(run->grad);
+    m->params = run->dtype == MEG_DTYPE_F32 || !run->w_takes_turns ? 0 : n * meg_dtype_size(run->dtype);
 }
 
 /* ---- where pieces lie ----------------------------------------------------------------------- */
@@ -129,7 +129,8 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     is_short |= !(o->watch.sum = o->op->alloc(sizeof *o->watch.sum));
     is_short |= m.main_grad && !(o->main_grad = o->op->alloc(m.main_grad));
     if (is_short)
-        return meg_fail(e, MEG_EFAIL, "optimizer: no memory for %zu bytes of state", m.params + m.grads + m.main + m.main_grad + m.state);
+        return meg_fail(e, MEG_EFAIL, "optimizer: no memory for %zu bytes of state",
+                        m.params + m.grads + m.main + m.main_grad + m.state);
     o->high.params = o->w ? n * meg_dtype_size(o->model->run.dtype) : 0;
     o->high.grads = o->g ? n * meg_dtype_size(o->model->run.grad) : 0;
     o->high.main = o->main ? n * sizeof *o->main : 0;

@@ -84,8 +84,8 @@ void meg_optim_plan(struct meg_optim_memory *m, const struct meg_optim_conf *c, 
                     const struct meg_layout *l, const struct meg_gpt_run *run);
 
 /*
- * For the parameters and gradients of model, which must outlive it and whose hooks it takes.  Every rank of
- * the world calls it.  MEG_EFAIL when memory does not suffice.
+ * For the parameters and gradients of model, which must outlive it and whose hooks it takes.  MEG_EFAIL when
+ * memory does not suffice.
  */
 int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_share_conf *share,
                      struct meg_gpt *model, struct meg_err *e);

@@ -36,8 +36,8 @@ struct meg_layout {
     int64_t cp_near;                     /* neighbours of a2a+p2p; 0 where no layer has it */
     struct meg_list cp_kinds;            /* the configuration's */
     int64_t bucket;                      /* elements after which a bucket of gradients ends; 0: there is one */
-    int64_t shards;                      /* ranks that find equal slices in each bucket: share optimizer state; 0: none */
-    int zero;                            /* ZeRO stage: 1 they share that, 2 gradients, too, 3 and parameters */
+    int64_t shards;                      /* ranks that find equal slices in each bucket; 0: nothing is shared */
+    int zero;                            /* ZeRO stage: they share 1 optimizer state, 2 and gradients, 3 and parameters */
 };
 
 /* A rank's coordinates. */
@@ -91,7 +91,7 @@ static inline int64_t meg_layout_position(const struct meg_layout *l, int64_t i,
     return l->cp == 1 ? t : t < half ? i * half + t : (2 * l->cp - 2 - i) * half + t;
 }
 
-/* The piece [begin, end) of n things cut in parts as equal as can be that is number i. */
+/* Where piece i begins of n things cut in parts as equal as can be; it ends where the next begins. */
 static inline int64_t meg_cut_begin(int64_t n, int64_t parts, int64_t i)
 {
     return n / parts * i + (i < n % parts ? i : n % parts);
