@@ -127,6 +127,7 @@ struct meg_hf_vocab {
 };
 int32_t meg_hf_vocab_find(const struct meg_hf_vocab *v, const char *s, int64_t n); /* -1: none */
 void meg_hf_vocab_add(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t id);
+void meg_hf_vocab_reserve(struct meg_hf_vocab *v, int64_t n); /* room for n tokens at once */
 void meg_hf_vocab_free(struct meg_hf_vocab *v);
 
 struct meg_hf_model {

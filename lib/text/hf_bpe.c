@@ -15,8 +15,9 @@ struct bpe {
     int32_t unk;          /* -1: what is unknown is left out */
     int32_t byte_id[256]; /* of <0x00> .. <0xFF>, with byte_fallback; else and where missing -1 */
     bool fuse_unk, ignore_merges;
-    int32_t min_byte, max_byte;       /* of those; */
-    bool has_all_bytes, merges_bytes; /* are all there, and is one of that range a part of a merge? */
+    int32_t min_byte, max_byte; /* of those; */
+    bool has_all_bytes,
+        merges_bytes;      /* are all there, and is one of that range a part of a merge? */
     char *prefix, *suffix; /* of all but the first, and of the last character; may be "" */
 };
 
@@ -54,37 +55,81 @@ static bool read_parts(struct meg_scan *s, struct meg_str buf[2], struct meg_spa
     return true;
 }
 
-/* Room to work in. */
+/* So many merges are read before the first of their tokens is looked up: what finds them is then on its
+ * way to the processor. */
+enum { BATCH = 32, LEFT = 0, RIGHT, BOTH, TOKENS };
+
 struct spelled {
-    struct meg_str part[2], both;
+    struct meg_str part[2]; /* room to read in */
+    struct meg_str text;    /* of all tokens */
+    struct {
+        int64_t at, n;
+        uint64_t hash;
+    } token[BATCH][TOKENS];
 };
 
-static int read_merge(struct meg_bpe_merge *to, const struct bpe *b, const struct meg_hf_vocab *v,
-                      struct meg_scan *s, struct spelled *x, const char *from, struct meg_err *e)
+static void spell_token(struct spelled *x, int k, int which, const char *s, int64_t n)
 {
-    const size_t skip = strlen(b->prefix);
-    struct meg_span p[2], lacks;
+    x->token[k][which].at = (int64_t)x->text.n;
+    x->token[k][which].n = n;
+    meg_str_add(&x->text, s, (size_t)n);
+}
 
-    if (!read_parts(s, x->part, p))
-        return meg_fail(e, MEG_EFORMAT,
-                        "%s: merge %d is not two tokens with a blank between, nor "
-                        "an array of two",
-                        from, to->rank);
-    x->both.n = 0;
-    meg_str_add(&x->both, p[0].s, (size_t)p[0].n);
-    if ((size_t)p[1].n >= skip && memcmp(p[1].s, b->prefix, skip) == 0)
-        meg_str_add(&x->both, p[1].s + skip, (size_t)p[1].n - skip);
-    to->left = meg_hf_vocab_find(v, p[0].s, p[0].n);
-    to->right = meg_hf_vocab_find(v, p[1].s, p[1].n);
-    to->id = meg_hf_vocab_find(v, x->both.s, (int64_t)x->both.n);
-    if (to->left >= 0 && to->right >= 0 && to->id >= 0)
+/* Read the next merges, up to BATCH; returns how many there were before the end, or before one that is
+ * none. */
+static int spell_merges(struct spelled *x, const struct bpe *b, struct meg_scan *s, bool *is_bad)
+{
+    const int64_t skip = (int64_t)strlen(b->prefix);
+    int n = 0;
+
+    x->text.n = 0;
+    *is_bad = false;
+    for (; n < BATCH && meg_hf_list_next(s); n++) {
+        struct meg_span p[2];
+
+        if ((*is_bad = !read_parts(s, x->part, p)))
+            break;
+        spell_token(x, n, RIGHT, p[1].s, p[1].n);
+        spell_token(x, n, LEFT, p[0].s, p[0].n);
+        x->token[n][BOTH] = x->token[n][LEFT];
+        if (p[1].n >= skip && memcmp(p[1].s, b->prefix, (size_t)skip) == 0) {
+            meg_str_add(&x->text, p[1].s + skip, (size_t)(p[1].n - skip));
+            x->token[n][BOTH].n += p[1].n - skip;
+        }
+    }
+    return n;
+}
+
+static void seek_merges(struct spelled *x, const struct meg_hf_vocab *v, int n)
+{
+    for (int k = 0; k < n; k++) {
+        for (int i = 0; i < TOKENS; i++)
+            x->token[k][i].hash =
+                meg_strtab_seek(&v->tokens, x->text.s + x->token[k][i].at, x->token[k][i].n);
+    }
+}
+
+/* Look up merge k of those read. */
+static int find_merge(struct meg_bpe_merge *to, const struct meg_hf_vocab *v,
+                      const struct spelled *x, int k, const char *from, struct meg_err *e)
+{
+    int32_t *const id[TOKENS] = { &to->left, &to->right, &to->id };
+    struct meg_span token[TOKENS];
+    int lacks = -1;
+
+    for (int i = TOKENS - 1; i >= 0; i--) {
+        int64_t nth;
+
+        token[i] = (struct meg_span){ x->text.s + x->token[k][i].at, x->token[k][i].n };
+        nth = meg_strtab_find_sought(&v->tokens, token[i].s, token[i].n, x->token[k][i].hash);
+        *id[i] = nth < 0 ? -1 : v->id[nth];
+        lacks = nth < 0 ? i : lacks;
+    }
+    if (lacks < 0)
         return MEG_OK;
-    lacks = to->left < 0 ? p[0]
-        : to->right < 0  ? p[1]
-                         : (struct meg_span){ x->both.s, (int64_t)x->both.n };
     return meg_fail(e, MEG_EFORMAT, "%s: merge %d is '%.*s' + '%.*s', but there is no token '%.*s'",
-                    from, to->rank, (int)p[0].n, p[0].s, (int)p[1].n, p[1].s, (int)lacks.n,
-                    lacks.s);
+                    from, to->rank, (int)token[LEFT].n, token[LEFT].s, (int)token[RIGHT].n,
+                    token[RIGHT].s, (int)token[lacks].n, token[lacks].s);
 }
 
 static bool is_among_bytes(const struct bpe *b, int32_t id)
@@ -101,22 +146,32 @@ static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t
     struct meg_bpe_merge *merge = NULL;
     struct spelled x = { 0 };
     int64_t n = 0, cap = 0;
+    bool is_bad = false;
     json_t *merges;
-    int r = meg_json_get_array(part, "merges", MEG_JSON_NEEDED, &merges, from, e);
+    int r = meg_json_get_array(part, "merges", MEG_JSON_NEEDED, &merges, from, e), k = BATCH;
 
     if (r < 0)
         return r;
     MEG_ASSERT(list->s);
-    while (r == MEG_OK && meg_hf_list_next(&s)) {
-        if (n == cap) {
+    while (r == MEG_OK && k == BATCH) {
+        k = spell_merges(&x, b, &s, &is_bad);
+        seek_merges(&x, &m->vocab, k);
+        if (n + BATCH > cap) {
             cap = cap ? 2 * cap : 1024;
             merge = meg_realloc_array(merge, (size_t)cap, sizeof *merge);
         }
-        merge[n].rank = (int32_t)n;
-        r = read_merge(&merge[n++], b, &m->vocab, &s, &x, from, e);
-        b->merges_bytes |= r == MEG_OK &&
-            (is_among_bytes(b, merge[n - 1].left) || is_among_bytes(b, merge[n - 1].right));
+        for (int i = 0; i < k && r == MEG_OK; i++, n++) {
+            merge[n].rank = (int32_t)n;
+            r = find_merge(&merge[n], &m->vocab, &x, i, from, e);
+            b->merges_bytes |= r == MEG_OK &&
+                (is_among_bytes(b, merge[n].left) || is_among_bytes(b, merge[n].right));
+        }
     }
+    if (r == MEG_OK && is_bad)
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: merge %lld is not two tokens with a blank between, nor "
+                     "an array of two",
+                     from, (long long)n);
     if (r == MEG_OK) {
         meg_bpe_init(&b->merges, n);
         meg_bpe_add_all(&b->merges, merge, n);
@@ -124,7 +179,7 @@ static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t
     free(merge);
     for (int i = 0; i < 2; i++)
         meg_str_free(&x.part[i]);
-    meg_str_free(&x.both);
+    meg_str_free(&x.text);
     return r;
 }
 
@@ -302,17 +357,18 @@ bool meg_hf_bpe_to_bytes(const struct meg_hf_model *m, struct meg_bytebpe *out)
     out->is_one_by_one = true;
     out->bpe = b->merges;
     b->merges = (struct meg_bpe){ 0 };
+    if (b->ignore_merges) {
+        meg_strtab_reserve(&out->whole, m->vocab.tokens.n);
+        out->whole_id = meg_realloc_array(NULL, (size_t)out->whole.cap, sizeof *out->whole_id);
+    }
     for (int64_t k = 0; b->ignore_merges && k < m->vocab.tokens.n; k++) {
         struct meg_str t = meg_strtab_get(&m->vocab.tokens, k);
-        int64_t cap = out->whole.cap, w;
+        int64_t w;
 
         bytes.n = 0;
         if (meg_bytemap_read(&bytes, t.s, (int64_t)t.n) < 0 || bytes.n == 0)
             continue;
         w = meg_strtab_add(&out->whole, bytes.s, (int64_t)bytes.n);
-        if (out->whole.cap != cap)
-            out->whole_id =
-                meg_realloc_array(out->whole_id, (size_t)out->whole.cap, sizeof *out->whole_id);
         out->whole_id[w] = m->vocab.id[k];
     }
     meg_str_free(&bytes);

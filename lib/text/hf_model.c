@@ -26,6 +26,12 @@ void meg_hf_vocab_add(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t 
     v->max_id = id > v->max_id ? id : v->max_id;
 }
 
+void meg_hf_vocab_reserve(struct meg_hf_vocab *v, int64_t n)
+{
+    meg_strtab_reserve(&v->tokens, n);
+    v->id = meg_realloc_array(v->id, (size_t)v->tokens.cap, sizeof *v->id);
+}
+
 void meg_hf_vocab_free(struct meg_hf_vocab *v)
 {
     meg_strtab_free(&v->tokens);
@@ -56,6 +62,16 @@ static int32_t read_id(const char *s, int64_t n)
     return id > MAX_ID ? -1 : id;
 }
 
+/* Not many more tokens than there are in a list: commas, which stand in tokens, too. */
+static int64_t count_tokens(const struct meg_span *list)
+{
+    int64_t n = 1, most = list->n / (int64_t)strlen("\"a\":0,") + 1;
+
+    for (int64_t i = 0; i < list->n; i++)
+        n += list->s[i] == ',';
+    return n < most ? n : most;
+}
+
 static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, const char *from,
                        struct meg_err *e)
 {
@@ -65,6 +81,7 @@ static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, cons
     int r = MEG_OK;
 
     MEG_ASSERT(list->s);
+    meg_hf_vocab_reserve(v, count_tokens(list));
     while (r == MEG_OK && meg_hf_list_next(&s)) {
         int64_t was = v->tokens.n;
         struct meg_span token;

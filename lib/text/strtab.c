@@ -25,9 +25,11 @@ static struct meg_strtab_slot *slot_of(const struct meg_strtab *t, const char *s
     }
 }
 
-static void grow(struct meg_strtab *t)
+static void grow(struct meg_strtab *t, int64_t n)
 {
-    t->cap = t->cap ? 2 * t->cap : 1024;
+    t->cap = t->cap ? t->cap : 1024;
+    while (t->cap < n)
+        t->cap *= 2;
     t->at = meg_realloc_array(t->at, (size_t)t->cap + 1, sizeof *t->at);
     t->at[0] = 0;
     free(t->slot);
@@ -43,13 +45,19 @@ static void grow(struct meg_strtab *t)
     }
 }
 
+void meg_strtab_reserve(struct meg_strtab *t, int64_t n)
+{
+    if (n > t->cap)
+        grow(t, n);
+}
+
 int64_t meg_strtab_add(struct meg_strtab *t, const char *s, int64_t len)
 {
     uint64_t hash = meg_xxh3_64(s, (size_t)len);
     struct meg_strtab_slot *slot;
 
     if (t->n == t->cap)
-        grow(t);
+        grow(t, t->n + 1);
     slot = slot_of(t, s, len, hash);
     if (slot->number == 0) {
         MEG_ASSERT(t->n < UINT32_MAX);
@@ -60,11 +68,23 @@ int64_t meg_strtab_add(struct meg_strtab *t, const char *s, int64_t len)
     return (int64_t)slot->number - 1;
 }
 
+uint64_t meg_strtab_seek(const struct meg_strtab *t, const char *s, int64_t len)
+{
+    uint64_t hash = meg_xxh3_64(s, (size_t)len);
+
+    __builtin_prefetch(t->slot + (hash & t->mask));
+    return hash;
+}
+
+int64_t meg_strtab_find_sought(const struct meg_strtab *t, const char *s, int64_t len,
+                               uint64_t hash)
+{
+    return t->slot ? (int64_t)slot_of(t, s, len, hash)->number - 1 : -1;
+}
+
 int64_t meg_strtab_find(const struct meg_strtab *t, const char *s, int64_t len)
 {
-    if (!t->slot)
-        return -1;
-    return (int64_t)slot_of(t, s, len, meg_xxh3_64(s, (size_t)len))->number - 1;
+    return meg_strtab_find_sought(t, s, len, meg_xxh3_64(s, (size_t)len));
 }
 
 void meg_strtab_free(struct meg_strtab *t)

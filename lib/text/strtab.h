@@ -15,10 +15,17 @@ struct meg_strtab {
     uint64_t mask;
 };
 
+/* Make room for n strings at once. */
+void meg_strtab_reserve(struct meg_strtab *t, int64_t n);
 /* The number of a string; n - 1 after the call when it was not there before. */
 int64_t meg_strtab_add(struct meg_strtab *t, const char *s, int64_t len);
 /* The same, but -1 and nothing added when it is not there. */
 int64_t meg_strtab_find(const struct meg_strtab *t, const char *s, int64_t len);
+/* The same in two steps, between which the string's place is on the way to the processor: the first
+ * returns the hash that the second wants. */
+uint64_t meg_strtab_seek(const struct meg_strtab *t, const char *s, int64_t len);
+int64_t meg_strtab_find_sought(const struct meg_strtab *t, const char *s, int64_t len,
+                               uint64_t hash);
 void meg_strtab_free(struct meg_strtab *t);
 
 static inline struct meg_str meg_strtab_get(const struct meg_strtab *t, int64_t k)
