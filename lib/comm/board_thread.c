@@ -227,10 +227,10 @@ static bool join(struct board_link *l, const struct board_join *j)
     if (j->rank < 1 || j->rank >= board.size || is_taken(j->rank))
         quarrel(l, "two processes are rank %d, one of them on %s", j->rank, l->host);
     l->rank = j->rank;
-    board_send(l, BOARD_WELCOME, &welcome, sizeof welcome);
     pthread_mutex_lock(&board.lock);
     board.has_come[l->rank] = true;
     pthread_mutex_unlock(&board.lock);
+    board_send(l, BOARD_WELCOME, &welcome, sizeof welcome);
     return true;
 }
 
