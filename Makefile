@@ -85,12 +85,14 @@ endif
 use = $(filter 1,$(if $(filter auto,$($1)),$(if $(wildcard $2),1),$($1)))
 MPI_KIND := $(filter openmpi mpich,$(MPI))
 CUDA_HOME := $(abspath $(dir $(NVCC))/..)
-# lib/comm/nccl* want the header alone: what it declares is loaded at run time, under torchrun.
-NCCL_H := $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h)
+# lib/comm/nccl* want headers alone: what they declare is loaded at run time, under torchrun.
+include_of = $(firstword $(wildcard $(CUDA_HOME)/include/$1 /usr/include/$1))
+NCCL_H := $(if $(call include_of,cuda_runtime.h),$(call include_of,nccl.h))
 USES := $(if $(call use,CUDA,$(NVCC)),CUDA) $(if $(call use,NCCL,$(NCCL_H)),NCCL) \
         $(if $(MPI_KIND)$(call use,MPI,$(shell command -v mpicc)),MPI)
 ifeq ($(NCCL)$(NCCL_H),1)
-$(error NCCL=1, but there is no nccl.h in $(CUDA_HOME)/include or /usr/include: install it, or say where CUDA is by NVCC=)
+$(error NCCL=1, but nccl.h and cuda_runtime.h are not in $(CUDA_HOME)/include or /usr/include: install them, or say \
+    where CUDA is by NVCC=)
 endif
 ifneq ($(filter CUDA,$(USES)),)
 USES += $(if $(call use,CUDNN,$(CUDA_HOME)/include/cudnn.h /usr/include/cudnn.h),CUDNN)
