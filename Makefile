@@ -133,6 +133,8 @@ MPI_CFLAGS  = $(call PKG_CONFIG,--cflags $(MPI_PKG))
 export MPIRUN ?= mpirun$(MPI_KIND:%=.%)
 USED := $(foreach u,$(USES),$(if $(OPTIONAL_$u),$u))
 RANKS := $(if $(filter MPI,$(USED)),$(patsubst %.c,$(B)/%,$(wildcard tests/ranks/*.c)))
+# Stands in for NCCL and the CUDA runtime where there is no GPU, and what runs over it.
+DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/libnccl.so.2 $(B)/tests/nccl/comm)
 
 MEG_CPPFLAGS := -Ilib -DMEG_VERSION='"$(VERSION)"' $(ISAS:v%=-DMEG_HAVE_ISA_V%) $(USED:%=-DMEG_HAVE_%) \
                 $(if $(filter CUDA,$(USED)),-I$(CUDA_HOME)/include) $(call PKG_CONFIG,--cflags $(PKGS))
@@ -171,7 +173,7 @@ $(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
 $(B)/%.v3.o: ISA_FLAGS := -DMEG_ISA=v3 -march=x86-64-v3
 $(B)/%.v4.o: ISA_FLAGS := -DMEG_ISA=v4 -march=x86-64-v4 -mprefer-vector-width=512
 
-$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(BENCH) $(MAINS:%=$(B)/%))):
+$(sort $(dir $(OBJS) $(SAN_OBJ) $(CMDS) $(UNITS) $(RANKS) $(DOUBLE) $(BENCH) $(MAINS:%=$(B)/%)) $(B)/tests/ranks/):
 	@mkdir -p $@
 
 .SECONDEXPANSION:
@@ -200,12 +202,13 @@ $(B)/tests/fault.so: tests/fault/fault.c $(B)/flags
 	@mkdir -p $(@D)
 	$(call run,$(CC) -g -O2 -Wall -Wextra -shared -fPIC -o $@ $< -ldl)
 
-# Stands in for NCCL and the CUDA runtime where there is no GPU; one object under both names.
-DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/libnccl.so.2)
+# One object under both names.
 $(B)/tests/nccl/libnccl.so.2: tests/nccl/double.c $(B)/flags
 	@mkdir -p $(@D)
 	$(call run,$(CC) -g -O2 -Wall -Wextra -fvisibility=hidden -isystem $(CUDA_HOME)/include -shared -fPIC -o $@ $<)
 	@for n in 12 13 14; do ln -sf libnccl.so.2 $(@D)/libcudart.so.$$n; done
+$(B)/tests/nccl/comm: $(B)/tests/ranks/comm.c.o $(B)/libmeg.a | $(B)/tests/nccl/libnccl.so.2
+	$(call ld)
 
 -include $(wildcard $(B)/lib/*/*.d $(B)/cmd/*/*.d $(B)/tests/*/*.d)
 

@@ -1,6 +1,6 @@
 /*
  * What groups of several ranks share whatever moves their bytes: waits and their deadlines, what is counted
- * as sent, and reductions.  A transport (mpi.c) moves bytes, and is all that differs.
+ * as sent, and reductions.  A transport (mpi.c, nccl.c) moves bytes, and is all that differs.
  */
 #ifndef MEG_COMM_GROUP_H
 #define MEG_COMM_GROUP_H

@@ -149,30 +149,29 @@ static struct meg_nccl_channel *channel_new(const struct nccl_group *g, int from
 }
 
 /* Of the two ranks of a message's channel the sender is rank 0. */
-static void send(struct meg_work *w, const void *buf, int64_t n, int to)
+static void message(struct meg_work *w, struct meg_nccl_channel **c, int from, int to, const void *buf, int64_t n)
 {
-    struct nccl_group *g = nccl_group_of(w->g);
+    const bool is_in = to == w->g->c.rank;
     struct meg_nccl_transfer *t;
 
-    if (!g->to[to])
-        g->to[to] = channel_new(g, w->g->c.rank, to, 0, 2);
-    t = meg_nccl_transfer_new(g->to[to]);
-    set_part(&t->out[1], w, buf, 0, n);
+    if (n == 0)
+        return;
+    if (!*c)
+        *c = channel_new(nccl_group_of(w->g), from, to, is_in, 2);
+    t = meg_nccl_transfer_new(*c);
+    set_part(is_in ? &t->in[0] : &t->out[1], w, buf, 0, n);
     ((struct nccl_work *)w)->transfer = t;
-    meg_nccl_start(g->to[to], t);
+    meg_nccl_start(*c, t);
+}
+
+static void send(struct meg_work *w, const void *buf, int64_t n, int to)
+{
+    message(w, &nccl_group_of(w->g)->to[to], w->g->c.rank, to, buf, n);
 }
 
 static void recv(struct meg_work *w, void *buf, int64_t n, int from)
 {
-    struct nccl_group *g = nccl_group_of(w->g);
-    struct meg_nccl_transfer *t;
-
-    if (!g->from[from])
-        g->from[from] = channel_new(g, from, w->g->c.rank, 1, 2);
-    t = meg_nccl_transfer_new(g->from[from]);
-    set_part(&t->in[0], w, buf, 0, n);
-    ((struct nccl_work *)w)->transfer = t;
-    meg_nccl_start(g->from[from], t);
+    message(w, &nccl_group_of(w->g)->from[from], from, w->g->c.rank, buf, n);
 }
 
 static bool is_done(struct meg_work *w)
