@@ -1,6 +1,7 @@
 /*
  * Most pairs that are looked up are none, and the table of those that are is larger than the caches
- * near the processor: a bit map of hashes, which is not, is asked first.
+ * near the processor: a bit map of hashes, which is not, is asked first.  Pairs of low symbols, which
+ * bytes mostly are and each word begins with, have a table of their own without hashes.
  */
 #include "text/bpe.h"
 
@@ -13,10 +14,11 @@
 
 struct meg_bpe_pair {
     uint64_t key; /* left symbol << 32 | right symbol, or NO_PAIR */
-    int32_t rank, id;
+    struct meg_bpe_ranked to;
 };
+enum { LOW = 256 };
 
-static const struct meg_bpe_pair unranked = { NO_PAIR, NO_RANK, -1 };
+static const struct meg_bpe_ranked unranked = { NO_RANK, -1 };
 
 static uint64_t hash_of(uint64_t key)
 {
@@ -49,19 +51,29 @@ static uint64_t key_of(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-static const struct meg_bpe_pair *find(const struct meg_bpe *b, int32_t left, int32_t right)
+/* Where a pair of low symbols stands; NULL for others. */
+static inline struct meg_bpe_ranked *low_of(const struct meg_bpe *b, int32_t left, int32_t right)
 {
+    return (uint32_t)(left | right) < LOW ? &b->low[left * LOW + right] : NULL;
+}
+
+static struct meg_bpe_ranked find(const struct meg_bpe *b, int32_t left, int32_t right)
+{
+    const struct meg_bpe_ranked *low = low_of(b, left, right);
     uint64_t key = key_of(left, right), bit = bit_of(b, hash_of(key));
     const struct meg_bpe_pair *p;
 
+    if (low)
+        return *low;
     if (left < 0 || right < 0 || !(b->maybe[bit / 64] >> bit % 64 & 1))
-        return &unranked;
+        return unranked;
     p = slot_of(b, key);
-    return p->key == NO_PAIR ? &unranked : p;
+    return p->key == NO_PAIR ? unranked : p->to;
 }
 
 void meg_bpe_init(struct meg_bpe *b, int64_t n)
 {
+    const uint64_t nlow = LOW * LOW * sizeof *b->low;
     uint64_t size = 64, nslots, nbits;
     struct meg_err e;
 
@@ -69,14 +81,17 @@ void meg_bpe_init(struct meg_bpe *b, int64_t n)
         size *= 2;
     nslots = size * sizeof *b->slot;
     nbits = size / 64 * 8 * sizeof *b->maybe;
-    if (meg_arena_init(&b->arena, "table of merges", nslots + nbits, &e) < 0)
+    if (meg_arena_init(&b->arena, "table of merges", nslots + nbits + nlow, &e) < 0)
         meg_die_err(&e);
     b->slot = meg_arena_alloc(&b->arena, nslots, 64);
     b->maybe = meg_arena_alloc(&b->arena, nbits, 64);
+    b->low = meg_arena_alloc(&b->arena, nlow, 64);
     b->mask = size - 1;
     b->n = 0;
     for (uint64_t i = 0; i < size; i++)
-        b->slot[i] = unranked;
+        b->slot[i].key = NO_PAIR;
+    for (int i = 0; i < LOW * LOW; i++)
+        b->low[i] = unranked;
 }
 
 void meg_bpe_free(struct meg_bpe *b)
@@ -86,12 +101,19 @@ void meg_bpe_free(struct meg_bpe *b)
 
 void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id)
 {
+    const struct meg_bpe_ranked to = { rank, id };
+    struct meg_bpe_ranked *low = low_of(b, left, right);
     uint64_t key = key_of(left, right), bit = bit_of(b, hash_of(key));
-    struct meg_bpe_pair *p = slot_of(b, key);
+    struct meg_bpe_pair *p;
 
+    if (low) {
+        *low = to;
+        return;
+    }
+    p = slot_of(b, key);
     b->n += p->key == NO_PAIR;
     MEG_ASSERT((uint64_t)b->n <= b->mask);
-    *p = (struct meg_bpe_pair){ key, rank, id };
+    *p = (struct meg_bpe_pair){ key, to };
     b->maybe[bit / 64] |= (uint64_t)1 << bit % 64;
 }
 
@@ -117,21 +139,21 @@ struct how {
     struct meg_bpe_seen *seen; /* or NULL */
 };
 
-static const struct meg_bpe_pair *look(const struct how *how, int32_t left, int32_t right)
+static struct meg_bpe_ranked look(const struct how *how, int32_t left, int32_t right)
 {
-    const struct meg_bpe_pair *p = find(how->b, left, right);
+    struct meg_bpe_ranked p = find(how->b, left, right);
 
-    if (how->seen && p->id >= 0)
-        how->seen[p->id] = (struct meg_bpe_seen){ left, right };
+    if (how->seen && p.id >= 0)
+        how->seen[p.id] = (struct meg_bpe_seen){ left, right };
     return p;
 }
 
 /* Rank and id of the pair that begins at sym, the lower the sooner. */
 static uint64_t rank_of(const struct how *how, const int32_t *sym)
 {
-    const struct meg_bpe_pair *p = look(how, sym[0], sym[1]);
+    struct meg_bpe_ranked p = look(how, sym[0], sym[1]);
 
-    return (uint64_t)p->rank << 32 | (uint32_t)p->id;
+    return (uint64_t)p.rank << 32 | (uint32_t)p.id;
 }
 
 /* Scan for the lowest rank again after each round: quadratic, and fastest for words. */
@@ -221,7 +243,7 @@ static void rank_again(const struct how *how, const int32_t *sym, struct node *n
 
     if (at < 0 || node[at].next < 0)
         return;
-    rank = look(how, sym[at], sym[node[at].next])->rank;
+    rank = look(how, sym[at], sym[node[at].next]).rank;
     if (rank != NO_RANK && rank != node[at].rank)
         push(h, rank, at);
     node[at].rank = rank;
@@ -251,7 +273,7 @@ static int64_t merge_long(const struct how *how, int32_t *sym, int64_t n, int32_
 
             if (node[at].rank != rank)
                 continue; /* a neighbour took one of the two in the meantime */
-            sym[at] = find(how->b, sym[at], sym[gone])->id;
+            sym[at] = find(how->b, sym[at], sym[gone]).id;
             node[at].next = node[gone].next;
             if (node[gone].next >= 0)
                 node[node[gone].next].prev = at;

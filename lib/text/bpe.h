@@ -16,11 +16,17 @@
 #include "base/err.h"
 #include "base/mem.h"
 
+/* What a pair merges to; an id of -1: it does not. */
+struct meg_bpe_ranked {
+    int32_t rank, id;
+};
+
 /* The ranked pairs.  Starts as { 0 }; once filled it is only read, by any number of threads. */
 struct meg_bpe {
     struct meg_arena arena;
-    struct meg_bpe_pair *slot; /* open addressing */
-    uint64_t *maybe;           /* bits of pairs that may be there */
+    struct meg_bpe_pair *slot;  /* open addressing */
+    struct meg_bpe_ranked *low; /* of pairs of the lowest symbols, by both */
+    uint64_t *maybe;            /* bits of pairs that may be there */
     uint64_t mask;
     int64_t n;
 };
