@@ -138,6 +138,10 @@ static int encode_line(struct worker *w, const char *line, int64_t n, struct meg
         meg_utf8_add_replaced(&w->repaired, line, n);
         line = w->repaired.s;
         n = (int64_t)w->repaired.n;
+        if (n > MEG_LONGEST_LINE)
+            return meg_fail(e, MEG_EFORMAT,
+                            "longer than %d MiB with U+FFFD for what is invalid; make several lines of it",
+                            MEG_LONGEST_LINE >> 20);
     }
     if ((r = meg_jsonl_read(&w->jsonl, line, n, e)) < 0)
         return r;

@@ -423,6 +423,18 @@ static void add_all(struct meg_ids *out, const struct meg_ids *ids)
     out->n += ids->n;
 }
 
+enum { LONG = 1 << 20 };
+
+/* What a long text needed: such texts are rare. */
+static void let_go(struct hf *t)
+{
+    meg_hf_pieces_free(&t->pieces);
+    meg_hf_pieces_free(&t->other);
+    t->pieces = t->other = (struct meg_hf_pieces){ 0 };
+    meg_str_free(&t->normal);
+    meg_str_free(&t->prefixed);
+}
+
 static int hf_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
                      struct meg_err *e)
 {
@@ -432,6 +444,8 @@ static int hf_encode(struct meg_tokenizer *base, const char *text, int64_t n, st
     add_all(out, &t->files->before);
     r = encode_cut(t, false, text, n, true, out, e);
     add_all(out, &t->files->after);
+    if (n > LONG)
+        let_go(t);
     return r;
 }
 

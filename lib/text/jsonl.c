@@ -20,6 +20,10 @@ static int read_text(struct meg_scan *s, struct meg_jsonl *j, struct meg_jsonl_v
     const char *lone;
     int r;
 
+    if (v->n == MEG_JSONL_STRINGS)
+        return meg_fail(s->e, MEG_EFORMAT,
+                        "column %lld: more than %d strings in a list; make several lines of it",
+                        (long long)(s->p - s->begin + 1), MEG_JSONL_STRINGS);
     if (v->n == v->cap) {
         v->cap = v->cap ? 2 * v->cap : 8;
         v->v = meg_realloc_array(v->v, (size_t)v->cap, sizeof *v->v);

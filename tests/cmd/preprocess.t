@@ -331,6 +331,28 @@ echo '{"text":"a b a"}' | meg-preprocess -q --input - --tokenizer-name-or-path "
 is 'a folder with tokenizer.json needs no type' \
     "$(meg-preprocess --decode "$T/hf/d_text_document" --json)" '{"document":0,"ids":[1,0,1],"lengths":[3]}'
 
+# What a tokenizer.json cannot cut is encoded up to a size, and where it can be cut, a text that holds a word up to one.
+word() { # BYTES, of text, behind a short one
+    printf '{"text":"a"}\n{"text":"'
+    head -c "$1" /dev/zero | tr '\0' x
+    echo ' a"}'
+}
+refuses_word() { # BYTES MOST
+    word "$1" >word.jsonl
+    status "a text of $1 bytes that is not cut is refused" 65 \
+        meg-preprocess -q --input word.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
+    like 'with what it may have' "$(cat "$T/err")" "^meg-preprocess: word.jsonl, line 2: key \"text\": .*; at most $2 can be encoded: break it up"
+}
+refuses_word 6400000 6291456
+sed -i 's/Whitespace/WhitespaceSplit/' "$T/hf/tokenizer.json"
+word 6400000 | meg-preprocess -q --input - --tokenizer-name-or-path "$T/hf" --output-prefix "$T/hf/d"
+is 'a word of that size where blanks are seams' \
+    "$(meg-preprocess --decode "$T/hf/d_text_document" --json | cut -d : -f 2-)" '0,"ids":[1],"lengths":[1]}
+1,"ids":[0,1],"lengths":[2]}'
+refuses_word 17000000 16777216
+is 'and leave nothing' "$(echo bad*)" 'bad*'
+rm word.jsonl
+
 cat >"$T/hf/tokenizer.json" <<'END'
 {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(?:(?:a|a)+)+b|(a|aa)+c"}, "behavior": "Isolated"},
  "model": {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0, "a": 1}}}
