@@ -36,6 +36,7 @@ of() { sed -n "s/^$1  *//p" "$T/layouts"; }
 
 # run LAYOUT FOLDER OPTION...: train in the folder, its own checkpoints in ck; losses in FOLDER/loss
 run() {
+    # shellcheck disable=SC2046 # words
     set -- $(of "$1") -- "$@"
     run_n=$1 run_options=
     shift

@@ -176,6 +176,7 @@ point() {
     point_victim=$random_got
     until_true 10 test -s "$T/pid.$((saving_ranks - 1))"
     if [ "$point_victim" -eq "$saving_ranks" ]; then
+        # shellcheck disable=SC2046 # words
         kill -KILL "$launcher" $(cat "$T"/pid.*)
     else
         kill -KILL "$(cat "$T/pid.$point_victim")"
@@ -199,7 +200,7 @@ point() {
 
 points() {
     [ "$1" -gt 0 ] || return 0
-    points_i=0 points_good=0 points_failed= points_from=
+    points_i=0 points_good=0 points_failed='' points_from=''
     while [ "$points_i" -lt "$1" ]; do
         point_says=''
         if point "$points_i"; then

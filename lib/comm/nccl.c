@@ -268,7 +268,7 @@ static struct meg_comm *split(struct meg_group *world, int color, const char *na
     meg_wait(&world->c, world->c.op->all_gather(&world->c, colors, &mine, 1, MEG_DTYPE_I32));
     world->c.sent = sent;               /* as over MPI, where nobody counts it */
     for (int r = 0; r < world->c.size; r++) {
-        rank += colors[r] == color && r < world->c.rank;
+        rank += r < world->c.rank && colors[r] == color;
         size += colors[r] == color;
     }
     free(colors);

@@ -57,7 +57,7 @@ int meg_hf_norm_load(struct meg_hf_norm **out, const json_t *part, const char *f
                      struct meg_err *e);
 void meg_hf_norm_free(struct meg_hf_norm *n);
 /* Set out to text normalised; what Prepend puts in front only where the text is_first of what is cut. */
-int meg_hf_norm_run(const struct meg_hf_norm *n, const char *text, int64_t len, bool is_first,
+int meg_hf_norm_run(const struct meg_hf_norm *norm, const char *text, int64_t n, bool is_first,
                     struct meg_str *out, struct meg_err *e);
 
 /* May text be cut before a blank, tab, newline or carriage return (not between \r\n), whatever stands on

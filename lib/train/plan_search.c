@@ -168,7 +168,7 @@ static void search(struct search *s)
                 c.layout.tensor = tp;
                 c.layout.context = cp;
                 c.layout.pipeline = pp;
-                for (int sp = 0; sp <= (tp > 1); sp++) {
+                for (int sp = 0; sp < (tp > 1 ? 2 : 1); sp++) {
                     c.layout.sequence_parallel = sp;
                     try_chunks(s, &c);
                 }
