@@ -62,6 +62,10 @@ static int null_encode(struct meg_tokenizer *t, const char *text, int64_t n, str
         out->v[out->n++] = (int32_t)id;
         if (i == n)
             return MEG_OK;
+        if (out->take && out->n > MEG_IDS_SPILL) {
+            meg_ids_spill(out);
+            meg_ids_reserve(out, (n - i) / 2 + 1);
+        }
     }
 }
 

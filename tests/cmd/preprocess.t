@@ -309,11 +309,21 @@ else
     skip 'a fault at each call' 'fault.so is not built: run make check'
 fi
 
-# A line that is longer than a block, between short ones.
-awk 'BEGIN { print "{\"text\":\"1 2\"}"; printf "{\"text\":\"3"; for (i = 0; i < 1000000; i++) printf " %d", i % 999
-             print "\"}\n{\"text\":\"4\"}" }' >long.jsonl
-null long --input long.jsonl --workers 3
-is 'a line of megabytes' "$(index long_text_document | cut -d : -f 2-) $(wc -c <long_text_document.bin | xargs)" ' 2 1000001 1 : 0 1 2 3 2000008'
+# Lines that are longer than a block, between short ones; of more than 2^20 tokens some are written before all are there.
+awk 'function text(n,   i) { printf "\"3"; for (i = 0; i < n; i++) printf " %d", i % 999; printf "\"" }
+     BEGIN { print "{\"text\":\"1 2\"}"; printf "{\"text\":"; text(1000000); print "}\n{\"text\":\"4\"}"
+             printf "{\"text\":[\"5\", \"\", "; text(1200000); printf ", \"6\", "; text(2400000); print "]}"
+             print "{\"text\":\"7\"}" }' >long.jsonl
+awk 'function text(n,   i) { print 3; for (i = 0; i < n; i++) print i % 999 }
+     BEGIN { print 1; print 2; print 1000; text(1000000); print 1000; print 4; print 1000
+             print 5; text(1200000); print 6; text(2400000); print 1000; print 7; print 1000 }' >long
+for workers in 1 3; do
+    null long --input long.jsonl --workers "$workers" --append-eod
+    is "lines of megabytes, $workers workers" "$(index long_text_document | cut -d : -f 2-)" \
+        ' 3 1000002 2 1 1200001 1 2400002 2 : 0 1 2 3 7 8'
+    ok 'each of their tokens in its place' sh -c 'od -An -v -tu2 -w2 long_text_document.bin | tr -d " " | cmp - long'
+done
+rm long long_text_document.*
 # Of a line of a gigabyte no more is read than it takes to refuse it.
 { echo '{"text":"1"}'; printf '{"text":"'; yes | tr -d '\n' | head -c 1073741824; echo '"}'; } 2>&1 |
     null bad --input - 2>err
