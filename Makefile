@@ -28,6 +28,8 @@ CFLAGS ?= -O2 -g
 NVCC   ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
 CUDA_ARCHS ?= 80 90a
 B      ?= build$(if $(SAN),/$(if $(filter thread,$(SAN)),tsan,san))
+# What was built depends on names relative to here.
+override B := $(patsubst $(CURDIR)/%,%,$(B))
 BIN    := $(if $(filter build,$(B)),bin,$(B)/bin)
 
 .DELETE_ON_ERROR:
