@@ -51,7 +51,7 @@ static int open_torchrun(struct meg_comm_world *w, struct meg_err *e)
 #endif
 }
 
-/* torchrun's agents, one a machine, may themselves be started by mpirun or srun; others set its variables, too. */
+/* torchrun gives a run a name; mpirun or srun may have started it, once a machine.  WORLD_SIZE others set, too. */
 int meg_comm_open(struct meg_comm_world *w, struct meg_err *e)
 {
     const bool is_torchrun = getenv("TORCHELASTIC_RUN_ID");
