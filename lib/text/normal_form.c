@@ -62,7 +62,7 @@ static int64_t next_live(const struct meg_normal_form *f, const char *text, int6
             continue;
         }
         for (int k = 0; k < 32 && at < n; k++) {
-            int len = meg_utf8_step(text + at, n - at, &cp);
+            int len = meg_utf8_read(text + at, &cp);
 
             if (cp >= MEG_NORMAL_FORM_CHARS || !(f->inert[cp / 64] >> cp % 64 & 1))
                 return at;
@@ -78,7 +78,7 @@ static int64_t next_inert(const struct meg_normal_form *f, const char *text, int
 {
     while (at < n) {
         int32_t cp;
-        int len = meg_utf8_step(text + at, n - at, &cp);
+        int len = meg_utf8_read(text + at, &cp);
 
         if (cp < MEG_NORMAL_FORM_CHARS && f->inert[cp / 64] >> cp % 64 & 1)
             break;

@@ -7,6 +7,7 @@
 #endif
 
 #include "text/bits.h"
+#include "text/utf8.h"
 
 #ifdef __x86_64__
 
@@ -115,21 +116,6 @@ static inline int mark(struct masks *m, int at, int n, enum meg_uclass class)
     return at + n > 64 ? at + n - 64 : 0;
 }
 
-/* The code point of a character outside ASCII, and its length. */
-static inline int32_t read_high(const unsigned char *s, int *n)
-{
-    if (s[0] < 0xE0) {
-        *n = 2;
-        return (s[0] & 0x1F) << 6 | (s[1] & 0x3F);
-    }
-    if (s[0] < 0xF0) {
-        *n = 3;
-        return (s[0] & 0x0F) << 12 | (s[1] & 0x3F) << 6 | (s[2] & 0x3F);
-    }
-    *n = 4;
-    return (s[0] & 0x07) << 18 | (s[1] & 0x3F) << 12 | (s[2] & 0x3F) << 6 | (s[3] & 0x3F);
-}
-
 /* Classify the characters outside ASCII of a block at s; high has their bytes. */
 static void classify_high(struct masks_reader *r, const char *s, uint64_t high, struct masks *m)
 {
@@ -146,8 +132,8 @@ static void classify_high(struct masks_reader *r, const char *s, uint64_t high, 
         r->nrest = 0;
     }
     while (high) {
-        int at = __builtin_ctzll(high), n;
-        int32_t cp = read_high((const unsigned char *)s + at, &n);
+        int32_t cp;
+        int at = __builtin_ctzll(high), n = meg_utf8_read(s + at, &cp);
         uint64_t rest = (((uint64_t)2 << (n - 1)) - 2) << at;
 
         r->class = cp < 0x10000 ? (enum meg_uclass)r->table[cp] : meg_uclass(cp);

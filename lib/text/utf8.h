@@ -13,6 +13,27 @@
  */
 int meg_utf8_step(const char *s, int64_t n, int32_t *cp);
 
+/* The same of text that is known to be well-formed. */
+static inline int meg_utf8_read(const char *text, int32_t *cp)
+{
+    const unsigned char *s = (const unsigned char *)text;
+
+    if (s[0] < 0x80) {
+        *cp = s[0];
+        return 1;
+    }
+    if (s[0] < 0xE0) {
+        *cp = (s[0] & 0x1F) << 6 | (s[1] & 0x3F);
+        return 2;
+    }
+    if (s[0] < 0xF0) {
+        *cp = (s[0] & 0x0F) << 12 | (s[1] & 0x3F) << 6 | (s[2] & 0x3F);
+        return 3;
+    }
+    *cp = (s[0] & 0x07) << 18 | (s[1] & 0x3F) << 12 | (s[2] & 0x3F) << 6 | (s[3] & 0x3F);
+    return 4;
+}
+
 /* Bytes of a character in UTF-8, 1 to 4, written to out.  cp is below 0x110000. */
 int meg_utf8_put(char out[4], int32_t cp);
 
