@@ -98,7 +98,14 @@ static int64_t match(const struct meg_spm_norm *norm, const char *text, int64_t 
         *nto = (int64_t)strlen(*to);
         return longest;
     }
-    return *nto = meg_utf8_step(text, n, &cp);
+    return *nto = meg_utf8_read(text, &cp);
+}
+
+static bool is_blank(const char *s, int64_t n)
+{
+    const int64_t blank = (int64_t)strlen(MEG_SPM_BLANK);
+
+    return *s == MEG_SPM_BLANK[0] && n >= blank && memcmp(s, MEG_SPM_BLANK, (size_t)blank) == 0;
 }
 
 static void add_escaped(const struct meg_spm_rules *rules, struct meg_str *out, const char *s,
@@ -106,13 +113,13 @@ static void add_escaped(const struct meg_spm_rules *rules, struct meg_str *out, 
 {
     const int64_t blank = (int64_t)strlen(MEG_SPM_BLANK);
 
-    for (int64_t i = 0; i < n;) {
-        if (rules->escape_whitespaces && n - i >= blank &&
-            memcmp(s + i, MEG_SPM_BLANK, (size_t)blank) == 0) {
+    for (int64_t i = 0, stop; i < n; i = stop) {
+        for (stop = i; stop < n && !(rules->escape_whitespaces && is_blank(s + stop, n - stop));)
+            stop++;
+        meg_str_add(out, s + i, (size_t)(stop - i));
+        if (stop < n) {
             meg_str_add(out, " ", 1);
-            i += blank;
-        } else {
-            meg_str_add(out, s + i++, 1);
+            stop += blank;
         }
     }
 }
