@@ -358,7 +358,7 @@ static int encode_stretch(struct hf *t, const struct meg_sought *p, struct meg_i
         out->n += meg_word_copy(&t->cache, known, out->v + out->n);
         return MEG_OK;
     }
-    if ((r = encode_part(t, p->s, p->n, false, false, out, e)) == MEG_OK)
+    if ((r = encode_part(t, p->s, p->n, false, false, out, e)) == MEG_OK && out->n > first)
         meg_wordcache_add(&t->cache, p->s, p->n, out->v + first, out->n - first, 0);
     return r;
 }
