@@ -161,13 +161,13 @@ static const char *stretch_end(const char *s, const char *end)
     int32_t cp;
 
     do
-        p += meg_utf8_step(p, end - p, &cp);
+        p += meg_utf8_read(p, &cp);
     while (!meg_bert_is_seam(cp) && p < end);
     if (!meg_bert_is_seam(cp))
         return p;
     while ((*--p & 0xC0) == 0x80)
         ;
-    return p > s ? p : p + meg_utf8_step(p, end - p, &cp);
+    return p > s ? p : p + meg_utf8_read(p, &cp);
 }
 
 /* Where the stretch begins that is encoded again, by all rules, when a character is met that asks for them. */
