@@ -2,7 +2,8 @@
  * HuggingFaceTokenizer and PretrainedFromHF: what tokenizer.json says, equal to Hugging Face's
  * tokenizers.  Added tokens cut the text; what is left is normalised, cut by added tokens again, cut in
  * pieces, and each piece goes to the model.  Where the pieces are those of a well-known pattern and the
- * model is BPE over bytes, that is text/bytebpe.h; else pieces are remembered here.
+ * model is BPE over bytes, that is text/bytebpe.h; else pieces are remembered here or, where the text can be
+ * cut before all that (hf_seams.c), stretches of it.
  */
 #include <stdlib.h>
 #include <string.h>
