@@ -101,7 +101,7 @@ int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e)
     for (i = 0;; i++) { /* a process on another machine may have our number */
         tmp.n = 0;
         meg_str_printf(&tmp, i ? "%s.tmp.%ld.%d" : "%s.tmp.%ld", path, (long)getpid(), i);
-        f->fd = open(tmp.s, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        f->fd = open(tmp.s, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (f->fd >= 0 || errno != EEXIST)
             break;
     }
@@ -165,6 +165,30 @@ static void forget(struct meg_file *f)
     free(f->tmp);
     free(f->buf);
     memset(f, 0, sizeof *f);
+}
+
+int meg_file_pread(struct meg_file *f, void *out, size_t n, int64_t offset, struct meg_err *e)
+{
+    char *p = (char *)out;
+    ssize_t k;
+    int r;
+
+    if (offset + (int64_t)n > f->end && (r = flush(f, e)) < 0)
+        return r;
+    while (n > 0) {
+        k = pread(f->fd, p, n, (off_t)offset);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return meg_fail_errno(e, "%s: reading", f->tmp);
+        if (k == 0)
+            return meg_fail(e, MEG_EIO, "%s: ends at byte %lld, more was written", f->tmp,
+                            (long long)offset);
+        p += k;
+        n -= (size_t)k;
+        offset += k;
+    }
+    return MEG_OK;
 }
 
 int meg_file_sync(struct meg_file *f, struct meg_err *e)
