@@ -65,11 +65,12 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
                     int32_t *out, struct meg_err *e);
 
 /*
- * Writing.  Tokens go to a temporary file beside PREFIX.bin as they are appended; lengths and
- * document ends stay in memory, 4 bytes a sequence and 8 a document.  commit makes .bin durable
+ * Writing.  Tokens, lengths and document ends go to temporary files beside PREFIX.bin and PREFIX.idx as
+ * they are appended, through buffers: memory does not grow with them.  commit makes .bin durable
  * under its name and then .idx: where PREFIX.idx exists, the pair is whole.  (An older PREFIX.idx
  * goes away before the new .bin arrives.)  abandon leaves nothing behind.
- * All fail with MEG_EIO and leave the writer to be abandoned.
+ * All fail with MEG_EIO and leave the writer to be abandoned.  A failure in extend, claim or
+ * end_document comes out of the next append, put or commit.
  */
 struct meg_indexed_writer;
 int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix,

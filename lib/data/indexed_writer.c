@@ -1,8 +1,13 @@
-/* Writing .bin/.idx: .bin streams out, .idx is made at the end. */
+/*
+ * Writing .bin/.idx.  Nothing is kept for a sequence or a document: lengths go to their place in .idx as
+ * they come.  What lies behind them there waits in temporary files of its own, since only the commit
+ * knows how many lengths there are; offsets are added up then.
+ */
 #include "data/indexed.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +21,13 @@
 struct meg_indexed_writer {
     char *prefix;
     enum meg_idx_dtype dtype;
-    struct meg_file bin;
-    int32_t *lengths;
-    int8_t *modes; /* NULL, or one a sequence */
-    int64_t nseq, lengths_cap, modes_cap;
-    int64_t *docs; /* document index entries: docs[0] = 0 */
-    int64_t nent, docs_cap;
+    struct meg_file bin, idx;    /* idx: a gap for the header, then the lengths */
+    struct meg_file docs, modes; /* never committed; modes: { 0 } where sequences have none */
+    int64_t nseq, nent;          /* document index entries */
+    int32_t last;                /* length of the last sequence, which may still grow */
+    int64_t ended;               /* sequences of documents that have ended */
+    atomic_int index_r;          /* the first failure to write a part of .idx, and what it says */
+    struct meg_err index_e;
 };
 
 static char *named(const char *prefix, const char *ext)
@@ -31,31 +37,60 @@ static char *named(const char *prefix, const char *ext)
     return s.s;
 }
 
-static void *grown(void *p, int64_t n, int64_t *cap, size_t size)
+static int create(struct meg_file *f, const char *prefix, const char *ext, struct meg_err *e)
 {
-    if (n <= *cap)
-        return p;
-    *cap = n > 2 * *cap ? n + 1024 : 2 * *cap;
-    return meg_realloc_array(p, (size_t)*cap, size);
+    char *path = named(prefix, ext);
+    int r = meg_file_create(f, path, e);
+
+    free(path);
+    return r;
+}
+
+/* Who adds to the index cannot be told of a failure: who writes tokens or commits is. */
+static void add(struct meg_indexed_writer *w, struct meg_file *f, const void *v, size_t n)
+{
+    int r;
+
+    if (w->index_r == MEG_OK && (r = meg_file_write(f, v, n, &w->index_e)) < 0)
+        w->index_r = r;
+}
+
+static int check_index(struct meg_indexed_writer *w, struct meg_err *e)
+{
+    int r = w->index_r;
+
+    return r < 0 ? meg_fail(e, r, "%s", w->index_e.msg) : MEG_OK;
+}
+
+static bool has_modes(const struct meg_indexed_writer *w)
+{
+    return w->modes.tmp != NULL;
+}
+
+static void add_document(struct meg_indexed_writer *w, int64_t end)
+{
+    add(w, &w->docs, &end, sizeof end);
+    w->nent++;
+    w->ended = end;
 }
 
 int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix,
                        enum meg_idx_dtype dtype, struct meg_err *e)
 {
     struct meg_indexed_writer *w = meg_new(sizeof *w);
-    char *path = named(prefix, ".bin");
     int r;
 
     w->prefix = meg_strdup(prefix);
     w->dtype = dtype;
-    w->docs = grown(NULL, 1, &w->docs_cap, sizeof *w->docs);
-    w->docs[w->nent++] = 0;
-    if ((r = meg_file_create(&w->bin, path, e)) < 0)
+    if ((r = create(&w->bin, prefix, ".bin", e)) < 0 ||
+        (r = create(&w->idx, prefix, ".idx", e)) < 0 ||
+        (r = create(&w->docs, prefix, ".idx.documents", e)) < 0)
         goto out;
+    w->idx.end = MEG_IDX_HEADER;
+    add_document(w, 0);
     *out = w;
     w = NULL;
 out:
-    free(path);
     meg_indexed_abandon(w);
     return r;
 }
@@ -110,33 +145,42 @@ int meg_indexed_narrow(const struct meg_indexed_writer *w, const int32_t *ids, i
     return 0;
 }
 
-static void add_length(struct meg_indexed_writer *w, int64_t n)
+/* The last length stays in hand until there is another. */
+static void end_sequence(struct meg_indexed_writer *w)
 {
-    w->lengths = grown(w->lengths, w->nseq + 1, &w->lengths_cap, sizeof *w->lengths);
-    w->lengths[w->nseq++] = (int32_t)n;
+    if (w->nseq > 0)
+        add(w, &w->idx, &w->last, sizeof w->last);
+}
+
+static void add_sequence(struct meg_indexed_writer *w, int32_t n)
+{
+    end_sequence(w);
+    w->last = n;
+    w->nseq++;
 }
 
 int64_t meg_indexed_extend(struct meg_indexed_writer *w, int32_t n)
 {
     int64_t at = w->bin.end;
 
-    MEG_ASSERT(w->bin.nbuf == 0 && !w->modes && w->nseq > 0 &&
-               n <= INT32_MAX - w->lengths[w->nseq - 1]);
-    w->lengths[w->nseq - 1] += n;
+    MEG_ASSERT(w->bin.nbuf == 0 && !has_modes(w) && w->nseq > 0 && n <= INT32_MAX - w->last);
+    w->last += n;
     w->bin.end += n * (int64_t)meg_idx_dtype_size(w->dtype);
     return at;
 }
 
 int64_t meg_indexed_claim(struct meg_indexed_writer *w, int32_t n)
 {
-    add_length(w, 0);
+    add_sequence(w, 0);
     return meg_indexed_extend(w, n);
 }
 
 int meg_indexed_put(struct meg_indexed_writer *w, int64_t at, const void *tokens, int64_t n,
                     struct meg_err *e)
 {
-    return meg_file_pwrite(&w->bin, tokens, (size_t)n * meg_idx_dtype_size(w->dtype), at, e);
+    int r = check_index(w, e);
+
+    return r < 0 ? r : meg_file_pwrite(&w->bin, tokens, (size_t)n * meg_idx_dtype_size(w->dtype), at, e);
 }
 
 int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n,
@@ -146,23 +190,22 @@ int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t
     void *tokens;
     int r;
 
-    MEG_ASSERT(w->dtype != MEG_IDX_F32 && w->dtype != MEG_IDX_F64 && !w->modes);
+    MEG_ASSERT(w->dtype != MEG_IDX_F32 && w->dtype != MEG_IDX_F64 && !has_modes(w));
     if (n > INT32_MAX)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.bin: a sequence of %" PRId64 " tokens, the format holds %d", w->prefix,
                         n, INT32_MAX);
     tokens = meg_realloc_array(NULL, (size_t)n, size);
-    if ((r = meg_indexed_narrow(w, ids, n, tokens, e)) == 0 &&
+    if ((r = meg_indexed_narrow(w, ids, n, tokens, e)) == 0 && (r = check_index(w, e)) == 0 &&
         (r = meg_file_write(&w->bin, tokens, (size_t)n * size, e)) == 0)
-        add_length(w, n);
+        add_sequence(w, (int32_t)n);
     free(tokens);
     return r;
 }
 
 void meg_indexed_end_document(struct meg_indexed_writer *w)
 {
-    w->docs = grown(w->docs, w->nent + 1, &w->docs_cap, sizeof *w->docs);
-    w->docs[w->nent++] = w->nseq;
+    add_document(w, w->nseq);
 }
 
 int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_indexed *d,
@@ -171,39 +214,75 @@ int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_in
     int64_t i, n = meg_indexed_sequences(d), nd = meg_indexed_documents(d), first = w->nseq;
     int r;
 
-    MEG_ASSERT(w->docs[w->nent - 1] == w->nseq);
+    MEG_ASSERT(w->ended == w->nseq);
     if (meg_indexed_dtype(d) != w->dtype)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: tokens are %s, those before it %s; "
                         "preprocess both with one vocabulary",
                         meg_indexed_prefix(d), meg_idx_dtype_name(meg_indexed_dtype(d)),
                         meg_idx_dtype_name(w->dtype));
-    if (first > 0 && n > 0 && meg_indexed_has_modes(d) != (w->modes != NULL))
+    if (first > 0 && n > 0 && meg_indexed_has_modes(d) != has_modes(w))
         return meg_fail(e, MEG_EFORMAT, "%s.idx: %s, those before it %s", meg_indexed_prefix(d),
                         meg_indexed_has_modes(d) ? "has modes" : "has no modes",
-                        w->modes ? "have them" : "have none");
+                        has_modes(w) ? "have them" : "have none");
     if (n > 0 &&
         (r = meg_file_write(&w->bin, meg_indexed_bytes(d, 0),
                             (size_t)meg_indexed_tokens(d) * meg_idx_dtype_size(w->dtype), e)) < 0)
         return r;
-    w->lengths = grown(w->lengths, first + n, &w->lengths_cap, sizeof *w->lengths);
+    if (meg_indexed_has_modes(d) && !has_modes(w) &&
+        (r = create(&w->modes, w->prefix, ".idx.modes", e)) < 0)
+        return r;
     for (i = 0; i < n; i++)
-        w->lengths[first + i] = meg_indexed_length(d, i);
-    if (meg_indexed_has_modes(d)) {
-        w->modes = grown(w->modes, first + n, &w->modes_cap, 1);
-        for (i = 0; i < n; i++)
-            w->modes[first + i] = meg_indexed_mode(d, i);
+        add_sequence(w, meg_indexed_length(d, i));
+    for (i = 0; i < n && has_modes(w); i++) {
+        int8_t mode = meg_indexed_mode(d, i);
+
+        add(w, &w->modes, &mode, 1);
     }
-    w->nseq += n;
-    w->docs = grown(w->docs, w->nent + nd, &w->docs_cap, sizeof *w->docs);
     for (i = 1; i <= nd; i++)
-        w->docs[w->nent++] = first + meg_indexed_document(d, i);
-    return 0;
+        add_document(w, first + meg_indexed_document(d, i));
+    return check_index(w, e);
 }
 
-static int write_index(struct meg_indexed_writer *w, struct meg_file *f, struct meg_err *e)
+enum { AT_ONCE = 1 << 16 }; /* lengths, or bytes, that are read again */
+
+/* Where each sequence begins in .bin, behind the lengths. */
+static int write_offsets(struct meg_indexed_writer *w, struct meg_err *e)
 {
-    int64_t size = (int64_t)meg_idx_dtype_size(w->dtype), off = 0, i;
+    const int64_t size = (int64_t)meg_idx_dtype_size(w->dtype);
+    int32_t *length = meg_realloc_array(NULL, AT_ONCE, sizeof *length);
+    int64_t off = 0;
+    int r = MEG_OK;
+
+    for (int64_t i = 0, n; i < w->nseq && r == MEG_OK; i += n) {
+        n = w->nseq - i < AT_ONCE ? w->nseq - i : AT_ONCE;
+        r = meg_file_pread(&w->idx, length, (size_t)n * sizeof *length, MEG_IDX_HEADER + 4 * i, e);
+        for (int64_t k = 0; k < n && r == MEG_OK; k++) {
+            r = meg_file_write(&w->idx, &off, sizeof off, e);
+            off += length[k] * size;
+        }
+    }
+    free(length);
+    return r;
+}
+
+/* The n bytes of a temporary file, behind what .idx has. */
+static int copy(struct meg_indexed_writer *w, struct meg_file *from, int64_t n, struct meg_err *e)
+{
+    char *bytes = meg_new(AT_ONCE);
+    int r = MEG_OK;
+
+    for (int64_t at = 0, k; at < n && r == MEG_OK; at += k) {
+        k = n - at < AT_ONCE ? n - at : AT_ONCE;
+        if ((r = meg_file_pread(from, bytes, (size_t)k, at, e)) == MEG_OK)
+            r = meg_file_write(&w->idx, bytes, (size_t)k, e);
+    }
+    free(bytes);
+    return r;
+}
+
+static int write_index(struct meg_indexed_writer *w, struct meg_err *e)
+{
     unsigned char h[MEG_IDX_HEADER] = MEG_IDX_MAGIC;
     int r;
 
@@ -211,17 +290,13 @@ static int write_index(struct meg_indexed_writer *w, struct meg_file *f, struct 
     h[17] = (unsigned char)w->dtype;
     memcpy(h + 18, &w->nseq, 8);
     memcpy(h + 26, &w->nent, 8);
-    if ((r = meg_file_write(f, h, sizeof h, e)) < 0 ||
-        (r = meg_file_write(f, w->lengths, 4 * (size_t)w->nseq, e)) < 0)
+    end_sequence(w);
+    if ((r = check_index(w, e)) < 0 || (r = write_offsets(w, e)) < 0 ||
+        (r = copy(w, &w->docs, 8 * w->nent, e)) < 0 ||
+        (has_modes(w) && (r = copy(w, &w->modes, w->nseq, e)) < 0) ||
+        (r = meg_file_pwrite(&w->idx, h, sizeof h, 0, e)) < 0)
         return r;
-    for (i = 0; i < w->nseq; i++) {
-        if ((r = meg_file_write(f, &off, 8, e)) < 0)
-            return r;
-        off += w->lengths[i] * size;
-    }
-    if ((r = meg_file_write(f, w->docs, 8 * (size_t)w->nent, e)) < 0)
-        return r;
-    return w->modes ? meg_file_write(f, w->modes, (size_t)w->nseq, e) : 0;
+    return meg_file_sync(&w->idx, e);
 }
 
 static ino_t inode(const char *path)
@@ -237,14 +312,12 @@ static ino_t inode(const char *path)
 int meg_indexed_commit(struct meg_indexed_writer **wp, struct meg_err *e)
 {
     struct meg_indexed_writer *w = *wp;
-    struct meg_file idx = { 0 };
     char *path = named(w->prefix, ".idx"), *bin = named(w->prefix, ".bin"),
          *aside = named(w->prefix, ".idx.tmp.old");
     const ino_t older = inode(bin);
     int r;
 
-    if ((r = meg_file_create(&idx, path, e)) < 0 || (r = write_index(w, &idx, e)) < 0 ||
-        (r = meg_file_sync(&idx, e)) < 0 || (r = meg_file_sync(&w->bin, e)) < 0)
+    if ((r = write_index(w, e)) < 0 || (r = meg_file_sync(&w->bin, e)) < 0)
         goto out;
     if (rename(path, aside) < 0 && errno != ENOENT) {
         r = meg_fail_errno(e, "%s: renaming", path);
@@ -254,7 +327,7 @@ int meg_indexed_commit(struct meg_indexed_writer **wp, struct meg_err *e)
         rename(aside, path);
         goto out;
     }
-    if (r < 0 || (r = meg_file_commit(&idx, e)) < 0) {
+    if (r < 0 || (r = meg_file_commit(&w->idx, e)) < 0) {
         unlink(path);
         unlink(bin);
     }
@@ -264,7 +337,6 @@ int meg_indexed_commit(struct meg_indexed_writer **wp, struct meg_err *e)
         *wp = NULL;
     }
 out:
-    meg_file_abandon(&idx);
     free(path);
     free(bin);
     free(aside);
@@ -276,9 +348,9 @@ void meg_indexed_abandon(struct meg_indexed_writer *w)
     if (!w)
         return;
     meg_file_abandon(&w->bin);
+    meg_file_abandon(&w->idx);
+    meg_file_abandon(&w->docs);
+    meg_file_abandon(&w->modes);
     free(w->prefix);
-    free(w->lengths);
-    free(w->modes);
-    free(w->docs);
     free(w);
 }

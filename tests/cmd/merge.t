@@ -91,28 +91,36 @@ is 'and no temporary file' "$(find . -name '*.tmp.*')" ''
 # Every call of the write path fails once.  What then lies under the final name, a letter a call: the
 # older pair (o), the new one (n), none (-), or something else (X); t: a temporary file is left.
 is_pair() { cmp -s out.idx "$1.idx" && cmp -s out.bin "$1.bin"; }
-sweep() { # HOW
+sweep() { # HOW OPTION...
+    how=$1
+    shift
     seen=
-    for at in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    for at in $(seq 32); do
         cp want_given.bin out.bin && cp want_given.idx out.idx
-        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=$1 LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
-            meg-merge -q --datasets in/a more --output-prefix out
+        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=$how LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+            meg-merge -q "$@" --output-prefix out
         if is_pair want_given; then state=o
         elif is_pair want_new; then state=n
         elif [ -e out.idx ]; then state=X
         else state=-
         fi
-        [ "$1" = KILL ] || [ -z "$(find . -name '*.tmp.*')" ] || state=t
+        [ "$how" = KILL ] || [ -z "$(find . -name '*.tmp.*')" ] || state=t
         seen=$seen$state
         rm -f out.*
     done 2>"$T/err"
-    like "a fault ($1) while there are bytes to write keeps the older pair, and none breaks one" \
-        "$seen" '^o{5,}[-n]*n$'
+    like "a fault ($how) while there are bytes to write keeps the older pair, and none breaks one" \
+        "$seen" '^o{8,}[-n]*n$'
 }
 dataset more 8 2 7 8 9
 dataset want_new 8 2 3 7 8 9
 if [ -f "${B:-}/tests/fault.so" ]; then
-    for how in ENOSPC EIO KILL; do sweep $how; done
+    for error in ENOSPC EIO KILL; do sweep $error --datasets in/a more; done
+    for name in in/a more want_new; do
+        cp $name.bin "${name##*/}_m.bin" && cp $name.idx "${name##*/}_m.idx"
+    done
+    printf '\1' >>a_m.idx && printf '\0\1\1' >>more_m.idx && printf '\1\0\1\1' >>want_new_m.idx
+    for name in bin idx; do mv want_new_m.$name want_new.$name; done
+    sweep ENOSPC --multimodal --datasets a_m more_m
 else
     skip 'a fault at each call' 'fault.so is not built: run make check'
 fi

@@ -286,7 +286,7 @@ sweep() { # ERROR KIND OPTION...
     shift 2
     null whole --input in.jsonl --append-eod --json-keys text title "$@" 2>/dev/null
     seen=
-    for at in $(seq 40); do
+    for at in $(seq 64); do
         rm -f out_*
         MEG_FAULT_AT=$at MEG_FAULT_ERRNO=$error LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
             null out --input in.jsonl --append-eod --json-keys text title "$@"
@@ -299,7 +299,7 @@ sweep() { # ERROR KIND OPTION...
         [ "$(echo ./*.tmp.*)" = './*.tmp.*' ] || state=t
         seen=$seen$state
     done >err 2>&1
-    like "a fault ($error) leaves nothing, or is over: ${kind}s" "$seen" '^-{8,}[-n]*n$'
+    like "a fault ($error) leaves nothing, or is over: ${kind}s" "$seen" '^-{12,}[-n]*n$'
 }
 if [ -f "${B:-}/tests/fault.so" ]; then
     sweep ENOSPC document
