@@ -289,8 +289,7 @@ static int run_step(const struct step *s, const char *text, int64_t n, bool is_f
     case NFD:
     case NFKC:
     case NFKD:
-        meg_normal_form_add(s->form, text, n, out);
-        break;
+        return meg_normal_form_add(s->form, text, n, out, e);
     case LOWERCASE:
     case STRIP_ACCENTS:
     case NMT:

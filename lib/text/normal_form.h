@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/err.h"
 #include "base/mem.h"
 
 enum { MEG_NORMAL_FORM_CHARS = 0x20000 }; /* of which a form knows whether they may change */
@@ -18,8 +19,13 @@ struct meg_normal_form {
 /* NFC, NFD, NFKC or NFKD.  Takes some milliseconds. */
 void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_compatible);
 
-/* Append text [n], well-formed UTF-8, in that form. */
-void meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64_t n,
-                         struct meg_str *out);
+/*
+ * meg_normal_form_add - append text [n], well-formed UTF-8, in that form
+ * MEG_EFORMAT when out would be longer than MEG_NORMAL_FORM_LONGEST, and for more than
+ * MEG_NORMAL_FORM_HELD characters in a row that have to be looked at together: marks, most of all.
+ */
+enum { MEG_NORMAL_FORM_LONGEST = 64 << 20, MEG_NORMAL_FORM_HELD = 1 << 22 };
+int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64_t n,
+                        struct meg_str *out, struct meg_err *e);
 
 #endif

@@ -27,12 +27,13 @@ static void same_as_utf8proc(const char *text, int64_t n)
     for (int k = 0; k < 4; k++) {
         utf8proc_uint8_t *want;
         struct meg_str got = { 0 };
+        struct meg_err e;
         utf8proc_ssize_t nwant =
             utf8proc_map((const utf8proc_uint8_t *)text, n, &want,
                          UTF8PROC_STABLE | (k & 1 ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
                              (k & 2 ? UTF8PROC_COMPAT : 0));
 
-        meg_normal_form_add(&forms[k], text, n, &got);
+        assert_int_equal(meg_normal_form_add(&forms[k], text, n, &got, &e), MEG_OK);
         assert_int_equal(got.n, nwant);
         assert_memory_equal(got.s ? got.s : "", want, (size_t)nwant);
         free(want);
@@ -94,11 +95,60 @@ static void random_texts(void **state)
     }
 }
 
+/* Stretches longer than what is looked at together: three characters again and again, and at random. */
+static void long_texts(void **state)
+{
+    static const int32_t what[][3] = { { 0xAC01, 0xAC00, 0x11A8 },   { 0xFB2C, 0x1D160, 0xFB2C },
+                                       { 'e', 0x301, 0x323 },        { 0x1100, 0x1161, 0x11A8 },
+                                       { 0x344, 0x301, 0x323 },      { 0x2F800, 0x20000, 0x2F801 },
+                                       { 0xE9, 0x9C7, 0x9BE } };
+    enum { NBYTES = 20000 };
+    char *text = malloc(NBYTES + 4);
+    uint64_t x = 2;
+
+    (void)state;
+    for (size_t k = 0; k < 2 * sizeof what / sizeof *what; k++) {
+        int64_t n = 0;
+
+        for (int i = 0; n < NBYTES; i++)
+            n += meg_utf8_put(text + n, what[k / 2][k % 2 ? lcg(&x) % 3 : (unsigned)i % 3]);
+        same_as_utf8proc(text, n);
+    }
+    free(text);
+}
+
+static void what_grows_too_long_is_refused(void **state)
+{
+    static const char *const what[] = { "\xF0\x9D\x85\xA0", "\xCC\x81" }; /* U+1D160, U+0301 */
+    static const char *const says[] = {
+        "longer than 64 MiB when normalised; make several texts of it",
+        "more than 4194304 marks in a row, which cannot be normalised one by one; break them up"
+    };
+    enum { NBYTES = 24 << 20 };
+    char *text = malloc(NBYTES);
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        const size_t n = strlen(what[k]);
+        struct meg_str got = { 0 };
+        struct meg_err e;
+
+        for (size_t i = 0; i < NBYTES; i++)
+            text[i] = what[k][i % n];
+        assert_int_equal(meg_normal_form_add(&forms[1], text, NBYTES, &got, &e), MEG_EFORMAT);
+        assert_string_equal(e.msg, says[k]);
+        meg_str_free(&got);
+    }
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_character),
         cmocka_unit_test(random_texts),
+        cmocka_unit_test(long_texts),
+        cmocka_unit_test(what_grows_too_long_is_refused),
     };
 
     return cmocka_run_group_tests(tests, make, NULL);
