@@ -6,7 +6,7 @@
 #   MEG_SHARED     a folder with corpora and tokenizers; without it there is only the project's own text and GPT-2
 #   BENCH_MB       of English, of code and of other languages, each (200)
 #   BENCH_PART_MB  of a text for those that are slow (5)
-#   BENCH_RUNS     runs of each, in turn (3)
+#   BENCH_RUNS     runs of each, in turn (3); of those by the clock, three times as many
 #   BENCH_WITH     goes before the command in what is timed by the clock: on a machine with much else to do, "chrt -f 1"
 #   MEG_PYTHON     a python that has tokenizers, gigatoken, regex; what it lacks is left out (python3)
 #   MEG_MEGATRON   a checkout of Megatron-LM (January 2025); else its algorithm as tests/peers/encode.py has it
@@ -155,7 +155,8 @@ for text in $texts; do
 done
 
 with=${BENCH_WITH:-}
-for _ in $(seq "$runs"); do
+turns=$((3 * runs))
+for _ in $(seq "$turns"); do
     for name in $tokenizers; do
         tokenizer "$name"
         for workers in 1 2; do
@@ -165,7 +166,7 @@ for _ in $(seq "$runs"); do
         done
     done
 done
-printf 'two threads and one over the English text twice, medians of %s by the clock, and peak memory\n' "$runs"
+printf 'two threads and one over the English text twice, medians of %s by the clock, and peak memory\n' "$turns"
 printf '%-10s %8s %8s %7s %9s %9s\n' '' '1: s' '2: s' faster '1: MiB' '2: MiB'
 for name in $tokenizers; do
     at=$T/english.$name
