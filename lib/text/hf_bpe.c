@@ -55,7 +55,7 @@ static bool read_parts(struct meg_scan *s, struct meg_str buf[2], struct meg_spa
     return true;
 }
 
-/* So many merges are read before the first of their tokens is looked up: what finds them is then on its
+/* So many merges are read before the first of their parts is looked up: what finds them is then on its
  * way to the processor. */
 enum { BATCH = 32, LEFT = 0, RIGHT, BOTH, TOKENS };
 
@@ -64,8 +64,9 @@ struct spelled {
     struct meg_str text;    /* of all tokens */
     struct {
         int64_t at, n;
-        uint64_t hash;
+        uint64_t hash; /* but for BOTH */
     } token[BATCH][TOKENS];
+    int64_t last; /* number of the last token that two were merged to */
 };
 
 static void spell_token(struct spelled *x, int k, int which, const char *s, int64_t n)
@@ -86,13 +87,17 @@ static int spell_merges(struct spelled *x, const struct bpe *b, struct meg_scan 
     *is_bad = false;
     for (; n < BATCH && meg_hf_list_next(s); n++) {
         struct meg_span p[2];
+        bool has_prefix;
 
         if ((*is_bad = !read_parts(s, x->part, p)))
             break;
-        spell_token(x, n, RIGHT, p[1].s, p[1].n);
         spell_token(x, n, LEFT, p[0].s, p[0].n);
+        spell_token(x, n, RIGHT, p[1].s, p[1].n);
+        has_prefix = skip > 0 && p[1].n >= skip && memcmp(p[1].s, b->prefix, (size_t)skip) == 0;
         x->token[n][BOTH] = x->token[n][LEFT];
-        if (p[1].n >= skip && memcmp(p[1].s, b->prefix, (size_t)skip) == 0) {
+        x->token[n][BOTH].n += p[1].n;
+        if (has_prefix) {
+            spell_token(x, n, BOTH, p[0].s, p[0].n);
             meg_str_add(&x->text, p[1].s + skip, (size_t)(p[1].n - skip));
             x->token[n][BOTH].n += p[1].n - skip;
         }
@@ -100,18 +105,30 @@ static int spell_merges(struct spelled *x, const struct bpe *b, struct meg_scan 
     return n;
 }
 
-static void seek_merges(struct spelled *x, const struct meg_hf_vocab *v, int n)
+static void seek_parts(struct spelled *x, const struct meg_hf_vocab *v, int n)
 {
     for (int k = 0; k < n; k++) {
-        for (int i = 0; i < TOKENS; i++)
+        for (int i = LEFT; i <= RIGHT; i++)
             x->token[k][i].hash =
                 meg_strtab_seek(&v->tokens, x->text.s + x->token[k][i].at, x->token[k][i].n);
     }
 }
 
+/* Most merges are listed in the order of the tokens that they make. */
+static int64_t find_merged(struct spelled *x, const struct meg_strtab *tokens, const char *s, int64_t n)
+{
+    for (int64_t k = x->last; k < tokens->n && k <= x->last + 1; k++) {
+        struct meg_str t = meg_strtab_get(tokens, k);
+
+        if ((int64_t)t.n == n && memcmp(t.s, s, t.n) == 0)
+            return x->last = k;
+    }
+    return x->last = meg_strtab_find(tokens, s, n);
+}
+
 /* Look up merge k of those read. */
-static int find_merge(struct meg_bpe_merge *to, const struct meg_hf_vocab *v,
-                      const struct spelled *x, int k, const char *from, struct meg_err *e)
+static int find_merge(struct meg_bpe_merge *to, const struct meg_hf_vocab *v, struct spelled *x, int k,
+                      const char *from, struct meg_err *e)
 {
     int32_t *const id[TOKENS] = { &to->left, &to->right, &to->id };
     struct meg_span token[TOKENS];
@@ -121,7 +138,9 @@ static int find_merge(struct meg_bpe_merge *to, const struct meg_hf_vocab *v,
         int64_t nth;
 
         token[i] = (struct meg_span){ x->text.s + x->token[k][i].at, x->token[k][i].n };
-        nth = meg_strtab_find_sought(&v->tokens, token[i].s, token[i].n, x->token[k][i].hash);
+        nth = i == BOTH
+            ? find_merged(x, &v->tokens, token[i].s, token[i].n)
+            : meg_strtab_find_sought(&v->tokens, token[i].s, token[i].n, x->token[k][i].hash);
         *id[i] = nth < 0 ? -1 : v->id[nth];
         lacks = nth < 0 ? i : lacks;
     }
@@ -155,7 +174,7 @@ static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t
     MEG_ASSERT(list->s);
     while (r == MEG_OK && k == BATCH) {
         k = spell_merges(&x, b, &s, &is_bad);
-        seek_merges(&x, &m->vocab, k);
+        seek_parts(&x, &m->vocab, k);
         if (n + BATCH > cap) {
             cap = cap ? 2 * cap : 1024;
             merge = meg_realloc_array(merge, (size_t)cap, sizeof *merge);
@@ -363,14 +382,15 @@ bool meg_hf_bpe_to_bytes(const struct meg_hf_model *m, struct meg_bytebpe *out)
     }
     for (int64_t k = 0; b->ignore_merges && k < m->vocab.tokens.n; k++) {
         struct meg_str t = meg_strtab_get(&m->vocab.tokens, k);
-        int64_t w;
 
         bytes.n = 0;
         if (meg_bytemap_read(&bytes, t.s, (int64_t)t.n) < 0 || bytes.n == 0)
             continue;
-        w = meg_strtab_add(&out->whole, bytes.s, (int64_t)bytes.n);
-        out->whole_id[w] = m->vocab.id[k];
+        out->whole_id[out->whole.n] = m->vocab.id[k];
+        meg_strtab_append(&out->whole, bytes.s, (int64_t)bytes.n);
     }
+    if (out->whole.n > 0)
+        meg_strtab_index(&out->whole);
     meg_str_free(&bytes);
     return true;
 }

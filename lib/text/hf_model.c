@@ -26,6 +26,18 @@ void meg_hf_vocab_add(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t 
     v->max_id = id > v->max_id ? id : v->max_id;
 }
 
+/* For meg_strtab_index to find. */
+static void append_token(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t id)
+{
+    int64_t cap = v->tokens.cap;
+
+    meg_strtab_append(&v->tokens, s, n);
+    if (v->tokens.cap != cap)
+        v->id = meg_realloc_array(v->id, (size_t)v->tokens.cap, sizeof *v->id);
+    v->id[v->tokens.n - 1] = id;
+    v->max_id = id > v->max_id ? id : v->max_id;
+}
+
 void meg_hf_vocab_reserve(struct meg_hf_vocab *v, int64_t n)
 {
     meg_strtab_reserve(&v->tokens, n);
@@ -78,12 +90,12 @@ static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, cons
     struct meg_err why;
     struct meg_scan s = { list->s, list->s, list->s + list->n, "byte", &why };
     struct meg_str buf = { 0 };
+    int64_t twice;
     int r = MEG_OK;
 
     MEG_ASSERT(list->s);
     meg_hf_vocab_reserve(v, count_tokens(list));
     while (r == MEG_OK && meg_hf_list_next(&s)) {
-        int64_t was = v->tokens.n;
         struct meg_span token;
         const char *begin, *kind;
         int32_t id;
@@ -102,10 +114,12 @@ static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, cons
                          (int)token.n, token.s, MAX_ID);
             break;
         }
-        meg_hf_vocab_add(v, token.s, token.n, id);
-        if (v->tokens.n == was)
-            r = meg_fail(e, MEG_EFORMAT, "%s: '%.*s' stands in vocab twice", from, (int)token.n,
-                         token.s);
+        append_token(v, token.s, token.n, id);
+    }
+    if (r == MEG_OK && (twice = meg_strtab_index(&v->tokens)) >= 0) {
+        struct meg_str t = meg_strtab_get(&v->tokens, twice);
+
+        r = meg_fail(e, MEG_EFORMAT, "%s: '%.*s' stands in vocab twice", from, (int)t.n, t.s);
     }
     meg_str_free(&buf);
     return r;

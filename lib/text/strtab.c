@@ -25,7 +25,8 @@ static struct meg_strtab_slot *slot_of(const struct meg_strtab *t, const char *s
     }
 }
 
-static void grow(struct meg_strtab *t, int64_t n)
+/* Room for n strings, of which none is found yet. */
+static void make_room(struct meg_strtab *t, int64_t n)
 {
     t->cap = t->cap ? t->cap : 1024;
     while (t->cap < n)
@@ -35,20 +36,50 @@ static void grow(struct meg_strtab *t, int64_t n)
     free(t->slot);
     t->mask = 2 * (uint64_t)t->cap - 1;
     t->slot = meg_new((t->mask + 1) * sizeof *t->slot);
-    for (int64_t k = 0; k < t->n; k++) {
-        const char *s = t->bytes.s + t->at[k];
-        int64_t len = t->at[k + 1] - t->at[k];
-        uint64_t hash = meg_xxh3_64(s, (size_t)len);
+}
 
-        *slot_of(t, s, len, hash) =
-            (struct meg_strtab_slot){ (uint32_t)(hash >> 32), (uint32_t)k + 1 };
+int64_t meg_strtab_index(struct meg_strtab *t)
+{
+    enum { AHEAD = 16 };
+    uint64_t hash[AHEAD];
+
+    for (int64_t k = 0; k < t->n + AHEAD; k++) {
+        uint64_t *h = &hash[k % AHEAD];
+
+        if (k >= AHEAD) {
+            struct meg_str s = meg_strtab_get(t, k - AHEAD);
+            struct meg_strtab_slot *slot = slot_of(t, s.s, (int64_t)s.n, *h);
+
+            if (slot->number > 0)
+                return k - AHEAD;
+            *slot = (struct meg_strtab_slot){ (uint32_t)(*h >> 32), (uint32_t)(k - AHEAD + 1) };
+        }
+        if (k < t->n)
+            *h = meg_strtab_seek(t, t->bytes.s + t->at[k], t->at[k + 1] - t->at[k]);
     }
+    return -1;
 }
 
 void meg_strtab_reserve(struct meg_strtab *t, int64_t n)
 {
-    if (n > t->cap)
-        grow(t, n);
+    if (n <= t->cap)
+        return;
+    make_room(t, n);
+    meg_strtab_index(t);
+}
+
+static void append(struct meg_strtab *t, const char *s, int64_t len)
+{
+    MEG_ASSERT(t->n < UINT32_MAX);
+    meg_str_add(&t->bytes, s, (size_t)len);
+    t->at[++t->n] = (int64_t)t->bytes.n;
+}
+
+void meg_strtab_append(struct meg_strtab *t, const char *s, int64_t len)
+{
+    if (t->n == t->cap)
+        make_room(t, t->n + 1);
+    append(t, s, len);
 }
 
 int64_t meg_strtab_add(struct meg_strtab *t, const char *s, int64_t len)
@@ -56,14 +87,11 @@ int64_t meg_strtab_add(struct meg_strtab *t, const char *s, int64_t len)
     uint64_t hash = meg_xxh3_64(s, (size_t)len);
     struct meg_strtab_slot *slot;
 
-    if (t->n == t->cap)
-        grow(t, t->n + 1);
+    meg_strtab_reserve(t, t->n + 1);
     slot = slot_of(t, s, len, hash);
     if (slot->number == 0) {
-        MEG_ASSERT(t->n < UINT32_MAX);
-        meg_str_add(&t->bytes, s, (size_t)len);
-        *slot = (struct meg_strtab_slot){ (uint32_t)(hash >> 32), (uint32_t)++t->n };
-        t->at[t->n] = (int64_t)t->bytes.n;
+        append(t, s, len);
+        *slot = (struct meg_strtab_slot){ (uint32_t)(hash >> 32), (uint32_t)t->n };
     }
     return (int64_t)slot->number - 1;
 }

@@ -19,7 +19,11 @@ struct meg_strtab {
 void meg_strtab_reserve(struct meg_strtab *t, int64_t n);
 /* The number of a string; n - 1 after the call when it was not there before. */
 int64_t meg_strtab_add(struct meg_strtab *t, const char *s, int64_t len);
-/* The same, but -1 and nothing added when it is not there. */
+/* Many at once, faster: each is given the next number, and none is found before meg_strtab_index, which
+ * returns -1, or the number of one that was there before; then the table is good for nothing. */
+void meg_strtab_append(struct meg_strtab *t, const char *s, int64_t len);
+int64_t meg_strtab_index(struct meg_strtab *t);
+/* As meg_strtab_add, but -1 and nothing added when it is not there. */
 int64_t meg_strtab_find(const struct meg_strtab *t, const char *s, int64_t len);
 /* The same in two steps, between which the string's place is on the way to the processor: the first
  * returns the hash that the second wants. */
