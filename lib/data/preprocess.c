@@ -95,21 +95,12 @@ static int64_t count(const struct encoded *out)
     return out->written + out->ids.n;
 }
 
-/* Texts that give no ids are left out; the last one of the others gets the eod.  A list is texts that
- * were split before. */
-static int encode_value(struct worker *w, const struct meg_jsonl_value *value, struct encoded *out,
-                        struct meg_err *e)
+/* Texts that give no ids are left out. */
+static int encode_texts(struct worker *w, const struct meg_span *text, int64_t n,
+                        struct encoded *out, struct meg_err *e)
 {
-    int64_t begin = count(out), n = value->n;
-    const struct meg_span *text = value->v;
     int r;
 
-    if (w->job->punkt && !meg_jsonl_is_list(value)) {
-        w->sentences.n = 0;
-        meg_punkt_split(w->job->punkt, text->s, text->n, &w->sentences);
-        text = w->sentences.v;
-        n = w->sentences.n;
-    }
     for (int64_t i = 0; i < n; i++) {
         int64_t was = count(out);
 
@@ -118,6 +109,34 @@ static int encode_value(struct worker *w, const struct meg_jsonl_value *value, s
         if (count(out) > was)
             add_length(out, count(out) - was);
     }
+    return MEG_OK;
+}
+
+/* The sentences of a long text are never all at hand. */
+static int encode_sentences(struct worker *w, const struct meg_span *text, struct encoded *out,
+                            struct meg_err *e)
+{
+    int r = MEG_OK;
+
+    for (int64_t at = 0; at < text->n && r == MEG_OK;) {
+        w->sentences.n = 0;
+        at += meg_punkt_split(w->job->punkt, text->s + at, text->n - at, &w->sentences);
+        r = encode_texts(w, w->sentences.v, w->sentences.n, out, e);
+    }
+    return r;
+}
+
+/* The last text gets the eod.  A list is texts that were split before. */
+static int encode_value(struct worker *w, const struct meg_jsonl_value *value, struct encoded *out,
+                        struct meg_err *e)
+{
+    int64_t begin = count(out);
+    bool is_split = !w->job->punkt || meg_jsonl_is_list(value);
+    int r = is_split ? encode_texts(w, value->v, value->n, out, e)
+                     : encode_sentences(w, value->v, out, e);
+
+    if (r < 0)
+        return r;
     if (w->job->eod >= 0 && count(out) > begin) {
         meg_ids_reserve(&out->ids, 1);
         out->ids.v[out->ids.n++] = w->job->eod;

@@ -439,16 +439,15 @@ static const char *slice_end(const char *s, const char *end)
     return s;
 }
 
-void meg_punkt_split(const struct meg_punkt *p, const char *text, int64_t n, struct meg_spans *out)
+int64_t meg_punkt_split(const struct meg_punkt *p, const char *text, int64_t n,
+                        struct meg_spans *out)
 {
     struct judge j = { .p = p };
-    const char *end = text + n;
+    const char *end = slice_end(text, text + n);
 
-    for (const char *s = text; s < end; s = text) {
-        text = slice_end(s, end);
-        split(&j, s, text, out);
-    }
+    split(&j, text, end, out);
     meg_str_free(&j.first);
     meg_str_free(&j.second);
     meg_str_free(&j.both);
+    return end - text;
 }

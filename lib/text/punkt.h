@@ -35,10 +35,12 @@ int meg_punkt_open(struct meg_punkt **out, const char *dir, bool keep_newlines, 
 void meg_punkt_close(struct meg_punkt *p); /* accepts NULL */
 
 /*
- * meg_punkt_split - append the sentences of text, in order, to out; none is empty
- *   text  [n]  well-formed UTF-8; the sentences point into it
- * As Megatron-LM does, every 1,000,000 characters are a text of their own.
+ * meg_punkt_split - append the sentences of the first 1,000,000 characters of text, in order, to out;
+ * none is empty
+ *   text  [n]  well-formed UTF-8, n > 0; the sentences point into it
+ * Returns how many bytes those characters are.  What follows is, as Megatron-LM does it, a text of its own.
  */
-void meg_punkt_split(const struct meg_punkt *p, const char *text, int64_t n, struct meg_spans *out);
+int64_t meg_punkt_split(const struct meg_punkt *p, const char *text, int64_t n,
+                        struct meg_spans *out);
 
 #endif

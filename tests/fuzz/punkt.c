@@ -18,7 +18,8 @@ static void split(const char *dir, bool keep_newlines, const char *text, int64_t
 
     if (meg_punkt_open(&p, dir, keep_newlines, &e) < 0)
         return;
-    meg_punkt_split(p, text, n, &out);
+    for (int64_t k = 0; k < n;)
+        k += meg_punkt_split(p, text + k, n - k, &out);
     for (int64_t i = 0; i < out.n; i++) {
         if (out.v[i].n <= 0 || out.v[i].s < at || meg_utf8_bad(out.v[i].s, out.v[i].n) >= 0)
             abort();

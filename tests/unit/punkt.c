@@ -11,7 +11,8 @@ static char *joined(const struct meg_punkt *p, const char *text, size_t n)
     char *copy = malloc(n + (n == 0)), *all = malloc(2 * n + 2), *at = all;
 
     memcpy(copy, text, n); /* of its own size, so that a read beyond it shows under ASan */
-    meg_punkt_split(p, copy, (int64_t)n, &out);
+    for (size_t k = 0; k < n;)
+        k += (size_t)meg_punkt_split(p, copy + k, (int64_t)(n - k), &out);
     for (int64_t i = 0; i < out.n; i++) {
         assert_true(out.v[i].n > 0);
         memcpy(at, out.v[i].s, (size_t)out.v[i].n);
@@ -121,7 +122,8 @@ static void every_million_characters_are_a_text(void **state)
     for (int i = 0; i < N; i++)
         memcpy(text + 2 * i, "\xC3\xA9", 2);
     memcpy(text + 2 * N, "bb. C", 5);
-    meg_punkt_split(p, text, 2 * N + 5, &out);
+    assert_int_equal(meg_punkt_split(p, text, 2 * N + 5, &out), 2 * N);
+    assert_int_equal(meg_punkt_split(p, text + 2 * N, 5, &out), 5);
     assert_int_equal(out.n, 3);
     assert_int_equal(out.v[0].n, 2 * N);
     assert_int_equal(out.v[1].n, 3);
