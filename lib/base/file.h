@@ -30,6 +30,8 @@ int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e);
  *   meg_file_create  refuses a PATH that exists and is no regular file
  *   meg_file_write   appends, through a buffer
  *   meg_file_pwrite  writes at offset, at once, and moves nothing; any thread may call it
+ *   meg_file_written says that bytes from..to are there, and what is a few MiB before them: now and then the
+ *                    disk begins to get that, so that meg_file_sync has less to wait for; any thread
  *   meg_file_pread   reads what was written, at offset; MEG_EIO where the file ends before that
  *   meg_file_sync    fsync under the temporary name: after it only the renaming can fail
  *   meg_file_commit  fsync, rename to PATH, fsync the directory.  On failure PATH is what it was
@@ -48,6 +50,7 @@ int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e);
 int meg_file_write(struct meg_file *f, const void *bytes, size_t n, struct meg_err *e);
 int meg_file_pwrite(struct meg_file *f, const void *bytes, size_t n, int64_t offset,
                     struct meg_err *e);
+void meg_file_written(const struct meg_file *f, int64_t from, int64_t to);
 int meg_file_pread(struct meg_file *f, void *out, size_t n, int64_t offset, struct meg_err *e);
 int meg_file_sync(struct meg_file *f, struct meg_err *e);
 int meg_file_commit(struct meg_file *f, struct meg_err *e);

@@ -178,9 +178,12 @@ int64_t meg_indexed_claim(struct meg_indexed_writer *w, int32_t n)
 int meg_indexed_put(struct meg_indexed_writer *w, int64_t at, const void *tokens, int64_t n,
                     struct meg_err *e)
 {
+    const int64_t nbytes = n * (int64_t)meg_idx_dtype_size(w->dtype);
     int r = check_index(w, e);
 
-    return r < 0 ? r : meg_file_pwrite(&w->bin, tokens, (size_t)n * meg_idx_dtype_size(w->dtype), at, e);
+    if (r == MEG_OK && (r = meg_file_pwrite(&w->bin, tokens, (size_t)nbytes, at, e)) == MEG_OK)
+        meg_file_written(&w->bin, at, at + nbytes);
+    return r;
 }
 
 int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n,
