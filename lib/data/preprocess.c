@@ -64,6 +64,7 @@ struct encoded {
     struct meg_indexed_writer *writer;
     int64_t written; /* tokens of this block */
     int64_t begun;   /* those of them that belong to the next length */
+    int32_t last;    /* length of the sequence that was placed last */
     int64_t at;      /* of the first token in .bin */
 };
 
@@ -138,6 +139,10 @@ static int encode_value(struct worker *w, const struct meg_jsonl_value *value, s
     if (r < 0)
         return r;
     if (w->job->eod >= 0 && count(out) > begin) {
+        if (out->lengths.n == 0) { /* it has its place: one more follows */
+            out->begun = out->last;
+            add_length(out, out->last);
+        }
         meg_ids_reserve(&out->ids, 1);
         out->ids.v[out->ids.n++] = w->job->eod;
         out->lengths.v[out->lengths.n - 1]++;
@@ -204,9 +209,12 @@ static int encode_block(struct worker *w, struct meg_err *e)
 /* A place in .bin for n tokens of a sequence, or behind those of it that were written before. */
 static void claim_tokens(struct encoded *out, int64_t n)
 {
-    int64_t at = out->begun > 0 ? meg_indexed_extend(out->writer, (int32_t)n)
-                                : meg_indexed_claim(out->writer, (int32_t)n);
+    int64_t at;
 
+    if (out->worker->is_in_vain)
+        return;
+    at = out->begun > 0 ? meg_indexed_extend(out->writer, (int32_t)n)
+                        : meg_indexed_claim(out->writer, (int32_t)n);
     out->at = out->at < 0 ? at : out->at;
 }
 
@@ -217,10 +225,12 @@ static void claim(struct encoded *out)
         int32_t n = out->lengths.v[i];
 
         if (n == DOCUMENT_END) {
-            meg_indexed_end_document(out->writer);
+            if (!out->worker->is_in_vain)
+                meg_indexed_end_document(out->writer);
         } else {
             claim_tokens(out, n - out->begun);
             out->begun = 0;
+            out->last = n;
         }
     }
     out->lengths.n = 0;
@@ -251,11 +261,11 @@ static void take_ids(struct meg_ids *ids, int64_t n)
     for (int64_t i = 0; i < out->lengths.n; i++)
         whole += out->lengths.v[i] == DOCUMENT_END ? 0 : out->lengths.v[i];
     n = n < whole ? whole : n;
+    claim(out);
+    if (n > whole)
+        claim_tokens(out, n - whole);
+    out->begun += n - whole;
     if (!w->is_in_vain) {
-        claim(out);
-        if (n > whole)
-            claim_tokens(out, n - whole);
-        out->begun += n - whole;
         if ((w->r = meg_indexed_narrow(out->writer, ids->v, n, ids->v, &w->e)) == MEG_OK)
             w->r = meg_indexed_put(out->writer, out->at, ids->v, n, &w->e);
         w->is_in_vain = w->r < 0;

@@ -324,6 +324,20 @@ for workers in 1 3; do
     ok 'each of their tokens in its place' sh -c 'od -An -v -tu2 -w2 long_text_document.bin | tr -d " " | cmp - long'
 done
 rm long long_text_document.*
+# A list whose last text is nothing, once all others have been written: the eod goes behind them.
+printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' a >long.txt
+awk 'BEGIN { printf "{\"text\":[\"a\""; for (i = 0; i < 1048576; i++) printf ",\"a\""; print ",\"  \"]}" }' |
+    meg-preprocess -q --input - --tokenizer-type BertWordPieceLowerCase --vocab-file long.txt --append-eod \
+        --output-prefix long
+is 'what ends a document goes to its last sequence' \
+    "$(meg-preprocess --info long_text_document | grep -E '^(tokens|sequences|longest_seq)' | tr -s '\n ' ' ')" \
+    'sequences 1048577 tokens 1048578 longest_sequence_tokens 2 '
+rm long_text_document.*
+# And a disk that is full while a list of millions is written as it comes.
+awk 'BEGIN { printf "{\"text\":[\"5 5\""; for (i = 0; i < 3000000; i++) printf ",\"5 5\""; print "]}" }' >long.jsonl
+(trap '' XFSZ && ulimit -f 2 && null long --input long.jsonl) 2>err
+is 'a disk that is full in the middle of a text' $? 74
+is 'leaves nothing' "$(echo long_*)" 'long_*'
 # Of a line of a gigabyte no more is read than it takes to refuse it.
 { echo '{"text":"1"}'; printf '{"text":"'; yes | tr -d '\n' | head -c 1073741824; echo '"}'; } 2>&1 |
     null bad --input - 2>err
