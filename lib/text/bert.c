@@ -13,11 +13,15 @@
 #include "text/utf8.h"
 #include "text/wordcache.h"
 
+enum { BATCH = 128 };
+
 struct bert {
     struct meg_tokenizer base;
     struct meg_bert_files *files; /* the owner's; a share borrows it */
     bool is_share;
     struct meg_wordcache cache;
+    struct meg_sought word[BATCH]; /* words and stretches that wait for their ids, */
+    int nwords;                    /* their places in the cache on the way to the processor */
     struct meg_bert_reader reader;
     struct meg_str words; /* some of one stretch */
 };
@@ -109,28 +113,75 @@ static int encode_new(struct bert *t, const char *s, int64_t n, struct meg_ids *
     return r;
 }
 
-/* Append the ids of a word or stretch of n bytes; what is before end may be read. */
-static int add_ids(struct bert *t, const char *s, int64_t n, const char *end, struct meg_ids *out,
-                   struct meg_err *e)
+/* Append the ids of a word or stretch. */
+static int add_ids(struct bert *t, const struct meg_sought *w, struct meg_ids *out, struct meg_err *e)
 {
     const struct meg_word *known;
     const int32_t *ids;
     int64_t first = out->n, nids;
-    struct meg_sought w;
     int r;
 
-    if (n > LONG)
-        return encode_new(t, s, n, out, e);
-    meg_wordcache_seek(&t->cache, &w, s, n, end);
-    if ((known = meg_wordcache_find(&t->cache, &w))) {
+    if (w->n > LONG)
+        return encode_new(t, w->s, w->n, out, e);
+    if ((known = meg_wordcache_find(&t->cache, w))) {
         if (out->cap - out->n < (nids = meg_word_ids(&t->cache, known, &ids)) + MEG_WORD_IDS)
             meg_ids_reserve(out, nids + MEG_WORD_IDS);
         out->n += meg_word_copy(&t->cache, known, out->v + out->n);
         return MEG_OK;
     }
-    if ((r = encode_new(t, s, n, out, e)) == MEG_OK && out->n > first)
-        meg_wordcache_add(&t->cache, s, n, out->v + first, out->n - first, 0);
+    if ((r = encode_new(t, w->s, w->n, out, e)) == MEG_OK && out->n > first)
+        meg_wordcache_add(&t->cache, w->s, w->n, out->v + first, out->n - first, 0);
     return r;
+}
+
+/* Where the stretch begins that is encoded again, by all rules, when a character is met that asks for them. */
+struct stretch {
+    const char *begin;
+    int nth;       /* of the words that wait, its first one */
+    int64_t first; /* of its ids; -1: none has been added */
+};
+
+static int add_waiting(struct bert *t, struct stretch *x, struct meg_ids *out, struct meg_err *e)
+{
+    int r = MEG_OK;
+
+    for (int i = 0; i < t->nwords && r == MEG_OK; i++) {
+        if (i == x->nth && x->first < 0)
+            x->first = out->n;
+        r = add_ids(t, &t->word[i], out, e);
+    }
+    t->nwords = x->nth = 0;
+    return r;
+}
+
+/* A word or stretch of n bytes; what is before end may be read. */
+static int add_word(struct bert *t, struct stretch *x, const char *s, int64_t n, const char *end,
+                    struct meg_ids *out, struct meg_err *e)
+{
+    struct meg_sought *w;
+    int r;
+
+    if (t->nwords == BATCH && (r = add_waiting(t, x, out, e)) < 0)
+        return r;
+    w = &t->word[t->nwords++];
+    if (n > LONG)
+        *w = (struct meg_sought){ .s = s, .n = n };
+    else
+        meg_wordcache_seek(&t->cache, w, s, n, end);
+    return MEG_OK;
+}
+
+static void begin_stretch(struct bert *t, struct stretch *x, const char *s, struct meg_ids *out)
+{
+    meg_ids_spill(out);
+    *x = (struct stretch){ s, t->nwords, -1 };
+}
+
+static void undo_stretch(struct bert *t, const struct stretch *x, struct meg_ids *out)
+{
+    t->nwords = x->nth;
+    if (x->first >= 0)
+        out->n = x->first;
 }
 
 /* What a byte is to the fast loop. */
@@ -170,18 +221,6 @@ static const char *stretch_end(const char *s, const char *end)
     return p > s ? p : p + meg_utf8_read(p, &cp);
 }
 
-/* Where the stretch begins that is encoded again, by all rules, when a character is met that asks for them. */
-struct stretch {
-    const char *begin;
-    int64_t first; /* of its ids */
-};
-
-static void begin_stretch(struct stretch *x, const char *s, struct meg_ids *out)
-{
-    meg_ids_spill(out);
-    *x = (struct stretch){ s, out->n };
-}
-
 /* Rules look as far as the next letter, digit or sign that is none of these (Case_Ignorable). */
 static bool hides_nothing(char c)
 {
@@ -194,41 +233,43 @@ static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
     struct bert *t = (struct bert *)base;
     const unsigned char *kind = kinds();
     const char *end = text + n;
-    struct stretch x = { text, out->n };
+    struct stretch x;
     int r = MEG_OK;
 
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);
+    t->nwords = 0;
+    begin_stretch(t, &x, text, out);
     for (const char *s = text, *p; s < end && r == MEG_OK; s = p) {
         p = s + 1;
         switch (kind[(unsigned char)*s]) {
         case BLANK:
-            begin_stretch(&x, p, out);
+            begin_stretch(t, &x, p, out);
             break;
         case LETTER:
             while (p < end && kind[(unsigned char)*p] == LETTER)
                 p++;
             if (p == end || kind[(unsigned char)*p] != RULES) {
                 if (s - x.begin > LONG)
-                    begin_stretch(&x, s, out);
-                r = add_ids(t, s, p - s > LONG ? LONG : p - s, end, out, e); /* unknown */
+                    begin_stretch(t, &x, s, out);
+                r = add_word(t, &x, s, p - s > LONG ? LONG : p - s, end, out, e); /* unknown */
                 break;
             }
             /* fall through */
         case RULES:
-            out->n = x.first;
+            undo_stretch(t, &x, out);
             p = stretch_end(x.begin, end);
-            r = add_ids(t, x.begin, p - x.begin, end, out, e);
-            begin_stretch(&x, p, out);
+            r = add_word(t, &x, x.begin, p - x.begin, end, out, e);
+            begin_stretch(t, &x, p, out);
             break;
         case PUNCTUATION:
             if (s - x.begin > LONG && hides_nothing(*s))
-                begin_stretch(&x, s, out);
-            r = s - x.begin > MEG_BERT_HELD ? meg_bert_held(e) : add_ids(t, s, 1, end, out, e);
+                begin_stretch(t, &x, s, out);
+            r = s - x.begin > MEG_BERT_HELD ? meg_bert_held(e) : add_word(t, &x, s, 1, end, out, e);
             break;
         }
     }
-    return r;
+    return r < 0 ? r : add_waiting(t, &x, out, e);
 }
 
 static void bert_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,
