@@ -13,12 +13,12 @@
 struct meg_indexed {
     char *prefix;
     struct meg_map idx, bin;
-    struct meg_str converted; /* idx, when it was in the legacy format */
+    bool is_legacy;
     enum meg_idx_dtype dtype;
     size_t size;              /* bytes of a token */
     int64_t nseq, ndoc, ntok; /* ndoc: documents, one fewer than document index entries */
     const unsigned char *lengths, *offsets, *docs,
-        *modes; /* into idx or converted; modes may be NULL */
+        *modes; /* into idx; modes may be NULL */
 };
 
 static const struct {
@@ -67,6 +67,24 @@ static uint64_t load_u64(const unsigned char *p)
     return v;
 }
 
+static int32_t length(const struct meg_indexed *d, int64_t seq)
+{
+    return d->is_legacy ? (int32_t)load_i64(d->lengths, seq) : load_i32(d->lengths, seq);
+}
+
+/* In bytes of .bin. */
+static int64_t offset_of(const struct meg_indexed *d, int64_t seq)
+{
+    return load_i64(d->offsets, seq) * (d->is_legacy ? (int64_t)d->size : 1);
+}
+
+static int no_documents(const struct meg_indexed *d, int at, struct meg_err *e)
+{
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s.idx: 0 document index entries at byte %d, expected at least 1", d->prefix,
+                    at);
+}
+
 /* h: the n bytes of an index in our format */
 static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, struct meg_err *e)
 {
@@ -90,10 +108,7 @@ static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, 
     nent = load_u64(h + 26);
     room = n - MEG_IDX_HEADER;
     if (nent < 1)
-        return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: 0 document index entries at byte 26, expected "
-                        "at least 1",
-                        p);
+        return no_documents(d, 26, e);
     if (nseq > room / 12 || nent > room / 8 || 12 * nseq + 8 * nent > room)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: %zu bytes, should be %.0f for %" PRIu64 " sequences and %" PRIu64
@@ -123,15 +138,15 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
     int64_t i, off = 0, prev = 0;
 
     for (i = 0; i < d->nseq; i++) {
-        int32_t n = load_i32(d->lengths, i);
+        int32_t n = length(d, i);
         if (n < 0)
             return meg_fail(e, MEG_EFORMAT, "%s.idx: sequence %" PRId64 " has length %" PRId32, p,
                             i, n);
-        if (load_i64(d->offsets, i) != off)
+        if (offset_of(d, i) != off)
             return meg_fail(e, MEG_EFORMAT,
                             "%s.idx: sequence %" PRId64 " starts at byte %" PRId64
                             " of .bin, by the lengths before it at %" PRId64,
-                            p, i, load_i64(d->offsets, i), off);
+                            p, i, offset_of(d, i), off);
         off += n * (int64_t)d->size;
     }
     d->ntok = off / (int64_t)d->size;
@@ -162,13 +177,24 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
 
 static int read_index(struct meg_indexed *d, struct meg_err *e)
 {
+    struct meg_legacy l;
     int r;
 
     if (!meg_legacy_is(d->idx.p, d->idx.n))
         return read_header(d, d->idx.p, d->idx.n, e);
-    if ((r = meg_legacy_convert(&d->converted, d->prefix, d->idx.p, d->idx.n, e)) < 0)
+    if ((r = meg_legacy_read(&l, d->prefix, d->idx.p, d->idx.n, e)) < 0)
         return r;
-    return read_header(d, (unsigned char *)d->converted.s, d->converted.n, e);
+    if (l.entries < 1)
+        return no_documents(d, 48, e);
+    d->is_legacy = true;
+    d->dtype = (enum meg_idx_dtype)l.dtype;
+    d->size = types[d->dtype].size;
+    d->nseq = l.sequences;
+    d->ndoc = l.entries - 1;
+    d->lengths = l.sizes;
+    d->offsets = l.starts;
+    d->docs = l.docs;
+    return MEG_OK;
 }
 
 static bool ends_in(const char *s, const char *end)
@@ -213,7 +239,6 @@ void meg_indexed_close(struct meg_indexed *d)
         return;
     meg_map_close(&d->idx);
     meg_map_close(&d->bin);
-    meg_str_free(&d->converted);
     free(d->prefix);
     free(d);
 }
@@ -230,7 +255,7 @@ enum meg_idx_dtype meg_indexed_dtype(const struct meg_indexed *d)
 
 bool meg_indexed_is_legacy(const struct meg_indexed *d)
 {
-    return d->converted.n > 0;
+    return d->is_legacy;
 }
 
 int64_t meg_indexed_sequences(const struct meg_indexed *d)
@@ -256,7 +281,7 @@ bool meg_indexed_has_modes(const struct meg_indexed *d)
 int32_t meg_indexed_length(const struct meg_indexed *d, int64_t seq)
 {
     MEG_ASSERT(seq >= 0 && seq < d->nseq);
-    return load_i32(d->lengths, seq);
+    return length(d, seq);
 }
 
 int64_t meg_indexed_document(const struct meg_indexed *d, int64_t doc)
@@ -274,7 +299,7 @@ int8_t meg_indexed_mode(const struct meg_indexed *d, int64_t seq)
 const unsigned char *meg_indexed_bytes(const struct meg_indexed *d, int64_t seq)
 {
     MEG_ASSERT(seq >= 0 && seq < d->nseq);
-    return d->bin.p + load_i64(d->offsets, seq);
+    return d->bin.p + offset_of(d, seq);
 }
 
 #define WIDEN(type)                                                                                \
@@ -292,8 +317,8 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
     int64_t i, v;
 
     MEG_ASSERT(seq >= 0 && seq < d->nseq && offset >= 0 && n >= 0 &&
-               offset + n <= load_i32(d->lengths, seq));
-    p = d->bin.p + load_i64(d->offsets, seq) + offset * (int64_t)d->size;
+               offset + n <= length(d, seq));
+    p = d->bin.p + offset_of(d, seq) + offset * (int64_t)d->size;
     switch (d->dtype) {
     case MEG_IDX_U8:
         WIDEN(uint8_t);

@@ -31,7 +31,7 @@ enum meg_idx_dtype meg_idx_dtype_for_vocab(int64_t vocab_size);
  * Reading.  open maps both files and checks all of .idx: magic, version, type, size to the byte,
  * lengths, offsets (which must be the sums of the lengths) and the document index, and that .bin
  * holds what .idx says.  A .bin with more bytes than that only warns.  The index of the legacy format
- * is read, too, into 12 bytes a sequence and 8 a document of memory.
+ * is read, too.
  *   prefix  path without ".bin" and ".idx"; copied
  * MEG_ENOENT when a file is missing, MEG_EFORMAT when its bytes are wrong; *out is then untouched.
  * Once open a dataset is read-only and may be used by any number of threads.

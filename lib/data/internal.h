@@ -19,11 +19,16 @@
 #define MEG_IDX_MAGIC "MMIDIDX\0" /* the ninth byte is the literal's own zero */
 #define MEG_IDX_HEADER 34
 
-/* Whether these are the bytes of an index that --dataset-impl lazy or cached wrote, and the same as
- * the bytes of ours, appended to out; MEG_EFORMAT names the file NAME.idx. */
+/* An index that --dataset-impl lazy or cached wrote: the arrays, i64, where they lie in it. */
+struct meg_legacy {
+    int dtype;
+    int64_t sequences, entries;                /* of the document index */
+    const unsigned char *sizes, *starts, *docs; /* starts in tokens, one more than sizes */
+};
+/* Whether these bytes are one, and what it has; MEG_EFORMAT names the file NAME.idx. */
 bool meg_legacy_is(const void *idx, size_t n);
-int meg_legacy_convert(struct meg_str *out, const char *name, const void *idx, size_t n,
-                       struct meg_err *e);
+int meg_legacy_read(struct meg_legacy *l, const char *name, const void *idx, size_t n,
+                    struct meg_err *e);
 
 /* A group of datasets, each with its range, from the words of from: MEG_EUSAGE when they are none.
  * And the only one that a file names. */

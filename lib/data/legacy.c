@@ -1,8 +1,7 @@
-/* The index of --dataset-impl lazy and cached, byte by byte in meg-idx(5), as the one we read. */
+/* The index of --dataset-impl lazy and cached, byte by byte in meg-idx(5). */
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "data/indexed.h"
 #include "data/internal.h"
 
@@ -54,11 +53,10 @@ static int read_header(const char *name, const unsigned char *h, size_t n, uint6
     return 0;
 }
 
-int meg_legacy_convert(struct meg_str *out, const char *name, const void *idx, size_t n,
-                       struct meg_err *e)
+int meg_legacy_read(struct meg_legacy *l, const char *name, const void *idx, size_t n,
+                    struct meg_err *e)
 {
-    const unsigned char *h = idx, *dims, *starts, *sizes;
-    unsigned char header[MEG_IDX_HEADER] = MEG_IDX_MAGIC;
+    const unsigned char *h = idx, *dims;
     uint64_t v[6], count;
     int r;
 
@@ -66,35 +64,25 @@ int meg_legacy_convert(struct meg_str *out, const char *name, const void *idx, s
         return r;
     count = v[3];
     dims = h + LEGACY_HEADER;
-    starts = dims + 8 * (count + 1);
-    sizes = starts + 8 * (count + 1);
-    header[9] = 1;
-    header[17] = (unsigned char)v[1];
-    memcpy(header + 18, &count, 8);
-    memcpy(header + 26, &v[5], 8);
-    meg_str_add(out, header, sizeof header);
+    *l = (struct meg_legacy){ .dtype = (int)v[1],
+                              .sequences = (int64_t)count,
+                              .entries = (int64_t)v[5],
+                              .starts = dims + 8 * (count + 1),
+                              .sizes = dims + 16 * (count + 1),
+                              .docs = dims + 16 * (count + 1) + 8 * count };
     for (uint64_t i = 0; i < count; i++) {
-        const int64_t size = load_i64(sizes, i);
-        const int32_t length = (int32_t)size;
+        const int64_t size = load_i64(l->sizes, i), start = load_i64(l->starts, i);
 
         if (load_i64(dims, i) != (int64_t)i || load_i64(dims, i + 1) != (int64_t)i + 1 ||
-            size != length || length < 0)
+            size != (int32_t)size || size < 0)
             return meg_fail(e, MEG_EFORMAT,
                             "%s.idx: sequence %" PRIu64 " has size %" PRId64
                             " and dimensions %" PRId64 " to %" PRId64 ", expected %" PRIu64
                             " to %" PRIu64,
                             name, i, size, load_i64(dims, i), load_i64(dims, i + 1), i, i + 1);
-        meg_str_add(out, &length, 4);
-    }
-    for (uint64_t i = 0; i < count; i++) {
-        int64_t offset = load_i64(starts, i);
-
-        if (offset < 0 || offset > INT64_MAX / 8)
+        if (start < 0 || start > INT64_MAX / 8)
             return meg_fail(e, MEG_EFORMAT, "%s.idx: sequence %" PRIu64 " starts at token %" PRId64,
-                            name, i, offset);
-        offset *= (int64_t)v[2];
-        meg_str_add(out, &offset, 8);
+                            name, i, start);
     }
-    meg_str_add(out, sizes + 8 * count, 8 * (size_t)v[5]);
     return 0;
 }
