@@ -4,7 +4,8 @@
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
 
-for n in 1 2 3 8; do
+for n in 1 2 3 8 16; do
+    [ "$n" -lt 16 ] || fits "$n" || continue
     ranks "$n" "$B/tests/ranks/comm" >"$T/out" 2>"$T/err"
     status=$?
     grep '^not ok' "$T/out" | sed 's/^/# /'
