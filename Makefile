@@ -278,7 +278,7 @@ fuzz: $(FUZZERS)
 	        $$f.corpus $$(ls -d tests/fuzz/$${f##*/}.seeds 2>/dev/null) || exit 1; \
 	done
 
-SH_FILES := .ci/run $(wildcard tests/*.sh tests/*.t tests/cmd/*.t tests/bench/run tests/bench/*.sh)
+SH_FILES := .ci/run $(wildcard tests/*.sh tests/*.t tests/cmd/*.t tests/bench/run tests/bench/texts tests/bench/*.sh)
 # cppcheck does not see that an out-parameter is set, that a create keeps no pointer, or that a sum of exp is above 0.
 NOT_SO := uninitvar ctuuninitvar returnDanglingLifetime invalidFunctionArg:lib/cpu/xent.c
 lint:
