@@ -161,7 +161,7 @@ static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t
 {
     const struct meg_span *list = &m->lists.merges;
     struct meg_err why;
-    struct meg_scan s = { list->s, list->s, list->s + list->n, "byte", &why };
+    struct meg_scan s;
     struct meg_bpe_merge *merge = NULL;
     struct spelled x = { 0 };
     int64_t n = 0, cap = 0;
@@ -172,6 +172,7 @@ static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t
     if (r < 0)
         return r;
     MEG_ASSERT(list->s);
+    s = (struct meg_scan){ list->s, list->s, list->s + list->n, "byte", &why };
     while (r == MEG_OK && k == BATCH) {
         k = spell_merges(&x, b, &s, &is_bad);
         seek_parts(&x, &m->vocab, k);

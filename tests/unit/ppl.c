@@ -52,7 +52,7 @@ static void ppl(struct meg_ppl *p, const struct meg_token_source *src, int64_t s
 
 static void windows_add_up(void **state)
 {
-    const struct meg_ids ids = { tokens, TOKENS, TOKENS };
+    const struct meg_ids ids = { .v = tokens, .n = TOKENS, .cap = TOKENS };
     struct meg_token_source src = meg_tokens_of_ids(&ids);
     float logprob[POSITIONS];
     struct meg_err e;
@@ -87,7 +87,7 @@ static void a_dataset_is_its_documents_in_a_row(void **state)
 {
     const int64_t length[] = { 1, 30, 0, 5, 0, 0, 33, 1 };
     char dir[] = "/tmp/meg-ppl.XXXXXX", prefix[64], path[80];
-    const struct meg_ids ids = { tokens, TOKENS, TOKENS };
+    const struct meg_ids ids = { .v = tokens, .n = TOKENS, .cap = TOKENS };
     struct meg_indexed_writer *w = NULL;
     struct meg_dataset_reader reader;
     struct meg_indexed *d = NULL;
