@@ -313,6 +313,7 @@ int meg_spm_encode(struct meg_spm_work *w, const char *text, int64_t n, struct m
     w->sum = (struct spm_sum){ 0 };
     w->out = out;
     w->stuck = 0;
+    meg_ids_reserve(out, 1); /* ids are pointed at, also where there are none yet */
     do {
         int64_t have, end;
 
