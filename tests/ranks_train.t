@@ -71,6 +71,12 @@ for l in '--tensor-model-parallel-size 2' '--pipeline-model-parallel-size 2' \
     like '  and arenas as planned' "$(cat "$T/out")" 'since the start, where [0-9.]+ were planned$'
 done
 
+# progress.txt counts ranks, whatever they share.
+ranks 2 meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 --train-iters 1 --lr-warmup-iters 0 --eval-iters 0 \
+    --save "$T/counted" --log-progress >"$T/out" 2>&1
+is 'two ranks that share layers, in progress.txt' "$(cut -f 3,4 "$T/counted/progress.txt" | tr '\t\n' ' ,')" \
+    '# GPUs: 2 Starting job,# GPUs: 2 Saved checkpoint,'
+
 # A mistake is told once, and no rank stays.
 ranks 2 meg-train -q --config "$T/conf" --global-batch-size 3 >"$T/out" 2>"$T/err"
 is 'a batch that ranks cannot share: status' $? 2

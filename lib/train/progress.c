@@ -35,8 +35,7 @@ static int add_line(const struct trainer *t, const char *text, struct meg_err *e
 
     localtime_r(&now, &when);
     strftime(date, sizeof date, date_format, &when);
-    meg_str_printf(&line, "%s\tJob ID: %s\t# GPUs: %" PRId64 "\t%s\n", date, job ? job : "",
-                   t->plan.ranks, text);
+    meg_str_printf(&line, "%s\tJob ID: %s\t# GPUs: %d\t%s\n", date, job ? job : "", t->mesh->world->size, text);
     if ((r = meg_mkdirs(t->job->ckpt.save, e)) == 0 &&
         (r = meg_append_open(&file, path, -1, e)) == 0)
         r = meg_append_write(&file, line.s, line.n, e);
@@ -68,7 +67,7 @@ static void first_start(const struct trainer *t, time_t *start, double *flops)
 
         if (count)
             done = strtod(count + strlen("Floating-point operations: "), NULL);
-        if (!gpus || strtoll(gpus + strlen("# GPUs: "), NULL, 10) != t->plan.ranks)
+        if (!gpus || strtoll(gpus + strlen("# GPUs: "), NULL, 10) != t->mesh->world->size)
             *start = 0;
         else if (*start == 0 && strstr(line, "\tStarting job") &&
                  strptime(line, date_format, &when)) {
@@ -88,7 +87,7 @@ int meg_train_progress_starts(struct trainer *t, struct meg_err *e)
 
 int meg_train_progress_saved(struct trainer *t, const struct meg_position *at, struct meg_err *e)
 {
-    double flops = flops_until(t, at), first_flops, ranks = (double)t->plan.ranks;
+    double flops = flops_until(t, at), first_flops, ranks = (double)t->mesh->world->size;
     char text[512];
     time_t first;
 
