@@ -82,6 +82,14 @@ ranks 2 meg-train -q --config "$T/conf" --global-batch-size 3 >"$T/out" 2>"$T/er
 is 'a batch that ranks cannot share: status' $? 2
 is 'is told once' "$(grep -c -- '--global-batch-size' "$T/err")" 1
 
+# A rank that cannot go on says so at once, whatever is on its way between ranks.
+begin_s=$(date +%s)
+ranks 2 meg-train -q --config "$T/conf" --num-layers 4 --use-distributed-optimizer --overlap-grad-reduce \
+    --overlap-param-gather --ddp-bucket-size 1000 --distributed-timeout-minutes 1 --log-json /dev/full >"$T/out" 2>"$T/err"
+is 'metrics on a full disk, parameters under way: status' $? 74
+like 'and what failed' "$(cat "$T/err")" '/dev/full: No space left'
+ok 'before the deadline' test "$(($(date +%s) - begin_s))" -lt 50
+
 # One rank is asked to stop, all do.
 cat >"$T/stop.sh" <<'EOF'
 if [ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 1 ]; then

@@ -256,6 +256,8 @@ int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, stru
         goto out;
     meg_mesh_make(&t.grid, world, &t.grid.layout);
     r = run(&t, e);
+    if (r < 0 && r != MEG_ESTOP && world->size > 1)
+        return r; /* to be told at once: to close what other ranks have a part in would wait for them */
 out:
     meg_report_close(t.report);
     meg_loader_close(t.train);

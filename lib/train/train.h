@@ -41,7 +41,8 @@ void meg_train_groups(struct meg_optgroup out[MEG_TRAIN_GROUPS], struct meg_trai
  *
  * Every rank of world calls it with the same settings.  Data-parallel ranks read their share of each
  * global batch and add up gradients; rank 0 reports and saves.  Of a failure that all ranks meet, one
- * rank's call returns; the others wait to be ended by that one's meg_die.
+ * rank's call returns; the others wait to be ended by that one's meg_die.  A call of one among several
+ * that fails while it runs leaves all as it is, and the process is to end.
  */
 int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world,
               struct meg_err *e);
