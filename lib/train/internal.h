@@ -148,6 +148,9 @@ int meg_train_evaluate(struct trainer *t, struct meg_loader *l, const char *spli
 
 /* ---- setup.c ---- */
 
+/* Ranks that are planned for, or that there are. */
+int64_t meg_train_world_size(const struct trainer *t);
+
 /* How the model is cut over the ranks of t->grid.layout, and whether the schedule and what is recomputed suit it. */
 int meg_train_fit(struct trainer *t, struct meg_err *e);
 
@@ -213,8 +216,8 @@ void meg_train_print_plan(const struct trainer *t, FILE *f);
 
 /* ---- plan_search.c ---- */
 
-/* Set to 1 or nothing what --plan is to find. */
-void meg_train_forget_layout(struct meg_train_job *job);
+/* Set to 1 or nothing what --plan is to find for so many ranks; ranks may break a rule that is checked later. */
+void meg_train_forget_layout(struct meg_train_job *job, int64_t ranks);
 /* What --plan says; MEG_EFAIL where no layout fits the memory. */
 int meg_train_print_layouts(const struct trainer *t, FILE *f, struct meg_err *e);
 

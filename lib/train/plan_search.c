@@ -28,7 +28,13 @@ struct search {
     int n;
 };
 
-void meg_train_forget_layout(struct meg_train_job *job)
+/* A count to multiply by: what cannot be one is refused later, and 1 here. */
+static int64_t factor(int64_t n)
+{
+    return n >= 1 && n <= INT32_MAX ? n : 1;
+}
+
+void meg_train_forget_layout(struct meg_train_job *job, int64_t ranks)
 {
     struct meg_layout_conf *l = &job->layout;
     struct meg_train_conf *c = &job->train;
@@ -43,7 +49,7 @@ void meg_train_forget_layout(struct meg_train_job *job)
     job->share.zero_stage = MEG_UNSET;
     job->share.use_torch_fsdp2 = false;
     if (c->global_batch_size == MEG_UNSET)
-        c->global_batch_size = c->micro_batch_size == MEG_UNSET ? c->world_size : c->micro_batch_size * c->world_size;
+        c->global_batch_size = factor(c->micro_batch_size) * factor(ranks);
     c->micro_batch_size = 1;
     c->recompute_activations = c->distribute_saved = false;
     c->recompute_granularity = c->recompute_method = NULL;
@@ -242,7 +248,7 @@ int meg_train_print_layouts(const struct trainer *t, FILE *f, struct meg_err *e)
     const struct meg_train_conf *c = &t->job->train;
     struct search s = { .t = t, .hw = meg_hardware_find(c->hardware) };
 
-    s.world = c->world_size == MEG_UNSET ? t->mesh->world->size : c->world_size;
+    s.world = meg_train_world_size(t);
     s.room = s.hw->memory > 0 ? s.hw->memory - s.hw->reserve : meg_train_free_memory(s.world);
     s.weights = weights(t);
     search(&s);

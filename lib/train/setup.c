@@ -10,12 +10,11 @@
 
 /* ---- rules, and what follows from the settings; nothing large is allocated ---- */
 
-/* Ranks that are planned for, or that there are; a search for layouts begins with none. */
-static int64_t world_size(const struct trainer *t)
+int64_t meg_train_world_size(const struct trainer *t)
 {
-    const struct meg_train_conf *c = &t->job->train;
+    const int64_t planned = t->job->train.world_size;
 
-    return c->plan ? 1 : c->world_size != MEG_UNSET ? c->world_size : t->mesh->world->size;
+    return planned != MEG_UNSET ? planned : t->mesh->world->size;
 }
 
 static int check_settings(struct trainer *t, struct meg_err *e)
@@ -25,12 +24,12 @@ static int check_settings(struct trainer *t, struct meg_err *e)
     int r;
 
     if (c->plan)
-        meg_train_forget_layout(job);
+        meg_train_forget_layout(job, meg_train_world_size(t));
     if ((r = meg_train_ckpt_conf_check(&job->ckpt, e)) < 0 ||
         (r = meg_train_log_conf_check(&job->log, e)) < 0 ||
         (r = meg_train_open_checkpoint(t, e)) < 0 ||
         (r = meg_precision_make(&t->precision, &t->scaler, &job->precision, e)) < 0 ||
-        (r = meg_layout_make(&t->grid.layout, &job->layout, world_size(t), e)) < 0 ||
+        (r = meg_layout_make(&t->grid.layout, &job->layout, c->plan ? 1 : meg_train_world_size(t), e)) < 0 ||
         (r = meg_train_conf_check(c, t->grid.layout.dp, &t->plan, &t->iters, e)) < 0)
         return r;
     if (job->log.log_progress && !job->ckpt.save)

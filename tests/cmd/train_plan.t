@@ -51,6 +51,13 @@ status 'the options can be pasted' 0 paper --num-layers 24 --hidden-size 2048 --
     --global-batch-size 64 --dry-run --world-size 16 --hardware h100 $options
 is 'and give the same time' "$(awk '/^time/ { seen = 1 } seen && $1 == "all" { printf "%.3g\n", $2 }' "$T/out")" \
     "$(awk '/^1 / { printf "%.3g\n", $(NF - 1); exit }' "$T/plan")"
+sed '/^global-batch-size/d; /^micro-batch-size/d' "$T/conf" >"$T/small.conf"
+here() { # OPTION...: whom --plan plans for without --world-size, and the batch
+    meg-train -q --config "$T/small.conf" --num-layers 2 --hidden-size 64 --num-attention-heads 4 --plan "$@" |
+        sed -n 's/^the fastest layouts of \([0-9]* ranks\) .*; batch \([0-9]*\)$/\1, \2/p'
+}
+is 'without --world-size: the ranks there are' "$(here)" '1 ranks, 1'
+is 'with a micro-batch each' "$(here --micro-batch-size 2)" '1 ranks, 2'
 status 'none fits' 1 paper --plan --world-size 4 --hardware a100
 like 'which is said' "$(cat "$T/err")" '^meg-train: --plan: of [0-9]+ layouts of 4 ranks on a100 none fits in [0-9.]+ GiB a rank'
 
