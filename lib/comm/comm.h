@@ -77,15 +77,21 @@ static inline double meg_sent_parts(int64_t size, double nbytes)
 /* The group of one. */
 extern struct meg_comm meg_comm_self;
 
+/* Elements of an all-reduce that a group moves at a time, fewer than an int counts. */
+enum { MEG_COMM_PIECE = 16 << 20 };          /* of each rank's part, up to 64 ranks */
+
+static inline int64_t meg_comm_piece(int64_t size)
+{
+    return (size < 64 ? size : 64) * MEG_COMM_PIECE;
+}
+
 /*
  * Host memory that a group of several ranks keeps for what arrives, the most of what its collectives take: parts of an
  * all-reduce of n elements, some at a time; of a reduce-scatter with parts of n all that a rank is sent.
  */
-enum { MEG_COMM_PIECE = 16 << 20 };          /* elements of a rank's part that are reduced at a time */
-
 static inline double meg_room_all_reduce(int64_t size, double n, enum meg_dtype t)
 {
-    const double most = (double)size * MEG_COMM_PIECE;
+    const double most = (double)meg_comm_piece(size);
 
     return size > 1 ? (n < most ? n : most) * (double)meg_dtype_size(t) : 0;
 }

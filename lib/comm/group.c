@@ -110,7 +110,7 @@ static void *room(struct meg_group *g, size_t nbytes)
 static void cut_piece(struct meg_work *w)
 {
     struct meg_group *g = w->g;
-    const int64_t most = (int64_t)MEG_COMM_PIECE * g->c.size, n = w->n - w->at < most ? w->n - w->at : most;
+    const int64_t most = meg_comm_piece(g->c.size), n = w->n - w->at < most ? w->n - w->at : most;
 
     for (int r = 0; r < g->c.size; r++) {
         g->first[r] = (int)(n * r / g->c.size);
