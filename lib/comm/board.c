@@ -133,7 +133,7 @@ static void turned_away(const void *payload)
     struct board_ends ends;
 
     memcpy(&ends, payload, sizeof ends);
-    meg_warn("%s", ends.why);
+    meg_warn("%.*s", (int)sizeof ends.why - 1, ends.why);
     _exit(ends.status);
 }
 
@@ -165,7 +165,7 @@ bool board_go_to(double patience_s)
     if (r == 1 && kind == BOARD_END)
         turned_away(payload);
     if (r == 1 && kind == BOARD_WELCOME) {
-        memcpy(l->host, payload, sizeof l->host);
+        memcpy(l->host, payload, sizeof l->host - 1);
         return start_thread();
     }
     errno = ECONNREFUSED;

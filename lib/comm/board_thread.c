@@ -347,6 +347,7 @@ static void let_in(void)
 static bool look_around(void)
 {
     char bytes[64];
+    bool is_over;
 
     while (read(board.poke[0], bytes, sizeof bytes) > 0)
         ;
@@ -364,9 +365,10 @@ static bool look_around(void)
     }
     if (board.is_leaving)
         tell_all(BOARD_BYE, NULL, 0);
+    is_over = board.is_leaving || board.is_ending; /* and was told of: what is asked for from here on pokes us again */
     pthread_mutex_unlock(&board.lock);
     board_pass_notes();
-    return !board.is_leaving && !board.is_ending;
+    return !is_over;
 }
 
 static void watch_silence(double passed)
