@@ -55,12 +55,6 @@ static inline struct meg_group *meg_group_of(struct meg_comm *c)
     return (struct meg_group *)c;
 }
 
-/* Element i of p. */
-static inline char *meg_element(const void *p, int64_t i, enum meg_dtype t)
-{
-    return (char *)p + (size_t)i * meg_dtype_size(t);
-}
-
 /* c.rank and c.size are set. */
 void meg_group_init(struct meg_group *g, const struct meg_transport *move, const char *name, double deadline_s);
 

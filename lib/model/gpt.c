@@ -8,12 +8,6 @@
 #include "model/gpt_internal.h"
 #include "tensor/half.h"
 
-/* Element i of a flat buffer; NULL of none. */
-static char *element(void *flat, enum meg_dtype t, int64_t i)
-{
-    return flat ? (char *)flat + (size_t)i * meg_dtype_size(t) : NULL;
-}
-
 /* Element 0 of a row in a buffer of all sections, or of those that take turns. */
 static int64_t place(const struct meg_params *p, const struct meg_param *row, bool takes_turns)
 {
@@ -29,8 +23,8 @@ static const struct meg_param *bind(const struct meg_gpt *g, void **w, void **dw
     snprintf(full, sizeof full, "%s%s", prefix, name);
     row = meg_params_find(&g->params, full);
     MEG_ASSERT(row && row->held);
-    *w = element(g->w, g->run.dtype, place(&g->params, row, g->run.w_takes_turns));
-    *dw = element(g->g, g->run.grad, place(&g->params, row, g->run.g_takes_turns));
+    *w = meg_element(g->w, place(&g->params, row, g->run.w_takes_turns), g->run.dtype);
+    *dw = g->g ? meg_element(g->g, place(&g->params, row, g->run.g_takes_turns), g->run.grad) : NULL;
     return row;
 }
 
@@ -304,7 +298,7 @@ void meg_gpt_init(struct meg_gpt *g, uint32_t seed)
 
             meg_param_init_box(row, seed, at, n, host);
             narrow(host, host, g->run.dtype, n);
-            g->op->upload(g->st->c.st, element(g->w, g->run.dtype, row->offset + at), host,
+            g->op->upload(g->st->c.st, meg_element(g->w, row->offset + at, g->run.dtype), host,
                           (size_t)n * meg_dtype_size(g->run.dtype));
         }
     }

@@ -10,11 +10,6 @@ static int64_t place(int64_t h, int64_t j, int64_t p)
     return p == 0 ? j : 2 * h - 1 - j;
 }
 
-static char *element(const void *p, enum meg_dtype t, int64_t i)
-{
-    return (char *)p + (size_t)i * meg_dtype_size(t);
-}
-
 /* s times b vectors of d elements from one place to another. */
 static void copy(struct meg_ctx *c, enum meg_dtype t, void *to, int64_t to_s, int64_t to_b, const void *from,
                  int64_t from_s, int64_t from_b, int64_t s, int64_t b, int64_t d)
@@ -45,8 +40,8 @@ static void sort_rows(struct meg_ctx *c, int64_t h, enum meg_dtype t, void *wide
 
     for (int64_t j = 0; j < h; j++)
         for (int64_t p = 0; p < 2; p++) {
-            char *in_order = element(wide, t, place(h, j, p) * piece);
-            char *of_rank = element(parts, t, (2 * j + p) * piece);
+            char *in_order = meg_element(wide, place(h, j, p) * piece, t);
+            char *of_rank = meg_element(parts, (2 * j + p) * piece, t);
 
             copy(c, t, to_wide ? in_order : of_rank, 0, 0, to_wide ? of_rank : in_order, 0, 0, 1, 1, piece);
         }
@@ -58,7 +53,8 @@ static void sort_heads(struct meg_ctx *c, int64_t h, struct meg_mat rows, void *
     const int64_t w = rows.cols / h;
 
     for (int64_t j = 0; j < h; j++) {
-        char *in_rows = element(rows.p, rows.dtype, j * w), *part = element(parts, rows.dtype, j * rows.rows * w);
+        char *in_rows = meg_element(rows.p, j * w, rows.dtype);
+        char *part = meg_element(parts, j * rows.rows * w, rows.dtype);
 
         if (to_rows)
             copy(c, rows.dtype, in_rows, rows.ld, 0, part, w, 0, rows.rows, 1, w);

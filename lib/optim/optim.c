@@ -23,15 +23,10 @@ void meg_optim_plan(struct meg_optim_memory *m, const struct meg_optim_conf *c, 
 
 /* ---- where pieces lie ----------------------------------------------------------------------- */
 
-static char *element(void *p, int64_t i, enum meg_dtype t)
-{
-    return (char *)p + (size_t)i * meg_dtype_size(t);
-}
-
 /* Of a model's flat buffer. */
 static void *flat(void *base, enum meg_dtype t, const struct meg_piece *v)
 {
-    return element(base, v->begin, t);
+    return meg_element(base, v->begin, t);
 }
 
 void *meg_optim_weights(const struct meg_optim *o)
@@ -45,7 +40,7 @@ static void *w_of(const struct meg_optim *o, const struct meg_piece *v)
     const enum meg_dtype t = o->model->run.dtype;
     void *slices = meg_optim_weights(o);
 
-    return slices ? element(slices, v->at, t) : flat(o->model->w, t, v);
+    return slices ? meg_element(slices, v->at, t) : flat(o->model->w, t, v);
 }
 
 static float *main_of(const struct meg_optim *o, const struct meg_piece *v)

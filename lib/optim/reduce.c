@@ -49,7 +49,7 @@ void meg_reducer_begin(struct meg_reducer *r, int64_t passes)
 
 static char *at(const struct meg_reducer *r, int64_t i)
 {
-    return r->g + (size_t)i * meg_dtype_size(r->t);
+    return meg_element(r->g, i, r->t);
 }
 
 /* This rank's slice of [begin, end). */

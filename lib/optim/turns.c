@@ -15,22 +15,17 @@ static int64_t length(const struct meg_params *p, int section)
     return p->section[section].end - p->section[section].begin;
 }
 
-static char *element(const void *p, int64_t i, enum meg_dtype t)
-{
-    return (char *)p + (size_t)i * meg_dtype_size(t);
-}
-
 /* ---- gradients ------------------------------------------------------------------------------ */
 
 static char *place(const struct meg_giver *q, int section)
 {
-    return element(q->g, meg_params_turn(q->params, section), q->t);
+    return meg_element(q->g, meg_params_turn(q->params, section), q->t);
 }
 
 /* Slices of sections lie one behind the other, in the order of the flat buffer, as those have the same rank. */
 static char *sum_of(const struct meg_giver *q, int section)
 {
-    return element(q->sum, q->params->section[section].begin / q->mesh->slices->size, q->t);
+    return meg_element(q->sum, q->params->section[section].begin / q->mesh->slices->size, q->t);
 }
 
 /* sum [n] += x [n] */
@@ -43,8 +38,8 @@ static void add(const struct meg_giver *q, char *sum, const char *x, int64_t n)
         struct meg_mat s, d;
 
         m = rows ? rows * COLUMNS : n - i;
-        s = meg_mat(element(sum, i, q->t), q->t, rows ? rows : 1, rows ? COLUMNS : m);
-        d = meg_mat(element(x, i, q->t), q->t, s.rows, s.cols);
+        s = meg_mat(meg_element(sum, i, q->t), q->t, rows ? rows : 1, rows ? COLUMNS : m);
+        d = meg_mat(meg_element(x, i, q->t), q->t, s.rows, s.cols);
         q->op->add_fwd(NULL, s, s, d, NULL, &none);
     }
 }
@@ -61,7 +56,7 @@ static void end_section(struct meg_giver *q)
     q->work = NULL;
     g = place(q, q->section);
     n = length(q->params, q->section);
-    add(q, sum_of(q, q->section), element(g, c->rank * (n / c->size), q->t), n / c->size);
+    add(q, sum_of(q, q->section), meg_element(g, c->rank * (n / c->size), q->t), n / c->size);
     q->op->zero(NULL, g, (size_t)n * meg_dtype_size(q->t));
     q->section = -1;
 }
@@ -75,7 +70,7 @@ static void add_up_positions(struct meg_giver *q, int section)
         const struct meg_param *row = &p->row[i];
 
         if (row->section == section && row->split < 0)
-            meg_all_reduce(q->mesh->tp, element(place(q, section), row->offset - p->section[section].begin, q->t),
+            meg_all_reduce(q->mesh->tp, meg_element(place(q, section), row->offset - p->section[section].begin, q->t),
                            row->held, q->t, MEG_SUM);
     }
 }
@@ -97,7 +92,7 @@ void meg_giver_wrote(struct meg_giver *q, int section)
         add_up_positions(q, section);
     end_section(q);
     q->section = section;
-    q->work = c->op->reduce_scatter(c, element(g, c->rank * n, q->t), g, n, q->t, MEG_SUM);
+    q->work = c->op->reduce_scatter(c, meg_element(g, c->rank * n, q->t), g, n, q->t, MEG_SUM);
     if (!q->overlaps)
         end_section(q);
 }
@@ -145,8 +140,8 @@ static void gather(struct meg_taker *q, int section)
     meg_taker_end(q);
     q->there[turn] = section;
     q->is_under_way = true;
-    q->work = c->op->all_gather(c, element(q->w, meg_params_turn(p, section), q->t),
-                                element(q->slice, p->section[section].begin / c->size, q->t),
+    q->work = c->op->all_gather(c, meg_element(q->w, meg_params_turn(p, section), q->t),
+                                meg_element(q->slice, p->section[section].begin / c->size, q->t),
                                 length(p, section) / c->size, q->t);
 }
 

@@ -2,6 +2,7 @@
 #ifndef MEG_TENSOR_DTYPE_H
 #define MEG_TENSOR_DTYPE_H
 #include <stddef.h>
+#include <stdint.h>
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS
@@ -18,6 +19,12 @@ enum meg_dtype {
 
 /* Bytes of one element. */
 size_t meg_dtype_size(enum meg_dtype t);
+
+/* Where element i of p lies. */
+static inline char *meg_element(const void *p, int64_t i, enum meg_dtype t)
+{
+    return (char *)p + (size_t)i * meg_dtype_size(t);
+}
 
 /* The name safetensors gives it: "F32", "BF16", … */
 const char *meg_dtype_name(enum meg_dtype t);
