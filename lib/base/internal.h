@@ -11,11 +11,9 @@ struct opt_common {
 };
 extern struct opt_common opt_common;
 
-/* The row called name (n bytes) or letter, aliases followed, and its group; NULL: there is none. */
+/* The row called name (n bytes), aliases followed, and its group; NULL: there is none. */
 const struct meg_opt *opt_find(const struct meg_optgroup *groups, const char *name, size_t n,
                                const struct meg_optgroup **group);
-const struct meg_opt *opt_find_letter(const struct meg_optgroup *groups, char letter,
-                                      const struct meg_optgroup **group);
 /* MEG_EUSAGE, naming the nearest option there is. */
 int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, struct meg_err *e);
 

@@ -132,8 +132,8 @@ const struct meg_opt *opt_find(const struct meg_optgroup *groups, const char *na
     return NULL;
 }
 
-const struct meg_opt *opt_find_letter(const struct meg_optgroup *groups, char letter,
-                                      const struct meg_optgroup **group)
+static const struct meg_opt *find_letter(const struct meg_optgroup *groups, char letter,
+                                         const struct meg_optgroup **group)
 {
     const struct meg_opt *row;
 
@@ -405,7 +405,7 @@ static int take_letters(const struct meg_optgroup *groups, const char *letters, 
     int r;
 
     for (; *letters; letters++) {
-        row = opt_find_letter(groups, *letters, &group);
+        row = find_letter(groups, *letters, &group);
         if (!row)
             return meg_fail(e, MEG_EUSAGE, "unknown option -%c", *letters);
         if (!opt_is_flag(row))

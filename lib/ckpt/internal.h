@@ -77,7 +77,6 @@ struct ckpt_format {
     const char *prefix;
     const char *const *ignored;
 };
-extern const struct ckpt_format ckpt_native;
 
 /* Whether row is about our name; then theirs in buf, without the prefix when drop_prefix. */
 bool ckpt_their_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *ours,

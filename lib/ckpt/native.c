@@ -18,7 +18,7 @@ static const struct ckpt_rename fused_norms[] = {
     { 0 }
 };
 /* clang-format on */
-const struct ckpt_format ckpt_native = { "native", fused_norms, NULL, NULL };
+static const struct ckpt_format native = { "native", fused_norms, NULL, NULL };
 
 /* The bytes of a small file, held against its entry in the manifest. */
 static int read_small(const struct meg_ckpt *c, const char *name, const json_t *entry,
@@ -140,7 +140,7 @@ int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e)
     int r;
 
     c->is_native = true;
-    c->format = &ckpt_native;
+    c->format = &native;
     if ((r = meg_json_load(&manifest, path, e)) < 0) {
         if (r == MEG_ENOENT)
             r = meg_fail(e, MEG_EFORMAT,

@@ -117,11 +117,6 @@ static const struct meg_py *tensor_call(const struct meg_py *o)
     return is_call(o, "_rebuild_tensor_v2") || is_call(o, "_rebuild_tensor") ? o : NULL;
 }
 
-bool meg_pt_is_tensor(const struct meg_py *o)
-{
-    return tensor_call(o) != NULL;
-}
-
 /* A tensor on its way from the pickle. */
 struct view {
     const struct meg_pt *pt;
@@ -297,7 +292,7 @@ static int walk(struct walk *w, const struct meg_py *o)
             continue;
         meg_str_printf(&w->name, "%s", n ? "." : "");
         meg_str_add(&w->name, key->s, key->n);
-        if (meg_pt_is_tensor(value))
+        if (tensor_call(value))
             r = add_tensor(w->st, w->pt, value, w->name.s, w->e);
         else if (is_dict)
             r = walk(w, value);

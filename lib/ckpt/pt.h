@@ -22,9 +22,6 @@ struct meg_pt {
 int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e);
 void meg_pt_close(struct meg_pt *pt);
 
-/* Whether a node is a call that makes a tensor, or a parameter of one. */
-bool meg_pt_is_tensor(const struct meg_py *o);
-
 /*
  * Append the tensors in a dict, and in the dicts in it, to st, called by their keys with dots between;
  * other values are passed over.  The numbers stay in the file, which meg_pt_move gives to st; those of

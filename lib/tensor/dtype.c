@@ -1,5 +1,4 @@
 #include "tensor/dtype.h"
-#include <string.h>
 #include "base/err.h"
 
 static const struct {
@@ -20,12 +19,4 @@ const char *meg_dtype_name(enum meg_dtype t)
 {
     MEG_ASSERT(t < MEG_DTYPES);
     return types[t].name;
-}
-
-int meg_dtype_of(const char *name)
-{
-    for (int t = 0; t < MEG_DTYPES; t++)
-        if (!strcmp(types[t].name, name))
-            return t;
-    return -1;
 }

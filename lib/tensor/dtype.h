@@ -29,8 +29,5 @@ static inline char *meg_element(const void *p, int64_t i, enum meg_dtype t)
 /* The name safetensors gives it: "F32", "BF16", … */
 const char *meg_dtype_name(enum meg_dtype t);
 
-/* The type called name in safetensors; -1 when it is none of ours. */
-int meg_dtype_of(const char *name);
-
 MEG_END_DECLS
 #endif
