@@ -103,20 +103,20 @@ static int write_events(struct meg_report *p, const struct meg_interval *v, stru
 
 int meg_report_step(struct meg_report *p, const struct meg_interval *v, struct meg_err *e)
 {
-    double now = meg_now_s(), left_s;
+    const double now = meg_now_s();
+    int64_t left_s;
 
     if (p->first_s == 0) {
         p->first = v->iteration;
         p->first_s = now;
     }
-    left_s = v->iteration > p->first ? (now - p->first_s) / (double)(v->iteration - p->first) *
-            (double)(v->train_iters - v->iteration)
+    left_s = v->iteration > p->first ? (int64_t)((now - p->first_s) / (double)(v->iteration - p->first) *
+                                                 (double)(v->train_iters - v->iteration))
                                      : 0;
     meg_progress_show(&p->progress,
                       "iteration %" PRId64 "/%" PRId64
-                      "  lm loss %.4f  %.0f tokens/s  %d:%02d left",
-                      v->iteration, v->train_iters, v->lm_loss, v->tokens_per_s, (int)left_s / 60,
-                      (int)left_s % 60);
+                      "  lm loss %.4f  %.0f tokens/s  %" PRId64 ":%02d left",
+                      v->iteration, v->train_iters, v->lm_loss, v->tokens_per_s, left_s / 60, (int)(left_s % 60));
     if (p->events && v->iteration % p->conf->tensorboard_log_interval == 0)
         return write_events(p, v, e);
     return 0;
