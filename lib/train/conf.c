@@ -9,7 +9,7 @@ const struct meg_opt meg_train_opts[] = {
     { "micro-batch-size", 0, MEG_I64(C, micro_batch_size), "N", NULL,
       "samples that go through the model at once" },
     { "global-batch-size", 0, MEG_I64(C, global_batch_size), "N", NULL,
-      "samples a step; when not given, one micro-batch" },
+      "samples a step; when not given, a micro-batch of each data-parallel rank" },
     { "rampup-batch-size", 0, MEG_LIST(C, rampup_batch_size), "START INCREMENT SAMPLES", NULL,
       "grow the batch from START by INCREMENT over SAMPLES; with --train-samples" },
     { "decrease-batch-size-if-needed", 0, MEG_BOOL(C, decrease_batch_size_if_needed), NULL, "no",
