@@ -7,4 +7,7 @@
 
 n=8
 fits "$n" || n=$cores
-ranks "$n" "$B/tests/ranks/layouts" "${LAYOUTS:-sample}" "$T" ${PART:+"$PART"} 2>"$T/err" || tail -n 5 "$T/err" | sed 's/^/# /'
+ranks "$n" "$B/tests/ranks/layouts" "${LAYOUTS:-sample}" "$T" ${PART:+"$PART"} 2>"$T/err"
+status=$?
+[ "$status" -eq 0 ] || tail -n 5 "$T/err" | sed 's/^/# /'
+exit "$status"

@@ -301,7 +301,7 @@ static void read_losses(struct outcome *o, const char *name)
     while (fgets(text, sizeof text, f)) {
         json_t *line = json_loads(text, 0, NULL), *loss = json_object_get(line, "lm_loss");
 
-        if (loss && o->nlosses < STEPS)
+        if (json_is_number(loss) && o->nlosses < STEPS)
             o->loss[o->nlosses++] = json_number_value(loss);
         json_decref(line);
     }
