@@ -25,6 +25,7 @@ EOF
 go() {
     name=$1 n=$2
     shift 2
+    rm -f "$T/$name.json"
     ranks "$n" meg-train -q --config "$T/conf" --log-json "$T/$name.json" "$@" >"$T/out" 2>&1
     go_status=$?
     jq 'if .split then .lm_loss else .lm_loss, .grad_norm, .params_norm, .num_zeros end' "$T/$name.json" >"$T/$name"

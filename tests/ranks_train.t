@@ -37,8 +37,12 @@ meg-train -q --config "$T/conf" --micro-batch-size 2 --log-json "$T/two.json" >"
 losses "$T/two.json" >"$T/two.loss"
 model 2 --tensor-model-parallel-size 2
 model 4 --tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2
-fits 16 && model 16 --tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2 \
-    --context-parallel-size 2 --use-distributed-optimizer
+if fits 16; then
+    model 16 --tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2 \
+        --context-parallel-size 2 --use-distributed-optimizer
+else
+    skip 'sixteen ranks' "$cores cores"
+fi
 
 # Five steps, and five more from the checkpoint: by as many ranks the same bytes, by others the same losses.
 ranks 2 meg-train -q --config "$T/conf" --train-iters 10 --exit-interval 5 --save "$T/half" >"$T/out" 2>&1
