@@ -68,11 +68,11 @@ void meg_tok_find_files(struct meg_tok_conf *c, char *own[3])
         dir = slash ? given : ".";
         ndir = slash ? (int)(slash - given) : 1;
     }
-    c->tokenizer_json = own[0] = beside(dir, ndir, "tokenizer.json");
+    if (!(c->tokenizer_json = own[0] = beside(dir, ndir, "tokenizer.json")))
+        return;
     c->tokenizer_config = own[1] = beside(dir, ndir, "tokenizer_config.json");
     c->special_tokens_map = own[2] = beside(dir, ndir, "special_tokens_map.json");
-    if (own[0])
-        c->tokenizer_model = NULL;
+    c->tokenizer_model = NULL;
 }
 
 static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given,

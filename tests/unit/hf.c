@@ -168,6 +168,26 @@ static void puts_tokens_around_and_knows_their_parts(void **state)
     }
 }
 
+static void looks_for_nothing_beside_what_is_not_there(void **state)
+{
+    struct meg_tok_conf c = { .name_or_path = dir, .vocab_size = MEG_UNSET };
+    struct meg_tokenizer *t;
+    struct meg_err e;
+    char path[64], *own[3];
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    assert_int_equal(meg_remove_tree(path, &e), MEG_OK);
+    write_in("tokenizer_config.json", "{}");
+    meg_tok_find_files(&c, own);
+    assert_null(c.tokenizer_config);
+    for (int i = 0; i < 3; i++)
+        assert_null(own[i]);
+    assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_EUSAGE);
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+    assert_int_equal(meg_remove_tree(path, &e), MEG_OK);
+}
+
 static void refuses_the_file(int code, const char *message)
 {
     const struct meg_tok_conf c = { .type = "HuggingFaceTokenizer", .tokenizer_model = dir };
@@ -315,6 +335,7 @@ int main(void)
         cmocka_unit_test(cuts_as_the_pre_tokenizer_says),
         cmocka_unit_test(finds_added_tokens),
         cmocka_unit_test(puts_tokens_around_and_knows_their_parts),
+        cmocka_unit_test(looks_for_nothing_beside_what_is_not_there),
         cmocka_unit_test(refuses_what_is_no_tokenizer),
         cmocka_unit_test(refuses_a_hundred_megabytes),
         cmocka_unit_test(refuses_what_is_nested_deep),
