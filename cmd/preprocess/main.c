@@ -234,6 +234,7 @@ int main(int argc, char **argv)
     struct meg_preprocess_conf c;
     struct meg_tok_conf tc = { 0 };
     struct look l;
+    bool has_tokenizer;
     const struct meg_optgroup groups[] = { { "preprocess", meg_preprocess_opts, &c },
                                            { "look", look_opts, &l },
                                            { "tokenizer", meg_tok_opts, &tc },
@@ -253,9 +254,10 @@ int main(int argc, char **argv)
         meg_usage("--decode takes a PREFIX and FIRST[:COUNT], no more");
     if (l.json && l.decode.n == 0 && !l.info)
         meg_usage("--json is for --decode and --info");
-    if (l.decode.n > 0 && !l.json && !tc.type)
+    has_tokenizer = tc.type || tc.name_or_path || tc.tokenizer_model; /* a folder needs no type */
+    if (l.decode.n > 0 && !l.json && !has_tokenizer)
         meg_usage("--decode needs --tokenizer-type to print text; with --json it prints ids");
-    if (!l.info && (tc.type || !(l.decode.n > 0 && l.json)) &&
+    if (!l.info && (has_tokenizer || !(l.decode.n > 0 && l.json)) &&
         meg_tokenizer_open(&tok, &tc, &e) < 0)
         meg_die_err(&e);
     if (l.info)

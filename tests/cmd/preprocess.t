@@ -354,6 +354,10 @@ END
 echo '{"text":"a b a"}' | meg-preprocess -q --input - --tokenizer-name-or-path "$T/hf" --output-prefix "$T/hf/d"
 is 'a folder with tokenizer.json needs no type' \
     "$(meg-preprocess --decode "$T/hf/d_text_document" --json)" '{"document":0,"ids":[1,0,1],"lengths":[3]}'
+is 'nor does it to decode' \
+    "$(meg-preprocess --decode "$T/hf/d_text_document" --tokenizer-name-or-path "$T/hf")" 'a u a'
+is 'in JSON, too' \
+    "$(meg-preprocess --decode "$T/hf/d_text_document" --json --tokenizer-name-or-path "$T/hf" | jq -r .text)" 'a u a'
 
 # What a tokenizer.json cannot cut is encoded up to a size, and where it can be cut, a text that holds a word up to one.
 word() { # BYTES, of text, behind a short one
