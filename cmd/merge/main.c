@@ -107,8 +107,10 @@ static int list_folder(struct names *out, const char *folder, struct meg_err *e)
 
     if (!dir)
         return meg_fail_errno(e, "%s", folder);
-    while (r == 0 && (f = readdir(dir)))
+    while (r == 0 && (errno = 0, f = readdir(dir)))
         r = take_file(out, folder, f->d_name, e);
+    if (r == 0 && errno != 0)
+        r = meg_fail_errno(e, "%s: reading the folder", folder);
     closedir(dir);
     if (r == 0 && out->n == 0)
         r = meg_fail(e, MEG_ENOENT, "%s: no token dataset in it", folder);
