@@ -318,16 +318,19 @@ int meg_indexed_commit(struct meg_indexed_writer **wp, struct meg_err *e)
     char *path = named(w->prefix, ".idx"), *bin = named(w->prefix, ".bin"),
          *aside = named(w->prefix, ".idx.tmp.old");
     const ino_t older = inode(bin);
+    bool is_aside;
     int r;
 
     if ((r = write_index(w, e)) < 0 || (r = meg_file_sync(&w->bin, e)) < 0)
         goto out;
-    if (rename(path, aside) < 0 && errno != ENOENT) {
+    is_aside = rename(path, aside) == 0;
+    if (!is_aside && errno != ENOENT) {
         r = meg_fail_errno(e, "%s: renaming", path);
         goto out;
     }
     if ((r = meg_file_commit(&w->bin, e)) < 0 && inode(bin) == older) {
-        rename(aside, path);
+        if (is_aside) /* not what a run that was killed left there */
+            rename(aside, path);
         goto out;
     }
     if (r < 0 || (r = meg_file_commit(&w->idx, e)) < 0) {

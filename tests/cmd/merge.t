@@ -115,6 +115,20 @@ dataset more 8 2 7 8 9
 dataset want_new 8 2 3 7 8 9
 if [ -f "${B:-}/tests/fault.so" ]; then
     for error in ENOSPC EIO KILL; do sweep $error --datasets in/a more; done
+    # An index that a run that was killed had put aside is not taken for the one that stood there.
+    seen=
+    for at in $(seq 32); do
+        cp want_given.bin out.bin && cp in/c.idx out.idx.tmp.old
+        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=EIO LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+            meg-merge -q --datasets in/a more --output-prefix out
+        if is_pair want_new; then state=n
+        elif [ -e out.idx ]; then state=X
+        else state=-
+        fi
+        seen=$seen$state
+        rm -f out.*
+    done 2>"$T/err"
+    like 'nor does a fault bring back an index that was left aside' "$seen" '^-{8,}[-n]*n$'
     for name in in/a more want_new; do
         cp $name.bin "${name##*/}_m.bin" && cp $name.idx "${name##*/}_m.idx"
     done
