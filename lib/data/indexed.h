@@ -83,7 +83,8 @@ int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t
  * The same in three steps, so that threads may write side by side.  narrow checks ids and gives them
  * the file's type; claim, one thread at a time, adds a sequence of n tokens and returns where in .bin
  * they belong; extend adds n tokens to the last sequence that was claimed, nothing having been claimed
- * since; put writes n tokens, of one sequence or several in a row, at that place.  Everything claimed must have been put before the commit.  Not for a writer that anything was appended to.
+ * since; put writes n tokens, of one sequence or several in a row, at that place.  Everything claimed
+ * must have been put before the commit.  Not for a writer that anything was appended to.
  *   out  [n]  tokens; may be ids itself where the type has at most 4 bytes
  */
 int meg_indexed_narrow(const struct meg_indexed_writer *w, const int32_t *ids, int64_t n, void *out,

@@ -81,8 +81,8 @@ static int read_escape(struct meg_scan *s, int32_t *cp)
     int32_t low;
     int r;
 
-    if (s->p<s->end && * s->p> 0 && plain[(int)*s->p]) {
-        *cp = plain[(int)*s->p++];
+    if (s->p < s->end && *s->p > 0 && plain[(unsigned char)*s->p]) {
+        *cp = plain[(unsigned char)*s->p++];
         return 0;
     }
     if (!meg_scan_take(s, 'u'))

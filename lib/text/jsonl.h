@@ -36,8 +36,8 @@ void meg_jsonl_free(struct meg_jsonl *j);
  *   line  [n]  a JSON object and blanks around it; UTF-8, borrowed until the values are used
  * Keys are those of the outermost object; of one that occurs twice the last counts.
  * MEG_EFORMAT when the line is not well-formed, a key is missing, or its value is neither a string
- * nor a list of strings, MEG_JSONL_STRINGS at most, or holds a lone surrogate; the message begins with "column N" (bytes from
- * 1) where there is a place to name.
+ * nor a list of strings, MEG_JSONL_STRINGS at most, or holds a lone surrogate; the message begins with
+ * "column N" (bytes from 1) where there is a place to name.
  */
 enum { MEG_JSONL_STRINGS = 4 << 20 };
 int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_err *e);
