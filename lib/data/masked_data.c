@@ -164,7 +164,7 @@ static int check_conf(const struct meg_masked_conf *c, int64_t seq_length, struc
     return 0;
 }
 
-int meg_masked_data_plan(struct meg_run_data **out, const struct meg_data_conf *conf,
+int meg_masked_data_open(struct meg_run_data **out, const struct meg_data_conf *conf,
                          const struct meg_data_need *need, const struct meg_masked_conf *masked,
                          const struct meg_masked_vocab *vocab, struct meg_err *e)
 {
@@ -177,15 +177,6 @@ int meg_masked_data_plan(struct meg_run_data **out, const struct meg_data_conf *
     d = meg_new(sizeof *d);
     d->class = &classes[masked->kind];
     d->masked = (struct meg_masked){ *masked, *vocab, need->seq_length, (uint32_t)need->seed };
-    return meg_run_data_plan(out, d, conf, need, e);
-}
-
-int meg_masked_data_open(struct meg_run_data **out, const struct meg_data_conf *conf,
-                         const struct meg_data_need *need, const struct meg_masked_conf *masked,
-                         const struct meg_masked_vocab *vocab, struct meg_err *e)
-{
-    struct meg_run_data *d;
-    const int r = meg_masked_data_plan(&d, conf, need, masked, vocab, e);
-
+    r = meg_run_data_plan(&d, d, conf, need, e);
     return r < 0 ? r : meg_run_data_open(out, d, e);
 }

@@ -6,18 +6,13 @@
 #include "data/run_data.h"
 
 /*
- * meg_masked_data_plan - the plan that data/run_data.h speaks of; samples and epochs of its parts are 0,
- *   known only once there is an index
- * meg_masked_data_open - and the index arrays
+ * meg_masked_data_open - the data that data/run_data.h speaks of, built; samples and epochs of its parts are 0
  *   conf   its files have a sequence for each sentence; splits share out documents
  *   need   seq_length is that of a BERT sample, or of what the T5 encoder reads
  *   masked, vocab  copied; what vocab points to is borrowed until the data are closed
  * Errors as there, and MEG_EUSAGE for numbers that make no sense, or a vocabulary without an id that
  * is needed; *out is then untouched.
  */
-int meg_masked_data_plan(struct meg_run_data **out, const struct meg_data_conf *conf,
-                         const struct meg_data_need *need, const struct meg_masked_conf *masked,
-                         const struct meg_masked_vocab *vocab, struct meg_err *e);
 int meg_masked_data_open(struct meg_run_data **out, const struct meg_data_conf *conf,
                          const struct meg_data_need *need, const struct meg_masked_conf *masked,
                          const struct meg_masked_vocab *vocab, struct meg_err *e);

@@ -16,16 +16,6 @@ void meg_chars_add(struct meg_chars *c, int32_t cp)
     c->v[c->n++] = cp;
 }
 
-void meg_chars_read(struct meg_chars *c, const char *text, int64_t n)
-{
-    for (int64_t i = 0; i < n;) {
-        int32_t cp;
-
-        i += meg_utf8_step(text + i, n - i, &cp);
-        meg_chars_add(c, cp);
-    }
-}
-
 void meg_chars_write(const struct meg_chars *c, struct meg_str *out)
 {
     for (int64_t i = 0; i < c->n; i++) {

@@ -14,8 +14,6 @@ struct meg_chars {
 };
 
 void meg_chars_add(struct meg_chars *c, int32_t cp);
-/* Append text [n], well-formed UTF-8. */
-void meg_chars_read(struct meg_chars *c, const char *text, int64_t n);
 /* Append the code points to out as UTF-8. */
 void meg_chars_write(const struct meg_chars *c, struct meg_str *out);
 

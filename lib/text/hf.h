@@ -44,8 +44,6 @@ struct meg_hf_pattern {
 int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char *from,
                         struct meg_err *e);
 void meg_hf_pattern_free(struct meg_hf_pattern *p);
-int meg_hf_pattern_find(const struct meg_hf_pattern *p, const char *s, int64_t n,
-                        struct meg_spans *out, struct meg_err *e);
 /* Append s [n] with every match replaced by to. */
 int meg_hf_pattern_replace(const struct meg_hf_pattern *p, const char *s, int64_t n,
                            const struct meg_str *to, struct meg_str *out, struct meg_err *e);
@@ -127,8 +125,6 @@ struct meg_hf_vocab {
 };
 int32_t meg_hf_vocab_find(const struct meg_hf_vocab *v, const char *s, int64_t n); /* -1: none */
 void meg_hf_vocab_add(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t id);
-void meg_hf_vocab_reserve(struct meg_hf_vocab *v, int64_t n); /* room for n tokens at once */
-void meg_hf_vocab_free(struct meg_hf_vocab *v);
 
 struct meg_hf_model {
     const struct meg_hf_kind *kind;

@@ -38,18 +38,6 @@ static void append_token(struct meg_hf_vocab *v, const char *s, int64_t n, int32
     v->max_id = id > v->max_id ? id : v->max_id;
 }
 
-void meg_hf_vocab_reserve(struct meg_hf_vocab *v, int64_t n)
-{
-    meg_strtab_reserve(&v->tokens, n);
-    v->id = meg_realloc_array(v->id, (size_t)v->tokens.cap, sizeof *v->id);
-}
-
-void meg_hf_vocab_free(struct meg_hf_vocab *v)
-{
-    meg_strtab_free(&v->tokens);
-    free(v->id);
-}
-
 int meg_hf_id(const json_t *value, const char *what, const char *from, int32_t *id,
               struct meg_err *e)
 {
@@ -94,7 +82,8 @@ static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, cons
     int r = MEG_OK;
 
     MEG_ASSERT(list->s);
-    meg_hf_vocab_reserve(v, count_tokens(list));
+    meg_strtab_reserve(&v->tokens, count_tokens(list));
+    v->id = meg_realloc_array(v->id, (size_t)v->tokens.cap, sizeof *v->id);
     while (r == MEG_OK && meg_hf_list_next(&s)) {
         struct meg_span token;
         const char *begin, *kind;
@@ -179,7 +168,8 @@ void meg_hf_model_free(struct meg_hf_model *m)
 {
     if (m->own)
         m->kind->free(m->own);
-    meg_hf_vocab_free(&m->vocab);
+    meg_strtab_free(&m->vocab.tokens);
+    free(m->vocab.id);
 }
 
 int meg_hf_model_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out,

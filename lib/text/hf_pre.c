@@ -77,8 +77,8 @@ void meg_hf_pattern_free(struct meg_hf_pattern *p)
     meg_regex_free(p->regex);
 }
 
-int meg_hf_pattern_find(const struct meg_hf_pattern *p, const char *s, int64_t n,
-                        struct meg_spans *out, struct meg_err *e)
+static int find(const struct meg_hf_pattern *p, const char *s, int64_t n, struct meg_spans *out,
+                struct meg_err *e)
 {
     const char *end = s + n;
 
@@ -96,7 +96,7 @@ int meg_hf_pattern_replace(const struct meg_hf_pattern *p, const char *s, int64_
 {
     const char *end = s + n, *found;
     struct meg_spans m = { 0 };
-    int r = p->regex ? meg_hf_pattern_find(p, s, n, &m, e) : MEG_OK;
+    int r = p->regex ? find(p, s, n, &m, e) : MEG_OK;
 
     while (!p->regex && (found = memmem(s, (size_t)(end - s), p->literal.s, p->literal.n))) {
         meg_str_add(out, s, (size_t)(found - s));
@@ -317,7 +317,7 @@ static int find_matches(const struct step *s, const char *text, int64_t n, struc
                         struct meg_err *e)
 {
     if (s->pattern.regex || s->pattern.literal.n > 0)
-        return meg_hf_pattern_find(&s->pattern, text, n, out, e);
+        return find(&s->pattern, text, n, out, e);
     for (int64_t i = 0; i < n;) {
         int32_t cp;
         int len = meg_utf8_step(text + i, n - i, &cp);
@@ -421,7 +421,7 @@ static int metaspace(const struct step *s, const char *text, int64_t n, bool is_
         meg_str_free(&marked);
         marked = whole;
     }
-    r = s->splits ? meg_hf_pattern_find(&s->pattern, marked.s, (int64_t)marked.n, &m, e) : MEG_OK;
+    r = s->splits ? find(&s->pattern, marked.s, (int64_t)marked.n, &m, e) : MEG_OK;
     cut(&m, MERGED_WITH_NEXT, false, marked.s, (int64_t)marked.n, is_start, out);
     free(m.v);
     meg_str_free(&marked);
