@@ -15,6 +15,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "text/json_scan.h"
 #include "text/regex.h"
 #include "text/split.h"
 #include "text/strtab.h"

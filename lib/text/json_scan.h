@@ -10,11 +10,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-
-struct meg_span {
-    const char *s;
-    int64_t n;
-};
+#include "text/span.h"
 
 /* Where the reader is in a text, which is well-formed UTF-8. */
 struct meg_scan {

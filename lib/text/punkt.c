@@ -368,13 +368,8 @@ static const char *closing_marks(const char *p, const char *end)
 
 static void put(struct meg_spans *out, const char *begin, const char *end)
 {
-    if (begin >= end)
-        return;
-    if (out->n == out->cap) {
-        out->cap = out->cap ? 2 * out->cap : 64;
-        out->v = meg_realloc_array(out->v, (size_t)out->cap, sizeof *out->v);
-    }
-    out->v[out->n++] = (struct meg_span){ begin, end - begin };
+    if (begin < end)
+        meg_spans_add(out, begin, end - begin);
 }
 
 static void add_sentence(struct sentences *z, const char *begin, const char *end)

@@ -9,13 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "text/json_scan.h"
-
-/* Pieces of text that grow in number; starts as { 0 }, ends with free(v). */
-struct meg_spans {
-    struct meg_span *v;
-    int64_t n, cap;
-};
+#include "text/span.h"
 
 /*
  * meg_punkt_open - a splitter

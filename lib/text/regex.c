@@ -1,5 +1,6 @@
 #include "text/regex.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,15 +155,6 @@ void meg_regex_free(struct meg_regex *r)
     pcre2_code_free(r->code);
     free(r->pattern);
     free(r);
-}
-
-void meg_spans_add(struct meg_spans *spans, const char *s, int64_t n)
-{
-    if (spans->n == spans->cap) {
-        spans->cap = spans->cap ? 2 * spans->cap : 64;
-        spans->v = meg_realloc_array(spans->v, (size_t)spans->cap, sizeof *spans->v);
-    }
-    spans->v[spans->n++] = (struct meg_span){ s, n };
 }
 
 /* A stack of its own is made for JIT only when the machine's has not been enough: it costs more than

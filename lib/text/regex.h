@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "text/json_scan.h"
+#include "text/span.h"
 
 /* Once compiled only read, by any number of threads. */
 struct meg_regex;
@@ -21,15 +21,9 @@ struct meg_regex;
 int meg_regex_compile(struct meg_regex **out, const char *pattern, struct meg_err *e);
 void meg_regex_free(struct meg_regex *r); /* accepts NULL */
 
-/* Matches in a text, from left to right without overlap.  Starts as { 0 }, ends with free(v). */
-struct meg_spans {
-    struct meg_span *v;
-    int64_t n, cap;
-};
-void meg_spans_add(struct meg_spans *spans, const char *s, int64_t n);
-
 /*
- * meg_regex_find - append all matches of text [n], well-formed UTF-8, that are not empty.
+ * meg_regex_find - append all matches of text [n], well-formed UTF-8, that are not empty, from left to
+ * right without overlap.
  * MEG_EFORMAT where the pattern takes more steps or memory on this text than PCRE2 allows.
  */
 int meg_regex_find(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "base/mem.h"
 #include "text/regex.h"
 
 /* The matches of a text, joined by '|'. */
