@@ -8,11 +8,7 @@
 
 #include "text/spm_internal.h"
 #include "text/strtab.h"
-
-static int64_t length_of(unsigned char c)
-{
-    return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
-}
+#include "text/utf8.h"
 
 /* ---- symbols ---- */
 
@@ -54,13 +50,13 @@ static void find_chars(const struct meg_spm *s, struct symbols *x)
     const char *text = s->texts.bytes.s;
 
     for (int64_t at = 0, len; at < (int64_t)s->texts.bytes.n; at += len) {
-        len = length_of((unsigned char)text[at]);
+        len = meg_utf8_length((unsigned char)text[at]);
         meg_strtab_add(&x->chars, text + at, len);
     }
     for (int64_t k = 0; k < x->reserved.n; k++) {
         struct meg_str piece = meg_strtab_get(&x->reserved, k);
 
-        if ((int64_t)piece.n == length_of((unsigned char)piece.s[0]))
+        if ((int64_t)piece.n == meg_utf8_length((unsigned char)piece.s[0]))
             meg_strtab_add(&x->chars, piece.s, (int64_t)piece.n);
     }
 }
@@ -83,7 +79,7 @@ static int build_symbols(struct meg_spm *s, struct symbols *x, struct meg_err *e
         out[id] = reserved_id(&x->reserved, x->reserved_id, text, len);
         out[id] = out[id] < 0 ? id : out[id];
         key[n++] = (struct meg_trie_key){ text, len, id };
-        if (len == length_of((unsigned char)text[0]))
+        if (len == meg_utf8_length((unsigned char)text[0]))
             meg_strtab_add(&pieces, text, len);
     }
     for (int64_t k = 0; k < x->chars.n; k++) {
@@ -244,7 +240,7 @@ static int32_t next_symbol(const struct spm_bpe *b, const char *text, int64_t n,
     }
     if (frozen >= 0)
         return freeze(frozen);
-    *len = length_of((unsigned char)text[0]);
+    *len = meg_utf8_length((unsigned char)text[0]);
     return meg_trie_find(&b->symbols, text, *len);
 }
 
@@ -256,11 +252,11 @@ static int64_t add_symbol(struct meg_spm_work *w, int32_t sym, const char *text,
     const struct meg_spm_model *m = s->model;
     int32_t id = sym == -1 ? m->unk : sym < -1 ? s->bpe.out[freeze(sym)] : s->bpe.out[sym];
     int32_t piece = sym < -1 ? freeze(sym) : sym;
-    int64_t len = piece < 0 || piece >= m->n ? length_of((unsigned char)text[0])
+    int64_t len = piece < 0 || piece >= m->n ? meg_utf8_length((unsigned char)text[0])
                                              : spm_length(&s->texts, piece);
 
     if (w->seen && id == piece && m->piece[id].type == MEG_SPM_UNUSED &&
-        len > length_of((unsigned char)text[0])) {
+        len > meg_utf8_length((unsigned char)text[0])) {
         const struct meg_bpe_seen pair = w->seen[piece];
         int64_t left = add_symbol(w, pair.left, text, is_known);
 

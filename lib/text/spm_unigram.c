@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "text/spm_internal.h"
+#include "text/utf8.h"
 
 enum {
     UNKNOWN_PENALTY = 10,
@@ -79,12 +80,6 @@ void spm_unigram_free(struct spm_unigram *u)
     free(u->step);
 }
 
-/* The length of the character that begins with byte c. */
-static int64_t length_of(unsigned char c)
-{
-    return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
-}
-
 /* ---- the path ---- */
 
 static void better(struct spm_node *to, double sum, int32_t id, int64_t begin)
@@ -108,7 +103,7 @@ static void find_paths(const struct meg_spm *s, const char *word, int64_t n, flo
         int32_t id;
 
         best = node[at].best;
-        len = length_of((unsigned char)word[at]);
+        len = meg_utf8_length((unsigned char)word[at]);
         for (int64_t i = at; i < n && meg_trie_step(&u->pieces, &trie, (unsigned char)word[i], &id);
              i++) {
             if (id < 0)
@@ -204,7 +199,7 @@ static double lead_of(const struct spm_unigram *u, const char *word, int64_t n, 
         bool has_character = false;
         int32_t id;
 
-        len = length_of((unsigned char)word[at]);
+        len = meg_utf8_length((unsigned char)word[at]);
         for (int64_t i = at; i < n && meg_trie_step(&u->pieces, &trie, (unsigned char)word[i], &id);
              i++) {
             if (id < 0)

@@ -34,6 +34,12 @@ static inline int meg_utf8_read(const char *text, int32_t *cp)
     return 4;
 }
 
+/* The length of the character that begins with byte c, of such text. */
+static inline int meg_utf8_length(unsigned char c)
+{
+    return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
+}
+
 /* Bytes of a character in UTF-8, 1 to 4, written to out.  cp is below 0x110000. */
 int meg_utf8_put(char out[4], int32_t cp);
 
