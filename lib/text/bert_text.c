@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <utf8proc.h>
 
+#include "text/ucase.h"
 #include "text/uclass.h"
 #include "text/utf8.h"
 
@@ -56,56 +57,16 @@ bool meg_bert_is_punctuation(int32_t cp)
     }
 }
 
-/* Unicode's property Cased, but for what is Case_Ignorable, too. */
-static bool is_cased(int32_t cp)
-{
-    static const struct range other[] = { { 0xAA, 0xAA },       { 0xBA, 0xBA },
-                                          { 0x2160, 0x217F },   { 0x24B6, 0x24E9 },
-                                          { 0x1F130, 0x1F149 }, { 0x1F150, 0x1F169 },
-                                          { 0x1F170, 0x1F189 } };
-
-    switch (utf8proc_category(cp)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-        return true;
-    default:
-        return is_in(cp, other, sizeof other / sizeof *other);
-    }
-}
-
-static bool is_case_ignorable(int32_t cp)
-{
-    static const struct range in_words[] = {
-        /* Word_Break = MidLetter, MidNumLet, Single_Quote */
-        { '\'', '\'' },     { '.', '.' },       { ':', ':' },       { 0xB7, 0xB7 },
-        { 0x387, 0x387 },   { 0x55F, 0x55F },   { 0x5F4, 0x5F4 },   { 0x2018, 0x2019 },
-        { 0x2024, 0x2024 }, { 0x2027, 0x2027 }, { 0xFE13, 0xFE13 }, { 0xFE52, 0xFE52 },
-        { 0xFE55, 0xFE55 }, { 0xFF07, 0xFF07 }, { 0xFF0E, 0xFF0E }, { 0xFF1A, 0xFF1A }
-    };
-
-    switch (utf8proc_category(cp)) {
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_SK:
-        return true;
-    default:
-        return is_in(cp, in_words, sizeof in_words / sizeof *in_words);
-    }
-}
-
 /* A capital sigma at i becomes a final one: behind a letter with case, and before none. */
 static bool is_final_sigma(const int32_t *word, int64_t n, int64_t i)
 {
     int64_t before = i - 1, after = i + 1;
 
-    while (before >= 0 && is_case_ignorable(word[before]))
+    while (before >= 0 && meg_u_is_case_ignorable(word[before]))
         before--;
-    while (after < n && is_case_ignorable(word[after]))
+    while (after < n && meg_u_is_case_ignorable(word[after]))
         after++;
-    return before >= 0 && is_cased(word[before]) && !(after < n && is_cased(word[after]));
+    return before >= 0 && meg_u_is_cased(word[before]) && !(after < n && meg_u_is_cased(word[after]));
 }
 
 /* Lower case, decomposed, without marks. */
@@ -190,7 +151,7 @@ static bool begins_apart(int32_t cp)
 /* Can what is before b, of which a is the last, be put in lower case and decomposed apart from it? */
 static bool can_part(int32_t a, int32_t b)
 {
-    return a != 0x3A3 && b != 0x3A3 && !is_case_ignorable(a) && !is_case_ignorable(b) &&
+    return a != 0x3A3 && b != 0x3A3 && !meg_u_is_case_ignorable(a) && !meg_u_is_case_ignorable(b) &&
         begins_apart(b);
 }
 

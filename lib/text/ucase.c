@@ -54,13 +54,13 @@ bool meg_u_is_lower(int32_t cp)
     return utf8proc_category(cp) == UTF8PROC_CATEGORY_LL || IS_IN(lower, cp);
 }
 
-static bool is_cased(int32_t cp)
+bool meg_u_is_cased(int32_t cp)
 {
     return meg_u_is_upper(cp) || meg_u_is_lower(cp) ||
         utf8proc_category(cp) == UTF8PROC_CATEGORY_LT;
 }
 
-static bool is_ignorable(int32_t cp)
+bool meg_u_is_case_ignorable(int32_t cp)
 {
     switch (utf8proc_category(cp)) {
     case UTF8PROC_CATEGORY_MN:
@@ -83,16 +83,16 @@ static bool is_final(const char *s, int64_t n, int64_t i)
         while ((s[--k] & 0xC0) == 0x80)
             ;
         meg_utf8_step(s + k, n - k, &cp);
-        if (!is_ignorable(cp))
+        if (!meg_u_is_case_ignorable(cp))
             break;
         cp = 0;
     }
-    if (!is_cased(cp))
+    if (!meg_u_is_cased(cp))
         return false;
     for (int64_t k = i + 2; k < n;) {
         k += meg_utf8_step(s + k, n - k, &cp);
-        if (!is_ignorable(cp))
-            return !is_cased(cp);
+        if (!meg_u_is_case_ignorable(cp))
+            return !meg_u_is_cased(cp);
     }
     return true;
 }
