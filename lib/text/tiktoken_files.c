@@ -11,6 +11,7 @@
 enum {
     DEFAULT_SIZE = 131072, /* of a JSON vocabulary, as in Megatron-LM */
     MAX_BYTES = 64 << 20,  /* of a file */
+    MAX_TOKEN = 4096,      /* bytes; what the ways to cut it take grows with their square */
     LLAMA3_RANKS = 128000,
     LLAMA3_SPECIAL = 256
 };
@@ -26,6 +27,13 @@ static int add_token(struct meg_strtab *t, const char *s, int64_t n, const char 
         meg_str_free(&bytes);
         return meg_fail(e, MEG_EFORMAT, "%s: '%.*s' is no base64 of a token", place,
                         (int)(n < 80 ? n : 80), s);
+    }
+    if (bytes.n > MAX_TOKEN) {
+        int r = meg_fail(e, MEG_EFORMAT, "%s: a token of %zu bytes, expected at most %d", place, bytes.n,
+                         MAX_TOKEN);
+
+        meg_str_free(&bytes);
+        return r;
     }
     k = meg_strtab_add(t, bytes.s, (int64_t)bytes.n);
     meg_str_free(&bytes);

@@ -125,9 +125,16 @@ static void refuses_what_is_no_vocabulary(void **state)
                               .vocab_size = MEG_UNSET,
                               .tiktoken_num_special_tokens = 3 };
     static const char *twice[] = { "<unk>", "<s>", "<s>" }, *lacking[] = { "<unk>", "<s>" };
+    struct meg_str long_token = { 0 };
     struct meg_err e;
 
     (void)state;
+    for (int i = 0; i < 4098 / 3; i++)
+        meg_str_printf(&long_token, "YWFh");
+    meg_str_printf(&long_token, " 256\n");
+    write_file(false, long_token.s);
+    meg_str_free(&long_token);
+    refuses(&c, MEG_EFORMAT, "line 257: a token of 4098 bytes, expected at most 4096");
     write_file(false, "YWI= 257\n");
     refuses(&c, MEG_EFORMAT, "line 257: rank '257' where 256 is expected");
     write_file(false, "YW!= 256\n");
