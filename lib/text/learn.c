@@ -78,9 +78,9 @@ static uint32_t *slot_of(const struct learner *l, int32_t left, int32_t right)
     uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15u;
 
     for (uint64_t i = (h ^ h >> 32) & l->mask;; i = (i + 1) & l->mask) {
-        const struct pair *p = &l->pair[l->slot[i] - 1];
+        const struct pair *p = l->slot[i] > 0 ? &l->pair[l->slot[i] - 1] : NULL;
 
-        if (l->slot[i] == 0 || (p->left == left && p->right == right))
+        if (!p || (p->left == left && p->right == right))
             return &l->slot[i];
     }
 }
