@@ -315,7 +315,7 @@ static void bert_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool
     }
     end = is_last ? d->held.n : last_cut(&d->held);
     meg_str_add(&part, d->held.s, end);
-    meg_tok_clean_up(&part);
+    meg_tok_clean_up(&part, false);
     meg_str_add(out, part.s, part.n);
     meg_str_cut(&d->held, end);
     meg_str_free(&part);

@@ -459,17 +459,15 @@ static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64
 
     for (int64_t i = 0; i < n; i++) {
         const struct meg_str *t = &f->token[ids[i]];
-        int state = 0;
+        int state = 0, byte;
 
         if (!t->s)
             continue;
         if (meg_hf_decoder_is_bytes(f->decoder)) {
             if (meg_bytemap_read(out, t->s, (int64_t)t->n) < 0)
                 meg_str_add(out, t->s, t->n);
-        } else if (meg_hf_decoder_waits(f->decoder, t->s, (int64_t)t->n)) {
-            char byte = (char)strtol((const char[]){ t->s[3], t->s[4], 0 }, NULL, 16);
-
-            meg_str_add(out, &byte, 1);
+        } else if ((byte = meg_hf_decoder_byte(f->decoder, t->s, (int64_t)t->n)) >= 0) {
+            meg_str_add(out, &(const char){ (char)byte }, 1);
         } else {
             meg_hf_decoder_run(f->decoder, t, 1, 1, &state, out);
         }
@@ -498,8 +496,8 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
     nheld = (int64_t)(d->held.n / sizeof *held);
     ready = is_last || (meg_hf_decoder_can_stream(f->decoder) && !f->clean_up) ? nheld : 0;
     while (ready > nwaiting && !is_last &&
-           meg_hf_decoder_waits(f->decoder, f->token[held[ready - 1]].s,
-                                (int64_t)f->token[held[ready - 1]].n))
+           meg_hf_decoder_byte(f->decoder, f->token[held[ready - 1]].s,
+                               (int64_t)f->token[held[ready - 1]].n) >= 0)
         ready--;
     if (ready == 0 || (ready <= nwaiting && !is_last)) /* those wait still */
         return;
@@ -508,7 +506,7 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
         token[ntokens] = f->token[held[ntokens]];
     meg_hf_decoder_run(f->decoder, token, ready, d->nshown, &d->state, &text);
     if (f->clean_up)
-        meg_tok_clean_up(&text);
+        meg_tok_clean_up(&text, false);
     meg_str_add(out, text.s, text.n);
     d->nshown += ready;
     meg_str_cut(&d->held, (size_t)ready * sizeof *held);

@@ -24,6 +24,9 @@
 /* The member "type" of a part. */
 int meg_hf_type(const json_t *part, const char **type, const char *from, struct meg_err *e);
 int meg_hf_unknown(const char *type, const char *from, struct meg_err *e);
+/* Append a string member, or otherwise where it is not there and that is not NULL. */
+int meg_hf_text(const json_t *part, const char *key, const char *otherwise, struct meg_str *out,
+                const char *from, struct meg_err *e);
 
 /* A part that is one step, or a Sequence of such parts, at most eight deep. */
 struct meg_hf_parts {
@@ -169,8 +172,8 @@ int meg_hf_decoder_load(struct meg_hf_decoder **out, const json_t *part, const c
 void meg_hf_decoder_free(struct meg_hf_decoder *d);
 bool meg_hf_decoder_is_bytes(const struct meg_hf_decoder *d); /* ByteLevel alone */
 bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d);
-/* Must the token wait for those behind it? */
-bool meg_hf_decoder_waits(const struct meg_hf_decoder *d, const char *token, int64_t n);
+/* The byte that a token stands for, which waits for those behind it; -1: it is text. */
+int meg_hf_decoder_byte(const struct meg_hf_decoder *d, const char *token, int64_t n);
 /* Append the text of tokens first, first + 1, ... of all; *state (from 0) goes from call to call. */
 void meg_hf_decoder_run(const struct meg_hf_decoder *d, const struct meg_str *token, int64_t n,
                         int64_t first, int *state, struct meg_str *out);

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "text/bytemap.h"
 #include "text/hf.h"
+#include "text/internal.h"
 #include "text/utf8.h"
 
 enum kind { BYTE_LEVEL, WORDPIECE, METASPACE, BYTE_FALLBACK, REPLACE, FUSE, STRIP, BPE };
@@ -31,18 +32,6 @@ struct meg_hf_decoder {
 
 /* ---- loading ---- */
 
-static int get_text(const json_t *part, const char *key, const char *otherwise, struct meg_str *out,
-                    const char *from, struct meg_err *e)
-{
-    const char *s = otherwise;
-    int r =
-        meg_json_get_str(part, key, otherwise ? MEG_JSON_OPTIONAL : MEG_JSON_NEEDED, &s, from, e);
-
-    if (r == MEG_OK)
-        meg_str_add(out, s, strlen(s));
-    return r;
-}
-
 static int load_members(struct step *s, const json_t *part, const char *from, struct meg_err *e)
 {
     const char *scheme = NULL;
@@ -52,11 +41,11 @@ static int load_members(struct step *s, const json_t *part, const char *from, st
     switch (s->kind) {
     case WORDPIECE:
         s->flag = true;
-        if ((r = get_text(part, "prefix", "##", &s->content, from, e)) < 0)
+        if ((r = meg_hf_text(part, "prefix", "##", &s->content, from, e)) < 0)
             return r;
         return meg_json_get_bool(part, "cleanup", MEG_JSON_OPTIONAL, &s->flag, from, e);
     case METASPACE:
-        if ((r = get_text(part, "replacement", "\xE2\x96\x81", &s->pattern.literal, from, e)) < 0 ||
+        if ((r = meg_hf_text(part, "replacement", "\xE2\x96\x81", &s->pattern.literal, from, e)) < 0 ||
             (r = meg_json_get_str(part, "prepend_scheme", MEG_JSON_OPTIONAL, &scheme, from, e)) <
                 0 ||
             (r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space,
@@ -67,16 +56,16 @@ static int load_members(struct step *s, const json_t *part, const char *from, st
     case REPLACE:
         if ((r = meg_hf_pattern_load(&s->pattern, part, from, e)) < 0)
             return r;
-        return get_text(part, "content", NULL, &s->content, from, e);
+        return meg_hf_text(part, "content", NULL, &s->content, from, e);
     case STRIP:
-        if ((r = get_text(part, "content", " ", &s->content, from, e)) < 0 ||
+        if ((r = meg_hf_text(part, "content", " ", &s->content, from, e)) < 0 ||
             (r = meg_json_get_i64(part, "start", MEG_JSON_OPTIONAL, &s->start, from, e)) < 0)
             return r;
         if ((r = meg_json_get_i64(part, "stop", MEG_JSON_OPTIONAL, &s->stop, from, e)) < 0)
             return r;
         return s->content.n > 0 ? MEG_OK : meg_fail(e, MEG_EFORMAT, "%s: content is empty", from);
     case BPE:
-        if ((r = get_text(part, "suffix", "</w>", &s->pattern.literal, from, e)) < 0)
+        if ((r = meg_hf_text(part, "suffix", "</w>", &s->pattern.literal, from, e)) < 0)
             return r;
         break;
     default:
@@ -145,26 +134,26 @@ bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d)
     return true;
 }
 
-/* The byte of a token like <0x0A>, or -1. */
+/* The byte of a token like <0x0A>, or -1; as there, a sign may stand before a single digit. */
 static int byte_of(const char *s, int64_t n)
 {
     char *end;
     long byte;
 
-    if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>' ||
+    if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>' || !s[3] || !s[4] ||
         !strchr("0123456789abcdefABCDEF+", s[3]))
         return -1;
     byte = strtol((const char[]){ s[3], s[4], 0 }, &end, 16);
     return *end || byte < 0 ? -1 : (int)byte;
 }
 
-bool meg_hf_decoder_waits(const struct meg_hf_decoder *d, const char *token, int64_t n)
+int meg_hf_decoder_byte(const struct meg_hf_decoder *d, const char *token, int64_t n)
 {
     for (int64_t i = 0; d && i < d->n; i++) {
         if (d->step[i].kind == BYTE_FALLBACK)
-            return byte_of(token, n) >= 0;
+            return byte_of(token, n);
     }
-    return false;
+    return -1;
 }
 
 /* ---- at work ---- */
@@ -173,31 +162,6 @@ struct tokens {
     struct meg_str *v;
     int64_t n;
 };
-
-static void replace(struct meg_str *s, const char *from, const char *to)
-{
-    struct meg_hf_pattern p = { .literal = { (char *)(uintptr_t)from, strlen(from), 0 } };
-    struct meg_str by = { (char *)(uintptr_t)to, strlen(to), 0 }, out = { 0 };
-    struct meg_err e;
-
-    if (!s->s || !memmem(s->s, s->n, from, p.literal.n))
-        return;
-    meg_hf_pattern_replace(&p, s->s, (int64_t)s->n, &by, &out, &e);
-    meg_str_free(s);
-    *s = out;
-}
-
-static void clean_up(struct meg_str *s)
-{
-    static const char *const rule[][2] = {
-        { " .", "." },   { " ?", "?" },     { " !", "!" },    { " ,", "," },
-        { " ' ", "'" },  { " n't", "n't" }, { " 'm", "'m" },  { " do not", " don't" },
-        { " 's", "'s" }, { " 've", "'ve" }, { " 're", "'re" }
-    };
-
-    for (size_t i = 0; i < sizeof rule / sizeof *rule; i++)
-        replace(s, rule[i][0], rule[i][1]);
-}
 
 static void wordpiece(const struct step *s, struct meg_str *t, bool is_first)
 {
@@ -215,7 +179,7 @@ static void wordpiece(const struct step *s, struct meg_str *t, bool is_first)
         *t = out;
     }
     if (s->flag)
-        clean_up(t);
+        meg_tok_clean_up(t, true);
 }
 
 static void replace_in(const struct step *s, struct meg_str *t, const char *by)

@@ -83,17 +83,6 @@ static int load_bert(struct meg_bert_norm *b, const json_t *part, const char *fr
     return meg_json_get_bool(part, "strip_accents", MEG_JSON_OPTIONAL, &b->strip_accents, from, e);
 }
 
-static int get_text(const json_t *part, const char *key, struct meg_str *out, const char *from,
-                    struct meg_err *e)
-{
-    const char *s;
-    int r = meg_json_get_str(part, key, MEG_JSON_NEEDED, &s, from, e);
-
-    if (r == MEG_OK)
-        meg_str_add(out, s, json_string_length(json_object_get(part, key)));
-    return r;
-}
-
 static int add_step(void *to, int kind, const json_t *part, const char *from, struct meg_err *e)
 {
     struct meg_hf_norm *norm = to;
@@ -111,10 +100,10 @@ static int add_step(void *to, int kind, const json_t *part, const char *from, st
         return r;
     case REPLACE:
         if ((r = meg_hf_pattern_load(&s->pattern, part, from, e)) == MEG_OK)
-            r = get_text(part, "content", &s->content, from, e);
+            r = meg_hf_text(part, "content", NULL, &s->content, from, e);
         return r;
     case PREPEND:
-        return get_text(part, "prepend", &s->content, from, e);
+        return meg_hf_text(part, "prepend", NULL, &s->content, from, e);
     case BERT:
         return load_bert(&s->bert, part, from, e);
     case PRECOMPILED:

@@ -16,6 +16,17 @@ int meg_hf_unknown(const char *type, const char *from, struct meg_err *e)
     return meg_fail(e, MEG_EFORMAT, "%s: type '%s' is not known here", from, type);
 }
 
+int meg_hf_text(const json_t *part, const char *key, const char *otherwise, struct meg_str *out,
+                const char *from, struct meg_err *e)
+{
+    const char *s = otherwise;
+    int r = meg_json_get_str(part, key, otherwise ? MEG_JSON_OPTIONAL : MEG_JSON_NEEDED, &s, from, e);
+
+    if (r == MEG_OK)
+        meg_str_add(out, s, s == otherwise ? strlen(s) : json_string_length(json_object_get(part, key)));
+    return r;
+}
+
 static int load(const struct meg_hf_parts *p, const json_t *part, int depth, void *to,
                 const char *from, struct meg_err *e)
 {

@@ -38,8 +38,9 @@ extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepi
 void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
                           struct meg_str *out);
 
-/* Take out the blanks that English has not, as transformers' clean_up_tokenization does. */
-void meg_tok_clean_up(struct meg_str *text);
+/* Take out the blanks that English has not, as transformers' clean_up_tokenization does, or the WordPiece
+ * decoder of a tokenizer.json. */
+void meg_tok_clean_up(struct meg_str *text, bool is_wordpiece);
 
 /* The description of a tokenizer: its class in Megatron, its files (an array that ends with NULL,
  * none of them: [null]) and its options as "name", "value" pairs that end with NULL. */

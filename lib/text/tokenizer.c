@@ -219,15 +219,22 @@ static void replace(struct meg_str *s, const char *from, const char *to)
     s->n = kept;
 }
 
-void meg_tok_clean_up(struct meg_str *s)
+void meg_tok_clean_up(struct meg_str *s, bool is_wordpiece)
 {
-    static const char *const rule[][2] = { { " .", "." },    { " ?", "?" },   { " !", "!" },
-                                           { " ,", "," },    { " ' ", "'" },  { " n't", "n't" },
-                                           { " 'm", "'m" },  { " 's", "'s" }, { " 've", "'ve" },
-                                           { " 're", "'re" } };
+    static const struct {
+        const char *from, *to;
+        bool is_wordpieces; /* that decoder's alone */
+    } rule[] = {
+        { " .", ".", false },     { " ?", "?", false },    { " !", "!", false },
+        { " ,", ",", false },     { " ' ", "'", false },   { " n't", "n't", false },
+        { " 'm", "'m", false },   { " do not", " don't", true }, { " 's", "'s", false },
+        { " 've", "'ve", false }, { " 're", "'re", false },
+    };
 
-    for (size_t i = 0; i < sizeof rule / sizeof *rule; i++)
-        replace(s, rule[i][0], rule[i][1]);
+    for (size_t i = 0; i < sizeof rule / sizeof *rule; i++) {
+        if (is_wordpiece || !rule[i].is_wordpieces)
+            replace(s, rule[i].from, rule[i].to);
+    }
 }
 
 int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t)

@@ -137,6 +137,42 @@ static void finds_added_tokens(void **state)
     WITH(ADDED(", \"lstrip\": true, \"rstrip\": true"), "a  <x> b", 1, 9, 2);
 }
 
+/* A byte that is no character is U+FFFD; what is not spelled as a byte, n bytes, stands for itself. */
+static void decodes_bytes_that_are_spelled_so(void **state)
+{
+    static const struct {
+        const char *token, *text;
+        size_t n;
+    } spelled[] = { { "<0x41>", "A", 1 },
+                    { "<0x+9>", "\t", 1 },
+                    { "<0xfF>", "\xEF\xBF\xBD", 1 },
+                    { "<0x4G>", "<0x4G>", 6 },
+                    { "<0x4\\u0000>", "<0x4", 6 } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof spelled / sizeof *spelled; i++) {
+        const int32_t id = 1;
+        struct meg_str file = { 0 }, got = { 0 };
+        struct meg_tokenizer *t;
+        struct meg_err e;
+
+        meg_str_printf(&file,
+                       "{\"decoder\": {\"type\": \"ByteFallback\"}, \"model\": {\"type\": \"WordLevel\", "
+                       "\"unk_token\": \"u\", \"vocab\": {\"u\": 0, \"%s\": 1}}}",
+                       spelled[i].token);
+        write_in("tokenizer.json", file.s);
+        t = open_hf(dir);
+        assert_int_equal(meg_tokenizer_decode(t, &id, 1, &got, &e), MEG_OK);
+        assert_string_equal(got.s, spelled[i].text);
+        got.n = 0;
+        assert_int_equal(meg_tokenizer_bytes(t, &id, 1, &got, &e), MEG_OK);
+        assert_int_equal(got.n, spelled[i].n);
+        meg_tokenizer_close(t);
+        meg_str_free(&file);
+        meg_str_free(&got);
+    }
+}
+
 static void puts_tokens_around_and_knows_their_parts(void **state)
 {
     struct meg_tokenizer *t;
@@ -334,6 +370,7 @@ int main(void)
         cmocka_unit_test(equals_qwen2),
         cmocka_unit_test(cuts_as_the_pre_tokenizer_says),
         cmocka_unit_test(finds_added_tokens),
+        cmocka_unit_test(decodes_bytes_that_are_spelled_so),
         cmocka_unit_test(puts_tokens_around_and_knows_their_parts),
         cmocka_unit_test(looks_for_nothing_beside_what_is_not_there),
         cmocka_unit_test(refuses_what_is_no_tokenizer),
