@@ -1,0 +1,125 @@
+/* Numbered strings: found under their numbers, whether they came one by one or many at once. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "text/strtab.h"
+
+enum { MANY = 5000 }; /* the table grows more than once */
+
+/* String k: empty, with zero bytes, or a number; all different. */
+static int64_t spell(char s[32], int64_t k)
+{
+    if (k < 4) {
+        memset(s, 0, (size_t)k);
+        return k;
+    }
+    return snprintf(s, 32, "%lld%s", (long long)k, k % 3 ? "" : " and so on");
+}
+
+static void holds(const struct meg_strtab *t, int64_t n)
+{
+    char s[32];
+
+    assert_int_equal(t->n, n);
+    for (int64_t k = 0; k < n; k++) {
+        int64_t len = spell(s, k);
+        struct meg_str got = meg_strtab_get(t, k);
+
+        assert_int_equal(meg_strtab_find(t, s, len), k);
+        assert_int_equal(meg_strtab_find_sought(t, s, len, meg_strtab_seek(t, s, len)), k);
+        assert_int_equal(got.n, len);
+        assert_memory_equal(got.s, s, (size_t)len);
+    }
+    for (int64_t k = n; k < n + 100; k++)
+        assert_int_equal(meg_strtab_find(t, s, spell(s, k)), -1);
+}
+
+static void added_one_by_one(void **state)
+{
+    struct meg_strtab t = { 0 };
+    char s[32];
+
+    (void)state;
+    assert_int_equal(meg_strtab_find(&t, "", 0), -1);
+    for (int64_t k = 0; k < MANY; k++) {
+        assert_int_equal(meg_strtab_add(&t, s, spell(s, k)), k);
+        assert_int_equal(meg_strtab_add(&t, s, spell(s, k / 2)), k / 2);
+    }
+    holds(&t, MANY);
+    meg_strtab_free(&t);
+}
+
+static struct meg_strtab appended(int64_t n)
+{
+    struct meg_strtab t = { 0 };
+    char s[32];
+
+    meg_strtab_reserve(&t, 1);
+    for (int64_t k = 0; k < n; k++)
+        meg_strtab_append(&t, s, spell(s, k));
+    return t;
+}
+
+/* Fewer than are looked at ahead, as many, and more. */
+static void appended_and_then_indexed(void **state)
+{
+    char s[32];
+
+    (void)state;
+    for (int64_t n = 0; n <= MANY; n += n < 40 ? 1 : MANY - 40) {
+        struct meg_strtab t = appended(n);
+
+        for (int64_t k = 0; k < n; k++)
+            assert_int_equal(meg_strtab_find(&t, s, spell(s, k)), -1);
+        assert_int_equal(meg_strtab_index(&t), -1);
+        holds(&t, n);
+        assert_int_equal(meg_strtab_add(&t, "new", 3), n);
+        assert_int_equal(meg_strtab_find(&t, "new", 3), n);
+        meg_strtab_free(&t);
+    }
+}
+
+static void room_for_more_indexes_too(void **state)
+{
+    struct meg_strtab t = appended(700);
+
+    (void)state;
+    meg_strtab_reserve(&t, MANY);
+    holds(&t, 700);
+    meg_strtab_free(&t);
+}
+
+static void the_second_of_two_that_are_alike_is_named(void **state)
+{
+    static const int64_t apart[] = { 1, 2, 15, 16, 17, 100 };
+    char s[32];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof apart / sizeof *apart; i++) {
+        struct meg_strtab t = appended(200);
+
+        meg_strtab_append(&t, s, spell(s, 200 - apart[i]));
+        for (int64_t k = 201; k < 240; k++) /* and those behind it do not hide it */
+            meg_strtab_append(&t, s, spell(s, k));
+        assert_int_equal(meg_strtab_index(&t), 200);
+        meg_strtab_free(&t);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(added_one_by_one),
+        cmocka_unit_test(appended_and_then_indexed),
+        cmocka_unit_test(room_for_more_indexes_too),
+        cmocka_unit_test(the_second_of_two_that_are_alike_is_named),
+    };
+
+    return cmocka_run_group_tests_name("strtab", tests, NULL, NULL);
+}
