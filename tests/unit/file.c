@@ -1,8 +1,10 @@
 /* Files: there whole or not at all, whichever call fails (tests/fault/fault.c). */
+#define _GNU_SOURCE /* sync_file_range */
 #include "child.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -131,6 +133,59 @@ static void a_limit_on_size_is_an_error(void **state)
     holds("old");
     assert_int_equal(names(), 1);
     free(bytes);
+}
+
+/* ---- what is written out before its time ---- */
+
+/* This program's own: the parts that the disk is told to begin with, one behind the other. */
+static int64_t begun;
+
+int sync_file_range(int fd, off64_t offset, off64_t n, unsigned flags)
+{
+    assert_true(fd >= 0);
+    assert_int_equal(flags, SYNC_FILE_RANGE_WRITE); /* nobody waits */
+    assert_int_equal(offset, begun);
+    assert_true(n > 0);
+    begun += n;
+    return -1; /* which is no failure of the file */
+}
+
+static void the_disk_begins_with_what_is_written(void **state)
+{
+    enum { MIB = 1 << 20, PUT = 5 * MIB, ALL = 200 * MIB };
+    struct meg_file f = { 0 };
+
+    (void)state;
+    begun = 0;
+    assert_int_equal(meg_file_create(&f, path, NULL), 0);
+    assert_int_equal(meg_file_pwrite(&f, "abc", 3, 0, NULL), 0);
+    for (int64_t at = 0; at < ALL; at += PUT) {
+        meg_file_written(&f, at, at + PUT);
+        assert_true(begun <= at); /* others may still be at it close before */
+        assert_true(begun >= at - 24 * MIB);
+    }
+    assert_int_equal(meg_file_commit(&f, NULL), 0);
+    holds("abc");
+}
+
+static void what_was_written_can_be_read(void **state)
+{
+    struct meg_file f = { 0 };
+    struct meg_err e;
+    char got[8];
+
+    (void)state;
+    assert_int_equal(meg_file_create(&f, path, NULL), 0);
+    assert_int_equal(meg_file_write(&f, "abcdef", 6, NULL), 0);
+    assert_int_equal(meg_file_pread(&f, got, 3, 2, NULL), 0); /* from the buffer, which is written first */
+    assert_memory_equal(got, "cde", 3);
+    assert_int_equal(meg_file_write(&f, "gh", 2, NULL), 0);
+    assert_int_equal(meg_file_pread(&f, got, 8, 0, NULL), 0);
+    assert_memory_equal(got, "abcdefgh", 8);
+    assert_int_equal(meg_file_pread(&f, got, 2, 7, &e), MEG_EIO);
+    assert_non_null(strstr(e.msg, ": ends at byte 8, more was written"));
+    meg_file_abandon(&f);
+    assert_int_equal(names(), 0);
 }
 
 /* ---- every call fails once: this program runs itself under fault.so, as a writer ---- */
@@ -305,6 +360,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(the_mode_follows_umask, make, clear),
         cmocka_unit_test_setup_teardown(what_is_no_file_is_not_replaced, make, clear),
         cmocka_unit_test_setup_teardown(a_limit_on_size_is_an_error, make, clear),
+        cmocka_unit_test_setup_teardown(the_disk_begins_with_what_is_written, make, clear),
+        cmocka_unit_test_setup_teardown(what_was_written_can_be_read, make, clear),
         cmocka_unit_test_setup_teardown(whichever_call_fails_a_file_is_whole, make, clear),
         cmocka_unit_test_setup_teardown(maps, make, clear),
         cmocka_unit_test_setup_teardown(reading_what_is_no_file, make, clear),
