@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "text/bert_text.h"
 #include "text/hf_files.h"
 #include "text/utf8.h"
 
@@ -50,10 +51,9 @@ static int try_blank(const struct meg_hf_files *f, char c, bool *is_space, bool 
     return r;
 }
 
-static bool is_punctuation(int c)
+static bool is_punctuation(int byte)
 {
-    return (c >= 0x21 && c <= 0x2F) || (c >= 0x3A && c <= 0x40) || (c >= 0x5B && c <= 0x60) ||
-        (c >= 0x7B && c <= 0x7E);
+    return byte < 0x80 && meg_bert_is_punctuation(byte);
 }
 
 /* Around punctuation, and before an ideograph: U+5000 to U+9FFF by its first byte. */
