@@ -159,6 +159,7 @@ if [ -n "${MEG_SHARED:-}" ]; then
         ok "$impl files become what we read: .bin" cmp parts.bin "$f/${impl}_merged.bin"
         ok "$impl files become what we read: .idx" cmp parts.idx whole.idx
         is "in our format" "$(head -c 7 parts.idx)" MMIDIDX
+        rm -f parts.* whole.*
     done
 else
     skip 'the reference merge' 'MEG_SHARED is not set'

@@ -9,6 +9,7 @@ same() { # NAME INPUT VOCAB-SIZE OPTION...
     name=$1 input=$2 size=$3
     shift 3
     for workers in 1 3; do
+        rm -f out_*
         meg-preprocess -q --input "$golden/$input.jsonl" --tokenizer-type NullTokenizer --vocab-size "$size" \
             --workers "$workers" --output-prefix out "$@"
         ok "$name.bin, $workers workers" cmp out_text_document.bin "$golden/$name.bin"
@@ -25,6 +26,7 @@ same tiny_partitions3_seq tiny 1000 --append-eod --partitions 3 --keep-sequentia
 
 masked=$MEG_SHARED/golden/data/masked
 for workers in 1 3; do
+    rm -f sents_*
     meg-preprocess -q --input "$masked/sents.jsonl" --tokenizer-type BertWordPieceLowerCase \
         --vocab-file "$masked/vocab.txt" --workers "$workers" --output-prefix sents
     for ext in bin idx; do
@@ -34,6 +36,7 @@ for workers in 1 3; do
 done
 
 fork=$MEG_SHARED/golden/data/fork
+ok 'datasets of Megatron-DeepSpeed are there' test "$(jq length "$fork/datasets.json")" -ge 9
 for name in $(jq -r 'keys[]' "$fork/datasets.json"); do
     is "$name is what Megatron-DeepSpeed takes it for" "$(meg-preprocess --info "$fork/$name" --json | jq -r .format)" \
         "$(jq -r ".$name.inferred_impl" "$fork/datasets.json" | sed s/cached/legacy/)"

@@ -48,8 +48,8 @@ null stdin --input - <in.jsonl
 ok 'standard input' same a_text_document stdin_text_document
 for c in 'gzip -c' 'zstd -c -q' 'xz -c'; do
     $c in.jsonl >packed
-    null packed --input packed
-    ok "${c%% *}, by its first bytes" same a_text_document packed_text_document
+    null "${c%% *}" --input packed
+    ok "${c%% *}, by its first bytes" same a_text_document "${c%% *}_text_document"
 done
 { head -n 1 in.jsonl | gzip -c; tail -n +2 in.jsonl | gzip -c; } >packed
 null packed --input packed
@@ -322,8 +322,9 @@ for workers in 1 3; do
     is "lines of megabytes, $workers workers" "$(index long_text_document | cut -d : -f 2-)" \
         ' 3 1000002 2 1 1200001 1 2400002 2 : 0 1 2 3 7 8'
     ok 'each of their tokens in its place' sh -c 'od -An -v -tu2 -w2 long_text_document.bin | tr -d " " | cmp - long'
+    rm -f long_text_document.*
 done
-rm long long_text_document.*
+rm long
 # A list whose last text is nothing, once all others have been written: the eod goes behind them.
 printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' a >long.txt
 awk 'BEGIN { printf "{\"text\":[\"a\""; for (i = 0; i < 1048576; i++) printf ",\"a\""; print ",\"  \"]}" }' |

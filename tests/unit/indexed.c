@@ -309,6 +309,7 @@ static void golden_files_are_read_and_rewritten(void **state)
         for (int64_t i = 0; i < meg_indexed_sequences(d); i++) {
             json_t *seq = json_array_get(seqs, (size_t)i);
             assert_int_equal(meg_indexed_length(d, i), int_at(len, (size_t)i));
+            assert_int_equal(meg_indexed_length(d, i), json_array_size(seq));
             if (meg_indexed_has_modes(d))
                 assert_int_equal(meg_indexed_mode(d, i), int_at(modes, (size_t)i));
             for (int64_t k = 0; k < meg_indexed_length(d, i); k++)
