@@ -20,10 +20,12 @@ same_ids() { # WHAT NAME FILE.jsonl ENCODE OPTION...
     ok "$what, ids of $name" "$python" tests/peers/hf.py "$how" "$models/$name" "$T/ids" "$file"
     sed 's/^/# /' "$T/.out"
 }
-same_texts() { # WHAT NAME: of the ids of same_ids
+decoded() { # NAME
     meg-preprocess --decode "$T/ids_text_document" --json --tokenizer-type HuggingFaceTokenizer \
-        --tokenizer-model "$models/$2" >"$T/text"
-    ok "$1, texts of $2" "$python" tests/peers/hf.py decode "$models/$2" "$T/text"
+        --tokenizer-model "$models/$1" >"$T/text" && "$python" tests/peers/hf.py decode "$models/$1" "$T/text"
+}
+same_texts() { # WHAT NAME: of the ids of same_ids
+    ok "$1, texts of $2" decoded "$2"
     sed 's/^/# /' "$T/.out"
 }
 compare() { # WHAT FILE.jsonl NAME...

@@ -21,14 +21,17 @@ models=$MEG_SHARED/data/tokenizers
 ok 'made-up models with the character map of t5' \
     "$python" tests/peers/spm.py random 4 50 "$models/t5/spiece.model"
 
+decoded() { # MODEL
+    meg-preprocess --decode "$T/ids_text_document" --json --tokenizer-type GPTSentencePieceTokenizer \
+        --tokenizer-model "$models/$1" >"$T/text" && "$python" tests/peers/spm.py decode "$models/$1" "$T/text"
+}
 same_ids() { # NAME FILE.jsonl MODEL
+    rm -f "$T"/ids*
     meg-preprocess -q --input "$2" --tokenizer-type GPTSentencePieceTokenizer --tokenizer-model "$models/$3" \
         --output-prefix "$T/ids"
     ok "$1, ids of $3" "$python" tests/peers/spm.py encode "$models/$3" "$T/ids" "$2"
     sed 's/^/# /' "$T/.out"
-    meg-preprocess --decode "$T/ids_text_document" --json --tokenizer-type GPTSentencePieceTokenizer \
-        --tokenizer-model "$models/$3" >"$T/text"
-    ok "$1, texts of $3" "$python" tests/peers/spm.py decode "$models/$3" "$T/text"
+    ok "$1, texts of $3" decoded "$3"
     sed 's/^/# /' "$T/.out"
 }
 "$python" tests/peers/odd.py >"$T/odd.jsonl"

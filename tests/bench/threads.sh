@@ -21,7 +21,7 @@ workers() {
 two_runs() {
     rm -f "$T"/out_* "$T"/other_*
     # shellcheck disable=SC2016,SC2086
-    $with "$cost" sh -c '"$@" --output-prefix "$0/out" & "$@" --output-prefix "$0/other"; wait' "$T" \
+    $with "$cost" sh -c '"$@" --output-prefix "$0/out" & "$@" --output-prefix "$0/other" && wait $!' "$T" \
         meg-preprocess -q --input "$T/english.jsonl" --tokenizer-type $options --workers 1
 }
 

@@ -59,6 +59,8 @@ def ids(prefix, path, name, encode_all):
                 total += len(theirs)
         if f.read(1) or next(counts, None) is not None:
             sys.exit(f"more ids than {name} has")
+    if total == 0:
+        sys.exit(f"no ids to compare in {path}")
     return f"{nbytes / 1e6:.1f} MB, {total} ids"
 
 
@@ -71,4 +73,6 @@ def texts(documents, name, decode_all, is_meant=lambda ids: True):
             if document["text"] != theirs:
                 show(document["document"], theirs, document["text"], theirs, name)
             nbytes += len(theirs.encode("utf-8"))
+    if nbytes == 0:
+        sys.exit(f"no text to compare in {documents}")
     return f"{nbytes / 1e6:.1f} MB of decoded text"

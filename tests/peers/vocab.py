@@ -41,7 +41,7 @@ def same(folder, prefix, *files):
         if list(ours[at:at + len(ids)]) != ids:
             sys.exit(f"text {number} differs: {text[:60]!r}")
         at += len(ids)
-    if at != len(ours):
+    if at != len(ours) or at == 0:
         sys.exit(f"{len(ours)} ids, not {at}")
 
 
