@@ -4,7 +4,7 @@
 # make demo       a small GPT from text to samples in a few minutes; CORPUS=FILE|FOLDER trains on yours
 # make check-layouts  many layouts against one rank; FULL=1: all there are, which takes hours, PART=I/N: a part of them
 # make check-faults   kill and stop ranks, and go on from what was saved; KILLS= STOPS= LONG_STOPS= POINTS= SEED=
-# make bench      measure against peers
+# make bench      measure beside peers; BENCHES='encode ranks step threads': some of it; BENCH_RUNS= and what else they know
 # make fuzz       feed damaged input to the readers for FUZZ_S seconds each (needs clang)
 # make lint       what cppcheck, mandoc and shellcheck have to say
 # make install    PREFIX=/usr/local, DESTDIR=
@@ -233,7 +233,7 @@ demo: all
 	    $(if $(CORPUS),CORPUS='$(abspath $(CORPUS))')
 
 bench: all $(BENCH)
-	PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/bench/run
+	PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/bench/run $(BENCHES)
 
 deps:
 

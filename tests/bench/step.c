@@ -58,7 +58,7 @@ int main(int argc, char **argv)
                                            { "optimizer", meg_optim_opts, &oc },
                                            { 0 } };
     const struct meg_optim_rates rates = { 1e-4, 1e-4, 0.1, 1.0 };
-    const struct meg_gpt_run run = { t, b, true, 1 };
+    const struct meg_gpt_run run = { .s = t, .b = b, .is_training = true, .seed = 1 };
     const struct meg_ops *op = meg_cpu_ops();
     struct meg_gpt_batch x = { .s = t, .b = b };
     struct meg_gpt *g;
