@@ -17,7 +17,7 @@ int main(int argc, char **argv)
         meg_die_err(&e);
     rank = ranks.world->rank;
     meg_log_set_rank(rank);
-    meg_train_refuse_old_names(argc, argv);
+    meg_opt_set_absent(meg_train_absent);
     meg_train_groups(groups, &job);
     meg_opt_parse(groups, "[options]", "Train a GPT on a token dataset.", argc, argv);
     timeout_s = job.train.timeout_min > 0 ? job.train.timeout_min * 60 : 60; /* meg_train refuses the second */

@@ -176,11 +176,30 @@ static int distance(const char *a, size_t n, const char *b)
     return n >= 2 && m > n && d[n][n] == 0 ? 1 : d[n][m];
 }
 
+static const struct meg_opt_absent *absent;
+
+void meg_opt_set_absent(const struct meg_opt_absent *rows)
+{
+    absent = rows;
+}
+
+static bool is_absent(const char *pattern, const char *name, size_t n)
+{
+    size_t i;
+
+    for (i = 0; i < n && pattern[i] && fold(pattern[i]) == fold(name[i]); i++)
+        ;
+    return pattern[i] == '*' || (i == n && !pattern[i]);
+}
+
 int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, struct meg_err *e)
 {
     const struct meg_opt *row, *nearest = NULL;
     int least = 1 + (int)n / 3, d;
 
+    for (const struct meg_opt_absent *a = absent; a && a->name; a++)
+        if (is_absent(a->name, name, n))
+            return meg_fail(e, MEG_EUSAGE, "--%.*s: %s", (int)n, name, a->says);
     for (; groups->title; groups++) {
         for (row = groups->rows; row->name; row++) {
             d = distance(name, n, row->name);
@@ -416,31 +435,48 @@ static int take_letters(const struct meg_optgroup *groups, const char *letters, 
     return 0;
 }
 
+/* Adds a line on an unknown option; returns how many words behind it look like its values. */
+static int pass_over(const struct meg_optgroup *groups, const char *name, size_t n, char **behind,
+                     struct meg_str *unknown)
+{
+    struct meg_err why;
+    int values = 0;
+
+    opt_unknown(groups, name, n, &why);
+    if (unknown->n)
+        meg_str_printf(unknown, "\n%s: ", meg_progname());
+    meg_str_printf(unknown, "%s", why.msg);
+    while (is_value(behind[values]))
+        values++;
+    return values;
+}
+
 int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv, struct meg_err *e)
 {
     const struct meg_optgroup *group;
     const struct meg_opt *row;
-    int i, r;
+    struct meg_str unknown = { 0 };
+    int i, r = 0;
 
-    for (i = 1; i < argc; i += 1 + r) {
-        const char *word = argv[i];
+    for (i = 1; i < argc && r >= 0; i += 1 + r) {
+        const char *word = argv[i], *name = word + 2;
+        size_t n;
 
-        if (word[0] != '-' || !word[1] || strcmp(word, "--") == 0)
-            return meg_fail(e, MEG_EUSAGE, "unexpected argument '%s'", word);
-        if (word[1] != '-') {
+        if (word[0] != '-' || !word[1] || strcmp(word, "--") == 0) {
+            r = meg_fail(e, MEG_EUSAGE, "unexpected argument '%s'", word);
+        } else if (word[1] != '-') {
             r = take_letters(groups, word + 1, argv + i + 1, e);
         } else {
-            size_t n = strcspn(word += 2, "=");
-
-            row = opt_find(groups, word, n, &group);
-            if (!row)
-                return opt_unknown(groups, word, n, e);
-            r = take(groups, group, row, word[n] ? word + n + 1 : NULL, argv + i + 1, e);
+            n = strcspn(name, "=");
+            row = opt_find(groups, name, n, &group);
+            r = row ? take(groups, group, row, name[n] ? name + n + 1 : NULL, argv + i + 1, e)
+                    : pass_over(groups, name, n, argv + i + 1, &unknown);
         }
-        if (r < 0)
-            return r;
     }
-    return MEG_OK;
+    if (unknown.n)
+        r = meg_fail(e, MEG_EUSAGE, "%s", unknown.s);
+    meg_str_free(&unknown);
+    return r < 0 ? r : MEG_OK;
 }
 
 /* A table with a name twice, or an alias of nothing, is a bug. */

@@ -130,6 +130,15 @@ void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out);
  */
 void meg_opt_list(const struct meg_optgroup *groups, struct meg_str *out);
 
+/*
+ * Names that others have and this command does not, up to { 0 }, and what is said of one in place of "unknown option";
+ * a name that ends in * stands for all that begin so, and the first row that fits is taken.  Kept, not copied.
+ */
+struct meg_opt_absent {
+    const char *name, *says;
+};
+void meg_opt_set_absent(const struct meg_opt_absent *rows);
+
 /* One more line for --version; text is kept, not copied. */
 void meg_opt_add_version_line(const char *text);
 

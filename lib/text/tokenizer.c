@@ -75,7 +75,8 @@ static int open_untyped(struct meg_tokenizer **out, const struct meg_tok_conf *c
 
     meg_tok_find_files(&found, own);
     r = found.tokenizer_json ? meg_tok_hf.open(out, c, e)
-                             : meg_fail(e, MEG_EUSAGE, "--tokenizer-type is required");
+                             : meg_fail(e, MEG_EUSAGE, "--tokenizer-type is required, but for a folder with tokenizer.json, "
+                                        "which --tokenizer-model names");
     for (int i = 0; i < 3; i++)
         free(own[i]);
     return r;

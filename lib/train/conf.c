@@ -117,32 +117,6 @@ const struct meg_opt meg_train_log_opts[] = {
 };
 #undef C
 
-/* Whether word begins with the n letters of name, - and _ being the same, and ends there or at =. */
-static bool is_name(const char *word, const char *name, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (word[i] != name[i] && !(word[i] == '_' && name[i] == '-'))
-            return false;
-    return word[n] == '\0' || word[n] == '=';
-}
-
-void meg_train_refuse_old_names(int argc, char **argv)
-{
-    static const char *const old[][2] = {
-        { "batch-size", "now called --micro-batch-size" },
-        { "warmup", "now called --lr-warmup-fraction" },
-        { "model-parallel-size", "now called --tensor-model-parallel-size" },
-        { "checkpoint-activations", "now called --recompute-granularity full" },
-    };
-
-    for (int i = 1; i < argc; i++)
-        for (size_t k = 0; k < sizeof old / sizeof *old; k++) {
-            size_t n = strlen(old[k][0]);
-            if (!strncmp(argv[i], "--", 2) && is_name(argv[i] + 2, old[k][0], n))
-                meg_usage("--%s: %s", old[k][0], old[k][1]);
-        }
-}
-
 /* v, where given, is at least lowest. */
 static int check(const char *option, int64_t v, int64_t lowest, struct meg_err *e)
 {
@@ -336,8 +310,10 @@ const struct meg_opt meg_train_ignored_opts[] = {
     MEG_IGNORED("exit-signal-handler", NULL, "SIGTERM always saves and exits"),
     MEG_IGNORED("make-vocab-size-divisible-by", "N", "the vocabulary is not padded here"),
     MEG_IGNORED("use-cpu-initialization", NULL, "initial weights never depend on the layout"),
+    MEG_IGNORED("no-initialization", NULL, "initial weights are always made"),
     MEG_IGNORED("num-workers", "N", "samples are read by a thread"),
     MEG_IGNORED("no-mmap-bin-files", NULL, "how a dataset is read is not a choice"),
+    MEG_IGNORED("data-impl", "infer|lazy|cached|mmap", "the index of a dataset says what it is"),
     MEG_IGNORED("no-create-attention-mask-in-dataloader", NULL, "masks are never stored"),
     MEG_IGNORED("no-masked-softmax-fusion", NULL, "of Python kernels"),
     MEG_IGNORED("no-bias-dropout-fusion", NULL, "of Python kernels"),
@@ -348,13 +324,20 @@ const struct meg_opt meg_train_ignored_opts[] = {
     MEG_IGNORED("cross-entropy-loss-fusion", NULL, "of Python kernels"),
     MEG_IGNORED("use-mcore-models", NULL, "there is one way to run a model"),
     MEG_IGNORED("transformer-impl", "local|transformer_engine", "there is one way to run a model"),
+    MEG_IGNORED("use-legacy-models", NULL, "there is one way to run a model"),
+    MEG_IGNORED("attention-backend", "flash|fused|unfused|local|auto", "there is one way to compute attention"),
+    MEG_IGNORED("use-flash-attn", NULL, "there is one way to compute attention"),
     MEG_IGNORED("attention-softmax-in-fp32", NULL, "it always is"),
+    MEG_IGNORED("apply-query-key-layer-scaling", NULL, "scores of attention are f32, which need no scaling"),
+    MEG_IGNORED("fp16-lm-cross-entropy", NULL, "the loss is always f32"),
+    MEG_IGNORED("grad-reduce-in-bf16", NULL, "gradients of --bf16 are f32, and added up so"),
     MEG_IGNORED("deterministic-mode", NULL, "results never depend on threads or time"),
     MEG_IGNORED("num-dataset-builder-threads", "N", "indices are built in order"),
     MEG_IGNORED("log-batch-size-to-tensorboard", NULL, "it always is"),
     MEG_IGNORED("manual-gc", NULL, "there is no Python to collect garbage"),
     MEG_IGNORED("manual-gc-interval", "N", "there is no Python to collect garbage"),
     MEG_IGNORED("no-manual-gc-eval", NULL, "there is no Python to collect garbage"),
+    MEG_IGNORED("empty-unused-memory-level", "0|1|2", "memory is taken once, before the first step"),
     MEG_IGNORED("lazy-mpu-init", NULL, "of Megatron's start-up"),
     MEG_IGNORED("use-ring-exchange-p2p", NULL, "of a PyTorch build"),
     MEG_IGNORED("no-overlap-p2p-communication", NULL, "a transfer starts as soon as the schedule allows"),
@@ -364,12 +347,27 @@ const struct meg_opt meg_train_ignored_opts[] = {
     MEG_IGNORED("ddp-average-in-collective", NULL, "gradients are summed, and divided once where they are used"),
     MEG_IGNORED("no-scatter-gather-tensors-in-pipeline", NULL, "of Megatron's transport"),
     MEG_IGNORED("distributed-backend", "nccl|gloo", "how ranks were started decides it"),
+    MEG_IGNORED("local-rank", "N", "how ranks were started decides it"),
     MEG_IGNORED("no-async-tensor-model-parallel-allreduce", NULL, "of Megatron's transport"),
+    MEG_IGNORED("ckpt-format", "FORMAT", "--save writes what meg-ckpt(5) describes, --load finds out"),
+    MEG_IGNORED("auto-detect-ckpt-format", NULL, "the format that is loaded is always detected"),
+    MEG_IGNORED("use-dist-ckpt", NULL, "ranks always write and read their parts"),
+    MEG_IGNORED("ckpt-fully-parallel-save", NULL, "ranks always write their parts"),
+    MEG_IGNORED("no-ckpt-fully-parallel-save", NULL, "ranks always write their parts"),
+    MEG_IGNORED("ckpt-fully-parallel-load", NULL, "ranks always read their parts"),
+    MEG_IGNORED("ckpt-assume-constant-structure", NULL, "of Megatron's transport"),
     MEG_IGNORED("wandb-project", "NAME", "nothing is sent anywhere; see --log-json"),
     MEG_IGNORED("wandb-exp-name", "NAME", "nothing is sent anywhere; see --log-json"),
     MEG_IGNORED("wandb-save-dir", "DIR", "nothing is sent anywhere; see --log-json"),
+    MEG_IGNORED("wandb-entity", "NAME", "nothing is sent anywhere; see --log-json"),
+    MEG_IGNORED("no-one-logger", NULL, "nothing is sent anywhere; see --log-json"),
     MEG_IGNORED("timing-log-level", "0|1|2", "there are no timers"),
     MEG_IGNORED("timing-log-option", "max|minmax|all", "there are no timers"),
+    MEG_IGNORED("log-timers-to-tensorboard", NULL, "there are no timers"),
+    MEG_IGNORED("no-barrier-with-level-1-timing", NULL, "there are no timers"),
+    MEG_IGNORED("log-memory-to-tensorboard", NULL, "memory does not change; see --dry-run"),
+    MEG_IGNORED("log-world-size-to-tensorboard", NULL, "options are written there as text"),
+    MEG_IGNORED("logging-level", "N", "-q and -v say how much is told"),
     MEG_IGNORED("tensorboard-queue-size", "N", "events are written at once"),
     { 0 }
 };

@@ -49,8 +49,8 @@ extern const struct meg_opt meg_train_log_opts[];
 /* Names of Megatron that have no meaning here. */
 extern const struct meg_opt meg_train_ignored_opts[];
 
-/* Names that Megatron gave up: ends the process with status 2 and says what became of them. */
-void meg_train_refuse_old_names(int argc, char **argv);
+/* Names that Megatron has, or had, and meg-train does not, and what to do about each. */
+extern const struct meg_opt_absent meg_train_absent[];
 
 /*
  * Refuse what breaks a rule (MEG_EUSAGE, one line: option, value, rule).  The first also gives what

@@ -303,12 +303,15 @@ int meg_train_roll_back(struct trainer *t, struct meg_err *e)
     return r;
 }
 
-/* Of a run whose place is not taken up, how far it was. */
-static void say_where_from(const struct meg_ckpt *c)
+/* And of a run of others, whose place is not taken up, how far it was. */
+static void say_where_from(const struct trainer *t)
 {
+    const struct meg_ckpt *c = t->from;
     const int64_t iteration = meg_ckpt_saved_at(c), samples = meg_ckpt_consumed(c);
 
-    if (meg_ckpt_is_native(c) || iteration == MEG_CKPT_RELEASE)
+    if (goes_on(t))
+        meg_note("going on after iteration %" PRId64 ", from %s", t->at.iteration, meg_ckpt_path(c));
+    else if (meg_ckpt_is_native(c) || iteration == MEG_CKPT_RELEASE)
         meg_note("weights of %s", meg_ckpt_path(c));
     else if (samples < 0)
         meg_note("weights of %s, trained for %" PRId64 " iterations", meg_ckpt_path(c), iteration);
@@ -330,7 +333,7 @@ int meg_train_load(struct trainer *t, struct meg_err *e)
     }
     if ((r = load(t, t->from, goes_on(t) && t->job->ckpt.load_optim && t->optim, t->optim_steps, e)) < 0)
         return r;
-    say_where_from(t->from);
+    say_where_from(t);
     return 0;
 }
 

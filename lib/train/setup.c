@@ -46,11 +46,19 @@ static int check_settings(struct trainer *t, struct meg_err *e)
     return 0;
 }
 
+/* Merges are of one type; as in Megatron's pretrain_gpt.py it need not be given then. */
+static void assume_gpt2(struct meg_tok_conf *c)
+{
+    if (!c->type && c->vocab_file && c->merge_file)
+        c->type = "GPT2BPETokenizer";
+}
+
 static int open_tokenizer(struct trainer *t, struct meg_err *e)
 {
     struct meg_str text = { 0 };
     int r;
 
+    assume_gpt2(&t->job->tok);
     if ((r = meg_tokenizer_open(&t->tok, &t->job->tok, e)) < 0 ||
         (r = meg_ckpt_tokenizer_read(&t->tok_files, &t->job->tok, t->tok, e)) < 0)
         return r;

@@ -110,6 +110,15 @@ refuses 'not a number' "--lr: '1e' is not a number" --lr 1e
 refuses 'a name of old' '--batch-size: now called --micro-batch-size' --batch-size 4
 refuses 'an older one' '--model-parallel-size: now called --tensor-model-parallel-size' --model-parallel-size 1
 refuses 'one of recomputation' '--checkpoint-activations: now called --recompute-granularity full' --checkpoint-activations
+refuses 'what is not there yet' '--moe_router_topk: mixtures of experts are not there yet; see meg\(7\)' --moe_router_topk 2
+refuses 'a script of others' '--fp8-format: fp8 is not there yet' --fp8-format hybrid --bogus=8 --profile --lr 1
+is 'each name that is unknown, at once' "$(cat "$T/err")" "\
+meg-train: --fp8-format: fp8 is not there yet; see meg(7)
+meg-train: unknown option --bogus
+meg-train: --profile: profilers are not there yet; see meg(7)
+Try 'meg-train --help'."
+printf 'lr = 1\nfp8_format = hybrid\n' >"$T/fp8.conf"
+refuses 'the same in a file' 'fp8.conf:2: --fp8_format: fp8 is not there yet' --config "$T/fp8.conf"
 for size in tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size; do
     refuses "--$size 2" "--$size 2: more than the 1 rank of this run" "--$size" 2
 done

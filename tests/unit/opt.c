@@ -162,6 +162,7 @@ static void wrong_command_lines(void **state)
     refused("--seq_lengt=3", "unknown option --seq_lengt; did you mean --seq-length?");
     refused("--seq 3", "unknown option --seq; did you mean --seq-length?"); /* no abbreviation */
     refused("--zzz", "unknown option --zzz");
+    refused("--zzz 1 --flag --seq=3 a", "unknown option --zzz\nopt: unknown option --seq; did you mean --seq-length?");
     refused("-z", "unknown option -z");
     refused("-fz", "unknown option -z");
     refused("word", "unexpected argument 'word'");
@@ -227,6 +228,21 @@ static void refused_in_file(const char *text, const char *why)
     assert_int_equal(read_text(text, strlen(text), &e), MEG_EUSAGE);
     assert_memory_equal(e.msg, file, strlen(file));
     assert_string_equal(e.msg + strlen(file), why);
+}
+
+static void absent_names(void **state)
+{
+    static const struct meg_opt_absent rows[] = { { "moe-*", "no experts" }, { "yaml", "no" }, { 0 } };
+
+    (void)state;
+    meg_opt_set_absent(rows);
+    refused("--moe_topk 2 --moe- --flag", "--moe_topk: no experts\nopt: --moe-: no experts");
+    refused("--yaml=x", "--yaml: no");
+    refused("--moe", "unknown option --moe");
+    refused("--yam", "unknown option --yam");
+    refused_in_file("yaml = 1\n", ":1: --yaml: no");
+    meg_opt_set_absent(NULL);
+    refused("--yaml=x", "unknown option --yaml");
 }
 
 static void a_config_file(void **state)
@@ -421,6 +437,7 @@ int main(void)
         cmocka_unit_test(the_command_line_in_every_form),
         cmocka_unit_test(lists_end_at_the_next_option),
         cmocka_unit_test(wrong_command_lines),
+        cmocka_unit_test(absent_names),
         cmocka_unit_test(ignored_names_warn),
         cmocka_unit_test(a_config_file),
         cmocka_unit_test(wrong_config_files),
