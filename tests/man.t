@@ -2,12 +2,12 @@
 # Pages are clean, name every option of their command and no other, and their examples run.
 #
 # Every line that a page shows after '$ ' is run, in order, all those of a page in one folder; so are
-# the README's that begin with a command of ours.
+# the README's that begin with a command of ours, with the README's tiny.conf.
 # What lies in that folder at first:
 #   corpus.jsonl corpus.jsonl.zst   {"text": ...} a line        notes.txt   plain text
 #   vocab.json merges.txt           512 tokens learnt from it   ids.jsonl   {"ids": [...]} a line
 #   corpus_text_document.bin .idx   it in those tokens          prompts.txt a prompt a line
-#   more_text_document.bin .idx     more of the same            tiny.conf   options of a tiny GPT
+#   more.jsonl, more_text_document.bin .idx   more of the same  tiny.conf   options of a tiny GPT
 #   tiny/                           its checkpoint (10 iterations)
 #   tiny-hf/                        the same as a Hugging Face folder
 . "${0%/*}/lib.sh"
@@ -117,6 +117,9 @@ for page in "$top"/man/* "$top"/README.md; do
     [ -s "$T/examples" ] || continue
     cp -R "$T/start" "$T/$name"
     cd "$T/$name" || exit 1
+    case $name in
+    README.md) awk '/^ *\$/ { shows = 0 } shows; /\$ cat tiny.conf/ { shows = 1 }' "$page" >tiny.conf ;;
+    esac
     while IFS= read -r line; do
         ok "$name: $line" run_example "$line"
     done <"$T/examples"
