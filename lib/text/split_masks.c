@@ -35,6 +35,7 @@ AVX512 static uint64_t classify_avx512(const char *s, struct masks *m)
     m->space = in512(c, '\t', 5) | m->blank;
     m->eol = is512(c, '\r') | is512(c, '\n');
     m->quote = is512(c, '\'');
+    m->tail = in512(c, (char)0x80, 0x40);
     return _mm512_movepi8_mask(c);
 }
 
@@ -65,6 +66,7 @@ AVX2 static uint64_t classify_avx2(const char *s, struct masks *m)
         m->space |= in256(c, '\t', 5) << k;
         m->eol |= (is256(c, '\r') | is256(c, '\n')) << k;
         m->quote |= is256(c, '\'') << k;
+        m->tail |= in256(c, (char)0x80, 0x40) << k;
         high |= (uint64_t)(uint32_t)_mm256_movemask_epi8(c) << k;
     }
     m->space |= m->blank;
@@ -88,59 +90,41 @@ static uint64_t classify_any(const char *s, struct masks *m)
         m->space |= bits_of((v16)(c - '\t' < 5)) << k;
         m->eol |= bits_of((v16)((c == '\r') | (c == '\n'))) << k;
         m->quote |= bits_of((v16)(c == '\'')) << k;
+        m->tail |= bits_of((v16)(c - 0x80 < 0x40)) << k;
         high |= bits_of((v16)(c > 0x7F)) << k;
     }
     m->space |= m->blank;
     return high;
 }
 
-/* Give the bytes [at, at + n) of a character their class; returns how many lie beyond the block. */
-static inline int mark(struct masks *m, int at, int n, enum meg_uclass class)
+/* The bytes of the characters whose first bytes are first. */
+static inline uint64_t whole(uint64_t first, uint64_t tail)
 {
-    uint64_t bits = (((uint64_t)1 << n) - 1) << at;
-
-    switch (class) {
-    case MEG_U_LETTER:
-        m->letter |= bits;
-        break;
-    case MEG_U_NUMBER:
-        m->number |= bits;
-        break;
-    case MEG_U_SPACE:
-        m->space |= bits;
-        break;
-    case MEG_U_OTHER:
-        m->other |= bits;
-        break;
-    }
-    return at + n > 64 ? at + n - 64 : 0;
+    for (int k = 0; k < 3; k++)
+        first |= first << 1 & tail;
+    return first;
 }
 
 /* Classify the characters outside ASCII of a block at s; high has their bytes. */
 static void classify_high(struct masks_reader *r, const char *s, uint64_t high, struct masks *m)
 {
-    m->letter &= ~high;
-    m->number &= ~high;
-    m->space &= ~high;
-    m->other &= ~high;
-    if (r->nrest > 0) {
-        uint64_t bits = ((uint64_t)1 << r->nrest) - 1;
+    uint64_t cut = m->tail & ~(m->tail + 1); /* the rest of the character that the last block cut */
+    uint64_t letter = r->class == MEG_U_LETTER ? cut : 0, number = r->class == MEG_U_NUMBER ? cut : 0;
+    uint64_t space = r->class == MEG_U_SPACE ? cut : 0;
 
-        mark(m, 0, r->nrest, r->class);
-        m->tail |= bits;
-        high &= ~bits;
-        r->nrest = 0;
-    }
-    while (high) {
+    for (uint64_t first = high & ~m->tail; first; first &= first - 1) {
+        int at = __builtin_ctzll(first);
         int32_t cp;
-        int at = __builtin_ctzll(high), n = meg_utf8_read(s + at, &cp);
-        uint64_t rest = (((uint64_t)2 << (n - 1)) - 2) << at;
 
+        meg_utf8_read(s + at, &cp);
         r->class = cp < 0x10000 ? (enum meg_uclass)r->table[cp] : meg_uclass(cp);
-        r->nrest = mark(m, at, n, r->class);
-        m->tail |= rest;
-        high &= ~(rest | (uint64_t)1 << at);
+        letter |= (uint64_t)(r->class == MEG_U_LETTER) << at;
+        number |= (uint64_t)(r->class == MEG_U_NUMBER) << at;
+        space |= (uint64_t)(r->class == MEG_U_SPACE) << at;
     }
+    m->letter |= whole(letter, m->tail);
+    m->number |= whole(number, m->tail);
+    m->space |= whole(space, m->tail);
 }
 
 /* s has 64 bytes, and as many more as its last character needs. */
@@ -148,10 +132,9 @@ static void classify(struct masks_reader *r, const char *s, struct masks *m)
 {
     uint64_t high = r->classify(s, m);
 
-    m->other = ~(m->letter | m->number | m->space);
-    m->tail = 0;
     if (high)
         classify_high(r, s, high, m);
+    m->other = ~(m->letter | m->number | m->space);
 }
 
 int meg_masks_ways(meg_masks_way *way[3])

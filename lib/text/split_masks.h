@@ -18,7 +18,7 @@ struct masks {
     uint64_t tail;  /* not the first byte of its character */
 };
 
-/* ASCII of the 64 bytes at s, but for other; returns the bytes that are none. */
+/* ASCII of the 64 bytes at s, but for other, and tail; returns the bytes that are no ASCII. */
 typedef uint64_t meg_masks_way(const char *s, struct masks *m);
 
 /* The ways of doing that which this machine has, the best first; returns how many. */
@@ -28,8 +28,7 @@ int meg_masks_ways(meg_masks_way *way[3]);
 struct masks_reader {
     const char *text;
     int64_t n, at;
-    int nrest; /* bytes of that character */
-    enum meg_uclass class;
+    enum meg_uclass class; /* of that character */
     const unsigned char *table;
     meg_masks_way *classify;
 };
