@@ -145,6 +145,7 @@ static int add_waiting(struct bert *t, struct stretch *x, struct meg_ids *out, s
 {
     int r = MEG_OK;
 
+    meg_wordcache_come(&t->cache, t->word, t->nwords);
     for (int i = 0; i < t->nwords && r == MEG_OK; i++) {
         if (i == x->nth && x->first < 0)
             x->first = out->n;
@@ -165,7 +166,7 @@ static int add_word(struct bert *t, struct stretch *x, const char *s, int64_t n,
         return r;
     w = &t->word[t->nwords++];
     if (n > LONG)
-        *w = (struct meg_sought){ .s = s, .n = n };
+        *w = (struct meg_sought){ .pair = t->cache.word, .s = s, .n = n };
     else
         meg_wordcache_seek(&t->cache, w, s, n, end);
     return MEG_OK;

@@ -56,6 +56,7 @@ static int next_pieces(const struct meg_wordcache *cache, struct meg_pieces *pie
 
     for (; n < BATCH && meg_pieces_next(pieces, &s, &len); n++)
         meg_wordcache_seek(cache, &piece[n], s, len, pieces->end);
+    meg_wordcache_come(cache, piece, n);
     return n;
 }
 

@@ -342,6 +342,7 @@ static int next_stretches(struct hf *t, struct meg_sought *stretch)
         if (len > 1 || !t->files->seams->is_nothing[(unsigned char)*s])
             meg_wordcache_seek(&t->cache, &stretch[n++], s, len, t->stretches.end);
     }
+    meg_wordcache_come(&t->cache, stretch, n);
     return n;
 }
 

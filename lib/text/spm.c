@@ -222,6 +222,7 @@ static int next_words(const struct meg_wordcache *cache, struct cut *c, struct m
         meg_wordcache_seek(cache, &word[n], c->begin, stop - c->begin, c->end + 16);
         c->begin = stop;
     }
+    meg_wordcache_come(cache, word, n);
     return n;
 }
 

@@ -1,4 +1,4 @@
-/* A word is in one of PAIRS neighbouring pairs of entries, the newest in their own. */
+/* A word is in one of MEG_WORD_PLACES neighbouring pairs of entries, the newest in their own. */
 #include "text/wordcache.h"
 
 #include "base/hash.h"
@@ -6,8 +6,7 @@
 
 enum {
     MORE = 5 << 20,       /* ids */
-    LONGEST_BYTES = 1024, /* longer words are not worth their room */
-    PAIRS = 4
+    LONGEST_BYTES = 1024 /* longer words are not worth their room */
 };
 
 void meg_wordcache_init(struct meg_wordcache *c)
@@ -34,10 +33,9 @@ void meg_word_key_long(uint64_t key[2], const char *s, int64_t n)
     key[1] = (uint64_t)n | (uint64_t)0xFF << 56;
 }
 
-/* The k-th pair where a word may be: 0 is its own. */
-static struct meg_word *nth_pair(const struct meg_wordcache *c, const struct meg_word *own, int k)
+static const struct meg_word *in_pair(const struct meg_word *pair, const uint64_t key[2])
 {
-    return c->word + ((own - c->word) ^ (2 * k));
+    return meg_word_is(&pair[0], key) ? &pair[0] : meg_word_is(&pair[1], key) ? &pair[1] : NULL;
 }
 
 const struct meg_word *meg_wordcache_find_on(const struct meg_wordcache *c,
@@ -47,8 +45,8 @@ const struct meg_word *meg_wordcache_find_on(const struct meg_wordcache *c,
     const int32_t *ids;
     int64_t nids;
 
-    for (int k = 0; k < PAIRS && !e; k++)
-        e = meg_word_in(nth_pair(c, w->pair, k), w->key);
+    for (int k = 0; k < MEG_WORD_PLACES && !e; k++)
+        e = in_pair(meg_word_place(c, w->pair, k), w->key);
     if (!e || w->n <= MEG_WORD_BYTES)
         return e;
     nids = meg_word_ids(c, e, &ids);
@@ -65,13 +63,13 @@ static struct meg_word *place_beside(struct meg_wordcache *c, const struct meg_w
 {
     unsigned any = c->nmoved++;
 
-    for (int k = 1; k < PAIRS; k++) {
-        struct meg_word *pair = nth_pair(c, own, k);
+    for (int k = 1; k < MEG_WORD_PLACES; k++) {
+        struct meg_word *pair = meg_word_place(c, own, k);
 
         if (is_free(&pair[0]) || is_free(&pair[1]))
             return is_free(&pair[0]) ? &pair[0] : &pair[1];
     }
-    return nth_pair(c, own, 1 + (int)(any / 2 % (PAIRS - 1))) + any % 2;
+    return meg_word_place(c, own, 1 + (int)(any / 2 % (MEG_WORD_PLACES - 1))) + any % 2;
 }
 
 /* Room for ids and bytes that are not in an entry.  Where there is none all words are forgotten. */
@@ -117,6 +115,7 @@ int64_t meg_wordcache_get(const struct meg_wordcache *c, const char *s, int64_t 
     struct meg_sought w;
 
     meg_wordcache_seek(c, &w, s, n, s + n);
+    meg_wordcache_come(c, &w, 1);
     e = meg_wordcache_find(c, &w);
     return e ? meg_word_ids(c, e, ids) : 0;
 }

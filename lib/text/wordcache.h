@@ -37,7 +37,10 @@ struct meg_wordcache {
     int32_t nmore;
     unsigned nmoved; /* words that went from their own pair to another one */
 };
-enum { MEG_WORD_PAIRS = 1 << 18 }; /* 16 MiB of entries */
+enum {
+    MEG_WORD_PAIRS = 1 << 18, /* 16 MiB of entries */
+    MEG_WORD_PLACES = 4       /* neighbouring pairs where a word may be */
+};
 
 void meg_wordcache_init(struct meg_wordcache *c);
 void meg_wordcache_free(struct meg_wordcache *c);
@@ -45,7 +48,8 @@ void meg_wordcache_free(struct meg_wordcache *c);
 /* A word to be looked up. */
 struct meg_sought {
     uint64_t key[2];
-    struct meg_word *pair; /* where it is sought first */
+    struct meg_word *pair;        /* where it is sought first */
+    const struct meg_word *entry; /* of the pair, where it seems to be */
     const char *s;
     int64_t n;
 };
@@ -83,7 +87,7 @@ static inline void meg_word_key(uint64_t key[2], const char *s, int64_t n)
 }
 
 /* Begin to look up the word of n >= 1 bytes at s: its entry is on the way to the processor when this
- * returns.  What is before end may be read. */
+ * returns.  What is before end may be read.  Then meg_wordcache_come, then meg_wordcache_find. */
 static inline void meg_wordcache_seek(const struct meg_wordcache *c, struct meg_sought *w,
                                       const char *s, int64_t n, const char *end)
 {
@@ -106,24 +110,41 @@ static inline void meg_wordcache_seek(const struct meg_wordcache *c, struct meg_
     __builtin_prefetch(w->pair);
 }
 
-/* The entry with that key, one of a pair; NULL when it is neither.  One branch, often taken. */
-static inline const struct meg_word *meg_word_in(const struct meg_word *pair, const uint64_t key[2])
+/* The k-th pair where a word may be: 0 is its own. */
+static inline struct meg_word *meg_word_place(const struct meg_wordcache *c, const struct meg_word *own,
+                                              int k)
 {
-    const struct meg_word *w = pair + (((pair->key[0] ^ key[0]) | (pair->key[1] ^ key[1])) != 0);
+    return c->word + ((own - c->word) ^ (2 * k));
+}
 
-    return ((w->key[0] ^ key[0]) | (w->key[1] ^ key[1])) == 0 ? w : NULL;
+static inline bool meg_word_is(const struct meg_word *e, const uint64_t key[2])
+{
+    return ((e->key[0] ^ key[0]) | (e->key[1] ^ key[1])) == 0;
+}
+
+/* Go on with the words [n] whose pairs have come: now what else is needed of them is on the way. */
+static inline void meg_wordcache_come(const struct meg_wordcache *c, struct meg_sought *w, int n)
+{
+    for (; n-- > 0; w++) {
+        w->entry = w->pair + !meg_word_is(w->pair, w->key);
+        if (!meg_word_is(w->entry, w->key)) {
+            for (int k = 1; k < MEG_WORD_PLACES; k++)
+                __builtin_prefetch(meg_word_place(c, w->pair, k));
+        } else if (w->entry->n > MEG_WORD_IDS) {
+            __builtin_prefetch(c->more + w->entry->at);
+        }
+    }
 }
 
 /* The entry of a word, valid until the next is added; NULL when there is none.  The second is for what
- * is no short word, or not where it is sought first. */
+ * is no short word, or not where it seemed to be. */
 const struct meg_word *meg_wordcache_find_on(const struct meg_wordcache *c,
                                              const struct meg_sought *w);
 static inline const struct meg_word *meg_wordcache_find(const struct meg_wordcache *c,
                                                         const struct meg_sought *w)
 {
-    const struct meg_word *e = meg_word_in(w->pair, w->key);
-
-    return e && w->n <= MEG_WORD_BYTES ? e : meg_wordcache_find_on(c, w);
+    return meg_word_is(w->entry, w->key) && w->n <= MEG_WORD_BYTES ? w->entry
+                                                                  : meg_wordcache_find_on(c, w);
 }
 
 /* The ids of an entry, in place until the next is added; returns their number. */

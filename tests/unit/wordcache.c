@@ -31,6 +31,7 @@ static bool holds(const struct meg_wordcache *c, int64_t k)
     int64_t nids, n = word(k, s, ids, &nids);
 
     meg_wordcache_seek(c, &w, s, n, s + n);
+    meg_wordcache_come(c, &w, 1);
     if (!(e = meg_wordcache_find(c, &w)))
         return false;
     assert_int_equal(e->tag, k % 1000);
