@@ -10,6 +10,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "text/bits.h"
 #include "text/chars.h"
 #include "text/utf8.h"
 
@@ -24,59 +25,96 @@ static int64_t compose(const struct meg_normal_form *f, int32_t *v, int64_t n)
     return f->is_composed ? utf8proc_normalize_utf32(v, n, UTF8PROC_STABLE | UTF8PROC_COMPOSE) : n;
 }
 
+static bool is_inert(const struct meg_normal_form *f, int32_t cp)
+{
+    return cp < MEG_NORMAL_FORM_CHARS && f->inert[cp / 64] >> cp % 64 & 1;
+}
+
+/* All characters with that first byte, 0xC2 to 0xEF? */
+static bool are_inert(const struct meg_normal_form *f, int first)
+{
+    const int32_t begin = first == 0xE0 ? 0x800 : first < 0xE0 ? (first & 0x1F) << 6 : (first & 0x0F) << 12;
+    const int32_t end = first < 0xE0 ? begin + (1 << 6) : ((first & 0x0F) + 1) << 12;
+    int32_t cp = begin;
+
+    while (cp < end && is_inert(f, cp))
+        cp++;
+    return cp == end;
+}
+
 void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_compatible)
 {
     enum { PARTS = 32 };
 
     f->is_composed = is_composed;
     f->is_compatible = is_compatible;
+    f->inert_first = 0;
     memset(f->inert, 0xFF, sizeof f->inert);
     for (int32_t cp = 0; cp < MEG_NORMAL_FORM_CHARS; cp++) {
         int32_t part[PARTS];
         int64_t n = utf8proc_decompose_char(cp, part, PARTS, options_of(f), NULL);
         bool is_inert = utf8proc_get_property(cp)->combining_class == 0;
 
-        /* whatever follows the first part may be what a composed character takes in */
+        /* whatever follows the first part may be what a composed character takes in, but for ASCII */
         for (int64_t k = 1; k < n; k++) {
-            if (part[k] < MEG_NORMAL_FORM_CHARS)
+            if (part[k] >= 0x80 && part[k] < MEG_NORMAL_FORM_CHARS)
                 f->inert[part[k] / 64] &= ~((uint64_t)1 << part[k] % 64);
         }
         n = n == 1 && part[0] == cp ? n : compose(f, part, n);
         if (!is_inert || n != 1 || part[0] != cp)
             f->inert[cp / 64] &= ~((uint64_t)1 << cp % 64);
     }
+    for (int first = 0xC2; first < 0xF0; first++) {
+        if (are_inert(f, first))
+            f->inert_first |= (uint64_t)1 << (first & 0x3F);
+    }
 }
 
-static bool is_inert(const struct meg_normal_form *f, int32_t cp)
+/* Bits of the first bytes of characters outside ASCII among the 64 at s. */
+static uint64_t first_bytes(const char *s)
 {
-    return cp < MEG_NORMAL_FORM_CHARS && f->inert[cp / 64] >> cp % 64 & 1;
+    uint64_t first = 0;
+
+    for (int k = 0; k < 64; k += 16) {
+        v16 c;
+
+        memcpy(&c, s + k, 16);
+        first |= bits_of((v16)(c >= 0xC0)) << k;
+    }
+    return first;
 }
 
-/* The first character of text [n] from `at` on that is not inert; *before: the inert one before it, or
- * `at`.  n when there is none. */
-static int64_t next_live(const struct meg_normal_form *f, const char *text, int64_t n, int64_t at,
-                         int64_t *before)
+/* The first character of text [n] from `at` on that is not inert; n when there is none.  ASCII is. */
+static int64_t next_live(const struct meg_normal_form *f, const char *text, int64_t n, int64_t at)
 {
-    *before = at;
-    while (at < n) {
-        int64_t ascii = meg_utf8_ascii(text + at, n - at);
-        int32_t cp;
+    for (; at < n; at += 64) {
+        const char *s = text + at;
+        char last[64] = { 0 };
 
-        if (ascii > 0) {
-            at += ascii;
-            *before = at - 1;
-            continue;
-        }
-        for (int k = 0; k < 32 && at < n; k++) {
-            int len = meg_utf8_read(text + at, &cp);
+        if (n - at < 64)
+            s = memcpy(last, s, (size_t)(n - at));
+        for (uint64_t first = first_bytes(s); first; first &= first - 1) {
+            int k = __builtin_ctzll(first);
+            int32_t cp;
 
+            if (f->inert_first >> (s[k] & 0x3F) & 1)
+                continue;
+            meg_utf8_read(s + k, &cp);
             if (!is_inert(f, cp))
-                return at;
-            *before = at;
-            at += len;
+                return at + k;
         }
     }
     return n;
+}
+
+/* Where the character begins that stands before `at`; begin when there is none behind that. */
+static int64_t one_before(const char *text, int64_t begin, int64_t at)
+{
+    if (at > begin)
+        at--;
+    while (at > begin && (text[at] & 0xC0) == 0x80)
+        at--;
+    return at;
 }
 
 /* The first inert character from `at` on; n when there is none. */
@@ -154,8 +192,8 @@ int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64
     int r = MEG_OK;
 
     for (int64_t at = 0, before, live, stop; at < n && r == MEG_OK; at = stop) {
-        live = next_live(f, text, n, at, &before);
-        before = live == n ? n : before;
+        live = next_live(f, text, n, at);
+        before = live == n ? n : one_before(text, at, live);
         if ((r = check_room(out, before - at, e)) < 0)
             break;
         meg_str_add(out, text + at, (size_t)(before - at));

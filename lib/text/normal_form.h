@@ -14,6 +14,7 @@ enum { MEG_NORMAL_FORM_CHARS = 0x20000 }; /* of which a form knows whether they 
 struct meg_normal_form {
     bool is_composed, is_compatible;
     uint64_t inert[MEG_NORMAL_FORM_CHARS / 64]; /* a bit a code point */
+    uint64_t inert_first; /* bit i: all characters are whose first byte in UTF-8 is 0xC0 + i */
 };
 
 /* NFC, NFD, NFKC or NFKD.  Takes some milliseconds. */
