@@ -1,8 +1,9 @@
 /*
- * A character is inert when it is its own normal form and joins nothing before it: text may be cut
- * before it, and between two of them nothing happens.  So only stretches with other characters in
- * them, and the inert one before each, which may join what follows, go through utf8proc.  A long
- * stretch is cut before characters that decomposed begin with an inert one.
+ * A character is steady when it is its own normal form and joins nothing before it, and inert when it is
+ * no mark, too: text may be cut before it, and between two of them nothing happens.  Nor does where one
+ * steady mark stands between them.  So only stretches with other characters in them, and the inert one
+ * before each, which may join what follows, go through utf8proc.  A long stretch is cut before characters
+ * that decomposed begin with an inert one.
  */
 #include "text/normal_form.h"
 
@@ -25,9 +26,14 @@ static int64_t compose(const struct meg_normal_form *f, int32_t *v, int64_t n)
     return f->is_composed ? utf8proc_normalize_utf32(v, n, UTF8PROC_STABLE | UTF8PROC_COMPOSE) : n;
 }
 
+static bool has(const uint64_t *chars, int32_t cp)
+{
+    return cp < MEG_NORMAL_FORM_CHARS && chars[cp / 64] >> cp % 64 & 1;
+}
+
 static bool is_inert(const struct meg_normal_form *f, int32_t cp)
 {
-    return cp < MEG_NORMAL_FORM_CHARS && f->inert[cp / 64] >> cp % 64 & 1;
+    return has(f->inert, cp);
 }
 
 /* All characters with that first byte, 0xC2 to 0xEF? */
@@ -48,63 +54,93 @@ void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_c
 
     f->is_composed = is_composed;
     f->is_compatible = is_compatible;
-    f->inert_first = 0;
+    f->live_first = ~(uint64_t)0;
     memset(f->inert, 0xFF, sizeof f->inert);
+    memset(f->steady, 0xFF, sizeof f->steady);
     for (int32_t cp = 0; cp < MEG_NORMAL_FORM_CHARS; cp++) {
         int32_t part[PARTS];
         int64_t n = utf8proc_decompose_char(cp, part, PARTS, options_of(f), NULL);
-        bool is_inert = utf8proc_get_property(cp)->combining_class == 0;
 
         /* whatever follows the first part may be what a composed character takes in, but for ASCII */
         for (int64_t k = 1; k < n; k++) {
             if (part[k] >= 0x80 && part[k] < MEG_NORMAL_FORM_CHARS)
-                f->inert[part[k] / 64] &= ~((uint64_t)1 << part[k] % 64);
+                f->steady[part[k] / 64] &= ~((uint64_t)1 << part[k] % 64);
         }
         n = n == 1 && part[0] == cp ? n : compose(f, part, n);
-        if (!is_inert || n != 1 || part[0] != cp)
+        if (n != 1 || part[0] != cp)
+            f->steady[cp / 64] &= ~((uint64_t)1 << cp % 64);
+        if (utf8proc_get_property(cp)->combining_class != 0)
             f->inert[cp / 64] &= ~((uint64_t)1 << cp % 64);
     }
+    for (int k = 0; k < MEG_NORMAL_FORM_CHARS / 64; k++)
+        f->inert[k] &= f->steady[k];
     for (int first = 0xC2; first < 0xF0; first++) {
         if (are_inert(f, first))
-            f->inert_first |= (uint64_t)1 << (first & 0x3F);
+            f->live_first &= ~((uint64_t)1 << (first & 0x3F));
     }
 }
 
-/* Bits of the first bytes of characters outside ASCII among the 64 at s. */
-static uint64_t first_bytes(const char *s)
+/* A text, 64 bytes at a time. */
+struct walk {
+    const char *text;
+    int64_t n, at;
+    const char *s; /* the bytes from `at` on, zeros behind the end */
+    uint64_t live; /* bit i: the character that begins at s[i] may not be inert */
+    char last[64];
+};
+
+static void look_at(const struct meg_normal_form *f, struct walk *w, int64_t at)
 {
     uint64_t first = 0;
 
+    w->at = at;
+    w->s = w->text + at;
+    if (w->n - at < 64) {
+        memset(w->last, 0, sizeof w->last);
+        w->s = memcpy(w->last, w->s, (size_t)(w->n - at));
+    }
     for (int k = 0; k < 64; k += 16) {
         v16 c;
 
-        memcpy(&c, s + k, 16);
+        memcpy(&c, w->s + k, 16);
         first |= bits_of((v16)(c >= 0xC0)) << k;
     }
-    return first;
+    for (w->live = 0; first; first &= first - 1) {
+        int k = __builtin_ctzll(first);
+
+        w->live |= (f->live_first >> (w->s[k] & 0x3F) & 1) << k;
+    }
 }
 
-/* The first character of text [n] from `at` on that is not inert; n when there is none.  ASCII is. */
-static int64_t next_live(const struct meg_normal_form *f, const char *text, int64_t n, int64_t at)
+/* Does an inert character begin k bytes on, or nothing? */
+static bool is_inert_after(const struct meg_normal_form *f, const struct walk *w, int k)
 {
-    for (; at < n; at += 64) {
-        const char *s = text + at;
-        char last[64] = { 0 };
+    int32_t cp;
 
-        if (n - at < 64)
-            s = memcpy(last, s, (size_t)(n - at));
-        for (uint64_t first = first_bytes(s); first; first &= first - 1) {
-            int k = __builtin_ctzll(first);
+    if (w->at + k == w->n)
+        return true;
+    meg_utf8_read(w->s + k, &cp);
+    return is_inert(f, cp);
+}
+
+/* The first character from `at` on that is not inert, nor a steady mark by itself; n when there is none. */
+static int64_t next_live(const struct meg_normal_form *f, struct walk *w, int64_t at)
+{
+    for (; at < w->n; at = w->at + 64) {
+        if (at - w->at >= 64)
+            look_at(f, w, at - at % 64);
+        w->live &= ~(uint64_t)0 << (at - w->at);
+        for (; w->live; w->live &= w->live - 1) {
+            int k = __builtin_ctzll(w->live), len;
             int32_t cp;
 
-            if (f->inert_first >> (s[k] & 0x3F) & 1)
+            len = meg_utf8_read(w->s + k, &cp);
+            if (is_inert(f, cp) || (has(f->steady, cp) && is_inert_after(f, w, k + len)))
                 continue;
-            meg_utf8_read(s + k, &cp);
-            if (!is_inert(f, cp))
-                return at + k;
+            return w->at + k;
         }
     }
-    return n;
+    return w->n;
 }
 
 /* Where the character begins that stands before `at`; begin when there is none behind that. */
@@ -189,10 +225,11 @@ static int add_stretch(const struct meg_normal_form *f, const char *text, int64_
 int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64_t n,
                         struct meg_str *out, struct meg_err *e)
 {
+    struct walk w = { .text = text, .n = n, .at = -64 };
     int r = MEG_OK;
 
     for (int64_t at = 0, before, live, stop; at < n && r == MEG_OK; at = stop) {
-        live = next_live(f, text, n, at);
+        live = next_live(f, &w, at);
         before = live == n ? n : one_before(text, at, live);
         if ((r = check_room(out, before - at, e)) < 0)
             break;

@@ -13,8 +13,8 @@ enum { MEG_NORMAL_FORM_CHARS = 0x20000 }; /* of which a form knows whether they 
 /* Once made it is only read, by any number of threads. */
 struct meg_normal_form {
     bool is_composed, is_compatible;
-    uint64_t inert[MEG_NORMAL_FORM_CHARS / 64]; /* a bit a code point */
-    uint64_t inert_first; /* bit i: all characters are whose first byte in UTF-8 is 0xC0 + i */
+    uint64_t steady[MEG_NORMAL_FORM_CHARS / 64], inert[MEG_NORMAL_FORM_CHARS / 64]; /* a bit a code point */
+    uint64_t live_first; /* bit i: not all characters are inert whose first byte in UTF-8 is 0xC0 + i */
 };
 
 /* NFC, NFD, NFKC or NFKD.  Takes some milliseconds. */
