@@ -23,11 +23,11 @@ enum {
  */
 struct meg_word {
     uint64_t key[2];
-    uint16_t n, tag; /* tag: whatever the tokenizer wants to know of it */
     union {
         int32_t id[MEG_WORD_IDS];
         int32_t at; /* in more: the ids and, of a long word, its bytes */
     };
+    uint16_t n, tag; /* tag: whatever the tokenizer wants to know of it */
 };
 
 struct meg_wordcache {
@@ -151,10 +151,8 @@ static inline const struct meg_word *meg_wordcache_find(const struct meg_wordcac
 static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct meg_word *e,
                                    const int32_t **ids)
 {
-    bool is_here = e->n <= MEG_WORD_IDS;
-
-    *ids = is_here ? e->id : c->more + e->at;
-    return is_here ? e->n : e->n - MEG_WORD_ELSEWHERE;
+    *ids = e->n <= MEG_WORD_IDS ? e->id : c->more + e->at;
+    return e->n % MEG_WORD_ELSEWHERE;
 }
 
 /* Copy them to ids, where there is room for MEG_WORD_IDS more, which may be written over; returns their
@@ -162,16 +160,13 @@ static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct m
 static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct meg_word *e,
                                     int32_t *ids)
 {
+    enum { AT_ONCE = MEG_WORD_IDS + 1 }; /* behind the ids of an entry is its n */
     const int32_t *from;
-    int64_t n;
+    int64_t n = meg_word_ids(c, e, &from);
 
-    if (e->n <= MEG_WORD_IDS) {
-        memcpy(ids, e->id, sizeof e->id);
-        return e->n;
-    }
-    n = meg_word_ids(c, e, &from);
-    for (int64_t i = 0; i < n; i += 1 + MEG_WORD_IDS)
-        memcpy(ids + i, from + i, (1 + MEG_WORD_IDS) * sizeof *ids);
+    memcpy(ids, from, AT_ONCE * sizeof *ids);
+    for (int64_t i = AT_ONCE; i < n; i += AT_ONCE)
+        memcpy(ids + i, from + i, AT_ONCE * sizeof *ids);
     return n;
 }
 
