@@ -1,6 +1,6 @@
 /*
- * Most text is bytes that stand for themselves, which are copied by runs; where a rule may apply, one
- * step is taken as SentencePiece's Normalizer does: a string that is copied verbatim, else the longest
+ * Most text is bytes, and characters, that stand for themselves, which are copied by runs; where a rule
+ * may apply, one step is taken as SentencePiece's Normalizer does: a string that is copied verbatim, else the longest
  * one of the character map, else a character.
  */
 #include "text/spm_norm.h"
@@ -47,11 +47,37 @@ static bool goes_on(const struct meg_charsmap *map, unsigned char c, unsigned ch
     return meg_charsmap_step(map, &node, c, &to) && meg_charsmap_step(map, &node, second, &to);
 }
 
+static bool is_blank(const char *s, int64_t n)
+{
+    const int64_t blank = (int64_t)strlen(MEG_SPM_BLANK);
+
+    return *s == MEG_SPM_BLANK[0] && n >= blank && memcmp(s, MEG_SPM_BLANK, (size_t)blank) == 0;
+}
+
+/* Does no rule, no verbatim string and no escaped blank begin with the character? */
+static bool stays(const struct meg_spm_norm *n, int32_t cp)
+{
+    uint32_t rule = meg_charsmap_root(&n->rules->map), string = MEG_TRIE_ROOT;
+    bool is_rule = true, is_string = true;
+    const char *to = NULL;
+    int32_t value = -1;
+    char s[4];
+    int len = meg_utf8_put(s, cp);
+
+    for (int i = 0; i < len && !to && value < 0 && (is_rule || is_string); i++) {
+        is_rule = is_rule && meg_charsmap_step(&n->rules->map, &rule, (unsigned char)s[i], &to);
+        is_string = is_string && meg_trie_step(n->verbatim, &string, (unsigned char)s[i], &value);
+    }
+    return !is_rule && !is_string && !(n->rules->escape_whitespaces && is_blank(s, len));
+}
+
 void meg_spm_norm_init(struct meg_spm_norm *n, const struct meg_spm_rules *rules,
                        const struct meg_trie *verbatim)
 {
     n->rules = rules;
     n->verbatim = verbatim;
+    for (int32_t cp = 0x80; cp < 0x10000; cp++)
+        n->stays[cp / 64] |= (uint64_t)stays(n, cp) << cp % 64;
     for (int c = 0; c < 256; c++) {
         uint32_t root = meg_charsmap_root(&rules->map), node = MEG_TRIE_ROOT;
         const char *to;
@@ -66,7 +92,7 @@ void meg_spm_norm_init(struct meg_spm_norm *n, const struct meg_spm_rules *rules
             n->plain[c] = 0;
     }
     for (int c = 0; c < 0x80; c++) {
-        for (int second = 0x80; n->plain[c] & BEGINS_RULE && second < 256; second++) {
+        for (int second = 0xC0; n->plain[c] & BEGINS_RULE && second < 256; second++) {
             if (goes_on(&rules->map, (unsigned char)c, (unsigned char)second))
                 n->plain[second] = 0;
         }
@@ -101,13 +127,6 @@ static int64_t match(const struct meg_spm_norm *norm, const char *text, int64_t 
     return *nto = meg_utf8_read(text, &cp);
 }
 
-static bool is_blank(const char *s, int64_t n)
-{
-    const int64_t blank = (int64_t)strlen(MEG_SPM_BLANK);
-
-    return *s == MEG_SPM_BLANK[0] && n >= blank && memcmp(s, MEG_SPM_BLANK, (size_t)blank) == 0;
-}
-
 static void add_escaped(const struct meg_spm_rules *rules, struct meg_str *out, const char *s,
                         int64_t n)
 {
@@ -138,6 +157,15 @@ static void take_step(const struct meg_spm_norm *norm, struct meg_spm_text *t, s
     }
 }
 
+/* Length of the character at s where it is one that stays, else 0. */
+static inline int length_that_stays(const struct meg_spm_norm *norm, const unsigned char *s)
+{
+    int32_t cp;
+    int len = meg_utf8_read((const char *)s, &cp);
+
+    return cp < 0x10000 && norm->stays[cp / 64] >> cp % 64 & 1 ? len : 0;
+}
+
 /* Copy what stands for itself, at most max bytes of it; returns how many that were. */
 static int64_t take_run(const struct meg_spm_norm *norm, struct meg_spm_text *t, int64_t max,
                         struct meg_str *out)
@@ -146,10 +174,11 @@ static int64_t take_run(const struct meg_spm_norm *norm, struct meg_spm_text *t,
     int64_t n = t->n - t->at, run = 0, stop = n < max ? n : max;
     unsigned char before = t->is_after_blank ? BLANK : 0;
 
-    for (; run < stop; run++) {
+    for (int len; run < stop; run += len) {
         unsigned char class = norm->plain[s[run]];
 
-        if (class == 0 || (class & before & BLANK))
+        len = class != 0 ? 1 : before & BEGINS_RULE ? 0 : length_that_stays(norm, s + run);
+        if (len == 0 || run + len > stop || (class & before & BLANK))
             break;
         before = class;
     }

@@ -13,6 +13,7 @@ struct meg_spm_norm {
     const struct meg_spm_rules *rules; /* the model's */
     const struct meg_trie *verbatim;   /* strings that are copied as they are; borrowed */
     unsigned char plain[256];          /* the byte stands for itself before another such byte */
+    uint64_t stays[0x10000 / 64];      /* bit a code point: outside ASCII, and nothing begins with it */
 };
 void meg_spm_norm_init(struct meg_spm_norm *n, const struct meg_spm_rules *rules,
                        const struct meg_trie *verbatim);
