@@ -5,7 +5,8 @@
  * Operations are started and waited for separately, so that they can overlap computing: start gives a
  * handle that must be waited for exactly once, and until then the buffers are not to be touched.  Calls
  * are collective: every rank of the group makes them, in the same order.  Buffers are device memory of
- * the backend in use, and may lie anywhere unless a comment says otherwise.  Counts are in elements.
+ * the backend in use, and may lie anywhere unless a comment says otherwise.  Counts are in elements, any of an
+ * all-reduce, and else at most INT32_MAX.
  *
  * Sums are taken in rank order and in f32 where the type is narrower, so a result depends on the ranks'
  * values and on nothing else.  A peer that is gone, or does not come within the group's deadline, ends

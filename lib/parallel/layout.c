@@ -133,7 +133,7 @@ static int check_sizes(const struct meg_layout_conf *c, int64_t world, struct me
         { "pipeline-model-parallel-size", c->pipeline },
         { "context-parallel-size", c->context },
     };
-    int64_t model = 1;
+    double model = 1;                        /* exact up to 2^53 */
 
     for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
         if (size[i].v < 1)
@@ -141,13 +141,12 @@ static int check_sizes(const struct meg_layout_conf *c, int64_t world, struct me
         if (size[i].v > world)
             return refuse(size[i].option, size[i].v, e, "more than the %" PRId64 " rank%s of this run", world,
                           world == 1 ? "" : "s");
-        model *= size[i].v;
+        model *= (double)size[i].v;
     }
-    if (world % model)
+    if (model > (double)world || model > 0x1p53 || world % (int64_t)model)
         return meg_fail(e, MEG_EUSAGE,
                         "--tensor-model-parallel-size %" PRId64 " times --pipeline-model-parallel-size %" PRId64
-                        " times --context-parallel-size %" PRId64 " is %" PRId64
-                        ": must divide the number of ranks, %" PRId64,
+                        " times --context-parallel-size %" PRId64 " is %.0f: must divide the number of ranks, %" PRId64,
                         c->tensor, c->pipeline, c->context, model, world);
     return 0;
 }

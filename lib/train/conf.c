@@ -205,6 +205,10 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
         (r = check_highest("seed", c->seed, UINT32_MAX, e)) < 0 ||
         (r = check_highest("world-size", c->world_size, INT32_MAX, e)) < 0)
         return r;
+    if (c->micro_batch_size * c->seq_length > INT32_MAX)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--micro-batch-size %" PRId64 ": times --seq-length %" PRId64 " must be at most %d tokens",
+                        c->micro_batch_size, c->seq_length, INT32_MAX);
     if (c->world_size != MEG_UNSET && !c->dry_run && !c->plan)
         return meg_fail(e, MEG_EUSAGE,
                         "--world-size %" PRId64 ": only of --dry-run and --plan; how many ranks run is the launcher's",

@@ -100,6 +100,22 @@ static int check_schedule(const struct trainer *t, struct meg_err *e)
     return 0;
 }
 
+/* What ranks send each other of a micro-batch at once, rows or keys and values, is counted by an int. */
+static int check_messages(const struct meg_train_conf *c, const struct meg_gpt_conf *m, const struct meg_layout *l,
+                          struct meg_err *e)
+{
+    const int64_t n = c->micro_batch_size * c->seq_length / l->cp;
+    const int64_t rows = l->pp > 1 || l->has_sp ? n / (l->has_sp ? l->tp : 1) * m->hidden_size : 0;
+    const int64_t keys = l->cp > 1 ? n * 2 * (m->num_query_groups / l->tp) * m->kv_channels : 0;
+
+    if (rows <= INT32_MAX && keys <= INT32_MAX)
+        return 0;
+    return meg_fail(e, MEG_EUSAGE,
+                    "--micro-batch-size %" PRId64 ": with --seq-length %" PRId64 " and --hidden-size %" PRId64
+                    " ranks would send each other %" PRId64 " numbers at once; must be at most %d",
+                    c->micro_batch_size, c->seq_length, m->hidden_size, rows > keys ? rows : keys, INT32_MAX);
+}
+
 int meg_train_fit(struct trainer *t, struct meg_err *e)
 {
     const struct meg_gpt_conf *m = &t->job->model;
@@ -116,6 +132,8 @@ int meg_train_fit(struct trainer *t, struct meg_err *e)
     if ((r = meg_layout_fit(&t->grid.layout, &t->job->layout, &model, e)) < 0 ||
         (r = meg_share_fit(&t->grid.layout, &t->job->share, !m->is_untied, t->precision.params, e)) < 0 ||
         (r = meg_train_recompute_check(&t->job->train, l, e)) < 0)
+        return r;
+    if ((r = check_messages(&t->job->train, m, l, e)) < 0)
         return r;
     if (l->zero == 3 && t->job->train.replica_interval != MEG_UNSET)
         return meg_fail(e, MEG_EUSAGE,

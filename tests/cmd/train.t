@@ -130,6 +130,8 @@ refuses 'more samples than can be counted' '--train-iters 9000000000000000000: m
 refuses 'more in its evaluations' '--eval-iters 9000000000000000: makes' --eval-iters 9000000000000000
 refuses 'more in its schedule' '--lr-decay-iters 9000000000000000: more samples' --lr-decay-iters 9000000000000000
 refuses 'a batch of billions' '--micro-batch-size 4000000000: must be at most 2147483647' --micro-batch-size 4000000000
+refuses 'a micro-batch of billions of tokens' '--micro-batch-size 200000000: times --seq-length 16 must be at most' \
+    --micro-batch-size 200000000 --global-batch-size 200000000
 refuses 'both families' '--train-samples 100: --train-iters 10 is given' --train-samples 100
 refuses 'a ramp in a run of iterations' '--rampup-batch-size' --rampup-batch-size 2 2 12
 refuses 'a lowest rate above the highest' '--min-lr 1: must not be above --lr' --min-lr 1

@@ -23,6 +23,9 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
 {
     refuses 4 "$tp 3 times .* is 3: must divide the number of ranks, 4" $tp 3
     refuses 6 'is 4: must divide the number of ranks, 6' $tp 2 $pp 2
+    refuses 2 '--micro-batch-size 16: .* --seq-length 2097152 and --hidden-size 64 .* 2147483648 numbers at once' $pp 2 \
+        --micro-batch-size 16 --seq-length 2097152 --max-position-embeddings 2097152
+    refuses 2147483647 'is 18446744073709551616: must divide' $tp 2097152 $pp 2097152 $cp 4194304
     refuses 8 "$tp 16: more than the 8 ranks of this run" $tp 16
     refuses 8 "$tp 0: must be at least 1" $tp 0
     refuses 3 "$tp 3: must divide --num-attention-heads 8" $tp 3 --global-batch-size 3
