@@ -76,8 +76,8 @@ for l in '--tensor-model-parallel-size 2' '--pipeline-model-parallel-size 2' \
 done
 
 # progress.txt counts ranks, whatever they share.
-ranks 2 meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 --train-iters 1 --lr-warmup-iters 0 --eval-iters 0 \
-    --save "$T/counted" --log-progress >"$T/out" 2>&1
+ranks 2 meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 --train-iters 1 --lr-warmup-iters 0 \
+    --eval-iters 0 --save "$T/counted" --log-progress >"$T/out" 2>&1
 is 'two ranks that share layers, in progress.txt' "$(cut -f 3,4 "$T/counted/progress.txt" | tr '\t\n' ' ,')" \
     '# GPUs: 2 Starting job,# GPUs: 2 Saved checkpoint,'
 
@@ -89,7 +89,8 @@ is 'is told once' "$(grep -c -- '--global-batch-size' "$T/err")" 1
 # A rank that cannot go on says so at once, whatever is on its way between ranks.
 begin_s=$(date +%s)
 ranks 2 meg-train -q --config "$T/conf" --num-layers 4 --use-distributed-optimizer --overlap-grad-reduce \
-    --overlap-param-gather --ddp-bucket-size 1000 --distributed-timeout-minutes 1 --log-json /dev/full >"$T/out" 2>"$T/err"
+    --overlap-param-gather --ddp-bucket-size 1000 --distributed-timeout-minutes 1 --log-json /dev/full \
+    >"$T/out" 2>"$T/err"
 is 'metrics on a full disk, parameters under way: status' $? 74
 like 'and what failed' "$(cat "$T/err")" '/dev/full: No space left'
 ok 'before the deadline' test "$(($(date +%s) - begin_s))" -lt 50

@@ -104,7 +104,8 @@ static bool start_thread(void)
     if (pipe2(board.poke, O_CLOEXEC | O_NONBLOCK) < 0 || (board.epoll = epoll_create1(EPOLL_CLOEXEC)) < 0 ||
         !board_listen_to(board.poke[0], &board.poke))
         return false;
-    if (board_is_host() ? !board_listen_to(board.listening, &board.listening) : !board_listen_to(board.link[0].fd, &board.link[0]))
+    if (board_is_host() ? !board_listen_to(board.listening, &board.listening)
+                        : !board_listen_to(board.link[0].fd, &board.link[0]))
         return false;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -204,8 +204,8 @@ static void close_channels(struct nccl_group *g)
     for (int i = 0; i < n; i++) {
         while (g->channel[i] && !meg_nccl_channel_close(g->channel[i])) {
             if (meg_now_s() - start_s > g->g.deadline_s)
-                meg_die(MEG_EPEER, "rank %d of group %s waited %.1f s for others to close it", g->g.c.rank, g->g.c.group,
-                        g->g.deadline_s);
+                meg_die(MEG_EPEER, "rank %d of group %s waited %.1f s for others to close it", g->g.c.rank,
+                        g->g.c.group, g->g.deadline_s);
             usleep(100);
         }
         free(g->channel[i]);
@@ -239,7 +239,8 @@ static const struct meg_transport move = {
     .close = close_group,
 };
 
-static struct nccl_group *group_new(uint64_t id, const char *name, int rank, int size, int local_rank, double deadline_s)
+static struct nccl_group *group_new(uint64_t id, const char *name, int rank, int size, int local_rank,
+                                    double deadline_s)
 {
     struct nccl_group *g = meg_new(sizeof *g);
 

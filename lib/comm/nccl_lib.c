@@ -23,12 +23,13 @@ static void load(struct meg_nccl_lib *lib, const char *name, const struct call *
     void *handle = dlopen(name, RTLD_NOW | RTLD_LOCAL), *fn;
 
     if (!handle)
-        meg_die(MEG_EFAIL, "ranks of torchrun need %s: %s; install it or set LD_LIBRARY_PATH, or start them with mpirun", name,
+        meg_die(MEG_EFAIL,
+                "ranks of torchrun need %s: %s; install it or set LD_LIBRARY_PATH, or start them with mpirun", name,
                 dlerror());
     for (; calls->name; calls++) {
         if (!(fn = dlsym(handle, calls->name)))
-            meg_die(MEG_EFAIL, "%s: %s; install NCCL %d.%d and CUDA %d.%d or later", name, dlerror(), NCCL_MAJOR, NCCL_MINOR,
-                    CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+            meg_die(MEG_EFAIL, "%s: %s; install NCCL %d.%d and CUDA %d.%d or later", name, dlerror(), NCCL_MAJOR,
+                    NCCL_MINOR, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
         memcpy((char *)lib + calls->at, &fn, sizeof fn);
     }
 }
@@ -39,12 +40,15 @@ static void take_device(const struct meg_nccl_lib *lib, int local_rank)
     cudaError_t r = lib->cudaGetDeviceCount(&devices);
 
     if (r == cudaSuccess && local_rank >= devices)
-        meg_die(MEG_EFAIL, "LOCAL_RANK is %d, and this machine has %d CUDA device%s; start no more ranks on it than that, or use mpirun",
+        meg_die(MEG_EFAIL,
+                "LOCAL_RANK is %d, and this machine has %d CUDA device%s; start no more ranks on it than that, or use "
+                "mpirun",
                 local_rank, devices, devices == 1 ? "" : "s");
     if (r == cudaSuccess)
         r = lib->cudaSetDevice(local_rank);
     if (r != cudaSuccess)
-        meg_die(MEG_EFAIL, "ranks of torchrun need a CUDA device each: %s; start them with mpirun", lib->cudaGetErrorString(r));
+        meg_die(MEG_EFAIL, "ranks of torchrun need a CUDA device each: %s; start them with mpirun",
+                lib->cudaGetErrorString(r));
 }
 
 const struct meg_nccl_lib *meg_nccl_lib(int local_rank)

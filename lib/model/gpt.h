@@ -77,8 +77,8 @@ struct meg_gpt_run {
 
 /*
  * What is told of a pass, by section (0 the embedding, 1..L the layers, L+1 the head): reads, before its
- * parameters are read, and which the pass will read then, or -1; in backward its gradients come next; wrote, once a micro-batch's backward has added all it has to
- * its gradients.
+ * parameters are read, with the section that the pass will read next, or -1, and whether gradients of this one
+ * follow; wrote, once a micro-batch's backward has added all it has to its gradients.
  */
 struct meg_gpt_hooks {
     void *user;

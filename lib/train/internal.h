@@ -202,7 +202,10 @@ double meg_train_process_nbytes(const struct trainer *t);
 int meg_train_threads(const struct meg_hardware *hw);
 /* Bytes of this machine's memory for each of so many ranks on it. */
 double meg_train_free_memory(int64_t ranks);
-/* MEG_EFAIL where the arenas of this machine's ranks are more than it has; every rank calls it, before they are made. */
+/*
+ * MEG_EFAIL where the arenas of this machine's ranks are more than it has; every rank calls it, before they are
+ * made.
+ */
 int meg_train_check_room(const struct trainer *t, struct meg_err *e);
 
 /* Bytes of this process that are in memory now, and the most there were. */
