@@ -81,6 +81,11 @@ ranks 2 meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 --train-i
 is 'two ranks that share layers, in progress.txt' "$(cut -f 3,4 "$T/counted/progress.txt" | tr '\t\n' ' ,')" \
     '# GPUs: 2 Starting job,# GPUs: 2 Saved checkpoint,'
 
+for option in --version --help --dump-config; do
+    ranks 2 meg-train $option >"$T/out" 2>"$T/err"
+    is "two ranks $option" "$? $(wc -c <"$T/err" | tr -d ' ')" '0 0'
+done
+
 # A mistake is told once, and no rank stays.
 ranks 2 meg-train -q --config "$T/conf" --global-batch-size 3 >"$T/out" 2>"$T/err"
 is 'a batch that ranks cannot share: status' $? 2

@@ -179,8 +179,23 @@ static struct meg_comm *split(struct meg_group *world, int color, const char *na
     return group_new(mpi, name, world->deadline_s);
 }
 
+static bool is_aborting;
+
+/* Without MPI_Finalize a program that only printed its --help would count as failed. */
+static void leave(void)
+{
+    int is_over = 0;
+
+    if (is_aborting)
+        return;
+    MPI_Finalized(&is_over);
+    if (!is_over)
+        MPI_Finalize();
+}
+
 static void abort_all(int status, const char *why)
 {
+    is_aborting = true;
     meg_board_last_words(status, why);
     usleep(100000);                     /* MPICH's launcher drops what it has not read from us by then */
     MPI_Abort(MPI_COMM_WORLD, status);
@@ -194,5 +209,6 @@ int meg_comm_open_mpi(struct meg_comm **world, struct meg_err *e)
         return meg_fail(e, MEG_EFAIL, "MPI could not be started with threads (MPI_THREAD_FUNNELED)");
     *world = group_new(MPI_COMM_WORLD, "world", 600);
     meg_on_die(abort_all);
+    atexit(leave);
     return 0;
 }
