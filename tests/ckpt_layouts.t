@@ -171,18 +171,15 @@ is 'with the f32 parameters' "$(sums back '')" "$(sums bf optimizer.state.fp32_p
 like 'of all tensors' "$(sums back '')" '^decoder.final_layernorm.weight [0-9a-f]{32}$'
 
 # A write that fails on one rank: told once, and the older checkpoint stays.
-cat >fail.sh <<EOC
-[ "\${OMPI_COMM_WORLD_RANK:-\$PMI_RANK}" = 1 ] || exec meg-train "\$@"
-export MEG_FAULT_IN=iter_0000004.tmp MEG_FAULT_AT=1 MEG_FAULT_ERRNO=ENOSPC ASAN_OPTIONS=verify_asan_link_order=0
-LD_PRELOAD=$B/tests/fault.so exec meg-train "\$@"
-EOC
+fail='export MEG_FAULT_IN=iter_0000004.tmp MEG_FAULT_AT=1 MEG_FAULT_ERRNO=ENOSPC'
+fail="$fail ASAN_OPTIONS=verify_asan_link_order=0 LD_PRELOAD=$B/tests/fault.so"
 for async in '' --async-save; do
     rm -rf full
     cp -r now full
     rm -rf full/ck/iter_0000004 full/ck/iter_0000006 full/ck/iter_0000008 full/ck/done
     echo 2 >full/ck/latest_checkpointed_iteration.txt
-    (cd full && ranks 2 sh "$T/fail.sh" -q --config "$T/conf" --tensor-model-parallel-size 2 --save ck --load ck \
-        --save-interval 2 $async >out 2>err)
+    (cd full && ranks_but 2 1 "$fail" meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 --save ck \
+        --load ck --save-interval 2 $async >out 2>err)
     is "no space on one rank${async:+, $async}: status" $? 74
     is 'is told once' "$(grep -c 'No space left' full/err)" 1
     like 'with the rank' "$(cat full/err)" 'rank 1: ck/iter_0000004.tmp/.*writing: No space'

@@ -29,6 +29,13 @@ ranks() {
 # rank_of_launcher: which rank this process is, in shell code that ranks run
 rank_of_launcher='${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}'
 
+# ranks_but N RANK CODE COMMAND...: the same, but RANK runs the shell code CODE first, whose "$@" is the command
+ranks_but() {
+    ranks_n=$1 ranks_other="if [ $rank_of_launcher = $2 ]; then $3; fi; "
+    shift 3
+    $mpirun -n "$ranks_n" sh -c "$ranks_other"'exec "$@"' sh "$@"
+}
+
 # start_ranks N COMMAND...: run it in the background with output to $T/out and $T/err; $launcher is the launcher's
 # process, and rank R's is in $T/pid.R.  Its status is what wait $launcher says.
 launcher=

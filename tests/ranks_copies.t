@@ -25,8 +25,8 @@ printf '\001' | dd of=../b/hf/model.safetensors bs=1 seek=$((8 + header + row + 
 one_differs() {
     differs_n=$1 differs_rank=$2
     shift 2
-    ranks "$differs_n" sh -c "[ $rank_of_launcher != $differs_rank ] || cd ../b; exec meg-train \"\$@\"" sh \
-        -q --config ../conf --load hf --finetune "$@" >"$T/out" 2>"$T/err"
+    ranks_but "$differs_n" "$differs_rank" 'cd ../b' meg-train -q --config ../conf --load hf --finetune "$@" \
+        >"$T/out" 2>"$T/err"
     differs_status=$?
 }
 

@@ -32,14 +32,14 @@ done
 mkdir "$T/other"
 cp "$(command -v meg-train)" "$T/other/meg-train"
 printf x >>"$T/other/meg-train"
+cd "$T/a" || exit 1
 
 # each N 'SHELL CODE FOR RANK 1' OPTIONS...: ranks run meg-train in folder a; rank 1 what the code says, with its words
 each() {
     each_n=$1
     each_one=$2
     shift 2
-    ranks "$each_n" sh -c "cd '$T/a'; if [ $rank_of_launcher = 1 ]; then $each_one; fi; exec meg-train \"\$@\"" sh \
-        -q --config "$T/conf" "$@" >"$T/out" 2>"$T/err"
+    ranks_but "$each_n" 1 "$each_one" meg-train -q --config "$T/conf" "$@" >"$T/out" 2>"$T/err"
     each_status=$?
 }
 

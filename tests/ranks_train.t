@@ -101,19 +101,9 @@ like 'and what failed' "$(cat "$T/err")" '/dev/full: No space left'
 ok 'before the deadline' test "$(($(date +%s) - begin_s))" -lt 50
 
 # One rank is asked to stop, all do.
-cat >"$T/stop.sh" <<'EOF'
-if [ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 1 ]; then
-    meg-train "$@" &
-    pid=$!
-    while [ ! -s "$OUT" ]; do sleep 0.1; done
-    kill -USR1 $pid
-    wait $pid
-else
-    exec meg-train "$@"
-fi
-EOF
-OUT="$T/stop.log" ranks 2 sh "$T/stop.sh" -q --config "$T/conf" --train-iters 100000 --eval-iters 0 --save "$T/stop" \
-    >"$T/stop.log" 2>"$T/err"
+stop='"$@" & pid=$!; while [ ! -s "$OUT" ]; do sleep 0.1; done; kill -USR1 $pid; wait $pid; exit'
+OUT="$T/stop.log" ranks_but 2 1 "$stop" meg-train -q --config "$T/conf" --train-iters 100000 --eval-iters 0 \
+    --save "$T/stop" >"$T/stop.log" 2>"$T/err"
 is 'a signal to one rank: all say 75' $? 75
 ok 'and what they did is saved' test -s "$T/stop/latest_checkpointed_iteration.txt"
 done_testing
