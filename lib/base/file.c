@@ -4,6 +4,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,6 +92,57 @@ static int fsync_parent(const char *path, struct meg_err *e)
     return r;
 }
 
+/* ---- temporary files of a process that a signal ends: what does not fit in here stays behind ---- */
+
+static struct {
+    atomic_bool is_taken, is_there;
+    char path[4096];
+} made[32];
+
+static void remove_made(int sig)
+{
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        if (made[i].is_there)
+            unlink(made[i].path);
+    raise(sig); /* by now what it does by default, once this handler has returned */
+}
+
+static void catch_signals(void)
+{
+    static const int signals[] = { SIGHUP, SIGINT, SIGTERM };
+    struct sigaction now, ours = { .sa_handler = remove_made, .sa_flags = (int)SA_RESETHAND };
+    static atomic_flag is_done = ATOMIC_FLAG_INIT;
+
+    if (atomic_flag_test_and_set(&is_done))
+        return;
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+            sigaction(signals[i], &ours, NULL);
+}
+
+/* Its place, from 1 on, or 0. */
+static int remember(const char *tmp)
+{
+    const int places = (int)(sizeof made / sizeof *made);
+
+    catch_signals();
+    for (int i = 0; i < places && strlen(tmp) < sizeof made->path; i++)
+        if (!atomic_exchange(&made[i].is_taken, true)) {
+            strcpy(made[i].path, tmp);
+            made[i].is_there = true;
+            return i + 1;
+        }
+    return 0;
+}
+
+static void forget_made(int place)
+{
+    if (!place)
+        return;
+    made[place - 1].is_there = false;
+    made[place - 1].is_taken = false;
+}
+
 int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e)
 {
     struct stat st;
@@ -109,6 +163,7 @@ int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e)
         meg_str_free(&tmp);
         return meg_fail(e, MEG_EIO, "%s: cannot be made: %s", path, strerror(errno));
     }
+    f->made = remember(tmp.s);
     f->path = meg_strdup(path);
     f->tmp = tmp.s;
     f->buf = (unsigned char *)meg_new(BUF_BYTES);
@@ -170,6 +225,7 @@ int meg_file_write(struct meg_file *f, const void *bytes, size_t n, struct meg_e
 
 static void forget(struct meg_file *f)
 {
+    forget_made(f->made);
     free(f->path);
     free(f->tmp);
     free(f->buf);

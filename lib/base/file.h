@@ -37,7 +37,8 @@ int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e);
  *   meg_file_commit  fsync, rename to PATH, fsync the directory.  On failure PATH is what it was
  *                    before, unless only the last fsync failed; the temporary file is gone.
  *   meg_file_abandon removes the temporary file; does nothing after a commit, and on { 0 }
- * After a failure the only thing to do is abandon.
+ * After a failure the only thing to do is abandon.  A process that SIGHUP, SIGINT or SIGTERM ends, where it does
+ * nothing else about them, removes its temporary files, of 32 at a time.
  */
 struct meg_file {
     int fd;
@@ -45,6 +46,7 @@ struct meg_file {
     unsigned char *buf;
     size_t nbuf;
     int64_t end; /* where buf belongs in the file */
+    int made;    /* its place among those that a signal removes, or 0 */
 };
 int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e);
 int meg_file_write(struct meg_file *f, const void *bytes, size_t n, struct meg_err *e);

@@ -4,10 +4,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/num.h"
 #include "data/internal.h"
 
 struct meg_indexed {
@@ -204,14 +206,33 @@ static bool ends_in(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
+/* Of a dataset that is not there, what may have been meant. */
+static void say_what_is_there(const char *prefix, const char *missing, struct meg_err *e)
+{
+    struct meg_str meant = { 0 };
+    double weight;
+
+    meg_str_printf(&meant, "%s_text_document.idx", prefix);
+    if (ends_in(prefix, ".idx") || ends_in(prefix, ".bin"))
+        meg_fail(e, MEG_ENOENT, "%s: a dataset is named without .bin and .idx", prefix);
+    else if (access(meant.s, F_OK) == 0)
+        meg_fail(e, MEG_ENOENT, "%s: no such file, but there is %s_text_document", missing, prefix);
+    else if (access(prefix, F_OK) == 0)
+        meg_fail(e, MEG_ENOENT, "%s: no such file; %s is no dataset, which meg-preprocess(1) makes of text", missing,
+                 prefix);
+    else if (meg_parse_f64(prefix, &weight))
+        meg_fail(e, MEG_ENOENT, "%s: no such file; a weight stands before every dataset or before none", missing);
+    meg_str_free(&meant);
+}
+
 static int map_pair(struct meg_map *m, const char *prefix, const char *ext, struct meg_err *e)
 {
     struct meg_str path = { 0 };
     int r;
     meg_str_printf(&path, "%s%s", prefix, ext);
     r = meg_map_open(m, path.s, e);
-    if (r == MEG_ENOENT && (ends_in(prefix, ".idx") || ends_in(prefix, ".bin")))
-        meg_fail(e, r, "%s: a dataset is named without .bin and .idx", prefix);
+    if (r == MEG_ENOENT)
+        say_what_is_there(prefix, path.s, e);
     meg_str_free(&path);
     return r;
 }

@@ -227,6 +227,7 @@ vocabulary 'a merge whose result is no token' "m.txt does not match vocab.json \
 vocabulary 'merges of tokens that are not there' "m.txt does not match vocab.json \(7 of .*'low' \\+ 'xyz', but there is no token 'xyz'; .*'q4'; \.\.\.\$" --merge-file m.txt
 (cat merges.txt; echo 'l o w') >m.txt
 vocabulary 'a line of three tokens' 'm.txt, line [0-9]+: a merge is two tokens' --merge-file m.txt
+vocabulary 'a vocabulary in place of merges' 'vocab.json: begins like a vocabulary, which --vocab-file names' --merge-file vocab.json
 jq -c 'del(."<|endoftext|>")' vocab.json >v.json
 vocabulary 'a vocabulary with a hole' "v.json: token '.*' has id 268; the ids of 268 tokens are 0 to 267" --vocab-file v.json
 jq -c 'del(."<|endoftext|>") | .new = 0' vocab.json >v.json
@@ -391,5 +392,14 @@ status 'a text on which a regular expression would take for ever' 65 \
     meg-preprocess -q --input a40.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
 like 'is named by its line' "$(cat "$T/err")" \
     '^meg-preprocess: a40.jsonl, line 2: key "text": regular expression .*: match limit exceeded'
+
+# ---- stopped in the middle ----
+mkfifo pipe
+meg-preprocess -q --input pipe --tokenizer-type NullTokenizer --vocab-size 9 --output-prefix stopped &
+stopped=$!
+{ echo '{"text":"1 2"}'; until ls stopped*.tmp.* >/dev/null 2>&1; do sleep 0.05; done; kill -TERM $stopped; } >pipe
+wait $stopped
+is 'a signal ends it' $? 143
+is 'and what it had begun' "$(echo stopped*)" 'stopped*'
 
 done_testing

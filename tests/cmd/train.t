@@ -144,6 +144,16 @@ refuses 'both schedules' '--override-opt_param-scheduler' --override-opt_param-s
     --use-checkpoint-opt_param-scheduler
 status 'no checkpoint where one must be' 66 train --load "$T/none" --exit-on-missing-checkpoint
 status 'no such dataset' 66 train --data-path "$T/none"
+status 'one named without its key' 66 train --data-path "$T/ids"
+like 'is answered with its name' "$(cat "$T/err")" '/ids\.idx: no such file, but there is .*/ids_text_document$'
+status 'text that was not preprocessed' 66 train --data-path "$T/ids.jsonl"
+like 'is told apart' "$(cat "$T/err")" '/ids\.jsonl is no dataset, which meg-preprocess\(1\) makes'
+status 'a weight too few' 66 train --data-path 0.3 "$T/ids_text_document" "$T/ids_text_document"
+like 'is no dataset' "$(cat "$T/err")" '0\.3\.idx: no such file; a weight stands before every dataset or before none'
+: >"$T/afile"
+status 'a folder to save in that cannot be one' 74 train --save "$T/afile/run"
+is 'is told before the first step' "$(wc -c <"$T/out" | tr -d ' ') $(cat "$T/err")" \
+    "0 meg-train: $T/afile: exists and is not a directory"
 refuses 'a share below 0' "--split: '90,-8,2' has a minus sign" --split 90,-8,2
 awk 'BEGIN { for (i = 0; i < 32767; i++) print "p" i }' >"$T/many"
 grep -v data-path "$T/conf" >"$T/nodata"
