@@ -10,6 +10,7 @@
 # and for a COMMAND of ok:
 #   near A B [SHARE]             two files have as many numbers, one a line, all above 0, and each of A is within SHARE
 #                                (1e-5) of B's
+#   same_tensors A B             each tensor file of folder A, which has some, is in B, byte for byte
 set -u
 LC_ALL=C
 export LC_ALL
@@ -91,6 +92,12 @@ near() {
             bad = 1
         }
         END { exit bad || NR == 0 }'
+}
+
+same_tensors() {
+    for tensors_f in "$1"/*.safetensors; do
+        cmp "$tensors_f" "$2/${tensors_f##*/}" || return 1
+    done
 }
 
 done_testing() {

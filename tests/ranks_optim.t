@@ -75,9 +75,7 @@ keeps() {
     go kept "$n" --save "$T/$dir" --save-interval 5 "$@"
 }
 same_files() {
-    for f in "$T/$1"/iter_0000005/*.safetensors; do
-        cmp -s "$f" "$T/$2/iter_0000005/${f##*/}" || return 1
-    done
+    same_tensors "$T/$1/iter_0000005" "$T/$2/iter_0000005"
 }
 keeps s1 2
 keeps s2 2 --overlap-grad-reduce
