@@ -114,6 +114,8 @@ static bool ends_before(const struct meg_params *p, int i, const struct meg_mesh
 
 void meg_params_place(struct meg_params *p, const struct meg_mesh *mesh)
 {
+    bool is_here = false;
+
     p->flat = 0;
     p->nbuckets = 0;
     p->section = meg_realloc_array(p->section, (size_t)p->nsections, sizeof *p->section);
@@ -122,12 +124,14 @@ void meg_params_place(struct meg_params *p, const struct meg_mesh *mesh)
         struct meg_param *row = &p->row[i];
         struct meg_span *section = &p->section[row->section];
 
+        if (i == p->n - 1 || row->section != row[1].section)
+            is_here = has_section(mesh, row->section, p->nsections);
         row->is_copy = row->group == MEG_GROUP_TIED && mesh->layout.pp > 1 && mesh->at.pp == mesh->layout.pp - 1;
         row->held = 0;
         if (ends_before(p, i, mesh))
             end_bucket(p, &mesh->layout);
         row->offset = p->flat;
-        if (!row->is_copy && !has_section(mesh, row->section, p->nsections))
+        if (!row->is_copy && !is_here)
             continue;
         cut(row, mesh);
         p->flat += round_up(row->held, MEG_PARAM_ALIGN);

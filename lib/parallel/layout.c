@@ -104,8 +104,8 @@ void meg_layout_layers(const struct meg_layout *l, int64_t stage, int64_t chunk,
 {
     *n = stage_layers(l, stage) / l->vp;
     *first = chunk * (l->layers / l->vp);
-    for (int64_t i = 0; i < stage; i++)
-        *first += stage_layers(l, i) / l->vp;
+    if (stage > 0) /* all between the first and the last one have as many */
+        *first += stage_layers(l, 0) / l->vp + (stage - 1) * (stage_layers(l, 1) / l->vp);
 }
 
 /* ---- rules ---------------------------------------------------------------------------------- */
