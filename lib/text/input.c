@@ -189,21 +189,33 @@ int meg_input_next(struct meg_input *in, struct meg_block *b, int64_t want, stru
     return 1;
 }
 
+/* The first \n or \r of s [n], or NULL.  Where every line ends with \r, no \n far behind is sought for each. */
+static const char *line_end(const char *s, int64_t n)
+{
+    for (int64_t part = 256, k; n > 0; s += k, n -= k, part *= 2) {
+        const char *nl, *cr;
+
+        k = n < part ? n : part;
+        nl = memchr(s, '\n', (size_t)k);
+        cr = memchr(s, '\r', (size_t)(nl ? nl - s : k));
+        if (cr || nl)
+            return cr ? cr : nl;
+    }
+    return NULL;
+}
+
 bool meg_line_next(const struct meg_block *b, int64_t *at, const char **line, int64_t *n)
 {
-    const char *s = b->s + *at, *nl, *cr;
+    const char *s = b->s + *at, *end = line_end(s, b->n - *at);
     int64_t left = b->n - *at;
 
     if (left == 0)
         return false;
-    nl = memchr(s, '\n', (size_t)left);
-    cr = memchr(s, '\r', (size_t)(nl ? nl - s : left));
     *line = s;
-    *n = cr ? cr - s : nl ? nl - s : left;
-    if (cr && nl == cr + 1)
-        *at += *n + 2;
-    else
-        *at += *n + (cr || nl ? 1 : 0);
+    *n = end ? end - s : left;
+    *at += *n;
+    if (end)
+        *at += *end == '\r' && *n + 1 < left && end[1] == '\n' ? 2 : 1;
     return true;
 }
 

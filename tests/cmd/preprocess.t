@@ -62,6 +62,12 @@ ok 'patterns, names with brackets, no last newline, \r' same a_text_document man
 sed 's/$/\r/' in.jsonl >crlf.jsonl
 null crlf --input crlf.jsonl
 ok 'lines that end with \r\n' same a_text_document crlf_text_document
+yes '{"text":"5 6 7"}' | head -n 500000 | tr '\n' '\r' >cr.jsonl
+status 'half a million lines that end with \r, in no more time than others' 0 \
+    timeout 20 meg-preprocess -q --input cr.jsonl --tokenizer-type NullTokenizer --vocab-size 9 --output-prefix cr
+is 'each of them a document' "$(meg-preprocess --info cr_text_document --json | jq -c '[.documents, .tokens]')" \
+    '[500000,1500000]'
+rm cr.jsonl cr_text_document.*
 null dup --input - <<'end'
 {"text":"1","text":"2","nan":[NaN,-Infinity],"t":"\ud800"}
 end
