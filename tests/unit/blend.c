@@ -79,6 +79,8 @@ static void golden_indices(void **state)
                    *wanted = json_object_get(c, "per_dataset_targets");
             int k = (int)json_array_size(given);
             double w[16];
+
+            assert_int_equal(json_array_size(targets), 3);
             for (int d = 0; d < k; d++)
                 w[d] = json_number_value(json_array_get(given, (size_t)d));
             meg_blend_normalise(w, k);

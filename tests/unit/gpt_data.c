@@ -589,6 +589,9 @@ static void check_blend(const struct meg_dataset *ds, const json_t *c, const cha
     size_t n;
 
     assert_int_equal(meg_dataset_len(ds), get_int(c, "length"));
+    assert_int_equal(json_array_size(dataset), ds->nmember ? ds->len : 0);
+    assert_true(!lens || json_array_size(lens) == (size_t)ds->nmember);
+    assert_true(json_array_size(first) > 0);
     for (size_t k = 0; k < json_array_size(dataset); k++) {
         assert_int_equal(ds->blend.dataset[k], int_at(dataset, k));
         assert_int_equal(ds->blend.sample[k], int_at(sample, k));

@@ -192,6 +192,7 @@ static void check_run(const json_t *x, enum meg_masked_kind kind)
         ds = meg_run_data_split(d, split);
         assert_true((ds->map[0].p != NULL) == pass); /* the second time from the cache */
         same_rows(ds, json_object_get(x, "sample_index"));
+        assert_true(json_array_size(json_object_get(x, "samples")) > 0);
         json_array_foreach(json_object_get(x, "samples"), i, sample)
         {
             if (kind == MEG_BERT)

@@ -107,13 +107,15 @@ static void what_cannot_be_dealt_is_refused(void **state)
         "micro batch and data-parallel sizes of the checkpoint");
 }
 
-static void check(struct meg_sampler *s, const json_t *batches)
+static void check(struct meg_sampler *s, const json_t *batches, int64_t micro_batch)
 {
     const json_t *want;
     size_t k;
+
     json_array_foreach(batches, k, want) {
         int64_t index[16], number[16];
         assert_true(meg_sampler_next(s, index, number));
+        assert_int_equal(json_array_size(want), micro_batch);
         for (size_t i = 0; i < json_array_size(want); i++)
             assert_int_equal(index[i], int_at(want, i));
     }
@@ -131,6 +133,8 @@ static void golden_orders(void **state)
         json_t *ranks = json_object_get(c, "microbatches_per_rank"), *batches, *pass;
         const bool is_single = strcmp(type, "single") == 0;
         size_t rank, k;
+
+        assert_int_equal(json_array_size(ranks), get_int(c, "data_parallel_size"));
         json_array_foreach(ranks, rank, batches) {
             const struct meg_sampler_conf conf = { is_single ? MEG_SAMPLER_SINGLE
                                                        : strcmp(type, "cyclic") == 0
@@ -146,10 +150,11 @@ static void golden_orders(void **state)
             int64_t index[16], number[16];
             assert_int_equal(meg_sampler_open(&s, &conf, &e), 0);
             if (is_single) {
-                check(s, batches);
+                check(s, batches, conf.micro_batch);
                 assert_false(meg_sampler_next(s, index, number));
             } else {
-                json_array_foreach(batches, k, pass) check(s, pass);
+                assert_true(json_array_size(batches) > 0);
+                json_array_foreach(batches, k, pass) check(s, pass, conf.micro_batch);
             }
             meg_sampler_close(s);
         }
