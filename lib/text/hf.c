@@ -314,17 +314,18 @@ static int encode_cut(struct hf *t, bool is_normal, const char *text, int64_t n,
 static int encode_part(struct hf *t, const char *s, int64_t n, bool is_start, bool is_first,
                        struct meg_ids *out, struct meg_err *e)
 {
-    int64_t most = t->files->seams ? MEG_HF_STRETCH : MEG_HF_TEXT;
+    const struct meg_hf_files *f = t->files;
+    int64_t most = f->is_bytes ? MEG_HF_BYTES : f->seams ? MEG_HF_STRETCH : MEG_HF_TEXT;
     int r;
 
-    if (n > most && !t->files->is_bytes)
+    if (n > most && !f->is_bytes)
         return meg_fail(e, MEG_EFORMAT,
                         "%lld bytes of text without a place where this tokenizer.json lets it be cut; at "
                         "most %lld can be encoded: break it up",
                         (long long)n, (long long)most);
-    if (!t->files->norm)
+    if (!f->norm)
         return encode_cut(t, true, s, n, is_start, out, e);
-    if ((r = meg_hf_norm_run(t->files->norm, s, n, is_first, &t->normal, e)) < 0)
+    if ((r = meg_hf_norm_run(f->norm, s, n, is_first, f->seams ? f->seams->most : most, &t->normal, e)) < 0)
         return r;
     return encode_cut(t, true, t->normal.s, (int64_t)t->normal.n, is_start, out, e);
 }

@@ -48,9 +48,9 @@ struct meg_hf_pattern {
 int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char *from,
                         struct meg_err *e);
 void meg_hf_pattern_free(struct meg_hf_pattern *p);
-/* Append s [n] with every match replaced by to. */
+/* Append s [n] with every match replaced by to; where out grows beyond most bytes the rest is left out. */
 int meg_hf_pattern_replace(const struct meg_hf_pattern *p, const char *s, int64_t n,
-                           const struct meg_str *to, struct meg_str *out, struct meg_err *e);
+                           const struct meg_str *to, int64_t most, struct meg_str *out, struct meg_err *e);
 
 /* ---- normaliser: NULL is none -------------------------------------------------------------------- */
 
@@ -58,8 +58,9 @@ struct meg_hf_norm;
 int meg_hf_norm_load(struct meg_hf_norm **out, const json_t *part, const char *from,
                      struct meg_err *e);
 void meg_hf_norm_free(struct meg_hf_norm *n);
-/* Set out to text normalised; what Prepend puts in front only where the text is_first of what is cut. */
-int meg_hf_norm_run(const struct meg_hf_norm *norm, const char *text, int64_t n, bool is_first,
+/* Set out to text normalised; what Prepend puts in front only where the text is_first of what is cut.
+ * MEG_EFORMAT where a step gives more than most bytes, some MiB. */
+int meg_hf_norm_run(const struct meg_hf_norm *norm, const char *text, int64_t n, bool is_first, int64_t most,
                     struct meg_str *out, struct meg_err *e);
 
 /* May text be cut before a blank, tab, newline or carriage return (not between \r\n), whatever stands on

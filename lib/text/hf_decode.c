@@ -189,7 +189,7 @@ static void replace_in(const struct step *s, struct meg_str *t, const char *by)
 
     /* a pattern that takes too long on a token leaves the rest of it as it is */
     meg_hf_pattern_replace(&s->pattern, t->s ? t->s : "", (int64_t)t->n,
-                           s->kind == REPLACE ? &s->content : &to, &out, &e);
+                           s->kind == REPLACE ? &s->content : &to, INT64_MAX, &out, &e);
     meg_str_free(t);
     *t = out;
 }

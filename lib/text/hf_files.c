@@ -174,7 +174,8 @@ static int build_finder(struct meg_hf_files *f, bool normalized, struct meg_hf_f
             continue;
         normal.n = 0;
         if (normalized && f->norm)
-            r = meg_hf_norm_run(f->norm, a->content.s, (int64_t)a->content.n, true, &normal, e);
+            r = meg_hf_norm_run(f->norm, a->content.s, (int64_t)a->content.n, true, MEG_HF_TEXT, &normal,
+                                e);
         else
             meg_str_add(&normal, a->content.s, a->content.n);
         if (normal.n > 0 && meg_strtab_add(&text, normal.s, (int64_t)normal.n) == was)

@@ -28,6 +28,7 @@ struct meg_hf_finder {
 struct meg_hf_seams {
     struct meg_seams at;
     bool is_nothing[256]; /* by itself the byte has no ids */
+    int64_t most;         /* bytes between two, when normalised */
 };
 
 struct meg_hf_files {
@@ -58,9 +59,10 @@ struct meg_hf_files {
  */
 int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, struct meg_err *e);
 void meg_hf_files_free(struct meg_hf_files *f); /* accepts NULL */
-/* Bytes of text that are encoded at once, 15 and 35 bytes of memory each: between two seams; where none are
- * known, and the bytes of pieces are not looked up, between two added tokens. */
-enum { MEG_HF_STRETCH = 16 << 20, MEG_HF_TEXT = 6 << 20 };
+/* Bytes of text that are encoded at once, before and after it is normalised, 15 and 35 bytes of memory each: between
+ * two seams; where none are known, between two added tokens.  Where the bytes of pieces are looked up there is only
+ * a bound when it is normalised. */
+enum { MEG_HF_STRETCH = 16 << 20, MEG_HF_TEXT = 6 << 20, MEG_HF_BYTES = 64 << 20 };
 
 /* Those of a tokenizer of this kind: a test takes the seams away. */
 struct meg_hf_files *meg_hf_files_of(struct meg_tokenizer *t);

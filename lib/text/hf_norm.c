@@ -185,11 +185,12 @@ static const char *cluster_end(const char *s, const char *end)
 
 /* SentencePiece's map as Hugging Face applies it: to a short cluster as a whole, of which the shortest
  * key that it begins with decides, else to each character. */
-static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, struct meg_str *out)
+static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, int64_t most,
+                        struct meg_str *out)
 {
     const char *end = s + n;
 
-    while (s < end) {
+    while (s < end && (int64_t)out->n <= most) {
         const char *stop = cluster_end(s, end), *to = NULL;
 
         if (stop - s < 6)
@@ -270,7 +271,7 @@ static void map_chars(enum kind kind, const char *text, int64_t n, struct meg_st
     free(to.v);
 }
 
-static int run_step(const struct step *s, const char *text, int64_t n, bool is_first,
+static int run_step(const struct step *s, const char *text, int64_t n, bool is_first, int64_t most,
                     struct meg_str *out, struct meg_err *e)
 {
     switch (s->kind) {
@@ -278,7 +279,7 @@ static int run_step(const struct step *s, const char *text, int64_t n, bool is_f
     case NFD:
     case NFKC:
     case NFKD:
-        return meg_normal_form_add(s->form, text, n, out, e);
+        return meg_normal_form_add(s->form, text, n, most, out, e);
     case LOWERCASE:
     case STRIP_ACCENTS:
     case NMT:
@@ -288,7 +289,7 @@ static int run_step(const struct step *s, const char *text, int64_t n, bool is_f
         strip(s, text, n, out);
         break;
     case REPLACE:
-        return meg_hf_pattern_replace(&s->pattern, text, n, &s->content, out, e);
+        return meg_hf_pattern_replace(&s->pattern, text, n, &s->content, most, out, e);
     case PREPEND:
         if (n > 0 && is_first)
             meg_str_add(out, s->content.s, s->content.n);
@@ -298,7 +299,7 @@ static int run_step(const struct step *s, const char *text, int64_t n, bool is_f
         meg_bert_normalize(&s->bert, text, n, out);
         break;
     case PRECOMPILED:
-        precompiled(&s->map, text, n, out);
+        precompiled(&s->map, text, n, most, out);
         break;
     case BYTE_LEVEL:
         meg_bytemap_spell(out, text, n);
@@ -307,7 +308,7 @@ static int run_step(const struct step *s, const char *text, int64_t n, bool is_f
     return MEG_OK;
 }
 
-int meg_hf_norm_run(const struct meg_hf_norm *norm, const char *text, int64_t n, bool is_first,
+int meg_hf_norm_run(const struct meg_hf_norm *norm, const char *text, int64_t n, bool is_first, int64_t most,
                     struct meg_str *out, struct meg_err *e)
 {
     struct meg_str buf[2] = { { 0 }, { 0 } };
@@ -321,7 +322,8 @@ int meg_hf_norm_run(const struct meg_hf_norm *norm, const char *text, int64_t n,
 
         to->n = 0;
         meg_str_add(to, "", 0); /* text is never NULL, even when nothing is left of it */
-        r = run_step(&norm->step[i], text, n, is_first, to, e);
+        if ((r = run_step(&norm->step[i], text, n, is_first, most, to, e)) == MEG_OK)
+            r = meg_normal_form_room(to, 0, most, e);
         text = to->s;
         n = (int64_t)to->n;
     }

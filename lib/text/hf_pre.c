@@ -92,18 +92,19 @@ static int find(const struct meg_hf_pattern *p, const char *s, int64_t n, struct
 }
 
 int meg_hf_pattern_replace(const struct meg_hf_pattern *p, const char *s, int64_t n,
-                           const struct meg_str *to, struct meg_str *out, struct meg_err *e)
+                           const struct meg_str *to, int64_t most, struct meg_str *out, struct meg_err *e)
 {
     const char *end = s + n, *found;
     struct meg_spans m = { 0 };
     int r = p->regex ? find(p, s, n, &m, e) : MEG_OK;
 
-    while (!p->regex && (found = memmem(s, (size_t)(end - s), p->literal.s, p->literal.n))) {
+    while (!p->regex && (int64_t)out->n <= most &&
+           (found = memmem(s, (size_t)(end - s), p->literal.s, p->literal.n))) {
         meg_str_add(out, s, (size_t)(found - s));
         meg_str_add(out, to->s, to->n);
         s = found + p->literal.n;
     }
-    for (int64_t i = 0; i < m.n; i++) {
+    for (int64_t i = 0; i < m.n && (int64_t)out->n <= most; i++) {
         meg_str_add(out, s, (size_t)(m.v[i].s - s));
         meg_str_add(out, to->s, to->n);
         s = m.v[i].s + m.v[i].n;

@@ -36,7 +36,7 @@ static int try_blank(const struct meg_hf_files *f, char c, bool *is_space, bool 
     int r = MEG_OK;
 
     if (f->norm)
-        r = meg_hf_norm_run(f->norm, &c, 1, false, &normal, e);
+        r = meg_hf_norm_run(f->norm, &c, 1, false, MEG_HF_TEXT, &normal, e);
     else
         meg_str_add(&normal, &c, 1);
     *is_space = normal.n == 1 && memchr(" \t\n\r", *normal.s, 4);
@@ -76,6 +76,7 @@ static int cut_at_blanks(struct meg_hf_files *f, bool is_by_space, bool is_by_ch
     struct meg_hf_seams *s = f->seams = meg_new(sizeof *s);
     int r = MEG_OK;
 
+    s->most = MEG_HF_STRETCH;
     memset(s->at.joined, 0xFF, sizeof s->at.joined);
     for (const char *c = blanks; r == MEG_OK && *c; c++) {
         bool is_space, is_nothing;
@@ -135,6 +136,7 @@ static int cut_between_characters(struct meg_hf_files *f, const struct meg_span 
             return MEG_OK;
     }
     s = f->seams = meg_new(sizeof *s);
+    s->most = 5 * MEG_HF_STRETCH; /* a mark has up to four bytes, and one may be put in front */
     meg_seams_init(&s->at);
     for (int64_t k = 0; k < f->model.vocab.tokens.n; k++) {
         struct meg_str token = meg_strtab_get(&f->model.vocab.tokens, k);
@@ -147,7 +149,7 @@ static int cut_between_characters(struct meg_hf_files *f, const struct meg_span 
         if (!f->added[i].normalized)
             continue;
         if (f->norm)
-            r = meg_hf_norm_run(f->norm, content->s, (int64_t)content->n, true, &normal, e);
+            r = meg_hf_norm_run(f->norm, content->s, (int64_t)content->n, true, MEG_HF_TEXT, &normal, e);
         join(s, f->norm ? &normal : content, mark);
     }
     meg_str_free(&normal);

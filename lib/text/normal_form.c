@@ -177,27 +177,26 @@ static bool begins_apart(const struct meg_normal_form *f, int32_t cp)
                                   utf8proc_get_property(part[0])->combining_class == 0));
 }
 
-/* Has out room for n bytes more? */
-static int check_room(const struct meg_str *out, int64_t n, struct meg_err *e)
+int meg_normal_form_room(const struct meg_str *out, int64_t n, int64_t most, struct meg_err *e)
 {
-    if ((int64_t)out->n + n <= MEG_NORMAL_FORM_LONGEST)
+    if ((int64_t)out->n + n <= most)
         return MEG_OK;
-    return meg_fail(e, MEG_EFORMAT, "longer than %d MiB when normalised; make several texts of it",
-                    MEG_NORMAL_FORM_LONGEST >> 20);
+    return meg_fail(e, MEG_EFORMAT, "longer than %lld MiB when normalised; make several texts of it",
+                    (long long)most >> 20);
 }
 
 /* The characters c stand apart from those behind them. */
-static int finish(const struct meg_normal_form *f, struct meg_chars *c, struct meg_str *out,
+static int finish(const struct meg_normal_form *f, struct meg_chars *c, int64_t most, struct meg_str *out,
                   struct meg_err *e)
 {
     meg_chars_decompose(c, f->is_compatible);
     c->n = compose(f, c->v, c->n);
     meg_chars_write(c, out);
     c->n = 0;
-    return check_room(out, 0, e);
+    return meg_normal_form_room(out, 0, most, e);
 }
 
-static int add_stretch(const struct meg_normal_form *f, const char *text, int64_t n,
+static int add_stretch(const struct meg_normal_form *f, const char *text, int64_t n, int64_t most,
                        struct meg_str *out, struct meg_err *e)
 {
     enum { AT_ONCE = 4096 };
@@ -209,7 +208,7 @@ static int add_stretch(const struct meg_normal_form *f, const char *text, int64_
 
         i += meg_utf8_step(text + i, n - i, &cp);
         if (c.n >= AT_ONCE && begins_apart(f, cp))
-            r = finish(f, &c, out, e);
+            r = finish(f, &c, most, out, e);
         meg_chars_add(&c, cp);
         if (c.n > MEG_NORMAL_FORM_HELD)
             r = meg_fail(e, MEG_EFORMAT,
@@ -217,12 +216,12 @@ static int add_stretch(const struct meg_normal_form *f, const char *text, int64_
                          MEG_NORMAL_FORM_HELD);
     }
     if (r == MEG_OK)
-        r = finish(f, &c, out, e);
+        r = finish(f, &c, most, out, e);
     free(c.v);
     return r;
 }
 
-int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64_t n,
+int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64_t n, int64_t most,
                         struct meg_str *out, struct meg_err *e)
 {
     struct walk w = { .text = text, .n = n, .at = -64 };
@@ -231,12 +230,12 @@ int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64
     for (int64_t at = 0, before, live, stop; at < n && r == MEG_OK; at = stop) {
         live = next_live(f, &w, at);
         before = live == n ? n : one_before(text, at, live);
-        if ((r = check_room(out, before - at, e)) < 0)
+        if ((r = meg_normal_form_room(out, before - at, most, e)) < 0)
             break;
         meg_str_add(out, text + at, (size_t)(before - at));
         stop = next_inert(f, text, n, live);
         if (before < n)
-            r = add_stretch(f, text + before, stop - before, out, e);
+            r = add_stretch(f, text + before, stop - before, most, out, e);
     }
     return r;
 }

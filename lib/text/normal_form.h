@@ -22,11 +22,13 @@ void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_c
 
 /*
  * meg_normal_form_add - append text [n], well-formed UTF-8, in that form
- * MEG_EFORMAT when out would be longer than MEG_NORMAL_FORM_LONGEST, and for more than
- * MEG_NORMAL_FORM_HELD characters in a row that have to be looked at together: marks, most of all.
+ * MEG_EFORMAT when out would be longer than most bytes, and for more than MEG_NORMAL_FORM_HELD characters
+ * in a row that have to be looked at together: marks, most of all.
  */
-enum { MEG_NORMAL_FORM_LONGEST = 64 << 20, MEG_NORMAL_FORM_HELD = 1 << 22 };
-int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64_t n,
+enum { MEG_NORMAL_FORM_HELD = 1 << 22 };
+int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64_t n, int64_t most,
                         struct meg_str *out, struct meg_err *e);
+/* MEG_EFORMAT where out with n bytes more would be longer than most, some MiB. */
+int meg_normal_form_room(const struct meg_str *out, int64_t n, int64_t most, struct meg_err *e);
 
 #endif

@@ -387,6 +387,13 @@ is 'a word of that size where blanks are seams' \
 1,"ids":[0,1],"lengths":[2]}'
 refuses_word 17000000 16777216
 is 'and leave nothing' "$(echo bad*)" 'bad*'
+# U+FDFA, three bytes, of which NFKC makes 33.
+sed -i 's/{/{"normalizer": {"type": "NFKC"}, /' "$T/hf/tokenizer.json"
+printf '{"text":"a"}\n{"text":"%s"}\n' "$(yes "$(printf '\357\267\272')" | tr -d '\n' | head -c 6000000)" >word.jsonl
+status 'nor a word that grows beyond it when it is normalised' 65 \
+    meg-preprocess -q --input word.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
+is 'which is said' "$(cat "$T/err")" \
+    'meg-preprocess: word.jsonl, line 2: key "text": longer than 16 MiB when normalised; make several texts of it'
 rm word.jsonl
 
 cat >"$T/hf/tokenizer.json" <<'END'
