@@ -337,40 +337,61 @@ struct stretch {
     bool is_match;
 };
 
+/* A text on its way to stretches. */
+struct cut {
+    const struct meg_spans *matches;
+    bool invert;
+    int64_t i; /* of matches, the next one */
+    const char *at, *end;
+};
+
+static bool next_stretch(struct cut *c, struct stretch *out)
+{
+    const struct meg_span *m = c->i < c->matches->n ? &c->matches->v[c->i] : NULL;
+    const char *stop = m ? m->s : c->end;
+
+    if (c->at < stop) {
+        *out = (struct stretch){ c->at, stop - c->at, c->invert };
+    } else if (m) {
+        *out = (struct stretch){ m->s, m->n, !c->invert };
+        c->i++;
+    } else {
+        return false;
+    }
+    c->at += out->n;
+    return true;
+}
+
+/* Does a stretch take in the one behind it? */
+static bool joins(enum behavior behavior, const struct stretch *x, const struct stretch *next)
+{
+    switch (behavior) {
+    case MERGED_WITH_PREVIOUS:
+        return !x->is_match && next->is_match;
+    case MERGED_WITH_NEXT:
+        return x->is_match && !next->is_match;
+    case CONTIGUOUS:
+        return x->is_match == next->is_match;
+    default:
+        return false;
+    }
+}
+
 /* Cut text at its matches; those may be joined by what they touch. */
 static void cut(const struct meg_spans *m, enum behavior behavior, bool invert, const char *text,
                 int64_t n, bool is_start, struct meg_hf_pieces *out)
 {
-    struct stretch *v = meg_realloc_array(NULL, 2 * (size_t)m->n + 1, sizeof *v);
-    const char *at = text;
-    int64_t nv = 0;
+    struct cut c = { m, invert, 0, text, text + n };
+    struct stretch x, next = { 0 };
 
-    for (int64_t i = 0; i <= m->n; i++) {
-        const char *stop = i < m->n ? m->v[i].s : text + n;
-
-        if (stop > at)
-            v[nv++] = (struct stretch){ at, stop - at, invert };
-        if (i < m->n)
-            v[nv++] = (struct stretch){ stop, m->v[i].n, !invert };
-        at = i < m->n ? stop + m->v[i].n : stop;
-    }
-    for (int64_t i = 0, k; i < nv; i = k) {
-        int64_t len = v[i].n;
-
-        k = i + 1;
-        if (behavior == REMOVED && v[i].is_match)
-            continue;
-        if (behavior == CONTIGUOUS) {
-            for (; k < nv && v[k].is_match == v[i].is_match; k++)
-                len += v[k].n;
-        } else if (behavior == MERGED_WITH_PREVIOUS && k < nv && !v[i].is_match && v[k].is_match) {
-            len += v[k++].n;
-        } else if (behavior == MERGED_WITH_NEXT && k < nv && v[i].is_match && !v[k].is_match) {
-            len += v[k++].n;
+    for (bool has = next_stretch(&c, &x); has; x = next) {
+        while ((has = next_stretch(&c, &next)) && joins(behavior, &x, &next)) {
+            x.n += next.n;
+            x.is_match = next.is_match; /* of two that differ only one is joined */
         }
-        meg_hf_pieces_add(out, v[i].s, len, is_start && v[i].s == text);
+        if (behavior != REMOVED || !x.is_match)
+            meg_hf_pieces_add(out, x.s, x.n, is_start && x.s == text);
     }
-    free(v);
 }
 
 static void byte_level(const struct step *s, const char *text, int64_t n, bool is_start,
