@@ -75,7 +75,7 @@ bool meg_hf_norm_marks_blanks(const struct meg_hf_norm *n, struct meg_span *mark
 /* ---- pre-tokeniser: NULL is none ------------------------------------------------------------------ */
 
 struct meg_hf_piece {
-    int64_t at, n; /* in text */
+    int32_t at, n; /* in text */
     bool is_start; /* begins where the whole text begins */
 };
 
@@ -91,7 +91,8 @@ struct meg_hf_pre;
 int meg_hf_pre_load(struct meg_hf_pre **out, const json_t *part, const char *from,
                     struct meg_err *e);
 void meg_hf_pre_free(struct meg_hf_pre *p);
-/* Cut pieces into smaller ones; other is room to work in. */
+/* Cut pieces into smaller ones; other is room to work in.  MEG_EFORMAT where a step makes 256 MiB of them, or as
+ * meg_regex_find. */
 int meg_hf_pre_run(const struct meg_hf_pre *p, struct meg_hf_pieces *pieces,
                    struct meg_hf_pieces *other, struct meg_err *e);
 /* Is it one of the known splits and then GPT-2's spelling of bytes, so that bytes may be looked up? */

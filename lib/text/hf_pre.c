@@ -138,6 +138,7 @@ static int load_metaspace(struct step *s, const json_t *part, const char *from, 
 {
     const char *replacement = "\xE2\x96\x81", *scheme = NULL;
     bool add_prefix_space = true;
+    int32_t cp;
     int r;
 
     s->splits = true;
@@ -147,8 +148,8 @@ static int load_metaspace(struct step *s, const json_t *part, const char *from, 
         (r = meg_json_get_str(part, "prepend_scheme", MEG_JSON_OPTIONAL, &scheme, from, e)) < 0 ||
         (r = meg_json_get_bool(part, "split", MEG_JSON_OPTIONAL, &s->splits, from, e)) < 0)
         return r;
-    if (!*replacement)
-        return meg_fail(e, MEG_EFORMAT, "%s: replacement is empty", from);
+    if (!*replacement || meg_utf8_step(replacement, (int64_t)strlen(replacement), &cp) != (int)strlen(replacement))
+        return meg_fail(e, MEG_EFORMAT, "%s: replacement '%s' is not one character", from, replacement);
     if (scheme && strcmp(scheme, "always") != 0 && strcmp(scheme, "first") != 0 &&
         strcmp(scheme, "never") != 0)
         return meg_fail(e, MEG_EFORMAT, "%s: prepend_scheme '%s' is not known here", from, scheme);
@@ -287,11 +288,12 @@ void meg_hf_pieces_add(struct meg_hf_pieces *p, const char *s, int64_t n, bool i
 {
     if (n == 0)
         return;
+    MEG_ASSERT((int64_t)p->text.n + n <= INT32_MAX);
     if (p->n == p->cap) {
         p->cap = p->cap ? 2 * p->cap : 64;
         p->v = meg_realloc_array(p->v, (size_t)p->cap, sizeof *p->v);
     }
-    p->v[p->n++] = (struct meg_hf_piece){ (int64_t)p->text.n, n, is_start };
+    p->v[p->n++] = (struct meg_hf_piece){ (int32_t)p->text.n, (int32_t)n, is_start };
     meg_str_add(&p->text, s, (size_t)n);
 }
 
@@ -471,12 +473,16 @@ static int run_step(const struct step *s, const char *text, int64_t n, bool is_s
 static int run(const struct step *s, const struct meg_hf_pieces *in, struct meg_hf_pieces *out,
                struct meg_err *e)
 {
+    enum { MOST = 256 << 20 };
     int r = MEG_OK;
 
     out->n = 0;
     out->text.n = 0;
-    for (int64_t i = 0; i < in->n && r == MEG_OK; i++)
+    for (int64_t i = 0; i < in->n && r == MEG_OK; i++) {
         r = run_step(s, in->text.s + in->v[i].at, in->v[i].n, in->v[i].is_start, out, e);
+        if (r == MEG_OK && out->text.n > MOST)
+            r = meg_fail(e, MEG_EFORMAT, "pre_tokenizer: more than %d MiB of one text; break it up", MOST >> 20);
+    }
     return r;
 }
 

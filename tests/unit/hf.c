@@ -285,6 +285,8 @@ static void refuses_what_is_no_tokenizer(void **state)
             MEG_EFORMAT, "byte 27: regular expression is too large");
     refuses("{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"String\": \"\"}}}", MEG_EFORMAT,
             "pre_tokenizer: pattern must be");
+    refuses("{\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"__\"}}", MEG_EFORMAT,
+            "pre_tokenizer: replacement '__' is not one character");
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_EUSAGE);
     c.tokenizer_model = "/nowhere";
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_ENOENT);
@@ -300,6 +302,30 @@ static void refuses_a_hundred_megabytes(void **state)
     write_in("tokenizer.json", "{");
     assert_int_equal(truncate(path, 100 << 20), 0);
     refuses_the_file(MEG_EFORMAT, "tokenizer.json: 104857600 bytes; at most 67108864 are read");
+}
+
+/* Each step spells bytes as characters, of two bytes most of them, and the next one those. */
+static void refuses_pieces_that_grow_and_grow(void **state)
+{
+    struct meg_str members = { 0 }, text = { 0 };
+    struct meg_tokenizer *t;
+    struct meg_ids got = { 0 };
+    struct meg_err e;
+
+    (void)state;
+    meg_str_printf(&members, "\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [");
+    for (int i = 0; i < 20; i++)
+        meg_str_printf(&members, "%s{\"type\": \"ByteLevel\", \"use_regex\": false}", i ? "," : "");
+    meg_str_printf(&members, "]},");
+    t = open_words(members.s);
+    for (int i = 0; i < 100000; i++)
+        meg_str_printf(&text, "\xC3\xA9");
+    assert_int_equal(meg_tokenizer_encode(t, text.s, (int64_t)text.n, &got, &e), MEG_EFORMAT);
+    assert_string_equal(e.msg, "pre_tokenizer: more than 256 MiB of one text; break it up");
+    meg_tokenizer_close(t);
+    free(got.v);
+    meg_str_free(&members);
+    meg_str_free(&text);
 }
 
 /* Parts nested in parts, until the stack would end. */
@@ -375,6 +401,7 @@ int main(void)
         cmocka_unit_test(looks_for_nothing_beside_what_is_not_there),
         cmocka_unit_test(refuses_what_is_no_tokenizer),
         cmocka_unit_test(refuses_a_hundred_megabytes),
+        cmocka_unit_test(refuses_pieces_that_grow_and_grow),
         cmocka_unit_test(refuses_what_is_nested_deep),
         cmocka_unit_test(takes_very_many_added_tokens),
     };

@@ -115,6 +115,7 @@ KEEPS(blanks_with_gpt2, "GPT2BPETokenizer", "gpt2/vocab.json", "gpt2/merges.txt"
 KEEPS(a_letter_with_unigram, "GPTSentencePieceTokenizer", "t5/spiece.model", NULL, "a", 60, 1)
 KEEPS(emoji_with_wordpiece, "BertWordPieceLowerCase", "bert-base-uncased/vocab.txt", NULL, emoji, 60, 1)
 KEEPS(a_letter_with_t5, "HuggingFaceTokenizer", "t5", NULL, "a", 15, 1)
+KEEPS(blanks_that_are_no_seams_with_t5, "HuggingFaceTokenizer", "t5", NULL, "a\xC2\xA0", 15, 1)
 KEEPS(words_with_qwen2, "HuggingFaceTokenizer", "qwen2", NULL, "\\n of caf\xC3\xA9s", 60, 1)
 KEEPS(what_grows_with_qwen2, "HuggingFaceTokenizer", "qwen2", NULL, "\xF0\x9D\x85\xA0\\n", 25, 1)
 KEEPS(emoji_with_bert, "HuggingFaceTokenizer", "bert-base-uncased", NULL, emoji, 15, 1)
@@ -147,6 +148,7 @@ int main(void)
         cmocka_unit_test(a_letter_with_unigram),
         cmocka_unit_test(emoji_with_wordpiece),
         cmocka_unit_test(a_letter_with_t5),
+        cmocka_unit_test(blanks_that_are_no_seams_with_t5),
         cmocka_unit_test(words_with_qwen2),
         cmocka_unit_test(what_grows_with_qwen2),
         cmocka_unit_test(emoji_with_bert),
