@@ -48,11 +48,21 @@ static const struct meg_opt own_opts[] = {
 };
 #undef C
 
+static const struct meg_opt_absent absent[] = {
+    { "target-expert-*", "mixtures of experts are not there yet; see meg(7)" },
+    { 0 }
+};
+
 static const struct meg_opt ignored_opts[] = {
     MEG_IGNORED("megatron-path", "DIR", "no other program is run"),
     MEG_IGNORED("max-queue-size", "N", "there is no queue"),
     MEG_IGNORED("no-checking", NULL, "checks cost nothing here"),
     MEG_IGNORED("loader-transformer-impl", "NAME", "both spellings are read"),
+    MEG_IGNORED("checkpoint-type", "TYPE", "what --load-dir holds is found out"),
+    MEG_IGNORED("model-size", "NAME", "sizes are those of the checkpoint"),
+    MEG_IGNORED("tokenizer-model", "FILE", "the tokenizer's files in --load-dir go along"),
+    MEG_IGNORED("bf16", NULL, "what is written is F32"),
+    MEG_IGNORED("fp16", NULL, "what is written is F32"),
     { 0 }
 };
 
@@ -274,6 +284,8 @@ static void check_options(const struct conf *c)
 {
     const bool is_ranks = strcmp(c->saver, "native") && strcmp(c->saver, "hf");
 
+    if (strcmp(c->model_type, "GPT") != 0)
+        meg_usage("--model-type: '%s' is not GPT, the kind that is there; see meg(7)", c->model_type);
     if (c->info && (c->load_dir || c->save_dir))
         meg_usage("--info describes; it goes without --load-dir and --save-dir");
     if (!c->info && (c->json || c->verify))
@@ -293,6 +305,7 @@ int main(int argc, char **argv)
                                            { 0 } };
     struct meg_err e;
 
+    meg_opt_set_absent(absent);
     meg_opt_parse(groups, "[options] --load-dir DIR --save-dir DIR | --info DIR",
                   "Turn a checkpoint into another format, or describe it.", argc, argv);
     check_options(&c);

@@ -55,6 +55,8 @@ is 'as JSON' "$(meg-convert --info ours --json | jq -c '[.format,.iteration,.par
 is 'the same of a Hugging Face folder' \
     "$(meg-convert --info hf --json | jq -c '[.format,.parameters,.options["tokenizer-type"]]')" '["hf",960,"GPT2BPETokenizer"]'
 
+status 'a model of another kind is refused' 2 meg-convert --model-type BERT --load-dir hf --save-dir bert
+is 'and nothing is made' "$(echo bert*)" 'bert*'
 status 'a folder that holds a checkpoint is refused' 2 meg-convert --load-dir hf --save-dir ours
 like 'and says how' "$(cat err)" 'ours: it holds a checkpoint.*--overwrite'
 status 'unless told' 0 meg-convert --load-dir hf --save-dir ours --overwrite
