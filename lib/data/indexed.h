@@ -99,6 +99,9 @@ void meg_indexed_end_document(struct meg_indexed_writer *w);
  * the two has modes and the other not.  Every document so far must have been ended. */
 int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_indexed *d,
                                struct meg_err *e);
+/* Write all that commit would and make it durable, so that only renaming is left to fail: for who commits
+ * several.  Nothing can be added then. */
+int meg_indexed_finish(struct meg_indexed_writer *w, struct meg_err *e);
 /* Frees *w and sets it to NULL, on success only. */
 int meg_indexed_commit(struct meg_indexed_writer **w, struct meg_err *e);
 void meg_indexed_abandon(struct meg_indexed_writer *w); /* accepts NULL */

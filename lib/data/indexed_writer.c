@@ -26,6 +26,7 @@ struct meg_indexed_writer {
     int64_t nseq, nent;          /* document index entries */
     int32_t last;                /* length of the last sequence, which may still grow */
     int64_t ended;               /* sequences of documents that have ended */
+    bool is_finished;
     atomic_int index_r;          /* the first failure to write a part of .idx, and what it says */
     struct meg_err index_e;
 };
@@ -302,6 +303,18 @@ static int write_index(struct meg_indexed_writer *w, struct meg_err *e)
     return meg_file_sync(&w->idx, e);
 }
 
+int meg_indexed_finish(struct meg_indexed_writer *w, struct meg_err *e)
+{
+    int r;
+
+    if (w->is_finished)
+        return MEG_OK;
+    if ((r = write_index(w, e)) < 0 || (r = meg_file_sync(&w->bin, e)) < 0)
+        return r;
+    w->is_finished = true;
+    return MEG_OK;
+}
+
 static ino_t inode(const char *path)
 {
     struct stat st;
@@ -321,7 +334,7 @@ int meg_indexed_commit(struct meg_indexed_writer **wp, struct meg_err *e)
     bool is_aside;
     int r;
 
-    if ((r = write_index(w, e)) < 0 || (r = meg_file_sync(&w->bin, e)) < 0)
+    if ((r = meg_indexed_finish(w, e)) < 0)
         goto out;
     is_aside = rename(path, aside) == 0;
     if (!is_aside && errno != ENOENT) {

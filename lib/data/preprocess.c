@@ -537,12 +537,16 @@ static int create_writers(struct job *j, const struct meg_tokenizer *tok, struct
     return r;
 }
 
-/* All keys or none of them. */
+/* All keys or none of them; while there are bytes to write, older datasets stay. */
 static int commit_writers(struct job *j, struct meg_err *e)
 {
     int64_t done = 0;
     int r = MEG_OK;
 
+    for (int64_t k = 0; k < j->c->json_keys.n && r == MEG_OK; k++)
+        r = meg_indexed_finish(j->writer[k], e);
+    if (r < 0)
+        return r;
     while (done < j->c->json_keys.n && (r = meg_indexed_commit(&j->writer[done], e)) == MEG_OK)
         done++;
     while (r < 0 && done-- > 0) {

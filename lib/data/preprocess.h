@@ -31,7 +31,8 @@ extern const struct meg_opt meg_preprocess_opts[];
  * on the number of workers.  Notes and progress go to the log.
  *   tok  used and shared with other threads until the call returns
  * MEG_EUSAGE for options that make no sense together, MEG_EFORMAT with file and line for bad input,
- * MEG_ENOENT, MEG_EIO; then no .idx of this call is left and no temporary file.
+ * MEG_ENOENT, MEG_EIO; then no .idx of this call is left and no temporary file.  Older datasets of that
+ * name stay, unless it is the renaming that fails.
  */
 int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok,
                    struct meg_err *e);

@@ -308,8 +308,35 @@ sweep() { # ERROR KIND OPTION...
     done >err 2>&1
     like "a fault ($error) leaves nothing, or is over: ${kind}s" "$seen" '^-{12,}[-n]*n$'
 }
+# Over older datasets: both are there (o) until the first name changes hands; then the new ones are there
+# together (n), or none of them (-).
+sweep_older() {
+    printf '{"text":"1 2 3","title":"4"}\n' >older.jsonl
+    null older --input older.jsonl --json-keys text title
+    seen=
+    for at in $(seq 64); do
+        rm -f out_*
+        for name in older_*; do cp "$name" "out_${name#older_}"; done
+        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=ENOSPC LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+            null out --input in.jsonl --append-eod --json-keys text title
+        new=0 old=0
+        for key in text title; do
+            if same "out_${key}_document" "whole_${key}_document"; then new=$((new + 1)); fi
+            if same "out_${key}_document" "older_${key}_document"; then old=$((old + 1)); fi
+        done
+        case $new$old in
+        20) state=n ;;
+        02) state=o ;;
+        0?) state=- ;;
+        *) state=X ;;
+        esac
+        seen=$seen$state
+    done >err 2>&1
+    like 'a fault while there are bytes to write keeps the older datasets' "$seen" '^o{14,}[-n]*n$'
+}
 if [ -f "${B:-}/tests/fault.so" ]; then
     sweep ENOSPC document
+    sweep_older
     sweep EIO document
     sweep ENOSPC sentence --split-sentences
 else
