@@ -1,5 +1,8 @@
 /* The transport of a group: MPI-3. */
+#define _GNU_SOURCE /* sched_getaffinity */
 #include <mpi.h>
+#include <omp.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/mem.h"
@@ -201,12 +204,36 @@ static void abort_all(int status, const char *why)
     MPI_Abort(MPI_COMM_WORLD, status);
 }
 
+/* Ranks of a machine that may use the same cores share them out; a launcher that binds each to its own leaves nothing
+ * to share.  Threads of two ranks that wait for each other on one core take ten times as long. */
+static void share_cores(void)
+{
+    MPI_Comm machine;
+    cpu_set_t mine, both, *all;
+    int ranks, sharers = 0;
+
+    if (getenv("OMP_NUM_THREADS") || sched_getaffinity(0, sizeof mine, &mine) < 0)
+        return;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
+    MPI_Comm_size(machine, &ranks);
+    all = meg_new((size_t)ranks * sizeof *all);
+    MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, machine);
+    for (int i = 0; i < ranks; i++) {
+        CPU_AND(&both, &mine, &all[i]);
+        sharers += CPU_COUNT(&both) > 0;
+    }
+    omp_set_num_threads(CPU_COUNT(&mine) > sharers ? CPU_COUNT(&mine) / sharers : 1);
+    free(all);
+    MPI_Comm_free(&machine);
+}
+
 int meg_comm_open_mpi(struct meg_comm **world, struct meg_err *e)
 {
     int provided;
 
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS || provided < MPI_THREAD_FUNNELED)
         return meg_fail(e, MEG_EFAIL, "MPI could not be started with threads (MPI_THREAD_FUNNELED)");
+    share_cores();
     *world = group_new(MPI_COMM_WORLD, "world", 600);
     meg_on_die(abort_all);
     atexit(leave);
