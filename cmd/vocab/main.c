@@ -1,6 +1,4 @@
 /* meg-vocab - learn a byte-level BPE vocabulary. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/err.h"

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "data/internal.h"
 
 int64_t meg_dataset_len(const struct meg_dataset *ds)

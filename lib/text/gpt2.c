@@ -4,7 +4,6 @@
  * are not in the vocabulary are refused.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "text/gpt2_files.h"
 #include "text/internal.h"

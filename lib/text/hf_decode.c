@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 /*
  * Decoders of tokenizer.json.  A step maps the list of tokens; what looks beyond its own token is the
  * place of the first one, a run of bytes, the last token, and whatever comes after Fuse.

@@ -4,7 +4,6 @@
 
 #include "base/json.h"
 #include "text/hf.h"
-#include "text/utf8.h"
 #include "text/wordpiece.h"
 
 enum { MAX_ID = (1 << 24) - 1 };

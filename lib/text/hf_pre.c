@@ -1,4 +1,4 @@
-#define _GNU_SOURCE
+#define _GNU_SOURCE /* memmem */
 /* Pre-tokenisers of tokenizer.json, one after the other; and the patterns that several parts have. */
 #include <stdlib.h>
 #include <string.h>

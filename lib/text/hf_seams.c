@@ -11,7 +11,6 @@
  * text, which can be cut between two characters that no token has side by side.  An added token that is
  * sought in the normalised text holds together like a token, but may not look at what is around it.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "text/bert_text.h"

@@ -1,7 +1,6 @@
 #define _GNU_SOURCE /* memrchr */
 #include "text/input.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <stdlib.h>

@@ -7,7 +7,6 @@
 #define _GNU_SOURCE /* memrchr */
 #include "text/punkt.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include <utf8proc.h>

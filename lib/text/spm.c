@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "text/spm_internal.h"
-#include "text/utf8.h"
 
 enum { PART = 1 << 16 }; /* bytes normalised at once */
 

@@ -4,7 +4,6 @@
  * are; characters that occur in pieces but are none themselves follow.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "text/spm_internal.h"
 #include "text/strtab.h"

@@ -3,8 +3,6 @@
  * BPE model saves.
  */
 #include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
