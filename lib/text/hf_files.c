@@ -162,7 +162,7 @@ static int build_finder(struct meg_hf_files *f, bool normalized, struct meg_hf_f
     struct meg_trie_key *key = meg_realloc_array(NULL, (size_t)f->nadded + 1, sizeof *key);
     struct meg_strtab text = { 0 };
     struct meg_str normal = { 0 };
-    int32_t *nth = meg_realloc_array(NULL, (size_t)f->nadded + 1, sizeof *nth), twice;
+    int32_t *nth = meg_realloc_array(NULL, (size_t)f->nadded + 1, sizeof *nth);
     struct meg_err inner;
     int r = MEG_OK;
 
@@ -189,7 +189,7 @@ static int build_finder(struct meg_hf_files *f, bool normalized, struct meg_hf_f
         to->nbegins += !to->begins[to->byte];
         to->begins[to->byte] = true;
     }
-    if (r == MEG_OK && (r = meg_trie_build(&to->trie, key, text.n, &twice, &inner)) < 0)
+    if (r == MEG_OK && (r = meg_trie_build(&to->trie, key, text.n, &inner)) < 0)
         r = meg_fail(e, r, "%s: added_tokens: %s", path, inner.msg);
     free(key);
     free(nth);

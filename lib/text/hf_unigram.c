@@ -97,7 +97,6 @@ static int build_trie(struct meg_hf_model *m, const char *from, struct meg_err *
     struct meg_trie_key *key = meg_realloc_array(NULL, (size_t)m->vocab.tokens.n + 1, sizeof *key);
     struct meg_err inner;
     int64_t n = 0;
-    int32_t twice;
     int r;
 
     for (int64_t k = 0; k < m->vocab.tokens.n; k++) {
@@ -106,7 +105,7 @@ static int build_trie(struct meg_hf_model *m, const char *from, struct meg_err *
         if (t.n > 0)
             key[n++] = (struct meg_trie_key){ t.s, (int64_t)t.n, m->vocab.id[k] };
     }
-    r = meg_trie_build(&u->trie, key, n, &twice, &inner);
+    r = meg_trie_build(&u->trie, key, n, &inner);
     free(key);
     return r < 0 ? meg_fail(e, r, "%s: %s", from, inner.msg) : MEG_OK;
 }

@@ -102,7 +102,6 @@ static void add_all(struct specials *s, const struct meg_spm_model *m, int64_t e
 static int build_trie(struct specials *s, struct meg_err *e)
 {
     struct meg_trie_key *key = meg_new((size_t)s->n * sizeof *key);
-    int32_t twice;
     int r;
 
     s->is_special = meg_new((size_t)s->token.n * sizeof *s->is_special);
@@ -113,7 +112,7 @@ static int build_trie(struct specials *s, struct meg_err *e)
         s->is_special[s->id[k]] = true;
         s->begins[(unsigned char)text.s[0]] = true;
     }
-    r = meg_trie_build(&s->trie, key, s->n, &twice, e);
+    r = meg_trie_build(&s->trie, key, s->n, e);
     free(key);
     return r;
 }

@@ -33,7 +33,6 @@ static int build_verbatim(struct meg_spm *s, struct meg_err *e)
 {
     const struct meg_spm_model *m = s->model;
     struct meg_trie_key *key = meg_new((size_t)m->n * sizeof *key);
-    int32_t twice;
     int64_t n = 0;
     int r;
 
@@ -43,7 +42,7 @@ static int build_verbatim(struct meg_spm *s, struct meg_err *e)
         if (m->piece[id].type == MEG_SPM_USER_DEFINED)
             key[n++] = (struct meg_trie_key){ piece.s, (int64_t)piece.n, id };
     }
-    r = meg_trie_build(&s->verbatim, key, n, &twice, e);
+    r = meg_trie_build(&s->verbatim, key, n, e);
     free(key);
     return r;
 }

@@ -65,7 +65,7 @@ static int build_symbols(struct meg_spm *s, struct symbols *x, struct meg_err *e
     const struct meg_spm_model *m = s->model;
     struct meg_trie_key *key = meg_new((size_t)(m->n + x->chars.n) * sizeof *key);
     struct meg_strtab pieces = { 0 };
-    int32_t twice, *out = meg_new((size_t)(m->n + x->chars.n) * sizeof *out);
+    int32_t *out = meg_new((size_t)(m->n + x->chars.n) * sizeof *out);
     int64_t n = 0;
     int r;
 
@@ -91,7 +91,7 @@ static int build_symbols(struct meg_spm *s, struct symbols *x, struct meg_err *e
             key[n++] = (struct meg_trie_key){ c.s, (int64_t)c.n, sym };
     }
     s->bpe.out = out;
-    r = meg_trie_build(&s->bpe.symbols, key, n, &twice, e);
+    r = meg_trie_build(&s->bpe.symbols, key, n, e);
     meg_strtab_free(&pieces);
     free(key);
     return r;
@@ -101,7 +101,6 @@ static int build_frozen(struct meg_spm *s, struct meg_err *e)
 {
     const struct meg_spm_model *m = s->model;
     struct meg_trie_key *key = meg_new((size_t)m->n * sizeof *key);
-    int32_t twice;
     int64_t n = 0;
     int r;
 
@@ -110,7 +109,7 @@ static int build_frozen(struct meg_spm *s, struct meg_err *e)
             key[n++] = (struct meg_trie_key){ s->texts.bytes.s + s->texts.at[id],
                                               spm_length(&s->texts, id), id };
     }
-    r = meg_trie_build(&s->bpe.frozen, key, n, &twice, e);
+    r = meg_trie_build(&s->bpe.frozen, key, n, e);
     free(key);
     return r;
 }

@@ -58,7 +58,6 @@ int spm_unigram_init(struct meg_spm *s, struct meg_err *e)
     const struct meg_spm_model *m = s->model;
     struct meg_trie_key *key = meg_new((size_t)m->n * sizeof *key);
     int64_t n = 0;
-    int32_t twice;
     int r;
 
     for (int32_t id = 0; id < m->n; id++) {
@@ -69,7 +68,7 @@ int spm_unigram_init(struct meg_spm *s, struct meg_err *e)
             key[n++] = (struct meg_trie_key){ s->texts.bytes.s + s->texts.at[id], len, id };
     }
     set_steps(s);
-    r = meg_trie_build(&s->unigram.pieces, key, n, &twice, e);
+    r = meg_trie_build(&s->unigram.pieces, key, n, e);
     free(key);
     return r;
 }

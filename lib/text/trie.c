@@ -152,18 +152,15 @@ static int64_t find_twice(const struct meg_trie_key *key, int64_t n)
     return -1;
 }
 
-int meg_trie_build(struct meg_trie *t, struct meg_trie_key *key, int64_t n, int32_t *twice,
-                   struct meg_err *e)
+int meg_trie_build(struct meg_trie *t, struct meg_trie_key *key, int64_t n, struct meg_err *e)
 {
     struct build b = { .first = -1, .last = -1 };
     struct node *stack;
     int64_t nstack = 0, same;
 
     qsort(key, (size_t)n, sizeof *key, compare);
-    if ((same = find_twice(key, n)) >= 0) {
-        *twice = key[same].value;
+    if ((same = find_twice(key, n)) >= 0)
         return meg_fail(e, MEG_EFORMAT, "'%.*s' stands there twice", (int)key[same].n, key[same].s);
-    }
     stack = meg_realloc_array(NULL, (size_t)n + 256, sizeof *stack);
     add_block(&b);
     add_block(&b);

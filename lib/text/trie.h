@@ -29,11 +29,9 @@ struct meg_trie_key {
 
 /*
  * meg_trie_build - a trie of the n keys, which come back sorted.
- * MEG_EFORMAT when one stands there twice (*twice is the value of the later one in key), or when
- * their text takes more than 2^24 units.
+ * MEG_EFORMAT when one stands there twice, which is named, or when their text takes more than 2^24 units.
  */
-int meg_trie_build(struct meg_trie *t, struct meg_trie_key *key, int64_t n, int32_t *twice,
-                   struct meg_err *e);
+int meg_trie_build(struct meg_trie *t, struct meg_trie_key *key, int64_t n, struct meg_err *e);
 void meg_trie_free(struct meg_trie *t);
 
 /* A walk begins with node = MEG_TRIE_ROOT.  Step by byte c: false where no string goes on so; else

@@ -12,7 +12,6 @@ int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens
     struct meg_trie_key *first = meg_realloc_array(NULL, (size_t)tokens->n + 1, sizeof *first);
     struct meg_trie_key *more = meg_realloc_array(NULL, (size_t)tokens->n + 1, sizeof *more);
     int64_t nfirst = 0, nmore = 0;
-    int32_t twice;
     int r;
 
     for (int64_t k = 0; k < tokens->n; k++) {
@@ -26,8 +25,8 @@ int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens
     }
     w->unk = unk;
     w->max_chars = max_chars;
-    if ((r = meg_trie_build(&w->first, first, nfirst, &twice, e)) == MEG_OK)
-        r = meg_trie_build(&w->more, more, nmore, &twice, e);
+    if ((r = meg_trie_build(&w->first, first, nfirst, e)) == MEG_OK)
+        r = meg_trie_build(&w->more, more, nmore, e);
     free(first);
     free(more);
     return r;
