@@ -217,8 +217,7 @@ static const char *stretch_end(const char *s, const char *end)
     while (!meg_bert_is_seam(cp) && p < end);
     if (!meg_bert_is_seam(cp))
         return p;
-    while ((*--p & 0xC0) == 0x80)
-        ;
+    p = meg_utf8_before(p, &cp);
     return p > s ? p : p + meg_utf8_read(p, &cp);
 }
 

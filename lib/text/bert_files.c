@@ -28,12 +28,9 @@ static void strip(const char **s, const char **end)
         *s += n;
     }
     while (*s < *end) {
-        const char *last = *end - 1;
         int32_t cp;
+        const char *last = meg_utf8_before(*end, &cp);
 
-        while ((*last & 0xC0) == 0x80)
-            last--;
-        meg_utf8_step(last, *end - last, &cp);
         if (!is_blank(cp))
             break;
         *end = last;

@@ -224,17 +224,6 @@ static bool is_word(int32_t cp)
     }
 }
 
-/* The character that ends before s, which has one before it. */
-static const char *char_before(const char *s, int32_t *cp)
-{
-    const char *end = s;
-
-    while ((*--s & 0xC0) == 0x80)
-        ;
-    meg_utf8_step(s, end - s, cp);
-    return s;
-}
-
 /* The longest added token at s: its number, and *stop; -1 when there is none. */
 static int32_t longest_at(const struct meg_trie *trie, const char *s, const char *end,
                           const char **stop)
@@ -278,7 +267,7 @@ static const struct meg_hf_added *next_added(const struct hf *t, const struct me
         *s = p;
         if (a->single_word) {
             if (p > text)
-                char_before(p, &before);
+                meg_utf8_before(p, &before);
             if (*stop < end)
                 meg_utf8_step(*stop, end - *stop, &after);
             if ((p > text && is_word(before)) || (*stop < end && is_word(after))) {
@@ -287,7 +276,7 @@ static const struct meg_hf_added *next_added(const struct hf *t, const struct me
             }
         }
         while (a->lstrip && *s > from) {
-            const char *c = char_before(*s, &before);
+            const char *c = meg_utf8_before(*s, &before);
 
             if (!is_space(before))
                 break;

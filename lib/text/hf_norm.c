@@ -238,11 +238,8 @@ static void strip(const struct step *s, const char *text, int64_t n, struct meg_
         text += len;
     }
     while (s->right && text < end) {
-        const char *last = end - 1;
+        const char *last = meg_utf8_before(end, &cp);
 
-        while ((*last & 0xC0) == 0x80)
-            last--;
-        meg_utf8_step(last, end - last, &cp);
         if (meg_uclass(cp) != MEG_U_SPACE)
             break;
         end = last;

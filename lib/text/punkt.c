@@ -386,10 +386,9 @@ static const char *without_last_blanks(const char *s, const char *end)
     const char *p = end;
 
     while (p > s) {
-        const char *last = p - 1;
+        int32_t cp;
+        const char *last = meg_utf8_before(p, &cp);
 
-        while ((*last & 0xC0) == 0x80)
-            last--;
         if (blank(last, end) == 0)
             break;
         p = last;

@@ -79,10 +79,8 @@ static bool is_final(const char *s, int64_t n, int64_t i)
 {
     int32_t cp = 0;
 
-    for (int64_t k = i; k > 0;) {
-        while ((s[--k] & 0xC0) == 0x80)
-            ;
-        meg_utf8_step(s + k, n - k, &cp);
+    for (const char *p = s + i; p > s;) {
+        p = meg_utf8_before(p, &cp);
         if (!meg_u_is_case_ignorable(cp))
             break;
         cp = 0;

@@ -40,6 +40,15 @@ static inline int meg_utf8_length(unsigned char c)
     return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
 }
 
+/* The character that ends before s, which has one before it, of such text; returns where it begins. */
+static inline const char *meg_utf8_before(const char *s, int32_t *cp)
+{
+    while ((*--s & 0xC0) == 0x80)
+        ;
+    meg_utf8_read(s, cp);
+    return s;
+}
+
 /* Bytes of a character in UTF-8, 1 to 4, written to out.  cp is below 0x110000. */
 int meg_utf8_put(char out[4], int32_t cp);
 
