@@ -41,7 +41,8 @@ compare() { # WHAT FILE.jsonl NAME...
 }
 
 "$python" tests/peers/odd.py >"$T/odd.jsonl"
-compare 'odd texts' "$T/odd.jsonl" gpt2 llama3 qwen2 llama2 t5 bert-base-uncased bert-base-cased phi2 phi3 falcon roberta
+compare 'odd texts' "$T/odd.jsonl" \
+    gpt2 llama3 qwen2 llama2 t5 bert-base-uncased bert-base-cased phi2 phi3 falcon roberta
 corpus=${MEG_CORPUS:-}
 if [ -z "$corpus" ]; then
     corpus=$T/corpus.jsonl

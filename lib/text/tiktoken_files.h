@@ -19,8 +19,8 @@ struct meg_tiktoken_files {
 /*
  * meg_tiktoken_files_load - read c->tokenizer_model and take the --tiktoken options and --vocab-size.
  * MEG_EFORMAT, with line or element, for what is no base64, a rank out of order, a token that is empty,
- * longer than 4096 bytes or stands there twice, a byte that is no token; MEG_EUSAGE where the special tokens lack one that is
- * needed, stand there twice, are too many or are tokens already, or the file is too small.
+ * longer than 4096 bytes or stands there twice, a byte that is no token; MEG_EUSAGE where the special tokens
+ * lack one that is needed, stand there twice, are too many or are tokens already, or the file is too small.
  */
 int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_tok_conf *c,
                             struct meg_err *e);

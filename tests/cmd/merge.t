@@ -69,7 +69,8 @@ status 'so is a dataset' 66 meg-merge --datasets nowhere --output-prefix x
 
 cp in/b.idx t.idx && printf 1 >t.bin
 status 'a truncated .bin is corrupt input' 65 meg-merge --datasets t --output-prefix x
-like 'bytes there and bytes due' "$(cat err)" '^meg-merge: t.bin: 1 bytes, should be 4 for the 2 uint16 tokens of t.idx: '
+like 'bytes there and bytes due' "$(cat err)" \
+    '^meg-merge: t.bin: 1 bytes, should be 4 for the 2 uint16 tokens of t.idx: '
 head -c 60 in/b.idx >t.idx && cp in/b.bin t.bin
 status 'a truncated .idx is corrupt input' 65 meg-merge --datasets t --output-prefix x
 like 'the same for it' "$(cat err)" '^meg-merge: t.idx: 60 bytes, should be 82 for 2 sequences '

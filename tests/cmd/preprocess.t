@@ -16,7 +16,8 @@ tokens() { # PREFIX: two-byte tokens
 }
 index() { # PREFIX: sequences, entries of the document index, lengths, document index
     s=$(od -An -tu8 -j18 -N8 "$1.idx" | xargs) d=$(od -An -tu8 -j26 -N8 "$1.idx" | xargs)
-    echo "$s $d: $(od -An -v -td4 -j34 -N$((4 * s)) "$1.idx" | xargs) : $(od -An -v -td8 -j$((34 + 12 * s)) "$1.idx" | xargs)"
+    lengths=$(od -An -v -td4 -j34 -N$((4 * s)) "$1.idx" | xargs)
+    echo "$s $d: $lengths : $(od -An -v -td8 -j$((34 + 12 * s)) "$1.idx" | xargs)"
 }
 
 # ---- what is written ----
@@ -39,9 +40,11 @@ null c --input blank.jsonl 2>err
 is 'blank lines are counted, and a warning' "$(cat err)" 'meg-preprocess: 1 blank line was passed over'
 ok 'and are no documents' same a_text_document c_text_document
 null d --input /dev/null
-is 'an empty file is a dataset without documents' "$(wc -c <d_text_document.bin | xargs) $(wc -c <d_text_document.idx | xargs)" '0 42'
+is 'an empty file is a dataset without documents' \
+    "$(wc -c <d_text_document.bin | xargs) $(wc -c <d_text_document.idx | xargs)" '0 42'
 meg-preprocess -q --input in.jsonl --tokenizer-type NullTokenizer --vocab-size 65499 --output-prefix wide
-is 'four bytes from 65500 ids on' "$(od -An -tu1 -j17 -N1 wide_text_document.idx | xargs) $(wc -c <wide_text_document.bin | xargs)" '4 20'
+is 'four bytes from 65500 ids on' \
+    "$(od -An -tu1 -j17 -N1 wide_text_document.idx | xargs) $(wc -c <wide_text_document.bin | xargs)" '4 20'
 
 # ---- inputs ----
 null stdin --input - <in.jsonl
@@ -74,7 +77,10 @@ end
 is 'the last of two equal keys counts' "$(tokens dup_text_document)" 2
 
 # ---- order ----
-awk 'BEGIN { for (i = 0; i < 30000; i++) { printf "{\"text\":\"%d", i % 1000; for (k = 0; k < i * 7 % 90; k++) printf " %d", (i * k) % 1000; print "\"}" } }' >big.jsonl
+awk 'BEGIN { for (i = 0; i < 30000; i++) {
+                 printf "{\"text\":\"%d", i % 1000
+                 for (k = 0; k < i * 7 % 90; k++) printf " %d", (i * k) % 1000
+                 print "\"}" } }' >big.jsonl
 null w1 --input big.jsonl --append-eod
 for n in 2 7; do
     null "w$n" --input big.jsonl --append-eod --workers "$n"
@@ -117,7 +123,8 @@ refused 'half a surrogate pair' 'standard input, line 1: column 10: .u escape of
 printf '{"text":"1"} {"text":"2"}\n' >input
 refused 'two objects on a line' 'standard input, line 1: column 14' --input - <input
 printf '{"text":"1001"}\n' >input
-refused 'an id outside of the vocabulary' 'standard input, line 1: key "text": token id 1001 is outside of the vocabulary: 0 to 1000' --input - <input
+refused 'an id outside of the vocabulary' \
+    'standard input, line 1: key "text": token id 1001 is outside of the vocabulary: 0 to 1000' --input - <input
 printf '{"text":"99999999999999999999"}\n' >input
 refused 'an id beyond any number' 'standard input, line 1: key "text": token id 9999.* is outside' --input - <input
 printf '{"text":"1  2"}\n' >input
@@ -181,7 +188,8 @@ ok 'the same from three workers' same s_text_sentence s7_text_sentence
 printf 'go\n' >punkt/english/ortho_context.tab
 gpt2 bad --split-sentences --input prose.jsonl --punkt-data punkt 2>err
 is 'refuses what is not Punkt data' $? 65
-like 'and names the line' "$(cat err)" "^meg-preprocess: punkt/english/ortho_context.tab, line 1: 'go': expected a word, a tab"
+like 'and names the line' "$(cat err)" \
+    "^meg-preprocess: punkt/english/ortho_context.tab, line 1: 'go': expected a word, a tab"
 gpt2 bad --split-sentences --input prose.jsonl --punkt-data punkt --lang klingon 2>err
 is 'a language that is not there is missing input' $? 66
 is 'and neither leaves a file' "$(echo bad*)" 'bad*'
@@ -189,7 +197,8 @@ is 'and neither leaves a file' "$(echo bad*)" 'bad*'
 # ---- looking ----
 is '--info as text' "$(meg-preprocess --info b_text_document | tr -s ' ' | tr '\n' ';')" \
     'path b_text_document;format mmap;dtype uint16;modes no;documents 4;empty_documents 2;sequences 3;tokens 7;longest_document_tokens 4;mean_document_tokens 1.8;longest_sequence_tokens 3;mean_sequence_tokens 2.3;'
-is '--info as JSON' "$(meg-preprocess --info b_text_document --json | jq -c '[.path, .modes, .documents, .mean_document_tokens]')" \
+is '--info as JSON' \
+    "$(meg-preprocess --info b_text_document --json | jq -c '[.path, .modes, .documents, .mean_document_tokens]')" \
     '["b_text_document",false,4,1.75]'
 is '--info of nothing' "$(meg-preprocess --info d_text_document | grep mean | tr -s ' ' | tr '\n' ';')" \
     'mean_document_tokens -;mean_sequence_tokens -;'
@@ -201,7 +210,8 @@ look() { # OPTION...
     meg-preprocess --tokenizer-type NullTokenizer --vocab-size 1000 "$@"
 }
 is '--decode: text' "$(look --decode b_text_document 1)" '7 8 9 1000'
-is '--decode: from one on' "$(look --decode b_text_document 1:9 --json)" '{"document":1,"ids":[7,8,9,1000],"lengths":[1,3],"text":"7 8 9 1000"}
+is '--decode: from one on' "$(look --decode b_text_document 1:9 --json)" \
+    '{"document":1,"ids":[7,8,9,1000],"lengths":[1,3],"text":"7 8 9 1000"}
 {"document":2,"ids":[],"lengths":[],"text":""}
 {"document":3,"ids":[],"lengths":[],"text":""}'
 is '--decode: none' "$(look --decode b_text_document 1:0)" ''
@@ -215,7 +225,8 @@ status 'nor two' 2 look --decode b_text_document 1 2
 status 'text needs a tokenizer' 2 meg-preprocess --decode b_text_document
 status 'work and a look' 2 look --decode b_text_document --input in.jsonl
 status '--json has nothing to print' 2 look --json --input in.jsonl --output-prefix x
-status 'an id that the tokenizer lacks' 65 meg-preprocess --decode b_text_document --tokenizer-type NullTokenizer --vocab-size 9
+status 'an id that the tokenizer lacks' 65 \
+    meg-preprocess --decode b_text_document --tokenizer-type NullTokenizer --vocab-size 9
 like 'is named by its document' "$(cat "$T/err")" '^meg-preprocess: b_text_document.bin: document 0: token id 1000 '
 status 'a dataset that is not there' 66 meg-preprocess --info nowhere
 
@@ -228,14 +239,18 @@ vocabulary() { # NAME MESSAGE OPTION...: refused, status 65
     is "$name: leaves nothing" "$(echo bad*)" 'bad*'
 }
 (cat merges.txt; echo 'q z') >m.txt
-vocabulary 'a merge whose result is no token' "m.txt does not match vocab.json \(1 of [0-9]+ merges\): line [0-9]+: 'q' \+ 'z', but there is no token 'qz'\$" --merge-file m.txt
+vocabulary 'a merge whose result is no token' \
+    "m.txt does not match vocab.json \(1 of [0-9]+ merges\): line [0-9]+: 'q' \+ 'z', but there is no token 'qz'\$" --merge-file m.txt
 (cat merges.txt; echo 'low xyz'; for i in 1 2 3 4 5 6; do echo "q$i z"; done) >m.txt
-vocabulary 'merges of tokens that are not there' "m.txt does not match vocab.json \(7 of .*'low' \\+ 'xyz', but there is no token 'xyz'; .*'q4'; \.\.\.\$" --merge-file m.txt
+vocabulary 'merges of tokens that are not there' \
+    "m.txt does not match vocab.json \(7 of .*'low' \\+ 'xyz', but there is no token 'xyz'; .*'q4'; \.\.\.\$" --merge-file m.txt
 (cat merges.txt; echo 'l o w') >m.txt
 vocabulary 'a line of three tokens' 'm.txt, line [0-9]+: a merge is two tokens' --merge-file m.txt
-vocabulary 'a vocabulary in place of merges' 'vocab.json: begins like a vocabulary, which --vocab-file names' --merge-file vocab.json
+vocabulary 'a vocabulary in place of merges' \
+    'vocab.json: begins like a vocabulary, which --vocab-file names' --merge-file vocab.json
 jq -c 'del(."<|endoftext|>")' vocab.json >v.json
-vocabulary 'a vocabulary with a hole' "v.json: token '.*' has id 268; the ids of 268 tokens are 0 to 267" --vocab-file v.json
+vocabulary 'a vocabulary with a hole' \
+    "v.json: token '.*' has id 268; the ids of 268 tokens are 0 to 267" --vocab-file v.json
 jq -c 'del(."<|endoftext|>") | .new = 0' vocab.json >v.json
 vocabulary 'a vocabulary without <|endoftext|>' 'v.json: no token <\|endoftext\|>' --vocab-file v.json
 jq -c '."!" = 0' vocab.json >v.json
@@ -343,7 +358,8 @@ else
     skip 'a fault at each call' 'fault.so is not built: run make check'
 fi
 
-# Lines that are longer than a block, between short ones; of more than 2^20 tokens some are written before all are there.
+# Lines that are longer than a block, between short ones; of more than 2^20 tokens some are written before all are
+# there.
 awk 'function text(n,   i) { printf "\"3"; for (i = 0; i < n; i++) printf " %d", i % 999; printf "\"" }
      BEGIN { print "{\"text\":\"1 2\"}"; printf "{\"text\":"; text(1000000); print "}\n{\"text\":\"4\"}"
              printf "{\"text\":[\"5\", \"\", "; text(1200000); printf ", \"6\", "; text(2400000); print "]}"
@@ -404,7 +420,8 @@ refuses_word() { # BYTES MOST
     word "$1" >word.jsonl
     status "a text of $1 bytes that is not cut is refused" 65 \
         meg-preprocess -q --input word.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
-    like 'with what it may have' "$(cat "$T/err")" "^meg-preprocess: word.jsonl, line 2: key \"text\": .*; at most $2 can be encoded: break it up"
+    like 'with what it may have' "$(cat "$T/err")" \
+        "^meg-preprocess: word.jsonl, line 2: key \"text\": .*; at most $2 can be encoded: break it up"
 }
 refuses_word 6400000 6291456
 sed -i 's/Whitespace/WhitespaceSplit/' "$T/hf/tokenizer.json"

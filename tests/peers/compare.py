@@ -10,7 +10,8 @@ BATCH = 1 << 22  # bytes of text given to the other encoder at once
 
 def show(number, text, ours, theirs, name):
     at = next((i for i, (a, b) in enumerate(itertools.zip_longest(ours, theirs)) if a != b), None)
-    sys.exit(f"text {number}, {text[:40]!r}...: from place {at} on {ours[at:at + 8]!r}, {name} has {theirs[at:at + 8]!r}")
+    sys.exit(f"text {number}, {text[:40]!r}...: from place {at} on {ours[at:at + 8]!r}, "
+             f"{name} has {theirs[at:at + 8]!r}")
 
 
 def each(function):

@@ -157,7 +157,8 @@ static void write_json(const char *json)
 #define WORDS                                                                                      \
     "\"model\": {\"type\": \"WordLevel\", \"unk_token\": \"u\", \"vocab\": {\"u\": 0, \"a\": 1, \"the\": 2, " \
     "\"\xE2\x96\x81the\": 3, \"<\": 4, \"e\": 5, \"\xE2\x96\x81\": 6, \"\xE2\x96\x81of\": 7, \".\": 8}}"
-#define METASPACE(scheme) "{\"type\": \"Metaspace\", \"replacement\": \"\xE2\x96\x81\", \"prepend_scheme\": \"" scheme "\"}"
+#define METASPACE(scheme)                                                                          \
+    "{\"type\": \"Metaspace\", \"replacement\": \"\xE2\x96\x81\", \"prepend_scheme\": \"" scheme "\"}"
 
 static void cut_files_of_our_own(void **state)
 {
