@@ -33,6 +33,8 @@ printf 'hidden\n' >"$T/text/.hidden/file"
 printf 'a\0b' >"$T/text/binary"
 
 printf 'too little\n' >"$T/short.txt"
+is 'a corpus that is not there is said not to be' "$(recipe CORPUS="$T/nowhere" 2>&1 | grep -o 'CORPUS: there is no .*/nowhere')" \
+    "CORPUS: there is no $T/nowhere"
 is 'too little text is said to be so' "$(recipe CORPUS="$T/short.txt" 2>&1 | grep -o 'CORPUS gives 1 documents')" \
     'CORPUS gives 1 documents'
 
