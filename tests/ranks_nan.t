@@ -64,6 +64,9 @@ train 2 --on-nan rollback --save none
 is 'without a checkpoint it ends' "$train_status" 1
 like 'and says so' "$(cat err)" '--on-nan rollback has no checkpoint in none yet'
 
+train 1 --on-nan skip --train-iters 250
+is 'in every epoch, too' "$train_status $(tail -n 1 log)" '0 250 0 0'
+ok 'more often than in a row it may' test "$(grep -c ' 1 1$' log)" -gt 10
 train 1 --lr 1e30 --clip-grad 0 --on-nan skip --train-iters 30
 is 'not for ever' "$train_status" 1
 like 'ten in a row are enough' "$(cat err)" 'the 10th iteration in a row, and --on-nan skip leaves out no more'

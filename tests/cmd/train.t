@@ -85,8 +85,13 @@ meg-train -q --config "$T/samples.conf" --train-samples 41 --lr-warmup-samples 8
 is 'the batch grows' "$(sed 's/.*consumed samples: *\([0-9]*\) .*batch size: *\([0-9]*\) .*/\1:\2/' "$T/log" | tr '\n' ' ')" \
     '2:2 4:2 6:2 10:4 14:4 20:6 26:6 32:6 38:6 '
 is 'a checkpoint at each size' "$(ls "$T/ramp" | grep iter_ | tr '\n' ' ')" 'iter_0000003 iter_0000005 iter_0000009 '
-train --global-batch-size 5 --decrease-batch-size-if-needed --train-iters 2 --lr-warmup-iters 0 --eval-iters 0 >"$T/log"
-like 'a batch rounded down leaves samples out' "$(cat "$T/log")" 'consumed samples: +8 \| skipped samples: +2 \|'
+fives() {
+    train --global-batch-size 5 --decrease-batch-size-if-needed --train-iters 4 --lr-warmup-iters 0 --eval-iters 0 \
+        --save "$T/fives" --load "$T/fives" "$@" 2>&1
+}
+like 'a batch rounded down leaves samples out' "$(fives --exit-interval 2)" \
+    'consumed samples: +8 \| skipped samples: +2 \|'
+like 'which a run that goes on counts on' "$(fives)" 'consumed samples: +16 \| skipped samples: +4 \|'
 
 # ---- progress.txt ----
 train --save "$T/prog" --save-interval 5 --log-progress >/dev/null
