@@ -244,6 +244,16 @@ if fits 4; then
     ranks_but 4 2 "$deaf" meg-train -q --config "$T/conf" --train-iters 2 >"$T/out" 2>"$T/err"
     is 'a rank that cannot join the board: the run goes on' $? 0
     like 'and the rank is named' "$(cat "$T/err")" 'rank 2 on .* cannot join the board of rank 0'
+    start_ranks 4 sh -c "if [ $rank_of_launcher = 2 ]; then $deaf; fi; "'exec "$@"' sh meg-train -q \
+        --config "$T/conf" --train-iters 30000 --distributed-timeout-minutes 0.1
+    ok 'without a board, SIGSTOP of a rank: the run has begun' until_true 30 trains
+    kill -STOP "$(cat "$T/pid.1")"
+    ok 'it ends' until_true 30 none_alive
+    none_alive || end_ranks
+    wait "$launcher"
+    isnt 'the launcher does not say 0' $? 0
+    like 'for somebody waited too long' "$(cat "$T/err")" \
+        'rank [0-3] of 4 on .* waited [67]\.[0-9] s in .* of group .*; a peer is gone or stuck'
 else
     skip 'a rank that cannot join the board' "four ranks on $cores cores"
 fi
