@@ -6,6 +6,7 @@
 #   skip NAME REASON             counts as passed, and says why
 #   skip_all REASON              ends the test, all of it skipped
 #   need_shared                  skips all unless MEG_SHARED names the folder of reference data
+#   until_true S COMMAND...      waits until COMMAND succeeds, S seconds at most; fails when it does not
 #   done_testing                 last line of every test
 # and for a COMMAND of ok:
 #   near A B [SHARE]             two files have as many numbers, one a line, all above 0, and each of A is within SHARE
@@ -97,6 +98,16 @@ near() {
 same_tensors() {
     for tensors_f in "$1"/*.safetensors; do
         cmp "$tensors_f" "$2/${tensors_f##*/}" || return 1
+    done
+}
+
+until_true() {
+    until_left=$(($1 * 20))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        until_left=$((until_left - 1))
+        [ "$until_left" -gt 0 ] || return 1
+        sleep 0.05
     done
 }
 

@@ -47,17 +47,6 @@ start_ranks() {
     launcher=$!
 }
 
-# until_true SECONDS COMMAND...: wait until COMMAND succeeds; fails when it does not in time
-until_true() {
-    until_left=$(($1 * 20))
-    shift
-    until "$@" >/dev/null 2>&1; do
-        until_left=$((until_left - 1))
-        [ "$until_left" -gt 0 ] || return 1
-        sleep 0.05
-    done
-}
-
 # losses FILE: the losses of training and evaluation, in order
 losses() {
     jq -r '.lm_loss' "$1"

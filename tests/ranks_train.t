@@ -97,7 +97,8 @@ like 'and what failed' "$(cat "$T/err")" '/dev/full: No space left'
 ok 'before the deadline' test "$(($(date +%s) - begin_s))" -lt 50
 
 # One rank is asked to stop, all do.
-stop='"$@" & pid=$!; while [ ! -s "$OUT" ]; do sleep 0.1; done; kill -USR1 $pid; wait $pid; exit'
+stop='"$@" & pid=$! n=0; until [ -s "$OUT" ] || [ $((n += 1)) -gt 600 ]; do sleep 0.1; done
+    kill -USR1 $pid; wait $pid; exit'
 OUT="$T/stop.log" ranks_but 2 1 "$stop" meg-train -q --config "$T/conf" --train-iters 100000 --eval-iters 0 \
     --save "$T/stop" >"$T/stop.log" 2>"$T/err"
 is 'a signal to one rank: all say 75' $? 75

@@ -60,7 +60,7 @@ for sig in TERM USR1; do
     meg-train -q --config "$T/conf" --save "$T/sig" --load "$T/sig" --train-iters 1000000 --lr-decay-iters 10 \
         >"$T/$sig.log" 2>/dev/null &
     pid=$!
-    until grep -qs 'consumed samples' "$T/$sig.log"; do sleep 0.05; done
+    until_true 60 grep -q 'consumed samples' "$T/$sig.log"
     kill -"$sig" $pid
     wait $pid
     is "SIG$sig: status" $? 75
@@ -75,8 +75,7 @@ mkfifo "$T/pipe"
 meg-train -q --config "$T/conf" --save "$T/early" --log-json "$T/pipe" >/dev/null 2>&1 &
 pid=$!
 catches_term() { [ $((0x$(sed -n 's/^SigCgt:[^0-9a-f]*//p' "/proc/$pid/status") & 0x4000)) -ne 0 ]; }
-tries=0
-until catches_term || [ $((tries += 1)) -gt 100 ]; do sleep 0.05; done
+until_true 60 catches_term
 kill -TERM $pid
 cat "$T/pipe" >/dev/null &
 reader=$!
@@ -89,7 +88,7 @@ is 'that step is taken and saved' "$(cat "$T/early/latest_checkpointed_iteration
 meg-train -q --config "$T/conf" --save "$T/sig2" --eval-iters 1 --micro-batch-size 1 --global-batch-size 2000 \
     >"$T/step.log" 2>/dev/null &
 pid=$!
-until grep -qs 'validation loss' "$T/step.log"; do sleep 0.05; done
+until_true 60 grep -q 'validation loss' "$T/step.log"
 kill -TERM $pid
 sleep 0.05
 kill -TERM $pid
