@@ -112,9 +112,6 @@ int64_t meg_ckpt_share(const struct meg_params *p, const struct meg_mesh *mesh, 
 /* SAVE/done is there from now on, or is not. */
 int meg_ckpt_mark_done(const char *dir, bool is_done, struct meg_err *e);
 
-/* Bytes of the tensors of n slots in files: the size of a checkpoint but for a few kilobytes. */
-int64_t meg_ckpt_nbytes(const struct meg_params *p, const struct meg_ckpt_slot *slot, int n);
-
 /* ---- loading ------------------------------------------------------------------------------------ */
 
 struct meg_ckpt;

@@ -112,7 +112,7 @@ static void add_index(struct meg_ckpt_saving *v, const struct meg_ckpt_save *s)
             if (s->params->row[k].section == i)
                 json_object_set_new(files, s->params->row[k].name, json_string(v->file[i].name));
     index = json_pack("{s:{s:I},s:o}", "metadata", "total_size",
-                      (json_int_t)meg_ckpt_nbytes(s->params, &s->w, 1), "weight_map", files);
+                      (json_int_t)s->params->numel * (json_int_t)meg_dtype_size(s->w.dtype), "weight_map", files);
     add_json(v, INDEX, index);
     json_decref(index);
 }

@@ -109,12 +109,3 @@ int64_t meg_ckpt_share(const struct meg_params *p, const struct meg_mesh *mesh, 
     }
     return nbytes;
 }
-
-int64_t meg_ckpt_nbytes(const struct meg_params *p, const struct meg_ckpt_slot *slot, int n)
-{
-    int64_t nbytes = 0;
-
-    for (int i = 0; i < n; i++)
-        nbytes += p->numel * (int64_t)meg_dtype_size(slot[i].dtype);
-    return nbytes;
-}
