@@ -247,7 +247,7 @@ static struct cell *part_of(struct cell *all, int nall, int i, int parts, int *n
         all[k] = c;
     }
     *n = end - begin;
-    return all + begin;
+    return memcpy(meg_new((size_t)*n * sizeof *all), all + begin, (size_t)*n * sizeof *all);
 }
 
 /* ---- a run ------------------------------------------------------------------------------------- */
@@ -563,6 +563,9 @@ int main(int argc, char **argv)
         failed = print(tap, cell, n, result);
     }
     fclose(tap);
+    free(result);
+    free(cell);
+    free(all);
     meg_comm_close(ranks.world);
     return failed > 0;
 }
