@@ -205,15 +205,16 @@ static void abort_all(int status, const char *why)
 }
 
 /* Ranks of a machine that may use the same cores share them out; a launcher that binds each to its own leaves nothing
- * to share.  Threads of two ranks that wait for each other on one core take ten times as long. */
+ * to share.  Threads of two ranks that wait for each other on one core take ten times as long.  All ranks call it, also
+ * those whose number of threads the environment sets. */
 static void share_cores(void)
 {
     MPI_Comm machine;
     cpu_set_t mine, both, *all;
     int ranks, sharers = 0;
 
-    if (getenv("OMP_NUM_THREADS") || sched_getaffinity(0, sizeof mine, &mine) < 0)
-        return;
+    if (sched_getaffinity(0, sizeof mine, &mine) < 0)
+        CPU_ZERO(&mine);
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
     MPI_Comm_size(machine, &ranks);
     all = meg_new((size_t)ranks * sizeof *all);
@@ -222,7 +223,8 @@ static void share_cores(void)
         CPU_AND(&both, &mine, &all[i]);
         sharers += CPU_COUNT(&both) > 0;
     }
-    omp_set_num_threads(CPU_COUNT(&mine) > sharers ? CPU_COUNT(&mine) / sharers : 1);
+    if (sharers > 0 && !getenv("OMP_NUM_THREADS"))
+        omp_set_num_threads(CPU_COUNT(&mine) > sharers ? CPU_COUNT(&mine) / sharers : 1);
     free(all);
     MPI_Comm_free(&machine);
 }
