@@ -7,7 +7,6 @@
 
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define NO_PAIR UINT64_MAX
 #define NO_RANK INT32_MAX

@@ -1,7 +1,6 @@
 #include "text/bytebpe.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 void meg_bytebpe_free(struct meg_bytebpe *b)
 {

@@ -53,6 +53,7 @@ folder_of() { # NAME OPTION...: as a folder of Hugging Face's, with what such a 
     generate --load "$name.hf" "$@" >got
     generate --load "$name.ckpt" >want
     ok "$name: the same replies from a folder of Hugging Face's" cmp got want
+    ok "$name: there are some" test -s want
 }
 
 meg-vocab -q --input "$here/../LICENSE" --vocab-size 300 --output-dir bpe
