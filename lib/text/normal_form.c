@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
+#ifdef __x86_64__
+#    include <immintrin.h>
+#endif
 
 #include "text/bits.h"
 #include "text/chars.h"
@@ -48,13 +51,54 @@ static bool are_inert(const struct meg_normal_form *f, int first)
     return cp == end;
 }
 
+uint64_t meg_normal_form_find_live(const unsigned char is_live[64], const char *s)
+{
+    uint64_t first = 0, live = 0;
+
+    for (int k = 0; k < 64; k += 16) {
+        v16 c;
+
+        memcpy(&c, s + k, 16);
+        first |= bits_of((v16)(c >= 0xC0)) << k;
+    }
+    for (; first; first &= first - 1) {
+        int k = __builtin_ctzll(first);
+
+        live |= (uint64_t)(is_live[s[k] & 0x3F] & 1) << k;
+    }
+    return live;
+}
+
+#ifdef __x86_64__
+
+/* The same: a permutation by bytes, of which the low six bits count, looks all of them up. */
+__attribute__((target("avx512bw,avx512vbmi"))) static uint64_t find_live_avx512(const unsigned char is_live[64],
+                                                                                const char *s)
+{
+    __m512i c = _mm512_loadu_si512(s), live = _mm512_permutexvar_epi8(c, _mm512_loadu_si512(is_live));
+
+    return _mm512_movepi8_mask(live) & _mm512_cmpge_epu8_mask(c, _mm512_set1_epi8((char)0xC0));
+}
+
+#endif
+
+static meg_find_live *best_way(void)
+{
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512vbmi"))
+        return find_live_avx512;
+#endif
+    return meg_normal_form_find_live;
+}
+
 void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_compatible)
 {
     enum { PARTS = 32 };
 
     f->is_composed = is_composed;
     f->is_compatible = is_compatible;
-    f->live_first = ~(uint64_t)0;
+    memset(f->is_live, 0xFF, sizeof f->is_live);
+    f->find_live = best_way();
     memset(f->inert, 0xFF, sizeof f->inert);
     memset(f->steady, 0xFF, sizeof f->steady);
     for (int32_t cp = 0; cp < MEG_NORMAL_FORM_CHARS; cp++) {
@@ -76,7 +120,7 @@ void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_c
         f->inert[k] &= f->steady[k];
     for (int first = 0xC2; first < 0xF0; first++) {
         if (are_inert(f, first))
-            f->live_first &= ~((uint64_t)1 << (first & 0x3F));
+            f->is_live[first & 0x3F] = 0;
     }
 }
 
@@ -91,25 +135,13 @@ struct walk {
 
 static void look_at(const struct meg_normal_form *f, struct walk *w, int64_t at)
 {
-    uint64_t first = 0;
-
     w->at = at;
     w->s = w->text + at;
     if (w->n - at < 64) {
         memset(w->last, 0, sizeof w->last);
         w->s = memcpy(w->last, w->s, (size_t)(w->n - at));
     }
-    for (int k = 0; k < 64; k += 16) {
-        v16 c;
-
-        memcpy(&c, w->s + k, 16);
-        first |= bits_of((v16)(c >= 0xC0)) << k;
-    }
-    for (w->live = 0; first; first &= first - 1) {
-        int k = __builtin_ctzll(first);
-
-        w->live |= (f->live_first >> (w->s[k] & 0x3F) & 1) << k;
-    }
+    w->live = f->find_live(f->is_live, w->s);
 }
 
 /* Does an inert character begin k bytes on, or nothing? */
