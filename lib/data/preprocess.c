@@ -31,7 +31,7 @@
 #include "text/utf8.h"
 
 enum {
-    BLOCK = 1 << 16, /* and its ids fit in the caches near a core */
+    BLOCK = 1 << 16, /* bytes of lines: with their ids they fit in the caches near a core */
     LONG_BLOCK = 1 << 20,
     DOCUMENT_END = -1 /* among the lengths of sequences */
 };
