@@ -10,9 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
-#ifdef __x86_64__
-#    include <immintrin.h>
-#endif
 
 #include "text/bits.h"
 #include "text/chars.h"
@@ -29,78 +26,23 @@ static int64_t compose(const struct meg_normal_form *f, int32_t *v, int64_t n)
     return f->is_composed ? utf8proc_normalize_utf32(v, n, UTF8PROC_STABLE | UTF8PROC_COMPOSE) : n;
 }
 
-static bool has(const uint64_t *chars, int32_t cp)
+enum { INERT, STEADY, MOVING }; /* STEADY is a mark, MOVING neither of them */
+
+static int kind_of(const struct meg_normal_form *f, int32_t cp)
 {
-    return cp < MEG_NORMAL_FORM_CHARS && chars[cp / 64] >> cp % 64 & 1;
-}
-
-static bool is_inert(const struct meg_normal_form *f, int32_t cp)
-{
-    return has(f->inert, cp);
-}
-
-/* All characters with that first byte, 0xC2 to 0xEF? */
-static bool are_inert(const struct meg_normal_form *f, int first)
-{
-    const int32_t begin = first == 0xE0 ? 0x800 : first < 0xE0 ? (first & 0x1F) << 6 : (first & 0x0F) << 12;
-    const int32_t end = first < 0xE0 ? begin + (1 << 6) : ((first & 0x0F) + 1) << 12;
-    int32_t cp = begin;
-
-    while (cp < end && is_inert(f, cp))
-        cp++;
-    return cp == end;
-}
-
-uint64_t meg_normal_form_find_live(const unsigned char is_live[64], const char *s)
-{
-    uint64_t first = 0, live = 0;
-
-    for (int k = 0; k < 64; k += 16) {
-        v16 c;
-
-        memcpy(&c, s + k, 16);
-        first |= bits_of((v16)(c >= 0xC0)) << k;
-    }
-    for (; first; first &= first - 1) {
-        int k = __builtin_ctzll(first);
-
-        live |= (uint64_t)(is_live[s[k] & 0x3F] & 1) << k;
-    }
-    return live;
-}
-
-#ifdef __x86_64__
-
-/* The same: a permutation by bytes, of which the low six bits count, looks all of them up. */
-__attribute__((target("avx512bw,avx512vbmi"))) static uint64_t find_live_avx512(const unsigned char is_live[64],
-                                                                                const char *s)
-{
-    __m512i c = _mm512_loadu_si512(s), live = _mm512_permutexvar_epi8(c, _mm512_loadu_si512(is_live));
-
-    return _mm512_movepi8_mask(live) & _mm512_cmpge_epu8_mask(c, _mm512_set1_epi8((char)0xC0));
-}
-
-#endif
-
-static meg_find_live *best_way(void)
-{
-#ifdef __x86_64__
-    if (__builtin_cpu_supports("avx512vbmi"))
-        return find_live_avx512;
-#endif
-    return meg_normal_form_find_live;
+    return cp < MEG_NORMAL_FORM_CHARS ? f->kind[cp] : MOVING;
 }
 
 void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_compatible)
 {
     enum { PARTS = 32 };
+    meg_kinds_way *way[2];
 
     f->is_composed = is_composed;
     f->is_compatible = is_compatible;
-    memset(f->is_live, 0xFF, sizeof f->is_live);
-    f->find_live = best_way();
-    memset(f->inert, 0xFF, sizeof f->inert);
-    memset(f->steady, 0xFF, sizeof f->steady);
+    meg_kinds_ways(way);
+    f->find_kinds = way[0];
+    memset(f->kind, INERT, sizeof f->kind);
     for (int32_t cp = 0; cp < MEG_NORMAL_FORM_CHARS; cp++) {
         int32_t part[PARTS];
         int64_t n = utf8proc_decompose_char(cp, part, PARTS, options_of(f), NULL);
@@ -108,19 +50,13 @@ void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_c
         /* whatever follows the first part may be what a composed character takes in, but for ASCII */
         for (int64_t k = 1; k < n; k++) {
             if (part[k] >= 0x80 && part[k] < MEG_NORMAL_FORM_CHARS)
-                f->steady[part[k] / 64] &= ~((uint64_t)1 << part[k] % 64);
+                f->kind[part[k]] = MOVING;
         }
         n = n == 1 && part[0] == cp ? n : compose(f, part, n);
         if (n != 1 || part[0] != cp)
-            f->steady[cp / 64] &= ~((uint64_t)1 << cp % 64);
-        if (utf8proc_get_property(cp)->combining_class != 0)
-            f->inert[cp / 64] &= ~((uint64_t)1 << cp % 64);
-    }
-    for (int k = 0; k < MEG_NORMAL_FORM_CHARS / 64; k++)
-        f->inert[k] &= f->steady[k];
-    for (int first = 0xC2; first < 0xF0; first++) {
-        if (are_inert(f, first))
-            f->is_live[first & 0x3F] = 0;
+            f->kind[cp] = MOVING;
+        else if (f->kind[cp] == INERT && utf8proc_get_property(cp)->combining_class != 0)
+            f->kind[cp] = STEADY;
     }
 }
 
@@ -129,19 +65,38 @@ struct walk {
     const char *text;
     int64_t n, at;
     const char *s; /* the bytes from `at` on, zeros behind the end */
-    uint64_t live; /* bit i: the character that begins at s[i] may not be inert */
-    char last[64];
+    uint64_t steady, live; /* bit i: the character that begins at s[i] is STEADY, is not INERT */
+    char last[MEG_KINDS_TEXT];
 };
 
 static void look_at(const struct meg_normal_form *f, struct walk *w, int64_t at)
 {
+    uint64_t first = 0;
+    struct meg_kinds kinds;
+
     w->at = at;
     w->s = w->text + at;
-    if (w->n - at < 64) {
+    if (w->n - at < (int64_t)sizeof w->last) {
         memset(w->last, 0, sizeof w->last);
         w->s = memcpy(w->last, w->s, (size_t)(w->n - at));
     }
-    w->live = f->find_live(f->is_live, w->s);
+    for (int k = 0; k < 64; k += 16) {
+        v16 c;
+
+        memcpy(&c, w->s + k, 16);
+        first |= bits_of((v16)(c >= 0xC0)) << k;
+    }
+    kinds = first ? f->find_kinds(f->kind, w->s, first) : (struct meg_kinds){ 0 };
+    w->steady = kinds.bit[0];
+    w->live = kinds.bit[0] | kinds.bit[1];
+    for (; kinds.wide; kinds.wide &= kinds.wide - 1) {
+        int k = __builtin_ctzll(kinds.wide);
+        int32_t cp;
+
+        meg_utf8_read(w->s + k, &cp);
+        w->steady |= (uint64_t)(kind_of(f, cp) == STEADY) << k;
+        w->live |= (uint64_t)(kind_of(f, cp) != INERT) << k;
+    }
 }
 
 /* Does an inert character begin k bytes on, or nothing? */
@@ -151,8 +106,10 @@ static bool is_inert_after(const struct meg_normal_form *f, const struct walk *w
 
     if (w->at + k == w->n)
         return true;
+    if (k < 64)
+        return !(w->live >> k & 1);
     meg_utf8_read(w->s + k, &cp);
-    return is_inert(f, cp);
+    return kind_of(f, cp) == INERT;
 }
 
 /* The first character from `at` on that is not inert, nor a steady mark by itself; n when there is none. */
@@ -163,13 +120,10 @@ static int64_t next_live(const struct meg_normal_form *f, struct walk *w, int64_
             look_at(f, w, at - at % 64);
         w->live &= ~(uint64_t)0 << (at - w->at);
         for (; w->live; w->live &= w->live - 1) {
-            int k = __builtin_ctzll(w->live), len;
-            int32_t cp;
+            int k = __builtin_ctzll(w->live), len = meg_utf8_length((unsigned char)w->s[k]);
 
-            len = meg_utf8_read(w->s + k, &cp);
-            if (is_inert(f, cp) || (has(f->steady, cp) && is_inert_after(f, w, k + len)))
-                continue;
-            return w->at + k;
+            if (!(w->steady >> k & 1) || !is_inert_after(f, w, k + len))
+                return w->at + k;
         }
     }
     return w->n;
@@ -192,7 +146,7 @@ static int64_t next_inert(const struct meg_normal_form *f, const char *text, int
         int32_t cp;
         int len = meg_utf8_read(text + at, &cp);
 
-        if (is_inert(f, cp))
+        if (kind_of(f, cp) == INERT)
             break;
         at += len;
     }
@@ -205,8 +159,8 @@ static bool begins_apart(const struct meg_normal_form *f, int32_t cp)
     int32_t part[32];
 
     return utf8proc_decompose_char(cp, part, 32, options_of(f), NULL) > 0 &&
-        (is_inert(f, part[0]) || (part[0] >= MEG_NORMAL_FORM_CHARS &&
-                                  utf8proc_get_property(part[0])->combining_class == 0));
+        (kind_of(f, part[0]) == INERT || (part[0] >= MEG_NORMAL_FORM_CHARS &&
+                                          utf8proc_get_property(part[0])->combining_class == 0));
 }
 
 int meg_normal_form_room(const struct meg_str *out, int64_t n, int64_t most, struct meg_err *e)

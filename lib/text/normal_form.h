@@ -7,20 +7,16 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "text/kinds.h"
 
 enum { MEG_NORMAL_FORM_CHARS = 0x20000 }; /* of which a form knows whether they may change */
-
-/* Bits of those of the 64 bytes at s that begin a character which may change, and the way of telling for every
- * machine. */
-typedef uint64_t meg_find_live(const unsigned char is_live[64], const char *s);
-meg_find_live meg_normal_form_find_live;
 
 /* Once made it is only read, by any number of threads. */
 struct meg_normal_form {
     bool is_composed, is_compatible;
-    uint64_t steady[MEG_NORMAL_FORM_CHARS / 64], inert[MEG_NORMAL_FORM_CHARS / 64]; /* a bit a code point */
-    unsigned char is_live[64]; /* 255: not all characters are inert whose first byte in UTF-8 is 0xC0 + i, else 0 */
-    meg_find_live *find_live;  /* the best way that this machine has */
+    meg_kinds_way *find_kinds;                 /* the best that this machine has */
+    unsigned char kind[MEG_NORMAL_FORM_CHARS]; /* of each code point, see normal_form.c; of the first, a table of
+                                                  text/kinds.h */
 };
 
 /* NFC, NFD, NFKC or NFKD.  Takes some milliseconds. */

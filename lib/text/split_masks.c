@@ -108,26 +108,26 @@ static inline uint64_t whole(uint64_t first, uint64_t tail)
 /* Classify the characters outside ASCII of a block at s; high has their bytes. */
 static void classify_high(struct masks_reader *r, const char *s, uint64_t high, struct masks *m)
 {
-    uint64_t cut = m->tail & ~(m->tail + 1); /* the rest of the character that the last block cut */
-    uint64_t letter = r->class == MEG_U_LETTER ? cut : 0, number = r->class == MEG_U_NUMBER ? cut : 0;
-    uint64_t space = r->class == MEG_U_SPACE ? cut : 0;
+    struct meg_kinds class = r->kinds(r->table, s, high & ~m->tail);
 
-    for (uint64_t first = high & ~m->tail; first; first &= first - 1) {
-        int at = __builtin_ctzll(first);
+    for (uint64_t wide = class.wide; wide; wide &= wide - 1) {
+        int at = __builtin_ctzll(wide);
         int32_t cp;
 
         meg_utf8_read(s + at, &cp);
-        r->class = cp < 0x10000 ? (enum meg_uclass)r->table[cp] : meg_uclass(cp);
-        letter |= (uint64_t)(r->class == MEG_U_LETTER) << at;
-        number |= (uint64_t)(r->class == MEG_U_NUMBER) << at;
-        space |= (uint64_t)(r->class == MEG_U_SPACE) << at;
+        for (int i = 0; i < 2; i++)
+            class.bit[i] |= (uint64_t)(meg_uclass(cp) >> i & 1) << at;
     }
-    m->letter |= whole(letter, m->tail);
-    m->number |= whole(number, m->tail);
-    m->space |= whole(space, m->tail);
+    for (int i = 0; i < 2; i++) {
+        class.bit[i] = whole(class.bit[i] | (r->cut[i] & m->tail), m->tail);
+        r->cut[i] = class.bit[i] >> 63;
+    }
+    m->letter |= class.bit[0] & ~class.bit[1];
+    m->number |= class.bit[1] & ~class.bit[0];
+    m->space |= class.bit[0] & class.bit[1];
 }
 
-/* s has 64 bytes, and as many more as its last character needs. */
+/* s has MEG_KINDS_TEXT bytes. */
 static void classify(struct masks_reader *r, const char *s, struct masks *m)
 {
     uint64_t high = r->classify(s, m);
@@ -155,9 +155,12 @@ struct masks_reader meg_masks_of(const char *text, int64_t n)
 {
     struct masks_reader r = { .text = text, .n = n, .table = meg_uclass_table() };
     meg_masks_way *way[3];
+    meg_kinds_way *kinds[2];
 
     meg_masks_ways(way);
+    meg_kinds_ways(kinds);
     r.classify = way[0];
+    r.kinds = kinds[0];
     return r;
 }
 
@@ -165,14 +168,15 @@ void meg_masks_next(struct masks_reader *r, struct masks *m)
 {
     int64_t left = r->n - r->at;
 
-    if (left >= 64) {
+    if (left >= MEG_KINDS_TEXT) {
         classify(r, r->text + r->at, m);
     } else if (left > 0) {
-        char end[64] = { 0 };
+        char end[MEG_KINDS_TEXT] = { 0 };
 
         memcpy(end, r->text + r->at, (size_t)left);
         classify(r, end, m);
-        m->other &= ((uint64_t)1 << left) - 1;
+        if (left < 64)
+            m->other &= ((uint64_t)1 << left) - 1;
     } else {
         memset(m, 0, sizeof *m);
     }

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "text/kinds.h"
 #include "text/uclass.h"
 
 struct masks {
@@ -24,13 +25,14 @@ typedef uint64_t meg_masks_way(const char *s, struct masks *m);
 /* The ways of doing that which this machine has, the best first; returns how many. */
 int meg_masks_ways(meg_masks_way *way[3]);
 
-/* What of a text is still to be classified, and the character that the last block cut. */
+/* What of a text is still to be classified. */
 struct masks_reader {
     const char *text;
     int64_t n, at;
-    enum meg_uclass class; /* of that character */
+    uint64_t cut[2]; /* the bits of the class of the character that the last block cut */
     const unsigned char *table;
     meg_masks_way *classify;
+    meg_kinds_way *kinds;
 };
 
 /* Begin with a text, well-formed UTF-8; then the masks of block after block, zeros behind the end. */

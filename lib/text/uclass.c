@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <utf8proc.h>
 
-static unsigned char table[0x10000];
+#include "text/kinds.h"
+
+static unsigned char table[MEG_KINDS_TABLE];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static bool is_space(int32_t c)

@@ -17,11 +17,14 @@ enum { MOST = 64 << 20 };
 
 static int make(void **state)
 {
+    meg_kinds_way *way[2];
+    int nways = meg_kinds_ways(way);
+
     (void)state;
     for (int k = 0; k < 8; k++) {
         meg_normal_form_init(&forms[k], k & 1, k & 2);
         if (k & 4)
-            forms[k].find_live = meg_normal_form_find_live;
+            forms[k].find_kinds = way[nways - 1];
     }
     return 0;
 }
