@@ -12,7 +12,7 @@ enum {
 void meg_wordcache_init(struct meg_wordcache *c)
 {
     const size_t words = 2 * MEG_WORD_PAIRS * sizeof *c->word;
-    const size_t more = (MORE + MEG_WORD_IDS) * sizeof *c->more; /* copied in fours */
+    const size_t more = (MORE + MEG_WORD_LINE) * sizeof *c->more; /* copied in fours, fetched in lines */
     struct meg_err e;
 
     if (meg_arena_init(&c->arena, "word cache", words + more, &e) < 0)

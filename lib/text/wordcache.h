@@ -39,7 +39,8 @@ struct meg_wordcache {
 };
 enum {
     MEG_WORD_PAIRS = 1 << 18, /* 16 MiB of entries */
-    MEG_WORD_PLACES = 4       /* neighbouring pairs where a word may be */
+    MEG_WORD_PLACES = 4,      /* neighbouring pairs where a word may be */
+    MEG_WORD_LINE = 16        /* ids in a cache line; of what is not in an entry, two lines are fetched ahead */
 };
 
 void meg_wordcache_init(struct meg_wordcache *c);
@@ -132,6 +133,7 @@ static inline void meg_wordcache_come(const struct meg_wordcache *c, struct meg_
                 __builtin_prefetch(meg_word_place(c, w->pair, k));
         } else if (w->entry->n > MEG_WORD_IDS) {
             __builtin_prefetch(c->more + w->entry->at);
+            __builtin_prefetch(c->more + w->entry->at + MEG_WORD_LINE);
         }
     }
 }
