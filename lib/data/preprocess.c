@@ -1,8 +1,8 @@
 /*
- * Each worker takes the next block of lines, encodes it, waits for its turn to say how long its
- * sequences are, in the order the blocks were read, which tells where their tokens belong, and writes
- * them there while the next worker has its turn.  No more blocks are in memory than there are workers.
- * One worker is the same loop with nobody to wait for.
+ * Each worker takes the next block of lines and encodes it.  Where its tokens belong is known when all
+ * blocks before it are encoded: whoever ends the block that others waited for gives all of them their
+ * places, and each worker writes its own.  A few may wait while their worker goes on, so that a slow block
+ * holds up nobody.  One worker is the same loop with nothing to wait for.
  *
  * Of a long text not even the tokens are held: when there are many its worker waits for its turn at once,
  * and keeps it while it writes them as they come.  And while one has a long block nobody reads another.
@@ -33,6 +33,7 @@
 enum {
     BLOCK = 1 << 16, /* bytes of lines: with their ids they fit in the caches near a core */
     LONG_BLOCK = 1 << 20,
+    HELD = 4, /* blocks of a worker whose tokens may be in memory */
     DOCUMENT_END = -1 /* among the lengths of sequences */
 };
 
@@ -47,7 +48,9 @@ struct job {
     struct meg_input *in;
     pthread_mutex_t reading, turning;
     pthread_cond_t turned;
-    int64_t given, turn; /* blocks read, blocks that have their place */
+    int64_t given;         /* blocks read */
+    _Atomic int64_t turn;  /* blocks that had their turn */
+    struct result **ready; /* [workers * HELD] by ticket: those that wait for it */
     atomic_bool is_over;
     int r; /* the first failure */
     struct meg_err *e;
@@ -60,12 +63,23 @@ struct job {
  * document. */
 struct encoded {
     struct meg_ids ids, lengths;
-    struct worker *worker;
+    struct result *result;
     struct meg_indexed_writer *writer;
     int64_t written; /* tokens of this block */
     int64_t begun;   /* those of them that belong to the next length */
     int32_t last;    /* length of the sequence that was placed last */
     int64_t at;      /* of the first token in .bin */
+};
+
+/* What came of a block, until it is written. */
+struct result {
+    struct worker *worker;
+    int64_t ticket;      /* of the block; -1: there is none */
+    struct encoded *out; /* [keys] */
+    int64_t documents, tokens, nbytes, blank;
+    int r; /* the first failure */
+    struct meg_err e;
+    bool is_in_vain; /* the work has failed: what is encoded goes nowhere */
 };
 
 struct worker {
@@ -76,11 +90,8 @@ struct worker {
     struct meg_jsonl jsonl;
     struct meg_str repaired;
     struct meg_spans sentences;
-    struct encoded *out; /* [keys] */
-    int64_t documents, tokens, blank;
-    int64_t ticket; /* of the block */
+    struct result result[HELD], *now; /* now: of the block */
     bool has_turn, is_reader;
-    bool is_in_vain; /* the work has failed: what is encoded goes nowhere */
     int r; /* the first failure while tokens were written as they came */
     struct meg_err e;
 };
@@ -148,7 +159,7 @@ static int encode_value(struct worker *w, const struct meg_jsonl_value *value, s
         out->lengths.v[out->lengths.n - 1]++;
     }
     add_length(out, DOCUMENT_END);
-    w->tokens += count(out) - begin;
+    w->now->tokens += count(out) - begin;
     return MEG_OK;
 }
 
@@ -172,10 +183,10 @@ static int encode_line(struct worker *w, const char *line, int64_t n, struct meg
     for (int64_t k = 0; k < keys->n; k++) {
         struct meg_err inner;
 
-        if ((r = encode_value(w, &w->jsonl.value[k], &w->out[k], &inner)) < 0)
+        if ((r = encode_value(w, &w->jsonl.value[k], &w->now->out[k], &inner)) < 0)
             return meg_fail(e, r, "key \"%s\": %s", keys->v[k], inner.msg);
     }
-    w->documents++;
+    w->now->documents++;
     return MEG_OK;
 }
 
@@ -186,9 +197,13 @@ static int encode_block(struct worker *w, struct meg_err *e)
     const char *line;
     int64_t at = 0, n;
 
-    w->documents = w->tokens = w->blank = 0;
-    for (int64_t k = 0; k < j->c->json_keys.n; k++)
-        w->out[k].ids.n = w->out[k].lengths.n = w->out[k].written = w->out[k].begun = 0;
+    w->now->documents = w->now->tokens = w->now->blank = 0;
+    w->now->nbytes = b->n;
+    for (int64_t k = 0; k < j->c->json_keys.n; k++) {
+        struct encoded *out = &w->now->out[k];
+
+        out->ids.n = out->lengths.n = out->written = out->begun = 0;
+    }
     for (int64_t i = 0; meg_line_next(b, &at, &line, &n); i++) {
         struct meg_err inner;
         int r;
@@ -196,7 +211,7 @@ static int encode_block(struct worker *w, struct meg_err *e)
         if (!j->c->keep_sequential_samples && (b->nth + i) % j->c->partitions != j->part)
             continue;
         if (meg_line_is_blank(line, n)) {
-            w->blank++;
+            w->now->blank++;
             continue;
         }
         if ((r = encode_line(w, line, n, &inner)) < 0)
@@ -211,7 +226,7 @@ static void claim_tokens(struct encoded *out, int64_t n)
 {
     int64_t at;
 
-    if (out->worker->is_in_vain)
+    if (out->result->is_in_vain)
         return;
     at = out->begun > 0 ? meg_indexed_extend(out->writer, (int32_t)n)
                         : meg_indexed_claim(out->writer, (int32_t)n);
@@ -225,7 +240,7 @@ static void claim(struct encoded *out)
         int32_t n = out->lengths.v[i];
 
         if (n == DOCUMENT_END) {
-            if (!out->worker->is_in_vain)
+            if (!out->result->is_in_vain)
                 meg_indexed_end_document(out->writer);
         } else {
             claim_tokens(out, n - out->begun);
@@ -236,11 +251,10 @@ static void claim(struct encoded *out)
     out->lengths.n = 0;
 }
 
-static void wait_for_turn(struct worker *w)
+/* Until so many blocks have their place; the caller holds turning. */
+static void wait_for_turn(struct job *j, int64_t turn)
 {
-    struct job *j = w->job;
-
-    while (j->turn != w->ticket)
+    while (j->turn < turn)
         pthread_cond_wait(&j->turned, &j->turning);
 }
 
@@ -248,13 +262,14 @@ static void wait_for_turn(struct worker *w)
 static void take_ids(struct meg_ids *ids, int64_t n)
 {
     struct encoded *out = (struct encoded *)ids;
-    struct worker *w = out->worker;
+    struct result *x = out->result;
+    struct worker *w = x->worker;
     int64_t whole = out->lengths.n > 0 ? -out->begun : 0; /* sequences are so many ids */
 
     if (!w->has_turn) {
         pthread_mutex_lock(&w->job->turning);
-        wait_for_turn(w);
-        w->is_in_vain = w->job->r < 0;
+        wait_for_turn(w->job, x->ticket);
+        x->is_in_vain = w->job->r < 0;
         pthread_mutex_unlock(&w->job->turning);
         w->has_turn = true;
     }
@@ -265,10 +280,10 @@ static void take_ids(struct meg_ids *ids, int64_t n)
     if (n > whole)
         claim_tokens(out, n - whole);
     out->begun += n - whole;
-    if (!w->is_in_vain) {
+    if (!x->is_in_vain) {
         if ((w->r = meg_indexed_narrow(out->writer, ids->v, n, ids->v, &w->e)) == MEG_OK)
             w->r = meg_indexed_put(out->writer, out->at, ids->v, n, &w->e);
-        w->is_in_vain = w->r < 0;
+        x->is_in_vain = w->r < 0;
     }
     out->written += n;
     ids->n -= n;
@@ -288,45 +303,105 @@ static void say_progress(struct job *j, int64_t before)
                       (double)j->nbytes / s / 1e6, (long long)j->tokens);
 }
 
-/* What a worker does in its turn. */
-static void place_block(struct worker *w)
+static void place_result(struct job *j, struct result *x)
 {
-    struct job *j = w->job;
     int64_t before = j->documents;
 
     for (int64_t k = 0; k < j->c->json_keys.n; k++)
-        claim(&w->out[k]);
-    j->documents += w->documents;
-    j->tokens += w->tokens;
-    j->blank += w->blank;
-    j->nbytes += w->block.n;
+        claim(&x->out[k]);
+    j->documents += x->documents;
+    j->tokens += x->tokens;
+    j->blank += x->blank;
+    j->nbytes += x->nbytes;
     say_progress(j, before);
 }
 
-/* and before and after it. */
-static int narrow_block(struct worker *w, struct meg_err *e)
+/* The first failure ends the work. */
+static void fail(struct job *j, int r, const struct meg_err *e)
+{
+    if (j->r < 0)
+        return;
+    j->r = meg_fail(j->e, r, "%s", e->msg);
+    j->is_over = true;
+}
+
+/* A block is encoded: when all those before it are, it has its turn, and those behind it that waited for it. */
+static void hand_in(struct job *j, struct result *x)
+{
+    const int64_t nready = j->workers * HELD;
+
+    pthread_mutex_lock(&j->turning);
+    j->ready[x->ticket % nready] = x;
+    while ((x = j->ready[j->turn % nready])) {
+        if (x->r < 0)
+            fail(j, x->r, &x->e);
+        x->is_in_vain = j->r < 0;
+        if (!x->is_in_vain)
+            place_result(j, x);
+        j->ready[j->turn % nready] = NULL;
+        j->turn++;
+    }
+    pthread_cond_broadcast(&j->turned);
+    pthread_mutex_unlock(&j->turning);
+}
+
+/* The ids in the width that they are stored in. */
+static int narrow_ids(const struct job *j, struct result *x, struct meg_err *e)
 {
     int r = MEG_OK;
 
-    for (int64_t k = 0; k < w->job->c->json_keys.n && r == MEG_OK; k++) {
-        struct meg_ids *ids = &w->out[k].ids;
+    for (int64_t k = 0; k < j->c->json_keys.n && r == MEG_OK; k++) {
+        struct meg_ids *ids = &x->out[k].ids;
 
-        r = meg_indexed_narrow(w->out[k].writer, ids->v, ids->n, ids->v, e);
+        r = meg_indexed_narrow(x->out[k].writer, ids->v, ids->n, ids->v, e);
     }
     return r;
 }
 
-static int write_block(struct worker *w, struct meg_err *e)
+static void write_result(struct job *j, struct result *x)
 {
+    struct meg_err e;
     int r = MEG_OK;
 
-    for (int64_t k = 0; k < w->job->c->json_keys.n && r == MEG_OK; k++) {
-        const struct encoded *out = &w->out[k];
+    for (int64_t k = 0; k < j->c->json_keys.n && !x->is_in_vain && r == MEG_OK; k++) {
+        const struct encoded *out = &x->out[k];
 
         if (out->ids.n > 0)
-            r = meg_indexed_put(out->writer, out->at, out->ids.v, out->ids.n, e);
+            r = meg_indexed_put(out->writer, out->at, out->ids.v, out->ids.n, &e);
     }
-    return r;
+    x->ticket = -1;
+    if (r < 0) {
+        pthread_mutex_lock(&j->turning);
+        fail(j, r, &e);
+        pthread_mutex_unlock(&j->turning);
+    }
+}
+
+static void wait_and_write(struct job *j, struct result *x)
+{
+    pthread_mutex_lock(&j->turning);
+    wait_for_turn(j, x->ticket + 1);
+    pthread_mutex_unlock(&j->turning);
+    write_result(j, x);
+}
+
+/* Write what had its turn.  Returns room for the next result: always the same as long as nothing waits. */
+static struct result *free_result(struct worker *w)
+{
+    struct result *unused = NULL, *oldest = NULL;
+
+    for (struct result *x = w->result + HELD; x-- > w->result;) {
+        if (x->ticket >= 0 && x->ticket < w->job->turn)
+            write_result(w->job, x);
+        if (x->ticket < 0)
+            unused = x;
+        else if (!oldest || x->ticket < oldest->ticket)
+            oldest = x;
+    }
+    if (unused)
+        return unused;
+    wait_and_write(w->job, oldest);
+    return oldest;
 }
 
 /* The next block.  Returns as meg_input_next does. */
@@ -340,8 +415,8 @@ static int take_block(struct worker *w, struct meg_err *e)
         r = meg_input_next(j->in, &w->block, BLOCK, e);
         if (r <= 0)
             j->is_over = true;
-        w->ticket = j->given;
-        j->given += r != 0;
+        if (r != 0)
+            w->now->ticket = j->given++;
     }
     w->is_reader = r > 0 && w->block.n > LONG_BLOCK;
     if (!w->is_reader)
@@ -349,22 +424,15 @@ static int take_block(struct worker *w, struct meg_err *e)
     return r;
 }
 
-/* The first failure ends the work. */
-static void fail(struct job *j, int r, const struct meg_err *e)
-{
-    if (j->r < 0)
-        return;
-    j->r = meg_fail(j->e, r, "%s", e->msg);
-    j->is_over = true;
-}
-
 /* What a long block needed goes before anybody reads the next one. */
 static void end_long_block(struct worker *w)
 {
     for (int64_t k = 0; k < w->job->c->json_keys.n; k++) {
-        free(w->out[k].ids.v);
-        w->out[k].ids.v = NULL;
-        w->out[k].ids.cap = 0;
+        struct meg_ids *ids = &w->now->out[k].ids;
+
+        free(ids->v);
+        ids->v = NULL;
+        ids->cap = 0;
     }
     free(w->block.s);
     w->block.s = NULL;
@@ -379,35 +447,27 @@ static void *work(void *arg)
 {
     struct worker *w = arg;
     struct job *j = w->job;
-    struct meg_err e;
     int r;
 
-    while ((r = take_block(w, &e)) != 0) {
-        bool is_placed;
+    for (;;) {
+        struct result *x = w->now = free_result(w);
 
+        if ((r = take_block(w, &x->e)) == 0)
+            break;
         w->r = MEG_OK;
-        w->has_turn = w->is_in_vain = false;
-        if (r > 0 && (r = encode_block(w, &e)) == MEG_OK)
-            r = narrow_block(w, &e);
-        if (w->r < 0)
-            r = meg_fail(&e, w->r, "%s", w->e.msg);
-        pthread_mutex_lock(&j->turning);
-        wait_for_turn(w);
-        if (r < 0)
-            fail(j, r, &e);
-        is_placed = j->r == MEG_OK;
-        if (is_placed)
-            place_block(w);
-        j->turn++;
-        pthread_cond_broadcast(&j->turned);
-        pthread_mutex_unlock(&j->turning);
-        if (is_placed && (r = write_block(w, &e)) < 0) {
-            pthread_mutex_lock(&j->turning);
-            fail(j, r, &e);
-            pthread_mutex_unlock(&j->turning);
-        }
-        if (w->is_reader)
+        w->has_turn = x->is_in_vain = false;
+        if (r > 0 && (r = encode_block(w, &x->e)) == MEG_OK)
+            r = narrow_ids(j, x, &x->e);
+        x->r = w->r < 0 ? meg_fail(&x->e, w->r, "%s", w->e.msg) : r;
+        hand_in(j, x);
+        if (w->is_reader) {
+            wait_and_write(j, x);
             end_long_block(w);
+        }
+    }
+    for (struct result *x = w->result; x < w->result + HELD; x++) {
+        if (x->ticket >= 0)
+            wait_and_write(j, x);
     }
     return NULL;
 }
@@ -440,11 +500,15 @@ static struct worker *make_workers(struct job *j, struct meg_tokenizer *tok)
         w[i].job = j;
         w[i].tok = i == 0 ? tok : meg_tokenizer_share(tok);
         w[i].jsonl = (struct meg_jsonl){ .keys = c->json_keys.v, .nkeys = (int)c->json_keys.n };
-        w[i].out = meg_new((size_t)c->json_keys.n * sizeof *w[i].out);
-        for (int64_t k = 0; k < c->json_keys.n; k++)
-            w[i].out[k] = (struct encoded){ .ids.take = take_ids,
-                                            .worker = &w[i],
-                                            .writer = j->writer[k] };
+        for (struct result *x = w[i].result; x < w[i].result + HELD; x++) {
+            x->worker = &w[i];
+            x->ticket = -1;
+            x->out = meg_new((size_t)c->json_keys.n * sizeof *x->out);
+            for (int64_t k = 0; k < c->json_keys.n; k++)
+                x->out[k] = (struct encoded){ .ids.take = take_ids,
+                                              .result = x,
+                                              .writer = j->writer[k] };
+        }
     }
     return w;
 }
@@ -454,11 +518,13 @@ static void free_workers(const struct job *j, struct worker *w)
     for (int64_t i = 0; w && i < j->workers; i++) {
         if (i > 0)
             meg_tokenizer_close(w[i].tok);
-        for (int64_t k = 0; k < j->c->json_keys.n; k++) {
-            free(w[i].out[k].ids.v);
-            free(w[i].out[k].lengths.v);
+        for (const struct result *x = w[i].result; x < w[i].result + HELD; x++) {
+            for (int64_t k = 0; k < j->c->json_keys.n; k++) {
+                free(x->out[k].ids.v);
+                free(x->out[k].lengths.v);
+            }
+            free(x->out);
         }
-        free(w[i].out);
         free(w[i].block.s);
         meg_jsonl_free(&w[i].jsonl);
         meg_str_free(&w[i].repaired);
@@ -585,6 +651,7 @@ int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *to
     meg_progress_init(&j.progress, c->log_interval == MEG_UNSET ? 10 : 0);
     if ((r = create_writers(&j, tok, e)) < 0)
         goto out;
+    j.ready = meg_new((size_t)(j.workers * HELD) * sizeof(struct result *));
     w = make_workers(&j, tok);
     for (; j.part < passes && r == MEG_OK; j.part++)
         r = run_part(&j, w, e);
@@ -603,6 +670,7 @@ out:
     for (int64_t k = 0; k < c->json_keys.n; k++)
         meg_indexed_abandon(j.writer[k]);
     free(j.writer);
+    free(j.ready);
     free_workers(&j, w);
     meg_punkt_close(punkt);
     pthread_mutex_destroy(&j.reading);
