@@ -2,9 +2,9 @@
 # meg-preprocess beside other encoders, one thread, in MB of text a second of CPU time (10^6 bytes; on an idle machine
 # that is the time it takes).  Cold: the whole program over a text, from the start to fsync.  Warm: what the same text a
 # second time adds.  Of the others encoding alone, texts in memory, but for gigatoken, which reads the JSON lines, too;
-# those that are slow have a part of the text, once.  Ours runs once more before, which does not count: on a virtual
+# those that are slow have a part of the text.  Ours runs once more before, which does not count: on a virtual
 # machine the first touch of memory that it gave back, while a slow peer ran, costs more than the copy into it.
-# Ten minutes on two cores that do nothing else.
+# A quarter of an hour on two cores that do nothing else.
 #   MEG_SHARED, BENCH_MB, BENCH_RUNS    as tests/bench/texts has them
 #   BENCH_PART_MB  of a text for those that are slow (5)
 #   MEG_PYTHON     a python that has tokenizers, gigatoken, regex; what it lacks is left out (python3)
@@ -53,7 +53,7 @@ for text in $texts; do
     at=$T/$text
     text=$at.jsonl
     bytes=$(jq -j .text "$text" | wc -c)
-    for run in $(seq "$runs"); do
+    for _ in $(seq "$runs"); do
         for name in $tokenizers; do
             tokenizer "$name"
             ours "$text" "$text" >/dev/null
@@ -61,14 +61,13 @@ for text in $texts; do
             two=$(ours "$text" "$text")
             echo "$one $two" | awk -v b="$bytes" '{ print b / 1e6 / $2, b / 1e6 / ($5 - $2) }' >>"$at.$name.ours"
             for p in $peers; do
-                [ "$run" = 1 ] || [ "$p" = gigatoken ] || continue
                 [ -e "$at.$name.$p.not" ] || peer "$p" "$text" >>"$at.$name.$p" || : >"$at.$name.$p.not"
             done
         done
     done
     printf '%s: %s MB of text, %s of them different, in %s documents; MB/s of CPU, medians of %s runs\n' \
         "${at##*/}" "$((bytes / 1000000))" "$(cat "$at.different")" "$(wc -l <"$text")" "$runs"
-    printf 'x: ours is so many times as fast; but for gigatoken others have %s MB, once\n' "$part"
+    printf 'x: ours is so many times as fast; but for gigatoken others have %s MB\n' "$part"
     # shellcheck disable=SC2059
     printf "$head" '' cold warm tokenizers Megatron-LM spm_encode 'gigatoken cold, warm'
     for name in $tokenizers; do
