@@ -476,7 +476,8 @@ static int run_workers(struct job *j, struct worker *w)
 {
     int64_t started = 1;
 
-    j->given = j->turn = 0;
+    j->given = 0;
+    j->turn = 0;
     j->is_over = false;
     for (; started < j->workers; started++) {
         if ((errno = pthread_create(&w[started].thread, NULL, work, &w[started])) != 0) {
