@@ -111,6 +111,41 @@ static void an_id_too_large_for_the_type_is_refused(void **state)
     assert_int_equal(file_size("wide.idx"), -1);
 }
 
+/* In place, whatever their number; and one that is too large wherever it stands. */
+static void ids_get_the_type_of_the_file(void **state)
+{
+    static const enum meg_idx_dtype types[] = { MEG_IDX_U8, MEG_IDX_U16, MEG_IDX_I32 };
+    enum { N = 70 };
+
+    (void)state;
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        const size_t size = meg_idx_dtype_size(types[t]);
+        struct meg_indexed_writer *w;
+        struct meg_err e;
+
+        assert_int_equal(meg_indexed_create(&w, "narrow", types[t], &e), 0);
+        for (int n = 0; n <= N; n++) {
+            int32_t ids[N], got[N];
+
+            for (int i = 0; i < n; i++)
+                ids[i] = got[i] = (1000003 * (i + 1)) & (size < 4 ? (1 << 8 * size) - 1 : INT32_MAX);
+            assert_int_equal(meg_indexed_narrow(w, got, n, got, &e), 0);
+            for (int i = 0; i < n; i++)
+                assert_memory_equal((char *)got + (size_t)i * size, &ids[i], size);
+            for (int i = 0; i < n; i++) {
+                int32_t was = ids[i];
+
+                ids[i] = size < 4 ? 1 << 8 * size : 0;
+                assert_int_equal(meg_indexed_narrow(w, ids, n, got, &e), size < 4 ? MEG_EFORMAT : MEG_OK);
+                ids[i] = -1;
+                assert_int_equal(meg_indexed_narrow(w, ids, n, got, &e), size < 4 ? MEG_EFORMAT : MEG_OK);
+                ids[i] = was;
+            }
+        }
+        meg_indexed_abandon(w);
+    }
+}
+
 static void abandon_leaves_nothing_and_keeps_the_old(void **state)
 {
     const int one[] = { 3 };
@@ -335,6 +370,7 @@ int main(void)
         cmocka_unit_test(reads_back_every_type),
         cmocka_unit_test(large_sequences_survive_the_buffer),
         cmocka_unit_test(an_id_too_large_for_the_type_is_refused),
+        cmocka_unit_test(ids_get_the_type_of_the_file),
         cmocka_unit_test(abandon_leaves_nothing_and_keeps_the_old),
         cmocka_unit_test(width_follows_the_vocabulary),
         cmocka_unit_test(refuses_what_is_no_index),
