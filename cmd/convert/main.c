@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/json.h"
 #include "base/log.h"
@@ -247,6 +248,7 @@ static int convert(const struct conf *c, struct meg_err *e)
                                   .params = &params,
                                   .tok = &files };
     struct meg_str options = { 0 };
+    const bool is_new = access(c->save_dir, F_OK) < 0;
     const char *saver;
     int r;
 
@@ -270,6 +272,8 @@ static int convert(const struct conf *c, struct meg_err *e)
     if (r == 0)
         meg_note("%s: %d tensors, %" PRId64 " parameters, %s", c->save_dir, params.n, params.numel,
                  saver);
+    else if (is_new)
+        rmdir(c->save_dir);             /* where it is there, it is empty: what was begun in it is gone */
 out:
     meg_str_free(&options);
     meg_arena_free(&weights);

@@ -115,6 +115,8 @@ if [ -e "${B:-}/tests/fault.so" ]; then
                 meg-convert --info x --verify >out || wrong="$wrong $i:unread"
             elif [ $r -ne 74 ]; then
                 wrong="$wrong $i:$r"
+            elif rmdir x 2>/dev/null; then
+                wrong="$wrong $i:empty"
             fi
             for f in x.* x/*.tmp* x/config.json.*; do
                 [ ! -e "$f" ] || wrong="$wrong $i:$f"
