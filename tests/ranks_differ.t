@@ -57,6 +57,12 @@ each 3 'set -- "$@" --lr 1e-2'
 told 'an option' 2 '^meg-train\[1\]: rank 1 of 3 on .* differs from rank 0: --lr = 0.01 here, --lr = 0.001 there; all ranks take the same'
 each 3 'set -- "$@" --exit-interval 3'
 told 'an option that others lack' 2 'rank 1 of 3 .*: --exit-interval = 3 here, nothing there'
+each 3 : --nonsense 1
+is 'an option that none knows: status' "$each_status" 2
+is 'an option that none knows: told once' "$(grep '^meg-train' "$T/err")" 'meg-train: unknown option --nonsense'
+each 3 'set -- "$@" --nonsense 1'
+is 'an option that rank 1 alone has, and does not know: status' "$each_status" 2
+is 'an option that rank 1 alone has, and does not know' "$(grep '^meg-train' "$T/err")" 'meg-train[1]: unknown option --nonsense'
 each 3 "PATH='$T/other':\$PATH"
 told 'the program' 2 'rank 1 of 3 on .* differs from rank 0: .* bytes, XXH3 .*; all ranks run the same build'
 each 2 'cd ../b'

@@ -23,6 +23,12 @@ void meg_log_set_rank(int r)
     rank = r;
 }
 
+void meg_log_after_rank0(void)
+{
+    if (rank != 0)
+        sleep(3);
+}
+
 static bool is_silent(int l)
 {
     return l > level || (rank != 0 && l > MEG_LOG_WARN);

@@ -19,6 +19,9 @@ void meg_log_set_level(int level);
 /* The rank this process has in its run; 0 until told. */
 void meg_log_set_rank(int rank);
 
+/* Before a failure that rank 0 most likely has, too: other ranks wait, so that it says so and ends them. */
+void meg_log_after_rank0(void);
+
 /* One message, without a newline at its end; a line reaches stderr in one piece. */
 void meg_warn(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_note(const char *fmt, ...) MEG_PRINTF(1, 2);

@@ -511,6 +511,7 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
     check_tables(all);
     meg_opt_defaults(all);
     if (meg_opt_parse_args(all, argc, argv, &e) < 0) {
+        meg_log_after_rank0();
         if (e.code == MEG_EUSAGE)
             meg_usage("%s", e.msg);
         meg_die_err(&e);
