@@ -7,7 +7,7 @@
  *         model-*.safetensors                     weights, whole global tensors, a file a section
  *         optim-*.safetensors                     optimizer state, the same
  *         model.safetensors.index.json            tensor -> file, as Hugging Face's
- *         vocab.json merges.txt tokenizer.model   the tokenizer's files, where it has any
+ *         vocab.json vocab.txt merges.txt tokenizer.model   the tokenizer's files, where it has any
  *         state.json                              options, iteration, the run's own state
  *         run.conf                                all options, those of the layout, too; only for people
  *         manifest.json                           place and checksums of all but run.conf; written last

@@ -1,5 +1,7 @@
 /* The tokenizer's files, kept with a model. */
+#include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/file.h"
 #include "ckpt/ckpt.h"
@@ -8,13 +10,15 @@ int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_c
                             const struct meg_tokenizer *tok, struct meg_err *e)
 {
     struct meg_tok_conf conf = *c;
+    const bool is_bert = c->type && !strncmp(c->type, "BertWordPiece", strlen("BertWordPiece"));
+    const int other = is_bert ? MEG_TOK_VOCAB : MEG_TOK_BERT;
     char *own[3];
     int r = 0;
 
     meg_tok_find_files(&conf, own);
     t->eod = tok ? meg_tokenizer_eod(tok) : -1;
     for (int i = 0; i < MEG_TOK_FILES && r == 0; i++)
-        if (*meg_tok_path(&conf, i))
+        if (i != other && *meg_tok_path(&conf, i))
             r = meg_read_file(*meg_tok_path(&conf, i), &t->file[i], e);
     for (int i = 0; i < 3; i++)
         free(own[i]);

@@ -38,6 +38,7 @@ const struct meg_opt meg_tok_opts[] = {
 
 const struct meg_tok_file meg_tok_files[MEG_TOK_FILES] = {
     [MEG_TOK_VOCAB] = { "vocab.json", offsetof(struct meg_tok_conf, vocab_file) },
+    [MEG_TOK_BERT] = { "vocab.txt", offsetof(struct meg_tok_conf, vocab_file) },
     [MEG_TOK_MERGES] = { "merges.txt", offsetof(struct meg_tok_conf, merge_file) },
     [MEG_TOK_JSON] = { "tokenizer.json", offsetof(struct meg_tok_conf, tokenizer_json) },
     [MEG_TOK_CONFIG] = { "tokenizer_config.json", offsetof(struct meg_tok_conf, tokenizer_config) },

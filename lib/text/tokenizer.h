@@ -46,6 +46,7 @@ extern const struct meg_opt meg_tok_opts[];
 /* The options that name a file (or the folder of some), and what such a file is called in the folder of a model. */
 enum {
     MEG_TOK_VOCAB,
+    MEG_TOK_BERT, /* --vocab-file, too, of the BERT types */
     MEG_TOK_MERGES,
     MEG_TOK_MODEL,
     MEG_TOK_JSON,

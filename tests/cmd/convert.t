@@ -215,4 +215,17 @@ if [ -n "$golden" ]; then
 else
     skip 'gpt2-tiny' 'MEG_SHARED is not set'
 fi
+# a vocabulary of BERT keeps its name and its kind
+printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' a b >words
+echo '{"text":"a b a b b a b b a a"}' |
+    meg-preprocess -q --input - --tokenizer-type BertWordPieceCase --vocab-file words --output-prefix ab
+meg-train -q --num-layers 1 --hidden-size 8 --num-attention-heads 2 --seq-length 4 --max-position-embeddings 4 \
+    --micro-batch-size 1 --train-iters 1 --lr 1e-3 --split 1,0,0 --eval-iters 0 --data-path ab_text_document \
+    --tokenizer-type BertWordPieceCase --vocab-file words --save bert >out
+meg-convert -q --load-dir bert --save-dir bert-hf
+ok "BERT's vocabulary is vocab.txt" cmp words bert-hf/vocab.txt
+ok 'and nothing else' test ! -e bert-hf/vocab.json
+like 'the checkpoint needs no --vocab-file' \
+    "$(echo 'a b' | meg-generate --load bert --tokens-to-generate 1 --greedy)" '^{"text":"'
+
 done_testing
