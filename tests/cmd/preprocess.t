@@ -95,6 +95,31 @@ like 'speaks every --log-interval documents' "$(meg-preprocess --tokenizer-type 
     --input big.jsonl --output-prefix log --log-interval 10000 2>&1)" \
     '^meg-preprocess: [0-9]+ documents \([0-9.]+ docs/s, [0-9.]+ MB/s\), [0-9]+ tokens$'
 
+# Another worker comes upon the second bad line long before the first one.
+{ head -n 400 big.jsonl; echo oops; sed -n '401,800p' big.jsonl | sed 's/^/oops/'; } >twice.jsonl
+for i in $(seq 20); do
+    null bad --input twice.jsonl --workers 3
+done 2>err
+is 'of several bad lines the first is named' "$(sort -u err | cut -d : -f 1-2)" 'meg-preprocess: twice.jsonl, line 401'
+{ echo oops; yes "$(head -n 1 big.jsonl)"; } 2>&1 | timeout 20 meg-preprocess -q --input - --tokenizer-type NullTokenizer \
+    --vocab-size 9 --output-prefix bad --workers 2 2>err
+is 'which ends the work' $? 65
+is 'and leaves nothing' "$(echo bad_*)" 'bad_*'
+{ echo; cat big.jsonl; echo; } >blank.jsonl
+meg-preprocess --input blank.jsonl --tokenizer-type NullTokenizer --vocab-size 1000 --output-prefix log --workers 3 2>err
+is 'blank lines of all blocks are counted' "$(head -n 1 err)" 'meg-preprocess: 2 blank lines were passed over'
+like 'documents and tokens, too' "$(cat err)" \
+    "30000 documents, $(meg-preprocess --info log_text_document --json | jq .tokens) tokens, .* MB/s\$"
+if [ -f "${B:-}/tests/fault.so" ]; then
+    MEG_FAULT_THREADS=1 LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+        null few --input big.jsonl --append-eod --workers 4 2>err
+    is 'threads that do not start are warned of' "$(cat err)" \
+        'meg-preprocess: only 2 of 4 workers could be started: Resource temporarily unavailable'
+    ok 'and the others do their work' same w1_text_document few_text_document
+else
+    skip 'threads that do not start' 'fault.so is not built: run make check'
+fi
+
 null auto --input big.jsonl --append-eod --workers auto --dataset-impl mmap
 ok 'the same bytes from as many workers as there are processors' same w1_text_document auto_text_document
 
@@ -375,6 +400,14 @@ for workers in 1 3; do
     rm -f long_text_document.*
 done
 rm long
+# One word that takes long, in a block before one whose ids are written as they come; again and again.
+awk 'BEGIN { printf "{\"text\":\""; for (i = 0; i < 1000000; i++) printf "%c", 97 + i * i % 1009 % 26; print "\"}"
+             printf "{\"text\":\""; for (i = 0; i < 1500000; i++) printf "low "; print "\"}" }' >pair.jsonl
+cat pair.jsonl pair.jsonl pair.jsonl pair.jsonl >long.jsonl
+gpt2 one --input long.jsonl
+gpt2 two --input long.jsonl --workers 2
+ok 'such a block waits for its turn' same one_text_document two_text_document
+rm pair.jsonl one_text_document.* two_text_document.*
 # A list whose last text is nothing, once all others have been written: the eod goes behind them.
 printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' a >long.txt
 awk 'BEGIN { printf "{\"text\":[\"a\""; for (i = 0; i < 1048576; i++) printf ",\"a\""; print ",\"  \"]}" }' |

@@ -12,12 +12,14 @@
  * leaves the number in FILE when the process exits.  MEG_FAULT_IN=TEXT counts only calls on open
  * files whose path has TEXT in it.
  * MEG_FAULT_RECV set: a socket that is looked at without waiting was closed by the other side.
+ * MEG_FAULT_THREADS=n: only n threads can be started.
  * Under ASan also ASAN_OPTIONS=verify_asan_link_order=0.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -179,6 +181,15 @@ ssize_t recv(int fd, void *buf, size_t n, int flags)
 {
     REAL(recv);
     return getenv("MEG_FAULT_RECV") && flags & MSG_DONTWAIT ? 0 : real(fd, buf, n, flags);
+}
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *arg)
+{
+    static int started;
+    const char *most = getenv("MEG_FAULT_THREADS");
+
+    REAL(pthread_create);
+    return most && started++ >= atoi(most) ? EAGAIN : real(thread, how, run, arg);
 }
 
 __attribute__((destructor)) static void tell(void)
