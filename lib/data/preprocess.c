@@ -424,20 +424,28 @@ static int take_block(struct worker *w, struct meg_err *e)
     return r;
 }
 
+static void free_ids(struct meg_ids *ids)
+{
+    free(ids->v);
+    ids->v = NULL;
+    ids->n = ids->cap = 0;
+}
+
+static void free_encoded(struct encoded *out)
+{
+    free_ids(&out->ids);
+    free_ids(&out->lengths);
+}
+
 /* What a long block needed goes before anybody reads the next one. */
 static void end_long_block(struct worker *w)
 {
-    for (int64_t k = 0; k < w->job->c->json_keys.n; k++) {
-        struct meg_ids *ids = &w->now->out[k].ids;
-
-        free(ids->v);
-        ids->v = NULL;
-        ids->cap = 0;
-    }
+    for (int64_t k = 0; k < w->job->c->json_keys.n; k++)
+        free_encoded(&w->now->out[k]);
     free(w->block.s);
     w->block.s = NULL;
     w->block.cap = 0;
-    meg_str_free(&w->jsonl.unescaped);
+    meg_jsonl_free(&w->jsonl);
     meg_str_free(&w->repaired);
     w->is_reader = false;
     pthread_mutex_unlock(&w->job->reading);
@@ -520,10 +528,8 @@ static void free_workers(const struct job *j, struct worker *w)
         if (i > 0)
             meg_tokenizer_close(w[i].tok);
         for (const struct result *x = w[i].result; x < w[i].result + HELD; x++) {
-            for (int64_t k = 0; k < j->c->json_keys.n; k++) {
-                free(x->out[k].ids.v);
-                free(x->out[k].lengths.v);
-            }
+            for (int64_t k = 0; k < j->c->json_keys.n; k++)
+                free_encoded(&x->out[k]);
             free(x->out);
         }
         free(w[i].block.s);

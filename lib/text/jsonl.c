@@ -169,5 +169,6 @@ void meg_jsonl_free(struct meg_jsonl *j)
     for (int k = 0; j->value && k < j->nkeys; k++)
         free(j->value[k].v);
     free(j->value);
+    j->value = NULL;
     meg_str_free(&j->unescaped);
 }

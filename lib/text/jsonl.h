@@ -29,6 +29,7 @@ struct meg_jsonl {
     struct meg_jsonl_value *value; /* [nkeys] */
     struct meg_str unescaped;      /* the texts that had escapes */
 };
+/* What lines needed goes; others can be read then. */
 void meg_jsonl_free(struct meg_jsonl *j);
 
 /*
