@@ -1,7 +1,7 @@
 /*
  * regex.h - regular expressions as tokenizer.json files have them, in Oniguruma's dialect, run by PCRE2
  * (with JIT where there is one) in UTF-8.  \s is the property White_Space as everywhere here
- * (text/uclass.h); other classes are those of the installed PCRE2.
+ * (text/uclass.h); other properties are those of the installed PCRE2.
  */
 #ifndef MEG_TEXT_REGEX_H
 #define MEG_TEXT_REGEX_H
@@ -16,14 +16,14 @@ struct meg_regex;
 
 /*
  * meg_regex_compile - make a pattern ready.  MEG_EFORMAT, with the pattern and the byte of it, where it
- * does not compile, or has what PCRE2 cannot say: negated classes inside of classes, or &&.
+ * does not compile, or has what PCRE2 cannot say: negated classes inside of classes, &&, intervals repeated.
  */
 int meg_regex_compile(struct meg_regex **out, const char *pattern, struct meg_err *e);
 void meg_regex_free(struct meg_regex *r); /* accepts NULL */
 
 /*
- * meg_regex_find - append all matches of text [n], well-formed UTF-8, that are not empty, from left to
- * right without overlap.
+ * meg_regex_find - append all matches of text [n], well-formed UTF-8, from left to right without overlap;
+ * none that is empty where the one before it ends, and none of an empty text.
  * MEG_EFORMAT where the pattern takes more steps or memory on this text than PCRE2 allows.
  */
 int meg_regex_find(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,

@@ -123,6 +123,10 @@ static void cuts_as_the_pre_tokenizer_says(void **state)
          "{\"type\": "
          "\"Replace\", \"pattern\": {\"Regex\": \"b+\"}, \"content\": \"a\"}]},",
          " bbb ", 1);
+    WITH("\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(?=b)\"}, \"behavior\": "
+         "\"Isolated\"},",
+         "ab", 1, 2);
+    WITH("\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"Regex\": \"$\"}, \"content\": \"a\"},", "_", 6);
 }
 
 static void finds_added_tokens(void **state)

@@ -37,9 +37,41 @@ static void reads_the_dialect(void **state)
     finds("[\\S]+", "a \xE1\xA0\x8E b", "a|\xE1\xA0\x8E|b");
     finds("\\h+", "xyz 12aF g", "12aF");
     finds(" ?[^(\\s|[.,!?\xE2\x80\xA6])]+", "a|b c.d(e", "a|b| c|d|e");
-    finds("x*", "axxb", "xx");
+    finds("x*", "axxb", "|xx|");
+    finds("(?=b)", "abb", "|");
+    finds("$", "", "");
     finds("[[:digit:]]+", "a12", "12");
     finds("[]a]+", "b]a", "]a");
+}
+
+/* What PCRE2 spells in the same way and means otherwise. */
+static void means_what_oniguruma_does(void **state)
+{
+    (void)state;
+    finds("^a", "aa\na", "a|a");
+    finds("a$", "aa\na\n", "a|a");
+    finds("a.b", "a\nb", "");
+    finds("(?m)a.b", "a\nb", "a\nb");
+    finds("(?m-i:a.)b", "a\nb", "a\nb");
+    finds("a{,2}b", "aaab", "aab");
+    finds("a{1,2}+", "aaa b", "aaa");
+    finds("xa{,2}+", "xaaa x", "xaaa|x");
+    finds("ba{1}?", "ba b", "ba|b");
+    finds("\\x{61}{2}", "aaa", "aa");
+    finds("\\w+", "e\u0301\u00B2 \u2460", "e\u0301\u00B2");
+    finds("\\W", "e\u0301\u00B2\u2460", "\u2460");
+    finds("[\\w]+", "e\u0301\u00B2 \u2460", "e\u0301");
+    finds("\\bb", "ab \u00B2b \u2460b", "b");
+    finds("b\\B", "ab b\u00B2 b\u2460", "b");
+    finds("\\v", "\n\v", "\v");
+    finds("[\\v]", "\n\v", "\v");
+    finds("\\p{Han}", "\u3239\u6F22", "\u6F22"); /* the first is in a script that is shared */
+    finds("\\p{^Han}", "\u3239\u6F22", "\u3239");
+    finds("[[:punct:]]+", "a+\u2603!", "+\u2603!");
+    finds("[[:alpha:]]+", "\u24D0 \u0903", "\u24D0|\u0903");
+    finds("[[:^alpha:]]+", "\u24D0 \u0903", " ");
+    finds("[[:space:]]+", "a\u180E\xC2\x85", "\xC2\x85");
+    finds("[[:graph:]]+", "\uE000 \u200B\u2003", "\uE000|\u200B");
 }
 
 static void refuses(const char *pattern, const char *message)
@@ -61,6 +93,12 @@ static void refuses_what_it_cannot_run(void **state)
     refuses("x[a", "byte 2: a class that does not end");
     refuses("\\", "byte 1");
     refuses("\\p{Nonsense}", "byte");
+    refuses("a[\\W]", "byte 3: a negated class");
+    refuses("[[:^word:]]", "byte 2: a negated class");
+    refuses("a\\N", "byte 2: this escape");
+    refuses("a{2}+", "byte 2: the repetition of an interval");
+    refuses("a{2}?", "byte 2: the repetition of an interval");
+    refuses("(?s:.)", "byte 1: options other than");
 }
 
 static void says_when_a_text_takes_too_long(void **state)
@@ -86,6 +124,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_the_dialect),
+        cmocka_unit_test(means_what_oniguruma_does),
         cmocka_unit_test(refuses_what_it_cannot_run),
         cmocka_unit_test(says_when_a_text_takes_too_long),
     };
