@@ -252,42 +252,49 @@ static const char *skip(const struct meg_hf_finder *f, const char *p, const char
     return p;
 }
 
-/* The first added token from *s on, with the blanks it takes; from is where the one before it ended. */
+/* An added token in a text. */
+struct found {
+    const char *s, *stop; /* with the blanks it takes; from stop on is the text behind it */
+    const char *own_stop; /* without those behind it, among which the next one may begin */
+};
+
+/* The first added token behind the last one, which `at` is replaced by. */
 static const struct meg_hf_added *next_added(const struct hf *t, const struct meg_hf_finder *f,
-                                             const char *text, const char *from, const char *end,
-                                             const char **s, const char **stop)
+                                             const char *text, const char *end, struct found *at)
 {
-    for (const char *p = from; (p = skip(f, p, end)) < end; p++) {
-        int32_t k = longest_at(&f->trie, p, end, stop), before, after;
+    const char *from = at->stop, *stop;
+
+    for (const char *p = at->own_stop; (p = skip(f, p, end)) < end; p++) {
+        int32_t k = longest_at(&f->trie, p, end, &stop), before, after;
         const struct meg_hf_added *a;
 
         if (k < 0)
             continue;
         a = &t->files->added[k];
-        *s = p;
         if (a->single_word) {
             if (p > text)
                 meg_utf8_before(p, &before);
-            if (*stop < end)
-                meg_utf8_step(*stop, end - *stop, &after);
-            if ((p > text && is_word(before)) || (*stop < end && is_word(after))) {
-                p = *stop - 1;
+            if (stop < end)
+                meg_utf8_step(stop, end - stop, &after);
+            if ((p > text && is_word(before)) || (stop < end && is_word(after))) {
+                p = stop - 1;
                 continue;
             }
         }
-        while (a->lstrip && *s > from) {
-            const char *c = meg_utf8_before(*s, &before);
+        *at = (struct found){ p, stop, stop };
+        while (a->lstrip && at->s > from) {
+            const char *c = meg_utf8_before(at->s, &before);
 
             if (!is_space(before))
                 break;
-            *s = c;
+            at->s = c;
         }
-        while (a->rstrip && *stop < end) {
-            int n = meg_utf8_step(*stop, end - *stop, &after);
+        while (a->rstrip && at->stop < end) {
+            int n = meg_utf8_step(at->stop, end - at->stop, &after);
 
             if (!is_space(after))
                 break;
-            *stop += n;
+            at->stop += n;
         }
         return a;
     }
@@ -387,23 +394,24 @@ static int encode_cut(struct hf *t, bool is_normal, const char *text, int64_t n,
                       struct meg_ids *out, struct meg_err *e)
 {
     const struct meg_hf_finder *f = is_normal ? &t->files->normal : &t->files->raw;
-    const char *end = text + n, *at = text, *s, *stop;
+    const char *end = text + n;
+    struct found found = { text, text, text };
+    const struct meg_hf_added *a;
     int r = MEG_OK;
 
-    while (at < end && r == MEG_OK) {
-        const struct meg_hf_added *a = next_added(t, f, text, at, end, &s, &stop);
+    do {
+        const char *from = found.stop, *stop = end;
 
-        if (!a)
-            s = stop = end;
-        if (s > at)
-            r = (is_normal ? encode_plain : encode_raw)(t, at, s - at, is_start && at == text, out,
-                                                        e);
+        if ((a = next_added(t, f, text, end, &found)))
+            stop = found.s;
+        if (stop > from)
+            r = (is_normal ? encode_plain : encode_raw)(t, from, stop - from, is_start && from == text,
+                                                        out, e);
         if (a) {
             meg_ids_reserve(out, 1);
             out->v[out->n++] = a->id;
         }
-        at = stop;
-    }
+    } while (a && r == MEG_OK);
     return r;
 }
 

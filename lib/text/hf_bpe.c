@@ -244,34 +244,32 @@ static int bpe_load(struct meg_hf_model *m, const json_t *part, const char *from
     return load_merges(b, m, part, from, e);
 }
 
-/* The id of one character with what belongs before and behind it. */
-static int32_t char_id(const struct bpe *b, const struct meg_hf_vocab *v, const char *s, int len,
-                       bool is_first, bool is_last)
+/* One character with what belongs before and behind it, in place or in buf. */
+static struct meg_span spell_char(const struct bpe *b, const char *s, int len, bool is_first, bool is_last,
+                                  struct meg_str *buf)
 {
-    struct meg_str spelled = { 0 };
-    int32_t id;
-
     if ((is_first || !*b->prefix) && (!is_last || !*b->suffix))
-        return meg_hf_vocab_find(v, s, len);
+        return (struct meg_span){ s, len };
+    buf->n = 0;
     if (!is_first)
-        meg_str_add(&spelled, b->prefix, strlen(b->prefix));
-    meg_str_add(&spelled, s, (size_t)len);
+        meg_str_add(buf, b->prefix, strlen(b->prefix));
+    meg_str_add(buf, s, (size_t)len);
     if (is_last)
-        meg_str_add(&spelled, b->suffix, strlen(b->suffix));
-    id = meg_hf_vocab_find(v, spelled.s, (int64_t)spelled.n);
-    meg_str_free(&spelled);
-    return id;
+        meg_str_add(buf, b->suffix, strlen(b->suffix));
+    return (struct meg_span){ buf->s, (int64_t)buf->n };
 }
 
-/* With byte_fallback, the ids of all bytes of a character; false when one is missing. */
-static bool add_bytes(const struct bpe *b, const char *s, int len, struct meg_ids *out)
+/* With byte_fallback, the ids of all bytes of what is spelled c; false when one is missing.  There is room for
+ * left ids behind them then. */
+static bool add_bytes(const struct bpe *b, struct meg_span c, int64_t left, struct meg_ids *out)
 {
-    for (int k = 0; k < len; k++) {
-        if (b->byte_id[(unsigned char)s[k]] < 0)
+    for (int64_t k = 0; k < c.n; k++) {
+        if (b->byte_id[(unsigned char)c.s[k]] < 0)
             return false;
     }
-    for (int k = 0; k < len; k++)
-        out->v[out->n++] = b->byte_id[(unsigned char)s[k]];
+    meg_ids_reserve(out, c.n + left);
+    for (int64_t k = 0; k < c.n; k++)
+        out->v[out->n++] = b->byte_id[(unsigned char)c.s[k]];
     return true;
 }
 
@@ -317,6 +315,7 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
     const struct bpe *b = m->own;
     int32_t whole = b->ignore_merges ? meg_hf_vocab_find(&m->vocab, s, n) : -1;
     int64_t first = out->n;
+    struct meg_str buf = { 0 };
     bool is_waiting = false; /* an unknown one that the next may be joined to; bytes overtake it */
 
     meg_ids_reserve(out, n + 1);
@@ -327,14 +326,15 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
     for (int64_t i = 0; i < n;) {
         int32_t cp, id;
         int len = meg_utf8_step(s + i, n - i, &cp);
+        struct meg_span c = spell_char(b, s + i, len, i == 0, i + len == n, &buf);
 
-        id = char_id(b, &m->vocab, s + i, len, i == 0, i + len == n);
+        id = meg_hf_vocab_find(&m->vocab, c.s, c.n);
         if (id >= 0) {
             if (is_waiting)
                 out->v[out->n++] = b->unk;
             is_waiting = false;
             out->v[out->n++] = id;
-        } else if (!add_bytes(b, s + i, len, out) && b->unk >= 0) {
+        } else if (!add_bytes(b, c, n - i, out) && b->unk >= 0) {
             if (is_waiting && !b->fuse_unk)
                 out->v[out->n++] = b->unk;
             is_waiting = true;
@@ -343,6 +343,7 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
     }
     if (is_waiting)
         out->v[out->n++] = b->unk;
+    meg_str_free(&buf);
     if (out->n - first > MEG_BPE_WINDOW)
         return merge_long(&b->merges, out, first, e);
     out->n = first + meg_bpe_merge_one(&b->merges, out->v + first, out->n - first, NULL);

@@ -289,20 +289,27 @@ static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *
     return MEG_OK;
 }
 
-static int load_post(struct meg_hf_files *f, const json_t *post, int depth, const char *from,
-                     struct meg_err *e)
+/* A template makes several texts of one, around each of which another step would put its tokens. */
+static int load_post(struct meg_hf_files *f, const json_t *post, int depth, bool *has_template,
+                     const char *from, struct meg_err *e)
 {
     const char *type;
     size_t i;
     const json_t *item;
     json_t *list;
+    bool is_template, is_cls_sep;
     int r = meg_hf_type(post, &type, from, e);
 
     if (r < 0)
         return r;
-    if (strcmp(type, "TemplateProcessing") == 0)
+    is_template = strcmp(type, "TemplateProcessing") == 0;
+    is_cls_sep = strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0;
+    if ((is_template || is_cls_sep) && *has_template)
+        return meg_fail(e, MEG_EFORMAT, "%s: a %s behind a TemplateProcessing is not known here", from, type);
+    *has_template |= is_template;
+    if (is_template)
         return load_template(f, post, from, e);
-    if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0)
+    if (is_cls_sep)
         return load_cls_sep(f, post, from, e);
     if (strcmp(type, "ByteLevel") == 0)
         return MEG_OK;
@@ -312,7 +319,7 @@ static int load_post(struct meg_hf_files *f, const json_t *post, int depth, cons
         return r;
     json_array_foreach(list, i, item)
     {
-        if ((r = load_post(f, item, depth - 1, from, e)) < 0)
+        if ((r = load_post(f, item, depth - 1, has_template, from, e)) < 0)
             return r;
     }
     return MEG_OK;
@@ -427,6 +434,7 @@ static int load_parts(struct meg_hf_files *f, const json_t *file, const char *pa
                       struct meg_err *e)
 {
     const json_t *p;
+    bool has_template = false;
     char from[4200];
     int r;
 
@@ -442,7 +450,7 @@ static int load_parts(struct meg_hf_files *f, const json_t *file, const char *pa
     if ((r = load_added(f, file, path, e)) < 0)
         return r;
     snprintf(from, sizeof from, "%s: post_processor", path);
-    if ((p = part_of(file, "post_processor")) && (r = load_post(f, p, 8, from, e)) < 0)
+    if ((p = part_of(file, "post_processor")) && (r = load_post(f, p, 8, &has_template, from, e)) < 0)
         return r;
     snprintf(from, sizeof from, "%s: decoder", path);
     return (p = part_of(file, "decoder")) ? meg_hf_decoder_load(&f->decoder, p, from, e) : MEG_OK;

@@ -139,6 +139,26 @@ static void finds_added_tokens(void **state)
     WITH(ADDED(", \"single_word\": true"), "a<x>", 0);
     WITH(ADDED(", \"single_word\": true"), "a <x> b", 1, 9, 2);
     WITH(ADDED(", \"lstrip\": true, \"rstrip\": true"), "a  <x> b", 1, 9, 2);
+    /* one begins among the blanks that the one before it takes */
+    WITH(ADDED(", \"rstrip\": true}, {\"id\": 10, \"content\": \" b\", \"normalized\": false"), "<x>  b a b", 9,
+         10, 1, 10);
+    WITH(ADDED(", \"rstrip\": true}, {\"id\": 10, \"content\": \"\\n\", \"normalized\": false"), "<x>\n\n", 9,
+         10, 10);
+}
+
+static void spells_unknown_characters_as_bytes(void **state)
+{
+    struct meg_tokenizer *t;
+
+    (void)state;
+    write_in("tokenizer.json",
+             "{\"model\": {\"type\": \"BPE\", \"byte_fallback\": true, \"continuing_subword_prefix\": \"#\", "
+             "\"end_of_word_suffix\": \"/\", \"vocab\": {\"a\": 0, \"#b\": 1, \"<0x23>\": 2, \"<0x63>\": 3, "
+             "\"<0x2F>\": 4}, \"merges\": []}}");
+    t = open_hf(dir);
+    encodes(t, "acbc", (const int32_t[]){ 0, 2, 3, 1, 2, 3, 4 }, 7);
+    encodes(t, "cc", (const int32_t[]){ 3, 2, 3, 4 }, 4);
+    meg_tokenizer_close(t);
 }
 
 /* A byte that is no character is U+FFFD; what is not spelled as a byte, n bytes, stands for itself. */
@@ -282,6 +302,11 @@ static void refuses_what_is_no_tokenizer(void **state)
             "\"post_processor\": {\"type\": \"BertProcessing\", \"sep\": [\"b\", 7], \"cls\": "
             "[\"a\", 0]}}",
             MEG_EFORMAT, "id 7 is outside");
+    refuses("{\"model\": {\"type\": \"WordLevel\", \"unk_token\": \"a\", \"vocab\": {\"a\": 0}}, "
+            "\"post_processor\": {\"type\": \"Sequence\", \"processors\": [{\"type\": \"TemplateProcessing\", "
+            "\"single\": [{\"Sequence\": {\"id\": \"A\"}}]}, {\"type\": \"BertProcessing\", \"sep\": [\"a\", 0], "
+            "\"cls\": [\"a\", 0]}]}}",
+            MEG_EFORMAT, "post_processor: a BertProcessing behind a TemplateProcessing is not known here");
     refuses("{\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"AAAA\"}}",
             MEG_EFORMAT, "precompiled_charsmap");
     refuses("{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": "
@@ -400,6 +425,7 @@ int main(void)
         cmocka_unit_test(equals_qwen2),
         cmocka_unit_test(cuts_as_the_pre_tokenizer_says),
         cmocka_unit_test(finds_added_tokens),
+        cmocka_unit_test(spells_unknown_characters_as_bytes),
         cmocka_unit_test(decodes_bytes_that_are_spelled_so),
         cmocka_unit_test(puts_tokens_around_and_knows_their_parts),
         cmocka_unit_test(looks_for_nothing_beside_what_is_not_there),
