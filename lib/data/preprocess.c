@@ -508,7 +508,9 @@ static struct worker *make_workers(struct job *j, struct meg_tokenizer *tok)
     for (int64_t i = 0; i < j->workers; i++) {
         w[i].job = j;
         w[i].tok = i == 0 ? tok : meg_tokenizer_share(tok);
-        w[i].jsonl = (struct meg_jsonl){ .keys = c->json_keys.v, .nkeys = (int)c->json_keys.n };
+        w[i].jsonl = (struct meg_jsonl){ .keys = c->json_keys.v, .nkeys = (int)c->json_keys.n,
+                                         .replaces_halves = c->replace_invalid,
+                                         .remedy = "; --replace-invalid reads U+FFFD for it" };
         for (struct result *x = w[i].result; x < w[i].result + HELD; x++) {
             x->worker = &w[i];
             x->ticket = -1;

@@ -29,7 +29,7 @@ const struct meg_opt meg_preprocess_opts[] = {
     { "append-eod", 0, MEG_BOOL(struct meg_preprocess_conf, append_eod), NULL, "no",
       "end each document with the id that says so" },
     { "replace-invalid", 0, MEG_BOOL(struct meg_preprocess_conf, replace_invalid), NULL, "no",
-      "read invalid UTF-8 as U+FFFD instead of refusing it" },
+      "read invalid UTF-8 and halves of surrogate pairs as U+FFFD instead of refusing them" },
     { "workers", 0, MEG_STR(struct meg_preprocess_conf, workers), "N", "1",
       "threads that encode, or auto; the output is the same for any number" },
     { "partitions", 0, MEG_I64(struct meg_preprocess_conf, partitions), "N", "1",
@@ -101,7 +101,8 @@ int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_t
                         (long long)c->log_interval);
     if (c->append_eod && meg_tokenizer_eod(tok) < 0)
         return meg_fail(e, MEG_EUSAGE,
-                        "--append-eod: the tokenizer has no id that ends a document");
+                        "--append-eod: the tokenizer has no id that ends a document; of a folder with "
+                        "tokenizer.json, tokenizer_config.json names it as eos_token");
     for (int64_t k = 0; k < c->json_keys.n; k++) {
         for (int64_t i = 0; i < k; i++) {
             if (strcmp(c->json_keys.v[i], c->json_keys.v[k]) == 0)

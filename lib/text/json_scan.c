@@ -135,8 +135,8 @@ int meg_scan_string(struct meg_scan *s, struct meg_str *buf, struct meg_span *ou
             return r;
         if (cp < 0)
             *lone = *lone ? *lone : begin;
-        else if (out)
-            meg_str_add(buf, c, (size_t)meg_utf8_put(c, cp));
+        if (out)
+            meg_str_add(buf, c, (size_t)meg_utf8_put(c, cp < 0 ? 0xFFFD : cp));
     }
     if (out)
         *out = escaped ? (struct meg_span){ buf->s + at, (int64_t)(buf->n - at) }

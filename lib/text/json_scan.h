@@ -29,7 +29,8 @@ bool meg_scan_take(struct meg_scan *s, char c);
 /*
  * meg_scan_string - a string, from its opening quote.  With out, *out is its text: in place where
  * nothing is escaped, else behind what buf holds, which must have the room (the text is no longer
- * than its spelling).  Without, it is only checked.  *lone is where a lone surrogate begins, or NULL.
+ * than its spelling).  Without, it is only checked.  *lone is where the first lone surrogate begins, or NULL;
+ * the text has U+FFFD for each.
  */
 int meg_scan_string(struct meg_scan *s, struct meg_str *buf, struct meg_span *out,
                     const char **lone);

@@ -30,10 +30,10 @@ static int read_text(struct meg_scan *s, struct meg_jsonl *j, struct meg_jsonl_v
     }
     if ((r = meg_scan_string(s, &j->unescaped, &v->v[v->n++], &lone)) < 0)
         return r;
-    if (lone)
+    if (lone && !j->replaces_halves)
         return meg_fail(s->e, MEG_EFORMAT,
-                        "column %lld: \\u escape of half a surrogate pair, which is no character",
-                        (long long)(lone - s->begin + 1));
+                        "column %lld: \\u escape of half a surrogate pair, which is no character%s",
+                        (long long)(lone - s->begin + 1), j->remedy ? j->remedy : "");
     return 0;
 }
 
@@ -113,13 +113,14 @@ static int read_object(struct meg_scan *s, struct meg_jsonl *j)
 
 static int read_line(struct meg_jsonl *j, const char *line, int64_t n, struct meg_err *e)
 {
-    struct meg_scan s = { line, line, line + n, "column", e };
+    const int64_t mark = n >= 3 && memcmp(line, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    struct meg_scan s = { line, line + mark, line + n, "column", e };
     int64_t bad = meg_utf8_bad(line, n);
     int r;
 
     if (bad >= 0)
-        return meg_fail(e, MEG_EFORMAT, "column %lld: invalid UTF-8: byte 0x%02x",
-                        (long long)bad + 1, (unsigned char)line[bad]);
+        return meg_fail(e, MEG_EFORMAT, "column %lld: invalid UTF-8: byte 0x%02x%s",
+                        (long long)bad + 1, (unsigned char)line[bad], j->remedy ? j->remedy : "");
     if ((r = read_object(&s, j)) < 0)
         return r;
     meg_scan_blanks(&s);

@@ -28,13 +28,16 @@ struct meg_jsonl {
     int nkeys;
     struct meg_jsonl_value *value; /* [nkeys] */
     struct meg_str unescaped;      /* the texts that had escapes */
+    bool replaces_halves;          /* a lone surrogate is U+FFFD, not refused */
+    const char *remedy;            /* follows what is said of text that is not Unicode, or NULL */
 };
 /* What lines needed goes; others can be read then. */
 void meg_jsonl_free(struct meg_jsonl *j);
 
 /*
  * meg_jsonl_read - find the keys in one line
- *   line  [n]  a JSON object and blanks around it; UTF-8, borrowed until the values are used
+ *   line  [n]  a JSON object and blanks around it, or a byte order mark in front, as some programs begin
+ *              a file; UTF-8, borrowed until the values are used
  * Keys are those of the outermost object; of one that occurs twice the last counts.
  * MEG_EFORMAT when the line is not well-formed, a key is missing, or its value is neither a string
  * nor a list of strings, MEG_JSONL_STRINGS at most, or holds a lone surrogate; the message begins with

@@ -142,7 +142,7 @@ refused 'a number' 'standard input, line 1: key "text" holds a number' --input -
 printf '{"text":["5",[]]}\n' >input
 refused 'a list of lists' 'standard input, line 1: key "text" holds a list of other' --input - <input
 printf '{"text":"\377"}\n' >bytes.jsonl
-refused 'invalid UTF-8' 'bytes.jsonl, line 1: column 10: invalid UTF-8: byte 0xff' --input bytes.jsonl
+refused 'invalid UTF-8' 'bytes.jsonl, line 1: column 10: invalid UTF-8: byte 0xff; --replace-invalid reads U.FFFD' --input bytes.jsonl
 printf '{"text":"\\udc00"}\n' >input
 refused 'half a surrogate pair' 'standard input, line 1: column 10: .u escape of half' --input - <input
 printf '{"text":"1"} {"text":"2"}\n' >input
@@ -183,6 +183,13 @@ printf '{"text":"a\377\360\237\230b"}\n' >bytes.jsonl
 gpt2 r --replace-invalid --input bytes.jsonl
 echo '{"text":"a\ufffd\ufffdb"}' | gpt2 r2 --input -
 ok '--replace-invalid reads U+FFFD for each ill-formed part' same r_text_document r2_text_document
+printf '{"\\ud800":1,"text":"a\\ud83d\\ud83db"}\n' >halves.jsonl
+gpt2 r3 --replace-invalid --input halves.jsonl
+ok 'and for each half of a surrogate pair' same r3_text_document r2_text_document
+gpt2 x --input halves.jsonl 2>err
+like 'which is refused otherwise' "$(cat err)" 'halves.jsonl, line 1: column 22: .u escape of half .*; --replace-invalid reads U\+FFFD'
+printf '\357\273\277{"text":"low lower!"}\n' | gpt2 marked --input - --append-eod
+ok 'a byte order mark is passed over' same marked_text_document g_text_document
 
 # Each byte that follows no merge is a token, so lengths tell where the sentences end.
 cat >prose.jsonl <<'end'
