@@ -68,30 +68,45 @@ void meg_ids_spill(struct meg_ids *ids)
 }
 
 /* A folder with tokenizer.json needs no type. */
-static int open_untyped(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+static int class_of_folder(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     struct meg_tok_conf found = *c;
     char *own[3];
-    int r;
+    int r = MEG_OK;
 
     meg_tok_find_files(&found, own);
-    r = found.tokenizer_json ? meg_tok_hf.open(out, c, e)
-                             : meg_fail(e, MEG_EUSAGE, "--tokenizer-type is required, but for a folder with tokenizer.json, "
-                                        "which --tokenizer-model names");
+    *out = &meg_tok_hf;
+    if (!found.tokenizer_json)
+        r = meg_fail(e, MEG_EUSAGE, "--tokenizer-type is required, but for a folder with tokenizer.json, "
+                     "which --tokenizer-model names");
     for (int i = 0; i < 3; i++)
         free(own[i]);
     return r;
 }
 
-int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+static int class_of(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     if (!c->type)
-        return open_untyped(out, c, e);
+        return class_of_folder(out, c, e);
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
+        *out = classes[i];
         if (strcmp(c->type, classes[i]->name) == 0)
-            return classes[i]->open(out, c, e);
+            return MEG_OK;
     }
     return meg_fail(e, MEG_EUSAGE, "--tokenizer-type: there is no '%s'", c->type);
+}
+
+int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    const struct meg_tok_class *class;
+    int r = class_of(&class, c, e);
+
+    if (r < 0)
+        return r;
+    if (c->vocab_extra_ids > 0 && class != &meg_tok_sentencepiece && class != &meg_tok_bert_lower &&
+        class != &meg_tok_bert_case)
+        return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %s has only what its files hold", class->name);
+    return class->open(out, c, e);
 }
 
 void meg_tokenizer_close(struct meg_tokenizer *t)

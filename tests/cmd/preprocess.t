@@ -179,6 +179,7 @@ gpt2() { # OUTPUT-PREFIX OPTION...
 }
 echo '{"text":"low lower!"}' | gpt2 g --input - --append-eod
 is 'ids from vocab.json and merges.txt' "$(tokens g_text_document)" '265 268 1 0'
+status 'extra ids of a type that has none' 2 gpt2 x --input in.jsonl --vocab-extra-ids 2
 printf '{"text":"a\377\360\237\230b"}\n' >bytes.jsonl
 gpt2 r --replace-invalid --input bytes.jsonl
 echo '{"text":"a\ufffd\ufffdb"}' | gpt2 r2 --input -
