@@ -109,7 +109,7 @@ is 'and leaves nothing' "$(echo bad_*)" 'bad_*'
 meg-preprocess --input blank.jsonl --tokenizer-type NullTokenizer --vocab-size 1000 --output-prefix log --workers 3 2>err
 is 'blank lines of all blocks are counted' "$(head -n 1 err)" 'meg-preprocess: 2 blank lines were passed over'
 like 'documents and tokens, too' "$(cat err)" \
-    "30000 documents, $(meg-preprocess --info log_text_document --json | jq .tokens) tokens, .* MB/s\$"
+    "30000 documents, $(meg-preprocess --info log_text_document --json | jq .tokens) tokens, [0-9.]+ s, [0-9.]*[1-9][0-9.]* MB/s\$"
 if [ -f "${B:-}/tests/fault.so" ]; then
     MEG_FAULT_THREADS=1 LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
         null few --input big.jsonl --append-eod --workers 4 2>err
