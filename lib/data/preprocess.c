@@ -6,7 +6,6 @@
  */
 #include "data/preprocess.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -130,13 +129,9 @@ int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *to
     j.punkt = punkt;
     j.start_s = meg_now_s();
     j.writer = meg_new((size_t)c->json_keys.n * sizeof(struct meg_indexed_writer *));
-    pthread_mutex_init(&j.reading, NULL);
-    pthread_mutex_init(&j.turning, NULL);
-    pthread_cond_init(&j.turned, NULL);
     meg_progress_init(&j.progress, c->log_interval == MEG_UNSET ? 10 : 0);
     if ((r = create_writers(&j, tok, e)) < 0)
         goto out;
-    j.ready = meg_new((size_t)(j.workers * HELD) * sizeof(struct result *));
     w = meg_workers_new(&j, tok);
     for (; j.part < passes && r == MEG_OK; j.part++)
         r = run_part(&j, w, e);
@@ -155,11 +150,7 @@ out:
     for (int64_t k = 0; k < c->json_keys.n; k++)
         meg_indexed_abandon(j.writer[k]);
     free(j.writer);
-    free(j.ready);
     meg_workers_free(&j, w);
     meg_punkt_close(punkt);
-    pthread_mutex_destroy(&j.reading);
-    pthread_mutex_destroy(&j.turning);
-    pthread_cond_destroy(&j.turned);
     return r;
 }

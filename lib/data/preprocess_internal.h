@@ -17,24 +17,27 @@ enum {
     DOCUMENT_END = -1 /* among the lengths of sequences */
 };
 
-/* What is shared.  reading guards in and given; turning guards the others. */
+/* What is shared.  Blocks are numbered as they are read: that is their ticket, and they get their places in its order. */
 struct job {
     const struct meg_preprocess_conf *c;
     int64_t workers;
     const struct meg_punkt *punkt;      /* NULL: texts stay whole */
     int64_t part;                       /* lines of this partition */
     int32_t eod;                        /* -1: none is added */
-    struct meg_indexed_writer **writer; /* [keys] */
-    struct meg_input *in;
-    pthread_mutex_t reading, turning;
-    pthread_cond_t turned;
-    int64_t given;         /* blocks read */
-    _Atomic int64_t turn;  /* blocks that had their turn */
-    struct result **ready; /* [workers * HELD] by ticket: those that wait for it */
-    atomic_bool is_over;
-    int r; /* the first failure */
-    struct meg_err *e;
+    struct meg_indexed_writer **writer; /* [keys]; who has the turn may claim */
     double start_s;
+    atomic_bool is_over; /* no more is read */
+
+    pthread_mutex_t reading; /* guards these: */
+    struct meg_input *in;
+    int64_t given; /* blocks read */
+
+    pthread_mutex_t turning; /* guards these: */
+    pthread_cond_t turned;
+    _Atomic int64_t turn;  /* blocks that had their turn; may be read at any time */
+    struct result **ready; /* [workers * HELD] by ticket: encoded, before their turn */
+    int r;                 /* the first failure */
+    struct meg_err *e;
     struct meg_progress progress;
     int64_t documents, tokens, nbytes, blank;
 };
@@ -54,7 +57,7 @@ struct encoded {
 /* What came of a block, until it is written. */
 struct result {
     struct worker *worker;
-    int64_t ticket;      /* of the block; -1: there is none */
+    int64_t ticket;      /* of the block; -1: nothing to be written */
     struct encoded *out; /* [keys] */
     int64_t documents, tokens, nbytes, blank;
     int r; /* the first failure */
@@ -79,10 +82,11 @@ struct worker {
 /* Encode the block of w into w->now. */
 int meg_preprocess_block(struct worker *w, struct meg_err *e);
 
-/* j->workers of them, each with a tokenizer; the first one has tok itself. */
+/* j->workers of them, each with a tokenizer; the first one has tok itself.  With them comes what j has to
+ * let them take turns. */
 struct worker *meg_workers_new(struct job *j, struct meg_tokenizer *tok);
 /* Read j->in to its end; all that comes of it is written when this returns, unless it fails. */
 int meg_workers_run(struct job *j, struct worker *w);
-void meg_workers_free(const struct job *j, struct worker *w); /* accepts NULL */
+void meg_workers_free(struct job *j, struct worker *w); /* accepts NULL */
 
 #endif

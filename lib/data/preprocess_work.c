@@ -265,7 +265,7 @@ static void *work(void *arg)
         if ((r = take_block(w, &x->e)) == 0)
             break;
         w->r = MEG_OK;
-        w->has_turn = x->is_in_vain = false;
+        w->has_turn = false;
         if (r > 0 && (r = meg_preprocess_block(w, &x->e)) == MEG_OK)
             r = narrow_ids(j, x, &x->e);
         x->r = w->r < 0 ? meg_fail(&x->e, w->r, "%s", w->e.msg) : r;
@@ -307,6 +307,10 @@ struct worker *meg_workers_new(struct job *j, struct meg_tokenizer *tok)
     const struct meg_preprocess_conf *c = j->c;
     struct worker *w = meg_new((size_t)j->workers * sizeof *w);
 
+    pthread_mutex_init(&j->reading, NULL);
+    pthread_mutex_init(&j->turning, NULL);
+    pthread_cond_init(&j->turned, NULL);
+    j->ready = meg_new((size_t)(j->workers * HELD) * sizeof(struct result *));
     for (int64_t i = 0; i < j->workers; i++) {
         w[i].job = j;
         w[i].tok = i == 0 ? tok : meg_tokenizer_share(tok);
@@ -326,9 +330,11 @@ struct worker *meg_workers_new(struct job *j, struct meg_tokenizer *tok)
     return w;
 }
 
-void meg_workers_free(const struct job *j, struct worker *w)
+void meg_workers_free(struct job *j, struct worker *w)
 {
-    for (int64_t i = 0; w && i < j->workers; i++) {
+    if (!w)
+        return;
+    for (int64_t i = 0; i < j->workers; i++) {
         if (i > 0)
             meg_tokenizer_close(w[i].tok);
         for (const struct result *x = w[i].result; x < w[i].result + HELD; x++) {
@@ -342,4 +348,8 @@ void meg_workers_free(const struct job *j, struct worker *w)
         free(w[i].sentences.v);
     }
     free(w);
+    free(j->ready);
+    pthread_mutex_destroy(&j->reading);
+    pthread_mutex_destroy(&j->turning);
+    pthread_cond_destroy(&j->turned);
 }
