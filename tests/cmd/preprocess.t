@@ -430,6 +430,23 @@ awk 'BEGIN { printf "{\"text\":[\"5 5\""; for (i = 0; i < 3000000; i++) printf "
 (trap '' XFSZ && ulimit -f 2 && null long --input long.jsonl) 2>err
 is 'a disk that is full in the middle of a text' $? 74
 is 'leaves nothing' "$(echo long_*)" 'long_*'
+if [ -f "${B:-}/tests/fault.so" ]; then
+    null whole --input long.jsonl
+    for at in $(seq 12); do
+        rm -f out_*
+        MEG_FAULT_AT=$at MEG_FAULT_IN=.bin LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+            null out --input long.jsonl 2>err
+        case $?$(echo out_*) in
+        '74out_*') printf - ;;
+        0*) same out_text_document whole_text_document && printf n ;;
+        *) printf X ;;
+        esac
+    done >seen
+    like 'nor does one that fails once' "$(cat seen)" '^-{6,}n+$'
+    rm whole_text_document.*
+else
+    skip 'nor does one that fails once' 'fault.so is not built: run make check'
+fi
 # Of a line of a gigabyte no more is read than it takes to refuse it.
 { echo '{"text":"1"}'; printf '{"text":"'; yes | tr -d '\n' | head -c 1073741824; echo '"}'; } 2>&1 |
     null bad --input - 2>err
