@@ -56,6 +56,9 @@ void meg_vlog(int l, const char *fmt, va_list ap)
         snprintf(line, sizeof line, "%s: ", meg_progname());
     n = strlen(line);
     vsnprintf(line + n, sizeof line - n - 1, fmt, ap);
+    for (char *p = line; *p; p++) /* what is quoted from files steers no terminal */
+        if (((unsigned char)*p < ' ' && *p != '\n' && *p != '\t') || *p == 0x7f)
+            *p = '?';
     n = strlen(line);
     line[n++] = '\n';
     undraw();

@@ -44,6 +44,21 @@ static void levels_and_ranks(void **state)
     }
 }
 
+static void quote(void *arg)
+{
+    (void)arg;
+    meg_warn("'%s'\n\tand %s", "\033[2J\r\177", "\xC3\xA9");
+}
+
+static void what_is_quoted_steers_no_terminal(void **state)
+{
+    struct child c;
+
+    (void)state;
+    child_run(&c, quote, NULL);
+    assert_string_equal(c.err, "log: '?[2J??'\n\tand \xC3\xA9\n");
+}
+
 static void progress(void *arg)
 {
     struct meg_progress p;
@@ -133,6 +148,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(levels_and_ranks),
+        cmocka_unit_test(what_is_quoted_steers_no_terminal),
         cmocka_unit_test(progress_off_a_terminal_is_a_note_now_and_then),
         cmocka_unit_test(progress_on_a_terminal_is_redrawn),
         cmocka_unit_test(time_goes_forward),
