@@ -102,7 +102,7 @@ int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_t
     if (c->append_eod && meg_tokenizer_eod(tok) < 0)
         return meg_fail(e, MEG_EUSAGE,
                         "--append-eod: the tokenizer has no id that ends a document; of a folder with "
-                        "tokenizer.json, tokenizer_config.json names it as eos_token");
+                        "tokenizer.json, it is the token there that tokenizer_config.json names as eos_token");
     for (int64_t k = 0; k < c->json_keys.n; k++) {
         for (int64_t i = 0; i < k; i++) {
             if (strcmp(c->json_keys.v[i], c->json_keys.v[k]) == 0)

@@ -85,10 +85,12 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
     char *own[3];
     int r;
 
+    if (c.name_or_path && c.tokenizer_model && !c.tokenizer_json)
+        return meg_fail(e, MEG_EUSAGE, "--tokenizer-model and --tokenizer-name-or-path both name a folder; give one");
     meg_tok_find_files(&c, own);
     if (!c.tokenizer_json)
         return name
-            ? meg_fail(e, MEG_ENOENT, "%s: no folder with tokenizer.json", name)
+            ? meg_fail(e, MEG_ENOENT, "%s: no folder with tokenizer.json; models are not looked up by name", name)
             : meg_fail(e, MEG_EUSAGE, "%s needs --%s, a folder with tokenizer.json", class->name,
                        class == &meg_tok_hf ? "tokenizer-model" : "tokenizer-name-or-path");
     if ((r = meg_hf_files_load(&files, &c, e)) == MEG_OK) {

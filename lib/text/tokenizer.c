@@ -67,7 +67,7 @@ void meg_ids_spill(struct meg_ids *ids)
         ids->take(ids, ids->n - 1);
 }
 
-/* A folder with tokenizer.json needs no type. */
+/* A folder with tokenizer.json needs no type; what --tokenizer-name-or-path names is said to be none when it opens. */
 static int class_of_folder(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     struct meg_tok_conf found = *c;
@@ -76,7 +76,7 @@ static int class_of_folder(const struct meg_tok_class **out, const struct meg_to
 
     meg_tok_find_files(&found, own);
     *out = &meg_tok_hf;
-    if (!found.tokenizer_json)
+    if (!found.tokenizer_json && !c->name_or_path)
         r = meg_fail(e, MEG_EUSAGE, "--tokenizer-type is required, but for a folder with tokenizer.json, "
                      "which --tokenizer-model names");
     for (int i = 0; i < 3; i++)

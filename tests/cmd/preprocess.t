@@ -179,6 +179,11 @@ gpt2() { # OUTPUT-PREFIX OPTION...
 }
 echo '{"text":"low lower!"}' | gpt2 g --input - --append-eod
 is 'ids from vocab.json and merges.txt' "$(tokens g_text_document)" '265 268 1 0'
+status 'a model by name' 66 gpt2 x --input in.jsonl --tokenizer-type HuggingFaceTokenizer --tokenizer-model gpt2
+status 'a folder without tokenizer.json' 66 \
+    meg-preprocess --input in.jsonl --output-prefix x --tokenizer-name-or-path /dev
+like 'is named' "$(cat err)" '/dev: no folder with tokenizer.json'
+status 'two folders' 2 meg-preprocess --input in.jsonl --output-prefix x --tokenizer-name-or-path . --tokenizer-model .
 status 'extra ids of a type that has none' 2 gpt2 x --input in.jsonl --vocab-extra-ids 2
 printf '{"text":"a\377\360\237\230b"}\n' >bytes.jsonl
 gpt2 r --replace-invalid --input bytes.jsonl

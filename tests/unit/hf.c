@@ -243,7 +243,7 @@ static void looks_for_nothing_beside_what_is_not_there(void **state)
     assert_null(c.tokenizer_config);
     for (int i = 0; i < 3; i++)
         assert_null(own[i]);
-    assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_EUSAGE);
+    assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_ENOENT);
     snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
     assert_int_equal(meg_remove_tree(path, &e), MEG_OK);
 }
@@ -319,7 +319,7 @@ static void refuses_what_is_no_tokenizer(void **state)
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_EUSAGE);
     c.tokenizer_model = "/nowhere";
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_ENOENT);
-    assert_string_equal(e.msg, "/nowhere: no folder with tokenizer.json");
+    assert_string_equal(e.msg, "/nowhere: no folder with tokenizer.json; models are not looked up by name");
 }
 
 static void refuses_a_hundred_megabytes(void **state)
