@@ -283,7 +283,7 @@ static const struct meg_hf_added *next_added(const struct hf *t, const struct me
                 continue;
             }
         }
-        *at = (struct found){ p, stop, stop };
+        *at = (struct found){ a->lstrip && p < from ? from : p, stop, stop };
         while (a->lstrip && at->s > from) {
             const char *c = meg_utf8_before(at->s, &before);
 
@@ -409,7 +409,7 @@ static int encode_cut(struct hf *t, bool is_normal, const char *text, int64_t n,
         if (stop > from)
             r = (is_normal ? encode_plain : encode_raw)(t, from, stop - from, is_start && from == text,
                                                         out, e);
-        if (a) {
+        if (a && found.s < found.stop) { /* the one before it has not taken it with its blanks */
             meg_ids_reserve(out, 1);
             out->v[out->n++] = a->id;
         }

@@ -214,6 +214,14 @@ static void strip(const struct step *s, struct meg_str *t, int *taken)
     t->n = stop - from;
 }
 
+static void swap(struct meg_str *a, struct meg_str *b)
+{
+    struct meg_str was = *a;
+
+    *a = *b;
+    *b = was;
+}
+
 static void fuse(struct tokens *t)
 {
     struct meg_str all = { 0 };
@@ -231,9 +239,11 @@ static void fuse(struct tokens *t)
     t->n = t->n > 0;
 }
 
-/* Runs of bytes become their text, or U+FFFD each where they are none. */
+/* Runs of bytes become a token of their text, or U+FFFD each where they are none. */
 static void byte_fallback(struct tokens *t)
 {
+    int64_t n = 0;
+
     for (int64_t i = 0, k; i < t->n; i = k) {
         struct meg_str run = { 0 };
 
@@ -244,16 +254,18 @@ static void byte_fallback(struct tokens *t)
             t->v[k].n = 0;
         }
         if (k == i)
-            k++;
+            swap(&t->v[n++], &t->v[k++]);
         else if (meg_utf8_bad(run.s, (int64_t)run.n) < 0)
-            meg_str_add(&t->v[i], run.s, run.n);
+            meg_str_add(&t->v[n++], run.s, run.n);
         else
             for (int64_t b = i; b < k; b++)
-                meg_str_add(&t->v[b], "\xEF\xBF\xBD", 3);
+                meg_str_add(&t->v[n++], "\xEF\xBF\xBD", 3);
         meg_str_free(&run);
     }
+    t->n = n;
 }
 
+/* All tokens become one. */
 static void byte_level(struct tokens *t)
 {
     struct meg_str bytes = { 0 }, text = { 0 };
@@ -267,6 +279,7 @@ static void byte_level(struct tokens *t)
         meg_utf8_add_replaced(&text, bytes.s, (int64_t)bytes.n);
     if (t->n > 0)
         meg_str_add(&t->v[0], text.s, text.n);
+    t->n = t->n > 0;
     meg_str_free(&bytes);
     meg_str_free(&text);
 }

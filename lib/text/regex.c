@@ -99,6 +99,10 @@ static size_t translate_escape(const char *pattern, size_t at, bool is_inside, s
     }
     if (s[1] && strchr("pPxkgo", s[1]) && s[2] == '{' && (end = strchr(s, '}')))
         n = (size_t)(end + 1 - s);
+    if (s[1] == 'u' && strspn(s + 2, "0123456789ABCDEFabcdef") >= 4) {
+        meg_str_printf(out, "\\x{%.4s}", s + 2);
+        return 6;
+    }
     if (n > 4 && (s[1] == 'p' || s[1] == 'P'))
         translate_property(s, n, out);
     else

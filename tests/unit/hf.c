@@ -144,6 +144,9 @@ static void finds_added_tokens(void **state)
          10, 1, 10);
     WITH(ADDED(", \"rstrip\": true}, {\"id\": 10, \"content\": \"\\n\", \"normalized\": false"), "<x>\n\n", 9,
          10, 10);
+    /* what the one before it takes is none of its own */
+    WITH(ADDED("}, {\"id\": 10, \"content\": \"\\n\", \"normalized\": false, \"lstrip\": true, \"rstrip\": true"), "a\n\nb",
+         1, 10, 2);
 }
 
 static void spells_unknown_characters_as_bytes(void **state)
@@ -191,6 +194,35 @@ static void decodes_bytes_that_are_spelled_so(void **state)
         got.n = 0;
         assert_int_equal(meg_tokenizer_bytes(t, &id, 1, &got, &e), MEG_OK);
         assert_int_equal(got.n, spelled[i].n);
+        meg_tokenizer_close(t);
+        meg_str_free(&file);
+        meg_str_free(&got);
+    }
+}
+
+/* What comes behind a step sees what that has made one token of. */
+static void decodes_bytes_to_one_token(void **state)
+{
+    static const struct {
+        const char *step, *text;
+    } decoder[] = { { "ByteFallback", "ab c a" }, { "ByteLevel", "<0x61><0x62>c<0x61>" } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof decoder / sizeof *decoder; i++) {
+        const int32_t ids[] = { 1, 2, 3, 1 };
+        struct meg_str file = { 0 }, got = { 0 };
+        struct meg_tokenizer *t;
+        struct meg_err e;
+
+        meg_str_printf(&file,
+                       "{\"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"%s\"}, {\"type\": "
+                       "\"WordPiece\"}]}, \"model\": {\"type\": \"WordLevel\", \"unk_token\": \"u\", "
+                       "\"vocab\": {\"u\": 0, \"<0x61>\": 1, \"<0x62>\": 2, \"c\": 3}}}",
+                       decoder[i].step);
+        write_in("tokenizer.json", file.s);
+        t = open_hf(dir);
+        assert_int_equal(meg_tokenizer_decode(t, ids, 4, &got, &e), MEG_OK);
+        assert_string_equal(got.s, decoder[i].text);
         meg_tokenizer_close(t);
         meg_str_free(&file);
         meg_str_free(&got);
@@ -427,6 +459,7 @@ int main(void)
         cmocka_unit_test(finds_added_tokens),
         cmocka_unit_test(spells_unknown_characters_as_bytes),
         cmocka_unit_test(decodes_bytes_that_are_spelled_so),
+        cmocka_unit_test(decodes_bytes_to_one_token),
         cmocka_unit_test(puts_tokens_around_and_knows_their_parts),
         cmocka_unit_test(looks_for_nothing_beside_what_is_not_there),
         cmocka_unit_test(refuses_what_is_no_tokenizer),

@@ -61,6 +61,7 @@ static void means_what_oniguruma_does(void **state)
     finds("\\w+", "e\u0301\u00B2 \u2460", "e\u0301\u00B2");
     finds("\\W", "e\u0301\u00B2\u2460", "\u2460");
     finds("[\\w]+", "e\u0301\u00B2 \u2460", "e\u0301");
+    finds("\\u00e9[\\u4E00-\\u9FFF]", "\u00e9\u6F22", "\u00e9\u6F22");
     finds("\\bb", "ab \u00B2b \u2460b", "b");
     finds("b\\B", "ab b\u00B2 b\u2460", "b");
     finds("\\v", "\n\v", "\v");
