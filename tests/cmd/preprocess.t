@@ -89,6 +89,10 @@ done
 seq 0 10 | sed 's/.*/{"text":"&"}/' >eleven.jsonl
 null p --input eleven.jsonl --partitions 3 --workers 2
 is 'partitions deal lines out' "$(tokens p_text_document)" '0 3 6 9 1 4 7 10 2 5 8'
+for p in 1 2 0; do awk -v p=$p 'NR % 3 == p' big.jsonl; done >dealt.jsonl
+null p --input dealt.jsonl --append-eod
+null q --input big.jsonl --append-eod --partitions 3 --workers 3
+ok 'of many blocks, too' same p_text_document q_text_document
 null p --input eleven.jsonl --partitions 3 --keep-sequential-samples
 is 'or keep their order' "$(tokens p_text_document)" '0 1 2 3 4 5 6 7 8 9 10'
 like 'speaks every --log-interval documents' "$(meg-preprocess --tokenizer-type NullTokenizer --vocab-size 1000 \
