@@ -1,6 +1,7 @@
 #include "infer/prompt.h"
 
 #include <jansson.h>
+#include <string.h>
 
 /* A line and where it stands. */
 struct place {
@@ -81,6 +82,10 @@ int meg_prompt_ids(const struct meg_prompt_rule *rule, const char *name, int64_t
 {
     const struct place at = { name, line };
 
+    if (n > 3 && memcmp(text, "\xEF\xBB\xBF{", 4) == 0) {
+        text += 3;
+        n -= 3;
+    }
     if (rule->is_plain_allowed && (n == 0 || text[0] != '{'))
         return encode(rule, &at, text, n, ids, e);
     return read_object(rule, &at, text, n, ids, e);

@@ -119,6 +119,7 @@ static void lines_become_ids(void **state)
         { "5 6 7", true, 3, 5 }, { "", true, 0, 0 }, { "{\"prompt\":\"8 9\"}", true, 2, 8 },
         { "{\"prompt\":\"8 9\"}", false, 2, 8 }, { "{\"ids\":[100,0], \"more\":[1.5]}", true, 2, 100 },
         { " {\"ids\":[3]} ", false, 1, 3 }, { "{\"ids\":[]}", false, 0, 0 },
+        { "\xEF\xBB\xBF{\"ids\":[4]}", true, 1, 4 }, { "\xEF\xBB\xBF{\"prompt\":\"4\"}", false, 1, 4 },
     };
     struct meg_ids ids = { 0 };
     struct meg_err e;
