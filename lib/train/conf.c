@@ -313,6 +313,7 @@ int meg_train_log_conf_check(const struct meg_train_log_conf *c, struct meg_err 
 const struct meg_opt meg_train_ignored_opts[] = {
     MEG_IGNORED("exit-signal-handler", NULL, "SIGTERM always saves and exits"),
     MEG_IGNORED("make-vocab-size-divisible-by", "N", "the vocabulary is not padded here"),
+    MEG_IGNORED("pad-vocab-size-to", "N", "the vocabulary is not padded here"),
     MEG_IGNORED("use-cpu-initialization", NULL, "initial weights never depend on the layout"),
     MEG_IGNORED("no-initialization", NULL, "initial weights are always made"),
     MEG_IGNORED("num-workers", "N", "samples are read by a thread"),

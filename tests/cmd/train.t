@@ -170,7 +170,8 @@ status 'sizes of 1 are taken' 0 train --tensor-model-parallel-size 1 --pipeline-
     --context-parallel-size 1 --dry-run
 like 'and names that mean nothing here, with a warning each' "$(train --distributed-backend nccl \
     --no-async-tensor-model-parallel-allreduce --wandb-project p --wandb-exp-name e --wandb-save-dir d \
-    --timing-log-level 1 --timing-log-option minmax --dry-run 2>&1 >/dev/null | grep -c 'is accepted and has no effect')" '^7$'
+    --timing-log-level 1 --timing-log-option minmax --make-vocab-size-divisible-by 128 --pad-vocab-size-to 50304 --dry-run 2>&1 >/dev/null |
+    grep -c 'is accepted and has no effect')" '^9$'
 status 'what it may be is still checked' 2 train --transformer-impl lokal
 
 # ---- corrupt or missing input ----
