@@ -368,11 +368,12 @@ bool meg_hf_bpe_to_bytes(const struct meg_hf_model *m, struct meg_bytebpe *out)
     if (m->kind != &meg_hf_bpe || *b->prefix || *b->suffix || b->byte_id['a'] >= 0)
         return false;
     for (int i = 0; i < 256; i++) {
+        bool is_in_text = i != 0xC0 && i != 0xC1 && i < 0xF5;
         char s[4];
 
         out->byte_id[i] = meg_hf_vocab_find(&m->vocab, s, meg_utf8_put(s, meg_bytemap_char(i)));
-        if (out->byte_id[i] < 0 && b->unk >= 0)
-            return false; /* unknown ones may be joined */
+        if (out->byte_id[i] < 0 && is_in_text)
+            return false; /* unknown ones may be joined, and what is around one that is left out merged */
     }
     out->missing = -1;
     out->is_one_by_one = true;

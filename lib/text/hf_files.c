@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 
 enum { MAX_BYTES = 64 << 20 };
 
@@ -77,11 +78,21 @@ static struct meg_hf_added *find_added(const struct meg_hf_files *f, const char 
     return k < 0 ? NULL : &f->added[k];
 }
 
+/* As Hugging Face's tokenizers number added tokens, whatever id the file has: those of the vocabulary as there, the
+ * others one by one behind it. */
+static int32_t id_of(const struct meg_hf_files *f, const char *s, size_t n)
+{
+    int32_t id = meg_hf_vocab_find(&f->model.vocab, s, (int64_t)n);
+
+    return id >= 0 ? id : f->max_added >= f->model.vocab.tokens.n ? f->max_added + 1 : (int32_t)f->model.vocab.tokens.n;
+}
+
 static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, const char *from,
                    struct meg_err *e)
 {
     struct meg_hf_added a = { .normalized = true };
     bool special = false;
+    int32_t given;
     const char *s;
     size_t n;
     int r;
@@ -89,7 +100,7 @@ static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, co
     if (!json_is_object(t))
         return meg_fail(e, MEG_EFORMAT, "%s: an object is expected", from);
     if ((r = meg_json_get_str(t, "content", MEG_JSON_NEEDED, &s, from, e)) < 0 ||
-        (r = meg_hf_id(id, s, from, &a.id, e)) < 0 ||
+        (r = meg_hf_id(id, s, from, &given, e)) < 0 ||
         (r = meg_json_get_bool(t, "special", MEG_JSON_OPTIONAL, &special, from, e)) < 0)
         return r;
     a.normalized = !special;
@@ -101,8 +112,12 @@ static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, co
     n = json_string_length(json_object_get(t, "content"));
     if (n == 0 || find_added(f, s, n))
         return MEG_OK;
-    if (meg_hf_vocab_find(&f->model.vocab, s, (int64_t)n) >= 0)
-        a.id = meg_hf_vocab_find(&f->model.vocab, s, (int64_t)n);
+    a.id = id_of(f, s, n);
+    f->max_added = a.id > f->max_added ? a.id : f->max_added;
+    if (a.id != given && !f->is_renumbered)
+        meg_warn("%s: '%s' gets id %d, not %d: Hugging Face's tokenizers number what is added one by one, too", from, s,
+                 a.id, given);
+    f->is_renumbered |= a.id != given;
     meg_str_add(&a.content, s, n);
     meg_strtab_add(&f->contents, s, (int64_t)n);
     if ((f->nadded & (f->nadded - 1)) == 0) /* full: there is room for a power of two */
@@ -130,29 +145,47 @@ static int load_added(struct meg_hf_files *f, const json_t *file, const char *pa
     return MEG_OK;
 }
 
-/* {"id": token, ...} of tokenizer_config.json */
+struct numbered {
+    const char *key;
+    long long id;
+};
+
+static int compare_ids(const void *a, const void *b)
+{
+    const struct numbered *x = a, *y = b;
+
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* {"id": token, ...} of tokenizer_config.json, which is added by the ids. */
 static int load_more_added(struct meg_hf_files *f, const json_t *config, const char *path,
                            struct meg_err *e)
 {
-    const json_t *map = part_of(config, "added_tokens_decoder");
+    json_t *map = (json_t *)(uintptr_t)part_of(config, "added_tokens_decoder"), *t;
+    struct numbered *token = meg_realloc_array(NULL, json_object_size(map) + 1, sizeof *token);
     const char *key;
-    json_t *t;
     char from[4200];
+    size_t n = 0;
+    int r = MEG_OK;
 
-    json_object_foreach((json_t *)(uintptr_t)map, key, t)
+    json_object_foreach(map, key, t)
     {
         char *end;
-        json_t *id = json_integer(strtoll(key, &end, 10));
-        int r;
 
-        snprintf(from, sizeof from, "%s: added_tokens_decoder, \"%s\"", path, key);
-        r = *end || !*key ? meg_fail(e, MEG_EFORMAT, "%s is not an id", from)
-                          : add_one(f, t, id, from, e);
-        json_decref(id);
-        if (r < 0)
-            return r;
+        token[n++] = (struct numbered){ key, strtoll(key, &end, 10) };
+        if ((*end || !*key) && r == MEG_OK)
+            r = meg_fail(e, MEG_EFORMAT, "%s: added_tokens_decoder, \"%s\" is not an id", path, key);
     }
-    return MEG_OK;
+    qsort(token, n, sizeof *token, compare_ids);
+    for (size_t i = 0; i < n && r == MEG_OK; i++) {
+        json_t *id = json_integer(token[i].id);
+
+        snprintf(from, sizeof from, "%s: added_tokens_decoder, \"%s\"", path, token[i].key);
+        r = add_one(f, json_object_get(map, token[i].key), id, from, e);
+        json_decref(id);
+    }
+    free(token);
+    return r;
 }
 
 /* The added tokens that are looked for in the text as it is, or normalised. */
@@ -178,6 +211,9 @@ static int build_finder(struct meg_hf_files *f, bool normalized, struct meg_hf_f
                                 e);
         else
             meg_str_add(&normal, a->content.s, a->content.n);
+        if (r == MEG_OK && normal.n == 0)
+            r = meg_fail(e, MEG_EFORMAT, "%s: added_tokens: nothing is left of '%.*s' when it is normalised", path,
+                         (int)a->content.n, a->content.s);
         if (normal.n > 0 && meg_strtab_add(&text, normal.s, (int64_t)normal.n) == was)
             nth[was] = (int32_t)i; /* of two that are alike the first is meant */
     }
@@ -465,6 +501,7 @@ int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, s
     int r;
 
     f->roles = meg_tok_no_roles;
+    f->max_added = -1;
     if ((r = read_tokenizer(&file, &map, &f->model.lists, path, e)) < 0 ||
         (r = load_parts(f, file, path, e)) < 0 || (r = load_beside(f, c, e)) < 0 ||
         (r = order_tokens(f, path, e)) < 0 || (r = build_finder(f, false, &f->raw, path, e)) < 0 ||

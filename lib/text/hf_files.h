@@ -42,6 +42,8 @@ struct meg_hf_files {
     struct meg_hf_seams *seams; /* where text may be cut before it is normalised; NULL: nowhere known */
     struct meg_hf_added *added;
     int64_t nadded;
+    int32_t max_added;  /* the largest of their ids, -1: there is none */
+    bool is_renumbered; /* one of them has another id than the file says */
     struct meg_strtab contents;       /* of added, under the same numbers */
     struct meg_hf_finder raw, normal; /* of added: found in the text as it is, or normalised */
     struct meg_ids before, after; /* what the post-processor puts around a text */

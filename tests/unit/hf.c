@@ -132,21 +132,43 @@ static void cuts_as_the_pre_tokenizer_says(void **state)
 static void finds_added_tokens(void **state)
 {
 #define ADDED(flags)                                                                               \
-    "\"added_tokens\": [{\"id\": 9, \"content\": \"<x>\", \"normalized\": false" flags "}],"       \
+    "\"added_tokens\": [{\"id\": 8, \"content\": \"<x>\", \"normalized\": false" flags "}],"       \
     "\"pre_tokenizer\": {\"type\": \"WhitespaceSplit\"},"
     (void)state;
-    WITH(ADDED(""), "a<x>b", 1, 9, 2);
+    WITH(ADDED(""), "a<x>b", 1, 8, 2);
     WITH(ADDED(", \"single_word\": true"), "a<x>", 0);
-    WITH(ADDED(", \"single_word\": true"), "a <x> b", 1, 9, 2);
-    WITH(ADDED(", \"lstrip\": true, \"rstrip\": true"), "a  <x> b", 1, 9, 2);
+    WITH(ADDED(", \"single_word\": true"), "a <x> b", 1, 8, 2);
+    WITH(ADDED(", \"lstrip\": true, \"rstrip\": true"), "a  <x> b", 1, 8, 2);
     /* one begins among the blanks that the one before it takes */
-    WITH(ADDED(", \"rstrip\": true}, {\"id\": 10, \"content\": \" b\", \"normalized\": false"), "<x>  b a b", 9,
-         10, 1, 10);
-    WITH(ADDED(", \"rstrip\": true}, {\"id\": 10, \"content\": \"\\n\", \"normalized\": false"), "<x>\n\n", 9,
-         10, 10);
+    WITH(ADDED(", \"rstrip\": true}, {\"id\": 9, \"content\": \" b\", \"normalized\": false"), "<x>  b a b", 8,
+         9, 1, 9);
+    WITH(ADDED(", \"rstrip\": true}, {\"id\": 9, \"content\": \"\\n\", \"normalized\": false"), "<x>\n\n", 8,
+         9, 9);
     /* what the one before it takes is none of its own */
-    WITH(ADDED("}, {\"id\": 10, \"content\": \"\\n\", \"normalized\": false, \"lstrip\": true, \"rstrip\": true"), "a\n\nb",
-         1, 10, 2);
+    WITH(ADDED("}, {\"id\": 9, \"content\": \"\\n\", \"normalized\": false, \"lstrip\": true, \"rstrip\": true"), "a\n\nb",
+         1, 9, 2);
+    /* their ids follow the vocabulary's, whatever the file says, in the order there, or of their numbers beside it */
+    WITH("\"added_tokens\": [{\"id\": 20, \"content\": \"x\"}, {\"id\": 3, \"content\": \"a\"}, {\"id\": 10, \"content\": "
+         "\"y\"}, {\"id\": 10, \"content\": \"z\"}],",
+         "axyz", 1, 8, 9, 10);
+    write_in("tokenizer_config.json", "{\"added_tokens_decoder\": {\"9\": {\"content\": \"y\"}, \"8\": {\"content\": "
+                                      "\"x\"}, \"10\": {\"content\": \"z\"}}}");
+    WITH("", "axyz", 1, 8, 9, 10);
+    write_in("tokenizer_config.json", "{}");
+}
+
+/* What is around a byte that the vocabulary lacks is merged. */
+static void leaves_out_what_is_unknown(void **state)
+{
+    struct meg_tokenizer *t;
+
+    (void)state;
+    write_in("tokenizer.json",
+             "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, \"model\": {\"type\": \"BPE\", "
+             "\"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, \"merges\": [\"a b\"]}}");
+    t = open_hf(dir);
+    encodes(t, "acb", (const int32_t[]){ 2 }, 1);
+    meg_tokenizer_close(t);
 }
 
 static void spells_unknown_characters_as_bytes(void **state)
@@ -346,6 +368,9 @@ static void refuses_what_is_no_tokenizer(void **state)
             MEG_EFORMAT, "byte 27: regular expression is too large");
     refuses("{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"String\": \"\"}}}", MEG_EFORMAT,
             "pre_tokenizer: pattern must be");
+    refuses("{\"normalizer\": {\"type\": \"Strip\"}, \"added_tokens\": [{\"id\": 1, \"content\": \"\\n\"}], \"model\": "
+            "{\"type\": \"WordLevel\", \"unk_token\": \"a\", \"vocab\": {\"a\": 0}}}",
+            MEG_EFORMAT, "added_tokens: nothing is left of '\n' when it is normalised");
     refuses("{\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"__\"}}", MEG_EFORMAT,
             "pre_tokenizer: replacement '__' is not one character");
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_EUSAGE);
@@ -457,6 +482,7 @@ int main(void)
         cmocka_unit_test(equals_qwen2),
         cmocka_unit_test(cuts_as_the_pre_tokenizer_says),
         cmocka_unit_test(finds_added_tokens),
+        cmocka_unit_test(leaves_out_what_is_unknown),
         cmocka_unit_test(spells_unknown_characters_as_bytes),
         cmocka_unit_test(decodes_bytes_that_are_spelled_so),
         cmocka_unit_test(decodes_bytes_to_one_token),

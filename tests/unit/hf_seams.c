@@ -196,7 +196,7 @@ static void others_are_not_cut(void **state)
         "{\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"Regex\": \" {2,}\"}, \"content\": \"x\"}, "
         "\"pre_tokenizer\": {\"type\": \"WhitespaceSplit\"}, " WORDS "}",
         "{\"pre_tokenizer\": {\"type\": \"Digits\", \"individual_digits\": true}, " WORDS "}",
-        "{\"added_tokens\": [{\"id\": 1, \"content\": \"a e\", \"normalized\": true}], "
+        "{\"added_tokens\": [{\"id\": 9, \"content\": \"a e\", \"normalized\": true}], "
         "\"pre_tokenizer\": {\"type\": \"WhitespaceSplit\"}, " WORDS "}",
         "{" WORDS "}",
     };
