@@ -34,7 +34,6 @@ struct spm_bpe {
     struct meg_trie frozen;  /* pieces that stand for themselves wherever they are found */
     struct meg_bpe pairs;
     int32_t *out;          /* by symbol: its id; the unknown's where it has none */
-    struct meg_str unused; /* [n] whether a piece is split again; empty where none is */
 };
 
 struct meg_spm {
