@@ -419,7 +419,7 @@ done
 rm long
 # One word that takes long, in a block before one whose ids are written as they come; again and again.
 awk 'BEGIN { printf "{\"text\":\""; for (i = 0; i < 1000000; i++) printf "%c", 97 + i * i % 1009 % 26; print "\"}"
-             printf "{\"text\":\""; for (i = 0; i < 1500000; i++) printf "low "; print "\"}" }' >pair.jsonl
+             printf "{\"text\":\""; for (i = 0; i < 700000; i++) printf "a "; print "\"}" }' >pair.jsonl
 cat pair.jsonl pair.jsonl pair.jsonl pair.jsonl >long.jsonl
 gpt2 one --input long.jsonl
 gpt2 two --input long.jsonl --workers 2
