@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
+#include "text/internal.h"
 #include "text/uclass.h"
 #include "text/utf8.h"
 
@@ -101,8 +101,8 @@ int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t n
     int32_t unk;
     int r;
 
-    if ((r = meg_read_file(path, &file, e)) < 0 ||
-        (r = read_tokens(&f->tokens, path, file.s ? file.s : "", file.n, e)) < 0 ||
+    if ((r = meg_tok_read_file(path, &file, e)) < 0 ||
+        (r = read_tokens(&f->tokens, path, file.s, file.n, e)) < 0 ||
         (r = find_roles(f, path, &unk, e)) < 0)
         goto out;
     if ((r = meg_wordpiece_build(&f->pieces, &f->tokens, NULL, "##", unk, MAX_WORD, &inner)) < 0) {

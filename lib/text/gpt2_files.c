@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/log.h"
 #include "text/bytemap.h"
+#include "text/internal.h"
 #include "text/json_scan.h"
 #include "text/strtab.h"
 #include "text/utf8.h"
@@ -259,31 +259,29 @@ int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, con
                         struct meg_err *e)
 {
     struct meg_gpt2_files *f = meg_new(sizeof *f);
-    struct meg_map vocab = { 0 }, merges = { 0 };
+    struct meg_map vocab = { 0 };
+    struct meg_str merges = { 0 };
     struct spelled spelled = { .path = vocab_path };
-    char *text = NULL;
     int r;
 
-    if ((r = meg_map_open(&vocab, vocab_path, e)) < 0 ||
-        (r = meg_map_open(&merges, merge_path, e)) < 0)
+    if ((r = meg_tok_map_file(&vocab, vocab_path, e)) < 0 ||
+        (r = meg_tok_read_file(merge_path, &merges, e)) < 0)
         goto out;
-    if (memchr(merges.p, 0, merges.n)) {
+    if (memchr(merges.s, 0, merges.n)) {
         r = meg_fail(e, MEG_EFORMAT, "%s: holds a zero byte, so it is no text", merge_path);
         goto out;
     }
-    text = meg_strndup((const char *)merges.p, merges.n);
     if ((r = load_vocab(f, &spelled, &vocab, e)) < 0 ||
-        (r = load_merges(f, &spelled, merge_path, text, strlen(text), e)) < 0)
+        (r = load_merges(f, &spelled, merge_path, merges.s, merges.n, e)) < 0)
         goto out;
     *out = f;
     f = NULL;
 out:
     meg_gpt2_files_free(f);
     meg_map_close(&vocab);
-    meg_map_close(&merges);
+    meg_str_free(&merges);
     meg_strtab_free(&spelled.tokens);
     free(spelled.id);
-    free(text);
     return r;
 }
 

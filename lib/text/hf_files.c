@@ -4,21 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
-
-enum { MAX_BYTES = 64 << 20 };
-
-static int map_file(struct meg_map *map, const char *path, struct meg_err *e)
-{
-    int r = meg_map_open(map, path, e);
-
-    if (r == MEG_OK && map->n > MAX_BYTES)
-        return meg_fail(e, MEG_EFORMAT, "%s: %zu bytes; at most %d are read", path, map->n,
-                        MAX_BYTES);
-    return r;
-}
+#include "text/internal.h"
 
 static int parse(json_t **out, const void *bytes, size_t n, const char *path, struct meg_err *e)
 {
@@ -35,7 +23,7 @@ static int parse(json_t **out, const void *bytes, size_t n, const char *path, st
 static int read_json(json_t **out, const char *path, struct meg_err *e)
 {
     struct meg_map map = { 0 };
-    int r = map_file(&map, path, e);
+    int r = meg_tok_map_file(&map, path, e);
 
     if (r == MEG_OK)
         r = parse(out, map.p, map.n, path, e);
@@ -49,7 +37,7 @@ static int read_tokenizer(json_t **out, struct meg_map *map, struct meg_hf_lists
 {
     struct meg_str rest = { 0 };
     struct meg_err why;
-    int r = map_file(map, path, e), cut;
+    int r = meg_tok_map_file(map, path, e), cut;
 
     if (r < 0)
         return r;

@@ -2,6 +2,7 @@
 #ifndef MEG_TEXT_INTERNAL_H
 #define MEG_TEXT_INTERNAL_H
 
+#include "base/file.h"
 #include "text/tokenizer.h"
 
 struct meg_tok_class {
@@ -28,6 +29,12 @@ struct meg_tokenizer {
     struct meg_tok_roles roles;
     struct meg_str description; /* Megatron's, indent 0 */
 };
+
+/* A file that a tokenizer is read from, mapped, or appended to out with a zero byte behind it: MEG_EFORMAT
+ * for one of more than MEG_TOK_FILE_BYTES, before any of it is read. */
+enum { MEG_TOK_FILE_BYTES = 64 << 20 };
+int meg_tok_map_file(struct meg_map *map, const char *path, struct meg_err *e);
+int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e);
 
 extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepiece,
     meg_tok_gpt_sentencepiece, meg_tok_llama2, meg_tok_bert_lower, meg_tok_bert_case,

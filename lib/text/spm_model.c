@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
+#include "text/internal.h"
 #include "text/protobuf.h"
 #include "text/strtab.h"
 #include "text/utf8.h"
@@ -336,7 +336,7 @@ int meg_spm_model_load(struct meg_spm_model **out, const char *path, struct meg_
     l.m->norm = rules;
     memset(l.m->byte_id, -1, sizeof l.m->byte_id);
     meg_str_printf(&l.m->unk_surface, " \xE2\x81\x87 ");
-    if ((r = meg_map_open(&file, path, e)) < 0 ||
+    if ((r = meg_tok_map_file(&file, path, e)) < 0 ||
         (r = read_model(&l, (struct meg_pb){ file.p, file.p + file.n, file.p, path }, e)) < 0 ||
         (r = finish(&l, path, e)) < 0)
         goto out;

@@ -4,13 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/json.h"
 #include "text/base64.h"
+#include "text/internal.h"
 
 enum {
     DEFAULT_SIZE = 131072, /* of a JSON vocabulary, as in Megatron-LM */
-    MAX_BYTES = 64 << 20,  /* of a file */
     MAX_TOKEN = 4096,      /* bytes; what the ways to cut it take grows with their square */
     LLAMA3_RANKS = 128000,
     LLAMA3_SPECIAL = 256
@@ -302,14 +301,8 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
     f = meg_new(sizeof *f);
     f->roles = meg_tok_no_roles;
     f->rules.missing = -1;
-    if ((r = meg_read_file(path, &file, e)) < 0)
+    if ((r = meg_tok_read_file(path, &file, e)) < 0)
         goto out;
-    if (file.n > MAX_BYTES) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes; a vocabulary has at most %d", path, file.n,
-                     MAX_BYTES);
-        goto out;
-    }
-    meg_str_add(&file, "", 0);
     is_json = file.s[strspn(file.s, " \t\r\n")] == '[';
     f->rules.split = split_of(c->tiktoken_pattern, is_json);
     if ((r = is_json ? read_json(&f->rules.whole, path, &file, size - nspecial, e)

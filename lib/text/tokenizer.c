@@ -67,6 +67,28 @@ void meg_ids_spill(struct meg_ids *ids)
         ids->take(ids, ids->n - 1);
 }
 
+int meg_tok_map_file(struct meg_map *map, const char *path, struct meg_err *e)
+{
+    int r = meg_map_open(map, path, e);
+
+    if (r == MEG_OK && map->n > MEG_TOK_FILE_BYTES) {
+        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes; at most %d are read", path, map->n, MEG_TOK_FILE_BYTES);
+        meg_map_close(map);
+    }
+    return r;
+}
+
+int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e)
+{
+    struct meg_map map = { 0 };
+    int r = meg_tok_map_file(&map, path, e);
+
+    if (r == MEG_OK)
+        meg_str_add(out, map.p, map.n);
+    meg_map_close(&map);
+    return r;
+}
+
 /* A folder with tokenizer.json needs no type; what --tokenizer-name-or-path names is said to be none when it opens. */
 static int class_of_folder(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
 {

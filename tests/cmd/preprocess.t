@@ -312,6 +312,16 @@ like 'warns of merges that are not read' "$(gpt2 w --input eleven.jsonl --merge-
     'm.txt: the first line is not a version.*|m.txt: the last line does not end'
 is 'twice' "$(gpt2 w --input eleven.jsonl --merge-file m.txt 2>&1 | grep -c 'is not read\|not read either')" 2
 
+truncate -s 65M huge
+for option in 'GPT2BPETokenizer --merge-file merges.txt --vocab-file' 'GPT2BPETokenizer --vocab-file vocab.json --merge-file' \
+    'BertWordPieceCase --vocab-file' 'TikTokenizer --tokenizer-model' 'Llama2Tokenizer --tokenizer-model'; do
+    # shellcheck disable=SC2086
+    meg-preprocess -q --input in.jsonl --output-prefix bad --tokenizer-type $option huge
+done 2>err
+is 'what is too large for a file of a tokenizer is not read' "$(sort -u err | tr '\n' ';')$(wc -l <err | xargs)" \
+    'meg-preprocess: huge: 68157440 bytes; at most 67108864 are read;5'
+rm huge
+
 # ---- command line ----
 usage() { # NAME MESSAGE OPTION...
     name=$1 want=$2
