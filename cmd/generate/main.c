@@ -35,7 +35,7 @@ struct reply {
     struct reply *next;
     struct meg_continuation c;
     struct meg_detok detok;           /* what the prompt's ids leave behind goes on in the continuation */
-    struct meg_str head;              /* text of the prompt, until it is printed */
+    struct meg_str head;              /* text of the prompt, until it is printed; of JSON, what detok holds of it */
     int64_t shown;                    /* tokens already printed as text */
 };
 
@@ -90,7 +90,8 @@ static int print(struct job *j, struct meg_err *e)
             if (is_done)
                 meg_str_add(&j->out, "\n", 1);
         } else if (is_done) {
-            err = meg_reply_json(&j->out, &r->c, j->m->tok ? &r->detok : NULL, j->conf->return_log_probs, e);
+            err = meg_reply_json(&j->out, &r->c, j->m->tok ? &r->detok : NULL, &r->head,
+                                 j->conf->return_log_probs, e);
         }
         if (err < 0 || (err = write_out(&j->out, e)) < 0 || !is_done)
             return err;
@@ -105,6 +106,19 @@ static int too_long(const struct job *j, int64_t positions, struct meg_err *e)
     return meg_fail(e, MEG_EFORMAT, "%s: line %lld: a prompt of %lld tokens; the model has %lld positions, and the "
                                     "prompt must leave one", j->in.name, (long long)j->in.line, (long long)j->ids.n,
                     (long long)positions);
+}
+
+/* In place of what is out of the prompt's text, the rest of it: some kinds hold back a word that may go on, or all. */
+static void keep_rest(struct job *j, struct meg_str *head)
+{
+    struct meg_str whole = { 0 };
+    size_t n = head->n;
+
+    head->n = 0;
+    if (meg_tokenizer_decode(j->m->tok, j->ids.v, j->ids.n, &whole, NULL) == MEG_OK && whole.n >= n &&
+        (n == 0 || memcmp(whole.s, head->s, n) == 0))
+        meg_str_add(head, whole.s + n, whole.n - n);
+    meg_str_free(&whole);
 }
 
 /* Start the prompt of the next line; an empty one begins a document.  1, or 0 at the end of the input. */
@@ -134,6 +148,8 @@ static int start(struct job *j, struct meg_err *e)
     /* ids that are the model's alone have no text: what follows them is then decoded by itself */
     if (j->m->tok && (err = meg_detok_add(&r->detok, j->ids.v, j->ids.n, false, &r->head, e)) < 0 && is_text)
         return err;
+    if (j->m->tok && !is_text)
+        keep_rest(j, &r->head);
     err = j->ids.n > 0 ? meg_generator_add(j->gen, j->ids.v, j->ids.n, &r->c, e)
                        : meg_generator_add(j->gen, &j->m->eod, 1, &r->c, e);
     return err < 0 ? err : 1;

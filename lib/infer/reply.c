@@ -1,5 +1,7 @@
 #include "infer/reply.h"
 
+#include <string.h>
+
 #include "base/json.h"
 
 void meg_json_add_ids(struct meg_str *out, const int32_t *ids, int64_t n)
@@ -23,9 +25,10 @@ void meg_json_add_floats(struct meg_str *out, const float *x, int64_t n)
 }
 
 int meg_reply_json(struct meg_str *out, const struct meg_continuation *c, struct meg_detok *detok,
-                   bool with_logprobs, struct meg_err *e)
+                   const struct meg_str *held, bool with_logprobs, struct meg_err *e)
 {
     struct meg_str text = { 0 };
+    size_t skip;
     int r;
 
     meg_str_add(out, "{", 1);
@@ -35,7 +38,8 @@ int meg_reply_json(struct meg_str *out, const struct meg_continuation *c, struct
             return r;
         }
         meg_str_printf(out, "\"text\":");
-        meg_json_add_string(out, text.s, text.n);
+        skip = held->n > 0 && text.n >= held->n && memcmp(text.s, held->s, held->n) == 0 ? held->n : 0;
+        meg_json_add_string(out, text.s + skip, text.n - skip);
         meg_str_add(out, ",", 1);
         meg_str_free(&text);
     }

@@ -225,7 +225,7 @@ meg-train -q --num-layers 1 --hidden-size 8 --num-attention-heads 2 --seq-length
 meg-convert -q --load-dir bert --save-dir bert-hf
 ok "BERT's vocabulary is vocab.txt" cmp words bert-hf/vocab.txt
 ok 'and nothing else' test ! -e bert-hf/vocab.json
-like 'the checkpoint needs no --vocab-file' \
-    "$(echo 'a b' | meg-generate --load bert --tokens-to-generate 1 --greedy)" '^{"text":"'
+echo 'a b' | meg-generate --load bert --tokens-to-generate 1 >out
+is 'the checkpoint needs no --vocab-file' "$(jq '.ids | length' out)" 1
 
 done_testing

@@ -37,7 +37,7 @@ whole() { # NAME FILES OPTION...: FILES are out of the way once the run is over
     is "$name: which have ids" "$(jq -c '.ids | length > 0' want | sort -u)" true
     ok "$name: training goes on" meg-train -q --config conf --data-path "${name}_text_document" \
         --use-checkpoint-args --load "$name.ckpt" --train-iters 4 --override-opt_param-scheduler --save "$name.more"
-    for file in "$name.ckpt"/iter_0000002/*tok* "$name.more"/iter_0000004/*tok*; do
+    for file in "$name.ckpt"/iter_0000002/*[tv]o[kc]* "$name.more"/iter_0000004/*[tv]o[kc]*; do
         gone=gone
         [ ! -d gone ] || gone=gone/${file##*/}
         ok "$name: ${file##*/} of ${file%/*} is as it was" cmp "$file" "$gone"
@@ -77,4 +77,10 @@ whole json tik.json --tokenizer-type TikTokenizer --tokenizer-model tik.json --v
 cp "$here/data/spm/5.model" spm.model
 whole spm spm.model --tokenizer-type Llama2Tokenizer --tokenizer-model spm.model
 folder_of spm
+perl -e 'print "$_\n" for qw([PAD] [UNK] [CLS] [SEP] [MASK] program licence), ("a" .. "z"), map { "##$_" } "a" .. "z"' >words
+whole bert words --tokenizer-type BertWordPieceLowerCase --vocab-file words
+echo 'a program' >prompts
+generate --load bert.ckpt | jq -r .text >got
+generate --load bert.ckpt --format text | sed 's/^a program//' >want
+ok 'bert: the last word of a prompt is no part of the continuation' cmp got want
 done_testing

@@ -239,17 +239,17 @@ static void a_reply_is_one_json_line(void **state)
     struct meg_detok detok = { .tok = tok };
     struct meg_continuation c = { .ids = (int32_t[]){ 'a', '\n', '"', 0xc3 }, .n = 4, .finish = MEG_STOPPED,
                                   .logprob = (float[]){ -0.1f, -1, -2.5f, 0 } };
-    struct meg_str out = { 0 };
+    struct meg_str out = { 0 }, held = { 0 };
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(meg_reply_json(&out, &c, &detok, true, &e), MEG_OK);
+    assert_int_equal(meg_reply_json(&out, &c, &detok, &held, true, &e), MEG_OK);
     assert_string_equal(out.s, "{\"text\":\"a\\n\\\"\xef\xbf\xbd\",\"ids\":[97,10,34,195],"
                                "\"logprobs\":[-0.100000001,-1,-2.5,0],\"finish\":\"stop\"}\n");
     out.n = 0;
     c.n = 0;
     c.finish = MEG_FULL;
-    assert_int_equal(meg_reply_json(&out, &c, NULL, false, &e), MEG_OK);
+    assert_int_equal(meg_reply_json(&out, &c, NULL, &held, false, &e), MEG_OK);
     assert_string_equal(out.s, "{\"ids\":[],\"finish\":\"length\"}\n");
     meg_detok_free(&detok);
     meg_str_free(&out);
