@@ -227,6 +227,10 @@ static int load_merges(struct meg_gpt2_files *f, const struct spelled *vocab, co
     for (size_t i = 0; i < n; i++)
         lines += text[i] == '\n';
     meg_bpe_init(&f->rules.bpe, lines);
+    if (n == 0) {
+        r = meg_fail(e, MEG_EFORMAT, "%s: empty; merges are a line with a version, then a pair of tokens a line", path);
+        goto out;
+    }
     if (n > 1 && text[0] == '{' && text[1] == '"') {
         r = meg_fail(e, MEG_EFORMAT,
                      "%s: begins like a vocabulary, which --vocab-file names; merges are a pair of tokens a line", path);

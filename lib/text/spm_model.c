@@ -1,5 +1,6 @@
 #include "text/spm_model.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -322,6 +323,18 @@ static int finish(struct load *l, const char *path, struct meg_err *e)
     return MEG_OK;
 }
 
+/* The fields of a model begin with other bytes than text does: Llama 3's tokenizer.model is told by that. */
+static int check_kind(const struct meg_map *file, const char *path, struct meg_err *e)
+{
+    const int first = file->n > 0 ? *(const unsigned char *)file->p : 0;
+
+    if (!isalnum(first) && !memchr("{[+/", first, 4))
+        return MEG_OK;
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s: text, and no SentencePiece model; lines of base64 and rank are for TikTokenizer, "
+                    "tokenizer.json is for HuggingFaceTokenizer", path);
+}
+
 int meg_spm_model_load(struct meg_spm_model **out, const char *path, struct meg_err *e)
 {
     static const struct meg_spm_rules rules = { .add_dummy_prefix = true,
@@ -336,7 +349,7 @@ int meg_spm_model_load(struct meg_spm_model **out, const char *path, struct meg_
     l.m->norm = rules;
     memset(l.m->byte_id, -1, sizeof l.m->byte_id);
     meg_str_printf(&l.m->unk_surface, " \xE2\x81\x87 ");
-    if ((r = meg_tok_map_file(&file, path, e)) < 0 ||
+    if ((r = meg_tok_map_file(&file, path, e)) < 0 || (r = check_kind(&file, path, e)) < 0 ||
         (r = read_model(&l, (struct meg_pb){ file.p, file.p + file.n, file.p, path }, e)) < 0 ||
         (r = finish(&l, path, e)) < 0)
         goto out;

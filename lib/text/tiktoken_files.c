@@ -304,6 +304,10 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
     if ((r = meg_tok_read_file(path, &file, e)) < 0)
         goto out;
     is_json = file.s[strspn(file.s, " \t\r\n")] == '[';
+    if (c->vocab_size != MEG_UNSET && !is_json) {
+        r = meg_fail(e, MEG_EUSAGE, "--vocab-size cuts a JSON vocabulary; %s is lines of tokens and ranks", path);
+        goto out;
+    }
     f->rules.split = split_of(c->tiktoken_pattern, is_json);
     if ((r = is_json ? read_json(&f->rules.whole, path, &file, size - nspecial, e)
                      : read_text(&f->rules.whole, path, &file, e)) < 0)

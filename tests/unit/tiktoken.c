@@ -145,6 +145,9 @@ static void refuses_what_is_no_vocabulary(void **state)
     refuses(&c, MEG_EFORMAT, "line 257: a token in base64 and its rank");
     assert_int_equal(meg_write_file(path, "YQ== 0\n", 7, &e), MEG_OK);
     refuses(&c, MEG_EFORMAT, "byte 0x00 is no token");
+    c.vocab_size = 300;
+    refuses(&c, MEG_EUSAGE, "--vocab-size cuts a JSON vocabulary");
+    c.vocab_size = MEG_UNSET;
     write_file(true, ",{\"rank\": 256}]");
     refuses(&c, MEG_EFORMAT, "element 256");
     write_file(true, ",7]");
