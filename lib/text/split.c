@@ -33,6 +33,23 @@ int meg_split_of_pattern(const char *pattern)
     return -1;
 }
 
+int meg_split_contraction(const char *s, int64_t n)
+{
+    int a, b;
+
+    if (n < 2)
+        return 0;
+    a = s[1] | 0x20;
+    if (a == 's' || a == 't' || a == 'm' || a == 'd')
+        return 2;
+    if (n < 3)
+        return 0;
+    if (memcmp(s + 1, "\xC5\xBF", 2) == 0)
+        return 3;
+    b = s[2] | 0x20;
+    return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
+}
+
 static uint64_t *make_room(struct meg_pieces *p, int64_t n)
 {
     if (n / 64 + 1 > p->cap) {

@@ -64,4 +64,8 @@ void meg_split_gpt2(const char *text, int64_t n, uint64_t *starts);
 void meg_split_words(enum meg_split split, const char *text, int64_t n, uint64_t *starts);
 void meg_split_cased(enum meg_split split, const char *text, int64_t n, uint64_t *starts);
 
+/* What (?i:'s|'t|'re|'ve|'m|'ll|'d) matches at s [n], which begins with a quote: how many bytes, long s (U+017F)
+ * included; 0: nothing. */
+int meg_split_contraction(const char *s, int64_t n);
+
 #endif

@@ -86,24 +86,6 @@ static inline const char *run_without(const char *s, const char *end, unsigned c
     return s;
 }
 
-/* The end of a contraction at s in either case, long s (U+017F) included; s when there is none. */
-static const char *contraction(const char *s, const char *end)
-{
-    int a, b;
-
-    if (end - s < 2 || *s != '\'')
-        return s;
-    a = s[1] | 0x20;
-    if (a == 's' || a == 't' || a == 'm' || a == 'd')
-        return s + 2;
-    if (end - s < 3)
-        return s;
-    if (memcmp(s + 1, "\xC5\xBF", 2) == 0)
-        return s + 3;
-    b = s[2] | 0x20;
-    return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? s + 3 : s;
-}
-
 /*
  * [UP]*[LOW]+ from s on, or [UP]+[LOW]* where that is nothing.  The first takes all capitals it can
  * and gives back as many as it must for one of them to count as small.  s when neither is there.
@@ -138,7 +120,9 @@ static const char *cased_word(const char *s, const char *end, bool may_contract)
         else if (stop == lead)
             stop = s;
     }
-    return stop > s && may_contract ? contraction(stop, end) : stop;
+    if (stop > s && may_contract && stop < end && *stop == '\'')
+        stop += meg_split_contraction(stop, end - stop);
+    return stop;
 }
 
 /* \s*[\r\n]+|\s+(?!\S)|\s+ */

@@ -4,28 +4,8 @@
  * cut every one or three digits; signs take a blank before them and the line ends behind them; other
  * spaces are one piece up to their last line end, and what follows that but its last one, another.
  */
-#include <string.h>
-
 #include "text/split.h"
 #include "text/split_masks.h"
-
-/* The length of a contraction in either case, long s (U+017F) included; 0 when there is none. */
-static int contraction(const char *s, int64_t n)
-{
-    int a, b;
-
-    if (n < 2)
-        return 0;
-    a = s[1] | 0x20;
-    if (a == 's' || a == 't' || a == 'm' || a == 'd')
-        return 2;
-    if (n < 3)
-        return 0;
-    if (memcmp(s + 1, "\xC5\xBF", 2) == 0)
-        return 3;
-    b = s[2] | 0x20;
-    return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
-}
 
 /* What the block before leaves. */
 struct past {
@@ -85,7 +65,7 @@ static uint64_t cut_contractions(struct past *p, uint64_t quotes, const char *te
     starts = (starts & ~p->two.clear) | p->two.set;
     p->two = (struct contractions){ 0 };
     for (; quotes; quotes &= quotes - 1) {
-        int i = __builtin_ctzll(quotes), len = contraction(text + i, n - i);
+        int i = __builtin_ctzll(quotes), len = meg_split_contraction(text + i, n - i);
 
         if (len > 0)
             starts = contract(&p->two, starts, i, len);
