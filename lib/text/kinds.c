@@ -76,7 +76,8 @@ int meg_kinds_ways(meg_kinds_way *way[2])
     int n = 0;
 
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2"))
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("bmi2"))
         way[n++] = kinds_avx512;
 #endif
     way[n++] = kinds_any;
