@@ -157,8 +157,8 @@ static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct m
     return e->n % MEG_WORD_ELSEWHERE;
 }
 
-/* Copy them to ids, where there is room for MEG_WORD_IDS more, which may be written over; returns their
- * number. */
+/* Copy them to ids, where there is room for MEG_WORD_IDS more, and one if there are none, which may be
+ * written over; returns their number. */
 static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct meg_word *e,
                                     int32_t *ids)
 {
