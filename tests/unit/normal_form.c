@@ -102,6 +102,24 @@ static void random_texts(void **state)
     }
 }
 
+/* A mark that is looked at by itself, and one that joins what is before both, around the end of 64 bytes. */
+static void marks_at_the_end_of_a_block(void **state)
+{
+    static const int32_t steady[] = { 0x316, 0x5B0, 0x1DC2, 0x1D165 };
+    char text[80];
+
+    (void)state;
+    for (int64_t before = 56; before < 68; before++)
+        for (size_t k = 0; k < sizeof steady / sizeof *steady; k++) {
+            int64_t n = before;
+
+            memset(text, 'a', (size_t)n);
+            n += meg_utf8_put(text + n, steady[k]);
+            n += meg_utf8_put(text + n, 0x301);
+            same_as_utf8proc(text, n);
+        }
+}
+
 /* Stretches longer than what is looked at together: three characters again and again, and at random. */
 static void long_texts(void **state)
 {
@@ -154,6 +172,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_character),
         cmocka_unit_test(random_texts),
+        cmocka_unit_test(marks_at_the_end_of_a_block),
         cmocka_unit_test(long_texts),
         cmocka_unit_test(what_grows_too_long_is_refused),
     };
