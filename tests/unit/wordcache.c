@@ -96,10 +96,32 @@ static void leaves_out_what_is_too_long(void **state)
     meg_wordcache_free(&c);
 }
 
+/* As if two long words had one hash. */
+static void long_words_are_compared(void **state)
+{
+    static const char one[] = "a word of many bytes", other[] = "a word of more bytes";
+    const int32_t id = 1;
+    struct meg_wordcache c;
+    struct meg_sought w;
+
+    (void)state;
+    meg_wordcache_init(&c);
+    meg_wordcache_add(&c, one, sizeof one, &id, 1, 0);
+    meg_wordcache_seek(&c, &w, one, sizeof one, one + sizeof one);
+    meg_wordcache_come(&c, &w, 1);
+    assert_non_null(meg_wordcache_find(&c, &w));
+    w.s = other;
+    assert_null(meg_wordcache_find(&c, &w));
+    meg_wordcache_free(&c);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(remembers_right_or_not_at_all),
-                                        cmocka_unit_test(leaves_out_what_is_too_long) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(remembers_right_or_not_at_all),
+        cmocka_unit_test(leaves_out_what_is_too_long),
+        cmocka_unit_test(long_words_are_compared),
+    };
 
     return cmocka_run_group_tests_name("wordcache", tests, NULL, NULL);
 }
