@@ -273,7 +273,7 @@ static int convert(const struct conf *c, struct meg_err *e)
         meg_note("%s: %d tensors, %" PRId64 " parameters, %s", c->save_dir, params.n, params.numel,
                  saver);
     else if (is_new)
-        rmdir(c->save_dir);             /* where it is there, it is empty: what was begun in it is gone */
+        rmdir(c->save_dir); /* where it is there, it is empty: what was begun in it is gone */
 out:
     meg_str_free(&options);
     meg_arena_free(&weights);
