@@ -190,14 +190,14 @@ static void wait_and_write(struct job *j, struct result *x)
 /* Write what had its turn.  Returns room for the next result: always the same as long as nothing waits. */
 static struct result *free_result(struct worker *w)
 {
-    struct result *unused = NULL, *oldest = NULL;
+    struct result *unused = NULL, *oldest = w->result;
 
     for (struct result *x = w->result + HELD; x-- > w->result;) {
         if (x->ticket >= 0 && x->ticket < w->job->turn)
             write_result(w->job, x);
         if (x->ticket < 0)
             unused = x;
-        else if (!oldest || x->ticket < oldest->ticket)
+        else if (x->ticket < oldest->ticket)
             oldest = x;
     }
     if (unused)
