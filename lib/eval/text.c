@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "infer/prompt.h"
+#include "text/utf8.h"
 
 enum { BLOCK = 1 << 20 };
 
@@ -54,7 +55,7 @@ static int64_t skip_blanks(const struct meg_block *b, int64_t at)
 /* The first byte that is not blank, 0: there is none.  A byte order mark before JSON becomes blank. */
 static char first_of(struct meg_block *b)
 {
-    const int64_t mark = b->line == 1 && b->n >= 3 && memcmp(b->s, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    const int64_t mark = b->line == 1 ? meg_utf8_mark(b->s, b->n) : 0;
     const int64_t at = skip_blanks(b, mark);
 
     if (at == b->n)

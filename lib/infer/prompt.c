@@ -1,7 +1,8 @@
 #include "infer/prompt.h"
 
 #include <jansson.h>
-#include <string.h>
+
+#include "text/utf8.h"
 
 /* A line and where it stands. */
 struct place {
@@ -81,10 +82,11 @@ int meg_prompt_ids(const struct meg_prompt_rule *rule, const char *name, int64_t
                    struct meg_ids *ids, struct meg_err *e)
 {
     const struct place at = { name, line };
+    const size_t mark = (size_t)meg_utf8_mark(text, (int64_t)n);
 
-    if (n > 3 && memcmp(text, "\xEF\xBB\xBF{", 4) == 0) {
-        text += 3;
-        n -= 3;
+    if (mark < n && text[mark] == '{') {
+        text += mark;
+        n -= mark;
     }
     if (rule->is_plain_allowed && (n == 0 || text[0] != '{'))
         return encode(rule, &at, text, n, ids, e);

@@ -113,8 +113,7 @@ static int read_object(struct meg_scan *s, struct meg_jsonl *j)
 
 static int read_line(struct meg_jsonl *j, const char *line, int64_t n, struct meg_err *e)
 {
-    const int64_t mark = n >= 3 && memcmp(line, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
-    struct meg_scan s = { line, line + mark, line + n, "column", e };
+    struct meg_scan s = { line, line + meg_utf8_mark(line, n), line + n, "column", e };
     int64_t bad = meg_utf8_bad(line, n);
     int r;
 

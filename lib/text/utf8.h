@@ -3,6 +3,7 @@
 #define MEG_TEXT_UTF8_H
 
 #include <stdint.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -51,6 +52,12 @@ static inline const char *meg_utf8_before(const char *s, int32_t *cp)
 
 /* Bytes of a character in UTF-8, 1 to 4, written to out.  cp is below 0x110000. */
 int meg_utf8_put(char out[4], int32_t cp);
+
+/* Bytes of the byte order mark that s [n] begins with: 3 or 0. */
+static inline int meg_utf8_mark(const char *s, int64_t n)
+{
+    return n >= 3 && memcmp(s, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+}
 
 /* Length of the run of ASCII that s [n] begins with, rounded down to a multiple of 32. */
 int64_t meg_utf8_ascii(const char *s, int64_t n);
