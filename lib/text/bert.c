@@ -329,8 +329,10 @@ const struct meg_tok_class meg_tok_bert_lower = {
     bert_encode,
     bert_bytes,
     bert_decode,
+    true,
 };
 
 const struct meg_tok_class meg_tok_bert_case = {
     "BertWordPieceCase", open_case, bert_close, bert_share, bert_encode, bert_bytes, bert_decode,
+    true,
 };

@@ -516,9 +516,9 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
 }
 
 const struct meg_tok_class meg_tok_hf = {
-    "HuggingFaceTokenizer", hf_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode,
+    "HuggingFaceTokenizer", hf_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode, false,
 };
 
 const struct meg_tok_class meg_tok_hf_pretrained = {
-    "PretrainedFromHF", pretrained_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode,
+    "PretrainedFromHF", pretrained_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode, false,
 };

@@ -20,6 +20,7 @@ struct meg_tok_class {
     /* what meg_detok_add says; d->n is counted by the caller */
     void (*decode)(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
                    struct meg_str *out);
+    bool has_extra_ids; /* it knows --vocab-extra-ids */
 };
 
 /* The first member of every tokenizer. */

@@ -87,5 +87,5 @@ static void null_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool
 }
 
 const struct meg_tok_class meg_tok_null = {
-    "NullTokenizer", null_open, null_close, null_share, null_encode, null_bytes, null_decode,
+    "NullTokenizer", null_open, null_close, null_share, null_encode, null_bytes, null_decode, false,
 };

@@ -377,12 +377,12 @@ static void special_decode(struct meg_detok *d, const int32_t *ids, int64_t n, b
 }
 
 const struct meg_tok_class meg_tok_gpt_sentencepiece = {
-    "GPTSentencePieceTokenizer", gpt_open, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode,
+    "GPTSentencePieceTokenizer", gpt_open, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
 };
 const struct meg_tok_class meg_tok_llama2 = {
-    "Llama2Tokenizer", llama2_open, close_any, share_any, llama2_encode, gpt_bytes, gpt_decode,
+    "Llama2Tokenizer", llama2_open, close_any, share_any, llama2_encode, gpt_bytes, gpt_decode, false,
 };
 const struct meg_tok_class meg_tok_sentencepiece = {
     "SentencePieceTokenizer", special_open,  close_any,      share_any,
-    special_encode,           special_bytes, special_decode,
+    special_encode,           special_bytes, special_decode, true,
 };

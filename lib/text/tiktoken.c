@@ -96,5 +96,5 @@ static void tiktoken_bytes(const struct meg_tokenizer *base, const int32_t *ids,
 
 const struct meg_tok_class meg_tok_tiktoken = {
     "TikTokenizer",  tiktoken_open,  tiktoken_close,       tiktoken_share,
-    tiktoken_encode, tiktoken_bytes, meg_tok_decode_bytes,
+    tiktoken_encode, tiktoken_bytes, meg_tok_decode_bytes, false,
 };

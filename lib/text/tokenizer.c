@@ -125,8 +125,7 @@ int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
 
     if (r < 0)
         return r;
-    if (c->vocab_extra_ids > 0 && class != &meg_tok_sentencepiece && class != &meg_tok_bert_lower &&
-        class != &meg_tok_bert_case)
+    if (c->vocab_extra_ids > 0 && !class->has_extra_ids)
         return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %s has only what its files hold", class->name);
     return class->open(out, c, e);
 }
