@@ -105,21 +105,30 @@ static const struct format formats[] = {
     { "plain", { 0 }, 0, plain_some },
 };
 
+static int64_t read_some(struct meg_unpack *u, void *to, size_t n, struct meg_err *e)
+{
+    ssize_t got;
+
+    do
+        got = read(u->fd, to, n);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return meg_fail_errno(e, "%s", u->name);
+    u->is_end = got == 0;
+    return got;
+}
+
 /* Bring more bytes behind those that are still to be used. */
 static int fill(struct meg_unpack *u, struct meg_err *e)
 {
-    ssize_t got;
+    int64_t got;
 
     memmove(u->raw, u->raw + u->at, u->n - u->at);
     u->n -= u->at;
     u->at = 0;
-    do
-        got = read(u->fd, u->raw + u->n, RAW - u->n);
-    while (got < 0 && errno == EINTR);
-    if (got < 0)
-        return meg_fail_errno(e, "%s", u->name);
+    if ((got = read_some(u, u->raw + u->n, RAW - u->n, e)) < 0)
+        return (int)got;
     u->n += (size_t)got;
-    u->is_end = got == 0;
     return MEG_OK;
 }
 
@@ -164,6 +173,8 @@ int64_t meg_unpack_read(struct meg_unpack *u, char *to, int64_t n, struct meg_er
             return meg_fail(e, MEG_EFORMAT, "%s: the %s data is cut off", u->name, u->format->name);
         if (u->is_end && u->at == u->n)
             return 0;
+        if (u->format->some == plain_some && u->at == u->n)
+            return read_some(u, to, (size_t)n, e);
         if (!u->is_end && u->n - u->at < RAW && (r = fill(u, e)) < 0)
             return r;
     }
