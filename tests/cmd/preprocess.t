@@ -439,6 +439,14 @@ cat pair.jsonl pair.jsonl pair.jsonl pair.jsonl >long.jsonl
 gpt2 one --input long.jsonl
 gpt2 two --input long.jsonl --workers 2
 ok 'such a block waits for its turn' same one_text_document two_text_document
+# That word, and behind it more blocks of short ones than another worker holds the ids of.
+{
+    head -n 1 pair.jsonl
+    yes "{\"text\":\"$(yes 'the cat sat' | head -n 200 | tr '\n' ' ')\"}" | head -n 2000
+} >long.jsonl
+gpt2 one --input long.jsonl
+gpt2 two --input long.jsonl --workers 2
+ok 'as many blocks as can be held wait for a slow one' same one_text_document two_text_document
 rm pair.jsonl one_text_document.* two_text_document.*
 # A list whose last text is nothing, once all others have been written: the eod goes behind them.
 printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' a >long.txt
