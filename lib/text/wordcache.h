@@ -32,15 +32,15 @@ struct meg_word {
 
 struct meg_wordcache {
     struct meg_arena arena; /* holds the others */
-    struct meg_word *word;  /* pairs of entries */
+    struct meg_word *word;  /* [mask + 1] pairs of entries, a power of two */
+    uint64_t mask, nwords;
     int32_t *more;
     int32_t nmore;
     unsigned nmoved; /* words that went from their own pair to another one */
 };
 enum {
-    MEG_WORD_PAIRS = 1 << 18, /* 16 MiB of entries */
-    MEG_WORD_PLACES = 4,      /* neighbouring pairs where a word may be */
-    MEG_WORD_LINE = 16        /* ids in a cache line; of what is not in an entry, two lines are fetched ahead */
+    MEG_WORD_PLACES = 4, /* neighbouring pairs where a word may be */
+    MEG_WORD_LINE = 16   /* ids in a cache line; of what is not in an entry, two lines are fetched ahead */
 };
 
 void meg_wordcache_init(struct meg_wordcache *c);
@@ -87,13 +87,18 @@ static inline void meg_word_key(uint64_t key[2], const char *s, int64_t n)
     key[1] = (key[1] & mask[n][1]) | (uint64_t)n << 56;
 }
 
+static inline uint64_t meg_word_hash(const uint64_t key[2])
+{
+    unsigned __int128 p = (unsigned __int128)(key[0] ^ 0x9E3779B97F4A7C15u) * (key[1] ^ 0xD6E8FEB86659FD93u);
+
+    return (uint64_t)p ^ (uint64_t)(p >> 64);
+}
+
 /* Begin to look up the word of n >= 1 bytes at s: its entry is on the way to the processor when this
  * returns.  What is before end may be read.  Then meg_wordcache_come, then meg_wordcache_find. */
 static inline void meg_wordcache_seek(const struct meg_wordcache *c, struct meg_sought *w,
                                       const char *s, int64_t n, const char *end)
 {
-    unsigned __int128 p;
-
     if (n > MEG_WORD_BYTES) {
         meg_word_key_long(w->key, s, n);
     } else if (end - s >= 16) {
@@ -104,8 +109,7 @@ static inline void meg_wordcache_seek(const struct meg_wordcache *c, struct meg_
         memcpy(last, s, (size_t)n);
         meg_word_key(w->key, last, n);
     }
-    p = (unsigned __int128)(w->key[0] ^ 0x9E3779B97F4A7C15u) * (w->key[1] ^ 0xD6E8FEB86659FD93u);
-    w->pair = c->word + 2 * (((uint64_t)p ^ (uint64_t)(p >> 64)) % MEG_WORD_PAIRS);
+    w->pair = c->word + 2 * (meg_word_hash(w->key) & c->mask);
     w->s = s;
     w->n = n;
     __builtin_prefetch(w->pair);
@@ -138,12 +142,10 @@ static inline void meg_wordcache_come(const struct meg_wordcache *c, struct meg_
     }
 }
 
-/* The entry of a word, valid until the next is added; NULL when there is none.  The second is for what
+/* The entry of a word, valid until the next is found or added; NULL when there is none.  The second is for what
  * is no short word, or not where it seemed to be. */
-const struct meg_word *meg_wordcache_find_on(const struct meg_wordcache *c,
-                                             const struct meg_sought *w);
-static inline const struct meg_word *meg_wordcache_find(const struct meg_wordcache *c,
-                                                        const struct meg_sought *w)
+const struct meg_word *meg_wordcache_find_on(struct meg_wordcache *c, const struct meg_sought *w);
+static inline const struct meg_word *meg_wordcache_find(struct meg_wordcache *c, const struct meg_sought *w)
 {
     return meg_word_is(w->entry, w->key) && w->n <= MEG_WORD_BYTES ? w->entry
                                                                   : meg_wordcache_find_on(c, w);
@@ -177,7 +179,6 @@ void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const 
                        int64_t nids, uint16_t tag);
 
 /* The ids of a word, in place until the next add; returns their number, 0 when it is not there. */
-int64_t meg_wordcache_get(const struct meg_wordcache *c, const char *s, int64_t n,
-                          const int32_t **ids);
+int64_t meg_wordcache_get(struct meg_wordcache *c, const char *s, int64_t n, const int32_t **ids);
 
 #endif

@@ -21,7 +21,7 @@ static int64_t word(int64_t k, char s[64], int32_t ids[16], int64_t *nids)
     return n;
 }
 
-static bool holds(const struct meg_wordcache *c, int64_t k)
+static bool holds(struct meg_wordcache *c, int64_t k)
 {
     char s[64];
     int32_t ids[16], copy[16 + MEG_WORD_IDS];
@@ -52,10 +52,18 @@ static void add(struct meg_wordcache *c, int64_t k)
     meg_wordcache_add(c, s, n, ids, nids, (uint16_t)(k % 1000));
 }
 
+static int64_t held(struct meg_wordcache *c, int64_t n)
+{
+    int64_t there = 0;
+
+    for (int64_t k = 0; k < n; k++)
+        there += holds(c, k);
+    return there;
+}
+
 static void remembers_right_or_not_at_all(void **state)
 {
     struct meg_wordcache c;
-    int64_t there = 0;
 
     (void)state;
     meg_wordcache_init(&c);
@@ -64,16 +72,33 @@ static void remembers_right_or_not_at_all(void **state)
         add(&c, k);
         assert_true(holds(&c, k));
     }
-    for (int64_t k = 0; k < 1000; k++)
-        there += holds(&c, k);
-    assert_int_equal(there, 1000); /* so few that nothing is in the way of anything */
+    assert_int_equal(held(&c, 1000), 1000); /* so few that nothing is in the way of anything */
     for (int64_t k = 1000; k < 1500000; k++) {
         add(&c, k);
         assert_true(holds(&c, k));
     }
-    for (int64_t k = there = 0; k < 1500000; k++)
-        there += holds(&c, k);
-    assert_in_range(there, 1000, 2 * MEG_WORD_PAIRS);
+    assert_in_range(held(&c, 1500000), 1000, 1 << 20);
+    meg_wordcache_free(&c);
+}
+
+/* Of 200,000 words few are in the way of others, however often the table doubled, and none goes by being found. */
+static void grows_with_its_words(void **state)
+{
+    struct meg_wordcache c;
+    uint64_t mask;
+    int64_t there;
+
+    (void)state;
+    meg_wordcache_init(&c);
+    mask = c.mask;
+    for (int64_t k = 0; k < 200000; k++)
+        add(&c, k);
+    assert_in_range(c.mask, 4 * mask, SIZE_MAX);
+    there = held(&c, 200000);
+    assert_in_range(there, 199800, 200000);
+    for (int64_t k = 200000; k-- > 0;)
+        holds(&c, k);
+    assert_int_equal(held(&c, 200000), there);
     meg_wordcache_free(&c);
 }
 
@@ -119,6 +144,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(remembers_right_or_not_at_all),
+        cmocka_unit_test(grows_with_its_words),
         cmocka_unit_test(leaves_out_what_is_too_long),
         cmocka_unit_test(long_words_are_compared),
     };
