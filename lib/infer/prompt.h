@@ -20,8 +20,8 @@ struct meg_prompt_rule {
  *   name, line  where it stands, for messages
  *   text  [n]   the line without its end
  * A JSON line, before which a byte order mark may stand, is an object with either rule->key, a string, or
- * "ids", an array of numbers; other members are not looked at.  MEG_EFORMAT for what is not JSON, not UTF-8, has neither member or
- * both, or an id outside of the vocabulary; MEG_EUSAGE for text without a tokenizer.
+ * "ids", an array of numbers; other members are not looked at.  MEG_EFORMAT for what is not JSON, not UTF-8,
+ * has neither member or both, or an id outside of the vocabulary; MEG_EUSAGE for text without a tokenizer.
  */
 int meg_prompt_ids(const struct meg_prompt_rule *rule, const char *name, int64_t line, const char *text, size_t n,
                    struct meg_ids *ids, struct meg_err *e);
