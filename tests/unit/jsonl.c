@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
@@ -63,6 +64,9 @@ static void finds_the_texts_of_a_key(void **state)
           "a\xC3\xA9"
           "b\xE4\xB8\xAD\xF0\x9F\x98\x80"
           "c|");
+    /* the first and the last character of each plane that pairs of surrogates reach */
+    texts("{\"text\":\"\\ud800\\udc00\\ud83f\\udfff\\ud840\\udc00\\udbbf\\udfff\\udbc0\\udc00\\udbff\\udfff\"}",
+          "\xF0\x90\x80\x80\xF0\x9F\xBF\xBF\xF0\xA0\x80\x80\xF3\xBF\xBF\xBF\xF4\x80\x80\x80\xF4\x8F\xBF\xBF|");
     texts("{\"text\":\"sixteen bytes and some more \\n of them, then again a long run\"}",
           "sixteen bytes and some more \n of them, then again a long run|");
     texts("{\"text\":\"\xC3\xA9\xE4\xB8\xAD\x7F\"}", "\xC3\xA9\xE4\xB8\xAD\x7F|");
@@ -157,6 +161,25 @@ static void refuses_what_is_not_json(void **state)
             "column 11: found byte 0x00 where more of a string is expected");
 }
 
+/* At every offset of a string that is scanned in blocks of 16 bytes with a shorter end. */
+static void refuses_every_control_character(void **state)
+{
+    enum { HEAD = 9, N = 40 };
+    char line[HEAD + N + 3], want[80];
+
+    (void)state;
+    for (int c = 0; c < 0x20; c++)
+        for (int at = 0; at < N; at++) {
+            memset(line, 'a', sizeof line);
+            memcpy(line, "{\"text\":\"", HEAD);
+            memcpy(line + HEAD + N, "\"}", 3);
+            line[HEAD + at] = (char)c;
+            snprintf(want, sizeof want, "column %d: found byte 0x%02x where more of a string is expected",
+                     HEAD + at + 1, c);
+            refuses(line, HEAD + N + 2, want);
+        }
+}
+
 static void refuses_what_is_nested_too_deep(void **state)
 {
     enum { DEEP = 100000 };
@@ -175,6 +198,7 @@ int main(void)
         cmocka_unit_test(finds_the_texts_of_a_key),
         cmocka_unit_test(every_key_has_its_own_texts),
         cmocka_unit_test(refuses_what_is_not_json),
+        cmocka_unit_test(refuses_every_control_character),
         cmocka_unit_test(refuses_what_is_nested_too_deep),
     };
 
