@@ -74,6 +74,22 @@ static void top_p_keeps_what_crosses_it(void **state)
     meg_sampler_free(&s);
 }
 
+/* Megatron drops a token when the sum before it is above top_p: at exactly top_p one more stays. */
+static void top_p_keeps_the_token_after_a_sum_equal_to_it(void **state)
+{
+    const float logits[4] = { 0, 0, 0, 0 };           /* four times 1/4, exactly */
+    struct meg_sampling conf = plain;
+    struct meg_sampler s;
+
+    (void)state;
+    for (int i = 1; i < 4; i++) {
+        conf.top_p = i / 4.;
+        keep(&s, conf, logits, 4);
+        assert_int_equal(s.n, i + 1);
+        meg_sampler_free(&s);
+    }
+}
+
 static void ids_past_the_tokenizer_are_not_drawn(void **state)
 {
     const float logits[4] = { 0, 1, 9, 9 };
@@ -255,6 +271,7 @@ int main(void)
         cmocka_unit_test(temperature_divides_the_logits),
         cmocka_unit_test(ties_with_the_kth_stay),
         cmocka_unit_test(top_p_keeps_what_crosses_it),
+        cmocka_unit_test(top_p_keeps_the_token_after_a_sum_equal_to_it),
         cmocka_unit_test(ids_past_the_tokenizer_are_not_drawn),
         cmocka_unit_test(greedy_takes_the_lowest_of_equals),
         cmocka_unit_test(draws_are_a_function_of_seed_prompt_and_step),
