@@ -17,6 +17,32 @@ static void the_one_furthest_behind_gives_next(void **state)
     meg_blend_index_free(&x);
 }
 
+/*
+ * Weights that are a / 2^26 and fewer than 2^16 samples: products are exact in f64 but not in f32, so
+ * integers give the order.
+ */
+static void weights_are_multiplied_in_f64(void **state)
+{
+    enum { K = 3, N = 60000 };
+    const int64_t one = 1 << 26, a[K] = { 22369621, 22369622, 22369621 };
+    const double w[K] = { (double)a[0] / one, (double)a[1] / one, (double)a[2] / one };
+    int64_t given[K] = { 0 };
+    struct meg_blend_index x;
+
+    (void)state;
+    meg_blend_weighted(&x, w, K, N);
+    for (int64_t i = 0; i < N; i++) {
+        int best = 0;
+
+        for (int d = 1; d < K; d++)
+            if (a[d] * (i ? i : 1) - one * given[d] > a[best] * (i ? i : 1) - one * given[best])
+                best = d;
+        assert_int_equal(x.dataset[i], best);
+        assert_int_equal(x.sample[i], given[best]++);
+    }
+    meg_blend_index_free(&x);
+}
+
 static void an_exhaustive_blend_takes_each_sample_once(void **state)
 {
     const int64_t size[] = { 3, 5 };
@@ -108,6 +134,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_one_furthest_behind_gives_next),
+        cmocka_unit_test(weights_are_multiplied_in_f64),
         cmocka_unit_test(an_exhaustive_blend_takes_each_sample_once),
         cmocka_unit_test(shares_are_summed_pairwise),
         cmocka_unit_test(a_dataset_is_asked_for_a_little_more_than_its_share),
