@@ -3,6 +3,8 @@
 
 #include <inttypes.h>
 
+#include "data/internal.h"
+
 static void writes_the_bytes_of_the_format(void **state)
 {
     /* two documents, the second empty; made by hand from meg-idx(5) */
@@ -93,6 +95,70 @@ static void large_sequences_survive_the_buffer(void **state)
     meg_indexed_close(d);
     free(ids);
     free(back);
+}
+
+/*
+ * Two sequences of 2^31 bytes each, of which only the first and the last tokens are written, and one of
+ * two tokens.  The index is compared with bytes made by hand from meg-idx(5).
+ */
+static void offsets_beyond_2_gib_are_written(void **state)
+{
+    static const unsigned char want[] = {
+        0, 0, 0, 64, 0, 0, 0, 64, 2, 0, 0, 0,                                       /* lengths */
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,   /* offsets */
+        0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0,                             /* documents */
+    };
+    struct meg_indexed_writer *w;
+    struct meg_err e;
+    int64_t at = 0;
+    size_t n;
+    char *p;
+
+    (void)state;
+    assert_int_equal(meg_indexed_create(&w, "far", MEG_IDX_U16, &e), 0);
+    assert_int_equal(meg_indexed_claim(w, 1 << 30), 0);
+    assert_int_equal(meg_indexed_claim(w, 1 << 30), INT64_C(1) << 31);
+    assert_int_equal(at = meg_indexed_claim(w, 2), INT64_C(1) << 32);
+    assert_int_equal(meg_indexed_put(w, 0, "\1\0", 1, &e), 0);
+    assert_int_equal(meg_indexed_put(w, at, "\7\0\10\1", 2, &e), 0);
+    meg_indexed_end_document(w);
+    assert_int_equal(meg_indexed_commit(&w, &e), 0);
+    p = slurp("far.idx", &n);
+    assert_int_equal(n, MEG_IDX_HEADER + sizeof want);
+    assert_memory_equal(p + MEG_IDX_HEADER, want, sizeof want);
+    free(p);
+    assert_true(file_size("far.bin") == (INT64_C(1) << 32) + 4);
+    remove("far.bin");
+}
+
+/* The same, by hand: the .bin is a hole with two tokens at its end. */
+static void offsets_beyond_2_gib_are_read(void **state)
+{
+    static const char idx[] = "MMIDIDX\0\0\1\0\0\0\0\0\0\0\10\3\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0"
+                              "\0\0\0\100\0\0\0\100\2\0\0\0"
+                              "\0\0\0\0\0\0\0\0\0\0\0\200\0\0\0\0\0\0\0\0\1\0\0\0"
+                              "\0\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0";
+    struct meg_indexed *d;
+    struct meg_err e;
+    int32_t ids[2];
+    FILE *f = fopen("hole.bin", "wb");
+
+    (void)state;
+    assert_non_null(f);
+    assert_int_equal(fseeko(f, (off_t)1 << 32, SEEK_SET), 0);
+    assert_int_equal(fwrite("\7\0\10\1", 1, 4, f), 4);
+    assert_int_equal(fclose(f), 0);
+    spew("hole.idx", idx, sizeof idx - 1);
+    if (meg_indexed_open(&d, "hole", &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_true(meg_indexed_tokens(d) == (INT64_C(1) << 31) + 2);
+    assert_int_equal(meg_indexed_get(d, 2, 0, 2, ids, &e), 0);
+    assert_int_equal(ids[0], 7);
+    assert_int_equal(ids[1], 264);
+    assert_int_equal(meg_indexed_get(d, 1, (1 << 30) - 2, 2, ids, &e), 0);
+    assert_int_equal(ids[0], 0);
+    meg_indexed_close(d);
+    remove("hole.bin");
 }
 
 static void an_id_too_large_for_the_type_is_refused(void **state)
@@ -369,6 +435,8 @@ int main(void)
         cmocka_unit_test(writes_the_bytes_of_the_format),
         cmocka_unit_test(reads_back_every_type),
         cmocka_unit_test(large_sequences_survive_the_buffer),
+        cmocka_unit_test(offsets_beyond_2_gib_are_written),
+        cmocka_unit_test(offsets_beyond_2_gib_are_read),
         cmocka_unit_test(an_id_too_large_for_the_type_is_refused),
         cmocka_unit_test(ids_get_the_type_of_the_file),
         cmocka_unit_test(abandon_leaves_nothing_and_keeps_the_old),
