@@ -5,28 +5,41 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
+#include "base/num.h"
+
 const char *const meg_split_names[MEG_SPLITS] = { "train", "valid", "test" };
+
+/* Read n bytes of text as a plain decimal number: Megatron's search for digits finds 0 and 10 in 0x10, 1 and 2 in 1e2. */
+static int parse_share(double *out, const char *word, size_t n, const char *text, struct meg_err *e)
+{
+    char *copy = meg_strndup(word, n);
+    const bool is_number = strspn(copy, "0123456789.") == n && meg_parse_f64(copy, out);
+    int r = 0;
+
+    if (!is_number)
+        r = meg_fail(e, MEG_EUSAGE, "--split: '%.40s' in '%s' is not a decimal number; give three, for example 949,50,1",
+                     copy, text);
+    free(copy);
+    return r;
+}
 
 int meg_split_parse(struct meg_split *s, const char *text, struct meg_err *e)
 {
+    static const char separators[] = ",/ \t";
     double v[MEG_SPLITS] = { 0 }, sum = 0, at = 0;
     const char *p = text;
-    int n = 0;
+    int n = 0, r;
 
     if (strchr(text, '-'))
         return meg_fail(e, MEG_EUSAGE, "--split: '%s' has a minus sign; shares are 0 or more", text);
-    while (*(p += strcspn(p, "0123456789."))) {
-        char word[64], *end;
-        size_t len = strspn(p, "0123456789.");
+    while (*(p += strspn(p, separators))) {
+        const size_t len = strcspn(p, separators);
+
         if (n == MEG_SPLITS)
             return meg_fail(e, MEG_EUSAGE, "--split: '%s' has more than three numbers", text);
-        if (len >= sizeof word)
-            return meg_fail(e, MEG_EUSAGE, "--split: a number of %zu digits in '%s'", len, text);
-        memcpy(word, p, len);
-        word[len] = 0;
-        v[n++] = strtod(word, &end);
-        if (*end || end == word)
-            return meg_fail(e, MEG_EUSAGE, "--split: '%s' in '%s' is not a number", word, text);
+        if ((r = parse_share(&v[n++], p, len, text, e)) < 0)
+            return r;
         p += len;
     }
     for (int i = 0; i < MEG_SPLITS; i++)

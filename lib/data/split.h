@@ -18,8 +18,8 @@ struct meg_split {
 };
 
 /*
- * meg_split_parse - what --split means.  Every run of digits and dots in text is a number; three at
- * most, missing ones are 0, only their ratios count.  MEG_EUSAGE otherwise.
+ * meg_split_parse - read --split: plain decimal numbers between commas, slashes or blanks; three at most,
+ * missing ones are 0, only their ratios count.  MEG_EUSAGE otherwise.
  */
 int meg_split_parse(struct meg_split *s, const char *text, struct meg_err *e);
 

@@ -17,7 +17,7 @@ static void shares_are_rounded_at_their_boundaries(void **state)
     assert_true(b == 95 && end == 100);
     meg_split_range(&s, MEG_TEST, 100, &b, &end);
     assert_true(b == 100 && end == 100);
-    assert_int_equal(meg_split_parse(&s, "1 / 1", &e), 0); /* any separators; the third is 0 */
+    assert_int_equal(meg_split_parse(&s, "1 / 1", &e), 0); /* the third is 0 */
     meg_split_range(&s, MEG_TRAIN, 5, &b, &end);
     assert_int_equal(end, 2); /* 2.5 to even */
     assert_false(s.is_present[MEG_TEST]);
@@ -33,10 +33,26 @@ static void what_is_no_split_is_refused(void **state)
     assert_string_equal(e.msg, "--split: '1,2,3,4' has more than three numbers");
     assert_int_equal(meg_split_parse(&s, "1.2.3", &e), MEG_EUSAGE);
     assert_int_equal(meg_split_parse(&s, "all", &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--split: 'all' has no number above 0; for example 949,50,1");
+    assert_string_equal(e.msg, "--split: 'all' in 'all' is not a decimal number; give three, for example 949,50,1");
     assert_int_equal(meg_split_parse(&s, "0,0,0", &e), MEG_EUSAGE);
+    assert_string_equal(e.msg, "--split: '0,0,0' has no number above 0; for example 949,50,1");
+    assert_int_equal(meg_split_parse(&s, "", &e), MEG_EUSAGE);
     assert_int_equal(meg_split_parse(&s, "-99,1,0", &e), MEG_EUSAGE);
     assert_string_equal(e.msg, "--split: '-99,1,0' has a minus sign; shares are 0 or more");
+}
+
+/* Megatron's search for digits takes 0 and 10 out of the first and drops the words of the others. */
+static void a_word_that_is_no_decimal_number_is_refused(void **state)
+{
+    static const char *const text[] = { "0x10,1", "nan,1,1", "1,inf", "1e2,1", "90%,10", "+9,1", ".,1", "90;10" };
+    struct meg_split s;
+    struct meg_err e;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+        assert_int_equal(meg_split_parse(&s, text[i], &e), MEG_EUSAGE);
+    assert_int_equal(meg_split_parse(&s, "nan,1,1", &e), MEG_EUSAGE);
+    assert_string_equal(e.msg, "--split: 'nan' in 'nan,1,1' is not a decimal number; give three, for example 949,50,1");
 }
 
 static void samples_follow_iterations_and_evaluations(void **state)
@@ -104,6 +120,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_are_rounded_at_their_boundaries),
         cmocka_unit_test(what_is_no_split_is_refused),
+        cmocka_unit_test(a_word_that_is_no_decimal_number_is_refused),
         cmocka_unit_test(samples_follow_iterations_and_evaluations),
         cmocka_unit_test(golden_splits),
         cmocka_unit_test(golden_sample_counts),
