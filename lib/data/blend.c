@@ -1,5 +1,6 @@
 #include "data/blend.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,16 @@ static double pairwise_sum(const double *a, int n)
     for (; i < n; i++)
         sum += a[i];
     return sum;
+}
+
+int meg_blend_check_weights(const double *w, int n, const char *from, struct meg_err *e)
+{
+    const double sum = pairwise_sum(w, n);
+
+    if (isfinite(sum))
+        return 0;
+    return meg_fail(e, MEG_EUSAGE, "%s: the weights add up to more than %g; only their ratios count, give smaller ones",
+                    from, DBL_MAX);
 }
 
 void meg_blend_normalise(double *w, int n)

@@ -6,6 +6,9 @@
 
 #include "base/err.h"
 
+/* Check that the weights of the option or file from have a finite sum; MEG_EUSAGE where they have not. */
+int meg_blend_check_weights(const double *w, int n, const char *from, struct meg_err *e);
+
 /* w / sum(w) in place; the sum is numpy's pairwise one. */
 void meg_blend_normalise(double *w, int n);
 

@@ -126,7 +126,7 @@ static int parse_blend(struct meg_data_blend *b, const struct words *w, const ch
             return meg_fail(e, MEG_EUSAGE, "%s: weight %s of %s is not above 0", from,
                             w->v[i * step], b->prefix[i]);
     }
-    return 0;
+    return b->weight ? meg_blend_check_weights(b->weight, b->n, from, e) : 0;
 }
 
 static int parse_list(struct meg_data_blend *b, const struct meg_list *list, const char *from,

@@ -83,7 +83,7 @@ int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char 
     if (b->n > MEG_MOST_BLENDED)
         return meg_fail(e, MEG_EUSAGE, "%s: %d datasets, at most %d can be blended", from, b->n,
                         MEG_MOST_BLENDED);
-    return 0;
+    return meg_blend_check_weights(b->weight, b->n, from, e);
 }
 
 /* A line of groups, each between double quotes. */

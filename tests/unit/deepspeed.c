@@ -371,6 +371,10 @@ static void what_is_no_group_is_refused(void **state)
     FAILS(MEG_EUSAGE,
           "--train-weighted-split-paths: '1 0:1 a' does not begin with a name and a colon, as "
           "'NAME: WEIGHT BEGIN:END PREFIX, ...' does");
+    group[0] = "T: 1e308 0:1 a, 1e308 0:1 b";
+    FAILS(MEG_EUSAGE,
+          "--train-weighted-split-paths: the weights add up to more than 1.79769e+308; only their ratios count, "
+          "give smaller ones");
     group[0] = group[1] = "T: 1 0:1 a";
     c.weighted[MEG_TRAIN] = words(group);
     FAILS(MEG_EUSAGE,

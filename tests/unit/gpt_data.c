@@ -179,7 +179,7 @@ static void an_id_outside_of_the_vocabulary_is_refused(void **state)
 static void options_that_contradict_are_refused(void **state)
 {
     const char *path[] = { "ten", NULL }, *mixed[] = { "1", "ten", "x", "ten", NULL },
-               *zero[] = { "0", "ten", NULL };
+               *zero[] = { "0", "ten", NULL }, *huge[] = { "1e308", "ten", "1e308", "ten", NULL };
     struct meg_data_conf c = defaults();
     struct meg_data_need need = need_of(4, 0, 0);
 
@@ -199,6 +199,9 @@ static void options_that_contradict_are_refused(void **state)
           "before every prefix, or before none");
     c.data_path = words(zero);
     FAILS(&c, &need, MEG_EUSAGE, "--data-path: weight 0 of ten is not above 0");
+    c.data_path = words(huge);
+    FAILS(&c, &need, MEG_EUSAGE,
+          "--data-path: the weights add up to more than 1.79769e+308; only their ratios count, give smaller ones");
     c.data_path.n = 0;
     c.split_path[MEG_TRAIN] = words(path);
     c.split = "1,1";
