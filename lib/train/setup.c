@@ -143,11 +143,30 @@ int meg_train_fit(struct trainer *t, struct meg_err *e)
     return t->job->train.skip_train ? 0 : check_schedule(t, e);
 }
 
+/* Check that the training split has data: --split may give it no share, its own paths may be missing. */
+static int check_train_split(const struct trainer *t, struct meg_err *e)
+{
+    const char *split = t->job->data.split;
+    int n;
+    const struct meg_data_part *p = meg_run_data_parts(t->data, &n);
+
+    if (t->need.wanted[MEG_TRAIN] == 0 || (n > 0 && p->split == MEG_TRAIN))
+        return 0;
+    if (split)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--split %s: gives training no share; its first number must be above 0, unless --skip-train is given",
+                        split);
+    return meg_fail(e, MEG_EUSAGE,
+                    "no training data: give --train-data-path, or the training group of the option that is used, or "
+                    "--skip-train to evaluate only");
+}
+
 /* How many samples of which kind the run wants, and the files they come from. */
 static int plan_data(struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
     struct meg_data_need *n = &t->need;
+    int r;
 
     n->seq_length = c->seq_length;
     n->seed = c->seed;
@@ -159,7 +178,9 @@ static int plan_data(struct trainer *t, struct meg_err *e)
                       c->eval_interval, c->eval_iters, t->plan.global);
     if (c->skip_train)
         n->wanted[MEG_TRAIN] = 0;
-    return meg_gpt_data_plan(&t->data, &t->job->data, n, e);
+    if ((r = meg_gpt_data_plan(&t->data, &t->job->data, n, e)) < 0)
+        return r;
+    return check_train_split(t, e);
 }
 
 /* ---- what a run needs ---- */

@@ -165,6 +165,17 @@ grep -v data-path "$T/conf" >"$T/nodata"
 status 'more datasets than two bytes count' 2 meg-train -q --config "$T/nodata" --data-args-path "$T/many"
 like 'more datasets: the message' "$(cat "$T/err")" 'many: 32767 datasets, at most 32766 can be blended'
 refuses 'a split that rounds to nothing' '--split' --split 9999,1,0
+for split in 0,100,0 0,0,100; do
+    refuses "--split $split" "--split $split: gives training no share; its first number" --split "$split"
+    refuses "--split $split --dry-run" "--split $split: gives training no share; its first number" \
+        --split "$split" --dry-run
+    status "--split $split is enough to evaluate" 0 train --split "$split" --skip-train
+    is 'on that split' "$(grep -c 'validation loss' "$T/out")" 1
+done
+grep -v '^data-path\|^split' "$T/conf" >"$T/nodata"
+status 'data for validation alone' 2 meg-train -q --config "$T/nodata" --valid-data-path "$T/ids_text_document"
+like 'data for validation alone: the message' "$(cat "$T/err")" '^meg-train: no training data: give --train-data-path'
+status 'and to evaluate' 0 meg-train -q --config "$T/nodata" --valid-data-path "$T/ids_text_document" --skip-train
 like 'an ignored option warns' "$(train --manual-gc --train-iters 3 --eval-iters 0 2>&1 >/dev/null)" '--manual-gc is accepted'
 status 'sizes of 1 are taken' 0 train --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 \
     --context-parallel-size 1 --dry-run
