@@ -27,6 +27,29 @@ planned gpt-345m 50256 2 a100 354823168
 planned gpt3-175b 50256 1024 a100 174604259328
 planned llama3-8b 128255 8 h100 8030261248
 
+# The world sizes that a recipe names are those it takes, of the powers of two; for others the message names a batch.
+dry_run() { meg-train -q --config "$1.conf" --tokenizer-type NullTokenizer --vocab-size 99 --dry-run --world-size "$2"; }
+for f in "$recipes"/*.conf; do
+    name=${f##*/}
+    name=${name%.conf}
+    fits=''
+    for n in 1 2 4 8 16 32 64 128 256 512 1024 2048 4096; do
+        dry_run "$name" "$n" >/dev/null 2>"$T/err" && fits="$fits $n"
+    done
+    is "$name: its comment names the world sizes that fit" \
+        "$(sed -n 's/^# World sizes that fit:\([ ,0-9]*\)\..*/\1/p' "$f" | tr -d ,)" "$fits"
+done
+for name in gpt-345m llama3-8b; do
+    dry_run "$name" 1024 >/dev/null 2>"$T/err"
+    batch=$(sed -n 's/.*--global-batch-size [0-9]*: must be .*; the nearest is \([0-9]*\)$/\1/p' "$T/err")
+    status "$name: 1024 ranks take the batch that the message names, ${batch:-none}" 0 \
+        meg-train -q --config "$name.conf" --tokenizer-type NullTokenizer --vocab-size 99 --dry-run --world-size 1024 \
+        --global-batch-size "${batch:-0}"
+done
+dry_run gpt3-175b 4096 >/dev/null 2>"$T/err"
+like 'gpt3-175b: 4096 ranks are told what to change about the ramp' "$(cat "$T/err")" \
+    '--rampup-batch-size: a batch of 16: .*; START and INCREMENT that fit are multiples of 32$'
+
 # trains NAME RANKS OPTION...: in three iterations of a tiny one
 tiny='--tokenizer-type NullTokenizer --vocab-size 99 --num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32'
 trains() {

@@ -1,5 +1,6 @@
 #include "optim/batch.h"
 #include <inttypes.h>
+#include <stdio.h>
 
 static int64_t global_at(const struct meg_batch_plan *p, int64_t consumed)
 {
@@ -23,7 +24,16 @@ struct meg_batch_size meg_batch_at(const struct meg_batch_plan *p, int64_t consu
     return b;
 }
 
-static int check_level(const struct meg_batch_plan *p, int64_t global, const char *option,
+/* The multiple of unit that is nearest to n, and at least unit. */
+static int64_t nearest_multiple(int64_t n, int64_t unit)
+{
+    const int64_t k = (n + unit / 2) / unit;
+
+    return unit * (k ? k : 1);
+}
+
+/* Check that ranks and micro-batches divide a batch that is called what; else say what to change, remedy. */
+static int check_level(const struct meg_batch_plan *p, int64_t global, const char *what, const char *remedy,
                        struct meg_err *e)
 {
     int64_t unit = p->micro * p->ranks;
@@ -32,17 +42,31 @@ static int check_level(const struct meg_batch_plan *p, int64_t global, const cha
         return meg_fail(e, MEG_EUSAGE,
                         "%s %" PRId64 ": must be a multiple of %" PRId64
                         ", which is --micro-batch-size %" PRId64 " times %" PRId64
-                        " data-parallel rank%s%s",
-                        option, global, unit, p->micro, p->ranks, p->ranks > 1 ? "s" : "",
-                        global < unit ? "" : "; --decrease-batch-size-if-needed rounds it down");
+                        " data-parallel rank%s%s; %s",
+                        what, global, unit, p->micro, p->ranks, p->ranks > 1 ? "s" : "",
+                        global < unit ? "" : "; --decrease-batch-size-if-needed rounds it down", remedy);
     return 0;
+}
+
+static int check_ramp(const struct meg_batch_plan *p, struct meg_err *e)
+{
+    const int64_t unit = p->micro * p->ranks;
+    char remedy[128];
+    int r = 0;
+
+    snprintf(remedy, sizeof remedy, "START and INCREMENT that fit are multiples of %" PRId64, unit);
+    for (int64_t b = p->start; b < p->global && r == 0; b += p->increment)
+        r = check_level(p, b, "--rampup-batch-size: a batch of", remedy, e);
+    return r;
 }
 
 int meg_batch_plan_check(const struct meg_batch_plan *p, struct meg_err *e)
 {
+    char remedy[64];
     int r;
 
-    if ((r = check_level(p, p->global, "--global-batch-size", e)) < 0 || p->samples == 0)
+    snprintf(remedy, sizeof remedy, "the nearest is %" PRId64, nearest_multiple(p->global, p->micro * p->ranks));
+    if ((r = check_level(p, p->global, "--global-batch-size", remedy, e)) < 0 || p->samples == 0)
         return r;
     if (p->start <= 0 || p->increment <= 0 || p->samples < 0 || p->start > p->global ||
         (p->global - p->start) % p->increment)
@@ -52,10 +76,7 @@ int meg_batch_plan_check(const struct meg_batch_plan *p, struct meg_err *e)
             ": needs a positive start, increment and number of samples, and whole increments up to "
             "--global-batch-size %" PRId64,
             p->start, p->increment, p->samples, p->global);
-    for (int64_t b = p->start; b < p->global; b += p->increment)
-        if ((r = check_level(p, b, "--rampup-batch-size: a batch of", e)) < 0)
-            return r;
-    return 0;
+    return check_ramp(p, e);
 }
 
 int64_t meg_batch_iterations(const struct meg_batch_plan *p, int64_t samples)

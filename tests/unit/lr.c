@@ -253,7 +253,14 @@ static void refused_batches(void **state)
 
     (void)state;
     assert_int_equal(meg_batch_plan_check(&p, &e), MEG_EUSAGE);
-    assert_non_null(strstr(e.msg, "--global-batch-size 50: must be a multiple of 12"));
+    assert_string_equal(e.msg, "--global-batch-size 50: must be a multiple of 12, which is --micro-batch-size 4 times 3 "
+                               "data-parallel ranks; --decrease-batch-size-if-needed rounds it down; the nearest is 48");
+    p.global = 54; /* as far from 48 as from 60 */
+    assert_int_equal(meg_batch_plan_check(&p, &e), MEG_EUSAGE);
+    assert_non_null(strstr(e.msg, "; the nearest is 60"));
+    p.global = 5;
+    assert_int_equal(meg_batch_plan_check(&p, &e), MEG_EUSAGE);
+    assert_non_null(strstr(e.msg, "3 data-parallel ranks; the nearest is 12"));
     p = (struct meg_batch_plan){ 64, 2, 4, 12, 4, 1000, false };
     assert_int_equal(meg_batch_plan_check(&p, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "--rampup-batch-size: a batch of 12: must be a multiple of 8"));
