@@ -308,16 +308,7 @@ void meg_tok_set_description(struct meg_tokenizer *t, const char *class, const c
     meg_str_printf(d, "\n}");
 }
 
-void meg_tokenizer_describe(const struct meg_tokenizer *t, int indent, struct meg_str *out)
+const char *meg_tokenizer_description(const struct meg_tokenizer *t)
 {
-    const char *s = t->description.s, *end = s + t->description.n;
-
-    while (s < end) {
-        const char *nl = memchr(s, '\n', (size_t)(end - s)), *stop = nl ? nl + 1 : end;
-
-        meg_str_add(out, s, (size_t)(stop - s));
-        if (nl)
-            meg_str_printf(out, "%*s", indent, "");
-        s = stop;
-    }
+    return t->description.s;
 }

@@ -145,10 +145,10 @@ static inline int32_t meg_tokenizer_eod(const struct meg_tokenizer *t)
 }
 
 /*
- * meg_tokenizer_describe - append Megatron's unique_description, a JSON object of class, files and
- * options, which enters the names of cached indices.  Lines after the first begin with indent
- * spaces; no newline at the end.
+ * Return Megatron's unique_identifiers of the tokenizer, which enter the names of cached indices: a JSON
+ * object of class, files and options, indented by 4 as at the top of a file, without a newline at the
+ * end.  The string belongs to t.
  */
-void meg_tokenizer_describe(const struct meg_tokenizer *t, int indent, struct meg_str *out);
+const char *meg_tokenizer_description(const struct meg_tokenizer *t);
 
 #endif

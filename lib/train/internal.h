@@ -49,7 +49,6 @@ struct trainer {
     struct meg_scaler scaler;
     struct meg_data_need need;
     struct meg_tokenizer *tok;
-    char *tok_text; /* what the tokenizer calls itself in cache files */
     struct meg_ckpt_tokenizer tok_files;
     struct meg_ckpt *from; /* the checkpoint the run begins with, or NULL */
     struct meg_run_data *data;

@@ -55,15 +55,12 @@ static void assume_gpt2(struct meg_tok_conf *c)
 
 static int open_tokenizer(struct trainer *t, struct meg_err *e)
 {
-    struct meg_str text = { 0 };
     int r;
 
     assume_gpt2(&t->job->tok);
     if ((r = meg_tokenizer_open(&t->tok, &t->job->tok, e)) < 0 ||
         (r = meg_ckpt_tokenizer_read(&t->tok_files, &t->job->tok, t->tok, e)) < 0)
         return r;
-    meg_tokenizer_describe(t->tok, 4, &text);
-    t->tok_text = text.s;
     t->job->model.vocab_size = meg_tokenizer_vocab_size(t->tok);
     if ((r = meg_gpt_conf_check(&t->job->model, e)) < 0)
         return r;
@@ -173,7 +170,7 @@ static int plan_data(struct trainer *t, struct meg_err *e)
     n->eod = meg_tokenizer_eod(t->tok);
     n->pad = meg_tokenizer_roles(t->tok)->pad;
     n->vocab_size = t->job->model.vocab_size;
-    n->tokenizer = t->tok_text;
+    n->tokenizer = meg_tokenizer_description(t->tok);
     meg_sample_counts(n->wanted, c->train_samples == MEG_UNSET ? -1 : c->train_samples, t->iters,
                       c->eval_interval, c->eval_iters, t->plan.global);
     if (c->skip_train)
@@ -316,7 +313,6 @@ out:
     meg_ckpt_close(t.from);
     meg_ckpt_tokenizer_free(&t.tok_files);
     meg_tokenizer_close(t.tok);
-    free(t.tok_text);
     meg_mesh_close(&t.grid);
     return r;
 }

@@ -1,0 +1,43 @@
+#!/bin/sh
+# The index cache: names and descriptions that Megatron-LM computes for the same options.
+. "${0%/*}/../lib.sh"
+. "${0%/*}/../train.sh"
+
+cd "$T" || exit 1
+ok 'a run writes its cache' train --data-path ids_text_document --data-cache-path cache --train-iters 1 --lr-warmup-iters 0
+found=$(ls cache/*-GPTDataset-train-description.txt)
+cat >want <<end
+{
+    "class": "GPTDataset",
+    "dataset_path": "ids_text_document",
+    "num_samples": 4,
+    "index_split": "train",
+    "random_seed": 1234,
+    "sequence_length": 16,
+    "split": "90,8,2",
+    "split_matrix": [
+        [
+            0,
+            0.9
+        ],
+        [
+            0.9,
+            0.98
+        ],
+        [
+            0.98,
+            1.0
+        ]
+    ],
+    "tokenizer": {
+        "class": "_NullTokenizer",
+        "tokenizer_path": [
+            null
+        ],
+        "vocab_size": "100"
+    }
+}
+end
+is 'the description is the JSON of Megatron-LM, the tokenizer indented once' "$(cat "$found")" "$(cat want)"
+is 'and names the files' "$found" cache/0b0be1486f4017305fdd66c287f08fae-GPTDataset-train-description.txt
+done_testing
