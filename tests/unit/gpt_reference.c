@@ -1,0 +1,184 @@
+/*
+ * GPT against the float64 forward pass of ref_gpt.h, and its gradients against central differences of that pass:
+ * one case for each option that changes what is computed, dropout included.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include "cpu/cpu.h"
+#include "ref_gpt.h"
+#include "tiny_gpt.h"
+
+enum { S = 6, B = 3, N = S * B, V = 23, H = 16, A = 4, L = 2, F = 24, POSITIONS = 4096 };
+
+static const uint32_t seed = 7;
+static const int64_t sample[B] = { 40, 3, (int64_t)1 << 33 | 41 };
+
+struct input {
+    int32_t tokens[N], labels[N], position[N], doc_start[N];
+    float mask[N];
+};
+
+/* Three sequences, two of them of two documents; positions are a few hundred apart, so that slow angles matter. */
+static struct meg_gpt_batch batch(struct input *x)
+{
+    struct meg_gpt_batch b = { .s = S, .b = B, .tokens = x->tokens, .labels = x->labels, .position = x->position,
+                               .doc_start = x->doc_start, .loss_mask = x->mask, .sample = sample };
+
+    for (int r = 0; r < N; r++) {
+        const int t = r / B, i = r % B, start = i == 1 && t >= 4 ? 4 : i == 2 && t >= 2 ? 2 : 0;
+
+        x->tokens[r] = (r * 5 + i) % V;
+        x->labels[r] = (r * 7 + 3) % V;
+        x->doc_start[r] = start;
+        x->position[r] = (t - start) * 700;
+        x->mask[r] = r % 5 != 2;
+    }
+    return b;
+}
+
+static struct meg_gpt_conf conf(const char *options)
+{
+    struct meg_gpt_conf c = tiny_gpt(L, H, F, A, POSITIONS, V);
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &c }, { 0 } };
+    struct meg_err e;
+
+    c.kv_channels = c.num_query_groups = MEG_UNSET;
+    if (meg_opt_apply(groups, options, "test", &e) < 0 || meg_gpt_conf_check(&c, &e) < 0)
+        fail_msg("%s", e.msg);
+    return c;
+}
+
+static struct meg_gpt *make(const struct meg_gpt_conf *c)
+{
+    const struct meg_gpt_run run = { .s = S, .b = B, .is_training = true, .seed = seed };
+    struct meg_gpt *g;
+    struct meg_err e;
+
+    if (meg_gpt_create(&g, c, &run, meg_cpu_ops(), &meg_mesh_one, &e) < 0)
+        fail_msg("%s", e.msg);
+    meg_gpt_init(g, 1234);
+    for (int i = 0; i < g->params.n; i++) /* biases and norm weights that matter */
+        for (int64_t j = 0; g->params.row[i].ndim == 1 && j < g->params.row[i].numel; j++)
+            ((float *)g->w)[g->params.row[i].offset + j] += 0.1f * (float)((i * 7 + j * 3) % 11 - 5);
+    return g;
+}
+
+/* Central differences of the reference for some elements of each tensor; all gradients are finite. */
+static void check_gradients(const char *name, const struct meg_gpt *g, struct ref_gpt *ref, double *w, double scale)
+{
+    const float *grad = g->g;
+    const double step = 1e-5;
+    double most = 0;
+
+    for (int64_t k = 0; k < g->params.flat; k++) {
+        assert_true(isfinite(grad[k]));
+        most = fmax(most, fabs((double)grad[k]));
+    }
+    for (int i = 0; i < g->params.n; i++) {
+        const struct meg_param *row = &g->params.row[i];
+
+        for (int64_t j = 0; j < row->numel; j += 1 + row->numel / 9) {
+            const int64_t k = row->offset + j;
+            const double at = w[k];
+            double slope;
+
+            w[k] = at + step;
+            slope = ref_loss(ref);
+            w[k] = at - step;
+            slope = (slope - ref_loss(ref)) / (2 * step) * scale;
+            w[k] = at;
+            if (!(fabs(grad[k] - slope) <= 2e-6 * most))
+                fail_msg("%s: gradient %lld of %s is %.9g, not %.9g; the largest is %g", name, (long long)j, row->name,
+                         (double)grad[k], slope, most);
+        }
+    }
+}
+
+/* Check loss and gradients under some options (lines of a configuration file); returns the loss. */
+static double check(const char *name, const char *options, bool has_gradients)
+{
+    const struct meg_gpt_conf c = conf(options);
+    struct meg_gpt *g = make(&c);
+    double *w = meg_new((size_t)g->params.flat * sizeof *w), want, got;
+    struct input in;
+    struct meg_gpt_batch x = batch(&in);
+    struct ref_gpt ref = { &c, &g->params, w, seed, &x };
+    const double scale = 0.37;
+
+    for (int64_t i = 0; i < g->params.flat; i++)
+        w[i] = ((float *)g->w)[i];
+    got = meg_gpt_grad(g, &x, scale);
+    want = ref_loss(&ref);
+    if (!(fabs(got - want) <= 1e-6 * want))
+        fail_msg("%s: loss %.9g, not %.9g", name, got, want);
+    if (has_gradients)
+        check_gradients(name, g, &ref, w, scale);
+    x.sample = NULL;
+    want = ref_loss(&ref);
+    if (!(fabs(meg_gpt_loss(g, &x, NULL) - want) <= 1e-6 * want))
+        fail_msg("%s: evaluated loss %.9g, not %.9g", name, meg_gpt_loss(g, &x, NULL), want);
+    free(w);
+    meg_gpt_close(g);
+    return got;
+}
+
+#define ROTARY "position-embedding-type = rope\nrotary-base = 3e5\nkv-channels = 8\n"
+#define LLAMA ROTARY "swiglu = yes\nnormalization = RMSNorm\ndisable-bias-linear = yes\n" \
+    "untie-embeddings-and-output-weights = yes\ngroup-query-attention = yes\nnum-query-groups = 2\n"
+#define DROP "hidden-dropout = 0.3\nattention-dropout = 0.2\n"
+
+/* Options to add to others, which they change the loss of. */
+static const struct {
+    const char *name, *to, *options;
+} cases[] = {
+    { "no-bias-gelu-fusion", "", "no-bias-gelu-fusion = yes\n" },
+    { "untie-embeddings-and-output-weights", "", "untie-embeddings-and-output-weights = yes\n" },
+    { "norm-epsilon", "", "norm-epsilon = 0.1\n" },
+    { "norm-epsilon of RMSNorm", "normalization = RMSNorm\n", "norm-epsilon = 0.1\n" },
+    { "normalization", "", "normalization = RMSNorm\n" },
+    { "disable-bias-linear", "", "disable-bias-linear = yes\n" },
+    { "add-qkv-bias", "disable-bias-linear = yes\n", "add-qkv-bias = yes\n" },
+    { "swiglu", "", "swiglu = yes\n" },
+    { "kv-channels", "", "kv-channels = 6\n" },
+    { "group-query-attention", "", "group-query-attention = yes\nnum-query-groups = 2\n" },
+    { "num-query-groups", "group-query-attention = yes\n", "num-query-groups = 2\n" },
+    { "use-rotary-position-embeddings", "", "use-rotary-position-embeddings = yes\n" },
+    { "rotary-base", "use-rotary-position-embeddings = yes\n", "rotary-base = 3e5\n" },
+    { "rotary-percent", ROTARY, "rotary-percent = 0.5\n" },
+    { "rotary-interleaved", ROTARY, "rotary-interleaved = yes\n" },
+    { "rotary-seq-len-interpolation-factor", ROTARY, "rotary-seq-len-interpolation-factor = 3\n" },
+    { "use-rope-scaling", ROTARY, "use-rope-scaling = yes\n" },
+    { "rope-scaling-factor", ROTARY "use-rope-scaling = yes\n", "rope-scaling-factor = 2\n" },
+    { "like Llama", ROTARY, LLAMA },
+    { "hidden-dropout", "", "hidden-dropout = 0.3\n" },
+    { "attention-dropout", "", "attention-dropout = 0.2\n" },
+    { "both dropouts", "hidden-dropout = 0.3\n", DROP },
+    { "both dropouts like Llama", LLAMA, DROP },
+};
+
+static void agrees_with_the_reference_under_each_option(void **state)
+{
+    char all[1000];
+
+    (void)state;
+    check("defaults", "", true);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double with, without;
+
+        snprintf(all, sizeof all, "%s%s", cases[i].to, cases[i].options);
+        with = check(cases[i].name, all, true);
+        without = check(cases[i].name, cases[i].to, false);
+        if (!(fabs(with - without) > 5e-6 * without))
+            fail_msg("%s changes nothing: loss %.9g with it, %.9g without", cases[i].name, with, without);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_the_reference_under_each_option),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,249 @@
+/*
+ * GPT in float64 and plain loops, which tests compare the model with: losses of a micro-batch from the checked
+ * settings and a parameter table.  Dropout masks come from their definition (base/philox.h), not from the kernels.
+ */
+#ifndef TESTS_REF_GPT_H
+#define TESTS_REF_GPT_H
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/mem.h"
+#include "base/philox.h"
+#include "model/gpt.h"
+
+struct ref_gpt {
+    const struct meg_gpt_conf *c;
+    const struct meg_params *p;
+    const double *w;               /* [p->flat] */
+    uint32_t seed;                 /* of dropout */
+    const struct meg_gpt_batch *x; /* no dropout where x->sample is NULL */
+};
+
+/* Find a tensor by name; NULL where the model has none. */
+static inline const double *ref_find(const struct ref_gpt *g, const char *fmt, ...)
+{
+    const struct meg_param *row;
+    char name[96];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    row = meg_params_find(g->p, name);
+    return row ? g->w + row->offset : NULL;
+}
+
+/*
+ * Return the dropout factor of a unit at token t of sequence i: Philox with key (seed, 1 + 16 layer + site) and
+ * counter (unit / 8, position, sample low, high) gives eight 16-bit lanes; a unit is kept iff its lane is at least
+ * round(65536 p), and then scaled by that rounded p.
+ */
+static inline double ref_drop(const struct ref_gpt *g, double p, int layer, enum meg_drop_site site, int64_t unit,
+                              int64_t t, int64_t i)
+{
+    const uint32_t key[] = { g->seed, 1 + 16 * (uint32_t)layer + (uint32_t)site };
+    const double dropped = nearbyint(65536 * p);
+    uint32_t counter[4], word[4];
+
+    if (!g->x->sample || p == 0)
+        return 1;
+    counter[0] = (uint32_t)(unit / 8);
+    counter[1] = (uint32_t)t;
+    counter[2] = (uint32_t)g->x->sample[i];
+    counter[3] = (uint32_t)(g->x->sample[i] >> 32);
+    meg_philox(word, key, counter);
+    return (word[unit % 8 / 2] >> 16 * (unit % 2) & 0xffff) < dropped ? 0 : 65536 / (65536 - dropped);
+}
+
+/* to += drop(x), both [s,b,h] */
+static inline void ref_add(const struct ref_gpt *g, double *to, const double *x, int layer, enum meg_drop_site site)
+{
+    const int64_t h = g->c->hidden_size, b = g->x->b;
+
+    for (int64_t k = 0; k < g->x->s * b * h; k++)
+        to[k] += x[k] * ref_drop(g, g->c->hidden_dropout, layer, site, k % h, k / h / b, k / h % b);
+}
+
+/* y [n,out] = x [n,in] w^T + bias */
+static inline void ref_linear(double *y, const double *x, const double *w, const double *bias, int64_t n, int64_t out,
+                              int64_t in)
+{
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t o = 0; o < out; o++) {
+            double sum = bias ? bias[o] : 0;
+
+            for (int64_t i = 0; i < in; i++)
+                sum += x[r * in + i] * w[o * in + i];
+            y[r * out + o] = sum;
+        }
+}
+
+/* LayerNorm where there is a bias, else RMSNorm; x and y [n,h]. */
+static inline void ref_norm(const struct ref_gpt *g, double *y, const double *x, const double *w, const double *bias)
+{
+    const int64_t h = g->c->hidden_size;
+
+    for (int64_t r = 0; r < g->x->s * g->x->b; r++) {
+        double mean = 0, var = 0;
+
+        for (int64_t i = 0; bias && i < h; i++)
+            mean += x[r * h + i] / (double)h;
+        for (int64_t i = 0; i < h; i++)
+            var += (x[r * h + i] - mean) * (x[r * h + i] - mean) / (double)h;
+        for (int64_t i = 0; i < h; i++)
+            y[r * h + i] = (x[r * h + i] - mean) / sqrt(var + g->c->norm_epsilon) * w[i] + (bias ? bias[i] : 0);
+    }
+}
+
+/* The angle of column pair i of half at a position (Su et al. 2021; Llama 3's scaling of long wavelengths). */
+static inline double ref_angle(const struct meg_gpt_conf *c, int64_t position, int64_t i, int64_t half)
+{
+    double freq = pow(c->rotary_base, -(double)i / (double)half);
+    const double length = 2 * M_PI / freq, t = (8192 / length - 1) / (4 - 1);
+
+    if (c->use_rope_scaling && length > 8192 / 1)
+        freq /= c->rope_scaling_factor;
+    else if (c->use_rope_scaling && length > 8192 / 4)
+        freq = (1 - t) * freq / c->rope_scaling_factor + t * freq;
+    return (double)position / (double)c->rotary_interpolation * freq;
+}
+
+/* Rotate one head of d columns, in place. */
+static inline void ref_rotate(const struct meg_gpt_conf *c, double *x, int64_t position)
+{
+    const int64_t half = (int64_t)((double)c->kv_channels * c->rotary_percent) / 2;
+
+    for (int64_t i = 0; i < half; i++) {
+        double *u = c->rotary_interleaved ? &x[2 * i] : &x[i], *v = c->rotary_interleaved ? u + 1 : &x[i + half];
+        const double a = *u, b = *v, angle = ref_angle(c, position, i, half);
+
+        *u = a * cos(angle) - b * sin(angle);
+        *v = b * cos(angle) + a * sin(angle);
+    }
+}
+
+/* o [s,b,a d] from rows of qkv [s,b,g (a/g + 2) d], which hold by group its queries, its key and its value. */
+static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv, int layer)
+{
+    const struct meg_gpt_conf *c = m->c;
+    const struct meg_gpt_batch *x = m->x;
+    const int64_t a = c->num_attention_heads, g = c->num_query_groups, d = c->kv_channels, r = a / g;
+    const int64_t ld = g * (r + 2) * d;
+    double *p = meg_new((size_t)x->s * sizeof *p);
+
+    for (int64_t n = 0; n < x->s * x->b && meg_gpt_is_rotary(c); n++)
+        for (int64_t j = 0; j < g * (r + 1); j++)
+            ref_rotate(c, qkv + n * ld + (j / (r + 1) * (r + 2) + j % (r + 1)) * d, x->position[n]);
+    for (int64_t n = 0; n < x->s * x->b; n++)
+        for (int64_t j = 0; j < a; j++) {
+            const int64_t t = n / x->b, i = n % x->b, first = x->doc_start ? x->doc_start[n] : 0;
+            const double *q = qkv + n * ld + (j / r * (r + 2) + j % r) * d;
+            const double *key = qkv + i * ld + (j / r * (r + 2) + r) * d, *value = key + d;
+            double sum = 0;
+
+            for (int64_t k = first; k <= t; k++) {
+                double dot = 0;
+
+                for (int64_t e = 0; e < d; e++)
+                    dot += q[e] * key[k * x->b * ld + e];
+                sum += p[k] = exp(dot / sqrt((double)d));
+            }
+            for (int64_t k = first; k <= t; k++)
+                p[k] *= ref_drop(m, c->attention_dropout, layer, MEG_DROP_ATTN, j * ((x->s + 7) / 8 * 8) + k, t, i) / sum;
+            for (int64_t e = 0; e < d; e++) {
+                double v = 0;
+
+                for (int64_t k = first; k <= t; k++)
+                    v += p[k] * value[k * x->b * ld + e];
+                o[(n * a + j) * d + e] = v;
+            }
+        }
+    free(p);
+}
+
+/* SiLU gate, tanh GELU or exact GELU: y [n,f] from fc1's output x. */
+static inline void ref_activation(const struct meg_gpt_conf *c, double *y, const double *x, int64_t n)
+{
+    const int64_t f = c->ffn_hidden_size;
+
+    for (int64_t k = 0; k < n * f; k++) {
+        const double *row = x + k / f * 2 * f, u = c->swiglu ? row[k % f] : x[k];
+
+        if (c->swiglu)
+            y[k] = u / (1 + exp(-u)) * row[f + k % f];
+        else if (c->bias_gelu_fusion && c->has_bias)
+            y[k] = 0.5 * u * (1 + tanh(sqrt(2 / M_PI) * (u + 0.044715 * u * u * u)));
+        else
+            y[k] = 0.5 * u * (1 + erf(u / sqrt(2)));
+    }
+}
+
+static inline double *ref_rows(const struct ref_gpt *g, int64_t cols)
+{
+    return meg_new((size_t)(g->x->s * g->x->b * cols) * sizeof(double));
+}
+
+/* h [s,b,h] through one layer. */
+static inline void ref_layer(const struct ref_gpt *g, double *h, int l)
+{
+#define P(name) ref_find(g, "decoder.layers.%d." name, l)
+    const struct meg_gpt_conf *c = g->c;
+    const int64_t n = g->x->s * g->x->b, hidden = c->hidden_size, ad = c->num_attention_heads * c->kv_channels;
+    const int64_t qkv_cols = ad + 2 * c->num_query_groups * c->kv_channels, f = c->ffn_hidden_size;
+    const int64_t fc1 = c->swiglu ? 2 * f : f;
+    double *x = ref_rows(g, hidden), *y = ref_rows(g, hidden), *qkv = ref_rows(g, qkv_cols), *o = ref_rows(g, ad);
+    double *pre = ref_rows(g, fc1), *mid = ref_rows(g, f);
+
+    ref_norm(g, x, h, P("input_layernorm.weight"), P("input_layernorm.bias"));
+    ref_linear(qkv, x, P("self_attention.linear_qkv.weight"), P("self_attention.linear_qkv.bias"), n, qkv_cols, hidden);
+    ref_attention(g, o, qkv, l);
+    ref_linear(y, o, P("self_attention.linear_proj.weight"), P("self_attention.linear_proj.bias"), n, hidden, ad);
+    ref_add(g, h, y, l, MEG_DROP_ATTN_OUT);
+    ref_norm(g, x, h, P("pre_mlp_layernorm.weight"), P("pre_mlp_layernorm.bias"));
+    ref_linear(pre, x, P("mlp.linear_fc1.weight"), P("mlp.linear_fc1.bias"), n, fc1, hidden);
+    ref_activation(c, mid, pre, n);
+    ref_linear(y, mid, P("mlp.linear_fc2.weight"), P("mlp.linear_fc2.bias"), n, hidden, f);
+    ref_add(g, h, y, l, MEG_DROP_MLP_OUT);
+    free(x);
+    free(y);
+    free(qkv);
+    free(o);
+    free(pre);
+    free(mid);
+#undef P
+}
+
+/* Return the sum of loss * mask. */
+static inline double ref_loss(const struct ref_gpt *g)
+{
+    const struct meg_gpt_conf *c = g->c;
+    const struct meg_gpt_batch *x = g->x;
+    const int64_t n = x->s * x->b, hidden = c->hidden_size, v = c->vocab_size;
+    const double *word = ref_find(g, "embedding.word_embeddings.weight"), *out = ref_find(g, "output_layer.weight");
+    const double *position = ref_find(g, "embedding.position_embeddings.weight");
+    double *h = ref_rows(g, hidden), *y = ref_rows(g, hidden), *logits = ref_rows(g, v), loss = 0;
+
+    for (int64_t k = 0; k < n * hidden; k++)
+        y[k] = word[x->tokens[k / hidden] * hidden + k % hidden] +
+               (position ? position[x->position[k / hidden] * hidden + k % hidden] : 0);
+    ref_add(g, h, y, 0, MEG_DROP_EMBED);
+    for (int l = 0; l < c->num_layers; l++)
+        ref_layer(g, h, l);
+    ref_norm(g, y, h, ref_find(g, "decoder.final_layernorm.weight"), ref_find(g, "decoder.final_layernorm.bias"));
+    ref_linear(logits, y, out ? out : word, NULL, n, v, hidden);
+    for (int64_t r = 0; r < n; r++) {
+        double sum = 0;
+
+        for (int64_t k = 0; k < v; k++)
+            sum += exp(logits[r * v + k]);
+        loss += (log(sum) - logits[r * v + x->labels[r]]) * (x->loss_mask ? x->loss_mask[r] : 1);
+    }
+    free(h);
+    free(y);
+    free(logits);
+    return loss;
+}
+
+#endif
