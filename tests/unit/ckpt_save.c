@@ -206,6 +206,68 @@ static void names_the_chunk_of_a_flipped_bit(void **state)
     free_box(&b);
 }
 
+/* Load everything as each of n ranks, which all hold the whole model; how many refuse, and what the last says. */
+static int count_refusals(struct box *b, const struct meg_ckpt *c, int n, struct meg_err *e)
+{
+    struct meg_comm world = meg_comm_self;
+    struct meg_mesh mesh = meg_mesh_one;
+    const struct meg_ckpt_slot slot[] = { { .p = b->w },
+                                          { .name = "exp_avg", .p = b->exp_avg },
+                                          { .name = "exp_avg_sq", .p = b->exp_avg_sq } };
+    int refusals = 0;
+
+    mesh.world = &world;
+    world.size = n;
+    for (world.rank = 0; world.rank < n; world.rank++) {
+        struct meg_err mine;
+        const int r = meg_ckpt_load(c, &b->p, &mesh, slot, 3, &mine);
+
+        if (r == 0)
+            continue;
+        assert_int_equal(r, MEG_EFORMAT);
+        *e = mine;
+        refusals++;
+    }
+    return refusals;
+}
+
+/* Ranks share the checksums of a load: of several, exactly one verifies each tensor, be it optimizer state or a weight. */
+static void each_tensor_is_verified_by_one_rank(void **state)
+{
+    struct box b;
+    json_t *manifest, *t;
+    const char *name;
+
+    (void)state;
+    make_box(&b, 1, 8, 1);
+    save_ok(&b, "verify", 1, 0, -1);
+    manifest = json_load_file("verify/iter_0000001/manifest.json", 0, NULL);
+    assert_non_null(manifest);
+    assert_int_equal(json_object_size(json_object_get(manifest, "tensors")), 3 * b.p.n);
+    json_object_foreach(json_object_get(manifest, "tensors"), name, t) {
+        const char *file = json_string_value(json_object_get(t, "file"));
+        const size_t at = (size_t)json_integer_value(json_object_get(t, "offset"));
+        struct meg_ckpt *c = open_ok("verify", MEG_UNSET);
+        char path[200], said[200];
+        struct meg_err e;
+
+        snprintf(path, sizeof path, "verify/iter_0000001/%s", file);
+        snprintf(said, sizeof said, "%s: tensor %s, chunk 0|checksum|--ckpt-step", file, name);
+        assert_int_equal(count_refusals(&b, c, 3, &e), 0);
+        meg_ckpt_close(c);
+        flip(path, at);
+        c = open_ok("verify", MEG_UNSET);
+        for (int ranks = 1; ranks <= 3; ranks++) {
+            assert_int_equal(count_refusals(&b, c, ranks, &e), 1);
+            assert_says(e.msg, said);
+        }
+        meg_ckpt_close(c);
+        flip(path, at);
+    }
+    json_decref(manifest);
+    free_box(&b);
+}
+
 static void refuses_small_files_that_changed(void **state)
 {
     static const char *const name[] = { "state.json", "merges.txt",
@@ -356,6 +418,7 @@ int main(void)
         cmocka_unit_test(keeps_what_it_should),
         cmocka_unit_test(clears_what_a_killed_save_left),
         cmocka_unit_test(names_the_chunk_of_a_flipped_bit),
+        cmocka_unit_test(each_tensor_is_verified_by_one_rank),
         cmocka_unit_test(refuses_small_files_that_changed),
         cmocka_unit_test(refuses_a_tensor_file_cut_short),
         cmocka_unit_test(names_all_tensors_that_do_not_fit),
