@@ -10,7 +10,8 @@
  * renameat2.  What stdio writes goes past us.  MEG_FAULT_ERRNO is ENOSPC or EIO; KILL ends the
  * process by SIGKILL, a write half done; SHORT writes half and says so.  MEG_FAULT_COUNT=FILE
  * leaves the number in FILE when the process exits.  MEG_FAULT_IN=TEXT counts only calls on open
- * files whose path has TEXT in it.
+ * files whose path has TEXT in it.  MEG_FAULT_LOG=FILE appends a line for each counted call: process id,
+ * call, path, and of a rename the new path; processes may share FILE.
  * MEG_FAULT_RECV set: a socket that is looked at without waiting was closed by the other side.
  * MEG_FAULT_THREADS=n: only n threads can be started.
  * Under ASan also ASAN_OPTIONS=verify_asan_link_order=0.
@@ -26,6 +27,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum fault { NONE, FAIL, KILL, SHORT };
@@ -47,30 +49,41 @@ static enum fault next(void)
     return FAIL;
 }
 
-static int is_meant(int fd)
+/* Append a line to the log, past the calls that are counted; a line is one write, so lines stay whole. */
+static void note(const char *call, const char *path, const char *to)
+{
+    const char *log = getenv("MEG_FAULT_LOG");
+    char line[8400];
+    long fd;
+    int n;
+
+    if (!log)
+        return;
+    n = snprintf(line, sizeof line, "%d %s %s %s\n", (int)getpid(), call, path, to);
+    fd = syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND, 0666);
+    syscall(SYS_write, fd, line, n);
+    syscall(SYS_close, fd);
+}
+
+static enum fault next_on(const char *call, int fd)
 {
     const char *part = getenv("MEG_FAULT_IN");
     char link[64], path[4096];
-    ssize_t n;
-
-    if (!part)
-        return 1;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    n = readlink(link, path, sizeof path - 1);
-    path[n < 0 ? 0 : n] = 0;
-    return strstr(path, part) != NULL;
-}
-
-static enum fault next_on(int fd)
-{
     struct stat st;
+    ssize_t n;
 
     if (fd <= STDERR_FILENO || fstat(fd, &st) < 0 ||
         !(S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)))
         return NONE;
     if (S_ISREG(st.st_mode) && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY)
         return NONE;
-    return is_meant(fd) ? next() : NONE;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    n = readlink(link, path, sizeof path - 1);
+    path[n < 0 ? 0 : n] = 0;
+    if (part && !strstr(path, part))
+        return NONE;
+    note(call, path, "");
+    return next();
 }
 
 static void die(void)
@@ -104,13 +117,13 @@ static void die(void)
 ssize_t write(int fd, const void *p, size_t n)
 {
     REAL(write);
-    BY_HALVES(next_on(fd), real(fd, p, n - n / 2), real(fd, p, n))
+    BY_HALVES(next_on("write", fd), real(fd, p, n - n / 2), real(fd, p, n))
 }
 
 ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
 {
     REAL(pwrite);
-    BY_HALVES(next_on(fd), real(fd, p, n - n / 2, at), real(fd, p, n, at))
+    BY_HALVES(next_on("pwrite", fd), real(fd, p, n - n / 2, at), real(fd, p, n, at))
 }
 
 ssize_t pwrite64(int fd, const void *p, size_t n, off64_t at)
@@ -121,25 +134,25 @@ ssize_t pwrite64(int fd, const void *p, size_t n, off64_t at)
 int fsync(int fd)
 {
     REAL(fsync);
-    ALL_OR_NOTHING(next_on(fd), -1, real(fd))
+    ALL_OR_NOTHING(next_on("fsync", fd), -1, real(fd))
 }
 
 int fdatasync(int fd)
 {
     REAL(fdatasync);
-    ALL_OR_NOTHING(next_on(fd), -1, real(fd))
+    ALL_OR_NOTHING(next_on("fdatasync", fd), -1, real(fd))
 }
 
 int ftruncate(int fd, off_t n)
 {
     REAL(ftruncate);
-    ALL_OR_NOTHING(next_on(fd), -1, real(fd, n))
+    ALL_OR_NOTHING(next_on("ftruncate", fd), -1, real(fd, n))
 }
 
 int posix_fallocate(int fd, off_t at, off_t n)
 {
     REAL(posix_fallocate);
-    ALL_OR_NOTHING(next_on(fd), errno, real(fd, at, n))
+    ALL_OR_NOTHING(next_on("posix_fallocate", fd), errno, real(fd, at, n))
 }
 
 /* A close that fails has closed. */
@@ -149,7 +162,7 @@ int close(int fd)
     int no, r;
 
     REAL(close);
-    fault = next_on(fd);
+    fault = next_on("close", fd);
     no = errno;
     if (fault == KILL)
         die();
@@ -160,21 +173,24 @@ int close(int fd)
     return -1;
 }
 
-static enum fault next_name(void)
+static enum fault next_name(const char *from, const char *to)
 {
-    return getenv("MEG_FAULT_IN") ? NONE : next();
+    if (getenv("MEG_FAULT_IN"))
+        return NONE;
+    note("rename", from, to);
+    return next();
 }
 
 int rename(const char *from, const char *to)
 {
     REAL(rename);
-    ALL_OR_NOTHING(next_name(), -1, real(from, to))
+    ALL_OR_NOTHING(next_name(from, to), -1, real(from, to))
 }
 
 int renameat2(int fromdir, const char *from, int todir, const char *to, unsigned flags)
 {
     REAL(renameat2);
-    ALL_OR_NOTHING(next_name(), -1, real(fromdir, from, todir, to, flags))
+    ALL_OR_NOTHING(next_name(from, to), -1, real(fromdir, from, todir, to, flags))
 }
 
 ssize_t recv(int fd, void *buf, size_t n, int flags)

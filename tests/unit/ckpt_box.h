@@ -5,6 +5,8 @@
 
 struct box {
     struct meg_gpt_conf m;
+    const struct meg_mesh *mesh; /* NULL: of one rank */
+    bool is_async;               /* saved in the background */
     struct meg_params p;
     float *w, *exp_avg, *exp_avg_sq;
 };
@@ -20,6 +22,8 @@ static inline float *flat(const struct meg_params *p, int seed)
 static inline void make_box(struct box *b, int64_t layers, int64_t hidden, int seed)
 {
     b->m = small_model(layers, hidden);
+    b->mesh = &meg_mesh_one;
+    b->is_async = false;
     meg_gpt_params(&b->p, &b->m, &meg_mesh_one);
     b->w = flat(&b->p, seed);
     b->exp_avg = flat(&b->p, 100 + seed);
@@ -32,6 +36,17 @@ static inline void free_box(struct box *b)
     free(b->exp_avg);
     free(b->exp_avg_sq);
     meg_params_free(&b->p);
+}
+
+/* In the background, the run going on. */
+static inline int save_in_background(const struct meg_ckpt_save *s, struct meg_err *e)
+{
+    struct meg_ckpt_saving *saving;
+    int r = meg_ckpt_save_begin(&saving, s, e);
+
+    while (r == 0)
+        r = meg_ckpt_save_next(&saving, false, e);
+    return r < 0 ? r : 0;
 }
 
 static inline int save_box(struct box *b, const char *dir, int64_t iteration, int64_t keep,
@@ -55,7 +70,7 @@ static inline int save_box(struct box *b, const char *dir, int64_t iteration, in
     struct meg_ckpt_save s = { .dir = dir,
                                      .iteration = iteration,
                                      .model = &b->m,
-                                     .mesh = &meg_mesh_one,
+                                     .mesh = b->mesh ? b->mesh : &meg_mesh_one,
                                      .params = &b->p,
                                      .w = { .p = b->w },
                                      .slot = slot,
@@ -68,7 +83,7 @@ static inline int save_box(struct box *b, const char *dir, int64_t iteration, in
 
     meg_opt_dump(groups, &options);
     s.options = options.s;
-    r = meg_ckpt_save(&s, e);
+    r = b->is_async ? save_in_background(&s, e) : meg_ckpt_save(&s, e);
     meg_str_free(&options);
     json_decref(state);
     return r;

@@ -1,0 +1,90 @@
+/*
+ * A communicator of processes that share memory, for tests of several ranks without a launcher: a test
+ * makes it, forks its ranks, and each joins.  Small all-reduces and broadcasts only.
+ */
+#ifndef SHARED_COMM_H
+#define SHARED_COMM_H
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "comm/comm.h"
+
+enum { RANKS = 2, SHARED_BYTES = 1 << 16 };
+
+struct shared_comm {
+    struct meg_comm comm;  /* first: operations get it */
+    struct shared_memory { /* what all ranks see */
+        pthread_barrier_t barrier;
+        _Alignas(16) char part[RANKS][SHARED_BYTES];
+    } *memory;
+};
+
+/* The numbers of every rank, in rank order, until the next barrier. */
+static inline struct shared_memory *shared_put(struct meg_comm *c, const void *buf, size_t nbytes)
+{
+    struct shared_memory *m = ((struct shared_comm *)c)->memory;
+
+    MEG_ASSERT(nbytes <= SHARED_BYTES);
+    memcpy(m->part[c->rank], buf, nbytes);
+    pthread_barrier_wait(&m->barrier);
+    return m;
+}
+
+#define SHARED_REDUCE(type)                                                                        \
+    for (int r = 0; r < RANKS; r++)                                                                \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            const type x = ((const type *)m->part[r])[i], y = ((type *)buf)[i];                    \
+                                                                                                   \
+            ((type *)buf)[i] = r == 0 ? x : how == MEG_SUM ? x + y : x > y ? x : y;                \
+        }
+
+static inline struct meg_work *shared_all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t,
+                                                 enum meg_reduce how)
+{
+    struct shared_memory *m = shared_put(c, buf, (size_t)n * meg_dtype_size(t));
+
+    MEG_ASSERT(t == MEG_DTYPE_I32 || t == MEG_DTYPE_I64);
+    if (t == MEG_DTYPE_I32) {
+        SHARED_REDUCE(int32_t)
+    } else {
+        SHARED_REDUCE(int64_t)
+    }
+    pthread_barrier_wait(&m->barrier);
+    return NULL;
+}
+
+static inline struct meg_work *shared_broadcast(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int root)
+{
+    const size_t nbytes = (size_t)n * meg_dtype_size(t);
+    struct shared_memory *m = shared_put(c, buf, nbytes);
+
+    memcpy(buf, m->part[root], nbytes);
+    pthread_barrier_wait(&m->barrier);
+    return NULL;
+}
+
+static const struct meg_comm_ops shared_comm_ops = { .all_reduce = shared_all_reduce, .broadcast = shared_broadcast };
+
+static inline struct shared_comm *shared_comm_new(void)
+{
+    struct shared_comm *w = calloc(1, sizeof *w);
+    pthread_barrierattr_t shared;
+
+    MEG_ASSERT(w);
+    w->memory = mmap(NULL, sizeof *w->memory, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    MEG_ASSERT(w->memory != MAP_FAILED);
+    pthread_barrierattr_init(&shared);
+    pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(&w->memory->barrier, &shared, RANKS);
+    return w;
+}
+
+/* This process is rank i from now on. */
+static inline void shared_comm_join(struct shared_comm *w, int i)
+{
+    w->comm = (struct meg_comm){ .op = &shared_comm_ops, .group = "world", .rank = i, .size = RANKS };
+}
+
+#endif
