@@ -10,6 +10,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+static const char CHECKSUMS[] = "checksums"; /* in the file's name */
+
 static char *file_name(const struct meg_cache_entry *c, const char *name, const char *ext)
 {
     struct meg_str s = { 0 };
@@ -129,6 +131,37 @@ static bool is_described(const struct meg_cache_entry *c)
     return is;
 }
 
+/* Append the line of one array to the text of an entry's checksums. */
+static void add_checksum(struct meg_str *sums, const struct meg_npy *a)
+{
+    char hex[33];
+
+    meg_xxh3_128_hex(hex, a->data, npy_bytes(a));
+    meg_str_printf(sums, "%s %s\n", hex, a->name ? a->name : "-");
+}
+
+/* Compare the arrays that were mapped with the entry's checksums; say why they cannot be trusted. */
+static bool has_checksums(const struct meg_cache_entry *c, const struct meg_npy *a, int n)
+{
+    char *path = file_name(c, CHECKSUMS, ".txt");
+    struct meg_str sums = { 0 };
+    struct meg_map kept = { 0 };
+    bool has = false;
+
+    for (int i = 0; i < n; i++)
+        add_checksum(&sums, &a[i]);
+    if (meg_map_open(&kept, path, NULL) < 0)
+        meg_note("%s: not there, as where Megatron-LM wrote the index; building the index again "
+                 "to check it", path);
+    else if (!(has = kept.n == sums.n && memcmp(kept.p, sums.s, sums.n) == 0))
+        meg_warn("%s: the arrays of the index do not have these checksums: a file was damaged or "
+                 "changed; building the index again", path);
+    meg_map_close(&kept);
+    meg_str_free(&sums);
+    free(path);
+    return has;
+}
+
 bool meg_cache_load(const struct meg_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
                     struct meg_map *map)
 {
@@ -148,6 +181,7 @@ bool meg_cache_load(const struct meg_cache_entry *c, const char *prefix, struct 
         meg_str_free(&head);
         free(path);
     }
+    is_hit = is_hit && has_checksums(c, a, n);
     while (!is_hit && i-- > 0)
         meg_map_close(&map[i]);
     return is_hit;
@@ -167,6 +201,7 @@ static int write_file(const char *path, const void *head, size_t nhead, const vo
 
 void meg_cache_store(const struct meg_cache_entry *c, const struct meg_npy *a, int n)
 {
+    struct meg_str sums = { 0 };
     struct meg_err e;
     char *path;
     int r = meg_mkdirs(c->dir, &e);
@@ -176,6 +211,7 @@ void meg_cache_store(const struct meg_cache_entry *c, const struct meg_npy *a, i
         path = file_name(c, a[i].name, ".npy");
         npy_header(&head, &a[i]);
         r = write_file(path, head.s, head.n, a[i].data, npy_bytes(&a[i]), &e);
+        add_checksum(&sums, &a[i]);
         meg_str_free(&head);
         free(path);
     }
@@ -184,6 +220,12 @@ void meg_cache_store(const struct meg_cache_entry *c, const struct meg_npy *a, i
         r = write_file(path, c->description, strlen(c->description), NULL, 0, &e);
         free(path);
     }
+    if (r == 0) {
+        path = file_name(c, CHECKSUMS, ".txt");
+        r = write_file(path, sums.s, sums.n, NULL, 0, &e);
+        free(path);
+    }
+    meg_str_free(&sums);
     if (r < 0)
         meg_warn("%s; the index is kept in memory, and will be built again next time", e.msg);
 }

@@ -3,8 +3,10 @@
  * either program finds what the other made: meg-idx(5), section INDEX CACHE.
  *   DIR/MD5-CLASS-SPLIT-description.txt     what the arrays depend on; MD5 is of these bytes
  *   DIR/MD5-CLASS-SPLIT-NAME.npy            one for each array
+ *   DIR/MD5-CLASS-SPLIT-checksums.txt       ours alone, written last: a line for each array, the
+ *                                           XXH3-128 of its numbers in hexadecimal and NAME
  * Or under Megatron-DeepSpeed's, whose names hold what little they depend on:
- *   DIR/STEM_NAME.npy
+ *   DIR/STEM_NAME.npy, DIR/STEM_checksums.txt
  */
 #ifndef MEG_DATA_INDEX_CACHE_H
 #define MEG_DATA_INDEX_CACHE_H
@@ -38,8 +40,9 @@ struct meg_npy {
  *   a    [n]  name, type, item, rows, columns in; data out
  *   map  [n]  out  the caller closes them
  * False, with nothing mapped, unless every file is there, has just the header and size that a asks
- * for, and is no older than PREFIX.idx (prefix may be NULL); a note says so where files are there but
- * do not fit.
+ * for, is no older than PREFIX.idx (prefix may be NULL), and has the checksum that was kept of it.  A note
+ * says so where files are there but do not fit, and a warning where the checksum differs.  Files that
+ * Megatron-LM wrote have no checksum: the caller builds the same bytes, and meg_cache_store adds it.
  */
 bool meg_cache_load(const struct meg_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
                     struct meg_map *map);

@@ -40,4 +40,26 @@ cat >want <<end
 end
 is 'the description is the JSON of Megatron-LM, the tokenizer indented once' "$(cat "$found")" "$(cat want)"
 is 'and names the files' "$found" cache/0b0be1486f4017305fdd66c287f08fae-GPTDataset-train-description.txt
+
+# ---- damage ----
+# flip FILE: change one bit in the middle of the array
+flip() {
+    at=$(($(wc -c <"$1") - 6))
+    byte=$(od -An -tu1 -j "$at" -N 1 "$1" | tr -d ' ')
+    printf "\\$(printf '%o' $((byte ^ 1)))" | dd of="$1" bs=1 seek="$at" conv=notrunc 2>/dev/null
+}
+run() { train --data-path ids_text_document --data-cache-path damaged "$@" 2>err | steps; }
+run >want
+for name in document sample shuffle; do
+    flip "$(ls damaged/*-GPTDataset-train-"${name}"_index.npy)"
+    run >got
+    ok "a flipped bit in the $name index does not change the run" cmp got want
+    like 'and a warning says so' "$(cat err)" 'train-checksums.txt: the arrays of the index do not have these checksums'
+done
+run >got
+is 'after which the cache is whole' "$(cat err)" ''
+rm damaged/*-checksums.txt
+run >got
+ok 'a cache of Megatron-LM, without checksums, gives the same run' cmp got want
+is 'and no warning' "$(cat err)" ''
 done_testing

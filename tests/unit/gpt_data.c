@@ -303,7 +303,7 @@ static char *cache_file(const char *dir, const char *name)
 static void a_damaged_cache_is_built_again(void **state)
 {
     static const char *const names[] = { "description", "document_index", "sample_index",
-                                         "shuffle_index" };
+                                         "shuffle_index", "checksums" };
     const int length[] = { 11, 12, 13, 14, 15, 16 };
     struct row want, got;
     struct meg_run_data *d;
@@ -320,7 +320,7 @@ static void a_damaged_cache_is_built_again(void **state)
     read_row(ds, 5, &got);
     assert_memory_equal(&want.tokens, &got.tokens, T * sizeof(int32_t));
     meg_run_data_close(d);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 10; i++) {
         char *path = cache_file("cc", names[i / 2]), *bytes;
         size_t n;
         bytes = slurp(path, &n);
@@ -356,27 +356,81 @@ static void a_cache_of_older_data_is_built_again(void **state)
     meg_run_data_close(d);
 }
 
-static void a_cache_that_names_what_is_not_there_is_refused(void **state)
+/* Swap two numbers at the end of an array: the header, the size and the set of numbers stay. */
+static void swap_last_two(const char *path)
+{
+    size_t n;
+    char *bytes = slurp(path, &n), last[4];
+
+    memcpy(last, bytes + n - 4, 4);
+    memcpy(bytes + n - 4, bytes + n - 8, 4);
+    memcpy(bytes + n - 8, last, 4);
+    spew(path, bytes, n);
+    free(bytes);
+}
+
+static void check_built_again(const struct row *want)
+{
+    struct meg_run_data *d;
+    struct row got;
+
+    for (int again = 0; again < 2; again++) {
+        const struct meg_dataset *ds = train_of(&d, "bare", "bare.cache");
+
+        assert_int_equal(ds->map[0].p != NULL, again);
+        for (int64_t i = 0; i < meg_dataset_len(ds); i++) {
+            read_row(ds, i, &got);
+            assert_memory_equal(want[i].tokens, got.tokens, T * sizeof(int32_t));
+        }
+        meg_run_data_close(d);
+    }
+}
+
+/* Megatron-LM keeps no checksums, and knows nothing of ours when it writes the arrays again. */
+static void only_arrays_with_their_checksums_are_used(void **state)
+{
+    const int length[] = { 11, 12, 13, 14, 15, 16 };
+    struct row want[32];
+    struct meg_run_data *d;
+    const struct meg_dataset *ds;
+
+    (void)state;
+    make_dataset("bare", length, 6);
+    ds = train_of(&d, "bare", "bare.cache");
+    assert_in_range(meg_dataset_len(ds), 1, 32);
+    for (int64_t i = 0; i < meg_dataset_len(ds); i++)
+        read_row(ds, i, &want[i]);
+    meg_run_data_close(d);
+
+    assert_int_equal(unlink(cache_file("bare.cache", "checksums")), 0);
+    check_built_again(want);
+    assert_int_equal(unlink(cache_file("bare.cache", "checksums")), 0);
+    swap_last_two(cache_file("bare.cache", "shuffle_index"));
+    check_built_again(want);
+    swap_last_two(cache_file("bare.cache", "document_index"));
+    check_built_again(want);
+}
+
+/* The arrays are mapped: what is written into their file changes them under a run. */
+static void a_cache_that_is_overwritten_under_a_run_is_refused(void **state)
 {
     const int length[] = { 20, 30 };
     struct meg_run_data *d;
     struct meg_err e;
     struct row r;
     struct meg_sample s = { r.tokens, r.labels, r.loss_mask, r.position_ids, r.doc_start };
-    char *path, *bytes;
-    size_t n;
-    int bad = 0;
+    char *path;
+    int bad = 0, fd;
 
     (void)state;
     make_dataset("flip", length, 2);
     train_of(&d, "flip", "flip.cache");
     meg_run_data_close(d);
-    path = cache_file("flip.cache", "document_index");
-    bytes = slurp(path, &n);
-    bytes[n - 1] = 127;
-    spew(path, bytes, n);
-    free(bytes);
     train_of(&d, "flip", "flip.cache");
+    path = cache_file("flip.cache", "document_index");
+    fd = open(path, O_WRONLY);
+    assert_int_equal(pwrite(fd, "\x7f", 1, (off_t)file_size(path) - 1), 1);
+    close(fd);
     for (int64_t i = 0; i < meg_dataset_len(meg_run_data_split(d, MEG_TRAIN)); i++)
         bad += meg_dataset_sample(meg_run_data_split(d, MEG_TRAIN), i, &s, &e) == MEG_EFORMAT;
     assert_true(bad > 0);
@@ -429,7 +483,7 @@ static void several_processes_may_build_at_once(void **state)
     while (readdir(dir))
         files++;
     closedir(dir);
-    assert_int_equal(files, 6); /* ".", ".." and four: no temporary file is left */
+    assert_int_equal(files, 7); /* ".", ".." and five: no temporary file is left */
 }
 
 /* ---- micro-batches -------------------------------------------------------------------------------- */
@@ -674,7 +728,8 @@ int main(void)
         cmocka_unit_test(mock_data_needs_no_file),
         cmocka_unit_test(a_damaged_cache_is_built_again),
         cmocka_unit_test(a_cache_of_older_data_is_built_again),
-        cmocka_unit_test(a_cache_that_names_what_is_not_there_is_refused),
+        cmocka_unit_test(only_arrays_with_their_checksums_are_used),
+        cmocka_unit_test(a_cache_that_is_overwritten_under_a_run_is_refused),
         cmocka_unit_test(without_a_writable_cache_memory_serves),
         cmocka_unit_test(several_processes_may_build_at_once),
         cmocka_unit_test(batches_are_sequence_first),
