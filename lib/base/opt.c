@@ -12,6 +12,7 @@
 #include "base/internal.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "base/signals.h"
 
 struct opt_common opt_common;
 
@@ -501,6 +502,7 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
     struct meg_err e;
     size_t n = 0;
 
+    meg_signals_init();
     while (groups[n].title)
         n++;
     all = (struct meg_optgroup *)meg_new((n + 2) * sizeof *all);

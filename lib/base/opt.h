@@ -94,6 +94,7 @@ struct meg_optgroup {
  * --list-options, --completion bash, -q, -v.  Ends the process after those that print, and with
  * status 2 (66 for a missing config file) after saying what is wrong.
  * Strings and lists stay valid until the process ends and belong to no caller.
+ * Every command begins here, so this also calls meg_signals_init.
  */
 void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *what, int argc,
                    char **argv);

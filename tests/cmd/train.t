@@ -199,6 +199,9 @@ status 'a metrics file of somebody else' 65 train --log-json "$T/mine.txt"
 is 'stays as it is' "$(cat "$T/mine.txt")" 'not ours'
 
 status 'metrics on a full disk' 74 train --log-json /dev/full
+status 'a checkpoint above the limit on file size' 74 sh -c 'ulimit -f 16; exec "$@"' - \
+    meg-train -q --config "$T/conf" --save "$T/limit" --exit-interval 1
+like 'is an error with the name of the file' "$(cat "$T/err")" '^meg-train: .*/limit/.*: File too large$'
 status 'a log on a full disk' 74 sh -c 'exec "$@" >/dev/full' - meg-train -q --config "$T/conf"
 is 'metrics through a pipe' "$(train --log-json /dev/stderr 2>&1 >/dev/null | jq -s length)" 15
 

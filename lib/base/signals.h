@@ -1,0 +1,17 @@
+/* Signals that every command answers in the same way. */
+#ifndef MEG_BASE_SIGNALS_H
+#define MEG_BASE_SIGNALS_H
+
+#include "base/decls.h"
+
+MEG_BEGIN_DECLS
+
+/*
+ * Ignore SIGXFSZ, so that a write beyond the limit on file size (ulimit -f) fails with EFBIG and is reported as any
+ * other failed write.  meg_opt_parse calls it.
+ */
+void meg_signals_init(void);
+
+MEG_END_DECLS
+
+#endif
