@@ -1,27 +1,46 @@
 #include "train/stop.h"
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 static volatile sig_atomic_t asked;
 
+static const struct {
+    int number;
+    bool may_be_ignored; /* leave it ignored where it was ignored at start */
+    bool ends_second;    /* end the process when it is not the first */
+} signals[] = {
+    { SIGTERM, false, true },
+    { SIGUSR1, false, true },
+    { SIGINT, true, true },
+    { SIGHUP, true, false },
+};
+enum { NSIGNALS = sizeof signals / sizeof *signals };
+static bool is_caught[NSIGNALS];
+
 static void ask(int sig)
 {
     asked = sig;
-    signal(SIGTERM, SIG_DFL);
-    signal(SIGUSR1, SIG_DFL);
+    for (int i = 0; i < NSIGNALS; i++)
+        if (is_caught[i] && signals[i].ends_second)
+            signal(signals[i].number, SIG_DFL);
 }
 
 void meg_stop_catch(void)
 {
-    struct sigaction a = { 0 };
+    struct sigaction a = { 0 }, now;
 
     a.sa_handler = ask;
     a.sa_flags = SA_RESTART;
     sigemptyset(&a.sa_mask);
-    sigaddset(&a.sa_mask, SIGTERM);
-    sigaddset(&a.sa_mask, SIGUSR1);
-    sigaction(SIGTERM, &a, NULL);
-    sigaction(SIGUSR1, &a, NULL);
+    for (int i = 0; i < NSIGNALS; i++)
+        sigaddset(&a.sa_mask, signals[i].number);
+    for (int i = 0; i < NSIGNALS; i++) {
+        sigaction(signals[i].number, NULL, &now);
+        is_caught[i] = !signals[i].may_be_ignored || now.sa_handler != SIG_IGN;
+        if (is_caught[i])
+            sigaction(signals[i].number, &a, NULL);
+    }
 }
 
 int meg_stop_asked(void)

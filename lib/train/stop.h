@@ -1,11 +1,17 @@
-/* Stopping on request: SIGTERM or SIGUSR1 asks, a second one of either ends the process at once. */
+/*
+ * Stopping on request: SIGTERM, SIGUSR1, SIGINT or SIGHUP asks for it.  A second of the first three ends the process at
+ * once.  A second SIGHUP does not, as a terminal that closes often sends two.
+ */
 #ifndef MEG_TRAIN_STOP_H
 #define MEG_TRAIN_STOP_H
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS
 
-/* From here on the first of the two signals is remembered instead of ending the process. */
+/*
+ * Catch these signals from here on: the first is remembered and does not end the process.  A SIGINT or SIGHUP that is
+ * ignored, as under nohup(1), stays ignored.
+ */
 void meg_stop_catch(void);
 
 /* The signal that asked, or 0. */

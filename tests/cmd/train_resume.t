@@ -55,9 +55,11 @@ same 'one thread' "$T/one"
 same 'two threads' "$T/two"
 
 # ---- a signal ----
-for sig in TERM USR1; do
+# A shell has what it starts in the background ignore SIGINT.
+with_sigint() { exec perl -e '$SIG{INT} = "DEFAULT"; exec @ARGV' "$@"; }
+for sig in TERM USR1 INT HUP; do
     rm -rf "$T/sig"
-    meg-train -q --config "$T/conf" --save "$T/sig" --load "$T/sig" --train-iters 1000000 --lr-decay-iters 10 \
+    with_sigint meg-train -q --config "$T/conf" --save "$T/sig" --load "$T/sig" --train-iters 1000000 --lr-decay-iters 10 \
         >"$T/$sig.log" 2>/dev/null &
     pid=$!
     until_true 60 grep -q 'consumed samples' "$T/$sig.log"
@@ -70,12 +72,28 @@ done
 train --load "$T/sig" --save "$T/sig" --train-iters 1000000 --lr-decay-iters 10 --exit-interval $((last + 2)) >"$T/log"
 is 'and goes on from there' "$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/log" | head -n 1)" $((last + 1))
 
+# a hangup that the run was told to ignore
+nohup meg-train -q --config "$T/conf" --save "$T/nohup" --train-iters 1000000 --lr-decay-iters 10 \
+    >"$T/nohup.log" 2>/dev/null &
+pid=$!
+until_true 60 grep -q 'consumed samples' "$T/nohup.log"
+kill -HUP $pid
+seen=$(wc -l <"$T/nohup.log")
+ok 'under nohup a run goes on after SIGHUP' until_true 60 sh -c "[ \$(wc -l <'$T/nohup.log') -gt $((seen + 100)) ]"
+kill -TERM $pid
+wait $pid
+is 'and stops on SIGTERM' $? 75
+
 # while it gets ready: opening its metrics waits for a reader
 mkfifo "$T/pipe"
-meg-train -q --config "$T/conf" --save "$T/early" --log-json "$T/pipe" >/dev/null 2>&1 &
-pid=$!
+begin() { # DIR
+    with_sigint meg-train -q --config "$T/conf" --save "$1" --log-json "$T/pipe" >/dev/null 2>&1 &
+    pid=$!
+    until_true 60 catches_term
+}
 catches_term() { [ $((0x$(sed -n 's/^SigCgt:[^0-9a-f]*//p' "/proc/$pid/status") & 0x4000)) -ne 0 ]; }
-until_true 60 catches_term
+leaves_term() { ! catches_term; }
+begin "$T/early"
 kill -TERM $pid
 cat "$T/pipe" >/dev/null &
 reader=$!
@@ -84,16 +102,26 @@ is 'a signal before the first step: status' $? 75
 kill $reader 2>/dev/null
 is 'that step is taken and saved' "$(cat "$T/early/latest_checkpointed_iteration.txt")" 1
 
-# a step of 2000 micro-batches, which the first signal lets go on
-meg-train -q --config "$T/conf" --save "$T/sig2" --eval-iters 1 --micro-batch-size 1 --global-batch-size 2000 \
-    >"$T/step.log" 2>/dev/null &
-pid=$!
-until_true 60 grep -q 'validation loss' "$T/step.log"
-kill -TERM $pid
-sleep 0.05
-kill -TERM $pid
-wait $pid 2>/dev/null
-is 'a second signal ends it at once' $? 143
+# once the first is received, SIGTERM has its default action again
+for two in 'TERM TERM 143' 'INT INT 130' 'HUP TERM 143'; do
+    # shellcheck disable=SC2086
+    set -- $two
+    begin "$T/sig2"
+    kill -"$1" $pid
+    until_true 60 leaves_term
+    kill -"$2" $pid
+    wait $pid 2>/dev/null
+    is "SIG$2 after SIG$1 ends it at once" $? "$3"
+done
+begin "$T/hup"
+kill -HUP $pid
+until_true 60 leaves_term
+kill -HUP $pid
+cat "$T/pipe" >/dev/null &
+reader=$!
+wait $pid
+is 'SIGHUP after SIGHUP does not' $? 75
+kill $reader 2>/dev/null
 
 # ---- flags of loading ----
 train --load "$T/whole" --finetune --train-iters 1 --lr-warmup-iters 0 --eval-iters 0 >"$T/log"
