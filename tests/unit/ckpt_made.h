@@ -1,0 +1,52 @@
+/* A file of Megatron's, made value by value: a pickle, and the numbers of its tensors. */
+#ifndef CKPT_MADE_H
+#define CKPT_MADE_H
+#include "ckpt_box.h"
+#include "ckpt/pt_write.h"
+#include "ckpt/zip.h"
+
+struct made {
+    struct meg_pt_pickle pickle;
+    struct meg_str numbers;
+    size_t nbytes[64];
+};
+
+/* A tensor of ours under another name. */
+static inline void add_row(struct made *f, const struct box *b, const char *ours, const char *theirs)
+{
+    const struct meg_param *row = meg_params_find(&b->p, ours);
+
+    assert_non_null(row);
+    meg_pt_str(&f->pickle, theirs);
+    f->nbytes[f->pickle.ntensors] = (size_t)row->numel * 4;
+    meg_str_add(&f->numbers, b->w + row->offset, (size_t)row->numel * 4);
+    meg_pt_tensor(&f->pickle, row->dim, row->ndim);
+}
+
+/* Write the file; its dict ends here. */
+static inline void end(struct made *f, const char *path)
+{
+    struct meg_file file = { 0 };
+    struct meg_zip_writer z = { .f = &file };
+    const char *numbers = f->numbers.s;
+    struct meg_err e;
+
+    meg_pt_dict_end(&f->pickle);
+    meg_pt_end(&f->pickle);
+    assert_int_equal(meg_file_create(&file, path, &e), 0);
+    for (int i = 0; i < f->pickle.ntensors; i++) {
+        char name[32];
+
+        snprintf(name, sizeof name, "archive/data/%d", i);
+        assert_int_equal(meg_zip_add(&z, name, numbers, f->nbytes[i], &e), 0);
+        numbers += f->nbytes[i];
+    }
+    assert_int_equal(meg_zip_add(&z, "archive/data.pkl", f->pickle.s.s, f->pickle.s.n, &e), 0);
+    assert_int_equal(meg_zip_finish(&z, &e), 0);
+    assert_int_equal(meg_file_commit(&file, &e), 0);
+    meg_zip_writer_free(&z);
+    meg_pt_free(&f->pickle);
+    meg_str_free(&f->numbers);
+}
+
+#endif
