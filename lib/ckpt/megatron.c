@@ -74,27 +74,6 @@ static bool is_true(const struct meg_py *v)
     return v && v->kind == MEG_PY_BOOL && v->i;
 }
 
-static bool is_set(const struct meg_py *v)
-{
-    return v && v->kind != MEG_PY_NONE && !(v->kind == MEG_PY_BOOL && !v->i);
-}
-
-/* Settings that change the result and that our GPT does not have. */
-static int check_known(const struct ranks *k, struct meg_err *e)
-{
-    static const char *const unknown[] = {
-        "num_experts",        "multi_latent_attention", "qk_layernorm",
-        "apply_layernorm_1p", "squared_relu",           "apply_residual_connection_post_layernorm",
-        "window_size"
-    };
-
-    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++)
-        if (is_set(meg_py_attr(k->args, unknown[i])))
-            return meg_fail(e, MEG_EFORMAT, "%s: args has %s, which cannot be computed", k->first,
-                            unknown[i]);
-    return 0;
-}
-
 /* The options in args, a line each. */
 static int collect_options(const struct ranks *k, struct meg_str *out, struct meg_err *e)
 {
@@ -132,7 +111,7 @@ static int read_options(const struct ranks *k, struct meg_err *e)
     int r;
 
     meg_opt_defaults(groups);
-    if ((r = check_known(k, e)) < 0 || (r = collect_options(k, &text, e)) < 0)
+    if ((r = ckpt_check_args(k->args, k->first, e)) < 0 || (r = collect_options(k, &text, e)) < 0)
         goto out;
     if (meg_opt_apply(groups, text.s ? text.s : "", "args", &why) < 0) {
         r = meg_fail(e, MEG_EFORMAT, "%s: %s", k->first, why.msg);

@@ -5,6 +5,7 @@
 #ifndef MEG_CKPT_MEGATRON_H
 #define MEG_CKPT_MEGATRON_H
 #include "ckpt/internal.h"
+#include "ckpt/pickle.h"
 
 #define MEGATRON_FILE "model_optim_rng.pt"
 
@@ -15,6 +16,13 @@ const char *ckpt_rank_file(char buf[64], int64_t t, int64_t p, int64_t stages);
 
 /* The attribute of args that is an option of the model; NULL: there is none. */
 const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
+
+/*
+ * Check the settings in args, an object with attributes, against those that our GPT can compute: MEG_EFORMAT
+ * names every setting with its value that is known to change the output and is not neutral, or that is not
+ * known and is not off.  from is the file that args comes from.
+ */
+int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err *e);
 
 /* Names in a layer, and beside the layers: those of Megatron before its core, and of its core. */
 struct ckpt_spelling {

@@ -355,7 +355,7 @@ static void refuses_what_it_cannot_read(void **state)
         size_t n;
         const char *says;
     } bad[] = {
-        { CHANGE("hidden_size", "hidden_sine"), "--hidden-size is required" },
+        { CHANGE("hidden_size", "hidden_path"), "--hidden-size is required" },
         { CHANGE("X\x05\0\0\0model", "X\x05\0\0\0mould"), "0 parts of a model" },
         { CHANGE("argparse\nNamespace", "somebody\nElses    "),
           NULL }, /* only its attributes are asked for */

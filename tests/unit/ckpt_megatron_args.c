@@ -1,0 +1,387 @@
+/*
+ * Settings in the args of Megatron's files: those that change the model are refused by name, all others pass.
+ * tests/data/megatron_args_*.json are the args that Megatron's own parse_args and validate_args gave, of core
+ * 0.10 (GPT-2 settings), 0.14 and 0.20 (Llama settings), with the values that training adds; objects are
+ * {"global": "module.name"} and {"call": "module.class", "value": N}.
+ */
+#include <jansson.h>
+
+#include "base/json.h"
+#include "ckpt/megatron.h"
+#include "ckpt_made.h"
+
+static char root[4096]; /* of the tree, where the tests begin */
+
+static int enter(void **state)
+{
+    return getcwd(root, sizeof root) ? enter_folder(state) : -1;
+}
+
+/* ---- args from JSON ---- */
+
+static void put_global(struct meg_pt_pickle *p, const char *full)
+{
+    const char *dot = strrchr(full, '.');
+    char *module = meg_strndup(full, (size_t)(dot - full));
+
+    meg_pt_global(p, module, dot + 1);
+    free(module);
+}
+
+/* A value as Python's pickle of protocol 2 has it; lists become tuples. */
+static void put_value(struct meg_pt_pickle *p, const json_t *v)
+{
+    const json_t *class = json_object_get(v, "call"), *item;
+    size_t i;
+
+    switch (json_typeof(v)) {
+    case JSON_NULL:
+        meg_pt_none(p);
+        break;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        meg_pt_bool(p, json_is_true(v));
+        break;
+    case JSON_INTEGER:
+        meg_pt_int(p, json_integer_value(v));
+        break;
+    case JSON_REAL:
+        meg_pt_float(p, json_real_value(v));
+        break;
+    case JSON_STRING:
+        meg_pt_str(p, json_string_value(v));
+        break;
+    case JSON_ARRAY:
+        meg_str_add(&p->s, "(", 1);
+        json_array_foreach (v, i, item)
+            put_value(p, item);
+        meg_str_add(&p->s, "t", 1);
+        break;
+    case JSON_OBJECT:
+        put_global(p, json_string_value(class ? class : json_object_get(v, "global")));
+        if (class) {
+            meg_pt_int(p, json_integer_value(json_object_get(v, "value")));
+            meg_str_add(&p->s, "\x85R", 2); /* class(value) */
+        }
+    }
+}
+
+/* Write at/mp_rank_00 with args and the weights of a small model that has their shapes. */
+static void write_with_args(const char *at, const json_t *args)
+{
+    const bool is_llama = json_is_true(json_object_get(args, "swiglu"));
+    struct box b = { .m = small_model(2, 64) };
+    struct meg_str file = { 0 };
+    struct made f = { 0 };
+    struct meg_err e;
+    const char *name;
+    const json_t *v;
+
+    b.m.num_attention_heads = b.m.num_query_groups = 4;
+    b.m.kv_channels = 16;
+    b.m.max_position_embeddings = 64;
+    b.m.vocab_size = 128;
+    if (is_llama) {
+        b.m.position_embedding_type = "rope";
+        b.m.normalization = "RMSNorm";
+        b.m.swiglu = b.m.is_untied = true;
+        b.m.has_bias = false;
+        b.m.ffn_hidden_size = 128;
+        b.m.group_query_attention = true;
+        b.m.num_query_groups = 2;
+    }
+    meg_gpt_params(&b.p, &b.m, &meg_mesh_one);
+    b.w = flat(&b.p, 1);
+
+    meg_pt_begin(&f.pickle);
+    meg_pt_dict_begin(&f.pickle);
+    meg_pt_str(&f.pickle, "args");
+    meg_pt_namespace_begin(&f.pickle);
+    json_object_foreach ((json_t *)args, name, v) {
+        meg_pt_str(&f.pickle, name);
+        put_value(&f.pickle, v);
+    }
+    meg_pt_namespace_end(&f.pickle);
+    meg_pt_str(&f.pickle, "checkpoint_version");
+    meg_pt_float(&f.pickle, 3);
+    meg_pt_str(&f.pickle, "model");
+    meg_pt_dict_begin(&f.pickle);
+    for (int i = 0; i < b.p.n; i++)
+        add_row(&f, &b, b.p.row[i].name, b.p.row[i].name);
+    meg_pt_dict_end(&f.pickle);
+    meg_str_printf(&file, "%s/mp_rank_00", at);
+    assert_int_equal(meg_mkdirs(file.s, &e), 0);
+    meg_str_printf(&file, "/model_optim_rng.pt");
+    end(&f, file.s);
+    meg_str_free(&file);
+    free_box(&b);
+}
+
+/* Open a checkpoint with args, and with NAME = VALUE (JSON) in them where name is not NULL. */
+static int open_with(const json_t *args, const char *name, const char *value, struct meg_err *e)
+{
+    json_t *changed = json_deep_copy(args);
+    struct meg_ckpt *c = NULL;
+    int r;
+
+    if (name) {
+        json_t *v = json_loads(value, JSON_DECODE_ANY, NULL);
+
+        if (!v)
+            fail_msg("%s: '%s' is not JSON", name, value);
+        json_object_set_new(changed, name, v);
+    }
+    write_with_args("ckpt", changed);
+    json_decref(changed);
+    r = meg_ckpt_open(&c, "ckpt", MEG_UNSET, e);
+    meg_ckpt_close(c);
+    return r;
+}
+
+static json_t *args_of(const char *release)
+{
+    struct meg_str path = { 0 };
+    json_t *args;
+
+    meg_str_printf(&path, "%s/tests/data/megatron_args_%s.json", root, release);
+    args = json_load_file(path.s, 0, NULL);
+    if (!args)
+        fail_msg("%s cannot be read", path.s);
+    meg_str_free(&path);
+    return args;
+}
+
+/* The least that a model needs. */
+static json_t *few_args(void)
+{
+    return json_pack("{s:i,s:i,s:i,s:i}", "num_layers", 2, "hidden_size", 64, "num_attention_heads",
+                     4, "max_position_embeddings", 64);
+}
+
+static void accept(const json_t *args, const char *name, const char *value)
+{
+    struct meg_err e;
+
+    if (open_with(args, name, value, &e) < 0)
+        fail_msg("%s = %s is refused: %s", name ? name : "args", name ? value : "as they are",
+                 e.msg);
+}
+
+/* The message says NAME = and the file. */
+static void refuse(const json_t *args, const char *name, const char *value, const char *says)
+{
+    struct meg_str want = { 0 };
+    struct meg_err e;
+
+    meg_str_printf(&want, "%s", name);
+    if (open_with(args, name, value, &e) != MEG_EFORMAT)
+        fail_msg("%s = %s is not refused", name, value);
+    for (char *p = want.s; !strstr(e.msg, name) && *p; p++) /* an option is named as one */
+        if (*p == '_')
+            *p = '-';
+    assert_says(e.msg, want.s);
+    assert_says(e.msg, "ckpt/mp_rank_00/model_optim_rng.pt");
+    assert_says(e.msg, says);
+    meg_str_free(&want);
+}
+
+/* ---- tests ---- */
+
+static void complete_args_of_each_release_load(void **state)
+{
+    static const char *const release[] = { "0.10", "0.14", "0.20" };
+    static const size_t least[] = { 380, 500, 840 };
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        json_t *args = args_of(release[i]);
+
+        assert_true(json_object_size(args) > least[i]);
+        accept(args, NULL, NULL);
+        refuse(args, "qk_layernorm", "true", "cannot be computed");
+        json_decref(args);
+    }
+}
+
+/* Every setting of TransformerConfig, and of args, that changes the output: values that do not, and that do. */
+static const struct pair {
+    const char *name, *neutral[3], *changed[2];
+} pairs[] = {
+    { "num_experts", { "null" }, { "8", "1" } },
+    { "num_moe_experts", { "null" }, { "8" } },
+    { "multi_latent_attention", { "false" }, { "true" } },
+    { "experimental_attention_variant", { "null" }, { "\"gdn\"", "\"dsa\"" } },
+    { "linear_attention_type", { "null" }, { "\"gated_delta_net\"" } },
+    { "linear_attention_freq", { "null", "[0,0]" }, { "4", "[1,0]" } },
+    { "attention_output_gate", { "false" }, { "true" } },
+    { "softmax_scale", { "null" }, { "0.125" } },
+    { "softmax_type", { "\"vanilla\"" }, { "\"off-by-one\"", "\"learnable\"" } },
+    { "window_size", { "null", "[-1,-1]", "[-1,0]" }, { "[127,0]", "[8,8]" } },
+    { "window_attn_skip_freq", { "null", "[0,0]" }, { "2", "[1,0]" } },
+    { "qk_layernorm", { "false" }, { "true" } },
+    { "qk_l2_norm", { "false" }, { "true" } },
+    { "no_rope_freq", { "null", "[0,0]" }, { "4", "[0,1]" } },
+    { "rope_type", { "null", "\"rope\"" }, { "\"yarn\"" } },
+    { "mrope_section", { "null" }, { "[2,3,3]" } },
+    { "apply_layernorm_1p", { "false" }, { "true" } },
+    { "layernorm_zero_centered_gamma", { "false" }, { "true" } },
+    { "apply_residual_connection_post_layernorm", { "false" }, { "true" } },
+    { "enable_mhc_connections", { "false" }, { "true" } },
+    { "squared_relu", { "false" }, { "true" } },
+    { "quick_geglu", { "false" }, { "true" } },
+    { "activation_func", { "null" }, { "{\"global\": \"torch._C._nn.silu\"}" } },
+    { "gated_linear_unit", { "false" }, { "true" } },
+    { "glu_linear_offset", { "0.0", "0" }, { "1.0", "-0.5" } },
+    { "activation_func_clamp_value", { "null" }, { "7.0", "0.0" } },
+    { "use_mup", { "false" }, { "true" } },
+    { "mup_width_mult", { "1.0", "1" }, { "4.0" } },
+    { "mup_base_hidden_size", { "null" }, { "16" } },
+    { "mup_embedding_mult", { "1.0" }, { "12.0", "0" } },
+    { "mup_output_mult", { "1.0" }, { "0.25" } },
+    { "mup_base_head_dim", { "null" }, { "64.0" } },
+    { "mup_attn_scale_power", { "1.0" }, { "0.5" } },
+    { "is_hybrid_model", { "false" }, { "true" } },
+    { "hybrid_layer_pattern", { "null" }, { "\"M*-M\"" } },
+    { "hybrid_override_pattern", { "null" }, { "\"M*-M\"" } },
+    { "hybrid_attention_ratio", { "0.0" }, { "0.5" } },
+    { "hybrid_mlp_ratio", { "0.0" }, { "0.5" } },
+    { "heterogeneous_layers_config_path", { "null" }, { "\"/data/layers.json\"" } },
+    { "heterogeneous_layers_config_encoded_json", { "null" }, { "\"{}\"" } },
+    { "heterogeneous_block_specs", { "false" }, { "true" } },
+    { "mtp_num_layers", { "null", "0" }, { "1" } },
+    { "mtp_hybrid_override_pattern", { "null" }, { "\"M*\"" } },
+    { "decoder_num_layers", { "null" }, { "2" } },
+    { "retro_add_retriever", { "false" }, { "true" } },
+    { "spec", { "null", "[\"local\"]" }, { "[\"my.module\",\"layer\"]" } },
+    { "position_embedding_type", { "\"learned_absolute\"" }, { "\"yarn\"", "\"none\"" } },
+    { "normalization", { "\"LayerNorm\"" }, { "\"DeepNorm\"" } },
+};
+enum { NPAIRS = sizeof pairs / sizeof pairs[0] };
+
+static void settings_that_change_the_model_are_refused_by_name(void **state)
+{
+    json_t *args = few_args();
+
+    (void)state;
+    assert_true(NPAIRS >= 45);
+    for (int i = 0; i < NPAIRS; i++)
+        for (int k = 0; k < 2 && pairs[i].changed[k]; k++)
+            refuse(args, pairs[i].name, pairs[i].changed[k], "");
+    json_decref(args);
+}
+
+/* All of them at once in one file for each place of the list, since none may depend on another. */
+static void neutral_settings_are_accepted(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        json_t *args = few_args();
+
+        for (int i = 0; i < NPAIRS; i++)
+            json_object_set_new(args, pairs[i].name,
+                                json_loads(pairs[i].neutral[k] ? pairs[i].neutral[k] : "null",
+                                           JSON_DECODE_ANY, NULL));
+        accept(args, NULL, NULL);
+        json_decref(args);
+    }
+}
+
+static bool is_model_option(const char *name)
+{
+    char buf[64];
+
+    for (const struct meg_opt *row = meg_gpt_opts; row->name; row++) {
+        const char *arg = ckpt_arg_name(buf, row);
+
+        if (arg && !strcmp(arg, name))
+            return true;
+    }
+    return !strcmp(name, "openai_gelu");
+}
+
+/* Whatever a release can switch on, but for the settings above and the model's options, is accepted. */
+static void other_switches_of_each_release_pass(void **state)
+{
+    static const char *const release[] = { "0.10", "0.14", "0.20" };
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        json_t *args = args_of(release[i]);
+        const char *name;
+        json_t *v;
+        int n = 0;
+
+        json_object_foreach (args, name, v) {
+            bool is_pair = is_model_option(name);
+
+            for (int k = 0; k < NPAIRS; k++)
+                is_pair = is_pair || !strcmp(pairs[k].name, name);
+            if (!is_pair && json_is_false(v) && ++n)
+                json_object_set_new(args, name, json_true());
+        }
+        assert_true(n > 80);
+        accept(args, NULL, NULL);
+        json_decref(args);
+    }
+}
+
+/* What no release knows passes where it is off or is about something else than the model. */
+static void unknown_settings_pass_only_where_harmless(void **state)
+{
+    static const struct {
+        const char *name, *value;
+    } harmless[] = {
+        { "twist", "false" },
+        { "twist", "null" },
+        { "twist", "0.0" },
+        { "twist", "\"\"" },
+        { "twist", "[]" },
+        { "twist", "\"/data/twist.json\"" },
+        { "twist", "{\"global\": \"torch.bfloat16\"}" },
+        { "twist", "{\"call\": \"pathlib.PosixPath\", \"value\": 0}" },
+        { "my_output_dir", "\"out\"" },
+        { "slurm_job_id", "12345" },
+        { "new_optimizer_beta", "0.95" },
+        { "cuda_stream_count", "4" },
+        { "moe_new_router", "\"best\"" },
+        { "_private_rank", "3" },
+    };
+    json_t *args = few_args();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+        accept(args, harmless[i].name, harmless[i].value);
+    refuse(args, "twist", "0.5", "twist = 0.5 (not known here)|remove it from args");
+    refuse(args, "twist", "true", "twist = True");
+    refuse(args, "twist", "\"left\"", "twist = left");
+    refuse(args, "twist", "[1,2]", "twist = (1,2)");
+    refuse(args, "twist", "{\"call\": \"megatron.core.enums.Twist\", \"value\": 1}",
+           "an object of megatron.core.enums.Twist");
+    refuse(args, "twist", "\"a\\nmeg-convert: forged\"", "a?meg-convert: forged");
+    json_decref(args);
+}
+
+static void all_refused_settings_are_named_at_once(void **state)
+{
+    json_t *args = few_args();
+
+    (void)state;
+    json_object_set_new(args, "use_mup", json_true());
+    json_object_set_new(args, "qk_l2_norm", json_true());
+    refuse(args, "mup_output_mult", "0.25",
+           "use_mup = True (scales|qk_l2_norm = True (normalized|mup_output_mult = 0.25");
+    json_decref(args);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(complete_args_of_each_release_load),
+        cmocka_unit_test(settings_that_change_the_model_are_refused_by_name),
+        cmocka_unit_test(neutral_settings_are_accepted),
+        cmocka_unit_test(other_switches_of_each_release_pass),
+        cmocka_unit_test(unknown_settings_pass_only_where_harmless),
+        cmocka_unit_test(all_refused_settings_are_named_at_once),
+    };
+    return cmocka_run_group_tests(tests, enter, leave_folder);
+}
