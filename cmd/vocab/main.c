@@ -16,7 +16,7 @@ struct conf {
 
 static const struct meg_opt own_opts[] = {
     { "output-dir", 0, MEG_STR(struct conf, output_dir), "DIR", NULL,
-      "write vocab.json, merges.txt and tokenizer.json here" },
+      "write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json here" },
     { "vocab-size", 0, MEG_I64(struct conf, vocab_size), "N", "30000",
       "stop at so many tokens, <|endoftext|> and the 256 bytes among them" },
     { "min-frequency", 0, MEG_I64(struct conf, min_frequency), "N", "0",

@@ -1,5 +1,5 @@
 /*
- * The three files of a vocabulary.  vocab.json and merges.txt are byte for byte what Hugging Face's
+ * The files of a vocabulary.  vocab.json and merges.txt are byte for byte what Hugging Face's
  * BPE model saves.
  */
 #include <stdbool.h>
@@ -75,6 +75,17 @@ static void tokenizer_json(const struct meg_vocab *v, struct meg_str *out)
     meg_str_printf(out, "]}}\n");
 }
 
+/* What transformers' AutoTokenizer and HuggingFaceTokenizer read beside tokenizer.json. */
+static void tokenizer_config_json(const struct meg_vocab *v, struct meg_str *out)
+{
+    (void)v;
+    meg_str_printf(out,
+                   "{\n  \"add_bos_token\": false,\n  \"bos_token\": \"%s\",\n"
+                   "  \"clean_up_tokenization_spaces\": false,\n  \"eos_token\": \"%s\",\n"
+                   "  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n",
+                   MEG_ENDOFTEXT, MEG_ENDOFTEXT);
+}
+
 int meg_vocab_write(const struct meg_vocab *v, const char *dir, struct meg_err *e)
 {
     static const struct {
@@ -82,6 +93,7 @@ int meg_vocab_write(const struct meg_vocab *v, const char *dir, struct meg_err *
         void (*text)(const struct meg_vocab *v, struct meg_str *out);
     } files[] = { { "merges.txt", merges_txt },
                   { "tokenizer.json", tokenizer_json },
+                  { "tokenizer_config.json", tokenizer_config_json },
                   { "vocab.json", vocab_json } };
     enum { N = sizeof files / sizeof *files };
     struct meg_file file[N] = { { 0 } };

@@ -14,6 +14,12 @@ is 'then the merges' "$(jq -c '[.xx, ."Ġxx", .ab, .cd]' v/vocab.json)" '[257,25
 is 'tokenizer.json has the same vocabulary' "$(jq -S -c .model.vocab v/tokenizer.json)" "$(jq -S -c . v/vocab.json)"
 is 'and the same merges' "$(jq -r '.model.merges[] | join(" ")' v/tokenizer.json)" "$(tail -n +2 v/merges.txt)"
 
+is 'tokenizer_config.json says how to open it' "$(jq -c '[.tokenizer_class, .eos_token, .add_bos_token]' v/tokenizer_config.json)" \
+    '["PreTrainedTokenizerFast","<|endoftext|>",false]'
+printf '{"text":"abcd"}\n' | meg-preprocess -q --input - --output-prefix p --append-eod \
+    --tokenizer-type HuggingFaceTokenizer --tokenizer-model v 2>err
+is 'and the folder ends documents' "$(cat err; meg-preprocess --decode p_text_document --json --tokenizer-model v | jq -c .ids)" '[259,260,0]'
+
 # tests/peers/vocab.py train DIR 1000 LICENSE, with tokenizers 0.23.3, wrote the reference.
 meg-vocab -q --input "$top/LICENSE" --vocab-size 1000 --output-dir license
 ok "the merges of Hugging Face's trainer" cmp license/merges.txt "$top/tests/data/vocab/license-1000.merges.txt"
@@ -74,7 +80,7 @@ is 'and nothing is left beside it' "$(ls taken)" vocab.json
 is_vocabulary() { cmp -s out/vocab.json "$1/vocab.json" && cmp -s out/merges.txt "$1/merges.txt" && cmp -s out/tokenizer.json "$1/tokenizer.json"; }
 sweep() { # ERROR
     seen=
-    for at in $(seq 26); do
+    for at in $(seq 34); do
         rm -rf out
         cp -R v out
         MEG_FAULT_AT=$at MEG_FAULT_ERRNO=$1 LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
