@@ -232,6 +232,117 @@ static void long_lists(void **state)
     assert_true(check_runs(dir) > 100);
 }
 
+/* The settings that options (lines of a configuration file) make beside --lr 1. */
+static struct meg_optim_conf conf_of(const char *options)
+{
+    struct meg_optim_conf c = { 0 };
+    const struct meg_optgroup groups[] = { { "optimizer", meg_optim_opts, &c }, { 0 } };
+    struct meg_err e;
+
+    meg_opt_defaults(groups);
+    c.lr = 1;
+    if (meg_opt_apply(groups, options, "test", &e) < 0)
+        fail_msg("%s", e.msg);
+    return c;
+}
+
+/* Ten iterations of ten samples, or 100 samples: learning rate and weight decay after n samples. */
+static const struct {
+    const char *options;
+    bool by_samples;
+    int64_t n;
+    double lr, weight_decay;
+} schedules[] = {
+    { "", false, 25, 0.75, 0.01 },
+    { "lr = 0.5", false, 50, 0.25, 0.01 },
+    { "min-lr = 0.5", false, 50, 0.75, 0.01 },
+    { "lr-decay-style = constant", false, 50, 1, 0.01 },
+    { "lr-decay-style = cosine", false, 25, 0.85355339059327378, 0.01 },
+    { "lr-decay-style = inverse-square-root\nlr-warmup-iters = 2", false, 80, 0.5, 0.01 },
+    { "lr-decay-iters = 5", false, 25, 0.5, 0.01 },
+    { "lr-decay-samples = 40", true, 30, 0.25, 0.01 },
+    { "lr-warmup-iters = 2", false, 10, 0.5, 0.01 },
+    { "lr-warmup-samples = 40", true, 10, 0.25, 0.01 },
+    { "lr-warmup-fraction = 0.2", false, 10, 0.5, 0.01 },
+    { "lr-warmup-fraction = 0.2\nlr-decay-iters = 5", false, 5, 0.5, 0.01 },
+    { "lr-warmup-iters = 2\nlr-warmup-init = 0.5", false, 10, 0.75, 0.01 },
+    { "lr-decay-style = WSD\nlr-wsd-decay-iters = 4", false, 60, 1, 0.01 },
+    { "lr-decay-style = WSD\nlr-wsd-decay-iters = 4", false, 80, 0.41421356237309515, 0.01 },
+    { "lr-decay-style = WSD\nlr-wsd-decay-samples = 20", true, 90, 0.41421356237309515, 0.01 },
+    { "lr-decay-style = WSD\nlr-wsd-decay-iters = 4\nlr-wsd-decay-style = linear", false, 80, 0.5, 0.01 },
+    { "lr-decay-style = WSD\nlr-wsd-decay-iters = 4\nlr-wsd-decay-style = cosine", false, 70, 0.85355339059327378, 0.01 },
+    { "weight-decay = 0.3", false, 0, 1, 0.3 },
+    { "weight-decay-incr-style = linear\nstart-weight-decay = 0.2\nend-weight-decay = 1", false, 25, 0.75, 0.4 },
+    { "weight-decay-incr-style = linear\nstart-weight-decay = 0.2\nend-weight-decay = 1", true, 101, 0, 1 },
+    { "weight-decay-incr-style = cosine\nstart-weight-decay = 0\nend-weight-decay = 1", false, 25, 0.75,
+      0.14644660940672627 },
+};
+
+static void options_make_the_schedule(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++) {
+        const bool by_samples = schedules[i].by_samples;
+        const struct meg_optim_conf c = conf_of(schedules[i].options);
+        struct meg_schedule s;
+        struct meg_err e;
+        double lr, wd;
+
+        if (meg_schedule_make(&s, &c, by_samples ? MEG_UNSET : 10, by_samples ? 100 : MEG_UNSET, 10, &e) < 0)
+            fail_msg("%s", e.msg);
+        lr = meg_lr_at(&s, s.max_lr, s.min_lr, schedules[i].n);
+        wd = meg_wd_at(&s, schedules[i].n);
+        if (!(fabs(lr - schedules[i].lr) < 1e-12 && fabs(wd - schedules[i].weight_decay) < 1e-12))
+            fail_msg("%s: after %lld samples a rate of %.15g and a decay of %.15g, not %.15g and %.15g",
+                     schedules[i].options, (long long)schedules[i].n, lr, wd, schedules[i].lr,
+                     schedules[i].weight_decay);
+    }
+}
+
+/* Settings that break a rule, and how the message begins. */
+static const char *const refusals[][2] = {
+    { "lr = -1", "--lr -1: must be 0 or more" },
+    { "min-lr = 2", "--min-lr 2: must not be above --lr" },
+    { "lr-warmup-init = 2", "--lr-warmup-init 2: must not be above --lr" },
+    { "weight-decay = -0.1", "--weight-decay -0.1: must be 0 or more" },
+    { "clip-grad = -1", "--clip-grad -1: must be 0 or more" },
+    { "adam-eps = -1", "--adam-eps -1: must be 0 or more" },
+    { "adam-beta1 = 1", "--adam-beta1 1: must be 0 or more, and less than 1" },
+    { "adam-beta2 = 1", "--adam-beta2 1: must be 0 or more, and less than 1" },
+    { "sgd-momentum = -0.5", "--sgd-momentum -0.5: must be 0 or more, and less than 1" },
+    { "decoupled-lr = -1", "--decoupled-lr -1: must be 0 or more" },
+    { "decoupled-min-lr = 0.1", "--decoupled-min-lr 0.1: needs --decoupled-lr" },
+    { "decoupled-lr = 1\ndecoupled-min-lr = -1", "--decoupled-min-lr -1: must be 0 or more" },
+    { "decoupled-lr = 1\ndecoupled-min-lr = 2", "--decoupled-lr 1: must not be below its lowest rate" },
+    { "decoupled-lr = 0.1\nmin-lr = 0.2", "--decoupled-lr 0.1: must not be below its lowest rate" },
+    { "start-weight-decay = 0.1", "--start-weight-decay 0.1: needs --weight-decay-incr-style" },
+    { "end-weight-decay = 0.1", "--end-weight-decay 0.1: needs --weight-decay-incr-style" },
+    { "weight-decay-incr-style = linear\nstart-weight-decay = 0.1", "--weight-decay-incr-style linear: needs" },
+    { "weight-decay-incr-style = linear\nstart-weight-decay = 0.2\nend-weight-decay = 0.1",
+      "--weight-decay-incr-style linear: needs" },
+    { "lr-decay-iters = 0", "--lr-decay-iters 0: must be at least 1" },
+    { "lr-decay-samples = 50", "--lr-decay-samples 50: --train-iters counts iterations" },
+    { "lr-warmup-fraction = 1.5", "--lr-warmup-fraction 1.5: must be from 0 to 1" },
+    { "lr-warmup-fraction = 0.5\nlr-warmup-iters = 2", "--lr-warmup-fraction 0.5: --lr-warmup-iters or -samples" },
+    { "lr-warmup-iters = 10", "learning rate: a warm-up of 100 samples does not end" },
+    { "lr-decay-style = WSD", "--lr-decay-style WSD: needs --lr-wsd-decay-iters" },
+    { "lr-decay-style = WSD\nlr-wsd-decay-iters = 11", "--lr-decay-style WSD: needs --lr-wsd-decay-iters" },
+};
+
+static void refuses_schedules_that_break_a_rule(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        const struct meg_optim_conf c = conf_of(refusals[i][0]);
+        struct meg_schedule s;
+        struct meg_err e = { 0 };
+
+        if (meg_schedule_make(&s, &c, 10, MEG_UNSET, 10, &e) != MEG_EUSAGE ||
+            strncmp(e.msg, refusals[i][1], strlen(refusals[i][1])))
+            fail_msg("%s: '%s', not '%s'", refusals[i][0], e.msg, refusals[i][1]);
+    }
+}
+
 static void iterations_of_samples(void **state)
 {
     struct meg_batch_plan p = { 64, 2, 4, 16, 8, 1000, false };
@@ -274,6 +385,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(short_lists),
         cmocka_unit_test(long_lists),
+        cmocka_unit_test(options_make_the_schedule),
+        cmocka_unit_test(refuses_schedules_that_break_a_rule),
         cmocka_unit_test(iterations_of_samples),
         cmocka_unit_test(refused_batches),
     };
