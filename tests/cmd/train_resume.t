@@ -36,6 +36,31 @@ train --save "$T/halves" --load "$T/halves" --ckpt-step 5 >"$T/log"
 is '--ckpt-step' "$(grep -c ' consumed samples:' "$T/log")" 5
 same 'from iteration 5 again' "$T/halves"
 
+# ---- the seed of dropout ----
+# Documents of one period a sample: every sample has the same tokens, in whatever order the seed of the data puts them.
+awk 'BEGIN { for (i = 0; i < 640; i++) line = line (i ? " " : "") i % 16 * 5
+    for (i = 0; i < 20; i++) printf "{\"text\":\"%s\"}\n", line }' >"$T/same.jsonl"
+meg-preprocess -q --input "$T/same.jsonl" --tokenizer-type NullTokenizer --vocab-size 100 --output-prefix "$T/same"
+train_same() { train --data-path "$T/same_text_document" --eval-iters 0 "$@" >"$T/log"; }
+train_same --seed 7 --save "$T/seed7"
+train_same --seed 7 --save "$T/seed8" --exit-interval 5
+cp -R "$T/seed8" "$T/anew"
+train_same --seed 8 --save "$T/seed8" --load "$T/seed8"
+train_same --seed 8 --save "$T/anew" --load "$T/anew" --no-load-rng
+ok "dropout goes on with the checkpoint's seed, whatever --seed is" \
+    same_tensors "$T/seed7/iter_0000010" "$T/seed8/iter_0000010"
+isnt 'and with that of --seed after --no-load-rng' "$(cat "$T"/anew/iter_0000010/model-*.safetensors | cksum)" \
+    "$(cat "$T"/seed7/iter_0000010/model-*.safetensors | cksum)"
+
+# ---- momentum SGD ----
+train_sgd() { train --optimizer sgd --lr 0.1 --eval-iters 0 "$@" >"$T/log"; }
+train_sgd --save "$T/sgd"
+train_sgd --save "$T/sgd5" --exit-interval 5
+train_sgd --save "$T/sgd5" --load "$T/sgd5"
+is 'momentum SGD: five and five' "$(grep -c ' consumed samples:' "$T/log")" 5
+ok 'are the tensors of ten steps' same_tensors "$T/sgd/iter_0000010" "$T/sgd5/iter_0000010"
+ok 'with the momentum' grep -qa momentum_buffer "$T"/sgd5/iter_0000010/optim-*.safetensors
+
 # ---- without a tracker ----
 mkdir "$T/lost"
 cp -R "$T/whole/iter_0000005" "$T/lost"
