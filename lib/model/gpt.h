@@ -185,7 +185,10 @@ void meg_gpt_cache_close(struct meg_gpt_cache *c);
 void meg_gpt_cache_clear(struct meg_gpt_cache *c, int64_t slot);
 /* Tokens slot holds. */
 int64_t meg_gpt_cache_len(const struct meg_gpt_cache *c, int64_t slot);
-/* Append n tokens to one slot; logits [v] f32 (host) of the last of them, or NULL. */
+/*
+ * Fill an empty slot with n tokens, from 1 to the s b of g's run; logits [v] f32 (host) of the last of
+ * them, or NULL.
+ */
 void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
                      float *logits);
 /* Append one token to each of n different slots; logits [n,v] f32 (host). */

@@ -85,21 +85,16 @@ static struct meg_kv append(struct meg_gpt_cache *c, int64_t slot, int64_t row, 
 void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
                      float *logits)
 {
-    const int64_t most = g->run.s * g->run.b;
-    int32_t *position = meg_new((size_t)most * sizeof *position);
+    int32_t *position = meg_new((size_t)n * sizeof *position);
+    struct meg_kv kv;
 
-    MEG_ASSERT(n > 0);
-    for (int64_t i = 0, rows; i < n; i += rows) {
-        struct meg_kv kv;
-
-        rows = most < n - i ? most : n - i;
-        kv = append(c, slot, 0, rows);
-        for (int64_t j = 0; j < rows; j++)
-            position[j] = (int32_t)(kv.first + j);
-        forward_cached(g, &kv, 1, tokens + i, position, rows);
-        if (i + rows == n && logits)
-            gpt_logits_to(g, rows - 1, 1, 1, logits);
-    }
+    MEG_ASSERT(n > 0 && n <= g->run.s * g->run.b && c->len[slot] == 0);
+    for (int64_t j = 0; j < n; j++)
+        position[j] = (int32_t)j;
+    kv = append(c, slot, 0, n);
+    forward_cached(g, &kv, 1, tokens, position, n);
+    if (logits)
+        gpt_logits_to(g, n - 1, 1, 1, logits);
     free(position);
 }
 
