@@ -10,6 +10,7 @@
 #include "eval/text.h"
 #include "infer/lines.h"
 #include "infer/load.h"
+#include "infer/prompt.h"
 #include "infer/reply.h"
 
 struct conf {
@@ -53,7 +54,7 @@ static void add_scores(struct meg_str *out, const struct meg_ids *ids, const flo
 static int logprobs(const struct conf *c, const struct meg_loaded *m, struct meg_err *e)
 {
     const int64_t positions = m->g->conf.max_position_embeddings;
-    const struct meg_prompt_rule rule = { "text", false, m->tok, m->g->conf.vocab_size };
+    const struct meg_prompt_rule rule = { .key = "text", .tok = m->tok, .vocab_size = m->g->conf.vocab_size };
     struct meg_lines in = { 0 };
     struct meg_scorer s;
     struct meg_ids ids = { 0 };
@@ -68,7 +69,7 @@ static int logprobs(const struct conf *c, const struct meg_loaded *m, struct meg
         goto out;
     while ((r = meg_lines_next(&in, &text, &n, e)) > 0) {
         ids.n = 0;
-        if ((r = meg_prompt_ids(&rule, in.name, in.line, text, n, &ids, e)) < 0)
+        if ((r = meg_prompt_read(&rule, in.name, in.line, text, n, &ids, NULL, e)) < 0)
             goto out;
         if (ids.n > positions + 1) {
             r = meg_fail(e, MEG_EFORMAT, "%s: line %lld: %lld tokens; with %lld positions the model can score at most "

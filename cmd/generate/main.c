@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "infer/lines.h"
 #include "infer/load.h"
+#include "infer/prompt.h"
 #include "infer/reply.h"
 
 enum { MAX_BATCH = 1024 };
@@ -31,12 +32,9 @@ static const struct meg_opt own_opts[] = {
 };
 
 /* A prompt under way or waiting for those before it to be printed. */
-struct reply {
-    struct reply *next;
-    struct meg_continuation c;
-    struct meg_detok detok;           /* what the prompt's ids leave behind goes on in the continuation */
-    struct meg_str head;              /* text of the prompt, until it is printed; of JSON, what detok holds of it */
-    int64_t shown;                    /* tokens already printed as text */
+struct waiting {
+    struct waiting *next;
+    struct meg_reply reply;
 };
 
 struct job {
@@ -44,8 +42,9 @@ struct job {
     const struct meg_loaded *m;
     struct meg_prompt_rule rule;
     struct meg_lines in;
+    struct meg_request defaults;
     struct meg_generator *gen;
-    struct reply *first, **last;      /* in the order of the input */
+    struct waiting *first, **last;    /* in the order of the input */
     struct meg_ids ids;
     struct meg_str out;
     int64_t prompts, tokens;
@@ -62,38 +61,47 @@ static int write_out(struct meg_str *out, struct meg_err *e)
 /* The first reply is printed, or never will be. */
 static void drop_first(struct job *j)
 {
-    struct reply *r = j->first;
+    struct waiting *w = j->first;
 
-    if (!(j->first = r->next))
+    if (!(j->first = w->next))
         j->last = &j->first;
-    meg_continuation_free(&r->c);
-    meg_detok_free(&r->detok);
-    meg_str_free(&r->head);
-    free(r);
+    meg_reply_free(&w->reply);
+    free(w);
+}
+
+/* Decode what was generated, and end the replies that have a stop string. */
+static int update(struct job *j, struct meg_err *e)
+{
+    struct waiting *w;
+    int r;
+
+    for (w = j->first; w; w = w->next) {
+        if ((r = meg_reply_update(&w->reply, e)) < 0)
+            return r;
+        if (r > 0)
+            meg_generator_stop(j->gen, &w->reply.c);
+    }
+    return MEG_OK;
 }
 
 /* Print what can be printed: of the first reply, as far as it is; of those behind it, when it is done. */
 static int print(struct job *j, struct meg_err *e)
 {
     const bool is_text = strcmp(j->conf->format, "text") == 0;
-    struct reply *r;
-    int err = MEG_OK;
+    struct meg_reply *r;
+    int err;
 
-    while ((r = j->first)) {
-        const bool is_done = r->c.finish != MEG_RUNNING;
-
-        if (is_text) {
-            meg_str_add(&j->out, r->head.s, r->head.n);
-            r->head.n = 0;
-            err = meg_detok_add(&r->detok, r->c.ids + r->shown, r->c.n - r->shown, is_done, &j->out, e);
-            r->shown = r->c.n;
-            if (is_done)
-                meg_str_add(&j->out, "\n", 1);
-        } else if (is_done) {
-            err = meg_reply_json(&j->out, &r->c, j->m->tok ? &r->detok : NULL, &r->head,
-                                 j->conf->return_log_probs, e);
-        }
-        if (err < 0 || (err = write_out(&j->out, e)) < 0 || !is_done)
+    if ((err = update(j, e)) < 0)
+        return err;
+    while (j->first) {
+        r = &j->first->reply;
+        if (is_text)
+            meg_reply_add_text(&j->out, r);
+        else if (r->is_complete)
+            meg_reply_add_json(&j->out, r, j->conf->return_log_probs);
+        if (is_text && r->is_complete)
+            meg_str_add(&j->out, "\n", 1);
+        if ((err = write_out(&j->out, e)) < 0 || !r->is_complete)
             return err;
         j->tokens += r->c.n;
         drop_first(j);
@@ -108,48 +116,45 @@ static int too_long(const struct job *j, int64_t positions, struct meg_err *e)
                     (long long)positions);
 }
 
-/* In place of what is out of the prompt's text, the rest of it: some kinds hold back a word that may go on, or all. */
-static void keep_rest(struct job *j, struct meg_str *head)
-{
-    struct meg_str whole = { 0 };
-    size_t n = head->n;
-
-    head->n = 0;
-    if (meg_tokenizer_decode(j->m->tok, j->ids.v, j->ids.n, &whole, NULL) == MEG_OK && whole.n >= n &&
-        (n == 0 || memcmp(whole.s, head->s, n) == 0))
-        meg_str_add(head, whole.s + n, whole.n - n);
-    meg_str_free(&whole);
-}
-
-/* Start the prompt of the next line; an empty one begins a document.  1, or 0 at the end of the input. */
-static int start(struct job *j, struct meg_err *e)
+/* Read the prompt of the next line; an empty one begins a document.  1, or 0 at the end of the input. */
+static int read_prompt(struct job *j, struct meg_request *request, struct meg_err *e)
 {
     const int64_t positions = j->m->g->conf.max_position_embeddings;
-    const bool is_text = strcmp(j->conf->format, "text") == 0;
-    struct reply *r;
     char *text;
     size_t n;
     int err;
 
     j->ids.n = 0;
     if ((err = meg_lines_next(&j->in, &text, &n, e)) <= 0 ||
-        (err = meg_prompt_ids(&j->rule, j->in.name, j->in.line, text, n, &j->ids, e)) < 0)
+        (err = meg_prompt_read(&j->rule, j->in.name, j->in.line, text, n, &j->ids, request, e)) < 0)
         return err;
     if (j->ids.n >= positions)
         return too_long(j, positions, e);
     if (j->ids.n == 0 && j->m->eod < 0)
         return meg_fail(e, MEG_EFORMAT, "%s: line %lld: an empty prompt, and no end-of-document id to begin from",
                         j->in.name, (long long)j->in.line);
-    r = meg_new(sizeof *r);
-    r->c.prompt = j->prompts++;
-    r->detok.tok = j->m->tok;
-    *j->last = r;
-    j->last = &r->next;
-    /* ids that are the model's alone have no text: what follows them is then decoded by itself */
-    if (j->m->tok && (err = meg_detok_add(&r->detok, j->ids.v, j->ids.n, false, &r->head, e)) < 0 && is_text)
+    return 1;
+}
+
+/* Start the prompt of the next line.  1, or 0 at the end of the input. */
+static int start(struct job *j, struct meg_err *e)
+{
+    const bool is_text = strcmp(j->conf->format, "text") == 0;
+    struct waiting *w = meg_new(sizeof *w);
+    struct meg_reply *r = &w->reply;
+    int err;
+
+    meg_request_init(&r->request, &j->defaults);
+    if ((err = read_prompt(j, &r->request, e)) <= 0 ||
+        ((err = meg_reply_begin(r, j->m->tok, j->ids.v, j->ids.n, e)) < 0 && is_text)) {
+        meg_reply_free(r);
+        free(w);
         return err;
-    if (j->m->tok && !is_text)
-        keep_rest(j, &r->head);
+    }
+    *j->last = w;
+    j->last = &w->next;
+    r->c.prompt = j->prompts++;
+    r->c.request = &r->request;
     err = j->ids.n > 0 ? meg_generator_add(j->gen, j->ids.v, j->ids.n, &r->c, e)
                        : meg_generator_add(j->gen, &j->m->eod, 1, &r->c, e);
     return err < 0 ? err : 1;
@@ -199,9 +204,9 @@ static int run(const struct conf *conf, const struct meg_load_conf *lc, const st
     }
     if (is_seed_drawn)
         meg_note("--seed %lld", (long long)sampling->seed);
-    j.rule = (struct meg_prompt_rule){ "prompt", true, m.tok, m.g->conf.vocab_size };
-    if ((r = meg_generator_open(&j.gen, m.g, sampling, m.drawable, conf->tokens_to_generate, m.eod,
-                                conf->max_batch_size, e)) < 0)
+    j.rule = (struct meg_prompt_rule){ "prompt", true, m.tok, m.g->conf.vocab_size, m.drawable, false };
+    j.defaults = (struct meg_request){ .max_tokens = conf->tokens_to_generate, .sampling = *sampling };
+    if ((r = meg_generator_open(&j.gen, m.g, m.drawable, m.eod, conf->max_batch_size, e)) < 0)
         goto out;
     r = answer_all(&j, e);
     meg_debug("%lld prompts, %lld tokens in %.2f s", (long long)j.prompts, (long long)j.tokens,

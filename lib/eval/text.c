@@ -20,7 +20,7 @@ static int add_lines(const struct meg_block *b, const struct meg_prompt_rule *ru
         if (meg_line_is_blank(text, n))
             continue;
         was = ids->n;
-        if ((r = meg_prompt_ids(rule, b->name, line, text, (size_t)n, ids, e)) < 0)
+        if ((r = meg_prompt_read(rule, b->name, line, text, (size_t)n, ids, NULL, e)) < 0)
             return r;
         ++*documents;
         if (eod >= 0 && ids->n > was) {
@@ -68,7 +68,7 @@ static char first_of(struct meg_block *b)
 int meg_read_text(struct meg_input *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
                   int64_t *documents, struct meg_err *e)
 {
-    const struct meg_prompt_rule rule = { .key = "text", .tok = tok, .vocab_size = vocab_size };
+    const struct meg_prompt_rule rule = { .key = "text", .tok = tok, .vocab_size = vocab_size, .is_corpus = true };
     struct meg_block b = { 0 };
     struct meg_str text = { 0 };
     char first = 0;

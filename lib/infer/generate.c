@@ -8,7 +8,7 @@ struct meg_generator {
     struct meg_gpt *g;
     struct meg_gpt_cache *cache;
     struct meg_sampler sampler;
-    int64_t max_new, slots, active;
+    int64_t slots, active;
     int32_t eod;
     struct meg_continuation **slot;   /* [slots] NULL: free */
     int64_t *fed;                     /* [slots] the slots of a step, */
@@ -16,19 +16,18 @@ struct meg_generator {
     float *logits;                    /* [slots,v] and what comes of it */
 };
 
-int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, const struct meg_sampling *sampling,
-                       int64_t drawable, int64_t max_new, int32_t eod, int64_t slots, struct meg_err *e)
+int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t drawable, int32_t eod, int64_t slots,
+                       struct meg_err *e)
 {
     struct meg_generator *gen = meg_new(sizeof *gen);
     int64_t v = g->conf.vocab_size;
     int r;
 
-    MEG_ASSERT(drawable > 0 && drawable <= v && max_new > 0 && slots > 0);
+    MEG_ASSERT(drawable > 0 && drawable <= v && slots > 0);
     gen->g = g;
-    gen->max_new = max_new;
     gen->slots = slots;
     gen->eod = eod;
-    meg_sampler_init(&gen->sampler, sampling, v, drawable);
+    meg_sampler_init(&gen->sampler, v, drawable);
     gen->slot = meg_new((size_t)slots * sizeof *gen->slot);
     gen->fed = meg_new((size_t)slots * sizeof *gen->fed);
     gen->token = meg_new((size_t)slots * sizeof *gen->token);
@@ -76,13 +75,20 @@ static void append(struct meg_continuation *c, int32_t id, double logprob)
     c->logprob[c->n++] = (float)logprob;
 }
 
+static void leave(struct meg_generator *gen, int64_t slot)
+{
+    gen->slot[slot] = NULL;
+    gen->active--;
+}
+
 /* Draw the next token of the sequence in slot; one that ends, or fails, frees the slot. */
 static int extend(struct meg_generator *gen, int64_t slot, const float *logits, struct meg_err *e)
 {
     struct meg_continuation *c = gen->slot[slot];
+    const struct meg_request *q = c->request;
     int64_t len = meg_gpt_cache_len(gen->cache, slot);
     double logprob;
-    int32_t id = meg_sample(&gen->sampler, logits, c->prompt, c->n, &logprob);
+    int32_t id = meg_sample(&gen->sampler, &q->sampling, logits, q->has_seed ? 0 : c->prompt, c->n, &logprob);
     int r = MEG_OK;
 
     if (id < 0) {
@@ -92,13 +98,11 @@ static int extend(struct meg_generator *gen, int64_t slot, const float *logits, 
         c->finish = MEG_STOPPED;
     } else {
         append(c, id, logprob);
-        if (c->n == gen->max_new || len + 1 == gen->g->conf.max_position_embeddings)
+        if (c->n >= q->max_tokens || len + 1 == gen->g->conf.max_position_embeddings)
             c->finish = MEG_FULL;
     }
-    if (r < 0 || c->finish != MEG_RUNNING) {
-        gen->slot[slot] = NULL;
-        gen->active--;
-    }
+    if (r < 0 || c->finish != MEG_RUNNING)
+        leave(gen, slot);
     return r;
 }
 
@@ -134,6 +138,16 @@ int meg_generator_step(struct meg_generator *gen, struct meg_err *e)
         if ((r = extend(gen, gen->fed[i], gen->logits + i * v, e)) < 0)
             return r;
     return MEG_OK;
+}
+
+void meg_generator_stop(struct meg_generator *gen, struct meg_continuation *c)
+{
+    int64_t i;
+
+    c->finish = MEG_STOPPED;
+    for (i = 0; i < gen->slots; i++)
+        if (gen->slot[i] == c)
+            leave(gen, i);
 }
 
 void meg_continuation_free(struct meg_continuation *c)

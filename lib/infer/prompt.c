@@ -1,7 +1,8 @@
 #include "infer/prompt.h"
 
-#include <jansson.h>
+#include <string.h>
 
+#include "base/json.h"
 #include "text/utf8.h"
 
 /* A line and where it stands. */
@@ -52,34 +53,84 @@ static int read_ids(const struct meg_prompt_rule *rule, const struct place *at, 
     return MEG_OK;
 }
 
-static int read_object(const struct meg_prompt_rule *rule, const struct place *at, const char *line, size_t n,
+static int unknown_member(const struct meg_prompt_rule *rule, const struct place *at, const char *name,
+                          bool has_options, struct meg_err *e)
+{
+    struct meg_str what = { 0 };
+    int r;
+
+    meg_str_printf(&what, "unknown member ");
+    meg_json_add_string(&what, name, strlen(name));
+    meg_str_printf(&what, "; known are \"%s\", \"ids\"", rule->key);
+    if (has_options)
+        meg_request_add_names(&what);
+    r = fail_at(at, MEG_EFORMAT, what.s, e);
+    meg_str_free(&what);
+    return r;
+}
+
+/* Every member but the prompt is an option. */
+static int read_options(const struct meg_prompt_rule *rule, const struct place *at, json_t *root,
+                        struct meg_request *request, struct meg_err *e)
+{
+    const char *name;
+    struct meg_err why;
+    json_t *value;
+    int r;
+
+    json_object_foreach(root, name, value) {
+        if (strcmp(name, rule->key) == 0 || strcmp(name, "ids") == 0)
+            continue;
+        r = request ? meg_request_set(request, name, value, &why) : 0;
+        if (r == 0)
+            return unknown_member(rule, at, name, request, e);
+        if (r < 0)
+            return fail_at(at, r, why.msg, e);
+    }
+    if (request && (r = meg_request_check(request, rule->drawable, &why)) < 0)
+        return fail_at(at, r, why.msg, e);
+    if (request && request->nstop > 0 && !rule->tok)
+        return fail_at(at, MEG_EUSAGE, "\"stop\", but no tokenizer came with the model: give one (--tokenizer-type "
+                                       "and its files)", e);
+    return MEG_OK;
+}
+
+static int read_prompt(const struct meg_prompt_rule *rule, const struct place *at, const json_t *root,
                        struct meg_ids *ids, struct meg_err *e)
+{
+    const json_t *text = json_object_get(root, rule->key), *list = json_object_get(root, "ids");
+
+    if (!text == !list)
+        return meg_fail(e, MEG_EFORMAT, "%s: line %lld: expected is a JSON object with either \"%s\" or \"ids\", "
+                                        "found %s", at->name, (long long)at->line, rule->key,
+                        text ? "both" : json_is_object(root) ? "neither" : "no object");
+    if (list)
+        return read_ids(rule, at, list, ids, e);
+    if (!json_is_string(text))
+        return meg_fail(e, MEG_EFORMAT, "%s: line %lld: \"%s\" is not a string", at->name, (long long)at->line,
+                        rule->key);
+    return encode(rule, at, json_string_value(text), json_string_length(text), ids, e);
+}
+
+static int read_object(const struct meg_prompt_rule *rule, const struct place *at, const char *line, size_t n,
+                       struct meg_ids *ids, struct meg_request *request, struct meg_err *e)
 {
     json_error_t why;
     json_t *root = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
-    const json_t *text = json_object_get(root, rule->key), *list = json_object_get(root, "ids");
     int r;
 
     if (!root)
-        r = meg_fail(e, MEG_EFORMAT, "%s: line %lld: not JSON: %s at byte %d", at->name, (long long)at->line,
-                     why.text, why.position);
-    else if (!text == !list)
-        r = meg_fail(e, MEG_EFORMAT, "%s: line %lld: expected is a JSON object with either \"%s\" or \"ids\", found %s",
-                     at->name, (long long)at->line, rule->key,
-                     text ? "both" : json_is_object(root) ? "neither" : "no object");
-    else if (list)
-        r = read_ids(rule, at, list, ids, e);
-    else if (!json_is_string(text))
-        r = meg_fail(e, MEG_EFORMAT, "%s: line %lld: \"%s\" is not a string", at->name, (long long)at->line,
-                     rule->key);
-    else
-        r = encode(rule, at, json_string_value(text), json_string_length(text), ids, e);
+        return meg_fail(e, MEG_EFORMAT, "%s: line %lld: not JSON: %s at byte %d", at->name, (long long)at->line,
+                        why.text, why.position);
+    r = read_prompt(rule, at, root, ids, e);
+    if (r == MEG_OK && !rule->is_corpus)
+        r = read_options(rule, at, root, request, e);
     json_decref(root);
     return r;
 }
 
-int meg_prompt_ids(const struct meg_prompt_rule *rule, const char *name, int64_t line, const char *text, size_t n,
-                   struct meg_ids *ids, struct meg_err *e)
+int meg_prompt_read(const struct meg_prompt_rule *rule, const char *name, int64_t line, const char *text, size_t n,
+                    struct meg_ids *ids, struct meg_request *request, struct meg_err *e)
 {
     const struct place at = { name, line };
     const size_t mark = (size_t)meg_utf8_mark(text, (int64_t)n);
@@ -90,5 +141,5 @@ int meg_prompt_ids(const struct meg_prompt_rule *rule, const char *name, int64_t
     }
     if (rule->is_plain_allowed && (n == 0 || text[0] != '{'))
         return encode(rule, &at, text, n, ids, e);
-    return read_object(rule, &at, text, n, ids, e);
+    return read_object(rule, &at, text, n, ids, request, e);
 }

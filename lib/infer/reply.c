@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* memmem */
 #include "infer/reply.h"
 
 #include <string.h>
@@ -24,24 +25,148 @@ void meg_json_add_floats(struct meg_str *out, const float *x, int64_t n)
     meg_str_add(out, "]", 1);
 }
 
-int meg_reply_json(struct meg_str *out, const struct meg_continuation *c, struct meg_detok *detok,
-                   const struct meg_str *held, bool with_logprobs, struct meg_err *e)
+void meg_reply_free(struct meg_reply *r)
 {
-    struct meg_str text = { 0 };
-    size_t skip;
-    int r;
+    meg_request_free(&r->request);
+    meg_continuation_free(&r->c);
+    meg_detok_free(&r->detok);
+    meg_str_free(&r->head);
+    meg_str_free(&r->held);
+    meg_str_free(&r->text);
+}
 
+static bool begins_with(const struct meg_str *s, const struct meg_str *with)
+{
+    return s->n >= with->n && (with->n == 0 || memcmp(s->s, with->s, with->n) == 0);
+}
+
+int meg_reply_begin(struct meg_reply *r, const struct meg_tokenizer *tok, const int32_t *ids, int64_t n,
+                    struct meg_err *e)
+{
+    struct meg_str all = { 0 };
+    int err;
+
+    r->detok.tok = tok;
+    if (!tok)
+        return MEG_OK;
+    if ((err = meg_detok_add(&r->detok, ids, n, false, &r->head, e)) == MEG_OK &&
+        (err = meg_tokenizer_decode(tok, ids, n, &all, e)) == MEG_OK && begins_with(&all, &r->head))
+        meg_str_add(&r->held, all.s + r->head.n, all.n - r->head.n);
+    meg_str_free(&all);
+    return err;
+}
+
+/* Bytes that text begins with and that are the prompt's. */
+static size_t prompt_part(const struct meg_reply *r, const struct meg_str *text)
+{
+    return begins_with(text, &r->held) ? r->held.n : 0;
+}
+
+static size_t longest_stop(const struct meg_request *q)
+{
+    size_t most = 0;
+
+    for (size_t i = 0; i < q->nstop; i++)
+        most = q->stop[i].n > most ? q->stop[i].n : most;
+    return most;
+}
+
+/* Where the first stop string in text begins, looked for from an offset on; text->n when there is none. */
+static size_t find_stop(const struct meg_request *q, const struct meg_str *text, size_t from)
+{
+    size_t first = text->n;
+
+    for (size_t i = 0; i < q->nstop && from < text->n; i++) {
+        const char *at = memmem(text->s + from, text->n - from, q->stop[i].s, q->stop[i].n);
+
+        if (at && (size_t)(at - text->s) < first)
+            first = (size_t)(at - text->s);
+    }
+    return first;
+}
+
+/* Append what the text ends with if no id follows. */
+static int add_held(struct meg_str *out, const struct meg_detok *detok, struct meg_err *e)
+{
+    struct meg_detok copy = *detok;
+    int err;
+
+    copy.held = (struct meg_str){ 0 };
+    meg_str_add(&copy.held, detok->held.s, detok->held.n);
+    err = meg_detok_add(&copy, NULL, 0, true, out, e);
+    meg_detok_free(&copy);
+    return err;
+}
+
+/* Some tokenizers hold back a word or all of the text until its end: a stop string may be in that. */
+static int cut_at_stop(struct meg_reply *r, size_t was, struct meg_err *e)
+{
+    const size_t reach = longest_stop(&r->request) - 1;
+    struct meg_str now = { 0 };
+    size_t from, at;
+    int err = MEG_OK;
+
+    meg_str_add(&now, r->text.s, r->text.n);
+    if (!r->is_complete && (err = add_held(&now, &r->detok, e)) < 0)
+        goto out;
+    from = prompt_part(r, &now);
+    if (was > reach && was - reach > from)
+        from = was - reach;
+    at = find_stop(&r->request, &now, from);
+    if (at < now.n) {
+        r->text.n = 0;
+        meg_str_add(&r->text, now.s, at);
+        r->is_complete = true;
+        err = 1;
+    }
+out:
+    meg_str_free(&now);
+    return err;
+}
+
+int meg_reply_update(struct meg_reply *r, struct meg_err *e)
+{
+    const size_t was = r->text.n;
+    int err;
+
+    if (r->is_complete)
+        return 0;
+    r->is_complete = r->c.finish != MEG_RUNNING;
+    if (!r->detok.tok)
+        return 0;
+    err = meg_detok_add(&r->detok, r->c.ids + r->ndecoded, r->c.n - r->ndecoded, r->is_complete, &r->text, e);
+    if (err < 0)
+        return err;
+    r->ndecoded = r->c.n;
+    return r->request.nstop > 0 ? cut_at_stop(r, was, e) : 0;
+}
+
+void meg_reply_add_text(struct meg_str *out, struct meg_reply *r)
+{
+    const size_t reach = r->is_complete || r->request.nstop == 0 ? 0 : longest_stop(&r->request) - 1;
+    size_t end = r->text.n > reach ? r->text.n - reach : 0;
+
+    while (end > 0 && end < r->text.n && (r->text.s[end] & 0xC0) == 0x80)
+        end--;                                        /* the middle of a character */
+    meg_str_add(out, r->head.s, r->head.n);
+    r->head.n = 0;
+    if (end > r->nprinted) {
+        meg_str_add(out, r->text.s + r->nprinted, end - r->nprinted);
+        r->nprinted = end;
+    }
+}
+
+void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, bool with_logprobs)
+{
+    const struct meg_continuation *c = &r->c;
+    const size_t skip = prompt_part(r, &r->text);
+
+    MEG_ASSERT(r->is_complete);
     meg_str_add(out, "{", 1);
-    if (detok) {
-        if ((r = meg_detok_add(detok, c->ids, c->n, true, &text, e)) < 0) {
-            meg_str_free(&text);
-            return r;
-        }
+    if (r->detok.tok) {
         meg_str_printf(out, "\"text\":");
-        skip = held->n > 0 && text.n >= held->n && memcmp(text.s, held->s, held->n) == 0 ? held->n : 0;
-        meg_json_add_string(out, text.s + skip, text.n - skip);
+        meg_json_add_string(out, r->text.n > 0 ? r->text.s + skip : "", r->text.n - skip);
         meg_str_add(out, ",", 1);
-        meg_str_free(&text);
     }
     meg_str_printf(out, "\"ids\":");
     meg_json_add_ids(out, c->ids, c->n);
@@ -50,5 +175,4 @@ int meg_reply_json(struct meg_str *out, const struct meg_continuation *c, struct
         meg_json_add_floats(out, c->logprob, c->n);
     }
     meg_str_printf(out, ",\"finish\":\"%s\"}\n", c->finish == MEG_STOPPED ? "stop" : "length");
-    return MEG_OK;
 }

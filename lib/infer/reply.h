@@ -1,23 +1,48 @@
 /*
- * reply.h - what is answered to a prompt, as bytes to be written.
+ * reply.h - the answer to a prompt: incremental detokenization of its continuation, stop strings, and the
+ * bytes that are printed.
  */
 #ifndef MEG_INFER_REPLY_H
 #define MEG_INFER_REPLY_H
 #include "infer/generate.h"
-#include "infer/prompt.h"
+#include "text/tokenizer.h"
 
 MEG_BEGIN_DECLS
 
+/* Starts as { 0 }; c.prompt and request are the caller's, and c.request points to request. */
+struct meg_reply {
+    struct meg_request request;
+    struct meg_continuation c;
+    struct meg_detok detok;      /* of the prompt's ids and then of c.ids; without a tokenizer there is no text */
+    struct meg_str head;         /* text of the prompt that no later id changes */
+    struct meg_str held;         /* the rest of it, as it would be if the prompt ended there */
+    struct meg_str text;         /* what c.ids add to head: of a running reply what no later id changes, of a
+                                    complete one all of it, up to the stop string */
+    int64_t ndecoded;            /* ids of c that are in text */
+    size_t nprinted;             /* bytes of text that meg_reply_add_text gave */
+    bool is_complete;
+};
+void meg_reply_free(struct meg_reply *r);
+
+/* Decode the prompt's ids [n].  MEG_EFORMAT when the tokenizer lacks one: c.ids are then decoded by themselves. */
+int meg_reply_begin(struct meg_reply *r, const struct meg_tokenizer *tok, const int32_t *ids, int64_t n,
+                    struct meg_err *e);
+
 /*
- * One JSON line of a finished continuation: "text", "ids", "logprobs" (nats, where wanted) and
- * "finish", which is "stop" or "length".
- *   detok  has seen the prompt, if any: the text is what the ids add to the prompt's; NULL where
- *          there is no tokenizer and so no text
- *   held   what detok holds back of the prompt's text, as it were if the prompt ended there: where the
- *          text begins with it, it is left out
+ * meg_reply_update - decode what was generated since the last call
+ * 1 when the text has a stop string of the request, and is now cut before it: the caller calls
+ * meg_generator_stop; 0 when it has none.  A reply is complete after that, or once c.finish is not MEG_RUNNING.
  */
-int meg_reply_json(struct meg_str *out, const struct meg_continuation *c, struct meg_detok *detok,
-                   const struct meg_str *held, bool with_logprobs, struct meg_err *e);
+int meg_reply_update(struct meg_reply *r, struct meg_err *e);
+
+/* Append the text of prompt and continuation that earlier calls did not give, as far as no stop string may reach. */
+void meg_reply_add_text(struct meg_str *out, struct meg_reply *r);
+
+/*
+ * meg_reply_add_json - append a complete reply as a JSON line: "text" (the continuation's, where there is a
+ * tokenizer), "ids", "logprobs" (nats, where wanted) and "finish", which is "stop" or "length".
+ */
+void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, bool with_logprobs);
 
 /* JSON arrays; floats with the nine significant digits that give them back. */
 void meg_json_add_floats(struct meg_str *out, const float *x, int64_t n);

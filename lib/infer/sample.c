@@ -48,9 +48,8 @@ int meg_sampling_check(struct meg_sampling *c, int64_t drawable, struct meg_err 
     return MEG_OK;
 }
 
-void meg_sampler_init(struct meg_sampler *s, const struct meg_sampling *conf, int64_t v, int64_t drawable)
+void meg_sampler_init(struct meg_sampler *s, int64_t v, int64_t drawable)
 {
-    s->conf = *conf;
     s->v = v;
     s->drawable = drawable;
     s->n = 0;
@@ -109,9 +108,9 @@ double meg_logsumexp(const float *logits, int64_t v)
 }
 
 /* A filter rarely keeps more than a few ids, so they leave a heap one by one and nothing is sorted. */
-static void keep_best(struct meg_sampler *s, const float *logits, double max, double total)
+static void keep_best(struct meg_sampler *s, const struct meg_sampling *c, const float *logits, double max,
+                      double total)
 {
-    const struct meg_sampling *c = &s->conf;
     int32_t *heap = s->heap, best;
     int64_t i, left = s->drawable;
     double mass = 0;
@@ -136,18 +135,18 @@ static void keep_best(struct meg_sampler *s, const float *logits, double max, do
         s->p[i] /= mass;
 }
 
-void meg_sampler_keep(struct meg_sampler *s, const float *logits)
+void meg_sampler_keep(struct meg_sampler *s, const struct meg_sampling *conf, const float *logits)
 {
     double max = logits[largest(logits, s->drawable)], total = 0;
     int64_t i;
 
     for (i = 0; i < s->drawable; i++) {
         s->id[i] = (int32_t)i;
-        s->p[i] = exp((logits[i] - max) / s->conf.temperature);
+        s->p[i] = exp((logits[i] - max) / conf->temperature);
         total += s->p[i];
     }
-    if (s->conf.top_k > 1 || (s->conf.top_p > 0 && s->conf.top_p < 1)) {
-        keep_best(s, logits, max, total);
+    if (conf->top_k > 1 || (conf->top_p > 0 && conf->top_p < 1)) {
+        keep_best(s, conf, logits, max, total);
         return;
     }
     s->n = s->drawable;
@@ -170,18 +169,19 @@ static int32_t draw(const struct meg_sampler *s, double u)
     return s->id[last];
 }
 
-int32_t meg_sample(struct meg_sampler *s, const float *logits, int64_t prompt, int64_t step, double *logprob)
+int32_t meg_sample(struct meg_sampler *s, const struct meg_sampling *conf, const float *logits, int64_t prompt,
+                   int64_t step, double *logprob)
 {
     double lse = meg_logsumexp(logits, s->v);
     int32_t best = largest(logits, s->drawable), id;
 
     if (!isfinite(lse) || !isfinite(logits[best]))
         return -1;
-    if (s->conf.greedy) {
+    if (conf->greedy) {
         id = best;
     } else {
-        meg_sampler_keep(s, logits);
-        id = draw(s, meg_philox_sampling((uint32_t)s->conf.seed, (uint32_t)step, prompt));
+        meg_sampler_keep(s, conf, logits);
+        id = draw(s, meg_philox_sampling((uint32_t)conf->seed, (uint32_t)step, prompt));
     }
     *logprob = logits[id] - lse;
     return id;

@@ -34,29 +34,30 @@ int meg_sampling_check(struct meg_sampling *c, int64_t drawable, struct meg_err 
 
 /* What is left to draw from, best first where a filter is on, else by id. */
 struct meg_sampler {
-    struct meg_sampling conf;
     int64_t v, drawable;         /* logits of a row; those that may be drawn: ids below it */
     int64_t n;                   /* ids kept */
     int32_t *id;                 /* [drawable] */
     double *p;                   /* [drawable] probabilities of id[0..n), sum 1 */
     int32_t *heap;               /* [drawable] scratch */
 };
-/* conf has been checked; 1 <= drawable <= v. */
-void meg_sampler_init(struct meg_sampler *s, const struct meg_sampling *conf, int64_t v, int64_t drawable);
+/* 1 <= drawable <= v. */
+void meg_sampler_init(struct meg_sampler *s, int64_t v, int64_t drawable);
 void meg_sampler_free(struct meg_sampler *s);
 
-/* Fill n, id and p from logits [v], which are numbers, one of those that may be drawn finite. */
-void meg_sampler_keep(struct meg_sampler *s, const float *logits);
+/* Fill n, id and p from logits [v], which are numbers, one of those that may be drawn finite.  conf is checked. */
+void meg_sampler_keep(struct meg_sampler *s, const struct meg_sampling *conf, const float *logits);
 
 /*
  * meg_sample - the id that follows, and *logprob = log softmax(logits)[id] in nats, of the logits
  * as they are, whatever was drawn from.
+ *   conf    checked
  *   logits  [v]
  * The draw is a function of (seed, prompt, step) alone: u = meg_philox_sampling of them, in (0,1], and
  * the first kept entry at which the running sum of p reaches u (base/philox.h).
  * -1 when a logit is not a number or none that may be drawn is finite.
  */
-int32_t meg_sample(struct meg_sampler *s, const float *logits, int64_t prompt, int64_t step, double *logprob);
+int32_t meg_sample(struct meg_sampler *s, const struct meg_sampling *conf, const float *logits, int64_t prompt,
+                   int64_t step, double *logprob);
 
 /* -log softmax(logits)[id] is meg_logsumexp(logits) - logits[id]; NaN when a logit is NaN. */
 double meg_logsumexp(const float *logits, int64_t v);

@@ -11,7 +11,7 @@ ppl() { meg-eval --task ppl --load "$T/hf" "$@"; }
 
 # ---- logprobs
 
-printf '{"text":"abc"}\n{"ids":[97,98,99],"id":7}\n{"text":""}\n{"ids":[5]}\n{"text":"\\u00e9"}\n' >"$T/lines"
+printf '{"text":"abc"}\n{"ids":[97,98,99]}\n{"text":""}\n{"ids":[5]}\n{"text":"\\u00e9"}\n' >"$T/lines"
 logprobs --input "$T/lines" >"$T/out"
 is 'text and ids are scored alike' "$(sed -n 1p "$T/out")" "$(sed -n 2p "$T/out")"
 is 'a line for a line' "$(jq -c '[.ids,.count,(.logprobs|length)]' "$T/out" | tr '\n' ' ')" \
@@ -37,6 +37,8 @@ refuse 'a line that is not JSON' 'abc' 'not JSON'
 refuse 'an empty line' '' 'not JSON'
 refuse 'an object without text' '{"prompt":"a"}' 'either "text" or "ids", found neither'
 refuse 'text and ids' '{"text":"a","ids":[1]}' 'either "text" or "ids", found both'
+refuse 'a member that it does not know' '{"ids":[1,2],"logprob":1}' 'unknown member "logprob"; known are "text", "ids"$'
+refuse 'an option of generation' '{"ids":[1,2],"seed":1}' 'unknown member "seed"; known are "text", "ids"$'
 refuse 'an id outside of the vocabulary' '{"ids":[257]}' '"ids"\[0\] is 257'
 refuse 'a line too long' '{"text":"%050d"}' '50 tokens; with 48 positions the model can score at most 49'
 echo '{"text":"a"}' >"$T/p"
@@ -66,6 +68,7 @@ is 'text from standard input' "$(ppl <"$T/text")" "$(cat "$T/out")"
 { echo '{"text":""}'; jq -Rc '{text:.}' "$T/text"; } >"$T/text.jsonl"
 ppl --input "$T/text.jsonl" >"$T/out"
 is 'eod behind each document but an empty one, and it is no text' "$(jq -c '[.documents,.tokens,.bytes]' "$T/out")" "[10,$((n - 1)),$((n - 10))]"
+is 'a corpus may have other members' "$(jq -c '. + {url: "x", seed: -1}' "$T/text.jsonl" | ppl)" "$(cat "$T/out")"
 { printf '\357\273\277\n \r\n'; sed 's/^/ /; 3s/$/\n/' "$T/text.jsonl"; echo; } >"$T/marked.jsonl"
 is 'so behind a byte order mark and blank lines, and between them' "$(ppl --input "$T/marked.jsonl")" "$(cat "$T/out")"
 meg-preprocess -q --input "$T/text.jsonl" --tokenizer-type GPT2BPETokenizer --vocab-file "$T/hf/vocab.json" \

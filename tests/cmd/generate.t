@@ -56,6 +56,41 @@ is '--seed -1 says which seed it took' "$(echo a | generate --seed "$seed")" "$(
 is '--top_k 1 and --temperature 0 are greedy' "$(echo a | generate --top_k 1; echo a | generate --temperature 0)" \
     "$(echo a | generate --greedy; echo a | generate --greedy)"
 
+# ---- options of a line
+
+is 'a line says how many tokens it wants' "$(printf '%s\n' '{"prompt":"a","max_tokens":3}' a \
+    '{"prompt":"a","max_tokens":9}' | generate | jq -c '.ids | length' | tr '\n' ' ')" '3 6 9 '
+is 'and how they are drawn, as the options say it' "$(printf '%s\n' '{"prompt":"a","temperature":0}' \
+    '{"prompt":"a","top_k":1}' '{"prompt":"a","top_k":5}' '{"prompt":"a","top_p":0.6}' '{"prompt":"a","temperature":1.7}' |
+    generate)" "$(echo a | generate --greedy; echo a | generate --greedy; printf 'a\na\na\n' | generate --top_k 5 | sed -n 3p
+    printf 'a\na\na\na\n' | generate --top_p 0.6 | sed -n 4p; printf 'a\na\na\na\na\n' | generate --temperature 1.7 | sed -n 5p)"
+is 'a line may draw under --greedy' "$(echo '{"prompt":"a","temperature":1.7}' | generate --greedy)" \
+    "$(echo a | generate --temperature 1.7)"
+is 'a seed of its own: as the first prompt with --seed, wherever it stands' \
+    "$(printf 'b\n{"prompt":"a","seed":7}\n{"prompt":"a","seed":7}\n' | generate | sed 1d | uniq -c | sed 's/^ *//')" \
+    "2 $(echo a | generate --seed 7)"
+jq -nc 'range(20) | {prompt: "\(.)", seed: ., max_tokens: (3 + . % 5 * 9)} +
+    [{}, {top_k: 7}, {top_p: 0.8}, {temperature: 1.5, stop: ["e", "9"]}][. % 4]' >"$T/lines"
+generate --max-batch-size 1 --return-log-probs --input "$T/lines" >"$T/one"
+generate --max-batch-size 7 --return-log-probs --input "$T/lines" >"$T/seven"
+ok 'with options of their own no prompt depends on its batch' cmp "$T/one" "$T/seven"
+is 'nor on its place' "$(tac "$T/lines" | generate --return-log-probs | tac)" "$(cat "$T/one")"
+
+draw='{"prompt":"Hello","seed":2,"top_k":20,"max_tokens":20}'
+echo "$draw" | generate >"$T/whole"
+stop=$(jq -r '.text | match("[ -~]{2}").string' "$T/whole")
+is 'a text to look for a stop string in' "${#stop}" 2
+jq -c --arg s "$stop" '.ids |= .[:index($s | explode) + 2] | .text |= split($s)[0] | .finish = "stop"' "$T/whole" >"$T/cut"
+isnt 'which is not at its end' "$(cat "$T/cut")" "$(jq -c '.finish = "stop"' "$T/whole")"
+for s in '$s' '["none", $s, "\u00e9"]'; do
+    is "a stop string ends the text before it, and the ids with its last one: $s" \
+        "$(echo "$draw" | jq -c --arg s "$stop" ". + {stop: $s}" | generate)" "$(cat "$T/cut")"
+done
+is 'one that does not come changes nothing' "$(echo "$draw" | jq -c '. + {stop: ["Hello", "none"]}' | generate)" \
+    "$(cat "$T/whole")"
+is 'so as text' "$(echo "$draw" | jq -c --arg s "$stop" '., . + {stop: $s}' | generate --format text)" \
+    "$(jq -r '"Hello" + .text' "$T/whole" "$T/cut")"
+
 # ---- the end of a continuation
 
 seq 400 | generate --temperature 1.5 --tokens-to-generate 47 >"$T/out"
@@ -89,6 +124,22 @@ refuse() { # NAME LINE WORDS
 }
 refuse 'half an object' '{"prompt":"a"' 'not JSON'
 refuse 'an object without a prompt' '{"text":"a"}' 'either "prompt" or "ids", found neither'
+refuse 'a member that it does not know' '{"prompt":"a","max_token":3}' \
+    'unknown member "max_token"; known are "prompt", "ids", "max_tokens", "stop", "temperature", "top_k", "top_p", "seed"$'
+refuse 'too few tokens' '{"prompt":"a","max_tokens":0}' '"max_tokens" is 0; it must be a whole number from 1 to 2147483647$'
+refuse 'max_tokens of another type' '{"prompt":"a","max_tokens":"3"}' '"max_tokens" is "3"; it must be a whole number'
+refuse 'a temperature out of range' '{"prompt":"a","temperature":101}' '"temperature" is 101; it must be a number from 0 \(greedy\) to 100$'
+refuse 'a temperature of another type' '{"prompt":"a","temperature":"1"}' '"temperature" is "1"; it must be a number'
+refuse 'top_k below 0' '{"prompt":"a","top_k":-1}' '"top_k" is -1; it must be a whole number from 0 to the size of the vocabulary$'
+refuse 'top_k above the vocabulary' '{"prompt":"a","top_k":258}' 'top_k 258: it must be from 0 to 257'
+refuse 'top_k of another type' '{"prompt":"a","top_k":2.5}' '"top_k" is 2.5; it must be a whole number'
+refuse 'top_p out of range' '{"prompt":"a","top_p":1.5}' '"top_p" is 1.5; it must be a number from 0 to 1$'
+refuse 'top_p of another type' '{"prompt":"a","top_p":[1]}' '"top_p" is \[1\]; it must be a number'
+refuse 'top_k and top_p of a line' '{"prompt":"a","top_p":0.5,"top_k":5}' 'top_k 5 and --top_p 0.5: give one of them'
+refuse 'a seed out of range' '{"prompt":"a","seed":-1}' '"seed" is -1; it must be a whole number from 0 to 4294967295$'
+refuse 'a seed of another type' '{"prompt":"a","seed":1.5}' '"seed" is 1.5; it must be a whole number'
+refuse 'an empty stop string' '{"prompt":"a","stop":""}' '"stop" is ""; it must be a string or an array of strings, none of them empty$'
+refuse 'stop of another type' '{"prompt":"a","stop":["a",1]}' '"stop" is \["a",1\]; it must be a string or an array'
 refuse 'bytes that are not UTF-8' 'ab\377' 'invalid UTF-8 at byte 2'
 refuse 'an id outside of the vocabulary' '{"ids":[0,257]}' '"ids"\[1\] is 257; the model has ids 0 to 256'
 refuse 'a prompt as long as the model' '%048d' 'a prompt of 48 tokens; the model has 48 positions'
@@ -109,6 +160,9 @@ like "another model's tokenizer: both sizes are named" "$(cat "$T/err")" '257 to
 status 'a full disk' 74 sh -c 'meg-generate --load "$1/hf" --input "$1/p" >/dev/full' - "$T"
 mkdir "$T/ids" && cp "$T/hf/config.json" "$T/hf/model.safetensors" "$T/ids"
 status 'text without a tokenizer' 2 meg-generate --load "$T/ids" --input "$T/p"
+echo '{"ids":[1],"stop":"a"}' >"$T/line"
+status 'a stop string without a tokenizer' 2 meg-generate --load "$T/ids" --input "$T/line"
+like 'a stop string without a tokenizer: says so' "$(cat "$T/err")" "$T/line: line 1: \"stop\", but no tokenizer"
 status '--format text without a tokenizer' 2 meg-generate --load "$T/ids" --format text --input "$T/p"
 is 'ids without a tokenizer' "$(echo '{"ids":[72,101,108,108,111]}' |
     meg-generate --load "$T/ids" --greedy --tokens-to-generate 6)" "{\"ids\":$ids,\"finish\":\"length\"}"

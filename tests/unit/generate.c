@@ -49,18 +49,21 @@ static int64_t prompt(int32_t *ids, int64_t i)
 
 static void generate(struct meg_continuation *c, struct meg_sampling conf, int64_t max_new, int32_t eod, int64_t slots)
 {
+    static struct meg_request request;
     struct meg_generator *gen;
     int32_t ids[POSITIONS];
     struct meg_err e;
 
     memset(c, 0, PROMPTS * sizeof *c);
     assert_int_equal(meg_sampling_check(&conf, V, &e), MEG_OK);
-    assert_int_equal(meg_generator_open(&gen, g, &conf, V, max_new, eod, slots, &e), MEG_OK);
+    request = (struct meg_request){ .max_tokens = max_new, .sampling = conf };
+    assert_int_equal(meg_generator_open(&gen, g, V, eod, slots, &e), MEG_OK);
     for (int64_t i = 0; i < PROMPTS; i++) {
         int64_t n = prompt(ids, i);
         while (!meg_generator_has_room(gen))
             assert_int_equal(meg_generator_step(gen, &e), MEG_OK);
         c[i].prompt = i;
+        c[i].request = &request;
         assert_int_equal(meg_generator_add(gen, ids, n, &c[i], &e), MEG_OK);
     }
     while (meg_generator_active(gen) > 0)
@@ -191,17 +194,111 @@ static void seeds_and_prompts_draw_differently(void **state)
     release(b);
 }
 
+/* Each with its own settings, beside the others and alone. */
+static void requests_of_a_batch_keep_their_own_options(void **state)
+{
+    const struct meg_request request[PROMPTS] = {
+        { 4, greedy, false, NULL, 0 },
+        { 9, drawn, false, NULL, 0 },
+        { 9, { .temperature = 1, .top_k = 3, .seed = 5 }, false, NULL, 0 },
+        { 2, { .temperature = 1.5, .top_p = 0.7, .seed = 5 }, true, NULL, 0 },
+        { 11, { .temperature = 1.5, .seed = 6 }, true, NULL, 0 },
+        { 1, drawn, false, NULL, 0 },
+        { 3, { .temperature = 1.5, .seed = 8 }, true, NULL, 0 },
+    };
+    struct meg_continuation alone[PROMPTS] = { 0 }, c[PROMPTS] = { 0 };
+    struct meg_generator *gen;
+    int32_t ids[POSITIONS];
+    struct meg_err e;
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        struct meg_continuation *to = k ? c : alone;
+
+        assert_int_equal(meg_generator_open(&gen, g, V, -1, k ? 5 : 1, &e), MEG_OK);
+        for (int i = 0; i < PROMPTS; i++) {
+            to[i].prompt = i;
+            to[i].request = &request[i];
+            while (!meg_generator_has_room(gen))
+                assert_int_equal(meg_generator_step(gen, &e), MEG_OK);
+            assert_int_equal(meg_generator_add(gen, ids, prompt(ids, i), &to[i], &e), MEG_OK);
+        }
+        while (meg_generator_active(gen) > 0)
+            assert_int_equal(meg_generator_step(gen, &e), MEG_OK);
+        meg_generator_close(gen);
+    }
+    for (int i = 0; i < PROMPTS; i++) {
+        assert_int_equal(c[i].n, request[i].max_tokens);
+        assert_int_equal(alone[i].n, c[i].n);
+        assert_memory_equal(c[i].ids, alone[i].ids, (size_t)c[i].n * sizeof *c[i].ids);
+        assert_memory_equal(c[i].logprob, alone[i].logprob, (size_t)c[i].n * sizeof *c[i].logprob);
+    }
+    release(alone);
+    release(c);
+}
+
+/* The same prompt is the same continuation wherever it stands, when the request has a seed, and else is not. */
+static void a_seed_of_its_own_leaves_the_number_out(void **state)
+{
+    for (int has_seed = 0; has_seed < 2; has_seed++) {
+        const struct meg_request request = { 12, { .temperature = 1.5, .seed = 77 }, has_seed, NULL, 0 };
+        struct meg_continuation a = { .prompt = 0, .request = &request }, b = { .prompt = 5, .request = &request };
+        struct meg_generator *gen;
+        int32_t ids[POSITIONS];
+        int64_t n = prompt(ids, 2);
+        struct meg_err e;
+
+        (void)state;
+        assert_int_equal(meg_generator_open(&gen, g, V, -1, 2, &e), MEG_OK);
+        assert_int_equal(meg_generator_add(gen, ids, n, &a, &e), MEG_OK);
+        assert_int_equal(meg_generator_add(gen, ids, n, &b, &e), MEG_OK);
+        while (meg_generator_active(gen) > 0)
+            assert_int_equal(meg_generator_step(gen, &e), MEG_OK);
+        assert_int_equal(a.n, 12);
+        assert_int_equal(b.n, 12);
+        assert_int_equal(memcmp(a.ids, b.ids, 12 * sizeof *a.ids) == 0, has_seed);
+        meg_generator_close(gen);
+        meg_continuation_free(&a);
+        meg_continuation_free(&b);
+    }
+}
+
+static void a_stopped_sequence_frees_its_slot(void **state)
+{
+    const struct meg_request request = { .max_tokens = 9, .sampling = greedy };
+    struct meg_continuation a = { .request = &request }, b = a;
+    struct meg_generator *gen;
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_generator_open(&gen, g, V, -1, 2, &e), MEG_OK);
+    assert_int_equal(meg_generator_add(gen, (int32_t[]){ 1 }, 1, &a, &e), MEG_OK);
+    assert_int_equal(meg_generator_add(gen, (int32_t[]){ 2 }, 1, &b, &e), MEG_OK);
+    meg_generator_stop(gen, &a);
+    assert_int_equal(a.finish, MEG_STOPPED);
+    assert_int_equal(meg_generator_active(gen), 1);
+    assert_true(meg_generator_has_room(gen));
+    assert_int_equal(meg_generator_step(gen, &e), MEG_OK);
+    assert_int_equal(a.n, 1);
+    assert_int_equal(b.n, 2);
+    meg_generator_stop(gen, &a);
+    assert_int_equal(meg_generator_active(gen), 1);
+    meg_generator_close(gen);
+    meg_continuation_free(&a);
+    meg_continuation_free(&b);
+}
+
 static void weights_that_are_not_numbers_are_reported(void **state)
 {
-    struct meg_sampling conf = greedy;
-    struct meg_continuation c = { 0 };
+    const struct meg_request request = { .max_tokens = 5, .sampling = greedy };
+    struct meg_continuation c = { .request = &request };
     struct meg_generator *gen;
     struct meg_scorer s;
     float was = ((float *)g->w)[0], logprob[1];
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(meg_generator_open(&gen, g, &conf, V, 5, -1, 2, &e), MEG_OK);
+    assert_int_equal(meg_generator_open(&gen, g, V, -1, 2, &e), MEG_OK);
     meg_scorer_init(&s, g);
     ((float *)g->w)[0] = NAN;
     assert_int_equal(meg_generator_add(gen, (int32_t[]){ 1 }, 1, &c, &e), MEG_EFAIL);
@@ -223,6 +320,9 @@ int main(void)
         cmocka_unit_test(a_prompt_does_not_depend_on_its_batch),
         cmocka_unit_test(eod_ends_a_continuation_and_is_left_out),
         cmocka_unit_test(seeds_and_prompts_draw_differently),
+        cmocka_unit_test(requests_of_a_batch_keep_their_own_options),
+        cmocka_unit_test(a_seed_of_its_own_leaves_the_number_out),
+        cmocka_unit_test(a_stopped_sequence_frees_its_slot),
         cmocka_unit_test(weights_that_are_not_numbers_are_reported),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,4 +1,4 @@
-/* infer/lines.h and infer/prompt.h: lines as they come, ids out of them, text out of ids. */
+/* infer/lines.h, infer/prompt.h and infer/reply.h: lines as they come, ids and options of them, text of ids. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include "infer/lines.h"
 #include "infer/prompt.h"
 #include "infer/reply.h"
+#include "text/utf8.h"
 
 /* A reader of what is written to *to. */
 static void open_pipe(struct meg_lines *in, int *to)
@@ -98,8 +99,9 @@ static void lines_longer_than_the_buffer_are_whole(void **state)
     assert_non_null(strstr(e.msg, name));
 }
 
-/* Ids of a line under NullTokenizer of 0..99, 100 ending a document; the message where it is refused. */
-static int parse(const char *text, bool is_plain_allowed, bool has_tok, struct meg_ids *ids, struct meg_err *e)
+/* What a line gives under NullTokenizer of 0..99, 100 ending a document; the message where it is refused. */
+static int parse_as(struct meg_prompt_rule rule, const char *text, bool has_tok, struct meg_ids *ids,
+                    struct meg_request *q, struct meg_err *e)
 {
     const struct meg_tok_conf tc = { .type = "NullTokenizer", .vocab_size = 100 };
     struct meg_tokenizer *tok = NULL;
@@ -107,17 +109,25 @@ static int parse(const char *text, bool is_plain_allowed, bool has_tok, struct m
 
     assert_int_equal(meg_tokenizer_open(&tok, &tc, e), MEG_OK);
     ids->n = 0;
-    r = meg_prompt_ids(&(struct meg_prompt_rule){ "prompt", is_plain_allowed, has_tok ? tok : NULL, 101 }, "in", 7,
-                       text, strlen(text), ids, e);
+    rule.key = "prompt";
+    rule.tok = has_tok ? tok : NULL;
+    rule.vocab_size = 101;
+    rule.drawable = 100;
+    r = meg_prompt_read(&rule, "in", 7, text, strlen(text), ids, q, e);
     meg_tokenizer_close(tok);
     return r;
+}
+
+static int parse(const char *text, bool is_plain_allowed, bool has_tok, struct meg_ids *ids, struct meg_err *e)
+{
+    return parse_as((struct meg_prompt_rule){ .is_plain_allowed = is_plain_allowed }, text, has_tok, ids, NULL, e);
 }
 
 static void lines_become_ids(void **state)
 {
     static const struct { const char *text; bool plain; int n, first; } good[] = {
         { "5 6 7", true, 3, 5 }, { "", true, 0, 0 }, { "{\"prompt\":\"8 9\"}", true, 2, 8 },
-        { "{\"prompt\":\"8 9\"}", false, 2, 8 }, { "{\"ids\":[100,0], \"more\":[1.5]}", true, 2, 100 },
+        { "{\"prompt\":\"8 9\"}", false, 2, 8 }, { "{\"ids\":[100,0]}", true, 2, 100 },
         { " {\"ids\":[3]} ", false, 1, 3 }, { "{\"ids\":[]}", false, 0, 0 },
         { "\xEF\xBB\xBF{\"ids\":[4]}", true, 1, 4 }, { "\xEF\xBB\xBF{\"prompt\":\"4\"}", false, 1, 4 },
     };
@@ -153,6 +163,10 @@ static void lines_are_refused_with_their_number(void **state)
         { "{\"prompt\":\"\xff\"}", true, true, MEG_EFORMAT, "not JSON" },
         { "\xff", true, true, MEG_EFORMAT, "UTF-8" },
         { "5", true, false, MEG_EUSAGE, "--tokenizer-type" },
+        { "{\"prompt\":\"5\",\"more\":1}", true, true, MEG_EFORMAT,
+          "unknown member \"more\"; known are \"prompt\", \"ids\"" },
+        { "{\"ids\":[5],\"seed\":1}", true, true, MEG_EFORMAT,
+          "unknown member \"seed\"; known are \"prompt\", \"ids\"" },
     };
     struct meg_ids ids = { 0 };
     struct meg_err e;
@@ -162,6 +176,126 @@ static void lines_are_refused_with_their_number(void **state)
         assert_int_equal(parse(bad[i].text, bad[i].plain, bad[i].tok, &ids, &e), bad[i].code);
         assert_int_equal(strncmp(e.msg, "in: line 7: ", 12), 0);
         assert_non_null(strstr(e.msg, bad[i].words));
+    }
+    free(ids.v);
+}
+
+static const struct meg_request defaults = { .max_tokens = 64, .sampling = { .temperature = 1, .seed = 1234 } };
+
+static void a_line_of_a_corpus_may_have_other_members(void **state)
+{
+    struct meg_ids ids = { 0 };
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(parse_as((struct meg_prompt_rule){ .is_corpus = true }, "{\"prompt\":\"5\",\"url\":\"x\"}", true,
+                              &ids, NULL, &e), MEG_OK);
+    assert_int_equal(ids.n, 1);
+    free(ids.v);
+}
+
+static void a_line_sets_options(void **state)
+{
+    const struct meg_request greedy = { .max_tokens = 64, .sampling = { .greedy = true, .temperature = 1 } };
+    const struct meg_prompt_rule rule = { .is_plain_allowed = true };
+    struct meg_request q = defaults;
+    struct meg_ids ids = { 0 };
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(parse_as(rule, "5 6", true, &ids, &q, &e), MEG_OK);
+    assert_memory_equal(&q, &defaults, sizeof q);
+    assert_int_equal(parse_as(rule, "{\"ids\":[1]}", true, &ids, &q, &e), MEG_OK);
+    assert_memory_equal(&q, &defaults, sizeof q);
+    assert_int_equal(parse_as(rule, "{\"ids\":[1],\"max_tokens\":3,\"temperature\":0.5,\"top_k\":100,"
+                                    "\"seed\":4294967295,\"stop\":[\"a\",\"\\u0000b\"]}", true, &ids, &q, &e), MEG_OK);
+    assert_int_equal(q.max_tokens, 3);
+    assert_true(q.sampling.temperature == 0.5);
+    assert_int_equal(q.sampling.top_k, 100);
+    assert_int_equal(q.sampling.seed, 4294967295);
+    assert_true(q.has_seed);
+    assert_int_equal(q.nstop, 2);
+    assert_int_equal(q.stop[0].n, 1);
+    assert_int_equal(q.stop[1].n, 2);
+    assert_memory_equal(q.stop[1].s, "\0b", 2);
+    meg_request_free(&q);
+    q = defaults;
+    assert_int_equal(parse_as(rule, "{\"top_p\":1,\"prompt\":\"1\",\"stop\":\"\\n\"}", true, &ids, &q, &e), MEG_OK);
+    assert_true(q.sampling.top_p == 1);
+    assert_false(q.has_seed);
+    assert_int_equal(q.nstop, 1);
+    meg_request_free(&q);
+    q = greedy;
+    assert_int_equal(parse_as(rule, "{\"ids\":[1],\"seed\":3}", true, &ids, &q, &e), MEG_OK);
+    assert_true(q.sampling.greedy);
+    q = greedy;
+    assert_int_equal(parse_as(rule, "{\"ids\":[1],\"temperature\":2}", true, &ids, &q, &e), MEG_OK);
+    assert_false(q.sampling.greedy);
+    q = defaults;
+    assert_int_equal(parse_as(rule, "{\"ids\":[1],\"temperature\":0,\"top_p\":0.5}", true, &ids, &q, &e), MEG_OK);
+    assert_true(q.sampling.greedy);
+    q = defaults;
+    assert_int_equal(parse_as(rule, "{\"ids\":[1],\"top_k\":1}", true, &ids, &q, &e), MEG_OK);
+    assert_true(q.sampling.greedy);
+    free(ids.v);
+}
+
+static void options_of_a_line_are_refused_with_their_name(void **state)
+{
+    static const char max_tokens[] = "a whole number from 1 to 2147483647", temperature[] = "from 0 (greedy) to 100",
+                      top_k[] = "a whole number from 0 to the size of the vocabulary", top_p[] = "a number from 0 to 1",
+                      seed[] = "a whole number from 0 to 4294967295", stop[] = "a string or an array of strings";
+    static const struct { const char *name, *value, *words; } bad[] = {
+        { "max_tokens", "0", max_tokens }, { "max_tokens", "-1", max_tokens }, { "max_tokens", "1.0", max_tokens },
+        { "max_tokens", "\"5\"", max_tokens }, { "max_tokens", "null", max_tokens },
+        { "max_tokens", "2147483648", max_tokens },
+        { "temperature", "-0.1", temperature }, { "temperature", "100.5", temperature },
+        { "temperature", "\"1\"", temperature }, { "temperature", "true", temperature },
+        { "top_k", "-1", top_k }, { "top_k", "2.5", top_k }, { "top_k", "[1]", top_k },
+        { "top_k", "101", "top_k 101: it must be from 0 to 100" },
+        { "top_p", "-0.5", top_p }, { "top_p", "1.5", top_p }, { "top_p", "\"0.5\"", top_p },
+        { "seed", "-1", seed }, { "seed", "4294967296", seed }, { "seed", "1.5", seed }, { "seed", "\"1\"", seed },
+        { "stop", "\"\"", stop }, { "stop", "[\"a\",\"\"]", stop }, { "stop", "[1]", stop }, { "stop", "5", stop },
+        { "stop", "{}", stop }, { "stop", "null", stop },
+    };
+    const struct meg_prompt_rule rule = { .is_plain_allowed = true };
+    struct meg_ids ids = { 0 };
+    struct meg_err e;
+    char line[200], words[200];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct meg_request q = defaults;
+
+        snprintf(line, sizeof line, "{\"prompt\":\"5\",\"%s\":%s}", bad[i].name, bad[i].value);
+        snprintf(words, sizeof words, "\"%s\" is %s; it must be ", bad[i].name, bad[i].value);
+        assert_int_equal(parse_as(rule, line, true, &ids, &q, &e), MEG_EFORMAT);
+        assert_int_equal(strncmp(e.msg, "in: line 7: ", 12), 0);
+        assert_non_null(strstr(e.msg, bad[i].words));
+        if (!strstr(bad[i].words, "101"))
+            assert_non_null(strstr(e.msg, words));
+        meg_request_free(&q);
+    }
+    for (int i = 0; i < 2; i++) {
+        struct meg_request q = defaults;
+
+        q.sampling.top_k = i ? 0 : 5;
+        assert_int_equal(parse_as(rule, i ? "{\"ids\":[5],\"top_p\":0.5,\"top_k\":2}" : "{\"ids\":[5],\"top_p\":0.5}", true,
+                                  &ids, &q, &e), MEG_EFORMAT);
+        assert_non_null(strstr(e.msg, "give one of them"));
+    }
+    for (int i = 0; i < 2; i++) {
+        struct meg_request q = defaults;
+
+        assert_int_equal(parse_as(rule, "{\"ids\":[5],\"stop\":\"a\"}", i, &ids, &q, &e), i ? MEG_OK : MEG_EUSAGE);
+        meg_request_free(&q);
+    }
+    {
+        struct meg_request q = defaults;
+
+        assert_int_equal(parse_as(rule, "{\"ids\":[5],\"max_\\ntokens\":5}", true, &ids, &q, &e), MEG_EFORMAT);
+        assert_non_null(strstr(e.msg, "unknown member \"max_\\ntokens\"; known are \"prompt\", \"ids\", "
+                                      "\"max_tokens\", \"stop\", \"temperature\", \"top_k\", \"top_p\", \"seed\""));
     }
     free(ids.v);
 }
@@ -236,23 +370,156 @@ static void text_grows_by_whole_characters(void **state)
 static void a_reply_is_one_json_line(void **state)
 {
     struct meg_tokenizer *tok = bytes_tokenizer();
-    struct meg_detok detok = { .tok = tok };
-    struct meg_continuation c = { .ids = (int32_t[]){ 'a', '\n', '"', 0xc3 }, .n = 4, .finish = MEG_STOPPED,
-                                  .logprob = (float[]){ -0.1f, -1, -2.5f, 0 } };
-    struct meg_str out = { 0 }, held = { 0 };
+    struct meg_reply r = { .c = { .ids = (int32_t[]){ 'a', '\n', '"', 0xc3 }, .n = 4, .finish = MEG_STOPPED,
+                                  .logprob = (float[]){ -0.1f, -1, -2.5f, 0 } } };
+    struct meg_reply none = { .c = { .finish = MEG_FULL } };
+    struct meg_str out = { 0 };
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(meg_reply_json(&out, &c, &detok, &held, true, &e), MEG_OK);
+    assert_int_equal(meg_reply_begin(&r, tok, NULL, 0, &e), MEG_OK);
+    assert_int_equal(meg_reply_update(&r, &e), 0);
+    assert_true(r.is_complete);
+    meg_reply_add_json(&out, &r, true);
     assert_string_equal(out.s, "{\"text\":\"a\\n\\\"\xef\xbf\xbd\",\"ids\":[97,10,34,195],"
                                "\"logprobs\":[-0.100000001,-1,-2.5,0],\"finish\":\"stop\"}\n");
     out.n = 0;
-    c.n = 0;
-    c.finish = MEG_FULL;
-    assert_int_equal(meg_reply_json(&out, &c, NULL, &held, false, &e), MEG_OK);
+    assert_int_equal(meg_reply_begin(&none, NULL, NULL, 0, &e), MEG_OK);
+    assert_int_equal(meg_reply_update(&none, &e), 0);
+    meg_reply_add_json(&out, &none, false);
     assert_string_equal(out.s, "{\"ids\":[],\"finish\":\"length\"}\n");
-    meg_detok_free(&detok);
+    r.c = (struct meg_continuation){ 0 };
+    meg_reply_free(&r);
     meg_str_free(&out);
+    meg_tokenizer_close(tok);
+}
+
+/*
+ * Feed the bytes of a text one by one, and then the end; what was decoded when it stopped, after how many bytes.
+ * At each step what is printed as text is the beginning of what it is in the end, and is well-formed.
+ */
+static int64_t feed(const struct meg_tokenizer *tok, const char *prompt, const char *text, char **stop, size_t nstop,
+                    struct meg_str *got)
+{
+    struct meg_reply r = { 0 };
+    struct meg_str printed = { 0 };
+    int32_t ids[64];
+    size_t seen[65], steps = 0;
+    struct meg_err e;
+    int found = 0;
+
+    for (int64_t i = 0; prompt[i]; i++)
+        ids[i] = (unsigned char)prompt[i];
+    assert_int_equal(meg_reply_begin(&r, tok, ids, (int64_t)strlen(prompt), &e), MEG_OK);
+    r.request.stop = meg_new(nstop * sizeof *r.request.stop);
+    for (; r.request.nstop < nstop; r.request.nstop++)
+        meg_str_add(&r.request.stop[r.request.nstop], stop[r.request.nstop], strlen(stop[r.request.nstop]));
+    r.c.ids = ids;
+    r.head.n = 0;                                     /* the text of the prompt */
+    for (int64_t n = (int64_t)strlen(text); !r.is_complete;) {
+        if (r.c.n < n) {
+            ids[r.c.n] = (unsigned char)text[r.c.n];
+            r.c.n++;
+        } else {
+            r.c.finish = MEG_FULL;
+        }
+        assert_false(found);
+        found = meg_reply_update(&r, &e);
+        assert_in_range(found, 0, 1);
+        meg_reply_add_text(&printed, &r);
+        assert_true(steps < 65);
+        seen[steps++] = printed.n;
+    }
+    for (size_t i = 0; i < steps; i++)
+        assert_int_equal(meg_utf8_bad(printed.s, (int64_t)seen[i]), -1);
+    assert_int_equal(printed.n, r.text.n);
+    if (printed.n > 0)
+        assert_memory_equal(printed.s, r.text.s, printed.n);
+    got->n = 0;
+    meg_str_add(got, printed.n > 0 ? printed.s : "", printed.n);
+    steps = (size_t)r.c.n;
+    r.c = (struct meg_continuation){ 0 };
+    meg_reply_free(&r);
+    meg_str_free(&printed);
+    return found ? (int64_t)steps : -1;
+}
+
+static void a_stop_string_ends_the_text_before_it(void **state)
+{
+    static const struct {
+        const char *prompt, *text;
+        char *stop[3];
+        size_t nstop;
+        const char *want;
+        int64_t after;
+    } cases[] = {
+        { "", "one two three", { "tw" }, 1, "one ", 6 },
+        { "", "one two three", { "three", "two" }, 2, "one ", 7 },
+        { "", "one two three", { "x", "ne t", "e" }, 3, "on", 3 },    /* the first to be complete */
+        { "", "aab", { "ab" }, 1, "a", 3 },
+        { "", "abab", { "abc" }, 1, "abab", -1 },
+        { "", "stop", { "stop" }, 1, "", 4 },
+        { "st", "op stop", { "stop" }, 1, "op ", 7 },                  /* not across the end of the prompt */
+        { "", "caf\xc3\xa9!", { "\xc3\xa9" }, 1, "caf", 5 },           /* not after its first byte */
+        { "", "\xe2\x82\xac\xe2\x82\xac.", { "." }, 1, "\xe2\x82\xac\xe2\x82\xac", 7 },
+        { "", "\xe2\x82\xac\xe2\x82\xac", { "zzzz" }, 1, "\xe2\x82\xac\xe2\x82\xac", -1 },
+        { "", "ab\xf0\x9f\x98", { "b\xf0" "\x9f\x98\x80" }, 1, "ab\xef\xbf\xbd", -1 },
+        { "\xc3", "\xa9 end", { "end" }, 1, "\xc3\xa9 ", 5 },          /* the prompt ends within a character */
+    };
+    struct meg_tokenizer *tok = bytes_tokenizer();
+    struct meg_str got = { 0 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t after = feed(tok, cases[i].prompt, cases[i].text, (char **)cases[i].stop, cases[i].nstop, &got);
+
+        assert_string_equal(got.s, cases[i].want);
+        assert_int_equal(after, cases[i].after);
+    }
+    meg_str_free(&got);
+    meg_tokenizer_close(tok);
+}
+
+/* A tokenizer of six words that holds back the last of them, which may go on. */
+static struct meg_tokenizer *word_tokenizer(void)
+{
+    char vocab[] = "/tmp/meg-words.XXXXXX";
+    const struct meg_tok_conf tc = { .type = "BertWordPieceCase", .vocab_file = vocab };
+    struct meg_tokenizer *tok = NULL;
+    struct meg_err e;
+    FILE *f;
+
+    assert_non_null(f = fdopen(mkstemp(vocab), "w"));
+    fputs("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\none\ntwo\n##s\n", f);
+    fclose(f);
+    if (meg_tokenizer_open(&tok, &tc, &e) < 0)
+        fail_msg("%s", e.msg);
+    unlink(vocab);
+    return tok;
+}
+
+/* The last id alone completes the string, whose text the tokenizer gives only when it knows what follows. */
+static void a_stop_string_is_found_in_what_is_held_back(void **state)
+{
+    enum { ONE = 5, TWO, S };
+    struct meg_tokenizer *tok = word_tokenizer();
+    struct meg_str stop = { 0 };
+    struct meg_reply r = { .request = { .stop = &stop, .nstop = 1 },
+                           .c = { .ids = (int32_t[]){ ONE, TWO, S, ONE }, .n = 2 } };
+    struct meg_err e;
+
+    (void)state;
+    meg_str_add(&stop, "twos", 4);
+    assert_int_equal(meg_reply_begin(&r, tok, (int32_t[]){ TWO }, 1, &e), MEG_OK);
+    assert_int_equal(meg_reply_update(&r, &e), 0);
+    r.c.n = 3;
+    assert_int_equal(meg_reply_update(&r, &e), 1);
+    assert_int_equal(r.text.n, strlen("two one "));      /* all of the prompt was held back */
+    assert_memory_equal(r.text.s, "two one ", r.text.n);
+    r.request = (struct meg_request){ 0 };
+    r.c = (struct meg_continuation){ 0 };
+    meg_reply_free(&r);
+    meg_str_free(&stop);
     meg_tokenizer_close(tok);
 }
 
@@ -263,8 +530,13 @@ int main(void)
         cmocka_unit_test(lines_longer_than_the_buffer_are_whole),
         cmocka_unit_test(lines_become_ids),
         cmocka_unit_test(lines_are_refused_with_their_number),
+        cmocka_unit_test(a_line_of_a_corpus_may_have_other_members),
+        cmocka_unit_test(a_line_sets_options),
+        cmocka_unit_test(options_of_a_line_are_refused_with_their_name),
         cmocka_unit_test(text_grows_by_whole_characters),
         cmocka_unit_test(a_reply_is_one_json_line),
+        cmocka_unit_test(a_stop_string_ends_the_text_before_it),
+        cmocka_unit_test(a_stop_string_is_found_in_what_is_held_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

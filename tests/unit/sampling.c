@@ -17,8 +17,8 @@ static void keep(struct meg_sampler *s, struct meg_sampling conf, const float *l
     struct meg_err e;
 
     assert_int_equal(meg_sampling_check(&conf, v, &e), MEG_OK);
-    meg_sampler_init(s, &conf, v, v);
-    meg_sampler_keep(s, logits);
+    meg_sampler_init(s, v, v);
+    meg_sampler_keep(s, &conf, logits);
 }
 
 static void temperature_divides_the_logits(void **state)
@@ -98,13 +98,13 @@ static void ids_past_the_tokenizer_are_not_drawn(void **state)
     double logprob;
 
     (void)state;
-    meg_sampler_init(&s, &conf, 4, 2);
+    meg_sampler_init(&s, 4, 2);
     for (int i = 0; i < 1000; i++)
-        assert_in_range(meg_sample(&s, logits, i, 0, &logprob), 0, 1);
+        assert_in_range(meg_sample(&s, &conf, logits, i, 0, &logprob), 0, 1);
     meg_sampler_free(&s);
     conf.greedy = true;
-    meg_sampler_init(&s, &conf, 4, 2);
-    assert_int_equal(meg_sample(&s, logits, 0, 0, &logprob), 1);
+    meg_sampler_init(&s, 4, 2);
+    assert_int_equal(meg_sample(&s, &conf, logits, 0, 0, &logprob), 1);
     assert_true(fabs(logprob - (1 - log(1 + exp(1) + 2 * exp(9)))) < 1e-9);
     meg_sampler_free(&s);
 }
@@ -121,8 +121,8 @@ static void greedy_takes_the_lowest_of_equals(void **state)
     conf.top_k = 1;
     assert_int_equal(meg_sampling_check(&conf, 5, &e), MEG_OK);
     assert_true(conf.greedy);
-    meg_sampler_init(&s, &conf, 5, 5);
-    assert_int_equal(meg_sample(&s, logits, 0, 0, &logprob), 1);
+    meg_sampler_init(&s, 5, 5);
+    assert_int_equal(meg_sample(&s, &conf, logits, 0, 0, &logprob), 1);
     assert_true(fabs(logprob + log(2 + exp(-4) + exp(-3) + exp(-1))) < 1e-12);
     meg_sampler_free(&s);
 }
@@ -146,8 +146,8 @@ static void draws_are_a_function_of_seed_prompt_and_step(void **state)
         struct meg_sampling conf = plain;
         struct meg_sampler s;
         conf.seed = want[i].seed;
-        meg_sampler_init(&s, &conf, 16, 16);
-        assert_int_equal(meg_sample(&s, logits, want[i].prompt, want[i].step, &logprob), want[i].id);
+        meg_sampler_init(&s, 16, 16);
+        assert_int_equal(meg_sample(&s, &conf, logits, want[i].prompt, want[i].step, &logprob), want[i].id);
         assert_true(fabs(logprob + log(16)) < 1e-12);
         meg_sampler_free(&s);
     }
@@ -173,7 +173,7 @@ static void draws_follow_the_distribution(void **state)
             sum += p[s.id[i]] = s.p[i];
         assert_true(fabs(sum - 1) < 1e-12);
         for (int64_t i = 0; i < N; i++)
-            count[meg_sample(&s, logits, i, 3, &logprob)]++;
+            count[meg_sample(&s, &conf[k], logits, i, 3, &logprob)]++;
         for (int i = 0; i < V; i++) {
             double sd = sqrt(N * p[i] * (1 - p[i]));
             if (p[i] == 0)
@@ -191,12 +191,12 @@ static void what_is_not_a_number_is_seen(void **state)
     double logprob;
 
     (void)state;
-    meg_sampler_init(&s, &plain, 3, 3);
-    assert_int_equal(meg_sample(&s, (float[3]){ 0, NAN, 1 }, 0, 0, &logprob), -1);
-    assert_int_equal(meg_sample(&s, (float[3]){ NAN, 0, 1 }, 0, 0, &logprob), -1);
-    assert_int_equal(meg_sample(&s, (float[3]){ 0, INFINITY, 1 }, 0, 0, &logprob), -1);
-    assert_int_equal(meg_sample(&s, (float[3]){ -INFINITY, -INFINITY, -INFINITY }, 0, 0, &logprob), -1);
-    assert_int_equal(meg_sample(&s, (float[3]){ -INFINITY, 2, -INFINITY }, 0, 0, &logprob), 1);
+    meg_sampler_init(&s, 3, 3);
+    assert_int_equal(meg_sample(&s, &plain, (float[3]){ 0, NAN, 1 }, 0, 0, &logprob), -1);
+    assert_int_equal(meg_sample(&s, &plain, (float[3]){ NAN, 0, 1 }, 0, 0, &logprob), -1);
+    assert_int_equal(meg_sample(&s, &plain, (float[3]){ 0, INFINITY, 1 }, 0, 0, &logprob), -1);
+    assert_int_equal(meg_sample(&s, &plain, (float[3]){ -INFINITY, -INFINITY, -INFINITY }, 0, 0, &logprob), -1);
+    assert_int_equal(meg_sample(&s, &plain, (float[3]){ -INFINITY, 2, -INFINITY }, 0, 0, &logprob), 1);
     meg_sampler_free(&s);
 }
 
