@@ -254,12 +254,28 @@ static int64_t rename_chunk(struct chunk *k, int64_t first_layer)
     return n;
 }
 
+/*
+ * Whether queries, keys and values have the name of Megatron's core.  Their rows are in the order of version 2
+ * whatever checkpoint_version is, or where it is missing: Megatron's fix_query_key_value_ordering reorders only
+ * what is called query_key_value.
+ */
+static bool has_core_names(const struct meg_st *st)
+{
+    for (int i = 0; i < st->n; i++)
+        if (strstr(st->t[i].name, ".linear_qkv."))
+            return true;
+    return false;
+}
+
 /* Layers are numbered in the order of parts, then of stages. */
 static int rename_all(const struct ranks *k, struct meg_err *e)
 {
     int64_t first = 0;
     int r = 0;
 
+    for (int i = 0; i < k->c->nfiles; i++)
+        if (has_core_names(k->c->file[i]))
+            k->c->format = &formats[2];
     for (int64_t v = 0; v < k->vp; v++)
         for (int64_t p = 0; p < k->pp; p++) {
             int64_t layers = 0;

@@ -208,6 +208,35 @@ static void older_versions_have_other_rows(void **state)
     }
 }
 
+/* Megatron reorders query_key_value only, so no version at all means nothing for core's names. */
+static void core_names_keep_their_rows_without_a_version(void **state)
+{
+    (void)state;
+    for (int names = MEG_CKPT_CORE; names <= MEG_CKPT_FUSED; names++)
+        for (int gated = 0; gated < 2; gated++) {
+            struct meg_ckpt *c;
+            struct box a, b;
+            struct meg_err e;
+
+            if (gated) {
+                make_gated(&a, 1);
+                make_gated(&b, 2);
+            } else {
+                make_box(&a, 1, 8, 1);
+                make_box(&b, 1, 8, 2);
+            }
+            export_ok(&a, "core", 1, 1, 1, (enum meg_ckpt_names)names);
+            patch("core/" RANK, "checkpoint_version", "checkpoint_veto___", 18);
+            c = open_ok("core", MEG_UNSET);
+            if (load_weights(c, &b.p, b.w, &e) < 0)
+                fail_msg("%s", e.msg);
+            assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+            meg_ckpt_close(c);
+            free_box(&a);
+            free_box(&b);
+        }
+}
+
 /* With one rank of two heads, version 0 has both queries first. */
 static void version_0_has_queries_first(void **state)
 {
@@ -416,6 +445,7 @@ int main(void)
         cmocka_unit_test(names_a_damaged_tensor),
         cmocka_unit_test(pads_the_vocabulary),
         cmocka_unit_test(older_versions_have_other_rows),
+        cmocka_unit_test(core_names_keep_their_rows_without_a_version),
         cmocka_unit_test(version_0_has_queries_first),
         cmocka_unit_test(parts_of_stages_are_put_in_order),
         cmocka_unit_test(refuses_sizes_that_do_not_divide),
