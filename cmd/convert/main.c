@@ -212,7 +212,8 @@ static int save_as(const char *saver, const struct conf *c, const struct meg_ckp
 {
     struct meg_ckpt_ranks to = { .vocab_multiple = c->vocab_multiple,
                                  .iteration = meg_ckpt_saved_at(k),
-                                 .consumed = meg_ckpt_consumed(k) };
+                                 .consumed = meg_ckpt_consumed(k),
+                                 .seq_length = meg_ckpt_seq_length(k) };
 
     if (!strcmp(saver, "native"))
         return meg_ckpt_save(s, e);
@@ -260,6 +261,8 @@ static int convert(const struct conf *c, struct meg_err *e)
     meg_ckpt_tok_conf(k, &tok);
     meg_gpt_params(&params, &model, &meg_mesh_one);
     meg_opt_dump(groups, &options);
+    if (meg_ckpt_seq_length(k) != MEG_UNSET)
+        meg_str_printf(&options, "seq-length = %" PRId64 "\n", meg_ckpt_seq_length(k));
     save.options = options.s;
     if ((r = meg_ckpt_tokenizer_read(&files, &tok, NULL, e)) < 0 ||
         (r = meg_arena_init(&weights, "weights", (size_t)params.flat * sizeof(float), e)) < 0)

@@ -144,6 +144,8 @@ int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c);  /* true rows of the word
  */
 int64_t meg_ckpt_saved_at(const struct meg_ckpt *c);
 int64_t meg_ckpt_consumed(const struct meg_ckpt *c);
+/* The --seq-length of that run, or MEG_UNSET. */
+int64_t meg_ckpt_seq_length(const struct meg_ckpt *c);
 
 /* The ranks it is cut for; 1 and 1: tensors are whole. */
 void meg_ckpt_cut(const struct meg_ckpt *c, int64_t *tensor, int64_t *pipeline);
@@ -211,6 +213,7 @@ struct meg_ckpt_ranks {
     int64_t vocab_multiple;   /* vocabulary rows per tensor rank are padded to a multiple of it */
     int64_t iteration;        /* MEG_CKPT_RELEASE: none */
     int64_t consumed;         /* samples trained on; -1: not known */
+    int64_t seq_length;       /* of the run; MEG_UNSET: as many as there are positions */
     enum meg_ckpt_names names;
 };
 

@@ -19,6 +19,7 @@ struct meg_ckpt {
     int nfiles;
     int64_t saved_at;   /* of weights only: iteration of the run that wrote them, or RELEASE */
     int64_t consumed;   /* samples of that run, or -1 */
+    int64_t seq_length; /* of that run, from Megatron's args; else MEG_UNSET */
     int64_t tp;         /* 1: tensors are whole */
     int64_t vocab_rows; /* of the word embedding as stored, padding counted; 0: there is none */
     const struct ckpt_format *format;

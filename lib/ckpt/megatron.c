@@ -167,6 +167,9 @@ static int read_settings(struct ranks *k, const struct meg_pt *pt, struct meg_er
     if (!meg_py_int(meg_py_get(root, "iteration"), &k->c->saved_at))
         meg_py_int(meg_py_get(root, "total_iters"), &k->c->saved_at);
     meg_py_int(meg_py_attr(k->args, "consumed_train_samples"), &k->c->consumed);
+    if (meg_py_int(meg_py_attr(k->args, "seq_length"), &k->c->seq_length) &&
+        (k->c->seq_length < 1 || k->c->seq_length > INT32_MAX))
+        k->c->seq_length = MEG_UNSET;
     if (meg_py_int(meg_py_attr(k->args, "true_vocab_size"), &true_size) && true_size > 0)
         k->c->vocab_size = true_size;
     k->c->tp = k->tp;

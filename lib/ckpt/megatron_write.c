@@ -206,7 +206,8 @@ static void put_args(struct meg_pt_pickle *p, const struct job *j)
     meg_pt_str(p, "args");
     meg_pt_namespace_begin(p);
     put_options(p, m);
-    put_int(p, "seq_length", m->max_position_embeddings);
+    put_int(p, "seq_length",
+            j->to->seq_length == MEG_UNSET ? m->max_position_embeddings : j->to->seq_length);
     put_bool(p, "add_position_embedding", !meg_gpt_is_rotary(m));
     put_int(p, "tensor_model_parallel_size", j->to->tensor);
     put_int(p, "pipeline_model_parallel_size", j->to->pipeline);

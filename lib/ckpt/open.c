@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/num.h"
 #include "ckpt/megatron.h"
 #include "ckpt/pt.h"
 
@@ -130,6 +131,7 @@ int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct m
     c->tp = 1;
     c->iteration = c->saved_at = MEG_CKPT_RELEASE;
     c->consumed = -1;
+    c->seq_length = MEG_UNSET;
     if ((r = locate(c, dir, step, e)) < 0 || (r = open_folder(c, e)) < 0 ||
         (r = check_unique(c, e)) < 0 || (r = meg_ckpt_gpt_conf(c, &model, e)) < 0)
         goto out;
@@ -329,6 +331,17 @@ static char *value_of(const char *dump, const char *name)
             return meg_strndup(line + n + 3, strcspn(line + n + 3, "\n"));
     }
     return meg_strdup("unset");
+}
+
+int64_t meg_ckpt_seq_length(const struct meg_ckpt *c)
+{
+    char *text = value_of(c->options, "seq-length");
+    int64_t n = c->seq_length;
+
+    if (!meg_parse_i64(text, &n))
+        n = c->seq_length;
+    free(text);
+    return n;
 }
 
 int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model,

@@ -219,7 +219,7 @@ fi
 printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' a b >words
 echo '{"text":"a b a b b a b b a a"}' |
     meg-preprocess -q --input - --tokenizer-type BertWordPieceCase --vocab-file words --output-prefix ab
-meg-train -q --num-layers 1 --hidden-size 8 --num-attention-heads 2 --seq-length 4 --max-position-embeddings 4 \
+meg-train -q --num-layers 1 --hidden-size 8 --num-attention-heads 2 --seq-length 4 --max-position-embeddings 6 \
     --micro-batch-size 1 --train-iters 1 --lr 1e-3 --split 1,0,0 --eval-iters 0 --data-path ab_text_document \
     --tokenizer-type BertWordPieceCase --vocab-file words --save bert >out
 meg-convert -q --load-dir bert --save-dir bert-hf
@@ -227,5 +227,11 @@ ok "BERT's vocabulary is vocab.txt" cmp words bert-hf/vocab.txt
 ok 'and nothing else' test ! -e bert-hf/vocab.json
 echo 'a b' | meg-generate --load bert --tokens-to-generate 1 >out
 is 'the checkpoint needs no --vocab-file' "$(jq '.ids | length' out)" 1
+# of a run with --seq-length 4 and 6 positions
+meg-convert -q --load-dir bert --save-dir bert-mcore --saver mcore
+is 'args.seq_length is --seq-length of the run' \
+    "$(perl -0777 -ne 'print unpack "l<", $1 if /seq_lengthJ(....)/s' bert-mcore/iter_0000001/mp_rank_00/*.pt)" 4
+meg-convert -q --load-dir bert-mcore --save-dir bert-back
+is 'and comes back as --seq-length' "$(meg-convert --info bert-back --json | jq -r '.options."seq-length"')" 4
 
 done_testing

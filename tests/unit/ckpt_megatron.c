@@ -13,6 +13,7 @@ static int export(const struct box *b, const char *dir, int64_t t, int64_t p, in
                                        .vocab_multiple = multiple,
                                        .iteration = 7,
                                        .consumed = 91,
+                                       .seq_length = 5,
                                        .names = names };
 
     return meg_ckpt_export_megatron(&s, &to, e);
@@ -83,6 +84,7 @@ static void any_sizes_hold_the_same(void **state)
                     assert_int_equal(meg_ckpt_iteration(c), MEG_CKPT_RELEASE);
                     assert_int_equal(meg_ckpt_saved_at(c), 7);
                     assert_int_equal(meg_ckpt_consumed(c), 91);
+                    assert_int_equal(meg_ckpt_seq_length(c), 5); /* and 6 positions */
                     meg_ckpt_cut(c, &tensor, &pipeline);
                     assert_int_equal(tensor, t);
                     assert_int_equal(pipeline, p);
