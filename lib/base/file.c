@@ -4,9 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,14 +11,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/commit.h"
+#include "base/temporary.h"
+
 #define BUF_BYTES ((size_t)1 << 20)
+
+/* Open for reading, under its temporary name while a commit of path is decided but not completed. */
+static int open_committed(const char *path)
+{
+    char *at = meg_committed(path);
+    int fd = open(at, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0 && errno == ENOENT && strcmp(at, path)) /* it has been renamed since */
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+    free(at);
+    return fd;
+}
 
 int meg_map_open(struct meg_map *m, const char *path, struct meg_err *e)
 {
     struct stat st;
     void *p = NULL;
     int r = MEG_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open_committed(path);
 
     m->p = NULL;
     m->n = 0;
@@ -62,7 +74,7 @@ int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e)
     char buf[1 << 16];
     ssize_t n;
     int r = MEG_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open_committed(path);
 
     if (fd < 0)
         return meg_fail_errno(e, "%s", path);
@@ -79,8 +91,7 @@ int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e)
     return r;
 }
 
-/* fsync the directory a path lies in. */
-static int fsync_parent(const char *path, struct meg_err *e)
+int meg_fsync_parent(const char *path, struct meg_err *e)
 {
     const char *slash = strrchr(path, '/');
     char *dir = !slash ? meg_strdup(".")
@@ -92,80 +103,31 @@ static int fsync_parent(const char *path, struct meg_err *e)
     return r;
 }
 
-/* ---- temporary files of a process that a signal ends: what does not fit in here stays behind ---- */
-
-static struct {
-    atomic_bool is_taken, is_there;
-    char path[4096];
-} made[32];
-
-static void remove_made(int sig)
-{
-    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
-        if (made[i].is_there)
-            unlink(made[i].path);
-    raise(sig); /* by now what it does by default, once this handler has returned */
-}
-
-static void catch_signals(void)
-{
-    static const int signals[] = { SIGHUP, SIGINT, SIGTERM };
-    struct sigaction now, ours = { .sa_handler = remove_made, .sa_flags = (int)SA_RESETHAND };
-    static atomic_flag is_done = ATOMIC_FLAG_INIT;
-
-    if (atomic_flag_test_and_set(&is_done))
-        return;
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
-        if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL)
-            sigaction(signals[i], &ours, NULL);
-}
-
-/* Its place, from 1 on, or 0. */
-static int remember(const char *tmp)
-{
-    const int places = (int)(sizeof made / sizeof *made);
-
-    catch_signals();
-    for (int i = 0; i < places && strlen(tmp) < sizeof made->path; i++)
-        if (!atomic_exchange(&made[i].is_taken, true)) {
-            strcpy(made[i].path, tmp);
-            made[i].is_there = true;
-            return i + 1;
-        }
-    return 0;
-}
-
-static void forget_made(int place)
-{
-    if (!place)
-        return;
-    made[place - 1].is_there = false;
-    made[place - 1].is_taken = false;
-}
-
 int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e)
 {
     struct stat st;
-    struct meg_str tmp = { 0 };
-    int i;
+    int i = 0, r;
 
     memset(f, 0, sizeof *f);
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return meg_fail(e, MEG_EIO, "%s: exists and is not a regular file", path);
-    for (i = 0;; i++) { /* a process on another machine may have our number */
-        tmp.n = 0;
-        meg_str_printf(&tmp, i ? "%s.tmp.%ld.%d" : "%s.tmp.%ld", path, (long)getpid(), i);
-        f->fd = open(tmp.s, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (f->fd >= 0 || errno != EEXIST)
-            break;
-    }
+    if ((r = meg_commit_settle(path, e)) < 0)
+        return r;
+    meg_temporary_clear(path);
+    do {
+        free(f->tmp);
+        f->tmp = meg_temporary_name(path, i++);
+        f->fd = open(f->tmp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (f->fd < 0 && errno == EEXIST);
     if (f->fd < 0) {
-        meg_str_free(&tmp);
-        return meg_fail(e, MEG_EIO, "%s: cannot be made: %s", path, strerror(errno));
+        int no = errno;
+
+        free(f->tmp);
+        f->tmp = NULL;
+        return meg_fail(e, MEG_EIO, "%s: cannot be made: %s", path, strerror(no));
     }
-    f->made = remember(tmp.s);
+    f->made = meg_temporary_remember(f->tmp);
     f->path = meg_strdup(path);
-    f->tmp = tmp.s;
     f->buf = (unsigned char *)meg_new(BUF_BYTES);
     return MEG_OK;
 }
@@ -223,9 +185,9 @@ int meg_file_write(struct meg_file *f, const void *bytes, size_t n, struct meg_e
     return MEG_OK;
 }
 
-static void forget(struct meg_file *f)
+void meg_file_forget(struct meg_file *f)
 {
-    forget_made(f->made);
+    meg_temporary_forget(f->made);
     free(f->path);
     free(f->tmp);
     free(f->buf);
@@ -263,24 +225,26 @@ int meg_file_sync(struct meg_file *f, struct meg_err *e)
     return r < 0 || fsync(f->fd) == 0 ? r : meg_fail_errno(e, "%s: fsync", f->path);
 }
 
+int meg_file_close(struct meg_file *f, struct meg_err *e)
+{
+    int r = meg_file_sync(f, e), fd = f->fd;
+
+    if (r < 0)
+        return r;
+    f->fd = -1;
+    return close(fd) == 0 ? MEG_OK : meg_fail_errno(e, "%s: close", f->path);
+}
+
 int meg_file_commit(struct meg_file *f, struct meg_err *e)
 {
-    int r, fd = f->fd;
+    int r = meg_file_close(f, e);
 
-    if ((r = meg_file_sync(f, e)) < 0)
-        goto out;
-    f->fd = -1;
-    if (close(fd) < 0) {
-        r = meg_fail_errno(e, "%s: close", f->path);
-        goto out;
-    }
-    if (rename(f->tmp, f->path) < 0) {
+    if (r == MEG_OK && rename(f->tmp, f->path) < 0)
         r = meg_fail_errno(e, "%s: rename from %s", f->path, f->tmp);
-        goto out;
+    if (r == MEG_OK) {
+        r = meg_fsync_parent(f->path, e);
+        meg_file_forget(f);
     }
-    r = fsync_parent(f->path, e);
-    forget(f);
-out:
     meg_file_abandon(f);
     return r;
 }
@@ -292,7 +256,7 @@ void meg_file_abandon(struct meg_file *f)
     if (f->fd >= 0)
         close(f->fd);
     unlink(f->tmp);
-    forget(f);
+    meg_file_forget(f);
 }
 
 int meg_write_file(const char *path, const void *bytes, size_t n, struct meg_err *e)
@@ -351,7 +315,7 @@ int meg_rename(const char *from, const char *to, struct meg_err *e)
 {
     if (rename(from, to) < 0)
         return meg_fail_errno(e, "%s: rename from %s", to, from);
-    return fsync_parent(to, e);
+    return meg_fsync_parent(to, e);
 }
 
 int meg_fsync_dir(const char *path, struct meg_err *e)

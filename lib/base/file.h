@@ -26,7 +26,8 @@ void meg_map_close(struct meg_map *m);
 int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e);
 
 /*
- * struct meg_file - a file in the making, PATH.tmp.PID beside its final name.  Starts as { 0 }.
+ * struct meg_file - a file in the making, under a temporary name beside its final one (temporary.h).
+ * Starts as { 0 }.
  *   meg_file_create  refuses a PATH that exists and is no regular file
  *   meg_file_write   appends, through a buffer
  *   meg_file_pwrite  writes at offset, at once, and moves nothing; any thread may call it
@@ -34,6 +35,8 @@ int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e);
  *                    disk begins to get that, so that meg_file_sync has less to wait for; any thread
  *   meg_file_pread   reads what was written, at offset; MEG_EIO where the file ends before that
  *   meg_file_sync    fsync under the temporary name: after it only the renaming can fail
+ *   meg_file_close   the same, and closes the file: commit.h renames it
+ *   meg_file_forget  leaves the temporary file to whoever renamed it, and frees the rest
  *   meg_file_commit  fsync, rename to PATH, fsync the directory.  On failure PATH is what it was
  *                    before, unless only the last fsync failed; the temporary file is gone.
  *   meg_file_abandon removes the temporary file; does nothing after a commit, and on { 0 }
@@ -55,6 +58,8 @@ int meg_file_pwrite(struct meg_file *f, const void *bytes, size_t n, int64_t off
 void meg_file_written(const struct meg_file *f, int64_t from, int64_t to);
 int meg_file_pread(struct meg_file *f, void *out, size_t n, int64_t offset, struct meg_err *e);
 int meg_file_sync(struct meg_file *f, struct meg_err *e);
+int meg_file_close(struct meg_file *f, struct meg_err *e);
+void meg_file_forget(struct meg_file *f);
 int meg_file_commit(struct meg_file *f, struct meg_err *e);
 void meg_file_abandon(struct meg_file *f);
 
@@ -69,6 +74,8 @@ int meg_remove_tree(const char *path, struct meg_err *e);
 int meg_rename(const char *from, const char *to, struct meg_err *e);
 /* fsync a directory: names made, renamed or removed in it last from now on. */
 int meg_fsync_dir(const char *path, struct meg_err *e);
+/* The same for the directory that path is in. */
+int meg_fsync_parent(const char *path, struct meg_err *e);
 
 MEG_END_DECLS
 

@@ -7,11 +7,13 @@
  *
  * Counted, from 1, are write, pwrite, fsync, fdatasync, ftruncate, posix_fallocate and close, on
  * regular files open for writing and on directories but never on stdout and stderr, and rename and
- * renameat2.  What stdio writes goes past us.  MEG_FAULT_ERRNO is ENOSPC or EIO; KILL ends the
+ * renameat2; with MEG_FAULT_NAMES set also link, unlink, mkdir and an open that creates.  What stdio
+ * writes goes past us.  MEG_FAULT_ERRNO is ENOSPC or EIO; KILL ends the
  * process by SIGKILL, a write half done; SHORT writes half and says so.  MEG_FAULT_COUNT=FILE
  * leaves the number in FILE when the process exits.  MEG_FAULT_IN=TEXT counts only calls on open
  * files whose path has TEXT in it.  MEG_FAULT_LOG=FILE appends a line for each counted call: process id,
  * call, path, and of a rename the new path; processes may share FILE.
+ * MEG_FAULT_NO_EXCHANGE set: the file system cannot exchange two names.
  * MEG_FAULT_RECV set: a socket that is looked at without waiting was closed by the other side.
  * MEG_FAULT_THREADS=n: only n threads can be started.
  * Under ASan also ASAN_OPTIONS=verify_asan_link_order=0.
@@ -22,6 +24,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -173,24 +176,65 @@ int close(int fd)
     return -1;
 }
 
-static enum fault next_name(const char *from, const char *to)
+static enum fault next_name(const char *call, const char *from, const char *to)
 {
     if (getenv("MEG_FAULT_IN"))
         return NONE;
-    note("rename", from, to);
+    note(call, from, to);
     return next();
 }
 
 int rename(const char *from, const char *to)
 {
     REAL(rename);
-    ALL_OR_NOTHING(next_name(from, to), -1, real(from, to))
+    ALL_OR_NOTHING(next_name("rename", from, to), -1, real(from, to))
 }
 
 int renameat2(int fromdir, const char *from, int todir, const char *to, unsigned flags)
 {
     REAL(renameat2);
-    ALL_OR_NOTHING(next_name(from, to), -1, real(fromdir, from, todir, to, flags))
+    if (flags && getenv("MEG_FAULT_NO_EXCHANGE")) {
+        errno = EINVAL;
+        return -1;
+    }
+    ALL_OR_NOTHING(next_name("rename", from, to), -1, real(fromdir, from, todir, to, flags))
+}
+
+static enum fault next_of_names(const char *call, const char *path)
+{
+    return getenv("MEG_FAULT_NAMES") ? next_name(call, path, "") : NONE;
+}
+
+int link(const char *from, const char *to)
+{
+    REAL(link);
+    ALL_OR_NOTHING(next_of_names("link", to), -1, real(from, to))
+}
+
+int unlink(const char *path)
+{
+    REAL(unlink);
+    ALL_OR_NOTHING(next_of_names("unlink", path), -1, real(path))
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    REAL(mkdir);
+    ALL_OR_NOTHING(next_of_names("mkdir", path), -1, real(path, mode))
+}
+
+int open(const char *path, int flags, ...)
+{
+    mode_t mode = 0;
+    va_list ap;
+
+    REAL(open);
+    if (flags & O_CREAT) {
+        va_start(ap, flags);
+        mode = va_arg(ap, mode_t);
+        va_end(ap);
+    }
+    ALL_OR_NOTHING(flags & O_CREAT ? next_of_names("open", path) : NONE, -1, real(path, flags, mode))
 }
 
 ssize_t recv(int fd, void *buf, size_t n, int flags)

@@ -1,0 +1,334 @@
+/* Several files as one, and folders: all old or all new, whichever call fails or ends the process. */
+#define _GNU_SOURCE
+#include "child.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/stat.h>
+
+#include "base/commit.h"
+#include "base/file.h"
+#include "base/temporary.h"
+
+enum { N = 3 };
+static const char *const names[N] = { "merges.txt", "tokenizer.json", "vocab.json" };
+
+static char dir[256], self[4096], so[4096];
+
+static const char *in_dir(const char *name)
+{
+    static char path[16][400];
+    static int i;
+
+    i = (i + 1) % 16;
+    snprintf(path[i], sizeof path[i], "%s/%s", dir, name);
+    return path[i];
+}
+
+/* ---- writers, which this program runs under fault.so ---- */
+
+static int write_files(const char *content, struct meg_err *e)
+{
+    struct meg_file f[N] = { { 0 } }, *set[N];
+    int r = 0;
+
+    for (int i = 0; i < N && r == 0; i++) {
+        set[i] = &f[i];
+        if ((r = meg_file_create(&f[i], in_dir(names[i]), e)) == 0)
+            r = meg_file_write(&f[i], content, strlen(content), e);
+    }
+    if (r == 0)
+        r = meg_commit_files(set, N, e);
+    for (int i = 0; i < N; i++)
+        meg_file_abandon(&f[i]);
+    return r;
+}
+
+static int write_folder(const char *content, struct meg_err *e)
+{
+    const char *folder = in_dir("folder");
+    char *tmp = NULL, path[600];
+    int r;
+
+    if ((r = meg_commit_settle(folder, e)) < 0)
+        return r;
+    meg_temporary_clear(folder);
+    if ((r = meg_temporary_folder(&tmp, folder, e)) < 0)
+        return r;
+    for (int i = 0; i < N && r == 0; i++) {
+        snprintf(path, sizeof path, "%s/%s", tmp, names[i]);
+        r = meg_write_file(path, content, strlen(content), e);
+    }
+    if (r == 0)
+        r = meg_commit_folder(tmp, folder, e);
+    if (r < 0)
+        meg_remove_tree(tmp, NULL);
+    free(tmp);
+    return r;
+}
+
+struct writer {
+    const char *name;
+    int (*write)(const char *content, struct meg_err *e);
+    const char *folder; /* that the files are in, or "" */
+};
+static const struct writer writers[] = { { "files", write_files, "" }, { "folder", write_folder, "folder" } };
+
+static int writer_main(char **argv)
+{
+    const struct writer *w = &writers[strcmp(argv[1], "files") != 0];
+    struct meg_err e;
+    int r;
+
+    snprintf(dir, sizeof dir, "%s", argv[2]);
+    if ((r = w->write(argv[3], &e)) < 0)
+        fprintf(stderr, "%s\n", e.msg);
+    return meg_exit_status(r);
+}
+
+struct run {
+    const struct writer *w;
+    const char *content;
+    char env[3][64]; /* "" where not set */
+};
+
+static void exec_writer(void *arg)
+{
+    struct run *run = arg;
+
+    setenv("LD_PRELOAD", so, 1);
+    setenv("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0", 1);
+    setenv("MEG_FAULT_NAMES", "1", 1);
+    for (int i = 0; i < 3; i++)
+        if (*run->env[i])
+            putenv(run->env[i]);
+    execl(self, "commit", run->w->name, dir, run->content, (char *)NULL);
+    _exit(127);
+}
+
+/* ---- what is there afterwards ---- */
+
+/* 'o' where all files are old, 'n' all new, 'x' otherwise, as meg's readers see them. */
+static char state_for_readers(const struct writer *w)
+{
+    char *at = meg_committed(in_dir(w->folder)), path[600], state = 0;
+    struct meg_err e;
+
+    if (!*w->folder)
+        snprintf(path, sizeof path, "%s", dir);
+    for (int i = 0; i < N; i++) {
+        struct meg_str got = { 0 };
+        char now;
+
+        snprintf(path, sizeof path, "%s/%s", *w->folder ? at : dir, names[i]);
+        now = meg_read_file(path, &got, &e) < 0 ? 'x' : !strcmp(got.s, "old") ? 'o' : !strcmp(got.s, "new") ? 'n' : 'x';
+        state = !state || state == now ? now : 'x';
+        meg_str_free(&got);
+    }
+    free(at);
+    return state;
+}
+
+/* The same for a reader that knows only the final names, '-' where the last file, which it opens first, is missing. */
+static char state_for_others(const struct writer *w)
+{
+    char state = 0;
+
+    for (int i = 0; i < N; i++) {
+        char path[600], text[8] = "";
+        FILE *f;
+
+        snprintf(path, sizeof path, "%s%s%s/%s", dir, *w->folder ? "/" : "", w->folder, names[i]);
+        f = fopen(path, "r");
+        if (f) {
+            (void)!fread(text, 1, 3, f);
+            fclose(f);
+        } else if (i == N - 1) {
+            return '-';
+        }
+        state = !state || state == text[0] ? text[0] : 'x';
+    }
+    return state;
+}
+
+static int count_names(void)
+{
+    DIR *d = opendir(dir);
+    int n = -2;
+
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+static void start_with_old(const struct writer *w)
+{
+    struct meg_err e;
+
+    assert_int_equal(meg_remove_tree(dir, NULL), 0);
+    assert_int_equal(meg_mkdirs(dir, NULL), 0);
+    if (w->write("old", &e) < 0)
+        fail_msg("%s", e.msg);
+}
+
+static int count_calls(struct run *run)
+{
+    struct meg_str text = { 0 };
+    struct child c;
+    int n;
+
+    start_with_old(run->w);
+    snprintf(run->env[0], sizeof run->env[0], "MEG_FAULT_COUNT=%s.n", dir);
+    child_run(&c, exec_writer, run);
+    assert_int_equal(c.status, 0);
+    assert_int_equal(state_for_readers(run->w), 'n');
+    assert_int_equal(meg_read_file(run->env[0] + strlen("MEG_FAULT_COUNT="), &text, NULL), 0);
+    unlink(run->env[0] + strlen("MEG_FAULT_COUNT="));
+    n = atoi(text.s);
+    meg_str_free(&text);
+    assert_in_range(n, 10, 200);
+    return n;
+}
+
+/* Let each call in turn fail or end the process; count how often old and new remained. */
+static void sweep(const struct writer *w, bool has_exchange)
+{
+    static const char *const faults[] = { "ENOSPC", "EIO", "KILL" };
+    struct run run = { .w = w, .content = "new" };
+    int was[128] = { 0 }, n;
+    struct child c;
+    struct meg_err e;
+
+    if (!has_exchange)
+        strcpy(run.env[2], "MEG_FAULT_NO_EXCHANGE=1");
+    n = count_calls(&run);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        for (int at = 1; at <= n; at++) {
+            char state;
+
+            start_with_old(w);
+            snprintf(run.env[0], sizeof run.env[0], "MEG_FAULT_AT=%d", at);
+            snprintf(run.env[1], sizeof run.env[1], "MEG_FAULT_ERRNO=%s", faults[i]);
+            child_run(&c, exec_writer, &run);
+            state = state_for_readers(w);
+            if (state != 'o' && state != 'n')
+                fail_msg("%s at call %d of %d: a mixture or nothing is left", faults[i], at, n);
+            if (state_for_others(w) == 'x')
+                fail_msg("%s at call %d of %d: others see a mixture", faults[i], at, n);
+            was[(int)state]++;
+            if (c.status == 0)
+                assert_int_equal(state, 'n');
+            if (!strcmp(faults[i], "KILL"))
+                assert_int_equal(c.status, 128 + SIGKILL);
+            else if (c.status)
+                assert_non_null(strstr(c.err, dir));
+            /* the next run completes, and clears what the killed one left */
+            if (w->write("new", &e) < 0)
+                fail_msg("%s at call %d of %d: the next run: %s", faults[i], at, n, e.msg);
+            assert_int_equal(state_for_others(w), 'n');
+            if (count_names() != (*w->folder ? 1 : N))
+                fail_msg("%s at call %d of %d: the next run leaves more than the files", faults[i], at, n);
+        }
+    assert_true(was['o'] > 0 && was['n'] > 0);
+}
+
+static void files_are_all_old_or_all_new_whichever_call_fails(void **state)
+{
+    (void)state;
+    sweep(&writers[0], true);
+}
+
+static void a_folder_is_old_or_new_whichever_call_fails(void **state)
+{
+    (void)state;
+    sweep(&writers[1], true);
+}
+
+static void a_folder_is_old_or_new_without_exchange(void **state)
+{
+    (void)state;
+    sweep(&writers[1], false);
+}
+
+/* ---- one by one ---- */
+
+static void a_list_that_is_not_decided_changes_nothing(void **state)
+{
+    const char *vocab = in_dir("vocab.json"), *list = in_dir("vocab.json.commit"), *tmp = in_dir("vocab.json.tmp.1.h");
+    const char text[] = "meg-commit 1 merges.txt.tmp.1.h\nmerges.txt\tmerges.txt.tmp.1.h\n"
+                        "vocab.json\tvocab.json.tmp.1.h\n";
+    char *at;
+
+    (void)state;
+    start_with_old(&writers[0]);
+    assert_int_equal(meg_write_file(list, text, strlen(text), NULL), 0);
+    assert_int_equal(meg_write_file(tmp, "new", 3, NULL), 0);
+    at = meg_committed(vocab);
+    assert_string_equal(at, vocab);
+    free(at);
+    assert_int_equal(meg_write_file(in_dir("merges.txt.commit"), text, strlen(text), NULL), 0);
+    at = meg_committed(vocab);
+    assert_string_equal(at, tmp);
+    free(at);
+}
+
+static void what_is_no_list_is_not_removed(void **state)
+{
+    struct meg_err e;
+
+    (void)state;
+    start_with_old(&writers[0]);
+    assert_int_equal(meg_write_file(in_dir("vocab.json.commit"), "mine\n", 5, NULL), 0);
+    assert_int_equal(write_files("new", &e), MEG_EIO);
+    assert_non_null(strstr(e.msg, "vocab.json.commit"));
+    assert_int_equal(access(in_dir("vocab.json.commit"), F_OK), 0);
+    assert_int_equal(state_for_others(&writers[0]), 'o');
+}
+
+static void a_list_names_nothing_outside_its_folder(void **state)
+{
+    const char *vocab = in_dir("vocab.json");
+    const char text[] = "meg-commit 1 x\nvocab.json\t../../etc/passwd\n";
+    char *at;
+
+    (void)state;
+    start_with_old(&writers[0]);
+    assert_int_equal(meg_write_file(in_dir("vocab.json.commit"), text, strlen(text), NULL), 0);
+    at = meg_committed(vocab);
+    assert_string_equal(at, vocab);
+    free(at);
+}
+
+static int make(void **state)
+{
+    (void)state;
+    make_dir(dir, sizeof dir);
+    return 0;
+}
+
+static int clear(void **state)
+{
+    (void)state;
+    return meg_remove_tree(dir, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_list_that_is_not_decided_changes_nothing, make, clear),
+        cmocka_unit_test_setup_teardown(what_is_no_list_is_not_removed, make, clear),
+        cmocka_unit_test_setup_teardown(a_list_names_nothing_outside_its_folder, make, clear),
+        cmocka_unit_test_setup_teardown(files_are_all_old_or_all_new_whichever_call_fails, make, clear),
+        cmocka_unit_test_setup_teardown(a_folder_is_old_or_new_whichever_call_fails, make, clear),
+        cmocka_unit_test_setup_teardown(a_folder_is_old_or_new_without_exchange, make, clear),
+    };
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+
+    if (argc == 4)
+        return writer_main(argv);
+    snprintf(so, sizeof so, "%.*s/../fault.so", n > 0 ? (int)(strrchr(self, '/') - self) : 0, self);
+    return cmocka_run_group_tests_name("commit", tests, NULL, NULL);
+}
