@@ -1,0 +1,39 @@
+/*
+ * lock.h - one writer at a time: a lock file that names its holder.
+ *
+ * The file is linked into place with its content, so it exists complete or not at all, on NFS too.  It
+ * says which program holds it, on which host, as which process, started when.  A lock whose process is
+ * gone is taken over on the same host, and by the next run of the same Slurm job on any host; on
+ * another host nobody can know, so the holder is named and the user decides.
+ */
+#ifndef MEG_BASE_LOCK_H
+#define MEG_BASE_LOCK_H
+
+#include "base/decls.h"
+#include "base/err.h"
+
+MEG_BEGIN_DECLS
+
+/* Starts as { 0 }, which holds nothing. */
+struct meg_lock {
+    char *path, *text; /* the lock file and what this process wrote into it */
+    int made;          /* its place among the files that a signal removes, or 0 */
+};
+
+/*
+ * meg_lock_take - create the lock file PATH, in a directory that exists
+ * output: what the lock protects, as messages name it.  MEG_EIO where a living process holds it, with
+ * the holder's name, or where PATH cannot be created.  A process that exits, or that SIGHUP, SIGINT or
+ * SIGTERM ends, releases what it holds.
+ */
+int meg_lock_take(struct meg_lock *l, const char *path, const char *output, struct meg_err *e);
+
+/* Whether the lock is still this process's: somebody may have removed the file. */
+int meg_lock_check(const struct meg_lock *l, struct meg_err *e);
+
+/* Remove the lock file, unless it is another's by now; does nothing on { 0 }. */
+void meg_lock_release(struct meg_lock *l);
+
+MEG_END_DECLS
+
+#endif

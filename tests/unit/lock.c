@@ -1,0 +1,301 @@
+/* Lock files: one holder at a time, named; those of dead processes are taken over. */
+#define _GNU_SOURCE
+#include "child.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+
+#include "base/file.h"
+#include "base/lock.h"
+
+static char dir[256], path[300];
+
+static int make(void **state)
+{
+    (void)state;
+    make_dir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/out.lock", dir);
+    unsetenv("SLURM_JOB_ID");
+    unsetenv("SLURM_RESTART_COUNT");
+    return 0;
+}
+
+static int clear(void **state)
+{
+    (void)state;
+    return meg_remove_tree(dir, NULL);
+}
+
+static int count_names(void)
+{
+    DIR *d = opendir(dir);
+    int n = -2;
+
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+/* Take the lock and end by SIGKILL, so that the file stays. */
+static void take_and_die(void *job)
+{
+    struct meg_lock l;
+
+    if (job)
+        setenv("SLURM_JOB_ID", job, 1);
+    if (meg_lock_take(&l, path, "out", NULL) == 0)
+        kill(getpid(), SIGKILL);
+}
+
+static void leave_a_dead_lock(char *job)
+{
+    struct child c;
+
+    child_run(&c, take_and_die, job);
+    assert_int_equal(c.status, 128 + SIGKILL);
+    assert_int_equal(access(path, F_OK), 0);
+}
+
+/* Rewrite a line of the lock file. */
+static void edit(const char *key, const char *value)
+{
+    struct meg_str text = { 0 }, out = { 0 };
+
+    assert_int_equal(meg_read_file(path, &text, NULL), 0);
+    for (char *line = text.s, *rest = NULL; (line = strtok_r(line, "\n", &rest)); line = NULL) {
+        const bool is_it = !strncmp(line, key, strlen(key)) && line[strlen(key)] == ' ';
+
+        meg_str_printf(&out, "%s%s%s\n", is_it ? key : line, is_it ? " " : "", is_it ? value : "");
+    }
+    assert_string_not_equal(text.s, out.s);
+    assert_int_equal(meg_write_file(path, out.s, out.n, NULL), 0);
+    meg_str_free(&text);
+    meg_str_free(&out);
+}
+
+static void take_and_say(void *unused)
+{
+    struct meg_lock l;
+    struct meg_err e;
+
+    (void)unused;
+    if (meg_lock_take(&l, path, "folder out", &e) < 0) {
+        fprintf(stderr, "%s", e.msg);
+        _exit(meg_exit_status(e.code));
+    }
+    meg_lock_release(&l);
+}
+
+static void the_second_is_refused_with_the_holders_name(void **state)
+{
+    struct meg_lock l = { 0 };
+    struct meg_err e;
+    struct child c;
+    char pid[64], host[64];
+
+    (void)state;
+    assert_int_equal(meg_lock_take(&l, path, "out", &e), 0);
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 74);
+    snprintf(pid, sizeof pid, "process %ld,", (long)getpid());
+    gethostname(host, sizeof host);
+    assert_non_null(strstr(c.err, "folder out: "));
+    assert_non_null(strstr(c.err, pid));
+    assert_non_null(strstr(c.err, host));
+    assert_non_null(strstr(c.err, " UTC, is writing here"));
+    assert_int_equal(meg_lock_check(&l, &e), 0);
+    meg_lock_release(&l);
+    assert_int_equal(count_names(), 0);
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 0);
+    assert_int_equal(count_names(), 0);
+}
+
+static void a_lock_of_a_dead_process_is_taken_over(void **state)
+{
+    struct child c;
+
+    (void)state;
+    leave_a_dead_lock(NULL);
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 0);
+    assert_non_null(strstr(c.err, "which is gone"));
+    assert_int_equal(count_names(), 0);
+}
+
+static void a_process_number_used_again_is_not_the_holder(void **state)
+{
+    char pid[32];
+    struct child c;
+
+    (void)state;
+    leave_a_dead_lock(NULL);
+    snprintf(pid, sizeof pid, "%ld", (long)getpid());
+    edit("pid", pid); /* lives, but started at another time */
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 0);
+}
+
+static void a_lock_from_before_a_reboot_is_taken_over(void **state)
+{
+    struct meg_lock l = { 0 };
+    struct child c;
+
+    (void)state;
+    assert_int_equal(meg_lock_take(&l, path, "out", NULL), 0);
+    edit("boot", "01234567-89ab-cdef-0123-456789abcdef");
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 0);
+    meg_lock_release(&l);
+}
+
+static void another_host_is_named_and_not_judged(void **state)
+{
+    struct child c;
+
+    (void)state;
+    leave_a_dead_lock(NULL);
+    edit("host", "node17.cluster");
+    edit("boot", "01234567-89ab-cdef-0123-456789abcdef");
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 74);
+    assert_non_null(strstr(c.err, "on host node17.cluster, process "));
+    assert_non_null(strstr(c.err, "if that process is gone, remove "));
+    assert_non_null(strstr(c.err, path));
+}
+
+static void a_requeued_slurm_job_takes_its_own_lock_over(void **state)
+{
+    struct child c;
+
+    (void)state;
+    leave_a_dead_lock("4711");
+    edit("host", "node17");
+    setenv("SLURM_JOB_ID", "4711", 1);
+    child_run(&c, take_and_say, NULL); /* the same run of the job: another step of it may be at work */
+    assert_int_equal(c.status, 74);
+    setenv("SLURM_RESTART_COUNT", "1", 1);
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 0);
+}
+
+static void a_file_that_is_no_lock_stays(void **state)
+{
+    struct child c;
+
+    (void)state;
+    assert_int_equal(meg_write_file(path, "notes of mine\n", 14, NULL), 0);
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 74);
+    assert_non_null(strstr(c.err, "is no lock file that meg wrote"));
+    assert_int_equal(access(path, F_OK), 0);
+}
+
+static void a_lost_lock_is_noticed(void **state)
+{
+    struct meg_lock l = { 0 };
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_lock_take(&l, path, "out", NULL), 0);
+    edit("pid", "1");
+    assert_int_equal(meg_lock_check(&l, &e), MEG_EIO);
+    meg_lock_release(&l);
+    assert_int_equal(access(path, F_OK), 0); /* another's is not removed */
+}
+
+static void exit_while_holding(void *how)
+{
+    struct meg_lock l;
+
+    meg_lock_take(&l, path, "out", NULL);
+    if (how)
+        kill(getpid(), SIGTERM);
+    exit(3);
+}
+
+static void a_process_that_ends_releases(void **state)
+{
+    char with_signal[] = "";
+    struct child c;
+
+    (void)state;
+    child_run(&c, exit_while_holding, NULL);
+    assert_int_equal(c.status, 3);
+    assert_int_equal(count_names(), 0);
+    child_run(&c, exit_while_holding, with_signal);
+    assert_int_equal(c.status, 128 + SIGTERM);
+    assert_int_equal(count_names(), 0);
+}
+
+enum { RACERS = 8, ROUNDS = 25 };
+
+/* Who gets in is alone: the shared counter is 1 in there.  All racers wait for one another before and behind. */
+struct shared {
+    int ready, tried, inside, wins, overlaps;
+};
+
+static void race_once(struct shared *s)
+{
+    struct meg_lock l = { 0 };
+
+    __atomic_add_fetch(&s->ready, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&s->ready, __ATOMIC_SEQ_CST) < RACERS)
+        usleep(50);
+    if (meg_lock_take(&l, path, "out", NULL) == 0) {
+        __atomic_add_fetch(&s->wins, 1, __ATOMIC_SEQ_CST);
+        if (__atomic_add_fetch(&s->inside, 1, __ATOMIC_SEQ_CST) != 1)
+            __atomic_add_fetch(&s->overlaps, 1, __ATOMIC_SEQ_CST);
+    }
+    __atomic_add_fetch(&s->tried, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&s->tried, __ATOMIC_SEQ_CST) < RACERS)
+        usleep(50);
+    meg_lock_release(&l);
+}
+
+static void of_many_that_find_a_dead_lock_one_gets_it(void **state)
+{
+    struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    (void)state;
+    assert_ptr_not_equal(s, MAP_FAILED);
+    for (int round = 0; round < ROUNDS; round++) {
+        memset(s, 0, sizeof *s);
+        if (round % 2)
+            leave_a_dead_lock(NULL);
+        for (int i = 0; i < RACERS; i++)
+            if (fork() == 0) {
+                if (!freopen("/dev/null", "w", stderr))
+                    _exit(1);
+                race_once(s);
+                _exit(0);
+            }
+        while (wait(NULL) > 0)
+            ;
+        assert_int_equal(s->tried, RACERS);
+        assert_int_equal(s->wins, 1);
+        assert_int_equal(s->overlaps, 0);
+        assert_int_equal(count_names(), 0);
+    }
+    munmap(s, sizeof *s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(the_second_is_refused_with_the_holders_name, make, clear),
+        cmocka_unit_test_setup_teardown(a_lock_of_a_dead_process_is_taken_over, make, clear),
+        cmocka_unit_test_setup_teardown(a_process_number_used_again_is_not_the_holder, make, clear),
+        cmocka_unit_test_setup_teardown(a_lock_from_before_a_reboot_is_taken_over, make, clear),
+        cmocka_unit_test_setup_teardown(another_host_is_named_and_not_judged, make, clear),
+        cmocka_unit_test_setup_teardown(a_requeued_slurm_job_takes_its_own_lock_over, make, clear),
+        cmocka_unit_test_setup_teardown(a_file_that_is_no_lock_stays, make, clear),
+        cmocka_unit_test_setup_teardown(a_lost_lock_is_noticed, make, clear),
+        cmocka_unit_test_setup_teardown(a_process_that_ends_releases, make, clear),
+        cmocka_unit_test_setup_teardown(of_many_that_find_a_dead_lock_one_gets_it, make, clear),
+    };
+    return cmocka_run_group_tests_name("lock", tests, NULL, NULL);
+}
