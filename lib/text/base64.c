@@ -41,3 +41,19 @@ int meg_base64_read(struct meg_str *out, const char *s, int64_t n)
     }
     return 0;
 }
+
+void meg_base64_write(struct meg_str *out, const char *bytes, int64_t n)
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+    for (int64_t i = 0; i < n; i += 3) {
+        uint32_t bits = 0;
+        char s[4];
+
+        for (int k = 0; k < 3; k++)
+            bits = bits << 8 | (i + k < n ? (unsigned char)bytes[i + k] : 0);
+        for (int k = 0; k < 4; k++)
+            s[k] = i + k <= n ? digit[bits >> (18 - 6 * k) & 63] : '=';
+        meg_str_add(out, s, 4);
+    }
+}

@@ -208,6 +208,8 @@ static int read_map(struct meg_spm_rules *rules, const struct meg_pb_field *f, s
         return r;
     meg_charsmap_free(&rules->map);
     rules->map = (struct meg_charsmap){ 0 };
+    rules->map_bytes.n = 0;
+    meg_str_add(&rules->map_bytes, f->bytes.p, (size_t)(f->bytes.end - f->bytes.p));
     rules->has_map = f->bytes.end > f->bytes.p;
     if (rules->has_map &&
         meg_charsmap_load(&rules->map, f->bytes.p, f->bytes.end - f->bytes.p, &why) < 0)
@@ -248,6 +250,7 @@ static int check_no_denormalizer(struct meg_pb in, struct meg_err *e)
                         "a denormaliser with a character map, which is not "
                         "supported");
     meg_charsmap_free(&rules.map);
+    meg_str_free(&rules.map_bytes);
     return r;
 }
 
@@ -371,6 +374,7 @@ void meg_spm_model_free(struct meg_spm_model *m)
     if (!m)
         return;
     meg_charsmap_free(&m->norm.map);
+    meg_str_free(&m->norm.map_bytes);
     meg_str_free(&m->text);
     meg_str_free(&m->unk_surface);
     free(m->piece);

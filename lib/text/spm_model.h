@@ -28,6 +28,7 @@ enum meg_spm_type {
 /* How text is normalised. */
 struct meg_spm_rules {
     struct meg_charsmap map;
+    struct meg_str map_bytes; /* the map as the file has it */
     bool has_map;
     bool add_dummy_prefix;         /* a blank in front of the text; behind it with ... */
     bool treat_blank_as_suffix;    /* ... this */
