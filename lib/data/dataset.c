@@ -55,7 +55,7 @@ static int read_stream(const struct meg_dataset *ds, int64_t j, struct fill *f, 
         return meg_dataset_misfit(ds, e);
     meg_gpt_index_start(x, j, &k0, &off);
     meg_gpt_index_start(x, j + 1, &last, &last_off);
-    if (k0 < 0 || k0 > last || last >= x->ndocument || off < 0 || last_off < -1)
+    if (k0 < 0 || k0 > last || last >= x->ndocument || off < 0 || last_off < 0)
         return meg_dataset_misfit(ds, e);
     for (k = k0; k <= last; k++) {
         int64_t element = x->document[k], from = k == k0 ? off : 0, to;
@@ -88,21 +88,18 @@ static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample
     const int64_t s = c->cut.seq_length;
     struct fill f = { out->tokens, c->pad, s, 0 };
     int32_t start = 0;
-    int64_t t, have;
+    int64_t t;
     int r;
 
     if ((r = read_stream(ds, meg_gpt_index_shuffled(&ds->index, i), &f, e)) < 0)
         return r;
-    have = f.at;
-    if (have != s + c->cut.extra && !c->cut.keep_partial)
+    if (f.at != s + c->cut.extra)
         return meg_dataset_misfit(ds, e);
-    for (t = 0; t < (have < s ? have : s); t++)
+    for (t = 0; t < s; t++)
         if ((r = meg_dataset_check_id(ds, out->tokens[t], c->vocab_size, e)) < 0)
             return r;
-    if (have > s && (r = meg_dataset_check_id(ds, f.next, c->vocab_size, e)) < 0)
+    if (c->cut.extra && (r = meg_dataset_check_id(ds, f.next, c->vocab_size, e)) < 0)
         return r;
-    for (t = have; t < s; t++)
-        out->tokens[t] = c->pad;
     for (t = 0; t < s; t++)
         out->labels[t] = t + 1 < s ? out->tokens[t + 1] : f.next;
     for (t = 0; t < s; t++) {

@@ -159,7 +159,7 @@ int meg_gpt_data_plan(struct meg_run_data **out, const struct meg_data_conf *con
     struct meg_run_data *d = meg_new(sizeof *d);
 
     d->class = &gpt;
-    d->how = (struct meg_sample_conf){ .cut = { need->seq_length, 1, false, false },
+    d->how = (struct meg_sample_conf){ .cut = { need->seq_length, 1, false },
                                        .eod = need->eod,
                                        .pad = need->pad,
                                        .vocab_size = need->vocab_size,

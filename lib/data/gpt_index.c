@@ -27,8 +27,6 @@ int meg_gpt_index_plan(struct meg_gpt_index_plan *p, int64_t elements, int64_t t
     }
     have = p->epochs * tpe - x;
     p->samples = have / t;
-    if (cut->keep_partial && have % t)
-        p->samples++;
     if (p->epochs > 1) {
         int64_t per_epoch = (tpe - x) / t;
         p->before_last = ((p->epochs - 1) * tpe - x) / t;
@@ -76,12 +74,9 @@ static void step(struct walk *w, int64_t seq_length)
             w->offset += rest - w->extra;
             return;
         }
-        if (w->k == w->ndoc - 1) { /* only a kept partial sample ends here */
-            w->offset += left - w->extra;
-            return;
-        }
         rest -= left;
         w->k++;
+        MEG_ASSERT(w->k < w->ndoc);
         w->offset = 0;
     }
 }
@@ -137,7 +132,6 @@ void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_pla
     struct meg_mt19937 rng;
 
     meg_mt19937_seed(&rng, seed);
-    meg_gpt_index_shape(x, p);
     x->document = x->owned[0] = order_elements(p, begin, &rng);
     x->sample = x->owned[1] = cut_samples(x, src, cut);
     x->shuffle = x->owned[2] = order_samples(x, p, &rng);

@@ -19,9 +19,7 @@ enum { MEG_ONE_EPOCH = -1 }; /* as a number of wanted samples: as many as one ep
 struct meg_gpt_cut {
     int64_t seq_length;
     int extra;         /* 1: a sample also reads the next token, its last label */
-    bool keep_partial; /* the last sample may be short, and is padded */
-    bool
-        is_deepspeed; /* the last epoch is shuffled apart when under 95% of it is wanted, not 80% */
+    bool is_deepspeed; /* the last epoch is shuffled apart when under 95% of it is wanted, not 80% */
 };
 
 /* What the arrays will hold: plain arithmetic, nothing allocated. */
@@ -69,9 +67,10 @@ static inline void meg_gpt_index_start(const struct meg_gpt_index *x, int64_t sa
 void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_plan *p);
 
 /*
- * meg_gpt_index_build - the arrays for elements [begin, begin + p->elements) of src
+ * meg_gpt_index_build - build the arrays for elements [begin, begin + p->elements) of src
+ *   x     of meg_gpt_index_shape, which says the types; meg_gpt_index_free'd by the caller
  *   seed  of numpy's RandomState, in [0, 2^32)
- * x is meg_gpt_index_free'd by the caller.  Cannot fail.
+ * Cannot fail.
  */
 void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_plan *p,
                          const struct meg_source *src, int64_t begin, const struct meg_gpt_cut *cut,
