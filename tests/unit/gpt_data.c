@@ -296,18 +296,24 @@ static void mock_data_needs_no_file(void **state)
 
 /* ---- the cache ---------------------------------------------------------------------------------- */
 
-static const struct meg_dataset *train_of(struct meg_run_data **d, const char *prefix,
-                                          const char *cache)
+static int open_train(struct meg_run_data **d, const char *prefix, const char *cache, struct meg_err *e)
 {
     const char *path[] = { prefix, NULL };
     struct meg_data_conf c = defaults();
     struct meg_data_need need = need_of(9, 0, 0);
-    struct meg_err e;
 
     c.data_path = words(path);
     c.split = "1";
     c.data_cache_path = cache;
-    if (meg_gpt_data_open(d, &c, &need, &e) < 0)
+    return meg_gpt_data_open(d, &c, &need, e);
+}
+
+static const struct meg_dataset *train_of(struct meg_run_data **d, const char *prefix,
+                                          const char *cache)
+{
+    struct meg_err e;
+
+    if (open_train(d, prefix, cache, &e) < 0)
         fail_msg("%s", e.msg);
     return meg_run_data_split(*d, MEG_TRAIN);
 }
@@ -477,30 +483,53 @@ static void without_a_writable_cache_memory_serves(void **state)
     meg_run_data_close(d);
 }
 
+/*
+ * Open the dataset called race 20 times and read a sample; with removed, remove that file each time.  For
+ * a child process: an assertion that fails there would go on with the tests behind this one.
+ */
+static int read_in_a_race(const struct row *want, const char *removed)
+{
+    struct meg_err e;
+
+    for (int k = 0; k < 20; k++) {
+        struct row r;
+        struct meg_sample s = { r.tokens, r.labels, r.loss_mask, r.position_ids, r.doc_start };
+        struct meg_run_data *d;
+
+        if (open_train(&d, "race", "race.cache", &e) < 0 ||
+            meg_dataset_sample(meg_run_data_split(d, MEG_TRAIN), 3, &s, &e) < 0)
+            return fprintf(stderr, "%s\n", e.msg);
+        meg_run_data_close(d);
+        if (memcmp(want->tokens, r.tokens, T * sizeof *r.tokens))
+            return fprintf(stderr, "another sample\n");
+        if (removed)
+            unlink(removed);
+    }
+    return 0;
+}
+
 static void several_processes_may_build_at_once(void **state)
 {
     const int length[] = { 20, 30, 40, 50 };
     struct meg_run_data *d;
+    struct row want;
+    const char *shuffle;
     pid_t child[4];
     int status, files = 0;
     DIR *dir;
 
     (void)state;
     make_dataset("race", length, 4);
+    read_row(train_of(&d, "race", "race.cache"), 3, &want);
+    meg_run_data_close(d);
+    shuffle = cache_file("race.cache", "shuffle_index");
+    unlink(shuffle);
+    fflush(NULL);
+    for (int i = 0; i < 4; i++)
+        if ((child[i] = fork()) == 0)
+            _exit(read_in_a_race(&want, i ? NULL : shuffle) ? 1 : 0);
     for (int i = 0; i < 4; i++) {
-        if ((child[i] = fork()) == 0) {
-            for (int k = 0; k < 20; k++) {
-                struct row r;
-                read_row(train_of(&d, "race", "race.cache"), 3, &r);
-                meg_run_data_close(d);
-                if (i == 0)
-                    unlink(cache_file("race.cache", "shuffle_index"));
-            }
-            _exit(0);
-        }
-    }
-    for (int i = 0; i < 4; i++) {
-        waitpid(child[i], &status, 0);
+        assert_int_equal(waitpid(child[i], &status, 0), child[i]);
         assert_int_equal(status, 0);
     }
     train_of(&d, "race", "race.cache");
