@@ -43,6 +43,13 @@ static void undraw(void)
     }
 }
 
+void meg_log_neutralise(char *text)
+{
+    for (char *p = text; *p; p++)
+        if (((unsigned char)*p < ' ' && *p != '\n' && *p != '\t') || *p == 0x7f)
+            *p = '?';
+}
+
 void meg_vlog(int l, const char *fmt, va_list ap)
 {
     char line[4096];
@@ -56,9 +63,7 @@ void meg_vlog(int l, const char *fmt, va_list ap)
         snprintf(line, sizeof line, "%s: ", meg_progname());
     n = strlen(line);
     vsnprintf(line + n, sizeof line - n - 1, fmt, ap);
-    for (char *p = line; *p; p++) /* what is quoted from files steers no terminal */
-        if (((unsigned char)*p < ' ' && *p != '\n' && *p != '\t') || *p == 0x7f)
-            *p = '?';
+    meg_log_neutralise(line);
     n = strlen(line);
     line[n++] = '\n';
     undraw();

@@ -28,6 +28,8 @@ void meg_warn(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_note(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_debug(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_vlog(int level, const char *fmt, va_list ap) MEG_PRINTF(2, 0);
+/* Replace the control characters of text by ?, but for newlines and tabs, so that quoted text cannot steer a terminal. */
+void meg_log_neutralise(char *text);
 
 /*
  * A line that says how far the work is.  Where stderr is a terminal it is redrawn in place,

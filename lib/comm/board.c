@@ -127,37 +127,34 @@ bool board_serve(bool is_local, int port)
     return board.listening >= 0 && start_thread();
 }
 
-/* Rank 0 takes us for nobody of its run, and has told why. */
+/* Rank 0 has refused this process, and says why. */
 static void turned_away(const void *payload) MEG_NORETURN;
 static void turned_away(const void *payload)
 {
     struct board_ends ends;
+    char why[sizeof ends.why];
 
     memcpy(&ends, payload, sizeof ends);
-    meg_warn("%.*s", (int)sizeof ends.why - 1, ends.why);
+    board_copy_name(why, ends.why, sizeof why);
+    meg_warn("port %d refuses rank %d of %d on %s: %s", board.invite.port, board.rank, board.size, board.host, why);
     _exit(ends.status);
 }
 
-bool board_go_to(double patience_s)
+/*
+ * Connect to rank 0's board and join it.  False: errno says why, and l->fd is -1 where nobody listens or the
+ * connection was closed without an answer, which another try may find mended; else no board of ours answers.
+ */
+static bool try_to_join(struct board_link *l)
 {
-    const double start = meg_now_s();
     struct board_join j = { .rank = board.rank, .size = board.size };
     struct pollfd p = { .events = POLLIN };
     enum board_kind kind;
     const void *payload;
-    struct board_link *l;
     int r = 0;
 
-    make_links(1);
-    l = board.link;
-    if (!board.invite.is_open)
+    l->have = l->taken = 0;
+    if ((l->fd = p.fd = board_connect(&board.invite)) < 0)
         return false;
-    while ((l->fd = p.fd = board_connect(&board.invite)) < 0)
-        if (meg_now_s() - start > patience_s)
-            return false;
-        else
-            usleep(20000);
-    l->rank = 0;
     memcpy(j.token, board.invite.token, sizeof j.token);
     memcpy(j.host, board.host, sizeof j.host);
     board_send(l, BOARD_JOIN, &j, sizeof j);
@@ -166,11 +163,29 @@ bool board_go_to(double patience_s)
     if (r == 1 && kind == BOARD_END)
         turned_away(payload);
     if (r == 1 && kind == BOARD_WELCOME) {
-        memcpy(l->host, payload, sizeof l->host - 1);
-        return start_thread();
+        board_copy_name(l->host, payload, sizeof l->host);
+        return true;
     }
     errno = ECONNREFUSED;
+    if (r < 0 && l->have == 0)
+        board_shut(&l->fd);
     return false;
+}
+
+bool board_go_to(double patience_s)
+{
+    const double start = meg_now_s();
+
+    make_links(1);
+    if (!board.invite.is_open)
+        return false;
+    while (!try_to_join(&board.link[0]))
+        if (board.link[0].fd >= 0 || meg_now_s() - start > patience_s)
+            return false;
+        else
+            usleep(20000);
+    board.link[0].rank = 0;
+    return start_thread();
 }
 
 /* The thread says goodbye; where there is none, this does, and rank 0 takes nobody for lost. */
@@ -251,6 +266,7 @@ void meg_board_open(struct meg_comm *world, double deadline_s)
     board.place.step = -1;
     board.has_come = meg_new((size_t)world->size * sizeof *board.has_come);
     board.has_come[0] = true;
+    board.ncome = 1;
     gethostname(board.host, sizeof board.host - 1);
     if (board.meeting)
         board_meet(board.meeting);

@@ -17,6 +17,10 @@
  * Ranks that have no communicator yet, torchrun's, meet at the board instead, on a port that all were
  * told; the 16 bytes are then made of the run's name and keep strays out, not people of ill will.  They
  * leave each other the notes at it from which communicators are made.
+ *
+ * A process that another run started with the same port and name has the same token.  Until all ranks have
+ * joined it cannot be told from a rank, and a contradiction ends both; from then on it is refused, and the
+ * run continues.  Names that a peer sends are printed with ? for control characters.
  */
 #ifndef MEG_COMM_BOARD_H
 #define MEG_COMM_BOARD_H
@@ -39,7 +43,7 @@ void meg_board_meet_at(const struct meg_meeting *m);
  * Every rank of world calls it, once.  With one rank there is no board.  Where a rank cannot reach rank
  * 0's board there is none either, with a warning: what is lost is then noticed by deadlines alone.  Where
  * they meet at it, the process ends instead: MEG_EPEER names who did not come by the deadline, MEG_EUSAGE
- * a port that is taken and ranks that contradict each other.
+ * a port that is taken, a run that is complete or another, and ranks that contradict each other.
  */
 void meg_board_open(struct meg_comm *world, double deadline_s);
 /* Every rank calls it when all are done; the end of one is then no news to the others. */

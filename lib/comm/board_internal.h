@@ -27,7 +27,7 @@ enum board_kind {
     BOARD_ASK,                       /* where are you? */
     BOARD_WAITED,                    /* to rank 0: my wait took too long */
     BOARD_ENDS,                      /* struct board_ends: I end, and this is why */
-    BOARD_END,                       /* struct board_ends: everybody ends */
+    BOARD_END,                       /* struct board_ends: everybody ends; the answer to a process that is refused */
     BOARD_NOTE,                      /* struct meg_board_note: to be kept by rank 0, or what was asked for */
     BOARD_WANT,                      /* struct meg_board_note, its name: asks for it */
     BOARD_BYE                        /* I am done, and close */
@@ -57,6 +57,7 @@ struct board_link {
     bool has_left;                   /* said goodbye */
     bool is_clogged;                 /* a frame went out in part: nothing more is sent */
     double silent_s;
+    int64_t arrival;                 /* connections are numbered as they arrive */
     struct board_place place;
     char host[64];
     size_t have, taken;              /* bytes of in, and of its first frame where that was given */
@@ -79,6 +80,8 @@ int board_listen(struct board_invite *to, bool is_local, int port);
 /* Invite to a host by its name, or to loopback.  NULL, or what is wrong. */
 const char *board_invite_to(struct board_invite *to, const struct meg_meeting *m);
 int board_accept(int listening);
+/* Copy a name that a peer sent, cap bytes, to to[cap]: with a zero at its end, and ? for every control character. */
+void board_copy_name(char *to, const char *from, size_t cap);
 /* Close *fd where it is one, leaving -1, and errno as it is. */
 void board_shut(int *fd);
 /* A connected socket, or -1 with errno. */
@@ -143,16 +146,19 @@ struct board {
     struct board_ends ends;
     bool is_ending, has_told, is_leaving;
     bool *has_come;                  /* [size] */
+    int ncome;                       /* how many of has_come are true */
 
     /* the thread's own */
     struct board_link *link;
     int nlinks;
+    int64_t arrivals;
     double since_beat_s, waited_s, paused_s, since_pause_s;
     int64_t wait_seen;
     enum board_verdict verdict;      /* that is due in left_s */
     const struct board_link *lost;
     int ended_status;
     bool must_end;                   /* a late verdict: also when everybody answers */
+    bool has_warned;                 /* of a process that wanted to join a complete run */
     double left_s;
     volatile sig_atomic_t was_terminated;
 };
@@ -169,7 +175,7 @@ double board_patience_s(void);
 void board_poke(void);
 /* Take ranks in, as rank 0.  False with errno. */
 bool board_serve(bool is_local, int port);
-/* Join rank 0's board, which may not be there for patience_s.  False: errno, or link[0].fd where nobody took us in. */
+/* Join rank 0's board, which may not be there for patience_s.  False: errno, or link[0].fd where it is no board of ours. */
 bool board_go_to(double patience_s);
 /* ---- board_meet.c: ends the process where ranks do not meet ---- */
 void board_meet(const struct meg_meeting *m);

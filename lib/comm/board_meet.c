@@ -7,11 +7,10 @@
 
 static bool all_have_come(void)
 {
-    int n = 0;
+    int n;
 
     pthread_mutex_lock(&board.lock);
-    for (int i = 0; i < board.size; i++)
-        n += board.has_come[i];
+    n = board.ncome;
     pthread_mutex_unlock(&board.lock);
     return n == board.size;
 }

@@ -53,11 +53,15 @@ static double locked_patience_s(void)
 static void say(const char *text)
 {
     struct meg_str s = { 0 };
+    size_t start;
 
-    meg_str_printf(&s, "%s%s", isatty(STDERR_FILENO) ? "\r\033[K" : "", meg_progname());
+    meg_str_printf(&s, "%s", isatty(STDERR_FILENO) ? "\r\033[K" : "");
+    start = s.n;
+    meg_str_printf(&s, "%s", meg_progname());
     if (board.rank)
         meg_str_printf(&s, "[%d]", board.rank);
     meg_str_printf(&s, ": %s\n", text);
+    meg_log_neutralise(s.s + start);
     if (write(STDERR_FILENO, s.s, s.n) < 0)
         return;                      /* there is no one left to tell */
     meg_str_free(&s);
@@ -210,17 +214,59 @@ static void quarrel(struct board_link *l, const char *fmt, ...)
     end_all(ends.status);
 }
 
-static bool join(struct board_link *l, const struct board_join *j)
+/* Tell a process that it cannot join, and why; the run continues without it. */
+static void refuse(struct board_link *l, const char *fmt, ...) MEG_PRINTF(2, 3);
+static void refuse(struct board_link *l, const char *fmt, ...)
 {
-    struct board_welcome welcome;
+    struct board_ends ends = { .status = meg_exit_status(MEG_EUSAGE) };
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(ends.why, sizeof ends.why, fmt, ap);
+    va_end(ap);
+    board_send(l, BOARD_END, &ends, sizeof ends);
+}
+
+/* All ranks have joined: whoever else has the run's token is a process of another run of the same name. */
+static void refuse_newcomer(struct board_link *l, int rank)
+{
+    struct meg_str s = { 0 };
+
+    refuse(l, "the run there has all of its %d ranks; give this one a MASTER_PORT or a --rdzv-id of its own", board.size);
+    if (board.has_warned)
+        return;
+    board.has_warned = true;
+    meg_str_printf(&s, "refused a process on %s that calls itself rank %d, because all %d ranks have joined: another run "
+                   "uses the same MASTER_PORT", l->host, rank, board.size);
+    say(s.s);
+    meg_str_free(&s);
+}
+
+static bool has_token(const struct board_join *j)
+{
     unsigned char differs = 0;
 
     for (size_t i = 0; i < sizeof j->token; i++)
         differs |= j->token[i] ^ board.invite.token[i];
-    if (differs || !board_is_host() || l->rank >= 0)
+    return !differs;
+}
+
+static bool join(struct board_link *l, const struct board_join *j)
+{
+    struct board_welcome welcome;
+
+    if (!board_is_host() || l->rank >= 0)
         return false;
-    memcpy(l->host, j->host, sizeof l->host - 1);
+    if (!has_token(j)) {
+        refuse(l, "another run uses it; give this one another MASTER_PORT, or all its ranks one --rdzv-id");
+        return false;
+    }
+    board_copy_name(l->host, j->host, sizeof l->host);
     memcpy(welcome.host, board.host, sizeof welcome.host);
+    if (board.ncome == board.size) {
+        refuse_newcomer(l, j->rank);
+        return false;
+    }
     if (j->size != board.size)
         quarrel(l, "rank %d on %s was started as one of %d ranks, and rank 0 on %s as one of %d", j->rank, l->host,
                 j->size, board.host, board.size);
@@ -229,6 +275,7 @@ static bool join(struct board_link *l, const struct board_join *j)
     l->rank = j->rank;
     pthread_mutex_lock(&board.lock);
     board.has_come[l->rank] = true;
+    board.ncome++;
     pthread_mutex_unlock(&board.lock);
     board_send(l, BOARD_WELCOME, &welcome, sizeof welcome);
     return true;
@@ -325,19 +372,39 @@ bool board_listen_to(int fd, void *who)
     return epoll_ctl(board.epoll, EPOLL_CTL_ADD, fd, &e) == 0;
 }
 
+/*
+ * Find a link for a new connection: one that is free, else that of the oldest connection which has not joined, so that
+ * idle connections of strangers keep no rank out.  There are more links than ranks.
+ */
+static struct board_link *make_place(void)
+{
+    struct board_link *oldest = NULL;
+
+    for (int i = 0; i < board.nlinks; i++) {
+        struct board_link *l = &board.link[i];
+
+        if (l->fd < 0)
+            return l;
+        if (l->rank < 0 && (!oldest || l->arrival < oldest->arrival))
+            oldest = l;
+    }
+    drop(oldest);
+    return oldest;
+}
+
 static void let_in(void)
 {
     int fd;
 
     while ((fd = board_accept(board.listening)) >= 0) {
-        int i = 0;
+        struct board_link *l = make_place();
 
-        while (i < board.nlinks && board.link[i].fd >= 0)
-            i++;
-        if (i < board.nlinks && board_listen_to(fd, &board.link[i]))
-            board.link[i].fd = fd;
-        else
+        if (board_listen_to(fd, l)) {
+            l->fd = fd;
+            l->arrival = board.arrivals++;
+        } else {
             close(fd);
+        }
     }
 }
 

@@ -207,6 +207,15 @@ int board_accept(int listening)
     return fd;
 }
 
+void board_copy_name(char *to, const char *from, size_t cap)
+{
+    size_t n = 0;
+
+    for (; n + 1 < cap && from[n]; n++)
+        to[n] = (unsigned char)from[n] < ' ' || from[n] == 0x7f ? '?' : from[n];
+    to[n] = 0;
+}
+
 /* ---- frames ---- */
 
 void board_send(struct board_link *l, enum board_kind kind, const void *payload, size_t n)

@@ -27,15 +27,22 @@ static const char *text_of(const char *name)
     return text ? text : "";
 }
 
-/* What ranks of one run, and of no other, have in common. */
-static void name_run(unsigned char token[16])
+/*
+ * Make the token that ranks of one run, and of no other, have in common.  Its secret is the run's id where that is
+ * random, as torchrun --standalone makes it, and the key that Open MPI draws where mpirun starts torchrun on each machine.
+ */
+static void make_token(unsigned char token[16])
 {
+    static const char *const shared[] = { "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+                                          "OMPI_MCA_orte_precondition_transports" };
     struct meg_str run = { 0 };
 
     for (int i = 0; i < 2; i++) {
         uint64_t hash;
 
-        meg_str_printf(&run, "meg %s %s\n", text_of("TORCHELASTIC_RUN_ID"), text_of("TORCHELASTIC_RESTART_COUNT"));
+        meg_str_printf(&run, "meg");
+        for (size_t k = 0; k < sizeof shared / sizeof *shared; k++)
+            meg_str_printf(&run, " %s", text_of(shared[k]));
         hash = meg_xxh3_64(run.s, run.n);
         memcpy(token + 8 * i, &hash, 8);
     }
@@ -62,6 +69,6 @@ int meg_torchrun_read(struct meg_torchrun *t, struct meg_err *e)
         return meg_fail(e, MEG_EUSAGE, "WORLD_SIZE is set, as torchrun does, but not MASTER_ADDR");
     t->meeting.port += port_is_taken;
     t->meeting.is_local = local_size == t->size;
-    name_run(t->meeting.token);
+    make_token(t->meeting.token);
     return 0;
 }
