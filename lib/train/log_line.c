@@ -38,7 +38,7 @@ void meg_log_line(struct meg_str *s, const struct meg_interval *v, bool has_thro
 
 double meg_perplexity(double loss)
 {
-    return exp(fmin(20.0, loss));
+    return isfinite(loss) ? exp(fmin(20.0, loss)) : NAN;
 }
 
 void meg_log_evaluation(struct meg_str *s, const char *where, double loss)

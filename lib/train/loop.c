@@ -1,5 +1,6 @@
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/file.h"
@@ -15,6 +16,19 @@ struct tally {
 
 /* ---- evaluation ---- */
 
+/* End the run on a loss that is not finite, unless the settings have it go on; all ranks have the same loss. */
+static int check_evaluation(const struct trainer *t, const char *split, double loss, struct meg_err *e)
+{
+    const struct meg_train_conf *c = &t->job->train;
+
+    if (isfinite(loss) || !c->check_for_nan || !strcmp(c->on_nan, "skip"))
+        return 0;
+    return meg_train_fail_once(t, meg_fail(e, MEG_EFAIL,
+                                           "iteration %" PRId64 ": the lm loss of the %s split is %s; check the weights "
+                                           "for NaN or Inf, or go on with --on-nan skip",
+                                           t->at.iteration, split, isnan(loss) ? "nan" : "inf"));
+}
+
 static int evaluate(struct trainer *t, struct meg_loader *l, int split, bool is_last,
                     struct meg_err *e)
 {
@@ -23,10 +37,13 @@ static int evaluate(struct trainer *t, struct meg_loader *l, int split, bool is_
 
     if ((r = meg_train_evaluate(t, l, meg_split_names[split], &loss, e)) < 0)
         return r;
-    if (meg_train_stop_asked(t) || !meg_train_speaks(t))
+    if (meg_train_stop_asked(t))
         return 0;
-    return meg_report_evaluation(t->report, meg_split_names[split], is_last, t->at.iteration,
-                                 t->at.consumed_train, loss, e);
+    if (meg_train_speaks(t) &&
+        (r = meg_report_evaluation(t->report, meg_split_names[split], is_last, t->at.iteration,
+                                   t->at.consumed_train, loss, e)) < 0)
+        return r;
+    return check_evaluation(t, meg_split_names[split], loss, e);
 }
 
 /*

@@ -44,7 +44,7 @@ void meg_log_line(struct meg_str *s, const struct meg_interval *v, bool has_thro
  */
 void meg_log_evaluation(struct meg_str *s, const char *where, double loss);
 
-/* exp(min(20, loss)), as Megatron prints it. */
+/* Compute exp(min(20, loss)), as Megatron prints it; NaN of a loss that is not finite. */
 double meg_perplexity(double loss);
 
 struct meg_report;

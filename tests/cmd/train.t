@@ -209,5 +209,13 @@ is 'metrics through a pipe' "$(train --log-json /dev/stderr 2>&1 >/dev/null | jq
 status 'a loss that explodes' 1 train --lr 1e30 --clip-grad 0 --lr-warmup-iters 0 --eval-iters 0
 like 'says where' "$(cat "$T/err")" 'iteration [0-9]+: .*the gradient of [a-z_.0-9]+ is not finite; nothing'
 status 'may go on when told' 0 train --lr 1e30 --clip-grad 0 --lr-warmup-iters 0 --eval-iters 0 \
-    --no-check-for-nan-in-loss-and-grad
+    --no-check-for-nan-in-loss-and-grad --save "$T/nan"
+evaluates_nan() { train --load "$T/nan" --skip-train --override-opt_param-scheduler --log-json "$T/nan.jsonl" "$@"; }
+status 'a validation loss that is not finite ends the run' 1 evaluates_nan
+like 'says of which split' "$(cat "$T/err")" '^meg-train: iteration 10: the lm loss of the valid split is nan; check the weights'
+like 'the log has no finite perplexity' "$(cat "$T/out")" 'lm loss value: -?NAN \| lm loss PPL: NAN \| $'
+is 'nor have the metrics' "$(jq -c '[.split, .lm_loss, .ppl]' "$T/nan.jsonl")" '["valid",null,null]'
+status '--on-nan skip goes on' 0 evaluates_nan --on-nan skip
+is 'to the test split' "$(jq -c '[.split, .lm_loss, .ppl]' "$T/nan.jsonl" | tail -n 1)" '["test",null,null]'
+status 'so does a run that does not check' 0 evaluates_nan --no-check-for-nan-in-loss-and-grad
 done_testing

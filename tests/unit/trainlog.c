@@ -103,6 +103,8 @@ static void evaluation(void **state)
                         "---------------------\n");
     meg_str_free(&s);
     assert_true(meg_perplexity(30) == exp(20));
+    assert_true(isnan(meg_perplexity(NAN)));
+    assert_true(isnan(meg_perplexity(INFINITY)));
 }
 
 int main(void)
