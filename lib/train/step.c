@@ -65,19 +65,29 @@ static void update(struct trainer *t, double norm, struct meg_optim_rates *rates
     meg_optim_update(t->optim, rates, norm);
 }
 
-/* Whether the loss scale has the step skipped. */
-static bool overflows(struct trainer *t, double norm)
+/*
+ * Skip the step where gradients overflow at this loss scale, and lower the scale.  At the least dynamic scale that does
+ * not help, so that MEG_NAN_IN_A_ROW of such steps end the run.
+ */
+static int check_overflow(struct trainer *t, double norm, bool *is_skipped, struct meg_err *e)
 {
     const struct meg_scaler *s = &t->scaler;
     const bool is_least = s->kind == MEG_SCALER_CONSTANT || s->scale <= s->least;
 
-    if (!meg_scaler_update(&t->scaler, !isfinite(norm)))
-        return false;
+    *is_skipped = meg_scaler_update(&t->scaler, !isfinite(norm));
+    if (!*is_skipped)
+        return 0;
+    if (is_least && s->kind == MEG_SCALER_DYNAMIC && ++t->nan_in_a_row == MEG_NAN_IN_A_ROW)
+        return meg_train_fail_once(t, meg_fail(e, MEG_EFAIL,
+                                               "iteration %" PRId64 ": a gradient is not finite at a loss scale of %g, "
+                                               "the least there is, for the %dth iteration in a row; a lower --lr, "
+                                               "--clip-grad or --min-loss-scale may help",
+                                               t->at.iteration + 1, s->scale, MEG_NAN_IN_A_ROW));
     if (is_least && meg_train_speaks(t))
         meg_warn("iteration %" PRId64 ": a gradient is not finite at a loss scale of %g, the least there is; the "
                  "iteration is left out", t->at.iteration + 1, s->scale);
     meg_optim_skip(t->optim);
-    return true;
+    return 0;
 }
 
 int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_err *e)
@@ -100,7 +110,8 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     s.is_left_out = meg_train_checks_nan(t) && !(isfinite(s.lm_loss) && isfinite(s.grad_norm));
     if (s.is_left_out && (r = meg_nan_meet(t, &mine, e)) < 0)
         return r;
-    s.is_left_out = s.is_left_out || overflows(t, s.grad_norm);
+    if (!s.is_left_out && (r = check_overflow(t, s.grad_norm, &s.is_left_out, e)) < 0)
+        return r;
     if (job->log.log_num_zeros)
         s.num_zeros = meg_optim_num_zeros(t->optim);
 

@@ -35,7 +35,10 @@ like 'it begins at 2^32, halves from the second overflow on' "$(scales 429496729
 train --fp16 --train-iters 60 --eval-iters 0 --initial-loss-scale 1048576 --loss-scale-window 3 --hysteresis 3 >"$T/log"
 like 'and doubles after a window' "$(scales 1048576 1 3 3 <"$T/log")" '^[1-9][0-9]?$'
 train --fp16 --train-iters 12 --eval-iters 0 --initial-loss-scale 1e12 --min-loss-scale 1e12 >"$T/log" 2>"$T/err"
-is 'it does not fall below the least' "$(scales 1000000000000 1000000000000 1000 2 <"$T/log")" 12
+is 'it does not fall below the least, and ten iterations in a row there end the run' \
+    "$? $(scales 1000000000000 1000000000000 1000 2 <"$T/log")" '1 9'
+like 'which the message says' "$(cat "$T/err")" \
+    '^meg-train: iteration 10: .* a loss scale of 1e\+12, the least there is, for the 10th iteration in a row; a lower'
 like 'which is warned of' "$(cat "$T/err")" \
     'iteration 1: a gradient is not finite at a loss scale of 1e\+12, the least there is; the iteration is left out'
 
