@@ -114,29 +114,36 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct meg_st_tensor *)a)->name, ((const struct meg_st_tensor *)b)->name);
 }
 
-/* The ranges cover the data exactly; then make them absolute. */
+/* Check that the ranges cover the data exactly, then make them absolute. */
 static int check_ranges(struct meg_st *st, int64_t data, struct meg_err *e)
 {
     int64_t at = 0, have = (int64_t)st->map.n - data;
 
     qsort(st->t, (size_t)st->n, sizeof *st->t, by_place);
     for (int i = 0; i < st->n; i++) {
-        struct meg_st_tensor *t = &st->t[i];
+        const struct meg_st_tensor *t = &st->t[i];
 
         if (t->begin != at)
             return meg_fail(e, MEG_EFORMAT,
                             "%s: tensor %.200s begins at byte %" PRId64
                             " of the data, the one before it ends at %" PRId64,
                             st->path, t->name, t->begin, at);
+        if (t->nbytes > INT64_MAX - data - at)
+            return meg_fail(e, MEG_EFORMAT,
+                            "%s: tensor %.200s ends at byte %" PRId64
+                            " of the data; no file is that long",
+                            st->path, t->name, t->begin + t->nbytes);
         at += t->nbytes;
-        t->begin += data;
-        t->data = st->map.p + t->begin;
     }
     if (at != have)
         return meg_fail(e, MEG_EFORMAT, "%s: %s: %zu bytes are there, the header says %" PRId64,
                         st->path,
                         at > have ? "the file is cut short" : "bytes follow the last tensor",
                         st->map.n, data + at);
+    for (int i = 0; i < st->n; i++) {
+        st->t[i].begin += data;
+        st->t[i].data = st->map.p + st->t[i].begin;
+    }
     qsort(st->t, (size_t)st->n, sizeof *st->t, by_name);
     return 0;
 }

@@ -70,6 +70,12 @@ static void refuses_what_is_wrong(void **state)
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7,
           "cut short|there|header says" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 9, "bytes follow" },
+        { "{\"a\":{\"dtype\":\"U8\",\"shape\":[9223372036854775807],"
+          "\"data_offsets\":[0,9223372036854775807]}}",
+          8, "tensor a ends at byte 9223372036854775807 of the data" },
+        { "{\"a\":{\"dtype\":\"U8\",\"shape\":[9223372036854775000],"
+          "\"data_offsets\":[0,9223372036854775000]}}",
+          8, "cut short|header says 9223372036854775" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 8, "a|[2] of F32" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, "a|[2] of F32" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", 8,
