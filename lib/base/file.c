@@ -17,15 +17,31 @@
 #define BUF_BYTES ((size_t)1 << 20)
 
 /* Open for reading, under its temporary name while a commit of path is decided but not completed. */
-static int open_committed(const char *path)
+static int open_committed(const char *path, int flags)
 {
     char *at = meg_committed(path);
-    int fd = open(at, O_RDONLY | O_CLOEXEC);
+    int fd = open(at, O_RDONLY | O_CLOEXEC | flags);
 
     if (fd < 0 && errno == ENOENT && strcmp(at, path)) /* it has been renamed since */
-        fd = open(path, O_RDONLY | O_CLOEXEC);
+        fd = open(path, O_RDONLY | O_CLOEXEC | flags);
     free(at);
     return fd;
+}
+
+/* Open a regular file, without waiting for the writer of a FIFO; the descriptor, or an error. */
+static int open_regular(struct stat *st, const char *path, struct meg_err *e)
+{
+    int fd = open_committed(path, O_NONBLOCK), r = MEG_OK;
+
+    if (fd < 0)
+        return meg_fail_errno(e, "%s", path);
+    if (fstat(fd, st) < 0)
+        r = meg_fail_errno(e, "%s", path);
+    else if (!S_ISREG(st->st_mode))
+        r = meg_fail(e, MEG_EIO, "%s: not a regular file", path);
+    if (r < 0)
+        close(fd);
+    return r < 0 ? r : fd;
 }
 
 int meg_map_open(struct meg_map *m, const char *path, struct meg_err *e)
@@ -33,20 +49,12 @@ int meg_map_open(struct meg_map *m, const char *path, struct meg_err *e)
     struct stat st;
     void *p = NULL;
     int r = MEG_OK;
-    int fd = open_committed(path);
+    int fd = open_regular(&st, path, e);
 
     m->p = NULL;
     m->n = 0;
     if (fd < 0)
-        return meg_fail_errno(e, "%s", path);
-    if (fstat(fd, &st) < 0) {
-        r = meg_fail_errno(e, "%s", path);
-        goto out;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        r = meg_fail(e, MEG_EIO, "%s: not a regular file", path);
-        goto out;
-    }
+        return fd;
     /* a byte more than is there: an empty file has an address, too; it is never read */
     p = mmap(NULL, (size_t)st.st_size + 1, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED) {
@@ -69,15 +77,13 @@ void meg_map_close(struct meg_map *m)
     m->n = 0;
 }
 
-int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e)
+/* Append all that can be read from fd, and close it. */
+static int read_all(int fd, const char *path, struct meg_str *out, struct meg_err *e)
 {
     char buf[1 << 16];
     ssize_t n;
     int r = MEG_OK;
-    int fd = open_committed(path);
 
-    if (fd < 0)
-        return meg_fail_errno(e, "%s", path);
     meg_str_add(out, "", 0);
     while ((n = read(fd, buf, sizeof buf)) != 0) {
         if (n > 0)
@@ -89,6 +95,21 @@ int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e)
     }
     close(fd);
     return r;
+}
+
+int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e)
+{
+    int fd = open_committed(path, 0);
+
+    return fd < 0 ? meg_fail_errno(e, "%s", path) : read_all(fd, path, out, e);
+}
+
+int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e)
+{
+    struct stat st;
+    int fd = open_regular(&st, path, e);
+
+    return fd < 0 ? fd : read_all(fd, path, out, e);
 }
 
 int meg_fsync_parent(const char *path, struct meg_err *e)

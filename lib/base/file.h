@@ -24,6 +24,11 @@ void meg_map_close(struct meg_map *m);
 
 /* Append all of a file (or pipe) that is small enough to hold to out. */
 int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e);
+/*
+ * The same for a file found in a folder, which nobody named: MEG_EIO, at once, for anything but a regular file.
+ * A FIFO would wait for a writer, and a device may have no end.  meg_map_open refuses these, too.
+ */
+int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e);
 
 /*
  * struct meg_file - a file in the making, under a temporary name beside its final one (temporary.h).

@@ -34,15 +34,26 @@ int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *fr
     return parse(out, bytes, n, JSON_ALLOW_NUL, from, e);
 }
 
-int meg_json_load(json_t **out, const char *path, struct meg_err *e)
+static int load(json_t **out, const char *path,
+                int (*read)(const char *, struct meg_str *, struct meg_err *), struct meg_err *e)
 {
     struct meg_str text = { 0 };
-    int r = meg_read_file(path, &text, e);
+    int r = read(path, &text, e);
 
     if (r == 0)
         r = meg_json_parse(out, text.s, text.n, path, e);
     meg_str_free(&text);
     return r;
+}
+
+int meg_json_load(json_t **out, const char *path, struct meg_err *e)
+{
+    return load(out, path, meg_read_file, e);
+}
+
+int meg_json_load_regular(json_t **out, const char *path, struct meg_err *e)
+{
+    return load(out, path, meg_read_regular, e);
 }
 
 #define BIT(type) (1u << (type))

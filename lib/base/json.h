@@ -21,6 +21,8 @@ MEG_BEGIN_DECLS
  * for anything else, a key twice in an object included.
  */
 int meg_json_load(json_t **out, const char *path, struct meg_err *e);
+/* The same for a file found in a folder; see meg_read_regular. */
+int meg_json_load_regular(json_t **out, const char *path, struct meg_err *e);
 int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *from, struct meg_err *e);
 /* The same, but strings (not keys) may hold \u0000: their length is json_string_length. */
 int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *from,

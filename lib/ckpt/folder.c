@@ -68,7 +68,7 @@ int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e)
 {
     char *path = ckpt_path(dir, CKPT_TRACKER);
     struct meg_str text = { 0 };
-    int r = meg_read_file(path, &text, e);
+    int r = meg_read_regular(path, &text, e);
 
     if (r < 0)
         goto out;

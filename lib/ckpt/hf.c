@@ -22,7 +22,7 @@ static int open_shards(struct meg_ckpt *c, const char *name_of_index, struct meg
     const char *name;
     int r;
 
-    if ((r = meg_json_load(&index, path, e)) < 0 ||
+    if ((r = meg_json_load_regular(&index, path, e)) < 0 ||
         (r = meg_json_get_object(index, "weight_map", MEG_JSON_NEEDED, &map, path, e)) < 0)
         goto out;
     json_object_foreach (map, name, file) {
@@ -124,7 +124,7 @@ static int read_config(struct meg_ckpt *c, struct meg_err *e)
     const char *type = NULL;
     int r;
 
-    if ((r = meg_json_load(&c->state, path, e)) < 0 ||
+    if ((r = meg_json_load_regular(&c->state, path, e)) < 0 ||
         (r = meg_json_get_str(c->state, "model_type", MEG_JSON_NEEDED, &type, path, e)) < 0)
         goto out;
     f = family_of(type, &known);

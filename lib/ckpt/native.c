@@ -29,7 +29,7 @@ static int read_small(const struct meg_ckpt *c, const char *name, const json_t *
     const char *want = NULL;
     int r;
 
-    if ((r = meg_read_file(path, out, e)) < 0 ||
+    if ((r = meg_read_regular(path, out, e)) < 0 ||
         (r = meg_json_get_i64(entry, "bytes", MEG_JSON_NEEDED, &nbytes, name, e)) < 0 ||
         (r = meg_json_get_str(entry, "xxh3_128", MEG_JSON_NEEDED, &want, name, e)) < 0)
         goto out;
@@ -141,7 +141,7 @@ int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e)
 
     c->is_native = true;
     c->format = &native;
-    if ((r = meg_json_load(&manifest, path, e)) < 0) {
+    if ((r = meg_json_load_regular(&manifest, path, e)) < 0) {
         if (r == MEG_ENOENT)
             r = meg_fail(e, MEG_EFORMAT,
                          "%s: no manifest.json: not a checkpoint of ours, or one that lost it",

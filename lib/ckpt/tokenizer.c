@@ -19,7 +19,7 @@ int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_c
     t->eod = tok ? meg_tokenizer_eod(tok) : -1;
     for (int i = 0; i < MEG_TOK_FILES && r == 0; i++)
         if (i != other && *meg_tok_path(&conf, i))
-            r = meg_read_file(*meg_tok_path(&conf, i), &t->file[i], e);
+            r = meg_read_regular(*meg_tok_path(&conf, i), &t->file[i], e);
     for (int i = 0; i < 3; i++)
         free(own[i]);
     return r;

@@ -98,6 +98,26 @@ status 'a word too many' 2 meg-convert --info hf --save-dir x
 status 'no room' 74 meg-convert --load-dir hf --save-dir /dev/null/x
 ok 'leaves nothing' test ! -e x
 
+# a FIFO in place of any file: nobody waits for its writer
+meg-convert -q --load-dir hf --save-dir ranks --saver mcore
+mkdir shards
+cp hf/config.json shards
+echo '{"weight_map":{"wte":"model.safetensors"}}' >shards/model.safetensors.index.json
+waits='' silent=''
+for file in ours/latest* ours/release/* hf/* ranks/*/*/*.pt shards/*; do
+    case $file in */run.conf | */model.safetensors.index.json) [ "${file%%/*}" = shards ] || continue ;; esac
+    mv "$file" kept
+    mkfifo "$file"
+    timeout 20 meg-convert -q --load-dir "${file%%/*}" --save-dir x 2>err
+    [ $? -eq 74 ] || waits="$waits $file"
+    grep -q "$file: not a regular file" err || silent="$silent $file"
+    rm "$file"
+    mv kept "$file"
+done
+rm -r shards ranks
+is 'a FIFO in place of a file is refused' "$waits" ''
+is 'and named' "$silent" ''
+
 # every call of a write path once without room
 if [ -e "${B:-}/tests/fault.so" ]; then
     for from in hf ours 'ours --saver mcore --target-pipeline-parallel-size 1'; do

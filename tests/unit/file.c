@@ -320,6 +320,30 @@ static void reading_what_is_no_file(void **state)
     meg_str_free(&s);
 }
 
+/* Nobody writes to the FIFO: whoever waits for it is ended by the alarm. */
+static void only_regular_files_are_read_from_folders(void **state)
+{
+    struct meg_str s = { 0 };
+    struct meg_map m;
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(mkfifo(path, 0600), 0);
+    alarm(20);
+    assert_int_equal(meg_map_open(&m, path, &e), MEG_EIO);
+    assert_non_null(strstr(e.msg, "not a regular file"));
+    assert_int_equal(meg_read_regular(path, &s, &e), MEG_EIO);
+    assert_non_null(strstr(e.msg, path));
+    assert_int_equal(meg_read_regular("/dev/zero", &s, &e), MEG_EIO);
+    assert_int_equal(meg_read_regular("/nowhere/x", &s, &e), MEG_ENOENT);
+    alarm(0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(meg_write_file(path, "abc", 3, NULL), 0);
+    assert_int_equal(meg_read_regular(path, &s, &e), 0);
+    assert_string_equal(s.s, "abc");
+    meg_str_free(&s);
+}
+
 static void directories(void **state)
 {
     char deep[400], below[500];
@@ -365,6 +389,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(whichever_call_fails_a_file_is_whole, make, clear),
         cmocka_unit_test_setup_teardown(maps, make, clear),
         cmocka_unit_test_setup_teardown(reading_what_is_no_file, make, clear),
+        cmocka_unit_test_setup_teardown(only_regular_files_are_read_from_folders, make, clear),
         cmocka_unit_test_setup_teardown(directories, make, clear),
     };
 
