@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/opt.h"
 #include "text/learn.h"
@@ -41,6 +42,7 @@ static int run(const struct conf *c, struct meg_err *e)
     struct meg_learn learn = { 0 };
     struct meg_vocab vocab = { 0 };
     struct meg_texts *in = NULL;
+    struct meg_lock lock = { 0 };
     struct meg_progress progress;
     struct meg_span text;
     double start_s = meg_now_s();
@@ -48,7 +50,7 @@ static int run(const struct conf *c, struct meg_err *e)
     int r;
 
     meg_progress_init(&progress, 10);
-    if ((r = meg_texts_open(&in, &c->texts, e)) < 0)
+    if ((r = meg_texts_open(&in, &c->texts, e)) < 0 || (r = meg_lock_folder(&lock, c->output_dir, e)) < 0)
         goto out;
     while ((r = meg_texts_next(in, &text, e)) > 0) {
         meg_learn_count(&learn, text.s, text.n);
@@ -64,7 +66,7 @@ static int run(const struct conf *c, struct meg_err *e)
         goto out;
     }
     meg_learn_run(&learn, c->vocab_size, c->min_frequency, &vocab);
-    if ((r = meg_vocab_write(&vocab, c->output_dir, e)) < 0)
+    if ((r = meg_lock_check(&lock, e)) < 0 || (r = meg_vocab_write(&vocab, c->output_dir, e)) < 0)
         goto out;
     if (vocab.tokens.n < c->vocab_size)
         meg_warn("the text gives only %lld tokens, not %lld", (long long)vocab.tokens.n,
@@ -73,6 +75,7 @@ static int run(const struct conf *c, struct meg_err *e)
              (long long)vocab.tokens.n, (double)nbytes / 1e6, (long long)learn.words.n,
              meg_now_s() - start_s, c->output_dir);
 out:
+    meg_lock_release(&lock);
     meg_texts_close(in);
     meg_learn_free(&learn);
     meg_vocab_free(&vocab);

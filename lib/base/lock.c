@@ -270,6 +270,20 @@ out:
     return r;
 }
 
+int meg_lock_folder(struct meg_lock *l, const char *folder, struct meg_err *e)
+{
+    const bool is_new = access(folder, F_OK) < 0;
+    struct meg_str path = { 0 };
+    int r;
+
+    memset(l, 0, sizeof *l);
+    meg_str_printf(&path, "%s/" MEG_FOLDER_LOCK, folder);
+    if ((r = meg_mkdirs(folder, e)) == MEG_OK && (r = meg_lock_take(l, path.s, folder, e)) == MEG_OK && is_new)
+        l->folder = meg_strdup(folder);
+    meg_str_free(&path);
+    return r;
+}
+
 static bool is_ours(const struct meg_lock *l)
 {
     struct meg_str text = { 0 };
@@ -298,11 +312,14 @@ void meg_lock_release(struct meg_lock *l)
         return;
     if (is_ours(l))
         unlink(l->path);
+    if (l->folder)
+        rmdir(l->folder);
     meg_temporary_forget(l->made);
     for (size_t i = 0; i < NHELD; i++)
         if (held[i] == l)
             held[i] = NULL;
     free(l->path);
     free(l->text);
+    free(l->folder);
     memset(l, 0, sizeof *l);
 }

@@ -18,6 +18,7 @@ MEG_BEGIN_DECLS
 struct meg_lock {
     char *path, *text; /* the lock file and what this process wrote into it */
     int made;          /* its place among the files that a signal removes, or 0 */
+    char *folder;      /* that meg_lock_folder made */
 };
 
 /*
@@ -27,6 +28,15 @@ struct meg_lock {
  * SIGTERM ends, releases what it holds.
  */
 int meg_lock_take(struct meg_lock *l, const char *path, const char *output, struct meg_err *e);
+
+/* The lock file of a folder in which files are replaced. */
+#define MEG_FOLDER_LOCK ".meg-lock"
+
+/*
+ * Create FOLDER, where it is missing, and take FOLDER/.meg-lock.  The release removes a folder that was made
+ * here and stayed empty.
+ */
+int meg_lock_folder(struct meg_lock *l, const char *folder, struct meg_err *e);
 
 /* Whether the lock is still this process's: somebody may have removed the file. */
 int meg_lock_check(const struct meg_lock *l, struct meg_err *e);

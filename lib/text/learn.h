@@ -48,9 +48,9 @@ void meg_learn_run(struct meg_learn *l, int64_t vocab_size, int64_t min_frequenc
 void meg_vocab_free(struct meg_vocab *v);
 
 /*
- * meg_vocab_write - DIR/vocab.json, DIR/merges.txt, and DIR/tokenizer.json with DIR/tokenizer_config.json (which
- * Hugging Face's tokenizers and transformers load); the folder is made when missing.  All four or none of them; an older vocabulary
- * stays there when the bytes of the new one cannot be written.
+ * meg_vocab_write - replace DIR/vocab.json, merges.txt, tokenizer.json and tokenizer_config.json (which
+ * Hugging Face's tokenizers load) as one: all are new or, on failure, all are what they were.  DIR exists and
+ * the caller has locked it (base/lock.h).
  */
 int meg_vocab_write(const struct meg_vocab *v, const char *dir, struct meg_err *e);
 

@@ -3,9 +3,8 @@
  * BPE model saves.
  */
 #include <stdbool.h>
-#include <unistd.h>
 
-#include "base/file.h"
+#include "base/commit.h"
 #include "text/bytemap.h"
 #include "text/learn.h"
 
@@ -96,29 +95,25 @@ int meg_vocab_write(const struct meg_vocab *v, const char *dir, struct meg_err *
                   { "tokenizer_config.json", tokenizer_config_json },
                   { "vocab.json", vocab_json } };
     enum { N = sizeof files / sizeof *files };
-    struct meg_file file[N] = { { 0 } };
-    struct meg_str path[N] = { { 0 } }, text = { 0 };
-    int r = meg_mkdirs(dir, e);
+    struct meg_file file[N] = { { 0 } }, *set[N];
+    struct meg_str text = { 0 };
+    int r = MEG_OK;
 
     for (int i = 0; i < N && r == MEG_OK; i++) {
-        meg_str_printf(&path[i], "%s/%s", dir, files[i].name);
+        struct meg_str path = { 0 };
+
+        meg_str_printf(&path, "%s/%s", dir, files[i].name);
         text.n = 0;
         files[i].text(v, &text);
-        if ((r = meg_file_create(&file[i], path[i].s, e)) == MEG_OK &&
-            (r = meg_file_write(&file[i], text.s, text.n, e)) == MEG_OK)
-            r = meg_file_sync(&file[i], e);
+        if ((r = meg_file_create(&file[i], path.s, e)) == MEG_OK)
+            r = meg_file_write(&file[i], text.s, text.n, e);
+        set[i] = &file[i];
+        meg_str_free(&path);
     }
-    if (r < 0)
-        goto out; /* no name has changed hands: an older vocabulary is still there */
-    for (int i = 0; i < N && r == MEG_OK; i++)
-        r = meg_file_commit(&file[i], e);
-    for (int i = 0; i < N && r < 0; i++)
-        unlink(path[i].s);
-out:
-    for (int i = 0; i < N; i++) {
+    if (r == MEG_OK)
+        r = meg_commit_files(set, N, e);
+    for (int i = 0; i < N; i++)
         meg_file_abandon(&file[i]);
-        meg_str_free(&path[i]);
-    }
     meg_str_free(&text);
     return r;
 }
