@@ -153,7 +153,7 @@ static int run(const struct conf *c, struct meg_err *e)
     for (size_t i = 0; i < in.n && r == 0; i++)
         r = append(&w, in.v[i], c, e);
     if (r == 0)
-        r = meg_indexed_commit(&w, e);
+        r = meg_indexed_commit(&w, 1, e);
     meg_indexed_abandon(w);
     for (size_t i = 0; i < in.n; i++)
         free(in.v[i]);

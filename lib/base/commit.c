@@ -209,12 +209,13 @@ static void remove_backup(const struct member *m)
 /* Give the decided files that still have their temporary names the final ones. */
 static int apply(const struct set *s, int *done, struct meg_err *e)
 {
-    const struct member *last = &s->v[s->n - 1];
-    char *kept = backup_of(last);
+    for (int i = 0; i < s->n; i++) {
+        char *old = backup_of(&s->v[i]);
 
-    if (exists(kept) && exists(last->tmp))
-        unlink(last->path);
-    free(kept);
+        if (exists(old) && exists(s->v[i].tmp))
+            unlink(s->v[i].path);
+        free(old);
+    }
     for (*done = 0; *done < s->n; ++*done) {
         const struct member *m = &s->v[*done];
 

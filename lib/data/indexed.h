@@ -66,9 +66,9 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
 
 /*
  * Writing.  Tokens, lengths and document ends go to temporary files beside PREFIX.bin and PREFIX.idx as
- * they are appended, through buffers: memory does not grow with them.  commit makes .bin durable
- * under its name and then .idx: where PREFIX.idx exists, the pair is whole.  (An older PREFIX.idx
- * goes away before the new .bin arrives.)  abandon leaves nothing behind.
+ * they are appended, through buffers: memory does not grow with them.  create takes PREFIX.lock, which
+ * refuses a second writer; commit replaces the files of all writers as one (base/commit.h); abandon
+ * leaves nothing behind.
  * All fail with MEG_EIO and leave the writer to be abandoned.  A failure in extend, claim or
  * end_document comes out of the next append, put or commit.
  */
@@ -99,11 +99,8 @@ void meg_indexed_end_document(struct meg_indexed_writer *w);
  * the two has modes and the other not.  Every document so far must have been ended. */
 int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_indexed *d,
                                struct meg_err *e);
-/* Write all that commit would and make it durable, so that only renaming is left to fail: for who commits
- * several.  Nothing can be added then. */
-int meg_indexed_finish(struct meg_indexed_writer *w, struct meg_err *e);
-/* Frees *w and sets it to NULL, on success only. */
-int meg_indexed_commit(struct meg_indexed_writer **w, struct meg_err *e);
+/* Give the n datasets their names, all or none of them.  Frees each w[i] and sets it to NULL, on success only. */
+int meg_indexed_commit(struct meg_indexed_writer *w[], int n, struct meg_err *e);
 void meg_indexed_abandon(struct meg_indexed_writer *w); /* accepts NULL */
 
 #endif

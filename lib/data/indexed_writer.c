@@ -5,28 +5,27 @@
  */
 #include "data/indexed.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "base/commit.h"
 #include "base/file.h"
+#include "base/lock.h"
 #include "base/mem.h"
 #include "data/internal.h"
 
 struct meg_indexed_writer {
     char *prefix;
+    struct meg_lock lock;
     enum meg_idx_dtype dtype;
     struct meg_file bin, idx;    /* idx: a gap for the header, then the lengths */
     struct meg_file docs, modes; /* never committed; modes: { 0 } where sequences have none */
     int64_t nseq, nent;          /* document index entries */
     int32_t last;                /* length of the last sequence, which may still grow */
     int64_t ended;               /* sequences of documents that have ended */
-    bool is_finished;
     atomic_int index_r;          /* the first failure to write a part of .idx, and what it says */
     struct meg_err index_e;
 };
@@ -75,6 +74,15 @@ static void add_document(struct meg_indexed_writer *w, int64_t end)
     w->ended = end;
 }
 
+static int lock(struct meg_indexed_writer *w, struct meg_err *e)
+{
+    char *path = named(w->prefix, ".lock");
+    int r = meg_lock_take(&w->lock, path, w->prefix, e);
+
+    free(path);
+    return r;
+}
+
 int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix,
                        enum meg_idx_dtype dtype, struct meg_err *e)
 {
@@ -83,7 +91,7 @@ int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix,
 
     w->prefix = meg_strdup(prefix);
     w->dtype = dtype;
-    if ((r = create(&w->bin, prefix, ".bin", e)) < 0 ||
+    if ((r = lock(w, e)) < 0 || (r = create(&w->bin, prefix, ".bin", e)) < 0 ||
         (r = create(&w->idx, prefix, ".idx", e)) < 0 ||
         (r = create(&w->docs, prefix, ".idx.documents", e)) < 0)
         goto out;
@@ -325,68 +333,29 @@ static int write_index(struct meg_indexed_writer *w, struct meg_err *e)
     end_sequence(w);
     if ((r = check_index(w, e)) < 0 || (r = write_offsets(w, e)) < 0 ||
         (r = copy(w, &w->docs, 8 * w->nent, e)) < 0 ||
-        (has_modes(w) && (r = copy(w, &w->modes, w->nseq, e)) < 0) ||
-        (r = meg_file_pwrite(&w->idx, h, sizeof h, 0, e)) < 0)
+        (has_modes(w) && (r = copy(w, &w->modes, w->nseq, e)) < 0))
         return r;
-    return meg_file_sync(&w->idx, e);
+    return meg_file_pwrite(&w->idx, h, sizeof h, 0, e);
 }
 
-int meg_indexed_finish(struct meg_indexed_writer *w, struct meg_err *e)
+int meg_indexed_commit(struct meg_indexed_writer *w[], int n, struct meg_err *e)
 {
-    int r;
+    struct meg_file **file = meg_new(2 * (size_t)n * sizeof *file);
+    int r = MEG_OK;
 
-    if (w->is_finished)
-        return MEG_OK;
-    if ((r = write_index(w, e)) < 0 || (r = meg_file_sync(&w->bin, e)) < 0)
-        return r;
-    w->is_finished = true;
-    return MEG_OK;
-}
-
-static ino_t inode(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) < 0 ? 0 : st.st_ino;
-}
-
-/*
- * All bytes are on the disk before a name changes hands.  An older .idx speaks of the older .bin: it
- * stands aside before the new .bin comes, and is put back when that does not come.
- */
-int meg_indexed_commit(struct meg_indexed_writer **wp, struct meg_err *e)
-{
-    struct meg_indexed_writer *w = *wp;
-    char *path = named(w->prefix, ".idx"), *bin = named(w->prefix, ".bin"),
-         *aside = named(w->prefix, ".idx.tmp.old");
-    const ino_t older = inode(bin);
-    bool is_aside;
-    int r;
-
-    if ((r = meg_indexed_finish(w, e)) < 0)
-        goto out;
-    is_aside = rename(path, aside) == 0;
-    if (!is_aside && errno != ENOENT) {
-        r = meg_fail_errno(e, "%s: renaming", path);
-        goto out;
+    for (int i = 0; i < n && r == MEG_OK; i++) {
+        if ((r = write_index(w[i], e)) == MEG_OK)
+            r = meg_lock_check(&w[i]->lock, e);
+        file[i] = &w[i]->bin;
+        file[n + i] = &w[i]->idx; /* what readers open first comes last */
     }
-    if ((r = meg_file_commit(&w->bin, e)) < 0 && inode(bin) == older) {
-        if (is_aside) /* not what a run that was killed left there */
-            rename(aside, path);
-        goto out;
+    if (r == MEG_OK)
+        r = meg_commit_files(file, 2 * n, e);
+    for (int i = 0; i < n && r == MEG_OK; i++) {
+        meg_indexed_abandon(w[i]);
+        w[i] = NULL;
     }
-    if (r < 0 || (r = meg_file_commit(&w->idx, e)) < 0) {
-        unlink(path);
-        unlink(bin);
-    }
-    unlink(aside);
-    if (r == 0) {
-        meg_indexed_abandon(w);
-        *wp = NULL;
-    }
-out:
-    free(path);
-    free(bin);
-    free(aside);
+    free(file);
     return r;
 }
 
@@ -398,6 +367,7 @@ void meg_indexed_abandon(struct meg_indexed_writer *w)
     meg_file_abandon(&w->idx);
     meg_file_abandon(&w->docs);
     meg_file_abandon(&w->modes);
+    meg_lock_release(&w->lock);
     free(w->prefix);
     free(w);
 }

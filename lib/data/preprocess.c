@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -87,32 +86,6 @@ static int create_writers(struct job *j, const struct meg_tokenizer *tok, struct
     return r;
 }
 
-/* All keys or none of them; while there are bytes to write, older datasets stay. */
-static int commit_writers(struct job *j, struct meg_err *e)
-{
-    int64_t done = 0;
-    int r = MEG_OK;
-
-    for (int64_t k = 0; k < j->c->json_keys.n && r == MEG_OK; k++)
-        r = meg_indexed_finish(j->writer[k], e);
-    if (r < 0)
-        return r;
-    while (done < j->c->json_keys.n && (r = meg_indexed_commit(&j->writer[done], e)) == MEG_OK)
-        done++;
-    while (r < 0 && done-- > 0) {
-        struct meg_str path = { 0 };
-
-        for (int i = 0; i < 2; i++) {
-            path.n = 0;
-            add_prefix(&path, j->c, done);
-            meg_str_printf(&path, i ? ".bin" : ".idx");
-            unlink(path.s);
-        }
-        meg_str_free(&path);
-    }
-    return r;
-}
-
 int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok,
                    struct meg_err *e)
 {
@@ -136,7 +109,7 @@ int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *to
     for (; j.part < passes && r == MEG_OK; j.part++)
         r = run_part(&j, w, e);
     if (r == MEG_OK)
-        r = commit_writers(&j, e);
+        r = meg_indexed_commit(j.writer, (int)c->json_keys.n, e);
     meg_progress_end(&j.progress);
     if (r < 0)
         goto out;

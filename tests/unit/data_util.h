@@ -112,7 +112,7 @@ static inline void make_dataset(const char *prefix, const int *length, int n)
         meg_indexed_end_document(w);
         free(ids);
     }
-    assert_int_equal(meg_indexed_commit(&w, &e), 0);
+    assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
 }
 
 /* Reference data: the path of a file below $MEG_SHARED/golden/data; skips the test without it. */

@@ -321,7 +321,7 @@ static void rows_of_sentences_have_their_names(void **state)
     for (int s = 0; s < 4; s++)
         assert_int_equal(meg_indexed_append(w, ids, 5, &e), 0);
     meg_indexed_end_document(w);
-    assert_int_equal(meg_indexed_commit(&w, &e), 0);
+    assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
     conf.data_path = words(path);
     conf.split = "1";
     for (int pass = 0; pass < 2; pass++) {

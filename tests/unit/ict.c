@@ -24,7 +24,7 @@ static struct meg_indexed *make(const char *prefix, const int *ndoc, const int *
         }
         meg_indexed_end_document(w);
     }
-    assert_int_equal(meg_indexed_commit(&w, &e), 0);
+    assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
     assert_int_equal(meg_indexed_open(&d, prefix, &e), 0);
     return d;
 }

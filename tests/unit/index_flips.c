@@ -221,7 +221,7 @@ static int make_data(void **state)
         }
         meg_indexed_end_document(w);
     }
-    assert_int_equal(meg_indexed_commit(&w, &e), 0);
+    assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
     return 0;
 }
 

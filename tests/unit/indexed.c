@@ -26,7 +26,7 @@ static void writes_the_bytes_of_the_format(void **state)
     assert_int_equal(meg_indexed_append(w, (int32_t[]){ 7 }, 1, &e), 0);
     meg_indexed_end_document(w);
     meg_indexed_end_document(w);
-    assert_int_equal(meg_indexed_commit(&w, &e), 0);
+    assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
     assert_null(w);
     p = slurp("hand.idx", &n);
     assert_int_equal(n, sizeof idx);
@@ -53,7 +53,7 @@ static void reads_back_every_type(void **state)
         assert_int_equal(meg_indexed_append(w, NULL, 0, &e), 0);
         assert_int_equal(meg_indexed_append(w, (int32_t[]){ 5, 127, 0, 1 }, 4, &e), 0);
         meg_indexed_end_document(w);
-        assert_int_equal(meg_indexed_commit(&w, &e), 0);
+        assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
         assert_int_equal(meg_indexed_open(&d, "t", &e), 0);
         assert_int_equal(meg_indexed_dtype(d), types[k]);
         assert_int_equal(meg_indexed_sequences(d), 3);
@@ -86,7 +86,7 @@ static void large_sequences_survive_the_buffer(void **state)
     for (int i = 0; i < 3; i++)
         assert_int_equal(meg_indexed_append(w, ids + i, N - i, &e), 0);
     meg_indexed_end_document(w);
-    assert_int_equal(meg_indexed_commit(&w, &e), 0);
+    assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
     assert_int_equal(meg_indexed_open(&d, "large", &e), 0);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(meg_indexed_get(d, i, 0, N - i, back, &e), 0);
@@ -122,7 +122,7 @@ static void offsets_beyond_2_gib_are_written(void **state)
     assert_int_equal(meg_indexed_put(w, 0, "\1\0", 1, &e), 0);
     assert_int_equal(meg_indexed_put(w, at, "\7\0\10\1", 2, &e), 0);
     meg_indexed_end_document(w);
-    assert_int_equal(meg_indexed_commit(&w, &e), 0);
+    assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
     p = slurp("far.idx", &n);
     assert_int_equal(n, MEG_IDX_HEADER + sizeof want);
     assert_memory_equal(p + MEG_IDX_HEADER, want, sizeof want);
@@ -419,7 +419,7 @@ static void golden_files_are_read_and_rewritten(void **state)
         }
         assert_int_equal(meg_indexed_create(&w, "again", meg_indexed_dtype(d), &e), 0);
         assert_int_equal(meg_indexed_append_dataset(w, d, &e), 0);
-        assert_int_equal(meg_indexed_commit(&w, &e), 0);
+        assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
         meg_indexed_close(d);
         snprintf(path, sizeof path, "%s.idx", name);
         assert_same_file("again.idx", path);

@@ -262,7 +262,7 @@ static void make_sentences(const char *prefix, int n)
             assert_int_equal(meg_indexed_append(w, ids, n, &e), 0);
         meg_indexed_end_document(w);
     }
-    assert_int_equal(meg_indexed_commit(&w, &e), 0);
+    assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
 }
 
 static void a_blend_takes_from_each(void **state)

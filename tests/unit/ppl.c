@@ -103,7 +103,7 @@ static void a_dataset_is_its_documents_in_a_row(void **state)
         assert_int_equal(meg_indexed_append(w, tokens + at, length[i], &e), MEG_OK);
         meg_indexed_end_document(w);
     }
-    assert_int_equal(meg_indexed_commit(&w, &e), MEG_OK);
+    assert_int_equal(meg_indexed_commit(&w, 1, &e), MEG_OK);
     assert_int_equal(meg_indexed_open(&d, prefix, &e), MEG_OK);
     for (int64_t stride = 1; stride <= 10; stride++) {
         src = meg_tokens_of_ids(&ids);

@@ -18,7 +18,7 @@ static struct meg_indexed *dataset(const char *prefix, const json_t *lengths, co
             assert_int_equal(meg_indexed_append(w, zeros, int_at(lengths, seq), &e), 0);
         meg_indexed_end_document(w);
     }
-    assert_int_equal(meg_indexed_commit(&w, &e), 0);
+    assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
     assert_int_equal(meg_indexed_open(&d, prefix, &e), 0);
     free(zeros);
     return d;

@@ -58,7 +58,7 @@ static void write_dataset(void)
         assert_int_equal(meg_indexed_append(w, ids, PERIODS * S, &e), 0);
         meg_indexed_end_document(w);
     }
-    assert_int_equal(meg_indexed_commit(&w, &e), 0);
+    assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
 }
 
 static void train(const char *options)
