@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "text/internal.h"
+#include "text/specials.h"
 #include "text/spm.h"
 #include "text/strtab.h"
-#include "text/trie.h"
 
 enum { ROLES = 7, MAX_EXTRA_IDS = 1 << 20 };
 
@@ -22,8 +22,7 @@ struct specials {
     int32_t *id;             /* [n] in the order in which one goes before another */
     int64_t n;
     bool *is_special; /* [token.n] */
-    struct meg_trie trie;
-    bool begins[256]; /* the byte begins one of them */
+    struct meg_specials finder;
 };
 
 /* What shares have in common. */
@@ -99,7 +98,7 @@ static void add_all(struct specials *s, const struct meg_spm_model *m, int64_t e
         add_special(s, name, snprintf(name, sizeof name, "<extra_id_%lld>", (long long)i));
 }
 
-static int build_trie(struct specials *s, struct meg_err *e)
+static int build_finder(struct specials *s, struct meg_err *e)
 {
     struct meg_trie_key *key = meg_new((size_t)s->n * sizeof *key);
     int r;
@@ -108,35 +107,12 @@ static int build_trie(struct specials *s, struct meg_err *e)
     for (int64_t k = 0; k < s->n; k++) {
         struct meg_str text = meg_strtab_get(&s->token, s->id[k]);
 
-        key[k] = (struct meg_trie_key){ text.s, (int64_t)text.n, (int32_t)k };
+        key[k] = (struct meg_trie_key){ text.s, (int64_t)text.n, s->id[k] };
         s->is_special[s->id[k]] = true;
-        s->begins[(unsigned char)text.s[0]] = true;
     }
-    r = meg_trie_build(&s->trie, key, s->n, e);
+    r = meg_specials_build(&s->finder, key, s->n, e);
     free(key);
     return r;
-}
-
-/* The first special token in text [n]: where it begins, or n, and which it is. */
-static int64_t find_special(const struct specials *s, const char *text, int64_t n, int32_t *id)
-{
-    for (int64_t at = 0; at < n; at++) {
-        uint32_t node = MEG_TRIE_ROOT;
-        int32_t value, first = -1;
-
-        if (!s->begins[(unsigned char)text[at]])
-            continue;
-        for (int64_t i = at;
-             i < n && meg_trie_step(&s->trie, &node, (unsigned char)text[i], &value); i++) {
-            if (value >= 0 && (first < 0 || value < first))
-                first = value;
-        }
-        if (first >= 0) {
-            *id = s->id[first];
-            return at;
-        }
-    }
-    return n;
 }
 
 /* ---- opening ---- */
@@ -149,7 +125,7 @@ static void free_common(struct common *c)
     meg_strtab_free(&c->special.token);
     free(c->special.id);
     free(c->special.is_special);
-    meg_trie_free(&c->special.trie);
+    meg_specials_free(&c->special.finder);
     free(c);
 }
 
@@ -243,7 +219,7 @@ static int special_open(struct meg_tokenizer **out, const struct meg_tok_conf *c
     s = &t->common->special;
     if ((r = add_pieces(s, meg_spm_model(t->common->spm), c->tokenizer_model, e)) == MEG_OK) {
         add_all(s, meg_spm_model(t->common->spm), extra_ids, &t->base.roles);
-        r = build_trie(s, e);
+        r = build_finder(s, e);
     }
     if (r < 0) {
         meg_tokenizer_close(&t->base);
@@ -302,26 +278,17 @@ static int llama2_encode(struct meg_tokenizer *t, const char *text, int64_t n, s
     return gpt_encode(t, text, n, out, e);
 }
 
+static int encode_plain(void *of, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
+{
+    return meg_spm_encode(work_of(of), text, n, out, e);
+}
+
 static int special_encode(struct meg_tokenizer *base, const char *text, int64_t n,
                           struct meg_ids *out, struct meg_err *e)
 {
     struct sentencepiece *t = (struct sentencepiece *)base;
-    const struct specials *s = &t->common->special;
 
-    for (;;) {
-        int32_t id = -1;
-        int64_t before = find_special(s, text, n, &id);
-        int r = meg_spm_encode(work_of(t), text, before, out, e);
-
-        if (r < 0)
-            return r;
-        if (id < 0)
-            return MEG_OK;
-        add_id(out, id);
-        before += (int64_t)meg_strtab_get(&s->token, id).n;
-        text += before;
-        n -= before;
-    }
+    return meg_specials_encode(&t->common->special.finder, text, n, out, encode_plain, t, e);
 }
 
 /* ---- decoding ---- */
