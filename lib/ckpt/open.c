@@ -318,6 +318,8 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok)
         tok->vocab_extra_ids = own.vocab_extra_ids;
     if (tok->vocab_size == MEG_UNSET)
         tok->vocab_size = own.vocab_size;
+    if (!tok->megatron_release)
+        tok->megatron_release = own.megatron_release;
 }
 
 /* The value after "name =" in a dump, malloc'ed, or "unset". */

@@ -10,6 +10,7 @@
 #include "text/bert_files.h"
 #include "text/bert_text.h"
 #include "text/internal.h"
+#include "text/release.h"
 #include "text/utf8.h"
 #include "text/wordcache.h"
 
@@ -35,6 +36,9 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bo
     struct meg_bert_files *files;
     int r;
 
+    if (!meg_release_find(c->megatron_release)->has_bert)
+        return meg_fail(e, MEG_EUSAGE, "%s: --megatron-release %s splits words otherwise; 0.14 is the last that is "
+                        "followed", c->type, c->megatron_release);
     if (!c->vocab_file)
         return meg_fail(e, MEG_EUSAGE, "%s needs --vocab-file", c->type);
     if (nextra < 0 || nextra > 1000000)

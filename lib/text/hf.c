@@ -13,6 +13,7 @@
 #include "text/bytemap.h"
 #include "text/hf_files.h"
 #include "text/internal.h"
+#include "text/release.h"
 #include "text/uclass.h"
 #include "text/utf8.h"
 #include "text/wordcache.h"
@@ -75,6 +76,19 @@ void meg_tok_find_files(struct meg_tok_conf *c, char *own[3])
     c->tokenizer_model = NULL;
 }
 
+/* Megatron-LM's class over these files; that of Megatron-DeepSpeed has no releases. */
+static void follow_release(struct hf *t, const struct meg_release *release)
+{
+    struct meg_tok_roles *r = &t->base.roles;
+
+    if (!release->has_hf_template)
+        t->files->before.n = t->files->after.n = 0;
+    if (!release->has_pad)
+        r->pad = -1;
+    else if (r->eos < 0)
+        r->eos = r->eod = r->sep;
+}
+
 static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given,
                     const struct meg_tok_class *class, struct meg_err *e)
 {
@@ -100,6 +114,8 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
         t->base.class = class;
         t->base.vocab_size = files->vocab_size;
         t->base.roles = files->roles;
+        if (class == &meg_tok_hf)
+            follow_release(t, meg_release_find(c.megatron_release));
         meg_tok_set_description(&t->base, "_HuggingFaceTokenizer",
                                 (const char *const[]){ name ? name : c.tokenizer_json, NULL },
                                 (const char *const[]){ NULL });

@@ -3,9 +3,11 @@
 #include <stdlib.h>
 
 #include "text/internal.h"
+#include "text/release.h"
 
 static int null_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
+    const bool is_counted = meg_release_find(c->megatron_release)->is_null_end_counted;
     struct meg_tokenizer *t;
     char size[32];
 
@@ -16,9 +18,9 @@ static int null_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
                         (long long)c->vocab_size, INT32_MAX - 1);
     t = meg_new(sizeof *t);
     t->class = &meg_tok_null;
-    t->vocab_size = c->vocab_size + 1;
+    t->vocab_size = c->vocab_size + !is_counted;
     t->roles = meg_tok_no_roles;
-    t->roles.eod = (int32_t)c->vocab_size;
+    t->roles.eod = (int32_t)t->vocab_size - 1;
     snprintf(size, sizeof size, "%lld", (long long)c->vocab_size);
     meg_tok_set_description(t, "_NullTokenizer", (const char *const[]){ NULL },
                             (const char *const[]){ "vocab_size", size, NULL });

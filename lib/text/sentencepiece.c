@@ -4,12 +4,14 @@
  *   Llama2Tokenizer            the same behind the id that begins a text
  *   SentencePieceTokenizer     with more tokens than the model has, which are found in text wherever
  *                              they are spelled and printed with a blank on either side
+ * From core 0.15 on all three give SentencePiece's ids (text/release.h).
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "text/internal.h"
+#include "text/release.h"
 #include "text/specials.h"
 #include "text/spm.h"
 #include "text/strtab.h"
@@ -37,6 +39,8 @@ struct sentencepiece {
     bool is_share;
     struct meg_spm_work *work; /* made when first needed */
 };
+
+static const struct meg_tok_class plain_sentencepiece, plain_llama2;
 
 /* ---- special tokens ---- */
 
@@ -174,10 +178,11 @@ static void describe(struct sentencepiece *t, const char *class, const char *pat
                             (const char *const[]){ "vocab_extra_ids", n, NULL });
 }
 
-static int gpt_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+static int open_plain(struct meg_tokenizer **out, const struct meg_tok_class *class,
+                      const struct meg_tok_conf *c, struct meg_err *e)
 {
     struct sentencepiece *t;
-    int r = open_model(&t, &meg_tok_gpt_sentencepiece, c, e);
+    int r = open_model(&t, class, c, e);
 
     if (r < 0)
         return r;
@@ -187,12 +192,19 @@ static int gpt_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, st
     return MEG_OK;
 }
 
+static int gpt_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    return open_plain(out, &meg_tok_gpt_sentencepiece, c, e);
+}
+
 static int llama2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     struct sentencepiece *t;
-    int r = open_model(&t, &meg_tok_llama2, c, e);
+    int r;
 
-    if (r < 0)
+    if (!meg_release_find(c->megatron_release)->has_llama2_bos)
+        return open_plain(out, &plain_llama2, c, e);
+    if ((r = open_model(&t, &meg_tok_llama2, c, e)) < 0)
         return r;
     if (t->base.roles.bos < 0) {
         meg_tokenizer_close(&t->base);
@@ -212,9 +224,15 @@ static int special_open(struct meg_tokenizer **out, const struct meg_tok_conf *c
     const int64_t extra_ids = c->vocab_extra_ids == MEG_UNSET ? 0 : c->vocab_extra_ids;
     struct sentencepiece *t;
     struct specials *s;
-    int r = open_model(&t, &meg_tok_sentencepiece, c, e);
+    int r;
 
-    if (r < 0)
+    if (!meg_release_find(c->megatron_release)->has_spm_specials) {
+        if (extra_ids > 0)
+            return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: from --megatron-release 0.15 on "
+                            "SentencePieceTokenizer has only the tokens of its model");
+        return open_plain(out, &plain_sentencepiece, c, e);
+    }
+    if ((r = open_model(&t, &meg_tok_sentencepiece, c, e)) < 0)
         return r;
     s = &t->common->special;
     if ((r = add_pieces(s, meg_spm_model(t->common->spm), c->tokenizer_model, e)) == MEG_OK) {
@@ -343,6 +361,12 @@ static void special_decode(struct meg_detok *d, const int32_t *ids, int64_t n, b
     meg_spm_decode(c->spm, d, ids + begin, n - begin, is_last, out);
 }
 
+static const struct meg_tok_class plain_sentencepiece = {
+    "SentencePieceTokenizer", NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
+};
+static const struct meg_tok_class plain_llama2 = {
+    "Llama2Tokenizer", NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
+};
 const struct meg_tok_class meg_tok_gpt_sentencepiece = {
     "GPTSentencePieceTokenizer", gpt_open, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
 };

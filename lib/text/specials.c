@@ -46,6 +46,8 @@ static int64_t find_special(const struct meg_specials *s, const char *text, int6
 int meg_specials_encode(const struct meg_specials *s, const char *text, int64_t n, struct meg_ids *out,
                         meg_specials_plain plain, void *of, struct meg_err *e)
 {
+    if (!s->id)
+        return plain(of, text, n, out, e);
     for (;;) {
         int32_t which = -1;
         int64_t before = find_special(s, text, n, &which);

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "text/base64.h"
 #include "text/internal.h"
+#include "text/release.h"
 
 enum {
     DEFAULT_SIZE = 131072, /* of a JSON vocabulary, as in Megatron-LM */
@@ -218,12 +219,29 @@ static enum meg_split split_of(const char *pattern, bool is_json)
     return is_json ? MEG_SPLIT_TIK_V2 : MEG_SPLIT_CL100K;
 }
 
+/* The first n tokens are special wherever a text spells them. */
+static int find_specials(struct meg_tiktoken_files *f, int64_t n, struct meg_err *e)
+{
+    struct meg_trie_key *key = meg_new((size_t)n * sizeof *key);
+    int r;
+
+    for (int64_t i = 0; i < n; i++) {
+        struct meg_str token = meg_strtab_get(&f->tokens, i);
+
+        key[i] = (struct meg_trie_key){ token.s, (int64_t)token.n, (int32_t)i };
+    }
+    r = meg_specials_build(&f->specials, key, n, e);
+    free(key);
+    return r;
+}
+
 /* Special tokens first, then the ranked ones of JSON. */
 static int number_json(struct meg_tiktoken_files *f, const struct meg_tok_conf *c,
                        struct meg_err *e)
 {
-    static const char *needed[] = { "<unk>", "<s>", "</s>" };
-    static const struct meg_list usual = { needed, 3 };
+    static const char *needed[] = { "<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>" };
+    const struct meg_release *release = meg_release_find(c->megatron_release);
+    const struct meg_list usual = { needed, release->has_seven_specials ? 7 : 3 };
     int64_t n = c->tiktoken_num_special_tokens, was;
     int r = add_special(&f->tokens, &c->tiktoken_special_tokens, n, &usual, "<SPECIAL_%lld>", 0, e);
 
@@ -243,7 +261,9 @@ static int number_json(struct meg_tiktoken_files *f, const struct meg_tok_conf *
     }
     f->roles.bos = find(&f->tokens, "<s>");
     f->roles.eos = f->roles.eod = find(&f->tokens, "</s>");
-    return MEG_OK;
+    if (release->has_pad)
+        f->roles.pad = find(&f->tokens, "<pad>");
+    return release->finds_specials ? find_specials(f, n, e) : MEG_OK;
 }
 
 /* The ranked ones of a text, then special tokens: Llama 3's where the ranks are as many as there. */
@@ -334,5 +354,6 @@ void meg_tiktoken_files_free(struct meg_tiktoken_files *f)
         return;
     meg_strtab_free(&f->tokens);
     meg_bytebpe_free(&f->rules);
+    meg_specials_free(&f->specials);
     free(f);
 }

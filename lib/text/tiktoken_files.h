@@ -8,12 +8,14 @@
 #define MEG_TEXT_TIKTOKEN_FILES_H
 
 #include "text/bytebpe.h"
+#include "text/specials.h"
 #include "text/tokenizer.h"
 
 struct meg_tiktoken_files {
     struct meg_strtab tokens; /* bytes by id */
     struct meg_tok_roles roles;
     struct meg_bytebpe rules;
+    struct meg_specials specials; /* found in text, of release 0.15 and later */
 };
 
 /*

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "text/internal.h"
+#include "text/release.h"
 #include "text/utf8.h"
 
 const struct meg_opt meg_tok_opts[] = {
@@ -33,6 +34,8 @@ const struct meg_opt meg_tok_opts[] = {
       "N", "1000", "TikTokenizer: ids before those of a JSON vocabulary" },
     { "tiktoken-special-tokens", 0, MEG_LIST(struct meg_tok_conf, tiktoken_special_tokens),
       "TOKEN...", NULL, "TikTokenizer: the first of them; <unk> <s> </s> when not given" },
+    { "megatron-release", 0, MEG_STR(struct meg_tok_conf, megatron_release), MEG_RELEASES, NULL,
+      "do as this release of Megatron-LM's core: token ids, blends, index cache; 0.10 when not given" },
     { 0 }
 };
 
@@ -118,8 +121,16 @@ static int class_of(const struct meg_tok_class **out, const struct meg_tok_conf 
     return meg_fail(e, MEG_EUSAGE, "--tokenizer-type: there is no '%s'", c->type);
 }
 
+/* What ends a document or a text must not be masked as padding is. */
+static void keep_pad_apart(struct meg_tok_roles *r)
+{
+    if (r->pad == r->eod || r->pad == r->eos)
+        r->pad = -1;
+}
+
 int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
+    const struct meg_release *release = meg_release_find(c->megatron_release);
     const struct meg_tok_class *class;
     int r = class_of(&class, c, e);
 
@@ -127,7 +138,9 @@ int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
         return r;
     if (c->vocab_extra_ids > 0 && !class->has_extra_ids)
         return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %s has only what its files hold", class->name);
-    return class->open(out, c, e);
+    if ((r = class->open(out, c, e)) == MEG_OK && release->is_pad_apart)
+        keep_pad_apart(&(*out)->roles);
+    return r;
 }
 
 void meg_tokenizer_close(struct meg_tokenizer *t)

@@ -40,6 +40,7 @@ struct meg_tok_conf {
     const char *tiktoken_pattern;            /* --tiktoken-pattern, or NULL */
     int64_t tiktoken_num_special_tokens;     /* --tiktoken-num-special-tokens */
     struct meg_list tiktoken_special_tokens; /* --tiktoken-special-tokens */
+    const char *megatron_release;            /* --megatron-release, or NULL: text/release.h */
 };
 extern const struct meg_opt meg_tok_opts[];
 

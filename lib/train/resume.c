@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include "base/json.h"
 #include "base/log.h"
+#include "text/release.h"
 #include "train/internal.h"
 
 /* ---- options ------------------------------------------------------------------------------------ */
@@ -31,6 +32,29 @@ static int take_options(struct trainer *t, struct meg_err *e)
     return meg_opt_apply(groups, meg_ckpt_options(t->from), meg_ckpt_path(t->from), e);
 }
 
+/* Whether the run goes on where another was, and does not begin anew with its weights. */
+static bool goes_on(const struct trainer *t)
+{
+    return t->from && !t->job->ckpt.finetune && meg_ckpt_iteration(t->from) != MEG_CKPT_RELEASE;
+}
+
+/* Samples of a run that goes on must come as they did before: another order would repeat some of them. */
+static int take_release(struct trainer *t, struct meg_err *e)
+{
+    struct meg_tok_conf *mine = &t->job->tok, theirs = { 0 };
+
+    meg_ckpt_tok_conf(t->from, &theirs);
+    if (!mine->megatron_release)
+        mine->megatron_release = theirs.megatron_release;
+    if (!goes_on(t) || !meg_ckpt_is_native(t->from) ||
+        meg_release_find(mine->megatron_release) == meg_release_find(theirs.megatron_release))
+        return 0;
+    return meg_fail(e, MEG_EUSAGE,
+                    "--megatron-release %s: %s is of a run with %s; leave the option out, or give --finetune to "
+                    "begin a new run with its weights",
+                    mine->megatron_release, meg_ckpt_path(t->from), meg_release_find(theirs.megatron_release)->name);
+}
+
 int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
@@ -47,15 +71,9 @@ int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e)
         meg_warn("--load %s: no checkpoint there: starting from scratch", c->load);
         return 0;
     }
-    if ((r = meg_ckpt_open(&t->from, c->load, c->ckpt_step, e)) < 0)
+    if ((r = meg_ckpt_open(&t->from, c->load, c->ckpt_step, e)) < 0 || (r = take_release(t, e)) < 0)
         return r;
     return c->use_checkpoint_args || !meg_ckpt_is_native(t->from) ? take_options(t, e) : 0;
-}
-
-/* Whether the run goes on where another was, and does not begin anew with its weights. */
-static bool goes_on(const struct trainer *t)
-{
-    return t->from && !t->job->ckpt.finetune && meg_ckpt_iteration(t->from) != MEG_CKPT_RELEASE;
 }
 
 /* ---- the schedule ------------------------------------------------------------------------------- */

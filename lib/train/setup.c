@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cpu/cpu.h"
+#include "text/release.h"
 #include "train/internal.h"
 #include "train/same.h"
 #include "train/stop.h"
@@ -58,6 +59,7 @@ static int open_tokenizer(struct trainer *t, struct meg_err *e)
     int r;
 
     assume_gpt2(&t->job->tok);
+    t->job->tok.megatron_release = meg_release_find(t->job->tok.megatron_release)->name; /* for checkpoints */
     if ((r = meg_tokenizer_open(&t->tok, &t->job->tok, e)) < 0 ||
         (r = meg_ckpt_tokenizer_read(&t->tok_files, &t->job->tok, t->tok, e)) < 0)
         return r;

@@ -1,0 +1,53 @@
+#!/bin/sh
+# --megatron-release: what each command does with it, and what a checkpoint keeps of it.
+. "${0%/*}/../lib.sh"
+. "${0%/*}/../train.sh"
+data=$(cd "${0%/*}/../data/releases" && pwd)
+
+# ---- preprocessing ----
+printf '{"text":"This License"}\n' >"$T/text.jsonl"
+ids_as() { # RELEASE OPTION...
+    release=$1
+    shift
+    meg-preprocess -q --input "$T/text.jsonl" --output-prefix "$T/p" --megatron-release "$release" "$@" &&
+        meg-preprocess -q --decode "$T/p_text_document" --json | jq -c .ids
+}
+llama2="--tokenizer-type Llama2Tokenizer --tokenizer-model $data/spm.model"
+# shellcheck disable=SC2086
+old=$(ids_as 0.14 $llama2)
+# shellcheck disable=SC2086
+is 'from 0.15 on Llama2Tokenizer writes no <s>' "[1,$(ids_as 0.15 $llama2 | tr -d '[')" "$old"
+status 'a release that is not known is refused' 2 meg-preprocess --input "$T/text.jsonl" --output-prefix "$T/p" \
+    --megatron-release 0.9 --tokenizer-type NullTokenizer --vocab-size 9
+like 'and those that are known are listed' "$(cat "$T/err")" '0\.10.*0\.19'
+
+# ---- checkpoints ----
+release_of() { jq -r '.options[] | select(startswith("megatron-release"))' "$1"/iter_*5/state.json; }
+train --save "$T/old" --exit-interval 5 >"$T/log"
+is 'a checkpoint keeps the default' "$(release_of "$T/old")" 'megatron-release = 0.10'
+train --save "$T/new" --exit-interval 5 --megatron-release 0.15 >"$T/log"
+is 'and the release that was given' "$(release_of "$T/new")" 'megatron-release = 0.15'
+status 'a run goes on without the option' 0 train --load "$T/new" --save "$T/more" --exit-interval 5
+is 'as the release that it began with' "$(jq -r '.options[] | select(startswith("megatron-release"))' \
+    "$T/more"/iter_0000010/state.json)" 'megatron-release = 0.15'
+status 'and with the same' 0 train --load "$T/new" --megatron-release 0.15
+status 'another release is refused' 2 train --load "$T/new" --megatron-release 0.10
+like 'with what to do' "$(cat "$T/err")" \
+    '--megatron-release 0.10: .*/new/iter_0000005 is of a run with 0.15; leave the option out, or give --finetune'
+status 'but for a new run with its weights' 0 train --load "$T/new" --megatron-release 0.10 --finetune
+
+# ---- evaluation ----
+awk 'length($0)' "$data/../../../LICENSE" | jq -Rc '{text: .}' >"$T/words.jsonl"
+head -n 30 "$T/words.jsonl" >"$T/few.jsonl"
+for release in 0.14 0.15; do
+    # shellcheck disable=SC2086
+    meg-preprocess -q --input "$T/words.jsonl" --output-prefix "$T/w$release" $llama2 --append-eod --megatron-release $release
+    sed '/tokenizer-type\|vocab-size\|data-path/d' "$T/conf" >"$T/words.conf"
+    # shellcheck disable=SC2086
+    meg-train -q --config "$T/words.conf" --data-path "$T/w${release}_text_document" $llama2 --save "$T/m$release" \
+        --megatron-release $release >"$T/log"
+done
+tokens() { meg-eval --task ppl --load "$1" --input "$T/few.jsonl" | jq .tokens; }
+is 'a model reads text as the release it was trained for' "$(($(tokens "$T/m0.14") - $(tokens "$T/m0.15")))" \
+    "$(wc -l <"$T/few.jsonl" | tr -d ' ')"
+done_testing

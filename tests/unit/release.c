@@ -1,0 +1,153 @@
+/*
+ * --megatron-release: what tokenizers give as each release of Megatron-LM.  tests/data/releases/ids.json
+ * has what the classes of its releases gave for the files beside it: the last patch release of each.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "text/release.h"
+#include "text/tokenizer.h"
+
+#define FOLDER "tests/data/releases/"
+
+static json_t *load(const char *path)
+{
+    json_error_t why;
+    json_t *j = json_load_file(path, 0, &why);
+
+    if (!j)
+        fail_msg("%s: %s", path, why.text);
+    return j;
+}
+
+static const char *str(const json_t *j, const char *key)
+{
+    return json_string_value(json_object_get(j, key));
+}
+
+/* Open the tokenizer of an object { option: value } as a release has it. */
+static int open_as(struct meg_tokenizer **t, json_t *options, const char *release, struct meg_err *e)
+{
+    struct meg_tok_conf c = { 0 };
+    const struct meg_optgroup groups[] = { { "tokenizer", meg_tok_opts, &c }, { 0 } };
+    struct meg_str text = { 0 };
+    const char *name;
+    json_t *value;
+    int r;
+
+    meg_opt_defaults(groups);
+    json_object_foreach(options, name, value) {
+        if (json_is_integer(value))
+            meg_str_printf(&text, "%s = %lld\n", name, (long long)json_integer_value(value));
+        else
+            meg_str_printf(&text, "%s = %s\n", name, json_string_value(value));
+    }
+    if (release)
+        meg_str_printf(&text, "megatron-release = %s\n", release);
+    r = meg_opt_apply(groups, text.s, "options", e);
+    meg_str_free(&text);
+    return r < 0 ? r : meg_tokenizer_open(t, &c, e);
+}
+
+static void same_ids(struct meg_tokenizer *t, const json_t *line, const char *type, const char *release)
+{
+    const json_t *text = json_object_get(line, "text"), *want = json_object_get(line, "ids");
+    struct meg_ids got = { 0 };
+    struct meg_err e;
+
+    if (meg_tokenizer_encode(t, json_string_value(text), (int64_t)json_string_length(text), &got, &e) < 0)
+        fail_msg("%s of %s, '%s': %s", type, release, json_string_value(text), e.msg);
+    if (got.n != (int64_t)json_array_size(want))
+        fail_msg("%s of %s, '%s': %lld ids, want %zu", type, release, json_string_value(text), (long long)got.n,
+                 json_array_size(want));
+    for (int64_t i = 0; i < got.n; i++)
+        if (got.v[i] != json_integer_value(json_array_get(want, (size_t)i)))
+            fail_msg("%s of %s, '%s': id %lld is %d", type, release, json_string_value(text), (long long)i, got.v[i]);
+    free(got.v);
+}
+
+static void same_tokenizer(json_t *want, const char *release, const char *name)
+{
+    json_t *options = json_object_get(want, "options"), *line;
+    const char *type = str(options, "tokenizer-type");
+    struct meg_tokenizer *t, *share;
+    struct meg_err e;
+    size_t i;
+
+    if (open_as(&t, options, release, &e) < 0)
+        fail_msg("%s of %s: %s", type, name, e.msg);
+    share = meg_tokenizer_share(t);
+    if (meg_tokenizer_eod(t) != json_integer_value(json_object_get(want, "eod")) ||
+        meg_tokenizer_roles(t)->pad != json_integer_value(json_object_get(want, "pad")) ||
+        meg_tokenizer_vocab_size(t) != json_integer_value(json_object_get(want, "vocab_size")))
+        fail_msg("%s of %s: end %d, padding %d, size %lld", type, name, meg_tokenizer_eod(t),
+                 meg_tokenizer_roles(t)->pad, (long long)meg_tokenizer_vocab_size(t));
+    json_array_foreach(json_object_get(want, "lines"), i, line) {
+        same_ids(t, line, type, name);
+        same_ids(share, line, type, name);
+    }
+    meg_tokenizer_close(share);
+    meg_tokenizer_close(t);
+}
+
+/* Without the option, a tokenizer is that of 0.10. */
+static void tokenizers_equal_each_release(void **state)
+{
+    json_t *all = load(FOLDER "ids.json"), *want, *release;
+    size_t i, k, cases = 0;
+
+    (void)state;
+    json_array_foreach(all, i, want) {
+        json_array_foreach(json_object_get(want, "releases"), k, release) {
+            const char *name = json_string_value(release);
+
+            same_tokenizer(want, name, name);
+            if (!strcmp(name, "0.10"))
+                same_tokenizer(want, NULL, "the default");
+            cases++;
+        }
+    }
+    assert_int_equal(cases, 80); /* 8 tokenizers of 10 releases */
+    json_decref(all);
+}
+
+static void refuses(const char *options, const char *release, const char *message)
+{
+    json_t *o = json_loads(options, 0, NULL);
+    struct meg_tokenizer *t;
+    struct meg_err e;
+
+    assert_non_null(o);
+    assert_int_equal(open_as(&t, o, release, &e), MEG_EUSAGE);
+    assert_string_equal(e.msg, message);
+    json_decref(o);
+}
+
+static void refuses_what_a_release_has_not(void **state)
+{
+    (void)state;
+    refuses("{\"tokenizer-type\": \"BertWordPieceLowerCase\", \"vocab-file\": \"none\"}", "0.15",
+            "BertWordPieceLowerCase: --megatron-release 0.15 splits words otherwise; 0.14 is the last that is followed");
+    refuses("{\"tokenizer-type\": \"SentencePieceTokenizer\", \"tokenizer-model\": \"" FOLDER "spm.model\", "
+            "\"vocab-extra-ids\": 2}", "0.15",
+            "--vocab-extra-ids: from --megatron-release 0.15 on SentencePieceTokenizer has only the tokens of its model");
+    refuses("{\"tokenizer-type\": \"TikTokenizer\", \"tokenizer-model\": \"" FOLDER "tik.json\", "
+            "\"vocab-size\": 311, \"tiktoken-num-special-tokens\": 12, "
+            "\"tiktoken-special-tokens\": \"<unk> <s> </s>\"}", "0.15", "--tiktoken-special-tokens lacks <mask>");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokenizers_equal_each_release),
+        cmocka_unit_test(refuses_what_a_release_has_not),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
