@@ -37,7 +37,8 @@ static int write_out(struct meg_str *out, struct meg_err *e)
 
 /* ---- logprobs: a line for a line --------------------------------------------------------------- */
 
-static void add_scores(struct meg_str *out, const struct meg_ids *ids, const float *logprob)
+static void add_scores(struct meg_str *out, const struct meg_report *report, const struct meg_tokenizer *tok,
+                       const struct meg_ids *ids, const float *logprob, const struct meg_likely *top)
 {
     int64_t i, n = ids->n > 0 ? ids->n - 1 : 0;
     double sum = 0;
@@ -46,12 +47,15 @@ static void add_scores(struct meg_str *out, const struct meg_ids *ids, const flo
         sum += logprob[i];
     meg_str_printf(out, "{\"ids\":");
     meg_json_add_ids(out, ids->v, ids->n);
+    meg_report_add_tokens(out, report, tok, ids->v, ids->n);
     meg_str_printf(out, ",\"logprobs\":");
     meg_json_add_floats(out, logprob, n);
+    meg_report_add_top(out, report, tok, top, n);
     meg_str_printf(out, ",\"sum\":%.9g,\"count\":%lld}\n", sum, (long long)n);
 }
 
-static int logprobs(const struct conf *c, const struct meg_loaded *m, struct meg_err *e)
+static int logprobs(const struct conf *c, const struct meg_report *report, const struct meg_loaded *m,
+                    struct meg_err *e)
 {
     const int64_t positions = m->g->conf.max_position_embeddings;
     const struct meg_prompt_rule rule = { .key = "text", .tok = m->tok, .vocab_size = m->g->conf.vocab_size };
@@ -60,13 +64,16 @@ static int logprobs(const struct conf *c, const struct meg_loaded *m, struct meg
     struct meg_ids ids = { 0 };
     struct meg_str out = { 0 };
     float *logprob = meg_new((size_t)positions * sizeof *logprob);
+    struct meg_likely *top = NULL;
     char *text;
     size_t n;
     int r;
 
     meg_scorer_init(&s, m->g);
-    if ((r = meg_lines_open(&in, c->input, e)) < 0)
+    if ((r = meg_report_check(report, m->tok, m->g->conf.vocab_size, e)) < 0 ||
+        (r = meg_lines_open(&in, c->input, e)) < 0)
         goto out;
+    top = meg_new((size_t)(positions * report->top_n_logprobs) * sizeof *top);
     while ((r = meg_lines_next(&in, &text, &n, e)) > 0) {
         ids.n = 0;
         if ((r = meg_prompt_read(&rule, in.name, in.line, text, n, &ids, NULL, e)) < 0)
@@ -77,9 +84,9 @@ static int logprobs(const struct conf *c, const struct meg_loaded *m, struct meg
                          (long long)positions, (long long)positions + 1);
             goto out;
         }
-        if (ids.n > 1 && (r = meg_score(&s, ids.v, ids.n, logprob, e)) < 0)
+        if (ids.n > 1 && (r = meg_score_top(&s, ids.v, ids.n, logprob, top, report->top_n_logprobs, e)) < 0)
             goto out;
-        add_scores(&out, &ids, logprob);
+        add_scores(&out, report, m->tok, &ids, logprob, top);
         if ((r = write_out(&out, e)) < 0)
             goto out;
     }
@@ -89,6 +96,7 @@ out:
     meg_str_free(&out);
     free(ids.v);
     free(logprob);
+    free(top);
     return r;
 }
 
@@ -185,7 +193,8 @@ static int check_windows(struct conf *c, int64_t positions, struct meg_err *e)
     return MEG_OK;
 }
 
-static int run(struct conf *c, const struct meg_load_conf *lc, const struct meg_tok_conf *tc, struct meg_err *e)
+static int run(struct conf *c, const struct meg_report *report, const struct meg_load_conf *lc,
+               const struct meg_tok_conf *tc, struct meg_err *e)
 {
     struct meg_loaded m = { 0 };
     int r;
@@ -193,7 +202,7 @@ static int run(struct conf *c, const struct meg_load_conf *lc, const struct meg_
     if ((r = meg_load(&m, lc, tc, e)) < 0)
         goto out;
     if (strcmp(c->task, "logprobs") == 0)
-        r = logprobs(c, &m, e);
+        r = logprobs(c, report, &m, e);
     else if ((r = check_windows(c, m.g->conf.max_position_embeddings, e)) == MEG_OK)
         r = c->data_path ? ppl_dataset(c, &m, e) : ppl_text(c, &m, e);
 out:
@@ -204,10 +213,15 @@ out:
 int main(int argc, char **argv)
 {
     struct conf c = { 0 };
+    struct meg_report report = { 0 };
     struct meg_load_conf lc = { 0 };
     struct meg_tok_conf tc = { 0 };
     const struct meg_optgroup groups[] = {
-        { "eval", own_opts, &c }, { "model", meg_load_opts, &lc }, { "tokenizer", meg_tok_opts, &tc }, { 0 }
+        { "eval", own_opts, &c },
+        { "report", meg_report_opts, &report },
+        { "model", meg_load_opts, &lc },
+        { "tokenizer", meg_tok_opts, &tc },
+        { 0 }
     };
     struct meg_err e;
 
@@ -218,7 +232,9 @@ int main(int argc, char **argv)
         meg_usage("--data-path goes with --task ppl, and not with --input");
     if (strcmp(c.task, "ppl") != 0 && (c.seq_length != MEG_UNSET || c.overlapping_eval != MEG_UNSET))
         meg_usage("--seq-length and --overlapping-eval go with --task ppl");
-    if (run(&c, &lc, &tc, &e) < 0)
+    if (strcmp(c.task, "ppl") == 0 && (report.return_tokens || report.top_n_logprobs > 0))
+        meg_usage("--return-tokens and --top-n-logprobs go with --task logprobs");
+    if (run(&c, &report, &lc, &tc, &e) < 0)
         meg_die_err(&e);
     return meg_finish();
 }

@@ -39,6 +39,7 @@ struct waiting {
 
 struct job {
     const struct conf *conf;
+    const struct meg_report *report;
     const struct meg_loaded *m;
     struct meg_prompt_rule rule;
     struct meg_lines in;
@@ -98,7 +99,7 @@ static int print(struct job *j, struct meg_err *e)
         if (is_text)
             meg_reply_add_text(&j->out, r);
         else if (r->is_complete)
-            meg_reply_add_json(&j->out, r, j->conf->return_log_probs);
+            meg_reply_add_json(&j->out, r, j->report, j->conf->return_log_probs);
         if (is_text && r->is_complete)
             meg_str_add(&j->out, "\n", 1);
         if ((err = write_out(&j->out, e)) < 0 || !r->is_complete)
@@ -186,17 +187,18 @@ static int answer_all(struct job *j, struct meg_err *e)
 }
 
 static int run(const struct conf *conf, const struct meg_load_conf *lc, const struct meg_tok_conf *tc,
-               struct meg_sampling *sampling, struct meg_err *e)
+               const struct meg_report *report, struct meg_sampling *sampling, struct meg_err *e)
 {
     const double began_s = meg_now_s();
     const bool is_seed_drawn = sampling->seed == -1;
     struct meg_loaded m = { 0 };
-    struct job j = { .conf = conf, .m = &m, .last = &j.first };
+    struct job j = { .conf = conf, .report = report, .m = &m, .last = &j.first };
     int r;
 
     if ((r = meg_lines_open(&j.in, conf->input, e)) < 0 ||
         (r = meg_load(&m, lc, tc, e)) < 0 ||
-        (r = meg_sampling_check(sampling, m.drawable, e)) < 0)
+        (r = meg_sampling_check(sampling, m.drawable, e)) < 0 ||
+        (r = meg_report_check(report, m.tok, m.g->conf.vocab_size, e)) < 0)
         goto out;
     if (!m.tok && strcmp(conf->format, "text") == 0) {
         r = meg_fail(e, MEG_EUSAGE, "--format text: %s has no tokenizer, and none was given", lc->load);
@@ -206,7 +208,8 @@ static int run(const struct conf *conf, const struct meg_load_conf *lc, const st
         meg_note("--seed %lld", (long long)sampling->seed);
     j.rule = (struct meg_prompt_rule){ "prompt", true, m.tok, m.g->conf.vocab_size, m.drawable, false };
     j.defaults = (struct meg_request){ .max_tokens = conf->tokens_to_generate, .sampling = *sampling };
-    if ((r = meg_generator_open(&j.gen, m.g, m.drawable, m.eod, conf->max_batch_size, e)) < 0)
+    if ((r = meg_generator_open(&j.gen, m.g, m.drawable, m.eod, conf->max_batch_size, report->top_n_logprobs,
+                                e)) < 0)
         goto out;
     r = answer_all(&j, e);
     meg_debug("%lld prompts, %lld tokens in %.2f s", (long long)j.prompts, (long long)j.tokens,
@@ -227,9 +230,11 @@ int main(int argc, char **argv)
     struct conf c = { 0 };
     struct meg_load_conf lc = { 0 };
     struct meg_tok_conf tc = { 0 };
+    struct meg_report report = { 0 };
     struct meg_sampling sampling = { 0 };
     const struct meg_optgroup groups[] = {
         { "generate", own_opts, &c },
+        { "report", meg_report_opts, &report },
         { "model", meg_load_opts, &lc },
         { "sampling", meg_sampling_opts, &sampling },
         { "tokenizer", meg_tok_opts, &tc },
@@ -245,7 +250,9 @@ int main(int argc, char **argv)
                   (long long)c.tokens_to_generate);
     if (c.max_batch_size < 1 || c.max_batch_size > MAX_BATCH)
         meg_usage("--max-batch-size %lld: it must be from 1 to %d", (long long)c.max_batch_size, MAX_BATCH);
-    if (run(&c, &lc, &tc, &sampling, &e) < 0)
+    if (strcmp(c.format, "text") == 0 && (report.return_tokens || report.top_n_logprobs > 0))
+        meg_usage("--return-tokens and --top-n-logprobs go with --format json");
+    if (run(&c, &lc, &tc, &report, &sampling, &e) < 0)
         meg_die_err(&e);
     return meg_finish();
 }

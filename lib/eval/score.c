@@ -9,7 +9,7 @@ void meg_scorer_init(struct meg_scorer *s, struct meg_gpt *g)
 {
     int64_t i;
 
-    s->g = g;
+    *s = (struct meg_scorer){ .g = g };
     s->position = meg_new((size_t)g->run.s * sizeof *s->position);
     for (i = 0; i < g->run.s; i++)
         s->position[i] = (int32_t)i;
@@ -18,6 +18,8 @@ void meg_scorer_init(struct meg_scorer *s, struct meg_gpt *g)
 void meg_scorer_free(struct meg_scorer *s)
 {
     free(s->position);
+    free(s->logits);
+    free(s->heap);
 }
 
 int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_err *e)
@@ -32,6 +34,28 @@ int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logpro
             return meg_fail(e, MEG_EFAIL, "the log-probability of token %lld is %f: are the model's weights finite?",
                             (long long)i + 1, (double)-logprob[i]);
         logprob[i] = -logprob[i];
+    }
+    return MEG_OK;
+}
+
+int meg_score_top(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_likely *top,
+                  int64_t ntop, struct meg_err *e)
+{
+    const int64_t v = s->g->conf.vocab_size, chunk = meg_gpt_logit_rows(s->g);
+    int64_t i, j, rows;
+    int r = meg_score(s, ids, n, logprob, e);
+
+    if (r < 0 || ntop == 0)
+        return r;
+    if (!s->logits) {
+        s->logits = meg_new((size_t)(chunk * v) * sizeof *s->logits);
+        s->heap = meg_new((size_t)v * sizeof *s->heap);
+    }
+    for (i = 0; i < n - 1; i += rows) {
+        rows = chunk < n - 1 - i ? chunk : n - 1 - i;
+        meg_gpt_loss_logits(s->g, i, rows, s->logits);
+        for (j = 0; j < rows; j++)
+            meg_likeliest(top + (i + j) * ntop, ntop, s->logits + j * v, v, ids[i + j + 1], logprob[i + j], s->heap);
     }
     return MEG_OK;
 }

@@ -8,30 +8,33 @@ struct meg_generator {
     struct meg_gpt *g;
     struct meg_gpt_cache *cache;
     struct meg_sampler sampler;
-    int64_t slots, active;
+    int64_t slots, active, ntop;
     int32_t eod;
     struct meg_continuation **slot;   /* [slots] NULL: free */
     int64_t *fed;                     /* [slots] the slots of a step, */
     int32_t *token;                   /* [slots] the token each is fed, */
     float *logits;                    /* [slots,v] and what comes of it */
+    int32_t *heap;                    /* [v] scratch */
 };
 
 int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t drawable, int32_t eod, int64_t slots,
-                       struct meg_err *e)
+                       int64_t ntop, struct meg_err *e)
 {
     struct meg_generator *gen = meg_new(sizeof *gen);
     int64_t v = g->conf.vocab_size;
     int r;
 
-    MEG_ASSERT(drawable > 0 && drawable <= v && slots > 0);
+    MEG_ASSERT(drawable > 0 && drawable <= v && slots > 0 && ntop >= 0 && ntop <= v);
     gen->g = g;
     gen->slots = slots;
     gen->eod = eod;
+    gen->ntop = ntop;
     meg_sampler_init(&gen->sampler, v, drawable);
     gen->slot = meg_new((size_t)slots * sizeof *gen->slot);
     gen->fed = meg_new((size_t)slots * sizeof *gen->fed);
     gen->token = meg_new((size_t)slots * sizeof *gen->token);
     gen->logits = meg_new((size_t)(slots * v) * sizeof *gen->logits);
+    gen->heap = meg_new((size_t)v * sizeof *gen->heap);
     if ((r = meg_gpt_cache_create(&gen->cache, g, g->conf.max_position_embeddings, slots, e)) < 0)
         goto out;
     *out = gen;
@@ -51,6 +54,7 @@ void meg_generator_close(struct meg_generator *gen)
     free(gen->fed);
     free(gen->token);
     free(gen->logits);
+    free(gen->heap);
     free(gen);
 }
 
@@ -64,13 +68,16 @@ bool meg_generator_has_room(const struct meg_generator *gen)
     return gen->active < gen->slots;
 }
 
-static void append(struct meg_continuation *c, int32_t id, double logprob)
+static void append(struct meg_generator *gen, struct meg_continuation *c, const float *logits, int32_t id,
+                   double logprob)
 {
     if (c->n == c->cap) {
         c->cap = c->cap ? 2 * c->cap : 64;
         c->ids = meg_realloc_array(c->ids, (size_t)c->cap, sizeof *c->ids);
         c->logprob = meg_realloc_array(c->logprob, (size_t)c->cap, sizeof *c->logprob);
+        c->top = meg_realloc_array(c->top, (size_t)(c->cap * gen->ntop), sizeof *c->top);
     }
+    meg_likeliest(c->top + c->n * gen->ntop, gen->ntop, logits, gen->g->conf.vocab_size, id, logprob, gen->heap);
     c->ids[c->n] = id;
     c->logprob[c->n++] = (float)logprob;
 }
@@ -97,7 +104,7 @@ static int extend(struct meg_generator *gen, int64_t slot, const float *logits, 
     } else if (id == gen->eod) {
         c->finish = MEG_STOPPED;
     } else {
-        append(c, id, logprob);
+        append(gen, c, logits, id, logprob);
         if (c->n >= q->max_tokens || len + 1 == gen->g->conf.max_position_embeddings)
             c->finish = MEG_FULL;
     }
@@ -154,5 +161,6 @@ void meg_continuation_free(struct meg_continuation *c)
 {
     free(c->ids);
     free(c->logprob);
+    free(c->top);
     *c = (struct meg_continuation){ 0 };
 }

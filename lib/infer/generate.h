@@ -23,6 +23,7 @@ struct meg_continuation {
     const struct meg_request *request; /* borrowed */
     int32_t *ids;                /* [n] what was generated */
     float *logprob;              /* [n] log p of each id given all before it, in nats */
+    struct meg_likely *top;      /* [n,ntop] the likeliest at the position of each id, of all ids of the model */
     int64_t n, cap;
     enum meg_finish finish;
 };
@@ -32,11 +33,12 @@ struct meg_continuation {
  *   drawable   ids below it may be drawn, at most the model's vocabulary
  *   eod        id that ends a continuation, or -1: none does
  *   slots      sequences under way at once
+ *   ntop       likeliest ids that are kept of each position, at most the model's vocabulary
  * g must have been created for is_training = false.
  */
 struct meg_generator;
 int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t drawable, int32_t eod, int64_t slots,
-                       struct meg_err *e);
+                       int64_t ntop, struct meg_err *e);
 void meg_generator_close(struct meg_generator *gen);
 
 /* Sequences under way. */

@@ -1,9 +1,91 @@
 #define _GNU_SOURCE /* memmem */
 #include "infer/reply.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/json.h"
+#include "text/utf8.h"
+
+const struct meg_opt meg_report_opts[] = {
+    { "return-tokens", 0, MEG_BOOL(struct meg_report, return_tokens), NULL, "no", "print the text of each token, too" },
+    MEG_ALIAS("return-segments", "return-tokens"),
+    { "top-n-logprobs", 0, MEG_I64(struct meg_report, top_n_logprobs), "N", "0",
+      "print the N likeliest ids at each position, too" },
+    { 0 }
+};
+
+int meg_report_check(const struct meg_report *c, const struct meg_tokenizer *tok, int64_t v, struct meg_err *e)
+{
+    if (c->top_n_logprobs < 0 || c->top_n_logprobs > v)
+        return meg_fail(e, MEG_EUSAGE, "--top-n-logprobs %lld: it must be from 0 to %lld, the size of the vocabulary",
+                        (long long)c->top_n_logprobs, (long long)v);
+    if (c->return_tokens && !tok)
+        return meg_fail(e, MEG_EUSAGE, "--return-tokens: the model has no tokenizer; give one (--tokenizer-type and its "
+                                       "files)");
+    return MEG_OK;
+}
+
+static void add_token(struct meg_str *out, const struct meg_tokenizer *tok, int32_t id)
+{
+    struct meg_str bytes = { 0 }, text = { 0 };
+
+    if (meg_tokenizer_bytes(tok, &id, 1, &bytes, NULL) < 0) {
+        meg_str_printf(out, "null");
+    } else {
+        meg_utf8_add_replaced(&text, bytes.s, (int64_t)bytes.n);
+        meg_json_add_string(out, text.n > 0 ? text.s : "", text.n);
+    }
+    meg_str_free(&bytes);
+    meg_str_free(&text);
+}
+
+void meg_report_add_tokens(struct meg_str *out, const struct meg_report *report, const struct meg_tokenizer *tok,
+                           const int32_t *ids, int64_t n)
+{
+    if (!report->return_tokens)
+        return;
+    meg_str_printf(out, ",\"tokens\":[");
+    for (int64_t i = 0; i < n; i++) {
+        meg_str_add(out, ",", i > 0);
+        add_token(out, tok, ids[i]);
+    }
+    meg_str_add(out, "]", 1);
+}
+
+static void add_likely(struct meg_str *out, const struct meg_report *report, const struct meg_tokenizer *tok,
+                       const struct meg_likely *x)
+{
+    meg_str_printf(out, "{\"id\":%d,", x->id);
+    if (report->return_tokens) {
+        meg_str_printf(out, "\"token\":");
+        add_token(out, tok, x->id);
+        meg_str_add(out, ",", 1);
+    }
+    if (isfinite(x->logprob))
+        meg_str_printf(out, "\"logprob\":%.9g}", (double)x->logprob);
+    else
+        meg_str_printf(out, "\"logprob\":null}");       /* JSON has no infinity */
+}
+
+void meg_report_add_top(struct meg_str *out, const struct meg_report *report, const struct meg_tokenizer *tok,
+                        const struct meg_likely *top, int64_t n)
+{
+    const int64_t ntop = report->top_n_logprobs;
+
+    if (ntop == 0)
+        return;
+    meg_str_printf(out, ",\"top_logprobs\":[");
+    for (int64_t i = 0; i < n; i++) {
+        meg_str_printf(out, i ? ",[" : "[");
+        for (int64_t k = 0; k < ntop; k++) {
+            meg_str_add(out, ",", k > 0);
+            add_likely(out, report, tok, &top[i * ntop + k]);
+        }
+        meg_str_add(out, "]", 1);
+    }
+    meg_str_add(out, "]", 1);
+}
 
 void meg_json_add_ids(struct meg_str *out, const int32_t *ids, int64_t n)
 {
@@ -156,7 +238,8 @@ void meg_reply_add_text(struct meg_str *out, struct meg_reply *r)
     }
 }
 
-void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, bool with_logprobs)
+void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const struct meg_report *report,
+                        bool with_logprobs)
 {
     const struct meg_continuation *c = &r->c;
     const size_t skip = prompt_part(r, &r->text);
@@ -170,9 +253,11 @@ void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, bool wit
     }
     meg_str_printf(out, "\"ids\":");
     meg_json_add_ids(out, c->ids, c->n);
+    meg_report_add_tokens(out, report, r->detok.tok, c->ids, c->n);
     if (with_logprobs) {
         meg_str_printf(out, ",\"logprobs\":");
         meg_json_add_floats(out, c->logprob, c->n);
     }
+    meg_report_add_top(out, report, r->detok.tok, c->top, c->n);
     meg_str_printf(out, ",\"finish\":\"%s\"}\n", c->finish == MEG_STOPPED ? "stop" : "length");
 }

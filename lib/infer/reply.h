@@ -9,6 +9,16 @@
 
 MEG_BEGIN_DECLS
 
+/* What is printed of each token beside its id. */
+struct meg_report {
+    bool return_tokens;          /* --return-tokens */
+    int64_t top_n_logprobs;      /* --top-n-logprobs */
+};
+extern const struct meg_opt meg_report_opts[];
+
+/* Refuse what the model (of v ids) or the tokenizer (or NULL) cannot give: MEG_EUSAGE. */
+int meg_report_check(const struct meg_report *c, const struct meg_tokenizer *tok, int64_t v, struct meg_err *e);
+
 /* Starts as { 0 }; c.prompt and request are the caller's, and c.request points to request. */
 struct meg_reply {
     struct meg_request request;
@@ -40,9 +50,23 @@ void meg_reply_add_text(struct meg_str *out, struct meg_reply *r);
 
 /*
  * meg_reply_add_json - append a complete reply as a JSON line: "text" (the continuation's, where there is a
- * tokenizer), "ids", "logprobs" (nats, where wanted) and "finish", which is "stop" or "length".
+ * tokenizer), "ids", "tokens", "logprobs" (nats) and "top_logprobs" where wanted, and "finish", which is "stop" or
+ * "length".
  */
-void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, bool with_logprobs);
+void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const struct meg_report *report,
+                        bool with_logprobs);
+
+/*
+ * meg_report_add_tokens - append ,"tokens":[...], the text of each of ids [n] by itself, null for one that tok lacks,
+ * where report wants it
+ * meg_report_add_top - append ,"top_logprobs":[[{"id":1,"token":"a","logprob":-0.5},...],...] of n positions, with
+ * "token" where tokens are wanted, where report wants it
+ *   top  [n,report->top_n_logprobs]
+ */
+void meg_report_add_tokens(struct meg_str *out, const struct meg_report *report, const struct meg_tokenizer *tok,
+                           const int32_t *ids, int64_t n);
+void meg_report_add_top(struct meg_str *out, const struct meg_report *report, const struct meg_tokenizer *tok,
+                        const struct meg_likely *top, int64_t n);
 
 /* JSON arrays; floats with the nine significant digits that give them back. */
 void meg_json_add_floats(struct meg_str *out, const float *x, int64_t n);

@@ -86,6 +86,17 @@ static void sink(int32_t *heap, int64_t n, int64_t i, const float *logits)
     heap[i] = x;
 }
 
+/* Make a heap of ids 0 .. n-1. */
+static void heapify(int32_t *heap, int64_t n, const float *logits)
+{
+    int64_t i;
+
+    for (i = 0; i < n; i++)
+        heap[i] = (int32_t)i;
+    for (i = n / 2; i-- > 0;)
+        sink(heap, n, i, logits);
+}
+
 static int32_t largest(const float *logits, int64_t v)
 {
     int32_t best = 0, i;
@@ -107,6 +118,22 @@ double meg_logsumexp(const float *logits, int64_t v)
     return m + log(sum);
 }
 
+void meg_likeliest(struct meg_likely *out, int64_t n, const float *logits, int64_t v, int32_t id, double logprob,
+                   int32_t *heap)
+{
+    int64_t i, left = v;
+
+    MEG_ASSERT(n <= v);
+    if (n > 0)
+        heapify(heap, v, logits);
+    for (i = 0; i < n; i++) {
+        out[i].id = heap[0];
+        out[i].logprob = (float)(logprob + ((double)logits[heap[0]] - (double)logits[id]));
+        heap[0] = heap[--left];
+        sink(heap, left, 0, logits);
+    }
+}
+
 /* A filter rarely keeps more than a few ids, so they leave a heap one by one and nothing is sorted. */
 static void keep_best(struct meg_sampler *s, const struct meg_sampling *c, const float *logits, double max,
                       double total)
@@ -115,10 +142,7 @@ static void keep_best(struct meg_sampler *s, const struct meg_sampling *c, const
     int64_t i, left = s->drawable;
     double mass = 0;
 
-    for (i = 0; i < left; i++)
-        heap[i] = (int32_t)i;
-    for (i = left / 2; i-- > 0;)
-        sink(heap, left, i, logits);
+    heapify(heap, left, logits);
     for (s->n = 0; left > 0; s->n++) {
         best = heap[0];
         if (c->top_k > 1 && s->n >= c->top_k && logits[best] < logits[s->id[s->n - 1]])

@@ -59,6 +59,23 @@ void meg_sampler_keep(struct meg_sampler *s, const struct meg_sampling *conf, co
 int32_t meg_sample(struct meg_sampler *s, const struct meg_sampling *conf, const float *logits, int64_t prompt,
                    int64_t step, double *logprob);
 
+/* A token that may follow, and the natural logarithm of its probability. */
+struct meg_likely {
+    int32_t id;
+    float logprob;
+};
+
+/*
+ * meg_likeliest - the n likeliest ids of a row, best first, of equals the lower id first
+ *   out     [n]  n <= v
+ *   logits  [v]  not NaN, that of id finite
+ *   id, logprob  an id and the logarithm of its probability: those of the others are taken from it, so that the
+ *                same id, or one as likely, has the same float
+ *   heap    [v]  scratch
+ */
+void meg_likeliest(struct meg_likely *out, int64_t n, const float *logits, int64_t v, int32_t id, double logprob,
+                   int32_t *heap);
+
 /* -log softmax(logits)[id] is meg_logsumexp(logits) - logits[id]; NaN when a logit is NaN. */
 double meg_logsumexp(const float *logits, int64_t v);
 

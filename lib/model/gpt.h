@@ -147,6 +147,13 @@ double meg_gpt_loss(struct meg_gpt *g, const struct meg_gpt_batch *x, float *tok
  */
 double meg_gpt_grad(struct meg_gpt *g, const struct meg_gpt_batch *x, double scale);
 
+/*
+ * After meg_gpt_loss: logits [rows,v] f32 (host) of its tokens first .. first + rows - 1, the same numbers that its
+ * losses were taken of.  first is a multiple of meg_gpt_logit_rows, and rows are as many, or all that are left.
+ */
+int64_t meg_gpt_logit_rows(const struct meg_gpt *g);
+void meg_gpt_loss_logits(struct meg_gpt *g, int64_t first, int64_t rows, float *logits);
+
 /* Logits [s,b,v] f32 (host). */
 void meg_gpt_logits(struct meg_gpt *g, const struct meg_gpt_batch *x, float *logits);
 

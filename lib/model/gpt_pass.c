@@ -405,6 +405,17 @@ void gpt_logits_to(struct meg_gpt *g, int64_t first, int64_t rows, int64_t kept,
         g->op->download(st->c.st, out + i * y.cols, meg_mat_rows(y, i, 1).p, (size_t)y.cols * sizeof *out);
 }
 
+int64_t meg_gpt_logit_rows(const struct meg_gpt *g)
+{
+    return g->st->head.logits.rows;
+}
+
+void meg_gpt_loss_logits(struct meg_gpt *g, int64_t first, int64_t rows, float *logits)
+{
+    MEG_ASSERT(first % meg_gpt_logit_rows(g) == 0 && rows <= meg_gpt_logit_rows(g));
+    gpt_logits_to(g, first, rows, rows, logits);
+}
+
 void meg_gpt_logits(struct meg_gpt *g, const struct meg_gpt_batch *x, float *logits)
 {
     struct meg_gpt_state *st = g->st;

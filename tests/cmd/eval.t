@@ -27,6 +27,36 @@ is 'and so do two' "$(OMP_NUM_THREADS=2 meg-eval --task logprobs --load "$T/hf" 
 is 'the probabilities of all that may follow add up' "$(jq -nc 'range(257) | {ids:[72,105,.]}' | logprobs |
     jq -s "$jq_is_small"'map(.logprobs[1] | exp) | add - 1 | is_small(1e-5)')" true
 
+# ---- each position
+
+logprobs --input "$T/lines" --top-n-logprobs 257 --return-tokens >"$T/all"
+is 'the likeliest ids leave the rest as it is' "$(jq -c 'del(.tokens, .top_logprobs)' "$T/all")" "$(jq -c . "$T/out")"
+is 'for each log-probability the likeliest ids, best first' "$(jq -c '[(.top_logprobs | length) == .count,
+    (.top_logprobs | all(length == 257 and (map(.logprob) | . == (sort | reverse))
+    and (map(.id) | sort) == [range(257)]))]' "$T/all" | sort -u)" '[true,true]'
+is 'their probabilities add up' "$(jq "$jq_is_small"'.top_logprobs | all((map(.logprob | exp) | add) - 1 | is_small(1e-5))' \
+    "$T/all" | sort -u)" true
+is 'the scored id is among them with the same number' "$(jq '. as $x | [range(.count)] |
+    all(. as $i | $x.top_logprobs[$i] | map(select(.id == $x.ids[$i + 1]))[0].logprob == $x.logprobs[$i])' "$T/all" | sort -u)" true
+is 'as many as are wanted' "$(logprobs --input "$T/lines" --top-n-logprobs 3 --return-tokens)" \
+    "$(jq -c '.top_logprobs |= map(.[:3])' "$T/all")"
+is 'tokens are the text of each id, cut characters replaced' "$(jq -c '.tokens | map(explode)' "$T/all" | tr '\n' ' ')" \
+    '[[97],[98],[99]] [[97],[98],[99]] [] [[5]] [[65533],[65533]] '
+is '--return-segments is --return-tokens' "$(logprobs --input "$T/lines" --return-segments)" \
+    "$(jq -c 'del(.top_logprobs)' "$T/all")"
+is 'ids need no tokenizer' "$(echo '{"ids":[97,98,99]}' | meg-eval --task logprobs --load "$T/ids" --top-n-logprobs 1 |
+    jq -c '.top_logprobs | map(map(keys_unsorted))')" '[[["id","logprob"]],[["id","logprob"]]]'
+is 'what greedy generation takes is the likeliest' "$(printf 'Hello' | meg-generate --load "$T/hf" --greedy --tokens-to-generate 20 |
+    jq -c '{ids: ([72,101,108,108,111] + .ids)}' | logprobs --top-n-logprobs 1 |
+    jq -c '[.ids[5:] == (.top_logprobs[4:] | map(.[0].id)), .logprobs[4:] == (.top_logprobs[4:] | map(.[0].logprob))]')" '[true,true]'
+echo '{"ids":[1,2]}' >"$T/p"
+for n in -1 258 2.5; do
+    status "--top-n-logprobs $n" 2 logprobs --top-n-logprobs $n --input "$T/p"
+done
+status '--return-tokens without a tokenizer' 2 meg-eval --task logprobs --load "$T/ids" --return-tokens --input "$T/p"
+like '--return-tokens: says so' "$(cat "$T/err")" '--return-tokens: the model has no tokenizer'
+status 'ppl has no positions to report' 2 ppl --top-n-logprobs 1 --input "$T/p"
+
 refuse() { # NAME LINE WORDS
     printf "{\"ids\":[1,2]}\\n$2\\n" >"$T/p"
     status "$1" 65 logprobs --input "$T/p"

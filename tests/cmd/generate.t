@@ -19,6 +19,15 @@ ids=$(echo "$out" | jq -c .ids)
 is 'meg-eval finds the same log-probabilities' "$(echo "$ids" |
     jq -c '{ids:([72,101,108,108,111]+.)}' | meg-eval --task logprobs --load "$T/hf" | jq -c --argjson g "$out" \
     "$jq_is_small"'[.logprobs[4:], $g.logprobs] | transpose | [length, all(.[0] - .[1] | is_small(1e-5))]')" '[6,true]'
+printf 'Hello' | generate --temperature 1.5 --top-n-logprobs 257 --return-tokens --return-log-probs >"$T/all"
+is 'and at each position the likeliest ids, the drawn one with the same number' "$(jq -c '. as $x |
+    [(.top_logprobs | length), ([range(6)] | all(. as $i | $x.top_logprobs[$i] | map(select(.id == $x.ids[$i]))[0].logprob ==
+    $x.logprobs[$i]))]' "$T/all")" '[6,true]'
+is 'which do not change what is drawn' "$(jq -c 'del(.tokens, .top_logprobs)' "$T/all")" \
+    "$(printf 'Hello' | generate --temperature 1.5 --return-log-probs)"
+is 'and the text of each token' "$(jq -c '[(.tokens | length), (.tokens | all(type == "string")),
+    (.tokens | tojson) == (.top_logprobs as $t | [.ids | to_entries[] | . as $e | $t[$e.key][] | select(.id == $e.value).token] | tojson)]' "$T/all")" \
+    '[6,true,true]'
 is 'an empty line begins a document' "$(printf '\n' | generate --greedy)" "$(echo '{"ids":[256]}' | generate --greedy)"
 is 'no prompts, no replies' "$(generate </dev/null)" ''
 echo Hello >"$T/p"
@@ -147,6 +156,8 @@ echo a >"$T/p"
 status 'top-k and top-p together' 2 generate --top_k 5 --top_p 0.5 --input "$T/p"
 status 'top-k above the vocabulary' 2 generate --top_k 258 --input "$T/p"
 status 'nothing to generate' 2 meg-generate --load "$T/hf" --tokens-to-generate 0 --input "$T/p"
+status 'more of the likeliest ids than there are' 2 generate --top-n-logprobs 258 --input "$T/p"
+status 'the likeliest ids as text' 2 generate --format text --top-n-logprobs 1 --input "$T/p"
 status 'no room for a prompt' 2 generate --max-batch-size 0 --input "$T/p"
 status 'more room than there is' 2 generate --max-batch-size 1000000000000 --input "$T/p"
 status 'no --load' 2 meg-generate --input "$T/p"

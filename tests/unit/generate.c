@@ -57,7 +57,7 @@ static void generate(struct meg_continuation *c, struct meg_sampling conf, int64
     memset(c, 0, PROMPTS * sizeof *c);
     assert_int_equal(meg_sampling_check(&conf, V, &e), MEG_OK);
     request = (struct meg_request){ .max_tokens = max_new, .sampling = conf };
-    assert_int_equal(meg_generator_open(&gen, g, V, eod, slots, &e), MEG_OK);
+    assert_int_equal(meg_generator_open(&gen, g, V, eod, slots, 0, &e), MEG_OK);
     for (int64_t i = 0; i < PROMPTS; i++) {
         int64_t n = prompt(ids, i);
         while (!meg_generator_has_room(gen))
@@ -215,7 +215,7 @@ static void requests_of_a_batch_keep_their_own_options(void **state)
     for (int k = 0; k < 2; k++) {
         struct meg_continuation *to = k ? c : alone;
 
-        assert_int_equal(meg_generator_open(&gen, g, V, -1, k ? 5 : 1, &e), MEG_OK);
+        assert_int_equal(meg_generator_open(&gen, g, V, -1, k ? 5 : 1, 0, &e), MEG_OK);
         for (int i = 0; i < PROMPTS; i++) {
             to[i].prompt = i;
             to[i].request = &request[i];
@@ -249,7 +249,7 @@ static void a_seed_of_its_own_leaves_the_number_out(void **state)
         struct meg_err e;
 
         (void)state;
-        assert_int_equal(meg_generator_open(&gen, g, V, -1, 2, &e), MEG_OK);
+        assert_int_equal(meg_generator_open(&gen, g, V, -1, 2, 0, &e), MEG_OK);
         assert_int_equal(meg_generator_add(gen, ids, n, &a, &e), MEG_OK);
         assert_int_equal(meg_generator_add(gen, ids, n, &b, &e), MEG_OK);
         while (meg_generator_active(gen) > 0)
@@ -271,7 +271,7 @@ static void a_stopped_sequence_frees_its_slot(void **state)
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(meg_generator_open(&gen, g, V, -1, 2, &e), MEG_OK);
+    assert_int_equal(meg_generator_open(&gen, g, V, -1, 2, 0, &e), MEG_OK);
     assert_int_equal(meg_generator_add(gen, (int32_t[]){ 1 }, 1, &a, &e), MEG_OK);
     assert_int_equal(meg_generator_add(gen, (int32_t[]){ 2 }, 1, &b, &e), MEG_OK);
     meg_generator_stop(gen, &a);
@@ -288,6 +288,82 @@ static void a_stopped_sequence_frees_its_slot(void **state)
     meg_continuation_free(&b);
 }
 
+/* The same float for the same id, or clients that compare values do not see that the best one was taken. */
+static void the_likeliest_ids_stand_beside_what_was_drawn(void **state)
+{
+    enum { TOP = 5 };
+    int nbest = 0, nother = 0;
+
+    (void)state;
+    for (int is_greedy = 0; is_greedy < 2; is_greedy++) {
+        const struct meg_request request = { .max_tokens = 20, .sampling = is_greedy ? greedy : drawn };
+        struct meg_continuation c = { .request = &request };
+        struct meg_generator *gen;
+        struct meg_err e;
+
+        assert_int_equal(meg_generator_open(&gen, g, V, -1, 1, TOP, &e), MEG_OK);
+        assert_int_equal(meg_generator_add(gen, (int32_t[]){ 3 }, 1, &c, &e), MEG_OK);
+        while (meg_generator_active(gen) > 0)
+            assert_int_equal(meg_generator_step(gen, &e), MEG_OK);
+        assert_int_equal(c.n, 20);
+        for (int64_t i = 0; i < c.n; i++) {
+            const struct meg_likely *top = c.top + i * TOP;
+            const bool is_best = top[0].id == c.ids[i];
+
+            assert_true(is_best || !is_greedy);
+            assert_int_equal(is_best, c.logprob[i] == top[0].logprob);
+            nbest += is_best;
+            nother += !is_best;
+            for (int k = 1; k < TOP; k++) {
+                assert_true(top[k].logprob <= top[k - 1].logprob);
+                assert_true(top[k].id != c.ids[i] || top[k].logprob == c.logprob[i]);
+            }
+        }
+        meg_generator_close(gen);
+        meg_continuation_free(&c);
+    }
+    assert_true(nbest > 20 && nother > 0);
+}
+
+/* So many ids that the head works through the rows of a sequence in two chunks. */
+static void scores_have_the_likeliest_ids_of_every_row(void **state)
+{
+    enum { ROWS = 140, MANY = 150000 };
+    const struct meg_gpt_conf conf = tiny_gpt(1, 8, 16, 2, ROWS, MANY);
+    const struct meg_gpt_run run = { .s = ROWS, .b = 1 };
+    float *logits = meg_new((size_t)ROWS * MANY * sizeof *logits), plain[ROWS], logprob[ROWS];
+    struct meg_likely top[ROWS * 2];
+    int32_t ids[ROWS + 1];
+    struct meg_scorer s;
+    struct meg_gpt *many;
+    struct meg_err e;
+
+    (void)state;
+    assert_int_equal(meg_gpt_create(&many, &conf, &run, meg_cpu_ops(), &meg_mesh_one, &e), MEG_OK);
+    meg_gpt_init(many, 3);
+    assert_in_range(meg_gpt_logit_rows(many), 1, ROWS - 1);
+    for (int32_t i = 0; i <= ROWS; i++)
+        ids[i] = i * 1031 % MANY;
+    meg_scorer_init(&s, many);
+    meg_gpt_logits(many, &(struct meg_gpt_batch){ .s = ROWS, .b = 1, .tokens = ids, .position = s.position }, logits);
+    assert_int_equal(meg_score(&s, ids, ROWS + 1, plain, &e), MEG_OK);
+    assert_int_equal(meg_score_top(&s, ids, ROWS + 1, logprob, top, 2, &e), MEG_OK);
+    assert_memory_equal(plain, logprob, sizeof plain);
+    for (int64_t i = 0; i < ROWS; i++) {
+        const float *row = logits + i * MANY;
+        int32_t best = 0;
+
+        for (int32_t k = 0; k < MANY; k++)
+            best = row[k] > row[best] ? k : best;
+        assert_int_equal(top[2 * i].id, best);
+        assert_true(fabs(top[2 * i].logprob - ((double)logprob[i] + row[best] - row[ids[i + 1]])) < 1e-6);
+        assert_true(top[2 * i + 1].id != best && top[2 * i + 1].logprob <= top[2 * i].logprob);
+    }
+    meg_scorer_free(&s);
+    meg_gpt_close(many);
+    free(logits);
+}
+
 static void weights_that_are_not_numbers_are_reported(void **state)
 {
     const struct meg_request request = { .max_tokens = 5, .sampling = greedy };
@@ -298,7 +374,7 @@ static void weights_that_are_not_numbers_are_reported(void **state)
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(meg_generator_open(&gen, g, V, -1, 2, &e), MEG_OK);
+    assert_int_equal(meg_generator_open(&gen, g, V, -1, 2, 0, &e), MEG_OK);
     meg_scorer_init(&s, g);
     ((float *)g->w)[0] = NAN;
     assert_int_equal(meg_generator_add(gen, (int32_t[]){ 1 }, 1, &c, &e), MEG_EFAIL);
@@ -323,6 +399,8 @@ int main(void)
         cmocka_unit_test(requests_of_a_batch_keep_their_own_options),
         cmocka_unit_test(a_seed_of_its_own_leaves_the_number_out),
         cmocka_unit_test(a_stopped_sequence_frees_its_slot),
+        cmocka_unit_test(the_likeliest_ids_stand_beside_what_was_drawn),
+        cmocka_unit_test(scores_have_the_likeliest_ids_of_every_row),
         cmocka_unit_test(weights_that_are_not_numbers_are_reported),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,4 +1,5 @@
 /* infer/lines.h, infer/prompt.h and infer/reply.h: lines as they come, ids and options of them, text of ids. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -380,16 +381,48 @@ static void a_reply_is_one_json_line(void **state)
     assert_int_equal(meg_reply_begin(&r, tok, NULL, 0, &e), MEG_OK);
     assert_int_equal(meg_reply_update(&r, &e), 0);
     assert_true(r.is_complete);
-    meg_reply_add_json(&out, &r, true);
+    meg_reply_add_json(&out, &r, &(struct meg_report){ 0 }, true);
     assert_string_equal(out.s, "{\"text\":\"a\\n\\\"\xef\xbf\xbd\",\"ids\":[97,10,34,195],"
                                "\"logprobs\":[-0.100000001,-1,-2.5,0],\"finish\":\"stop\"}\n");
     out.n = 0;
     assert_int_equal(meg_reply_begin(&none, NULL, NULL, 0, &e), MEG_OK);
     assert_int_equal(meg_reply_update(&none, &e), 0);
-    meg_reply_add_json(&out, &none, false);
+    meg_reply_add_json(&out, &none, &(struct meg_report){ 0 }, false);
     assert_string_equal(out.s, "{\"ids\":[],\"finish\":\"length\"}\n");
     r.c = (struct meg_continuation){ 0 };
     meg_reply_free(&r);
+    meg_str_free(&out);
+    meg_tokenizer_close(tok);
+}
+
+static void a_report_has_the_text_of_each_token(void **state)
+{
+    const struct meg_report tokens = { .return_tokens = true }, top = { .top_n_logprobs = 2 }, both = { true, 2 };
+    const struct meg_likely likely[] = { { 'a', -0.1f }, { 300, -INFINITY }, { 0xc3, -1 }, { '"', -2.5f } };
+    struct meg_tokenizer *tok = bytes_tokenizer();
+    struct meg_str out = { 0 };
+    struct meg_err e;
+
+    (void)state;
+    meg_report_add_tokens(&out, &tokens, tok, (int32_t[]){ 'a', 0xc3, 256, 257, '"' }, 5);
+    assert_string_equal(out.s, ",\"tokens\":[\"a\",\"\xef\xbf\xbd\",\"<|endoftext|>\",null,\"\\\"\"]");
+    out.n = 0;
+    meg_report_add_top(&out, &top, NULL, likely, 2);
+    assert_string_equal(out.s, ",\"top_logprobs\":[[{\"id\":97,\"logprob\":-0.100000001},{\"id\":300,\"logprob\":null}],"
+                               "[{\"id\":195,\"logprob\":-1},{\"id\":34,\"logprob\":-2.5}]]");
+    out.n = 0;
+    meg_report_add_top(&out, &both, tok, likely, 1);
+    assert_string_equal(out.s, ",\"top_logprobs\":[[{\"id\":97,\"token\":\"a\",\"logprob\":-0.100000001},"
+                               "{\"id\":300,\"token\":null,\"logprob\":null}]]");
+    out.n = 0;
+    meg_report_add_tokens(&out, &top, tok, NULL, 0);
+    meg_report_add_top(&out, &tokens, tok, NULL, 0);
+    assert_int_equal(out.n, 0);
+    assert_int_equal(meg_report_check(&both, tok, 2, &e), MEG_OK);
+    assert_int_equal(meg_report_check(&both, tok, 1, &e), MEG_EUSAGE);
+    assert_int_equal(meg_report_check(&(struct meg_report){ false, -1 }, tok, 2, &e), MEG_EUSAGE);
+    assert_int_equal(meg_report_check(&tokens, NULL, 2, &e), MEG_EUSAGE);
+    assert_int_equal(meg_report_check(&top, NULL, 2, &e), MEG_OK);
     meg_str_free(&out);
     meg_tokenizer_close(tok);
 }
@@ -535,6 +568,7 @@ int main(void)
         cmocka_unit_test(options_of_a_line_are_refused_with_their_name),
         cmocka_unit_test(text_grows_by_whole_characters),
         cmocka_unit_test(a_reply_is_one_json_line),
+        cmocka_unit_test(a_report_has_the_text_of_each_token),
         cmocka_unit_test(a_stop_string_ends_the_text_before_it),
         cmocka_unit_test(a_stop_string_is_found_in_what_is_held_back),
     };

@@ -127,6 +127,30 @@ static void greedy_takes_the_lowest_of_equals(void **state)
     meg_sampler_free(&s);
 }
 
+static void likeliest_ids_come_best_first(void **state)
+{
+    const float logits[6] = { 1, 0.1f, 2, 1, 1.5f, -1 };
+    const double lse = meg_logsumexp(logits, 6);
+    const int32_t want[6] = { 2, 4, 0, 3, 1, 5 };
+    struct meg_likely top[6];
+    int32_t heap[6];
+
+    (void)state;
+    for (int32_t id = 0; id < 6; id++) {
+        const float own = (float)(logits[id] - lse);
+
+        for (int64_t n = 0; n <= 6; n++) {
+            meg_likeliest(top, n, logits, 6, id, own, heap);
+            for (int64_t i = 0; i < n; i++) {
+                assert_int_equal(top[i].id, want[i]);
+                assert_true(fabs(top[i].logprob - (logits[want[i]] - lse)) < 1e-6);
+                if (logits[want[i]] == logits[id])
+                    assert_true(top[i].logprob == own);
+            }
+        }
+    }
+}
+
 /* u from a Philox4x32-10 written in Python; with 16 equal weights the id is ceil(16 u) - 1. */
 static void draws_are_a_function_of_seed_prompt_and_step(void **state)
 {
@@ -274,6 +298,7 @@ int main(void)
         cmocka_unit_test(top_p_keeps_the_token_after_a_sum_equal_to_it),
         cmocka_unit_test(ids_past_the_tokenizer_are_not_drawn),
         cmocka_unit_test(greedy_takes_the_lowest_of_equals),
+        cmocka_unit_test(likeliest_ids_come_best_first),
         cmocka_unit_test(draws_are_a_function_of_seed_prompt_and_step),
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(what_is_not_a_number_is_seen),
