@@ -14,6 +14,7 @@
  * files whose path has TEXT in it.  MEG_FAULT_LOG=FILE appends a line for each counted call: process id,
  * call, path, and of a rename the new path; processes may share FILE.
  * MEG_FAULT_NO_EXCHANGE set: the file system cannot exchange two names.
+ * MEG_FAULT_PREAD=n: the nth pread fails by MEG_FAULT_ERRNO, or with END finds the end of the file.
  * MEG_FAULT_RECV set: a socket that is looked at without waiting was closed by the other side.
  * MEG_FAULT_THREADS=n: only n threads can be started.
  * Under ASan also ASAN_OPTIONS=verify_asan_link_order=0.
@@ -132,6 +133,25 @@ ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
 ssize_t pwrite64(int fd, const void *p, size_t n, off64_t at)
 {
     return pwrite(fd, p, n, at);
+}
+
+ssize_t pread(int fd, void *p, size_t n, off_t at)
+{
+    static int reads;
+    const char *fails = getenv("MEG_FAULT_PREAD"), *how = getenv("MEG_FAULT_ERRNO");
+
+    REAL(pread);
+    if (!fails || __atomic_add_fetch(&reads, 1, __ATOMIC_SEQ_CST) != atoi(fails))
+        return real(fd, p, n, at);
+    if (how && strcmp(how, "END") == 0)
+        return 0;
+    errno = EIO;
+    return -1;
+}
+
+ssize_t pread64(int fd, void *p, size_t n, off64_t at)
+{
+    return pread(fd, p, n, at);
 }
 
 int fsync(int fd)

@@ -314,6 +314,52 @@ static void survives_a_fault_of_one_rank(void **state)
         }
 }
 
+/* ---- what is read back for its checksum ---- */
+
+static void save_or_say(const void *arg)
+{
+    const struct saving *s = arg;
+    struct meg_err e;
+    struct box b;
+
+    make_box(&b, 1, 8, s->seed);
+    b.is_async = s->is_async;
+    if (save_box(&b, "d", s->iteration, s->keep, -1, &e) == 0)
+        exit(0);
+    put("said", e.msg, strlen(e.msg));
+    exit(meg_exit_status(e.code));
+}
+
+static void survives_a_tensor_that_cannot_be_read_back(void **state)
+{
+    static const struct {
+        const char *kind, *says;
+    } fault[] = { { "EIO", "d/iter_0000020.tmp/|.safetensors: reading back: Input/output error" },
+                  { "END", "d/iter_0000020.tmp/|.safetensors: reading back ends at byte " } };
+    struct saving s = next;
+    struct meg_str said;
+    char now[2100], at[16];
+
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        for (int k = 1; k < 40; k += 19) {
+            s.is_async = k > 1;
+            begin_anew();
+            snprintf(at, sizeof at, "%d", k);
+            setenv("MEG_FAULT_PREAD", at, 1);
+            setenv("MEG_FAULT_ERRNO", fault[i].kind, 1);
+            assert_int_equal(in_child(save_or_say, &s, NULL, 0), 74 << 8);
+            unsetenv("MEG_FAULT_PREAD");
+            unsetenv("MEG_FAULT_ERRNO");
+            said = slurp("said");
+            assert_says(said.s, fault[i].says);
+            meg_str_free(&said);
+            found(now, sizeof now);
+            assert_string_equal(now, "10 1");
+            assert_tidy(k);
+        }
+}
+
 /* ---- what is on the disk ---- */
 
 /* Which files each process has written to since it last called fsync on them. */
@@ -392,6 +438,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(survives_kill),         cmocka_unit_test(survives_kill_while_replacing),
         cmocka_unit_test(finishes_short_writes), cmocka_unit_test(survives_a_fault_in_the_background),
         cmocka_unit_test(survives_a_fault_of_one_rank),
+        cmocka_unit_test(survives_a_tensor_that_cannot_be_read_back),
         cmocka_unit_test(all_is_on_the_disk_before_the_commit),
     };
 
