@@ -279,6 +279,53 @@ static void whichever_call_fails_a_file_is_whole(void **state)
     }
 }
 
+/* ---- a signal ends the process ---- */
+
+/* Begin 40 files, which is more than are removed, abandon one and commit one; then the signal. */
+static void end_by(void *sig)
+{
+    struct meg_file f[40] = { 0 };
+    char name[320];
+
+    for (int i = 0; i < 40; i++) {
+        snprintf(name, sizeof name, "%s/%d", dir, i);
+        if (meg_file_create(&f[i], name, NULL) < 0)
+            _exit(1);
+    }
+    meg_file_abandon(&f[0]);
+    if (meg_file_commit(&f[1], NULL) < 0)
+        _exit(1);
+    raise(*(int *)sig);
+    _exit(2);
+}
+
+static void end_by_one_that_is_ignored(void *sig)
+{
+    signal(*(int *)sig, SIG_IGN);
+    end_by(sig);
+}
+
+static void a_signal_removes_temporary_files(void **state)
+{
+    static int signals[] = { SIGHUP, SIGINT, SIGTERM };
+    struct child c;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        child_run(&c, end_by, &signals[i]);
+        assert_int_equal(c.status, 128 + signals[i]);
+        assert_int_equal(access(dir, W_OK), 0);
+        assert_int_equal(names(), 1 + 40 - 32); /* the committed one, and what is beyond 32 */
+        assert_int_equal(meg_remove_tree(dir, NULL), 0);
+        assert_int_equal(meg_mkdirs(dir, NULL), 0);
+    }
+    child_run(&c, end_by_one_that_is_ignored, &signals[0]);
+    assert_int_equal(c.status, 2);
+    assert_int_equal(names(), 39);
+    assert_int_equal(meg_remove_tree(dir, NULL), 0);
+    assert_int_equal(meg_mkdirs(dir, NULL), 0);
+}
+
 /* ---- the rest ---- */
 
 static void maps(void **state)
@@ -387,6 +434,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(the_disk_begins_with_what_is_written, make, clear),
         cmocka_unit_test_setup_teardown(what_was_written_can_be_read, make, clear),
         cmocka_unit_test_setup_teardown(whichever_call_fails_a_file_is_whole, make, clear),
+        cmocka_unit_test_setup_teardown(a_signal_removes_temporary_files, make, clear),
         cmocka_unit_test_setup_teardown(maps, make, clear),
         cmocka_unit_test_setup_teardown(reading_what_is_no_file, make, clear),
         cmocka_unit_test_setup_teardown(only_regular_files_are_read_from_folders, make, clear),
