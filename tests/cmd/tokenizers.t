@@ -7,6 +7,8 @@ cd "$T" || exit 1
 
 jq -Rc 'select(length > 0) | {text: .}' "$here/../LICENSE" >text.jsonl
 head -n 20 text.jsonl >few.jsonl
+awk '{ line[NR] = $0 } END { for (i = 0; i < 20; i++) for (k = 1; k <= NR; k++) print line[(k + 37 * i) % NR + 1] }' \
+    text.jsonl >long.jsonl # blocks of 64 KiB for all workers
 printf 'This program is free\n{"prompt": " The licence, \\u00e9"}\n' >prompts
 cat >conf <<'END'
 num-layers = 1
@@ -30,6 +32,14 @@ whole() { # NAME FILES OPTION...: FILES are out of the way once the run is over
     shift 2
     meg-preprocess -q --input text.jsonl --output-prefix "$name" --append-eod "$@" &&
         meg-train -q --config conf --data-path "${name}_text_document" --save "$name.ckpt" "$@" >log
+    for n in 1 3; do
+        meg-preprocess -q --input long.jsonl --output-prefix "w$n" --workers "$n" "$@"
+    done
+    for ext in bin idx; do
+        ok "$name: the same .$ext from three workers" cmp w1_text_document.$ext w3_text_document.$ext
+    done
+    like "$name: of many tokens" "$(wc -c <w1_text_document.bin)" '^ *[0-9]{6,}$'
+    rm w[13]_*
     generate --load "$name.ckpt" "$@" >want
     mv "$files" gone
     generate --load "$name.ckpt" >got
