@@ -9,6 +9,7 @@
  */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include "cpu/internal.h"
 
 typedef int sgemm_fn(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
@@ -38,11 +39,57 @@ static int multiplies_bf16(void)
 #endif
 }
 
+/*
+ * Neither the dynamic linker nor oneDNN's initialisers and code generator survive a lack of address space (ulimit -v):
+ * they end by SIGSEGV or an exception.  So the space for all that is checked here, and taken soon after.  Loading takes
+ * 42 MiB, the first product 6, and attention 1.2 of the stack.
+ */
+enum { LOAD_SPACE = 64 << 20, STACK_SPACE = 2 << 20 };
+
+static void check_address_space(void)
+{
+    void *p = mmap(NULL, LOAD_SPACE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (p == MAP_FAILED)
+        meg_die(MEG_EFAIL, "out of memory: loading oneDNN takes %d MiB of address space; raise the limit (ulimit -v)",
+                LOAD_SPACE >> 20);
+    munmap(p, LOAD_SPACE);
+}
+
+/* Grow the stack of this thread while there is address space for it. */
+static void grow_stack(void)
+{
+    volatile char space[STACK_SPACE];
+
+    for (size_t i = 0; i < sizeof space; i += 4096)
+        space[i] = 0;
+}
+
+/* Have oneDNN generate the code of products, which differs by transposition, size and whether they add to c. */
+static void generate_code(void)
+{
+    static const char forms[][2] = { { 'N', 'N' }, { 'N', 'T' }, { 'T', 'N' }, { 'T', 'T' } };
+    static const int64_t sizes[] = { 1, 16, 64 };
+    static float a[64 * 64], c[64 * 64];
+    const uint16_t *a16 = (const void *)a;
+
+    for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
+        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
+            for (int beta = 0; beta < 2; beta++) {
+                const int64_t n = sizes[k];
+
+                sgemm(forms[f][0], forms[f][1], n, n, n, 1.0f, a, n, a, n, (float)beta, c, n);
+                if (bgemm)
+                    bgemm(forms[f][0], forms[f][1], n, n, n, 1.0f, a16, n, a16, n, (float)beta, c, n);
+            }
+}
+
 static void load(void)
 {
     static const char *const names[] = { "libdnnl.so.2", "libdnnl.so.3", "libdnnl.so" };
     void *lib = NULL, *fn;
     const struct version *(*version)(void);
+    check_address_space();
     for (size_t i = 0; !lib && i < sizeof names / sizeof *names; i++)
         lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!lib)
@@ -60,6 +107,7 @@ static void load(void)
                 "with OpenMP",
                 version()->major, version()->minor, version()->cpu_runtime);
     *(void **)&sgemm = fn;
+    grow_stack();
     if (multiplies_bf16() && (fn = dlsym(lib, "dnnl_gemm_bf16bf16f32"))) {
         const uint16_t one = 0x3f80;
         float c = 0.0f;
@@ -67,6 +115,7 @@ static void load(void)
         if (bgemm('N', 'N', 1, 1, 1, 1.0f, &one, 1, &one, 1, 0.0f, &c, 1) != 0 || c != 1.0f)
             bgemm = NULL; /* ONEDNN_MAX_CPU_ISA forbids it */
     }
+    generate_code();
 }
 
 void meg_cpu_gemm_load(void)

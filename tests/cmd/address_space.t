@@ -1,0 +1,41 @@
+#!/bin/sh
+# A limit of address space (ulimit -v) ends training by a message, wherever memory runs out: never by a signal.
+. "${0%/*}/../lib.sh"
+. "${0%/*}/../ranks.sh"
+if nm "$(command -v meg-train)" 2>/dev/null | grep -q __asan_init; then
+    skip_all 'a sanitizer takes terabytes of address space'
+fi
+tiny_gpt >"$T/conf"
+
+# under KIB OPTION...: one step of one thread
+under() {
+    (
+        ulimit -c 0
+        ulimit -v "$1" || exit 0
+        shift
+        OMP_NUM_THREADS=1 exec meg-train -q --config "$T/conf" --train-iters 1 "$@"
+    ) >"$T/out" 2>"$T/err"
+}
+
+# limits NAME OPTION...: from what loads no library to what is enough, all end well or say what they lack
+limits() {
+    name=$1 bad='' last=
+    shift
+    for kib in $(seq 44000 8000 200000); do
+        under "$kib" "$@"
+        last=$?
+        case $last in
+        0) ;;
+        1) grep -q 'out of memory' "$T/err" || bad="$bad; $kib KiB: $(cat "$T/err")" ;;
+        *) bad="$bad; $kib KiB: status $last $(cat "$T/err")" ;;
+        esac
+    done
+    is "$name: no limit ends the run by a signal" "$bad" ''
+    is "$name: the largest is enough" "$last" 0
+}
+limits f32
+limits bf16 --bf16
+under 50000
+is 'too little to load oneDNN: status' $? 1
+like 'and what to do' "$(cat "$T/err")" 'out of memory: loading oneDNN takes [0-9]* MiB of address space; raise the limit'
+done_testing
