@@ -159,6 +159,58 @@ static void times_are_those_of_published_runs(void **state)
     assert_int_equal(failed, 0);
 }
 
+/* ---- numbers worked out by hand --------------------------------------------------------------- */
+
+/*
+ * FLOPs of a step: 72 B s L h^2 (1 + s/(6h) + V/(12hL)) of Narayanan et al. 2021, without their recomputation; for
+ * Llama 6 B s (L (2 h^2 + 2 h g d + 2 s h + 3 h f) + h V).  An update reads and writes 34 bytes of each parameter in
+ * bf16: a weight in f32 and two averages (24), a gradient in f32 that is read and zeroed (8), and the copy in bf16 (2).
+ */
+static const struct {
+    const char *name, *hw;
+    struct shape shape;
+    struct where where;
+    double peak, flops, params_a_rank, memory_bw;    /* of the whole step; 0: not checked */
+} by_hand[] = {
+    { "GPT-3 175B on 1,024 GPUs", "a100", { 96, 12288, 96, 0, 0, 2048, 51200, 0 },
+      { 8, 1, 16, 1, 8, 1, 1536, 0, FULL, HALF, false }, 1024 * 312e12, 3.3861967463873244e18, 0, 1.73e12 },
+    { "GPT-3 175B on 1,024 GPUs, longer chunks", "h100", { 96, 12288, 96, 0, 0, 2048, 51200, 0 },
+      { 8, 1, 8, 3, 16, 1, 1536, 1, SOME, HALF, true }, 1024 * 989.4e12, 3.3861967463873244e18, 0, 2.95e12 },
+    { "Llama 3 8B on 8 GPUs", "h100", { 32, 4096, 32, 8, 14336, 8192, 128256, 1 },
+      { 1, 2, 1, 1, 4, 1, 128, 0, NONE, HALF, true }, 8 * 989.4e12, 128 * 474422087516160.0, 0, 2.95e12 },
+    { "GPT 1.7B", "h100", { 24, 2048, 16, 0, 0, 4096, 131072, 0 },
+      { 1, 1, 1, 1, 1, 4, 4, 0, NONE, HALF, false }, 989.4e12, 0, 1485426688, 2.95e12 },
+    { "GPT 1.7B, its optimizer shared by 8", "a100", { 24, 2048, 16, 0, 0, 4096, 131072, 0 },
+      { 1, 1, 1, 1, 8, 4, 32, 0, NONE, HALF, true }, 8 * 312e12, 0, 1485426688 / 8.0, 1.73e12 },
+};
+
+static void near(const char *name, const char *what, double got, double want, double share)
+{
+    if (!(fabs(got / want - 1) <= share))
+        fail_msg("%s: %s is %.9g, not %.9g", name, what, got, want);
+}
+
+static void flops_mfu_and_updates_are_those_worked_out_by_hand(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof by_hand / sizeof *by_hand; i++) {
+        const struct shape *shape = &by_hand[i].shape;
+        struct meg_gpt_conf model;
+        const struct meg_paper p = paper(&model, shape, &by_hand[i].where);
+        struct meg_paper_time t;
+
+        meg_paper_time(&t, &p, meg_hardware_find(by_hand[i].hw), 1, true);
+        if (by_hand[i].flops > 0) {
+            near(by_hand[i].name, "FLOPs", meg_gpt_flops(&model, by_hand[i].where.samples, shape->s), by_hand[i].flops,
+                 1e-12);
+            near(by_hand[i].name, "MFU", t.mfu, by_hand[i].flops / (t.step * by_hand[i].peak), 1e-12);
+        }
+        if (by_hand[i].params_a_rank > 0)
+            near(by_hand[i].name, "time of an update", t.update,
+                 34 * by_hand[i].params_a_rank / by_hand[i].memory_bw, 1e-4);
+    }
+}
+
 /* ---- what planning costs ---------------------------------------------------------------------- */
 
 /* A long list takes what short ones say, and no more memory than they. */
@@ -224,6 +276,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_schedule_is_played_in_part),
         cmocka_unit_test(many_ranks_cost_what_few_do),
+        cmocka_unit_test(flops_mfu_and_updates_are_those_worked_out_by_hand),
         cmocka_unit_test(times_are_those_of_published_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
