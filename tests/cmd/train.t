@@ -26,6 +26,27 @@ for tag in 'lm loss' 'lm loss vs samples' learning-rate batch-size grad-norm num
     ok "events hold $tag" grep -qaF "$tag" "$T"/tb/events.out.tfevents.*
 done
 
+# 6 multiply-adds' operations a token: 2 layers of 4 h^2 (attention) + 2 s h (scores, values) + 8 h^2 (MLP), and h V
+is 'operations are those of the formula' "$(jq -r 'select(.iteration == 3 and .lm_loss and (.split | not)) |
+    "\(.flops_per_iteration) \(.tflops_per_s * .iteration_ms * 1e9 / .flops_per_iteration * 1e6 | round)"' "$T/m.jsonl")" \
+    "$((6 * 4 * 16 * (2 * (4 * 32 * 32 + 2 * 16 * 32 + 8 * 32 * 32) + 32 * 101))) 1000000"
+ok 'events hold no perplexity unless asked for' sh -c '! grep -qa "validation ppl" "$@"' - "$T"/tb/events.out.tfevents.*
+train --train-iters 6 --eval-interval 3 --tensorboard-dir "$T/tb3" --tensorboard-log-interval 3 \
+    --log-validation-ppl-to-tensorboard >"$T/log"
+tags() { grep -aoF "$1" "$T"/tb3/events.out.tfevents.* | grep -c .; }
+is 'events every three iterations, perplexity at each validation' \
+    "$(tags 'learning-rate vs samples') $(tags 'lm loss validation ppl vs samples')" '2 4'
+
+# ---- a spiky loss ----
+train --train-iters 8 --lr 0.3 --lr-warmup-iters 0 --lr-decay-style constant --eval-iters 0 --check-for-spiky-loss \
+    >"$T/log" 2>"$T/err"
+is 'a loss that differs by a fifth is warned of' "$(sed -n 's/^meg-train: iteration \([0-9]*\): lm loss went .*/\1/p' "$T/err")" \
+    "$(sed -n 's/.* lm loss: \([^ ]*\) .*/\1/p' "$T/log" |
+        awk 'NR > 1 && ($1 - last >= last / 5 || last - $1 >= last / 5) { print NR } { last = $1 }')"
+ok 'once at least' test -s "$T/err"
+train --train-iters 8 --lr 0.3 --lr-warmup-iters 0 --lr-decay-style constant --eval-iters 0 >"$T/log" 2>"$T/err"
+is 'only when asked for' "$(cat "$T/err")" ''
+
 train --train-iters 200 --eval-interval 200 --log-interval 200 >"$T/log"
 is 'the validation loss falls' "$(sed -n 's/.*lm loss value: \([0-9.]*E+00\) .*/\1/p' "$T/log" |
     awk '{ v[NR] = $1 } END { print NR, v[2] < v[1] - 1 }')" '4 1'
@@ -56,7 +77,7 @@ is 'a dry run succeeds' $? 0
 is 'and writes nothing' "$(ls "$T/dry")" ''
 like 'it counts parameters' "$(cat "$T/plan")" '^  all +28 +29216$'
 like 'memory' "$(cat "$T/plan")" '^  optimizer state +0\.[0-9]$'
-like 'work' "$(cat "$T/plan")" '^  the run +[0-9.]+e\+08 +640$'
+like 'work' "$(cat "$T/plan")" '^  the run +1\.15e\+08 +640$'
 like 'samples and epochs' "$(cat "$T/plan")" '^  train +1.0000 +108 +3967 +40 +247 +1  .*/ids_text_document$'
 like 'and checkpoints' "$(cat "$T/plan")" '^  at iterations +4 8 10$'
 
