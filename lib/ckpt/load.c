@@ -167,6 +167,18 @@ static bool is_tied_head(const struct meg_ckpt *c, const struct meg_params *p,
     return !strcmp(ours, t->name);
 }
 
+/* Whether two tensors of one size hold the same bytes; without memory to tell, no. */
+static bool is_equal(const struct meg_st_tensor *a, const struct meg_st_tensor *b)
+{
+    void *block[2];
+    const void *x = meg_st_data(a, &block[0]), *y = meg_st_data(b, &block[1]);
+    const bool is_same = x && y && !memcmp(x, y, (size_t)a->nbytes);
+
+    free(block[0]);
+    free(block[1]);
+    return is_same;
+}
+
 /* A tied output weight may be stored once more; then it has to be the embedding. */
 static bool is_embedding(const struct sources *all, int64_t tp, const struct meg_st_tensor *t)
 {
@@ -175,8 +187,7 @@ static bool is_embedding(const struct sources *all, int64_t tp, const struct meg
 
         if (all->v[i].cut.i == tp &&
             !strcmp(all->v[i].row->name, "embedding.word_embeddings.weight"))
-            return word->nbytes == t->nbytes && !strcmp(word->dtype, t->dtype) &&
-                !memcmp(word->data, t->data, (size_t)t->nbytes);
+            return word->nbytes == t->nbytes && !strcmp(word->dtype, t->dtype) && is_equal(word, t);
     }
     return false;
 }
@@ -278,7 +289,8 @@ static void put(const struct target *to, const struct meg_param *row, int64_t fi
 }
 
 /* A tensor that lies as ours, whole: only what the slot has of it is read. */
-static void copy_whole(const struct target *to, const struct source *s, float *buf, int64_t nbuf)
+static void copy_whole(const struct target *to, const struct source *s, const char *data, float *buf,
+                       int64_t nbuf)
 {
     const size_t size = meg_dtype_size(to->slot->dtype), theirs = (size_t)(s->t->nbytes / s->row->numel);
     const bool is_same = !strcmp(s->t->dtype, meg_dtype_name(to->slot->dtype));
@@ -287,7 +299,7 @@ static void copy_whole(const struct target *to, const struct source *s, float *b
 
     ckpt_walk_begin(&w, to->p, to->slot, s->row, 0, s->row->numel);
     while (ckpt_walk_next(&w, &part)) {
-        const char *from = (const char *)s->t->data + (size_t)part.global * theirs;
+        const char *from = data + (size_t)part.global * theirs;
         char *out = (char *)to->slot->p + (size_t)part.at * size;
 
         if (is_same)
@@ -311,7 +323,8 @@ static bool is_held(const struct target *to, const struct meg_param *row, int64_
 }
 
 /* A tensor that lies otherwise, a few rows at a time. */
-static void copy_piece(const struct target *to, const struct source *s, const struct ckpt_piece *p, float *buf)
+static void copy_piece(const struct target *to, const struct source *s, const char *data,
+                       const struct ckpt_piece *p, float *buf)
 {
     for (int64_t i = 0, n; i < p->n; i += n) {
         bool is_wanted = false;
@@ -321,7 +334,7 @@ static void copy_piece(const struct target *to, const struct source *s, const st
             is_wanted = is_wanted || is_held(to, s->row, ckpt_our_row(p, i + k), p->cols);
         if (!is_wanted)
             continue;
-        ckpt_rows_of(buf, s->t->data, s->t->dtype, p, i, n);
+        ckpt_rows_of(buf, data, s->t->dtype, p, i, n);
         for (int64_t k = 0; k < n; k++)
             put(to, s->row, ckpt_our_row(p, i + k), p->cols, buf + k * p->cols);
     }
@@ -333,19 +346,26 @@ static int copy(const struct target *to, const struct source *s, struct meg_err 
     const int64_t cols = s->row->ndim > 1 ? s->row->dim[1] : 1;
     const int64_t nbuf = CKPT_ROWS * cols > NBUF ? CKPT_ROWS * cols : NBUF;
     struct ckpt_piece piece[3];
+    const char *data;
+    void *block;
     float *buf;
 
     if (!is_held(to, s->row, 0, s->row->numel))
         return 0;
     buf = malloc((size_t)nbuf * sizeof *buf);
-    if (!buf)
+    data = meg_st_data(s->t, &block);
+    if (!buf || !data) {
+        free(buf);
+        free(block);
         return meg_fail(e, MEG_EFAIL, "%s: no memory to lay out %s", s->st->path, s->t->name);
+    }
     if (s->how == CKPT_SAME && s->cut.n == 1 && meg_st_numel(s->t) == s->row->numel)
-        copy_whole(to, s, buf, nbuf);
+        copy_whole(to, s, data, buf, nbuf);
     else
         for (int i = ckpt_pieces(piece, &s->cut, s->row, s->how); i-- > 0;)
-            copy_piece(to, s, &piece[i], buf);
+            copy_piece(to, s, data, &piece[i], buf);
     free(buf);
+    free(block);
     return 0;
 }
 

@@ -207,20 +207,15 @@ static bool is_contiguous(const struct view *v)
     return true;
 }
 
-/* The elements in their order, in memory that st owns. */
-static void *gather(const struct view *v)
+/* Where its elements are, for the time when they are read. */
+static const struct meg_st_view *keep_view(struct meg_st *st, const struct view *v)
 {
-    const size_t size = (size_t)v->nbytes;
-    const int64_t numel = meg_st_numel(&v->t);
-    unsigned char *out = malloc((size_t)numel * size), *to = out;
+    struct meg_st_view *out = meg_new(sizeof *out);
 
-    for (int64_t i = 0; out && i < numel; i++, to += size) {
-        int64_t at = v->first, rest = i;
-
-        for (int k = v->t.ndim; k-- > 0; rest /= v->t.dim[k])
-            at += rest % v->t.dim[k] * v->stride[k];
-        memcpy(to, v->member->p + (size_t)at * size, size);
-    }
+    out->first = v->t.data;
+    memcpy(out->stride, v->stride, sizeof out->stride);
+    out->nbytes = v->nbytes;
+    meg_st_own(st, out);
     return out;
 }
 
@@ -250,10 +245,8 @@ static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct m
     v.t.nstored = v.member->n;
     v.t.crc = v.member->crc;
     if (v.t.nbytes && !is_contiguous(&v)) {
-        v.t.data = gather(&v);
-        if (!v.t.data)
-            return meg_fail(e, MEG_EFAIL, "%s: no memory for tensor %.200s", pt->path, name);
-        meg_st_own(st, (void *)(uintptr_t)v.t.data);
+        v.t.view = keep_view(st, &v);
+        v.t.data = NULL;
     }
     copy = meg_strdup(name);
     meg_st_own(st, copy);

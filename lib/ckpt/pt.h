@@ -24,8 +24,8 @@ void meg_pt_close(struct meg_pt *pt);
 
 /*
  * Append the tensors in a dict, and in the dicts in it, to st, called by their keys with dots between;
- * other values are passed over.  The numbers stay in the file, which meg_pt_move gives to st; those of
- * a transposed view are copied.  MEG_EFORMAT for a tensor that does not lie in its member, is a view
+ * other values are passed over.  The numbers stay in the file, which meg_pt_move gives to st; a
+ * transposed tensor has a view of them.  MEG_EFORMAT for a tensor that does not lie in its member, is a view
  * that repeats numbers, and dicts nested deeper than 16.
  */
 int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict,

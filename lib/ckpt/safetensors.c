@@ -49,6 +49,25 @@ int64_t meg_st_numel(const struct meg_st_tensor *t)
     return n;
 }
 
+const void *meg_st_data(const struct meg_st_tensor *t, void **block)
+{
+    const struct meg_st_view *v = t->view;
+    unsigned char *to;
+
+    *block = NULL;
+    if (!v)
+        return t->data;
+    *block = to = malloc((size_t)t->nbytes + 1);
+    for (int64_t i = 0, n = meg_st_numel(t); to && i < n; i++, to += v->nbytes) {
+        int64_t at = 0, rest = i;
+
+        for (int k = t->ndim; k-- > 0; rest /= t->dim[k])
+            at += rest % t->dim[k] * v->stride[k];
+        memcpy(to, v->first + at * v->nbytes, (size_t)v->nbytes);
+    }
+    return *block;
+}
+
 /* ---- reading ---- */
 
 /* One member of the header; offsets are left relative to the data. */

@@ -18,13 +18,21 @@ MEG_BEGIN_DECLS
 
 enum { MEG_ST_MAXDIM = 8 };
 
+/* Elements that are not in order: those of a transposed tensor, say. */
+struct meg_st_view {
+    const unsigned char *first;
+    int64_t stride[MEG_ST_MAXDIM]; /* elements between neighbours along each dimension */
+    int nbytes;                    /* of an element */
+};
+
 struct meg_st_tensor {
     const char *name;
     const char *dtype; /* as the file spells it: F32, BF16, ... */
     int ndim;          /* 0: one element */
     int64_t dim[MEG_ST_MAXDIM];
     int64_t begin, nbytes; /* place in the file, header counted */
-    const void *data;      /* nbytes of them; may lie at any address */
+    const void *data;      /* nbytes of them, at any address; NULL: they are those of view */
+    const struct meg_st_view *view; /* NULL: data is there */
     const void *stored;    /* nstored bytes of another container that data comes from, with their CRC-32; NULL: none */
     size_t nstored;
     uint32_t crc;
@@ -51,6 +59,12 @@ void meg_st_close(struct meg_st *st);
 
 /* malloc'ed memory, a name say, that is freed when st is closed. */
 void meg_st_own(struct meg_st *st, void *block);
+
+/*
+ * The elements of a tensor in order: its data, or those of its view in *block, malloc'ed for the caller.
+ * NULL where there is no memory for them.
+ */
+const void *meg_st_data(const struct meg_st_tensor *t, void **block);
 
 /* Sort by name what was appended; MEG_EFORMAT for a name that is there twice. */
 int meg_st_sort(struct meg_st *st, struct meg_err *e);

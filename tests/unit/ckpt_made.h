@@ -23,6 +23,19 @@ static inline void add_row(struct made *f, const struct box *b, const char *ours
     meg_pt_tensor(&f->pickle, row->dim, row->ndim);
 }
 
+/* Make the last tensor, of n times n elements, a transposed view of what is stored. */
+static inline void transpose_last(struct made *f, int32_t n)
+{
+    char stride[] = { 'J', 0, 0, 0, 0, 'J', 1, 0, 0, 0, 't' };
+    char *at = f->pickle.s.s + f->pickle.s.n - sizeof stride;
+
+    memcpy(stride + 1, &n, 4);
+    while (memcmp(at, stride, sizeof stride))
+        at--;
+    memcpy(at, stride + 5, 5);
+    memcpy(at + 5, stride, 5);
+}
+
 /* Write the file; its dict ends here. */
 static inline void end(struct made *f, const char *path)
 {

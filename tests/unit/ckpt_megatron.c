@@ -311,6 +311,46 @@ static void begin(struct made *f, const struct box *b)
     meg_pt_int(&f->pickle, 3);
 }
 
+/* A weight whose storage has the other order of rows and columns. */
+static void a_transposed_view_is_loaded(void **state)
+{
+    const struct meg_param *row;
+    struct meg_ckpt *c;
+    struct meg_err e;
+    struct made f;
+    struct box a, b;
+    float *w;
+
+    (void)state;
+    make_box(&a, 1, 8, 1);
+    make_box(&b, 1, 8, 2);
+    assert_int_equal(meg_mkdirs("turned/mp_rank_00", &e), 0);
+    begin(&f, &a);
+    meg_pt_str(&f.pickle, "model");
+    meg_pt_dict_begin(&f.pickle);
+    for (int i = 0; i < a.p.n; i++) {
+        const size_t at = f.numbers.n;
+
+        row = &a.p.row[i];
+        add_row(&f, &a, row->name, row->name);
+        if (strstr(row->name, "linear_proj.weight")) {
+            transpose_last(&f, 8);
+            w = (float *)(void *)(f.numbers.s + at);
+            for (int k = 0; k < 64; k++)
+                memcpy(&w[k], &a.w[row->offset + k % 8 * 8 + k / 8], sizeof *w);
+        }
+    }
+    meg_pt_dict_end(&f.pickle);
+    end(&f, "turned/mp_rank_00/model_optim_rng.pt");
+    c = open_ok("turned", MEG_UNSET);
+    if (load_weights(c, &b.p, b.w, &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+    meg_ckpt_close(c);
+    free_box(&a);
+    free_box(&b);
+}
+
 static void parts_of_stages_are_put_in_order(void **state)
 {
     struct meg_ckpt *c;
@@ -449,6 +489,7 @@ int main(void)
         cmocka_unit_test(older_versions_have_other_rows),
         cmocka_unit_test(core_names_keep_their_rows_without_a_version),
         cmocka_unit_test(version_0_has_queries_first),
+        cmocka_unit_test(a_transposed_view_is_loaded),
         cmocka_unit_test(parts_of_stages_are_put_in_order),
         cmocka_unit_test(refuses_sizes_that_do_not_divide),
         cmocka_unit_test(refuses_what_it_cannot_read),

@@ -1,0 +1,82 @@
+/* Tensors of files that torch.save wrote, where they are views of a storage. */
+#include <sys/resource.h>
+
+#include "ckpt_made.h"
+#include "ckpt/pt.h"
+
+static void write_views(const char *path, int nviews, int32_t n)
+{
+    struct made f = { 0 };
+    float v;
+
+    meg_pt_begin(&f.pickle);
+    meg_pt_dict_begin(&f.pickle);
+    for (int i = 0; i < nviews; i++) {
+        const int64_t dim[] = { n, n };
+        char name[16];
+
+        snprintf(name, sizeof name, "v%d", i);
+        meg_pt_str(&f.pickle, name);
+        f.pickle.ntensors = 0; /* all of one storage */
+        meg_pt_tensor(&f.pickle, dim, 2);
+        transpose_last(&f, n);
+    }
+    f.nbytes[0] = (size_t)n * (size_t)n * sizeof v;
+    for (int i = 0; i < n * n; i++) {
+        v = (float)i;
+        meg_str_add(&f.numbers, &v, sizeof v);
+    }
+    end(&f, path);
+}
+
+static void a_transposed_view_is_read_in_order(void **state)
+{
+    static const float want[] = { 0, 3, 6, 1, 4, 7, 2, 5, 8 };
+    struct meg_st *st = NULL;
+    struct meg_err e;
+    void *block;
+
+    (void)state;
+    write_views("small.bin", 2, 3);
+    if (meg_pt_open_tensors(&st, "small.bin", &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(st->n, 2);
+    assert_memory_equal(meg_st_data(&st->t[1], &block), want, sizeof want);
+    assert_non_null(block);
+    free(block);
+    meg_st_close(st);
+}
+
+static long peak_kib(void)
+{
+    struct rusage u;
+
+    getrusage(RUSAGE_SELF, &u);
+    return u.ru_maxrss;
+}
+
+/* 256 views of 4 MiB would be 1 GiB. */
+static void views_take_no_memory_until_they_are_read(void **state)
+{
+    struct meg_st *st = NULL;
+    struct meg_err e;
+    long before;
+
+    (void)state;
+    write_views("many.bin", 256, 1024);
+    before = peak_kib();
+    if (meg_pt_open_tensors(&st, "many.bin", &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(st->n, 256);
+    assert_true(peak_kib() - before < 64 << 10);
+    meg_st_close(st);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_transposed_view_is_read_in_order),
+        cmocka_unit_test(views_take_no_memory_until_they_are_read),
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}
