@@ -96,11 +96,10 @@ static int read_eod(struct meg_ckpt *c, const struct meg_gpt_conf *m, const char
 static const char *type_of_tokenizer(const struct meg_ckpt *c)
 {
     char *path = c->tok_file[MEG_TOK_MODEL];
-    FILE *f = path ? fopen(path, "rb") : NULL;
-    int first = f ? getc(f) : EOF;
+    struct meg_map m = { 0 };
+    const int first = path && meg_map_open(&m, path, NULL) == 0 && m.n ? m.p[0] : 0;
 
-    if (f)
-        fclose(f);
+    meg_map_close(&m);
     if (c->tok_file[MEG_TOK_JSON])
         return "HuggingFaceTokenizer";
     if (c->tok_file[MEG_TOK_VOCAB] && c->tok_file[MEG_TOK_MERGES])

@@ -102,9 +102,12 @@ ok 'leaves nothing' test ! -e x
 meg-convert -q --load-dir hf --save-dir ranks --saver mcore
 mkdir shards
 cp hf/config.json shards
+mkdir words
+cp hf/config.json hf/model.safetensors words
+echo '[]' >words/tokenizer.model
 echo '{"weight_map":{"wte":"model.safetensors"}}' >shards/model.safetensors.index.json
 waits='' silent=''
-for file in ours/latest* ours/release/* hf/* ranks/*/*/*.pt shards/*; do
+for file in ours/latest* ours/release/* hf/* ranks/*/*/*.pt shards/* words/*; do
     case $file in */run.conf | */model.safetensors.index.json) [ "${file%%/*}" = shards ] || continue ;; esac
     mv "$file" kept
     mkfifo "$file"
@@ -114,7 +117,7 @@ for file in ours/latest* ours/release/* hf/* ranks/*/*/*.pt shards/*; do
     rm "$file"
     mv kept "$file"
 done
-rm -r shards ranks
+rm -r shards words ranks
 is 'a FIFO in place of a file is refused' "$waits" ''
 is 'and named' "$silent" ''
 
