@@ -1,6 +1,7 @@
 # make            build libmeg.a and the commands in bin/
-# make check      build and run the suite; TESTS='FILE...' runs a part.  SAN=1: under ASan and UBSan; SAN=thread: the
-#                 tests of threads that are our own under ThreadSanitizer
+# make check      build and run the suite, and list what was skipped; TESTS='FILE...' runs a part.  SAN=1: under ASan and
+#                 UBSan; SAN=thread: the tests of threads that are our own under ThreadSanitizer.  STRICT=1: a test that
+#                 is skipped for want of MPI, MEG_SHARED or a program fails.  TEST_S= limits the seconds of a test.
 # make demo       a small GPT from text to samples in a few minutes; CORPUS=FILE|FOLDER trains on yours
 # make check-layouts  many layouts against one rank; FULL=1: all there are, which takes hours, PART=I/N: a part of them
 # make check-faults   kill and stop ranks, and go on from what was saved; KILLS= STOPS= LONG_STOPS= POINTS= SEED=
@@ -12,7 +13,8 @@
 # make check-chroot   check and demo in a bare Debian, as root
 # make deps       install the Debian packages that check and demo need
 # check and demo first install the Debian packages that are missing; DEPS=0 forbids it.
-# CUDA, NCCL, CUDNN, MPI = 0 | 1 | auto; MPI = openmpi | mpich chooses where Debian has both.  NCCL needs nccl.h, not CUDA=1.
+# CUDA, NCCL, CUDNN, MPI = 0 | 1 | auto; MPI = openmpi | mpich chooses where Debian has both.  check installs Open MPI,
+# or MPICH with MPI=mpich, unless MPI=0.  NCCL needs nccl.h, not CUDA=1.
 # V=1 shows whole command lines.
 
 VERSION := 0.1.0
@@ -29,7 +31,10 @@ NVCC   ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nv
 CUDA_ARCHS ?= 80 90a
 B      ?= build$(if $(SAN),/$(if $(filter thread,$(SAN)),tsan,san))
 # What was built depends on names relative to here.
-override B := $(patsubst $(CURDIR)/%,%,$(B))
+override B := $(subst $(CURDIR)/,,$(B))
+ifneq ($(word 2,$(B)),)
+$(error B is '$(B)': make takes a space for the end of a name; name a build folder without one)
+endif
 BIN    := $(if $(filter build,$(B)),bin,$(B)/bin)
 
 .DELETE_ON_ERROR:
@@ -42,7 +47,10 @@ FORCE:
 DEPS_BUILD := gcc libc6-dev make pkg-config libdnnl-dev libjansson-dev libxxhash-dev libzstd-dev \
               zlib1g-dev liblzma-dev libutf8proc-dev libpcre2-dev
 DEPS_demo  := gnuplot-nox jq zstd
-DEPS_check := libcmocka-dev perl mandoc xz-utils gzip $(DEPS_demo)
+DEPS_MPI   := $(if $(filter 0,$(MPI)),,$(if $(filter mpich,$(MPI)),libmpich-dev mpich,libopenmpi-dev openmpi-bin))
+DEPS_check := libcmocka-dev perl mandoc xz-utils gzip $(DEPS_demo) $(DEPS_MPI)
+DEPS_check-layouts := $(DEPS_check)
+DEPS_check-faults  := $(DEPS_check)
 DEPS_deps  := $(DEPS_check)
 DEPS_lint  := mandoc cppcheck shellcheck
 DEPS_fuzz  := clang
@@ -58,6 +66,7 @@ export DEBIAN_FRONTEND := noninteractive
 APT_GET := $(if $(filter-out 0,$(shell id -u)),sudo )apt-get
 APT_INSTALL := $(APT_GET) install -y --no-install-recommends $(MISSING)
 ONLY_SAY := $(filter 0,$(DEPS))$(findstring n,$(firstword -$(MAKEFLAGS)))$(if $(filter check demo deps,$(GOALS)),,1)
+INSTALLS := $(if $(MISSING),$(if $(ONLY_SAY),,1))
 
 ifneq ($(filter-out clean,$(GOALS)),)
 ifneq ($(MISSING),)
@@ -92,6 +101,21 @@ include_of = $(firstword $(wildcard $(CUDA_HOME)/include/$1 /usr/include/$1))
 NCCL_H := $(if $(call include_of,cuda_runtime.h),$(call include_of,nccl.h))
 USES := $(if $(call use,CUDA,$(NVCC)),CUDA) $(if $(call use,NCCL,$(NCCL_H)),NCCL) \
         $(if $(MPI_KIND)$(call use,MPI,$(shell command -v mpicc)),MPI)
+# An MPI that was asked for by name is there, or nothing is built; packages that are about to be installed may bring it.
+MPI_PKG := $(or $(patsubst openmpi,ompi-c,$(MPI_KIND)),mpi-c)
+export MPIRUN ?= mpirun$(MPI_KIND:%=.%)
+ifneq ($(filter MPI,$(USES)),)
+ifeq ($(INSTALLS)$(filter clean deps lint,$(GOALS)),)
+ifneq ($(shell pkg-config --exists $(MPI_PKG) && echo found),found)
+$(error MPI=$(MPI), but pkg-config finds no $(MPI_PKG): install $(or $(DEPS_MPI),an MPI), or say MPI=0)
+endif
+ifneq ($(filter check%,$(GOALS)),)
+ifeq ($(shell command -v $(firstword $(MPIRUN))),)
+$(error MPI=$(MPI), but there is no $(firstword $(MPIRUN)) to start ranks with: install $(DEPS_MPI), or say MPI=0)
+endif
+endif
+endif
+endif
 ifeq ($(NCCL)$(NCCL_H),1)
 $(error NCCL=1, but nccl.h and cuda_runtime.h are not in $(CUDA_HOME)/include or /usr/include: install them, or say \
     where CUDA is by NVCC=)
@@ -129,10 +153,8 @@ PKGS := jansson libxxhash libzstd zlib liblzma libutf8proc libpcre2-8
 CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart -lcublasLt -lstdc++
 CUDNN_LIBS := -lcudnn
 NCCL_LIBS  := -Wl,--enable-new-dtags,-rpath,$(CUDA_HOME)/lib64
-MPI_PKG    := $(or $(patsubst openmpi,ompi-c,$(MPI_KIND)),mpi-c)
 MPI_LIBS    = $(call PKG_CONFIG,--libs $(MPI_PKG))
 MPI_CFLAGS  = $(call PKG_CONFIG,--cflags $(MPI_PKG))
-export MPIRUN ?= mpirun$(MPI_KIND:%=.%)
 USED := $(foreach u,$(USES),$(if $(OPTIONAL_$u),$u))
 RANKS := $(if $(filter MPI,$(USED)),$(patsubst %.c,$(B)/%,$(wildcard tests/ranks/*.c)))
 # Stands in for NCCL and the CUDA runtime where there is no GPU, and what runs over it.
@@ -141,7 +163,7 @@ DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/libnccl.so.2 $(B)/tests/nc
 MEG_CPPFLAGS := -Ilib -DMEG_VERSION='"$(VERSION)"' $(ISAS:v%=-DMEG_HAVE_ISA_V%) $(USED:%=-DMEG_HAVE_%) \
                 $(if $(filter CUDA,$(USED)),-I$(CUDA_HOME)/include) $(call PKG_CONFIG,--cflags $(PKGS))
 MEG_CFLAGS := -std=gnu11 -fopenmp -ffp-contract=off -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
-              -ffile-prefix-map=$(CURDIR)=.
+              '-ffile-prefix-map=$(CURDIR)=.'
 MEG_LIBS   := -Wl,--as-needed $(foreach u,$(USED),$($u_LIBS)) $(call PKG_CONFIG,--libs $(PKGS)) -lm -lpthread -ldl
 SAN_FLAGS  := $(if $(SAN),$(if $(filter thread,$(SAN)),-fsanitize=thread,\
                   -fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all) -fno-omit-frame-pointer)
@@ -222,10 +244,12 @@ TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(UNITS) $(wildcard tests/*.t 
 # A failed dlopen leaves its message to the thread, whose storage the leak checker must not walk: it
 # dies of what libraries opened at run time keep there.
 check: export ASAN_OPTIONS = allocator_may_return_null=1
-check: export LSAN_OPTIONS = use_tls=0:print_suppressions=0:suppressions=$(CURDIR)/tests/lsan.supp
+check: export LSAN_OPTIONS = use_tls=0:print_suppressions=0:suppressions="$(CURDIR)/tests/lsan.supp"
+check: export STRICT ?=
+check: export TEST_S ?= 1800
 check: all $(UNITS) $(RANKS) $(DOUBLE) $(B)/tests/fault.so
 	@CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" \
-	    prove -j2 -e tests/tap.sh $(TESTS)
+	    tests/prove.sh $(TESTS)
 
 demo: all
 	@mkdir -p demo
@@ -289,10 +313,10 @@ lint:
 
 D := $(DESTDIR)$(PREFIX)
 install: all
-	install -d $D/bin $D/share/man/man1 $D/share/man/man5 $D/share/man/man7 $D/share/bash-completion/completions
-	install -m 755 $(CMDS) $D/bin
-	for n in 1 5 7; do install -m 644 man/*.$$n $D/share/man/man$$n || exit 1; done
-	for c in $(CMDS); do $$c --completion bash >$D/share/bash-completion/completions/$${c##*/} || exit 1; done
+	install -d "$D/bin" "$D/share/man/man1" "$D/share/man/man5" "$D/share/man/man7" "$D/share/bash-completion/completions"
+	install -m 755 $(CMDS) "$D/bin"
+	for n in 1 5 7; do install -m 644 man/*.$$n "$D/share/man/man$$n" || exit 1; done
+	for c in $(CMDS); do $$c --completion bash >"$D/share/bash-completion/completions/$${c##*/}" || exit 1; done
 
 clean:
 	rm -rf build bin demo

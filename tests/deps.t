@@ -38,4 +38,34 @@ unlike 'a second time there is nothing to do' "$(fake_make deps)" 'apt-get'
 rm "$T/installed"
 touch "$T/broken"
 like 'what stays missing ends make' "$(fake_make deps)" 'still missing after installing: jq'
+
+# An MPI that was asked for and is missing ends make; where it was not asked for, make builds without.
+cat >"$T/bin/pkg-config" <<'end'
+#!/bin/sh
+[ "$1" != --exists ]
+end
+chmod +x "$T/bin/pkg-config"
+rm "$T/broken"
+for mpi in 1 openmpi mpich; do
+    for goal in all check; do
+        status "MPI=$mpi that is missing: make $goal" 2 fake_make -n DEPS=0 MPI=$mpi $goal
+        like 'says what to install' "$(cat "$T/out")" "MPI=$mpi, but pkg-config finds no .*: install lib(openmpi|mpich)-dev"
+    done
+done
+status 'MPI=0 asks for none' 0 fake_make -n DEPS=0 MPI=0 all
+cat >"$T/bin/pkg-config" <<'end'
+#!/bin/sh
+exit 0
+end
+status 'ranks that nothing can start: make check' 2 fake_make -n DEPS=0 MPI=1 MPIRUN="$T/no-mpirun" check
+like 'says what to install' "$(cat "$T/out")" "there is no $T/no-mpirun to start ranks with: install libopenmpi-dev openmpi-bin"
+
+# wants MPI PACKAGES: what the suite needs of MPI's packages
+wants() {
+    is "MPI=$1: packages" "$(env -u MAKEFLAGS make -pn DEPS=0 MPI="$1" check 2>/dev/null | sed -n 's/^DEPS_MPI := //p')" "$2"
+}
+wants auto 'libopenmpi-dev openmpi-bin'
+wants openmpi 'libopenmpi-dev openmpi-bin'
+wants mpich 'libmpich-dev mpich'
+wants 0 ''
 done_testing

@@ -224,8 +224,10 @@ static void long_lists(void **state)
     char dir[4096];
 
     (void)state;
-    if (!shared)
+    if (!shared) {
+        print_message("# MEG_SHARED is not set\n");
         skip();
+    }
     snprintf(dir, sizeof dir, "%s/golden/schedules", shared);
     assert_true(check_schedules(dir) > 8000);
     assert_true(check_rampup(dir) > 300);

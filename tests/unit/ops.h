@@ -37,8 +37,10 @@ static void run_case_at(void **state)
 {
     const struct ops_case_at *at = *state;
     const struct meg_ops *ops = meg_cpu_level(at->level);
-    if (!ops)
+    if (!ops) {
+        print_message("# this machine lacks the instruction set\n");
         skip();
+    }
     at->c->run(ops);
     omp_set_num_threads(2);
 }

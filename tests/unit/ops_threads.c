@@ -28,8 +28,10 @@ static void workers_are_bound_where_they_fill_the_machine(void **state)
             workers_cpu += CPU_ISSET(c, &mine) ? c : 0;
     }
     assert_int_equal(threads, n);
-    if (n == 1 || getenv("OMP_PROC_BIND"))
+    if (n == 1 || getenv("OMP_PROC_BIND")) {
+        print_message("# one thread, or threads that the environment binds\n");
         skip();
+    }
     assert_int_equal(bound, n - 1);
     for (int c = 0, seen = 0; c < CPU_SETSIZE; c++) /* all but the first of the mask, each once */
         if (CPU_ISSET(c, &before) && seen++ > 0)

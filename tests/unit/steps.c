@@ -165,8 +165,10 @@ static void five_steps(void **state)
     char path[4096];
 
     (void)state;
-    if (!getenv("MEG_SHARED"))
+    if (!getenv("MEG_SHARED")) {
+        print_message("# MEG_SHARED is not set\n");
         skip();
+    }
     snprintf(path, sizeof path, "%s/golden/models/gpt2-tiny/expected.json", getenv("MEG_SHARED"));
     assert_non_null(expected = json_load_file(path, 0, NULL));
     want = json_object_get(expected, "adamw");

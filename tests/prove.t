@@ -1,0 +1,72 @@
+#!/bin/sh
+# What make check does about skipped and endless tests: prove.sh lists each skip, STRICT=1 forbids some, TEST_S ends.
+. "${0%/*}/lib.sh"
+case $0 in /*) here=${0%/*} ;; *) here=$PWD/${0%/*} ;; esac
+cd "$T" || exit 1
+
+# script NAME: a test from standard input
+script() {
+    { echo '#!/bin/sh'; cat; } >"$1"
+    chmod +x "$1"
+}
+script mpi.t <<'end'
+echo '1..0 # SKIP this build has no MPI'
+end
+script part.t <<'end'
+echo 'ok 1 - runs'
+echo 'ok 2 - two # SKIP no jq'
+echo 'ok 3 - three # SKIP 2 cores'
+echo 1..3
+end
+script unit <<'end'
+echo 1..3
+echo '# MEG_SHARED is not set: no reference numbers'
+echo 'not ok 1 # SKIP golden'
+echo 'ok 2 - other'
+echo 'not ok 3 # SKIP silent'
+end
+script fails.t <<'end'
+echo 1..1
+echo 'not ok 1 - one'
+end
+script endless.t <<'end'
+echo 'ok 1 - begins'
+sleep 100
+end
+
+# run STRICT TEST...: by prove.sh
+run() {
+    STRICT=$1 TEST_S=2
+    shift
+    export STRICT TEST_S
+    "$here/prove.sh" "$@" >out 2>&1
+}
+
+run '' ./mpi.t ./part.t ./unit
+is 'skips pass' $? 0
+is 'and are listed in the end' "$(sed -n '/^skipped:/,$p' out | LC_ALL=C sort)" "$(LC_ALL=C sort <<'end'
+skipped:
+  2 cores: 1 in ./part.t
+  MEG_SHARED is not set: no reference numbers: 1 in ./unit
+  no jq: 1 in ./part.t
+  no reason given: 1 in ./unit
+  this build has no MPI: 1 in ./mpi.t
+end
+)"
+script none.t <<'end'
+echo 1..1
+echo 'ok 1 - one'
+end
+run '' ./none.t
+is 'no skips, no list' "$? $(grep -c skipped: out)" '0 0'
+for test in mpi.t unit part.t; do
+    run 1 "./$test"
+    is "STRICT: $test fails" $? 1
+done
+like 'for the reason that it skips' "$(cat out)" 'Failed test: +2$'
+run '' ./fails.t ./none.t
+is 'what fails, fails' $? 1
+run '' ./endless.t ./none.t
+is 'what does not end is ended' $? 1
+like 'and named' "$(cat out)" '^\./endless\.t .*exited 124'
+done_testing
