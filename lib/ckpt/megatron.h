@@ -11,6 +11,10 @@
 
 /* Whether dir holds the files of ranks. */
 bool ckpt_is_megatron(const char *dir);
+/* Whether dir is a distributed checkpoint of Megatron's (torch_dist, zarr, fsdp_dtensor); these are not read. */
+bool ckpt_is_distributed(const char *dir);
+/* MEG_EFORMAT: what such a folder is, and how to get one that is read. */
+int ckpt_refuse_distributed(const char *dir, struct meg_err *e);
 /* "mp_rank_01", or with more than one stage "mp_rank_01_000", and the file in it; returned. */
 const char *ckpt_rank_file(char buf[64], int64_t t, int64_t p, int64_t stages);
 

@@ -18,6 +18,22 @@ bool ckpt_is_megatron(const char *dir)
     return ckpt_is_file(dir, "mp_rank_00") || ckpt_is_file(dir, "mp_rank_00_000");
 }
 
+/* Of metadata.json and common.pt one is in every such folder; .metadata is torch.distributed.checkpoint's. */
+bool ckpt_is_distributed(const char *dir)
+{
+    return ckpt_is_file(dir, ".metadata") || ckpt_is_file(dir, "common.pt") ||
+        (ckpt_is_file(dir, "metadata.json") && !ckpt_is_file(dir, "config.json"));
+}
+
+int ckpt_refuse_distributed(const char *dir, struct meg_err *e)
+{
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s: a distributed checkpoint of Megatron (--ckpt-format torch_dist or the like), "
+                    "which cannot be read; run Megatron once with the options of that run and "
+                    "--ckpt-convert-format torch --ckpt-convert-save DIR, then load DIR/torch",
+                    dir);
+}
+
 const char *ckpt_arg_name(char buf[64], const struct meg_opt *row)
 {
     static const char *const other[][2] = { { "disable-bias-linear", "add_bias_linear" },

@@ -12,7 +12,7 @@
 
 bool meg_ckpt_exists(const char *dir)
 {
-    return ckpt_is_file(dir, CKPT_TRACKER) || ckpt_is_megatron(dir) ||
+    return ckpt_is_file(dir, CKPT_TRACKER) || ckpt_is_megatron(dir) || ckpt_is_distributed(dir) ||
         ckpt_is_file(dir, "manifest.json") || ckpt_is_file(dir, "config.json") ||
         ckpt_has_iterations(dir);
 }
@@ -80,7 +80,7 @@ static int locate(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_
     int64_t it = step;
     int r;
 
-    if (ckpt_is_file(dir, "manifest.json") || ckpt_is_megatron(dir)) {
+    if (ckpt_is_file(dir, "manifest.json") || ckpt_is_megatron(dir) || ckpt_is_distributed(dir)) {
         c->path = meg_strdup(dir);
     } else if (ckpt_is_file(dir, CKPT_TRACKER)) {
         if (step == MEG_UNSET && (r = ckpt_read_tracker(dir, &it, e)) < 0)
@@ -115,6 +115,8 @@ static int open_folder(struct meg_ckpt *c, struct meg_err *e)
         return ckpt_open_native(c, e);
     if (ckpt_is_megatron(c->path))
         return ckpt_open_megatron(c, e);
+    if (ckpt_is_distributed(c->path))
+        return ckpt_refuse_distributed(c->path, e);
     if (ckpt_is_file(c->path, "config.json"))
         return ckpt_open_hf(c, e);
     return ckpt_open_native(c, e); /* which says what is missing */

@@ -418,6 +418,37 @@ static void refuses_sizes_that_do_not_divide(void **state)
     free_box(&a);
 }
 
+/* Megatron's default format, with what each of its releases leaves in the folder. */
+static void distributed_checkpoints_are_named_as_what_they_are(void **state)
+{
+    static const char *const left[][2] = { { ".metadata", "common.pt" },
+                                           { "metadata.json", "common.pt" },
+                                           { "metadata.json", "__0_0.distcp" },
+                                           { ".metadata", "__0_0.distcp" } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
+        struct meg_ckpt *c = NULL;
+        struct meg_err e;
+        char path[80];
+
+        meg_remove_tree("dist", NULL);
+        assert_int_equal(meg_mkdirs("dist/iter_0000010", &e), 0);
+        put("dist/latest_checkpointed_iteration.txt", "10", 2);
+        for (int k = 0; k < 2; k++) {
+            snprintf(path, sizeof path, "dist/iter_0000010/%s", left[i][k]);
+            put(path, "{}", 2);
+        }
+        for (int k = 0; k < 2; k++) { /* by the tracker, and by itself */
+            assert_int_equal(meg_ckpt_open(&c, k ? "dist/iter_0000010" : "dist", MEG_UNSET, &e),
+                             MEG_EFORMAT);
+            assert_says(e.msg, "dist/iter_0000010: a distributed checkpoint of Megatron|torch_dist|"
+                               "--ckpt-convert-format torch --ckpt-convert-save");
+        }
+        assert_true(meg_ckpt_exists("dist/iter_0000010"));
+    }
+}
+
 static void refuses_what_it_cannot_read(void **state)
 {
 #define CHANGE(from, to) from, to, sizeof to - 1
@@ -491,6 +522,7 @@ int main(void)
         cmocka_unit_test(version_0_has_queries_first),
         cmocka_unit_test(a_transposed_view_is_loaded),
         cmocka_unit_test(parts_of_stages_are_put_in_order),
+        cmocka_unit_test(distributed_checkpoints_are_named_as_what_they_are),
         cmocka_unit_test(refuses_sizes_that_do_not_divide),
         cmocka_unit_test(refuses_what_it_cannot_read),
     };
