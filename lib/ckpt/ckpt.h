@@ -125,7 +125,8 @@ bool meg_ckpt_exists(const char *dir);
  *   step  the iteration wanted, or MEG_UNSET: the one in the tracker; where that is missing, the
  *         newest with a manifest, which a note names
  * MEG_ENOENT when there is none, MEG_EFORMAT when a file is damaged or foreign, MEG_EUSAGE for a
- * step where there is nothing to choose from.
+ * step where there is nothing to choose from.  A message about one of several iterations ends with the
+ * newest older one that can be opened.
  */
 int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e);
 void meg_ckpt_close(struct meg_ckpt *c);

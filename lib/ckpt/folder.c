@@ -126,6 +126,15 @@ bool ckpt_has_iterations(const char *dir)
     return n > 0;
 }
 
+int ckpt_list_older(int64_t **out, const char *dir, int64_t than)
+{
+    int n = list(dir, out);
+
+    while (n > 0 && (*out)[n - 1] >= than)
+        n--;
+    return n;
+}
+
 int ckpt_newest(const char *dir, int64_t *iteration, struct meg_err *e)
 {
     char manifest[80], name[64];

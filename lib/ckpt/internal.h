@@ -8,6 +8,8 @@
 
 struct meg_ckpt {
     char *path; /* of the folder with the weights */
+    char *save; /* the folder that the iteration chosen was looked up in; NULL: path was given */
+    int64_t chosen;
     bool is_native;
     int64_t iteration, vocab_size;
     int32_t eod;
@@ -135,6 +137,8 @@ bool ckpt_is_file(const char *dir, const char *name);
 /* What the tracker says. */
 int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e);
 bool ckpt_has_iterations(const char *dir);
+/* Iterations with a folder in dir that are older than one, in order, malloc'ed; their number. */
+int ckpt_list_older(int64_t **out, const char *dir, int64_t than);
 /* The newest iteration with a manifest, for a SAVE without tracker; MEG_ENOENT: none has. */
 int ckpt_newest(const char *dir, int64_t *iteration, struct meg_err *e);
 /* The folder of an iteration in SAVE, malloc'ed; MEG_ENOENT with those that are there. */
@@ -229,6 +233,9 @@ int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e);
 /* The tensor called name of a tensor-parallel rank and the file it is in; NULL: none. */
 const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t tp, const char *name,
                                              const struct meg_st **st);
+
+/* Append to e the newest iteration before that of c that can be opened, and the option that takes it. */
+void ckpt_name_older(const struct meg_ckpt *c, struct meg_err *e);
 
 void ckpt_close_files(struct meg_ckpt *c);
 

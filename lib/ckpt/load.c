@@ -420,9 +420,13 @@ static int load(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const st
 
     if (!of_weights && (r = ckpt_open_optim(&optim, c, e)) < 0)
         return r;
-    if ((r = match(&all, of_weights ? c : &optim, m, p, of_weights ? NULL : slot, e)) == 0 &&
-        (r = check_sources(c, &all, world, e)) == 0)
+    if ((r = match(&all, of_weights ? c : &optim, m, p, of_weights ? NULL : slot, e)) < 0)
+        goto out;
+    if ((r = check_sources(c, &all, world, e)) == 0)
         r = copy_all(&to, &all, e);
+    else
+        ckpt_name_older(c, e);
+out:
     free(all.v);
     if (!of_weights)
         ckpt_close_files(&optim);

@@ -1,5 +1,6 @@
 /* Which checkpoint --load means, and what it says of itself. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,6 +75,14 @@ static int check_unique(const struct meg_ckpt *c, struct meg_err *e)
     return 0;
 }
 
+/* Note where the checkpoint was chosen; a release counts as newer than any iteration. */
+static void choose(struct meg_ckpt *c, const char *dir, int64_t iteration)
+{
+    free(c->save);
+    c->save = meg_strdup(dir);
+    c->chosen = iteration == MEG_CKPT_RELEASE ? INT64_MAX : iteration;
+}
+
 /* Where the weights are, from what the user named. */
 static int locate(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_err *e)
 {
@@ -83,8 +92,10 @@ static int locate(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_
     if (ckpt_is_file(dir, "manifest.json") || ckpt_is_megatron(dir) || ckpt_is_distributed(dir)) {
         c->path = meg_strdup(dir);
     } else if (ckpt_is_file(dir, CKPT_TRACKER)) {
+        choose(c, dir, INT64_MAX);
         if (step == MEG_UNSET && (r = ckpt_read_tracker(dir, &it, e)) < 0)
             return r;
+        choose(c, dir, it);
         return ckpt_find(&c->path, dir, it, e);
     } else if (ckpt_is_file(dir, "config.json")) {
         c->path = meg_strdup(dir);
@@ -95,6 +106,7 @@ static int locate(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_
             meg_note("%s: there is no %s; iteration %" PRId64 " is the newest that is whole", dir,
                      CKPT_TRACKER, it);
         }
+        choose(c, dir, it);
         return ckpt_find(&c->path, dir, it, e);
     } else {
         return meg_fail(e, MEG_ENOENT,
@@ -122,9 +134,9 @@ static int open_folder(struct meg_ckpt *c, struct meg_err *e)
     return ckpt_open_native(c, e); /* which says what is missing */
 }
 
-int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e)
+/* Open what c, which is empty, is to hold. */
+static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_err *e)
 {
-    struct meg_ckpt *c = meg_new(sizeof *c);
     struct meg_params p = { 0 };
     struct meg_gpt_conf model;
     int r;
@@ -136,20 +148,47 @@ int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct m
     c->seq_length = MEG_UNSET;
     if ((r = locate(c, dir, step, e)) < 0 || (r = open_folder(c, e)) < 0 ||
         (r = check_unique(c, e)) < 0 || (r = meg_ckpt_gpt_conf(c, &model, e)) < 0)
-        goto out;
-    if (c->is_native && step != MEG_UNSET && c->iteration != step) {
-        r = meg_fail(e, MEG_EFORMAT,
-                     "%s/state.json: iteration %" PRId64 ", the folder's name says %" PRId64,
-                     c->path, c->iteration, step);
-        goto out;
-    }
+        return r;
+    if (c->is_native && step != MEG_UNSET && c->iteration != step)
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s/state.json: iteration %" PRId64 ", the folder's name says %" PRId64,
+                        c->path, c->iteration, step);
     meg_gpt_params(&p, &model, &meg_mesh_one);
-    if ((r = ckpt_match(c, &model, &p, e)) < 0)
-        goto out;
-    *out = c;
-    c = NULL;
-out:
+    r = ckpt_match(c, &model, &p, e);
     meg_params_free(&p);
+    return r;
+}
+
+void ckpt_name_older(const struct meg_ckpt *c, struct meg_err *e)
+{
+    int64_t *it = NULL;
+    int n = c->save && e ? ckpt_list_older(&it, c->save, c->chosen) : 0, r = -1;
+
+    while (r < 0 && n-- > 0) {
+        struct meg_ckpt *older = meg_new(sizeof *older);
+
+        r = open_into(older, c->save, it[n], NULL);
+        meg_ckpt_close(older);
+    }
+    if (r == 0) {
+        const size_t at = strlen(e->msg);
+
+        snprintf(e->msg + at, sizeof e->msg - at,
+                 "; iteration %" PRId64 " can be opened: give --ckpt-step %" PRId64, it[n], it[n]);
+    }
+    free(it);
+}
+
+int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e)
+{
+    struct meg_ckpt *c = meg_new(sizeof *c);
+    int r = open_into(c, dir, step, e);
+
+    if (r == 0) {
+        *out = c;
+        return 0;
+    }
+    ckpt_name_older(c, e);
     meg_ckpt_close(c);
     return r;
 }
@@ -172,6 +211,7 @@ void meg_ckpt_close(struct meg_ckpt *c)
     for (int i = 0; i < MEG_TOK_FILES; i++)
         free(c->tok_file[i]);
     free(c->path);
+    free(c->save);
     free(c);
 }
 

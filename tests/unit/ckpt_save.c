@@ -1,4 +1,6 @@
 /* Checkpoints of ours: saved, loaded, replaced, removed; damage is named. */
+#include <sys/stat.h>
+
 #include "ckpt_box.h"
 
 static void comes_back_bit_for_bit(void **state)
@@ -331,6 +333,79 @@ static void refuses_a_tensor_file_cut_short(void **state)
 }
 
 /* The head's two norms with one renamed and the other of another size. */
+static void cut(const char *path)
+{
+    assert_int_equal(truncate(path, 100), 0);
+}
+
+static void damage(const char *path)
+{
+    struct stat st;
+
+    assert_int_equal(stat(path, &st), 0);
+    flip(path, (size_t)st.st_size - 4);
+}
+
+static void erase(const char *path)
+{
+    assert_int_equal(unlink(path), 0);
+}
+
+static void blank(const char *path)
+{
+    put(path, "?", 1);
+}
+
+/* Iterations 5, 10 and 15 are saved; 15 is the latest, and something happens to a file of it. */
+static void a_damaged_iteration_names_the_one_before(void **state)
+{
+    static const struct {
+        const char *file, *too; /* and what is cut as well */
+        void (*harm)(const char *path);
+        const char *says;
+    } cases[] = {
+        { "manifest.json", NULL, erase, "--ckpt-step 10" },
+        { "state.json", NULL, damage, "--ckpt-step 10" },
+        { "model-0-embedding.safetensors", NULL, cut, "--ckpt-step 10" },
+        { "model-0-embedding.safetensors", NULL, erase, "--ckpt-step 10" },
+        { "model-2-head.safetensors", NULL, damage, "checksum|--ckpt-step 10" },
+        { "optim-2-head.safetensors", NULL, damage, "checksum|--ckpt-step 10" },
+        { "state.json", "old/iter_0000010/model-2-head.safetensors", damage, "--ckpt-step 5" },
+        { "../latest_checkpointed_iteration.txt", NULL, blank, "expected an iteration|--ckpt-step 15" },
+    };
+    struct meg_ckpt *c;
+    struct meg_err e;
+    struct box a, b;
+
+    (void)state;
+    make_box(&a, 1, 8, 1);
+    make_box(&b, 1, 8, 2);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[100];
+
+        meg_remove_tree("old", NULL);
+        for (int it = 5; it <= 15; it += 5)
+            save_ok(&a, "old", it, 0, -1);
+        snprintf(path, sizeof path, "old/iter_0000015/%s", cases[i].file);
+        cases[i].harm(path);
+        if (cases[i].too)
+            cut(cases[i].too);
+        if (meg_ckpt_open(&c, "old", MEG_UNSET, &e) == 0) {
+            assert_true(load_box(&b, c, &e) < 0);
+            meg_ckpt_close(c);
+        }
+        assert_says(e.msg, cases[i].says);
+        assert_says(e.msg, "can be opened");
+    }
+    meg_remove_tree("old", NULL);
+    save_ok(&a, "old", 5, 0, -1); /* there is nothing else to name */
+    erase("old/iter_0000005/state.json");
+    assert_true(meg_ckpt_open(&c, "old", MEG_UNSET, &e) < 0);
+    assert_null(strstr(e.msg, "--ckpt-step"));
+    free_box(&a);
+    free_box(&b);
+}
+
 static void names_all_tensors_that_do_not_fit(void **state)
 {
     struct meg_st_tensor t[] = {
@@ -421,6 +496,7 @@ int main(void)
         cmocka_unit_test(each_tensor_is_verified_by_one_rank),
         cmocka_unit_test(refuses_small_files_that_changed),
         cmocka_unit_test(refuses_a_tensor_file_cut_short),
+        cmocka_unit_test(a_damaged_iteration_names_the_one_before),
         cmocka_unit_test(names_all_tensors_that_do_not_fit),
         cmocka_unit_test(names_every_option_that_changed),
         cmocka_unit_test(writes_the_same_bytes),
