@@ -268,6 +268,8 @@ static int convert(const struct conf *c, struct meg_err *e)
         (r = meg_arena_init(&weights, "weights", (size_t)params.flat * sizeof(float), e)) < 0)
         goto out;
     files.eod = meg_ckpt_eod(k);
+    if (!strcmp(saver, "hf"))
+        meg_ckpt_tokenizer_export(&files, &tok);
     save.w.p = meg_arena_alloc(&weights, (size_t)params.flat * sizeof(float), 64);
     if ((r = meg_ckpt_load(k, &params, &meg_mesh_one, &save.w, 1, e)) < 0)
         goto out;

@@ -57,9 +57,16 @@ struct meg_ckpt_slot {
 struct meg_ckpt_tokenizer {
     struct meg_str file[MEG_TOK_FILES]; /* s NULL: there is none */
     int32_t eod;                        /* id that ends a document, or -1 */
+    bool is_own_model;                  /* as in struct meg_tok_export */
 };
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c,
                             const struct meg_tokenizer *tok, struct meg_err *e);
+/*
+ * Add what a Hugging Face folder has besides, made from the files of c, unless tokenizer.json and
+ * tokenizer_config.json are there: those two and special_tokens_map.json.  Where tokenizer.json cannot express the
+ * tokenizer there is a warning, and it is not added.
+ */
+void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c);
 void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
 
 /* ---- saving ------------------------------------------------------------------------------------- */

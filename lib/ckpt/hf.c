@@ -8,9 +8,12 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "ckpt/internal.h"
+#include "text/export.h"
 
 #define WEIGHTS "model.safetensors"
 #define INDEX "model.safetensors.index.json"
+/* --tokenizer-model where it is not what other programs take a tokenizer.model for */
+#define OWN_MODEL "meg_tokenizer.model"
 
 /* ---- reading ---- */
 
@@ -89,11 +92,63 @@ static int read_eod(struct meg_ckpt *c, const struct meg_gpt_conf *m, const char
     return r;
 }
 
+/* ---- the tokenizer ---- */
+
+static void find_tokenizer(struct meg_ckpt *c)
+{
+    for (int i = 0; i < MEG_TOK_FILES; i++)
+        if (ckpt_is_file(c->path, meg_tok_files[i].name))
+            c->tok_file[i] = ckpt_path(c->path, meg_tok_files[i].name);
+    if (ckpt_is_file(c->path, OWN_MODEL)) {
+        free(c->tok_file[MEG_TOK_MODEL]);
+        c->tok_file[MEG_TOK_MODEL] = ckpt_path(c->path, OWN_MODEL);
+    }
+}
+
+/* Are the files of a tokenizer type in the folder? */
+static bool has_files_of(const struct meg_ckpt *c, const char *type)
+{
+    static const struct {
+        const char *type;
+        int file, other;
+    } needs[] = { { "GPT2BPETokenizer", MEG_TOK_VOCAB, MEG_TOK_MERGES },
+                  { "BertWordPieceLowerCase", MEG_TOK_BERT, MEG_TOK_BERT },
+                  { "BertWordPieceCase", MEG_TOK_BERT, MEG_TOK_BERT },
+                  { "HuggingFaceTokenizer", MEG_TOK_JSON, MEG_TOK_JSON },
+                  { "PretrainedFromHF", MEG_TOK_JSON, MEG_TOK_JSON } };
+
+    for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
+        if (!strcmp(type, needs[i].type))
+            return c->tok_file[needs[i].file] && c->tok_file[needs[i].other];
+    return c->tok_file[MEG_TOK_MODEL] != NULL;
+}
+
+/* Set the options that an export of ours keeps in tokenizer_config.json; false where it keeps none, or its files went. */
+static bool read_own_options(const struct meg_ckpt *c, const json_t *config, const struct meg_optgroup *group,
+                             const struct meg_tok_conf *tok)
+{
+    struct meg_str text = { 0 };
+    const json_t *line;
+    size_t i;
+    bool is_read;
+
+    meg_str_add(&text, "", 0);
+    json_array_foreach (json_object_get(config, MEG_TOK_EXPORT_KEY), i, line) {
+        meg_str_printf(&text, "%s\n", json_is_string(line) ? json_string_value(line) : "");
+    }
+    is_read = text.n > 0 && meg_opt_apply(group, text.s, MEG_TOK_EXPORT_KEY, NULL) == 0 && tok->type &&
+        has_files_of(c, tok->type);
+    meg_str_free(&text);
+    if (!is_read)
+        meg_opt_defaults(group);
+    return is_read;
+}
+
 /*
  * tokenizer.json before others: the vocab.json and merges.txt beside it do not say how text is split.  A
  * tokenizer.model is a message of SentencePiece's, whose first field is the pieces; or base64, or JSON.
  */
-static const char *type_of_tokenizer(const struct meg_ckpt *c)
+static const char *type_of_tokenizer(const struct meg_ckpt *c, const json_t *config)
 {
     char *path = c->tok_file[MEG_TOK_MODEL];
     struct meg_map m = { 0 };
@@ -106,8 +161,25 @@ static const char *type_of_tokenizer(const struct meg_ckpt *c)
         return "GPT2BPETokenizer";
     if (!path)
         return NULL;
-    return first == '[' || first == '+' || first == '/' || isalnum(first) ? "TikTokenizer"
-                                                                          : "Llama2Tokenizer";
+    if (first == '[' || first == '+' || first == '/' || isalnum(first))
+        return "TikTokenizer";
+    return json_is_false(json_object_get(config, "add_bos_token")) ? "GPTSentencePieceTokenizer" : "Llama2Tokenizer";
+}
+
+/* Set the tokenizer options of the folder. */
+static int read_tokenizer(struct meg_ckpt *c, const struct meg_optgroup *group, struct meg_tok_conf *tok,
+                          struct meg_err *e)
+{
+    json_t *config = NULL;
+    int r = 0;
+
+    find_tokenizer(c);
+    if (c->tok_file[MEG_TOK_CONFIG] && (r = meg_json_load(&config, c->tok_file[MEG_TOK_CONFIG], e)) < 0)
+        return r;
+    if (!read_own_options(c, config, group, tok))
+        tok->type = type_of_tokenizer(c, config);
+    json_decref(config);
+    return 0;
 }
 
 static int read_config(struct meg_ckpt *c, struct meg_err *e)
@@ -136,10 +208,8 @@ static int read_config(struct meg_ckpt *c, struct meg_err *e)
         goto out;
     c->format = f->format;
     c->vocab_size = m.vocab_size;
-    for (int i = 0; i < MEG_TOK_FILES; i++)
-        if (ckpt_is_file(c->path, meg_tok_files[i].name))
-            c->tok_file[i] = ckpt_path(c->path, meg_tok_files[i].name);
-    tok.type = type_of_tokenizer(c);
+    if ((r = read_tokenizer(c, groups + 1, &tok, e)) < 0)
+        goto out;
     meg_opt_dump(groups, &options);
     c->options = options.s;
 out:
@@ -269,7 +339,8 @@ static int write_folder(const char *dir, const struct ckpt_family *family,
         r = write_small(dir, "config.json", &text, e);
     for (int i = 0; s->tok && i < MEG_TOK_FILES && r == 0; i++)
         if (s->tok->file[i].s)
-            r = write_small(dir, meg_tok_files[i].name, &s->tok->file[i], e);
+            r = write_small(dir, i == MEG_TOK_MODEL && s->tok->is_own_model ? OWN_MODEL : meg_tok_files[i].name,
+                            &s->tok->file[i], e);
     meg_str_free(&text);
     json_decref(config);
     return r;

@@ -4,7 +4,10 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
 #include "ckpt/ckpt.h"
+#include "text/export.h"
 
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c,
                             const struct meg_tokenizer *tok, struct meg_err *e)
@@ -23,6 +26,53 @@ int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_c
     for (int i = 0; i < 3; i++)
         free(own[i]);
     return r;
+}
+
+/* Put text in place of a file. */
+static void set_file(struct meg_ckpt_tokenizer *t, int file, struct meg_str *text)
+{
+    meg_str_free(&t->file[file]);
+    t->file[file] = *text;
+    *text = (struct meg_str){ 0 };
+}
+
+/* Write the members of ours over those of a tokenizer_config.json that is there: it may have a chat template. */
+static void merge_config(struct meg_str *ours, const struct meg_str *theirs)
+{
+    json_t *both = json_loadb(theirs->s, theirs->n, 0, NULL), *own = json_loadb(ours->s, ours->n, 0, NULL);
+
+    if (json_is_object(both)) {
+        json_object_update(both, own);
+        ours->n = 0;
+        meg_json_dump(both, 2, ours);
+        meg_str_add(ours, "\n", 1);
+    }
+    json_decref(both);
+    json_decref(own);
+}
+
+void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c)
+{
+    struct meg_tok_export x = { 0 };
+    bool has_files = false;
+    struct meg_err e;
+
+    for (int i = 0; i < MEG_TOK_FILES; i++)
+        has_files |= t->file[i].s != NULL;
+    if (!has_files || (t->file[MEG_TOK_JSON].s && t->file[MEG_TOK_CONFIG].s))
+        return;
+    if (meg_tok_export(&x, c, &e) < 0)
+        meg_warn("no tokenizer.json is written, so other programs will not open the tokenizer: %s", e.msg);
+    t->is_own_model = x.is_own_model;
+    if (t->file[MEG_TOK_CONFIG].s)
+        merge_config(&x.config, &t->file[MEG_TOK_CONFIG]);
+    if (x.config.s)
+        set_file(t, MEG_TOK_CONFIG, &x.config);
+    if (x.map.s && !t->file[MEG_TOK_MAP].s)
+        set_file(t, MEG_TOK_MAP, &x.map);
+    if (x.tokenizer.s)
+        set_file(t, MEG_TOK_JSON, &x.tokenizer);
+    meg_tok_export_free(&x);
 }
 
 void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t)

@@ -273,19 +273,21 @@ int meg_tok_export(struct meg_tok_export *out, const struct meg_tok_conf *c, str
 
     if (r < 0)
         return r;
-    while (i < sizeof sources / sizeof *sources && sources[i].class != x.tok->class)
+    while (i < sizeof sources / sizeof *sources && strcmp(sources[i].class->name, x.tok->class->name) != 0)
         i++;
     if (i == sizeof sources / sizeof *sources) {
         r = meg_fail(e, MEG_EUSAGE, "%s cannot be expressed as a tokenizer.json", x.tok->class->name);
         goto out;
     }
     x.added = meg_new((size_t)meg_tokenizer_vocab_size(x.tok) * sizeof *x.added);
-    if ((r = sources[i].fill(&x, e)) < 0 || (r = meg_tokenizer_encode(x.tok, "", 0, &before, e)) < 0)
-        goto out;
-    if (x.model)
+    out->is_own_model = true;
+    if ((r = sources[i].fill(&x, e)) == MEG_OK && (r = meg_tokenizer_encode(x.tok, "", 0, &before, e)) == MEG_OK &&
+        x.model)
         write_tokenizer(&out->tokenizer, &x, &before);
-    write_beside(out, &x, &before);
-    out->is_own_model = x.is_own_model;
+    if (r == MEG_OK || r == MEG_EUSAGE)
+        write_beside(out, &x, &before);
+    if (r == MEG_OK)
+        out->is_own_model = x.is_own_model;
 out:
     for (int64_t id = 0; x.added && id < meg_tokenizer_vocab_size(x.tok); id++)
         meg_str_free(&x.added[id].text);

@@ -19,7 +19,8 @@ struct meg_tok_export {
  * The ids of a text are those of c, except where the text spells a special token: Hugging Face's programs
  * take it for that token.  config has the member MEG_TOK_EXPORT_KEY: the tokenizer options of c, as lines of
  * a configuration file, without the paths.
- * MEG_EUSAGE, with the reason, for a tokenizer that tokenizer.json cannot express; else as meg_tokenizer_open.
+ * MEG_EUSAGE, with the reason, for a tokenizer that tokenizer.json cannot express: tokenizer is then empty, and the
+ * other two do not let transformers open the folder in another way; else as meg_tokenizer_open.
  */
 #define MEG_TOK_EXPORT_KEY "meg_tokenizer"
 int meg_tok_export(struct meg_tok_export *out, const struct meg_tok_conf *c, struct meg_err *e);

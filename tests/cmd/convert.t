@@ -1,6 +1,7 @@
 #!/bin/sh
 # meg-convert: Hugging Face's GPT-2 to ours and back, what it says of both, and what it refuses.
 . "${0%/*}/../lib.sh"
+top=$(cd "${0%/*}/../.." && pwd)
 golden=${MEG_SHARED:+$MEG_SHARED/golden/models/gpt2-tiny}
 
 # entry NAME SIZE...: a tensor of zeros for the header, the bytes so far being in $at
@@ -46,6 +47,49 @@ status 'and back' 0 meg-convert --load-dir ours --save-dir back
 ok 'weights are the same bytes' cmp hf/model.safetensors back/model.safetensors
 ok 'so are the tokenizer files' cmp hf/merges.txt back/merges.txt
 is 'and the settings' "$(jq -c '[.n_layer,.n_head,.eos_token_id]' back/config.json)" '[1,2,4]'
+
+# Each type of tokenizer goes out as a tokenizer.json and comes back as the type that it was.
+ids() { # OPTION...: of three texts
+    printf '{"text":"abc Abc\\n"}\n{"text":"  two  blanks "}\n{"text":"The quick, brown fox: 12"}\n' |
+        meg-preprocess -q --input - --output-prefix ids "$@" && meg-preprocess --decode ids_text_document --json "$@" | jq -c .ids
+}
+round() { # NAME TYPE FILES-OPTIONS...: a folder with these files in $T/NAME
+    cp hf/config.json hf/model.safetensors "$1"
+    printf '{"meg_tokenizer":["tokenizer-type = %s"],"chat_template":"{{x}}"}' "$2" >"$1/tokenizer_config.json"
+    meg-convert -q --load-dir "$1" --save-dir "$1-ours" && meg-convert -q --load-dir "$1-ours" --save-dir "$1-out"
+    is "$2 stays the type" "$(for d in "$1-ours" "$1-out"; do meg-convert --info "$d" --json | jq -r '.options["tokenizer-type"]'; done | uniq)" "$2"
+    rm -rf "$1-ours"
+    name=$1 type=$2
+    shift 2
+    is "tokenizer.json of $type has its ids" "$(ids --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$name-out")" \
+        "$(ids --tokenizer-type "$type" "$@")"
+    is "and what opens it is said beside it" "$(jq -c '[.tokenizer_class, .chat_template]' "$name-out/tokenizer_config.json")" \
+        '["PreTrainedTokenizerFast","{{x}}"]'
+}
+mkdir spm bpe bert
+cp "$top/tests/data/spm/14.model" spm/tokenizer.model
+round spm GPTSentencePieceTokenizer --tokenizer-model spm/tokenizer.model
+is 'no file is called tokenizer.model but those others can read' "$(cd spm-out && echo *.model)" meg_tokenizer.model
+rm -rf spm-out
+round spm Llama2Tokenizer --tokenizer-model spm/tokenizer.model
+is 'which puts an id in front of a text' "$(jq -c '[.post_processor.single[].SpecialToken.id]' spm-out/tokenizer.json)" \
+    "$(jq -c '[.bos_token, null]' spm-out/tokenizer_config.json)"
+meg-vocab -q --input "$top/LICENSE" --vocab-size 300 --output-dir bpe
+rm bpe/tokenizer*.json
+round bpe GPT2BPETokenizer --vocab-file bpe/vocab.json --merge-file bpe/merges.txt
+printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' abc two blank '##s' the , : quick fox 12 >bert/vocab.txt
+round bert BertWordPieceLowerCase --vocab-file bert/vocab.txt
+rm spm/tokenizer_config.json
+is 'a lone SentencePiece model is of Llama 2' "$(meg-convert --info spm --json | jq -r '.options["tokenizer-type"]')" Llama2Tokenizer
+printf '{"add_bos_token":false}' >spm/tokenizer_config.json
+is 'unless the folder says that no text begins with an id' \
+    "$(meg-convert --info spm --json | jq -r '.options["tokenizer-type"]')" GPTSentencePieceTokenizer
+cp "$top/tests/data/spm/0.model" spm/tokenizer.model
+meg-convert -q --load-dir spm --save-dir spm-ours && meg-convert -q --load-dir spm-ours --save-dir spm-none 2>err
+like 'a model that tokenizer.json cannot express is said' "$(cat err)" 'no tokenizer.json is written.*tokenizer.model: tokenizer.json cannot express unused pieces'
+is 'and the folder does not open as another one' "$(cd spm-none && echo tokenizer.* && jq -r .tokenizer_class tokenizer_config.json)" \
+    "$(printf 'tokenizer.*\nPreTrainedTokenizerFast')"
+rm -rf spm* bpe* bert* ids*
 
 status 'what ours holds' 0 meg-convert --info ours --verify
 like 'its tensors' "$(cat out)" '^decoder.layers.0.mlp.linear_fc1.weight +F32 +\[32,8\] +1024  model-1-layer-00000.safetensors$'

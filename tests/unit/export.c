@@ -271,6 +271,114 @@ static void vocab_txt_becomes_tokenizer_json(void **state)
 
 /* ---- SentencePiece ---- */
 
+/* One field of a message of Protocol Buffers: bytes, a float or a small number. */
+static void add_bytes(struct meg_str *out, int number, const void *bytes, size_t n)
+{
+    meg_str_add(out, &(const char){ (char)(number << 3 | 2) }, 1);
+    for (size_t k = n;; k >>= 7) {
+        meg_str_add(out, &(const char){ (char)((k & 127) | (k > 127 ? 128 : 0)) }, 1);
+        if (k <= 127)
+            break;
+    }
+    meg_str_add(out, bytes, n);
+}
+
+static void add_float(struct meg_str *out, int number, float v)
+{
+    meg_str_add(out, &(const char){ (char)(number << 3 | 5) }, 1);
+    meg_str_add(out, &v, sizeof v);
+}
+
+static void add_number(struct meg_str *out, int number, int v)
+{
+    meg_str_add(out, (const char[]){ (char)(number << 3), (char)v }, 2);
+}
+
+static void add_piece(struct meg_str *out, const char *s, size_t n, float score, int type)
+{
+    struct meg_str piece = { 0 };
+
+    add_bytes(&piece, 1, s, n);
+    add_float(&piece, 2, score);
+    add_number(&piece, 3, type);
+    add_bytes(out, 1, piece.s, piece.n);
+    meg_str_free(&piece);
+}
+
+/* A BPE model of the tokens learnt from a text of the repository, with bytes and a user-defined piece. */
+static void write_bpe_model(const char *name, bool is_llama)
+{
+    struct meg_learn l = { 0 };
+    struct meg_vocab v = { 0 };
+    struct meg_str text = { 0 }, model = { 0 }, piece = { 0 }, spec = { 0 };
+    struct meg_err e;
+    char byte[8];
+
+    assert_int_equal(meg_read_file("LICENSE", &text, &e), MEG_OK);
+    meg_learn_count(&l, text.s, (int64_t)text.n);
+    meg_learn_run(&l, 900, 0, &v);
+    add_piece(&model, "<unk>", 5, 0, 2);
+    add_piece(&model, "<s>", 3, 0, 3);
+    add_piece(&model, "</s>", 4, 0, 3);
+    if (!is_llama)
+        add_piece(&model, "<tool>", 6, 0, 4);
+    for (int i = 0; i < 256; i++)
+        add_piece(&model, byte, (size_t)snprintf(byte, sizeof byte, "<0x%02X>", i), 0, 6);
+    for (int64_t id = MEG_LEARN_FIRST - 256; id < v.tokens.n; id++) {
+        const struct meg_str t = meg_strtab_get(&v.tokens, id);
+        bool is_ascii = true;
+
+        piece.n = 0;
+        for (size_t i = 0; i < t.n; i++) {
+            is_ascii &= t.s[i] >= ' ' && t.s[i] < 0x7F;
+            meg_str_add(&piece, t.s[i] == ' ' ? "\xE2\x96\x81" : t.s + i, t.s[i] == ' ' ? 3 : 1);
+        }
+        if (is_ascii)
+            add_piece(&model, piece.s, piece.n, -(float)id, 1);
+    }
+    add_number(&spec, 3, 2); /* model_type: BPE */
+    meg_str_add(&spec, "\x98\x02\x01", 3); /* byte_fallback, field 35: yes */
+    add_bytes(&model, 2, spec.s, spec.n);
+    spec.n = 0;
+    add_number(&spec, 4, !is_llama); /* remove_extra_whitespaces */
+    add_bytes(&model, 3, spec.s, spec.n);
+    put(name, &model);
+    meg_learn_free(&l);
+    meg_vocab_free(&v);
+    meg_str_free(&text);
+    meg_str_free(&model);
+    meg_str_free(&piece);
+    meg_str_free(&spec);
+}
+
+static void bpe_model_becomes_tokenizer_json(void **state)
+{
+    static const char *const tools[] = { "a<tool>b", "<tool> a", "two <tool><tool>", "<tool" };
+    char path[80];
+
+    (void)state;
+    for (int is_llama = 0; is_llama < 2; is_llama++) {
+        const struct meg_tok_conf c = { .type = is_llama ? "Llama2Tokenizer" : "GPTSentencePieceTokenizer",
+                                        .tokenizer_model = path_in(path, "bpe.model"),
+                                        .vocab_size = MEG_UNSET,
+                                        .vocab_extra_ids = MEG_UNSET };
+        struct meg_tokenizer *a, *b;
+        json_t *tokenizer, *config;
+
+        write_bpe_model("bpe.model", is_llama);
+        a = open_tok(&c);
+        b = open_export(&c, &tokenizer, &config);
+        assert_true(same_texts(a, b, tokenizer, NULL) > 15);
+        for (size_t i = 0; i < sizeof tools / sizeof *tools; i++)
+            same_ids(a, b, tools[i], strlen(tools[i]), false);
+        assert_string_equal(json_string_value(json_object_get(config, "bos_token")), "<s>");
+        json_decref(tokenizer);
+        json_decref(config);
+        meg_tokenizer_close(a);
+        meg_tokenizer_close(b);
+    }
+}
+
 /* Models of every kind: those that tokenizer.json cannot express are refused with a reason. */
 static void sentencepiece_becomes_tokenizer_json(void **state)
 {
@@ -390,6 +498,7 @@ int main(void)
         cmocka_unit_test(vocab_and_merges_become_tokenizer_json),
         cmocka_unit_test(ranks_become_tokenizer_json),
         cmocka_unit_test(vocab_txt_becomes_tokenizer_json),
+        cmocka_unit_test(bpe_model_becomes_tokenizer_json),
         cmocka_unit_test(sentencepiece_becomes_tokenizer_json),
         cmocka_unit_test(known_tokenizers_become_tokenizer_json),
     };
