@@ -10,7 +10,6 @@
 #include "text/bert_files.h"
 #include "text/bert_text.h"
 #include "text/internal.h"
-#include "text/release.h"
 #include "text/utf8.h"
 #include "text/wordcache.h"
 
@@ -333,10 +332,10 @@ const struct meg_tok_class meg_tok_bert_lower = {
     bert_encode,
     bert_bytes,
     bert_decode,
-    true,
+    true, MEG_TOK_MEGATRON,
 };
 
 const struct meg_tok_class meg_tok_bert_case = {
     "BertWordPieceCase", open_case, bert_close, bert_share, bert_encode, bert_bytes, bert_decode,
-    true,
+    true, MEG_TOK_MEGATRON,
 };

@@ -7,7 +7,6 @@
 
 #include "text/gpt2_files.h"
 #include "text/internal.h"
-#include "text/release.h"
 #include "text/specials.h"
 
 struct gpt2 {
@@ -105,5 +104,5 @@ static void gpt2_bytes(const struct meg_tokenizer *base, const int32_t *ids, int
 
 const struct meg_tok_class meg_tok_gpt2 = {
     "GPT2BPETokenizer", gpt2_open,  gpt2_close,           gpt2_share,
-    gpt2_encode,        gpt2_bytes, meg_tok_decode_bytes, false,
+    gpt2_encode,        gpt2_bytes, meg_tok_decode_bytes, false, MEG_TOK_MEGATRON,
 };

@@ -13,7 +13,6 @@
 #include "text/bytemap.h"
 #include "text/hf_files.h"
 #include "text/internal.h"
-#include "text/release.h"
 #include "text/uclass.h"
 #include "text/utf8.h"
 #include "text/wordcache.h"
@@ -532,9 +531,9 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
 }
 
 const struct meg_tok_class meg_tok_hf = {
-    "HuggingFaceTokenizer", hf_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode, false,
+    "HuggingFaceTokenizer", hf_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode, false, MEG_TOK_HUGGINGFACE,
 };
 
 const struct meg_tok_class meg_tok_hf_pretrained = {
-    "PretrainedFromHF", pretrained_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode, false,
+    "PretrainedFromHF", pretrained_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode, false, MEG_TOK_HUGGINGFACE,
 };

@@ -3,7 +3,18 @@
 #define MEG_TEXT_INTERNAL_H
 
 #include "base/file.h"
+#include "text/release.h"
 #include "text/tokenizer.h"
+
+/* What does the work in Megatron-LM from core 0.15 on. */
+enum meg_tok_library {
+    MEG_TOK_MEGATRON, /* transformers, with files of Megatron's formats */
+    MEG_TOK_HUGGINGFACE,
+    MEG_TOK_SENTENCEPIECE,
+    MEG_TOK_TIKTOKEN,
+    MEG_TOK_NUMBERS,
+    MEG_TOK_LIBRARIES
+};
 
 struct meg_tok_class {
     const char *name; /* as --tokenizer-type spells it */
@@ -21,6 +32,7 @@ struct meg_tok_class {
     void (*decode)(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
                    struct meg_str *out);
     bool has_extra_ids; /* it knows --vocab-extra-ids */
+    enum meg_tok_library library;
 };
 
 /* The first member of every tokenizer. */
@@ -54,5 +66,12 @@ void meg_tok_clean_up(struct meg_str *text, bool is_wordpiece);
  * none of them: [null]) and its options as "name", "value" pairs that end with NULL. */
 void meg_tok_set_description(struct meg_tokenizer *t, const char *class, const char *const *files,
                              const char *const *options);
+
+/* The same as a release from 0.15 on has it. */
+void meg_tok_describe_arguments(struct meg_tokenizer *t, const struct meg_tok_conf *c,
+                                const struct meg_release *release);
+
+/* Append a list of strings as Python's str() gives it; None where it is empty. */
+void meg_tok_add_list(struct meg_str *out, const struct meg_list *list);
 
 #endif

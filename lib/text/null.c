@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "text/internal.h"
-#include "text/release.h"
 
 static int null_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
@@ -89,5 +88,5 @@ static void null_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool
 }
 
 const struct meg_tok_class meg_tok_null = {
-    "NullTokenizer", null_open, null_close, null_share, null_encode, null_bytes, null_decode, false,
+    "NullTokenizer", null_open, null_close, null_share, null_encode, null_bytes, null_decode, false, MEG_TOK_NUMBERS,
 };

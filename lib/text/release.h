@@ -10,6 +10,15 @@
 
 #define MEG_RELEASES "0.10|0.11|0.12|0.13|0.14|0.15|0.16|0.17|0.18|0.19" /* as an option lists them */
 
+/* The arguments that a description of a tokenizer lists (text/description.c). */
+enum meg_keywords {
+    MEG_KEYWORDS_NONE, /* its class, files and options instead */
+    MEG_KEYWORDS_0_15,
+    MEG_KEYWORDS_0_16,
+    MEG_KEYWORDS_0_17,
+    MEG_KEYWORDS_0_18
+};
+
 struct meg_release {
     const char *name;
     /* tokenizers */
@@ -22,6 +31,7 @@ struct meg_release {
     bool is_null_end_counted;  /* NullTokenizer of size n: n ids, the last one ends a document; else n + 1 */
     bool has_pad;              /* every type has the padding id of its files; else SentencePiece's two and BERT */
     bool is_pad_apart;         /* an id that also ends a document or a text is not padding */
+    enum meg_keywords keywords;
     /* data */
     bool is_surplus_apart;     /* datasets of a blend are built larger than the blend asks of them */
     bool renormalizes;         /* --renormalize-blend-weights, and its value in descriptions of blends */

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "text/internal.h"
-#include "text/release.h"
 #include "text/specials.h"
 #include "text/spm.h"
 #include "text/strtab.h"
@@ -362,18 +361,18 @@ static void special_decode(struct meg_detok *d, const int32_t *ids, int64_t n, b
 }
 
 static const struct meg_tok_class plain_sentencepiece = {
-    "SentencePieceTokenizer", NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
+    "SentencePieceTokenizer", NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false, MEG_TOK_SENTENCEPIECE,
 };
 static const struct meg_tok_class plain_llama2 = {
-    "Llama2Tokenizer", NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
+    "Llama2Tokenizer", NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false, MEG_TOK_SENTENCEPIECE,
 };
 const struct meg_tok_class meg_tok_gpt_sentencepiece = {
-    "GPTSentencePieceTokenizer", gpt_open, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
+    "GPTSentencePieceTokenizer", gpt_open, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false, MEG_TOK_SENTENCEPIECE,
 };
 const struct meg_tok_class meg_tok_llama2 = {
-    "Llama2Tokenizer", llama2_open, close_any, share_any, llama2_encode, gpt_bytes, gpt_decode, false,
+    "Llama2Tokenizer", llama2_open, close_any, share_any, llama2_encode, gpt_bytes, gpt_decode, false, MEG_TOK_SENTENCEPIECE,
 };
 const struct meg_tok_class meg_tok_sentencepiece = {
     "SentencePieceTokenizer", special_open,  close_any,      share_any,
-    special_encode,           special_bytes, special_decode, true,
+    special_encode,           special_bytes, special_decode, true, MEG_TOK_SENTENCEPIECE,
 };

@@ -24,9 +24,7 @@ static void describe(struct meg_tokenizer *t, const struct meg_tok_conf *c, enum
 
     snprintf(size, sizeof size, "%lld", (long long)t->vocab_size);
     snprintf(nspecial, sizeof nspecial, "%lld", (long long)c->tiktoken_num_special_tokens);
-    for (int64_t i = 0; i < c->tiktoken_special_tokens.n; i++)
-        meg_str_printf(&special, "%s'%s'", i ? ", " : "[", c->tiktoken_special_tokens.v[i]);
-    meg_str_printf(&special, special.n ? "]" : "None");
+    meg_tok_add_list(&special, &c->tiktoken_special_tokens);
     meg_tok_set_description(
         t, "CustomTikTokenizer", (const char *const[]){ c->tokenizer_model, NULL },
         (const char *const[]){ "pattern", meg_split_pattern[split], "vocab_size", size,
@@ -103,5 +101,5 @@ static void tiktoken_bytes(const struct meg_tokenizer *base, const int32_t *ids,
 
 const struct meg_tok_class meg_tok_tiktoken = {
     "TikTokenizer",  tiktoken_open,  tiktoken_close,       tiktoken_share,
-    tiktoken_encode, tiktoken_bytes, meg_tok_decode_bytes, false,
+    tiktoken_encode, tiktoken_bytes, meg_tok_decode_bytes, false, MEG_TOK_TIKTOKEN,
 };

@@ -7,7 +7,6 @@
 #include "base/json.h"
 #include "text/base64.h"
 #include "text/internal.h"
-#include "text/release.h"
 
 enum {
     DEFAULT_SIZE = 131072, /* of a JSON vocabulary, as in Megatron-LM */

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "text/internal.h"
-#include "text/release.h"
 #include "text/utf8.h"
 
 const struct meg_opt meg_tok_opts[] = {
@@ -138,9 +137,13 @@ int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
         return r;
     if (c->vocab_extra_ids > 0 && !class->has_extra_ids)
         return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %s has only what its files hold", class->name);
-    if ((r = class->open(out, c, e)) == MEG_OK && release->is_pad_apart)
+    if ((r = class->open(out, c, e)) < 0)
+        return r;
+    if (release->is_pad_apart)
         keep_pad_apart(&(*out)->roles);
-    return r;
+    if (release->keywords != MEG_KEYWORDS_NONE)
+        meg_tok_describe_arguments(*out, c, release);
+    return MEG_OK;
 }
 
 void meg_tokenizer_close(struct meg_tokenizer *t)

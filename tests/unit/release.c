@@ -1,6 +1,8 @@
 /*
- * --megatron-release: what tokenizers give as each release of Megatron-LM.  tests/data/releases/ids.json
- * has what the classes of its releases gave for the files beside it: the last patch release of each.
+ * --megatron-release: what tokenizers give as each release of Megatron-LM, and how they are described.
+ * tests/data/releases has what the classes of its releases gave for the files there: ids.json what became
+ * of texts, descriptions.json the descriptions and the MD5 sums of datasets with them.  They are of the
+ * last patch release of each.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +13,8 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "base/hash.h"
+#include "data/describe.h"
 #include "text/release.h"
 #include "text/tokenizer.h"
 
@@ -113,7 +117,57 @@ static void tokenizers_equal_each_release(void **state)
             cases++;
         }
     }
-    assert_int_equal(cases, 80); /* 8 tokenizers of 10 releases */
+    assert_int_equal(cases, 85); /* 8 tokenizers of 10 releases, one more from 0.15 on */
+    json_decref(all);
+}
+
+static void describe_dataset(struct meg_str *out, const struct meg_tokenizer *t, const char *path, int64_t wanted)
+{
+    struct meg_split split;
+    struct meg_err e;
+    const struct meg_data_identity id = { "GPTDataset", path, wanted, "train", 1234, 8, "80,15,5", &split,
+                                          meg_tokenizer_description(t), NULL };
+
+    memset(&split, 0, sizeof split);
+    assert_int_equal(meg_split_parse(&split, "80,15,5", &e), 0);
+    meg_describe_part(out, &id);
+}
+
+static void same_md5(const struct meg_str *text, const char *want, const char *type, const char *release)
+{
+    char got[33];
+
+    meg_md5_hex(got, text->s, text->n);
+    if (strcmp(got, want) != 0)
+        fail_msg("%s of %s: MD5 %s, want %s, of: %s", type, release, got, want, text->s);
+}
+
+/* The two halves of a description together: the tokenizer's and the dataset's. */
+static void index_caches_have_the_names_of_each_release(void **state)
+{
+    json_t *all = load(FOLDER "descriptions.json"), *want, *release;
+    size_t i, k, cases = 0;
+
+    (void)state;
+    json_array_foreach(all, i, want) {
+        json_array_foreach(json_object_get(want, "releases"), k, release) {
+            json_t *options = json_object_get(want, "options");
+            const char *type = str(options, "tokenizer-type"), *name = json_string_value(release);
+            struct meg_tokenizer *t;
+            struct meg_str text = { 0 };
+            struct meg_err e;
+
+            if (open_as(&t, options, name, &e) < 0)
+                fail_msg("%s of %s: %s", type, name, e.msg);
+            assert_string_equal(meg_tokenizer_description(t), str(want, "description"));
+            describe_dataset(&text, t, "a_text_document", 68);
+            same_md5(&text, str(want, "gpt_md5"), type, name);
+            meg_str_free(&text);
+            meg_tokenizer_close(t);
+            cases++;
+        }
+    }
+    assert_int_equal(cases, 85);
     json_decref(all);
 }
 
@@ -146,6 +200,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokenizers_equal_each_release),
+        cmocka_unit_test(index_caches_have_the_names_of_each_release),
         cmocka_unit_test(refuses_what_a_release_has_not),
     };
 
