@@ -55,6 +55,15 @@ void meg_blend_wanted(int64_t *out, const double *w, int n, int64_t wanted)
         out[i] = (int64_t)ceil((double)wanted * w[i] * 1.005);
 }
 
+void meg_blend_wanted_apart(int64_t *drawn, int64_t *built, const double *w, int n, int64_t wanted,
+                            double surplus)
+{
+    for (int i = 0; i < n; i++) {
+        drawn[i] = (int64_t)ceil((double)wanted * w[i]);
+        built[i] = (int64_t)ceil((double)drawn[i] * (1 + surplus));
+    }
+}
+
 /*
  * Both blends: sample i comes from the dataset whose share of max(i, 1) samples is furthest ahead of
  * what it gave, the first of equals.  A dataset that gave its limit is out.

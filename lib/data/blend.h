@@ -20,6 +20,15 @@ void meg_blend_normalise(double *w, int n);
  */
 void meg_blend_wanted(int64_t *out, const double *w, int n, int64_t wanted);
 
+/*
+ * meg_blend_wanted_apart - the same from core 0.11 on, where only what is built has the surplus
+ *   drawn    [n]  out  samples that the blend takes of each dataset
+ *   built    [n]  out  what each dataset is built for
+ *   surplus  >= 0, 0.005 in Megatron-LM: the share that built has more
+ */
+void meg_blend_wanted_apart(int64_t *drawn, int64_t *built, const double *w, int n, int64_t wanted,
+                            double surplus);
+
 /* Samples of a blend: dataset[i] gives its own sample number sample[i]. */
 struct meg_blend_index {
     int64_t n;

@@ -1,5 +1,6 @@
 #include "data/data_conf.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,7 @@
 #include "base/mem.h"
 #include "base/num.h"
 #include "data/internal.h"
+#include "text/release.h"
 
 #define C struct meg_data_conf
 const struct meg_opt meg_data_opts[] = {
@@ -47,6 +49,8 @@ const struct meg_opt meg_data_opts[] = {
       "keep sample indices here (PREFIX/cache/GPTDataset_indices when not given)" },
     { "renormalize-blend-weights", 0, MEG_BOOL(C, renormalize_blend_weights), NULL, "no",
       "weigh the datasets of a blend by the samples each was built for" },
+    { "mid-level-dataset-surplus", 0, MEG_F64(C, mid_level_dataset_surplus), "SHARE", NULL,
+      "of --megatron-release 0.11 and later: build so much more of a blend's datasets than it takes (0.005)" },
     { "reset-position-ids", 0, MEG_BOOL(C, reset_position_ids), NULL, "no",
       "count positions from 0 again after each end of document" },
     { "reset-attention-mask", 0, MEG_BOOL(C, reset_attention_mask), NULL, "no",
@@ -60,6 +64,24 @@ const struct meg_opt meg_data_opts[] = {
     { 0 }
 };
 #undef C
+
+int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_release *release, struct meg_err *e)
+{
+    enum { MOST_SURPLUS = 1000 };
+    const double surplus = c->mid_level_dataset_surplus;
+
+    if (c->renormalize_blend_weights && !release->renormalizes)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--renormalize-blend-weights: --megatron-release %s has no such option; 0.10 is the last "
+                        "that has", release->name);
+    if (!isnan(surplus) && !release->is_surplus_apart)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--mid-level-dataset-surplus: --megatron-release %s has no such option; 0.11 is the first "
+                        "that takes it", release->name);
+    if (!isnan(surplus) && !(surplus >= 0 && surplus <= MOST_SURPLUS))
+        return meg_fail(e, MEG_EUSAGE, "--mid-level-dataset-surplus: %g is not in 0 to %d", surplus, MOST_SURPLUS);
+    return 0;
+}
 
 enum meg_sampler_kind meg_data_sampler_kind(const struct meg_data_conf *c)
 {

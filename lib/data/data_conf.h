@@ -10,6 +10,7 @@
 #include "data/sampler.h"
 #include "data/split.h"
 
+struct meg_release;
 struct meg_data_conf {
     struct meg_list data_path; /* prefix | weight prefix ... | prefix prefix ... */
     const char *split;
@@ -22,11 +23,15 @@ struct meg_data_conf {
     const char *data_order; /* "auto", "megatron-lm", "megatron-deepspeed" */
     const char *data_cache_path;
     bool renormalize_blend_weights;
+    double mid_level_dataset_surplus; /* NaN: not given */
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
     const char *dataloader_type;
     bool no_data_sharding;
 };
 extern const struct meg_opt meg_data_opts[];
+
+/* MEG_EUSAGE when a release of Megatron-LM has not an option that was given. */
+int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_release *release, struct meg_err *e);
 
 /* The sampler that --dataloader-type and --no-data-sharding ask for. */
 enum meg_sampler_kind meg_data_sampler_kind(const struct meg_data_conf *c);

@@ -123,7 +123,8 @@ int meg_dataset_runs_out(const struct meg_dataset *ds, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFAIL,
                     "%s: the blend needs more than its %" PRId64 " samples; try "
-                    "--renormalize-blend-weights",
+                    "--renormalize-blend-weights, or from --megatron-release 0.11 on a larger "
+                    "--mid-level-dataset-surplus",
                     meg_source_name(ds->src), ds->len);
 }
 

@@ -26,9 +26,9 @@ static void add_double(struct meg_str *out, double v)
 static void add_count(struct meg_str *out, const char *key, int64_t v)
 {
     if (v == MEG_ONE_EPOCH)
-        meg_str_printf(out, "    \"%s\": null,\n", key);
+        meg_str_printf(out, "    \"%s\": null", key);
     else
-        meg_str_printf(out, "    \"%s\": %" PRId64 ",\n", key, v);
+        meg_str_printf(out, "    \"%s\": %" PRId64, key, v);
 }
 
 /* Pairs of fractions, null for an absent split; the very first number is the integer 0. */
@@ -81,7 +81,7 @@ void meg_describe_part(struct meg_str *out, const struct meg_data_identity *id)
     meg_str_printf(out, ",\n");
     add_count(out, "num_samples", id->wanted);
     meg_str_printf(out,
-                   "    \"index_split\": \"%s\",\n    \"random_seed\": %" PRId64 ",\n"
+                   ",\n    \"index_split\": \"%s\",\n    \"random_seed\": %" PRId64 ",\n"
                    "    \"sequence_length\": %" PRId64 ",\n    \"split\": ",
                    id->which, id->seed, id->seq_length);
     if (id->split_text)
@@ -101,7 +101,7 @@ void meg_describe_part(struct meg_str *out, const struct meg_data_identity *id)
 }
 
 void meg_describe_blend(struct meg_str *out, char *const *member, int n, const char *which,
-                        const double *weight, const int64_t *count, int64_t size, bool renormalize)
+                        const double *weight, const int64_t *count, int64_t size, const bool *renormalize)
 {
     meg_str_printf(out, "{\n    \"class\": \"BlendedDataset\",\n    \"datasets\": [\n");
     for (int i = 0; i < n; i++) {
@@ -119,5 +119,7 @@ void meg_describe_blend(struct meg_str *out, char *const *member, int n, const c
         meg_str_printf(out, i + 1 < n ? ",\n" : "\n    ],\n");
     }
     add_count(out, "size", size);
-    meg_str_printf(out, "    \"renormalize_blend_weights\": %s\n}", renormalize ? "true" : "false");
+    if (renormalize)
+        add_bool(out, "renormalize_blend_weights", *renormalize);
+    meg_str_printf(out, "\n}");
 }

@@ -25,9 +25,10 @@ void meg_describe_part(struct meg_str *out, const struct meg_data_identity *id);
 
 /*
  * A blend of n such descriptions.
- *   weight  [n]  normalised; or count [n], samples of each, where the blend takes them all
+ *   weight       [n]  normalised; or count [n], samples of each, where the blend takes them all
+ *   renormalize  of --renormalize-blend-weights; NULL for a release without it
  */
 void meg_describe_blend(struct meg_str *out, char *const *member, int n, const char *which,
-                        const double *weight, const int64_t *count, int64_t size, bool renormalize);
+                        const double *weight, const int64_t *count, int64_t size, const bool *renormalize);
 
 #endif

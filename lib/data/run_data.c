@@ -2,6 +2,7 @@
 #include "data/run_data.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +32,7 @@ static int open_source(struct meg_run_data *d, struct meg_source **out, const ch
 
 /* range: its fractions, or NULL where the split says */
 static int add_part(struct meg_run_data *d, int which, struct meg_source *src, double weight,
-                    const double *range, int64_t wanted, struct meg_err *e)
+                    const double *range, int64_t wanted, int64_t drawn, struct meg_err *e)
 {
     const size_t n = (size_t)d->npart + 1;
     const int64_t elements = d->class->elements(src);
@@ -47,6 +48,7 @@ static int add_part(struct meg_run_data *d, int which, struct meg_source *src, d
                                  .name = meg_source_name(src),
                                  .weight = weight,
                                  .wanted = wanted,
+                                 .drawn = drawn,
                                  .end = elements };
     if (range)
         meg_fraction_range(range, elements, &p->begin, &p->end);
@@ -57,30 +59,42 @@ static int add_part(struct meg_run_data *d, int which, struct meg_source *src, d
     return r;
 }
 
+/* Samples that the blend takes of each dataset, and that each is built for. */
+static void plan_sizes(const struct meg_run_data *d, const struct meg_run_group *g, const double *w, int n,
+                       int64_t *drawn, int64_t *wanted)
+{
+    for (int i = 0; i < n; i++)
+        wanted[i] = g->is_blend ? MEG_ONE_EPOCH : g->wanted;
+    if (g->is_blend && g->is_weighted && d->release->is_surplus_apart && !d->is_deepspeed) {
+        meg_blend_wanted_apart(drawn, wanted, w, n, g->wanted, d->surplus);
+        return;
+    }
+    if (g->is_blend && g->is_weighted)
+        meg_blend_wanted(wanted, w, n, g->wanted);
+    memcpy(drawn, wanted, (size_t)n * sizeof *drawn);
+}
+
 static int plan_blend(struct meg_run_data *d, int which, const struct meg_data_blend *b,
                       struct meg_err *e)
 {
     struct meg_run_group *g = &d->group[which];
     double *w = meg_realloc_array(NULL, (size_t)b->n, sizeof *w);
     int64_t *wanted = meg_realloc_array(NULL, (size_t)b->n, sizeof *wanted);
+    int64_t *drawn = meg_realloc_array(NULL, (size_t)b->n, sizeof *drawn);
     int r = 0;
 
-    for (int i = 0; i < b->n; i++) {
+    for (int i = 0; i < b->n; i++)
         w[i] = b->weight ? b->weight[i] : 1;
-        wanted[i] = MEG_ONE_EPOCH;
-    }
     meg_blend_normalise(w, b->n);
-    if (!g->is_blend)
-        wanted[0] = g->wanted;
-    else if (g->is_weighted)
-        meg_blend_wanted(wanted, w, b->n, g->wanted);
+    plan_sizes(d, g, w, b->n, drawn, wanted);
     for (int i = 0; i < b->n && r == 0; i++) {
         struct meg_source *src;
         if ((r = open_source(d, &src, b->prefix[i], e)) == 0)
-            r = add_part(d, which, src, w[i], b->range ? b->range[i] : NULL, wanted[i], e);
+            r = add_part(d, which, src, w[i], b->range ? b->range[i] : NULL, wanted[i], drawn[i], e);
     }
     free(w);
     free(wanted);
+    free(drawn);
     return r;
 }
 
@@ -101,7 +115,7 @@ static int plan_split(struct meg_run_data *d, int which, const struct meg_data_c
             d->src = meg_new(sizeof *d->src);
             d->src[d->nsrc++] = meg_source_mock(d->need.vocab_size, d->need.eod);
         }
-        r = add_part(d, which, d->src[0], 1, NULL, g->wanted, e);
+        r = add_part(d, which, d->src[0], 1, NULL, g->wanted, g->wanted, e);
     } else {
         g->is_weighted = b->weight != NULL;
         g->is_blend = b->n > 1 || (g->is_weighted && !ch->is_per_split);
@@ -121,7 +135,9 @@ static int plan(struct meg_run_data *d, const struct meg_data_conf *conf, struct
     struct meg_data_choice ch = { 0 };
     int r;
 
+    d->release = meg_release_find(need->megatron_release);
     d->renormalize = conf->renormalize_blend_weights;
+    d->surplus = isnan(conf->mid_level_dataset_surplus) ? 0.005 : conf->mid_level_dataset_surplus;
     if (need->seed < 0 || need->seed > UINT32_MAX)
         return meg_fail(e, MEG_EUSAGE, "--seed: %" PRId64 " is not in 0 to 4294967295", need->seed);
     if ((r = meg_data_choose(&ch, conf, e)) < 0)
@@ -241,7 +257,8 @@ static void build_blend_index(const struct meg_run_data *d, struct meg_dataset *
 
     for (int i = 0; i < g->n; i++)
         member[i] = describe_part(d, g->first + i);
-    meg_describe_blend(&text, member, g->n, which, weight, count, size, d->renormalize);
+    meg_describe_blend(&text, member, g->n, which, weight, count, size,
+                       d->release->renormalizes ? &d->renormalize : NULL);
     c.description = text.s;
     if (is_cached && meg_cache_load(&c, NULL, a, 2, ds->map)) {
         *x = (struct meg_blend_index){ ds->len, a[0].data, a[1].data, { NULL, NULL } };
@@ -287,7 +304,7 @@ static int build_blend(const struct meg_run_data *d, struct meg_dataset *ds,
     for (int i = 0; i < g->n; i++) {
         const struct meg_data_part *p = &d->part[g->first + i];
         const int64_t len = ds->member[i]->len;
-        count[i] = g->is_weighted && !d->is_deepspeed ? p->wanted : len;
+        count[i] = g->is_weighted && !d->is_deepspeed ? p->drawn : len;
         sum += count[i];
         w[i] = g->is_weighted ? p->weight : (double)len;
     }

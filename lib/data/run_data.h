@@ -21,6 +21,7 @@ struct meg_data_need {
     int32_t eod, pad;           /* ids, -1 where the tokenizer has none */
     int64_t vocab_size;         /* ids must be below; 0: not checked */
     const char *tokenizer;      /* what it calls itself in cache files, a JSON object; or NULL */
+    const char *megatron_release; /* --megatron-release, or NULL: text/release.h */
 };
 
 /* One file's part in one split, as --dry-run shows it. */
@@ -31,6 +32,7 @@ struct meg_data_part {
     int64_t begin, end; /* its elements: sequences; of BERT and T5 documents */
     int64_t tokens;     /* in those */
     int64_t wanted;     /* samples, or MEG_ONE_EPOCH */
+    int64_t drawn;      /* those that a weighted blend takes of them; of other parts the same */
     int64_t samples;    /* what the epochs hold */
     int64_t epochs;
 };

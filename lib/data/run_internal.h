@@ -5,6 +5,7 @@
 #include "data/index_cache.h"
 #include "data/internal.h"
 #include "data/run_data.h"
+#include "text/release.h"
 
 struct meg_data_class {
     const char *name; /* Megatron's, in the names of cache files */
@@ -36,7 +37,9 @@ struct meg_run_data {
     char *tokenizer, *split_text,
         *cache_dir; /* split_text is NULL when each split has its own files */
     struct meg_split split;
+    const struct meg_release *release;
     bool renormalize, is_deepspeed;
+    double surplus; /* of a dataset of a blend, where the release has it apart */
     struct meg_sample_conf how; /* GPT */
     struct meg_masked masked;   /* BERT, T5 */
     struct meg_source **src;

@@ -165,14 +165,17 @@ static int plan_data(struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
     struct meg_data_need *n = &t->need;
-    int r;
+    int r = meg_data_conf_check(&t->job->data, meg_release_find(t->job->tok.megatron_release), e);
 
+    if (r < 0)
+        return r;
     n->seq_length = c->seq_length;
     n->seed = c->seed;
     n->eod = meg_tokenizer_eod(t->tok);
     n->pad = meg_tokenizer_roles(t->tok)->pad;
     n->vocab_size = t->job->model.vocab_size;
     n->tokenizer = meg_tokenizer_description(t->tok);
+    n->megatron_release = t->job->tok.megatron_release;
     meg_sample_counts(n->wanted, c->train_samples == MEG_UNSET ? -1 : c->train_samples, t->iters,
                       c->eval_interval, c->eval_iters, t->plan.global);
     if (c->skip_train)

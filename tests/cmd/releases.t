@@ -36,6 +36,19 @@ like 'with what to do' "$(cat "$T/err")" \
     '--megatron-release 0.10: .*/new/iter_0000005 is of a run with 0.15; leave the option out, or give --finetune'
 status 'but for a new run with its weights' 0 train --load "$T/new" --megatron-release 0.10 --finetune
 
+# ---- blends ----
+blend() { train --dry-run --data-path 3 "$T/ids_text_document" 7 "$T/ids_text_document" "$@"; }
+# the samples that the two training datasets are built for
+built() { blend --train-iters 100 "$@" | awk '$1 == "train" { printf "%s ", $5 }'; }
+is 'a blend of the default' "$(built)" '121 282 '
+is 'of 0.14' "$(built --megatron-release 0.14)" '121 282 '
+is 'with a larger surplus' "$(built --megatron-release 0.14 --mid-level-dataset-surplus 0.5)" '180 420 '
+status '0.14 has no --renormalize-blend-weights' 2 blend --megatron-release 0.14 --renormalize-blend-weights
+like 'and it says so' "$(cat "$T/err")" '0\.10 is the last'
+status '0.10 has no --mid-level-dataset-surplus' 2 blend --mid-level-dataset-surplus 0.1
+like 'nor does it hide that' "$(cat "$T/err")" '0\.11 is the first'
+status 'a surplus below 0 is refused' 2 blend --megatron-release 0.14 --mid-level-dataset-surplus -0.1
+
 # ---- evaluation ----
 awk 'length($0)' "$data/../../../LICENSE" | jq -Rc '{text: .}' >"$T/words.jsonl"
 head -n 30 "$T/words.jsonl" >"$T/few.jsonl"

@@ -243,7 +243,8 @@ static void a_blend_may_run_past_a_dataset(void **state)
         assert_int_equal(meg_dataset_sample(ds, i, &got, &e), 0);
     assert_int_equal(meg_dataset_sample(ds, 17, &got, &e), MEG_EFAIL);
     assert_string_equal(
-        e.msg, "rb: the blend needs more than its 9 samples; try --renormalize-blend-weights");
+        e.msg, "rb: the blend needs more than its 9 samples; try --renormalize-blend-weights, or from "
+               "--megatron-release 0.11 on a larger --mid-level-dataset-surplus");
     meg_run_data_close(d);
 }
 

@@ -2,6 +2,7 @@
 #include "data_util.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -32,7 +33,7 @@ static struct meg_list words(const char **v)
 static struct meg_data_need need_of(int64_t train, int64_t valid, int64_t test)
 {
     const struct meg_data_need n = {
-        T, 1234, { train, valid, test }, 1000, -1, 1001, NULL_TOKENIZER
+        T, 1234, { train, valid, test }, 1000, -1, 1001, NULL_TOKENIZER, NULL
     };
     return n;
 }
@@ -508,6 +509,51 @@ static int read_in_a_race(const struct row *want, const char *removed)
     return 0;
 }
 
+/* Of 20 samples, 3 to 7: 0.10 makes each dataset larger and the blend as large as both, later releases keep
+ * the blend at what is wanted. */
+static void a_blend_is_as_large_as_the_release_makes_it(void **state)
+{
+    static const struct {
+        const char *release;
+        int64_t size, built[2];
+        bool names_renormalize;
+    } of[] = { { NULL, 22, { 7, 15 }, true },
+               { "0.10", 22, { 7, 15 }, true },
+               { "0.11", 20, { 7, 15 }, false },
+               { "0.19", 20, { 7, 15 }, false } };
+    const char *path[] = { "3", "one", "7", "two", NULL };
+    const int length[] = { 40, 50, 60 };
+
+    (void)state;
+    make_dataset("one", length, 3);
+    make_dataset("two", length, 3);
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        struct meg_data_conf c = defaults();
+        struct meg_data_need need = need_of(20, 0, 0);
+        struct meg_run_data *d;
+        struct meg_err e;
+        char dir[32], *text;
+        size_t n;
+        int parts;
+
+        c.data_path = words(path);
+        c.split = "1";
+        c.mid_level_dataset_surplus = NAN;
+        snprintf(dir, sizeof dir, "blend.%zu", i);
+        c.data_cache_path = dir;
+        need.megatron_release = of[i].release;
+        assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
+        assert_int_equal(meg_dataset_len(meg_run_data_split(d, MEG_TRAIN)), of[i].size);
+        for (int k = 0; k < 2; k++)
+            assert_int_equal(meg_run_data_parts(d, &parts)[k].wanted, of[i].built[k]);
+        assert_int_equal(parts, 2);
+        text = slurp(cache_file(dir, "BlendedDataset-train-description"), &n);
+        assert_int_equal(strstr(text, "renormalize_blend_weights") != NULL, of[i].names_renormalize);
+        free(text);
+        meg_run_data_close(d);
+    }
+}
+
 static void several_processes_may_build_at_once(void **state)
 {
     const int length[] = { 20, 30, 40, 50 };
@@ -788,6 +834,7 @@ int main(void)
         cmocka_unit_test(only_arrays_with_their_checksums_are_used),
         cmocka_unit_test(a_cache_that_is_overwritten_under_a_run_is_refused),
         cmocka_unit_test(without_a_writable_cache_memory_serves),
+        cmocka_unit_test(a_blend_is_as_large_as_the_release_makes_it),
         cmocka_unit_test(several_processes_may_build_at_once),
         cmocka_unit_test(batches_are_sequence_first),
         cmocka_unit_test(golden_samples),

@@ -45,7 +45,7 @@ static struct meg_data_conf conf_of(const char **paths, int64_t n)
 
 static uint64_t hash_gpt(const struct meg_data_conf *c, bool *is_mapped)
 {
-    const struct meg_data_need need = { S, 7, { 60, 9, 0 }, 1000, -1, 1001, NULL };
+    const struct meg_data_need need = { S, 7, { 60, 9, 0 }, 1000, -1, 1001, NULL, NULL };
     struct meg_run_data *d;
     struct meg_err e;
     struct meg_str all = { 0 };
@@ -107,7 +107,7 @@ static uint64_t hash_sentences(bool *is_mapped)
 {
     const char *paths[] = { "s" };
     const struct meg_data_conf c = conf_of(paths, 1);
-    const struct meg_data_need need = { 32, 7, { 40, 9, 0 }, -1, 0, 100, NULL };
+    const struct meg_data_need need = { 32, 7, { 40, 9, 0 }, -1, 0, 100, NULL, NULL };
     const struct meg_masked_conf masked = {
         .kind = MEG_BERT, .mask = { .prob = 0.15, .max_ngram = 3 }, .short_seq_prob = 0.1, .has_pairs = true
     };

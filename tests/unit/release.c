@@ -1,8 +1,8 @@
 /*
  * --megatron-release: what tokenizers give as each release of Megatron-LM, and how they are described.
  * tests/data/releases has what the classes of its releases gave for the files there: ids.json what became
- * of texts, descriptions.json the descriptions and the MD5 sums of datasets with them.  They are of the
- * last patch release of each.
+ * of texts, descriptions.json the descriptions and the MD5 sums of datasets with them, blends.json the
+ * samples that datasets of a blend are asked for.  They are of the last patch release of each.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,6 +14,7 @@
 #include <jansson.h>
 
 #include "base/hash.h"
+#include "data/blend.h"
 #include "data/describe.h"
 #include "text/release.h"
 #include "text/tokenizer.h"
@@ -133,6 +134,24 @@ static void describe_dataset(struct meg_str *out, const struct meg_tokenizer *t,
     meg_describe_part(out, &id);
 }
 
+/* Of two datasets, by weight. */
+static void describe_blend(struct meg_str *out, const struct meg_tokenizer *t, const char *release)
+{
+    const bool renormalize = false;
+    const double weight[] = { 0.3, 0.7 };
+    struct meg_str member[2] = { { 0 }, { 0 } };
+    char *text[2];
+
+    describe_dataset(&member[0], t, "a_text_document", 21);
+    describe_dataset(&member[1], t, "b_text_document", 48);
+    text[0] = member[0].s;
+    text[1] = member[1].s;
+    meg_describe_blend(out, text, 2, "train", weight, NULL, 68,
+                       meg_release_find(release)->renormalizes ? &renormalize : NULL);
+    meg_str_free(&member[0]);
+    meg_str_free(&member[1]);
+}
+
 static void same_md5(const struct meg_str *text, const char *want, const char *type, const char *release)
 {
     char got[33];
@@ -162,12 +181,63 @@ static void index_caches_have_the_names_of_each_release(void **state)
             assert_string_equal(meg_tokenizer_description(t), str(want, "description"));
             describe_dataset(&text, t, "a_text_document", 68);
             same_md5(&text, str(want, "gpt_md5"), type, name);
+            text.n = 0;
+            describe_blend(&text, t, name);
+            same_md5(&text, str(want, "blend_md5"), type, name);
             meg_str_free(&text);
             meg_tokenizer_close(t);
             cases++;
         }
     }
     assert_int_equal(cases, 85);
+    json_decref(all);
+}
+
+static void same_sizes(const json_t *want, const char *release)
+{
+    const json_t *weights = json_object_get(want, "weights"), *targets = json_object_get(want, "targets");
+    const json_t *surplus = json_object_get(want, "surplus");
+    const int n = (int)json_array_size(weights);
+    double w[16];
+
+    assert_in_range(n, 1, 16);
+    for (int i = 0; i < n; i++)
+        w[i] = json_number_value(json_array_get(weights, (size_t)i));
+    meg_blend_normalise(w, n);
+    for (size_t k = 0; k < json_array_size(targets); k++) {
+        const int64_t target = json_integer_value(json_array_get(targets, k));
+        int64_t drawn[16], built[16];
+
+        if (meg_release_find(release)->is_surplus_apart) {
+            meg_blend_wanted_apart(drawn, built, w, n, target, surplus ? json_number_value(surplus) : 0.005);
+        } else {
+            meg_blend_wanted(built, w, n, target);
+            memcpy(drawn, built, sizeof drawn);
+        }
+        for (int i = 0; i < n; i++) {
+            const json_t *d = json_array_get(json_object_get(want, "drawn"), (size_t)i);
+            const json_t *b = json_array_get(json_object_get(want, "built"), (size_t)i);
+
+            assert_int_equal(drawn[i], json_integer_value(json_array_get(d, k)));
+            assert_int_equal(built[i], json_integer_value(json_array_get(b, k)));
+        }
+    }
+}
+
+/* _get_size_per_split_per_dataset of each release. */
+static void blends_ask_as_much_as_each_release(void **state)
+{
+    json_t *all = load(FOLDER "blends.json"), *want, *release;
+    size_t i, k, cases = 0;
+
+    (void)state;
+    json_array_foreach(all, i, want) {
+        json_array_foreach(json_object_get(want, "releases"), k, release) {
+            same_sizes(want, json_string_value(release));
+            cases++;
+        }
+    }
+    assert_int_equal(cases, 102); /* 6 blends of 10 releases, and with another surplus from 0.13 on */
     json_decref(all);
 }
 
@@ -201,6 +271,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokenizers_equal_each_release),
         cmocka_unit_test(index_caches_have_the_names_of_each_release),
+        cmocka_unit_test(blends_ask_as_much_as_each_release),
         cmocka_unit_test(refuses_what_a_release_has_not),
     };
 
