@@ -248,6 +248,27 @@ static void initial_weights_follow_name_and_element(void **state)
     meg_params_free(&p);
 }
 
+/* What is added to the residual stream begins with std / sqrt(2 L) (Radford et al. 2019), all else with std. */
+static void initial_weights_of_residual_branches_are_smaller(void **state)
+{
+    const struct meg_gpt_conf c = tiny_gpt(8, H, F, A, S, V);
+    struct meg_params p;
+    int branches = 0;
+
+    (void)state;
+    meg_gpt_params(&p, &c, &meg_mesh_one);
+    for (int i = 0; i < p.n; i++) {
+        const bool is_branch = strstr(p.row[i].name, "linear_proj.weight") || strstr(p.row[i].name, "linear_fc2.weight");
+
+        if (p.row[i].ndim > 1)
+            close_to(p.row[i].std, is_branch ? 0.3 / 4 : 0.3, 1e-12);
+        branches += is_branch;
+    }
+    assert_int_equal(branches, 16);
+    meg_params_free(&p);
+}
+
+
 static void rows_lie_backwards_in_one_buffer(void **state)
 {
     const struct meg_gpt_conf c = conf();
@@ -352,6 +373,7 @@ int main(void)
         cmocka_unit_test(dropout_follows_the_sample_and_only_that),
         cmocka_unit_test(decoding_gives_the_logits_of_the_whole_sequence),
         cmocka_unit_test(initial_weights_follow_name_and_element),
+        cmocka_unit_test(initial_weights_of_residual_branches_are_smaller),
         cmocka_unit_test(rows_lie_backwards_in_one_buffer),
         cmocka_unit_test(training_plans_more_memory_than_decoding),
         cmocka_unit_test(refuses_what_breaks_a_rule),
