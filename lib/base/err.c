@@ -22,6 +22,7 @@ int meg_fail(struct meg_err *e, int code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(e->msg, sizeof e->msg, fmt, ap);
     va_end(ap);
+    meg_log_neutralise(e->msg);
     return code;
 }
 
@@ -38,6 +39,7 @@ int meg_fail_errno(struct meg_err *e, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(e->msg, sizeof e->msg, fmt, ap);
     va_end(ap);
+    meg_log_neutralise(e->msg);
     n = strlen(e->msg);
     snprintf(e->msg + n, sizeof e->msg - n, ": %s", strerror(no));
     return code;
@@ -62,39 +64,54 @@ void meg_on_die(void (*hook)(int status, const char *why))
     die_hook = hook;
 }
 
-void meg_die(int code, const char *fmt, ...)
+/* Print text, tell the hook why, and end. */
+static void die_text(int code, const char *text, const char *why) MEG_NORETURN;
+static void die_text(int code, const char *text, const char *why)
 {
     void (*hook)(int status, const char *why) = die_hook;
-    char msg[sizeof((struct meg_err *)0)->msg];
-    va_list ap;
 
-    va_start(ap, fmt);
-    meg_vlog(MEG_LOG_ERROR, fmt, ap);
-    va_end(ap);
+    meg_log_lines(MEG_LOG_ERROR, text);
     die_hook = NULL; /* a hook that dies ends the process and is not called again */
-    if (hook) {
-        va_start(ap, fmt);
-        vsnprintf(msg, sizeof msg, fmt, ap);
-        va_end(ap);
-        hook(meg_exit_status(code), msg);
-    }
+    if (hook)
+        hook(meg_exit_status(code), why);
     exit(meg_exit_status(code));
 }
 
 void meg_die_err(const struct meg_err *e)
 {
-    meg_die(e->code, "%s", e->msg);
+    die_text(e->code, e->msg, e->msg);
+}
+
+void meg_die(int code, const char *fmt, ...)
+{
+    struct meg_err e = { .code = code };
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(e.msg, sizeof e.msg, fmt, ap);
+    va_end(ap);
+    meg_log_neutralise(e.msg);
+    meg_die_err(&e);
+}
+
+void meg_usage_err(const struct meg_err *e)
+{
+    char text[sizeof e->msg + 300];
+
+    snprintf(text, sizeof text, "%s\nTry '%s --help'.", e->msg, meg_progname());
+    die_text(MEG_EUSAGE, text, e->msg);
 }
 
 void meg_usage(const char *fmt, ...)
 {
-    char msg[sizeof((struct meg_err *)0)->msg];
+    struct meg_err e = { .code = MEG_EUSAGE };
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(msg, sizeof msg, fmt, ap);
+    vsnprintf(e.msg, sizeof e.msg, fmt, ap);
     va_end(ap);
-    meg_die(MEG_EUSAGE, "%s\nTry '%s --help'.", msg, meg_progname());
+    meg_log_neutralise(e.msg);
+    meg_usage_err(&e);
 }
 
 int meg_finish(void)

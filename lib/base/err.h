@@ -29,6 +29,7 @@ struct meg_err {
  * meg_fail - fill *e (which may be NULL) with code and message; returns code.
  * meg_fail_errno - the same, with ": " and strerror(errno) added; the code is MEG_ENOENT
  * where errno is ENOENT or ENOTDIR, else MEG_EIO.
+ * The message is one line: meg_log_neutralise (base/log.h) has seen it.
  */
 int meg_fail(struct meg_err *e, int code, const char *fmt, ...) MEG_PRINTF(3, 4);
 int meg_fail_errno(struct meg_err *e, const char *fmt, ...) MEG_PRINTF(2, 3);
@@ -39,11 +40,12 @@ int meg_exit_status(int code);
 /*
  * Ending the process, for cmd/ (in lib/ only option parsing and small host allocations do).
  * Each prints "PROGRAM: message" on stderr, calls the hook and exits with the code's status.
- * meg_usage is MEG_EUSAGE and adds where to find help.
+ * meg_usage and meg_usage_err are MEG_EUSAGE and add where to find help.
  */
 void meg_die(int code, const char *fmt, ...) MEG_NORETURN MEG_PRINTF(2, 3);
 void meg_die_err(const struct meg_err *e) MEG_NORETURN;
 void meg_usage(const char *fmt, ...) MEG_NORETURN MEG_PRINTF(1, 2);
+void meg_usage_err(const struct meg_err *e) MEG_NORETURN;
 
 /*
  * Called once with the exit status and the message before meg_die ends the process: comm ends the

@@ -45,12 +45,14 @@ static void undraw(void)
 
 void meg_log_neutralise(char *text)
 {
-    for (char *p = text; *p; p++)
-        if (((unsigned char)*p < ' ' && *p != '\n' && *p != '\t') || *p == 0x7f)
+    for (unsigned char *p = (unsigned char *)text; *p; p++)
+        if ((*p < ' ' && *p != '\t') || *p == 0x7f)
             *p = '?';
+        else if (*p == 0xC2 && p[1] >= 0x80 && p[1] < 0xA0) /* U+0080 to U+009F in UTF-8 */
+            p[0] = p[1] = '?';
 }
 
-void meg_vlog(int l, const char *fmt, va_list ap)
+void meg_log_lines(int l, const char *text)
 {
     char line[4096];
     size_t n;
@@ -58,16 +60,24 @@ void meg_vlog(int l, const char *fmt, va_list ap)
     if (is_silent(l))
         return;
     if (rank)
-        snprintf(line, sizeof line, "%s[%d]: ", meg_progname(), rank);
+        snprintf(line, sizeof line - 1, "%s[%d]: %s", meg_progname(), rank, text);
     else
-        snprintf(line, sizeof line, "%s: ", meg_progname());
-    n = strlen(line);
-    vsnprintf(line + n, sizeof line - n - 1, fmt, ap);
-    meg_log_neutralise(line);
+        snprintf(line, sizeof line - 1, "%s: %s", meg_progname(), text);
     n = strlen(line);
     line[n++] = '\n';
     undraw();
     fwrite(line, 1, n, stderr);
+}
+
+void meg_vlog(int l, const char *fmt, va_list ap)
+{
+    char text[4096];
+
+    if (is_silent(l))
+        return;
+    vsnprintf(text, sizeof text, fmt, ap);
+    meg_log_neutralise(text);
+    meg_log_lines(l, text);
 }
 
 #define LOG(l)                                                                                     \
@@ -120,6 +130,7 @@ void meg_progress_show(struct meg_progress *p, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
+    meg_log_neutralise(line);
     if (!p->is_tty) {
         p->next_s = now + p->plain_s;
         meg_note("%s", line);

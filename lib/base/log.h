@@ -22,13 +22,17 @@ void meg_log_set_rank(int rank);
 /* Before a failure that rank 0 most likely has, too: other ranks wait, so that it says so and ends them. */
 void meg_log_after_rank0(void);
 
-/* One message, without a newline at its end; it reaches stderr in one piece, with ? for control characters but newlines
- * and tabs. */
+/* One message, without a newline at its end; it reaches stderr in one piece, and as one line: see meg_log_neutralise. */
 void meg_warn(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_note(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_debug(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_vlog(int level, const char *fmt, va_list ap) MEG_PRINTF(2, 0);
-/* Replace the control characters of text by ?, but for newlines and tabs, so that quoted text cannot steer a terminal. */
+/* The same of a text with line breaks of its own, in which what is quoted was neutralised. */
+void meg_log_lines(int level, const char *text);
+/*
+ * Replace each control character of text but tabs by ?, so that a name or a text that a message quotes
+ * cannot steer a terminal, nor begin a line that looks like another message.
+ */
 void meg_log_neutralise(char *text);
 
 /*

@@ -474,8 +474,10 @@ int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv,
                     : pass_over(groups, name, n, argv + i + 1, &unknown);
         }
     }
-    if (unknown.n)
-        r = meg_fail(e, MEG_EUSAGE, "%s", unknown.s);
+    if (unknown.n) {
+        r = e->code = MEG_EUSAGE;
+        snprintf(e->msg, sizeof e->msg, "%s", unknown.s); /* a line each, by meg_fail */
+    }
     meg_str_free(&unknown);
     return r < 0 ? r : MEG_OK;
 }
@@ -515,7 +517,7 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
     if (meg_opt_parse_args(all, argc, argv, &e) < 0) {
         meg_log_after_rank0();
         if (e.code == MEG_EUSAGE)
-            meg_usage("%s", e.msg);
+            meg_usage_err(&e);
         meg_die_err(&e);
     }
     if (opt_common.completion && strcmp(opt_common.completion, "bash") != 0)

@@ -60,8 +60,9 @@ static void say(const char *text)
     meg_str_printf(&s, "%s", meg_progname());
     if (board.rank)
         meg_str_printf(&s, "[%d]", board.rank);
-    meg_str_printf(&s, ": %s\n", text);
+    meg_str_printf(&s, ": %s", text);
     meg_log_neutralise(s.s + start);
+    meg_str_add(&s, "\n", 1);
     if (write(STDERR_FILENO, s.s, s.n) < 0)
         return;                      /* there is no one left to tell */
     meg_str_free(&s);

@@ -217,6 +217,16 @@ int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split,
     return meg_loader_open(out, ds, &s, 1, e);
 }
 
+/* A message for each line of what meg_opt_dump gave. */
+static void debug_options(const char *text)
+{
+    for (size_t n; *text; text += n + (text[n] == '\n')) {
+        n = strcspn(text, "\n");
+        if (*text != '#')
+            meg_debug("option: %.*s", (int)n, text);
+    }
+}
+
 static int open_report(struct trainer *t, struct meg_err *e)
 {
     struct meg_str text = { 0 };
@@ -225,7 +235,7 @@ static int open_report(struct trainer *t, struct meg_err *e)
     if (!meg_train_speaks(t))
         return 0;
     meg_opt_dump(t->groups, &text);
-    meg_debug("options:\n%s", text.s);
+    debug_options(text.s);
     r = meg_report_open(&t->report, &t->job->log, t->at.iteration, text.s, e);
     meg_str_free(&text);
     return r;

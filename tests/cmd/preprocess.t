@@ -539,6 +539,19 @@ status 'a text on which a regular expression would take for ever' 65 \
 like 'is named by its line' "$(cat "$T/err")" \
     '^meg-preprocess: a40.jsonl, line 2: key "text": regular expression .*: match limit exceeded'
 
+# ---- a name with line breaks ----
+forged=$(printf 'no\nmeg-preprocess: 7 documents\033[2J')
+status 'a file whose name has a line break' 66 meg-preprocess --input "$forged" --tokenizer-type NullTokenizer \
+    --vocab-size 9 --output-prefix bad
+is 'makes no message of it' "$(cat "$T/err")" \
+    'meg-preprocess: no?meg-preprocess: 7 documents?[2J: no file matches'
+echo 'no json' >"$forged"
+status 'one that is there' 65 meg-preprocess --input "$forged" --tokenizer-type NullTokenizer --vocab-size 9 --output-prefix bad
+is 'nor of a line in it' "$(wc -l <"$T/err") $(grep -c '^meg-preprocess: no?meg-preprocess: 7 documents?\[2J, line 1: ' "$T/err")" '1 1'
+status 'an option' 2 meg-preprocess --vocab-size "$forged"
+is 'nor of an option' "$(cat "$T/err")" "meg-preprocess: --vocab-size: 'no?meg-preprocess: 7 documents?[2J' is not a number it can hold
+Try 'meg-preprocess --help'."
+
 # ---- stopped in the middle ----
 mkfifo pipe
 meg-preprocess -q --input pipe --tokenizer-type NullTokenizer --vocab-size 9 --output-prefix stopped &

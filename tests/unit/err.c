@@ -46,6 +46,38 @@ static void a_failed_call_says_why(void **state)
     assert_string_equal(e.msg, "a: No space left on device");
 }
 
+/* A file can be called so; nobody may take what follows the newline for a message of ours. */
+#define FORGED "a\nerr: done\n\033[2J"
+#define QUOTED "a?err: done?" "?[2J"
+
+static void die_of(void *how)
+{
+    switch (*(int *)how) {
+    case 0: meg_die(MEG_EIO, "%s: bad", FORGED);
+    case 1: meg_usage("'%s': bad", FORGED);
+    default: meg_die_err(&(struct meg_err){ MEG_EIO, "one\nerr: two" }); /* lines of its own */
+    }
+}
+
+static void a_quoted_newline_begins_no_line(void **state)
+{
+    static const char *const want[] = { "err: " QUOTED ": bad\n", "err: '" QUOTED "': bad\nTry 'err --help'.\n",
+                                        "err: one\nerr: two\n" };
+    struct child c;
+    struct meg_err e;
+
+    (void)state;
+    meg_fail(&e, MEG_EIO, "%s: bad", FORGED);
+    assert_string_equal(e.msg, QUOTED ": bad");
+    errno = EIO;
+    meg_fail_errno(&e, "%s", FORGED);
+    assert_string_equal(e.msg, QUOTED ": Input/output error");
+    for (int how = 0; how < 3; how++) {
+        child_run(&c, die_of, &how);
+        assert_string_equal(c.err, want[how]);
+    }
+}
+
 static void a_message_too_long_is_cut(void **state)
 {
     struct meg_err e;
@@ -167,6 +199,7 @@ int main(void)
         cmocka_unit_test(each_code_has_its_status),
         cmocka_unit_test(a_failure_says_what_and_returns_its_code),
         cmocka_unit_test(a_failed_call_says_why),
+        cmocka_unit_test(a_quoted_newline_begins_no_line),
         cmocka_unit_test(a_message_too_long_is_cut),
         cmocka_unit_test(dying_prints_flushes_and_ends),
         cmocka_unit_test(the_hook_runs_once),
