@@ -104,7 +104,7 @@ pid=$!
 until_true 60 grep -q 'consumed samples' "$T/nohup.log"
 kill -HUP $pid
 seen=$(wc -l <"$T/nohup.log")
-ok 'under nohup a run goes on after SIGHUP' until_true 60 sh -c "[ \$(wc -l <'$T/nohup.log') -gt $((seen + 100)) ]"
+ok 'under nohup a run goes on after SIGHUP' until_true 60 sh -c "[ \$(wc -l <'$T/nohup.log') -gt $((seen + 10)) ]"
 kill -TERM $pid
 wait $pid
 is 'and stops on SIGTERM' $? 75
@@ -114,10 +114,11 @@ mkfifo "$T/pipe"
 begin() { # DIR
     with_sigint meg-train -q --config "$T/conf" --save "$1" --log-json "$T/pipe" >/dev/null 2>&1 &
     pid=$!
-    until_true 60 catches_term
+    until_true 60 catches_usr1
 }
-catches_term() { [ $((0x$(sed -n 's/^SigCgt:[^0-9a-f]*//p' "/proc/$pid/status") & 0x4000)) -ne 0 ]; }
-leaves_term() { ! catches_term; }
+# SIGUSR1, which the shell has no trap for: what it forks has its traps until the command begins.
+catches_usr1() { [ $((0x$(sed -n 's/^SigCgt:[^0-9a-f]*//p' "/proc/$pid/status") & 0x200)) -ne 0 ]; }
+leaves_usr1() { ! catches_usr1; }
 begin "$T/early"
 kill -TERM $pid
 cat "$T/pipe" >/dev/null &
@@ -127,20 +128,20 @@ is 'a signal before the first step: status' $? 75
 kill $reader 2>/dev/null
 is 'that step is taken and saved' "$(cat "$T/early/latest_checkpointed_iteration.txt")" 1
 
-# once the first is received, SIGTERM has its default action again
+# once the first is received, SIGUSR1 has its default action again
 for two in 'TERM TERM 143' 'INT INT 130' 'HUP TERM 143'; do
     # shellcheck disable=SC2086
     set -- $two
     begin "$T/sig2"
     kill -"$1" $pid
-    until_true 60 leaves_term
+    until_true 60 leaves_usr1
     kill -"$2" $pid
     wait $pid 2>/dev/null
     is "SIG$2 after SIG$1 ends it at once" $? "$3"
 done
 begin "$T/hup"
 kill -HUP $pid
-until_true 60 leaves_term
+until_true 60 leaves_usr1
 kill -HUP $pid
 cat "$T/pipe" >/dev/null &
 reader=$!
