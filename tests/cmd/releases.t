@@ -21,6 +21,19 @@ status 'a release that is not known is refused' 2 meg-preprocess --input "$T/tex
     --megatron-release 0.9 --tokenizer-type NullTokenizer --vocab-size 9
 like 'and those that are known are listed' "$(cat "$T/err")" '0\.10.*0\.19'
 
+# ---- the manual ----
+page=$(mandoc -Tascii "${0%/*}/../../man/meg.7" 2>/dev/null | sed 's/.\x08//g')
+if [ -n "$page" ]; then
+    listed=$(meg-preprocess --list-options | awk -F '\t' '$1 == "megatron-release" { gsub(/[|]/, " ", $2); print $2 }')
+    missing=
+    for release in $listed; do
+        printf '%s\n' "$page" | grep -Eq "^ +(0\.[0-9]+, )*$release(, 0\.[0-9]+)*  +[A-Z-]" || missing="$missing $release"
+    done
+    is 'meg(7) has each release in its table' "$(echo "$listed" | wc -w | tr -d ' ')$missing" 10
+else
+    skip 'meg(7) has each release in its table' 'no mandoc'
+fi
+
 # ---- checkpoints ----
 release_of() { jq -r '.options[] | select(startswith("megatron-release"))' "$1"/iter_*5/state.json; }
 train --save "$T/old" --exit-interval 5 >"$T/log"
