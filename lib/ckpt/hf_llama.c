@@ -2,6 +2,7 @@
  * Hugging Face's Llama and those that share its names and layouts: Mistral, and Qwen2, whose queries,
  * keys and values have biases.  Linears are [out, in]; heads turn by halves, as ours do.
  */
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -105,22 +106,31 @@ static int read_positions(struct meg_gpt_conf *m, const json_t *config, const ch
     return 0;
 }
 
-/* A window in the attention is refused: Mistral has one unless told otherwise, Qwen2 if told. */
-static int check_window(const json_t *config, const char *type, const char *from, struct meg_err *e)
+/*
+ * Refuse attention in a window of fewer tokens than there are positions.  Mistral has one of 4096 unless
+ * sliding_window is null; Qwen2 has one if use_sliding_window is true.
+ */
+static int check_window(const struct meg_gpt_conf *m, const json_t *config, const char *type,
+                        const char *from, struct meg_err *e)
 {
     const json_t *window = json_object_get(config, "sliding_window");
     bool is_used = !strcmp(type, "mistral") && !(window && json_is_null(window));
-    int r = 0;
+    int64_t tokens = 4096;
+    int r;
 
-    if (!strcmp(type, "qwen2"))
-        r = meg_json_get_bool(config, "use_sliding_window", MEG_JSON_OPTIONAL, &is_used, from, e);
-    if (r == 0 && is_used)
-        r = meg_fail(
-            e, MEG_EFORMAT,
-            "%s: attention in a sliding window of %lld tokens cannot be computed; where no text is "
-            "that long, make sliding_window null",
-            from, window ? (long long)json_integer_value(window) : 4096LL);
-    return r;
+    if (!strcmp(type, "qwen2") &&
+        (r = meg_json_get_bool(config, "use_sliding_window", MEG_JSON_OPTIONAL, &is_used, from, e)) < 0)
+        return r;
+    if (!is_used)
+        return 0;
+    if ((r = meg_json_get_i64(config, "sliding_window", MEG_JSON_OPTIONAL, &tokens, from, e)) < 0 ||
+        tokens >= m->max_position_embeddings)
+        return r;
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s: attention in a sliding window of %" PRId64 " tokens, fewer than the %" PRId64
+                    " positions, cannot be computed; where no text is longer than the window, make "
+                    "sliding_window null",
+                    from, tokens, m->max_position_embeddings);
 }
 
 /* Llama has biases everywhere or nowhere; Qwen2 has those of queries, keys and values. */
@@ -187,7 +197,7 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
                                e)) < 0 ||
         (r = read_positions(m, config, from, e)) < 0 ||
         (r = read_biases(m, config, type, from, e)) < 0 ||
-        (r = check_window(config, type, from, e)) < 0)
+        (r = check_window(m, config, type, from, e)) < 0)
         return r;
     if (strcmp(act, "silu"))
         return meg_fail(e, MEG_EFORMAT, "%s: hidden_act %.40s; known is silu", from, act);
