@@ -4,9 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/file.h"
 #include "base/json.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "ckpt/ckpt.h"
 
@@ -133,20 +134,54 @@ out:
 
 /* ---- conversion ---- */
 
-/* A folder that is not ours to fill is refused; one with a checkpoint may be filled if we were told so. */
-static int check_target(const struct conf *c, struct meg_err *e)
+/* The folder that --save-dir names, links followed, malloc'ed. */
+static char *target_of(const struct conf *c)
 {
-    DIR *d = opendir(c->save_dir);
+    char *target = realpath(c->save_dir, NULL);
+
+    if (target)
+        return target;
+    target = meg_strdup(c->save_dir);
+    for (size_t n = strlen(target); n > 1 && target[n - 1] == '/'; n--)
+        target[n - 1] = 0;
+    return target;
+}
+
+/* A Hugging Face folder is replaced, so its lock is beside it; in other folders names are replaced. */
+static int lock_target(struct meg_lock *l, const char *dir, const char *saver, struct meg_err *e)
+{
+    struct meg_str path = { 0 };
+    int r;
+
+    if (strcmp(saver, "hf"))
+        return meg_lock_folder(l, dir, e);
+    meg_str_printf(&path, "%s.lock", dir);
+    if ((r = meg_mkdirs_parent(dir, e)) == 0)
+        r = meg_lock_take(l, path.s, dir, e);
+    meg_str_free(&path);
+    return r;
+}
+
+/* Refuse a folder with other things, and one with a checkpoint unless the user said --overwrite. */
+static int check_target(const struct conf *c, const char *dir, const char *saver, struct meg_err *e)
+{
+    static const char *const nothing[] = { ".", "..", MEG_FOLDER_LOCK };
+    DIR *d = opendir(dir);
     struct dirent *ent;
     bool is_empty = true;
 
-    while (d && (ent = readdir(d)))
-        is_empty = is_empty && (!strcmp(ent->d_name, ".") || !strcmp(ent->d_name, ".."));
+    while (d && (ent = readdir(d))) {
+        bool counts = true;
+
+        for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++)
+            counts = counts && strcmp(ent->d_name, nothing[i]);
+        is_empty = is_empty && !counts;
+    }
     if (d)
         closedir(d);
     if (is_empty)
         return 0;
-    if (!meg_ckpt_exists(c->save_dir))
+    if (!meg_ckpt_exists(dir))
         return meg_fail(
             e, MEG_EUSAGE,
             "--save-dir %s: it is not empty, and holds no checkpoint; name a new folder",
@@ -156,7 +191,7 @@ static int check_target(const struct conf *c, struct meg_err *e)
             e, MEG_EUSAGE,
             "--save-dir %s: it holds a checkpoint; name a new folder or give --overwrite",
             c->save_dir);
-    return 0;
+    return strcmp(saver, "hf") ? 0 : meg_ckpt_check_replaceable(dir, e);
 }
 
 /* The format to write, auto resolved. */
@@ -242,22 +277,24 @@ static int convert(const struct conf *c, struct meg_err *e)
     struct meg_params params = { 0 };
     struct meg_arena weights = { 0 };
     struct meg_ckpt *k = NULL;
-    struct meg_ckpt_save save = { .dir = c->save_dir,
+    struct meg_lock lock = { 0 };
+    char *target = target_of(c);
+    struct meg_ckpt_save save = { .dir = target,
                                   .iteration = MEG_CKPT_RELEASE,
                                   .model = &model,
                                   .mesh = &meg_mesh_one,
                                   .params = &params,
                                   .tok = &files };
     struct meg_str options = { 0 };
-    const bool is_new = access(c->save_dir, F_OK) < 0;
     const char *saver;
     int r;
 
-    if ((r = meg_ckpt_open(&k, c->load_dir, c->ckpt_step, e)) < 0 ||
-        (r = check_format(c, k, e)) < 0 || (r = check_target(c, e)) < 0 || (r = set_vocab(c, k, e)) < 0 ||
-        (r = meg_ckpt_gpt_conf(k, &model, e)) < 0)
+    if ((r = meg_ckpt_open(&k, c->load_dir, c->ckpt_step, e)) < 0 || (r = check_format(c, k, e)) < 0)
         goto out;
     saver = saver_of(c, k);
+    if ((r = lock_target(&lock, target, saver, e)) < 0 || (r = check_target(c, target, saver, e)) < 0 ||
+        (r = set_vocab(c, k, e)) < 0 || (r = meg_ckpt_gpt_conf(k, &model, e)) < 0)
+        goto out;
     meg_ckpt_tok_conf(k, &tok);
     meg_gpt_params(&params, &model, &meg_mesh_one);
     meg_opt_dump(groups, &options);
@@ -273,13 +310,12 @@ static int convert(const struct conf *c, struct meg_err *e)
     save.w.p = meg_arena_alloc(&weights, (size_t)params.flat * sizeof(float), 64);
     if ((r = meg_ckpt_load(k, &params, &meg_mesh_one, &save.w, 1, e)) < 0)
         goto out;
-    r = save_as(saver, c, k, &save, e);
-    if (r == 0)
+    if ((r = meg_lock_check(&lock, e)) == 0 && (r = save_as(saver, c, k, &save, e)) == 0)
         meg_note("%s: %d tensors, %" PRId64 " parameters, %s", c->save_dir, params.n, params.numel,
                  saver);
-    else if (is_new)
-        rmdir(c->save_dir); /* where it is there, it is empty: what was begun in it is gone */
 out:
+    meg_lock_release(&lock);
+    free(target);
     meg_str_free(&options);
     meg_arena_free(&weights);
     meg_params_free(&params);

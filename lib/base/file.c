@@ -112,13 +112,29 @@ int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e)
     return fd < 0 ? fd : read_all(fd, path, out, e);
 }
 
-int meg_fsync_parent(const char *path, struct meg_err *e)
+/* The directory a path is in, malloc'ed. */
+static char *parent_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
-    char *dir = !slash ? meg_strdup(".")
-              : slash == path ? meg_strdup("/")
-                              : meg_strndup(path, (size_t)(slash - path));
+
+    return !slash        ? meg_strdup(".")
+        : slash == path ? meg_strdup("/")
+                        : meg_strndup(path, (size_t)(slash - path));
+}
+
+int meg_fsync_parent(const char *path, struct meg_err *e)
+{
+    char *dir = parent_of(path);
     int r = meg_fsync_dir(dir, e);
+
+    free(dir);
+    return r;
+}
+
+int meg_mkdirs_parent(const char *path, struct meg_err *e)
+{
+    char *dir = parent_of(path);
+    int r = meg_mkdirs(dir, e);
 
     free(dir);
     return r;

@@ -73,6 +73,8 @@ int meg_write_file(const char *path, const void *bytes, size_t n, struct meg_err
 
 /* Make path and the directories above it; one that exists is fine. */
 int meg_mkdirs(const char *path, struct meg_err *e);
+/* The same for the directory that path is in. */
+int meg_mkdirs_parent(const char *path, struct meg_err *e);
 /* Remove a file, or a directory with all in it; what is not there is fine. */
 int meg_remove_tree(const char *path, struct meg_err *e);
 /* Rename and make it last: fsync the directory of the new name. */

@@ -172,28 +172,65 @@ static int refuse(const char *path, const char *output, const struct holder *h, 
 
 /* ---- taking and releasing ---- */
 
-enum { NHELD = 64 };
-static struct meg_lock *held[NHELD]; /* released at exit */
+/* What this process holds, which is released at exit. */
+static struct held {
+    char *path, *text; /* the lock file and what this process wrote into it; NULL: free */
+    char *folder;      /* that meg_lock_folder created, or NULL */
+    int made;          /* of meg_temporary_remember */
+} *held;
+static int nheld;
+
+static bool is_ours(const struct held *h)
+{
+    struct meg_str text = { 0 };
+    struct holder now;
+    bool is;
+
+    read_holder(&now, h->path);
+    spell(&now, &text);
+    is = !strcmp(text.s, h->text);
+    meg_str_free(&text);
+    return is;
+}
+
+static void release(struct held *h)
+{
+    if (!h->path)
+        return;
+    if (is_ours(h))
+        unlink(h->path);
+    if (h->folder)
+        rmdir(h->folder);
+    meg_temporary_forget(h->made);
+    free(h->path);
+    free(h->text);
+    free(h->folder);
+    memset(h, 0, sizeof *h);
+}
 
 static void release_all(void)
 {
-    for (size_t i = 0; i < NHELD; i++)
-        if (held[i])
-            meg_lock_release(held[i]);
+    for (int i = 0; i < nheld; i++)
+        release(&held[i]);
+    free(held);
+    held = NULL;
+    nheld = 0;
 }
 
-static void hold(struct meg_lock *l)
+/* Takes over text. */
+static void hold(struct meg_lock *l, const char *path, char *text)
 {
-    static bool is_registered;
+    int i = 0;
 
-    if (!is_registered)
-        atexit(release_all);
-    is_registered = true;
-    for (size_t i = 0; i < NHELD; i++)
-        if (!held[i]) {
-            held[i] = l;
-            return;
-        }
+    while (i < nheld && held[i].path)
+        i++;
+    if (i == nheld) {
+        if (nheld == 0)
+            atexit(release_all);
+        held = meg_realloc_array(held, (size_t)++nheld, sizeof *held);
+    }
+    held[i] = (struct held){ .path = meg_strdup(path), .text = text, .made = meg_temporary_remember(path) };
+    l->i = i + 1;
 }
 
 /*
@@ -253,17 +290,14 @@ int meg_lock_take(struct meg_lock *l, const char *path, const char *output, stru
     struct holder self;
     int r;
 
-    memset(l, 0, sizeof *l);
+    l->i = 0;
     describe_self(&self);
     spell(&self, &text);
     if ((r = meg_file_create(&own, path, e)) < 0 || (r = meg_file_write(&own, text.s, text.n, e)) < 0 ||
         (r = meg_file_sync(&own, e)) < 0 || (r = acquire(own.tmp, path, output, &self, e)) < 0)
         goto out;
-    l->path = meg_strdup(path);
-    l->text = text.s;
+    hold(l, path, text.s);
     text.s = NULL;
-    l->made = meg_temporary_remember(path);
-    hold(l);
 out:
     meg_file_abandon(&own);
     meg_str_free(&text);
@@ -276,50 +310,30 @@ int meg_lock_folder(struct meg_lock *l, const char *folder, struct meg_err *e)
     struct meg_str path = { 0 };
     int r;
 
-    memset(l, 0, sizeof *l);
+    l->i = 0;
     meg_str_printf(&path, "%s/" MEG_FOLDER_LOCK, folder);
-    if ((r = meg_mkdirs(folder, e)) == MEG_OK && (r = meg_lock_take(l, path.s, folder, e)) == MEG_OK && is_new)
-        l->folder = meg_strdup(folder);
+    if ((r = meg_mkdirs(folder, e)) == MEG_OK && (r = meg_lock_take(l, path.s, folder, e)) < 0 && is_new)
+        rmdir(folder);
+    if (r == MEG_OK && is_new)
+        held[l->i - 1].folder = meg_strdup(folder);
     meg_str_free(&path);
     return r;
 }
 
-static bool is_ours(const struct meg_lock *l)
-{
-    struct meg_str text = { 0 };
-    struct holder h;
-    bool is;
-
-    read_holder(&h, l->path);
-    spell(&h, &text);
-    is = !strcmp(text.s, l->text);
-    meg_str_free(&text);
-    return is;
-}
-
 int meg_lock_check(const struct meg_lock *l, struct meg_err *e)
 {
-    if (is_ours(l))
+    const struct held *h = &held[l->i - 1];
+
+    if (is_ours(h))
         return MEG_OK;
     return meg_fail(e, MEG_EIO,
                     "%s: this process's lock was removed; another may be writing here, so nothing is replaced",
-                    l->path);
+                    h->path);
 }
 
 void meg_lock_release(struct meg_lock *l)
 {
-    if (!l->path)
-        return;
-    if (is_ours(l))
-        unlink(l->path);
-    if (l->folder)
-        rmdir(l->folder);
-    meg_temporary_forget(l->made);
-    for (size_t i = 0; i < NHELD; i++)
-        if (held[i] == l)
-            held[i] = NULL;
-    free(l->path);
-    free(l->text);
-    free(l->folder);
-    memset(l, 0, sizeof *l);
+    if (l->i)
+        release(&held[l->i - 1]);
+    l->i = 0;
 }

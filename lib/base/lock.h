@@ -16,9 +16,7 @@ MEG_BEGIN_DECLS
 
 /* Starts as { 0 }, which holds nothing. */
 struct meg_lock {
-    char *path, *text; /* the lock file and what this process wrote into it */
-    int made;          /* its place among the files that a signal removes, or 0 */
-    char *folder;      /* that meg_lock_folder made */
+    int i; /* the lock among those of this process, from 1 on */
 };
 
 /*

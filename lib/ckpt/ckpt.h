@@ -200,9 +200,13 @@ int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const st
 
 /* ---- other formats ------------------------------------------------------------------------------ */
 
+/* Whether dir is a complete Hugging Face folder with nothing else in it; MEG_EUSAGE says what is not. */
+int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e);
+
 /*
- * Write a Hugging Face folder: config.json, model.safetensors and the tokenizer's files.  It is made
- * beside dir and renamed into place; a folder called dir is then removed with all in it.  Learned
+ * Write a Hugging Face folder: config.json, model.safetensors and the tokenizer's files.  It is written
+ * beside dir and committed as a folder (base/commit.h): an older one is replaced, and removed with all in
+ * it, so check first that it may be.  Learned
  * positions make it a GPT-2, rotary ones a Llama or a Qwen2; MEG_EUSAGE for a model that these cannot
  * express.  Of s are used: dir, model, params, w, whole and f32, tok.
  */

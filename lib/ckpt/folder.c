@@ -1,7 +1,7 @@
 /*
- * The names in SAVE.  A checkpoint is written as NAME.tmp and renamed to NAME when it is whole; one of
- * the same name is called NAME.old in between, where a reader looks second.  So at every moment each
- * committed checkpoint is to be found, and a killed save leaves names that the next one clears away.
+ * The names in SAVE.  A checkpoint is written into NAME.tmp.PID.HOST and committed as a folder
+ * (base/commit.h), so at every moment each committed checkpoint can be opened.  Who writes holds the lock of
+ * SAVE and may therefore remove what a killed save left.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -11,9 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/file.h"
+#include "base/commit.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "base/temporary.h"
 #include "ckpt/internal.h"
 
 char *ckpt_path(const char *dir, const char *name)
@@ -160,15 +161,16 @@ int ckpt_newest(const char *dir, int64_t *iteration, struct meg_err *e)
 int ckpt_find(char **path, const char *dir, int64_t iteration, struct meg_err *e)
 {
     struct meg_str there = { 0 };
-    char name[64];
+    char name[64], *final = ckpt_path(dir, ckpt_name(name, iteration, ""));
     int64_t *it;
     int n, r;
 
-    if (ckpt_is_file(dir, ckpt_name(name, iteration, "")) ||
-        ckpt_is_file(dir, ckpt_name(name, iteration, ".old"))) {
-        *path = ckpt_path(dir, name);
+    *path = meg_committed(final);
+    free(final);
+    if (access(*path, F_OK) == 0)
         return 0;
-    }
+    free(*path);
+    *path = NULL;
     n = list(dir, &it);
     for (int i = 0; i < n && there.n < 400; i++)
         meg_str_printf(&there, "%s%" PRId64, i ? ", " : "", it[i]);
@@ -179,47 +181,79 @@ int ckpt_find(char **path, const char *dir, int64_t iteration, struct meg_err *e
     return r;
 }
 
-/* A folder or file that a killed save left, or one that it was about to replace. */
-static bool is_left_over(const char *name, int64_t *iteration, const char **suffix)
+static bool begins_with(const char *s, const char *prefix)
 {
-    static const char *const files[] = { CKPT_TRACKER ".tmp.", "done.tmp." };
-
-    *suffix = "";
-    for (int i = 0; i < 2; i++)
-        if (!strncmp(name, files[i], strlen(files[i])))
-            return true;
-    return parse_name(name, iteration, suffix) &&
-        (!strcmp(*suffix, ".tmp") || !strcmp(*suffix, ".old"));
+    return !strncmp(s, prefix, strlen(prefix));
 }
 
-int ckpt_tidy(const char *dir, struct meg_err *e)
+/* Call visit on each name in dir, once all have been read: it may rename and remove them. */
+static int for_each_name(const char *dir, int (*visit)(const char *dir, const char *name, struct meg_err *e),
+                         struct meg_err *e)
 {
+    struct meg_str names = { 0 };
     DIR *d = opendir(dir);
-    const char *suffix;
     struct dirent *ent;
-    char name[64];
-    int64_t it;
     int r = 0;
 
     if (!d)
         return meg_fail_errno(e, "%s", dir);
-    while (r == 0 && (ent = readdir(d))) {
-        char *path;
-
-        if (!is_left_over(ent->d_name, &it, &suffix))
-            continue;
-        path = ckpt_path(dir, ent->d_name);
-        if (!strcmp(suffix, ".old") && !ckpt_is_file(dir, ckpt_name(name, it, ""))) {
-            char *back = ckpt_path(dir, name);
-
-            r = meg_rename(path, back, e);
-            free(back);
-        } else {
-            r = meg_remove_tree(path, e);
-        }
-        free(path);
-    }
+    while ((ent = readdir(d)))
+        meg_str_add(&names, ent->d_name, strlen(ent->d_name) + 1);
     closedir(d);
+    for (size_t i = 0; r == 0 && i < names.n; i += strlen(names.s + i) + 1)
+        r = visit(dir, names.s + i, e);
+    meg_str_free(&names);
+    return r;
+}
+
+/* Complete or undo the commit of a checkpoint that a kill interrupted. */
+static int settle(const char *dir, const char *name, struct meg_err *e)
+{
+    const char *suffix;
+    int64_t iteration;
+    char buf[64], *path;
+    int r;
+
+    if (!parse_name(name, &iteration, &suffix) || strcmp(suffix, ".commit"))
+        return 0;
+    path = ckpt_path(dir, ckpt_name(buf, iteration, ""));
+    r = meg_commit_settle(path, e);
+    free(path);
+    return r;
+}
+
+static int remove_left_over(const char *dir, const char *name, struct meg_err *e)
+{
+    const char *suffix = "";
+    int64_t iteration;
+    char *path;
+    int r;
+
+    if (!begins_with(name, CKPT_TRACKER ".tmp.") && !begins_with(name, "done.tmp.") &&
+        (!parse_name(name, &iteration, &suffix) || !begins_with(suffix, ".tmp.")))
+        return 0;
+    path = ckpt_path(dir, name);
+    r = meg_remove_tree(path, e);
+    free(path);
+    return r;
+}
+
+int ckpt_tidy(const char *dir, struct meg_err *e)
+{
+    int r = for_each_name(dir, settle, e);
+
+    return r < 0 ? r : for_each_name(dir, remove_left_over, e);
+}
+
+int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_err *e)
+{
+    char name[64], *final = ckpt_path(dir, ckpt_name(name, iteration, ""));
+    int r;
+
+    *tmp = NULL;
+    if ((r = meg_mkdirs(dir, e)) == 0 && (r = ckpt_tidy(dir, e)) == 0)
+        r = meg_temporary_folder(tmp, final, e);
+    free(final);
     return r;
 }
 
@@ -227,24 +261,16 @@ int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_
 {
     char name[64], text[32];
     char *final = ckpt_path(dir, ckpt_name(name, iteration, ""));
-    char *old = ckpt_path(dir, ckpt_name(name, iteration, ".old"));
     char *tracker = ckpt_path(dir, CKPT_TRACKER);
-    int r = 0;
+    int r = meg_commit_folder(tmp, final, e);
 
-    if (access(final, F_OK) == 0)
-        r = meg_rename(final, old, e);
-    if (r < 0 || (r = meg_rename(tmp, final, e)) < 0)
-        goto out;
     if (iteration == MEG_CKPT_RELEASE)
         snprintf(text, sizeof text, "release\n");
     else
         snprintf(text, sizeof text, "%" PRId64 "\n", iteration);
-    if ((r = meg_write_file(tracker, text, strlen(text), e)) < 0)
-        goto out;
-    r = meg_remove_tree(old, e);
-out:
+    if (r == 0)
+        r = meg_write_file(tracker, text, strlen(text), e);
     free(final);
-    free(old);
     free(tracker);
     return r;
 }
@@ -253,8 +279,7 @@ out:
 static int remove_one(const char *dir, int64_t iteration, struct meg_err *e)
 {
     char name[64];
-    char *path = ckpt_path(dir, ckpt_name(name, iteration, ""));
-    char *tmp = ckpt_path(dir, ckpt_name(name, iteration, ".tmp"));
+    char *path = ckpt_path(dir, ckpt_name(name, iteration, "")), *tmp = meg_temporary_name(path, 0);
     int r = meg_rename(path, tmp, e);
 
     if (r == 0)

@@ -1,12 +1,15 @@
 /* Hugging Face folders: config.json, weights in one safetensors file or in shards with an index, tokenizer files. */
 #include <ctype.h>
+#include <dirent.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/file.h"
+#include "base/commit.h"
 #include "base/json.h"
+#include "base/temporary.h"
 #include "ckpt/internal.h"
 #include "text/export.h"
 
@@ -335,7 +338,7 @@ static int write_folder(const char *dir, const struct ckpt_family *family,
 
     meg_json_dump(config, 2, &text);
     meg_str_add(&text, "\n", 1);
-    if ((r = meg_mkdirs(dir, e)) == 0 && (r = write_weights(dir, family->format, s, e)) == 0)
+    if ((r = write_weights(dir, family->format, s, e)) == 0)
         r = write_small(dir, "config.json", &text, e);
     for (int i = 0; s->tok && i < MEG_TOK_FILES && r == 0; i++)
         if (s->tok->file[i].s)
@@ -343,25 +346,6 @@ static int write_folder(const char *dir, const struct ckpt_family *family,
                             &s->tok->file[i], e);
     meg_str_free(&text);
     json_decref(config);
-    return r;
-}
-
-/* Rename the finished folder to its name; what bears it, if anything, goes once that is done. */
-static int put_in_place(const char *tmp, const char *dir, struct meg_err *e)
-{
-    struct meg_str old = { 0 };
-    int r = 0;
-
-    meg_str_printf(&old, "%s.old", dir);
-    if (access(dir, F_OK) == 0 &&
-        ((r = meg_remove_tree(old.s, e)) < 0 || (r = meg_rename(dir, old.s, e)) < 0))
-        goto out;
-    if ((r = meg_rename(tmp, dir, e)) < 0)
-        rename(old.s, dir);
-    else
-        r = meg_remove_tree(old.s, e);
-out:
-    meg_str_free(&old);
     return r;
 }
 
@@ -379,22 +363,57 @@ static int choose_family(const struct ckpt_family **out, const struct meg_gpt_co
     return 0;
 }
 
+/* What Hugging Face folders hold, as the model hubs' and transformers' files are named. */
+static const char *const known_files[] = {
+    "config.json",         "generation_config.json",  "*.safetensors",     "*.safetensors.index.json",
+    "pytorch_model*.bin",  "pytorch_model.bin.index.json", "tokenizer*",   "vocab.*",
+    "merges.txt",          "special_tokens_map.json", "added_tokens.json", "chat_template*",
+    "README.md",           "LICENSE*",                "USE_POLICY.md",     ".gitattributes",
+    "training_args.bin",   "preprocessor_config.json",
+};
+
+static bool is_known(const char *name)
+{
+    for (size_t i = 0; i < sizeof known_files / sizeof *known_files; i++)
+        if (fnmatch(known_files[i], name, 0) == 0)
+            return true;
+    return false;
+}
+
+int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e)
+{
+    struct meg_ckpt *c = NULL;
+    struct dirent *f;
+    int r = 0;
+    DIR *d;
+
+    if (meg_ckpt_open(&c, dir, MEG_UNSET, NULL) < 0 || strcmp(meg_ckpt_path(c), dir) || c->is_native)
+        r = meg_fail(e, MEG_EUSAGE, "--overwrite: %s is no complete Hugging Face folder, so it is not removed; name "
+                     "a new folder", dir);
+    meg_ckpt_close(c);
+    d = opendir(dir);
+    while (r == 0 && d && (f = readdir(d)))
+        if (strcmp(f->d_name, ".") && strcmp(f->d_name, "..") && !is_known(f->d_name))
+            r = meg_fail(e, MEG_EUSAGE, "--overwrite: %s/%s is no file of a Hugging Face folder, and the folder would "
+                         "be removed; move it away or name a new folder", dir, f->d_name);
+    if (d)
+        closedir(d);
+    return r;
+}
+
 int meg_ckpt_export_hf(const struct meg_ckpt_save *s, struct meg_err *e)
 {
     const struct ckpt_family *family = NULL;
-    struct meg_str dir = { 0 }, tmp = { 0 };
+    char *tmp = NULL;
     int r = choose_family(&family, s->model, e);
 
-    if (r < 0)
+    if (r < 0 || (r = meg_mkdirs_parent(s->dir, e)) < 0 || (r = meg_commit_settle(s->dir, e)) < 0)
         return r;
-    meg_str_printf(&dir, "%s", s->dir);
-    while (dir.n > 1 && dir.s[dir.n - 1] == '/')
-        dir.s[--dir.n] = 0;
-    meg_str_printf(&tmp, "%s.tmp", dir.s);
-    if ((r = meg_remove_tree(tmp.s, e)) < 0 || (r = write_folder(tmp.s, family, s, e)) < 0 ||
-        (r = put_in_place(tmp.s, dir.s, e)) < 0)
-        meg_remove_tree(tmp.s, NULL);
-    meg_str_free(&tmp);
-    meg_str_free(&dir);
+    meg_temporary_clear(s->dir);
+    if ((r = meg_temporary_folder(&tmp, s->dir, e)) == 0 && (r = write_folder(tmp, family, s, e)) == 0)
+        r = meg_commit_folder(tmp, s->dir, e);
+    if (r < 0 && tmp)
+        meg_remove_tree(tmp, NULL);
+    free(tmp);
     return r;
 }

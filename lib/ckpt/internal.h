@@ -143,9 +143,14 @@ int ckpt_list_older(int64_t **out, const char *dir, int64_t than);
 int ckpt_newest(const char *dir, int64_t *iteration, struct meg_err *e);
 /* The folder of an iteration in SAVE, malloc'ed; MEG_ENOENT with those that are there. */
 int ckpt_find(char **path, const char *dir, int64_t iteration, struct meg_err *e);
-/* Remove what a killed save left; put back what it was about to replace. */
+/*
+ * Complete or undo commits that a kill interrupted, and remove the temporary names of killed saves.  The
+ * caller holds the lock of SAVE, so nobody is writing under them.
+ */
 int ckpt_tidy(const char *dir, struct meg_err *e);
-/* Rename the whole folder DIR/TMP to the name of its iteration and the tracker after it. */
+/* Tidy SAVE, which is created when missing, and create the folder that an iteration is written into; malloc'ed. */
+int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_err *e);
+/* Give the complete folder tmp the name of its iteration, and point the tracker to it. */
 int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_err *e);
 /* Remove checkpoints older than iteration but the keep-1 newest of them, and never the one called loaded. */
 void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t loaded);

@@ -353,18 +353,18 @@ int meg_ckpt_export_megatron(const struct meg_ckpt_save *s, const struct meg_ckp
                              struct meg_err *e)
 {
     struct job j = { .s = s, .to = to };
-    char name[64], *tmp;
     int64_t multiple;
+    char *tmp = NULL;
     int r = check(&j, e);
 
     if (r < 0)
         return r;
     multiple = to->vocab_multiple * to->tensor;
     j.vocab = (s->model->vocab_size + multiple - 1) / multiple * multiple;
-    tmp = ckpt_path(s->dir, ckpt_name(name, to->iteration, ".tmp"));
-    if ((r = meg_mkdirs(s->dir, e)) < 0 || (r = ckpt_tidy(s->dir, e)) < 0 ||
-        (r = write_ranks(tmp, &j, e)) < 0 || (r = ckpt_commit(s->dir, tmp, to->iteration, e)) < 0)
-        ckpt_tidy(s->dir, NULL);
+    if ((r = ckpt_make_folder(&tmp, s->dir, to->iteration, e)) == 0 && (r = write_ranks(tmp, &j, e)) == 0)
+        r = ckpt_commit(s->dir, tmp, to->iteration, e);
+    if (r < 0 && tmp)
+        meg_remove_tree(tmp, NULL);
     free(tmp);
     return r;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/commit.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -11,11 +12,26 @@
 #include "ckpt/megatron.h"
 #include "ckpt/pt.h"
 
+/* A folder by the name where its content is while a commit of it is not completed, malloc'ed. */
+static char *committed_folder(const char *dir)
+{
+    char *name = meg_strdup(dir), *at;
+
+    for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--)
+        name[n - 1] = 0;
+    at = meg_committed(name);
+    free(name);
+    return at;
+}
+
 bool meg_ckpt_exists(const char *dir)
 {
-    return ckpt_is_file(dir, CKPT_TRACKER) || ckpt_is_megatron(dir) || ckpt_is_distributed(dir) ||
-        ckpt_is_file(dir, "manifest.json") || ckpt_is_file(dir, "config.json") ||
-        ckpt_has_iterations(dir);
+    char *at = committed_folder(dir);
+    const bool is = ckpt_is_file(at, CKPT_TRACKER) || ckpt_is_megatron(at) || ckpt_is_distributed(at) ||
+        ckpt_is_file(at, "manifest.json") || ckpt_is_file(at, "config.json") || ckpt_has_iterations(at);
+
+    free(at);
+    return is;
 }
 
 /* Files are opened once, in the order of first mention. */
@@ -182,8 +198,10 @@ void ckpt_name_older(const struct meg_ckpt *c, struct meg_err *e)
 int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e)
 {
     struct meg_ckpt *c = meg_new(sizeof *c);
-    int r = open_into(c, dir, step, e);
+    char *at = committed_folder(dir);
+    int r = open_into(c, at, step, e);
 
+    free(at);
     if (r == 0) {
         *out = c;
         return 0;

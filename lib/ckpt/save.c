@@ -35,7 +35,7 @@ enum { SMALLS = MEG_TOK_FILES + 3 };
 struct meg_ckpt_saving {
     struct meg_comm *world;
     int64_t iteration, keep_last, loaded;
-    char *dir, *path; /* SAVE, and the folder in the making */
+    char *dir, *path; /* SAVE, and the temporary name of the folder */
     struct ckpt_file *file;
     int nfiles;
     struct ckpt_extent *extent; /* of this rank */
@@ -153,16 +153,31 @@ out:
     return r;
 }
 
-static int make_folder(const struct meg_ckpt_saving *v, struct meg_err *e)
+static int make_folder(struct meg_ckpt_saving *v, struct meg_err *e)
 {
-    int r;
+    int r = ckpt_make_folder(&v->path, v->dir, v->iteration, e);
 
-    if ((r = meg_mkdirs(v->dir, e)) < 0 || (r = ckpt_tidy(v->dir, e)) < 0 || (r = meg_mkdirs(v->path, e)) < 0)
-        return r;
-    for (int i = 0; i < v->nfiles; i++)
-        if ((r = make_file(v->path, &v->file[i], e)) < 0)
-            return r;
-    return 0;
+    for (int i = 0; r == 0 && i < v->nfiles; i++)
+        r = make_file(v->path, &v->file[i], e);
+    return r;
+}
+
+/* The folder's temporary name has rank 0's process and host in it. */
+static void share_folder_name(struct meg_ckpt_saving *v)
+{
+    char name[256] = "";
+
+    if (v->world->size == 1)
+        return;
+    if (v->world->rank == 0) {
+        const char *slash = strrchr(v->path, '/');
+
+        MEG_ASSERT(strlen(slash + 1) < sizeof name);
+        strcpy(name, slash + 1);
+    }
+    meg_broadcast(v->world, name, sizeof name / sizeof(int32_t), MEG_DTYPE_I32, 0);
+    if (v->world->rank != 0)
+        v->path = ckpt_path(v->dir, name);
 }
 
 /* Take what the extents hold into memory of our own. */
@@ -433,8 +448,8 @@ static void close_saving(struct meg_ckpt_saving *v)
 /* The end of a save that failed: all ranks know, and rank 0 clears it away. */
 static int give_up(struct meg_ckpt_saving *v, int r)
 {
-    if (v->world->rank == 0)
-        ckpt_tidy(v->dir, NULL);
+    if (v->world->rank == 0 && v->path)
+        meg_remove_tree(v->path, NULL);
     close_saving(v);
     return r;
 }
@@ -480,7 +495,6 @@ static bool end_stage(struct meg_ckpt_saving *v, bool wait, int *r, struct meg_e
 static int begin(struct meg_ckpt_saving **out, const struct meg_ckpt_save *s, bool is_copied, struct meg_err *e)
 {
     struct meg_ckpt_saving *v = meg_new(sizeof *v);
-    char name[64];
     int r = 0;
 
     v->world = s->mesh->world;
@@ -488,7 +502,6 @@ static int begin(struct meg_ckpt_saving **out, const struct meg_ckpt_save *s, bo
     v->keep_last = s->keep_last;
     v->loaded = s->loaded;
     v->dir = meg_strdup(s->dir);
-    v->path = ckpt_path(s->dir, ckpt_name(name, s->iteration, ".tmp"));
     v->nfiles = ckpt_list_files(&v->file, s);
     v->nextents = ckpt_list_extents(&v->extent, v->file, v->nfiles, s);
     for (int i = 0; i < v->nfiles; i++)
@@ -503,6 +516,7 @@ static int begin(struct meg_ckpt_saving **out, const struct meg_ckpt_save *s, bo
     }
     if ((r = ckpt_agree(v->world, r, e)) < 0)
         return give_up(v, r);
+    share_folder_name(v);
     start_stage(v, write_stage);
     *out = v;
     return 0;

@@ -2,6 +2,7 @@
 #ifndef MEG_TRAIN_INTERNAL_H
 #define MEG_TRAIN_INTERNAL_H
 #include <stdio.h>
+#include "base/lock.h"
 #include "ckpt/ckpt.h"
 #include "data/gpt_data.h"
 #include "data/loader.h"
@@ -39,6 +40,7 @@ struct meg_train_walk {
 
 struct trainer {
     struct meg_train_job *job;
+    struct meg_lock lock; /* of --save, on rank 0 */
     const struct meg_mesh *mesh; /* &grid; its groups are there once the model is known */
     struct meg_mesh grid;
     const struct meg_optgroup *groups;

@@ -169,21 +169,6 @@ static int mark_done(struct trainer *t, bool is_done, struct meg_err *e)
     return meg_train_speaks(t) ? meg_ckpt_mark_done(t->job->ckpt.save, is_done, e) : 0;
 }
 
-/* A folder that cannot be written shows now, not when the first checkpoint is due. */
-static int begin_saving(struct trainer *t, struct meg_err *e)
-{
-    const char *dir = t->job->ckpt.save;
-    int r;
-
-    if (!meg_train_speaks(t))
-        return 0;
-    if ((r = meg_mkdirs(dir, e)) < 0)
-        return r;
-    if (access(dir, W_OK | X_OK) < 0)
-        return meg_fail_errno(e, "--save %s", dir);
-    return mark_done(t, false, e);
-}
-
 static bool divides(int64_t interval, int64_t iteration)
 {
     return interval != MEG_UNSET && iteration % interval == 0;
@@ -259,7 +244,7 @@ int meg_train_loop(struct trainer *t, struct meg_err *e)
 
     if (t->job->train.skip_train)
         return evaluate_after(t, e);
-    if (t->job->ckpt.save && (r = begin_saving(t, e)) < 0)
+    if (t->job->ckpt.save && (r = mark_done(t, false, e)) < 0)
         return r;
     if ((t->at.iteration == 0 && (r = evaluate_before(t, e)) < 0) ||
         (r = train(t, &is_over, e)) < 0 || is_over)

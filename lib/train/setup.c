@@ -291,6 +291,16 @@ static int settle(struct trainer *t, struct meg_err *e)
     return t->job->train.plan ? 0 : plan_data(t, e);
 }
 
+/* Rank 0 locks --save before anything of it is read, so that two jobs started on one folder do not meet there. */
+static int lock_save(struct trainer *t, struct meg_err *e)
+{
+    const struct meg_train_conf *c = &t->job->train;
+
+    if (!t->job->ckpt.save || c->skip_train || c->dry_run || c->plan)
+        return 0;
+    return meg_train_agree(t, meg_train_speaks(t) ? meg_lock_folder(&t->lock, t->job->ckpt.save, e) : 0);
+}
+
 int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world,
               struct meg_err *e)
 {
@@ -300,7 +310,8 @@ int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, stru
     };
     int r;
 
-    if ((r = meg_same_settings(world, groups, e)) < 0 || (r = meg_train_agree(&t, settle(&t, e))) < 0 ||
+    if ((r = meg_same_settings(world, groups, e)) < 0 || (r = lock_save(&t, e)) < 0 ||
+        (r = meg_train_agree(&t, settle(&t, e))) < 0 ||
         (r = meg_train_same_inputs(&t, e)) < 0)
         goto out;
     if (job->train.dry_run || job->train.plan) {
@@ -329,5 +340,6 @@ out:
     meg_ckpt_tokenizer_free(&t.tok_files);
     meg_tokenizer_close(t.tok);
     meg_mesh_close(&t.grid);
+    meg_lock_release(&t.lock);
     return r;
 }

@@ -128,6 +128,32 @@ status 'a file against a number' 2 meg-convert --load-dir ranks --save-dir x --v
 status 'sizes of what is not cut' 2 meg-convert --load-dir ours --save-dir x --saver hf --target-tensor-parallel-size 2
 status 'a loader by an older name' 0 meg-convert --load-dir ranks --save-dir x --loader mcore --no-checking
 rm -r x ranks three.json
+# --overwrite replaces what meg wrote or a complete Hugging Face folder, and nothing else goes with it
+mkdir keep keep/out.tmp keep/out.old keep/real keep/config
+echo letter | tee keep/out.tmp/letter >keep/out.old/letter
+status 'folders with names like ours' 0 meg-convert --load-dir hf --saver hf --save-dir keep/out
+status 'are not touched' 0 meg-convert --load-dir hf --saver hf --save-dir keep/out --overwrite
+is 'nor removed' "$(cat keep/out.tmp/letter keep/out.old/letter)" "$(printf 'letter\nletter')"
+echo notes >keep/out/notes.txt
+status 'a Hugging Face folder with a file of the user is refused' 2 \
+    meg-convert --load-dir hf --saver hf --save-dir keep/out --overwrite
+like 'and the file is named' "$(cat err)" 'keep/out/notes.txt is no file of a Hugging Face folder'
+is 'and stays' "$(cat keep/out/notes.txt)" notes
+echo '{}' >keep/config/config.json
+status 'a folder with no more than a config.json is refused' 2 \
+    meg-convert --load-dir hf --saver hf --save-dir keep/config --overwrite
+like 'as it is incomplete' "$(cat err)" 'keep/config is no complete Hugging Face folder'
+is 'and stays as it is' "$(cat keep/config/config.json)" '{}'
+status 'a folder of checkpoints is not replaced by a Hugging Face folder' 2 \
+    meg-convert --load-dir hf --saver hf --save-dir ours --overwrite
+ln -s real keep/link
+status 'a link is followed' 0 meg-convert --load-dir hf --saver hf --save-dir keep/link --overwrite
+ok 'and remains one' test -L keep/link
+ok 'to the new folder' cmp hf/model.safetensors keep/real/model.safetensors
+status 'also when it is replaced' 0 meg-convert --load-dir hf --saver hf --save-dir keep/link/ --overwrite
+ok 'it remains a link' test -L keep/link
+is 'no other names are made' "$(ls keep | tr '\n' ' ')" 'config link out out.old out.tmp real '
+rm -r keep
 mkdir mine
 echo letter >mine/letter
 status 'a folder of other things is never' 2 meg-convert --load-dir hf --save-dir mine --overwrite

@@ -334,8 +334,8 @@ static void survives_a_tensor_that_cannot_be_read_back(void **state)
 {
     static const struct {
         const char *kind, *says;
-    } fault[] = { { "EIO", "d/iter_0000020.tmp/|.safetensors: reading back: Input/output error" },
-                  { "END", "d/iter_0000020.tmp/|.safetensors: reading back ends at byte " } };
+    } fault[] = { { "EIO", "d/iter_0000020.tmp.|.safetensors: reading back: Input/output error" },
+                  { "END", "d/iter_0000020.tmp.|.safetensors: reading back ends at byte " } };
     struct saving s = next;
     struct meg_str said;
     char now[2100], at[16];

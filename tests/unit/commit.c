@@ -10,6 +10,7 @@
 
 #include "base/commit.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/temporary.h"
 
 enum { N = 3 };
@@ -91,7 +92,7 @@ static int writer_main(char **argv)
 struct run {
     const struct writer *w;
     const char *content;
-    char env[3][64]; /* "" where not set */
+    char env[3][320]; /* "" where not set */
 };
 
 static void exec_writer(void *arg)
@@ -327,6 +328,7 @@ int main(int argc, char **argv)
     };
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
 
+    meg_log_set_level(MEG_LOG_WARN);
     if (argc == 4)
         return writer_main(argv);
     snprintf(so, sizeof so, "%.*s/../fault.so", n > 0 ? (int)(strrchr(self, '/') - self) : 0, self);
