@@ -2,7 +2,8 @@
  * What is read and what is written; preprocess_work.c does what is between.
  *
  * With partitions the lines are read once for each of them: partition i has lines i, i + P, ..., and
- * what Megatron-LM first deals into files and then merges comes out in one pass each.
+ * what Megatron-LM first deals into files and then merges comes out in one pass each.  Where there are
+ * no more lines than partitions, two passes do: that order is the order of the lines.
  */
 #include "data/preprocess.h"
 
@@ -41,11 +42,26 @@ static int run_part(struct job *j, struct worker *w, struct meg_err *e)
 
     if ((r = meg_input_open(&j->in, c->input.v, (int)c->input.n, e)) < 0)
         return r;
-    if (c->partitions > 1 && !c->keep_sequential_samples)
+    if (j->parts > 1)
         r = check_files(j->in, e);
     if (r == MEG_OK)
         r = meg_workers_run(j, w);
+    j->lines = meg_input_lines(j->in);
     meg_input_close(j->in);
+    return r;
+}
+
+static int run_parts(struct job *j, struct worker *w, struct meg_err *e)
+{
+    int r = run_part(j, w, e);
+
+    if (r == MEG_OK && j->parts > 1 && j->lines <= j->parts) {
+        j->parts = 1;
+        j->first = 1;
+        return run_part(j, w, e);
+    }
+    for (j->part = 1; j->part < j->parts && r == MEG_OK; j->part++)
+        r = run_part(j, w, e);
     return r;
 }
 
@@ -90,7 +106,6 @@ int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *to
                    struct meg_err *e)
 {
     struct job j = { .c = c, .e = e, .eod = c->append_eod ? meg_tokenizer_eod(tok) : -1 };
-    int64_t passes = c->keep_sequential_samples ? 1 : c->partitions;
     struct meg_punkt *punkt = NULL;
     struct worker *w = NULL;
     int r;
@@ -100,14 +115,14 @@ int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *to
     if (c->split_sentences && (r = open_punkt(&punkt, c, e)) < 0)
         return r;
     j.punkt = punkt;
+    j.parts = c->keep_sequential_samples ? 1 : c->partitions;
     j.start_s = meg_now_s();
     j.writer = meg_new((size_t)c->json_keys.n * sizeof(struct meg_indexed_writer *));
     meg_progress_init(&j.progress, c->log_interval == MEG_UNSET ? 10 : 0);
     if ((r = create_writers(&j, tok, e)) < 0)
         goto out;
     w = meg_workers_new(&j, tok);
-    for (; j.part < passes && r == MEG_OK; j.part++)
-        r = run_part(&j, w, e);
+    r = run_parts(&j, w, e);
     if (r == MEG_OK)
         r = meg_indexed_commit(j.writer, (int)c->json_keys.n, e);
     meg_progress_end(&j.progress);

@@ -115,7 +115,7 @@ int meg_preprocess_block(struct worker *w, struct meg_err *e)
         struct meg_err inner;
         int r;
 
-        if (!j->c->keep_sequential_samples && (b->nth + i) % j->c->partitions != j->part)
+        if (b->nth + i < j->first || (b->nth + i) % j->parts != j->part)
             continue;
         if (meg_line_is_blank(line, n)) {
             w->now->blank++;

@@ -22,7 +22,8 @@ struct job {
     const struct meg_preprocess_conf *c;
     int64_t workers;
     const struct meg_punkt *punkt;      /* NULL: texts stay whole */
-    int64_t part;                       /* lines of this partition */
+    int64_t part, parts, first;         /* this pass takes lines part, part + parts, ..., from first on */
+    int64_t lines;                      /* of the input, once a pass is over */
     int32_t eod;                        /* -1: none is added */
     struct meg_indexed_writer **writer; /* [keys]; who has the turn may claim */
     double start_s;

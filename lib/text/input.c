@@ -188,6 +188,11 @@ int meg_input_next(struct meg_input *in, struct meg_block *b, int64_t want, stru
     return 1;
 }
 
+int64_t meg_input_lines(const struct meg_input *in)
+{
+    return in->nth;
+}
+
 /* The first \n or \r of s [n], or NULL.  Where every line ends with \r, no \n far behind is sought for each. */
 static const char *line_end(const char *s, int64_t n)
 {

@@ -42,6 +42,9 @@ struct meg_block {
 enum { MEG_LONGEST_LINE = 64 << 20 };
 int meg_input_next(struct meg_input *in, struct meg_block *b, int64_t want, struct meg_err *e);
 
+/* Lines of the blocks so far; after the last block, of all files. */
+int64_t meg_input_lines(const struct meg_input *in);
+
 /*
  * meg_line_next - the next line of b, without its end, which is \n, \r\n or \r
  *   at  in/out  offset in b; begins as 0

@@ -93,6 +93,20 @@ for p in 1 2 0; do awk -v p=$p 'NR % 3 == p' big.jsonl; done >dealt.jsonl
 null p --input dealt.jsonl --append-eod
 null q --input big.jsonl --append-eod --partitions 3 --workers 3
 ok 'of many blocks, too' same p_text_document q_text_document
+# with as many partitions as lines, or more, it is the order of the lines, and empty partitions cost nothing
+for p in 10 11 12 2147483648 9223372036854775807; do
+    [ $p = 10 ] && order='0 10 1 2 3 4 5 6 7 8 9' || order='0 1 2 3 4 5 6 7 8 9 10'
+    rm -f p_text_document.*
+    timeout 60 meg-preprocess -q --tokenizer-type NullTokenizer --vocab-size 1000 --input eleven.jsonl --output-prefix p \
+        --partitions $p --workers 2
+    is "$p partitions of eleven lines" "$? $(tokens p_text_document)" "0 $order"
+done
+rm p_text_document.*
+head -n 1 eleven.jsonl >one.jsonl
+null p --input one.jsonl --partitions 2
+is 'and of one' "$(tokens p_text_document)" 0
+null p --input - --partitions 1 <one.jsonl
+is 'one partition reads once' "$(tokens p_text_document)" 0
 null p --input eleven.jsonl --partitions 3 --keep-sequential-samples
 is 'or keep their order' "$(tokens p_text_document)" '0 1 2 3 4 5 6 7 8 9 10'
 like 'speaks every --log-interval documents' "$(meg-preprocess --tokenizer-type NullTokenizer --vocab-size 1000 \
