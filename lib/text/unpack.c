@@ -1,6 +1,7 @@
 /*
  * One table row a format: how it begins, and a function that turns what is at in into what goes to
- * out.  Several compressed streams one after the other are one file, in every format.
+ * out.  Several compressed streams one after the other are one file, in every format.  A format that
+ * is known but not read has what to do about it in place of the function.
  */
 #include "text/unpack.h"
 
@@ -12,6 +13,7 @@
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include "base/mem.h"
 
@@ -30,12 +32,20 @@ struct meg_unpack {
     ZSTD_DStream *zst;
 };
 
-/* How much of to was filled; u->at and u->is_open move on.  -1 when the bytes are corrupt. */
+/* Why a stream cannot be decoded. */
+enum { CORRUPT = -1, NO_MEMORY = -2, TOO_WIDE = -3 };
+
+enum { MAGIC_END = 10 }; /* how far the first bytes of a file have to be looked at */
+
 struct format {
     const char *name;
-    unsigned char magic[6];
+    size_t at; /* of magic in the file */
+    unsigned char magic[8];
     size_t nmagic;
+    /* How much of to was filled; u->at and u->is_open move on.  Or one of the reasons above. */
     int64_t (*some)(struct meg_unpack *u, char *to, int64_t n);
+    bool is_padded; /* zeros may follow a stream */
+    const char *remedy;
 };
 
 static int64_t plain_some(struct meg_unpack *u, char *to, int64_t n)
@@ -52,7 +62,7 @@ static int64_t gzip_some(struct meg_unpack *u, char *to, int64_t n)
     int r;
 
     if (!u->is_open && inflateReset2(&u->gz, 16 + MAX_WBITS) != Z_OK)
-        return -1;
+        return CORRUPT;
     u->is_open = true;
     u->gz.next_in = u->raw + u->at;
     u->gz.avail_in = (unsigned)(u->n - u->at);
@@ -60,10 +70,19 @@ static int64_t gzip_some(struct meg_unpack *u, char *to, int64_t n)
     u->gz.avail_out = (unsigned)(n < INT32_MAX ? n : INT32_MAX);
     r = inflate(&u->gz, Z_NO_FLUSH);
     if (r != Z_OK && r != Z_STREAM_END && r != Z_BUF_ERROR)
-        return -1;
+        return r == Z_MEM_ERROR ? NO_MEMORY : CORRUPT;
     u->is_open = r != Z_STREAM_END;
     u->at = u->n - u->gz.avail_in;
     return (char *)u->gz.next_out - to;
+}
+
+static int64_t zstd_reason(size_t r)
+{
+    switch (ZSTD_getErrorCode(r)) {
+    case ZSTD_error_memory_allocation: return NO_MEMORY;
+    case ZSTD_error_frameParameter_windowTooLarge: return TOO_WIDE;
+    default: return CORRUPT;
+    }
 }
 
 static int64_t zstd_some(struct meg_unpack *u, char *to, int64_t n)
@@ -73,7 +92,7 @@ static int64_t zstd_some(struct meg_unpack *u, char *to, int64_t n)
     size_t r = ZSTD_decompressStream(u->zst, &out, &in);
 
     if (ZSTD_isError(r))
-        return -1;
+        return zstd_reason(r);
     u->is_open = r != 0;
     u->at = in.pos;
     return (int64_t)out.pos;
@@ -81,10 +100,10 @@ static int64_t zstd_some(struct meg_unpack *u, char *to, int64_t n)
 
 static int64_t xz_some(struct meg_unpack *u, char *to, int64_t n)
 {
-    lzma_ret r;
+    lzma_ret r = u->is_open ? LZMA_OK : lzma_stream_decoder(&u->xz, UINT64_MAX, 0);
 
-    if (!u->is_open && lzma_stream_decoder(&u->xz, UINT64_MAX, 0) != LZMA_OK)
-        return -1;
+    if (r != LZMA_OK)
+        return r == LZMA_MEM_ERROR ? NO_MEMORY : CORRUPT;
     u->is_open = true;
     u->xz.next_in = u->raw + u->at;
     u->xz.avail_in = u->n - u->at;
@@ -92,18 +111,31 @@ static int64_t xz_some(struct meg_unpack *u, char *to, int64_t n)
     u->xz.avail_out = (size_t)n;
     r = lzma_code(&u->xz, LZMA_RUN);
     if (r != LZMA_OK && r != LZMA_STREAM_END && r != LZMA_BUF_ERROR)
-        return -1;
+        return r == LZMA_MEM_ERROR ? NO_MEMORY : CORRUPT;
     u->is_open = r != LZMA_STREAM_END;
     u->at = u->n - u->xz.avail_in;
     return (char *)u->xz.next_out - to;
 }
 
+#define JSON_LINES "write its texts as JSON lines first"
+
+/* Magic of letters alone goes on until bytes that no text begins with, or as good as none. */
 static const struct format formats[] = {
-    { "gzip", { 0x1F, 0x8B }, 2, gzip_some },
-    { "zstd", { 0x28, 0xB5, 0x2F, 0xFD }, 4, zstd_some },
-    { "xz", { 0xFD, '7', 'z', 'X', 'Z', 0 }, 6, xz_some },
-    { "plain", { 0 }, 0, plain_some },
+    { "gzip", 0, { 0x1F, 0x8B }, 2, gzip_some, true, NULL },
+    { "zstd", 0, { 0x28, 0xB5, 0x2F, 0xFD }, 4, zstd_some, false, NULL },
+    { "xz", 0, { 0xFD, '7', 'z', 'X', 'Z', 0 }, 6, xz_some, true, NULL },
+    { "bzip2", 4, { '1', 'A', 'Y', '&', 'S', 'Y' }, 6, NULL, false, "decompress it first: bzip2 -dc" },
+    { "lz4", 0, { 0x04, 0x22, 0x4D, 0x18 }, 4, NULL, false, "decompress it first: lz4 -dc" },
+    { "ZIP", 0, { 'P', 'K', 3, 4 }, 4, NULL, false, "extract it first: unzip -p" },
+    { "Parquet", 0, { 'P', 'A', 'R', '1', 0x15 }, 5, NULL, false, JSON_LINES },
+    { "Arrow", 0, { 'A', 'R', 'R', 'O', 'W', '1', 0, 0 }, 8, NULL, false, JSON_LINES },
+    { "plain", 0, { 0 }, 0, plain_some, false, NULL },
 };
+
+static bool is_of(const struct meg_unpack *u, const struct format *f)
+{
+    return u->n >= f->at + f->nmagic && memcmp(u->raw + f->at, f->magic, f->nmagic) == 0;
+}
 
 static int64_t read_some(struct meg_unpack *u, void *to, size_t n, struct meg_err *e)
 {
@@ -140,15 +172,17 @@ int meg_unpack_open(struct meg_unpack **out, int fd, const char *name, struct me
     u->fd = fd;
     u->name = name;
     u->raw = meg_new(RAW);
-    while (u->n < sizeof u->format->magic && !u->is_end && (r = fill(u, e)) == MEG_OK)
+    while (u->n < MAGIC_END && !u->is_end && (r = fill(u, e)) == MEG_OK)
         ;
+    for (u->format = formats; !is_of(u, u->format);)
+        u->format++;
+    if (r == MEG_OK && !u->format->some)
+        r = meg_fail(e, MEG_EFORMAT, "%s: this looks like %s, which is not read here; %s", name, u->format->name,
+                     u->format->remedy);
     if (r < 0) {
         meg_unpack_close(u);
         return r;
     }
-    for (u->format = formats;
-         u->n < u->format->nmagic || memcmp(u->raw, u->format->magic, u->format->nmagic) != 0;)
-        u->format++;
     if (u->format->some == gzip_some && inflateInit2(&u->gz, 16 + MAX_WBITS) != Z_OK)
         meg_die(MEG_EFAIL, "no memory to read gzip");
     if (u->format->some == zstd_some && !(u->zst = ZSTD_createDStream()))
@@ -157,16 +191,37 @@ int meg_unpack_open(struct meg_unpack **out, int fd, const char *name, struct me
     return MEG_OK;
 }
 
+static void skip_padding(struct meg_unpack *u)
+{
+    while (u->at < u->n && u->raw[u->at] == 0)
+        u->at++;
+}
+
+static int refuse(const struct meg_unpack *u, int64_t reason, struct meg_err *e)
+{
+    switch (reason) {
+    case NO_MEMORY:
+        return meg_fail(e, MEG_EFAIL, "%s: not enough memory to decompress this %s data", u->name, u->format->name);
+    case TOO_WIDE:
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: the %s data needs a window of more than 128 MiB; decompress it first: zstd -dc --long=31",
+                        u->name, u->format->name);
+    default: return meg_fail(e, MEG_EFORMAT, "%s: corrupt %s data", u->name, u->format->name);
+    }
+}
+
 int64_t meg_unpack_read(struct meg_unpack *u, char *to, int64_t n, struct meg_err *e)
 {
     for (;;) {
         int64_t got = 0;
         int r;
 
+        if (u->format->is_padded && !u->is_open)
+            skip_padding(u);
         if (u->at < u->n || u->is_open)
             got = u->format->some(u, to, n);
         if (got < 0)
-            return meg_fail(e, MEG_EFORMAT, "%s: corrupt %s data", u->name, u->format->name);
+            return refuse(u, got, e);
         if (got > 0)
             return got;
         if (u->is_end && u->is_open)

@@ -57,6 +57,9 @@ done
 { head -n 1 in.jsonl | gzip -c; tail -n +2 in.jsonl | gzip -c; } >packed
 null packed --input packed
 ok 'two gzip streams in one file' same a_text_document packed_text_document
+head -c 1000 /dev/zero >>packed
+null packed --input packed
+ok 'zeros behind them, as on a tape' same a_text_document packed_text_document
 mkdir many
 head -n 1 in.jsonl >many/1.jsonl && sed -n '2,3p' in.jsonl | tr -d '\n' | sed 's/}{/}\r{/' >many/2.jsonl
 tail -n +4 in.jsonl >'many/[3].jsonl'
@@ -180,6 +183,8 @@ xz -c big.jsonl | head -c 5000 >cut.in
 refused 'a cut .xz' 'cut.in: the xz data is cut off' --input cut.in
 { gzip -c in.jsonl; echo tail; } >cut.in
 refused 'what follows a .gz' 'cut.in: corrupt gzip data' --input cut.in
+printf 'BZh91AY&SY\000' >bz2.in
+refused 'a .bz2' 'bz2.in: this looks like bzip2, which is not read here; decompress it first: bzip2 -dc' --input bz2.in
 { cat big.jsonl; echo oops; } >input
 refused 'a bad line far behind' 'standard input, line 30001:' --input - --workers 3 <input
 cp a_text_document.idx bad_text_document.idx
