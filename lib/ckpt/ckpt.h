@@ -126,6 +126,9 @@ struct meg_ckpt;
 /* Whether dir has anything to load: a tracker, an iteration, a checkpoint, or a config.json. */
 bool meg_ckpt_exists(const char *dir);
 
+/* Find the highest iteration that has a folder in dir; -1 where none has. */
+int64_t meg_ckpt_newest(const char *dir);
+
 /*
  * meg_ckpt_open - a checkpoint, its small files read and checked, its weights found to fit its settings
  *   dir   a SAVE folder of ours or of Megatron's, one SAVE/iter_NNNNNNN, or a Hugging Face folder

@@ -136,6 +136,16 @@ int ckpt_list_older(int64_t **out, const char *dir, int64_t than)
     return n;
 }
 
+int64_t meg_ckpt_newest(const char *dir)
+{
+    int64_t *it;
+    const int n = list(dir, &it);
+    const int64_t newest = n ? it[n - 1] : -1;
+
+    free(it);
+    return newest;
+}
+
 int ckpt_newest(const char *dir, int64_t *iteration, struct meg_err *e)
 {
     char manifest[80], name[64];

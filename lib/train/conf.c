@@ -68,6 +68,8 @@ const struct meg_opt meg_train_ckpt_opts[] = {
     { "keep-last-n", 0, MEG_I64(C, keep_last), "N", NULL,
       "remove all but the N newest checkpoints after a save" },
     MEG_ALIAS("most-recent-k", "keep-last-n"),
+    { "overwrite-checkpoints", 0, MEG_BOOL(C, overwrite), NULL, "no",
+      "save over the checkpoints of another run in the --save folder" },
     { "load", 0, MEG_STR(C, load), "DIR", NULL,
       "folder of checkpoints, or Hugging Face model, to start from" },
     { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL, "load iteration N in place of the latest" },

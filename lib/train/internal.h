@@ -165,6 +165,11 @@ int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split,
 int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e);
 /* With checked options: whether they fit the checkpoint, and where in the run it stands. */
 int meg_train_read_position(struct trainer *t, struct meg_err *e);
+/*
+ * Refuse to save over the checkpoints of a run that this one does not resume (MEG_EUSAGE), unless
+ * --overwrite-checkpoints is given.
+ */
+int meg_train_check_save(const struct trainer *t, struct meg_err *e);
 /* Weights and optimizer state of the checkpoint, or initial weights. */
 int meg_train_load(struct trainer *t, struct meg_err *e);
 /* Weights and optimizer state of the newest checkpoint in --save; the place in the run stays. */

@@ -237,6 +237,24 @@ int meg_train_read_position(struct trainer *t, struct meg_err *e)
     return r;
 }
 
+int meg_train_check_save(const struct trainer *t, struct meg_err *e)
+{
+    const struct meg_train_ckpt_conf *c = &t->job->ckpt;
+    const int64_t newest = c->save && !t->job->train.skip_train ? meg_ckpt_newest(c->save) : -1;
+
+    if (newest < 0 || c->overwrite)
+        return 0;
+    if (!goes_on(t) || !same_folder(c->load, c->save))
+        return meg_fail(e, MEG_EUSAGE,
+                        "--save %s: has checkpoints of another run, up to iteration %" PRId64 "; resume it with "
+                        "--load %s, save to another folder, or give --overwrite-checkpoints",
+                        c->save, newest, c->save);
+    if (newest > t->at.iteration && c->ckpt_step != MEG_UNSET && meg_train_speaks(t))
+        meg_warn("--ckpt-step %" PRId64 ": %s has checkpoints up to iteration %" PRId64 ", which this run will replace",
+                 c->ckpt_step, c->save, newest);
+    return 0;
+}
+
 enum { SLOTS = 4 };
 
 /* A slot of what this rank updates. */

@@ -286,7 +286,8 @@ static int settle(struct trainer *t, struct meg_err *e)
     int r;
 
     if ((r = check_settings(t, e)) < 0 || (r = open_tokenizer(t, e)) < 0 ||
-        (r = meg_train_fit(t, e)) < 0 || (r = meg_train_read_position(t, e)) < 0)
+        (r = meg_train_fit(t, e)) < 0 || (r = meg_train_read_position(t, e)) < 0 ||
+        (r = meg_train_check_save(t, e)) < 0)
         return r;
     return t->job->train.plan ? 0 : plan_data(t, e);
 }

@@ -32,9 +32,11 @@ is 'once done, a rerun only evaluates' "$(train --save "$T/halves" --load "$T/ha
 is 'and leaves the metrics as they are' "$(jq -c "$timeless" "$T/halves.jsonl")" "$(jq -c "$timeless" "$T/whole.jsonl")"
 
 # ---- from an earlier one ----
-train --save "$T/halves" --load "$T/halves" --ckpt-step 5 >"$T/log"
+train --save "$T/halves" --load "$T/halves" --ckpt-step 5 >"$T/log" 2>"$T/err"
 is '--ckpt-step' "$(grep -c ' consumed samples:' "$T/log")" 5
 same 'from iteration 5 again' "$T/halves"
+is 'which warns of the later one' "$(cat "$T/err")" \
+    "meg-train: --ckpt-step 5: $T/halves has checkpoints up to iteration 10, which this run will replace"
 
 # ---- the seed of dropout ----
 # Documents of one period a sample: every sample has the same tokens, in whatever order the seed of the data puts them.
@@ -60,6 +62,23 @@ train_sgd --save "$T/sgd5" --load "$T/sgd5"
 is 'momentum SGD: five and five' "$(grep -c ' consumed samples:' "$T/log")" 5
 ok 'are the tensors of ten steps' same_tensors "$T/sgd/iter_0000010" "$T/sgd5/iter_0000010"
 ok 'with the momentum' grep -qa momentum_buffer "$T"/sgd5/iter_0000010/optim-*.safetensors
+
+# ---- over another run ----
+before=$(cd "$T/halves" && ls -l)
+for options in '--train-iters 7 --keep-last-n 1' "--load $T/whole --finetune" "--load $T/halves --finetune" \
+    "--load $T/whole" --dry-run; do
+    # shellcheck disable=SC2086
+    status "to save over another run is refused: ${options#--load */}" 2 train --save "$T/halves" $options
+    is 'before anything is trained' "$(wc -c <"$T/out" | tr -d ' ') $(cat "$T/err")" "0 meg-train: --save $T/halves: has \
+checkpoints of another run, up to iteration 10; resume it with --load $T/halves, save to another folder, or give \
+--overwrite-checkpoints"
+done
+is 'and nothing changes' "$(cd "$T/halves" && ls -l)" "$before"
+status 'to evaluate is not' 0 train --save "$T/halves" --load "$T/whole" --skip-train
+cp -R "$T/halves" "$T/over"
+status '--overwrite-checkpoints saves over it' 0 train --save "$T/over" --overwrite-checkpoints --exit-interval 7
+is 'from the first step, and its latest is the latest' \
+    "$(grep -c ' consumed samples:' "$T/out") $(cat "$T/over/latest_checkpointed_iteration.txt")" '7 7'
 
 # ---- without a tracker ----
 mkdir "$T/lost"
