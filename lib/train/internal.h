@@ -181,7 +181,7 @@ int meg_train_save_next(struct trainer *t, bool wait, struct meg_err *e);
 
 /* ---- progress.c: lines of SAVE/progress.txt, where --log-progress asks for them ---- */
 int meg_train_progress_starts(struct trainer *t, struct meg_err *e);
-int meg_train_progress_saved(struct trainer *t, const struct meg_position *at, struct meg_err *e);
+void meg_train_progress_saved(struct trainer *t, const struct meg_position *at);
 
 /* ---- loop.c ---- */
 int meg_train_loop(struct trainer *t, struct meg_err *e);

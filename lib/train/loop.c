@@ -39,10 +39,8 @@ static int evaluate(struct trainer *t, struct meg_loader *l, int split, bool is_
         return r;
     if (meg_train_stop_asked(t))
         return 0;
-    if (meg_train_speaks(t) &&
-        (r = meg_report_evaluation(t->report, meg_split_names[split], is_last, t->at.iteration,
-                                   t->at.consumed_train, loss, e)) < 0)
-        return r;
+    if (meg_train_speaks(t))
+        meg_report_evaluation(t->report, meg_split_names[split], is_last, t->at.iteration, t->at.consumed_train, loss);
     return check_evaluation(t, meg_split_names[split], loss, e);
 }
 
@@ -89,18 +87,16 @@ static int evaluate_after(struct trainer *t, struct meg_err *e)
 
 /* ---- reports ---- */
 
-static int report(struct trainer *t, struct tally *sum, const struct meg_step_result *s,
-                  struct meg_err *e)
+static void report(struct trainer *t, struct tally *sum, const struct meg_step_result *s)
 {
     const struct meg_train_job *job = t->job;
     struct meg_interval v = { 0 };
     double n;
-    int r;
 
     if (job->log.log_straggler && t->at.iteration % job->log.log_interval == 0)
         meg_straggler_report(&t->straggler, t->mesh->world, t->at.iteration);
     if (!meg_train_speaks(t))
-        return 0;
+        return;
     v.iteration = t->at.iteration;
     v.train_iters = t->iters;
     v.consumed_samples = t->at.consumed_train;
@@ -119,8 +115,7 @@ static int report(struct trainer *t, struct tally *sum, const struct meg_step_re
     v.flops = meg_gpt_flops(&job->model, s->batch.run, job->train.seq_length);
     v.ranks = t->mesh->world->size;
     v.tokens_per_s = (double)(s->batch.run * job->train.seq_length) / s->seconds;
-    if ((r = meg_report_step(t->report, &v, e)) < 0)
-        return r;
+    meg_report_step(t->report, &v);
 
     sum->n++;
     sum->nan += v.num_nan_iterations;
@@ -130,7 +125,7 @@ static int report(struct trainer *t, struct tally *sum, const struct meg_step_re
     sum->tokens += (double)(s->batch.run * job->train.seq_length);
     sum->flops += v.flops;
     if (t->at.iteration % job->log.log_interval)
-        return 0;
+        return;
     n = (double)sum->n;
     v.lm_loss = sum->loss / (n - (double)sum->left_out);
     v.num_skipped_iterations = sum->left_out;
@@ -139,7 +134,7 @@ static int report(struct trainer *t, struct tally *sum, const struct meg_step_re
     v.tokens_per_s = sum->tokens / sum->seconds;
     v.flops = sum->flops / n;
     *sum = (struct tally){ 0 };
-    return meg_report_interval(t->report, &v, e);
+    meg_report_interval(t->report, &v);
 }
 
 static void warn_of_spike(const struct trainer *t, double *before, double loss)
@@ -229,9 +224,10 @@ static int train(struct trainer *t, bool *is_over, struct meg_err *e)
         if ((r = save_at_rampup(t, &num_micro, e)) < 0 || (r = meg_train_counted_step(t, &s, e)) < 0)
             return r;
         warn_of_spike(t, &loss_before, s.lm_loss);
-        if ((divides(t->job->train.replica_interval, t->at.iteration) && (r = meg_replica_check(t, e)) < 0) ||
-            (r = report(t, &sum, &s, e)) < 0 || (r = evaluate_during(t, e)) < 0 ||
-            (r = save_or_exit(t, is_over, e)) < 0)
+        if (divides(t->job->train.replica_interval, t->at.iteration) && (r = meg_replica_check(t, e)) < 0)
+            return r;
+        report(t, &sum, &s);
+        if ((r = evaluate_during(t, e)) < 0 || (r = save_or_exit(t, is_over, e)) < 0)
             return r;
     }
     return 0;

@@ -10,6 +10,7 @@
 #include <time.h>
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "train/append.h"
 #include "train/internal.h"
 
@@ -85,14 +86,15 @@ int meg_train_progress_starts(struct trainer *t, struct meg_err *e)
     return t->job->log.log_progress ? add_line(t, "Starting job", e) : 0;
 }
 
-int meg_train_progress_saved(struct trainer *t, const struct meg_position *at, struct meg_err *e)
+void meg_train_progress_saved(struct trainer *t, const struct meg_position *at)
 {
     double flops = flops_until(t, at), first_flops, ranks = (double)t->mesh->world->size;
     char text[512];
+    struct meg_err e;
     time_t first;
 
     if (!t->job->log.log_progress)
-        return 0;
+        return;
     first_start(t, &first, &first_flops);
     snprintf(text, sizeof text,
              "Saved checkpoint\tIteration: %" PRId64 "\tJob throughput: %.1f TFLOP/s/GPU\t"
@@ -101,5 +103,6 @@ int meg_train_progress_saved(struct trainer *t, const struct meg_position *at, s
              at->iteration, (flops - t->start_flops) / (meg_now_s() - t->start_s) / 1e12 / ranks,
              (flops - first_flops) / difftime(time(NULL) + 1, first) / 1e12 / ranks, flops,
              (double)(at->consumed_train * t->job->train.seq_length) / 1e9);
-    return add_line(t, text, e);
+    if (add_line(t, text, &e) < 0)
+        meg_warn("%s; the run goes on without this line", e.msg);
 }

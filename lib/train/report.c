@@ -64,6 +64,23 @@ void meg_report_close(struct meg_report *p)
     free(p);
 }
 
+/*
+ * A log that cannot be written, on a full disk for instance, ends no run: warn once, and close it.
+ */
+static void drop_metrics(struct meg_report *p, const struct meg_err *e)
+{
+    meg_warn("%s; the run goes on without --log-json", e->msg);
+    meg_metrics_close(p->metrics);
+    p->metrics = NULL;
+}
+
+static void drop_events(struct meg_report *p, const struct meg_err *e)
+{
+    meg_warn("%s; the run goes on without --tensorboard-dir", e->msg);
+    meg_events_close(p->events);
+    p->events = NULL;
+}
+
 /* name over iterations, and "name vs samples" over samples. */
 static int scalar(struct meg_report *p, const char *name, double value,
                   const struct meg_interval *v, struct meg_err *e)
@@ -101,9 +118,10 @@ static int write_events(struct meg_report *p, const struct meg_interval *v, stru
     return 0;
 }
 
-int meg_report_step(struct meg_report *p, const struct meg_interval *v, struct meg_err *e)
+void meg_report_step(struct meg_report *p, const struct meg_interval *v)
 {
     const double now = meg_now_s();
+    struct meg_err e;
     int64_t left_s;
 
     if (p->first_s == 0) {
@@ -117,9 +135,8 @@ int meg_report_step(struct meg_report *p, const struct meg_interval *v, struct m
                       "iteration %" PRId64 "/%" PRId64
                       "  lm loss %.4f  %.0f tokens/s  %" PRId64 ":%02d left",
                       v->iteration, v->train_iters, v->lm_loss, v->tokens_per_s, left_s / 60, (int)(left_s % 60));
-    if (p->events && v->iteration % p->conf->tensorboard_log_interval == 0)
-        return write_events(p, v, e);
-    return 0;
+    if (p->events && v->iteration % p->conf->tensorboard_log_interval == 0 && write_events(p, v, &e) < 0)
+        drop_events(p, &e);
 }
 
 /* Print and free s.  What stdout refuses comes out at the end of the program, which a full log must not be. */
@@ -130,25 +147,36 @@ static void print(struct meg_str *s)
     meg_str_free(s);
 }
 
-int meg_report_interval(struct meg_report *p, const struct meg_interval *v, struct meg_err *e)
+void meg_report_interval(struct meg_report *p, const struct meg_interval *v)
 {
     struct meg_str s = { 0 };
+    struct meg_err e;
     time_t now = time(NULL);
     struct tm when;
 
     localtime_r(&now, &when);
     meg_log_line(&s, v, p->conf->log_throughput, &when);
     print(&s);
-    return p->metrics ? meg_metrics_interval(p->metrics, v, e) : 0;
+    if (p->metrics && meg_metrics_interval(p->metrics, v, &e) < 0)
+        drop_metrics(p, &e);
 }
 
-int meg_report_evaluation(struct meg_report *p, const char *split, bool is_last, int64_t iteration,
-                          int64_t consumed_samples, double loss, struct meg_err *e)
+static int write_evaluation(struct meg_report *p, const struct meg_interval *v, double loss, struct meg_err *e)
 {
+    const int r = scalar(p, "lm loss validation", loss, v, e);
+
+    return r < 0 || !p->conf->log_validation_ppl
+        ? r
+        : scalar(p, "lm loss validation ppl", meg_perplexity(loss), v, e);
+}
+
+void meg_report_evaluation(struct meg_report *p, const char *split, bool is_last, int64_t iteration,
+                           int64_t consumed_samples, double loss)
+{
+    const struct meg_interval v = { .iteration = iteration, .consumed_samples = consumed_samples };
     struct meg_str s = { 0 };
-    struct meg_interval v = { 0 };
+    struct meg_err e;
     char where[64];
-    int r;
 
     snprintf(where, sizeof where, "iteration %" PRId64 "%s%s%s", iteration, is_last ? " on " : "",
              !is_last                      ? ""
@@ -157,17 +185,10 @@ int meg_report_evaluation(struct meg_report *p, const char *split, bool is_last,
              is_last ? " set" : "");
     meg_log_evaluation(&s, where, loss);
     print(&s);
-    if (p->metrics &&
-        (r = meg_metrics_evaluation(p->metrics, split, is_last, iteration, consumed_samples, loss,
-                                    e)) < 0)
-        return r;
-    if (!p->events || strcmp(split, "valid"))
-        return 0;
-    v.iteration = iteration;
-    v.consumed_samples = consumed_samples;
-    if ((r = scalar(p, "lm loss validation", loss, &v, e)) < 0 || !p->conf->log_validation_ppl)
-        return r;
-    return scalar(p, "lm loss validation ppl", meg_perplexity(loss), &v, e);
+    if (p->metrics && meg_metrics_evaluation(p->metrics, split, is_last, iteration, consumed_samples, loss, &e) < 0)
+        drop_metrics(p, &e);
+    if (p->events && !strcmp(split, "valid") && write_evaluation(p, &v, loss, &e) < 0)
+        drop_events(p, &e);
 }
 
 void meg_report_evaluating(struct meg_report *p, const char *split, int64_t done, int64_t total)

@@ -57,15 +57,20 @@ int meg_report_open(struct meg_report **out, const struct meg_train_log_conf *c,
                     const char *text, struct meg_err *e);
 void meg_report_close(struct meg_report *p);
 
-/* Each iteration: events and the progress line. */
-int meg_report_step(struct meg_report *p, const struct meg_interval *v, struct meg_err *e);
+/*
+ * Report an iteration, an interval or an evaluation.  A file that cannot be written is warned of and closed, and the
+ * run goes on without it.
+ */
 
-/* Each --log-interval: the log line and the JSON line. */
-int meg_report_interval(struct meg_report *p, const struct meg_interval *v, struct meg_err *e);
+/* Write the events of an iteration, and show it on the progress line. */
+void meg_report_step(struct meg_report *p, const struct meg_interval *v);
 
-/* split is "valid" or "test"; is_last: after training. */
-int meg_report_evaluation(struct meg_report *p, const char *split, bool is_last, int64_t iteration,
-                          int64_t consumed_samples, double loss, struct meg_err *e);
+/* Print the log line of a --log-interval, and write its JSON line. */
+void meg_report_interval(struct meg_report *p, const struct meg_interval *v);
+
+/* Report the loss of a split, "valid" or "test"; is_last: after training. */
+void meg_report_evaluation(struct meg_report *p, const char *split, bool is_last, int64_t iteration,
+                           int64_t consumed_samples, double loss);
 
 /* How far an evaluation is, on the progress line. */
 void meg_report_evaluating(struct meg_report *p, const char *split, int64_t done, int64_t total);

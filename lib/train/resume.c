@@ -438,21 +438,22 @@ static void keep_options(struct meg_str *out, const char *dump)
 }
 
 /* A checkpoint is committed: r of it on all ranks. */
-static int saved(struct trainer *t, const struct meg_position *at, int r, struct meg_err *e)
+static int saved(struct trainer *t, const struct meg_position *at, int r)
 {
     if (r < 0)
         return meg_train_fail_once(t, r);
     if (!meg_train_speaks(t))
         return 0;
     meg_note("saved iteration %" PRId64 " in %s", at->iteration, t->job->ckpt.save);
-    return meg_train_progress_saved(t, at, e);
+    meg_train_progress_saved(t, at);
+    return 0;
 }
 
 int meg_train_save_next(struct trainer *t, bool wait, struct meg_err *e)
 {
     const int r = t->saving ? meg_ckpt_save_next(&t->saving, wait, e) : 0;
 
-    return r == 0 ? 0 : saved(t, &t->saving_at, r, e);
+    return r == 0 ? 0 : saved(t, &t->saving_at, r);
 }
 
 int meg_train_save(struct trainer *t, struct meg_err *e)
@@ -492,5 +493,5 @@ int meg_train_save(struct trainer *t, struct meg_err *e)
     t->saving_at = t->at;
     if (r == 0 && c->async_save)
         return 0;
-    return saved(t, &t->at, r, e);
+    return saved(t, &t->at, r);
 }

@@ -219,7 +219,34 @@ echo 'not ours' >"$T/mine.txt"
 status 'a metrics file of somebody else' 65 train --log-json "$T/mine.txt"
 is 'stays as it is' "$(cat "$T/mine.txt")" 'not ours'
 
-status 'metrics on a full disk' 74 train --log-json /dev/full
+status 'metrics on a full disk end no run' 0 train --log-json /dev/full
+is 'which a warning says once' "$(cat "$T/err")" \
+    'meg-train: /dev/full: No space left on device; the run goes on without --log-json'
+is 'and takes all its steps' "$(grep -c ' consumed samples:' "$T/out")" 10
+fault=$B/tests/fault.so
+if [ -f "$fault" ]; then
+    # fails AT TEXT OPTION...: a run whose call number AT on a file named like TEXT fails
+    fails() {
+        at=$1 in=$2
+        shift 2
+        status "call $at on $in fails" 0 env ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0" \
+            LD_PRELOAD="$fault" MEG_FAULT_IN="$in" MEG_FAULT_AT="$at" MEG_FAULT_ERRNO=ENOSPC \
+            meg-train -q --config "$T/conf" "$@"
+    }
+    fails 5 full.jsonl --log-json "$T/full.jsonl" --save "$T/full"
+    is 'the metrics end there, with a whole line' "$(jq -r .iteration "$T/full.jsonl" | xargs)" '0 1 2'
+    is 'the run does not' "$(cat "$T/full/latest_checkpointed_iteration.txt")" 10
+    train --tensorboard-dir "$T/alltb" >/dev/null
+    fails $(($(grep -ao text_summary "$T"/alltb/* | wc -l) + 30)) tfevents --tensorboard-dir "$T/fulltb"
+    like 'the events end there, with a warning' "$(cat "$T/err")" \
+        "^meg-train: $T/fulltb/events.*: No space left on device; the run goes on without --tensorboard-dir\$"
+    is 'and the run at its end' "$(grep -c ' consumed samples:' "$T/out")" 10
+    fails 3 progress.txt --log-progress --save "$T/fullprog" --save-interval 5
+    like 'a line of progress.txt is missing, with a warning' "$(cat "$T/err")" \
+        '^meg-train: .*/progress.txt: No space left on device; the run goes on without this line$'
+else
+    skip 'writes that fail' "no $fault"
+fi
 status 'a checkpoint above the limit on file size' 74 sh -c 'ulimit -f 16; exec "$@"' - \
     meg-train -q --config "$T/conf" --save "$T/limit" --exit-interval 1
 like 'is an error with the name of the file' "$(cat "$T/err")" '^meg-train: .*/limit/.*: File too large$'
