@@ -1,14 +1,23 @@
 /*
- * peak - the f32 multiply-adds this machine can do: registers only, all threads, the widest vectors
- * it has.  Prints GF/s, the median of five.
+ * peak - the multiply-adds this machine can do, on all threads: f32 in registers, with the widest vectors it has;
+ * bf16 the better of its dot-product instruction in registers and oneDNN's product of large matrices, which
+ * knows instructions that this does not.  Prints one JSON line of GF/s, the median of five each; bf16 is null
+ * where there is no such instruction.
  */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "cpu/cpu.h"
+#include "cpu/internal.h"
 
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+enum { TIMES = 5, BF16_CHAINS = 24, LARGE = 2048, PRODUCTS = 3 };
 enum { ROUNDS = 1 << 24, CHAINS = 12 }; /* independent sums: latency times units, or more */
 
 /* Twelve chains of a = a x + y in vectors of n bytes, for as long as ROUNDS takes; flops are returned. */
@@ -50,14 +59,51 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-int main(void)
-{
-    double (*run)(float *) = base, rate[5];
 #ifdef __x86_64__
-    run = __builtin_cpu_supports("avx512f") ? v4 : __builtin_cpu_supports("fma") ? v3 : base;
+/* Each instruction adds two products to each of 16 sums. */
+__attribute__((target("avx512f,avx512bf16"))) static double bf16_registers(float *out)
+{
+    const __m512bh x = (__m512bh)_mm512_set1_epi16(0x3f00), y = (__m512bh)_mm512_set1_epi16(0x3c00);
+    __m512 a[BF16_CHAINS], sum = _mm512_setzero_ps();
+
+    for (int k = 0; k < BF16_CHAINS; k++)
+        a[k] = _mm512_set1_ps((float)k);
+    for (int i = 0; i < ROUNDS / 2; i++) {
+#pragma GCC unroll 24
+        for (int k = 0; k < BF16_CHAINS; k++)
+            a[k] = _mm512_dpbf16_ps(a[k], x, y);
+    }
+    for (int k = 0; k < BF16_CHAINS; k++)
+        sum = _mm512_add_ps(sum, a[k]);
+    *(volatile float *)out = sum[0];
+    return 2.0 * BF16_CHAINS * 32 * (ROUNDS / 2);
+}
 #endif
-    meg_cpu_ops(); /* binds the threads */
-    for (int i = 0; i < 5; i++) {
+
+/* A product of matrices of its own in each thread; 0 where oneDNN has none for bf16. */
+static double bf16_product(float *out)
+{
+    const size_t n = (size_t)LARGE * LARGE;
+    uint16_t *a = meg_new(n * sizeof *a);
+    float *c = meg_new(n * sizeof *c);
+    int has = 1;
+
+    for (size_t i = 0; i < n; i++)
+        a[i] = (uint16_t)(0x3c00 + i % 256);
+    for (int i = 0; i < PRODUCTS && has; i++)
+        has = meg_cpu_gemm_bf16('N', 'T', LARGE, LARGE, LARGE, 1.0f, a, LARGE, a, LARGE, 0.0f, c, LARGE);
+    *(volatile float *)out = c[0];
+    free(a);
+    free(c);
+    return has ? 2.0 * PRODUCTS * LARGE * (double)n : 0.0;
+}
+
+/* GF/s of all threads. */
+static double median_rate(double (*run)(float *))
+{
+    double rate[TIMES];
+
+    for (int i = 0; i < TIMES; i++) {
         const double start = meg_now_s();
         double flops = 0.0;
 #pragma omp parallel reduction(+ : flops)
@@ -67,7 +113,27 @@ int main(void)
         }
         rate[i] = flops / (meg_now_s() - start) / 1e9;
     }
-    qsort(rate, 5, sizeof *rate, by_value);
-    printf("%.1f\n", rate[2]);
+    qsort(rate, TIMES, sizeof *rate, by_value);
+    return rate[TIMES / 2];
+}
+
+int main(void)
+{
+    double (*run)(float *) = base, bf16 = 0.0, product;
+
+    meg_cpu_ops(); /* binds the threads */
+    meg_cpu_gemm_load();
+#ifdef __x86_64__
+    run = __builtin_cpu_supports("avx512f") ? v4 : __builtin_cpu_supports("fma") ? v3 : base;
+    if (__builtin_cpu_supports("avx512bf16"))
+        bf16 = median_rate(bf16_registers);
+#endif
+    product = median_rate(bf16_product);
+    bf16 = product > bf16 ? product : bf16;
+    printf("{\"f32\":%.1f,\"bf16\":", median_rate(run));
+    if (bf16 > 0.0)
+        printf("%.1f}\n", bf16);
+    else
+        printf("null}\n");
     return meg_finish();
 }
