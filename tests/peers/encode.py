@@ -1,20 +1,28 @@
-"""One run of another encoder on the first texts of FILE.jsonl, one thread: prints its MB of text a second of CPU.
+"""One run of another encoder on the first texts of FILE.jsonl: prints its MB of text a second of CPU, and CPU seconds a
+second.
 
-encode.py hf FILE DIR MB          Hugging Face's tokenizers with DIR/tokenizer.json, texts already in memory
-encode.py gigatoken FILE DIR MB   gigatoken with DIR/tokenizer.json, from the JSON lines on, all of them, as it is fastest,
-                                  their texts being MB; then once more with its cache warm: a second number
-encode.py megatron FILE DIR MB    Megatron-LM's GPT2Tokenizer with DIR/vocab.json and merges.txt, from the JSON lines on, as
-                                  its preprocess_data.py does: the original where MEG_MEGATRON names a checkout, else the
-                                  same algorithm written again here
+encode.py hf FILE DIR MB THREADS             Hugging Face's tokenizers with DIR/tokenizer.json, texts already in memory
+encode.py sentencepiece FILE DIR MB THREADS  SentencePiece with the .model in DIR, texts already in memory
+encode.py gigatoken FILE DIR MB THREADS      gigatoken with DIR/tokenizer.json, from the JSON lines on, all of them, as it
+                                             is fastest, their texts being MB; then once more with its cache warm: two
+                                             numbers more
+encode.py megatron FILE DIR MB THREADS       Megatron-LM's GPT2Tokenizer with DIR/vocab.json and merges.txt, from the JSON
+                                             lines on, in a pool of processes as its preprocess_data.py has it: the
+                                             original where MEG_MEGATRON names a checkout, else the same algorithm
+                                             written again here
 """
+import glob
 import importlib.util
 import json
+import multiprocessing
 import os
+import resource
 import sys
 import time
 
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ["RAYON_NUM_THREADS"] = "1"
+THREADS = int(sys.argv[5])
+os.environ["TOKENIZERS_PARALLELISM"] = "true" if THREADS > 1 else "false"
+os.environ["RAYON_NUM_THREADS"] = str(THREADS)
 
 
 class StandIn:
@@ -79,10 +87,26 @@ def first(path, nbytes):
     return lines
 
 
+def cpu_s():
+    """Of this process and of its children that have ended."""
+    uses = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return sum(use.ru_utime + use.ru_stime for use in uses)
+
+
 def speed(nbytes, work):
-    cpu = time.process_time()
+    wall, cpu = time.perf_counter(), cpu_s()
     work()
-    return f"{nbytes / 1e6 / (time.process_time() - cpu):.2f}"
+    wall = time.perf_counter() - wall
+    cpu = cpu_s() - cpu
+    return f"{nbytes / 1e6 / cpu:.2f} {cpu / wall:.2f}"
+
+
+def start_worker(tokenizer):
+    encode_line.tokenizer = tokenizer
+
+
+def encode_line(line):
+    return encode_line.tokenizer.encode(json.loads(line)["text"])
 
 
 def megatron(path, folder, nbytes):
@@ -97,7 +121,15 @@ def megatron(path, folder, nbytes):
     else:
         tokenizer = StandIn(*files)
     lines = first(path, nbytes)
-    return speed(bytes_of(lines), lambda: [tokenizer.encode(json.loads(line)["text"]) for line in lines])
+
+    def work():
+        with multiprocessing.get_context("fork").Pool(THREADS, start_worker, (tokenizer,)) as pool:
+            for _ in pool.imap(encode_line, lines, 32):
+                pass
+            pool.close()
+            pool.join()
+
+    return speed(bytes_of(lines), work)
 
 
 def hf(path, folder, nbytes):
@@ -109,6 +141,15 @@ def hf(path, folder, nbytes):
     return speed(bytes_of(lines), lambda: tokenizer.encode_batch_fast(texts, add_special_tokens=False))
 
 
+def sentencepiece(path, folder, nbytes):
+    import sentencepiece as peer
+
+    processor = peer.SentencePieceProcessor(model_file=glob.glob(folder + "/*.model")[0])
+    lines = first(path, nbytes)
+    texts = [json.loads(line)["text"] for line in lines]
+    return speed(bytes_of(lines), lambda: processor.encode(texts, num_threads=THREADS))
+
+
 def gigatoken(path, folder, nbytes):
     import gigatoken as peer
 
@@ -117,5 +158,5 @@ def gigatoken(path, folder, nbytes):
     return " ".join(speed(nbytes, lambda: tokenizer.encode_files(source)) for _ in range(2))
 
 
-print({"hf": hf, "gigatoken": gigatoken, "megatron": megatron}[sys.argv[1]](
-    sys.argv[2], sys.argv[3], float(sys.argv[4]) * 1e6))
+PEERS = {"hf": hf, "sentencepiece": sentencepiece, "gigatoken": gigatoken, "megatron": megatron}
+print(PEERS[sys.argv[1]](sys.argv[2], sys.argv[3], float(sys.argv[4]) * 1e6))
