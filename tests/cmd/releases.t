@@ -76,4 +76,8 @@ done
 tokens() { meg-eval --task ppl --load "$1" --input "$T/few.jsonl" | jq .tokens; }
 is 'a model reads text as the release it was trained for' "$(($(tokens "$T/m0.14") - $(tokens "$T/m0.15")))" \
     "$(wc -l <"$T/few.jsonl" | tr -d ' ')"
+for release in 0.14 0.15; do
+    meg-convert -q --load-dir "$T/m$release" --saver hf --save-dir "$T/hf$release"
+    is "a Hugging Face folder keeps the release: $release" "$(tokens "$T/hf$release")" "$(tokens "$T/m$release")"
+done
 done_testing
