@@ -72,7 +72,7 @@ static const char *const harmless_prefix[] = {
     "moe_", "mamba_", "gdp_", "dsa_", "mhc_", "mtp_", "retro_", "linear_conv_", "linear_key_",
     "linear_value_", "linear_num_", "yarn_", "relative_attention_", "qk_clip", "vision_", "dino_",
     "swin_", "ict_", "biencoder_", "retriever_", "fim_", "rl_", "grpo_", "langrl_", "inprocess_",
-    "fault_injector_", "flight_recorder_", "ft_", "logits_load_", "logits_save_", "async_", "ddp_",
+    "fault_injector_", "flight_recorder_", "ft_", "logits_load_", "logits_save_", "async_",
     "manual_gc",
 };
 
@@ -84,11 +84,10 @@ static const char *const harmless_word[] = {
     "valid", "test", "iter", "iters", "iteration", "iterations", "samples", "step", "steps",
     "batch", "lr", "warmup", "decay", "optimizer", "optim", "adam", "sgd", "muon", "lion",
     "momentum", "grad", "grads", "gradient", "gradients", "loss", "init", "seed", "dropout",
-    "parallel", "rank", "ranks", "world", "tp", "pp", "cp", "dp", "ep", "fsdp", "gtp", "nccl",
-    "gloo", "comm", "distributed", "pipeline", "shard", "sharding", "overlap", "fusion", "fused",
-    "backend", "cuda", "recompute", "offload", "offloading", "dtype", "precision", "fp4", "fp8",
-    "mxfp8", "fp16", "bf16", "fp32", "inference", "data", "dataset", "dataloader", "tokenizer",
-    "vocab",
+    "parallel", "ddp", "world", "tp", "pp", "cp", "dp", "ep", "fsdp", "gtp", "nccl", "gloo", "comm",
+    "distributed", "pipeline", "shard", "sharding", "overlap", "fusion", "fused", "backend", "cuda",
+    "recompute", "offload", "offloading", "dtype", "precision", "fp4", "fp8", "mxfp8", "fp16",
+    "bf16", "fp32", "inference", "data", "dataset", "dataloader", "tokenizer", "vocab",
 };
 
 static const char *const harmless_name[] = {
@@ -103,13 +102,13 @@ static const char *const harmless_name[] = {
     "trust_remote_code", "reset_position_ids", "reset_attention_mask", "renormalize_blend_weights",
     "multiple_validation_sets", "validation_set_names", "full_validation",
     "override_opt_param_scheduler", "apply_wd_to_qk_layernorm", "hysteresis", "min_scale",
-    "dynamic_loss_scale", "num_workers", "perform_initialization", "use_cpu_initialization",
-    "yaml_cfg", "mscale", "mscale_all_dim", "rotary_scaling_factor", "beta_fast", "beta_slow",
+    "num_workers", "perform_initialization", "use_cpu_initialization", "yaml_cfg", "mscale",
+    "mscale_all_dim", "rotary_scaling_factor", "beta_fast", "beta_slow",
     "original_max_position_embeddings", "q_lora_rank", "kv_lora_rank", "qk_head_dim",
     "qk_pos_emb_head_dim", "v_head_dim", "cache_mla_latents", "use_grouped_gemm_for_dense_mlp",
     "use_grouped_gemm_for_shared_expert",
     /* the same result, computed otherwise */
-    "DDP_impl", "onnx_safe", "apply_query_key_layer_scaling", "attention_softmax_in_fp32",
+    "rank", "local_rank", "DDP_impl", "onnx_safe", "apply_query_key_layer_scaling",
     "transformer_impl", "use_flash_attn", "flash_attention_version", "flash_decode",
     "use_te_activation_func", "use_legacy_models", "use_legacy_static_engine",
     "deprecated_use_mcore_models", "use_mcore_models", "use_transformer_engine_op_fuser",

@@ -344,7 +344,7 @@ static void unknown_settings_pass_only_where_harmless(void **state)
         { "new_optimizer_beta", "0.95" },
         { "cuda_stream_count", "4" },
         { "moe_new_router", "\"best\"" },
-        { "_private_rank", "3" },
+        { "_private_seed", "3" },
     };
     json_t *args = few_args();
 
@@ -353,6 +353,7 @@ static void unknown_settings_pass_only_where_harmless(void **state)
         accept(args, harmless[i].name, harmless[i].value);
     refuse(args, "twist", "0.5", "twist = 0.5 (not known here)|remove it from args");
     refuse(args, "twist", "true", "twist = True");
+    refuse(args, "lora_rank", "8", "lora_rank = 8 (not known here)");
     refuse(args, "twist", "\"left\"", "twist = left");
     refuse(args, "twist", "[1,2]", "twist = (1,2)");
     refuse(args, "twist", "{\"call\": \"megatron.core.enums.Twist\", \"value\": 1}",
