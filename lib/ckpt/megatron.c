@@ -77,6 +77,9 @@ static bool is_true(const struct meg_py *v)
 /* The options in args, a line each. */
 static int collect_options(const struct ranks *k, struct meg_str *out, struct meg_err *e)
 {
+    /* GELU is the tanh form with these, too: Transformer Engine has no other. */
+    static const char *const tanh_gelu[] = { "openai_gelu", "use_te_activation_func",
+                                             "use_transformer_engine_op_fuser" };
     const bool is_grouped = is_true(meg_py_attr(k->args, "group_query_attention"));
     char buf[64];
 
@@ -94,8 +97,9 @@ static int collect_options(const struct ranks *k, struct meg_str *out, struct me
                             name);
         meg_str_printf(out, "\n");
     }
-    if (is_true(meg_py_attr(k->args, "openai_gelu"))) /* the tanh form, whatever is fused */
-        meg_str_printf(out, "no-bias-gelu-fusion = no\n");
+    for (size_t i = 0; i < sizeof tanh_gelu / sizeof *tanh_gelu; i++)
+        if (is_true(meg_py_attr(k->args, tanh_gelu[i])))
+            meg_str_printf(out, "no-bias-gelu-fusion = no\n");
     return 0;
 }
 

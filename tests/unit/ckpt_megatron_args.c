@@ -362,6 +362,32 @@ static void unknown_settings_pass_only_where_harmless(void **state)
     json_decref(args);
 }
 
+/* Which form of GELU a checkpoint has been trained with. */
+static void gelu_is_exact_only_where_nothing_says_tanh(void **state)
+{
+    static const char *const tanh_form[] = { "bias_gelu_fusion", "openai_gelu",
+                                             "use_te_activation_func",
+                                             "use_transformer_engine_op_fuser", NULL };
+
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        json_t *args = few_args();
+        struct meg_gpt_conf m;
+        struct meg_ckpt *c;
+        struct meg_err e;
+
+        json_object_set_new(args, "bias_gelu_fusion", json_false());
+        if (tanh_form[i])
+            json_object_set_new(args, tanh_form[i], json_true());
+        write_with_args("ckpt", args);
+        json_decref(args);
+        c = open_ok("ckpt", MEG_UNSET);
+        assert_int_equal(meg_ckpt_gpt_conf(c, &m, &e), 0);
+        assert_int_equal(m.bias_gelu_fusion, tanh_form[i] != NULL);
+        meg_ckpt_close(c);
+    }
+}
+
 static void all_refused_settings_are_named_at_once(void **state)
 {
     json_t *args = few_args();
@@ -382,6 +408,7 @@ int main(void)
         cmocka_unit_test(neutral_settings_are_accepted),
         cmocka_unit_test(other_switches_of_each_release_pass),
         cmocka_unit_test(unknown_settings_pass_only_where_harmless),
+        cmocka_unit_test(gelu_is_exact_only_where_nothing_says_tanh),
         cmocka_unit_test(all_refused_settings_are_named_at_once),
     };
     return cmocka_run_group_tests(tests, enter, leave_folder);
