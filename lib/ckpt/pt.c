@@ -296,14 +296,34 @@ static int walk(struct walk *w, const struct meg_py *o)
     return r;
 }
 
+/*
+ * Check that the tensors from first on are at most twice the bytes of the file: a storage is used once, or by
+ * two weights that are tied.  A small file could ask for any amount of memory otherwise.
+ */
+static int check_total(const struct meg_st *st, int first, const struct meg_pt *pt, struct meg_err *e)
+{
+    const int64_t max = 2 * (int64_t)pt->map.n;
+    int64_t sum = 0;
+
+    for (int i = first; i < st->n && sum <= max; i++)
+        sum += st->t[i].nbytes; /* of one member each, so the sum stays below 3 files */
+    if (sum <= max)
+        return 0;
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s: tensors of more than %" PRId64 " bytes in a file of %zu: storages are used again "
+                    "and again",
+                    pt->path, max, pt->map.n);
+}
+
 int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict,
                    struct meg_err *e)
 {
     struct walk w = { .st = st, .pt = pt, .e = e };
+    const int first = st->n;
     int r = walk(&w, dict);
 
     meg_str_free(&w.name);
-    return r;
+    return r < 0 ? r : check_total(st, first, pt, e);
 }
 
 void meg_pt_move(struct meg_st *st, struct meg_pt *pt)
