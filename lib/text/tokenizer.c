@@ -26,7 +26,8 @@ const struct meg_opt meg_tok_opts[] = {
     { "vocab-extra-ids", 0, MEG_I64(struct meg_tok_conf, vocab_extra_ids), "N", NULL,
       "SentencePieceTokenizer, BERT: so many tokens <extra_id_0>, <extra_id_1>, ... more" },
     { "vocab-size", 0, MEG_I64(struct meg_tok_conf, vocab_size), "N", NULL,
-      "NullTokenizer: ids are 0 to N, N ends a document; TikTokenizer: ids of a JSON vocabulary" },
+      "NullTokenizer: ids are 0 to N, N ends a document (N - 1 from --megatron-release 0.18 on); TikTokenizer: ids of "
+      "a JSON vocabulary" },
     { "tiktoken-pattern", 0, MEG_STR(struct meg_tok_conf, tiktoken_pattern), "v1|v2|cl100k|o200k",
       NULL, "TikTokenizer: how text is split; v2 for a JSON vocabulary, else cl100k" },
     { "tiktoken-num-special-tokens", 0, MEG_I64(struct meg_tok_conf, tiktoken_num_special_tokens),
