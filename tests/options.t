@@ -10,11 +10,17 @@ for main in cmd/*/main.c; do
     name=meg-${name%/main.c}
 
     status "$name --help ends well" 0 "$name" --help
-    ok "$name --help fits 80 columns" sh -c '! COLUMNS=80 "$1" --help | grep -E "^ {30}.{51}"' - "$name"
+    COLUMNS=80 "$name" --help >"$T/help"
+    is "$name --help fits 80 columns" "$(grep -E '^.{81}' "$T/help")" ''
+    ok "$name --help has rows of options" test "$(grep -c '^ .\{5\}--' "$T/help")" -ge 5
     status "$name refuses an option that is misspelt" 2 "$name" --halp
     like "$name names the nearest" "$(cat "$T/err")" 'unknown option --halp; did you mean --help\?'
     status "$name says what it misses of a config file" 66 "$name" --config "$T/none.conf"
-    is "$name lists six fields an option" "$("$name" --list-options | awk -F '\t' 'NF != 6')" ''
+    "$name" --list-options >"$T/options"
+    is "$name lists six fields an option" "$(awk -F '\t' 'NF != 6' "$T/options")" ''
+    cut -f 1 "$T/options" | sort >"$T/listed"
+    is "$name lists each option that --help has a row of" "$(sed -n 's/^ .\{5\}--\([^ ]*\).*/\1/p' "$T/help" |
+        sort | comm -23 - "$T/listed")" ''
 
     "$name" --dump-config >"$T/first.conf"
     ok "$name reads what it dumps" "$name" --config "$T/first.conf" --dump-config

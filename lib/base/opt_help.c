@@ -8,7 +8,9 @@
 #include "base/internal.h"
 #include "base/opt.h"
 
-#define HELP_COLUMN 30
+#define HELP_COLUMN    30
+#define USAGE_COLUMN   7
+#define CHOICES_COLUMN 10            /* of an option's choices that need further lines */
 
 static const char *version_lines[8];
 static int nversion_lines;
@@ -37,22 +39,27 @@ static int columns(void)
     return n < HELP_COLUMN + 20 ? HELP_COLUMN + 20 : n > 110 ? 110 : n;
 }
 
-/* Append words of text from column at on, each line indented to the help column. */
-static void wrap(struct meg_str *out, const char *text, int at, int width)
+/*
+ * Append text from column at on, within width columns where it can be broken: at a space, or behind a '|' if breaks has
+ * one.  Further lines begin at column indent.
+ */
+static void wrap(struct meg_str *out, const char *text, const char *breaks, int at, int indent, int width)
 {
-    while (*text) {
-        int n = (int)strcspn(text, " ");
+    for (int n; *text; text += n) {
+        const bool is_spaced = *text == ' ';
 
-        if (at > HELP_COLUMN && at + 1 + n > width) {
-            meg_str_printf(out, "\n%*s", HELP_COLUMN, "");
-            at = HELP_COLUMN;
-        } else if (at > HELP_COLUMN) {
+        text += is_spaced;
+        n = (int)strcspn(text, breaks);
+        n += text[n] == '|';
+        if (at > indent && at + is_spaced + n > width) {
+            meg_str_printf(out, "\n%*s", indent, "");
+            at = indent;
+        } else if (is_spaced && at > indent) {
             meg_str_add(out, " ", 1);
             at++;
         }
         meg_str_add(out, text, (size_t)n);
         at += n;
-        text += n + (text[n] == ' ');
     }
 }
 
@@ -63,7 +70,9 @@ static void help_row(const struct meg_optgroup *g, const struct meg_opt *row, in
     struct meg_str left = { 0 }, right = { 0 };
 
     meg_str_printf(&left, row->letter ? "  -%c, " : "      ", row->letter);
-    meg_str_printf(&left, "--%s%s%s", row->name, row->arg ? " " : "", row->arg ? row->arg : "");
+    meg_str_printf(&left, "--%s%s", row->name, row->arg ? " " : "");
+    if (row->arg)
+        wrap(&left, row->arg, " |", (int)left.n, CHOICES_COLUMN, width);
     if (opposite)
         meg_str_printf(&right, "the opposite of --%s", opposite->name);
     else
@@ -78,7 +87,7 @@ static void help_row(const struct meg_optgroup *g, const struct meg_opt *row, in
         meg_str_printf(out, "%s\n%*s", left.s, HELP_COLUMN, "");
     else
         meg_str_printf(out, "%-*s", HELP_COLUMN, left.s);
-    wrap(out, right.s, HELP_COLUMN, width);
+    wrap(out, right.s, " ", HELP_COLUMN, HELP_COLUMN, width);
     meg_str_add(out, "\n", 1);
     meg_str_free(&left);
     meg_str_free(&right);
@@ -90,7 +99,9 @@ void opt_help(const struct meg_optgroup *groups, const char *usage, const char *
     const struct meg_opt *row;
     int width = columns();
 
-    meg_str_printf(out, "usage: %s %s\n%s\n", meg_progname(), usage, what);
+    meg_str_printf(out, "usage: %s ", meg_progname());
+    wrap(out, usage, " ", (int)out->n, USAGE_COLUMN, width);
+    meg_str_printf(out, "\n%s\n", what);
     for (; groups->title; groups++) {
         meg_str_printf(out, "\n%s:\n", groups->title);
         for (row = groups->rows; row->name; row++)
