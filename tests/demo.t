@@ -8,6 +8,7 @@ done
 
 mkdir "$T/exp" "$T/out" "$T/text" "$T/text/.hidden"
 cp recipes/demo/* "$T/exp"
+chmod -R u+w "$T/exp"                             # of a source that nobody may write
 cat >>"$T/exp/gpt.conf" <<'end'
 num-layers = 1
 hidden-size = 32
