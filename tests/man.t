@@ -101,9 +101,12 @@ prepare() {
     meg-convert -q --load-dir tiny --save-dir tiny-hf
 }
 
-# 141: a command that was still writing when head had enough
+# run_example LINE: it succeeds, and prints something or leaves a file behind.  141: a command that was still writing when
+# head had enough.
 run_example() {
-    timeout 60 bash -eo pipefail -c "$1" </dev/null || [ $? -eq 141 ]
+    find . -printf '%p %s %T@\n' >"$T/before"
+    timeout 60 bash -eo pipefail -c "$1" </dev/null >"$T/printed" || [ $? -eq 141 ] || return
+    [ -s "$T/printed" ] || ! find . -printf '%p %s %T@\n' | cmp -s - "$T/before"
 }
 
 ok 'what the examples begin with' prepare

@@ -75,16 +75,31 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
         --use-distributed-optimizer --num-distributed-optimizer-instances 3
 }
 
-if [ -x "$B/tests/ranks/comm" ]; then
-    . "${0%/*}/../ranks.sh"
-    ranks 3 meg-train --num-layers 8 --hidden-size 64 --num-attention-heads 8 --seq-length 32 \
+# ranks_refuse RANKS REGEX OPTION...: the same of ranks that run: one line in all, nothing written, nobody left
+ranks_refuse() {
+    n=$1 regex=$2
+    shift 2
+    ranks "$n" meg-train --num-layers 8 --hidden-size 64 --num-attention-heads 8 --seq-length 32 \
         --max-position-embeddings 32 --micro-batch-size 1 --global-batch-size 16 --train-iters 10 --lr 1e-3 --mock-data \
-        --tokenizer-type NullTokenizer --vocab-size 99 --tensor-model-parallel-size 3 --save "$T/save" >"$T/out" 2>"$T/err"
-    isnt 'three ranks that share eight heads: status' $? 0
-    is 'one of them says so' "$(grep -c '^meg-train.*must divide --num-attention-heads 8' "$T/err")" 1
+        --tokenizer-type NullTokenizer --vocab-size 99 --save "$T/save" "$@" >"$T/out" 2>"$T/err"
+    is "$n ranks that run, $*: status" $? 2
+    is 'one of them says so' "$(grep -c -e "^meg-train.*$regex" "$T/err")" 1
     ok 'nothing is written' test ! -e "$T/save"
     is 'and none is left' "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -c "$T/[s]ave")" 0
+}
+if [ -x "$B/tests/ranks/comm" ]; then
+    . "${0%/*}/../ranks.sh"
+    # shellcheck disable=SC2086
+    {
+        ranks_refuse 3 'must divide --num-attention-heads 8' $tp 3
+        ranks_refuse 2 "$tp 4: more than the 2 ranks of this run" $tp 4
+        ranks_refuse 3 '--num-layers 8: 8 layers for 3 stages' $pp 3
+        ranks_refuse 2 "$cp 2: two times it, 4, must divide --seq-length 30" $cp 2 --seq-length 30
+        ranks_refuse 3 '--global-batch-size 16: must be a multiple of 3'
+        ranks_refuse 2 '--overlap-param-gather: needs --use-distributed-optimizer' --overlap-param-gather
+        ranks_refuse 4 '--pipeline-schedule interleaved: takes --num-virtual-stages' $pp 4 --pipeline-schedule interleaved
+    }
 else
-    skip 'ranks that share what does not divide' 'this build has no MPI'
+    skip 'ranks that run' 'this build has no MPI'
 fi
 done_testing

@@ -86,7 +86,8 @@ struct published {
     struct where where;
     bool keeps_scores;
     double seconds;
-    const char *why;                         /* of a difference beyond 15 percent */
+    double less;                             /* than published by 15 percent and by at most this share; 0: within 15 */
+    const char *why;
 };
 
 #define FULL MEG_RECOMPUTE_UNIFORM
@@ -96,43 +97,43 @@ struct published {
 
 static const struct published runs[] = {
     { "GPT 22B, all recomputed [K22]", "a100", { 48, 6144, 64, 0, 0, 2048, 51200, 0 },
-      { 8, 1, 1, 1, 1, 4, 4, 0, FULL, HALF, false }, true, 1.42, NULL },
+      { 8, 1, 1, 1, 1, 4, 4, 0, FULL, HALF, false }, true, 1.42, 0, NULL },
     { "GPT 22B [K22]", "a100", { 48, 6144, 64, 0, 0, 2048, 51200, 0 },
-      { 8, 1, 1, 1, 1, 4, 4, 1, SOME, HALF, false }, true, 1.10, NULL },
+      { 8, 1, 1, 1, 1, 4, 4, 1, SOME, HALF, false }, true, 1.10, 0, NULL },
     { "GPT-3 175B, all recomputed [K22]", "a100", { 96, 12288, 96, 0, 0, 2048, 51200, 0 },
-      { 8, 1, 8, 3, 1, 1, 64, 0, FULL, HALF, false }, true, 18.13, NULL },
+      { 8, 1, 8, 3, 1, 1, 64, 0, FULL, HALF, false }, true, 18.13, 0, NULL },
     { "GPT-3 175B [K22]", "a100", { 96, 12288, 96, 0, 0, 2048, 51200, 0 },
-      { 8, 1, 8, 3, 1, 1, 64, 1, SOME, HALF, false }, true, 13.75, NULL },
+      { 8, 1, 8, 3, 1, 1, 64, 1, SOME, HALF, false }, true, 13.75, 0, NULL },
     { "GPT 530B, all recomputed [K22]", "a100", { 105, 20480, 128, 0, 0, 2048, 51200, 0 },
-      { 8, 1, 35, 3, 1, 1, 280, 0, FULL, HALF, false }, true, 49.05, NULL },
+      { 8, 1, 35, 3, 1, 1, 280, 0, FULL, HALF, false }, true, 49.05, 0, NULL },
     { "GPT 530B [K22]", "a100", { 105, 20480, 128, 0, 0, 2048, 51200, 0 },
-      { 8, 1, 35, 3, 1, 1, 280, 1, SOME, HALF, false }, true, 37.83, NULL },
+      { 8, 1, 35, 3, 1, 1, 280, 1, SOME, HALF, false }, true, 37.83, 0, NULL },
     { "GPT 1T, all recomputed [K22]", "a100", { 128, 25600, 160, 0, 0, 2048, 51200, 0 },
-      { 8, 1, 64, 1, 1, 1, 512, 0, FULL, HALF, false }, true, 94.42, NULL },
+      { 8, 1, 64, 1, 1, 1, 512, 0, FULL, HALF, false }, true, 94.42, 0, NULL },
     { "GPT 1T, MFU 56.3 [K22]", "a100", { 128, 25600, 160, 0, 0, 2048, 51200, 0 },
-      { 8, 1, 64, 1, 1, 1, 512, 1, SOME, HALF, false }, true, 71.49, NULL },
+      { 8, 1, 64, 1, 1, 1, 512, 1, SOME, HALF, false }, true, 71.49, 0, NULL },
     { "GPT-3 175B, 1,024 GPUs, 138 TFLOP/s [M21]", "a100", { 96, 12288, 96, 0, 0, 2048, 51200, 0 },
-      { 8, 1, 16, 1, 8, 1, 1536, 0, FULL, HALF, false }, true, 32, NULL },
+      { 8, 1, 16, 1, 8, 1, 1536, 0, FULL, HALF, false }, true, 32, 0, NULL },
     { "GPT-3 175B, 96 GPUs, MFU 47 [M25]", "h100", { 96, 12288, 96, 0, 0, 4096, 131072, 0 },
-      { 8, 1, 12, 8, 1, 1, 1152, 1, NONE, HALF, true }, false, 117.5, NULL },
+      { 8, 1, 12, 8, 1, 1, 1152, 1, NONE, HALF, true }, false, 117.5, 0, NULL },
     { "GPT-3 175B, 4,608 GPUs, MFU 42 [M25]", "h100", { 96, 12288, 96, 0, 0, 4096, 131072, 0 },
-      { 8, 1, 12, 8, 48, 1, 1152, 1, NONE, HALF, true }, false, 2.739, NULL },
+      { 8, 1, 12, 8, 48, 1, 1152, 1, NONE, HALF, true }, false, 2.739, 0, NULL },
     { "Llama 3 8B, 8 GPUs, 10,253 tok/s [N25]", "h100", { 32, 4096, 32, 8, 14336, 8192, 128256, 1 },
-      { 1, 2, 1, 1, 4, 1, 128, 0, NONE, HALF, true }, false, 12.78, NULL },
+      { 1, 2, 1, 1, 4, 1, 128, 0, NONE, HALF, true }, false, 12.78, 0, NULL },
     { "GPT 1.7B, 36,300 tok/s [M25]", "h100", { 24, 2048, 16, 0, 0, 4096, 131072, 0 },
-      { 1, 1, 1, 1, 1, 4, 4, 0, NONE, HALF, false }, false, 0.4513,
+      { 1, 1, 1, 1, 1, 4, 4, 0, NONE, HALF, false }, false, 0.4513, 0.35,
       "its f32 logits of 131,072 columns are copied and read several times, and small kernels wait for the host" },
     { "Llama 3 8B, 8 GPUs, 6,667 tok/s [T]", "h100", { 32, 4096, 32, 8, 14336, 8192, 128256, 1 },
-      { 1, 1, 1, 1, 8, 1, 8, 0, SOME, HALF, true }, false, 1.229,
+      { 1, 1, 1, 1, 8, 1, 8, 0, SOME, HALF, true }, false, 1.229, 0.45,
       "gathers every layer's weights twice a step, recomputes more, and its GPUs are held to 500 W" },
     { "GPT-2 124M, 8 GPUs, 468k tok/s [L]", "h100", { 12, 768, 12, 0, 0, 1024, 50257, 0 },
-      { 1, 1, 1, 1, 8, 64, 512, 0, NONE, HALF, true }, false, 0.140,
+      { 1, 1, 1, 1, 8, 64, 512, 0, NONE, HALF, true }, false, 0.140, 0.20,
       "waits for the device three times a step; GELU and bias gradients are passes of their own" },
     { "GPT-2 1558M, 8 GPUs, 47.6k tok/s [L]", "h100", { 48, 1600, 25, 0, 0, 1024, 50257, 0 },
-      { 1, 1, 1, 1, 8, 16, 1024, 0, NONE, HALF, true }, false, 2.754,
+      { 1, 1, 1, 1, 8, 16, 1024, 0, NONE, HALF, true }, false, 2.754, 0.20,
       "waits for the device three times a step; GELU and bias gradients are passes of their own" },
     { "Qwen 2.5 1.5B, 58.9k tok/s [L]", "h100", { 28, 1536, 12, 2, 8960, 1024, 151936, 1 },
-      { 1, 1, 1, 1, 1, 16, 512, 0, NONE, HALF, false }, false, 8.901, NULL },
+      { 1, 1, 1, 1, 1, 16, 512, 0, NONE, HALF, false }, false, 8.901, 0, NULL },
 };
 
 static void times_are_those_of_published_runs(void **state)
@@ -154,7 +155,7 @@ static void times_are_those_of_published_runs(void **state)
                r->hw, r->seconds, t.step, 100 * off, 100 * t.mfu, 100 * t.bubble);
         if (r->why)
             printf("#     %s\n", r->why);
-        failed += !isfinite(off) || (fabs(off) > 0.15) != (r->why != NULL);
+        failed += r->why ? !(off < -0.15 && off > -r->less) : !(fabs(off) <= 0.15);
     }
     assert_int_equal(failed, 0);
 }
