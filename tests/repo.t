@@ -17,7 +17,8 @@ is 'nothing of ours calls vasprintf' "$(grep -lw -e asprintf -e vasprintf lib/*/
 # A header includes what it needs; one with MEG_BEGIN_DECLS may be included from C++.
 for header in lib/*/*.h; do
     printf '#include "%s"\n' "${header#lib/}" >"$T/one.c"
-    ok "$header compiles alone" "${CC:-cc}" -std=gnu11 -fopenmp -Ilib -DMEG_ISA=base -fsyntax-only -Wall -Wextra -Werror "$T/one.c"
+    # shellcheck disable=SC2086 # CC may be "ccache gcc"
+    ok "$header compiles alone" ${CC:-cc} -std=gnu11 -fopenmp -Ilib -DMEG_ISA=base -fsyntax-only -Wall -Wextra -Werror "$T/one.c"
     ! grep -q '^MEG_BEGIN_DECLS' "$header" || cat "$T/one.c" >>"$T/all.cc"
 done
 if command -v c++ >/dev/null; then
