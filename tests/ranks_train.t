@@ -56,7 +56,7 @@ losses "$T/one.json" | head -n 5 >"$T/a"
 jq -r 'select(.iteration > 5) | .lm_loss' "$T/1.json" | head -n 5 >"$T/b"
 ok 'one rank goes on where two stopped' near "$T/a" "$T/b"
 
-# A cyclic order without sharding is one permutation of all samples, whatever the ranks; sharded, each has its own part.
+# Without sharding a cyclic order permutes all samples, for any number of ranks; otherwise each rank permutes its shard.
 cyclic() { # N OPTION...: the losses of N ranks
     n=$1
     shift
@@ -66,10 +66,10 @@ cyclic() { # N OPTION...: the losses of N ranks
 }
 cyclic 1 --no-data-sharding >"$T/all"
 cyclic 2 --no-data-sharding >"$T/c.loss"
-ok '--no-data-sharding: the losses of one rank' near "$T/c.loss" "$T/all"
+ok '--no-data-sharding: losses are those of one rank' near "$T/c.loss" "$T/all"
 cyclic 2 >"$T/c.loss"
 differ() { ! near "$@" && near "$1" "$1"; }
-ok 'which are not those of shards' differ "$T/c.loss" "$T/all" 1e-3
+ok 'shards have other losses' differ "$T/c.loss" "$T/all" 1e-3
 
 # Evaluation alone, of layers that share one's activations.
 evaluated() { sed -n 's/.*lm loss value: \([^ ]*\) .*/\1/p' "$1"; }

@@ -1,6 +1,7 @@
 /*
  * The same ten steps under many layouts: losses, gradient norms and weights are those of one rank in f32 to 1e-5, and
- * in bf16 losses to 2e-2 and gradient norms to 5e-2; what each rank sends in a step, by group, and holds, by arena, is what the planner says.
+ * in bf16 losses to 2e-2 and gradient norms to 5e-2; what each rank sends in a step, by group, and holds, by arena, is
+ * what the planner says.
  *
  *     mpirun -n 8 layouts sample|cover|full DIR [I/N]
  *
@@ -111,7 +112,7 @@ static int by_heads(const struct cell *c)
     return strstr(kind, "heads") ? at(c, CP) : strstr(kind, "both") ? 2 : 1;
 }
 
-/* Whether stages have different numbers of layers. */
+/* Return whether stages have different numbers of layers. */
 static bool is_uneven(const struct cell *c)
 {
     return !strncmp(values[PP][c->v[PP]].args, UNEVEN, strlen(UNEVEN));
@@ -242,7 +243,7 @@ static struct cell *cover(const struct cell *all, int nall, int *n)
     return v;
 }
 
-/* The first SAMPLE cells; where none of them has uneven stages in f32, the first such cell replaces the last. */
+/* Choose the first SAMPLE cells; where none has uneven stages in f32, the first such cell replaces the last. */
 static int choose_sample(struct cell *cell, int n)
 {
     int i = 0;
@@ -367,7 +368,7 @@ static double relative(double apart, double size)
     return apart == 0 ? 0 : apart / size;
 }
 
-/* The largest relative distance of a number of each step. */
+/* Return the largest relative difference of a number that each step reports. */
 static double steps_apart(const double a[STEPS], const double b[STEPS])
 {
     double most = 0;
@@ -474,7 +475,7 @@ static void make_references(struct meg_comm *world)
     }
 }
 
-/* Infinite where either has other than STEPS steps. */
+/* Compare two outcomes; differences are infinite where either has other than STEPS steps. */
 static void compare(struct result *r, const struct outcome *a, const struct outcome *b, int groups)
 {
     const bool is_complete = a->nlosses == STEPS && b->nlosses == STEPS;

@@ -1,4 +1,4 @@
-/* GPT: micro-batches, recomputation, decoding, initial weights, parameter table and rules; gpt_reference.c has the maths. */
+/* GPT: micro-batches, recomputation, decoding, initial weights, parameter table, rules; gpt_reference.c has the maths. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

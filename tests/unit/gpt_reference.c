@@ -20,7 +20,7 @@ struct input {
     float mask[N];
 };
 
-/* Three sequences, two of them of two documents; positions are a few hundred apart, so that slow angles matter. */
+/* Make three sequences, two of which have two documents; positions are 700 apart, so that slow angles matter. */
 static struct meg_gpt_batch batch(struct input *x)
 {
     struct meg_gpt_batch b = { .s = S, .b = B, .tokens = x->tokens, .labels = x->labels, .position = x->position,
@@ -65,7 +65,7 @@ static struct meg_gpt *make(const struct meg_gpt_conf *c)
     return g;
 }
 
-/* Central differences of the reference for some elements of each tensor; all gradients are finite. */
+/* Compare some gradients of each tensor with central differences of the reference, and require all to be finite. */
 static void check_gradients(const char *name, const struct meg_gpt *g, struct ref_gpt *ref, double *w, double scale)
 {
     const float *grad = g->g;
@@ -96,7 +96,7 @@ static void check_gradients(const char *name, const struct meg_gpt *g, struct re
     }
 }
 
-/* Check loss and gradients under some options (lines of a configuration file); returns the loss. */
+/* Check losses and gradients under options, which are lines of a configuration file; return the loss. */
 static double check(const char *name, const char *options, bool has_gradients)
 {
     const struct meg_gpt_conf c = conf(options);
@@ -129,7 +129,7 @@ static double check(const char *name, const char *options, bool has_gradients)
     "untie-embeddings-and-output-weights = yes\ngroup-query-attention = yes\nnum-query-groups = 2\n"
 #define DROP "hidden-dropout = 0.3\nattention-dropout = 0.2\n"
 
-/* Options to add to others, which they change the loss of. */
+/* Options that change the loss when they are added to others. */
 static const struct {
     const char *name, *to, *options;
 } cases[] = {

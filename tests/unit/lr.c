@@ -234,7 +234,7 @@ static void long_lists(void **state)
     assert_true(check_runs(dir) > 100);
 }
 
-/* The settings that options (lines of a configuration file) make beside --lr 1. */
+/* Return the settings that options, lines of a configuration file, make beside --lr 1. */
 static struct meg_optim_conf conf_of(const char *options)
 {
     struct meg_optim_conf c = { 0 };
@@ -272,7 +272,8 @@ static const struct {
     { "lr-decay-style = WSD\nlr-wsd-decay-iters = 4", false, 80, 0.41421356237309515, 0.01 },
     { "lr-decay-style = WSD\nlr-wsd-decay-samples = 20", true, 90, 0.41421356237309515, 0.01 },
     { "lr-decay-style = WSD\nlr-wsd-decay-iters = 4\nlr-wsd-decay-style = linear", false, 80, 0.5, 0.01 },
-    { "lr-decay-style = WSD\nlr-wsd-decay-iters = 4\nlr-wsd-decay-style = cosine", false, 70, 0.85355339059327378, 0.01 },
+    { "lr-decay-style = WSD\nlr-wsd-decay-iters = 4\nlr-wsd-decay-style = cosine", false, 70,
+      0.85355339059327378, 0.01 },
     { "weight-decay = 0.3", false, 0, 1, 0.3 },
     { "weight-decay-incr-style = linear\nstart-weight-decay = 0.2\nend-weight-decay = 1", false, 25, 0.75, 0.4 },
     { "weight-decay-incr-style = linear\nstart-weight-decay = 0.2\nend-weight-decay = 1", true, 101, 0, 1 },

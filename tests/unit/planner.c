@@ -185,9 +185,9 @@ static const struct {
       { 1, 1, 1, 1, 8, 4, 32, 0, NONE, HALF, true }, 8 * 312e12, 0, 1485426688 / 8.0, 1.73e12 },
 };
 
-static void near(const char *name, const char *what, double got, double want, double share)
+static void near(const char *name, const char *what, double got, double want, double tolerance)
 {
-    if (!(fabs(got / want - 1) <= share))
+    if (!(fabs(got / want - 1) <= tolerance))
         fail_msg("%s: %s is %.9g, not %.9g", name, what, got, want);
 }
 

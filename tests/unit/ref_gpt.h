@@ -57,7 +57,7 @@ static inline double ref_drop(const struct ref_gpt *g, double p, int layer, enum
     return (word[unit % 8 / 2] >> 16 * (unit % 2) & 0xffff) < dropped ? 0 : 65536 / (65536 - dropped);
 }
 
-/* to += drop(x), both [s,b,h] */
+/* Add drop(x) to to, both [s,b,h]. */
 static inline void ref_add(const struct ref_gpt *g, double *to, const double *x, int layer, enum meg_drop_site site)
 {
     const int64_t h = g->c->hidden_size, b = g->x->b;
@@ -66,7 +66,7 @@ static inline void ref_add(const struct ref_gpt *g, double *to, const double *x,
         to[k] += x[k] * ref_drop(g, g->c->hidden_dropout, layer, site, k % h, k / h / b, k / h % b);
 }
 
-/* y [n,out] = x [n,in] w^T + bias */
+/* Compute y [n,out] = x [n,in] w^T + bias. */
 static inline void ref_linear(double *y, const double *x, const double *w, const double *bias, int64_t n, int64_t out,
                               int64_t in)
 {
@@ -80,7 +80,7 @@ static inline void ref_linear(double *y, const double *x, const double *w, const
         }
 }
 
-/* LayerNorm where there is a bias, else RMSNorm; x and y [n,h]. */
+/* Normalize rows of x [n,h] into y: LayerNorm where there is a bias, else RMSNorm. */
 static inline void ref_norm(const struct ref_gpt *g, double *y, const double *x, const double *w, const double *bias)
 {
     const int64_t h = g->c->hidden_size;
@@ -97,7 +97,7 @@ static inline void ref_norm(const struct ref_gpt *g, double *y, const double *x,
     }
 }
 
-/* The angle of column pair i of half at a position (Su et al. 2021; Llama 3's scaling of long wavelengths). */
+/* Return the angle of column pair i of half at a position (Su et al. 2021; Llama 3's scaling of long wavelengths). */
 static inline double ref_angle(const struct meg_gpt_conf *c, int64_t position, int64_t i, int64_t half)
 {
     double freq = pow(c->rotary_base, -(double)i / (double)half);
@@ -110,7 +110,7 @@ static inline double ref_angle(const struct meg_gpt_conf *c, int64_t position, i
     return (double)position / (double)c->rotary_interpolation * freq;
 }
 
-/* Rotate one head of d columns, in place. */
+/* Rotate one head of d columns in place. */
 static inline void ref_rotate(const struct meg_gpt_conf *c, double *x, int64_t position)
 {
     const int64_t half = (int64_t)((double)c->kv_channels * c->rotary_percent) / 2;
@@ -124,13 +124,13 @@ static inline void ref_rotate(const struct meg_gpt_conf *c, double *x, int64_t p
     }
 }
 
-/* o [s,b,a d] from rows of qkv [s,b,g (a/g + 2) d], which hold by group its queries, its key and its value. */
+/* Attend: o [s,b,a d] from qkv [s,b,g (a/g + 2) d], whose rows hold by group the queries, the key and the value. */
 static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv, int layer)
 {
     const struct meg_gpt_conf *c = m->c;
     const struct meg_gpt_batch *x = m->x;
     const int64_t a = c->num_attention_heads, g = c->num_query_groups, d = c->kv_channels, r = a / g;
-    const int64_t ld = g * (r + 2) * d;
+    const int64_t ld = g * (r + 2) * d, keys = (x->s + 7) / 8 * 8;
     double *p = meg_new((size_t)x->s * sizeof *p);
 
     for (int64_t n = 0; n < x->s * x->b && meg_gpt_is_rotary(c); n++)
@@ -151,7 +151,7 @@ static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv
                 sum += p[k] = exp(dot / sqrt((double)d));
             }
             for (int64_t k = first; k <= t; k++)
-                p[k] *= ref_drop(m, c->attention_dropout, layer, MEG_DROP_ATTN, j * ((x->s + 7) / 8 * 8) + k, t, i) / sum;
+                p[k] *= ref_drop(m, c->attention_dropout, layer, MEG_DROP_ATTN, j * keys + k, t, i) / sum;
             for (int64_t e = 0; e < d; e++) {
                 double v = 0;
 
@@ -163,7 +163,7 @@ static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv
     free(p);
 }
 
-/* SiLU gate, tanh GELU or exact GELU: y [n,f] from fc1's output x. */
+/* Apply the SiLU gate, tanh GELU or exact GELU to fc1's output x, giving y [n,f]. */
 static inline void ref_activation(const struct meg_gpt_conf *c, double *y, const double *x, int64_t n)
 {
     const int64_t f = c->ffn_hidden_size;
@@ -185,7 +185,7 @@ static inline double *ref_rows(const struct ref_gpt *g, int64_t cols)
     return meg_new((size_t)(g->x->s * g->x->b * cols) * sizeof(double));
 }
 
-/* h [s,b,h] through one layer. */
+/* Run h [s,b,h] through one layer, in place. */
 static inline void ref_layer(const struct ref_gpt *g, double *h, int l)
 {
 #define P(name) ref_find(g, "decoder.layers.%d." name, l)

@@ -1,8 +1,8 @@
 /*
  * Three steps of a whole training run, from options and files to the checkpoint, against the same steps in float64:
  * initial weights, dropout masks, gradients (central differences of ref_gpt.h), clipping, updates, losses and
- * validation losses.  All samples have the same tokens, so that the order of the data does not matter, and dropout
- * tells them apart.
+ * validation losses.  All samples have the same tokens, so that the order of the data does not matter; dropout
+ * masks tell them apart.
  */
 #include <jansson.h>
 #include "base/hash.h"
@@ -36,9 +36,9 @@ static const struct run {
       { 0.01, 0.02 + 0.08 * 20 / 24, 0.02 + 0.08 * 10 / 24 },
       { 0.01, 0.05 + 0.15 * 20 / 24, 0.05 + 0.15 * 10 / 24 }, { 0.1, 0.3, 0.5 } },
     { "other averages, dropouts and initial weights",
-      "--lr 2e-2 --lr-decay-style constant --adam-beta1 0.5 --adam-beta2 0.8 --adam-eps 1e-3 --init-method-xavier-uniform "
-      "--weight-decay-incr-style cosine --start-weight-decay 0 --end-weight-decay 0.8 --clip-grad 0 "
-      "--hidden-dropout 0.3 --attention-dropout 0.2",
+      "--lr 2e-2 --lr-decay-style constant --adam-beta1 0.5 --adam-beta2 0.8 --adam-eps 1e-3 "
+      "--init-method-xavier-uniform --weight-decay-incr-style cosine --start-weight-decay 0 --end-weight-decay 0.8 "
+      "--clip-grad 0 --hidden-dropout 0.3 --attention-dropout 0.2",
       false, true, 0.5, 0.8, 1e-3, 0, INFINITY, 0.3, 0.2,
       { 2e-2, 2e-2, 2e-2 }, { 2e-2, 2e-2, 2e-2 }, { 0, 0.2, 0.6 } },
 };
@@ -87,7 +87,7 @@ static void train(const char *options)
     free(job);
 }
 
-/* The n-th line of the metrics that has a field, or has it not, beside a loss. */
+/* Return a number of the n-th line of the metrics, counting steps or evaluations. */
 static double logged(const char *key, int n, bool is_evaluation)
 {
     FILE *f = fopen("log", "r");
@@ -131,7 +131,7 @@ struct twin {
     struct ref_gpt ref;
 };
 
-/* N(0, 0.2), what is added to the residual stream divided by sqrt(2 L); or uniform by fan in and out; biases 0. */
+/* Return an initial weight: N(0, 0.2), over sqrt(2 L) for residual branches; or uniform by fan in and out. */
 static double initial(const struct run *r, const struct meg_param *row, int64_t i)
 {
     const uint64_t name = meg_xxh3_64(row->name, strlen(row->name));
@@ -140,7 +140,8 @@ static double initial(const struct run *r, const struct meg_param *row, int64_t 
     if (row->ndim == 1)
         return strstr(row->name, "layernorm.weight") ? 1 : 0;
     if (r->is_xavier)
-        return sqrt(6.0 / (double)(row->dim[0] + row->dim[1])) * (2 * meg_philox_init_uniform(99, name, (uint64_t)i) - 1);
+        return sqrt(6.0 / (double)(row->dim[0] + row->dim[1])) *
+               (2 * meg_philox_init_uniform(99, name, (uint64_t)i) - 1);
     return 0.2 / (is_out ? sqrt(2 * L) : 1) * meg_philox_init_normal(99, name, (uint64_t)i);
 }
 
@@ -174,7 +175,7 @@ static void end(struct twin *t)
     meg_params_free(&t->params);
 }
 
-/* The mean loss of a step's samples, or with step -1 of samples without dropout. */
+/* Return the mean loss of a step's samples; step -1 is an evaluation, without dropout. */
 static double loss_of(struct twin *t, int step)
 {
     for (int i = 0; i < BATCH; i++)
@@ -183,7 +184,7 @@ static double loss_of(struct twin *t, int step)
     return ref_loss(&t->ref) / (S * BATCH);
 }
 
-/* Gradients of a step, clipped; their norm before that is returned. */
+/* Compute the clipped gradients of a step; return their norm before clipping. */
 static double gradients(struct twin *t, const struct run *r, int step)
 {
     double sum = 0, norm;
@@ -237,7 +238,7 @@ static void near(const struct run *r, const char *what, int step, double got, do
         fail_msg("%s: %s of step %d is %.9g, not %.9g", r->name, what, step + 1, got, want);
 }
 
-/* Weights moved by up to lr a step; single precision leaves a thousandth of that at most. */
+/* Compare the weights: a step moves them by about the rate, of which f32 loses a ten-thousandth. */
 static void compare_weights(struct twin *t, const struct run *r)
 {
     float *w = meg_new((size_t)t->n * sizeof *w);
