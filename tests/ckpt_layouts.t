@@ -164,10 +164,15 @@ for async in '' --async-save; do
     rm -rf full/ck/iter_0000004 full/ck/iter_0000006 full/ck/iter_0000008 full/ck/done
     echo 2 >full/ck/latest_checkpointed_iteration.txt
     (cd full && ranks_but 2 1 "$fail" meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 --save ck \
-        --load ck --save-interval 2 $async >out 2>err)
+        --load ck --save-interval 2 --exit-on-save-failure $async >out 2>err)
     is "no space on one rank${async:+, $async}: status" $? 74
     is 'is told once' "$(grep -c 'No space left' full/err)" 1
     like 'with the rank' "$(cat full/err)" 'rank 1: ck/iter_0000004.tmp[^/]*/.*writing: No space'
     is 'and nothing is left over' "$(ls full/ck | tr '\n' ' ')" 'iter_0000002 latest_checkpointed_iteration.txt '
+    (cd full && ranks_but 2 1 "$fail" meg-train -q --config "$T/conf" --tensor-model-parallel-size 2 --save ck \
+        --load ck --save-interval 2 $async >out 2>err)
+    is "or both go on${async:+, $async}" "$? $(grep -c 'iteration 4 is not saved' full/err)" '0 1'
+    is 'and save the rest' "$(ls full/ck | grep -v log | tr '\n' ' ')" \
+        "done iter_0000002 iter_0000006 iter_0000008 latest_checkpointed_iteration.txt "
 done
 done_testing

@@ -70,6 +70,8 @@ const struct meg_opt meg_train_ckpt_opts[] = {
     MEG_ALIAS("most-recent-k", "keep-last-n"),
     { "overwrite-checkpoints", 0, MEG_BOOL(C, overwrite), NULL, "no",
       "save over the checkpoints of another run in the --save folder" },
+    { "exit-on-save-failure", 0, MEG_BOOL(C, exit_on_save_failure), NULL, "no",
+      "end the run when a checkpoint cannot be saved, in place of trying again at the next interval" },
     { "load", 0, MEG_STR(C, load), "DIR", NULL,
       "folder of checkpoints, or Hugging Face model, to start from" },
     { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL, "load iteration N in place of the latest" },

@@ -34,7 +34,7 @@ extern const struct meg_opt meg_train_opts[];
 struct meg_train_ckpt_conf {
     const char *save, *load;
     int64_t save_interval, ckpt_step, keep_last;
-    bool overwrite;
+    bool overwrite, exit_on_save_failure;
     bool exit_on_missing, finetune, load_optim, load_rng, save_optim, save_rng, async_save;
     bool use_checkpoint_args, override_scheduler, use_checkpoint_scheduler;
 };

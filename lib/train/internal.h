@@ -67,6 +67,7 @@ struct trainer {
     struct meg_ckpt_saving *saving;  /* the save in the background, or NULL */
     struct meg_position saving_at;
     int64_t saved;  /* iteration of the newest checkpoint in --save, that of saving included, or -1 */
+    int64_t committed; /* the same without that of saving */
     int64_t loaded; /* the one in --save that the run began with, or -1 */
     int64_t nan_in_a_row;  /* iterations left out since the last one that was not */
     double sent[MEG_PAPER_GROUPS]; /* bytes this rank sent in the last step */
@@ -174,10 +175,16 @@ int meg_train_check_save(const struct trainer *t, struct meg_err *e);
 int meg_train_load(struct trainer *t, struct meg_err *e);
 /* Weights and optimizer state of the newest checkpoint in --save; the place in the run stays. */
 int meg_train_roll_back(struct trainer *t, struct meg_err *e);
-/* A checkpoint of this moment, whole or not at all; with --async-save it is only begun. */
-int meg_train_save(struct trainer *t, struct meg_err *e);
-/* Move a save in the background on, or with wait see it to its end.  Every rank calls it between steps. */
-int meg_train_save_next(struct trainer *t, bool wait, struct meg_err *e);
+/*
+ * What becomes of a run whose save fails: it warns and goes on, unless --exit-on-save-failure is given, or it ends with
+ * the error.  A save that a later one will follow may fail.
+ */
+enum meg_save_failure { MEG_SAVE_MAY_FAIL, MEG_SAVE_MUST_NOT_FAIL };
+
+/* Save a checkpoint of this moment, complete or not at all; with --async-save only begin it. */
+int meg_train_save(struct trainer *t, enum meg_save_failure failure, struct meg_err *e);
+/* Move a save in the background on, or with wait finish it.  Every rank calls it between steps. */
+int meg_train_save_next(struct trainer *t, bool wait, enum meg_save_failure failure, struct meg_err *e);
 
 /* ---- progress.c: lines of SAVE/progress.txt, where --log-progress asks for them ---- */
 int meg_train_progress_starts(struct trainer *t, struct meg_err *e);

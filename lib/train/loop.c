@@ -147,16 +147,17 @@ static void warn_of_spike(const struct trainer *t, double *before, double loss)
 
 /* ---- saving and stopping ---- */
 
-static int save_once(struct trainer *t, struct meg_err *e)
+static int save_once(struct trainer *t, enum meg_save_failure failure, struct meg_err *e)
 {
-    return t->job->ckpt.save && t->saved != t->at.iteration ? meg_train_save(t, e) : 0;
+    return t->job->ckpt.save && t->saved != t->at.iteration ? meg_train_save(t, failure, e) : 0;
 }
 
+/* The last save of a run. */
 static int save_and_wait(struct trainer *t, struct meg_err *e)
 {
-    int r = save_once(t, e);
+    int r = save_once(t, MEG_SAVE_MUST_NOT_FAIL, e);
 
-    return r < 0 ? r : meg_train_save_next(t, true, e);
+    return r < 0 ? r : meg_train_save_next(t, true, MEG_SAVE_MUST_NOT_FAIL, e);
 }
 
 static int mark_done(struct trainer *t, bool is_done, struct meg_err *e)
@@ -186,7 +187,7 @@ static int save_or_exit(struct trainer *t, bool *is_over, struct meg_err *e)
     double minutes = meg_train_max(t, (meg_now_s() - t->start_s) / 60);
     int r;
 
-    if ((r = meg_train_save_next(t, false, e)) < 0)
+    if ((r = meg_train_save_next(t, false, MEG_SAVE_MAY_FAIL, e)) < 0)
         return r;
     if (t->at.iteration >= t->iters)
         return 0;
@@ -198,7 +199,7 @@ static int save_or_exit(struct trainer *t, bool *is_over, struct meg_err *e)
                  minutes);
     if (*is_over)
         return save_and_wait(t, e);
-    return divides(t->job->ckpt.save_interval, t->at.iteration) ? save_once(t, e) : 0;
+    return divides(t->job->ckpt.save_interval, t->at.iteration) ? save_once(t, MEG_SAVE_MAY_FAIL, e) : 0;
 }
 
 /* One more checkpoint where the batch is about to grow, as Megatron has it. */
@@ -207,7 +208,7 @@ static int save_at_rampup(struct trainer *t, int64_t *num_micro, struct meg_err 
     int64_t now = meg_batch_at(&t->plan, t->at.consumed_train).num_micro, before = *num_micro;
 
     *num_micro = now;
-    return before && now != before ? save_once(t, e) : 0;
+    return before && now != before ? save_once(t, MEG_SAVE_MAY_FAIL, e) : 0;
 }
 
 static int train(struct trainer *t, bool *is_over, struct meg_err *e)

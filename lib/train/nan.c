@@ -48,7 +48,7 @@ int meg_nan_meet(struct trainer *t, const struct meg_nan *mine, struct meg_err *
     bool is_end = !strcmp(way, "abort");
     int r;
 
-    if ((r = meg_train_save_next(t, true, e)) < 0) /* what is being saved is of before */
+    if ((r = meg_train_save_next(t, true, MEG_SAVE_MAY_FAIL, e)) < 0) /* what is being saved is of before */
         return r;
     if (!is_end && ++t->nan_in_a_row == MEG_NAN_IN_A_ROW) {
         snprintf(outcome, sizeof outcome, "the %dth iteration in a row, and --on-nan %s leaves out no more",

@@ -232,7 +232,7 @@ int meg_train_read_position(struct trainer *t, struct meg_err *e)
     else
         r = read_state(t, meg_ckpt_state(t->from), from.s, e);
     if (same_folder(t->job->ckpt.load, t->job->ckpt.save))
-        t->saved = t->loaded = t->at.iteration;
+        t->saved = t->committed = t->loaded = t->at.iteration;
     meg_str_free(&from);
     return r;
 }
@@ -437,11 +437,29 @@ static void keep_options(struct meg_str *out, const char *dump)
     }
 }
 
-/* A checkpoint is committed: r of it on all ranks. */
-static int saved(struct trainer *t, const struct meg_position *at, int r)
+/* The iteration after which a run that goes on saves next. */
+static int64_t next_save(const struct trainer *t)
 {
-    if (r < 0)
-        return meg_train_fail_once(t, r);
+    const int64_t interval = t->job->ckpt.save_interval;
+    const int64_t next = interval == MEG_UNSET ? t->iters : (t->at.iteration / interval + 1) * interval;
+
+    return next < t->iters ? next : t->iters;
+}
+
+/* A save of this position is over, with result r on all ranks. */
+static int saved(struct trainer *t, const struct meg_position *at, int r, enum meg_save_failure failure,
+                 struct meg_err *e)
+{
+    if (r < 0) {
+        t->saved = t->committed;
+        if (failure == MEG_SAVE_MUST_NOT_FAIL || t->job->ckpt.exit_on_save_failure)
+            return meg_train_fail_once(t, r);
+        if (meg_train_speaks(t))
+            meg_warn("%s; iteration %" PRId64 " is not saved, and the run goes on until the next save, after iteration "
+                     "%" PRId64, e->msg, at->iteration, next_save(t));
+        return 0;
+    }
+    t->committed = at->iteration;
     if (!meg_train_speaks(t))
         return 0;
     meg_note("saved iteration %" PRId64 " in %s", at->iteration, t->job->ckpt.save);
@@ -449,14 +467,14 @@ static int saved(struct trainer *t, const struct meg_position *at, int r)
     return 0;
 }
 
-int meg_train_save_next(struct trainer *t, bool wait, struct meg_err *e)
+int meg_train_save_next(struct trainer *t, bool wait, enum meg_save_failure failure, struct meg_err *e)
 {
     const int r = t->saving ? meg_ckpt_save_next(&t->saving, wait, e) : 0;
 
-    return r == 0 ? 0 : saved(t, &t->saving_at, r);
+    return r == 0 ? 0 : saved(t, &t->saving_at, r, failure, e);
 }
 
-int meg_train_save(struct trainer *t, struct meg_err *e)
+int meg_train_save(struct trainer *t, enum meg_save_failure failure, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
     struct meg_str all = { 0 }, options = { 0 };
@@ -465,7 +483,7 @@ int meg_train_save(struct trainer *t, struct meg_err *e)
     json_t *state;
     int r;
 
-    if ((r = meg_train_save_next(t, true, e)) < 0)
+    if ((r = meg_train_save_next(t, true, MEG_SAVE_MAY_FAIL, e)) < 0)
         return r;
     meg_optim_finish(t->optim);
     state = pack_state(t);
@@ -493,5 +511,5 @@ int meg_train_save(struct trainer *t, struct meg_err *e)
     t->saving_at = t->at;
     if (r == 0 && c->async_save)
         return 0;
-    return saved(t, &t->at, r);
+    return saved(t, &t->at, r, failure, e);
 }

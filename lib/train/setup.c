@@ -306,7 +306,7 @@ int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, stru
               struct meg_err *e)
 {
     struct trainer t = {
-        .job = job, .mesh = &t.grid, .grid = { .world = world }, .groups = groups, .saved = -1, .loaded = -1,
+        .job = job, .mesh = &t.grid, .grid = { .world = world }, .groups = groups, .saved = -1, .committed = -1, .loaded = -1,
         .start_s = meg_now_s()
     };
     int r;

@@ -216,11 +216,38 @@ cp -R "$T/whole" "$T/bad"
 printf x | dd of="$(ls "$T"/bad/iter_0000010/model-*.safetensors | tail -n 1)" bs=1 seek=5000 conv=notrunc 2>/dev/null
 status 'a flipped byte is found' 65 train --load "$T/bad"
 
-# ---- killed while it saves ----
+# ---- a save that fails, and one that is killed ----
 fault=${B:-build}/tests/fault.so
 if [ -f "$fault" ]; then
     ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0
     export ASAN_OPTIONS
+    full() { # ITERATION OPTION...: the disk is full when that one is saved
+        in=$1
+        shift
+        rm -rf "$T/full"
+        LD_PRELOAD="$fault" MEG_FAULT_IN="iter_$in" MEG_FAULT_AT=2 MEG_FAULT_ERRNO=ENOSPC \
+            meg-train -q --config "$T/conf" --save "$T/full" "$@" >"$T/full.log" 2>"$T/err"
+    }
+    for async in '' --async-save; do
+        # shellcheck disable=SC2086
+        full 0000004 --save-interval 2 $async
+        is "a save that fails does not end the run${async:+, $async}" \
+            "$? $(ls "$T/full" | grep iter_ | tr '\n' ' ')" '0 iter_0000002 iter_0000006 iter_0000008 iter_0000010 '
+        like 'which a warning says' "$(cat "$T/err")" "^meg-train: $T/full/.*: No space left on device; \
+iteration 4 is not saved, and the run goes on until the next save, after iteration $([ "$async" ] && echo '[0-9]*' || echo 6)\$"
+        same "and it loses nothing" "$T/full"
+        # shellcheck disable=SC2086
+        full 0000004 --save-interval 2 --exit-on-save-failure $async
+        is '--exit-on-save-failure ends it' "$? $(ls "$T/full" | tr '\n' ' ')" \
+            '74 iter_0000002 latest_checkpointed_iteration.txt '
+        # shellcheck disable=SC2086
+        full 0000010 --save-interval 5 $async
+        is 'so does the last save' "$? $(ls "$T/full" | tr '\n' ' ')" '74 iter_0000005 latest_checkpointed_iteration.txt '
+        like 'with an error' "$(cat "$T/err")" "^meg-train: $T/full/.*: No space left on device\$"
+        # shellcheck disable=SC2086
+        full 0000006 --save-interval 2 --exit-interval 6 $async
+        is 'and that before an exit' "$? $(cat "$T/full/latest_checkpointed_iteration.txt")" '74 4'
+    done
     five() { rm -rf "$T/killed"; train --save "$T/killed" --exit-interval 5 >/dev/null; }
     sixth() { LD_PRELOAD="$fault" meg-train -q --config "$T/conf" --save "$T/killed" --load "$T/killed" --exit-interval 6; }
     five
