@@ -1,6 +1,7 @@
 /*
  * Settings in the args of a Megatron checkpoint that our GPT cannot compute.  Names and defaults are those of
- * megatron/core/transformer/transformer_config.py and megatron/training/arguments.py, core 0.8 to 0.20.
+ * megatron/core/transformer/transformer_config.py, megatron/training/arguments.py and
+ * megatron/post_training/arguments.py, core 0.8 to 0.20.
  */
 #include <ctype.h>
 #include <inttypes.h>
@@ -31,8 +32,10 @@ static const struct rule {
     { "window_attn_skip_freq", "0", "attention in a sliding window" },
     { "qk_layernorm", "False", "normalized queries and keys" },
     { "qk_l2_norm", "False", "normalized queries and keys" },
+    { "export_qk_l2_norm", "False", "normalized queries and keys" },
     { "no_rope_freq", "0", "layers without rotary positions" },
     { "rope_type", "rope", "another scaling of rotary positions" },
+    { "enable_gpt_oss", "False", "another scaling of rotary positions" },
     { "mrope_section", "", "multimodal rotary positions" },
     { "apply_layernorm_1p", "False", "norms that multiply by 1 + weight" },
     { "layernorm_zero_centered_gamma", "False", "norms that multiply by 1 + weight" },
@@ -61,6 +64,8 @@ static const struct rule {
     { "heterogeneous_block_specs", "False", "layers of several sizes" },
     { "mtp_num_layers", "0", "multi-token prediction" },
     { "mtp_hybrid_override_pattern", "", "multi-token prediction" },
+    { "export_num_medusa_heads", "0", "multi-token prediction" },
+    { "export_num_eagle_layers", "0", "multi-token prediction" },
     { "decoder_num_layers", "0", "an encoder and a decoder" },
     { "retro_add_retriever", "False", "retrieval" },
     { "spec", "local", "layers of another module" },
@@ -73,7 +78,7 @@ static const char *const harmless_prefix[] = {
     "linear_value_", "linear_num_", "yarn_", "relative_attention_", "qk_clip", "vision_", "dino_",
     "swin_", "ict_", "biencoder_", "retriever_", "fim_", "rl_", "grpo_", "langrl_", "inprocess_",
     "fault_injector_", "flight_recorder_", "ft_", "logits_load_", "logits_save_", "async_",
-    "manual_gc",
+    "export_", "manual_gc",
 };
 
 /* A name with one of these words is about files, logs, the schedule, the optimizer, data, ranks or precision. */
@@ -92,18 +97,18 @@ static const char *const harmless_word[] = {
 
 static const char *const harmless_name[] = {
     /* training and data */
-    "model_type", "finetune", "freeze_all_layers", "sft", "seq_length", "encoder_seq_length",
-    "decoder_seq_length", "encoder_num_layers", "add_position_embedding", "bert_binary_head",
-    "bert_embedder_type", "output_bert_embeddings", "classes_fraction", "num_classes",
-    "num_channels", "img_dim", "img_h", "img_w", "patch_dim", "mask_factor", "mask_prob",
-    "mask_type", "short_seq_prob", "query_in_block_prob", "sample_rate", "split", "mmap_bin_files",
-    "use_one_sent_docs", "special_tokens", "tiktoken_pattern", "tiktoken_special_tokens",
-    "tiktoken_num_special_tokens", "chat_template", "use_gigatoken", "allow_ambiguous_pad_tokens",
-    "trust_remote_code", "reset_position_ids", "reset_attention_mask", "renormalize_blend_weights",
-    "multiple_validation_sets", "validation_set_names", "full_validation",
-    "override_opt_param_scheduler", "apply_wd_to_qk_layernorm", "hysteresis", "min_scale",
-    "num_workers", "perform_initialization", "use_cpu_initialization", "yaml_cfg", "mscale",
-    "mscale_all_dim", "rotary_scaling_factor", "beta_fast", "beta_slow",
+    "model_type", "finetune", "freeze_all_layers", "freeze_base_for_mtp", "sft", "seq_length",
+    "encoder_seq_length", "decoder_seq_length", "encoder_num_layers", "add_position_embedding",
+    "bert_binary_head", "bert_embedder_type", "output_bert_embeddings", "classes_fraction",
+    "num_classes", "num_channels", "img_dim", "img_h", "img_w", "patch_dim", "mask_factor",
+    "mask_prob", "mask_type", "short_seq_prob", "query_in_block_prob", "sample_rate", "split",
+    "mmap_bin_files", "use_one_sent_docs", "special_tokens", "tiktoken_pattern",
+    "tiktoken_special_tokens", "tiktoken_num_special_tokens", "chat_template", "use_gigatoken",
+    "allow_ambiguous_pad_tokens", "trust_remote_code", "reset_position_ids", "reset_attention_mask",
+    "renormalize_blend_weights", "multiple_validation_sets", "validation_set_names",
+    "full_validation", "override_opt_param_scheduler", "apply_wd_to_qk_layernorm", "hysteresis",
+    "min_scale", "num_workers", "perform_initialization", "use_cpu_initialization", "yaml_cfg",
+    "mscale", "mscale_all_dim", "rotary_scaling_factor", "beta_fast", "beta_slow",
     "original_max_position_embeddings", "q_lora_rank", "kv_lora_rank", "qk_head_dim",
     "qk_pos_emb_head_dim", "v_head_dim", "cache_mla_latents", "use_grouped_gemm_for_dense_mlp",
     "use_grouped_gemm_for_shared_expert",
@@ -133,7 +138,7 @@ static const char *const harmless_name[] = {
     "disable_msc_deprecated", "enable_msc", "enable_ft_package", "dump_param_to_param_group_map",
     "error_injection_rate", "error_injection_type", "record_memory_history", "record_shapes",
     "replication", "replication_factor", "replication_jump", "run_workload_inspector_server",
-    "verify_integrity",
+    "verify_integrity", "num_floating_point_operations_so_far", "modelopt_enabled",
 };
 /* clang-format on */
 

@@ -1,8 +1,8 @@
 /*
  * Settings in the args of Megatron's files: those that change the model are refused by name, all others pass.
  * tests/data/megatron_args_*.json are the args that Megatron's own parse_args and validate_args gave, of core
- * 0.10 (GPT-2 settings), 0.14 and 0.20 (Llama settings), with the values that training adds; objects are
- * {"global": "module.name"} and {"call": "module.class", "value": N}.
+ * 0.10 (GPT-2 settings), 0.14 and 0.20 (Llama settings), those of ModelOpt and the values that training adds;
+ * objects are {"global": "module.name"} and {"call": "module.class", "value": N}.
  */
 #include <jansson.h>
 
@@ -220,8 +220,10 @@ static const struct pair {
     { "window_attn_skip_freq", { "null", "[0,0]" }, { "2", "[1,0]" } },
     { "qk_layernorm", { "false" }, { "true" } },
     { "qk_l2_norm", { "false" }, { "true" } },
+    { "export_qk_l2_norm", { "false" }, { "true" } },
     { "no_rope_freq", { "null", "[0,0]" }, { "4", "[0,1]" } },
     { "rope_type", { "null", "\"rope\"" }, { "\"yarn\"" } },
+    { "enable_gpt_oss", { "false" }, { "true" } },
     { "mrope_section", { "null" }, { "[2,3,3]" } },
     { "apply_layernorm_1p", { "false" }, { "true" } },
     { "layernorm_zero_centered_gamma", { "false" }, { "true" } },
@@ -250,6 +252,8 @@ static const struct pair {
     { "heterogeneous_block_specs", { "false" }, { "true" } },
     { "mtp_num_layers", { "null", "0" }, { "1" } },
     { "mtp_hybrid_override_pattern", { "null" }, { "\"M*\"" } },
+    { "export_num_medusa_heads", { "0" }, { "2" } },
+    { "export_num_eagle_layers", { "0" }, { "1" } },
     { "decoder_num_layers", { "null" }, { "2" } },
     { "retro_add_retriever", { "false" }, { "true" } },
     { "spec", { "null", "[\"local\"]" }, { "[\"my.module\",\"layer\"]" } },
