@@ -370,7 +370,7 @@ static void refuses_what_is_no_tokenizer(void **state)
             "pre_tokenizer: pattern must be");
     refuses("{\"normalizer\": {\"type\": \"Strip\"}, \"added_tokens\": [{\"id\": 1, \"content\": \"\\n\"}], \"model\": "
             "{\"type\": \"WordLevel\", \"unk_token\": \"a\", \"vocab\": {\"a\": 0}}}",
-            MEG_EFORMAT, "added_tokens: nothing is left of '\n' when it is normalised");
+            MEG_EFORMAT, "added_tokens: nothing is left of '?' when it is normalised");
     refuses("{\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"__\"}}", MEG_EFORMAT,
             "pre_tokenizer: replacement '__' is not one character");
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_EUSAGE);
