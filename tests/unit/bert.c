@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "tmp.h"
 
-static char vocab_path[] = "/tmp/meg-bert.XXXXXX";
+static char vocab_path[TMP_NAME];
 static const char vocab[] =
     "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n##s\n.\n,\n'\n  it \nn\n##'t\nt\nno";
 
@@ -135,7 +136,7 @@ static void refuses_what_is_no_vocabulary(void **state)
 
 static int make_file(void **state)
 {
-    int fd = mkstemp(vocab_path);
+    int fd = tmp_file(vocab_path, "bert");
 
     (void)state;
     return fd < 0 ? -1 : close(fd);

@@ -15,13 +15,14 @@
 #include "ckpt/ckpt.h"
 #include "ckpt/internal.h"
 #include "ckpt/safetensors.h"
+#include "tmp.h"
 
-static char folder[] = "/tmp/meg-ckpt.XXXXXX";
+static char folder[TMP_NAME];
 
 static inline int enter_folder(void **state)
 {
     (void)state;
-    return mkdtemp(folder) ? chdir(folder) : -1;
+    return tmp_dir(folder, "ckpt") ? chdir(folder) : -1;
 }
 
 static inline int leave_folder(void **state)

@@ -17,14 +17,14 @@
 #include <cmocka.h>
 
 #include "data/indexed.h"
+#include "tmp.h"
 
-static char scratch[64]; /* a folder of this process; every test begins inside of it */
+static char scratch[TMP_NAME]; /* a folder of this process; every test begins inside of it */
 
 static inline int enter_scratch(void **state)
 {
     (void)state;
-    snprintf(scratch, sizeof scratch, "/tmp/meg-data.XXXXXX");
-    return mkdtemp(scratch) && chdir(scratch) == 0 ? 0 : -1;
+    return tmp_dir(scratch, "data") && chdir(scratch) == 0 ? 0 : -1;
 }
 
 static inline void remove_tree(const char *path)

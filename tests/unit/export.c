@@ -17,18 +17,19 @@
 #include "text/base64.h"
 #include "text/export.h"
 #include "text/learn.h"
+#include "tmp.h"
 
-static char dir[] = "/tmp/meg-export.XXXXXX";
+static char dir[TMP_NAME];
 
-static const char *path_in(char buf[80], const char *name)
+static const char *path_in(char buf[TMP_PATH], const char *name)
 {
-    snprintf(buf, 80, "%s/%s", dir, name);
+    snprintf(buf, TMP_PATH, "%s/%s", dir, name);
     return buf;
 }
 
 static void put(const char *name, const struct meg_str *text)
 {
-    char path[80];
+    char path[TMP_PATH];
     struct meg_err e;
 
     assert_int_equal(meg_write_file(path_in(path, name), text->s, text->n, &e), MEG_OK);
@@ -186,7 +187,7 @@ static void learn(void)
 
 static void vocab_and_merges_become_tokenizer_json(void **state)
 {
-    char vocab[80], merges[80];
+    char vocab[TMP_PATH], merges[TMP_PATH];
     const struct meg_tok_conf c = { .type = "GPT2BPETokenizer",
                                     .vocab_file = path_in(vocab, "vocab.json"),
                                     .merge_file = path_in(merges, "merges.txt"),
@@ -214,7 +215,7 @@ static void ranks_become_tokenizer_json(void **state)
 {
     static const char *const pattern[] = { "v1", "v2", "cl100k", "o200k" };
     const char *special[] = { "<|begin_of_text|>", "<|end_of_text|>" };
-    char ranks[80];
+    char ranks[TMP_PATH];
 
     (void)state;
     learn();
@@ -243,7 +244,7 @@ static void vocab_txt_becomes_tokenizer_json(void **state)
 {
     static const char *const type[] = { "BertWordPieceLowerCase", "BertWordPieceCase" };
     struct meg_str vocab = { 0 };
-    char path[80];
+    char path[TMP_PATH];
 
     (void)state;
     meg_str_printf(&vocab, "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nThe\nquick\nfox\n##es\nblank\ncafe\ncaf\xC3\xA9\n"
@@ -354,7 +355,7 @@ static void write_bpe_model(const char *name, bool is_llama)
 static void bpe_model_becomes_tokenizer_json(void **state)
 {
     static const char *const tools[] = { "a<tool>b", "<tool> a", "two <tool><tool>", "<tool" };
-    char path[80];
+    char path[TMP_PATH];
 
     (void)state;
     for (int is_llama = 0; is_llama < 2; is_llama++) {
@@ -387,7 +388,7 @@ static void sentencepiece_becomes_tokenizer_json(void **state)
 
     (void)state;
     for (int i = 0; i < 16; i++) {
-        char model[80], lines[80];
+        char model[TMP_PATH], lines[TMP_PATH];
         struct meg_tok_conf c = { .tokenizer_model = model, .vocab_size = MEG_UNSET, .vocab_extra_ids = MEG_UNSET };
 
         snprintf(model, sizeof model, "tests/data/spm/%d.model", i);
@@ -483,7 +484,7 @@ static void known_tokenizers_become_tokenizer_json(void **state)
 static int enter(void **state)
 {
     (void)state;
-    return mkdtemp(dir) ? 0 : -1;
+    return tmp_dir(dir, "export") ? 0 : -1;
 }
 
 static int leave(void **state)

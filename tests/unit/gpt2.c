@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "text/learn.h"
 #include "text/tokenizer.h"
+#include "tmp.h"
 
 static struct meg_tokenizer *open_gpt2(const char *dir)
 {
@@ -117,7 +118,7 @@ static void decodes_as_megatron(void **state)
 }
 
 /* A vocabulary learnt from this text, in a folder of its own. */
-static char dir[] = "/tmp/meg-gpt2.XXXXXX";
+static char dir[TMP_NAME];
 static const char lesson[] =
     "the cat sat on the mat; the other cats' mats weren't there \xC3\xA9\xC3\xA9";
 
@@ -128,7 +129,7 @@ static int learn(void **state)
     struct meg_err e;
 
     (void)state;
-    if (!mkdtemp(dir))
+    if (!tmp_dir(dir, "gpt2"))
         return -1;
     meg_learn_count(&l, lesson, (int64_t)strlen(lesson));
     meg_learn_run(&l, 280, 0, &v);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "tmp.h"
 
 static struct meg_tokenizer *open_hf(const char *path)
 {
@@ -47,11 +48,11 @@ REFERENCE(roberta, "roberta", 50265)
 REFERENCE(llama3, "llama3", 128256)
 REFERENCE(qwen2, "qwen2", 151646)
 
-static char dir[] = "/tmp/meg-hf.XXXXXX";
+static char dir[TMP_NAME];
 
 static void write_in(const char *name, const char *text)
 {
-    char path[64];
+    char path[TMP_PATH];
     struct meg_err e;
 
     snprintf(path, sizeof path, "%s/%s", dir, name);
@@ -255,7 +256,7 @@ static void puts_tokens_around_and_knows_their_parts(void **state)
 {
     struct meg_tokenizer *t;
     struct meg_err e;
-    char path[64];
+    char path[TMP_PATH];
 
     (void)state;
     write_in("tokenizer_config.json",
@@ -287,7 +288,7 @@ static void looks_for_nothing_beside_what_is_not_there(void **state)
     struct meg_tok_conf c = { .name_or_path = dir, .vocab_size = MEG_UNSET };
     struct meg_tokenizer *t;
     struct meg_err e;
-    char path[64], *own[3];
+    char path[TMP_PATH], *own[3];
 
     (void)state;
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
@@ -381,7 +382,7 @@ static void refuses_what_is_no_tokenizer(void **state)
 
 static void refuses_a_hundred_megabytes(void **state)
 {
-    char path[64];
+    char path[TMP_PATH];
 
     (void)state;
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
@@ -455,7 +456,7 @@ static void takes_very_many_added_tokens(void **state)
 static int make_dir(void **state)
 {
     (void)state;
-    return mkdtemp(dir) ? 0 : -1;
+    return tmp_dir(dir, "hf") ? 0 : -1;
 }
 
 static int remove_dir(void **state)

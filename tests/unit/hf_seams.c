@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "text/hf_files.h"
 #include "text/texts.h"
+#include "tmp.h"
 
 static uint32_t lcg(uint32_t *x)
 {
@@ -217,10 +218,10 @@ static void others_are_not_cut(void **state)
 
 static int make_dir(void **state)
 {
-    static char name[] = "/tmp/meg-seams.XXXXXX";
+    static char name[TMP_NAME];
 
     (void)state;
-    dir = mkdtemp(name);
+    dir = tmp_dir(name, "seams");
     return dir ? 0 : -1;
 }
 

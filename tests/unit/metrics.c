@@ -11,8 +11,9 @@
 #include <cmocka.h>
 #include "base/file.h"
 #include "train/metrics.h"
+#include "tmp.h"
 
-static char path[] = "/tmp/meg-metrics.XXXXXX";
+static char path[TMP_NAME];
 
 static void content_is(const char *want)
 {
@@ -105,7 +106,7 @@ int main(void)
         cmocka_unit_test(resumed),
         cmocka_unit_test(somebody_elses_file),
     };
-    int r, fd = mkstemp(path);
+    int r, fd = tmp_file(path, "metrics");
 
     close(fd);
     r = cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,7 @@
 #include "cpu/cpu.h"
 #include "eval/ppl.h"
 #include "tiny_gpt.h"
+#include "tmp.h"
 
 enum { V = 50, POSITIONS = 16, TOKENS = 70 };
 
@@ -86,7 +87,7 @@ static void windows_add_up(void **state)
 static void a_dataset_is_its_documents_in_a_row(void **state)
 {
     const int64_t length[] = { 1, 30, 0, 5, 0, 0, 33, 1 };
-    char dir[] = "/tmp/meg-ppl.XXXXXX", prefix[64], path[80];
+    char dir[TMP_NAME], prefix[TMP_PATH], path[TMP_PATH + 16];
     const struct meg_ids ids = { .v = tokens, .n = TOKENS, .cap = TOKENS };
     struct meg_indexed_writer *w = NULL;
     struct meg_dataset_reader reader;
@@ -96,7 +97,7 @@ static void a_dataset_is_its_documents_in_a_row(void **state)
     struct meg_err e;
 
     (void)state;
-    assert_non_null(mkdtemp(dir));
+    assert_non_null(tmp_dir(dir, "ppl"));
     snprintf(prefix, sizeof prefix, "%s/d", dir);
     assert_int_equal(meg_indexed_create(&w, prefix, MEG_IDX_U16, &e), MEG_OK);
     for (int64_t i = 0, at = 0; i < 8; at += length[i++]) {

@@ -12,6 +12,7 @@
 #include "infer/prompt.h"
 #include "infer/reply.h"
 #include "text/utf8.h"
+#include "tmp.h"
 
 /* A reader of what is written to *to. */
 static void open_pipe(struct meg_lines *in, int *to)
@@ -71,11 +72,11 @@ static void a_line_is_ready_when_its_end_is_there(void **state)
 static void lines_longer_than_the_buffer_are_whole(void **state)
 {
     enum { LONG = 1000000 };
-    char name[] = "/tmp/meg-lines.XXXXXX", *text;
+    char name[TMP_NAME], *text;
     struct meg_lines in;
     struct meg_err e;
     size_t n;
-    int fd = mkstemp(name);
+    int fd = tmp_file(name, "lines");
     FILE *f = fdopen(fd, "w");
 
     (void)state;
@@ -304,13 +305,13 @@ static void options_of_a_line_are_refused_with_their_name(void **state)
 /* A vocabulary of the 256 bytes and nothing else. */
 static struct meg_tokenizer *bytes_tokenizer(void)
 {
-    char dir[] = "/tmp/meg-detok.XXXXXX", vocab[64], merges[64];
+    char dir[TMP_NAME], vocab[TMP_PATH], merges[TMP_PATH];
     struct meg_tok_conf tc = { .type = "GPT2BPETokenizer", .vocab_file = vocab, .merge_file = merges };
     struct meg_tokenizer *tok = NULL;
     struct meg_err e;
     FILE *f;
 
-    assert_non_null(mkdtemp(dir));
+    assert_non_null(tmp_dir(dir, "detok"));
     snprintf(vocab, sizeof vocab, "%s/v", dir);
     snprintf(merges, sizeof merges, "%s/m", dir);
     assert_non_null(f = fopen(vocab, "w"));
@@ -516,13 +517,13 @@ static void a_stop_string_ends_the_text_before_it(void **state)
 /* A tokenizer of six words that holds back the last of them, which may go on. */
 static struct meg_tokenizer *word_tokenizer(void)
 {
-    char vocab[] = "/tmp/meg-words.XXXXXX";
+    char vocab[TMP_NAME];
     const struct meg_tok_conf tc = { .type = "BertWordPieceCase", .vocab_file = vocab };
     struct meg_tokenizer *tok = NULL;
     struct meg_err e;
     FILE *f;
 
-    assert_non_null(f = fdopen(mkstemp(vocab), "w"));
+    assert_non_null(f = fdopen(tmp_file(vocab, "words"), "w"));
     fputs("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\none\ntwo\n##s\n", f);
     fclose(f);
     if (meg_tokenizer_open(&tok, &tc, &e) < 0)

@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "text/tokenizer.h"
+#include "tmp.h"
 
 static const struct vectors {
     const char *name, *type, *model;
@@ -237,12 +238,12 @@ static void add_piece(struct meg_str *m, const char *text, float score, int type
     meg_str_free(&piece);
 }
 
-static char dir[] = "/tmp/meg-spm.XXXXXX";
+static char dir[TMP_NAME];
 
 /* A file with those bytes; its name. */
 static const char *write_model(const struct meg_str *m)
 {
-    static char path[64];
+    static char path[TMP_PATH];
     FILE *f;
 
     snprintf(path, sizeof path, "%s/model", dir);
@@ -256,7 +257,7 @@ static const char *write_model(const struct meg_str *m)
 static int make_dir(void **state)
 {
     (void)state;
-    return mkdtemp(dir) ? 0 : -1;
+    return tmp_dir(dir, "spm") ? 0 : -1;
 }
 
 static int remove_dir(void **state)

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include "base/file.h"
 #include "train/tensorboard.h"
+#include "tmp.h"
 
 struct event {
     int64_t step;
@@ -83,7 +84,7 @@ static void read_message(struct event *ev, int path, const unsigned char *p,
 
 static int read_events(const char *dir, struct event *ev, int max)
 {
-    char pattern[256];
+    char pattern[TMP_PATH + 32];
     struct meg_map m = { 0 };
     size_t at = 0;
     glob_t g;
@@ -129,12 +130,12 @@ static void checksums(void **state)
 
 static void written_and_read(void **state)
 {
-    char tmp[] = "/tmp/meg-events.XXXXXX", dir[64];
+    char tmp[TMP_NAME], dir[TMP_PATH];
     struct meg_events *t;
     struct event ev[8];
 
     (void)state;
-    assert_non_null(mkdtemp(tmp));
+    assert_non_null(tmp_dir(tmp, "events"));
     snprintf(dir, sizeof dir, "%s/a/b", tmp);
     assert_int_equal(meg_events_open(&t, dir, NULL), 0);
     assert_int_equal(meg_events_scalar(t, "lm loss", 2.5, 301, NULL), 0);

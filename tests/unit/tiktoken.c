@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "tmp.h"
 
-static char path[] = "/tmp/meg-tiktoken.XXXXXX";
+static char path[TMP_NAME];
 
 static struct meg_tokenizer *open_tik(const struct meg_tok_conf *c)
 {
@@ -76,7 +77,7 @@ static void equals_tiktoken_on_cl100k(void **state)
     struct meg_tokenizer *t;
 
     (void)state;
-    meg_str_printf(&command, "gzip -dc '%s' >%s", file, path);
+    meg_str_printf(&command, "gzip -dc '%s' >'%s'", file, path);
     assert_int_equal(system(command.s), 0);
     t = open_tik(&c);
     assert_int_equal(meg_tokenizer_vocab_size(t), 100256);
@@ -170,7 +171,7 @@ static void refuses_what_is_no_vocabulary(void **state)
 
 static int make_file(void **state)
 {
-    int fd = mkstemp(path);
+    int fd = tmp_file(path, "tiktoken");
 
     (void)state;
     return fd < 0 ? -1 : close(fd);
