@@ -301,7 +301,7 @@ static int convert(const struct conf *c, struct meg_err *e)
     if (meg_ckpt_seq_length(k) != MEG_UNSET)
         meg_str_printf(&options, "seq-length = %" PRId64 "\n", meg_ckpt_seq_length(k));
     save.options = options.s;
-    if ((r = meg_ckpt_tokenizer_read(&files, &tok, NULL, e)) < 0 ||
+    if ((r = meg_ckpt_tokenizer_read(&files, &tok, NULL, e)) < 0 || (r = meg_ckpt_tokenizer_carry(&files, k, e)) < 0 ||
         (r = meg_arena_init(&weights, "weights", (size_t)params.flat * sizeof(float), e)) < 0)
         goto out;
     files.eod = meg_ckpt_eod(k);

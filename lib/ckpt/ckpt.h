@@ -54,13 +54,22 @@ struct meg_ckpt_slot {
  * The tokenizer's files, read when a run begins: a save must not depend on files that others may
  * have moved since.  Starts as { 0 }.  MEG_ENOENT or MEG_EIO when one cannot be read.
  */
+enum { MEG_CKPT_EXTRAS = 3 };
+extern const char *const meg_ckpt_extras[MEG_CKPT_EXTRAS]; /* generation_config.json and what else is carried along */
 struct meg_ckpt_tokenizer {
-    struct meg_str file[MEG_TOK_FILES]; /* s NULL: there is none */
-    int32_t eod;                        /* id that ends a document, or -1 */
+    struct meg_str file[MEG_TOK_FILES];    /* s NULL: there is none */
+    struct meg_str extra[MEG_CKPT_EXTRAS]; /* the same */
+    int32_t eod;                           /* id that ends a document, or -1 */
+    int32_t bos;                           /* id that begins a text, or -1 */
+    struct meg_ids ends;                   /* ids that end a continuation besides eod */
     bool is_own_model;                  /* as in struct meg_tok_export */
 };
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c,
                             const struct meg_tokenizer *tok, struct meg_err *e);
+struct meg_ckpt;
+/* Add what a checkpoint says besides: the ids that begin and end texts, and the files of meg_ckpt_extras.  Nothing is
+ * added where its ids do not have eod among those that end a text: its tokenizer is another one. */
+int meg_ckpt_tokenizer_carry(struct meg_ckpt_tokenizer *t, const struct meg_ckpt *c, struct meg_err *e);
 /*
  * Add what a Hugging Face folder has besides, made from the files of c, unless tokenizer.json and
  * tokenizer_config.json are there: those two and special_tokens_map.json.  Where tokenizer.json cannot express the
@@ -121,8 +130,6 @@ int meg_ckpt_mark_done(const char *dir, bool is_done, struct meg_err *e);
 
 /* ---- loading ------------------------------------------------------------------------------------ */
 
-struct meg_ckpt;
-
 /* Whether dir has anything to load: a tracker, an iteration, a checkpoint, or a config.json. */
 bool meg_ckpt_exists(const char *dir);
 
@@ -147,6 +154,7 @@ const char *meg_ckpt_format(const struct meg_ckpt *c);  /* native, hf or megatro
 int64_t meg_ckpt_iteration(const struct meg_ckpt *c);   /* MEG_CKPT_RELEASE: weights only */
 const json_t *meg_ckpt_state(const struct meg_ckpt *c); /* what the run saved; NULL: nothing */
 int32_t meg_ckpt_eod(const struct meg_ckpt *c);         /* id that ends a document, or -1 */
+const struct meg_ids *meg_ckpt_ends(const struct meg_ckpt *c); /* all that end a continuation, eod the first */
 int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c);  /* true rows of the word embedding */
 
 /*

@@ -15,6 +15,7 @@
 
 #define WEIGHTS "model.safetensors"
 #define INDEX "model.safetensors.index.json"
+enum { GENERATION_CONFIG }; /* of meg_ckpt_extras */
 /* --tokenizer-model where it is not what other programs take a tokenizer.model for */
 #define OWN_MODEL "meg_tokenizer.model"
 
@@ -79,19 +80,33 @@ static const struct ckpt_family *family_of(const char *model_type, struct meg_st
     return NULL;
 }
 
-/* The id that ends a text: the first, where there are several. */
-static int read_eod(struct meg_ckpt *c, const struct meg_gpt_conf *m, const char *path,
-                    struct meg_err *e)
+/* The ids that begin and end texts, of one file. */
+static void add_text_ids(struct meg_ckpt *c, const json_t *file, int64_t vocab_size)
 {
-    const json_t *ids = json_object_get(c->state, "eos_token_id");
-    int64_t eod = -1;
-    int r = 0;
+    struct meg_ids bos = { 0 };
 
-    if (json_is_array(ids) && json_is_integer(json_array_get(ids, 0)))
-        eod = json_integer_value(json_array_get(ids, 0));
-    else
-        r = meg_json_get_i64(c->state, "eos_token_id", MEG_JSON_OPTIONAL, &eod, path, e);
-    c->eod = eod >= 0 && eod < m->vocab_size ? (int32_t)eod : -1;
+    ckpt_add_ids(&c->ends, json_object_get(file, "eos_token_id"), vocab_size);
+    ckpt_add_ids(&bos, json_object_get(file, "bos_token_id"), vocab_size);
+    if (c->bos < 0 && bos.n > 0)
+        c->bos = bos.v[0];
+    free(bos.v);
+}
+
+/* Those of config.json and of generation_config.json, which often has more of them. */
+static int read_text_ids(struct meg_ckpt *c, int64_t vocab_size, struct meg_err *e)
+{
+    json_t *generation = NULL;
+    int r;
+
+    for (int i = 0; i < MEG_CKPT_EXTRAS; i++)
+        if (ckpt_is_file(c->path, meg_ckpt_extras[i]))
+            c->extra_file[i] = ckpt_path(c->path, meg_ckpt_extras[i]);
+    add_text_ids(c, c->state, vocab_size);
+    if (!c->extra_file[GENERATION_CONFIG])
+        return 0;
+    if ((r = meg_json_load(&generation, c->extra_file[GENERATION_CONFIG], e)) == 0)
+        add_text_ids(c, generation, vocab_size);
+    json_decref(generation);
     return r;
 }
 
@@ -207,7 +222,7 @@ static int read_config(struct meg_ckpt *c, struct meg_err *e)
         goto out;
     }
     meg_opt_defaults(groups);
-    if ((r = f->read_config(&m, c->state, path, e)) < 0 || (r = read_eod(c, &m, path, e)) < 0)
+    if ((r = f->read_config(&m, c->state, path, e)) < 0 || (r = read_text_ids(c, m.vocab_size, e)) < 0)
         goto out;
     c->format = f->format;
     c->vocab_size = m.vocab_size;
@@ -329,23 +344,94 @@ static int write_small(const char *dir, const char *name, const struct meg_str *
     return r;
 }
 
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Write a JSON object with its members in the order of their names, as Hugging Face does. */
+static int write_sorted(const char *dir, const char *name, json_t *object, struct meg_err *e)
+{
+    const char **key = meg_new(json_object_size(object) * sizeof *key), *k;
+    json_t *sorted = json_object(), *value;
+    struct meg_str text = { 0 };
+    size_t n = 0;
+    int r;
+
+    json_object_foreach (object, k, value) {
+        key[n++] = k;
+    }
+    qsort(key, n, sizeof *key, by_name);
+    for (size_t i = 0; i < n; i++)
+        json_object_set(sorted, key[i], json_object_get(object, key[i]));
+    meg_json_dump(sorted, 2, &text);
+    meg_str_add(&text, "\n", 1);
+    r = write_small(dir, name, &text, e);
+    json_decref(sorted);
+    free(key);
+    meg_str_free(&text);
+    return r;
+}
+
+/* Set the ids that begin and end texts; GPT-2 has one for both. */
+static void set_text_ids(json_t *o, const struct ckpt_family *family, const struct meg_ckpt_tokenizer *tok)
+{
+    struct meg_ids ends = { 0 };
+    const int32_t bos = tok->bos < 0 && family == &ckpt_gpt2 ? tok->eod : tok->bos;
+
+    ckpt_add_id(&ends, tok->eod, INT32_MAX);
+    for (int64_t i = 0; i < tok->ends.n; i++)
+        ckpt_add_id(&ends, tok->ends.v[i], INT32_MAX);
+    if (bos >= 0)
+        json_object_set_new(o, "bos_token_id", json_integer(bos));
+    if (ends.n > 0)
+        json_object_set_new(o, "eos_token_id", ckpt_ids_json(&ends));
+    free(ends.v);
+}
+
+static int write_config(const char *dir, const struct ckpt_family *family, const struct meg_ckpt_save *s,
+                        struct meg_err *e)
+{
+    json_t *config = family->config(s->model);
+    int r;
+
+    if (s->tok)
+        set_text_ids(config, family, s->tok);
+    json_object_set_new(config, "torch_dtype", json_string("float32"));
+    r = write_sorted(dir, "config.json", config, e);
+    json_decref(config);
+    return r;
+}
+
+/* generation_config.json as it was, or one that says what ends a text; and what else is carried along. */
+static int write_extras(const char *dir, const struct ckpt_family *family, const struct meg_ckpt_tokenizer *tok,
+                        struct meg_err *e)
+{
+    json_t *generation = json_object();
+    int r = 0;
+
+    set_text_ids(generation, family, tok);
+    if (!tok->extra[GENERATION_CONFIG].s && json_object_size(generation) > 0)
+        r = write_sorted(dir, meg_ckpt_extras[GENERATION_CONFIG], generation, e);
+    for (int i = 0; i < MEG_CKPT_EXTRAS && r == 0; i++)
+        if (tok->extra[i].s)
+            r = write_small(dir, meg_ckpt_extras[i], &tok->extra[i], e);
+    json_decref(generation);
+    return r;
+}
+
 static int write_folder(const char *dir, const struct ckpt_family *family,
                         const struct meg_ckpt_save *s, struct meg_err *e)
 {
-    json_t *config = family->config(s->model, s->tok ? s->tok->eod : -1);
-    struct meg_str text = { 0 };
     int r;
 
-    meg_json_dump(config, 2, &text);
-    meg_str_add(&text, "\n", 1);
-    if ((r = write_weights(dir, family->format, s, e)) == 0)
-        r = write_small(dir, "config.json", &text, e);
+    if ((r = write_weights(dir, family->format, s, e)) < 0 || (r = write_config(dir, family, s, e)) < 0 ||
+        (s->tok && (r = write_extras(dir, family, s->tok, e)) < 0))
+        return r;
     for (int i = 0; s->tok && i < MEG_TOK_FILES && r == 0; i++)
         if (s->tok->file[i].s)
             r = write_small(dir, i == MEG_TOK_MODEL && s->tok->is_own_model ? OWN_MODEL : meg_tok_files[i].name,
                             &s->tok->file[i], e);
-    meg_str_free(&text);
-    json_decref(config);
     return r;
 }
 

@@ -126,20 +126,15 @@ static const char *cannot(const struct meg_gpt_conf *m)
     return NULL;
 }
 
-static json_t *config_of(const struct meg_gpt_conf *m, int32_t eod)
+static json_t *config_of(const struct meg_gpt_conf *m)
 {
     json_t *c = json_object();
 
-    /* sorted by name, as Hugging Face writes them */
     json_object_set_new(c, "activation_function",
                         json_string(m->bias_gelu_fusion ? "gelu_new" : "gelu"));
     json_object_set_new(c, "architectures", json_pack("[s]", "GPT2LMHeadModel"));
     json_object_set_new(c, "attn_pdrop", json_real(m->attention_dropout));
-    if (eod >= 0)
-        json_object_set_new(c, "bos_token_id", json_integer(eod));
     json_object_set_new(c, "embd_pdrop", json_real(m->hidden_dropout));
-    if (eod >= 0)
-        json_object_set_new(c, "eos_token_id", json_integer(eod));
     json_object_set_new(c, "initializer_range", json_real(m->init_method_std));
     json_object_set_new(c, "layer_norm_epsilon", json_real(m->norm_epsilon));
     json_object_set_new(c, "model_type", json_string("gpt2"));
@@ -151,7 +146,6 @@ static json_t *config_of(const struct meg_gpt_conf *m, int32_t eod)
     json_object_set_new(c, "n_positions", json_integer(m->max_position_embeddings));
     json_object_set_new(c, "resid_pdrop", json_real(m->hidden_dropout));
     json_object_set_new(c, "tie_word_embeddings", json_boolean(!m->is_untied));
-    json_object_set_new(c, "torch_dtype", json_string("float32"));
     json_object_set_new(c, "vocab_size", json_integer(m->vocab_size));
     return c;
 }

@@ -230,19 +230,16 @@ static json_t *scaling_of(const struct meg_gpt_conf *m)
     return json_null();
 }
 
-static json_t *config_of(const struct meg_gpt_conf *m, int32_t eod)
+static json_t *config_of(const struct meg_gpt_conf *m)
 {
     const bool is_qwen = !m->has_bias && m->add_qkv_bias;
     json_t *c = json_object();
 
-    /* sorted by name, as Hugging Face writes them */
     json_object_set_new(c, "architectures",
                         json_pack("[s]", is_qwen ? "Qwen2ForCausalLM" : "LlamaForCausalLM"));
     if (!is_qwen)
         json_object_set_new(c, "attention_bias", json_boolean(m->has_bias));
     json_object_set_new(c, "attention_dropout", json_real(m->attention_dropout));
-    if (eod >= 0)
-        json_object_set_new(c, "eos_token_id", json_integer(eod));
     json_object_set_new(c, "head_dim", json_integer(m->kv_channels));
     json_object_set_new(c, "hidden_act", json_string("silu"));
     json_object_set_new(c, "hidden_size", json_integer(m->hidden_size));
@@ -259,7 +256,6 @@ static json_t *config_of(const struct meg_gpt_conf *m, int32_t eod)
     json_object_set_new(c, "rope_scaling", scaling_of(m));
     json_object_set_new(c, "rope_theta", json_real(m->rotary_base));
     json_object_set_new(c, "tie_word_embeddings", json_boolean(!m->is_untied));
-    json_object_set_new(c, "torch_dtype", json_string("float32"));
     if (is_qwen)
         json_object_set_new(c, "use_sliding_window", json_false());
     json_object_set_new(c, "vocab_size", json_integer(m->vocab_size));

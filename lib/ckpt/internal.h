@@ -12,11 +12,13 @@ struct meg_ckpt {
     int64_t chosen;
     bool is_native;
     int64_t iteration, vocab_size;
-    int32_t eod;
+    int32_t bos;         /* id that begins a text, or -1 */
+    struct meg_ids ends; /* ids that end a continuation, that of a document the first */
     char *options;                 /* as meg_opt_dump wrote them */
     json_t *state;                 /* state.json, or of a foreign folder its config.json */
     json_t *manifest;              /* tensors of manifest.json; NULL: there are no checksums */
     char *tok_file[MEG_TOK_FILES]; /* NULL: not there */
+    char *extra_file[MEG_CKPT_EXTRAS]; /* the same */
     struct meg_st **file; /* of the weights; number i is of tensor-parallel rank i mod tp */
     int nfiles;
     int64_t saved_at;   /* of weights only: iteration of the run that wrote them, or RELEASE */
@@ -179,6 +181,15 @@ struct meg_span ckpt_share(const struct meg_params *p, const struct meg_mesh *me
 /* Cut a stretch to them; whether anything is left. */
 bool ckpt_clip(struct ckpt_stretch *s, struct meg_span share);
 
+/* ---- tokenizer.c ---- */
+
+/* Add an id to a set; one that is negative or not below vocab_size is left out. */
+void ckpt_add_id(struct meg_ids *set, int64_t id, int64_t vocab_size);
+/* The same with a JSON value: an id, or a list of them. */
+void ckpt_add_ids(struct meg_ids *set, const json_t *value, int64_t vocab_size);
+/* One id as a number, several as a list. */
+json_t *ckpt_ids_json(const struct meg_ids *set);
+
 /* ---- ranks.c ---- */
 
 /* Every rank gives its result: 0 where all succeeded, else the first failed rank's error on all. */
@@ -264,7 +275,7 @@ struct ckpt_family {
                        struct meg_err *e);
     /* What keeps the family from expressing a model; NULL: nothing. */
     const char *(*cannot)(const struct meg_gpt_conf *m);
-    json_t *(*config)(const struct meg_gpt_conf *m, int32_t eod);
+    json_t *(*config)(const struct meg_gpt_conf *m); /* but for what is the same in all families */
 };
 extern const struct ckpt_family ckpt_gpt2, ckpt_llama;
 

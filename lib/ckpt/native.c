@@ -50,7 +50,7 @@ static int read_state(struct meg_ckpt *c, const struct meg_str *text, struct meg
 {
     char *path = ckpt_path(c->path, "state.json");
     struct meg_str options = { 0 };
-    int64_t eod = -1;
+    int64_t eod = -1, bos = -1;
     json_t *lines, *line;
     size_t i;
     int r;
@@ -62,9 +62,12 @@ static int read_state(struct meg_ckpt *c, const struct meg_str *text, struct meg
         (r = meg_json_get_i64(c->state, "vocab_size", MEG_JSON_NEEDED, &c->vocab_size, path, e)) <
             0 ||
         (r = meg_json_get_i64(c->state, "eod_id", MEG_JSON_OPTIONAL, &eod, path, e)) < 0 ||
+        (r = meg_json_get_i64(c->state, "bos_id", MEG_JSON_OPTIONAL, &bos, path, e)) < 0 ||
         (r = meg_json_get_array(c->state, "options", MEG_JSON_NEEDED, &lines, path, e)) < 0)
         goto out;
-    c->eod = (int32_t)eod;
+    c->bos = bos < c->vocab_size ? (int32_t)bos : -1;
+    ckpt_add_id(&c->ends, eod, c->vocab_size);
+    ckpt_add_ids(&c->ends, json_object_get(c->state, "end_ids"), c->vocab_size);
     meg_str_add(&options, "", 0);
     json_array_foreach (lines, i, line) {
         meg_str_printf(&options, "%s\n", json_is_string(line) ? json_string_value(line) : "");
@@ -97,6 +100,9 @@ static int read_smalls(struct meg_ckpt *c, json_t *files, struct meg_err *e)
         for (int i = 0; i < MEG_TOK_FILES; i++)
             if (!strcmp(name, meg_tok_files[i].name))
                 c->tok_file[i] = ckpt_path(c->path, name);
+        for (int i = 0; i < MEG_CKPT_EXTRAS; i++)
+            if (!strcmp(name, meg_ckpt_extras[i]))
+                c->extra_file[i] = ckpt_path(c->path, name);
     }
     meg_str_free(&text);
     return r;

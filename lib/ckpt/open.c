@@ -157,7 +157,7 @@ static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct m
     struct meg_gpt_conf model;
     int r;
 
-    c->eod = -1;
+    c->bos = -1;
     c->tp = 1;
     c->iteration = c->saved_at = MEG_CKPT_RELEASE;
     c->consumed = -1;
@@ -228,6 +228,9 @@ void meg_ckpt_close(struct meg_ckpt *c)
     free(c->options);
     for (int i = 0; i < MEG_TOK_FILES; i++)
         free(c->tok_file[i]);
+    for (int i = 0; i < MEG_CKPT_EXTRAS; i++)
+        free(c->extra_file[i]);
+    free(c->ends.v);
     free(c->path);
     free(c->save);
     free(c);
@@ -294,7 +297,12 @@ const json_t *meg_ckpt_state(const struct meg_ckpt *c)
 
 int32_t meg_ckpt_eod(const struct meg_ckpt *c)
 {
-    return c->eod;
+    return c->ends.n > 0 ? c->ends.v[0] : -1;
+}
+
+const struct meg_ids *meg_ckpt_ends(const struct meg_ckpt *c)
+{
+    return &c->ends;
 }
 
 int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c)

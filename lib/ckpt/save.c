@@ -30,7 +30,7 @@ struct small {
     struct meg_str text;
     bool is_listed; /* in the manifest */
 };
-enum { SMALLS = MEG_TOK_FILES + 3 };
+enum { SMALLS = MEG_TOK_FILES + MEG_CKPT_EXTRAS + 3 };
 
 struct meg_ckpt_saving {
     struct meg_comm *world;
@@ -89,6 +89,22 @@ static json_t *lines_of(const char *text)
     return lines;
 }
 
+/* The ids that begin and end texts; of most models there is only the one that ends a document. */
+static void add_text_ids(json_t *state, const struct meg_ckpt_tokenizer *tok)
+{
+    json_t *ends = json_array();
+
+    json_object_set_new(state, "eod_id", tok && tok->eod >= 0 ? json_integer(tok->eod) : json_null());
+    for (int64_t i = 0; tok && i < tok->ends.n; i++)
+        if (tok->ends.v[i] != tok->eod)
+            json_array_append_new(ends, json_integer(tok->ends.v[i]));
+    if (json_array_size(ends) > 0)
+        json_object_set(state, "end_ids", ends);
+    if (tok && tok->bos >= 0)
+        json_object_set_new(state, "bos_id", json_integer(tok->bos));
+    json_decref(ends);
+}
+
 static void add_state(struct meg_ckpt_saving *v, const struct meg_ckpt_save *s)
 {
     json_t *state = json_object();
@@ -96,7 +112,7 @@ static void add_state(struct meg_ckpt_saving *v, const struct meg_ckpt_save *s)
     json_object_set_new(state, "iteration",
                         s->iteration == MEG_CKPT_RELEASE ? json_null() : json_integer(s->iteration));
     json_object_set_new(state, "vocab_size", json_integer(s->model->vocab_size));
-    json_object_set_new(state, "eod_id", s->tok && s->tok->eod >= 0 ? json_integer(s->tok->eod) : json_null());
+    add_text_ids(state, s->tok);
     json_object_set_new(state, "options", lines_of(s->options));
     json_object_set_new(state, "run", s->state ? json_deep_copy(s->state) : json_null());
     add_json(v, "state.json", state);
@@ -122,6 +138,9 @@ static void add_smalls(struct meg_ckpt_saving *v, const struct meg_ckpt_save *s)
     for (int i = 0; s->tok && i < MEG_TOK_FILES; i++)
         if (s->tok->file[i].s)
             add_small(v, meg_tok_files[i].name, true, &s->tok->file[i]);
+    for (int i = 0; s->tok && i < MEG_CKPT_EXTRAS; i++)
+        if (s->tok->extra[i].s)
+            add_small(v, meg_ckpt_extras[i], true, &s->tok->extra[i]);
     add_index(v, s);
     add_state(v, s);
     if (s->run_conf) {

@@ -6,8 +6,52 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "ckpt/ckpt.h"
+#include "ckpt/internal.h"
 #include "text/export.h"
+
+const char *const meg_ckpt_extras[MEG_CKPT_EXTRAS] = { "generation_config.json", "chat_template.jinja",
+                                                       "added_tokens.json" };
+
+/* ---- sets of ids ---- */
+
+void ckpt_add_id(struct meg_ids *set, int64_t id, int64_t vocab_size)
+{
+    if (id < 0 || id >= vocab_size)
+        return;
+    for (int64_t i = 0; i < set->n; i++)
+        if (set->v[i] == id)
+            return;
+    meg_ids_reserve(set, 1);
+    set->v[set->n++] = (int32_t)id;
+}
+
+void ckpt_add_ids(struct meg_ids *set, const json_t *value, int64_t vocab_size)
+{
+    const json_t *id;
+    size_t i;
+
+    if (json_is_integer(value))
+        ckpt_add_id(set, json_integer_value(value), vocab_size);
+    json_array_foreach (value, i, id) {
+        if (json_is_integer(id))
+            ckpt_add_id(set, json_integer_value(id), vocab_size);
+    }
+}
+
+json_t *ckpt_ids_json(const struct meg_ids *set)
+{
+    json_t *list = json_array();
+
+    if (set->n == 1) {
+        json_decref(list);
+        return json_integer(set->v[0]);
+    }
+    for (int64_t i = 0; i < set->n; i++)
+        json_array_append_new(list, json_integer(set->v[i]));
+    return list;
+}
+
+/* ---- the files ---- */
 
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c,
                             const struct meg_tokenizer *tok, struct meg_err *e)
@@ -20,11 +64,31 @@ int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_c
 
     meg_tok_find_files(&conf, own);
     t->eod = tok ? meg_tokenizer_eod(tok) : -1;
+    t->bos = tok ? meg_tokenizer_roles(tok)->bos : -1;
     for (int i = 0; i < MEG_TOK_FILES && r == 0; i++)
         if (i != other && *meg_tok_path(&conf, i))
             r = meg_read_regular(*meg_tok_path(&conf, i), &t->file[i], e);
     for (int i = 0; i < 3; i++)
         free(own[i]);
+    return r;
+}
+
+int meg_ckpt_tokenizer_carry(struct meg_ckpt_tokenizer *t, const struct meg_ckpt *c, struct meg_err *e)
+{
+    bool is_same = t->eod < 0;
+    int r = 0;
+
+    for (int64_t i = 0; i < c->ends.n; i++)
+        is_same |= c->ends.v[i] == t->eod;
+    if (!is_same)
+        return 0;
+    if (t->bos < 0)
+        t->bos = c->bos;
+    for (int64_t i = 0; i < c->ends.n; i++)
+        ckpt_add_id(&t->ends, c->ends.v[i], INT32_MAX);
+    for (int i = 0; i < MEG_CKPT_EXTRAS && r == 0; i++)
+        if (c->extra_file[i])
+            r = meg_read_file(c->extra_file[i], &t->extra[i], e);
     return r;
 }
 
@@ -79,4 +143,7 @@ void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t)
 {
     for (int i = 0; i < MEG_TOK_FILES; i++)
         meg_str_free(&t->file[i]);
+    for (int i = 0; i < MEG_CKPT_EXTRAS; i++)
+        meg_str_free(&t->extra[i]);
+    free(t->ends.v);
 }

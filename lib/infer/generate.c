@@ -9,7 +9,7 @@ struct meg_generator {
     struct meg_gpt_cache *cache;
     struct meg_sampler sampler;
     int64_t slots, active, ntop;
-    int32_t eod;
+    const struct meg_ids *ends;
     struct meg_continuation **slot;   /* [slots] NULL: free */
     int64_t *fed;                     /* [slots] the slots of a step, */
     int32_t *token;                   /* [slots] the token each is fed, */
@@ -17,8 +17,8 @@ struct meg_generator {
     int32_t *heap;                    /* [v] scratch */
 };
 
-int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t drawable, int32_t eod, int64_t slots,
-                       int64_t ntop, struct meg_err *e)
+int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t drawable, const struct meg_ids *ends,
+                       int64_t slots, int64_t ntop, struct meg_err *e)
 {
     struct meg_generator *gen = meg_new(sizeof *gen);
     int64_t v = g->conf.vocab_size;
@@ -27,7 +27,7 @@ int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t dr
     MEG_ASSERT(drawable > 0 && drawable <= v && slots > 0 && ntop >= 0 && ntop <= v);
     gen->g = g;
     gen->slots = slots;
-    gen->eod = eod;
+    gen->ends = ends;
     gen->ntop = ntop;
     meg_sampler_init(&gen->sampler, v, drawable);
     gen->slot = meg_new((size_t)slots * sizeof *gen->slot);
@@ -88,6 +88,14 @@ static void leave(struct meg_generator *gen, int64_t slot)
     gen->active--;
 }
 
+static bool ends_text(const struct meg_generator *gen, int32_t id)
+{
+    for (int64_t i = 0; gen->ends && i < gen->ends->n; i++)
+        if (gen->ends->v[i] == id)
+            return true;
+    return false;
+}
+
 /* Draw the next token of the sequence in slot; one that ends, or fails, frees the slot. */
 static int extend(struct meg_generator *gen, int64_t slot, const float *logits, struct meg_err *e)
 {
@@ -101,7 +109,7 @@ static int extend(struct meg_generator *gen, int64_t slot, const float *logits, 
     if (id < 0) {
         r = meg_fail(e, MEG_EFAIL, "the model's logits after %lld tokens are not finite: are its weights?",
                      (long long)len);
-    } else if (id == gen->eod) {
+    } else if (ends_text(gen, id)) {
         c->finish = MEG_STOPPED;
     } else {
         append(gen, c, logits, id, logprob);

@@ -8,12 +8,13 @@
 #define MEG_INFER_GENERATE_H
 #include "infer/request.h"
 #include "model/gpt.h"
+#include "text/tokenizer.h"
 
 MEG_BEGIN_DECLS
 
 enum meg_finish {
     MEG_RUNNING,
-    MEG_STOPPED,                 /* eod was drawn, which is not among the ids, or meg_generator_stop was called */
+    MEG_STOPPED,                 /* an id that ends it was drawn, which is not among the ids, or meg_generator_stop was called */
     MEG_FULL                     /* as many tokens as asked for, or as the model has positions */
 };
 
@@ -31,14 +32,14 @@ struct meg_continuation {
 /*
  * meg_generator_open - g is borrowed until close
  *   drawable   ids below it may be drawn, at most the model's vocabulary
- *   eod        id that ends a continuation, or -1: none does
+ *   ends       ids that end a continuation, borrowed until close; NULL: none does
  *   slots      sequences under way at once
  *   ntop       likeliest ids that are kept of each position, at most the model's vocabulary
  * g must have been created for is_training = false.
  */
 struct meg_generator;
-int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t drawable, int32_t eod, int64_t slots,
-                       int64_t ntop, struct meg_err *e);
+int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t drawable, const struct meg_ids *ends,
+                       int64_t slots, int64_t ntop, struct meg_err *e);
 void meg_generator_close(struct meg_generator *gen);
 
 /* Sequences under way. */

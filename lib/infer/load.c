@@ -1,5 +1,7 @@
 #include "infer/load.h"
 
+#include <stdlib.h>
+
 #include "base/log.h"
 #include "ckpt/ckpt.h"
 #include "cpu/cpu.h"
@@ -10,6 +12,21 @@ const struct meg_opt meg_load_opts[] = {
     { "ckpt-step", 0, MEG_I64(struct meg_load_conf, ckpt_step), "N", NULL, "take this iteration, not the latest" },
     { 0 }
 };
+
+/* The checkpoint's, and what ends a document for the tokenizer. */
+static void set_ends(struct meg_loaded *m, const struct meg_ckpt *ckpt)
+{
+    const struct meg_ids *known = meg_ckpt_ends(ckpt);
+    bool has_eod = m->eod < 0;
+
+    meg_ids_reserve(&m->ends, known->n + 1);
+    for (int64_t i = 0; i < known->n; i++) {
+        m->ends.v[m->ends.n++] = known->v[i];
+        has_eod |= known->v[i] == m->eod;
+    }
+    if (!has_eod)
+        m->ends.v[m->ends.n++] = m->eod;
+}
 
 static int open_tokenizer(struct meg_loaded *m, const struct meg_ckpt *ckpt, const struct meg_tok_conf *given,
                           struct meg_err *e)
@@ -54,6 +71,7 @@ int meg_load(struct meg_loaded *m, const struct meg_load_conf *conf, const struc
     if ((r = meg_ckpt_open(&ckpt, conf->load, conf->ckpt_step, e)) < 0 ||
         (r = meg_ckpt_gpt_conf(ckpt, &model, e)) < 0 || (r = open_tokenizer(m, ckpt, tc, e)) < 0)
         goto out;
+    set_ends(m, ckpt);
     run.s = model.max_position_embeddings;
     if ((r = meg_gpt_create(&m->g, &model, &run, meg_cpu_ops(), &meg_mesh_one, e)) < 0 ||
         (r = load_weights(m->g, ckpt, e)) < 0)
@@ -71,5 +89,6 @@ void meg_unload(struct meg_loaded *m)
 {
     meg_gpt_close(m->g);
     meg_tokenizer_close(m->tok);
+    free(m->ends.v);
     *m = (struct meg_loaded){ 0 };
 }

@@ -18,6 +18,7 @@ struct meg_loaded {
     struct meg_gpt *g;
     struct meg_tokenizer *tok;   /* NULL: the checkpoint has none, and none was given */
     int32_t eod;                 /* id that ends a document, or -1 */
+    struct meg_ids ends;         /* the ids that end a continuation, eod among them */
     int64_t drawable;            /* ids below it are both the model's and the tokenizer's */
 };
 

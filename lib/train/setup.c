@@ -61,7 +61,8 @@ static int open_tokenizer(struct trainer *t, struct meg_err *e)
     assume_gpt2(&t->job->tok);
     t->job->tok.megatron_release = meg_release_find(t->job->tok.megatron_release)->name; /* for checkpoints */
     if ((r = meg_tokenizer_open(&t->tok, &t->job->tok, e)) < 0 ||
-        (r = meg_ckpt_tokenizer_read(&t->tok_files, &t->job->tok, t->tok, e)) < 0)
+        (r = meg_ckpt_tokenizer_read(&t->tok_files, &t->job->tok, t->tok, e)) < 0 ||
+        (t->from && (r = meg_ckpt_tokenizer_carry(&t->tok_files, t->from, e)) < 0))
         return r;
     t->job->model.vocab_size = meg_tokenizer_vocab_size(t->tok);
     if ((r = meg_gpt_conf_check(&t->job->model, e)) < 0)

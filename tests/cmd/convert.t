@@ -48,6 +48,23 @@ ok 'weights are the same bytes' cmp hf/model.safetensors back/model.safetensors
 ok 'so are the tokenizer files' cmp hf/merges.txt back/merges.txt
 is 'and the settings' "$(jq -c '[.n_layer,.n_head,.eos_token_id]' back/config.json)" '[1,2,4]'
 
+# What a folder says of generating goes along, through a native checkpoint, too.
+cp -R hf said
+jq -c '. + {bos_token_id: 1, eos_token_id: [4, 2]}' hf/config.json >said/config.json
+printf '{"eos_token_id": [4, 2, 3], "temperature": 0.6}\n' >said/generation_config.json
+printf '{{ messages }}' >said/chat_template.jinja
+printf '{"<x>": 4}' >said/added_tokens.json
+meg-convert -q --load-dir said --save-dir said-ours && meg-convert -q --load-dir said-ours --save-dir said-out
+for f in generation_config.json chat_template.jinja added_tokens.json; do
+    ok "$f goes along" cmp said/$f said-out/$f
+done
+is 'so do the ids that begin and end a text' "$(jq -c '[.bos_token_id, .eos_token_id]' said-out/config.json)" '[1,[4,2,3]]'
+is 'which state.json has' "$(jq -c '[.eod_id, .end_ids, .bos_id]' said-ours/release/state.json)" '[4,[2,3],1]'
+ok 'the checkpoint is whole' meg-convert --info said-ours --verify
+is 'generation_config.json is made where there is none' \
+    "$(jq -c . back/generation_config.json)" '{"bos_token_id":4,"eos_token_id":4}'
+rm -r said*
+
 # Each type of tokenizer goes out as a tokenizer.json and comes back as the type that it was.
 ids() { # OPTION...: of three texts
     printf '{"text":"abc Abc\\n"}\n{"text":"  two  blanks "}\n{"text":"The quick, brown fox: 12"}\n' |
@@ -258,7 +275,7 @@ if [ -n "$golden" ]; then
     meg-convert -q --load-dir "$llama" --save-dir llama
     meg-convert -q --load-dir llama --save-dir llama-hf
     ok 'llama-tiny: Hugging Face, ours, Hugging Face' cmp "$llama/model.safetensors" llama-hf/model.safetensors
-    is 'and its settings' "$(jq -S 'del(.bos_token_id)' "$llama/config.json")" \
+    is 'and its settings' "$(jq -S . "$llama/config.json")" \
         "$(jq -S 'del(.head_dim, .initializer_range, .rope_scaling)' llama-hf/config.json)"
     tensors "$llama/mcore.safetensors" >want
     tensors llama/release/model-*.safetensors >got

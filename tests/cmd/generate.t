@@ -105,6 +105,21 @@ is 'so as text' "$(echo "$draw" | jq -c --arg s "$stop" '., . + {stop: $s}' | ge
 seq 400 | generate --temperature 1.5 --tokens-to-generate 47 >"$T/out"
 is 'eod ends a continuation and is left out' "$(jq -r '[.finish, (.ids | index(256))] | @csv' "$T/out" | sort -u)" \
     "$(printf '"length",\n"stop",')"
+# an id that is drawn, in either file of the folder, and in a checkpoint that is made of it
+cp -R "$T/hf" "$T/ends"
+printf Hello | generate --greedy >"$T/whole"
+third=$(jq -c '.ids[2]' "$T/whole")
+two=$(jq -c '{n: (.ids | index(.[2])), finish: "stop"}' "$T/whole")
+printf '{"eos_token_id":[256,%s]}' "$third" >"$T/ends/generation_config.json"
+for from in ends ends-native; do
+    is "an id that generation_config.json lists ends it, too: $from" \
+        "$(printf Hello | meg-generate --load "$T/$from" --greedy | jq -c '{n: (.ids|length), finish}')" "$two"
+    [ $from = ends-native ] || meg-convert -q --load-dir "$T/ends" --save-dir "$T/ends-native"
+done
+rm "$T/ends/generation_config.json"
+jq -c ".eos_token_id = [256,$third]" "$T/hf/config.json" >"$T/ends/config.json"
+is 'and one that config.json lists' \
+    "$(printf Hello | meg-generate --load "$T/ends" --greedy | jq -c '{n: (.ids|length), finish}')" "$two"
 is 'one position must be left' "$(printf '%047d' 0 | generate --greedy | jq -c '[(.ids|length),.finish]')" '[1,"length"]'
 
 # ---- as lines come

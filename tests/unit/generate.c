@@ -49,6 +49,7 @@ static int64_t prompt(int32_t *ids, int64_t i)
 
 static void generate(struct meg_continuation *c, struct meg_sampling conf, int64_t max_new, int32_t eod, int64_t slots)
 {
+    const struct meg_ids ends = { .v = &eod, .n = eod >= 0 };
     static struct meg_request request;
     struct meg_generator *gen;
     int32_t ids[POSITIONS];
@@ -57,7 +58,7 @@ static void generate(struct meg_continuation *c, struct meg_sampling conf, int64
     memset(c, 0, PROMPTS * sizeof *c);
     assert_int_equal(meg_sampling_check(&conf, V, &e), MEG_OK);
     request = (struct meg_request){ .max_tokens = max_new, .sampling = conf };
-    assert_int_equal(meg_generator_open(&gen, g, V, eod, slots, 0, &e), MEG_OK);
+    assert_int_equal(meg_generator_open(&gen, g, V, &ends, slots, 0, &e), MEG_OK);
     for (int64_t i = 0; i < PROMPTS; i++) {
         int64_t n = prompt(ids, i);
         while (!meg_generator_has_room(gen))
@@ -215,7 +216,7 @@ static void requests_of_a_batch_keep_their_own_options(void **state)
     for (int k = 0; k < 2; k++) {
         struct meg_continuation *to = k ? c : alone;
 
-        assert_int_equal(meg_generator_open(&gen, g, V, -1, k ? 5 : 1, 0, &e), MEG_OK);
+        assert_int_equal(meg_generator_open(&gen, g, V, NULL, k ? 5 : 1, 0, &e), MEG_OK);
         for (int i = 0; i < PROMPTS; i++) {
             to[i].prompt = i;
             to[i].request = &request[i];
@@ -249,7 +250,7 @@ static void a_seed_of_its_own_leaves_the_number_out(void **state)
         struct meg_err e;
 
         (void)state;
-        assert_int_equal(meg_generator_open(&gen, g, V, -1, 2, 0, &e), MEG_OK);
+        assert_int_equal(meg_generator_open(&gen, g, V, NULL, 2, 0, &e), MEG_OK);
         assert_int_equal(meg_generator_add(gen, ids, n, &a, &e), MEG_OK);
         assert_int_equal(meg_generator_add(gen, ids, n, &b, &e), MEG_OK);
         while (meg_generator_active(gen) > 0)
@@ -271,7 +272,7 @@ static void a_stopped_sequence_frees_its_slot(void **state)
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(meg_generator_open(&gen, g, V, -1, 2, 0, &e), MEG_OK);
+    assert_int_equal(meg_generator_open(&gen, g, V, NULL, 2, 0, &e), MEG_OK);
     assert_int_equal(meg_generator_add(gen, (int32_t[]){ 1 }, 1, &a, &e), MEG_OK);
     assert_int_equal(meg_generator_add(gen, (int32_t[]){ 2 }, 1, &b, &e), MEG_OK);
     meg_generator_stop(gen, &a);
@@ -301,7 +302,7 @@ static void the_likeliest_ids_stand_beside_what_was_drawn(void **state)
         struct meg_generator *gen;
         struct meg_err e;
 
-        assert_int_equal(meg_generator_open(&gen, g, V, -1, 1, TOP, &e), MEG_OK);
+        assert_int_equal(meg_generator_open(&gen, g, V, NULL, 1, TOP, &e), MEG_OK);
         assert_int_equal(meg_generator_add(gen, (int32_t[]){ 3 }, 1, &c, &e), MEG_OK);
         while (meg_generator_active(gen) > 0)
             assert_int_equal(meg_generator_step(gen, &e), MEG_OK);
@@ -374,7 +375,7 @@ static void weights_that_are_not_numbers_are_reported(void **state)
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(meg_generator_open(&gen, g, V, -1, 2, 0, &e), MEG_OK);
+    assert_int_equal(meg_generator_open(&gen, g, V, NULL, 2, 0, &e), MEG_OK);
     meg_scorer_init(&s, g);
     ((float *)g->w)[0] = NAN;
     assert_int_equal(meg_generator_add(gen, (int32_t[]){ 1 }, 1, &c, &e), MEG_EFAIL);
