@@ -21,8 +21,8 @@ int meg_report_check(const struct meg_report *c, const struct meg_tokenizer *tok
         return meg_fail(e, MEG_EUSAGE, "--top-n-logprobs %lld: it must be from 0 to %lld, the size of the vocabulary",
                         (long long)c->top_n_logprobs, (long long)v);
     if (c->return_tokens && !tok)
-        return meg_fail(e, MEG_EUSAGE, "--return-tokens: the model has no tokenizer; give one (--tokenizer-type and its "
-                                       "files)");
+        return meg_fail(e, MEG_EUSAGE, "--return-tokens: the model has no tokenizer; give one (--tokenizer-type and "
+                                       "its files)");
     return MEG_OK;
 }
 

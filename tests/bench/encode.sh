@@ -28,7 +28,8 @@ ours() {
         --output-prefix "$T/out"
 }
 
-# MB a second of CPU and CPU seconds a second of a peer over text $2, once or, cold and warm, twice; nothing when it cannot.
+# MB a second of CPU and CPU seconds a second of a peer over text $2; cold and then warm of gigatoken; nothing when it
+# cannot.
 peer() {
     size=$part
     case $1 in

@@ -42,11 +42,12 @@ peer() { # PYTHON T MODE
     )
 }
 
-# llm.c prints "step 3: train loss 4.1 (took 2680.1 ms)"; the first is left out.  The CPU share is that of the whole run.
+# llm.c prints "step 3: train loss 4.1 (took 2680.1 ms)"; the first is left out.  The CPU share is of the whole run.
 llmc() {
     cpu=$(
         cd "$MEG_LLMC"
-        OMP_PROC_BIND=close OMP_PLACES=cores "$cost" timeout "${BENCH_LLMC_S:-60}" stdbuf -oL ./train_gpt2 2>"$T/llmc" || :
+        export OMP_PROC_BIND=close OMP_PLACES=cores
+        "$cost" timeout "${BENCH_LLMC_S:-60}" stdbuf -oL ./train_gpt2 2>"$T/llmc" || :
     )
     sed -n 's/.*took \([0-9.]*\) ms.*/\1/p' "$T/llmc" | sed 1d | sort -n | awk -v cpu="$cpu" '
         { v[NR] = $1 }
@@ -126,7 +127,7 @@ jq -rs --slurpfile peaks "$T/peak" --rawfile start "$T/start" --argjson runs "$r
         "\($peak.bf16 | shown(fixed(0))) in bf16",
     (group_by([.T, .dtype != "f32"])[] | (map(select(.is_ours)) | median_of(.step_ms)) as $ours |
         (["\(.[0].dtype), T=\(.[0].T)", "ms", "tokens/s", "GF/s", "of peak", "threads", "CPU", "MiB", "meg is"] | row),
-        (group_by(.name)[] | . as $all | median_of(.step_ms) as $ms | median_of(.gflops) as $gf | $peak[.[0].dtype] as $most |
+        (group_by(.name)[] | median_of(.step_ms) as $ms | median_of(.gflops) as $gf | $peak[.[0].dtype] as $most |
             ([.[0].name, ($ms | fixed(0)), (median_of(.tokens_per_s) | fixed(0)), ($gf | shown(fixed(0))),
               (if $gf and $most then "\(100 * $gf / $most | fixed(1))%" else "-" end), (.[0].threads // "-"),
               "\(100 * median_of(.cpu_share) | fixed(0))%", (map(.peak_mib | values) | max // "-"),

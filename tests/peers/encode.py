@@ -3,11 +3,11 @@ second.
 
 encode.py hf FILE DIR MB THREADS             Hugging Face's tokenizers with DIR/tokenizer.json, texts already in memory
 encode.py sentencepiece FILE DIR MB THREADS  SentencePiece with the .model in DIR, texts already in memory
-encode.py gigatoken FILE DIR MB THREADS      gigatoken with DIR/tokenizer.json, from the JSON lines on, all of them, as it
-                                             is fastest, their texts being MB; then once more with its cache warm: two
+encode.py gigatoken FILE DIR MB THREADS      gigatoken with DIR/tokenizer.json, from the JSON lines on, all of them, as
+                                             it is fastest, their texts being MB; then once more with its cache warm: two
                                              numbers more
-encode.py megatron FILE DIR MB THREADS       Megatron-LM's GPT2Tokenizer with DIR/vocab.json and merges.txt, from the JSON
-                                             lines on, in a pool of processes as its preprocess_data.py has it: the
+encode.py megatron FILE DIR MB THREADS       Megatron-LM's GPT2Tokenizer with DIR/vocab.json and merges.txt, from the
+                                             JSON lines on, in a pool of processes as its preprocess_data.py has it: the
                                              original where MEG_MEGATRON names a checkout, else the same algorithm
                                              written again here
 """

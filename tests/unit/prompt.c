@@ -282,8 +282,8 @@ static void options_of_a_line_are_refused_with_their_name(void **state)
         struct meg_request q = defaults;
 
         q.sampling.top_k = i ? 0 : 5;
-        assert_int_equal(parse_as(rule, i ? "{\"ids\":[5],\"top_p\":0.5,\"top_k\":2}" : "{\"ids\":[5],\"top_p\":0.5}", true,
-                                  &ids, &q, &e), MEG_EFORMAT);
+        assert_int_equal(parse_as(rule, i ? "{\"ids\":[5],\"top_p\":0.5,\"top_k\":2}" : "{\"ids\":[5],\"top_p\":0.5}",
+                                  true, &ids, &q, &e), MEG_EFORMAT);
         assert_non_null(strstr(e.msg, "give one of them"));
     }
     for (int i = 0; i < 2; i++) {
@@ -409,8 +409,8 @@ static void a_report_has_the_text_of_each_token(void **state)
     assert_string_equal(out.s, ",\"tokens\":[\"a\",\"\xef\xbf\xbd\",\"<|endoftext|>\",null,\"\\\"\"]");
     out.n = 0;
     meg_report_add_top(&out, &top, NULL, likely, 2);
-    assert_string_equal(out.s, ",\"top_logprobs\":[[{\"id\":97,\"logprob\":-0.100000001},{\"id\":300,\"logprob\":null}],"
-                               "[{\"id\":195,\"logprob\":-1},{\"id\":34,\"logprob\":-2.5}]]");
+    assert_string_equal(out.s, ",\"top_logprobs\":[[{\"id\":97,\"logprob\":-0.100000001},"
+                               "{\"id\":300,\"logprob\":null}],[{\"id\":195,\"logprob\":-1},{\"id\":34,\"logprob\":-2.5}]]");
     out.n = 0;
     meg_report_add_top(&out, &both, tok, likely, 1);
     assert_string_equal(out.s, ",\"top_logprobs\":[[{\"id\":97,\"token\":\"a\",\"logprob\":-0.100000001},"
