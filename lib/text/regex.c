@@ -39,7 +39,7 @@ static int refuse(const char *pattern, size_t at, const char *why, struct meg_er
 
 static pcre2_code *compile(const struct meg_str *own, int *error, size_t *at)
 {
-    return pcre2_compile((PCRE2_SPTR)(own->s ? own->s : ""), own->n, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE,
+    return pcre2_compile((PCRE2_SPTR)(own->s ? own->s : ""), own->n, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT,
                          error, at, NULL);
 }
 
@@ -93,7 +93,7 @@ static size_t translate_escape(const char *pattern, size_t at, bool is_inside, s
         meg_str_add(out, to, strlen(to));
         return n;
     }
-    if (s[1] && strchr("CENQVX", s[1])) { /* they are others in PCRE2 */
+    if (s[1] && strchr("CEGNQVX", s[1])) { /* they are others in PCRE2, or of where a search begins */
         refuse(pattern, at, "this escape is not supported", e);
         return 0;
     }
@@ -290,7 +290,7 @@ int meg_regex_compile(struct meg_regex **out, const char *pattern, struct meg_er
     r->pattern = meg_strdup(pattern);
     pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &empty);
     r->matches_empty = empty;
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* where there is none matching is slower */
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD); /* where there is none matching is slower */
     *out = r;
     return MEG_OK;
 }
@@ -304,62 +304,135 @@ void meg_regex_free(struct meg_regex *r)
     free(r);
 }
 
-/* A stack of its own is made for JIT only when the machine's has not been enough: it costs more than
- * most matches. */
-struct room {
+/*
+ * A search looks at a few bytes first and at more where these end in the middle of a possible match, so
+ * that it is known how far it looked.  An expression such as [ab]+c|[ab] may look at the whole text from
+ * every byte of it; PCRE2's own limit is for one start only.
+ */
+enum {
+    LOOK = 256,           /* bytes at first; from there on as often as the expression likes */
+    LOOKED_FREE = 1 << 22, LOOKED_PER_BYTE = 1024 /* bytes that the searches in one text may look at again */
+};
+
+/* A search of one text; stack: made for JIT only when the machine's has not been enough, as it costs more
+ * than most matches. */
+struct search {
+    const struct meg_regex *r;
+    const char *text;
+    size_t n;
+    uint64_t looked; /* bytes, in starts that came to nothing so far */
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
 };
 
-static int match_from(const struct meg_regex *r, const char *text, int64_t n, PCRE2_SIZE from,
-                      struct room *room)
+static pcre2_match_context *context_of(struct search *s)
 {
-    int rc = pcre2_match(r->code, (PCRE2_SPTR)text, (PCRE2_SIZE)n, from, PCRE2_NO_UTF_CHECK,
-                         room->match, room->context);
-
-    if (rc != PCRE2_ERROR_JIT_STACKLIMIT || room->stack)
-        return rc;
-    room->context = pcre2_match_context_create(NULL);
-    room->stack = pcre2_jit_stack_create(1 << 15, JIT_STACK, NULL);
-    if (!room->context || !room->stack)
+    if (!s->context && !(s->context = pcre2_match_context_create(NULL)))
         meg_die(MEG_EFAIL, "out of memory");
-    pcre2_jit_stack_assign(room->context, NULL, room->stack);
-    return match_from(r, text, n, from, room);
+    return s->context;
+}
+
+static int match(struct search *s, size_t end, size_t from, uint32_t options)
+{
+    int rc = pcre2_match(s->r->code, (PCRE2_SPTR)s->text, end, from, PCRE2_NO_UTF_CHECK | options, s->match,
+                         s->context);
+
+    if (rc != PCRE2_ERROR_JIT_STACKLIMIT || s->stack)
+        return rc;
+    s->stack = pcre2_jit_stack_create(1 << 15, JIT_STACK, NULL);
+    if (!s->stack)
+        meg_die(MEG_EFAIL, "out of memory");
+    pcre2_jit_stack_assign(context_of(s), NULL, s->stack);
+    return match(s, end, from, options);
+}
+
+/* At from and nowhere else, with all of the text to look at. */
+static int match_at(struct search *s, size_t from)
+{
+    int rc;
+
+    pcre2_set_offset_limit(context_of(s), from);
+    rc = match(s, s->n, from, 0);
+    pcre2_set_offset_limit(s->context, PCRE2_UNSET);
+    return rc;
+}
+
+/* The first character boundary at or behind byte i. */
+static size_t boundary(const struct search *s, size_t i)
+{
+    while (i < s->n && (s->text[i] & 0xC0) == 0x80)
+        i++;
+    return i;
+}
+
+/* The first match from byte from on; returns as pcre2_match, PCRE2_ERROR_MATCHLIMIT where it looks too far. */
+static int search(struct search *s, size_t from)
+{
+    const uint64_t most = LOOKED_FREE + (uint64_t)LOOKED_PER_BYTE * s->n;
+
+    for (size_t look = LOOK; s->looked <= most;) {
+        const size_t end = look < s->n - from ? boundary(s, from + look) : s->n;
+        int rc;
+
+        if (end < s->n)
+            rc = match(s, end, from, PCRE2_PARTIAL_HARD);
+        else if (look > LOOK)
+            rc = match_at(s, from);
+        else
+            return match(s, end, from, 0);
+        if (rc == PCRE2_ERROR_PARTIAL) {
+            from = pcre2_get_startchar(s->match);
+            look *= 4;
+        } else if (rc == PCRE2_ERROR_NOMATCH) {
+            from = end < s->n ? end : boundary(s, from + 1);
+            look = LOOK;
+            if (end < s->n)
+                continue;
+        } else {
+            return rc;
+        }
+        s->looked += end - from;
+    }
+    return PCRE2_ERROR_MATCHLIMIT;
+}
+
+static int refuse_text(const struct search *s, int rc, struct meg_err *e)
+{
+    PCRE2_UCHAR why[256];
+
+    pcre2_get_error_message(rc, why, sizeof why);
+    return meg_fail(e, MEG_EFORMAT, "regular expression '%.400s', on a text of %zu bytes: %s%s", s->r->pattern, s->n,
+                    (const char *)why,
+                    rc == PCRE2_ERROR_MATCHLIMIT
+                        ? "; it tries too much of the text again and again: make shorter lines of it"
+                        : "");
 }
 
 int meg_regex_find(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
                    struct meg_err *e)
 {
-    struct room room = { .match = pcre2_match_data_create_from_pattern(r->code, NULL) };
+    struct search s = { .r = r, .text = text, .n = (size_t)n,
+                        .match = pcre2_match_data_create_from_pattern(r->code, NULL) };
     const PCRE2_SIZE *at;
-    const PCRE2_SIZE end = (PCRE2_SIZE)n;
     PCRE2_SIZE from = 0, last = PCRE2_UNSET; /* where the last match ended */
     int rc = 1, result = MEG_OK;
 
-    if (!room.match)
+    if (!s.match)
         meg_die(MEG_EFAIL, "out of memory");
-    at = pcre2_get_ovector_pointer(room.match);
-    while (n > 0 && (from < end || (from == end && r->matches_empty)) &&
-           (rc = match_from(r, text, n, from, &room)) > 0) {
+    at = pcre2_get_ovector_pointer(s.match);
+    while (n > 0 && (from < s.n || (from == s.n && r->matches_empty)) && (rc = search(&s, from)) > 0) {
         if (at[1] > at[0] || at[1] != last) {
             meg_spans_add(out, text + at[0], (int64_t)(at[1] - at[0]));
             from = last = at[1];
             continue;
         }
-        from++;
-        while (from < end && (text[from] & 0xC0) == 0x80)
-            from++;
+        from = boundary(&s, from + 1);
     }
-    if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
-        PCRE2_UCHAR why[256];
-
-        pcre2_get_error_message(rc, why, sizeof why);
-        result = meg_fail(e, MEG_EFORMAT, "regular expression '%.400s', on a text of %lld bytes: %s",
-                          r->pattern, (long long)n, (const char *)why);
-    }
-    pcre2_match_data_free(room.match);
-    pcre2_match_context_free(room.context);
-    pcre2_jit_stack_free(room.stack);
+    if (rc < 0 && rc != PCRE2_ERROR_NOMATCH)
+        result = refuse_text(&s, rc, e);
+    pcre2_match_data_free(s.match);
+    pcre2_match_context_free(s.context);
+    pcre2_jit_stack_free(s.stack);
     return result;
 }

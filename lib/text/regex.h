@@ -24,7 +24,8 @@ void meg_regex_free(struct meg_regex *r); /* accepts NULL */
 /*
  * meg_regex_find - append all matches of text [n], well-formed UTF-8, from left to right without overlap;
  * none that is empty where the one before it ends, and none of an empty text.
- * MEG_EFORMAT where the pattern takes more steps or memory on this text than PCRE2 allows.
+ * MEG_EFORMAT where the pattern takes more steps or memory on this text than PCRE2 allows, or where its
+ * searches look at far more than 1024 bytes for each byte of text.
  */
 int meg_regex_find(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
                    struct meg_err *e);

@@ -557,6 +557,13 @@ status 'a text on which a regular expression would take for ever' 65 \
     meg-preprocess -q --input a40.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
 like 'is named by its line' "$(cat "$T/err")" \
     '^meg-preprocess: a40.jsonl, line 2: key "text": regular expression .*: match limit exceeded'
+sed -i 's/"Regex": "[^"]*"/"Regex": "[ab]+c|[ab]"/' hf/tokenizer.json
+perl -e 'print "{\"text\":\"a b\"}\n{\"text\":\"", "ab" x 200000, "\"}\n"' >abab.jsonl
+status 'a long text that is looked at from each byte' 65 timeout 60 \
+    meg-preprocess -q --input abab.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
+is 'is named by its line' "$(cat "$T/err")" \
+    "meg-preprocess: abab.jsonl, line 2: key \"text\": regular expression '[ab]+c|[ab]', on a text of 400000 bytes: match \
+limit exceeded; it tries too much of the text again and again: make shorter lines of it"
 
 # ---- a name with line breaks ----
 forged=$(printf 'no\nmeg-preprocess: 7 documents\033[2J')

@@ -7,6 +7,9 @@
 #include <string.h>
 #include <cmocka.h>
 
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
 #include "base/mem.h"
 #include "text/regex.h"
 
@@ -100,6 +103,7 @@ static void refuses_what_it_cannot_run(void **state)
     refuses("a{2}+", "byte 2: the repetition of an interval");
     refuses("a{2}?", "byte 2: the repetition of an interval");
     refuses("(?s:.)", "byte 1: options other than");
+    refuses("a\\Gb", "byte 2: this escape is not supported");
 }
 
 static void says_when_a_text_takes_too_long(void **state)
@@ -121,6 +125,133 @@ static void says_when_a_text_takes_too_long(void **state)
     free(got.v);
 }
 
+/* ---- searches that look a little further each time ---- */
+
+/* What PCRE2 finds with all of the text to look at, for patterns that mean the same to it. */
+static void find_plainly(const char *pattern, const char *text, size_t n, struct meg_spans *out)
+{
+    size_t at = 0, last = PCRE2_UNSET, *found;
+    int error;
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE,
+                                     &error, &at, NULL);
+    pcre2_match_data *match = pcre2_match_data_create_from_pattern(code, NULL);
+
+    found = pcre2_get_ovector_pointer(match);
+    for (at = 0; at <= n && pcre2_match(code, (PCRE2_SPTR)text, n, at, 0, match, NULL) > 0;) {
+        if (found[1] > found[0] || found[1] != last) {
+            meg_spans_add(out, text + found[0], (int64_t)(found[1] - found[0]));
+            at = last = found[1];
+            continue;
+        }
+        do
+            at++;
+        while (at < n && (text[at] & 0xC0) == 0x80);
+    }
+    pcre2_match_data_free(match);
+    pcre2_code_free(code);
+}
+
+/* Runs of a few characters, up to about n bytes. */
+static size_t make_text(char *text, size_t n, uint32_t *seed)
+{
+    static const char *const words[] = { "a", "b", "c", "ab", "\xC3\xA9", "\xF0\x9F\x98\x80", " ", "\n" };
+    size_t at = 0;
+
+    while (at < n) {
+        const char *word;
+        uint32_t run;
+
+        *seed = *seed * 1664525 + 1013904223;
+        word = words[*seed >> 8 & 7];
+        run = *seed >> 20 & 1 ? *seed >> 24 & 3 : 200 + (*seed >> 24) * 2;
+        for (; run > 0 && at < n; run--, at += strlen(word))
+            memcpy(text + at, word, strlen(word));
+    }
+    return at;
+}
+
+static void long_texts_have_the_matches_of_one_look(void **state)
+{
+    static const char *const patterns[] = {
+        "[ab]+c|[ab]", "[ab]+c", "\\p{L}+|\\p{N}{1,3}|.", "(?<=a)b+", "(?<!b)a+", "a(?!b)", "[ab]+(?=\\n)|b", "x?",
+        "^a*", "a*$", "(?:a|b)*c?", "\xC3\xA9+|[^a]", "a{2,300}", "c.{0,500}c", "(a+)b+\\1", "a.*b|c", "(?i)AB+",
+        "\\x{E9}+a", " *\\n| +(?!b)| +",
+    };
+    uint32_t seed = 1;
+
+    (void)state;
+    for (int k = 0; k < 40; k++) {
+        char text[3010];
+        const size_t n = make_text(text, k < 20 ? 250 + (size_t)k : 3000, &seed);
+
+        for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+            struct meg_spans got = { 0 }, want = { 0 };
+            struct meg_regex *r;
+            struct meg_err e;
+
+            if (meg_regex_compile(&r, patterns[i], &e) < 0 || meg_regex_find(r, text, (int64_t)n, &got, &e) < 0)
+                fail_msg("%s", e.msg);
+            find_plainly(patterns[i], text, n, &want);
+            assert_int_equal(got.n, want.n);
+            for (int64_t m = 0; m < want.n; m++)
+                assert_true(got.v[m].s == want.v[m].s && got.v[m].n == want.v[m].n);
+            meg_regex_free(r);
+            free(got.v);
+            free(want.v);
+        }
+    }
+}
+
+static int find_in_repeated(const char *pattern, const char *word, size_t n, int64_t *nfound, struct meg_err *e)
+{
+    struct meg_spans got = { 0 };
+    struct meg_regex *regex;
+    char *text = malloc(n);
+    int r;
+
+    for (size_t i = 0; i < n; i++)
+        text[i] = word[i % strlen(word)];
+    assert_int_equal(meg_regex_compile(&regex, pattern, e), MEG_OK);
+    r = meg_regex_find(regex, text, (int64_t)n, &got, e);
+    *nfound = got.n;
+    meg_regex_free(regex);
+    free(got.v);
+    free(text);
+    return r;
+}
+
+/* Each of them takes n^2 / 2 steps on n bytes: minutes for 1 MiB, and days for the longest line. */
+static void a_quadratic_search_is_given_up(void **state)
+{
+    static const char *const patterns[] = { "[ab]+c|[ab]", "[ab]+c", "[ab]+(?=c)|a|b" };
+    struct meg_err e;
+    int64_t n;
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(find_in_repeated(patterns[i], "ab", 1 << 18, &n, &e), MEG_EFORMAT);
+        assert_non_null(strstr(e.msg, "on a text of 262144 bytes: match limit exceeded; it tries too much of the text "
+                                      "again and again: make shorter lines of it"));
+        assert_int_equal(find_in_repeated(patterns[i], "ab", 1000, &n, &e), MEG_OK);
+    }
+}
+
+static void a_long_match_is_not(void **state)
+{
+    struct meg_err e;
+    int64_t n;
+
+    (void)state;
+    assert_int_equal(find_in_repeated("[ab]+c|[ab]+", "ab", 4 << 20, &n, &e), MEG_OK);
+    assert_int_equal(n, 1);
+    assert_int_equal(find_in_repeated("\\s+(?!\\S)|\\s+|\\S", " ", 4 << 20, &n, &e), MEG_OK);
+    assert_int_equal(n, 1);
+    assert_int_equal(find_in_repeated("x+y|z", "ab", 4 << 20, &n, &e), MEG_OK);
+    assert_int_equal(n, 0);
+    assert_int_equal(find_in_repeated("[ab]{1,1000}|c", "ab", 4 << 20, &n, &e), MEG_OK);
+    assert_int_equal(n, ((4 << 20) + 999) / 1000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -128,6 +259,9 @@ int main(void)
         cmocka_unit_test(means_what_oniguruma_does),
         cmocka_unit_test(refuses_what_it_cannot_run),
         cmocka_unit_test(says_when_a_text_takes_too_long),
+        cmocka_unit_test(long_texts_have_the_matches_of_one_look),
+        cmocka_unit_test(a_quadratic_search_is_given_up),
+        cmocka_unit_test(a_long_match_is_not),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
