@@ -157,7 +157,7 @@ like 'of all tensors' "$(sums back '')" '^decoder.final_layernorm.weight [0-9a-f
 
 # A write that fails on one rank: told once, and the older checkpoint stays.
 fail='export MEG_FAULT_IN=iter_0000004.tmp MEG_FAULT_AT=1 MEG_FAULT_ERRNO=ENOSPC'
-fail="$fail ASAN_OPTIONS=verify_asan_link_order=0 LD_PRELOAD=$B/tests/fault.so"
+fail="$fail ASAN_OPTIONS=verify_asan_link_order=0 LD_PRELOAD=fault.so"
 for async in '' --async-save; do
     rm -rf full
     cp -r now full

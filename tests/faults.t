@@ -239,7 +239,7 @@ saves_nothing() {
 }
 
 # A rank that cannot join the board leaves all without it.
-deaf="export MEG_FAULT_RECV=1 ASAN_OPTIONS=verify_asan_link_order=0 LD_PRELOAD=$B/tests/fault.so"
+deaf="export MEG_FAULT_RECV=1 ASAN_OPTIONS=verify_asan_link_order=0 LD_PRELOAD=fault.so"
 if fits 4; then
     ranks_but 4 2 "$deaf" meg-train -q --config "$T/conf" --train-iters 2 >"$T/out" 2>"$T/err"
     is 'a rank that cannot join the board: the run goes on' $? 0

@@ -14,7 +14,9 @@
 #   same_tensors A B             each tensor file of folder A, which has some, is in B, byte for byte
 set -u
 LC_ALL=C
-export LC_ALL
+# LD_PRELOAD=fault.so is found there; it splits at spaces, so that it cannot name a folder that has one.
+LD_LIBRARY_PATH=${B:-$PWD/build}/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LC_ALL LD_LIBRARY_PATH
 T=$(mktemp -d "${TMPDIR:-/tmp}/meg-test.XXXXXX") || exit 1
 # What the test started ends with it.
 trap 'jobs -p >"$T/.jobs"; xargs -r kill -KILL <"$T/.jobs" 2>/dev/null; rm -rf "$T"' EXIT

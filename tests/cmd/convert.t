@@ -212,13 +212,13 @@ is 'and named' "$silent" ''
 if [ -e "${B:-}/tests/fault.so" ]; then
     for from in hf ours 'ours --saver mcore --target-pipeline-parallel-size 1'; do
         # shellcheck disable=SC2086
-        OMP_NUM_THREADS=1 MEG_FAULT_COUNT=count LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+        OMP_NUM_THREADS=1 MEG_FAULT_COUNT=count LD_PRELOAD=fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
             meg-convert -q --load-dir $from --save-dir x
         rm -r x
         n=$(cat count) i=0 wrong=
         while [ $i -lt "$n" ]; do
             i=$((i + 1))
-            OMP_NUM_THREADS=1 MEG_FAULT_AT=$i MEG_FAULT_ERRNO=ENOSPC LD_PRELOAD=$B/tests/fault.so \
+            OMP_NUM_THREADS=1 MEG_FAULT_AT=$i MEG_FAULT_ERRNO=ENOSPC LD_PRELOAD=fault.so \
                 ASAN_OPTIONS=verify_asan_link_order=0 meg-convert -q --load-dir $from --save-dir x 2>err
             r=$?
             if [ $r -eq 0 ]; then

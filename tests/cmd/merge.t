@@ -98,7 +98,7 @@ sweep() { # HOW OPTION...
     seen=
     for at in $(seq 50); do
         cp want_given.bin out.bin && cp want_given.idx out.idx
-        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=$how LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=$how LD_PRELOAD=fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
             meg-merge -q "$@" --output-prefix out
         if is_pair want_given; then state=o
         elif is_pair want_new; then state=n

@@ -132,7 +132,7 @@ is 'blank lines of all blocks are counted' "$(head -n 1 err)" 'meg-preprocess: 2
 like 'documents and tokens, too' "$(cat err)" \
     "30000 documents, $(meg-preprocess --info log_text_document --json | jq .tokens) tokens, [0-9.]+ s, [0-9.]*[1-9][0-9.]* MB/s\$"
 if [ -f "${B:-}/tests/fault.so" ]; then
-    MEG_FAULT_THREADS=1 LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+    MEG_FAULT_THREADS=1 LD_PRELOAD=fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
         null few --input big.jsonl --append-eod --workers 4 2>err
     is 'threads that do not start are warned of' "$(cat err)" \
         'meg-preprocess: only 2 of 4 workers could be started: Resource temporarily unavailable'
@@ -386,7 +386,7 @@ sweep() { # ERROR KIND OPTION...
     seen=
     for at in $(seq 80); do
         rm -f out_*
-        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=$error LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=$error LD_PRELOAD=fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
             null out --input in.jsonl --append-eod --json-keys text title "$@"
         code=$?
         if [ "$(echo out_*)" = 'out_*' ]; then state=-
@@ -407,7 +407,7 @@ sweep_older() {
     for at in $(seq 80); do
         rm -f out_*
         for name in older_*; do cp "$name" "out_${name#older_}"; done
-        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=ENOSPC LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=ENOSPC LD_PRELOAD=fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
             null out --input in.jsonl --append-eod --json-keys text title
         new=0 old=0
         for key in text title; do
@@ -484,7 +484,7 @@ if [ -f "${B:-}/tests/fault.so" ]; then
     null whole --input long.jsonl
     for at in $(seq 12); do
         rm -f out_*
-        MEG_FAULT_AT=$at MEG_FAULT_IN=.bin LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+        MEG_FAULT_AT=$at MEG_FAULT_IN=.bin LD_PRELOAD=fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
             null out --input long.jsonl 2>err
         case $?$(echo out_*) in
         '74out_*') printf - ;;

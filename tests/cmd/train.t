@@ -231,7 +231,7 @@ if [ -f "$fault" ]; then
         at=$1 in=$2
         shift 2
         status "call $at on $in fails" 0 env ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0" \
-            LD_PRELOAD="$fault" MEG_FAULT_IN="$in" MEG_FAULT_AT="$at" MEG_FAULT_ERRNO=ENOSPC \
+            LD_PRELOAD=fault.so MEG_FAULT_IN="$in" MEG_FAULT_AT="$at" MEG_FAULT_ERRNO=ENOSPC \
             meg-train -q --config "$T/conf" "$@"
     }
     fails 5 full.jsonl --log-json "$T/full.jsonl" --save "$T/full"

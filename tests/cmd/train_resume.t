@@ -225,7 +225,7 @@ if [ -f "$fault" ]; then
         in=$1
         shift
         rm -rf "$T/full"
-        LD_PRELOAD="$fault" MEG_FAULT_IN="iter_$in" MEG_FAULT_AT=2 MEG_FAULT_ERRNO=ENOSPC \
+        LD_PRELOAD=fault.so MEG_FAULT_IN="iter_$in" MEG_FAULT_AT=2 MEG_FAULT_ERRNO=ENOSPC \
             meg-train -q --config "$T/conf" --save "$T/full" "$@" >"$T/full.log" 2>"$T/err"
     }
     for async in '' --async-save; do
@@ -249,7 +249,7 @@ iteration 4 is not saved, and the run goes on until the next save, after iterati
         is 'and that before an exit' "$? $(cat "$T/full/latest_checkpointed_iteration.txt")" '74 4'
     done
     five() { rm -rf "$T/killed"; train --save "$T/killed" --exit-interval 5 >/dev/null; }
-    sixth() { LD_PRELOAD="$fault" meg-train -q --config "$T/conf" --save "$T/killed" --load "$T/killed" --exit-interval 6; }
+    sixth() { LD_PRELOAD=fault.so meg-train -q --config "$T/conf" --save "$T/killed" --load "$T/killed" --exit-interval 6; }
     five
     MEG_FAULT_COUNT="$T/count" sixth >/dev/null
     n=$(cat "$T/count")

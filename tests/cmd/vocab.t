@@ -83,7 +83,7 @@ sweep() { # ERROR
     for at in $(seq 80); do
         rm -rf out
         cp -R v out
-        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=$1 LD_PRELOAD=$B/tests/fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
+        MEG_FAULT_AT=$at MEG_FAULT_ERRNO=$1 LD_PRELOAD=fault.so ASAN_OPTIONS=verify_asan_link_order=0 \
             meg-vocab -q --input lines.jsonl --vocab-size 261 --output-dir out
         code=$?
         if is_vocabulary v; then state=o

@@ -52,6 +52,17 @@ static inline void child_run(struct child *c, void (*fn)(void *), void *arg)
     child_read(err, c->err, sizeof c->err);
 }
 
+/* Have programs that start from here on load the library of this path first.  LD_PRELOAD splits at spaces. */
+static inline void preload(const char *library)
+{
+    const char *name = strrchr(library, '/') + 1, *before = getenv("LD_LIBRARY_PATH");
+    char path[8192];
+
+    snprintf(path, sizeof path, "%.*s%s%s", (int)(name - library), library, before ? ":" : "", before ? before : "");
+    setenv("LD_LIBRARY_PATH", path, 1);
+    setenv("LD_PRELOAD", name, 1);
+}
+
 /* A fresh folder below TMPDIR, kept in dir. */
 static inline void make_dir(char dir[], size_t n)
 {

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include "base/log.h"
+#include "child.h"
 #include "ckpt_box.h"
 #include "shared_comm.h"
 
@@ -449,13 +450,13 @@ int main(int argc, char **argv)
 
         meg_str_printf(&so, "%s/../fault.so", dirname(self));
         setenv("MEG_FAULT_LIBRARY", so.s, 1);
-        setenv("LD_PRELOAD", so.s, 1);
+        preload(so.s);
         setenv("OMP_NUM_THREADS", "1", 1); /* calls come in the same order each time */
         setenv("ASAN_OPTIONS", "verify_asan_link_order=0", 1);
         execv("/proc/self/exe", argv);
         return 1;
     }
     if (access("/dev/shm", W_OK) == 0)
-        memcpy(folder, "/dev/shm/meg.XXXXXX", sizeof "/dev/shm/meg.XXXXXX");
+        setenv("TMPDIR", "/dev/shm", 0);
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

@@ -99,7 +99,7 @@ static void exec_writer(void *arg)
 {
     struct run *run = arg;
 
-    setenv("LD_PRELOAD", so, 1);
+    preload(so);
     setenv("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0", 1);
     setenv("MEG_FAULT_NAMES", "1", 1);
     for (int i = 0; i < 3; i++)

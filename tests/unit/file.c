@@ -213,7 +213,7 @@ static char self[4096], so[4096];
 
 static void run_writer(void *how)
 {
-    setenv("LD_PRELOAD", so, 1);
+    preload(so);
     setenv("ASAN_OPTIONS", "verify_asan_link_order=0", 1);
     putenv(how);
     execl(self, "file", path, (char *)NULL);
