@@ -254,7 +254,7 @@ check: all $(UNITS) $(RANKS) $(DOUBLE) $(B)/tests/fault.so
 demo: all
 	@mkdir -p demo
 	+@PATH="$(abspath $(BIN)):$$PATH" $(MAKE) --no-print-directory -C demo -f ../recipes/demo/Makefile \
-	    $(if $(CORPUS),CORPUS='$(abspath $(CORPUS))')
+	    $(if $(CORPUS),CORPUS='$(foreach f,$(CORPUS),$(if $(filter /%,$f),$f,../$f))')
 
 bench: all $(BENCH)
 	PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/bench/run $(BENCHES)

@@ -3,7 +3,8 @@
 SKIPPED=$(mktemp "${TMPDIR:-/tmp}/meg-skipped.XXXXXX") || exit 1
 export SKIPPED
 trap 'rm -f "$SKIPPED"' EXIT
-prove -j2 -e "${0%/*}/tap.sh" "$@"
+# By its name alone: prove splits the command at spaces, which the folder may have.
+PATH="$(cd "${0%/*}" && pwd):$PATH" prove -j2 -e tap.sh "$@"
 status=$?
 [ ! -s "$SKIPPED" ] || sort "$SKIPPED" | awk '
     BEGIN { print "skipped:" }
