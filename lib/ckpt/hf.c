@@ -104,7 +104,7 @@ static int read_text_ids(struct meg_ckpt *c, int64_t vocab_size, struct meg_err 
     add_text_ids(c, c->state, vocab_size);
     if (!c->extra_file[GENERATION_CONFIG])
         return 0;
-    if ((r = meg_json_load(&generation, c->extra_file[GENERATION_CONFIG], e)) == 0)
+    if ((r = meg_json_load_regular(&generation, c->extra_file[GENERATION_CONFIG], e)) == 0)
         add_text_ids(c, generation, vocab_size);
     json_decref(generation);
     return r;
@@ -192,7 +192,7 @@ static int read_tokenizer(struct meg_ckpt *c, const struct meg_optgroup *group, 
     int r = 0;
 
     find_tokenizer(c);
-    if (c->tok_file[MEG_TOK_CONFIG] && (r = meg_json_load(&config, c->tok_file[MEG_TOK_CONFIG], e)) < 0)
+    if (c->tok_file[MEG_TOK_CONFIG] && (r = meg_json_load_regular(&config, c->tok_file[MEG_TOK_CONFIG], e)) < 0)
         return r;
     if (!read_own_options(c, config, group, tok))
         tok->type = type_of_tokenizer(c, config);

@@ -88,7 +88,7 @@ int meg_ckpt_tokenizer_carry(struct meg_ckpt_tokenizer *t, const struct meg_ckpt
         ckpt_add_id(&t->ends, c->ends.v[i], INT32_MAX);
     for (int i = 0; i < MEG_CKPT_EXTRAS && r == 0; i++)
         if (c->extra_file[i])
-            r = meg_read_file(c->extra_file[i], &t->extra[i], e);
+            r = meg_read_regular(c->extra_file[i], &t->extra[i], e);
     return r;
 }
 

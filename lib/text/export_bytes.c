@@ -52,8 +52,8 @@ int meg_export_gpt2(struct meg_export *x, struct meg_err *e)
     json_t *vocab = NULL;
     int r;
 
-    if ((r = meg_json_load(&vocab, path, e)) < 0 || (r = meg_tok_read_file(x->conf->merge_file, &merges, e)) < 0 ||
-        (r = check_bytes(vocab, path, e)) < 0)
+    if ((r = meg_json_load_regular(&vocab, path, e)) < 0 ||
+        (r = meg_tok_read_file(x->conf->merge_file, &merges, e)) < 0 || (r = check_bytes(vocab, path, e)) < 0)
         goto out;
     x->model = meg_export_byte_model(json_incref(vocab), read_merges(merges.s), false);
     meg_export_split_bytes(x, MEG_SPLIT_GPT2);

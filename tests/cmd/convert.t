@@ -192,6 +192,7 @@ cp hf/config.json shards
 mkdir words
 cp hf/config.json hf/model.safetensors words
 echo '[]' >words/tokenizer.model
+echo '{}' | tee words/generation_config.json words/tokenizer_config.json >words/chat_template.jinja
 echo '{"weight_map":{"wte":"model.safetensors"}}' >shards/model.safetensors.index.json
 waits='' silent=''
 for file in ours/latest* ours/release/* hf/* ranks/*/*/*.pt shards/* words/*; do
