@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -12,7 +13,7 @@
 #include "ckpt/ckpt.h"
 
 struct conf {
-    const char *load_dir, *save_dir, *loader, *saver, *model_type, *saver_impl, *vocab_file, *info;
+    const char *load_dir, *save_dir, *loader, *saver, *model_type, *saver_impl, *vocab_file, *info, *dtype, *shard_size;
     int64_t ckpt_step, tensor, pipeline, vocab_multiple, true_vocab;
     bool overwrite, json, verify;
 };
@@ -38,6 +39,10 @@ static const struct meg_opt own_opts[] = {
       "JSON whose length is the true size of the vocabulary" },
     { "saver-transformer-impl", 0, MEG_STR(C, saver_impl), "local|transformer_engine", "local",
       "whose names norms get" },
+    { "params-dtype", 0, MEG_STR(C, dtype), "auto|fp32|bf16|fp16", "auto",
+      "type of the weights written, for hf and native; auto: that of the source" },
+    { "max-shard-size", 0, MEG_STR(C, shard_size), "SIZE", "5GB",
+      "most bytes of a weights file of hf: a number, or one with KB, MB, GB or KiB, MiB, GiB; 0: one file" },
     { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL,
       "iteration to read in place of the latest" },
     { "overwrite", 0, MEG_BOOL(C, overwrite), NULL, "no", "replace a checkpoint in --save-dir" },
@@ -63,8 +68,8 @@ static const struct meg_opt ignored_opts[] = {
     MEG_IGNORED("checkpoint-type", "TYPE", "what --load-dir holds is found out"),
     MEG_IGNORED("model-size", "NAME", "sizes are those of the checkpoint"),
     MEG_IGNORED("tokenizer-model", "FILE", "the tokenizer's files in --load-dir go along"),
-    MEG_IGNORED("bf16", NULL, "what is written is F32"),
-    MEG_IGNORED("fp16", NULL, "what is written is F32"),
+    MEG_IGNORED("bf16", NULL, "--params-dtype says what is written"),
+    MEG_IGNORED("fp16", NULL, "--params-dtype says what is written"),
     { 0 }
 };
 
@@ -194,6 +199,34 @@ static int check_target(const struct conf *c, const char *dir, const char *saver
     return strcmp(saver, "hf") ? 0 : meg_ckpt_check_replaceable(dir, e);
 }
 
+/* The type of the weights to write. */
+static enum meg_dtype dtype_of(const struct conf *c, const struct meg_ckpt *k, const char *saver)
+{
+    if (strcmp(saver, "hf") && strcmp(saver, "native"))
+        return MEG_DTYPE_F32;
+    if (!strcmp(c->dtype, "auto"))
+        return meg_ckpt_dtype(k);
+    return !strcmp(c->dtype, "fp32") ? MEG_DTYPE_F32 : !strcmp(c->dtype, "bf16") ? MEG_DTYPE_BF16 : MEG_DTYPE_F16;
+}
+
+/* The bytes that --max-shard-size says; -1: it is no size. */
+static int64_t shard_bytes(const char *size)
+{
+    static const struct {
+        const char *name;
+        int64_t bytes;
+    } unit[] = { { "", 1 }, { "KB", 1000 }, { "MB", 1000000 }, { "GB", 1000000000 },
+                 { "KiB", 1 << 10 }, { "MiB", 1 << 20 }, { "GiB", 1 << 30 } };
+    const size_t digits = strspn(size, "0123456789");
+    int64_t n;
+
+    for (size_t i = 0; digits > 0 && digits < 16 && i < sizeof unit / sizeof *unit; i++)
+        if (!strcasecmp(size + digits, unit[i].name) &&
+            !__builtin_mul_overflow(strtoll(size, NULL, 10), unit[i].bytes, &n))
+            return n;
+    return -1;
+}
+
 /* The format to write, auto resolved. */
 static const char *saver_of(const struct conf *c, const struct meg_ckpt *k)
 {
@@ -243,7 +276,7 @@ static int set_vocab(const struct conf *c, struct meg_ckpt *k, struct meg_err *e
 }
 
 static int save_as(const char *saver, const struct conf *c, const struct meg_ckpt *k,
-                   struct meg_ckpt_save *s, struct meg_err *e)
+                   struct meg_ckpt_save *s, enum meg_dtype dtype, struct meg_err *e)
 {
     struct meg_ckpt_ranks to = { .vocab_multiple = c->vocab_multiple,
                                  .iteration = meg_ckpt_saved_at(k),
@@ -253,7 +286,7 @@ static int save_as(const char *saver, const struct conf *c, const struct meg_ckp
     if (!strcmp(saver, "native"))
         return meg_ckpt_save(s, e);
     if (!strcmp(saver, "hf"))
-        return meg_ckpt_export_hf(s, e);
+        return meg_ckpt_export_hf(s, &(const struct meg_ckpt_hf){ dtype, shard_bytes(c->shard_size) }, e);
     meg_ckpt_cut(k, &to.tensor, &to.pipeline);
     if (c->tensor != MEG_UNSET)
         to.tensor = c->tensor;
@@ -307,10 +340,12 @@ static int convert(const struct conf *c, struct meg_err *e)
     files.eod = meg_ckpt_eod(k);
     if (!strcmp(saver, "hf"))
         meg_ckpt_tokenizer_export(&files, &tok);
+    if (!strcmp(saver, "native"))
+        save.w.dtype = dtype_of(c, k, saver);
     save.w.p = meg_arena_alloc(&weights, (size_t)params.flat * sizeof(float), 64);
     if ((r = meg_ckpt_load(k, &params, &meg_mesh_one, &save.w, 1, e)) < 0)
         goto out;
-    if ((r = meg_lock_check(&lock, e)) == 0 && (r = save_as(saver, c, k, &save, e)) == 0)
+    if ((r = meg_lock_check(&lock, e)) == 0 && (r = save_as(saver, c, k, &save, dtype_of(c, k, saver), e)) == 0)
         meg_note("%s: %d tensors, %" PRId64 " parameters, %s", c->save_dir, params.n, params.numel,
                  saver);
 out:
@@ -340,6 +375,11 @@ static void check_options(const struct conf *c)
     if (!is_ranks && (c->tensor != MEG_UNSET || c->pipeline != MEG_UNSET))
         meg_usage("--saver %s: its tensors are whole; target sizes are for megatron and mcore",
                   c->saver);
+    if (strcmp(c->saver, "auto") && is_ranks && strcmp(c->dtype, "auto"))
+        meg_usage("--saver %s: its weights are F32; --params-dtype is for hf and native", c->saver);
+    if (shard_bytes(c->shard_size) < 0)
+        meg_usage("--max-shard-size %s: it must be a number of bytes, or one with KB, MB, GB, KiB, MiB or GiB",
+                  c->shard_size);
 }
 
 int main(int argc, char **argv)

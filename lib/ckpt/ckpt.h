@@ -155,6 +155,8 @@ int64_t meg_ckpt_iteration(const struct meg_ckpt *c);   /* MEG_CKPT_RELEASE: wei
 const json_t *meg_ckpt_state(const struct meg_ckpt *c); /* what the run saved; NULL: nothing */
 int32_t meg_ckpt_eod(const struct meg_ckpt *c);         /* id that ends a document, or -1 */
 const struct meg_ids *meg_ckpt_ends(const struct meg_ckpt *c); /* all that end a continuation, eod the first */
+/* The type that all weights have, or F32 where they differ. */
+enum meg_dtype meg_ckpt_dtype(const struct meg_ckpt *c);
 int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c);  /* true rows of the word embedding */
 
 /*
@@ -215,13 +217,17 @@ int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const st
 int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e);
 
 /*
- * Write a Hugging Face folder: config.json, model.safetensors and the tokenizer's files.  It is written
+ * Write a Hugging Face folder: config.json, the weights and the tokenizer's files.  It is written
  * beside dir and committed as a folder (base/commit.h): an older one is replaced, and removed with all in
  * it, so check first that it may be.  Learned
  * positions make it a GPT-2, rotary ones a Llama or a Qwen2; MEG_EUSAGE for a model that these cannot
  * express.  Of s are used: dir, model, params, w, whole and f32, tok.
  */
-int meg_ckpt_export_hf(const struct meg_ckpt_save *s, struct meg_err *e);
+struct meg_ckpt_hf {
+    enum meg_dtype dtype; /* F32, BF16 or F16, of the weights */
+    int64_t shard_bytes;  /* most bytes of tensors in a file, unless one tensor alone has more; 0: one file */
+};
+int meg_ckpt_export_hf(const struct meg_ckpt_save *s, const struct meg_ckpt_hf *to, struct meg_err *e);
 
 /* How Megatron spells the names of tensors. */
 enum meg_ckpt_names {

@@ -13,8 +13,8 @@
 #include "ckpt/internal.h"
 #include "text/export.h"
 
-#define WEIGHTS "model.safetensors"
-#define INDEX "model.safetensors.index.json"
+#define WEIGHTS CKPT_HF_WEIGHTS ".safetensors"
+#define INDEX WEIGHTS ".index.json"
 enum { GENERATION_CONFIG }; /* of meg_ckpt_extras */
 /* --tokenizer-model where it is not what other programs take a tokenizer.model for */
 #define OWN_MODEL "meg_tokenizer.model"
@@ -243,96 +243,7 @@ int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e)
     return r < 0 ? r : open_weights(c, e);
 }
 
-/* ---- writing ---- */
-
-/* A tensor of theirs, and the row that it is made of or a part of. */
-struct item {
-    const struct meg_param *row;
-    enum ckpt_how how;
-    struct ckpt_cut cut;
-    char name[CKPT_NAME_CHARS];
-};
-
-static const struct item *item_of(const struct item *v, int n, const char *name)
-{
-    for (int i = 0; i < n; i++)
-        if (!strcmp(v[i].name, name))
-            return &v[i];
-    return NULL;
-}
-
-/* What each row becomes, malloc'ed; the number of items. */
-static int list_items(struct item **out, const struct ckpt_format *f, const struct meg_ckpt_save *s)
-{
-    const struct meg_params *p = s->params;
-    struct item *v = NULL, it;
-    int n = 0;
-
-    for (int i = 0; i < p->n; i++) {
-        const int before = n;
-
-        for (const struct ckpt_rename *re = f->rename; re->ours; re++) {
-            if (!ckpt_their_name(f, re, p->row[i].name, false, it.name))
-                continue;
-            it.row = &p->row[i];
-            it.how = re->how;
-            it.cut = (struct ckpt_cut){ .model = s->model, .n = 1, .vocab = s->model->vocab_size };
-            v = meg_realloc_array(v, (size_t)n + 1, sizeof *v);
-            v[n++] = it;
-        }
-        MEG_ASSERT(n > before);
-    }
-    *out = v;
-    return n;
-}
-
-static int write_tensor(struct meg_file *f, const struct meg_st_tensor *t, const struct item *it,
-                        const struct meg_ckpt_save *s, struct meg_err *e)
-{
-    float *theirs = malloc((size_t)t->nbytes);
-    struct ckpt_piece piece[3];
-    int r;
-
-    if (!theirs)
-        return meg_fail(e, MEG_EFAIL, "no memory to lay out %s", t->name);
-    for (int i = ckpt_pieces(piece, &it->cut, it->row, it->how); i-- > 0;)
-        ckpt_to_theirs(theirs, (const float *)s->w.p + it->row->offset, &piece[i]);
-    r = meg_file_pwrite(f, theirs, (size_t)t->nbytes, t->begin, e);
-    free(theirs);
-    return r;
-}
-
-static int write_weights(const char *dir, const struct ckpt_format *format,
-                         const struct meg_ckpt_save *s, struct meg_err *e)
-{
-    struct item *items;
-    const int n = list_items(&items, format, s);
-    struct meg_st_tensor *t = meg_new((size_t)n * sizeof *t);
-    char *path = ckpt_path(dir, WEIGHTS);
-    struct meg_str header = { 0 };
-    struct meg_file f = { 0 };
-    int r;
-
-    for (int i = 0; i < n; i++) {
-        t[i] = (struct meg_st_tensor){ .name = items[i].name, .dtype = "F32" };
-        t[i].ndim = ckpt_their_shape(t[i].dim, &items[i].cut, items[i].row, items[i].how);
-    }
-    meg_st_place(t, n, true, &header);
-    if ((r = meg_file_create(&f, path, e)) < 0 ||
-        (r = meg_file_pwrite(&f, header.s, header.n, 0, e)) < 0)
-        goto out;
-    for (int i = 0; i < n; i++)
-        if ((r = write_tensor(&f, &t[i], item_of(items, n, t[i].name), s, e)) < 0)
-            goto out;
-    r = meg_file_commit(&f, e);
-out:
-    meg_file_abandon(&f);
-    meg_str_free(&header);
-    free(path);
-    free(t);
-    free(items);
-    return r;
-}
+/* ---- writing; weights are in hf_weights.c ---- */
 
 static int write_small(const char *dir, const char *name, const struct meg_str *text,
                        struct meg_err *e)
@@ -390,14 +301,17 @@ static void set_text_ids(json_t *o, const struct ckpt_family *family, const stru
 }
 
 static int write_config(const char *dir, const struct ckpt_family *family, const struct meg_ckpt_save *s,
-                        struct meg_err *e)
+                        enum meg_dtype dtype, struct meg_err *e)
 {
+    static const char *const name[MEG_DTYPES] = {
+        [MEG_DTYPE_F32] = "float32", [MEG_DTYPE_BF16] = "bfloat16", [MEG_DTYPE_F16] = "float16"
+    };
     json_t *config = family->config(s->model);
     int r;
 
     if (s->tok)
         set_text_ids(config, family, s->tok);
-    json_object_set_new(config, "torch_dtype", json_string("float32"));
+    json_object_set_new(config, "torch_dtype", json_string(name[dtype]));
     r = write_sorted(dir, "config.json", config, e);
     json_decref(config);
     return r;
@@ -420,12 +334,13 @@ static int write_extras(const char *dir, const struct ckpt_family *family, const
     return r;
 }
 
-static int write_folder(const char *dir, const struct ckpt_family *family,
-                        const struct meg_ckpt_save *s, struct meg_err *e)
+static int write_folder(const char *dir, const struct ckpt_family *family, const struct meg_ckpt_save *s,
+                        const struct meg_ckpt_hf *to, struct meg_err *e)
 {
     int r;
 
-    if ((r = write_weights(dir, family->format, s, e)) < 0 || (r = write_config(dir, family, s, e)) < 0 ||
+    if ((r = ckpt_write_hf_weights(dir, family->format, s, to, e)) < 0 ||
+        (r = write_config(dir, family, s, to->dtype, e)) < 0 ||
         (s->tok && (r = write_extras(dir, family, s->tok, e)) < 0))
         return r;
     for (int i = 0; s->tok && i < MEG_TOK_FILES && r == 0; i++)
@@ -455,7 +370,7 @@ static const char *const known_files[] = {
     "pytorch_model*.bin",  "pytorch_model.bin.index.json", "tokenizer*",   "vocab.*",
     "merges.txt",          "special_tokens_map.json", "added_tokens.json", "chat_template*",
     "README.md",           "LICENSE*",                "USE_POLICY.md",     ".gitattributes",
-    "training_args.bin",   "preprocessor_config.json",
+    "training_args.bin",   "preprocessor_config.json", OWN_MODEL,
 };
 
 static bool is_known(const char *name)
@@ -487,7 +402,7 @@ int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e)
     return r;
 }
 
-int meg_ckpt_export_hf(const struct meg_ckpt_save *s, struct meg_err *e)
+int meg_ckpt_export_hf(const struct meg_ckpt_save *s, const struct meg_ckpt_hf *to, struct meg_err *e)
 {
     const struct ckpt_family *family = NULL;
     char *tmp = NULL;
@@ -496,7 +411,7 @@ int meg_ckpt_export_hf(const struct meg_ckpt_save *s, struct meg_err *e)
     if (r < 0 || (r = meg_mkdirs_parent(s->dir, e)) < 0 || (r = meg_commit_settle(s->dir, e)) < 0)
         return r;
     meg_temporary_clear(s->dir);
-    if ((r = meg_temporary_folder(&tmp, s->dir, e)) == 0 && (r = write_folder(tmp, family, s, e)) == 0)
+    if ((r = meg_temporary_folder(&tmp, s->dir, e)) == 0 && (r = write_folder(tmp, family, s, to, e)) == 0)
         r = meg_commit_folder(tmp, s->dir, e);
     if (r < 0 && tmp)
         meg_remove_tree(tmp, NULL);

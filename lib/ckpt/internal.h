@@ -181,6 +181,12 @@ struct meg_span ckpt_share(const struct meg_params *p, const struct meg_mesh *me
 /* Cut a stretch to them; whether anything is left. */
 bool ckpt_clip(struct ckpt_stretch *s, struct meg_span share);
 
+/* ---- hf_weights.c ---- */
+
+#define CKPT_HF_WEIGHTS "model"
+int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, const struct meg_ckpt_save *s,
+                          const struct meg_ckpt_hf *to, struct meg_err *e);
+
 /* ---- tokenizer.c ---- */
 
 /* Add an id to a set; one that is negative or not below vocab_size is left out. */

@@ -305,6 +305,23 @@ const struct meg_ids *meg_ckpt_ends(const struct meg_ckpt *c)
     return &c->ends;
 }
 
+enum meg_dtype meg_ckpt_dtype(const struct meg_ckpt *c)
+{
+    const char *all = NULL;
+
+    for (int i = 0; i < c->nfiles; i++)
+        for (int k = 0; k < c->file[i]->n; k++) {
+            const char *dtype = c->file[i]->t[k].dtype;
+
+            if (!ckpt_is_widened(dtype))
+                continue; /* a mask */
+            if (all && strcmp(all, dtype))
+                return MEG_DTYPE_F32;
+            all = dtype;
+        }
+    return !all || !strcmp(all, "F32") ? MEG_DTYPE_F32 : !strcmp(all, "BF16") ? MEG_DTYPE_BF16 : MEG_DTYPE_F16;
+}
+
 int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c)
 {
     return c->vocab_size;

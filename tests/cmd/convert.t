@@ -65,6 +65,31 @@ is 'generation_config.json is made where there is none' \
     "$(jq -c . back/generation_config.json)" '{"bos_token_id":4,"eos_token_id":4}'
 rm -r said*
 
+# The type of the weights, and shards.
+status 'weights are written in another type' 0 meg-convert --load-dir ours --save-dir half --params-dtype bf16
+is 'which config.json says' "$(jq -r .torch_dtype half/config.json)" bfloat16
+types() { meg-convert --info "$1" --json | jq -c '[.tensors[].dtype] | unique'; }
+is 'all of them' "$(types half)" '["BF16"]'
+is 'at half the size' "$(meg-convert --info half --json | jq '[.tensors[].bytes] | add')" \
+    "$(meg-convert --info hf --json | jq '[.tensors[].bytes] | add / 2')"
+meg-convert -q --load-dir half --save-dir half-ours && meg-convert -q --load-dir half-ours --save-dir half-out
+is 'they keep it, in a native checkpoint, too' "$(types half-ours) $(types half-out)" '["BF16"] ["BF16"]'
+ok 'bit for bit' cmp half/model.safetensors half-out/model.safetensors
+meg-convert -q --load-dir half --save-dir half-ours --overwrite --params-dtype fp32
+is 'unless told' "$(types half-ours)" '["F32"]'
+meg-convert -q --load-dir ours --save-dir half --overwrite --params-dtype fp16
+is 'F16 is a type, too' "$(types half)" '["F16"]'
+status 'small shards' 0 meg-convert --load-dir ours --save-dir shards --max-shard-size 1KB
+is 'hold no more than that' "$(cd shards && echo model-*.safetensors)" \
+    "$(seq -s ' ' -f 'model-%05g-of-00007.safetensors' 7)"
+is 'and the index knows them' "$(jq -c '[.metadata.total_size, (.weight_map | length), .weight_map["transformer.wte.weight"]]' \
+    shards/model.safetensors.index.json)" '[3840,16,"model-00001-of-00007.safetensors"]'
+meg-convert -q --load-dir shards --save-dir shards-ours && meg-convert -q --load-dir shards-ours --save-dir shards-out
+ok 'they are the same weights' cmp hf/model.safetensors shards-out/model.safetensors
+status 'a size that is none' 2 meg-convert --load-dir ours --save-dir x --max-shard-size 5GBs
+status 'a type for ranks' 2 meg-convert --load-dir ours --save-dir x --saver mcore --params-dtype bf16
+rm -r half* shards*
+
 # Each type of tokenizer goes out as a tokenizer.json and comes back as the type that it was.
 ids() { # OPTION...: of three texts
     printf '{"text":"abc Abc\\n"}\n{"text":"  two  blanks "}\n{"text":"The quick, brown fox: 12"}\n' |
@@ -283,7 +308,7 @@ if [ -n "$golden" ]; then
     is 'llama-tiny has 15 tensors' "$(wc -l <want | tr -d ' ')" 15
     ok 'llama-tiny: ours are those of Megatron core' cmp want got
     status 'llama-tiny in bf16 shards' 0 meg-convert --load-dir "$llama/sharded-bf16" --save-dir bf16
-    meg-convert -q --load-dir bf16 --save-dir bf16-hf
+    meg-convert -q --load-dir bf16 --save-dir bf16-hf --params-dtype fp32
     # numbers, and not bytes: each of bf16 is the upper half of one of ours, whose lower half is zero
     halves() { tail -c +$(($(od -An -N2 -tu2 "$1" | tr -d ' ') + 9)) "$1" | od -An -v -w4 -tx2; }
     halves bf16-hf/model.safetensors >all

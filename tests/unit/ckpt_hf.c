@@ -21,7 +21,7 @@ static void export(struct box *b, const char *dir, const char *config)
     const struct meg_ckpt_save s = { .dir = dir, .model = &b->m, .params = &b->p, .w = { .p = b->w } };
     struct meg_err e;
 
-    if (meg_ckpt_export_hf(&s, &e) < 0)
+    if (meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf){ 0 }, &e) < 0)
         fail_msg("%s", e.msg);
     if (config)
         put_config(dir, config);
@@ -283,7 +283,7 @@ static void does_not_write_what_gpt2_cannot_express(void **state)
     m = small_model(1, 8);
     m.kv_channels = 16;
     s.model = &m;
-    assert_int_equal(meg_ckpt_export_hf(&s, &e), MEG_EUSAGE);
+    assert_int_equal(meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf){ 0 }, &e), MEG_EUSAGE);
     assert_says(e.msg, "gpt2|--kv-channels");
     assert_int_equal(access("wide", F_OK), -1);
 }
