@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/commit.h"
+#include "base/mapped.h"
 #include "base/temporary.h"
 
 #define BUF_BYTES ((size_t)1 << 20)
@@ -63,6 +64,7 @@ int meg_map_open(struct meg_map *m, const char *path, struct meg_err *e)
     }
     m->p = (const unsigned char *)p;
     m->n = (size_t)st.st_size;
+    m->entry = meg_mapped_add(p, m->n, path);
 out:
     close(fd);
     return r;
@@ -72,9 +74,9 @@ void meg_map_close(struct meg_map *m)
 {
     if (!m || !m->p)
         return;
+    meg_mapped_remove(m->entry);
     munmap((void *)m->p, m->n + 1);
-    m->p = NULL;
-    m->n = 0;
+    memset(m, 0, sizeof *m);
 }
 
 /* Append all that can be read from fd, and close it. */

@@ -14,10 +14,14 @@
 
 MEG_BEGIN_DECLS
 
-/* A regular file mapped for reading; p is NULL only while closed, n may be 0. */
+/*
+ * A regular file mapped for reading; p is NULL only while closed, n may be 0.  Where a byte of it cannot be read later,
+ * see base/mapped.h.
+ */
 struct meg_map {
     const unsigned char *p;
     size_t n;
+    struct meg_mapped *entry;
 };
 int meg_map_open(struct meg_map *m, const char *path, struct meg_err *e);
 void meg_map_close(struct meg_map *m);

@@ -113,11 +113,16 @@ static struct {
     char path[4096];
 } made[32];
 
-static void remove_made(int sig)
+void meg_temporary_remove(void)
 {
     for (size_t i = 0; i < sizeof made / sizeof *made; i++)
         if (made[i].is_there)
             unlink(made[i].path);
+}
+
+static void remove_made(int sig)
+{
+    meg_temporary_remove();
     raise(sig); /* by now what it does by default, once this handler has returned */
 }
 

@@ -34,6 +34,8 @@ void meg_temporary_clear(const char *path);
  * where the 32 places are taken.
  */
 int meg_temporary_remember(const char *path);
+/* Unlink them all, as a signal handler may do that ends the process. */
+void meg_temporary_remove(void);
 void meg_temporary_forget(int made);
 
 MEG_END_DECLS

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "base/mapped.h"
 #include "base/mem.h"
 
 struct slot {
@@ -33,20 +34,23 @@ struct meg_loader {
     bool is_closing;
 };
 
-static void fill(struct meg_loader *l, struct slot *o)
-{
-    const int64_t s = l->s, b = l->b;
+struct filling {
+    struct meg_loader *l;
+    struct slot *o;
+};
 
-    if (!meg_sampler_next(l->sampler, l->index, o->sample_id)) {
-        o->status = meg_fail(&o->err, MEG_EFAIL,
-                             "all %" PRId64 " samples of the dataset are used up; it was "
-                             "built for a shorter run",
-                             meg_dataset_len(l->ds));
-        return;
-    }
+/* Read the samples of l->index into a slot. */
+static int read_samples(void *arg, struct meg_err *e)
+{
+    const struct filling *f = arg;
+    struct meg_loader *l = f->l;
+    struct slot *o = f->o;
+    const int64_t s = l->s, b = l->b;
+    int r;
+
     for (int64_t i = 0; i < b; i++) {
-        if ((o->status = meg_dataset_sample(l->ds, l->index[i], &l->row, &o->err)) < 0)
-            return;
+        if ((r = meg_dataset_sample(l->ds, l->index[i], &l->row, e)) < 0)
+            return r;
         for (int64_t t = 0; t < s; t++) {
             o->tokens[t * b + i] = l->row.tokens[t];
             o->labels[t * b + i] = l->row.labels[t];
@@ -55,6 +59,20 @@ static void fill(struct meg_loader *l, struct slot *o)
             o->doc_start[t * b + i] = l->row.doc_start[t];
         }
     }
+    return 0;
+}
+
+static void fill(struct meg_loader *l, struct slot *o)
+{
+    struct filling f = { l, o };
+
+    if (!meg_sampler_next(l->sampler, l->index, o->sample_id))
+        o->status = meg_fail(&o->err, MEG_EFAIL,
+                             "all %" PRId64 " samples of the dataset are used up; it was "
+                             "built for a shorter run",
+                             meg_dataset_len(l->ds));
+    else
+        o->status = meg_mapped_read(read_samples, &f, &o->err);
 }
 
 static void *fill_ahead(void *arg)
