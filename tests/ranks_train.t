@@ -104,11 +104,12 @@ is 'is told once' "$(grep -c -- '--global-batch-size' "$T/err")" 1
 
 # A rank that cannot go on says so at once, whatever is on its way between ranks.
 begin_s=$(date +%s)
-ranks 2 meg-train -q --config "$T/conf" --num-layers 4 --use-distributed-optimizer --overlap-grad-reduce \
-    --overlap-param-gather --ddp-bucket-size 1000 --distributed-timeout-minutes 1 --log-json /dev/full \
-    >"$T/out" 2>"$T/err"
-is 'metrics on a full disk, parameters under way: status' $? 74
-like 'and what failed' "$(cat "$T/err")" '/dev/full: No space left'
+fail="export LD_PRELOAD=$B/tests/fault.so MEG_FAULT_IN=iter_0000005 MEG_FAULT_AT=2 MEG_FAULT_ERRNO=ENOSPC"
+ranks_but 2 0 "$fail ASAN_OPTIONS=verify_asan_link_order=0" meg-train -q --config "$T/conf" --num-layers 4 \
+    --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 1000 \
+    --distributed-timeout-minutes 1 --save "$T/disk" --exit-on-save-failure >"$T/out" 2>"$T/err"
+is 'a save on a full disk, parameters under way: status' $? 74
+like 'and what failed' "$(cat "$T/err")" '^meg-train: .*/disk/iter_0000005.*: No space left'
 ok 'before the deadline' test "$(($(date +%s) - begin_s))" -lt 50
 
 # One rank is asked to stop, all do.
@@ -118,4 +119,24 @@ OUT="$T/stop.log" ranks_but 2 1 "$stop" meg-train -q --config "$T/conf" --train-
     --save "$T/stop" >"$T/stop.log" 2>"$T/err"
 is 'a signal to one rank: all say 75' $? 75
 ok 'and what they did is saved' test -s "$T/stop/latest_checkpointed_iteration.txt"
+# Data that are truncated while they are in use: one rank says so, once all have saved.  Opening its metrics waits for a
+# reader, and by then all ranks have mapped the data.
+. "${0%/*}/train.sh"
+cp "$T/ids_text_document.idx" "$T/cut.idx"
+cp "$T/ids_text_document.bin" "$T/cut.bin"
+mkfifo "$T/pipe"
+start_ranks 2 meg-train -q --config "$T/conf" --micro-batch-size 1 --data-path "$T/cut" --split 1,0,0 --train-iters 60 \
+    --save "$T/cutrun" --log-json "$T/pipe"
+catches_usr1() { [ $((0x$(sed -n 's/^SigCgt:[^0-9a-f]*//p' "/proc/$(cat "$T/pid.0")/status") & 0x200)) -ne 0 ]; }
+until_true 60 test -s "$T/pid.0"
+until_true 60 catches_usr1
+truncate -s $(($(wc -c <"$T/cut.bin") / 4096 * 4096)) "$T/cut.bin"
+cat "$T/pipe" >/dev/null &
+reader=$!
+wait $launcher
+is 'data truncated while two ranks train: status' $? 74
+kill $reader 2>/dev/null
+last=$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/out" | tail -n 1)
+is 'one rank says so' "$(grep -c "^meg-train.*: $T/cut.bin: byte .*; iteration $last is saved in $T/cutrun\$" "$T/err")" 1
+is 'and the last step is saved' "$(cat "$T/cutrun/latest_checkpointed_iteration.txt")" "$last"
 done_testing

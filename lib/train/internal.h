@@ -109,7 +109,10 @@ double meg_train_max(const struct trainer *t, double x);
 
 /* ---- walk.c ---- */
 
-/* Read the next micro-batches into t->batches. */
+/*
+ * Read the next micro-batches into t->batches; every rank calls it between steps.  Where a rank cannot, all save what is
+ * trained so far, with --save, and the first such rank returns its error.
+ */
 int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, struct meg_err *e);
 void meg_train_batches_free(struct meg_train_batches *b);
 
@@ -179,10 +182,16 @@ int meg_train_roll_back(struct trainer *t, struct meg_err *e);
  * What becomes of a run whose save fails: it warns and goes on, unless --exit-on-save-failure is given, or it ends with
  * the error.  A save that a later one will follow may fail.
  */
-enum meg_save_failure { MEG_SAVE_MAY_FAIL, MEG_SAVE_MUST_NOT_FAIL };
+enum meg_save_failure {
+    MEG_SAVE_MAY_FAIL,
+    MEG_SAVE_MUST_NOT_FAIL,
+    MEG_SAVE_BEFORE_ERROR /* the run ends with another error; it only warns */
+};
 
 /* Save a checkpoint of this moment, complete or not at all; with --async-save only begin it. */
 int meg_train_save(struct trainer *t, enum meg_save_failure failure, struct meg_err *e);
+/* Save before the run ends with the error *e, whose message then says so; NULL: another rank has the error. */
+void meg_train_save_before_error(struct trainer *t, struct meg_err *e);
 /* Move a save in the background on, or with wait finish it.  Every rank calls it between steps. */
 int meg_train_save_next(struct trainer *t, bool wait, enum meg_save_failure failure, struct meg_err *e);
 

@@ -62,14 +62,12 @@ static int evaluate_before(struct trainer *t, struct meg_err *e)
 static int evaluate_during(struct trainer *t, struct meg_err *e)
 {
     const struct meg_batch_plan *p = &t->plan;
-    int r;
 
     if (!t->valid || t->at.iteration % t->job->train.eval_interval)
         return 0;
-    r = evaluate(t, t->valid, MEG_VALID, false, e);
-    t->at.consumed_valid +=
+    t->at.consumed_valid += /* what is saved from here on comes after this evaluation */
         t->job->train.eval_iters * (p->global / (p->micro * p->ranks) * p->micro * p->ranks);
-    return r;
+    return evaluate(t, t->valid, MEG_VALID, false, e);
 }
 
 static int evaluate_after(struct trainer *t, struct meg_err *e)

@@ -452,9 +452,14 @@ static int saved(struct trainer *t, const struct meg_position *at, int r, enum m
 {
     if (r < 0) {
         t->saved = t->committed;
-        if (failure == MEG_SAVE_MUST_NOT_FAIL || t->job->ckpt.exit_on_save_failure)
+        if (failure == MEG_SAVE_MUST_NOT_FAIL ||
+            (failure == MEG_SAVE_MAY_FAIL && t->job->ckpt.exit_on_save_failure))
             return meg_train_fail_once(t, r);
-        if (meg_train_speaks(t))
+        if (!meg_train_speaks(t))
+            return 0;
+        if (failure == MEG_SAVE_BEFORE_ERROR)
+            meg_warn("%s; iteration %" PRId64 " is not saved", e->msg, at->iteration);
+        else
             meg_warn("%s; iteration %" PRId64 " is not saved, and the run goes on until the next save, after iteration "
                      "%" PRId64, e->msg, at->iteration, next_save(t));
         return 0;
@@ -512,4 +517,20 @@ int meg_train_save(struct trainer *t, enum meg_save_failure failure, struct meg_
     if (r == 0 && c->async_save)
         return 0;
     return saved(t, &t->at, r, failure, e);
+}
+
+void meg_train_save_before_error(struct trainer *t, struct meg_err *e)
+{
+    const char *dir = t->job->ckpt.save;
+    struct meg_err first, unused;
+
+    if (!dir || !t->optim || t->at.iteration == 0)
+        return;
+    if (t->saved != t->at.iteration)
+        meg_train_save(t, MEG_SAVE_BEFORE_ERROR, &unused);
+    meg_train_save_next(t, true, MEG_SAVE_BEFORE_ERROR, &unused);
+    if (!e || t->committed != t->at.iteration)
+        return;
+    first = *e;
+    meg_fail(e, first.code, "%.1900s; iteration %" PRId64 " is saved in %.100s", first.msg, t->at.iteration, dir);
 }

@@ -29,10 +29,10 @@ static int gradients(struct trainer *t, int64_t num_micro, double *loss, double 
     double num, den;
     int r;
 
-    meg_optim_begin(t->optim, num_micro, meg_train_checks_nan(t));
     meg_straggler_enter(&t->straggler, MEG_PHASE_BATCH);
     if ((r = meg_train_read(t, t->train, num_micro, e)) < 0)
         return r;
+    meg_optim_begin(t->optim, num_micro, meg_train_checks_nan(t));
     meg_straggler_enter(&t->straggler, MEG_PHASE_PASSES);
     if ((r = meg_train_walk(t, num_micro, true, &num, e)) < 0)
         return r;

@@ -70,7 +70,7 @@ size_t meg_train_micro_nbytes(const struct trainer *t)
     return n * (4 * sizeof(int32_t) + sizeof(float)) + (size_t)t->plan.micro * sizeof(int64_t) + 6 * 8;
 }
 
-int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, struct meg_err *e)
+static int read_batches(struct trainer *t, struct meg_loader *l, int64_t num_micro, struct meg_err *e)
 {
     const size_t nbytes = meg_train_micro_nbytes(t);
     const double all = (double)(num_micro * t->mesh->layout.dp);
@@ -97,6 +97,18 @@ int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, s
         b->tokens += unmasked(b->micro[i].loss_mask, b->micro[i].s * b->micro[i].b);
     }
     return 0;
+}
+
+int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, struct meg_err *e)
+{
+    const int r = read_batches(t, l, num_micro, e);
+    int32_t is_failed = r < 0;
+
+    meg_all_reduce(t->mesh->world, &is_failed, 1, MEG_DTYPE_I32, MEG_MAX);
+    if (!is_failed)
+        return 0;
+    meg_train_save_before_error(t, r < 0 ? e : NULL);
+    return meg_train_agree(t, r);
 }
 
 /* ---- the list ------------------------------------------------------------------------------- */

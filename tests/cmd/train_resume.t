@@ -147,6 +147,29 @@ is 'a signal before the first step: status' $? 75
 kill $reader 2>/dev/null
 is 'that step is taken and saved' "$(cat "$T/early/latest_checkpointed_iteration.txt")" 1
 
+# ---- data that are truncated while they are in use ----
+cp "$T/ids_text_document.idx" "$T/cut.idx"
+cp "$T/ids_text_document.bin" "$T/cut.bin"
+cut_run() { meg-train -q --config "$T/conf" --data-path "$T/cut" --split 1,0,0 --train-iters 60 --lr-decay-iters 60 "$@"; }
+cut_run --save "$T/uncut" >"$T/uncut.log" 2>"$T/err"
+cut_run --save "$T/cutrun" --log-json "$T/pipe" >"$T/cut.log" 2>"$T/cut.err" &
+pid=$!
+until_true 60 catches_usr1
+kept=$(($(wc -c <"$T/cut.bin") / 4096 * 4096))
+truncate -s "$kept" "$T/cut.bin"
+cat "$T/pipe" >/dev/null &
+reader=$!
+wait $pid
+is 'data truncated during the run: status' $? 74
+kill $reader 2>/dev/null
+last=$(sed -n 's/.* iteration *\([0-9]*\)\/.*/\1/p' "$T/cut.log" | tail -n 1)
+like 'the file and what is saved are named' "$(cat "$T/cut.err")" "^meg-train: $T/cut.bin: byte [0-9]* cannot be read any \
+more: the file was truncated, or its disk fails, while it was in use; iteration $last is saved in $T/cutrun\$"
+is 'the last step is saved' "$(cat "$T/cutrun/latest_checkpointed_iteration.txt")" "$last"
+cp "$T/ids_text_document.bin" "$T/cut.bin"
+cut_run --save "$T/cutrun" --load "$T/cutrun" >"$T/log" 2>"$T/err"
+ok 'with the whole file it resumes bit for bit' same_tensors "$T/uncut/iter_0000060" "$T/cutrun/iter_0000060"
+
 # once the first is received, SIGUSR1 has its default action again
 for two in 'TERM TERM 143' 'INT INT 130' 'HUP TERM 143'; do
     # shellcheck disable=SC2086
