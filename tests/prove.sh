@@ -3,6 +3,7 @@
 SKIPPED=$(mktemp "${TMPDIR:-/tmp}/meg-skipped.XXXXXX") || exit 1
 export SKIPPED
 trap 'rm -f "$SKIPPED"' EXIT
+trap 'exit 1' HUP INT TERM
 # By its name alone: prove splits the command at spaces, which the folder may have.
 PATH="$(cd "${0%/*}" && pwd):$PATH" prove -j2 -e tap.sh "$@"
 status=$?
