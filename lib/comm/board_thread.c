@@ -389,6 +389,7 @@ static struct board_link *make_place(void)
         if (l->rank < 0 && (!oldest || l->arrival < oldest->arrival))
             oldest = l;
     }
+    MEG_ASSERT(oldest);
     drop(oldest);
     return oldest;
 }
