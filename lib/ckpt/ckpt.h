@@ -73,7 +73,7 @@ int meg_ckpt_tokenizer_carry(struct meg_ckpt_tokenizer *t, const struct meg_ckpt
 /*
  * Add what a Hugging Face folder has besides, made from the files of c, unless tokenizer.json and
  * tokenizer_config.json are there: those two and special_tokens_map.json.  Where tokenizer.json cannot express the
- * tokenizer there is a warning, and it is not added.
+ * tokenizer there is a warning, and it is not added.  eod and bos become the tokenizer's where they are -1.
  */
 void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c);
 void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);

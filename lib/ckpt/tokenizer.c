@@ -115,27 +115,40 @@ static void merge_config(struct meg_str *ours, const struct meg_str *theirs)
     json_decref(own);
 }
 
+/* Put what is made in place of what is missing. */
+static void add_made(struct meg_ckpt_tokenizer *t, struct meg_tok_export *x)
+{
+    t->is_own_model = x->is_own_model;
+    if (x->config.s && t->file[MEG_TOK_CONFIG].s)
+        merge_config(&x->config, &t->file[MEG_TOK_CONFIG]);
+    if (x->config.s)
+        set_file(t, MEG_TOK_CONFIG, &x->config);
+    if (x->map.s && !t->file[MEG_TOK_MAP].s)
+        set_file(t, MEG_TOK_MAP, &x->map);
+    if (x->tokenizer.s)
+        set_file(t, MEG_TOK_JSON, &x->tokenizer);
+}
+
 void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c)
 {
+    const bool has_both = t->file[MEG_TOK_JSON].s && t->file[MEG_TOK_CONFIG].s;
     struct meg_tok_export x = { 0 };
     bool has_files = false;
     struct meg_err e;
+    int r;
 
     for (int i = 0; i < MEG_TOK_FILES; i++)
         has_files |= t->file[i].s != NULL;
-    if (!has_files || (t->file[MEG_TOK_JSON].s && t->file[MEG_TOK_CONFIG].s))
+    if (!has_files)
         return;
-    if (meg_tok_export(&x, c, &e) < 0)
+    if ((r = meg_tok_export(&x, c, &e)) < 0 && !has_both)
         meg_warn("no tokenizer.json is written, so other programs will not open the tokenizer: %s", e.msg);
-    t->is_own_model = x.is_own_model;
-    if (t->file[MEG_TOK_CONFIG].s)
-        merge_config(&x.config, &t->file[MEG_TOK_CONFIG]);
-    if (x.config.s)
-        set_file(t, MEG_TOK_CONFIG, &x.config);
-    if (x.map.s && !t->file[MEG_TOK_MAP].s)
-        set_file(t, MEG_TOK_MAP, &x.map);
-    if (x.tokenizer.s)
-        set_file(t, MEG_TOK_JSON, &x.tokenizer);
+    if (r == 0 && t->eod < 0)
+        t->eod = x.eod;
+    if (r == 0 && t->bos < 0)
+        t->bos = x.bos;
+    if (!has_both)
+        add_made(t, &x);
     meg_tok_export_free(&x);
 }
 

@@ -281,6 +281,8 @@ int meg_tok_export(struct meg_tok_export *out, const struct meg_tok_conf *c, str
     }
     x.added = meg_new((size_t)meg_tokenizer_vocab_size(x.tok) * sizeof *x.added);
     out->is_own_model = true;
+    out->eod = meg_tokenizer_eod(x.tok);
+    out->bos = meg_tokenizer_roles(x.tok)->bos;
     if ((r = sources[i].fill(&x, e)) == MEG_OK && (r = meg_tokenizer_encode(x.tok, "", 0, &before, e)) == MEG_OK &&
         x.model)
         write_tokenizer(&out->tokenizer, &x, &before);

@@ -119,6 +119,9 @@ is 'which puts an id in front of a text' "$(jq -c '[.post_processor.single[].Spe
 meg-vocab -q --input "$top/LICENSE" --vocab-size 300 --output-dir bpe
 rm bpe/tokenizer*.json
 round bpe GPT2BPETokenizer --vocab-file bpe/vocab.json --merge-file bpe/merges.txt
+jq -c 'del(.eos_token_id)' hf/config.json >bpe/config.json
+meg-convert -q --load-dir bpe --save-dir bpe-ours && meg-convert -q --load-dir bpe-ours --save-dir bpe-out --overwrite
+is 'the tokenizer says what ends a text where config.json does not' "$(jq .eos_token_id bpe-out/config.json)" 0
 printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' abc two blank '##s' the , : quick fox 12 >bert/vocab.txt
 round bert BertWordPieceLowerCase --vocab-file bert/vocab.txt
 rm spm/tokenizer_config.json
