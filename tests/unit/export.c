@@ -405,6 +405,9 @@ static void sentencepiece_becomes_tokenizer_json(void **state)
             if (meg_tok_export(&x, &c, &e) < 0) {
                 assert_int_equal(e.code, MEG_EUSAGE);
                 assert_non_null(strstr(e.msg, "tokenizer.json cannot express"));
+                assert_null(x.tokenizer.s);
+                assert_non_null(strstr(x.config.s, "\"tokenizer_class\": \"PreTrainedTokenizerFast\""));
+                meg_tok_export_free(&x);
                 meg_tokenizer_close(a);
                 continue;
             }
