@@ -44,7 +44,7 @@ int meg_report_open(struct meg_report **out, const struct meg_train_log_conf *c,
     meg_progress_init(&p->progress, 0);
     if ((c->log_json && (r = meg_metrics_open(&p->metrics, c->log_json, resumed, e)) < 0) ||
         (c->tensorboard_dir &&
-         ((r = meg_events_open(&p->events, c->tensorboard_dir, e)) < 0 ||
+         ((r = meg_events_open(&p->events, c->tensorboard_dir, resumed, e)) < 0 ||
           (r = write_text(p->events, text, resumed, e)) < 0)))
         goto out;
     *out = p;
@@ -90,7 +90,7 @@ static int scalar(struct meg_report *p, const char *name, double value,
 
     if (isnan(value))
         return 0;
-    snprintf(by_samples, sizeof by_samples, "%s vs samples", name);
+    snprintf(by_samples, sizeof by_samples, "%s" MEG_EVENTS_BY_SAMPLES, name);
     if ((r = meg_events_scalar(p->events, name, value, v->iteration, e)) < 0)
         return r;
     return meg_events_scalar(p->events, by_samples, value, v->consumed_samples, e);

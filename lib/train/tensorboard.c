@@ -1,4 +1,3 @@
-#include "train/tensorboard.h"
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -6,6 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "train/append.h"
+#include "train/tensorboard_internal.h"
 
 struct meg_events {
     struct meg_append file;
@@ -32,8 +32,6 @@ uint32_t meg_events_crc(const void *bytes, size_t n)
 
 /* ---- protobuf: a field is (number << 3 | wire type) as a varint, then its value ---- */
 
-enum { WIRE_VARINT, WIRE_64, WIRE_BYTES, WIRE_32 = 5 };
-
 static void put_varint(struct meg_str *s, uint64_t v)
 {
     unsigned char b[10];
@@ -48,13 +46,13 @@ static void put_varint(struct meg_str *s, uint64_t v)
 
 static void put_int(struct meg_str *s, int field, int64_t v)
 {
-    put_varint(s, (uint64_t)field << 3 | WIRE_VARINT);
+    put_varint(s, (uint64_t)field << 3 | EVENTS_VARINT);
     put_varint(s, (uint64_t)v);
 }
 
 static void put_bytes(struct meg_str *s, int field, const void *bytes, size_t n)
 {
-    put_varint(s, (uint64_t)field << 3 | WIRE_BYTES);
+    put_varint(s, (uint64_t)field << 3 | EVENTS_BYTES);
     put_varint(s, n);
     meg_str_add(s, bytes, n);
 }
@@ -65,8 +63,14 @@ static void put_message(struct meg_str *s, int field, struct meg_str *inner)
     meg_str_free(inner);
 }
 
-/* Event: wall_time = 1, step = 2, file_version = 3, summary = 5. */
-enum { EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5 };
+/* The first event says who writes the file. */
+static void put_source(struct meg_str *event)
+{
+    struct meg_str source = { 0 };
+
+    put_bytes(&source, 1, EVENTS_WRITER, strlen(EVENTS_WRITER));
+    put_message(event, EVENT_SOURCE, &source);
+}
 
 /* Write an event holding the message or string body, which is freed. */
 static int write_event(struct meg_events *t, int64_t step, int field, struct meg_str *body,
@@ -81,10 +85,12 @@ static int write_event(struct meg_events *t, int64_t step, int field, struct meg
 
     clock_gettime(CLOCK_REALTIME, &now);
     wall = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-    put_varint(&event, 1 << 3 | WIRE_64);
+    put_varint(&event, 1 << 3 | EVENTS_64);
     meg_str_add(&event, &wall, sizeof wall);
-    put_int(&event, 2, step);
+    put_int(&event, EVENT_STEP, step);
     put_message(&event, field, body);
+    if (field == EVENT_FILE_VERSION)
+        put_source(&event);
 
     n = event.n;
     meg_str_add(&record, &n, sizeof n);
@@ -106,7 +112,7 @@ int meg_events_scalar(struct meg_events *t, const char *tag, double value, int64
     float v = (float)value;
 
     put_bytes(&item, 1, tag, strlen(tag));
-    put_varint(&item, 2 << 3 | WIRE_32); /* simple_value */
+    put_varint(&item, 2 << 3 | EVENTS_32); /* simple_value */
     meg_str_add(&item, &v, sizeof v);
     put_message(&summary, 1, &item);
     return write_event(t, step, EVENT_SUMMARY, &summary, e);
@@ -137,7 +143,7 @@ int meg_events_text(struct meg_events *t, const char *tag, const char *text, int
     return write_event(t, step, EVENT_SUMMARY, &summary, e);
 }
 
-int meg_events_open(struct meg_events **out, const char *dir, struct meg_err *e)
+int meg_events_open(struct meg_events **out, const char *dir, int64_t resumed, struct meg_err *e)
 {
     struct meg_events *t = meg_new(sizeof *t);
     struct meg_str body = { 0 }, path = { 0 };
@@ -146,8 +152,10 @@ int meg_events_open(struct meg_events **out, const char *dir, struct meg_err *e)
 
     if ((r = meg_mkdirs(dir, e)) < 0)
         goto out;
+    if (resumed > 0)
+        meg_events_trim(dir, resumed);
     gethostname(host, sizeof host - 1);
-    meg_str_printf(&path, "%s/events.out.tfevents.%lld.%s.%ld", dir, (long long)time(NULL), host,
+    meg_str_printf(&path, "%s/" EVENTS_NAME "%lld.%s.%ld", dir, (long long)time(NULL), host,
                    (long)getpid());
     meg_str_printf(&body, "brain.Event:2");
     if ((r = meg_append_open(&t->file, path.s, -1, e)) < 0 ||

@@ -1,8 +1,8 @@
 /*
  * TensorBoard event files, as TensorFlow's record and event formats have them: a file is records
  *   u64 n, u32 crc(those 8 bytes), n bytes of a protobuf Event, u32 crc(those n bytes)
- * little-endian, crc being the masked CRC-32C.  A run that resumes starts a new file; what an
- * earlier one holds of the same steps has the same values.
+ * little-endian, crc being the masked CRC-32C.  A run that resumes starts a new file, and removes from the earlier ones
+ * what it will write again, so that each step is there once.
  */
 #ifndef MEG_TRAIN_TENSORBOARD_H
 #define MEG_TRAIN_TENSORBOARD_H
@@ -14,8 +14,14 @@ MEG_BEGIN_DECLS
 
 struct meg_events;
 
-/* Make dir where it is missing, and in it events.out.tfevents.TIME.HOST.PID. */
-int meg_events_open(struct meg_events **out, const char *dir, struct meg_err *e);
+/*
+ * Make dir where it is missing, and in it events.out.tfevents.TIME.HOST.PID.  With resumed > 0 remove the events after
+ * that iteration from the files that were written to dir in this way.
+ */
+int meg_events_open(struct meg_events **out, const char *dir, int64_t resumed, struct meg_err *e);
+
+/* How the name of a tag ends whose steps are samples and not iterations. */
+#define MEG_EVENTS_BY_SAMPLES " vs samples"
 
 /* Add one value.  The record is written at once, so that what was added survives the process. */
 int meg_events_scalar(struct meg_events *t, const char *tag, double value, int64_t step,

@@ -80,6 +80,25 @@ status '--overwrite-checkpoints saves over it' 0 train --save "$T/over" --overwr
 is 'from the first step, and its latest is the latest' \
     "$(grep -c ' consumed samples:' "$T/out") $(cat "$T/over/latest_checkpointed_iteration.txt")" '7 7'
 
+# ---- TensorBoard ----
+# Of iterations 6 to 8 a run was killed, and one resumed after 5 writes them again.
+cp -R "$T/halves" "$T/board"
+tb() { train --save "$T/board" --load "$T/board" --ckpt-step "$1" --tensorboard-dir "$T/tb" --exit-interval "$2"; }
+tb 5 8 >"$T/log" 2>"$T/err"
+sleep 1 # files are named after the second, and read in that order
+tb 5 10 >"$T/log" 2>"$T/err"
+steps='import sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+a = EventAccumulator(sys.argv[1])
+a.Reload()
+print(*[e.step for tag in ("lm loss", "lm loss vs samples") for e in a.Scalars(tag)])'
+if python3 -c 'import tensorboard' 2>/dev/null; then
+    is 'TensorBoard has each step once' "$(python3 -c "$steps" "$T/tb" 2>/dev/null)" '6 7 8 9 10 24 28 32 36 40'
+else
+    skip 'TensorBoard has each step once' 'no tensorboard for python3'
+fi
+is 'the event files hold each iteration once' "$(cat "$T"/tb/events* | tr '\n' ' ' | grep -ao 'learning-rate vs samples' | wc -l)" 5
+
 # ---- without a tracker ----
 mkdir "$T/lost"
 cp -R "$T/whole/iter_0000005" "$T/lost"

@@ -14,7 +14,7 @@
 
 struct event {
     int64_t step;
-    char version[32], tag[64], text[64], plugin[16];
+    char version[32], writer[16], tag[64], text[64], plugin[16];
     float value;
 };
 
@@ -60,6 +60,8 @@ static void read_message(struct event *ev, int path, const unsigned char *p,
             n = varint(&p);
             if (field == 3)
                 copy(ev->version, sizeof ev->version, p, n);
+            else if (field == 101)
+                copy(ev->writer, sizeof ev->writer, p, n);
             else if (field == 511)
                 copy(ev->tag, sizeof ev->tag, p, n);
             else if (field == 5188)
@@ -82,18 +84,13 @@ static void read_message(struct event *ev, int path, const unsigned char *p,
     assert_ptr_equal(p, end);
 }
 
-static int read_events(const char *dir, struct event *ev, int max)
+static int read_file(const char *path, struct event *ev, int max)
 {
-    char pattern[TMP_PATH + 32];
     struct meg_map m = { 0 };
     size_t at = 0;
-    glob_t g;
     int n = 0;
 
-    snprintf(pattern, sizeof pattern, "%s/events.out.tfevents.*", dir);
-    assert_int_equal(glob(pattern, 0, NULL, &g), 0);
-    assert_int_equal(g.gl_pathc, 1);
-    assert_int_equal(meg_map_open(&m, g.gl_pathv[0], NULL), 0);
+    assert_int_equal(meg_map_open(&m, path, NULL), 0);
     while (at < m.n) {
         uint64_t len;
         uint32_t crc;
@@ -110,6 +107,20 @@ static int read_events(const char *dir, struct event *ev, int max)
     }
     assert_int_equal(at, m.n);
     meg_map_close(&m);
+    return n;
+}
+
+/* Read the only file in dir. */
+static int read_events(const char *dir, struct event *ev, int max)
+{
+    char pattern[TMP_PATH + 32];
+    glob_t g;
+    int n;
+
+    snprintf(pattern, sizeof pattern, "%s/events.out.tfevents.*", dir);
+    assert_int_equal(glob(pattern, 0, NULL, &g), 0);
+    assert_int_equal(g.gl_pathc, 1);
+    n = read_file(g.gl_pathv[0], ev, max);
     globfree(&g);
     return n;
 }
@@ -137,12 +148,13 @@ static void written_and_read(void **state)
     (void)state;
     assert_non_null(tmp_dir(tmp, "events"));
     snprintf(dir, sizeof dir, "%s/a/b", tmp);
-    assert_int_equal(meg_events_open(&t, dir, NULL), 0);
+    assert_int_equal(meg_events_open(&t, dir, 0, NULL), 0);
     assert_int_equal(meg_events_scalar(t, "lm loss", 2.5, 301, NULL), 0);
     assert_int_equal(meg_events_text(t, "seed", "1234", 300, NULL), 0);
     meg_events_close(t);
     assert_int_equal(read_events(dir, ev, 8), 3);
     assert_string_equal(ev[0].version, "brain.Event:2");
+    assert_string_equal(ev[0].writer, "meg-train");
     assert_string_equal(ev[1].tag, "lm loss");
     assert_true(ev[1].value == 2.5f);
     assert_int_equal(ev[1].step, 301);
@@ -152,9 +164,96 @@ static void written_and_read(void **state)
     assert_int_equal(meg_remove_tree(tmp, NULL), 0);
 }
 
+static size_t size_of(const char *path)
+{
+    struct meg_str text = { 0 };
+    size_t n;
+
+    assert_int_equal(meg_read_file(path, &text, NULL), 0);
+    n = text.n;
+    meg_str_free(&text);
+    return n;
+}
+
+/* Write a file as another program would: the version, and a scalar called a of step 9. */
+static void write_foreign(const char *path)
+{
+    static const unsigned char version[] = "\x1a\x0d" "brain.Event:2", scalar[] = "\x10\x09\x2a\x05\x0a\x03\x0a\x01" "a";
+    struct meg_str s = { 0 };
+
+    for (int i = 0; i < 2; i++) {
+        const unsigned char *event = i ? scalar : version;
+        const uint64_t n = i ? sizeof scalar - 1 : sizeof version - 1;
+        const uint32_t crc = meg_events_crc(&n, sizeof n), crc_event = meg_events_crc(event, n);
+
+        meg_str_add(&s, &n, sizeof n);
+        meg_str_add(&s, &crc, sizeof crc);
+        meg_str_add(&s, event, n);
+        meg_str_add(&s, &crc_event, sizeof crc_event);
+    }
+    assert_int_equal(meg_write_file(path, s.s, s.n, NULL), 0);
+    meg_str_free(&s);
+}
+
+/* Write four samples an iteration, to the file whose name is left in path. */
+static void write_run(const char *dir, int64_t resumed, int64_t last, char path[TMP_PATH])
+{
+    struct meg_events *t;
+    char to[TMP_PATH];
+    glob_t g;
+
+    assert_int_equal(meg_events_open(&t, dir, resumed, NULL), 0);
+    assert_int_equal(meg_events_text(t, "seed", "1234", resumed, NULL), 0);
+    for (int64_t i = resumed + 1; i <= last; i++) {
+        assert_int_equal(meg_events_scalar(t, "lm loss", 2.5, i, NULL), 0);
+        assert_int_equal(meg_events_scalar(t, "lm loss vs samples", 2.5, 4 * i, NULL), 0);
+    }
+    meg_events_close(t);
+    snprintf(to, sizeof to, "%s/events.out.tfevents.[0-9]*", dir);
+    assert_int_equal(glob(to, 0, NULL, &g), 0);
+    assert_int_equal(g.gl_pathc, 1);
+    snprintf(path, TMP_PATH, "%s/events.out.tfevents.x%d", dir, (int)last);
+    assert_int_equal(rename(g.gl_pathv[0], path), 0); /* as if by another process, or second */
+    globfree(&g);
+}
+
+static void a_resumed_run_removes_what_it_writes_again(void **state)
+{
+    char dir[TMP_NAME], foreign[TMP_PATH], text[TMP_PATH], first[TMP_PATH], second[TMP_PATH], third[TMP_PATH];
+    struct event ev[32];
+    size_t whole;
+    FILE *f;
+
+    (void)state;
+    assert_non_null(tmp_dir(dir, "events"));
+    snprintf(foreign, sizeof foreign, "%s/events.out.tfevents.foreign", dir);
+    snprintf(text, sizeof text, "%s/events.out.tfevents.text", dir);
+    write_foreign(foreign);
+    assert_int_equal(meg_write_file(text, "no events", 9, NULL), 0);
+    whole = size_of(foreign);
+    write_run(dir, 0, 8, first);
+    f = fopen(first, "a"); /* the run was killed while it wrote a record */
+    fputs("torn", f);
+    fclose(f);
+    write_run(dir, 7, 9, second);
+    write_run(dir, 5, 6, third);
+    assert_int_equal(size_of(foreign), whole);
+    assert_int_equal(size_of(text), 9);
+    assert_int_equal(remove(foreign) | remove(text), 0);
+
+    assert_int_equal(read_file(second, ev, 32), 1); /* only its version: it resumed after what is resumed now */
+    assert_string_equal(ev[0].version, "brain.Event:2");
+    assert_int_equal(read_file(first, ev, 32), 12); /* version, text, and five iterations with two tags */
+    assert_int_equal(ev[10].step, 5);
+    assert_int_equal(ev[11].step, 20);
+    assert_string_equal(ev[11].tag, "lm loss vs samples");
+    assert_int_equal(meg_remove_tree(dir, NULL), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(checksums),
-                                        cmocka_unit_test(written_and_read) };
+                                        cmocka_unit_test(written_and_read),
+                                        cmocka_unit_test(a_resumed_run_removes_what_it_writes_again) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
