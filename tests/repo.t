@@ -11,6 +11,16 @@ for main in cmd/*/main.c; do
     ok "cmd/$name has its test" test -f "tests/cmd/$name.t"
 done
 
+# What a path with a space breaks shows in the command of any object, and in those of a program and of an installation.
+mkdir "$T/a path"
+cp -R Makefile lib cmd "$T/a path"
+in_a_path() {
+    env -u B -u TESTS -u MAKEFLAGS -u MAKELEVEL make -C "$T/a path" DEPS=0 CUDA=0 NCCL=0 MPI=0 "$@"
+}
+ok 'a path with a space builds' in_a_path build/lib/base/clock.c.o
+ok 'there is the object' test -s "$T/a path/build/lib/base/clock.c.o"
+like 'it installs to one' "$(in_a_path -n install DESTDIR="$T/to here" 2>&1)" "install -d \"$T/to here/usr/local/bin\""
+
 # Leaks through it are suppressed, as Open MPI's: tests/lsan.supp.
 is 'nothing of ours calls vasprintf' "$(grep -lw -e asprintf -e vasprintf lib/*/*.[ch] cmd/*/*.c)" ''
 
