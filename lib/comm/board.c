@@ -140,11 +140,14 @@ static void turned_away(const void *payload)
     _exit(ends.status);
 }
 
-/*
- * Connect to rank 0's board and join it.  False: errno says why, and l->fd is -1 where nobody listens or the
- * connection was closed without an answer, which another try may find mended; else no board of ours answers.
- */
-static bool try_to_join(struct board_link *l)
+enum answer {
+    ANSWER_WELCOME,
+    ANSWER_NONE,                     /* nobody listens, or the connection was closed: another try may succeed */
+    ANSWER_STRANGE                   /* this is no board of ours */
+};
+
+/* Connect to rank 0's board and ask to join; errno says why there is no welcome. */
+static enum answer ask_to_join(struct board_link *l)
 {
     struct board_join j = { .rank = board.rank, .size = board.size };
     struct pollfd p = { .events = POLLIN };
@@ -152,9 +155,10 @@ static bool try_to_join(struct board_link *l)
     const void *payload;
     int r = 0;
 
+    board_shut(&l->fd);
     l->have = l->taken = 0;
     if ((l->fd = p.fd = board_connect(&board.invite)) < 0)
-        return false;
+        return ANSWER_NONE;
     memcpy(j.token, board.invite.token, sizeof j.token);
     memcpy(j.host, board.host, sizeof j.host);
     board_send(l, BOARD_JOIN, &j, sizeof j);
@@ -164,26 +168,25 @@ static bool try_to_join(struct board_link *l)
         turned_away(payload);
     if (r == 1 && kind == BOARD_WELCOME) {
         board_copy_name(l->host, payload, sizeof l->host);
-        return true;
+        return ANSWER_WELCOME;
     }
     errno = ECONNREFUSED;
-    if (r < 0 && l->have == 0)
-        board_shut(&l->fd);
-    return false;
+    return r < 0 && l->have == 0 ? ANSWER_NONE : ANSWER_STRANGE;
 }
 
+/* A connection that got no welcome stays open, so that leaving can say goodbye on it. */
 bool board_go_to(double patience_s)
 {
     const double start = meg_now_s();
+    enum answer answer;
 
     make_links(1);
     if (!board.invite.is_open)
         return false;
-    while (!try_to_join(&board.link[0]))
-        if (board.link[0].fd >= 0 || meg_now_s() - start > patience_s)
-            return false;
-        else
-            usleep(20000);
+    while ((answer = ask_to_join(&board.link[0])) == ANSWER_NONE && meg_now_s() - start <= patience_s)
+        usleep(20000);
+    if (answer != ANSWER_WELCOME)
+        return false;
     board.link[0].rank = 0;
     return start_thread();
 }
