@@ -4,7 +4,8 @@
 #                 is skipped for want of MPI, MEG_SHARED or a program fails.  TEST_S= limits the seconds of a test.
 # make demo       a small GPT from text to samples in a few minutes; CORPUS=FILE|FOLDER trains on yours
 # make check-layouts  many layouts against one rank; FULL=1: all there are, which takes hours, PART=I/N: a part of them
-# make check-faults   kill and stop ranks, and go on from what was saved; KILLS= STOPS= LONG_STOPS= POINTS= SEED=
+# make check-faults   kill and stop ranks, and go on from what was saved; KILLS= STOPS= LONG_STOPS= POINTS= SEED=;
+#                 kill commands at every call that writes, start two on one output: TRIALS= STRIDE=
 # make bench      measure beside peers; BENCHES='encode ranks step threads': some of it; BENCH_RUNS= and what else they know
 # make fuzz       feed damaged input to the readers for FUZZ_S seconds each (needs clang)
 # make lint       what cppcheck, mandoc and shellcheck have to say
@@ -276,8 +277,11 @@ check-faults: export KILLS ?= 50
 check-faults: export STOPS ?= 47
 check-faults: export LONG_STOPS ?= 3
 check-faults: export POINTS ?= 20
+check-faults: export TRIALS ?= 200
+check-faults: export STRIDE ?= 1
 check-faults: all $(RANKS) $(B)/tests/fault.so
 	@OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/faults.t
+	@PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/writers.t
 
 check-chroot:
 	tests/chroot.sh

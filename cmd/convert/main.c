@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/file.h"
+#include "base/commit.h"
 #include "base/json.h"
 #include "base/lock.h"
 #include "base/log.h"
@@ -152,7 +152,10 @@ static char *target_of(const struct conf *c)
     return target;
 }
 
-/* A Hugging Face folder is replaced, so its lock is beside it; in other folders names are replaced. */
+/*
+ * A Hugging Face folder is replaced, so its lock is beside it, and a replacement that was interrupted is
+ * completed; in other folders names are replaced.
+ */
 static int lock_target(struct meg_lock *l, const char *dir, const char *saver, struct meg_err *e)
 {
     struct meg_str path = { 0 };
@@ -161,8 +164,8 @@ static int lock_target(struct meg_lock *l, const char *dir, const char *saver, s
     if (strcmp(saver, "hf"))
         return meg_lock_folder(l, dir, e);
     meg_str_printf(&path, "%s.lock", dir);
-    if ((r = meg_mkdirs_parent(dir, e)) == 0)
-        r = meg_lock_take(l, path.s, dir, e);
+    if ((r = meg_mkdirs_parent(dir, e)) == 0 && (r = meg_lock_take(l, path.s, dir, e)) == 0)
+        r = meg_commit_settle(dir, e);
     meg_str_free(&path);
     return r;
 }

@@ -138,6 +138,15 @@ char *meg_committed(const char *path)
     return at ? at : meg_strdup(path);
 }
 
+int meg_committed_stat(const char *path, struct stat *st)
+{
+    char *at = meg_committed(path);
+    int r = stat(at, st);
+
+    free(at);
+    return r;
+}
+
 static int write_list(const struct member *m, const struct meg_str *text, struct meg_err *e)
 {
     char *list = list_of(m->path);

@@ -15,6 +15,8 @@
 #ifndef MEG_BASE_COMMIT_H
 #define MEG_BASE_COMMIT_H
 
+#include <sys/stat.h>
+
 #include "base/decls.h"
 #include "base/err.h"
 #include "base/file.h"
@@ -39,6 +41,9 @@ int meg_commit_folder(const char *tmp, const char *folder, struct meg_err *e);
 
 /* Where the content of path is: path itself or, when a commit was interrupted, a temporary name.  malloc'ed. */
 char *meg_committed(const char *path);
+
+/* stat(2) of what meg_committed says. */
+int meg_committed_stat(const char *path, struct stat *st);
 
 /* Complete or undo a commit of path that was interrupted; nothing where there is none. */
 int meg_commit_settle(const char *path, struct meg_err *e);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/commit.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -108,7 +109,7 @@ static bool stat_idx(const char *prefix, struct stat *st)
     bool is_there;
 
     meg_str_printf(&s, "%s.idx", prefix);
-    is_there = stat(s.s, st) == 0;
+    is_there = meg_committed_stat(s.s, st) == 0;
     meg_str_free(&s);
     return is_there;
 }

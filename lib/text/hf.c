@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <utf8proc.h>
 
+#include "base/commit.h"
 #include "text/bytemap.h"
 #include "text/hf_files.h"
 #include "text/internal.h"
@@ -34,7 +35,7 @@ static bool is_file(const char *path)
 {
     struct stat st;
 
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    return meg_committed_stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
 static char *beside(const char *dir, int ndir, const char *name)

@@ -9,7 +9,8 @@
  * regular files open for writing and on directories but never on stdout and stderr, and rename and
  * renameat2; with MEG_FAULT_NAMES set also link, unlink, mkdir and an open that creates.  What stdio
  * writes goes past us.  MEG_FAULT_ERRNO is ENOSPC or EIO; KILL ends the
- * process by SIGKILL, a write half done; SHORT writes half and says so.  MEG_FAULT_COUNT=FILE
+ * process by SIGKILL, a write half done; SHORT writes half and says so; WAIT waits until the file
+ * MEG_FAULT_GO exists, 60 s at most.  MEG_FAULT_COUNT=FILE
  * leaves the number in FILE when the process exits.  MEG_FAULT_IN=TEXT counts only calls on open
  * files whose path has TEXT in it.  MEG_FAULT_LOG=FILE appends a line for each counted call: process id,
  * call, path, and of a rename the new path; processes may share FILE.
@@ -49,6 +50,11 @@ static enum fault next(void)
         return KILL;
     if (how && strcmp(how, "SHORT") == 0)
         return SHORT;
+    if (how && strcmp(how, "WAIT") == 0) {
+        for (int i = 0; i < 6000 && access(getenv("MEG_FAULT_GO"), F_OK) < 0; i++)
+            usleep(10000);
+        return NONE;
+    }
     errno = how && strcmp(how, "ENOSPC") == 0 ? ENOSPC : EIO;
     return FAIL;
 }

@@ -1,0 +1,190 @@
+#!/bin/sh
+# Commands that replace files: of two at once one is refused, and a kill at any call leaves the old output or the new.
+# make check runs TRIALS=2 races a command and every STRIDE=16th kill; make check-faults 200 races and every kill.
+. "${0%/*}/lib.sh"
+top=$(cd "${0%/*}/.." && pwd)
+fault=${B:-build}/tests/fault.so
+[ -f "$fault" ] || skip_all 'fault.so is not built: run make check'
+: "${TRIALS:=2}" "${STRIDE:=16}"
+export OMP_NUM_THREADS=1
+cd "$T" || exit 1
+
+# ---- inputs and commands ----
+
+head -c 6000 "$top/LICENSE" | jq -R -c '{text: ., title: .[0:9]}' >text.jsonl || skip_all 'no jq'
+mkdir hf && perl "$top/tests/tiny_gpt2.pl" hf || exit 1
+cp -r hf hf2
+# other weights of the same shapes
+perl -e 'open my $f, "+<:raw", "hf2/model.safetensors"; seek $f, -4, 2; print $f pack "f<", 0.5' || exit 1
+for n in 1 2; do meg-convert -q --load-dir "hf${n#1}" --saver native --save-dir "native$n" || exit 1; done
+mv native1 given1 && mv native2 given2
+ids() { meg-preprocess -q --tokenizer-type NullTokenizer --vocab-size 999 "$@"; }
+printf '{"text":"1 2 3","title":"4"}\n{"text":"5","title":"6 7"}\n' >1.jsonl
+printf '{"text":"8 9","title":"10"}\n' >2.jsonl
+for n in 1 2; do ids --input $n.jsonl --json-keys text title --output-prefix in$n || exit 1; done
+seq 1 200 | paste -s -d ' ' | jq -R -c '{text: .}' | ids --input - --output-prefix train || exit 1
+
+# NAME_run N: write output N (1: old, 2: new).  NAME_state: print the N whose output every reader finds, or what is wrong.
+vocab_run() { meg-vocab -q --input text.jsonl --vocab-size $((260 + $1)) --output-dir out; }
+encode() { meg-preprocess -q --input text.jsonl --output-prefix read "$@" && cksum <read_text_document.bin; }
+vocab_state() {
+    vocab_got="$(encode --tokenizer-type GPT2BPETokenizer --vocab-file "$1/vocab.json" --merge-file "$1/merges.txt")
+$(encode --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$1")"
+    for is in 1 2; do [ "$vocab_got" != "$(cat vocab$is.sum 2>/dev/null)" ] || echo $is; done
+}
+for n in 1 2; do
+    vocab_run $n && mv out vocab$n && vocab_state vocab$n >/dev/null && printf '%s\n' "$vocab_got" >vocab$n.sum
+done
+
+preprocess_run() { ids --input "$1.jsonl" --json-keys text title --output-prefix out; }
+# A pair as meg reads it.
+pair_is() {
+    meg-merge -q --datasets "$1" --output-prefix read && cmp -s read.bin "$2.bin" && cmp -s read.idx "$2.idx"
+}
+preprocess_state() {
+    for is in 1 2; do
+        ! { pair_is out_text_document in${is}_text_document && pair_is out_title_document in${is}_title_document; } ||
+            echo $is
+    done
+}
+
+merge_run() { meg-merge -q --datasets "in$1_text_document" --output-prefix out; }
+merge_state() { for is in 1 2; do ! pair_is out in${is}_text_document || echo $is; done; }
+
+# What the weights are after a conversion to the one format.
+weights_of() {
+    rm -rf read
+    meg-convert --info "$1" --verify >info && meg-convert -q --load-dir "$1" --saver hf --save-dir read &&
+        cksum <read/model.safetensors
+}
+convert_state() {
+    convert_got=$(weights_of out)
+    for is in 1 2; do [ "$convert_got" != "$(cat weights$is)" ] || echo $is; done
+}
+for n in 1 2; do weights_of given$n >weights$n || exit 1; done
+isnt 'old and new weights differ' "$(cat weights1)" "$(cat weights2)"
+isnt 'and so do the vocabularies' "$(cat vocab1.sum)" "$(cat vocab2.sum)"
+hf_run() { meg-convert -q --load-dir "given$1" --saver hf --save-dir out --overwrite; }
+hf_state() { convert_state; }
+moved_run() { MEG_FAULT_NO_EXCHANGE=1 hf_run "$1"; }
+moved_state() { convert_state; }
+native_run() { meg-convert -q --load-dir "given$1" --saver native --save-dir out --overwrite; }
+native_state() { convert_state; }
+mcore_run() { meg-convert -q --load-dir "given$1" --saver mcore --save-dir out --overwrite --target-tensor-parallel-size 2; }
+mcore_state() { convert_state; }
+
+train_options="--num-layers 1 --hidden-size 8 --num-attention-heads 1 --seq-length 4 --max-position-embeddings 4
+    --micro-batch-size 1 --lr 1e-3 --tokenizer-type NullTokenizer --vocab-size 999 --mock-data --eval-iters 0"
+# the checkpoint of an iteration, and then of the one behind it, after which the first is removed
+# shellcheck disable=SC2086 # words
+train_run() { meg-train -q $train_options --save out --load out --keep-last-n 1 --train-iters "$1" \
+    --override-opt_param-scheduler >log; }
+train_state() { meg-convert --info out --verify --json | jq .iteration; }
+
+# Arrays that are built before training; whatever a kill leaves there, the losses are those of a run without them.
+cache_run() {
+    mkdir -p out
+    [ "$1" = 1 ] || trains_on_data --data-cache-path out
+}
+# shellcheck disable=SC2086 # words
+trains_on_data() {
+    rm -f losses.jsonl
+    meg-train -q ${train_options% --mock-data*} --eval-iters 0 --data-path train_text_document --split 1,0,0 \
+        --train-iters 3 --log-interval 1 --log-json losses.jsonl "$@" >log && jq .lm_loss losses.jsonl
+}
+cache_state() {
+    [ "$(trains_on_data --data-cache-path out)" != "$cache_losses" ] || echo 2
+}
+cache_losses=$(trains_on_data)
+like 'three losses without an index cache' "$(echo $cache_losses)" '^[0-9.]+ [0-9.]+ [0-9.]+$'
+
+# ---- kills ----
+
+# What runs a command under fault.so, in a subshell.
+preload() {
+    export LD_PRELOAD="$fault" ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0
+}
+killed_at() { # AT NAME
+    (export MEG_FAULT_NAMES=1 MEG_FAULT_AT="$1" MEG_FAULT_ERRNO=KILL && preload && "$2_run" 2) 2>err
+}
+
+sweep() { # NAME WHAT
+    seen='' at=1
+    while [ $at -lt 2000 ]; do
+        rm -rf out out.* out_*
+        "$1_run" 1 || seen="$seen first-run-fails"
+        killed_at $at "$1"
+        code=$?
+        state=$("$1_state" out 2>read.err)
+        case $state in
+        1 | 2) ;;
+        *) seen="$seen call $at: '$state' $(tail -n 1 read.err);" ;;
+        esac
+        # what is left does not hinder the next run, which removes it
+        "$1_run" 2 2>err || seen="$seen call $at: next run fails: $(cat err);"
+        [ "$("$1_state" out 2>/dev/null)" = 2 ] || seen="$seen call $at: next run is not found;"
+        left=$(find . -name '*.tmp.*' -o -name '*.commit' -o -name '*.lock' -o -name .meg-lock)
+        [ -z "$left" ] || seen="$seen call $at: left $left;"
+        [ $code -ne 0 ] || break
+        at=$((at + STRIDE))
+    done
+    is "killed at any call, $2 is old or new" "$seen" ''
+    ok "and $((at / STRIDE)) kills were made" test "$at" -gt 40
+}
+sweep vocab 'the vocabulary of meg-vocab'
+sweep preprocess 'the datasets of meg-preprocess'
+sweep merge 'the dataset of meg-merge'
+sweep hf 'the Hugging Face folder of meg-convert'
+sweep moved 'the Hugging Face folder, where names cannot be exchanged,'
+sweep native 'the checkpoint of meg-convert'
+sweep mcore 'the checkpoint for Megatron'
+sweep train 'the checkpoint of meg-train'
+sweep cache 'the index cache'
+
+# ---- races ----
+
+# A run that waits at a call behind the taking of the lock until the other has ended.
+racer() { # A|B NAME
+    (export MEG_FAULT_AT=6 MEG_FAULT_ERRNO=WAIT MEG_FAULT_GO="$T/go" && preload && "$2_run" 2) 2>"err.$1"
+    echo $? >"status.$1"
+}
+one_has_ended() { [ -s status.A ] || [ -s status.B ]; }
+# Two runs at once: print nothing when one ends well and the other is refused with its name.
+one_of_two() { # NAME
+    rm -f go status.? err.?
+    racer A "$1" &
+    racer B "$1" &
+    until_true 60 one_has_ended || echo 'none is refused'
+    touch go
+    wait
+    case $(cat status.A)-$(cat status.B) in
+    0-74) refused=B ;;
+    74-0) refused=A ;;
+    *)
+        echo "statuses $(cat status.A status.B): $(cat err.A err.B)"
+        return
+        ;;
+    esac
+    grep -Eq ': meg-[a-z]+ on host [^ ]+, process [0-9]+, started .* UTC, is writing here' err.$refused ||
+        cat err.$refused
+    one_found=$("$1_state" out 2>&1)
+    [ "$one_found" = 2 ] || echo "found: $one_found"
+}
+races() { # NAME WHAT
+    i=0 wrong=''
+    while [ $i -lt "$TRIALS" ]; do
+        i=$((i + 1))
+        rm -rf out out.* out_*
+        "$1_run" 1
+        wrong="$wrong$(one_of_two "$1" 2>&1)"
+    done
+    is "of two of $2 at once one is refused by name, $i times" "$wrong" ''
+}
+races vocab meg-vocab
+races preprocess meg-preprocess
+races merge meg-merge
+races hf 'meg-convert to a Hugging Face folder'
+races native 'meg-convert to a checkpoint'
+races mcore "meg-convert to Megatron's files"
+races train meg-train
+done_testing
