@@ -84,7 +84,7 @@ end
 "$python" tests/peers/folders.py check "$T" "$T/texts" "$T/prompts" $names >"$T/found" 2>"$T/err" || cat "$T/err" >&2
 for name in $names; do
     ok "transformers opens $name and agrees" grep "^$name: " "$T/found"
-    grep "^$name[: ]" "$T/found" | sed 's/^/# /'
+    grep "^${name}[: ]" "$T/found" | sed 's/^/# /'
 done
 tail -n 1 "$T/found" | sed 's/^/# /'
 

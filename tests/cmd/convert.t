@@ -90,6 +90,17 @@ status 'a size that is none' 2 meg-convert --load-dir ours --save-dir x --max-sh
 status 'a type for ranks' 2 meg-convert --load-dir ours --save-dir x --saver mcore --params-dtype bf16
 rm -r half* shards*
 
+# A run that begins with a folder keeps what it says of the ends of texts, and its weights are exported in their type.
+perl "$top/tests/tiny_gpt2.pl" tiny-gpt2
+printf '{"eos_token_id":[256,65]}' >tiny-gpt2/generation_config.json
+meg-train -q --load tiny-gpt2 --save tiny-run --finetune --mock-data --train-iters 1 --seq-length 16 --micro-batch-size 1 \
+    --global-batch-size 1 --lr 1e-3 --eval-iters 0 --bf16 >log
+meg-convert -q --load-dir tiny-run --save-dir tiny-out
+is 'a run in bf16 is exported in it' "$(types tiny-out) $(jq -r .torch_dtype tiny-out/config.json)" '["BF16"] bfloat16'
+is 'with the ends of a text that it began with' \
+    "$(jq -c .eos_token_id tiny-out/config.json) $(cat tiny-out/generation_config.json)" '[256,65] {"eos_token_id":[256,65]}'
+rm -r tiny-* log
+
 # Each type of tokenizer goes out as a tokenizer.json and comes back as the type that it was.
 ids() { # OPTION...: of three texts
     printf '{"text":"abc Abc\\n"}\n{"text":"  two  blanks "}\n{"text":"The quick, brown fox: 12"}\n' |
