@@ -171,7 +171,7 @@ def gguf(converter, folder, name):
         sys.exit(f"token {wrong[0]} is {tokens[wrong[0]]!r}, tokenizer.json has {spelled[wrong[0]]!r}")
     if value.get("tokenizer.ggml.eos_token_id") != config["eos_token_id"]:
         sys.exit(f"eos is {value.get('tokenizer.ggml.eos_token_id')}, config.json has {config['eos_token_id']}")
-    begins = tokenizer["post_processor"] is not None
+    begins = (tokenizer["post_processor"] or {}).get("type") == "TemplateProcessing"
     if value.get("tokenizer.ggml.add_bos_token", begins) != begins:
         sys.exit(f"add_bos_token is {not begins}")
     print(f"{len(spelled)} tokens, model {value['tokenizer.ggml.model']}, pre-tokenizer {value.get('tokenizer.ggml.pre')}")
