@@ -29,8 +29,10 @@ size_t opt_choices(const char *arg);
 /* The row whose field a MEG_NEGATED row shares; NULL for other rows. */
 const struct meg_opt *opt_opposite(const struct meg_optgroup *group, const struct meg_opt *row);
 
-/* Add a word to a list; both stay until the process ends. */
+/* Add a word to a list; both stay until the process ends, or until opt_free_kept. */
 void opt_add_word(struct meg_list *words, const char *s, size_t n);
+/* Free all words and values of options, for a fuzzer, which parses millions of them. */
+void opt_free_kept(void);
 /* Cut text into words at blanks; quotes and # as in meg-conf(5). */
 int opt_split(const char *text, size_t n, struct meg_list *words, struct meg_err *e);
 

@@ -47,6 +47,16 @@ static void *keep(size_t n)
     return k + 1;
 }
 
+void opt_free_kept(void)
+{
+    while (kept) {
+        struct kept *next = kept->next;
+
+        free(kept);
+        kept = next;
+    }
+}
+
 static const char *keep_text(const char *s, size_t n)
 {
     char *copy = (char *)keep(n + 1);

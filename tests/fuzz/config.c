@@ -1,7 +1,7 @@
 /* Any text as an option file: refused, or what it set is written down and read back identically. */
 #include <string.h>
 
-#include "base/opt.h"
+#include "base/internal.h"
 #include "fuzz.h"
 
 struct conf {
@@ -28,6 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     struct meg_str first = { 0 }, second = { 0 };
     struct meg_err e;
 
+    opt_free_kept();
     meg_opt_defaults(groups);
     if (meg_opt_read_config(groups, fuzz_file("any.conf", bytes, n), &e) < 0)
         return 0;
