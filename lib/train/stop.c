@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include "base/temporary.h"
 
 static volatile sig_atomic_t asked;
 
@@ -16,14 +17,16 @@ static const struct {
     { SIGHUP, true, false },
 };
 enum { NSIGNALS = sizeof signals / sizeof *signals };
-static bool is_caught[NSIGNALS];
 
 static void ask(int sig)
 {
+    for (int i = 0; asked && i < NSIGNALS; i++)
+        if (signals[i].number == sig && signals[i].ends_second) {
+            meg_temporary_remove(); /* the lock of --save, too */
+            signal(sig, SIG_DFL);
+            raise(sig);
+        }
     asked = sig;
-    for (int i = 0; i < NSIGNALS; i++)
-        if (is_caught[i] && signals[i].ends_second)
-            signal(signals[i].number, SIG_DFL);
 }
 
 void meg_stop_catch(void)
@@ -37,8 +40,7 @@ void meg_stop_catch(void)
         sigaddset(&a.sa_mask, signals[i].number);
     for (int i = 0; i < NSIGNALS; i++) {
         sigaction(signals[i].number, NULL, &now);
-        is_caught[i] = !signals[i].may_be_ignored || now.sa_handler != SIG_IGN;
-        if (is_caught[i])
+        if (!signals[i].may_be_ignored || now.sa_handler != SIG_IGN)
             sigaction(signals[i].number, &a, NULL);
     }
 }

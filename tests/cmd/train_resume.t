@@ -156,7 +156,6 @@ begin() { # DIR
 }
 # SIGUSR1, which the shell has no trap for: what it forks has its traps until the command begins.
 catches_usr1() { [ $((0x$(sed -n 's/^SigCgt:[^0-9a-f]*//p' "/proc/$pid/status") & 0x200)) -ne 0 ]; }
-leaves_usr1() { ! catches_usr1; }
 begin "$T/early"
 kill -TERM $pid
 cat "$T/pipe" >/dev/null &
@@ -189,20 +188,23 @@ cp "$T/ids_text_document.bin" "$T/cut.bin"
 cut_run --save "$T/cutrun" --load "$T/cutrun" >"$T/log" 2>"$T/err"
 ok 'with the whole file it resumes bit for bit' same_tensors "$T/uncut/iter_0000060" "$T/cutrun/iter_0000060"
 
-# once the first is received, SIGUSR1 has its default action again
-for two in 'TERM TERM 143' 'INT INT 130' 'HUP TERM 143'; do
+# Signals that wait are one: the second is sent once the first is received, again until it is received as the second.
+ends() { kill -"$1" $pid && grep -q '^State:.Z' "/proc/$pid/status"; }
+received() { grep -q '^ShdPnd:[^0-9a-f]*0*$' "/proc/$pid/status"; }
+for two in 'TERM TERM 143' 'USR1 USR1 138' 'INT INT 130' 'HUP TERM 143'; do
     # shellcheck disable=SC2086
     set -- $two
     begin "$T/sig2"
+    ok "the lock is there before SIG$1" test -e "$T/sig2/.meg-lock"
     kill -"$1" $pid
-    until_true 60 leaves_usr1
-    kill -"$2" $pid
+    until_true 60 ends "$2"
     wait $pid 2>/dev/null
     is "SIG$2 after SIG$1 ends it at once" $? "$3"
+    ok 'and removes the lock' test ! -e "$T/sig2/.meg-lock"
 done
 begin "$T/hup"
 kill -HUP $pid
-until_true 60 leaves_usr1
+until_true 60 received
 kill -HUP $pid
 cat "$T/pipe" >/dev/null &
 reader=$!
