@@ -365,7 +365,8 @@ out:
 /* Options that shape the files of ranks say nothing of other formats. */
 static void check_options(const struct conf *c)
 {
-    const bool is_ranks = strcmp(c->saver, "native") && strcmp(c->saver, "hf");
+    const bool has_size = c->tensor != MEG_UNSET || c->pipeline != MEG_UNSET, is_auto = !strcmp(c->saver, "auto");
+    const bool is_ranks = is_auto ? has_size : strcmp(c->saver, "native") && strcmp(c->saver, "hf");
 
     if (strcmp(c->model_type, "GPT") != 0)
         meg_usage("--model-type: '%s' is not GPT, the kind that is there; see meg(7)", c->model_type);
@@ -375,11 +376,11 @@ static void check_options(const struct conf *c)
         meg_usage("--%s is for --info", c->json ? "json" : "verify");
     if (!c->info && (!c->load_dir || !c->save_dir))
         meg_usage("--load-dir and --save-dir are required, or --info");
-    if (!is_ranks && (c->tensor != MEG_UNSET || c->pipeline != MEG_UNSET))
+    if (!is_ranks && has_size)
         meg_usage("--saver %s: its tensors are whole; target sizes are for megatron and mcore",
                   c->saver);
-    if (strcmp(c->saver, "auto") && is_ranks && strcmp(c->dtype, "auto"))
-        meg_usage("--saver %s: its weights are F32; --params-dtype is for hf and native", c->saver);
+    if (is_ranks && strcmp(c->dtype, "auto"))
+        meg_usage("--saver %s: its weights are F32; --params-dtype is for hf and native", is_auto ? "mcore" : c->saver);
     if (shard_bytes(c->shard_size) < 0)
         meg_usage("--max-shard-size %s: it must be a number of bytes, or one with KB, MB, GB, KiB, MiB or GiB",
                   c->shard_size);

@@ -88,6 +88,9 @@ meg-convert -q --load-dir shards --save-dir shards-ours && meg-convert -q --load
 ok 'they are the same weights' cmp hf/model.safetensors shards-out/model.safetensors
 status 'a size that is none' 2 meg-convert --load-dir ours --save-dir x --max-shard-size 5GBs
 status 'a type for ranks' 2 meg-convert --load-dir ours --save-dir x --saver mcore --params-dtype bf16
+status 'also where a target size chooses them' 2 meg-convert --load-dir ours --save-dir x --params-dtype bf16 \
+    --target-tensor-parallel-size 2
+ok 'and writes nothing' test ! -e x
 rm -r half* shards*
 
 # A run that begins with a folder keeps what it says of the ends of texts, and its weights are exported in their type.
