@@ -141,6 +141,12 @@ static bool same(const struct holder *a, const struct holder *b, int key)
     return *a->value[key] && !strcmp(a->value[key], b->value[key]);
 }
 
+/* Whether the holder's process, while it runs, can be seen from here: not on another host, nor in another container. */
+static bool is_visible(const struct holder *h, const struct holder *self)
+{
+    return same(h, self, HOST) && same(h, self, BOOT) && same(h, self, PID_NAMESPACE);
+}
+
 /* Whether the holder is known to be gone; false where that cannot be known from here. */
 static bool is_gone(const struct holder *h, const struct holder *self)
 {
@@ -148,11 +154,9 @@ static bool is_gone(const struct holder *h, const struct holder *self)
 
     if (same(h, self, SLURM_JOB) && strcmp(h->value[SLURM_RESTART], self->value[SLURM_RESTART]))
         return true; /* Slurm requeues a job when no process of it is left */
-    if (!same(h, self, HOST))
-        return false;
-    if (!same(h, self, BOOT))
+    if (same(h, self, HOST) && !same(h, self, BOOT))
         return *h->value[BOOT] && *self->value[BOOT]; /* this host was booted again since */
-    if (!same(h, self, PID_NAMESPACE))
+    if (!is_visible(h, self))
         return false;
     start_ticks(ticks, h->value[PID]);
     return strcmp(ticks, h->value[START_TICKS]) != 0;
@@ -161,13 +165,15 @@ static bool is_gone(const struct holder *h, const struct holder *self)
 static int refuse(const char *path, const char *output, const struct holder *h, const struct holder *self,
                   struct meg_err *e)
 {
+    const bool is_running = is_visible(h, self);
+
     if (!*h->value[PID])
         return meg_fail(e, MEG_EIO, "%s: %s is no lock file that meg wrote; remove it if nothing writes here", output,
                         path);
     return meg_fail(e, MEG_EIO, "%s: %s on host %s, process %s, started %s, is writing here; wait for it or name "
                     "another output%s%s%s", output, h->value[PROGRAM], h->value[HOST], h->value[PID],
-                    h->value[STARTED], same(h, self, HOST) ? "" : " (if that process is gone, remove ",
-                    same(h, self, HOST) ? "" : path, same(h, self, HOST) ? "" : ")");
+                    h->value[STARTED], is_running ? "" : " (if that process is gone, remove ",
+                    is_running ? "" : path, is_running ? "" : ")");
 }
 
 /* ---- taking and releasing ---- */

@@ -167,6 +167,19 @@ static void another_host_is_named_and_not_judged(void **state)
     assert_non_null(strstr(c.err, path));
 }
 
+static void another_container_of_this_host_is_not_judged(void **state)
+{
+    struct child c;
+
+    (void)state;
+    leave_a_dead_lock(NULL);
+    edit("pid-namespace", "pid:[1]");
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 74);
+    assert_non_null(strstr(c.err, "if that process is gone, remove "));
+    assert_non_null(strstr(c.err, path));
+}
+
 static void a_requeued_slurm_job_takes_its_own_lock_over(void **state)
 {
     struct child c;
@@ -291,6 +304,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_process_number_used_again_is_not_the_holder, make, clear),
         cmocka_unit_test_setup_teardown(a_lock_from_before_a_reboot_is_taken_over, make, clear),
         cmocka_unit_test_setup_teardown(another_host_is_named_and_not_judged, make, clear),
+        cmocka_unit_test_setup_teardown(another_container_of_this_host_is_not_judged, make, clear),
         cmocka_unit_test_setup_teardown(a_requeued_slurm_job_takes_its_own_lock_over, make, clear),
         cmocka_unit_test_setup_teardown(a_file_that_is_no_lock_stays, make, clear),
         cmocka_unit_test_setup_teardown(a_lost_lock_is_noticed, make, clear),
