@@ -7,8 +7,9 @@
  * written last, and its existence decides.  Then the files are renamed and the lists removed.  A reader
  * (meg_map_open, meg_read_file, meg_committed) that finds a decided list opens the temporary name as long as
  * it exists, and the next writer (meg_file_create, meg_commit_settle) completes what is decided and
- * removes what is not.  Readers that know nothing of this may find files missing, but never an old one
- * beside a new one: the old ones go first, and the file that they open first should be the last of the set.
+ * removes what is not.  Readers that know nothing of this may find files missing, but, where the file system
+ * has hard links, never an old one beside a new one: the old ones go first, and the file that they open first
+ * should be the last of the set.
  *
  * Files of a set are in one directory.  Writers of the same files exclude each other by a lock (lock.h).
  */

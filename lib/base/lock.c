@@ -267,6 +267,29 @@ static int take_over(const char *tmp, const char *path, const struct holder *sel
     return r;
 }
 
+/*
+ * Create the lock file on a file system without hard links.  It is empty for an instant: who reads it then is
+ * refused, and a process killed then leaves a file that the user removes.
+ */
+static bool create(const char *path, const struct holder *self)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    struct meg_str text = { 0 };
+    bool is_written;
+
+    if (fd < 0)
+        return false;
+    spell(self, &text);
+    is_written = write(fd, text.s, text.n) == (ssize_t)text.n;
+    is_written = close(fd) == 0 && is_written;
+    meg_str_free(&text);
+    if (!is_written) {
+        unlink(path);
+        errno = EIO;
+    }
+    return is_written;
+}
+
 /* tmp, complete under a name of its own, becomes the lock file or is removed. */
 static int acquire(const char *tmp, const char *path, const char *output, const struct holder *self,
                    struct meg_err *e)
@@ -278,6 +301,8 @@ static int acquire(const char *tmp, const char *path, const char *output, const 
 
     while (r == MEG_OK && !is_ours) {
         is_ours = link(tmp, path) == 0 || (stat(tmp, &st) == 0 && st.st_nlink == 2); /* NFS may lose the reply */
+        if (!is_ours && (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS))
+            is_ours = create(path, self);
         if (is_ours)
             break;
         if (errno != EEXIST)

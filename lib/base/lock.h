@@ -1,10 +1,11 @@
 /*
  * lock.h - one writer at a time: a lock file that names its holder.
  *
- * The file is linked into place with its content, so it exists complete or not at all, on NFS too.  It
- * says which program holds it, on which host, as which process, started when.  A lock whose process is
- * gone is taken over on the same host, and by the next run of the same Slurm job on any host.  On
- * another host or in another container nobody can know, so the holder is named and the user decides.
+ * The file is linked into place with its content, so it exists complete or not at all, on NFS too; where
+ * the file system has no hard links it is created and then written.  It says which program holds it, on
+ * which host, as which process, started when.  A lock whose process is gone is taken over on the same host,
+ * and by the next run of the same Slurm job on any host.  On another host or in another container nobody can
+ * know, so the holder is named and the user decides.
  */
 #ifndef MEG_BASE_LOCK_H
 #define MEG_BASE_LOCK_H

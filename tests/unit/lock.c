@@ -3,6 +3,7 @@
 #include "child.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -12,9 +13,20 @@
 
 static char dir[256], path[300];
 
+static bool has_links = true; /* the file system has hard links */
+
+int link(const char *from, const char *to)
+{
+    if (has_links)
+        return linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
+    errno = EPERM;
+    return -1;
+}
+
 static int make(void **state)
 {
     (void)state;
+    has_links = true;
     make_dir(dir, sizeof dir);
     snprintf(path, sizeof path, "%s/out.lock", dir);
     unsetenv("SLURM_JOB_ID");
@@ -195,6 +207,28 @@ static void a_requeued_slurm_job_takes_its_own_lock_over(void **state)
     assert_int_equal(c.status, 0);
 }
 
+static void without_hard_links_a_lock_is_taken_refused_and_taken_over(void **state)
+{
+    struct meg_lock l = { 0 };
+    struct meg_err e;
+    struct child c;
+
+    (void)state;
+    has_links = false;
+    if (meg_lock_take(&l, path, "out", &e) < 0)
+        fail_msg("%s", e.msg);
+    assert_int_equal(meg_lock_check(&l, &e), 0);
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 74);
+    assert_non_null(strstr(c.err, " UTC, is writing here"));
+    meg_lock_release(&l);
+    assert_int_equal(count_names(), 0);
+    leave_a_dead_lock(NULL);
+    child_run(&c, take_and_say, NULL);
+    assert_int_equal(c.status, 0);
+    assert_int_equal(count_names(), 0);
+}
+
 static void a_file_that_is_no_lock_stays(void **state)
 {
     struct child c;
@@ -306,6 +340,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(another_host_is_named_and_not_judged, make, clear),
         cmocka_unit_test_setup_teardown(another_container_of_this_host_is_not_judged, make, clear),
         cmocka_unit_test_setup_teardown(a_requeued_slurm_job_takes_its_own_lock_over, make, clear),
+        cmocka_unit_test_setup_teardown(without_hard_links_a_lock_is_taken_refused_and_taken_over, make, clear),
         cmocka_unit_test_setup_teardown(a_file_that_is_no_lock_stays, make, clear),
         cmocka_unit_test_setup_teardown(a_lost_lock_is_noticed, make, clear),
         cmocka_unit_test_setup_teardown(a_process_that_ends_releases, make, clear),
