@@ -40,10 +40,11 @@ is 'nothing after it is done' "$(tail -n 1 log)" "$((bad - 1)) 0 0"
 
 named=
 for n in 2 3; do
-    train "$n"
+    train "$n" --save "ends$n"
     like "$n ranks: the one that has it is named" "$(cat err)" \
         "^meg-train.*: rank [0-9] of $n on $(hostname): iteration $bad: lm loss is nan"
     is "$n ranks: once" "$(grep -c 'lm loss is nan' err)" 1
+    ok "$n ranks: the lock of --save is removed" test -d "ends$n" -a ! -e "ends$n/.meg-lock"
     named="$named $(sed -n 's/^meg-train.*: rank \([0-9]\) of.*/\1/p' err)"
 done
 isnt 'not always rank 0' "$named" ' 0 0'

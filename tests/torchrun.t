@@ -115,9 +115,10 @@ kill_one() {
     kill -KILL "$(cat "$T/pid.2")"
 }
 torchrun_meanwhile=kill_one
-torchrun 4 meg-train --config "$T/conf" --train-iters 100000 --eval-iters 0
+torchrun 4 meg-train --config "$T/conf" --train-iters 100000 --eval-iters 0 --save "$T/killed"
 torchrun_meanwhile=
 is 'a rank is killed: the others end with status 69' "$statuses" '69 69 137 69'
+ok 'the lock of --save is removed' test -d "$T/killed" -a ! -e "$T/killed/.meg-lock"
 like 'and it is named' "$(cat "$T/err.0")" "rank 2 of 4 on $(hostname) is gone .* step [0-9]"
 
 # A second job with the same port and name is refused, and the first continues.

@@ -91,9 +91,8 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
         guard->offset = at - atomic_load(&m->p);
         siglongjmp(guard->jump, 1);
     }
-    meg_temporary_remove();
     tell(m, at - atomic_load(&m->p));
-    _exit(meg_exit_status(MEG_EIO));
+    meg_temporary_exit(meg_exit_status(MEG_EIO));
 }
 
 static void catch_sigbus(void)

@@ -120,6 +120,12 @@ void meg_temporary_remove(void)
             unlink(made[i].path);
 }
 
+void meg_temporary_exit(int status)
+{
+    meg_temporary_remove();
+    _exit(status);
+}
+
 static void remove_made(int sig)
 {
     meg_temporary_remove();

@@ -38,6 +38,9 @@ int meg_temporary_remember(const char *path);
 void meg_temporary_remove(void);
 void meg_temporary_forget(int made);
 
+/* Unlink them all and end by _exit(2), for a thread or a signal handler that must not run exit handlers. */
+void meg_temporary_exit(int status) MEG_NORETURN;
+
 MEG_END_DECLS
 
 #endif

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/temporary.h"
 #include "comm/board_internal.h"
 
 enum { STRANGERS = 64 };             /* connections of which it is not known yet who they are */
@@ -137,7 +138,7 @@ static void turned_away(const void *payload)
     memcpy(&ends, payload, sizeof ends);
     board_copy_name(why, ends.why, sizeof why);
     meg_warn("port %d refuses rank %d of %d on %s: %s", board.invite.port, board.rank, board.size, board.host, why);
-    _exit(ends.status);
+    meg_temporary_exit(ends.status);
 }
 
 enum answer {

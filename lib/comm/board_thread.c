@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/temporary.h"
 #include "comm/board_internal.h"
 
 enum { DEPUTIES = 3 };               /* ranks after rank 0 that speak when it can not, one after the other */
@@ -83,7 +84,7 @@ static void end_all(int status)
 
     if (board_is_host())
         tell_all(BOARD_END, &end, sizeof end);
-    _exit(status);
+    meg_temporary_exit(status);
 }
 
 static void decide(void) MEG_NORETURN;
@@ -94,7 +95,7 @@ static void decide(void)
     struct meg_str s = { 0 };
 
     if (board.rank > DEPUTIES)
-        _exit(meg_exit_status(MEG_EPEER));
+        meg_temporary_exit(meg_exit_status(MEG_EPEER));
     if (board.verdict == BOARD_GONE && board.paused_s > board.deadline_s)
         meg_str_printf(&s, "rank %d of %d on %s was itself stopped for %.1f s, longer than the others wait; ",
                        board.rank, board.size, board.host, board.paused_s);
@@ -118,6 +119,7 @@ static void obey(void)
     } else {
         tell_all(BOARD_ENDS, &ends, sizeof ends);
     }
+    meg_temporary_remove();
     signal(SIGTERM, SIG_DFL);
     kill(getpid(), SIGTERM);
     for (;;)
@@ -179,7 +181,7 @@ static void judge(double passed)
     if (board.verdict == BOARD_TERMINATED)
         obey();
     if (board.verdict == BOARD_ENDED)
-        _exit(board.ended_status);
+        meg_temporary_exit(board.ended_status);
     decide();
 }
 
@@ -300,8 +302,9 @@ static void heard_end(const struct board_link *l, const struct board_ends *ends)
 static void end_after(const struct board_ends *ends)
 {
     if (!ends->is_abort)
-        _exit(ends->status);
+        meg_temporary_exit(ends->status);
     board.ended_status = ends->status;
+    meg_temporary_remove(); /* the launcher may use SIGKILL */
     expect(BOARD_ENDED, ABORT_S, ABORT_S);
 }
 
@@ -421,7 +424,7 @@ static bool look_around(void)
     while (read(board.poke[0], bytes, sizeof bytes) > 0)
         ;
     if (board.was_terminated && board.verdict == BOARD_ENDED)
-        _exit(board.ended_status);
+        meg_temporary_exit(board.ended_status);
     if (board.was_terminated && board.verdict == BOARD_NONE) {
         board.verdict = BOARD_TERMINATED;
         board.left_s = TERM_S;

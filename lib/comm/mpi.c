@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/mem.h"
+#include "base/temporary.h"
 #include "comm/board.h"
 #include "comm/group.h"
 #include "comm/internal.h"
@@ -200,6 +201,7 @@ static void abort_all(int status, const char *why)
 {
     is_aborting = true;
     meg_board_last_words(status, why);
+    meg_temporary_remove();             /* MPI_Abort runs no exit handlers */
     usleep(100000);                     /* MPICH's launcher drops what it has not read from us by then */
     MPI_Abort(MPI_COMM_WORLD, status);
 }

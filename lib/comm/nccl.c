@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/temporary.h"
 #include "comm/board.h"
 #include "comm/group.h"
 #include "comm/internal.h"
@@ -281,7 +282,7 @@ static void end_now(int status, const char *why)
 {
     meg_board_last_words(status, why);
     fflush(stdout);
-    _exit(status);
+    meg_temporary_exit(status);
 }
 
 struct meg_comm *meg_comm_open_nccl(const struct meg_torchrun *t)
