@@ -104,7 +104,7 @@ is 'is told once' "$(grep -c -- '--global-batch-size' "$T/err")" 1
 
 # A rank that cannot go on says so at once, whatever is on its way between ranks.
 begin_s=$(date +%s)
-fail="export LD_PRELOAD=$B/tests/fault.so MEG_FAULT_IN=iter_0000005 MEG_FAULT_AT=2 MEG_FAULT_ERRNO=ENOSPC"
+fail="export LD_PRELOAD=fault.so MEG_FAULT_IN=iter_0000005 MEG_FAULT_AT=2 MEG_FAULT_ERRNO=ENOSPC"
 ranks_but 2 0 "$fail ASAN_OPTIONS=verify_asan_link_order=0" meg-train -q --config "$T/conf" --num-layers 4 \
     --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 1000 \
     --distributed-timeout-minutes 1 --save "$T/disk" --exit-on-save-failure >"$T/out" 2>"$T/err"

@@ -102,7 +102,7 @@ like 'three losses without an index cache' "$(echo $cache_losses)" '^[0-9.]+ [0-
 
 # What runs a command under fault.so, in a subshell.
 preload() {
-    export LD_PRELOAD="$fault" ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0
+    export LD_PRELOAD=fault.so ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0
 }
 killed_at() { # AT NAME
     (export MEG_FAULT_NAMES=1 MEG_FAULT_AT="$1" MEG_FAULT_ERRNO=KILL && preload && "$2_run" 2) 2>err

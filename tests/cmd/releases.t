@@ -12,11 +12,10 @@ ids_as() { # RELEASE OPTION...
     meg-preprocess -q --input "$T/text.jsonl" --output-prefix "$T/p" --megatron-release "$release" "$@" &&
         meg-preprocess -q --decode "$T/p_text_document" --json | jq -c .ids
 }
-llama2="--tokenizer-type Llama2Tokenizer --tokenizer-model $data/spm.model"
-# shellcheck disable=SC2086
-old=$(ids_as 0.14 $llama2)
-# shellcheck disable=SC2086
-is 'from 0.15 on Llama2Tokenizer writes no <s>' "[1,$(ids_as 0.15 $llama2 | tr -d '[')" "$old"
+# as_llama2 COMMAND...: run it with this tokenizer
+as_llama2() { "$@" --tokenizer-type Llama2Tokenizer --tokenizer-model "$data/spm.model"; }
+old=$(as_llama2 ids_as 0.14)
+is 'from 0.15 on Llama2Tokenizer writes no <s>' "[1,$(as_llama2 ids_as 0.15 | tr -d '[')" "$old"
 status 'a release that is not known is refused' 2 meg-preprocess --input "$T/text.jsonl" --output-prefix "$T/p" \
     --megatron-release 0.9 --tokenizer-type NullTokenizer --vocab-size 9
 like 'and those that are known are listed' "$(cat "$T/err")" '0\.10.*0\.19'
@@ -66,11 +65,10 @@ status 'a surplus below 0 is refused' 2 blend --megatron-release 0.14 --mid-leve
 awk 'length($0)' "$data/../../../LICENSE" | jq -Rc '{text: .}' >"$T/words.jsonl"
 head -n 30 "$T/words.jsonl" >"$T/few.jsonl"
 for release in 0.14 0.15; do
-    # shellcheck disable=SC2086
-    meg-preprocess -q --input "$T/words.jsonl" --output-prefix "$T/w$release" $llama2 --append-eod --megatron-release $release
+    as_llama2 meg-preprocess -q --input "$T/words.jsonl" --output-prefix "$T/w$release" --append-eod \
+        --megatron-release $release
     sed '/tokenizer-type\|vocab-size\|data-path/d' "$T/conf" >"$T/words.conf"
-    # shellcheck disable=SC2086
-    meg-train -q --config "$T/words.conf" --data-path "$T/w${release}_text_document" $llama2 --save "$T/m$release" \
+    as_llama2 meg-train -q --config "$T/words.conf" --data-path "$T/w${release}_text_document" --save "$T/m$release" \
         --megatron-release $release >"$T/log"
 done
 tokens() { meg-eval --task ppl --load "$1" --input "$T/few.jsonl" | jq .tokens; }
