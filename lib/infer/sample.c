@@ -38,14 +38,17 @@ int meg_sampling_check(struct meg_sampling *c, int64_t drawable, struct meg_err 
     if (c->seed < -1 || c->seed > UINT32_MAX)
         return meg_fail(e, MEG_EUSAGE, "--seed %lld: it must be from 0 to %lu, or -1", (long long)c->seed,
                         (unsigned long)UINT32_MAX);
-    if (c->top_k == 1 || c->temperature == 0)
-        c->greedy = true;
     if (c->seed == -1) {
         if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
             return meg_fail_errno(e, "--seed -1");
         c->seed = seed;
     }
     return MEG_OK;
+}
+
+bool meg_sampling_is_greedy(const struct meg_sampling *c)
+{
+    return c->greedy || c->top_k == 1 || c->temperature == 0;
 }
 
 void meg_sampler_init(struct meg_sampler *s, int64_t v, int64_t drawable)
@@ -201,7 +204,7 @@ int32_t meg_sample(struct meg_sampler *s, const struct meg_sampling *conf, const
 
     if (!isfinite(lse) || !isfinite(logits[best]))
         return -1;
-    if (conf->greedy) {
+    if (meg_sampling_is_greedy(conf)) {
         id = best;
     } else {
         meg_sampler_keep(s, conf, logits);

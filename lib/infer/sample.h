@@ -19,18 +19,18 @@ MEG_BEGIN_DECLS
 
 struct meg_sampling {
     bool greedy;
-    double temperature;
+    double temperature;          /* 0: greedy */
     int64_t top_k;               /* 0: off, 1: greedy */
     double top_p;                /* 0: off */
     int64_t seed;                /* -1: from the machine */
 };
 extern const struct meg_opt meg_sampling_opts[];
 
-/*
- * Refuse what breaks a rule (MEG_EUSAGE), top-k above the ids that may be drawn among it; settle
- * greedy, and a seed of -1.
- */
+/* Refuse what breaks a rule (MEG_EUSAGE), top-k above the ids that may be drawn among it; draw a seed where it is -1. */
 int meg_sampling_check(struct meg_sampling *c, int64_t drawable, struct meg_err *e);
+
+/* Return whether the likeliest id is taken, which --greedy, --top_k 1 and --temperature 0 ask for. */
+bool meg_sampling_is_greedy(const struct meg_sampling *c);
 
 /* What is left to draw from, best first where a filter is on, else by id. */
 struct meg_sampler {

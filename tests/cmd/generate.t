@@ -73,6 +73,11 @@ is 'and how they are drawn, as the options say it' "$(printf '%s\n' '{"prompt":"
     '{"prompt":"a","top_k":1}' '{"prompt":"a","top_k":5}' '{"prompt":"a","top_p":0.6}' '{"prompt":"a","temperature":1.7}' |
     generate)" "$(echo a | generate --greedy; echo a | generate --greedy; printf 'a\na\na\n' | generate --top_k 5 | sed -n 3p
     printf 'a\na\na\na\n' | generate --top_p 0.6 | sed -n 4p; printf 'a\na\na\na\na\n' | generate --temperature 1.7 | sed -n 5p)"
+for greedy in '--temperature 0 --top_k 5' '--temperature 0 --top_p 0.5' '--top_k 1' --greedy; do
+    # shellcheck disable=SC2086
+    is "a JSON line is greedy with $greedy, as plain text is" "$(echo '{"prompt":"a"}' | generate $greedy)" \
+        "$(echo a | generate --greedy)"
+done
 is 'a line may draw under --greedy' "$(echo '{"prompt":"a","temperature":1.7}' | generate --greedy)" \
     "$(echo a | generate --temperature 1.7)"
 is 'a seed of its own: as the first prompt with --seed, wherever it stands' \

@@ -229,16 +229,16 @@ static void a_line_sets_options(void **state)
     meg_request_free(&q);
     q = greedy;
     assert_int_equal(parse_as(rule, "{\"ids\":[1],\"seed\":3}", true, &ids, &q, &e), MEG_OK);
-    assert_true(q.sampling.greedy);
+    assert_true(meg_sampling_is_greedy(&q.sampling));
     q = greedy;
     assert_int_equal(parse_as(rule, "{\"ids\":[1],\"temperature\":2}", true, &ids, &q, &e), MEG_OK);
-    assert_false(q.sampling.greedy);
+    assert_false(meg_sampling_is_greedy(&q.sampling));
     q = defaults;
     assert_int_equal(parse_as(rule, "{\"ids\":[1],\"temperature\":0,\"top_p\":0.5}", true, &ids, &q, &e), MEG_OK);
-    assert_true(q.sampling.greedy);
+    assert_true(meg_sampling_is_greedy(&q.sampling));
     q = defaults;
     assert_int_equal(parse_as(rule, "{\"ids\":[1],\"top_k\":1}", true, &ids, &q, &e), MEG_OK);
-    assert_true(q.sampling.greedy);
+    assert_true(meg_sampling_is_greedy(&q.sampling));
     free(ids.v);
 }
 

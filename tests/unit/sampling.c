@@ -120,7 +120,7 @@ static void greedy_takes_the_lowest_of_equals(void **state)
     (void)state;
     conf.top_k = 1;
     assert_int_equal(meg_sampling_check(&conf, 5, &e), MEG_OK);
-    assert_true(conf.greedy);
+    assert_true(meg_sampling_is_greedy(&conf));
     meg_sampler_init(&s, 5, 5);
     assert_int_equal(meg_sample(&s, &conf, logits, 0, 0, &logprob), 1);
     assert_true(fabs(logprob + log(2 + exp(-4) + exp(-3) + exp(-1))) < 1e-12);
