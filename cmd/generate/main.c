@@ -143,11 +143,16 @@ static int start(struct job *j, struct meg_err *e)
     const bool is_text = strcmp(j->conf->format, "text") == 0;
     struct waiting *w = meg_new(sizeof *w);
     struct meg_reply *r = &w->reply;
+    struct meg_err why;
     int err;
 
     meg_request_init(&r->request, &j->defaults);
-    if ((err = read_prompt(j, &r->request, e)) <= 0 ||
-        ((err = meg_reply_begin(r, j->m->tok, j->ids.v, j->ids.n, e)) < 0 && is_text)) {
+    err = read_prompt(j, &r->request, e);
+    if (err > 0 && meg_reply_begin(r, j->m->tok, j->ids.v, j->ids.n, &why) < 0 && is_text) {
+        *e = why; /* a JSON reply has no text of the prompt */
+        err = why.code;
+    }
+    if (err <= 0) {
         meg_reply_free(r);
         free(w);
         return err;

@@ -194,6 +194,15 @@ status 'text without a tokenizer' 2 meg-generate --load "$T/ids" --input "$T/p"
 echo '{"ids":[1],"stop":"a"}' >"$T/line"
 status 'a stop string without a tokenizer' 2 meg-generate --load "$T/ids" --input "$T/line"
 like 'a stop string without a tokenizer: says so' "$(cat "$T/err")" "$T/line: line 1: \"stop\", but no tokenizer"
+null='--tokenizer-type NullTokenizer --vocab-size 100'
+printf '%s\n' '{"ids":[5,200]}' '{"ids":[5]}' >"$T/line"
+# shellcheck disable=SC2086
+{
+    status 'a prompt with an id that the tokenizer lacks has a JSON reply' 0 generate $null --input "$T/line"
+    is 'with the text of what was generated' "$(jq -c '(.text | ltrimstr(" ")) == (.ids | join(" "))' "$T/out")" \
+        "$(printf 'true\ntrue')"
+    status 'and cannot be printed as text' 65 generate $null --format text --input "$T/line"
+}
 status '--format text without a tokenizer' 2 meg-generate --load "$T/ids" --format text --input "$T/p"
 is 'ids without a tokenizer' "$(echo '{"ids":[72,101,108,108,111]}' |
     meg-generate --load "$T/ids" --greedy --tokens-to-generate 6)" "{\"ids\":$ids,\"finish\":\"length\"}"
