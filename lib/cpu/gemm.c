@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include "cpu/internal.h"
 
 typedef int sgemm_fn(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
@@ -56,13 +57,22 @@ static void check_address_space(void)
     munmap(p, LOAD_SPACE);
 }
 
-/* Grow the stack of this thread while there is address space for it. */
-static void grow_stack(void)
+/* Not inlined: the space would become part of the caller's frame, and what the caller calls would be below it. */
+static __attribute__((noinline)) void touch_stack(void)
 {
     volatile char space[STACK_SPACE];
 
     for (size_t i = 0; i < sizeof space; i += 4096)
         space[i] = 0;
+}
+
+/* Grow the stack of this thread while there is address space for it, unless its limit (ulimit -s) is as small. */
+static void grow_stack(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur >= 2 * STACK_SPACE)
+        touch_stack();
 }
 
 /* Have oneDNN generate the code of products, which differs by transposition, size and whether they add to c. */

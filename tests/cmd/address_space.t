@@ -36,6 +36,13 @@ limits() {
     is "$name: no limit ends the run by a signal" "$bad" ''
     is "$name: the largest is enough" "$last" 0
 }
+
+# A small limit of the stack is no reason to end, either.
+# shellcheck disable=SC3045
+(ulimit -c 0 && ulimit -s 2048 && OMP_NUM_THREADS=1 exec meg-train -q --config "$T/conf" --train-iters 1) \
+    >"$T/out" 2>"$T/err"
+is 'a stack of 2 MiB is enough' $? 0
+
 limits f32
 limits bf16 --bf16
 under 50000
