@@ -28,6 +28,7 @@ end
 script fails.t <<'end'
 echo 1..1
 echo 'not ok 1 - one'
+echo '#   got:  7'
 end
 script endless.t <<'end'
 echo 'ok 1 - begins'
@@ -66,6 +67,7 @@ done
 like 'for the reason that it skips' "$(cat out)" 'Failed test: +2$'
 run '' ./fails.t ./none.t
 is 'what fails, fails' $? 1
+is 'and says why' "$(grep '^\./fails\.t: ' out)" "$(printf './fails.t: not ok 1 - one\n./fails.t: #   got:  7')"
 run '' ./endless.t ./none.t
 is 'what does not end is ended' $? 1
 like 'and named' "$(cat out)" '^\./endless\.t .*exited 124'

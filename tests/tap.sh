@@ -2,6 +2,7 @@
 # tap.sh TEST - run it for prove, within $TEST_S seconds.
 # cmocka 1.1 prints "not ok N # SKIP NAME" for a test that skips itself, which prove counts as failed: print "ok", with the
 # comment before it as the reason.  Each skip is noted in the file $SKIPPED as "TEST: REASON".
+# What failed, and the comments behind it, which prove leaves out, are printed to stderr, too.
 # With STRICT=1 a skip for want of what can be installed or given fails: MPI, MEG_SHARED, a program.
 out=$(mktemp "${TMPDIR:-/tmp}/meg-tap.XXXXXX") || exit 1
 trap 'rm -f "$out"' EXIT
@@ -37,7 +38,12 @@ awk -v test="$1" -v strict="${STRICT:-}" -v list="${SKIPPED:-/dev/null}" '
             $0 = $0 "\n# skipped, and STRICT is set: " reason
         }
     }
-    /^(not )?ok/ { comment = "" }
+    /^(not )?ok/ {
+        comment = ""
+        is_failed = /^not/
+        nlines = 0
+    }
+    is_failed && nlines++ <= 20 { print test ": " $0 >"/dev/stderr" }
     { print }
     END { exit is_bad }' "$out" || [ "$status" -ne 0 ] || status=1
 exit "$status"
