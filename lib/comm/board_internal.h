@@ -175,7 +175,10 @@ double board_patience_s(void);
 void board_poke(void);
 /* Take ranks in, as rank 0.  False with errno. */
 bool board_serve(bool is_local, int port);
-/* Join rank 0's board, which may not be there for patience_s.  False: errno, or link[0].fd where it is no board of ours. */
+/*
+ * Join rank 0's board, which may not be there for patience_s.  False: errno, or link[0].fd where it is no board of
+ * ours.
+ */
 bool board_go_to(double patience_s);
 /* ---- board_meet.c: ends the process where ranks do not meet ---- */
 void board_meet(const struct meg_meeting *m);

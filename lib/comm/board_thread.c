@@ -235,12 +235,13 @@ static void refuse_newcomer(struct board_link *l, int rank)
 {
     struct meg_str s = { 0 };
 
-    refuse(l, "the run there has all of its %d ranks; give this one a MASTER_PORT or a --rdzv-id of its own", board.size);
+    refuse(l, "the run there has all of its %d ranks; give this one a MASTER_PORT or a --rdzv-id of its own",
+           board.size);
     if (board.has_warned)
         return;
     board.has_warned = true;
-    meg_str_printf(&s, "refused a process on %s that calls itself rank %d, because all %d ranks have joined: another run "
-                   "uses the same MASTER_PORT", l->host, rank, board.size);
+    meg_str_printf(&s, "refused a process on %s that calls itself rank %d, because all %d ranks have joined: another "
+                   "run uses the same MASTER_PORT", l->host, rank, board.size);
     say(s.s);
     meg_str_free(&s);
 }

@@ -29,7 +29,8 @@ static const char *text_of(const char *name)
 
 /*
  * Make the token that ranks of one run, and of no other, have in common.  Its secret is the run's id where that is
- * random, as torchrun --standalone makes it, and the key that Open MPI draws where mpirun starts torchrun on each machine.
+ * random, as torchrun --standalone makes it, and the key that Open MPI draws where mpirun starts torchrun on each
+ * machine.
  */
 static void make_token(unsigned char token[16])
 {

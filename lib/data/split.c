@@ -10,7 +10,10 @@
 
 const char *const meg_split_names[MEG_SPLITS] = { "train", "valid", "test" };
 
-/* Read n bytes of text as a plain decimal number: Megatron's search for digits finds 0 and 10 in 0x10, 1 and 2 in 1e2. */
+/*
+ * Read n bytes of text as a plain decimal number: Megatron's search for digits finds 0 and 10 in 0x10, 1 and 2 in
+ * 1e2.
+ */
 static int parse_share(double *out, const char *word, size_t n, const char *text, struct meg_err *e)
 {
     char *copy = meg_strndup(word, n);
@@ -18,8 +21,8 @@ static int parse_share(double *out, const char *word, size_t n, const char *text
     int r = 0;
 
     if (!is_number)
-        r = meg_fail(e, MEG_EUSAGE, "--split: '%.40s' in '%s' is not a decimal number; give three, for example 949,50,1",
-                     copy, text);
+        r = meg_fail(e, MEG_EUSAGE, "--split: '%.40s' in '%s' is not a decimal number; give three, for example "
+                     "949,50,1", copy, text);
     free(copy);
     return r;
 }

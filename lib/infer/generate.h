@@ -14,7 +14,8 @@ MEG_BEGIN_DECLS
 
 enum meg_finish {
     MEG_RUNNING,
-    MEG_STOPPED,                 /* an id that ends it was drawn, which is not among the ids, or meg_generator_stop was called */
+    MEG_STOPPED,                 /* an id that ends it was drawn, which is not among the ids, or meg_generator_stop
+                                    was called */
     MEG_FULL                     /* as many tokens as asked for, or as the model has positions */
 };
 

@@ -118,8 +118,9 @@ int meg_export_hf(struct meg_export *x, struct meg_err *e)
 
 static json_t *added_token(const struct meg_export_token *t)
 {
-    return json_pack("{s:o,s:b,s:b,s:b,s:b,s:b}", "content", json_stringn_nocheck(t->text.s, t->text.n), "single_word", 0,
-                     "lstrip", 0, "rstrip", 0, "normalized", t->is_normalized, "special", !t->is_normalized);
+    return json_pack("{s:o,s:b,s:b,s:b,s:b,s:b}", "content", json_stringn_nocheck(t->text.s, t->text.n),
+                     "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", t->is_normalized, "special",
+                     !t->is_normalized);
 }
 
 /* A list of tokens with their ids; as a map: an object of the tokens by id, as tokenizer_config.json has it. */

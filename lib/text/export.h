@@ -12,7 +12,7 @@ struct meg_tok_export {
     struct meg_str tokenizer; /* s NULL: HuggingFaceTokenizer and PretrainedFromHF have their own */
     struct meg_str config, map;
     int32_t eod, bos; /* ids that end a document and begin a text, or -1 */
-    bool is_own_model; /* --tokenizer-model is not SentencePiece's BPE, which is what others take a tokenizer.model for */
+    bool is_own_model; /* --tokenizer-model is not SentencePiece's BPE, which others take a tokenizer.model for */
 };
 
 /*

@@ -75,7 +75,9 @@ static int by_ranks(const void *a, const void *b)
 {
     const struct cut *x = a, *y = b;
 
-    return x->left != y->left ? (x->left > y->left) - (x->left < y->left) : (x->right > y->right) - (x->right < y->right);
+    if (x->left != y->left)
+        return x->left > y->left ? 1 : -1;
+    return (x->right > y->right) - (x->right < y->right);
 }
 
 /* The ways to cut token number k, into cut [bytes of the token]; their number. */

@@ -178,7 +178,8 @@ static int64_t list_merges(struct merge **out, const struct meg_spm_model *m, co
 
         if (m->piece[id].type != MEG_SPM_NORMAL)
             continue;
-        for (size_t i = (size_t)meg_utf8_read(piece.s, &cp); i < piece.n; i += (size_t)meg_utf8_read(piece.s + i, &cp)) {
+        for (size_t i = (size_t)meg_utf8_read(piece.s, &cp); i < piece.n;
+             i += (size_t)meg_utf8_read(piece.s + i, &cp)) {
             const int32_t left = find_normal(m, pieces, piece.s, i);
             const int32_t right = left < 0 ? -1 : find_normal(m, pieces, piece.s + i, piece.n - i);
 
@@ -210,8 +211,8 @@ static int check_characters(const struct meg_spm_model *m, const struct meg_strt
         for (size_t i = 0, len; i < piece.n; i += len) {
             len = (size_t)meg_utf8_read(piece.s + i, &cp);
             if (find_normal(m, pieces, piece.s + i, len) < 0)
-                return meg_fail(e, MEG_EUSAGE, "%s: tokenizer.json cannot express piece '%.*s': its character U+%04X is "
-                                "no piece", path, (int)piece.n, piece.s, (unsigned)cp);
+                return meg_fail(e, MEG_EUSAGE, "%s: tokenizer.json cannot express piece '%.*s': its character U+%04X "
+                                "is no piece", path, (int)piece.n, piece.s, (unsigned)cp);
         }
     }
     return MEG_OK;
@@ -272,7 +273,8 @@ static bool cuts_at_blanks(const struct meg_spm_model *m)
         for (size_t i = 1; i + blank <= piece.n; i++)
             if (memcmp(piece.s + i, MEG_SPM_BLANK, blank) == 0)
                 return false;
-        has_blank |= m->piece[id].type == MEG_SPM_NORMAL && piece.n == blank && memcmp(piece.s, MEG_SPM_BLANK, blank) == 0;
+        has_blank |= m->piece[id].type == MEG_SPM_NORMAL && piece.n == blank &&
+                     memcmp(piece.s, MEG_SPM_BLANK, blank) == 0;
     }
     return has_blank && m->norm.escape_whitespaces;
 }

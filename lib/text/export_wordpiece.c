@@ -10,7 +10,9 @@
 
 #define CONTROL "(?![\\t\\n\\r])[\\p{Cc}\\p{Cf}\\x{FFFD}]"
 #define CASED "\\p{Lu}\\p{Ll}\\p{Lt}"
-#define FINAL_SIGMA "(?<=[" CASED "\\p{Mn}])\xCE\xA3(?![\\p{Mn}\\p{Me}\\p{Cf}\\p{Lm}\\p{Sk}'.:\xC2\xB7\xE2\x80\x99]*[" CASED "])"
+#define FINAL_SIGMA \
+    "(?<=[" CASED "\\p{Mn}])\xCE\xA3" \
+    "(?![\\p{Mn}\\p{Me}\\p{Cf}\\p{Lm}\\p{Sk}'.:\xC2\xB7\xE2\x80\x99]*[" CASED "])"
 
 static json_t *replace(const char *regex, const char *content)
 {

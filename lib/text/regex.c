@@ -39,8 +39,8 @@ static int refuse(const char *pattern, size_t at, const char *why, struct meg_er
 
 static pcre2_code *compile(const struct meg_str *own, int *error, size_t *at)
 {
-    return pcre2_compile((PCRE2_SPTR)(own->s ? own->s : ""), own->n, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT,
-                         error, at, NULL);
+    return pcre2_compile((PCRE2_SPTR)(own->s ? own->s : ""), own->n,
+                         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT, error, at, NULL);
 }
 
 /* \p{name} or one of its kin, n bytes: of a script PCRE2 would add the characters that other scripts share. */

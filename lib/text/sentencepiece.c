@@ -361,16 +361,20 @@ static void special_decode(struct meg_detok *d, const int32_t *ids, int64_t n, b
 }
 
 static const struct meg_tok_class plain_sentencepiece = {
-    "SentencePieceTokenizer", NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false, MEG_TOK_SENTENCEPIECE,
+    "SentencePieceTokenizer", NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
+    MEG_TOK_SENTENCEPIECE,
 };
 static const struct meg_tok_class plain_llama2 = {
-    "Llama2Tokenizer", NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false, MEG_TOK_SENTENCEPIECE,
+    "Llama2Tokenizer", NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
+    MEG_TOK_SENTENCEPIECE,
 };
 const struct meg_tok_class meg_tok_gpt_sentencepiece = {
-    "GPTSentencePieceTokenizer", gpt_open, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false, MEG_TOK_SENTENCEPIECE,
+    "GPTSentencePieceTokenizer", gpt_open, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
+    MEG_TOK_SENTENCEPIECE,
 };
 const struct meg_tok_class meg_tok_llama2 = {
-    "Llama2Tokenizer", llama2_open, close_any, share_any, llama2_encode, gpt_bytes, gpt_decode, false, MEG_TOK_SENTENCEPIECE,
+    "Llama2Tokenizer", llama2_open, close_any, share_any, llama2_encode, gpt_bytes, gpt_decode, false,
+    MEG_TOK_SENTENCEPIECE,
 };
 const struct meg_tok_class meg_tok_sentencepiece = {
     "SentencePieceTokenizer", special_open,  close_any,      share_any,
