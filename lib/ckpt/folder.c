@@ -65,6 +65,15 @@ bool ckpt_is_file(const char *dir, const char *name)
     return there;
 }
 
+int ckpt_write_small(const char *dir, const char *name, const struct meg_str *text, struct meg_err *e)
+{
+    char *path = ckpt_path(dir, name);
+    int r = meg_write_file(path, text->s, text->n, e);
+
+    free(path);
+    return r;
+}
+
 int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e)
 {
     char *path = ckpt_path(dir, CKPT_TRACKER);

@@ -245,16 +245,6 @@ int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e)
 
 /* ---- writing; weights are in hf_weights.c ---- */
 
-static int write_small(const char *dir, const char *name, const struct meg_str *text,
-                       struct meg_err *e)
-{
-    char *path = ckpt_path(dir, name);
-    int r = meg_write_file(path, text->s, text->n, e);
-
-    free(path);
-    return r;
-}
-
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
@@ -277,7 +267,7 @@ static int write_sorted(const char *dir, const char *name, json_t *object, struc
         json_object_set(sorted, key[i], json_object_get(object, key[i]));
     meg_json_dump(sorted, 2, &text);
     meg_str_add(&text, "\n", 1);
-    r = write_small(dir, name, &text, e);
+    r = ckpt_write_small(dir, name, &text, e);
     json_decref(sorted);
     free(key);
     meg_str_free(&text);
@@ -329,7 +319,7 @@ static int write_extras(const char *dir, const struct ckpt_family *family, const
         r = write_sorted(dir, meg_ckpt_extras[GENERATION_CONFIG], generation, e);
     for (int i = 0; i < MEG_CKPT_EXTRAS && r == 0; i++)
         if (tok->extra[i].s)
-            r = write_small(dir, meg_ckpt_extras[i], &tok->extra[i], e);
+            r = ckpt_write_small(dir, meg_ckpt_extras[i], &tok->extra[i], e);
     json_decref(generation);
     return r;
 }
@@ -345,7 +335,7 @@ static int write_folder(const char *dir, const struct ckpt_family *family, const
         return r;
     for (int i = 0; s->tok && i < MEG_TOK_FILES && r == 0; i++)
         if (s->tok->file[i].s)
-            r = write_small(dir, i == MEG_TOK_MODEL && s->tok->is_own_model ? OWN_MODEL : meg_tok_files[i].name,
+            r = ckpt_write_small(dir, i == MEG_TOK_MODEL && s->tok->is_own_model ? OWN_MODEL : meg_tok_files[i].name,
                             &s->tok->file[i], e);
     return r;
 }

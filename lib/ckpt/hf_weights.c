@@ -113,20 +113,19 @@ static int take_shard(const struct meg_st_tensor *t, int first, int n, int64_t e
     return k - first;
 }
 
-static int write_index(const char *dir, const struct meg_ckpt_save *s, enum meg_dtype dtype, json_t *map, struct meg_err *e)
+static int write_index(const char *dir, const struct meg_ckpt_save *s, enum meg_dtype dtype, json_t *map,
+                       struct meg_err *e)
 {
     json_t *index = json_pack("{s:{s:I},s:O}", "metadata", "total_size",
                               (json_int_t)s->params->numel * (json_int_t)meg_dtype_size(dtype), "weight_map", map);
-    char *path = ckpt_path(dir, CKPT_HF_WEIGHTS ".safetensors.index.json");
     struct meg_str text = { 0 };
     int r;
 
     meg_json_dump(index, 2, &text);
     meg_str_add(&text, "\n", 1);
-    r = meg_write_file(path, text.s, text.n, e);
+    r = ckpt_write_small(dir, CKPT_HF_WEIGHTS ".safetensors.index.json", &text, e);
     meg_str_free(&text);
     json_decref(index);
-    free(path);
     return r;
 }
 

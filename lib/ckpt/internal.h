@@ -136,6 +136,8 @@ char *ckpt_path(const char *dir, const char *name);
 /* "iter_0000100" or "release", with suffix, into buf of 64; returned. */
 const char *ckpt_name(char buf[64], int64_t iteration, const char *suffix);
 bool ckpt_is_file(const char *dir, const char *name);
+/* Write the file DIR/NAME, as meg_write_file does. */
+int ckpt_write_small(const char *dir, const char *name, const struct meg_str *text, struct meg_err *e);
 /* What the tracker says. */
 int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e);
 bool ckpt_has_iterations(const char *dir);

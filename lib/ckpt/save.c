@@ -401,16 +401,6 @@ static json_t *list_tensors(const struct meg_ckpt_saving *v)
     return all;
 }
 
-static int write_small(const struct meg_ckpt_saving *v, const char *name, const struct meg_str *text,
-                       struct meg_err *e)
-{
-    char *path = ckpt_path(v->path, name);
-    int r = meg_write_file(path, text->s, text->n, e);
-
-    free(path);
-    return r;
-}
-
 static int write_manifest(const struct meg_ckpt_saving *v, const json_t *files, struct meg_err *e)
 {
     json_t *manifest = json_pack("{s:s,s:i,s:O,s:o}", "format", CKPT_FORMAT, "version", CKPT_VERSION, "files",
@@ -420,7 +410,7 @@ static int write_manifest(const struct meg_ckpt_saving *v, const json_t *files, 
 
     meg_json_dump(manifest, 1, &text);
     meg_str_add(&text, "\n", 1);
-    r = write_small(v, "manifest.json", &text, e);
+    r = ckpt_write_small(v->path, "manifest.json", &text, e);
     meg_str_free(&text);
     json_decref(manifest);
     return r;
@@ -435,7 +425,7 @@ static int commit_stage(struct meg_ckpt_saving *v, struct meg_err *e)
     for (int i = 0; r == 0 && i < v->nsmalls; i++) {
         const struct small *f = &v->small[i];
 
-        r = write_small(v, f->name, &f->text, e);
+        r = ckpt_write_small(v->path, f->name, &f->text, e);
         meg_xxh3_128_hex(hash, f->text.s, f->text.n);
         if (f->is_listed)
             json_object_set_new(files, f->name, json_pack("{s:I,s:s}", "bytes", (json_int_t)f->text.n, "xxh3_128", hash));
