@@ -22,7 +22,10 @@ void meg_log_set_rank(int rank);
 /* Before a failure that rank 0 most likely has, too: other ranks wait, so that it says so and ends them. */
 void meg_log_after_rank0(void);
 
-/* One message, without a newline at its end; it reaches stderr in one piece, and as one line: see meg_log_neutralise. */
+/*
+ * Print one message, without a newline at its end.  It reaches stderr in one piece, and as one line: see
+ * meg_log_neutralise.
+ */
 void meg_warn(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_note(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_debug(const char *fmt, ...) MEG_PRINTF(1, 2);

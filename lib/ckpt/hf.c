@@ -141,7 +141,7 @@ static bool has_files_of(const struct meg_ckpt *c, const char *type)
     return c->tok_file[MEG_TOK_MODEL] != NULL;
 }
 
-/* Set the options that an export of ours keeps in tokenizer_config.json; false where it keeps none, or its files went. */
+/* Set the options that an export of ours keeps in tokenizer_config.json; false where it has none, or its files went. */
 static bool read_own_options(const struct meg_ckpt *c, const json_t *config, const struct meg_optgroup *group,
                              const struct meg_tok_conf *tok)
 {

@@ -428,7 +428,8 @@ static int commit_stage(struct meg_ckpt_saving *v, struct meg_err *e)
         r = ckpt_write_small(v->path, f->name, &f->text, e);
         meg_xxh3_128_hex(hash, f->text.s, f->text.n);
         if (f->is_listed)
-            json_object_set_new(files, f->name, json_pack("{s:I,s:s}", "bytes", (json_int_t)f->text.n, "xxh3_128", hash));
+            json_object_set_new(files, f->name,
+                                json_pack("{s:I,s:s}", "bytes", (json_int_t)f->text.n, "xxh3_128", hash));
     }
     if (r == 0 && (r = write_manifest(v, files, e)) == 0 &&
         (r = ckpt_commit(v->dir, v->path, v->iteration, e)) == 0 && v->keep_last > 0 &&

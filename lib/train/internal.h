@@ -110,8 +110,8 @@ double meg_train_max(const struct trainer *t, double x);
 /* ---- walk.c ---- */
 
 /*
- * Read the next micro-batches into t->batches; every rank calls it between steps.  Where a rank cannot, all save what is
- * trained so far, with --save, and the first such rank returns its error.
+ * Read the next micro-batches into t->batches; every rank calls it between steps.  Where a rank cannot, all save
+ * what is trained so far, with --save, and the first such rank returns its error.
  */
 int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, struct meg_err *e);
 void meg_train_batches_free(struct meg_train_batches *b);

@@ -24,8 +24,8 @@ static int check_evaluation(const struct trainer *t, const char *split, double l
     if (isfinite(loss) || !c->check_for_nan || !strcmp(c->on_nan, "skip"))
         return 0;
     return meg_train_fail_once(t, meg_fail(e, MEG_EFAIL,
-                                           "iteration %" PRId64 ": the lm loss of the %s split is %s; check the weights "
-                                           "for NaN or Inf, or go on with --on-nan skip",
+                                           "iteration %" PRId64 ": the lm loss of the %s split is %s; check the "
+                                           "weights for NaN or Inf, or go on with --on-nan skip",
                                            t->at.iteration, split, isnan(loss) ? "nan" : "inf"));
 }
 

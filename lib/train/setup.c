@@ -154,7 +154,8 @@ static int check_train_split(const struct trainer *t, struct meg_err *e)
         return 0;
     if (split)
         return meg_fail(e, MEG_EUSAGE,
-                        "--split %s: gives training no share; its first number must be above 0, unless --skip-train is given",
+                        "--split %s: gives training no share; its first number must be above 0, unless --skip-train is "
+                        "given",
                         split);
     return meg_fail(e, MEG_EUSAGE,
                     "no training data: give --train-data-path, or the training group of the option that is used, or "
@@ -307,8 +308,8 @@ int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, stru
               struct meg_err *e)
 {
     struct trainer t = {
-        .job = job, .mesh = &t.grid, .grid = { .world = world }, .groups = groups, .saved = -1, .committed = -1, .loaded = -1,
-        .start_s = meg_now_s()
+        .job = job, .mesh = &t.grid, .grid = { .world = world }, .groups = groups, .saved = -1, .committed = -1,
+        .loaded = -1, .start_s = meg_now_s()
     };
     int r;
 

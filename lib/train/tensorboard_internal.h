@@ -14,8 +14,8 @@ enum { EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SOURCE =
 #define EVENTS_WRITER "meg-train"
 
 /*
- * Cut the event files in dir that meg-train wrote where the first event of an iteration after this one begins.  Files of
- * other writers stay as they are; one that cannot be read or cut is warned of.
+ * Cut the event files in dir that meg-train wrote where the first event of an iteration after this one begins.
+ * Files of other writers stay as they are; one that cannot be read or cut is warned of.
  */
 void meg_events_trim(const char *dir, int64_t iteration);
 
