@@ -9,24 +9,31 @@ fi
 [ "$(ulimit -v)" = unlimited ] || skip_all 'the address space is limited already'
 tiny_gpt >"$T/conf"
 
-# under KIB OPTION...: one step of one thread
+# under KIB COMMAND...: run it with one thread
 under() {
     # shellcheck disable=SC3045
     (
         ulimit -c 0
         ulimit -v "$1"
         shift
-        OMP_NUM_THREADS=1 exec meg-train -q --config "$T/conf" --train-iters 1 "$@"
+        OMP_NUM_THREADS=1 exec "$@"
     ) >"$T/out" 2>"$T/err"
 }
 
-# limits NAME OPTION...: from what loads no library to what is enough, all end well or say what they lack
+# What the loader takes for the libraries of the program is the machine's; none of it is ours to report.
+least=20000
+until under "$least" meg-train --help || [ "$least" -gt 4000000 ]; do
+    least=$((least + 4000))
+done
+
+# limits NAME OPTION...: one step, from what loads no more library to what is enough: all end well or say what they lack
 limits() {
     name=$1 bad='' last=
     shift
-    for kib in $(seq 44000 8000 200000); do
-        under "$kib" "$@"
+    for kib in $(seq "$least" 8000 $((least + 160000))); do
+        under "$kib" meg-train -q --config "$T/conf" --train-iters 1 "$@"
         last=$?
+        cat "$T/err" >>"$T/said"
         case $last in
         0) ;;
         1) grep -q 'out of memory' "$T/err" || bad="$bad; $kib KiB: $(cat "$T/err")" ;;
@@ -45,7 +52,6 @@ is 'a stack of 2 MiB is enough' $? 0
 
 limits f32
 limits bf16 --bf16
-under 50000
-is 'too little to load oneDNN: status' $? 1
-like 'and what to do' "$(cat "$T/err")" 'out of memory: loading oneDNN takes [0-9]* MiB of address space; raise the limit'
+like 'too little to load oneDNN: what to do' "$(cat "$T/said")" \
+    'out of memory: loading oneDNN takes [0-9]* MiB of address space; raise the limit'
 done_testing
