@@ -128,6 +128,8 @@ static int add_special(struct meg_strtab *t, const struct meg_list *given, int64
     for (int64_t i = 0; i < list->n; i++) {
         const char *s = list->v[i];
 
+        if (!*s)
+            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: token %lld is empty", (long long)i + 1);
         if (meg_strtab_add(t, s, (int64_t)strlen(s)) < was + i)
             return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: '%s' is a token already", s);
     }

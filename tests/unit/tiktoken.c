@@ -126,6 +126,7 @@ static void refuses_what_is_no_vocabulary(void **state)
                               .vocab_size = MEG_UNSET,
                               .tiktoken_num_special_tokens = 3 };
     static const char *twice[] = { "<unk>", "<s>", "<s>" }, *lacking[] = { "<unk>", "<s>" };
+    static const char *empty[] = { "<unk>", "<s>", "" };
     struct meg_str long_token = { 0 };
     struct meg_err e;
 
@@ -163,6 +164,8 @@ static void refuses_what_is_no_vocabulary(void **state)
     c.vocab_size = MEG_UNSET;
     c.tiktoken_special_tokens = (struct meg_list){ twice, 3 };
     refuses(&c, MEG_EUSAGE, "'<s>' is a token already");
+    c.tiktoken_special_tokens = (struct meg_list){ empty, 3 };
+    refuses(&c, MEG_EUSAGE, "--tiktoken-special-tokens: token 3 is empty");
     c.tiktoken_special_tokens = (struct meg_list){ lacking, 2 };
     refuses(&c, MEG_EUSAGE, "lacks </s>");
     c.tokenizer_model = NULL;
