@@ -9,6 +9,7 @@
  */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include "cpu/internal.h"
@@ -42,8 +43,8 @@ static int multiplies_bf16(void)
 
 /*
  * Neither the dynamic linker nor oneDNN's initialisers and code generator survive a lack of address space (ulimit -v):
- * they end by SIGSEGV or an exception.  So the space for all that is checked here, and taken soon after.  Loading takes
- * 42 MiB, the first product 6, and attention 1.2 of the stack.
+ * they end by SIGSEGV or an exception.  Under such a limit the space for all that is checked here, and taken soon after,
+ * which makes every start slower.  Loading takes 42 MiB, the first product 6, and attention 1.2 of the stack.
  */
 enum { LOAD_SPACE = 64 << 20, STACK_SPACE = 2 << 20 };
 
@@ -94,12 +95,21 @@ static void generate_code(void)
             }
 }
 
+static bool has_space_limit(void)
+{
+    struct rlimit limit;
+
+    return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
 static void load(void)
 {
+    const bool is_limited = has_space_limit();
     static const char *const names[] = { "libdnnl.so.2", "libdnnl.so.3", "libdnnl.so" };
     void *lib = NULL, *fn;
     const struct version *(*version)(void);
-    check_address_space();
+    if (is_limited)
+        check_address_space();
     for (size_t i = 0; !lib && i < sizeof names / sizeof *names; i++)
         lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!lib)
@@ -117,7 +127,8 @@ static void load(void)
                 "with OpenMP",
                 version()->major, version()->minor, version()->cpu_runtime);
     *(void **)&sgemm = fn;
-    grow_stack();
+    if (is_limited)
+        grow_stack();
     if (multiplies_bf16() && (fn = dlsym(lib, "dnnl_gemm_bf16bf16f32"))) {
         const uint16_t one = 0x3f80;
         float c = 0.0f;
@@ -125,7 +136,8 @@ static void load(void)
         if (bgemm('N', 'N', 1, 1, 1, 1.0f, &one, 1, &one, 1, 0.0f, &c, 1) != 0 || c != 1.0f)
             bgemm = NULL; /* ONEDNN_MAX_CPU_ISA forbids it */
     }
-    generate_code();
+    if (is_limited)
+        generate_code();
 }
 
 void meg_cpu_gemm_load(void)
