@@ -123,7 +123,7 @@ round() { # NAME TYPE FILES-OPTIONS...: a folder with these files in $T/NAME
         '["PreTrainedTokenizerFast","{{x}}"]'
 }
 mkdir spm bpe bert
-cp "$top/tests/data/spm/14.model" spm/tokenizer.model
+cat "$top/tests/data/spm/14.model" >spm/tokenizer.model
 round spm GPTSentencePieceTokenizer --tokenizer-model spm/tokenizer.model
 is 'no file is called tokenizer.model but those others can read' "$(cd spm-out && echo *.model)" meg_tokenizer.model
 rm -rf spm-out
@@ -143,7 +143,7 @@ is 'a lone SentencePiece model is of Llama 2' "$(meg-convert --info spm --json |
 printf '{"add_bos_token":false}' >spm/tokenizer_config.json
 is 'unless the folder says that no text begins with an id' \
     "$(meg-convert --info spm --json | jq -r '.options["tokenizer-type"]')" GPTSentencePieceTokenizer
-cp "$top/tests/data/spm/0.model" spm/tokenizer.model
+cat "$top/tests/data/spm/0.model" >spm/tokenizer.model
 meg-convert -q --load-dir spm --save-dir spm-ours && meg-convert -q --load-dir spm-ours --save-dir spm-none 2>err
 like 'a model that tokenizer.json cannot express is said' "$(cat err)" 'no tokenizer.json is written.*tokenizer.model: tokenizer.json cannot express unused pieces'
 is 'and the folder does not open as another one' "$(cd spm-none && echo tokenizer.* && jq -r .tokenizer_class tokenizer_config.json)" \
