@@ -23,6 +23,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "base/lock.h"
 #include "base/opt.h"
 #include "model/gpt.h"
 #include "optim/optim.h"
@@ -83,6 +84,7 @@ void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
 /* What is saved; all of it borrowed for the call. */
 struct meg_ckpt_save {
     const char *dir;                   /* SAVE; made where missing */
+    const struct meg_lock *lock;       /* of dir, on rank 0, checked before anything is replaced; NULL: none */
     int64_t iteration;                 /* MEG_CKPT_RELEASE: weights that begin a run */
     const char *options;               /* of meg_opt_dump, those that do not depend on the layout */
     const char *run_conf;              /* all options, for people; NULL: none are kept */

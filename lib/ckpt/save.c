@@ -36,6 +36,7 @@ struct meg_ckpt_saving {
     struct meg_comm *world;
     int64_t iteration, keep_last, loaded;
     char *dir, *path; /* SAVE, and the temporary name of the folder */
+    const struct meg_lock *lock;
     struct ckpt_file *file;
     int nfiles;
     struct ckpt_extent *extent; /* of this rank */
@@ -174,8 +175,10 @@ out:
 
 static int make_folder(struct meg_ckpt_saving *v, struct meg_err *e)
 {
-    int r = ckpt_make_folder(&v->path, v->dir, v->iteration, e);
+    int r = v->lock ? meg_lock_check(v->lock, e) : 0;
 
+    if (r == 0)
+        r = ckpt_make_folder(&v->path, v->dir, v->iteration, e);
     for (int i = 0; r == 0 && i < v->nfiles; i++)
         r = make_file(v->path, &v->file[i], e);
     return r;
@@ -431,7 +434,7 @@ static int commit_stage(struct meg_ckpt_saving *v, struct meg_err *e)
             json_object_set_new(files, f->name,
                                 json_pack("{s:I,s:s}", "bytes", (json_int_t)f->text.n, "xxh3_128", hash));
     }
-    if (r == 0 && (r = write_manifest(v, files, e)) == 0 &&
+    if (r == 0 && (r = write_manifest(v, files, e)) == 0 && (r = v->lock ? meg_lock_check(v->lock, e) : 0) == 0 &&
         (r = ckpt_commit(v->dir, v->path, v->iteration, e)) == 0 && v->keep_last > 0 &&
         v->iteration != MEG_CKPT_RELEASE)
         ckpt_keep_last(v->dir, v->iteration, v->keep_last, v->loaded);
@@ -512,6 +515,7 @@ static int begin(struct meg_ckpt_saving **out, const struct meg_ckpt_save *s, bo
     v->keep_last = s->keep_last;
     v->loaded = s->loaded;
     v->dir = meg_strdup(s->dir);
+    v->lock = s->lock;
     v->nfiles = ckpt_list_files(&v->file, s);
     v->nextents = ckpt_list_extents(&v->extent, v->file, v->nfiles, s);
     for (int i = 0; i < v->nfiles; i++)

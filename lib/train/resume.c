@@ -495,6 +495,7 @@ int meg_train_save(struct trainer *t, enum meg_save_failure failure, struct meg_
     meg_opt_dump(t->groups, &all);
     keep_options(&options, all.s);
     s.dir = c->save;
+    s.lock = t->lock.i ? &t->lock : NULL;
     s.iteration = t->at.iteration;
     s.options = options.s;
     s.run_conf = all.s;

@@ -9,6 +9,7 @@ struct box {
     bool is_async;               /* saved in the background */
     struct meg_params p;
     float *w, *exp_avg, *exp_avg_sq;
+    const struct meg_lock *lock; /* of the folder it is saved to, or NULL */
 };
 
 static inline float *flat(const struct meg_params *p, int seed)
@@ -24,6 +25,7 @@ static inline void make_box(struct box *b, int64_t layers, int64_t hidden, int s
     b->m = small_model(layers, hidden);
     b->mesh = &meg_mesh_one;
     b->is_async = false;
+    b->lock = NULL;
     meg_gpt_params(&b->p, &b->m, &meg_mesh_one);
     b->w = flat(&b->p, seed);
     b->exp_avg = flat(&b->p, 100 + seed);
@@ -68,6 +70,7 @@ static inline int save_box(struct box *b, const char *dir, int64_t iteration, in
     struct meg_str options = { 0 };
     json_t *state = json_pack("{s:i,s:f}", "consumed", 40, "x", 0.1);
     struct meg_ckpt_save s = { .dir = dir,
+                                     .lock = b->lock,
                                      .iteration = iteration,
                                      .model = &b->m,
                                      .mesh = b->mesh ? b->mesh : &meg_mesh_one,

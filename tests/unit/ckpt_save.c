@@ -501,6 +501,30 @@ static void writes_the_same_bytes(void **state)
     free_box(&b);
 }
 
+static void a_lost_lock_ends_a_save(void **state)
+{
+    struct meg_lock lock;
+    struct meg_ckpt *c;
+    struct meg_err e;
+    struct box b;
+
+    (void)state;
+    make_box(&b, 1, 8, 1);
+    save_ok(&b, "lost-lock", 5, 0, -1);
+    assert_int_equal(meg_lock_folder(&lock, "lost-lock", &e), 0);
+    b.lock = &lock;
+    save_ok(&b, "lost-lock", 10, 0, -1);
+    assert_int_equal(unlink("lost-lock/" MEG_FOLDER_LOCK), 0);
+    assert_int_equal(save_box(&b, "lost-lock", 15, 1, -1, &e), MEG_EIO);
+    assert_non_null(strstr(e.msg, "lock was removed"));
+    c = open_ok("lost-lock", MEG_UNSET);
+    assert_int_equal(meg_ckpt_iteration(c), 10);
+    meg_ckpt_close(c);
+    assert_int_equal(count_in("lost-lock"), 3); /* nothing was written or removed */
+    meg_lock_release(&lock);
+    free_box(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -508,6 +532,7 @@ int main(void)
         cmocka_unit_test(takes_the_newest_without_a_tracker),
         cmocka_unit_test(keeps_what_it_should),
         cmocka_unit_test(clears_what_a_killed_save_left),
+        cmocka_unit_test(a_lost_lock_ends_a_save),
         cmocka_unit_test(names_the_chunk_of_a_flipped_bit),
         cmocka_unit_test(each_tensor_is_verified_by_one_rank),
         cmocka_unit_test(refuses_small_files_that_changed),
