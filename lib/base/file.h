@@ -45,7 +45,7 @@ int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e);
  *   meg_file_pread   reads what was written, at offset; MEG_EIO where the file ends before that
  *   meg_file_sync    fsync under the temporary name: after it only the renaming can fail
  *   meg_file_close   the same, and closes the file: commit.h renames it
- *   meg_file_forget  leaves the temporary file to whoever renamed it, and frees the rest
+ *   meg_file_forget  frees all but the temporary file, which the caller has renamed
  *   meg_file_commit  fsync, rename to PATH, fsync the directory.  On failure PATH is what it was
  *                    before, unless only the last fsync failed; the temporary file is gone.
  *   meg_file_abandon removes the temporary file; does nothing after a commit, and on { 0 }

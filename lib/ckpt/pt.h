@@ -25,7 +25,7 @@ void meg_pt_close(struct meg_pt *pt);
 /*
  * Append the tensors in a dict, and in the dicts in it, to st, called by their keys with dots between;
  * other values are passed over.  The numbers stay in the file, which meg_pt_move gives to st; a
- * transposed tensor has a view of them.  MEG_EFORMAT for a tensor that does not lie in its member, is a view
+ * transposed tensor has a view of them.  MEG_EFORMAT for a tensor that exceeds its member, is a view
  * that repeats numbers, tensors that are together more than twice the file, and dicts nested deeper than
  * 16.
  */

@@ -230,7 +230,7 @@ static void refuse(struct board_link *l, const char *fmt, ...)
     board_send(l, BOARD_END, &ends, sizeof ends);
 }
 
-/* All ranks have joined: whoever else has the run's token is a process of another run of the same name. */
+/* All ranks have joined: any other process with the run's token is of another run of the same name. */
 static void refuse_newcomer(struct board_link *l, int rank)
 {
     struct meg_str s = { 0 };

@@ -179,8 +179,8 @@ int meg_train_load(struct trainer *t, struct meg_err *e);
 /* Weights and optimizer state of the newest checkpoint in --save; the place in the run stays. */
 int meg_train_roll_back(struct trainer *t, struct meg_err *e);
 /*
- * What becomes of a run whose save fails: it warns and goes on, unless --exit-on-save-failure is given, or it ends with
- * the error.  A save that a later one will follow may fail.
+ * How a run treats a save that fails: it warns and continues, or it ends with the error.  A save may fail where a later
+ * one will follow and --exit-on-save-failure is not given.
  */
 enum meg_save_failure {
     MEG_SAVE_MAY_FAIL,
