@@ -19,7 +19,8 @@
 # V=1 shows whole command lines.
 
 VERSION := 0.1.0
-ROOMS   := base text data tensor cpu cuda comm parallel nn model optim ckpt train infer eval
+MODULES := base file option unicode io sentence tokenizer data preprocess tensor cpu cuda comm parallel nn model optim \
+           ckpt plan train infer eval
 
 PREFIX ?= /usr/local
 CUDA   ?= auto
@@ -133,7 +134,7 @@ OPTIONAL_CUDNN := $(wildcard lib/cuda/cudnn*)
 OPTIONAL_NCCL  := $(wildcard lib/comm/nccl*)
 OPTIONAL_MPI   := $(wildcard lib/comm/mpi*)
 LEFT_OUT := $(foreach u,$(filter-out $(USES),CUDA CUDNN NCCL MPI),$(OPTIONAL_$u))
-SRCS  := $(filter-out $(LEFT_OUT),$(foreach r,$(ROOMS),$(wildcard lib/$r/*.c lib/$r/*.cu)))
+SRCS  := $(filter-out $(LEFT_OUT),$(foreach m,$(MODULES),$(wildcard lib/$m/*.c lib/$m/*/*.c lib/$m/*.cu)))
 MAINS := $(wildcard cmd/*/main.c)
 CMDS  := $(MAINS:cmd/%/main.c=$(BIN)/meg-%)
 UNITS := $(patsubst %.c,$(B)/%,$(wildcard tests/unit/*.c))
@@ -186,14 +187,14 @@ endif
 
 # $(call run,COMMAND): make the target by COMMAND, saying so in one short line
 run = $(if $(V),,@echo '  $@';) $1
-cc  = $(call run,$(COMPILE) $(ROOM_FLAGS) $(ISA_FLAGS) -MMD -MP -c -o $@ $<)
+cc  = $(call run,$(COMPILE) $(MODULE_FLAGS) $(ISA_FLAGS) -MMD -MP -c -o $@ $<)
 ld  = $(call run,$(LINK) -o $@ $(filter %.o %.a,$^) $1 $(MEG_LIBS))
 
 all: $(B)/libmeg.a $(CMDS)
 
-$(B)/lib/cpu/%.o: ROOM_FLAGS := $(CPU_FLAGS)
-$(B)/lib/comm/mpi%.o: ROOM_FLAGS = $(MPI_CFLAGS)
-$(B)/lib/comm/nccl%.o: ROOM_FLAGS = -isystem $(CUDA_HOME)/include
+$(B)/lib/cpu/%.o: MODULE_FLAGS := $(CPU_FLAGS)
+$(B)/lib/comm/mpi%.o: MODULE_FLAGS = $(MPI_CFLAGS)
+$(B)/lib/comm/nccl%.o: MODULE_FLAGS = -isystem $(CUDA_HOME)/include
 $(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
 $(B)/%.v3.o: ISA_FLAGS := -DMEG_ISA=v3 -march=x86-64-v3
 $(B)/%.v4.o: ISA_FLAGS := -DMEG_ISA=v4 -march=x86-64-v4 -mprefer-vector-width=512
@@ -235,7 +236,7 @@ $(B)/tests/nccl/libnccl.so.2: tests/nccl/double.c $(B)/flags
 $(B)/tests/nccl/comm: $(B)/tests/ranks/comm.c.o $(B)/libmeg.a | $(B)/tests/nccl/libnccl.so.2
 	$(call ld)
 
--include $(wildcard $(B)/lib/*/*.d $(B)/cmd/*/*.d $(B)/tests/*/*.d)
+-include $(wildcard $(B)/lib/*/*.d $(B)/lib/*/*/*.d $(B)/cmd/*/*.d $(B)/tests/*/*.d $(B)/tests/*/*/*.d)
 
 # ---- what is run --------------------------------------------------------------------------------
 
@@ -286,12 +287,12 @@ check-faults: all $(RANKS) $(B)/tests/fault.so
 check-chroot:
 	tests/chroot.sh
 
-# A harness in tests/fuzz is linked with the rooms that read what strangers wrote.
+# A harness in tests/fuzz is linked with the modules that parse untrusted files.
 FUZZ_S     ?= 60
 FUZZ_CC    ?= clang
-FUZZ_ROOMS := base text data
-FUZZ_SRCS  := $(foreach r,$(FUZZ_ROOMS),$(wildcard lib/$r/*.c)) \
-              $(patsubst %,lib/ckpt/%.c,safetensors pt pickle zip)
+FUZZ_MODULES := base file option unicode io sentence tokenizer data preprocess
+FUZZ_SRCS  := $(foreach m,$(FUZZ_MODULES),$(wildcard lib/$m/*.c lib/$m/*/*.c)) \
+              $(patsubst %,lib/ckpt/%.c,safetensors megatron/pt megatron/pickle megatron/zip)
 FUZZERS    := $(patsubst %.c,build/fuzz/%,$(wildcard tests/fuzz/*.c))
 FUZZ_FLAGS := -O1 -g -std=gnu11 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
 build/fuzz/%: %.c $(FUZZ_SRCS)

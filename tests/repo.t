@@ -1,5 +1,5 @@
 #!/bin/sh
-# What the shape of the tree promises: see also rooms.t and man.t.
+# What the shape of the tree promises: see also modules.t and man.t.
 . "${0%/*}/lib.sh"
 cd "${0%/*}/.." || exit 1
 

@@ -6,11 +6,11 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/commit.h"
-#include "base/json.h"
-#include "base/lock.h"
 #include "base/log.h"
 #include "ckpt/ckpt.h"
+#include "file/commit.h"
+#include "file/lock.h"
+#include "io/json.h"
 
 struct conf {
     const char *load_dir, *save_dir, *loader, *saver, *model_type, *saver_impl, *vocab_file, *info, *dtype, *shard_size;

@@ -6,10 +6,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "eval/corpus.h"
 #include "eval/ppl.h"
-#include "eval/text.h"
 #include "infer/lines.h"
-#include "infer/load.h"
+#include "infer/model_load.h"
 #include "infer/prompt.h"
 #include "infer/reply.h"
 

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "infer/lines.h"
-#include "infer/load.h"
+#include "infer/model_load.h"
 #include "infer/prompt.h"
 #include "infer/reply.h"
 

@@ -8,8 +8,8 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/opt.h"
 #include "data/indexed.h"
+#include "option/opt.h"
 
 struct conf {
     const char *input, *prefix;

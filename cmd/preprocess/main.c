@@ -5,13 +5,13 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/json.h"
 #include "base/num.h"
-#include "base/opt.h"
 #include "data/indexed.h"
-#include "data/preprocess.h"
-#include "text/tokenizer.h"
-#include "text/uclass.h"
+#include "io/json.h"
+#include "option/opt.h"
+#include "preprocess/preprocess.h"
+#include "tokenizer/tokenizer.h"
+#include "unicode/char_class.h"
 
 struct look {
     const char *info;

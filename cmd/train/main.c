@@ -1,7 +1,7 @@
 #include "base/err.h"
 #include "base/log.h"
-#include "base/opt.h"
 #include "comm/board.h"
+#include "option/opt.h"
 #include "train/train.h"
 
 int main(int argc, char **argv)

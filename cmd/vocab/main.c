@@ -2,12 +2,12 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/lock.h"
 #include "base/log.h"
-#include "base/opt.h"
-#include "text/learn.h"
-#include "text/texts.h"
-#include "text/uclass.h"
+#include "file/lock.h"
+#include "io/text_reader.h"
+#include "option/opt.h"
+#include "tokenizer/bpe/train.h"
+#include "unicode/char_class.h"
 
 struct conf {
     struct meg_texts_conf texts;

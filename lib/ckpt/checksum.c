@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/json.h"
 #include "ckpt/internal.h"
-#include "ckpt/zip.h"
+#include "ckpt/megatron/zip.h"
+#include "io/json.h"
 
 void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct meg_st_tensor *t, int n)
 {

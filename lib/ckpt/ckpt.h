@@ -23,12 +23,12 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/lock.h"
-#include "base/opt.h"
+#include "file/lock.h"
 #include "model/gpt.h"
 #include "optim/optim.h"
+#include "option/opt.h"
 #include "parallel/mesh.h"
-#include "text/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 MEG_BEGIN_DECLS
 
@@ -220,7 +220,7 @@ int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e);
 
 /*
  * Write a Hugging Face folder: config.json, the weights and the tokenizer's files.  It is written
- * beside dir and committed as a folder (base/commit.h): an older one is replaced, and removed with all in
+ * beside dir and committed as a folder (file/commit.h): an older one is replaced, and removed with all in
  * it, so check first that it may be.  Learned
  * positions make it a GPT-2, rotary ones a Llama or a Qwen2; MEG_EUSAGE for a model that these cannot
  * express.  Of s are used: dir, model, params, w, whole and f32, tok.

@@ -1,6 +1,6 @@
 /*
  * The names in SAVE.  A checkpoint is written into NAME.tmp.PID.HOST and committed as a folder
- * (base/commit.h), so at every moment each committed checkpoint can be opened.  Who writes holds the lock of
+ * (file/commit.h), so at every moment each committed checkpoint can be opened.  Who writes holds the lock of
  * SAVE and may therefore remove what a killed save left.
  */
 #include <dirent.h>
@@ -11,11 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/commit.h"
 #include "base/log.h"
 #include "base/num.h"
-#include "base/temporary.h"
 #include "ckpt/internal.h"
+#include "file/commit.h"
+#include "file/temporary.h"
 
 char *ckpt_path(const char *dir, const char *name)
 {

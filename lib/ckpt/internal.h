@@ -88,7 +88,7 @@ bool ckpt_their_name(const struct ckpt_format *f, const struct ckpt_rename *row,
                      bool drop_prefix, char buf[CKPT_NAME_CHARS]);
 bool ckpt_is_ignored(const struct ckpt_format *f, const char *theirs);
 
-/* ---- layout.c: how theirs lies in ours ---- */
+/* ---- tensor_remap.c: how theirs lies in ours ---- */
 
 /* A tensor of tensor-parallel rank i of n, the vocabulary padded to vocab rows. */
 struct ckpt_cut {
@@ -159,7 +159,7 @@ int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_
 /* Remove checkpoints older than iteration but the keep-1 newest of them, and never the one called loaded. */
 void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t loaded);
 
-/* ---- slot.c: what a rank has ---- */
+/* ---- shard_ranges.c: what a rank has ---- */
 
 /* n elements of a tensor from global on, which in a slot are those from at on. */
 struct ckpt_stretch {
@@ -183,7 +183,7 @@ struct meg_span ckpt_share(const struct meg_params *p, const struct meg_mesh *me
 /* Cut a stretch to them; whether anything is left. */
 bool ckpt_clip(struct ckpt_stretch *s, struct meg_span share);
 
-/* ---- hf_weights.c ---- */
+/* ---- weights.c ---- */
 
 #define CKPT_HF_WEIGHTS "model"
 int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, const struct meg_ckpt_save *s,
@@ -198,7 +198,7 @@ void ckpt_add_ids(struct meg_ids *set, const json_t *value, int64_t vocab_size);
 /* One id as a number, several as a list. */
 json_t *ckpt_ids_json(const struct meg_ids *set);
 
-/* ---- ranks.c ---- */
+/* ---- consensus.c ---- */
 
 /* Every rank gives its result: 0 where all succeeded, else the first failed rank's error on all. */
 int ckpt_agree(struct meg_comm *world, int r, struct meg_err *e);
@@ -273,7 +273,7 @@ int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e);
  * wanted, since weights are loaded without.  Ends with ckpt_close_files, before c is closed.
  */
 int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_err *e);
-/* ---- hf_gpt2.c, hf_llama.c ---- */
+/* ---- gpt2.c, llama.c ---- */
 
 /* A family of Hugging Face's: model types that share names and settings. */
 struct ckpt_family {
@@ -287,7 +287,7 @@ struct ckpt_family {
 };
 extern const struct ckpt_family ckpt_gpt2, ckpt_llama;
 
-/* ---- load.c ---- */
+/* ---- model_load.c ---- */
 
 /* Whether the files hold the weights p of m, and no others: all that is wrong in one message. */
 int ckpt_match(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,

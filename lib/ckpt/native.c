@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/json.h"
 #include "ckpt/internal.h"
+#include "io/json.h"
 
 /* Transformer Engine's names of the norms. */
 /* clang-format off */

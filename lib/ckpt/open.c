@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/commit.h"
-#include "base/file.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/num.h"
-#include "ckpt/megatron.h"
-#include "ckpt/pt.h"
+#include "ckpt/megatron/megatron.h"
+#include "ckpt/megatron/pt.h"
+#include "file/commit.h"
+#include "file/file.h"
+#include "io/json.h"
 
 /* A folder by the name where its content is while a commit of it is not completed, malloc'ed. */
 static char *committed_folder(const char *dir)

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "io/json.h"
 
 #define HEADER_MAX 100000000 /* bytes: the limit of the reference implementation */
 

@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
-#include "base/file.h"
 #include "base/mem.h"
+#include "file/file.h"
 #include "tensor/dtype.h"
 
 MEG_BEGIN_DECLS

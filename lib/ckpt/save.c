@@ -17,10 +17,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/file.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "ckpt/internal.h"
+#include "file/file.h"
+#include "io/json.h"
 
 #define INDEX "model.safetensors.index.json"
 

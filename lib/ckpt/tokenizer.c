@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "ckpt/internal.h"
-#include "text/export.h"
+#include "file/file.h"
+#include "io/json.h"
+#include "tokenizer/export/export.h"
 
 const char *const meg_ckpt_extras[MEG_CKPT_EXTRAS] = { "generation_config.json", "chat_template.jinja",
                                                        "added_tokens.json" };

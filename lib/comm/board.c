@@ -15,8 +15,8 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "base/temporary.h"
 #include "comm/board_internal.h"
+#include "file/temporary.h"
 
 enum { STRANGERS = 64 };             /* connections of which it is not known yet who they are */
 #define SETUP_S   60.0               /* that a wait may take at least before the first step is done */

@@ -11,8 +11,8 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/temporary.h"
 #include "comm/board_internal.h"
+#include "file/temporary.h"
 
 enum { DEPUTIES = 3 };               /* ranks after rank 0 that speak when it can not, one after the other */
 #define JOIN_S   10.0                /* for a connection to say who it is */

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/mem.h"
-#include "base/temporary.h"
 #include "comm/board.h"
-#include "comm/group.h"
+#include "comm/collectives.h"
 #include "comm/internal.h"
+#include "file/temporary.h"
 
 enum { TAG = 1 };
 

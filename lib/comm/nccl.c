@@ -6,11 +6,11 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "base/temporary.h"
 #include "comm/board.h"
-#include "comm/group.h"
+#include "comm/collectives.h"
 #include "comm/internal.h"
-#include "comm/nccl_channel.h"
+#include "comm/nccl_queue.h"
+#include "file/temporary.h"
 
 struct nccl_group {
     struct meg_group g;

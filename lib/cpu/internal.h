@@ -118,7 +118,7 @@ void MEG_FN(narrow)(void *restrict out, enum meg_dtype t, const float *restrict 
 
 /*
  * c [m,n] = op(a) op(b) + beta c for operands of any type that begin at a and b, beta 0 or 1, by one thread;
- * only inside a parallel region.  m <= PRODUCT_M, n <= PRODUCT_N unless all is f32 (product.c).
+ * only inside a parallel region.  m <= PRODUCT_M, n <= PRODUCT_N unless all is f32 (gemm_mixed.c).
  */
 void MEG_FN(product)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a,
                      struct meg_mat b, float beta, float *c, int64_t ldc);

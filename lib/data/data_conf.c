@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
 #include "data/internal.h"
-#include "text/release.h"
+#include "file/file.h"
+#include "io/json.h"
+#include "tokenizer/megatron_release.h"
 
 #define C struct meg_data_conf
 const struct meg_opt meg_data_opts[] = {

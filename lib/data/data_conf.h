@@ -6,9 +6,9 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "base/opt.h"
 #include "data/sampler.h"
 #include "data/split.h"
+#include "option/opt.h"
 
 struct meg_release;
 struct meg_data_conf {

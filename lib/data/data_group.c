@@ -2,10 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/mem.h"
 #include "base/num.h"
 #include "data/internal.h"
+#include "file/file.h"
 
 static const char blank[] = " \t\n\r\v\f";
 

@@ -4,8 +4,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "data/describe.h"
-#include "data/run_internal.h"
+#include "data/cache_key.h"
+#include "data/data_splits_internal.h"
 
 static int64_t sample_tokens(const struct meg_run_data *d)
 {

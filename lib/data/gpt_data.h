@@ -2,10 +2,10 @@
 #ifndef MEG_DATA_GPT_DATA_H
 #define MEG_DATA_GPT_DATA_H
 
-#include "data/run_data.h"
+#include "data/data_splits.h"
 
 /*
- * meg_gpt_data_plan - the plan that data/run_data.h speaks of
+ * meg_gpt_data_plan - the plan that data/data_splits.h speaks of
  * meg_gpt_data_open - and the index arrays
  * Errors as there; *out is then untouched.  conf and need are copied from.
  */

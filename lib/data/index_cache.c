@@ -6,10 +6,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/commit.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "file/commit.h"
 
 static const char CHECKSUMS[] = "checksums"; /* in the file's name */
 

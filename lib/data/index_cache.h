@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/file.h"
+#include "file/file.h"
 
 struct meg_cache_entry {
     const char *dir;

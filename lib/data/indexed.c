@@ -6,11 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
 #include "data/internal.h"
+#include "file/file.h"
 
 struct meg_indexed {
     char *prefix;

@@ -67,7 +67,7 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
 /*
  * Writing.  Tokens, lengths and document ends go to temporary files beside PREFIX.bin and PREFIX.idx as
  * they are appended, through buffers: memory does not grow with them.  create takes PREFIX.lock, which
- * refuses a second writer; commit replaces the files of all writers as one (base/commit.h); abandon
+ * refuses a second writer; commit replaces the files of all writers as one (file/commit.h); abandon
  * leaves nothing behind.
  * All fail with MEG_EIO and leave the writer to be abandoned.  A failure in extend, claim or
  * end_document comes out of the next append, put or commit.

@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/commit.h"
-#include "base/file.h"
-#include "base/lock.h"
 #include "base/mem.h"
 #include "data/internal.h"
+#include "file/commit.h"
+#include "file/file.h"
+#include "file/lock.h"
 
 struct meg_indexed_writer {
     char *prefix;

@@ -6,14 +6,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/file.h"
 #include "data/blend.h"
 #include "data/data_conf.h"
 #include "data/dataset.h"
 #include "data/gpt_index.h"
-#include "data/masked.h"
-#include "data/preprocess.h"
-#include "data/sentence_map.h"
+#include "data/masked/bert_t5_sample.h"
+#include "data/masked/sentence_map.h"
+#include "file/file.h"
 
 /* .idx: 9 bytes of magic, u64 version, u8 type, u64 sequences, u64 document index entries */
 #define MEG_IDX_MAGIC "MMIDIDX\0" /* the ninth byte is the literal's own zero */
@@ -80,10 +79,5 @@ int meg_dataset_misfit(const struct meg_dataset *ds, struct meg_err *e);
 int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab_size,
                          struct meg_err *e);
 void meg_dataset_close(struct meg_dataset *ds); /* accepts NULL */
-
-/* MEG_EUSAGE when the options of meg-preprocess make no sense, or not with this tokenizer; else
- * *workers is the number of threads they ask for. */
-int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok,
-                         int64_t *workers, struct meg_err *e);
 
 #endif

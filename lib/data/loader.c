@@ -8,8 +8,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "base/mapped.h"
 #include "base/mem.h"
+#include "file/sigbus.h"
 
 struct slot {
     int32_t *tokens, *labels, *position_ids, *doc_start;

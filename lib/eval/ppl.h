@@ -5,7 +5,7 @@
 #define MEG_EVAL_PPL_H
 #include "data/indexed.h"
 #include "eval/score.h"
-#include "text/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 MEG_BEGIN_DECLS
 

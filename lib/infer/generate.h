@@ -8,7 +8,7 @@
 #define MEG_INFER_GENERATE_H
 #include "infer/request.h"
 #include "model/gpt.h"
-#include "text/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 MEG_BEGIN_DECLS
 

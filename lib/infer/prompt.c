@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "base/json.h"
-#include "text/utf8.h"
+#include "io/json.h"
+#include "unicode/utf8.h"
 
 /* A line and where it stands. */
 struct place {

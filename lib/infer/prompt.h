@@ -4,7 +4,7 @@
 #ifndef MEG_INFER_PROMPT_H
 #define MEG_INFER_PROMPT_H
 #include "infer/request.h"
-#include "text/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 MEG_BEGIN_DECLS
 

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/json.h"
-#include "text/utf8.h"
+#include "io/json.h"
+#include "unicode/utf8.h"
 
 const struct meg_opt meg_report_opts[] = {
     { "return-tokens", 0, MEG_BOOL(struct meg_report, return_tokens), NULL, "no", "print the text of each token, too" },

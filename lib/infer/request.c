@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "io/json.h"
 
 struct member {
     const char *name, *allowed;

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "base/opt.h"
+#include "option/opt.h"
 
 MEG_BEGIN_DECLS
 

@@ -9,8 +9,8 @@
  */
 #ifndef MEG_MODEL_GPT_H
 #define MEG_MODEL_GPT_H
-#include "base/opt.h"
 #include "model/param.h"
+#include "option/opt.h"
 #include "parallel/mesh.h"
 
 MEG_BEGIN_DECLS

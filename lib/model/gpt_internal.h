@@ -4,10 +4,10 @@
 #include "model/gpt.h"
 #include "nn/attention.h"
 #include "nn/embedding.h"
-#include "nn/head.h"
+#include "nn/lm_head.h"
 #include "nn/mlp.h"
 #include "nn/norm.h"
-#include "nn/shard.h"
+#include "nn/sequence_parallel.h"
 
 /* Rows of a decoding step, always this many: a row's result does not depend on how many are in use. */
 enum { DECODE_ROWS = 16 };
@@ -83,7 +83,7 @@ struct meg_gpt_state {
     void *activations, *workspace;
 };
 
-/* ---- gpt_plan.c: which buffers there are ---- */
+/* ---- gpt_buffers.c: which buffers there are ---- */
 
 /* Host arrays of a run, and its sizes. */
 struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
@@ -96,7 +96,7 @@ void gpt_cut(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg
 /* Layers [begin, end) around layer i of a chunk that are recomputed from one input; false: i is kept. */
 bool gpt_recomputes(const struct meg_gpt_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end);
 
-/* ---- gpt_pass.c ---- */
+/* ---- gpt_forward_backward.c ---- */
 
 /* Put a micro-batch into a slot and make it the running one. */
 void gpt_take(struct meg_gpt *g, int64_t slot, const struct meg_gpt_batch *x, double scale, bool has_dropout);

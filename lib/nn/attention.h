@@ -4,7 +4,7 @@
  */
 #ifndef MEG_NN_ATTENTION_H
 #define MEG_NN_ATTENTION_H
-#include "nn/cp.h"
+#include "nn/cp_groups.h"
 #include "nn/linear.h"
 
 MEG_BEGIN_DECLS

@@ -3,7 +3,7 @@
 #define MEG_NN_CTX_H
 #include <stdbool.h>
 #include "comm/comm.h"
-#include "tensor/cut.h"
+#include "tensor/suballoc.h"
 
 MEG_BEGIN_DECLS
 
@@ -22,7 +22,7 @@ struct meg_ctx {
     const struct meg_ops *op;
     struct meg_stream *st;
     struct meg_comm *tp;
-    bool has_sp;                 /* sequence parallelism: nn/shard.h */
+    bool has_sp;                 /* sequence parallelism: nn/sequence_parallel.h */
     void *wide[2];               /* scratch for all rows of the residual stream, with it */
     bool defers_weights;         /* backward leaves gradients of linears' weights for later */
     enum meg_dtype dtype;        /* of parameters and activations */

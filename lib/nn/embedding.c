@@ -1,5 +1,5 @@
 #include "nn/embedding.h"
-#include "nn/shard.h"
+#include "nn/sequence_parallel.h"
 
 void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const int32_t *token, const int32_t *position,
                    const struct meg_embed *l)

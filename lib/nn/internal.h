@@ -3,7 +3,7 @@
 #define MEG_NN_INTERNAL_H
 #include "nn/attention.h"
 
-/* ---- exchange.c ----------------------------------------------------------------------------- */
+/* ---- cp_all_to_all.c ----------------------------------------------------------------------------- */
 
 /* Where rows [n, cols] are before their heads are exchanged, and come back to: in the room, or at with one rank. */
 struct meg_mat nn_rows(const struct meg_attn *l, struct meg_mat at);
@@ -57,7 +57,7 @@ struct nn_carrier {
 };
 const struct nn_carrier *nn_carrier(const struct meg_cp *cp);
 
-/* ---- attend.c --------------------------------------------------------------------------------- */
+/* ---- cp_attention.c --------------------------------------------------------------------------------- */
 
 /*
  * o [n, a d] and lse [b,a,s] from qkv [n, (a+2g)d], as positions have turned it and heads are exchanged.  Where

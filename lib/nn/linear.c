@@ -1,5 +1,5 @@
 #include "nn/linear.h"
-#include "nn/shard.h"
+#include "nn/sequence_parallel.h"
 
 static const struct meg_mat none;
 

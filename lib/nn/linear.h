@@ -1,7 +1,7 @@
 /*
  * Linear layers, their weight cut over tensor-parallel ranks (Shoeybi et al. 2019, section 3):
  * a column linear holds rows of w (outputs), a row linear columns of it (inputs).  What goes into the
- * one and comes out of the other are rows of the residual stream (nn/shard.h).
+ * one and comes out of the other are rows of the residual stream (nn/sequence_parallel.h).
  *
  * Backward gives both gradients, or with c->defers_weights that of the input only, and bwd_weight later
  * that of the weight, from the same dy and x.

@@ -2,19 +2,19 @@
  * The optimizer of a run: settings, state, and the step from gradients to weights.
  *
  * A rank updates pieces of the flat parameter buffer (model/param.h): all of it, or with the distributed
- * optimizer its slices (optim/share.h).  State is f32 and holds the pieces one behind the other: AdamW
+ * optimizer its slices (optim/zero/shard.h).  State is f32 and holds the pieces one behind the other: AdamW
  * keeps exp_avg and exp_avg_sq, SGD its momentum.  Where parameters are bf16 or f16 there are f32 main
  * parameters, too, which are updated; the model's are those rounded.
  */
 #ifndef MEG_OPTIM_OPTIM_H
 #define MEG_OPTIM_OPTIM_H
-#include "base/opt.h"
 #include "model/gpt.h"
 #include "optim/batch.h"
 #include "optim/lr.h"
-#include "optim/reduce.h"
-#include "optim/share.h"
-#include "optim/turns.h"
+#include "optim/zero/grad_reduce.h"
+#include "optim/zero/layerwise.h"
+#include "optim/zero/shard.h"
+#include "option/opt.h"
 
 MEG_BEGIN_DECLS
 

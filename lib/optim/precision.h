@@ -1,8 +1,8 @@
 /* Options of mixed precision, and the types and loss scale they stand for. */
 #ifndef MEG_OPTIM_PRECISION_H
 #define MEG_OPTIM_PRECISION_H
-#include "base/opt.h"
-#include "optim/scaler.h"
+#include "optim/loss_scaler.h"
+#include "option/opt.h"
 #include "tensor/dtype.h"
 
 MEG_BEGIN_DECLS

@@ -7,7 +7,7 @@
  */
 #ifndef MEG_PARALLEL_LAYOUT_H
 #define MEG_PARALLEL_LAYOUT_H
-#include "base/opt.h"
+#include "option/opt.h"
 
 MEG_BEGIN_DECLS
 
@@ -24,7 +24,7 @@ struct meg_layout_conf {
 };
 extern const struct meg_opt meg_layout_opts[];
 
-/* How attention gets at the tokens of other context-parallel ranks: nn/cp.h. */
+/* How attention gets at the tokens of other context-parallel ranks: nn/cp_groups.h. */
 enum meg_cp_kind { MEG_CP_P2P, MEG_CP_ALL_GATHER, MEG_CP_A2A, MEG_CP_A2A_P2P };
 
 struct meg_layout {

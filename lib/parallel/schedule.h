@@ -1,6 +1,6 @@
 /*
  * Pipeline schedules as data: a pure function turns stages, chunks, micro-batches and a name into one
- * list of actions a stage.  parallel/pipe.h runs a list on the ranks of a pipeline; meg_pipe_schedule_play
+ * list of actions a stage.  parallel/pipeline.h runs a list on the ranks of a pipeline; meg_pipe_schedule_play
  * plays the lists of all stages in one process, which proves that they fit and says what they cost.
  * A new schedule is a new order of forward and backward steps (schedule.c, order) and nothing else.
  *

@@ -1,5 +1,5 @@
-#include "tensor/dtype.h"
 #include "base/err.h"
+#include "tensor/dtype.h"
 
 static const struct {
     const char *name;

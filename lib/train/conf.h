@@ -1,9 +1,9 @@
 /* Settings of a training run: how much, how long, what is saved and what is said. */
 #ifndef MEG_TRAIN_CONF_H
 #define MEG_TRAIN_CONF_H
-#include "base/opt.h"
 #include "model/gpt.h"
 #include "optim/batch.h"
+#include "option/opt.h"
 
 MEG_BEGIN_DECLS
 

@@ -2,12 +2,12 @@
 #ifndef MEG_TRAIN_INTERNAL_H
 #define MEG_TRAIN_INTERNAL_H
 #include <stdio.h>
-#include "base/lock.h"
 #include "ckpt/ckpt.h"
 #include "data/gpt_data.h"
 #include "data/loader.h"
-#include "parallel/pipe.h"
-#include "train/planner.h"
+#include "file/lock.h"
+#include "parallel/pipeline.h"
+#include "plan/cost.h"
 #include "train/report.h"
 #include "train/straggler.h"
 #include "train/train.h"
@@ -83,7 +83,7 @@ struct meg_step_result {
     bool is_left_out; /* by --on-nan or the loss scale: nothing was updated */
 };
 
-/* ---- ranks.c: what ranks must agree on ---- */
+/* ---- consensus.c: what ranks must agree on ---- */
 
 static inline bool meg_train_speaks(const struct trainer *t)
 {
@@ -107,7 +107,7 @@ bool meg_train_stop_asked(const struct trainer *t);
 /* The largest of all ranks' x. */
 double meg_train_max(const struct trainer *t, double x);
 
-/* ---- walk.c ---- */
+/* ---- run_pipeline.c ---- */
 
 /*
  * Read the next micro-batches into t->batches; every rank calls it between steps.  Where a rank cannot, all save
@@ -163,7 +163,7 @@ int meg_train_fit(struct trainer *t, struct meg_err *e);
 int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split, int64_t consumed,
                           struct meg_err *e);
 
-/* ---- resume.c ---- */
+/* ---- checkpointing.c ---- */
 
 /* Open what --load names, and take options from it where that is asked for, before they are checked. */
 int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e);
@@ -202,7 +202,7 @@ void meg_train_progress_saved(struct trainer *t, const struct meg_position *at);
 /* ---- loop.c ---- */
 int meg_train_loop(struct trainer *t, struct meg_err *e);
 
-/* ---- account.c ---- */
+/* ---- usage_vs_plan.c ---- */
 
 /* The run as the planner sees it, with steps of so many micro-batches a data-parallel rank. */
 struct meg_paper meg_train_paper(const struct trainer *t, int64_t num_micro);
@@ -216,7 +216,7 @@ void meg_train_account(const struct trainer *t, struct meg_account *a);
  */
 void meg_train_tell_account(const struct trainer *t, const struct meg_account *a, double start_nbytes);
 
-/* ---- room.c ---- */
+/* ---- memory_check.c ---- */
 
 /* Bytes that a process takes beside its arenas. */
 double meg_train_process_nbytes(const struct trainer *t);

@@ -3,10 +3,10 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/log.h"
+#include "file/file.h"
 #include "train/internal.h"
-#include "train/replica.h"
+#include "train/weight_hash_check.h"
 
 /* Iterations since the last log line. */
 struct tally {

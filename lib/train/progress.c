@@ -9,8 +9,8 @@
 #include <string.h>
 #include <time.h>
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/log.h"
+#include "file/file.h"
 #include "train/append.h"
 #include "train/internal.h"
 

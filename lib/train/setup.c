@@ -4,9 +4,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cpu/cpu.h"
-#include "text/release.h"
+#include "tokenizer/megatron_release.h"
 #include "train/internal.h"
-#include "train/same.h"
+#include "train/rank_config_check.h"
 #include "train/stop.h"
 
 /* ---- rules, and what follows from the settings; nothing large is allocated ---- */

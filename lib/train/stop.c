@@ -2,7 +2,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include "base/temporary.h"
+#include "file/temporary.h"
 
 static volatile sig_atomic_t asked;
 

@@ -1,6 +1,6 @@
 /*
  * Stopping on request: SIGTERM, SIGUSR1, SIGINT or SIGHUP asks for it.  A second of the first three removes
- * temporary files and locks (base/temporary.h) and ends the process at once.  A second SIGHUP does not, as a terminal
+ * temporary files and locks (file/temporary.h) and ends the process at once.  A second SIGHUP does not, as a terminal
  * that closes often sends two.
  */
 #ifndef MEG_TRAIN_STOP_H

@@ -2,8 +2,8 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "base/file.h"
 #include "base/mem.h"
+#include "file/file.h"
 #include "train/append.h"
 #include "train/tensorboard_internal.h"
 

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/file.h"
 #include "base/log.h"
+#include "file/file.h"
 #include "train/tensorboard_internal.h"
 
 /* ---- protobuf: a message is fields, each a key (number << 3 | wire type) and a value ---- */

@@ -4,14 +4,14 @@
  */
 #ifndef MEG_TRAIN_TRAIN_H
 #define MEG_TRAIN_TRAIN_H
-#include "base/opt.h"
 #include "data/data_conf.h"
 #include "model/gpt.h"
 #include "optim/optim.h"
 #include "optim/precision.h"
-#include "text/tokenizer.h"
-#include "train/account.h"
+#include "option/opt.h"
+#include "tokenizer/tokenizer.h"
 #include "train/conf.h"
+#include "train/usage_vs_plan.h"
 
 MEG_BEGIN_DECLS
 

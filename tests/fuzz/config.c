@@ -1,7 +1,7 @@
 /* Any text as an option file: refused, or what it set is written down and read back identically. */
 #include <string.h>
 
-#include "base/internal.h"
+#include "option/internal.h"
 #include "fuzz.h"
 
 struct conf {

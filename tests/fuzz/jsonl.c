@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "text/jsonl.h"
-#include "text/utf8.h"
+#include "io/jsonl.h"
+#include "unicode/utf8.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {

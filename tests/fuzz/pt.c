@@ -1,5 +1,5 @@
 /* Any bytes as what torch.save wrote: refused, or every tensor lies in the file. */
-#include "ckpt/pt.h"
+#include "ckpt/megatron/pt.h"
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "text/punkt.h"
-#include "text/utf8.h"
+#include "sentence/punkt.h"
+#include "unicode/utf8.h"
 
 static void split(const char *dir, bool keep_newlines, const char *text, int64_t n)
 {

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "text/tokenizer.h"
-#include "text/utf8.h"
+#include "tokenizer/tokenizer.h"
+#include "unicode/utf8.h"
 
 /* Whole and grown text are the same. */
 static void decode_both(const struct meg_tokenizer *t, const struct meg_ids *ids)

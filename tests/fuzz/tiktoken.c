@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "text/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {

@@ -54,7 +54,7 @@ def has_stack(text):
 def ids(tokenizer, name, path):
     """Texts that spell a special token are left out.  A unigram model's ids may come in another order, and it has no
     long texts here, in which SentencePiece rounds the sum of all scores so far to float, nor letters with several
-    accents, of which tokenizers' Precompiled drops some; see text/export_spm.c."""
+    accents, of which tokenizers' Precompiled drops some; see tokenizer/export/spm.c."""
     added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
     kind = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"]
     texts = [line["text"] for line in compare.read(path)]

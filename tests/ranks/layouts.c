@@ -17,10 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
+#include "io/json.h"
 #include "train/train.h"
 
 enum { STEPS = 10, SAMPLE = 16, TRIES = 40 };

@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include "base/mem.h"
 #include "comm/comm.h"
-#include "parallel/pipe.h"
+#include "parallel/pipeline.h"
 #include "tensor/half.h"
 
 static const struct meg_pipe_schedule_conf schedules[] = {

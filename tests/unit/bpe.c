@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "text/bpe.h"
+#include "tokenizer/bpe/bpe.h"
 
 enum { PAIRS = 60, LONGEST = 400 };
 

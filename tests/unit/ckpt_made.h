@@ -2,8 +2,8 @@
 #ifndef CKPT_MADE_H
 #define CKPT_MADE_H
 #include "ckpt_box.h"
-#include "ckpt/pt_write.h"
-#include "ckpt/zip.h"
+#include "ckpt/megatron/pt_write.h"
+#include "ckpt/megatron/zip.h"
 
 struct made {
     struct meg_pt_pickle pickle;

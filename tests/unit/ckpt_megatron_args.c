@@ -6,8 +6,8 @@
  */
 #include <jansson.h>
 
-#include "base/json.h"
-#include "ckpt/megatron.h"
+#include "ckpt/megatron/megatron.h"
+#include "io/json.h"
 #include "ckpt_made.h"
 
 static char root[4096]; /* of the tree, where the tests begin */

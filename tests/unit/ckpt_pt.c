@@ -2,7 +2,7 @@
 #include <sys/resource.h>
 
 #include "ckpt_made.h"
-#include "ckpt/pt.h"
+#include "ckpt/megatron/pt.h"
 
 static void write_views(const char *path, int nviews, int32_t n)
 {

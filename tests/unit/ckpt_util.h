@@ -10,11 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "base/file.h"
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/internal.h"
 #include "ckpt/safetensors.h"
+#include "file/file.h"
 #include "tmp.h"
 
 static char folder[TMP_NAME];

@@ -8,10 +8,10 @@
 #include <stdbool.h>
 #include <sys/stat.h>
 
-#include "base/commit.h"
-#include "base/file.h"
 #include "base/log.h"
-#include "base/temporary.h"
+#include "file/commit.h"
+#include "file/file.h"
+#include "file/temporary.h"
 
 enum { N = 3 };
 static const char *const names[N] = { "merges.txt", "tokenizer.json", "vocab.json" };

@@ -3,7 +3,7 @@
 
 #include "data/gpt_data.h"
 #include "data/internal.h"
-#include "data/masked_data.h"
+#include "data/masked/bert_t5_dataset.h"
 
 static struct meg_list words(const char *const *v)
 {

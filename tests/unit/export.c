@@ -13,10 +13,10 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "base/file.h"
-#include "text/base64.h"
-#include "text/export.h"
-#include "text/learn.h"
+#include "file/file.h"
+#include "io/base64.h"
+#include "tokenizer/bpe/train.h"
+#include "tokenizer/export/export.h"
 #include "tmp.h"
 
 static char dir[TMP_NAME];
@@ -122,7 +122,7 @@ static const char *const texts[] = {
     "\xE2\x96\x81mark\xE2\x96\x81", "it(is)[not]{a}<tag>; x!=y && z||w", "under_score-hyphen --flag=1",
 };
 
-/* Two accents on one letter, of which Hugging Face's Precompiled drops one, see text/export_spm.c. */
+/* Two accents on one letter, of which Hugging Face's Precompiled drops one, see tokenizer/export/spm.c. */
 #define TWO_ACCENTS "\xCC\x81\xCC\xA3"
 
 /* Compare all texts, and those of a file of JSON lines; returns how many. */

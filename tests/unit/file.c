@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "base/file.h"
+#include "file/file.h"
 
 #define NEW_BYTES (3 << 20) /* so that the buffer is written more than once */
 

@@ -13,9 +13,9 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "base/file.h"
-#include "text/learn.h"
-#include "text/tokenizer.h"
+#include "file/file.h"
+#include "tokenizer/bpe/train.h"
+#include "tokenizer/tokenizer.h"
 #include "tmp.h"
 
 static struct meg_tokenizer *open_gpt2(const char *dir)

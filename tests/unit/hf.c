@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/file.h"
+#include "file/file.h"
 #include "tmp.h"
 
 static struct meg_tokenizer *open_hf(const char *path)

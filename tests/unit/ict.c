@@ -1,8 +1,8 @@
-/* Samples of the inverse cloze task, worked out by a few lines of Python from the rules in data/ict.h. */
+/* Samples of the inverse cloze task, worked out by a few lines of Python from the rules in data/masked/ict.h. */
 #include "data_util.h"
 
 #include "data/gpt_index.h"
-#include "data/ict.h"
+#include "data/masked/ict.h"
 
 enum { T = 12, CLS = 101, SEP = 102, PAD = 103 };
 

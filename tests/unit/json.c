@@ -1,7 +1,7 @@
 /* JSON in, with a place for every error; JSON out, the same again. */
 #include "child.h"
 
-#include "base/json.h"
+#include "io/json.h"
 
 static json_t *parse(const char *text)
 {

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "text/jsonl.h"
+#include "io/jsonl.h"
 
 static const char *const keys[] = { "text", "t\xC3\xA9" };
 

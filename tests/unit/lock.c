@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <sys/mman.h>
 
-#include "base/file.h"
-#include "base/lock.h"
+#include "file/file.h"
+#include "file/lock.h"
 
 static char dir[256], path[300];
 

@@ -6,7 +6,7 @@
 
 #include <sys/resource.h>
 
-#include "data/preprocess.h"
+#include "preprocess/preprocess.h"
 #include "golden.h"
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__

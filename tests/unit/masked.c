@@ -2,7 +2,7 @@
 #include "data_util.h"
 
 #include "data/internal.h"
-#include "data/masked_data.h"
+#include "data/masked/bert_t5_dataset.h"
 
 enum { MOST = 128 };
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "base/file.h"
+#include "file/file.h"
 #include "train/metrics.h"
 #include "tmp.h"
 

@@ -9,8 +9,8 @@
 #include <utf8proc.h>
 
 #include "base/mem.h"
-#include "text/normal_form.h"
-#include "text/utf8.h"
+#include "unicode/normal_form.h"
+#include "unicode/utf8.h"
 
 static struct meg_normal_form forms[8]; /* the last four go the way for every machine */
 enum { MOST = 64 << 20 };

@@ -16,7 +16,7 @@
 #include <string.h>
 #include "base/philox.h"
 #include "cpu/internal.h"
-#include "tensor/cut.h"
+#include "tensor/suballoc.h"
 #include "tensor/half.h"
 
 #define EPS 5.9604645e-8 /* half an ulp of 1 in f32 */

@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-#include "base/file.h"
-#include "base/opt.h"
+#include "file/file.h"
+#include "option/opt.h"
 
 struct conf {
     const char *type, *path;

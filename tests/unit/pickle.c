@@ -7,8 +7,8 @@
  *     pickle.dumps({'b': b'\0\xff', 'set': {7}, 'frozen': frozenset([8]), 'ba': bytearray(b'ab')}, 5)
  */
 #include "ckpt_box.h"
-#include "ckpt/pickle.h"
-#include "ckpt/zip.h"
+#include "ckpt/megatron/pickle.h"
+#include "ckpt/megatron/zip.h"
 
 #include <inttypes.h>
 

@@ -11,7 +11,7 @@
 #include "infer/lines.h"
 #include "infer/prompt.h"
 #include "infer/reply.h"
-#include "text/utf8.h"
+#include "unicode/utf8.h"
 #include "tmp.h"
 
 /* A reader of what is written to *to. */

@@ -1,8 +1,8 @@
 /* Sentences: against NLTK's own, by hand what no reference has, and files that are no parameters. */
 #include "data_util.h"
 
-#include "text/punkt.h"
-#include "text/ucase.h"
+#include "sentence/punkt.h"
+#include "unicode/case_map.h"
 
 /* The sentences of text with | behind each, as a string that the caller frees. */
 static char *joined(const struct meg_punkt *p, const char *text, size_t n)

@@ -11,7 +11,7 @@
 #include <pcre2.h>
 
 #include "base/mem.h"
-#include "text/regex.h"
+#include "base/regex.h"
 
 /* The matches of a text, joined by '|'. */
 static void finds(const char *pattern, const char *text, const char *want)

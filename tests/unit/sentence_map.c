@@ -1,7 +1,7 @@
 /* Which sentences make a sample: by hand, and as Megatron-LM's helpers say. */
 #include "data_util.h"
 
-#include "data/sentence_map.h"
+#include "data/masked/sentence_map.h"
 
 /* A dataset of sequences of these lengths, all tokens 0; docs: its document index. */
 static struct meg_indexed *dataset(const char *prefix, const json_t *lengths, const json_t *docs)

@@ -14,8 +14,8 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "base/file.h"
-#include "text/tokenizer.h"
+#include "file/file.h"
+#include "tokenizer/tokenizer.h"
 #include "tmp.h"
 
 static const struct vectors {

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "text/strtab.h"
+#include "base/strtab.h"
 
 enum { MANY = 5000 }; /* the table grows more than once */
 

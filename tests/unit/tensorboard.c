@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "base/file.h"
+#include "file/file.h"
 #include "train/tensorboard.h"
 #include "tmp.h"
 

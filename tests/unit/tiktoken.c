@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-#include "base/file.h"
+#include "file/file.h"
 #include "tmp.h"
 
 static char path[TMP_NAME];

@@ -5,7 +5,7 @@
 #ifndef TESTS_TOK_GOLDEN_H
 #define TESTS_TOK_GOLDEN_H
 #include "golden.h"
-#include "text/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 /* $MEG_SHARED/data/tokenizers/NAME, the caller's to free. */
 static inline char *tok_file(const char *name)

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "text/trie.h"
+#include "base/trie.h"
 
 static uint64_t lcg(uint64_t *x)
 {

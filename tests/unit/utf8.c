@@ -7,8 +7,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "text/bytemap.h"
-#include "text/utf8.h"
+#include "tokenizer/bpe/byte_alphabet.h"
+#include "unicode/utf8.h"
 
 static void every_character_comes_back(void **state)
 {

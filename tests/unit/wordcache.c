@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-#include "text/wordcache.h"
+#include "tokenizer/wordcache.h"
 
 /* Word number k, of 1 to 60 bytes, and its ids, 0 to 12 of them. */
 static int64_t word(int64_t k, char s[64], int32_t ids[16], int64_t *nids)

@@ -3,7 +3,7 @@
  * APPNOTE.TXT 6.3.  Files are sparse: only FULL=1 writes a member of 4 GiB.
  */
 #include "ckpt_util.h"
-#include "ckpt/zip.h"
+#include "ckpt/megatron/zip.h"
 
 #include <fcntl.h>
 

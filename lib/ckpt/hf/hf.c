@@ -1,0 +1,410 @@
+/* Hugging Face folders: config.json, weights in one safetensors file or in shards with an index, tokenizer files. */
+#include <ctype.h>
+#include <dirent.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/internal.h"
+#include "file/commit.h"
+#include "file/temporary.h"
+#include "io/json.h"
+#include "tokenizer/export/export.h"
+
+#define WEIGHTS CKPT_HF_WEIGHTS ".safetensors"
+#define INDEX WEIGHTS ".index.json"
+enum { GENERATION_CONFIG }; /* of meg_ckpt_extras */
+/* --tokenizer-model where it is not what other programs take a tokenizer.model for */
+#define OWN_MODEL "meg_tokenizer.model"
+
+/* ---- reading ---- */
+
+/* The files of an index. */
+static int open_shards(struct meg_ckpt *c, const char *name_of_index, struct meg_err *e)
+{
+    char *path = ckpt_path(c->path, name_of_index);
+    json_t *index = NULL, *map, *file;
+    const char *name;
+    int r;
+
+    if ((r = meg_json_load_regular(&index, path, e)) < 0 ||
+        (r = meg_json_get_object(index, "weight_map", MEG_JSON_NEEDED, &map, path, e)) < 0)
+        goto out;
+    json_object_foreach (map, name, file) {
+        if (!json_is_string(file))
+            r = meg_fail(e, MEG_EFORMAT, "%s: the file of %.100s is no string", path, name);
+        else
+            r = ckpt_add_file(c, json_string_value(file), e);
+        if (r < 0)
+            goto out;
+    }
+out:
+    json_decref(index);
+    free(path);
+    return r;
+}
+
+/* An index before a single file, safetensors before pickles. */
+static int open_weights(struct meg_ckpt *c, struct meg_err *e)
+{
+    static const char *const kind[][2] = {
+        { INDEX, WEIGHTS }, { "pytorch_model.bin.index.json", "pytorch_model.bin" }
+    };
+
+    for (int i = 0; i < 2; i++) {
+        if (ckpt_is_file(c->path, kind[i][0]))
+            return open_shards(c, kind[i][0], e);
+        if (ckpt_is_file(c->path, kind[i][1]))
+            return ckpt_add_file(c, kind[i][1], e);
+    }
+    return meg_fail(e, MEG_ENOENT,
+                    "%s: config.json is there, but neither " WEIGHTS
+                    " nor pytorch_model.bin nor an "
+                    "index of shards",
+                    c->path);
+}
+
+static const struct ckpt_family *const families[] = { &ckpt_gpt2, &ckpt_llama };
+enum { NFAMILIES = sizeof families / sizeof families[0] };
+
+static const struct ckpt_family *family_of(const char *model_type, struct meg_str *known)
+{
+    for (int i = 0; i < NFAMILIES; i++)
+        for (const char *const *name = families[i]->model_types; *name; name++) {
+            if (!strcmp(*name, model_type))
+                return families[i];
+            meg_str_printf(known, "%s%s", known->n ? ", " : "", *name);
+        }
+    return NULL;
+}
+
+/* The ids that begin and end texts, of one file. */
+static void add_text_ids(struct meg_ckpt *c, const json_t *file, int64_t vocab_size)
+{
+    struct meg_ids bos = { 0 };
+
+    ckpt_add_ids(&c->ends, json_object_get(file, "eos_token_id"), vocab_size);
+    ckpt_add_ids(&bos, json_object_get(file, "bos_token_id"), vocab_size);
+    if (c->bos < 0 && bos.n > 0)
+        c->bos = bos.v[0];
+    free(bos.v);
+}
+
+/* Those of config.json and of generation_config.json, which often has more of them. */
+static int read_text_ids(struct meg_ckpt *c, int64_t vocab_size, struct meg_err *e)
+{
+    json_t *generation = NULL;
+    int r;
+
+    for (int i = 0; i < MEG_CKPT_EXTRAS; i++)
+        if (ckpt_is_file(c->path, meg_ckpt_extras[i]))
+            c->extra_file[i] = ckpt_path(c->path, meg_ckpt_extras[i]);
+    add_text_ids(c, c->state, vocab_size);
+    if (!c->extra_file[GENERATION_CONFIG])
+        return 0;
+    if ((r = meg_json_load_regular(&generation, c->extra_file[GENERATION_CONFIG], e)) == 0)
+        add_text_ids(c, generation, vocab_size);
+    json_decref(generation);
+    return r;
+}
+
+/* ---- the tokenizer ---- */
+
+static void find_tokenizer(struct meg_ckpt *c)
+{
+    for (int i = 0; i < MEG_TOK_FILES; i++)
+        if (ckpt_is_file(c->path, meg_tok_files[i].name))
+            c->tok_file[i] = ckpt_path(c->path, meg_tok_files[i].name);
+    if (ckpt_is_file(c->path, OWN_MODEL)) {
+        free(c->tok_file[MEG_TOK_MODEL]);
+        c->tok_file[MEG_TOK_MODEL] = ckpt_path(c->path, OWN_MODEL);
+    }
+}
+
+/* Are the files of a tokenizer type in the folder? */
+static bool has_files_of(const struct meg_ckpt *c, const char *type)
+{
+    static const struct {
+        const char *type;
+        int file, other;
+    } needs[] = { { "GPT2BPETokenizer", MEG_TOK_VOCAB, MEG_TOK_MERGES },
+                  { "BertWordPieceLowerCase", MEG_TOK_BERT, MEG_TOK_BERT },
+                  { "BertWordPieceCase", MEG_TOK_BERT, MEG_TOK_BERT },
+                  { "HuggingFaceTokenizer", MEG_TOK_JSON, MEG_TOK_JSON },
+                  { "PretrainedFromHF", MEG_TOK_JSON, MEG_TOK_JSON } };
+
+    for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
+        if (!strcmp(type, needs[i].type))
+            return c->tok_file[needs[i].file] && c->tok_file[needs[i].other];
+    return c->tok_file[MEG_TOK_MODEL] != NULL;
+}
+
+/* Set the options that an export of ours keeps in tokenizer_config.json; false where it has none, or its files went. */
+static bool read_own_options(const struct meg_ckpt *c, const json_t *config, const struct meg_optgroup *group,
+                             const struct meg_tok_conf *tok)
+{
+    struct meg_str text = { 0 };
+    const json_t *line;
+    size_t i;
+    bool is_read;
+
+    meg_str_add(&text, "", 0);
+    json_array_foreach (json_object_get(config, MEG_TOK_EXPORT_KEY), i, line) {
+        meg_str_printf(&text, "%s\n", json_is_string(line) ? json_string_value(line) : "");
+    }
+    is_read = text.n > 0 && meg_opt_apply(group, text.s, MEG_TOK_EXPORT_KEY, NULL) == 0 && tok->type &&
+        has_files_of(c, tok->type);
+    meg_str_free(&text);
+    if (!is_read)
+        meg_opt_defaults(group);
+    return is_read;
+}
+
+/*
+ * tokenizer.json before others: the vocab.json and merges.txt beside it do not say how text is split.  A
+ * tokenizer.model is a message of SentencePiece's, whose first field is the pieces; or base64, or JSON.
+ */
+static const char *type_of_tokenizer(const struct meg_ckpt *c, const json_t *config)
+{
+    char *path = c->tok_file[MEG_TOK_MODEL];
+    struct meg_map m = { 0 };
+    const int first = path && meg_map_open(&m, path, NULL) == 0 && m.n ? m.p[0] : 0;
+
+    meg_map_close(&m);
+    if (c->tok_file[MEG_TOK_JSON])
+        return "HuggingFaceTokenizer";
+    if (c->tok_file[MEG_TOK_VOCAB] && c->tok_file[MEG_TOK_MERGES])
+        return "GPT2BPETokenizer";
+    if (!path)
+        return NULL;
+    if (first == '[' || first == '+' || first == '/' || isalnum(first))
+        return "TikTokenizer";
+    return json_is_false(json_object_get(config, "add_bos_token")) ? "GPTSentencePieceTokenizer" : "Llama2Tokenizer";
+}
+
+/* Set the tokenizer options of the folder. */
+static int read_tokenizer(struct meg_ckpt *c, const struct meg_optgroup *group, struct meg_tok_conf *tok,
+                          struct meg_err *e)
+{
+    json_t *config = NULL;
+    int r = 0;
+
+    find_tokenizer(c);
+    if (c->tok_file[MEG_TOK_CONFIG] && (r = meg_json_load_regular(&config, c->tok_file[MEG_TOK_CONFIG], e)) < 0)
+        return r;
+    if (!read_own_options(c, config, group, tok))
+        tok->type = type_of_tokenizer(c, config);
+    json_decref(config);
+    return 0;
+}
+
+static int read_config(struct meg_ckpt *c, struct meg_err *e)
+{
+    char *path = ckpt_path(c->path, "config.json");
+    struct meg_gpt_conf m = { 0 };
+    struct meg_tok_conf tok = { 0 };
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &m },
+                                           { "tokenizer", meg_tok_opts, &tok },
+                                           { 0 } };
+    struct meg_str options = { 0 }, known = { 0 };
+    const struct ckpt_family *f;
+    const char *type = NULL;
+    int r;
+
+    if ((r = meg_json_load_regular(&c->state, path, e)) < 0 ||
+        (r = meg_json_get_str(c->state, "model_type", MEG_JSON_NEEDED, &type, path, e)) < 0)
+        goto out;
+    f = family_of(type, &known);
+    if (!f) {
+        r = meg_fail(e, MEG_EFORMAT, "%s: model_type %.40s; read are %s", path, type, known.s);
+        goto out;
+    }
+    meg_opt_defaults(groups);
+    if ((r = f->read_config(&m, c->state, path, e)) < 0 || (r = read_text_ids(c, m.vocab_size, e)) < 0)
+        goto out;
+    c->format = f->format;
+    c->vocab_size = m.vocab_size;
+    if ((r = read_tokenizer(c, groups + 1, &tok, e)) < 0)
+        goto out;
+    meg_opt_dump(groups, &options);
+    c->options = options.s;
+out:
+    meg_str_free(&known);
+    free(path);
+    return r;
+}
+
+int ckpt_open_hf(struct meg_ckpt *c, struct meg_err *e)
+{
+    int r = read_config(c, e);
+
+    return r < 0 ? r : open_weights(c, e);
+}
+
+/* ---- writing; weights are in weights.c ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Write a JSON object with its members in the order of their names, as Hugging Face does. */
+static int write_sorted(const char *dir, const char *name, json_t *object, struct meg_err *e)
+{
+    const char **key = meg_new(json_object_size(object) * sizeof *key), *k;
+    json_t *sorted = json_object(), *value;
+    struct meg_str text = { 0 };
+    size_t n = 0;
+    int r;
+
+    json_object_foreach (object, k, value) {
+        key[n++] = k;
+    }
+    qsort(key, n, sizeof *key, by_name);
+    for (size_t i = 0; i < n; i++)
+        json_object_set(sorted, key[i], json_object_get(object, key[i]));
+    meg_json_dump(sorted, 2, &text);
+    meg_str_add(&text, "\n", 1);
+    r = ckpt_write_small(dir, name, &text, e);
+    json_decref(sorted);
+    free(key);
+    meg_str_free(&text);
+    return r;
+}
+
+/* Set the ids that begin and end texts; GPT-2 has one for both. */
+static void set_text_ids(json_t *o, const struct ckpt_family *family, const struct meg_ckpt_tokenizer *tok)
+{
+    struct meg_ids ends = { 0 };
+    const int32_t bos = tok->bos < 0 && family == &ckpt_gpt2 ? tok->eod : tok->bos;
+
+    ckpt_add_id(&ends, tok->eod, INT32_MAX);
+    for (int64_t i = 0; i < tok->ends.n; i++)
+        ckpt_add_id(&ends, tok->ends.v[i], INT32_MAX);
+    if (bos >= 0)
+        json_object_set_new(o, "bos_token_id", json_integer(bos));
+    if (ends.n > 0)
+        json_object_set_new(o, "eos_token_id", ckpt_ids_json(&ends));
+    free(ends.v);
+}
+
+static int write_config(const char *dir, const struct ckpt_family *family, const struct meg_ckpt_save *s,
+                        enum meg_dtype dtype, struct meg_err *e)
+{
+    static const char *const name[MEG_DTYPES] = {
+        [MEG_DTYPE_F32] = "float32", [MEG_DTYPE_BF16] = "bfloat16", [MEG_DTYPE_F16] = "float16"
+    };
+    json_t *config = family->config(s->model);
+    int r;
+
+    if (s->tok)
+        set_text_ids(config, family, s->tok);
+    json_object_set_new(config, "torch_dtype", json_string(name[dtype]));
+    r = write_sorted(dir, "config.json", config, e);
+    json_decref(config);
+    return r;
+}
+
+/* generation_config.json as it was, or one that says what ends a text; and what else is carried along. */
+static int write_extras(const char *dir, const struct ckpt_family *family, const struct meg_ckpt_tokenizer *tok,
+                        struct meg_err *e)
+{
+    json_t *generation = json_object();
+    int r = 0;
+
+    set_text_ids(generation, family, tok);
+    if (!tok->extra[GENERATION_CONFIG].s && json_object_size(generation) > 0)
+        r = write_sorted(dir, meg_ckpt_extras[GENERATION_CONFIG], generation, e);
+    for (int i = 0; i < MEG_CKPT_EXTRAS && r == 0; i++)
+        if (tok->extra[i].s)
+            r = ckpt_write_small(dir, meg_ckpt_extras[i], &tok->extra[i], e);
+    json_decref(generation);
+    return r;
+}
+
+static int write_folder(const char *dir, const struct ckpt_family *family, const struct meg_ckpt_save *s,
+                        const struct meg_ckpt_hf *to, struct meg_err *e)
+{
+    int r;
+
+    if ((r = ckpt_write_hf_weights(dir, family->format, s, to, e)) < 0 ||
+        (r = write_config(dir, family, s, to->dtype, e)) < 0 ||
+        (s->tok && (r = write_extras(dir, family, s->tok, e)) < 0))
+        return r;
+    for (int i = 0; s->tok && i < MEG_TOK_FILES && r == 0; i++)
+        if (s->tok->file[i].s)
+            r = ckpt_write_small(dir, i == MEG_TOK_MODEL && s->tok->is_own_model ? OWN_MODEL : meg_tok_files[i].name,
+                            &s->tok->file[i], e);
+    return r;
+}
+
+/* The family that can express a model; its own positions decide whose reasons are given. */
+static int choose_family(const struct ckpt_family **out, const struct meg_gpt_conf *m,
+                         struct meg_err *e)
+{
+    const struct ckpt_family *f = meg_gpt_is_rotary(m) ? &ckpt_llama : &ckpt_gpt2;
+    const char *why = f->cannot(m);
+
+    if (why)
+        return meg_fail(e, MEG_EUSAGE, "Hugging Face's %s cannot express the model: %s",
+                        f->model_types[0], why);
+    *out = f;
+    return 0;
+}
+
+/* What Hugging Face folders hold, as the model hubs' and transformers' files are named. */
+static const char *const known_files[] = {
+    "config.json",         "generation_config.json",  "*.safetensors",     "*.safetensors.index.json",
+    "pytorch_model*.bin",  "pytorch_model.bin.index.json", "tokenizer*",   "vocab.*",
+    "merges.txt",          "special_tokens_map.json", "added_tokens.json", "chat_template*",
+    "README.md",           "LICENSE*",                "USE_POLICY.md",     ".gitattributes",
+    "training_args.bin",   "preprocessor_config.json", OWN_MODEL,
+};
+
+static bool is_known(const char *name)
+{
+    for (size_t i = 0; i < sizeof known_files / sizeof *known_files; i++)
+        if (fnmatch(known_files[i], name, 0) == 0)
+            return true;
+    return false;
+}
+
+int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e)
+{
+    struct meg_ckpt *c = NULL;
+    struct dirent *f;
+    int r = 0;
+    DIR *d;
+
+    if (meg_ckpt_open(&c, dir, MEG_UNSET, NULL) < 0 || strcmp(meg_ckpt_path(c), dir) || c->is_native)
+        r = meg_fail(e, MEG_EUSAGE, "--overwrite: %s is no complete Hugging Face folder, so it is not removed; name "
+                     "a new folder", dir);
+    meg_ckpt_close(c);
+    d = opendir(dir);
+    while (r == 0 && d && (f = readdir(d)))
+        if (strcmp(f->d_name, ".") && strcmp(f->d_name, "..") && !is_known(f->d_name))
+            r = meg_fail(e, MEG_EUSAGE, "--overwrite: %s/%s is no file of a Hugging Face folder, and the folder would "
+                         "be removed; move it away or name a new folder", dir, f->d_name);
+    if (d)
+        closedir(d);
+    return r;
+}
+
+int meg_ckpt_export_hf(const struct meg_ckpt_save *s, const struct meg_ckpt_hf *to, struct meg_err *e)
+{
+    const struct ckpt_family *family = NULL;
+    char *tmp = NULL;
+    int r = choose_family(&family, s->model, e);
+
+    if (r < 0 || (r = meg_mkdirs_parent(s->dir, e)) < 0 || (r = meg_commit_settle(s->dir, e)) < 0)
+        return r;
+    meg_temporary_clear(s->dir);
+    if ((r = meg_temporary_folder(&tmp, s->dir, e)) == 0 && (r = write_folder(tmp, family, s, to, e)) == 0)
+        r = meg_commit_folder(tmp, s->dir, e);
+    if (r < 0 && tmp)
+        meg_remove_tree(tmp, NULL);
+    free(tmp);
+    return r;
+}

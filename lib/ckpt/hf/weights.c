@@ -1,0 +1,163 @@
+/*
+ * The weights of a Hugging Face folder: one safetensors file, or shards of at most a given size with an index.  A shard
+ * takes tensors in the order of the model until the next one does not fit, as transformers' save_pretrained fills it.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/internal.h"
+#include "file/file.h"
+#include "io/json.h"
+
+/* A tensor of theirs, and the row that it is made of or a part of. */
+struct item {
+    const struct meg_param *row;
+    enum ckpt_how how;
+    struct ckpt_cut cut;
+    char name[CKPT_NAME_CHARS];
+};
+
+static const struct item *item_of(const struct item *v, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(v[i].name, name))
+            return &v[i];
+    return NULL;
+}
+
+/* What each row becomes, malloc'ed; the number of items. */
+static int list_items(struct item **out, const struct ckpt_format *f, const struct meg_ckpt_save *s)
+{
+    const struct meg_params *p = s->params;
+    struct item *v = NULL, it;
+    int n = 0;
+
+    for (int i = 0; i < p->n; i++) {
+        const int before = n;
+
+        for (const struct ckpt_rename *re = f->rename; re->ours; re++) {
+            if (!ckpt_their_name(f, re, p->row[i].name, false, it.name))
+                continue;
+            it.row = &p->row[i];
+            it.how = re->how;
+            it.cut = (struct ckpt_cut){ .model = s->model, .n = 1, .vocab = s->model->vocab_size };
+            v = meg_realloc_array(v, (size_t)n + 1, sizeof *v);
+            v[n++] = it;
+        }
+        MEG_ASSERT(n > before);
+    }
+    *out = v;
+    return n;
+}
+
+static int write_tensor(struct meg_file *f, const struct meg_st_tensor *t, const struct item *it,
+                        const struct meg_ckpt_save *s, enum meg_dtype dtype, struct meg_err *e)
+{
+    const int64_t n = meg_st_numel(t);
+    float *theirs = malloc((size_t)n * sizeof *theirs);
+    void *written = malloc((size_t)t->nbytes);
+    struct ckpt_piece piece[3];
+    int r;
+
+    if (!theirs || !written) {
+        r = meg_fail(e, MEG_EFAIL, "no memory to lay out %s", t->name);
+        goto out;
+    }
+    for (int i = ckpt_pieces(piece, &it->cut, it->row, it->how); i-- > 0;)
+        ckpt_to_theirs(theirs, (const float *)s->w.p + it->row->offset, &piece[i]);
+    ckpt_narrow(written, dtype, theirs, n);
+    r = meg_file_pwrite(f, written, (size_t)t->nbytes, t->begin, e);
+out:
+    free(theirs);
+    free(written);
+    return r;
+}
+
+/* Write n tensors, which are put in the order of the file. */
+static int write_file(const char *dir, const char *name, struct meg_st_tensor *t, int n, const struct item *items,
+                      int nitems, const struct meg_ckpt_save *s, enum meg_dtype dtype, struct meg_err *e)
+{
+    char *path = ckpt_path(dir, name);
+    struct meg_str header = { 0 };
+    struct meg_file f = { 0 };
+    int r;
+
+    meg_st_place(t, n, true, &header);
+    if ((r = meg_file_create(&f, path, e)) < 0 ||
+        (r = meg_file_pwrite(&f, header.s, header.n, 0, e)) < 0)
+        goto out;
+    for (int i = 0; i < n; i++)
+        if ((r = write_tensor(&f, &t[i], item_of(items, nitems, t[i].name), s, dtype, e)) < 0)
+            goto out;
+    r = meg_file_commit(&f, e);
+out:
+    meg_file_abandon(&f);
+    meg_str_free(&header);
+    free(path);
+    return r;
+}
+
+/* The tensors from first on that a shard takes; their number. */
+static int take_shard(const struct meg_st_tensor *t, int first, int n, int64_t element, int64_t most)
+{
+    int64_t nbytes = 0;
+    int k = first;
+
+    for (; k < n; k++) {
+        nbytes += meg_st_numel(&t[k]) * element;
+        if (k > first && most > 0 && nbytes > most)
+            break;
+    }
+    return k - first;
+}
+
+static int write_index(const char *dir, const struct meg_ckpt_save *s, enum meg_dtype dtype, json_t *map,
+                       struct meg_err *e)
+{
+    json_t *index = json_pack("{s:{s:I},s:O}", "metadata", "total_size",
+                              (json_int_t)s->params->numel * (json_int_t)meg_dtype_size(dtype), "weight_map", map);
+    struct meg_str text = { 0 };
+    int r;
+
+    meg_json_dump(index, 2, &text);
+    meg_str_add(&text, "\n", 1);
+    r = ckpt_write_small(dir, CKPT_HF_WEIGHTS ".safetensors.index.json", &text, e);
+    meg_str_free(&text);
+    json_decref(index);
+    return r;
+}
+
+int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, const struct meg_ckpt_save *s,
+                          const struct meg_ckpt_hf *to, struct meg_err *e)
+{
+    const int64_t element = (int64_t)meg_dtype_size(to->dtype);
+    struct item *items;
+    const int n = list_items(&items, format, s);
+    struct meg_st_tensor *t = meg_new((size_t)n * sizeof *t);
+    json_t *map = json_object();
+    char name[64] = CKPT_HF_WEIGHTS ".safetensors";
+    int nshards = 0, r = 0;
+
+    for (int i = 0; i < n; i++) {
+        t[i] = (struct meg_st_tensor){ .name = items[i].name, .dtype = meg_dtype_name(to->dtype) };
+        t[i].ndim = ckpt_their_shape(t[i].dim, &items[i].cut, items[i].row, items[i].how);
+    }
+    for (int i = 0; i < n; i += take_shard(t, i, n, element, to->shard_bytes))
+        nshards++;
+    for (int i = 0, k, shard = 1; i < n && r == 0; i += k, shard++) {
+        k = take_shard(t, i, n, element, to->shard_bytes);
+        if (nshards > 1)
+            snprintf(name, sizeof name, CKPT_HF_WEIGHTS "-%05d-of-%05d.safetensors", shard, nshards);
+        for (int j = i; j < i + k; j++)
+            json_object_set_new(map, t[j].name, json_string(name));
+        r = write_file(dir, name, t + i, k, items, n, s, to->dtype, e);
+    }
+    if (r == 0 && nshards > 1)
+        r = write_index(dir, s, to->dtype, map, e);
+    json_decref(map);
+    free(t);
+    free(items);
+    return r;
+}

@@ -1,0 +1,344 @@
+/*
+ * Settings in the args of a Megatron checkpoint that our GPT cannot compute.  Names and defaults are those of
+ * megatron/core/transformer/transformer_config.py, megatron/training/arguments.py and
+ * megatron/post_training/arguments.py, core 0.8 to 0.20.
+ */
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/megatron/megatron.h"
+
+/*
+ * Settings that change the output of the model.  neutral lists the values that do not, separated by blanks and
+ * compared as numbers where both are; None is always one of them.  A tuple or list is neutral where it is in
+ * the list itself, or all of its elements are.
+ */
+/* clang-format off */
+static const struct rule {
+    const char *name, *neutral, *changes;
+} rules[] = {
+    { "num_experts", "", "a mixture of experts" },
+    { "num_moe_experts", "", "a mixture of experts" },
+    { "multi_latent_attention", "False", "latent attention" },
+    { "experimental_attention_variant", "", "another attention" },
+    { "linear_attention_type", "", "linear attention" },
+    { "linear_attention_freq", "0", "linear attention" },
+    { "attention_output_gate", "False", "a gate on the output of the attention" },
+    { "softmax_scale", "", "another scale of the attention scores" },
+    { "softmax_type", "vanilla", "an offset in the softmax" },
+    { "window_size", "(-1,-1) (-1,0)", "attention in a sliding window" },
+    { "window_attn_skip_freq", "0", "attention in a sliding window" },
+    { "qk_layernorm", "False", "normalized queries and keys" },
+    { "qk_l2_norm", "False", "normalized queries and keys" },
+    { "export_qk_l2_norm", "False", "normalized queries and keys" },
+    { "no_rope_freq", "0", "layers without rotary positions" },
+    { "rope_type", "rope", "another scaling of rotary positions" },
+    { "enable_gpt_oss", "False", "another scaling of rotary positions" },
+    { "mrope_section", "", "multimodal rotary positions" },
+    { "apply_layernorm_1p", "False", "norms that multiply by 1 + weight" },
+    { "layernorm_zero_centered_gamma", "False", "norms that multiply by 1 + weight" },
+    { "apply_residual_connection_post_layernorm", "False", "residuals taken after the norm" },
+    { "enable_mhc_connections", "False", "several residual streams" },
+    { "squared_relu", "False", "another activation" },
+    { "quick_geglu", "False", "another activation" },
+    { "activation_func", "", "another activation" },
+    { "gated_linear_unit", "False", "another activation" },
+    { "glu_linear_offset", "0", "an offset in the gated linear unit" },
+    { "activation_func_clamp_value", "", "a clamped activation" },
+    { "use_mup", "False", "scales of maximal update parametrization" },
+    { "mup_width_mult", "1", "scales of maximal update parametrization" },
+    { "mup_base_hidden_size", "", "scales of maximal update parametrization" },
+    { "mup_embedding_mult", "1", "scales of maximal update parametrization" },
+    { "mup_output_mult", "1", "scales of maximal update parametrization" },
+    { "mup_base_head_dim", "", "scales of maximal update parametrization" },
+    { "mup_attn_scale_power", "1", "scales of maximal update parametrization" },
+    { "is_hybrid_model", "False", "layers of several types" },
+    { "hybrid_layer_pattern", "", "layers of several types" },
+    { "hybrid_override_pattern", "", "layers of several types" },
+    { "hybrid_attention_ratio", "0", "layers of several types" },
+    { "hybrid_mlp_ratio", "0", "layers of several types" },
+    { "heterogeneous_layers_config_path", "", "layers of several sizes" },
+    { "heterogeneous_layers_config_encoded_json", "", "layers of several sizes" },
+    { "heterogeneous_block_specs", "False", "layers of several sizes" },
+    { "mtp_num_layers", "0", "multi-token prediction" },
+    { "mtp_hybrid_override_pattern", "", "multi-token prediction" },
+    { "export_num_medusa_heads", "0", "multi-token prediction" },
+    { "export_num_eagle_layers", "0", "multi-token prediction" },
+    { "decoder_num_layers", "0", "an encoder and a decoder" },
+    { "retro_add_retriever", "False", "retrieval" },
+    { "spec", "local", "layers of another module" },
+};
+enum { NRULES = sizeof rules / sizeof rules[0] };
+
+/* Settings that have no effect unless a rule refuses the one that they belong to, and groups of their own. */
+static const char *const harmless_prefix[] = {
+    "moe_", "mamba_", "gdp_", "dsa_", "mhc_", "mtp_", "retro_", "linear_conv_", "linear_key_",
+    "linear_value_", "linear_num_", "yarn_", "relative_attention_", "qk_clip", "vision_", "dino_",
+    "swin_", "ict_", "biencoder_", "retriever_", "fim_", "rl_", "grpo_", "langrl_", "inprocess_",
+    "fault_injector_", "flight_recorder_", "ft_", "logits_load_", "logits_save_", "async_",
+    "export_", "manual_gc",
+};
+
+/* A name with one of these words is about files, logs, the schedule, the optimizer, data, ranks or precision. */
+static const char *const harmless_word[] = {
+    "dir", "path", "file", "filename", "url", "name", "id", "log", "logging", "logger",
+    "tensorboard", "wandb", "timing", "profile", "profiler", "nvtx", "otel", "straggler", "timeout",
+    "interval", "save", "load", "ckpt", "checkpoint", "resume", "exit", "rerun", "train", "eval",
+    "valid", "test", "iter", "iters", "iteration", "iterations", "samples", "step", "steps",
+    "batch", "lr", "warmup", "decay", "optimizer", "optim", "adam", "sgd", "muon", "lion",
+    "momentum", "grad", "grads", "gradient", "gradients", "loss", "init", "seed", "dropout",
+    "parallel", "ddp", "world", "tp", "pp", "cp", "dp", "ep", "fsdp", "gtp", "nccl", "gloo", "comm",
+    "distributed", "pipeline", "shard", "sharding", "overlap", "fusion", "fused", "backend", "cuda",
+    "recompute", "offload", "offloading", "dtype", "precision", "fp4", "fp8", "mxfp8", "fp16",
+    "bf16", "fp32", "inference", "data", "dataset", "dataloader", "tokenizer", "vocab",
+};
+
+static const char *const harmless_name[] = {
+    /* training and data */
+    "model_type", "finetune", "freeze_all_layers", "freeze_base_for_mtp", "sft", "seq_length",
+    "encoder_seq_length", "decoder_seq_length", "encoder_num_layers", "add_position_embedding",
+    "bert_binary_head", "bert_embedder_type", "output_bert_embeddings", "classes_fraction",
+    "num_classes", "num_channels", "img_dim", "img_h", "img_w", "patch_dim", "mask_factor",
+    "mask_prob", "mask_type", "short_seq_prob", "query_in_block_prob", "sample_rate", "split",
+    "mmap_bin_files", "use_one_sent_docs", "special_tokens", "tiktoken_pattern",
+    "tiktoken_special_tokens", "tiktoken_num_special_tokens", "chat_template", "use_gigatoken",
+    "allow_ambiguous_pad_tokens", "trust_remote_code", "reset_position_ids", "reset_attention_mask",
+    "renormalize_blend_weights", "multiple_validation_sets", "validation_set_names",
+    "full_validation", "override_opt_param_scheduler", "apply_wd_to_qk_layernorm", "hysteresis",
+    "min_scale", "num_workers", "perform_initialization", "use_cpu_initialization", "yaml_cfg",
+    "mscale", "mscale_all_dim", "rotary_scaling_factor", "beta_fast", "beta_slow",
+    "original_max_position_embeddings", "q_lora_rank", "kv_lora_rank", "qk_head_dim",
+    "qk_pos_emb_head_dim", "v_head_dim", "cache_mla_latents", "use_grouped_gemm_for_dense_mlp",
+    "use_grouped_gemm_for_shared_expert",
+    /* the same result, computed otherwise */
+    "rank", "local_rank", "DDP_impl", "onnx_safe", "apply_query_key_layer_scaling",
+    "transformer_impl", "use_flash_attn", "flash_attention_version", "flash_decode",
+    "use_te_activation_func", "use_legacy_models", "use_legacy_static_engine",
+    "deprecated_use_mcore_models", "use_mcore_models", "use_transformer_engine_op_fuser",
+    "use_kitchen", "use_kitchen_attention", "kitchen_recipe_number", "quant_recipe",
+    "enable_autocast", "deterministic_mode", "disable_jit_fuser", "enable_experimental",
+    "enable_chunked_prefill", "disable_chunked_prefill", "mlp_chunks_for_prefill",
+    "mlp_chunks_for_training", "num_speculative_tokens", "max_tokens_to_oom",
+    "no_persist_layer_norm", "persist_layer_norm", "memory_efficient_layer_norm",
+    "disable_parameter_transpose_cache", "clone_scatter_output_in_embedding",
+    "variable_seq_lengths", "timers", "te_rng_tracker", "use_te_rng_tracker", "symmetric_ar_type",
+    "use_sharp", "sharp_enabled_group", "disable_symmetric_registration",
+    "high_priority_stream_groups", "fake_process_group", "create_all_gather_group",
+    "use_ring_exchange_p2p", "no_sync_func", "param_sync_func", "delay_param_gather",
+    "align_param_gather", "delay_wgrad_compute", "defer_embedding_wgrad_compute",
+    "wgrad_deferral_limit", "distribute_saved_activations", "distribute_checkpointed_activations",
+    "num_microbatches_with_partial_activation_checkpoints", "standalone_embedding_stage",
+    "microbatch_group_size_per_vp_stage", "suggested_communication_unit_size", "use_torch_fsdp2",
+    "torch_fsdp2_reshard_after_forward", "use_layer_wise_param_layout", "pin_cpu_params",
+    "min_offloaded_tensor_size", "empty_unused_memory_level", "refit_method",
+    /* watching the run */
+    "adlr_autoresume", "app_tag_run_version", "barrier_with_L1_time", "calc_ft_timeouts",
+    "disable_msc_deprecated", "enable_msc", "enable_ft_package", "dump_param_to_param_group_map",
+    "error_injection_rate", "error_injection_type", "record_memory_history", "record_shapes",
+    "replication", "replication_factor", "replication_jump", "run_workload_inspector_server",
+    "verify_integrity", "num_floating_point_operations_so_far", "modelopt_enabled",
+};
+/* clang-format on */
+
+static bool is_in(const char *name, size_t n, const char *const *list, size_t nlist)
+{
+    for (size_t i = 0; i < nlist; i++)
+        if (strlen(list[i]) == n && !memcmp(list[i], name, n))
+            return true;
+    return false;
+}
+
+#define IS_IN(name, n, list) is_in(name, n, list, sizeof(list) / sizeof((list)[0]))
+
+static bool is_harmless(const char *name)
+{
+    if (IS_IN(name, strlen(name), harmless_name))
+        return true;
+    for (size_t i = 0; i < sizeof harmless_prefix / sizeof harmless_prefix[0]; i++)
+        if (!strncmp(name, harmless_prefix[i], strlen(harmless_prefix[i])))
+            return true;
+    for (const char *word = name; *word; word += strspn(word, "_")) {
+        const size_t n = strcspn(word, "_");
+
+        if (n && IS_IN(word, n, harmless_word))
+            return true;
+        word += n;
+    }
+    return false;
+}
+
+/* Whether name is read as an option of the model. */
+static bool is_option(const char *name)
+{
+    char buf[64];
+
+    for (const struct meg_opt *row = meg_gpt_opts; row->name; row++) {
+        const char *arg = ckpt_arg_name(buf, row);
+
+        if (arg && !strcmp(arg, name))
+            return true;
+    }
+    return !strcmp(name, "layernorm_epsilon") || !strcmp(name, "openai_gelu");
+}
+
+static const struct rule *find_rule(const char *name)
+{
+    for (int i = 0; i < NRULES; i++)
+        if (!strcmp(rules[i].name, name))
+            return &rules[i];
+    return NULL;
+}
+
+/* ---- values ---- */
+
+/* Append a value as Python prints it, or what is known of it. */
+static void print(struct meg_str *out, const struct meg_py *v, int depth)
+{
+    switch (v->kind) {
+    case MEG_PY_NONE:
+        meg_str_printf(out, "None");
+        break;
+    case MEG_PY_BOOL:
+        meg_str_printf(out, v->i ? "True" : "False");
+        break;
+    case MEG_PY_INT:
+        meg_str_printf(out, "%" PRId64, v->i);
+        break;
+    case MEG_PY_FLOAT:
+        meg_str_printf(out, "%.12g", v->f);
+        break;
+    case MEG_PY_STR:
+        meg_str_printf(out, "%.*s", v->n < 60 ? (int)v->n : 60, v->s);
+        break;
+    case MEG_PY_TUPLE:
+    case MEG_PY_LIST:
+        meg_str_printf(out, "(");
+        for (size_t i = 0; i < v->nv && i < 8 && depth == 0; i++) {
+            meg_str_printf(out, i ? "," : "");
+            print(out, v->v[i], depth + 1);
+        }
+        meg_str_printf(out, v->nv > 8 || depth ? "...)" : ")");
+        break;
+    case MEG_PY_GLOBAL:
+        meg_str_printf(out, "%.*s.%.*s", v->n < 60 ? (int)v->n : 60, v->s,
+                       v->nname < 60 ? (int)v->nname : 60, v->name);
+        break;
+    case MEG_PY_OBJECT:
+        meg_str_printf(out, "an object of ");
+        print(out, v->fn, depth + 1);
+        break;
+    default:
+        meg_str_printf(out, "a value of another type");
+    }
+}
+
+/* Whether a value is one of the words of neutral. */
+static bool is_one_of(const struct meg_py *v, const char *neutral)
+{
+    struct meg_str text = { 0 };
+    bool found = false;
+    double x;
+    char *end;
+
+    print(&text, v, 0);
+    for (const char *w = neutral; *w && !found; w += strspn(w, " ")) {
+        const size_t n = strcspn(w, " ");
+
+        found = n == text.n && !memcmp(w, text.s, n);
+        x = strtod(w, &end);
+        if (end == w + n && (v->kind == MEG_PY_INT || v->kind == MEG_PY_FLOAT))
+            found = x == (v->kind == MEG_PY_INT ? (double)v->i : v->f);
+        w += n;
+    }
+    meg_str_free(&text);
+    return found;
+}
+
+static bool is_neutral(const struct meg_py *v, const char *neutral)
+{
+    if (v->kind == MEG_PY_NONE || is_one_of(v, neutral))
+        return true;
+    if (v->kind != MEG_PY_TUPLE && v->kind != MEG_PY_LIST)
+        return false;
+    for (size_t i = 0; i < v->nv; i++)
+        if (!is_one_of(v->v[i], neutral))
+            return false;
+    return true;
+}
+
+/* A setting that is switched off, whatever it is about. */
+static bool is_off(const struct meg_py *v)
+{
+    switch (v->kind) {
+    case MEG_PY_NONE:
+        return true;
+    case MEG_PY_BOOL:
+    case MEG_PY_INT:
+        return v->i == 0;
+    case MEG_PY_FLOAT:
+        return v->f == 0;
+    case MEG_PY_STR:
+        return v->n == 0;
+    case MEG_PY_OBJECT:
+        return false;
+    default:
+        return v->kind != MEG_PY_GLOBAL && v->kind != MEG_PY_BIG && v->nv == 0;
+    }
+}
+
+/* A path, or an object of Python's or torch's own, such as a dtype: it says nothing about the model. */
+static bool is_plain_object(const struct meg_py *v)
+{
+    static const char *const modules[] = { "torch", "pathlib", "datetime", "collections",
+                                           "argparse" };
+    const struct meg_py *class = v->kind == MEG_PY_OBJECT ? v->fn : v;
+
+    if (v->kind == MEG_PY_STR)
+        return memchr(v->s, '/', v->n) != NULL;
+    return class->kind == MEG_PY_GLOBAL && IS_IN(class->s, class->n, modules);
+}
+
+/* ---- the check ---- */
+
+/* Append what is wrong with one attribute, if anything. */
+static void check_attribute(struct meg_str *wrong, const char *name, const struct meg_py *v)
+{
+    const struct rule *rule = find_rule(name);
+
+    if (rule ? is_neutral(v, rule->neutral)
+             : is_off(v) || is_option(name) || is_harmless(name) || is_plain_object(v))
+        return;
+    meg_str_printf(wrong, "%s%s = ", wrong->n ? "; " : "", name);
+    print(wrong, v, 0);
+    meg_str_printf(wrong, rule ? " (%s)" : " (not known here)", rule ? rule->changes : "");
+}
+
+int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err *e)
+{
+    const struct meg_py *o = args->state;
+    struct meg_str wrong = { 0 };
+    int r = 0;
+
+    for (size_t i = 0; i + 1 < o->nv; i += 2) {
+        char name[128];
+
+        if (o->v[i]->kind != MEG_PY_STR || wrong.n > 1000)
+            continue;
+        snprintf(name, sizeof name, "%.*s",
+                 o->v[i]->n < sizeof name ? (int)o->v[i]->n : (int)sizeof name - 1, o->v[i]->s);
+        check_attribute(&wrong, name, o->v[i + 1]);
+    }
+    for (size_t i = 0; i < wrong.n; i++)
+        if (iscntrl((unsigned char)wrong.s[i]))
+            wrong.s[i] = '?';
+    if (wrong.n)
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: args has settings that change the model and cannot be computed: %s; "
+                     "where one does "
+                     "not change it, remove it from args and save the file again",
+                     from, wrong.s);
+    meg_str_free(&wrong);
+    return r;
+}

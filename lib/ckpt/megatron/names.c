@@ -1,0 +1,74 @@
+/* How Megatron names files, options and tensors. */
+#include <stdio.h>
+#include <string.h>
+
+#include "ckpt/megatron/megatron.h"
+
+const char *ckpt_rank_file(char buf[64], int64_t t, int64_t p, int64_t stages)
+{
+    if (stages > 1)
+        snprintf(buf, 64, "mp_rank_%02d_%03d/" MEGATRON_FILE, (int)t, (int)p);
+    else
+        snprintf(buf, 64, "mp_rank_%02d/" MEGATRON_FILE, (int)t);
+    return buf;
+}
+
+bool ckpt_is_megatron(const char *dir)
+{
+    return ckpt_is_file(dir, "mp_rank_00") || ckpt_is_file(dir, "mp_rank_00_000");
+}
+
+/* Of metadata.json and common.pt one is in every such folder; .metadata is torch.distributed.checkpoint's. */
+bool ckpt_is_distributed(const char *dir)
+{
+    return ckpt_is_file(dir, ".metadata") || ckpt_is_file(dir, "common.pt") ||
+        (ckpt_is_file(dir, "metadata.json") && !ckpt_is_file(dir, "config.json"));
+}
+
+int ckpt_refuse_distributed(const char *dir, struct meg_err *e)
+{
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s: a distributed checkpoint of Megatron (--ckpt-format torch_dist or the like), "
+                    "which cannot be read; run Megatron once with the options of that run and "
+                    "--ckpt-convert-format torch --ckpt-convert-save DIR, then load DIR/torch",
+                    dir);
+}
+
+const char *ckpt_arg_name(char buf[64], const struct meg_opt *row)
+{
+    static const char *const other[][2] = { { "disable-bias-linear", "add_bias_linear" },
+                                            { "no-bias-gelu-fusion", "bias_gelu_fusion" } };
+
+    if (row->kind == MEG_OPT_ALIAS || row->kind == MEG_OPT_IGNORED)
+        return NULL;
+    for (size_t i = 0; i < sizeof other / sizeof other[0]; i++)
+        if (!strcmp(row->name, other[i][0]))
+            return other[i][1];
+    snprintf(buf, 64, "%s", row->name);
+    for (char *p = buf; *p; p++)
+        if (*p == '-')
+            *p = '_';
+    return buf;
+}
+
+/* The first spelling of each is written; later ones are older. */
+const struct ckpt_spelling ckpt_legacy_names[] = {
+    { "input_norm.", "input_layernorm." },
+    { "self_attention.query_key_value.", "self_attention.linear_qkv." },
+    { "attention.query_key_value.", "self_attention.linear_qkv." },
+    { "self_attention.dense.", "self_attention.linear_proj." },
+    { "attention.dense.", "self_attention.linear_proj." },
+    { "post_attention_norm.", "pre_mlp_layernorm." },
+    { "post_attention_layernorm.", "pre_mlp_layernorm." },
+    { "mlp.dense_h_to_4h.", "mlp.linear_fc1." },
+    { "mlp.dense_4h_to_h.", "mlp.linear_fc2." },
+    { "final_norm.", "final_layernorm." },
+    { 0 }
+};
+
+/* Transformer Engine's norms are part of the linear after them. */
+const struct ckpt_spelling ckpt_fused_names[] = {
+    { "self_attention.linear_qkv.layer_norm_", "input_layernorm." },
+    { "mlp.linear_fc1.layer_norm_", "pre_mlp_layernorm." },
+    { 0 }
+};

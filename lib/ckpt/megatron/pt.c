@@ -1,0 +1,359 @@
+#include "ckpt/megatron/pt.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEPTH_MAX = 16, VISITS_MAX = 1 << 20, PICKLE_MAX = 256 << 20 };
+
+static const struct {
+    const char *torch, *name;
+    int nbytes;
+} storages[] = {
+    { "FloatStorage", "F32", 4 },  { "HalfStorage", "F16", 2 }, { "BFloat16Storage", "BF16", 2 },
+    { "DoubleStorage", "F64", 8 }, { "LongStorage", "I64", 8 }, { "IntStorage", "I32", 4 },
+    { "ShortStorage", "I16", 2 },  { "CharStorage", "I8", 1 },  { "ByteStorage", "U8", 1 },
+    { "BoolStorage", "BOOL", 1 },
+};
+enum { NSTORAGES = sizeof storages / sizeof storages[0] };
+
+/* ---- the container ---- */
+
+/* The pickle is the one member called NAME/data.pkl. */
+static const struct meg_zip_member *find_pickle(struct meg_pt *pt)
+{
+    static const char end[] = "/data.pkl";
+
+    for (int i = 0; i < pt->zip.n; i++) {
+        const struct meg_zip_member *m = &pt->zip.member[i];
+        const char *slash = strchr(m->name, '/');
+
+        if (slash && !strcmp(slash, end)) {
+            pt->folder = meg_strndup(m->name, (size_t)(slash - m->name) + 1);
+            return m;
+        }
+    }
+    return NULL;
+}
+
+static int read_pickle(struct meg_pt *pt, struct meg_err *e)
+{
+    const struct meg_zip_member *m = find_pickle(pt), *order;
+    struct meg_str from = { 0 }, name = { 0 };
+    int r;
+
+    if (!m)
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: a ZIP file without NAME/data.pkl: not written by torch.save",
+                        pt->path);
+    meg_str_printf(&from, "%s: member %s", pt->path, m->name);
+    meg_str_printf(&name, "%sbyteorder", pt->folder);
+    order = meg_zip_find(&pt->zip, name.s);
+    if (order && (order->n != 6 || memcmp(order->p, "little", 6)))
+        r = meg_fail(e, MEG_EFORMAT, "%s: member %s says '%.*s'; read is little", pt->path, name.s,
+                     order->n < 20 ? (int)order->n : 20, (const char *)order->p);
+    else if (m->n > PICKLE_MAX)
+        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes, at most %d are read", from.s, m->n,
+                     PICKLE_MAX);
+    else
+        r = meg_pickle_read(&pt->pickle, m->p, m->n, from.s, e);
+    meg_str_free(&from);
+    meg_str_free(&name);
+    return r;
+}
+
+int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e)
+{
+    struct meg_pt *pt = meg_new(sizeof *pt);
+    int r;
+
+    pt->path = meg_strdup(path);
+    if ((r = meg_map_open(&pt->map, path, e)) < 0)
+        goto out;
+    if (pt->map.n > 1 && pt->map.p[0] == 0x80 && pt->map.p[1] <= 5) {
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: a pickle that is in no ZIP container, as torch.save wrote before version "
+                     "1.6; load and save it once with a newer one",
+                     path);
+        goto out;
+    }
+    if ((r = meg_zip_open(&pt->zip, pt->map.p, pt->map.n, path, e)) < 0 ||
+        (r = read_pickle(pt, e)) < 0)
+        goto out;
+    *out = pt;
+    pt = NULL;
+out:
+    meg_pt_close(pt);
+    return r;
+}
+
+void meg_pt_close(struct meg_pt *pt)
+{
+    if (!pt)
+        return;
+    meg_pickle_free(&pt->pickle);
+    meg_zip_free(&pt->zip);
+    meg_map_close(&pt->map);
+    free(pt->folder);
+    free(pt->path);
+    free(pt);
+}
+
+/* ---- tensors ---- */
+
+static bool is_call(const struct meg_py *o, const char *name)
+{
+    return o && o->kind == MEG_PY_OBJECT && meg_py_is_global(o->fn, "torch._utils", name) &&
+        o->args && o->args->kind == MEG_PY_TUPLE;
+}
+
+/* The call that makes the numbers of a tensor or of a parameter; NULL: it is neither. */
+static const struct meg_py *tensor_call(const struct meg_py *o)
+{
+    if ((is_call(o, "_rebuild_parameter") || is_call(o, "_rebuild_parameter_with_state")) &&
+        o->args->nv > 0)
+        o = o->args->v[0];
+    return is_call(o, "_rebuild_tensor_v2") || is_call(o, "_rebuild_tensor") ? o : NULL;
+}
+
+/* A tensor on its way from the pickle. */
+struct view {
+    const struct meg_pt *pt;
+    const char *name;
+    struct meg_st_tensor t;
+    int64_t stride[MEG_ST_MAXDIM];
+    int64_t first, nstored; /* elements: where it begins, and those of its storage */
+    int nbytes;             /* of an element */
+    const struct meg_zip_member *member;
+    struct meg_err *e;
+};
+
+static int bad(const struct view *v, const char *why)
+{
+    return meg_fail(v->e, MEG_EFORMAT, "%s: tensor %.200s: %s", v->pt->path, v->name, why);
+}
+
+/* Non-negative numbers of a tuple, or of the torch.Size made of one; their count, or -1. */
+static int sizes(const struct meg_py *o, int64_t out[MEG_ST_MAXDIM])
+{
+    if (o && o->kind == MEG_PY_OBJECT && meg_py_is_global(o->fn, "torch", "Size") && o->args &&
+        o->args->kind == MEG_PY_TUPLE && o->args->nv == 1)
+        o = o->args->v[0];
+    if (!o || o->kind != MEG_PY_TUPLE || o->nv > MEG_ST_MAXDIM)
+        return -1;
+    for (size_t i = 0; i < o->nv; i++)
+        if (!meg_py_int(o->v[i], &out[i]) || out[i] < 0)
+            return -1;
+    return (int)o->nv;
+}
+
+/* ("storage", class, key, device, elements) */
+static int find_storage(struct view *v, const struct meg_py *id)
+{
+    const struct meg_py *t = id && id->kind == MEG_PY_PERSID ? id->args : NULL;
+    struct meg_str name = { 0 };
+    int i = 0, r = 0;
+
+    if (!t || t->kind != MEG_PY_TUPLE || t->nv < 5 || !meg_py_is_str(t->v[0], "storage") ||
+        t->v[2]->kind != MEG_PY_STR || !meg_py_int(t->v[4], &v->nstored) || v->nstored < 0)
+        return bad(v, "its storage is not described as torch.save does");
+    while (i < NSTORAGES && !meg_py_is_global(t->v[1], "torch", storages[i].torch))
+        i++;
+    if (i == NSTORAGES)
+        return bad(v, "its storage is of a type that is not read");
+    v->t.dtype = storages[i].name;
+    v->nbytes = storages[i].nbytes;
+    meg_str_printf(&name, "%sdata/%.*s", v->pt->folder, (int)(t->v[2]->n < 100 ? t->v[2]->n : 100),
+                   t->v[2]->s);
+    v->member = meg_zip_find(&v->pt->zip, name.s);
+    if (!v->member)
+        r = meg_fail(v->e, MEG_EFORMAT, "%s: tensor %.200s: member %s is not there", v->pt->path,
+                     v->name, name.s);
+    else if ((size_t)v->nstored > v->member->n / (size_t)v->nbytes)
+        r = meg_fail(v->e, MEG_EFORMAT,
+                     "%s: tensor %.200s: member %s has %zu bytes, %" PRId64
+                     " elements of %s are said "
+                     "to be in it",
+                     v->pt->path, v->name, name.s, v->member->n, v->nstored, v->t.dtype);
+    meg_str_free(&name);
+    return r;
+}
+
+/* Whether all elements lie in the storage, and no more of them than it has. */
+static bool fits(const struct view *v)
+{
+    int64_t last = v->first, numel = 1, reach;
+
+    for (int i = 0; i < v->t.ndim; i++)
+        if (__builtin_mul_overflow(numel, v->t.dim[i], &numel))
+            return false;
+    if (numel == 0)
+        return true;
+    for (int i = 0; i < v->t.ndim; i++)
+        if (__builtin_mul_overflow(v->t.dim[i] - 1, v->stride[i], &reach) ||
+            __builtin_add_overflow(last, reach, &last))
+            return false;
+    return last < v->nstored && numel <= v->nstored;
+}
+
+static bool is_contiguous(const struct view *v)
+{
+    int64_t n = 1;
+
+    for (int i = v->t.ndim; i-- > 0; n *= v->t.dim[i])
+        if (v->t.dim[i] > 1 && v->stride[i] != n)
+            return false;
+    return true;
+}
+
+/* Where its elements are, for the time when they are read. */
+static const struct meg_st_view *keep_view(struct meg_st *st, const struct view *v)
+{
+    struct meg_st_view *out = meg_new(sizeof *out);
+
+    out->first = v->t.data;
+    memcpy(out->stride, v->stride, sizeof out->stride);
+    out->nbytes = v->nbytes;
+    meg_st_own(st, out);
+    return out;
+}
+
+static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *o,
+                      const char *name, struct meg_err *e)
+{
+    const struct meg_py *args = tensor_call(o)->args;
+    struct view v = { .pt = pt, .name = name, .e = e };
+    char *copy;
+    int r;
+
+    if (args->nv < 4 || !meg_py_int(args->v[1], &v.first) || v.first < 0)
+        return bad(&v, "it is not described as torch.save does");
+    v.t.ndim = sizes(args->v[2], v.t.dim);
+    if (v.t.ndim < 0 || sizes(args->v[3], v.stride) != v.t.ndim)
+        return bad(&v, "its size and stride are not those of up to 8 dimensions");
+    if ((r = find_storage(&v, args->v[0])) < 0)
+        return r;
+    if (!fits(&v))
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: tensor %.200s: more elements than the %" PRId64 " of member %s",
+                        pt->path, name, v.nstored, v.member->name);
+    v.t.nbytes = meg_st_numel(&v.t) * v.nbytes;
+    v.t.data = v.member->p + (v.t.nbytes ? v.first * v.nbytes : 0);
+    v.t.begin = (const unsigned char *)v.t.data - pt->map.p;
+    v.t.stored = v.member->crc ? v.member->p : NULL;
+    v.t.nstored = v.member->n;
+    v.t.crc = v.member->crc;
+    if (v.t.nbytes && !is_contiguous(&v)) {
+        v.t.view = keep_view(st, &v);
+        v.t.data = NULL;
+    }
+    copy = meg_strdup(name);
+    meg_st_own(st, copy);
+    v.t.name = copy;
+    st->t = meg_realloc_array(st->t, (size_t)st->n + 1, sizeof *st->t);
+    st->t[st->n++] = v.t;
+    return 0;
+}
+
+struct walk {
+    struct meg_st *st;
+    const struct meg_pt *pt;
+    struct meg_str name;
+    int depth, visits;
+    struct meg_err *e;
+};
+
+static int walk(struct walk *w, const struct meg_py *o)
+{
+    const size_t n = w->name.n;
+    int r = 0;
+
+    if (w->depth == DEPTH_MAX)
+        return meg_fail(w->e, MEG_EFORMAT, "%s: dicts in dicts, more than %d deep, at %.200s",
+                        w->pt->path, DEPTH_MAX, w->name.s);
+    w->depth++;
+    for (size_t i = 0; r == 0 && i + 1 < o->nv; i += 2) {
+        const struct meg_py *key = o->v[i], *value = o->v[i + 1];
+        const bool is_dict =
+            value->kind == MEG_PY_DICT || (value->kind == MEG_PY_OBJECT && value->nv);
+
+        if (w->visits++ == VISITS_MAX)
+            r = meg_fail(w->e, MEG_EFORMAT, "%s: more than %d entries of dicts", w->pt->path,
+                         VISITS_MAX);
+        if (r < 0 || key->kind != MEG_PY_STR || memchr(key->s, 0, key->n))
+            continue;
+        meg_str_printf(&w->name, "%s", n ? "." : "");
+        meg_str_add(&w->name, key->s, key->n);
+        if (tensor_call(value))
+            r = add_tensor(w->st, w->pt, value, w->name.s, w->e);
+        else if (is_dict)
+            r = walk(w, value);
+        w->name.n = n;
+        w->name.s[n] = 0;
+    }
+    w->depth--;
+    return r;
+}
+
+/*
+ * Check that the tensors from first on are at most twice the bytes of the file: a storage is used once, or by
+ * two weights that are tied.  A small file could ask for any amount of memory otherwise.
+ */
+static int check_total(const struct meg_st *st, int first, const struct meg_pt *pt, struct meg_err *e)
+{
+    const int64_t max = 2 * (int64_t)pt->map.n;
+    int64_t sum = 0;
+
+    for (int i = first; i < st->n && sum <= max; i++)
+        sum += st->t[i].nbytes; /* of one member each, so the sum stays below 3 files */
+    if (sum <= max)
+        return 0;
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s: tensors of more than %" PRId64 " bytes in a file of %zu: storages are used again "
+                    "and again",
+                    pt->path, max, pt->map.n);
+}
+
+int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict,
+                   struct meg_err *e)
+{
+    struct walk w = { .st = st, .pt = pt, .e = e };
+    const int first = st->n;
+    int r = walk(&w, dict);
+
+    meg_str_free(&w.name);
+    return r < 0 ? r : check_total(st, first, pt, e);
+}
+
+void meg_pt_move(struct meg_st *st, struct meg_pt *pt)
+{
+    st->map = pt->map;
+    pt->map = (struct meg_map){ 0 };
+}
+
+int meg_pt_open_tensors(struct meg_st **out, const char *path, struct meg_err *e)
+{
+    struct meg_st *st = meg_new(sizeof *st);
+    struct meg_pt *pt = NULL;
+    int r;
+
+    st->path = meg_strdup(path);
+    if ((r = meg_pt_open(&pt, path, e)) < 0)
+        goto out;
+    if (pt->pickle.root->kind != MEG_PY_DICT && pt->pickle.root->kind != MEG_PY_OBJECT) {
+        r = meg_fail(e, MEG_EFORMAT, "%s: member %sdata.pkl: no dict of tensors", path, pt->folder);
+        goto out;
+    }
+    if ((r = meg_pt_tensors(st, pt, pt->pickle.root, e)) < 0)
+        goto out;
+    meg_pt_move(st, pt);
+    if ((r = meg_st_sort(st, e)) < 0)
+        goto out;
+    *out = st;
+    st = NULL;
+out:
+    meg_pt_close(pt);
+    meg_st_close(st);
+    return r;
+}

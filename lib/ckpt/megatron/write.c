@@ -1,0 +1,370 @@
+/* Checkpoints of Megatron's ranks, written: a file a rank, cut as Megatron cuts them. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/megatron/megatron.h"
+#include "ckpt/megatron/pt_write.h"
+#include "ckpt/megatron/zip.h"
+#include "file/file.h"
+
+#define FOLDER "model_optim_rng/" /* in the container */
+
+struct job {
+    const struct meg_ckpt_save *s;
+    const struct meg_ckpt_ranks *to;
+    int64_t vocab; /* rows, padding counted */
+};
+
+/* A tensor of one rank. */
+struct item {
+    const struct meg_param *row;
+    struct ckpt_cut cut;
+    enum ckpt_how how;
+    int64_t dim[2];
+    int ndim;
+    char name[CKPT_NAME_CHARS]; /* with / between nested dicts */
+};
+
+/* ---- what cannot be cut ---- */
+
+static int divides(const char *option, int64_t n, const char *what, int64_t by, struct meg_err *e)
+{
+    if (by % n == 0)
+        return 0;
+    return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 ", does not divide %s %" PRId64, option, n,
+                    what, by);
+}
+
+static int check(const struct job *j, struct meg_err *e)
+{
+    static const char tensor[] = "target-tensor-parallel-size",
+                      pipeline[] = "target-pipeline-parallel-size";
+    const struct meg_gpt_conf *m = j->s->model;
+    const struct meg_ckpt_ranks *to = j->to;
+    int r;
+
+    if (to->tensor < 1 || to->tensor > 99)
+        return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 ", must be 1 to 99", tensor, to->tensor);
+    if (to->pipeline < 1 || to->pipeline > 999)
+        return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 ", must be 1 to 999", pipeline,
+                        to->pipeline);
+    if (to->vocab_multiple < 1 || to->vocab_multiple > 1 << 20)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--make-vocab-size-divisible-by: %" PRId64 ", must be 1 to %d",
+                        to->vocab_multiple, 1 << 20);
+    if ((r = divides(tensor, to->tensor, "the attention heads,", m->num_attention_heads, e)) < 0 ||
+        (r = divides(tensor, to->tensor, "the query groups,", m->num_query_groups, e)) < 0 ||
+        (r = divides(tensor, to->tensor, "the MLP's width,", m->ffn_hidden_size, e)) < 0)
+        return r;
+    return divides(pipeline, to->pipeline, "the layers,", m->num_layers, e);
+}
+
+/* ---- names ---- */
+
+/* Their spelling of the beginning of a name, appended with what follows. */
+static void respell(struct meg_str *out, const char *name, const struct ckpt_spelling *table)
+{
+    for (; table->theirs; table++)
+        if (!strncmp(name, table->ours, strlen(table->ours))) {
+            meg_str_printf(out, "%s%s", table->theirs, name + strlen(table->ours));
+            return;
+        }
+    meg_str_printf(out, "%s", name);
+}
+
+/* Before its core, dicts were nested, and a name in the encoder was one key. */
+static void legacy_beside_layers(struct meg_str *out, const char *name, bool is_tied_copy)
+{
+    if (is_tied_copy) {
+        meg_str_printf(out, "word_embeddings_for_head/weight");
+        return;
+    }
+    meg_str_printf(out, "language_model/");
+    if (strncmp(name, "decoder.", 8)) {
+        meg_str_printf(out, "%s", name);
+        for (char *p = out->s; *p; p++)
+            if (*p == '.')
+                *p = '/';
+    } else {
+        meg_str_printf(out, "encoder/");
+        respell(out, name + 8, ckpt_legacy_names);
+    }
+}
+
+/* The name of a row in a rank's file, its layer counted from the first of the stage. */
+static void name_of(char buf[CKPT_NAME_CHARS], const struct job *j, const char *name,
+                    int64_t first_layer, bool is_tied_copy)
+{
+    const bool is_legacy = j->to->names == MEG_CKPT_LEGACY;
+    struct meg_str out = { 0 };
+    int64_t layer;
+    int n = 0;
+
+    if (sscanf(name, "decoder.layers.%" SCNd64 ".%n", &layer, &n) == 1 && n > 0) {
+        meg_str_printf(&out, "%slayers.%" PRId64 ".",
+                       is_legacy ? "language_model/encoder/" : "decoder.", layer - first_layer);
+        if (j->to->names == MEG_CKPT_CORE)
+            meg_str_printf(&out, "%s", name + n);
+        else
+            respell(&out, name + n, is_legacy ? ckpt_legacy_names : ckpt_fused_names);
+    } else if (is_legacy) {
+        legacy_beside_layers(&out, name, is_tied_copy);
+    } else {
+        meg_str_printf(&out, "%s", is_tied_copy ? "output_layer.weight" : name);
+    }
+    snprintf(buf, CKPT_NAME_CHARS, "%s", out.s);
+    meg_str_free(&out);
+}
+
+/* ---- what a rank holds ---- */
+
+static void add_item(struct item *v, int *n, const struct job *j, const struct meg_param *row,
+                     int64_t t, int64_t first_layer, bool is_tied_copy)
+{
+    struct item *it = &v[(*n)++];
+
+    it->row = row;
+    it->cut =
+        (struct ckpt_cut){ .model = j->s->model, .i = t, .n = j->to->tensor, .vocab = j->vocab };
+    it->how = strstr(row->name, ".mlp.linear_fc1.") ? CKPT_GATE_UP : CKPT_SAME;
+    it->ndim = ckpt_their_shape(it->dim, &it->cut, row, it->how);
+    name_of(it->name, j, row->name, first_layer, is_tied_copy);
+}
+
+/* The tensors of rank t of stage p, malloc'ed; their number. */
+static int list_items(struct item **out, const struct job *j, int64_t t, int64_t p)
+{
+    const struct meg_params *params = j->s->params;
+    const int64_t layers = j->s->model->num_layers, each = layers / j->to->pipeline;
+    const int64_t first = p ? 1 + p * each : 0;
+    const int64_t end = p == j->to->pipeline - 1 ? layers + 2 : 1 + (p + 1) * each;
+    struct item *v = meg_new((size_t)(params->n + 1) * sizeof *v);
+    int n = 0;
+
+    for (int i = 0; i < params->n; i++)
+        if (params->row[i].section >= first && params->row[i].section < end)
+            add_item(v, &n, j, &params->row[i], t, p * each, false);
+    if (end == layers + 2 && first > 0 && !j->s->model->is_untied)
+        add_item(v, &n, j, meg_params_find(params, "embedding.word_embeddings.weight"), t, 0, true);
+    *out = v;
+    return n;
+}
+
+/* ---- the pickle ---- */
+
+static void put_int(struct meg_pt_pickle *p, const char *key, int64_t v)
+{
+    meg_pt_str(p, key);
+    meg_pt_int(p, v);
+}
+
+static void put_bool(struct meg_pt_pickle *p, const char *key, bool v)
+{
+    meg_pt_str(p, key);
+    meg_pt_bool(p, v);
+}
+
+/* The options of the model, by their names as attributes. */
+static void put_options(struct meg_pt_pickle *p, const struct meg_gpt_conf *m)
+{
+    char buf[64];
+
+    for (const struct meg_opt *row = meg_gpt_opts; row->name; row++) {
+        const char *name = ckpt_arg_name(buf, row);
+        const void *field = (const char *)m + row->offset;
+
+        if (!name)
+            continue;
+        meg_pt_str(p, name);
+        switch (row->kind) {
+        case MEG_OPT_I64:
+            if (*(const int64_t *)field == MEG_UNSET)
+                meg_pt_none(p);
+            else
+                meg_pt_int(p, *(const int64_t *)field);
+            break;
+        case MEG_OPT_F64:
+            meg_pt_float(p, *(const double *)field);
+            break;
+        case MEG_OPT_BOOL:
+        case MEG_OPT_NOT:
+            meg_pt_bool(p, *(const bool *)field);
+            break;
+        default:
+            MEG_ASSERT(row->kind == MEG_OPT_STR);
+            meg_pt_str(p, *(const char *const *)field);
+        }
+    }
+}
+
+static void put_args(struct meg_pt_pickle *p, const struct job *j)
+{
+    const struct meg_gpt_conf *m = j->s->model;
+
+    meg_pt_str(p, "args");
+    meg_pt_namespace_begin(p);
+    put_options(p, m);
+    put_int(p, "seq_length",
+            j->to->seq_length == MEG_UNSET ? m->max_position_embeddings : j->to->seq_length);
+    put_bool(p, "add_position_embedding", !meg_gpt_is_rotary(m));
+    put_int(p, "tensor_model_parallel_size", j->to->tensor);
+    put_int(p, "pipeline_model_parallel_size", j->to->pipeline);
+    put_int(p, "make_vocab_size_divisible_by", j->to->vocab_multiple);
+    put_int(p, "padded_vocab_size", j->vocab);
+    put_int(p, "true_vocab_size", m->vocab_size);
+    put_bool(p, "fp16", false);
+    put_bool(p, "bf16", false);
+    meg_pt_str(p, "params_dtype");
+    meg_pt_global(p, "torch", "float32");
+    put_int(p, "iteration", j->to->iteration > 0 ? j->to->iteration : 0);
+    put_int(p, "consumed_train_samples", j->to->consumed > 0 ? j->to->consumed : 0);
+    put_int(p, "consumed_valid_samples", 0);
+    meg_pt_namespace_end(p);
+}
+
+/* Dicts that a name leaves and enters after the one before it; the depth is kept. */
+static void put_key(struct meg_pt_pickle *p, const char *before, const char *name)
+{
+    size_t shared = 0, depth;
+
+    for (size_t i = 0; before[i] == name[i] && name[i]; i++)
+        if (name[i] == '/')
+            shared = i + 1;
+    for (depth = shared; before[depth]; depth++)
+        if (before[depth] == '/')
+            meg_pt_dict_end(p);
+    for (const char *part = name + shared, *slash;; part = slash + 1) {
+        char key[CKPT_NAME_CHARS];
+
+        slash = strchr(part, '/');
+        snprintf(key, sizeof key, "%.*s", slash ? (int)(slash - part) : (int)strlen(part), part);
+        meg_pt_str(p, key);
+        if (!slash)
+            return;
+        meg_pt_dict_begin(p);
+    }
+}
+
+static void put_model(struct meg_pt_pickle *p, const struct item *v, int n)
+{
+    const char *before = "";
+
+    meg_pt_str(p, "model");
+    meg_pt_dict_begin(p);
+    for (int i = 0; i < n; i++) {
+        put_key(p, before, v[i].name);
+        meg_pt_tensor(p, v[i].dim, v[i].ndim);
+        before = v[i].name;
+    }
+    for (; *before; before++)
+        if (*before == '/')
+            meg_pt_dict_end(p);
+    meg_pt_dict_end(p);
+}
+
+/* ---- files ---- */
+
+/* The numbers of an item; rows past the vocabulary are copies of its last one. */
+static int write_numbers(struct meg_zip_writer *z, const struct job *j, const struct item *it,
+                         int i, struct meg_err *e)
+{
+    const int64_t rows = it->dim[0], cols = it->ndim > 1 ? it->dim[1] : 1;
+    const size_t nbytes = (size_t)(rows * cols) * sizeof(float);
+    const float *ours = (const float *)j->s->w.p + it->row->offset;
+    struct ckpt_piece piece[3];
+    float *v = malloc(nbytes);
+    char name[64];
+    int r;
+
+    if (!v)
+        return meg_fail(e, MEG_EFAIL, "no memory to lay out %s", it->name);
+    for (int k = ckpt_pieces(piece, &it->cut, it->row, it->how); k-- > 0;)
+        ckpt_to_theirs(v, ours, &piece[k]);
+    if (it->row->is_decoupled)
+        for (int64_t k = piece[0].n; k < rows; k++)
+            memcpy(v + k * cols, ours + (it->row->dim[0] - 1) * cols, (size_t)cols * sizeof *v);
+    snprintf(name, sizeof name, FOLDER "data/%d", i);
+    r = meg_zip_add(z, name, v, nbytes, e);
+    free(v);
+    return r;
+}
+
+static int write_rank(const char *path, const struct job *j, int64_t t, int64_t p,
+                      struct meg_err *e)
+{
+    struct meg_pt_pickle pickle = { 0 };
+    struct meg_file f = { 0 };
+    struct meg_zip_writer z = { .f = &f };
+    struct item *v;
+    const int n = list_items(&v, j, t, p);
+    int r;
+
+    meg_pt_begin(&pickle);
+    meg_pt_dict_begin(&pickle);
+    put_args(&pickle, j);
+    meg_pt_str(&pickle, "checkpoint_version");
+    meg_pt_float(&pickle, 3.0);
+    put_int(&pickle, "iteration", j->to->iteration > 0 ? j->to->iteration : 0);
+    put_model(&pickle, v, n);
+    meg_pt_dict_end(&pickle);
+    meg_pt_end(&pickle);
+
+    if ((r = meg_file_create(&f, path, e)) < 0 ||
+        (r = meg_zip_add(&z, FOLDER "data.pkl", pickle.s.s, pickle.s.n, e)) < 0 ||
+        (r = meg_zip_add(&z, FOLDER "byteorder", "little", 6, e)) < 0)
+        goto out;
+    for (int i = 0; i < n; i++)
+        if ((r = write_numbers(&z, j, &v[i], i, e)) < 0)
+            goto out;
+    if ((r = meg_zip_add(&z, FOLDER "version", "3\n", 2, e)) == 0 &&
+        (r = meg_zip_finish(&z, e)) == 0)
+        r = meg_file_commit(&f, e);
+out:
+    meg_file_abandon(&f);
+    meg_zip_writer_free(&z);
+    meg_pt_free(&pickle);
+    free(v);
+    return r;
+}
+
+static int write_ranks(const char *folder, const struct job *j, struct meg_err *e)
+{
+    int r = 0;
+
+    for (int64_t p = 0; p < j->to->pipeline; p++)
+        for (int64_t t = 0; t < j->to->tensor && r == 0; t++) {
+            char name[64];
+            char *path = ckpt_path(folder, ckpt_rank_file(name, t, p, j->to->pipeline));
+            char *slash = strrchr(path, '/');
+
+            *slash = 0;
+            r = meg_mkdirs(path, e);
+            *slash = '/';
+            if (r == 0)
+                r = write_rank(path, j, t, p, e);
+            free(path);
+        }
+    return r;
+}
+
+int meg_ckpt_export_megatron(const struct meg_ckpt_save *s, const struct meg_ckpt_ranks *to,
+                             struct meg_err *e)
+{
+    struct job j = { .s = s, .to = to };
+    int64_t multiple;
+    char *tmp = NULL;
+    int r = check(&j, e);
+
+    if (r < 0)
+        return r;
+    multiple = to->vocab_multiple * to->tensor;
+    j.vocab = (s->model->vocab_size + multiple - 1) / multiple * multiple;
+    if ((r = ckpt_make_folder(&tmp, s->dir, to->iteration, e)) == 0 && (r = write_ranks(tmp, &j, e)) == 0)
+        r = ckpt_commit(s->dir, tmp, to->iteration, e);
+    if (r < 0 && tmp)
+        meg_remove_tree(tmp, NULL);
+    free(tmp);
+    return r;
+}

@@ -1,0 +1,125 @@
+#include "data/cache_key.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "data/gpt_index.h"
+#include "unicode/utf8.h"
+
+/* text, every line after the first further in */
+static void add_indented(struct meg_str *out, const char *text, int by)
+{
+    for (const char *nl; (nl = strchr(text, '\n')); text = nl + 1) {
+        meg_str_add(out, text, (size_t)(nl + 1 - text));
+        meg_str_printf(out, "%*s", by, "");
+    }
+    meg_str_add(out, text, strlen(text));
+}
+
+static void add_double(struct meg_str *out, double v)
+{
+    char buf[MEG_DOUBLE_CHARS];
+    meg_str_printf(out, "%s", meg_fmt_double(buf, v));
+}
+
+static void add_count(struct meg_str *out, const char *key, int64_t v)
+{
+    if (v == MEG_ONE_EPOCH)
+        meg_str_printf(out, "    \"%s\": null", key);
+    else
+        meg_str_printf(out, "    \"%s\": %" PRId64, key, v);
+}
+
+/* Pairs of fractions, null for an absent split; the very first number is the integer 0. */
+static void add_matrix(struct meg_str *out, const struct meg_split *s)
+{
+    meg_str_printf(out, "[\n");
+    for (int i = 0; i < MEG_SPLITS; i++) {
+        if (!s->is_present[i]) {
+            meg_str_printf(out, "        null");
+        } else {
+            meg_str_printf(out, "        [\n            ");
+            if (i == 0)
+                meg_str_printf(out, "0");
+            else
+                add_double(out, s->begin[i]);
+            meg_str_printf(out, ",\n            ");
+            add_double(out, s->end[i]);
+            meg_str_printf(out, "\n        ]");
+        }
+        meg_str_printf(out, i + 1 < MEG_SPLITS ? ",\n" : "\n    ]");
+    }
+}
+
+static void add_bool(struct meg_str *out, const char *key, bool v)
+{
+    meg_str_printf(out, ",\n    \"%s\": %s", key, v ? "true" : "false");
+}
+
+static void add_masked(struct meg_str *out, const struct meg_masked_conf *c)
+{
+    meg_str_printf(out, ",\n    \"masking_probability\": ");
+    add_double(out, c->mask.prob);
+    meg_str_printf(out, ",\n    \"short_sequence_probability\": ");
+    add_double(out, c->short_seq_prob);
+    meg_str_printf(out, ",\n    \"masking_max_ngram\": %" PRId64, c->mask.max_ngram);
+    add_bool(out, "masking_do_full_word", c->mask.whole_word);
+    add_bool(out, "masking_do_permutation", false);
+    add_bool(out, "masking_use_longer_ngrams", c->mask.longer_ngrams);
+    add_bool(out, "masking_use_geometric_distribution", c->mask.geometric);
+    if (c->kind == MEG_BERT)
+        add_bool(out, "classification_head", c->has_pairs);
+    else
+        meg_str_printf(out, ",\n    \"sequence_length_decoder\": %" PRId64, c->decoder_seq_length);
+}
+
+void meg_describe_part(struct meg_str *out, const struct meg_data_identity *id)
+{
+    meg_str_printf(out, "{\n    \"class\": \"%s\",\n    \"dataset_path\": ", id->class_name);
+    meg_utf8_add_json(out, id->path);
+    meg_str_printf(out, ",\n");
+    add_count(out, "num_samples", id->wanted);
+    meg_str_printf(out,
+                   ",\n    \"index_split\": \"%s\",\n    \"random_seed\": %" PRId64 ",\n"
+                   "    \"sequence_length\": %" PRId64 ",\n    \"split\": ",
+                   id->which, id->seed, id->seq_length);
+    if (id->split_text)
+        meg_utf8_add_json(out, id->split_text);
+    else
+        meg_str_printf(out, "null");
+    meg_str_printf(out, ",\n    \"split_matrix\": ");
+    if (id->split_text)
+        add_matrix(out, id->split);
+    else
+        meg_str_printf(out, "null");
+    meg_str_printf(out, ",\n    \"tokenizer\": ");
+    add_indented(out, id->tokenizer ? id->tokenizer : "null", 4);
+    if (id->masked)
+        add_masked(out, id->masked);
+    meg_str_printf(out, "\n}");
+}
+
+void meg_describe_blend(struct meg_str *out, char *const *member, int n, const char *which,
+                        const double *weight, const int64_t *count, int64_t size, const bool *renormalize)
+{
+    meg_str_printf(out, "{\n    \"class\": \"BlendedDataset\",\n    \"datasets\": [\n");
+    for (int i = 0; i < n; i++) {
+        meg_str_printf(out, "        ");
+        add_indented(out, member[i], 8);
+        meg_str_printf(out, i + 1 < n ? ",\n" : "\n    ],\n");
+    }
+    meg_str_printf(out, "    \"split\": \"%s\",\n    \"weights\": [\n", which);
+    for (int i = 0; i < n; i++) {
+        meg_str_printf(out, "        ");
+        if (count)
+            meg_str_printf(out, "%" PRId64, count[i]);
+        else
+            add_double(out, weight[i]);
+        meg_str_printf(out, i + 1 < n ? ",\n" : "\n    ],\n");
+    }
+    add_count(out, "size", size);
+    if (renormalize)
+        add_bool(out, "renormalize_blend_weights", *renormalize);
+    meg_str_printf(out, "\n}");
+}

@@ -1,0 +1,34 @@
+/* What a cached index depends on, in the words that Megatron-LM hashes: its names must be ours. */
+#ifndef MEG_DATA_CACHE_KEY_H
+#define MEG_DATA_CACHE_KEY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/mem.h"
+#include "data/masked/bert_t5_sample.h"
+#include "data/split.h"
+
+/* One file's part in a split: appends json.dumps(..., indent=4) of its dataset's identifiers. */
+struct meg_data_identity {
+    const char *class_name; /* "GPTDataset" */
+    const char *path;       /* as given */
+    int64_t wanted;         /* or MEG_ONE_EPOCH */
+    const char *which;      /* "train" */
+    int64_t seed, seq_length;
+    const char *split_text; /* --split as given; NULL with data of its own for each split */
+    const struct meg_split *split;
+    const char *tokenizer;                /* a JSON object, or NULL */
+    const struct meg_masked_conf *masked; /* of BERT and T5; NULL for GPT */
+};
+void meg_describe_part(struct meg_str *out, const struct meg_data_identity *id);
+
+/*
+ * A blend of n such descriptions.
+ *   weight       [n]  normalised; or count [n], samples of each, where the blend takes them all
+ *   renormalize  of --renormalize-blend-weights; NULL for a release without it
+ */
+void meg_describe_blend(struct meg_str *out, char *const *member, int n, const char *which,
+                        const double *weight, const int64_t *count, int64_t size, const bool *renormalize);
+
+#endif

@@ -1,0 +1,282 @@
+#include "data/masked/bert_t5_sample.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "data/internal.h"
+#include "data/masked/span_mask.h"
+
+struct meg_masked_conf meg_masked_defaults(enum meg_masked_kind kind)
+{
+    struct meg_masked_conf c = { .kind = kind,
+                                 .short_seq_prob = 0.1,
+                                 .has_pairs = kind == MEG_BERT,
+                                 .mask = { .prob = 0.15, .max_ngram = 3, .whole_word = true } };
+
+    if (kind == MEG_T5) {
+        c.mask.max_ngram = 10;
+        c.mask.geometric = true;
+    }
+    return c;
+}
+
+/* The sentences of a row, and what is drawn for it. */
+struct gathered {
+    int64_t nsentence, target;
+    int64_t *first; /* [nsentence+1] where each begins in tokens */
+    int32_t *tokens;
+    struct meg_mt19937 rng;
+};
+
+static int gather(struct gathered *x, const struct meg_dataset *ds, int64_t i, struct meg_err *e)
+{
+    const struct meg_indexed *d = meg_source_indexed(ds->src);
+    const int64_t begin = meg_sentence_map_at(&ds->rows, i, 0);
+    const int64_t end = meg_sentence_map_at(&ds->rows, i, 1);
+    int64_t n = 0;
+    int r;
+
+    *x = (struct gathered){ .target = meg_sentence_map_at(&ds->rows, i, 2) };
+    if (begin < 0 || begin >= end || end > meg_indexed_sequences(d) || x->target < 1 ||
+        x->target > ds->masked.seq_length)
+        return meg_dataset_misfit(ds, e);
+    meg_mt19937_seed(&x->rng, ds->masked.seed + (uint32_t)i);
+    x->nsentence = end - begin;
+    x->first = meg_new(((size_t)x->nsentence + 1) * sizeof *x->first);
+    for (int64_t s = 0; s < x->nsentence; s++) {
+        x->first[s] = n;
+        n += meg_indexed_length(d, begin + s);
+    }
+    x->first[x->nsentence] = n;
+    x->tokens = meg_new((size_t)n * sizeof *x->tokens);
+    for (int64_t s = 0; s < x->nsentence; s++)
+        if ((r = meg_indexed_get(d, begin + s, 0, x->first[s + 1] - x->first[s],
+                                 x->tokens + x->first[s], e)) < 0)
+            return r;
+    for (int64_t k = 0; k < n; k++)
+        if ((r = meg_dataset_check_id(ds, x->tokens[k], ds->masked.vocab.size, e)) < 0)
+            return r;
+    return 0;
+}
+
+static void drop(struct gathered *x)
+{
+    free(x->first);
+    free(x->tokens);
+}
+
+static void fill(int32_t *out, int64_t from, int64_t to, int32_t value)
+{
+    for (int64_t k = from; k < to; k++)
+        out[k] = value;
+}
+
+/* ---- BERT --------------------------------------------------------------------------------------- */
+
+struct segment {
+    const int32_t *v;
+    int64_t n;
+};
+
+/* Two segments, cut where a draw says, swapped if another does; or one. */
+static bool choose_segments(struct gathered *x, bool has_pairs, struct segment *a,
+                            struct segment *b)
+{
+    int64_t pivot = x->nsentence, cut;
+    bool is_swapped = false;
+
+    if (has_pairs) {
+        pivot = x->nsentence == 2 ? 1 : meg_mt19937_randint(&x->rng, 1, x->nsentence);
+        is_swapped = meg_mt19937_double(&x->rng) < 0.5;
+    }
+    cut = x->first[pivot];
+    *a = (struct segment){ x->tokens, cut };
+    *b = (struct segment){ x->tokens + cut, x->first[x->nsentence] - cut };
+    if (is_swapped) {
+        const struct segment t = *a;
+
+        *a = *b;
+        *b = t;
+    }
+    return is_swapped;
+}
+
+/* Take tokens from either end of the longer one until both fit. */
+static bool shorten(struct segment *a, struct segment *b, int64_t most, struct meg_mt19937 *g)
+{
+    const bool is_long = a->n + b->n > most;
+
+    while (a->n + b->n > most) {
+        struct segment *s = a->n > b->n ? a : b;
+
+        if (meg_mt19937_double(g) < 0.5)
+            s->v++;
+        s->n--;
+    }
+    return is_long;
+}
+
+int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sample *out,
+                    struct meg_err *e)
+{
+    struct gathered x = { 0 };
+    struct meg_masking m = { 0 };
+    struct segment a, b;
+    const struct meg_masked_conf *c;
+    const struct meg_masked_vocab *v;
+    int64_t n = 0, first_n, s;
+    int r;
+
+    if ((r = meg_dataset_find(&ds, &i, e)) < 0)
+        return r;
+    c = &ds->masked.conf;
+    v = &ds->masked.vocab;
+    s = ds->masked.seq_length;
+    MEG_ASSERT(c->kind == MEG_BERT);
+    if ((r = gather(&x, ds, i, e)) < 0)
+        goto out;
+    if ((c->has_pairs && x.nsentence < 2) || x.target > s - 3) {
+        r = meg_dataset_misfit(ds, e);
+        goto out;
+    }
+    out->is_random = choose_segments(&x, c->has_pairs, &a, &b);
+    out->is_truncated = shorten(&a, &b, x.target, &x.rng);
+    out->text[n++] = v->cls;
+    memcpy(out->text + n, a.v, (size_t)a.n * sizeof *a.v);
+    n += a.n;
+    out->text[n++] = v->sep;
+    first_n = n;
+    if (b.n > 0) {
+        memcpy(out->text + n, b.v, (size_t)b.n * sizeof *b.v);
+        n += b.n;
+        out->text[n++] = v->sep;
+    }
+    meg_mask_tokens(&m, out->text, n, x.target, MEG_BERT, &c->mask, v, &x.rng);
+
+    fill(out->text, n, s, v->pad);
+    fill(out->types, 0, first_n, 0);
+    fill(out->types, first_n, n, 1);
+    fill(out->types, n, s, v->pad);
+    fill(out->padding_mask, 0, n, 1);
+    fill(out->padding_mask, n, s, v->pad);
+    fill(out->labels, 0, s, -1);
+    fill(out->loss_mask, 0, s, 0);
+    for (int64_t k = 0; k < m.n; k++) {
+        out->labels[m.position[k]] = m.original[k];
+        out->loss_mask[m.position[k]] = 1;
+    }
+out:
+    meg_masking_free(&m);
+    drop(&x);
+    return r;
+}
+
+/* ---- T5 ----------------------------------------------------------------------------------------- */
+
+/* Spans lie side by side in the text: where one begins decides. */
+struct span {
+    int32_t begin, end;
+    int64_t n;
+    const int32_t *original; /* [n] */
+};
+
+static int by_begin(const void *a, const void *b)
+{
+    const struct span *x = a, *y = b;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+static struct span *sorted_spans(const struct meg_masking *m)
+{
+    struct span *s = meg_new((size_t)m->nspan * sizeof *s);
+
+    for (int64_t k = 0; k < m->nspan; k++)
+        s[k] = (struct span){ m->position[m->first[k]], m->position[m->first[k + 1] - 1] + 1,
+                              m->first[k + 1] - m->first[k], m->original + m->first[k] };
+    qsort(s, (size_t)m->nspan, sizeof *s, by_begin);
+    return s;
+}
+
+static int check_decoder(const struct meg_dataset *ds, int64_t i, const struct meg_masking *m,
+                         struct meg_err *e)
+{
+    const struct meg_masked_conf *c = &ds->masked.conf;
+
+    if (m->nspan > ds->masked.vocab.nsentinel)
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: sample %" PRId64 " hides %" PRId64
+                        " spans, the vocabulary has %" PRId64 " sentinels; raise --vocab-extra-ids",
+                        meg_source_name(ds->src), i, m->nspan, ds->masked.vocab.nsentinel);
+    if (1 + m->nspan + m->n > c->decoder_seq_length)
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: sample %" PRId64 " gives the decoder %" PRId64
+                        " tokens, more than its %" PRId64 "; raise --decoder-seq-length",
+                        meg_source_name(ds->src), i, 1 + m->nspan + m->n, c->decoder_seq_length);
+    return 0;
+}
+
+static void put_t5(struct meg_t5_sample *out, const int32_t *tokens, int64_t n,
+                   const struct span *span, int64_t nspan, const struct meg_masked *how)
+{
+    const struct meg_masked_vocab *v = &how->vocab;
+    const int64_t s = how->seq_length, t = how->conf.decoder_seq_length;
+    int64_t at = 0, enc = 0, dec = 0;
+
+    out->text_dec[dec++] = v->bos;
+    for (int64_t k = 0; k <= nspan; k++) {
+        const int64_t next = k < nspan ? span[k].begin : n;
+
+        memcpy(out->text_enc + enc, tokens + at, (size_t)(next - at) * sizeof *tokens);
+        enc += next - at;
+        if (k == nspan)
+            break;
+        out->text_enc[enc++] = v->sentinel[k];
+        out->text_dec[dec++] = v->sentinel[k];
+        memcpy(out->text_dec + dec, span[k].original, (size_t)span[k].n * sizeof *tokens);
+        dec += span[k].n;
+        at = span[k].end;
+    }
+    fill(out->text_enc, enc, s, v->pad);
+    fill(out->enc_mask, 0, enc, 1);
+    fill(out->enc_mask, enc, s, 0);
+    memcpy(out->labels, out->text_dec + 1, (size_t)(dec - 1) * sizeof *tokens);
+    out->labels[dec - 1] = v->eos;
+    fill(out->labels, dec, t, -1);
+    fill(out->text_dec, dec, t, v->pad);
+    for (int k = 0; k < 2; k++) {
+        fill(k ? out->loss_mask : out->dec_mask, 0, dec, 1);
+        fill(k ? out->loss_mask : out->dec_mask, dec, t, 0);
+    }
+}
+
+int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample *out,
+                  struct meg_err *e)
+{
+    struct gathered x = { 0 };
+    struct meg_masking m = { 0 };
+    struct span *span;
+    int64_t n;
+    int r;
+
+    if ((r = meg_dataset_find(&ds, &i, e)) < 0)
+        return r;
+    MEG_ASSERT(ds->masked.conf.kind == MEG_T5);
+    if ((r = gather(&x, ds, i, e)) < 0)
+        goto out;
+    n = x.first[x.nsentence];
+    out->is_truncated = n > x.target;
+    n = n < x.target ? n : x.target;
+    meg_mask_tokens(&m, x.tokens, n, x.target, MEG_T5, &ds->masked.conf.mask, &ds->masked.vocab,
+                    &x.rng);
+    if ((r = check_decoder(ds, i, &m, e)) < 0)
+        goto out;
+    span = sorted_spans(&m);
+    put_t5(out, x.tokens, n, span, m.nspan, &ds->masked);
+    free(span);
+out:
+    meg_masking_free(&m);
+    drop(&x);
+    return r;
+}

@@ -1,0 +1,163 @@
+#include "data/masked/sentence_map.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/mt19937.h"
+
+void meg_sentence_map_shape(struct meg_sentence_map *m, const struct meg_indexed *d, int columns)
+{
+    *m = (struct meg_sentence_map){ .columns = columns,
+                                    .is_wide = meg_indexed_sequences(d) > UINT32_MAX };
+}
+
+void meg_sentence_map_free(struct meg_sentence_map *m)
+{
+    free(m->owned);
+    *m = (struct meg_sentence_map){ 0 };
+}
+
+/* ---- rows in the making ------------------------------------------------------------------------- */
+
+static size_t row_size(const struct meg_sentence_map *m)
+{
+    return (size_t)m->columns * (m->is_wide ? 8 : 4);
+}
+
+static void add_row(struct meg_sentence_map *m, int64_t *cap, const int64_t *row)
+{
+    if (m->n == *cap) {
+        *cap = *cap ? 2 * *cap : 1024;
+        m->row = m->owned = meg_realloc_array(m->owned, (size_t)*cap, row_size(m));
+    }
+    for (int k = 0; k < m->columns; k++) {
+        if (m->is_wide)
+            ((uint64_t *)m->owned)[m->n * m->columns + k] = (uint64_t)row[k];
+        else
+            ((uint32_t *)m->owned)[m->n * m->columns + k] = (uint32_t)row[k];
+    }
+    m->n++;
+}
+
+static void shuffle(struct meg_sentence_map *m, uint32_t seed)
+{
+    const size_t size = row_size(m);
+    unsigned char *rows = m->owned, t[4 * 8];
+    struct meg_mt19937_64 g;
+
+    meg_mt19937_64_seed(&g, (uint64_t)seed + 1);
+    for (int64_t i = m->n - 1; i > 0; i--) {
+        const uint64_t j = meg_mt19937_64_u64(&g) % ((uint64_t)i + 1);
+
+        memcpy(t, rows + (size_t)i * size, size);
+        memcpy(rows + (size_t)i * size, rows + j * size, size);
+        memcpy(rows + j * size, t, size);
+    }
+}
+
+/* ---- gathering ---------------------------------------------------------------------------------- */
+
+/* The two maps are one loop: titles makes it that of blocks. */
+struct gather {
+    struct meg_sentence_map *m;
+    int64_t cap;
+    const struct meg_indexed *d, *titles;
+    const struct meg_sentence_map_conf *c;
+    struct meg_mt19937 g;
+    uint32_t ratio; /* one sample in so many is short; 0: none */
+    int64_t block;
+};
+
+static int64_t draw_target(struct gather *g, int64_t doc)
+{
+    const int64_t most = g->c->max_length;
+    uint32_t v;
+
+    if (g->titles)
+        return most - meg_indexed_length(g->titles, doc);
+    if (g->ratio == 0)
+        return most;
+    v = meg_mt19937_u32(&g->g);
+    return v % g->ratio == 0 ? 2 + v % (most - 1) : most;
+}
+
+static bool gives_samples(const struct gather *g, int64_t first, int64_t last)
+{
+    if (last - first < g->c->min_sentences)
+        return false;
+    if (last - first == 1 && !g->titles)
+        return true;
+    for (int64_t s = first; s < last; s++)
+        if (meg_indexed_length(g->d, s) > MEG_LONG_SENTENCE)
+            return false;
+    return true;
+}
+
+static void gather_document(struct gather *g, int64_t doc)
+{
+    const int64_t last = meg_indexed_document(g->d, doc + 1);
+    const int64_t min = g->c->min_sentences, min_left = g->titles ? min : 2;
+    int64_t start = meg_indexed_document(g->d, doc), target, length = 0, count = 0;
+
+    if (!gives_samples(g, start, last))
+        return;
+    target = draw_target(g, doc);
+    for (int64_t s = start; s < last; s++) {
+        const int64_t left = last - s - 1;
+
+        length += meg_indexed_length(g->d, s);
+        count++;
+        if (left > 0 && (length < target || left < min_left || count < min))
+            continue;
+        if (g->titles)
+            add_row(g->m, &g->cap, (const int64_t[]){ start, s + 1, doc, g->block++ });
+        else
+            add_row(g->m, &g->cap, (const int64_t[]){ start, s + 1, target });
+        start = s + 1;
+        target = draw_target(g, doc); /* after the last one, too: the reference does */
+        length = count = 0;
+    }
+}
+
+static void gather(struct meg_sentence_map *m, const struct meg_indexed *d,
+                   const struct meg_indexed *titles, int64_t begin, int64_t end,
+                   const struct meg_sentence_map_conf *c)
+{
+    struct gather g = { .m = m, .d = d, .titles = titles, .c = c };
+    int64_t before = -1;
+
+    MEG_ASSERT(c->max_length >= 2 && c->max_length <= INT32_MAX);
+    meg_sentence_map_shape(m, d, titles ? 4 : 3);
+    meg_mt19937_seed(&g.g, c->seed);
+    g.ratio = c->short_seq_prob > 0 ? (uint32_t)round(1 / c->short_seq_prob) : 0;
+    for (int64_t i = 0; i < c->max_epochs && m->n < c->max_samples && m->n > before; i++) {
+        before = m->n;
+        g.block = 0;
+        for (int64_t doc = begin; doc < end; doc++)
+            gather_document(&g, doc);
+    }
+    shuffle(m, c->seed);
+}
+
+void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, int64_t begin,
+                            int64_t end, const struct meg_sentence_map_conf *c)
+{
+    gather(m, d, NULL, begin, end, c);
+}
+
+int meg_block_map_build(struct meg_sentence_map *m, const struct meg_indexed *d,
+                        const struct meg_indexed *titles, int64_t begin, int64_t end,
+                        const struct meg_sentence_map_conf *c, struct meg_err *e)
+{
+    if (meg_indexed_sequences(titles) != meg_indexed_documents(d))
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s.idx: %" PRId64 " sequences, should be a title for each of the %" PRId64
+                        " documents of %s",
+                        meg_indexed_prefix(titles), meg_indexed_sequences(titles),
+                        meg_indexed_documents(d), meg_indexed_prefix(d));
+    gather(m, d, titles, begin, end, c);
+    return 0;
+}

@@ -1,0 +1,95 @@
+#include "eval/corpus.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "infer/prompt.h"
+#include "unicode/utf8.h"
+
+enum { BLOCK = 1 << 20 };
+
+static int add_lines(const struct meg_block *b, const struct meg_prompt_rule *rule, struct meg_ids *ids,
+                     int64_t *documents, struct meg_err *e)
+{
+    int32_t eod = rule->tok ? meg_tokenizer_eod(rule->tok) : -1;
+    int64_t at = 0, n, line = b->line, was;
+    const char *text;
+    int r;
+
+    for (; meg_line_next(b, &at, &text, &n); line++) {
+        if (meg_line_is_blank(text, n))
+            continue;
+        was = ids->n;
+        if ((r = meg_prompt_read(rule, b->name, line, text, (size_t)n, ids, NULL, e)) < 0)
+            return r;
+        ++*documents;
+        if (eod >= 0 && ids->n > was) {
+            meg_ids_reserve(ids, 1);
+            ids->v[ids->n++] = eod;
+        }
+    }
+    return MEG_OK;
+}
+
+static int add_text(const struct meg_str *text, const char *name, const struct meg_prompt_rule *rule,
+                    struct meg_ids *ids, struct meg_err *e)
+{
+    struct meg_err why;
+    int r;
+
+    if (!rule->tok)
+        return meg_fail(e, MEG_EUSAGE, "%s: text, but no tokenizer came with the model: give one (--tokenizer-type "
+                                       "and its files)", name);
+    if ((r = meg_tokenizer_encode(rule->tok, text->s, (int64_t)text->n, ids, &why)) < 0)
+        return meg_fail(e, r, "%s: %s", name, why.msg);
+    return MEG_OK;
+}
+
+static int64_t skip_blanks(const struct meg_block *b, int64_t at)
+{
+    while (at < b->n && strchr(" \t\r\n", b->s[at]))
+        at++;
+    return at;
+}
+
+/* The first byte that is not blank, 0: there is none.  A byte order mark before JSON becomes blank. */
+static char first_of(struct meg_block *b)
+{
+    const int64_t mark = b->line == 1 ? meg_utf8_mark(b->s, b->n) : 0;
+    const int64_t at = skip_blanks(b, mark);
+
+    if (at == b->n)
+        return 0;
+    if (b->s[at] == '{')
+        memset(b->s, ' ', (size_t)mark);
+    return b->s[at];
+}
+
+int meg_read_text(struct meg_input *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
+                  int64_t *documents, struct meg_err *e)
+{
+    const struct meg_prompt_rule rule = { .key = "text", .tok = tok, .vocab_size = vocab_size, .is_corpus = true };
+    struct meg_block b = { 0 };
+    struct meg_str text = { 0 };
+    char first = 0;
+    int r;
+
+    *documents = 0;
+    while ((r = meg_input_next(in, &b, BLOCK, e)) > 0) {
+        if (!first)
+            first = first_of(&b);
+        if (first == '{')
+            text.n = 0; /* blank lines */
+        else
+            meg_str_add(&text, b.s, (size_t)b.n);
+        if (first == '{' && (r = add_lines(&b, &rule, ids, documents, e)) < 0)
+            break;
+    }
+    if (r == 0 && text.n > 0) {
+        *documents = 1;
+        r = add_text(&text, b.name, &rule, ids, e);
+    }
+    meg_str_free(&text);
+    free(b.s);
+    return r;
+}

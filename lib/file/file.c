@@ -1,0 +1,371 @@
+#define _GNU_SOURCE /* nftw, sync_file_range */
+#include "file/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "file/commit.h"
+#include "file/sigbus.h"
+#include "file/temporary.h"
+
+#define BUF_BYTES ((size_t)1 << 20)
+
+/* Open for reading, under its temporary name while a commit of path is decided but not completed. */
+static int open_committed(const char *path, int flags)
+{
+    char *at = meg_committed(path);
+    int fd = open(at, O_RDONLY | O_CLOEXEC | flags);
+
+    if (fd < 0 && errno == ENOENT && strcmp(at, path)) /* it has been renamed since */
+        fd = open(path, O_RDONLY | O_CLOEXEC | flags);
+    free(at);
+    return fd;
+}
+
+/* Open a regular file, without waiting for the writer of a FIFO; the descriptor, or an error. */
+static int open_regular(struct stat *st, const char *path, struct meg_err *e)
+{
+    int fd = open_committed(path, O_NONBLOCK), r = MEG_OK;
+
+    if (fd < 0)
+        return meg_fail_errno(e, "%s", path);
+    if (fstat(fd, st) < 0)
+        r = meg_fail_errno(e, "%s", path);
+    else if (!S_ISREG(st->st_mode))
+        r = meg_fail(e, MEG_EIO, "%s: not a regular file", path);
+    if (r < 0)
+        close(fd);
+    return r < 0 ? r : fd;
+}
+
+int meg_map_open(struct meg_map *m, const char *path, struct meg_err *e)
+{
+    struct stat st;
+    void *p = NULL;
+    int r = MEG_OK;
+    int fd = open_regular(&st, path, e);
+
+    m->p = NULL;
+    m->n = 0;
+    if (fd < 0)
+        return fd;
+    /* a byte more than is there: an empty file has an address, too; it is never read */
+    p = mmap(NULL, (size_t)st.st_size + 1, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (p == MAP_FAILED) {
+        r = meg_fail_errno(e, "%s: mmap", path);
+        goto out;
+    }
+    m->p = (const unsigned char *)p;
+    m->n = (size_t)st.st_size;
+    m->entry = meg_mapped_add(p, m->n, path);
+out:
+    close(fd);
+    return r;
+}
+
+void meg_map_close(struct meg_map *m)
+{
+    if (!m || !m->p)
+        return;
+    meg_mapped_remove(m->entry);
+    munmap((void *)m->p, m->n + 1);
+    memset(m, 0, sizeof *m);
+}
+
+/* Append all that can be read from fd, and close it. */
+static int read_all(int fd, const char *path, struct meg_str *out, struct meg_err *e)
+{
+    char buf[1 << 16];
+    ssize_t n;
+    int r = MEG_OK;
+
+    meg_str_add(out, "", 0);
+    while ((n = read(fd, buf, sizeof buf)) != 0) {
+        if (n > 0)
+            meg_str_add(out, buf, (size_t)n);
+        else if (errno != EINTR) {
+            r = meg_fail_errno(e, "%s: reading", path);
+            break;
+        }
+    }
+    close(fd);
+    return r;
+}
+
+int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e)
+{
+    int fd = open_committed(path, 0);
+
+    return fd < 0 ? meg_fail_errno(e, "%s", path) : read_all(fd, path, out, e);
+}
+
+int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e)
+{
+    struct stat st;
+    int fd = open_regular(&st, path, e);
+
+    return fd < 0 ? fd : read_all(fd, path, out, e);
+}
+
+/* The directory a path is in, malloc'ed. */
+static char *parent_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return !slash        ? meg_strdup(".")
+        : slash == path ? meg_strdup("/")
+                        : meg_strndup(path, (size_t)(slash - path));
+}
+
+int meg_fsync_parent(const char *path, struct meg_err *e)
+{
+    char *dir = parent_of(path);
+    int r = meg_fsync_dir(dir, e);
+
+    free(dir);
+    return r;
+}
+
+int meg_mkdirs_parent(const char *path, struct meg_err *e)
+{
+    char *dir = parent_of(path);
+    int r = meg_mkdirs(dir, e);
+
+    free(dir);
+    return r;
+}
+
+int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e)
+{
+    struct stat st;
+    int i = 0, r;
+
+    memset(f, 0, sizeof *f);
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return meg_fail(e, MEG_EIO, "%s: exists and is not a regular file", path);
+    if ((r = meg_commit_settle(path, e)) < 0)
+        return r;
+    meg_temporary_clear(path);
+    do {
+        free(f->tmp);
+        f->tmp = meg_temporary_name(path, i++);
+        f->fd = open(f->tmp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (f->fd < 0 && errno == EEXIST);
+    if (f->fd < 0) {
+        int no = errno;
+
+        free(f->tmp);
+        f->tmp = NULL;
+        return meg_fail(e, MEG_EIO, "%s: cannot be made: %s", path, strerror(no));
+    }
+    f->made = meg_temporary_remember(f->tmp);
+    f->path = meg_strdup(path);
+    f->buf = (unsigned char *)meg_new(BUF_BYTES);
+    return MEG_OK;
+}
+
+int meg_file_pwrite(struct meg_file *f, const void *bytes, size_t n, int64_t offset,
+                    struct meg_err *e)
+{
+    const char *p = (const char *)bytes;
+    ssize_t k;
+
+    while (n > 0) {
+        k = pwrite(f->fd, p, n, (off_t)offset);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return meg_fail_errno(e, "%s: writing", f->path);
+        p += k;
+        n -= (size_t)k;
+        offset += k;
+    }
+    return MEG_OK;
+}
+
+/* A hint: what fails here, meg_file_sync says. */
+void meg_file_written(const struct meg_file *f, int64_t from, int64_t to)
+{
+    const int64_t part = 8 << 20, last = to / part;
+
+    if (from / part < last && last >= 2)
+        sync_file_range(f->fd, (last - 2) * part, part, SYNC_FILE_RANGE_WRITE);
+}
+
+static int flush(struct meg_file *f, struct meg_err *e)
+{
+    size_t n = f->nbuf;
+
+    f->nbuf = 0;
+    f->end += (int64_t)n;
+    return meg_file_pwrite(f, f->buf, n, f->end - (int64_t)n, e);
+}
+
+int meg_file_write(struct meg_file *f, const void *bytes, size_t n, struct meg_err *e)
+{
+    int r;
+
+    if (n > BUF_BYTES - f->nbuf && (r = flush(f, e)) < 0)
+        return r;
+    if (n > BUF_BYTES) {
+        f->end += (int64_t)n;
+        return meg_file_pwrite(f, bytes, n, f->end - (int64_t)n, e);
+    }
+    if (n)
+        memcpy(f->buf + f->nbuf, bytes, n);
+    f->nbuf += n;
+    return MEG_OK;
+}
+
+void meg_file_forget(struct meg_file *f)
+{
+    meg_temporary_forget(f->made);
+    free(f->path);
+    free(f->tmp);
+    free(f->buf);
+    memset(f, 0, sizeof *f);
+}
+
+int meg_file_pread(struct meg_file *f, void *out, size_t n, int64_t offset, struct meg_err *e)
+{
+    char *p = (char *)out;
+    ssize_t k;
+    int r;
+
+    if (offset + (int64_t)n > f->end && (r = flush(f, e)) < 0)
+        return r;
+    while (n > 0) {
+        k = pread(f->fd, p, n, (off_t)offset);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return meg_fail_errno(e, "%s: reading", f->tmp);
+        if (k == 0)
+            return meg_fail(e, MEG_EIO, "%s: ends at byte %lld, more was written", f->tmp,
+                            (long long)offset);
+        p += k;
+        n -= (size_t)k;
+        offset += k;
+    }
+    return MEG_OK;
+}
+
+int meg_file_sync(struct meg_file *f, struct meg_err *e)
+{
+    int r = flush(f, e);
+
+    return r < 0 || fsync(f->fd) == 0 ? r : meg_fail_errno(e, "%s: fsync", f->path);
+}
+
+int meg_file_close(struct meg_file *f, struct meg_err *e)
+{
+    int r = meg_file_sync(f, e), fd = f->fd;
+
+    if (r < 0)
+        return r;
+    f->fd = -1;
+    return close(fd) == 0 ? MEG_OK : meg_fail_errno(e, "%s: close", f->path);
+}
+
+int meg_file_commit(struct meg_file *f, struct meg_err *e)
+{
+    int r = meg_file_close(f, e);
+
+    if (r == MEG_OK && rename(f->tmp, f->path) < 0)
+        r = meg_fail_errno(e, "%s: rename from %s", f->path, f->tmp);
+    if (r == MEG_OK) {
+        r = meg_fsync_parent(f->path, e);
+        meg_file_forget(f);
+    }
+    meg_file_abandon(f);
+    return r;
+}
+
+void meg_file_abandon(struct meg_file *f)
+{
+    if (!f || !f->tmp)
+        return;
+    if (f->fd >= 0)
+        close(f->fd);
+    unlink(f->tmp);
+    meg_file_forget(f);
+}
+
+int meg_write_file(const char *path, const void *bytes, size_t n, struct meg_err *e)
+{
+    struct meg_file f;
+    int r;
+
+    if ((r = meg_file_create(&f, path, e)) == 0 && (r = meg_file_write(&f, bytes, n, e)) == 0)
+        r = meg_file_commit(&f, e);
+    meg_file_abandon(&f);
+    return r;
+}
+
+int meg_mkdirs(const char *path, struct meg_err *e)
+{
+    char *dir = meg_strdup(path);
+    char *p = dir;
+    struct stat st;
+    int r = MEG_OK;
+
+    do {
+        char was;
+
+        p += strspn(p, "/");
+        p += strcspn(p, "/");
+        was = *p;
+        *p = 0;
+        if (mkdir(dir, 0777) < 0 && errno != EEXIST)
+            r = meg_fail_errno(e, "%s: making the directory", dir);
+        else if (stat(dir, &st) < 0)
+            r = meg_fail_errno(e, "%s", dir);
+        else if (!S_ISDIR(st.st_mode))
+            r = meg_fail(e, MEG_EIO, "%s: exists and is not a directory", dir);
+        *p = was;
+    } while (r == MEG_OK && *p);
+    free(dir);
+    return r;
+}
+
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *at)
+{
+    (void)st;
+    (void)flag;
+    (void)at;
+    return remove(path);
+}
+
+int meg_remove_tree(const char *path, struct meg_err *e)
+{
+    if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
+        return meg_fail_errno(e, "%s: removing", path);
+    return MEG_OK;
+}
+
+int meg_rename(const char *from, const char *to, struct meg_err *e)
+{
+    if (rename(from, to) < 0)
+        return meg_fail_errno(e, "%s: rename from %s", to, from);
+    return meg_fsync_parent(to, e);
+}
+
+int meg_fsync_dir(const char *path, struct meg_err *e)
+{
+    int r = MEG_OK;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0)
+        return meg_fail_errno(e, "%s", path);
+    if (fsync(fd) < 0 && errno != EINVAL) /* a file system whose directories need none */
+        r = meg_fail_errno(e, "%s: fsync", path);
+    close(fd);
+    return r;
+}

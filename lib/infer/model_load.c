@@ -1,0 +1,94 @@
+#include "infer/model_load.h"
+
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "ckpt/ckpt.h"
+#include "cpu/cpu.h"
+
+const struct meg_opt meg_load_opts[] = {
+    { "load", 0, MEG_STR(struct meg_load_conf, load), "DIR", NULL,
+      "the model: a checkpoint folder, or a Hugging Face folder" },
+    { "ckpt-step", 0, MEG_I64(struct meg_load_conf, ckpt_step), "N", NULL, "take this iteration, not the latest" },
+    { 0 }
+};
+
+/* The checkpoint's, and what ends a document for the tokenizer. */
+static void set_ends(struct meg_loaded *m, const struct meg_ckpt *ckpt)
+{
+    const struct meg_ids *known = meg_ckpt_ends(ckpt);
+    bool has_eod = m->eod < 0;
+
+    meg_ids_reserve(&m->ends, known->n + 1);
+    for (int64_t i = 0; i < known->n; i++) {
+        m->ends.v[m->ends.n++] = known->v[i];
+        has_eod |= known->v[i] == m->eod;
+    }
+    if (!has_eod)
+        m->ends.v[m->ends.n++] = m->eod;
+}
+
+static int open_tokenizer(struct meg_loaded *m, const struct meg_ckpt *ckpt, const struct meg_tok_conf *given,
+                          struct meg_err *e)
+{
+    struct meg_tok_conf tc = *given;
+    int64_t v = meg_ckpt_vocab_size(ckpt), n;
+    int r;
+
+    m->eod = meg_ckpt_eod(ckpt);
+    m->drawable = v;
+    meg_ckpt_tok_conf(ckpt, &tc);
+    if (!tc.type && !tc.name_or_path)
+        return MEG_OK;
+    if ((r = meg_tokenizer_open(&m->tok, &tc, e)) < 0)
+        return r;
+    n = meg_tokenizer_vocab_size(m->tok);
+    if (n > v)
+        return meg_fail(e, MEG_EUSAGE, "%s: the model has %lld token ids, the tokenizer (%s) %lld: it is another model's",
+                        meg_ckpt_path(ckpt), (long long)v, tc.type ? tc.type : tc.name_or_path, (long long)n);
+    if (meg_tokenizer_eod(m->tok) >= 0)
+        m->eod = meg_tokenizer_eod(m->tok);
+    m->drawable = n;
+    return MEG_OK;
+}
+
+static int load_weights(struct meg_gpt *g, const struct meg_ckpt *ckpt, struct meg_err *e)
+{
+    const struct meg_ckpt_slot w = { .p = g->w, .dtype = g->run.dtype };
+
+    return meg_ckpt_load(ckpt, &g->params, g->mesh, &w, 1, e);
+}
+
+int meg_load(struct meg_loaded *m, const struct meg_load_conf *conf, const struct meg_tok_conf *tc,
+             struct meg_err *e)
+{
+    struct meg_gpt_run run = { .b = 1 };
+    struct meg_ckpt *ckpt = NULL;
+    struct meg_gpt_conf model;
+    int r;
+
+    *m = (struct meg_loaded){ 0 };
+    if ((r = meg_ckpt_open(&ckpt, conf->load, conf->ckpt_step, e)) < 0 ||
+        (r = meg_ckpt_gpt_conf(ckpt, &model, e)) < 0 || (r = open_tokenizer(m, ckpt, tc, e)) < 0)
+        goto out;
+    set_ends(m, ckpt);
+    run.s = model.max_position_embeddings;
+    if ((r = meg_gpt_create(&m->g, &model, &run, meg_cpu_ops(), &meg_mesh_one, e)) < 0 ||
+        (r = load_weights(m->g, ckpt, e)) < 0)
+        goto out;
+    meg_debug("%s: %lld parameters, %lld token ids%s", meg_ckpt_path(ckpt), (long long)m->g->params.numel,
+              (long long)model.vocab_size, m->tok ? "" : ", no tokenizer");
+out:
+    meg_ckpt_close(ckpt);
+    if (r < 0)
+        meg_unload(m);
+    return r;
+}
+
+void meg_unload(struct meg_loaded *m)
+{
+    meg_gpt_close(m->g);
+    meg_tokenizer_close(m->tok);
+    free(m->ends.v);
+    *m = (struct meg_loaded){ 0 };
+}

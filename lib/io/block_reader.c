@@ -1,0 +1,243 @@
+#define _GNU_SOURCE /* memrchr */
+#include "io/block_reader.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "io/decompress.h"
+
+struct meg_input {
+    char **path;
+    int64_t npaths;
+    int64_t at; /* the file being read */
+    int fd;     /* -1 between files */
+    struct meg_unpack *file;
+    int64_t line, nth;   /* of the next block, as in struct meg_block */
+    struct meg_str rest; /* the beginning of a line that the last block left */
+};
+
+static void add_path(struct meg_input *in, const char *path)
+{
+    in->path = meg_realloc_array(in->path, (size_t)in->npaths + 1, sizeof *in->path);
+    in->path[in->npaths++] = meg_strdup(path);
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int add_pattern(struct meg_input *in, const char *pattern, struct meg_err *e)
+{
+    struct stat st;
+    glob_t found;
+
+    if (strcmp(pattern, "-") == 0 || stat(pattern, &st) == 0) {
+        add_path(in, pattern);
+        return MEG_OK;
+    }
+    if (!strpbrk(pattern, "*?["))
+        return meg_fail_errno(e, "%s", pattern);
+    switch (glob(pattern, GLOB_NOSORT, NULL, &found)) {
+    case 0:
+        qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, by_bytes);
+        for (size_t i = 0; i < found.gl_pathc; i++)
+            add_path(in, found.gl_pathv[i]);
+        globfree(&found);
+        return MEG_OK;
+    case GLOB_NOMATCH:
+        return meg_fail(e, MEG_ENOENT, "%s: no file matches", pattern);
+    default:
+        return meg_fail_errno(e, "%s", pattern);
+    }
+}
+
+int meg_input_open(struct meg_input **out, const char *const *patterns, int n, struct meg_err *e)
+{
+    struct meg_input *in = meg_new(sizeof *in);
+
+    in->fd = -1;
+    in->line = 1;
+    for (int i = 0; i < n; i++) {
+        int r = add_pattern(in, patterns[i], e);
+
+        if (r < 0) {
+            meg_input_close(in);
+            return r;
+        }
+    }
+    *out = in;
+    return MEG_OK;
+}
+
+int64_t meg_input_files(const struct meg_input *in, const char *const **paths)
+{
+    *paths = (const char *const *)in->path;
+    return in->npaths;
+}
+
+static const char *name_of(const struct meg_input *in)
+{
+    return strcmp(in->path[in->at], "-") == 0 ? "standard input" : in->path[in->at];
+}
+
+static void close_file(struct meg_input *in)
+{
+    meg_unpack_close(in->file);
+    in->file = NULL;
+    if (in->fd > STDIN_FILENO)
+        close(in->fd);
+    in->fd = -1;
+}
+
+static int open_file(struct meg_input *in, struct meg_err *e)
+{
+    const char *path = in->path[in->at];
+
+    in->fd = strcmp(path, "-") == 0 ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (in->fd < 0)
+        return meg_fail_errno(e, "%s", path);
+    return meg_unpack_open(&in->file, in->fd, name_of(in), e);
+}
+
+static void reserve(struct meg_block *b, int64_t cap)
+{
+    if (cap <= b->cap)
+        return;
+    b->s = meg_realloc_array(b->s, (size_t)cap, 1);
+    b->cap = cap;
+}
+
+/* Length of the whole lines among the n bytes at s. */
+static int64_t whole_lines(const char *s, int64_t n)
+{
+    const char *nl = memrchr(s, '\n', (size_t)n);
+
+    return nl ? nl + 1 - s : 0;
+}
+
+static int refuse_line(const struct meg_input *in, int64_t after, struct meg_err *e)
+{
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s, line %lld: longer than %d MiB; make several lines of it", name_of(in),
+                    (long long)(in->line + after), MEG_LONGEST_LINE >> 20);
+}
+
+/* Fill b with whole lines; returns whether the file goes on. */
+static int read_lines(struct meg_input *in, struct meg_block *b, int64_t want, struct meg_err *e)
+{
+    int64_t whole = 0;
+
+    reserve(b, want + (int64_t)in->rest.n);
+    memcpy(b->s, in->rest.s ? in->rest.s : "", in->rest.n);
+    b->n = (int64_t)in->rest.n;
+    in->rest.n = 0;
+    while (whole == 0 || b->n < want) {
+        int64_t got;
+
+        if (whole == 0 && b->n > MEG_LONGEST_LINE && (whole = whole_lines(b->s, b->n)) == 0)
+            return refuse_line(in, 0, e);
+        if (b->n == b->cap)
+            reserve(b, 2 * b->cap);
+        if ((got = meg_unpack_read(in->file, b->s + b->n, b->cap - b->n, e)) < 0)
+            return (int)got;
+        if (got == 0)
+            return 0;
+        if (b->n + got >= want || whole > 0) {
+            int64_t more = whole_lines(b->s + b->n, got);
+
+            whole = more > 0 ? b->n + more : whole;
+        }
+        b->n += got;
+    }
+    meg_str_add(&in->rest, b->s + whole, (size_t)(b->n - whole));
+    b->n = whole;
+    return 1;
+}
+
+int meg_input_next(struct meg_input *in, struct meg_block *b, int64_t want, struct meg_err *e)
+{
+    int64_t at = 0, n;
+    const char *line;
+    int r;
+
+    if (in->at == in->npaths)
+        return 0;
+    if (!in->file && (r = open_file(in, e)) < 0)
+        return r;
+    if ((r = read_lines(in, b, want, e)) < 0)
+        return r;
+    b->name = name_of(in);
+    b->line = in->line;
+    b->nth = in->nth;
+    for (b->nlines = 0; meg_line_next(b, &at, &line, &n); b->nlines++)
+        if (n > MEG_LONGEST_LINE)
+            return refuse_line(in, b->nlines, e);
+    in->line += b->nlines;
+    in->nth += b->nlines;
+    if (r == 0) {
+        close_file(in);
+        in->at++;
+        in->line = 1;
+    }
+    return 1;
+}
+
+int64_t meg_input_lines(const struct meg_input *in)
+{
+    return in->nth;
+}
+
+/* The first \n or \r of s [n], or NULL.  Where every line ends with \r, no \n far behind is sought for each. */
+static const char *line_end(const char *s, int64_t n)
+{
+    for (int64_t part = 256, k; n > 0; s += k, n -= k, part *= 2) {
+        const char *nl, *cr;
+
+        k = n < part ? n : part;
+        nl = memchr(s, '\n', (size_t)k);
+        cr = memchr(s, '\r', (size_t)(nl ? nl - s : k));
+        if (cr || nl)
+            return cr ? cr : nl;
+    }
+    return NULL;
+}
+
+bool meg_line_next(const struct meg_block *b, int64_t *at, const char **line, int64_t *n)
+{
+    const char *s = b->s + *at, *end = line_end(s, b->n - *at);
+    int64_t left = b->n - *at;
+
+    if (left == 0)
+        return false;
+    *line = s;
+    *n = end ? end - s : left;
+    *at += *n;
+    if (end)
+        *at += *end == '\r' && *n + 1 < left && end[1] == '\n' ? 2 : 1;
+    return true;
+}
+
+bool meg_line_is_blank(const char *line, int64_t n)
+{
+    while (n > 0 && (line[n - 1] == ' ' || line[n - 1] == '\t'))
+        n--;
+    return n == 0;
+}
+
+void meg_input_close(struct meg_input *in)
+{
+    if (!in)
+        return;
+    close_file(in);
+    for (int64_t i = 0; i < in->npaths; i++)
+        free(in->path[i]);
+    free(in->path);
+    meg_str_free(&in->rest);
+    free(in);
+}

@@ -1,0 +1,256 @@
+#include "io/json_scan.h"
+
+#include <string.h>
+
+#include "unicode/simd.h"
+#include "unicode/utf8.h"
+
+enum { MAX_DEPTH = 1000 };
+
+int meg_scan_expected(const struct meg_scan *s, const char *what)
+{
+    long long at = s->p - s->begin + 1;
+    unsigned char c;
+
+    if (s->p == s->end)
+        return meg_fail(s->e, MEG_EFORMAT, "%s %lld: the text ends where %s is expected", s->unit,
+                        at, what);
+    c = (unsigned char)*s->p;
+    if (c > 0x20 && c < 0x7F)
+        return meg_fail(s->e, MEG_EFORMAT, "%s %lld: found '%c' where %s is expected", s->unit, at,
+                        c, what);
+    return meg_fail(s->e, MEG_EFORMAT, "%s %lld: found byte 0x%02x where %s is expected", s->unit,
+                    at, c, what);
+}
+
+void meg_scan_blanks(struct meg_scan *s)
+{
+    while (s->p < s->end && (*s->p == ' ' || *s->p == '\t' || *s->p == '\n' || *s->p == '\r'))
+        s->p++;
+}
+
+bool meg_scan_take(struct meg_scan *s, char c)
+{
+    if (s->p == s->end || *s->p != c)
+        return false;
+    s->p++;
+    return true;
+}
+
+/* To the first byte that is not simply part of a string: quote, backslash or control. */
+static void skip_plain(struct meg_scan *s)
+{
+    const char *p = s->p;
+
+    for (; s->end - p >= 16; p += 16) {
+        uint64_t bits;
+        v16 c;
+
+        memcpy(&c, p, 16);
+        if ((bits = bits_of((v16)((c == '"') | (c == '\\') | (c < 0x20))))) {
+            s->p = p + __builtin_ctzll(bits);
+            return;
+        }
+    }
+    while (p < s->end && *p != '"' && *p != '\\' && (unsigned char)*p >= 0x20)
+        p++;
+    s->p = p;
+}
+
+static int read_hex4(struct meg_scan *s, int32_t *v)
+{
+    *v = 0;
+    for (int k = 0; k < 4; k++, s->p++) {
+        int c = s->p < s->end ? *s->p : 0;
+
+        if (c >= '0' && c <= '9')
+            *v = 16 * *v + (c - '0');
+        else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f')
+            *v = 16 * *v + ((c | 0x20) - 'a' + 10);
+        else
+            return meg_scan_expected(s, "a hex digit of \\uXXXX");
+    }
+    return 0;
+}
+
+/* What follows a backslash.  *cp is -1 for a lone surrogate. */
+static int read_escape(struct meg_scan *s, int32_t *cp)
+{
+    static const char plain[128] = { ['"'] = '"',  ['\\'] = '\\', ['/'] = '/',  ['b'] = '\b',
+                                     ['f'] = '\f', ['n'] = '\n',  ['r'] = '\r', ['t'] = '\t' };
+    int32_t low;
+    int r;
+
+    if (s->p < s->end && *s->p > 0 && plain[(unsigned char)*s->p]) {
+        *cp = plain[(unsigned char)*s->p++];
+        return 0;
+    }
+    if (!meg_scan_take(s, 'u'))
+        return meg_scan_expected(s, "one of \"\\/bfnrtu after a backslash");
+    if ((r = read_hex4(s, cp)) < 0)
+        return r;
+    if (*cp < 0xD800 || *cp > 0xDFFF)
+        return 0;
+    if (*cp < 0xDC00 && s->end - s->p >= 2 && s->p[0] == '\\' && s->p[1] == 'u') {
+        const char *was = s->p;
+
+        s->p += 2;
+        if ((r = read_hex4(s, &low)) < 0)
+            return r;
+        if (low >= 0xDC00 && low <= 0xDFFF) {
+            *cp = 0x10000 + ((*cp - 0xD800) << 10) + (low - 0xDC00);
+            return 0;
+        }
+        s->p = was;
+    }
+    *cp = -1;
+    return 0;
+}
+
+int meg_scan_string(struct meg_scan *s, struct meg_str *buf, struct meg_span *out,
+                    const char **lone)
+{
+    const char *begin;
+    size_t at = buf ? buf->n : 0;
+    bool escaped = false;
+    int r;
+
+    *lone = NULL;
+    if (!meg_scan_take(s, '"'))
+        return meg_scan_expected(s, "a string");
+    for (begin = s->p;; begin = s->p) {
+        int32_t cp = 0;
+        char c[4];
+
+        skip_plain(s);
+        if (s->p == s->end || (unsigned char)*s->p < 0x20)
+            return meg_scan_expected(s, "more of a string");
+        if (out && (escaped || *s->p == '\\'))
+            meg_str_add(buf, begin, (size_t)(s->p - begin));
+        if (*s->p == '"')
+            break;
+        escaped = true;
+        begin = s->p++;
+        if ((r = read_escape(s, &cp)) < 0)
+            return r;
+        if (cp < 0)
+            *lone = *lone ? *lone : begin;
+        if (out)
+            meg_str_add(buf, c, (size_t)meg_utf8_put(c, cp < 0 ? 0xFFFD : cp));
+    }
+    if (out)
+        *out = escaped ? (struct meg_span){ buf->s + at, (int64_t)(buf->n - at) }
+                       : (struct meg_span){ begin, s->p - begin };
+    s->p++;
+    return 0;
+}
+
+static int read_digits(struct meg_scan *s)
+{
+    const char *was = s->p;
+
+    while (s->p < s->end && *s->p >= '0' && *s->p <= '9')
+        s->p++;
+    return s->p > was ? 0 : meg_scan_expected(s, "a digit");
+}
+
+static bool take_word(struct meg_scan *s, const char *word)
+{
+    size_t n = strlen(word);
+
+    if ((size_t)(s->end - s->p) < n || memcmp(s->p, word, n) != 0)
+        return false;
+    s->p += n;
+    return true;
+}
+
+static int read_number(struct meg_scan *s)
+{
+    int r;
+
+    if (meg_scan_take(s, '-') && take_word(s, "Infinity"))
+        return 0;
+    if (!meg_scan_take(s, '0') && (r = read_digits(s)) < 0)
+        return r;
+    if (meg_scan_take(s, '.') && (r = read_digits(s)) < 0)
+        return r;
+    if (meg_scan_take(s, 'e') || meg_scan_take(s, 'E')) {
+        if (!meg_scan_take(s, '+'))
+            meg_scan_take(s, '-');
+        return read_digits(s);
+    }
+    return 0;
+}
+
+/* Members up to the closing bracket; the opening one has been read. */
+static int skip_members(struct meg_scan *s, char close, int depth)
+{
+    const char *lone, *kind;
+    int r;
+
+    if (depth > MAX_DEPTH)
+        return meg_fail(s->e, MEG_EFORMAT, "%s %lld: values nested more than %d deep", s->unit,
+                        (long long)(s->p - s->begin), MAX_DEPTH);
+    meg_scan_blanks(s);
+    if (meg_scan_take(s, close))
+        return 0;
+    for (;;) {
+        if (close == '}') {
+            meg_scan_blanks(s);
+            if ((r = meg_scan_string(s, NULL, NULL, &lone)) < 0)
+                return r;
+            meg_scan_blanks(s);
+            if (!meg_scan_take(s, ':'))
+                return meg_scan_expected(s, "':'");
+        }
+        if ((r = meg_scan_value(s, depth, &kind)) < 0)
+            return r;
+        meg_scan_blanks(s);
+        if (meg_scan_take(s, close))
+            return 0;
+        if (!meg_scan_take(s, ','))
+            return meg_scan_expected(s, close == '}' ? "',' or '}'" : "',' or ']'");
+    }
+}
+
+int meg_scan_value(struct meg_scan *s, int depth, const char **kind)
+{
+    const char *lone;
+
+    meg_scan_blanks(s);
+    switch (s->p < s->end ? *s->p : 0) {
+    case '"':
+        *kind = "a string";
+        return meg_scan_string(s, NULL, NULL, &lone);
+    case '{':
+        s->p++;
+        *kind = "an object";
+        return skip_members(s, '}', depth + 1);
+    case '[':
+        s->p++;
+        *kind = "a list";
+        return skip_members(s, ']', depth + 1);
+    case '-':
+    case '0':
+    case '1':
+    case '2':
+    case '3':
+    case '4':
+    case '5':
+    case '6':
+    case '7':
+    case '8':
+    case '9':
+        *kind = "a number";
+        return read_number(s);
+    default:
+        *kind = "a number";
+        if (take_word(s, "NaN") || take_word(s, "Infinity"))
+            return 0;
+        *kind = "true or false";
+        if (take_word(s, "true") || take_word(s, "false"))
+            return 0;
+        *kind = "null";
+        return take_word(s, "null") ? 0 : meg_scan_expected(s, "a value");
+    }
+}

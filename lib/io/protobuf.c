@@ -1,0 +1,136 @@
+#include "io/protobuf.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+int meg_pb_fail(const struct meg_pb *m, const unsigned char *at, struct meg_err *e, const char *fmt,
+                ...)
+{
+    char why[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof why, fmt, ap);
+    va_end(ap);
+    return meg_fail(e, MEG_EFORMAT, "%s, byte %lld: %s", m->name, (long long)(at - m->file), why);
+}
+
+static int read_varint(struct meg_pb *m, uint64_t *out, struct meg_err *e)
+{
+    const unsigned char *at = m->p;
+
+    *out = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+        unsigned char c;
+
+        if (m->p == m->end)
+            return meg_pb_fail(m, at, e, "a number is cut at the end of its message");
+        c = *m->p++;
+        if (shift == 63 && c > 1)
+            break;
+        *out |= (uint64_t)(c & 0x7F) << shift;
+        if (c < 0x80)
+            return MEG_OK;
+    }
+    return meg_pb_fail(m, at, e, "a number longer than 64 bits");
+}
+
+/* A number of n bytes, the lowest first. */
+static int read_fixed(struct meg_pb *m, int n, uint64_t *out, struct meg_err *e)
+{
+    if (m->end - m->p < n)
+        return meg_pb_fail(m, m->p, e, "a value of %d bytes, but its message has %lld left", n,
+                           (long long)(m->end - m->p));
+    *out = 0;
+    for (int i = 0; i < n; i++)
+        *out |= (uint64_t)*m->p++ << 8 * i;
+    return MEG_OK;
+}
+
+static int read_bytes(struct meg_pb *m, struct meg_pb *out, struct meg_err *e)
+{
+    const unsigned char *at = m->p;
+    uint64_t n;
+    int r = read_varint(m, &n, e);
+
+    if (r < 0)
+        return r;
+    if (n > (uint64_t)(m->end - m->p))
+        return meg_pb_fail(m, at, e, "a value of %llu bytes, but its message has %lld left",
+                           (unsigned long long)n, (long long)(m->end - m->p));
+    *out = (struct meg_pb){ m->p, m->p + n, m->file, m->name };
+    m->p += n;
+    return MEG_OK;
+}
+
+int meg_pb_next(struct meg_pb *m, struct meg_pb_field *f, struct meg_err *e)
+{
+    uint64_t tag;
+    int r;
+
+    if (m->p == m->end)
+        return 0;
+    f->at = m->p;
+    f->bytes = (struct meg_pb){ m->p, m->p, m->file, m->name };
+    if ((r = read_varint(m, &tag, e)) < 0)
+        return r;
+    if (tag >> 3 < 1 || tag >> 3 >= 1 << 29)
+        return meg_pb_fail(m, f->at, e, "there is no field %llu", (unsigned long long)(tag >> 3));
+    f->number = (int32_t)(tag >> 3);
+    f->wire = tag & 7;
+    switch (tag & 7) {
+    case MEG_PB_VARINT:
+        r = read_varint(m, &f->value, e);
+        break;
+    case MEG_PB_64:
+        r = read_fixed(m, 8, &f->value, e);
+        break;
+    case MEG_PB_BYTES:
+        r = read_bytes(m, &f->bytes, e);
+        break;
+    case MEG_PB_32:
+        r = read_fixed(m, 4, &f->value, e);
+        break;
+    default:
+        return meg_pb_fail(m, f->at, e, "field %d has wire type %d; 0, 1, 2 and 5 are expected",
+                           f->number, (int)(tag & 7));
+    }
+    return r < 0 ? r : 1;
+}
+
+int meg_pb_expect(const struct meg_pb_field *f, enum meg_pb_wire wire, const char *what,
+                  struct meg_err *e)
+{
+    if (f->wire == wire)
+        return MEG_OK;
+    return meg_pb_fail(&f->bytes, f->at, e, "%s has wire type %d, expected is %d", what, f->wire,
+                       wire);
+}
+
+int meg_pb_float(const struct meg_pb_field *f, const char *what, float *out, struct meg_err *e)
+{
+    uint32_t bits = (uint32_t)f->value;
+    int r = meg_pb_expect(f, MEG_PB_32, what, e);
+
+    memcpy(out, &bits, sizeof *out);
+    return r;
+}
+
+int meg_pb_bool(const struct meg_pb_field *f, const char *what, bool *out, struct meg_err *e)
+{
+    *out = f->value != 0;
+    return meg_pb_expect(f, MEG_PB_VARINT, what, e);
+}
+
+int meg_pb_int32(const struct meg_pb_field *f, const char *what, int32_t *out, struct meg_err *e)
+{
+    int64_t v = (int64_t)f->value;
+    int r = meg_pb_expect(f, MEG_PB_VARINT, what, e);
+
+    if (r == MEG_OK && v != (int32_t)v)
+        r = meg_pb_fail(&f->bytes, f->at, e, "%s is %lld, which is out of range", what,
+                        (long long)v);
+    *out = (int32_t)v;
+    return r;
+}

@@ -1,0 +1,53 @@
+#include "nn/lm_head.h"
+#include "nn/sequence_parallel.h"
+
+int64_t meg_head_chunk(int64_t v, int64_t n)
+{
+    const int64_t rows = (INT64_C(25) << 20) / v / 64 * 64;
+
+    return rows < 64 ? (n < 64 ? n : 64) : rows < n ? rows : n;
+}
+
+/* Logits of a chunk of rows, and the loss of each; lse is kept for the gradient. */
+static struct meg_mat logits_of(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target,
+                                const struct meg_head *l)
+{
+    const struct meg_mat y = meg_mat_rows(l->logits, 0, x.rows), none = { 0 };
+    float *mine = l->part + 2 * x.rows * c->tp->rank;
+
+    c->op->linear_fwd(c->st, l->out.plan, y, none, x, l->out.w, NULL, MEG_ACT_NONE);
+    c->op->xent_part(c->st, mine, y, target, l->v0);
+    meg_wait(c->tp, c->tp->op->all_gather(c->tp, l->part, mine, 2 * x.rows, MEG_DTYPE_F32));
+    c->op->xent_join(c->st, loss, l->lse, l->part, c->tp->size, x.rows);
+    return y;
+}
+
+void meg_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target, const struct meg_head *l)
+{
+    const struct meg_mat all = meg_shard_gather(c, x);
+    const int64_t chunk = l->logits.rows;
+
+    for (int64_t i = 0; i < all.rows; i += chunk) {
+        const int64_t rows = chunk < all.rows - i ? chunk : all.rows - i;
+
+        logits_of(c, loss + i, meg_mat_rows(all, i, rows), target + i, l);
+    }
+}
+
+void meg_head_grad(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const int32_t *target,
+                   const float *weight, const struct meg_head *l)
+{
+    const struct meg_mat all = meg_shard_gather(c, x), addend = meg_shard_addend(c, dx), none = { 0 };
+    const int64_t chunk = l->logits.rows;
+
+    for (int64_t i = 0; i < all.rows; i += chunk) {
+        const int64_t rows = chunk < all.rows - i ? chunk : all.rows - i;
+        const struct meg_mat part = meg_mat_rows(all, i, rows);
+        const struct meg_mat y = logits_of(c, loss + i, part, target + i, l);
+
+        c->op->xent_bwd(c->st, y, l->lse, target + i, l->v0, weight + i);
+        c->op->linear_bwd_weight(c->st, l->out.plan, l->out.dw, NULL, y, part);
+        c->op->linear_bwd_data(c->st, l->out.plan, meg_mat_rows(addend, i, rows), y, l->out.w, none, MEG_ACT_NONE);
+    }
+    meg_shard_sum(c, dx, addend);
+}

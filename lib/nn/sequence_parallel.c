@@ -1,0 +1,37 @@
+#include "nn/sequence_parallel.h"
+
+static struct meg_mat all_rows(const struct meg_ctx *c, struct meg_mat x, int which)
+{
+    return meg_mat(c->wide[which], x.dtype, x.rows * c->tp->size, x.cols);
+}
+
+struct meg_mat meg_shard_gather(struct meg_ctx *c, struct meg_mat x)
+{
+    struct meg_mat all;
+
+    if (!c->has_sp)
+        return x;
+    MEG_ASSERT(x.ld == x.cols);
+    all = all_rows(c, x, 0);
+    meg_wait(c->tp, c->tp->op->all_gather(c->tp, all.p, x.p, x.rows * x.cols, x.dtype));
+    return all;
+}
+
+struct meg_mat meg_shard_addend(struct meg_ctx *c, struct meg_mat y)
+{
+    return c->has_sp ? all_rows(c, y, 1) : y;
+}
+
+void meg_shard_sum(struct meg_ctx *c, struct meg_mat y, struct meg_mat addend)
+{
+    MEG_ASSERT(y.ld == y.cols);
+    if (c->has_sp)
+        meg_wait(c->tp, c->tp->op->reduce_scatter(c->tp, y.p, addend.p, y.rows * y.cols, y.dtype, MEG_SUM));
+    else
+        meg_all_reduce(c->tp, y.p, y.rows * y.cols, y.dtype, MEG_SUM);
+}
+
+int64_t meg_shard_row(const struct meg_ctx *c, struct meg_mat x)
+{
+    return c->has_sp ? c->tp->rank * x.rows : 0;
+}

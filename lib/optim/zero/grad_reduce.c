@@ -1,0 +1,209 @@
+/*
+ * One operation of a group is under way at a time, and the next begins when that has ended: so all ranks
+ * begin them in the same order, whenever each gets to test.
+ */
+#include "optim/zero/grad_reduce.h"
+#include <stdlib.h>
+#include <string.h>
+#include "base/mem.h"
+
+/* ---- gradients ------------------------------------------------------------------------------ */
+
+void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
+                      struct meg_watch *watch, void *g, enum meg_dtype t, bool overlaps)
+{
+    *r = (struct meg_reducer){ mesh, params, watch, g, t, overlaps, .bucket = -1 };
+    r->left = meg_new((size_t)params->nsections * sizeof *r->left);
+    r->is_settled = meg_new((size_t)params->nsections * sizeof *r->is_settled);
+    r->waits = meg_new((size_t)params->nbuckets * sizeof *r->waits);
+    r->has_begun = meg_new((size_t)params->nbuckets * sizeof *r->has_begun);
+}
+
+void meg_reducer_free(struct meg_reducer *r)
+{
+    free(r->left);
+    free(r->is_settled);
+    free(r->waits);
+    free(r->has_begun);
+    memset(r, 0, sizeof *r);
+}
+
+static bool meets(struct meg_span a, struct meg_span b)
+{
+    return a.begin < b.end && b.begin < a.end;
+}
+
+void meg_reducer_begin(struct meg_reducer *r, int64_t passes)
+{
+    const struct meg_params *p = r->params;
+
+    memset(r->has_begun, 0, (size_t)p->nbuckets * sizeof *r->has_begun);
+    memset(r->waits, 0, (size_t)p->nbuckets * sizeof *r->waits);
+    for (int i = 0; i < p->nsections; i++) {
+        r->left[i] = passes;
+        r->is_settled[i] = false;
+        for (int b = 0; b < p->nbuckets; b++)
+            r->waits[b] += meets(p->section[i], p->bucket[b]);
+    }
+}
+
+static char *at(const struct meg_reducer *r, int64_t i)
+{
+    return meg_element(r->g, i, r->t);
+}
+
+/* This rank's slice of [begin, end). */
+static struct meg_span slice(const struct meg_comm *slices, struct meg_span b)
+{
+    const int64_t n = (b.end - b.begin) / slices->size;
+    const struct meg_span s = { b.begin + slices->rank * n, b.begin + (slices->rank + 1) * n };
+
+    return s;
+}
+
+static void end_bucket(struct meg_reducer *r)
+{
+    const struct meg_mesh *m = r->mesh;
+
+    if (r->bucket < 0)
+        return;
+    meg_wait(r->group, r->work);
+    r->work = NULL;
+    if (m->same->size > 1) {
+        const struct meg_span s = slice(m->slices, r->params->bucket[r->bucket]);
+
+        meg_all_reduce(m->same, at(r, s.begin), s.end - s.begin, r->t, MEG_SUM);
+    }
+    r->bucket = -1;
+}
+
+static void begin_bucket(struct meg_reducer *r, int b)
+{
+    const struct meg_mesh *m = r->mesh;
+    const struct meg_span all = r->params->bucket[b], mine = slice(m->slices, all);
+
+    end_bucket(r);
+    r->bucket = b;
+    r->has_begun[b] = true;
+    if (m->copies->size > 1) {
+        r->group = m->copies;
+        r->work = r->group->op->all_reduce(r->group, at(r, all.begin), all.end - all.begin, r->t, MEG_SUM);
+    } else {
+        r->group = m->slices;
+        r->work = r->group->op->reduce_scatter(r->group, at(r, mine.begin), at(r, all.begin), mine.end - mine.begin,
+                                               r->t, MEG_SUM);
+    }
+}
+
+/* All passes have written a section: buckets that have all of theirs may begin. */
+static void settle(struct meg_reducer *r, int section)
+{
+    const struct meg_params *p = r->params;
+
+    meg_watch_section(r->watch, section, at(r, p->section[section].begin), r->t);
+    for (int i = 0; r->mesh->layout.has_sp && i < p->n; i++)
+        if (p->row[i].section == section && p->row[i].held && p->row[i].split < 0)
+            meg_all_reduce(r->mesh->tp, at(r, p->row[i].offset), p->row[i].held, r->t, MEG_SUM);
+    r->is_settled[section] = true;
+    for (int b = 0; b < p->nbuckets; b++)
+        if (meets(p->section[section], p->bucket[b]) && --r->waits[b] == 0 && r->overlaps)
+            begin_bucket(r, b);
+}
+
+void meg_reducer_wrote(struct meg_reducer *r, int section)
+{
+    if (--r->left[section] == 0 && r->overlaps)
+        settle(r, section);
+    meg_reducer_poll(r);
+}
+
+void meg_reducer_poll(struct meg_reducer *r)
+{
+    if (r->bucket >= 0)
+        meg_test(r->group, &r->work);
+}
+
+/* Sum both stages' gradients of the tied embedding: the whole, or the slice of its bucket. */
+static void add_up_ends(struct meg_reducer *r)
+{
+    const struct meg_params *p = r->params;
+
+    for (int i = 0; i < p->n; i++) {
+        const struct meg_param *row = &p->row[i];
+        struct meg_span s = { row->offset, row->offset + row->held };
+
+        if (row->group != MEG_GROUP_TIED || !row->held)
+            continue;
+        for (int b = 0; b < p->nbuckets && r->mesh->layout.shards; b++)
+            if (p->bucket[b].begin == row->offset)
+                s = slice(r->mesh->slices, p->bucket[b]);
+        meg_all_reduce(r->mesh->ends, at(r, s.begin), s.end - s.begin, r->t, MEG_SUM);
+    }
+}
+
+void meg_reducer_end(struct meg_reducer *r)
+{
+    const struct meg_params *p = r->params;
+
+    for (int i = p->nsections; i-- > 0;)
+        if (!r->is_settled[i])
+            settle(r, i);
+    for (int b = 0; b < p->nbuckets; b++)
+        if (!r->has_begun[b])
+            begin_bucket(r, b);
+    end_bucket(r);
+    if (r->mesh->ends->size > 1)
+        add_up_ends(r);
+}
+
+/* ---- parameters ----------------------------------------------------------------------------- */
+
+void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *slices, void *w,
+                       enum meg_dtype t)
+{
+    *q = (struct meg_gatherer){ params, slices, w, t, NULL, -1 };
+}
+
+static void begin_gather(struct meg_gatherer *q, int b)
+{
+    const size_t size = meg_dtype_size(q->t);
+    struct meg_span all, mine;
+
+    q->bucket = b;
+    if (b < 0)
+        return;
+    all = q->params->bucket[b];
+    mine = slice(q->slices, all);
+    q->work = q->slices->op->all_gather(q->slices, q->w + (size_t)all.begin * size, q->w + (size_t)mine.begin * size,
+                                        mine.end - mine.begin, q->t);
+}
+
+void meg_gatherer_begin(struct meg_gatherer *q)
+{
+    begin_gather(q, q->params->nbuckets - 1);
+}
+
+static void end_gather(struct meg_gatherer *q)
+{
+    meg_wait(q->slices, q->work);
+    q->work = NULL;
+    begin_gather(q, q->bucket - 1);
+}
+
+void meg_gatherer_reads(struct meg_gatherer *q, int section)
+{
+    while (q->bucket >= 0 && q->params->bucket[q->bucket].end > q->params->section[section].begin)
+        end_gather(q);
+    meg_gatherer_poll(q);
+}
+
+void meg_gatherer_poll(struct meg_gatherer *q)
+{
+    meg_test(q->slices, &q->work);
+}
+
+void meg_gatherer_end(struct meg_gatherer *q)
+{
+    while (q->bucket >= 0)
+        end_gather(q);
+}

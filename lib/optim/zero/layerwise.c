@@ -1,0 +1,155 @@
+#include "optim/zero/layerwise.h"
+#include "tensor/suballoc.h"
+
+enum { COLUMNS = 4096 };
+
+int meg_turn_of(const struct meg_params *p, int section)
+{
+    if (section == 0)
+        return 0;
+    return section == p->nsections - 1 ? 1 : 2 + section % 2;
+}
+
+static int64_t length(const struct meg_params *p, int section)
+{
+    return p->section[section].end - p->section[section].begin;
+}
+
+/* ---- gradients ------------------------------------------------------------------------------ */
+
+static char *place(const struct meg_giver *q, int section)
+{
+    return meg_element(q->g, meg_params_turn(q->params, section), q->t);
+}
+
+/* Slices of sections lie one behind the other, in the order of the flat buffer, as those have the same rank. */
+static char *sum_of(const struct meg_giver *q, int section)
+{
+    return meg_element(q->sum, q->params->section[section].begin / q->mesh->slices->size, q->t);
+}
+
+/* sum [n] += x [n] */
+static void add(const struct meg_giver *q, char *sum, const char *x, int64_t n)
+{
+    const struct meg_drop none = { 0 };
+
+    for (int64_t i = 0, m; i < n; i += m) {
+        const int64_t rows = (n - i) / COLUMNS;
+        struct meg_mat s, d;
+
+        m = rows ? rows * COLUMNS : n - i;
+        s = meg_mat(meg_element(sum, i, q->t), q->t, rows ? rows : 1, rows ? COLUMNS : m);
+        d = meg_mat(meg_element(x, i, q->t), q->t, s.rows, s.cols);
+        q->op->add_fwd(NULL, s, s, d, NULL, &none);
+    }
+}
+
+static void end_section(struct meg_giver *q)
+{
+    struct meg_comm *c = q->mesh->slices;
+    char *g;
+    int64_t n;
+
+    if (q->section < 0)
+        return;
+    meg_wait(c, q->work);
+    q->work = NULL;
+    g = place(q, q->section);
+    n = length(q->params, q->section);
+    add(q, sum_of(q, q->section), meg_element(g, c->rank * (n / c->size), q->t), n / c->size);
+    q->op->zero(NULL, g, (size_t)n * meg_dtype_size(q->t));
+    q->section = -1;
+}
+
+/* Sum over tensor-parallel ranks what each has of rows that all have, when they saw other positions. */
+static void add_up_positions(struct meg_giver *q, int section)
+{
+    const struct meg_params *p = q->params;
+
+    for (int i = 0; i < p->n; i++) {
+        const struct meg_param *row = &p->row[i];
+
+        if (row->section == section && row->split < 0)
+            meg_all_reduce(q->mesh->tp, meg_element(place(q, section), row->offset - p->section[section].begin, q->t),
+                           row->held, q->t, MEG_SUM);
+    }
+}
+
+void meg_giver_reads(struct meg_giver *q, int section)
+{
+    if (q->section >= 0 && meg_turn_of(q->params, q->section) == meg_turn_of(q->params, section))
+        end_section(q);
+}
+
+void meg_giver_wrote(struct meg_giver *q, int section)
+{
+    struct meg_comm *c = q->mesh->slices;
+    const int64_t n = length(q->params, section) / c->size;
+    char *g = place(q, section);
+
+    meg_watch_section(q->watch, section, g, q->t);
+    if (q->mesh->layout.has_sp)
+        add_up_positions(q, section);
+    end_section(q);
+    q->section = section;
+    q->work = c->op->reduce_scatter(c, meg_element(g, c->rank * n, q->t), g, n, q->t, MEG_SUM);
+    if (!q->overlaps)
+        end_section(q);
+}
+
+void meg_giver_poll(struct meg_giver *q)
+{
+    meg_test(q->mesh->slices, &q->work);
+}
+
+void meg_giver_end(struct meg_giver *q)
+{
+    end_section(q);
+    meg_all_reduce(q->mesh->same, q->sum, q->params->flat / q->mesh->slices->size, q->t, MEG_SUM);
+}
+
+/* ---- parameters ----------------------------------------------------------------------------- */
+
+void meg_taker_forget(struct meg_taker *q)
+{
+    for (int i = 0; i < MEG_TURNS; i++)
+        q->there[i] = -1;
+}
+
+void meg_taker_end(struct meg_taker *q)
+{
+    meg_wait(q->mesh->slices, q->work);
+    q->work = NULL;
+    q->is_under_way = false;
+}
+
+void meg_taker_poll(struct meg_taker *q)
+{
+    meg_test(q->mesh->slices, &q->work);
+}
+
+/* Unless it is there or on its way. */
+static void gather(struct meg_taker *q, int section)
+{
+    const struct meg_params *p = q->params;
+    struct meg_comm *c = q->mesh->slices;
+    const int turn = meg_turn_of(p, section);
+
+    if (q->there[turn] == section)
+        return;
+    meg_taker_end(q);
+    q->there[turn] = section;
+    q->is_under_way = true;
+    q->work = c->op->all_gather(c, meg_element(q->w, meg_params_turn(p, section), q->t),
+                                meg_element(q->slice, p->section[section].begin / c->size, q->t),
+                                length(p, section) / c->size, q->t);
+}
+
+void meg_taker_reads(struct meg_taker *q, int section, int next)
+{
+    gather(q, section);
+    if (q->is_under_way)
+        meg_taker_end(q);
+    if (q->overlaps && next >= 0)
+        gather(q, next);
+}

@@ -1,0 +1,60 @@
+/*
+ * Gradients and parameters that are whole for a section at a time (model/param.h), and else are with the
+ * ranks whose slices they are: ZeRO stages 2 and 3.  Each section is a bucket.  One operation is under way
+ * at a time, as in optim/zero/grad_reduce.h.
+ */
+#ifndef MEG_OPTIM_ZERO_LAYERWISE_H
+#define MEG_OPTIM_ZERO_LAYERWISE_H
+#include "model/param.h"
+#include "optim/nan_guard.h"
+
+MEG_BEGIN_DECLS
+
+/* Places in memory of sections that take turns: the first, the last, and the layers' two. */
+enum { MEG_TURNS = 4 };
+int meg_turn_of(const struct meg_params *p, int section);
+
+/* Gradients: after each pass a section's are summed over ranks, and each adds its slice of them up. */
+struct meg_giver {
+    const struct meg_mesh *mesh;
+    const struct meg_params *params;
+    const struct meg_ops *op;
+    struct meg_watch *watch;
+    char *g;                 /* [meg_params_turns] of type t; zero but for what a pass is writing */
+    enum meg_dtype t;
+    void *sum;               /* [slices of all buckets] of type t, what is added up */
+    bool overlaps;           /* a section's go on while the pass does */
+    struct meg_work *work;
+    int section;             /* that is under way, or -1 */
+};
+
+/* A backward pass comes to a section: its place is zero from now on. */
+void meg_giver_reads(struct meg_giver *q, int section);
+/* The pass has written it. */
+void meg_giver_wrote(struct meg_giver *q, int section);
+void meg_giver_poll(struct meg_giver *q);
+/* All passes are over: sums are whole, over instances, too. */
+void meg_giver_end(struct meg_giver *q);
+
+/* Parameters: gathered from the ranks' slices into the section's place before they are read. */
+struct meg_taker {
+    const struct meg_mesh *mesh;
+    const struct meg_params *params;
+    char *w;                 /* [meg_params_turns] of type t */
+    const char *slice;       /* [slices of all buckets] of type t */
+    enum meg_dtype t;
+    bool overlaps;           /* the section that comes next is on its way meanwhile */
+    int there[MEG_TURNS];    /* the section in each place, or -1 */
+    struct meg_work *work;
+    bool is_under_way;
+};
+
+/* Slices have changed: nothing is there any more. */
+void meg_taker_forget(struct meg_taker *q);
+/* Wait for a section, and have the one to be read next (-1: none) on its way. */
+void meg_taker_reads(struct meg_taker *q, int section, int next);
+void meg_taker_poll(struct meg_taker *q);
+void meg_taker_end(struct meg_taker *q);
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,157 @@
+#include "optim/zero/shard.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/mem.h"
+
+#define C struct meg_share_conf
+const struct meg_opt meg_share_opts[] = {
+    { "use-distributed-optimizer", 0, MEG_BOOL(C, use_distributed_optimizer), NULL, "no",
+      "data- and context-parallel ranks share the optimizer's state (ZeRO stage 1)" },
+    { "num-distributed-optimizer-instances", 0, MEG_I64(C, instances), "N", "1",
+      "groups of those ranks that have the whole state each" },
+    { "overlap-grad-reduce", 0, MEG_BOOL(C, overlap_grad_reduce), NULL, "no",
+      "add up the gradients of ranks while the last backward pass goes on" },
+    { "overlap-param-gather", 0, MEG_BOOL(C, overlap_param_gather), NULL, "no",
+      "get the parameters that other ranks updated while the next forward pass goes on" },
+    { "ddp-bucket-size", 0, MEG_I64(C, bucket_size), "N", NULL,
+      "parameters whose gradients are added up at a time; when not given, 40 million, or 1 million a data-parallel "
+      "rank where that is more" },
+    { "zero-stage", 0, MEG_I64(C, zero_stage), "N", NULL,
+      "what ranks share: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters" },
+    { "use-torch-fsdp2", 0, MEG_BOOL(C, use_torch_fsdp2), NULL, "no", "another way to say --zero-stage 3" },
+    { 0 }
+};
+#undef C
+
+/* How much is shared, by whichever option said so. */
+static int find_stage(int *stage, const struct meg_share_conf *c, struct meg_err *e)
+{
+    const int64_t zero = c->zero_stage;
+
+    *stage = c->use_torch_fsdp2 ? 3 : zero != MEG_UNSET ? (int)zero : c->use_distributed_optimizer;
+    if (zero == MEG_UNSET)
+        return 0;
+    if (zero < 0 || zero > 3)
+        return meg_fail(e, MEG_EUSAGE, "--zero-stage %" PRId64 ": must be 0, 1, 2 or 3", zero);
+    if (zero == 0 && c->use_distributed_optimizer)
+        return meg_fail(e, MEG_EUSAGE, "--zero-stage 0: --use-distributed-optimizer is stage 1");
+    if (zero != 3 && c->use_torch_fsdp2)
+        return meg_fail(e, MEG_EUSAGE, "--zero-stage %" PRId64 ": --use-torch-fsdp2 is stage 3", zero);
+    return 0;
+}
+
+static int check_stage(const struct meg_layout *l, const struct meg_share_conf *c, int stage, bool is_tied,
+                       enum meg_dtype params, struct meg_err *e)
+{
+    const char *option = c->use_torch_fsdp2 ? "--use-torch-fsdp2" : stage == 2 ? "--zero-stage 2" : "--zero-stage 3";
+
+    if (stage >= 2 && l->pp > 1)
+        return meg_fail(e, MEG_EUSAGE, "%s: needs --pipeline-model-parallel-size 1, not %" PRId64, option, l->pp);
+    if (c->use_torch_fsdp2 && is_tied)
+        return meg_fail(e, MEG_EUSAGE, "%s: needs --untie-embeddings-and-output-weights", option);
+    if (c->use_torch_fsdp2 && params == MEG_DTYPE_F16)
+        return meg_fail(e, MEG_EUSAGE, "%s: does not go with --fp16", option);
+    return 0;
+}
+
+int meg_share_fit(struct meg_layout *l, const struct meg_share_conf *c, bool is_tied, enum meg_dtype params,
+                  struct meg_err *e)
+{
+    const int64_t most = l->dp > 40 ? l->dp * 1000000 : 40000000;
+    int stage, r;
+
+    if ((r = find_stage(&stage, c, e)) < 0 || (r = check_stage(l, c, stage, is_tied, params, e)) < 0)
+        return r;
+    if (c->instances < 1 || l->dp % c->instances)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--num-distributed-optimizer-instances %" PRId64 ": must divide the %" PRId64
+                        " data-parallel rank%s",
+                        c->instances, l->dp, l->dp > 1 ? "s" : "");
+    if (c->instances > 1 && stage == 0)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--num-distributed-optimizer-instances %" PRId64 ": needs --use-distributed-optimizer",
+                        c->instances);
+    if (c->overlap_param_gather && !(stage && c->overlap_grad_reduce))
+        return meg_fail(e, MEG_EUSAGE,
+                        "--overlap-param-gather: needs --use-distributed-optimizer and --overlap-grad-reduce");
+    if (c->bucket_size != MEG_UNSET && c->bucket_size < 1)
+        return meg_fail(e, MEG_EUSAGE, "--ddp-bucket-size %" PRId64 ": must be at least 1", c->bucket_size);
+    l->bucket = c->bucket_size == MEG_UNSET ? most : c->bucket_size;
+    l->shards = stage ? l->dp * l->cp / c->instances : 0;
+    l->zero = stage;
+    return 0;
+}
+
+int64_t meg_share_slice(const struct meg_params *p, const struct meg_layout *l, int b)
+{
+    return (p->bucket[b].end - p->bucket[b].begin) / (l->shards ? l->shards : 1);
+}
+
+int64_t meg_share_elements(const struct meg_params *p, const struct meg_layout *l)
+{
+    return l->shards ? p->flat / l->shards : p->flat;
+}
+
+/* The parts of runs of equal settings that lie in a piece. */
+static void cut_ranges(struct meg_piece *v, const struct meg_range *range, int n)
+{
+    v->range = meg_new(((size_t)n + 1) * sizeof *v->range);
+    for (int i = 0; i < n; i++) {
+        struct meg_range r = range[i];
+
+        r.begin = r.begin > v->begin ? r.begin - v->begin : 0;
+        r.end = (r.end < v->end ? r.end : v->end) - v->begin;
+        if (r.begin < r.end)
+            v->range[v->nranges++] = r;
+    }
+}
+
+/* The part of a row that lies in piece k, if any. */
+static void add_run(struct meg_share *s, const struct meg_params *p, int row, int k)
+{
+    const struct meg_param *q = &p->row[row];
+    const struct meg_piece *v = &s->piece[k];
+    struct meg_share_run r = { k, row, q->offset > v->begin ? q->offset - v->begin : 0, 0 };
+
+    r.end = (q->offset + q->held < v->end ? q->offset + q->held : v->end) - v->begin;
+    if (r.begin >= r.end)
+        return;
+    s->run = meg_realloc_array(s->run, (size_t)s->nruns + 1, sizeof *s->run);
+    s->run[s->nruns++] = r;
+}
+
+void meg_share_make(struct meg_share *s, const struct meg_params *p, const struct meg_layout *l, int rank)
+{
+    struct meg_range *range;
+    const int nranges = meg_params_ranges(p, &range);
+
+    *s = (struct meg_share){ .npieces = l->shards ? p->nbuckets : 1 };
+    s->piece = meg_new((size_t)s->npieces * sizeof *s->piece);
+    s->span = meg_new((size_t)s->npieces * sizeof *s->span);
+    for (int k = 0; k < s->npieces; k++) {
+        const struct meg_span b = l->shards ? p->bucket[k] : (struct meg_span){ 0, p->flat };
+        const int64_t n = (b.end - b.begin) / (l->shards ? l->shards : 1);
+        struct meg_piece *v = &s->piece[k];
+
+        v->begin = b.begin + rank * n;
+        v->end = v->begin + n;
+        v->at = s->n;
+        s->n += n;
+        s->span[k] = (struct meg_span){ v->begin, v->end };
+        cut_ranges(v, range, nranges);
+        for (int i = p->n; i-- > 0;)
+            add_run(s, p, i, k);
+    }
+    free(range);
+}
+
+void meg_share_free(struct meg_share *s)
+{
+    for (int k = 0; k < s->npieces; k++)
+        free(s->piece[k].range);
+    free(s->piece);
+    free(s->span);
+    free(s->run);
+    memset(s, 0, sizeof *s);
+}

@@ -1,0 +1,556 @@
+/*
+ * opt.c - from words to fields.  A row knows its kind and where its field lies, so there is one
+ * function that reads a value, whether it came from the table's default, from argv or from a file.
+ */
+#include "option/opt.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/num.h"
+#include "base/signals.h"
+#include "option/internal.h"
+
+struct opt_common opt_common;
+
+static const struct meg_opt common_opts[] = {
+    { "help", 'h', MEG_BOOL(struct opt_common, help), NULL, NULL, "print this and end" },
+    { "version", 0, MEG_BOOL(struct opt_common, version), NULL, NULL, "print the version and end" },
+    { "config", 0, MEG_STR(struct opt_common, config), "FILE", NULL,
+      "read options from lines `name = value`; what comes later on the command line wins" },
+    { "dump-config", 0, MEG_BOOL(struct opt_common, dump_config), NULL, NULL,
+      "print every option as --config reads it and end" },
+    { "list-options", 0, MEG_BOOL(struct opt_common, list_options), NULL, NULL,
+      "print a line for each option, tab-separated, and end" },
+    { "completion", 0, MEG_STR(struct opt_common, completion), "bash", NULL,
+      "print a script that completes these options in a shell and end" },
+    { "quiet", 'q', MEG_BOOL(struct opt_common, quiet), NULL, NULL, "only warnings and errors" },
+    { "verbose", 'v', MEG_BOOL(struct opt_common, verbose), NULL, NULL, "more detail" },
+    { 0 }
+};
+
+/* ---- what lives until the process ends ---- */
+
+static struct kept {
+    struct kept *next;
+} *kept; /* reached from here, so that a leak checker stays quiet */
+
+static void *keep(size_t n)
+{
+    struct kept *k = (struct kept *)meg_new(sizeof *k + n);
+
+    k->next = kept;
+    kept = k;
+    return k + 1;
+}
+
+void opt_free_kept(void)
+{
+    while (kept) {
+        struct kept *next = kept->next;
+
+        free(kept);
+        kept = next;
+    }
+}
+
+static const char *keep_text(const char *s, size_t n)
+{
+    char *copy = (char *)keep(n + 1);
+
+    memcpy(copy, s, n);
+    return copy;
+}
+
+void opt_add_word(struct meg_list *words, const char *s, size_t n)
+{
+    const char **v = words->v;
+
+    if ((words->n & (words->n - 1)) == 0) { /* full: 1, 2, 4, ... */
+        v = (const char **)keep((size_t)(words->n ? 2 * words->n : 1) * sizeof *v);
+        if (words->n)
+            memcpy(v, words->v, (size_t)words->n * sizeof *v);
+        words->v = v;
+    }
+    v[words->n++] = keep_text(s, n);
+}
+
+static const void **given;
+static size_t ngiven;
+
+void opt_set_given(const struct meg_opt *row, void *conf)
+{
+    const void *field = opt_field(row, conf);
+
+    if (meg_opt_was_given(field))
+        return;
+    given = (const void **)meg_realloc_array(given, ngiven + 1, sizeof *given);
+    given[ngiven++] = field;
+}
+
+bool meg_opt_was_given(const void *field)
+{
+    size_t i;
+
+    for (i = 0; i < ngiven; i++)
+        if (given[i] == field)
+            return true;
+    return false;
+}
+
+/* ---- finding a row ---- */
+
+static char fold(char c)
+{
+    return c == '_' ? '-' : c;
+}
+
+static bool is_name(const char *name, size_t n, const char *row)
+{
+    size_t i;
+
+    for (i = 0; i < n && row[i]; i++)
+        if (fold(name[i]) != fold(row[i]))
+            return false;
+    return i == n && !row[i];
+}
+
+static const struct meg_opt *find_in(const struct meg_opt *rows, const char *name, size_t n)
+{
+    const struct meg_opt *row;
+
+    for (row = rows; row->name; row++)
+        if (is_name(name, n, row->name))
+            return row->kind == MEG_OPT_ALIAS ? find_in(rows, row->def, strlen(row->def)) : row;
+    return NULL;
+}
+
+const struct meg_opt *opt_find(const struct meg_optgroup *groups, const char *name, size_t n,
+                               const struct meg_optgroup **group)
+{
+    const struct meg_opt *row;
+
+    for (; groups->title; groups++) {
+        row = find_in(groups->rows, name, n);
+        if (row) {
+            *group = groups;
+            return row;
+        }
+    }
+    return NULL;
+}
+
+static const struct meg_opt *find_letter(const struct meg_optgroup *groups, char letter,
+                                         const struct meg_optgroup **group)
+{
+    const struct meg_opt *row;
+
+    for (; groups->title; groups++)
+        for (row = groups->rows; row->name; row++)
+            if (row->letter == letter) {
+                *group = groups;
+                return row;
+            }
+    return NULL;
+}
+
+/* Letters to change, drop, add or swap to get from a (n letters) to b; one when b begins with a. */
+static int distance(const char *a, size_t n, const char *b)
+{
+    enum { MOST = 63 };
+    int d[MOST + 1][MOST + 1];
+    size_t m = strlen(b), i, j;
+
+    if (n > MOST || m > MOST)
+        return MOST;
+    for (i = 0; i <= n; i++)
+        d[i][0] = (int)i;
+    for (j = 0; j <= m; j++)
+        d[0][j] = (int)j;
+    for (i = 1; i <= n; i++) {
+        for (j = 1; j <= m; j++) {
+            int best = d[i - 1][j - 1] + (fold(a[i - 1]) != fold(b[j - 1]));
+
+            if (d[i - 1][j] + 1 < best)
+                best = d[i - 1][j] + 1;
+            if (d[i][j - 1] + 1 < best)
+                best = d[i][j - 1] + 1;
+            if (i > 1 && j > 1 && fold(a[i - 1]) == fold(b[j - 2]) &&
+                fold(a[i - 2]) == fold(b[j - 1]) && d[i - 2][j - 2] + 1 < best)
+                best = d[i - 2][j - 2] + 1;
+            d[i][j] = best;
+        }
+    }
+    return n >= 2 && m > n && d[n][n] == 0 ? 1 : d[n][m];
+}
+
+static const struct meg_opt_absent *absent;
+
+void meg_opt_set_absent(const struct meg_opt_absent *rows)
+{
+    absent = rows;
+}
+
+static bool is_absent(const char *pattern, const char *name, size_t n)
+{
+    size_t i;
+
+    for (i = 0; i < n && pattern[i] && fold(pattern[i]) == fold(name[i]); i++)
+        ;
+    return pattern[i] == '*' || (i == n && !pattern[i]);
+}
+
+int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, struct meg_err *e)
+{
+    const struct meg_opt *row, *nearest = NULL;
+    int least = 1 + (int)n / 3, d;
+
+    for (const struct meg_opt_absent *a = absent; a && a->name; a++)
+        if (is_absent(a->name, name, n))
+            return meg_fail(e, MEG_EUSAGE, "--%.*s: %s", (int)n, name, a->says);
+    for (; groups->title; groups++) {
+        for (row = groups->rows; row->name; row++) {
+            d = distance(name, n, row->name);
+            if (d < least || (d == least && !nearest)) {
+                least = d;
+                nearest = row;
+            }
+        }
+    }
+    if (nearest)
+        return meg_fail(e, MEG_EUSAGE, "unknown option --%.*s; did you mean --%s?", (int)n, name,
+                        nearest->name);
+    return meg_fail(e, MEG_EUSAGE, "unknown option --%.*s", (int)n, name);
+}
+
+/* ---- setting a field ---- */
+
+void *opt_field(const struct meg_opt *row, void *conf)
+{
+    return (char *)conf + row->offset;
+}
+
+bool opt_is_flag(const struct meg_opt *row)
+{
+    return row->kind == MEG_OPT_BOOL || row->kind == MEG_OPT_NOT ||
+           (row->kind == MEG_OPT_IGNORED && !row->arg);
+}
+
+const struct meg_opt *opt_opposite(const struct meg_optgroup *group, const struct meg_opt *row)
+{
+    const struct meg_opt *other;
+
+    if (row->kind != MEG_OPT_NOT)
+        return NULL;
+    for (other = group->rows; other->name; other++)
+        if (other->kind == MEG_OPT_BOOL && other->offset == row->offset)
+            return other;
+    return NULL;
+}
+
+size_t opt_choices(const char *arg)
+{
+    const char *dots = strstr(arg, "...");
+
+    return !strchr(arg, '|') ? 0 : dots ? (size_t)(dots - arg) : strlen(arg);
+}
+
+static int check_choice(const struct meg_opt *row, const char *word, struct meg_err *e)
+{
+    const char *p = row->arg, *end = p ? p + opt_choices(p) : p;
+    size_t n;
+
+    if (p == end)
+        return MEG_OK;
+    for (; p < end; p += n + 1) {
+        n = strcspn(p, "|");
+        if (n > (size_t)(end - p))
+            n = (size_t)(end - p);
+        if (n == strlen(word) && memcmp(p, word, n) == 0)
+            return MEG_OK;
+    }
+    return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is not one of %s", row->name, word, row->arg);
+}
+
+static int set_bool(const struct meg_opt *row, bool *field, const char *word, struct meg_err *e)
+{
+    bool is_yes = strcmp(word, "yes") == 0 || strcmp(word, "true") == 0;
+
+    if (!is_yes && strcmp(word, "no") != 0 && strcmp(word, "false") != 0)
+        return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is neither yes nor no", row->name, word);
+    *field = is_yes != (row->kind == MEG_OPT_NOT);
+    return MEG_OK;
+}
+
+static int set_list(const struct meg_opt *row, struct meg_list *field, const struct meg_list *words,
+                    struct meg_err *e)
+{
+    struct meg_list copy = { 0 };
+    int64_t want = 1, i;
+    const char *p;
+    int r;
+
+    for (p = row->arg; *p; p++)
+        want += *p == ' ';
+    if (!strstr(row->arg, "...") && words->n != want)
+        return meg_fail(e, MEG_EUSAGE, "--%s: %lld values given, it takes %lld: %s", row->name,
+                        (long long)words->n, (long long)want, row->arg);
+    if (words->n == 0)
+        return meg_fail(e, MEG_EUSAGE, "--%s needs a value: %s", row->name, row->arg);
+    for (i = 0; i < words->n; i++) {
+        if ((r = check_choice(row, words->v[i], e)) < 0)
+            return r;
+        opt_add_word(&copy, words->v[i], strlen(words->v[i]));
+    }
+    *field = copy;
+    return MEG_OK;
+}
+
+int opt_assign(const struct meg_opt *row, void *conf, const struct meg_list *words,
+               struct meg_err *e)
+{
+    const char *word = words->n ? words->v[0] : NULL;
+    void *field = opt_field(row, conf);
+    int64_t number;
+    int r;
+
+    if (row->kind == MEG_OPT_LIST)
+        return set_list(row, (struct meg_list *)field, words, e);
+    if (row->kind == MEG_OPT_IGNORED) {
+        if (row->arg && (r = check_choice(row, word, e)) < 0)
+            return r;
+        meg_warn("--%s is accepted and has no effect: %s", row->name, row->help);
+        return MEG_OK;
+    }
+    if (words->n != 1)
+        return meg_fail(e, MEG_EUSAGE, "--%s takes one value, %lld given", row->name,
+                        (long long)words->n);
+    if ((r = check_choice(row, word, e)) < 0)
+        return r;
+    switch (row->kind) {
+    case MEG_OPT_STR: *(const char **)field = keep_text(word, strlen(word)); return MEG_OK;
+    case MEG_OPT_BOOL:
+    case MEG_OPT_NOT: return set_bool(row, (bool *)field, word, e);
+    case MEG_OPT_I64:
+        if (meg_parse_i64(word, &number) && number != MEG_UNSET) {
+            *(int64_t *)field = number;
+            return MEG_OK;
+        }
+        break;
+    case MEG_OPT_F64:
+        if (meg_parse_f64(word, (double *)field))
+            return MEG_OK;
+        break;
+    default: MEG_ASSERT(!"a kind of option that can be set");
+    }
+    return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is not a number it can hold", row->name, word);
+}
+
+int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct meg_err *e)
+{
+    struct meg_list words = { 0 };
+    struct meg_err why;
+
+    if (row->kind != MEG_OPT_LIST)
+        opt_add_word(&words, text, strlen(text));
+    else if (opt_split(text, strlen(text), &words, &why) < 0)
+        return meg_fail(e, why.code, "--%s: %s", row->name, why.msg);
+    return opt_assign(row, conf, &words, e);
+}
+
+static void unset(const struct meg_opt *row, void *conf)
+{
+    void *field = opt_field(row, conf);
+
+    switch (row->kind) {
+    case MEG_OPT_STR: *(const char **)field = NULL; break;
+    case MEG_OPT_I64: *(int64_t *)field = MEG_UNSET; break;
+    case MEG_OPT_F64: *(double *)field = NAN; break;
+    case MEG_OPT_BOOL: *(bool *)field = false; break;
+    case MEG_OPT_LIST: memset(field, 0, sizeof(struct meg_list)); break;
+    default: break;
+    }
+}
+
+void meg_opt_defaults(const struct meg_optgroup *groups)
+{
+    const struct meg_opt *row;
+
+    for (; groups->title; groups++) {
+        for (row = groups->rows; row->name; row++) {
+            unset(row, groups->conf);
+            if (row->def && row->kind != MEG_OPT_ALIAS)
+                MEG_ASSERT(meg_opt_set(row, groups->conf, row->def, NULL) == 0);
+        }
+    }
+}
+
+/* ---- the command line ---- */
+
+/* A word that cannot be an option: it has no dash, is one, or is a number. */
+static bool is_value(const char *word)
+{
+    double v;
+
+    return word && (word[0] != '-' || !word[1] || meg_parse_f64(word, &v));
+}
+
+/* Set a row from the text joined to its name (or NULL) and the words behind; returns how many of
+ * them it took. */
+static int take(const struct meg_optgroup *groups, const struct meg_optgroup *group,
+                const struct meg_opt *row, const char *joined, char **behind, struct meg_err *e)
+{
+    struct meg_list words = { 0 };
+    int n = 0, r;
+
+    if (joined)
+        opt_add_word(&words, joined, strlen(joined));
+    else if (opt_is_flag(row))
+        opt_add_word(&words, "yes", 3);
+    else
+        for (; is_value(behind[n]) && (n == 0 || row->kind == MEG_OPT_LIST); n++)
+            opt_add_word(&words, behind[n], strlen(behind[n]));
+    if (words.n == 0)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--%s needs a value: %s (one that begins with a dash: --%s=-...)",
+                        row->name, row->arg, row->name);
+    if ((r = opt_assign(row, group->conf, &words, e)) < 0)
+        return r;
+    opt_set_given(row, group->conf);
+    if (opt_field(row, group->conf) == &opt_common.config &&
+        (r = meg_opt_read_config(groups, opt_common.config, e)) < 0)
+        return r;
+    return n;
+}
+
+/* -v, -qv, -s 4, -s4; returns how many words behind it took. */
+static int take_letters(const struct meg_optgroup *groups, const char *letters, char **behind,
+                        struct meg_err *e)
+{
+    const struct meg_optgroup *group;
+    const struct meg_opt *row;
+    int r;
+
+    for (; *letters; letters++) {
+        row = find_letter(groups, *letters, &group);
+        if (!row)
+            return meg_fail(e, MEG_EUSAGE, "unknown option -%c", *letters);
+        if (!opt_is_flag(row))
+            return take(groups, group, row, letters[1] ? letters + 1 : NULL, behind, e);
+        if ((r = take(groups, group, row, NULL, behind, e)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* Adds a line on an unknown option; returns how many words behind it look like its values. */
+static int pass_over(const struct meg_optgroup *groups, const char *name, size_t n, char **behind,
+                     struct meg_str *unknown)
+{
+    struct meg_err why;
+    int values = 0;
+
+    opt_unknown(groups, name, n, &why);
+    if (unknown->n)
+        meg_str_printf(unknown, "\n%s: ", meg_progname());
+    meg_str_printf(unknown, "%s", why.msg);
+    while (is_value(behind[values]))
+        values++;
+    return values;
+}
+
+int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv, struct meg_err *e)
+{
+    const struct meg_optgroup *group;
+    const struct meg_opt *row;
+    struct meg_str unknown = { 0 };
+    int i, r = 0;
+
+    for (i = 1; i < argc && r >= 0; i += 1 + r) {
+        const char *word = argv[i], *name = word + 2;
+        size_t n;
+
+        if (word[0] != '-' || !word[1] || strcmp(word, "--") == 0) {
+            r = meg_fail(e, MEG_EUSAGE, "unexpected argument '%s'", word);
+        } else if (word[1] != '-') {
+            r = take_letters(groups, word + 1, argv + i + 1, e);
+        } else {
+            n = strcspn(name, "=");
+            row = opt_find(groups, name, n, &group);
+            r = row ? take(groups, group, row, name[n] ? name + n + 1 : NULL, argv + i + 1, e)
+                    : pass_over(groups, name, n, argv + i + 1, &unknown);
+        }
+    }
+    if (unknown.n) {
+        r = e->code = MEG_EUSAGE;
+        snprintf(e->msg, sizeof e->msg, "%s", unknown.s); /* a line each, by meg_fail */
+    }
+    meg_str_free(&unknown);
+    return r < 0 ? r : MEG_OK;
+}
+
+/* A table with a name twice, or an alias of nothing, is a bug. */
+static void check_tables(const struct meg_optgroup *groups)
+{
+    const struct meg_optgroup *g, *found;
+    const struct meg_opt *row, *first;
+
+    for (g = groups; g->title; g++) {
+        for (row = g->rows; row->name; row++) {
+            first = opt_find(groups, row->name, strlen(row->name), &found);
+            MEG_ASSERT(first && found == g && (first == row || row->kind == MEG_OPT_ALIAS));
+        }
+    }
+}
+
+void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *what, int argc,
+                   char **argv)
+{
+    struct meg_optgroup *all;
+    struct meg_str out = { 0 };
+    struct meg_err e;
+    size_t n = 0;
+
+    meg_signals_init();
+    while (groups[n].title)
+        n++;
+    all = (struct meg_optgroup *)meg_new((n + 2) * sizeof *all);
+    memcpy(all, groups, n * sizeof *all);
+    all[n].title = "every command";
+    all[n].rows = common_opts;
+    all[n].conf = &opt_common;
+    check_tables(all);
+    meg_opt_defaults(all);
+    if (meg_opt_parse_args(all, argc, argv, &e) < 0) {
+        meg_log_after_rank0();
+        if (e.code == MEG_EUSAGE)
+            meg_usage_err(&e);
+        meg_die_err(&e);
+    }
+    if (opt_common.completion && strcmp(opt_common.completion, "bash") != 0)
+        meg_usage("--completion: '%s' is not bash", opt_common.completion);
+    meg_log_set_level(opt_common.quiet     ? MEG_LOG_WARN
+                      : opt_common.verbose ? MEG_LOG_DEBUG
+                                           : MEG_LOG_NOTE);
+    if (opt_common.help)
+        opt_help(all, usage, what, &out);
+    else if (opt_common.version)
+        opt_version(&out);
+    else if (opt_common.list_options)
+        meg_opt_list(all, &out);
+    else if (opt_common.completion)
+        opt_completion(all, &out);
+    else if (opt_common.dump_config)
+        meg_opt_dump(groups, &out);
+    free(all);
+    if (opt_common.help || opt_common.version || opt_common.list_options || opt_common.completion ||
+        opt_common.dump_config) {
+        if (out.n)
+            fwrite(out.s, 1, out.n, stdout);
+        meg_str_free(&out);
+        exit(meg_finish());
+    }
+}

@@ -1,0 +1,213 @@
+/*
+ * opt_config.c - option files: read (--config, a checkpoint's options) and written (--dump-config).
+ * The format is meg-conf(5): lines `name = value`, values cut at blanks, quotes, # comments.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "file/file.h"
+#include "option/internal.h"
+#include "option/opt.h"
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
+/* Append the word at p to out, its quotes resolved; returns where it ends, or NULL. */
+static const char *read_word(const char *p, const char *end, struct meg_str *out, struct meg_err *e)
+{
+    char quote = 0;
+
+    for (; p < end && (quote || !is_blank(*p)); p++) {
+        char c = *p;
+
+        if (c == quote) {
+            quote = 0;
+        } else if (!quote && (c == '"' || c == '\'')) {
+            quote = c;
+        } else if (quote == '"' && c == '\\') {
+            p++;
+            if (p == end || !strchr("\"\\n", *p)) {
+                meg_fail(e, MEG_EUSAGE, "\\ in quotes stands before \", \\ or n only");
+                return NULL;
+            }
+            meg_str_add(out, *p == 'n' ? "\n" : p, 1);
+        } else {
+            meg_str_add(out, &c, 1);
+        }
+    }
+    if (quote) {
+        meg_fail(e, MEG_EUSAGE, "a quote (%c) is not closed", quote);
+        return NULL;
+    }
+    return p;
+}
+
+int opt_split(const char *text, size_t n, struct meg_list *words, struct meg_err *e)
+{
+    const char *p = text, *end = text + n;
+    struct meg_str word = { 0 };
+
+    for (;;) {
+        while (p < end && is_blank(*p))
+            p++;
+        if (p == end || *p == '#')
+            break;
+        word.n = 0;
+        meg_str_add(&word, "", 0);
+        p = read_word(p, end, &word, e);
+        if (!p)
+            break;
+        opt_add_word(words, word.s, word.n);
+    }
+    meg_str_free(&word);
+    return p ? MEG_OK : MEG_EUSAGE;
+}
+
+/* One line.  is_stored: pass over names not known here and fields already given. */
+static int read_line(const struct meg_optgroup *groups, const char *line, size_t n, bool is_stored,
+                     struct meg_err *e)
+{
+    const struct meg_optgroup *group;
+    const struct meg_opt *row;
+    struct meg_list words = { 0 };
+    const char *end = line + n, *name, *p;
+    int r;
+
+    while (line < end && is_blank(*line))
+        line++;
+    if (line == end || *line == '#')
+        return MEG_OK;
+    name = line;
+    for (p = name; p < end && !is_blank(*p) && *p != '='; p++)
+        ;
+    n = (size_t)(p - name);
+    while (p < end && is_blank(*p))
+        p++;
+    if (p == end || *p != '=')
+        return meg_fail(e, MEG_EUSAGE, "expected `name = value`, found '%.*s'", (int)(end - line),
+                        line);
+    row = opt_find(groups, name, n, &group);
+    if (!row)
+        return is_stored ? MEG_OK : opt_unknown(groups, name, n, e);
+    if (group->conf == &opt_common)
+        return meg_fail(e, MEG_EUSAGE, "--%s is for the command line only", row->name);
+    if ((r = opt_split(p + 1, (size_t)(end - p - 1), &words, e)) < 0 ||
+        (is_stored && meg_opt_was_given(opt_field(row, group->conf))) ||
+        (r = opt_assign(row, group->conf, &words, e)) < 0)
+        return r;
+    if (!is_stored)
+        opt_set_given(row, group->conf);
+    return MEG_OK;
+}
+
+static int read_lines(const struct meg_optgroup *groups, const char *text, size_t n,
+                      const char *from, bool is_stored, struct meg_err *e)
+{
+    const char *end = text + n, *eol;
+    struct meg_err why;
+    int line;
+
+    for (line = 1; text < end; line++, text = eol + 1) {
+        eol = (const char *)memchr(text, '\n', (size_t)(end - text));
+        if (!eol)
+            eol = end;
+        if (memchr(text, 0, (size_t)(eol - text)))
+            return meg_fail(e, MEG_EUSAGE, "%s:%d: a zero byte: this is not text", from, line);
+        if (read_line(groups, text, (size_t)(eol - text), is_stored, &why) < 0)
+            return meg_fail(e, why.code, "%s:%d: %s", from, line, why.msg);
+    }
+    return MEG_OK;
+}
+
+int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, struct meg_err *e)
+{
+    struct meg_str text = { 0 };
+    int r = meg_read_file(path, &text, e);
+
+    if (r == 0)
+        r = read_lines(groups, text.s, text.n, path, false, e);
+    meg_str_free(&text);
+    return r;
+}
+
+int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *from,
+                  struct meg_err *e)
+{
+    return read_lines(groups, text, strlen(text), from, true, e);
+}
+
+static void dump_word(const char *word, struct meg_str *out)
+{
+    if (*word && !strpbrk(word, " \t\r\n#\"'\\")) {
+        meg_str_add(out, word, strlen(word));
+        return;
+    }
+    meg_str_add(out, "\"", 1);
+    for (; *word; word++) {
+        if (*word == '\n')
+            meg_str_add(out, "\\n", 2);
+        else
+            meg_str_printf(out, *word == '"' || *word == '\\' ? "\\%c" : "%c", *word);
+    }
+    meg_str_add(out, "\"", 1);
+}
+
+/* Append ` value` for each of the field's values; nothing when it is unset. */
+static void dump_value(const struct meg_opt *row, void *field, struct meg_str *out)
+{
+    const struct meg_list *list = (const struct meg_list *)field;
+    char number[MEG_DOUBLE_CHARS];
+    int64_t i;
+
+    switch (row->kind) {
+    case MEG_OPT_STR:
+        if (*(const char **)field) {
+            meg_str_add(out, " ", 1);
+            dump_word(*(const char **)field, out);
+        }
+        break;
+    case MEG_OPT_I64:
+        if (*(int64_t *)field != MEG_UNSET)
+            meg_str_printf(out, " %" PRId64, *(int64_t *)field);
+        break;
+    case MEG_OPT_F64:
+        if (!isnan(*(double *)field))
+            meg_str_printf(out, " %s", meg_fmt_double(number, *(double *)field));
+        break;
+    case MEG_OPT_BOOL:
+    case MEG_OPT_NOT:
+        meg_str_printf(out, " %s", *(bool *)field == (row->kind == MEG_OPT_BOOL) ? "yes" : "no");
+        break;
+    case MEG_OPT_LIST:
+        for (i = 0; i < list->n; i++) {
+            meg_str_add(out, " ", 1);
+            dump_word(list->v[i], out);
+        }
+        break;
+    default: break;
+    }
+}
+
+void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out)
+{
+    struct meg_str value = { 0 };
+    const struct meg_opt *row;
+
+    for (; groups->title; groups++) {
+        meg_str_printf(out, "# %s\n", groups->title);
+        for (row = groups->rows; row->name; row++) {
+            if (row->kind == MEG_OPT_ALIAS || row->kind == MEG_OPT_IGNORED ||
+                opt_opposite(groups, row))
+                continue;
+            value.n = 0;
+            dump_value(row, opt_field(row, groups->conf), &value);
+            if (value.n)
+                meg_str_printf(out, "%s =%s\n", row->name, value.s);
+        }
+    }
+    meg_str_free(&value);
+}

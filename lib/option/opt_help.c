@@ -1,0 +1,164 @@
+/* opt_help.c - an option table as text: --help, --version, --list-options, --completion. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "option/internal.h"
+#include "option/opt.h"
+
+#define HELP_COLUMN    30
+#define USAGE_COLUMN   7
+#define CHOICES_COLUMN 10            /* of an option's choices that need further lines */
+
+static const char *version_lines[8];
+static int nversion_lines;
+
+void meg_opt_add_version_line(const char *text)
+{
+    MEG_ASSERT(nversion_lines < (int)(sizeof version_lines / sizeof *version_lines));
+    version_lines[nversion_lines++] = text;
+}
+
+void opt_version(struct meg_str *out)
+{
+    int i;
+
+    meg_str_printf(out, "%s %s\n", meg_progname(), MEG_VERSION);
+    for (i = 0; i < nversion_lines; i++)
+        meg_str_printf(out, "%s\n", version_lines[i]);
+}
+
+static int columns(void)
+{
+    const char *env = getenv("COLUMNS");
+    struct winsize w;
+    int n = env ? atoi(env) : ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 ? w.ws_col : 80;
+
+    return n < HELP_COLUMN + 20 ? HELP_COLUMN + 20 : n > 110 ? 110 : n;
+}
+
+/*
+ * Append text from column at on, within width columns where it can be broken: at a space, or behind a '|' if breaks has
+ * one.  Further lines begin at column indent.
+ */
+static void wrap(struct meg_str *out, const char *text, const char *breaks, int at, int indent, int width)
+{
+    for (int n; *text; text += n) {
+        const bool is_spaced = *text == ' ';
+
+        text += is_spaced;
+        n = (int)strcspn(text, breaks);
+        n += text[n] == '|';
+        if (at > indent && at + is_spaced + n > width) {
+            meg_str_printf(out, "\n%*s", indent, "");
+            at = indent;
+        } else if (is_spaced && at > indent) {
+            meg_str_add(out, " ", 1);
+            at++;
+        }
+        meg_str_add(out, text, (size_t)n);
+        at += n;
+    }
+}
+
+static void help_row(const struct meg_optgroup *g, const struct meg_opt *row, int width,
+                     struct meg_str *out)
+{
+    const struct meg_opt *opposite = opt_opposite(g, row), *alias;
+    struct meg_str left = { 0 }, right = { 0 };
+
+    meg_str_printf(&left, row->letter ? "  -%c, " : "      ", row->letter);
+    meg_str_printf(&left, "--%s%s", row->name, row->arg ? " " : "");
+    if (row->arg)
+        wrap(&left, row->arg, " |", (int)left.n, CHOICES_COLUMN, width);
+    if (opposite)
+        meg_str_printf(&right, "the opposite of --%s", opposite->name);
+    else
+        meg_str_printf(&right, "%s%s", row->kind == MEG_OPT_IGNORED ? "no effect: " : "",
+                       row->help);
+    if (row->def && !opt_is_flag(row))
+        meg_str_printf(&right, " (default: %s)", row->def);
+    for (alias = g->rows; alias->name; alias++)
+        if (alias->kind == MEG_OPT_ALIAS && strcmp(alias->def, row->name) == 0)
+            meg_str_printf(&right, " (also --%s)", alias->name);
+    if (left.n > HELP_COLUMN - 2)
+        meg_str_printf(out, "%s\n%*s", left.s, HELP_COLUMN, "");
+    else
+        meg_str_printf(out, "%-*s", HELP_COLUMN, left.s);
+    wrap(out, right.s, " ", HELP_COLUMN, HELP_COLUMN, width);
+    meg_str_add(out, "\n", 1);
+    meg_str_free(&left);
+    meg_str_free(&right);
+}
+
+void opt_help(const struct meg_optgroup *groups, const char *usage, const char *what,
+              struct meg_str *out)
+{
+    const struct meg_opt *row;
+    int width = columns();
+
+    meg_str_printf(out, "usage: %s ", meg_progname());
+    wrap(out, usage, " ", (int)out->n, USAGE_COLUMN, width);
+    meg_str_printf(out, "\n%s\n", what);
+    for (; groups->title; groups++) {
+        meg_str_printf(out, "\n%s:\n", groups->title);
+        for (row = groups->rows; row->name; row++)
+            if (row->kind != MEG_OPT_ALIAS)
+                help_row(groups, row, width, out);
+    }
+}
+
+void meg_opt_list(const struct meg_optgroup *groups, struct meg_str *out)
+{
+    for (; groups->title; groups++) {
+        const struct meg_opt *row;
+
+        for (row = groups->rows; row->name; row++) {
+            const struct meg_opt *opposite = opt_opposite(groups, row);
+            bool is_alias = row->kind == MEG_OPT_ALIAS;
+
+            meg_str_printf(out, "%s\t%s\t%s\t%s\t%.1s\t%s\n", row->name, row->arg ? row->arg : "",
+                           row->def && !is_alias ? row->def : "", groups->title, &row->letter,
+                           is_alias ? row->def : opposite ? opposite->name : "");
+        }
+    }
+}
+
+void opt_completion(const struct meg_optgroup *groups, struct meg_str *out)
+{
+    struct meg_str names = { 0 }, cases = { 0 };
+    char *fn = meg_strdup(meg_progname());
+    const struct meg_optgroup *g, *found;
+    const struct meg_opt *row, *target;
+    char *p;
+
+    while ((p = strchr(fn, '-')))
+        *p = '_';
+    for (g = groups; g->title; g++) {
+        for (row = g->rows; row->name; row++) {
+            meg_str_printf(&names, " --%s", row->name);
+            target = opt_find(groups, row->name, strlen(row->name), &found);
+            if (!target->arg || !opt_choices(target->arg))
+                continue;
+            meg_str_printf(&cases, "    --%s) words='%.*s' ;;\n", row->name,
+                           (int)opt_choices(target->arg), target->arg);
+        }
+    }
+    for (p = cases.s; p && *p; p++)
+        if (*p == '|')
+            *p = ' ';
+    meg_str_printf(out,
+                   "_%s()\n{\n"
+                   "    local cur=${COMP_WORDS[COMP_CWORD]} words=\n"
+                   "    case ${COMP_WORDS[COMP_CWORD-1]} in\n%s    esac\n"
+                   "    [[ -z $words && $cur == -* ]] && words='%s'\n"
+                   "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n"
+                   "}\n"
+                   "complete -o default -F _%s %s\n",
+                   fn, cases.s ? cases.s : "", names.s + 1, fn, meg_progname());
+    free(fn);
+    meg_str_free(&names);
+    meg_str_free(&cases);
+}

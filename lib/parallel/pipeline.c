@@ -1,0 +1,95 @@
+#include "parallel/pipeline.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 64 };
+
+static size_t tensor_nbytes(const struct meg_pipe_tensor *t)
+{
+    const size_t n = (size_t)t->n * meg_dtype_size(t->dtype);
+
+    return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_tensor *tensor, int ntensors)
+{
+    size_t nbytes = 0;
+
+    for (int edge = 0; edge < MEG_EDGES; edge++)
+        for (int i = 0; i < ntensors; i++)
+            nbytes += (size_t)s->bufs[edge] * tensor_nbytes(&tensor[i]);
+    return nbytes;
+}
+
+void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
+                   const struct meg_pipe_tensor *tensor, int ntensors, struct meg_arena *arena)
+{
+    MEG_ASSERT(pp->size == s->conf.stages && pp->rank == s->stage);
+    *p = (struct meg_pipe){ .s = s, .pp = pp, .tensor = tensor, .ntensors = ntensors };
+    for (int edge = 0; edge < MEG_EDGES; edge++) {
+        const int n = s->bufs[edge] * ntensors;
+
+        p->at[edge] = meg_new((size_t)n * sizeof *p->at[edge]);
+        p->work[edge] = meg_new((size_t)n * sizeof *p->work[edge]);
+        for (int i = 0; i < n; i++)
+            p->at[edge][i] = meg_arena_alloc(arena, tensor_nbytes(&tensor[i % ntensors]), ALIGN);
+    }
+}
+
+void meg_pipe_free(struct meg_pipe *p)
+{
+    for (int edge = 0; edge < MEG_EDGES; edge++) {
+        free(p->at[edge]);
+        free(p->work[edge]);
+    }
+    memset(p, 0, sizeof *p);
+}
+
+static void start(struct meg_pipe *p, const struct meg_action *a)
+{
+    const int first = a->buf[a->edge] * p->ntensors;
+    const struct meg_comm_ops *op = p->pp->op;
+
+    for (int i = 0; i < p->ntensors; i++) {
+        const struct meg_pipe_tensor *t = &p->tensor[i];
+        void *at = p->at[a->edge][first + i];
+
+        p->work[a->edge][first + i] = meg_edge_arrives(a->edge) ? op->recv(p->pp, at, t->n, t->dtype, a->peer)
+                                                                : op->send(p->pp, at, t->n, t->dtype, a->peer);
+    }
+}
+
+static void wait(struct meg_pipe *p, const struct meg_action *a)
+{
+    const int first = a->buf[a->edge] * p->ntensors;
+
+    for (int i = 0; i < p->ntensors; i++)
+        meg_wait(p->pp, p->work[a->edge][first + i]);
+}
+
+/* The pointers of the buffer that an action has at an edge. */
+static void *const *edge_of(const struct meg_pipe *p, const struct meg_action *a, enum meg_edge edge)
+{
+    return a->buf[edge] < 0 ? NULL : &p->at[edge][a->buf[edge] * p->ntensors];
+}
+
+void meg_pipe_run(struct meg_pipe *p, const struct meg_pipe_ops *ops, void *user)
+{
+    for (int64_t i = 0; i < p->s->n; i++) {
+        const struct meg_action *a = &p->s->action[i];
+        const struct meg_pipe_step s = {
+            .chunk = a->chunk, .microbatch = a->microbatch, .slot = a->slot,
+            .x = edge_of(p, a, MEG_X), .dy = edge_of(p, a, MEG_DY),
+            .y = edge_of(p, a, MEG_Y), .dx = edge_of(p, a, MEG_DX),
+        };
+
+        switch (a->kind) {
+        case MEG_FWD: ops->fwd(user, &s); break;
+        case MEG_BWD: ops->bwd(user, &s); break;
+        case MEG_BWD_INPUT: ops->bwd_input(user, &s); break;
+        case MEG_BWD_WEIGHT: ops->bwd_weight(user, &s); break;
+        case MEG_START: start(p, a); break;
+        case MEG_WAIT: wait(p, a); break;
+        }
+    }
+}

@@ -1,0 +1,254 @@
+/*
+ * What the ranks of a run send.  Each formula stands for the calls of one file: nn/linear.c and nn/sequence_parallel.c,
+ * nn/cp_attention.c, nn/cp_kv_exchange.c and nn/cp_all_to_all.c, nn/embedding.c, nn/lm_head.c, parallel/pipeline.c, optim/zero/grad_reduce.c,
+ * optim/optim.c and train/step.c.
+ */
+#include <string.h>
+#include "plan/internal.h"
+
+const char *const meg_paper_group_name[MEG_PAPER_GROUPS] = {
+    "tensor-parallel", "context-parallel", "pipeline", "data-parallel", "model-parallel", "embedding"
+};
+
+static double size_of(enum meg_dtype t)
+{
+    return (double)meg_dtype_size(t);
+}
+
+/* ---- a micro-batch in a layer ----------------------------------------------------------------- */
+
+/* Rows of the residual stream, gathered or summed once. */
+static double rows_sent(const struct meg_paper *p, enum meg_dtype t)
+{
+    const struct meg_layout *l = &p->layout;
+    const double nbytes = (double)(paper_rows(p).m * p->model->hidden_size) * size_of(t);
+
+    return l->has_sp ? meg_sent_parts(l->tp, nbytes) : meg_sent_all_reduce(l->tp, nbytes);
+}
+
+/*
+ * Two column and two row linears.  With sequence parallelism rows are gathered before and summed after each pair,
+ * and backward gathers what went into a column linear once more, for the gradient of its weight.
+ */
+struct paper_sent paper_tensor_sent(const struct meg_paper *p, bool defers_weights)
+{
+    const double once = rows_sent(p, p->run.dtype);
+    struct paper_sent s = { 0 };
+
+    if (!p->layout.has_sp)
+        return (struct paper_sent){ 2 * once, 2 * once, 0 };
+    s.fwd = 4 * once;
+    s.bwd_input = 4 * once;
+    s.bwd_weight = (defers_weights ? 4 : 2) * once;
+    return s;
+}
+
+struct paper_sent paper_context_sent(const struct meg_paper *p, int64_t i)
+{
+    const struct meg_layout *l = &p->layout;
+    const struct meg_gpt_conf *c = p->model;
+    const enum meg_cp_kind kind = meg_layout_cp_kind(l, i);
+    const double n = (double)paper_rows(p).n, e = size_of(p->run.dtype), d = (double)c->kv_channels;
+    const double a = (double)(c->num_attention_heads / l->tp), g = (double)(c->num_query_groups / l->tp);
+    const int64_t by_heads = kind == MEG_CP_A2A ? l->cp : kind == MEG_CP_A2A_P2P ? l->cp_near : 1;
+    const int64_t by_keys = l->cp / by_heads;
+    const double h = (double)by_heads, keys = n * 2 * g * d;
+    const double qkv = meg_sent_parts(by_heads, n * (a + 2 * g) * d / h * e);
+    const double out = meg_sent_parts(by_heads, n * a * d / h * e);
+    const double stats = meg_sent_parts(by_heads, n * a / h * sizeof(float));
+    const double starts = meg_sent_parts(by_heads, n * sizeof(int32_t));
+    const double meet = meg_sent_parts(by_keys, keys * e);
+    const double home = kind == MEG_CP_ALL_GATHER ? meg_sent_parts(by_keys, keys * sizeof(float))
+                        : by_keys > 1             ? (double)by_keys * keys * sizeof(float)
+                                                  : 0;
+    const double again = p->run.recompute == MEG_RECOMPUTE_SELECTIVE ? starts + meet + out : 0;
+
+    return (struct paper_sent){ qkv + starts + meet + out, again + starts + stats + out + meet + home + qkv, 0 };
+}
+
+struct paper_sent paper_embedding_sent(const struct meg_paper *p)
+{
+    const double once = rows_sent(p, p->run.residual);
+
+    return (struct paper_sent){ once, p->layout.has_sp ? once : 0, 0 };
+}
+
+/* All of it is part of the backward step: logits, what a row's probabilities are divided by, and the gradient. */
+struct paper_sent paper_head_sent(const struct meg_paper *p)
+{
+    const double once = rows_sent(p, p->run.dtype), n = (double)paper_rows(p).n;
+    const double parts = meg_sent_parts(p->layout.tp, 2 * n * sizeof(float));
+
+    return (struct paper_sent){ 0, (p->layout.has_sp ? 2 : 1) * once + parts, 0 };
+}
+
+int64_t paper_recomputed(const struct meg_gpt_run *run, int64_t n, int64_t *inputs)
+{
+    const int64_t k = run->recompute_layers;
+
+    *inputs = 0;
+    switch (run->recompute) {
+    case MEG_RECOMPUTE_UNIFORM:
+        *inputs = (n + k - 1) / k;
+        return n;
+    case MEG_RECOMPUTE_BLOCK:
+        return *inputs = k < n ? k : n;
+    default:
+        return 0;
+    }
+}
+
+static double sum(struct paper_sent s)
+{
+    return s.fwd + s.bwd_input + s.bwd_weight;
+}
+
+/* ---- a step ----------------------------------------------------------------------------------- */
+
+/* Bytes of a tied embedding's gradient that a rank adds the other end's to: all, or its slice. */
+static double tied_nbytes(const struct meg_params *rows, const struct meg_param *row, const struct meg_layout *l)
+{
+    int b = 0;
+
+    if (!l->shards)
+        return (double)row->held;
+    while (rows->bucket[b].begin != row->offset)
+        b++;
+    return (double)meg_share_slice(rows, l, b);
+}
+
+/* Bytes of a section's gather, unless it is there already. */
+static double read_section(int there[MEG_TURNS], const struct meg_paper *p, const struct meg_params *rows, int section)
+{
+    const struct meg_span s = rows->section[section];
+    const int turn = meg_turn_of(rows, section);
+
+    if (there[turn] == section)
+        return 0;
+    there[turn] = section;
+    return meg_sent_parts(p->layout.shards, (double)((s.end - s.begin) / p->layout.shards) * size_of(p->run.dtype));
+}
+
+/* Sections that take turns, read as the micro-batches of a step go through them: model/gpt_forward_backward.c. */
+static double sections_sent(const struct meg_paper *p, const struct meg_params *rows)
+{
+    const int layers = rows->nsections - 2;
+    const int group = p->run.recompute == MEG_RECOMPUTE_UNIFORM ? (int)p->run.recompute_layers : 1;
+    int there[MEG_TURNS] = { -1, -1, -1, -1 };
+    double sent = 0;
+
+    for (int64_t m = 0; m < p->schedule.microbatches; m++) {
+        for (int i = 0; i <= layers + 1; i++)
+            sent += read_section(there, p, rows, i);
+        for (int i = layers; i > 0; i--) {
+            if (i == layers || i % group == 0)
+                for (int k = (i - 1) / group * group + 1; k <= i; k++)
+                    sent += read_section(there, p, rows, k);
+            sent += read_section(there, p, rows, i);
+        }
+    }
+    return sent;
+}
+
+struct paper_step_sent paper_step_sent(const struct meg_paper *p, struct meg_place at)
+{
+    const struct meg_layout *l = &p->layout;
+    const double e = size_of(p->run.grad);
+    const int64_t copies = l->dp * l->cp;
+    struct paper_step_sent s = { 0 };
+    struct meg_params rows;
+    struct meg_mesh mesh;
+
+    meg_mesh_on_paper(&mesh, l, meg_layout_rank(l, at));
+    meg_gpt_params(&rows, p->model, &mesh);
+    s.updated = (double)meg_share_elements(&rows, l);
+    if (l->shards) {
+        s.sums = meg_sent_parts(l->shards, s.updated * e) + meg_sent_all_reduce(copies / l->shards, s.updated * e);
+        s.gather = meg_sent_parts(l->shards, s.updated * size_of(p->run.dtype));
+    } else {
+        s.sums = meg_sent_all_reduce(copies, s.updated * e);
+    }
+    for (int i = 0; i < rows.n; i++) {
+        const struct meg_param *row = &rows.row[i];
+
+        if (row->held && l->has_sp && row->split < 0)
+            s.replicated += meg_sent_all_reduce(l->tp, (double)row->held * e);
+        if (row->held && l->pp > 1 && row->group == MEG_GROUP_TIED)
+            s.tied += meg_sent_all_reduce(2, tied_nbytes(&rows, row, l) * e);
+    }
+    if (l->zero >= 2) {
+        const double passes = (double)p->schedule.microbatches;
+
+        s.sums = passes * meg_sent_parts(l->shards, s.updated * e) +
+                 meg_sent_all_reduce(copies / l->shards, s.updated * e);
+        s.replicated *= passes;
+    }
+    if (l->zero == 3)
+        s.gather = sections_sent(p, &rows);
+    meg_params_free(&rows);
+    return s;
+}
+
+/* Micro-batches through the layers of a stage. */
+static void layers_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, int64_t stage)
+{
+    const struct meg_layout *l = &p->layout;
+    const struct meg_gpt_run run = meg_paper_run(p, stage);
+    const struct paper_sent tensor = paper_tensor_sent(p, run.defers_weights);
+    const double kept = meg_sent_parts(l->tp, (double)(paper_rows(p).m / l->tp * p->model->hidden_size) *
+                                                  size_of(run.residual));
+    int64_t first, n, inputs;
+
+    for (int64_t chunk = 0; chunk < l->vp; chunk++) {
+        meg_layout_layers(l, stage, chunk, &first, &n);
+        const int64_t again = paper_recomputed(&run, n, &inputs);
+
+        nbytes[MEG_PAPER_TENSOR] += (double)n * sum(tensor) + (double)again * tensor.fwd;
+        if (run.distributes_saved) /* what was received from another stage is still there */
+            nbytes[MEG_PAPER_TENSOR] += (double)(inputs - !meg_layout_is_first(stage, chunk)) * kept;
+        for (int64_t i = 0; i < n; i++) {
+            const struct paper_sent context = paper_context_sent(p, first + i);
+
+            nbytes[MEG_PAPER_CONTEXT] += sum(context);
+            if (i < again)
+                nbytes[MEG_PAPER_CONTEXT] += context.fwd;
+        }
+    }
+    if (stage == 0)
+        nbytes[MEG_PAPER_TENSOR] += sum(paper_embedding_sent(p));
+    if (stage == l->pp - 1)
+        nbytes[MEG_PAPER_TENSOR] += sum(paper_head_sent(p));
+}
+
+void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, struct meg_place at)
+{
+    const struct meg_layout *l = &p->layout;
+    const struct paper_step_sent once = paper_step_sent(p, at);
+    const double number = (double)sizeof(double);
+    const double boundary = (double)(paper_rows(p).m * p->model->hidden_size) * size_of(p->run.residual);
+    const int64_t leave = l->vp - (at.pp == l->pp - 1), come = l->vp - (at.pp == 0);
+
+    memset(nbytes, 0, MEG_PAPER_GROUPS * sizeof *nbytes);
+    layers_sent(nbytes, p, at.pp);
+    nbytes[MEG_PAPER_PIPE] = l->pp > 1 ? (double)(leave + come) * boundary : 0;
+    for (int i = 0; i < MEG_PAPER_GROUPS; i++)
+        nbytes[i] *= (double)p->schedule.microbatches;
+
+    nbytes[MEG_PAPER_TENSOR] += once.replicated;
+    nbytes[MEG_PAPER_PIPE] += meg_sent_all_reduce(l->pp, number);
+    nbytes[MEG_PAPER_DATA] = once.sums + once.gather + meg_sent_all_reduce(l->dp * l->cp, 2 * number);
+    if (l->shards)
+        nbytes[MEG_PAPER_DATA] += meg_sent_all_reduce(l->shards, p->sums * number);
+    nbytes[MEG_PAPER_MODEL] = meg_sent_all_reduce(l->tp * l->pp, p->sums * number);
+    nbytes[MEG_PAPER_ENDS] = once.tied;
+}
+
+void meg_paper_counted(double nbytes[MEG_PAPER_GROUPS], const struct meg_mesh *m)
+{
+    nbytes[MEG_PAPER_TENSOR] = m->tp->sent;
+    nbytes[MEG_PAPER_CONTEXT] = m->cp->sent + m->cp_near->sent + m->cp_far->sent;
+    nbytes[MEG_PAPER_PIPE] = m->pp->sent;
+    nbytes[MEG_PAPER_DATA] = m->dp_cp->sent + m->copies->sent + m->slices->sent + m->same->sent;
+    nbytes[MEG_PAPER_MODEL] = m->model->sent;
+    nbytes[MEG_PAPER_ENDS] = m->ends->sent;
+}

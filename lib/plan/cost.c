@@ -1,0 +1,171 @@
+/* What the ranks of a run hold. */
+#include "plan/cost.h"
+#include <string.h>
+#include "ckpt/ckpt.h"
+#include "parallel/pipeline.h"
+#include "plan/internal.h"
+
+const char *const meg_paper_memory_name[MEG_PAPER_MEMORIES] = {
+    [MEG_PAPER_PARAMS] = "parameters",
+    [MEG_PAPER_GRADS] = "gradients",
+    [MEG_PAPER_MAIN] = "main parameters",
+    [MEG_PAPER_MAIN_GRADS] = "main gradients",
+    [MEG_PAPER_OPTIM] = "optimizer state",
+    [MEG_PAPER_ACTIVATIONS] = "activations",
+    [MEG_PAPER_WORKSPACE] = "workspace",
+    [MEG_PAPER_PIPELINE] = "pipeline",
+    [MEG_PAPER_MESSAGES] = "arriving messages",
+    [MEG_PAPER_COPY] = "copy of a save",
+};
+
+struct meg_gpt_run meg_paper_run(const struct meg_paper *p, int64_t stage)
+{
+    const struct meg_pipe_schedule_conf *s = &p->schedule;
+    struct meg_gpt_run run = p->run;
+
+    run.slots = run.is_training ? meg_pipe_schedule_in_flight(s, (int)stage) : 1;
+    run.defers_weights = run.is_training && stage > 0 && s->name && !strcmp(s->name, "zb-h1");
+    return run;
+}
+
+struct meg_pipe_schedule_conf paper_short_schedule(const struct meg_pipe_schedule_conf *c, int64_t *groups,
+                                                   int64_t *group)
+{
+    struct meg_pipe_schedule_conf few = *c;
+    int64_t most;
+
+    *group = c->group ? c->group : c->stages;
+    most = 4 * *group;
+    *groups = c->microbatches > most ? (c->microbatches - most) / *group : 0;
+    few.microbatches -= *groups * *group;
+    return few;
+}
+
+/* Boundary buffers. */
+static double pipeline_nbytes(const struct meg_paper *p, const struct meg_mesh *mesh)
+{
+    struct meg_pipe_schedule list;
+    int64_t groups, group;
+    const struct meg_pipe_schedule_conf c = paper_short_schedule(&p->schedule, &groups, &group);
+    const struct meg_pipe_tensor tensor = { paper_rows(p).m * p->model->hidden_size, p->run.residual };
+    double n;
+
+    meg_pipe_schedule_make(&list, &c, (int)mesh->at.pp);
+    n = (double)meg_pipe_nbytes(&list, &tensor, 1);
+    meg_pipe_schedule_free(&list);
+    return n;
+}
+
+/* What a save in the background copies: o is the memory of the optimizer. */
+static double copy_nbytes(const struct meg_paper *p, const struct meg_params *rows, const struct meg_mesh *mesh,
+                          const struct meg_optim_memory *o)
+{
+    const struct meg_layout *l = &p->layout;
+    const int64_t i = mesh->at.dp * l->cp + mesh->at.cp, slices = l->shards ? l->shards : 1;
+    const int64_t kind = meg_share_elements(rows, l) * (int64_t)sizeof(float); /* bytes of one kind of state */
+    const int64_t kinds = p->copies_optim && kind ? (int64_t)(o->main + o->state) / kind : 0;
+    const struct meg_ckpt_slot w = { .dtype = p->run.dtype };
+    struct meg_ckpt_slot state = { 0 };
+    struct meg_share share;
+    int64_t nbytes;
+
+    if (!p->copies_state)
+        return 0;
+    meg_share_make(&share, rows, l, (int)(i % slices));
+    if (l->shards) {
+        state.span = share.span;
+        state.nspans = share.npieces;
+        state.copy = (int)(i / slices);
+        state.copies = (int)(l->dp * l->cp / slices);
+    }
+    nbytes = meg_ckpt_share(rows, mesh, &w, 1) + kinds * meg_ckpt_share(rows, mesh, &state, 1);
+    meg_share_free(&share);
+    return (double)nbytes;
+}
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* What arrives in the groups that sum large things: rows of layers, gradients, keys. */
+static double messages_nbytes(const struct meg_paper *p, const struct meg_params *rows)
+{
+    const struct meg_layout *l = &p->layout;
+    const enum meg_dtype e = p->run.residual, g = p->run.grad;
+    const double all = (double)(paper_rows(p).n * p->model->hidden_size), copies = (double)(l->dp * l->cp);
+    const double keys = (double)(paper_rows(p).n * 2 * p->model->num_query_groups / l->tp * p->model->kv_channels);
+    double bucket = 0, tied = 0, gathered = 0, sum = meg_room_all_reduce(l->tp, all, e);
+
+    for (int i = 0; i < rows->nbuckets; i++)
+        bucket = larger(bucket, (double)(rows->bucket[i].end - rows->bucket[i].begin));
+    for (int i = 0; i < rows->n; i++)
+        if (rows->row[i].group == MEG_GROUP_TIED && l->pp > 1)
+            tied = (double)rows->row[i].held;
+    for (int64_t i = 0; i < l->layers && !gathered; i++)
+        if (meg_layout_cp_kind(l, i) == MEG_CP_ALL_GATHER)
+            gathered = meg_room_reduce_scatter(l->cp, keys, MEG_DTYPE_F32);
+    sum += gathered;
+    if (l->shards)
+        sum += meg_room_reduce_scatter(l->shards, bucket / (double)l->shards, g) +
+               meg_room_all_reduce((int64_t)copies / l->shards, bucket / (double)l->shards, g);
+    else
+        sum += meg_room_all_reduce((int64_t)copies, bucket, g);
+    return sum + meg_room_all_reduce(2, tied / (double)(l->shards ? l->shards : 1), g);
+}
+
+void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper *p, struct meg_place at)
+{
+    const struct meg_gpt_run run = meg_paper_run(p, at.pp);
+    struct meg_gpt_memory m;
+    struct meg_optim_memory o = { 0 };
+    struct meg_params rows;
+    struct meg_mesh mesh;
+
+    meg_mesh_on_paper(&mesh, &p->layout, meg_layout_rank(&p->layout, at));
+    meg_gpt_plan(&m, p->model, &run, &mesh);
+    meg_gpt_params(&rows, p->model, &mesh);
+    nbytes[MEG_PAPER_PARAMS] = (double)m.params;
+    nbytes[MEG_PAPER_GRADS] = (double)m.grads;
+    if (run.is_training)
+        meg_optim_plan(&o, p->optim, &rows, &p->layout, &run);
+    nbytes[MEG_PAPER_PARAMS] += (double)o.params;
+    nbytes[MEG_PAPER_GRADS] += (double)o.grads;
+    nbytes[MEG_PAPER_MAIN] = (double)o.main;
+    nbytes[MEG_PAPER_MAIN_GRADS] = (double)o.main_grad;
+    nbytes[MEG_PAPER_OPTIM] = (double)o.state;
+    nbytes[MEG_PAPER_ACTIVATIONS] = (double)m.activations;
+    nbytes[MEG_PAPER_WORKSPACE] = (double)m.workspace;
+    nbytes[MEG_PAPER_PIPELINE] = pipeline_nbytes(p, &mesh);
+    nbytes[MEG_PAPER_MESSAGES] = p->is_on_hosts && run.is_training ? messages_nbytes(p, &rows) : 0;
+    nbytes[MEG_PAPER_COPY] = copy_nbytes(p, &rows, &mesh, &o);
+    meg_params_free(&rows);
+}
+
+int meg_paper_kinds(struct meg_place at[3], const struct meg_layout *l)
+{
+    const int64_t stage[] = { 0, 1, l->pp - 1 };
+    int n = 0;
+
+    for (int i = 0; i < 3; i++)
+        if (stage[i] < l->pp && (n == 0 || stage[i] > at[n - 1].pp))
+            at[n++] = (struct meg_place){ .pp = stage[i] };
+    return n;
+}
+
+double meg_paper_most_memory(const struct meg_paper *p)
+{
+    struct meg_place at[3];
+    const int n = meg_paper_kinds(at, &p->layout);
+    double most = 0;
+
+    for (int i = 0; i < n; i++) {
+        double nbytes[MEG_PAPER_MEMORIES], sum = 0;
+
+        meg_paper_memory(nbytes, p, at[i]);
+        for (int k = 0; k < MEG_PAPER_MEMORIES; k++)
+            sum += nbytes[k];
+        most = sum > most ? sum : most;
+    }
+    return most;
+}

@@ -1,0 +1,104 @@
+/*
+ * A run on paper: what its ranks hold, send and take, by plain arithmetic over model, layout and hardware.
+ * Nothing is allocated but tables, and no rank is visited but one of each kind: a layout of 10^5 ranks costs
+ * what one of ten does.  DESIGN.md §5 and §7; Korthikanti et al. 2022 and Narayanan et al. 2021 for the
+ * arithmetic of layers and pipelines.
+ */
+#ifndef MEG_PLAN_COST_H
+#define MEG_PLAN_COST_H
+#include "optim/optim.h"
+#include "parallel/schedule.h"
+#include "plan/hardware.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_paper {
+    const struct meg_gpt_conf *model;        /* checked */
+    const struct meg_optim_conf *optim;
+    struct meg_layout layout;                /* fitted */
+    struct meg_pipe_schedule_conf schedule;  /* of a step's micro-batches, the most there are */
+    struct meg_gpt_run run;                  /* of every rank; meg_paper_run says what depends on the stage */
+    bool overlaps_sums, overlaps_gather;     /* gradients are added up while the last backward pass goes on, and
+                                                parameters gathered while the next forward pass does */
+    bool is_on_hosts;                        /* ranks are processes whose messages MPI carries */
+    int sums;                                /* numbers a step adds up over the model: norms, counts */
+    bool copies_state, copies_optim;         /* what is saved in the background: weights; the optimizer's state, too */
+    bool keeps_scores;                       /* attention writes its scores to memory, as before Dao et al. 2022;
+                                                never so here: for runs of others */
+};
+
+/* How the ranks of a stage run their part of the model. */
+struct meg_gpt_run meg_paper_run(const struct meg_paper *p, int64_t stage);
+
+/*
+ * One rank of each kind, and their number: of the first stage, the second and the last.  The first of a
+ * tensor-parallel group has the most; stages between the second and the last have what the second has, or less.
+ */
+int meg_paper_kinds(struct meg_place at[3], const struct meg_layout *l);
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Bytes of a rank, by what they are for: first the arenas. */
+enum meg_paper_memory {
+    MEG_PAPER_PARAMS,
+    MEG_PAPER_GRADS,
+    MEG_PAPER_MAIN,
+    MEG_PAPER_MAIN_GRADS,
+    MEG_PAPER_OPTIM,
+    MEG_PAPER_ACTIVATIONS,
+    MEG_PAPER_WORKSPACE,
+    MEG_PAPER_PIPELINE,
+    MEG_PAPER_ARENAS,
+    MEG_PAPER_MESSAGES = MEG_PAPER_ARENAS,   /* on hosts, what arrives in collectives */
+    MEG_PAPER_COPY,
+    MEG_PAPER_MEMORIES
+};
+extern const char *const meg_paper_memory_name[MEG_PAPER_MEMORIES];
+
+/* Of the rank at a place. */
+void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper *p, struct meg_place at);
+/* The most in all over all ranks. */
+double meg_paper_most_memory(const struct meg_paper *p);
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+enum meg_paper_group {
+    MEG_PAPER_TENSOR,
+    MEG_PAPER_CONTEXT,
+    MEG_PAPER_PIPE,
+    MEG_PAPER_DATA,                          /* data- and context-parallel */
+    MEG_PAPER_MODEL,
+    MEG_PAPER_ENDS,
+    MEG_PAPER_GROUPS
+};
+extern const char *const meg_paper_group_name[MEG_PAPER_GROUPS];
+
+/* Bytes that the rank at a place sends in each group in one step, counted as in comm/comm.h. */
+void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, struct meg_place at);
+/* What the groups of a mesh have counted so far; the difference over a step equals the above. */
+void meg_paper_counted(double nbytes[MEG_PAPER_GROUPS], const struct meg_mesh *mesh);
+/* ---- time ------------------------------------------------------------------------------------ */
+
+/*
+ * Seconds of a step.  A micro-batch of a stage is the sum of its matrix products, attention, passes over memory
+ * and collectives, none hidden behind another; transfers between stages overlap as the schedule lets them.
+ */
+struct meg_paper_time {
+    double products, attention, passes, collectives;  /* of the busiest stage's micro-batches */
+    double bubble;                                    /* its idle time until all are through, as a share of the busy */
+    double reduction, update;                         /* of gradients and to gather weights; of weights */
+    double step;
+    double mfu;                                       /* meg_gpt_flops of the step over what the ranks could do */
+};
+
+/*
+ * threads: of a rank, where the hardware is counted in cores; else 1.  Where the schedule is not played its bubble
+ * is that of equal parts, (pp - 1) / (vp microbatches).
+ */
+void meg_paper_time(struct meg_paper_time *t, const struct meg_paper *p, const struct meg_hardware *hw, int threads,
+                    bool is_played);
+/* Seconds that no step takes less of, much sooner known: of its micro-batches. */
+double meg_paper_bound(const struct meg_paper *p, const struct meg_hardware *hw, int threads);
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,41 @@
+/*
+ * Where the numbers are from.  Peaks are the vendors' (dense).
+ *   products    an H200 reaches about 790 of 989 TFLOP/s on random data (measured, bf16), cuBLAS on an A100
+ *               about 275 of 312.  gemm_half is chosen so that products of hidden sizes 768, 1,536 and 4,096
+ *               reach 0.55, 0.65 and 0.74 of the peak on an H200, near what kernels of such models can.
+ *   attention   FlashAttention-2 on an A100, causal, heads of 128: 190 forward, 160 backward of 312 TFLOP/s (Dao
+ *               2023); cuDNN 9.19 on an H200, s 4096: 591 and 474 of 989, and less on an H100 (its benchmarks)
+ *   memory      0.85 to 0.9 of the peak: 4.3 of 4.8 TB/s measured on an H200
+ *   links       bus bandwidth that nccl-tests shows for large all-reduces of eight ranks: 235 GB/s (A100), 370
+ *               GB/s (H100, rings); between nodes one adapter of 200 or 400 Gbit/s a GPU, 0.84 of it
+ *   cpu         two cores of a Zen 5 EPYC with AVX-512, measured: 264 GFLOP/s a core in f32 and 540 in bf16, of
+ *               which oneDNN reaches 0.92; 64 GB/s for AdamW from one core; all-reduces of 64 MB by Open MPI, 26.7
+ *               ms for two ranks
+ */
+#include "plan/hardware.h"
+#include <string.h>
+#include "base/err.h"
+
+#define GPU(f32, half) { [MEG_DTYPE_F32] = f32, [MEG_DTYPE_BF16] = half, [MEG_DTYPE_F16] = half }
+
+static const struct meg_hardware table[] = {
+    { "h100", "H100 SXM 80 GB, eight a node, 400 Gbit/s each", GPU(67e12, 989.4e12), 0.80, 350, 128, 0.53, 0.44,
+      2.95e12, 370e9, 42e9, 8, 80e9, 2.5e9 },
+    { "h200", "H200 SXM 141 GB, eight a node, 400 Gbit/s each", GPU(67e12, 989.4e12), 0.80, 350, 128, 0.60, 0.48,
+      4.3e12, 370e9, 42e9, 8, 141e9, 2.5e9 },
+    { "a100", "A100 SXM 80 GB, eight a node, 200 Gbit/s each", GPU(19.5e12, 312e12), 0.88, 350, 128, 0.60, 0.50,
+      1.73e12, 235e9, 21e9, 8, 80e9, 2.5e9 },
+    { "cpu", "a core with AVX-512, ranks of one machine", GPU(264e9, 540e9), 0.92, 24, 16, 0.50, 0.50,
+      64e9, 2.4e9, 2.4e9, 1 << 20, 0, 0 },
+};
+
+const struct meg_hardware *meg_hardware_find(const char *name)
+{
+    const struct meg_hardware *hw = table;
+
+    while (strcmp(hw->name, name)) {
+        hw++;
+        MEG_ASSERT(hw < table + sizeof table / sizeof *table);
+    }
+    return hw;
+}

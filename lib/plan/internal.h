@@ -1,0 +1,53 @@
+/* What the files of the planner share. */
+#ifndef MEG_PLAN_INTERNAL_H
+#define MEG_PLAN_INTERNAL_H
+#include "plan/cost.h"
+
+/*
+ * A schedule with some of its micro-batches left out, whole groups of so many: a long list repeats itself in the
+ * middle.  Slots and buffers are those of the long one.
+ */
+struct meg_pipe_schedule_conf paper_short_schedule(const struct meg_pipe_schedule_conf *c, int64_t *groups,
+                                                   int64_t *group);
+/* What meg_pipe_schedule_cost gives, by that of short schedules. */
+double paper_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t);
+
+/* Rows of a micro-batch on a rank: of what is cut by heads or columns, and of the residual stream. */
+struct paper_rows {
+    int64_t n, m;
+};
+
+static inline struct paper_rows paper_rows(const struct meg_paper *p)
+{
+    const struct meg_layout *l = &p->layout;
+    const int64_t n = p->run.s / l->cp * p->run.b;
+    const struct paper_rows r = { n, l->has_sp ? n / l->tp : n };
+
+    return r;
+}
+
+/* Bytes sent in a micro-batch's forward and backward steps, the latter in two parts; again: by what is recomputed. */
+struct paper_sent {
+    double fwd, bwd_input, bwd_weight;
+};
+
+/* One layer's in the tensor-parallel and in the context-parallel groups, of the model's layer number i. */
+struct paper_sent paper_tensor_sent(const struct meg_paper *p, bool defers_weights);
+struct paper_sent paper_context_sent(const struct meg_paper *p, int64_t i);
+/* Of the embedding and of the head, tensor-parallel. */
+struct paper_sent paper_embedding_sent(const struct meg_paper *p);
+struct paper_sent paper_head_sent(const struct meg_paper *p);
+
+/* Of n layers of a chunk: how many are recomputed whole, and from how many kept inputs. */
+int64_t paper_recomputed(const struct meg_gpt_run *run, int64_t n, int64_t *inputs);
+
+/* What a rank sends once a step: its gradients and parameters. */
+struct paper_step_sent {
+    double sums, gather;    /* data-parallel: of gradients, to its slices or in all; of parameters */
+    double replicated;      /* tensor-parallel: gradients of what all have, with sequence parallelism */
+    double tied;            /* to the other end */
+    double updated;         /* elements that it updates */
+};
+struct paper_step_sent paper_step_sent(const struct meg_paper *p, struct meg_place at);
+
+#endif

@@ -1,0 +1,114 @@
+/* The options of meg-preprocess, and which of them make no sense. */
+#define _GNU_SOURCE /* sched_getaffinity */
+#include <sched.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "preprocess/internal.h"
+#include "preprocess/preprocess.h"
+
+enum { MAX_WORKERS = 1024 };
+
+const struct meg_opt meg_preprocess_opts[] = {
+    { "input", 0, MEG_LIST(struct meg_preprocess_conf, input), "FILE...", NULL,
+      "JSON lines, plain or compressed by gzip, zstd or xz; patterns are expanded; - is standard "
+      "input" },
+    { "json-keys", 0, MEG_LIST(struct meg_preprocess_conf, json_keys), "KEY...", "text",
+      "keys whose texts are encoded, a dataset each" },
+    MEG_ALIAS("json-key", "json-keys"),
+    { "output-prefix", 0, MEG_STR(struct meg_preprocess_conf, output_prefix), "PREFIX", NULL,
+      "write PREFIX_KEY_document.bin and .idx" },
+    { "split-sentences", 0, MEG_BOOL(struct meg_preprocess_conf, split_sentences), NULL, "no",
+      "make each sentence a sequence, and write PREFIX_KEY_sentence.bin and .idx" },
+    { "keep-newlines", 0, MEG_BOOL(struct meg_preprocess_conf, keep_newlines), NULL, "no",
+      "with --split-sentences: keep the blanks behind a sentence" },
+    { "lang", 0, MEG_STR(struct meg_preprocess_conf, lang), "LANGUAGE", "english",
+      "with --punkt-data: the language of the text" },
+    { "punkt-data", 0, MEG_STR(struct meg_preprocess_conf, punkt_data), "FOLDER", NULL,
+      "with --split-sentences: what is known of abbreviations, in FOLDER/LANGUAGE" },
+    { "append-eod", 0, MEG_BOOL(struct meg_preprocess_conf, append_eod), NULL, "no",
+      "end each document with the id that says so" },
+    { "replace-invalid", 0, MEG_BOOL(struct meg_preprocess_conf, replace_invalid), NULL, "no",
+      "read invalid UTF-8 and halves of surrogate pairs as U+FFFD instead of refusing them" },
+    { "workers", 0, MEG_STR(struct meg_preprocess_conf, workers), "N", "1",
+      "threads that encode, or auto; the output is the same for any number" },
+    { "partitions", 0, MEG_I64(struct meg_preprocess_conf, partitions), "N", "1",
+      "order the documents as Megatron-LM does for N partitions" },
+    { "keep-sequential-samples", 0, MEG_BOOL(struct meg_preprocess_conf, keep_sequential_samples),
+      NULL, "no", "with partitions: keep the order of the lines" },
+    { "dataset-impl", 0, MEG_STR(struct meg_preprocess_conf, dataset_impl), "mmap", "mmap",
+      "format that is written" },
+    { "log-interval", 0, MEG_I64(struct meg_preprocess_conf, log_interval), "N", NULL,
+      "say every N documents how far the work is" },
+    { 0 }
+};
+
+static int count_workers(const char *text, int64_t *out, struct meg_err *e)
+{
+    cpu_set_t mine;
+
+    if (strcmp(text, "auto") == 0) {
+        *out = sched_getaffinity(0, sizeof mine, &mine) < 0 ? 1 : CPU_COUNT(&mine);
+        return MEG_OK;
+    }
+    if (!meg_parse_i64(text, out))
+        return meg_fail(e, MEG_EUSAGE, "--workers: '%s' is neither a number nor auto", text);
+    if (*out < 1 || *out > MAX_WORKERS)
+        return meg_fail(e, MEG_EUSAGE, "--workers: %s is not in 1..%d", text, MAX_WORKERS);
+    return MEG_OK;
+}
+
+/* An option that only has a meaning beside another. */
+static int check_alone(const void *field, const char *name, bool has_other, const char *other,
+                       struct meg_err *e)
+{
+    if (has_other || !meg_opt_was_given(field))
+        return MEG_OK;
+    return meg_fail(e, MEG_EUSAGE, "--%s has a meaning only with --%s", name, other);
+}
+
+static int check_sentences(const struct meg_preprocess_conf *c, struct meg_err *e)
+{
+    int r;
+
+    if ((r = check_alone(&c->keep_newlines, "keep-newlines", c->split_sentences, "split-sentences",
+                         e)) < 0 ||
+        (r = check_alone(&c->punkt_data, "punkt-data", c->split_sentences, "split-sentences", e)) <
+            0)
+        return r;
+    return check_alone(&c->lang, "lang", c->split_sentences, "split-sentences", e);
+}
+
+int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok,
+                         int64_t *workers, struct meg_err *e)
+{
+    int r;
+
+    if (c->input.n == 0)
+        return meg_fail(e, MEG_EUSAGE, "--input is required");
+    if (!c->output_prefix)
+        return meg_fail(e, MEG_EUSAGE, "--output-prefix is required");
+    if ((r = count_workers(c->workers, workers, e)) < 0 || (r = check_sentences(c, e)) < 0)
+        return r;
+    if (c->partitions < 1)
+        return meg_fail(e, MEG_EUSAGE, "--partitions: %lld is less than 1",
+                        (long long)c->partitions);
+    if (strcmp(c->dataset_impl, "mmap") != 0)
+        return meg_fail(e, MEG_EUSAGE, "--dataset-impl: '%s' is not written, only mmap is",
+                        c->dataset_impl);
+    if (c->log_interval != MEG_UNSET && c->log_interval < 1)
+        return meg_fail(e, MEG_EUSAGE, "--log-interval: %lld is less than 1",
+                        (long long)c->log_interval);
+    if (c->append_eod && meg_tokenizer_eod(tok) < 0)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--append-eod: the tokenizer has no id that ends a document; of a folder with "
+                        "tokenizer.json, it is the token there that tokenizer_config.json names as eos_token");
+    for (int64_t k = 0; k < c->json_keys.n; k++) {
+        for (int64_t i = 0; i < k; i++) {
+            if (strcmp(c->json_keys.v[i], c->json_keys.v[k]) == 0)
+                return meg_fail(e, MEG_EUSAGE, "--json-keys: '%s' stands there twice",
+                                c->json_keys.v[k]);
+        }
+    }
+    return MEG_OK;
+}

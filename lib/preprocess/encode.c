@@ -1,0 +1,129 @@
+/* Blocks of lines to ids, and the lengths of their sequences. */
+#include "base/mem.h"
+#include "preprocess/internal.h"
+#include "unicode/utf8.h"
+
+static void add_length(struct encoded *out, int64_t n)
+{
+    meg_ids_reserve(&out->lengths, 1);
+    out->lengths.v[out->lengths.n++] = (int32_t)n;
+}
+
+static int64_t count(const struct encoded *out)
+{
+    return out->written + out->ids.n;
+}
+
+/* Texts that give no ids are left out. */
+static int encode_texts(struct worker *w, const struct meg_span *text, int64_t n,
+                        struct encoded *out, struct meg_err *e)
+{
+    int r;
+
+    for (int64_t i = 0; i < n; i++) {
+        int64_t was = count(out);
+
+        if ((r = meg_tokenizer_encode_checked(w->tok, text[i].s, text[i].n, &out->ids, e)) < 0)
+            return r;
+        if (count(out) > was)
+            add_length(out, count(out) - was);
+    }
+    return MEG_OK;
+}
+
+/* The sentences of a long text are never all at hand. */
+static int encode_sentences(struct worker *w, const struct meg_span *text, struct encoded *out,
+                            struct meg_err *e)
+{
+    int r = MEG_OK;
+
+    for (int64_t at = 0; at < text->n && r == MEG_OK;) {
+        w->sentences.n = 0;
+        at += meg_punkt_split(w->job->punkt, text->s + at, text->n - at, &w->sentences);
+        r = encode_texts(w, w->sentences.v, w->sentences.n, out, e);
+    }
+    return r;
+}
+
+/* The last text gets the eod.  A list is texts that were split before. */
+static int encode_value(struct worker *w, const struct meg_jsonl_value *value, struct encoded *out,
+                        struct meg_err *e)
+{
+    int64_t begin = count(out);
+    bool is_split = !w->job->punkt || meg_jsonl_is_list(value);
+    int r = is_split ? encode_texts(w, value->v, value->n, out, e)
+                     : encode_sentences(w, value->v, out, e);
+
+    if (r < 0)
+        return r;
+    if (w->job->eod >= 0 && count(out) > begin) {
+        if (out->lengths.n == 0) { /* it has its place: one more follows */
+            out->begun = out->last;
+            add_length(out, out->last);
+        }
+        meg_ids_reserve(&out->ids, 1);
+        out->ids.v[out->ids.n++] = w->job->eod;
+        out->lengths.v[out->lengths.n - 1]++;
+    }
+    add_length(out, DOCUMENT_END);
+    w->now->tokens += count(out) - begin;
+    return MEG_OK;
+}
+
+static int encode_line(struct worker *w, const char *line, int64_t n, struct meg_err *e)
+{
+    const struct meg_list *keys = &w->job->c->json_keys;
+    int r;
+
+    if (w->job->c->replace_invalid && meg_utf8_bad(line, n) >= 0) {
+        w->repaired.n = 0;
+        meg_utf8_add_replaced(&w->repaired, line, n);
+        line = w->repaired.s;
+        n = (int64_t)w->repaired.n;
+        if (n > MEG_LONGEST_LINE)
+            return meg_fail(e, MEG_EFORMAT,
+                            "longer than %d MiB with U+FFFD for what is invalid; make several lines of it",
+                            MEG_LONGEST_LINE >> 20);
+    }
+    if ((r = meg_jsonl_read(&w->jsonl, line, n, e)) < 0)
+        return r;
+    for (int64_t k = 0; k < keys->n; k++) {
+        struct meg_err inner;
+
+        if ((r = encode_value(w, &w->jsonl.value[k], &w->now->out[k], &inner)) < 0)
+            return meg_fail(e, r, "key \"%s\": %s", keys->v[k], inner.msg);
+    }
+    w->now->documents++;
+    return MEG_OK;
+}
+
+int meg_preprocess_block(struct worker *w, struct meg_err *e)
+{
+    const struct job *j = w->job;
+    const struct meg_block *b = &w->block;
+    const char *line;
+    int64_t at = 0, n;
+
+    w->now->documents = w->now->tokens = w->now->blank = 0;
+    w->now->nbytes = b->n;
+    for (int64_t k = 0; k < j->c->json_keys.n; k++) {
+        struct encoded *out = &w->now->out[k];
+
+        out->ids.n = out->lengths.n = out->written = out->begun = 0;
+    }
+    for (int64_t i = 0; meg_line_next(b, &at, &line, &n); i++) {
+        struct meg_err inner;
+        int r;
+
+        if (b->nth + i < j->first || (b->nth + i) % j->parts != j->part)
+            continue;
+        if (meg_line_is_blank(line, n)) {
+            w->now->blank++;
+            continue;
+        }
+        if ((r = encode_line(w, line, n, &inner)) < 0)
+            return meg_fail(e, r, "%s, line %lld: %s", b->name, (long long)(b->line + i),
+                            inner.msg);
+    }
+    return MEG_OK;
+}

@@ -1,0 +1,98 @@
+/* internal.h - what the files of meg_preprocess share: the work, who does it, and what comes of it. */
+#ifndef MEG_PREPROCESS_INTERNAL_H
+#define MEG_PREPROCESS_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/log.h"
+#include "data/indexed.h"
+#include "io/block_reader.h"
+#include "io/jsonl.h"
+#include "preprocess/preprocess.h"
+#include "sentence/punkt.h"
+
+enum {
+    HELD = 4, /* blocks of a worker whose tokens may be in memory */
+    DOCUMENT_END = -1 /* among the lengths of sequences */
+};
+
+/* What is shared.  Blocks are numbered as they are read: that is their ticket, and they get their places in its order. */
+struct job {
+    const struct meg_preprocess_conf *c;
+    int64_t workers;
+    const struct meg_punkt *punkt;      /* NULL: texts stay whole */
+    int64_t part, parts, first;         /* this pass takes lines part, part + parts, ..., from first on */
+    int64_t lines;                      /* of the input, once a pass is over */
+    int32_t eod;                        /* -1: none is added */
+    struct meg_indexed_writer **writer; /* [keys]; who has the turn may claim */
+    double start_s;
+    atomic_bool is_over; /* no more is read */
+
+    pthread_mutex_t reading; /* guards these: */
+    struct meg_input *in;
+    int64_t given; /* blocks read */
+
+    pthread_mutex_t turning; /* guards these: */
+    pthread_cond_t turned;
+    _Atomic int64_t turn;  /* blocks that had their turn; may be read at any time */
+    struct result **ready; /* [workers * HELD] by ticket: encoded, before their turn */
+    int r;                 /* the first failure */
+    struct meg_err *e;
+    struct meg_progress progress;
+    int64_t documents, tokens, nbytes, blank;
+};
+
+/* The sequences of one key that are not written yet: lengths, with DOCUMENT_END after those of each
+ * document. */
+struct encoded {
+    struct meg_ids ids, lengths;
+    struct result *result;
+    struct meg_indexed_writer *writer;
+    int64_t written; /* tokens of this block */
+    int64_t begun;   /* those of them that belong to the next length */
+    int32_t last;    /* length of the sequence that was placed last */
+    int64_t at;      /* of the first token in .bin */
+};
+
+/* What came of a block, until it is written. */
+struct result {
+    struct worker *worker;
+    int64_t ticket;      /* of the block; -1: nothing to be written */
+    struct encoded *out; /* [keys] */
+    int64_t documents, tokens, nbytes, blank;
+    int r; /* the first failure */
+    struct meg_err e;
+    bool is_in_vain; /* the work has failed: what is encoded goes nowhere */
+};
+
+struct worker {
+    struct job *job;
+    struct meg_tokenizer *tok;
+    pthread_t thread;
+    struct meg_block block;
+    struct meg_jsonl jsonl;
+    struct meg_str repaired;
+    struct meg_spans sentences;
+    struct result result[HELD], *now; /* now: of the block */
+    bool has_turn, is_reader;
+    int r; /* the first failure while tokens were written as they came */
+    struct meg_err e;
+};
+
+/* Encode the block of w into w->now. */
+int meg_preprocess_block(struct worker *w, struct meg_err *e);
+
+/* j->workers of them, each with a tokenizer; the first one has tok itself.  With them comes what j has to
+ * let them take turns. */
+struct worker *meg_workers_new(struct job *j, struct meg_tokenizer *tok);
+/* Read j->in to its end; all that comes of it is written when this returns, unless it fails. */
+int meg_workers_run(struct job *j, struct worker *w);
+void meg_workers_free(struct job *j, struct worker *w); /* accepts NULL */
+
+/* MEG_EUSAGE when the options of meg-preprocess make no sense, or not with this tokenizer; else
+ * *workers is the number of threads they ask for. */
+int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok,
+                         int64_t *workers, struct meg_err *e);
+
+#endif

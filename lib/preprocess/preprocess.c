@@ -1,0 +1,143 @@
+/*
+ * What is read and what is written; workers.c does what is between.
+ *
+ * With partitions the lines are read once for each of them: partition i has lines i, i + P, ..., and
+ * what Megatron-LM first deals into files and then merges comes out in one pass each.  Where there are
+ * no more lines than partitions, two passes do: that order is the order of the lines.
+ */
+#include "preprocess/preprocess.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "preprocess/internal.h"
+
+/* Several passes need files that can be read again. */
+static int check_files(const struct meg_input *in, struct meg_err *e)
+{
+    const char *const *path;
+    int64_t n = meg_input_files(in, &path);
+
+    for (int64_t i = 0; i < n; i++) {
+        struct stat st;
+
+        if (strcmp(path[i], "-") == 0 || (stat(path[i], &st) == 0 && !S_ISREG(st.st_mode)))
+            return meg_fail(e, MEG_EUSAGE,
+                            "--partitions reads the input once for each of them: "
+                            "'%s' is no regular file; --keep-sequential-samples needs one pass",
+                            path[i]);
+    }
+    return MEG_OK;
+}
+
+static int run_part(struct job *j, struct worker *w, struct meg_err *e)
+{
+    const struct meg_preprocess_conf *c = j->c;
+    int r;
+
+    if ((r = meg_input_open(&j->in, c->input.v, (int)c->input.n, e)) < 0)
+        return r;
+    if (j->parts > 1)
+        r = check_files(j->in, e);
+    if (r == MEG_OK)
+        r = meg_workers_run(j, w);
+    j->lines = meg_input_lines(j->in);
+    meg_input_close(j->in);
+    return r;
+}
+
+static int run_parts(struct job *j, struct worker *w, struct meg_err *e)
+{
+    int r = run_part(j, w, e);
+
+    if (r == MEG_OK && j->parts > 1 && j->lines <= j->parts) {
+        j->parts = 1;
+        j->first = 1;
+        return run_part(j, w, e);
+    }
+    for (j->part = 1; j->part < j->parts && r == MEG_OK; j->part++)
+        r = run_part(j, w, e);
+    return r;
+}
+
+static int open_punkt(struct meg_punkt **out, const struct meg_preprocess_conf *c,
+                      struct meg_err *e)
+{
+    struct meg_str dir = { 0 };
+    int r;
+
+    if (!c->punkt_data)
+        meg_warn("no --punkt-data: sentences are cut without a list of abbreviations");
+    else
+        meg_str_printf(&dir, "%s/%s", c->punkt_data, c->lang);
+    r = meg_punkt_open(out, dir.s, c->keep_newlines, e);
+    meg_str_free(&dir);
+    return r;
+}
+
+/* The name of key k's dataset, without .bin and .idx. */
+static void add_prefix(struct meg_str *s, const struct meg_preprocess_conf *c, int64_t k)
+{
+    meg_str_printf(s, "%s_%s_%s", c->output_prefix, c->json_keys.v[k],
+                   c->split_sentences ? "sentence" : "document");
+}
+
+static int create_writers(struct job *j, const struct meg_tokenizer *tok, struct meg_err *e)
+{
+    enum meg_idx_dtype dtype = meg_idx_dtype_for_vocab(meg_tokenizer_vocab_size(tok));
+    int r = MEG_OK;
+
+    for (int64_t k = 0; k < j->c->json_keys.n && r == MEG_OK; k++) {
+        struct meg_str prefix = { 0 };
+
+        add_prefix(&prefix, j->c, k);
+        r = meg_indexed_create(&j->writer[k], prefix.s, dtype, e);
+        meg_str_free(&prefix);
+    }
+    return r;
+}
+
+int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok,
+                   struct meg_err *e)
+{
+    struct job j = { .c = c, .e = e, .eod = c->append_eod ? meg_tokenizer_eod(tok) : -1 };
+    struct meg_punkt *punkt = NULL;
+    struct worker *w = NULL;
+    int r;
+
+    if ((r = meg_preprocess_check(c, tok, &j.workers, e)) < 0)
+        return r;
+    if (c->split_sentences && (r = open_punkt(&punkt, c, e)) < 0)
+        return r;
+    j.punkt = punkt;
+    j.parts = c->keep_sequential_samples ? 1 : c->partitions;
+    j.start_s = meg_now_s();
+    j.writer = meg_new((size_t)c->json_keys.n * sizeof(struct meg_indexed_writer *));
+    meg_progress_init(&j.progress, c->log_interval == MEG_UNSET ? 10 : 0);
+    if ((r = create_writers(&j, tok, e)) < 0)
+        goto out;
+    w = meg_workers_new(&j, tok);
+    r = run_parts(&j, w, e);
+    if (r == MEG_OK)
+        r = meg_indexed_commit(j.writer, (int)c->json_keys.n, e);
+    meg_progress_end(&j.progress);
+    if (r < 0)
+        goto out;
+    if (j.blank > 0)
+        meg_warn("%lld blank line%s passed over", (long long)j.blank,
+                 j.blank == 1 ? " was" : "s were");
+    meg_note("%lld documents, %lld tokens, %.1f s, %.2f MB/s", (long long)j.documents,
+             (long long)j.tokens, meg_now_s() - j.start_s,
+             (double)j.nbytes / (meg_now_s() - j.start_s) / 1e6);
+out:
+    for (int64_t k = 0; k < c->json_keys.n; k++)
+        meg_indexed_abandon(j.writer[k]);
+    free(j.writer);
+    meg_workers_free(&j, w);
+    meg_punkt_close(punkt);
+    return r;
+}

@@ -1,0 +1,355 @@
+/*
+ * Each worker takes the next block of lines and encodes it.  Where its tokens belong is known when all
+ * blocks before it are encoded: whoever ends the block that others waited for gives all of them their
+ * places, and each worker writes its own.  A few may wait while their worker goes on, so that a slow block
+ * holds up nobody.  One worker is the same loop with nothing to wait for.
+ *
+ * Of a long text not even the tokens are held: when there are many its worker waits for its turn at once,
+ * and keeps it while it writes them as they come.  And while one has a long block nobody reads another.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "preprocess/internal.h"
+
+enum {
+    BLOCK = 1 << 16, /* bytes of lines: with their ids they fit in the caches near a core */
+    LONG_BLOCK = 1 << 20
+};
+
+/* A place in .bin for n tokens of a sequence, or behind those of it that were written before. */
+static void claim_tokens(struct encoded *out, int64_t n)
+{
+    int64_t at;
+
+    if (out->result->is_in_vain)
+        return;
+    at = out->begun > 0 ? meg_indexed_extend(out->writer, (int32_t)n)
+                        : meg_indexed_claim(out->writer, (int32_t)n);
+    out->at = out->at < 0 ? at : out->at;
+}
+
+static void claim(struct encoded *out)
+{
+    out->at = -1;
+    for (int64_t i = 0; i < out->lengths.n; i++) {
+        int32_t n = out->lengths.v[i];
+
+        if (n == DOCUMENT_END) {
+            if (!out->result->is_in_vain)
+                meg_indexed_end_document(out->writer);
+        } else {
+            claim_tokens(out, n - out->begun);
+            out->begun = 0;
+            out->last = n;
+        }
+    }
+    out->lengths.n = 0;
+}
+
+/* Until so many blocks have their place; the caller holds turning. */
+static void wait_for_turn(struct job *j, int64_t turn)
+{
+    while (j->turn < turn)
+        pthread_cond_wait(&j->turned, &j->turning);
+}
+
+/* The first n ids are written while the text they come from goes on. */
+static void take_ids(struct meg_ids *ids, int64_t n)
+{
+    struct encoded *out = (struct encoded *)ids;
+    struct result *x = out->result;
+    struct worker *w = x->worker;
+    int64_t whole = out->lengths.n > 0 ? -out->begun : 0; /* sequences are so many ids */
+
+    if (!w->has_turn) {
+        pthread_mutex_lock(&w->job->turning);
+        wait_for_turn(w->job, x->ticket);
+        x->is_in_vain = w->job->r < 0;
+        pthread_mutex_unlock(&w->job->turning);
+        w->has_turn = true;
+    }
+    for (int64_t i = 0; i < out->lengths.n; i++)
+        whole += out->lengths.v[i] == DOCUMENT_END ? 0 : out->lengths.v[i];
+    n = n < whole ? whole : n;
+    claim(out);
+    if (n > whole)
+        claim_tokens(out, n - whole);
+    out->begun += n - whole;
+    if (!x->is_in_vain) {
+        if ((w->r = meg_indexed_narrow(out->writer, ids->v, n, ids->v, &w->e)) == MEG_OK)
+            w->r = meg_indexed_put(out->writer, out->at, ids->v, n, &w->e);
+        x->is_in_vain = w->r < 0;
+    }
+    out->written += n;
+    ids->n -= n;
+    memmove(ids->v, ids->v + n, (size_t)ids->n * sizeof *ids->v);
+}
+
+static void say_progress(struct job *j, int64_t before)
+{
+    double s = meg_now_s() - j->start_s;
+    int64_t every = j->c->log_interval;
+
+    if (every != MEG_UNSET && j->documents / every > before / every)
+        meg_note("%lld documents (%.1f docs/s, %.2f MB/s), %lld tokens", (long long)j->documents,
+                 (double)j->documents / s, (double)j->nbytes / s / 1e6, (long long)j->tokens);
+    meg_progress_show(&j->progress, "%lld documents (%.1f docs/s, %.2f MB/s), %lld tokens",
+                      (long long)j->documents, (double)j->documents / s,
+                      (double)j->nbytes / s / 1e6, (long long)j->tokens);
+}
+
+static void place_result(struct job *j, struct result *x)
+{
+    int64_t before = j->documents;
+
+    for (int64_t k = 0; k < j->c->json_keys.n; k++)
+        claim(&x->out[k]);
+    j->documents += x->documents;
+    j->tokens += x->tokens;
+    j->blank += x->blank;
+    j->nbytes += x->nbytes;
+    say_progress(j, before);
+}
+
+/* The first failure ends the work. */
+static void fail(struct job *j, int r, const struct meg_err *e)
+{
+    if (j->r < 0)
+        return;
+    j->r = meg_fail(j->e, r, "%s", e->msg);
+    j->is_over = true;
+}
+
+/* A block is encoded: when all those before it are, it has its turn, and those behind it that waited for it. */
+static void hand_in(struct job *j, struct result *x)
+{
+    const int64_t nready = j->workers * HELD;
+
+    pthread_mutex_lock(&j->turning);
+    j->ready[x->ticket % nready] = x;
+    while ((x = j->ready[j->turn % nready])) {
+        if (x->r < 0)
+            fail(j, x->r, &x->e);
+        x->is_in_vain = j->r < 0;
+        if (!x->is_in_vain)
+            place_result(j, x);
+        j->ready[j->turn % nready] = NULL;
+        j->turn++;
+    }
+    pthread_cond_broadcast(&j->turned);
+    pthread_mutex_unlock(&j->turning);
+}
+
+/* The ids in the width that they are stored in. */
+static int narrow_ids(const struct job *j, struct result *x, struct meg_err *e)
+{
+    int r = MEG_OK;
+
+    for (int64_t k = 0; k < j->c->json_keys.n && r == MEG_OK; k++) {
+        struct meg_ids *ids = &x->out[k].ids;
+
+        r = meg_indexed_narrow(x->out[k].writer, ids->v, ids->n, ids->v, e);
+    }
+    return r;
+}
+
+static void write_result(struct job *j, struct result *x)
+{
+    struct meg_err e;
+    int r = MEG_OK;
+
+    for (int64_t k = 0; k < j->c->json_keys.n && !x->is_in_vain && r == MEG_OK; k++) {
+        const struct encoded *out = &x->out[k];
+
+        if (out->ids.n > 0)
+            r = meg_indexed_put(out->writer, out->at, out->ids.v, out->ids.n, &e);
+    }
+    x->ticket = -1;
+    if (r < 0) {
+        pthread_mutex_lock(&j->turning);
+        fail(j, r, &e);
+        pthread_mutex_unlock(&j->turning);
+    }
+}
+
+static void wait_and_write(struct job *j, struct result *x)
+{
+    pthread_mutex_lock(&j->turning);
+    wait_for_turn(j, x->ticket + 1);
+    pthread_mutex_unlock(&j->turning);
+    write_result(j, x);
+}
+
+/* Write what had its turn.  Returns room for the next result: always the same as long as nothing waits. */
+static struct result *free_result(struct worker *w)
+{
+    struct result *unused = NULL, *oldest = w->result;
+
+    for (struct result *x = w->result + HELD; x-- > w->result;) {
+        if (x->ticket >= 0 && x->ticket < w->job->turn)
+            write_result(w->job, x);
+        if (x->ticket < 0)
+            unused = x;
+        else if (x->ticket < oldest->ticket)
+            oldest = x;
+    }
+    if (unused)
+        return unused;
+    wait_and_write(w->job, oldest);
+    return oldest;
+}
+
+/* The next block.  Returns as meg_input_next does. */
+static int take_block(struct worker *w, struct meg_err *e)
+{
+    struct job *j = w->job;
+    int r = 0;
+
+    pthread_mutex_lock(&j->reading);
+    if (!j->is_over) {
+        r = meg_input_next(j->in, &w->block, BLOCK, e);
+        if (r <= 0)
+            j->is_over = true;
+        if (r != 0)
+            w->now->ticket = j->given++;
+    }
+    w->is_reader = r > 0 && w->block.n > LONG_BLOCK;
+    if (!w->is_reader)
+        pthread_mutex_unlock(&j->reading);
+    return r;
+}
+
+static void free_ids(struct meg_ids *ids)
+{
+    free(ids->v);
+    ids->v = NULL;
+    ids->n = ids->cap = 0;
+}
+
+static void free_encoded(struct encoded *out)
+{
+    free_ids(&out->ids);
+    free_ids(&out->lengths);
+}
+
+/* What a long block needed goes before anybody reads the next one. */
+static void end_long_block(struct worker *w)
+{
+    for (int64_t k = 0; k < w->job->c->json_keys.n; k++)
+        free_encoded(&w->now->out[k]);
+    free(w->block.s);
+    w->block.s = NULL;
+    w->block.cap = 0;
+    meg_jsonl_free(&w->jsonl);
+    meg_str_free(&w->repaired);
+    w->is_reader = false;
+    pthread_mutex_unlock(&w->job->reading);
+}
+
+static void *work(void *arg)
+{
+    struct worker *w = arg;
+    struct job *j = w->job;
+    int r;
+
+    for (;;) {
+        struct result *x = w->now = free_result(w);
+
+        if ((r = take_block(w, &x->e)) == 0)
+            break;
+        w->r = MEG_OK;
+        w->has_turn = false;
+        if (r > 0 && (r = meg_preprocess_block(w, &x->e)) == MEG_OK)
+            r = narrow_ids(j, x, &x->e);
+        x->r = w->r < 0 ? meg_fail(&x->e, w->r, "%s", w->e.msg) : r;
+        hand_in(j, x);
+        if (w->is_reader) {
+            wait_and_write(j, x);
+            end_long_block(w);
+        }
+    }
+    for (struct result *x = w->result; x < w->result + HELD; x++) {
+        if (x->ticket >= 0)
+            wait_and_write(j, x);
+    }
+    return NULL;
+}
+
+int meg_workers_run(struct job *j, struct worker *w)
+{
+    int64_t started = 1;
+
+    j->given = 0;
+    j->turn = 0;
+    j->is_over = false;
+    for (; started < j->workers; started++) {
+        if ((errno = pthread_create(&w[started].thread, NULL, work, &w[started])) != 0) {
+            meg_warn("only %lld of %lld workers could be started: %s", (long long)started,
+                     (long long)j->workers, strerror(errno));
+            break;
+        }
+    }
+    work(&w[0]);
+    while (--started > 0)
+        pthread_join(w[started].thread, NULL);
+    return j->r;
+}
+
+struct worker *meg_workers_new(struct job *j, struct meg_tokenizer *tok)
+{
+    const struct meg_preprocess_conf *c = j->c;
+    struct worker *w = meg_new((size_t)j->workers * sizeof *w);
+
+    pthread_mutex_init(&j->reading, NULL);
+    pthread_mutex_init(&j->turning, NULL);
+    pthread_cond_init(&j->turned, NULL);
+    j->ready = meg_new((size_t)(j->workers * HELD) * sizeof(struct result *));
+    for (int64_t i = 0; i < j->workers; i++) {
+        w[i].job = j;
+        w[i].tok = i == 0 ? tok : meg_tokenizer_share(tok);
+        w[i].jsonl = (struct meg_jsonl){ .keys = c->json_keys.v, .nkeys = (int)c->json_keys.n,
+                                         .replaces_halves = c->replace_invalid,
+                                         .remedy = "; --replace-invalid reads U+FFFD for it" };
+        for (struct result *x = w[i].result; x < w[i].result + HELD; x++) {
+            x->worker = &w[i];
+            x->ticket = -1;
+            x->out = meg_new((size_t)c->json_keys.n * sizeof *x->out);
+            for (int64_t k = 0; k < c->json_keys.n; k++)
+                x->out[k] = (struct encoded){ .ids.take = take_ids,
+                                              .result = x,
+                                              .writer = j->writer[k] };
+        }
+    }
+    return w;
+}
+
+void meg_workers_free(struct job *j, struct worker *w)
+{
+    if (!w)
+        return;
+    for (int64_t i = 0; i < j->workers; i++) {
+        if (i > 0)
+            meg_tokenizer_close(w[i].tok);
+        for (const struct result *x = w[i].result; x < w[i].result + HELD; x++) {
+            for (int64_t k = 0; k < j->c->json_keys.n; k++)
+                free_encoded(&x->out[k]);
+            free(x->out);
+        }
+        free(w[i].block.s);
+        meg_jsonl_free(&w[i].jsonl);
+        meg_str_free(&w[i].repaired);
+        free(w[i].sentences.v);
+    }
+    free(w);
+    free(j->ready);
+    pthread_mutex_destroy(&j->reading);
+    pthread_mutex_destroy(&j->turning);
+    pthread_cond_destroy(&j->turned);
+}

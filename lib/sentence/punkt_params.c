@@ -1,0 +1,119 @@
+/* The four files of a language: lines of one or two fields with a tab between. */
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/num.h"
+#include "file/file.h"
+#include "sentence/internal.h"
+#include "unicode/utf8.h"
+
+static const struct {
+    const char *name;
+    size_t table; /* of struct meg_punkt */
+    int tabs;     /* in a line */
+    const char *what;
+} files[] = {
+    { "abbrev_types.txt", offsetof(struct meg_punkt, abbreviations), 0, "an abbreviation" },
+    { "sent_starters.txt", offsetof(struct meg_punkt, starters), 0, "a word" },
+    { "collocations.tab", offsetof(struct meg_punkt, collocations), 1,
+      "two words with a tab between them" },
+    { "ortho_context.tab", offsetof(struct meg_punkt, words), 1,
+      "a word, a tab and a sum of 2, 4, 8, 16, 32 and 64" },
+};
+
+/* The number behind a word: the places it was seen at. */
+static bool take_context(struct meg_punkt *p, const char *word, const char *tab, const char *end)
+{
+    char digits[8] = "";
+    int64_t bits, k;
+
+    if (end - (tab + 1) < (int64_t)sizeof digits)
+        memcpy(digits, tab + 1, (size_t)(end - (tab + 1)));
+    if (!meg_parse_i64(digits, &bits) || bits < 0 || (bits & ~(PUNKT_UPPER | PUNKT_LOWER)) != 0)
+        return false;
+    k = meg_strtab_add(&p->words, word, tab - word);
+    p->context = meg_realloc_array(p->context, (size_t)p->words.n, 1);
+    p->context[k] = (unsigned char)bits;
+    return true;
+}
+
+static bool take_line(struct meg_punkt *p, size_t which, const char *s, int64_t n)
+{
+    struct meg_strtab *table = (struct meg_strtab *)((char *)p + files[which].table);
+    const char *tab = memchr(s, '\t', (size_t)n), *end = s + n;
+    int tabs = 0;
+
+    for (const char *t = tab; t; t = memchr(t + 1, '\t', (size_t)(end - (t + 1))))
+        tabs++;
+    if (tabs != files[which].tabs)
+        return false;
+    if (table == &p->words)
+        return take_context(p, s, tab, end);
+    meg_strtab_add(table, s, n);
+    return true;
+}
+
+static int read_params(struct meg_punkt *p, const char *path, size_t which, struct meg_err *e)
+{
+    struct meg_str text = { 0 };
+    long long line = 1;
+    int64_t bad;
+    int r = meg_read_file(path, &text, e);
+
+    if (r < 0)
+        goto out;
+    if ((bad = meg_utf8_bad(text.s, (int64_t)text.n)) >= 0) {
+        r = meg_fail(e, MEG_EFORMAT, "%s: byte %lld: invalid UTF-8: 0x%02x", path,
+                     (long long)bad + 1, (unsigned char)text.s[bad]);
+        goto out;
+    }
+    for (size_t at = 0; at < text.n && r == 0; line++) {
+        const char *s = text.s + at, *nl = memchr(s, '\n', text.n - at);
+        int64_t n = nl ? nl - s : (int64_t)(text.n - at);
+
+        at += (size_t)n + 1;
+        if (n > 0 && s[n - 1] == '\r')
+            n--;
+        if (n > 0 && !take_line(p, which, s, n))
+            r = meg_fail(e, MEG_EFORMAT, "%s, line %lld: '%.*s': expected %s", path, line,
+                         (int)(n < 80 ? n : 80), s, files[which].what);
+    }
+out:
+    meg_str_free(&text);
+    return r;
+}
+
+int meg_punkt_open(struct meg_punkt **out, const char *dir, bool keep_newlines, struct meg_err *e)
+{
+    struct meg_punkt *p = meg_new(sizeof *p);
+    int r = 0;
+
+    p->keep_newlines = keep_newlines;
+    for (size_t i = 0; dir && i < sizeof files / sizeof *files && r == 0; i++) {
+        struct meg_str path = { 0 };
+
+        meg_str_printf(&path, "%s/%s", dir, files[i].name);
+        r = read_params(p, path.s, i, e);
+        meg_str_free(&path);
+    }
+    if (r == 0) {
+        *out = p;
+        p = NULL;
+    }
+    meg_punkt_close(p);
+    return r;
+}
+
+void meg_punkt_close(struct meg_punkt *p)
+{
+    if (!p)
+        return;
+    meg_strtab_free(&p->abbreviations);
+    meg_strtab_free(&p->starters);
+    meg_strtab_free(&p->collocations);
+    meg_strtab_free(&p->words);
+    free(p->context);
+    free(p);
+}

@@ -1,0 +1,45 @@
+/*
+ * Memory of one class (parameters, activations, …), cut into buffers from the front.  The same calls
+ * with base NULL only count: what is planned is what is used.
+ */
+#ifndef MEG_TENSOR_SUBALLOC_H
+#define MEG_TENSOR_SUBALLOC_H
+#include "tensor/ops.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_cut {
+    char *base;
+    size_t used;
+};
+
+/* nbytes on a 64-byte boundary; NULL when counting. */
+static inline void *meg_cut(struct meg_cut *c, size_t nbytes)
+{
+    void *p = c->base ? c->base + c->used : NULL;
+    c->used += (nbytes + 63) & ~(size_t)63;
+    return p;
+}
+
+/* A matrix whose rows lie back to back. */
+static inline struct meg_mat meg_mat(void *p, enum meg_dtype dtype, int64_t rows, int64_t cols)
+{
+    struct meg_mat m = { p, dtype, rows, cols, cols };
+    return m;
+}
+
+static inline struct meg_mat meg_cut_mat(struct meg_cut *c, enum meg_dtype dtype, int64_t rows, int64_t cols)
+{
+    return meg_mat(meg_cut(c, (size_t)(rows * cols) * meg_dtype_size(dtype)), dtype, rows, cols);
+}
+
+/* Rows [first, first + n) of m. */
+static inline struct meg_mat meg_mat_rows(struct meg_mat m, int64_t first, int64_t n)
+{
+    m.p = m.p ? (char *)m.p + (size_t)(first * m.ld) * meg_dtype_size(m.dtype) : NULL;
+    m.rows = n;
+    return m;
+}
+
+MEG_END_DECLS
+#endif

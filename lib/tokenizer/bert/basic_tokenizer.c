@@ -1,0 +1,281 @@
+#include "tokenizer/bert/basic_tokenizer.h"
+
+#include <stdlib.h>
+#include <utf8proc.h>
+
+#include "unicode/case_map.h"
+#include "unicode/char_class.h"
+#include "unicode/utf8.h"
+
+struct range {
+    int32_t lo, hi;
+};
+
+static bool is_in(int32_t cp, const struct range *r, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (cp >= r[i].lo && cp <= r[i].hi)
+            return true;
+    }
+    return false;
+}
+
+/* The list of Hugging Face begins a block at U+2B920 instead of U+2B820. */
+static bool is_ideograph(int32_t cp, bool is_hf)
+{
+    static const struct range block[] = { { 0x4E00, 0x9FFF },   { 0x3400, 0x4DBF },
+                                          { 0x20000, 0x2A6DF }, { 0x2A700, 0x2B73F },
+                                          { 0x2B740, 0x2B81F }, { 0xF900, 0xFAFF },
+                                          { 0x2F800, 0x2FA1F } };
+
+    return cp >= 0x3400 &&
+        (is_in(cp, block, sizeof block / sizeof *block) ||
+         (cp >= (is_hf ? 0x2B920 : 0x2B820) && cp <= 0x2CEAF));
+}
+
+bool meg_bert_is_seam(int32_t cp)
+{
+    return cp == ' ' || cp == '\t' || cp == '\n' || cp == '\r' || is_ideograph(cp, false);
+}
+
+bool meg_bert_is_punctuation(int32_t cp)
+{
+    if (cp < 0x80)
+        return (cp >= 0x21 && cp <= 0x2F) || (cp >= 0x3A && cp <= 0x40) ||
+            (cp >= 0x5B && cp <= 0x60) || (cp >= 0x7B && cp <= 0x7E);
+    switch (utf8proc_category(cp)) {
+    case UTF8PROC_CATEGORY_PC:
+    case UTF8PROC_CATEGORY_PD:
+    case UTF8PROC_CATEGORY_PS:
+    case UTF8PROC_CATEGORY_PE:
+    case UTF8PROC_CATEGORY_PI:
+    case UTF8PROC_CATEGORY_PF:
+    case UTF8PROC_CATEGORY_PO:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* A capital sigma at i becomes a final one: behind a letter with case, and before none. */
+static bool is_final_sigma(const int32_t *word, int64_t n, int64_t i)
+{
+    int64_t before = i - 1, after = i + 1;
+
+    while (before >= 0 && meg_u_is_case_ignorable(word[before]))
+        before--;
+    while (after < n && meg_u_is_case_ignorable(word[after]))
+        after++;
+    return before >= 0 && meg_u_is_cased(word[before]) && !(after < n && meg_u_is_cased(word[after]));
+}
+
+/* Lower case, decomposed, without marks. */
+static void lower(const int32_t *word, int64_t n, struct meg_chars *out)
+{
+    int64_t kept = 0;
+
+    out->n = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (word[i] == 0x3A3 && is_final_sigma(word, n, i))
+            meg_chars_add(out, 0x3C2);
+        else
+            meg_chars_add_lower(out, word[i]);
+    }
+    meg_chars_decompose(out, false);
+    for (int64_t i = 0; i < out->n; i++) {
+        if (!meg_char_is_mark(out->v[i]))
+            out->v[kept++] = out->v[i];
+    }
+    out->n = kept;
+}
+
+static void close_word(struct meg_str *open, struct meg_str *out)
+{
+    if (open->n == 0)
+        return;
+    meg_str_add(out, open->s, open->n);
+    meg_str_add(out, "", 1);
+    open->n = 0;
+}
+
+/* Cut characters around punctuation; those behind the last stay open. */
+static void cut(const struct meg_chars *chars, struct meg_str *open, struct meg_str *out)
+{
+    for (int64_t i = 0; i < chars->n; i++) {
+        bool is_apart = meg_bert_is_punctuation(chars->v[i]);
+
+        if (is_apart)
+            close_word(open, out);
+        if (open->n <= MEG_BERT_LONG) {
+            char s[4];
+
+            meg_str_add(open, s, (size_t)meg_utf8_put(s, chars->v[i]));
+        }
+        if (is_apart)
+            close_word(open, out);
+    }
+}
+
+/* A cleaned character: -1 where it is dropped, U+0020 for all that ends a word. */
+static int32_t clean(int32_t cp)
+{
+    if (cp == '\t' || cp == '\n' || cp == '\r' || cp == ' ')
+        return ' ';
+    if (cp >= 0x21 && cp < 0x7F)
+        return cp;
+    if (cp == 0xFFFD)
+        return -1;
+    switch (utf8proc_category(cp)) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+        return -1;
+    case UTF8PROC_CATEGORY_ZS:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+        return ' ';
+    default:
+        return cp;
+    }
+}
+
+/* Is it, decomposed, no mark that may change places with what is before it? */
+static bool begins_apart(int32_t cp)
+{
+    utf8proc_int32_t part[32];
+
+    return cp < 0x300 ||
+        (utf8proc_decompose_char(cp, part, 32, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, NULL) > 0 &&
+         utf8proc_get_property(part[0])->combining_class == 0);
+}
+
+/* Can what is before b, of which a is the last, be put in lower case and decomposed apart from it? */
+static bool can_part(int32_t a, int32_t b)
+{
+    return a != 0x3A3 && b != 0x3A3 && !meg_u_is_case_ignorable(a) && !meg_u_is_case_ignorable(b) &&
+        begins_apart(b);
+}
+
+void meg_bert_reader_free(struct meg_bert_reader *r)
+{
+    free(r->word.v);
+    free(r->lowered.v);
+    meg_str_free(&r->open);
+}
+
+void meg_bert_read(struct meg_bert_reader *r, const char *text, int64_t n)
+{
+    r->text = text;
+    r->end = text + n;
+    r->word.n = 0;
+    r->open.n = 0;
+}
+
+/* The characters at hand, which may be part of a word. */
+static void flush(struct meg_bert_reader *r, struct meg_str *out)
+{
+    if (r->is_lower)
+        lower(r->word.v, r->word.n, &r->lowered);
+    cut(r->is_lower ? &r->lowered : &r->word, &r->open, out);
+    r->word.n = 0;
+}
+
+static void end_word(struct meg_bert_reader *r, struct meg_str *out)
+{
+    flush(r, out);
+    close_word(&r->open, out);
+}
+
+int meg_bert_held(struct meg_err *e)
+{
+    return meg_fail(e, MEG_EFORMAT,
+                    "more than %d marks and signs in a row, without a letter or a blank; break them up",
+                    MEG_BERT_HELD);
+}
+
+int meg_bert_next(struct meg_bert_reader *r, struct meg_str *out, struct meg_err *e)
+{
+    enum { AT_ONCE = 4096 };
+
+    out->n = 0;
+    while (r->text < r->end && out->n < AT_ONCE) {
+        int32_t cp;
+
+        r->text += meg_utf8_step(r->text, r->end - r->text, &cp);
+        cp = clean(cp);
+        if (cp < 0)
+            continue;
+        if (cp == ' ') {
+            end_word(r, out);
+        } else if (is_ideograph(cp, false)) {
+            end_word(r, out);
+            meg_chars_add(&r->word, cp);
+            end_word(r, out);
+        } else {
+            if (r->word.n >= AT_ONCE && can_part(r->word.v[r->word.n - 1], cp))
+                flush(r, out);
+            meg_chars_add(&r->word, cp);
+        }
+        if (r->word.n > MEG_BERT_HELD)
+            return meg_bert_held(e);
+    }
+    if (r->text == r->end)
+        end_word(r, out);
+    return out->n > 0;
+}
+
+/* Category C but for what is not assigned. */
+static bool is_control(int32_t cp)
+{
+    return *utf8proc_category_string(cp) == 'C' && utf8proc_category(cp) != UTF8PROC_CATEGORY_CN;
+}
+
+/* Characters that stand apart from those that follow, the rest of the normaliser's work on them. */
+static void finish(const struct meg_bert_norm *b, struct meg_chars *c, struct meg_chars *d,
+                   struct meg_str *out)
+{
+    d->n = 0;
+    if (b->strip_accents)
+        meg_chars_decompose(c, false);
+    for (int64_t i = 0; i < c->n; i++) {
+        if (b->strip_accents && meg_char_is_mark(c->v[i]))
+            continue;
+        if (b->lowercase)
+            meg_chars_add_lower(d, c->v[i]);
+        else
+            meg_chars_add(d, c->v[i]);
+    }
+    meg_chars_write(d, out);
+    c->n = 0;
+}
+
+void meg_bert_normalize(const struct meg_bert_norm *b, const char *text, int64_t n,
+                        struct meg_str *out)
+{
+    enum { AT_ONCE = 4096 };
+    struct meg_chars c = { 0 }, d = { 0 };
+
+    for (int64_t i = 0; i < n;) {
+        int32_t cp;
+
+        i += meg_utf8_step(text + i, n - i, &cp);
+        if (b->clean_text) {
+            bool is_blank = cp == '\t' || cp == '\n' || cp == '\r';
+
+            if (!is_blank && (cp == 0xFFFD || is_control(cp)))
+                continue;
+            if (is_blank || meg_uclass(cp) == MEG_U_SPACE)
+                cp = ' ';
+        }
+        if (c.n >= AT_ONCE && begins_apart(cp))
+            finish(b, &c, &d, out);
+        if (b->handle_chinese_chars && is_ideograph(cp, true)) {
+            meg_chars_add(&c, ' ');
+            meg_chars_add(&c, cp);
+            cp = ' ';
+        }
+        meg_chars_add(&c, cp);
+    }
+    finish(b, &c, &d, out);
+    free(c.v);
+    free(d.v);
+}

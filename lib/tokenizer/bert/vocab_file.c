@@ -1,0 +1,135 @@
+#include "tokenizer/bert/vocab_file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tokenizer/internal.h"
+#include "unicode/char_class.h"
+#include "unicode/utf8.h"
+
+enum { MAX_WORD = 200 }; /* characters; longer ones are unknown, as in Megatron-LM */
+
+/* Whitespace as Python strips it. */
+static bool is_blank(int32_t cp)
+{
+    return meg_uclass(cp) == MEG_U_SPACE || (cp >= 0x1C && cp <= 0x1F);
+}
+
+/* [*s, *end) without the blanks around it. */
+static void strip(const char **s, const char **end)
+{
+    while (*s < *end) {
+        int32_t cp;
+        int n = meg_utf8_step(*s, *end - *s, &cp);
+
+        if (!is_blank(cp))
+            break;
+        *s += n;
+    }
+    while (*s < *end) {
+        int32_t cp;
+        const char *last = meg_utf8_before(*end, &cp);
+
+        if (!is_blank(cp))
+            break;
+        *end = last;
+    }
+}
+
+static int read_tokens(struct meg_strtab *t, const char *path, const char *s, size_t n,
+                       struct meg_err *e)
+{
+    const char *end = s + n;
+    int64_t bad = meg_utf8_bad(s, (int64_t)n);
+
+    if (bad >= 0)
+        return meg_fail(e, MEG_EFORMAT, "%s, byte %lld: invalid UTF-8", path, (long long)bad + 1);
+    if (memchr(s, 0, n))
+        return meg_fail(e, MEG_EFORMAT, "%s: holds a zero byte, so it is no text", path);
+    for (int64_t line = 1; s < end; line++) {
+        const char *stop = s + strcspn(s, "\r\n"), *next, *token = s;
+        int64_t k;
+
+        next = stop + (end - stop >= 2 && stop[0] == '\r' && stop[1] == '\n') + 1;
+        strip(&token, &stop);
+        if (token == stop)
+            return meg_fail(e, MEG_EFORMAT, "%s, line %lld: no token; a vocabulary has one a line",
+                            path, (long long)line);
+        k = meg_strtab_add(t, token, stop - token);
+        if (k < line - 1)
+            return meg_fail(e, MEG_EFORMAT, "%s, line %lld: '%.*s' is on line %lld, too", path,
+                            (long long)line, (int)(stop - token), token, (long long)k + 1);
+        s = next;
+    }
+    return MEG_OK;
+}
+
+static int32_t find_or_add(struct meg_strtab *t, const char *token)
+{
+    return (int32_t)meg_strtab_add(t, token, (int64_t)strlen(token));
+}
+
+static int find_roles(struct meg_bert_files *f, const char *path, int32_t *unk, struct meg_err *e)
+{
+    struct meg_tok_roles *r = &f->roles;
+    const struct {
+        const char *token;
+        int32_t *id;
+    } needed[] = { { "[CLS]", &r->cls },
+                   { "[SEP]", &r->sep },
+                   { "[PAD]", &r->pad },
+                   { "[MASK]", &r->mask },
+                   { "[UNK]", unk } };
+
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        const char *s = needed[i].token;
+
+        *needed[i].id = (int32_t)meg_strtab_find(&f->tokens, s, (int64_t)strlen(s));
+        if (*needed[i].id < 0)
+            return meg_fail(e, MEG_EFORMAT, "%s: no token %s, which BERT needs", path, s);
+    }
+    return MEG_OK;
+}
+
+int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t nextra,
+                        struct meg_err *e)
+{
+    struct meg_bert_files *f = meg_new(sizeof *f);
+    struct meg_err inner;
+    struct meg_str file = { 0 };
+    int32_t unk;
+    int r;
+
+    if ((r = meg_tok_read_file(path, &file, e)) < 0 ||
+        (r = read_tokens(&f->tokens, path, file.s, file.n, e)) < 0 ||
+        (r = find_roles(f, path, &unk, e)) < 0)
+        goto out;
+    if ((r = meg_wordpiece_build(&f->pieces, &f->tokens, NULL, "##", unk, MAX_WORD, &inner)) < 0) {
+        r = meg_fail(e, r, "%s: %s", path, inner.msg);
+        goto out;
+    }
+    f->roles.bos = find_or_add(&f->tokens, "[BOS]");
+    f->roles.eos = f->roles.eod = find_or_add(&f->tokens, "[EOS]");
+    for (int64_t i = 0; i < nextra; i++) {
+        char token[40];
+
+        snprintf(token, sizeof token, "<extra_id_%lld>", (long long)i);
+        find_or_add(&f->tokens, token);
+    }
+    *out = f;
+    f = NULL;
+out:
+    meg_bert_files_free(f);
+    meg_str_free(&file);
+    return r;
+}
+
+void meg_bert_files_free(struct meg_bert_files *f)
+{
+    if (!f)
+        return;
+    meg_strtab_free(&f->tokens);
+    meg_wordpiece_free(&f->pieces);
+    free(f);
+}

@@ -1,0 +1,77 @@
+#include "tokenizer/bert/wordpiece.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens, const int32_t *id,
+                        const char *prefix, int32_t unk, int64_t max_chars, struct meg_err *e)
+{
+    size_t skip = strlen(prefix);
+    struct meg_trie_key *first = meg_realloc_array(NULL, (size_t)tokens->n + 1, sizeof *first);
+    struct meg_trie_key *more = meg_realloc_array(NULL, (size_t)tokens->n + 1, sizeof *more);
+    int64_t nfirst = 0, nmore = 0;
+    int r;
+
+    for (int64_t k = 0; k < tokens->n; k++) {
+        struct meg_str t = meg_strtab_get(tokens, k);
+        int32_t value = id ? id[k] : (int32_t)k;
+
+        if (t.n > 0)
+            first[nfirst++] = (struct meg_trie_key){ t.s, (int64_t)t.n, value };
+        if (t.n > skip && memcmp(t.s, prefix, skip) == 0)
+            more[nmore++] = (struct meg_trie_key){ t.s + skip, (int64_t)(t.n - skip), value };
+    }
+    w->unk = unk;
+    w->max_chars = max_chars;
+    if ((r = meg_trie_build(&w->first, first, nfirst, e)) == MEG_OK)
+        r = meg_trie_build(&w->more, more, nmore, e);
+    free(first);
+    free(more);
+    return r;
+}
+
+void meg_wordpiece_free(struct meg_wordpiece *w)
+{
+    meg_trie_free(&w->first);
+    meg_trie_free(&w->more);
+}
+
+static int64_t count_chars(const char *s, int64_t n)
+{
+    int64_t chars = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        chars += (s[i] & 0xC0) != 0x80;
+    return chars;
+}
+
+int64_t meg_wordpiece_encode(const struct meg_wordpiece *w, const char *s, int64_t n, int32_t *ids)
+{
+    const struct meg_trie *t = &w->first;
+    int64_t nids = 0;
+
+    if (n > w->max_chars && count_chars(s, n) > w->max_chars) {
+        ids[0] = w->unk;
+        return 1;
+    }
+    for (int64_t at = 0, longest; at < n; at = longest, t = &w->more) {
+        uint32_t node = MEG_TRIE_ROOT;
+        int32_t id;
+
+        longest = at;
+        for (int64_t i = at; i < n && meg_trie_step(t, &node, (unsigned char)s[i], &id); i++) {
+            if (id >= 0) {
+                longest = i + 1;
+                ids[nids] = id;
+            }
+        }
+        if (longest == at) {
+            ids[0] = w->unk;
+            return 1;
+        }
+        nids++;
+    }
+    return nids;
+}

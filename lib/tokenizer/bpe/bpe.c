@@ -1,0 +1,326 @@
+/*
+ * Most pairs that are looked up are none, and the table of those that are is larger than the caches
+ * near the processor: a bit map of hashes, which is not, is asked first.  Pairs of low symbols, which
+ * bytes mostly are and each word begins with, have a table of their own without hashes.
+ */
+#include "tokenizer/bpe/bpe.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+#define NO_PAIR UINT64_MAX
+#define NO_RANK INT32_MAX
+
+struct meg_bpe_pair {
+    uint64_t key; /* left symbol << 32 | right symbol, or NO_PAIR */
+    struct meg_bpe_ranked to;
+};
+enum { LOW = 256 };
+
+static const struct meg_bpe_ranked unranked = { NO_RANK, -1 };
+
+static uint64_t hash_of(uint64_t key)
+{
+    return key * 0x9E3779B97F4A7C15u;
+}
+
+/* Bit of the map that hash sets; there are eight a slot. */
+static uint64_t bit_of(const struct meg_bpe *b, uint64_t hash)
+{
+    return (hash >> 20 ^ hash >> 41) & (8 * b->mask + 7);
+}
+
+/* Where the slot is sought first. */
+static uint64_t home_of(const struct meg_bpe *b, uint64_t hash)
+{
+    return (hash ^ hash >> 32) & b->mask;
+}
+
+static struct meg_bpe_pair *slot_of(const struct meg_bpe *b, uint64_t key)
+{
+    uint64_t i = home_of(b, hash_of(key));
+
+    for (; b->slot[i].key != key && b->slot[i].key != NO_PAIR;)
+        i = (i + 1) & b->mask;
+    return &b->slot[i];
+}
+
+static uint64_t key_of(int32_t left, int32_t right)
+{
+    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+}
+
+/* Where a pair of low symbols stands; NULL for others. */
+static inline struct meg_bpe_ranked *low_of(const struct meg_bpe *b, int32_t left, int32_t right)
+{
+    return (uint32_t)(left | right) < LOW ? &b->low[left * LOW + right] : NULL;
+}
+
+static struct meg_bpe_ranked find(const struct meg_bpe *b, int32_t left, int32_t right)
+{
+    const struct meg_bpe_ranked *low = low_of(b, left, right);
+    uint64_t key = key_of(left, right), bit = bit_of(b, hash_of(key));
+    const struct meg_bpe_pair *p;
+
+    if (low)
+        return *low;
+    if (left < 0 || right < 0 || !(b->maybe[bit / 64] >> bit % 64 & 1))
+        return unranked;
+    p = slot_of(b, key);
+    return p->key == NO_PAIR ? unranked : p->to;
+}
+
+void meg_bpe_init(struct meg_bpe *b, int64_t n)
+{
+    const uint64_t nlow = LOW * LOW * sizeof *b->low;
+    uint64_t size = 64, nslots, nbits;
+    struct meg_err e;
+
+    while (2 * size < 3 * (uint64_t)n)
+        size *= 2;
+    nslots = size * sizeof *b->slot;
+    nbits = size / 64 * 8 * sizeof *b->maybe;
+    if (meg_arena_init(&b->arena, "table of merges", nslots + nbits + nlow, &e) < 0)
+        meg_die_err(&e);
+    b->slot = meg_arena_alloc(&b->arena, nslots, 64);
+    b->maybe = meg_arena_alloc(&b->arena, nbits, 64);
+    b->low = meg_arena_alloc(&b->arena, nlow, 64);
+    b->mask = size - 1;
+    b->n = 0;
+    for (uint64_t i = 0; i < size; i++)
+        b->slot[i].key = NO_PAIR;
+    for (int i = 0; i < LOW * LOW; i++)
+        b->low[i] = unranked;
+}
+
+void meg_bpe_free(struct meg_bpe *b)
+{
+    meg_arena_free(&b->arena);
+}
+
+void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id)
+{
+    const struct meg_bpe_ranked to = { rank, id };
+    struct meg_bpe_ranked *low = low_of(b, left, right);
+    uint64_t key = key_of(left, right), bit = bit_of(b, hash_of(key));
+    struct meg_bpe_pair *p;
+
+    if (low) {
+        *low = to;
+        return;
+    }
+    p = slot_of(b, key);
+    b->n += p->key == NO_PAIR;
+    MEG_ASSERT((uint64_t)b->n <= b->mask);
+    *p = (struct meg_bpe_pair){ key, to };
+    b->maybe[bit / 64] |= (uint64_t)1 << bit % 64;
+}
+
+void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge *merge, int64_t n)
+{
+    enum { AHEAD = 16 };
+
+    for (int64_t i = 0; i < n; i++) {
+        if (i + AHEAD < n) {
+            uint64_t hash = hash_of(key_of(merge[i + AHEAD].left, merge[i + AHEAD].right));
+
+            __builtin_prefetch(&b->slot[home_of(b, hash)]);
+            __builtin_prefetch(&b->maybe[bit_of(b, hash) / 64]);
+        }
+        meg_bpe_add(b, merge[i].left, merge[i].right, merge[i].rank, merge[i].id);
+    }
+}
+
+/* How to merge. */
+struct how {
+    const struct meg_bpe *b;
+    bool is_one;               /* meg_bpe_merge_one */
+    struct meg_bpe_seen *seen; /* or NULL */
+};
+
+static struct meg_bpe_ranked look(const struct how *how, int32_t left, int32_t right)
+{
+    struct meg_bpe_ranked p = find(how->b, left, right);
+
+    if (how->seen && p.id >= 0)
+        how->seen[p.id] = (struct meg_bpe_seen){ left, right };
+    return p;
+}
+
+/* Rank and id of the pair that begins at sym, the lower the sooner. */
+static uint64_t rank_of(const struct how *how, const int32_t *sym)
+{
+    struct meg_bpe_ranked p = look(how, sym[0], sym[1]);
+
+    return (uint64_t)p.rank << 32 | (uint32_t)p.id;
+}
+
+/* Scan for the lowest rank again after each round: quadratic, and fastest for words. */
+static int64_t merge_short(const struct how *how, int32_t *sym, int64_t n)
+{
+    uint64_t pair[MEG_BPE_SHORT]; /* of symbols i and i + 1 */
+
+    for (int64_t i = 0; i + 1 < n; i++)
+        pair[i] = rank_of(how, sym + i);
+    while (n > 1) {
+        uint64_t best = pair[0];
+        int64_t first = 0;
+
+        for (int64_t i = 1; i + 1 < n; i++) {
+            if (pair[i] >> 32 < best >> 32) { /* of equals the leftmost */
+                best = pair[i];
+                first = i;
+            }
+        }
+        if (best >> 32 == NO_RANK)
+            break;
+        for (int64_t i = first; i + 1 < n; i++) {
+            if (pair[i] != best)
+                continue;
+            sym[i] = (int32_t)best;
+            n--;
+            for (int64_t k = i + 1; k < n; k++) {
+                sym[k] = sym[k + 1];
+                pair[k - 1] = pair[k];
+            }
+            if (i > 0)
+                pair[i - 1] = rank_of(how, sym + i - 1);
+            if (i + 1 < n)
+                pair[i] = rank_of(how, sym + i);
+            if (how->is_one)
+                break;
+        }
+    }
+    return n;
+}
+
+/* A heap of (rank, position), smallest first. */
+struct heap {
+    uint64_t *v;
+    int64_t n, cap;
+};
+
+static void push(struct heap *h, int32_t rank, int64_t at)
+{
+    uint64_t x = (uint64_t)(uint32_t)rank << 32 | (uint64_t)at;
+    int64_t i;
+
+    if (h->n == h->cap) {
+        h->cap += h->cap / 2;
+        h->v = meg_realloc_array(h->v, (size_t)h->cap, sizeof *h->v);
+    }
+    for (i = h->n++; i > 0 && h->v[(i - 1) / 2] > x; i = (i - 1) / 2)
+        h->v[i] = h->v[(i - 1) / 2];
+    h->v[i] = x;
+}
+
+static uint64_t pop(struct heap *h)
+{
+    uint64_t top = h->v[0], x = h->v[--h->n];
+    int64_t i = 0;
+
+    for (int64_t k; (k = 2 * i + 1) < h->n; i = k) {
+        k += k + 1 < h->n && h->v[k + 1] < h->v[k];
+        if (h->v[k] >= x)
+            break;
+        h->v[i] = h->v[k];
+    }
+    h->v[i] = x;
+    return top;
+}
+
+/* A list of symbols with the rank of the pair that begins at each; a merge joins two nodes. */
+struct node {
+    int32_t prev, next; /* -1 at the ends */
+    int32_t rank;       /* NO_RANK where the node is gone or about to be looked up again */
+};
+
+static void rank_again(const struct how *how, const int32_t *sym, struct node *node, int32_t at,
+                       struct heap *h)
+{
+    int32_t rank;
+
+    if (at < 0 || node[at].next < 0)
+        return;
+    rank = look(how, sym[at], sym[node[at].next]).rank;
+    if (rank != NO_RANK && rank != node[at].rank)
+        push(h, rank, at);
+    node[at].rank = rank;
+}
+
+/*
+ * Positions of one rank come off the heap from left to right.  New neighbours are ranked when the
+ * round is over, so that none of them joins it; a round of one is over after one merge.
+ */
+static int64_t merge_long(const struct how *how, int32_t *sym, int64_t n, int32_t *begin)
+{
+    struct node *node = meg_realloc_array(NULL, (size_t)n, sizeof *node);
+    struct heap h = { meg_realloc_array(NULL, (size_t)n, sizeof *h.v), 0, n };
+    int32_t *merged = meg_realloc_array(NULL, (size_t)n / 2 + 1, sizeof *merged);
+    int64_t left = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        node[i] = (struct node){ (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1, NO_RANK };
+    for (int64_t i = 0; i + 1 < n; i++)
+        rank_again(how, sym, node, (int32_t)i, &h);
+    while (h.n > 0) {
+        int32_t rank = (int32_t)(h.v[0] >> 32);
+        int64_t nmerged = 0;
+
+        while (h.n > 0 && (int32_t)(h.v[0] >> 32) == rank && !(how->is_one && nmerged > 0)) {
+            int32_t at = (int32_t)pop(&h), gone = node[at].next;
+
+            if (node[at].rank != rank)
+                continue; /* a neighbour took one of the two in the meantime */
+            sym[at] = find(how->b, sym[at], sym[gone]).id;
+            node[at].next = node[gone].next;
+            if (node[gone].next >= 0)
+                node[node[gone].next].prev = at;
+            node[at].rank = node[gone].rank = NO_RANK;
+            merged[nmerged++] = at;
+        }
+        for (int64_t i = 0; i < nmerged; i++) {
+            rank_again(how, sym, node, node[merged[i]].prev, &h);
+            rank_again(how, sym, node, merged[i], &h);
+        }
+    }
+    for (int64_t i = 0; i >= 0; i = node[i].next) {
+        if (begin)
+            begin[left] = (int32_t)i;
+        sym[left++] = sym[i];
+    }
+    free(node);
+    free(h.v);
+    free(merged);
+    return left;
+}
+
+static int64_t merge(const struct how *how, int32_t *sym, int64_t n)
+{
+    if (n < 2)
+        return n;
+    return n <= MEG_BPE_SHORT ? merge_short(how, sym, n) : merge_long(how, sym, n, NULL);
+}
+
+int64_t meg_bpe_merge_begins(const struct meg_bpe *b, bool is_one, int32_t *sym, int64_t n,
+                             int32_t *begin)
+{
+    const struct how how = { .b = b, .is_one = is_one };
+
+    return merge_long(&how, sym, n, begin);
+}
+
+int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n)
+{
+    const struct how how = { .b = b };
+
+    return merge(&how, sym, n);
+}
+
+int64_t meg_bpe_merge_one(const struct meg_bpe *b, int32_t *sym, int64_t n,
+                          struct meg_bpe_seen *seen)
+{
+    const struct how how = { .b = b, .is_one = true, .seen = seen };
+
+    return merge(&how, sym, n);
+}

@@ -1,0 +1,108 @@
+/*
+ * GPT2BPETokenizer: byte-level BPE from vocab.json and merges.txt (Radford et al. 2019), equal to
+ * Megatron-LM's to the id (tokenizer/bpe/byte_level.h).  Ids are the symbols throughout: merges whose parts or result
+ * are not in the vocabulary are refused.
+ */
+#include <stdlib.h>
+
+#include "tokenizer/bpe/gpt2_files.h"
+#include "tokenizer/internal.h"
+#include "tokenizer/special_tokens.h"
+
+struct gpt2 {
+    struct meg_tokenizer base;
+    struct meg_gpt2_files *files; /* the owner's; a share borrows it */
+    bool is_share;
+    struct meg_bytebpe_coder coder;
+    struct meg_specials own;             /* the owner's, of release 0.15 and later */
+    const struct meg_specials *specials; /* own, or those of the tokenizer that is shared */
+};
+
+/* <|endoftext|> is the one token that this type takes for special. */
+static int find_end(struct gpt2 *t, struct meg_err *e)
+{
+    const struct meg_gpt2_files *f = t->files;
+    struct meg_trie_key key = { f->bytes.s + f->at[f->eod], f->at[f->eod + 1] - f->at[f->eod], f->eod };
+
+    return meg_specials_build(&t->own, &key, 1, e);
+}
+
+static int gpt2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    struct gpt2 *t;
+    struct meg_gpt2_files *files;
+    int r;
+
+    if (!c->vocab_file || !c->merge_file)
+        return meg_fail(e, MEG_EUSAGE, "GPT2BPETokenizer needs --%s",
+                        c->vocab_file ? "merge-file" : "vocab-file");
+    if ((r = meg_gpt2_files_load(&files, c->vocab_file, c->merge_file, e)) < 0)
+        return r;
+    t = meg_new(sizeof *t);
+    t->files = files;
+    t->specials = &t->own;
+    t->coder.rules = &files->rules;
+    t->base.class = &meg_tok_gpt2;
+    t->base.vocab_size = files->n;
+    t->base.roles = meg_tok_no_roles;
+    t->base.roles.eod = files->eod;
+    meg_tok_set_description(&t->base, "_GPT2BPETokenizer",
+                            (const char *const[]){ c->vocab_file, c->merge_file, NULL },
+                            (const char *const[]){ NULL });
+    *out = &t->base;
+    if (!meg_release_find(c->megatron_release)->finds_specials)
+        return MEG_OK;
+    if ((r = find_end(t, e)) < 0)
+        meg_tokenizer_close(&t->base);
+    return r;
+}
+
+static void gpt2_close(struct meg_tokenizer *base)
+{
+    struct gpt2 *t = (struct gpt2 *)base;
+
+    if (!t->is_share) {
+        meg_gpt2_files_free(t->files);
+        meg_specials_free(&t->own);
+    }
+    meg_bytebpe_coder_free(&t->coder);
+    free(t);
+}
+
+static struct meg_tokenizer *gpt2_share(const struct meg_tokenizer *base)
+{
+    struct gpt2 *t = meg_new(sizeof *t);
+
+    t->files = ((const struct gpt2 *)base)->files;
+    t->specials = ((const struct gpt2 *)base)->specials;
+    t->coder.rules = &t->files->rules;
+    t->is_share = true;
+    return &t->base;
+}
+
+static int encode_plain(void *of, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
+{
+    return meg_bytebpe_encode(of, text, n, out, e);
+}
+
+static int gpt2_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
+                       struct meg_err *e)
+{
+    struct gpt2 *t = (struct gpt2 *)base;
+
+    return meg_specials_encode(t->specials, text, n, out, encode_plain, &t->coder, e);
+}
+
+static void gpt2_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,
+                       struct meg_str *out)
+{
+    const struct meg_gpt2_files *f = ((const struct gpt2 *)base)->files;
+
+    for (int64_t i = 0; i < n; i++)
+        meg_str_add(out, f->bytes.s + f->at[ids[i]], (size_t)(f->at[ids[i] + 1] - f->at[ids[i]]));
+}
+
+const struct meg_tok_class meg_tok_gpt2 = {
+    "GPT2BPETokenizer", gpt2_open,  gpt2_close,           gpt2_share,
+    gpt2_encode,        gpt2_bytes, meg_tok_decode_bytes, false, MEG_TOK_MEGATRON,
+};

@@ -1,0 +1,105 @@
+/*
+ * TikTokenizer (Megatron-LM) and the files of tiktoken, which Llama 3's tokenizer.model is one of.  They
+ * rank tokens, not merges: two neighbours may join when their bytes together are a token, the lowest
+ * rank first.  That is merging by all ways to cut a token in two tokens, each with the token's rank.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tokenizer/bpe/byte_level.h"
+#include "tokenizer/bpe/tiktoken_files.h"
+#include "tokenizer/internal.h"
+
+struct tiktoken {
+    struct meg_tokenizer base;
+    struct meg_tiktoken_files *files; /* the owner's; a share borrows it */
+    bool is_share;
+    struct meg_bytebpe_coder coder;
+};
+
+static void describe(struct meg_tokenizer *t, const struct meg_tok_conf *c, enum meg_split split)
+{
+    struct meg_str special = { 0 };
+    char size[32], nspecial[32];
+
+    snprintf(size, sizeof size, "%lld", (long long)t->vocab_size);
+    snprintf(nspecial, sizeof nspecial, "%lld", (long long)c->tiktoken_num_special_tokens);
+    meg_tok_add_list(&special, &c->tiktoken_special_tokens);
+    meg_tok_set_description(
+        t, "CustomTikTokenizer", (const char *const[]){ c->tokenizer_model, NULL },
+        (const char *const[]){ "pattern", meg_split_pattern[split], "vocab_size", size,
+                               "num_special_tokens", nspecial, "special_tokens", special.s, NULL });
+    meg_str_free(&special);
+}
+
+static int tiktoken_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
+                         struct meg_err *e)
+{
+    struct meg_tiktoken_files *files;
+    struct tiktoken *t;
+    int r;
+
+    if (!c->tokenizer_model)
+        return meg_fail(e, MEG_EUSAGE, "TikTokenizer needs --tokenizer-model");
+    if ((r = meg_tiktoken_files_load(&files, c, e)) < 0)
+        return r;
+    t = meg_new(sizeof *t);
+    t->files = files;
+    t->coder.rules = &files->rules;
+    t->base.class = &meg_tok_tiktoken;
+    t->base.vocab_size = files->tokens.n;
+    t->base.roles = files->roles;
+    describe(&t->base, c, files->rules.split);
+    *out = &t->base;
+    return MEG_OK;
+}
+
+static void tiktoken_close(struct meg_tokenizer *base)
+{
+    struct tiktoken *t = (struct tiktoken *)base;
+
+    if (!t->is_share)
+        meg_tiktoken_files_free(t->files);
+    meg_bytebpe_coder_free(&t->coder);
+    free(t);
+}
+
+static struct meg_tokenizer *tiktoken_share(const struct meg_tokenizer *base)
+{
+    struct tiktoken *t = meg_new(sizeof *t);
+
+    t->files = ((const struct tiktoken *)base)->files;
+    t->coder.rules = &t->files->rules;
+    t->is_share = true;
+    return &t->base;
+}
+
+static int encode_plain(void *of, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
+{
+    return meg_bytebpe_encode(of, text, n, out, e);
+}
+
+static int tiktoken_encode(struct meg_tokenizer *base, const char *text, int64_t n,
+                           struct meg_ids *out, struct meg_err *e)
+{
+    struct tiktoken *t = (struct tiktoken *)base;
+
+    return meg_specials_encode(&t->files->specials, text, n, out, encode_plain, &t->coder, e);
+}
+
+static void tiktoken_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,
+                           struct meg_str *out)
+{
+    const struct meg_strtab *tokens = &((const struct tiktoken *)base)->files->tokens;
+
+    for (int64_t i = 0; i < n; i++) {
+        struct meg_str t = meg_strtab_get(tokens, ids[i]);
+
+        meg_str_add(out, t.s, t.n);
+    }
+}
+
+const struct meg_tok_class meg_tok_tiktoken = {
+    "TikTokenizer",  tiktoken_open,  tiktoken_close,       tiktoken_share,
+    tiktoken_encode, tiktoken_bytes, meg_tok_decode_bytes, false, MEG_TOK_TIKTOKEN,
+};

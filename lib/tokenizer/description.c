@@ -1,0 +1,149 @@
+/*
+ * What Megatron-LM calls a tokenizer in the index cache: its unique_identifiers.  Up to core 0.14 each
+ * class gives its files and options (meg_tok_set_description); from 0.15 on all are of one class, which
+ * gives the arguments that it was built with, by the library that does the work.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tokenizer/internal.h"
+#include "tokenizer/megatron_release.h"
+#include "unicode/utf8.h"
+
+#define CLASS "megatron.core.tokenizers.text.models.default_tokenizer.DefaultTokenizerText"
+
+enum value { TEXT, VOCAB_FILE, MERGE_FILE, VOCAB_SIZE, PATTERN, NUM_SPECIAL, SPECIALS };
+
+/* An argument, in Python's spelling; those of PATTERN and VOCAB_SIZE are left out where not given. */
+struct keyword {
+    const char *name;
+    enum value from;
+    const char *text; /* of TEXT */
+};
+
+#define FILES { "vocab_file", VOCAB_FILE, NULL }, { "merges_file", MERGE_FILE, NULL }
+#define EXTRA { "additional_special_tokens", TEXT, "[]" }
+#define CHAT { "chat_template", TEXT, "None" }
+#define FLAGS(bool) \
+    { "use_fast", TEXT, bool }, { "trust_remote_code", TEXT, "False" }, { "include_special_tokens", TEXT, bool }
+#define LEGACY { "legacy", TEXT, "False" }, { "special_tokens", TEXT, "None" }
+#define RANKS \
+    { "pattern", PATTERN, NULL }, { "vocab_size", VOCAB_SIZE, NULL }, \
+    { "num_special_tokens", NUM_SPECIAL, NULL }, { "special_tokens", SPECIALS, NULL }
+
+enum { MOST_KEYWORDS = 8 };
+static const struct keyword keywords[][MEG_TOK_LIBRARIES][MOST_KEYWORDS] = {
+    [MEG_KEYWORDS_0_15] = { [MEG_TOK_MEGATRON] = { FILES },
+                            [MEG_TOK_HUGGINGFACE] = { FILES },
+                            [MEG_TOK_TIKTOKEN] = { RANKS },
+                            [MEG_TOK_NUMBERS] = { { "vocab_size", VOCAB_SIZE, NULL } } },
+    [MEG_KEYWORDS_0_16] = { [MEG_TOK_MEGATRON] = { EXTRA, FILES, FLAGS("False") },
+                            [MEG_TOK_HUGGINGFACE] = { FILES, EXTRA, FLAGS("False") },
+                            [MEG_TOK_SENTENCEPIECE] = { LEGACY },
+                            [MEG_TOK_TIKTOKEN] = { RANKS },
+                            [MEG_TOK_NUMBERS] = { { "vocab_size", VOCAB_SIZE, NULL } } },
+    [MEG_KEYWORDS_0_17] = { [MEG_TOK_MEGATRON] = { EXTRA, FILES, FLAGS("True") },
+                            [MEG_TOK_HUGGINGFACE] = { FILES, EXTRA, FLAGS("True") },
+                            [MEG_TOK_SENTENCEPIECE] = { LEGACY },
+                            [MEG_TOK_TIKTOKEN] = { RANKS },
+                            [MEG_TOK_NUMBERS] = { { "vocab_size", VOCAB_SIZE, NULL } } },
+    [MEG_KEYWORDS_0_18] = { [MEG_TOK_MEGATRON] = { EXTRA, FILES, FLAGS("True") },
+                            [MEG_TOK_HUGGINGFACE] = { CHAT, FILES, EXTRA, FLAGS("True") },
+                            [MEG_TOK_SENTENCEPIECE] = { CHAT, { "ignore_extra_whitespaces", TEXT, "True" }, LEGACY },
+                            [MEG_TOK_TIKTOKEN] = { CHAT, RANKS },
+                            [MEG_TOK_NUMBERS] = { { "vocab_size", VOCAB_SIZE, NULL } } },
+};
+
+/* Append Python's repr of a string: in double quotes where it has single ones and no double ones. */
+static void add_repr(struct meg_str *out, const char *s)
+{
+    const char quote = strchr(s, '\'') && !strchr(s, '"') ? '"' : '\'';
+
+    meg_str_add(out, &quote, 1);
+    for (; *s; s++) {
+        if (*s == quote || *s == '\\')
+            meg_str_add(out, "\\", 1);
+        meg_str_add(out, s, 1);
+    }
+    meg_str_add(out, &quote, 1);
+}
+
+void meg_tok_add_list(struct meg_str *out, const struct meg_list *list)
+{
+    if (list->n == 0)
+        meg_str_printf(out, "None");
+    for (int64_t i = 0; i < list->n; i++) {
+        meg_str_printf(out, i ? ", " : "[");
+        add_repr(out, list->v[i]);
+    }
+    if (list->n > 0)
+        meg_str_printf(out, "]");
+}
+
+static void add_int(struct meg_str *out, int64_t v)
+{
+    if (v != MEG_UNSET)
+        meg_str_printf(out, "%" PRId64, v);
+}
+
+/* Append the value of an argument as str() gives it; nothing for one that is left out. */
+static void add_value(struct meg_str *out, const struct keyword *k, const struct meg_tok_conf *c)
+{
+    switch (k->from) {
+    case TEXT:
+        meg_str_printf(out, "%s", k->text);
+        break;
+    case VOCAB_FILE:
+        meg_str_printf(out, "%s", c->vocab_file ? c->vocab_file : "None");
+        break;
+    case MERGE_FILE:
+        meg_str_printf(out, "%s", c->merge_file ? c->merge_file : "None");
+        break;
+    case VOCAB_SIZE:
+        add_int(out, c->vocab_size);
+        break;
+    case PATTERN:
+        meg_str_printf(out, "%s", c->tiktoken_pattern ? c->tiktoken_pattern : "");
+        break;
+    case NUM_SPECIAL:
+        add_int(out, c->tiktoken_num_special_tokens);
+        break;
+    case SPECIALS:
+        meg_tok_add_list(out, &c->tiktoken_special_tokens);
+        break;
+    }
+}
+
+static const char *path_of(const struct meg_tok_class *class, const struct meg_tok_conf *c)
+{
+    if (class->library == MEG_TOK_MEGATRON)
+        return class->name;
+    if (class->library == MEG_TOK_NUMBERS)
+        return NULL;
+    return c->name_or_path ? c->name_or_path : c->tokenizer_model ? c->tokenizer_model : c->tokenizer_json;
+}
+
+void meg_tok_describe_arguments(struct meg_tokenizer *t, const struct meg_tok_conf *c,
+                                const struct meg_release *release)
+{
+    const char *path = path_of(t->class, c);
+    struct meg_str *d = &t->description, value = { 0 };
+
+    d->n = 0;
+    meg_str_printf(d, "{\n    \"class\": \"" CLASS "\",\n    \"tokenizer_path\": ");
+    if (path)
+        meg_utf8_add_json(d, path);
+    else
+        meg_str_printf(d, "null");
+    for (const struct keyword *k = keywords[release->keywords][t->class->library]; k->name; k++) {
+        value.n = 0;
+        add_value(&value, k, c);
+        if (value.n == 0)
+            continue;
+        meg_str_printf(d, ",\n    \"%s\": ", k->name);
+        meg_utf8_add_json(d, value.s);
+    }
+    meg_str_printf(d, "\n}");
+    meg_str_free(&value);
+}

@@ -1,0 +1,368 @@
+/*
+ * tokenizer.json of a SentencePiece model.  BPE: a pair of pieces that together are a piece is a merge, those with the
+ * higher score first.  Unigram: the pieces and their scores.  The normaliser does what the model's rules say.
+ *
+ * Two things Hugging Face's tokenizers do in their own way: Precompiled, their character map, replaces a cluster of
+ * characters by what its shortest key stands for, where SentencePiece takes the longest key; and Unigram adds scores
+ * in double, where SentencePiece rounds each sum to float, so that of segmentations with equal sums another may win.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/strtab.h"
+#include "io/base64.h"
+#include "tokenizer/export/internal.h"
+#include "tokenizer/spm/model.h"
+#include "unicode/utf8.h"
+
+static int cannot(struct meg_err *e, const char *path, const char *why)
+{
+    return meg_fail(e, MEG_EUSAGE, "%s: tokenizer.json cannot express %s", path, why);
+}
+
+static bool has_type(const struct meg_spm_model *m, enum meg_spm_type type)
+{
+    for (int32_t id = 0; id < m->n; id++)
+        if (m->piece[id].type == type)
+            return true;
+    return false;
+}
+
+/* ---- normaliser ---- */
+
+/* Does the character map change a user-defined piece, which is found in text before the map is applied? */
+static bool is_mapped(const struct meg_spm_model *m, struct meg_str piece)
+{
+    const char *to;
+
+    for (size_t i = 0; i < piece.n; i++)
+        if (meg_charsmap_longest(&m->norm.map, piece.s + i, (int64_t)(piece.n - i), &to) > 0)
+            return true;
+    return false;
+}
+
+/* User-defined pieces are found in the normalised text, which has them as they are spelled. */
+static int check_user_defined(const struct meg_spm_model *m, const char *path, struct meg_err *e)
+{
+    for (int32_t id = 0; id < m->n; id++) {
+        const struct meg_str piece = meg_spm_piece_text(m, id);
+
+        if (m->piece[id].type == MEG_SPM_USER_DEFINED &&
+            (memchr(piece.s, ' ', piece.n) || (m->norm.has_map && is_mapped(m, piece))))
+            return cannot(e, path, "a user-defined piece that its normaliser changes");
+    }
+    return MEG_OK;
+}
+
+/* Append text so that a regular expression finds it as it is. */
+static void add_quoted(struct meg_str *out, struct meg_str text)
+{
+    for (size_t i = 0; i < text.n; i++) {
+        if (strchr("\\^$.|?*+()[]{}-/&~#", text.s[i]) && text.s[i])
+            meg_str_add(out, "\\", 1);
+        meg_str_add(out, text.s + i, 1);
+    }
+}
+
+static json_t *replace_regex(const char *regex, const char *content)
+{
+    return meg_export_part("Replace", "{s:{s:s},s:s}", "pattern", "Regex", regex, "content", content);
+}
+
+/*
+ * Put a blank in front of a text.  Prepend would put one in front of each user-defined token, too, when the list of
+ * added tokens is normalised: then it is a regular expression that spares those.
+ */
+static json_t *dummy_prefix(const struct meg_spm_model *m, const char *blank)
+{
+    struct meg_str regex = { 0 };
+    json_t *part;
+
+    if (!has_type(m, MEG_SPM_USER_DEFINED))
+        return meg_export_part("Prepend", "{s:s}", "prepend", blank);
+    meg_str_printf(&regex, "\\A(?!(?:");
+    for (int32_t id = 0; id < m->n; id++) {
+        if (m->piece[id].type != MEG_SPM_USER_DEFINED)
+            continue;
+        add_quoted(&regex, meg_spm_piece_text(m, id));
+        meg_str_add(&regex, "|", 1);
+    }
+    meg_str_printf(&regex, ")\\z)"); /* the empty text behind the last | has no prefix either */
+    part = replace_regex(regex.s, blank);
+    meg_str_free(&regex);
+    return part;
+}
+
+static json_t *precompiled(const struct meg_spm_rules *rules)
+{
+    struct meg_str text = { 0 };
+    json_t *part;
+
+    meg_base64_write(&text, rules->map_bytes.s, (int64_t)rules->map_bytes.n);
+    part = meg_export_part("Precompiled", "{s:s}", "precompiled_charsmap", text.s);
+    meg_str_free(&text);
+    return part;
+}
+
+static json_t *normalizer(const struct meg_spm_model *m)
+{
+    const struct meg_spm_rules *rules = &m->norm;
+    json_t *steps = json_array();
+
+    if (rules->has_map)
+        json_array_append_new(steps, precompiled(rules));
+    if (rules->remove_extra_whitespaces) {
+        /* at the end an escaped blank of the text itself goes, too */
+        json_array_append_new(steps, replace_regex(rules->escape_whitespaces ? "\\A +|[ " MEG_SPM_BLANK "]+\\z"
+                                                                             : "\\A +| +\\z", ""));
+        json_array_append_new(steps, replace_regex(" {2,}", " "));
+    }
+    if (rules->add_dummy_prefix)
+        json_array_append_new(steps, dummy_prefix(m, rules->escape_whitespaces ? MEG_SPM_BLANK : " "));
+    if (rules->escape_whitespaces)
+        json_array_append_new(steps, meg_export_part("Replace", "{s:{s:s},s:s}", "pattern", "String", " ", "content",
+                                                     MEG_SPM_BLANK));
+    return meg_export_part("Sequence", "{s:o}", "normalizers", steps);
+}
+
+static json_t *decoder(const struct meg_spm_rules *rules)
+{
+    json_t *steps = json_array();
+
+    if (rules->escape_whitespaces)
+        json_array_append_new(steps, meg_export_part("Replace", "{s:{s:s},s:s}", "pattern", "String", MEG_SPM_BLANK,
+                                                     "content", " "));
+    json_array_append_new(steps, meg_export_part("ByteFallback", "{}"));
+    json_array_append_new(steps, meg_export_part("Fuse", "{}"));
+    if (rules->add_dummy_prefix || rules->remove_extra_whitespaces)
+        json_array_append_new(steps, meg_export_part("Strip", "{s:s,s:i,s:i}", "content", " ", "start", 1, "stop", 0));
+    return meg_export_part("Sequence", "{s:o}", "decoders", steps);
+}
+
+/* ---- BPE ---- */
+
+struct merge {
+    float score;
+    int32_t id, left, right;
+};
+
+static int by_score(const void *a, const void *b)
+{
+    const struct merge *x = a, *y = b;
+
+    if (x->score != y->score)
+        return x->score > y->score ? -1 : 1;
+    if (x->id != y->id)
+        return x->id > y->id ? 1 : -1;
+    return (x->left > y->left) - (x->left < y->left);
+}
+
+/* The id of a piece that merges make or begin with; -1: there is none. */
+static int32_t find_normal(const struct meg_spm_model *m, const struct meg_strtab *pieces, const char *s, size_t n)
+{
+    const int64_t id = meg_strtab_find(pieces, s, (int64_t)n);
+
+    return id >= 0 && m->piece[id].type == MEG_SPM_NORMAL ? (int32_t)id : -1;
+}
+
+/* All pairs of pieces that together are a piece, by score; malloc'ed. */
+static int64_t list_merges(struct merge **out, const struct meg_spm_model *m, const struct meg_strtab *pieces)
+{
+    struct merge *v = NULL;
+    int64_t n = 0, cap = 0;
+
+    for (int32_t id = 0; id < m->n; id++) {
+        const struct meg_str piece = meg_spm_piece_text(m, id);
+        int32_t cp;
+
+        if (m->piece[id].type != MEG_SPM_NORMAL)
+            continue;
+        for (size_t i = (size_t)meg_utf8_read(piece.s, &cp); i < piece.n;
+             i += (size_t)meg_utf8_read(piece.s + i, &cp)) {
+            const int32_t left = find_normal(m, pieces, piece.s, i);
+            const int32_t right = left < 0 ? -1 : find_normal(m, pieces, piece.s + i, piece.n - i);
+
+            if (right < 0)
+                continue;
+            if (n == cap) {
+                cap = cap ? 2 * cap : 1 << 12;
+                v = meg_realloc_array(v, (size_t)cap, sizeof *v);
+            }
+            v[n++] = (struct merge){ m->piece[id].score, id, left, right };
+        }
+    }
+    if (n > 0)
+        qsort(v, (size_t)n, sizeof *v, by_score);
+    *out = v;
+    return n;
+}
+
+/* A character that is no piece can be part of one in SentencePiece alone. */
+static int check_characters(const struct meg_spm_model *m, const struct meg_strtab *pieces, const char *path,
+                            struct meg_err *e)
+{
+    for (int32_t id = 0; id < m->n; id++) {
+        const struct meg_str piece = meg_spm_piece_text(m, id);
+        int32_t cp;
+
+        if (m->piece[id].type != MEG_SPM_NORMAL)
+            continue;
+        for (size_t i = 0, len; i < piece.n; i += len) {
+            len = (size_t)meg_utf8_read(piece.s + i, &cp);
+            if (find_normal(m, pieces, piece.s + i, len) < 0)
+                return meg_fail(e, MEG_EUSAGE, "%s: tokenizer.json cannot express piece '%.*s': its character U+%04X "
+                                "is no piece", path, (int)piece.n, piece.s, (unsigned)cp);
+        }
+    }
+    return MEG_OK;
+}
+
+static int bpe_model(struct meg_export *x, const struct meg_spm_model *m, const char *path, struct meg_err *e)
+{
+    const struct meg_str unk = meg_spm_piece_text(m, m->unk);
+    json_t *vocab, *merges;
+    struct meg_strtab pieces = { 0 };
+    struct merge *merge = NULL;
+    int64_t n;
+    int r;
+
+    for (int32_t id = 0; id < m->n; id++) {
+        const struct meg_str piece = meg_spm_piece_text(m, id);
+
+        if (meg_strtab_add(&pieces, piece.s, (int64_t)piece.n) != id) {
+            r = cannot(e, path, "two pieces that are spelled alike");
+            goto out;
+        }
+    }
+    if ((r = check_characters(m, &pieces, path, e)) < 0)
+        goto out;
+    vocab = json_object();
+    merges = json_array();
+    for (int32_t id = 0; id < m->n; id++) {
+        const struct meg_str piece = meg_spm_piece_text(m, id);
+
+        json_object_setn_new_nocheck(vocab, piece.s, piece.n, json_integer(id));
+    }
+    n = list_merges(&merge, m, &pieces);
+    for (int64_t i = 0; i < n; i++) {
+        const struct meg_str left = meg_spm_piece_text(m, merge[i].left), right = meg_spm_piece_text(m, merge[i].right);
+
+        json_array_append_new(merges, meg_export_merge(left.s, left.n, right.s, right.n));
+    }
+    x->model = meg_export_part("BPE", "{s:n,s:s%,s:n,s:n,s:b,s:b,s:b,s:o,s:o}", "dropout", "unk_token", unk.s, unk.n,
+                               "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 1, "byte_fallback",
+                               m->byte_fallback, "ignore_merges", 0, "vocab", vocab, "merges", merges);
+out:
+    free(merge);
+    meg_strtab_free(&pieces);
+    return r;
+}
+
+/* ---- unigram ---- */
+
+/* May text be cut before each blank: is the blank a piece, and never inside of one? */
+static bool cuts_at_blanks(const struct meg_spm_model *m)
+{
+    const size_t blank = strlen(MEG_SPM_BLANK);
+    bool has_blank = false;
+
+    for (int32_t id = 0; id < m->n; id++) {
+        const struct meg_str piece = meg_spm_piece_text(m, id);
+
+        for (size_t i = 1; i + blank <= piece.n; i++)
+            if (memcmp(piece.s + i, MEG_SPM_BLANK, blank) == 0)
+                return false;
+        has_blank |= m->piece[id].type == MEG_SPM_NORMAL && piece.n == blank &&
+                     memcmp(piece.s, MEG_SPM_BLANK, blank) == 0;
+    }
+    return has_blank && m->norm.escape_whitespaces;
+}
+
+static void unigram_model(struct meg_export *x, const struct meg_spm_model *m)
+{
+    json_t *vocab = json_array();
+
+    for (int32_t id = 0; id < m->n; id++) {
+        const struct meg_str piece = meg_spm_piece_text(m, id);
+
+        json_array_append_new(vocab, json_pack("[o,f]", json_stringn_nocheck(piece.s, piece.n),
+                                               (double)m->piece[id].score));
+    }
+    x->model = meg_export_part("Unigram", "{s:i,s:o,s:b}", "unk_id", (int)m->unk, "vocab", vocab, "byte_fallback",
+                               m->byte_fallback);
+    if (cuts_at_blanks(m))
+        x->pre_tokenizer = meg_export_part("Metaspace", "{s:s,s:s,s:b}", "replacement", MEG_SPM_BLANK, "prepend_scheme",
+                                           "never", "split", 1);
+}
+
+/* ---- all of it ---- */
+
+/* Is a piece <extra_id_N>, N below extra? */
+static bool is_extra_id(struct meg_str piece, int64_t extra)
+{
+    static const char prefix[] = "<extra_id_";
+    const size_t n = strlen(prefix);
+    char name[40];
+
+    if (piece.n <= n || memcmp(piece.s, prefix, n) != 0)
+        return false;
+    snprintf(name, sizeof name, "%s%d>", prefix, atoi(piece.s + n));
+    return strlen(name) == piece.n && memcmp(name, piece.s, piece.n) == 0 && atoi(piece.s + n) < extra;
+}
+
+/* Control pieces and the unknown one are special; so is what SentencePieceTokenizer adds. */
+static void add_tokens(struct meg_export *x, const struct meg_spm_model *m)
+{
+    const bool is_extended = x->tok->class == &meg_tok_sentencepiece;
+    const int64_t extra = is_extended && x->conf->vocab_extra_ids != MEG_UNSET ? x->conf->vocab_extra_ids : 0;
+    struct meg_str text = { 0 };
+
+    for (int32_t id = 0; id < m->n; id++) {
+        const struct meg_str piece = meg_spm_piece_text(m, id);
+        const enum meg_spm_type type = m->piece[id].type;
+        const bool is_plain = type == MEG_SPM_USER_DEFINED && !is_extra_id(piece, extra);
+
+        if (type == MEG_SPM_CONTROL || type == MEG_SPM_UNKNOWN || is_plain || is_extra_id(piece, extra))
+            meg_export_add(x, id, piece.s, piece.n);
+        x->added[id].is_normalized = is_plain;
+    }
+    for (int32_t id = m->n; id < meg_tokenizer_vocab_size(x->tok); id++) {
+        text.n = 0;
+        if (meg_tokenizer_bytes(x->tok, &id, 1, &text, NULL) == MEG_OK)
+            meg_export_add(x, id, text.s, text.n);
+    }
+    meg_str_free(&text);
+    meg_export_add_roles(x);
+}
+
+int meg_export_spm(struct meg_export *x, struct meg_err *e)
+{
+    const char *path = x->conf->tokenizer_model;
+    struct meg_spm_model *m;
+    int r = meg_spm_model_load(&m, path, e);
+
+    if (r < 0)
+        return r;
+    if (has_type(m, MEG_SPM_UNUSED))
+        r = cannot(e, path, "unused pieces");
+    else if (m->norm.add_dummy_prefix && m->norm.treat_blank_as_suffix)
+        r = cannot(e, path, "a blank behind the text");
+    else
+        r = check_user_defined(m, path, e);
+    if (r < 0)
+        goto out;
+    if (m->kind == MEG_SPM_UNIGRAM)
+        unigram_model(x, m);
+    else if ((r = bpe_model(x, m, path, e)) < 0)
+        goto out;
+    x->unk = m->unk;
+    x->is_own_model = m->kind != MEG_SPM_BPE;
+    x->has_no_prefix = !m->norm.add_dummy_prefix;
+    x->normalizer = normalizer(m);
+    x->decoder = decoder(&m->norm);
+    add_tokens(x, m);
+out:
+    meg_spm_model_free(m);
+    return r;
+}

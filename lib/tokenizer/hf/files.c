@@ -1,0 +1,531 @@
+#include "tokenizer/hf/files.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "io/json.h"
+#include "tokenizer/internal.h"
+
+static int parse(json_t **out, const void *bytes, size_t n, const char *path, struct meg_err *e)
+{
+    int r = meg_json_parse_nul(out, bytes, n, path, e);
+
+    if (r == MEG_OK && !json_is_object(*out)) {
+        json_decref(*out);
+        *out = NULL;
+        r = meg_fail(e, MEG_EFORMAT, "%s: an object is expected", path);
+    }
+    return r;
+}
+
+static int read_json(json_t **out, const char *path, struct meg_err *e)
+{
+    struct meg_map map = { 0 };
+    int r = meg_tok_map_file(&map, path, e);
+
+    if (r == MEG_OK)
+        r = parse(out, map.p, map.n, path, e);
+    meg_map_close(&map);
+    return r;
+}
+
+/* The file without its long lists; those stay in map. */
+static int read_tokenizer(json_t **out, struct meg_map *map, struct meg_hf_lists *lists,
+                          const char *path, struct meg_err *e)
+{
+    struct meg_str rest = { 0 };
+    struct meg_err why;
+    int r = meg_tok_map_file(map, path, e), cut;
+
+    if (r < 0)
+        return r;
+    cut = meg_hf_lists_cut(lists, (const char *)map->p, (int64_t)map->n, &rest, &why);
+    r = cut < 0 ? parse(out, map->p, map->n, path, e) : parse(out, rest.s, rest.n, path, e);
+    if (r == MEG_OK && cut < 0) /* it says better what is not JSON, where it sees that */
+        r = meg_fail(e, cut, "%s: %s", path, why.msg);
+    meg_str_free(&rest);
+    return r;
+}
+
+/* A part that is there and not null, or NULL. */
+static const json_t *part_of(const json_t *file, const char *name)
+{
+    const json_t *p = json_object_get(file, name);
+
+    return json_is_null(p) ? NULL : p;
+}
+
+/* ---- added tokens ---- */
+
+static struct meg_hf_added *find_added(const struct meg_hf_files *f, const char *s, size_t n)
+{
+    int64_t k = meg_strtab_find(&f->contents, s, (int64_t)n);
+
+    return k < 0 ? NULL : &f->added[k];
+}
+
+/* As Hugging Face's tokenizers number added tokens, whatever id the file has: those of the vocabulary as there, the
+ * others one by one behind it. */
+static int32_t id_of(const struct meg_hf_files *f, const char *s, size_t n)
+{
+    int32_t id = meg_hf_vocab_find(&f->model.vocab, s, (int64_t)n);
+
+    return id >= 0 ? id : f->max_added >= f->model.vocab.tokens.n ? f->max_added + 1 : (int32_t)f->model.vocab.tokens.n;
+}
+
+static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, const char *from,
+                   struct meg_err *e)
+{
+    struct meg_hf_added a = { .normalized = true };
+    bool special = false;
+    int32_t given;
+    const char *s;
+    size_t n;
+    int r;
+
+    if (!json_is_object(t))
+        return meg_fail(e, MEG_EFORMAT, "%s: an object is expected", from);
+    if ((r = meg_json_get_str(t, "content", MEG_JSON_NEEDED, &s, from, e)) < 0 ||
+        (r = meg_hf_id(id, s, from, &given, e)) < 0 ||
+        (r = meg_json_get_bool(t, "special", MEG_JSON_OPTIONAL, &special, from, e)) < 0)
+        return r;
+    a.normalized = !special;
+    if ((r = meg_json_get_bool(t, "normalized", MEG_JSON_OPTIONAL, &a.normalized, from, e)) < 0 ||
+        (r = meg_json_get_bool(t, "single_word", MEG_JSON_OPTIONAL, &a.single_word, from, e)) < 0 ||
+        (r = meg_json_get_bool(t, "lstrip", MEG_JSON_OPTIONAL, &a.lstrip, from, e)) < 0 ||
+        (r = meg_json_get_bool(t, "rstrip", MEG_JSON_OPTIONAL, &a.rstrip, from, e)) < 0)
+        return r;
+    n = json_string_length(json_object_get(t, "content"));
+    if (n == 0 || find_added(f, s, n))
+        return MEG_OK;
+    a.id = id_of(f, s, n);
+    f->max_added = a.id > f->max_added ? a.id : f->max_added;
+    if (a.id != given && !f->is_renumbered)
+        meg_warn("%s: '%s' gets id %d, not %d: Hugging Face's tokenizers number what is added one by one, too", from, s,
+                 a.id, given);
+    f->is_renumbered |= a.id != given;
+    meg_str_add(&a.content, s, n);
+    meg_strtab_add(&f->contents, s, (int64_t)n);
+    if ((f->nadded & (f->nadded - 1)) == 0) /* full: there is room for a power of two */
+        f->added = meg_realloc_array(f->added, (size_t)f->nadded * 2 + 1, sizeof *f->added);
+    f->added[f->nadded++] = a;
+    return MEG_OK;
+}
+
+static int load_added(struct meg_hf_files *f, const json_t *file, const char *path,
+                      struct meg_err *e)
+{
+    const json_t *list = part_of(file, "added_tokens"), *t;
+    char from[4200];
+    size_t i;
+    int r;
+
+    if (list && !json_is_array(list))
+        return meg_fail(e, MEG_EFORMAT, "%s: added_tokens must be an array", path);
+    json_array_foreach(list, i, t)
+    {
+        snprintf(from, sizeof from, "%s: added_tokens[%zu]", path, i);
+        if ((r = add_one(f, t, json_object_get(t, "id"), from, e)) < 0)
+            return r;
+    }
+    return MEG_OK;
+}
+
+struct numbered {
+    const char *key;
+    long long id;
+};
+
+static int compare_ids(const void *a, const void *b)
+{
+    const struct numbered *x = a, *y = b;
+
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* {"id": token, ...} of tokenizer_config.json, which is added by the ids. */
+static int load_more_added(struct meg_hf_files *f, const json_t *config, const char *path,
+                           struct meg_err *e)
+{
+    json_t *map = (json_t *)(uintptr_t)part_of(config, "added_tokens_decoder"), *t;
+    struct numbered *token = meg_realloc_array(NULL, json_object_size(map) + 1, sizeof *token);
+    const char *key;
+    char from[4200];
+    size_t n = 0;
+    int r = MEG_OK;
+
+    json_object_foreach(map, key, t)
+    {
+        char *end;
+
+        token[n++] = (struct numbered){ key, strtoll(key, &end, 10) };
+        if ((*end || !*key) && r == MEG_OK)
+            r = meg_fail(e, MEG_EFORMAT, "%s: added_tokens_decoder, \"%s\" is not an id", path, key);
+    }
+    qsort(token, n, sizeof *token, compare_ids);
+    for (size_t i = 0; i < n && r == MEG_OK; i++) {
+        json_t *id = json_integer(token[i].id);
+
+        snprintf(from, sizeof from, "%s: added_tokens_decoder, \"%s\"", path, token[i].key);
+        r = add_one(f, json_object_get(map, token[i].key), id, from, e);
+        json_decref(id);
+    }
+    free(token);
+    return r;
+}
+
+/* The added tokens that are looked for in the text as it is, or normalised. */
+static int build_finder(struct meg_hf_files *f, bool normalized, struct meg_hf_finder *to,
+                        const char *path, struct meg_err *e)
+{
+    struct meg_trie_key *key = meg_realloc_array(NULL, (size_t)f->nadded + 1, sizeof *key);
+    struct meg_strtab text = { 0 };
+    struct meg_str normal = { 0 };
+    int32_t *nth = meg_realloc_array(NULL, (size_t)f->nadded + 1, sizeof *nth);
+    struct meg_err inner;
+    int r = MEG_OK;
+
+    for (int64_t i = 0; i < f->nadded && r == MEG_OK; i++) {
+        const struct meg_hf_added *a = &f->added[i];
+        int64_t was = text.n;
+
+        if (a->normalized != normalized)
+            continue;
+        normal.n = 0;
+        if (normalized && f->norm)
+            r = meg_hf_norm_run(f->norm, a->content.s, (int64_t)a->content.n, true, MEG_HF_TEXT, &normal,
+                                e);
+        else
+            meg_str_add(&normal, a->content.s, a->content.n);
+        if (r == MEG_OK && normal.n == 0)
+            r = meg_fail(e, MEG_EFORMAT, "%s: added_tokens: nothing is left of '%.*s' when it is normalised", path,
+                         (int)a->content.n, a->content.s);
+        if (normal.n > 0 && meg_strtab_add(&text, normal.s, (int64_t)normal.n) == was)
+            nth[was] = (int32_t)i; /* of two that are alike the first is meant */
+    }
+    for (int64_t k = 0; k < text.n; k++) {
+        struct meg_str s = meg_strtab_get(&text, k);
+
+        key[k] = (struct meg_trie_key){ s.s, (int64_t)s.n, nth[k] };
+        to->byte = (unsigned char)s.s[0];
+        to->nbegins += !to->begins[to->byte];
+        to->begins[to->byte] = true;
+    }
+    if (r == MEG_OK && (r = meg_trie_build(&to->trie, key, text.n, &inner)) < 0)
+        r = meg_fail(e, r, "%s: added_tokens: %s", path, inner.msg);
+    free(key);
+    free(nth);
+    meg_str_free(&normal);
+    meg_strtab_free(&text);
+    return r;
+}
+
+/* ---- post-processor ---- */
+
+/* Put id before what is there before, or after what is there after. */
+static void put_around(struct meg_hf_files *f, bool is_before, const int32_t *ids, int64_t n)
+{
+    struct meg_ids *to = is_before ? &f->before : &f->after;
+
+    if (n == 0)
+        return;
+    meg_ids_reserve(to, n);
+    if (is_before)
+        memmove(to->v + n, to->v, (size_t)to->n * sizeof *ids);
+    memcpy(is_before ? to->v : to->v + to->n, ids, (size_t)n * sizeof *ids);
+    to->n += n;
+}
+
+static int add_special_ids(const json_t *post, const char *name, struct meg_ids *ids,
+                           const char *from, struct meg_err *e)
+{
+    const json_t *list =
+        json_object_get(json_object_get(json_object_get(post, "special_tokens"), name), "ids");
+    size_t i;
+    const json_t *id;
+    int r;
+
+    if (!json_is_array(list))
+        return meg_fail(e, MEG_EFORMAT, "%s: special_tokens has no ids of '%s'", from, name);
+    json_array_foreach(list, i, id)
+    {
+        meg_ids_reserve(ids, 1);
+        if ((r = meg_hf_id(id, name, from, &ids->v[ids->n], e)) < 0)
+            return r;
+        ids->n++;
+    }
+    return MEG_OK;
+}
+
+static int load_template(struct meg_hf_files *f, const json_t *post, const char *from,
+                         struct meg_err *e)
+{
+    struct meg_ids side[2] = { { 0 }, { 0 } };
+    bool is_after = false;
+    size_t i;
+    const json_t *item;
+    json_t *single;
+    int r = meg_json_get_array(post, "single", MEG_JSON_NEEDED, &single, from, e);
+
+    if (r < 0)
+        return r;
+    json_array_foreach(single, i, item)
+    {
+        const char *name =
+            json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
+
+        if (name)
+            r = add_special_ids(post, name, &side[is_after], from, e);
+        else if (!json_object_get(item, "Sequence") || is_after)
+            r = meg_fail(e, MEG_EFORMAT,
+                         "%s: single[%zu] is neither a special token nor the one text", from, i);
+        else
+            is_after = true;
+        if (r < 0)
+            break;
+    }
+    if (r == MEG_OK && !is_after)
+        r = meg_fail(e, MEG_EFORMAT, "%s: single has no text in it", from);
+    if (r == MEG_OK) {
+        put_around(f, true, side[0].v, side[0].n);
+        put_around(f, false, side[1].v, side[1].n);
+    }
+    free(side[0].v);
+    free(side[1].v);
+    return r;
+}
+
+/* BertProcessing and RobertaProcessing: [token, id] on either side. */
+static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *from,
+                        struct meg_err *e)
+{
+    for (int side = 0; side < 2; side++) {
+        const char *key = side ? "sep" : "cls";
+        int32_t id;
+        int r = meg_hf_id(json_array_get(json_object_get(post, key), 1), key, from, &id, e);
+
+        if (r < 0)
+            return r;
+        put_around(f, side == 0, &id, 1);
+    }
+    return MEG_OK;
+}
+
+/* A template makes several texts of one, around each of which another step would put its tokens. */
+static int load_post(struct meg_hf_files *f, const json_t *post, int depth, bool *has_template,
+                     const char *from, struct meg_err *e)
+{
+    const char *type;
+    size_t i;
+    const json_t *item;
+    json_t *list;
+    bool is_template, is_cls_sep;
+    int r = meg_hf_type(post, &type, from, e);
+
+    if (r < 0)
+        return r;
+    is_template = strcmp(type, "TemplateProcessing") == 0;
+    is_cls_sep = strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0;
+    if ((is_template || is_cls_sep) && *has_template)
+        return meg_fail(e, MEG_EFORMAT, "%s: a %s behind a TemplateProcessing is not known here", from, type);
+    *has_template |= is_template;
+    if (is_template)
+        return load_template(f, post, from, e);
+    if (is_cls_sep)
+        return load_cls_sep(f, post, from, e);
+    if (strcmp(type, "ByteLevel") == 0)
+        return MEG_OK;
+    if (strcmp(type, "Sequence") != 0 || depth == 0)
+        return meg_hf_unknown(type, from, e);
+    if ((r = meg_json_get_array(post, "processors", MEG_JSON_NEEDED, &list, from, e)) < 0)
+        return r;
+    json_array_foreach(list, i, item)
+    {
+        if ((r = load_post(f, item, depth - 1, has_template, from, e)) < 0)
+            return r;
+    }
+    return MEG_OK;
+}
+
+/* ---- the files beside ---- */
+
+/* The id of a role: a string, or an object with content. */
+static int32_t role_of(const struct meg_hf_files *f, const json_t *config, const char *role)
+{
+    const json_t *v = json_object_get(config, role);
+    const char *s = json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
+    const struct meg_hf_added *a = s ? find_added(f, s, strlen(s)) : NULL;
+
+    return !s ? -1 : a ? a->id : meg_hf_vocab_find(&f->model.vocab, s, (int64_t)strlen(s));
+}
+
+static void take_roles(struct meg_hf_files *f, const json_t *config)
+{
+    const struct {
+        const char *name;
+        int32_t *id;
+    } role[] = { { "bos_token", &f->roles.bos }, { "eos_token", &f->roles.eos },
+                 { "pad_token", &f->roles.pad }, { "cls_token", &f->roles.cls },
+                 { "sep_token", &f->roles.sep }, { "mask_token", &f->roles.mask } };
+
+    for (size_t i = 0; i < sizeof role / sizeof *role; i++)
+        *role[i].id = *role[i].id >= 0 ? *role[i].id : role_of(f, config, role[i].name);
+    f->roles.eod = f->roles.eos;
+}
+
+/* Classes of transformers that put their own template in place of the file's. */
+static int take_template(struct meg_hf_files *f, const json_t *config, const char *path,
+                         struct meg_err *e)
+{
+    static const char *const own[] = { "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer" };
+    bool add_bos = true, add_eos = false, is_own = false;
+    const char *class = NULL;
+    int r;
+
+    if ((r = meg_json_get_str(config, "tokenizer_class", MEG_JSON_OPTIONAL, &class, path, e)) < 0 ||
+        (r = meg_json_get_bool(config, "add_bos_token", MEG_JSON_OPTIONAL, &add_bos, path, e)) <
+            0 ||
+        (r = meg_json_get_bool(config, "add_eos_token", MEG_JSON_OPTIONAL, &add_eos, path, e)) < 0)
+        return r;
+    for (size_t i = 0; class && i < sizeof own / sizeof *own; i++)
+        is_own |= strncmp(class, own[i], strlen(own[i])) == 0;
+    if (!is_own)
+        return MEG_OK;
+    if ((add_bos && f->roles.bos < 0) || (add_eos && f->roles.eos < 0))
+        return meg_fail(e, MEG_EFORMAT, "%s: %s is to be added but is no token", path,
+                        add_bos && f->roles.bos < 0 ? "bos_token" : "eos_token");
+    f->before.n = f->after.n = 0;
+    put_around(f, true, &f->roles.bos, add_bos);
+    put_around(f, false, &f->roles.eos, add_eos);
+    return MEG_OK;
+}
+
+static int load_beside(struct meg_hf_files *f, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    json_t *config = NULL, *map = NULL;
+    int r = MEG_OK;
+
+    if ((c->tokenizer_config && (r = read_json(&config, c->tokenizer_config, e)) < 0) ||
+        (c->special_tokens_map && (r = read_json(&map, c->special_tokens_map, e)) < 0))
+        goto out;
+    if (config && (r = load_more_added(f, config, c->tokenizer_config, e)) < 0)
+        goto out;
+    take_roles(f, config);
+    take_roles(f, map);
+    if (config &&
+        ((r = take_template(f, config, c->tokenizer_config, e)) < 0 ||
+         (r = meg_json_get_bool(config, "clean_up_tokenization_spaces", MEG_JSON_OPTIONAL,
+                                &f->clean_up, c->tokenizer_config, e)) < 0))
+        goto out;
+out:
+    json_decref(config);
+    json_decref(map);
+    return r;
+}
+
+/* ---- all of it ---- */
+
+/* Spell each id. */
+static int order_tokens(struct meg_hf_files *f, const char *path, struct meg_err *e)
+{
+    int32_t max_id = f->model.vocab.max_id;
+    const struct meg_ids *around[] = { &f->before, &f->after };
+
+    for (int64_t i = 0; i < f->nadded; i++)
+        max_id = f->added[i].id > max_id ? f->added[i].id : max_id;
+    if (max_id < 0)
+        return meg_fail(e, MEG_EFORMAT, "%s: the vocabulary is empty", path);
+    f->vocab_size = (int64_t)max_id + 1;
+    f->token = meg_new((size_t)f->vocab_size * sizeof *f->token);
+    for (int64_t k = 0; k < f->model.vocab.tokens.n; k++)
+        f->token[f->model.vocab.id[k]] = meg_strtab_get(&f->model.vocab.tokens, k);
+    for (int64_t i = 0; i < f->nadded; i++)
+        f->token[f->added[i].id] = f->added[i].content;
+    for (int side = 0; side < 2; side++) {
+        for (int64_t i = 0; i < around[side]->n; i++) {
+            if (around[side]->v[i] > max_id)
+                return meg_fail(e, MEG_EFORMAT,
+                                "%s: post_processor: id %d is outside of the vocabulary: 0 to %d",
+                                path, around[side]->v[i], max_id);
+        }
+    }
+    return MEG_OK;
+}
+
+static int load_parts(struct meg_hf_files *f, const json_t *file, const char *path,
+                      struct meg_err *e)
+{
+    const json_t *p;
+    bool has_template = false;
+    char from[4200];
+    int r;
+
+    snprintf(from, sizeof from, "%s: normalizer", path);
+    if ((p = part_of(file, "normalizer")) && (r = meg_hf_norm_load(&f->norm, p, from, e)) < 0)
+        return r;
+    snprintf(from, sizeof from, "%s: pre_tokenizer", path);
+    if ((p = part_of(file, "pre_tokenizer")) && (r = meg_hf_pre_load(&f->pre, p, from, e)) < 0)
+        return r;
+    snprintf(from, sizeof from, "%s: model", path);
+    if ((r = meg_hf_model_load(&f->model, part_of(file, "model"), from, e)) < 0)
+        return r;
+    if ((r = load_added(f, file, path, e)) < 0)
+        return r;
+    snprintf(from, sizeof from, "%s: post_processor", path);
+    if ((p = part_of(file, "post_processor")) && (r = load_post(f, p, 8, &has_template, from, e)) < 0)
+        return r;
+    snprintf(from, sizeof from, "%s: decoder", path);
+    return (p = part_of(file, "decoder")) ? meg_hf_decoder_load(&f->decoder, p, from, e) : MEG_OK;
+}
+
+int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    const char *path = c->tokenizer_json;
+    struct meg_hf_files *f = meg_new(sizeof *f);
+    struct meg_map map = { 0 };
+    json_t *file = NULL;
+    int r;
+
+    f->roles = meg_tok_no_roles;
+    f->max_added = -1;
+    if ((r = read_tokenizer(&file, &map, &f->model.lists, path, e)) < 0 ||
+        (r = load_parts(f, file, path, e)) < 0 || (r = load_beside(f, c, e)) < 0 ||
+        (r = order_tokens(f, path, e)) < 0 || (r = build_finder(f, false, &f->raw, path, e)) < 0 ||
+        (r = build_finder(f, true, &f->normal, path, e)) < 0)
+        goto out;
+    f->is_bytes = meg_hf_pre_is_bytes(f->pre, &f->bytes.split, &f->add_prefix_space) &&
+        meg_hf_bpe_to_bytes(&f->model, &f->bytes);
+    if ((r = meg_hf_seams_find(f, e)) < 0)
+        goto out;
+    *out = f;
+    f = NULL;
+out:
+    meg_hf_files_free(f);
+    json_decref(file);
+    meg_map_close(&map);
+    return r;
+}
+
+void meg_hf_files_free(struct meg_hf_files *f)
+{
+    if (!f)
+        return;
+    meg_hf_norm_free(f->norm);
+    meg_hf_pre_free(f->pre);
+    meg_hf_model_free(&f->model);
+    meg_hf_decoder_free(f->decoder);
+    meg_bytebpe_free(&f->bytes);
+    free(f->seams);
+    for (int64_t i = 0; i < f->nadded; i++)
+        meg_str_free(&f->added[i].content);
+    free(f->added);
+    meg_strtab_free(&f->contents);
+    meg_trie_free(&f->raw.trie);
+    meg_trie_free(&f->normal.trie);
+    free(f->before.v);
+    free(f->after.v);
+    free(f->token);
+    free(f);
+}

@@ -1,0 +1,540 @@
+/*
+ * HuggingFaceTokenizer and PretrainedFromHF: what tokenizer.json says, equal to Hugging Face's
+ * tokenizers.  Added tokens cut the text; what is left is normalised, cut by added tokens again, cut in
+ * pieces, and each piece goes to the model.  Where the pieces are those of a well-known pattern and the
+ * model is BPE over bytes, that is tokenizer/bpe/byte_level.h; else pieces are remembered here or, where the text can be
+ * cut before all that (safe_split.c), stretches of it.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <utf8proc.h>
+
+#include "file/commit.h"
+#include "tokenizer/bpe/byte_alphabet.h"
+#include "tokenizer/hf/files.h"
+#include "tokenizer/internal.h"
+#include "tokenizer/wordcache.h"
+#include "unicode/char_class.h"
+#include "unicode/utf8.h"
+
+struct hf {
+    struct meg_tokenizer base;
+    struct meg_hf_files *files; /* the owner's; a share borrows it */
+    bool is_share;
+    struct meg_bytebpe_coder coder;
+    struct meg_wordcache cache;
+    struct meg_hf_pieces pieces, other;
+    struct meg_pieces stretches; /* between seams */
+    struct meg_str normal, prefixed;
+};
+
+/* ---- opening ---- */
+
+static bool is_file(const char *path)
+{
+    struct stat st;
+
+    return meg_committed_stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static char *beside(const char *dir, int ndir, const char *name)
+{
+    struct meg_str path = { 0 };
+
+    meg_str_printf(&path, "%.*s/%s", ndir, dir, name);
+    if (is_file(path.s))
+        return path.s;
+    meg_str_free(&path);
+    return NULL;
+}
+
+void meg_tok_find_files(struct meg_tok_conf *c, char *own[3])
+{
+    const char *given = c->name_or_path ? c->name_or_path : c->tokenizer_model;
+    const char *slash = given ? strrchr(given, '/') : NULL;
+    const char *dir = given;
+    struct stat st;
+    int ndir;
+
+    own[0] = own[1] = own[2] = NULL;
+    if (!given || c->tokenizer_json)
+        return;
+    ndir = (int)strlen(given);
+    if (stat(given, &st) != 0)
+        return;
+    if (!S_ISDIR(st.st_mode)) {
+        if (strcmp(slash ? slash + 1 : given, "tokenizer.json") != 0)
+            return;
+        dir = slash ? given : ".";
+        ndir = slash ? (int)(slash - given) : 1;
+    }
+    if (!(c->tokenizer_json = own[0] = beside(dir, ndir, "tokenizer.json")))
+        return;
+    c->tokenizer_config = own[1] = beside(dir, ndir, "tokenizer_config.json");
+    c->special_tokens_map = own[2] = beside(dir, ndir, "special_tokens_map.json");
+    c->tokenizer_model = NULL;
+}
+
+/* Megatron-LM's class over these files; that of Megatron-DeepSpeed has no releases. */
+static void follow_release(struct hf *t, const struct meg_release *release)
+{
+    struct meg_tok_roles *r = &t->base.roles;
+
+    if (!release->has_hf_template)
+        t->files->before.n = t->files->after.n = 0;
+    if (!release->has_pad)
+        r->pad = -1;
+    else if (r->eos < 0)
+        r->eos = r->eod = r->sep;
+}
+
+static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given,
+                    const struct meg_tok_class *class, struct meg_err *e)
+{
+    const char *name = given->name_or_path ? given->name_or_path : given->tokenizer_model;
+    struct meg_tok_conf c = *given;
+    struct meg_hf_files *files;
+    struct hf *t;
+    char *own[3];
+    int r;
+
+    if (c.name_or_path && c.tokenizer_model && !c.tokenizer_json)
+        return meg_fail(e, MEG_EUSAGE, "--tokenizer-model and --tokenizer-name-or-path both name a folder; give one");
+    meg_tok_find_files(&c, own);
+    if (!c.tokenizer_json)
+        return name
+            ? meg_fail(e, MEG_ENOENT, "%s: no folder with tokenizer.json; models are not looked up by name", name)
+            : meg_fail(e, MEG_EUSAGE, "%s needs --%s, a folder with tokenizer.json", class->name,
+                       class == &meg_tok_hf ? "tokenizer-model" : "tokenizer-name-or-path");
+    if ((r = meg_hf_files_load(&files, &c, e)) == MEG_OK) {
+        t = meg_new(sizeof *t);
+        t->files = files;
+        t->coder.rules = &files->bytes;
+        t->base.class = class;
+        t->base.vocab_size = files->vocab_size;
+        t->base.roles = files->roles;
+        if (class == &meg_tok_hf)
+            follow_release(t, meg_release_find(c.megatron_release));
+        meg_tok_set_description(&t->base, "_HuggingFaceTokenizer",
+                                (const char *const[]){ name ? name : c.tokenizer_json, NULL },
+                                (const char *const[]){ NULL });
+        *out = &t->base;
+    }
+    for (int i = 0; i < 3; i++)
+        free(own[i]);
+    return r;
+}
+
+static int hf_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    return open_any(out, c, &meg_tok_hf, e);
+}
+
+static int pretrained_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
+                           struct meg_err *e)
+{
+    return open_any(out, c, &meg_tok_hf_pretrained, e);
+}
+
+static void hf_close(struct meg_tokenizer *base)
+{
+    struct hf *t = (struct hf *)base;
+
+    if (!t->is_share)
+        meg_hf_files_free(t->files);
+    meg_bytebpe_coder_free(&t->coder);
+    meg_wordcache_free(&t->cache);
+    meg_hf_pieces_free(&t->pieces);
+    meg_hf_pieces_free(&t->other);
+    meg_pieces_free(&t->stretches);
+    meg_str_free(&t->normal);
+    meg_str_free(&t->prefixed);
+    free(t);
+}
+
+static struct meg_tokenizer *hf_share(const struct meg_tokenizer *base)
+{
+    struct hf *t = meg_new(sizeof *t);
+
+    t->files = ((const struct hf *)base)->files;
+    t->coder.rules = &t->files->bytes;
+    t->is_share = true;
+    return &t->base;
+}
+
+struct meg_hf_files *meg_hf_files_of(struct meg_tokenizer *t)
+{
+    return ((struct hf *)t)->files;
+}
+
+/* ---- encoding ---- */
+
+static int encode_piece(struct hf *t, const char *s, int64_t n, struct meg_ids *out,
+                        struct meg_err *e)
+{
+    const int32_t *known;
+    int64_t nids, first = out->n;
+    int r;
+
+    if (t->files->seams) /* stretches are remembered instead */
+        return meg_hf_model_encode(&t->files->model, s, n, out, e);
+    if ((nids = meg_wordcache_get(&t->cache, s, n, &known)) > 0) {
+        meg_ids_reserve(out, nids);
+        memcpy(out->v + out->n, known, (size_t)nids * sizeof *known);
+        out->n += nids;
+        return MEG_OK;
+    }
+    r = meg_hf_model_encode(&t->files->model, s, n, out, e);
+    if (r == MEG_OK && out->n > first)
+        meg_wordcache_add(&t->cache, s, n, out->v + first, out->n - first, 0);
+    return r;
+}
+
+/* What lies between added tokens, normalised. */
+static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out,
+                        struct meg_err *e)
+{
+    const struct meg_hf_files *f = t->files;
+    int r = MEG_OK;
+
+    if (f->is_bytes) {
+        if (f->add_prefix_space && *s != ' ') {
+            t->prefixed.n = 0;
+            meg_str_add(&t->prefixed, " ", 1);
+            meg_str_add(&t->prefixed, s, (size_t)n);
+            s = t->prefixed.s;
+            n++;
+        }
+        return meg_bytebpe_encode(&t->coder, s, n, out, e);
+    }
+    if (!t->cache.word)
+        meg_wordcache_init(&t->cache);
+    t->pieces.n = 0;
+    t->pieces.text.n = 0;
+    meg_hf_pieces_add(&t->pieces, s, n, is_start);
+    if (f->pre)
+        r = meg_hf_pre_run(f->pre, &t->pieces, &t->other, e);
+    for (int64_t i = 0; i < t->pieces.n && r == MEG_OK; i++)
+        r = encode_piece(t, t->pieces.text.s + t->pieces.v[i].at, t->pieces.v[i].n, out, e);
+    return r;
+}
+
+static bool is_space(int32_t cp)
+{
+    return meg_uclass(cp) == MEG_U_SPACE;
+}
+
+/* \w */
+static bool is_word(int32_t cp)
+{
+    switch (utf8proc_category(cp)) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+        return true;
+    default:
+        return meg_uclass(cp) == MEG_U_LETTER || cp == 0x200C || cp == 0x200D ||
+            (cp >= 0x24B6 && cp <= 0x24E9);
+    }
+}
+
+/* The longest added token at s: its number, and *stop; -1 when there is none. */
+static int32_t longest_at(const struct meg_trie *trie, const char *s, const char *end,
+                          const char **stop)
+{
+    uint32_t node = MEG_TRIE_ROOT;
+    int32_t value, best = -1;
+
+    for (const char *p = s; p < end && meg_trie_step(trie, &node, (unsigned char)*p, &value); p++) {
+        if (value >= 0) {
+            best = value;
+            *stop = p + 1;
+        }
+    }
+    return best;
+}
+
+/* The first place from p on where an added token may begin. */
+static const char *skip(const struct meg_hf_finder *f, const char *p, const char *end)
+{
+    if (f->nbegins <= 1) {
+        p = f->nbegins ? memchr(p, f->byte, (size_t)(end - p)) : NULL;
+        return p ? p : end;
+    }
+    while (p < end && !f->begins[(unsigned char)*p])
+        p++;
+    return p;
+}
+
+/* An added token in a text. */
+struct found {
+    const char *s, *stop; /* with the blanks it takes; from stop on is the text behind it */
+    const char *own_stop; /* without those behind it, among which the next one may begin */
+};
+
+/* The first added token behind the last one, which `at` is replaced by. */
+static const struct meg_hf_added *next_added(const struct hf *t, const struct meg_hf_finder *f,
+                                             const char *text, const char *end, struct found *at)
+{
+    const char *from = at->stop, *stop;
+
+    for (const char *p = at->own_stop; (p = skip(f, p, end)) < end; p++) {
+        int32_t k = longest_at(&f->trie, p, end, &stop), before, after;
+        const struct meg_hf_added *a;
+
+        if (k < 0)
+            continue;
+        a = &t->files->added[k];
+        if (a->single_word) {
+            if (p > text)
+                meg_utf8_before(p, &before);
+            if (stop < end)
+                meg_utf8_step(stop, end - stop, &after);
+            if ((p > text && is_word(before)) || (stop < end && is_word(after))) {
+                p = stop - 1;
+                continue;
+            }
+        }
+        *at = (struct found){ a->lstrip && p < from ? from : p, stop, stop };
+        while (a->lstrip && at->s > from) {
+            const char *c = meg_utf8_before(at->s, &before);
+
+            if (!is_space(before))
+                break;
+            at->s = c;
+        }
+        while (a->rstrip && at->stop < end) {
+            int n = meg_utf8_step(at->stop, end - at->stop, &after);
+
+            if (!is_space(after))
+                break;
+            at->stop += n;
+        }
+        return a;
+    }
+    return NULL;
+}
+
+/* A text or part of one, cut by the added tokens of one kind. */
+static int encode_cut(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
+                      struct meg_ids *out, struct meg_err *e);
+
+/* What lies between added tokens that are found in the text as it is, or a part of that; is_first: the first
+ * one. */
+static int encode_part(struct hf *t, const char *s, int64_t n, bool is_start, bool is_first,
+                       struct meg_ids *out, struct meg_err *e)
+{
+    const struct meg_hf_files *f = t->files;
+    int64_t most = f->is_bytes ? MEG_HF_BYTES : f->seams ? MEG_HF_STRETCH : MEG_HF_TEXT;
+    int r;
+
+    if (n > most && !f->is_bytes)
+        return meg_fail(e, MEG_EFORMAT,
+                        "%lld bytes of text without a place where this tokenizer.json lets it be cut; at "
+                        "most %lld can be encoded: break it up",
+                        (long long)n, (long long)most);
+    if (!f->norm)
+        return encode_cut(t, true, s, n, is_start, out, e);
+    if ((r = meg_hf_norm_run(f->norm, s, n, is_first, f->seams ? f->seams->most : most, &t->normal, e)) < 0)
+        return r;
+    return encode_cut(t, true, t->normal.s, (int64_t)t->normal.n, is_start, out, e);
+}
+
+enum { BATCH = 128 };
+
+/* The next stretches that have ids; their places in the cache are on their way to the processor. */
+static int next_stretches(struct hf *t, struct meg_sought *stretch)
+{
+    const char *s;
+    int64_t len;
+    int n = 0;
+
+    while (n < BATCH && meg_pieces_next(&t->stretches, &s, &len)) {
+        if (len > 1 || !t->files->seams->is_nothing[(unsigned char)*s])
+            meg_wordcache_seek(&t->cache, &stretch[n++], s, len, t->stretches.end);
+    }
+    meg_wordcache_come(&t->cache, stretch, n);
+    return n;
+}
+
+static int encode_stretch(struct hf *t, const struct meg_sought *p, struct meg_ids *out,
+                          struct meg_err *e)
+{
+    const struct meg_word *known = meg_wordcache_find(&t->cache, p);
+    const int32_t *ids;
+    int64_t n = known ? meg_word_ids(&t->cache, known, &ids) : 0, first = out->n;
+    int r;
+
+    if (known) {
+        if (out->cap - out->n < n + MEG_WORD_IDS)
+            meg_ids_reserve(out, n + MEG_WORD_IDS);
+        out->n += meg_word_copy(&t->cache, known, out->v + out->n);
+        return MEG_OK;
+    }
+    if ((r = encode_part(t, p->s, p->n, false, false, out, e)) == MEG_OK && out->n > first)
+        meg_wordcache_add(&t->cache, p->s, p->n, out->v + first, out->n - first, 0);
+    return r;
+}
+
+/* The same, cut at seams. */
+static int encode_stretches(struct hf *t, const char *text, int64_t n, bool is_start,
+                            struct meg_ids *out, struct meg_err *e)
+{
+    struct meg_sought stretch[BATCH];
+    const char *s = text;
+    int64_t len = 0;
+    int r;
+
+    if (!t->cache.word)
+        meg_wordcache_init(&t->cache);
+    meg_pieces_at_seams(&t->stretches, &t->files->seams->at, text, n);
+    meg_pieces_next(&t->stretches, &s, &len);
+    r = encode_part(t, s, len, is_start, true, out, e);
+    for (int k; r == MEG_OK && (k = next_stretches(t, stretch)) > 0; meg_ids_spill(out)) {
+        for (int i = 0; i < k && r == MEG_OK; i++)
+            r = encode_stretch(t, &stretch[i], out, e);
+    }
+    return r;
+}
+
+static int encode_raw(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out,
+                      struct meg_err *e)
+{
+    return t->files->seams ? encode_stretches(t, s, n, is_start, out, e)
+                           : encode_part(t, s, n, is_start, true, out, e);
+}
+
+static int encode_cut(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
+                      struct meg_ids *out, struct meg_err *e)
+{
+    const struct meg_hf_finder *f = is_normal ? &t->files->normal : &t->files->raw;
+    const char *end = text + n;
+    struct found found = { text, text, text };
+    const struct meg_hf_added *a;
+    int r = MEG_OK;
+
+    do {
+        const char *from = found.stop, *stop = end;
+
+        if ((a = next_added(t, f, text, end, &found)))
+            stop = found.s;
+        if (stop > from)
+            r = (is_normal ? encode_plain : encode_raw)(t, from, stop - from, is_start && from == text,
+                                                        out, e);
+        if (a && found.s < found.stop) { /* the one before it has not taken it with its blanks */
+            meg_ids_reserve(out, 1);
+            out->v[out->n++] = a->id;
+        }
+    } while (a && r == MEG_OK);
+    return r;
+}
+
+static void add_all(struct meg_ids *out, const struct meg_ids *ids)
+{
+    meg_ids_reserve(out, ids->n);
+    if (ids->n > 0)
+        memcpy(out->v + out->n, ids->v, (size_t)ids->n * sizeof *ids->v);
+    out->n += ids->n;
+}
+
+enum { LONG = 1 << 20 };
+
+/* What a long text needed: such texts are rare. */
+static void let_go(struct hf *t)
+{
+    meg_hf_pieces_free(&t->pieces);
+    meg_hf_pieces_free(&t->other);
+    t->pieces = t->other = (struct meg_hf_pieces){ 0 };
+    meg_str_free(&t->normal);
+    meg_str_free(&t->prefixed);
+}
+
+static int hf_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
+                     struct meg_err *e)
+{
+    struct hf *t = (struct hf *)base;
+    int r;
+
+    add_all(out, &t->files->before);
+    r = encode_cut(t, false, text, n, true, out, e);
+    add_all(out, &t->files->after);
+    if (n > LONG)
+        let_go(t);
+    return r;
+}
+
+/* ---- decoding ---- */
+
+static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,
+                     struct meg_str *out)
+{
+    const struct meg_hf_files *f = ((const struct hf *)base)->files;
+
+    for (int64_t i = 0; i < n; i++) {
+        const struct meg_str *t = &f->token[ids[i]];
+        int state = 0, byte;
+
+        if (!t->s)
+            continue;
+        if (meg_hf_decoder_is_bytes(f->decoder)) {
+            if (meg_bytemap_read(out, t->s, (int64_t)t->n) < 0)
+                meg_str_add(out, t->s, t->n);
+        } else if ((byte = meg_hf_decoder_byte(f->decoder, t->s, (int64_t)t->n)) >= 0) {
+            meg_str_add(out, &(const char){ (char)byte }, 1);
+        } else {
+            meg_hf_decoder_run(f->decoder, t, 1, 1, &state, out);
+        }
+    }
+}
+
+/* Ids that wait are in held as they are; what comes after them may change their text. */
+static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
+                      struct meg_str *out)
+{
+    const struct meg_hf_files *f = ((const struct hf *)d->tok)->files;
+    struct meg_str text = { 0 }, *token;
+    const int64_t nwaiting = (int64_t)(d->held.n / sizeof *ids);
+    const int32_t *held;
+    int64_t nheld, ready, ntokens = 0;
+
+    if (meg_hf_decoder_is_bytes(f->decoder) && !f->clean_up) {
+        meg_tok_decode_bytes(d, ids, n, is_last, out);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (f->token[ids[i]].s)
+            meg_str_add(&d->held, &ids[i], sizeof *ids);
+    }
+    held = (const int32_t *)(const void *)d->held.s;
+    nheld = (int64_t)(d->held.n / sizeof *held);
+    ready = is_last || (meg_hf_decoder_can_stream(f->decoder) && !f->clean_up) ? nheld : 0;
+    while (ready > nwaiting && !is_last &&
+           meg_hf_decoder_byte(f->decoder, f->token[held[ready - 1]].s,
+                               (int64_t)f->token[held[ready - 1]].n) >= 0)
+        ready--;
+    if (ready == 0 || (ready <= nwaiting && !is_last)) /* those wait still */
+        return;
+    token = meg_realloc_array(NULL, (size_t)ready, sizeof *token);
+    for (; ntokens < ready; ntokens++)
+        token[ntokens] = f->token[held[ntokens]];
+    meg_hf_decoder_run(f->decoder, token, ready, d->nshown, &d->state, &text);
+    if (f->clean_up)
+        meg_tok_clean_up(&text, false);
+    meg_str_add(out, text.s, text.n);
+    d->nshown += ready;
+    meg_str_cut(&d->held, (size_t)ready * sizeof *held);
+    free(token);
+    meg_str_free(&text);
+}
+
+const struct meg_tok_class meg_tok_hf = {
+    "HuggingFaceTokenizer", hf_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode, false, MEG_TOK_HUGGINGFACE,
+};
+
+const struct meg_tok_class meg_tok_hf_pretrained = {
+    "PretrainedFromHF", pretrained_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode, false, MEG_TOK_HUGGINGFACE,
+};

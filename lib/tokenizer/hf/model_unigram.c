@@ -1,0 +1,251 @@
+/*
+ * Unigram of tokenizer.json: the segmentation with the largest sum of scores (Kudo 2018), in doubles.
+ * Unknown characters in a row are one token, of which then each byte may be one.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/trie.h"
+#include "io/json.h"
+#include "tokenizer/hf/internal.h"
+#include "unicode/utf8.h"
+
+#define UNK_PENALTY 10.0
+
+struct unigram {
+    struct meg_trie trie;
+    double *score; /* [tokens] */
+    int64_t ring;  /* a power of two, more than the bytes of any token */
+    double unk_score;
+    int32_t unk;          /* -1: there is none */
+    int32_t byte_id[256]; /* with byte_fallback; else and where missing -1 */
+};
+
+static void unigram_free(void *own)
+{
+    struct unigram *u = own;
+
+    meg_trie_free(&u->trie);
+    free(u->score);
+    free(u);
+}
+
+/*
+ * A number as Hugging Face's JSON reader makes it of its digits: those as an integer, rounded, times or by a
+ * power of ten, rounded again.  A quarter of a file's scores are one bit off so, which decides ties.  The
+ * digits are the fewest that x has: as such files are written.
+ */
+static double as_serde_reads(double x)
+{
+    char text[40], power[16];
+    uint64_t digits = 0;
+    int precision = 0, exponent;
+    double ten;
+
+    do
+        snprintf(text, sizeof text, "%.*e", precision, fabs(x));
+    while (++precision <= 16 && strtod(text, NULL) != fabs(x));
+    for (const char *s = text; *s != 'e'; s++)
+        if (*s != '.')
+            digits = 10 * digits + (uint64_t)(*s - '0');
+    exponent = atoi(strchr(text, 'e') + 1) - (precision - 1);
+    if (exponent < -308 || exponent > 308)
+        return x;
+    snprintf(power, sizeof power, "1e%d", abs(exponent));
+    ten = strtod(power, NULL);
+    return copysign(exponent < 0 ? (double)digits / ten : (double)digits * ten, x);
+}
+
+/* The pieces: [[text, score], ...]. */
+static int load_pieces(struct meg_hf_model *m, const json_t *list, const char *from,
+                       struct meg_err *e)
+{
+    struct unigram *u = m->own;
+    double lowest = INFINITY;
+    size_t i;
+    const json_t *item;
+
+    u->score = meg_new((json_array_size(list) + 1) * sizeof *u->score);
+    u->ring = 8; /* a character that is no token has up to 4 bytes */
+    json_array_foreach(list, i, item)
+    {
+        const json_t *text = json_array_get(item, 0), *score = json_array_get(item, 1);
+        int64_t was = m->vocab.tokens.n;
+
+        if (!json_is_string(text) || !json_is_number(score))
+            return meg_fail(e, MEG_EFORMAT, "%s: element %zu of vocab is not [text, score]", from,
+                            i);
+        meg_hf_vocab_add(&m->vocab, json_string_value(text), (int64_t)json_string_length(text),
+                         (int32_t)i);
+        if (m->vocab.tokens.n == was)
+            return meg_fail(e, MEG_EFORMAT, "%s: '%s', element %zu of vocab, stands there twice",
+                            from, json_string_value(text), i);
+        while (u->ring <= (int64_t)json_string_length(text))
+            u->ring *= 2;
+        u->score[i] = as_serde_reads(json_number_value(score));
+        lowest = fmin(lowest, u->score[i]);
+    }
+    u->unk_score = lowest - UNK_PENALTY;
+    return MEG_OK;
+}
+
+static int build_trie(struct meg_hf_model *m, const char *from, struct meg_err *e)
+{
+    struct unigram *u = m->own;
+    struct meg_trie_key *key = meg_realloc_array(NULL, (size_t)m->vocab.tokens.n + 1, sizeof *key);
+    struct meg_err inner;
+    int64_t n = 0;
+    int r;
+
+    for (int64_t k = 0; k < m->vocab.tokens.n; k++) {
+        struct meg_str t = meg_strtab_get(&m->vocab.tokens, k);
+
+        if (t.n > 0)
+            key[n++] = (struct meg_trie_key){ t.s, (int64_t)t.n, m->vocab.id[k] };
+    }
+    r = meg_trie_build(&u->trie, key, n, &inner);
+    free(key);
+    return r < 0 ? meg_fail(e, r, "%s: %s", from, inner.msg) : MEG_OK;
+}
+
+static int unigram_load(struct meg_hf_model *m, const json_t *part, const char *from,
+                        struct meg_err *e)
+{
+    struct unigram *u = meg_new(sizeof *u);
+    bool byte_fallback = false;
+    int64_t unk = -1;
+    json_t *list;
+    int r;
+
+    m->own = u;
+    if ((r = meg_json_get_array(part, "vocab", MEG_JSON_NEEDED, &list, from, e)) < 0 ||
+        (r = meg_json_get_i64(part, "unk_id", MEG_JSON_OPTIONAL, &unk, from, e)) < 0 ||
+        (r = meg_json_get_bool(part, "byte_fallback", MEG_JSON_OPTIONAL, &byte_fallback, from, e)) <
+            0 ||
+        (r = load_pieces(m, list, from, e)) < 0 || (r = build_trie(m, from, e)) < 0)
+        return r;
+    if (unk < -1 || unk >= m->vocab.tokens.n)
+        return meg_fail(e, MEG_EFORMAT, "%s: unk_id %lld is outside of the vocabulary", from,
+                        (long long)unk);
+    u->unk = (int32_t)unk;
+    for (int i = 0; i < 256; i++) {
+        char name[8];
+
+        snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
+        u->byte_id[i] = byte_fallback ? meg_hf_vocab_find(&m->vocab, name, 6) : -1;
+    }
+    return MEG_OK;
+}
+
+/* The best ways to reach the places of a piece: of each the length of its last token; of the places that the
+ * next one may end at, the sums. */
+struct ways {
+    int32_t *last; /* [n+1]; 0: not reached */
+    double *sum;   /* [mask+1] by place */
+    int64_t mask;
+};
+
+static void reach(const struct ways *w, int64_t from, int64_t to, double score)
+{
+    double sum = score + w->sum[from & w->mask];
+
+    if (w->last[to] == 0 || sum > w->sum[to & w->mask]) {
+        w->sum[to & w->mask] = sum;
+        w->last[to] = (int32_t)(to - from);
+    }
+}
+
+static void find_ways(const struct unigram *u, const char *s, int64_t n, const struct ways *w)
+{
+    w->sum[0] = 0;
+    for (int64_t at = 0, len; at < n; at += len) {
+        uint32_t node = MEG_TRIE_ROOT;
+        bool has_single = false;
+        int32_t cp, id;
+
+        len = meg_utf8_step(s + at, n - at, &cp);
+        for (int64_t i = at; i < n && meg_trie_step(&u->trie, &node, (unsigned char)s[i], &id);
+             i++) {
+            if (id < 0)
+                continue;
+            reach(w, at, i + 1, u->score[id]);
+            has_single |= i + 1 == at + len;
+        }
+        if (!has_single)
+            reach(w, at, at + len, u->unk_score);
+    }
+}
+
+/* From the length of the token that ends at a place to that of the one that begins there. */
+static void turn_round(int32_t *length, int64_t n)
+{
+    int32_t len = length[n];
+
+    while (n > 0) {
+        int32_t before;
+
+        n -= len;
+        before = length[n];
+        length[n] = len;
+        len = before;
+    }
+}
+
+/* The token s [n]: the unknown one where there is none. */
+static int32_t token_of(const struct unigram *u, const char *s, int64_t n)
+{
+    int32_t id = meg_trie_find(&u->trie, s, n);
+
+    return id < 0 ? u->unk : id;
+}
+
+static int add_piece(const struct meg_hf_model *m, const char *s, int64_t n, int32_t id,
+                     struct meg_ids *out, struct meg_err *e)
+{
+    const struct unigram *u = m->own;
+    bool has_bytes = true;
+
+    meg_ids_reserve(out, n);
+    if (id == u->unk) {
+        id = meg_hf_vocab_find(&m->vocab, s, n); /* unknown ones together may be a token */
+        for (int64_t i = 0; i < n; i++)
+            has_bytes &= u->byte_id[(unsigned char)s[i]] >= 0;
+        if (id < 0 && has_bytes) {
+            for (int64_t i = 0; i < n; i++)
+                out->v[out->n++] = u->byte_id[(unsigned char)s[i]];
+            return MEG_OK;
+        }
+        if (id < 0 && (id = u->unk) < 0)
+            return meg_fail(e, MEG_EFORMAT, "'%.*s' is unknown, and the model has no unk_id",
+                            (int)(n < 40 ? n : 40), s);
+    }
+    out->v[out->n++] = id;
+    return MEG_OK;
+}
+
+static int unigram_encode(const struct meg_hf_model *m, const char *s, int64_t n,
+                          struct meg_ids *out, struct meg_err *e)
+{
+    const struct unigram *u = m->own;
+    struct ways w = { meg_new(((size_t)n + 1) * sizeof *w.last),
+                      meg_realloc_array(NULL, (size_t)u->ring, sizeof *w.sum), u->ring - 1 };
+    int r = MEG_OK;
+
+    find_ways(u, s, n, &w);
+    turn_round(w.last, n);
+    for (int64_t at = 0, end; at < n && r == MEG_OK; at = end) {
+        int32_t id = token_of(u, s + at, w.last[at]);
+
+        end = at + w.last[at];
+        while (id == u->unk && end < n && token_of(u, s + end, w.last[end]) == u->unk)
+            end += w.last[end];
+        r = add_piece(m, s + at, end - at, id, out, e);
+    }
+    free(w.last);
+    free(w.sum);
+    return r;
+}
+
+const struct meg_hf_kind meg_hf_unigram = { "Unigram", unigram_load, unigram_free, unigram_encode };

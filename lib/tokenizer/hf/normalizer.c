@@ -1,0 +1,398 @@
+/* Normalisers of tokenizer.json, one after the other. */
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "io/base64.h"
+#include "io/json.h"
+#include "tokenizer/bert/basic_tokenizer.h"
+#include "tokenizer/bpe/byte_alphabet.h"
+#include "tokenizer/hf/internal.h"
+#include "tokenizer/spm/precompiled_charsmap.h"
+#include "unicode/char_class.h"
+#include "unicode/codepoints.h"
+#include "unicode/normal_form.h"
+#include "unicode/utf8.h"
+
+enum kind {
+    NFC,
+    NFD,
+    NFKC,
+    NFKD,
+    LOWERCASE,
+    STRIP_ACCENTS,
+    STRIP,
+    REPLACE,
+    PREPEND,
+    BERT,
+    PRECOMPILED,
+    NMT,
+    BYTE_LEVEL
+};
+
+static const char *const names[] = {
+    "NFC",     "NFD",     "NFKC",           "NFKD",        "Lowercase", "StripAccents", "Strip",
+    "Replace", "Prepend", "BertNormalizer", "Precompiled", "Nmt",       "ByteLevel"
+};
+
+struct step {
+    enum kind kind;
+    bool left, right; /* of STRIP */
+    struct meg_hf_pattern pattern;
+    struct meg_str content; /* of REPLACE, PREPEND */
+    struct meg_bert_norm bert;
+    struct meg_charsmap map;
+    struct meg_normal_form *form; /* of NFC to NFKD */
+};
+
+struct meg_hf_norm {
+    struct step *step;
+    int64_t n;
+};
+
+static int load_precompiled(struct step *s, const json_t *part, const char *from, struct meg_err *e)
+{
+    struct meg_str bytes = { 0 };
+    struct meg_err inner;
+    const char *text;
+    int r = meg_json_get_str(part, "precompiled_charsmap", MEG_JSON_NEEDED, &text, from, e);
+
+    if (r < 0)
+        return r;
+    if (meg_base64_read(&bytes, text, (int64_t)strlen(text)) < 0)
+        r = meg_fail(e, MEG_EFORMAT, "%s: precompiled_charsmap is no base64", from);
+    else if ((r = meg_charsmap_load(&s->map, bytes.s, (int64_t)bytes.n, &inner)) < 0)
+        r = meg_fail(e, r, "%s: precompiled_charsmap, %s", from, inner.msg);
+    meg_str_free(&bytes);
+    return r;
+}
+
+static int load_bert(struct meg_bert_norm *b, const json_t *part, const char *from,
+                     struct meg_err *e)
+{
+    int r;
+
+    *b = (struct meg_bert_norm){ true, true, true, true };
+    if ((r = meg_json_get_bool(part, "clean_text", MEG_JSON_OPTIONAL, &b->clean_text, from, e)) <
+            0 ||
+        (r = meg_json_get_bool(part, "handle_chinese_chars", MEG_JSON_OPTIONAL,
+                               &b->handle_chinese_chars, from, e)) < 0 ||
+        (r = meg_json_get_bool(part, "lowercase", MEG_JSON_OPTIONAL, &b->lowercase, from, e)) < 0)
+        return r;
+    b->strip_accents = b->lowercase;
+    return meg_json_get_bool(part, "strip_accents", MEG_JSON_OPTIONAL, &b->strip_accents, from, e);
+}
+
+static int add_step(void *to, int kind, const json_t *part, const char *from, struct meg_err *e)
+{
+    struct meg_hf_norm *norm = to;
+    struct step *s;
+    int r;
+
+    norm->step = meg_realloc_array(norm->step, (size_t)norm->n + 1, sizeof *norm->step);
+    s = &norm->step[norm->n++];
+    *s = (struct step){ .kind = (enum kind)kind, .left = true, .right = true };
+    switch (s->kind) {
+    case STRIP:
+        if ((r = meg_json_get_bool(part, "strip_left", MEG_JSON_OPTIONAL, &s->left, from, e)) ==
+            MEG_OK)
+            r = meg_json_get_bool(part, "strip_right", MEG_JSON_OPTIONAL, &s->right, from, e);
+        return r;
+    case REPLACE:
+        if ((r = meg_hf_pattern_load(&s->pattern, part, from, e)) == MEG_OK)
+            r = meg_hf_text(part, "content", NULL, &s->content, from, e);
+        return r;
+    case PREPEND:
+        return meg_hf_text(part, "prepend", NULL, &s->content, from, e);
+    case BERT:
+        return load_bert(&s->bert, part, from, e);
+    case PRECOMPILED:
+        return load_precompiled(s, part, from, e);
+    case NFC:
+    case NFD:
+    case NFKC:
+    case NFKD:
+        s->form = meg_new(sizeof *s->form);
+        meg_normal_form_init(s->form, s->kind == NFC || s->kind == NFKC,
+                             s->kind == NFKC || s->kind == NFKD);
+        return MEG_OK;
+    default:
+        return MEG_OK;
+    }
+}
+
+static const struct meg_hf_parts parts = { "normalizers", names, sizeof names / sizeof *names,
+                                           add_step };
+
+int meg_hf_norm_load(struct meg_hf_norm **out, const json_t *part, const char *from,
+                     struct meg_err *e)
+{
+    struct meg_hf_norm *n = meg_new(sizeof *n);
+    int r = meg_hf_parts_load(&parts, part, n, from, e);
+
+    *out = n;
+    if (r < 0) {
+        meg_hf_norm_free(n);
+        *out = NULL;
+    }
+    return r;
+}
+
+void meg_hf_norm_free(struct meg_hf_norm *n)
+{
+    if (!n)
+        return;
+    for (int64_t i = 0; i < n->n; i++) {
+        meg_hf_pattern_free(&n->step[i].pattern);
+        meg_str_free(&n->step[i].content);
+        meg_charsmap_free(&n->step[i].map);
+        free(n->step[i].form);
+    }
+    free(n->step);
+    free(n);
+}
+
+/* ---- at work ---- */
+
+/* What the shortest key that s [n] begins with stands for; NULL when there is none. */
+static const char *shortest(const struct meg_charsmap *m, const char *s, int64_t n)
+{
+    uint32_t node = meg_charsmap_root(m);
+    const char *to = NULL;
+
+    for (int64_t i = 0; i < n && meg_charsmap_step(m, &node, (unsigned char)s[i], &to) && !to; i++)
+        ;
+    return to;
+}
+
+/* The end of the extended grapheme cluster at s. */
+static const char *cluster_end(const char *s, const char *end)
+{
+    utf8proc_int32_t state = 0;
+    int32_t last, next;
+
+    s += meg_utf8_step(s, end - s, &last);
+    while (s < end) {
+        int n = meg_utf8_step(s, end - s, &next);
+
+        if (utf8proc_grapheme_break_stateful(last, next, &state))
+            break;
+        s += n;
+        last = next;
+    }
+    return s;
+}
+
+/* SentencePiece's map as Hugging Face applies it: to a short cluster as a whole, of which the shortest
+ * key that it begins with decides, else to each character. */
+static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, int64_t most,
+                        struct meg_str *out)
+{
+    const char *end = s + n;
+
+    while (s < end && (int64_t)out->n <= most) {
+        const char *stop = cluster_end(s, end), *to = NULL;
+
+        if (stop - s < 6)
+            to = shortest(m, s, stop - s);
+        if (to) {
+            meg_str_add(out, to, strlen(to));
+            s = stop;
+        }
+        while (s < stop) {
+            int32_t cp;
+            int len = meg_utf8_step(s, stop - s, &cp);
+
+            if ((to = shortest(m, s, len)))
+                meg_str_add(out, to, strlen(to));
+            else
+                meg_str_add(out, s, (size_t)len);
+            s += len;
+        }
+    }
+}
+
+/* SentencePiece's nmt rules: -1 where a character goes. */
+static int32_t nmt(int32_t cp)
+{
+    if ((cp >= 1 && cp <= 8) || cp == 0x0B || (cp >= 0x0E && cp <= 0x1F) || cp == 0x7F ||
+        cp == 0x8F || cp == 0x9F)
+        return -1;
+    if (cp == 9 || cp == 10 || cp == 0x0C || cp == 0x0D || cp == 0x1680 ||
+        (cp >= 0x200B && cp <= 0x200F) || cp == 0x2028 || cp == 0x2029 || cp == 0x2581 ||
+        cp == 0xFEFF || cp == 0xFFFD)
+        return ' ';
+    return cp;
+}
+
+static void strip(const struct step *s, const char *text, int64_t n, struct meg_str *out)
+{
+    const char *end = text + n;
+    int32_t cp;
+
+    while (s->left && text < end) {
+        int len = meg_utf8_step(text, end - text, &cp);
+
+        if (meg_uclass(cp) != MEG_U_SPACE)
+            break;
+        text += len;
+    }
+    while (s->right && text < end) {
+        const char *last = meg_utf8_before(end, &cp);
+
+        if (meg_uclass(cp) != MEG_U_SPACE)
+            break;
+        end = last;
+    }
+    meg_str_add(out, text, (size_t)(end - text));
+}
+
+/* Character by character. */
+static void map_chars(enum kind kind, const char *text, int64_t n, struct meg_str *out)
+{
+    struct meg_chars to = { 0 };
+
+    for (int64_t i = 0; i < n;) {
+        int32_t cp;
+
+        i += meg_utf8_step(text + i, n - i, &cp);
+        if (kind == LOWERCASE)
+            meg_chars_add_lower(&to, cp);
+        else if (kind == NMT ? (cp = nmt(cp)) >= 0 : *utf8proc_category_string(cp) != 'M')
+            meg_chars_add(&to, cp);
+        if (i == n || to.n >= 4096) {
+            meg_chars_write(&to, out);
+            to.n = 0;
+        }
+    }
+    free(to.v);
+}
+
+static int run_step(const struct step *s, const char *text, int64_t n, bool is_first, int64_t most,
+                    struct meg_str *out, struct meg_err *e)
+{
+    switch (s->kind) {
+    case NFC:
+    case NFD:
+    case NFKC:
+    case NFKD:
+        return meg_normal_form_add(s->form, text, n, most, out, e);
+    case LOWERCASE:
+    case STRIP_ACCENTS:
+    case NMT:
+        map_chars(s->kind, text, n, out);
+        break;
+    case STRIP:
+        strip(s, text, n, out);
+        break;
+    case REPLACE:
+        return meg_hf_pattern_replace(&s->pattern, text, n, &s->content, most, out, e);
+    case PREPEND:
+        if (n > 0 && is_first)
+            meg_str_add(out, s->content.s, s->content.n);
+        meg_str_add(out, text, (size_t)n);
+        break;
+    case BERT:
+        meg_bert_normalize(&s->bert, text, n, out);
+        break;
+    case PRECOMPILED:
+        precompiled(&s->map, text, n, most, out);
+        break;
+    case BYTE_LEVEL:
+        meg_bytemap_spell(out, text, n);
+        break;
+    }
+    return MEG_OK;
+}
+
+int meg_hf_norm_run(const struct meg_hf_norm *norm, const char *text, int64_t n, bool is_first, int64_t most,
+                    struct meg_str *out, struct meg_err *e)
+{
+    struct meg_str buf[2] = { { 0 }, { 0 } };
+    int r = MEG_OK;
+
+    out->n = 0;
+    if (norm->n == 0)
+        meg_str_add(out, text, (size_t)n);
+    for (int64_t i = 0; i < norm->n && r == MEG_OK; i++) {
+        struct meg_str *to = i + 1 < norm->n ? &buf[i % 2] : out;
+
+        to->n = 0;
+        meg_str_add(to, "", 0); /* text is never NULL, even when nothing is left of it */
+        if ((r = run_step(&norm->step[i], text, n, is_first, most, to, e)) == MEG_OK)
+            r = meg_normal_form_room(to, 0, most, e);
+        text = to->s;
+        n = (int64_t)to->n;
+    }
+    meg_str_free(&buf[0]);
+    meg_str_free(&buf[1]);
+    return r;
+}
+
+/* ---- where text may be cut ---- */
+
+/* Does no key begin with a blank, nor with a character that makes one cluster with a blank behind it? */
+static bool leaves_blanks(const struct meg_charsmap *m)
+{
+    const char *to;
+    uint32_t node = meg_charsmap_root(m);
+
+    if (meg_charsmap_step(m, &node, ' ', &to))
+        return false;
+    for (int32_t cp = 0x80; cp < 0x20000; cp++) { /* Grapheme_Cluster_Break = Prepend: U+0600 to U+11F02 */
+        char s[4];
+        int n, i = 0;
+
+        if (utf8proc_get_property(cp)->boundclass != UTF8PROC_BOUNDCLASS_PREPEND)
+            continue;
+        node = meg_charsmap_root(m);
+        n = meg_utf8_put(s, cp);
+        while (i < n && meg_charsmap_step(m, &node, (unsigned char)s[i], &to))
+            i++;
+        if (i == n)
+            return false;
+    }
+    return true;
+}
+
+bool meg_hf_norm_keeps_blanks(const struct meg_hf_norm *n, bool *is_by_char,
+                              bool *is_around_ideographs)
+{
+    *is_by_char = true;
+    *is_around_ideographs =
+        n && n->n == 1 && n->step->kind == BERT && n->step->bert.handle_chinese_chars;
+    for (int64_t i = 0; n && i < n->n; i++) {
+        switch (n->step[i].kind) {
+        case LOWERCASE:
+        case STRIP_ACCENTS:
+        case BERT:
+            break;
+        case NFC: /* "<" may be composed with what follows it */
+        case NFD:
+        case NFKC:
+        case NFKD:
+        case NMT:
+            *is_by_char = false;
+            break;
+        case PRECOMPILED:
+            *is_by_char = false;
+            if (!leaves_blanks(&n->step[i].map))
+                return false;
+            break;
+        default:
+            return false;
+        }
+    }
+    return true;
+}
+
+bool meg_hf_norm_marks_blanks(const struct meg_hf_norm *n, struct meg_span *mark)
+{
+    const struct step *last = n && n->n > 0 ? &n->step[n->n - 1] : NULL;
+
+    if (!last || n->n > 2 || (n->n == 2 && n->step->kind != PREPEND) || last->kind != REPLACE ||
+        last->pattern.regex || last->pattern.literal.n != 1 || *last->pattern.literal.s != ' ')
+        return false;
+    *mark = (struct meg_span){ last->content.s, (int64_t)last->content.n };
+    return true;
+}

@@ -1,0 +1,123 @@
+/* The vocabulary and the merges of a tokenizer.json, read where they lie: as a tree they are most of the
+ * time that opening the file takes. */
+#include <string.h>
+
+#include "tokenizer/hf/internal.h"
+#include "unicode/utf8.h"
+
+/* From the opening bracket, or from behind the last member, to the next one. */
+bool meg_hf_list_next(struct meg_scan *s)
+{
+    meg_scan_blanks(s);
+    if (*s->p == ']' || *s->p == '}')
+        return false;
+    s->p++; /* the bracket, or the comma */
+    meg_scan_blanks(s);
+    return *s->p != ']' && *s->p != '}';
+}
+
+int meg_hf_list_string(struct meg_scan *s, struct meg_str *buf, struct meg_span *out)
+{
+    const char *lone;
+    int r;
+
+    buf->n = 0;
+    if ((r = meg_scan_string(s, buf, out, &lone)) < 0)
+        return r;
+    return lone ? meg_fail(s->e, MEG_EFORMAT, "half a surrogate pair, which is no character") : 0;
+}
+
+/* A member's key; s is then at its value. */
+static int read_key(struct meg_scan *s, struct meg_str *buf, struct meg_span *key)
+{
+    int r = meg_hf_list_string(s, buf, key);
+
+    if (r < 0)
+        return r;
+    meg_scan_blanks(s);
+    if (!meg_scan_take(s, ':'))
+        return meg_scan_expected(s, "':'");
+    meg_scan_blanks(s);
+    return 0;
+}
+
+static bool is(const struct meg_span *key, const char *name)
+{
+    return (size_t)key->n == strlen(name) && memcmp(key->s, name, strlen(name)) == 0;
+}
+
+static int skip_value(struct meg_scan *s, struct meg_span *out)
+{
+    const char *begin = s->p, *kind;
+    int r = meg_scan_value(s, 2, &kind);
+
+    *out = (struct meg_span){ begin, s->p - begin };
+    return r;
+}
+
+/* Find the lists among the members of the file, and then of its model. */
+static int find(struct meg_scan *s, struct meg_hf_lists *lists, bool is_model, struct meg_str *buf)
+{
+    struct meg_span key, value;
+    int r;
+
+    if (!meg_scan_take(s, '{'))
+        return meg_scan_expected(s, "'{'");
+    meg_scan_blanks(s);
+    while (!meg_scan_take(s, '}')) {
+        meg_scan_blanks(s);
+        if ((r = read_key(s, buf, &key)) < 0)
+            return r;
+        if (!is_model && s->p < s->end && *s->p == '{' && is(&key, "model")) {
+            if ((r = find(s, lists, true, buf)) < 0)
+                return r;
+        } else {
+            bool is_vocab = is_model && is(&key, "vocab"),
+                 is_merges = is_model && is(&key, "merges");
+
+            if ((r = skip_value(s, &value)) < 0)
+                return r;
+            if (is_vocab && *value.s == '{')
+                lists->vocab = value;
+            if (is_merges && *value.s == '[')
+                lists->merges = value;
+        }
+        meg_scan_blanks(s);
+        if (s->p < s->end && *s->p != '}' && !meg_scan_take(s, ','))
+            return meg_scan_expected(s, "',' or '}'");
+    }
+    return 0;
+}
+
+int meg_hf_lists_cut(struct meg_hf_lists *lists, const char *text, int64_t n, struct meg_str *rest,
+                     struct meg_err *e)
+{
+    struct meg_scan s = { text, text, text + n, "byte", e };
+    struct meg_span cut[2];
+    struct meg_str buf = { 0 };
+    int r = MEG_OK;
+
+    *lists = (struct meg_hf_lists){ { 0 }, { 0 } };
+    meg_scan_blanks(&s);
+    if (meg_utf8_bad(text, n) >= 0)
+        r = meg_fail(e, MEG_EFORMAT, "invalid UTF-8");
+    else
+        r = find(&s, lists, false, &buf);
+    meg_str_free(&buf);
+    if (r < 0)
+        return r;
+    cut[0] = lists->vocab;
+    cut[1] = lists->merges;
+    if (cut[1].s && (!cut[0].s || cut[1].s < cut[0].s)) {
+        cut[0] = lists->merges;
+        cut[1] = lists->vocab;
+    }
+    for (int i = 0; i < 2 && cut[i].s; i++) {
+        meg_str_add(rest, text, (size_t)(cut[i].s - text));
+        meg_str_add(rest, *cut[i].s == '{' ? "{}" : "[]", 2);
+        n -= cut[i].s + cut[i].n - text;
+        text = cut[i].s + cut[i].n;
+    }
+    meg_str_add(rest, text, (size_t)n);
+    return MEG_OK;
+}

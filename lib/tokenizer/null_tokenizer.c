@@ -1,0 +1,92 @@
+/* NullTokenizer: the text is ids in decimal, one blank between two of them. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tokenizer/internal.h"
+
+static int null_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    const bool is_counted = meg_release_find(c->megatron_release)->is_null_end_counted;
+    struct meg_tokenizer *t;
+    char size[32];
+
+    if (c->vocab_size == MEG_UNSET)
+        return meg_fail(e, MEG_EUSAGE, "NullTokenizer needs --vocab-size");
+    if (c->vocab_size < 1 || c->vocab_size >= INT32_MAX)
+        return meg_fail(e, MEG_EUSAGE, "--vocab-size: %lld is not in 1..%d",
+                        (long long)c->vocab_size, INT32_MAX - 1);
+    t = meg_new(sizeof *t);
+    t->class = &meg_tok_null;
+    t->vocab_size = c->vocab_size + !is_counted;
+    t->roles = meg_tok_no_roles;
+    t->roles.eod = (int32_t)t->vocab_size - 1;
+    snprintf(size, sizeof size, "%lld", (long long)c->vocab_size);
+    meg_tok_set_description(t, "_NullTokenizer", (const char *const[]){ NULL },
+                            (const char *const[]){ "vocab_size", size, NULL });
+    *out = t;
+    return MEG_OK;
+}
+
+static void null_close(struct meg_tokenizer *t)
+{
+    free(t);
+}
+
+static struct meg_tokenizer *null_share(const struct meg_tokenizer *t)
+{
+    (void)t;
+    return meg_new(sizeof(struct meg_tokenizer));
+}
+
+static int null_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
+                       struct meg_err *e)
+{
+    if (n == 0)
+        return MEG_OK;
+    meg_ids_reserve(out, n / 2 + 1);
+    for (int64_t i = 0;; i++) {
+        int64_t begin = i, id = 0;
+
+        for (; i < n && text[i] >= '0' && text[i] <= '9' && id < t->vocab_size; i++)
+            id = 10 * id + (text[i] - '0');
+        if (id >= t->vocab_size)
+            return meg_fail(e, MEG_EFORMAT,
+                            "token id %.*s%s is outside of the vocabulary: 0 to %lld",
+                            (int)(i - begin), text + begin,
+                            i < n && text[i] >= '0' && text[i] <= '9' ? "..." : "",
+                            (long long)t->vocab_size - 1);
+        if (i == begin || (i < n && text[i] != ' '))
+            return meg_fail(e, MEG_EFORMAT,
+                            "NullTokenizer reads decimal ids with one blank between "
+                            "two of them; byte %lld of the text is neither",
+                            (long long)i);
+        out->v[out->n++] = (int32_t)id;
+        if (i == n)
+            return MEG_OK;
+        if (out->take && out->n > MEG_IDS_SPILL) {
+            meg_ids_spill(out);
+            meg_ids_reserve(out, (n - i) / 2 + 1);
+        }
+    }
+}
+
+static void null_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
+                       struct meg_str *out)
+{
+    (void)t;
+    for (int64_t i = 0; i < n; i++)
+        meg_str_printf(out, i ? " %d" : "%d", ids[i]);
+}
+
+static void null_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
+                        struct meg_str *out)
+{
+    (void)is_last;
+    if (d->n > 0 && n > 0)
+        meg_str_add(out, " ", 1);
+    null_bytes(d->tok, ids, n, out);
+}
+
+const struct meg_tok_class meg_tok_null = {
+    "NullTokenizer", null_open, null_close, null_share, null_encode, null_bytes, null_decode, false, MEG_TOK_NUMBERS,
+};

@@ -1,0 +1,182 @@
+/*
+ * The patterns of o200k_base and TikTokenizer's v2, in which capitals begin a word: a character at a
+ * time, by a table of its classes.
+ */
+#include <pthread.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "tokenizer/pretokenize/pretokenize.h"
+#include "unicode/char_class.h"
+#include "unicode/utf8.h"
+
+enum {
+    L = 1,    /* \p{L} */
+    N = 2,    /* \p{N} */
+    S = 4,    /* \s */
+    EOL = 8,  /* \r or \n; S, too */
+    UP = 16,  /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] */
+    LOW = 32, /* [\p{Ll}\p{Lm}\p{Lo}\p{M}] */
+    BLANK = 64
+};
+
+static unsigned char table[0x10000];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static unsigned char classes_of(int32_t cp)
+{
+    static const unsigned char of[] = {
+        [MEG_U_LETTER] = L, [MEG_U_NUMBER] = N, [MEG_U_SPACE] = S, [MEG_U_OTHER] = 0
+    };
+    unsigned char c = of[meg_uclass(cp)];
+
+    if (cp == '\r' || cp == '\n')
+        return S | EOL;
+    if (cp == ' ')
+        return S | BLANK;
+    switch (utf8proc_category(cp)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LT:
+        return c | UP;
+    case UTF8PROC_CATEGORY_LL:
+        return c | LOW;
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+        return c | UP | LOW;
+    default:
+        return c;
+    }
+}
+
+static void fill(void)
+{
+    for (int32_t cp = 0; cp < 0x10000; cp++)
+        table[cp] = classes_of(cp);
+}
+
+/* Classes of the character at s < end, and where the next one begins. */
+static inline unsigned class_at(const char *s, const char *end, const char **next)
+{
+    int32_t cp = (unsigned char)*s;
+
+    if (cp < 0x80) {
+        *next = s + 1;
+        return table[cp];
+    }
+    *next = s + meg_utf8_step(s, end - s, &cp);
+    return cp < 0x10000 ? table[cp] : classes_of(cp);
+}
+
+/* The end of the characters from s on that have one of the classes, */
+static inline const char *run(const char *s, const char *end, unsigned classes)
+{
+    for (const char *next; s < end && (class_at(s, end, &next) & classes); s = next)
+        ;
+    return s;
+}
+
+/* and of those that have none of them. */
+static inline const char *run_without(const char *s, const char *end, unsigned classes)
+{
+    for (const char *next; s < end && !(class_at(s, end, &next) & classes); s = next)
+        ;
+    return s;
+}
+
+/*
+ * [UP]*[LOW]+ from s on, or [UP]+[LOW]* where that is nothing.  The first takes all capitals it can
+ * and gives back as many as it must for one of them to count as small.  s when neither is there.
+ */
+static const char *cased(const char *s, const char *end, bool is_second)
+{
+    const char *up = s, *both = NULL, *low;
+
+    for (const char *next; up < end; up = next) {
+        unsigned c = class_at(up, end, &next);
+
+        if (!(c & UP))
+            break;
+        both = c & LOW ? next : both;
+    }
+    low = run(up, end, LOW);
+    if (is_second)
+        return up > s ? low : s;
+    return low > up ? low : both ? both : s;
+}
+
+static const char *cased_word(const char *s, const char *end, bool may_contract)
+{
+    const char *next, *lead = s, *stop = s;
+
+    if (!(class_at(s, end, &next) & (L | N | EOL)))
+        lead = next;
+    for (int second = 0; second < 2 && stop == s; second++) {
+        stop = cased(lead, end, second);
+        if (stop == lead && lead > s)
+            stop = cased(s, end, second);
+        else if (stop == lead)
+            stop = s;
+    }
+    if (stop > s && may_contract && stop < end && *stop == '\'')
+        stop += meg_split_contraction(stop, end - stop);
+    return stop;
+}
+
+/* \s*[\r\n]+|\s+(?!\S)|\s+ */
+static const char *blanks(const char *s, const char *end)
+{
+    const char *line = NULL, *last = s, *p = s;
+
+    for (const char *next; p < end; p = next) {
+        unsigned c = class_at(p, end, &next);
+
+        if (!(c & S))
+            break;
+        line = c & EOL ? next : line;
+        last = p;
+    }
+    if (line)
+        return line;
+    return p == end || last == s ? p : last;
+}
+
+static const char *piece_end(enum meg_split split, const char *s, const char *end)
+{
+    const bool is_o200k = split == MEG_SPLIT_O200K;
+    const char *stop = cased_word(s, end, is_o200k), *next;
+    unsigned c;
+
+    if (stop > s)
+        return stop;
+    c = class_at(s, end, &next);
+    if (c & N) {
+        for (int k = 1; k < (is_o200k ? 3 : 1) && next < end && (class_at(next, end, &stop) & N);
+             k++)
+            next = stop;
+        return next;
+    }
+    stop = run_without(c & BLANK ? next : s, end, L | N | S);
+    if (stop > (c & BLANK ? next : s)) {
+        while (stop < end && (*stop == '\r' || *stop == '\n' || *stop == '/'))
+            stop++;
+        return stop;
+    }
+    return blanks(s, end);
+}
+
+void meg_split_cased(enum meg_split split, const char *text, int64_t n, uint64_t *starts)
+{
+    pthread_once(&once, fill);
+    memset(starts, 0, (size_t)(n / 64 + 1) * sizeof *starts);
+    for (const char *s = text; s < text + n;) {
+        int64_t at;
+
+        s = piece_end(split, s, text + n);
+        at = s - text;
+        starts[at / 64] |= (uint64_t)1 << at % 64;
+    }
+    starts[n / 64] |= (uint64_t)1 << n % 64;
+}

@@ -1,0 +1,184 @@
+/* Where text is classified: 64 bytes in one register, in two or in four. */
+#include "tokenizer/pretokenize/masks.h"
+
+#include <string.h>
+#ifdef __x86_64__
+#    include <immintrin.h>
+#endif
+
+#include "unicode/simd.h"
+#include "unicode/utf8.h"
+
+#ifdef __x86_64__
+
+#    define AVX512 __attribute__((target("avx512bw")))
+#    define AVX2 __attribute__((target("avx2")))
+
+/* The bytes from first on, n of them. */
+AVX512 static inline uint64_t in512(__m512i c, char first, char n)
+{
+    return _mm512_cmplt_epu8_mask(_mm512_sub_epi8(c, _mm512_set1_epi8(first)), _mm512_set1_epi8(n));
+}
+
+AVX512 static inline uint64_t is512(__m512i c, char byte)
+{
+    return _mm512_cmpeq_epi8_mask(c, _mm512_set1_epi8(byte));
+}
+
+AVX512 static uint64_t classify_avx512(const char *s, struct masks *m)
+{
+    __m512i c = _mm512_loadu_si512(s);
+
+    m->letter = in512(_mm512_or_si512(c, _mm512_set1_epi8(0x20)), 'a', 26);
+    m->number = in512(c, '0', 10);
+    m->blank = is512(c, ' ');
+    m->space = in512(c, '\t', 5) | m->blank;
+    m->eol = is512(c, '\r') | is512(c, '\n');
+    m->quote = is512(c, '\'');
+    m->tail = in512(c, (char)0x80, 0x40);
+    return _mm512_movepi8_mask(c);
+}
+
+AVX2 static inline uint64_t in256(__m256i c, char first, char n)
+{
+    __m256i d = _mm256_sub_epi8(c, _mm256_set1_epi8(first));
+
+    return (uint32_t)_mm256_movemask_epi8(
+        _mm256_cmpeq_epi8(_mm256_min_epu8(d, _mm256_set1_epi8((char)(n - 1))), d));
+}
+
+AVX2 static inline uint64_t is256(__m256i c, char byte)
+{
+    return (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(c, _mm256_set1_epi8(byte)));
+}
+
+AVX2 static uint64_t classify_avx2(const char *s, struct masks *m)
+{
+    uint64_t high = 0;
+
+    memset(m, 0, sizeof *m);
+    for (int k = 0; k < 64; k += 32) {
+        __m256i c = _mm256_loadu_si256((const __m256i *)(const void *)(s + k));
+
+        m->letter |= in256(_mm256_or_si256(c, _mm256_set1_epi8(0x20)), 'a', 26) << k;
+        m->number |= in256(c, '0', 10) << k;
+        m->blank |= is256(c, ' ') << k;
+        m->space |= in256(c, '\t', 5) << k;
+        m->eol |= (is256(c, '\r') | is256(c, '\n')) << k;
+        m->quote |= is256(c, '\'') << k;
+        m->tail |= in256(c, (char)0x80, 0x40) << k;
+        high |= (uint64_t)(uint32_t)_mm256_movemask_epi8(c) << k;
+    }
+    m->space |= m->blank;
+    return high;
+}
+
+#endif
+
+static uint64_t classify_any(const char *s, struct masks *m)
+{
+    uint64_t high = 0;
+
+    memset(m, 0, sizeof *m);
+    for (int k = 0; k < 64; k += 16) {
+        v16 c;
+
+        memcpy(&c, s + k, 16);
+        m->letter |= bits_of((v16)((c | 0x20) - 'a' < 26)) << k;
+        m->number |= bits_of((v16)(c - '0' < 10)) << k;
+        m->blank |= bits_of((v16)(c == ' ')) << k;
+        m->space |= bits_of((v16)(c - '\t' < 5)) << k;
+        m->eol |= bits_of((v16)((c == '\r') | (c == '\n'))) << k;
+        m->quote |= bits_of((v16)(c == '\'')) << k;
+        m->tail |= bits_of((v16)(c - 0x80 < 0x40)) << k;
+        high |= bits_of((v16)(c > 0x7F)) << k;
+    }
+    m->space |= m->blank;
+    return high;
+}
+
+/* The bytes of the characters whose first bytes are first. */
+static inline uint64_t whole(uint64_t first, uint64_t tail)
+{
+    for (int k = 0; k < 3; k++)
+        first |= first << 1 & tail;
+    return first;
+}
+
+/* Classify the characters outside ASCII of a block at s; high has their bytes. */
+static void classify_high(struct masks_reader *r, const char *s, uint64_t high, struct masks *m)
+{
+    struct meg_kinds class = r->kinds(r->table, s, high & ~m->tail);
+
+    for (uint64_t wide = class.wide; wide; wide &= wide - 1) {
+        int at = __builtin_ctzll(wide);
+        int32_t cp;
+
+        meg_utf8_read(s + at, &cp);
+        for (int i = 0; i < 2; i++)
+            class.bit[i] |= (uint64_t)(meg_uclass(cp) >> i & 1) << at;
+    }
+    for (int i = 0; i < 2; i++) {
+        class.bit[i] = whole(class.bit[i] | (r->cut[i] & m->tail), m->tail);
+        r->cut[i] = class.bit[i] >> 63;
+    }
+    m->letter |= class.bit[0] & ~class.bit[1];
+    m->number |= class.bit[1] & ~class.bit[0];
+    m->space |= class.bit[0] & class.bit[1];
+}
+
+/* s has MEG_KINDS_TEXT bytes. */
+static void classify(struct masks_reader *r, const char *s, struct masks *m)
+{
+    uint64_t high = r->classify(s, m);
+
+    if (high)
+        classify_high(r, s, high, m);
+    m->other = ~(m->letter | m->number | m->space);
+}
+
+int meg_masks_ways(meg_masks_way *way[3])
+{
+    int n = 0;
+
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512bw"))
+        way[n++] = classify_avx512;
+    if (__builtin_cpu_supports("avx2"))
+        way[n++] = classify_avx2;
+#endif
+    way[n++] = classify_any;
+    return n;
+}
+
+struct masks_reader meg_masks_of(const char *text, int64_t n)
+{
+    struct masks_reader r = { .text = text, .n = n, .table = meg_uclass_table() };
+    meg_masks_way *way[3];
+    meg_kinds_way *kinds[2];
+
+    meg_masks_ways(way);
+    meg_kinds_ways(kinds);
+    r.classify = way[0];
+    r.kinds = kinds[0];
+    return r;
+}
+
+void meg_masks_next(struct masks_reader *r, struct masks *m)
+{
+    int64_t left = r->n - r->at;
+
+    if (left >= MEG_KINDS_TEXT) {
+        classify(r, r->text + r->at, m);
+    } else if (left > 0) {
+        char end[MEG_KINDS_TEXT] = { 0 };
+
+        memcpy(end, r->text + r->at, (size_t)left);
+        classify(r, end, m);
+        if (left < 64)
+            m->other &= ((uint64_t)1 << left) - 1;
+    } else {
+        memset(m, 0, sizeof *m);
+    }
+    r->at += 64;
+}

@@ -1,0 +1,93 @@
+#include "tokenizer/pretokenize/pretokenize.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "tokenizer/safe_split.h"
+
+#define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LEAD "[^\\r\\n\\p{L}\\p{N}]"
+#define OTHER " ?[^\\s\\p{L}\\p{N}]+"
+#define BLANKS "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+const char *const meg_split_pattern[MEG_SPLITS] = {
+    [MEG_SPLIT_GPT2] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" OTHER "|\\s+(?!\\S)|\\s+",
+    [MEG_SPLIT_CL100K] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}{1,3}|" OTHER "[\\r\\n]*|" BLANKS,
+    [MEG_SPLIT_QWEN2] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}|" OTHER "[\\r\\n]*|" BLANKS,
+    [MEG_SPLIT_O200K] = LEAD "?" UPPER "*" LOWER "+" CONTRACTION "?|" LEAD "?" UPPER "+" LOWER
+                             "*" CONTRACTION "?|\\p{N}{1,3}|" OTHER "[\\r\\n/]*|" BLANKS,
+    [MEG_SPLIT_TIK_V1] = LEAD "?+\\p{L}+|\\p{N}|" OTHER "+[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
+    [MEG_SPLIT_TIK_V2] = LEAD "?" UPPER "*" LOWER "+|" LEAD "?" UPPER "+" LOWER "*|\\p{N}|" OTHER
+                              "[\\r\\n/]*|" BLANKS,
+};
+
+int meg_split_of_pattern(const char *pattern)
+{
+    for (int k = 0; k < MEG_SPLITS; k++) {
+        if (strcmp(pattern, meg_split_pattern[k]) == 0)
+            return k;
+    }
+    return -1;
+}
+
+int meg_split_contraction(const char *s, int64_t n)
+{
+    int a, b;
+
+    if (n < 2)
+        return 0;
+    a = s[1] | 0x20;
+    if (a == 's' || a == 't' || a == 'm' || a == 'd')
+        return 2;
+    if (n < 3)
+        return 0;
+    if (memcmp(s + 1, "\xC5\xBF", 2) == 0)
+        return 3;
+    b = s[2] | 0x20;
+    return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
+}
+
+static uint64_t *make_room(struct meg_pieces *p, int64_t n)
+{
+    if (n / 64 + 1 > p->cap) {
+        p->cap = n / 64 + 1;
+        p->starts = meg_realloc_array(p->starts, (size_t)p->cap, sizeof *p->starts);
+    }
+    return p->starts;
+}
+
+static void begin(struct meg_pieces *p, const char *text, int64_t n)
+{
+    p->text = p->begin = text;
+    p->end = text + n;
+    p->k = 0;
+    p->bits = p->starts[0] & ~(uint64_t)1;
+}
+
+void meg_pieces_of(struct meg_pieces *p, enum meg_split split, const char *text, int64_t n)
+{
+    uint64_t *starts = make_room(p, n);
+
+    if (split == MEG_SPLIT_GPT2)
+        meg_split_gpt2(text, n, starts);
+    else if (split == MEG_SPLIT_O200K || split == MEG_SPLIT_TIK_V2)
+        meg_split_cased(split, text, n, starts);
+    else
+        meg_split_words(split, text, n, starts);
+    begin(p, text, n);
+}
+
+void meg_pieces_at_seams(struct meg_pieces *p, const struct meg_seams *seams, const char *text,
+                         int64_t n)
+{
+    meg_seams_find(seams, text, n, make_room(p, n));
+    begin(p, text, n);
+}
+
+void meg_pieces_free(struct meg_pieces *p)
+{
+    free(p->starts);
+}

@@ -1,0 +1,71 @@
+/*
+ * pretokenize.h - texts cut into pieces by the split patterns that well-known vocabularies use, without a
+ * regular expression.  Each pattern's alternatives are tried in order at each place, leftmost first, no
+ * overlap; classes: unicode/char_class.h.  Every byte belongs to a piece.
+ */
+#ifndef MEG_TOKENIZER_PRETOKENIZE_PRETOKENIZE_H
+#define MEG_TOKENIZER_PRETOKENIZE_PRETOKENIZE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum meg_split {
+    MEG_SPLIT_GPT2,   /* Radford et al. 2019 */
+    MEG_SPLIT_CL100K, /* tiktoken's cl100k_base, Llama 3 */
+    MEG_SPLIT_QWEN2,  /* the same with each digit a piece */
+    MEG_SPLIT_O200K,  /* tiktoken's o200k_base */
+    MEG_SPLIT_TIK_V1, /* --tiktoken-pattern v1 */
+    MEG_SPLIT_TIK_V2,
+    MEG_SPLITS
+};
+
+/* The pattern as those vocabularies' files spell it. */
+extern const char *const meg_split_pattern[MEG_SPLITS];
+/* The split of a pattern spelled so; -1 when it is none of them. */
+int meg_split_of_pattern(const char *pattern);
+
+/* The mask of a text and a walk through its pieces.  Starts as { 0 }, serves one text after another,
+ * ends with meg_pieces_free. */
+struct meg_pieces {
+    const char *text, *begin, *end; /* begin: the next piece */
+    uint64_t *starts;               /* bit i: a piece begins at byte i, or the text ends there */
+    int64_t cap, k;
+    uint64_t bits; /* those of starts[k] that are still to come */
+};
+
+/* Split a text of n bytes, well-formed UTF-8 (anything else is a bug of the caller), which must stay
+ * while its pieces are taken.  Linear in n. */
+void meg_pieces_of(struct meg_pieces *p, enum meg_split split, const char *text, int64_t n);
+void meg_pieces_free(struct meg_pieces *p);
+/* The same at seams. */
+struct meg_seams;
+void meg_pieces_at_seams(struct meg_pieces *p, const struct meg_seams *seams, const char *text,
+                         int64_t n);
+
+/* The next piece, of *n >= 1 bytes; false at the end. */
+static inline bool meg_pieces_next(struct meg_pieces *p, const char **s, int64_t *n)
+{
+    const char *stop;
+
+    if (p->begin == p->end)
+        return false;
+    while (p->bits == 0)
+        p->bits = p->starts[++p->k];
+    stop = p->text + 64 * p->k + __builtin_ctzll(p->bits);
+    p->bits &= p->bits - 1;
+    *s = p->begin;
+    *n = stop - p->begin;
+    p->begin = stop;
+    return true;
+}
+
+/* The scanners: set the bits of starts, n / 64 + 1 words. */
+void meg_split_gpt2(const char *text, int64_t n, uint64_t *starts);
+void meg_split_words(enum meg_split split, const char *text, int64_t n, uint64_t *starts);
+void meg_split_cased(enum meg_split split, const char *text, int64_t n, uint64_t *starts);
+
+/* What (?i:'s|'t|'re|'ve|'m|'ll|'d) matches at s [n], which begins with a quote: how many bytes, long s (U+017F)
+ * included; 0: nothing. */
+int meg_split_contraction(const char *s, int64_t n);
+
+#endif

@@ -1,0 +1,117 @@
+#include "tokenizer/safe_split.h"
+
+#include <stdbool.h>
+
+static uint16_t pair_at(const char *s)
+{
+    uint16_t pair;
+
+    memcpy(&pair, s, 2);
+    return pair;
+}
+
+static uint16_t pair_of(int left, int right)
+{
+    const char s[2] = { (char)left, (char)right };
+
+    return pair_at(s);
+}
+
+/* Whether characters of three bytes each lie before and behind s. */
+static bool is_wide(const char *s)
+{
+    return ((unsigned char)s[-3] & 0xF0) == 0xE0 && ((unsigned char)s[0] & 0xF0) == 0xE0;
+}
+
+static uint32_t hash_at(const char *s)
+{
+    uint64_t six = 0;
+
+    memcpy(&six, s - 3, 6);
+    return (uint32_t)(six * 0x9E3779B97F4A7C15u >> 46);
+}
+
+void meg_seams_init(struct meg_seams *s)
+{
+    memset(s, 0, sizeof *s);
+    for (int left = 0; left < 256; left++) {
+        for (int right = 0; right < 256; right++)
+            s->is_seam[pair_of(left, right)] = (right & 0xC0) != 0x80;
+    }
+}
+
+void meg_seams_join(struct meg_seams *s, const char *piece, int64_t n)
+{
+    for (int64_t i = 1; i < n; i++) {
+        uint32_t hash;
+
+        if (((unsigned char)piece[i] & 0xC0) == 0x80)
+            continue;
+        s->is_seam[pair_at(piece + i - 1)] = 0;
+        if (i >= 3 && n - i >= 3 && is_wide(piece + i)) {
+            hash = hash_at(piece + i);
+            s->joined[hash / 64] |= (uint64_t)1 << hash % 64;
+        }
+    }
+}
+
+/* The seams among bytes [0, n) of s, n <= 64; s[-1] may be read. */
+static inline uint64_t seams_of(const struct meg_seams *s, const char *text, int n)
+{
+    uint64_t bits = 0;
+
+    for (int i = 0; i < n; i++)
+        bits |= (uint64_t)s->is_seam[pair_at(text + i - 1)] << i;
+    return bits;
+}
+
+/* Whether a byte of [0, n) begins a character of three bytes or more; n is a multiple of 8. */
+static bool has_wide(const char *text, int n)
+{
+    uint64_t high = 0;
+
+    for (int i = 0; i < n; i += 8) {
+        uint64_t w;
+
+        memcpy(&w, text + i, 8);
+        high |= w & w << 1 & w << 2;
+    }
+    return high & 0x8080808080808080u;
+}
+
+/* Seams between characters of three bytes that their bytes at the seam do not show. */
+static uint64_t wide_seams_of(const struct meg_seams *s, const char *text, int from, int n)
+{
+    uint64_t bits = 0;
+
+    for (int i = from; i < n; i++) {
+        uint32_t hash;
+
+        if (!is_wide(text + i))
+            continue;
+        hash = hash_at(text + i);
+        bits |= (uint64_t) !(s->joined[hash / 64] >> hash % 64 & 1) << i;
+    }
+    return bits;
+}
+
+void meg_seams_find(const struct meg_seams *s, const char *text, int64_t n, uint64_t *mask)
+{
+    for (int64_t at = 0; at <= n; at += 64) {
+        const char *block = text + at;
+        int len = n - at < 64 ? (int)(n - at) : 64;
+        uint64_t bits;
+
+        if (at > 0 && len == 64)
+            bits = seams_of(s, block, 64);
+        else if (at > 0)
+            bits = seams_of(s, block, len);
+        else
+            bits = len == 0 ? 1 : 1 | seams_of(s, block + 1, len - 1) << 1;
+        if (len < 64 || has_wide(block, 64))
+            bits |= wide_seams_of(s, block, at > 0 ? 0 : 3, len - 2);
+        if (len < 64)
+            bits |= (uint64_t)1 << len;
+        mask[at / 64] = bits;
+    }
+}

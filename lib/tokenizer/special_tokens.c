@@ -1,0 +1,64 @@
+#include "tokenizer/special_tokens.h"
+
+#include <stdlib.h>
+
+int meg_specials_build(struct meg_specials *s, struct meg_trie_key *key, int64_t n, struct meg_err *e)
+{
+    s->id = meg_realloc_array(NULL, (size_t)n, sizeof *s->id);
+    s->nbytes = meg_realloc_array(NULL, (size_t)n, sizeof *s->nbytes);
+    for (int64_t k = 0; k < n; k++) {
+        s->id[k] = key[k].value;
+        s->nbytes[k] = key[k].n;
+        s->begins[(unsigned char)key[k].s[0]] = true;
+        key[k].value = (int32_t)k;
+    }
+    return meg_trie_build(&s->trie, key, n, e);
+}
+
+void meg_specials_free(struct meg_specials *s)
+{
+    meg_trie_free(&s->trie);
+    free(s->id);
+    free(s->nbytes);
+}
+
+/* Find the first special token in text [n]: return where it begins, or n, and its position in the list. */
+static int64_t find_special(const struct meg_specials *s, const char *text, int64_t n, int32_t *which)
+{
+    for (int64_t at = 0; at < n; at++) {
+        uint32_t node = MEG_TRIE_ROOT;
+        int32_t value, first = -1;
+
+        if (!s->begins[(unsigned char)text[at]])
+            continue;
+        for (int64_t i = at; i < n && meg_trie_step(&s->trie, &node, (unsigned char)text[i], &value); i++) {
+            if (value >= 0 && (first < 0 || value < first))
+                first = value;
+        }
+        if (first >= 0) {
+            *which = first;
+            return at;
+        }
+    }
+    return n;
+}
+
+int meg_specials_encode(const struct meg_specials *s, const char *text, int64_t n, struct meg_ids *out,
+                        meg_specials_plain plain, void *of, struct meg_err *e)
+{
+    if (!s->id)
+        return plain(of, text, n, out, e);
+    for (;;) {
+        int32_t which = -1;
+        int64_t before = find_special(s, text, n, &which);
+        int r = plain(of, text, before, out, e);
+
+        if (r < 0 || which < 0)
+            return r;
+        meg_ids_reserve(out, 1);
+        out->v[out->n++] = s->id[which];
+        before += s->nbytes[which];
+        text += before;
+        n -= before;
+    }
+}

@@ -1,0 +1,331 @@
+#include "tokenizer/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tokenizer/internal.h"
+#include "unicode/utf8.h"
+
+const struct meg_opt meg_tok_opts[] = {
+    { "tokenizer-type", 0, MEG_STR(struct meg_tok_conf, type),
+      "GPT2BPETokenizer|SentencePieceTokenizer|GPTSentencePieceTokenizer|Llama2Tokenizer|"
+      "BertWordPieceLowerCase|BertWordPieceCase|TikTokenizer|"
+      "HuggingFaceTokenizer|PretrainedFromHF|NullTokenizer",
+      NULL, "kind of tokenizer" },
+    { "vocab-file", 0, MEG_STR(struct meg_tok_conf, vocab_file), "FILE", NULL,
+      "vocabulary: GPT2BPETokenizer's JSON, token to id; BERT's vocab.txt, a token a line" },
+    MEG_ALIAS("vocab", "vocab-file"),
+    { "merge-file", 0, MEG_STR(struct meg_tok_conf, merge_file), "FILE", NULL,
+      "merges of GPT2BPETokenizer, one pair a line" },
+    { "tokenizer-model", 0, MEG_STR(struct meg_tok_conf, tokenizer_model), "FILE", NULL,
+      "SentencePiece model of SentencePieceTokenizer, GPTSentencePieceTokenizer, Llama2Tokenizer; "
+      "TikTokenizer's vocabulary: JSON, or tiktoken's lines of base64 and rank; "
+      "HuggingFaceTokenizer's folder" },
+    { "tokenizer-name-or-path", 0, MEG_STR(struct meg_tok_conf, name_or_path), "DIR", NULL,
+      "folder of PretrainedFromHF and HuggingFaceTokenizer, with tokenizer.json" },
+    { "vocab-extra-ids", 0, MEG_I64(struct meg_tok_conf, vocab_extra_ids), "N", NULL,
+      "SentencePieceTokenizer, BERT: so many tokens <extra_id_0>, <extra_id_1>, ... more" },
+    { "vocab-size", 0, MEG_I64(struct meg_tok_conf, vocab_size), "N", NULL,
+      "NullTokenizer: ids are 0 to N, N ends a document (N - 1 from --megatron-release 0.18 on); TikTokenizer: ids of "
+      "a JSON vocabulary" },
+    { "tiktoken-pattern", 0, MEG_STR(struct meg_tok_conf, tiktoken_pattern), "v1|v2|cl100k|o200k",
+      NULL, "TikTokenizer: how text is split; v2 for a JSON vocabulary, else cl100k" },
+    { "tiktoken-num-special-tokens", 0, MEG_I64(struct meg_tok_conf, tiktoken_num_special_tokens),
+      "N", "1000", "TikTokenizer: ids before those of a JSON vocabulary" },
+    { "tiktoken-special-tokens", 0, MEG_LIST(struct meg_tok_conf, tiktoken_special_tokens),
+      "TOKEN...", NULL, "TikTokenizer: the first of them; <unk> <s> </s> when not given" },
+    { "megatron-release", 0, MEG_STR(struct meg_tok_conf, megatron_release), MEG_RELEASES, NULL,
+      "do as this release of Megatron-LM's core: token ids, blends, index cache; 0.10 when not given" },
+    { 0 }
+};
+
+const struct meg_tok_file meg_tok_files[MEG_TOK_FILES] = {
+    [MEG_TOK_VOCAB] = { "vocab.json", offsetof(struct meg_tok_conf, vocab_file) },
+    [MEG_TOK_BERT] = { "vocab.txt", offsetof(struct meg_tok_conf, vocab_file) },
+    [MEG_TOK_MERGES] = { "merges.txt", offsetof(struct meg_tok_conf, merge_file) },
+    [MEG_TOK_JSON] = { "tokenizer.json", offsetof(struct meg_tok_conf, tokenizer_json) },
+    [MEG_TOK_CONFIG] = { "tokenizer_config.json", offsetof(struct meg_tok_conf, tokenizer_config) },
+    [MEG_TOK_MAP] = { "special_tokens_map.json",
+                      offsetof(struct meg_tok_conf, special_tokens_map) },
+    [MEG_TOK_MODEL] = { "tokenizer.model", offsetof(struct meg_tok_conf, tokenizer_model) },
+};
+
+static const struct meg_tok_class *const classes[] = {
+    &meg_tok_gpt2,          &meg_tok_sentencepiece, &meg_tok_gpt_sentencepiece, &meg_tok_llama2,
+    &meg_tok_bert_lower,    &meg_tok_bert_case,     &meg_tok_tiktoken,          &meg_tok_hf,
+    &meg_tok_hf_pretrained, &meg_tok_null,
+};
+
+void meg_ids_reserve(struct meg_ids *ids, int64_t n)
+{
+    if (ids->n + n <= ids->cap)
+        return;
+    ids->cap = ids->n + n + ids->cap / 2;
+    ids->v = meg_realloc_array(ids->v, (size_t)ids->cap, sizeof *ids->v);
+}
+
+void meg_ids_spill(struct meg_ids *ids)
+{
+    if (ids->take && ids->n > MEG_IDS_SPILL)
+        ids->take(ids, ids->n - 1);
+}
+
+int meg_tok_map_file(struct meg_map *map, const char *path, struct meg_err *e)
+{
+    int r = meg_map_open(map, path, e);
+
+    if (r == MEG_OK && map->n > MEG_TOK_FILE_BYTES) {
+        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes; at most %d are read", path, map->n, MEG_TOK_FILE_BYTES);
+        meg_map_close(map);
+    }
+    return r;
+}
+
+int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e)
+{
+    struct meg_map map = { 0 };
+    int r = meg_tok_map_file(&map, path, e);
+
+    if (r == MEG_OK)
+        meg_str_add(out, map.p, map.n);
+    meg_map_close(&map);
+    return r;
+}
+
+/* A folder with tokenizer.json needs no type; what --tokenizer-name-or-path names is said to be none when it opens. */
+static int class_of_folder(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    struct meg_tok_conf found = *c;
+    char *own[3];
+    int r = MEG_OK;
+
+    meg_tok_find_files(&found, own);
+    *out = &meg_tok_hf;
+    if (!found.tokenizer_json && !c->name_or_path)
+        r = meg_fail(e, MEG_EUSAGE, "--tokenizer-type is required, but for a folder with tokenizer.json, "
+                     "which --tokenizer-model names");
+    for (int i = 0; i < 3; i++)
+        free(own[i]);
+    return r;
+}
+
+static int class_of(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    if (!c->type)
+        return class_of_folder(out, c, e);
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
+        *out = classes[i];
+        if (strcmp(c->type, classes[i]->name) == 0)
+            return MEG_OK;
+    }
+    return meg_fail(e, MEG_EUSAGE, "--tokenizer-type: there is no '%s'", c->type);
+}
+
+/* What ends a document or a text must not be masked as padding is. */
+static void keep_pad_apart(struct meg_tok_roles *r)
+{
+    if (r->pad == r->eod || r->pad == r->eos)
+        r->pad = -1;
+}
+
+int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
+{
+    const struct meg_release *release = meg_release_find(c->megatron_release);
+    const struct meg_tok_class *class;
+    int r = class_of(&class, c, e);
+
+    if (r < 0)
+        return r;
+    if (c->vocab_extra_ids > 0 && !class->has_extra_ids)
+        return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %s has only what its files hold", class->name);
+    if ((r = class->open(out, c, e)) < 0)
+        return r;
+    if (release->is_pad_apart)
+        keep_pad_apart(&(*out)->roles);
+    if (release->keywords != MEG_KEYWORDS_NONE)
+        meg_tok_describe_arguments(*out, c, release);
+    return MEG_OK;
+}
+
+void meg_tokenizer_close(struct meg_tokenizer *t)
+{
+    if (!t)
+        return;
+    meg_str_free(&t->description);
+    t->class->close(t);
+}
+
+struct meg_tokenizer *meg_tokenizer_share(const struct meg_tokenizer *t)
+{
+    struct meg_tokenizer *s = t->class->share(t);
+
+    s->class = t->class;
+    s->vocab_size = t->vocab_size;
+    s->roles = t->roles;
+    meg_str_add(&s->description, t->description.s, t->description.n);
+    return s;
+}
+
+int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
+                         struct meg_err *e)
+{
+    int64_t bad = meg_utf8_bad(text, n);
+
+    if (bad >= 0)
+        return meg_fail(e, MEG_EFORMAT, "invalid UTF-8 at byte %lld of the text: 0x%02x",
+                        (long long)bad, (unsigned char)text[bad]);
+    return meg_tokenizer_encode_checked(t, text, n, out, e);
+}
+
+int meg_tokenizer_encode_checked(struct meg_tokenizer *t, const char *text, int64_t n,
+                                 struct meg_ids *out, struct meg_err *e)
+{
+    int64_t was = out->n;
+    int r;
+
+    if (n >= INT32_MAX) /* so that its ids and an eod can be counted in an index */
+        return meg_fail(e, MEG_EFORMAT, "a text of %lld bytes: at most %d can be encoded at once",
+                        (long long)n, INT32_MAX - 1);
+    if ((r = t->class->encode(t, text, n, out, e)) < 0 && out->n > was)
+        out->n = was;
+    return r;
+}
+
+static int check_ids(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
+                     struct meg_err *e)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= t->vocab_size)
+            return meg_fail(e, MEG_EFORMAT, "token id %d is outside of the vocabulary: 0 to %lld",
+                            ids[i], (long long)t->vocab_size - 1);
+    }
+    return MEG_OK;
+}
+
+int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
+                        struct meg_str *out, struct meg_err *e)
+{
+    int r = check_ids(t, ids, n, e);
+
+    if (r == MEG_OK)
+        t->class->bytes(t, ids, n, out);
+    return r;
+}
+
+int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
+                  struct meg_str *out, struct meg_err *e)
+{
+    int r = check_ids(d->tok, ids, n, e);
+
+    if (r < 0)
+        return r;
+    d->tok->class->decode(d, ids, n, is_last, out);
+    d->n += n;
+    return MEG_OK;
+}
+
+void meg_detok_free(struct meg_detok *d)
+{
+    meg_str_free(&d->held);
+}
+
+int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
+                         struct meg_str *out, struct meg_err *e)
+{
+    struct meg_detok d = { .tok = t };
+    int r = meg_detok_add(&d, ids, n, true, out, e);
+
+    meg_detok_free(&d);
+    return r;
+}
+
+void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
+                          struct meg_str *out)
+{
+    size_t at = 0;
+
+    d->tok->class->bytes(d->tok, ids, n, &d->held);
+    while (at < d->held.n) {
+        int32_t cp;
+        int len = meg_utf8_step(d->held.s + at, (int64_t)(d->held.n - at), &cp);
+
+        if (len < 0 && at + (size_t)-len == d->held.n && !is_last)
+            break; /* what follows may complete it */
+        meg_utf8_add_replaced(out, d->held.s + at, abs(len));
+        at += (size_t)abs(len);
+    }
+    meg_str_cut(&d->held, at);
+}
+
+/* Replace from by to, left to right. */
+static void replace(struct meg_str *s, const char *from, const char *to)
+{
+    size_t nfrom = strlen(from), nto = strlen(to), kept = 0;
+
+    for (size_t i = 0; i < s->n;) {
+        if (s->n - i >= nfrom && memcmp(s->s + i, from, nfrom) == 0) {
+            memcpy(s->s + kept, to, nto); /* never longer than from */
+            kept += nto;
+            i += nfrom;
+        } else {
+            s->s[kept++] = s->s[i++];
+        }
+    }
+    s->n = kept;
+}
+
+void meg_tok_clean_up(struct meg_str *s, bool is_wordpiece)
+{
+    static const struct {
+        const char *from, *to;
+        bool is_wordpieces; /* that decoder's alone */
+    } rule[] = {
+        { " .", ".", false },     { " ?", "?", false },    { " !", "!", false },
+        { " ,", ",", false },     { " ' ", "'", false },   { " n't", "n't", false },
+        { " 'm", "'m", false },   { " do not", " don't", true }, { " 's", "'s", false },
+        { " 've", "'ve", false }, { " 're", "'re", false },
+    };
+
+    for (size_t i = 0; i < sizeof rule / sizeof *rule; i++) {
+        if (is_wordpiece || !rule[i].is_wordpieces)
+            replace(s, rule[i].from, rule[i].to);
+    }
+}
+
+int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t)
+{
+    return t->vocab_size;
+}
+
+const struct meg_tok_roles meg_tok_no_roles = { -1, -1, -1, -1, -1, -1, -1 };
+
+const struct meg_tok_roles *meg_tokenizer_roles(const struct meg_tokenizer *t)
+{
+    return &t->roles;
+}
+
+void meg_tok_set_description(struct meg_tokenizer *t, const char *class, const char *const *files,
+                             const char *const *options)
+{
+    struct meg_str *d = &t->description;
+
+    meg_str_printf(d, "{\n    \"class\": \"%s\",\n    \"tokenizer_path\": [\n", class);
+    if (!*files)
+        meg_str_printf(d, "        null");
+    for (; *files; files++) {
+        meg_str_printf(d, "        ");
+        meg_utf8_add_json(d, *files);
+        meg_str_printf(d, files[1] ? ",\n" : "");
+    }
+    meg_str_printf(d, "\n    ]");
+    for (; *options; options += 2) {
+        meg_str_printf(d, ",\n    \"%s\": ", options[0]);
+        meg_utf8_add_json(d, options[1]);
+    }
+    meg_str_printf(d, "\n}");
+}
+
+const char *meg_tokenizer_description(const struct meg_tokenizer *t)
+{
+    return t->description.s;
+}

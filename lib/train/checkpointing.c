@@ -1,0 +1,537 @@
+/* A run's place in a checkpoint: what is taken from one at the start, and what one is made of. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "base/log.h"
+#include "io/json.h"
+#include "tokenizer/megatron_release.h"
+#include "train/internal.h"
+
+/* ---- options ------------------------------------------------------------------------------------ */
+
+/* A table of the one row called name. */
+static void one_row(struct meg_opt out[2], const struct meg_opt *rows, const char *name)
+{
+    while (strcmp(rows->name, name))
+        rows++;
+    out[0] = *rows;
+    memset(&out[1], 0, sizeof out[1]);
+}
+
+static int take_options(struct trainer *t, struct meg_err *e)
+{
+    struct meg_train_job *job = t->job;
+    struct meg_opt seq_length[2];
+    const struct meg_optgroup groups[] = { { "network", meg_gpt_opts, &job->model },
+                                           { "training", seq_length, &job->train },
+                                           { 0 } };
+
+    one_row(seq_length, meg_train_opts, "seq-length");
+    meg_ckpt_tok_conf(t->from, &job->tok);
+    return meg_opt_apply(groups, meg_ckpt_options(t->from), meg_ckpt_path(t->from), e);
+}
+
+/* Whether the run goes on where another was, and does not begin anew with its weights. */
+static bool goes_on(const struct trainer *t)
+{
+    return t->from && !t->job->ckpt.finetune && meg_ckpt_iteration(t->from) != MEG_CKPT_RELEASE;
+}
+
+/* Samples of a run that goes on must come as they did before: another order would repeat some of them. */
+static int take_release(struct trainer *t, struct meg_err *e)
+{
+    struct meg_tok_conf *mine = &t->job->tok, theirs = { 0 };
+
+    meg_ckpt_tok_conf(t->from, &theirs);
+    if (!mine->megatron_release)
+        mine->megatron_release = theirs.megatron_release;
+    if (!goes_on(t) || !meg_ckpt_is_native(t->from) ||
+        meg_release_find(mine->megatron_release) == meg_release_find(theirs.megatron_release))
+        return 0;
+    return meg_fail(e, MEG_EUSAGE,
+                    "--megatron-release %s: %s is of a run with %s; leave the option out, or give --finetune to "
+                    "begin a new run with its weights",
+                    mine->megatron_release, meg_ckpt_path(t->from), meg_release_find(theirs.megatron_release)->name);
+}
+
+int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e)
+{
+    const struct meg_train_ckpt_conf *c = &t->job->ckpt;
+    int r;
+
+    if (!c->load)
+        return 0;
+    if (!meg_ckpt_exists(c->load)) {
+        if (c->exit_on_missing)
+            return meg_fail(
+                e, MEG_ENOENT,
+                "--load %s: no checkpoint there, and --exit-on-missing-checkpoint is given",
+                c->load);
+        meg_warn("--load %s: no checkpoint there: starting from scratch", c->load);
+        return 0;
+    }
+    if ((r = meg_ckpt_open(&t->from, c->load, c->ckpt_step, e)) < 0 || (r = take_release(t, e)) < 0)
+        return r;
+    return c->use_checkpoint_args || !meg_ckpt_is_native(t->from) ? take_options(t, e) : 0;
+}
+
+/* ---- the schedule ------------------------------------------------------------------------------- */
+
+static json_t *pack_schedule(const struct meg_schedule *s)
+{
+    return json_pack("{s:f,s:f,s:f,s:I,s:s,s:f,s:f,s:I,s:s}", "max_lr", s->max_lr, "min_lr",
+                     s->min_lr, "lr_warmup_steps", s->warmup, "lr_decay_steps",
+                     (json_int_t)s->decay, "lr_decay_style", meg_lr_style_name(s->style),
+                     "start_wd", s->start_wd, "end_wd", s->end_wd, "wd_incr_steps",
+                     (json_int_t)s->wd_incr, "wd_incr_style", meg_wd_style_name(s->wd_style));
+}
+
+static int unpack_schedule(struct meg_schedule *s, const json_t *o, const char *from,
+                           struct meg_err *e)
+{
+    const char *lr_style, *wd_style;
+    int r;
+
+    if ((r = meg_json_get_f64(o, "max_lr", MEG_JSON_NEEDED, &s->max_lr, from, e)) < 0 ||
+        (r = meg_json_get_f64(o, "min_lr", MEG_JSON_NEEDED, &s->min_lr, from, e)) < 0 ||
+        (r = meg_json_get_f64(o, "lr_warmup_steps", MEG_JSON_NEEDED, &s->warmup, from, e)) < 0 ||
+        (r = meg_json_get_i64(o, "lr_decay_steps", MEG_JSON_NEEDED, &s->decay, from, e)) < 0 ||
+        (r = meg_json_get_str(o, "lr_decay_style", MEG_JSON_NEEDED, &lr_style, from, e)) < 0 ||
+        (r = meg_json_get_f64(o, "start_wd", MEG_JSON_NEEDED, &s->start_wd, from, e)) < 0 ||
+        (r = meg_json_get_f64(o, "end_wd", MEG_JSON_NEEDED, &s->end_wd, from, e)) < 0 ||
+        (r = meg_json_get_i64(o, "wd_incr_steps", MEG_JSON_NEEDED, &s->wd_incr, from, e)) < 0 ||
+        (r = meg_json_get_str(o, "wd_incr_style", MEG_JSON_NEEDED, &wd_style, from, e)) < 0)
+        return r;
+    if (!meg_lr_style_of(lr_style, &s->style) || !meg_wd_style_of(wd_style, &s->wd_style))
+        return meg_fail(e, MEG_EFORMAT, "%s: '%s' or '%s' is no style of a schedule", from,
+                        lr_style, wd_style);
+    return 0;
+}
+
+/* Append "--option mine, not theirs" for each setting that differs. */
+static void compare(struct meg_str *out, json_t *mine, const json_t *theirs)
+{
+    static const char *const option[][2] = {
+        { "max_lr", "--lr" },
+        { "min_lr", "--min-lr" },
+        { "lr_warmup_steps", "samples of warm-up" },
+        { "lr_decay_steps", "samples of decay" },
+        { "lr_decay_style", "--lr-decay-style" },
+        { "start_wd", "weight decay at the start" },
+        { "end_wd", "weight decay at the end" },
+        { "wd_incr_steps", "samples of the run" },
+        { "wd_incr_style", "--weight-decay-incr-style" },
+    };
+
+    for (size_t i = 0; i < sizeof option / sizeof *option; i++) {
+        const json_t *a = json_object_get(mine, option[i][0]),
+                     *b = json_object_get(theirs, option[i][0]);
+        if (json_equal(a, b))
+            continue;
+        meg_str_printf(out, "%s%s ", out->n ? "; " : "", option[i][1]);
+        meg_json_dump(a, 0, out);
+        meg_str_printf(out, ", not ");
+        meg_json_dump(b, 0, out);
+    }
+}
+
+/* The command line's schedule stays, unless it differs from the checkpoint's. */
+static int settle_schedule(struct trainer *t, const json_t *theirs, const char *from,
+                           struct meg_err *e)
+{
+    const struct meg_train_ckpt_conf *c = &t->job->ckpt;
+    struct meg_str diff = { 0 };
+    json_t *mine;
+    int r = 0;
+
+    if (c->override_scheduler)
+        return 0;
+    if (c->use_checkpoint_scheduler)
+        return unpack_schedule(&t->schedule, theirs, from, e);
+    mine = pack_schedule(&t->schedule);
+    compare(&diff, mine, theirs);
+    if (diff.n)
+        r = meg_fail(e, MEG_EUSAGE,
+                     "schedule of the command line, not of %s: %s; "
+                     "--override-opt_param-scheduler takes the first, "
+                     "--use-checkpoint-opt_param-scheduler the second",
+                     from, diff.s);
+    json_decref(mine);
+    meg_str_free(&diff);
+    return r;
+}
+
+/* ---- loading ------------------------------------------------------------------------------------ */
+
+static bool same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    return a && b && !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static int without(const char *from, const char *what, const char *option, struct meg_err *e)
+{
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s has no %s: %s goes on without, --finetune takes only the weights", from,
+                    what, option);
+}
+
+static int read_state(struct trainer *t, const json_t *state, const char *from, struct meg_err *e)
+{
+    const struct meg_train_ckpt_conf *c = &t->job->ckpt;
+    json_t *optim = NULL, *schedule = NULL, *rng = NULL, *scaler = NULL;
+    int64_t seed;
+    int r;
+
+    if ((r = meg_json_get_i64(state, "consumed_train_samples", MEG_JSON_NEEDED,
+                              &t->at.consumed_train, from, e)) < 0 ||
+        (r = meg_json_get_i64(state, "consumed_valid_samples", MEG_JSON_NEEDED,
+                              &t->at.consumed_valid, from, e)) < 0 ||
+        (r = meg_json_get_i64(state, "skipped_train_samples", MEG_JSON_NEEDED, &t->at.skipped, from,
+                              e)) < 0 ||
+        (r = meg_json_get_object(state, "optimizer", MEG_JSON_OPTIONAL, &optim, from, e)) < 0 ||
+        (r = meg_json_get_object(state, "opt_param_scheduler", MEG_JSON_OPTIONAL, &schedule, from,
+                                 e)) < 0 ||
+        (r = meg_json_get_object(state, "grad_scaler", MEG_JSON_OPTIONAL, &scaler, from, e)) < 0 ||
+        (r = meg_json_get_object(state, "rng", MEG_JSON_OPTIONAL, &rng, from, e)) < 0)
+        return r;
+    if (c->load_rng && !t->job->train.skip_train) {
+        if (!rng)
+            return without(from, "seed of dropout", "--no-load-rng", e);
+        if ((r = meg_json_get_i64(rng, "dropout_seed", MEG_JSON_NEEDED, &seed, from, e)) < 0)
+            return r;
+        t->dropout_seed = (uint32_t)seed;
+    }
+    if (!c->load_optim || t->job->train.skip_train)
+        return 0;
+    if (!optim || !schedule)
+        return without(from, "optimizer state", "--no-load-optim", e);
+    if ((r = meg_json_get_i64(optim, "step", MEG_JSON_NEEDED, &t->optim_steps, from, e)) < 0 ||
+        (r = meg_json_get_i64(schedule, "num_steps", MEG_JSON_NEEDED, &t->at.steps, from, e)) < 0 ||
+        (r = meg_scaler_unpack(&t->scaler, scaler, from, e)) < 0)
+        return r;
+    return settle_schedule(t, schedule, from, e);
+}
+
+int meg_train_read_position(struct trainer *t, struct meg_err *e)
+{
+    struct meg_str from = { 0 };
+    int r;
+
+    t->dropout_seed = (uint32_t)t->job->train.seed;
+    if (!t->from)
+        return 0;
+    if ((r = meg_ckpt_check_conf(t->from, &t->job->model, e)) < 0 || !goes_on(t))
+        return r;
+    meg_str_printf(&from, "%s/state.json", meg_ckpt_path(t->from));
+    t->at.iteration = meg_ckpt_iteration(t->from);
+    if (!meg_ckpt_state(t->from))
+        r = without(from.s, "state of a run", "--no-load-optim --no-load-rng", e);
+    else
+        r = read_state(t, meg_ckpt_state(t->from), from.s, e);
+    if (same_folder(t->job->ckpt.load, t->job->ckpt.save))
+        t->saved = t->committed = t->loaded = t->at.iteration;
+    meg_str_free(&from);
+    return r;
+}
+
+int meg_train_check_save(const struct trainer *t, struct meg_err *e)
+{
+    const struct meg_train_ckpt_conf *c = &t->job->ckpt;
+    const int64_t newest = c->save && !t->job->train.skip_train ? meg_ckpt_newest(c->save) : -1;
+
+    if (newest < 0 || c->overwrite)
+        return 0;
+    if (!goes_on(t) || !same_folder(c->load, c->save))
+        return meg_fail(e, MEG_EUSAGE,
+                        "--save %s: has checkpoints of another run, up to iteration %" PRId64 "; resume it with "
+                        "--load %s, save to another folder, or give --overwrite-checkpoints",
+                        c->save, newest, c->save);
+    if (newest > t->at.iteration && c->ckpt_step != MEG_UNSET && meg_train_speaks(t))
+        meg_warn("--ckpt-step %" PRId64 ": %s has checkpoints up to iteration %" PRId64 ", which this run will replace",
+                 c->ckpt_step, c->save, newest);
+    return 0;
+}
+
+enum { SLOTS = 4 };
+
+/* A slot of what this rank updates. */
+static struct meg_ckpt_slot slices(const struct meg_optim *o)
+{
+    return (struct meg_ckpt_slot){ .span = o->mesh->layout.shards ? o->share.span : NULL, .nspans = o->share.npieces,
+                                   .copy = o->mesh->same->rank, .copies = o->mesh->same->size };
+}
+
+/* The optimizer's state as a checkpoint has it; the number of slots. */
+static int list_slots(const struct meg_optim *o, struct meg_ckpt_slot slot[SLOTS])
+{
+    const struct meg_ckpt_slot like = slices(o);
+    int n = 0;
+
+    if (o->main && o->model->run.dtype != MEG_DTYPE_F32) {
+        slot[n] = like;
+        slot[n].name = MEG_CKPT_MAIN;
+        slot[n++].p = o->main;
+    }
+    for (int i = 0; i < o->nstates; i++) {
+        slot[n] = like;
+        slot[n].name = o->state_name[i];
+        slot[n++].p = o->state[i];
+    }
+    return n;
+}
+
+static struct meg_ckpt_slot weights(const struct trainer *t)
+{
+    void *w = t->optim ? meg_optim_weights(t->optim) : NULL;
+    struct meg_ckpt_slot s = { .p = t->model->w };
+
+    if (w) {
+        s = slices(t->optim);
+        s.p = w;
+    }
+    s.dtype = t->model->run.dtype;
+    return s;
+}
+
+/* From a checkpoint, which every rank has opened. */
+static int load(struct trainer *t, struct meg_ckpt *from, bool with_optim, int64_t steps, struct meg_err *e)
+{
+    struct meg_ckpt_slot slot[1 + SLOTS] = { weights(t) };
+    int n = 1, r;
+
+    if (t->optim)
+        meg_optim_finish(t->optim);
+    if (with_optim) {
+        t->optim->t = steps;
+        n += list_slots(t->optim, slot + 1);
+        if (slot[0].dtype == MEG_DTYPE_F32 && meg_ckpt_has_slot(from, MEG_CKPT_MAIN))
+            slot[0].name = MEG_CKPT_MAIN; /* the run was of a narrower type */
+    }
+    if ((r = meg_ckpt_load(from, &t->model->params, t->mesh, slot, n, e)) < 0)
+        return meg_train_fail_once(t, r);
+    if (t->optim)
+        meg_optim_loaded(t->optim, with_optim);
+    return 0;
+}
+
+static int optim_steps_of(const struct meg_ckpt *c, int64_t *steps, struct meg_err *e)
+{
+    json_t *optim = NULL;
+    int r = meg_json_get_object(meg_ckpt_state(c), "optimizer", MEG_JSON_NEEDED, &optim, meg_ckpt_path(c), e);
+
+    return r < 0 ? r : meg_json_get_i64(optim, "step", MEG_JSON_NEEDED, steps, meg_ckpt_path(c), e);
+}
+
+int meg_train_roll_back(struct trainer *t, struct meg_err *e)
+{
+    struct meg_ckpt *from = NULL;
+    int64_t steps = 0;
+    int r;
+
+    if ((r = meg_ckpt_open(&from, t->job->ckpt.save, t->saved, e)) == 0)
+        r = optim_steps_of(from, &steps, e);
+    if ((r = meg_train_agree(t, r < 0 ? r : 0)) == 0)
+        r = load(t, from, true, steps, e);
+    meg_ckpt_close(from);
+    return r;
+}
+
+/* And of a run of others, whose place is not taken up, how far it was. */
+static void say_where_from(const struct trainer *t)
+{
+    const struct meg_ckpt *c = t->from;
+    const int64_t iteration = meg_ckpt_saved_at(c), samples = meg_ckpt_consumed(c);
+
+    if (goes_on(t))
+        meg_note("going on after iteration %" PRId64 ", from %s", t->at.iteration, meg_ckpt_path(c));
+    else if (meg_ckpt_is_native(c) || iteration == MEG_CKPT_RELEASE)
+        meg_note("weights of %s", meg_ckpt_path(c));
+    else if (samples < 0)
+        meg_note("weights of %s, trained for %" PRId64 " iterations", meg_ckpt_path(c), iteration);
+    else
+        meg_note("weights of %s, trained for %" PRId64 " iterations and %" PRId64 " samples", meg_ckpt_path(c),
+                 iteration, samples);
+}
+
+int meg_train_load(struct trainer *t, struct meg_err *e)
+{
+    int r;
+
+    if (!t->from) {
+        if (t->optim)
+            meg_optim_init(t->optim, (uint32_t)t->job->train.seed);
+        else
+            meg_gpt_init(t->model, (uint32_t)t->job->train.seed);
+        return 0;
+    }
+    if ((r = load(t, t->from, goes_on(t) && t->job->ckpt.load_optim && t->optim, t->optim_steps, e)) < 0)
+        return r;
+    say_where_from(t);
+    return 0;
+}
+
+/* ---- saving ------------------------------------------------------------------------------------- */
+
+static json_t *pack_state(const struct trainer *t)
+{
+    const struct meg_train_ckpt_conf *c = &t->job->ckpt;
+    json_t *state =
+        json_pack("{s:I,s:I,s:I}", "consumed_train_samples", (json_int_t)t->at.consumed_train,
+                  "consumed_valid_samples", (json_int_t)t->at.consumed_valid,
+                  "skipped_train_samples", (json_int_t)t->at.skipped);
+
+    if (c->save_optim) {
+        json_t *schedule = pack_schedule(&t->schedule);
+        json_object_set_new(schedule, "num_steps", json_integer(t->at.steps));
+        json_object_set_new(state, "optimizer",
+                            json_pack("{s:s,s:I}", "name", t->job->optim.optimizer, "step",
+                                      (json_int_t)t->optim->t));
+        json_object_set_new(state, "opt_param_scheduler", schedule);
+        if (t->scaler.kind == MEG_SCALER_DYNAMIC)
+            json_object_set_new(state, "grad_scaler", meg_scaler_pack(&t->scaler));
+    }
+    if (c->save_rng)
+        json_object_set_new(state, "rng",
+                            json_pack("{s:I}", "dropout_seed", (json_int_t)t->dropout_seed));
+    return state;
+}
+
+/* Whether a line of a dump sets the option called name. */
+static bool sets(const char *line, const char *name)
+{
+    const size_t n = strlen(name);
+
+    return !strncmp(line, name, n) && line[n] == ' ';
+}
+
+/* Options that say how the run is spread over ranks and memory, and nothing of what it computes. */
+static bool is_of_layout(const char *line)
+{
+    static const char *const others[] = { "async-save",          "distribute-saved-activations",
+                                          "recompute-activations", "recompute-granularity",
+                                          "recompute-method",    "recompute-num-layers",
+                                          "distributed-timeout-minutes" };
+    const struct meg_opt *const tables[] = { meg_layout_opts, meg_share_opts };
+
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        for (const struct meg_opt *row = tables[i]; row->name; row++)
+            if (sets(line, row->name))
+                return true;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (sets(line, others[i]))
+            return true;
+    return false;
+}
+
+/* The lines of a dump that do not depend on the layout. */
+static void keep_options(struct meg_str *out, const char *dump)
+{
+    meg_str_add(out, "", 0);
+    for (size_t n; *dump; dump += n) {
+        n = strcspn(dump, "\n") + 1;
+        if (!is_of_layout(dump))
+            meg_str_add(out, dump, n);
+    }
+}
+
+/* The iteration after which a run that goes on saves next. */
+static int64_t next_save(const struct trainer *t)
+{
+    const int64_t interval = t->job->ckpt.save_interval;
+    const int64_t next = interval == MEG_UNSET ? t->iters : (t->at.iteration / interval + 1) * interval;
+
+    return next < t->iters ? next : t->iters;
+}
+
+/* A save of this position is over, with result r on all ranks. */
+static int saved(struct trainer *t, const struct meg_position *at, int r, enum meg_save_failure failure,
+                 struct meg_err *e)
+{
+    if (r < 0) {
+        t->saved = t->committed;
+        if (failure == MEG_SAVE_MUST_NOT_FAIL ||
+            (failure == MEG_SAVE_MAY_FAIL && t->job->ckpt.exit_on_save_failure))
+            return meg_train_fail_once(t, r);
+        if (!meg_train_speaks(t))
+            return 0;
+        if (failure == MEG_SAVE_BEFORE_ERROR)
+            meg_warn("%s; iteration %" PRId64 " is not saved", e->msg, at->iteration);
+        else
+            meg_warn("%s; iteration %" PRId64 " is not saved, and the run goes on until the next save, after iteration "
+                     "%" PRId64, e->msg, at->iteration, next_save(t));
+        return 0;
+    }
+    t->committed = at->iteration;
+    if (!meg_train_speaks(t))
+        return 0;
+    meg_note("saved iteration %" PRId64 " in %s", at->iteration, t->job->ckpt.save);
+    meg_train_progress_saved(t, at);
+    return 0;
+}
+
+int meg_train_save_next(struct trainer *t, bool wait, enum meg_save_failure failure, struct meg_err *e)
+{
+    const int r = t->saving ? meg_ckpt_save_next(&t->saving, wait, e) : 0;
+
+    return r == 0 ? 0 : saved(t, &t->saving_at, r, failure, e);
+}
+
+int meg_train_save(struct trainer *t, enum meg_save_failure failure, struct meg_err *e)
+{
+    const struct meg_train_ckpt_conf *c = &t->job->ckpt;
+    struct meg_str all = { 0 }, options = { 0 };
+    struct meg_ckpt_slot slot[SLOTS];
+    struct meg_ckpt_save s = { 0 };
+    json_t *state;
+    int r;
+
+    if ((r = meg_train_save_next(t, true, MEG_SAVE_MAY_FAIL, e)) < 0)
+        return r;
+    meg_optim_finish(t->optim);
+    state = pack_state(t);
+    meg_opt_dump(t->groups, &all);
+    keep_options(&options, all.s);
+    s.dir = c->save;
+    s.lock = t->lock.i ? &t->lock : NULL;
+    s.iteration = t->at.iteration;
+    s.options = options.s;
+    s.run_conf = all.s;
+    s.model = &t->model->conf;
+    s.mesh = t->mesh;
+    s.params = &t->model->params;
+    s.w = weights(t);
+    s.slot = slot;
+    s.nslots = c->save_optim ? list_slots(t->optim, slot) : 0;
+    s.tok = &t->tok_files;
+    s.state = state;
+    s.keep_last = c->keep_last == MEG_UNSET ? 0 : c->keep_last;
+    s.loaded = t->loaded;
+    r = c->async_save ? meg_ckpt_save_begin(&t->saving, &s, e) : meg_ckpt_save(&s, e);
+    json_decref(state);
+    meg_str_free(&all);
+    meg_str_free(&options);
+    t->saved = t->at.iteration;
+    t->saving_at = t->at;
+    if (r == 0 && c->async_save)
+        return 0;
+    return saved(t, &t->at, r, failure, e);
+}
+
+void meg_train_save_before_error(struct trainer *t, struct meg_err *e)
+{
+    const char *dir = t->job->ckpt.save;
+    struct meg_err first, unused;
+
+    if (!dir || !t->optim || t->at.iteration == 0)
+        return;
+    if (t->saved != t->at.iteration)
+        meg_train_save(t, MEG_SAVE_BEFORE_ERROR, &unused);
+    meg_train_save_next(t, true, MEG_SAVE_BEFORE_ERROR, &unused);
+    if (!e || t->committed != t->at.iteration)
+        return;
+    first = *e;
+    meg_fail(e, first.code, "%.1900s; iteration %" PRId64 " is saved in %.100s", first.msg, t->at.iteration, dir);
+}

@@ -1,0 +1,102 @@
+#include <string.h>
+#include <unistd.h>
+#include "base/hash.h"
+#include "train/internal.h"
+#include "train/rank_config_check.h"
+#include "train/stop.h"
+
+/* The rank that tells why ends this one. */
+static void wait_for_the_end(const struct trainer *t)
+{
+    meg_barrier(t->mesh->world);
+}
+
+static void add_bytes(struct meg_str *lines, int i, const struct meg_str *bytes)
+{
+    char hex[33];
+
+    meg_xxh3_128_hex(hex, bytes->s, bytes->n);
+    meg_str_printf(lines, "tokenizer file %d = %zu bytes, XXH3 %s\n", i + 1, bytes->n, hex);
+}
+
+/* The small file that holds the checksums of the others; of a foreign folder its settings. */
+static void add_checkpoint(struct meg_str *lines, const struct meg_ckpt *c)
+{
+    struct meg_str path = { 0 };
+
+    meg_str_printf(&path, "%s/%s", meg_ckpt_path(c), meg_ckpt_is_native(c) ? "manifest.json" : "config.json");
+    if (access(path.s, F_OK) == 0)
+        meg_same_add_file(lines, path.s);
+    else
+        meg_str_printf(lines, "--load = %s\n", meg_ckpt_path(c));
+    meg_str_free(&path);
+}
+
+int meg_train_agree(const struct trainer *t, int r)
+{
+    struct meg_comm *world = t->mesh->world;
+    int32_t failed = r < 0 ? world->size - world->rank : 0;
+
+    meg_all_reduce(world, &failed, 1, MEG_DTYPE_I32, MEG_MAX);
+    if (failed && failed != world->size - world->rank)
+        wait_for_the_end(t);
+    return r;
+}
+
+int meg_train_fail_once(const struct trainer *t, int r)
+{
+    if (!meg_train_speaks(t))
+        wait_for_the_end(t);
+    return r;
+}
+
+/* A file has a part in several splits. */
+static bool is_named_before(const struct meg_data_part *p, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (!strcmp(p[k].name, p[i].name))
+            return true;
+    return false;
+}
+
+int meg_train_same_inputs(const struct trainer *t, struct meg_err *e)
+{
+    const struct meg_data_part *p;
+    struct meg_str lines = { 0 }, path = { 0 };
+    int r, n = 0;
+
+    if (t->mesh->world->size == 1)
+        return 0;
+    for (int i = 0; i < MEG_TOK_FILES; i++)
+        if (t->tok_files.file[i].s)
+            add_bytes(&lines, i, &t->tok_files.file[i]);
+    if (t->from)
+        add_checkpoint(&lines, t->from);
+    p = meg_run_data_parts(t->data, &n);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < 2 && !is_named_before(p, i); k++) {
+            path.n = 0;
+            meg_str_printf(&path, "%s%s", p[i].name, k ? ".bin" : ".idx");
+            if (access(path.s, F_OK) == 0) /* mock data have none */
+                meg_same_add_file(&lines, path.s);
+        }
+    meg_str_add(&lines, "", 0);
+    r = meg_same(t->mesh->world, lines.s, MEG_EFORMAT, "all ranks read the same files", e);
+    meg_str_free(&lines);
+    meg_str_free(&path);
+    return r;
+}
+
+bool meg_train_stop_asked(const struct trainer *t)
+{
+    int32_t asked = meg_stop_asked() != 0;
+
+    meg_all_reduce(t->mesh->world, &asked, 1, MEG_DTYPE_I32, MEG_MAX);
+    return asked;
+}
+
+double meg_train_max(const struct trainer *t, double x)
+{
+    meg_all_reduce(t->mesh->world, &x, 1, MEG_DTYPE_F64, MEG_MAX);
+    return x;
+}

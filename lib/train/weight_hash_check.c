@@ -1,0 +1,98 @@
+#include "train/weight_hash_check.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "base/hash.h"
+#include "train/internal.h"
+#include "train/rank_config_check.h"
+
+/* hash [params.n] of the rows this rank holds, 0 for others. */
+static int64_t *hashes(const struct meg_gpt *g)
+{
+    const struct meg_params *p = &g->params;
+    const size_t size = meg_dtype_size(g->run.dtype);
+    int64_t *hash = meg_new((size_t)p->n * sizeof *hash), most = 0;
+    char *bytes;
+
+    for (int i = 0; i < p->n; i++)
+        most = p->row[i].held > most ? p->row[i].held : most;
+    bytes = meg_new((size_t)most * size + 1);
+    for (int i = 0; i < p->n; i++) {
+        const struct meg_param *row = &p->row[i];
+
+        if (!row->held)
+            continue;
+        g->op->download(NULL, bytes, (const char *)g->w + (size_t)row->offset * size, (size_t)row->held * size);
+        hash[i] = (int64_t)meg_xxh3_64(bytes, (size_t)row->held * size);
+    }
+    free(bytes);
+    return hash;
+}
+
+enum copies { OF_ALL, OF_UNCUT, OF_TIED };
+
+static bool is_copied(const struct meg_param *row, enum copies which)
+{
+    return row->held && (which == OF_ALL || (which == OF_UNCUT ? row->split < 0 : row->group == MEG_GROUP_TIED));
+}
+
+/* The first row that the ranks of a group differ in, or -1. */
+static int first_difference(const struct meg_params *p, const int64_t *hash, struct meg_comm *group, enum copies which)
+{
+    int64_t *both = meg_new(2 * (size_t)p->n * sizeof *both);
+    int found = -1;
+
+    for (int i = 0; i < p->n; i++) {
+        both[2 * i] = is_copied(&p->row[i], which) ? hash[i] : 0;
+        both[2 * i + 1] = ~both[2 * i];
+    }
+    meg_all_reduce(group, both, 2 * p->n, MEG_DTYPE_I64, MEG_MAX);
+    for (int i = 0; i < p->n && found < 0; i++)
+        if (both[2 * i] != ~both[2 * i + 1])
+            found = i;
+    free(both);
+    return found;
+}
+
+static int compare(const struct trainer *t, const int64_t *hash, struct meg_comm *group, enum copies which,
+                   struct meg_err *e)
+{
+    const struct meg_comm *world = t->mesh->world;
+    const int row = first_difference(&t->model->params, hash, group, which);
+    char host[64] = "?";
+    int64_t *all, right;
+    int r = 0;
+
+    if (row < 0)
+        return 0;
+    all = meg_new((size_t)group->size * sizeof *all);
+    meg_wait(group, group->op->all_gather(group, all, &hash[row], 1, MEG_DTYPE_I64));
+    right = meg_commonest(all, group->size);
+    gethostname(host, sizeof host - 1);
+    if (hash[row] != right)
+        r = meg_fail(e, MEG_EFAIL,
+                     "rank %d of %d on %s: iteration %" PRId64 ": %s is not what the other ranks of group %s have, though "
+                     "they did the same (XXH3 %016" PRIx64 ", not %016" PRIx64 "); suspect this machine, and go on from "
+                     "an earlier checkpoint",
+                     world->rank, world->size, host, t->at.iteration, t->model->params.row[row].name, group->group,
+                     (uint64_t)hash[row], (uint64_t)right);
+    free(all);
+    return r;
+}
+
+int meg_replica_check(const struct trainer *t, struct meg_err *e)
+{
+    const struct meg_mesh *m = t->mesh;
+    int64_t *hash;
+    int r;
+
+    meg_optim_finish(t->optim);
+    hash = hashes(t->model);
+    r = meg_train_agree(t, compare(t, hash, m->dp_cp, OF_ALL, e));
+    if (r == 0)
+        r = meg_train_agree(t, compare(t, hash, m->tp, OF_UNCUT, e));
+    if (r == 0)
+        r = meg_train_agree(t, compare(t, hash, m->ends, OF_TIED, e));
+    free(hash);
+    return r;
+}

@@ -1,0 +1,59 @@
+#include "unicode/char_class.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <utf8proc.h>
+
+#include "unicode/char_class_simd.h"
+
+static unsigned char table[MEG_KINDS_TABLE];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static bool is_space(int32_t c)
+{
+    return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+        (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+        c == 0x3000;
+}
+
+enum meg_uclass meg_uclass(int32_t cp)
+{
+    if (is_space(cp))
+        return MEG_U_SPACE;
+    switch (utf8proc_category(cp)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+        return MEG_U_LETTER;
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NO:
+        return MEG_U_NUMBER;
+    default:
+        return MEG_U_OTHER;
+    }
+}
+
+static void fill(void)
+{
+    for (int32_t c = 0; c < 0x10000; c++)
+        table[c] = (unsigned char)meg_uclass(c);
+}
+
+const char *meg_unicode_version(void)
+{
+    static char text[64];
+
+    snprintf(text, sizeof text, "Unicode %s (utf8proc %s)", utf8proc_unicode_version(),
+             utf8proc_version());
+    return text;
+}
+
+const unsigned char *meg_uclass_table(void)
+{
+    pthread_once(&once, fill);
+    return table;
+}

@@ -1,0 +1,111 @@
+#include "unicode/codepoints.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "base/err.h"
+#include "unicode/utf8.h"
+
+void meg_chars_add(struct meg_chars *c, int32_t cp)
+{
+    if (c->n == c->cap) {
+        c->cap = c->cap ? 2 * c->cap : 64;
+        c->v = meg_realloc_array(c->v, (size_t)c->cap, sizeof *c->v);
+    }
+    c->v[c->n++] = cp;
+}
+
+void meg_chars_write(const struct meg_chars *c, struct meg_str *out)
+{
+    for (int64_t i = 0; i < c->n; i++) {
+        char s[4];
+
+        meg_str_add(out, s, (size_t)meg_utf8_put(s, c->v[i]));
+    }
+}
+
+void meg_chars_add_lower(struct meg_chars *c, int32_t cp)
+{
+    if (cp == 0x130) { /* the only code point whose lower case is two */
+        meg_chars_add(c, 'i');
+        cp = 0x307;
+    } else {
+        cp = utf8proc_tolower(cp);
+    }
+    meg_chars_add(c, cp);
+}
+
+static int class_of(int32_t cp)
+{
+    return utf8proc_get_property(cp)->combining_class;
+}
+
+/* The n marks at v by their class; those of one class stay in their order. */
+static void order_few(int32_t *v, int64_t n)
+{
+    for (int64_t i = 1; i < n; i++) {
+        int32_t cp = v[i];
+        int64_t k = i;
+
+        for (; k > 0 && class_of(v[k - 1]) > class_of(cp); k--)
+            v[k] = v[k - 1];
+        v[k] = cp;
+    }
+}
+
+static void order_many(int32_t *v, int64_t n)
+{
+    enum { CLASSES = 256 };
+    int32_t *old = meg_realloc_array(NULL, (size_t)n, sizeof *old);
+    int64_t at[CLASSES + 1] = { 0 };
+
+    memcpy(old, v, (size_t)n * sizeof *old);
+    for (int64_t i = 0; i < n; i++)
+        at[class_of(v[i]) + 1]++;
+    for (int k = 0; k < CLASSES; k++)
+        at[k + 1] += at[k];
+    for (int64_t i = 0; i < n; i++)
+        v[at[class_of(old[i])]++] = old[i];
+    free(old);
+}
+
+static void order_marks(struct meg_chars *c, int64_t first)
+{
+    int64_t n = c->n - first;
+
+    if (n > 32)
+        order_many(c->v + first, n);
+    else if (n > 1)
+        order_few(c->v + first, n);
+}
+
+void meg_chars_decompose(struct meg_chars *c, bool is_compatible)
+{
+    const utf8proc_option_t options =
+        UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (is_compatible ? UTF8PROC_COMPAT : 0);
+    struct meg_chars out = { 0 };
+    int64_t first = 0; /* of the marks in a row */
+
+    for (int64_t i = 0; i < c->n; i++) {
+        utf8proc_int32_t part[32];
+        utf8proc_ssize_t n = utf8proc_decompose_char(c->v[i], part, 32, options, NULL);
+
+        MEG_ASSERT(n >= 0 && n <= 32);
+        for (utf8proc_ssize_t k = 0; k < n; k++) {
+            if (class_of(part[k]) == 0) {
+                order_marks(&out, first);
+                first = out.n + 1;
+            }
+            meg_chars_add(&out, part[k]);
+        }
+    }
+    order_marks(&out, first);
+    free(c->v);
+    *c = out;
+}
+
+bool meg_char_is_mark(int32_t cp)
+{
+    return utf8proc_category(cp) == UTF8PROC_CATEGORY_MN;
+}

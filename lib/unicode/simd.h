@@ -1,0 +1,28 @@
+/* simd.h - 16 bytes compared at once, and the outcome as a bit a byte. */
+#ifndef MEG_UNICODE_SIMD_H
+#define MEG_UNICODE_SIMD_H
+
+#include <stdint.h>
+#include <string.h>
+#ifdef __SSE2__
+#    include <emmintrin.h>
+#endif
+
+typedef unsigned char v16 __attribute__((vector_size(16)));
+
+/* Bit i is the top bit of byte i; every byte is 0 or 255. */
+static inline uint64_t bits_of(v16 m)
+{
+#ifdef __SSE2__
+    return (uint64_t)(unsigned)_mm_movemask_epi8((__m128i)m);
+#else
+    static const v16 bit = { 1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128 };
+    uint64_t w[2];
+    v16 b = m & bit;
+
+    memcpy(w, &b, 16);
+    return (w[0] * 0x0101010101010101u >> 56) | (w[1] * 0x0101010101010101u >> 56 << 8);
+#endif
+}
+
+#endif

@@ -1,0 +1,194 @@
+#include "unicode/utf8.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "unicode/simd.h"
+
+int meg_utf8_step(const char *text, int64_t n, int32_t *cp)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    int32_t c = s[0];
+    int len, lo = 0x80, hi = 0xBF; /* what the second byte may be */
+
+    *cp = 0xFFFD;
+    if (c < 0x80) {
+        *cp = c;
+        return 1;
+    } else if (c >= 0xC2 && c <= 0xDF) {
+        len = 2;
+        c &= 0x1F;
+    } else if (c >= 0xE0 && c <= 0xEF) {
+        len = 3;
+        lo = c == 0xE0 ? 0xA0 : lo;
+        hi = c == 0xED ? 0x9F : hi;
+        c &= 0x0F;
+    } else if (c >= 0xF0 && c <= 0xF4) {
+        len = 4;
+        lo = c == 0xF0 ? 0x90 : lo;
+        hi = c == 0xF4 ? 0x8F : hi;
+        c &= 0x07;
+    } else {
+        return -1;
+    }
+    for (int k = 1; k < len; k++) {
+        if (k >= n || s[k] < lo || s[k] > hi)
+            return -k;
+        c = c << 6 | (s[k] & 0x3F);
+        lo = 0x80;
+        hi = 0xBF;
+    }
+    *cp = c;
+    return len;
+}
+
+int meg_utf8_put(char out[4], int32_t cp)
+{
+    unsigned char *s = (unsigned char *)out;
+    int len = cp < 0x80 ? 1 : cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
+    static const unsigned char lead[5] = { 0, 0, 0xC0, 0xE0, 0xF0 };
+
+    for (int k = len - 1; k > 0; k--) {
+        s[k] = (unsigned char)(0x80 | (cp & 0x3F));
+        cp >>= 6;
+    }
+    s[0] = (unsigned char)(lead[len] | cp);
+    return len;
+}
+
+int64_t meg_utf8_ascii(const char *s, int64_t n)
+{
+    int64_t i = 0;
+
+    for (; i + 32 <= n; i += 32) {
+        uint64_t w[4];
+
+        memcpy(w, s + i, 32);
+        if ((w[0] | w[1] | w[2] | w[3]) & 0x8080808080808080u)
+            break;
+    }
+    return i;
+}
+
+/* What 64 bytes expect of those behind them: bit 0 is the next one. */
+struct expected {
+    uint64_t tail;           /* a byte that is not the first of its character */
+    uint64_t e0, ed, f0, f4; /* which is the second one after this byte */
+};
+
+static inline uint64_t before(uint64_t m, uint64_t *carry)
+{
+    uint64_t r = m << 1 | *carry;
+
+    *carry = m >> 63;
+    return r;
+}
+
+/* Whether 64 bytes are well-formed as far as they go. */
+static bool is_good(const char *s, struct expected *x)
+{
+    uint64_t tail = 0, two = 0, three = 0, four = 0, never = 0, to8f = 0, to9f = 0;
+    uint64_t e0 = 0, ed = 0, f0 = 0, f4 = 0, must;
+
+    for (int k = 0; k < 64; k += 16) {
+        v16 c;
+
+        memcpy(&c, s + k, 16);
+        tail |= bits_of((v16)((c & 0xC0) == 0x80)) << k;
+        two |= bits_of((v16)(c >= 0xC0)) << k; /* or more */
+        three |= bits_of((v16)(c >= 0xE0)) << k;
+        four |= bits_of((v16)(c >= 0xF0)) << k;
+        never |= bits_of((v16)((c > 0xF4) | ((c & 0xFE) == 0xC0))) << k;
+        to8f |= bits_of((v16)((c & 0xF0) == 0x80)) << k;
+        to9f |= bits_of((v16)((c & 0xE0) == 0x80)) << k;
+        e0 |= bits_of((v16)(c == 0xE0)) << k;
+        ed |= bits_of((v16)(c == 0xED)) << k;
+        f0 |= bits_of((v16)(c == 0xF0)) << k;
+        f4 |= bits_of((v16)(c == 0xF4)) << k;
+    }
+    must = two << 1 | three << 2 | four << 3 | x->tail;
+    x->tail = two >> 63 | three >> 62 | four >> 61;
+    return ((must ^ tail) | never | (before(e0, &x->e0) & to9f) | (before(ed, &x->ed) & ~to9f) |
+            (before(f0, &x->f0) & to8f) | (before(f4, &x->f4) & ~to8f)) == 0;
+}
+
+/* Where the character that text [i] is in begins; what is before i is well-formed as far as it goes. */
+static int64_t begin_of(const char *text, int64_t i)
+{
+    int64_t k = i;
+
+    while (k > 0 && i - k < 3 && (text[k - 1] & 0xC0) == 0x80)
+        k--;
+    return k > 0 && (text[k - 1] & 0xC0) == 0xC0 ? k - 1 : i;
+}
+
+int64_t meg_utf8_bad(const char *s, int64_t n)
+{
+    struct expected x = { 0 };
+    int64_t i = 0;
+
+    while (n - i >= 64) {
+        if (x.tail == 0)
+            i += meg_utf8_ascii(s + i, n - i);
+        if (n - i < 64 || !is_good(s + i, &x))
+            break;
+        i += 64;
+    }
+    for (i = begin_of(s, i); i < n;) {
+        int32_t cp;
+        int len = meg_utf8_step(s + i, n - i, &cp);
+
+        if (len < 0)
+            return i;
+        i += len;
+    }
+    return -1;
+}
+
+void meg_utf8_add_replaced(struct meg_str *out, const char *s, int64_t n)
+{
+    while (n > 0) {
+        int64_t bad = meg_utf8_bad(s, n), good = bad < 0 ? n : bad;
+        int32_t cp;
+
+        meg_str_add(out, s, (size_t)good);
+        s += good;
+        n -= good;
+        if (bad >= 0) {
+            int len = -meg_utf8_step(s, n, &cp);
+
+            meg_str_add(out, "\xEF\xBF\xBD", 3);
+            s += len;
+            n -= len;
+        }
+    }
+}
+
+void meg_utf8_add_json(struct meg_str *out, const char *s)
+{
+    static const char plain[] = "\"\\\n\r\t\f\b", letter[] = "\"\\nrtfb";
+
+    meg_str_add(out, "\"", 1);
+    for (int64_t n = (int64_t)strlen(s); n > 0;) {
+        const char *p;
+        int32_t cp;
+        int len = meg_utf8_step(s, n, &cp);
+
+        if (len < 0) {
+            cp = 0xDC00 + (unsigned char)*s;
+            len = 1;
+        }
+        if ((p = cp < 0x80 ? strchr(plain, cp) : NULL))
+            meg_str_printf(out, "\\%c", letter[p - plain]);
+        else if (cp >= 0x20 && cp < 0x7F)
+            meg_str_add(out, s, 1);
+        else if (cp < 0x10000)
+            meg_str_printf(out, "\\u%04x", (unsigned)cp);
+        else
+            meg_str_printf(out, "\\u%04x\\u%04x", 0xD800 + (unsigned)((cp - 0x10000) >> 10),
+                           0xDC00 + ((unsigned)cp & 0x3FF));
+        s += len;
+        n -= len;
+    }
+    meg_str_add(out, "\"", 1);
+}

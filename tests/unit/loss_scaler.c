@@ -1,0 +1,224 @@
+/*
+ * The loss scale against rows that Megatron's own module printed (five of them kept in tests/data; all
+ * where MEG_SHARED names the reference data), its options, and what a checkpoint keeps of it.
+ */
+#include <math.h>
+#include <string.h>
+#include "option/opt.h"
+#include "golden.h"
+#include "optim/precision.h"
+
+static double num(const json_t *o, const char *key)
+{
+    return json_number_value(json_object_get(o, key));
+}
+
+static struct meg_precision_conf defaults(void)
+{
+    struct meg_precision_conf c;
+    const struct meg_optgroup groups[] = { { "precision", meg_precision_opts, &c }, { 0 } };
+
+    meg_opt_defaults(groups);
+    return c;
+}
+
+static void check_rows(const json_t *all)
+{
+    const json_t *one, *row;
+    size_t i, k;
+
+    assert_true(json_array_size(all) >= 5);
+    json_array_foreach(all, i, one)
+    {
+        const json_t *config = json_object_get(one, "config"), *rows = json_object_get(one, "rows");
+        struct meg_precision_conf c = defaults();
+        struct meg_precision p;
+        struct meg_scaler s;
+
+        assert_true(num(config, "growth_factor") == 2 && num(config, "backoff_factor") == 0.5);
+        c.fp16 = true;
+        c.initial_loss_scale = num(config, "initial_scale");
+        c.min_loss_scale = num(config, "min_scale");
+        c.loss_scale_window = (int64_t)num(config, "growth_interval");
+        c.hysteresis = (int64_t)num(config, "hysteresis");
+        assert_int_equal(meg_precision_make(&p, &s, &c, NULL), 0);
+        assert_true(json_array_size(rows) > 50);
+        json_array_foreach(rows, k, row)
+        {
+            const bool overflowed = json_integer_value(json_array_get(row, 0)) != 0;
+
+            assert_int_equal(meg_scaler_update(&s, overflowed), overflowed);
+            assert_true(s.scale == json_number_value(json_array_get(row, 1)));
+            assert_int_equal(s.good, json_integer_value(json_array_get(row, 2)));
+            assert_int_equal(s.left, json_integer_value(json_array_get(row, 3)));
+        }
+    }
+}
+
+static void follows_megatron(void **state)
+{
+    json_error_t e;
+    json_t *all = json_load_file("tests/data/loss_scaler.json", 0, &e);
+
+    (void)state;
+    if (!all)
+        fail_msg("tests/data/loss_scaler.json: %s", e.text);
+    check_rows(all);
+    json_decref(all);
+}
+
+static void follows_all_of_megatrons_rows(void **state)
+{
+    json_t *all = golden_json("schedules/loss_scaler.json");
+
+    (void)state;
+    check_rows(all);
+    json_decref(all);
+}
+
+static void constant_and_none(void **state)
+{
+    struct meg_precision_conf c = defaults();
+    struct meg_precision p;
+    struct meg_scaler s;
+
+    (void)state;
+    assert_int_equal(meg_precision_make(&p, &s, &c, NULL), 0);
+    assert_true(s.kind == MEG_SCALER_NONE && s.scale == 1 && !meg_scaler_update(&s, true) && !meg_scaler_pack(&s));
+    c.bf16 = true;
+    assert_int_equal(meg_precision_make(&p, &s, &c, NULL), 0);
+    assert_true(s.kind == MEG_SCALER_NONE);
+    c.loss_scale = 1024;
+    assert_int_equal(meg_precision_make(&p, &s, &c, NULL), 0);
+    assert_true(s.kind == MEG_SCALER_CONSTANT && s.scale == 1024 && !meg_scaler_update(&s, false) &&
+                meg_scaler_update(&s, true) && s.scale == 1024 && !meg_scaler_pack(&s));
+    c.bf16 = false;
+    c.fp16 = true;
+    c.loss_scale = 0;
+    assert_int_equal(meg_precision_make(&p, &s, &c, NULL), 0);
+    assert_true(s.kind == MEG_SCALER_DYNAMIC && s.scale == 4294967296.0 && s.left == 2);
+}
+
+static void types(void **state)
+{
+    static const struct {
+        bool fp16, bf16, accumulate, residual;
+        struct meg_precision want;
+    } cases[] = {
+        { 0, 0, 0, 0, { MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32 } },
+        { 0, 0, 1, 0, { MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32 } },
+        { 1, 0, 0, 0, { MEG_DTYPE_F16, MEG_DTYPE_F16, MEG_DTYPE_F16 } },
+        { 1, 0, 1, 1, { MEG_DTYPE_F16, MEG_DTYPE_F32, MEG_DTYPE_F32 } },
+        { 0, 1, 0, 0, { MEG_DTYPE_BF16, MEG_DTYPE_BF16, MEG_DTYPE_F32 } },
+        { 0, 1, 1, 1, { MEG_DTYPE_BF16, MEG_DTYPE_F32, MEG_DTYPE_F32 } },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct meg_precision_conf c = defaults();
+        struct meg_precision p;
+        struct meg_scaler s;
+
+        c.fp16 = cases[i].fp16;
+        c.bf16 = cases[i].bf16;
+        c.accumulate_in_fp32 = cases[i].accumulate;
+        c.fp32_residual = cases[i].residual;
+        assert_int_equal(meg_precision_make(&p, &s, &c, NULL), 0);
+        assert_memory_equal(&p, &cases[i].want, sizeof p);
+    }
+}
+
+static void refuses(void **state)
+{
+    static const struct {
+        const char *args[5], *message;
+    } cases[] = {
+        { { "--fp16", "--bf16" }, "--fp16 --bf16: one type at a time" },
+        { { "--fp32-residual-connection" }, "--fp32-residual-connection: only with --fp16 or --bf16" },
+        { { "--loss-scale", "8" }, "--loss-scale 8: only with --fp16 or --bf16" },
+        { { "--fp16", "--loss-scale", "-1" }, "--loss-scale -1: must be 0 or more" },
+        { { "--fp16", "--initial-loss-scale", "0" }, "--initial-loss-scale 0: must be above 0" },
+        { { "--fp16", "--initial-loss-scale", "2", "--min-loss-scale", "4" },
+          "--min-loss-scale 4: must not be above --initial-loss-scale 2" },
+        { { "--fp16", "--loss-scale-window", "0" }, "--loss-scale-window 0: must be at least 1" },
+        { { "--fp16", "--hysteresis", "0" }, "--hysteresis 0: must be at least 1" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct meg_precision_conf c;
+        const struct meg_optgroup groups[] = { { "precision", meg_precision_opts, &c }, { 0 } };
+        char *argv[7] = { (char *)"meg-train" };
+        struct meg_precision p;
+        struct meg_scaler s;
+        struct meg_err e;
+        int argc = 1;
+
+        for (int k = 0; k < 5 && cases[i].args[k]; k++)
+            argv[argc++] = (char *)cases[i].args[k];
+        meg_opt_defaults(groups);
+        assert_int_equal(meg_opt_parse_args(groups, argc, argv, &e), 0);
+        assert_int_equal(meg_precision_make(&p, &s, &c, &e), MEG_EUSAGE);
+        assert_string_equal(e.msg, cases[i].message);
+    }
+}
+
+static void goes_on_from_a_checkpoint(void **state)
+{
+    struct meg_precision_conf c = defaults();
+    struct meg_precision p;
+    struct meg_scaler s, again, constant = { .kind = MEG_SCALER_CONSTANT, .scale = 8 };
+    json_t *kept;
+
+    (void)state;
+    c.fp16 = true;
+    c.loss_scale_window = 5;
+    meg_precision_make(&p, &s, &c, NULL);
+    again = s;
+    for (int i = 0; i < 7; i++)
+        meg_scaler_update(&s, i == 2 || i == 3);
+    kept = meg_scaler_pack(&s);
+    assert_int_equal(meg_scaler_unpack(&again, kept, "state.json", NULL), 0);
+    assert_true(again.scale == s.scale && again.good == s.good && again.left == s.left && s.scale != 4294967296.0);
+    assert_int_equal(meg_scaler_unpack(&again, NULL, "state.json", NULL), 0);
+    assert_int_equal(meg_scaler_unpack(&constant, kept, "state.json", NULL), 0);
+    assert_true(again.scale == s.scale && constant.scale == 8);
+    json_decref(kept);
+}
+
+static void refuses_what_is_no_state(void **state)
+{
+    static const char *const bad[] = {
+        "{}",
+        "{\"scale\": 0.0, \"growth_tracker\": 1, \"hysteresis_tracker\": 2}",
+        "{\"scale\": 2.0, \"growth_tracker\": -1, \"hysteresis_tracker\": 2}",
+        "{\"scale\": \"2\", \"growth_tracker\": 1, \"hysteresis_tracker\": 2}",
+    };
+    struct meg_scaler s = { .kind = MEG_SCALER_DYNAMIC, .scale = 16, .least = 1, .window = 3 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        json_t *j = json_loads(bad[i], 0, NULL);
+        struct meg_err e;
+
+        assert_int_equal(meg_scaler_unpack(&s, j, "iter_1/state.json", &e), MEG_EFORMAT);
+        assert_non_null(strstr(e.msg, "iter_1/state.json"));
+        assert_true(s.scale == 16 && s.good == 0);
+        json_decref(j);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(follows_megatron),
+        cmocka_unit_test(follows_all_of_megatrons_rows),
+        cmocka_unit_test(constant_and_none),
+        cmocka_unit_test(types),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(goes_on_from_a_checkpoint),
+        cmocka_unit_test(refuses_what_is_no_state),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
