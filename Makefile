@@ -137,7 +137,7 @@ LEFT_OUT := $(foreach u,$(filter-out $(USES),CUDA CUDNN NCCL MPI),$(OPTIONAL_$u)
 SRCS  := $(filter-out $(LEFT_OUT),$(foreach m,$(MODULES),$(wildcard lib/$m/*.c lib/$m/*/*.c lib/$m/*.cu)))
 MAINS := $(wildcard cmd/*/main.c)
 CMDS  := $(MAINS:cmd/%/main.c=$(BIN)/meg-%)
-UNITS := $(patsubst %.c,$(B)/%,$(wildcard tests/unit/*.c))
+UNITS := $(patsubst %.c,$(B)/%,$(wildcard tests/unit/*/*.c))
 BENCH := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*.c))
 
 # Files of lib/cpu marked so are compiled once for each instruction set, and chosen from at start.
@@ -193,6 +193,7 @@ ld  = $(call run,$(LINK) -o $@ $(filter %.o %.a,$^) $1 $(MEG_LIBS))
 all: $(B)/libmeg.a $(CMDS)
 
 $(B)/lib/cpu/%.o: MODULE_FLAGS := $(CPU_FLAGS)
+$(B)/tests/unit/%.o: MODULE_FLAGS := -Itests/unit
 $(B)/lib/comm/mpi%.o: MODULE_FLAGS = $(MPI_CFLAGS)
 $(B)/lib/comm/nccl%.o: MODULE_FLAGS = -isystem $(CUDA_HOME)/include
 $(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base
@@ -241,7 +242,7 @@ $(B)/tests/nccl/comm: $(B)/tests/ranks/comm.c.o $(B)/libmeg.a | $(B)/tests/nccl/
 # ---- what is run --------------------------------------------------------------------------------
 
 # ThreadSanitizer does not see into OpenMP's library, and takes every one of its barriers for a race.
-THREADED := $(B)/tests/unit/gpt_data tests/cmd/preprocess.t tests/cmd/preprocess-golden.t
+THREADED := $(B)/tests/unit/data/gpt_data tests/cmd/preprocess.t tests/cmd/preprocess-golden.t
 TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(UNITS) $(wildcard tests/*.t tests/cmd/*.t))
 # A failed dlopen leaves its message to the thread, whose storage the leak checker must not walk: it
 # dies of what libraries opened at run time keep there.

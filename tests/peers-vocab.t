@@ -25,7 +25,7 @@ same_ids() { # NAME FILE.jsonl...
         "$python" tests/peers/vocab.py same "$T/$name" "$T/$name/ids" "$@"
 }
 
-set -- lib/*/*.[ch] cmd/*/*.c tests/unit/*.c man/* Makefile LICENSE
+set -- lib/*/*.[ch] lib/*/*/*.[ch] cmd/*/*.c tests/unit/*/*.c man/* Makefile LICENSE
 same_vocabulary own-text 2000 "$@"
 same_vocabulary own-text-to-its-end 1000000 "$@"
 # What spells the special token is one token to Hugging Face and text to GPT2BPETokenizer.

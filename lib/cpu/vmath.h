@@ -1,6 +1,6 @@
 /*
  * exp and what GELU needs, written without branches so that a loop over them becomes vector code.
- * Errors are the largest measured against float64 (tests/unit/ops_math.c); NaN comes out as NaN.
+ * Errors are the largest measured against float64 (tests/unit/cpu/ops_math.c); NaN comes out as NaN.
  * Coefficients: Remez fits made for these intervals.
  */
 #ifndef MEG_CPU_VMATH_H

@@ -189,7 +189,7 @@ static void a_bug_aborts(void **state)
     (void)state;
     child_run(&c, assert_one_is_two, NULL);
     assert_int_equal(c.status, 128 + SIGABRT);
-    assert_non_null(strstr(c.err, "tests/unit/err.c:"));
+    assert_non_null(strstr(c.err, "tests/unit/base/err.c:"));
     assert_non_null(strstr(c.err, "1 == 2 does not hold"));
 }
 
