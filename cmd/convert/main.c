@@ -279,7 +279,7 @@ static int set_vocab(const struct conf *c, struct meg_ckpt *k, struct meg_err *e
 }
 
 static int save_as(const char *saver, const struct conf *c, const struct meg_ckpt *k,
-                   struct meg_ckpt_save *s, enum meg_dtype dtype, struct meg_err *e)
+                   struct meg_ckpt_save_args *s, enum meg_dtype dtype, struct meg_err *e)
 {
     struct meg_ckpt_ranks to = { .vocab_multiple = c->vocab_multiple,
                                  .iteration = meg_ckpt_saved_at(k),
@@ -315,7 +315,7 @@ static int convert(const struct conf *c, struct meg_err *e)
     struct meg_ckpt *k = NULL;
     struct meg_lock lock = { 0 };
     char *target = target_of(c);
-    struct meg_ckpt_save save = { .dir = target,
+    struct meg_ckpt_save_args save = { .dir = target,
                                   .iteration = MEG_CKPT_RELEASE,
                                   .model = &model,
                                   .mesh = &meg_mesh_one,
@@ -400,5 +400,5 @@ int main(int argc, char **argv)
     check_options(&c);
     if ((c.info ? describe(&c, &e) : convert(&c, &e)) < 0)
         meg_die_err(&e);
-    return meg_finish();
+    return meg_close_stdout();
 }

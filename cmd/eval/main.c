@@ -37,7 +37,7 @@ static int write_out(struct meg_str *out, struct meg_err *e)
 
 /* ---- logprobs: a line for a line --------------------------------------------------------------- */
 
-static void add_scores(struct meg_str *out, const struct meg_report *report, const struct meg_tokenizer *tok,
+static void add_scores(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
                        const struct meg_ids *ids, const float *logprob, const struct meg_likely *top)
 {
     int64_t i, n = ids->n > 0 ? ids->n - 1 : 0;
@@ -54,7 +54,7 @@ static void add_scores(struct meg_str *out, const struct meg_report *report, con
     meg_str_printf(out, ",\"sum\":%.9g,\"count\":%lld}\n", sum, (long long)n);
 }
 
-static int logprobs(const struct conf *c, const struct meg_report *report, const struct meg_loaded *m,
+static int logprobs(const struct conf *c, const struct meg_token_output_conf *report, const struct meg_loaded *m,
                     struct meg_err *e)
 {
     const int64_t positions = m->g->conf.max_position_embeddings;
@@ -107,7 +107,7 @@ struct progress {
     int64_t targets;
 };
 
-static void show(void *ctx, const struct meg_ppl *p)
+static void show(void *ctx, const struct meg_ppl_result *p)
 {
     struct progress *pr = ctx;
 
@@ -121,7 +121,7 @@ static int ppl_of(const struct conf *c, const struct meg_loaded *m, const struct
     const double began_s = meg_now_s();
     struct progress progress = { .targets = src->n - 1 };
     struct meg_scorer s;
-    struct meg_ppl p;
+    struct meg_ppl_result p;
     int r;
 
     if (src->n < 2)
@@ -193,7 +193,7 @@ static int check_windows(struct conf *c, int64_t positions, struct meg_err *e)
     return MEG_OK;
 }
 
-static int run(struct conf *c, const struct meg_report *report, const struct meg_load_conf *lc,
+static int run(struct conf *c, const struct meg_token_output_conf *report, const struct meg_load_conf *lc,
                const struct meg_tok_conf *tc, struct meg_err *e)
 {
     struct meg_loaded m = { 0 };
@@ -213,7 +213,7 @@ out:
 int main(int argc, char **argv)
 {
     struct conf c = { 0 };
-    struct meg_report report = { 0 };
+    struct meg_token_output_conf report = { 0 };
     struct meg_load_conf lc = { 0 };
     struct meg_tok_conf tc = { 0 };
     const struct meg_optgroup groups[] = {
@@ -236,5 +236,5 @@ int main(int argc, char **argv)
         meg_usage("--return-tokens and --top-n-logprobs go with --task logprobs");
     if (run(&c, &report, &lc, &tc, &e) < 0)
         meg_die_err(&e);
-    return meg_finish();
+    return meg_close_stdout();
 }

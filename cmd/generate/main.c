@@ -39,7 +39,7 @@ struct waiting {
 
 struct job {
     const struct conf *conf;
-    const struct meg_report *report;
+    const struct meg_token_output_conf *report;
     const struct meg_loaded *m;
     struct meg_prompt_rule rule;
     struct meg_lines in;
@@ -192,7 +192,7 @@ static int answer_all(struct job *j, struct meg_err *e)
 }
 
 static int run(const struct conf *conf, const struct meg_load_conf *lc, const struct meg_tok_conf *tc,
-               const struct meg_report *report, struct meg_sampling *sampling, struct meg_err *e)
+               const struct meg_token_output_conf *report, struct meg_sampling *sampling, struct meg_err *e)
 {
     const double began_s = meg_now_s();
     const bool is_seed_drawn = sampling->seed == -1;
@@ -235,7 +235,7 @@ int main(int argc, char **argv)
     struct conf c = { 0 };
     struct meg_load_conf lc = { 0 };
     struct meg_tok_conf tc = { 0 };
-    struct meg_report report = { 0 };
+    struct meg_token_output_conf report = { 0 };
     struct meg_sampling sampling = { 0 };
     const struct meg_optgroup groups[] = {
         { "generate", own_opts, &c },
@@ -259,5 +259,5 @@ int main(int argc, char **argv)
         meg_usage("--return-tokens and --top-n-logprobs go with --format json");
     if (run(&c, &lc, &tc, &report, &sampling, &e) < 0)
         meg_die_err(&e);
-    return meg_finish();
+    return meg_close_stdout();
 }

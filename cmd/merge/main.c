@@ -178,5 +178,5 @@ int main(int argc, char **argv)
         meg_usage("--output-prefix lies in --input: a second run would merge the result, too");
     if (run(&c, &e) < 0)
         meg_die_err(&e);
-    return meg_finish();
+    return meg_close_stdout();
 }

@@ -269,5 +269,5 @@ int main(int argc, char **argv)
     meg_tokenizer_close(tok);
     if (r < 0)
         meg_die_err(&e);
-    return meg_finish();
+    return meg_close_stdout();
 }

@@ -33,5 +33,5 @@ int main(int argc, char **argv)
     meg_comm_close(ranks.world);
     if (r == MEG_ESTOP && rank == 0)
         meg_die_err(&e);
-    return r < 0 ? meg_exit_status(r) : meg_finish();
+    return r < 0 ? meg_exit_status(r) : meg_close_stdout();
 }

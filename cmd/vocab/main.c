@@ -96,5 +96,5 @@ int main(int argc, char **argv)
     check(&c);
     if (run(&c, &e) < 0)
         meg_die_err(&e);
-    return meg_finish();
+    return meg_close_stdout();
 }

@@ -114,7 +114,7 @@ void meg_usage(const char *fmt, ...)
     meg_usage_err(&e);
 }
 
-int meg_finish(void)
+int meg_close_stdout(void)
 {
     if (fflush(stdout) != 0 || ferror(stdout))
         meg_die(MEG_EIO, "standard output: %s", strerror(errno));

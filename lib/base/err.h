@@ -54,7 +54,7 @@ void meg_usage_err(const struct meg_err *e) MEG_NORETURN;
 void meg_on_die(void (*hook)(int status, const char *why));
 
 /* Flush standard output; dies with MEG_EIO where that fails, else returns 0: main's last line. */
-int meg_finish(void);
+int meg_close_stdout(void);
 
 /* The last part of argv[0], as in messages. */
 const char *meg_progname(void);

@@ -42,7 +42,7 @@ struct meg_ckpt_slot {
     void *p;          /* host memory: the elements of the spans, one span behind the other */
     enum meg_dtype dtype;
     /* Elements of the flat buffer, in order; NULL: all of it, which the ranks of mesh->dp_cp have alike. */
-    const struct meg_span *span;
+    const struct meg_elem_range *span;
     int nspans;
     /* With span: of copies ranks that have the same spans this is number copy; they share the writing. */
     int copy, copies; /* 0 and 0: no other rank has them */
@@ -63,7 +63,7 @@ struct meg_ckpt_tokenizer {
     int32_t eod;                           /* id that ends a document, or -1 */
     int32_t bos;                           /* id that begins a text, or -1 */
     struct meg_ids ends;                   /* ids that end a continuation besides eod */
-    bool is_own_model;                  /* as in struct meg_tok_export */
+    bool is_own_model;                  /* as in struct meg_tok_export_files */
 };
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c,
                             const struct meg_tokenizer *tok, struct meg_err *e);
@@ -82,7 +82,7 @@ void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
 /* ---- saving ------------------------------------------------------------------------------------- */
 
 /* What is saved; all of it borrowed for the call. */
-struct meg_ckpt_save {
+struct meg_ckpt_save_args {
     const char *dir;                   /* SAVE; made where missing */
     const struct meg_lock *lock;       /* of dir, on rank 0, checked before anything is replaced; NULL: none */
     int64_t iteration;                 /* MEG_CKPT_RELEASE: weights that begin a run */
@@ -110,7 +110,7 @@ enum { MEG_CKPT_RELEASE = -1 };
  * write fails on any rank: all return the first such rank's error.  A failure to remove an older
  * checkpoint is only warned of.
  */
-int meg_ckpt_save(const struct meg_ckpt_save *s, struct meg_err *e);
+int meg_ckpt_save(const struct meg_ckpt_save_args *s, struct meg_err *e);
 
 /*
  * The same in the background: what this rank writes is copied, and a thread of each rank writes the copy
@@ -120,7 +120,7 @@ int meg_ckpt_save(const struct meg_ckpt_save *s, struct meg_err *e);
  * rank of the world, from the main thread.
  */
 struct meg_ckpt_saving;
-int meg_ckpt_save_begin(struct meg_ckpt_saving **saving, const struct meg_ckpt_save *s, struct meg_err *e);
+int meg_ckpt_save_begin(struct meg_ckpt_saving **saving, const struct meg_ckpt_save_args *s, struct meg_err *e);
 int meg_ckpt_save_next(struct meg_ckpt_saving **saving, bool wait, struct meg_err *e);
 
 /* Bytes this rank writes of n slots, which is what meg_ckpt_save_begin copies; p may be NULL in them. */
@@ -229,7 +229,7 @@ struct meg_ckpt_hf {
     enum meg_dtype dtype; /* F32, BF16 or F16, of the weights */
     int64_t shard_bytes;  /* most bytes of tensors in a file, unless one tensor alone has more; 0: one file */
 };
-int meg_ckpt_export_hf(const struct meg_ckpt_save *s, const struct meg_ckpt_hf *to, struct meg_err *e);
+int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt_hf *to, struct meg_err *e);
 
 /* How Megatron spells the names of tensors. */
 enum meg_ckpt_names {
@@ -254,7 +254,7 @@ struct meg_ckpt_ranks {
  * meg_ckpt_save.  Rows past the vocabulary are copies of its last.  MEG_EUSAGE for sizes that do not
  * divide the model.  Of s are used: dir, model, params, w, whole and f32.
  */
-int meg_ckpt_export_megatron(const struct meg_ckpt_save *s, const struct meg_ckpt_ranks *to,
+int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_ranks *to,
                              struct meg_err *e);
 
 /*

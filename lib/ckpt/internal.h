@@ -169,8 +169,8 @@ struct ckpt_stretch {
 /* A walk over what a slot holds of elements [first, first + n) of a row's tensor, in order. */
 struct ckpt_walk {
     const struct meg_param *row;
-    const struct meg_span *span; /* from the one that is next */
-    struct meg_span whole;
+    const struct meg_elem_range *span; /* from the one that is next */
+    struct meg_elem_range whole;
     int64_t nspans, before; /* elements of the slot before it */
     int64_t period, at, end;
 };
@@ -179,14 +179,14 @@ void ckpt_walk_begin(struct ckpt_walk *w, const struct meg_params *p, const stru
 bool ckpt_walk_next(struct ckpt_walk *w, struct ckpt_stretch *out);
 
 /* The elements of a slot that this rank writes: others may have the same. */
-struct meg_span ckpt_share(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_slot *slot);
+struct meg_elem_range ckpt_share(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_slot *slot);
 /* Cut a stretch to them; whether anything is left. */
-bool ckpt_clip(struct ckpt_stretch *s, struct meg_span share);
+bool ckpt_clip(struct ckpt_stretch *s, struct meg_elem_range share);
 
 /* ---- weights.c ---- */
 
 #define CKPT_HF_WEIGHTS "model"
-int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, const struct meg_ckpt_save *s,
+int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, const struct meg_ckpt_save_args *s,
                           const struct meg_ckpt_hf *to, struct meg_err *e);
 
 /* ---- tokenizer.c ---- */
@@ -220,11 +220,11 @@ struct ckpt_extent {
     size_t n;
 };
 /* The files in which s keeps weights and optimizer state, malloc'ed; their number. */
-int ckpt_list_files(struct ckpt_file **out, const struct meg_ckpt_save *s);
+int ckpt_list_files(struct ckpt_file **out, const struct meg_ckpt_save_args *s);
 void ckpt_free_files(struct ckpt_file *f, int n);
 /* What this rank writes of them, file by file and no extent longer than CKPT_CHUNK; malloc'ed. */
 int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, int nfiles,
-                          const struct meg_ckpt_save *s);
+                          const struct meg_ckpt_save_args *s);
 
 /* ---- checksum.c ---- */
 

@@ -106,7 +106,7 @@ static void add_text_ids(json_t *state, const struct meg_ckpt_tokenizer *tok)
     json_decref(ends);
 }
 
-static void add_state(struct meg_ckpt_saving *v, const struct meg_ckpt_save *s)
+static void add_state(struct meg_ckpt_saving *v, const struct meg_ckpt_save_args *s)
 {
     json_t *state = json_object();
 
@@ -120,7 +120,7 @@ static void add_state(struct meg_ckpt_saving *v, const struct meg_ckpt_save *s)
     json_decref(state);
 }
 
-static void add_index(struct meg_ckpt_saving *v, const struct meg_ckpt_save *s)
+static void add_index(struct meg_ckpt_saving *v, const struct meg_ckpt_save_args *s)
 {
     json_t *files = json_object(), *index;
 
@@ -134,7 +134,7 @@ static void add_index(struct meg_ckpt_saving *v, const struct meg_ckpt_save *s)
     json_decref(index);
 }
 
-static void add_smalls(struct meg_ckpt_saving *v, const struct meg_ckpt_save *s)
+static void add_smalls(struct meg_ckpt_saving *v, const struct meg_ckpt_save_args *s)
 {
     for (int i = 0; s->tok && i < MEG_TOK_FILES; i++)
         if (s->tok->file[i].s)
@@ -505,7 +505,7 @@ static bool end_stage(struct meg_ckpt_saving *v, bool wait, int *r, struct meg_e
     return true;
 }
 
-static int begin(struct meg_ckpt_saving **out, const struct meg_ckpt_save *s, bool is_copied, struct meg_err *e)
+static int begin(struct meg_ckpt_saving **out, const struct meg_ckpt_save_args *s, bool is_copied, struct meg_err *e)
 {
     struct meg_ckpt_saving *v = meg_new(sizeof *v);
     int r = 0;
@@ -536,7 +536,7 @@ static int begin(struct meg_ckpt_saving **out, const struct meg_ckpt_save *s, bo
     return 0;
 }
 
-int meg_ckpt_save_begin(struct meg_ckpt_saving **saving, const struct meg_ckpt_save *s, struct meg_err *e)
+int meg_ckpt_save_begin(struct meg_ckpt_saving **saving, const struct meg_ckpt_save_args *s, struct meg_err *e)
 {
     struct meg_err mine;
 
@@ -571,7 +571,7 @@ int meg_ckpt_save_next(struct meg_ckpt_saving **saving, bool wait, struct meg_er
     return 0;
 }
 
-int meg_ckpt_save(const struct meg_ckpt_save *s, struct meg_err *e)
+int meg_ckpt_save(const struct meg_ckpt_save_args *s, struct meg_err *e)
 {
     struct meg_ckpt_saving *v = NULL;
     struct meg_err mine;

@@ -7,7 +7,7 @@ void ckpt_walk_begin(struct ckpt_walk *w, const struct meg_params *p, const stru
     const int64_t runs = meg_param_runs(row);
 
     w->row = row;
-    w->whole = (struct meg_span){ 0, p->flat };
+    w->whole = (struct meg_elem_range){ 0, p->flat };
     w->span = slot->span ? slot->span : &w->whole;
     w->nspans = slot->span ? slot->nspans : 1;
     w->before = 0;
@@ -58,13 +58,13 @@ static int64_t held(const struct meg_params *p, const struct meg_ckpt_slot *slot
     return n;
 }
 
-struct meg_span ckpt_share(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_slot *slot)
+struct meg_elem_range ckpt_share(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_slot *slot)
 {
     const struct meg_layout *l = &mesh->layout;
     const int64_t n = held(p, slot), blocks = (n + MEG_PARAM_ALIGN - 1) / MEG_PARAM_ALIGN;
     const int64_t copies = slot->span ? slot->copies : l->dp * l->cp;
     const int64_t copy = slot->span ? slot->copy : mesh->at.dp * l->cp + mesh->at.cp;
-    struct meg_span share = { 0, n };
+    struct meg_elem_range share = { 0, n };
 
     if (copies > 1) {
         share.begin = meg_cut_begin(blocks, copies, copy) * MEG_PARAM_ALIGN;
@@ -75,7 +75,7 @@ struct meg_span ckpt_share(const struct meg_params *p, const struct meg_mesh *me
     return share;
 }
 
-bool ckpt_clip(struct ckpt_stretch *s, struct meg_span share)
+bool ckpt_clip(struct ckpt_stretch *s, struct meg_elem_range share)
 {
     const int64_t skip = share.begin > s->at ? share.begin - s->at : 0;
 
@@ -93,7 +93,7 @@ int64_t meg_ckpt_share(const struct meg_params *p, const struct meg_mesh *mesh, 
     int64_t nbytes = 0;
 
     for (int i = 0; i < n; i++) {
-        const struct meg_span share = ckpt_share(p, mesh, &slot[i]);
+        const struct meg_elem_range share = ckpt_share(p, mesh, &slot[i]);
 
         for (int k = 0; k < p->n; k++) {
             struct ckpt_stretch s;

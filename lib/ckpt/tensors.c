@@ -50,7 +50,7 @@ static void add_files(struct ckpt_file *f, const char *kind, const struct meg_pa
     }
 }
 
-int ckpt_list_files(struct ckpt_file **out, const struct meg_ckpt_save *s)
+int ckpt_list_files(struct ckpt_file **out, const struct meg_ckpt_save_args *s)
 {
     const int n = s->params->nsections, kinds = s->nslots ? 2 : 1;
     struct ckpt_file *f = meg_new((size_t)(kinds * n) * sizeof *f);
@@ -109,11 +109,11 @@ static const struct meg_st_tensor *tensor_of(const struct ckpt_file *f, const ch
  * together; exchanging them in the group first would cost a second copy of the state, and shards of
  * distributed optimizers do not line up between the group's ranks.
  */
-static void add_row(struct extents *x, const struct ckpt_file *f, int file, const struct meg_ckpt_save *s,
+static void add_row(struct extents *x, const struct ckpt_file *f, int file, const struct meg_ckpt_save_args *s,
                     const struct meg_ckpt_slot *slot, const struct meg_param *row)
 {
     const int64_t size = (int64_t)meg_dtype_size(slot->dtype);
-    const struct meg_span share = ckpt_share(s->params, s->mesh, slot);
+    const struct meg_elem_range share = ckpt_share(s->params, s->mesh, slot);
     char name[CKPT_NAME_CHARS];
     const struct meg_st_tensor *t = tensor_of(f, tensor_name(name, slot, row));
     struct ckpt_stretch part;
@@ -127,7 +127,7 @@ static void add_row(struct extents *x, const struct ckpt_file *f, int file, cons
 }
 
 int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, int nfiles,
-                          const struct meg_ckpt_save *s)
+                          const struct meg_ckpt_save_args *s)
 {
     const struct meg_params *p = s->params;
     struct extents x = { 0 };

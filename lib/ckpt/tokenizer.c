@@ -116,7 +116,7 @@ static void merge_config(struct meg_str *ours, const struct meg_str *theirs)
 }
 
 /* Put what is made in place of what is missing. */
-static void add_made(struct meg_ckpt_tokenizer *t, struct meg_tok_export *x)
+static void add_made(struct meg_ckpt_tokenizer *t, struct meg_tok_export_files *x)
 {
     t->is_own_model = x->is_own_model;
     if (x->config.s && t->file[MEG_TOK_CONFIG].s)
@@ -132,7 +132,7 @@ static void add_made(struct meg_ckpt_tokenizer *t, struct meg_tok_export *x)
 void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c)
 {
     const bool has_both = t->file[MEG_TOK_JSON].s && t->file[MEG_TOK_CONFIG].s;
-    struct meg_tok_export x = { 0 };
+    struct meg_tok_export_files x = { 0 };
     bool has_files = false;
     struct meg_err e;
     int r;

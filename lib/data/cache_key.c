@@ -32,10 +32,10 @@ static void add_count(struct meg_str *out, const char *key, int64_t v)
 }
 
 /* Pairs of fractions, null for an absent split; the very first number is the integer 0. */
-static void add_matrix(struct meg_str *out, const struct meg_split *s)
+static void add_matrix(struct meg_str *out, const struct meg_split_matrix *s)
 {
     meg_str_printf(out, "[\n");
-    for (int i = 0; i < MEG_SPLITS; i++) {
+    for (int i = 0; i < MEG_NUM_SPLITS; i++) {
         if (!s->is_present[i]) {
             meg_str_printf(out, "        null");
         } else {
@@ -48,7 +48,7 @@ static void add_matrix(struct meg_str *out, const struct meg_split *s)
             add_double(out, s->end[i]);
             meg_str_printf(out, "\n        ]");
         }
-        meg_str_printf(out, i + 1 < MEG_SPLITS ? ",\n" : "\n    ]");
+        meg_str_printf(out, i + 1 < MEG_NUM_SPLITS ? ",\n" : "\n    ]");
     }
 }
 

@@ -17,7 +17,7 @@ struct meg_data_identity {
     const char *which;      /* "train" */
     int64_t seed, seq_length;
     const char *split_text; /* --split as given; NULL with data of its own for each split */
-    const struct meg_split *split;
+    const struct meg_split_matrix *split;
     const char *tokenizer;                /* a JSON object, or NULL */
     const struct meg_masked_conf *masked; /* of BERT and T5; NULL for GPT */
 };

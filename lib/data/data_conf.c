@@ -206,7 +206,7 @@ static int parse_per_split_file(struct meg_data_blend *b, const char *path, stru
     json_t *o = NULL;
     int r = meg_json_load(&o, path, e);
 
-    for (int i = 0; i < MEG_SPLITS && r == 0; i++) {
+    for (int i = 0; i < MEG_NUM_SPLITS && r == 0; i++) {
         struct words w = { 0 };
         if ((r = json_words(&w, json_object_get(o, meg_split_names[i]), path, meg_split_names[i],
                             e)) == 0)
@@ -234,7 +234,7 @@ static bool has_groups(const struct meg_data_conf *c)
 {
     bool has = false;
 
-    for (int i = 0; i < MEG_SPLITS; i++)
+    for (int i = 0; i < MEG_NUM_SPLITS; i++)
         has = has || c->weighted[i].n || c->weighted_file[i];
     return has;
 }
@@ -292,7 +292,7 @@ int meg_data_choose(struct meg_data_choice *out, const struct meg_data_conf *c, 
     else if (c->data_path.n)
         r = parse_list(&ch.blend[0], &c->data_path, "--data-path", e);
     else
-        for (int i = 0; i < MEG_SPLITS && r == 0; i++)
+        for (int i = 0; i < MEG_NUM_SPLITS && r == 0; i++)
             r = choose_split(&ch.blend[i], c, i, e);
     if (r < 0)
         goto out;
@@ -310,7 +310,7 @@ out:
 
 void meg_data_choice_free(struct meg_data_choice *ch)
 {
-    for (int k = 0; k < MEG_SPLITS; k++) {
+    for (int k = 0; k < MEG_NUM_SPLITS; k++) {
         for (int i = 0; i < ch->blend[k].n; i++)
             free(ch->blend[k].prefix[i]);
         free(ch->blend[k].prefix);

@@ -15,10 +15,10 @@ struct meg_data_conf {
     struct meg_list data_path; /* prefix | weight prefix ... | prefix prefix ... */
     const char *split;
     struct meg_list
-        split_path[MEG_SPLITS]; /* --train-data-path, --valid-data-path, --test-data-path */
+        split_path[MEG_NUM_SPLITS]; /* --train-data-path, --valid-data-path, --test-data-path */
     const char *data_args_path, *per_split_data_args_path;
-    struct meg_list weighted[MEG_SPLITS]; /* --train-weighted-split-paths and its like */
-    const char *weighted_file[MEG_SPLITS];
+    struct meg_list weighted[MEG_NUM_SPLITS]; /* --train-weighted-split-paths and its like */
+    const char *weighted_file[MEG_NUM_SPLITS];
     bool mock_data;
     const char *data_order; /* "auto", "megatron-lm", "megatron-deepspeed" */
     const char *data_cache_path;
@@ -53,7 +53,7 @@ enum { MEG_MOST_BLENDED = 32766 };
 struct meg_data_choice {
     bool is_mock, is_per_split;
     bool is_deepspeed; /* samples in Megatron-DeepSpeed's order */
-    struct meg_data_blend blend[MEG_SPLITS];
+    struct meg_data_blend blend[MEG_NUM_SPLITS];
     const char *split; /* c's, or a constant; NULL with is_per_split */
 };
 

@@ -149,7 +149,7 @@ static int plan(struct meg_run_data *d, const struct meg_data_conf *conf, struct
         r = meg_split_parse(&d->split, ch.split, e);
     }
     d->is_deepspeed = d->split.is_deepspeed = d->how.cut.is_deepspeed = ch.is_deepspeed;
-    for (int i = 0; i < MEG_SPLITS && r == 0; i++)
+    for (int i = 0; i < MEG_NUM_SPLITS && r == 0; i++)
         r = plan_split(d, i, &ch, e);
     meg_data_choice_free(&ch);
     return r;
@@ -342,7 +342,7 @@ static int build_split(struct meg_run_data *d, int which, struct meg_err *e)
 int meg_run_data_build(struct meg_run_data *d, struct meg_err *e)
 {
     int r;
-    for (int i = 0; i < MEG_SPLITS; i++)
+    for (int i = 0; i < MEG_NUM_SPLITS; i++)
         if ((r = build_split(d, i, e)) < 0)
             return r;
     return 0;
@@ -352,7 +352,7 @@ void meg_run_data_close(struct meg_run_data *d)
 {
     if (!d)
         return;
-    for (int i = 0; i < MEG_SPLITS; i++) {
+    for (int i = 0; i < MEG_NUM_SPLITS; i++) {
         meg_dataset_close(d->ds[i]);
         free(d->group[i].name);
     }

@@ -17,7 +17,7 @@
 struct meg_data_need {
     int64_t seq_length;
     int64_t seed;               /* --seed, in [0, 2^32) */
-    int64_t wanted[MEG_SPLITS]; /* samples; 0: the split is not opened; MEG_ONE_EPOCH: all */
+    int64_t wanted[MEG_NUM_SPLITS]; /* samples; 0: the split is not opened; MEG_ONE_EPOCH: all */
     int32_t eod, pad;           /* ids, -1 where the tokenizer has none */
     int64_t vocab_size;         /* ids must be below; 0: not checked */
     const char *tokenizer;      /* what it calls itself in cache files, a JSON object; or NULL */

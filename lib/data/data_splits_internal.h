@@ -36,7 +36,7 @@ struct meg_run_data {
     struct meg_data_need need;
     char *tokenizer, *split_text,
         *cache_dir; /* split_text is NULL when each split has its own files */
-    struct meg_split split;
+    struct meg_split_matrix split;
     const struct meg_release *release;
     bool renormalize, is_deepspeed;
     double surplus; /* of a dataset of a blend, where the release has it apart */
@@ -46,8 +46,8 @@ struct meg_run_data {
     int nsrc, npart;
     struct meg_data_part *part;   /* of all groups, in order */
     struct meg_source **part_src; /* [npart], borrowed from src */
-    struct meg_run_group group[MEG_SPLITS];
-    struct meg_dataset *ds[MEG_SPLITS];
+    struct meg_run_group group[MEG_NUM_SPLITS];
+    struct meg_dataset *ds[MEG_NUM_SPLITS];
 };
 
 /*

@@ -48,7 +48,7 @@ static int check_part(const struct meg_run_data *d, const struct meg_data_part *
 static int plan_part(const struct meg_run_data *d, struct meg_data_part *p,
                      const struct meg_source *src, struct meg_err *e)
 {
-    struct meg_gpt_index_plan plan;
+    struct meg_gpt_index_sizes plan;
     int r;
 
     p->tokens = meg_source_tokens(src, p->begin, p->end);
@@ -126,7 +126,7 @@ static int build_part(const struct meg_run_data *d, const struct meg_data_part *
                       struct meg_dataset *ds, const struct meg_cache_entry *c, struct meg_err *e)
 {
     struct meg_gpt_index *x = &ds->index;
-    struct meg_gpt_index_plan plan;
+    struct meg_gpt_index_sizes plan;
     struct meg_npy a[3];
     int r;
 

@@ -8,14 +8,14 @@
 #include "base/mem.h"
 #include "base/mt19937.h"
 
-int meg_gpt_index_plan(struct meg_gpt_index_plan *p, int64_t elements, int64_t tokens_per_epoch,
+int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t tokens_per_epoch,
                        int64_t wanted, const struct meg_gpt_cut *cut, struct meg_err *e)
 {
     const int64_t tpe = tokens_per_epoch, t = cut->seq_length, x = cut->extra;
     int64_t need, have;
 
     MEG_ASSERT(tpe > 0 && t > 0 && wanted >= MEG_ONE_EPOCH);
-    *p = (struct meg_gpt_index_plan){ .elements = elements, .tokens_per_epoch = tpe, .epochs = 1 };
+    *p = (struct meg_gpt_index_sizes){ .elements = elements, .tokens_per_epoch = tpe, .epochs = 1 };
     if (wanted != MEG_ONE_EPOCH) {
         if (wanted > (INT64_MAX / 2 - tpe) / t)
             return meg_fail(e, MEG_EFORMAT,
@@ -36,14 +36,14 @@ int meg_gpt_index_plan(struct meg_gpt_index_plan *p, int64_t elements, int64_t t
     return 0;
 }
 
-void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_plan *p)
+void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p)
 {
     *x = (struct meg_gpt_index){ .ndocument = p->elements * p->epochs, .nsample = p->samples };
     x->is_sample_wide = x->ndocument > INT32_MAX;
     x->is_shuffle_wide = x->nsample >= (int64_t)UINT32_MAX - 1;
 }
 
-static int32_t *order_elements(const struct meg_gpt_index_plan *p, int64_t begin,
+static int32_t *order_elements(const struct meg_gpt_index_sizes *p, int64_t begin,
                                struct meg_mt19937 *rng)
 {
     const int64_t n = p->elements * p->epochs, last = p->is_last_separate ? p->elements : 0;
@@ -103,7 +103,7 @@ static void *cut_samples(const struct meg_gpt_index *x, const struct meg_source 
     return at;
 }
 
-static void *order_samples(const struct meg_gpt_index *x, const struct meg_gpt_index_plan *p,
+static void *order_samples(const struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p,
                            struct meg_mt19937 *rng)
 {
     const int64_t n = x->nsample, first = p->is_last_separate ? p->before_last : n;
@@ -125,7 +125,7 @@ static void *order_samples(const struct meg_gpt_index *x, const struct meg_gpt_i
     return order;
 }
 
-void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_plan *p,
+void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p,
                          const struct meg_source *src, int64_t begin, const struct meg_gpt_cut *cut,
                          uint32_t seed)
 {

@@ -23,7 +23,7 @@ struct meg_gpt_cut {
 };
 
 /* What the arrays will hold: plain arithmetic, nothing allocated. */
-struct meg_gpt_index_plan {
+struct meg_gpt_index_sizes {
     int64_t elements; /* of one epoch */
     int64_t tokens_per_epoch, epochs;
     int64_t samples;       /* what the tokens of all epochs give: often more than wanted */
@@ -35,7 +35,7 @@ struct meg_gpt_index_plan {
  * meg_gpt_index_plan - epochs and samples for wanted samples (or MEG_ONE_EPOCH)
  * tokens_per_epoch > 0.  MEG_EFORMAT when the numbers pass 2^62.
  */
-int meg_gpt_index_plan(struct meg_gpt_index_plan *p, int64_t elements, int64_t tokens_per_epoch,
+int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t tokens_per_epoch,
                        int64_t wanted, const struct meg_gpt_cut *cut, struct meg_err *e);
 
 /* The arrays, each in the narrowest type that Megatron's files give it. */
@@ -64,7 +64,7 @@ static inline void meg_gpt_index_start(const struct meg_gpt_index *x, int64_t sa
 }
 
 /* Sizes and types of the arrays of a plan; the arrays themselves are left NULL. */
-void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_plan *p);
+void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p);
 
 /*
  * meg_gpt_index_build - build the arrays for elements [begin, begin + p->elements) of src
@@ -72,7 +72,7 @@ void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_pla
  *   seed  of numpy's RandomState, in [0, 2^32)
  * Cannot fail.
  */
-void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_plan *p,
+void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p,
                          const struct meg_source *src, int64_t begin, const struct meg_gpt_cut *cut,
                          uint32_t seed);
 void meg_gpt_index_free(struct meg_gpt_index *x);

@@ -21,7 +21,7 @@ struct slot {
 
 struct meg_loader {
     const struct meg_dataset *ds;
-    struct meg_sampler *sampler;
+    struct meg_data_sampler *sampler;
     int64_t s, b;
     int64_t *index;        /* [b] */
     struct meg_sample row; /* one sample, before it is spread over a slot */
@@ -122,7 +122,7 @@ int meg_loader_open(struct meg_loader **out, const struct meg_dataset *ds,
                     const struct meg_sampler_conf *conf, int read_ahead, struct meg_err *e)
 {
     struct meg_sampler_conf c = *conf;
-    struct meg_sampler *sampler;
+    struct meg_data_sampler *sampler;
     struct meg_loader *l;
     size_t s = (size_t)meg_dataset_seq_length(ds);
     int r;

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/mt19937.h"
 
-struct meg_sampler {
+struct meg_data_sampler {
     struct meg_sampler_conf c;
     int64_t step; /* samples all ranks read at a time */
     int64_t consumed;
@@ -14,12 +14,12 @@ struct meg_sampler {
     int64_t *perm, nperm, at, stride, first;
 };
 
-static int64_t samples_per_epoch(const struct meg_sampler *s)
+static int64_t samples_per_epoch(const struct meg_data_sampler *s)
 {
     return s->c.total - s->c.total % s->step;
 }
 
-static void begin_epoch(struct meg_sampler *s)
+static void begin_epoch(struct meg_data_sampler *s)
 {
     const struct meg_sampler_conf *c = &s->c;
     int64_t epoch = s->consumed / samples_per_epoch(s), done = s->consumed % samples_per_epoch(s);
@@ -36,9 +36,9 @@ static void begin_epoch(struct meg_sampler *s)
     }
 }
 
-int meg_sampler_open(struct meg_sampler **out, const struct meg_sampler_conf *c, struct meg_err *e)
+int meg_sampler_open(struct meg_data_sampler **out, const struct meg_sampler_conf *c, struct meg_err *e)
 {
-    struct meg_sampler *s;
+    struct meg_data_sampler *s;
     int64_t step = c->micro_batch * c->ranks;
 
     if (c->kind != MEG_SAMPLER_SINGLE) {
@@ -72,7 +72,7 @@ int meg_sampler_open(struct meg_sampler **out, const struct meg_sampler_conf *c,
     return 0;
 }
 
-void meg_sampler_close(struct meg_sampler *s)
+void meg_sampler_close(struct meg_data_sampler *s)
 {
     if (!s)
         return;
@@ -80,7 +80,7 @@ void meg_sampler_close(struct meg_sampler *s)
     free(s);
 }
 
-bool meg_sampler_next(struct meg_sampler *s, int64_t *index, int64_t *number)
+bool meg_sampler_next(struct meg_data_sampler *s, int64_t *index, int64_t *number)
 {
     const struct meg_sampler_conf *c = &s->c;
     const bool is_cyclic = c->kind != MEG_SAMPLER_SINGLE;

@@ -28,10 +28,10 @@ struct meg_sampler_conf {
  * The order of cyclic depends on ranks and on nothing else of the layout; its permutation is torch's
  * randperm seeded with the epoch, known up to 214 million samples a rank.
  */
-struct meg_sampler;
-int meg_sampler_open(struct meg_sampler **out, const struct meg_sampler_conf *conf,
+struct meg_data_sampler;
+int meg_sampler_open(struct meg_data_sampler **out, const struct meg_sampler_conf *conf,
                      struct meg_err *e);
-void meg_sampler_close(struct meg_sampler *s); /* accepts NULL */
+void meg_sampler_close(struct meg_data_sampler *s); /* accepts NULL */
 
 /*
  * meg_sampler_next - the next micro-batch of this rank
@@ -40,6 +40,6 @@ void meg_sampler_close(struct meg_sampler *s); /* accepts NULL */
  *                     consume, the same under every layout
  * False where single has no full step left.
  */
-bool meg_sampler_next(struct meg_sampler *s, int64_t *index, int64_t *number);
+bool meg_sampler_next(struct meg_data_sampler *s, int64_t *index, int64_t *number);
 
 #endif

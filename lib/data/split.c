@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/num.h"
 
-const char *const meg_split_names[MEG_SPLITS] = { "train", "valid", "test" };
+const char *const meg_split_names[MEG_NUM_SPLITS] = { "train", "valid", "test" };
 
 /*
  * Read n bytes of text as a plain decimal number: Megatron's search for digits finds 0 and 10 in 0x10, 1 and 2 in
@@ -27,10 +27,10 @@ static int parse_share(double *out, const char *word, size_t n, const char *text
     return r;
 }
 
-int meg_split_parse(struct meg_split *s, const char *text, struct meg_err *e)
+int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err *e)
 {
     static const char separators[] = ",/ \t";
-    double v[MEG_SPLITS] = { 0 }, sum = 0, at = 0;
+    double v[MEG_NUM_SPLITS] = { 0 }, sum = 0, at = 0;
     const char *p = text;
     int n = 0, r;
 
@@ -39,19 +39,19 @@ int meg_split_parse(struct meg_split *s, const char *text, struct meg_err *e)
     while (*(p += strspn(p, separators))) {
         const size_t len = strcspn(p, separators);
 
-        if (n == MEG_SPLITS)
+        if (n == MEG_NUM_SPLITS)
             return meg_fail(e, MEG_EUSAGE, "--split: '%s' has more than three numbers", text);
         if ((r = parse_share(&v[n++], p, len, text, e)) < 0)
             return r;
         p += len;
     }
-    for (int i = 0; i < MEG_SPLITS; i++)
+    for (int i = 0; i < MEG_NUM_SPLITS; i++)
         sum += v[i];
     if (!(sum > 0 && isfinite(sum)))
         return meg_fail(e, MEG_EUSAGE, "--split: '%s' has no number above 0; for example 949,50,1",
                         text);
-    *s = (struct meg_split){ 0 };
-    for (int i = 0; i < MEG_SPLITS; i++) {
+    *s = (struct meg_split_matrix){ 0 };
+    for (int i = 0; i < MEG_NUM_SPLITS; i++) {
         s->share[i] = v[i] / sum;
         s->begin[i] = at;
         s->end[i] = at += s->share[i];
@@ -68,21 +68,21 @@ void meg_fraction_range(const double fraction[2], int64_t n, int64_t *begin, int
         *end = n;
 }
 
-static void deepspeed_range(const struct meg_split *s, int which, int64_t n, int64_t *begin,
+static void deepspeed_range(const struct meg_split_matrix *s, int which, int64_t n, int64_t *begin,
                             int64_t *end)
 {
-    int64_t at[MEG_SPLITS + 1] = { 0 }, over;
+    int64_t at[MEG_NUM_SPLITS + 1] = { 0 }, over;
 
-    for (int i = 0; i < MEG_SPLITS; i++)
+    for (int i = 0; i < MEG_NUM_SPLITS; i++)
         at[i + 1] = at[i] + (int64_t)nearbyint(s->share[i] * (double)n);
-    over = at[MEG_SPLITS] - n;
-    for (int i = 1; i <= MEG_SPLITS; i++)
+    over = at[MEG_NUM_SPLITS] - n;
+    for (int i = 1; i <= MEG_NUM_SPLITS; i++)
         at[i] = at[i] > over ? at[i] - over : 0;
     *begin = at[which];
     *end = at[which + 1];
 }
 
-void meg_split_range(const struct meg_split *s, int which, int64_t n, int64_t *begin, int64_t *end)
+void meg_split_range(const struct meg_split_matrix *s, int which, int64_t n, int64_t *begin, int64_t *end)
 {
     *begin = *end = 0;
     if (!s->is_present[which])
@@ -93,7 +93,7 @@ void meg_split_range(const struct meg_split *s, int which, int64_t n, int64_t *b
         meg_fraction_range((const double[]){ s->begin[which], s->end[which] }, n, begin, end);
 }
 
-void meg_sample_counts(int64_t wanted[MEG_SPLITS], int64_t train_samples, int64_t train_iters,
+void meg_sample_counts(int64_t wanted[MEG_NUM_SPLITS], int64_t train_samples, int64_t train_iters,
                        int64_t eval_interval, int64_t eval_iters, int64_t global_batch)
 {
     wanted[MEG_TRAIN] = train_samples >= 0 ? train_samples : train_iters * global_batch;

@@ -69,8 +69,8 @@ static int count_bytes(int64_t *total, const struct meg_tokenizer *tok, const in
     return MEG_OK;
 }
 
-int meg_ppl(struct meg_ppl *out, struct meg_scorer *s, const struct meg_token_source *src, int64_t seq_length,
-            int64_t stride, const struct meg_tokenizer *tok, void (*progress)(void *ctx, const struct meg_ppl *),
+int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_token_source *src, int64_t seq_length,
+            int64_t stride, const struct meg_tokenizer *tok, void (*progress)(void *ctx, const struct meg_ppl_result *),
             void *ctx, struct meg_err *e)
 {
     int32_t *ids = meg_new((size_t)(seq_length + 1) * sizeof *ids);
@@ -81,7 +81,7 @@ int meg_ppl(struct meg_ppl *out, struct meg_scorer *s, const struct meg_token_so
     int r = MEG_OK;
 
     MEG_ASSERT(src->n >= 2 && stride >= 1 && stride <= seq_length && seq_length <= s->g->run.s);
-    *out = (struct meg_ppl){ 0 };
+    *out = (struct meg_ppl_result){ 0 };
     for (i = 0; i < windows; i++) {
         w = meg_window_at(src->n, seq_length, stride, i);
         if (w.scored == 0)
@@ -105,7 +105,7 @@ out:
     return r;
 }
 
-double meg_ppl_value(const struct meg_ppl *p)
+double meg_ppl_value(const struct meg_ppl_result *p)
 {
     return exp(fmin(20, p->loss / (double)p->scored));
 }

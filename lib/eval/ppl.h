@@ -31,7 +31,7 @@ struct meg_dataset_reader {
 struct meg_token_source meg_tokens_of_dataset(struct meg_dataset_reader *r, const struct meg_indexed *d,
                                               int64_t vocab_size);
 
-struct meg_ppl {
+struct meg_ppl_result {
     int64_t scored;              /* targets: tokens - 1 */
     int64_t windows;             /* run */
     int64_t bytes;               /* that the targets stand for, eod for none; 0 without a tokenizer */
@@ -45,12 +45,12 @@ struct meg_ppl {
  *   tok         to count bytes with, or NULL
  *   progress    called after each window, or NULL
  */
-int meg_ppl(struct meg_ppl *out, struct meg_scorer *s, const struct meg_token_source *src, int64_t seq_length,
-            int64_t stride, const struct meg_tokenizer *tok, void (*progress)(void *ctx, const struct meg_ppl *),
+int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_token_source *src, int64_t seq_length,
+            int64_t stride, const struct meg_tokenizer *tok, void (*progress)(void *ctx, const struct meg_ppl_result *),
             void *ctx, struct meg_err *e);
 
 /* exp(loss / scored), the exponent cut at 20 as Megatron does. */
-double meg_ppl_value(const struct meg_ppl *p);
+double meg_ppl_value(const struct meg_ppl_result *p);
 
 MEG_END_DECLS
 #endif

@@ -7,7 +7,7 @@
 struct meg_generator {
     struct meg_gpt *g;
     struct meg_gpt_cache *cache;
-    struct meg_sampler sampler;
+    struct meg_token_sampler sampler;
     int64_t slots, active, ntop;
     const struct meg_ids *ends;
     struct meg_continuation **slot;   /* [slots] NULL: free */
@@ -103,7 +103,7 @@ static int extend(struct meg_generator *gen, int64_t slot, const float *logits, 
     const struct meg_request *q = c->request;
     int64_t len = meg_gpt_cache_len(gen->cache, slot);
     double logprob;
-    int32_t id = meg_sample(&gen->sampler, &q->sampling, logits, q->has_seed ? 0 : c->prompt, c->n, &logprob);
+    int32_t id = meg_sample_token(&gen->sampler, &q->sampling, logits, q->has_seed ? 0 : c->prompt, c->n, &logprob);
     int r = MEG_OK;
 
     if (id < 0) {

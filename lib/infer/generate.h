@@ -12,7 +12,7 @@
 
 MEG_BEGIN_DECLS
 
-enum meg_finish {
+enum meg_finish_reason {
     MEG_RUNNING,
     MEG_STOPPED,                 /* an id that ends it was drawn, which is not among the ids, or meg_generator_stop
                                     was called */
@@ -27,7 +27,7 @@ struct meg_continuation {
     float *logprob;              /* [n] log p of each id given all before it, in nats */
     struct meg_likely *top;      /* [n,ntop] the likeliest at the position of each id, of all ids of the model */
     int64_t n, cap;
-    enum meg_finish finish;
+    enum meg_finish_reason finish;
 };
 
 /*

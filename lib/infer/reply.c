@@ -8,14 +8,14 @@
 #include "unicode/utf8.h"
 
 const struct meg_opt meg_report_opts[] = {
-    { "return-tokens", 0, MEG_BOOL(struct meg_report, return_tokens), NULL, "no", "print the text of each token, too" },
+    { "return-tokens", 0, MEG_BOOL(struct meg_token_output_conf, return_tokens), NULL, "no", "print the text of each token, too" },
     MEG_ALIAS("return-segments", "return-tokens"),
-    { "top-n-logprobs", 0, MEG_I64(struct meg_report, top_n_logprobs), "N", "0",
+    { "top-n-logprobs", 0, MEG_I64(struct meg_token_output_conf, top_n_logprobs), "N", "0",
       "print the N likeliest ids at each position, too" },
     { 0 }
 };
 
-int meg_report_check(const struct meg_report *c, const struct meg_tokenizer *tok, int64_t v, struct meg_err *e)
+int meg_report_check(const struct meg_token_output_conf *c, const struct meg_tokenizer *tok, int64_t v, struct meg_err *e)
 {
     if (c->top_n_logprobs < 0 || c->top_n_logprobs > v)
         return meg_fail(e, MEG_EUSAGE, "--top-n-logprobs %lld: it must be from 0 to %lld, the size of the vocabulary",
@@ -40,7 +40,7 @@ static void add_token(struct meg_str *out, const struct meg_tokenizer *tok, int3
     meg_str_free(&text);
 }
 
-void meg_report_add_tokens(struct meg_str *out, const struct meg_report *report, const struct meg_tokenizer *tok,
+void meg_report_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
                            const int32_t *ids, int64_t n)
 {
     if (!report->return_tokens)
@@ -53,7 +53,7 @@ void meg_report_add_tokens(struct meg_str *out, const struct meg_report *report,
     meg_str_add(out, "]", 1);
 }
 
-static void add_likely(struct meg_str *out, const struct meg_report *report, const struct meg_tokenizer *tok,
+static void add_likely(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
                        const struct meg_likely *x)
 {
     meg_str_printf(out, "{\"id\":%d,", x->id);
@@ -68,7 +68,7 @@ static void add_likely(struct meg_str *out, const struct meg_report *report, con
         meg_str_printf(out, "\"logprob\":null}");       /* JSON has no infinity */
 }
 
-void meg_report_add_top(struct meg_str *out, const struct meg_report *report, const struct meg_tokenizer *tok,
+void meg_report_add_top(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
                         const struct meg_likely *top, int64_t n)
 {
     const int64_t ntop = report->top_n_logprobs;
@@ -238,7 +238,7 @@ void meg_reply_add_text(struct meg_str *out, struct meg_reply *r)
     }
 }
 
-void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const struct meg_report *report,
+void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const struct meg_token_output_conf *report,
                         bool with_logprobs)
 {
     const struct meg_continuation *c = &r->c;

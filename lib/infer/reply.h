@@ -10,14 +10,14 @@
 MEG_BEGIN_DECLS
 
 /* What is printed of each token beside its id. */
-struct meg_report {
+struct meg_token_output_conf {
     bool return_tokens;          /* --return-tokens */
     int64_t top_n_logprobs;      /* --top-n-logprobs */
 };
 extern const struct meg_opt meg_report_opts[];
 
 /* Refuse what the model (of v ids) or the tokenizer (or NULL) cannot give: MEG_EUSAGE. */
-int meg_report_check(const struct meg_report *c, const struct meg_tokenizer *tok, int64_t v, struct meg_err *e);
+int meg_report_check(const struct meg_token_output_conf *c, const struct meg_tokenizer *tok, int64_t v, struct meg_err *e);
 
 /* Starts as { 0 }; c.prompt and request are the caller's, and c.request points to request. */
 struct meg_reply {
@@ -53,7 +53,7 @@ void meg_reply_add_text(struct meg_str *out, struct meg_reply *r);
  * tokenizer), "ids", "tokens", "logprobs" (nats) and "top_logprobs" where wanted, and "finish", which is "stop" or
  * "length".
  */
-void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const struct meg_report *report,
+void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const struct meg_token_output_conf *report,
                         bool with_logprobs);
 
 /*
@@ -63,9 +63,9 @@ void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const st
  * "token" where tokens are wanted, where report wants it
  *   top  [n,report->top_n_logprobs]
  */
-void meg_report_add_tokens(struct meg_str *out, const struct meg_report *report, const struct meg_tokenizer *tok,
+void meg_report_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
                            const int32_t *ids, int64_t n);
-void meg_report_add_top(struct meg_str *out, const struct meg_report *report, const struct meg_tokenizer *tok,
+void meg_report_add_top(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
                         const struct meg_likely *top, int64_t n);
 
 /* JSON arrays; floats with the nine significant digits that give them back. */

@@ -51,7 +51,7 @@ bool meg_sampling_is_greedy(const struct meg_sampling *c)
     return c->greedy || c->top_k == 1 || c->temperature == 0;
 }
 
-void meg_sampler_init(struct meg_sampler *s, int64_t v, int64_t drawable)
+void meg_sampler_init(struct meg_token_sampler *s, int64_t v, int64_t drawable)
 {
     s->v = v;
     s->drawable = drawable;
@@ -61,7 +61,7 @@ void meg_sampler_init(struct meg_sampler *s, int64_t v, int64_t drawable)
     s->heap = meg_new((size_t)drawable * sizeof *s->heap);
 }
 
-void meg_sampler_free(struct meg_sampler *s)
+void meg_sampler_free(struct meg_token_sampler *s)
 {
     free(s->id);
     free(s->p);
@@ -138,7 +138,7 @@ void meg_likeliest(struct meg_likely *out, int64_t n, const float *logits, int64
 }
 
 /* A filter rarely keeps more than a few ids, so they leave a heap one by one and nothing is sorted. */
-static void keep_best(struct meg_sampler *s, const struct meg_sampling *c, const float *logits, double max,
+static void keep_best(struct meg_token_sampler *s, const struct meg_sampling *c, const float *logits, double max,
                       double total)
 {
     int32_t *heap = s->heap, best;
@@ -162,7 +162,7 @@ static void keep_best(struct meg_sampler *s, const struct meg_sampling *c, const
         s->p[i] /= mass;
 }
 
-void meg_sampler_keep(struct meg_sampler *s, const struct meg_sampling *conf, const float *logits)
+void meg_sampler_keep(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits)
 {
     double max = logits[largest(logits, s->drawable)], total = 0;
     int64_t i;
@@ -181,7 +181,7 @@ void meg_sampler_keep(struct meg_sampler *s, const struct meg_sampling *conf, co
         s->p[i] /= total;
 }
 
-static int32_t draw(const struct meg_sampler *s, double u)
+static int32_t draw(const struct meg_token_sampler *s, double u)
 {
     double sum = 0;
     int64_t i, last = 0;
@@ -196,7 +196,7 @@ static int32_t draw(const struct meg_sampler *s, double u)
     return s->id[last];
 }
 
-int32_t meg_sample(struct meg_sampler *s, const struct meg_sampling *conf, const float *logits, int64_t prompt,
+int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits, int64_t prompt,
                    int64_t step, double *logprob)
 {
     double lse = meg_logsumexp(logits, s->v);

@@ -33,7 +33,7 @@ int meg_sampling_check(struct meg_sampling *c, int64_t drawable, struct meg_err 
 bool meg_sampling_is_greedy(const struct meg_sampling *c);
 
 /* What is left to draw from, best first where a filter is on, else by id. */
-struct meg_sampler {
+struct meg_token_sampler {
     int64_t v, drawable;         /* logits of a row; those that may be drawn: ids below it */
     int64_t n;                   /* ids kept */
     int32_t *id;                 /* [drawable] */
@@ -41,14 +41,14 @@ struct meg_sampler {
     int32_t *heap;               /* [drawable] scratch */
 };
 /* 1 <= drawable <= v. */
-void meg_sampler_init(struct meg_sampler *s, int64_t v, int64_t drawable);
-void meg_sampler_free(struct meg_sampler *s);
+void meg_sampler_init(struct meg_token_sampler *s, int64_t v, int64_t drawable);
+void meg_sampler_free(struct meg_token_sampler *s);
 
 /* Fill n, id and p from logits [v], which are numbers, one of those that may be drawn finite.  conf is checked. */
-void meg_sampler_keep(struct meg_sampler *s, const struct meg_sampling *conf, const float *logits);
+void meg_sampler_keep(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits);
 
 /*
- * meg_sample - the id that follows, and *logprob = log softmax(logits)[id] in nats, of the logits
+ * meg_sample_token - the id that follows, and *logprob = log softmax(logits)[id] in nats, of the logits
  * as they are, whatever was drawn from.
  *   conf    checked
  *   logits  [v]
@@ -56,7 +56,7 @@ void meg_sampler_keep(struct meg_sampler *s, const struct meg_sampling *conf, co
  * the first kept entry at which the running sum of p reaches u (base/philox.h).
  * -1 when a logit is not a number or none that may be drawn is finite.
  */
-int32_t meg_sample(struct meg_sampler *s, const struct meg_sampling *conf, const float *logits, int64_t prompt,
+int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits, int64_t prompt,
                    int64_t step, double *logprob);
 
 /* A token that may follow, and the natural logarithm of its probability. */

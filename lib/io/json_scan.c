@@ -47,7 +47,7 @@ static void skip_plain(struct meg_scan *s)
         v16 c;
 
         memcpy(&c, p, 16);
-        if ((bits = bits_of((v16)((c == '"') | (c == '\\') | (c < 0x20))))) {
+        if ((bits = meg_movemask((v16)((c == '"') | (c == '\\') | (c < 0x20))))) {
             s->p = p + __builtin_ctzll(bits);
             return;
         }

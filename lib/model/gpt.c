@@ -181,7 +181,7 @@ static size_t reach(const struct meg_params *p, bool takes_turns, enum meg_dtype
     int64_t most = takes_turns ? 0 : p->bucket[p->nbuckets - 1].end;
 
     for (int i = 0; i < p->nsections && takes_turns; i++) {
-        const struct meg_span s = p->section[i];
+        const struct meg_elem_range s = p->section[i];
         const int64_t end = meg_params_turn(p, i) + s.end - s.begin;
 
         most = s.end > s.begin && end > most ? end : most;

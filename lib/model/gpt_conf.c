@@ -182,7 +182,7 @@ static struct meg_param *weight(struct meg_params *p, const struct meg_gpt_conf 
 }
 
 static void vector(struct meg_params *p, int section, const char *layer, const char *name, int64_t n, int split,
-                   enum meg_param_init init)
+                   enum meg_init_method init)
 {
     struct meg_param *row = meg_params_add(p, section, 1, &n, "%s%s", layer, name);
 

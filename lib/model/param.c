@@ -94,7 +94,7 @@ static void end_bucket(struct meg_params *p, const struct meg_layout *l)
     if (l->shards)
         p->flat = begin + round_up(p->flat - begin, l->shards / gcd(l->shards, 128) * 128);
     p->bucket = meg_realloc_array(p->bucket, (size_t)p->nbuckets + 1, sizeof *p->bucket);
-    p->bucket[p->nbuckets++] = (struct meg_span){ begin, p->flat };
+    p->bucket[p->nbuckets++] = (struct meg_elem_range){ begin, p->flat };
 }
 
 /* Whether the bucket ends before row i, which is the next to be placed, or behind the last. */
@@ -122,7 +122,7 @@ void meg_params_place(struct meg_params *p, const struct meg_mesh *mesh)
     memset(p->section, 0, (size_t)p->nsections * sizeof *p->section);
     for (int i = p->n - 1; i >= 0; i--) {
         struct meg_param *row = &p->row[i];
-        struct meg_span *section = &p->section[row->section];
+        struct meg_elem_range *section = &p->section[row->section];
 
         if (i == p->n - 1 || row->section != row[1].section)
             is_here = has_section(mesh, row->section, p->nsections);

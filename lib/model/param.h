@@ -28,7 +28,7 @@ MEG_BEGIN_DECLS
 
 enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4 };
 
-enum meg_param_init { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XAVIER };
+enum meg_init_method { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XAVIER };
 
 /* Parameters reduced over one group of ranks. */
 enum meg_param_group { MEG_GROUP_DENSE, MEG_GROUP_TIED };
@@ -39,7 +39,7 @@ struct meg_param {
     int64_t dim[MEG_PARAM_MAXDIM]; /* global shape; vocabulary rows are the true ones */
     int split;                     /* axis cut over tensor-parallel ranks, -1: each has the whole */
     int parts;                     /* along that axis, each cut by itself: 2 for [gate; up] */
-    enum meg_param_init init;
+    enum meg_init_method init;
     double std;                    /* of MEG_INIT_NORMAL */
     int is_decayed;                /* weight decay applies */
     int is_decoupled;              /* word embedding and output weight: --decoupled-lr */
@@ -60,7 +60,7 @@ struct meg_param_run {
 };
 
 /* Elements [begin, end) of the flat buffer. */
-struct meg_span {
+struct meg_elem_range {
     int64_t begin, end;
 };
 
@@ -68,8 +68,8 @@ struct meg_params {
     struct meg_param *row;
     int n;
     int nsections;                 /* L + 2 */
-    struct meg_span *section;      /* [nsections] what this rank has of each; empty: nothing */
-    struct meg_span *bucket;       /* [nbuckets] in order, the whole flat buffer */
+    struct meg_elem_range *section;      /* [nsections] what this rank has of each; empty: nothing */
+    struct meg_elem_range *bucket;       /* [nbuckets] in order, the whole flat buffer */
     int nbuckets;
     int64_t numel;                 /* elements of the model: the sum of the rows */
     int64_t flat;                  /* elements of this rank's flat buffer, gaps included */

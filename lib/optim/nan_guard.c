@@ -12,7 +12,7 @@ static bool is_finite(struct meg_watch *w, const void *g, enum meg_dtype t, int6
 
 void meg_watch_section(struct meg_watch *w, int section, const void *g, enum meg_dtype t)
 {
-    const struct meg_span s = w->params->section[section];
+    const struct meg_elem_range s = w->params->section[section];
 
     if (!w->is_on || w->found || s.begin == s.end || is_finite(w, g, t, 0, s.end - s.begin))
         return;

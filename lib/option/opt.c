@@ -551,6 +551,6 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
         if (out.n)
             fwrite(out.s, 1, out.n, stdout);
         meg_str_free(&out);
-        exit(meg_finish());
+        exit(meg_close_stdout());
     }
 }

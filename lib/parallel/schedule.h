@@ -130,7 +130,7 @@ int meg_pipe_schedule_play(const struct meg_pipe_schedule *all, const struct meg
                            struct meg_pipe_schedule_cost *cost, struct meg_err *e);
 
 /* Makes all lists and plays them. */
-void meg_pipe_schedule_cost(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t,
+void meg_pipe_schedule_estimate(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t,
                             struct meg_pipe_schedule_cost *cost);
 
 MEG_END_DECLS

@@ -351,7 +351,7 @@ int meg_pipe_schedule_play(const struct meg_pipe_schedule *all, const struct meg
     return r;
 }
 
-void meg_pipe_schedule_cost(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t,
+void meg_pipe_schedule_estimate(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t,
                             struct meg_pipe_schedule_cost *cost)
 {
     struct meg_pipe_schedule *all = meg_new((size_t)c->stages * sizeof *all);

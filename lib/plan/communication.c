@@ -21,7 +21,7 @@ static double size_of(enum meg_dtype t)
 static double rows_sent(const struct meg_paper *p, enum meg_dtype t)
 {
     const struct meg_layout *l = &p->layout;
-    const double nbytes = (double)(paper_rows(p).m * p->model->hidden_size) * size_of(t);
+    const double nbytes = (double)(cost_local_rows(p).m * p->model->hidden_size) * size_of(t);
 
     return l->has_sp ? meg_sent_parts(l->tp, nbytes) : meg_sent_all_reduce(l->tp, nbytes);
 }
@@ -48,7 +48,7 @@ struct paper_sent paper_context_sent(const struct meg_paper *p, int64_t i)
     const struct meg_layout *l = &p->layout;
     const struct meg_gpt_conf *c = p->model;
     const enum meg_cp_kind kind = meg_layout_cp_kind(l, i);
-    const double n = (double)paper_rows(p).n, e = size_of(p->run.dtype), d = (double)c->kv_channels;
+    const double n = (double)cost_local_rows(p).n, e = size_of(p->run.dtype), d = (double)c->kv_channels;
     const double a = (double)(c->num_attention_heads / l->tp), g = (double)(c->num_query_groups / l->tp);
     const int64_t by_heads = kind == MEG_CP_A2A ? l->cp : kind == MEG_CP_A2A_P2P ? l->cp_near : 1;
     const int64_t by_keys = l->cp / by_heads;
@@ -76,7 +76,7 @@ struct paper_sent paper_embedding_sent(const struct meg_paper *p)
 /* All of it is part of the backward step: logits, what a row's probabilities are divided by, and the gradient. */
 struct paper_sent paper_head_sent(const struct meg_paper *p)
 {
-    const double once = rows_sent(p, p->run.dtype), n = (double)paper_rows(p).n;
+    const double once = rows_sent(p, p->run.dtype), n = (double)cost_local_rows(p).n;
     const double parts = meg_sent_parts(p->layout.tp, 2 * n * sizeof(float));
 
     return (struct paper_sent){ 0, (p->layout.has_sp ? 2 : 1) * once + parts, 0 };
@@ -120,7 +120,7 @@ static double tied_nbytes(const struct meg_params *rows, const struct meg_param 
 /* Bytes of a section's gather, unless it is there already. */
 static double read_section(int there[MEG_TURNS], const struct meg_paper *p, const struct meg_params *rows, int section)
 {
-    const struct meg_span s = rows->section[section];
+    const struct meg_elem_range s = rows->section[section];
     const int turn = meg_turn_of(rows, section);
 
     if (there[turn] == section)
@@ -150,7 +150,7 @@ static double sections_sent(const struct meg_paper *p, const struct meg_params *
     return sent;
 }
 
-struct paper_step_sent paper_step_sent(const struct meg_paper *p, struct meg_place at)
+struct paper_step_sent cost_count_step_comm(const struct meg_paper *p, struct meg_place at)
 {
     const struct meg_layout *l = &p->layout;
     const double e = size_of(p->run.grad);
@@ -195,7 +195,7 @@ static void layers_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper 
     const struct meg_layout *l = &p->layout;
     const struct meg_gpt_run run = meg_paper_run(p, stage);
     const struct paper_sent tensor = paper_tensor_sent(p, run.defers_weights);
-    const double kept = meg_sent_parts(l->tp, (double)(paper_rows(p).m / l->tp * p->model->hidden_size) *
+    const double kept = meg_sent_parts(l->tp, (double)(cost_local_rows(p).m / l->tp * p->model->hidden_size) *
                                                   size_of(run.residual));
     int64_t first, n, inputs;
 
@@ -223,9 +223,9 @@ static void layers_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper 
 void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, struct meg_place at)
 {
     const struct meg_layout *l = &p->layout;
-    const struct paper_step_sent once = paper_step_sent(p, at);
+    const struct paper_step_sent once = cost_count_step_comm(p, at);
     const double number = (double)sizeof(double);
-    const double boundary = (double)(paper_rows(p).m * p->model->hidden_size) * size_of(p->run.residual);
+    const double boundary = (double)(cost_local_rows(p).m * p->model->hidden_size) * size_of(p->run.residual);
     const int64_t leave = l->vp - (at.pp == l->pp - 1), come = l->vp - (at.pp == 0);
 
     memset(nbytes, 0, MEG_PAPER_GROUPS * sizeof *nbytes);

@@ -47,7 +47,7 @@ static double pipeline_nbytes(const struct meg_paper *p, const struct meg_mesh *
     struct meg_pipe_schedule list;
     int64_t groups, group;
     const struct meg_pipe_schedule_conf c = paper_short_schedule(&p->schedule, &groups, &group);
-    const struct meg_pipe_tensor tensor = { paper_rows(p).m * p->model->hidden_size, p->run.residual };
+    const struct meg_pipe_tensor tensor = { cost_local_rows(p).m * p->model->hidden_size, p->run.residual };
     double n;
 
     meg_pipe_schedule_make(&list, &c, (int)mesh->at.pp);
@@ -93,8 +93,8 @@ static double messages_nbytes(const struct meg_paper *p, const struct meg_params
 {
     const struct meg_layout *l = &p->layout;
     const enum meg_dtype e = p->run.residual, g = p->run.grad;
-    const double all = (double)(paper_rows(p).n * p->model->hidden_size), copies = (double)(l->dp * l->cp);
-    const double keys = (double)(paper_rows(p).n * 2 * p->model->num_query_groups / l->tp * p->model->kv_channels);
+    const double all = (double)(cost_local_rows(p).n * p->model->hidden_size), copies = (double)(l->dp * l->cp);
+    const double keys = (double)(cost_local_rows(p).n * 2 * p->model->num_query_groups / l->tp * p->model->kv_channels);
     double bucket = 0, tied = 0, gathered = 0, sum = meg_room_all_reduce(l->tp, all, e);
 
     for (int i = 0; i < rows->nbuckets; i++)

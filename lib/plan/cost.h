@@ -39,7 +39,7 @@ int meg_paper_kinds(struct meg_place at[3], const struct meg_layout *l);
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Bytes of a rank, by what they are for: first the arenas. */
-enum meg_paper_memory {
+enum meg_cost_memory_type {
     MEG_PAPER_PARAMS,
     MEG_PAPER_GRADS,
     MEG_PAPER_MAIN,
@@ -95,7 +95,7 @@ struct meg_paper_time {
  * threads: of a rank, where the hardware is counted in cores; else 1.  Where the schedule is not played its bubble
  * is that of equal parts, (pp - 1) / (vp microbatches).
  */
-void meg_paper_time(struct meg_paper_time *t, const struct meg_paper *p, const struct meg_hardware *hw, int threads,
+void meg_cost_step_time(struct meg_paper_time *t, const struct meg_paper *p, const struct meg_hardware *hw, int threads,
                     bool is_played);
 /* Seconds that no step takes less of, much sooner known: of its micro-batches. */
 double meg_paper_bound(const struct meg_paper *p, const struct meg_hardware *hw, int threads);

@@ -17,7 +17,7 @@ struct paper_rows {
     int64_t n, m;
 };
 
-static inline struct paper_rows paper_rows(const struct meg_paper *p)
+static inline struct paper_rows cost_local_rows(const struct meg_paper *p)
 {
     const struct meg_layout *l = &p->layout;
     const int64_t n = p->run.s / l->cp * p->run.b;
@@ -48,6 +48,6 @@ struct paper_step_sent {
     double tied;            /* to the other end */
     double updated;         /* elements that it updates */
 };
-struct paper_step_sent paper_step_sent(const struct meg_paper *p, struct meg_place at);
+struct paper_step_sent cost_count_step_comm(const struct meg_paper *p, struct meg_place at);
 
 #endif

@@ -70,7 +70,7 @@ static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t s
 static struct work attend(const struct rates *r, const struct meg_paper *p, bool is_backward)
 {
     const struct meg_layout *l = &p->layout;
-    const double n = (double)paper_rows(p).n, s = (double)p->run.s, d = (double)p->model->kv_channels;
+    const double n = (double)cost_local_rows(p).n, s = (double)p->run.s, d = (double)p->model->kv_channels;
     const double heads = (double)p->model->num_attention_heads / (double)l->tp, scores = n * s * heads;
     const double rate = is_backward ? r->hw->attention_bwd : r->hw->attention_fwd;
     struct work w = { 0 };
@@ -92,10 +92,10 @@ static struct steps layer(const struct rates *r, const struct meg_paper *p, int6
 {
     const struct meg_layout *l = &p->layout;
     const struct meg_gpt_conf *c = p->model;
-    const double tp = (double)l->tp, n = (double)paper_rows(p).n, d = (double)c->kv_channels;
+    const double tp = (double)l->tp, n = (double)cost_local_rows(p).n, d = (double)c->kv_channels;
     const double h = (double)c->hidden_size, ad = (double)c->num_attention_heads * d / tp;
     const double qkv = ad + 2 * (double)c->num_query_groups * d / tp, f = (double)c->ffn_hidden_size / tp;
-    const double fc1 = c->swiglu ? 2 * f : f, rows = (double)paper_rows(p).m * h;
+    const double fc1 = c->swiglu ? 2 * f : f, rows = (double)cost_local_rows(p).m * h;
     const double rotated = meg_gpt_is_rotary(c) ? 2 * n * (qkv - (qkv - ad) / 2) : 0;
     const double products = product(r, n, h, qkv) + product(r, n, ad, h) + product(r, n, h, fc1) + product(r, n, f, h);
     const struct paper_sent tensor = paper_tensor_sent(p, false), context = paper_context_sent(p, i);
@@ -120,7 +120,7 @@ static struct steps layer(const struct rates *r, const struct meg_paper *p, int6
 static struct steps embedding(const struct rates *r, const struct meg_paper *p)
 {
     const struct paper_sent sent = paper_embedding_sent(p);
-    const double rows = (double)(paper_rows(p).m * p->model->hidden_size), bw = bandwidth(r->hw, 1, p->layout.tp);
+    const double rows = (double)(cost_local_rows(p).m * p->model->hidden_size), bw = bandwidth(r->hw, 1, p->layout.tp);
     struct steps s = { 0 };
 
     s.fwd.passes = s.input.passes = 3 * rows * r->element / r->hw->memory_bw;
@@ -131,8 +131,8 @@ static struct steps embedding(const struct rates *r, const struct meg_paper *p)
 
 static struct steps head(const struct rates *r, const struct meg_paper *p)
 {
-    const double n = (double)paper_rows(p).n, h = (double)p->model->hidden_size;
-    const double v = (double)p->model->vocab_size / (double)p->layout.tp, rows = (double)paper_rows(p).m * h;
+    const double n = (double)cost_local_rows(p).n, h = (double)p->model->hidden_size;
+    const double v = (double)p->model->vocab_size / (double)p->layout.tp, rows = (double)cost_local_rows(p).m * h;
     struct steps s = { 0 };
 
     s.input.products = 3 * product(r, n, h, v);
@@ -179,7 +179,7 @@ static double makespan(const struct meg_pipe_schedule_conf *c, const struct meg_
 {
     struct meg_pipe_schedule_cost cost = { 0 };
 
-    meg_pipe_schedule_cost(c, t, &cost);
+    meg_pipe_schedule_estimate(c, t, &cost);
     return cost.makespan;
 }
 
@@ -224,7 +224,7 @@ static double pipeline(struct work *busy, const struct meg_paper *p, const struc
 {
     const struct meg_layout *l = &p->layout;
     const int64_t stride = l->is_tp_pp_dp ? l->tp : l->tp * l->cp * l->dp;
-    const double boundary = (double)(paper_rows(p).m * p->model->hidden_size) *
+    const double boundary = (double)(cost_local_rows(p).m * p->model->hidden_size) *
                             (double)meg_dtype_size(p->run.residual);
     struct steps *each = meg_new((size_t)(l->pp * l->vp) * sizeof *each);
     double busiest = 0, seconds;
@@ -279,7 +279,7 @@ static double reduction(const struct meg_paper *p, const struct meg_hardware *hw
 
     *update = 0;
     for (int i = 0; i < n; i++) {
-        const struct paper_step_sent s = paper_step_sent(p, at[i]);
+        const struct paper_step_sent s = cost_count_step_comm(p, at[i]);
         const double sums = s.sums / bw, gather = s.gather / bw;
 
         most = fmax(most, fmax(0, sums - (p->overlaps_sums ? backward : 0)) +
@@ -305,7 +305,7 @@ double meg_paper_bound(const struct meg_paper *p, const struct meg_hardware *hw,
     return pipeline(&busy, p, &r, false);
 }
 
-void meg_paper_time(struct meg_paper_time *t, const struct meg_paper *p, const struct meg_hardware *hw, int threads,
+void meg_cost_step_time(struct meg_paper_time *t, const struct meg_paper *p, const struct meg_hardware *hw, int threads,
                     bool is_played)
 {
     const struct rates r = rates_of(p, hw, threads);

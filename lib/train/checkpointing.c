@@ -484,7 +484,7 @@ int meg_train_save(struct trainer *t, enum meg_save_failure failure, struct meg_
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
     struct meg_str all = { 0 }, options = { 0 };
     struct meg_ckpt_slot slot[SLOTS];
-    struct meg_ckpt_save s = { 0 };
+    struct meg_ckpt_save_args s = { 0 };
     json_t *state;
     int r;
 

@@ -59,7 +59,7 @@ struct trainer {
     struct meg_optim *optim;
     struct meg_train_batches batches;
     struct meg_train_walk walk;
-    struct meg_report *report;
+    struct meg_logger *report;
     struct meg_straggler straggler;
     struct meg_position at;
     int64_t optim_steps; /* of the optimizer in that checkpoint */
@@ -127,7 +127,7 @@ struct meg_pipe_schedule_conf meg_train_schedule(const struct meg_train_job *job
  * *loss is the sum of loss * mask on the last stage, and 0 on others.  MEG_EFAIL when memory does not
  * suffice.
  */
-int meg_train_walk(struct trainer *t, int64_t num_micro, bool is_training, double *loss, struct meg_err *e);
+int meg_train_run_pipeline(struct trainer *t, int64_t num_micro, bool is_training, double *loss, struct meg_err *e);
 void meg_train_walk_free(struct meg_train_walk *w);
 
 /* ---- step.c ---- */

@@ -145,7 +145,7 @@ static void print_time(const struct trainer *t, const struct meg_paper *p, const
     const int64_t tokens = t->plan.global * t->job->train.seq_length;
     struct meg_paper_time s;
 
-    meg_paper_time(&s, p, hw, meg_train_threads(hw), true);
+    meg_cost_step_time(&s, p, hw, meg_train_threads(hw), true);
     const double busy = s.products + s.attention + s.passes + s.collectives;
     const struct {
         const char *name;

@@ -123,7 +123,7 @@ static bool try(struct search *s, struct candidate *c)
         s->tried++;
         if (make_paper(&p, &job, s, c) < 0 || is_too_slow(s, meg_paper_bound(&p, s->hw, threads)))
             return true;
-        meg_paper_time(&c->time, &p, s->hw, threads, false);
+        meg_cost_step_time(&c->time, &p, s->hw, threads, false);
         if (is_too_slow(s, c->time.step))
             return true;
         if ((c->memory = meg_paper_most_memory(&p)) <= s->room) {
@@ -198,7 +198,7 @@ static void play(struct search *s)
         struct meg_paper p;
 
         make_paper(&p, &job, s, &s->best[i]);
-        meg_paper_time(&s->best[i].time, &p, s->hw, meg_train_threads(s->hw), true);
+        meg_cost_step_time(&s->best[i].time, &p, s->hw, meg_train_threads(s->hw), true);
     }
     qsort(s->best, (size_t)s->n, sizeof *s->best, compare);
 }

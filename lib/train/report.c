@@ -9,7 +9,7 @@
 #include "train/metrics.h"
 #include "train/tensorboard.h"
 
-struct meg_report {
+struct meg_logger {
     const struct meg_train_log_conf *conf;
     struct meg_metrics *metrics; /* NULL without --log-json */
     struct meg_events *events;   /* NULL without --tensorboard-dir */
@@ -34,10 +34,10 @@ static int write_text(struct meg_events *t, const char *text, int64_t step, stru
     return r;
 }
 
-int meg_report_open(struct meg_report **out, const struct meg_train_log_conf *c, int64_t resumed,
+int meg_report_open(struct meg_logger **out, const struct meg_train_log_conf *c, int64_t resumed,
                     const char *text, struct meg_err *e)
 {
-    struct meg_report *p = meg_new(sizeof *p);
+    struct meg_logger *p = meg_new(sizeof *p);
     int r = 0;
 
     p->conf = c;
@@ -54,7 +54,7 @@ out:
     return r;
 }
 
-void meg_report_close(struct meg_report *p)
+void meg_report_close(struct meg_logger *p)
 {
     if (!p)
         return;
@@ -67,14 +67,14 @@ void meg_report_close(struct meg_report *p)
 /*
  * A log that cannot be written, on a full disk for instance, ends no run: warn once, and close it.
  */
-static void drop_metrics(struct meg_report *p, const struct meg_err *e)
+static void drop_metrics(struct meg_logger *p, const struct meg_err *e)
 {
     meg_warn("%s; the run goes on without --log-json", e->msg);
     meg_metrics_close(p->metrics);
     p->metrics = NULL;
 }
 
-static void drop_events(struct meg_report *p, const struct meg_err *e)
+static void drop_events(struct meg_logger *p, const struct meg_err *e)
 {
     meg_warn("%s; the run goes on without --tensorboard-dir", e->msg);
     meg_events_close(p->events);
@@ -82,7 +82,7 @@ static void drop_events(struct meg_report *p, const struct meg_err *e)
 }
 
 /* name over iterations, and "name vs samples" over samples. */
-static int scalar(struct meg_report *p, const char *name, double value,
+static int scalar(struct meg_logger *p, const char *name, double value,
                   const struct meg_interval *v, struct meg_err *e)
 {
     char by_samples[64];
@@ -96,7 +96,7 @@ static int scalar(struct meg_report *p, const char *name, double value,
     return meg_events_scalar(p->events, by_samples, value, v->consumed_samples, e);
 }
 
-static int write_events(struct meg_report *p, const struct meg_interval *v, struct meg_err *e)
+static int write_events(struct meg_logger *p, const struct meg_interval *v, struct meg_err *e)
 {
     int r;
 
@@ -118,7 +118,7 @@ static int write_events(struct meg_report *p, const struct meg_interval *v, stru
     return 0;
 }
 
-void meg_report_step(struct meg_report *p, const struct meg_interval *v)
+void meg_report_step(struct meg_logger *p, const struct meg_interval *v)
 {
     const double now = meg_now_s();
     struct meg_err e;
@@ -147,7 +147,7 @@ static void print(struct meg_str *s)
     meg_str_free(s);
 }
 
-void meg_report_interval(struct meg_report *p, const struct meg_interval *v)
+void meg_report_interval(struct meg_logger *p, const struct meg_interval *v)
 {
     struct meg_str s = { 0 };
     struct meg_err e;
@@ -161,7 +161,7 @@ void meg_report_interval(struct meg_report *p, const struct meg_interval *v)
         drop_metrics(p, &e);
 }
 
-static int write_evaluation(struct meg_report *p, const struct meg_interval *v, double loss, struct meg_err *e)
+static int write_evaluation(struct meg_logger *p, const struct meg_interval *v, double loss, struct meg_err *e)
 {
     const int r = scalar(p, "lm loss validation", loss, v, e);
 
@@ -170,7 +170,7 @@ static int write_evaluation(struct meg_report *p, const struct meg_interval *v, 
         : scalar(p, "lm loss validation ppl", meg_perplexity(loss), v, e);
 }
 
-void meg_report_evaluation(struct meg_report *p, const char *split, bool is_last, int64_t iteration,
+void meg_report_evaluation(struct meg_logger *p, const char *split, bool is_last, int64_t iteration,
                            int64_t consumed_samples, double loss)
 {
     const struct meg_interval v = { .iteration = iteration, .consumed_samples = consumed_samples };
@@ -191,7 +191,7 @@ void meg_report_evaluation(struct meg_report *p, const char *split, bool is_last
         drop_events(p, &e);
 }
 
-void meg_report_evaluating(struct meg_report *p, const char *split, int64_t done, int64_t total)
+void meg_report_evaluating(struct meg_logger *p, const char *split, int64_t done, int64_t total)
 {
     meg_progress_show(&p->progress, "evaluation (%s) %" PRId64 "/%" PRId64, split, done, total);
 }

@@ -47,15 +47,15 @@ void meg_log_evaluation(struct meg_str *s, const char *where, double loss);
 /* Compute exp(min(20, loss)), as Megatron prints it; NaN of a loss that is not finite. */
 double meg_perplexity(double loss);
 
-struct meg_report;
+struct meg_logger;
 
 /*
  * Open the files that c names for a run that starts after iteration resumed, whose configuration
  * text (lines "name = value") goes to TensorBoard.  c is kept until close.
  */
-int meg_report_open(struct meg_report **out, const struct meg_train_log_conf *c, int64_t resumed,
+int meg_report_open(struct meg_logger **out, const struct meg_train_log_conf *c, int64_t resumed,
                     const char *text, struct meg_err *e);
-void meg_report_close(struct meg_report *p);
+void meg_report_close(struct meg_logger *p);
 
 /*
  * Report an iteration, an interval or an evaluation.  A file that cannot be written is warned of and closed, and the
@@ -63,17 +63,17 @@ void meg_report_close(struct meg_report *p);
  */
 
 /* Write the events of an iteration, and show it on the progress line. */
-void meg_report_step(struct meg_report *p, const struct meg_interval *v);
+void meg_report_step(struct meg_logger *p, const struct meg_interval *v);
 
 /* Print the log line of a --log-interval, and write its JSON line. */
-void meg_report_interval(struct meg_report *p, const struct meg_interval *v);
+void meg_report_interval(struct meg_logger *p, const struct meg_interval *v);
 
 /* Report the loss of a split, "valid" or "test"; is_last: after training. */
-void meg_report_evaluation(struct meg_report *p, const char *split, bool is_last, int64_t iteration,
+void meg_report_evaluation(struct meg_logger *p, const char *split, bool is_last, int64_t iteration,
                            int64_t consumed_samples, double loss);
 
 /* How far an evaluation is, on the progress line. */
-void meg_report_evaluating(struct meg_report *p, const char *split, int64_t done, int64_t total);
+void meg_report_evaluating(struct meg_logger *p, const char *split, int64_t done, int64_t total);
 
 MEG_END_DECLS
 #endif

@@ -217,7 +217,7 @@ static void evaluate(void *user, const struct meg_pipe_step *s)
         t->walk.loss += meg_gpt_slot_loss(t->model, s->slot, NULL);
 }
 
-int meg_train_walk(struct trainer *t, int64_t num_micro, bool is_training, double *loss, struct meg_err *e)
+int meg_train_run_pipeline(struct trainer *t, int64_t num_micro, bool is_training, double *loss, struct meg_err *e)
 {
     static const struct meg_pipe_ops train = { forward, backward, backward_input, backward_weight },
                                      eval = { .fwd = evaluate };

@@ -34,7 +34,7 @@ static int gradients(struct trainer *t, int64_t num_micro, double *loss, double 
         return r;
     meg_optim_begin(t->optim, num_micro, meg_train_checks_nan(t));
     meg_straggler_enter(&t->straggler, MEG_PHASE_PASSES);
-    if ((r = meg_train_walk(t, num_micro, true, &num, e)) < 0)
+    if ((r = meg_train_run_pipeline(t, num_micro, true, &num, e)) < 0)
         return r;
     meg_straggler_enter(&t->straggler, MEG_PHASE_REDUCTION);
     den = t->batches.tokens;
@@ -147,7 +147,7 @@ int meg_train_evaluate(struct trainer *t, struct meg_loader *l, const char *spli
         if (meg_train_stop_asked(t))
             return 0;
         if ((r = meg_train_read(t, l, num_micro, e)) < 0 ||
-            (r = meg_train_walk(t, num_micro, false, &sum, e)) < 0)
+            (r = meg_train_run_pipeline(t, num_micro, false, &sum, e)) < 0)
             return r;
         num += sum;
         den += t->batches.tokens;

@@ -17,7 +17,7 @@ static bool is_space(int32_t c)
         c == 0x3000;
 }
 
-enum meg_uclass meg_uclass(int32_t cp)
+enum meg_uclass meg_char_class_of(int32_t cp)
 {
     if (is_space(cp))
         return MEG_U_SPACE;
@@ -40,7 +40,7 @@ enum meg_uclass meg_uclass(int32_t cp)
 static void fill(void)
 {
     for (int32_t c = 0; c < 0x10000; c++)
-        table[c] = (unsigned char)meg_uclass(c);
+        table[c] = (unsigned char)meg_char_class_of(c);
 }
 
 const char *meg_unicode_version(void)

@@ -12,7 +12,7 @@
 enum meg_uclass { MEG_U_OTHER, MEG_U_LETTER, MEG_U_NUMBER, MEG_U_SPACE };
 
 /* The class of a character above U+FFFF, or of any: slow. */
-enum meg_uclass meg_uclass(int32_t cp);
+enum meg_uclass meg_char_class_of(int32_t cp);
 
 /* The classes of U+0000..U+FFFF as a table of unicode/char_class_simd.h.  Made by the first call; any thread may call. */
 const unsigned char *meg_uclass_table(void);

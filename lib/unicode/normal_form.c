@@ -84,7 +84,7 @@ static void look_at(const struct meg_normal_form *f, struct walk *w, int64_t at)
         v16 c;
 
         memcpy(&c, w->s + k, 16);
-        first |= bits_of((v16)(c >= 0xC0)) << k;
+        first |= meg_movemask((v16)(c >= 0xC0)) << k;
     }
     kinds = first ? f->find_kinds(f->kind, w->s, first) : (struct meg_kinds){ 0 };
     w->steady = kinds.bit[0];
@@ -154,7 +154,7 @@ static int64_t next_inert(const struct meg_normal_form *f, const char *text, int
 }
 
 /* Is it no part of what is before it?  There is nothing to join from MEG_NORMAL_FORM_CHARS on. */
-static bool begins_apart(const struct meg_normal_form *f, int32_t cp)
+static bool has_boundary_before(const struct meg_normal_form *f, int32_t cp)
 {
     int32_t part[32];
 
@@ -193,7 +193,7 @@ static int add_stretch(const struct meg_normal_form *f, const char *text, int64_
         int32_t cp;
 
         i += meg_utf8_step(text + i, n - i, &cp);
-        if (c.n >= AT_ONCE && begins_apart(f, cp))
+        if (c.n >= AT_ONCE && has_boundary_before(f, cp))
             r = finish(f, &c, most, out, e);
         meg_chars_add(&c, cp);
         if (c.n > MEG_NORMAL_FORM_HELD)

@@ -11,7 +11,7 @@
 typedef unsigned char v16 __attribute__((vector_size(16)));
 
 /* Bit i is the top bit of byte i; every byte is 0 or 255. */
-static inline uint64_t bits_of(v16 m)
+static inline uint64_t meg_movemask(v16 m)
 {
 #ifdef __SSE2__
     return (uint64_t)(unsigned)_mm_movemask_epi8((__m128i)m);

@@ -94,17 +94,17 @@ static bool is_good(const char *s, struct expected *x)
         v16 c;
 
         memcpy(&c, s + k, 16);
-        tail |= bits_of((v16)((c & 0xC0) == 0x80)) << k;
-        two |= bits_of((v16)(c >= 0xC0)) << k; /* or more */
-        three |= bits_of((v16)(c >= 0xE0)) << k;
-        four |= bits_of((v16)(c >= 0xF0)) << k;
-        never |= bits_of((v16)((c > 0xF4) | ((c & 0xFE) == 0xC0))) << k;
-        to8f |= bits_of((v16)((c & 0xF0) == 0x80)) << k;
-        to9f |= bits_of((v16)((c & 0xE0) == 0x80)) << k;
-        e0 |= bits_of((v16)(c == 0xE0)) << k;
-        ed |= bits_of((v16)(c == 0xED)) << k;
-        f0 |= bits_of((v16)(c == 0xF0)) << k;
-        f4 |= bits_of((v16)(c == 0xF4)) << k;
+        tail |= meg_movemask((v16)((c & 0xC0) == 0x80)) << k;
+        two |= meg_movemask((v16)(c >= 0xC0)) << k; /* or more */
+        three |= meg_movemask((v16)(c >= 0xE0)) << k;
+        four |= meg_movemask((v16)(c >= 0xF0)) << k;
+        never |= meg_movemask((v16)((c > 0xF4) | ((c & 0xFE) == 0xC0))) << k;
+        to8f |= meg_movemask((v16)((c & 0xF0) == 0x80)) << k;
+        to9f |= meg_movemask((v16)((c & 0xE0) == 0x80)) << k;
+        e0 |= meg_movemask((v16)(c == 0xE0)) << k;
+        ed |= meg_movemask((v16)(c == 0xED)) << k;
+        f0 |= meg_movemask((v16)(c == 0xF0)) << k;
+        f4 |= meg_movemask((v16)(c == 0xF4)) << k;
     }
     must = two << 1 | three << 2 | four << 3 | x->tail;
     x->tail = two >> 63 | three >> 62 | four >> 61;

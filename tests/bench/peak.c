@@ -135,5 +135,5 @@ int main(void)
         printf("%.1f}\n", bf16);
     else
         printf("null}\n");
-    return meg_finish();
+    return meg_close_stdout();
 }

@@ -150,5 +150,5 @@ int main(int argc, char **argv)
     free(sample);
     meg_optim_close(o);
     meg_gpt_close(g);
-    return meg_finish();
+    return meg_close_stdout();
 }

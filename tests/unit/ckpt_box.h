@@ -41,7 +41,7 @@ static inline void free_box(struct box *b)
 }
 
 /* In the background, the run going on. */
-static inline int save_in_background(const struct meg_ckpt_save *s, struct meg_err *e)
+static inline int save_in_background(const struct meg_ckpt_save_args *s, struct meg_err *e)
 {
     struct meg_ckpt_saving *saving;
     int r = meg_ckpt_save_begin(&saving, s, e);
@@ -69,7 +69,7 @@ static inline int save_box(struct box *b, const char *dir, int64_t iteration, in
                                         .eod = 3 };
     struct meg_str options = { 0 };
     json_t *state = json_pack("{s:i,s:f}", "consumed", 40, "x", 0.1);
-    struct meg_ckpt_save s = { .dir = dir,
+    struct meg_ckpt_save_args s = { .dir = dir,
                                      .lock = b->lock,
                                      .iteration = iteration,
                                      .model = &b->m,

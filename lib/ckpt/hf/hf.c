@@ -290,7 +290,7 @@ static void set_text_ids(json_t *o, const struct ckpt_family *family, const stru
     free(ends.v);
 }
 
-static int write_config(const char *dir, const struct ckpt_family *family, const struct meg_ckpt_save *s,
+static int write_config(const char *dir, const struct ckpt_family *family, const struct meg_ckpt_save_args *s,
                         enum meg_dtype dtype, struct meg_err *e)
 {
     static const char *const name[MEG_DTYPES] = {
@@ -324,7 +324,7 @@ static int write_extras(const char *dir, const struct ckpt_family *family, const
     return r;
 }
 
-static int write_folder(const char *dir, const struct ckpt_family *family, const struct meg_ckpt_save *s,
+static int write_folder(const char *dir, const struct ckpt_family *family, const struct meg_ckpt_save_args *s,
                         const struct meg_ckpt_hf *to, struct meg_err *e)
 {
     int r;
@@ -392,7 +392,7 @@ int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e)
     return r;
 }
 
-int meg_ckpt_export_hf(const struct meg_ckpt_save *s, const struct meg_ckpt_hf *to, struct meg_err *e)
+int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt_hf *to, struct meg_err *e)
 {
     const struct ckpt_family *family = NULL;
     char *tmp = NULL;

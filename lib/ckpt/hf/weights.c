@@ -28,7 +28,7 @@ static const struct item *item_of(const struct item *v, int n, const char *name)
 }
 
 /* What each row becomes, malloc'ed; the number of items. */
-static int list_items(struct item **out, const struct ckpt_format *f, const struct meg_ckpt_save *s)
+static int list_items(struct item **out, const struct ckpt_format *f, const struct meg_ckpt_save_args *s)
 {
     const struct meg_params *p = s->params;
     struct item *v = NULL, it;
@@ -53,7 +53,7 @@ static int list_items(struct item **out, const struct ckpt_format *f, const stru
 }
 
 static int write_tensor(struct meg_file *f, const struct meg_st_tensor *t, const struct item *it,
-                        const struct meg_ckpt_save *s, enum meg_dtype dtype, struct meg_err *e)
+                        const struct meg_ckpt_save_args *s, enum meg_dtype dtype, struct meg_err *e)
 {
     const int64_t n = meg_st_numel(t);
     float *theirs = malloc((size_t)n * sizeof *theirs);
@@ -77,7 +77,7 @@ out:
 
 /* Write n tensors, which are put in the order of the file. */
 static int write_file(const char *dir, const char *name, struct meg_st_tensor *t, int n, const struct item *items,
-                      int nitems, const struct meg_ckpt_save *s, enum meg_dtype dtype, struct meg_err *e)
+                      int nitems, const struct meg_ckpt_save_args *s, enum meg_dtype dtype, struct meg_err *e)
 {
     char *path = ckpt_path(dir, name);
     struct meg_str header = { 0 };
@@ -113,7 +113,7 @@ static int take_shard(const struct meg_st_tensor *t, int first, int n, int64_t e
     return k - first;
 }
 
-static int write_index(const char *dir, const struct meg_ckpt_save *s, enum meg_dtype dtype, json_t *map,
+static int write_index(const char *dir, const struct meg_ckpt_save_args *s, enum meg_dtype dtype, json_t *map,
                        struct meg_err *e)
 {
     json_t *index = json_pack("{s:{s:I},s:O}", "metadata", "total_size",
@@ -129,7 +129,7 @@ static int write_index(const char *dir, const struct meg_ckpt_save *s, enum meg_
     return r;
 }
 
-int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, const struct meg_ckpt_save *s,
+int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, const struct meg_ckpt_save_args *s,
                           const struct meg_ckpt_hf *to, struct meg_err *e)
 {
     const int64_t element = (int64_t)meg_dtype_size(to->dtype);

@@ -12,7 +12,7 @@
 #define FOLDER "model_optim_rng/" /* in the container */
 
 struct job {
-    const struct meg_ckpt_save *s;
+    const struct meg_ckpt_save_args *s;
     const struct meg_ckpt_ranks *to;
     int64_t vocab; /* rows, padding counted */
 };
@@ -349,7 +349,7 @@ static int write_ranks(const char *folder, const struct job *j, struct meg_err *
     return r;
 }
 
-int meg_ckpt_export_megatron(const struct meg_ckpt_save *s, const struct meg_ckpt_ranks *to,
+int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_ranks *to,
                              struct meg_err *e)
 {
     struct job j = { .s = s, .to = to };

@@ -28,7 +28,7 @@ void meg_reducer_free(struct meg_reducer *r)
     memset(r, 0, sizeof *r);
 }
 
-static bool meets(struct meg_span a, struct meg_span b)
+static bool meets(struct meg_elem_range a, struct meg_elem_range b)
 {
     return a.begin < b.end && b.begin < a.end;
 }
@@ -53,10 +53,10 @@ static char *at(const struct meg_reducer *r, int64_t i)
 }
 
 /* This rank's slice of [begin, end). */
-static struct meg_span slice(const struct meg_comm *slices, struct meg_span b)
+static struct meg_elem_range slice(const struct meg_comm *slices, struct meg_elem_range b)
 {
     const int64_t n = (b.end - b.begin) / slices->size;
-    const struct meg_span s = { b.begin + slices->rank * n, b.begin + (slices->rank + 1) * n };
+    const struct meg_elem_range s = { b.begin + slices->rank * n, b.begin + (slices->rank + 1) * n };
 
     return s;
 }
@@ -70,7 +70,7 @@ static void end_bucket(struct meg_reducer *r)
     meg_wait(r->group, r->work);
     r->work = NULL;
     if (m->same->size > 1) {
-        const struct meg_span s = slice(m->slices, r->params->bucket[r->bucket]);
+        const struct meg_elem_range s = slice(m->slices, r->params->bucket[r->bucket]);
 
         meg_all_reduce(m->same, at(r, s.begin), s.end - s.begin, r->t, MEG_SUM);
     }
@@ -80,7 +80,7 @@ static void end_bucket(struct meg_reducer *r)
 static void begin_bucket(struct meg_reducer *r, int b)
 {
     const struct meg_mesh *m = r->mesh;
-    const struct meg_span all = r->params->bucket[b], mine = slice(m->slices, all);
+    const struct meg_elem_range all = r->params->bucket[b], mine = slice(m->slices, all);
 
     end_bucket(r);
     r->bucket = b;
@@ -130,7 +130,7 @@ static void add_up_ends(struct meg_reducer *r)
 
     for (int i = 0; i < p->n; i++) {
         const struct meg_param *row = &p->row[i];
-        struct meg_span s = { row->offset, row->offset + row->held };
+        struct meg_elem_range s = { row->offset, row->offset + row->held };
 
         if (row->group != MEG_GROUP_TIED || !row->held)
             continue;
@@ -167,7 +167,7 @@ void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, 
 static void begin_gather(struct meg_gatherer *q, int b)
 {
     const size_t size = meg_dtype_size(q->t);
-    struct meg_span all, mine;
+    struct meg_elem_range all, mine;
 
     q->bucket = b;
     if (b < 0)

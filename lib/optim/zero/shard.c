@@ -130,7 +130,7 @@ void meg_share_make(struct meg_share *s, const struct meg_params *p, const struc
     s->piece = meg_new((size_t)s->npieces * sizeof *s->piece);
     s->span = meg_new((size_t)s->npieces * sizeof *s->span);
     for (int k = 0; k < s->npieces; k++) {
-        const struct meg_span b = l->shards ? p->bucket[k] : (struct meg_span){ 0, p->flat };
+        const struct meg_elem_range b = l->shards ? p->bucket[k] : (struct meg_elem_range){ 0, p->flat };
         const int64_t n = (b.end - b.begin) / (l->shards ? l->shards : 1);
         struct meg_piece *v = &s->piece[k];
 
@@ -138,7 +138,7 @@ void meg_share_make(struct meg_share *s, const struct meg_params *p, const struc
         v->end = v->begin + n;
         v->at = s->n;
         s->n += n;
-        s->span[k] = (struct meg_span){ v->begin, v->end };
+        s->span[k] = (struct meg_elem_range){ v->begin, v->end };
         cut_ranges(v, range, nranges);
         for (int i = p->n; i-- > 0;)
             add_run(s, p, i, k);

@@ -50,7 +50,7 @@ struct meg_share_run {
 
 struct meg_share {
     struct meg_piece *piece; /* all of the flat buffer, or this rank's slice of each bucket */
-    struct meg_span *span;   /* [npieces] begin and end of each */
+    struct meg_elem_range *span;   /* [npieces] begin and end of each */
     int npieces;
     int64_t n;               /* elements of all pieces */
     struct meg_share_run *run; /* every element of every row that is in a piece, in order */

@@ -139,7 +139,7 @@ static int32_t clean(int32_t cp)
 }
 
 /* Is it, decomposed, no mark that may change places with what is before it? */
-static bool begins_apart(int32_t cp)
+static bool is_starter(int32_t cp)
 {
     utf8proc_int32_t part[32];
 
@@ -152,7 +152,7 @@ static bool begins_apart(int32_t cp)
 static bool can_part(int32_t a, int32_t b)
 {
     return a != 0x3A3 && b != 0x3A3 && !meg_u_is_case_ignorable(a) && !meg_u_is_case_ignorable(b) &&
-        begins_apart(b);
+        is_starter(b);
 }
 
 void meg_bert_reader_free(struct meg_bert_reader *r)
@@ -263,10 +263,10 @@ void meg_bert_normalize(const struct meg_bert_norm *b, const char *text, int64_t
 
             if (!is_blank && (cp == 0xFFFD || is_control(cp)))
                 continue;
-            if (is_blank || meg_uclass(cp) == MEG_U_SPACE)
+            if (is_blank || meg_char_class_of(cp) == MEG_U_SPACE)
                 cp = ' ';
         }
-        if (c.n >= AT_ONCE && begins_apart(cp))
+        if (c.n >= AT_ONCE && is_starter(cp))
             finish(b, &c, &d, out);
         if (b->handle_chinese_chars && is_ideograph(cp, true)) {
             meg_chars_add(&c, ' ');

@@ -13,7 +13,7 @@ enum { MAX_WORD = 200 }; /* characters; longer ones are unknown, as in Megatron-
 /* Whitespace as Python strips it. */
 static bool is_blank(int32_t cp)
 {
-    return meg_uclass(cp) == MEG_U_SPACE || (cp >= 0x1C && cp <= 0x1F);
+    return meg_char_class_of(cp) == MEG_U_SPACE || (cp >= 0x1C && cp <= 0x1F);
 }
 
 /* [*s, *end) without the blanks around it. */

@@ -116,7 +116,7 @@ void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, i
     b->maybe[bit / 64] |= (uint64_t)1 << bit % 64;
 }
 
-void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge *merge, int64_t n)
+void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, int64_t n)
 {
     enum { AHEAD = 16 };
 

@@ -40,10 +40,10 @@ void meg_bpe_free(struct meg_bpe *b);
 void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
 
 /* n pairs, one after the other: faster than each by itself. */
-struct meg_bpe_merge {
+struct meg_bpe_merge_rule {
     int32_t left, right, rank, id;
 };
-void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge *merge, int64_t n);
+void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, int64_t n);
 
 /*
  * meg_bpe_merge, meg_bpe_merge_one - merge the n symbols of a piece

@@ -13,7 +13,7 @@
 
 /* The rules, filled by who reads the files; then only read, by any number of threads. */
 struct meg_bytebpe {
-    enum meg_split split;
+    enum meg_pretok split;
     int32_t byte_id[256]; /* -1: no token */
     int32_t missing;      /* id of a byte that is no token; -1: it is left out */
     struct meg_bpe bpe;

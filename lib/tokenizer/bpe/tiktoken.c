@@ -17,7 +17,7 @@ struct tiktoken {
     struct meg_bytebpe_coder coder;
 };
 
-static void describe(struct meg_tokenizer *t, const struct meg_tok_conf *c, enum meg_split split)
+static void describe(struct meg_tokenizer *t, const struct meg_tok_conf *c, enum meg_pretok split)
 {
     struct meg_str special = { 0 };
     char size[32], nspecial[32];

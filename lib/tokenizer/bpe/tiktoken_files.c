@@ -203,11 +203,11 @@ static int fill_rules(struct meg_bytebpe *b, int32_t first_id, const char *path,
     return MEG_OK;
 }
 
-static enum meg_split split_of(const char *pattern, bool is_json)
+static enum meg_pretok split_of(const char *pattern, bool is_json)
 {
     static const struct {
         const char *name;
-        enum meg_split split;
+        enum meg_pretok split;
     } named[] = { { "v1", MEG_SPLIT_TIK_V1 },
                   { "v2", MEG_SPLIT_TIK_V2 },
                   { "cl100k", MEG_SPLIT_CL100K },

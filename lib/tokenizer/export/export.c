@@ -86,7 +86,7 @@ static json_t *byte_level(bool use_regex)
                            use_regex);
 }
 
-void meg_export_split_bytes(struct meg_export *x, enum meg_split split)
+void meg_export_split_bytes(struct meg_export *x, enum meg_pretok split)
 {
     x->decoder = byte_level(true);
     if (split == MEG_SPLIT_GPT2) {
@@ -244,7 +244,7 @@ static bool has_bos(const struct meg_export *x, const struct meg_ids *before)
     return false;
 }
 
-static void write_beside(struct meg_tok_export *out, const struct meg_export *x, const struct meg_ids *before)
+static void write_beside(struct meg_tok_export_files *out, const struct meg_export *x, const struct meg_ids *before)
 {
     json_t *map = roles_of(x), *config = json_deep_copy(map);
 
@@ -265,7 +265,7 @@ static void write_beside(struct meg_tok_export *out, const struct meg_export *x,
     json_decref(config);
 }
 
-int meg_tok_export(struct meg_tok_export *out, const struct meg_tok_conf *c, struct meg_err *e)
+int meg_tok_export(struct meg_tok_export_files *out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     struct meg_export x = { .conf = c, .unk = -1 };
     struct meg_ids before = { 0 };
@@ -304,7 +304,7 @@ out:
     return r;
 }
 
-void meg_tok_export_free(struct meg_tok_export *x)
+void meg_tok_export_free(struct meg_tok_export_files *x)
 {
     meg_str_free(&x->tokenizer);
     meg_str_free(&x->config);

@@ -8,7 +8,7 @@
 #include "tokenizer/tokenizer.h"
 
 /* The text of each file.  Starts as { 0 }. */
-struct meg_tok_export {
+struct meg_tok_export_files {
     struct meg_str tokenizer; /* s NULL: HuggingFaceTokenizer and PretrainedFromHF have their own */
     struct meg_str config, map;
     int32_t eod, bos; /* ids that end a document and begin a text, or -1 */
@@ -24,7 +24,7 @@ struct meg_tok_export {
  * other two do not let transformers open the folder in another way; else as meg_tokenizer_open.
  */
 #define MEG_TOK_EXPORT_KEY "meg_tokenizer"
-int meg_tok_export(struct meg_tok_export *out, const struct meg_tok_conf *c, struct meg_err *e);
-void meg_tok_export_free(struct meg_tok_export *x);
+int meg_tok_export(struct meg_tok_export_files *out, const struct meg_tok_conf *c, struct meg_err *e);
+void meg_tok_export_free(struct meg_tok_export_files *x);
 
 #endif

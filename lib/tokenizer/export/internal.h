@@ -20,7 +20,7 @@ struct meg_export {
     struct meg_export_token *added;                       /* [vocab_size] by id */
     int32_t unk;                                          /* id of the unknown token, or -1 */
     bool has_no_prefix; /* a SentencePiece model that puts no blank in front of a text */
-    bool is_own_model;  /* as in struct meg_tok_export */
+    bool is_own_model;  /* as in struct meg_tok_export_files */
 };
 
 /* Add the special token of an id; nothing where the id is negative or is added already. */
@@ -35,7 +35,7 @@ json_t *meg_export_byte_model(json_t *vocab, json_t *merges, bool ignore_merges)
 /* ["left", "right"] of a merge. */
 json_t *meg_export_merge(const char *left, size_t nleft, const char *right, size_t nright);
 /* The pre-tokeniser of a known split, then bytes; and the decoder of bytes. */
-void meg_export_split_bytes(struct meg_export *x, enum meg_split split);
+void meg_export_split_bytes(struct meg_export *x, enum meg_pretok split);
 
 /* Fill the parts, the added tokens and unk.  MEG_EUSAGE for what tokenizer.json cannot express. */
 int meg_export_gpt2(struct meg_export *x, struct meg_err *e);

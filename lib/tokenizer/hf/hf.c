@@ -222,7 +222,7 @@ static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_start, s
 
 static bool is_space(int32_t cp)
 {
-    return meg_uclass(cp) == MEG_U_SPACE;
+    return meg_char_class_of(cp) == MEG_U_SPACE;
 }
 
 /* \w */
@@ -237,7 +237,7 @@ static bool is_word(int32_t cp)
     case UTF8PROC_CATEGORY_PC:
         return true;
     default:
-        return meg_uclass(cp) == MEG_U_LETTER || cp == 0x200C || cp == 0x200D ||
+        return meg_char_class_of(cp) == MEG_U_LETTER || cp == 0x200C || cp == 0x200D ||
             (cp >= 0x24B6 && cp <= 0x24E9);
     }
 }

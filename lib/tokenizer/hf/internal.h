@@ -43,7 +43,7 @@ int meg_hf_parts_load(const struct meg_hf_parts *p, const json_t *part, void *to
 struct meg_hf_pattern {
     struct meg_str literal;
     struct meg_regex *regex; /* NULL: the literal */
-    int split;               /* enum meg_split that regex spells, or -1 */
+    int split;               /* enum meg_pretok that regex spells, or -1 */
 };
 int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char *from,
                         struct meg_err *e);
@@ -96,7 +96,7 @@ void meg_hf_pre_free(struct meg_hf_pre *p);
 int meg_hf_pre_run(const struct meg_hf_pre *p, struct meg_hf_pieces *pieces,
                    struct meg_hf_pieces *other, struct meg_err *e);
 /* Is it one of the known splits and then GPT-2's spelling of bytes, so that bytes may be looked up? */
-bool meg_hf_pre_is_bytes(const struct meg_hf_pre *p, enum meg_split *split, bool *add_prefix_space);
+bool meg_hf_pre_is_bytes(const struct meg_hf_pre *p, enum meg_pretok *split, bool *add_prefix_space);
 
 /* Does it first cut at whitespace, which goes away, perhaps around punctuation, too? */
 bool meg_hf_pre_cuts_at_space(const struct meg_hf_pre *p, bool *is_around_punctuation);

@@ -127,7 +127,7 @@ static int64_t find_merged(struct spelled *x, const struct meg_strtab *tokens, c
 }
 
 /* Look up merge k of those read. */
-static int find_merge(struct meg_bpe_merge *to, const struct meg_hf_vocab *v, struct spelled *x, int k,
+static int find_merge(struct meg_bpe_merge_rule *to, const struct meg_hf_vocab *v, struct spelled *x, int k,
                       const char *from, struct meg_err *e)
 {
     int32_t *const id[TOKENS] = { &to->left, &to->right, &to->id };
@@ -162,7 +162,7 @@ static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t
     const struct meg_span *list = &m->lists.merges;
     struct meg_err why;
     struct meg_scan s;
-    struct meg_bpe_merge *merge = NULL;
+    struct meg_bpe_merge_rule *merge = NULL;
     struct spelled x = { 0 };
     int64_t n = 0, cap = 0;
     bool is_bad = false;

@@ -233,14 +233,14 @@ static void strip(const struct step *s, const char *text, int64_t n, struct meg_
     while (s->left && text < end) {
         int len = meg_utf8_step(text, end - text, &cp);
 
-        if (meg_uclass(cp) != MEG_U_SPACE)
+        if (meg_char_class_of(cp) != MEG_U_SPACE)
             break;
         text += len;
     }
     while (s->right && text < end) {
         const char *last = meg_utf8_before(end, &cp);
 
-        if (meg_uclass(cp) != MEG_U_SPACE)
+        if (meg_char_class_of(cp) != MEG_U_SPACE)
             break;
         end = last;
     }

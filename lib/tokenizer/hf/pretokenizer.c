@@ -244,7 +244,7 @@ void meg_hf_pre_free(struct meg_hf_pre *p)
     free(p);
 }
 
-bool meg_hf_pre_is_bytes(const struct meg_hf_pre *p, enum meg_split *split, bool *add_prefix_space)
+bool meg_hf_pre_is_bytes(const struct meg_hf_pre *p, enum meg_pretok *split, bool *add_prefix_space)
 {
     const struct step *first, *last;
 
@@ -259,7 +259,7 @@ bool meg_hf_pre_is_bytes(const struct meg_hf_pre *p, enum meg_split *split, bool
     if (first->kind != SPLIT || first->pattern.split < 0 || first->behavior != ISOLATED ||
         first->invert || last->use_regex || last->prefix != NEVER)
         return false;
-    *split = (enum meg_split)first->pattern.split;
+    *split = (enum meg_pretok)first->pattern.split;
     return true;
 }
 
@@ -308,11 +308,11 @@ static bool is_match(enum kind kind, int32_t cp)
 {
     switch (kind) {
     case DIGITS:
-        return meg_uclass(cp) == MEG_U_NUMBER;
+        return meg_char_class_of(cp) == MEG_U_NUMBER;
     case PUNCTUATION:
         return meg_bert_is_punctuation(cp);
     default:
-        return meg_uclass(cp) == MEG_U_SPACE;
+        return meg_char_class_of(cp) == MEG_U_SPACE;
     }
 }
 

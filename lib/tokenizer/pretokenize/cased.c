@@ -28,7 +28,7 @@ static unsigned char classes_of(int32_t cp)
     static const unsigned char of[] = {
         [MEG_U_LETTER] = L, [MEG_U_NUMBER] = N, [MEG_U_SPACE] = S, [MEG_U_OTHER] = 0
     };
-    unsigned char c = of[meg_uclass(cp)];
+    unsigned char c = of[meg_char_class_of(cp)];
 
     if (cp == '\r' || cp == '\n')
         return S | EOL;
@@ -143,7 +143,7 @@ static const char *blanks(const char *s, const char *end)
     return p == end || last == s ? p : last;
 }
 
-static const char *piece_end(enum meg_split split, const char *s, const char *end)
+static const char *piece_end(enum meg_pretok split, const char *s, const char *end)
 {
     const bool is_o200k = split == MEG_SPLIT_O200K;
     const char *stop = cased_word(s, end, is_o200k), *next;
@@ -167,7 +167,7 @@ static const char *piece_end(enum meg_split split, const char *s, const char *en
     return blanks(s, end);
 }
 
-void meg_split_cased(enum meg_split split, const char *text, int64_t n, uint64_t *starts)
+void meg_split_cased(enum meg_pretok split, const char *text, int64_t n, uint64_t *starts)
 {
     pthread_once(&once, fill);
     memset(starts, 0, (size_t)(n / 64 + 1) * sizeof *starts);

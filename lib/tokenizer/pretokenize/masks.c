@@ -84,14 +84,14 @@ static uint64_t classify_any(const char *s, struct masks *m)
         v16 c;
 
         memcpy(&c, s + k, 16);
-        m->letter |= bits_of((v16)((c | 0x20) - 'a' < 26)) << k;
-        m->number |= bits_of((v16)(c - '0' < 10)) << k;
-        m->blank |= bits_of((v16)(c == ' ')) << k;
-        m->space |= bits_of((v16)(c - '\t' < 5)) << k;
-        m->eol |= bits_of((v16)((c == '\r') | (c == '\n'))) << k;
-        m->quote |= bits_of((v16)(c == '\'')) << k;
-        m->tail |= bits_of((v16)(c - 0x80 < 0x40)) << k;
-        high |= bits_of((v16)(c > 0x7F)) << k;
+        m->letter |= meg_movemask((v16)((c | 0x20) - 'a' < 26)) << k;
+        m->number |= meg_movemask((v16)(c - '0' < 10)) << k;
+        m->blank |= meg_movemask((v16)(c == ' ')) << k;
+        m->space |= meg_movemask((v16)(c - '\t' < 5)) << k;
+        m->eol |= meg_movemask((v16)((c == '\r') | (c == '\n'))) << k;
+        m->quote |= meg_movemask((v16)(c == '\'')) << k;
+        m->tail |= meg_movemask((v16)(c - 0x80 < 0x40)) << k;
+        high |= meg_movemask((v16)(c > 0x7F)) << k;
     }
     m->space |= m->blank;
     return high;
@@ -116,7 +116,7 @@ static void classify_high(struct masks_reader *r, const char *s, uint64_t high, 
 
         meg_utf8_read(s + at, &cp);
         for (int i = 0; i < 2; i++)
-            class.bit[i] |= (uint64_t)(meg_uclass(cp) >> i & 1) << at;
+            class.bit[i] |= (uint64_t)(meg_char_class_of(cp) >> i & 1) << at;
     }
     for (int i = 0; i < 2; i++) {
         class.bit[i] = whole(class.bit[i] | (r->cut[i] & m->tail), m->tail);

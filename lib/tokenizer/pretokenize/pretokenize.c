@@ -13,7 +13,7 @@
 #define OTHER " ?[^\\s\\p{L}\\p{N}]+"
 #define BLANKS "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-const char *const meg_split_pattern[MEG_SPLITS] = {
+const char *const meg_split_pattern[MEG_NUM_PRETOKS] = {
     [MEG_SPLIT_GPT2] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" OTHER "|\\s+(?!\\S)|\\s+",
     [MEG_SPLIT_CL100K] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}{1,3}|" OTHER "[\\r\\n]*|" BLANKS,
     [MEG_SPLIT_QWEN2] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}|" OTHER "[\\r\\n]*|" BLANKS,
@@ -26,7 +26,7 @@ const char *const meg_split_pattern[MEG_SPLITS] = {
 
 int meg_split_of_pattern(const char *pattern)
 {
-    for (int k = 0; k < MEG_SPLITS; k++) {
+    for (int k = 0; k < MEG_NUM_PRETOKS; k++) {
         if (strcmp(pattern, meg_split_pattern[k]) == 0)
             return k;
     }
@@ -67,7 +67,7 @@ static void begin(struct meg_pieces *p, const char *text, int64_t n)
     p->bits = p->starts[0] & ~(uint64_t)1;
 }
 
-void meg_pieces_of(struct meg_pieces *p, enum meg_split split, const char *text, int64_t n)
+void meg_pieces_of(struct meg_pieces *p, enum meg_pretok split, const char *text, int64_t n)
 {
     uint64_t *starts = make_room(p, n);
 

@@ -9,18 +9,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum meg_split {
+enum meg_pretok {
     MEG_SPLIT_GPT2,   /* Radford et al. 2019 */
     MEG_SPLIT_CL100K, /* tiktoken's cl100k_base, Llama 3 */
     MEG_SPLIT_QWEN2,  /* the same with each digit a piece */
     MEG_SPLIT_O200K,  /* tiktoken's o200k_base */
     MEG_SPLIT_TIK_V1, /* --tiktoken-pattern v1 */
     MEG_SPLIT_TIK_V2,
-    MEG_SPLITS
+    MEG_NUM_PRETOKS
 };
 
 /* The pattern as those vocabularies' files spell it. */
-extern const char *const meg_split_pattern[MEG_SPLITS];
+extern const char *const meg_split_pattern[MEG_NUM_PRETOKS];
 /* The split of a pattern spelled so; -1 when it is none of them. */
 int meg_split_of_pattern(const char *pattern);
 
@@ -35,7 +35,7 @@ struct meg_pieces {
 
 /* Split a text of n bytes, well-formed UTF-8 (anything else is a bug of the caller), which must stay
  * while its pieces are taken.  Linear in n. */
-void meg_pieces_of(struct meg_pieces *p, enum meg_split split, const char *text, int64_t n);
+void meg_pieces_of(struct meg_pieces *p, enum meg_pretok split, const char *text, int64_t n);
 void meg_pieces_free(struct meg_pieces *p);
 /* The same at seams. */
 struct meg_seams;
@@ -61,8 +61,8 @@ static inline bool meg_pieces_next(struct meg_pieces *p, const char **s, int64_t
 
 /* The scanners: set the bits of starts, n / 64 + 1 words. */
 void meg_split_gpt2(const char *text, int64_t n, uint64_t *starts);
-void meg_split_words(enum meg_split split, const char *text, int64_t n, uint64_t *starts);
-void meg_split_cased(enum meg_split split, const char *text, int64_t n, uint64_t *starts);
+void meg_split_words(enum meg_pretok split, const char *text, int64_t n, uint64_t *starts);
+void meg_split_cased(enum meg_pretok split, const char *text, int64_t n, uint64_t *starts);
 
 /* What (?i:'s|'t|'re|'ve|'m|'ll|'d) matches at s [n], which begins with a quote: how many bytes, long s (U+017F)
  * included; 0: nothing. */

@@ -73,7 +73,7 @@ static uint64_t cut_contractions(struct past *p, uint64_t quotes, const char *te
     return starts;
 }
 
-void meg_split_words(enum meg_split split, const char *text, int64_t n, uint64_t *starts)
+void meg_split_words(enum meg_pretok split, const char *text, int64_t n, uint64_t *starts)
 {
     struct masks_reader r = meg_masks_of(text, n);
     struct past p = { .indent = -1 };

@@ -154,7 +154,7 @@ static int open_model(struct sentencepiece **out, const struct meg_tok_class *cl
 
     if ((r = check_conf(c, e)) < 0 || (r = meg_spm_open(&spm, c->tokenizer_model, e)) < 0)
         return r;
-    m = meg_spm_model(spm);
+    m = meg_spm_get_model(spm);
     t = *out = meg_new(sizeof *t);
     t->common = meg_new(sizeof *t->common);
     t->common->spm = spm;
@@ -185,7 +185,7 @@ static int open_plain(struct meg_tokenizer **out, const struct meg_tok_class *cl
 
     if (r < 0)
         return r;
-    t->base.roles.pad = meg_spm_model(t->common->spm)->pad;
+    t->base.roles.pad = meg_spm_get_model(t->common->spm)->pad;
     describe(t, "_GPTSentencePieceTokenizer", c->tokenizer_model, 0);
     *out = &t->base;
     return MEG_OK;
@@ -234,8 +234,8 @@ static int special_open(struct meg_tokenizer **out, const struct meg_tok_conf *c
     if ((r = open_model(&t, &meg_tok_sentencepiece, c, e)) < 0)
         return r;
     s = &t->common->special;
-    if ((r = add_pieces(s, meg_spm_model(t->common->spm), c->tokenizer_model, e)) == MEG_OK) {
-        add_all(s, meg_spm_model(t->common->spm), extra_ids, &t->base.roles);
+    if ((r = add_pieces(s, meg_spm_get_model(t->common->spm), c->tokenizer_model, e)) == MEG_OK) {
+        add_all(s, meg_spm_get_model(t->common->spm), extra_ids, &t->base.roles);
         r = build_finder(s, e);
     }
     if (r < 0) {

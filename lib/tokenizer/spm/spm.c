@@ -87,7 +87,7 @@ void meg_spm_close(struct meg_spm *s)
     free(s);
 }
 
-const struct meg_spm_model *meg_spm_model(const struct meg_spm *s)
+const struct meg_spm_model *meg_spm_get_model(const struct meg_spm *s)
 {
     return s->model;
 }

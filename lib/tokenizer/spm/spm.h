@@ -13,7 +13,7 @@ struct meg_spm;
 int meg_spm_open(struct meg_spm **out, const char *path,
                  struct meg_err *e);   /* as meg_spm_model_load */
 void meg_spm_close(struct meg_spm *s); /* accepts NULL */
-const struct meg_spm_model *meg_spm_model(const struct meg_spm *s);
+const struct meg_spm_model *meg_spm_get_model(const struct meg_spm *s);
 
 /* What a thread needs to encode, and the words it remembers. */
 struct meg_spm_work;

@@ -152,14 +152,14 @@ static void finish_on(void *path)
 {
     assert_non_null(freopen(path, "w", stdout));
     printf("the product\n");
-    exit(meg_finish());
+    exit(meg_close_stdout());
 }
 
 static void finish_closed(void *arg)
 {
     (void)arg;
     close(STDOUT_FILENO);
-    exit(meg_finish());
+    exit(meg_close_stdout());
 }
 
 static void a_full_disk_is_told_at_the_end(void **state)

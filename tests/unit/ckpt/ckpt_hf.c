@@ -18,7 +18,7 @@ static void put_config(const char *dir, const char *text)
 /* A folder as export writes it, with settings of its own. */
 static void export(struct box *b, const char *dir, const char *config)
 {
-    const struct meg_ckpt_save s = { .dir = dir, .model = &b->m, .params = &b->p, .w = { .p = b->w } };
+    const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .w = { .p = b->w } };
     struct meg_err e;
 
     if (meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf){ 0 }, &e) < 0)
@@ -275,7 +275,7 @@ static void refuses_settings_it_cannot_follow(void **state)
 
 static void does_not_write_what_gpt2_cannot_express(void **state)
 {
-    struct meg_ckpt_save s = { .dir = "wide" };
+    struct meg_ckpt_save_args s = { .dir = "wide" };
     struct meg_gpt_conf m;
     struct meg_err e;
 

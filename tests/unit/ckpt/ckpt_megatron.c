@@ -7,7 +7,7 @@
 static int export(const struct box *b, const char *dir, int64_t t, int64_t p, int64_t multiple,
                   enum meg_ckpt_names names, struct meg_err *e)
 {
-    const struct meg_ckpt_save s = { .dir = dir, .model = &b->m, .params = &b->p, .w = { .p = b->w } };
+    const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .w = { .p = b->w } };
     const struct meg_ckpt_ranks to = { .tensor = t,
                                        .pipeline = p,
                                        .vocab_multiple = multiple,

@@ -190,7 +190,7 @@ static void names_the_chunk_of_a_flipped_bit(void **state)
     {
         const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b.m }, { 0 } };
         struct meg_str options = { 0 };
-        struct meg_ckpt_save save = { .dir = "flip",
+        struct meg_ckpt_save_args save = { .dir = "flip",
                                             .iteration = MEG_CKPT_RELEASE,
                                             .mesh = &meg_mesh_one,
                                             .model = &b.m,

@@ -12,7 +12,7 @@ static float number(const struct meg_param *row, int64_t k)
 struct rank {
     struct meg_mesh mesh;
     struct meg_params p;
-    struct meg_span *span;
+    struct meg_elem_range *span;
     int nspans;
     float *flat, *packed; /* the whole buffer, and the spans of it */
 };
@@ -28,7 +28,7 @@ static void deal_spans(struct rank *r, int64_t i, int64_t n)
         const int64_t len = 1 + turn * 37 % 101, end = begin + len < r->p.flat ? begin + len : r->p.flat;
 
         if (turn % n == i) {
-            r->span[r->nspans++] = (struct meg_span){ begin, end };
+            r->span[r->nspans++] = (struct meg_elem_range){ begin, end };
             memcpy(r->packed + at, r->flat + begin, (size_t)(end - begin) * sizeof *r->flat);
             at += end - begin;
         }
@@ -108,7 +108,7 @@ static void write_files(char *image[FILES], int64_t nbytes[FILES], const struct 
             { .name = "exp_avg_sq", .p = r.packed, .span = r.span, .nspans = r.nspans, .copy = (int)r.mesh.at.cp,
               .copies = (int)l->cp }
         };
-        const struct meg_ckpt_save s = {
+        const struct meg_ckpt_save_args s = {
             .model = m, .mesh = &r.mesh, .params = &r.p, .w = slot[0], .slot = slot + 1, .nslots = 2
         };
         nfiles = ckpt_list_files(&f, &s);
@@ -214,7 +214,7 @@ static void every_layout_reads_its_part(void **state)
     make_rank(&whole, &b.m, &one, 0);
     b.p = whole.p;
     b.w = b.exp_avg = b.exp_avg_sq = whole.flat;
-    const struct meg_ckpt_save s = { .dir = "theirs", .model = &b.m, .params = &b.p, .w = { .p = b.w } };
+    const struct meg_ckpt_save_args s = { .dir = "theirs", .model = &b.m, .params = &b.p, .w = { .p = b.w } };
 
     save_ok(&b, "parts", 3, 0, -1);
     c = open_ok("parts", MEG_UNSET);

@@ -255,7 +255,7 @@ static void loads_a_checkpoint_of_protocol_4(void **state)
     (void)state;
     make_box(&a, 1, 8, 1);
     make_box(&b, 1, 8, 2);
-    const struct meg_ckpt_save s = { .dir = "four", .model = &a.m, .params = &a.p, .w = { .p = a.w } };
+    const struct meg_ckpt_save_args s = { .dir = "four", .model = &a.m, .params = &a.p, .w = { .p = a.w } };
 
     assert_int_equal(meg_ckpt_export_megatron(&s, &to, &e), 0);
     rewrite_in_protocol_4("four/iter_0000007/mp_rank_00/model_optim_rng.pt");

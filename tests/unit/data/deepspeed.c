@@ -45,11 +45,11 @@ static void golden_splits(void **state)
     json_array_foreach(all, i, x)
     {
         if (get_str(x, "split")) {
-            struct meg_split s;
+            struct meg_split_matrix s;
 
             assert_int_equal(meg_split_parse(&s, get_str(x, "split"), &e), 0);
             s.is_deepspeed = true;
-            for (size_t k = 0; k < MEG_SPLITS; k++) {
+            for (size_t k = 0; k < MEG_NUM_SPLITS; k++) {
                 const json_t *at = json_object_get(x, "boundaries");
 
                 meg_split_range(&s, (int)k, get_int(x, "n"), &begin, &end);

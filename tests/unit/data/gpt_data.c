@@ -656,8 +656,8 @@ static void golden_samples(void **state)
                      .eod_mask_loss = get_int(c, "eod_mask_loss") }
         };
         struct meg_source *src;
-        struct meg_split split;
-        struct meg_gpt_index_plan p;
+        struct meg_split_matrix split;
+        struct meg_gpt_index_sizes p;
         struct meg_err e;
         struct row r;
         int64_t begin, end;

@@ -7,7 +7,7 @@
 static void epochs_follow_the_samples_wanted(void **state)
 {
     const struct meg_gpt_cut cut = { 10, 1, false };
-    struct meg_gpt_index_plan p;
+    struct meg_gpt_index_sizes p;
     struct meg_err e;
 
     (void)state;
@@ -31,7 +31,7 @@ static void samples_cover_the_stream_once(void **state)
     const int length[] = { 7, 1, 12, 3, 30, 2, 9 }; /* 64 tokens */
     const struct meg_gpt_cut cut = { 5, 1, false };
     struct meg_source *src;
-    struct meg_gpt_index_plan p;
+    struct meg_gpt_index_sizes p;
     struct meg_gpt_index x;
     struct meg_err e;
     int64_t at = 0, k = 0, off = 0;
@@ -83,7 +83,7 @@ static void wide_arrays_hold_the_same_numbers(void **state)
     const struct meg_gpt_cut cut = { 5, 1, false };
     const int length[] = { 7, 1, 12, 3, 30, 2, 9 };
     struct meg_source *src;
-    struct meg_gpt_index_plan p;
+    struct meg_gpt_index_sizes p;
     struct meg_gpt_index narrow, wide;
     struct meg_err e;
 
@@ -121,7 +121,7 @@ static void wide_arrays_hold_the_same_numbers(void **state)
 /* The limits of Megatron's helpers: int32 document positions, and a shuffle of uint32 below 2^32 - 2. */
 static void arrays_are_wide_from_megatrons_limits_on(void **state)
 {
-    struct meg_gpt_index_plan p = { .elements = INT32_MAX, .epochs = 1, .samples = UINT32_MAX - 2 };
+    struct meg_gpt_index_sizes p = { .elements = INT32_MAX, .epochs = 1, .samples = UINT32_MAX - 2 };
     struct meg_gpt_index x;
 
     (void)state;
@@ -160,8 +160,8 @@ static void golden_arrays(void **state)
         const struct meg_gpt_cut cut = { get_int(c, "sequence_length"),
                                          (int)get_int(c, "add_extra_token"), false };
         struct meg_source *src;
-        struct meg_split split;
-        struct meg_gpt_index_plan p;
+        struct meg_split_matrix split;
+        struct meg_gpt_index_sizes p;
         struct meg_gpt_index x;
         struct meg_err e;
         int64_t begin, end;

@@ -6,7 +6,7 @@
 static void single_deals_rows_to_ranks_in_order(void **state)
 {
     const struct meg_sampler_conf c = { MEG_SAMPLER_SINGLE, 17, 4, 2, 1, 3 };
-    struct meg_sampler *s;
+    struct meg_data_sampler *s;
     struct meg_err e;
     int64_t index[2], number[2];
 
@@ -35,7 +35,7 @@ static void every_layout_consumes_the_same_samples(void **state)
             memset(step_of, -1, sizeof step_of);
             for (int64_t rank = 0; rank < ranks; rank++) {
                 const struct meg_sampler_conf c = { MEG_SAMPLER_SINGLE, STEPS * GLOBAL, 0, b, rank, ranks };
-                struct meg_sampler *s;
+                struct meg_data_sampler *s;
                 struct meg_err e;
                 int64_t index[GLOBAL], number[GLOBAL];
 
@@ -62,7 +62,7 @@ static void cyclic_covers_each_epoch(void **state)
         int times[24] = { 0 }, same = 0;
         for (int64_t rank = 0; rank < 3; rank++) {
             const struct meg_sampler_conf c = { kind, 24, 0, 2, rank, 3 };
-            struct meg_sampler *s;
+            struct meg_data_sampler *s;
             struct meg_err e;
             int64_t index[2], number[2], first[8];
             assert_int_equal(meg_sampler_open(&s, &c, &e), 0);
@@ -89,7 +89,7 @@ static void cyclic_covers_each_epoch(void **state)
 static void what_cannot_be_dealt_is_refused(void **state)
 {
     struct meg_sampler_conf c = { MEG_SAMPLER_CYCLIC, 5, 0, 2, 0, 3 };
-    struct meg_sampler *s;
+    struct meg_data_sampler *s;
     struct meg_err e;
 
     (void)state;
@@ -107,7 +107,7 @@ static void what_cannot_be_dealt_is_refused(void **state)
         "micro batch and data-parallel sizes of the checkpoint");
 }
 
-static void check(struct meg_sampler *s, const json_t *batches, int64_t micro_batch)
+static void check(struct meg_data_sampler *s, const json_t *batches, int64_t micro_batch)
 {
     const json_t *want;
     size_t k;
@@ -145,7 +145,7 @@ static void golden_orders(void **state)
                                                    get_int(c, "micro_batch_size"),
                                                    (int64_t)rank,
                                                    get_int(c, "data_parallel_size") };
-            struct meg_sampler *s;
+            struct meg_data_sampler *s;
             struct meg_err e;
             int64_t index[16], number[16];
             assert_int_equal(meg_sampler_open(&s, &conf, &e), 0);

@@ -5,7 +5,7 @@
 
 static void shares_are_rounded_at_their_boundaries(void **state)
 {
-    struct meg_split s;
+    struct meg_split_matrix s;
     struct meg_err e;
     int64_t b, end;
 
@@ -25,7 +25,7 @@ static void shares_are_rounded_at_their_boundaries(void **state)
 
 static void what_is_no_split_is_refused(void **state)
 {
-    struct meg_split s;
+    struct meg_split_matrix s;
     struct meg_err e;
 
     (void)state;
@@ -45,7 +45,7 @@ static void what_is_no_split_is_refused(void **state)
 static void a_word_that_is_no_decimal_number_is_refused(void **state)
 {
     static const char *const text[] = { "0x10,1", "nan,1,1", "1,inf", "1e2,1", "90%,10", "+9,1", ".,1", "90;10" };
-    struct meg_split s;
+    struct meg_split_matrix s;
     struct meg_err e;
 
     (void)state;
@@ -57,7 +57,7 @@ static void a_word_that_is_no_decimal_number_is_refused(void **state)
 
 static void samples_follow_iterations_and_evaluations(void **state)
 {
-    int64_t n[MEG_SPLITS];
+    int64_t n[MEG_NUM_SPLITS];
 
     (void)state;
     meg_sample_counts(n, -1, 1000, 100, 10, 16);
@@ -75,12 +75,12 @@ static void golden_splits(void **state)
     assert_true(json_array_size(all) > 20);
     json_array_foreach(all, i, c) {
         json_t *matrix = json_object_get(c, "matrix"), *ranges = json_object_get(c, "ranges");
-        struct meg_split s;
+        struct meg_split_matrix s;
         struct meg_err e;
         int64_t b, end;
 
         assert_int_equal(meg_split_parse(&s, get_str(c, "split"), &e), 0);
-        for (size_t k = 0; k < MEG_SPLITS; k++) {
+        for (size_t k = 0; k < MEG_NUM_SPLITS; k++) {
             json_t *m = json_array_get(matrix, k), *r = json_array_get(ranges, k);
             assert_int_equal(s.is_present[k], !json_is_null(m));
             meg_split_range(&s, (int)k, get_int(c, "n"), &b, &end);
@@ -105,7 +105,7 @@ static void golden_sample_counts(void **state)
     (void)state;
     assert_true(json_array_size(all) > 0);
     json_array_foreach(all, i, c) {
-        int64_t n[MEG_SPLITS];
+        int64_t n[MEG_NUM_SPLITS];
         meg_sample_counts(n, -1, get_int(c, "train_iters"), get_int(c, "eval_interval"),
                           get_int(c, "eval_iters"), get_int(c, "global_batch_size"));
         assert_int_equal(n[MEG_TRAIN], get_int(c, "train"));

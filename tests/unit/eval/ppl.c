@@ -43,7 +43,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static void ppl(struct meg_ppl *p, const struct meg_token_source *src, int64_t seq_length, int64_t stride)
+static void ppl(struct meg_ppl_result *p, const struct meg_token_source *src, int64_t seq_length, int64_t stride)
 {
     struct meg_err e;
 
@@ -57,7 +57,7 @@ static void windows_add_up(void **state)
     struct meg_token_source src = meg_tokens_of_ids(&ids);
     float logprob[POSITIONS];
     struct meg_err e;
-    struct meg_ppl p;
+    struct meg_ppl_result p;
     double want = 0;
 
     (void)state;
@@ -93,7 +93,7 @@ static void a_dataset_is_its_documents_in_a_row(void **state)
     struct meg_dataset_reader reader;
     struct meg_indexed *d = NULL;
     struct meg_token_source src;
-    struct meg_ppl p, want;
+    struct meg_ppl_result p, want;
     struct meg_err e;
 
     (void)state;

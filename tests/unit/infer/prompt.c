@@ -382,13 +382,13 @@ static void a_reply_is_one_json_line(void **state)
     assert_int_equal(meg_reply_begin(&r, tok, NULL, 0, &e), MEG_OK);
     assert_int_equal(meg_reply_update(&r, &e), 0);
     assert_true(r.is_complete);
-    meg_reply_add_json(&out, &r, &(struct meg_report){ 0 }, true);
+    meg_reply_add_json(&out, &r, &(struct meg_token_output_conf){ 0 }, true);
     assert_string_equal(out.s, "{\"text\":\"a\\n\\\"\xef\xbf\xbd\",\"ids\":[97,10,34,195],"
                                "\"logprobs\":[-0.100000001,-1,-2.5,0],\"finish\":\"stop\"}\n");
     out.n = 0;
     assert_int_equal(meg_reply_begin(&none, NULL, NULL, 0, &e), MEG_OK);
     assert_int_equal(meg_reply_update(&none, &e), 0);
-    meg_reply_add_json(&out, &none, &(struct meg_report){ 0 }, false);
+    meg_reply_add_json(&out, &none, &(struct meg_token_output_conf){ 0 }, false);
     assert_string_equal(out.s, "{\"ids\":[],\"finish\":\"length\"}\n");
     r.c = (struct meg_continuation){ 0 };
     meg_reply_free(&r);
@@ -398,7 +398,7 @@ static void a_reply_is_one_json_line(void **state)
 
 static void a_report_has_the_text_of_each_token(void **state)
 {
-    const struct meg_report tokens = { .return_tokens = true }, top = { .top_n_logprobs = 2 }, both = { true, 2 };
+    const struct meg_token_output_conf tokens = { .return_tokens = true }, top = { .top_n_logprobs = 2 }, both = { true, 2 };
     const struct meg_likely likely[] = { { 'a', -0.1f }, { 300, -INFINITY }, { 0xc3, -1 }, { '"', -2.5f } };
     struct meg_tokenizer *tok = bytes_tokenizer();
     struct meg_str out = { 0 };
@@ -421,7 +421,7 @@ static void a_report_has_the_text_of_each_token(void **state)
     assert_int_equal(out.n, 0);
     assert_int_equal(meg_report_check(&both, tok, 2, &e), MEG_OK);
     assert_int_equal(meg_report_check(&both, tok, 1, &e), MEG_EUSAGE);
-    assert_int_equal(meg_report_check(&(struct meg_report){ false, -1 }, tok, 2, &e), MEG_EUSAGE);
+    assert_int_equal(meg_report_check(&(struct meg_token_output_conf){ false, -1 }, tok, 2, &e), MEG_EUSAGE);
     assert_int_equal(meg_report_check(&tokens, NULL, 2, &e), MEG_EUSAGE);
     assert_int_equal(meg_report_check(&top, NULL, 2, &e), MEG_OK);
     meg_str_free(&out);

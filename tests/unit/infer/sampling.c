@@ -12,7 +12,7 @@
 
 static const struct meg_sampling plain = { .temperature = 1, .seed = 1234 };
 
-static void keep(struct meg_sampler *s, struct meg_sampling conf, const float *logits, int64_t v)
+static void keep(struct meg_token_sampler *s, struct meg_sampling conf, const float *logits, int64_t v)
 {
     struct meg_err e;
 
@@ -25,7 +25,7 @@ static void temperature_divides_the_logits(void **state)
 {
     const float logits[3] = { 0, logf(4), 0 };
     struct meg_sampling conf = plain;
-    struct meg_sampler s;
+    struct meg_token_sampler s;
 
     (void)state;
     conf.temperature = 2;                             /* weights 1 : sqrt(4) : 1 */
@@ -39,7 +39,7 @@ static void ties_with_the_kth_stay(void **state)
 {
     const float logits[6] = { 1, 0, 2, 1, 1, -1 };
     struct meg_sampling conf = plain;
-    struct meg_sampler s;
+    struct meg_token_sampler s;
 
     (void)state;
     conf.top_k = 2;
@@ -58,7 +58,7 @@ static void top_p_keeps_what_crosses_it(void **state)
     const double p[] = { .0001, .4, .6, .85, .95, 1 };
     const int64_t n[] = { 1, 1, 2, 3, 4, 4 };
     struct meg_sampling conf = plain;
-    struct meg_sampler s;
+    struct meg_token_sampler s;
 
     (void)state;
     for (int i = 0; i < 6; i++) {
@@ -79,7 +79,7 @@ static void top_p_keeps_the_token_after_a_sum_equal_to_it(void **state)
 {
     const float logits[4] = { 0, 0, 0, 0 };           /* four times 1/4, exactly */
     struct meg_sampling conf = plain;
-    struct meg_sampler s;
+    struct meg_token_sampler s;
 
     (void)state;
     for (int i = 1; i < 4; i++) {
@@ -94,17 +94,17 @@ static void ids_past_the_tokenizer_are_not_drawn(void **state)
 {
     const float logits[4] = { 0, 1, 9, 9 };
     struct meg_sampling conf = plain;
-    struct meg_sampler s;
+    struct meg_token_sampler s;
     double logprob;
 
     (void)state;
     meg_sampler_init(&s, 4, 2);
     for (int i = 0; i < 1000; i++)
-        assert_in_range(meg_sample(&s, &conf, logits, i, 0, &logprob), 0, 1);
+        assert_in_range(meg_sample_token(&s, &conf, logits, i, 0, &logprob), 0, 1);
     meg_sampler_free(&s);
     conf.greedy = true;
     meg_sampler_init(&s, 4, 2);
-    assert_int_equal(meg_sample(&s, &conf, logits, 0, 0, &logprob), 1);
+    assert_int_equal(meg_sample_token(&s, &conf, logits, 0, 0, &logprob), 1);
     assert_true(fabs(logprob - (1 - log(1 + exp(1) + 2 * exp(9)))) < 1e-9);
     meg_sampler_free(&s);
 }
@@ -113,7 +113,7 @@ static void greedy_takes_the_lowest_of_equals(void **state)
 {
     const float logits[5] = { -1, 3, 0, 3, 2 };
     struct meg_sampling conf = plain;
-    struct meg_sampler s;
+    struct meg_token_sampler s;
     struct meg_err e;
     double logprob;
 
@@ -122,7 +122,7 @@ static void greedy_takes_the_lowest_of_equals(void **state)
     assert_int_equal(meg_sampling_check(&conf, 5, &e), MEG_OK);
     assert_true(meg_sampling_is_greedy(&conf));
     meg_sampler_init(&s, 5, 5);
-    assert_int_equal(meg_sample(&s, &conf, logits, 0, 0, &logprob), 1);
+    assert_int_equal(meg_sample_token(&s, &conf, logits, 0, 0, &logprob), 1);
     assert_true(fabs(logprob + log(2 + exp(-4) + exp(-3) + exp(-1))) < 1e-12);
     meg_sampler_free(&s);
 }
@@ -168,10 +168,10 @@ static void draws_are_a_function_of_seed_prompt_and_step(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         struct meg_sampling conf = plain;
-        struct meg_sampler s;
+        struct meg_token_sampler s;
         conf.seed = want[i].seed;
         meg_sampler_init(&s, 16, 16);
-        assert_int_equal(meg_sample(&s, &conf, logits, want[i].prompt, want[i].step, &logprob), want[i].id);
+        assert_int_equal(meg_sample_token(&s, &conf, logits, want[i].prompt, want[i].step, &logprob), want[i].id);
         assert_true(fabs(logprob + log(16)) < 1e-12);
         meg_sampler_free(&s);
     }
@@ -189,7 +189,7 @@ static void draws_follow_the_distribution(void **state)
     conf[2].top_p = .8;
     conf[2].temperature = 1.7;
     for (int k = 0; k < 3; k++) {
-        struct meg_sampler s;
+        struct meg_token_sampler s;
         double p[V] = { 0 }, sum = 0, logprob;
         int64_t count[V] = { 0 };
         keep(&s, conf[k], logits, V);
@@ -197,7 +197,7 @@ static void draws_follow_the_distribution(void **state)
             sum += p[s.id[i]] = s.p[i];
         assert_true(fabs(sum - 1) < 1e-12);
         for (int64_t i = 0; i < N; i++)
-            count[meg_sample(&s, &conf[k], logits, i, 3, &logprob)]++;
+            count[meg_sample_token(&s, &conf[k], logits, i, 3, &logprob)]++;
         for (int i = 0; i < V; i++) {
             double sd = sqrt(N * p[i] * (1 - p[i]));
             if (p[i] == 0)
@@ -211,16 +211,16 @@ static void draws_follow_the_distribution(void **state)
 
 static void what_is_not_a_number_is_seen(void **state)
 {
-    struct meg_sampler s;
+    struct meg_token_sampler s;
     double logprob;
 
     (void)state;
     meg_sampler_init(&s, 3, 3);
-    assert_int_equal(meg_sample(&s, &plain, (float[3]){ 0, NAN, 1 }, 0, 0, &logprob), -1);
-    assert_int_equal(meg_sample(&s, &plain, (float[3]){ NAN, 0, 1 }, 0, 0, &logprob), -1);
-    assert_int_equal(meg_sample(&s, &plain, (float[3]){ 0, INFINITY, 1 }, 0, 0, &logprob), -1);
-    assert_int_equal(meg_sample(&s, &plain, (float[3]){ -INFINITY, -INFINITY, -INFINITY }, 0, 0, &logprob), -1);
-    assert_int_equal(meg_sample(&s, &plain, (float[3]){ -INFINITY, 2, -INFINITY }, 0, 0, &logprob), 1);
+    assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ 0, NAN, 1 }, 0, 0, &logprob), -1);
+    assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ NAN, 0, 1 }, 0, 0, &logprob), -1);
+    assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ 0, INFINITY, 1 }, 0, 0, &logprob), -1);
+    assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ -INFINITY, -INFINITY, -INFINITY }, 0, 0, &logprob), -1);
+    assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ -INFINITY, 2, -INFINITY }, 0, 0, &logprob), 1);
     meg_sampler_free(&s);
 }
 
@@ -267,7 +267,7 @@ static void equals_megatron(void **state)
         const json_t *p = json_object_get(x, "probs");
         int64_t v = (int64_t)json_array_size(in), n = 0;
         struct meg_sampling conf = plain;
-        struct meg_sampler s;
+        struct meg_token_sampler s;
         float logits[64];
         bool is_kept[64] = { false };
         assert_in_range(v, 1, 64);

@@ -174,7 +174,7 @@ static void both_stages_slice_a_tied_embedding_alike(void **state)
     for (int64_t tp = 0; tp < 2; tp++) {
         struct meg_params first, last;
         struct meg_mesh mesh;
-        const struct meg_span *a, *b;
+        const struct meg_elem_range *a, *b;
 
         make(&first, &l, tp, &mesh);
         make(&last, &l, tp + 6, &mesh);

@@ -124,8 +124,8 @@ static void zero_bubble_wins_at_equal_memory(void **state)
                                                 zb = { "zb-h1", p, 1, m, 0, false };
             struct meg_pipe_schedule_cost a = { 0 }, b = { 0 };
 
-            meg_pipe_schedule_cost(&plain, &unit, &a);
-            meg_pipe_schedule_cost(&zb, &unit, &b);
+            meg_pipe_schedule_estimate(&plain, &unit, &a);
+            meg_pipe_schedule_estimate(&zb, &unit, &b);
             if (!(b.bubble < a.bubble))
                 fail_at(&zb, "its bubble is not smaller");
             assert_true(a.busy == b.busy);
@@ -178,7 +178,7 @@ static void transfers_overlap_with_steps(void **state)
         const struct meg_pipe_schedule_conf c = { "1f1b", p, 1, 32, 0, true };
         struct meg_pipe_schedule_cost cost = { 0 };
 
-        meg_pipe_schedule_cost(&c, &t, &cost);
+        meg_pipe_schedule_estimate(&c, &t, &cost);
         assert_true(cost.makespan == 32 + 2 * (p - 1)); /* each is on the way once, then there is always one */
     }
 }
@@ -192,7 +192,7 @@ static void parts_may_weigh_differently(void **state)
     struct meg_pipe_schedule_cost cost = { .idle = idle };
 
     (void)state;
-    meg_pipe_schedule_cost(&c, &t, &cost);
+    meg_pipe_schedule_estimate(&c, &t, &cost);
     assert_true(cost.busy == 2 * 3 * (1 + 3));          /* stage 0 has parts 0 and 2 */
     assert_true(cost.makespan - idle[0] == cost.busy);
     assert_true(cost.makespan - idle[1] == 2 * 3 * (2 + 1));

@@ -149,7 +149,7 @@ static void times_are_those_of_published_runs(void **state)
         double off;
 
         p.keeps_scores = r->keeps_scores;
-        meg_paper_time(&t, &p, meg_hardware_find(r->hw), 1, true);
+        meg_cost_step_time(&t, &p, meg_hardware_find(r->hw), 1, true);
         off = t.step / r->seconds - 1;
         printf("# %-44s %s  published %8.3f s  predicted %8.3f s  %+5.1f%%  MFU %4.1f%%  bubble %4.1f%%\n", r->name,
                r->hw, r->seconds, t.step, 100 * off, 100 * t.mfu, 100 * t.bubble);
@@ -200,7 +200,7 @@ static void flops_mfu_and_updates_are_those_worked_out_by_hand(void **state)
         const struct meg_paper p = paper(&model, shape, &by_hand[i].where);
         struct meg_paper_time t;
 
-        meg_paper_time(&t, &p, meg_hardware_find(by_hand[i].hw), 1, true);
+        meg_cost_step_time(&t, &p, meg_hardware_find(by_hand[i].hw), 1, true);
         if (by_hand[i].flops > 0) {
             near(by_hand[i].name, "FLOPs", meg_gpt_flops(&model, by_hand[i].where.samples, shape->s), by_hand[i].flops,
                  1e-12);
@@ -234,7 +234,7 @@ static void a_schedule_is_played_in_part(void **state)
         c = paper_short_schedule(&all[i], &groups, &group);
         assert_true(groups > 0 && c.microbatches < 5 * group);
         assert_int_equal(c.microbatches + groups * group, all[i].microbatches);
-        meg_pipe_schedule_cost(&all[i], &t, &whole);
+        meg_pipe_schedule_estimate(&all[i], &t, &whole);
         assert_float_equal(paper_makespan(&all[i], &t), whole.makespan, 1e-6);
         for (int stage = 0; stage < c.stages; stage++) {
             struct meg_pipe_schedule a, b;
@@ -265,7 +265,7 @@ static void many_ranks_cost_what_few_do(void **state)
     assert_int_equal(meg_layout_world(&p.layout), 131072);
     assert_int_equal(meg_paper_kinds(at, &p.layout), 3);
     assert_int_equal(paper_short_schedule(&p.schedule, &groups, &group).microbatches, 256);
-    meg_paper_time(&t, &p, meg_hardware_find("h100"), 1, true);
+    meg_cost_step_time(&t, &p, meg_hardware_find("h100"), 1, true);
     assert_true(t.step > 0 && t.mfu > 0.3 && t.mfu < 0.7);
     assert_true(meg_paper_most_memory(&p) > 0);
     meg_paper_sent(sent, &p, at[2]);

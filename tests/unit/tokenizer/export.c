@@ -49,7 +49,7 @@ static struct meg_tokenizer *open_tok(const struct meg_tok_conf *c)
 static struct meg_tokenizer *open_export(const struct meg_tok_conf *c, json_t **tokenizer, json_t **config)
 {
     const struct meg_tok_conf written = { .name_or_path = dir, .vocab_size = MEG_UNSET, .vocab_extra_ids = MEG_UNSET };
-    struct meg_tok_export x = { 0 };
+    struct meg_tok_export_files x = { 0 };
     struct meg_err e;
 
     if (meg_tok_export(&x, c, &e) < 0)
@@ -394,7 +394,7 @@ static void sentencepiece_becomes_tokenizer_json(void **state)
         snprintf(model, sizeof model, "tests/data/spm/%d.model", i);
         snprintf(lines, sizeof lines, "tests/data/spm/%d.jsonl", i);
         for (size_t k = 0; k < sizeof type / sizeof *type; k++) {
-            struct meg_tok_export x = { 0 };
+            struct meg_tok_export_files x = { 0 };
             struct meg_tokenizer *a = NULL, *b;
             json_t *tokenizer, *config;
             struct meg_err e;

@@ -124,7 +124,7 @@ static void tokenizers_equal_each_release(void **state)
 
 static void describe_dataset(struct meg_str *out, const struct meg_tokenizer *t, const char *path, int64_t wanted)
 {
-    struct meg_split split;
+    struct meg_split_matrix split;
     struct meg_err e;
     const struct meg_data_identity id = { "GPTDataset", path, wanted, "train", 1234, 8, "80,15,5", &split,
                                           meg_tokenizer_description(t), NULL };

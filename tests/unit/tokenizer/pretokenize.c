@@ -16,14 +16,14 @@
 #include "tokenizer/pretokenize/pretokenize.h"
 #include "unicode/utf8.h"
 
-static struct meg_regex *regex[MEG_SPLITS];
+static struct meg_regex *regex[MEG_NUM_PRETOKS];
 
 static int compile(void **state)
 {
     struct meg_err e;
 
     (void)state;
-    for (int k = 0; k < MEG_SPLITS; k++) {
+    for (int k = 0; k < MEG_NUM_PRETOKS; k++) {
         assert_int_equal(meg_split_of_pattern(meg_split_pattern[k]), k);
         if (meg_regex_compile(&regex[k], meg_split_pattern[k], &e) < 0)
             fail_msg("%s", e.msg);
@@ -34,7 +34,7 @@ static int compile(void **state)
 static int release(void **state)
 {
     (void)state;
-    for (int k = 0; k < MEG_SPLITS; k++)
+    for (int k = 0; k < MEG_NUM_PRETOKS; k++)
         meg_regex_free(regex[k]);
     return 0;
 }
@@ -50,13 +50,13 @@ static void same_as_pcre2(const char *text, int64_t n)
     int64_t len;
 
     memcpy(s, text, (size_t)n);
-    for (int split = 0; split < MEG_SPLITS; split++) {
+    for (int split = 0; split < MEG_NUM_PRETOKS; split++) {
         int64_t i = 0;
 
         want.n = 0;
         if (meg_regex_find(regex[split], s, n, &want, &e) < 0)
             fail_msg("%s", e.msg);
-        for (meg_pieces_of(&pieces, (enum meg_split)split, s, n);
+        for (meg_pieces_of(&pieces, (enum meg_pretok)split, s, n);
              meg_pieces_next(&pieces, &piece, &len); i++) {
             if (i == want.n || piece != want.v[i].s || len != want.v[i].n)
                 fail_msg("pattern %d, piece %lld: %lld bytes, not %lld, of: %.*s", split,
@@ -275,7 +275,7 @@ static void every_way_is_the_same(void **state)
     }
 }
 
-static int64_t count(enum meg_split split, const char *text, int64_t n)
+static int64_t count(enum meg_pretok split, const char *text, int64_t n)
 {
     struct meg_pieces pieces = { 0 };
     const char *piece;
@@ -293,17 +293,17 @@ static void long_runs_take_linear_time(void **state)
     char *text = malloc((size_t)n);
 
     (void)state;
-    for (int split = 0; split < MEG_SPLITS; split++) {
+    for (int split = 0; split < MEG_NUM_PRETOKS; split++) {
         memset(text, ' ', (size_t)n);
         text[n - 1] = 'x';
-        assert_int_equal(count((enum meg_split)split, text, n), 2);
+        assert_int_equal(count((enum meg_pretok)split, text, n), 2);
         memset(text, 'A', (size_t)n);
-        assert_int_equal(count((enum meg_split)split, text, n), 1);
+        assert_int_equal(count((enum meg_pretok)split, text, n), 1);
         memset(text, '!', (size_t)n);
-        assert_int_equal(count((enum meg_split)split, text, n), 1);
+        assert_int_equal(count((enum meg_pretok)split, text, n), 1);
         for (int64_t i = 0; i < n; i++)
             text[i] = i % 2 ? ' ' : '\n';
-        assert_true(count((enum meg_split)split, text, n) <= 2);
+        assert_true(count((enum meg_pretok)split, text, n) <= 2);
     }
     free(text);
 }
