@@ -55,7 +55,7 @@ static const struct meg_opt own_opts[] = {
 };
 #undef C
 
-static const struct meg_opt_absent absent[] = {
+static const struct meg_opt_unsupported absent[] = {
     { "target-expert-*", "mixtures of experts are not there yet; see meg(7)" },
     { 0 }
 };
@@ -162,10 +162,10 @@ static int lock_target(struct meg_lock *l, const char *dir, const char *saver, s
     int r;
 
     if (strcmp(saver, "hf"))
-        return meg_lock_folder(l, dir, e);
+        return meg_lock_dir(l, dir, e);
     meg_str_printf(&path, "%s.lock", dir);
-    if ((r = meg_mkdirs_parent(dir, e)) == 0 && (r = meg_lock_take(l, path.s, dir, e)) == 0)
-        r = meg_commit_settle(dir, e);
+    if ((r = meg_mkdirs_parent(dir, e)) == 0 && (r = meg_lock_acquire(l, path.s, dir, e)) == 0)
+        r = meg_commit_recover(dir, e);
     meg_str_free(&path);
     return r;
 }
@@ -173,7 +173,7 @@ static int lock_target(struct meg_lock *l, const char *dir, const char *saver, s
 /* Refuse a folder with other things, and one with a checkpoint unless the user said --overwrite. */
 static int check_target(const struct conf *c, const char *dir, const char *saver, struct meg_err *e)
 {
-    static const char *const nothing[] = { ".", "..", MEG_FOLDER_LOCK };
+    static const char *const nothing[] = { ".", "..", MEG_LOCK_DIR_FILE };
     DIR *d = opendir(dir);
     struct dirent *ent;
     bool is_empty = true;
@@ -349,7 +349,7 @@ static int convert(const struct conf *c, struct meg_err *e)
     if ((r = meg_ckpt_load(k, &params, &meg_mesh_one, &save.w, 1, e)) < 0)
         goto out;
     if ((r = meg_lock_check(&lock, e)) == 0 && (r = save_as(saver, c, k, &save, dtype_of(c, k, saver), e)) == 0)
-        meg_note("%s: %d tensors, %" PRId64 " parameters, %s", c->save_dir, params.n, params.numel,
+        meg_info("%s: %d tensors, %" PRId64 " parameters, %s", c->save_dir, params.n, params.numel,
                  saver);
 out:
     meg_lock_release(&lock);
@@ -394,7 +394,7 @@ int main(int argc, char **argv)
                                            { 0 } };
     struct meg_err e;
 
-    meg_opt_set_absent(absent);
+    meg_opt_set_unsupported(absent);
     meg_opt_parse(groups, "[options] --load-dir DIR --save-dir DIR | --info DIR",
                   "Turn a checkpoint into another format, or describe it.", argc, argv);
     check_options(&c);

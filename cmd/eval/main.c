@@ -162,18 +162,18 @@ static int ppl_dataset(const struct conf *c, const struct meg_loaded *m, struct 
 
 static int ppl_text(const struct conf *c, const struct meg_loaded *m, struct meg_err *e)
 {
-    struct meg_input *in = NULL;
+    struct meg_block_reader *in = NULL;
     struct meg_ids ids = { 0 };
     struct meg_token_source src;
     int64_t documents;
     int r;
 
-    if ((r = meg_input_open(&in, &c->input, 1, e)) == MEG_OK &&
+    if ((r = meg_block_reader_open(&in, &c->input, 1, e)) == MEG_OK &&
         (r = meg_read_text(in, m->tok, m->g->conf.vocab_size, &ids, &documents, e)) == MEG_OK) {
         src = meg_tokens_of_ids(&ids);
         r = ppl_of(c, m, &src, strcmp(c->input, "-") == 0 ? "standard input" : c->input, documents, true, e);
     }
-    meg_input_close(in);
+    meg_block_reader_close(in);
     free(ids.v);
     return r;
 }

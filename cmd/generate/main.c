@@ -210,7 +210,7 @@ static int run(const struct conf *conf, const struct meg_load_conf *lc, const st
         goto out;
     }
     if (is_seed_drawn)
-        meg_note("--seed %lld", (long long)sampling->seed);
+        meg_info("--seed %lld", (long long)sampling->seed);
     j.rule = (struct meg_prompt_rule){ "prompt", true, m.tok, m.g->conf.vocab_size, m.drawable, false };
     j.defaults = (struct meg_request){ .max_tokens = conf->tokens_to_generate, .sampling = *sampling };
     if ((r = meg_generator_open(&j.gen, m.g, m.drawable, &m.ends, conf->max_batch_size, report->top_n_logprobs,

@@ -13,7 +13,7 @@
 
 struct conf {
     const char *input, *prefix;
-    struct meg_list datasets;
+    struct meg_str_list datasets;
     bool multimodal;
 };
 static const struct meg_opt own_opts[] = {
@@ -134,7 +134,7 @@ static int append(struct meg_indexed_writer **w, const char *prefix, const struc
     else if (*w || (r = meg_indexed_create(w, c->prefix, meg_indexed_dtype(d), e)) == 0)
         r = meg_indexed_append_dataset(*w, d, e);
     if (r == 0)
-        meg_note("%s: %lld documents, %lld tokens", prefix, (long long)meg_indexed_documents(d),
+        meg_info("%s: %lld documents, %lld tokens", prefix, (long long)meg_indexed_documents(d),
                  (long long)meg_indexed_tokens(d));
     meg_indexed_close(d);
     return r;

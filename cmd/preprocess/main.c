@@ -15,7 +15,7 @@
 
 struct look {
     const char *info;
-    struct meg_list decode; /* PREFIX [FIRST[:COUNT]] */
+    struct meg_str_list decode; /* PREFIX [FIRST[:COUNT]] */
     bool json;
 };
 static const struct meg_opt look_opts[] = {

@@ -17,14 +17,14 @@ int main(int argc, char **argv)
         meg_die_err(&e);
     rank = ranks.world->rank;
     meg_log_set_rank(rank);
-    meg_opt_set_absent(meg_train_absent);
+    meg_opt_set_unsupported(meg_train_absent);
     meg_train_groups(groups, &job);
     meg_opt_parse(groups, "[options]", "Train a GPT on a token dataset.", argc, argv);
     timeout_s = job.train.timeout_min > 0 ? job.train.timeout_min * 60 : 60; /* meg_train refuses the second */
     meg_comm_set_deadline(ranks.world, timeout_s);
     meg_board_open(ranks.world, timeout_s);
     if (ranks.world->size > 1)
-        meg_note("%d ranks, started by %s", ranks.world->size, ranks.launcher);
+        meg_info("%d ranks, started by %s", ranks.world->size, ranks.launcher);
 
     r = meg_train(&job, groups, ranks.world, &e);
     if (r < 0 && r != MEG_ESTOP)

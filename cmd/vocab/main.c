@@ -10,7 +10,7 @@
 #include "unicode/char_class.h"
 
 struct conf {
-    struct meg_texts_conf texts;
+    struct meg_text_reader_conf texts;
     const char *output_dir;
     int64_t vocab_size, min_frequency;
 };
@@ -41,7 +41,7 @@ static int run(const struct conf *c, struct meg_err *e)
 {
     struct meg_learn learn = { 0 };
     struct meg_vocab vocab = { 0 };
-    struct meg_texts *in = NULL;
+    struct meg_text_reader *in = NULL;
     struct meg_lock lock = { 0 };
     struct meg_progress progress;
     struct meg_span text;
@@ -50,9 +50,9 @@ static int run(const struct conf *c, struct meg_err *e)
     int r;
 
     meg_progress_init(&progress, 10);
-    if ((r = meg_texts_open(&in, &c->texts, e)) < 0 || (r = meg_lock_folder(&lock, c->output_dir, e)) < 0)
+    if ((r = meg_text_reader_open(&in, &c->texts, e)) < 0 || (r = meg_lock_dir(&lock, c->output_dir, e)) < 0)
         goto out;
-    while ((r = meg_texts_next(in, &text, e)) > 0) {
+    while ((r = meg_text_reader_next(in, &text, e)) > 0) {
         meg_learn_count(&learn, text.s, text.n);
         nbytes += text.n;
         meg_progress_show(&progress, "%.1f MB read (%.1f MB/s), %lld words", (double)nbytes / 1e6,
@@ -71,12 +71,12 @@ static int run(const struct conf *c, struct meg_err *e)
     if (vocab.tokens.n < c->vocab_size)
         meg_warn("the text gives only %lld tokens, not %lld", (long long)vocab.tokens.n,
                  (long long)c->vocab_size);
-    meg_note("%lld tokens from %.1f MB of text and %lld words, %.1f s: %s",
+    meg_info("%lld tokens from %.1f MB of text and %lld words, %.1f s: %s",
              (long long)vocab.tokens.n, (double)nbytes / 1e6, (long long)learn.words.n,
              meg_now_s() - start_s, c->output_dir);
 out:
     meg_lock_release(&lock);
-    meg_texts_close(in);
+    meg_text_reader_close(in);
     meg_learn_free(&learn);
     meg_vocab_free(&vocab);
     return r;
@@ -86,7 +86,7 @@ int main(int argc, char **argv)
 {
     struct conf c;
     const struct meg_optgroup groups[] = { { "vocabulary", own_opts, &c },
-                                           { "input", meg_texts_opts, &c.texts },
+                                           { "input", meg_text_reader_opts, &c.texts },
                                            { 0 } };
     struct meg_err e;
 

@@ -22,7 +22,7 @@ int meg_fail(struct meg_err *e, int code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(e->msg, sizeof e->msg, fmt, ap);
     va_end(ap);
-    meg_log_neutralise(e->msg);
+    meg_log_sanitize(e->msg);
     return code;
 }
 
@@ -39,7 +39,7 @@ int meg_fail_errno(struct meg_err *e, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(e->msg, sizeof e->msg, fmt, ap);
     va_end(ap);
-    meg_log_neutralise(e->msg);
+    meg_log_sanitize(e->msg);
     n = strlen(e->msg);
     snprintf(e->msg + n, sizeof e->msg - n, ": %s", strerror(no));
     return code;
@@ -90,7 +90,7 @@ void meg_die(int code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(e.msg, sizeof e.msg, fmt, ap);
     va_end(ap);
-    meg_log_neutralise(e.msg);
+    meg_log_sanitize(e.msg);
     meg_die_err(&e);
 }
 
@@ -110,7 +110,7 @@ void meg_usage(const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(e.msg, sizeof e.msg, fmt, ap);
     va_end(ap);
-    meg_log_neutralise(e.msg);
+    meg_log_sanitize(e.msg);
     meg_usage_err(&e);
 }
 

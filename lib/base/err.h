@@ -29,7 +29,7 @@ struct meg_err {
  * meg_fail - fill *e (which may be NULL) with code and message; returns code.
  * meg_fail_errno - the same, with ": " and strerror(errno) added; the code is MEG_ENOENT
  * where errno is ENOENT or ENOTDIR, else MEG_EIO.
- * The message is one line: meg_log_neutralise (base/log.h) has seen it.
+ * The message is one line: meg_log_sanitize (base/log.h) has seen it.
  */
 int meg_fail(struct meg_err *e, int code, const char *fmt, ...) MEG_PRINTF(3, 4);
 int meg_fail_errno(struct meg_err *e, const char *fmt, ...) MEG_PRINTF(2, 3);

@@ -10,7 +10,7 @@
 
 #define TTY_S 0.1 /* between two drawings of a progress line */
 
-static int level = MEG_LOG_NOTE, rank;
+static int level = MEG_LOG_INFO, rank;
 static struct meg_progress *drawn; /* the progress line now on the terminal */
 
 void meg_log_set_level(int l)
@@ -23,7 +23,7 @@ void meg_log_set_rank(int r)
     rank = r;
 }
 
-void meg_log_after_rank0(void)
+void meg_log_rank0_first(void)
 {
     if (rank != 0)
         sleep(3);
@@ -34,7 +34,7 @@ static bool is_silent(int l)
     return l > level || (rank != 0 && l > MEG_LOG_WARN);
 }
 
-static void undraw(void)
+static void clear_progress(void)
 {
     if (drawn) {
         fputs("\r\033[K", stderr);
@@ -43,7 +43,7 @@ static void undraw(void)
     }
 }
 
-void meg_log_neutralise(char *text)
+void meg_log_sanitize(char *text)
 {
     for (unsigned char *p = (unsigned char *)text; *p; p++)
         if ((*p < ' ' && *p != '\t') || *p == 0x7f)
@@ -65,7 +65,7 @@ void meg_log_lines(int l, const char *text)
         snprintf(line, sizeof line - 1, "%s: %s", meg_progname(), text);
     n = strlen(line);
     line[n++] = '\n';
-    undraw();
+    clear_progress();
     fwrite(line, 1, n, stderr);
 }
 
@@ -76,7 +76,7 @@ void meg_vlog(int l, const char *fmt, va_list ap)
     if (is_silent(l))
         return;
     vsnprintf(text, sizeof text, fmt, ap);
-    meg_log_neutralise(text);
+    meg_log_sanitize(text);
     meg_log_lines(l, text);
 }
 
@@ -93,9 +93,9 @@ void meg_warn(const char *fmt, ...)
     LOG(MEG_LOG_WARN);
 }
 
-void meg_note(const char *fmt, ...)
+void meg_info(const char *fmt, ...)
 {
-    LOG(MEG_LOG_NOTE);
+    LOG(MEG_LOG_INFO);
 }
 
 void meg_debug(const char *fmt, ...)
@@ -125,15 +125,15 @@ void meg_progress_show(struct meg_progress *p, const char *fmt, ...)
     double now = meg_now_s();
     va_list ap;
 
-    if (now < p->next_s || is_silent(MEG_LOG_NOTE) || (!p->is_tty && p->plain_s <= 0))
+    if (now < p->next_s || is_silent(MEG_LOG_INFO) || (!p->is_tty && p->plain_s <= 0))
         return;
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    meg_log_neutralise(line);
+    meg_log_sanitize(line);
     if (!p->is_tty) {
         p->next_s = now + p->plain_s;
-        meg_note("%s", line);
+        meg_info("%s", line);
         return;
     }
     p->next_s = now + TTY_S;

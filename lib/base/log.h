@@ -12,22 +12,22 @@
 
 MEG_BEGIN_DECLS
 
-enum { MEG_LOG_ERROR, MEG_LOG_WARN, MEG_LOG_NOTE, MEG_LOG_DEBUG };
+enum { MEG_LOG_ERROR, MEG_LOG_WARN, MEG_LOG_INFO, MEG_LOG_DEBUG };
 
-/* What is printed: up to MEG_LOG_WARN with -q, MEG_LOG_NOTE at start, MEG_LOG_DEBUG with -v. */
+/* What is printed: up to MEG_LOG_WARN with -q, MEG_LOG_INFO at start, MEG_LOG_DEBUG with -v. */
 void meg_log_set_level(int level);
 /* The rank this process has in its run; 0 until told. */
 void meg_log_set_rank(int rank);
 
 /* Before a failure that rank 0 most likely has, too: other ranks wait, so that it says so and ends them. */
-void meg_log_after_rank0(void);
+void meg_log_rank0_first(void);
 
 /*
  * Print one message, without a newline at its end.  It reaches stderr in one piece, and as one line: see
- * meg_log_neutralise.
+ * meg_log_sanitize.
  */
 void meg_warn(const char *fmt, ...) MEG_PRINTF(1, 2);
-void meg_note(const char *fmt, ...) MEG_PRINTF(1, 2);
+void meg_info(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_debug(const char *fmt, ...) MEG_PRINTF(1, 2);
 void meg_vlog(int level, const char *fmt, va_list ap) MEG_PRINTF(2, 0);
 /* The same of a text with line breaks of its own, in which what is quoted was neutralised. */
@@ -36,7 +36,7 @@ void meg_log_lines(int level, const char *text);
  * Replace each control character of text but tabs by ?, so that a name or a text that a message quotes
  * cannot steer a terminal, nor begin a line that looks like another message.
  */
-void meg_log_neutralise(char *text);
+void meg_log_sanitize(char *text);
 
 /*
  * A line that says how far the work is.  Where stderr is a terminal it is redrawn in place,

@@ -69,7 +69,7 @@ void meg_str_add(struct meg_str *str, const void *bytes, size_t n)
     str->s[str->n] = 0;
 }
 
-void meg_str_cut(struct meg_str *str, size_t n)
+void meg_str_remove_prefix(struct meg_str *str, size_t n)
 {
     MEG_ASSERT(n <= str->n);
     str->n -= n;
@@ -101,14 +101,14 @@ void meg_str_free(struct meg_str *str)
     memset(str, 0, sizeof *str);
 }
 
-static size_t whole_pages(size_t n)
+static size_t round_to_pages(size_t n)
 {
     return (n + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
 }
 
 int meg_arena_init(struct meg_arena *a, const char *name, size_t nbytes, struct meg_err *e)
 {
-    size_t len = whole_pages(nbytes);
+    size_t len = round_to_pages(nbytes);
     size_t skip;
     unsigned char *p;
 
@@ -157,6 +157,6 @@ void meg_arena_free(struct meg_arena *a)
     if (!a)
         return;
     if (a->base)
-        munmap(a->base, whole_pages(a->cap));
+        munmap(a->base, round_to_pages(a->cap));
     memset(a, 0, sizeof *a);
 }

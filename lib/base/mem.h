@@ -30,7 +30,7 @@ struct meg_str {
 void meg_str_add(struct meg_str *str, const void *bytes, size_t n);
 void meg_str_printf(struct meg_str *str, const char *fmt, ...) MEG_PRINTF(2, 3);
 /* The first n bytes go, those behind them move up; n <= str->n. */
-void meg_str_cut(struct meg_str *str, size_t n);
+void meg_str_remove_prefix(struct meg_str *str, size_t n);
 void meg_str_free(struct meg_str *str);
 
 /*

@@ -311,7 +311,7 @@ void meg_regex_free(struct meg_regex *r)
  */
 enum {
     LOOK = 256,           /* bytes at first; from there on as often as the expression likes */
-    LOOKED_FREE = 1 << 22, LOOKED_PER_BYTE = 1024 /* bytes that the searches in one text may look at again */
+    RESCAN_FREE = 1 << 22, RESCAN_PER_BYTE = 1024 /* bytes that the searches in one text may look at again */
 };
 
 /* A search of one text; stack: made for JIT only when the machine's has not been enough, as it costs more
@@ -369,7 +369,7 @@ static size_t boundary(const struct search *s, size_t i)
 /* The first match from byte from on; returns as pcre2_match, PCRE2_ERROR_MATCHLIMIT where it looks too far. */
 static int search(struct search *s, size_t from)
 {
-    const uint64_t most = LOOKED_FREE + (uint64_t)LOOKED_PER_BYTE * s->n;
+    const uint64_t most = RESCAN_FREE + (uint64_t)RESCAN_PER_BYTE * s->n;
 
     for (size_t look = LOOK; s->looked <= most;) {
         const size_t end = look < s->n - from ? boundary(s, from + look) : s->n;
@@ -409,7 +409,7 @@ static int refuse_text(const struct search *s, int rc, struct meg_err *e)
                         : "");
 }
 
-int meg_regex_find(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
+int meg_regex_find_all(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
                    struct meg_err *e)
 {
     struct search s = { .r = r, .text = text, .n = (size_t)n,

@@ -22,12 +22,12 @@ int meg_regex_compile(struct meg_regex **out, const char *pattern, struct meg_er
 void meg_regex_free(struct meg_regex *r); /* accepts NULL */
 
 /*
- * meg_regex_find - append all matches of text [n], well-formed UTF-8, from left to right without overlap;
+ * meg_regex_find_all - append all matches of text [n], well-formed UTF-8, from left to right without overlap;
  * none that is empty where the one before it ends, and none of an empty text.
  * MEG_EFORMAT where the pattern takes more steps or memory on this text than PCRE2 allows, or where its
  * searches look at far more than 1024 bytes for each byte of text.
  */
-int meg_regex_find(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
+int meg_regex_find_all(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
                    struct meg_err *e);
 
 #endif

@@ -55,7 +55,7 @@ int64_t meg_strtab_index(struct meg_strtab *t)
             *slot = (struct meg_strtab_slot){ (uint32_t)(*h >> 32), (uint32_t)(k - AHEAD + 1) };
         }
         if (k < t->n)
-            *h = meg_strtab_seek(t, t->bytes.s + t->at[k], t->at[k + 1] - t->at[k]);
+            *h = meg_strtab_prefetch(t, t->bytes.s + t->at[k], t->at[k + 1] - t->at[k]);
     }
     return -1;
 }
@@ -96,7 +96,7 @@ int64_t meg_strtab_add(struct meg_strtab *t, const char *s, int64_t len)
     return (int64_t)slot->number - 1;
 }
 
-uint64_t meg_strtab_seek(const struct meg_strtab *t, const char *s, int64_t len)
+uint64_t meg_strtab_prefetch(const struct meg_strtab *t, const char *s, int64_t len)
 {
     uint64_t hash = meg_xxh3_64(s, (size_t)len);
 
@@ -104,7 +104,7 @@ uint64_t meg_strtab_seek(const struct meg_strtab *t, const char *s, int64_t len)
     return hash;
 }
 
-int64_t meg_strtab_find_sought(const struct meg_strtab *t, const char *s, int64_t len,
+int64_t meg_strtab_find_hashed(const struct meg_strtab *t, const char *s, int64_t len,
                                uint64_t hash)
 {
     return t->slot ? (int64_t)slot_of(t, s, len, hash)->number - 1 : -1;
@@ -112,7 +112,7 @@ int64_t meg_strtab_find_sought(const struct meg_strtab *t, const char *s, int64_
 
 int64_t meg_strtab_find(const struct meg_strtab *t, const char *s, int64_t len)
 {
-    return meg_strtab_find_sought(t, s, len, meg_xxh3_64(s, (size_t)len));
+    return meg_strtab_find_hashed(t, s, len, meg_xxh3_64(s, (size_t)len));
 }
 
 void meg_strtab_free(struct meg_strtab *t)

@@ -15,7 +15,7 @@ enum {
     BLOCK = 256,    /* units are added by so many: base ^ c never leaves the block of base */
     TRIES = 32,     /* free units looked at for a place, before a new block is begun */
     LEAF = BLOCK,   /* base of leaves, in the second block: the first has the root's children */
-    GIVEN_UP = 512, /* after so many failures a free unit is left alone */
+    MAX_FAILURES = 512, /* after so many failures a free unit is left alone */
     MAX_UNITS = 1 << 24
 };
 
@@ -86,7 +86,7 @@ static uint32_t find_base(struct build *b, const unsigned char *label, int n)
         next = b->slot[i].next;
         if (fits(b, base, label, n))
             return base;
-        if (++b->slot[i].failures == GIVEN_UP)
+        if (++b->slot[i].failures == MAX_FAILURES)
             take(b, i);
     }
     add_block(b);
@@ -143,7 +143,7 @@ static int compare(const void *x, const void *y)
     return c ? c : (a->value > b->value) - (a->value < b->value);
 }
 
-static int64_t find_twice(const struct meg_trie_key *key, int64_t n)
+static int64_t find_duplicate(const struct meg_trie_key *key, int64_t n)
 {
     for (int64_t i = 1; i < n; i++) {
         if (key[i].n == key[i - 1].n && memcmp(key[i].s, key[i - 1].s, (size_t)key[i].n) == 0)
@@ -159,7 +159,7 @@ int meg_trie_build(struct meg_trie *t, struct meg_trie_key *key, int64_t n, stru
     int64_t nstack = 0, same;
 
     qsort(key, (size_t)n, sizeof *key, compare);
-    if ((same = find_twice(key, n)) >= 0)
+    if ((same = find_duplicate(key, n)) >= 0)
         return meg_fail(e, MEG_EFORMAT, "'%.*s' stands there twice", (int)key[same].n, key[same].s);
     stack = meg_realloc_array(NULL, (size_t)n + 256, sizeof *stack);
     add_block(&b);

@@ -184,7 +184,7 @@ int ckpt_find(char **path, const char *dir, int64_t iteration, struct meg_err *e
     int64_t *it;
     int n, r;
 
-    *path = meg_committed(final);
+    *path = meg_commit_resolve(final);
     free(final);
     if (access(*path, F_OK) == 0)
         return 0;
@@ -236,7 +236,7 @@ static int settle(const char *dir, const char *name, struct meg_err *e)
     if (!parse_name(name, &iteration, &suffix) || strcmp(suffix, ".commit"))
         return 0;
     path = ckpt_path(dir, ckpt_name(buf, iteration, ""));
-    r = meg_commit_settle(path, e);
+    r = meg_commit_recover(path, e);
     free(path);
     return r;
 }
@@ -271,7 +271,7 @@ int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_
 
     *tmp = NULL;
     if ((r = meg_mkdirs(dir, e)) == 0 && (r = ckpt_tidy(dir, e)) == 0)
-        r = meg_temporary_folder(tmp, final, e);
+        r = meg_temporary_dir(tmp, final, e);
     free(final);
     return r;
 }
@@ -281,7 +281,7 @@ int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_
     char name[64], text[32];
     char *final = ckpt_path(dir, ckpt_name(name, iteration, ""));
     char *tracker = ckpt_path(dir, CKPT_TRACKER);
-    int r = meg_commit_folder(tmp, final, e);
+    int r = meg_commit_dir(tmp, final, e);
 
     if (iteration == MEG_CKPT_RELEASE)
         snprintf(text, sizeof text, "release\n");

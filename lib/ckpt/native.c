@@ -30,8 +30,8 @@ static int read_small(const struct meg_ckpt *c, const char *name, const json_t *
     int r;
 
     if ((r = meg_read_regular(path, out, e)) < 0 ||
-        (r = meg_json_get_i64(entry, "bytes", MEG_JSON_NEEDED, &nbytes, name, e)) < 0 ||
-        (r = meg_json_get_str(entry, "xxh3_128", MEG_JSON_NEEDED, &want, name, e)) < 0)
+        (r = meg_json_get_i64(entry, "bytes", MEG_JSON_REQUIRED, &nbytes, name, e)) < 0 ||
+        (r = meg_json_get_str(entry, "xxh3_128", MEG_JSON_REQUIRED, &want, name, e)) < 0)
         goto out;
     meg_xxh3_128_hex(hash, out->s, out->n);
     if (out->n != (size_t)nbytes)
@@ -59,11 +59,11 @@ static int read_state(struct meg_ckpt *c, const struct meg_str *text, struct meg
     if ((r = meg_json_parse(&c->state, text->s, text->n, path, e)) < 0 ||
         (r = meg_json_get_i64(c->state, "iteration", MEG_JSON_OPTIONAL, &c->iteration, path, e)) <
             0 ||
-        (r = meg_json_get_i64(c->state, "vocab_size", MEG_JSON_NEEDED, &c->vocab_size, path, e)) <
+        (r = meg_json_get_i64(c->state, "vocab_size", MEG_JSON_REQUIRED, &c->vocab_size, path, e)) <
             0 ||
         (r = meg_json_get_i64(c->state, "eod_id", MEG_JSON_OPTIONAL, &eod, path, e)) < 0 ||
         (r = meg_json_get_i64(c->state, "bos_id", MEG_JSON_OPTIONAL, &bos, path, e)) < 0 ||
-        (r = meg_json_get_array(c->state, "options", MEG_JSON_NEEDED, &lines, path, e)) < 0)
+        (r = meg_json_get_array(c->state, "options", MEG_JSON_REQUIRED, &lines, path, e)) < 0)
         goto out;
     c->bos = bos < c->vocab_size ? (int32_t)bos : -1;
     ckpt_add_id(&c->ends, eod, c->vocab_size);
@@ -118,7 +118,7 @@ static int open_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *
     json_object_foreach (c->manifest, name, entry) {
         if (ckpt_is_slot_name(name) != is_optim)
             continue;
-        if ((r = meg_json_get_str(entry, "file", MEG_JSON_NEEDED, &file, name, e)) < 0 ||
+        if ((r = meg_json_get_str(entry, "file", MEG_JSON_REQUIRED, &file, name, e)) < 0 ||
             (r = ckpt_add_file(c, file, e)) < 0)
             return r;
     }
@@ -154,8 +154,8 @@ int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e)
                          c->path);
         goto out;
     }
-    if ((r = meg_json_get_str(manifest, "format", MEG_JSON_NEEDED, &format, path, e)) < 0 ||
-        (r = meg_json_get_i64(manifest, "version", MEG_JSON_NEEDED, &version, path, e)) < 0)
+    if ((r = meg_json_get_str(manifest, "format", MEG_JSON_REQUIRED, &format, path, e)) < 0 ||
+        (r = meg_json_get_i64(manifest, "version", MEG_JSON_REQUIRED, &version, path, e)) < 0)
         goto out;
     if (strcmp(format, CKPT_FORMAT) || version != CKPT_VERSION) {
         r = meg_fail(e, MEG_EFORMAT,
@@ -163,8 +163,8 @@ int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e)
                      format, version, CKPT_FORMAT, CKPT_VERSION);
         goto out;
     }
-    if ((r = meg_json_get_object(manifest, "files", MEG_JSON_NEEDED, &files, path, e)) < 0 ||
-        (r = meg_json_get_object(manifest, "tensors", MEG_JSON_NEEDED, &tensors, path, e)) < 0 ||
+    if ((r = meg_json_get_object(manifest, "files", MEG_JSON_REQUIRED, &files, path, e)) < 0 ||
+        (r = meg_json_get_object(manifest, "tensors", MEG_JSON_REQUIRED, &tensors, path, e)) < 0 ||
         (r = read_smalls(c, files, e)) < 0)
         goto out;
     c->manifest = json_incref(tensors);

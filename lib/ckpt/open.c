@@ -19,7 +19,7 @@ static char *committed_folder(const char *dir)
 
     for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--)
         name[n - 1] = 0;
-    at = meg_committed(name);
+    at = meg_commit_resolve(name);
     free(name);
     return at;
 }
@@ -119,7 +119,7 @@ static int locate(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_
         if (step == MEG_UNSET) {
             if ((r = ckpt_newest(dir, &it, e)) < 0)
                 return r;
-            meg_note("%s: there is no %s; iteration %" PRId64 " is the newest that is whole", dir,
+            meg_info("%s: there is no %s; iteration %" PRId64 " is the newest that is whole", dir,
                      CKPT_TRACKER, it);
         }
         choose(c, dir, it);

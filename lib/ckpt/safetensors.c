@@ -84,9 +84,9 @@ static int read_entry(struct meg_st_tensor *t, const char *name, const json_t *e
     snprintf(from, sizeof from, "%s: tensor %.200s", path, name);
     if (!json_is_object(entry))
         return meg_fail(e, MEG_EFORMAT, "%s: its entry in the header is no object", from);
-    if ((r = meg_json_get_str(entry, "dtype", MEG_JSON_NEEDED, &dtype, from, e)) < 0 ||
-        (r = meg_json_get_array(entry, "shape", MEG_JSON_NEEDED, &dims, from, e)) < 0 ||
-        (r = meg_json_get_array(entry, "data_offsets", MEG_JSON_NEEDED, &offsets, from, e)) < 0)
+    if ((r = meg_json_get_str(entry, "dtype", MEG_JSON_REQUIRED, &dtype, from, e)) < 0 ||
+        (r = meg_json_get_array(entry, "shape", MEG_JSON_REQUIRED, &dims, from, e)) < 0 ||
+        (r = meg_json_get_array(entry, "data_offsets", MEG_JSON_REQUIRED, &offsets, from, e)) < 0)
         return r;
     d = find_dtype(dtype);
     if (d < 0)
@@ -217,7 +217,7 @@ int meg_st_open(struct meg_st **out, const char *path, struct meg_err *e)
     int r;
 
     st->path = meg_strdup(path);
-    if ((r = meg_map_open(&st->map, path, e)) < 0 || (r = read_header(st, e)) < 0)
+    if ((r = meg_mmap_open(&st->map, path, e)) < 0 || (r = read_header(st, e)) < 0)
         goto out;
     *out = st;
     st = NULL;
@@ -230,7 +230,7 @@ void meg_st_close(struct meg_st *st)
 {
     if (!st)
         return;
-    meg_map_close(&st->map);
+    meg_mmap_close(&st->map);
     json_decref(st->header);
     for (int i = 0; i < st->nblocks; i++)
         free(st->block[i]);

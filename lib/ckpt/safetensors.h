@@ -41,7 +41,7 @@ struct meg_st_tensor {
 /* One file, mapped for reading; its tensors by name. */
 struct meg_st {
     char *path;
-    struct meg_map map;
+    struct meg_mmap map;
     json_t *header; /* holds the names */
     struct meg_st_tensor *t;
     int n;

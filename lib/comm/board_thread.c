@@ -62,7 +62,7 @@ static void say(const char *text)
     if (board.rank)
         meg_str_printf(&s, "[%d]", board.rank);
     meg_str_printf(&s, ": %s", text);
-    meg_log_neutralise(s.s + start);
+    meg_log_sanitize(s.s + start);
     meg_str_add(&s, "\n", 1);
     if (write(STDERR_FILENO, s.s, s.n) < 0)
         return;                      /* there is no one left to tell */
@@ -119,7 +119,7 @@ static void obey(void)
     } else {
         tell_all(BOARD_ENDS, &ends, sizeof ends);
     }
-    meg_temporary_remove();
+    meg_temporary_unlink_all();
     signal(SIGTERM, SIG_DFL);
     kill(getpid(), SIGTERM);
     for (;;)
@@ -293,7 +293,7 @@ static void heard_end(const struct board_link *l, const struct board_ends *ends)
     meg_str_printf(&s, "rank %d of %d on %s ended the run: %.*s", l->rank, board.size, l->host,
                    (int)sizeof ends->why - 1, ends->why);
     if (ends->status != 128 + SIGTERM)
-        meg_note("%s", s.s);
+        meg_info("%s", s.s);
     else if (!board.was_terminated)
         say(s.s);
     meg_str_free(&s);
@@ -305,7 +305,7 @@ static void end_after(const struct board_ends *ends)
     if (!ends->is_abort)
         meg_temporary_exit(ends->status);
     board.ended_status = ends->status;
-    meg_temporary_remove(); /* the launcher may use SIGKILL */
+    meg_temporary_unlink_all(); /* the launcher may use SIGKILL */
     expect(BOARD_ENDED, ABORT_S, ABORT_S);
 }
 

@@ -201,7 +201,7 @@ static void abort_all(int status, const char *why)
 {
     is_aborting = true;
     meg_board_last_words(status, why);
-    meg_temporary_remove();             /* MPI_Abort runs no exit handlers */
+    meg_temporary_unlink_all();             /* MPI_Abort runs no exit handlers */
     usleep(100000);                     /* MPICH's launcher drops what it has not read from us by then */
     MPI_Abort(MPI_COMM_WORLD, status);
 }

@@ -151,7 +151,7 @@ static int parse_blend(struct meg_data_blend *b, const struct words *w, const ch
     return b->weight ? meg_blend_check_weights(b->weight, b->n, from, e) : 0;
 }
 
-static int parse_list(struct meg_data_blend *b, const struct meg_list *list, const char *from,
+static int parse_list(struct meg_data_blend *b, const struct meg_str_list *list, const char *from,
                       struct meg_err *e)
 {
     struct words w = { 0 };
@@ -299,7 +299,7 @@ int meg_data_choose(struct meg_data_choice *out, const struct meg_data_conf *c, 
     if (!ch.is_per_split) {
         ch.split = c->split ? c->split : c->mock_data ? "1,1,1" : "969, 30, 1";
         if (!c->split && !c->mock_data)
-            meg_note("no --split given: using %s", ch.split);
+            meg_info("no --split given: using %s", ch.split);
     }
     *out = ch;
     return 0;

@@ -160,6 +160,6 @@ void meg_dataset_close(struct meg_dataset *ds)
     meg_sentence_map_free(&ds->rows);
     meg_blend_index_free(&ds->blend);
     for (int i = 0; i < 3; i++)
-        meg_map_close(&ds->map[i]);
+        meg_mmap_close(&ds->map[i]);
     free(ds);
 }

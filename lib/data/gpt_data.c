@@ -109,15 +109,15 @@ static bool is_of_share(const struct meg_data_part *p, const struct meg_npy *doc
 }
 
 static bool load(const struct meg_cache_entry *c, const struct meg_data_part *p, struct meg_npy *a,
-                 struct meg_map *map)
+                 struct meg_mmap *map)
 {
     if (!meg_cache_load(c, p->name, a, 3, map))
         return false;
     if (!c->stem || is_of_share(p, &a[0]))
         return true;
     for (int i = 0; i < 3; i++)
-        meg_map_close(&map[i]);
-    meg_note("%s/%s_*.npy: of another share of the dataset; building the index again", c->dir,
+        meg_mmap_close(&map[i]);
+    meg_info("%s/%s_*.npy: of another share of the dataset; building the index again", c->dir,
              c->stem);
     return false;
 }

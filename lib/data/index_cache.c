@@ -63,12 +63,12 @@ static bool is_older(const struct stat *a, const struct stat *b)
 static int64_t stated_rows(const char *path)
 {
     static const char shape[] = "'shape': (";
-    struct meg_map m = { 0 };
+    struct meg_mmap m = { 0 };
     char head[128];
     const char *at;
     int64_t rows = -1;
 
-    if (meg_map_open(&m, path, NULL) < 0)
+    if (meg_mmap_open(&m, path, NULL) < 0)
         return -1;
     if (m.n >= sizeof head) {
         memcpy(head, m.p, sizeof head);
@@ -78,28 +78,28 @@ static int64_t stated_rows(const char *path)
             rows =
                 rows < INT64_MAX / 100 ? 10 * (rows < 0 ? 0 : rows) + *at - '0' : INT64_MAX / 100;
     }
-    meg_map_close(&m);
+    meg_mmap_close(&m);
     return rows;
 }
 
 /* Map path if it holds head and then nbytes more, and is no older than idx; else say why not. */
-static bool map_file(struct meg_map *m, const char *path, const struct stat *idx,
+static bool map_file(struct meg_mmap *m, const char *path, const struct stat *idx,
                      const struct meg_str *head, size_t nbytes)
 {
     struct stat st;
 
-    if (stat(path, &st) < 0 || meg_map_open(m, path, NULL) < 0)
+    if (stat(path, &st) < 0 || meg_mmap_open(m, path, NULL) < 0)
         return false;
     if (idx && is_older(&st, idx))
-        meg_note("%s: older than its dataset; building the index again", path);
+        meg_info("%s: older than its dataset; building the index again", path);
     else if (m->n != head->n + nbytes)
-        meg_note("%s: %zu bytes, should be %zu; building the index again", path, m->n,
+        meg_info("%s: %zu bytes, should be %zu; building the index again", path, m->n,
                  head->n + nbytes);
     else if (memcmp(m->p, head->s, head->n) != 0)
-        meg_note("%s: not the array expected; building the index again", path);
+        meg_info("%s: not the array expected; building the index again", path);
     else
         return true;
-    meg_map_close(m);
+    meg_mmap_close(m);
     return false;
 }
 
@@ -109,7 +109,7 @@ static bool stat_idx(const char *prefix, struct stat *st)
     bool is_there;
 
     meg_str_printf(&s, "%s.idx", prefix);
-    is_there = meg_committed_stat(s.s, st) == 0;
+    is_there = meg_commit_stat(s.s, st) == 0;
     meg_str_free(&s);
     return is_there;
 }
@@ -117,7 +117,7 @@ static bool stat_idx(const char *prefix, struct stat *st)
 static bool is_described(const struct meg_cache_entry *c)
 {
     struct meg_str text = { 0 };
-    struct meg_map described = { 0 };
+    struct meg_mmap described = { 0 };
     char *path;
     bool is;
 
@@ -126,7 +126,7 @@ static bool is_described(const struct meg_cache_entry *c)
     path = file_name(c, "description", ".txt");
     meg_str_add(&text, c->description, strlen(c->description));
     is = map_file(&described, path, NULL, &text, 0);
-    meg_map_close(&described);
+    meg_mmap_close(&described);
     meg_str_free(&text);
     free(path);
     return is;
@@ -146,25 +146,25 @@ static bool has_checksums(const struct meg_cache_entry *c, const struct meg_npy 
 {
     char *path = file_name(c, CHECKSUMS, ".txt");
     struct meg_str sums = { 0 };
-    struct meg_map kept = { 0 };
+    struct meg_mmap kept = { 0 };
     bool has = false;
 
     for (int i = 0; i < n; i++)
         add_checksum(&sums, &a[i]);
-    if (meg_map_open(&kept, path, NULL) < 0)
-        meg_note("%s: not there, as where Megatron-LM wrote the index; building the index again "
+    if (meg_mmap_open(&kept, path, NULL) < 0)
+        meg_info("%s: not there, as where Megatron-LM wrote the index; building the index again "
                  "to check it", path);
     else if (!(has = kept.n == sums.n && memcmp(kept.p, sums.s, sums.n) == 0))
         meg_warn("%s: the arrays of the index do not have these checksums: a file was damaged or "
                  "changed; building the index again", path);
-    meg_map_close(&kept);
+    meg_mmap_close(&kept);
     meg_str_free(&sums);
     free(path);
     return has;
 }
 
 bool meg_cache_load(const struct meg_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
-                    struct meg_map *map)
+                    struct meg_mmap *map)
 {
     struct stat idx;
     const struct stat *newer = prefix && stat_idx(prefix, &idx) ? &idx : NULL;
@@ -184,7 +184,7 @@ bool meg_cache_load(const struct meg_cache_entry *c, const char *prefix, struct 
     }
     is_hit = is_hit && has_checksums(c, a, n);
     while (!is_hit && i-- > 0)
-        meg_map_close(&map[i]);
+        meg_mmap_close(&map[i]);
     return is_hit;
 }
 

@@ -45,7 +45,7 @@ struct meg_npy {
  * Megatron-LM wrote have no checksum: the caller builds the same bytes, and meg_cache_store adds it.
  */
 bool meg_cache_load(const struct meg_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
-                    struct meg_map *map);
+                    struct meg_mmap *map);
 
 /*
  * Write the arrays, each under a temporary name first, so that processes that build the same entry at

@@ -14,7 +14,7 @@
 
 struct meg_indexed {
     char *prefix;
-    struct meg_map idx, bin;
+    struct meg_mmap idx, bin;
     bool is_legacy;
     enum meg_idx_dtype dtype;
     size_t size;              /* bytes of a token */
@@ -225,12 +225,12 @@ static void say_what_is_there(const char *prefix, const char *missing, struct me
     meg_str_free(&meant);
 }
 
-static int map_pair(struct meg_map *m, const char *prefix, const char *ext, struct meg_err *e)
+static int map_pair(struct meg_mmap *m, const char *prefix, const char *ext, struct meg_err *e)
 {
     struct meg_str path = { 0 };
     int r;
     meg_str_printf(&path, "%s%s", prefix, ext);
-    r = meg_map_open(m, path.s, e);
+    r = meg_mmap_open(m, path.s, e);
     if (r == MEG_ENOENT)
         say_what_is_there(prefix, path.s, e);
     meg_str_free(&path);
@@ -258,8 +258,8 @@ void meg_indexed_close(struct meg_indexed *d)
 {
     if (!d)
         return;
-    meg_map_close(&d->idx);
-    meg_map_close(&d->bin);
+    meg_mmap_close(&d->idx);
+    meg_mmap_close(&d->bin);
     free(d->prefix);
     free(d);
 }

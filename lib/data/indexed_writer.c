@@ -77,7 +77,7 @@ static void add_document(struct meg_indexed_writer *w, int64_t end)
 static int lock(struct meg_indexed_writer *w, struct meg_err *e)
 {
     char *path = named(w->prefix, ".lock");
-    int r = meg_lock_take(&w->lock, path, w->prefix, e);
+    int r = meg_lock_acquire(&w->lock, path, w->prefix, e);
 
     free(path);
     return r;
@@ -219,7 +219,7 @@ int meg_indexed_put(struct meg_indexed_writer *w, int64_t at, const void *tokens
     int r = check_index(w, e);
 
     if (r == MEG_OK && (r = meg_file_pwrite(&w->bin, tokens, (size_t)nbytes, at, e)) == MEG_OK)
-        meg_file_written(&w->bin, at, at + nbytes);
+        meg_file_writeback(&w->bin, at, at + nbytes);
     return r;
 }
 

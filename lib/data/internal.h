@@ -66,7 +66,7 @@ struct meg_dataset {
     int nmember;
     struct meg_dataset **member; /* owned */
     struct meg_blend_index blend;
-    struct meg_map map[3]; /* the cache files that index, rows or blend lies in, if any */
+    struct meg_mmap map[3]; /* the cache files that index, rows or blend lies in, if any */
 };
 /* Move on to the dataset that gives sample *i of *ds, and the sample's number there: MEG_EFAIL when
  * it has no such sample. */

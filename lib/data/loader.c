@@ -72,7 +72,7 @@ static void fill(struct meg_loader *l, struct slot *o)
                              "built for a shorter run",
                              meg_dataset_len(l->ds));
     else
-        o->status = meg_mapped_read(read_samples, &f, &o->err);
+        o->status = meg_sigbus_guard(read_samples, &f, &o->err);
 }
 
 static void *fill_ahead(void *arg)

@@ -8,7 +8,7 @@
 
 enum { BLOCK = 1 << 20 };
 
-static int add_lines(const struct meg_block *b, const struct meg_prompt_rule *rule, struct meg_ids *ids,
+static int add_lines(const struct meg_line_block *b, const struct meg_prompt_rule *rule, struct meg_ids *ids,
                      int64_t *documents, struct meg_err *e)
 {
     int32_t eod = rule->tok ? meg_tokenizer_eod(rule->tok) : -1;
@@ -16,7 +16,7 @@ static int add_lines(const struct meg_block *b, const struct meg_prompt_rule *ru
     const char *text;
     int r;
 
-    for (; meg_line_next(b, &at, &text, &n); line++) {
+    for (; meg_line_block_next(b, &at, &text, &n); line++) {
         if (meg_line_is_blank(text, n))
             continue;
         was = ids->n;
@@ -45,7 +45,7 @@ static int add_text(const struct meg_str *text, const char *name, const struct m
     return MEG_OK;
 }
 
-static int64_t skip_blanks(const struct meg_block *b, int64_t at)
+static int64_t skip_blanks(const struct meg_line_block *b, int64_t at)
 {
     while (at < b->n && strchr(" \t\r\n", b->s[at]))
         at++;
@@ -53,9 +53,9 @@ static int64_t skip_blanks(const struct meg_block *b, int64_t at)
 }
 
 /* The first byte that is not blank, 0: there is none.  A byte order mark before JSON becomes blank. */
-static char first_of(struct meg_block *b)
+static char first_of(struct meg_line_block *b)
 {
-    const int64_t mark = b->line == 1 ? meg_utf8_mark(b->s, b->n) : 0;
+    const int64_t mark = b->line == 1 ? meg_utf8_bom(b->s, b->n) : 0;
     const int64_t at = skip_blanks(b, mark);
 
     if (at == b->n)
@@ -65,17 +65,17 @@ static char first_of(struct meg_block *b)
     return b->s[at];
 }
 
-int meg_read_text(struct meg_input *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
+int meg_read_text(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
                   int64_t *documents, struct meg_err *e)
 {
     const struct meg_prompt_rule rule = { .key = "text", .tok = tok, .vocab_size = vocab_size, .is_corpus = true };
-    struct meg_block b = { 0 };
+    struct meg_line_block b = { 0 };
     struct meg_str text = { 0 };
     char first = 0;
     int r;
 
     *documents = 0;
-    while ((r = meg_input_next(in, &b, BLOCK, e)) > 0) {
+    while ((r = meg_block_reader_next(in, &b, BLOCK, e)) > 0) {
         if (!first)
             first = first_of(&b);
         if (first == '{')

@@ -14,7 +14,7 @@ MEG_BEGIN_DECLS
  * is not empty, where the tokenizer has one, as meg-preprocess --append-eod lays them out.  Anything else is one text
  * as it stands, and takes no eod.  *documents is their number.  Errors as meg_prompt_read.
  */
-int meg_read_text(struct meg_input *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
+int meg_read_text(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
                   int64_t *documents, struct meg_err *e);
 
 MEG_END_DECLS

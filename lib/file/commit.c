@@ -37,15 +37,15 @@ static char *join(const char *a, const char *b)
 
 static char *list_of(const char *path)
 {
-    return join(path, MEG_COMMIT_LIST);
+    return join(path, MEG_COMMIT_JOURNAL);
 }
 
-static char *backup_of(const struct member *m)
+static char *backup_path(const struct member *m)
 {
-    return join(m->tmp, MEG_TEMPORARY_OLD);
+    return join(m->tmp, MEG_TEMPORARY_BACKUP);
 }
 
-static const char *name_in(const char *path)
+static const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
 
@@ -55,9 +55,9 @@ static const char *name_in(const char *path)
 /* A line a member, "name<tab>temporary name". */
 static void spell(const struct set *s, struct meg_str *out)
 {
-    meg_str_printf(out, "meg-commit 1 %s\n", name_in(s->v[0].tmp));
+    meg_str_printf(out, "meg-commit 1 %s\n", base_name(s->v[0].tmp));
     for (int i = 0; i < s->n; i++)
-        meg_str_printf(out, "%s\t%s\n", name_in(s->v[i].path), name_in(s->v[i].tmp));
+        meg_str_printf(out, "%s\t%s\n", base_name(s->v[i].path), base_name(s->v[i].tmp));
 }
 
 static void free_set(struct set *s)
@@ -79,7 +79,7 @@ static void add_member(struct set *s, char *path, char *tmp)
 /* Read the list beside path; false where there is none, or it is not a complete one of ours. */
 static bool read_list(struct set *s, struct meg_str *text, const char *path)
 {
-    const size_t ndir = (size_t)(name_in(path) - path);
+    const size_t ndir = (size_t)(base_name(path) - path);
     char *list = list_of(path), line[2 * 4096];
     FILE *f = fopen(list, "re");
     bool is_ours = false;
@@ -109,7 +109,7 @@ static bool read_list(struct set *s, struct meg_str *text, const char *path)
 }
 
 /* Whether the list beside path is decided: the same one is beside the first file of the set. */
-static bool read_decided(struct set *s, const char *path)
+static bool read_committed(struct set *s, const char *path)
 {
     struct meg_str text = { 0 }, first = { 0 };
     struct set of_first = { 0 };
@@ -122,25 +122,25 @@ static bool read_decided(struct set *s, const char *path)
     return is_decided;
 }
 
-char *meg_committed(const char *path)
+char *meg_commit_resolve(const char *path)
 {
     struct set s = { 0 };
     char *at = NULL, *list = list_of(path);
 
-    if (access(list, F_OK) == 0 && read_decided(&s, path))
+    if (access(list, F_OK) == 0 && read_committed(&s, path))
         for (int i = 0; i < s.n && !at; i++)
             if (!strcmp(s.v[i].path, path) && access(s.v[i].tmp, F_OK) == 0)
                 at = meg_strdup(s.v[i].tmp);
     if (at)
-        meg_note("%s: reading %s, which an interrupted command completed but did not rename", path, at);
+        meg_info("%s: reading %s, which an interrupted command completed but did not rename", path, at);
     free_set(&s);
     free(list);
     return at ? at : meg_strdup(path);
 }
 
-int meg_committed_stat(const char *path, struct stat *st)
+int meg_commit_stat(const char *path, struct stat *st)
 {
-    char *at = meg_committed(path);
+    char *at = meg_commit_resolve(path);
     int r = stat(at, st);
 
     free(at);
@@ -182,7 +182,7 @@ static int decide(const struct set *s, struct meg_err *e)
     return r;
 }
 
-static void remove_lists(const struct set *s)
+static void remove_journals(const struct set *s)
 {
     for (int i = s->n; i-- > 0;)
         remove_list(&s->v[i], NULL);
@@ -198,9 +198,9 @@ static bool exists(const char *path)
 }
 
 /* Keep what is there under another name, where the file system has hard links. */
-static void keep_old(struct member *m)
+static void link_backup(struct member *m)
 {
-    char *old = backup_of(m);
+    char *old = backup_path(m);
 
     unlink(old);
     m->is_kept = !exists(m->path) || link(m->path, old) == 0;
@@ -209,7 +209,7 @@ static void keep_old(struct member *m)
 
 static void remove_backup(const struct member *m)
 {
-    char *old = backup_of(m);
+    char *old = backup_path(m);
 
     meg_remove_tree(old, NULL);
     free(old);
@@ -219,7 +219,7 @@ static void remove_backup(const struct member *m)
 static int apply(const struct set *s, int *done, struct meg_err *e)
 {
     for (int i = 0; i < s->n; i++) {
-        char *old = backup_of(&s->v[i]);
+        char *old = backup_path(&s->v[i]);
 
         if (exists(old) && exists(s->v[i].tmp))
             unlink(s->v[i].path);
@@ -238,14 +238,14 @@ static int apply(const struct set *s, int *done, struct meg_err *e)
  * Go back to the old files after the renaming of number done failed.  Until the deciding list is gone the
  * new ones count, each to be found under one of its two names.
  */
-static bool take_back(const struct set *s, int done)
+static bool roll_back(const struct set *s, int done)
 {
     bool is_ok = true;
 
     for (int i = 0; i < done; i++)
         is_ok = is_ok && s->v[i].is_kept;
     for (int i = 0; i < s->n && is_ok; i++) {
-        char *old = backup_of(&s->v[i]);
+        char *old = backup_path(&s->v[i]);
 
         if (i < done)
             is_ok = rename(s->v[i].path, s->v[i].tmp) == 0;
@@ -260,7 +260,7 @@ static int finish(const struct set *s, struct meg_err *e)
 {
     int r = meg_fsync_parent(s->v[0].path, e);
 
-    remove_lists(s);
+    remove_journals(s);
     for (int i = 0; i < s->n; i++)
         remove_backup(&s->v[i]);
     return r;
@@ -271,16 +271,16 @@ static int replace(struct set *s, bool *is_decided, struct meg_err *e)
     int done, r;
 
     for (int i = 0; i < s->n; i++)
-        keep_old(&s->v[i]);
+        link_backup(&s->v[i]);
     *is_decided = false;
     if ((r = decide(s, e)) < 0)
         goto out;
     *is_decided = true;
     if ((r = apply(s, &done, e)) == MEG_OK)
         return finish(s, e);
-    if (take_back(s, done)) {
+    if (roll_back(s, done)) {
         *is_decided = false;
-        remove_lists(s);
+        remove_journals(s);
     } else if (e) {
         const size_t n = strlen(e->msg);
 
@@ -307,12 +307,12 @@ int meg_commit_files(struct meg_file *const file[], int n, struct meg_err *e)
         return r;
     for (int i = 0; i < n; i++) {
         add_member(&s, meg_strdup(file[i]->path), meg_strdup(file[i]->tmp));
-        meg_temporary_forget(file[i]->made); /* a signal must not remove what is about to be decided */
+        meg_temporary_unregister(file[i]->made); /* a signal must not remove what is about to be decided */
         file[i]->made = 0;
     }
     r = replace(&s, &is_decided, e);
     for (int i = 0; i < n && is_decided; i++)
-        meg_file_forget(file[i]);
+        meg_file_detach(file[i]);
     free_set(&s);
     return r;
 }
@@ -323,18 +323,18 @@ int meg_commit_files(struct meg_file *const file[], int n, struct meg_err *e)
 static int replace_folder(const struct member *m, struct meg_err *e)
 {
     const struct set s = { (struct member *)m, 1 };
-    char *old = backup_of(m);
+    char *old = backup_path(m);
     int r;
 
     if ((r = decide(&s, e)) < 0)
         goto out;
     if (rename(m->path, old) < 0) {
         r = meg_fail_errno(e, "%s: rename to %s", m->path, old);
-        remove_lists(&s);
+        remove_journals(&s);
     } else if (rename(m->tmp, m->path) < 0) {
         r = meg_fail_errno(e, "%s: rename from %s", m->path, m->tmp);
         if (rename(old, m->path) == 0)
-            remove_lists(&s);
+            remove_journals(&s);
     } else {
         r = finish(&s, e);
     }
@@ -343,7 +343,7 @@ out:
     return r;
 }
 
-int meg_commit_folder(const char *tmp, const char *folder, struct meg_err *e)
+int meg_commit_dir(const char *tmp, const char *folder, struct meg_err *e)
 {
     const struct member m = { .path = (char *)folder, .tmp = (char *)tmp };
     int r;
@@ -363,13 +363,13 @@ int meg_commit_folder(const char *tmp, const char *folder, struct meg_err *e)
 /* ---- what a killed process left ---- */
 
 /* A folder cannot be renamed over another: what is under the final name goes aside first. */
-static int settle_decided(const struct set *s, struct meg_err *e)
+static int roll_forward(const struct set *s, struct meg_err *e)
 {
     struct stat st;
     int done, r = MEG_OK;
 
     if (stat(s->v[0].path, &st) == 0 && S_ISDIR(st.st_mode) && exists(s->v[0].tmp)) {
-        char *old = backup_of(&s->v[0]);
+        char *old = backup_path(&s->v[0]);
 
         r = meg_rename(s->v[0].path, old, e);
         free(old);
@@ -379,7 +379,7 @@ static int settle_decided(const struct set *s, struct meg_err *e)
     return r;
 }
 
-int meg_commit_settle(const char *path, struct meg_err *e)
+int meg_commit_recover(const char *path, struct meg_err *e)
 {
     struct set s = { 0 };
     char *list = list_of(path);
@@ -387,9 +387,9 @@ int meg_commit_settle(const char *path, struct meg_err *e)
 
     if (access(list, F_OK) < 0)
         goto out;
-    if (read_decided(&s, path)) {
-        meg_note("%s: completing what an interrupted command left", path);
-        r = settle_decided(&s, e);
+    if (read_committed(&s, path)) {
+        meg_info("%s: completing what an interrupted command left", path);
+        r = roll_forward(&s, e);
     } else if (s.n > 0) {
         unlink(list);
     } else {

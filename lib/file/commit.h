@@ -5,8 +5,8 @@
  * The complete new files wait under temporary names.  Beside each FILE a FILE.commit is written, which
  * lists the names of the set and their temporary names; the one beside the first file of the set is
  * written last, and its existence decides.  Then the files are renamed and the lists removed.  A reader
- * (meg_map_open, meg_read_file, meg_committed) that finds a decided list opens the temporary name as long as
- * it exists, and the next writer (meg_file_create, meg_commit_settle) completes what is decided and
+ * (meg_mmap_open, meg_read_file, meg_commit_resolve) that finds a decided list opens the temporary name as long as
+ * it exists, and the next writer (meg_file_create, meg_commit_recover) completes what is decided and
  * removes what is not.  Readers that know nothing of this may find files missing, but, where the file system
  * has hard links, never an old one beside a new one: the old ones go first, and the file that they open first
  * should be the last of the set.
@@ -33,21 +33,21 @@ MEG_BEGIN_DECLS
 int meg_commit_files(struct meg_file *const file[], int n, struct meg_err *e);
 
 /*
- * meg_commit_folder - give the complete folder TMP, beside FOLDER, that name; an older one is replaced and
+ * meg_commit_dir - give the complete folder TMP, beside FOLDER, that name; an older one is replaced and
  * removed
  * By RENAME_EXCHANGE, or where the file system lacks it (NFS) through a list as above.  On failure the old
  * folder is in place and TMP is still there.
  */
-int meg_commit_folder(const char *tmp, const char *folder, struct meg_err *e);
+int meg_commit_dir(const char *tmp, const char *folder, struct meg_err *e);
 
 /* Where the content of path is: path itself or, when a commit was interrupted, a temporary name.  malloc'ed. */
-char *meg_committed(const char *path);
+char *meg_commit_resolve(const char *path);
 
-/* stat(2) of what meg_committed says. */
-int meg_committed_stat(const char *path, struct stat *st);
+/* stat(2) of what meg_commit_resolve says. */
+int meg_commit_stat(const char *path, struct stat *st);
 
 /* Complete or undo a commit of path that was interrupted; nothing where there is none. */
-int meg_commit_settle(const char *path, struct meg_err *e);
+int meg_commit_recover(const char *path, struct meg_err *e);
 
 MEG_END_DECLS
 

@@ -20,7 +20,7 @@
 /* Open for reading, under its temporary name while a commit of path is decided but not completed. */
 static int open_committed(const char *path, int flags)
 {
-    char *at = meg_committed(path);
+    char *at = meg_commit_resolve(path);
     int fd = open(at, O_RDONLY | O_CLOEXEC | flags);
 
     if (fd < 0 && errno == ENOENT && strcmp(at, path)) /* it has been renamed since */
@@ -45,7 +45,7 @@ static int open_regular(struct stat *st, const char *path, struct meg_err *e)
     return r < 0 ? r : fd;
 }
 
-int meg_map_open(struct meg_map *m, const char *path, struct meg_err *e)
+int meg_mmap_open(struct meg_mmap *m, const char *path, struct meg_err *e)
 {
     struct stat st;
     void *p = NULL;
@@ -64,17 +64,17 @@ int meg_map_open(struct meg_map *m, const char *path, struct meg_err *e)
     }
     m->p = (const unsigned char *)p;
     m->n = (size_t)st.st_size;
-    m->entry = meg_mapped_add(p, m->n, path);
+    m->entry = meg_sigbus_register(p, m->n, path);
 out:
     close(fd);
     return r;
 }
 
-void meg_map_close(struct meg_map *m)
+void meg_mmap_close(struct meg_mmap *m)
 {
     if (!m || !m->p)
         return;
-    meg_mapped_remove(m->entry);
+    meg_sigbus_unregister(m->entry);
     munmap((void *)m->p, m->n + 1);
     memset(m, 0, sizeof *m);
 }
@@ -150,9 +150,9 @@ int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e)
     memset(f, 0, sizeof *f);
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return meg_fail(e, MEG_EIO, "%s: exists and is not a regular file", path);
-    if ((r = meg_commit_settle(path, e)) < 0)
+    if ((r = meg_commit_recover(path, e)) < 0)
         return r;
-    meg_temporary_clear(path);
+    meg_temporary_remove_stale(path);
     do {
         free(f->tmp);
         f->tmp = meg_temporary_name(path, i++);
@@ -165,7 +165,7 @@ int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e)
         f->tmp = NULL;
         return meg_fail(e, MEG_EIO, "%s: cannot be made: %s", path, strerror(no));
     }
-    f->made = meg_temporary_remember(f->tmp);
+    f->made = meg_temporary_register(f->tmp);
     f->path = meg_strdup(path);
     f->buf = (unsigned char *)meg_new(BUF_BYTES);
     return MEG_OK;
@@ -191,7 +191,7 @@ int meg_file_pwrite(struct meg_file *f, const void *bytes, size_t n, int64_t off
 }
 
 /* A hint: what fails here, meg_file_sync says. */
-void meg_file_written(const struct meg_file *f, int64_t from, int64_t to)
+void meg_file_writeback(const struct meg_file *f, int64_t from, int64_t to)
 {
     const int64_t part = 8 << 20, last = to / part;
 
@@ -224,9 +224,9 @@ int meg_file_write(struct meg_file *f, const void *bytes, size_t n, struct meg_e
     return MEG_OK;
 }
 
-void meg_file_forget(struct meg_file *f)
+void meg_file_detach(struct meg_file *f)
 {
-    meg_temporary_forget(f->made);
+    meg_temporary_unregister(f->made);
     free(f->path);
     free(f->tmp);
     free(f->buf);
@@ -282,7 +282,7 @@ int meg_file_commit(struct meg_file *f, struct meg_err *e)
         r = meg_fail_errno(e, "%s: rename from %s", f->path, f->tmp);
     if (r == MEG_OK) {
         r = meg_fsync_parent(f->path, e);
-        meg_file_forget(f);
+        meg_file_detach(f);
     }
     meg_file_abandon(f);
     return r;
@@ -295,7 +295,7 @@ void meg_file_abandon(struct meg_file *f)
     if (f->fd >= 0)
         close(f->fd);
     unlink(f->tmp);
-    meg_file_forget(f);
+    meg_file_detach(f);
 }
 
 int meg_write_file(const char *path, const void *bytes, size_t n, struct meg_err *e)

@@ -18,19 +18,19 @@ MEG_BEGIN_DECLS
  * A regular file mapped for reading; p is NULL only while closed, n may be 0.  Where a byte of it cannot be read later,
  * see file/sigbus.h.
  */
-struct meg_map {
+struct meg_mmap {
     const unsigned char *p;
     size_t n;
-    struct meg_mapped *entry;
+    struct meg_sigbus_range *entry;
 };
-int meg_map_open(struct meg_map *m, const char *path, struct meg_err *e);
-void meg_map_close(struct meg_map *m);
+int meg_mmap_open(struct meg_mmap *m, const char *path, struct meg_err *e);
+void meg_mmap_close(struct meg_mmap *m);
 
 /* Append all of a file (or pipe) that is small enough to hold to out. */
 int meg_read_file(const char *path, struct meg_str *out, struct meg_err *e);
 /*
  * The same for a file found in a folder, which nobody named: MEG_EIO, at once, for anything but a regular file.
- * A FIFO would wait for a writer, and a device may have no end.  meg_map_open refuses these, too.
+ * A FIFO would wait for a writer, and a device may have no end.  meg_mmap_open refuses these, too.
  */
 int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e);
 
@@ -40,12 +40,12 @@ int meg_read_regular(const char *path, struct meg_str *out, struct meg_err *e);
  *   meg_file_create  refuses a PATH that exists and is no regular file
  *   meg_file_write   appends, through a buffer
  *   meg_file_pwrite  writes at offset, at once, and moves nothing; any thread may call it
- *   meg_file_written says that bytes from..to are there, and what is a few MiB before them: now and then the
+ *   meg_file_writeback says that bytes from..to are there, and what is a few MiB before them: now and then the
  *                    disk begins to get that, so that meg_file_sync has less to wait for; any thread
  *   meg_file_pread   reads what was written, at offset; MEG_EIO where the file ends before that
  *   meg_file_sync    fsync under the temporary name: after it only the renaming can fail
  *   meg_file_close   the same, and closes the file: commit.h renames it
- *   meg_file_forget  frees all but the temporary file, which the caller has renamed
+ *   meg_file_detach  frees all but the temporary file, which the caller has renamed
  *   meg_file_commit  fsync, rename to PATH, fsync the directory.  On failure PATH is what it was
  *                    before, unless only the last fsync failed; the temporary file is gone.
  *   meg_file_abandon removes the temporary file; does nothing after a commit, and on { 0 }
@@ -64,11 +64,11 @@ int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e);
 int meg_file_write(struct meg_file *f, const void *bytes, size_t n, struct meg_err *e);
 int meg_file_pwrite(struct meg_file *f, const void *bytes, size_t n, int64_t offset,
                     struct meg_err *e);
-void meg_file_written(const struct meg_file *f, int64_t from, int64_t to);
+void meg_file_writeback(const struct meg_file *f, int64_t from, int64_t to);
 int meg_file_pread(struct meg_file *f, void *out, size_t n, int64_t offset, struct meg_err *e);
 int meg_file_sync(struct meg_file *f, struct meg_err *e);
 int meg_file_close(struct meg_file *f, struct meg_err *e);
-void meg_file_forget(struct meg_file *f);
+void meg_file_detach(struct meg_file *f);
 int meg_file_commit(struct meg_file *f, struct meg_err *e);
 void meg_file_abandon(struct meg_file *f);
 

@@ -181,8 +181,8 @@ static int refuse(const char *path, const char *output, const struct holder *h, 
 /* What this process holds, which is released at exit. */
 static struct held {
     char *path, *text; /* the lock file and what this process wrote into it; NULL: free */
-    char *folder;      /* that meg_lock_folder created, or NULL */
-    int made;          /* of meg_temporary_remember */
+    char *folder;      /* that meg_lock_dir created, or NULL */
+    int made;          /* of meg_temporary_register */
 } *held;
 static int nheld;
 
@@ -207,7 +207,7 @@ static void release(struct held *h)
         unlink(h->path);
     if (h->folder)
         rmdir(h->folder);
-    meg_temporary_forget(h->made);
+    meg_temporary_unregister(h->made);
     free(h->path);
     free(h->text);
     free(h->folder);
@@ -235,7 +235,7 @@ static void hold(struct meg_lock *l, const char *path, char *text)
             atexit(release_all);
         held = meg_realloc_array(held, (size_t)++nheld, sizeof *held);
     }
-    held[i] = (struct held){ .path = meg_strdup(path), .text = text, .made = meg_temporary_remember(path) };
+    held[i] = (struct held){ .path = meg_strdup(path), .text = text, .made = meg_temporary_register(path) };
     l->i = i + 1;
 }
 
@@ -258,7 +258,7 @@ static int take_over(const char *tmp, const char *path, const struct holder *sel
              opened.st_dev == named.st_dev && read_holder(&h, path) && is_gone(&h, self)) {
         *is_ours = rename(tmp, path) == 0;
         if (*is_ours)
-            meg_note("%s: taken over from %s on host %s, process %s, which is gone", path, h.value[PROGRAM],
+            meg_info("%s: taken over from %s on host %s, process %s, which is gone", path, h.value[PROGRAM],
                      h.value[HOST], h.value[PID]);
         else
             r = meg_fail_errno(e, "%s: rename from %s", path, tmp);
@@ -314,7 +314,7 @@ static int acquire(const char *tmp, const char *path, const char *output, const 
     return r;
 }
 
-int meg_lock_take(struct meg_lock *l, const char *path, const char *output, struct meg_err *e)
+int meg_lock_acquire(struct meg_lock *l, const char *path, const char *output, struct meg_err *e)
 {
     struct meg_str text = { 0 };
     struct meg_file own = { 0 };
@@ -335,15 +335,15 @@ out:
     return r;
 }
 
-int meg_lock_folder(struct meg_lock *l, const char *folder, struct meg_err *e)
+int meg_lock_dir(struct meg_lock *l, const char *folder, struct meg_err *e)
 {
     const bool is_new = access(folder, F_OK) < 0;
     struct meg_str path = { 0 };
     int r;
 
     l->i = 0;
-    meg_str_printf(&path, "%s/" MEG_FOLDER_LOCK, folder);
-    if ((r = meg_mkdirs(folder, e)) == MEG_OK && (r = meg_lock_take(l, path.s, folder, e)) < 0 && is_new)
+    meg_str_printf(&path, "%s/" MEG_LOCK_DIR_FILE, folder);
+    if ((r = meg_mkdirs(folder, e)) == MEG_OK && (r = meg_lock_acquire(l, path.s, folder, e)) < 0 && is_new)
         rmdir(folder);
     if (r == MEG_OK && is_new)
         held[l->i - 1].folder = meg_strdup(folder);

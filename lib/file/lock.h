@@ -21,21 +21,21 @@ struct meg_lock {
 };
 
 /*
- * meg_lock_take - create the lock file PATH, in a directory that exists
+ * meg_lock_acquire - create the lock file PATH, in a directory that exists
  * output: what the lock protects, as messages name it.  MEG_EIO where a living process holds it, with
  * the holder's name, or where PATH cannot be created.  A process that exits, or that SIGHUP, SIGINT or
  * SIGTERM ends, releases what it holds.
  */
-int meg_lock_take(struct meg_lock *l, const char *path, const char *output, struct meg_err *e);
+int meg_lock_acquire(struct meg_lock *l, const char *path, const char *output, struct meg_err *e);
 
 /* The lock file of a folder in which files are replaced. */
-#define MEG_FOLDER_LOCK ".meg-lock"
+#define MEG_LOCK_DIR_FILE ".meg-lock"
 
 /*
  * Create FOLDER, where it is missing, and take FOLDER/.meg-lock.  The release removes a folder that was made
  * here and stayed empty.
  */
-int meg_lock_folder(struct meg_lock *l, const char *folder, struct meg_err *e);
+int meg_lock_dir(struct meg_lock *l, const char *folder, struct meg_err *e);
 
 /* Whether the lock is still this process's: somebody may have removed the file. */
 int meg_lock_check(const struct meg_lock *l, struct meg_err *e);

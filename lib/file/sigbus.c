@@ -20,29 +20,29 @@
  * The signal handler reads this list at any moment, so entries stay in it for ever: a mapping that is gone leaves its
  * entry, with p NULL, to the next one.
  */
-struct meg_mapped {
+struct meg_sigbus_range {
     _Atomic(uintptr_t) p; /* 0: not in use */
     size_t n;
     char *path;
-    struct meg_mapped *next, *next_spare;
+    struct meg_sigbus_range *next, *next_spare;
 };
-static _Atomic(struct meg_mapped *) all;
-static struct meg_mapped *spare;
+static _Atomic(struct meg_sigbus_range *) all;
+static struct meg_sigbus_range *spare;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Where this thread continues after a fault, and what it met. */
 struct guard {
     sigjmp_buf jump;
-    const struct meg_mapped *volatile file;
+    const struct meg_sigbus_range *volatile file;
     volatile size_t offset;
 };
 static _Thread_local struct guard *guard;
 
 static struct sigaction before;
 
-static const struct meg_mapped *find(uintptr_t at)
+static const struct meg_sigbus_range *find(uintptr_t at)
 {
-    for (const struct meg_mapped *m = atomic_load(&all); m; m = m->next) {
+    for (const struct meg_sigbus_range *m = atomic_load(&all); m; m = m->next) {
         const uintptr_t p = atomic_load(&m->p);
 
         if (p && at >= p && at - p <= m->n)
@@ -58,7 +58,7 @@ static void put(const char *s)
 }
 
 /* Print the message by means that a signal handler may use. */
-static void tell(const struct meg_mapped *m, size_t offset)
+static void tell(const struct meg_sigbus_range *m, size_t offset)
 {
     char digits[24], *d = digits + sizeof digits - 1;
 
@@ -77,7 +77,7 @@ static void tell(const struct meg_mapped *m, size_t offset)
 static void on_sigbus(int sig, siginfo_t *info, void *context)
 {
     const uintptr_t at = (uintptr_t)info->si_addr;
-    const struct meg_mapped *m = info->si_code > 0 ? find(at) : NULL;
+    const struct meg_sigbus_range *m = info->si_code > 0 ? find(at) : NULL;
 
     (void)context;
     if (!m) { /* none of ours: the fault occurs again, and is met as before */
@@ -103,10 +103,10 @@ static void catch_sigbus(void)
     sigaction(SIGBUS, &a, &before);
 }
 
-struct meg_mapped *meg_mapped_add(const void *p, size_t n, const char *path)
+struct meg_sigbus_range *meg_sigbus_register(const void *p, size_t n, const char *path)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    struct meg_mapped *m;
+    struct meg_sigbus_range *m;
 
     pthread_once(&once, catch_sigbus);
     pthread_mutex_lock(&lock);
@@ -115,7 +115,7 @@ struct meg_mapped *meg_mapped_add(const void *p, size_t n, const char *path)
         spare = m->next_spare;
         free(m->path);
     } else {
-        m = (struct meg_mapped *)meg_new(sizeof *m);
+        m = (struct meg_sigbus_range *)meg_new(sizeof *m);
         m->next = atomic_load(&all);
         atomic_store(&all, m);
     }
@@ -126,7 +126,7 @@ struct meg_mapped *meg_mapped_add(const void *p, size_t n, const char *path)
     return m;
 }
 
-void meg_mapped_remove(struct meg_mapped *m)
+void meg_sigbus_unregister(struct meg_sigbus_range *m)
 {
     if (!m)
         return;
@@ -137,7 +137,7 @@ void meg_mapped_remove(struct meg_mapped *m)
     pthread_mutex_unlock(&lock);
 }
 
-int meg_mapped_read(int (*read)(void *arg, struct meg_err *e), void *arg, struct meg_err *e)
+int meg_sigbus_guard(int (*read)(void *arg, struct meg_err *e), void *arg, struct meg_err *e)
 {
     struct guard mine, *const outer = guard;
     int r;

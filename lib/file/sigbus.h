@@ -14,18 +14,18 @@ MEG_BEGIN_DECLS
 
 /*
  * Register n bytes at p as a mapping of path, and unregister it before it is unmapped.  Any thread may call these.
- * meg_map_open and meg_map_close do; a mapping made otherwise is none of ours.
+ * meg_mmap_open and meg_mmap_close do; a mapping made otherwise is none of ours.
  */
-struct meg_mapped;
-struct meg_mapped *meg_mapped_add(const void *p, size_t n, const char *path);
-void meg_mapped_remove(struct meg_mapped *m); /* accepts NULL */
+struct meg_sigbus_range;
+struct meg_sigbus_range *meg_sigbus_register(const void *p, size_t n, const char *path);
+void meg_sigbus_unregister(struct meg_sigbus_range *m); /* accepts NULL */
 
 /*
  * Return read(arg, e), or MEG_EIO with the name of the file where this thread meets such a page in it.  What read had
  * allocated by then is lost, and what it had locked stays locked, so it does neither around its reads of mapped files.
  * Outside of such a call the process removes its temporary files, prints the same message and ends with status 74.
  */
-int meg_mapped_read(int (*read)(void *arg, struct meg_err *e), void *arg, struct meg_err *e);
+int meg_sigbus_guard(int (*read)(void *arg, struct meg_err *e), void *arg, struct meg_err *e);
 
 MEG_END_DECLS
 

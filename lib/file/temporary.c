@@ -39,7 +39,7 @@ char *meg_temporary_name(const char *path, int i)
     return name.s;
 }
 
-int meg_temporary_folder(char **out, const char *path, struct meg_err *e)
+int meg_temporary_dir(char **out, const char *path, struct meg_err *e)
 {
     int i = 0, r;
 
@@ -57,7 +57,7 @@ int meg_temporary_folder(char **out, const char *path, struct meg_err *e)
 }
 
 /* Whether name is that of a temporary file for base, made on this host by a process that is gone. */
-static bool is_left_over(const char *name, const char *base, const char *host)
+static bool is_stale_name(const char *name, const char *base, const char *host)
 {
     const size_t nbase = strlen(base), nhost = strlen(host);
     const char *at = name + nbase;
@@ -66,8 +66,8 @@ static bool is_left_over(const char *name, const char *base, const char *host)
 
     if (strncmp(name, base, nbase))
         return false;
-    if (!strncmp(at, MEG_COMMIT_LIST, strlen(MEG_COMMIT_LIST)))
-        at += strlen(MEG_COMMIT_LIST);
+    if (!strncmp(at, MEG_COMMIT_JOURNAL, strlen(MEG_COMMIT_JOURNAL)))
+        at += strlen(MEG_COMMIT_JOURNAL);
     if (strncmp(at, ".tmp.", 5) || !isdigit((unsigned char)at[5]))
         return false;
     errno = 0;
@@ -77,12 +77,12 @@ static bool is_left_over(const char *name, const char *base, const char *host)
     end += 1 + nhost;
     if (*end == '.' && isdigit((unsigned char)end[1]))
         end += 1 + strspn(end + 1, "0123456789");
-    if (!strcmp(end, MEG_TEMPORARY_OLD))
-        end += strlen(MEG_TEMPORARY_OLD);
+    if (!strcmp(end, MEG_TEMPORARY_BACKUP))
+        end += strlen(MEG_TEMPORARY_BACKUP);
     return !*end && kill((pid_t)pid, 0) < 0 && errno == ESRCH;
 }
 
-void meg_temporary_clear(const char *path)
+void meg_temporary_remove_stale(const char *path)
 {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     struct meg_str dir = { 0 };
@@ -94,7 +94,7 @@ void meg_temporary_clear(const char *path)
     d = opendir(dir.n ? dir.s : ".");
     meg_host_name(host, sizeof host);
     while (d && (f = readdir(d)))
-        if (is_left_over(f->d_name, base, host)) {
+        if (is_stale_name(f->d_name, base, host)) {
             struct meg_str left = { 0 };
 
             meg_str_printf(&left, "%s%s", dir.n ? dir.s : "", f->d_name);
@@ -113,7 +113,7 @@ static struct {
     char path[4096];
 } made[32];
 
-void meg_temporary_remove(void)
+void meg_temporary_unlink_all(void)
 {
     for (size_t i = 0; i < sizeof made / sizeof *made; i++)
         if (made[i].is_there)
@@ -122,20 +122,20 @@ void meg_temporary_remove(void)
 
 void meg_temporary_exit(int status)
 {
-    meg_temporary_remove();
+    meg_temporary_unlink_all();
     _exit(status);
 }
 
-static void remove_made(int sig)
+static void unlink_on_signal(int sig)
 {
-    meg_temporary_remove();
+    meg_temporary_unlink_all();
     raise(sig); /* by now what it does by default, once this handler has returned */
 }
 
 static void catch_signals(void)
 {
     static const int signals[] = { SIGHUP, SIGINT, SIGTERM };
-    struct sigaction now, ours = { .sa_handler = remove_made, .sa_flags = (int)SA_RESETHAND };
+    struct sigaction now, ours = { .sa_handler = unlink_on_signal, .sa_flags = (int)SA_RESETHAND };
     static atomic_flag is_done = ATOMIC_FLAG_INIT;
 
     if (atomic_flag_test_and_set(&is_done))
@@ -145,7 +145,7 @@ static void catch_signals(void)
             sigaction(signals[i], &ours, NULL);
 }
 
-int meg_temporary_remember(const char *path)
+int meg_temporary_register(const char *path)
 {
     const int places = (int)(sizeof made / sizeof *made);
 
@@ -159,7 +159,7 @@ int meg_temporary_remember(const char *path)
     return 0;
 }
 
-void meg_temporary_forget(int place)
+void meg_temporary_unregister(int place)
 {
     if (!place)
         return;

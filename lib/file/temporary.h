@@ -16,27 +16,27 @@ MEG_BEGIN_DECLS
 void meg_host_name(char *out, size_t size);
 
 /* Behind a name: the list that commit.h writes.  Behind a temporary name: what it keeps of the old file. */
-#define MEG_COMMIT_LIST ".commit"
-#define MEG_TEMPORARY_OLD ".old"
+#define MEG_COMMIT_JOURNAL ".commit"
+#define MEG_TEMPORARY_BACKUP ".old"
 
 /* The i-th temporary name for path, counted from 0, malloc'ed: i > 0 where the name before it is taken. */
 char *meg_temporary_name(const char *path, int i);
 
 /* Create a folder under a temporary name for path; *out is malloc'ed. */
-int meg_temporary_folder(char **out, const char *path, struct meg_err *e);
+int meg_temporary_dir(char **out, const char *path, struct meg_err *e);
 
 /* Remove the temporary files and folders for path, and for its list, whose process on this host is gone. */
-void meg_temporary_clear(const char *path);
+void meg_temporary_remove_stale(const char *path);
 
 /*
- * meg_temporary_remember - have path unlinked when SIGHUP, SIGINT or SIGTERM ends the process, where the
- * process does nothing else about them.  Returns what meg_temporary_forget takes; 0, which it ignores,
+ * meg_temporary_register - have path unlinked when SIGHUP, SIGINT or SIGTERM ends the process, where the
+ * process does nothing else about them.  Returns what meg_temporary_unregister takes; 0, which it ignores,
  * where the 32 places are taken.
  */
-int meg_temporary_remember(const char *path);
+int meg_temporary_register(const char *path);
 /* Unlink them all, as a signal handler may do that ends the process. */
-void meg_temporary_remove(void);
-void meg_temporary_forget(int made);
+void meg_temporary_unlink_all(void);
+void meg_temporary_unregister(int made);
 
 /* Unlink them all and end by _exit(2), for a thread or a signal handler that must not run exit handlers. */
 void meg_temporary_exit(int status) MEG_NORETURN;

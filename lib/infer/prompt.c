@@ -133,7 +133,7 @@ int meg_prompt_read(const struct meg_prompt_rule *rule, const char *name, int64_
                     struct meg_ids *ids, struct meg_request *request, struct meg_err *e)
 {
     const struct place at = { name, line };
-    const size_t mark = (size_t)meg_utf8_mark(text, (int64_t)n);
+    const size_t mark = (size_t)meg_utf8_bom(text, (int64_t)n);
 
     if (mark < n && text[mark] == '{') {
         text += mark;

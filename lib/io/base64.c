@@ -11,7 +11,7 @@ static int value_of(char c)
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-int meg_base64_read(struct meg_str *out, const char *s, int64_t n)
+int meg_base64_decode(struct meg_str *out, const char *s, int64_t n)
 {
     size_t was = out->n;
     int64_t digits = n;
@@ -42,7 +42,7 @@ int meg_base64_read(struct meg_str *out, const char *s, int64_t n)
     return 0;
 }
 
-void meg_base64_write(struct meg_str *out, const char *bytes, int64_t n)
+void meg_base64_encode(struct meg_str *out, const char *bytes, int64_t n)
 {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

@@ -7,8 +7,8 @@
 #include "base/mem.h"
 
 /* Append the bytes that n characters stand for; -1, and nothing appended, where they are no base64. */
-int meg_base64_read(struct meg_str *out, const char *s, int64_t n);
+int meg_base64_decode(struct meg_str *out, const char *s, int64_t n);
 /* Append the characters of n bytes, padded with "=" to a multiple of four. */
-void meg_base64_write(struct meg_str *out, const char *bytes, int64_t n);
+void meg_base64_encode(struct meg_str *out, const char *bytes, int64_t n);
 
 #endif

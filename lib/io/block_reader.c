@@ -11,17 +11,17 @@
 #include "base/mem.h"
 #include "io/decompress.h"
 
-struct meg_input {
+struct meg_block_reader {
     char **path;
     int64_t npaths;
     int64_t at; /* the file being read */
     int fd;     /* -1 between files */
-    struct meg_unpack *file;
-    int64_t line, nth;   /* of the next block, as in struct meg_block */
+    struct meg_decompressor *file;
+    int64_t line, nth;   /* of the next block, as in struct meg_line_block */
     struct meg_str rest; /* the beginning of a line that the last block left */
 };
 
-static void add_path(struct meg_input *in, const char *path)
+static void add_path(struct meg_block_reader *in, const char *path)
 {
     in->path = meg_realloc_array(in->path, (size_t)in->npaths + 1, sizeof *in->path);
     in->path[in->npaths++] = meg_strdup(path);
@@ -32,7 +32,7 @@ static int by_bytes(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static int add_pattern(struct meg_input *in, const char *pattern, struct meg_err *e)
+static int add_pattern(struct meg_block_reader *in, const char *pattern, struct meg_err *e)
 {
     struct stat st;
     glob_t found;
@@ -57,9 +57,9 @@ static int add_pattern(struct meg_input *in, const char *pattern, struct meg_err
     }
 }
 
-int meg_input_open(struct meg_input **out, const char *const *patterns, int n, struct meg_err *e)
+int meg_block_reader_open(struct meg_block_reader **out, const char *const *patterns, int n, struct meg_err *e)
 {
-    struct meg_input *in = meg_new(sizeof *in);
+    struct meg_block_reader *in = meg_new(sizeof *in);
 
     in->fd = -1;
     in->line = 1;
@@ -67,7 +67,7 @@ int meg_input_open(struct meg_input **out, const char *const *patterns, int n, s
         int r = add_pattern(in, patterns[i], e);
 
         if (r < 0) {
-            meg_input_close(in);
+            meg_block_reader_close(in);
             return r;
         }
     }
@@ -75,37 +75,37 @@ int meg_input_open(struct meg_input **out, const char *const *patterns, int n, s
     return MEG_OK;
 }
 
-int64_t meg_input_files(const struct meg_input *in, const char *const **paths)
+int64_t meg_block_reader_files(const struct meg_block_reader *in, const char *const **paths)
 {
     *paths = (const char *const *)in->path;
     return in->npaths;
 }
 
-static const char *name_of(const struct meg_input *in)
+static const char *name_of(const struct meg_block_reader *in)
 {
     return strcmp(in->path[in->at], "-") == 0 ? "standard input" : in->path[in->at];
 }
 
-static void close_file(struct meg_input *in)
+static void close_file(struct meg_block_reader *in)
 {
-    meg_unpack_close(in->file);
+    meg_decompressor_close(in->file);
     in->file = NULL;
     if (in->fd > STDIN_FILENO)
         close(in->fd);
     in->fd = -1;
 }
 
-static int open_file(struct meg_input *in, struct meg_err *e)
+static int open_file(struct meg_block_reader *in, struct meg_err *e)
 {
     const char *path = in->path[in->at];
 
     in->fd = strcmp(path, "-") == 0 ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (in->fd < 0)
         return meg_fail_errno(e, "%s", path);
-    return meg_unpack_open(&in->file, in->fd, name_of(in), e);
+    return meg_decompressor_open(&in->file, in->fd, name_of(in), e);
 }
 
-static void reserve(struct meg_block *b, int64_t cap)
+static void reserve(struct meg_line_block *b, int64_t cap)
 {
     if (cap <= b->cap)
         return;
@@ -114,22 +114,22 @@ static void reserve(struct meg_block *b, int64_t cap)
 }
 
 /* Length of the whole lines among the n bytes at s. */
-static int64_t whole_lines(const char *s, int64_t n)
+static int64_t complete_lines(const char *s, int64_t n)
 {
     const char *nl = memrchr(s, '\n', (size_t)n);
 
     return nl ? nl + 1 - s : 0;
 }
 
-static int refuse_line(const struct meg_input *in, int64_t after, struct meg_err *e)
+static int refuse_line(const struct meg_block_reader *in, int64_t after, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFORMAT,
                     "%s, line %lld: longer than %d MiB; make several lines of it", name_of(in),
-                    (long long)(in->line + after), MEG_LONGEST_LINE >> 20);
+                    (long long)(in->line + after), MEG_MAX_LINE_BYTES >> 20);
 }
 
 /* Fill b with whole lines; returns whether the file goes on. */
-static int read_lines(struct meg_input *in, struct meg_block *b, int64_t want, struct meg_err *e)
+static int read_lines(struct meg_block_reader *in, struct meg_line_block *b, int64_t want, struct meg_err *e)
 {
     int64_t whole = 0;
 
@@ -140,16 +140,16 @@ static int read_lines(struct meg_input *in, struct meg_block *b, int64_t want, s
     while (whole == 0 || b->n < want) {
         int64_t got;
 
-        if (whole == 0 && b->n > MEG_LONGEST_LINE && (whole = whole_lines(b->s, b->n)) == 0)
+        if (whole == 0 && b->n > MEG_MAX_LINE_BYTES && (whole = complete_lines(b->s, b->n)) == 0)
             return refuse_line(in, 0, e);
         if (b->n == b->cap)
             reserve(b, 2 * b->cap);
-        if ((got = meg_unpack_read(in->file, b->s + b->n, b->cap - b->n, e)) < 0)
+        if ((got = meg_decompressor_read(in->file, b->s + b->n, b->cap - b->n, e)) < 0)
             return (int)got;
         if (got == 0)
             return 0;
         if (b->n + got >= want || whole > 0) {
-            int64_t more = whole_lines(b->s + b->n, got);
+            int64_t more = complete_lines(b->s + b->n, got);
 
             whole = more > 0 ? b->n + more : whole;
         }
@@ -160,7 +160,7 @@ static int read_lines(struct meg_input *in, struct meg_block *b, int64_t want, s
     return 1;
 }
 
-int meg_input_next(struct meg_input *in, struct meg_block *b, int64_t want, struct meg_err *e)
+int meg_block_reader_next(struct meg_block_reader *in, struct meg_line_block *b, int64_t want, struct meg_err *e)
 {
     int64_t at = 0, n;
     const char *line;
@@ -175,8 +175,8 @@ int meg_input_next(struct meg_input *in, struct meg_block *b, int64_t want, stru
     b->name = name_of(in);
     b->line = in->line;
     b->nth = in->nth;
-    for (b->nlines = 0; meg_line_next(b, &at, &line, &n); b->nlines++)
-        if (n > MEG_LONGEST_LINE)
+    for (b->nlines = 0; meg_line_block_next(b, &at, &line, &n); b->nlines++)
+        if (n > MEG_MAX_LINE_BYTES)
             return refuse_line(in, b->nlines, e);
     in->line += b->nlines;
     in->nth += b->nlines;
@@ -188,7 +188,7 @@ int meg_input_next(struct meg_input *in, struct meg_block *b, int64_t want, stru
     return 1;
 }
 
-int64_t meg_input_lines(const struct meg_input *in)
+int64_t meg_block_reader_lines(const struct meg_block_reader *in)
 {
     return in->nth;
 }
@@ -208,7 +208,7 @@ static const char *line_end(const char *s, int64_t n)
     return NULL;
 }
 
-bool meg_line_next(const struct meg_block *b, int64_t *at, const char **line, int64_t *n)
+bool meg_line_block_next(const struct meg_line_block *b, int64_t *at, const char **line, int64_t *n)
 {
     const char *s = b->s + *at, *end = line_end(s, b->n - *at);
     int64_t left = b->n - *at;
@@ -230,7 +230,7 @@ bool meg_line_is_blank(const char *line, int64_t n)
     return n == 0;
 }
 
-void meg_input_close(struct meg_input *in)
+void meg_block_reader_close(struct meg_block_reader *in)
 {
     if (!in)
         return;

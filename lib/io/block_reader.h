@@ -11,20 +11,20 @@
 #include "base/err.h"
 
 /*
- * meg_input_open - prepare to read all that the patterns name, in the order given
+ * meg_block_reader_open - prepare to read all that the patterns name, in the order given
  *   patterns  [n]  paths; shell patterns (a path that exists is taken as it is), whose matches are
  *                  sorted by bytes; "-" is standard input
  * MEG_ENOENT when nothing matches a pattern or a file cannot be opened.
  */
-struct meg_input;
-int meg_input_open(struct meg_input **out, const char *const *patterns, int n, struct meg_err *e);
-void meg_input_close(struct meg_input *in); /* accepts NULL */
+struct meg_block_reader;
+int meg_block_reader_open(struct meg_block_reader **out, const char *const *patterns, int n, struct meg_err *e);
+void meg_block_reader_close(struct meg_block_reader *in); /* accepts NULL */
 
 /* The files in order; standard input is "-". */
-int64_t meg_input_files(const struct meg_input *in, const char *const **paths);
+int64_t meg_block_reader_files(const struct meg_block_reader *in, const char *const **paths);
 
 /* Lines of one file.  Starts as { 0 }, is filled again and again, ends with free(s). */
-struct meg_block {
+struct meg_line_block {
     char *s;
     int64_t n, cap;
     const char *name; /* for messages; the input's */
@@ -34,23 +34,23 @@ struct meg_block {
 };
 
 /*
- * meg_input_next - fill b with the next lines, about want bytes of them; a longer line is still
+ * meg_block_reader_next - fill b with the next lines, about want bytes of them; a longer line is still
  * whole.  Blocks end with \n or with their file.  An empty file gives an empty block.
  * Returns 1, or 0 at the end of the last file.  MEG_EFORMAT for a corrupt or cut compressed file and
- * for a line longer than MEG_LONGEST_LINE, MEG_EIO when reading fails.
+ * for a line longer than MEG_MAX_LINE_BYTES, MEG_EIO when reading fails.
  */
-enum { MEG_LONGEST_LINE = 64 << 20 };
-int meg_input_next(struct meg_input *in, struct meg_block *b, int64_t want, struct meg_err *e);
+enum { MEG_MAX_LINE_BYTES = 64 << 20 };
+int meg_block_reader_next(struct meg_block_reader *in, struct meg_line_block *b, int64_t want, struct meg_err *e);
 
 /* Lines of the blocks so far; after the last block, of all files. */
-int64_t meg_input_lines(const struct meg_input *in);
+int64_t meg_block_reader_lines(const struct meg_block_reader *in);
 
 /*
- * meg_line_next - the next line of b, without its end, which is \n, \r\n or \r
+ * meg_line_block_next - the next line of b, without its end, which is \n, \r\n or \r
  *   at  in/out  offset in b; begins as 0
  * Returns whether there is one.
  */
-bool meg_line_next(const struct meg_block *b, int64_t *at, const char **line, int64_t *n);
+bool meg_line_block_next(const struct meg_line_block *b, int64_t *at, const char **line, int64_t *n);
 
 /* Whether it has nothing but blanks and tabs. */
 bool meg_line_is_blank(const char *line, int64_t n);

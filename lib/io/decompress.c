@@ -19,7 +19,7 @@
 
 enum { RAW = 256 << 10 };
 
-struct meg_unpack {
+struct meg_decompressor {
     int fd;
     const char *name;
     const struct format *format;
@@ -43,12 +43,12 @@ struct format {
     unsigned char magic[8];
     size_t nmagic;
     /* How much of to was filled; u->at and u->is_open move on.  Or one of the reasons above. */
-    int64_t (*some)(struct meg_unpack *u, char *to, int64_t n);
+    int64_t (*some)(struct meg_decompressor *u, char *to, int64_t n);
     bool is_padded; /* zeros may follow a stream */
     const char *remedy;
 };
 
-static int64_t plain_some(struct meg_unpack *u, char *to, int64_t n)
+static int64_t plain_decode(struct meg_decompressor *u, char *to, int64_t n)
 {
     size_t some = u->n - u->at < (size_t)n ? u->n - u->at : (size_t)n;
 
@@ -57,7 +57,7 @@ static int64_t plain_some(struct meg_unpack *u, char *to, int64_t n)
     return (int64_t)some;
 }
 
-static int64_t gzip_some(struct meg_unpack *u, char *to, int64_t n)
+static int64_t gzip_decode(struct meg_decompressor *u, char *to, int64_t n)
 {
     int r;
 
@@ -76,7 +76,7 @@ static int64_t gzip_some(struct meg_unpack *u, char *to, int64_t n)
     return (char *)u->gz.next_out - to;
 }
 
-static int64_t zstd_reason(size_t r)
+static int64_t zstd_error(size_t r)
 {
     switch (ZSTD_getErrorCode(r)) {
     case ZSTD_error_memory_allocation: return NO_MEMORY;
@@ -85,20 +85,20 @@ static int64_t zstd_reason(size_t r)
     }
 }
 
-static int64_t zstd_some(struct meg_unpack *u, char *to, int64_t n)
+static int64_t zstd_decode(struct meg_decompressor *u, char *to, int64_t n)
 {
     ZSTD_inBuffer in = { u->raw, u->n, u->at };
     ZSTD_outBuffer out = { to, (size_t)n, 0 };
     size_t r = ZSTD_decompressStream(u->zst, &out, &in);
 
     if (ZSTD_isError(r))
-        return zstd_reason(r);
+        return zstd_error(r);
     u->is_open = r != 0;
     u->at = in.pos;
     return (int64_t)out.pos;
 }
 
-static int64_t xz_some(struct meg_unpack *u, char *to, int64_t n)
+static int64_t xz_decode(struct meg_decompressor *u, char *to, int64_t n)
 {
     lzma_ret r = u->is_open ? LZMA_OK : lzma_stream_decoder(&u->xz, UINT64_MAX, 0);
 
@@ -121,23 +121,23 @@ static int64_t xz_some(struct meg_unpack *u, char *to, int64_t n)
 
 /* Magic of letters alone goes on until bytes that no text begins with, or as good as none. */
 static const struct format formats[] = {
-    { "gzip", 0, { 0x1F, 0x8B }, 2, gzip_some, true, NULL },
-    { "zstd", 0, { 0x28, 0xB5, 0x2F, 0xFD }, 4, zstd_some, false, NULL },
-    { "xz", 0, { 0xFD, '7', 'z', 'X', 'Z', 0 }, 6, xz_some, true, NULL },
+    { "gzip", 0, { 0x1F, 0x8B }, 2, gzip_decode, true, NULL },
+    { "zstd", 0, { 0x28, 0xB5, 0x2F, 0xFD }, 4, zstd_decode, false, NULL },
+    { "xz", 0, { 0xFD, '7', 'z', 'X', 'Z', 0 }, 6, xz_decode, true, NULL },
     { "bzip2", 4, { '1', 'A', 'Y', '&', 'S', 'Y' }, 6, NULL, false, "decompress it first: bzip2 -dc" },
     { "lz4", 0, { 0x04, 0x22, 0x4D, 0x18 }, 4, NULL, false, "decompress it first: lz4 -dc" },
     { "ZIP", 0, { 'P', 'K', 3, 4 }, 4, NULL, false, "extract it first: unzip -p" },
     { "Parquet", 0, { 'P', 'A', 'R', '1', 0x15 }, 5, NULL, false, JSON_LINES },
     { "Arrow", 0, { 'A', 'R', 'R', 'O', 'W', '1', 0, 0 }, 8, NULL, false, JSON_LINES },
-    { "plain", 0, { 0 }, 0, plain_some, false, NULL },
+    { "plain", 0, { 0 }, 0, plain_decode, false, NULL },
 };
 
-static bool is_of(const struct meg_unpack *u, const struct format *f)
+static bool has_magic(const struct meg_decompressor *u, const struct format *f)
 {
     return u->n >= f->at + f->nmagic && memcmp(u->raw + f->at, f->magic, f->nmagic) == 0;
 }
 
-static int64_t read_some(struct meg_unpack *u, void *to, size_t n, struct meg_err *e)
+static int64_t read_some(struct meg_decompressor *u, void *to, size_t n, struct meg_err *e)
 {
     ssize_t got;
 
@@ -151,7 +151,7 @@ static int64_t read_some(struct meg_unpack *u, void *to, size_t n, struct meg_er
 }
 
 /* Bring more bytes behind those that are still to be used. */
-static int fill(struct meg_unpack *u, struct meg_err *e)
+static int fill(struct meg_decompressor *u, struct meg_err *e)
 {
     int64_t got;
 
@@ -164,9 +164,9 @@ static int fill(struct meg_unpack *u, struct meg_err *e)
     return MEG_OK;
 }
 
-int meg_unpack_open(struct meg_unpack **out, int fd, const char *name, struct meg_err *e)
+int meg_decompressor_open(struct meg_decompressor **out, int fd, const char *name, struct meg_err *e)
 {
-    struct meg_unpack *u = meg_new(sizeof *u);
+    struct meg_decompressor *u = meg_new(sizeof *u);
     int r = MEG_OK;
 
     u->fd = fd;
@@ -174,30 +174,30 @@ int meg_unpack_open(struct meg_unpack **out, int fd, const char *name, struct me
     u->raw = meg_new(RAW);
     while (u->n < MAGIC_END && !u->is_end && (r = fill(u, e)) == MEG_OK)
         ;
-    for (u->format = formats; !is_of(u, u->format);)
+    for (u->format = formats; !has_magic(u, u->format);)
         u->format++;
     if (r == MEG_OK && !u->format->some)
         r = meg_fail(e, MEG_EFORMAT, "%s: this looks like %s, which is not read here; %s", name, u->format->name,
                      u->format->remedy);
     if (r < 0) {
-        meg_unpack_close(u);
+        meg_decompressor_close(u);
         return r;
     }
-    if (u->format->some == gzip_some && inflateInit2(&u->gz, 16 + MAX_WBITS) != Z_OK)
+    if (u->format->some == gzip_decode && inflateInit2(&u->gz, 16 + MAX_WBITS) != Z_OK)
         meg_die(MEG_EFAIL, "no memory to read gzip");
-    if (u->format->some == zstd_some && !(u->zst = ZSTD_createDStream()))
+    if (u->format->some == zstd_decode && !(u->zst = ZSTD_createDStream()))
         meg_die(MEG_EFAIL, "no memory to read zstd");
     *out = u;
     return MEG_OK;
 }
 
-static void skip_padding(struct meg_unpack *u)
+static void skip_padding(struct meg_decompressor *u)
 {
     while (u->at < u->n && u->raw[u->at] == 0)
         u->at++;
 }
 
-static int refuse(const struct meg_unpack *u, int64_t reason, struct meg_err *e)
+static int refuse(const struct meg_decompressor *u, int64_t reason, struct meg_err *e)
 {
     switch (reason) {
     case NO_MEMORY:
@@ -210,7 +210,7 @@ static int refuse(const struct meg_unpack *u, int64_t reason, struct meg_err *e)
     }
 }
 
-int64_t meg_unpack_read(struct meg_unpack *u, char *to, int64_t n, struct meg_err *e)
+int64_t meg_decompressor_read(struct meg_decompressor *u, char *to, int64_t n, struct meg_err *e)
 {
     for (;;) {
         int64_t got = 0;
@@ -228,14 +228,14 @@ int64_t meg_unpack_read(struct meg_unpack *u, char *to, int64_t n, struct meg_er
             return meg_fail(e, MEG_EFORMAT, "%s: the %s data is cut off", u->name, u->format->name);
         if (u->is_end && u->at == u->n)
             return 0;
-        if (u->format->some == plain_some && u->at == u->n)
+        if (u->format->some == plain_decode && u->at == u->n)
             return read_some(u, to, (size_t)n, e);
         if (!u->is_end && u->n - u->at < RAW && (r = fill(u, e)) < 0)
             return r;
     }
 }
 
-void meg_unpack_close(struct meg_unpack *u)
+void meg_decompressor_close(struct meg_decompressor *u)
 {
     if (!u)
         return;

@@ -6,17 +6,17 @@
 
 #include "base/err.h"
 
-struct meg_unpack;
+struct meg_decompressor;
 
 /*
- * meg_unpack_open - read from fd, which is borrowed; name is for messages and must stay
+ * meg_decompressor_open - read from fd, which is borrowed; name is for messages and must stay
  * MEG_EFORMAT for bzip2, lz4, ZIP, Parquet and Arrow, with what to do.
  */
-int meg_unpack_open(struct meg_unpack **out, int fd, const char *name, struct meg_err *e);
+int meg_decompressor_open(struct meg_decompressor **out, int fd, const char *name, struct meg_err *e);
 
 /* Up to n bytes, n > 0; returns how many, 0 at the end.  MEG_EFORMAT for corrupt or cut input,
  * MEG_EFAIL where there is not the memory that it needs.  Zeros behind gzip and xz data are passed over. */
-int64_t meg_unpack_read(struct meg_unpack *u, char *to, int64_t n, struct meg_err *e);
-void meg_unpack_close(struct meg_unpack *u); /* accepts NULL */
+int64_t meg_decompressor_read(struct meg_decompressor *u, char *to, int64_t n, struct meg_err *e);
+void meg_decompressor_close(struct meg_decompressor *u); /* accepts NULL */
 
 #endif

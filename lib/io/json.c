@@ -59,7 +59,7 @@ int meg_json_load_regular(json_t **out, const char *path, struct meg_err *e)
 #define BIT(type) (1u << (type))
 
 /* *v = the member when it is there and of one of the types; NULL when there is nothing to take. */
-static int get(const json_t *object, const char *key, enum meg_json_need need, unsigned types,
+static int get(const json_t *object, const char *key, enum meg_json_presence need, unsigned types,
                const char *wanted, json_t **v, const char *from, struct meg_err *e)
 {
     json_t *found = json_object_get(object, key);
@@ -82,7 +82,7 @@ static int get(const json_t *object, const char *key, enum meg_json_need need, u
     return r;
 }
 
-int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_need need, int64_t *out,
+int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_presence need, int64_t *out,
                      const char *from, struct meg_err *e)
 {
     json_t *v;
@@ -93,7 +93,7 @@ int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_need n
     return r;
 }
 
-int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_need need, double *out,
+int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_presence need, double *out,
                      const char *from, struct meg_err *e)
 {
     json_t *v;
@@ -104,7 +104,7 @@ int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_need n
     return r;
 }
 
-int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_need need, bool *out,
+int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_presence need, bool *out,
                       const char *from, struct meg_err *e)
 {
     json_t *v;
@@ -115,7 +115,7 @@ int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_need 
     return r;
 }
 
-int meg_json_get_str(const json_t *object, const char *key, enum meg_json_need need,
+int meg_json_get_str(const json_t *object, const char *key, enum meg_json_presence need,
                      const char **out, const char *from, struct meg_err *e)
 {
     json_t *v;
@@ -126,7 +126,7 @@ int meg_json_get_str(const json_t *object, const char *key, enum meg_json_need n
     return r;
 }
 
-int meg_json_get_array(const json_t *object, const char *key, enum meg_json_need need, json_t **out,
+int meg_json_get_array(const json_t *object, const char *key, enum meg_json_presence need, json_t **out,
                        const char *from, struct meg_err *e)
 {
     json_t *v;
@@ -137,7 +137,7 @@ int meg_json_get_array(const json_t *object, const char *key, enum meg_json_need
     return r;
 }
 
-int meg_json_get_object(const json_t *object, const char *key, enum meg_json_need need,
+int meg_json_get_object(const json_t *object, const char *key, enum meg_json_presence need,
                         json_t **out, const char *from, struct meg_err *e)
 {
     json_t *v;

@@ -30,21 +30,21 @@ int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *fr
 
 /*
  * A member of an object.  MEG_EFORMAT, naming from and key, when it has another type, or when it
- * is MEG_JSON_NEEDED and missing; one that is MEG_JSON_OPTIONAL and missing or null leaves *out.
+ * is MEG_JSON_REQUIRED and missing; one that is MEG_JSON_OPTIONAL and missing or null leaves *out.
  * Strings, arrays and objects are borrowed from the object.  A double may be spelled as an integer.
  */
-enum meg_json_need { MEG_JSON_NEEDED, MEG_JSON_OPTIONAL };
-int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_need need, int64_t *out,
+enum meg_json_presence { MEG_JSON_REQUIRED, MEG_JSON_OPTIONAL };
+int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_presence need, int64_t *out,
                      const char *from, struct meg_err *e);
-int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_need need, double *out,
+int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_presence need, double *out,
                      const char *from, struct meg_err *e);
-int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_need need, bool *out,
+int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_presence need, bool *out,
                       const char *from, struct meg_err *e);
-int meg_json_get_str(const json_t *object, const char *key, enum meg_json_need need,
+int meg_json_get_str(const json_t *object, const char *key, enum meg_json_presence need,
                      const char **out, const char *from, struct meg_err *e);
-int meg_json_get_array(const json_t *object, const char *key, enum meg_json_need need, json_t **out,
+int meg_json_get_array(const json_t *object, const char *key, enum meg_json_presence need, json_t **out,
                        const char *from, struct meg_err *e);
-int meg_json_get_object(const json_t *object, const char *key, enum meg_json_need need,
+int meg_json_get_object(const json_t *object, const char *key, enum meg_json_presence need,
                         json_t **out, const char *from, struct meg_err *e);
 
 /*

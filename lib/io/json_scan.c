@@ -7,7 +7,7 @@
 
 enum { MAX_DEPTH = 1000 };
 
-int meg_scan_expected(const struct meg_scan *s, const char *what)
+int meg_json_scan_expected(const struct meg_json_scan *s, const char *what)
 {
     long long at = s->p - s->begin + 1;
     unsigned char c;
@@ -23,13 +23,13 @@ int meg_scan_expected(const struct meg_scan *s, const char *what)
                     at, c, what);
 }
 
-void meg_scan_blanks(struct meg_scan *s)
+void meg_json_scan_skip_space(struct meg_json_scan *s)
 {
     while (s->p < s->end && (*s->p == ' ' || *s->p == '\t' || *s->p == '\n' || *s->p == '\r'))
         s->p++;
 }
 
-bool meg_scan_take(struct meg_scan *s, char c)
+bool meg_json_scan_accept(struct meg_json_scan *s, char c)
 {
     if (s->p == s->end || *s->p != c)
         return false;
@@ -38,7 +38,7 @@ bool meg_scan_take(struct meg_scan *s, char c)
 }
 
 /* To the first byte that is not simply part of a string: quote, backslash or control. */
-static void skip_plain(struct meg_scan *s)
+static void skip_plain(struct meg_json_scan *s)
 {
     const char *p = s->p;
 
@@ -57,7 +57,7 @@ static void skip_plain(struct meg_scan *s)
     s->p = p;
 }
 
-static int read_hex4(struct meg_scan *s, int32_t *v)
+static int read_hex4(struct meg_json_scan *s, int32_t *v)
 {
     *v = 0;
     for (int k = 0; k < 4; k++, s->p++) {
@@ -68,13 +68,13 @@ static int read_hex4(struct meg_scan *s, int32_t *v)
         else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f')
             *v = 16 * *v + ((c | 0x20) - 'a' + 10);
         else
-            return meg_scan_expected(s, "a hex digit of \\uXXXX");
+            return meg_json_scan_expected(s, "a hex digit of \\uXXXX");
     }
     return 0;
 }
 
 /* What follows a backslash.  *cp is -1 for a lone surrogate. */
-static int read_escape(struct meg_scan *s, int32_t *cp)
+static int read_escape(struct meg_json_scan *s, int32_t *cp)
 {
     static const char plain[128] = { ['"'] = '"',  ['\\'] = '\\', ['/'] = '/',  ['b'] = '\b',
                                      ['f'] = '\f', ['n'] = '\n',  ['r'] = '\r', ['t'] = '\t' };
@@ -85,8 +85,8 @@ static int read_escape(struct meg_scan *s, int32_t *cp)
         *cp = plain[(unsigned char)*s->p++];
         return 0;
     }
-    if (!meg_scan_take(s, 'u'))
-        return meg_scan_expected(s, "one of \"\\/bfnrtu after a backslash");
+    if (!meg_json_scan_accept(s, 'u'))
+        return meg_json_scan_expected(s, "one of \"\\/bfnrtu after a backslash");
     if ((r = read_hex4(s, cp)) < 0)
         return r;
     if (*cp < 0xD800 || *cp > 0xDFFF)
@@ -107,7 +107,7 @@ static int read_escape(struct meg_scan *s, int32_t *cp)
     return 0;
 }
 
-int meg_scan_string(struct meg_scan *s, struct meg_str *buf, struct meg_span *out,
+int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out,
                     const char **lone)
 {
     const char *begin;
@@ -116,15 +116,15 @@ int meg_scan_string(struct meg_scan *s, struct meg_str *buf, struct meg_span *ou
     int r;
 
     *lone = NULL;
-    if (!meg_scan_take(s, '"'))
-        return meg_scan_expected(s, "a string");
+    if (!meg_json_scan_accept(s, '"'))
+        return meg_json_scan_expected(s, "a string");
     for (begin = s->p;; begin = s->p) {
         int32_t cp = 0;
         char c[4];
 
         skip_plain(s);
         if (s->p == s->end || (unsigned char)*s->p < 0x20)
-            return meg_scan_expected(s, "more of a string");
+            return meg_json_scan_expected(s, "more of a string");
         if (out && (escaped || *s->p == '\\'))
             meg_str_add(buf, begin, (size_t)(s->p - begin));
         if (*s->p == '"')
@@ -136,7 +136,7 @@ int meg_scan_string(struct meg_scan *s, struct meg_str *buf, struct meg_span *ou
         if (cp < 0)
             *lone = *lone ? *lone : begin;
         if (out)
-            meg_str_add(buf, c, (size_t)meg_utf8_put(c, cp < 0 ? 0xFFFD : cp));
+            meg_str_add(buf, c, (size_t)meg_utf8_encode(c, cp < 0 ? 0xFFFD : cp));
     }
     if (out)
         *out = escaped ? (struct meg_span){ buf->s + at, (int64_t)(buf->n - at) }
@@ -145,16 +145,16 @@ int meg_scan_string(struct meg_scan *s, struct meg_str *buf, struct meg_span *ou
     return 0;
 }
 
-static int read_digits(struct meg_scan *s)
+static int read_digits(struct meg_json_scan *s)
 {
     const char *was = s->p;
 
     while (s->p < s->end && *s->p >= '0' && *s->p <= '9')
         s->p++;
-    return s->p > was ? 0 : meg_scan_expected(s, "a digit");
+    return s->p > was ? 0 : meg_json_scan_expected(s, "a digit");
 }
 
-static bool take_word(struct meg_scan *s, const char *word)
+static bool take_word(struct meg_json_scan *s, const char *word)
 {
     size_t n = strlen(word);
 
@@ -164,26 +164,26 @@ static bool take_word(struct meg_scan *s, const char *word)
     return true;
 }
 
-static int read_number(struct meg_scan *s)
+static int read_number(struct meg_json_scan *s)
 {
     int r;
 
-    if (meg_scan_take(s, '-') && take_word(s, "Infinity"))
+    if (meg_json_scan_accept(s, '-') && take_word(s, "Infinity"))
         return 0;
-    if (!meg_scan_take(s, '0') && (r = read_digits(s)) < 0)
+    if (!meg_json_scan_accept(s, '0') && (r = read_digits(s)) < 0)
         return r;
-    if (meg_scan_take(s, '.') && (r = read_digits(s)) < 0)
+    if (meg_json_scan_accept(s, '.') && (r = read_digits(s)) < 0)
         return r;
-    if (meg_scan_take(s, 'e') || meg_scan_take(s, 'E')) {
-        if (!meg_scan_take(s, '+'))
-            meg_scan_take(s, '-');
+    if (meg_json_scan_accept(s, 'e') || meg_json_scan_accept(s, 'E')) {
+        if (!meg_json_scan_accept(s, '+'))
+            meg_json_scan_accept(s, '-');
         return read_digits(s);
     }
     return 0;
 }
 
 /* Members up to the closing bracket; the opening one has been read. */
-static int skip_members(struct meg_scan *s, char close, int depth)
+static int skip_members(struct meg_json_scan *s, char close, int depth)
 {
     const char *lone, *kind;
     int r;
@@ -191,37 +191,37 @@ static int skip_members(struct meg_scan *s, char close, int depth)
     if (depth > MAX_DEPTH)
         return meg_fail(s->e, MEG_EFORMAT, "%s %lld: values nested more than %d deep", s->unit,
                         (long long)(s->p - s->begin), MAX_DEPTH);
-    meg_scan_blanks(s);
-    if (meg_scan_take(s, close))
+    meg_json_scan_skip_space(s);
+    if (meg_json_scan_accept(s, close))
         return 0;
     for (;;) {
         if (close == '}') {
-            meg_scan_blanks(s);
-            if ((r = meg_scan_string(s, NULL, NULL, &lone)) < 0)
+            meg_json_scan_skip_space(s);
+            if ((r = meg_json_scan_string(s, NULL, NULL, &lone)) < 0)
                 return r;
-            meg_scan_blanks(s);
-            if (!meg_scan_take(s, ':'))
-                return meg_scan_expected(s, "':'");
+            meg_json_scan_skip_space(s);
+            if (!meg_json_scan_accept(s, ':'))
+                return meg_json_scan_expected(s, "':'");
         }
-        if ((r = meg_scan_value(s, depth, &kind)) < 0)
+        if ((r = meg_json_scan_value(s, depth, &kind)) < 0)
             return r;
-        meg_scan_blanks(s);
-        if (meg_scan_take(s, close))
+        meg_json_scan_skip_space(s);
+        if (meg_json_scan_accept(s, close))
             return 0;
-        if (!meg_scan_take(s, ','))
-            return meg_scan_expected(s, close == '}' ? "',' or '}'" : "',' or ']'");
+        if (!meg_json_scan_accept(s, ','))
+            return meg_json_scan_expected(s, close == '}' ? "',' or '}'" : "',' or ']'");
     }
 }
 
-int meg_scan_value(struct meg_scan *s, int depth, const char **kind)
+int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **kind)
 {
     const char *lone;
 
-    meg_scan_blanks(s);
+    meg_json_scan_skip_space(s);
     switch (s->p < s->end ? *s->p : 0) {
     case '"':
         *kind = "a string";
-        return meg_scan_string(s, NULL, NULL, &lone);
+        return meg_json_scan_string(s, NULL, NULL, &lone);
     case '{':
         s->p++;
         *kind = "an object";
@@ -251,6 +251,6 @@ int meg_scan_value(struct meg_scan *s, int depth, const char **kind)
         if (take_word(s, "true") || take_word(s, "false"))
             return 0;
         *kind = "null";
-        return take_word(s, "null") ? 0 : meg_scan_expected(s, "a value");
+        return take_word(s, "null") ? 0 : meg_json_scan_expected(s, "a value");
     }
 }

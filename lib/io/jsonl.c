@@ -15,22 +15,22 @@ bool meg_jsonl_is_list(const struct meg_jsonl_value *v)
 }
 
 /* One text of a key's value. */
-static int read_text(struct meg_scan *s, struct meg_jsonl *j, struct meg_jsonl_value *v)
+static int read_text(struct meg_json_scan *s, struct meg_jsonl *j, struct meg_jsonl_value *v)
 {
     const char *lone;
     int r;
 
-    if (v->n == MEG_JSONL_STRINGS)
+    if (v->n == MEG_JSONL_MAX_STRINGS)
         return meg_fail(s->e, MEG_EFORMAT,
                         "column %lld: more than %d strings in a list; make several lines of it",
-                        (long long)(s->p - s->begin + 1), MEG_JSONL_STRINGS);
+                        (long long)(s->p - s->begin + 1), MEG_JSONL_MAX_STRINGS);
     if (v->n == v->cap) {
         v->cap = v->cap ? 2 * v->cap : 8;
         v->v = meg_realloc_array(v->v, (size_t)v->cap, sizeof *v->v);
     }
-    if ((r = meg_scan_string(s, &j->unescaped, &v->v[v->n++], &lone)) < 0)
+    if ((r = meg_json_scan_string(s, &j->unescaped, &v->v[v->n++], &lone)) < 0)
         return r;
-    if (lone && !j->replaces_halves)
+    if (lone && !j->replaces_lone_surrogates)
         return meg_fail(s->e, MEG_EFORMAT,
                         "column %lld: \\u escape of half a surrogate pair, which is no character%s",
                         (long long)(lone - s->begin + 1), j->remedy ? j->remedy : "");
@@ -38,83 +38,83 @@ static int read_text(struct meg_scan *s, struct meg_jsonl *j, struct meg_jsonl_v
 }
 
 /* The value of a key that is asked for. */
-static int read_value(struct meg_scan *s, struct meg_jsonl *j, struct meg_jsonl_value *v)
+static int read_value(struct meg_json_scan *s, struct meg_jsonl *j, struct meg_jsonl_value *v)
 {
     int r;
 
     v->n = 0;
-    meg_scan_blanks(s);
+    meg_json_scan_skip_space(s);
     if (s->p < s->end && *s->p == '"') {
         v->kind = string;
         return read_text(s, j, v);
     }
     if (s->p == s->end || *s->p != '[')
-        return meg_scan_value(s, 1, &v->kind);
+        return meg_json_scan_value(s, 1, &v->kind);
     s->p++;
     v->kind = list;
-    meg_scan_blanks(s);
-    if (meg_scan_take(s, ']'))
+    meg_json_scan_skip_space(s);
+    if (meg_json_scan_accept(s, ']'))
         return 0;
     for (;;) {
         const char *kind;
 
-        meg_scan_blanks(s);
+        meg_json_scan_skip_space(s);
         if (s->p < s->end && *s->p == '"') {
             r = read_text(s, j, v);
         } else {
             v->kind = "a list of other things than strings";
-            r = meg_scan_value(s, 2, &kind);
+            r = meg_json_scan_value(s, 2, &kind);
         }
         if (r < 0)
             return r;
-        meg_scan_blanks(s);
-        if (meg_scan_take(s, ']'))
+        meg_json_scan_skip_space(s);
+        if (meg_json_scan_accept(s, ']'))
             return 0;
-        if (!meg_scan_take(s, ','))
-            return meg_scan_expected(s, "',' or ']'");
+        if (!meg_json_scan_accept(s, ','))
+            return meg_json_scan_expected(s, "',' or ']'");
     }
 }
 
-static int read_object(struct meg_scan *s, struct meg_jsonl *j)
+static int read_object(struct meg_json_scan *s, struct meg_jsonl *j)
 {
     int r;
 
-    meg_scan_blanks(s);
-    if (!meg_scan_take(s, '{'))
-        return meg_scan_expected(s, "'{' of an object");
-    meg_scan_blanks(s);
-    if (meg_scan_take(s, '}'))
+    meg_json_scan_skip_space(s);
+    if (!meg_json_scan_accept(s, '{'))
+        return meg_json_scan_expected(s, "'{' of an object");
+    meg_json_scan_skip_space(s);
+    if (meg_json_scan_accept(s, '}'))
         return 0;
     for (;;) {
         struct meg_span key;
         const char *lone, *kind;
         int k = 0;
 
-        meg_scan_blanks(s);
-        if ((r = meg_scan_string(s, &j->unescaped, &key, &lone)) < 0)
+        meg_json_scan_skip_space(s);
+        if ((r = meg_json_scan_string(s, &j->unescaped, &key, &lone)) < 0)
             return r;
-        meg_scan_blanks(s);
-        if (!meg_scan_take(s, ':'))
-            return meg_scan_expected(s, "':'");
+        meg_json_scan_skip_space(s);
+        if (!meg_json_scan_accept(s, ':'))
+            return meg_json_scan_expected(s, "':'");
         while (k < j->nkeys &&
                (lone || strlen(j->keys[k]) != (size_t)key.n ||
                 memcmp(j->keys[k], key.s, (size_t)key.n) != 0))
             k++;
-        r = k < j->nkeys ? read_value(s, j, &j->value[k]) : meg_scan_value(s, 1, &kind);
+        r = k < j->nkeys ? read_value(s, j, &j->value[k]) : meg_json_scan_value(s, 1, &kind);
         if (r < 0)
             return r;
-        meg_scan_blanks(s);
-        if (meg_scan_take(s, '}'))
+        meg_json_scan_skip_space(s);
+        if (meg_json_scan_accept(s, '}'))
             return 0;
-        if (!meg_scan_take(s, ','))
-            return meg_scan_expected(s, "',' or '}'");
+        if (!meg_json_scan_accept(s, ','))
+            return meg_json_scan_expected(s, "',' or '}'");
     }
 }
 
 static int read_line(struct meg_jsonl *j, const char *line, int64_t n, struct meg_err *e)
 {
-    struct meg_scan s = { line, line + meg_utf8_mark(line, n), line + n, "column", e };
-    int64_t bad = meg_utf8_bad(line, n);
+    struct meg_json_scan s = { line, line + meg_utf8_bom(line, n), line + n, "column", e };
+    int64_t bad = meg_utf8_find_invalid(line, n);
     int r;
 
     if (bad >= 0)
@@ -122,8 +122,8 @@ static int read_line(struct meg_jsonl *j, const char *line, int64_t n, struct me
                         (long long)bad + 1, (unsigned char)line[bad], j->remedy ? j->remedy : "");
     if ((r = read_object(&s, j)) < 0)
         return r;
-    meg_scan_blanks(&s);
-    return s.p == s.end ? 0 : meg_scan_expected(&s, "the end of the line");
+    meg_json_scan_skip_space(&s);
+    return s.p == s.end ? 0 : meg_json_scan_expected(&s, "the end of the line");
 }
 
 int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_err *e)

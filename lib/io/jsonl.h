@@ -28,7 +28,7 @@ struct meg_jsonl {
     int nkeys;
     struct meg_jsonl_value *value; /* [nkeys] */
     struct meg_str unescaped;      /* the texts that had escapes */
-    bool replaces_halves;          /* a lone surrogate is U+FFFD, not refused */
+    bool replaces_lone_surrogates;          /* a lone surrogate is U+FFFD, not refused */
     const char *remedy;            /* follows what is said of text that is not Unicode, or NULL */
 };
 /* What lines needed goes; others can be read then. */
@@ -40,10 +40,10 @@ void meg_jsonl_free(struct meg_jsonl *j);
  *              a file; UTF-8, borrowed until the values are used
  * Keys are those of the outermost object; of one that occurs twice the last counts.
  * MEG_EFORMAT when the line is not well-formed, a key is missing, or its value is neither a string
- * nor a list of strings, MEG_JSONL_STRINGS at most, or holds a lone surrogate; the message begins with
+ * nor a list of strings, MEG_JSONL_MAX_STRINGS at most, or holds a lone surrogate; the message begins with
  * "column N" (bytes from 1) where there is a place to name.
  */
-enum { MEG_JSONL_STRINGS = 4 << 20 };
+enum { MEG_JSONL_MAX_STRINGS = 4 << 20 };
 int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_err *e);
 
 /* Whether the line is a JSON object, whatever its keys. */

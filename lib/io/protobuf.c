@@ -83,13 +83,13 @@ int meg_pb_next(struct meg_pb *m, struct meg_pb_field *f, struct meg_err *e)
     case MEG_PB_VARINT:
         r = read_varint(m, &f->value, e);
         break;
-    case MEG_PB_64:
+    case MEG_PB_I64:
         r = read_fixed(m, 8, &f->value, e);
         break;
-    case MEG_PB_BYTES:
+    case MEG_PB_LEN:
         r = read_bytes(m, &f->bytes, e);
         break;
-    case MEG_PB_32:
+    case MEG_PB_I32:
         r = read_fixed(m, 4, &f->value, e);
         break;
     default:
@@ -111,7 +111,7 @@ int meg_pb_expect(const struct meg_pb_field *f, enum meg_pb_wire wire, const cha
 int meg_pb_float(const struct meg_pb_field *f, const char *what, float *out, struct meg_err *e)
 {
     uint32_t bits = (uint32_t)f->value;
-    int r = meg_pb_expect(f, MEG_PB_32, what, e);
+    int r = meg_pb_expect(f, MEG_PB_I32, what, e);
 
     memcpy(out, &bits, sizeof *out);
     return r;

@@ -17,13 +17,13 @@ struct meg_pb {
     const char *name;
 };
 
-enum meg_pb_wire { MEG_PB_VARINT, MEG_PB_64, MEG_PB_BYTES, MEG_PB_32 = 5 };
+enum meg_pb_wire { MEG_PB_VARINT, MEG_PB_I64, MEG_PB_LEN, MEG_PB_I32 = 5 };
 
 struct meg_pb_field {
     int32_t number;
     enum meg_pb_wire wire;
-    uint64_t value;          /* of MEG_PB_VARINT, MEG_PB_64 and MEG_PB_32 */
-    struct meg_pb bytes;     /* of MEG_PB_BYTES: text, or a message */
+    uint64_t value;          /* of MEG_PB_VARINT, MEG_PB_I64 and MEG_PB_I32 */
+    struct meg_pb bytes;     /* of MEG_PB_LEN: text, or a message */
     const unsigned char *at; /* where it begins */
 };
 

@@ -8,22 +8,22 @@
 
 enum { BLOCK = 1 << 20 };
 
-const struct meg_opt meg_texts_opts[] = {
-    { "input", 0, MEG_LIST(struct meg_texts_conf, input), "FILE...", "-",
+const struct meg_opt meg_text_reader_opts[] = {
+    { "input", 0, MEG_LIST(struct meg_text_reader_conf, input), "FILE...", "-",
       "text or JSON lines, plain or compressed by gzip, zstd or xz; patterns are expanded; - is "
       "standard input" },
-    { "input-format", 0, MEG_STR(struct meg_texts_conf, input_format), "auto|text|jsonl", "auto",
+    { "input-format", 0, MEG_STR(struct meg_text_reader_conf, input_format), "auto|text|jsonl", "auto",
       "what the input is; auto goes by name and first line of each file" },
-    { "json-keys", 0, MEG_LIST(struct meg_texts_conf, json_keys), "KEY...", "text",
+    { "json-keys", 0, MEG_LIST(struct meg_text_reader_conf, json_keys), "KEY...", "text",
       "of JSON lines: the keys whose texts are read" },
     MEG_ALIAS("json-key", "json-keys"),
     { 0 }
 };
 
-struct meg_texts {
-    const struct meg_texts_conf *conf;
-    struct meg_input *in;
-    struct meg_block block;
+struct meg_text_reader {
+    const struct meg_text_reader_conf *conf;
+    struct meg_block_reader *in;
+    struct meg_line_block block;
     int64_t at, line; /* in block: where the next line begins, its number */
     bool is_jsonl;    /* the file that block is of */
     struct meg_jsonl jsonl;
@@ -31,10 +31,10 @@ struct meg_texts {
     int64_t nth;
 };
 
-int meg_texts_open(struct meg_texts **out, const struct meg_texts_conf *c, struct meg_err *e)
+int meg_text_reader_open(struct meg_text_reader **out, const struct meg_text_reader_conf *c, struct meg_err *e)
 {
-    struct meg_input *in;
-    int r = meg_input_open(&in, c->input.v, (int)c->input.n, e);
+    struct meg_block_reader *in;
+    int r = meg_block_reader_open(&in, c->input.v, (int)c->input.n, e);
 
     if (r < 0)
         return r;
@@ -46,11 +46,11 @@ int meg_texts_open(struct meg_texts **out, const struct meg_texts_conf *c, struc
     return MEG_OK;
 }
 
-void meg_texts_close(struct meg_texts *t)
+void meg_text_reader_close(struct meg_text_reader *t)
 {
     if (!t)
         return;
-    meg_input_close(t->in);
+    meg_block_reader_close(t->in);
     meg_jsonl_free(&t->jsonl);
     free(t->block.s);
     free(t);
@@ -80,7 +80,7 @@ static bool is_json_name(const char *name)
     return false;
 }
 
-static bool is_jsonl(const struct meg_texts *t)
+static bool is_jsonl(const struct meg_text_reader *t)
 {
     const char *line;
     int64_t at = 0, n;
@@ -89,7 +89,7 @@ static bool is_jsonl(const struct meg_texts *t)
         return strcmp(t->conf->input_format, "jsonl") == 0;
     if (is_json_name(t->block.name))
         return true;
-    while (meg_line_next(&t->block, &at, &line, &n)) {
+    while (meg_line_block_next(&t->block, &at, &line, &n)) {
         if (!meg_line_is_blank(line, n))
             return meg_jsonl_is_object(line, n);
     }
@@ -97,14 +97,14 @@ static bool is_jsonl(const struct meg_texts *t)
 }
 
 /* A JSON line, whose texts are then to be given out. */
-static int read_jsonl(struct meg_texts *t, struct meg_err *e)
+static int read_jsonl(struct meg_text_reader *t, struct meg_err *e)
 {
     const char *line;
     struct meg_err inner = { 0 };
     int64_t n;
     int r;
 
-    meg_line_next(&t->block, &t->at, &line, &n);
+    meg_line_block_next(&t->block, &t->at, &line, &n);
     if (meg_line_is_blank(line, n))
         return 0;
     if ((r = meg_jsonl_read(&t->jsonl, line, n, &inner)) < 0)
@@ -113,21 +113,21 @@ static int read_jsonl(struct meg_texts *t, struct meg_err *e)
     return 0;
 }
 
-static int read_plain(struct meg_texts *t, struct meg_span *text, struct meg_err *e)
+static int read_plain(struct meg_text_reader *t, struct meg_span *text, struct meg_err *e)
 {
     const char *s = t->block.s + t->at, *nl = memchr(s, '\n', (size_t)(t->block.n - t->at));
     int64_t bad;
 
     *text = (struct meg_span){ s, nl ? nl + 1 - s : t->block.n - t->at };
     t->at += text->n;
-    if ((bad = meg_utf8_bad(s, text->n)) >= 0)
+    if ((bad = meg_utf8_find_invalid(s, text->n)) >= 0)
         return meg_fail(e, MEG_EFORMAT, "%s, line %lld: invalid UTF-8: byte 0x%02x at column %lld",
                         t->block.name, (long long)t->line, (unsigned char)s[bad],
                         (long long)bad + 1);
     return 1;
 }
 
-int meg_texts_next(struct meg_texts *t, struct meg_span *text, struct meg_err *e)
+int meg_text_reader_next(struct meg_text_reader *t, struct meg_span *text, struct meg_err *e)
 {
     for (;;) {
         int r;
@@ -139,7 +139,7 @@ int meg_texts_next(struct meg_texts *t, struct meg_span *text, struct meg_err *e
             }
         }
         if (t->at == t->block.n) {
-            if ((r = meg_input_next(t->in, &t->block, BLOCK, e)) <= 0)
+            if ((r = meg_block_reader_next(t->in, &t->block, BLOCK, e)) <= 0)
                 return r;
             t->at = 0;
             t->line = t->block.line - 1;

@@ -34,9 +34,9 @@ int meg_scaler_unpack(struct meg_scaler *s, const json_t *state, const char *fro
 
     if (s->kind != MEG_SCALER_DYNAMIC || !state)
         return 0;
-    if ((r = meg_json_get_f64(state, "scale", MEG_JSON_NEEDED, &next.scale, from, e)) < 0 ||
-        (r = meg_json_get_i64(state, "growth_tracker", MEG_JSON_NEEDED, &next.good, from, e)) < 0 ||
-        (r = meg_json_get_i64(state, "hysteresis_tracker", MEG_JSON_NEEDED, &next.left, from, e)) < 0)
+    if ((r = meg_json_get_f64(state, "scale", MEG_JSON_REQUIRED, &next.scale, from, e)) < 0 ||
+        (r = meg_json_get_i64(state, "growth_tracker", MEG_JSON_REQUIRED, &next.good, from, e)) < 0 ||
+        (r = meg_json_get_i64(state, "hysteresis_tracker", MEG_JSON_REQUIRED, &next.left, from, e)) < 0)
         return r;
     if (!(next.scale > 0) || isinf(next.scale))
         return meg_fail(e, MEG_EFORMAT, "%s: a loss scale of %g: it should be above 0", from, next.scale);

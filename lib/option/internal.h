@@ -18,7 +18,7 @@ const struct meg_opt *opt_find(const struct meg_optgroup *groups, const char *na
 int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, struct meg_err *e);
 
 /* Set a row's field from words; set_given: as meg_opt_was_given will say from now on. */
-int opt_assign(const struct meg_opt *row, void *conf, const struct meg_list *words,
+int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list *words,
                struct meg_err *e);
 void opt_set_given(const struct meg_opt *row, void *conf);
 void *opt_field(const struct meg_opt *row, void *conf);
@@ -30,11 +30,11 @@ size_t opt_choices(const char *arg);
 const struct meg_opt *opt_opposite(const struct meg_optgroup *group, const struct meg_opt *row);
 
 /* Add a word to a list; both stay until the process ends, or until opt_free_kept. */
-void opt_add_word(struct meg_list *words, const char *s, size_t n);
+void opt_add_word(struct meg_str_list *words, const char *s, size_t n);
 /* Free all words and values of options, for a fuzzer, which parses millions of them. */
-void opt_free_kept(void);
+void opt_free_values(void);
 /* Cut text into words at blanks; quotes and # as in meg-conf(5). */
-int opt_split(const char *text, size_t n, struct meg_list *words, struct meg_err *e);
+int opt_split(const char *text, size_t n, struct meg_str_list *words, struct meg_err *e);
 
 void opt_help(const struct meg_optgroup *groups, const char *usage, const char *what,
               struct meg_str *out);

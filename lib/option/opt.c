@@ -47,7 +47,7 @@ static void *keep(size_t n)
     return k + 1;
 }
 
-void opt_free_kept(void)
+void opt_free_values(void)
 {
     while (kept) {
         struct kept *next = kept->next;
@@ -57,7 +57,7 @@ void opt_free_kept(void)
     }
 }
 
-static const char *keep_text(const char *s, size_t n)
+static const char *intern_text(const char *s, size_t n)
 {
     char *copy = (char *)keep(n + 1);
 
@@ -65,7 +65,7 @@ static const char *keep_text(const char *s, size_t n)
     return copy;
 }
 
-void opt_add_word(struct meg_list *words, const char *s, size_t n)
+void opt_add_word(struct meg_str_list *words, const char *s, size_t n)
 {
     const char **v = words->v;
 
@@ -75,7 +75,7 @@ void opt_add_word(struct meg_list *words, const char *s, size_t n)
             memcpy(v, words->v, (size_t)words->n * sizeof *v);
         words->v = v;
     }
-    v[words->n++] = keep_text(s, n);
+    v[words->n++] = intern_text(s, n);
 }
 
 static const void **given;
@@ -187,9 +187,9 @@ static int distance(const char *a, size_t n, const char *b)
     return n >= 2 && m > n && d[n][n] == 0 ? 1 : d[n][m];
 }
 
-static const struct meg_opt_absent *absent;
+static const struct meg_opt_unsupported *absent;
 
-void meg_opt_set_absent(const struct meg_opt_absent *rows)
+void meg_opt_set_unsupported(const struct meg_opt_unsupported *rows)
 {
     absent = rows;
 }
@@ -208,7 +208,7 @@ int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, s
     const struct meg_opt *row, *nearest = NULL;
     int least = 1 + (int)n / 3, d;
 
-    for (const struct meg_opt_absent *a = absent; a && a->name; a++)
+    for (const struct meg_opt_unsupported *a = absent; a && a->name; a++)
         if (is_absent(a->name, name, n))
             return meg_fail(e, MEG_EUSAGE, "--%.*s: %s", (int)n, name, a->says);
     for (; groups->title; groups++) {
@@ -235,7 +235,7 @@ void *opt_field(const struct meg_opt *row, void *conf)
 
 bool opt_is_flag(const struct meg_opt *row)
 {
-    return row->kind == MEG_OPT_BOOL || row->kind == MEG_OPT_NOT ||
+    return row->kind == MEG_OPT_BOOL || row->kind == MEG_OPT_STORE_FALSE ||
            (row->kind == MEG_OPT_IGNORED && !row->arg);
 }
 
@@ -243,7 +243,7 @@ const struct meg_opt *opt_opposite(const struct meg_optgroup *group, const struc
 {
     const struct meg_opt *other;
 
-    if (row->kind != MEG_OPT_NOT)
+    if (row->kind != MEG_OPT_STORE_FALSE)
         return NULL;
     for (other = group->rows; other->name; other++)
         if (other->kind == MEG_OPT_BOOL && other->offset == row->offset)
@@ -281,14 +281,14 @@ static int set_bool(const struct meg_opt *row, bool *field, const char *word, st
 
     if (!is_yes && strcmp(word, "no") != 0 && strcmp(word, "false") != 0)
         return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is neither yes nor no", row->name, word);
-    *field = is_yes != (row->kind == MEG_OPT_NOT);
+    *field = is_yes != (row->kind == MEG_OPT_STORE_FALSE);
     return MEG_OK;
 }
 
-static int set_list(const struct meg_opt *row, struct meg_list *field, const struct meg_list *words,
+static int set_list(const struct meg_opt *row, struct meg_str_list *field, const struct meg_str_list *words,
                     struct meg_err *e)
 {
-    struct meg_list copy = { 0 };
+    struct meg_str_list copy = { 0 };
     int64_t want = 1, i;
     const char *p;
     int r;
@@ -309,7 +309,7 @@ static int set_list(const struct meg_opt *row, struct meg_list *field, const str
     return MEG_OK;
 }
 
-int opt_assign(const struct meg_opt *row, void *conf, const struct meg_list *words,
+int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list *words,
                struct meg_err *e)
 {
     const char *word = words->n ? words->v[0] : NULL;
@@ -318,7 +318,7 @@ int opt_assign(const struct meg_opt *row, void *conf, const struct meg_list *wor
     int r;
 
     if (row->kind == MEG_OPT_LIST)
-        return set_list(row, (struct meg_list *)field, words, e);
+        return set_list(row, (struct meg_str_list *)field, words, e);
     if (row->kind == MEG_OPT_IGNORED) {
         if (row->arg && (r = check_choice(row, word, e)) < 0)
             return r;
@@ -331,9 +331,9 @@ int opt_assign(const struct meg_opt *row, void *conf, const struct meg_list *wor
     if ((r = check_choice(row, word, e)) < 0)
         return r;
     switch (row->kind) {
-    case MEG_OPT_STR: *(const char **)field = keep_text(word, strlen(word)); return MEG_OK;
+    case MEG_OPT_STR: *(const char **)field = intern_text(word, strlen(word)); return MEG_OK;
     case MEG_OPT_BOOL:
-    case MEG_OPT_NOT: return set_bool(row, (bool *)field, word, e);
+    case MEG_OPT_STORE_FALSE: return set_bool(row, (bool *)field, word, e);
     case MEG_OPT_I64:
         if (meg_parse_i64(word, &number) && number != MEG_UNSET) {
             *(int64_t *)field = number;
@@ -351,7 +351,7 @@ int opt_assign(const struct meg_opt *row, void *conf, const struct meg_list *wor
 
 int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct meg_err *e)
 {
-    struct meg_list words = { 0 };
+    struct meg_str_list words = { 0 };
     struct meg_err why;
 
     if (row->kind != MEG_OPT_LIST)
@@ -370,7 +370,7 @@ static void unset(const struct meg_opt *row, void *conf)
     case MEG_OPT_I64: *(int64_t *)field = MEG_UNSET; break;
     case MEG_OPT_F64: *(double *)field = NAN; break;
     case MEG_OPT_BOOL: *(bool *)field = false; break;
-    case MEG_OPT_LIST: memset(field, 0, sizeof(struct meg_list)); break;
+    case MEG_OPT_LIST: memset(field, 0, sizeof(struct meg_str_list)); break;
     default: break;
     }
 }
@@ -403,7 +403,7 @@ static bool is_value(const char *word)
 static int take(const struct meg_optgroup *groups, const struct meg_optgroup *group,
                 const struct meg_opt *row, const char *joined, char **behind, struct meg_err *e)
 {
-    struct meg_list words = { 0 };
+    struct meg_str_list words = { 0 };
     int n = 0, r;
 
     if (joined)
@@ -427,7 +427,7 @@ static int take(const struct meg_optgroup *groups, const struct meg_optgroup *gr
 }
 
 /* -v, -qv, -s 4, -s4; returns how many words behind it took. */
-static int take_letters(const struct meg_optgroup *groups, const char *letters, char **behind,
+static int parse_letters(const struct meg_optgroup *groups, const char *letters, char **behind,
                         struct meg_err *e)
 {
     const struct meg_optgroup *group;
@@ -447,7 +447,7 @@ static int take_letters(const struct meg_optgroup *groups, const char *letters, 
 }
 
 /* Adds a line on an unknown option; returns how many words behind it look like its values. */
-static int pass_over(const struct meg_optgroup *groups, const char *name, size_t n, char **behind,
+static int collect_unknown(const struct meg_optgroup *groups, const char *name, size_t n, char **behind,
                      struct meg_str *unknown)
 {
     struct meg_err why;
@@ -476,12 +476,12 @@ int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv,
         if (word[0] != '-' || !word[1] || strcmp(word, "--") == 0) {
             r = meg_fail(e, MEG_EUSAGE, "unexpected argument '%s'", word);
         } else if (word[1] != '-') {
-            r = take_letters(groups, word + 1, argv + i + 1, e);
+            r = parse_letters(groups, word + 1, argv + i + 1, e);
         } else {
             n = strcspn(name, "=");
             row = opt_find(groups, name, n, &group);
             r = row ? take(groups, group, row, name[n] ? name + n + 1 : NULL, argv + i + 1, e)
-                    : pass_over(groups, name, n, argv + i + 1, &unknown);
+                    : collect_unknown(groups, name, n, argv + i + 1, &unknown);
         }
     }
     if (unknown.n) {
@@ -525,7 +525,7 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
     check_tables(all);
     meg_opt_defaults(all);
     if (meg_opt_parse_args(all, argc, argv, &e) < 0) {
-        meg_log_after_rank0();
+        meg_log_rank0_first();
         if (e.code == MEG_EUSAGE)
             meg_usage_err(&e);
         meg_die_err(&e);
@@ -534,7 +534,7 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
         meg_usage("--completion: '%s' is not bash", opt_common.completion);
     meg_log_set_level(opt_common.quiet     ? MEG_LOG_WARN
                       : opt_common.verbose ? MEG_LOG_DEBUG
-                                           : MEG_LOG_NOTE);
+                                           : MEG_LOG_INFO);
     if (opt_common.help)
         opt_help(all, usage, what, &out);
     else if (opt_common.version)

@@ -31,7 +31,7 @@ MEG_BEGIN_DECLS
 #define MEG_UNSET INT64_MIN
 
 /* The values of a list option; v[n] is not there. */
-struct meg_list {
+struct meg_str_list {
     const char **v;
     int64_t n;
 };
@@ -42,7 +42,7 @@ enum {
     MEG_OPT_I64,
     MEG_OPT_F64,
     MEG_OPT_BOOL,
-    MEG_OPT_NOT, /* a flag that makes its field false */
+    MEG_OPT_STORE_FALSE, /* a flag that makes its field false */
     MEG_OPT_LIST,
     MEG_OPT_ALIAS,
     MEG_OPT_IGNORED
@@ -69,13 +69,13 @@ struct meg_opt {
 #define MEG_I64(S, f) _Generic(&((S *)0)->f, int64_t *: MEG_OPT_I64), offsetof(S, f)
 #define MEG_F64(S, f) _Generic(&((S *)0)->f, double *: MEG_OPT_F64), offsetof(S, f)
 #define MEG_BOOL(S, f) _Generic(&((S *)0)->f, bool *: MEG_OPT_BOOL), offsetof(S, f)
-#define MEG_LIST(S, f) _Generic(&((S *)0)->f, struct meg_list *: MEG_OPT_LIST), offsetof(S, f)
+#define MEG_LIST(S, f) _Generic(&((S *)0)->f, struct meg_str_list *: MEG_OPT_LIST), offsetof(S, f)
 /* A flag whose presence makes a bool field false; its default, "no", makes the field true. */
-#define MEG_NOT(S, f) _Generic(&((S *)0)->f, bool *: MEG_OPT_NOT), offsetof(S, f)
+#define MEG_STORE_FALSE(S, f) _Generic(&((S *)0)->f, bool *: MEG_OPT_STORE_FALSE), offsetof(S, f)
 
 /* Whole rows: an older spelling of a row of the same table, and the opposite of a MEG_BOOL row. */
 #define MEG_ALIAS(old, name) { old, 0, MEG_OPT_ALIAS, 0, NULL, name, NULL }
-#define MEG_NEGATED(name, S, f) { name, 0, MEG_NOT(S, f), NULL, NULL, NULL }
+#define MEG_NEGATED(name, S, f) { name, 0, MEG_STORE_FALSE(S, f), NULL, NULL, NULL }
 /* A name that is accepted, has no effect, and warns.  arg NULL: a flag; why: a phrase. */
 #define MEG_IGNORED(name, arg, why) { name, 0, MEG_OPT_IGNORED, 0, arg, NULL, why }
 
@@ -135,10 +135,10 @@ void meg_opt_list(const struct meg_optgroup *groups, struct meg_str *out);
  * Names that others have and this command does not, up to { 0 }, and what is said of one in place of "unknown option";
  * a name that ends in * stands for all that begin so, and the first row that fits is taken.  Kept, not copied.
  */
-struct meg_opt_absent {
+struct meg_opt_unsupported {
     const char *name, *says;
 };
-void meg_opt_set_absent(const struct meg_opt_absent *rows);
+void meg_opt_set_unsupported(const struct meg_opt_unsupported *rows);
 
 /* One more line for --version; text is kept, not copied. */
 void meg_opt_add_version_line(const char *text);

@@ -46,7 +46,7 @@ static const char *read_word(const char *p, const char *end, struct meg_str *out
     return p;
 }
 
-int opt_split(const char *text, size_t n, struct meg_list *words, struct meg_err *e)
+int opt_split(const char *text, size_t n, struct meg_str_list *words, struct meg_err *e)
 {
     const char *p = text, *end = text + n;
     struct meg_str word = { 0 };
@@ -73,7 +73,7 @@ static int read_line(const struct meg_optgroup *groups, const char *line, size_t
 {
     const struct meg_optgroup *group;
     const struct meg_opt *row;
-    struct meg_list words = { 0 };
+    struct meg_str_list words = { 0 };
     const char *end = line + n, *name, *p;
     int r;
 
@@ -159,7 +159,7 @@ static void dump_word(const char *word, struct meg_str *out)
 /* Append ` value` for each of the field's values; nothing when it is unset. */
 static void dump_value(const struct meg_opt *row, void *field, struct meg_str *out)
 {
-    const struct meg_list *list = (const struct meg_list *)field;
+    const struct meg_str_list *list = (const struct meg_str_list *)field;
     char number[MEG_DOUBLE_CHARS];
     int64_t i;
 
@@ -179,7 +179,7 @@ static void dump_value(const struct meg_opt *row, void *field, struct meg_str *o
             meg_str_printf(out, " %s", meg_fmt_double(number, *(double *)field));
         break;
     case MEG_OPT_BOOL:
-    case MEG_OPT_NOT:
+    case MEG_OPT_STORE_FALSE:
         meg_str_printf(out, " %s", *(bool *)field == (row->kind == MEG_OPT_BOOL) ? "yes" : "no");
         break;
     case MEG_OPT_LIST:

@@ -14,8 +14,8 @@ MEG_BEGIN_DECLS
 struct meg_layout_conf {
     int64_t tensor, pipeline, context;
     bool sequence_parallel, is_tp_pp_dp;
-    struct meg_list cp_kinds;            /* one for all layers, or one each */
-    struct meg_list cp_sizes;            /* of a2a+p2p: ranks that exchange heads, and groups of them */
+    struct meg_str_list cp_kinds;            /* one for all layers, or one each */
+    struct meg_str_list cp_sizes;            /* of a2a+p2p: ranks that exchange heads, and groups of them */
     int64_t virtual_layers;              /* a chunk; or */
     int64_t virtual_stages;              /* chunks of a stage */
     int64_t first_layers, last_layers;   /* of the first and last stage; MEG_UNSET: an equal share */
@@ -34,7 +34,7 @@ struct meg_layout {
     bool is_tp_pp_dp;
     int64_t layers, first_layers, last_layers;
     int64_t cp_near;                     /* neighbours of a2a+p2p; 0 where no layer has it */
-    struct meg_list cp_kinds;            /* the configuration's */
+    struct meg_str_list cp_kinds;            /* the configuration's */
     int64_t bucket;                      /* elements after which a bucket of gradients ends; 0: there is one */
     int64_t shards;                      /* ranks that find equal slices in each bucket; 0: nothing is shared */
     int zero;                            /* ZeRO stage: they share 1 optimizer state, 2 and gradients, 3 and parameters */

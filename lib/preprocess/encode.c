@@ -72,18 +72,18 @@ static int encode_value(struct worker *w, const struct meg_jsonl_value *value, s
 
 static int encode_line(struct worker *w, const char *line, int64_t n, struct meg_err *e)
 {
-    const struct meg_list *keys = &w->job->c->json_keys;
+    const struct meg_str_list *keys = &w->job->c->json_keys;
     int r;
 
-    if (w->job->c->replace_invalid && meg_utf8_bad(line, n) >= 0) {
+    if (w->job->c->replace_invalid && meg_utf8_find_invalid(line, n) >= 0) {
         w->repaired.n = 0;
         meg_utf8_add_replaced(&w->repaired, line, n);
         line = w->repaired.s;
         n = (int64_t)w->repaired.n;
-        if (n > MEG_LONGEST_LINE)
+        if (n > MEG_MAX_LINE_BYTES)
             return meg_fail(e, MEG_EFORMAT,
                             "longer than %d MiB with U+FFFD for what is invalid; make several lines of it",
-                            MEG_LONGEST_LINE >> 20);
+                            MEG_MAX_LINE_BYTES >> 20);
     }
     if ((r = meg_jsonl_read(&w->jsonl, line, n, e)) < 0)
         return r;
@@ -100,7 +100,7 @@ static int encode_line(struct worker *w, const char *line, int64_t n, struct meg
 int meg_preprocess_block(struct worker *w, struct meg_err *e)
 {
     const struct job *j = w->job;
-    const struct meg_block *b = &w->block;
+    const struct meg_line_block *b = &w->block;
     const char *line;
     int64_t at = 0, n;
 
@@ -111,7 +111,7 @@ int meg_preprocess_block(struct worker *w, struct meg_err *e)
 
         out->ids.n = out->lengths.n = out->written = out->begun = 0;
     }
-    for (int64_t i = 0; meg_line_next(b, &at, &line, &n); i++) {
+    for (int64_t i = 0; meg_line_block_next(b, &at, &line, &n); i++) {
         struct meg_err inner;
         int r;
 

@@ -30,7 +30,7 @@ struct job {
     atomic_bool is_over; /* no more is read */
 
     pthread_mutex_t reading; /* guards these: */
-    struct meg_input *in;
+    struct meg_block_reader *in;
     int64_t given; /* blocks read */
 
     pthread_mutex_t turning; /* guards these: */
@@ -70,7 +70,7 @@ struct worker {
     struct job *job;
     struct meg_tokenizer *tok;
     pthread_t thread;
-    struct meg_block block;
+    struct meg_line_block block;
     struct meg_jsonl jsonl;
     struct meg_str repaired;
     struct meg_spans sentences;

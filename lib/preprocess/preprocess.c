@@ -17,10 +17,10 @@
 #include "preprocess/internal.h"
 
 /* Several passes need files that can be read again. */
-static int check_files(const struct meg_input *in, struct meg_err *e)
+static int check_files(const struct meg_block_reader *in, struct meg_err *e)
 {
     const char *const *path;
-    int64_t n = meg_input_files(in, &path);
+    int64_t n = meg_block_reader_files(in, &path);
 
     for (int64_t i = 0; i < n; i++) {
         struct stat st;
@@ -39,14 +39,14 @@ static int run_part(struct job *j, struct worker *w, struct meg_err *e)
     const struct meg_preprocess_conf *c = j->c;
     int r;
 
-    if ((r = meg_input_open(&j->in, c->input.v, (int)c->input.n, e)) < 0)
+    if ((r = meg_block_reader_open(&j->in, c->input.v, (int)c->input.n, e)) < 0)
         return r;
     if (j->parts > 1)
         r = check_files(j->in, e);
     if (r == MEG_OK)
         r = meg_workers_run(j, w);
-    j->lines = meg_input_lines(j->in);
-    meg_input_close(j->in);
+    j->lines = meg_block_reader_lines(j->in);
+    meg_block_reader_close(j->in);
     return r;
 }
 
@@ -130,7 +130,7 @@ int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *to
     if (j.blank > 0)
         meg_warn("%lld blank line%s passed over", (long long)j.blank,
                  j.blank == 1 ? " was" : "s were");
-    meg_note("%lld documents, %lld tokens, %.1f s, %.2f MB/s", (long long)j.documents,
+    meg_info("%lld documents, %lld tokens, %.1f s, %.2f MB/s", (long long)j.documents,
              (long long)j.tokens, meg_now_s() - j.start_s,
              (double)j.nbytes / (meg_now_s() - j.start_s) / 1e6);
 out:

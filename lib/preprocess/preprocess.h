@@ -10,8 +10,8 @@
 #include "tokenizer/tokenizer.h"
 
 struct meg_preprocess_conf {
-    struct meg_list input; /* files, patterns, "-" */
-    struct meg_list json_keys;
+    struct meg_str_list input; /* files, patterns, "-" */
+    struct meg_str_list json_keys;
     const char *output_prefix;
     bool split_sentences, keep_newlines;
     const char *lang, *punkt_data; /* punkt_data NULL: nothing is known of lang */

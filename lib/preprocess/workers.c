@@ -98,7 +98,7 @@ static void say_progress(struct job *j, int64_t before)
     int64_t every = j->c->log_interval;
 
     if (every != MEG_UNSET && j->documents / every > before / every)
-        meg_note("%lld documents (%.1f docs/s, %.2f MB/s), %lld tokens", (long long)j->documents,
+        meg_info("%lld documents (%.1f docs/s, %.2f MB/s), %lld tokens", (long long)j->documents,
                  (double)j->documents / s, (double)j->nbytes / s / 1e6, (long long)j->tokens);
     meg_progress_show(&j->progress, "%lld documents (%.1f docs/s, %.2f MB/s), %lld tokens",
                       (long long)j->documents, (double)j->documents / s,
@@ -206,7 +206,7 @@ static struct result *free_result(struct worker *w)
     return oldest;
 }
 
-/* The next block.  Returns as meg_input_next does. */
+/* The next block.  Returns as meg_block_reader_next does. */
 static int take_block(struct worker *w, struct meg_err *e)
 {
     struct job *j = w->job;
@@ -214,7 +214,7 @@ static int take_block(struct worker *w, struct meg_err *e)
 
     pthread_mutex_lock(&j->reading);
     if (!j->is_over) {
-        r = meg_input_next(j->in, &w->block, BLOCK, e);
+        r = meg_block_reader_next(j->in, &w->block, BLOCK, e);
         if (r <= 0)
             j->is_over = true;
         if (r != 0)
@@ -315,7 +315,7 @@ struct worker *meg_workers_new(struct job *j, struct meg_tokenizer *tok)
         w[i].job = j;
         w[i].tok = i == 0 ? tok : meg_tokenizer_share(tok);
         w[i].jsonl = (struct meg_jsonl){ .keys = c->json_keys.v, .nkeys = (int)c->json_keys.n,
-                                         .replaces_halves = c->replace_invalid,
+                                         .replaces_lone_surrogates = c->replace_invalid,
                                          .remedy = "; --replace-invalid reads U+FFFD for it" };
         for (struct result *x = w[i].result; x < w[i].result + HELD; x++) {
             x->worker = &w[i];

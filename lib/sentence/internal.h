@@ -6,10 +6,10 @@
 #include "sentence/punkt.h"
 
 enum {
-    PUNKT_MID_UPPER = 4,
-    PUNKT_UPPER = 2 | PUNKT_MID_UPPER | 8,
-    PUNKT_BEGIN_LOWER = 16,
-    PUNKT_LOWER = PUNKT_BEGIN_LOWER | 32 | 64
+    PUNKT_ORTHO_MID_UC = 4,
+    PUNKT_ORTHO_UC = 2 | PUNKT_ORTHO_MID_UC | 8,
+    PUNKT_ORTHO_BEG_LC = 16,
+    PUNKT_ORTHO_LC = PUNKT_ORTHO_BEG_LC | 32 | 64
 };
 
 struct meg_punkt {

@@ -31,7 +31,7 @@ static int blank(const char *p, const char *end)
         return (c >= '\t' && c <= '\r') || (c >= 0x1C && c <= ' ');
     if (c != 0xC2 && c != 0xE1 && c != 0xE2 && c != 0xE3)
         return 0;
-    len = meg_utf8_step(p, end - p, &cp);
+    len = meg_utf8_decode(p, end - p, &cp);
     return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) ||
             cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F || cp == 0x3000
         ? len
@@ -46,7 +46,7 @@ static const char *skip_blanks(const char *p, const char *end)
 }
 
 /* A byte inside of a character is no blank, so bytes will do. */
-static const char *skip_others(const char *p, const char *end)
+static const char *skip_nonspace(const char *p, const char *end)
 {
     while (p < end && ((*p > ' ' && *p < 0x7F) || blank(p, end) == 0))
         p++;
@@ -77,7 +77,7 @@ struct word {
 };
 
 /* Length of what stands for itself though it has several characters: --, .., or ". . ."; or 0. */
-static int64_t dots_or_dashes(const char *p, const char *end)
+static int64_t multi_char_punct(const char *p, const char *end)
 {
     const char *q = p, *back = p;
     int pairs = 0;
@@ -100,14 +100,14 @@ static int64_t dots_or_dashes(const char *p, const char *end)
 /* Whether a word ends before p. */
 static bool ends_word(const char *p, const char *end)
 {
-    return p == end || blank(p, end) > 0 || is_punctuation(*p) || dots_or_dashes(p, end) > 0;
+    return p == end || blank(p, end) > 0 || is_punctuation(*p) || multi_char_punct(p, end) > 0;
 }
 
 /* The next word at or after *at; *at moves behind it. */
 static bool next_word(const char **at, const char *end, struct word *w)
 {
     const char *p = skip_blanks(*at, end);
-    int64_t len = dots_or_dashes(p, end);
+    int64_t len = multi_char_punct(p, end);
     int32_t cp;
 
     if (p == end)
@@ -119,7 +119,7 @@ static bool next_word(const char **at, const char *end, struct word *w)
         p++;
     } else {
         do
-            p += meg_utf8_step(p, end - p, &cp);
+            p += meg_utf8_decode(p, end - p, &cp);
         while (!ends_word(p, end) && !(*p == ',' && ends_word(p + 1, end)));
     }
     w->end = *at = p;
@@ -145,7 +145,7 @@ static bool is_number(const char *p, const char *end)
     p += p < end && *p == '-';
     p += p < end && (*p == '.' || *p == ',');
     for (const char *begin = p; p < end;) {
-        int len = meg_utf8_step(p, end - p, &cp);
+        int len = meg_utf8_decode(p, end - p, &cp);
 
         if (utf8proc_category(cp) != UTF8PROC_CATEGORY_ND &&
             (p == begin || (cp != ',' && cp != '.' && cp != '-')))
@@ -161,7 +161,7 @@ static bool is_number(const char *p, const char *end)
 static bool is_initial(const struct word *w)
 {
     int32_t cp;
-    int len = meg_utf8_step(w->s, w->end - w->s, &cp);
+    int len = meg_utf8_decode(w->s, w->end - w->s, &cp);
 
     if (w->end - w->s != len + 1)
         return false;
@@ -185,7 +185,7 @@ static bool ends_with_period(const struct word *w)
 }
 
 /* What a word says on its own. */
-static void judge_word(struct judge *j, struct word *w)
+static void first_pass_annotation(struct judge *j, struct word *w)
 {
     const struct meg_strtab *known = &j->p->abbreviations;
     const int64_t n = w->end - w->s;
@@ -197,7 +197,7 @@ static void judge_word(struct judge *j, struct word *w)
         w->is_ellipsis = true;
     } else if (ends_with_period(w)) {
         j->first.n = 0;
-        meg_u_add_lower(&j->first, w->s, n - 1);
+        meg_utf8_add_lower(&j->first, w->s, n - 1);
         s = j->first.s;
         hyphen = memrchr(s, '-', j->first.n);
         w->is_abbreviation = has(known, s, j->first.n) ||
@@ -213,7 +213,7 @@ static void set_type(struct meg_str *type, const struct word *w, bool drops_peri
     if (is_number(w->s, w->end))
         meg_str_printf(type, "##number##");
     else
-        meg_u_add_lower(type, w->s, w->end - w->s);
+        meg_utf8_add_lower(type, w->s, w->end - w->s);
     if (drops_period && type->n > 1 && type->s[type->n - 1] == '.')
         type->n--;
 }
@@ -221,19 +221,19 @@ static void set_type(struct meg_str *type, const struct word *w, bool drops_peri
 enum verdict { NO, YES, UNKNOWN };
 
 /* Whether w, spelled type, begins a sentence, by how it was seen elsewhere. */
-static enum verdict begins_sentence(unsigned seen, const struct word *w, int32_t first)
+static enum verdict ortho_heuristic(unsigned seen, const struct word *w, int32_t first)
 {
     if (w->end - w->s == 1 && *w->s && strchr(";:,.!?", *w->s))
         return NO;
-    if (meg_u_is_upper(first) && (seen & PUNKT_LOWER) && !(seen & PUNKT_MID_UPPER))
+    if (meg_char_is_upper(first) && (seen & PUNKT_ORTHO_LC) && !(seen & PUNKT_ORTHO_MID_UC))
         return YES;
-    if (meg_u_is_lower(first) && ((seen & PUNKT_UPPER) || !(seen & PUNKT_BEGIN_LOWER)))
+    if (meg_char_is_lower(first) && ((seen & PUNKT_ORTHO_UC) || !(seen & PUNKT_ORTHO_BEG_LC)))
         return NO;
     return UNKNOWN;
 }
 
 /* What the word behind it says of w. */
-static void judge_pair(struct judge *j, struct word *w, const struct word *next)
+static void second_pass_annotation(struct judge *j, struct word *w, const struct word *next)
 {
     const struct meg_punkt *p = j->p;
     const bool initial = is_initial(w);
@@ -256,31 +256,31 @@ static void judge_pair(struct judge *j, struct word *w, const struct word *next)
     }
     if ((k = meg_strtab_find(&p->words, j->second.s, (int64_t)j->second.n)) >= 0)
         seen = p->context[k];
-    meg_utf8_step(next->s, next->end - next->s, &first);
-    begins = begins_sentence(seen, next, first);
+    meg_utf8_decode(next->s, next->end - next->s, &first);
+    begins = ortho_heuristic(seen, next, first);
     if ((w->is_abbreviation || w->is_ellipsis) && !initial &&
-        (begins == YES || (meg_u_is_upper(first) && has(&p->starters, j->second.s, j->second.n)))) {
+        (begins == YES || (meg_char_is_upper(first) && has(&p->starters, j->second.s, j->second.n)))) {
         w->is_break = true;
         return;
     }
     if (initial || (j->first.n == 10 && memcmp(j->first.s, "##number##", 10) == 0)) {
         if (begins == NO ||
-            (begins == UNKNOWN && initial && meg_u_is_upper(first) && !(seen & PUNKT_LOWER)))
+            (begins == UNKNOWN && initial && meg_char_is_upper(first) && !(seen & PUNKT_ORTHO_LC)))
             w->is_break = false;
     }
 }
 
 /* Whether a sentence ends among these words, and another word follows. */
-static bool has_break(struct judge *j, const char *s, const char *end)
+static bool contains_sentbreak(struct judge *j, const char *s, const char *end)
 {
     struct word last, next;
 
     if (!next_word(&s, end, &last))
         return false;
-    judge_word(j, &last);
+    first_pass_annotation(j, &last);
     while (next_word(&s, end, &next)) {
-        judge_word(j, &next);
-        judge_pair(j, &last, &next);
+        first_pass_annotation(j, &next);
+        second_pass_annotation(j, &last, &next);
         if (last.is_break)
             return true;
         last = next;
@@ -308,7 +308,7 @@ static bool next_mark(const char *p, const char *end, struct candidate *c)
         if (next == end || (next == p + 1 && !is_punctuation(*next)))
             continue;
         *c = (struct candidate){ .begin = p, .end = p + 1, .next = next };
-        c->context_end = next == p + 1 ? next + 1 : skip_others(next, end);
+        c->context_end = next == p + 1 ? next + 1 : skip_nonspace(next, end);
         return true;
     }
     return false;
@@ -318,7 +318,7 @@ static bool next_mark(const char *p, const char *end, struct candidate *c)
 static bool next_run(const char *p, const char *end, struct candidate *c)
 {
     while ((p = skip_blanks(p, end)) < end) {
-        const char *run_end = skip_others(p, end);
+        const char *run_end = skip_nonspace(p, end);
 
         for (const char *mark = run_end; mark-- > p;) {
             const char *next;
@@ -326,7 +326,7 @@ static bool next_run(const char *p, const char *end, struct candidate *c)
             if (!is_end_mark(*mark) || (next = skip_blanks(mark + 1, end)) == end)
                 continue;
             *c = (struct candidate){ .begin = p, .end = next, .next = next };
-            c->context_end = is_punctuation(*next) ? next + 1 : skip_others(next, end);
+            c->context_end = is_punctuation(*next) ? next + 1 : skip_nonspace(next, end);
             return true;
         }
         p = run_end;
@@ -381,13 +381,13 @@ static void add_sentence(struct sentences *z, const char *begin, const char *end
     z->end = end;
 }
 
-static const char *without_last_blanks(const char *s, const char *end)
+static const char *trim_trailing_space(const char *s, const char *end)
 {
     const char *p = end;
 
     while (p > s) {
         int32_t cp;
-        const char *last = meg_utf8_before(p, &cp);
+        const char *last = meg_utf8_prev(p, &cp);
 
         if (blank(last, end) == 0)
             break;
@@ -411,17 +411,17 @@ static void split(struct judge *j, const char *s, const char *end, struct meg_sp
         if ((has_more = next(c.end, end, &after)))
             after.context = context_of(&after, c.begin, c.context);
         /* One whose context the next shares leaves the judgement to it. */
-        if ((!has_more || c.begin <= after.context) && has_break(j, c.context, c.context_end)) {
+        if ((!has_more || c.begin <= after.context) && contains_sentbreak(j, c.context, c.context_end)) {
             add_sentence(&z, begin, c.end);
             begin = c.next;
         }
         c = after;
     }
-    add_sentence(&z, begin, without_last_blanks(s, end));
+    add_sentence(&z, begin, trim_trailing_space(s, end));
     put(out, z.begin, z.end);
 }
 
-static const char *slice_end(const char *s, const char *end)
+static const char *chunk_end(const char *s, const char *end)
 {
     if (end - s <= SLICE)
         return end;
@@ -436,7 +436,7 @@ int64_t meg_punkt_split(const struct meg_punkt *p, const char *text, int64_t n,
                         struct meg_spans *out)
 {
     struct judge j = { .p = p };
-    const char *end = slice_end(text, text + n);
+    const char *end = chunk_end(text, text + n);
 
     split(&j, text, end, out);
     meg_str_free(&j.first);

@@ -24,14 +24,14 @@ static const struct {
 };
 
 /* The number behind a word: the places it was seen at. */
-static bool take_context(struct meg_punkt *p, const char *word, const char *tab, const char *end)
+static bool parse_ortho_context(struct meg_punkt *p, const char *word, const char *tab, const char *end)
 {
     char digits[8] = "";
     int64_t bits, k;
 
     if (end - (tab + 1) < (int64_t)sizeof digits)
         memcpy(digits, tab + 1, (size_t)(end - (tab + 1)));
-    if (!meg_parse_i64(digits, &bits) || bits < 0 || (bits & ~(PUNKT_UPPER | PUNKT_LOWER)) != 0)
+    if (!meg_parse_i64(digits, &bits) || bits < 0 || (bits & ~(PUNKT_ORTHO_UC | PUNKT_ORTHO_LC)) != 0)
         return false;
     k = meg_strtab_add(&p->words, word, tab - word);
     p->context = meg_realloc_array(p->context, (size_t)p->words.n, 1);
@@ -39,7 +39,7 @@ static bool take_context(struct meg_punkt *p, const char *word, const char *tab,
     return true;
 }
 
-static bool take_line(struct meg_punkt *p, size_t which, const char *s, int64_t n)
+static bool parse_param_line(struct meg_punkt *p, size_t which, const char *s, int64_t n)
 {
     struct meg_strtab *table = (struct meg_strtab *)((char *)p + files[which].table);
     const char *tab = memchr(s, '\t', (size_t)n), *end = s + n;
@@ -50,7 +50,7 @@ static bool take_line(struct meg_punkt *p, size_t which, const char *s, int64_t 
     if (tabs != files[which].tabs)
         return false;
     if (table == &p->words)
-        return take_context(p, s, tab, end);
+        return parse_ortho_context(p, s, tab, end);
     meg_strtab_add(table, s, n);
     return true;
 }
@@ -64,7 +64,7 @@ static int read_params(struct meg_punkt *p, const char *path, size_t which, stru
 
     if (r < 0)
         goto out;
-    if ((bad = meg_utf8_bad(text.s, (int64_t)text.n)) >= 0) {
+    if ((bad = meg_utf8_find_invalid(text.s, (int64_t)text.n)) >= 0) {
         r = meg_fail(e, MEG_EFORMAT, "%s: byte %lld: invalid UTF-8: 0x%02x", path,
                      (long long)bad + 1, (unsigned char)text.s[bad]);
         goto out;
@@ -76,7 +76,7 @@ static int read_params(struct meg_punkt *p, const char *path, size_t which, stru
         at += (size_t)n + 1;
         if (n > 0 && s[n - 1] == '\r')
             n--;
-        if (n > 0 && !take_line(p, which, s, n))
+        if (n > 0 && !parse_param_line(p, which, s, n))
             r = meg_fail(e, MEG_EFORMAT, "%s, line %lld: '%.*s': expected %s", path, line,
                          (int)(n < 80 ? n : 80), s, files[which].what);
     }

@@ -69,7 +69,7 @@ static void add_repr(struct meg_str *out, const char *s)
     meg_str_add(out, &quote, 1);
 }
 
-void meg_tok_add_list(struct meg_str *out, const struct meg_list *list)
+void meg_tok_add_list(struct meg_str *out, const struct meg_str_list *list)
 {
     if (list->n == 0)
         meg_str_printf(out, "None");
@@ -133,7 +133,7 @@ void meg_tok_describe_arguments(struct meg_tokenizer *t, const struct meg_tok_co
     d->n = 0;
     meg_str_printf(d, "{\n    \"class\": \"" CLASS "\",\n    \"tokenizer_path\": ");
     if (path)
-        meg_utf8_add_json(d, path);
+        meg_utf8_add_json_ascii(d, path);
     else
         meg_str_printf(d, "null");
     for (const struct keyword *k = keywords[release->keywords][t->class->library]; k->name; k++) {
@@ -142,7 +142,7 @@ void meg_tok_describe_arguments(struct meg_tokenizer *t, const struct meg_tok_co
         if (value.n == 0)
             continue;
         meg_str_printf(d, ",\n    \"%s\": ", k->name);
-        meg_utf8_add_json(d, value.s);
+        meg_utf8_add_json_ascii(d, value.s);
     }
     meg_str_printf(d, "\n}");
     meg_str_free(&value);

@@ -46,7 +46,7 @@ struct meg_tokenizer {
 /* A file that a tokenizer is read from, mapped, or appended to out with a zero byte behind it: MEG_EFORMAT
  * for one of more than MEG_TOK_FILE_BYTES, before any of it is read. */
 enum { MEG_TOK_FILE_BYTES = 64 << 20 };
-int meg_tok_map_file(struct meg_map *map, const char *path, struct meg_err *e);
+int meg_tok_map_file(struct meg_mmap *map, const char *path, struct meg_err *e);
 int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e);
 
 extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepiece,
@@ -72,6 +72,6 @@ void meg_tok_describe_arguments(struct meg_tokenizer *t, const struct meg_tok_co
                                 const struct meg_release *release);
 
 /* Append a list of strings as Python's str() gives it; None where it is empty. */
-void meg_tok_add_list(struct meg_str *out, const struct meg_list *list);
+void meg_tok_add_list(struct meg_str *out, const struct meg_str_list *list);
 
 #endif

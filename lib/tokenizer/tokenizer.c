@@ -70,25 +70,25 @@ void meg_ids_spill(struct meg_ids *ids)
         ids->take(ids, ids->n - 1);
 }
 
-int meg_tok_map_file(struct meg_map *map, const char *path, struct meg_err *e)
+int meg_tok_map_file(struct meg_mmap *map, const char *path, struct meg_err *e)
 {
-    int r = meg_map_open(map, path, e);
+    int r = meg_mmap_open(map, path, e);
 
     if (r == MEG_OK && map->n > MEG_TOK_FILE_BYTES) {
         r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes; at most %d are read", path, map->n, MEG_TOK_FILE_BYTES);
-        meg_map_close(map);
+        meg_mmap_close(map);
     }
     return r;
 }
 
 int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e)
 {
-    struct meg_map map = { 0 };
+    struct meg_mmap map = { 0 };
     int r = meg_tok_map_file(&map, path, e);
 
     if (r == MEG_OK)
         meg_str_add(out, map.p, map.n);
-    meg_map_close(&map);
+    meg_mmap_close(&map);
     return r;
 }
 
@@ -169,7 +169,7 @@ struct meg_tokenizer *meg_tokenizer_share(const struct meg_tokenizer *t)
 int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                          struct meg_err *e)
 {
-    int64_t bad = meg_utf8_bad(text, n);
+    int64_t bad = meg_utf8_find_invalid(text, n);
 
     if (bad >= 0)
         return meg_fail(e, MEG_EFORMAT, "invalid UTF-8 at byte %lld of the text: 0x%02x",
@@ -247,14 +247,14 @@ void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bo
     d->tok->class->bytes(d->tok, ids, n, &d->held);
     while (at < d->held.n) {
         int32_t cp;
-        int len = meg_utf8_step(d->held.s + at, (int64_t)(d->held.n - at), &cp);
+        int len = meg_utf8_decode(d->held.s + at, (int64_t)(d->held.n - at), &cp);
 
         if (len < 0 && at + (size_t)-len == d->held.n && !is_last)
             break; /* what follows may complete it */
         meg_utf8_add_replaced(out, d->held.s + at, abs(len));
         at += (size_t)abs(len);
     }
-    meg_str_cut(&d->held, at);
+    meg_str_remove_prefix(&d->held, at);
 }
 
 /* Replace from by to, left to right. */
@@ -314,13 +314,13 @@ void meg_tok_set_description(struct meg_tokenizer *t, const char *class, const c
         meg_str_printf(d, "        null");
     for (; *files; files++) {
         meg_str_printf(d, "        ");
-        meg_utf8_add_json(d, *files);
+        meg_utf8_add_json_ascii(d, *files);
         meg_str_printf(d, files[1] ? ",\n" : "");
     }
     meg_str_printf(d, "\n    ]");
     for (; *options; options += 2) {
         meg_str_printf(d, ",\n    \"%s\": ", options[0]);
-        meg_utf8_add_json(d, options[1]);
+        meg_utf8_add_json_ascii(d, options[1]);
     }
     meg_str_printf(d, "\n}");
 }

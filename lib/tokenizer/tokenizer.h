@@ -39,7 +39,7 @@ struct meg_tok_conf {
     int64_t vocab_size;                      /* --vocab-size, or MEG_UNSET */
     const char *tiktoken_pattern;            /* --tiktoken-pattern, or NULL */
     int64_t tiktoken_num_special_tokens;     /* --tiktoken-num-special-tokens */
-    struct meg_list tiktoken_special_tokens; /* --tiktoken-special-tokens */
+    struct meg_str_list tiktoken_special_tokens; /* --tiktoken-special-tokens */
     const char *megatron_release;            /* --megatron-release, or NULL: tokenizer/megatron_release.h */
 };
 extern const struct meg_opt meg_tok_opts[];

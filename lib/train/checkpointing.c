@@ -93,15 +93,15 @@ static int unpack_schedule(struct meg_schedule *s, const json_t *o, const char *
     const char *lr_style, *wd_style;
     int r;
 
-    if ((r = meg_json_get_f64(o, "max_lr", MEG_JSON_NEEDED, &s->max_lr, from, e)) < 0 ||
-        (r = meg_json_get_f64(o, "min_lr", MEG_JSON_NEEDED, &s->min_lr, from, e)) < 0 ||
-        (r = meg_json_get_f64(o, "lr_warmup_steps", MEG_JSON_NEEDED, &s->warmup, from, e)) < 0 ||
-        (r = meg_json_get_i64(o, "lr_decay_steps", MEG_JSON_NEEDED, &s->decay, from, e)) < 0 ||
-        (r = meg_json_get_str(o, "lr_decay_style", MEG_JSON_NEEDED, &lr_style, from, e)) < 0 ||
-        (r = meg_json_get_f64(o, "start_wd", MEG_JSON_NEEDED, &s->start_wd, from, e)) < 0 ||
-        (r = meg_json_get_f64(o, "end_wd", MEG_JSON_NEEDED, &s->end_wd, from, e)) < 0 ||
-        (r = meg_json_get_i64(o, "wd_incr_steps", MEG_JSON_NEEDED, &s->wd_incr, from, e)) < 0 ||
-        (r = meg_json_get_str(o, "wd_incr_style", MEG_JSON_NEEDED, &wd_style, from, e)) < 0)
+    if ((r = meg_json_get_f64(o, "max_lr", MEG_JSON_REQUIRED, &s->max_lr, from, e)) < 0 ||
+        (r = meg_json_get_f64(o, "min_lr", MEG_JSON_REQUIRED, &s->min_lr, from, e)) < 0 ||
+        (r = meg_json_get_f64(o, "lr_warmup_steps", MEG_JSON_REQUIRED, &s->warmup, from, e)) < 0 ||
+        (r = meg_json_get_i64(o, "lr_decay_steps", MEG_JSON_REQUIRED, &s->decay, from, e)) < 0 ||
+        (r = meg_json_get_str(o, "lr_decay_style", MEG_JSON_REQUIRED, &lr_style, from, e)) < 0 ||
+        (r = meg_json_get_f64(o, "start_wd", MEG_JSON_REQUIRED, &s->start_wd, from, e)) < 0 ||
+        (r = meg_json_get_f64(o, "end_wd", MEG_JSON_REQUIRED, &s->end_wd, from, e)) < 0 ||
+        (r = meg_json_get_i64(o, "wd_incr_steps", MEG_JSON_REQUIRED, &s->wd_incr, from, e)) < 0 ||
+        (r = meg_json_get_str(o, "wd_incr_style", MEG_JSON_REQUIRED, &wd_style, from, e)) < 0)
         return r;
     if (!meg_lr_style_of(lr_style, &s->style) || !meg_wd_style_of(wd_style, &s->wd_style))
         return meg_fail(e, MEG_EFORMAT, "%s: '%s' or '%s' is no style of a schedule", from,
@@ -185,11 +185,11 @@ static int read_state(struct trainer *t, const json_t *state, const char *from, 
     int64_t seed;
     int r;
 
-    if ((r = meg_json_get_i64(state, "consumed_train_samples", MEG_JSON_NEEDED,
+    if ((r = meg_json_get_i64(state, "consumed_train_samples", MEG_JSON_REQUIRED,
                               &t->at.consumed_train, from, e)) < 0 ||
-        (r = meg_json_get_i64(state, "consumed_valid_samples", MEG_JSON_NEEDED,
+        (r = meg_json_get_i64(state, "consumed_valid_samples", MEG_JSON_REQUIRED,
                               &t->at.consumed_valid, from, e)) < 0 ||
-        (r = meg_json_get_i64(state, "skipped_train_samples", MEG_JSON_NEEDED, &t->at.skipped, from,
+        (r = meg_json_get_i64(state, "skipped_train_samples", MEG_JSON_REQUIRED, &t->at.skipped, from,
                               e)) < 0 ||
         (r = meg_json_get_object(state, "optimizer", MEG_JSON_OPTIONAL, &optim, from, e)) < 0 ||
         (r = meg_json_get_object(state, "opt_param_scheduler", MEG_JSON_OPTIONAL, &schedule, from,
@@ -200,7 +200,7 @@ static int read_state(struct trainer *t, const json_t *state, const char *from, 
     if (c->load_rng && !t->job->train.skip_train) {
         if (!rng)
             return without(from, "seed of dropout", "--no-load-rng", e);
-        if ((r = meg_json_get_i64(rng, "dropout_seed", MEG_JSON_NEEDED, &seed, from, e)) < 0)
+        if ((r = meg_json_get_i64(rng, "dropout_seed", MEG_JSON_REQUIRED, &seed, from, e)) < 0)
             return r;
         t->dropout_seed = (uint32_t)seed;
     }
@@ -208,8 +208,8 @@ static int read_state(struct trainer *t, const json_t *state, const char *from, 
         return 0;
     if (!optim || !schedule)
         return without(from, "optimizer state", "--no-load-optim", e);
-    if ((r = meg_json_get_i64(optim, "step", MEG_JSON_NEEDED, &t->optim_steps, from, e)) < 0 ||
-        (r = meg_json_get_i64(schedule, "num_steps", MEG_JSON_NEEDED, &t->at.steps, from, e)) < 0 ||
+    if ((r = meg_json_get_i64(optim, "step", MEG_JSON_REQUIRED, &t->optim_steps, from, e)) < 0 ||
+        (r = meg_json_get_i64(schedule, "num_steps", MEG_JSON_REQUIRED, &t->at.steps, from, e)) < 0 ||
         (r = meg_scaler_unpack(&t->scaler, scaler, from, e)) < 0)
         return r;
     return settle_schedule(t, schedule, from, e);
@@ -320,9 +320,9 @@ static int load(struct trainer *t, struct meg_ckpt *from, bool with_optim, int64
 static int optim_steps_of(const struct meg_ckpt *c, int64_t *steps, struct meg_err *e)
 {
     json_t *optim = NULL;
-    int r = meg_json_get_object(meg_ckpt_state(c), "optimizer", MEG_JSON_NEEDED, &optim, meg_ckpt_path(c), e);
+    int r = meg_json_get_object(meg_ckpt_state(c), "optimizer", MEG_JSON_REQUIRED, &optim, meg_ckpt_path(c), e);
 
-    return r < 0 ? r : meg_json_get_i64(optim, "step", MEG_JSON_NEEDED, steps, meg_ckpt_path(c), e);
+    return r < 0 ? r : meg_json_get_i64(optim, "step", MEG_JSON_REQUIRED, steps, meg_ckpt_path(c), e);
 }
 
 int meg_train_roll_back(struct trainer *t, struct meg_err *e)
@@ -346,13 +346,13 @@ static void say_where_from(const struct trainer *t)
     const int64_t iteration = meg_ckpt_saved_at(c), samples = meg_ckpt_consumed(c);
 
     if (goes_on(t))
-        meg_note("going on after iteration %" PRId64 ", from %s", t->at.iteration, meg_ckpt_path(c));
+        meg_info("going on after iteration %" PRId64 ", from %s", t->at.iteration, meg_ckpt_path(c));
     else if (meg_ckpt_is_native(c) || iteration == MEG_CKPT_RELEASE)
-        meg_note("weights of %s", meg_ckpt_path(c));
+        meg_info("weights of %s", meg_ckpt_path(c));
     else if (samples < 0)
-        meg_note("weights of %s, trained for %" PRId64 " iterations", meg_ckpt_path(c), iteration);
+        meg_info("weights of %s, trained for %" PRId64 " iterations", meg_ckpt_path(c), iteration);
     else
-        meg_note("weights of %s, trained for %" PRId64 " iterations and %" PRId64 " samples", meg_ckpt_path(c),
+        meg_info("weights of %s, trained for %" PRId64 " iterations and %" PRId64 " samples", meg_ckpt_path(c),
                  iteration, samples);
 }
 
@@ -467,7 +467,7 @@ static int saved(struct trainer *t, const struct meg_position *at, int r, enum m
     t->committed = at->iteration;
     if (!meg_train_speaks(t))
         return 0;
-    meg_note("saved iteration %" PRId64 " in %s", at->iteration, t->job->ckpt.save);
+    meg_info("saved iteration %" PRId64 " in %s", at->iteration, t->job->ckpt.save);
     meg_train_progress_saved(t, at);
     return 0;
 }

@@ -9,7 +9,7 @@ MEG_BEGIN_DECLS
 
 struct meg_train_conf {
     int64_t micro_batch_size, global_batch_size;
-    struct meg_list rampup_batch_size; /* three numbers */
+    struct meg_str_list rampup_batch_size; /* three numbers */
     bool decrease_batch_size_if_needed;
     int64_t seq_length;
     int64_t train_iters, train_samples; /* exactly one is given */
@@ -51,7 +51,7 @@ extern const struct meg_opt meg_train_log_opts[];
 extern const struct meg_opt meg_train_ignored_opts[];
 
 /* Names that Megatron has, or had, and meg-train does not, and what to do about each. */
-extern const struct meg_opt_absent meg_train_absent[];
+extern const struct meg_opt_unsupported meg_train_absent[];
 
 /*
  * Refuse what breaks a rule (MEG_EUSAGE, one line: option, value, rule).  The first also gives what

@@ -193,7 +193,7 @@ static int save_or_exit(struct trainer *t, bool *is_over, struct meg_err *e)
         return (r = save_and_wait(t, e)) < 0 ? r : stopped(t, e);
     *is_over = minutes > c->exit_duration_min || divides(c->exit_interval, t->at.iteration);
     if (*is_over)
-        meg_note("exiting after iteration %" PRId64 " and %.1f minutes, as asked", t->at.iteration,
+        meg_info("exiting after iteration %" PRId64 " and %.1f minutes, as asked", t->at.iteration,
                  minutes);
     if (*is_over)
         return save_and_wait(t, e);

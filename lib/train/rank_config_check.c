@@ -154,10 +154,10 @@ void meg_same_add_file(struct meg_str *lines, const char *path)
 {
     unsigned char *sample;
     char hex[33];
-    struct meg_map m = { 0 };
+    struct meg_mmap m = { 0 };
     size_t n;
 
-    if (meg_map_open(&m, path, NULL) < 0) {
+    if (meg_mmap_open(&m, path, NULL) < 0) {
         meg_str_printf(lines, "%s = missing\n", path);
         return;
     }
@@ -171,7 +171,7 @@ void meg_same_add_file(struct meg_str *lines, const char *path)
         free(sample);
     }
     meg_str_printf(lines, "%s = %zu bytes, XXH3 %s\n", path, m.n, hex);
-    meg_map_close(&m);
+    meg_mmap_close(&m);
 }
 
 /* Options that may differ: each rank may keep its own cache, and rank 0 alone writes the others. */

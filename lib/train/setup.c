@@ -301,7 +301,7 @@ static int lock_save(struct trainer *t, struct meg_err *e)
 
     if (!t->job->ckpt.save || c->skip_train || c->dry_run || c->plan)
         return 0;
-    return meg_train_agree(t, meg_train_speaks(t) ? meg_lock_folder(&t->lock, t->job->ckpt.save, e) : 0);
+    return meg_train_agree(t, meg_train_speaks(t) ? meg_lock_dir(&t->lock, t->job->ckpt.save, e) : 0);
 }
 
 int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world,

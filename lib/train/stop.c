@@ -22,7 +22,7 @@ static void ask(int sig)
 {
     for (int i = 0; asked && i < NSIGNALS; i++)
         if (signals[i].number == sig && signals[i].ends_second) {
-            meg_temporary_remove(); /* the lock of --save, too */
+            meg_temporary_unlink_all(); /* the lock of --save, too */
             signal(sig, SIG_DFL);
             raise(sig);
         }

@@ -86,7 +86,7 @@ static int64_t step_of(struct bytes event)
 /* ---- files ---- */
 
 /* Read the record at *at and move on to the next; false at the end, and at a record that is not complete. */
-static bool next_record(const struct meg_map *m, size_t *at, struct bytes *event)
+static bool next_record(const struct meg_mmap *m, size_t *at, struct bytes *event)
 {
     const size_t left = m->n - *at, frame = 16; /* length, its checksum, and that of the event */
     uint64_t n;
@@ -122,17 +122,17 @@ static bool is_after(struct bytes event, int64_t iteration)
 static int trim(const char *path, int64_t iteration, struct meg_err *e)
 {
     struct bytes event;
-    struct meg_map m;
+    struct meg_mmap m;
     size_t at = 0, begin = 0;
     bool is_found = false;
     int r;
 
-    if ((r = meg_map_open(&m, path, e)) < 0)
+    if ((r = meg_mmap_open(&m, path, e)) < 0)
         return r;
     if (next_record(&m, &at, &event) && is_ours(event))
         for (begin = at; !is_found && next_record(&m, &at, &event); begin = is_found ? begin : at)
             is_found = is_after(event, iteration);
-    meg_map_close(&m);
+    meg_mmap_close(&m);
     if (is_found && truncate(path, (off_t)begin) < 0)
         r = meg_fail_errno(e, "%s", path);
     return r;

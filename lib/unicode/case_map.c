@@ -40,27 +40,27 @@ static bool is_in(const struct range *r, int n, int32_t cp)
     return false;
 }
 
-bool meg_u_is_upper(int32_t cp)
+bool meg_char_is_upper(int32_t cp)
 {
     if (cp < 0x80)
         return cp >= 'A' && cp <= 'Z';
     return utf8proc_category(cp) == UTF8PROC_CATEGORY_LU || IS_IN(upper, cp);
 }
 
-bool meg_u_is_lower(int32_t cp)
+bool meg_char_is_lower(int32_t cp)
 {
     if (cp < 0x80)
         return cp >= 'a' && cp <= 'z';
     return utf8proc_category(cp) == UTF8PROC_CATEGORY_LL || IS_IN(lower, cp);
 }
 
-bool meg_u_is_cased(int32_t cp)
+bool meg_char_is_cased(int32_t cp)
 {
-    return meg_u_is_upper(cp) || meg_u_is_lower(cp) ||
+    return meg_char_is_upper(cp) || meg_char_is_lower(cp) ||
         utf8proc_category(cp) == UTF8PROC_CATEGORY_LT;
 }
 
-bool meg_u_is_case_ignorable(int32_t cp)
+bool meg_char_is_case_ignorable(int32_t cp)
 {
     switch (utf8proc_category(cp)) {
     case UTF8PROC_CATEGORY_MN:
@@ -80,22 +80,22 @@ static bool is_final(const char *s, int64_t n, int64_t i)
     int32_t cp = 0;
 
     for (const char *p = s + i; p > s;) {
-        p = meg_utf8_before(p, &cp);
-        if (!meg_u_is_case_ignorable(cp))
+        p = meg_utf8_prev(p, &cp);
+        if (!meg_char_is_case_ignorable(cp))
             break;
         cp = 0;
     }
-    if (!meg_u_is_cased(cp))
+    if (!meg_char_is_cased(cp))
         return false;
     for (int64_t k = i + 2; k < n;) {
-        k += meg_utf8_step(s + k, n - k, &cp);
-        if (!meg_u_is_case_ignorable(cp))
-            return !meg_u_is_cased(cp);
+        k += meg_utf8_decode(s + k, n - k, &cp);
+        if (!meg_char_is_case_ignorable(cp))
+            return !meg_char_is_cased(cp);
     }
     return true;
 }
 
-void meg_u_add_lower(struct meg_str *out, const char *s, int64_t n)
+void meg_utf8_add_lower(struct meg_str *out, const char *s, int64_t n)
 {
     for (int64_t i = 0; i < n;) {
         char to[4];
@@ -108,13 +108,13 @@ void meg_u_add_lower(struct meg_str *out, const char *s, int64_t n)
             i++;
             continue;
         }
-        len = meg_utf8_step(s + i, n - i, &cp);
+        len = meg_utf8_decode(s + i, n - i, &cp);
         if (cp == CAPITAL_I_DOT)
             meg_str_add(out, "i\xCC\x87", 3);
         else if (cp == CAPITAL_SIGMA)
-            meg_str_add(out, to, (size_t)meg_utf8_put(to, is_final(s, n, i) ? FINAL_SIGMA : SIGMA));
+            meg_str_add(out, to, (size_t)meg_utf8_encode(to, is_final(s, n, i) ? FINAL_SIGMA : SIGMA));
         else
-            meg_str_add(out, to, (size_t)meg_utf8_put(to, utf8proc_tolower(cp)));
+            meg_str_add(out, to, (size_t)meg_utf8_encode(to, utf8proc_tolower(cp)));
         i += len;
     }
 }

@@ -8,15 +8,15 @@
 #include "base/mem.h"
 
 /* str.isupper and str.islower of one character: the properties Uppercase and Lowercase. */
-bool meg_u_is_upper(int32_t cp);
-bool meg_u_is_lower(int32_t cp);
+bool meg_char_is_upper(int32_t cp);
+bool meg_char_is_lower(int32_t cp);
 
 /* Unicode's properties Cased and Case_Ignorable, which tell where a capital sigma becomes a final one. */
-bool meg_u_is_cased(int32_t cp);
-bool meg_u_is_case_ignorable(int32_t cp);
+bool meg_char_is_cased(int32_t cp);
+bool meg_char_is_case_ignorable(int32_t cp);
 
 /* Append s, well-formed UTF-8, as str.lower gives it: U+0130 becomes two characters, and a capital
  * sigma that ends a word the final one. */
-void meg_u_add_lower(struct meg_str *out, const char *s, int64_t n);
+void meg_utf8_add_lower(struct meg_str *out, const char *s, int64_t n);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "unicode/char_class_simd.h"
 
-static unsigned char table[MEG_KINDS_TABLE];
+static unsigned char table[MEG_CLASS_TABLE_BYTES];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static bool is_space(int32_t c)
@@ -17,23 +17,23 @@ static bool is_space(int32_t c)
         c == 0x3000;
 }
 
-enum meg_uclass meg_char_class_of(int32_t cp)
+enum meg_char_class meg_char_class_of(int32_t cp)
 {
     if (is_space(cp))
-        return MEG_U_SPACE;
+        return MEG_CHAR_SPACE;
     switch (utf8proc_category(cp)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
     case UTF8PROC_CATEGORY_LM:
     case UTF8PROC_CATEGORY_LO:
-        return MEG_U_LETTER;
+        return MEG_CHAR_LETTER;
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_NO:
-        return MEG_U_NUMBER;
+        return MEG_CHAR_NUMBER;
     default:
-        return MEG_U_OTHER;
+        return MEG_CHAR_OTHER;
     }
 }
 
@@ -52,7 +52,7 @@ const char *meg_unicode_version(void)
     return text;
 }
 
-const unsigned char *meg_uclass_table(void)
+const unsigned char *meg_char_class_table(void)
 {
     pthread_once(&once, fill);
     return table;

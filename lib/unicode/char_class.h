@@ -9,13 +9,13 @@
 
 #include <stdint.h>
 
-enum meg_uclass { MEG_U_OTHER, MEG_U_LETTER, MEG_U_NUMBER, MEG_U_SPACE };
+enum meg_char_class { MEG_CHAR_OTHER, MEG_CHAR_LETTER, MEG_CHAR_NUMBER, MEG_CHAR_SPACE };
 
 /* The class of a character above U+FFFF, or of any: slow. */
-enum meg_uclass meg_char_class_of(int32_t cp);
+enum meg_char_class meg_char_class_of(int32_t cp);
 
 /* The classes of U+0000..U+FFFF as a table of unicode/char_class_simd.h.  Made by the first call; any thread may call. */
-const unsigned char *meg_uclass_table(void);
+const unsigned char *meg_char_class_table(void);
 
 /* "Unicode 15.0.0 (utf8proc 2.8.0)": whose categories these are. */
 const char *meg_unicode_version(void);

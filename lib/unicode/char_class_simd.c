@@ -7,15 +7,15 @@
 
 #include "unicode/utf8.h"
 
-static struct meg_kinds kinds_any(const unsigned char table[MEG_KINDS_TABLE], const char *s, uint64_t first)
+static struct meg_class_masks masks_scalar(const unsigned char table[MEG_CLASS_TABLE_BYTES], const char *s, uint64_t first)
 {
-    struct meg_kinds k = { 0 };
+    struct meg_class_masks k = { 0 };
 
     for (; first; first &= first - 1) {
         int at = __builtin_ctzll(first);
         int32_t cp;
 
-        meg_utf8_read(s + at, &cp);
+        meg_utf8_decode_unchecked(s + at, &cp);
         if (cp >= 0x10000) {
             k.wide |= (uint64_t)1 << at;
             continue;
@@ -37,7 +37,7 @@ AVX512 static inline __m256i widen(const unsigned char *byte)
 }
 
 /* The code points of characters of two or three bytes, a, b and c; of two, c counts for nothing. */
-AVX512 static inline __m256i code_points(__m256i a, __m256i b, __m256i c)
+AVX512 static inline __m256i decode_2_or_3(__m256i a, __m256i b, __m256i c)
 {
     const __m256i low6 = _mm256_set1_epi32(0x3F), low5 = _mm256_set1_epi32(0x1F), low4 = _mm256_set1_epi32(0x0F);
     __mmask8 is_two = _mm256_cmplt_epi32_mask(a, _mm256_set1_epi32(0xE0));
@@ -47,18 +47,18 @@ AVX512 static inline __m256i code_points(__m256i a, __m256i b, __m256i c)
     return _mm256_mask_mov_epi32(three, is_two, two);
 }
 
-AVX512 static struct meg_kinds kinds_avx512(const unsigned char table[MEG_KINDS_TABLE], const char *s, uint64_t first)
+AVX512 static struct meg_class_masks masks_avx512(const unsigned char table[MEG_CLASS_TABLE_BYTES], const char *s, uint64_t first)
 {
     const __m512i wide = _mm512_set1_epi8((char)0xF0);
     const __m256i bit0 = _mm256_set1_epi32(1), bit1 = _mm256_set1_epi32(2);
     const int n = __builtin_popcountll(first);
-    struct meg_kinds k = { .wide = first & _mm512_cmpge_epu8_mask(_mm512_loadu_si512(s), wide) };
+    struct meg_class_masks k = { .wide = first & _mm512_cmpge_epu8_mask(_mm512_loadu_si512(s), wide) };
     unsigned char byte[3][64]; /* the first bytes of the n characters, their second and their third */
 
     for (int i = 0; i < 3; i++)
         _mm512_storeu_si512(byte[i], _mm512_maskz_compress_epi8(first, _mm512_loadu_si512(s + i)));
     for (int i = 0; i < n; i += 8) {
-        __m256i cp = code_points(widen(byte[0] + i), widen(byte[1] + i), widen(byte[2] + i));
+        __m256i cp = decode_2_or_3(widen(byte[0] + i), widen(byte[1] + i), widen(byte[2] + i));
         __m256i kind = _mm256_i32gather_epi32((const int *)(const void *)table, cp, 1);
 
         k.bit[0] |= (uint64_t)_mm256_test_epi32_mask(kind, bit0) << i;
@@ -71,15 +71,15 @@ AVX512 static struct meg_kinds kinds_avx512(const unsigned char table[MEG_KINDS_
 
 #endif
 
-int meg_kinds_ways(meg_kinds_way *way[2])
+int meg_class_masks_variants(meg_class_masks_fn *way[2])
 {
     int n = 0;
 
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("bmi2"))
-        way[n++] = kinds_avx512;
+        way[n++] = masks_avx512;
 #endif
-    way[n++] = kinds_any;
+    way[n++] = masks_scalar;
     return n;
 }

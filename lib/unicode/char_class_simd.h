@@ -8,20 +8,20 @@
 #include <stdint.h>
 
 enum {
-    MEG_KINDS_TABLE = 0x10000 + 3, /* bytes of a table: a code point's kind each, and three that do not count */
-    MEG_KINDS_TEXT = 64 + 3        /* bytes of a text, so that the last character ends among them */
+    MEG_CLASS_TABLE_BYTES = 0x10000 + 3, /* bytes of a table: a code point's kind each, and three that do not count */
+    MEG_CLASS_TEXT_BYTES = 64 + 3        /* bytes of a text, so that the last character ends among them */
 };
 
 /* Bit i: of the character that begins at byte i. */
-struct meg_kinds {
+struct meg_class_masks {
     uint64_t bit[2]; /* of its kind; nothing where it is wide */
     uint64_t wide;   /* it is above U+FFFF */
 };
 
 /* The kinds of the characters that begin with the bytes `first` of those at s, all of them outside ASCII. */
-typedef struct meg_kinds meg_kinds_way(const unsigned char table[MEG_KINDS_TABLE], const char *s, uint64_t first);
+typedef struct meg_class_masks meg_class_masks_fn(const unsigned char table[MEG_CLASS_TABLE_BYTES], const char *s, uint64_t first);
 
 /* The ways of doing that which this machine has, the best first; returns how many. */
-int meg_kinds_ways(meg_kinds_way *way[2]);
+int meg_class_masks_variants(meg_class_masks_fn *way[2]);
 
 #endif

@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "unicode/utf8.h"
 
-void meg_chars_add(struct meg_chars *c, int32_t cp)
+void meg_codepoints_add(struct meg_codepoints *c, int32_t cp)
 {
     if (c->n == c->cap) {
         c->cap = c->cap ? 2 * c->cap : 64;
@@ -16,24 +16,24 @@ void meg_chars_add(struct meg_chars *c, int32_t cp)
     c->v[c->n++] = cp;
 }
 
-void meg_chars_write(const struct meg_chars *c, struct meg_str *out)
+void meg_codepoints_to_utf8(const struct meg_codepoints *c, struct meg_str *out)
 {
     for (int64_t i = 0; i < c->n; i++) {
         char s[4];
 
-        meg_str_add(out, s, (size_t)meg_utf8_put(s, c->v[i]));
+        meg_str_add(out, s, (size_t)meg_utf8_encode(s, c->v[i]));
     }
 }
 
-void meg_chars_add_lower(struct meg_chars *c, int32_t cp)
+void meg_codepoints_add_lower(struct meg_codepoints *c, int32_t cp)
 {
     if (cp == 0x130) { /* the only code point whose lower case is two */
-        meg_chars_add(c, 'i');
+        meg_codepoints_add(c, 'i');
         cp = 0x307;
     } else {
         cp = utf8proc_tolower(cp);
     }
-    meg_chars_add(c, cp);
+    meg_codepoints_add(c, cp);
 }
 
 static int class_of(int32_t cp)
@@ -42,7 +42,7 @@ static int class_of(int32_t cp)
 }
 
 /* The n marks at v by their class; those of one class stay in their order. */
-static void order_few(int32_t *v, int64_t n)
+static void sort_marks_insertion(int32_t *v, int64_t n)
 {
     for (int64_t i = 1; i < n; i++) {
         int32_t cp = v[i];
@@ -54,7 +54,7 @@ static void order_few(int32_t *v, int64_t n)
     }
 }
 
-static void order_many(int32_t *v, int64_t n)
+static void sort_marks_counting(int32_t *v, int64_t n)
 {
     enum { CLASSES = 256 };
     int32_t *old = meg_realloc_array(NULL, (size_t)n, sizeof *old);
@@ -70,21 +70,21 @@ static void order_many(int32_t *v, int64_t n)
     free(old);
 }
 
-static void order_marks(struct meg_chars *c, int64_t first)
+static void order_marks(struct meg_codepoints *c, int64_t first)
 {
     int64_t n = c->n - first;
 
     if (n > 32)
-        order_many(c->v + first, n);
+        sort_marks_counting(c->v + first, n);
     else if (n > 1)
-        order_few(c->v + first, n);
+        sort_marks_insertion(c->v + first, n);
 }
 
-void meg_chars_decompose(struct meg_chars *c, bool is_compatible)
+void meg_codepoints_decompose(struct meg_codepoints *c, bool is_compatible)
 {
     const utf8proc_option_t options =
         UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (is_compatible ? UTF8PROC_COMPAT : 0);
-    struct meg_chars out = { 0 };
+    struct meg_codepoints out = { 0 };
     int64_t first = 0; /* of the marks in a row */
 
     for (int64_t i = 0; i < c->n; i++) {
@@ -97,7 +97,7 @@ void meg_chars_decompose(struct meg_chars *c, bool is_compatible)
                 order_marks(&out, first);
                 first = out.n + 1;
             }
-            meg_chars_add(&out, part[k]);
+            meg_codepoints_add(&out, part[k]);
         }
     }
     order_marks(&out, first);
@@ -105,7 +105,7 @@ void meg_chars_decompose(struct meg_chars *c, bool is_compatible)
     *c = out;
 }
 
-bool meg_char_is_mark(int32_t cp)
+bool meg_char_is_nonspacing_mark(int32_t cp)
 {
     return utf8proc_category(cp) == UTF8PROC_CATEGORY_MN;
 }

@@ -8,21 +8,21 @@
 #include "base/mem.h"
 
 /* Starts as { 0 }, ends with free(v). */
-struct meg_chars {
+struct meg_codepoints {
     int32_t *v;
     int64_t n, cap;
 };
 
-void meg_chars_add(struct meg_chars *c, int32_t cp);
+void meg_codepoints_add(struct meg_codepoints *c, int32_t cp);
 /* Append the code points to out as UTF-8. */
-void meg_chars_write(const struct meg_chars *c, struct meg_str *out);
+void meg_codepoints_to_utf8(const struct meg_codepoints *c, struct meg_str *out);
 
 /* Append a code point in lower case by the full mapping, which looks at no other: of U+0130, two. */
-void meg_chars_add_lower(struct meg_chars *c, int32_t cp);
+void meg_codepoints_add_lower(struct meg_codepoints *c, int32_t cp);
 
 /* Decomposed (NFD; compatible: NFKD), in place. */
-void meg_chars_decompose(struct meg_chars *c, bool is_compatible);
+void meg_codepoints_decompose(struct meg_codepoints *c, bool is_compatible);
 
-bool meg_char_is_mark(int32_t cp); /* Mn */
+bool meg_char_is_nonspacing_mark(int32_t cp); /* Mn */
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "unicode/simd.h"
 
-int meg_utf8_step(const char *text, int64_t n, int32_t *cp)
+int meg_utf8_decode(const char *text, int64_t n, int32_t *cp)
 {
     const unsigned char *s = (const unsigned char *)text;
     int32_t c = s[0];
@@ -42,7 +42,7 @@ int meg_utf8_step(const char *text, int64_t n, int32_t *cp)
     return len;
 }
 
-int meg_utf8_put(char out[4], int32_t cp)
+int meg_utf8_encode(char out[4], int32_t cp)
 {
     unsigned char *s = (unsigned char *)out;
     int len = cp < 0x80 ? 1 : cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
@@ -56,7 +56,7 @@ int meg_utf8_put(char out[4], int32_t cp)
     return len;
 }
 
-int64_t meg_utf8_ascii(const char *s, int64_t n)
+int64_t meg_utf8_ascii_prefix(const char *s, int64_t n)
 {
     int64_t i = 0;
 
@@ -113,7 +113,7 @@ static bool is_good(const char *s, struct expected *x)
 }
 
 /* Where the character that text [i] is in begins; what is before i is well-formed as far as it goes. */
-static int64_t begin_of(const char *text, int64_t i)
+static int64_t char_start(const char *text, int64_t i)
 {
     int64_t k = i;
 
@@ -122,21 +122,21 @@ static int64_t begin_of(const char *text, int64_t i)
     return k > 0 && (text[k - 1] & 0xC0) == 0xC0 ? k - 1 : i;
 }
 
-int64_t meg_utf8_bad(const char *s, int64_t n)
+int64_t meg_utf8_find_invalid(const char *s, int64_t n)
 {
     struct expected x = { 0 };
     int64_t i = 0;
 
     while (n - i >= 64) {
         if (x.tail == 0)
-            i += meg_utf8_ascii(s + i, n - i);
+            i += meg_utf8_ascii_prefix(s + i, n - i);
         if (n - i < 64 || !is_good(s + i, &x))
             break;
         i += 64;
     }
-    for (i = begin_of(s, i); i < n;) {
+    for (i = char_start(s, i); i < n;) {
         int32_t cp;
-        int len = meg_utf8_step(s + i, n - i, &cp);
+        int len = meg_utf8_decode(s + i, n - i, &cp);
 
         if (len < 0)
             return i;
@@ -148,14 +148,14 @@ int64_t meg_utf8_bad(const char *s, int64_t n)
 void meg_utf8_add_replaced(struct meg_str *out, const char *s, int64_t n)
 {
     while (n > 0) {
-        int64_t bad = meg_utf8_bad(s, n), good = bad < 0 ? n : bad;
+        int64_t bad = meg_utf8_find_invalid(s, n), good = bad < 0 ? n : bad;
         int32_t cp;
 
         meg_str_add(out, s, (size_t)good);
         s += good;
         n -= good;
         if (bad >= 0) {
-            int len = -meg_utf8_step(s, n, &cp);
+            int len = -meg_utf8_decode(s, n, &cp);
 
             meg_str_add(out, "\xEF\xBF\xBD", 3);
             s += len;
@@ -164,7 +164,7 @@ void meg_utf8_add_replaced(struct meg_str *out, const char *s, int64_t n)
     }
 }
 
-void meg_utf8_add_json(struct meg_str *out, const char *s)
+void meg_utf8_add_json_ascii(struct meg_str *out, const char *s)
 {
     static const char plain[] = "\"\\\n\r\t\f\b", letter[] = "\"\\nrtfb";
 
@@ -172,7 +172,7 @@ void meg_utf8_add_json(struct meg_str *out, const char *s)
     for (int64_t n = (int64_t)strlen(s); n > 0;) {
         const char *p;
         int32_t cp;
-        int len = meg_utf8_step(s, n, &cp);
+        int len = meg_utf8_decode(s, n, &cp);
 
         if (len < 0) {
             cp = 0xDC00 + (unsigned char)*s;

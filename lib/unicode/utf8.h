@@ -8,14 +8,14 @@
 #include "base/mem.h"
 
 /*
- * meg_utf8_step - the character at s, of which n >= 1 bytes may be read.
+ * meg_utf8_decode - the character at s, of which n >= 1 bytes may be read.
  * Well-formed (Unicode table 3-7): its length, 1 to 4, and *cp.  Else minus the length of the
  * maximal ill-formed subpart, -1 to -3, and *cp = 0xFFFD.
  */
-int meg_utf8_step(const char *s, int64_t n, int32_t *cp);
+int meg_utf8_decode(const char *s, int64_t n, int32_t *cp);
 
 /* The same of text that is known to be well-formed. */
-static inline int meg_utf8_read(const char *text, int32_t *cp)
+static inline int meg_utf8_decode_unchecked(const char *text, int32_t *cp)
 {
     const unsigned char *s = (const unsigned char *)text;
 
@@ -42,37 +42,37 @@ static inline int meg_utf8_length(unsigned char c)
 }
 
 /* The character that ends before s, which has one before it, of such text; returns where it begins. */
-static inline const char *meg_utf8_before(const char *s, int32_t *cp)
+static inline const char *meg_utf8_prev(const char *s, int32_t *cp)
 {
     while ((*--s & 0xC0) == 0x80)
         ;
-    meg_utf8_read(s, cp);
+    meg_utf8_decode_unchecked(s, cp);
     return s;
 }
 
 /* Bytes of a character in UTF-8, 1 to 4, written to out.  cp is below 0x110000. */
-int meg_utf8_put(char out[4], int32_t cp);
+int meg_utf8_encode(char out[4], int32_t cp);
 
 /* Bytes of the byte order mark that s [n] begins with: 3 or 0. */
-static inline int meg_utf8_mark(const char *s, int64_t n)
+static inline int meg_utf8_bom(const char *s, int64_t n)
 {
     return n >= 3 && memcmp(s, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
 }
 
 /* Length of the run of ASCII that s [n] begins with, rounded down to a multiple of 32. */
-int64_t meg_utf8_ascii(const char *s, int64_t n);
+int64_t meg_utf8_ascii_prefix(const char *s, int64_t n);
 
 /* Offset of the first byte that is not part of well-formed UTF-8; -1 when there is none. */
-int64_t meg_utf8_bad(const char *s, int64_t n);
+int64_t meg_utf8_find_invalid(const char *s, int64_t n);
 
 /* Append s with each maximal ill-formed subpart replaced by U+FFFD. */
 void meg_utf8_add_replaced(struct meg_str *out, const char *s, int64_t n);
 
 /*
- * meg_utf8_add_json - append s as the JSON string that Python's json.dumps makes of it: quoted, in
+ * meg_utf8_add_json_ascii - append s as the JSON string that Python's json.dumps makes of it: quoted, in
  * ASCII, U+10000 and above as two escapes.  Bytes that are not UTF-8 are escaped as Python's file
  * names hold them, U+DC80..U+DCFF.
  */
-void meg_utf8_add_json(struct meg_str *out, const char *s);
+void meg_utf8_add_json_ascii(struct meg_str *out, const char *s);
 
 #endif

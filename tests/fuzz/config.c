@@ -9,7 +9,7 @@ struct conf {
     int64_t n;
     double x;
     bool is_on;
-    struct meg_list words;
+    struct meg_str_list words;
 };
 
 static const struct meg_opt opts[] = {
@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     struct meg_str first = { 0 }, second = { 0 };
     struct meg_err e;
 
-    opt_free_kept();
+    opt_free_values();
     meg_opt_defaults(groups);
     if (meg_opt_read_config(groups, fuzz_file("any.conf", bytes, n), &e) < 0)
         return 0;

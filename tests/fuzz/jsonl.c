@@ -14,12 +14,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 
     if (n)
         memcpy(line, bytes, n);
-    if (meg_utf8_bad((const char *)bytes, (int64_t)n) < 0 && meg_jsonl_read(&j, line, (int64_t)n, &e) == 0) {
+    if (meg_utf8_find_invalid((const char *)bytes, (int64_t)n) < 0 && meg_jsonl_read(&j, line, (int64_t)n, &e) == 0) {
         if (!meg_jsonl_is_object(line, (int64_t)n))
             abort();
         for (int k = 0; k < j.nkeys; k++)
             for (int64_t i = 0; i < j.value[k].n; i++)
-                if (meg_utf8_bad(j.value[k].v[i].s, j.value[k].v[i].n) >= 0)
+                if (meg_utf8_find_invalid(j.value[k].v[i].s, j.value[k].v[i].n) >= 0)
                     abort();
     }
     meg_jsonl_free(&j);

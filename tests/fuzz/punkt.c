@@ -21,7 +21,7 @@ static void split(const char *dir, bool keep_newlines, const char *text, int64_t
     for (int64_t k = 0; k < n;)
         k += meg_punkt_split(p, text + k, n - k, &out);
     for (int64_t i = 0; i < out.n; i++) {
-        if (out.v[i].n <= 0 || out.v[i].s < at || meg_utf8_bad(out.v[i].s, out.v[i].n) >= 0)
+        if (out.v[i].n <= 0 || out.v[i].s < at || meg_utf8_find_invalid(out.v[i].s, out.v[i].n) >= 0)
             abort();
         at = out.v[i].s + out.v[i].n;
     }
@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         bytes = zero + 1;
     }
     n = (size_t)(end - bytes);
-    if (meg_utf8_bad((const char *)bytes, (int64_t)n) >= 0)
+    if (meg_utf8_find_invalid((const char *)bytes, (int64_t)n) >= 0)
         return 0;
     text = malloc(n ? n : 1);
     if (n)

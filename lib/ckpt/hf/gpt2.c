@@ -73,15 +73,15 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
     m->ffn_hidden_size = MEG_UNSET;
     m->norm_epsilon = 1e-5;
     m->attention_dropout = m->hidden_dropout = 0.1;
-    if ((r = meg_json_get_i64(config, "n_layer", MEG_JSON_NEEDED, &m->num_layers, from, e)) < 0 ||
-        (r = meg_json_get_i64(config, "n_embd", MEG_JSON_NEEDED, &m->hidden_size, from, e)) < 0 ||
-        (r = meg_json_get_i64(config, "n_head", MEG_JSON_NEEDED, &m->num_attention_heads, from,
+    if ((r = meg_json_get_i64(config, "n_layer", MEG_JSON_REQUIRED, &m->num_layers, from, e)) < 0 ||
+        (r = meg_json_get_i64(config, "n_embd", MEG_JSON_REQUIRED, &m->hidden_size, from, e)) < 0 ||
+        (r = meg_json_get_i64(config, "n_head", MEG_JSON_REQUIRED, &m->num_attention_heads, from,
                               e)) < 0 ||
         (r = meg_json_get_i64(config, "n_inner", MEG_JSON_OPTIONAL, &m->ffn_hidden_size, from, e)) <
             0 ||
-        (r = meg_json_get_i64(config, "n_positions", MEG_JSON_NEEDED, &m->max_position_embeddings,
+        (r = meg_json_get_i64(config, "n_positions", MEG_JSON_REQUIRED, &m->max_position_embeddings,
                               from, e)) < 0 ||
-        (r = meg_json_get_i64(config, "vocab_size", MEG_JSON_NEEDED, &m->vocab_size, from, e)) <
+        (r = meg_json_get_i64(config, "vocab_size", MEG_JSON_REQUIRED, &m->vocab_size, from, e)) <
             0 ||
         (r = meg_json_get_f64(config, "layer_norm_epsilon", MEG_JSON_OPTIONAL, &m->norm_epsilon,
                               from, e)) < 0 ||

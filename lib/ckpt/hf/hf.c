@@ -30,7 +30,7 @@ static int open_shards(struct meg_ckpt *c, const char *name_of_index, struct meg
     int r;
 
     if ((r = meg_json_load_regular(&index, path, e)) < 0 ||
-        (r = meg_json_get_object(index, "weight_map", MEG_JSON_NEEDED, &map, path, e)) < 0)
+        (r = meg_json_get_object(index, "weight_map", MEG_JSON_REQUIRED, &map, path, e)) < 0)
         goto out;
     json_object_foreach (map, name, file) {
         if (!json_is_string(file))
@@ -169,10 +169,10 @@ static bool read_own_options(const struct meg_ckpt *c, const json_t *config, con
 static const char *type_of_tokenizer(const struct meg_ckpt *c, const json_t *config)
 {
     char *path = c->tok_file[MEG_TOK_MODEL];
-    struct meg_map m = { 0 };
-    const int first = path && meg_map_open(&m, path, NULL) == 0 && m.n ? m.p[0] : 0;
+    struct meg_mmap m = { 0 };
+    const int first = path && meg_mmap_open(&m, path, NULL) == 0 && m.n ? m.p[0] : 0;
 
-    meg_map_close(&m);
+    meg_mmap_close(&m);
     if (c->tok_file[MEG_TOK_JSON])
         return "HuggingFaceTokenizer";
     if (c->tok_file[MEG_TOK_VOCAB] && c->tok_file[MEG_TOK_MERGES])
@@ -214,7 +214,7 @@ static int read_config(struct meg_ckpt *c, struct meg_err *e)
     int r;
 
     if ((r = meg_json_load_regular(&c->state, path, e)) < 0 ||
-        (r = meg_json_get_str(c->state, "model_type", MEG_JSON_NEEDED, &type, path, e)) < 0)
+        (r = meg_json_get_str(c->state, "model_type", MEG_JSON_REQUIRED, &type, path, e)) < 0)
         goto out;
     f = family_of(type, &known);
     if (!f) {
@@ -398,11 +398,11 @@ int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt
     char *tmp = NULL;
     int r = choose_family(&family, s->model, e);
 
-    if (r < 0 || (r = meg_mkdirs_parent(s->dir, e)) < 0 || (r = meg_commit_settle(s->dir, e)) < 0)
+    if (r < 0 || (r = meg_mkdirs_parent(s->dir, e)) < 0 || (r = meg_commit_recover(s->dir, e)) < 0)
         return r;
-    meg_temporary_clear(s->dir);
-    if ((r = meg_temporary_folder(&tmp, s->dir, e)) == 0 && (r = write_folder(tmp, family, s, to, e)) == 0)
-        r = meg_commit_folder(tmp, s->dir, e);
+    meg_temporary_remove_stale(s->dir);
+    if ((r = meg_temporary_dir(&tmp, s->dir, e)) == 0 && (r = write_folder(tmp, family, s, to, e)) == 0)
+        r = meg_commit_dir(tmp, s->dir, e);
     if (r < 0 && tmp)
         meg_remove_tree(tmp, NULL);
     free(tmp);

@@ -64,7 +64,7 @@ static int read_scaling(struct meg_gpt_conf *m, const json_t *o, const char *fro
         (r = meg_json_get_str(o, "rope_type", MEG_JSON_OPTIONAL, &type, from, e)) < 0 ||
         (r = want_number(o, "partial_rotary_factor", 1, from, e)) < 0 || !strcmp(type, "default"))
         return r;
-    if ((r = meg_json_get_f64(o, "factor", MEG_JSON_NEEDED, &factor, from, e)) < 0)
+    if ((r = meg_json_get_f64(o, "factor", MEG_JSON_REQUIRED, &factor, from, e)) < 0)
         return r;
     if (!strcmp(type, "linear")) {
         if (!(factor >= 1 && factor <= INT32_MAX && factor == floor(factor)))
@@ -162,17 +162,17 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
 {
     const struct {
         const char *key;
-        enum meg_json_need need;
+        enum meg_json_presence need;
         int64_t *v;
     } number[] = {
-        { "num_hidden_layers", MEG_JSON_NEEDED, &m->num_layers },
-        { "hidden_size", MEG_JSON_NEEDED, &m->hidden_size },
-        { "intermediate_size", MEG_JSON_NEEDED, &m->ffn_hidden_size },
-        { "num_attention_heads", MEG_JSON_NEEDED, &m->num_attention_heads },
+        { "num_hidden_layers", MEG_JSON_REQUIRED, &m->num_layers },
+        { "hidden_size", MEG_JSON_REQUIRED, &m->hidden_size },
+        { "intermediate_size", MEG_JSON_REQUIRED, &m->ffn_hidden_size },
+        { "num_attention_heads", MEG_JSON_REQUIRED, &m->num_attention_heads },
         { "num_key_value_heads", MEG_JSON_OPTIONAL, &m->num_query_groups },
         { "head_dim", MEG_JSON_OPTIONAL, &m->kv_channels },
-        { "max_position_embeddings", MEG_JSON_NEEDED, &m->max_position_embeddings },
-        { "vocab_size", MEG_JSON_NEEDED, &m->vocab_size },
+        { "max_position_embeddings", MEG_JSON_REQUIRED, &m->max_position_embeddings },
+        { "vocab_size", MEG_JSON_REQUIRED, &m->vocab_size },
     };
     const char *type = "", *act = "silu";
     bool is_tied = false;
@@ -185,7 +185,7 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
     for (size_t i = 0; i < sizeof number / sizeof number[0]; i++)
         if ((r = meg_json_get_i64(config, number[i].key, number[i].need, number[i].v, from, e)) < 0)
             return r;
-    if ((r = meg_json_get_str(config, "model_type", MEG_JSON_NEEDED, &type, from, e)) < 0 ||
+    if ((r = meg_json_get_str(config, "model_type", MEG_JSON_REQUIRED, &type, from, e)) < 0 ||
         (r = meg_json_get_str(config, "hidden_act", MEG_JSON_OPTIONAL, &act, from, e)) < 0 ||
         (r = meg_json_get_f64(config, "rms_norm_eps", MEG_JSON_OPTIONAL, &m->norm_epsilon, from,
                               e)) < 0 ||

@@ -69,7 +69,7 @@ int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e)
     int r;
 
     pt->path = meg_strdup(path);
-    if ((r = meg_map_open(&pt->map, path, e)) < 0)
+    if ((r = meg_mmap_open(&pt->map, path, e)) < 0)
         goto out;
     if (pt->map.n > 1 && pt->map.p[0] == 0x80 && pt->map.p[1] <= 5) {
         r = meg_fail(e, MEG_EFORMAT,
@@ -94,7 +94,7 @@ void meg_pt_close(struct meg_pt *pt)
         return;
     meg_pickle_free(&pt->pickle);
     meg_zip_free(&pt->zip);
-    meg_map_close(&pt->map);
+    meg_mmap_close(&pt->map);
     free(pt->folder);
     free(pt->path);
     free(pt);
@@ -329,7 +329,7 @@ int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_
 void meg_pt_move(struct meg_st *st, struct meg_pt *pt)
 {
     st->map = pt->map;
-    pt->map = (struct meg_map){ 0 };
+    pt->map = (struct meg_mmap){ 0 };
 }
 
 int meg_pt_open_tensors(struct meg_st **out, const char *path, struct meg_err *e)

@@ -12,7 +12,7 @@ MEG_BEGIN_DECLS
 
 struct meg_pt {
     char *path;
-    struct meg_map map;
+    struct meg_mmap map;
     struct meg_zip zip;
     struct meg_pickle pickle;
     char *folder; /* NAME/ */

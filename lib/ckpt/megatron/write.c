@@ -189,7 +189,7 @@ static void put_options(struct meg_pt_pickle *p, const struct meg_gpt_conf *m)
             meg_pt_float(p, *(const double *)field);
             break;
         case MEG_OPT_BOOL:
-        case MEG_OPT_NOT:
+        case MEG_OPT_STORE_FALSE:
             meg_pt_bool(p, *(const bool *)field);
             break;
         default:

@@ -62,28 +62,28 @@ static bool is_final_sigma(const int32_t *word, int64_t n, int64_t i)
 {
     int64_t before = i - 1, after = i + 1;
 
-    while (before >= 0 && meg_u_is_case_ignorable(word[before]))
+    while (before >= 0 && meg_char_is_case_ignorable(word[before]))
         before--;
-    while (after < n && meg_u_is_case_ignorable(word[after]))
+    while (after < n && meg_char_is_case_ignorable(word[after]))
         after++;
-    return before >= 0 && meg_u_is_cased(word[before]) && !(after < n && meg_u_is_cased(word[after]));
+    return before >= 0 && meg_char_is_cased(word[before]) && !(after < n && meg_char_is_cased(word[after]));
 }
 
 /* Lower case, decomposed, without marks. */
-static void lower(const int32_t *word, int64_t n, struct meg_chars *out)
+static void lower(const int32_t *word, int64_t n, struct meg_codepoints *out)
 {
     int64_t kept = 0;
 
     out->n = 0;
     for (int64_t i = 0; i < n; i++) {
         if (word[i] == 0x3A3 && is_final_sigma(word, n, i))
-            meg_chars_add(out, 0x3C2);
+            meg_codepoints_add(out, 0x3C2);
         else
-            meg_chars_add_lower(out, word[i]);
+            meg_codepoints_add_lower(out, word[i]);
     }
-    meg_chars_decompose(out, false);
+    meg_codepoints_decompose(out, false);
     for (int64_t i = 0; i < out->n; i++) {
-        if (!meg_char_is_mark(out->v[i]))
+        if (!meg_char_is_nonspacing_mark(out->v[i]))
             out->v[kept++] = out->v[i];
     }
     out->n = kept;
@@ -99,7 +99,7 @@ static void close_word(struct meg_str *open, struct meg_str *out)
 }
 
 /* Cut characters around punctuation; those behind the last stay open. */
-static void cut(const struct meg_chars *chars, struct meg_str *open, struct meg_str *out)
+static void cut(const struct meg_codepoints *chars, struct meg_str *open, struct meg_str *out)
 {
     for (int64_t i = 0; i < chars->n; i++) {
         bool is_apart = meg_bert_is_punctuation(chars->v[i]);
@@ -109,7 +109,7 @@ static void cut(const struct meg_chars *chars, struct meg_str *open, struct meg_
         if (open->n <= MEG_BERT_LONG) {
             char s[4];
 
-            meg_str_add(open, s, (size_t)meg_utf8_put(s, chars->v[i]));
+            meg_str_add(open, s, (size_t)meg_utf8_encode(s, chars->v[i]));
         }
         if (is_apart)
             close_word(open, out);
@@ -151,7 +151,7 @@ static bool is_starter(int32_t cp)
 /* Can what is before b, of which a is the last, be put in lower case and decomposed apart from it? */
 static bool can_part(int32_t a, int32_t b)
 {
-    return a != 0x3A3 && b != 0x3A3 && !meg_u_is_case_ignorable(a) && !meg_u_is_case_ignorable(b) &&
+    return a != 0x3A3 && b != 0x3A3 && !meg_char_is_case_ignorable(a) && !meg_char_is_case_ignorable(b) &&
         is_starter(b);
 }
 
@@ -200,7 +200,7 @@ int meg_bert_next(struct meg_bert_reader *r, struct meg_str *out, struct meg_err
     while (r->text < r->end && out->n < AT_ONCE) {
         int32_t cp;
 
-        r->text += meg_utf8_step(r->text, r->end - r->text, &cp);
+        r->text += meg_utf8_decode(r->text, r->end - r->text, &cp);
         cp = clean(cp);
         if (cp < 0)
             continue;
@@ -208,12 +208,12 @@ int meg_bert_next(struct meg_bert_reader *r, struct meg_str *out, struct meg_err
             end_word(r, out);
         } else if (is_ideograph(cp, false)) {
             end_word(r, out);
-            meg_chars_add(&r->word, cp);
+            meg_codepoints_add(&r->word, cp);
             end_word(r, out);
         } else {
             if (r->word.n >= AT_ONCE && can_part(r->word.v[r->word.n - 1], cp))
                 flush(r, out);
-            meg_chars_add(&r->word, cp);
+            meg_codepoints_add(&r->word, cp);
         }
         if (r->word.n > MEG_BERT_HELD)
             return meg_bert_held(e);
@@ -230,21 +230,21 @@ static bool is_control(int32_t cp)
 }
 
 /* Characters that stand apart from those that follow, the rest of the normaliser's work on them. */
-static void finish(const struct meg_bert_norm *b, struct meg_chars *c, struct meg_chars *d,
+static void finish(const struct meg_bert_norm *b, struct meg_codepoints *c, struct meg_codepoints *d,
                    struct meg_str *out)
 {
     d->n = 0;
     if (b->strip_accents)
-        meg_chars_decompose(c, false);
+        meg_codepoints_decompose(c, false);
     for (int64_t i = 0; i < c->n; i++) {
-        if (b->strip_accents && meg_char_is_mark(c->v[i]))
+        if (b->strip_accents && meg_char_is_nonspacing_mark(c->v[i]))
             continue;
         if (b->lowercase)
-            meg_chars_add_lower(d, c->v[i]);
+            meg_codepoints_add_lower(d, c->v[i]);
         else
-            meg_chars_add(d, c->v[i]);
+            meg_codepoints_add(d, c->v[i]);
     }
-    meg_chars_write(d, out);
+    meg_codepoints_to_utf8(d, out);
     c->n = 0;
 }
 
@@ -252,28 +252,28 @@ void meg_bert_normalize(const struct meg_bert_norm *b, const char *text, int64_t
                         struct meg_str *out)
 {
     enum { AT_ONCE = 4096 };
-    struct meg_chars c = { 0 }, d = { 0 };
+    struct meg_codepoints c = { 0 }, d = { 0 };
 
     for (int64_t i = 0; i < n;) {
         int32_t cp;
 
-        i += meg_utf8_step(text + i, n - i, &cp);
+        i += meg_utf8_decode(text + i, n - i, &cp);
         if (b->clean_text) {
             bool is_blank = cp == '\t' || cp == '\n' || cp == '\r';
 
             if (!is_blank && (cp == 0xFFFD || is_control(cp)))
                 continue;
-            if (is_blank || meg_char_class_of(cp) == MEG_U_SPACE)
+            if (is_blank || meg_char_class_of(cp) == MEG_CHAR_SPACE)
                 cp = ' ';
         }
         if (c.n >= AT_ONCE && is_starter(cp))
             finish(b, &c, &d, out);
         if (b->handle_chinese_chars && is_ideograph(cp, true)) {
-            meg_chars_add(&c, ' ');
-            meg_chars_add(&c, cp);
+            meg_codepoints_add(&c, ' ');
+            meg_codepoints_add(&c, cp);
             cp = ' ';
         }
-        meg_chars_add(&c, cp);
+        meg_codepoints_add(&c, cp);
     }
     finish(b, &c, &d, out);
     free(c.v);

@@ -26,7 +26,7 @@ bool meg_bert_is_punctuation(int32_t cp);
 struct meg_bert_reader {
     bool is_lower;
     const char *text, *end;
-    struct meg_chars word, lowered;
+    struct meg_codepoints word, lowered;
     struct meg_str open; /* the beginning of a word */
 };
 void meg_bert_reader_free(struct meg_bert_reader *r);

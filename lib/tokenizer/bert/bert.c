@@ -216,12 +216,12 @@ static const char *stretch_end(const char *s, const char *end)
     int32_t cp;
 
     do
-        p += meg_utf8_read(p, &cp);
+        p += meg_utf8_decode_unchecked(p, &cp);
     while (!meg_bert_is_seam(cp) && p < end);
     if (!meg_bert_is_seam(cp))
         return p;
-    p = meg_utf8_before(p, &cp);
-    return p > s ? p : p + meg_utf8_read(p, &cp);
+    p = meg_utf8_prev(p, &cp);
+    return p > s ? p : p + meg_utf8_decode_unchecked(p, &cp);
 }
 
 /* Rules look as far as the next letter, digit or sign that is none of these (Case_Ignorable). */
@@ -320,7 +320,7 @@ static void bert_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool
     meg_str_add(&part, d->held.s, end);
     meg_tok_clean_up(&part, false);
     meg_str_add(out, part.s, part.n);
-    meg_str_cut(&d->held, end);
+    meg_str_remove_prefix(&d->held, end);
     meg_str_free(&part);
 }
 

@@ -13,7 +13,7 @@ enum { MAX_WORD = 200 }; /* characters; longer ones are unknown, as in Megatron-
 /* Whitespace as Python strips it. */
 static bool is_blank(int32_t cp)
 {
-    return meg_char_class_of(cp) == MEG_U_SPACE || (cp >= 0x1C && cp <= 0x1F);
+    return meg_char_class_of(cp) == MEG_CHAR_SPACE || (cp >= 0x1C && cp <= 0x1F);
 }
 
 /* [*s, *end) without the blanks around it. */
@@ -21,7 +21,7 @@ static void strip(const char **s, const char **end)
 {
     while (*s < *end) {
         int32_t cp;
-        int n = meg_utf8_step(*s, *end - *s, &cp);
+        int n = meg_utf8_decode(*s, *end - *s, &cp);
 
         if (!is_blank(cp))
             break;
@@ -29,7 +29,7 @@ static void strip(const char **s, const char **end)
     }
     while (*s < *end) {
         int32_t cp;
-        const char *last = meg_utf8_before(*end, &cp);
+        const char *last = meg_utf8_prev(*end, &cp);
 
         if (!is_blank(cp))
             break;
@@ -41,7 +41,7 @@ static int read_tokens(struct meg_strtab *t, const char *path, const char *s, si
                        struct meg_err *e)
 {
     const char *end = s + n;
-    int64_t bad = meg_utf8_bad(s, (int64_t)n);
+    int64_t bad = meg_utf8_find_invalid(s, (int64_t)n);
 
     if (bad >= 0)
         return meg_fail(e, MEG_EFORMAT, "%s, byte %lld: invalid UTF-8", path, (long long)bad + 1);

@@ -30,7 +30,7 @@ void meg_bytemap_spell(struct meg_str *out, const char *bytes, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         char c[4];
-        int len = meg_utf8_put(c, meg_bytemap_char((unsigned char)bytes[i]));
+        int len = meg_utf8_encode(c, meg_bytemap_char((unsigned char)bytes[i]));
 
         meg_str_add(out, c, (size_t)len);
     }
@@ -42,7 +42,7 @@ int meg_bytemap_read(struct meg_str *out, const char *text, int64_t n)
 
     while (n > 0) {
         int32_t cp;
-        int len = meg_utf8_step(text, n, &cp), b = len < 0 ? -1 : meg_bytemap_byte(cp);
+        int len = meg_utf8_decode(text, n, &cp), b = len < 0 ? -1 : meg_bytemap_byte(cp);
         char c = (char)b;
 
         if (b < 0) {

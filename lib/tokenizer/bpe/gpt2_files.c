@@ -29,14 +29,14 @@ static int32_t id_of(const struct spelled *v, const char *token, size_t n)
 }
 
 /* The id of a token; what is no whole number that could be one is -1. */
-static int read_id(struct meg_scan *s, int64_t *id, struct meg_span *found)
+static int read_id(struct meg_json_scan *s, int64_t *id, struct meg_span *found)
 {
     const char *begin, *kind;
     int r;
 
-    meg_scan_blanks(s);
+    meg_json_scan_skip_space(s);
     begin = s->p;
-    if ((r = meg_scan_value(s, 1, &kind)) < 0)
+    if ((r = meg_json_scan_value(s, 1, &kind)) < 0)
         return r;
     *found = (struct meg_span){ begin, s->p - begin };
     *id = found->n > 10 ? -1 : 0;
@@ -45,16 +45,16 @@ static int read_id(struct meg_scan *s, int64_t *id, struct meg_span *found)
     return MEG_OK;
 }
 
-static int add_token(struct spelled *v, struct meg_scan *s, struct meg_str *buf)
+static int add_token(struct spelled *v, struct meg_json_scan *s, struct meg_str *buf)
 {
     int64_t was = v->tokens.n, cap = v->tokens.cap, k, id;
     struct meg_span token, found;
     const char *lone;
     int r;
 
-    meg_scan_blanks(s);
+    meg_json_scan_skip_space(s);
     buf->n = 0;
-    if ((r = meg_scan_string(s, buf, &token, &lone)) < 0)
+    if ((r = meg_json_scan_string(s, buf, &token, &lone)) < 0)
         return r;
     k = meg_strtab_add(&v->tokens, token.s, token.n);
     if (k < was || lone)
@@ -62,40 +62,40 @@ static int add_token(struct spelled *v, struct meg_scan *s, struct meg_str *buf)
                         lone ? "has half a surrogate pair" : "stands there twice");
     if (cap != v->tokens.cap)
         v->id = meg_realloc_array(v->id, (size_t)v->tokens.cap, sizeof *v->id);
-    meg_scan_blanks(s);
-    if (!meg_scan_take(s, ':'))
-        return meg_scan_expected(s, "':'");
+    meg_json_scan_skip_space(s);
+    if (!meg_json_scan_accept(s, ':'))
+        return meg_json_scan_expected(s, "':'");
     if ((r = read_id(s, &id, &found)) < 0)
         return r;
     if (id < 0)
         return meg_fail(s->e, MEG_EFORMAT, "token '%.*s' has id %.*s, which is no id", (int)token.n,
                         token.s, (int)found.n, found.s);
     v->id[k] = id;
-    meg_scan_blanks(s);
+    meg_json_scan_skip_space(s);
     return MEG_OK;
 }
 
 static int read_tokens(struct spelled *v, const char *text, int64_t n, struct meg_err *e)
 {
-    struct meg_scan s = { text, text, text + n, "byte", e };
+    struct meg_json_scan s = { text, text, text + n, "byte", e };
     struct meg_str buf = { 0 };
-    int64_t bad = meg_utf8_bad(text, n);
+    int64_t bad = meg_utf8_find_invalid(text, n);
     int r = MEG_OK;
 
     if (bad >= 0)
         return meg_fail(e, MEG_EFORMAT, "byte %lld: invalid UTF-8", (long long)bad + 1);
     meg_str_add(&buf, text, (size_t)n); /* room for the longest token */
-    meg_scan_blanks(&s);
-    if (!meg_scan_take(&s, '{'))
-        r = meg_scan_expected(&s, "'{' of an object of tokens and ids");
+    meg_json_scan_skip_space(&s);
+    if (!meg_json_scan_accept(&s, '{'))
+        r = meg_json_scan_expected(&s, "'{' of an object of tokens and ids");
     do
         r = r < 0 ? r : add_token(v, &s, &buf);
-    while (r == MEG_OK && meg_scan_take(&s, ','));
-    if (r == MEG_OK && !meg_scan_take(&s, '}'))
-        r = meg_scan_expected(&s, "',' or '}'");
-    meg_scan_blanks(&s);
+    while (r == MEG_OK && meg_json_scan_accept(&s, ','));
+    if (r == MEG_OK && !meg_json_scan_accept(&s, '}'))
+        r = meg_json_scan_expected(&s, "',' or '}'");
+    meg_json_scan_skip_space(&s);
     if (r == MEG_OK && s.p < s.end)
-        r = meg_scan_expected(&s, "the end of the file");
+        r = meg_json_scan_expected(&s, "the end of the file");
     meg_str_free(&buf);
     return r;
 }
@@ -136,7 +136,7 @@ static int order_tokens(struct meg_gpt2_files *f, const struct spelled *v, struc
     return r;
 }
 
-static int load_vocab(struct meg_gpt2_files *f, struct spelled *v, const struct meg_map *file,
+static int load_vocab(struct meg_gpt2_files *f, struct spelled *v, const struct meg_mmap *file,
                       struct meg_err *e)
 {
     struct meg_err inner = { 0 };
@@ -263,7 +263,7 @@ int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, con
                         struct meg_err *e)
 {
     struct meg_gpt2_files *f = meg_new(sizeof *f);
-    struct meg_map vocab = { 0 };
+    struct meg_mmap vocab = { 0 };
     struct meg_str merges = { 0 };
     struct spelled spelled = { .path = vocab_path };
     int r;
@@ -282,7 +282,7 @@ int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, con
     f = NULL;
 out:
     meg_gpt2_files_free(f);
-    meg_map_close(&vocab);
+    meg_mmap_close(&vocab);
     meg_str_free(&merges);
     meg_strtab_free(&spelled.tokens);
     free(spelled.id);

@@ -22,7 +22,7 @@ static int add_token(struct meg_strtab *t, const char *s, int64_t n, const char 
     struct meg_str bytes = { 0 };
     int64_t was = t->n, k;
 
-    if (meg_base64_read(&bytes, s, n) < 0 || bytes.n == 0) {
+    if (meg_base64_decode(&bytes, s, n) < 0 || bytes.n == 0) {
         meg_str_free(&bytes);
         return meg_fail(e, MEG_EFORMAT, "%s: '%.*s' is no base64 of a token", place,
                         (int)(n < 80 ? n : 80), s);
@@ -95,9 +95,9 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
         if (!json_is_object(item)) {
             r = meg_fail(e, MEG_EFORMAT, "%s: an object of rank and token_bytes is expected",
                          place);
-        } else if ((r = meg_json_get_i64(item, "rank", MEG_JSON_NEEDED, &rank, place, e)) ==
+        } else if ((r = meg_json_get_i64(item, "rank", MEG_JSON_REQUIRED, &rank, place, e)) ==
                        MEG_OK &&
-                   (r = meg_json_get_str(item, "token_bytes", MEG_JSON_NEEDED, &bytes, place, e)) ==
+                   (r = meg_json_get_str(item, "token_bytes", MEG_JSON_REQUIRED, &bytes, place, e)) ==
                        MEG_OK) {
             if (rank != (int64_t)i)
                 r = meg_fail(e, MEG_EFORMAT, "%s: rank %lld where %zu is expected", place,
@@ -118,11 +118,11 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
 }
 
 /* The special tokens: those given or the usual ones, then names made up until there are n. */
-static int add_special(struct meg_strtab *t, const struct meg_list *given, int64_t n,
-                       const struct meg_list *usual, const char *filler, int64_t filled,
+static int add_special(struct meg_strtab *t, const struct meg_str_list *given, int64_t n,
+                       const struct meg_str_list *usual, const char *filler, int64_t filled,
                        struct meg_err *e)
 {
-    const struct meg_list *list = given->n > 0 ? given : usual;
+    const struct meg_str_list *list = given->n > 0 ? given : usual;
     int64_t was = t->n;
 
     for (int64_t i = 0; i < list->n; i++) {
@@ -242,7 +242,7 @@ static int number_json(struct meg_tiktoken_files *f, const struct meg_tok_conf *
 {
     static const char *needed[] = { "<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>" };
     const struct meg_release *release = meg_release_find(c->megatron_release);
-    const struct meg_list usual = { needed, release->has_seven_specials ? 7 : 3 };
+    const struct meg_str_list usual = { needed, release->has_seven_specials ? 7 : 3 };
     int64_t n = c->tiktoken_num_special_tokens, was;
     int r = add_special(&f->tokens, &c->tiktoken_special_tokens, n, &usual, "<SPECIAL_%lld>", 0, e);
 
@@ -281,7 +281,7 @@ static int number_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *
                                    "<|end_header_id|>",
                                    "<|reserved_special_token_4|>",
                                    "<|eot_id|>" };
-    static const struct meg_list none, llama3 = { names, sizeof names / sizeof *names };
+    static const struct meg_str_list none, llama3 = { names, sizeof names / sizeof *names };
     const bool is_llama3 = c->tiktoken_special_tokens.n == 0 && f->rules.whole.n == LLAMA3_RANKS;
     int r;
 

@@ -99,7 +99,7 @@ static json_t *precompiled(const struct meg_spm_rules *rules)
     struct meg_str text = { 0 };
     json_t *part;
 
-    meg_base64_write(&text, rules->map_bytes.s, (int64_t)rules->map_bytes.n);
+    meg_base64_encode(&text, rules->map_bytes.s, (int64_t)rules->map_bytes.n);
     part = meg_export_part("Precompiled", "{s:s}", "precompiled_charsmap", text.s);
     meg_str_free(&text);
     return part;
@@ -178,8 +178,8 @@ static int64_t list_merges(struct merge **out, const struct meg_spm_model *m, co
 
         if (m->piece[id].type != MEG_SPM_NORMAL)
             continue;
-        for (size_t i = (size_t)meg_utf8_read(piece.s, &cp); i < piece.n;
-             i += (size_t)meg_utf8_read(piece.s + i, &cp)) {
+        for (size_t i = (size_t)meg_utf8_decode_unchecked(piece.s, &cp); i < piece.n;
+             i += (size_t)meg_utf8_decode_unchecked(piece.s + i, &cp)) {
             const int32_t left = find_normal(m, pieces, piece.s, i);
             const int32_t right = left < 0 ? -1 : find_normal(m, pieces, piece.s + i, piece.n - i);
 
@@ -209,7 +209,7 @@ static int check_characters(const struct meg_spm_model *m, const struct meg_strt
         if (m->piece[id].type != MEG_SPM_NORMAL)
             continue;
         for (size_t i = 0, len; i < piece.n; i += len) {
-            len = (size_t)meg_utf8_read(piece.s + i, &cp);
+            len = (size_t)meg_utf8_decode_unchecked(piece.s + i, &cp);
             if (find_normal(m, pieces, piece.s + i, len) < 0)
                 return meg_fail(e, MEG_EUSAGE, "%s: tokenizer.json cannot express piece '%.*s': its character U+%04X "
                                 "is no piece", path, (int)piece.n, piece.s, (unsigned)cp);

@@ -255,7 +255,7 @@ static void byte_fallback(struct tokens *t)
         }
         if (k == i)
             swap(&t->v[n++], &t->v[k++]);
-        else if (meg_utf8_bad(run.s, (int64_t)run.n) < 0)
+        else if (meg_utf8_find_invalid(run.s, (int64_t)run.n) < 0)
             meg_str_add(&t->v[n++], run.s, run.n);
         else
             for (int64_t b = i; b < k; b++)

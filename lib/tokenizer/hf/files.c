@@ -22,17 +22,17 @@ static int parse(json_t **out, const void *bytes, size_t n, const char *path, st
 
 static int read_json(json_t **out, const char *path, struct meg_err *e)
 {
-    struct meg_map map = { 0 };
+    struct meg_mmap map = { 0 };
     int r = meg_tok_map_file(&map, path, e);
 
     if (r == MEG_OK)
         r = parse(out, map.p, map.n, path, e);
-    meg_map_close(&map);
+    meg_mmap_close(&map);
     return r;
 }
 
 /* The file without its long lists; those stay in map. */
-static int read_tokenizer(json_t **out, struct meg_map *map, struct meg_hf_lists *lists,
+static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_lists *lists,
                           const char *path, struct meg_err *e)
 {
     struct meg_str rest = { 0 };
@@ -87,7 +87,7 @@ static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, co
 
     if (!json_is_object(t))
         return meg_fail(e, MEG_EFORMAT, "%s: an object is expected", from);
-    if ((r = meg_json_get_str(t, "content", MEG_JSON_NEEDED, &s, from, e)) < 0 ||
+    if ((r = meg_json_get_str(t, "content", MEG_JSON_REQUIRED, &s, from, e)) < 0 ||
         (r = meg_hf_id(id, s, from, &given, e)) < 0 ||
         (r = meg_json_get_bool(t, "special", MEG_JSON_OPTIONAL, &special, from, e)) < 0)
         return r;
@@ -267,7 +267,7 @@ static int load_template(struct meg_hf_files *f, const json_t *post, const char 
     size_t i;
     const json_t *item;
     json_t *single;
-    int r = meg_json_get_array(post, "single", MEG_JSON_NEEDED, &single, from, e);
+    int r = meg_json_get_array(post, "single", MEG_JSON_REQUIRED, &single, from, e);
 
     if (r < 0)
         return r;
@@ -339,7 +339,7 @@ static int load_post(struct meg_hf_files *f, const json_t *post, int depth, bool
         return MEG_OK;
     if (strcmp(type, "Sequence") != 0 || depth == 0)
         return meg_hf_unknown(type, from, e);
-    if ((r = meg_json_get_array(post, "processors", MEG_JSON_NEEDED, &list, from, e)) < 0)
+    if ((r = meg_json_get_array(post, "processors", MEG_JSON_REQUIRED, &list, from, e)) < 0)
         return r;
     json_array_foreach(list, i, item)
     {
@@ -484,7 +484,7 @@ int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, s
 {
     const char *path = c->tokenizer_json;
     struct meg_hf_files *f = meg_new(sizeof *f);
-    struct meg_map map = { 0 };
+    struct meg_mmap map = { 0 };
     json_t *file = NULL;
     int r;
 
@@ -504,7 +504,7 @@ int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, s
 out:
     meg_hf_files_free(f);
     json_decref(file);
-    meg_map_close(&map);
+    meg_mmap_close(&map);
     return r;
 }
 

@@ -35,7 +35,7 @@ static bool is_file(const char *path)
 {
     struct stat st;
 
-    return meg_committed_stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    return meg_commit_stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
 static char *beside(const char *dir, int ndir, const char *name)
@@ -222,7 +222,7 @@ static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_start, s
 
 static bool is_space(int32_t cp)
 {
-    return meg_char_class_of(cp) == MEG_U_SPACE;
+    return meg_char_class_of(cp) == MEG_CHAR_SPACE;
 }
 
 /* \w */
@@ -237,7 +237,7 @@ static bool is_word(int32_t cp)
     case UTF8PROC_CATEGORY_PC:
         return true;
     default:
-        return meg_char_class_of(cp) == MEG_U_LETTER || cp == 0x200C || cp == 0x200D ||
+        return meg_char_class_of(cp) == MEG_CHAR_LETTER || cp == 0x200C || cp == 0x200D ||
             (cp >= 0x24B6 && cp <= 0x24E9);
     }
 }
@@ -291,9 +291,9 @@ static const struct meg_hf_added *next_added(const struct hf *t, const struct me
         a = &t->files->added[k];
         if (a->single_word) {
             if (p > text)
-                meg_utf8_before(p, &before);
+                meg_utf8_prev(p, &before);
             if (stop < end)
-                meg_utf8_step(stop, end - stop, &after);
+                meg_utf8_decode(stop, end - stop, &after);
             if ((p > text && is_word(before)) || (stop < end && is_word(after))) {
                 p = stop - 1;
                 continue;
@@ -301,14 +301,14 @@ static const struct meg_hf_added *next_added(const struct hf *t, const struct me
         }
         *at = (struct found){ a->lstrip && p < from ? from : p, stop, stop };
         while (a->lstrip && at->s > from) {
-            const char *c = meg_utf8_before(at->s, &before);
+            const char *c = meg_utf8_prev(at->s, &before);
 
             if (!is_space(before))
                 break;
             at->s = c;
         }
         while (a->rstrip && at->stop < end) {
-            int n = meg_utf8_step(at->stop, end - at->stop, &after);
+            int n = meg_utf8_decode(at->stop, end - at->stop, &after);
 
             if (!is_space(after))
                 break;
@@ -526,7 +526,7 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
         meg_tok_clean_up(&text, false);
     meg_str_add(out, text.s, text.n);
     d->nshown += ready;
-    meg_str_cut(&d->held, (size_t)ready * sizeof *held);
+    meg_str_remove_prefix(&d->held, (size_t)ready * sizeof *held);
     free(token);
     meg_str_free(&text);
 }

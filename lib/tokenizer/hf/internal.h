@@ -92,7 +92,7 @@ int meg_hf_pre_load(struct meg_hf_pre **out, const json_t *part, const char *fro
                     struct meg_err *e);
 void meg_hf_pre_free(struct meg_hf_pre *p);
 /* Cut pieces into smaller ones; other is room to work in.  MEG_EFORMAT where a step makes 256 MiB of them, or as
- * meg_regex_find. */
+ * meg_regex_find_all. */
 int meg_hf_pre_run(const struct meg_hf_pre *p, struct meg_hf_pieces *pieces,
                    struct meg_hf_pieces *other, struct meg_err *e);
 /* Is it one of the known splits and then GPT-2's spelling of bytes, so that bytes may be looked up? */
@@ -117,9 +117,9 @@ struct meg_hf_lists {
 int meg_hf_lists_cut(struct meg_hf_lists *lists, const char *text, int64_t n, struct meg_str *rest,
                      struct meg_err *e);
 /* To the next member of a list, in which s stands at the beginning or behind a member; false: it ends. */
-bool meg_hf_list_next(struct meg_scan *s);
+bool meg_hf_list_next(struct meg_json_scan *s);
 /* A string, in place or in buf. */
-int meg_hf_list_string(struct meg_scan *s, struct meg_str *buf, struct meg_span *out);
+int meg_hf_list_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out);
 
 /* ---- model ---------------------------------------------------------------------------------------- */
 

@@ -75,7 +75,7 @@ static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, cons
                        struct meg_err *e)
 {
     struct meg_err why;
-    struct meg_scan s = { list->s, list->s, list->s + list->n, "byte", &why };
+    struct meg_json_scan s = { list->s, list->s, list->s + list->n, "byte", &why };
     struct meg_str buf = { 0 };
     int64_t twice;
     int r = MEG_OK;
@@ -92,11 +92,11 @@ static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, cons
             r = meg_fail(e, r, "%s: vocab: %s", from, why.msg);
             break;
         }
-        meg_scan_blanks(&s);
-        meg_scan_take(&s, ':');
-        meg_scan_blanks(&s);
+        meg_json_scan_skip_space(&s);
+        meg_json_scan_accept(&s, ':');
+        meg_json_scan_skip_space(&s);
         begin = s.p;
-        meg_scan_value(&s, 1, &kind);
+        meg_json_scan_value(&s, 1, &kind);
         if ((id = read_id(begin, s.p - begin)) < 0) {
             r = meg_fail(e, MEG_EFORMAT, "%s: the id of '%.*s' must be a number from 0 to %d", from,
                          (int)token.n, token.s, MAX_ID);
@@ -119,7 +119,7 @@ static int load_vocab(struct meg_hf_vocab *v, const struct meg_span *list, const
 {
     json_t *vocab;
     char *seen;
-    int r = meg_json_get_object(part, "vocab", MEG_JSON_NEEDED, &vocab, from, e);
+    int r = meg_json_get_object(part, "vocab", MEG_JSON_REQUIRED, &vocab, from, e);
 
     if (r < 0 || (r = load_tokens(v, list, from, e)) < 0)
         return r;

@@ -32,7 +32,7 @@ static void bpe_free(void *own)
 }
 
 /* The two parts of a merge, ["a", "b"] or "a b", in place or in buf; false when it is neither. */
-static bool read_parts(struct meg_scan *s, struct meg_str buf[2], struct meg_span part[2])
+static bool read_parts(struct meg_json_scan *s, struct meg_str buf[2], struct meg_span part[2])
 {
     const char *end, *blank;
 
@@ -42,7 +42,7 @@ static bool read_parts(struct meg_scan *s, struct meg_str buf[2], struct meg_spa
                 meg_hf_list_string(s, &buf[i], &part[i]) < 0)
                 return false;
         }
-        return !meg_hf_list_next(s) && meg_scan_take(s, ']');
+        return !meg_hf_list_next(s) && meg_json_scan_accept(s, ']');
     }
     if (*s->p != '"' || meg_hf_list_string(s, &buf[0], &part[0]) < 0)
         return false;
@@ -78,7 +78,7 @@ static void spell_token(struct spelled *x, int k, int which, const char *s, int6
 
 /* Read the next merges, up to BATCH; returns how many there were before the end, or before one that is
  * none. */
-static int spell_merges(struct spelled *x, const struct bpe *b, struct meg_scan *s, bool *is_bad)
+static int spell_merges(struct spelled *x, const struct bpe *b, struct meg_json_scan *s, bool *is_bad)
 {
     const int64_t skip = (int64_t)strlen(b->prefix);
     int n = 0;
@@ -110,7 +110,7 @@ static void seek_parts(struct spelled *x, const struct meg_hf_vocab *v, int n)
     for (int k = 0; k < n; k++) {
         for (int i = LEFT; i <= RIGHT; i++)
             x->token[k][i].hash =
-                meg_strtab_seek(&v->tokens, x->text.s + x->token[k][i].at, x->token[k][i].n);
+                meg_strtab_prefetch(&v->tokens, x->text.s + x->token[k][i].at, x->token[k][i].n);
     }
 }
 
@@ -140,7 +140,7 @@ static int find_merge(struct meg_bpe_merge_rule *to, const struct meg_hf_vocab *
         token[i] = (struct meg_span){ x->text.s + x->token[k][i].at, x->token[k][i].n };
         nth = i == BOTH
             ? find_merged(x, &v->tokens, token[i].s, token[i].n)
-            : meg_strtab_find_sought(&v->tokens, token[i].s, token[i].n, x->token[k][i].hash);
+            : meg_strtab_find_hashed(&v->tokens, token[i].s, token[i].n, x->token[k][i].hash);
         *id[i] = nth < 0 ? -1 : v->id[nth];
         lacks = nth < 0 ? i : lacks;
     }
@@ -161,18 +161,18 @@ static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t
 {
     const struct meg_span *list = &m->lists.merges;
     struct meg_err why;
-    struct meg_scan s;
+    struct meg_json_scan s;
     struct meg_bpe_merge_rule *merge = NULL;
     struct spelled x = { 0 };
     int64_t n = 0, cap = 0;
     bool is_bad = false;
     json_t *merges;
-    int r = meg_json_get_array(part, "merges", MEG_JSON_NEEDED, &merges, from, e), k = BATCH;
+    int r = meg_json_get_array(part, "merges", MEG_JSON_REQUIRED, &merges, from, e), k = BATCH;
 
     if (r < 0)
         return r;
     MEG_ASSERT(list->s);
-    s = (struct meg_scan){ list->s, list->s, list->s + list->n, "byte", &why };
+    s = (struct meg_json_scan){ list->s, list->s, list->s + list->n, "byte", &why };
     while (r == MEG_OK && k == BATCH) {
         k = spell_merges(&x, b, &s, &is_bad);
         seek_parts(&x, &m->vocab, k);
@@ -325,7 +325,7 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
     }
     for (int64_t i = 0; i < n;) {
         int32_t cp, id;
-        int len = meg_utf8_step(s + i, n - i, &cp);
+        int len = meg_utf8_decode(s + i, n - i, &cp);
         struct meg_span c = spell_char(b, s + i, len, i == 0, i + len == n, &buf);
 
         id = meg_hf_vocab_find(&m->vocab, c.s, c.n);
@@ -371,7 +371,7 @@ bool meg_hf_bpe_to_bytes(const struct meg_hf_model *m, struct meg_bytebpe *out)
         bool is_in_text = i != 0xC0 && i != 0xC1 && i < 0xF5;
         char s[4];
 
-        out->byte_id[i] = meg_hf_vocab_find(&m->vocab, s, meg_utf8_put(s, meg_bytemap_char(i)));
+        out->byte_id[i] = meg_hf_vocab_find(&m->vocab, s, meg_utf8_encode(s, meg_bytemap_char(i)));
         if (out->byte_id[i] < 0 && is_in_text)
             return false; /* unknown ones may be joined, and what is around one that is left out merged */
     }

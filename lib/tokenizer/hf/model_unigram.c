@@ -120,7 +120,7 @@ static int unigram_load(struct meg_hf_model *m, const json_t *part, const char *
     int r;
 
     m->own = u;
-    if ((r = meg_json_get_array(part, "vocab", MEG_JSON_NEEDED, &list, from, e)) < 0 ||
+    if ((r = meg_json_get_array(part, "vocab", MEG_JSON_REQUIRED, &list, from, e)) < 0 ||
         (r = meg_json_get_i64(part, "unk_id", MEG_JSON_OPTIONAL, &unk, from, e)) < 0 ||
         (r = meg_json_get_bool(part, "byte_fallback", MEG_JSON_OPTIONAL, &byte_fallback, from, e)) <
             0 ||
@@ -165,7 +165,7 @@ static void find_ways(const struct unigram *u, const char *s, int64_t n, const s
         bool has_single = false;
         int32_t cp, id;
 
-        len = meg_utf8_step(s + at, n - at, &cp);
+        len = meg_utf8_decode(s + at, n - at, &cp);
         for (int64_t i = at; i < n && meg_trie_step(&u->trie, &node, (unsigned char)s[i], &id);
              i++) {
             if (id < 0)

@@ -55,11 +55,11 @@ static int load_precompiled(struct step *s, const json_t *part, const char *from
     struct meg_str bytes = { 0 };
     struct meg_err inner;
     const char *text;
-    int r = meg_json_get_str(part, "precompiled_charsmap", MEG_JSON_NEEDED, &text, from, e);
+    int r = meg_json_get_str(part, "precompiled_charsmap", MEG_JSON_REQUIRED, &text, from, e);
 
     if (r < 0)
         return r;
-    if (meg_base64_read(&bytes, text, (int64_t)strlen(text)) < 0)
+    if (meg_base64_decode(&bytes, text, (int64_t)strlen(text)) < 0)
         r = meg_fail(e, MEG_EFORMAT, "%s: precompiled_charsmap is no base64", from);
     else if ((r = meg_charsmap_load(&s->map, bytes.s, (int64_t)bytes.n, &inner)) < 0)
         r = meg_fail(e, r, "%s: precompiled_charsmap, %s", from, inner.msg);
@@ -171,9 +171,9 @@ static const char *cluster_end(const char *s, const char *end)
     utf8proc_int32_t state = 0;
     int32_t last, next;
 
-    s += meg_utf8_step(s, end - s, &last);
+    s += meg_utf8_decode(s, end - s, &last);
     while (s < end) {
-        int n = meg_utf8_step(s, end - s, &next);
+        int n = meg_utf8_decode(s, end - s, &next);
 
         if (utf8proc_grapheme_break_stateful(last, next, &state))
             break;
@@ -201,7 +201,7 @@ static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, 
         }
         while (s < stop) {
             int32_t cp;
-            int len = meg_utf8_step(s, stop - s, &cp);
+            int len = meg_utf8_decode(s, stop - s, &cp);
 
             if ((to = shortest(m, s, len)))
                 meg_str_add(out, to, strlen(to));
@@ -231,16 +231,16 @@ static void strip(const struct step *s, const char *text, int64_t n, struct meg_
     int32_t cp;
 
     while (s->left && text < end) {
-        int len = meg_utf8_step(text, end - text, &cp);
+        int len = meg_utf8_decode(text, end - text, &cp);
 
-        if (meg_char_class_of(cp) != MEG_U_SPACE)
+        if (meg_char_class_of(cp) != MEG_CHAR_SPACE)
             break;
         text += len;
     }
     while (s->right && text < end) {
-        const char *last = meg_utf8_before(end, &cp);
+        const char *last = meg_utf8_prev(end, &cp);
 
-        if (meg_char_class_of(cp) != MEG_U_SPACE)
+        if (meg_char_class_of(cp) != MEG_CHAR_SPACE)
             break;
         end = last;
     }
@@ -250,18 +250,18 @@ static void strip(const struct step *s, const char *text, int64_t n, struct meg_
 /* Character by character. */
 static void map_chars(enum kind kind, const char *text, int64_t n, struct meg_str *out)
 {
-    struct meg_chars to = { 0 };
+    struct meg_codepoints to = { 0 };
 
     for (int64_t i = 0; i < n;) {
         int32_t cp;
 
-        i += meg_utf8_step(text + i, n - i, &cp);
+        i += meg_utf8_decode(text + i, n - i, &cp);
         if (kind == LOWERCASE)
-            meg_chars_add_lower(&to, cp);
+            meg_codepoints_add_lower(&to, cp);
         else if (kind == NMT ? (cp = nmt(cp)) >= 0 : *utf8proc_category_string(cp) != 'M')
-            meg_chars_add(&to, cp);
+            meg_codepoints_add(&to, cp);
         if (i == n || to.n >= 4096) {
-            meg_chars_write(&to, out);
+            meg_codepoints_to_utf8(&to, out);
             to.n = 0;
         }
     }
@@ -320,7 +320,7 @@ int meg_hf_norm_run(const struct meg_hf_norm *norm, const char *text, int64_t n,
         to->n = 0;
         meg_str_add(to, "", 0); /* text is never NULL, even when nothing is left of it */
         if ((r = run_step(&norm->step[i], text, n, is_first, most, to, e)) == MEG_OK)
-            r = meg_normal_form_room(to, 0, most, e);
+            r = meg_normal_form_check_size(to, 0, most, e);
         text = to->s;
         n = (int64_t)to->n;
     }
@@ -346,7 +346,7 @@ static bool leaves_blanks(const struct meg_charsmap *m)
         if (utf8proc_get_property(cp)->boundclass != UTF8PROC_BOUNDCLASS_PREPEND)
             continue;
         node = meg_charsmap_root(m);
-        n = meg_utf8_put(s, cp);
+        n = meg_utf8_encode(s, cp);
         while (i < n && meg_charsmap_step(m, &node, (unsigned char)s[i], &to))
             i++;
         if (i == n)

@@ -83,7 +83,7 @@ static int find(const struct meg_hf_pattern *p, const char *s, int64_t n, struct
     const char *end = s + n;
 
     if (p->regex)
-        return meg_regex_find(p->regex, s, n, out, e);
+        return meg_regex_find_all(p->regex, s, n, out, e);
     while ((s = memmem(s, (size_t)(end - s), p->literal.s, p->literal.n))) {
         meg_spans_add(out, s, (int64_t)p->literal.n);
         s += p->literal.n;
@@ -148,7 +148,7 @@ static int load_metaspace(struct step *s, const json_t *part, const char *from, 
         (r = meg_json_get_str(part, "prepend_scheme", MEG_JSON_OPTIONAL, &scheme, from, e)) < 0 ||
         (r = meg_json_get_bool(part, "split", MEG_JSON_OPTIONAL, &s->splits, from, e)) < 0)
         return r;
-    if (!*replacement || meg_utf8_step(replacement, (int64_t)strlen(replacement), &cp) != (int)strlen(replacement))
+    if (!*replacement || meg_utf8_decode(replacement, (int64_t)strlen(replacement), &cp) != (int)strlen(replacement))
         return meg_fail(e, MEG_EFORMAT, "%s: replacement '%s' is not one character", from, replacement);
     if (scheme && strcmp(scheme, "always") != 0 && strcmp(scheme, "first") != 0 &&
         strcmp(scheme, "never") != 0)
@@ -195,7 +195,7 @@ static int load_members(struct step *s, const json_t *part, const char *from, st
                                  "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}\\s]+",
                                  e);
     case DELIMITER:
-        if ((r = meg_json_get_str(part, "delimiter", MEG_JSON_NEEDED, &delimiter, from, e)) < 0)
+        if ((r = meg_json_get_str(part, "delimiter", MEG_JSON_REQUIRED, &delimiter, from, e)) < 0)
             return r;
         if (!*delimiter)
             return meg_fail(e, MEG_EFORMAT, "%s: delimiter is empty", from);
@@ -308,11 +308,11 @@ static bool is_match(enum kind kind, int32_t cp)
 {
     switch (kind) {
     case DIGITS:
-        return meg_char_class_of(cp) == MEG_U_NUMBER;
+        return meg_char_class_of(cp) == MEG_CHAR_NUMBER;
     case PUNCTUATION:
         return meg_bert_is_punctuation(cp);
     default:
-        return meg_char_class_of(cp) == MEG_U_SPACE;
+        return meg_char_class_of(cp) == MEG_CHAR_SPACE;
     }
 }
 
@@ -323,7 +323,7 @@ static int find_matches(const struct step *s, const char *text, int64_t n, struc
         return find(&s->pattern, text, n, out, e);
     for (int64_t i = 0; i < n;) {
         int32_t cp;
-        int len = meg_utf8_step(text + i, n - i, &cp);
+        int len = meg_utf8_decode(text + i, n - i, &cp);
 
         if (is_match(s->kind, cp))
             meg_spans_add(out, text + i, len);

@@ -159,7 +159,7 @@ static bool is_one_character(const struct meg_span *s)
 {
     int32_t cp;
 
-    return s->n > 0 && meg_utf8_step(s->s, s->n, &cp) == s->n;
+    return s->n > 0 && meg_utf8_decode(s->s, s->n, &cp) == s->n;
 }
 
 int meg_hf_seams_find(struct meg_hf_files *f, struct meg_err *e)

@@ -8,7 +8,7 @@ int meg_hf_type(const json_t *part, const char **type, const char *from, struct 
 {
     if (!json_is_object(part))
         return meg_fail(e, MEG_EFORMAT, "%s: an object with a type is expected", from);
-    return meg_json_get_str(part, "type", MEG_JSON_NEEDED, type, from, e);
+    return meg_json_get_str(part, "type", MEG_JSON_REQUIRED, type, from, e);
 }
 
 int meg_hf_unknown(const char *type, const char *from, struct meg_err *e)
@@ -20,7 +20,7 @@ int meg_hf_text(const json_t *part, const char *key, const char *otherwise, stru
                 const char *from, struct meg_err *e)
 {
     const char *s = otherwise;
-    int r = meg_json_get_str(part, key, otherwise ? MEG_JSON_OPTIONAL : MEG_JSON_NEEDED, &s, from, e);
+    int r = meg_json_get_str(part, key, otherwise ? MEG_JSON_OPTIONAL : MEG_JSON_REQUIRED, &s, from, e);
 
     if (r == MEG_OK)
         meg_str_add(out, s, s == otherwise ? strlen(s) : json_string_length(json_object_get(part, key)));
@@ -41,7 +41,7 @@ static int load(const struct meg_hf_parts *p, const json_t *part, int depth, voi
     if (strcmp(type, "Sequence") == 0) {
         if (depth == 0)
             return meg_fail(e, MEG_EFORMAT, "%s: sequences inside of sequences, too many", from);
-        if ((r = meg_json_get_array(part, p->list, MEG_JSON_NEEDED, &list, from, e)) < 0)
+        if ((r = meg_json_get_array(part, p->list, MEG_JSON_REQUIRED, &list, from, e)) < 0)
             return r;
         json_array_foreach(list, i, item)
         {

@@ -6,38 +6,38 @@
 #include "unicode/utf8.h"
 
 /* From the opening bracket, or from behind the last member, to the next one. */
-bool meg_hf_list_next(struct meg_scan *s)
+bool meg_hf_list_next(struct meg_json_scan *s)
 {
-    meg_scan_blanks(s);
+    meg_json_scan_skip_space(s);
     if (*s->p == ']' || *s->p == '}')
         return false;
     s->p++; /* the bracket, or the comma */
-    meg_scan_blanks(s);
+    meg_json_scan_skip_space(s);
     return *s->p != ']' && *s->p != '}';
 }
 
-int meg_hf_list_string(struct meg_scan *s, struct meg_str *buf, struct meg_span *out)
+int meg_hf_list_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out)
 {
     const char *lone;
     int r;
 
     buf->n = 0;
-    if ((r = meg_scan_string(s, buf, out, &lone)) < 0)
+    if ((r = meg_json_scan_string(s, buf, out, &lone)) < 0)
         return r;
     return lone ? meg_fail(s->e, MEG_EFORMAT, "half a surrogate pair, which is no character") : 0;
 }
 
 /* A member's key; s is then at its value. */
-static int read_key(struct meg_scan *s, struct meg_str *buf, struct meg_span *key)
+static int read_key(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *key)
 {
     int r = meg_hf_list_string(s, buf, key);
 
     if (r < 0)
         return r;
-    meg_scan_blanks(s);
-    if (!meg_scan_take(s, ':'))
-        return meg_scan_expected(s, "':'");
-    meg_scan_blanks(s);
+    meg_json_scan_skip_space(s);
+    if (!meg_json_scan_accept(s, ':'))
+        return meg_json_scan_expected(s, "':'");
+    meg_json_scan_skip_space(s);
     return 0;
 }
 
@@ -46,26 +46,26 @@ static bool is(const struct meg_span *key, const char *name)
     return (size_t)key->n == strlen(name) && memcmp(key->s, name, strlen(name)) == 0;
 }
 
-static int skip_value(struct meg_scan *s, struct meg_span *out)
+static int skip_value(struct meg_json_scan *s, struct meg_span *out)
 {
     const char *begin = s->p, *kind;
-    int r = meg_scan_value(s, 2, &kind);
+    int r = meg_json_scan_value(s, 2, &kind);
 
     *out = (struct meg_span){ begin, s->p - begin };
     return r;
 }
 
 /* Find the lists among the members of the file, and then of its model. */
-static int find(struct meg_scan *s, struct meg_hf_lists *lists, bool is_model, struct meg_str *buf)
+static int find(struct meg_json_scan *s, struct meg_hf_lists *lists, bool is_model, struct meg_str *buf)
 {
     struct meg_span key, value;
     int r;
 
-    if (!meg_scan_take(s, '{'))
-        return meg_scan_expected(s, "'{'");
-    meg_scan_blanks(s);
-    while (!meg_scan_take(s, '}')) {
-        meg_scan_blanks(s);
+    if (!meg_json_scan_accept(s, '{'))
+        return meg_json_scan_expected(s, "'{'");
+    meg_json_scan_skip_space(s);
+    while (!meg_json_scan_accept(s, '}')) {
+        meg_json_scan_skip_space(s);
         if ((r = read_key(s, buf, &key)) < 0)
             return r;
         if (!is_model && s->p < s->end && *s->p == '{' && is(&key, "model")) {
@@ -82,9 +82,9 @@ static int find(struct meg_scan *s, struct meg_hf_lists *lists, bool is_model, s
             if (is_merges && *value.s == '[')
                 lists->merges = value;
         }
-        meg_scan_blanks(s);
-        if (s->p < s->end && *s->p != '}' && !meg_scan_take(s, ','))
-            return meg_scan_expected(s, "',' or '}'");
+        meg_json_scan_skip_space(s);
+        if (s->p < s->end && *s->p != '}' && !meg_json_scan_accept(s, ','))
+            return meg_json_scan_expected(s, "',' or '}'");
     }
     return 0;
 }
@@ -92,14 +92,14 @@ static int find(struct meg_scan *s, struct meg_hf_lists *lists, bool is_model, s
 int meg_hf_lists_cut(struct meg_hf_lists *lists, const char *text, int64_t n, struct meg_str *rest,
                      struct meg_err *e)
 {
-    struct meg_scan s = { text, text, text + n, "byte", e };
+    struct meg_json_scan s = { text, text, text + n, "byte", e };
     struct meg_span cut[2];
     struct meg_str buf = { 0 };
     int r = MEG_OK;
 
     *lists = (struct meg_hf_lists){ { 0 }, { 0 } };
-    meg_scan_blanks(&s);
-    if (meg_utf8_bad(text, n) >= 0)
+    meg_json_scan_skip_space(&s);
+    if (meg_utf8_find_invalid(text, n) >= 0)
         r = meg_fail(e, MEG_EFORMAT, "invalid UTF-8");
     else
         r = find(&s, lists, false, &buf);

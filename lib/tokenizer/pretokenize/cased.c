@@ -26,7 +26,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static unsigned char classes_of(int32_t cp)
 {
     static const unsigned char of[] = {
-        [MEG_U_LETTER] = L, [MEG_U_NUMBER] = N, [MEG_U_SPACE] = S, [MEG_U_OTHER] = 0
+        [MEG_CHAR_LETTER] = L, [MEG_CHAR_NUMBER] = N, [MEG_CHAR_SPACE] = S, [MEG_CHAR_OTHER] = 0
     };
     unsigned char c = of[meg_char_class_of(cp)];
 
@@ -66,7 +66,7 @@ static inline unsigned class_at(const char *s, const char *end, const char **nex
         *next = s + 1;
         return table[cp];
     }
-    *next = s + meg_utf8_step(s, end - s, &cp);
+    *next = s + meg_utf8_decode(s, end - s, &cp);
     return cp < 0x10000 ? table[cp] : classes_of(cp);
 }
 

@@ -108,13 +108,13 @@ static inline uint64_t whole(uint64_t first, uint64_t tail)
 /* Classify the characters outside ASCII of a block at s; high has their bytes. */
 static void classify_high(struct masks_reader *r, const char *s, uint64_t high, struct masks *m)
 {
-    struct meg_kinds class = r->kinds(r->table, s, high & ~m->tail);
+    struct meg_class_masks class = r->kinds(r->table, s, high & ~m->tail);
 
     for (uint64_t wide = class.wide; wide; wide &= wide - 1) {
         int at = __builtin_ctzll(wide);
         int32_t cp;
 
-        meg_utf8_read(s + at, &cp);
+        meg_utf8_decode_unchecked(s + at, &cp);
         for (int i = 0; i < 2; i++)
             class.bit[i] |= (uint64_t)(meg_char_class_of(cp) >> i & 1) << at;
     }
@@ -127,7 +127,7 @@ static void classify_high(struct masks_reader *r, const char *s, uint64_t high, 
     m->space |= class.bit[0] & class.bit[1];
 }
 
-/* s has MEG_KINDS_TEXT bytes. */
+/* s has MEG_CLASS_TEXT_BYTES bytes. */
 static void classify(struct masks_reader *r, const char *s, struct masks *m)
 {
     uint64_t high = r->classify(s, m);
@@ -153,12 +153,12 @@ int meg_masks_ways(meg_masks_way *way[3])
 
 struct masks_reader meg_masks_of(const char *text, int64_t n)
 {
-    struct masks_reader r = { .text = text, .n = n, .table = meg_uclass_table() };
+    struct masks_reader r = { .text = text, .n = n, .table = meg_char_class_table() };
     meg_masks_way *way[3];
-    meg_kinds_way *kinds[2];
+    meg_class_masks_fn *kinds[2];
 
     meg_masks_ways(way);
-    meg_kinds_ways(kinds);
+    meg_class_masks_variants(kinds);
     r.classify = way[0];
     r.kinds = kinds[0];
     return r;
@@ -168,10 +168,10 @@ void meg_masks_next(struct masks_reader *r, struct masks *m)
 {
     int64_t left = r->n - r->at;
 
-    if (left >= MEG_KINDS_TEXT) {
+    if (left >= MEG_CLASS_TEXT_BYTES) {
         classify(r, r->text + r->at, m);
     } else if (left > 0) {
-        char end[MEG_KINDS_TEXT] = { 0 };
+        char end[MEG_CLASS_TEXT_BYTES] = { 0 };
 
         memcpy(end, r->text + r->at, (size_t)left);
         classify(r, end, m);

@@ -32,7 +32,7 @@ struct masks_reader {
     uint64_t cut[2]; /* the bits of the class of the character that the last block cut */
     const unsigned char *table;
     meg_masks_way *classify;
-    meg_kinds_way *kinds;
+    meg_class_masks_fn *kinds;
 };
 
 /* Begin with a text, well-formed UTF-8; then the masks of block after block, zeros behind the end. */

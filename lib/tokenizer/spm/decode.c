@@ -55,7 +55,7 @@ static void flush_bytes(struct meg_str *held, bool is_last, struct meg_str *out)
 
     while (at < held->n) {
         int32_t cp;
-        int len = meg_utf8_step(held->s + at, (int64_t)(held->n - at), &cp);
+        int len = meg_utf8_decode(held->s + at, (int64_t)(held->n - at), &cp);
 
         if (len > 0) {
             meg_str_add(out, held->s + at, (size_t)len);
@@ -67,7 +67,7 @@ static void flush_bytes(struct meg_str *held, bool is_last, struct meg_str *out)
         }
         at += (size_t)len;
     }
-    meg_str_cut(held, at);
+    meg_str_remove_prefix(held, at);
 }
 
 /* A piece that is no byte. */

@@ -52,9 +52,9 @@ static int set_text(const struct meg_pb_field *f, const char *what, struct meg_s
     int64_t n = f->bytes.end - f->bytes.p, bad;
     int r;
 
-    if ((r = meg_pb_expect(f, MEG_PB_BYTES, what, e)) < 0)
+    if ((r = meg_pb_expect(f, MEG_PB_LEN, what, e)) < 0)
         return r;
-    if ((bad = meg_utf8_bad((const char *)f->bytes.p, n)) >= 0)
+    if ((bad = meg_utf8_find_invalid((const char *)f->bytes.p, n)) >= 0)
         return meg_pb_fail(&f->bytes, f->bytes.p + bad, e, "%s is not UTF-8", what);
     if (memchr(f->bytes.p, 0, (size_t)n))
         return meg_pb_fail(&f->bytes, f->bytes.p, e, "%s holds a zero byte", what);
@@ -204,7 +204,7 @@ static int read_map(struct meg_spm_rules *rules, const struct meg_pb_field *f, s
     struct meg_err why;
     int r;
 
-    if ((r = meg_pb_expect(f, MEG_PB_BYTES, "precompiled_charsmap", e)) < 0)
+    if ((r = meg_pb_expect(f, MEG_PB_LEN, "precompiled_charsmap", e)) < 0)
         return r;
     meg_charsmap_free(&rules->map);
     rules->map = (struct meg_charsmap){ 0 };
@@ -265,7 +265,7 @@ static int read_model(struct load *l, struct meg_pb in, struct meg_err *e)
         if (f.number != MODEL_PIECE && f.number != MODEL_TRAINER && f.number != MODEL_NORMALIZER &&
             f.number != MODEL_DENORMALIZER)
             continue;
-        if ((r = meg_pb_expect(&f, MEG_PB_BYTES, "a part of the model", e)) < 0)
+        if ((r = meg_pb_expect(&f, MEG_PB_LEN, "a part of the model", e)) < 0)
             return r;
         if (f.number == MODEL_PIECE)
             r = read_piece(l, f.bytes, e);
@@ -327,7 +327,7 @@ static int finish(struct load *l, const char *path, struct meg_err *e)
 }
 
 /* The fields of a model begin with other bytes than text does: Llama 3's tokenizer.model is told by that. */
-static int check_kind(const struct meg_map *file, const char *path, struct meg_err *e)
+static int check_kind(const struct meg_mmap *file, const char *path, struct meg_err *e)
 {
     const int first = file->n > 0 ? *(const unsigned char *)file->p : 0;
 
@@ -344,7 +344,7 @@ int meg_spm_model_load(struct meg_spm_model **out, const char *path, struct meg_
                                                 .remove_extra_whitespaces = true,
                                                 .escape_whitespaces = true };
     struct load l = { .m = meg_new(sizeof *l.m) };
-    struct meg_map file = { 0 };
+    struct meg_mmap file = { 0 };
     int r;
 
     l.m->kind = MEG_SPM_UNIGRAM;
@@ -359,7 +359,7 @@ int meg_spm_model_load(struct meg_spm_model **out, const char *path, struct meg_
     *out = l.m;
     l.m = NULL;
 out:
-    meg_map_close(&file);
+    meg_mmap_close(&file);
     meg_strtab_free(&l.matched);
     meg_strtab_free(&l.reserved);
     meg_str_free(&l.bos);

@@ -62,7 +62,7 @@ static bool stays(const struct meg_spm_norm *n, int32_t cp)
     const char *to = NULL;
     int32_t value = -1;
     char s[4];
-    int len = meg_utf8_put(s, cp);
+    int len = meg_utf8_encode(s, cp);
 
     for (int i = 0; i < len && !to && value < 0 && (is_rule || is_string); i++) {
         is_rule = is_rule && meg_charsmap_step(&n->rules->map, &rule, (unsigned char)s[i], &to);
@@ -124,7 +124,7 @@ static int64_t match(const struct meg_spm_norm *norm, const char *text, int64_t 
         *nto = (int64_t)strlen(*to);
         return longest;
     }
-    return *nto = meg_utf8_read(text, &cp);
+    return *nto = meg_utf8_decode_unchecked(text, &cp);
 }
 
 static void add_escaped(const struct meg_spm_rules *rules, struct meg_str *out, const char *s,
@@ -161,7 +161,7 @@ static void take_step(const struct meg_spm_norm *norm, struct meg_spm_text *t, s
 static inline int length_that_stays(const struct meg_spm_norm *norm, const unsigned char *s)
 {
     int32_t cp;
-    int len = meg_utf8_read((const char *)s, &cp);
+    int len = meg_utf8_decode_unchecked((const char *)s, &cp);
 
     return cp < 0x10000 && norm->stays[cp / 64] >> cp % 64 & 1 ? len : 0;
 }

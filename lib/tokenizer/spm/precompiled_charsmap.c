@@ -49,7 +49,7 @@ int meg_charsmap_load(struct meg_charsmap *m, const void *bytes, int64_t n, stru
     if (p[n - 1] != 0)
         return meg_fail(e, MEG_EFORMAT, "byte %lld: the last replacement does not end",
                         (long long)n);
-    if ((bad = meg_utf8_bad((const char *)p + 4 + ntrie, nto)) >= 0)
+    if ((bad = meg_utf8_find_invalid((const char *)p + 4 + ntrie, nto)) >= 0)
         return meg_fail(e, MEG_EFORMAT, "byte %lld: invalid UTF-8 in a replacement",
                         (long long)(4 + ntrie + bad));
     m->unit = meg_realloc_array(NULL, (size_t)ntrie / 4, sizeof *m->unit);

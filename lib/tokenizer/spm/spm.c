@@ -330,7 +330,7 @@ int meg_spm_encode(struct meg_spm_work *w, const char *text, int64_t n, struct m
         encode_words(w, w->text.s, end);
         out->n = w->ids - out->v;
         began = w->begin - out->v;
-        meg_str_cut(&w->text, (size_t)end);
+        meg_str_remove_prefix(&w->text, (size_t)end);
         want = PART;
     } while (in.at < n);
     if (r == MEG_OK && w->stuck > 0)

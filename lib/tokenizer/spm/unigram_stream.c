@@ -38,7 +38,7 @@ static float find_paths(const struct meg_spm *spm, const char *word, int64_t n, 
         bool has_character = false;
         int32_t cp, id;
 
-        len = meg_utf8_step(word + at, n - at, &cp);
+        len = meg_utf8_decode(word + at, n - at, &cp);
         for (int64_t i = at; i < n && meg_trie_step(&u->pieces, &trie, (unsigned char)word[i], &id);
              i++) {
             if (id < 0)

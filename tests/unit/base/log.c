@@ -18,7 +18,7 @@ static void speak(void *arg)
     meg_log_set_level(how->level);
     meg_log_set_rank(how->rank);
     meg_warn("w%d", 1);
-    meg_note("n%d", 2);
+    meg_info("n%d", 2);
     meg_debug("d%d", 3);
 }
 
@@ -29,7 +29,7 @@ static void levels_and_ranks(void **state)
         const char *want;
     } cases[] = {
         { { MEG_LOG_WARN, 0 }, "log: w1\n" },
-        { { MEG_LOG_NOTE, 0 }, "log: w1\nlog: n2\n" },
+        { { MEG_LOG_INFO, 0 }, "log: w1\nlog: n2\n" },
         { { MEG_LOG_DEBUG, 0 }, "log: w1\nlog: n2\nlog: d3\n" },
         { { MEG_LOG_DEBUG, 3 }, "log[3]: w1\n" },
     };
@@ -105,7 +105,7 @@ static void progress_and_a_note(void *arg)
     meg_progress_init(&p, 0);
     meg_progress_show(&p, "a line longer than the terminal");
     meg_progress_show(&p, "not due");
-    meg_note("hello");
+    meg_info("hello");
     meg_progress_end(&p); /* the note has taken its place */
     p.next_s = 0;
     meg_progress_show(&p, "last");

@@ -21,14 +21,14 @@ static void bytes_grow_and_end_with_zero(void **state)
         meg_str_printf(&s, "%04d", i);
     assert_int_equal(s.n, 7 + 4000);
     assert_string_equal(s.s + s.n - 4, "0999");
-    meg_str_cut(&s, 0);
+    meg_str_remove_prefix(&s, 0);
     assert_int_equal(s.n, 7 + 4000);
-    meg_str_cut(&s, s.n - 3);
+    meg_str_remove_prefix(&s, s.n - 3);
     assert_int_equal(s.n, 3);
     assert_string_equal(s.s, "999");
     meg_str_free(&s);
     assert_null(s.s);
-    meg_str_cut(&s, 0);
+    meg_str_remove_prefix(&s, 0);
     assert_null(s.s);
     meg_str_free(&s);
     meg_str_free(NULL);

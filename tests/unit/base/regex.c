@@ -22,7 +22,7 @@ static void finds(const char *pattern, const char *text, const char *want)
     struct meg_err e;
 
     if (meg_regex_compile(&r, pattern, &e) < 0 ||
-        meg_regex_find(r, text, (int64_t)strlen(text), &got, &e) < 0)
+        meg_regex_find_all(r, text, (int64_t)strlen(text), &got, &e) < 0)
         fail_msg("%s", e.msg);
     for (int64_t i = 0; i < got.n; i++)
         meg_str_printf(&joined, i ? "|%.*s" : "%.*s", (int)got.v[i].n, got.v[i].s);
@@ -116,10 +116,10 @@ static void says_when_a_text_takes_too_long(void **state)
     (void)state;
     memset(text, 'a', sizeof text);
     assert_int_equal(meg_regex_compile(&r, "(a+)+(a+)+$b", &e), MEG_OK);
-    assert_int_equal(meg_regex_find(r, text, sizeof text, &got, &e), MEG_OK);
+    assert_int_equal(meg_regex_find_all(r, text, sizeof text, &got, &e), MEG_OK);
     meg_regex_free(r);
     assert_int_equal(meg_regex_compile(&r, "(?:(?:a|a)+)+b|(a|aa)+c", &e), MEG_OK);
-    assert_int_equal(meg_regex_find(r, text, sizeof text, &got, &e), MEG_EFORMAT);
+    assert_int_equal(meg_regex_find_all(r, text, sizeof text, &got, &e), MEG_EFORMAT);
     assert_non_null(strstr(e.msg, "on a text of 40 bytes: match limit exceeded"));
     meg_regex_free(r);
     free(got.v);
@@ -189,7 +189,7 @@ static void long_texts_have_the_matches_of_one_look(void **state)
             struct meg_regex *r;
             struct meg_err e;
 
-            if (meg_regex_compile(&r, patterns[i], &e) < 0 || meg_regex_find(r, text, (int64_t)n, &got, &e) < 0)
+            if (meg_regex_compile(&r, patterns[i], &e) < 0 || meg_regex_find_all(r, text, (int64_t)n, &got, &e) < 0)
                 fail_msg("%s", e.msg);
             find_plainly(patterns[i], text, n, &want);
             assert_int_equal(got.n, want.n);
@@ -212,7 +212,7 @@ static int find_in_repeated(const char *pattern, const char *word, size_t n, int
     for (size_t i = 0; i < n; i++)
         text[i] = word[i % strlen(word)];
     assert_int_equal(meg_regex_compile(&regex, pattern, e), MEG_OK);
-    r = meg_regex_find(regex, text, (int64_t)n, &got, e);
+    r = meg_regex_find_all(regex, text, (int64_t)n, &got, e);
     *nfound = got.n;
     meg_regex_free(regex);
     free(got.v);

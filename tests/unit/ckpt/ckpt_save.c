@@ -511,10 +511,10 @@ static void a_lost_lock_ends_a_save(void **state)
     (void)state;
     make_box(&b, 1, 8, 1);
     save_ok(&b, "lost-lock", 5, 0, -1);
-    assert_int_equal(meg_lock_folder(&lock, "lost-lock", &e), 0);
+    assert_int_equal(meg_lock_dir(&lock, "lost-lock", &e), 0);
     b.lock = &lock;
     save_ok(&b, "lost-lock", 10, 0, -1);
-    assert_int_equal(unlink("lost-lock/" MEG_FOLDER_LOCK), 0);
+    assert_int_equal(unlink("lost-lock/" MEG_LOCK_DIR_FILE), 0);
     assert_int_equal(save_box(&b, "lost-lock", 15, 1, -1, &e), MEG_EIO);
     assert_non_null(strstr(e.msg, "lock was removed"));
     c = open_ok("lost-lock", MEG_UNSET);

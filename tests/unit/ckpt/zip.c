@@ -31,18 +31,18 @@ static void finish(struct meg_zip_writer *w)
     meg_zip_writer_free(w);
 }
 
-static void open_mapped(struct meg_zip *z, struct meg_map *map, const char *path)
+static void open_mapped(struct meg_zip *z, struct meg_mmap *map, const char *path)
 {
     struct meg_err e;
 
-    if (meg_map_open(map, path, &e) < 0 || meg_zip_open(z, map->p, map->n, path, &e) < 0)
+    if (meg_mmap_open(map, path, &e) < 0 || meg_zip_open(z, map->p, map->n, path, &e) < 0)
         fail_msg("%s", e.msg);
 }
 
-static void close_mapped(struct meg_zip *z, struct meg_map *map, const char *path)
+static void close_mapped(struct meg_zip *z, struct meg_mmap *map, const char *path)
 {
     meg_zip_free(z);
-    meg_map_close(map);
+    meg_mmap_close(map);
     assert_int_equal(unlink(path), 0);
 }
 
@@ -68,7 +68,7 @@ static void members_beyond_4_gib_are_found(void **state)
                               "PK\5\6\0\0\0\0\2\0\2\0\166\0\0\0\377\377\377\377\0\0";
     struct meg_zip_writer w;
     struct meg_file f;
-    struct meg_map map;
+    struct meg_mmap map;
     struct meg_zip z;
     struct meg_err e;
 
@@ -91,7 +91,7 @@ static void more_members_than_16_bits_count(void **state)
     enum { N = 65536 };
     struct meg_zip_writer w;
     struct meg_file f;
-    struct meg_map map;
+    struct meg_mmap map;
     struct meg_zip z;
     struct meg_err e;
     char name[16];
@@ -129,7 +129,7 @@ static void more_members_than_16_bits_count(void **state)
 static const char head[] = LOCAL, tail[] = "end" ENTRY END64 END;
 
 /* The container, n bytes at offset of its tail changed. */
-static int open_changed(struct meg_zip *z, struct meg_map *map, size_t offset, const void *bytes, size_t n,
+static int open_changed(struct meg_zip *z, struct meg_mmap *map, size_t offset, const void *bytes, size_t n,
                         struct meg_err *e)
 {
     char changed[sizeof tail];
@@ -141,14 +141,14 @@ static int open_changed(struct meg_zip *z, struct meg_map *map, size_t offset, c
     assert_int_equal(pwrite(fd, head, sizeof head - 1, 0), sizeof head - 1);
     assert_int_equal(pwrite(fd, changed, sizeof tail - 1, (off_t)(sizeof head - 1) + 4 * GIB + 4), sizeof tail - 1);
     assert_int_equal(close(fd), 0);
-    assert_int_equal(meg_map_open(map, "big", e), 0);
+    assert_int_equal(meg_mmap_open(map, "big", e), 0);
     return meg_zip_open(z, map->p, map->n, "big", e);
 }
 
 static void a_member_of_4_gib_is_found(void **state)
 {
     const struct meg_zip_member *m;
-    struct meg_map map;
+    struct meg_mmap map;
     struct meg_zip z;
     struct meg_err e;
 
@@ -185,7 +185,7 @@ static void damaged_zip64_fields_are_refused(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct meg_map map;
+        struct meg_mmap map;
         struct meg_zip z;
         struct meg_err e;
 
@@ -201,7 +201,7 @@ static void a_member_of_4_gib_is_written(void **state)
     const size_t n = (size_t)(4 * GIB + 7);
     struct meg_zip_writer w;
     struct meg_file f;
-    struct meg_map from, map;
+    struct meg_mmap from, map;
     struct meg_zip z;
     struct meg_err e;
 
@@ -212,7 +212,7 @@ static void a_member_of_4_gib_is_written(void **state)
     }
     put("zeros", "", 0);
     assert_int_equal(truncate("zeros", (off_t)n), 0);
-    assert_int_equal(meg_map_open(&from, "zeros", &e), 0);
+    assert_int_equal(meg_mmap_open(&from, "zeros", &e), 0);
     begin_at(&w, &f, "written", 0);
     assert_int_equal(meg_zip_add(&w, "b", from.p, n, &e), 0);
     assert_int_equal(meg_zip_add(&w, "c", BYTES("after\n"), &e), 0);
@@ -225,7 +225,7 @@ static void a_member_of_4_gib_is_written(void **state)
     assert_int_equal((meg_zip_find(&z, "b")->p - map.p) % 64, 0);
     assert_holds(&z, "c", BYTES("after\n"));
     close_mapped(&z, &map, "written");
-    meg_map_close(&from);
+    meg_mmap_close(&from);
 }
 
 int main(void)

@@ -5,9 +5,9 @@
 #include "data/internal.h"
 #include "data/masked/bert_t5_dataset.h"
 
-static struct meg_list words(const char *const *v)
+static struct meg_str_list words(const char *const *v)
 {
-    struct meg_list l = { (const char **)v, 0 };
+    struct meg_str_list l = { (const char **)v, 0 };
 
     while (v[l.n])
         l.n++;

@@ -22,9 +22,9 @@ static struct meg_data_conf defaults(void)
     return c;
 }
 
-static struct meg_list words(const char **v)
+static struct meg_str_list words(const char **v)
 {
-    struct meg_list l = { v, 0 };
+    struct meg_str_list l = { v, 0 };
     while (v[l.n])
         l.n++;
     return l;
@@ -730,9 +730,9 @@ static void golden_cache_bytes(void **state)
 
 static const char *word_list[16];
 
-static struct meg_list list_of(const json_t *a)
+static struct meg_str_list list_of(const json_t *a)
 {
-    struct meg_list l = { word_list, 0 };
+    struct meg_str_list l = { word_list, 0 };
     for (size_t i = 0; i < json_array_size(a); i++)
         word_list[l.n++] = json_string_value(json_array_get(a, i));
     return l;

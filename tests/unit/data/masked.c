@@ -6,9 +6,9 @@
 
 enum { MOST = 128 };
 
-static struct meg_list one_word(const char *const *word)
+static struct meg_str_list one_word(const char *const *word)
 {
-    return (struct meg_list){ (const char **)word, 1 };
+    return (struct meg_str_list){ (const char **)word, 1 };
 }
 
 static struct meg_data_conf data_of(const char *const *prefix, const char *split)

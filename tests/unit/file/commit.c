@@ -53,17 +53,17 @@ static int write_folder(const char *content, struct meg_err *e)
     char *tmp = NULL, path[600];
     int r;
 
-    if ((r = meg_commit_settle(folder, e)) < 0)
+    if ((r = meg_commit_recover(folder, e)) < 0)
         return r;
-    meg_temporary_clear(folder);
-    if ((r = meg_temporary_folder(&tmp, folder, e)) < 0)
+    meg_temporary_remove_stale(folder);
+    if ((r = meg_temporary_dir(&tmp, folder, e)) < 0)
         return r;
     for (int i = 0; i < N && r == 0; i++) {
         snprintf(path, sizeof path, "%s/%s", tmp, names[i]);
         r = meg_write_file(path, content, strlen(content), e);
     }
     if (r == 0)
-        r = meg_commit_folder(tmp, folder, e);
+        r = meg_commit_dir(tmp, folder, e);
     if (r < 0)
         meg_remove_tree(tmp, NULL);
     free(tmp);
@@ -114,7 +114,7 @@ static void exec_writer(void *arg)
 /* 'o' where all files are old, 'n' all new, 'x' otherwise, as meg's readers see them. */
 static char state_for_readers(const struct writer *w)
 {
-    char *at = meg_committed(in_dir(w->folder)), path[600], state = 0;
+    char *at = meg_commit_resolve(in_dir(w->folder)), path[600], state = 0;
     struct meg_err e;
 
     if (!*w->folder)
@@ -267,11 +267,11 @@ static void a_list_that_is_not_decided_changes_nothing(void **state)
     start_with_old(&writers[0]);
     assert_int_equal(meg_write_file(list, text, strlen(text), NULL), 0);
     assert_int_equal(meg_write_file(tmp, "new", 3, NULL), 0);
-    at = meg_committed(vocab);
+    at = meg_commit_resolve(vocab);
     assert_string_equal(at, vocab);
     free(at);
     assert_int_equal(meg_write_file(in_dir("merges.txt.commit"), text, strlen(text), NULL), 0);
-    at = meg_committed(vocab);
+    at = meg_commit_resolve(vocab);
     assert_string_equal(at, tmp);
     free(at);
 }
@@ -298,7 +298,7 @@ static void a_list_names_nothing_outside_its_folder(void **state)
     (void)state;
     start_with_old(&writers[0]);
     assert_int_equal(meg_write_file(in_dir("vocab.json.commit"), text, strlen(text), NULL), 0);
-    at = meg_committed(vocab);
+    at = meg_commit_resolve(vocab);
     assert_string_equal(at, vocab);
     free(at);
 }

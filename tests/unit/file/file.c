@@ -160,7 +160,7 @@ static void the_disk_begins_with_what_is_written(void **state)
     assert_int_equal(meg_file_create(&f, path, NULL), 0);
     assert_int_equal(meg_file_pwrite(&f, "abc", 3, 0, NULL), 0);
     for (int64_t at = 0; at < ALL; at += PUT) {
-        meg_file_written(&f, at, at + PUT);
+        meg_file_writeback(&f, at, at + PUT);
         assert_true(begun <= at); /* others may still be at it close before */
         assert_true(begun >= at - 24 * MIB);
     }
@@ -330,28 +330,28 @@ static void a_signal_removes_temporary_files(void **state)
 
 static void maps(void **state)
 {
-    struct meg_map m;
+    struct meg_mmap m;
     struct meg_err e;
     char page[4096];
 
     (void)state;
     memset(page, 'p', sizeof page);
     assert_int_equal(meg_write_file(path, page, sizeof page, NULL), 0);
-    assert_int_equal(meg_map_open(&m, path, NULL), 0);
+    assert_int_equal(meg_mmap_open(&m, path, NULL), 0);
     assert_int_equal(m.n, sizeof page);
     assert_memory_equal(m.p, page, sizeof page);
-    meg_map_close(&m);
-    meg_map_close(&m);
-    meg_map_close(NULL);
+    meg_mmap_close(&m);
+    meg_mmap_close(&m);
+    meg_mmap_close(NULL);
     assert_int_equal(meg_write_file(path, "", 0, NULL), 0);
-    assert_int_equal(meg_map_open(&m, path, NULL), 0);
+    assert_int_equal(meg_mmap_open(&m, path, NULL), 0);
     assert_int_equal(m.n, 0);
     assert_non_null(m.p);
-    meg_map_close(&m);
-    assert_int_equal(meg_map_open(&m, dir, &e), MEG_EIO);
+    meg_mmap_close(&m);
+    assert_int_equal(meg_mmap_open(&m, dir, &e), MEG_EIO);
     assert_non_null(strstr(e.msg, "not a regular file"));
     assert_null(m.p);
-    assert_int_equal(meg_map_open(&m, "/nowhere/x", &e), MEG_ENOENT);
+    assert_int_equal(meg_mmap_open(&m, "/nowhere/x", &e), MEG_ENOENT);
 }
 
 static void reading_what_is_no_file(void **state)
@@ -371,13 +371,13 @@ static void reading_what_is_no_file(void **state)
 static void only_regular_files_are_read_from_folders(void **state)
 {
     struct meg_str s = { 0 };
-    struct meg_map m;
+    struct meg_mmap m;
     struct meg_err e;
 
     (void)state;
     assert_int_equal(mkfifo(path, 0600), 0);
     alarm(20);
-    assert_int_equal(meg_map_open(&m, path, &e), MEG_EIO);
+    assert_int_equal(meg_mmap_open(&m, path, &e), MEG_EIO);
     assert_non_null(strstr(e.msg, "not a regular file"));
     assert_int_equal(meg_read_regular(path, &s, &e), MEG_EIO);
     assert_non_null(strstr(e.msg, path));

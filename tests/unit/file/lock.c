@@ -58,7 +58,7 @@ static void take_and_die(void *job)
 
     if (job)
         setenv("SLURM_JOB_ID", job, 1);
-    if (meg_lock_take(&l, path, "out", NULL) == 0)
+    if (meg_lock_acquire(&l, path, "out", NULL) == 0)
         kill(getpid(), SIGKILL);
 }
 
@@ -94,7 +94,7 @@ static void take_and_say(void *unused)
     struct meg_err e;
 
     (void)unused;
-    if (meg_lock_take(&l, path, "folder out", &e) < 0) {
+    if (meg_lock_acquire(&l, path, "folder out", &e) < 0) {
         fprintf(stderr, "%s", e.msg);
         _exit(meg_exit_status(e.code));
     }
@@ -109,7 +109,7 @@ static void the_second_is_refused_with_the_holders_name(void **state)
     char pid[64], host[64];
 
     (void)state;
-    assert_int_equal(meg_lock_take(&l, path, "out", &e), 0);
+    assert_int_equal(meg_lock_acquire(&l, path, "out", &e), 0);
     child_run(&c, take_and_say, NULL);
     assert_int_equal(c.status, 74);
     snprintf(pid, sizeof pid, "process %ld,", (long)getpid());
@@ -157,7 +157,7 @@ static void a_lock_from_before_a_reboot_is_taken_over(void **state)
     struct child c;
 
     (void)state;
-    assert_int_equal(meg_lock_take(&l, path, "out", NULL), 0);
+    assert_int_equal(meg_lock_acquire(&l, path, "out", NULL), 0);
     edit("boot", "01234567-89ab-cdef-0123-456789abcdef");
     child_run(&c, take_and_say, NULL);
     assert_int_equal(c.status, 0);
@@ -215,7 +215,7 @@ static void without_hard_links_a_lock_is_taken_refused_and_taken_over(void **sta
 
     (void)state;
     has_links = false;
-    if (meg_lock_take(&l, path, "out", &e) < 0)
+    if (meg_lock_acquire(&l, path, "out", &e) < 0)
         fail_msg("%s", e.msg);
     assert_int_equal(meg_lock_check(&l, &e), 0);
     child_run(&c, take_and_say, NULL);
@@ -247,7 +247,7 @@ static void a_lost_lock_is_noticed(void **state)
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(meg_lock_take(&l, path, "out", NULL), 0);
+    assert_int_equal(meg_lock_acquire(&l, path, "out", NULL), 0);
     edit("pid", "1");
     assert_int_equal(meg_lock_check(&l, &e), MEG_EIO);
     meg_lock_release(&l);
@@ -258,7 +258,7 @@ static void exit_while_holding(void *how)
 {
     struct meg_lock l;
 
-    meg_lock_take(&l, path, "out", NULL);
+    meg_lock_acquire(&l, path, "out", NULL);
     if (how)
         kill(getpid(), SIGTERM);
     exit(3);
@@ -292,7 +292,7 @@ static void race_once(struct shared *s)
     __atomic_add_fetch(&s->ready, 1, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&s->ready, __ATOMIC_SEQ_CST) < RACERS)
         usleep(50);
-    if (meg_lock_take(&l, path, "out", NULL) == 0) {
+    if (meg_lock_acquire(&l, path, "out", NULL) == 0) {
         __atomic_add_fetch(&s->wins, 1, __ATOMIC_SEQ_CST);
         if (__atomic_add_fetch(&s->inside, 1, __ATOMIC_SEQ_CST) != 1)
             __atomic_add_fetch(&s->overlaps, 1, __ATOMIC_SEQ_CST);

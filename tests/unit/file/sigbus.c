@@ -35,12 +35,12 @@ static void begin_child(void)
 }
 
 /* Map a file of PAGES pages, of which only the first stays. */
-static void map_and_truncate(struct meg_map *m)
+static void map_and_truncate(struct meg_mmap *m)
 {
     char *bytes = meg_new(PAGES * page);
 
     memset(bytes, 'x', PAGES * page);
-    if (meg_write_file(path, bytes, PAGES * page, NULL) < 0 || meg_map_open(m, path, NULL) < 0 ||
+    if (meg_write_file(path, bytes, PAGES * page, NULL) < 0 || meg_mmap_open(m, path, NULL) < 0 ||
         truncate(path, (off_t)page) < 0)
         _exit(99);
     free(bytes);
@@ -48,7 +48,7 @@ static void map_and_truncate(struct meg_map *m)
 
 static int sum(void *arg, struct meg_err *e)
 {
-    const struct meg_map *m = arg;
+    const struct meg_mmap *m = arg;
     volatile int r = 0; /* each byte is read */
 
     (void)e;
@@ -59,7 +59,7 @@ static int sum(void *arg, struct meg_err *e)
 
 static void a_guarded_read_is_an_error(void **state)
 {
-    struct meg_map m, other;
+    struct meg_mmap m, other;
     struct meg_err e;
     char want[sizeof path + 200];
 
@@ -69,22 +69,22 @@ static void a_guarded_read_is_an_error(void **state)
              "%s: byte %zu cannot be read any more: the file was truncated, or its disk fails, while it was in use", path,
              page);
     for (int i = 0; i < 2; i++) { /* and again */
-        assert_int_equal(meg_mapped_read(sum, &m, &e), MEG_EIO);
+        assert_int_equal(meg_sigbus_guard(sum, &m, &e), MEG_EIO);
         assert_string_equal(e.msg, want);
     }
     assert_int_equal(truncate(path, (off_t)(PAGES * page)), 0);
-    assert_int_equal(meg_mapped_read(sum, &m, &e), 2); /* what was cut off is zero now */
-    meg_map_close(&m);
-    assert_int_equal(meg_map_open(&other, path, NULL), 0); /* takes the entry of the one that was closed */
+    assert_int_equal(meg_sigbus_guard(sum, &m, &e), 2); /* what was cut off is zero now */
+    meg_mmap_close(&m);
+    assert_int_equal(meg_mmap_open(&other, path, NULL), 0); /* takes the entry of the one that was closed */
     assert_int_equal(truncate(path, 0), 0);
-    assert_int_equal(meg_mapped_read(sum, &other, &e), MEG_EIO);
-    meg_map_close(&other);
+    assert_int_equal(meg_sigbus_guard(sum, &other, &e), MEG_EIO);
+    meg_mmap_close(&other);
 }
 
 static void read_it(void *arg)
 {
     struct meg_file f = { 0 };
-    struct meg_map m;
+    struct meg_mmap m;
     char name[320];
 
     (void)arg;
@@ -116,7 +116,7 @@ static void another_read_ends_the_process(void **state)
 
 static void read_a_mapping_of_others(void *arg)
 {
-    struct meg_map m;
+    struct meg_mmap m;
     const unsigned char *p;
 
     (void)arg;
@@ -128,7 +128,7 @@ static void read_a_mapping_of_others(void *arg)
 
 static void be_sent_one(void *arg)
 {
-    struct meg_map m;
+    struct meg_mmap m;
 
     (void)arg;
     begin_child();

@@ -465,7 +465,7 @@ static int64_t feed(const struct meg_tokenizer *tok, const char *prompt, const c
         seen[steps++] = printed.n;
     }
     for (size_t i = 0; i < steps; i++)
-        assert_int_equal(meg_utf8_bad(printed.s, (int64_t)seen[i]), -1);
+        assert_int_equal(meg_utf8_find_invalid(printed.s, (int64_t)seen[i]), -1);
     assert_int_equal(printed.n, r.text.n);
     if (printed.n > 0)
         assert_memory_equal(printed.s, r.text.s, printed.n);

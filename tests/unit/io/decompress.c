@@ -15,7 +15,7 @@
 static int unpack(const void *bytes, size_t n, struct meg_str *out, struct meg_err *e)
 {
     FILE *f = tmpfile();
-    struct meg_unpack *u;
+    struct meg_decompressor *u;
     char some[7];
     int64_t got = 0;
     int r;
@@ -25,12 +25,12 @@ static int unpack(const void *bytes, size_t n, struct meg_str *out, struct meg_e
     assert_int_equal(fflush(f), 0);
     assert_int_equal(lseek(fileno(f), 0, SEEK_SET), 0);
     *out = (struct meg_str){ 0 };
-    if ((r = meg_unpack_open(&u, fileno(f), "in", e)) < 0)
+    if ((r = meg_decompressor_open(&u, fileno(f), "in", e)) < 0)
         goto out;
-    while ((got = meg_unpack_read(u, some, sizeof some, e)) > 0)
+    while ((got = meg_decompressor_read(u, some, sizeof some, e)) > 0)
         meg_str_add(out, some, (size_t)got);
     r = (int)got;
-    meg_unpack_close(u);
+    meg_decompressor_close(u);
 out:
     fclose(f);
     return r;

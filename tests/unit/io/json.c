@@ -53,7 +53,7 @@ static void members_are_typed(void **state)
     json_t *v = NULL;
 
     (void)state;
-#define GET(type, key, out) meg_json_get_##type(o, key, MEG_JSON_NEEDED, out, "a.json", &e)
+#define GET(type, key, out) meg_json_get_##type(o, key, MEG_JSON_REQUIRED, out, "a.json", &e)
 #define GET_OPTIONAL(type, key, out) meg_json_get_##type(o, key, MEG_JSON_OPTIONAL, out, "a.json", &e)
     assert_true(GET(i64, "i", &i) == 0 && i == 12);
     assert_true(GET(f64, "f", &f) == 0 && f == 0.5);

@@ -11,7 +11,7 @@ struct conf {
     int64_t n, unset;
     double lr, none;
     bool eod, fusion, flag;
-    struct meg_list ramp, data, keys;
+    struct meg_str_list ramp, data, keys;
 };
 
 static const struct meg_opt opts[] = {
@@ -21,7 +21,7 @@ static const struct meg_opt opts[] = {
     { "lr", 0, MEG_F64(struct conf, lr), "RATE", "1e-4", "learning rate" },
     { "append-eod", 'e', MEG_BOOL(struct conf, eod), NULL, "no", "end each document with an id" },
     MEG_NEGATED("no-append-eod", struct conf, eod),
-    { "no-fusion", 0, MEG_NOT(struct conf, fusion), NULL, "no", "one operation at a time" },
+    { "no-fusion", 0, MEG_STORE_FALSE(struct conf, fusion), NULL, "no", "one operation at a time" },
     { "flag", 'f', MEG_BOOL(struct conf, flag), NULL, NULL, "a flag" },
     MEG_IGNORED("manual-gc", NULL, "there is no Python here"),
     MEG_IGNORED("gc-interval", "N", "there is no Python here"),
@@ -232,16 +232,16 @@ static void refused_in_file(const char *text, const char *why)
 
 static void absent_names(void **state)
 {
-    static const struct meg_opt_absent rows[] = { { "moe-*", "no experts" }, { "yaml", "no" }, { 0 } };
+    static const struct meg_opt_unsupported rows[] = { { "moe-*", "no experts" }, { "yaml", "no" }, { 0 } };
 
     (void)state;
-    meg_opt_set_absent(rows);
+    meg_opt_set_unsupported(rows);
     refused("--moe_topk 2 --moe- --flag", "--moe_topk: no experts\nopt: --moe-: no experts");
     refused("--yaml=x", "--yaml: no");
     refused("--moe", "unknown option --moe");
     refused("--yam", "unknown option --yam");
     refused_in_file("yaml = 1\n", ":1: --yaml: no");
-    meg_opt_set_absent(NULL);
+    meg_opt_set_unsupported(NULL);
     refused("--yaml=x", "unknown option --yaml");
 }
 

@@ -177,12 +177,12 @@ static void lower_case_is_that_of_python(void **state)
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         struct meg_str s = { 0 };
 
-        meg_u_add_lower(&s, pairs[i][0], (int64_t)strlen(pairs[i][0]));
+        meg_utf8_add_lower(&s, pairs[i][0], (int64_t)strlen(pairs[i][0]));
         assert_string_equal(s.s, pairs[i][1]);
         meg_str_free(&s);
     }
-    assert_true(meg_u_is_upper('A') && meg_u_is_upper(0x2160) && !meg_u_is_upper(0x1C5));
-    assert_true(meg_u_is_lower('a') && meg_u_is_lower(0xAA) && !meg_u_is_lower(0x1C5));
+    assert_true(meg_char_is_upper('A') && meg_char_is_upper(0x2160) && !meg_char_is_upper(0x1C5));
+    assert_true(meg_char_is_lower('a') && meg_char_is_lower(0xAA) && !meg_char_is_lower(0x1C5));
 }
 
 static char *lines_of(const json_t *list)

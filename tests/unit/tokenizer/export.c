@@ -174,7 +174,7 @@ static void learn(void)
         const struct meg_str t = meg_strtab_get(&v.tokens, id);
 
         token.n = 0;
-        meg_base64_write(&token, t.s, (int64_t)t.n);
+        meg_base64_encode(&token, t.s, (int64_t)t.n);
         meg_str_printf(&ranks, "%s %lld\n", token.s, (long long)id - 1);
     }
     put("ranks", &ranks);

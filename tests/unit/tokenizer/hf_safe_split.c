@@ -98,8 +98,8 @@ static void real_texts(struct both *b)
     for (int i = 0; i < 3; i++) {
         struct meg_str path = { 0 };
         const char *key[] = { "text" }, *name[1];
-        struct meg_texts_conf c = { .input_format = "auto", .json_keys = { key, 1 } };
-        struct meg_texts *t;
+        struct meg_text_reader_conf c = { .input_format = "auto", .json_keys = { key, 1 } };
+        struct meg_text_reader *t;
         struct meg_span text;
         struct meg_err e;
         int64_t n = 0;
@@ -109,15 +109,15 @@ static void real_texts(struct both *b)
         name[0] = path.s;
         c.input.v = name;
         c.input.n = 1;
-        if (meg_texts_open(&t, &c, &e) < 0)
+        if (meg_text_reader_open(&t, &c, &e) < 0)
             fail_msg("%s", e.msg);
-        while (n < 300000 && (r = meg_texts_next(t, &text, &e)) > 0) {
+        while (n < 300000 && (r = meg_text_reader_next(t, &text, &e)) > 0) {
             encodes_alike(b, text.s, text.n);
             n += text.n;
         }
         if (n < 300000 && r < 0)
             fail_msg("%s", e.msg);
-        meg_texts_close(t);
+        meg_text_reader_close(t);
         meg_str_free(&path);
     }
 }

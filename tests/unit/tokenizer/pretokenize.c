@@ -54,7 +54,7 @@ static void same_as_pcre2(const char *text, int64_t n)
         int64_t i = 0;
 
         want.n = 0;
-        if (meg_regex_find(regex[split], s, n, &want, &e) < 0)
+        if (meg_regex_find_all(regex[split], s, n, &want, &e) < 0)
             fail_msg("%s", e.msg);
         for (meg_pieces_of(&pieces, (enum meg_pretok)split, s, n);
              meg_pieces_next(&pieces, &piece, &len); i++) {
@@ -214,11 +214,11 @@ static void classes_are_those_of_the_pattern(void **state)
 
         if (cp >= 0xD800 && cp < 0xE000)
             continue;
-        n += meg_utf8_put(text + n, cp);
+        n += meg_utf8_encode(text + n, cp);
         text[n++] = 'a';
         text[n++] = ' ';
         found.n = 0;
-        assert_int_equal(meg_regex_find(unassigned, text, n, &found, &e), MEG_OK);
+        assert_int_equal(meg_regex_find_all(unassigned, text, n, &found, &e), MEG_OK);
         /* either of the two may know a later Unicode */
         if (found.n == 0 && utf8proc_category(cp) != UTF8PROC_CATEGORY_CN)
             same_as_pcre2(text, n);

@@ -162,11 +162,11 @@ static void refuses_what_is_no_vocabulary(void **state)
     c.vocab_size = 258;
     refuses(&c, MEG_EUSAGE, "leave no room");
     c.vocab_size = MEG_UNSET;
-    c.tiktoken_special_tokens = (struct meg_list){ twice, 3 };
+    c.tiktoken_special_tokens = (struct meg_str_list){ twice, 3 };
     refuses(&c, MEG_EUSAGE, "'<s>' is a token already");
-    c.tiktoken_special_tokens = (struct meg_list){ empty, 3 };
+    c.tiktoken_special_tokens = (struct meg_str_list){ empty, 3 };
     refuses(&c, MEG_EUSAGE, "--tiktoken-special-tokens: token 3 is empty");
-    c.tiktoken_special_tokens = (struct meg_list){ lacking, 2 };
+    c.tiktoken_special_tokens = (struct meg_str_list){ lacking, 2 };
     refuses(&c, MEG_EUSAGE, "lacks </s>");
     c.tokenizer_model = NULL;
     refuses(&c, MEG_EUSAGE, "TikTokenizer needs --tokenizer-model");

@@ -86,11 +86,11 @@ static void read_message(struct event *ev, int path, const unsigned char *p,
 
 static int read_file(const char *path, struct event *ev, int max)
 {
-    struct meg_map m = { 0 };
+    struct meg_mmap m = { 0 };
     size_t at = 0;
     int n = 0;
 
-    assert_int_equal(meg_map_open(&m, path, NULL), 0);
+    assert_int_equal(meg_mmap_open(&m, path, NULL), 0);
     while (at < m.n) {
         uint64_t len;
         uint32_t crc;
@@ -106,7 +106,7 @@ static int read_file(const char *path, struct event *ev, int max)
         at += 16 + len;
     }
     assert_int_equal(at, m.n);
-    meg_map_close(&m);
+    meg_mmap_close(&m);
     return n;
 }
 

@@ -23,9 +23,9 @@ static int32_t any_character(uint64_t *x)
     return from[k] + (int32_t)(lcg(x) % (uint64_t)(to[k] - from[k]));
 }
 
-static void same_as_the_table(meg_kinds_way *way, const unsigned char *table, const char *text, uint64_t first)
+static void same_as_the_table(meg_class_masks_fn *way, const unsigned char *table, const char *text, uint64_t first)
 {
-    struct meg_kinds got = way(table, text, first);
+    struct meg_class_masks got = way(table, text, first);
 
     assert_int_equal((got.bit[0] | got.bit[1] | got.wide) & ~first, 0);
     for (; first; first &= first - 1) {
@@ -33,7 +33,7 @@ static void same_as_the_table(meg_kinds_way *way, const unsigned char *table, co
         uint64_t kind = (got.bit[0] >> at & 1) | (got.bit[1] >> at & 1) << 1;
         int32_t cp;
 
-        meg_utf8_read(text + at, &cp);
+        meg_utf8_decode_unchecked(text + at, &cp);
         assert_int_equal(got.wide >> at & 1, cp >= 0x10000);
         assert_int_equal(kind, cp < 0x10000 ? table[cp] : 0);
     }
@@ -41,27 +41,27 @@ static void same_as_the_table(meg_kinds_way *way, const unsigned char *table, co
 
 static void every_way_reads_the_table(void **state)
 {
-    unsigned char *table = malloc(MEG_KINDS_TABLE);
-    meg_kinds_way *way[2];
-    int nways = meg_kinds_ways(way);
+    unsigned char *table = malloc(MEG_CLASS_TABLE_BYTES);
+    meg_class_masks_fn *way[2];
+    int nways = meg_class_masks_variants(way);
     uint64_t x = 1;
 
     (void)state;
-    for (int i = 0; i < MEG_KINDS_TABLE; i++)
+    for (int i = 0; i < MEG_CLASS_TABLE_BYTES; i++)
         table[i] = lcg(&x) % 4;
     for (int round = 0; round < 100000; round++) {
         const uint64_t ascii = lcg(&x) % 8;
-        char *text = malloc(MEG_KINDS_TEXT); /* nothing behind it may be read */
+        char *text = malloc(MEG_CLASS_TEXT_BYTES); /* nothing behind it may be read */
         uint64_t first = 0;
 
-        for (int n = 0; n < MEG_KINDS_TEXT;) {
+        for (int n = 0; n < MEG_CLASS_TEXT_BYTES;) {
             char c[4];
             int32_t cp = lcg(&x) % 8 < ascii ? 'a' : any_character(&x);
-            int len = meg_utf8_put(c, cp);
+            int len = meg_utf8_encode(c, cp);
 
             if (n < 64 && cp >= 0x80)
                 first |= (uint64_t)1 << n;
-            for (int k = 0; k < len && n < MEG_KINDS_TEXT; k++)
+            for (int k = 0; k < len && n < MEG_CLASS_TEXT_BYTES; k++)
                 text[n++] = c[k];
         }
         for (int k = 0; k < nways; k++) {

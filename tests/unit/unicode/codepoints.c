@@ -45,15 +45,15 @@ static void as_the_plain_way(void **state)
     (void)state;
     for (int round = 0; round < 3000; round++) {
         int64_t n = (int64_t)(lcg(&x) % 200), letters = 2 + (int64_t)(lcg(&x) % 100);
-        struct meg_chars c = { 0 };
+        struct meg_codepoints c = { 0 };
         int32_t want[200];
 
         for (int64_t i = 0; i < n; i++) {
             want[i] = lcg(&x) % (uint64_t)letters ? marks[lcg(&x) % MARKS] : 'a';
-            meg_chars_add(&c, want[i]);
+            meg_codepoints_add(&c, want[i]);
         }
         order(want, n);
-        meg_chars_decompose(&c, false);
+        meg_codepoints_decompose(&c, false);
         assert_int_equal(c.n, n);
         if (n > 0)
             assert_memory_equal(c.v, want, (size_t)n * sizeof *want);
@@ -64,14 +64,14 @@ static void as_the_plain_way(void **state)
 static void a_million_marks(void **state)
 {
     enum { N = 1000000 };
-    struct meg_chars c = { 0 };
+    struct meg_codepoints c = { 0 };
     double start_s;
 
     (void)state;
     for (int64_t i = 0; i < N; i++)
-        meg_chars_add(&c, marks[i % 2]);
+        meg_codepoints_add(&c, marks[i % 2]);
     start_s = meg_now_s();
-    meg_chars_decompose(&c, false);
+    meg_codepoints_decompose(&c, false);
     assert_true(meg_now_s() - start_s < 1);
     assert_int_equal(c.n, N);
     for (int64_t i = 0; i < N; i++)

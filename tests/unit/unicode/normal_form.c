@@ -17,14 +17,14 @@ enum { MOST = 64 << 20 };
 
 static int make(void **state)
 {
-    meg_kinds_way *way[2];
-    int nways = meg_kinds_ways(way);
+    meg_class_masks_fn *way[2];
+    int nways = meg_class_masks_variants(way);
 
     (void)state;
     for (int k = 0; k < 8; k++) {
         meg_normal_form_init(&forms[k], k & 1, k & 2);
         if (k & 4)
-            forms[k].find_kinds = way[nways - 1];
+            forms[k].find_classes = way[nways - 1];
     }
     return 0;
 }
@@ -61,11 +61,11 @@ static void every_character(void **state)
 
         if (cp >= 0xD800 && cp < 0xE000)
             continue;
-        n += meg_utf8_put(text + n, around[(uint32_t)cp % naround]);
-        n += meg_utf8_put(text + n, cp);
+        n += meg_utf8_encode(text + n, around[(uint32_t)cp % naround]);
+        n += meg_utf8_encode(text + n, cp);
         same_as_utf8proc(text, n);
-        n += meg_utf8_put(text + n, around[(uint32_t)(cp / 8) % naround]);
-        n += meg_utf8_put(text + n, around[(uint32_t)(cp / 64) % naround]);
+        n += meg_utf8_encode(text + n, around[(uint32_t)(cp / 8) % naround]);
+        n += meg_utf8_encode(text + n, around[(uint32_t)(cp / 64) % naround]);
         same_as_utf8proc(text, n);
     }
 }
@@ -96,7 +96,7 @@ static void random_texts(void **state)
 
             for (int32_t cp = some[(first + lcg(&x) % few) % (sizeof some / sizeof *some)];
                  times > 0 && n < want; times--)
-                n += meg_utf8_put(text + n, cp);
+                n += meg_utf8_encode(text + n, cp);
         }
         same_as_utf8proc(text, n);
     }
@@ -114,8 +114,8 @@ static void marks_at_the_end_of_a_block(void **state)
             int64_t n = before;
 
             memset(text, 'a', (size_t)n);
-            n += meg_utf8_put(text + n, steady[k]);
-            n += meg_utf8_put(text + n, 0x301);
+            n += meg_utf8_encode(text + n, steady[k]);
+            n += meg_utf8_encode(text + n, 0x301);
             same_as_utf8proc(text, n);
         }
 }
@@ -136,7 +136,7 @@ static void long_texts(void **state)
         int64_t n = 0;
 
         for (int i = 0; n < NBYTES; i++)
-            n += meg_utf8_put(text + n, what[k / 2][k % 2 ? lcg(&x) % 3 : (unsigned)i % 3]);
+            n += meg_utf8_encode(text + n, what[k / 2][k % 2 ? lcg(&x) % 3 : (unsigned)i % 3]);
         same_as_utf8proc(text, n);
     }
     free(text);

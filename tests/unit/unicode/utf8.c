@@ -16,12 +16,12 @@ static void every_character_comes_back(void **state)
     for (int32_t cp = 0; cp < 0x110000; cp++) {
         char s[4];
         int32_t back;
-        int n = meg_utf8_put(s, cp), is_surrogate = cp >= 0xD800 && cp < 0xE000;
+        int n = meg_utf8_encode(s, cp), is_surrogate = cp >= 0xD800 && cp < 0xE000;
 
-        if ((meg_utf8_step(s, n, &back) == n) == is_surrogate || (!is_surrogate && back != cp))
+        if ((meg_utf8_decode(s, n, &back) == n) == is_surrogate || (!is_surrogate && back != cp))
             fail_msg("U+%04X", (unsigned)cp);
         for (int cut = 1; cut < n && !is_surrogate; cut++) {
-            if (meg_utf8_step(s, cut, &back) != -cut)
+            if (meg_utf8_decode(s, cut, &back) != -cut)
                 fail_msg("U+%04X cut to %d bytes", (unsigned)cp, cut);
         }
     }
@@ -62,12 +62,12 @@ static void a_bad_byte_is_found(void **state)
             memcpy(text + n, good[k], (size_t)len);
             n += len;
         }
-        assert_int_equal(meg_utf8_bad(text, n), -1);
+        assert_int_equal(meg_utf8_find_invalid(text, n), -1);
         for (int64_t at = 0; at < n; at += len) {
             char was = text[at];
 
             text[at] = (char)0xFF;
-            assert_int_equal(meg_utf8_bad(text, n), at);
+            assert_int_equal(meg_utf8_find_invalid(text, n), at);
             text[at] = was;
         }
     }
@@ -122,10 +122,10 @@ static void blocks_find_what_steps_find(void **state)
         for (int64_t i = 0, len; i < n && bad < 0; i += len) {
             int32_t cp;
 
-            len = meg_utf8_step(text + i, n - i, &cp);
+            len = meg_utf8_decode(text + i, n - i, &cp);
             bad = len < 0 ? i : -1;
         }
-        assert_int_equal(meg_utf8_bad(text, n), bad);
+        assert_int_equal(meg_utf8_find_invalid(text, n), bad);
     }
 }
 
