@@ -8,7 +8,7 @@ int ckpt_agree(struct meg_comm *world, int r, struct meg_err *e)
 
     if (world->size == 1)
         return r;
-    meg_all_reduce(world, &failed, 1, MEG_DTYPE_I32, MEG_MAX);
+    meg_all_reduce(world, &failed, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     if (!failed)
         return 0;
     if (r < 0)

@@ -492,7 +492,7 @@ static bool end_stage(struct meg_ckpt_saving *v, bool wait, int *r, struct meg_e
     int32_t busy = !wait && !atomic_load(&v->is_done);
 
     if (!wait) {
-        meg_all_reduce(v->world, &busy, 1, MEG_DTYPE_I32, MEG_MAX);
+        meg_all_reduce(v->world, &busy, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
         if (busy)
             return false;
     }
@@ -559,7 +559,7 @@ int meg_ckpt_save_next(struct meg_ckpt_saving **saving, bool wait, struct meg_er
             break;
         }
         if (r == 0) {
-            meg_all_reduce(v->world, v->hash, v->nchunks * CKPT_HEX / (int64_t)sizeof(int64_t), MEG_DTYPE_I64, MEG_SUM);
+            meg_all_reduce(v->world, v->hash, v->nchunks * CKPT_HEX / (int64_t)sizeof(int64_t), MEG_DTYPE_I64, MEG_REDUCE_SUM);
             r = ckpt_agree(v->world, v->world->rank == 0 ? commit_stage(v, e) : 0, e);
         }
         *saving = NULL;

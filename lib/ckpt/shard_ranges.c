@@ -67,8 +67,8 @@ struct meg_elem_range ckpt_share(const struct meg_params *p, const struct meg_me
     struct meg_elem_range share = { 0, n };
 
     if (copies > 1) {
-        share.begin = meg_cut_begin(blocks, copies, copy) * MEG_PARAM_ALIGN;
-        share.end = meg_cut_begin(blocks, copies, copy + 1) * MEG_PARAM_ALIGN;
+        share.begin = meg_partition_begin(blocks, copies, copy) * MEG_PARAM_ALIGN;
+        share.end = meg_partition_begin(blocks, copies, copy + 1) * MEG_PARAM_ALIGN;
     }
     if (share.end > n)
         share.end = n;

@@ -18,25 +18,25 @@
 #include "comm/board_internal.h"
 #include "file/temporary.h"
 
-enum { STRANGERS = 64 };             /* connections of which it is not known yet who they are */
-#define SETUP_S   60.0               /* that a wait may take at least before the first step is done */
-#define BEAT_S    0.1                /* between two heartbeats of a small job */
+enum { MAX_PENDING = 64 };             /* connections of which it is not known yet who they are */
+#define STARTUP_TIMEOUT_S   60.0               /* that a wait may take at least before the first step is done */
+#define HEARTBEAT_S    0.1                /* between two heartbeats of a small job */
 #define WELCOME_S 10.0
-#define VERDICT_S 8.0                /* in which the board has surely spoken */
+#define REPORT_WAIT_S 8.0                /* in which the board has surely spoken */
 
-void board_poke(void)
+void watchdog_wake(void)
 {
     const int before = errno;
 
-    if (write(board.poke[1], "", 1) < 0)
+    if (write(watchdog.poke[1], "", 1) < 0)
         errno = before;              /* the pipe is full: it will wake all the same */
 }
 
 static void terminated(int sig)
 {
     (void)sig;
-    board.was_terminated = 1;
-    board_poke();
+    watchdog.was_terminated = 1;
+    watchdog_wake();
 }
 
 /* SIGTERM, which launchers send to the survivors of a lost rank, leaves the time to say who is lost. */
@@ -66,7 +66,7 @@ static size_t read_text(const char *path, char *out, size_t cap)
 }
 
 /* Whether all ranks run under one kernel and in one network, so that loopback reaches them. */
-static bool share_a_network(struct meg_comm *world)
+static bool all_share_loopback(struct meg_comm *world)
 {
     char id[256];
     size_t n = read_text("/proc/sys/kernel/random/boot_id", id, sizeof id / 2);
@@ -75,15 +75,15 @@ static bool share_a_network(struct meg_comm *world)
 
     both[0] = (int64_t)meg_xxh3_64(id, n + (m > 0 ? (size_t)m : 0));
     both[1] = ~both[0];
-    meg_all_reduce(world, both, 2, MEG_DTYPE_I64, MEG_MAX);
+    meg_all_reduce(world, both, 2, MEG_DTYPE_I64, MEG_REDUCE_MAX);
     return n && m > 0 && both[0] == ~both[1];
 }
 
-static void room_for_sockets(void)
+static void raise_fd_limit(void)
 {
     struct rlimit l;
 
-    if (getrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur >= (rlim_t)board.nlinks + STRANGERS)
+    if (getrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur >= (rlim_t)watchdog.nlinks + MAX_PENDING)
         return;
     l.rlim_cur = l.rlim_max;
     setrlimit(RLIMIT_NOFILE, &l);
@@ -91,10 +91,10 @@ static void room_for_sockets(void)
 
 static void make_links(int n)
 {
-    board.nlinks = n;
-    board.link = meg_new((size_t)n * sizeof *board.link);
+    watchdog.nlinks = n;
+    watchdog.link = meg_new((size_t)n * sizeof *watchdog.link);
     for (int i = 0; i < n; i++)
-        board.link[i].fd = board.link[i].rank = -1;
+        watchdog.link[i].fd = watchdog.link[i].rank = -1;
 }
 
 static bool start_thread(void)
@@ -102,42 +102,42 @@ static bool start_thread(void)
     sigset_t all, before;
     int failed;
 
-    if (pipe2(board.poke, O_CLOEXEC | O_NONBLOCK) < 0 || (board.epoll = epoll_create1(EPOLL_CLOEXEC)) < 0 ||
-        !board_listen_to(board.poke[0], &board.poke))
+    if (pipe2(watchdog.poke, O_CLOEXEC | O_NONBLOCK) < 0 || (watchdog.epoll = epoll_create1(EPOLL_CLOEXEC)) < 0 ||
+        !watchdog_epoll_add(watchdog.poke[0], &watchdog.poke))
         return false;
-    if (board_is_host() ? !board_listen_to(board.listening, &board.listening)
-                        : !board_listen_to(board.link[0].fd, &board.link[0]))
+    if (watchdog_is_server() ? !watchdog_epoll_add(watchdog.listening, &watchdog.listening)
+                        : !watchdog_epoll_add(watchdog.link[0].fd, &watchdog.link[0]))
         return false;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&board.thread, NULL, board_watch, NULL);
+    failed = pthread_create(&watchdog.thread, NULL, watchdog_monitor, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = failed;
-    board.is_open = !failed;
-    return board.is_open;
+    watchdog.is_open = !failed;
+    return watchdog.is_open;
 }
 
-bool board_serve(bool is_local, int port)
+bool watchdog_serve(bool is_local, int port)
 {
-    make_links(board.size - 1 + STRANGERS);
-    room_for_sockets();
-    board.listening = board_listen(&board.invite, is_local, port);
-    if (board.meeting)
-        memcpy(board.invite.token, board.meeting->token, sizeof board.invite.token);
-    memcpy(board.invite.host, board.host, sizeof board.invite.host);
-    return board.listening >= 0 && start_thread();
+    make_links(watchdog.size - 1 + MAX_PENDING);
+    raise_fd_limit();
+    watchdog.listening = watchdog_listen(&watchdog.invite, is_local, port);
+    if (watchdog.meeting)
+        memcpy(watchdog.invite.token, watchdog.meeting->token, sizeof watchdog.invite.token);
+    memcpy(watchdog.invite.host, watchdog.host, sizeof watchdog.invite.host);
+    return watchdog.listening >= 0 && start_thread();
 }
 
 /* Rank 0 has refused this process, and says why. */
-static void turned_away(const void *payload) MEG_NORETURN;
-static void turned_away(const void *payload)
+static void exit_refused(const void *payload) MEG_NORETURN;
+static void exit_refused(const void *payload)
 {
-    struct board_ends ends;
+    struct watchdog_exit ends;
     char why[sizeof ends.why];
 
     memcpy(&ends, payload, sizeof ends);
-    board_copy_name(why, ends.why, sizeof why);
-    meg_warn("port %d refuses rank %d of %d on %s: %s", board.invite.port, board.rank, board.size, board.host, why);
+    watchdog_copy_name(why, ends.why, sizeof why);
+    meg_warn("port %d refuses rank %d of %d on %s: %s", watchdog.invite.port, watchdog.rank, watchdog.size, watchdog.host, why);
     meg_temporary_exit(ends.status);
 }
 
@@ -148,27 +148,27 @@ enum answer {
 };
 
 /* Connect to rank 0's board and ask to join; errno says why there is no welcome. */
-static enum answer ask_to_join(struct board_link *l)
+static enum answer ask_to_join(struct watchdog_conn *l)
 {
-    struct board_join j = { .rank = board.rank, .size = board.size };
+    struct watchdog_join_request j = { .rank = watchdog.rank, .size = watchdog.size };
     struct pollfd p = { .events = POLLIN };
-    enum board_kind kind;
+    enum watchdog_frame_type kind;
     const void *payload;
     int r = 0;
 
-    board_shut(&l->fd);
+    watchdog_close_fd(&l->fd);
     l->have = l->taken = 0;
-    if ((l->fd = p.fd = board_connect(&board.invite)) < 0)
+    if ((l->fd = p.fd = watchdog_connect(&watchdog.invite)) < 0)
         return ANSWER_NONE;
-    memcpy(j.token, board.invite.token, sizeof j.token);
-    memcpy(j.host, board.host, sizeof j.host);
-    board_send(l, BOARD_JOIN, &j, sizeof j);
+    memcpy(j.token, watchdog.invite.token, sizeof j.token);
+    memcpy(j.host, watchdog.host, sizeof j.host);
+    watchdog_send(l, WATCHDOG_JOIN, &j, sizeof j);
     while (r == 0 && poll(&p, 1, (int)(WELCOME_S * 1000)) > 0)
-        r = board_recv(l, &kind, &payload);
-    if (r == 1 && kind == BOARD_END)
-        turned_away(payload);
-    if (r == 1 && kind == BOARD_WELCOME) {
-        board_copy_name(l->host, payload, sizeof l->host);
+        r = watchdog_recv(l, &kind, &payload);
+    if (r == 1 && kind == WATCHDOG_EXIT_ALL)
+        exit_refused(payload);
+    if (r == 1 && kind == WATCHDOG_WELCOME) {
+        watchdog_copy_name(l->host, payload, sizeof l->host);
         return ANSWER_WELCOME;
     }
     errno = ECONNREFUSED;
@@ -176,181 +176,181 @@ static enum answer ask_to_join(struct board_link *l)
 }
 
 /* A connection that got no welcome stays open, so that leaving can say goodbye on it. */
-bool board_go_to(double patience_s)
+bool watchdog_join(double patience_s)
 {
     const double start = meg_now_s();
     enum answer answer;
 
     make_links(1);
-    if (!board.invite.is_open)
+    if (!watchdog.invite.is_open)
         return false;
-    while ((answer = ask_to_join(&board.link[0])) == ANSWER_NONE && meg_now_s() - start <= patience_s)
+    while ((answer = ask_to_join(&watchdog.link[0])) == ANSWER_NONE && meg_now_s() - start <= patience_s)
         usleep(20000);
     if (answer != ANSWER_WELCOME)
         return false;
-    board.link[0].rank = 0;
+    watchdog.link[0].rank = 0;
     return start_thread();
 }
 
 /* The thread says goodbye; where there is none, this does, and rank 0 takes nobody for lost. */
 static void leave(void)
 {
-    for (int i = 0; i < board.nlinks && !board.is_open; i++)
-        board_send(&board.link[i], BOARD_BYE, NULL, 0);
-    if (board.is_open) {
-        pthread_mutex_lock(&board.lock);
-        board.is_leaving = true;
-        pthread_mutex_unlock(&board.lock);
-        board_poke();
-        pthread_join(board.thread, NULL);
-        board.is_open = false;
+    for (int i = 0; i < watchdog.nlinks && !watchdog.is_open; i++)
+        watchdog_send(&watchdog.link[i], WATCHDOG_BYE, NULL, 0);
+    if (watchdog.is_open) {
+        pthread_mutex_lock(&watchdog.lock);
+        watchdog.is_leaving = true;
+        pthread_mutex_unlock(&watchdog.lock);
+        watchdog_wake();
+        pthread_join(watchdog.thread, NULL);
+        watchdog.is_open = false;
     }
-    for (int i = 0; i < board.nlinks; i++)
-        board_shut(&board.link[i].fd);
-    board.nlinks = 0;
-    free(board.link);
-    board.link = NULL;
-    free(board.has_come);
-    board.has_come = NULL;
-    board_forget_notes();
-    board_shut(&board.listening);
-    board_shut(&board.epoll);
-    board_shut(&board.poke[0]);
-    board_shut(&board.poke[1]);
+    for (int i = 0; i < watchdog.nlinks; i++)
+        watchdog_close_fd(&watchdog.link[i].fd);
+    watchdog.nlinks = 0;
+    free(watchdog.link);
+    watchdog.link = NULL;
+    free(watchdog.has_come);
+    watchdog.has_come = NULL;
+    watchdog_kv_clear();
+    watchdog_close_fd(&watchdog.listening);
+    watchdog_close_fd(&watchdog.epoll);
+    watchdog_close_fd(&watchdog.poke[0]);
+    watchdog_close_fd(&watchdog.poke[1]);
 }
 
 /* Where a rank could not join, nobody has a board; that rank is in no barrier with those that have one still. */
-static void all_or_none(bool is_in, int why)
+static void close_unless_all_joined(bool is_in, int why)
 {
-    int32_t failed = is_in ? 0 : board.size - board.rank;
+    int32_t failed = is_in ? 0 : watchdog.size - watchdog.rank;
 
-    meg_all_reduce(board.world, &failed, 1, MEG_DTYPE_I32, MEG_MAX);
-    if (failed && failed == board.size - board.rank)
+    meg_all_reduce(watchdog.world, &failed, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
+    if (failed && failed == watchdog.size - watchdog.rank)
         meg_warn("rank %d on %s cannot %s the board of rank 0 on %s: %s; a lost rank is noticed only when others "
                  "have waited for it too long",
-                 board.rank, board.host, board_is_host() ? "open" : "join", board.invite.host, strerror(why));
+                 watchdog.rank, watchdog.host, watchdog_is_server() ? "open" : "join", watchdog.invite.host, strerror(why));
     if (failed)
         leave();
 }
 
 /* Over the world's communicator. */
-static void join_by_invitation(void)
+static void open_over_world(void)
 {
-    const bool is_local = share_a_network(board.world);
+    const bool is_local = all_share_loopback(watchdog.world);
     bool is_in = false;
     int why;
 
-    if (board_is_host())
-        is_in = board_serve(is_local, 0);
+    if (watchdog_is_server())
+        is_in = watchdog_serve(is_local, 0);
     why = errno;
-    meg_broadcast(board.world, &board.invite, sizeof board.invite / sizeof(int32_t), MEG_DTYPE_I32, 0);
-    if (!board_is_host()) {
-        is_in = board_go_to(0);
+    meg_broadcast(watchdog.world, &watchdog.invite, sizeof watchdog.invite / sizeof(int32_t), MEG_DTYPE_I32, 0);
+    if (!watchdog_is_server()) {
+        is_in = watchdog_join(0);
         why = errno;
     }
-    all_or_none(is_in, why);
+    close_unless_all_joined(is_in, why);
 }
 
-void meg_board_meet_at(const struct meg_meeting *m)
+void meg_watchdog_set_rendezvous(const struct meg_rendezvous *m)
 {
-    board.meeting = m;
+    watchdog.meeting = m;
 }
 
-void meg_board_open(struct meg_comm *world, double deadline_s)
+void meg_watchdog_open(struct meg_comm *world, double deadline_s)
 {
-    const double beat_s = BEAT_S * (1 + world->size / 1000); /* rank 0 hears some thousand a second */
+    const double beat_s = HEARTBEAT_S * (1 + world->size / 1000); /* rank 0 hears some thousand a second */
 
     if (world->size == 1)
         return;
-    board.world = world;
-    board.rank = world->rank;
-    board.size = world->size;
-    board.deadline_s = deadline_s;
-    board.beat_s = beat_s < deadline_s / 8 ? beat_s : deadline_s / 8;
-    board.place.step = -1;
-    board.has_come = meg_new((size_t)world->size * sizeof *board.has_come);
-    board.has_come[0] = true;
-    board.ncome = 1;
-    gethostname(board.host, sizeof board.host - 1);
-    if (board.meeting)
-        board_meet(board.meeting);
+    watchdog.world = world;
+    watchdog.rank = world->rank;
+    watchdog.size = world->size;
+    watchdog.deadline_s = deadline_s;
+    watchdog.beat_s = beat_s < deadline_s / 8 ? beat_s : deadline_s / 8;
+    watchdog.place.step = -1;
+    watchdog.has_come = meg_new((size_t)world->size * sizeof *watchdog.has_come);
+    watchdog.has_come[0] = true;
+    watchdog.ncome = 1;
+    gethostname(watchdog.host, sizeof watchdog.host - 1);
+    if (watchdog.meeting)
+        watchdog_rendezvous(watchdog.meeting);
     else
-        join_by_invitation();
-    if (board.is_open)
+        open_over_world();
+    if (watchdog.is_open)
         delay_sigterm();
 }
 
-void meg_board_close(void)
+void meg_watchdog_close(void)
 {
-    if (board.is_open)
-        meg_barrier(board.world);
+    if (watchdog.is_open)
+        meg_barrier(watchdog.world);
     leave();
 }
 
-void meg_board_step(int64_t step)
+void meg_watchdog_set_step(int64_t step)
 {
-    pthread_mutex_lock(&board.lock);
-    board.place.step = step;
-    board.steps++;
-    pthread_mutex_unlock(&board.lock);
+    pthread_mutex_lock(&watchdog.lock);
+    watchdog.place.step = step;
+    watchdog.steps++;
+    pthread_mutex_unlock(&watchdog.lock);
 }
 
-double board_patience_s(void)
+double watchdog_timeout_s(void)
 {
-    return board.steps < 2 && board.deadline_s < SETUP_S ? SETUP_S : board.deadline_s;
+    return watchdog.steps < 2 && watchdog.deadline_s < STARTUP_TIMEOUT_S ? STARTUP_TIMEOUT_S : watchdog.deadline_s;
 }
 
-bool meg_board_is_patient(double waited_s)
+bool meg_watchdog_extends_timeout(double waited_s)
 {
     bool is_patient;
 
-    pthread_mutex_lock(&board.lock);
-    is_patient = board.is_open && waited_s <= board_patience_s();
-    pthread_mutex_unlock(&board.lock);
+    pthread_mutex_lock(&watchdog.lock);
+    is_patient = watchdog.is_open && waited_s <= watchdog_timeout_s();
+    pthread_mutex_unlock(&watchdog.lock);
     return is_patient;
 }
 
-void meg_board_enter(const char *what, const char *group, int64_t number)
+void meg_watchdog_wait_begin(const char *what, const char *group, int64_t number)
 {
-    pthread_mutex_lock(&board.lock);
-    snprintf(board.place.what, sizeof board.place.what, "%s", what);
-    snprintf(board.place.group, sizeof board.place.group, "%s", group);
-    board.place.number = number;
-    board.place.is_waiting = 1;
-    board.wait++;
-    pthread_mutex_unlock(&board.lock);
+    pthread_mutex_lock(&watchdog.lock);
+    snprintf(watchdog.place.what, sizeof watchdog.place.what, "%s", what);
+    snprintf(watchdog.place.group, sizeof watchdog.place.group, "%s", group);
+    watchdog.place.number = number;
+    watchdog.place.is_waiting = 1;
+    watchdog.wait++;
+    pthread_mutex_unlock(&watchdog.lock);
 }
 
-void meg_board_leave(void)
+void meg_watchdog_wait_end(void)
 {
-    pthread_mutex_lock(&board.lock);
-    board.place.is_waiting = 0;
-    pthread_mutex_unlock(&board.lock);
+    pthread_mutex_lock(&watchdog.lock);
+    watchdog.place.is_waiting = 0;
+    pthread_mutex_unlock(&watchdog.lock);
 }
 
-void meg_board_give_up(void)
+void meg_watchdog_await_report(void)
 {
     const double start = meg_now_s();
 
-    while (board.is_open && meg_now_s() - start < VERDICT_S)
+    while (watchdog.is_open && meg_now_s() - start < REPORT_WAIT_S)
         usleep(10000);
 }
 
-void meg_board_last_words(int status, const char *why)
+void meg_watchdog_broadcast_exit(int status, const char *why)
 {
     struct timespec until;
 
-    if (!board.is_open)
+    if (!watchdog.is_open)
         return;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 1;
-    pthread_mutex_lock(&board.lock);
-    board.ends.status = status;
-    board.ends.is_abort = 1;
-    snprintf(board.ends.why, sizeof board.ends.why, "%s", why);
-    board.is_ending = true;
-    board_poke();
-    while (!board.has_told && pthread_cond_timedwait(&board.told, &board.lock, &until) == 0)
+    pthread_mutex_lock(&watchdog.lock);
+    watchdog.ends.status = status;
+    watchdog.ends.is_abort = 1;
+    snprintf(watchdog.ends.why, sizeof watchdog.ends.why, "%s", why);
+    watchdog.is_ending = true;
+    watchdog_wake();
+    while (!watchdog.has_told && pthread_cond_timedwait(&watchdog.told, &watchdog.lock, &until) == 0)
         ;
-    pthread_mutex_unlock(&board.lock);
+    pthread_mutex_unlock(&watchdog.lock);
 }

@@ -30,14 +30,14 @@
 MEG_BEGIN_DECLS
 
 /* Where ranks meet that have no communicator; host is of rank 0, and not looked at where all ranks share it. */
-struct meg_meeting {
+struct meg_rendezvous {
     const char *host;
     int port;
     bool is_local;
     unsigned char token[16];
 };
-/* Before meg_board_open; m is kept, not copied. */
-void meg_board_meet_at(const struct meg_meeting *m);
+/* Before meg_watchdog_open; m is kept, not copied. */
+void meg_watchdog_set_rendezvous(const struct meg_rendezvous *m);
 
 /*
  * Every rank of world calls it, once.  With one rank there is no board.  Where a rank cannot reach rank
@@ -45,41 +45,41 @@ void meg_board_meet_at(const struct meg_meeting *m);
  * they meet at it, the process ends instead: MEG_EPEER names who did not come by the deadline, MEG_EUSAGE
  * a port that is taken, a run that is complete or another, and ranks that contradict each other.
  */
-void meg_board_open(struct meg_comm *world, double deadline_s);
+void meg_watchdog_open(struct meg_comm *world, double deadline_s);
 /* Every rank calls it when all are done; the end of one is then no news to the others. */
-void meg_board_close(void);
+void meg_watchdog_close(void);
 
 /*
  * A note that one rank leaves for others of a group; group, from and to are its name.  A get that finds no
  * note asks for it, and a later one gives it: true, and bytes are set.
  */
-struct meg_board_note {
+struct meg_kv_store_entry {
     uint64_t group;
     int32_t from, to;
     int32_t readers;                 /* that will get it */
     unsigned char bytes[128];
 };
-void meg_board_put(const struct meg_board_note *note);
-bool meg_board_get(struct meg_board_note *note);
+void meg_kv_store_put(const struct meg_kv_store_entry *note);
+bool meg_kv_store_get(struct meg_kv_store_entry *note);
 
 /* From here on this rank works on this step (the iteration that is being made). */
-void meg_board_step(int64_t step);
+void meg_watchdog_set_step(int64_t step);
 
 /* Around a wait for others in the number'th operation of a group; what and group stay the caller's. */
-void meg_board_enter(const char *what, const char *group, int64_t number);
-void meg_board_leave(void);
+void meg_watchdog_wait_begin(const char *what, const char *group, int64_t number);
+void meg_watchdog_wait_end(void);
 
 /* Whether a wait past its deadline is to go on, because the first step is not done yet. */
-bool meg_board_is_patient(double waited_s);
+bool meg_watchdog_extends_timeout(double waited_s);
 
 /*
- * meg_board_give_up - a wait has failed or taken too long: gives the board some seconds to say why and
+ * meg_watchdog_await_report - a wait has failed or taken too long: gives the board some seconds to say why and
  * to end this process; returns where there is none, or it has nothing to say.
  */
-void meg_board_give_up(void);
+void meg_watchdog_await_report(void);
 
 /* This process is about to end with status: the others are told why, and end, too. */
-void meg_board_last_words(int status, const char *why);
+void meg_watchdog_broadcast_exit(int status, const char *why);
 
 MEG_END_DECLS
 #endif

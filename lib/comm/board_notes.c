@@ -7,20 +7,20 @@
 #include "comm/board_internal.h"
 
 struct entry {
-    struct meg_board_note note;
+    struct meg_kv_store_entry note;
     bool is_wanted;                  /* else it is held */
     bool is_told;                    /* to rank 0, or came from there */
-    struct board_link *asker;        /* NULL: this process */
+    struct watchdog_conn *asker;        /* NULL: this process */
 };
 
 /* With the board's lock held. */
 static struct entry *list;
 static int count;
 
-static struct entry *find(const struct meg_board_note *name, bool is_wanted, const struct board_link *asker)
+static struct entry *find(const struct meg_kv_store_entry *name, bool is_wanted, const struct watchdog_conn *asker)
 {
     for (int i = 0; i < count; i++) {
-        const struct meg_board_note *n = &list[i].note;
+        const struct meg_kv_store_entry *n = &list[i].note;
 
         if (n->group == name->group && n->from == name->from && n->to == name->to && list[i].is_wanted == is_wanted &&
             list[i].asker == asker)
@@ -48,21 +48,21 @@ static void read_once(struct entry *held)
         drop(held);
 }
 
-void meg_board_put(const struct meg_board_note *note)
+void meg_kv_store_put(const struct meg_kv_store_entry *note)
 {
-    MEG_ASSERT(board.is_open);
-    pthread_mutex_lock(&board.lock);
+    MEG_ASSERT(watchdog.is_open);
+    pthread_mutex_lock(&watchdog.lock);
     add((struct entry){ .note = *note });
-    pthread_mutex_unlock(&board.lock);
-    board_poke();
+    pthread_mutex_unlock(&watchdog.lock);
+    watchdog_wake();
 }
 
-bool meg_board_get(struct meg_board_note *note)
+bool meg_kv_store_get(struct meg_kv_store_entry *note)
 {
     struct entry *held;
 
-    MEG_ASSERT(board.is_open);
-    pthread_mutex_lock(&board.lock);
+    MEG_ASSERT(watchdog.is_open);
+    pthread_mutex_lock(&watchdog.lock);
     held = find(note, false, NULL);
     if (held) {
         *note = held->note;
@@ -70,26 +70,26 @@ bool meg_board_get(struct meg_board_note *note)
         drop(find(note, true, NULL));
     } else if (!find(note, true, NULL)) {
         add((struct entry){ .note = *note, .is_wanted = true });
-        board_poke();
+        watchdog_wake();
     }
-    pthread_mutex_unlock(&board.lock);
+    pthread_mutex_unlock(&watchdog.lock);
     return held != NULL;
 }
 
-void board_take_note(struct board_link *l, enum board_kind kind, const struct meg_board_note *note)
+void watchdog_kv_receive(struct watchdog_conn *l, enum watchdog_frame_type kind, const struct meg_kv_store_entry *note)
 {
     struct entry e = { .note = *note, .is_told = true };
 
-    if (kind == BOARD_WANT) {
+    if (kind == WATCHDOG_KV_GET) {
         e.is_wanted = true;
         e.asker = l;
-    } else if (!board_is_host()) {
+    } else if (!watchdog_is_server()) {
         e.note.readers = 1;
     }
-    pthread_mutex_lock(&board.lock);
+    pthread_mutex_lock(&watchdog.lock);
     add(e);
-    pthread_mutex_unlock(&board.lock);
-    board_pass_notes();
+    pthread_mutex_unlock(&watchdog.lock);
+    watchdog_kv_flush();
 }
 
 /* Rank 0 gives what it holds to who asked. */
@@ -100,7 +100,7 @@ static void answer(void)
 
         if (!held)
             continue;
-        board_send(asked.asker, BOARD_NOTE, &held->note, sizeof held->note);
+        watchdog_send(asked.asker, WATCHDOG_KV_ENTRY, &held->note, sizeof held->note);
         drop(&list[i--]);
         read_once(find(&asked.note, false, NULL));
     }
@@ -111,24 +111,24 @@ static void tell(void)
     for (int i = 0; i < count; i++) {
         if (list[i].is_told)
             continue;
-        board_send(&board.link[0], list[i].is_wanted ? BOARD_WANT : BOARD_NOTE, &list[i].note, sizeof list[i].note);
+        watchdog_send(&watchdog.link[0], list[i].is_wanted ? WATCHDOG_KV_GET : WATCHDOG_KV_ENTRY, &list[i].note, sizeof list[i].note);
         list[i].is_told = true;
         if (!list[i].is_wanted)
             drop(&list[i--]);
     }
 }
 
-void board_pass_notes(void)
+void watchdog_kv_flush(void)
 {
-    pthread_mutex_lock(&board.lock);
-    if (board_is_host())
+    pthread_mutex_lock(&watchdog.lock);
+    if (watchdog_is_server())
         answer();
     else
         tell();
-    pthread_mutex_unlock(&board.lock);
+    pthread_mutex_unlock(&watchdog.lock);
 }
 
-void board_forget_notes(void)
+void watchdog_kv_clear(void)
 {
     free(list);
     list = NULL;

@@ -45,7 +45,7 @@ static bool make_address(struct address *a, int family, const void *addr, int po
     return false;
 }
 
-static void invite_to(struct board_invite *to, const struct sockaddr *s)
+static void invite_to(struct watchdog_endpoint *to, const struct sockaddr *s)
 {
     const int most = sizeof to->addr / sizeof *to->addr;
 
@@ -59,7 +59,7 @@ static void invite_to(struct board_invite *to, const struct sockaddr *s)
 }
 
 /* The addresses of this host that others may reach: of interfaces that are up, IPv4 first. */
-static void invite_to_host(struct board_invite *to)
+static void invite_to_host(struct watchdog_endpoint *to)
 {
     struct ifaddrs *all;
 
@@ -82,7 +82,7 @@ static void prepare(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
-void board_shut(int *fd)
+void watchdog_close_fd(int *fd)
 {
     const int why = errno;
 
@@ -106,7 +106,7 @@ static int bound(struct address *at, bool is_local, int port)
         if (setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero) == 0 &&
             bind(fd, (struct sockaddr *)&at->s, at->n) == 0)
             return fd;
-        board_shut(&fd);
+        watchdog_close_fd(&fd);
     }
     if ((fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) < 0)
         return -1;
@@ -114,11 +114,11 @@ static int bound(struct address *at, bool is_local, int port)
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (bind(fd, (struct sockaddr *)&at->s, at->n) == 0)
         return fd;
-    board_shut(&fd);
+    watchdog_close_fd(&fd);
     return -1;
 }
 
-int board_listen(struct board_invite *to, bool is_local, int port)
+int watchdog_listen(struct watchdog_endpoint *to, bool is_local, int port)
 {
     struct address at;
     int fd;
@@ -128,7 +128,7 @@ int board_listen(struct board_invite *to, bool is_local, int port)
         return -1;
     if (listen(fd, SOMAXCONN) < 0 || getsockname(fd, (struct sockaddr *)&at.s, &at.n) < 0 ||
         getrandom(to->token, sizeof to->token, 0) != sizeof to->token) {
-        board_shut(&fd);
+        watchdog_close_fd(&fd);
         return -1;
     }
     to->port = ntohs(at.s.ss_family == AF_INET ? ((struct sockaddr_in *)&at.s)->sin_port
@@ -141,7 +141,7 @@ int board_listen(struct board_invite *to, bool is_local, int port)
     return fd;
 }
 
-const char *board_invite_to(struct board_invite *to, const struct meg_meeting *m)
+const char *watchdog_resolve(struct watchdog_endpoint *to, const struct meg_rendezvous *m)
 {
     const struct addrinfo want = { .ai_socktype = SOCK_STREAM };
     struct addrinfo *found;
@@ -183,7 +183,7 @@ static int connect_to(const struct address *a)
     return -1;
 }
 
-int board_connect(const struct board_invite *to)
+int watchdog_connect(const struct watchdog_endpoint *to)
 {
     errno = EADDRNOTAVAIL;
     for (int i = 0; i < to->naddrs; i++) {
@@ -198,7 +198,7 @@ int board_connect(const struct board_invite *to)
     return -1;
 }
 
-int board_accept(int listening)
+int watchdog_accept(int listening)
 {
     const int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
@@ -207,7 +207,7 @@ int board_accept(int listening)
     return fd;
 }
 
-void board_copy_name(char *to, const char *from, size_t cap)
+void watchdog_copy_name(char *to, const char *from, size_t cap)
 {
     size_t n = 0;
 
@@ -218,7 +218,7 @@ void board_copy_name(char *to, const char *from, size_t cap)
 
 /* ---- frames ---- */
 
-void board_send(struct board_link *l, enum board_kind kind, const void *payload, size_t n)
+void watchdog_send(struct watchdog_conn *l, enum watchdog_frame_type kind, const void *payload, size_t n)
 {
     unsigned char out[sizeof l->in];
     const uint32_t head[2] = { (uint32_t)kind, (uint32_t)n };
@@ -234,7 +234,7 @@ void board_send(struct board_link *l, enum board_kind kind, const void *payload,
     l->is_clogged = sent > 0 && (size_t)sent < HEAD + n;
 }
 
-static bool is_whole(const struct board_link *l, uint32_t head[2])
+static bool is_whole(const struct watchdog_conn *l, uint32_t head[2])
 {
     if (l->have < HEAD)
         return false;
@@ -244,29 +244,29 @@ static bool is_whole(const struct board_link *l, uint32_t head[2])
 
 static bool is_sound(const uint32_t head[2])
 {
-    static const uint32_t nbytes[] = { [BOARD_JOIN] = sizeof(struct board_join),
-                                       [BOARD_WELCOME] = sizeof(struct board_welcome),
-                                       [BOARD_PLACE] = sizeof(struct board_place),
-                                       [BOARD_ASK] = 0,
-                                       [BOARD_WAITED] = 0,
-                                       [BOARD_ENDS] = sizeof(struct board_ends),
-                                       [BOARD_END] = sizeof(struct board_ends),
-                                       [BOARD_NOTE] = sizeof(struct meg_board_note),
-                                       [BOARD_WANT] = sizeof(struct meg_board_note),
-                                       [BOARD_BYE] = 0 };
+    static const uint32_t nbytes[] = { [WATCHDOG_JOIN] = sizeof(struct watchdog_join_request),
+                                       [WATCHDOG_WELCOME] = sizeof(struct watchdog_welcome),
+                                       [WATCHDOG_HEARTBEAT] = sizeof(struct watchdog_rank_state),
+                                       [WATCHDOG_QUERY] = 0,
+                                       [WATCHDOG_TIMEOUT] = 0,
+                                       [WATCHDOG_EXITING] = sizeof(struct watchdog_exit),
+                                       [WATCHDOG_EXIT_ALL] = sizeof(struct watchdog_exit),
+                                       [WATCHDOG_KV_ENTRY] = sizeof(struct meg_kv_store_entry),
+                                       [WATCHDOG_KV_GET] = sizeof(struct meg_kv_store_entry),
+                                       [WATCHDOG_BYE] = 0 };
 
-    return head[0] >= BOARD_JOIN && head[0] <= BOARD_BYE && head[1] == nbytes[head[0]];
+    return head[0] >= WATCHDOG_JOIN && head[0] <= WATCHDOG_BYE && head[1] == nbytes[head[0]];
 }
 
 /* The frame that the last call gave, if any, makes room. */
-static void drop_taken(struct board_link *l)
+static void drop_taken(struct watchdog_conn *l)
 {
     l->have -= l->taken;
     memmove(l->in, l->in + l->taken, l->have);
     l->taken = 0;
 }
 
-int board_recv(struct board_link *l, enum board_kind *kind, const void **payload)
+int watchdog_recv(struct watchdog_conn *l, enum watchdog_frame_type *kind, const void **payload)
 {
     uint32_t head[2];
     ssize_t n;
@@ -284,7 +284,7 @@ int board_recv(struct board_link *l, enum board_kind *kind, const void **payload
     }
     if (!is_sound(head))
         return -1;
-    *kind = (enum board_kind)head[0];
+    *kind = (enum watchdog_frame_type)head[0];
     *payload = l->in + HEAD;
     l->taken = HEAD + head[1];
     return 1;

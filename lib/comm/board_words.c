@@ -9,13 +9,13 @@ enum { WORDS = 160, LINES = 6, MOST = 1800 };  /* of a place; of a list; bytes o
 struct seat {
     int rank;
     const char *host;
-    struct board_place place;
+    struct watchdog_rank_state place;
     bool is_silent;
     double silent_s;
     char words[WORDS];
 };
 
-static void place_words(char *out, const struct board_place *p)
+static void format_state(char *out, const struct watchdog_rank_state *p)
 {
     char step[40] = "before the first step";
 
@@ -34,14 +34,14 @@ static int by_rank(const void *x, const void *y)
 }
 
 /* All ranks that are known of, in order. */
-static int seats(struct seat **out, const struct board_view *v)
+static int collect_ranks(struct seat **out, const struct watchdog_snapshot *v)
 {
     struct seat *s = meg_new(((size_t)v->nlinks + 1) * sizeof *s);
     int n = 0;
 
     s[n++] = (struct seat){ .rank = v->rank, .host = v->host, .place = v->mine };
     for (int i = 0; i < v->nlinks; i++) {
-        const struct board_link *l = &v->link[i];
+        const struct watchdog_conn *l = &v->link[i];
 
         if (l->rank >= 0 && !l->has_left)
             s[n++] = (struct seat){ .rank = l->rank,
@@ -51,7 +51,7 @@ static int seats(struct seat **out, const struct board_view *v)
                                     .silent_s = l->silent_s };
     }
     for (int i = 0; i < n; i++)
-        place_words(s[i].words, &s[i].place);
+        format_state(s[i].words, &s[i].place);
     qsort(s, (size_t)n, sizeof *s, by_rank);
     *out = s;
     return n;
@@ -82,7 +82,7 @@ static void list_ranks(struct meg_str *out, const struct seat *s, const bool *is
 }
 
 /* Who is where, ranks of the same place together; those marked done are left out. */
-static void list_places(struct meg_str *out, const struct seat *s, bool *is_done, int n)
+static void list_states(struct meg_str *out, const struct seat *s, bool *is_done, int n)
 {
     bool *is_in = meg_new((size_t)n + 1);
     int lines = 0;
@@ -105,24 +105,24 @@ static void list_places(struct meg_str *out, const struct seat *s, bool *is_done
     free(is_in);
 }
 
-void board_say_gone(struct meg_str *out, const struct board_view *v, const struct board_link *gone)
+void watchdog_report_lost(struct meg_str *out, const struct watchdog_snapshot *v, const struct watchdog_conn *gone)
 {
     char words[WORDS];
     struct seat *s;
-    const int n = seats(&s, v);
+    const int n = collect_ranks(&s, v);
     bool *is_done = meg_new((size_t)n + 1);
 
-    place_words(words, &gone->place);
+    format_state(words, &gone->place);
     for (int i = 0; i < n; i++)
         is_done[i] = s[i].rank == gone->rank;
     meg_str_printf(out, "rank %d of %d on %s is gone (killed, or out of memory?), last heard of %s",
                    gone->rank, v->size, gone->host, words);
-    list_places(out, s, is_done, n);
+    list_states(out, s, is_done, n);
     free(is_done);
     free(s);
 }
 
-void board_say_absent(struct meg_str *out, const bool *has_come, int n)
+void watchdog_report_missing(struct meg_str *out, const bool *has_come, int n)
 {
     struct seat *s = meg_new((size_t)n * sizeof *s);
     bool *is_absent = meg_new((size_t)n);
@@ -154,7 +154,7 @@ static int blame(bool *is_in, const struct seat *s, int n)
     return -1;
 }
 
-static bool is_one_place(const struct seat *s, int n)
+static bool all_same_state(const struct seat *s, int n)
 {
     for (int i = 1; i < n; i++)
         if (strcmp(s[i].words, s[0].words))
@@ -162,16 +162,16 @@ static bool is_one_place(const struct seat *s, int n)
     return true;
 }
 
-void board_say_late(struct meg_str *out, const struct board_view *v)
+void watchdog_report_timeout(struct meg_str *out, const struct watchdog_snapshot *v)
 {
     struct seat *s;
-    const int n = seats(&s, v);
+    const int n = collect_ranks(&s, v);
     bool *is_in = meg_new((size_t)n + 1);
     const int first = blame(is_in, s, n);
 
     if (first < 0) {
         meg_str_printf(out, "waited %.1f s: every rank waits for others%s", v->deadline_s,
-                       is_one_place(s, n) ? ", and data do not move: a slow or broken network, or too much other work"
+                       all_same_state(s, n) ? ", and data do not move: a slow or broken network, or too much other work"
                                           : ", not in the same operation");
     } else {
         list_ranks(out, s, is_in, n);
@@ -182,7 +182,7 @@ void board_say_late(struct meg_str *out, const struct board_view *v)
         else
             meg_str_printf(out, "did not come within %.1f s, being %s", v->deadline_s, s[first].words);
     }
-    list_places(out, s, is_in, n);
+    list_states(out, s, is_in, n);
     meg_str_printf(out, " (--distributed-timeout-minutes sets how long to wait)");
     free(is_in);
     free(s);

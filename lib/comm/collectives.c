@@ -24,7 +24,7 @@ static double nbytes_of(int64_t n, enum meg_dtype t)
 
 static struct meg_work *work_new(struct meg_comm *c, const char *what, enum meg_dtype t)
 {
-    struct meg_group *g = meg_group_of(c);
+    struct meg_comm_group *g = meg_comm_group_of(c);
     struct meg_work *w = meg_new(g->move->work_nbytes);
 
     w->g = g;
@@ -38,10 +38,10 @@ static struct meg_work *work_new(struct meg_comm *c, const char *what, enum meg_
 static void give_up(const struct meg_work *w) MEG_NORETURN;
 static void give_up(const struct meg_work *w)
 {
-    const struct meg_group *g = w->g;
+    const struct meg_comm_group *g = w->g;
     char host[256] = "?";
 
-    meg_board_give_up();
+    meg_watchdog_await_report();
     gethostname(host, sizeof host - 1);
     meg_die(MEG_EPEER,
             "rank %d of %d on %s waited %.1f s in %s of group %s; a peer is gone or stuck, see what the others say "
@@ -50,7 +50,7 @@ static void give_up(const struct meg_work *w)
 }
 
 /* Test until done; now and then look at the clock, and let others run.  Time in which we were stopped is not waited. */
-static void wait_moved(struct meg_work *w)
+static void wait_transfer(struct meg_work *w)
 {
     const double start = meg_now_s();
     double before = 0, waited = 0;
@@ -65,22 +65,22 @@ static void wait_moved(struct meg_work *w)
         sched_yield();
         now = meg_now_s();
         if (before == 0)
-            meg_board_enter(w->what, w->g->c.group, w->number);
+            meg_watchdog_wait_begin(w->what, w->g->c.group, w->number);
         else if (now - before < 1)
             waited += now - before;
         before = now;
-        if (waited > w->g->deadline_s && !meg_board_is_patient(waited))
+        if (waited > w->g->deadline_s && !meg_watchdog_extends_timeout(waited))
             give_up(w);
     }
     if (before != 0)
-        meg_board_leave();
+        meg_watchdog_wait_end();
     meg_comm_add_wait(meg_now_s() - start);
 }
 
 static void wait_work(struct meg_work *w)
 {
     do
-        wait_moved(w);
+        wait_transfer(w);
     while (w->then && w->then(w));
     free(w);
 }
@@ -96,7 +96,7 @@ static bool test_work(struct meg_work *w)
 /* ---- reductions -------------------------------------------------------------------------- */
 
 /* Room for nbytes of arriving parts. */
-static void *room(struct meg_group *g, size_t nbytes)
+static void *room(struct meg_comm_group *g, size_t nbytes)
 {
     if (g->cap < nbytes) {
         free(g->arrived);
@@ -107,10 +107,10 @@ static void *room(struct meg_group *g, size_t nbytes)
 }
 
 /* Cut the piece of an all-reduce from w->at on into a part for each rank. */
-static void cut_piece(struct meg_work *w)
+static void split_chunk(struct meg_work *w)
 {
-    struct meg_group *g = w->g;
-    const int64_t most = meg_comm_piece(g->c.size), n = w->n - w->at < most ? w->n - w->at : most;
+    struct meg_comm_group *g = w->g;
+    const int64_t most = meg_all_reduce_chunk(g->c.size), n = w->n - w->at < most ? w->n - w->at : most;
 
     for (int r = 0; r < g->c.size; r++) {
         g->first[r] = (int)(n * r / g->c.size);
@@ -120,39 +120,39 @@ static void cut_piece(struct meg_work *w)
 
 static bool send_parts(struct meg_work *w);
 
-static bool next_piece(struct meg_work *w)
+static bool next_chunk(struct meg_work *w)
 {
     w->at += w->g->first[w->g->c.size - 1] + w->g->count[w->g->c.size - 1];
     return w->at < w->n && send_parts(w);
 }
 
-static bool gather_sums(struct meg_work *w)
+static bool gather_reduced(struct meg_work *w)
 {
-    struct meg_group *g = w->g;
+    struct meg_comm_group *g = w->g;
     const int64_t mine = g->count[g->c.rank];
 
-    meg_reduce_parts(meg_element(w->buf, w->at + g->first[g->c.rank], w->t), g->arrived, mine, g->c.size, w->t, w->how);
-    w->then = next_piece;
-    g->move->gather_cut(w, meg_element(w->buf, w->at, w->t));
+    meg_reduce_local(meg_element(w->buf, w->at + g->first[g->c.rank], w->t), g->arrived, mine, g->c.size, w->t, w->how);
+    w->then = next_chunk;
+    g->move->allgatherv(w, meg_element(w->buf, w->at, w->t));
     return true;
 }
 
 static bool send_parts(struct meg_work *w)
 {
-    struct meg_group *g = w->g;
+    struct meg_comm_group *g = w->g;
 
-    cut_piece(w);
+    split_chunk(w);
     room(g, (size_t)g->count[g->c.rank] * (size_t)g->c.size * meg_dtype_size(w->t));
-    w->then = gather_sums;
-    g->move->scatter_cut(w, meg_element(w->buf, w->at, w->t), g->arrived);
+    w->then = gather_reduced;
+    g->move->alltoallv(w, meg_element(w->buf, w->at, w->t), g->arrived);
     return true;
 }
 
-static struct meg_work *all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce how)
+static struct meg_work *all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op how)
 {
     struct meg_work *w = work_new(c, "all-reduce", t);
 
-    c->sent += meg_sent_all_reduce(c->size, nbytes_of(n, t));
+    c->sent += meg_comm_volume_all_reduce(c->size, nbytes_of(n, t));
     w->buf = buf;
     w->n = n;
     w->how = how;
@@ -160,23 +160,23 @@ static struct meg_work *all_reduce(struct meg_comm *c, void *buf, int64_t n, enu
     return w;
 }
 
-static bool sum_part(struct meg_work *w)
+static bool reduce_received(struct meg_work *w)
 {
-    meg_reduce_parts(w->buf, w->g->arrived, w->n, w->g->c.size, w->t, w->how);
+    meg_reduce_local(w->buf, w->g->arrived, w->n, w->g->c.size, w->t, w->how);
     return false;
 }
 
 static struct meg_work *reduce_scatter(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t,
-                                       enum meg_reduce how)
+                                       enum meg_reduce_op how)
 {
     struct meg_work *w = work_new(c, "reduce-scatter", t);
 
-    c->sent += meg_sent_parts(c->size, nbytes_of(n, t));
+    c->sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
     MEG_ASSERT(n <= INT32_MAX);
     w->buf = out;
     w->n = n;
     w->how = how;
-    w->then = sum_part;
+    w->then = reduce_received;
     w->g->move->all_to_all(w, room(w->g, (size_t)(n * c->size) * meg_dtype_size(t)), in, n);
     return w;
 }
@@ -187,7 +187,7 @@ static struct meg_work *all_gather(struct meg_comm *c, void *out, const void *in
 {
     struct meg_work *w = work_new(c, "all-gather", t);
 
-    c->sent += meg_sent_parts(c->size, nbytes_of(n, t));
+    c->sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
     MEG_ASSERT(n <= INT32_MAX);
     w->g->move->all_gather(w, out, in, n);
     return w;
@@ -197,7 +197,7 @@ static struct meg_work *all_to_all(struct meg_comm *c, void *out, const void *in
 {
     struct meg_work *w = work_new(c, "all-to-all", t);
 
-    c->sent += meg_sent_parts(c->size, nbytes_of(n, t));
+    c->sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
     MEG_ASSERT(n <= INT32_MAX);
     w->g->move->all_to_all(w, out, in, n);
     return w;
@@ -244,19 +244,19 @@ static struct meg_work *barrier(struct meg_comm *c)
 
 static void set_deadline(struct meg_comm *c, double seconds)
 {
-    meg_group_of(c)->deadline_s = seconds;
+    meg_comm_group_of(c)->deadline_s = seconds;
 }
 
 static struct meg_comm *split(struct meg_comm *world, int color, const char *name)
 {
-    struct meg_group *g = meg_group_of(world);
+    struct meg_comm_group *g = meg_comm_group_of(world);
 
     return g->move->split(g, color, name);
 }
 
 static void close_group(struct meg_comm *c)
 {
-    struct meg_group *g = meg_group_of(c);
+    struct meg_comm_group *g = meg_comm_group_of(c);
 
     free(g->arrived);
     free(g->count);
@@ -280,7 +280,7 @@ static const struct meg_comm_ops ops = {
     .close = close_group,
 };
 
-void meg_group_init(struct meg_group *g, const struct meg_transport *move, const char *name, double deadline_s)
+void meg_comm_group_init(struct meg_comm_group *g, const struct meg_transport *move, const char *name, double deadline_s)
 {
     g->c.op = &ops;
     g->c.group = name;

@@ -7,17 +7,17 @@
 #include <stddef.h>
 #include "comm/comm.h"
 
-struct meg_group;
+struct meg_comm_group;
 
 /* A started operation: what moves now, and for reductions what is to follow it. */
 struct meg_work {
-    struct meg_group *g;
+    struct meg_comm_group *g;
     const char *what;
     int64_t number;                     /* in its group: what ranks that wait for each other share */
     void *buf;                          /* all-reduce: the whole buffer; reduce-scatter: out */
     int64_t n, at;
     enum meg_dtype t;
-    enum meg_reduce how;
+    enum meg_reduce_op how;
     bool (*then)(struct meg_work *w);   /* after what moves: false when all is done; NULL: it is */
 };
 
@@ -26,9 +26,9 @@ struct meg_transport {
     size_t work_nbytes;                 /* of its own struct, which begins with a struct meg_work */
     /* Part i of the piece at from, cut by g->count and g->first, goes to rank i; what arrives for this
      * rank lies in rank order in to. */
-    void (*scatter_cut)(struct meg_work *w, const void *from, void *to);
+    void (*alltoallv)(struct meg_work *w, const void *from, void *to);
     /* Every rank's part of the piece at buf comes to all. */
-    void (*gather_cut)(struct meg_work *w, void *buf);
+    void (*allgatherv)(struct meg_work *w, void *buf);
     void (*all_gather)(struct meg_work *w, void *out, const void *in, int64_t n);
     void (*all_to_all)(struct meg_work *w, void *out, const void *in, int64_t n);
     void (*broadcast)(struct meg_work *w, void *buf, int64_t n, int root);
@@ -36,11 +36,11 @@ struct meg_transport {
     void (*recv)(struct meg_work *w, void *buf, int64_t n, int from);
     void (*barrier)(struct meg_work *w);
     bool (*is_done)(struct meg_work *w);    /* what was started last; takes it on */
-    struct meg_comm *(*split)(struct meg_group *world, int color, const char *name);
-    void (*close)(struct meg_group *g);     /* frees g */
+    struct meg_comm *(*split)(struct meg_comm_group *world, int color, const char *name);
+    void (*close)(struct meg_comm_group *g);     /* frees g */
 };
 
-struct meg_group {
+struct meg_comm_group {
     struct meg_comm c;
     const struct meg_transport *move;
     double deadline_s;
@@ -50,15 +50,15 @@ struct meg_group {
     int *count, *first;                 /* [size] of the piece under way */
 };
 
-static inline struct meg_group *meg_group_of(struct meg_comm *c)
+static inline struct meg_comm_group *meg_comm_group_of(struct meg_comm *c)
 {
-    return (struct meg_group *)c;
+    return (struct meg_comm_group *)c;
 }
 
 /* c.rank and c.size are set. */
-void meg_group_init(struct meg_group *g, const struct meg_transport *move, const char *name, double deadline_s);
+void meg_comm_group_init(struct meg_comm_group *g, const struct meg_transport *move, const char *name, double deadline_s);
 
 /* acc [n] = sum or maximum over size parts of n that lie behind each other, in order. */
-void meg_reduce_parts(void *acc, const void *part, int64_t n, int size, enum meg_dtype t, enum meg_reduce how);
+void meg_reduce_local(void *acc, const void *part, int64_t n, int size, enum meg_dtype t, enum meg_reduce_op how);
 
 #endif

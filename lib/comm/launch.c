@@ -40,7 +40,7 @@ static int open_torchrun(struct meg_comm_world *w, struct meg_err *e)
         return r;
     w->launcher = "torchrun";
 #ifdef MEG_HAVE_NCCL
-    meg_board_meet_at(&t.meeting);
+    meg_watchdog_set_rendezvous(&t.meeting);
     w->world = meg_comm_open_nccl(&t);
     return 0;
 #else
@@ -99,7 +99,7 @@ void meg_comm_add_wait(double seconds)
     waited_s += seconds;
 }
 
-void meg_comm_set_deadline(struct meg_comm *c, double seconds)
+void meg_comm_set_timeout(struct meg_comm *c, double seconds)
 {
     c->op->set_deadline(c, seconds);
 }

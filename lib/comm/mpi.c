@@ -14,7 +14,7 @@
 enum { TAG = 1 };
 
 struct mpi_group {
-    struct meg_group g;
+    struct meg_comm_group g;
     MPI_Comm mpi;
     int *from_count, *from_first;       /* [size] of what arrives */
 };
@@ -24,7 +24,7 @@ struct mpi_work {
     MPI_Request request;
 };
 
-static struct mpi_group *mpi_group_of(struct meg_group *g)
+static struct mpi_group *mpi_group_of(struct meg_comm_group *g)
 {
     return (struct mpi_group *)g;
 }
@@ -39,14 +39,14 @@ static MPI_Request *request_of(struct meg_work *w)
     return &((struct mpi_work *)w)->request;
 }
 
-static void check(const struct meg_group *g, int status, const char *what)
+static void check(const struct meg_comm_group *g, int status, const char *what)
 {
     char text[MPI_MAX_ERROR_STRING];
     int n = 0;
 
     if (status == MPI_SUCCESS)
         return;
-    meg_board_give_up();
+    meg_watchdog_await_report();
     MPI_Error_string(status, text, &n);
     meg_die(MEG_EPEER, "%s of group %s failed on rank %d of %d: %.*s", what, g->c.group, g->c.rank, g->c.size, n, text);
 }
@@ -60,7 +60,7 @@ static MPI_Datatype type_of(const struct meg_work *w)
 
 /* ---- moving ------------------------------------------------------------------------------ */
 
-static void scatter_cut(struct meg_work *w, const void *from, void *to)
+static void alltoallv(struct meg_work *w, const void *from, void *to)
 {
     const struct mpi_group *m = mpi_group_of(w->g);
     const int mine = w->g->count[w->g->c.rank];
@@ -75,7 +75,7 @@ static void scatter_cut(struct meg_work *w, const void *from, void *to)
           w->what);
 }
 
-static void gather_cut(struct meg_work *w, void *buf)
+static void allgatherv(struct meg_work *w, void *buf)
 {
     check(w->g,
           MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buf, w->g->count, w->g->first, type_of(w), comm_of(w),
@@ -128,9 +128,9 @@ static bool is_done(struct meg_work *w)
 
 /* ---- groups ------------------------------------------------------------------------------ */
 
-static struct meg_comm *split(struct meg_group *world, int color, const char *name);
+static struct meg_comm *split(struct meg_comm_group *world, int color, const char *name);
 
-static void close_group(struct meg_group *g)
+static void close_group(struct meg_comm_group *g)
 {
     struct mpi_group *m = mpi_group_of(g);
     const bool is_world = m->mpi == MPI_COMM_WORLD;
@@ -148,8 +148,8 @@ static void close_group(struct meg_group *g)
 
 static const struct meg_transport move = {
     .work_nbytes = sizeof(struct mpi_work),
-    .scatter_cut = scatter_cut,
-    .gather_cut = gather_cut,
+    .alltoallv = alltoallv,
+    .allgatherv = allgatherv,
     .all_gather = all_gather,
     .all_to_all = all_to_all,
     .broadcast = broadcast,
@@ -171,11 +171,11 @@ static struct meg_comm *group_new(MPI_Comm mpi, const char *name, double deadlin
     MPI_Comm_size(mpi, &m->g.c.size);
     m->from_count = meg_new((size_t)m->g.c.size * sizeof *m->from_count);
     m->from_first = meg_new((size_t)m->g.c.size * sizeof *m->from_first);
-    meg_group_init(&m->g, &move, name, deadline_s);
+    meg_comm_group_init(&m->g, &move, name, deadline_s);
     return &m->g.c;
 }
 
-static struct meg_comm *split(struct meg_group *world, int color, const char *name)
+static struct meg_comm *split(struct meg_comm_group *world, int color, const char *name)
 {
     MPI_Comm mpi;
 
@@ -200,7 +200,7 @@ static void leave(void)
 static void abort_all(int status, const char *why)
 {
     is_aborting = true;
-    meg_board_last_words(status, why);
+    meg_watchdog_broadcast_exit(status, why);
     meg_temporary_unlink_all();             /* MPI_Abort runs no exit handlers */
     usleep(100000);                     /* MPICH's launcher drops what it has not read from us by then */
     MPI_Abort(MPI_COMM_WORLD, status);

@@ -13,14 +13,14 @@
 #include "file/temporary.h"
 
 struct nccl_group {
-    struct meg_group g;
+    struct meg_comm_group g;
     uint64_t name;                      /* the same on all its ranks, and of no other group that shares a rank */
     int64_t splits;
     int local_rank;
     int32_t *here;                      /* [size]: what barriers send */
-    struct meg_nccl_channel **channel;  /* all of them: one of all ranks, and those of messages */
-    struct meg_nccl_channel *all;
-    struct meg_nccl_channel **to, **from;   /* [size], NULL until they are used */
+    struct meg_nccl_queue **channel;  /* all of them: one of all ranks, and those of messages */
+    struct meg_nccl_queue *all;
+    struct meg_nccl_queue **to, **from;   /* [size], NULL until they are used */
 };
 
 struct nccl_work {
@@ -28,7 +28,7 @@ struct nccl_work {
     struct meg_nccl_transfer *transfer; /* NULL: nothing had to move */
 };
 
-static struct nccl_group *nccl_group_of(struct meg_group *g)
+static struct nccl_group *nccl_group_of(struct meg_comm_group *g)
 {
     return (struct nccl_group *)g;
 }
@@ -59,7 +59,7 @@ static void start(struct meg_work *w, struct meg_nccl_transfer *t)
         return;
     }
     ((struct nccl_work *)w)->transfer = t;
-    meg_nccl_start(g->all, t);
+    meg_nccl_queue_submit(g->all, t);
 }
 
 static struct meg_nccl_transfer *transfer_new(const struct meg_work *w)
@@ -67,7 +67,7 @@ static struct meg_nccl_transfer *transfer_new(const struct meg_work *w)
     return meg_nccl_transfer_new(nccl_group_of(w->g)->all);
 }
 
-static void scatter_cut(struct meg_work *w, const void *from, void *to)
+static void alltoallv(struct meg_work *w, const void *from, void *to)
 {
     struct meg_nccl_transfer *t = transfer_new(w);
     const int64_t mine = w->g->count[w->g->c.rank];
@@ -79,7 +79,7 @@ static void scatter_cut(struct meg_work *w, const void *from, void *to)
     start(w, t);
 }
 
-static void gather_cut(struct meg_work *w, void *buf)
+static void allgatherv(struct meg_work *w, void *buf)
 {
     struct meg_nccl_transfer *t = transfer_new(w);
     const int me = w->g->c.rank;
@@ -134,23 +134,23 @@ static void barrier(struct meg_work *w)
 
 /* ---- messages ---------------------------------------------------------------------------- */
 
-static struct meg_nccl_channel *channel_new(const struct nccl_group *g, int from, int to, int rank, int size)
+static struct meg_nccl_queue *queue_new(const struct nccl_group *g, int from, int to, int rank, int size)
 {
-    struct meg_nccl_channel *c = meg_new(sizeof *c);
+    struct meg_nccl_queue *c = meg_new(sizeof *c);
 
-    *c = (struct meg_nccl_channel){ .group = g->name,
+    *c = (struct meg_nccl_queue){ .group = g->name,
                                     .from = from,
                                     .to = to,
                                     .rank = rank,
                                     .size = size,
                                     .local_rank = g->local_rank,
                                     .what = g->g.c.group };
-    meg_nccl_channel_add(c);
+    meg_nccl_queue_add(c);
     return c;
 }
 
 /* Of the two ranks of a message's channel the sender is rank 0. */
-static void message(struct meg_work *w, struct meg_nccl_channel **c, int from, int to, const void *buf, int64_t n)
+static void message(struct meg_work *w, struct meg_nccl_queue **c, int from, int to, const void *buf, int64_t n)
 {
     const bool is_in = to == w->g->c.rank;
     struct meg_nccl_transfer *t;
@@ -158,11 +158,11 @@ static void message(struct meg_work *w, struct meg_nccl_channel **c, int from, i
     if (n == 0)
         return;
     if (!*c)
-        *c = channel_new(nccl_group_of(w->g), from, to, is_in, 2);
+        *c = queue_new(nccl_group_of(w->g), from, to, is_in, 2);
     t = meg_nccl_transfer_new(*c);
     set_part(is_in ? &t->in[0] : &t->out[1], w, buf, 0, n);
     ((struct nccl_work *)w)->transfer = t;
-    meg_nccl_start(*c, t);
+    meg_nccl_queue_submit(*c, t);
 }
 
 static void send(struct meg_work *w, const void *buf, int64_t n, int to)
@@ -181,7 +181,7 @@ static bool is_done(struct meg_work *w)
 
     if (!n->transfer)
         return true;
-    meg_nccl_move();
+    meg_nccl_progress();
     if (!n->transfer->is_done)
         return false;
     free(n->transfer);
@@ -191,19 +191,19 @@ static bool is_done(struct meg_work *w)
 
 /* ---- groups ------------------------------------------------------------------------------ */
 
-static struct meg_comm *split(struct meg_group *world, int color, const char *name);
+static struct meg_comm *split(struct meg_comm_group *world, int color, const char *name);
 
 /* All begin to close before any is waited for: ranks have opened theirs in orders of their own. */
-static void close_channels(struct nccl_group *g)
+static void close_queues(struct nccl_group *g)
 {
     const double start_s = meg_now_s();
     const int n = 2 * g->g.c.size + 1;
 
     for (int i = 0; i < n; i++)
         if (g->channel[i])
-            meg_nccl_channel_finish(g->channel[i]);
+            meg_nccl_queue_finalize(g->channel[i]);
     for (int i = 0; i < n; i++) {
-        while (g->channel[i] && !meg_nccl_channel_close(g->channel[i])) {
+        while (g->channel[i] && !meg_nccl_queue_close(g->channel[i])) {
             if (meg_now_s() - start_s > g->g.deadline_s)
                 meg_die(MEG_EPEER, "rank %d of group %s waited %.1f s for others to close it", g->g.c.rank,
                         g->g.c.group, g->g.deadline_s);
@@ -213,11 +213,11 @@ static void close_channels(struct nccl_group *g)
     }
 }
 
-static void close_group(struct meg_group *group)
+static void close_group(struct meg_comm_group *group)
 {
     struct nccl_group *g = nccl_group_of(group);
 
-    close_channels(g);
+    close_queues(g);
     if (g->name == 0)
         meg_on_die(NULL);
     free(g->channel);
@@ -227,8 +227,8 @@ static void close_group(struct meg_group *group)
 
 static const struct meg_transport move = {
     .work_nbytes = sizeof(struct nccl_work),
-    .scatter_cut = scatter_cut,
-    .gather_cut = gather_cut,
+    .alltoallv = alltoallv,
+    .allgatherv = allgatherv,
     .all_gather = all_gather,
     .all_to_all = all_to_all,
     .broadcast = broadcast,
@@ -253,13 +253,13 @@ static struct nccl_group *group_new(uint64_t id, const char *name, int rank, int
     g->channel = meg_new((2 * (size_t)size + 1) * sizeof *g->channel);
     g->to = g->channel + 1;
     g->from = g->to + size;
-    meg_group_init(&g->g, &move, name, deadline_s);
-    g->all = g->channel[0] = channel_new(g, -1, -1, rank, size);
+    meg_comm_group_init(&g->g, &move, name, deadline_s);
+    g->all = g->channel[0] = queue_new(g, -1, -1, rank, size);
     return g;
 }
 
 /* A group's name is made of its parent's, of how many were cut out of that before, and of its color. */
-static struct meg_comm *split(struct meg_group *world, int color, const char *name)
+static struct meg_comm *split(struct meg_comm_group *world, int color, const char *name)
 {
     struct nccl_group *w = nccl_group_of(world);
     const int64_t made_of[3] = { (int64_t)w->name, ++w->splits, color };
@@ -267,7 +267,7 @@ static struct meg_comm *split(struct meg_group *world, int color, const char *na
     int32_t *colors = meg_new((size_t)world->c.size * sizeof *colors), mine = color;
     int rank = 0, size = 0;
 
-    meg_wait(&world->c, world->c.op->all_gather(&world->c, colors, &mine, 1, MEG_DTYPE_I32));
+    meg_comm_wait(&world->c, world->c.op->all_gather(&world->c, colors, &mine, 1, MEG_DTYPE_I32));
     world->c.sent = sent;               /* as over MPI, where nobody counts it */
     for (int r = 0; r < world->c.size; r++) {
         rank += r < world->c.rank && colors[r] == color;
@@ -280,7 +280,7 @@ static struct meg_comm *split(struct meg_group *world, int color, const char *na
 /* At once: exit() could wait for a kernel that waits for a lost peer. */
 static void end_now(int status, const char *why)
 {
-    meg_board_last_words(status, why);
+    meg_watchdog_broadcast_exit(status, why);
     fflush(stdout);
     meg_temporary_exit(status);
 }

@@ -4,9 +4,9 @@
 #include "base/mem.h"
 #include "comm/board.h"
 
-_Static_assert(sizeof(ncclUniqueId) == sizeof ((struct meg_board_note *)0)->bytes, "an id is a note");
+_Static_assert(sizeof(ncclUniqueId) == sizeof ((struct meg_kv_store_entry *)0)->bytes, "an id is a note");
 
-static struct meg_nccl_channel *channels;
+static struct meg_nccl_queue *channels;
 
 #define CUDA(c, call)                                                                              \
     do {                                                                                           \
@@ -25,15 +25,15 @@ static struct meg_nccl_channel *channels;
     } while (0)
 
 /* The board, which may know of a lost peer, speaks first. */
-static void failed(const struct meg_nccl_channel *c, const char *call, const char *why) MEG_NORETURN;
-static void failed(const struct meg_nccl_channel *c, const char *call, const char *why)
+static void failed(const struct meg_nccl_queue *c, const char *call, const char *why) MEG_NORETURN;
+static void failed(const struct meg_nccl_queue *c, const char *call, const char *why)
 {
-    meg_board_give_up();
+    meg_watchdog_await_report();
     meg_die(MEG_EPEER, "%.*s failed in group %s on rank %d of %d: %s", (int)strcspn(call, "("), call, c->what, c->rank,
             c->size, why);
 }
 
-static bool is_settled(const struct meg_nccl_channel *c)
+static bool is_settled(const struct meg_nccl_queue *c)
 {
     ncclResult_t now;
 
@@ -45,30 +45,30 @@ static bool is_settled(const struct meg_nccl_channel *c)
 
 /* ---- opening ------------------------------------------------------------------------------------ */
 
-void meg_nccl_channel_add(struct meg_nccl_channel *c)
+void meg_nccl_queue_add(struct meg_nccl_queue *c)
 {
     c->next = channels;
     channels = c;
 }
 
 /* The channel's rank 0 makes the id. */
-static bool have_id(const struct meg_nccl_channel *c, ncclUniqueId *id)
+static bool get_nccl_id(const struct meg_nccl_queue *c, ncclUniqueId *id)
 {
-    struct meg_board_note note = { .group = c->group, .from = c->from, .to = c->to, .readers = c->size - 1 };
+    struct meg_kv_store_entry note = { .group = c->group, .from = c->from, .to = c->to, .readers = c->size - 1 };
 
     if (c->rank == 0) {
         NCCL(c, ncclGetUniqueId(id));
         memcpy(note.bytes, id, sizeof note.bytes);
-        meg_board_put(&note);
+        meg_kv_store_put(&note);
         return true;
     }
-    if (!meg_board_get(&note))
+    if (!meg_kv_store_get(&note))
         return false;
     memcpy(id, note.bytes, sizeof note.bytes);
     return true;
 }
 
-static bool is_open(struct meg_nccl_channel *c)
+static bool is_open(struct meg_nccl_queue *c)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
@@ -77,7 +77,7 @@ static bool is_open(struct meg_nccl_channel *c)
         return true;
     c->lib = meg_nccl_lib(c->local_rank);
     if (!c->comm) {
-        if (!have_id(c, &id))
+        if (!get_nccl_id(c, &id))
             return false;
         config.blocking = 0;
         CUDA(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
@@ -88,7 +88,7 @@ static bool is_open(struct meg_nccl_channel *c)
 
 /* ---- transfers ---------------------------------------------------------------------------------- */
 
-struct meg_nccl_transfer *meg_nccl_transfer_new(const struct meg_nccl_channel *c)
+struct meg_nccl_transfer *meg_nccl_transfer_new(const struct meg_nccl_queue *c)
 {
     const size_t size = (size_t)c->size;
     struct meg_nccl_transfer *t = meg_new(sizeof *t + 2 * size * sizeof *t->out);
@@ -123,7 +123,7 @@ static void *device_at(const struct meg_nccl_transfer *t, const struct meg_nccl_
     return (char *)t->device + p->at;
 }
 
-static void launch(struct meg_nccl_channel *c, struct meg_nccl_transfer *t)
+static void launch(struct meg_nccl_queue *c, struct meg_nccl_transfer *t)
 {
     size_t copied = 0;
 
@@ -148,7 +148,7 @@ static void launch(struct meg_nccl_channel *c, struct meg_nccl_transfer *t)
 }
 
 /* The stream is idle: this waits for the copies alone. */
-static void fetch(struct meg_nccl_channel *c, struct meg_nccl_transfer *t)
+static void fetch(struct meg_nccl_queue *c, struct meg_nccl_transfer *t)
 {
     for (int r = 0; r < c->size; r++) {
         const struct meg_nccl_part *p = &t->in[r];
@@ -160,7 +160,7 @@ static void fetch(struct meg_nccl_channel *c, struct meg_nccl_transfer *t)
     CUDA(c, cudaStreamSynchronize(c->stream));
 }
 
-static bool first_is_done(struct meg_nccl_channel *c)
+static bool first_is_done(struct meg_nccl_queue *c)
 {
     struct meg_nccl_transfer *t = c->first;
     cudaError_t now;
@@ -180,19 +180,19 @@ static bool first_is_done(struct meg_nccl_channel *c)
     return t->is_done = true;
 }
 
-static void move(struct meg_nccl_channel *c)
+static void move(struct meg_nccl_queue *c)
 {
     while (c->first && first_is_done(c))
         c->first = c->first->next;
 }
 
-void meg_nccl_move(void)
+void meg_nccl_progress(void)
 {
-    for (struct meg_nccl_channel *c = channels; c; c = c->next)
+    for (struct meg_nccl_queue *c = channels; c; c = c->next)
         move(c);
 }
 
-void meg_nccl_start(struct meg_nccl_channel *c, struct meg_nccl_transfer *t)
+void meg_nccl_queue_submit(struct meg_nccl_queue *c, struct meg_nccl_transfer *t)
 {
     if (c->first)
         c->last->next = t;
@@ -204,16 +204,16 @@ void meg_nccl_start(struct meg_nccl_channel *c, struct meg_nccl_transfer *t)
 
 /* ---- closing ------------------------------------------------------------------------------------ */
 
-void meg_nccl_channel_finish(struct meg_nccl_channel *c)
+void meg_nccl_queue_finalize(struct meg_nccl_queue *c)
 {
     MEG_ASSERT(!c->first);
     if (c->is_open)
         NCCL(c, ncclCommFinalize(c->comm));
 }
 
-bool meg_nccl_channel_close(struct meg_nccl_channel *c)
+bool meg_nccl_queue_close(struct meg_nccl_queue *c)
 {
-    struct meg_nccl_channel **at = &channels;
+    struct meg_nccl_queue **at = &channels;
 
     if (c->is_open && !is_settled(c))
         return false;

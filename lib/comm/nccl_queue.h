@@ -33,7 +33,7 @@ struct meg_nccl_transfer {
     struct meg_nccl_part out[];         /* [size] */
 };
 
-struct meg_nccl_channel {
+struct meg_nccl_queue {
     uint64_t group;                     /* with from and to its name: the same on all its ranks, and of no other */
     int from, to;
     int rank, size;                     /* in the channel */
@@ -44,20 +44,20 @@ struct meg_nccl_channel {
     cudaStream_t stream;
     bool is_open;
     struct meg_nccl_transfer *first, *last;
-    struct meg_nccl_channel *next;      /* of all channels */
+    struct meg_nccl_queue *next;      /* of all channels */
 };
 
 /* Makes channel c, whose name, size and place are set, one of those that are taken on. */
-void meg_nccl_channel_add(struct meg_nccl_channel *c);
+void meg_nccl_queue_add(struct meg_nccl_queue *c);
 /* Parts are the caller's to fill in. */
-struct meg_nccl_transfer *meg_nccl_transfer_new(const struct meg_nccl_channel *c);
+struct meg_nccl_transfer *meg_nccl_transfer_new(const struct meg_nccl_queue *c);
 /* Takes t, until it is done. */
-void meg_nccl_start(struct meg_nccl_channel *c, struct meg_nccl_transfer *t);
+void meg_nccl_queue_submit(struct meg_nccl_queue *c, struct meg_nccl_transfer *t);
 /* Take every channel on as far as it goes without waiting. */
-void meg_nccl_move(void);
+void meg_nccl_progress(void);
 /* Begins to close c, which has nothing under way. */
-void meg_nccl_channel_finish(struct meg_nccl_channel *c);
+void meg_nccl_queue_finalize(struct meg_nccl_queue *c);
 /* Whether c is closed. */
-bool meg_nccl_channel_close(struct meg_nccl_channel *c);
+bool meg_nccl_queue_close(struct meg_nccl_queue *c);
 
 #endif

@@ -3,7 +3,7 @@
 #include "tensor/half.h"
 
 #define REDUCE(name, type, wide, load, store)                                                      \
-    static void name(type *acc, const type *part, int64_t n, int size, enum meg_reduce how)        \
+    static void name(type *acc, const type *part, int64_t n, int size, enum meg_reduce_op how)        \
     {                                                                                              \
         for (int64_t i = 0; i < n; i++) {                                                          \
             wide a = load(part[i]);                                                                \
@@ -11,7 +11,7 @@
             for (int r = 1; r < size; r++) {                                                       \
                 const wide b = load(part[r * n + i]);                                              \
                                                                                                    \
-                a = how == MEG_SUM ? a + b : b > a || b != b ? b : a;                              \
+                a = how == MEG_REDUCE_SUM ? a + b : b > a || b != b ? b : a;                              \
             }                                                                                      \
             acc[i] = store(a);                                                                     \
         }                                                                                          \
@@ -23,7 +23,7 @@ REDUCE(reduce_f16, uint16_t, float, meg_from_f16, meg_to_f16)
 REDUCE(reduce_i32, int32_t, int32_t, , )
 REDUCE(reduce_i64, int64_t, int64_t, , )
 
-void meg_reduce_parts(void *acc, const void *part, int64_t n, int size, enum meg_dtype t, enum meg_reduce how)
+void meg_reduce_local(void *acc, const void *part, int64_t n, int size, enum meg_dtype t, enum meg_reduce_op how)
 {
     switch (t) {
     case MEG_DTYPE_F32: reduce_f32(acc, part, n, size, how); break;

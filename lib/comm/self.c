@@ -8,14 +8,14 @@ static void copy(void *out, const void *in, int64_t n, enum meg_dtype t)
         memmove(out, in, (size_t)n * meg_dtype_size(t));
 }
 
-static struct meg_work *all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce how)
+static struct meg_work *all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op how)
 {
     (void)c, (void)buf, (void)n, (void)t, (void)how;
     return NULL;
 }
 
 static struct meg_work *reduce_scatter(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t,
-                                       enum meg_reduce how)
+                                       enum meg_reduce_op how)
 {
     (void)c, (void)how;
     copy(out, in, n, t);

@@ -5,7 +5,7 @@
 
 struct meg_torchrun {
     int rank, size, local_rank;
-    struct meg_meeting meeting;
+    struct meg_rendezvous meeting;
 };
 
 /*

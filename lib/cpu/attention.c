@@ -111,7 +111,7 @@ static struct span seen_in_tile(const struct meg_attn_geom *ge, const struct til
 }
 
 /* What dropout multiplies row t of the tile by; NULL where there is none. */
-static const float *drop_in_tile(struct drop_run *run, const struct meg_attn_geom *ge,
+static const float *drop_in_tile(struct drop_buf *run, const struct meg_attn_geom *ge,
                                  const struct meg_drop *d, const struct drop *drop,
                                  const struct tile *x, int64_t t)
 {
@@ -152,7 +152,7 @@ static void fwd_tile(const struct meg_attn_geom *ge, const struct tile *x, float
                      const struct meg_drop *d, const struct drop *drop)
 {
     float s[BQ * BK] __attribute__((aligned(64)));
-    struct drop_run run;
+    struct drop_buf run;
     meg_cpu_gemm('N', 'T', x->nq, x->nk, ge->d, 1.0f, q, ge->d, k, ge->d, 0.0f, s, BK);
     for (int64_t t = 0; t < x->nq; t++) {
         const struct span see = seen_in_tile(ge, x, t);
@@ -309,7 +309,7 @@ static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const 
 {
     float s[BQ * BK] __attribute__((aligned(64))), dp[BQ * BK] __attribute__((aligned(64)));
     float q[PACK] __attribute__((aligned(64))), d_o[PACK] __attribute__((aligned(64)));
-    struct drop_run run;
+    struct drop_buf run;
     const int64_t nq = x->nq, nk = x->nk, t0 = x->t0, n = ge->d;
     pack(q, w->q, t0, nq, n);
     pack(d_o, w->d_o, t0, nq, n);

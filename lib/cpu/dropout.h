@@ -9,7 +9,7 @@
 #include "base/philox.h"
 #include "cpu/internal.h"
 
-enum { DROP_RUN = 512 }; /* most units of one call */
+enum { DROP_BLOCK = 512 }; /* most units of one call */
 
 struct drop {
     uint32_t key[2];
@@ -29,8 +29,8 @@ static inline struct drop drop_begin(const struct meg_drop *d)
     return r;
 }
 
-struct drop_run {
-    float factor[DROP_RUN + 8];
+struct drop_buf {
+    float factor[DROP_BLOCK + 8];
 };
 
 struct drop_words {
@@ -50,17 +50,17 @@ static inline struct drop_words drop_round(struct drop_words c, uint32_t k0, uin
 }
 
 /* 0 or the scale for n <= DROP_RUN units from unit on; the first of them is returned. */
-static inline const float *drop_factors(struct drop_run *run, const struct drop *d, int64_t unit,
+static inline const float *drop_factors(struct drop_buf *run, const struct drop *d, int64_t unit,
                                         int64_t n, int64_t position, int64_t sample)
 {
-    enum { BLOCKS = DROP_RUN / 8 + 1 };
+    enum { BLOCKS = DROP_BLOCK / 8 + 1 };
     uint32_t word[4][BLOCKS];
     const int64_t nblocks = blocks(unit % 8 + n, 8);
     const uint32_t first = (uint32_t)(unit / 8), pos = (uint32_t)position, low = (uint32_t)sample,
                    high = (uint32_t)((uint64_t)sample >> 32), key0 = d->key[0], key1 = d->key[1];
     const uint32_t threshold = d->threshold;
     const float scale = d->scale;
-    MEG_ASSERT(n <= DROP_RUN);
+    MEG_ASSERT(n <= DROP_BLOCK);
 #pragma omp simd
     for (int64_t i = 0; i < nblocks; i++) {
         struct drop_words c = { first + (uint32_t)i, pos, low, high };

@@ -12,14 +12,14 @@ static int has_row(struct meg_mat table, int64_t r)
 void MEG_FN(embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token,
                        struct meg_mat word, int64_t v0)
 {
-    const float zero[SEG] = { 0 };
+    const float zero[COL_BLOCK] = { 0 };
     (void)st;
     MEG_ASSERT(word.cols == x.cols);
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < x.rows; r++)
-        for (int64_t c0 = 0; c0 < x.cols; c0 += SEG) {
-            const int64_t n = min64(SEG, x.cols - c0), v = token[r] - v0;
-            float buf[SEG];
+        for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
+            const int64_t n = min64(COL_BLOCK, x.cols - c0), v = token[r] - v0;
+            float buf[COL_BLOCK];
             MEG_FN(narrow)(element(x, r, c0), x.dtype,
                            has_row(word, v) ? row_get(word, v, c0, n, buf) : zero, n);
         }
@@ -76,10 +76,10 @@ void MEG_FN(embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, 
 static void position_row(struct meg_mat x, int64_t r, struct meg_mat pos, int64_t v,
                          const struct meg_drop *d, const struct drop *drop)
 {
-    struct drop_run run;
-    float xb[DROP_RUN], pb[DROP_RUN];
-    for (int64_t c0 = 0; c0 < x.cols; c0 += DROP_RUN) {
-        const int64_t n = min64(DROP_RUN, x.cols - c0);
+    struct drop_buf run;
+    float xb[DROP_BLOCK], pb[DROP_BLOCK];
+    for (int64_t c0 = 0; c0 < x.cols; c0 += DROP_BLOCK) {
+        const int64_t n = min64(DROP_BLOCK, x.cols - c0);
         const float *p = row_get(pos, v, c0, n, pb);
         float *xr = row_open(x, r, c0, n, xb);
         for (int64_t c = 0; p && c < n; c++)

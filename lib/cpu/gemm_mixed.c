@@ -9,7 +9,7 @@
  */
 #include "cpu/internal.h"
 
-enum { TILE = 4, PANEL_A = PRODUCT_M * 256, PANEL_B = PRODUCT_N * 256 };
+enum { TILE = 4, PANEL_A = GEMM_BLOCK_M * 256, PANEL_B = GEMM_BLOCK_N * 256 };
 
 #if defined __AVX512F__
 enum { LANES = 16 };
@@ -80,7 +80,7 @@ static void pack(float *out, struct meg_mat x, int64_t r0, int64_t rows, int64_t
         MEG_FN(widen)(out + r * cols, element(x, r0 + r, c0), x.dtype, cols);
 }
 
-static void gemm_widened(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a,
+static void gemm_mixed(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a,
                          struct meg_mat b, float beta, float *c, int64_t ldc)
 {
     float pa[PANEL_A] __attribute__((aligned(64))), pb[PANEL_B] __attribute__((aligned(64)));
@@ -101,10 +101,10 @@ static void gemm_widened(char ta, char tb, int64_t m, int64_t n, int64_t k, stru
 }
 
 /* A few rows: columns by the 16 and products by the 512, which stay in the nearest cache. */
-static void few_widened(int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b,
+static void gemm_skinny_mixed(int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b,
                         float *c, int64_t ldc)
 {
-    float pa[PRODUCT_FEW * 512] __attribute__((aligned(64)));
+    float pa[GEMM_SKINNY_M * 512] __attribute__((aligned(64)));
     float pb[16 * 512] __attribute__((aligned(64)));
     for (int64_t k0 = 0; k0 < k; k0 += 512) {
         const int64_t part = min64(512, k - k0);
@@ -122,16 +122,16 @@ void MEG_FN(product)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct m
 {
     const int is_f32 = a.dtype == MEG_DTYPE_F32 && b.dtype == MEG_DTYPE_F32;
     const int is_bf16 = a.dtype == MEG_DTYPE_BF16 && b.dtype == MEG_DTYPE_BF16;
-    const int is_few = ta == 'N' && tb == 'T' && m <= PRODUCT_FEW && beta == 0.0f;
-    MEG_ASSERT(is_f32 || (m <= PRODUCT_M && n <= PRODUCT_N));
+    const int is_few = ta == 'N' && tb == 'T' && m <= GEMM_SKINNY_M && beta == 0.0f;
+    MEG_ASSERT(is_f32 || (m <= GEMM_BLOCK_M && n <= GEMM_BLOCK_N));
     for (int64_t i = 0; is_few && i < m; i++)
         memset(c + i * ldc, 0, (size_t)n * sizeof *c);
     if (is_few && is_f32)
         dots(m, n, k, a.p, a.ld, b.p, b.ld, c, ldc);
     else if (is_few)
-        few_widened(m, n, k, a, b, c, ldc);
+        gemm_skinny_mixed(m, n, k, a, b, c, ldc);
     else if (is_f32)
         meg_cpu_gemm(ta, tb, m, n, k, 1.0f, a.p, a.ld, b.p, b.ld, beta, c, ldc);
     else if (!is_bf16 || !meg_cpu_gemm_bf16(ta, tb, m, n, k, 1.0f, a.p, a.ld, b.p, b.ld, beta, c, ldc))
-        gemm_widened(ta, tb, m, n, k, a, b, beta, c, ldc);
+        gemm_mixed(ta, tb, m, n, k, a, b, beta, c, ldc);
 }

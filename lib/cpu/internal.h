@@ -122,7 +122,7 @@ void MEG_FN(narrow)(void *restrict out, enum meg_dtype t, const float *restrict 
  */
 void MEG_FN(product)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a,
                      struct meg_mat b, float beta, float *c, int64_t ldc);
-enum { PRODUCT_M = 256, PRODUCT_N = 384, PRODUCT_FEW = 16 };
+enum { GEMM_BLOCK_M = 256, GEMM_BLOCK_N = 384, GEMM_SKINNY_M = 16 };
 
 /* out[0,c] += sum over r of x[r,c]: rows in blocks of 64, blocks in order. */
 void MEG_FN(add_column_sums)(struct meg_mat out, struct meg_mat x);

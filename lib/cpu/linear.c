@@ -26,7 +26,7 @@ enum { WIDEST = 768 };
 
 static struct cut cut(int64_t m, int64_t n, int is_f32)
 {
-    struct cut c = { part(m, is_f32 ? 512 : PRODUCT_M), part(n, is_f32 ? WIDEST : PRODUCT_N) };
+    struct cut c = { part(m, is_f32 ? 512 : GEMM_BLOCK_M), part(n, is_f32 ? WIDEST : GEMM_BLOCK_N) };
     for (int64_t most = 384; most >= 192 && blocks(m, c.m) * blocks(n, c.n) < 8; most /= 2)
         c.n = part(n, most);
     return c;
@@ -103,7 +103,7 @@ static void act_grad_row(float *dx, const float *pre, int64_t n, enum meg_act ac
 static void fwd_block(struct meg_mat y, struct meg_mat pre, struct meg_mat x, struct meg_mat w,
                       const void *bias, enum meg_act act, struct block b)
 {
-    float own[PRODUCT_M * PRODUCT_N] __attribute__((aligned(64))), wide[WIDEST];
+    float own[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64))), wide[WIDEST];
     const struct sums s = sums_of(pre.p ? pre : y, b, own);
     float biasb[WIDEST];
     const float *bv = row_get(vector(bias, w.dtype, y.cols), 0, b.c0, b.n, biasb);
@@ -125,7 +125,7 @@ void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_
                         enum meg_act act)
 {
     const struct cut b =
-        y.rows <= PRODUCT_FEW ? (struct cut){ PRODUCT_FEW, 64 } : cut(y.rows, y.cols, all_f32(y, x, w));
+        y.rows <= GEMM_SKINNY_M ? (struct cut){ GEMM_SKINNY_M, 64 } : cut(y.rows, y.cols, all_f32(y, x, w));
     (void)st;
     check(l, y, x, w);
     if (act == MEG_ACT_NONE)
@@ -141,7 +141,7 @@ void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_
 static void bwd_block(struct meg_mat dx, struct meg_mat dy, struct meg_mat w, struct meg_mat pre,
                       enum meg_act act, struct block b)
 {
-    float own[PRODUCT_M * PRODUCT_N] __attribute__((aligned(64))), wide[WIDEST];
+    float own[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64))), wide[WIDEST];
     const struct sums s = sums_of(dx, b, own);
     MEG_FN(product)('N', 'N', b.m, b.n, dy.cols, from(dy, b.r0, 0), from(w, 0, b.c0), 0.0f, s.p,
                     s.ld);
@@ -170,7 +170,7 @@ void MEG_FN(linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct
 
 static void weight_block(struct meg_mat dw, struct meg_mat dy, struct meg_mat x, struct block b)
 {
-    float own[PRODUCT_M * PRODUCT_N] __attribute__((aligned(64)));
+    float own[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64)));
     const struct sums s = sums_of(dw, b, own);
     for (int64_t r = 0; r < b.m; r++)
         row_open(dw, b.r0 + r, b.c0, b.n, s.p + r * s.ld);

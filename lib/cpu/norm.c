@@ -19,9 +19,9 @@ void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat 
 static void bwd_row(enum meg_norm kind, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy,
                     struct meg_mat x, struct meg_mat w, float mean, float rstd, int64_t r)
 {
-    float xb[SEG], wb[SEG], dyb[SEG], skipb[SEG], dxb[SEG], sg = 0.0f, sgn = 0.0f;
-    for (int64_t c0 = 0; c0 < x.cols; c0 += SEG) {
-        const int64_t n = min64(SEG, x.cols - c0);
+    float xb[COL_BLOCK], wb[COL_BLOCK], dyb[COL_BLOCK], skipb[COL_BLOCK], dxb[COL_BLOCK], sg = 0.0f, sgn = 0.0f;
+    for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
+        const int64_t n = min64(COL_BLOCK, x.cols - c0);
         const float *xr = row_get(x, r, c0, n, xb), *wr = row_get(w, 0, c0, n, wb);
         const float *dyr = row_get(dy, r, c0, n, dyb);
 #pragma omp simd reduction(+ : sg, sgn)
@@ -33,8 +33,8 @@ static void bwd_row(enum meg_norm kind, struct meg_mat dx, struct meg_mat skip, 
     }
     sg = kind == MEG_NORM_RMS ? 0.0f : sg / (float)x.cols;
     sgn /= (float)x.cols;
-    for (int64_t c0 = 0; c0 < x.cols; c0 += SEG) {
-        const int64_t n = min64(SEG, x.cols - c0);
+    for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
+        const int64_t n = min64(COL_BLOCK, x.cols - c0);
         const float *xr = row_get(x, r, c0, n, xb), *wr = row_get(w, 0, c0, n, wb);
         const float *dyr = row_get(dy, r, c0, n, dyb), *skipr = row_get(skip, r, c0, n, skipb);
         float *dxr = row_out(dx, r, c0, dxb);

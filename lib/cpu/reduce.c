@@ -54,9 +54,9 @@ void MEG_FN(sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_d
     for (int i = 0; i < PARTS; i++) {
         const int64_t end = min64(n, (i + 1) * len);
         double s = 0.0;
-        for (int64_t k0 = i * len; k0 < end; k0 += SEG) {
-            const int64_t m = min64(SEG, end - k0);
-            float buf[SEG];
+        for (int64_t k0 = i * len; k0 < end; k0 += COL_BLOCK) {
+            const int64_t m = min64(COL_BLOCK, end - k0);
+            float buf[COL_BLOCK];
             s += squares(row_get(v, 0, k0, m, buf), m);
         }
         part[i] = s;
@@ -72,9 +72,9 @@ void MEG_FN(count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enu
     int64_t zeros = 0;
     (void)st;
 #pragma omp parallel for schedule(static) reduction(+ : zeros)
-    for (int64_t k0 = 0; k0 < n; k0 += SEG) {
-        const int64_t m = min64(SEG, n - k0);
-        float buf[SEG];
+    for (int64_t k0 = 0; k0 < n; k0 += COL_BLOCK) {
+        const int64_t m = min64(COL_BLOCK, n - k0);
+        float buf[COL_BLOCK];
         zeros += zeros_in(row_get(v, 0, k0, m, buf), m);
     }
     *out = zeros;

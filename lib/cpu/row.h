@@ -7,7 +7,7 @@
  * Operations compute in f32, on runs of at most SEG columns: those of an f32 matrix are worked on where
  * they lie; those of bf16 and f16 are widened into a buffer, and rounded once on their way back.
  */
-enum { SEG = 1024 };
+enum { COL_BLOCK = 1024 };
 
 /* Columns [c0, c0 + n) of row r, where they are or widened into buf [n]; NULL for a matrix without memory. */
 static inline const float *row_get(struct meg_mat m, int64_t r, int64_t c0, int64_t n, float *buf)
@@ -44,10 +44,10 @@ static inline void add_row(struct meg_mat z, struct meg_mat x, struct meg_mat y,
                            struct meg_mat bias, const struct meg_drop *d, const struct drop *drop,
                            int64_t r)
 {
-    struct drop_run run;
-    float xb[DROP_RUN], yb[DROP_RUN], bb[DROP_RUN], zb[DROP_RUN];
-    for (int64_t c0 = 0; c0 < z.cols; c0 += DROP_RUN) {
-        const int64_t n = min64(DROP_RUN, z.cols - c0);
+    struct drop_buf run;
+    float xb[DROP_BLOCK], yb[DROP_BLOCK], bb[DROP_BLOCK], zb[DROP_BLOCK];
+    for (int64_t c0 = 0; c0 < z.cols; c0 += DROP_BLOCK) {
+        const int64_t n = min64(DROP_BLOCK, z.cols - c0);
         const float *xr = row_get(x, r, c0, n, xb), *yr = row_get(y, r, c0, n, yb);
         const float *b = row_get(bias, 0, c0, n, bb);
         float *zr = row_out(z, r, c0, zb);
@@ -73,10 +73,10 @@ static inline void norm_row(enum meg_norm kind, struct meg_mat y, float *mean, f
                             struct meg_mat x, struct meg_mat w, struct meg_mat b, float eps,
                             int64_t r)
 {
-    float xb[SEG], yb[SEG], wb[SEG], bb[SEG], s = 0.0f, s2 = 0.0f, mu = 0.0f, rs;
+    float xb[COL_BLOCK], yb[COL_BLOCK], wb[COL_BLOCK], bb[COL_BLOCK], s = 0.0f, s2 = 0.0f, mu = 0.0f, rs;
     if (kind == MEG_NORM_LAYER) {
-        for (int64_t c0 = 0; c0 < x.cols; c0 += SEG) {
-            const int64_t n = min64(SEG, x.cols - c0);
+        for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
+            const int64_t n = min64(COL_BLOCK, x.cols - c0);
             const float *xr = row_get(x, r, c0, n, xb);
 #pragma omp simd reduction(+ : s)
             for (int64_t c = 0; c < n; c++)
@@ -84,16 +84,16 @@ static inline void norm_row(enum meg_norm kind, struct meg_mat y, float *mean, f
         }
         mean[r] = mu = s / (float)x.cols;
     }
-    for (int64_t c0 = 0; c0 < x.cols; c0 += SEG) {
-        const int64_t n = min64(SEG, x.cols - c0);
+    for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
+        const int64_t n = min64(COL_BLOCK, x.cols - c0);
         const float *xr = row_get(x, r, c0, n, xb);
 #pragma omp simd reduction(+ : s2)
         for (int64_t c = 0; c < n; c++)
             s2 += (xr[c] - mu) * (xr[c] - mu);
     }
     rstd[r] = rs = 1.0f / sqrtf(s2 / (float)x.cols + eps);
-    for (int64_t c0 = 0; c0 < x.cols; c0 += SEG) {
-        const int64_t n = min64(SEG, x.cols - c0);
+    for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
+        const int64_t n = min64(COL_BLOCK, x.cols - c0);
         const float *xr = row_get(x, r, c0, n, xb), *wr = row_get(w, 0, c0, n, wb);
         const float *br = row_get(b, 0, c0, n, bb);
         float *yr = row_out(y, r, c0, yb);

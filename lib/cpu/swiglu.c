@@ -16,9 +16,9 @@ void MEG_FN(swiglu_fwd)(struct meg_stream *st, struct meg_mat y, struct meg_mat 
     check(y, x);
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < x.rows; r++)
-        for (int64_t c0 = 0; c0 < y.cols; c0 += SEG) {
-            const int64_t n = min64(SEG, y.cols - c0);
-            float gb[SEG], ub[SEG], yb[SEG], *o = row_out(y, r, c0, yb);
+        for (int64_t c0 = 0; c0 < y.cols; c0 += COL_BLOCK) {
+            const int64_t n = min64(COL_BLOCK, y.cols - c0);
+            float gb[COL_BLOCK], ub[COL_BLOCK], yb[COL_BLOCK], *o = row_out(y, r, c0, yb);
             const float *gate = row_get(x, r, c0, n, gb), *up = row_get(x, r, y.cols + c0, n, ub);
 #pragma omp simd
             for (int64_t c = 0; c < n; c++)
@@ -35,9 +35,9 @@ void MEG_FN(swiglu_bwd)(struct meg_stream *st, struct meg_mat dx, struct meg_mat
     check(dy, dx);
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < x.rows; r++)
-        for (int64_t c0 = 0; c0 < dy.cols; c0 += SEG) {
-            const int64_t n = min64(SEG, dy.cols - c0);
-            float gb[SEG], ub[SEG], db[SEG], dgb[SEG], dub[SEG];
+        for (int64_t c0 = 0; c0 < dy.cols; c0 += COL_BLOCK) {
+            const int64_t n = min64(COL_BLOCK, dy.cols - c0);
+            float gb[COL_BLOCK], ub[COL_BLOCK], db[COL_BLOCK], dgb[COL_BLOCK], dub[COL_BLOCK];
             const float *gate = row_get(x, r, c0, n, gb), *up = row_get(x, r, dy.cols + c0, n, ub);
             const float *d = row_get(dy, r, c0, n, db);
             float *dgate = row_out(dx, r, c0, dgb), *dup = row_out(dx, r, dy.cols + c0, dub);

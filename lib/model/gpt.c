@@ -193,7 +193,7 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
                    const struct meg_ops *op, const struct meg_mesh *mesh, struct meg_err *e)
 {
     struct meg_gpt *g = meg_new(sizeof *g);
-    struct meg_cut activations = { 0 }, workspace = { 0 };
+    struct meg_suballoc activations = { 0 }, workspace = { 0 };
     const char *why = op->supports(run->dtype);
     struct meg_gpt_state *st;
     struct meg_gpt_memory m;

@@ -25,8 +25,8 @@ static struct dims dims_of(const struct meg_gpt_conf *c, const struct meg_gpt_ru
     d.f = c->ffn_hidden_size / tp;
     d.fc1 = c->swiglu ? 2 * d.f : d.f;
     d.half = meg_gpt_is_rotary(c) ? (int64_t)((double)c->kv_channels * c->rotary_percent) / 2 : 0;
-    d.v0 = meg_cut_begin(c->vocab_size, tp, mesh->at.tp);
-    d.v = meg_cut_begin(c->vocab_size, tp, mesh->at.tp + 1) - d.v0;
+    d.v0 = meg_partition_begin(c->vocab_size, tp, mesh->at.tp);
+    d.v = meg_partition_begin(c->vocab_size, tp, mesh->at.tp + 1) - d.v0;
     d.positions = c->max_position_embeddings;
     d.chunks = l->vp;
     d.layers = c->num_layers;
@@ -79,7 +79,7 @@ struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct m
     st->ncp = mesh->layout.cp_kinds.n ? (int)mesh->layout.cp_kinds.n : 1;
     st->cp = meg_new((size_t)st->ncp * sizeof *st->cp);
     for (int i = 0; i < st->ncp; i++)
-        meg_cp_make(&st->cp[i], meg_layout_cp_kind(&mesh->layout, i), mesh);
+        meg_cp_make(&st->cp[i], meg_layout_cp_comm_type(&mesh->layout, i), mesh);
     st->layer = meg_new((size_t)(d->chunks * d->layers) * sizeof *st->layer);
     st->again = meg_new((size_t)(most_again(run, d->layers) + 1) * sizeof *st->again);
     st->slot = meg_new((size_t)d->slots * sizeof *st->slot);
@@ -111,62 +111,62 @@ void gpt_state_free(struct meg_gpt_state *st)
 }
 
 /* Rows of the residual stream in its own type, and of branches and norms. */
-static struct meg_mat stream(struct meg_cut *cut, const struct meg_gpt_run *run, const struct dims *d)
+static struct meg_mat stream(struct meg_suballoc *cut, const struct meg_gpt_run *run, const struct dims *d)
 {
-    return meg_cut_mat(cut, run->residual, d->m, d->h);
+    return meg_suballoc_mat(cut, run->residual, d->m, d->h);
 }
 
-static struct meg_mat branch(struct meg_cut *cut, const struct meg_gpt_run *run, const struct dims *d)
+static struct meg_mat branch(struct meg_suballoc *cut, const struct meg_gpt_run *run, const struct dims *d)
 {
-    return meg_cut_mat(cut, run->dtype, d->m, d->h);
+    return meg_suballoc_mat(cut, run->dtype, d->m, d->h);
 }
 
-static struct meg_lnorm_acts stats(struct meg_cut *cut, const struct dims *d)
+static struct meg_lnorm_acts stats(struct meg_suballoc *cut, const struct dims *d)
 {
     struct meg_lnorm_acts a;
 
-    a.mean = meg_cut(cut, (size_t)d->m * sizeof(float));
-    a.rstd = meg_cut(cut, (size_t)d->m * sizeof(float));
+    a.mean = meg_suballoc(cut, (size_t)d->m * sizeof(float));
+    a.rstd = meg_suballoc(cut, (size_t)d->m * sizeof(float));
     return a;
 }
 
-static void cut_attn_out(struct meg_attn_acts *a, struct meg_cut *cut, const struct meg_gpt_run *run,
+static void cut_attn_out(struct meg_attn_acts *a, struct meg_suballoc *cut, const struct meg_gpt_run *run,
                          const struct dims *d)
 {
-    a->o = meg_cut_mat(cut, run->dtype, d->n, d->ad);
-    a->lse = meg_cut(cut, (size_t)(d->n * d->a) * sizeof(float));
+    a->o = meg_suballoc_mat(cut, run->dtype, d->n, d->ad);
+    a->lse = meg_suballoc(cut, (size_t)(d->n * d->a) * sizeof(float));
 }
 
 /* All of a layer but its input; the output of attention where that is kept. */
-static void cut_acts(struct acts *a, struct meg_cut *cut, const struct meg_gpt_run *run, const struct dims *d)
+static void cut_acts(struct acts *a, struct meg_suballoc *cut, const struct meg_gpt_run *run, const struct dims *d)
 {
     a->n1 = branch(cut, run, d);
     a->s1 = stats(cut, d);
-    a->attn.qkv = meg_cut_mat(cut, run->dtype, d->n, d->qkv);
+    a->attn.qkv = meg_suballoc_mat(cut, run->dtype, d->n, d->qkv);
     if (run->recompute != MEG_RECOMPUTE_SELECTIVE)
         cut_attn_out(&a->attn, cut, run, d);
     a->m = stream(cut, run, d);
     a->n2 = branch(cut, run, d);
     a->s2 = stats(cut, d);
     if (run->is_training || d->fc1 > d->f)
-        a->mlp.pre = meg_cut_mat(cut, run->dtype, d->n, d->fc1);
-    a->mlp.mid = meg_cut_mat(cut, run->dtype, d->n, d->f);
+        a->mlp.pre = meg_suballoc_mat(cut, run->dtype, d->n, d->fc1);
+    a->mlp.mid = meg_suballoc_mat(cut, run->dtype, d->n, d->f);
 }
 
 /* What waits from a layer's backward for the gradients of its weights. */
-static void cut_deferred(struct grads *g, struct meg_cut *cut, const struct meg_gpt_run *run, const struct dims *d)
+static void cut_deferred(struct grads *g, struct meg_suballoc *cut, const struct meg_gpt_run *run, const struct dims *d)
 {
     g->attn_out = branch(cut, run, d);
     g->mlp_out = branch(cut, run, d);
-    g->attn.qkv = meg_cut_mat(cut, run->dtype, d->n, d->qkv);
-    g->mlp.pre = meg_cut_mat(cut, run->dtype, d->n, d->fc1);
+    g->attn.qkv = meg_suballoc_mat(cut, run->dtype, d->n, d->qkv);
+    g->mlp.pre = meg_suballoc_mat(cut, run->dtype, d->n, d->fc1);
 }
 
 /*
  * The input of layer i.  That of a chunk is received by the pipeline, but for the first of all; layers that take turns
  * in the first one's activations need it all the same, for what each gives to the next.
  */
-static struct meg_mat input(struct meg_cut *cut, int64_t i, const struct meg_gpt_run *run, const struct dims *d)
+static struct meg_mat input(struct meg_suballoc *cut, int64_t i, const struct meg_gpt_run *run, const struct dims *d)
 {
     if (i > 0 || d->has_embedding || !run->is_training)
         return stream(cut, run, d);
@@ -175,7 +175,7 @@ static struct meg_mat input(struct meg_cut *cut, int64_t i, const struct meg_gpt
 
 /* Layer i of a slot: kept whole, or its input only, or nothing; what is not kept is shared. */
 static void cut_layer(struct meg_gpt_state *st, struct slot *q, int64_t i, const struct meg_gpt_run *run,
-                      struct meg_cut *cut)
+                      struct meg_suballoc *cut)
 {
     const struct dims *d = &st->dim;
     int64_t begin, end;
@@ -183,7 +183,7 @@ static void cut_layer(struct meg_gpt_state *st, struct slot *q, int64_t i, const
     if (gpt_recomputes(run, d->layers, i, &begin, &end)) {
         q->acts[i] = st->again[i - begin];
         if (i == begin && run->distributes_saved)
-            q->saved[i] = meg_cut_mat(cut, run->residual, d->m / d->tp, d->h);
+            q->saved[i] = meg_suballoc_mat(cut, run->residual, d->m / d->tp, d->h);
         else if (i == begin)
             q->acts[i].x = input(cut, i, run, d);
         return;
@@ -197,7 +197,7 @@ static void cut_layer(struct meg_gpt_state *st, struct slot *q, int64_t i, const
     cut_acts(&q->acts[i], cut, run, d);
 }
 
-static void cut_slot(struct meg_gpt_state *st, struct slot *q, const struct meg_gpt_run *run, struct meg_cut *cut)
+static void cut_slot(struct meg_gpt_state *st, struct slot *q, const struct meg_gpt_run *run, struct meg_suballoc *cut)
 {
     const struct dims *d = &st->dim;
     const size_t n = (size_t)d->n;
@@ -211,42 +211,42 @@ static void cut_slot(struct meg_gpt_state *st, struct slot *q, const struct meg_
     q->x0 = q->acts[0].x.p;
     if (d->has_head)
         q->x = run->is_training ? stream(cut, run, d) : q->acts[0].x;
-    q->tokens = meg_cut(cut, n * sizeof *q->tokens);
-    q->labels = meg_cut(cut, n * sizeof *q->labels);
-    q->position = meg_cut(cut, n * sizeof *q->position);
-    q->doc_start = meg_cut(cut, n * sizeof *q->doc_start);
-    q->weight = meg_cut(cut, n * sizeof *q->weight);
-    q->sample = meg_cut(cut, n * sizeof *q->sample);
+    q->tokens = meg_suballoc(cut, n * sizeof *q->tokens);
+    q->labels = meg_suballoc(cut, n * sizeof *q->labels);
+    q->position = meg_suballoc(cut, n * sizeof *q->position);
+    q->doc_start = meg_suballoc(cut, n * sizeof *q->doc_start);
+    q->weight = meg_suballoc(cut, n * sizeof *q->weight);
+    q->sample = meg_suballoc(cut, n * sizeof *q->sample);
 }
 
-static void cut_head(struct meg_gpt_state *st, struct meg_cut *cut, const struct meg_gpt_run *run)
+static void cut_head(struct meg_gpt_state *st, struct meg_suballoc *cut, const struct meg_gpt_run *run)
 {
     const struct dims *d = &st->dim;
     const int64_t chunk = meg_head_chunk(d->v, d->n), ld = (d->v + 15) / 16 * 16;
 
     st->nf = branch(cut, run, d);
     st->sf = stats(cut, d);
-    st->head.logits = meg_cut_mat(cut, run->dtype, chunk, ld);
+    st->head.logits = meg_suballoc_mat(cut, run->dtype, chunk, ld);
     st->head.logits.cols = d->v;
-    st->head.lse = meg_cut(cut, (size_t)chunk * sizeof(float));
-    st->head.part = meg_cut(cut, (size_t)(2 * chunk * d->tp) * sizeof(float));
+    st->head.lse = meg_suballoc(cut, (size_t)chunk * sizeof(float));
+    st->head.part = meg_suballoc(cut, (size_t)(2 * chunk * d->tp) * sizeof(float));
 }
 
-static void cut_grads(struct grads *g, struct meg_cut *cut, const struct meg_gpt_run *run, const struct dims *d)
+static void cut_grads(struct grads *g, struct meg_suballoc *cut, const struct meg_gpt_run *run, const struct dims *d)
 {
     g->x = stream(cut, run, d);
     g->n = branch(cut, run, d);
-    g->attn.o = meg_cut_mat(cut, run->dtype, d->n, d->ad);
-    g->attn.delta = meg_cut(cut, (size_t)(d->n * d->a) * sizeof(float));
+    g->attn.o = meg_suballoc_mat(cut, run->dtype, d->n, d->ad);
+    g->attn.delta = meg_suballoc(cut, (size_t)(d->n * d->a) * sizeof(float));
     if (d->fc1 > d->f)
-        g->mlp.mid = meg_cut_mat(cut, run->dtype, d->n, d->f);
+        g->mlp.mid = meg_suballoc_mat(cut, run->dtype, d->n, d->f);
     if (run->defers_weights)
         return;
-    g->attn.qkv = meg_cut_mat(cut, run->dtype, d->n, d->qkv);
-    g->mlp.pre = meg_cut_mat(cut, run->dtype, d->n, d->fc1);
+    g->attn.qkv = meg_suballoc_mat(cut, run->dtype, d->n, d->qkv);
+    g->mlp.pre = meg_suballoc_mat(cut, run->dtype, d->n, d->fc1);
 }
 
-static void cut_workspace(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_cut *cut)
+static void cut_workspace(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *cut)
 {
     const struct dims *d = &st->dim;
     const size_t table = (size_t)(d->positions * d->half) * sizeof(float);
@@ -255,14 +255,14 @@ static void cut_workspace(struct meg_gpt_state *st, const struct meg_gpt_run *ru
 
     st->branch = branch(cut, run, d);
     for (int i = 0; i < 2 && st->c.has_sp; i++)
-        st->c.wide[i] = meg_cut(cut, wide);
+        st->c.wide[i] = meg_suballoc(cut, wide);
     if (d->has_head)
         cut_head(st, cut, run);
     meg_attn_room_cut(&st->room, cut, &attn, st->cp, st->ncp);
-    st->loss = meg_cut(cut, (size_t)d->n * sizeof *st->loss);
-    st->place = meg_cut(cut, (size_t)d->s * sizeof *st->place);
-    st->rope.cos = meg_cut(cut, table);
-    st->rope.sin = meg_cut(cut, table);
+    st->loss = meg_suballoc(cut, (size_t)d->n * sizeof *st->loss);
+    st->place = meg_suballoc(cut, (size_t)d->s * sizeof *st->place);
+    st->rope.cos = meg_suballoc(cut, table);
+    st->rope.sin = meg_suballoc(cut, table);
     if (run->recompute == MEG_RECOMPUTE_SELECTIVE)
         cut_attn_out(&st->again[0].attn, cut, run, d);
     for (int64_t i = 0; i < most_again(run, d->layers); i++) {
@@ -277,8 +277,8 @@ static void cut_workspace(struct meg_gpt_state *st, const struct meg_gpt_run *ru
         st->d.attn_out = st->d.mlp_out = st->branch;
 }
 
-void gpt_cut(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_cut *activations,
-             struct meg_cut *workspace)
+void gpt_cut(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *activations,
+             struct meg_suballoc *workspace)
 {
     cut_workspace(st, run, workspace);
     for (int64_t i = 0; i < st->dim.slots; i++)
@@ -289,7 +289,7 @@ void meg_gpt_plan(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const 
                   const struct meg_mesh *mesh)
 {
     struct meg_gpt_state *st = gpt_state_new(c, run, mesh);
-    struct meg_cut activations = { 0 }, workspace = { 0 };
+    struct meg_suballoc activations = { 0 }, workspace = { 0 };
     struct meg_params p;
 
     gpt_cut(st, run, &activations, &workspace);

@@ -187,7 +187,7 @@ static void restore_input(struct meg_gpt *g, int64_t chunk, struct slot *q, int6
     struct meg_comm *tp = g->st->c.tp;
 
     if (part.p)
-        meg_wait(tp, tp->op->all_gather(tp, q->acts[i].x.p, part.p, part.rows * part.cols, part.dtype));
+        meg_comm_wait(tp, tp->op->all_gather(tp, q->acts[i].x.p, part.p, part.rows * part.cols, part.dtype));
 }
 
 static void reads(const struct meg_gpt *g, int64_t section, int64_t next, bool is_backward)

@@ -90,8 +90,8 @@ struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct m
                                     const struct meg_mesh *mesh);
 void gpt_state_free(struct meg_gpt_state *st);
 /* Cut all buffers out of two arenas. */
-void gpt_cut(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_cut *activations,
-             struct meg_cut *workspace);
+void gpt_cut(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *activations,
+             struct meg_suballoc *workspace);
 
 /* Layers [begin, end) around layer i of a chunk that are recomputed from one input; false: i is kept. */
 bool gpt_recomputes(const struct meg_gpt_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end);

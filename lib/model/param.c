@@ -69,8 +69,8 @@ static void cut(struct meg_param *row, const struct meg_mesh *mesh)
         return;
     const int64_t part = row->dim[row->split] / row->parts;
 
-    row->begin = meg_cut_begin(part, tp, i);
-    row->local[row->split] = row->parts * (meg_cut_begin(part, tp, i + 1) - row->begin);
+    row->begin = meg_partition_begin(part, tp, i);
+    row->local[row->split] = row->parts * (meg_partition_begin(part, tp, i + 1) - row->begin);
     row->held = row->numel / row->dim[row->split] * row->local[row->split];
 }
 
@@ -220,9 +220,9 @@ const struct meg_param *meg_params_find(const struct meg_params *p, const char *
     return NULL;
 }
 
-int meg_params_ranges(const struct meg_params *p, struct meg_range **range)
+int meg_params_ranges(const struct meg_params *p, struct meg_hparam_range **range)
 {
-    struct meg_range *v = meg_new(((size_t)p->n + 1) * sizeof *v);
+    struct meg_hparam_range *v = meg_new(((size_t)p->n + 1) * sizeof *v);
     int n = 0;
 
     for (int i = p->n; i-- > 0;) {

@@ -103,7 +103,7 @@ const struct meg_param *meg_params_find(const struct meg_params *p, const char *
  * The flat buffer as runs of equal weight decay and rate, in order; gaps belong to the run before
  * them.  *range is malloc'ed, the caller's; the number of runs is returned.
  */
-int meg_params_ranges(const struct meg_params *p, struct meg_range **range);
+int meg_params_ranges(const struct meg_params *p, struct meg_hparam_range **range);
 
 /* Elements [first, first + n) of a row's initial weights (DESIGN.md §6), whatever the layout. */
 void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out);

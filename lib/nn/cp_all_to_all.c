@@ -23,7 +23,7 @@ static void send_parts(const struct meg_attn *l, int64_t n, enum meg_dtype t)
 {
     struct meg_comm *h = l->cp->heads;
 
-    meg_wait(h, h->op->all_to_all(h, l->room->here, l->room->sent, n, t));
+    meg_comm_wait(h, h->op->all_to_all(h, l->room->here, l->room->sent, n, t));
 }
 
 struct meg_mat nn_rows(const struct meg_attn *l, struct meg_mat at)
@@ -111,7 +111,7 @@ const int32_t *nn_doc_start(struct meg_ctx *c, const struct meg_attn *l)
 
     if (!c->doc_start || h == 1)
         return c->doc_start;
-    meg_wait(g, g->op->all_gather(g, l->room->sent, c->doc_start, n, MEG_DTYPE_I32));
+    meg_comm_wait(g, g->op->all_gather(g, l->room->sent, c->doc_start, n, MEG_DTYPE_I32));
     sort_rows(c, h, MEG_DTYPE_I32, l->room->doc_start, l->room->sent, n, true);
     return l->room->doc_start;
 }

@@ -2,7 +2,7 @@
 
 const struct meg_cp meg_cp_one = { false, 1, 1, &meg_comm_self, &meg_comm_self };
 
-void meg_cp_make(struct meg_cp *cp, enum meg_cp_kind kind, const struct meg_mesh *mesh)
+void meg_cp_make(struct meg_cp *cp, enum meg_cp_comm_type kind, const struct meg_mesh *mesh)
 {
     const int64_t size = mesh->layout.cp, near = mesh->layout.cp_near;
 
@@ -23,7 +23,7 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-void meg_attn_room_cut(struct meg_attn_room *r, struct meg_cut *cut, const struct meg_attn_size *size,
+void meg_attn_room_cut(struct meg_attn_room *r, struct meg_suballoc *cut, const struct meg_attn_size *size,
                        const struct meg_cp *cp, int n)
 {
     const int64_t rows = size->n, qkv = (size->a + 2 * size->g) * size->d, o = size->a * size->d;
@@ -43,21 +43,21 @@ void meg_attn_room_cut(struct meg_attn_room *r, struct meg_cut *cut, const struc
         const size_t wide = (size_t)(rows * qkv) * element;
         const size_t small = (size_t)(rows * larger(size->a, by_heads)) * sizeof(float);
 
-        r->here = meg_cut(cut, wide > small ? wide : small);
-        r->sent = meg_cut(cut, wide > small ? wide : small);
-        r->doc_start = meg_cut(cut, (size_t)(rows * by_heads) * sizeof *r->doc_start);
+        r->here = meg_suballoc(cut, wide > small ? wide : small);
+        r->sent = meg_suballoc(cut, wide > small ? wide : small);
+        r->doc_start = meg_suballoc(cut, (size_t)(rows * by_heads) * sizeof *r->doc_start);
     }
     if (by_keys > 1) {
-        r->kv = meg_cut(cut, (size_t)(slots * kv) * element);
-        r->o_part = meg_cut(cut, (size_t)(rows * o / 2) * sizeof *r->o_part);
-        r->lse_part = meg_cut(cut, (size_t)(rows * size->a / 2) * sizeof *r->lse_part);
+        r->kv = meg_suballoc(cut, (size_t)(slots * kv) * element);
+        r->o_part = meg_suballoc(cut, (size_t)(rows * o / 2) * sizeof *r->o_part);
+        r->lse_part = meg_suballoc(cut, (size_t)(rows * size->a / 2) * sizeof *r->lse_part);
     }
     if (by_keys > 1 && size->dtype != MEG_DTYPE_F32)
-        r->o = meg_cut(cut, (size_t)(rows * o) * sizeof *r->o);
+        r->o = meg_suballoc(cut, (size_t)(rows * o) * sizeof *r->o);
     if (!size->is_training)
         return;
     if (by_keys > 1)
-        r->dkv = meg_cut(cut, (size_t)(dslots * kv) * sizeof *r->dkv);
+        r->dkv = meg_suballoc(cut, (size_t)(dslots * kv) * sizeof *r->dkv);
     if (size->dtype != MEG_DTYPE_F32)
-        r->dqkv = meg_cut(cut, (size_t)(rows * qkv) * sizeof *r->dqkv);
+        r->dqkv = meg_suballoc(cut, (size_t)(rows * qkv) * sizeof *r->dqkv);
 }

@@ -26,7 +26,7 @@ struct meg_cp {
 extern const struct meg_cp meg_cp_one;
 
 /* Of the mesh's groups; of a mesh on paper the sizes alone. */
-void meg_cp_make(struct meg_cp *cp, enum meg_cp_kind kind, const struct meg_mesh *mesh);
+void meg_cp_make(struct meg_cp *cp, enum meg_cp_comm_type kind, const struct meg_mesh *mesh);
 
 /* Of one rank's part of attention: rows of a micro-batch, its heads and groups before any exchange, head size. */
 struct meg_attn_size {
@@ -46,7 +46,7 @@ struct meg_attn_room {
 };
 
 /* Cut it out of cut, large enough for each of the n kinds. */
-void meg_attn_room_cut(struct meg_attn_room *r, struct meg_cut *cut, const struct meg_attn_size *size,
+void meg_attn_room_cut(struct meg_attn_room *r, struct meg_suballoc *cut, const struct meg_attn_size *size,
                        const struct meg_cp *cp, int n);
 
 MEG_END_DECLS

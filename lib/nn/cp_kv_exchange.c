@@ -94,8 +94,8 @@ static void pass_on(struct nn_pass *p, int what, void *to, const void *from, enu
 
 static void arrive(struct nn_pass *p, int what)
 {
-    meg_wait(p->l->cp->keys, p->recv[what]);
-    meg_wait(p->l->cp->keys, p->send[what]);
+    meg_comm_wait(p->l->cp->keys, p->recv[what]);
+    meg_comm_wait(p->l->cp->keys, p->send[what]);
 }
 
 static int64_t ring_keys(struct nn_pass *p, int64_t step, struct nn_kv *kv)
@@ -146,7 +146,7 @@ static int64_t gather_keys(struct nn_pass *p, int64_t step, struct nn_kv *kv)
 
     if (step == 0) {
         pack(p, mine);
-        meg_wait(g, g->op->all_gather(g, kv_slot(p, 0), mine, slot_size(p), p->qkv.dtype));
+        meg_comm_wait(g, g->op->all_gather(g, kv_slot(p, 0), mine, slot_size(p), p->qkv.dtype));
     }
     *kv = heads_of(p, kv_slot(p, (g->rank + step) % g->size), p->qkv.dtype);
     return (g->rank + step) % g->size;
@@ -164,7 +164,7 @@ static void gather_home(struct nn_pass *p)
     struct meg_comm *g = p->l->cp->keys;
     float *mine = dkv_slot(p, g->rank);
 
-    meg_wait(g, g->op->reduce_scatter(g, mine, dkv_slot(p, 0), slot_size(p), MEG_DTYPE_F32, MEG_SUM));
+    meg_comm_wait(g, g->op->reduce_scatter(g, mine, dkv_slot(p, 0), slot_size(p), MEG_DTYPE_F32, MEG_REDUCE_SUM));
     unpack(p, mine);
 }
 

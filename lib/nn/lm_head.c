@@ -17,7 +17,7 @@ static struct meg_mat logits_of(struct meg_ctx *c, float *loss, struct meg_mat x
 
     c->op->linear_fwd(c->st, l->out.plan, y, none, x, l->out.w, NULL, MEG_ACT_NONE);
     c->op->xent_part(c->st, mine, y, target, l->v0);
-    meg_wait(c->tp, c->tp->op->all_gather(c->tp, l->part, mine, 2 * x.rows, MEG_DTYPE_F32));
+    meg_comm_wait(c->tp, c->tp->op->all_gather(c->tp, l->part, mine, 2 * x.rows, MEG_DTYPE_F32));
     c->op->xent_join(c->st, loss, l->lse, l->part, c->tp->size, x.rows);
     return y;
 }

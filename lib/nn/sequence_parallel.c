@@ -13,7 +13,7 @@ struct meg_mat meg_shard_gather(struct meg_ctx *c, struct meg_mat x)
         return x;
     MEG_ASSERT(x.ld == x.cols);
     all = all_rows(c, x, 0);
-    meg_wait(c->tp, c->tp->op->all_gather(c->tp, all.p, x.p, x.rows * x.cols, x.dtype));
+    meg_comm_wait(c->tp, c->tp->op->all_gather(c->tp, all.p, x.p, x.rows * x.cols, x.dtype));
     return all;
 }
 
@@ -26,9 +26,9 @@ void meg_shard_sum(struct meg_ctx *c, struct meg_mat y, struct meg_mat addend)
 {
     MEG_ASSERT(y.ld == y.cols);
     if (c->has_sp)
-        meg_wait(c->tp, c->tp->op->reduce_scatter(c->tp, y.p, addend.p, y.rows * y.cols, y.dtype, MEG_SUM));
+        meg_comm_wait(c->tp, c->tp->op->reduce_scatter(c->tp, y.p, addend.p, y.rows * y.cols, y.dtype, MEG_REDUCE_SUM));
     else
-        meg_all_reduce(c->tp, y.p, y.rows * y.cols, y.dtype, MEG_SUM);
+        meg_all_reduce(c->tp, y.p, y.rows * y.cols, y.dtype, MEG_REDUCE_SUM);
 }
 
 int64_t meg_shard_row(const struct meg_ctx *c, struct meg_mat x)

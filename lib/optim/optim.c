@@ -314,8 +314,8 @@ const struct meg_param *meg_optim_nonfinite(const struct meg_optim *o)
 /* Over ranks that hold different parts of the model or of its gradients. */
 static void add_up(struct meg_optim *o, void *sum, enum meg_dtype t)
 {
-    meg_all_reduce(o->mesh->model, sum, 1, t, MEG_SUM);
-    meg_all_reduce(o->mesh->slices, sum, 1, t, MEG_SUM);
+    meg_all_reduce(o->mesh->model, sum, 1, t, MEG_REDUCE_SUM);
+    meg_all_reduce(o->mesh->slices, sum, 1, t, MEG_REDUCE_SUM);
 }
 
 static double sumsq(struct meg_optim *o, const float *x, int64_t n)
@@ -393,7 +393,7 @@ static void update_piece(struct meg_optim *o, const struct meg_piece *v)
 
 void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, double norm)
 {
-    struct meg_step step = { 0 };
+    struct meg_step_hparams step = { 0 };
     double clip = o->clip / (norm + 1e-6);
 
     o->t++;

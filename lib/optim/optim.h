@@ -75,7 +75,7 @@ struct meg_optim {
     struct meg_giver giver;      /* of those of a section at a time */
     struct meg_taker taker;
     int64_t t;                   /* successful steps so far */
-    struct meg_step *step;       /* device memory */
+    struct meg_step_hparams *step;       /* device memory */
     void *scalar;                /* device memory, 8 bytes, for sums */
 };
 

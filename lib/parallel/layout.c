@@ -43,9 +43,9 @@ int64_t meg_layout_world(const struct meg_layout *l)
     return l->tp * l->cp * l->dp * l->pp;
 }
 
-struct meg_place meg_layout_place(const struct meg_layout *l, int64_t rank)
+struct meg_rank_coords meg_layout_coords(const struct meg_layout *l, int64_t rank)
 {
-    struct meg_place at;
+    struct meg_rank_coords at;
 
     at.tp = rank % l->tp;
     rank /= l->tp;
@@ -61,14 +61,14 @@ struct meg_place meg_layout_place(const struct meg_layout *l, int64_t rank)
     return at;
 }
 
-int64_t meg_layout_rank(const struct meg_layout *l, struct meg_place at)
+int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords at)
 {
     if (l->is_tp_pp_dp)
         return at.tp + l->tp * (at.pp + l->pp * (at.cp + l->cp * at.dp));
     return at.tp + l->tp * (at.cp + l->cp * (at.dp + l->dp * at.pp));
 }
 
-enum meg_cp_kind meg_layout_cp_kind(const struct meg_layout *l, int64_t layer)
+enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_t layer)
 {
     static const char *const names[] = { [MEG_CP_P2P] = "p2p", [MEG_CP_ALL_GATHER] = "all_gather",
                                          [MEG_CP_A2A] = "a2a", [MEG_CP_A2A_P2P] = "a2a+p2p" };
@@ -77,7 +77,7 @@ enum meg_cp_kind meg_layout_cp_kind(const struct meg_layout *l, int64_t layer)
 
     while (strcmp(names[kind], name))
         kind++;
-    return (enum meg_cp_kind)kind;
+    return (enum meg_cp_comm_type)kind;
 }
 
 /* Layers of a stage. */
@@ -209,7 +209,7 @@ static int check_context(struct meg_layout *l, const struct meg_layout_conf *c, 
         return refuse("context-parallel-size", cp, e, "two times it, %" PRId64 ", must divide --seq-length %" PRId64,
                       2 * cp, m->s);
     for (int64_t i = 0; i < c->cp_kinds.n && cp > 1; i++) {
-        const enum meg_cp_kind kind = meg_layout_cp_kind(l, i);
+        const enum meg_cp_comm_type kind = meg_layout_cp_comm_type(l, i);
         int64_t by_heads = kind == MEG_CP_A2A ? cp : 1;
 
         if (kind == MEG_CP_A2A_P2P && c->cp_sizes.n == 0)
@@ -296,7 +296,7 @@ int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64
     return 0;
 }
 
-int meg_layout_fit(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,
+int meg_layout_set_model(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,
                    struct meg_err *e)
 {
     int r;

@@ -25,7 +25,7 @@ struct meg_layout_conf {
 extern const struct meg_opt meg_layout_opts[];
 
 /* How attention gets at the tokens of other context-parallel ranks: nn/cp_groups.h. */
-enum meg_cp_kind { MEG_CP_P2P, MEG_CP_ALL_GATHER, MEG_CP_A2A, MEG_CP_A2A_P2P };
+enum meg_cp_comm_type { MEG_CP_P2P, MEG_CP_ALL_GATHER, MEG_CP_A2A, MEG_CP_A2A_P2P };
 
 struct meg_layout {
     int64_t tp, cp, dp, pp;
@@ -41,7 +41,7 @@ struct meg_layout {
 };
 
 /* A rank's coordinates. */
-struct meg_place {
+struct meg_rank_coords {
     int64_t tp, cp, dp, pp;
 };
 
@@ -57,12 +57,12 @@ struct meg_layout_model {
     int64_t layers, s, heads, groups, ffn, vocab;
 };
 int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64_t world, struct meg_err *e);
-int meg_layout_fit(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,
+int meg_layout_set_model(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,
                    struct meg_err *e);
 
 int64_t meg_layout_world(const struct meg_layout *l);
-struct meg_place meg_layout_place(const struct meg_layout *l, int64_t rank);
-int64_t meg_layout_rank(const struct meg_layout *l, struct meg_place at);
+struct meg_rank_coords meg_layout_coords(const struct meg_layout *l, int64_t rank);
+int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords at);
 
 /* The layers [first, first + n) of a chunk of a stage, numbered in the whole model. */
 void meg_layout_layers(const struct meg_layout *l, int64_t stage, int64_t chunk, int64_t *first, int64_t *n);
@@ -78,7 +78,7 @@ static inline bool meg_layout_is_last(const struct meg_layout *l, int64_t stage,
 }
 
 /* The kind of a layer, numbered in the whole model. */
-enum meg_cp_kind meg_layout_cp_kind(const struct meg_layout *l, int64_t layer);
+enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_t layer);
 
 /*
  * A sequence of s tokens is cut into 2 cp chunks, of which context-parallel rank i has i and 2 cp - 1 - i: where
@@ -92,7 +92,7 @@ static inline int64_t meg_layout_position(const struct meg_layout *l, int64_t i,
 }
 
 /* Where piece i begins of n things cut in parts as equal as can be; it ends where the next begins. */
-static inline int64_t meg_cut_begin(int64_t n, int64_t parts, int64_t i)
+static inline int64_t meg_partition_begin(int64_t n, int64_t parts, int64_t i)
 {
     return n / parts * i + (i < n % parts ? i : n % parts);
 }

@@ -6,13 +6,13 @@ const struct meg_mesh meg_mesh_one = {
     SELF, SELF, SELF, SELF, SELF, SELF, SELF
 };
 
-void meg_mesh_on_paper(struct meg_mesh *m, const struct meg_layout *l, int64_t rank)
+void meg_mesh_init_dry(struct meg_mesh *m, const struct meg_layout *l, int64_t rank)
 {
-    *m = (struct meg_mesh){ .layout = *l, .at = meg_layout_place(l, rank) };
+    *m = (struct meg_mesh){ .layout = *l, .at = meg_layout_coords(l, rank) };
 }
 
 /* The ranks that agree with this one on every axis but those of the group: where they are 0 is its color. */
-static struct meg_comm *group(struct meg_mesh *m, struct meg_place first, int64_t size, const char *name)
+static struct meg_comm *group(struct meg_mesh *m, struct meg_rank_coords first, int64_t size, const char *name)
 {
     if (size == 1)
         return SELF;
@@ -20,40 +20,40 @@ static struct meg_comm *group(struct meg_mesh *m, struct meg_place first, int64_
 }
 
 /* Copies of a model, in order, are cut into runs of l->shards, which are the instances. */
-static void cut_copies(struct meg_mesh *m)
+static void split_dp_groups(struct meg_mesh *m)
 {
     const struct meg_layout *l = &m->layout;
-    const struct meg_place at = m->at;
+    const struct meg_rank_coords at = m->at;
     const int64_t n = l->dp * l->cp, per = l->shards ? l->shards : 1, i = at.cp + l->cp * at.dp;
     const int64_t first = i - i % per, slice = i % per;
 
-    m->copies = group(m, (struct meg_place){ at.tp, 0, 0, at.pp }, l->shards ? 1 : n, "gradient");
-    m->slices = group(m, (struct meg_place){ at.tp, first % l->cp, first / l->cp, at.pp }, per, "optimizer-slice");
-    m->same = group(m, (struct meg_place){ at.tp, slice % l->cp, slice / l->cp, at.pp }, l->shards ? n / per : 1,
+    m->copies = group(m, (struct meg_rank_coords){ at.tp, 0, 0, at.pp }, l->shards ? 1 : n, "gradient");
+    m->slices = group(m, (struct meg_rank_coords){ at.tp, first % l->cp, first / l->cp, at.pp }, per, "optimizer-slice");
+    m->same = group(m, (struct meg_rank_coords){ at.tp, slice % l->cp, slice / l->cp, at.pp }, l->shards ? n / per : 1,
                     "optimizer-instance");
 }
 
 void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_layout *l)
 {
-    struct meg_place at;
+    struct meg_rank_coords at;
     int64_t near, far;
 
     MEG_ASSERT(meg_layout_world(l) == world->size);
-    meg_mesh_on_paper(m, l, world->rank);
+    meg_mesh_init_dry(m, l, world->rank);
     m->world = world;
     at = m->at;
-    m->tp = group(m, (struct meg_place){ 0, at.cp, at.dp, at.pp }, l->tp, "tensor-parallel");
-    m->cp = group(m, (struct meg_place){ at.tp, 0, at.dp, at.pp }, l->cp, "context-parallel");
+    m->tp = group(m, (struct meg_rank_coords){ 0, at.cp, at.dp, at.pp }, l->tp, "tensor-parallel");
+    m->cp = group(m, (struct meg_rank_coords){ at.tp, 0, at.dp, at.pp }, l->cp, "context-parallel");
     near = l->cp_near ? l->cp_near : 1;
     far = l->cp_near ? l->cp / l->cp_near : 1;
-    m->cp_near = group(m, (struct meg_place){ at.tp, at.cp - at.cp % near, at.dp, at.pp }, near,
+    m->cp_near = group(m, (struct meg_rank_coords){ at.tp, at.cp - at.cp % near, at.dp, at.pp }, near,
                        "context-parallel neighbours");
-    m->cp_far = group(m, (struct meg_place){ at.tp, at.cp % near, at.dp, at.pp }, far,
+    m->cp_far = group(m, (struct meg_rank_coords){ at.tp, at.cp % near, at.dp, at.pp }, far,
                       "context-parallel, far");
-    m->pp = group(m, (struct meg_place){ at.tp, at.cp, at.dp, 0 }, l->pp, "pipeline");
-    m->dp_cp = group(m, (struct meg_place){ at.tp, 0, 0, at.pp }, l->dp * l->cp, "data- and context-parallel");
-    cut_copies(m);
-    m->model = group(m, (struct meg_place){ 0, at.cp, at.dp, 0 }, l->tp * l->pp, "model-parallel");
+    m->pp = group(m, (struct meg_rank_coords){ at.tp, at.cp, at.dp, 0 }, l->pp, "pipeline");
+    m->dp_cp = group(m, (struct meg_rank_coords){ at.tp, 0, 0, at.pp }, l->dp * l->cp, "data- and context-parallel");
+    split_dp_groups(m);
+    m->model = group(m, (struct meg_rank_coords){ 0, at.cp, at.dp, 0 }, l->tp * l->pp, "model-parallel");
     /* stages between the ends are groups of their own, colored by their rank */
     at.pp = at.pp == l->pp - 1 ? 0 : at.pp;
     m->ends = group(m, at, l->pp > 1 ? 2 : 1, "embedding");

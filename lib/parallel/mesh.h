@@ -11,7 +11,7 @@ MEG_BEGIN_DECLS
 
 struct meg_mesh {
     struct meg_layout layout;
-    struct meg_place at;                     /* this rank's */
+    struct meg_rank_coords at;                     /* this rank's */
     struct meg_comm *world;
     struct meg_comm *tp;                     /* shares each layer's weights */
     struct meg_comm *cp;                     /* shares each sequence */
@@ -33,7 +33,7 @@ extern const struct meg_mesh meg_mesh_one;
 /* Cut the groups out of world, whose size is the layout's; every rank calls it. */
 void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_layout *l);
 /* What a rank of the layout would have, for planning: without groups. */
-void meg_mesh_on_paper(struct meg_mesh *m, const struct meg_layout *l, int64_t rank);
+void meg_mesh_init_dry(struct meg_mesh *m, const struct meg_layout *l, int64_t rank);
 /* Closes the groups, not world. */
 void meg_mesh_close(struct meg_mesh *m);
 

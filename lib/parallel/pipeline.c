@@ -64,7 +64,7 @@ static void wait(struct meg_pipe *p, const struct meg_action *a)
     const int first = a->buf[a->edge] * p->ntensors;
 
     for (int i = 0; i < p->ntensors; i++)
-        meg_wait(p->pp, p->work[a->edge][first + i]);
+        meg_comm_wait(p->pp, p->work[a->edge][first + i]);
 }
 
 /* The pointers of the buffer that an action has at an edge. */
@@ -79,17 +79,17 @@ void meg_pipe_run(struct meg_pipe *p, const struct meg_pipe_ops *ops, void *user
         const struct meg_action *a = &p->s->action[i];
         const struct meg_pipe_step s = {
             .chunk = a->chunk, .microbatch = a->microbatch, .slot = a->slot,
-            .x = edge_of(p, a, MEG_X), .dy = edge_of(p, a, MEG_DY),
-            .y = edge_of(p, a, MEG_Y), .dx = edge_of(p, a, MEG_DX),
+            .x = edge_of(p, a, MEG_EDGE_X), .dy = edge_of(p, a, MEG_EDGE_DY),
+            .y = edge_of(p, a, MEG_EDGE_Y), .dx = edge_of(p, a, MEG_EDGE_DX),
         };
 
         switch (a->kind) {
-        case MEG_FWD: ops->fwd(user, &s); break;
-        case MEG_BWD: ops->bwd(user, &s); break;
-        case MEG_BWD_INPUT: ops->bwd_input(user, &s); break;
-        case MEG_BWD_WEIGHT: ops->bwd_weight(user, &s); break;
-        case MEG_START: start(p, a); break;
-        case MEG_WAIT: wait(p, a); break;
+        case MEG_ACTION_FWD: ops->fwd(user, &s); break;
+        case MEG_ACTION_BWD: ops->bwd(user, &s); break;
+        case MEG_ACTION_BWD_INPUT: ops->bwd_input(user, &s); break;
+        case MEG_ACTION_BWD_WEIGHT: ops->bwd_weight(user, &s); break;
+        case MEG_ACTION_START: start(p, a); break;
+        case MEG_ACTION_WAIT: wait(p, a); break;
         }
     }
 }

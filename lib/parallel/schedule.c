@@ -96,14 +96,14 @@ static struct meg_action forward(const struct meg_pipe_schedule_conf *c, int64_t
 {
     const int64_t group = group_of(c), first = k / (group * c->chunks) * group, at = k - first * c->chunks;
     const int64_t here = c->microbatches - first < group ? c->microbatches - first : group;
-    struct meg_action a = { .kind = MEG_FWD, .chunk = (int)(at / here), .microbatch = first + at % here, .slot = -1,
+    struct meg_action a = { .kind = MEG_ACTION_FWD, .chunk = (int)(at / here), .microbatch = first + at % here, .slot = -1,
                             .buf = { -1, -1, -1, -1 } };
 
     return a;
 }
 
 /* The k-th backward step: the same with the chunks in reverse. */
-static struct meg_action backward(const struct meg_pipe_schedule_conf *c, int64_t k, enum meg_action_kind kind)
+static struct meg_action backward(const struct meg_pipe_schedule_conf *c, int64_t k, enum meg_action_type kind)
 {
     struct meg_action a = forward(c, k);
 
@@ -113,7 +113,7 @@ static struct meg_action backward(const struct meg_pipe_schedule_conf *c, int64_
 }
 
 /* Forward steps before the first that is followed by a backward step. */
-static int64_t warm_up(const struct meg_pipe_schedule_conf *c, int stage)
+static int64_t num_warmup(const struct meg_pipe_schedule_conf *c, int stage)
 {
     const int64_t n = c->microbatches * c->chunks, after = c->stages - 1 - stage;
     const int64_t warm = is_called(c, "interleaved") ? 2 * after + (c->chunks - 1) * group_of(c) : after;
@@ -122,14 +122,14 @@ static int64_t warm_up(const struct meg_pipe_schedule_conf *c, int stage)
 }
 
 /* By how many backward steps weight gradients are put off; 0: they are not split off. */
-static int64_t put_off(const struct meg_pipe_schedule_conf *c, int stage)
+static int64_t weight_grad_delay(const struct meg_pipe_schedule_conf *c, int stage)
 {
     return is_called(c, "zb-h1") ? stage : 0;
 }
 
 int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int stage)
 {
-    const int64_t n = c->microbatches * c->chunks, most = warm_up(c, stage) + 1 + put_off(c, stage);
+    const int64_t n = c->microbatches * c->chunks, most = num_warmup(c, stage) + 1 + weight_grad_delay(c, stage);
 
     return c->is_forward_only ? 1 : most < n ? most : n;
 }
@@ -137,7 +137,7 @@ int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int 
 /* The steps of a stage in order, [*n]; the caller frees them. */
 static struct meg_action *order(const struct meg_pipe_schedule_conf *c, int stage, int64_t *n)
 {
-    const int64_t all = c->microbatches * c->chunks, warm = warm_up(c, stage), late = put_off(c, stage);
+    const int64_t all = c->microbatches * c->chunks, warm = num_warmup(c, stage), late = weight_grad_delay(c, stage);
     struct meg_action *steps = meg_realloc_array(NULL, (size_t)(3 * all), sizeof *steps), *a = steps;
 
     for (int64_t k = 0; k < warm; k++)
@@ -146,9 +146,9 @@ static struct meg_action *order(const struct meg_pipe_schedule_conf *c, int stag
         if (k + warm < all)
             *a++ = forward(c, k + warm);
         if (k < all)
-            *a++ = backward(c, k, late ? MEG_BWD_INPUT : MEG_BWD);
+            *a++ = backward(c, k, late ? MEG_ACTION_BWD_INPUT : MEG_ACTION_BWD);
         if (late && k >= late)
-            *a++ = backward(c, k - late, MEG_BWD_WEIGHT);
+            *a++ = backward(c, k - late, MEG_ACTION_BWD_WEIGHT);
     }
     *n = a - steps;
     return steps;
@@ -162,9 +162,9 @@ static bool fills(const struct meg_pipe_schedule_conf *c, int stage, const struc
 {
     const int part = part_of(c, stage, a->chunk);
 
-    *edge = a->kind == MEG_FWD ? MEG_Y : MEG_DX;
-    *peer = (a->kind == MEG_FWD ? stage + 1 : stage + c->stages - 1) % c->stages;
-    return a->kind != MEG_BWD_WEIGHT && (a->kind == MEG_FWD ? part < last_part(c) : part > 0);
+    *edge = a->kind == MEG_ACTION_FWD ? MEG_EDGE_Y : MEG_EDGE_DX;
+    *peer = (a->kind == MEG_ACTION_FWD ? stage + 1 : stage + c->stages - 1) % c->stages;
+    return a->kind != MEG_ACTION_BWD_WEIGHT && (a->kind == MEG_ACTION_FWD ? part < last_part(c) : part > 0);
 }
 
 /* The edge that must have arrived for a step, and the stage it comes from; false: none. */
@@ -173,9 +173,9 @@ static bool needs(const struct meg_pipe_schedule_conf *c, int stage, const struc
 {
     const int part = part_of(c, stage, a->chunk);
 
-    *edge = a->kind == MEG_FWD ? MEG_X : MEG_DY;
-    *peer = (a->kind == MEG_FWD ? stage + c->stages - 1 : stage + 1) % c->stages;
-    return a->kind != MEG_BWD_WEIGHT && (a->kind == MEG_FWD ? part > 0 : part < last_part(c));
+    *edge = a->kind == MEG_ACTION_FWD ? MEG_EDGE_X : MEG_EDGE_DY;
+    *peer = (a->kind == MEG_ACTION_FWD ? stage + c->stages - 1 : stage + 1) % c->stages;
+    return a->kind != MEG_ACTION_BWD_WEIGHT && (a->kind == MEG_ACTION_FWD ? part > 0 : part < last_part(c));
 }
 
 /* A receive, and the step ahead of which it starts if those before it in its line have. */
@@ -201,12 +201,12 @@ static int64_t place(const struct meg_pipe_schedule_conf *c, const struct meg_ac
  * before.  What goes round from the last stage to the first is not needed at once where a group has more
  * micro-batches than there are stages, and arrives before the rest of the group has had its turn.
  */
-static void receives_start(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *steps, int64_t n,
+static void plan_recv_starts(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *steps, int64_t n,
                            int64_t *at[2])
 {
     const int64_t round = group_of(c) - c->stages + AHEAD;
-    const int64_t ahead[2] = { [MEG_X] = stage == 0 ? round : AHEAD,
-                               [MEG_DY] = stage == c->stages - 1 ? round : AHEAD };
+    const int64_t ahead[2] = { [MEG_EDGE_X] = stage == 0 ? round : AHEAD,
+                               [MEG_EDGE_DY] = stage == c->stages - 1 ? round : AHEAD };
     int64_t *needed[2], count[2] = { 0 };
     enum meg_edge edge;
     int peer;
@@ -225,7 +225,7 @@ static void receives_start(const struct meg_pipe_schedule_conf *c, int stage, co
 }
 
 /* The receives of stage from peer. */
-static void line_make(struct line *l, const struct meg_pipe_schedule_conf *c, int stage, int peer, int64_t *const at[2])
+static void plan_recvs(struct line *l, const struct meg_pipe_schedule_conf *c, int stage, int peer, int64_t *const at[2])
 {
     int64_t n;
     struct meg_action *steps = order(c, peer, &n);
@@ -240,12 +240,12 @@ static void line_make(struct line *l, const struct meg_pipe_schedule_conf *c, in
         if (!fills(c, peer, &steps[i], &edge, &to) || to != stage)
             continue;
         r->a = steps[i];
-        r->a.kind = MEG_START;
-        r->a.edge = edge == MEG_Y ? MEG_X : MEG_DY;
+        r->a.kind = MEG_ACTION_START;
+        r->a.edge = edge == MEG_EDGE_Y ? MEG_EDGE_X : MEG_EDGE_DY;
         r->a.peer = peer;
-        if (edge == MEG_Y && peer > stage)              /* round: into the next chunk */
+        if (edge == MEG_EDGE_Y && peer > stage)              /* round: into the next chunk */
             r->a.chunk++;
-        if (edge == MEG_DX && peer < stage)
+        if (edge == MEG_EDGE_DX && peer < stage)
             r->a.chunk--;
         r->at = at[r->a.edge][place(c, &r->a)];
         l->n++;
@@ -301,7 +301,7 @@ static void add(struct maker *m, const struct meg_action *a)
 }
 
 /* A start or wait of the buffer of an edge, for the sake of step a. */
-static struct meg_action transfer(enum meg_action_kind kind, const struct meg_action *a, enum meg_edge edge, int peer,
+static struct meg_action transfer(enum meg_action_type kind, const struct meg_action *a, enum meg_edge edge, int peer,
                                   int buf)
 {
     struct meg_action t = { .kind = kind, .edge = edge, .peer = peer, .chunk = a->chunk, .microbatch = a->microbatch,
@@ -316,7 +316,7 @@ static void start_receives(struct maker *m, struct line *l, int64_t step)
     for (; l->next < l->n && l->v[l->next].at <= step; l->next++) {
         struct meg_action *a = &l->v[l->next].a;
         const int buf = take(&m->bufs[a->edge]);
-        const struct meg_action t = transfer(MEG_START, a, a->edge, a->peer, buf);
+        const struct meg_action t = transfer(MEG_ACTION_START, a, a->edge, a->peer, buf);
 
         m->held[place(&m->s->conf, a)].buf[a->edge] = buf;
         add(m, &t);
@@ -327,7 +327,7 @@ static void wait_oldest_send(struct maker *m, enum meg_edge edge)
 {
     struct meg_action *q = m->leaving[edge];
 
-    q[0].kind = MEG_WAIT;
+    q[0].kind = MEG_ACTION_WAIT;
     add(m, &q[0]);
     give(&m->bufs[edge], &q[0].buf[edge]);
     memmove(q, q + 1, (LEAVING - 1) * sizeof *q);
@@ -344,7 +344,7 @@ static void add_step(struct maker *m, struct meg_action a)
     const bool has_in = needs(c, stage, &a, &in, &from), has_out = fills(c, stage, &a, &out, &to);
 
     if (has_in) {
-        t = transfer(MEG_WAIT, &a, in, from, held->buf[in]);
+        t = transfer(MEG_ACTION_WAIT, &a, in, from, held->buf[in]);
         add(m, &t);
     }
     if (has_out) {
@@ -352,22 +352,22 @@ static void add_step(struct maker *m, struct meg_action a)
             wait_oldest_send(m, out);
         a.buf[out] = take(&m->bufs[out]);
     }
-    if (a.kind == MEG_FWD)
+    if (a.kind == MEG_ACTION_FWD)
         held->slot = take(&m->slots);
     a.slot = held->slot;
-    a.buf[MEG_X] = held->buf[MEG_X];
-    if (a.kind != MEG_FWD)
-        a.buf[MEG_DY] = held->buf[MEG_DY];
+    a.buf[MEG_EDGE_X] = held->buf[MEG_EDGE_X];
+    if (a.kind != MEG_ACTION_FWD)
+        a.buf[MEG_EDGE_DY] = held->buf[MEG_EDGE_DY];
     add(m, &a);
     if (has_out) {
-        t = transfer(MEG_START, &a, out, to, a.buf[out]);
+        t = transfer(MEG_ACTION_START, &a, out, to, a.buf[out]);
         add(m, &t);
         m->leaving[out][m->nleaving[out]++] = t;
     }
-    if (a.kind == MEG_BWD || a.kind == MEG_BWD_WEIGHT || c->is_forward_only) {
+    if (a.kind == MEG_ACTION_BWD || a.kind == MEG_ACTION_BWD_WEIGHT || c->is_forward_only) {
         give(&m->slots, &held->slot);
-        give(&m->bufs[MEG_X], &held->buf[MEG_X]);
-        give(&m->bufs[MEG_DY], &held->buf[MEG_DY]);
+        give(&m->bufs[MEG_EDGE_X], &held->buf[MEG_EDGE_X]);
+        give(&m->bufs[MEG_EDGE_DY], &held->buf[MEG_EDGE_DY]);
     }
 }
 
@@ -386,20 +386,20 @@ void meg_pipe_schedule_make(struct meg_pipe_schedule *s, const struct meg_pipe_s
     for (size_t i = 0; i < places; i++)
         m.held[i] = (struct meg_action){ .slot = -1, .buf = { -1, -1, -1, -1 } };
     if (c->stages > 1) {
-        receives_start(c, stage, steps, n, at);
-        line_make(&before, c, stage, (stage + c->stages - 1) % c->stages, at);
+        plan_recv_starts(c, stage, steps, n, at);
+        plan_recvs(&before, c, stage, (stage + c->stages - 1) % c->stages, at);
     }
     if (c->stages > 2)                                  /* of two stages each is both before and after */
-        line_make(&after, c, stage, (stage + 1) % c->stages, at);
+        plan_recvs(&after, c, stage, (stage + 1) % c->stages, at);
     for (int64_t i = 0; i < n; i++) {
         start_receives(&m, &before, i);
         start_receives(&m, &after, i);
         add_step(&m, steps[i]);
     }
-    while (m.nleaving[MEG_Y])
-        wait_oldest_send(&m, MEG_Y);
-    while (m.nleaving[MEG_DX])
-        wait_oldest_send(&m, MEG_DX);
+    while (m.nleaving[MEG_EDGE_Y])
+        wait_oldest_send(&m, MEG_EDGE_Y);
+    while (m.nleaving[MEG_EDGE_DX])
+        wait_oldest_send(&m, MEG_EDGE_DX);
     s->slots = m.slots.n;
     free(m.slots.taken);
     for (int i = 0; i < MEG_EDGES; i++) {

@@ -1,6 +1,6 @@
 /*
  * Pipeline schedules as data: a pure function turns stages, chunks, micro-batches and a name into one
- * list of actions a stage.  parallel/pipeline.h runs a list on the ranks of a pipeline; meg_pipe_schedule_play
+ * list of actions a stage.  parallel/pipeline.h runs a list on the ranks of a pipeline; meg_pipe_schedule_simulate
  * plays the lists of all stages in one process, which proves that they fit and says what they cost.
  * A new schedule is a new order of forward and backward steps (schedule.c, order) and nothing else.
  *
@@ -43,25 +43,25 @@ struct meg_pipe_schedule_conf {
 
 /* Where a stage's chunk meets its neighbours.  X and DY arrive, Y and DX leave. */
 enum meg_edge {
-    MEG_X,                      /* activations that go in; none for the first part */
-    MEG_DY,                     /* the gradient of Y; none for the last part */
-    MEG_Y,                      /* activations that come out; none for the last part */
-    MEG_DX,                     /* the gradient of X; none for the first part */
+    MEG_EDGE_X,                      /* activations that go in; none for the first part */
+    MEG_EDGE_DY,                     /* the gradient of Y; none for the last part */
+    MEG_EDGE_Y,                      /* activations that come out; none for the last part */
+    MEG_EDGE_DX,                     /* the gradient of X; none for the first part */
     MEG_EDGES
 };
 
 static inline bool meg_edge_arrives(enum meg_edge e)
 {
-    return e == MEG_X || e == MEG_DY;
+    return e == MEG_EDGE_X || e == MEG_EDGE_DY;
 }
 
-enum meg_action_kind {
-    MEG_FWD,                    /* X -> Y, and into slot what backward needs */
-    MEG_BWD,                    /* X, slot, DY -> DX and weight gradients; ends slot, X and DY */
-    MEG_BWD_INPUT,              /* X, slot, DY -> DX */
-    MEG_BWD_WEIGHT,             /* X, slot, DY -> weight gradients, after BWD_INPUT; ends slot, X and DY */
-    MEG_START,                  /* begin to send or receive edge's buffer */
-    MEG_WAIT                    /* until it is received, or sent and free again */
+enum meg_action_type {
+    MEG_ACTION_FWD,                    /* X -> Y, and into slot what backward needs */
+    MEG_ACTION_BWD,                    /* X, slot, DY -> DX and weight gradients; ends slot, X and DY */
+    MEG_ACTION_BWD_INPUT,              /* X, slot, DY -> DX */
+    MEG_ACTION_BWD_WEIGHT,             /* X, slot, DY -> weight gradients, after BWD_INPUT; ends slot, X and DY */
+    MEG_ACTION_START,                  /* begin to send or receive edge's buffer */
+    MEG_ACTION_WAIT                    /* until it is received, or sent and free again */
 };
 
 /*
@@ -71,7 +71,7 @@ enum meg_action_kind {
  * slot and X itself.
  */
 struct meg_action {
-    enum meg_action_kind kind;
+    enum meg_action_type kind;
     enum meg_edge edge;         /* START, WAIT */
     int peer;                   /* START, WAIT: the stage at the other end */
     int chunk;
@@ -126,7 +126,7 @@ struct meg_pipe_schedule_cost {
  * comes twice, too early, out of order or not at all, a slot or buffer is used while it is not free or
  * holds something else, or more of them are counted than are ever in use at once.
  */
-int meg_pipe_schedule_play(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,
+int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,
                            struct meg_pipe_schedule_cost *cost, struct meg_err *e);
 
 /* Makes all lists and plays them. */

@@ -61,8 +61,8 @@ static int wrong(const struct play *p, const struct stage *g, const char *what)
     const struct meg_action *a = &g->s->action[g->at];
 
     return meg_fail(p->e, MEG_EFAIL, "stage %d, action %" PRId64 ", %s%s%s of chunk %d, micro-batch %" PRId64 ": %s",
-                    g->s->stage, g->at, kinds[a->kind], a->kind >= MEG_START ? " " : "",
-                    a->kind >= MEG_START ? edges[a->edge] : "", a->chunk, a->microbatch, what);
+                    g->s->stage, g->at, kinds[a->kind], a->kind >= MEG_ACTION_START ? " " : "",
+                    a->kind >= MEG_ACTION_START ? edges[a->edge] : "", a->chunk, a->microbatch, what);
 }
 
 /* ---- slots and buffers ------------------------------------------------------------------- */
@@ -111,16 +111,16 @@ static struct link *link_of(const struct play *p, const struct stage *g, const s
 static void post(struct posts *q, const struct stage *g, const struct meg_action *a)
 {
     const int part = a->chunk * g->s->conf.stages + g->s->stage;
-    const enum meg_edge as = a->edge == MEG_X || a->edge == MEG_Y ? MEG_X : MEG_DY;
+    const enum meg_edge as = a->edge == MEG_EDGE_X || a->edge == MEG_EDGE_Y ? MEG_EDGE_X : MEG_EDGE_DY;
 
     if (q->n == q->cap) {
         q->cap = 2 * q->cap + 64;
         q->v = meg_realloc_array(q->v, (size_t)q->cap, sizeof *q->v);
     }
-    q->v[q->n++] = (struct post){ g->clock, as, part + (a->edge == MEG_Y) - (a->edge == MEG_DX), a->microbatch };
+    q->v[q->n++] = (struct post){ g->clock, as, part + (a->edge == MEG_EDGE_Y) - (a->edge == MEG_EDGE_DX), a->microbatch };
 }
 
-static int play_start(struct play *p, struct stage *g, const struct meg_action *a)
+static int simulate_start(struct play *p, struct stage *g, const struct meg_action *a)
 {
     struct cells *c = &g->bufs[a->edge];
     const int i = a->buf[a->edge];
@@ -143,7 +143,7 @@ static int play_start(struct play *p, struct stage *g, const struct meg_action *
 }
 
 /* 1: the other end has not started. */
-static int play_wait(struct play *p, struct stage *g, const struct meg_action *a)
+static int simulate_wait(struct play *p, struct stage *g, const struct meg_action *a)
 {
     const bool arrives = meg_edge_arrives(a->edge);
     struct cells *c = &g->bufs[a->edge];
@@ -180,9 +180,9 @@ static double duration(const struct meg_pipe_schedule_times *t, const struct meg
     const double weight = t->weight ? t->weight[part] : 1;
 
     switch (a->kind) {
-    case MEG_FWD: return weight * t->fwd;
-    case MEG_BWD: return weight * (t->bwd_input + t->bwd_weight);
-    case MEG_BWD_INPUT: return weight * t->bwd_input;
+    case MEG_ACTION_FWD: return weight * t->fwd;
+    case MEG_ACTION_BWD: return weight * (t->bwd_input + t->bwd_weight);
+    case MEG_ACTION_BWD_INPUT: return weight * t->bwd_input;
     default: return weight * t->bwd_weight;
     }
 }
@@ -190,42 +190,42 @@ static double duration(const struct meg_pipe_schedule_times *t, const struct meg
 /* The buffers that the step has are those that its part must have there. */
 static bool has_its_buffers(const struct meg_action *a, bool is_first, bool is_last)
 {
-    const bool is_backward = a->kind != MEG_FWD, leaves = a->kind != MEG_BWD_WEIGHT;
+    const bool is_backward = a->kind != MEG_ACTION_FWD, leaves = a->kind != MEG_ACTION_BWD_WEIGHT;
 
-    return (a->buf[MEG_X] >= 0) == !is_first && (a->buf[MEG_Y] >= 0) == (!is_backward && !is_last) &&
-           (a->buf[MEG_DY] >= 0) == (is_backward && !is_last) &&
-           (a->buf[MEG_DX] >= 0) == (is_backward && leaves && !is_first);
+    return (a->buf[MEG_EDGE_X] >= 0) == !is_first && (a->buf[MEG_EDGE_Y] >= 0) == (!is_backward && !is_last) &&
+           (a->buf[MEG_EDGE_DY] >= 0) == (is_backward && !is_last) &&
+           (a->buf[MEG_EDGE_DX] >= 0) == (is_backward && leaves && !is_first);
 }
 
-static int play_step(struct play *p, struct stage *g, const struct meg_action *a)
+static int simulate_step(struct play *p, struct stage *g, const struct meg_action *a)
 {
     const struct meg_pipe_schedule_conf *c = &g->s->conf;
     const int part = a->chunk * c->stages + g->s->stage;
-    const bool is_last_use = a->kind == MEG_BWD || a->kind == MEG_BWD_WEIGHT || c->is_forward_only;
+    const bool is_last_use = a->kind == MEG_ACTION_BWD || a->kind == MEG_ACTION_BWD_WEIGHT || c->is_forward_only;
     const double d = duration(p->t, a, part);
 
     if (!has_its_buffers(a, part == 0, part == c->stages * c->chunks - 1))
         return wrong(p, g, "buffers that its part has not, or lacks");
-    if (a->buf[MEG_X] >= 0 && !holds(&g->bufs[MEG_X], a->buf[MEG_X], FULL, a))
+    if (a->buf[MEG_EDGE_X] >= 0 && !holds(&g->bufs[MEG_EDGE_X], a->buf[MEG_EDGE_X], FULL, a))
         return wrong(p, g, "X is not there");
-    if (a->buf[MEG_DY] >= 0 && !holds(&g->bufs[MEG_DY], a->buf[MEG_DY], FULL, a))
+    if (a->buf[MEG_EDGE_DY] >= 0 && !holds(&g->bufs[MEG_EDGE_DY], a->buf[MEG_EDGE_DY], FULL, a))
         return wrong(p, g, "DY is not there");
-    if ((a->buf[MEG_Y] >= 0 && !occupy(&g->bufs[MEG_Y], a->buf[MEG_Y], FULL, a)) ||
-        (a->buf[MEG_DX] >= 0 && !occupy(&g->bufs[MEG_DX], a->buf[MEG_DX], FULL, a)))
+    if ((a->buf[MEG_EDGE_Y] >= 0 && !occupy(&g->bufs[MEG_EDGE_Y], a->buf[MEG_EDGE_Y], FULL, a)) ||
+        (a->buf[MEG_EDGE_DX] >= 0 && !occupy(&g->bufs[MEG_EDGE_DX], a->buf[MEG_EDGE_DX], FULL, a)))
         return wrong(p, g, "the buffer it writes is not free");
-    if (a->kind == MEG_FWD ? !occupy(&g->slots, a->slot, FULL, a)
-                           : !holds(&g->slots, a->slot, a->kind == MEG_BWD_WEIGHT ? HALF : FULL, a))
+    if (a->kind == MEG_ACTION_FWD ? !occupy(&g->slots, a->slot, FULL, a)
+                           : !holds(&g->slots, a->slot, a->kind == MEG_ACTION_BWD_WEIGHT ? HALF : FULL, a))
         return wrong(p, g, "the slot is not its own");
     for (int i = 0; i < 3; i++)
-        if (i == 0 ? a->kind == MEG_FWD : a->kind == MEG_BWD || a->kind == (i == 1 ? MEG_BWD_INPUT : MEG_BWD_WEIGHT))
+        if (i == 0 ? a->kind == MEG_ACTION_FWD : a->kind == MEG_ACTION_BWD || a->kind == (i == 1 ? MEG_ACTION_BWD_INPUT : MEG_ACTION_BWD_WEIGHT))
             if (g->done[i][a->chunk]++ != a->microbatch)
                 return wrong(p, g, "out of order");
-    if (a->kind == MEG_BWD_INPUT)
+    if (a->kind == MEG_ACTION_BWD_INPUT)
         g->slots.v[a->slot].state = HALF;
     if (is_last_use) {
         vacate(&g->slots, a->slot);
-        vacate(&g->bufs[MEG_X], a->buf[MEG_X]);
-        vacate(&g->bufs[MEG_DY], a->buf[MEG_DY]);
+        vacate(&g->bufs[MEG_EDGE_X], a->buf[MEG_EDGE_X]);
+        vacate(&g->bufs[MEG_EDGE_DY], a->buf[MEG_EDGE_DY]);
     }
     g->clock += d;
     g->busy += d;
@@ -245,7 +245,7 @@ static int walk(struct play *p, struct stage *g)
 
         if (a->chunk < 0 || a->chunk >= g->s->conf.chunks)
             return wrong(p, g, "no such chunk");
-        r = a->kind == MEG_START ? play_start(p, g, a) : a->kind == MEG_WAIT ? play_wait(p, g, a) : play_step(p, g, a);
+        r = a->kind == MEG_ACTION_START ? simulate_start(p, g, a) : a->kind == MEG_ACTION_WAIT ? simulate_wait(p, g, a) : simulate_step(p, g, a);
     }
     return r < 0 ? r : g->at > from;
 }
@@ -273,7 +273,7 @@ static int check_end(const struct play *p, const struct stage *g)
     return 0;
 }
 
-static int walk_all(struct play *p, int stages)
+static int simulate_all(struct play *p, int stages)
 {
     int ended, moved, r;
 
@@ -315,7 +315,7 @@ static void cells_init(struct cells *c, int n)
     c->n = n;
 }
 
-int meg_pipe_schedule_play(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,
+int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,
                            struct meg_pipe_schedule_cost *cost, struct meg_err *e)
 {
     const int stages = all[0].conf.stages, chunks = all[0].conf.chunks;
@@ -333,7 +333,7 @@ int meg_pipe_schedule_play(const struct meg_pipe_schedule *all, const struct meg
         for (int k = 0; k < 3; k++)
             g->done[k] = meg_new((size_t)chunks * sizeof *g->done[k]);
     }
-    if ((r = walk_all(&p, stages)) == 0)
+    if ((r = simulate_all(&p, stages)) == 0)
         sum_up(&p, stages, cost);
     for (int i = 0; i < stages; i++) {
         free(p.stage[i].slots.v);
@@ -358,7 +358,7 @@ void meg_pipe_schedule_estimate(const struct meg_pipe_schedule_conf *c, const st
 
     for (int i = 0; i < c->stages; i++)
         meg_pipe_schedule_make(&all[i], c, i);
-    MEG_ASSERT(meg_pipe_schedule_play(all, t, cost, NULL) == 0);
+    MEG_ASSERT(meg_pipe_schedule_simulate(all, t, cost, NULL) == 0);
     for (int i = 0; i < c->stages; i++)
         meg_pipe_schedule_free(&all[i]);
     free(all);

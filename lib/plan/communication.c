@@ -23,7 +23,7 @@ static double rows_sent(const struct meg_paper *p, enum meg_dtype t)
     const struct meg_layout *l = &p->layout;
     const double nbytes = (double)(cost_local_rows(p).m * p->model->hidden_size) * size_of(t);
 
-    return l->has_sp ? meg_sent_parts(l->tp, nbytes) : meg_sent_all_reduce(l->tp, nbytes);
+    return l->has_sp ? meg_comm_volume_sharded(l->tp, nbytes) : meg_comm_volume_all_reduce(l->tp, nbytes);
 }
 
 /*
@@ -47,18 +47,18 @@ struct paper_sent paper_context_sent(const struct meg_paper *p, int64_t i)
 {
     const struct meg_layout *l = &p->layout;
     const struct meg_gpt_conf *c = p->model;
-    const enum meg_cp_kind kind = meg_layout_cp_kind(l, i);
+    const enum meg_cp_comm_type kind = meg_layout_cp_comm_type(l, i);
     const double n = (double)cost_local_rows(p).n, e = size_of(p->run.dtype), d = (double)c->kv_channels;
     const double a = (double)(c->num_attention_heads / l->tp), g = (double)(c->num_query_groups / l->tp);
     const int64_t by_heads = kind == MEG_CP_A2A ? l->cp : kind == MEG_CP_A2A_P2P ? l->cp_near : 1;
     const int64_t by_keys = l->cp / by_heads;
     const double h = (double)by_heads, keys = n * 2 * g * d;
-    const double qkv = meg_sent_parts(by_heads, n * (a + 2 * g) * d / h * e);
-    const double out = meg_sent_parts(by_heads, n * a * d / h * e);
-    const double stats = meg_sent_parts(by_heads, n * a / h * sizeof(float));
-    const double starts = meg_sent_parts(by_heads, n * sizeof(int32_t));
-    const double meet = meg_sent_parts(by_keys, keys * e);
-    const double home = kind == MEG_CP_ALL_GATHER ? meg_sent_parts(by_keys, keys * sizeof(float))
+    const double qkv = meg_comm_volume_sharded(by_heads, n * (a + 2 * g) * d / h * e);
+    const double out = meg_comm_volume_sharded(by_heads, n * a * d / h * e);
+    const double stats = meg_comm_volume_sharded(by_heads, n * a / h * sizeof(float));
+    const double starts = meg_comm_volume_sharded(by_heads, n * sizeof(int32_t));
+    const double meet = meg_comm_volume_sharded(by_keys, keys * e);
+    const double home = kind == MEG_CP_ALL_GATHER ? meg_comm_volume_sharded(by_keys, keys * sizeof(float))
                         : by_keys > 1             ? (double)by_keys * keys * sizeof(float)
                                                   : 0;
     const double again = p->run.recompute == MEG_RECOMPUTE_SELECTIVE ? starts + meet + out : 0;
@@ -77,7 +77,7 @@ struct paper_sent paper_embedding_sent(const struct meg_paper *p)
 struct paper_sent paper_head_sent(const struct meg_paper *p)
 {
     const double once = rows_sent(p, p->run.dtype), n = (double)cost_local_rows(p).n;
-    const double parts = meg_sent_parts(p->layout.tp, 2 * n * sizeof(float));
+    const double parts = meg_comm_volume_sharded(p->layout.tp, 2 * n * sizeof(float));
 
     return (struct paper_sent){ 0, (p->layout.has_sp ? 2 : 1) * once + parts, 0 };
 }
@@ -126,7 +126,7 @@ static double read_section(int there[MEG_TURNS], const struct meg_paper *p, cons
     if (there[turn] == section)
         return 0;
     there[turn] = section;
-    return meg_sent_parts(p->layout.shards, (double)((s.end - s.begin) / p->layout.shards) * size_of(p->run.dtype));
+    return meg_comm_volume_sharded(p->layout.shards, (double)((s.end - s.begin) / p->layout.shards) * size_of(p->run.dtype));
 }
 
 /* Sections that take turns, read as the micro-batches of a step go through them: model/gpt_forward_backward.c. */
@@ -150,7 +150,7 @@ static double sections_sent(const struct meg_paper *p, const struct meg_params *
     return sent;
 }
 
-struct paper_step_sent cost_count_step_comm(const struct meg_paper *p, struct meg_place at)
+struct paper_step_sent cost_count_step_comm(const struct meg_paper *p, struct meg_rank_coords at)
 {
     const struct meg_layout *l = &p->layout;
     const double e = size_of(p->run.grad);
@@ -159,28 +159,28 @@ struct paper_step_sent cost_count_step_comm(const struct meg_paper *p, struct me
     struct meg_params rows;
     struct meg_mesh mesh;
 
-    meg_mesh_on_paper(&mesh, l, meg_layout_rank(l, at));
+    meg_mesh_init_dry(&mesh, l, meg_layout_rank(l, at));
     meg_gpt_params(&rows, p->model, &mesh);
     s.updated = (double)meg_share_elements(&rows, l);
     if (l->shards) {
-        s.sums = meg_sent_parts(l->shards, s.updated * e) + meg_sent_all_reduce(copies / l->shards, s.updated * e);
-        s.gather = meg_sent_parts(l->shards, s.updated * size_of(p->run.dtype));
+        s.sums = meg_comm_volume_sharded(l->shards, s.updated * e) + meg_comm_volume_all_reduce(copies / l->shards, s.updated * e);
+        s.gather = meg_comm_volume_sharded(l->shards, s.updated * size_of(p->run.dtype));
     } else {
-        s.sums = meg_sent_all_reduce(copies, s.updated * e);
+        s.sums = meg_comm_volume_all_reduce(copies, s.updated * e);
     }
     for (int i = 0; i < rows.n; i++) {
         const struct meg_param *row = &rows.row[i];
 
         if (row->held && l->has_sp && row->split < 0)
-            s.replicated += meg_sent_all_reduce(l->tp, (double)row->held * e);
+            s.replicated += meg_comm_volume_all_reduce(l->tp, (double)row->held * e);
         if (row->held && l->pp > 1 && row->group == MEG_GROUP_TIED)
-            s.tied += meg_sent_all_reduce(2, tied_nbytes(&rows, row, l) * e);
+            s.tied += meg_comm_volume_all_reduce(2, tied_nbytes(&rows, row, l) * e);
     }
     if (l->zero >= 2) {
         const double passes = (double)p->schedule.microbatches;
 
-        s.sums = passes * meg_sent_parts(l->shards, s.updated * e) +
-                 meg_sent_all_reduce(copies / l->shards, s.updated * e);
+        s.sums = passes * meg_comm_volume_sharded(l->shards, s.updated * e) +
+                 meg_comm_volume_all_reduce(copies / l->shards, s.updated * e);
         s.replicated *= passes;
     }
     if (l->zero == 3)
@@ -195,7 +195,7 @@ static void layers_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper 
     const struct meg_layout *l = &p->layout;
     const struct meg_gpt_run run = meg_paper_run(p, stage);
     const struct paper_sent tensor = paper_tensor_sent(p, run.defers_weights);
-    const double kept = meg_sent_parts(l->tp, (double)(cost_local_rows(p).m / l->tp * p->model->hidden_size) *
+    const double kept = meg_comm_volume_sharded(l->tp, (double)(cost_local_rows(p).m / l->tp * p->model->hidden_size) *
                                                   size_of(run.residual));
     int64_t first, n, inputs;
 
@@ -220,7 +220,7 @@ static void layers_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper 
         nbytes[MEG_PAPER_TENSOR] += sum(paper_head_sent(p));
 }
 
-void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, struct meg_place at)
+void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, struct meg_rank_coords at)
 {
     const struct meg_layout *l = &p->layout;
     const struct paper_step_sent once = cost_count_step_comm(p, at);
@@ -235,11 +235,11 @@ void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, 
         nbytes[i] *= (double)p->schedule.microbatches;
 
     nbytes[MEG_PAPER_TENSOR] += once.replicated;
-    nbytes[MEG_PAPER_PIPE] += meg_sent_all_reduce(l->pp, number);
-    nbytes[MEG_PAPER_DATA] = once.sums + once.gather + meg_sent_all_reduce(l->dp * l->cp, 2 * number);
+    nbytes[MEG_PAPER_PIPE] += meg_comm_volume_all_reduce(l->pp, number);
+    nbytes[MEG_PAPER_DATA] = once.sums + once.gather + meg_comm_volume_all_reduce(l->dp * l->cp, 2 * number);
     if (l->shards)
-        nbytes[MEG_PAPER_DATA] += meg_sent_all_reduce(l->shards, p->sums * number);
-    nbytes[MEG_PAPER_MODEL] = meg_sent_all_reduce(l->tp * l->pp, p->sums * number);
+        nbytes[MEG_PAPER_DATA] += meg_comm_volume_all_reduce(l->shards, p->sums * number);
+    nbytes[MEG_PAPER_MODEL] = meg_comm_volume_all_reduce(l->tp * l->pp, p->sums * number);
     nbytes[MEG_PAPER_ENDS] = once.tied;
 }
 

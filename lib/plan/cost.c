@@ -95,7 +95,7 @@ static double messages_nbytes(const struct meg_paper *p, const struct meg_params
     const enum meg_dtype e = p->run.residual, g = p->run.grad;
     const double all = (double)(cost_local_rows(p).n * p->model->hidden_size), copies = (double)(l->dp * l->cp);
     const double keys = (double)(cost_local_rows(p).n * 2 * p->model->num_query_groups / l->tp * p->model->kv_channels);
-    double bucket = 0, tied = 0, gathered = 0, sum = meg_room_all_reduce(l->tp, all, e);
+    double bucket = 0, tied = 0, gathered = 0, sum = meg_comm_workspace_all_reduce(l->tp, all, e);
 
     for (int i = 0; i < rows->nbuckets; i++)
         bucket = larger(bucket, (double)(rows->bucket[i].end - rows->bucket[i].begin));
@@ -103,18 +103,18 @@ static double messages_nbytes(const struct meg_paper *p, const struct meg_params
         if (rows->row[i].group == MEG_GROUP_TIED && l->pp > 1)
             tied = (double)rows->row[i].held;
     for (int64_t i = 0; i < l->layers && !gathered; i++)
-        if (meg_layout_cp_kind(l, i) == MEG_CP_ALL_GATHER)
-            gathered = meg_room_reduce_scatter(l->cp, keys, MEG_DTYPE_F32);
+        if (meg_layout_cp_comm_type(l, i) == MEG_CP_ALL_GATHER)
+            gathered = meg_comm_workspace_reduce_scatter(l->cp, keys, MEG_DTYPE_F32);
     sum += gathered;
     if (l->shards)
-        sum += meg_room_reduce_scatter(l->shards, bucket / (double)l->shards, g) +
-               meg_room_all_reduce((int64_t)copies / l->shards, bucket / (double)l->shards, g);
+        sum += meg_comm_workspace_reduce_scatter(l->shards, bucket / (double)l->shards, g) +
+               meg_comm_workspace_all_reduce((int64_t)copies / l->shards, bucket / (double)l->shards, g);
     else
-        sum += meg_room_all_reduce((int64_t)copies, bucket, g);
-    return sum + meg_room_all_reduce(2, tied / (double)(l->shards ? l->shards : 1), g);
+        sum += meg_comm_workspace_all_reduce((int64_t)copies, bucket, g);
+    return sum + meg_comm_workspace_all_reduce(2, tied / (double)(l->shards ? l->shards : 1), g);
 }
 
-void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper *p, struct meg_place at)
+void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper *p, struct meg_rank_coords at)
 {
     const struct meg_gpt_run run = meg_paper_run(p, at.pp);
     struct meg_gpt_memory m;
@@ -122,7 +122,7 @@ void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper 
     struct meg_params rows;
     struct meg_mesh mesh;
 
-    meg_mesh_on_paper(&mesh, &p->layout, meg_layout_rank(&p->layout, at));
+    meg_mesh_init_dry(&mesh, &p->layout, meg_layout_rank(&p->layout, at));
     meg_gpt_plan(&m, p->model, &run, &mesh);
     meg_gpt_params(&rows, p->model, &mesh);
     nbytes[MEG_PAPER_PARAMS] = (double)m.params;
@@ -142,20 +142,20 @@ void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper 
     meg_params_free(&rows);
 }
 
-int meg_paper_kinds(struct meg_place at[3], const struct meg_layout *l)
+int meg_paper_kinds(struct meg_rank_coords at[3], const struct meg_layout *l)
 {
     const int64_t stage[] = { 0, 1, l->pp - 1 };
     int n = 0;
 
     for (int i = 0; i < 3; i++)
         if (stage[i] < l->pp && (n == 0 || stage[i] > at[n - 1].pp))
-            at[n++] = (struct meg_place){ .pp = stage[i] };
+            at[n++] = (struct meg_rank_coords){ .pp = stage[i] };
     return n;
 }
 
 double meg_paper_most_memory(const struct meg_paper *p)
 {
-    struct meg_place at[3];
+    struct meg_rank_coords at[3];
     const int n = meg_paper_kinds(at, &p->layout);
     double most = 0;
 

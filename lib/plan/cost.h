@@ -34,7 +34,7 @@ struct meg_gpt_run meg_paper_run(const struct meg_paper *p, int64_t stage);
  * One rank of each kind, and their number: of the first stage, the second and the last.  The first of a
  * tensor-parallel group has the most; stages between the second and the last have what the second has, or less.
  */
-int meg_paper_kinds(struct meg_place at[3], const struct meg_layout *l);
+int meg_paper_kinds(struct meg_rank_coords at[3], const struct meg_layout *l);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -56,7 +56,7 @@ enum meg_cost_memory_type {
 extern const char *const meg_paper_memory_name[MEG_PAPER_MEMORIES];
 
 /* Of the rank at a place. */
-void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper *p, struct meg_place at);
+void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper *p, struct meg_rank_coords at);
 /* The most in all over all ranks. */
 double meg_paper_most_memory(const struct meg_paper *p);
 
@@ -74,7 +74,7 @@ enum meg_paper_group {
 extern const char *const meg_paper_group_name[MEG_PAPER_GROUPS];
 
 /* Bytes that the rank at a place sends in each group in one step, counted as in comm/comm.h. */
-void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, struct meg_place at);
+void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, struct meg_rank_coords at);
 /* What the groups of a mesh have counted so far; the difference over a step equals the above. */
 void meg_paper_counted(double nbytes[MEG_PAPER_GROUPS], const struct meg_mesh *mesh);
 /* ---- time ------------------------------------------------------------------------------------ */

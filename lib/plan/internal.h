@@ -48,6 +48,6 @@ struct paper_step_sent {
     double tied;            /* to the other end */
     double updated;         /* elements that it updates */
 };
-struct paper_step_sent cost_count_step_comm(const struct meg_paper *p, struct meg_place at);
+struct paper_step_sent cost_count_step_comm(const struct meg_paper *p, struct meg_rank_coords at);
 
 #endif

@@ -273,7 +273,7 @@ static double reduction(const struct meg_paper *p, const struct meg_hardware *hw
 {
     const struct meg_layout *l = &p->layout;
     const double bw = bandwidth(hw, l->is_tp_pp_dp ? l->tp * l->pp : l->tp, l->dp * l->cp);
-    struct meg_place at[3];
+    struct meg_rank_coords at[3];
     const int n = meg_paper_kinds(at, l);
     double most = 0;
 

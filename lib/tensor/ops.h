@@ -56,7 +56,7 @@ enum meg_act { MEG_ACT_NONE, MEG_ACT_GELU_TANH, MEG_ACT_GELU_ERF };
 enum meg_norm { MEG_NORM_LAYER, MEG_NORM_RMS };
 
 /* What changes from step to step.  In device memory, so that a captured graph replays. */
-struct meg_step {
+struct meg_step_hparams {
     float lr[2];             /* rate of ordinary [0] and decoupled-lr [1] parameters */
     float weight_decay;      /* multiplied by a range's wd_mult */
     float adam_c1, adam_c2;  /* 1 - beta1^t, 1 - beta2^t for the t-th successful step */
@@ -99,7 +99,7 @@ struct meg_attn_geom {
 };
 
 /* A run of equal settings inside a flat buffer. */
-struct meg_range {
+struct meg_hparam_range {
     int64_t begin, end;        /* elements */
     float wd_mult, lr_mult;
     int32_t lr_index;          /* which rate of the step block */
@@ -258,11 +258,11 @@ struct meg_ops {
      * w -= lr (m / adam_c1 / (sqrt(v / adam_c2) + eps) + wd w);  then g = 0.
      * All buffers f32 flat, indexed by the ranges.  step->skip: only g = 0.
      */
-    void (*adamw)(struct meg_stream *st, float *w, float *g, float *m, float *v, const struct meg_range *range,
-                  int nranges, const struct meg_adam *adam, const struct meg_step *step);
+    void (*adamw)(struct meg_stream *st, float *w, float *g, float *m, float *v, const struct meg_hparam_range *range,
+                  int nranges, const struct meg_adam *adam, const struct meg_step_hparams *step);
     /* g' = g * grad_scale + wd w;  buf = momentum buf + g' (first step: g');  w -= lr buf;  then g = 0. */
-    void (*sgd)(struct meg_stream *st, float *w, float *g, float *buf, const struct meg_range *range,
-                int nranges, float momentum, const struct meg_step *step);
+    void (*sgd)(struct meg_stream *st, float *w, float *g, float *buf, const struct meg_hparam_range *range,
+                int nranges, float momentum, const struct meg_step_hparams *step);
 };
 
 MEG_END_DECLS

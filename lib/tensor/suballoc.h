@@ -8,13 +8,13 @@
 
 MEG_BEGIN_DECLS
 
-struct meg_cut {
+struct meg_suballoc {
     char *base;
     size_t used;
 };
 
 /* nbytes on a 64-byte boundary; NULL when counting. */
-static inline void *meg_cut(struct meg_cut *c, size_t nbytes)
+static inline void *meg_suballoc(struct meg_suballoc *c, size_t nbytes)
 {
     void *p = c->base ? c->base + c->used : NULL;
     c->used += (nbytes + 63) & ~(size_t)63;
@@ -28,9 +28,9 @@ static inline struct meg_mat meg_mat(void *p, enum meg_dtype dtype, int64_t rows
     return m;
 }
 
-static inline struct meg_mat meg_cut_mat(struct meg_cut *c, enum meg_dtype dtype, int64_t rows, int64_t cols)
+static inline struct meg_mat meg_suballoc_mat(struct meg_suballoc *c, enum meg_dtype dtype, int64_t rows, int64_t cols)
 {
-    return meg_mat(meg_cut(c, (size_t)(rows * cols) * meg_dtype_size(dtype)), dtype, rows, cols);
+    return meg_mat(meg_suballoc(c, (size_t)(rows * cols) * meg_dtype_size(dtype)), dtype, rows, cols);
 }
 
 /* Rows [first, first + n) of m. */

@@ -77,12 +77,12 @@ int meg_train_check_room(const struct trainer *t, struct meg_err *e)
     int ranks = 0;
 
     gethostname(host, sizeof host - 1);
-    meg_paper_memory(nbytes, &p, meg_layout_place(&p.layout, world->rank));
+    meg_paper_memory(nbytes, &p, meg_layout_coords(&p.layout, world->rank));
     for (int i = 0; i < MEG_PAPER_MEMORIES; i++)
         mine += nbytes[i];
     of[world->rank].host = meg_xxh3_64(host, strlen(host));
     of[world->rank].nbytes = mine;
-    meg_wait(world, world->op->all_gather(world, of, &of[world->rank], 2, MEG_DTYPE_F64));
+    meg_comm_wait(world, world->op->all_gather(world, of, &of[world->rank], 2, MEG_DTYPE_F64));
     for (int i = 0; i < world->size; i++)
         if (of[i].host == of[world->rank].host) {
             all += of[i].nbytes;

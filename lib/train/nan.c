@@ -18,7 +18,7 @@ static int who_tells(const struct trainer *t, bool has)
     struct meg_comm *world = t->mesh->world;
     int32_t first = has ? world->size - world->rank : 0;
 
-    meg_all_reduce(world, &first, 1, MEG_DTYPE_I32, MEG_MAX);
+    meg_all_reduce(world, &first, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     return first ? world->size - first : 0;
 }
 

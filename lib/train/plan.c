@@ -175,7 +175,7 @@ static void print_ranks(const struct trainer *t, FILE *f)
 {
     const struct meg_hardware *hw = meg_hardware_find(t->job->train.hardware);
     const struct meg_paper p = meg_train_paper(t, meg_batch_most_micro(&t->plan));
-    struct meg_place at[3];
+    struct meg_rank_coords at[3];
     struct column c[3];
     const int n = meg_paper_kinds(at, &p.layout);
 

@@ -15,7 +15,7 @@ static bool all_same(struct meg_comm *world, int64_t hash)
 {
     int64_t both[2] = { hash, ~hash };
 
-    meg_all_reduce(world, both, 2, MEG_DTYPE_I64, MEG_MAX);
+    meg_all_reduce(world, both, 2, MEG_DTYPE_I64, MEG_REDUCE_MAX);
     return both[0] == ~both[1];
 }
 
@@ -124,7 +124,7 @@ int meg_same(struct meg_comm *world, const char *lines, int code, const char *ru
     if (all_same(world, mine))
         return 0;
     hash = meg_new((size_t)world->size * sizeof *hash);
-    meg_wait(world, world->op->all_gather(world, hash, &mine, 1, MEG_DTYPE_I64));
+    meg_comm_wait(world, world->op->all_gather(world, hash, &mine, 1, MEG_DTYPE_I64));
     right = meg_commonest(hash, world->size);
     while (hash[root] != right)
         root++;

@@ -37,7 +37,7 @@ int meg_train_agree(const struct trainer *t, int r)
     struct meg_comm *world = t->mesh->world;
     int32_t failed = r < 0 ? world->size - world->rank : 0;
 
-    meg_all_reduce(world, &failed, 1, MEG_DTYPE_I32, MEG_MAX);
+    meg_all_reduce(world, &failed, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     if (failed && failed != world->size - world->rank)
         wait_for_the_end(t);
     return r;
@@ -91,12 +91,12 @@ bool meg_train_stop_asked(const struct trainer *t)
 {
     int32_t asked = meg_stop_asked() != 0;
 
-    meg_all_reduce(t->mesh->world, &asked, 1, MEG_DTYPE_I32, MEG_MAX);
+    meg_all_reduce(t->mesh->world, &asked, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     return asked;
 }
 
 double meg_train_max(const struct trainer *t, double x)
 {
-    meg_all_reduce(t->mesh->world, &x, 1, MEG_DTYPE_F64, MEG_MAX);
+    meg_all_reduce(t->mesh->world, &x, 1, MEG_DTYPE_F64, MEG_REDUCE_MAX);
     return x;
 }

@@ -104,7 +104,7 @@ int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, s
     const int r = read_batches(t, l, num_micro, e);
     int32_t is_failed = r < 0;
 
-    meg_all_reduce(t->mesh->world, &is_failed, 1, MEG_DTYPE_I32, MEG_MAX);
+    meg_all_reduce(t->mesh->world, &is_failed, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     if (!is_failed)
         return 0;
     meg_train_save_before_error(t, r < 0 ? e : NULL);

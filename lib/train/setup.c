@@ -129,7 +129,7 @@ int meg_train_fit(struct trainer *t, struct meg_err *e)
     const struct meg_layout *l = &t->grid.layout;
     int r;
 
-    if ((r = meg_layout_fit(&t->grid.layout, &t->job->layout, &model, e)) < 0 ||
+    if ((r = meg_layout_set_model(&t->grid.layout, &t->job->layout, &model, e)) < 0 ||
         (r = meg_share_fit(&t->grid.layout, &t->job->share, !m->is_untied, t->precision.params, e)) < 0 ||
         (r = meg_train_recompute_check(&t->job->train, l, e)) < 0)
         return r;

@@ -11,8 +11,8 @@ static void add_up_loss(const struct trainer *t, double *num, double *den)
 {
     double both[2] = { *num, *den };
 
-    meg_all_reduce(t->mesh->dp_cp, both, 2, MEG_DTYPE_F64, MEG_SUM);
-    meg_all_reduce(t->mesh->pp, both, 1, MEG_DTYPE_F64, MEG_SUM);
+    meg_all_reduce(t->mesh->dp_cp, both, 2, MEG_DTYPE_F64, MEG_REDUCE_SUM);
+    meg_all_reduce(t->mesh->pp, both, 1, MEG_DTYPE_F64, MEG_REDUCE_SUM);
     *num = both[0];
     *den = both[1];
 }
@@ -100,7 +100,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     double start_s = meg_now_s();
     int r;
 
-    meg_board_step(t->at.iteration + 1);
+    meg_watchdog_set_step(t->at.iteration + 1);
     s.batch = meg_batch_at(&t->plan, t->at.consumed_train);
     if ((r = gradients(t, s.batch.num_micro, &s.lm_loss, &rates.grad_scale, &mine, e)) < 0)
         return r;

@@ -63,7 +63,7 @@ void meg_straggler_report(struct meg_straggler *s, struct meg_comm *world, int64
 
     for (int p = 0; p < MEG_PHASES; p++)
         mine[p] = s->steps ? s->busy_s[p] / (double)s->steps * 1e3 : 0;
-    meg_wait(world, world->op->all_gather(world, all, mine, MEG_PHASES, MEG_DTYPE_F64));
+    meg_comm_wait(world, world->op->all_gather(world, all, mine, MEG_PHASES, MEG_DTYPE_F64));
     meg_str_printf(&line, " slowest ranks to iteration %8" PRId64 " (ms a step, median) |", iteration);
     for (int p = 0; p < MEG_PHASES; p++) {
         double ms, median;

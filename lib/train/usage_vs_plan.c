@@ -93,7 +93,7 @@ static struct pairs largest(const struct trainer *t, const double *counted, cons
         p.planned[i] = planned[i];
         p.apart[i] = fabs(counted[i] - planned[i]);
     }
-    meg_all_reduce(t->mesh->world, &p, sizeof p / sizeof(double), MEG_DTYPE_F64, MEG_MAX);
+    meg_all_reduce(t->mesh->world, &p, sizeof p / sizeof(double), MEG_DTYPE_F64, MEG_REDUCE_MAX);
     return p;
 }
 
@@ -127,7 +127,7 @@ static void tell_held(const struct trainer *t, const struct meg_account *a, doub
     v[SINCE] = v[MOST] - start_nbytes;
     for (int i = 0; i < MEG_PAPER_MEMORIES; i++)
         v[PLANNED] += a->held_planned[i];
-    meg_all_reduce(t->mesh->world, v, NUMBERS, MEG_DTYPE_F64, MEG_MAX);
+    meg_all_reduce(t->mesh->world, v, NUMBERS, MEG_DTYPE_F64, MEG_REDUCE_MAX);
     meg_str_printf(&text, "memory: %.1f MiB at most, %.1f of it since the start, where %.1f were planned",
                    v[MOST] / (1 << 20), v[SINCE] / (1 << 20), v[PLANNED] / (1 << 20));
     for (int i = 0; i < MEG_PAPER_ARENAS; i++)

@@ -46,7 +46,7 @@ static int first_difference(const struct meg_params *p, const int64_t *hash, str
         both[2 * i] = is_copied(&p->row[i], which) ? hash[i] : 0;
         both[2 * i + 1] = ~both[2 * i];
     }
-    meg_all_reduce(group, both, 2 * p->n, MEG_DTYPE_I64, MEG_MAX);
+    meg_all_reduce(group, both, 2 * p->n, MEG_DTYPE_I64, MEG_REDUCE_MAX);
     for (int i = 0; i < p->n && found < 0; i++)
         if (both[2 * i] != ~both[2 * i + 1])
             found = i;
@@ -66,7 +66,7 @@ static int compare(const struct trainer *t, const int64_t *hash, struct meg_comm
     if (row < 0)
         return 0;
     all = meg_new((size_t)group->size * sizeof *all);
-    meg_wait(group, group->op->all_gather(group, all, &hash[row], 1, MEG_DTYPE_I64));
+    meg_comm_wait(group, group->op->all_gather(group, all, &hash[row], 1, MEG_DTYPE_I64));
     right = meg_commonest(all, group->size);
     gethostname(host, sizeof host - 1);
     if (hash[row] != right)

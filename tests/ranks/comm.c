@@ -18,7 +18,7 @@ static void ok(int is_ok, const char *what)
 {
     int32_t bad = !is_ok;
 
-    meg_all_reduce(w, &bad, 1, MEG_DTYPE_I32, MEG_MAX);
+    meg_all_reduce(w, &bad, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     tests++;
     failed += bad;
     if (w->rank == 0)
@@ -60,12 +60,12 @@ static double of(int rank, int64_t i, enum meg_dtype t)
     return t == MEG_DTYPE_I32 || t == MEG_DTYPE_I64 ? floor(value(rank, i)) : value(rank, i);
 }
 
-static double reduced(int64_t i, enum meg_dtype t, enum meg_reduce how)
+static double reduced(int64_t i, enum meg_dtype t, enum meg_reduce_op how)
 {
     double a = of(0, i, t);
 
     for (int r = 1; r < w->size; r++)
-        a = how == MEG_SUM ? a + of(r, i, t) : fmax(a, of(r, i, t));
+        a = how == MEG_REDUCE_SUM ? a + of(r, i, t) : fmax(a, of(r, i, t));
     return a;
 }
 
@@ -82,22 +82,22 @@ static void reductions(enum meg_dtype t, int64_t n)
 {
     char what[80];
 
-    for (int how = MEG_SUM; how <= MEG_MAX; how++) {
+    for (int how = MEG_REDUCE_SUM; how <= MEG_REDUCE_MAX; how++) {
         void *buf = filled(n, t), *in = filled(n * w->size, t), *part = meg_new((size_t)n * 8 + 1);
         int good = 1;
 
         meg_all_reduce(w, buf, n, t, how);
         for (int64_t i = 0; i < n; i++)
             good &= get(buf, i, t) == reduced(i, t, how);
-        snprintf(what, sizeof what, "all-reduce %s of %lld %s", how == MEG_SUM ? "sum" : "max", (long long)n,
+        snprintf(what, sizeof what, "all-reduce %s of %lld %s", how == MEG_REDUCE_SUM ? "sum" : "max", (long long)n,
                  meg_dtype_name(t));
         ok(good, what);
 
-        meg_wait(w, w->op->reduce_scatter(w, part, in, n, t, how));
+        meg_comm_wait(w, w->op->reduce_scatter(w, part, in, n, t, how));
         good = 1;
         for (int64_t i = 0; i < n; i++)
             good &= get(part, i, t) == reduced(w->rank * n + i, t, how);
-        snprintf(what, sizeof what, "reduce-scatter %s of %lld %s", how == MEG_SUM ? "sum" : "max", (long long)n,
+        snprintf(what, sizeof what, "reduce-scatter %s of %lld %s", how == MEG_REDUCE_SUM ? "sum" : "max", (long long)n,
                  meg_dtype_name(t));
         ok(good, what);
         free(buf);
@@ -109,13 +109,13 @@ static void reductions(enum meg_dtype t, int64_t n)
 /* An all-reduce that goes in two pieces. */
 static void pieces(void)
 {
-    const int64_t n = meg_comm_piece(w->size) + 5;
+    const int64_t n = meg_all_reduce_chunk(w->size) + 5;
     void *buf = filled(n, MEG_DTYPE_BF16);
     int good = 1;
 
-    meg_all_reduce(w, buf, n, MEG_DTYPE_BF16, MEG_SUM);
+    meg_all_reduce(w, buf, n, MEG_DTYPE_BF16, MEG_REDUCE_SUM);
     for (int64_t i = 0; i < n; i++)
-        good &= get(buf, i, MEG_DTYPE_BF16) == reduced(i, MEG_DTYPE_BF16, MEG_SUM);
+        good &= get(buf, i, MEG_DTYPE_BF16) == reduced(i, MEG_DTYPE_BF16, MEG_REDUCE_SUM);
     ok(good, "an all-reduce in pieces");
     free(buf);
 }
@@ -126,10 +126,10 @@ static void moves(enum meg_dtype t, int64_t n)
     int good = 1;
     char what[80];
 
-    meg_wait(w, w->op->all_gather(w, all, in, n, t));
+    meg_comm_wait(w, w->op->all_gather(w, all, in, n, t));
     for (int64_t i = 0; i < n * w->size; i++)
         good &= get(all, i, t) == of((int)(i / n), i % n, t);
-    meg_wait(w, w->op->all_to_all(w, all, parts, n, t));
+    meg_comm_wait(w, w->op->all_to_all(w, all, parts, n, t));
     for (int64_t i = 0; i < n * w->size; i++)
         good &= get(all, i, t) == of((int)(i / n), w->rank * n + i % n, t);
     meg_broadcast(w, in, n, t, w->size - 1);
@@ -154,7 +154,7 @@ static void messages(void)
     work[2] = w->op->send(w, &out[0], 1, MEG_DTYPE_F32, next);
     work[3] = w->op->send(w, &out[1], 1, MEG_DTYPE_F32, next);
     for (int i = 0; i < 4; i++)
-        meg_wait(w, work[i]);
+        meg_comm_wait(w, work[i]);
     ok(in[0] == (float)before && in[1] == (float)(before + 100), "messages round a ring, in order");
 }
 
@@ -167,7 +167,7 @@ static void order(void)
 
     for (int i = 0; i < N; i++)
         buf[i] = 1.0f / (float)(3 + w->rank * N + i);
-    meg_all_reduce(w, buf, N, MEG_DTYPE_F32, MEG_SUM);
+    meg_all_reduce(w, buf, N, MEG_DTYPE_F32, MEG_REDUCE_SUM);
     for (int i = 0; i < N; i++) {
         float sum = 1.0f / (float)(3 + i);
 
@@ -185,7 +185,7 @@ static void groups(void)
 
     for (int r = w->rank % 2; r < w->size; r += 2)
         want += r;
-    meg_all_reduce(half, &sum, 1, MEG_DTYPE_I32, MEG_SUM);
+    meg_all_reduce(half, &sum, 1, MEG_DTYPE_I32, MEG_REDUCE_SUM);
     ok(sum == want && half->rank == w->rank / 2, "a group in world order");
     meg_comm_close(half);
 }
@@ -199,13 +199,13 @@ static void volumes(void)
     float *in = filled(N * g->size, MEG_DTYPE_F32), *out = filled(N * g->size, MEG_DTYPE_F32);
     double want = 0;
 
-    meg_all_reduce(g, in, N, MEG_DTYPE_F32, MEG_SUM);
+    meg_all_reduce(g, in, N, MEG_DTYPE_F32, MEG_REDUCE_SUM);
     ok(g->sent == (want += 2 * (n - 1) * N * 4 / n), "an all-reduce sends twice what a rank does not keep");
-    meg_wait(g, g->op->reduce_scatter(g, out, in, N, MEG_DTYPE_BF16, MEG_SUM));
+    meg_comm_wait(g, g->op->reduce_scatter(g, out, in, N, MEG_DTYPE_BF16, MEG_REDUCE_SUM));
     ok(g->sent == (want += (n - 1) * N * 2), "a reduce-scatter the parts of others");
-    meg_wait(g, g->op->all_gather(g, out, in, N, MEG_DTYPE_F32));
+    meg_comm_wait(g, g->op->all_gather(g, out, in, N, MEG_DTYPE_F32));
     ok(g->sent == (want += (n - 1) * N * 4), "an all-gather its part to each");
-    meg_wait(g, g->op->all_to_all(g, out, in, N, MEG_DTYPE_F32));
+    meg_comm_wait(g, g->op->all_to_all(g, out, in, N, MEG_DTYPE_F32));
     ok(g->sent == (want += (n - 1) * N * 4), "an all-to-all the parts of others");
     meg_barrier(g);
     ok(g->sent == want, "a barrier nothing");
@@ -226,8 +226,8 @@ int main(void)
     if (meg_comm_open(&world, &e) < 0)
         meg_die_err(&e);
     w = world.world;
-    meg_comm_set_deadline(w, 60);
-    meg_board_open(w, 60);
+    meg_comm_set_timeout(w, 60);
+    meg_watchdog_open(w, 60);
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++) {
             reductions(types[t], sizes[n]);
@@ -243,12 +243,12 @@ int main(void)
     if (w->size > 1)
         volumes();
     nan = w->rank == w->size - 1 ? NAN : 1;
-    meg_all_reduce(w, &nan, 1, MEG_DTYPE_F32, MEG_MAX);
+    meg_all_reduce(w, &nan, 1, MEG_DTYPE_F32, MEG_REDUCE_MAX);
     ok(isnan(nan), "a NaN is the maximum");
     meg_barrier(w);
     if (w->rank == 0)
         printf("1..%d\n", tests);
-    meg_board_close();
+    meg_watchdog_close();
     meg_comm_close(w);
     return failed != 0;
 }

@@ -29,7 +29,7 @@ static void ok(int is_ok, const char *what)
 {
     int32_t bad = !is_ok;
 
-    meg_all_reduce(w, &bad, 1, MEG_DTYPE_I32, MEG_MAX);
+    meg_all_reduce(w, &bad, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     tests++;
     failed += bad;
     if (w->rank == 0)
@@ -80,20 +80,20 @@ struct run {
 };
 
 /* Everything a run of s positions needs, cut out of base, or counted where that is NULL. */
-static void cut_run(struct run *r, struct meg_cut *cut, const struct meg_cp *cp, int64_t s, enum meg_dtype t)
+static void cut_run(struct run *r, struct meg_suballoc *cut, const struct meg_cp *cp, int64_t s, enum meg_dtype t)
 {
     const struct meg_attn_size size = { t, s * B, A, G, D, true };
 
-    r->x = meg_cut_mat(cut, t, s * B, H);
-    r->y = meg_cut_mat(cut, t, s * B, H);
-    r->dx = meg_cut_mat(cut, t, s * B, H);
-    r->dy = meg_cut_mat(cut, t, s * B, H);
-    r->acts.qkv = meg_cut_mat(cut, t, s * B, QKV);
-    r->acts.o = meg_cut_mat(cut, t, s * B, A * D);
-    r->acts.lse = meg_cut(cut, (size_t)(s * B * A) * sizeof(float));
-    r->grads.qkv = meg_cut_mat(cut, t, s * B, QKV);
-    r->grads.o = meg_cut_mat(cut, t, s * B, A * D);
-    r->grads.delta = meg_cut(cut, (size_t)(s * B * A) * sizeof(float));
+    r->x = meg_suballoc_mat(cut, t, s * B, H);
+    r->y = meg_suballoc_mat(cut, t, s * B, H);
+    r->dx = meg_suballoc_mat(cut, t, s * B, H);
+    r->dy = meg_suballoc_mat(cut, t, s * B, H);
+    r->acts.qkv = meg_suballoc_mat(cut, t, s * B, QKV);
+    r->acts.o = meg_suballoc_mat(cut, t, s * B, A * D);
+    r->acts.lse = meg_suballoc(cut, (size_t)(s * B * A) * sizeof(float));
+    r->grads.qkv = meg_suballoc_mat(cut, t, s * B, QKV);
+    r->grads.o = meg_suballoc_mat(cut, t, s * B, A * D);
+    r->grads.delta = meg_suballoc(cut, (size_t)(s * B * A) * sizeof(float));
     meg_attn_room_cut(&r->room, cut, &size, cp, 1);
 }
 
@@ -118,7 +118,7 @@ static void run(struct whole *all, const struct meg_cp *cp, const struct meg_lay
     float cosine[S * D / 2], sine[S * D / 2];
     const struct meg_rope rope = { cosine, sine, D / 2, 0 };
     struct run r = { 0 };
-    struct meg_cut cut = { 0 };
+    struct meg_suballoc cut = { 0 };
 
     for (int k = 0; k < S * D / 2; k++) {
         cosine[k] = cosf((float)k);
@@ -171,7 +171,7 @@ static bool near(const float *got, const float *want, int64_t n, double tol)
     return norm > 0 && diff <= tol * tol * norm;
 }
 
-static void check(enum meg_cp_kind kind, int64_t cp_near, bool has_docs, bool recomputes, enum meg_dtype t)
+static void check(enum meg_cp_comm_type kind, int64_t cp_near, bool has_docs, bool recomputes, enum meg_dtype t)
 {
     static const char *const names[] = { "p2p", "all_gather", "a2a", "a2a+p2p" };
     static struct whole want, got;
@@ -190,8 +190,8 @@ static void check(enum meg_cp_kind kind, int64_t cp_near, bool has_docs, bool re
     meg_cp_make(&cp, kind, &mesh);
     fill(&got, t);
     run(&got, &cp, &layout, w->rank, has_docs, recomputes, t);
-    meg_all_reduce(w, got.dwqkv, QKV * H, MEG_DTYPE_F32, MEG_SUM);
-    meg_all_reduce(w, got.dwproj, H * A * D, MEG_DTYPE_F32, MEG_SUM);
+    meg_all_reduce(w, got.dwqkv, QKV * H, MEG_DTYPE_F32, MEG_REDUCE_SUM);
+    meg_all_reduce(w, got.dwproj, H * A * D, MEG_DTYPE_F32, MEG_REDUCE_SUM);
     for (int64_t row = 0; row < S / w->size; row++) {
         const int64_t at = meg_layout_position(&layout, w->rank, S, row) * B * H;
 
@@ -212,10 +212,10 @@ int main(void)
     if (meg_comm_open(&world, &e) < 0)
         meg_die_err(&e);
     w = world.world;
-    meg_comm_set_deadline(w, 60);
+    meg_comm_set_timeout(w, 60);
     op = meg_cpu_ops();
     for (int docs = 0; docs < 2; docs++)
-        for (enum meg_cp_kind kind = MEG_CP_P2P; kind <= MEG_CP_A2A_P2P; kind++)
+        for (enum meg_cp_comm_type kind = MEG_CP_P2P; kind <= MEG_CP_A2A_P2P; kind++)
             for (int64_t near = 1; near <= w->size; near *= 2) {
                 if (kind == MEG_CP_A2A ? G % w->size || near > 1 : G % near || (kind != MEG_CP_A2A_P2P && near > 1))
                     continue;

@@ -432,7 +432,7 @@ static struct surprise first_surprise(struct meg_comm *ranks, const struct meg_a
     int i = 0;
 
     all[ranks->rank] = find_surprise(mine, ranks->rank);
-    meg_wait(ranks, ranks->op->all_gather(ranks, all, &all[ranks->rank], sizeof s / sizeof(double), MEG_DTYPE_F64));
+    meg_comm_wait(ranks, ranks->op->all_gather(ranks, all, &all[ranks->rank], sizeof s / sizeof(double), MEG_DTYPE_F64));
     while (i + 1 < ranks->size && all[i].what == 0)
         i++;
     s = all[i];
@@ -589,7 +589,7 @@ int main(int argc, char **argv)
     make_references(ranks.world);
     for (int size = 1; size <= ranks.world->size; size *= 2)
         run_cells(ranks.world, cell, n, size, result);
-    meg_all_reduce(ranks.world, result, n * (int64_t)(sizeof *result / sizeof(double)), MEG_DTYPE_F64, MEG_SUM);
+    meg_all_reduce(ranks.world, result, n * (int64_t)(sizeof *result / sizeof(double)), MEG_DTYPE_F64, MEG_REDUCE_SUM);
     if (ranks.world->rank == 0) {
         fprintf(tap, "# %d of %d cells\n", n, nall);
         failed = print(tap, cell, n, result);

@@ -166,7 +166,7 @@ int main(void)
     if (meg_comm_open(&world, &e) < 0)
         meg_die_err(&e);
     w = world.world;
-    meg_comm_set_deadline(w, 60);
+    meg_comm_set_timeout(w, 60);
     for (size_t k = 0; k < sizeof schedules / sizeof *schedules; k++) {
         const struct meg_pipe_schedule_conf *c = &schedules[k];
         struct meg_comm *pp;
@@ -179,7 +179,7 @@ int main(void)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             int32_t bad = run(pp, c, sizes[i], w->rank);
 
-            meg_all_reduce(w, &bad, 1, MEG_DTYPE_I32, MEG_SUM);
+            meg_all_reduce(w, &bad, 1, MEG_DTYPE_I32, MEG_REDUCE_SUM);
             tests++;
             failed += bad != 0;
             if (w->rank == 0)

@@ -37,11 +37,11 @@ static inline struct shared_memory *shared_put(struct meg_comm *c, const void *b
         for (int64_t i = 0; i < n; i++) {                                                          \
             const type x = ((const type *)m->part[r])[i], y = ((type *)buf)[i];                    \
                                                                                                    \
-            ((type *)buf)[i] = r == 0 ? x : how == MEG_SUM ? x + y : x > y ? x : y;                \
+            ((type *)buf)[i] = r == 0 ? x : how == MEG_REDUCE_SUM ? x + y : x > y ? x : y;                \
         }
 
 static inline struct meg_work *shared_all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t,
-                                                 enum meg_reduce how)
+                                                 enum meg_reduce_op how)
 {
     struct shared_memory *m = shared_put(c, buf, (size_t)n * meg_dtype_size(t));
 

@@ -67,12 +67,12 @@ static void end_bucket(struct meg_reducer *r)
 
     if (r->bucket < 0)
         return;
-    meg_wait(r->group, r->work);
+    meg_comm_wait(r->group, r->work);
     r->work = NULL;
     if (m->same->size > 1) {
         const struct meg_elem_range s = slice(m->slices, r->params->bucket[r->bucket]);
 
-        meg_all_reduce(m->same, at(r, s.begin), s.end - s.begin, r->t, MEG_SUM);
+        meg_all_reduce(m->same, at(r, s.begin), s.end - s.begin, r->t, MEG_REDUCE_SUM);
     }
     r->bucket = -1;
 }
@@ -87,11 +87,11 @@ static void begin_bucket(struct meg_reducer *r, int b)
     r->has_begun[b] = true;
     if (m->copies->size > 1) {
         r->group = m->copies;
-        r->work = r->group->op->all_reduce(r->group, at(r, all.begin), all.end - all.begin, r->t, MEG_SUM);
+        r->work = r->group->op->all_reduce(r->group, at(r, all.begin), all.end - all.begin, r->t, MEG_REDUCE_SUM);
     } else {
         r->group = m->slices;
         r->work = r->group->op->reduce_scatter(r->group, at(r, mine.begin), at(r, all.begin), mine.end - mine.begin,
-                                               r->t, MEG_SUM);
+                                               r->t, MEG_REDUCE_SUM);
     }
 }
 
@@ -103,7 +103,7 @@ static void settle(struct meg_reducer *r, int section)
     meg_watch_section(r->watch, section, at(r, p->section[section].begin), r->t);
     for (int i = 0; r->mesh->layout.has_sp && i < p->n; i++)
         if (p->row[i].section == section && p->row[i].held && p->row[i].split < 0)
-            meg_all_reduce(r->mesh->tp, at(r, p->row[i].offset), p->row[i].held, r->t, MEG_SUM);
+            meg_all_reduce(r->mesh->tp, at(r, p->row[i].offset), p->row[i].held, r->t, MEG_REDUCE_SUM);
     r->is_settled[section] = true;
     for (int b = 0; b < p->nbuckets; b++)
         if (meets(p->section[section], p->bucket[b]) && --r->waits[b] == 0 && r->overlaps)
@@ -120,7 +120,7 @@ void meg_reducer_wrote(struct meg_reducer *r, int section)
 void meg_reducer_poll(struct meg_reducer *r)
 {
     if (r->bucket >= 0)
-        meg_test(r->group, &r->work);
+        meg_comm_test(r->group, &r->work);
 }
 
 /* Sum both stages' gradients of the tied embedding: the whole, or the slice of its bucket. */
@@ -137,7 +137,7 @@ static void add_up_ends(struct meg_reducer *r)
         for (int b = 0; b < p->nbuckets && r->mesh->layout.shards; b++)
             if (p->bucket[b].begin == row->offset)
                 s = slice(r->mesh->slices, p->bucket[b]);
-        meg_all_reduce(r->mesh->ends, at(r, s.begin), s.end - s.begin, r->t, MEG_SUM);
+        meg_all_reduce(r->mesh->ends, at(r, s.begin), s.end - s.begin, r->t, MEG_REDUCE_SUM);
     }
 }
 
@@ -185,7 +185,7 @@ void meg_gatherer_begin(struct meg_gatherer *q)
 
 static void end_gather(struct meg_gatherer *q)
 {
-    meg_wait(q->slices, q->work);
+    meg_comm_wait(q->slices, q->work);
     q->work = NULL;
     begin_gather(q, q->bucket - 1);
 }
@@ -199,7 +199,7 @@ void meg_gatherer_reads(struct meg_gatherer *q, int section)
 
 void meg_gatherer_poll(struct meg_gatherer *q)
 {
-    meg_test(q->slices, &q->work);
+    meg_comm_test(q->slices, &q->work);
 }
 
 void meg_gatherer_end(struct meg_gatherer *q)

@@ -52,7 +52,7 @@ static void end_section(struct meg_giver *q)
 
     if (q->section < 0)
         return;
-    meg_wait(c, q->work);
+    meg_comm_wait(c, q->work);
     q->work = NULL;
     g = place(q, q->section);
     n = length(q->params, q->section);
@@ -71,7 +71,7 @@ static void add_up_positions(struct meg_giver *q, int section)
 
         if (row->section == section && row->split < 0)
             meg_all_reduce(q->mesh->tp, meg_element(place(q, section), row->offset - p->section[section].begin, q->t),
-                           row->held, q->t, MEG_SUM);
+                           row->held, q->t, MEG_REDUCE_SUM);
     }
 }
 
@@ -92,20 +92,20 @@ void meg_giver_wrote(struct meg_giver *q, int section)
         add_up_positions(q, section);
     end_section(q);
     q->section = section;
-    q->work = c->op->reduce_scatter(c, meg_element(g, c->rank * n, q->t), g, n, q->t, MEG_SUM);
+    q->work = c->op->reduce_scatter(c, meg_element(g, c->rank * n, q->t), g, n, q->t, MEG_REDUCE_SUM);
     if (!q->overlaps)
         end_section(q);
 }
 
 void meg_giver_poll(struct meg_giver *q)
 {
-    meg_test(q->mesh->slices, &q->work);
+    meg_comm_test(q->mesh->slices, &q->work);
 }
 
 void meg_giver_end(struct meg_giver *q)
 {
     end_section(q);
-    meg_all_reduce(q->mesh->same, q->sum, q->params->flat / q->mesh->slices->size, q->t, MEG_SUM);
+    meg_all_reduce(q->mesh->same, q->sum, q->params->flat / q->mesh->slices->size, q->t, MEG_REDUCE_SUM);
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */
@@ -118,14 +118,14 @@ void meg_taker_forget(struct meg_taker *q)
 
 void meg_taker_end(struct meg_taker *q)
 {
-    meg_wait(q->mesh->slices, q->work);
+    meg_comm_wait(q->mesh->slices, q->work);
     q->work = NULL;
     q->is_under_way = false;
 }
 
 void meg_taker_poll(struct meg_taker *q)
 {
-    meg_test(q->mesh->slices, &q->work);
+    meg_comm_test(q->mesh->slices, &q->work);
 }
 
 /* Unless it is there or on its way. */

@@ -94,11 +94,11 @@ int64_t meg_share_elements(const struct meg_params *p, const struct meg_layout *
 }
 
 /* The parts of runs of equal settings that lie in a piece. */
-static void cut_ranges(struct meg_piece *v, const struct meg_range *range, int n)
+static void cut_ranges(struct meg_piece *v, const struct meg_hparam_range *range, int n)
 {
     v->range = meg_new(((size_t)n + 1) * sizeof *v->range);
     for (int i = 0; i < n; i++) {
-        struct meg_range r = range[i];
+        struct meg_hparam_range r = range[i];
 
         r.begin = r.begin > v->begin ? r.begin - v->begin : 0;
         r.end = (r.end < v->end ? r.end : v->end) - v->begin;
@@ -123,7 +123,7 @@ static void add_run(struct meg_share *s, const struct meg_params *p, int row, in
 
 void meg_share_make(struct meg_share *s, const struct meg_params *p, const struct meg_layout *l, int rank)
 {
-    struct meg_range *range;
+    struct meg_hparam_range *range;
     const int nranges = meg_params_ranges(p, &range);
 
     *s = (struct meg_share){ .npieces = l->shards ? p->nbuckets : 1 };

@@ -38,7 +38,7 @@ int meg_share_fit(struct meg_layout *l, const struct meg_share_conf *c, bool is_
 struct meg_piece {
     int64_t begin, end;      /* elements of the flat buffer */
     int64_t at;              /* where it begins in buffers of pieces, which hold one behind the other */
-    struct meg_range *range; /* nranges of them, counted from begin */
+    struct meg_hparam_range *range; /* nranges of them, counted from begin */
     int nranges;
 };
 

@@ -84,7 +84,7 @@ static void save_as(struct shared_comm *world, const struct saving *s)
     struct meg_err e;
     struct box whole, b;
 
-    meg_mesh_on_paper(&mesh, &layout, world->comm.rank);
+    meg_mesh_init_dry(&mesh, &layout, world->comm.rank);
     mesh.world = &world->comm;
     make_box(&whole, 1, 8, s->seed);
     b = whole;

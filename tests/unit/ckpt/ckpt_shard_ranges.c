@@ -39,7 +39,7 @@ static void deal_spans(struct rank *r, int64_t i, int64_t n)
 static void make_rank(struct rank *r, const struct meg_gpt_conf *m, const struct meg_layout *l, int64_t i)
 {
     *r = (struct rank){ 0 };
-    meg_mesh_on_paper(&r->mesh, l, i);
+    meg_mesh_init_dry(&r->mesh, l, i);
     r->mesh.world = &meg_comm_self;
     meg_gpt_params(&r->p, m, &r->mesh);
     r->flat = meg_new((size_t)r->p.flat * sizeof *r->flat);

@@ -13,53 +13,53 @@
 static int serve(void **state)
 {
     (void)state;
-    board.size = 3;
-    board.world = &meg_comm_self;
-    board.deadline_s = 60;
-    board.beat_s = 0.1;
-    board.has_come = meg_new(3 * sizeof *board.has_come);
-    board.has_come[0] = true;
-    board.ncome = 1;
-    return board_serve(true, 0) ? 0 : -1;
+    watchdog.size = 3;
+    watchdog.world = &meg_comm_self;
+    watchdog.deadline_s = 60;
+    watchdog.beat_s = 0.1;
+    watchdog.has_come = meg_new(3 * sizeof *watchdog.has_come);
+    watchdog.has_come[0] = true;
+    watchdog.ncome = 1;
+    return watchdog_serve(true, 0) ? 0 : -1;
 }
 
 static int leave(void **state)
 {
     (void)state;
-    meg_board_close();
+    meg_watchdog_close();
     return 0;
 }
 
-static struct board_link call(void)
+static struct watchdog_conn call(void)
 {
-    struct board_link l = { .rank = -1 };
+    struct watchdog_conn l = { .rank = -1 };
 
-    l.fd = board_connect(&board.invite);
+    l.fd = watchdog_connect(&watchdog.invite);
     assert_true(l.fd >= 0);
     return l;
 }
 
-static struct board_join join_of(int rank)
+static struct watchdog_join_request join_of(int rank)
 {
-    struct board_join j = { .rank = rank, .size = 3, .host = "here" };
+    struct watchdog_join_request j = { .rank = rank, .size = 3, .host = "here" };
 
-    memcpy(j.token, board.invite.token, sizeof j.token);
+    memcpy(j.token, watchdog.invite.token, sizeof j.token);
     return j;
 }
 
 /* The kind of what comes next but heartbeats, 0: the line is closed, -1: nothing within five seconds. */
-static int heard(struct board_link *l)
+static int heard(struct watchdog_conn *l)
 {
     struct pollfd p = { .fd = l->fd, .events = POLLIN };
-    enum board_kind kind;
+    enum watchdog_frame_type kind;
     const void *payload;
 
     for (;;) {
-        const int r = board_recv(l, &kind, &payload);
+        const int r = watchdog_recv(l, &kind, &payload);
 
         if (r < 0)
             return 0;
-        if (r == 1 && kind != BOARD_PLACE)
+        if (r == 1 && kind != WATCHDOG_HEARTBEAT)
             return (int)kind;
         if (r == 0 && poll(&p, 1, 5000) <= 0)
             return -1;
@@ -67,21 +67,21 @@ static int heard(struct board_link *l)
 }
 
 /* Join as a rank of the run; what the board answers is heard next. */
-static struct board_link call_as(int rank)
+static struct watchdog_conn call_as(int rank)
 {
-    const struct board_join j = join_of(rank);
-    struct board_link l = call();
+    const struct watchdog_join_request j = join_of(rank);
+    struct watchdog_conn l = call();
 
-    board_send(&l, BOARD_JOIN, &j, sizeof j);
+    watchdog_send(&l, WATCHDOG_JOIN, &j, sizeof j);
     return l;
 }
 
 /* The board refuses whoever is at the other end, saying why, and closes the connection. */
-static void assert_refused(struct board_link *l, const char *why)
+static void assert_refused(struct watchdog_conn *l, const char *why)
 {
-    struct board_ends ends;
+    struct watchdog_exit ends;
 
-    assert_int_equal(heard(l), BOARD_END);
+    assert_int_equal(heard(l), WATCHDOG_EXIT_ALL);
     memcpy(&ends, l->in + 8, sizeof ends);
     assert_int_equal(ends.status, 2);
     if (!strstr(ends.why, why))
@@ -94,21 +94,21 @@ static bool has_come(int rank)
 {
     bool is_here;
 
-    pthread_mutex_lock(&board.lock);
-    is_here = board.has_come[rank];
-    pthread_mutex_unlock(&board.lock);
+    pthread_mutex_lock(&watchdog.lock);
+    is_here = watchdog.has_come[rank];
+    pthread_mutex_unlock(&watchdog.lock);
     return is_here;
 }
 
 static void refuses_who_has_a_wrong_token(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof board.invite.token; i++) {
-        struct board_join j = join_of(1);
-        struct board_link l = call();
+    for (size_t i = 0; i < sizeof watchdog.invite.token; i++) {
+        struct watchdog_join_request j = join_of(1);
+        struct watchdog_conn l = call();
 
         j.token[i] ^= 1;
-        board_send(&l, BOARD_JOIN, &j, sizeof j);
+        watchdog_send(&l, WATCHDOG_JOIN, &j, sizeof j);
         assert_refused(&l, "another run uses it");
     }
     assert_false(has_come(1));
@@ -116,12 +116,12 @@ static void refuses_who_has_a_wrong_token(void **state)
 
 static void shows_out_who_does_not_say_who_he_is(void **state)
 {
-    const struct board_ends ends = { .status = 1 };
+    const struct watchdog_exit ends = { .status = 1 };
     const unsigned char noise[64] = "GET / HTTP/1.1\r\n\r\n";
-    struct board_link l = call();
+    struct watchdog_conn l = call();
 
     (void)state;
-    board_send(&l, BOARD_ENDS, &ends, sizeof ends);
+    watchdog_send(&l, WATCHDOG_EXITING, &ends, sizeof ends);
     assert_int_equal(heard(&l), 0);
     close(l.fd);
     l = call();
@@ -132,24 +132,24 @@ static void shows_out_who_does_not_say_who_he_is(void **state)
 
 static void lets_in_a_rank_and_gives_it_notes(void **state)
 {
-    struct meg_board_note note = { .group = 7, .from = 1, .to = 2, .readers = 2, .bytes = "an id" };
-    const struct meg_board_note name = { .group = 7, .from = 1, .to = 2 };
-    struct board_link l = call_as(2);
-    struct meg_board_note got;
+    struct meg_kv_store_entry note = { .group = 7, .from = 1, .to = 2, .readers = 2, .bytes = "an id" };
+    const struct meg_kv_store_entry name = { .group = 7, .from = 1, .to = 2 };
+    struct watchdog_conn l = call_as(2);
+    struct meg_kv_store_entry got;
 
     (void)state;
-    assert_int_equal(heard(&l), BOARD_WELCOME);
+    assert_int_equal(heard(&l), WATCHDOG_WELCOME);
     assert_true(has_come(2));
-    board_send(&l, BOARD_WANT, &name, sizeof name);
-    meg_board_put(&note);
-    assert_int_equal(heard(&l), BOARD_NOTE);
+    watchdog_send(&l, WATCHDOG_KV_GET, &name, sizeof name);
+    meg_kv_store_put(&note);
+    assert_int_equal(heard(&l), WATCHDOG_KV_ENTRY);
     memcpy(&got, l.in + 8, sizeof got);              /* behind the two words of the head */
     assert_string_equal(got.bytes, "an id");
     memset(note.bytes, 0, sizeof note.bytes);
-    assert_true(meg_board_get(&note));
+    assert_true(meg_kv_store_get(&note));
     assert_string_equal(note.bytes, "an id");
-    assert_false(meg_board_get(&note));              /* both readers have it */
-    board_send(&l, BOARD_BYE, NULL, 0);
+    assert_false(meg_kv_store_get(&note));              /* both readers have it */
+    watchdog_send(&l, WATCHDOG_BYE, NULL, 0);
     close(l.fd);
 }
 
@@ -158,7 +158,7 @@ static void strangers_keep_no_rank_out(void **state)
 {
     enum { IDLE = 300 };
     const unsigned char noise[400] = { 1, 2, 3 };
-    struct board_link idle[IDLE], l;
+    struct watchdog_conn idle[IDLE], l;
 
     (void)state;
     for (int i = 0; i < IDLE; i++)
@@ -169,24 +169,24 @@ static void strangers_keep_no_rank_out(void **state)
         close(l.fd);
     }
     l = call_as(1);
-    assert_int_equal(heard(&l), BOARD_WELCOME);
+    assert_int_equal(heard(&l), WATCHDOG_WELCOME);
     assert_true(has_come(1));
     for (int i = 0; i < IDLE; i++)
         close(idle[i].fd);
-    board_send(&l, BOARD_BYE, NULL, 0);
+    watchdog_send(&l, WATCHDOG_BYE, NULL, 0);
     close(l.fd);
 }
 
 /* A process joins a complete run with a name that is no name. */
 static void refused_as(int rank, int size)
 {
-    struct board_join j = join_of(rank);
-    struct board_link l = call();
+    struct watchdog_join_request j = join_of(rank);
+    struct watchdog_conn l = call();
 
     j.size = size;
     memcpy(j.host, "x\033[2J\nmeg", 9);
     memset(j.host + 9, '\007', sizeof j.host - 9);
-    board_send(&l, BOARD_JOIN, &j, sizeof j);
+    watchdog_send(&l, WATCHDOG_JOIN, &j, sizeof j);
     assert_refused(&l, "has all of its 3 ranks");
 }
 
@@ -220,9 +220,9 @@ static void a_name_has_an_end_and_no_control_characters(void **state)
     char name[8];
 
     (void)state;
-    board_copy_name(name, sent, sizeof name);
+    watchdog_copy_name(name, sent, sizeof name);
     assert_string_equal(name, "a????\xc3\xa4");
-    board_copy_name(name, "b\0c", sizeof name);
+    watchdog_copy_name(name, "b\0c", sizeof name);
     assert_string_equal(name, "b");
 }
 

@@ -3,14 +3,14 @@
 
 enum { N = 50021 };
 
-static const struct meg_range ranges[] = {
+static const struct meg_hparam_range ranges[] = {
     { 0, 1, 1.0f, 1.0f, 0 },
     { 8, 20000, 0.0f, 1.0f, 0 },
     { 20000, 20017, 1.0f, 0.5f, 1 },
     { 20032, 50000, 2.0f, 1.0f, 0 },
 };
 
-static const struct meg_range *range_of(int64_t k)
+static const struct meg_hparam_range *range_of(int64_t k)
 {
     for (size_t i = 0; i < LEN(ranges); i++)
         if (k >= ranges[i].begin && k < ranges[i].end)
@@ -47,7 +47,7 @@ static void state_free(struct state *s)
 static void adamw(const struct meg_ops *ops)
 {
     const struct meg_adam adam = { 0.9f, 0.95f, 1e-8f };
-    struct meg_step step = {
+    struct meg_step_hparams step = {
         { 1e-3f, 5e-3f }, 0.1f, 1.0f - 0.9f * 0.9f, 1.0f - 0.95f * 0.95f, 0.25f, 0, 0
     };
     const struct state a = state_new();
@@ -60,7 +60,7 @@ static void adamw(const struct meg_ops *ops)
         digest(h + k, s.m, N * 4);
         digest(h + k, s.v, N * 4);
         for (int64_t i = 0; i < N; i++) {
-            const struct meg_range *r = range_of(i);
+            const struct meg_hparam_range *r = range_of(i);
             if (r) {
                 const double b1 = adam.beta1, b2 = adam.beta2,
                              lr = (double)step.lr[r->lr_index] * r->lr_mult;
@@ -103,7 +103,7 @@ static void adamw(const struct meg_ops *ops)
 
 static void sgd(const struct meg_ops *ops)
 {
-    struct meg_step step = { { 1e-2f, 5e-2f }, 0.1f, 0.0f, 0.0f, 0.5f, 1, 0 };
+    struct meg_step_hparams step = { { 1e-2f, 5e-2f }, 0.1f, 0.0f, 0.0f, 0.5f, 1, 0 };
     const struct state a = state_new();
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++)
@@ -117,7 +117,7 @@ static void sgd(const struct meg_ops *ops)
             digest(h + k, s.w, N * 4);
             digest(h + k, s.m, N * 4);
             for (int64_t i = 0; i < N; i++) {
-                const struct meg_range *r = range_of(i);
+                const struct meg_hparam_range *r = range_of(i);
                 if (r) {
                     const double lr = (double)step.lr[r->lr_index] * r->lr_mult;
                     const double g = (double)a.g[i] * step.grad_scale +

@@ -273,7 +273,7 @@ static void rows_lie_backwards_in_one_buffer(void **state)
 {
     const struct meg_gpt_conf c = conf();
     struct meg_params p;
-    struct meg_range *range;
+    struct meg_hparam_range *range;
     int64_t numel = 0, at = 0;
     int n;
 

@@ -25,7 +25,7 @@ static void make(struct meg_params *p, const struct meg_layout *l, int64_t rank,
         meg_params_add(p, i, 1, vector, "vector%d", i);
     }
     meg_params_add(p, 5, 1, vector, "norm");
-    meg_mesh_on_paper(mesh, l, rank);
+    meg_mesh_init_dry(mesh, l, rank);
     meg_params_place(p, mesh);
 }
 
@@ -251,7 +251,7 @@ static void bytes_per_parameter(void **state)
                 run.grad = mode[i].grads;
                 run.g_takes_turns = zero >= 2;
                 run.w_takes_turns = zero == 3;
-                meg_mesh_on_paper(&mesh, &l, 0);
+                meg_mesh_init_dry(&mesh, &l, 0);
                 meg_gpt_params(&p, &c, &mesh);
                 meg_gpt_plan(&m, &c, &run, &mesh);
                 meg_optim_plan(&o, &adam, &p, &l, &run);

@@ -39,7 +39,7 @@ static struct meg_layout layout(const char *options, int64_t layers, int64_t sta
 
     meg_opt_defaults(groups);
     if (meg_opt_apply(groups, options, "test", &e) < 0 || meg_layout_make(&l, &c, stages, &e) < 0 ||
-        meg_layout_fit(&l, &c, &model, &e) < 0)
+        meg_layout_set_model(&l, &c, &model, &e) < 0)
         fail_msg("%s: %s", options, e.msg);
     return l;
 }

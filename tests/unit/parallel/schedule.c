@@ -80,7 +80,7 @@ static void fits(const struct meg_pipe_schedule_conf *c)
     struct meg_pipe_schedule_cost cost = { .idle = idle };
     struct meg_err e;
 
-    if (meg_pipe_schedule_play(all, &unit, &cost, &e) < 0)
+    if (meg_pipe_schedule_simulate(all, &unit, &cost, &e) < 0)
         fail_at(c, e.msg);
     for (int i = 0; i < c->stages; i++) {
         if (all[i].slots != meg_pipe_schedule_in_flight(c, i))
@@ -144,7 +144,7 @@ static void is_in_order(const struct meg_pipe_schedule_conf *c, int stage, const
 
     meg_pipe_schedule_make(&s, c, stage);
     for (int64_t i = 0; i < s.n; i++)
-        if (s.action[i].kind < MEG_START)
+        if (s.action[i].kind < MEG_ACTION_START)
             meg_str_printf(&got, "%s%c%lld%c", got.n ? " " : "", "FBbW"[s.action[i].kind],
                            (long long)s.action[i].microbatch, 'a' + s.action[i].chunk);
     assert_string_equal(got.s, want);
@@ -263,7 +263,7 @@ static int play_with(struct meg_pipe_schedule *all, int stage, struct meg_action
 
     all[stage].action = action;
     all[stage].n = n;
-    r = meg_pipe_schedule_play(all, &unit, &cost, e);
+    r = meg_pipe_schedule_simulate(all, &unit, &cost, e);
     all[stage] = whole;
     return r;
 }
@@ -309,11 +309,11 @@ static void a_wrong_number_is_found_out(void **state)
                 for (int what = -3; what < MEG_EDGES; what++) {
                     a->chunk += what == -3;
                     a->microbatch += what == -2;
-                    a->slot += what == -1 && a->kind < MEG_START ? 1000 : 0;
+                    a->slot += what == -1 && a->kind < MEG_ACTION_START ? 1000 : 0;
                     if (what >= 0)
-                        a->buf[what] = a->buf[what] >= 0 ? 1000 : a->kind < MEG_START ? 0 : -1;
+                        a->buf[what] = a->buf[what] >= 0 ? 1000 : a->kind < MEG_ACTION_START ? 0 : -1;
                     if (memcmp(a, &good, sizeof good))
-                        assert_int_equal(meg_pipe_schedule_play(all, &unit, &cost, NULL), MEG_EFAIL);
+                        assert_int_equal(meg_pipe_schedule_simulate(all, &unit, &cost, NULL), MEG_EFAIL);
                     *a = good;
                 }
             }
@@ -322,7 +322,7 @@ static void a_wrong_number_is_found_out(void **state)
 }
 
 /* The list's first action that is like this. */
-static struct meg_action *find(const struct meg_pipe_schedule *s, enum meg_action_kind kind, enum meg_edge edge,
+static struct meg_action *find(const struct meg_pipe_schedule *s, enum meg_action_type kind, enum meg_edge edge,
                                int64_t mb)
 {
     for (int64_t i = 0; i < s->n; i++)
@@ -337,7 +337,7 @@ static void says(struct meg_pipe_schedule *all, const char *want)
     struct meg_pipe_schedule_cost cost = { 0 };
     struct meg_err e;
 
-    assert_int_equal(meg_pipe_schedule_play(all, &unit, &cost, &e), MEG_EFAIL);
+    assert_int_equal(meg_pipe_schedule_simulate(all, &unit, &cost, &e), MEG_EFAIL);
     assert_string_equal(e.msg, want);
     free_all(all);
 }
@@ -357,16 +357,16 @@ static void damage_is_named(void **state)
 
     (void)state;
     all = make_all(&two);       /* stage 0 waits for a gradient before it sends what that is of */
-    swap(find(&all[0], MEG_WAIT, MEG_DY, 0), find(&all[0], MEG_START, MEG_Y, 0));
+    swap(find(&all[0], MEG_ACTION_WAIT, MEG_EDGE_DY, 0), find(&all[0], MEG_ACTION_START, MEG_EDGE_Y, 0));
     says(all, "stage 0, action 2, WAIT DY of chunk 0, micro-batch 0: deadlock: its peer never gets there");
     all = make_all(&two);       /* two receives change places */
-    swap(find(&all[1], MEG_START, MEG_X, 0), find(&all[1], MEG_START, MEG_X, 1));
+    swap(find(&all[1], MEG_ACTION_START, MEG_EDGE_X, 0), find(&all[1], MEG_ACTION_START, MEG_EDGE_X, 1));
     says(all, "stage 1, action 2, WAIT X of chunk 0, micro-batch 0: the peer's message in this place is another one");
     all = make_all(&two);
     all[1].slots++;
     says(all, "stage 1: 2 slots, but at most 1 are in use");
     all = make_all(&two);
-    all[0].bufs[MEG_DY]++;
+    all[0].bufs[MEG_EDGE_DY]++;
     says(all, "stage 0: 3 DY, but at most 2 are in use");
 }
 

@@ -258,7 +258,7 @@ static void many_ranks_cost_what_few_do(void **state)
     const struct meg_paper p = paper(&model, &shape, &where);
     double sent[MEG_PAPER_GROUPS];
     struct meg_paper_time t;
-    struct meg_place at[3];
+    struct meg_rank_coords at[3];
     int64_t groups, group;
 
     (void)state;
