@@ -38,7 +38,7 @@ static int write_out(struct meg_str *out, struct meg_err *e)
 /* ---- logprobs: a line for a line --------------------------------------------------------------- */
 
 static void add_scores(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
-                       const struct meg_ids *ids, const float *logprob, const struct meg_likely *top)
+                       const struct meg_ids *ids, const float *logprob, const struct meg_token_logprob *top)
 {
     int64_t i, n = ids->n > 0 ? ids->n - 1 : 0;
     double sum = 0;
@@ -47,34 +47,34 @@ static void add_scores(struct meg_str *out, const struct meg_token_output_conf *
         sum += logprob[i];
     meg_str_printf(out, "{\"ids\":");
     meg_json_add_ids(out, ids->v, ids->n);
-    meg_report_add_tokens(out, report, tok, ids->v, ids->n);
+    meg_json_add_tokens(out, report, tok, ids->v, ids->n);
     meg_str_printf(out, ",\"logprobs\":");
     meg_json_add_floats(out, logprob, n);
-    meg_report_add_top(out, report, tok, top, n);
+    meg_json_add_top_logprobs(out, report, tok, top, n);
     meg_str_printf(out, ",\"sum\":%.9g,\"count\":%lld}\n", sum, (long long)n);
 }
 
-static int logprobs(const struct conf *c, const struct meg_token_output_conf *report, const struct meg_loaded *m,
+static int logprobs(const struct conf *c, const struct meg_token_output_conf *report, const struct meg_loaded_model *m,
                     struct meg_err *e)
 {
     const int64_t positions = m->g->conf.max_position_embeddings;
-    const struct meg_prompt_rule rule = { .key = "text", .tok = m->tok, .vocab_size = m->g->conf.vocab_size };
-    struct meg_lines in = { 0 };
+    const struct meg_prompt_format rule = { .key = "text", .tok = m->tok, .vocab_size = m->g->conf.vocab_size };
+    struct meg_line_reader in = { 0 };
     struct meg_scorer s;
     struct meg_ids ids = { 0 };
     struct meg_str out = { 0 };
     float *logprob = meg_new((size_t)positions * sizeof *logprob);
-    struct meg_likely *top = NULL;
+    struct meg_token_logprob *top = NULL;
     char *text;
     size_t n;
     int r;
 
     meg_scorer_init(&s, m->g);
-    if ((r = meg_report_check(report, m->tok, m->g->conf.vocab_size, e)) < 0 ||
-        (r = meg_lines_open(&in, c->input, e)) < 0)
+    if ((r = meg_token_output_check(report, m->tok, m->g->conf.vocab_size, e)) < 0 ||
+        (r = meg_line_reader_open(&in, c->input, e)) < 0)
         goto out;
     top = meg_new((size_t)(positions * report->top_n_logprobs) * sizeof *top);
-    while ((r = meg_lines_next(&in, &text, &n, e)) > 0) {
+    while ((r = meg_line_reader_next(&in, &text, &n, e)) > 0) {
         ids.n = 0;
         if ((r = meg_prompt_read(&rule, in.name, in.line, text, n, &ids, NULL, e)) < 0)
             goto out;
@@ -91,7 +91,7 @@ static int logprobs(const struct conf *c, const struct meg_token_output_conf *re
             goto out;
     }
 out:
-    meg_lines_close(&in);
+    meg_line_reader_close(&in);
     meg_scorer_free(&s);
     meg_str_free(&out);
     free(ids.v);
@@ -115,7 +115,7 @@ static void show(void *ctx, const struct meg_ppl_result *p)
                       p->loss / (double)p->scored);
 }
 
-static int ppl_of(const struct conf *c, const struct meg_loaded *m, const struct meg_token_source *src,
+static int ppl_of(const struct conf *c, const struct meg_loaded_model *m, const struct meg_token_stream *src,
                   const char *name, int64_t documents, bool is_text, struct meg_err *e)
 {
     const double began_s = meg_now_s();
@@ -145,32 +145,32 @@ static int ppl_of(const struct conf *c, const struct meg_loaded *m, const struct
     return MEG_OK;
 }
 
-static int ppl_dataset(const struct conf *c, const struct meg_loaded *m, struct meg_err *e)
+static int ppl_dataset(const struct conf *c, const struct meg_loaded_model *m, struct meg_err *e)
 {
     struct meg_indexed *d = NULL;
     struct meg_dataset_reader reader;
-    struct meg_token_source src;
+    struct meg_token_stream src;
     int r;
 
     if ((r = meg_indexed_open(&d, c->data_path, e)) < 0)
         return r;
-    src = meg_tokens_of_dataset(&reader, d, m->g->conf.vocab_size);
+    src = meg_token_stream_from_dataset(&reader, d, m->g->conf.vocab_size);
     r = ppl_of(c, m, &src, c->data_path, meg_indexed_documents(d), false, e);
     meg_indexed_close(d);
     return r;
 }
 
-static int ppl_text(const struct conf *c, const struct meg_loaded *m, struct meg_err *e)
+static int ppl_text(const struct conf *c, const struct meg_loaded_model *m, struct meg_err *e)
 {
     struct meg_block_reader *in = NULL;
     struct meg_ids ids = { 0 };
-    struct meg_token_source src;
+    struct meg_token_stream src;
     int64_t documents;
     int r;
 
     if ((r = meg_block_reader_open(&in, &c->input, 1, e)) == MEG_OK &&
-        (r = meg_read_text(in, m->tok, m->g->conf.vocab_size, &ids, &documents, e)) == MEG_OK) {
-        src = meg_tokens_of_ids(&ids);
+        (r = meg_tokenize_corpus(in, m->tok, m->g->conf.vocab_size, &ids, &documents, e)) == MEG_OK) {
+        src = meg_token_stream_from_ids(&ids);
         r = ppl_of(c, m, &src, strcmp(c->input, "-") == 0 ? "standard input" : c->input, documents, true, e);
     }
     meg_block_reader_close(in);
@@ -196,17 +196,17 @@ static int check_windows(struct conf *c, int64_t positions, struct meg_err *e)
 static int run(struct conf *c, const struct meg_token_output_conf *report, const struct meg_load_conf *lc,
                const struct meg_tok_conf *tc, struct meg_err *e)
 {
-    struct meg_loaded m = { 0 };
+    struct meg_loaded_model m = { 0 };
     int r;
 
-    if ((r = meg_load(&m, lc, tc, e)) < 0)
+    if ((r = meg_load_model(&m, lc, tc, e)) < 0)
         goto out;
     if (strcmp(c->task, "logprobs") == 0)
         r = logprobs(c, report, &m, e);
     else if ((r = check_windows(c, m.g->conf.max_position_embeddings, e)) == MEG_OK)
         r = c->data_path ? ppl_dataset(c, &m, e) : ppl_text(c, &m, e);
 out:
-    meg_unload(&m);
+    meg_unload_model(&m);
     return r;
 }
 
@@ -218,7 +218,7 @@ int main(int argc, char **argv)
     struct meg_tok_conf tc = { 0 };
     const struct meg_optgroup groups[] = {
         { "eval", own_opts, &c },
-        { "report", meg_report_opts, &report },
+        { "report", meg_token_output_opts, &report },
         { "model", meg_load_opts, &lc },
         { "tokenizer", meg_tok_opts, &tc },
         { 0 }

@@ -40,9 +40,9 @@ struct waiting {
 struct job {
     const struct conf *conf;
     const struct meg_token_output_conf *report;
-    const struct meg_loaded *m;
-    struct meg_prompt_rule rule;
-    struct meg_lines in;
+    const struct meg_loaded_model *m;
+    struct meg_prompt_format rule;
+    struct meg_line_reader in;
     struct meg_request defaults;
     struct meg_generator *gen;
     struct waiting *first, **last;    /* in the order of the input */
@@ -126,7 +126,7 @@ static int read_prompt(struct job *j, struct meg_request *request, struct meg_er
     int err;
 
     j->ids.n = 0;
-    if ((err = meg_lines_next(&j->in, &text, &n, e)) <= 0 ||
+    if ((err = meg_line_reader_next(&j->in, &text, &n, e)) <= 0 ||
         (err = meg_prompt_read(&j->rule, j->in.name, j->in.line, text, n, &j->ids, request, e)) < 0)
         return err;
     if (j->ids.n >= positions)
@@ -171,15 +171,15 @@ static int start(struct job *j, struct meg_err *e)
  * whoever writes line by line gets each answer without writing the next.  After a line that cannot
  * be used, those before it are still answered.
  */
-static int answer_all(struct job *j, struct meg_err *e)
+static int generate_all(struct job *j, struct meg_err *e)
 {
     struct meg_err bad = { 0 };
     bool is_open = true;
     int r;
 
     while (is_open || meg_generator_active(j->gen) > 0) {
-        while (is_open && meg_generator_has_room(j->gen) &&
-               (meg_generator_active(j->gen) == 0 || meg_lines_is_ready(&j->in))) {
+        while (is_open && meg_generator_has_free_slot(j->gen) &&
+               (meg_generator_active(j->gen) == 0 || meg_line_reader_is_ready(&j->in))) {
             is_open = start(j, &bad) > 0;
             if ((r = print(j, e)) < 0)
                 return r;
@@ -196,14 +196,14 @@ static int run(const struct conf *conf, const struct meg_load_conf *lc, const st
 {
     const double began_s = meg_now_s();
     const bool is_seed_drawn = sampling->seed == -1;
-    struct meg_loaded m = { 0 };
+    struct meg_loaded_model m = { 0 };
     struct job j = { .conf = conf, .report = report, .m = &m, .last = &j.first };
     int r;
 
-    if ((r = meg_lines_open(&j.in, conf->input, e)) < 0 ||
-        (r = meg_load(&m, lc, tc, e)) < 0 ||
-        (r = meg_sampling_check(sampling, m.drawable, e)) < 0 ||
-        (r = meg_report_check(report, m.tok, m.g->conf.vocab_size, e)) < 0)
+    if ((r = meg_line_reader_open(&j.in, conf->input, e)) < 0 ||
+        (r = meg_load_model(&m, lc, tc, e)) < 0 ||
+        (r = meg_sampling_check(sampling, m.unpadded_vocab, e)) < 0 ||
+        (r = meg_token_output_check(report, m.tok, m.g->conf.vocab_size, e)) < 0)
         goto out;
     if (!m.tok && strcmp(conf->format, "text") == 0) {
         r = meg_fail(e, MEG_EUSAGE, "--format text: %s has no tokenizer, and none was given", lc->load);
@@ -211,20 +211,20 @@ static int run(const struct conf *conf, const struct meg_load_conf *lc, const st
     }
     if (is_seed_drawn)
         meg_info("--seed %lld", (long long)sampling->seed);
-    j.rule = (struct meg_prompt_rule){ "prompt", true, m.tok, m.g->conf.vocab_size, m.drawable, false };
+    j.rule = (struct meg_prompt_format){ "prompt", true, m.tok, m.g->conf.vocab_size, m.unpadded_vocab, false };
     j.defaults = (struct meg_request){ .max_tokens = conf->tokens_to_generate, .sampling = *sampling };
-    if ((r = meg_generator_open(&j.gen, m.g, m.drawable, &m.ends, conf->max_batch_size, report->top_n_logprobs,
+    if ((r = meg_generator_open(&j.gen, m.g, m.unpadded_vocab, &m.ends, conf->max_batch_size, report->top_n_logprobs,
                                 e)) < 0)
         goto out;
-    r = answer_all(&j, e);
+    r = generate_all(&j, e);
     meg_debug("%lld prompts, %lld tokens in %.2f s", (long long)j.prompts, (long long)j.tokens,
               meg_now_s() - began_s);
 out:
     meg_generator_close(j.gen);
     while (j.first)
         drop_first(&j);
-    meg_unload(&m);
-    meg_lines_close(&j.in);
+    meg_unload_model(&m);
+    meg_line_reader_close(&j.in);
     free(j.ids.v);
     meg_str_free(&j.out);
     return r;
@@ -239,7 +239,7 @@ int main(int argc, char **argv)
     struct meg_sampling sampling = { 0 };
     const struct meg_optgroup groups[] = {
         { "generate", own_opts, &c },
-        { "report", meg_report_opts, &report },
+        { "report", meg_token_output_opts, &report },
         { "model", meg_load_opts, &lc },
         { "sampling", meg_sampling_opts, &sampling },
         { "tokenizer", meg_tok_opts, &tc },

@@ -58,7 +58,7 @@ static bool is_regular(const char *path)
 }
 
 /* Whether files that begin with prefix lie in folder. */
-static bool lies_in(const char *prefix, const char *folder)
+static bool is_in_folder(const char *prefix, const char *folder)
 {
     const char *slash = strrchr(prefix, '/');
     char *dir = slash ? meg_strndup(prefix, (size_t)(slash - prefix) + 1) : meg_strdup(".");
@@ -71,7 +71,7 @@ static bool lies_in(const char *prefix, const char *folder)
 }
 
 /* One file of the folder: half of a pair, whose prefix is added once, or not passed over. */
-static int take_file(struct names *out, const char *folder, const char *name, struct meg_err *e)
+static int add_pair_file(struct names *out, const char *folder, const char *name, struct meg_err *e)
 {
     char *path = joined(folder, "/", name), *end = strrchr(path, '.'), *other = NULL;
     const bool is_bin = end && strcmp(end, ".bin") == 0, is_idx = end && strcmp(end, ".idx") == 0;
@@ -108,7 +108,7 @@ static int list_folder(struct names *out, const char *folder, struct meg_err *e)
     if (!dir)
         return meg_fail_errno(e, "%s", folder);
     while (r == 0 && (errno = 0, f = readdir(dir)))
-        r = take_file(out, folder, f->d_name, e);
+        r = add_pair_file(out, folder, f->d_name, e);
     if (r == 0 && errno != 0)
         r = meg_fail_errno(e, "%s: reading the folder", folder);
     closedir(dir);
@@ -174,7 +174,7 @@ int main(int argc, char **argv)
         meg_usage("--output-prefix is required");
     if (!c.input == (c.datasets.n == 0))
         meg_usage("give one of --input and --datasets");
-    if (c.input && lies_in(c.prefix, c.input))
+    if (c.input && is_in_folder(c.prefix, c.input))
         meg_usage("--output-prefix lies in --input: a second run would merge the result, too");
     if (run(&c, &e) < 0)
         meg_die_err(&e);

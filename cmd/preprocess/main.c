@@ -18,7 +18,7 @@ struct look {
     struct meg_str_list decode; /* PREFIX [FIRST[:COUNT]] */
     bool json;
 };
-static const struct meg_opt look_opts[] = {
+static const struct meg_opt inspect_opts[] = {
     { "decode", 0, MEG_LIST(struct look, decode), "PREFIX...", NULL,
       "print the documents of a dataset; PREFIX FIRST[:COUNT] prints some" },
     { "info", 0, MEG_STR(struct look, info), "PREFIX", NULL,
@@ -236,7 +236,7 @@ int main(int argc, char **argv)
     struct look l;
     bool has_tokenizer;
     const struct meg_optgroup groups[] = { { "preprocess", meg_preprocess_opts, &c },
-                                           { "look", look_opts, &l },
+                                           { "look", inspect_opts, &l },
                                            { "tokenizer", meg_tok_opts, &tc },
                                            { 0 } };
     struct meg_tokenizer *tok = NULL;

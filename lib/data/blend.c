@@ -42,20 +42,20 @@ int meg_blend_check_weights(const double *w, int n, const char *from, struct meg
                     from, DBL_MAX);
 }
 
-void meg_blend_normalise(double *w, int n)
+void meg_blend_normalize(double *w, int n)
 {
     double sum = pairwise_sum(w, n);
     for (int i = 0; i < n; i++)
         w[i] /= sum;
 }
 
-void meg_blend_wanted(int64_t *out, const double *w, int n, int64_t wanted)
+void meg_blend_sizes(int64_t *out, const double *w, int n, int64_t wanted)
 {
     for (int i = 0; i < n; i++)
         out[i] = (int64_t)ceil((double)wanted * w[i] * 1.005);
 }
 
-void meg_blend_wanted_apart(int64_t *drawn, int64_t *built, const double *w, int n, int64_t wanted,
+void meg_blend_sizes_with_surplus(int64_t *drawn, int64_t *built, const double *w, int n, int64_t wanted,
                             double surplus)
 {
     for (int i = 0; i < n; i++) {

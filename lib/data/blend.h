@@ -10,23 +10,23 @@
 int meg_blend_check_weights(const double *w, int n, const char *from, struct meg_err *e);
 
 /* w / sum(w) in place; the sum is numpy's pairwise one. */
-void meg_blend_normalise(double *w, int n);
+void meg_blend_normalize(double *w, int n);
 
 /*
- * meg_blend_wanted - samples each dataset is built for when the blend wants so many: half a per
+ * meg_blend_sizes - samples each dataset is built for when the blend wants so many: half a per
  * cent more than its share, rounded up
  *   out  [n]  out
  *   w    [n]  normalised weights
  */
-void meg_blend_wanted(int64_t *out, const double *w, int n, int64_t wanted);
+void meg_blend_sizes(int64_t *out, const double *w, int n, int64_t wanted);
 
 /*
- * meg_blend_wanted_apart - the same from core 0.11 on, where only what is built has the surplus
+ * meg_blend_sizes_with_surplus - the same from core 0.11 on, where only what is built has the surplus
  *   drawn    [n]  out  samples that the blend takes of each dataset
  *   built    [n]  out  what each dataset is built for
  *   surplus  >= 0, 0.005 in Megatron-LM: the share that built has more
  */
-void meg_blend_wanted_apart(int64_t *drawn, int64_t *built, const double *w, int n, int64_t wanted,
+void meg_blend_sizes_with_surplus(int64_t *drawn, int64_t *built, const double *w, int n, int64_t wanted,
                             double surplus);
 
 /* Samples of a blend: dataset[i] gives its own sample number sample[i]. */

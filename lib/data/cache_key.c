@@ -68,13 +68,13 @@ static void add_masked(struct meg_str *out, const struct meg_masked_conf *c)
     add_bool(out, "masking_do_permutation", false);
     add_bool(out, "masking_use_longer_ngrams", c->mask.longer_ngrams);
     add_bool(out, "masking_use_geometric_distribution", c->mask.geometric);
-    if (c->kind == MEG_BERT)
+    if (c->kind == MEG_MASKED_BERT)
         add_bool(out, "classification_head", c->has_pairs);
     else
         meg_str_printf(out, ",\n    \"sequence_length_decoder\": %" PRId64, c->decoder_seq_length);
 }
 
-void meg_describe_part(struct meg_str *out, const struct meg_data_identity *id)
+void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *id)
 {
     meg_str_printf(out, "{\n    \"class\": \"%s\",\n    \"dataset_path\": ", id->class_name);
     meg_utf8_add_json_ascii(out, id->path);
@@ -100,7 +100,7 @@ void meg_describe_part(struct meg_str *out, const struct meg_data_identity *id)
     meg_str_printf(out, "\n}");
 }
 
-void meg_describe_blend(struct meg_str *out, char *const *member, int n, const char *which,
+void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, const char *which,
                         const double *weight, const int64_t *count, int64_t size, const bool *renormalize)
 {
     meg_str_printf(out, "{\n    \"class\": \"BlendedDataset\",\n    \"datasets\": [\n");

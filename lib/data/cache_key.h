@@ -10,7 +10,7 @@
 #include "data/split.h"
 
 /* One file's part in a split: appends json.dumps(..., indent=4) of its dataset's identifiers. */
-struct meg_data_identity {
+struct meg_cache_key {
     const char *class_name; /* "GPTDataset" */
     const char *path;       /* as given */
     int64_t wanted;         /* or MEG_ONE_EPOCH */
@@ -21,14 +21,14 @@ struct meg_data_identity {
     const char *tokenizer;                /* a JSON object, or NULL */
     const struct meg_masked_conf *masked; /* of BERT and T5; NULL for GPT */
 };
-void meg_describe_part(struct meg_str *out, const struct meg_data_identity *id);
+void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *id);
 
 /*
  * A blend of n such descriptions.
  *   weight       [n]  normalised; or count [n], samples of each, where the blend takes them all
  *   renormalize  of --renormalize-blend-weights; NULL for a release without it
  */
-void meg_describe_blend(struct meg_str *out, char *const *member, int n, const char *which,
+void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, const char *which,
                         const double *weight, const int64_t *count, int64_t size, const bool *renormalize);
 
 #endif

@@ -18,28 +18,28 @@ const struct meg_opt meg_data_opts[] = {
       "datasets, names without .bin and .idx: one; several, used whole; or WEIGHT PREFIX pairs" },
     { "split", 0, MEG_STR(C, split), "A,B,C", NULL,
       "shares of --data-path for training, validation and test (969, 30, 1 when not given)" },
-    { "train-data-path", 0, MEG_LIST(C, split_path[MEG_TRAIN]), "PREFIX...", NULL,
+    { "train-data-path", 0, MEG_LIST(C, split_path[MEG_SPLIT_TRAIN]), "PREFIX...", NULL,
       "datasets for training alone, in the forms of --data-path" },
-    { "valid-data-path", 0, MEG_LIST(C, split_path[MEG_VALID]), "PREFIX...", NULL,
+    { "valid-data-path", 0, MEG_LIST(C, split_path[MEG_SPLIT_VALID]), "PREFIX...", NULL,
       "datasets for validation alone" },
-    { "test-data-path", 0, MEG_LIST(C, split_path[MEG_TEST]), "PREFIX...", NULL,
+    { "test-data-path", 0, MEG_LIST(C, split_path[MEG_SPLIT_TEST]), "PREFIX...", NULL,
       "datasets for the test alone" },
     { "data-args-path", 0, MEG_STR(C, data_args_path), "FILE", NULL,
       "read the words of --data-path from FILE" },
     { "per-split-data-args-path", 0, MEG_STR(C, per_split_data_args_path), "FILE", NULL,
       "read the words for each split from a JSON object with keys train, valid and test" },
-    { "train-weighted-split-paths", 0, MEG_LIST(C, weighted[MEG_TRAIN]), "GROUP...", NULL,
+    { "train-weighted-split-paths", 0, MEG_LIST(C, weighted[MEG_SPLIT_TRAIN]), "GROUP...", NULL,
       "datasets for training alone: 'NAME: WEIGHT BEGIN:END PREFIX, ...', of each the part between "
       "two fractions" },
-    { "valid-weighted-split-paths", 0, MEG_LIST(C, weighted[MEG_VALID]), "GROUP...", NULL,
+    { "valid-weighted-split-paths", 0, MEG_LIST(C, weighted[MEG_SPLIT_VALID]), "GROUP...", NULL,
       "the same for validation" },
-    { "test-weighted-split-paths", 0, MEG_LIST(C, weighted[MEG_TEST]), "GROUP...", NULL,
+    { "test-weighted-split-paths", 0, MEG_LIST(C, weighted[MEG_SPLIT_TEST]), "GROUP...", NULL,
       "the same for the test" },
-    { "train-weighted-split-paths-path", 0, MEG_STR(C, weighted_file[MEG_TRAIN]), "FILE", NULL,
+    { "train-weighted-split-paths-path", 0, MEG_STR(C, weighted_file[MEG_SPLIT_TRAIN]), "FILE", NULL,
       "read the group between double quotes from FILE" },
-    { "valid-weighted-split-paths-path", 0, MEG_STR(C, weighted_file[MEG_VALID]), "FILE", NULL,
+    { "valid-weighted-split-paths-path", 0, MEG_STR(C, weighted_file[MEG_SPLIT_VALID]), "FILE", NULL,
       "the same for validation" },
-    { "test-weighted-split-paths-path", 0, MEG_STR(C, weighted_file[MEG_TEST]), "FILE", NULL,
+    { "test-weighted-split-paths-path", 0, MEG_STR(C, weighted_file[MEG_SPLIT_TEST]), "FILE", NULL,
       "the same for the test" },
     { "data-order", 0, MEG_STR(C, data_order), "auto|megatron-lm|megatron-deepspeed", "auto",
       "whose order of samples; auto: Megatron-DeepSpeed's where its options name the data" },
@@ -83,11 +83,11 @@ int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_release 
     return 0;
 }
 
-enum meg_sampler_kind meg_data_sampler_kind(const struct meg_data_conf *c)
+enum meg_data_sampler_type meg_data_conf_sampler_type(const struct meg_data_conf *c)
 {
     if (strcmp(c->dataloader_type, "cyclic") != 0)
-        return MEG_SAMPLER_SINGLE;
-    return c->no_data_sharding ? MEG_SAMPLER_CYCLIC_SHARED : MEG_SAMPLER_CYCLIC;
+        return MEG_DATA_SAMPLER_SINGLE;
+    return c->no_data_sharding ? MEG_DATA_SAMPLER_CYCLIC_UNSHARDED : MEG_DATA_SAMPLER_CYCLIC;
 }
 
 /* ---- words to files --------------------------------------------------------------------------- */
@@ -136,9 +136,9 @@ static int parse_blend(struct meg_data_blend *b, const struct words *w, const ch
                         "a weight before every prefix, or before none",
                         from, (long long)numbers, (long long)(n / 2));
     step = numbers > 0 ? 2 : 1;
-    if (n / step > MEG_MOST_BLENDED)
+    if (n / step > MEG_MAX_BLEND_DATASETS)
         return meg_fail(e, MEG_EUSAGE, "%s: %lld datasets, at most %d can be blended", from,
-                        (long long)(n / step), MEG_MOST_BLENDED);
+                        (long long)(n / step), MEG_MAX_BLEND_DATASETS);
     b->n = (int)(n / step);
     b->prefix = meg_new((size_t)b->n * sizeof *b->prefix);
     b->weight = step == 2 ? meg_new((size_t)b->n * sizeof *b->weight) : NULL;
@@ -268,7 +268,7 @@ static int choose_split(struct meg_data_blend *b, const struct meg_data_conf *c,
                         struct meg_err *e)
 {
     if (c->weighted[split].n > 1 || (c->weighted[split].n && c->weighted_file[split]))
-        return meg_fail(e, MEG_EUSAGE, MEG_ONE_GROUP, group_names[split]);
+        return meg_fail(e, MEG_EUSAGE, MEG_ONE_GROUP_MSG, group_names[split]);
     if (c->weighted[split].n)
         return meg_data_parse_group(b, c->weighted[split].v[0], group_names[split], e);
     if (c->weighted_file[split])
@@ -276,9 +276,9 @@ static int choose_split(struct meg_data_blend *b, const struct meg_data_conf *c,
     return parse_list(b, &c->split_path[split], path_names[split], e);
 }
 
-int meg_data_choose(struct meg_data_choice *out, const struct meg_data_conf *c, struct meg_err *e)
+int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf *c, struct meg_err *e)
 {
-    struct meg_data_choice ch = { .is_mock = c->mock_data };
+    struct meg_data_blends ch = { .is_mock = c->mock_data };
     int r;
 
     ch.is_per_split = has_paths(c) || has_groups(c) || c->per_split_data_args_path;
@@ -304,11 +304,11 @@ int meg_data_choose(struct meg_data_choice *out, const struct meg_data_conf *c, 
     *out = ch;
     return 0;
 out:
-    meg_data_choice_free(&ch);
+    meg_data_blends_free(&ch);
     return r;
 }
 
-void meg_data_choice_free(struct meg_data_choice *ch)
+void meg_data_blends_free(struct meg_data_blends *ch)
 {
     for (int k = 0; k < MEG_NUM_SPLITS; k++) {
         for (int i = 0; i < ch->blend[k].n; i++)
@@ -318,5 +318,5 @@ void meg_data_choice_free(struct meg_data_choice *ch)
         free(ch->blend[k].range);
         free(ch->blend[k].name);
     }
-    *ch = (struct meg_data_choice){ 0 };
+    *ch = (struct meg_data_blends){ 0 };
 }

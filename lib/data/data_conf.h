@@ -34,7 +34,7 @@ extern const struct meg_opt meg_data_opts[];
 int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_release *release, struct meg_err *e);
 
 /* The sampler that --dataloader-type and --no-data-sharding ask for. */
-enum meg_sampler_kind meg_data_sampler_kind(const struct meg_data_conf *c);
+enum meg_data_sampler_type meg_data_conf_sampler_type(const struct meg_data_conf *c);
 
 /* One list of files: n prefixes, and as many weights or none (NULL). */
 struct meg_data_blend {
@@ -44,13 +44,13 @@ struct meg_data_blend {
     double (*range)[2]; /* of each file: the fractions where it begins and ends; NULL: by the split */
     char *name;         /* of a group; else NULL */
 };
-enum { MEG_MOST_BLENDED = 32766 };
+enum { MEG_MAX_BLEND_DATASETS = 32766 };
 
 /*
  * Which data was chosen.  Made-up data: every n is 0.  With is_per_split each split has a blend of its
  * own, whole; else all read blend[0], shared out by split.
  */
-struct meg_data_choice {
+struct meg_data_blends {
     bool is_mock, is_per_split;
     bool is_deepspeed; /* samples in Megatron-DeepSpeed's order */
     struct meg_data_blend blend[MEG_NUM_SPLITS];
@@ -58,11 +58,11 @@ struct meg_data_choice {
 };
 
 /*
- * meg_data_choose - read what the options name (argument files too)
+ * meg_data_blends_read - read what the options name (argument files too)
  * MEG_EUSAGE when there is no source or more than one, or words that fit none of the forms.
- * The caller frees with meg_data_choice_free, on success.
+ * The caller frees with meg_data_blends_free, on success.
  */
-int meg_data_choose(struct meg_data_choice *out, const struct meg_data_conf *c, struct meg_err *e);
-void meg_data_choice_free(struct meg_data_choice *ch);
+int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf *c, struct meg_err *e);
+void meg_data_blends_free(struct meg_data_blends *ch);
 
 #endif

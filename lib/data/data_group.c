@@ -80,9 +80,9 @@ int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char 
                             "0 <= BEGIN < END <= 1",
                             from, (int)(comma - s), s);
     }
-    if (b->n > MEG_MOST_BLENDED)
+    if (b->n > MEG_MAX_BLEND_DATASETS)
         return meg_fail(e, MEG_EUSAGE, "%s: %d datasets, at most %d can be blended", from, b->n,
-                        MEG_MOST_BLENDED);
+                        MEG_MAX_BLEND_DATASETS);
     return meg_blend_check_weights(b->weight, b->n, from, e);
 }
 
@@ -101,7 +101,7 @@ int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct
         if (!end) {
             r = meg_fail(e, MEG_EFORMAT, "%s: expected groups between double quotes", path);
         } else if (groups++) {
-            r = meg_fail(e, MEG_EUSAGE, MEG_ONE_GROUP, path);
+            r = meg_fail(e, MEG_EUSAGE, MEG_ONE_GROUP_MSG, path);
         } else {
             *end = 0;
             r = meg_data_parse_group(b, s + 1, path, e);

@@ -12,7 +12,7 @@
 
 /* ---- plan ------------------------------------------------------------------------------------- */
 
-static int open_source(struct meg_run_data *d, struct meg_source **out, const char *prefix,
+static int open_source(struct meg_data_splits *d, struct meg_source **out, const char *prefix,
                        struct meg_err *e)
 {
     struct meg_source *s;
@@ -31,12 +31,12 @@ static int open_source(struct meg_run_data *d, struct meg_source **out, const ch
 }
 
 /* range: its fractions, or NULL where the split says */
-static int add_part(struct meg_run_data *d, int which, struct meg_source *src, double weight,
+static int add_part(struct meg_data_splits *d, int which, struct meg_source *src, double weight,
                     const double *range, int64_t wanted, int64_t drawn, struct meg_err *e)
 {
     const size_t n = (size_t)d->npart + 1;
     const int64_t elements = d->class->elements(src);
-    struct meg_data_part *p;
+    struct meg_mid_dataset *p;
     int r;
 
     d->part = meg_realloc_array(d->part, n, sizeof *d->part);
@@ -44,7 +44,7 @@ static int add_part(struct meg_run_data *d, int which, struct meg_source *src, d
     p = &d->part[d->npart];
     d->part_src[d->npart] = src;
 
-    *p = (struct meg_data_part){ .split = which,
+    *p = (struct meg_mid_dataset){ .split = which,
                                  .name = meg_source_name(src),
                                  .weight = weight,
                                  .wanted = wanted,
@@ -60,24 +60,24 @@ static int add_part(struct meg_run_data *d, int which, struct meg_source *src, d
 }
 
 /* Samples that the blend takes of each dataset, and that each is built for. */
-static void plan_sizes(const struct meg_run_data *d, const struct meg_run_group *g, const double *w, int n,
+static void plan_sizes(const struct meg_data_splits *d, const struct meg_split_members *g, const double *w, int n,
                        int64_t *drawn, int64_t *wanted)
 {
     for (int i = 0; i < n; i++)
         wanted[i] = g->is_blend ? MEG_ONE_EPOCH : g->wanted;
     if (g->is_blend && g->is_weighted && d->release->is_surplus_apart && !d->is_deepspeed) {
-        meg_blend_wanted_apart(drawn, wanted, w, n, g->wanted, d->surplus);
+        meg_blend_sizes_with_surplus(drawn, wanted, w, n, g->wanted, d->surplus);
         return;
     }
     if (g->is_blend && g->is_weighted)
-        meg_blend_wanted(wanted, w, n, g->wanted);
+        meg_blend_sizes(wanted, w, n, g->wanted);
     memcpy(drawn, wanted, (size_t)n * sizeof *drawn);
 }
 
-static int plan_blend(struct meg_run_data *d, int which, const struct meg_data_blend *b,
+static int plan_blend(struct meg_data_splits *d, int which, const struct meg_data_blend *b,
                       struct meg_err *e)
 {
-    struct meg_run_group *g = &d->group[which];
+    struct meg_split_members *g = &d->group[which];
     double *w = meg_realloc_array(NULL, (size_t)b->n, sizeof *w);
     int64_t *wanted = meg_realloc_array(NULL, (size_t)b->n, sizeof *wanted);
     int64_t *drawn = meg_realloc_array(NULL, (size_t)b->n, sizeof *drawn);
@@ -85,7 +85,7 @@ static int plan_blend(struct meg_run_data *d, int which, const struct meg_data_b
 
     for (int i = 0; i < b->n; i++)
         w[i] = b->weight ? b->weight[i] : 1;
-    meg_blend_normalise(w, b->n);
+    meg_blend_normalize(w, b->n);
     plan_sizes(d, g, w, b->n, drawn, wanted);
     for (int i = 0; i < b->n && r == 0; i++) {
         struct meg_source *src;
@@ -98,14 +98,14 @@ static int plan_blend(struct meg_run_data *d, int which, const struct meg_data_b
     return r;
 }
 
-static int plan_split(struct meg_run_data *d, int which, const struct meg_data_choice *ch,
+static int plan_split(struct meg_data_splits *d, int which, const struct meg_data_blends *ch,
                       struct meg_err *e)
 {
     const struct meg_data_blend *b = &ch->blend[ch->is_per_split ? which : 0];
-    struct meg_run_group *g = &d->group[which];
+    struct meg_split_members *g = &d->group[which];
     int r;
 
-    *g = (struct meg_run_group){ .first = d->npart, .wanted = d->need.wanted[which] };
+    *g = (struct meg_split_members){ .first = d->npart, .wanted = d->need.wanted[which] };
     if (g->wanted == 0 || (d->split_text && !d->split.is_present[which]) ||
         (!ch->is_mock && b->n == 0))
         return 0;
@@ -129,10 +129,10 @@ static int plan_split(struct meg_run_data *d, int which, const struct meg_data_c
     return r;
 }
 
-static int plan(struct meg_run_data *d, const struct meg_data_conf *conf, struct meg_err *e)
+static int plan(struct meg_data_splits *d, const struct meg_data_conf *conf, struct meg_err *e)
 {
-    const struct meg_data_need *need = &d->need;
-    struct meg_data_choice ch = { 0 };
+    const struct meg_dataset_spec *need = &d->need;
+    struct meg_data_blends ch = { 0 };
     int r;
 
     d->release = meg_release_find(need->megatron_release);
@@ -140,7 +140,7 @@ static int plan(struct meg_run_data *d, const struct meg_data_conf *conf, struct
     d->surplus = isnan(conf->mid_level_dataset_surplus) ? 0.005 : conf->mid_level_dataset_surplus;
     if (need->seed < 0 || need->seed > UINT32_MAX)
         return meg_fail(e, MEG_EUSAGE, "--seed: %" PRId64 " is not in 0 to 4294967295", need->seed);
-    if ((r = meg_data_choose(&ch, conf, e)) < 0)
+    if ((r = meg_data_blends_read(&ch, conf, e)) < 0)
         return r;
     d->tokenizer = need->tokenizer ? meg_strdup(need->tokenizer) : NULL;
     d->cache_dir = conf->data_cache_path ? meg_strdup(conf->data_cache_path) : NULL;
@@ -151,36 +151,36 @@ static int plan(struct meg_run_data *d, const struct meg_data_conf *conf, struct
     d->is_deepspeed = d->split.is_deepspeed = d->how.cut.is_deepspeed = ch.is_deepspeed;
     for (int i = 0; i < MEG_NUM_SPLITS && r == 0; i++)
         r = plan_split(d, i, &ch, e);
-    meg_data_choice_free(&ch);
+    meg_data_blends_free(&ch);
     return r;
 }
 
 /* Hand d out if all went well so far, else close it. */
-static int finish(struct meg_run_data **out, struct meg_run_data *d, int r)
+static int finish(struct meg_data_splits **out, struct meg_data_splits *d, int r)
 {
     if (r < 0)
-        meg_run_data_close(d);
+        meg_data_splits_close(d);
     else
         *out = d;
     return r;
 }
 
-int meg_run_data_plan(struct meg_run_data **out, struct meg_run_data *d,
-                      const struct meg_data_conf *conf, const struct meg_data_need *need,
+int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d,
+                      const struct meg_data_conf *conf, const struct meg_dataset_spec *need,
                       struct meg_err *e)
 {
     d->need = *need;
     return finish(out, d, plan(d, conf, e));
 }
 
-int meg_run_data_open(struct meg_run_data **out, struct meg_run_data *d, struct meg_err *e)
+int meg_data_splits_open(struct meg_data_splits **out, struct meg_data_splits *d, struct meg_err *e)
 {
-    return finish(out, d, meg_run_data_build(d, e));
+    return finish(out, d, meg_data_splits_build(d, e));
 }
 
 /* ---- build ------------------------------------------------------------------------------------ */
 
-static char *describe_part(const struct meg_run_data *d, int part)
+static char *describe_part(const struct meg_data_splits *d, int part)
 {
     struct meg_str s = { 0 };
 
@@ -189,7 +189,7 @@ static char *describe_part(const struct meg_run_data *d, int part)
 }
 
 /* Beside the dataset, or in the folder that was given. */
-static void deepspeed_names(const struct meg_run_data *d, const struct meg_data_part *p,
+static void deepspeed_names(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
                             struct meg_str *dir, struct meg_str *stem)
 {
     const char *slash = strrchr(p->name, '/'), *base = slash ? slash + 1 : p->name;
@@ -204,7 +204,7 @@ static void deepspeed_names(const struct meg_run_data *d, const struct meg_data_
     d->class->stem(d, p, stem);
 }
 
-static void megatron_dir(const struct meg_run_data *d, const struct meg_data_part *p,
+static void megatron_dir(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
                          struct meg_str *dir)
 {
     if (d->cache_dir)
@@ -213,14 +213,14 @@ static void megatron_dir(const struct meg_run_data *d, const struct meg_data_par
         meg_str_printf(dir, "%s/cache/%s_indices", p->name, d->class->name);
 }
 
-static int build_part(const struct meg_run_data *d, int part, struct meg_dataset **out,
+static int build_part(const struct meg_data_splits *d, int part, struct meg_dataset **out,
                       struct meg_err *e)
 {
-    const struct meg_data_part *p = &d->part[part];
+    const struct meg_mid_dataset *p = &d->part[part];
     struct meg_dataset *ds = *out = meg_new(sizeof *ds);
     struct meg_str dir = { 0 }, stem = { 0 };
     char *text = describe_part(d, part);
-    struct meg_cache_entry c = { NULL, d->class->name, meg_split_names[p->split], text, NULL };
+    struct meg_index_cache_entry c = { NULL, d->class->name, meg_split_names[p->split], text, NULL };
     bool is_cached;
     int r;
 
@@ -243,8 +243,8 @@ static int build_part(const struct meg_run_data *d, int part, struct meg_dataset
 }
 
 /* The blend's own arrays: from the cache, where one was asked for, or built. */
-static void build_blend_index(const struct meg_run_data *d, struct meg_dataset *ds,
-                              const struct meg_run_group *g, const double *weight,
+static void build_blend_index(const struct meg_data_splits *d, struct meg_dataset *ds,
+                              const struct meg_split_members *g, const double *weight,
                               const int64_t *count, int64_t size, const char *which)
 {
     struct meg_blend_index *x = &ds->blend;
@@ -253,14 +253,14 @@ static void build_blend_index(const struct meg_run_data *d, struct meg_dataset *
     struct meg_npy a[2] = { { "dataset_index", "<i2", 2, ds->len, 0, NULL },
                             { "dataset_sample_index", "<i8", 8, ds->len, 0, NULL } };
     const bool is_cached = d->cache_dir && !d->is_deepspeed; /* which keeps it in memory */
-    struct meg_cache_entry c = { d->cache_dir, "BlendedDataset", which, NULL, NULL };
+    struct meg_index_cache_entry c = { d->cache_dir, "BlendedDataset", which, NULL, NULL };
 
     for (int i = 0; i < g->n; i++)
         member[i] = describe_part(d, g->first + i);
-    meg_describe_blend(&text, member, g->n, which, weight, count, size,
+    meg_cache_key_add_blend(&text, member, g->n, which, weight, count, size,
                        d->release->renormalizes ? &d->renormalize : NULL);
     c.description = text.s;
-    if (is_cached && meg_cache_load(&c, NULL, a, 2, ds->map)) {
+    if (is_cached && meg_index_cache_load(&c, NULL, a, 2, ds->map)) {
         *x = (struct meg_blend_index){ ds->len, a[0].data, a[1].data, { NULL, NULL } };
     } else {
         if (count)
@@ -270,7 +270,7 @@ static void build_blend_index(const struct meg_run_data *d, struct meg_dataset *
         a[0].data = x->dataset;
         a[1].data = x->sample;
         if (is_cached)
-            meg_cache_store(&c, a, 2);
+            meg_index_cache_store(&c, a, 2);
     }
     for (int i = 0; i < g->n; i++)
         free(member[i]);
@@ -279,7 +279,7 @@ static void build_blend_index(const struct meg_run_data *d, struct meg_dataset *
 }
 
 /* Megatron-DeepSpeed's blend is far longer than what is wanted and may run past a member. */
-static int check_blend(const struct meg_run_data *d, const struct meg_dataset *ds,
+static int check_blend(const struct meg_data_splits *d, const struct meg_dataset *ds,
                        struct meg_err *e)
 {
     for (int64_t i = 0; i < ds->blend.n; i++) {
@@ -289,20 +289,20 @@ static int check_blend(const struct meg_run_data *d, const struct meg_dataset *d
                             "the cached index of the blend does not fit it; remove the "
                             "cache folder");
         if (ds->blend.sample[i] >= ds->member[k]->len && !d->is_deepspeed)
-            return meg_dataset_runs_out(ds->member[k], e);
+            return meg_dataset_exhausted(ds->member[k], e);
     }
     return 0;
 }
 
-static int build_blend(const struct meg_run_data *d, struct meg_dataset *ds,
-                       const struct meg_run_group *g, const char *which, struct meg_err *e)
+static int build_blend(const struct meg_data_splits *d, struct meg_dataset *ds,
+                       const struct meg_split_members *g, const char *which, struct meg_err *e)
 {
     double *w = meg_realloc_array(NULL, (size_t)g->n, sizeof *w);
     int64_t *count = meg_realloc_array(NULL, (size_t)g->n, sizeof *count), sum = 0, size;
     const bool is_exhaustive = !g->is_weighted && g->wanted == MEG_ONE_EPOCH;
 
     for (int i = 0; i < g->n; i++) {
-        const struct meg_data_part *p = &d->part[g->first + i];
+        const struct meg_mid_dataset *p = &d->part[g->first + i];
         const int64_t len = ds->member[i]->len;
         count[i] = g->is_weighted && !d->is_deepspeed ? p->drawn : len;
         sum += count[i];
@@ -312,7 +312,7 @@ static int build_blend(const struct meg_run_data *d, struct meg_dataset *ds,
     if (g->is_weighted && d->renormalize)
         for (int i = 0; i < g->n; i++)
             w[i] = (double)count[i] / (double)size;
-    meg_blend_normalise(w, g->n);
+    meg_blend_normalize(w, g->n);
     ds->len = size;
     build_blend_index(d, ds, g, w, is_exhaustive ? count : NULL,
                       is_exhaustive ? MEG_ONE_EPOCH : size, which);
@@ -321,9 +321,9 @@ static int build_blend(const struct meg_run_data *d, struct meg_dataset *ds,
     return check_blend(d, ds, e);
 }
 
-static int build_split(struct meg_run_data *d, int which, struct meg_err *e)
+static int build_split(struct meg_data_splits *d, int which, struct meg_err *e)
 {
-    const struct meg_run_group *g = &d->group[which];
+    const struct meg_split_members *g = &d->group[which];
     struct meg_dataset *ds;
     int r = 0;
 
@@ -339,7 +339,7 @@ static int build_split(struct meg_run_data *d, int which, struct meg_err *e)
     return r < 0 ? r : build_blend(d, ds, g, meg_split_names[which], e);
 }
 
-int meg_run_data_build(struct meg_run_data *d, struct meg_err *e)
+int meg_data_splits_build(struct meg_data_splits *d, struct meg_err *e)
 {
     int r;
     for (int i = 0; i < MEG_NUM_SPLITS; i++)
@@ -348,7 +348,7 @@ int meg_run_data_build(struct meg_run_data *d, struct meg_err *e)
     return 0;
 }
 
-void meg_run_data_close(struct meg_run_data *d)
+void meg_data_splits_close(struct meg_data_splits *d)
 {
     if (!d)
         return;
@@ -367,12 +367,12 @@ void meg_run_data_close(struct meg_run_data *d)
     free(d);
 }
 
-const struct meg_dataset *meg_run_data_split(const struct meg_run_data *d, int split)
+const struct meg_dataset *meg_data_splits_dataset(const struct meg_data_splits *d, int split)
 {
     return d->ds[split];
 }
 
-const struct meg_data_part *meg_run_data_parts(const struct meg_run_data *d, int *n)
+const struct meg_mid_dataset *meg_data_splits_mid_datasets(const struct meg_data_splits *d, int *n)
 {
     *n = d->npart;
     return d->part;

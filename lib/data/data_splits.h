@@ -14,7 +14,7 @@
 #include "data/split.h"
 
 /* What the run brings to the data options. */
-struct meg_data_need {
+struct meg_dataset_spec {
     int64_t seq_length;
     int64_t seed;               /* --seed, in [0, 2^32) */
     int64_t wanted[MEG_NUM_SPLITS]; /* samples; 0: the split is not opened; MEG_ONE_EPOCH: all */
@@ -25,8 +25,8 @@ struct meg_data_need {
 };
 
 /* One file's part in one split, as --dry-run shows it. */
-struct meg_data_part {
-    int split;          /* MEG_TRAIN, ... */
+struct meg_mid_dataset {
+    int split;          /* MEG_SPLIT_TRAIN, ... */
     const char *name;   /* its prefix as given, or "mock data" */
     double weight;      /* of the blend, normalised; 1 when alone */
     int64_t begin, end; /* its elements: sequences; of BERT and T5 documents */
@@ -40,19 +40,19 @@ struct meg_data_part {
 /*
  * A run's data begin as a plan, which opened every file and worked out its part, built no index and
  * wrote nothing.
- * meg_run_data_build - the index arrays, from the cache where they are there, else built and kept there
+ * meg_data_splits_build - the index arrays, from the cache where they are there, else built and kept there
  * MEG_EUSAGE when options contradict each other or a split rounds to nothing, MEG_EFORMAT when a file
  * is wrong or has too little for one sample, MEG_ENOENT when one is missing; build leaves d to be
  * closed.
  */
-struct meg_run_data;
-int meg_run_data_build(struct meg_run_data *d, struct meg_err *e);
-void meg_run_data_close(struct meg_run_data *d); /* accepts NULL */
+struct meg_data_splits;
+int meg_data_splits_build(struct meg_data_splits *d, struct meg_err *e);
+void meg_data_splits_close(struct meg_data_splits *d); /* accepts NULL */
 
 /* NULL where nothing was wanted of the split or the options give it no data.  d's. */
-const struct meg_dataset *meg_run_data_split(const struct meg_run_data *d, int split);
+const struct meg_dataset *meg_data_splits_dataset(const struct meg_data_splits *d, int split);
 
 /* Parts of all splits in order; *n of them.  Valid from plan on.  d's. */
-const struct meg_data_part *meg_run_data_parts(const struct meg_run_data *d, int *n);
+const struct meg_mid_dataset *meg_data_splits_mid_datasets(const struct meg_data_splits *d, int *n);
 
 #endif

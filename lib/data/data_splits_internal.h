@@ -12,28 +12,28 @@ struct meg_data_class {
     /* What a split shares out. */
     int64_t (*elements)(const struct meg_source *src);
     /* Fill the numbers of p that are known before the index, and see that it can give samples. */
-    int (*plan)(const struct meg_run_data *d, struct meg_data_part *p, const struct meg_source *src,
+    int (*plan)(const struct meg_data_splits *d, struct meg_mid_dataset *p, const struct meg_source *src,
                 struct meg_err *e);
     /* What the index of p depends on, as Megatron says it. */
-    void (*describe)(const struct meg_run_data *d, const struct meg_data_part *p,
+    void (*describe)(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
                      struct meg_str *out);
     /* The end of Megatron-DeepSpeed's name for the index of p. */
-    void (*stem)(const struct meg_run_data *d, const struct meg_data_part *p, struct meg_str *out);
+    void (*stem)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out);
     /* The index of ds, whose src is there; c: its cache, NULL where it has none. */
-    int (*build)(const struct meg_run_data *d, const struct meg_data_part *p,
-                 struct meg_dataset *ds, const struct meg_cache_entry *c, struct meg_err *e);
+    int (*build)(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
+                 struct meg_dataset *ds, const struct meg_index_cache_entry *c, struct meg_err *e);
 };
 
-struct meg_run_group { /* the parts of one split */
+struct meg_split_members { /* the parts of one split */
     int first, n;
     bool is_blend, is_weighted;
     int64_t wanted;
     char *name; /* in Megatron-DeepSpeed's file names: that of the split, or its own */
 };
 
-struct meg_run_data {
+struct meg_data_splits {
     const struct meg_data_class *class;
-    struct meg_data_need need;
+    struct meg_dataset_spec need;
     char *tokenizer, *split_text,
         *cache_dir; /* split_text is NULL when each split has its own files */
     struct meg_split_matrix split;
@@ -41,23 +41,23 @@ struct meg_run_data {
     bool renormalize, is_deepspeed;
     double surplus; /* of a dataset of a blend, where the release has it apart */
     struct meg_sample_conf how; /* GPT */
-    struct meg_masked masked;   /* BERT, T5 */
+    struct meg_masked_sample_conf masked;   /* BERT, T5 */
     struct meg_source **src;
     int nsrc, npart;
-    struct meg_data_part *part;   /* of all groups, in order */
+    struct meg_mid_dataset *part;   /* of all groups, in order */
     struct meg_source **part_src; /* [npart], borrowed from src */
-    struct meg_run_group group[MEG_NUM_SPLITS];
+    struct meg_split_members group[MEG_NUM_SPLITS];
     struct meg_dataset *ds[MEG_NUM_SPLITS];
 };
 
 /*
- * meg_run_data_plan - fill d, zeroed but for class and what is of the class alone, and hand it out
- * meg_run_data_open - build d, and hand it out
+ * meg_data_splits_plan - fill d, zeroed but for class and what is of the class alone, and hand it out
+ * meg_data_splits_open - build d, and hand it out
  * Errors as in data/data_splits.h; then d is closed and *out untouched.
  */
-int meg_run_data_plan(struct meg_run_data **out, struct meg_run_data *d,
-                      const struct meg_data_conf *conf, const struct meg_data_need *need,
+int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d,
+                      const struct meg_data_conf *conf, const struct meg_dataset_spec *need,
                       struct meg_err *e);
-int meg_run_data_open(struct meg_run_data **out, struct meg_run_data *d, struct meg_err *e);
+int meg_data_splits_open(struct meg_data_splits **out, struct meg_data_splits *d, struct meg_err *e);
 
 #endif

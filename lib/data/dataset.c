@@ -15,7 +15,7 @@ int64_t meg_dataset_seq_length(const struct meg_dataset *ds)
     return ds->how.cut.seq_length;
 }
 
-int meg_dataset_misfit(const struct meg_dataset *ds, struct meg_err *e)
+int meg_dataset_cache_mismatch(const struct meg_dataset *ds, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFORMAT, "%s: its index cache does not fit it; remove the cache folder",
                     meg_source_name(ds->src));
@@ -35,7 +35,7 @@ static int take(struct fill *f, const struct meg_dataset *ds, int64_t element, i
     int r;
 
     if (n > room + 1 || n < 0)
-        return meg_dataset_misfit(ds, e);
+        return meg_dataset_cache_mismatch(ds, e);
     if ((r = meg_source_get(ds->src, element, from, n < room ? n : room, f->tokens + f->at, e)) < 0)
         return r;
     if (n > room && (r = meg_source_get(ds->src, element, to - 1, 1, &f->next, e)) < 0)
@@ -52,18 +52,18 @@ static int read_stream(const struct meg_dataset *ds, int64_t j, struct fill *f, 
     int r;
 
     if (j < 0 || j >= x->nsample)
-        return meg_dataset_misfit(ds, e);
+        return meg_dataset_cache_mismatch(ds, e);
     meg_gpt_index_start(x, j, &k0, &off);
     meg_gpt_index_start(x, j + 1, &last, &last_off);
     if (k0 < 0 || k0 > last || last >= x->ndocument || off < 0 || last_off < 0)
-        return meg_dataset_misfit(ds, e);
+        return meg_dataset_cache_mismatch(ds, e);
     for (k = k0; k <= last; k++) {
         int64_t element = x->document[k], from = k == k0 ? off : 0, to;
         if (element < 0 || element >= meg_source_elements(ds->src))
-            return meg_dataset_misfit(ds, e);
+            return meg_dataset_cache_mismatch(ds, e);
         to = k == last ? last_off + ds->how.cut.extra : meg_source_length(ds->src, element);
         if (to > meg_source_length(ds->src, element))
-            return meg_dataset_misfit(ds, e);
+            return meg_dataset_cache_mismatch(ds, e);
         if ((r = take(f, ds, element, from, to, e)) < 0)
             return r;
     }
@@ -94,7 +94,7 @@ static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample
     if ((r = read_stream(ds, meg_gpt_index_shuffled(&ds->index, i), &f, e)) < 0)
         return r;
     if (f.at != s + c->cut.extra)
-        return meg_dataset_misfit(ds, e);
+        return meg_dataset_cache_mismatch(ds, e);
     for (t = 0; t < s; t++)
         if ((r = meg_dataset_check_id(ds, out->tokens[t], c->vocab_size, e)) < 0)
             return r;
@@ -119,7 +119,7 @@ static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample
     return 0;
 }
 
-int meg_dataset_runs_out(const struct meg_dataset *ds, struct meg_err *e)
+int meg_dataset_exhausted(const struct meg_dataset *ds, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFAIL,
                     "%s: the blend needs more than its %" PRId64 " samples; try "
@@ -135,7 +135,7 @@ int meg_dataset_find(const struct meg_dataset **ds, int64_t *i, struct meg_err *
         const struct meg_dataset *m = (*ds)->member[(*ds)->blend.dataset[*i]];
         *i = (*ds)->blend.sample[*i];
         if (*i >= m->len)
-            return meg_dataset_runs_out(m, e);
+            return meg_dataset_exhausted(m, e);
         *ds = m;
     }
     return 0;

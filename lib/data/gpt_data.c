@@ -7,13 +7,13 @@
 #include "data/cache_key.h"
 #include "data/data_splits_internal.h"
 
-static int64_t sample_tokens(const struct meg_run_data *d)
+static int64_t sample_tokens(const struct meg_data_splits *d)
 {
     return d->how.cut.seq_length + d->how.cut.extra;
 }
 
 /* A part must have something to give; what is less than one sample is read over and over. */
-static int check_part(const struct meg_run_data *d, const struct meg_data_part *p,
+static int check_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
                       const struct meg_source *src, struct meg_err *e)
 {
     int64_t n = meg_source_elements(src), all = meg_source_tokens(src, 0, n),
@@ -45,7 +45,7 @@ static int check_part(const struct meg_run_data *d, const struct meg_data_part *
     return 0;
 }
 
-static int plan_part(const struct meg_run_data *d, struct meg_data_part *p,
+static int plan_part(const struct meg_data_splits *d, struct meg_mid_dataset *p,
                      const struct meg_source *src, struct meg_err *e)
 {
     struct meg_gpt_index_sizes plan;
@@ -61,18 +61,18 @@ static int plan_part(const struct meg_run_data *d, struct meg_data_part *p,
     return 0;
 }
 
-static void describe_part(const struct meg_run_data *d, const struct meg_data_part *p,
+static void describe_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
                           struct meg_str *out)
 {
-    const struct meg_data_identity id = { "GPTDataset",  p->name,
+    const struct meg_cache_key id = { "GPTDataset",  p->name,
                                           p->wanted,     meg_split_names[p->split],
                                           d->need.seed,  d->need.seq_length,
                                           d->split_text, &d->split,
                                           d->tokenizer,  NULL };
-    meg_describe_part(out, &id);
+    meg_cache_key_add_dataset(out, &id);
 }
 
-static void stem(const struct meg_run_data *d, const struct meg_data_part *p, struct meg_str *out)
+static void stem(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out)
 {
     meg_str_printf(out, "%" PRId64 "ns_%" PRId64 "sl_%" PRId64 "s", p->wanted, d->need.seq_length,
                    d->need.seed);
@@ -98,7 +98,7 @@ static void index_arrays(struct meg_npy *a, const struct meg_gpt_index *x, bool 
 }
 
 /* Megatron-DeepSpeed's names do not say which share of the dataset an index is of. */
-static bool is_of_share(const struct meg_data_part *p, const struct meg_npy *document)
+static bool index_matches_range(const struct meg_mid_dataset *p, const struct meg_npy *document)
 {
     const int32_t *element = document->data;
 
@@ -108,12 +108,12 @@ static bool is_of_share(const struct meg_data_part *p, const struct meg_npy *doc
     return true;
 }
 
-static bool load(const struct meg_cache_entry *c, const struct meg_data_part *p, struct meg_npy *a,
+static bool load(const struct meg_index_cache_entry *c, const struct meg_mid_dataset *p, struct meg_npy *a,
                  struct meg_mmap *map)
 {
-    if (!meg_cache_load(c, p->name, a, 3, map))
+    if (!meg_index_cache_load(c, p->name, a, 3, map))
         return false;
-    if (!c->stem || is_of_share(p, &a[0]))
+    if (!c->stem || index_matches_range(p, &a[0]))
         return true;
     for (int i = 0; i < 3; i++)
         meg_mmap_close(&map[i]);
@@ -122,8 +122,8 @@ static bool load(const struct meg_cache_entry *c, const struct meg_data_part *p,
     return false;
 }
 
-static int build_part(const struct meg_run_data *d, const struct meg_data_part *p,
-                      struct meg_dataset *ds, const struct meg_cache_entry *c, struct meg_err *e)
+static int build_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
+                      struct meg_dataset *ds, const struct meg_index_cache_entry *c, struct meg_err *e)
 {
     struct meg_gpt_index *x = &ds->index;
     struct meg_gpt_index_sizes plan;
@@ -143,7 +143,7 @@ static int build_part(const struct meg_run_data *d, const struct meg_data_part *
         meg_gpt_index_build(x, &plan, ds->src, p->begin, &d->how.cut, (uint32_t)d->need.seed);
         index_arrays(a, x, d->is_deepspeed);
         if (c)
-            meg_cache_store(c, a, 3);
+            meg_index_cache_store(c, a, 3);
     }
     ds->len = x->nsample;
     return 0;
@@ -153,10 +153,10 @@ static const struct meg_data_class gpt = { "GPTDataset", meg_source_elements,
                                            plan_part,    describe_part,
                                            stem,         build_part };
 
-int meg_gpt_data_plan(struct meg_run_data **out, const struct meg_data_conf *conf,
-                      const struct meg_data_need *need, struct meg_err *e)
+int meg_gpt_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
+                      const struct meg_dataset_spec *need, struct meg_err *e)
 {
-    struct meg_run_data *d = meg_new(sizeof *d);
+    struct meg_data_splits *d = meg_new(sizeof *d);
 
     d->class = &gpt;
     d->how = (struct meg_sample_conf){ .cut = { need->seq_length, 1, false },
@@ -166,14 +166,14 @@ int meg_gpt_data_plan(struct meg_run_data **out, const struct meg_data_conf *con
                                        .reset_position_ids = conf->reset_position_ids,
                                        .reset_attention_mask = conf->reset_attention_mask,
                                        .eod_mask_loss = conf->eod_mask_loss };
-    return meg_run_data_plan(out, d, conf, need, e);
+    return meg_data_splits_plan(out, d, conf, need, e);
 }
 
-int meg_gpt_data_open(struct meg_run_data **out, const struct meg_data_conf *conf,
-                      const struct meg_data_need *need, struct meg_err *e)
+int meg_gpt_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
+                      const struct meg_dataset_spec *need, struct meg_err *e)
 {
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     const int r = meg_gpt_data_plan(&d, conf, need, e);
 
-    return r < 0 ? r : meg_run_data_open(out, d, e);
+    return r < 0 ? r : meg_data_splits_open(out, d, e);
 }

@@ -9,7 +9,7 @@
 #include "base/mt19937.h"
 
 int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t tokens_per_epoch,
-                       int64_t wanted, const struct meg_gpt_cut *cut, struct meg_err *e)
+                       int64_t wanted, const struct meg_gpt_index_conf *cut, struct meg_err *e)
 {
     const int64_t tpe = tokens_per_epoch, t = cut->seq_length, x = cut->extra;
     int64_t need, have;
@@ -43,7 +43,7 @@ void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_siz
     x->is_shuffle_wide = x->nsample >= (int64_t)UINT32_MAX - 1;
 }
 
-static int32_t *order_elements(const struct meg_gpt_index_sizes *p, int64_t begin,
+static int32_t *build_document_index(const struct meg_gpt_index_sizes *p, int64_t begin,
                                struct meg_mt19937 *rng)
 {
     const int64_t n = p->elements * p->epochs, last = p->is_last_separate ? p->elements : 0;
@@ -81,8 +81,8 @@ static void step(struct walk *w, int64_t seq_length)
     }
 }
 
-static void *cut_samples(const struct meg_gpt_index *x, const struct meg_source *src,
-                         const struct meg_gpt_cut *cut)
+static void *build_sample_index(const struct meg_gpt_index *x, const struct meg_source *src,
+                         const struct meg_gpt_index_conf *cut)
 {
     struct walk w = { src, x->document, x->ndocument, 0, 0, cut->extra };
     void *at = meg_realloc_array(NULL, (size_t)x->nsample + 1, x->is_sample_wide ? 16 : 8);
@@ -103,7 +103,7 @@ static void *cut_samples(const struct meg_gpt_index *x, const struct meg_source 
     return at;
 }
 
-static void *order_samples(const struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p,
+static void *build_shuffle_index(const struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p,
                            struct meg_mt19937 *rng)
 {
     const int64_t n = x->nsample, first = p->is_last_separate ? p->before_last : n;
@@ -126,15 +126,15 @@ static void *order_samples(const struct meg_gpt_index *x, const struct meg_gpt_i
 }
 
 void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p,
-                         const struct meg_source *src, int64_t begin, const struct meg_gpt_cut *cut,
+                         const struct meg_source *src, int64_t begin, const struct meg_gpt_index_conf *cut,
                          uint32_t seed)
 {
     struct meg_mt19937 rng;
 
     meg_mt19937_seed(&rng, seed);
-    x->document = x->owned[0] = order_elements(p, begin, &rng);
-    x->sample = x->owned[1] = cut_samples(x, src, cut);
-    x->shuffle = x->owned[2] = order_samples(x, p, &rng);
+    x->document = x->owned[0] = build_document_index(p, begin, &rng);
+    x->sample = x->owned[1] = build_sample_index(x, src, cut);
+    x->shuffle = x->owned[2] = build_shuffle_index(x, p, &rng);
 }
 
 void meg_gpt_index_free(struct meg_gpt_index *x)

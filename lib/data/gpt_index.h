@@ -16,7 +16,7 @@
 enum { MEG_ONE_EPOCH = -1 }; /* as a number of wanted samples: as many as one epoch has */
 
 /* How samples are cut. */
-struct meg_gpt_cut {
+struct meg_gpt_index_conf {
     int64_t seq_length;
     int extra;         /* 1: a sample also reads the next token, its last label */
     bool is_deepspeed; /* the last epoch is shuffled apart when under 95% of it is wanted, not 80% */
@@ -36,7 +36,7 @@ struct meg_gpt_index_sizes {
  * tokens_per_epoch > 0.  MEG_EFORMAT when the numbers pass 2^62.
  */
 int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t tokens_per_epoch,
-                       int64_t wanted, const struct meg_gpt_cut *cut, struct meg_err *e);
+                       int64_t wanted, const struct meg_gpt_index_conf *cut, struct meg_err *e);
 
 /* The arrays, each in the narrowest type that Megatron's files give it. */
 struct meg_gpt_index {
@@ -73,7 +73,7 @@ void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_siz
  * Cannot fail.
  */
 void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p,
-                         const struct meg_source *src, int64_t begin, const struct meg_gpt_cut *cut,
+                         const struct meg_source *src, int64_t begin, const struct meg_gpt_index_conf *cut,
                          uint32_t seed);
 void meg_gpt_index_free(struct meg_gpt_index *x);
 

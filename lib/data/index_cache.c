@@ -13,7 +13,7 @@
 
 static const char CHECKSUMS[] = "checksums"; /* in the file's name */
 
-static char *file_name(const struct meg_cache_entry *c, const char *name, const char *ext)
+static char *file_name(const struct meg_index_cache_entry *c, const char *name, const char *ext)
 {
     struct meg_str s = { 0 };
     char md5[33];
@@ -60,7 +60,7 @@ static bool is_older(const struct stat *a, const struct stat *b)
 }
 
 /* The rows that the header of a file speaks of; -1 when it does not. */
-static int64_t stated_rows(const char *path)
+static int64_t npy_header_rows(const char *path)
 {
     static const char shape[] = "'shape': (";
     struct meg_mmap m = { 0 };
@@ -114,7 +114,7 @@ static bool stat_idx(const char *prefix, struct stat *st)
     return is_there;
 }
 
-static bool is_described(const struct meg_cache_entry *c)
+static bool description_matches(const struct meg_index_cache_entry *c)
 {
     struct meg_str text = { 0 };
     struct meg_mmap described = { 0 };
@@ -142,7 +142,7 @@ static void add_checksum(struct meg_str *sums, const struct meg_npy *a)
 }
 
 /* Compare the arrays that were mapped with the entry's checksums; say why they cannot be trusted. */
-static bool has_checksums(const struct meg_cache_entry *c, const struct meg_npy *a, int n)
+static bool has_checksums(const struct meg_index_cache_entry *c, const struct meg_npy *a, int n)
 {
     char *path = file_name(c, CHECKSUMS, ".txt");
     struct meg_str sums = { 0 };
@@ -163,19 +163,19 @@ static bool has_checksums(const struct meg_cache_entry *c, const struct meg_npy 
     return has;
 }
 
-bool meg_cache_load(const struct meg_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
+bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
                     struct meg_mmap *map)
 {
     struct stat idx;
     const struct stat *newer = prefix && stat_idx(prefix, &idx) ? &idx : NULL;
-    bool is_hit = is_described(c);
+    bool is_hit = description_matches(c);
     int i;
 
     for (i = 0; i < n && is_hit; i++) {
         struct meg_str head = { 0 };
         char *path = file_name(c, a[i].name, ".npy");
         if (a[i].rows < 0)
-            a[i].rows = stated_rows(path);
+            a[i].rows = npy_header_rows(path);
         npy_header(&head, &a[i]);
         if ((is_hit = map_file(&map[i], path, newer, &head, npy_bytes(&a[i]))))
             a[i].data = map[i].p + head.n;
@@ -200,7 +200,7 @@ static int write_file(const char *path, const void *head, size_t nhead, const vo
     return r;
 }
 
-void meg_cache_store(const struct meg_cache_entry *c, const struct meg_npy *a, int n)
+void meg_index_cache_store(const struct meg_index_cache_entry *c, const struct meg_npy *a, int n)
 {
     struct meg_str sums = { 0 };
     struct meg_err e;

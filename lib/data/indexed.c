@@ -179,12 +179,12 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
 
 static int read_index(struct meg_indexed *d, struct meg_err *e)
 {
-    struct meg_legacy l;
+    struct meg_legacy_index l;
     int r;
 
-    if (!meg_legacy_is(d->idx.p, d->idx.n))
+    if (!meg_legacy_index_detect(d->idx.p, d->idx.n))
         return read_header(d, d->idx.p, d->idx.n, e);
-    if ((r = meg_legacy_read(&l, d->prefix, d->idx.p, d->idx.n, e)) < 0)
+    if ((r = meg_legacy_index_read(&l, d->prefix, d->idx.p, d->idx.n, e)) < 0)
         return r;
     if (l.entries < 1)
         return no_documents(d, 48, e);
@@ -207,7 +207,7 @@ static bool ends_in(const char *s, const char *end)
 }
 
 /* Of a dataset that is not there, what may have been meant. */
-static void say_what_is_there(const char *prefix, const char *missing, struct meg_err *e)
+static void suggest_prefix(const char *prefix, const char *missing, struct meg_err *e)
 {
     struct meg_str meant = { 0 };
     double weight;
@@ -232,7 +232,7 @@ static int map_pair(struct meg_mmap *m, const char *prefix, const char *ext, str
     meg_str_printf(&path, "%s%s", prefix, ext);
     r = meg_mmap_open(m, path.s, e);
     if (r == MEG_ENOENT)
-        say_what_is_there(prefix, path.s, e);
+        suggest_prefix(prefix, path.s, e);
     meg_str_free(&path);
     return r;
 }

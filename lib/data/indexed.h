@@ -87,11 +87,11 @@ int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t
  * must have been put before the commit.  Not for a writer that anything was appended to.
  *   out  [n]  tokens; may be ids itself where the type has at most 4 bytes
  */
-int meg_indexed_narrow(const struct meg_indexed_writer *w, const int32_t *ids, int64_t n, void *out,
+int meg_indexed_convert(const struct meg_indexed_writer *w, const int32_t *ids, int64_t n, void *out,
                        struct meg_err *e);
-int64_t meg_indexed_claim(struct meg_indexed_writer *w, int32_t n);
+int64_t meg_indexed_reserve(struct meg_indexed_writer *w, int32_t n);
 int64_t meg_indexed_extend(struct meg_indexed_writer *w, int32_t n);
-int meg_indexed_put(struct meg_indexed_writer *w, int64_t at, const void *tokens, int64_t n,
+int meg_indexed_pwrite(struct meg_indexed_writer *w, int64_t at, const void *tokens, int64_t n,
                     struct meg_err *e);
 /* The sequences since the last end are one document; without any it is an empty document. */
 void meg_indexed_end_document(struct meg_indexed_writer *w);

@@ -113,13 +113,13 @@ static const struct {
 };
 
 enum { SOME = 16 }; /* ids that are looked at together */
-typedef int32_t some_ids __attribute__((vector_size(SOME * 4)));
-typedef uint16_t some_u16 __attribute__((vector_size(SOME * 2)));
+typedef int32_t ids_vec __attribute__((vector_size(SOME * 4)));
+typedef uint16_t u16_vec __attribute__((vector_size(SOME * 2)));
 
 /* The bits that are set in any of them. */
 static int32_t bits_of(const int32_t *ids, int64_t n)
 {
-    some_ids all = { 0 }, v;
+    ids_vec all = { 0 }, v;
     int32_t bits = 0;
 
     for (; n >= SOME; ids += SOME, n -= SOME) {
@@ -157,11 +157,11 @@ static void narrow(const int32_t *ids, int64_t n, size_t size, char *to)
     int64_t i = 0;
 
     for (; size == 2 && n - i >= SOME; i += SOME) { /* what nearly every vocabulary asks for */
-        some_ids v;
-        some_u16 low;
+        ids_vec v;
+        u16_vec low;
 
         memcpy(&v, ids + i, sizeof v);
-        low = __builtin_convertvector(v, some_u16);
+        low = __builtin_convertvector(v, u16_vec);
         memcpy(to + 2 * i, &low, sizeof low);
     }
     for (; i < n; i++) {
@@ -171,7 +171,7 @@ static void narrow(const int32_t *ids, int64_t n, size_t size, char *to)
     }
 }
 
-int meg_indexed_narrow(const struct meg_indexed_writer *w, const int32_t *ids, int64_t n, void *out,
+int meg_indexed_convert(const struct meg_indexed_writer *w, const int32_t *ids, int64_t n, void *out,
                        struct meg_err *e)
 {
     const size_t size = meg_idx_dtype_size(w->dtype);
@@ -206,13 +206,13 @@ int64_t meg_indexed_extend(struct meg_indexed_writer *w, int32_t n)
     return at;
 }
 
-int64_t meg_indexed_claim(struct meg_indexed_writer *w, int32_t n)
+int64_t meg_indexed_reserve(struct meg_indexed_writer *w, int32_t n)
 {
     add_sequence(w, 0);
     return meg_indexed_extend(w, n);
 }
 
-int meg_indexed_put(struct meg_indexed_writer *w, int64_t at, const void *tokens, int64_t n,
+int meg_indexed_pwrite(struct meg_indexed_writer *w, int64_t at, const void *tokens, int64_t n,
                     struct meg_err *e)
 {
     const int64_t nbytes = n * (int64_t)meg_idx_dtype_size(w->dtype);
@@ -236,7 +236,7 @@ int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t
                         "%s.bin: a sequence of %" PRId64 " tokens, the format holds %d", w->prefix,
                         n, INT32_MAX);
     tokens = meg_realloc_array(NULL, (size_t)n, size);
-    if ((r = meg_indexed_narrow(w, ids, n, tokens, e)) == 0 && (r = check_index(w, e)) == 0 &&
+    if ((r = meg_indexed_convert(w, ids, n, tokens, e)) == 0 && (r = check_index(w, e)) == 0 &&
         (r = meg_file_write(&w->bin, tokens, (size_t)n * size, e)) == 0)
         add_sequence(w, (int32_t)n);
     free(tokens);

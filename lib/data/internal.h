@@ -19,14 +19,14 @@
 #define MEG_IDX_HEADER 34
 
 /* An index that --dataset-impl lazy or cached wrote: the arrays, i64, where they lie in it. */
-struct meg_legacy {
+struct meg_legacy_index {
     int dtype;
     int64_t sequences, entries;                /* of the document index */
     const unsigned char *sizes, *starts, *docs; /* starts in tokens, one more than sizes */
 };
 /* Whether these bytes are one, and what it has; MEG_EFORMAT names the file NAME.idx. */
-bool meg_legacy_is(const void *idx, size_t n);
-int meg_legacy_read(struct meg_legacy *l, const char *name, const void *idx, size_t n,
+bool meg_legacy_index_detect(const void *idx, size_t n);
+int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const void *idx, size_t n,
                     struct meg_err *e);
 
 /* A group of datasets, each with its range, from the words of from: MEG_EUSAGE when they are none.
@@ -34,18 +34,18 @@ int meg_legacy_read(struct meg_legacy *l, const char *name, const void *idx, siz
 int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *from,
                          struct meg_err *e);
 int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct meg_err *e);
-#define MEG_ONE_GROUP "%s: several groups, a split takes one; evaluate others with meg-eval"
+#define MEG_ONE_GROUP_MSG "%s: several groups, a split takes one; evaluate others with meg-eval"
 
 /* How the samples of a dataset are cut and marked. */
 struct meg_sample_conf {
-    struct meg_gpt_cut cut;
+    struct meg_gpt_index_conf cut;
     int32_t eod, pad;   /* -1: there is none */
     int64_t vocab_size; /* 0: ids are not checked */
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
 };
 
 /* What the samples of BERT and T5 are made by. */
-struct meg_masked {
+struct meg_masked_sample_conf {
     struct meg_masked_conf conf;
     struct meg_masked_vocab vocab;
     int64_t seq_length;
@@ -61,7 +61,7 @@ struct meg_dataset {
     struct meg_sample_conf how;
     const struct meg_source *src;
     struct meg_gpt_index index;
-    struct meg_masked masked;
+    struct meg_masked_sample_conf masked;
     struct meg_sentence_map rows;
     int nmember;
     struct meg_dataset **member; /* owned */
@@ -72,9 +72,9 @@ struct meg_dataset {
  * it has no such sample. */
 int meg_dataset_find(const struct meg_dataset **ds, int64_t *i, struct meg_err *e);
 /* MEG_EFAIL: a blend wants more of ds than there is. */
-int meg_dataset_runs_out(const struct meg_dataset *ds, struct meg_err *e);
+int meg_dataset_exhausted(const struct meg_dataset *ds, struct meg_err *e);
 /* MEG_EFORMAT: the cached arrays of ds are of something else. */
-int meg_dataset_misfit(const struct meg_dataset *ds, struct meg_err *e);
+int meg_dataset_cache_mismatch(const struct meg_dataset *ds, struct meg_err *e);
 /* MEG_EFORMAT unless id is in [0, vocab_size); vocab_size 0: any that is not negative is. */
 int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab_size,
                          struct meg_err *e);

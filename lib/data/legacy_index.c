@@ -14,7 +14,7 @@ static int64_t load_i64(const unsigned char *p, uint64_t i)
     return v;
 }
 
-bool meg_legacy_is(const void *idx, size_t n)
+bool meg_legacy_index_detect(const void *idx, size_t n)
 {
     return n >= 6 && memcmp(idx, "TNTIDX", 6) == 0;
 }
@@ -53,7 +53,7 @@ static int read_header(const char *name, const unsigned char *h, size_t n, uint6
     return 0;
 }
 
-int meg_legacy_read(struct meg_legacy *l, const char *name, const void *idx, size_t n,
+int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const void *idx, size_t n,
                     struct meg_err *e)
 {
     const unsigned char *h = idx, *dims;
@@ -64,7 +64,7 @@ int meg_legacy_read(struct meg_legacy *l, const char *name, const void *idx, siz
         return r;
     count = v[3];
     dims = h + LEGACY_HEADER;
-    *l = (struct meg_legacy){ .dtype = (int)v[1],
+    *l = (struct meg_legacy_index){ .dtype = (int)v[1],
                               .sequences = (int64_t)count,
                               .entries = (int64_t)v[5],
                               .starts = dims + 8 * (count + 1),

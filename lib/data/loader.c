@@ -1,6 +1,6 @@
 /*
  * A ring of slots, each room for one micro-batch.  With read-ahead a thread fills slot `filled` while
- * the caller holds slot `taken - 1`; without, meg_loader_next fills the only slot itself.
+ * the caller holds slot `taken - 1`; without, meg_data_loader_next fills the only slot itself.
  */
 #include "data/loader.h"
 
@@ -19,7 +19,7 @@ struct slot {
     struct meg_err err;
 };
 
-struct meg_loader {
+struct meg_data_loader {
     const struct meg_dataset *ds;
     struct meg_data_sampler *sampler;
     int64_t s, b;
@@ -35,7 +35,7 @@ struct meg_loader {
 };
 
 struct filling {
-    struct meg_loader *l;
+    struct meg_data_loader *l;
     struct slot *o;
 };
 
@@ -43,7 +43,7 @@ struct filling {
 static int read_samples(void *arg, struct meg_err *e)
 {
     const struct filling *f = arg;
-    struct meg_loader *l = f->l;
+    struct meg_data_loader *l = f->l;
     struct slot *o = f->o;
     const int64_t s = l->s, b = l->b;
     int r;
@@ -62,11 +62,11 @@ static int read_samples(void *arg, struct meg_err *e)
     return 0;
 }
 
-static void fill(struct meg_loader *l, struct slot *o)
+static void fill(struct meg_data_loader *l, struct slot *o)
 {
     struct filling f = { l, o };
 
-    if (!meg_sampler_next(l->sampler, l->index, o->sample_id))
+    if (!meg_data_sampler_next(l->sampler, l->index, o->sample_id))
         o->status = meg_fail(&o->err, MEG_EFAIL,
                              "all %" PRId64 " samples of the dataset are used up; it was "
                              "built for a shorter run",
@@ -77,7 +77,7 @@ static void fill(struct meg_loader *l, struct slot *o)
 
 static void *fill_ahead(void *arg)
 {
-    struct meg_loader *l = arg;
+    struct meg_data_loader *l = arg;
     bool is_done = false;
 
     pthread_mutex_lock(&l->lock);
@@ -118,17 +118,17 @@ static void free_slot(struct slot *o)
     free(o->sample_id);
 }
 
-int meg_loader_open(struct meg_loader **out, const struct meg_dataset *ds,
-                    const struct meg_sampler_conf *conf, int read_ahead, struct meg_err *e)
+int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset *ds,
+                    const struct meg_data_sampler_conf *conf, int read_ahead, struct meg_err *e)
 {
-    struct meg_sampler_conf c = *conf;
+    struct meg_data_sampler_conf c = *conf;
     struct meg_data_sampler *sampler;
-    struct meg_loader *l;
+    struct meg_data_loader *l;
     size_t s = (size_t)meg_dataset_seq_length(ds);
     int r;
 
     c.total = meg_dataset_len(ds);
-    if ((r = meg_sampler_open(&sampler, &c, e)) < 0)
+    if ((r = meg_data_sampler_open(&sampler, &c, e)) < 0)
         return r;
     l = meg_new(sizeof *l);
     l->ds = ds;
@@ -152,7 +152,7 @@ int meg_loader_open(struct meg_loader **out, const struct meg_dataset *ds,
     return 0;
 }
 
-void meg_loader_close(struct meg_loader *l)
+void meg_data_loader_close(struct meg_data_loader *l)
 {
     if (!l)
         return;
@@ -174,12 +174,12 @@ void meg_loader_close(struct meg_loader *l)
     free(l->row.position_ids);
     free(l->row.doc_start);
     free(l->index);
-    meg_sampler_close(l->sampler);
+    meg_data_sampler_close(l->sampler);
     free(l);
 }
 
 /* The slot of the next batch, filled; a batch that failed is never passed. */
-static const struct slot *next_slot(struct meg_loader *l)
+static const struct slot *next_slot(struct meg_data_loader *l)
 {
     const struct slot *o = &l->slot[l->taken % l->nslot];
 
@@ -198,7 +198,7 @@ static const struct slot *next_slot(struct meg_loader *l)
     return o;
 }
 
-int meg_loader_next(struct meg_loader *l, struct meg_batch *b, struct meg_err *e)
+int meg_data_loader_next(struct meg_data_loader *l, struct meg_batch *b, struct meg_err *e)
 {
     const struct slot *o = next_slot(l);
 

@@ -20,20 +20,20 @@ struct meg_batch {
 };
 
 /*
- * meg_loader_open - micro-batches of ds from where conf->consumed samples have been read
+ * meg_data_loader_open - micro-batches of ds from where conf->consumed samples have been read
  *   conf  micro_batch is b; total is taken from ds
  *   read_ahead  micro-batches a thread of the loader's prepares in advance; 0: none, no thread
- * ds must outlive the loader.  Fails as meg_sampler_open.
+ * ds must outlive the loader.  Fails as meg_data_sampler_open.
  */
-struct meg_loader;
-int meg_loader_open(struct meg_loader **out, const struct meg_dataset *ds,
-                    const struct meg_sampler_conf *conf, int read_ahead, struct meg_err *e);
-void meg_loader_close(struct meg_loader *l); /* accepts NULL */
+struct meg_data_loader;
+int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset *ds,
+                    const struct meg_data_sampler_conf *conf, int read_ahead, struct meg_err *e);
+void meg_data_loader_close(struct meg_data_loader *l); /* accepts NULL */
 
 /*
- * meg_loader_next - the next micro-batch, good until the next call
+ * meg_data_loader_next - the next micro-batch, good until the next call
  * MEG_EFAIL when the dataset has no full step left; errors of meg_dataset_sample.
  */
-int meg_loader_next(struct meg_loader *l, struct meg_batch *b, struct meg_err *e);
+int meg_data_loader_next(struct meg_data_loader *l, struct meg_batch *b, struct meg_err *e);
 
 #endif

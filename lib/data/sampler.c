@@ -7,7 +7,7 @@
 #include "base/mt19937.h"
 
 struct meg_data_sampler {
-    struct meg_sampler_conf c;
+    struct meg_data_sampler_conf c;
     int64_t step; /* samples all ranks read at a time */
     int64_t consumed;
     /* cyclic only: the rest of this epoch is perm[at], perm[at + stride], ... plus first */
@@ -21,11 +21,11 @@ static int64_t samples_per_epoch(const struct meg_data_sampler *s)
 
 static void begin_epoch(struct meg_data_sampler *s)
 {
-    const struct meg_sampler_conf *c = &s->c;
+    const struct meg_data_sampler_conf *c = &s->c;
     int64_t epoch = s->consumed / samples_per_epoch(s), done = s->consumed % samples_per_epoch(s);
 
     meg_torch_randperm(s->perm, s->nperm, (uint32_t)epoch);
-    if (c->kind == MEG_SAMPLER_CYCLIC) {
+    if (c->kind == MEG_DATA_SAMPLER_CYCLIC) {
         s->at = done / c->ranks;
         s->stride = 1;
         s->first = c->rank * s->nperm;
@@ -36,12 +36,12 @@ static void begin_epoch(struct meg_data_sampler *s)
     }
 }
 
-int meg_sampler_open(struct meg_data_sampler **out, const struct meg_sampler_conf *c, struct meg_err *e)
+int meg_data_sampler_open(struct meg_data_sampler **out, const struct meg_data_sampler_conf *c, struct meg_err *e)
 {
     struct meg_data_sampler *s;
     int64_t step = c->micro_batch * c->ranks;
 
-    if (c->kind != MEG_SAMPLER_SINGLE) {
+    if (c->kind != MEG_DATA_SAMPLER_SINGLE) {
         if (c->total < step)
             return meg_fail(e, MEG_EUSAGE,
                             "--dataloader-type cyclic: the dataset has %" PRId64 " samples, a "
@@ -60,9 +60,9 @@ int meg_sampler_open(struct meg_data_sampler **out, const struct meg_sampler_con
     s->c = *c;
     s->step = step;
     s->consumed = c->consumed;
-    if (c->kind == MEG_SAMPLER_CYCLIC)
+    if (c->kind == MEG_DATA_SAMPLER_CYCLIC)
         s->nperm = c->total / step * c->micro_batch;
-    else if (c->kind == MEG_SAMPLER_CYCLIC_SHARED)
+    else if (c->kind == MEG_DATA_SAMPLER_CYCLIC_UNSHARDED)
         s->nperm = c->total / c->micro_batch * c->micro_batch;
     if (s->nperm) {
         s->perm = meg_realloc_array(NULL, (size_t)s->nperm, sizeof *s->perm);
@@ -72,7 +72,7 @@ int meg_sampler_open(struct meg_data_sampler **out, const struct meg_sampler_con
     return 0;
 }
 
-void meg_sampler_close(struct meg_data_sampler *s)
+void meg_data_sampler_close(struct meg_data_sampler *s)
 {
     if (!s)
         return;
@@ -80,10 +80,10 @@ void meg_sampler_close(struct meg_data_sampler *s)
     free(s);
 }
 
-bool meg_sampler_next(struct meg_data_sampler *s, int64_t *index, int64_t *number)
+bool meg_data_sampler_next(struct meg_data_sampler *s, int64_t *index, int64_t *number)
 {
-    const struct meg_sampler_conf *c = &s->c;
-    const bool is_cyclic = c->kind != MEG_SAMPLER_SINGLE;
+    const struct meg_data_sampler_conf *c = &s->c;
+    const bool is_cyclic = c->kind != MEG_DATA_SAMPLER_SINGLE;
 
     if (is_cyclic && s->at + (c->micro_batch - 1) * s->stride >= s->nperm)
         begin_epoch(s);

@@ -14,7 +14,7 @@ const char *const meg_split_names[MEG_NUM_SPLITS] = { "train", "valid", "test" }
  * Read n bytes of text as a plain decimal number: Megatron's search for digits finds 0 and 10 in 0x10, 1 and 2 in
  * 1e2.
  */
-static int parse_share(double *out, const char *word, size_t n, const char *text, struct meg_err *e)
+static int parse_ratio(double *out, const char *word, size_t n, const char *text, struct meg_err *e)
 {
     char *copy = meg_strndup(word, n);
     const bool is_number = strspn(copy, "0123456789.") == n && meg_parse_f64(copy, out);
@@ -41,7 +41,7 @@ int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err
 
         if (n == MEG_NUM_SPLITS)
             return meg_fail(e, MEG_EUSAGE, "--split: '%s' has more than three numbers", text);
-        if ((r = parse_share(&v[n++], p, len, text, e)) < 0)
+        if ((r = parse_ratio(&v[n++], p, len, text, e)) < 0)
             return r;
         p += len;
     }
@@ -96,7 +96,7 @@ void meg_split_range(const struct meg_split_matrix *s, int which, int64_t n, int
 void meg_sample_counts(int64_t wanted[MEG_NUM_SPLITS], int64_t train_samples, int64_t train_iters,
                        int64_t eval_interval, int64_t eval_iters, int64_t global_batch)
 {
-    wanted[MEG_TRAIN] = train_samples >= 0 ? train_samples : train_iters * global_batch;
-    wanted[MEG_VALID] = (train_iters / eval_interval + 1) * eval_iters * global_batch;
-    wanted[MEG_TEST] = eval_iters * global_batch;
+    wanted[MEG_SPLIT_TRAIN] = train_samples >= 0 ? train_samples : train_iters * global_batch;
+    wanted[MEG_SPLIT_VALID] = (train_iters / eval_interval + 1) * eval_iters * global_batch;
+    wanted[MEG_SPLIT_TEST] = eval_iters * global_batch;
 }

@@ -7,7 +7,7 @@
 
 #include "base/err.h"
 
-enum { MEG_TRAIN, MEG_VALID, MEG_TEST, MEG_NUM_SPLITS };
+enum { MEG_SPLIT_TRAIN, MEG_SPLIT_VALID, MEG_SPLIT_TEST, MEG_NUM_SPLITS };
 extern const char *const meg_split_names[MEG_NUM_SPLITS]; /* "train", "valid", "test" */
 
 struct meg_split_matrix {

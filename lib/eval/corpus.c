@@ -8,7 +8,7 @@
 
 enum { BLOCK = 1 << 20 };
 
-static int add_lines(const struct meg_line_block *b, const struct meg_prompt_rule *rule, struct meg_ids *ids,
+static int add_lines(const struct meg_line_block *b, const struct meg_prompt_format *rule, struct meg_ids *ids,
                      int64_t *documents, struct meg_err *e)
 {
     int32_t eod = rule->tok ? meg_tokenizer_eod(rule->tok) : -1;
@@ -31,7 +31,7 @@ static int add_lines(const struct meg_line_block *b, const struct meg_prompt_rul
     return MEG_OK;
 }
 
-static int add_text(const struct meg_str *text, const char *name, const struct meg_prompt_rule *rule,
+static int add_text(const struct meg_str *text, const char *name, const struct meg_prompt_format *rule,
                     struct meg_ids *ids, struct meg_err *e)
 {
     struct meg_err why;
@@ -53,7 +53,7 @@ static int64_t skip_blanks(const struct meg_line_block *b, int64_t at)
 }
 
 /* The first byte that is not blank, 0: there is none.  A byte order mark before JSON becomes blank. */
-static char first_of(struct meg_line_block *b)
+static char first_nonblank(struct meg_line_block *b)
 {
     const int64_t mark = b->line == 1 ? meg_utf8_bom(b->s, b->n) : 0;
     const int64_t at = skip_blanks(b, mark);
@@ -65,10 +65,10 @@ static char first_of(struct meg_line_block *b)
     return b->s[at];
 }
 
-int meg_read_text(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
+int meg_tokenize_corpus(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
                   int64_t *documents, struct meg_err *e)
 {
-    const struct meg_prompt_rule rule = { .key = "text", .tok = tok, .vocab_size = vocab_size, .is_corpus = true };
+    const struct meg_prompt_format rule = { .key = "text", .tok = tok, .vocab_size = vocab_size, .is_corpus = true };
     struct meg_line_block b = { 0 };
     struct meg_str text = { 0 };
     char first = 0;
@@ -77,7 +77,7 @@ int meg_read_text(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_
     *documents = 0;
     while ((r = meg_block_reader_next(in, &b, BLOCK, e)) > 0) {
         if (!first)
-            first = first_of(&b);
+            first = first_nonblank(&b);
         if (first == '{')
             text.n = 0; /* blank lines */
         else

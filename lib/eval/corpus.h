@@ -9,12 +9,12 @@
 MEG_BEGIN_DECLS
 
 /*
- * meg_read_text - append the tokens of all of in to ids
+ * meg_tokenize_corpus - append the tokens of all of in to ids
  * JSON lines (the first byte is '{'): those of each line's "text" or "ids", and eod behind each that
  * is not empty, where the tokenizer has one, as meg-preprocess --append-eod lays them out.  Anything else is one text
  * as it stands, and takes no eod.  *documents is their number.  Errors as meg_prompt_read.
  */
-int meg_read_text(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
+int meg_tokenize_corpus(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
                   int64_t *documents, struct meg_err *e);
 
 MEG_END_DECLS

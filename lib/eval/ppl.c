@@ -15,9 +15,9 @@ static int read_ids(void *of, int64_t first, int64_t count, int32_t *out, struct
     return MEG_OK;
 }
 
-struct meg_token_source meg_tokens_of_ids(const struct meg_ids *ids)
+struct meg_token_stream meg_token_stream_from_ids(const struct meg_ids *ids)
 {
-    return (struct meg_token_source){ ids->n, (void *)ids, read_ids };
+    return (struct meg_token_stream){ ids->n, (void *)ids, read_ids };
 }
 
 static int read_dataset(void *of, int64_t first, int64_t count, int32_t *out, struct meg_err *e)
@@ -47,11 +47,11 @@ static int read_dataset(void *of, int64_t first, int64_t count, int32_t *out, st
     return MEG_OK;
 }
 
-struct meg_token_source meg_tokens_of_dataset(struct meg_dataset_reader *r, const struct meg_indexed *d,
+struct meg_token_stream meg_token_stream_from_dataset(struct meg_dataset_reader *r, const struct meg_indexed *d,
                                               int64_t vocab_size)
 {
     *r = (struct meg_dataset_reader){ .d = d, .vocab_size = vocab_size };
-    return (struct meg_token_source){ meg_indexed_tokens(d), r, read_dataset };
+    return (struct meg_token_stream){ meg_indexed_tokens(d), r, read_dataset };
 }
 
 /* Bytes of the text that ids stand for; eod is not text. */
@@ -69,7 +69,7 @@ static int count_bytes(int64_t *total, const struct meg_tokenizer *tok, const in
     return MEG_OK;
 }
 
-int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_token_source *src, int64_t seq_length,
+int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_token_stream *src, int64_t seq_length,
             int64_t stride, const struct meg_tokenizer *tok, void (*progress)(void *ctx, const struct meg_ppl_result *),
             void *ctx, struct meg_err *e)
 {
@@ -77,7 +77,7 @@ int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_t
     float *logprob = meg_new((size_t)seq_length * sizeof *logprob);
     struct meg_str scratch = { 0 };
     struct meg_window w;
-    int64_t i, t, windows = meg_windows(src->n, stride);
+    int64_t i, t, windows = meg_window_count(src->n, stride);
     int r = MEG_OK;
 
     MEG_ASSERT(src->n >= 2 && stride >= 1 && stride <= seq_length && seq_length <= s->g->run.s);

@@ -13,14 +13,14 @@ MEG_BEGIN_DECLS
  * A sequence of n tokens, read from front to back: tokens first .. first+count-1 into out, first never
  * smaller than in the call before.
  */
-struct meg_token_source {
+struct meg_token_stream {
     int64_t n;
     void *of;
     int (*read)(void *of, int64_t first, int64_t count, int32_t *out, struct meg_err *e);
 };
 
 /* Tokens in memory. */
-struct meg_token_source meg_tokens_of_ids(const struct meg_ids *ids);
+struct meg_token_stream meg_token_stream_from_ids(const struct meg_ids *ids);
 
 /* All sequences of a dataset, one after the other; ids outside of the vocabulary are MEG_EFORMAT. */
 struct meg_dataset_reader {
@@ -28,7 +28,7 @@ struct meg_dataset_reader {
     int64_t vocab_size;
     int64_t seq, begin;          /* where reading is: a sequence and the number of its first token */
 };
-struct meg_token_source meg_tokens_of_dataset(struct meg_dataset_reader *r, const struct meg_indexed *d,
+struct meg_token_stream meg_token_stream_from_dataset(struct meg_dataset_reader *r, const struct meg_indexed *d,
                                               int64_t vocab_size);
 
 struct meg_ppl_result {
@@ -45,7 +45,7 @@ struct meg_ppl_result {
  *   tok         to count bytes with, or NULL
  *   progress    called after each window, or NULL
  */
-int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_token_source *src, int64_t seq_length,
+int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_token_stream *src, int64_t seq_length,
             int64_t stride, const struct meg_tokenizer *tok, void (*progress)(void *ctx, const struct meg_ppl_result *),
             void *ctx, struct meg_err *e);
 

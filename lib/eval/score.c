@@ -38,7 +38,7 @@ int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logpro
     return MEG_OK;
 }
 
-int meg_score_top(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_likely *top,
+int meg_score_top(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_token_logprob *top,
                   int64_t ntop, struct meg_err *e)
 {
     const int64_t v = s->g->conf.vocab_size, chunk = meg_gpt_logit_rows(s->g);
@@ -55,7 +55,7 @@ int meg_score_top(struct meg_scorer *s, const int32_t *ids, int64_t n, float *lo
         rows = chunk < n - 1 - i ? chunk : n - 1 - i;
         meg_gpt_loss_logits(s->g, i, rows, s->logits);
         for (j = 0; j < rows; j++)
-            meg_likeliest(top + (i + j) * ntop, ntop, s->logits + j * v, v, ids[i + j + 1], logprob[i + j], s->heap);
+            meg_top_logprobs(top + (i + j) * ntop, ntop, s->logits + j * v, v, ids[i + j + 1], logprob[i + j], s->heap);
     }
     return MEG_OK;
 }

@@ -28,9 +28,9 @@ int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logpro
 
 /*
  * meg_score_top - the same, and the likeliest ids at each position
- *   top  [n-1,ntop]  out  as meg_likeliest; where ids[i+1] is as likely as the best, it has the same float
+ *   top  [n-1,ntop]  out  as meg_top_logprobs; where ids[i+1] is as likely as the best, it has the same float
  */
-int meg_score_top(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_likely *top,
+int meg_score_top(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_token_logprob *top,
                   int64_t ntop, struct meg_err *e);
 
 MEG_END_DECLS

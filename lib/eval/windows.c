@@ -1,6 +1,6 @@
 #include "eval/windows.h"
 
-int64_t meg_windows(int64_t tokens, int64_t stride)
+int64_t meg_window_count(int64_t tokens, int64_t stride)
 {
     int64_t targets = tokens - 1, rest = targets > stride ? targets - stride : 0;
 

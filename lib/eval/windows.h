@@ -21,7 +21,7 @@ struct meg_window {
 };
 
 /* Megatron's number of windows; tokens >= 1, stride >= 1. */
-int64_t meg_windows(int64_t tokens, int64_t stride);
+int64_t meg_window_count(int64_t tokens, int64_t stride);
 
 /* Window i, 1 <= stride <= seq_length; scored is 0 in those that score nothing. */
 struct meg_window meg_window_at(int64_t tokens, int64_t seq_length, int64_t stride, int64_t i);

@@ -17,19 +17,19 @@ struct meg_generator {
     int32_t *heap;                    /* [v] scratch */
 };
 
-int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t drawable, const struct meg_ids *ends,
+int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t unpadded_vocab, const struct meg_ids *ends,
                        int64_t slots, int64_t ntop, struct meg_err *e)
 {
     struct meg_generator *gen = meg_new(sizeof *gen);
     int64_t v = g->conf.vocab_size;
     int r;
 
-    MEG_ASSERT(drawable > 0 && drawable <= v && slots > 0 && ntop >= 0 && ntop <= v);
+    MEG_ASSERT(unpadded_vocab > 0 && unpadded_vocab <= v && slots > 0 && ntop >= 0 && ntop <= v);
     gen->g = g;
     gen->slots = slots;
     gen->ends = ends;
     gen->ntop = ntop;
-    meg_sampler_init(&gen->sampler, v, drawable);
+    meg_token_sampler_init(&gen->sampler, v, unpadded_vocab);
     gen->slot = meg_new((size_t)slots * sizeof *gen->slot);
     gen->fed = meg_new((size_t)slots * sizeof *gen->fed);
     gen->token = meg_new((size_t)slots * sizeof *gen->token);
@@ -49,7 +49,7 @@ void meg_generator_close(struct meg_generator *gen)
     if (!gen)
         return;
     meg_gpt_cache_close(gen->cache);
-    meg_sampler_free(&gen->sampler);
+    meg_token_sampler_free(&gen->sampler);
     free(gen->slot);
     free(gen->fed);
     free(gen->token);
@@ -63,7 +63,7 @@ int64_t meg_generator_active(const struct meg_generator *gen)
     return gen->active;
 }
 
-bool meg_generator_has_room(const struct meg_generator *gen)
+bool meg_generator_has_free_slot(const struct meg_generator *gen)
 {
     return gen->active < gen->slots;
 }
@@ -77,7 +77,7 @@ static void append(struct meg_generator *gen, struct meg_continuation *c, const 
         c->logprob = meg_realloc_array(c->logprob, (size_t)c->cap, sizeof *c->logprob);
         c->top = meg_realloc_array(c->top, (size_t)(c->cap * gen->ntop), sizeof *c->top);
     }
-    meg_likeliest(c->top + c->n * gen->ntop, gen->ntop, logits, gen->g->conf.vocab_size, id, logprob, gen->heap);
+    meg_top_logprobs(c->top + c->n * gen->ntop, gen->ntop, logits, gen->g->conf.vocab_size, id, logprob, gen->heap);
     c->ids[c->n] = id;
     c->logprob[c->n++] = (float)logprob;
 }
@@ -88,7 +88,7 @@ static void leave(struct meg_generator *gen, int64_t slot)
     gen->active--;
 }
 
-static bool ends_text(const struct meg_generator *gen, int32_t id)
+static bool is_eos(const struct meg_generator *gen, int32_t id)
 {
     for (int64_t i = 0; gen->ends && i < gen->ends->n; i++)
         if (gen->ends->v[i] == id)
@@ -109,14 +109,14 @@ static int extend(struct meg_generator *gen, int64_t slot, const float *logits, 
     if (id < 0) {
         r = meg_fail(e, MEG_EFAIL, "the model's logits after %lld tokens are not finite: are its weights?",
                      (long long)len);
-    } else if (ends_text(gen, id)) {
-        c->finish = MEG_STOPPED;
+    } else if (is_eos(gen, id)) {
+        c->finish = MEG_FINISH_STOP;
     } else {
         append(gen, c, logits, id, logprob);
         if (c->n >= q->max_tokens || len + 1 == gen->g->conf.max_position_embeddings)
-            c->finish = MEG_FULL;
+            c->finish = MEG_FINISH_LENGTH;
     }
-    if (r < 0 || c->finish != MEG_RUNNING)
+    if (r < 0 || c->finish != MEG_FINISH_RUNNING)
         leave(gen, slot);
     return r;
 }
@@ -126,7 +126,7 @@ int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, 
 {
     int64_t slot = 0;
 
-    MEG_ASSERT(meg_generator_has_room(gen) && n > 0 && n < gen->g->conf.max_position_embeddings);
+    MEG_ASSERT(meg_generator_has_free_slot(gen) && n > 0 && n < gen->g->conf.max_position_embeddings);
     while (gen->slot[slot])
         slot++;
     gen->slot[slot] = c;
@@ -159,7 +159,7 @@ void meg_generator_stop(struct meg_generator *gen, struct meg_continuation *c)
 {
     int64_t i;
 
-    c->finish = MEG_STOPPED;
+    c->finish = MEG_FINISH_STOP;
     for (i = 0; i < gen->slots; i++)
         if (gen->slot[i] == c)
             leave(gen, i);

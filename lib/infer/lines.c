@@ -9,9 +9,9 @@
 
 #include "base/mem.h"
 
-int meg_lines_open(struct meg_lines *in, const char *path, struct meg_err *e)
+int meg_line_reader_open(struct meg_line_reader *in, const char *path, struct meg_err *e)
 {
-    *in = (struct meg_lines){ .name = path };
+    *in = (struct meg_line_reader){ .name = path };
     if (strcmp(path, "-") == 0)
         in->name = "standard input";
     else if ((in->fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
@@ -19,15 +19,15 @@ int meg_lines_open(struct meg_lines *in, const char *path, struct meg_err *e)
     return MEG_OK;
 }
 
-void meg_lines_close(struct meg_lines *in)
+void meg_line_reader_close(struct meg_line_reader *in)
 {
     if (in->fd > 0)
         close(in->fd);
     free(in->buf);
-    *in = (struct meg_lines){ 0 };
+    *in = (struct meg_line_reader){ 0 };
 }
 
-static char *newline(struct meg_lines *in)
+static char *newline(struct meg_line_reader *in)
 {
     char *from = in->buf + in->begin;
     char *at = in->scanned < in->end - in->begin
@@ -39,7 +39,7 @@ static char *newline(struct meg_lines *in)
 }
 
 /* One read, behind what is there. */
-static int fill(struct meg_lines *in, struct meg_err *e)
+static int fill(struct meg_line_reader *in, struct meg_err *e)
 {
     ssize_t got;
 
@@ -62,7 +62,7 @@ static int fill(struct meg_lines *in, struct meg_err *e)
     return MEG_OK;
 }
 
-bool meg_lines_is_ready(struct meg_lines *in)
+bool meg_line_reader_is_ready(struct meg_line_reader *in)
 {
     struct pollfd p = { .fd = in->fd, .events = POLLIN };
 
@@ -70,12 +70,12 @@ bool meg_lines_is_ready(struct meg_lines *in)
         if (poll(&p, 1, 0) <= 0)
             return false;
         if (fill(in, NULL) < 0)
-            return true;                              /* meg_lines_next fails the same way and says so */
+            return true;                              /* meg_line_reader_next fails the same way and says so */
     }
     return true;
 }
 
-int meg_lines_next(struct meg_lines *in, char **text, size_t *n, struct meg_err *e)
+int meg_line_reader_next(struct meg_line_reader *in, char **text, size_t *n, struct meg_err *e)
 {
     char *at;
     int r;

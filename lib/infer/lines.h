@@ -12,7 +12,7 @@
 
 MEG_BEGIN_DECLS
 
-struct meg_lines {
+struct meg_line_reader {
     const char *name;            /* for messages: the path, or "standard input" */
     int64_t line;                /* number of the line last given, from 1 */
     int fd;
@@ -23,18 +23,18 @@ struct meg_lines {
 };
 
 /* path is borrowed; "-" is standard input. */
-int meg_lines_open(struct meg_lines *in, const char *path, struct meg_err *e);
-void meg_lines_close(struct meg_lines *in);
+int meg_line_reader_open(struct meg_line_reader *in, const char *path, struct meg_err *e);
+void meg_line_reader_close(struct meg_line_reader *in);
 
-/* Whether meg_lines_next would answer at once. */
-bool meg_lines_is_ready(struct meg_lines *in);
+/* Whether meg_line_reader_next would answer at once. */
+bool meg_line_reader_is_ready(struct meg_line_reader *in);
 
 /*
- * meg_lines_next - the next line, without its end, \n or \r\n; the last one needs none
+ * meg_line_reader_next - the next line, without its end, \n or \r\n; the last one needs none
  *   text [n]  out  followed by a zero byte; valid until the next call
  * 1 when there is one, 0 at the end, MEG_EIO when reading fails.
  */
-int meg_lines_next(struct meg_lines *in, char **text, size_t *n, struct meg_err *e);
+int meg_line_reader_next(struct meg_line_reader *in, char **text, size_t *n, struct meg_err *e);
 
 MEG_END_DECLS
 #endif

@@ -14,7 +14,7 @@ const struct meg_opt meg_load_opts[] = {
 };
 
 /* The checkpoint's, and what ends a document for the tokenizer. */
-static void set_ends(struct meg_loaded *m, const struct meg_ckpt *ckpt)
+static void set_eos_ids(struct meg_loaded_model *m, const struct meg_ckpt *ckpt)
 {
     const struct meg_ids *known = meg_ckpt_ends(ckpt);
     bool has_eod = m->eod < 0;
@@ -28,7 +28,7 @@ static void set_ends(struct meg_loaded *m, const struct meg_ckpt *ckpt)
         m->ends.v[m->ends.n++] = m->eod;
 }
 
-static int open_tokenizer(struct meg_loaded *m, const struct meg_ckpt *ckpt, const struct meg_tok_conf *given,
+static int open_tokenizer(struct meg_loaded_model *m, const struct meg_ckpt *ckpt, const struct meg_tok_conf *given,
                           struct meg_err *e)
 {
     struct meg_tok_conf tc = *given;
@@ -36,7 +36,7 @@ static int open_tokenizer(struct meg_loaded *m, const struct meg_ckpt *ckpt, con
     int r;
 
     m->eod = meg_ckpt_eod(ckpt);
-    m->drawable = v;
+    m->unpadded_vocab = v;
     meg_ckpt_tok_conf(ckpt, &tc);
     if (!tc.type && !tc.name_or_path)
         return MEG_OK;
@@ -48,7 +48,7 @@ static int open_tokenizer(struct meg_loaded *m, const struct meg_ckpt *ckpt, con
                         meg_ckpt_path(ckpt), (long long)v, tc.type ? tc.type : tc.name_or_path, (long long)n);
     if (meg_tokenizer_eod(m->tok) >= 0)
         m->eod = meg_tokenizer_eod(m->tok);
-    m->drawable = n;
+    m->unpadded_vocab = n;
     return MEG_OK;
 }
 
@@ -59,7 +59,7 @@ static int load_weights(struct meg_gpt *g, const struct meg_ckpt *ckpt, struct m
     return meg_ckpt_load(ckpt, &g->params, g->mesh, &w, 1, e);
 }
 
-int meg_load(struct meg_loaded *m, const struct meg_load_conf *conf, const struct meg_tok_conf *tc,
+int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, const struct meg_tok_conf *tc,
              struct meg_err *e)
 {
     struct meg_gpt_run run = { .b = 1 };
@@ -67,11 +67,11 @@ int meg_load(struct meg_loaded *m, const struct meg_load_conf *conf, const struc
     struct meg_gpt_conf model;
     int r;
 
-    *m = (struct meg_loaded){ 0 };
+    *m = (struct meg_loaded_model){ 0 };
     if ((r = meg_ckpt_open(&ckpt, conf->load, conf->ckpt_step, e)) < 0 ||
         (r = meg_ckpt_gpt_conf(ckpt, &model, e)) < 0 || (r = open_tokenizer(m, ckpt, tc, e)) < 0)
         goto out;
-    set_ends(m, ckpt);
+    set_eos_ids(m, ckpt);
     run.s = model.max_position_embeddings;
     if ((r = meg_gpt_create(&m->g, &model, &run, meg_cpu_ops(), &meg_mesh_one, e)) < 0 ||
         (r = load_weights(m->g, ckpt, e)) < 0)
@@ -81,14 +81,14 @@ int meg_load(struct meg_loaded *m, const struct meg_load_conf *conf, const struc
 out:
     meg_ckpt_close(ckpt);
     if (r < 0)
-        meg_unload(m);
+        meg_unload_model(m);
     return r;
 }
 
-void meg_unload(struct meg_loaded *m)
+void meg_unload_model(struct meg_loaded_model *m)
 {
     meg_gpt_close(m->g);
     meg_tokenizer_close(m->tok);
     free(m->ends.v);
-    *m = (struct meg_loaded){ 0 };
+    *m = (struct meg_loaded_model){ 0 };
 }

@@ -16,7 +16,7 @@ static int fail_at(const struct place *at, int code, const char *what, struct me
     return meg_fail(e, code, "%s: line %lld: %s", at->name, (long long)at->line, what);
 }
 
-static int encode(const struct meg_prompt_rule *rule, const struct place *at, const char *text, size_t n,
+static int encode(const struct meg_prompt_format *rule, const struct place *at, const char *text, size_t n,
                   struct meg_ids *ids, struct meg_err *e)
 {
     struct meg_err why;
@@ -30,7 +30,7 @@ static int encode(const struct meg_prompt_rule *rule, const struct place *at, co
     return MEG_OK;
 }
 
-static int read_ids(const struct meg_prompt_rule *rule, const struct place *at, const json_t *list,
+static int read_ids(const struct meg_prompt_format *rule, const struct place *at, const json_t *list,
                     struct meg_ids *ids, struct meg_err *e)
 {
     const json_t *x;
@@ -53,7 +53,7 @@ static int read_ids(const struct meg_prompt_rule *rule, const struct place *at, 
     return MEG_OK;
 }
 
-static int unknown_member(const struct meg_prompt_rule *rule, const struct place *at, const char *name,
+static int unknown_member(const struct meg_prompt_format *rule, const struct place *at, const char *name,
                           bool has_options, struct meg_err *e)
 {
     struct meg_str what = { 0 };
@@ -70,7 +70,7 @@ static int unknown_member(const struct meg_prompt_rule *rule, const struct place
 }
 
 /* Every member but the prompt is an option. */
-static int read_options(const struct meg_prompt_rule *rule, const struct place *at, json_t *root,
+static int read_options(const struct meg_prompt_format *rule, const struct place *at, json_t *root,
                         struct meg_request *request, struct meg_err *e)
 {
     const char *name;
@@ -87,7 +87,7 @@ static int read_options(const struct meg_prompt_rule *rule, const struct place *
         if (r < 0)
             return fail_at(at, r, why.msg, e);
     }
-    if (request && (r = meg_request_check(request, rule->drawable, &why)) < 0)
+    if (request && (r = meg_request_check(request, rule->unpadded_vocab, &why)) < 0)
         return fail_at(at, r, why.msg, e);
     if (request && request->nstop > 0 && !rule->tok)
         return fail_at(at, MEG_EUSAGE, "\"stop\", but no tokenizer came with the model: give one (--tokenizer-type "
@@ -95,7 +95,7 @@ static int read_options(const struct meg_prompt_rule *rule, const struct place *
     return MEG_OK;
 }
 
-static int read_prompt(const struct meg_prompt_rule *rule, const struct place *at, const json_t *root,
+static int read_prompt(const struct meg_prompt_format *rule, const struct place *at, const json_t *root,
                        struct meg_ids *ids, struct meg_err *e)
 {
     const json_t *text = json_object_get(root, rule->key), *list = json_object_get(root, "ids");
@@ -112,7 +112,7 @@ static int read_prompt(const struct meg_prompt_rule *rule, const struct place *a
     return encode(rule, at, json_string_value(text), json_string_length(text), ids, e);
 }
 
-static int read_object(const struct meg_prompt_rule *rule, const struct place *at, const char *line, size_t n,
+static int read_object(const struct meg_prompt_format *rule, const struct place *at, const char *line, size_t n,
                        struct meg_ids *ids, struct meg_request *request, struct meg_err *e)
 {
     json_error_t why;
@@ -129,7 +129,7 @@ static int read_object(const struct meg_prompt_rule *rule, const struct place *a
     return r;
 }
 
-int meg_prompt_read(const struct meg_prompt_rule *rule, const char *name, int64_t line, const char *text, size_t n,
+int meg_prompt_read(const struct meg_prompt_format *rule, const char *name, int64_t line, const char *text, size_t n,
                     struct meg_ids *ids, struct meg_request *request, struct meg_err *e)
 {
     const struct place at = { name, line };

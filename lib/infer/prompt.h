@@ -9,12 +9,12 @@
 MEG_BEGIN_DECLS
 
 /* How lines are read. */
-struct meg_prompt_rule {
+struct meg_prompt_format {
     const char *key;             /* member of a JSON line that holds text: "prompt" or "text" */
     bool is_plain_allowed;       /* a line that does not begin with '{' is text as it stands */
     struct meg_tokenizer *tok;   /* or NULL: lines must hold ids */
     int64_t vocab_size;          /* ids are below it */
-    int64_t drawable;            /* ids below it may be generated */
+    int64_t unpadded_vocab;            /* ids below it may be generated */
     bool is_corpus;              /* members other than key and "ids" are not looked at, as meg-preprocess has it */
 };
 
@@ -28,7 +28,7 @@ struct meg_prompt_rule {
  * has neither member or both, an id outside of the vocabulary, an unknown member or an option's wrong value;
  * MEG_EUSAGE for text or a stop string without a tokenizer.
  */
-int meg_prompt_read(const struct meg_prompt_rule *rule, const char *name, int64_t line, const char *text, size_t n,
+int meg_prompt_read(const struct meg_prompt_format *rule, const char *name, int64_t line, const char *text, size_t n,
                     struct meg_ids *ids, struct meg_request *request, struct meg_err *e);
 
 MEG_END_DECLS

@@ -7,7 +7,7 @@
 #include "io/json.h"
 #include "unicode/utf8.h"
 
-const struct meg_opt meg_report_opts[] = {
+const struct meg_opt meg_token_output_opts[] = {
     { "return-tokens", 0, MEG_BOOL(struct meg_token_output_conf, return_tokens), NULL, "no", "print the text of each token, too" },
     MEG_ALIAS("return-segments", "return-tokens"),
     { "top-n-logprobs", 0, MEG_I64(struct meg_token_output_conf, top_n_logprobs), "N", "0",
@@ -15,7 +15,7 @@ const struct meg_opt meg_report_opts[] = {
     { 0 }
 };
 
-int meg_report_check(const struct meg_token_output_conf *c, const struct meg_tokenizer *tok, int64_t v, struct meg_err *e)
+int meg_token_output_check(const struct meg_token_output_conf *c, const struct meg_tokenizer *tok, int64_t v, struct meg_err *e)
 {
     if (c->top_n_logprobs < 0 || c->top_n_logprobs > v)
         return meg_fail(e, MEG_EUSAGE, "--top-n-logprobs %lld: it must be from 0 to %lld, the size of the vocabulary",
@@ -40,7 +40,7 @@ static void add_token(struct meg_str *out, const struct meg_tokenizer *tok, int3
     meg_str_free(&text);
 }
 
-void meg_report_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
+void meg_json_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
                            const int32_t *ids, int64_t n)
 {
     if (!report->return_tokens)
@@ -53,8 +53,8 @@ void meg_report_add_tokens(struct meg_str *out, const struct meg_token_output_co
     meg_str_add(out, "]", 1);
 }
 
-static void add_likely(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
-                       const struct meg_likely *x)
+static void add_logprob(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
+                       const struct meg_token_logprob *x)
 {
     meg_str_printf(out, "{\"id\":%d,", x->id);
     if (report->return_tokens) {
@@ -68,8 +68,8 @@ static void add_likely(struct meg_str *out, const struct meg_token_output_conf *
         meg_str_printf(out, "\"logprob\":null}");       /* JSON has no infinity */
 }
 
-void meg_report_add_top(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
-                        const struct meg_likely *top, int64_t n)
+void meg_json_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
+                        const struct meg_token_logprob *top, int64_t n)
 {
     const int64_t ntop = report->top_n_logprobs;
 
@@ -80,7 +80,7 @@ void meg_report_add_top(struct meg_str *out, const struct meg_token_output_conf 
         meg_str_printf(out, i ? ",[" : "[");
         for (int64_t k = 0; k < ntop; k++) {
             meg_str_add(out, ",", k > 0);
-            add_likely(out, report, tok, &top[i * ntop + k]);
+            add_logprob(out, report, tok, &top[i * ntop + k]);
         }
         meg_str_add(out, "]", 1);
     }
@@ -213,7 +213,7 @@ int meg_reply_update(struct meg_reply *r, struct meg_err *e)
 
     if (r->is_complete)
         return 0;
-    r->is_complete = r->c.finish != MEG_RUNNING;
+    r->is_complete = r->c.finish != MEG_FINISH_RUNNING;
     if (!r->detok.tok)
         return 0;
     err = meg_detok_add(&r->detok, r->c.ids + r->ndecoded, r->c.n - r->ndecoded, r->is_complete, &r->text, e);
@@ -253,11 +253,11 @@ void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const st
     }
     meg_str_printf(out, "\"ids\":");
     meg_json_add_ids(out, c->ids, c->n);
-    meg_report_add_tokens(out, report, r->detok.tok, c->ids, c->n);
+    meg_json_add_tokens(out, report, r->detok.tok, c->ids, c->n);
     if (with_logprobs) {
         meg_str_printf(out, ",\"logprobs\":");
         meg_json_add_floats(out, c->logprob, c->n);
     }
-    meg_report_add_top(out, report, r->detok.tok, c->top, c->n);
-    meg_str_printf(out, ",\"finish\":\"%s\"}\n", c->finish == MEG_STOPPED ? "stop" : "length");
+    meg_json_add_top_logprobs(out, report, r->detok.tok, c->top, c->n);
+    meg_str_printf(out, ",\"finish\":\"%s\"}\n", c->finish == MEG_FINISH_STOP ? "stop" : "length");
 }

@@ -14,10 +14,10 @@ struct meg_token_output_conf {
     bool return_tokens;          /* --return-tokens */
     int64_t top_n_logprobs;      /* --top-n-logprobs */
 };
-extern const struct meg_opt meg_report_opts[];
+extern const struct meg_opt meg_token_output_opts[];
 
 /* Refuse what the model (of v ids) or the tokenizer (or NULL) cannot give: MEG_EUSAGE. */
-int meg_report_check(const struct meg_token_output_conf *c, const struct meg_tokenizer *tok, int64_t v, struct meg_err *e);
+int meg_token_output_check(const struct meg_token_output_conf *c, const struct meg_tokenizer *tok, int64_t v, struct meg_err *e);
 
 /* Starts as { 0 }; c.prompt and request are the caller's, and c.request points to request. */
 struct meg_reply {
@@ -41,7 +41,7 @@ int meg_reply_begin(struct meg_reply *r, const struct meg_tokenizer *tok, const 
 /*
  * meg_reply_update - decode what was generated since the last call
  * 1 when the text has a stop string of the request, and is now cut before it: the caller calls
- * meg_generator_stop; 0 when it has none.  A reply is complete after that, or once c.finish is not MEG_RUNNING.
+ * meg_generator_stop; 0 when it has none.  A reply is complete after that, or once c.finish is not MEG_FINISH_RUNNING.
  */
 int meg_reply_update(struct meg_reply *r, struct meg_err *e);
 
@@ -57,16 +57,16 @@ void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const st
                         bool with_logprobs);
 
 /*
- * meg_report_add_tokens - append ,"tokens":[...], the text of each of ids [n] by itself, null for one that tok lacks,
+ * meg_json_add_tokens - append ,"tokens":[...], the text of each of ids [n] by itself, null for one that tok lacks,
  * where report wants it
- * meg_report_add_top - append ,"top_logprobs":[[{"id":1,"token":"a","logprob":-0.5},...],...] of n positions, with
+ * meg_json_add_top_logprobs - append ,"top_logprobs":[[{"id":1,"token":"a","logprob":-0.5},...],...] of n positions, with
  * "token" where tokens are wanted, where report wants it
  *   top  [n,report->top_n_logprobs]
  */
-void meg_report_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
+void meg_json_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
                            const int32_t *ids, int64_t n);
-void meg_report_add_top(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
-                        const struct meg_likely *top, int64_t n);
+void meg_json_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
+                        const struct meg_token_logprob *top, int64_t n);
 
 /* JSON arrays; floats with the nine significant digits that give them back. */
 void meg_json_add_floats(struct meg_str *out, const float *x, int64_t n);

@@ -114,11 +114,11 @@ int meg_request_set(struct meg_request *q, const char *name, const json_t *value
     return r;
 }
 
-int meg_request_check(struct meg_request *q, int64_t drawable, struct meg_err *e)
+int meg_request_check(struct meg_request *q, int64_t unpadded_vocab, struct meg_err *e)
 {
     struct meg_err why;
 
-    if (meg_sampling_check(&q->sampling, drawable, &why) < 0)
+    if (meg_sampling_check(&q->sampling, unpadded_vocab, &why) < 0)
         return meg_fail(e, MEG_EFORMAT, "%s", why.msg);
     return MEG_OK;
 }

@@ -29,7 +29,7 @@ void meg_request_free(struct meg_request *q);
 int meg_request_set(struct meg_request *q, const char *name, const json_t *value, struct meg_err *e);
 
 /* Check the options together, after the last was set; drawable as in meg_sampling_check.  MEG_EFORMAT. */
-int meg_request_check(struct meg_request *q, int64_t drawable, struct meg_err *e);
+int meg_request_check(struct meg_request *q, int64_t unpadded_vocab, struct meg_err *e);
 
 /* Append the options' names, quoted, each after ", ". */
 void meg_request_add_names(struct meg_str *out);

@@ -20,15 +20,15 @@ const struct meg_opt meg_sampling_opts[] = {
     { 0 }
 };
 
-int meg_sampling_check(struct meg_sampling *c, int64_t drawable, struct meg_err *e)
+int meg_sampling_check(struct meg_sampling *c, int64_t unpadded_vocab, struct meg_err *e)
 {
     uint32_t seed;
 
     if (!(c->temperature >= 0 && c->temperature <= 100))
         return meg_fail(e, MEG_EUSAGE, "--temperature %g: it must be from 0 (greedy) to 100", c->temperature);
-    if (c->top_k < 0 || c->top_k > drawable)
+    if (c->top_k < 0 || c->top_k > unpadded_vocab)
         return meg_fail(e, MEG_EUSAGE, "--top_k %lld: it must be from 0 to %lld, the size of the vocabulary",
-                        (long long)c->top_k, (long long)drawable);
+                        (long long)c->top_k, (long long)unpadded_vocab);
     if (!(c->top_p >= 0 && c->top_p <= 1))
         return meg_fail(e, MEG_EUSAGE, "--top_p %g: it must be from 0 to 1", c->top_p);
     if (c->top_k > 0 && c->top_p > 0)
@@ -51,17 +51,17 @@ bool meg_sampling_is_greedy(const struct meg_sampling *c)
     return c->greedy || c->top_k == 1 || c->temperature == 0;
 }
 
-void meg_sampler_init(struct meg_token_sampler *s, int64_t v, int64_t drawable)
+void meg_token_sampler_init(struct meg_token_sampler *s, int64_t v, int64_t unpadded_vocab)
 {
     s->v = v;
-    s->drawable = drawable;
+    s->unpadded_vocab = unpadded_vocab;
     s->n = 0;
-    s->id = meg_new((size_t)drawable * sizeof *s->id);
-    s->p = meg_new((size_t)drawable * sizeof *s->p);
-    s->heap = meg_new((size_t)drawable * sizeof *s->heap);
+    s->id = meg_new((size_t)unpadded_vocab * sizeof *s->id);
+    s->p = meg_new((size_t)unpadded_vocab * sizeof *s->p);
+    s->heap = meg_new((size_t)unpadded_vocab * sizeof *s->heap);
 }
 
-void meg_sampler_free(struct meg_token_sampler *s)
+void meg_token_sampler_free(struct meg_token_sampler *s)
 {
     free(s->id);
     free(s->p);
@@ -121,7 +121,7 @@ double meg_logsumexp(const float *logits, int64_t v)
     return m + log(sum);
 }
 
-void meg_likeliest(struct meg_likely *out, int64_t n, const float *logits, int64_t v, int32_t id, double logprob,
+void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *logits, int64_t v, int32_t id, double logprob,
                    int32_t *heap)
 {
     int64_t i, left = v;
@@ -138,11 +138,11 @@ void meg_likeliest(struct meg_likely *out, int64_t n, const float *logits, int64
 }
 
 /* A filter rarely keeps more than a few ids, so they leave a heap one by one and nothing is sorted. */
-static void keep_best(struct meg_token_sampler *s, const struct meg_sampling *c, const float *logits, double max,
+static void filter_logits(struct meg_token_sampler *s, const struct meg_sampling *c, const float *logits, double max,
                       double total)
 {
     int32_t *heap = s->heap, best;
-    int64_t i, left = s->drawable;
+    int64_t i, left = s->unpadded_vocab;
     double mass = 0;
 
     heapify(heap, left, logits);
@@ -162,21 +162,21 @@ static void keep_best(struct meg_token_sampler *s, const struct meg_sampling *c,
         s->p[i] /= mass;
 }
 
-void meg_sampler_keep(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits)
+void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits)
 {
-    double max = logits[largest(logits, s->drawable)], total = 0;
+    double max = logits[largest(logits, s->unpadded_vocab)], total = 0;
     int64_t i;
 
-    for (i = 0; i < s->drawable; i++) {
+    for (i = 0; i < s->unpadded_vocab; i++) {
         s->id[i] = (int32_t)i;
         s->p[i] = exp((logits[i] - max) / conf->temperature);
         total += s->p[i];
     }
     if (conf->top_k > 1 || (conf->top_p > 0 && conf->top_p < 1)) {
-        keep_best(s, conf, logits, max, total);
+        filter_logits(s, conf, logits, max, total);
         return;
     }
-    s->n = s->drawable;
+    s->n = s->unpadded_vocab;
     for (i = 0; i < s->n; i++)
         s->p[i] /= total;
 }
@@ -200,14 +200,14 @@ int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling 
                    int64_t step, double *logprob)
 {
     double lse = meg_logsumexp(logits, s->v);
-    int32_t best = largest(logits, s->drawable), id;
+    int32_t best = largest(logits, s->unpadded_vocab), id;
 
     if (!isfinite(lse) || !isfinite(logits[best]))
         return -1;
     if (meg_sampling_is_greedy(conf)) {
         id = best;
     } else {
-        meg_sampler_keep(s, conf, logits);
+        meg_token_sampler_filter(s, conf, logits);
         id = draw(s, meg_philox_sampling((uint32_t)conf->seed, (uint32_t)step, prompt));
     }
     *logprob = logits[id] - lse;

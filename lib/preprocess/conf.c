@@ -59,7 +59,7 @@ static int count_workers(const char *text, int64_t *out, struct meg_err *e)
 }
 
 /* An option that only has a meaning beside another. */
-static int check_alone(const void *field, const char *name, bool has_other, const char *other,
+static int check_requires(const void *field, const char *name, bool has_other, const char *other,
                        struct meg_err *e)
 {
     if (has_other || !meg_opt_was_given(field))
@@ -71,12 +71,12 @@ static int check_sentences(const struct meg_preprocess_conf *c, struct meg_err *
 {
     int r;
 
-    if ((r = check_alone(&c->keep_newlines, "keep-newlines", c->split_sentences, "split-sentences",
+    if ((r = check_requires(&c->keep_newlines, "keep-newlines", c->split_sentences, "split-sentences",
                          e)) < 0 ||
-        (r = check_alone(&c->punkt_data, "punkt-data", c->split_sentences, "split-sentences", e)) <
+        (r = check_requires(&c->punkt_data, "punkt-data", c->split_sentences, "split-sentences", e)) <
             0)
         return r;
-    return check_alone(&c->lang, "lang", c->split_sentences, "split-sentences", e);
+    return check_requires(&c->lang, "lang", c->split_sentences, "split-sentences", e);
 }
 
 int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok,

@@ -13,7 +13,7 @@
 #include "sentence/punkt.h"
 
 enum {
-    HELD = 4, /* blocks of a worker whose tokens may be in memory */
+    RESULTS_PER_WORKER = 4, /* blocks of a worker whose tokens may be in memory */
     DOCUMENT_END = -1 /* among the lengths of sequences */
 };
 
@@ -63,7 +63,7 @@ struct result {
     int64_t documents, tokens, nbytes, blank;
     int r; /* the first failure */
     struct meg_err e;
-    bool is_in_vain; /* the work has failed: what is encoded goes nowhere */
+    bool is_discarded; /* the work has failed: what is encoded goes nowhere */
 };
 
 struct worker {
@@ -74,7 +74,7 @@ struct worker {
     struct meg_jsonl jsonl;
     struct meg_str repaired;
     struct meg_spans sentences;
-    struct result result[HELD], *now; /* now: of the block */
+    struct result result[RESULTS_PER_WORKER], *now; /* now: of the block */
     bool has_turn, is_reader;
     int r; /* the first failure while tokens were written as they came */
     struct meg_err e;
@@ -85,10 +85,10 @@ int meg_preprocess_block(struct worker *w, struct meg_err *e);
 
 /* j->workers of them, each with a tokenizer; the first one has tok itself.  With them comes what j has to
  * let them take turns. */
-struct worker *meg_workers_new(struct job *j, struct meg_tokenizer *tok);
+struct worker *meg_preprocess_workers_new(struct job *j, struct meg_tokenizer *tok);
 /* Read j->in to its end; all that comes of it is written when this returns, unless it fails. */
-int meg_workers_run(struct job *j, struct worker *w);
-void meg_workers_free(struct job *j, struct worker *w); /* accepts NULL */
+int meg_preprocess_workers_run(struct job *j, struct worker *w);
+void meg_preprocess_workers_free(struct job *j, struct worker *w); /* accepts NULL */
 
 /* MEG_EUSAGE when the options of meg-preprocess make no sense, or not with this tokenizer; else
  * *workers is the number of threads they ask for. */

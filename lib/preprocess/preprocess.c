@@ -44,7 +44,7 @@ static int run_part(struct job *j, struct worker *w, struct meg_err *e)
     if (j->parts > 1)
         r = check_files(j->in, e);
     if (r == MEG_OK)
-        r = meg_workers_run(j, w);
+        r = meg_preprocess_workers_run(j, w);
     j->lines = meg_block_reader_lines(j->in);
     meg_block_reader_close(j->in);
     return r;
@@ -120,7 +120,7 @@ int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *to
     meg_progress_init(&j.progress, c->log_interval == MEG_UNSET ? 10 : 0);
     if ((r = create_writers(&j, tok, e)) < 0)
         goto out;
-    w = meg_workers_new(&j, tok);
+    w = meg_preprocess_workers_new(&j, tok);
     r = run_parts(&j, w, e);
     if (r == MEG_OK)
         r = meg_indexed_commit(j.writer, (int)c->json_keys.n, e);
@@ -137,7 +137,7 @@ out:
     for (int64_t k = 0; k < c->json_keys.n; k++)
         meg_indexed_abandon(j.writer[k]);
     free(j.writer);
-    meg_workers_free(&j, w);
+    meg_preprocess_workers_free(&j, w);
     meg_punkt_close(punkt);
     return r;
 }

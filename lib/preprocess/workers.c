@@ -24,14 +24,14 @@ enum {
 };
 
 /* A place in .bin for n tokens of a sequence, or behind those of it that were written before. */
-static void claim_tokens(struct encoded *out, int64_t n)
+static void reserve_tokens(struct encoded *out, int64_t n)
 {
     int64_t at;
 
-    if (out->result->is_in_vain)
+    if (out->result->is_discarded)
         return;
     at = out->begun > 0 ? meg_indexed_extend(out->writer, (int32_t)n)
-                        : meg_indexed_claim(out->writer, (int32_t)n);
+                        : meg_indexed_reserve(out->writer, (int32_t)n);
     out->at = out->at < 0 ? at : out->at;
 }
 
@@ -42,10 +42,10 @@ static void claim(struct encoded *out)
         int32_t n = out->lengths.v[i];
 
         if (n == DOCUMENT_END) {
-            if (!out->result->is_in_vain)
+            if (!out->result->is_discarded)
                 meg_indexed_end_document(out->writer);
         } else {
-            claim_tokens(out, n - out->begun);
+            reserve_tokens(out, n - out->begun);
             out->begun = 0;
             out->last = n;
         }
@@ -61,7 +61,7 @@ static void wait_for_turn(struct job *j, int64_t turn)
 }
 
 /* The first n ids are written while the text they come from goes on. */
-static void take_ids(struct meg_ids *ids, int64_t n)
+static void flush_ids(struct meg_ids *ids, int64_t n)
 {
     struct encoded *out = (struct encoded *)ids;
     struct result *x = out->result;
@@ -71,7 +71,7 @@ static void take_ids(struct meg_ids *ids, int64_t n)
     if (!w->has_turn) {
         pthread_mutex_lock(&w->job->turning);
         wait_for_turn(w->job, x->ticket);
-        x->is_in_vain = w->job->r < 0;
+        x->is_discarded = w->job->r < 0;
         pthread_mutex_unlock(&w->job->turning);
         w->has_turn = true;
     }
@@ -80,19 +80,19 @@ static void take_ids(struct meg_ids *ids, int64_t n)
     n = n < whole ? whole : n;
     claim(out);
     if (n > whole)
-        claim_tokens(out, n - whole);
+        reserve_tokens(out, n - whole);
     out->begun += n - whole;
-    if (!x->is_in_vain) {
-        if ((w->r = meg_indexed_narrow(out->writer, ids->v, n, ids->v, &w->e)) == MEG_OK)
-            w->r = meg_indexed_put(out->writer, out->at, ids->v, n, &w->e);
-        x->is_in_vain = w->r < 0;
+    if (!x->is_discarded) {
+        if ((w->r = meg_indexed_convert(out->writer, ids->v, n, ids->v, &w->e)) == MEG_OK)
+            w->r = meg_indexed_pwrite(out->writer, out->at, ids->v, n, &w->e);
+        x->is_discarded = w->r < 0;
     }
     out->written += n;
     ids->n -= n;
     memmove(ids->v, ids->v + n, (size_t)ids->n * sizeof *ids->v);
 }
 
-static void say_progress(struct job *j, int64_t before)
+static void report_progress(struct job *j, int64_t before)
 {
     double s = meg_now_s() - j->start_s;
     int64_t every = j->c->log_interval;
@@ -105,7 +105,7 @@ static void say_progress(struct job *j, int64_t before)
                       (double)j->nbytes / s / 1e6, (long long)j->tokens);
 }
 
-static void place_result(struct job *j, struct result *x)
+static void commit_result(struct job *j, struct result *x)
 {
     int64_t before = j->documents;
 
@@ -115,7 +115,7 @@ static void place_result(struct job *j, struct result *x)
     j->tokens += x->tokens;
     j->blank += x->blank;
     j->nbytes += x->nbytes;
-    say_progress(j, before);
+    report_progress(j, before);
 }
 
 /* The first failure ends the work. */
@@ -128,18 +128,18 @@ static void fail(struct job *j, int r, const struct meg_err *e)
 }
 
 /* A block is encoded: when all those before it are, it has its turn, and those behind it that waited for it. */
-static void hand_in(struct job *j, struct result *x)
+static void publish_result(struct job *j, struct result *x)
 {
-    const int64_t nready = j->workers * HELD;
+    const int64_t nready = j->workers * RESULTS_PER_WORKER;
 
     pthread_mutex_lock(&j->turning);
     j->ready[x->ticket % nready] = x;
     while ((x = j->ready[j->turn % nready])) {
         if (x->r < 0)
             fail(j, x->r, &x->e);
-        x->is_in_vain = j->r < 0;
-        if (!x->is_in_vain)
-            place_result(j, x);
+        x->is_discarded = j->r < 0;
+        if (!x->is_discarded)
+            commit_result(j, x);
         j->ready[j->turn % nready] = NULL;
         j->turn++;
     }
@@ -148,14 +148,14 @@ static void hand_in(struct job *j, struct result *x)
 }
 
 /* The ids in the width that they are stored in. */
-static int narrow_ids(const struct job *j, struct result *x, struct meg_err *e)
+static int convert_ids(const struct job *j, struct result *x, struct meg_err *e)
 {
     int r = MEG_OK;
 
     for (int64_t k = 0; k < j->c->json_keys.n && r == MEG_OK; k++) {
         struct meg_ids *ids = &x->out[k].ids;
 
-        r = meg_indexed_narrow(x->out[k].writer, ids->v, ids->n, ids->v, e);
+        r = meg_indexed_convert(x->out[k].writer, ids->v, ids->n, ids->v, e);
     }
     return r;
 }
@@ -165,11 +165,11 @@ static void write_result(struct job *j, struct result *x)
     struct meg_err e;
     int r = MEG_OK;
 
-    for (int64_t k = 0; k < j->c->json_keys.n && !x->is_in_vain && r == MEG_OK; k++) {
+    for (int64_t k = 0; k < j->c->json_keys.n && !x->is_discarded && r == MEG_OK; k++) {
         const struct encoded *out = &x->out[k];
 
         if (out->ids.n > 0)
-            r = meg_indexed_put(out->writer, out->at, out->ids.v, out->ids.n, &e);
+            r = meg_indexed_pwrite(out->writer, out->at, out->ids.v, out->ids.n, &e);
     }
     x->ticket = -1;
     if (r < 0) {
@@ -192,7 +192,7 @@ static struct result *free_result(struct worker *w)
 {
     struct result *unused = NULL, *oldest = w->result;
 
-    for (struct result *x = w->result + HELD; x-- > w->result;) {
+    for (struct result *x = w->result + RESULTS_PER_WORKER; x-- > w->result;) {
         if (x->ticket >= 0 && x->ticket < w->job->turn)
             write_result(w->job, x);
         if (x->ticket < 0)
@@ -207,7 +207,7 @@ static struct result *free_result(struct worker *w)
 }
 
 /* The next block.  Returns as meg_block_reader_next does. */
-static int take_block(struct worker *w, struct meg_err *e)
+static int read_block(struct worker *w, struct meg_err *e)
 {
     struct job *j = w->job;
     int r = 0;
@@ -262,27 +262,27 @@ static void *work(void *arg)
     for (;;) {
         struct result *x = w->now = free_result(w);
 
-        if ((r = take_block(w, &x->e)) == 0)
+        if ((r = read_block(w, &x->e)) == 0)
             break;
         w->r = MEG_OK;
         w->has_turn = false;
         if (r > 0 && (r = meg_preprocess_block(w, &x->e)) == MEG_OK)
-            r = narrow_ids(j, x, &x->e);
+            r = convert_ids(j, x, &x->e);
         x->r = w->r < 0 ? meg_fail(&x->e, w->r, "%s", w->e.msg) : r;
-        hand_in(j, x);
+        publish_result(j, x);
         if (w->is_reader) {
             wait_and_write(j, x);
             end_long_block(w);
         }
     }
-    for (struct result *x = w->result; x < w->result + HELD; x++) {
+    for (struct result *x = w->result; x < w->result + RESULTS_PER_WORKER; x++) {
         if (x->ticket >= 0)
             wait_and_write(j, x);
     }
     return NULL;
 }
 
-int meg_workers_run(struct job *j, struct worker *w)
+int meg_preprocess_workers_run(struct job *j, struct worker *w)
 {
     int64_t started = 1;
 
@@ -302,7 +302,7 @@ int meg_workers_run(struct job *j, struct worker *w)
     return j->r;
 }
 
-struct worker *meg_workers_new(struct job *j, struct meg_tokenizer *tok)
+struct worker *meg_preprocess_workers_new(struct job *j, struct meg_tokenizer *tok)
 {
     const struct meg_preprocess_conf *c = j->c;
     struct worker *w = meg_new((size_t)j->workers * sizeof *w);
@@ -310,19 +310,19 @@ struct worker *meg_workers_new(struct job *j, struct meg_tokenizer *tok)
     pthread_mutex_init(&j->reading, NULL);
     pthread_mutex_init(&j->turning, NULL);
     pthread_cond_init(&j->turned, NULL);
-    j->ready = meg_new((size_t)(j->workers * HELD) * sizeof(struct result *));
+    j->ready = meg_new((size_t)(j->workers * RESULTS_PER_WORKER) * sizeof(struct result *));
     for (int64_t i = 0; i < j->workers; i++) {
         w[i].job = j;
         w[i].tok = i == 0 ? tok : meg_tokenizer_share(tok);
         w[i].jsonl = (struct meg_jsonl){ .keys = c->json_keys.v, .nkeys = (int)c->json_keys.n,
                                          .replaces_lone_surrogates = c->replace_invalid,
                                          .remedy = "; --replace-invalid reads U+FFFD for it" };
-        for (struct result *x = w[i].result; x < w[i].result + HELD; x++) {
+        for (struct result *x = w[i].result; x < w[i].result + RESULTS_PER_WORKER; x++) {
             x->worker = &w[i];
             x->ticket = -1;
             x->out = meg_new((size_t)c->json_keys.n * sizeof *x->out);
             for (int64_t k = 0; k < c->json_keys.n; k++)
-                x->out[k] = (struct encoded){ .ids.take = take_ids,
+                x->out[k] = (struct encoded){ .ids.take = flush_ids,
                                               .result = x,
                                               .writer = j->writer[k] };
         }
@@ -330,14 +330,14 @@ struct worker *meg_workers_new(struct job *j, struct meg_tokenizer *tok)
     return w;
 }
 
-void meg_workers_free(struct job *j, struct worker *w)
+void meg_preprocess_workers_free(struct job *j, struct worker *w)
 {
     if (!w)
         return;
     for (int64_t i = 0; i < j->workers; i++) {
         if (i > 0)
             meg_tokenizer_close(w[i].tok);
-        for (const struct result *x = w[i].result; x < w[i].result + HELD; x++) {
+        for (const struct result *x = w[i].result; x < w[i].result + RESULTS_PER_WORKER; x++) {
             for (int64_t k = 0; k < j->c->json_keys.n; k++)
                 free_encoded(&x->out[k]);
             free(x->out);

@@ -49,12 +49,12 @@ struct trainer {
     struct meg_schedule schedule;
     struct meg_precision precision;
     struct meg_scaler scaler;
-    struct meg_data_need need;
+    struct meg_dataset_spec need;
     struct meg_tokenizer *tok;
     struct meg_ckpt_tokenizer tok_files;
     struct meg_ckpt *from; /* the checkpoint the run begins with, or NULL */
-    struct meg_run_data *data;
-    struct meg_loader *train, *valid; /* NULL where there is nothing to read */
+    struct meg_data_splits *data;
+    struct meg_data_loader *train, *valid; /* NULL where there is nothing to read */
     struct meg_gpt *model;
     struct meg_optim *optim;
     struct meg_train_batches batches;
@@ -113,7 +113,7 @@ double meg_train_max(const struct trainer *t, double x);
  * Read the next micro-batches into t->batches; every rank calls it between steps.  Where a rank cannot, all save
  * what is trained so far, with --save, and the first such rank returns its error.
  */
-int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, struct meg_err *e);
+int meg_train_read(struct trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e);
 void meg_train_batches_free(struct meg_train_batches *b);
 
 /* Bytes of host memory that a micro-batch takes while its step lasts. */
@@ -148,7 +148,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
  * Mean loss over --eval-iters global batches that l gives.  A request to stop ends it early: *loss is
  * then NaN.
  */
-int meg_train_evaluate(struct trainer *t, struct meg_loader *l, const char *split, double *loss,
+int meg_train_evaluate(struct trainer *t, struct meg_data_loader *l, const char *split, double *loss,
                        struct meg_err *e);
 
 /* ---- setup.c ---- */
@@ -160,7 +160,7 @@ int64_t meg_train_world_size(const struct trainer *t);
 int meg_train_fit(struct trainer *t, struct meg_err *e);
 
 /* A loader of a split that stands where consumed samples were read; *out is NULL where there is no data. */
-int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split, int64_t consumed,
+int meg_train_open_loader(struct trainer *t, struct meg_data_loader **out, int split, int64_t consumed,
                           struct meg_err *e);
 
 /* ---- checkpointing.c ---- */

@@ -29,7 +29,7 @@ static int check_evaluation(const struct trainer *t, const char *split, double l
                                            t->at.iteration, split, isnan(loss) ? "nan" : "inf"));
 }
 
-static int evaluate(struct trainer *t, struct meg_loader *l, int split, bool is_last,
+static int evaluate(struct trainer *t, struct meg_data_loader *l, int split, bool is_last,
                     struct meg_err *e)
 {
     double loss;
@@ -50,12 +50,12 @@ static int evaluate(struct trainer *t, struct meg_loader *l, int split, bool is_
  */
 static int evaluate_before(struct trainer *t, struct meg_err *e)
 {
-    struct meg_loader *l = NULL;
+    struct meg_data_loader *l = NULL;
     int r;
 
-    if ((r = meg_train_open_loader(t, &l, MEG_VALID, 0, e)) == 0 && l)
-        r = evaluate(t, l, MEG_VALID, false, e);
-    meg_loader_close(l);
+    if ((r = meg_train_open_loader(t, &l, MEG_SPLIT_VALID, 0, e)) == 0 && l)
+        r = evaluate(t, l, MEG_SPLIT_VALID, false, e);
+    meg_data_loader_close(l);
     return r;
 }
 
@@ -67,19 +67,19 @@ static int evaluate_during(struct trainer *t, struct meg_err *e)
         return 0;
     t->at.consumed_valid += /* what is saved from here on comes after this evaluation */
         t->job->train.eval_iters * (p->global / (p->micro * p->ranks) * p->micro * p->ranks);
-    return evaluate(t, t->valid, MEG_VALID, false, e);
+    return evaluate(t, t->valid, MEG_SPLIT_VALID, false, e);
 }
 
 static int evaluate_after(struct trainer *t, struct meg_err *e)
 {
-    struct meg_loader *test = NULL;
+    struct meg_data_loader *test = NULL;
     int r = 0;
 
     if (t->valid)
-        r = evaluate(t, t->valid, MEG_VALID, true, e);
-    if (r == 0 && (r = meg_train_open_loader(t, &test, MEG_TEST, 0, e)) == 0 && test)
-        r = evaluate(t, test, MEG_TEST, true, e);
-    meg_loader_close(test);
+        r = evaluate(t, t->valid, MEG_SPLIT_VALID, true, e);
+    if (r == 0 && (r = meg_train_open_loader(t, &test, MEG_SPLIT_TEST, 0, e)) == 0 && test)
+        r = evaluate(t, test, MEG_SPLIT_TEST, true, e);
+    meg_data_loader_close(test);
     return r;
 }
 

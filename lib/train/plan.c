@@ -210,7 +210,7 @@ static void print_work(const struct trainer *t, FILE *f)
 static void print_data(const struct trainer *t, FILE *f)
 {
     int n;
-    const struct meg_data_part *p = meg_run_data_parts(t->data, &n);
+    const struct meg_mid_dataset *p = meg_data_splits_mid_datasets(t->data, &n);
 
     fprintf(f, "\n%-8s %6s %12s %14s %12s %12s %8s  %s\n", "data", "weight", "sequences", "tokens",
             "wanted", "samples", "epochs", "file");

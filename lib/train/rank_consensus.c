@@ -51,7 +51,7 @@ int meg_train_fail_once(const struct trainer *t, int r)
 }
 
 /* A file has a part in several splits. */
-static bool is_named_before(const struct meg_data_part *p, int i)
+static bool is_named_before(const struct meg_mid_dataset *p, int i)
 {
     for (int k = 0; k < i; k++)
         if (!strcmp(p[k].name, p[i].name))
@@ -61,7 +61,7 @@ static bool is_named_before(const struct meg_data_part *p, int i)
 
 int meg_train_same_inputs(const struct trainer *t, struct meg_err *e)
 {
-    const struct meg_data_part *p;
+    const struct meg_mid_dataset *p;
     struct meg_str lines = { 0 }, path = { 0 };
     int r, n = 0;
 
@@ -72,7 +72,7 @@ int meg_train_same_inputs(const struct trainer *t, struct meg_err *e)
             add_bytes(&lines, i, &t->tok_files.file[i]);
     if (t->from)
         add_checkpoint(&lines, t->from);
-    p = meg_run_data_parts(t->data, &n);
+    p = meg_data_splits_mid_datasets(t->data, &n);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < 2 && !is_named_before(p, i); k++) {
             path.n = 0;

@@ -70,7 +70,7 @@ size_t meg_train_micro_nbytes(const struct trainer *t)
     return n * (4 * sizeof(int32_t) + sizeof(float)) + (size_t)t->plan.micro * sizeof(int64_t) + 6 * 8;
 }
 
-static int read_batches(struct trainer *t, struct meg_loader *l, int64_t num_micro, struct meg_err *e)
+static int read_batches(struct trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e)
 {
     const size_t nbytes = meg_train_micro_nbytes(t);
     const double all = (double)(num_micro * t->mesh->layout.dp);
@@ -89,7 +89,7 @@ static int read_batches(struct trainer *t, struct meg_loader *l, int64_t num_mic
         struct meg_batch next;
         double tokens;
 
-        if ((r = meg_loader_next(l, &next, e)) < 0)
+        if ((r = meg_data_loader_next(l, &next, e)) < 0)
             return r;
         b->micro[i] = copy_of(b->bytes + (size_t)i * nbytes, t->mesh, &next);
         tokens = unmasked(next.loss_mask, next.s * next.b);
@@ -99,7 +99,7 @@ static int read_batches(struct trainer *t, struct meg_loader *l, int64_t num_mic
     return 0;
 }
 
-int meg_train_read(struct trainer *t, struct meg_loader *l, int64_t num_micro, struct meg_err *e)
+int meg_train_read(struct trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e)
 {
     const int r = read_batches(t, l, num_micro, e);
     int32_t is_failed = r < 0;

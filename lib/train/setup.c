@@ -148,9 +148,9 @@ static int check_train_split(const struct trainer *t, struct meg_err *e)
 {
     const char *split = t->job->data.split;
     int n;
-    const struct meg_data_part *p = meg_run_data_parts(t->data, &n);
+    const struct meg_mid_dataset *p = meg_data_splits_mid_datasets(t->data, &n);
 
-    if (t->need.wanted[MEG_TRAIN] == 0 || (n > 0 && p->split == MEG_TRAIN))
+    if (t->need.wanted[MEG_SPLIT_TRAIN] == 0 || (n > 0 && p->split == MEG_SPLIT_TRAIN))
         return 0;
     if (split)
         return meg_fail(e, MEG_EUSAGE,
@@ -166,7 +166,7 @@ static int check_train_split(const struct trainer *t, struct meg_err *e)
 static int plan_data(struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
-    struct meg_data_need *n = &t->need;
+    struct meg_dataset_spec *n = &t->need;
     int r = meg_data_conf_check(&t->job->data, meg_release_find(t->job->tok.megatron_release), e);
 
     if (r < 0)
@@ -181,7 +181,7 @@ static int plan_data(struct trainer *t, struct meg_err *e)
     meg_sample_counts(n->wanted, c->train_samples == MEG_UNSET ? -1 : c->train_samples, t->iters,
                       c->eval_interval, c->eval_iters, t->plan.global);
     if (c->skip_train)
-        n->wanted[MEG_TRAIN] = 0;
+        n->wanted[MEG_SPLIT_TRAIN] = 0;
     if ((r = meg_gpt_data_plan(&t->data, &t->job->data, n, e)) < 0)
         return r;
     return check_train_split(t, e);
@@ -202,21 +202,21 @@ static int open_model(struct trainer *t, struct meg_err *e)
     return meg_optim_create(&t->optim, &t->job->optim, &t->job->share, t->model, e);
 }
 
-int meg_train_open_loader(struct trainer *t, struct meg_loader **out, int split, int64_t consumed,
+int meg_train_open_loader(struct trainer *t, struct meg_data_loader **out, int split, int64_t consumed,
                           struct meg_err *e)
 {
-    const struct meg_dataset *ds = meg_run_data_split(t->data, split);
-    struct meg_sampler_conf s = { 0 };
+    const struct meg_dataset *ds = meg_data_splits_dataset(t->data, split);
+    struct meg_data_sampler_conf s = { 0 };
 
     *out = NULL;
     if (!ds)
         return 0;
-    s.kind = meg_data_sampler_kind(&t->job->data);
+    s.kind = meg_data_conf_sampler_type(&t->job->data);
     s.consumed = consumed;
     s.micro_batch = t->plan.micro;
     s.rank = (int)t->mesh->at.dp;
     s.ranks = t->plan.ranks;
-    return meg_loader_open(out, ds, &s, 1, e);
+    return meg_data_loader_open(out, ds, &s, 1, e);
 }
 
 /* A message for each line of what meg_opt_dump gave. */
@@ -248,10 +248,10 @@ static int build_data(struct trainer *t, struct meg_err *e)
 {
     int r = 0;
 
-    if (meg_train_speaks(t) && (r = meg_run_data_build(t->data, e)) < 0)
+    if (meg_train_speaks(t) && (r = meg_data_splits_build(t->data, e)) < 0)
         return r;
     meg_barrier(t->mesh->world);
-    return meg_train_speaks(t) ? 0 : meg_run_data_build(t->data, e);
+    return meg_train_speaks(t) ? 0 : meg_data_splits_build(t->data, e);
 }
 
 static int run(struct trainer *t, struct meg_err *e)
@@ -267,9 +267,9 @@ static int run(struct trainer *t, struct meg_err *e)
         (r = build_data(t, e)) < 0)
         return r;
     if (!c->skip_train && t->at.iteration < t->iters &&
-        (r = meg_train_open_loader(t, &t->train, MEG_TRAIN, t->at.consumed_train, e)) < 0)
+        (r = meg_train_open_loader(t, &t->train, MEG_SPLIT_TRAIN, t->at.consumed_train, e)) < 0)
         return r;
-    if ((r = meg_train_open_loader(t, &t->valid, MEG_VALID,
+    if ((r = meg_train_open_loader(t, &t->valid, MEG_SPLIT_VALID,
                                    c->skip_train ? 0 : t->at.consumed_valid, e)) < 0 ||
         (r = open_report(t, e)) < 0 ||
         (meg_train_speaks(t) && (r = meg_train_progress_starts(t, e)) < 0))
@@ -332,13 +332,13 @@ int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, stru
         return r; /* to be told at once: to close what other ranks have a part in would wait for them */
 out:
     meg_report_close(t.report);
-    meg_loader_close(t.train);
-    meg_loader_close(t.valid);
+    meg_data_loader_close(t.train);
+    meg_data_loader_close(t.valid);
     meg_optim_close(t.optim);
     meg_train_walk_free(&t.walk);
     meg_train_batches_free(&t.batches);
     meg_gpt_close(t.model);
-    meg_run_data_close(t.data);
+    meg_data_splits_close(t.data);
     meg_ckpt_close(t.from);
     meg_ckpt_tokenizer_free(&t.tok_files);
     meg_tokenizer_close(t.tok);

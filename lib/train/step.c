@@ -133,7 +133,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     return 0;
 }
 
-int meg_train_evaluate(struct trainer *t, struct meg_loader *l, const char *split, double *loss,
+int meg_train_evaluate(struct trainer *t, struct meg_data_loader *l, const char *split, double *loss,
                        struct meg_err *e)
 {
     const int64_t num_micro = meg_batch_most_micro(&t->plan), total = t->job->train.eval_iters;

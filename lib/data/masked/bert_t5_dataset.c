@@ -7,14 +7,14 @@
 #include "data/data_splits_internal.h"
 
 /* Room for CLS and two SEP; of T5 for BOS and EOS, which it keeps free though it adds neither. */
-static int64_t max_length(const struct meg_run_data *d)
+static int64_t max_length(const struct meg_data_splits *d)
 {
-    return d->need.seq_length - (d->masked.conf.kind == MEG_BERT ? 3 : 2);
+    return d->need.seq_length - (d->masked.conf.kind == MEG_MASKED_BERT ? 3 : 2);
 }
 
-static int min_sentences(const struct meg_run_data *d)
+static int min_sentences(const struct meg_data_splits *d)
 {
-    return d->masked.conf.kind == MEG_BERT && d->masked.conf.has_pairs ? 2 : 1;
+    return d->masked.conf.kind == MEG_MASKED_BERT && d->masked.conf.has_pairs ? 2 : 1;
 }
 
 static int64_t documents(const struct meg_source *src)
@@ -23,14 +23,14 @@ static int64_t documents(const struct meg_source *src)
     return d ? meg_indexed_documents(d) : 0;
 }
 
-static int plan_part(const struct meg_run_data *d, struct meg_data_part *p,
+static int plan_part(const struct meg_data_splits *d, struct meg_mid_dataset *p,
                      const struct meg_source *src, struct meg_err *e)
 {
     const struct meg_indexed *file = meg_source_indexed(src);
 
     if (!file)
         return meg_fail(e, MEG_EUSAGE, "--mock-data has no sentences, of which %s are made",
-                        d->masked.conf.kind == MEG_BERT ? "BERT's samples" : "T5's samples");
+                        d->masked.conf.kind == MEG_MASKED_BERT ? "BERT's samples" : "T5's samples");
     if (p->begin == p->end)
         return meg_fail(e, MEG_EUSAGE,
                         "--split %s: nothing of %s is for %s: it gets documents %" PRId64
@@ -43,18 +43,18 @@ static int plan_part(const struct meg_run_data *d, struct meg_data_part *p,
     return 0;
 }
 
-static void describe_part(const struct meg_run_data *d, const struct meg_data_part *p,
+static void describe_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
                           struct meg_str *out)
 {
-    const struct meg_data_identity id = { d->class->name, p->name,
+    const struct meg_cache_key id = { d->class->name, p->name,
                                           p->wanted,      meg_split_names[p->split],
                                           d->need.seed,   d->need.seq_length,
                                           d->split_text,  &d->split,
                                           d->tokenizer,   &d->masked.conf };
-    meg_describe_part(out, &id);
+    meg_cache_key_add_dataset(out, &id);
 }
 
-static void stem(const struct meg_run_data *d, const struct meg_data_part *p, struct meg_str *out)
+static void stem(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out)
 {
     meg_str_printf(out, "%" PRId64 "mns_%" PRId64 "msl_%.2fssp_%" PRId64 "s", p->wanted,
                    max_length(d), d->masked.conf.short_seq_prob, d->need.seed);
@@ -70,15 +70,15 @@ static struct meg_npy row_array(const struct meg_sentence_map *m, bool is_deepsp
                              m->row };
 }
 
-static int build_part(const struct meg_run_data *d, const struct meg_data_part *p,
-                      struct meg_dataset *ds, const struct meg_cache_entry *c, struct meg_err *e)
+static int build_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
+                      struct meg_dataset *ds, const struct meg_index_cache_entry *c, struct meg_err *e)
 {
     const struct meg_indexed *file = meg_source_indexed(ds->src);
     const bool is_all = p->wanted == MEG_ONE_EPOCH;
     const struct meg_sentence_map_conf how = { max_length(d),
                                                min_sentences(d),
                                                d->masked.conf.short_seq_prob,
-                                               is_all ? 1 : MEG_EVERY_EPOCH,
+                                               is_all ? 1 : MEG_UNLIMITED_EPOCHS,
                                                is_all ? INT64_MAX : p->wanted,
                                                (uint32_t)d->need.seed };
     struct meg_sentence_map *m = &ds->rows;
@@ -87,14 +87,14 @@ static int build_part(const struct meg_run_data *d, const struct meg_data_part *
     ds->masked = d->masked;
     meg_sentence_map_shape(m, file, 3);
     a = row_array(m, d->is_deepspeed, -1);
-    if (c && meg_cache_load(c, p->name, &a, 1, ds->map)) {
+    if (c && meg_index_cache_load(c, p->name, &a, 1, ds->map)) {
         m->row = a.data;
         m->n = a.rows;
     } else {
         meg_sentence_map_build(m, file, p->begin, p->end, &how);
         a = row_array(m, d->is_deepspeed, m->n);
         if (c && m->n > 0)
-            meg_cache_store(c, &a, 1);
+            meg_index_cache_store(c, &a, 1);
     }
     ds->len = m->n;
     if (m->n > 0)
@@ -109,9 +109,9 @@ static int build_part(const struct meg_run_data *d, const struct meg_data_part *
 }
 
 static const struct meg_data_class classes[] = {
-    [MEG_BERT] = { "BERTMaskedWordPieceDataset", documents, plan_part, describe_part, stem,
+    [MEG_MASKED_BERT] = { "BERTMaskedWordPieceDataset", documents, plan_part, describe_part, stem,
                    build_part },
-    [MEG_T5] = { "T5MaskedWordPieceDataset", documents, plan_part, describe_part, stem,
+    [MEG_MASKED_T5] = { "T5MaskedWordPieceDataset", documents, plan_part, describe_part, stem,
                  build_part },
 };
 
@@ -125,14 +125,14 @@ static int check_id(const struct meg_masked_vocab *v, int32_t id, const char *na
     return meg_fail(e, MEG_EUSAGE, "the vocabulary has no %s token", name);
 }
 
-static int check_vocab(enum meg_masked_kind kind, const struct meg_masked_vocab *v,
+static int check_vocab(enum meg_masked_type kind, const struct meg_masked_vocab *v,
                        struct meg_err *e)
 {
     int r;
 
     if ((r = check_id(v, v->mask, "[MASK]", e)) < 0 || (r = check_id(v, v->pad, "[PAD]", e)) < 0)
         return r;
-    if (kind == MEG_BERT) {
+    if (kind == MEG_MASKED_BERT) {
         if ((r = check_id(v, v->cls, "[CLS]", e)) < 0)
             return r;
         return check_id(v, v->sep, "[SEP]", e);
@@ -150,7 +150,7 @@ static int check_conf(const struct meg_masked_conf *c, int64_t seq_length, struc
     if (seq_length < SHORTEST || seq_length > INT32_MAX)
         return meg_fail(e, MEG_EUSAGE, "--seq-length: %" PRId64 " is not in %d to %d", seq_length,
                         SHORTEST, INT32_MAX);
-    if (c->kind == MEG_T5 && (c->decoder_seq_length < 2 || c->decoder_seq_length > INT32_MAX))
+    if (c->kind == MEG_MASKED_T5 && (c->decoder_seq_length < 2 || c->decoder_seq_length > INT32_MAX))
         return meg_fail(e, MEG_EUSAGE, "--decoder-seq-length: %" PRId64 " is not in 2 to %d",
                         c->decoder_seq_length, INT32_MAX);
     if (!(c->mask.prob > 0 && c->mask.prob < 1))
@@ -164,11 +164,11 @@ static int check_conf(const struct meg_masked_conf *c, int64_t seq_length, struc
     return 0;
 }
 
-int meg_masked_data_open(struct meg_run_data **out, const struct meg_data_conf *conf,
-                         const struct meg_data_need *need, const struct meg_masked_conf *masked,
+int meg_masked_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
+                         const struct meg_dataset_spec *need, const struct meg_masked_conf *masked,
                          const struct meg_masked_vocab *vocab, struct meg_err *e)
 {
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     int r;
 
     if ((r = check_conf(masked, need->seq_length, e)) < 0 ||
@@ -176,7 +176,7 @@ int meg_masked_data_open(struct meg_run_data **out, const struct meg_data_conf *
         return r;
     d = meg_new(sizeof *d);
     d->class = &classes[masked->kind];
-    d->masked = (struct meg_masked){ *masked, *vocab, need->seq_length, (uint32_t)need->seed };
-    r = meg_run_data_plan(&d, d, conf, need, e);
-    return r < 0 ? r : meg_run_data_open(out, d, e);
+    d->masked = (struct meg_masked_sample_conf){ *masked, *vocab, need->seq_length, (uint32_t)need->seed };
+    r = meg_data_splits_plan(&d, d, conf, need, e);
+    return r < 0 ? r : meg_data_splits_open(out, d, e);
 }

@@ -13,8 +13,8 @@
  * Errors as there, and MEG_EUSAGE for numbers that make no sense, or a vocabulary without an id that
  * is needed; *out is then untouched.
  */
-int meg_masked_data_open(struct meg_run_data **out, const struct meg_data_conf *conf,
-                         const struct meg_data_need *need, const struct meg_masked_conf *masked,
+int meg_masked_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
+                         const struct meg_dataset_spec *need, const struct meg_masked_conf *masked,
                          const struct meg_masked_vocab *vocab, struct meg_err *e);
 
 #endif

@@ -8,14 +8,14 @@
 #include "data/internal.h"
 #include "data/masked/span_mask.h"
 
-struct meg_masked_conf meg_masked_defaults(enum meg_masked_kind kind)
+struct meg_masked_conf meg_masked_defaults(enum meg_masked_type kind)
 {
     struct meg_masked_conf c = { .kind = kind,
                                  .short_seq_prob = 0.1,
-                                 .has_pairs = kind == MEG_BERT,
+                                 .has_pairs = kind == MEG_MASKED_BERT,
                                  .mask = { .prob = 0.15, .max_ngram = 3, .whole_word = true } };
 
-    if (kind == MEG_T5) {
+    if (kind == MEG_MASKED_T5) {
         c.mask.max_ngram = 10;
         c.mask.geometric = true;
     }
@@ -41,7 +41,7 @@ static int gather(struct gathered *x, const struct meg_dataset *ds, int64_t i, s
     *x = (struct gathered){ .target = meg_sentence_map_at(&ds->rows, i, 2) };
     if (begin < 0 || begin >= end || end > meg_indexed_sequences(d) || x->target < 1 ||
         x->target > ds->masked.seq_length)
-        return meg_dataset_misfit(ds, e);
+        return meg_dataset_cache_mismatch(ds, e);
     meg_mt19937_seed(&x->rng, ds->masked.seed + (uint32_t)i);
     x->nsentence = end - begin;
     x->first = meg_new(((size_t)x->nsentence + 1) * sizeof *x->first);
@@ -122,7 +122,7 @@ int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sam
                     struct meg_err *e)
 {
     struct gathered x = { 0 };
-    struct meg_masking m = { 0 };
+    struct meg_masked_spans m = { 0 };
     struct segment a, b;
     const struct meg_masked_conf *c;
     const struct meg_masked_vocab *v;
@@ -134,11 +134,11 @@ int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sam
     c = &ds->masked.conf;
     v = &ds->masked.vocab;
     s = ds->masked.seq_length;
-    MEG_ASSERT(c->kind == MEG_BERT);
+    MEG_ASSERT(c->kind == MEG_MASKED_BERT);
     if ((r = gather(&x, ds, i, e)) < 0)
         goto out;
     if ((c->has_pairs && x.nsentence < 2) || x.target > s - 3) {
-        r = meg_dataset_misfit(ds, e);
+        r = meg_dataset_cache_mismatch(ds, e);
         goto out;
     }
     out->is_random = choose_segments(&x, c->has_pairs, &a, &b);
@@ -153,7 +153,7 @@ int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sam
         n += b.n;
         out->text[n++] = v->sep;
     }
-    meg_mask_tokens(&m, out->text, n, x.target, MEG_BERT, &c->mask, v, &x.rng);
+    meg_mask_tokens(&m, out->text, n, x.target, MEG_MASKED_BERT, &c->mask, v, &x.rng);
 
     fill(out->text, n, s, v->pad);
     fill(out->types, 0, first_n, 0);
@@ -168,7 +168,7 @@ int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sam
         out->loss_mask[m.position[k]] = 1;
     }
 out:
-    meg_masking_free(&m);
+    meg_masked_spans_free(&m);
     drop(&x);
     return r;
 }
@@ -188,7 +188,7 @@ static int by_begin(const void *a, const void *b)
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-static struct span *sorted_spans(const struct meg_masking *m)
+static struct span *sorted_spans(const struct meg_masked_spans *m)
 {
     struct span *s = meg_new((size_t)m->nspan * sizeof *s);
 
@@ -199,7 +199,7 @@ static struct span *sorted_spans(const struct meg_masking *m)
     return s;
 }
 
-static int check_decoder(const struct meg_dataset *ds, int64_t i, const struct meg_masking *m,
+static int check_decoder(const struct meg_dataset *ds, int64_t i, const struct meg_masked_spans *m,
                          struct meg_err *e)
 {
     const struct meg_masked_conf *c = &ds->masked.conf;
@@ -218,7 +218,7 @@ static int check_decoder(const struct meg_dataset *ds, int64_t i, const struct m
 }
 
 static void put_t5(struct meg_t5_sample *out, const int32_t *tokens, int64_t n,
-                   const struct span *span, int64_t nspan, const struct meg_masked *how)
+                   const struct span *span, int64_t nspan, const struct meg_masked_sample_conf *how)
 {
     const struct meg_masked_vocab *v = &how->vocab;
     const int64_t s = how->seq_length, t = how->conf.decoder_seq_length;
@@ -255,20 +255,20 @@ int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample 
                   struct meg_err *e)
 {
     struct gathered x = { 0 };
-    struct meg_masking m = { 0 };
+    struct meg_masked_spans m = { 0 };
     struct span *span;
     int64_t n;
     int r;
 
     if ((r = meg_dataset_find(&ds, &i, e)) < 0)
         return r;
-    MEG_ASSERT(ds->masked.conf.kind == MEG_T5);
+    MEG_ASSERT(ds->masked.conf.kind == MEG_MASKED_T5);
     if ((r = gather(&x, ds, i, e)) < 0)
         goto out;
     n = x.first[x.nsentence];
     out->is_truncated = n > x.target;
     n = n < x.target ? n : x.target;
-    meg_mask_tokens(&m, x.tokens, n, x.target, MEG_T5, &ds->masked.conf.mask, &ds->masked.vocab,
+    meg_mask_tokens(&m, x.tokens, n, x.target, MEG_MASKED_T5, &ds->masked.conf.mask, &ds->masked.vocab,
                     &x.rng);
     if ((r = check_decoder(ds, i, &m, e)) < 0)
         goto out;
@@ -276,7 +276,7 @@ int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample 
     put_t5(out, x.tokens, n, span, m.nspan, &ds->masked);
     free(span);
 out:
-    meg_masking_free(&m);
+    meg_masked_spans_free(&m);
     drop(&x);
     return r;
 }

@@ -20,10 +20,10 @@ struct meg_mask_conf {
     bool geometric;     /* lengths of spans are geometric (0.2), not in proportion to 1/length */
 };
 
-enum meg_masked_kind { MEG_BERT, MEG_T5 };
+enum meg_masked_type { MEG_MASKED_BERT, MEG_MASKED_T5 };
 
 struct meg_masked_conf {
-    enum meg_masked_kind kind;
+    enum meg_masked_type kind;
     int64_t decoder_seq_length; /* T5; the encoder's is the run's */
     double short_seq_prob;      /* share of samples that are made shorter, in [2^-31, 1], or 0 */
     bool has_pairs;             /* BERT: with a second segment, in order or swapped */
@@ -31,7 +31,7 @@ struct meg_masked_conf {
 };
 
 /* BERT: whole words, up to 3 of them, in pairs.  T5: whole words, up to 10, geometric. */
-struct meg_masked_conf meg_masked_defaults(enum meg_masked_kind kind);
+struct meg_masked_conf meg_masked_defaults(enum meg_masked_type kind);
 
 /* What is asked of a vocabulary.  The arrays are borrowed for as long as there are datasets. */
 struct meg_masked_vocab {

@@ -31,7 +31,7 @@ int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d,
     const bool is_all = c->wanted == MEG_ONE_EPOCH;
     const struct meg_sentence_map_conf how = { .max_length = c->seq_length - 3,
                                                .min_sentences = c->takes_single ? 1 : 2,
-                                               .max_epochs = is_all ? 1 : MEG_EVERY_EPOCH,
+                                               .max_epochs = is_all ? 1 : MEG_UNLIMITED_EPOCHS,
                                                .max_samples = is_all ? INT64_MAX : c->wanted,
                                                .seed = c->seed };
     struct meg_ict *x;

@@ -14,7 +14,7 @@
 
 enum {
     MEG_LONG_SENTENCE = 512,         /* tokens; a document with a longer one gives no sample */
-    MEG_EVERY_EPOCH = INT32_MAX - 1, /* more than any run needs */
+    MEG_UNLIMITED_EPOCHS = INT32_MAX - 1, /* more than any run needs */
 };
 
 /* Rows of a sample: uint32, or uint64 where the dataset has 2^32 sequences and more. */

@@ -31,21 +31,21 @@ static void find_words(struct words *w, const int32_t *tokens, int64_t n, bool w
 }
 
 /* Probabilities of spans of 1 to max_ngram words. */
-static double *span_shares(const struct meg_mask_conf *c)
+static double *ngram_probs(const struct meg_mask_conf *c)
 {
     const int n = (int)c->max_ngram;
     double *p = meg_new((size_t)n * sizeof *p);
 
     for (int k = 0; k < n; k++)
         p[k] = 1.0 / (k + 1);
-    meg_blend_normalise(p, n);
+    meg_blend_normalize(p, n);
     for (int k = 0; c->longer_ngrams && k < n / 2; k++) {
         const double t = p[k];
 
         p[k] = p[n - 1 - k];
         p[n - 1 - k] = t;
     }
-    meg_blend_normalise(p, n);
+    meg_blend_normalize(p, n);
     return p;
 }
 
@@ -60,12 +60,12 @@ static int64_t draw_words(const struct meg_mask_conf *c, const double *shares,
     return n < c->max_ngram ? n : c->max_ngram;
 }
 
-static int32_t replacement(int32_t id, enum meg_masked_kind kind, const struct meg_masked_vocab *v,
+static int32_t replacement(int32_t id, enum meg_masked_type kind, const struct meg_masked_vocab *v,
                            struct meg_mt19937 *g)
 {
     int64_t k;
 
-    if (kind == MEG_T5 || meg_mt19937_double(g) < 0.8)
+    if (kind == MEG_MASKED_T5 || meg_mt19937_double(g) < 0.8)
         return v->mask;
     if (meg_mt19937_double(g) < 0.5)
         return id;
@@ -73,19 +73,19 @@ static int32_t replacement(int32_t id, enum meg_masked_kind kind, const struct m
     return v->drawn ? v->drawn[k] : (int32_t)k;
 }
 
-void meg_mask_tokens(struct meg_masking *m, int32_t *tokens, int64_t n, int64_t target,
-                     enum meg_masked_kind kind, const struct meg_mask_conf *c,
+void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target,
+                     enum meg_masked_type kind, const struct meg_mask_conf *c,
                      const struct meg_masked_vocab *v, struct meg_mt19937 *g)
 {
     /* Not rounded: of 6.75, spans are drawn even when 6 tokens are hidden, though none will fit. */
     const double limit = fmin(c->prob * (double)target, fmax(1, rint((double)n * c->prob)));
-    double *shares = span_shares(c);
+    double *shares = ngram_probs(c);
     bool *is_hidden = meg_new((size_t)n * sizeof *is_hidden);
     int32_t *order;
     struct words w;
 
     find_words(&w, tokens, n, c->whole_word, v);
-    *m = (struct meg_masking){ .position = meg_new((size_t)n * sizeof *m->position),
+    *m = (struct meg_masked_spans){ .position = meg_new((size_t)n * sizeof *m->position),
                                .original = meg_new((size_t)n * sizeof *m->original),
                                .first = meg_new(((size_t)n + 1) * sizeof *m->first) };
     order = meg_new((size_t)w.n * sizeof *order);
@@ -123,10 +123,10 @@ void meg_mask_tokens(struct meg_masking *m, int32_t *tokens, int64_t n, int64_t 
     free(shares);
 }
 
-void meg_masking_free(struct meg_masking *m)
+void meg_masked_spans_free(struct meg_masked_spans *m)
 {
     free(m->position);
     free(m->original);
     free(m->first);
-    *m = (struct meg_masking){ 0 };
+    *m = (struct meg_masked_spans){ 0 };
 }

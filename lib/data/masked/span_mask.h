@@ -8,12 +8,12 @@
 #include "data/masked/bert_t5_sample.h"
 
 /* Spans in the order they were drawn; span k is positions [first[k], first[k+1]) of position. */
-struct meg_masking {
+struct meg_masked_spans {
     int64_t n, nspan;
     int32_t *position, *original; /* [n] */
     int64_t *first;               /* [nspan+1] */
 };
-void meg_masking_free(struct meg_masking *m);
+void meg_masked_spans_free(struct meg_masked_spans *m);
 
 /*
  * meg_mask_tokens - hide some of the tokens of a sample
@@ -21,8 +21,8 @@ void meg_masking_free(struct meg_masking *m);
  *   target  length the sample was gathered for
  *   kind    what stands in place of a token: BERT's choice of three, or always MASK
  */
-void meg_mask_tokens(struct meg_masking *m, int32_t *tokens, int64_t n, int64_t target,
-                     enum meg_masked_kind kind, const struct meg_mask_conf *c,
+void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target,
+                     enum meg_masked_type kind, const struct meg_mask_conf *c,
                      const struct meg_masked_vocab *v, struct meg_mt19937 *g);
 
 #endif

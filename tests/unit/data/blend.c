@@ -66,7 +66,7 @@ static void shares_are_summed_pairwise(void **state)
     (void)state;
     for (int i = 0; i < 1000; i++)
         w[i] = 0.1 * (i % 7 + 1) + 1.0 / (i + 3);
-    meg_blend_normalise(w, 1000);
+    meg_blend_normalize(w, 1000);
     assert_true(w[0] == 0x1.18020bc6af0d5p-10);
     assert_true(w[999] == 0x1.8459275396741p-10);
 }
@@ -77,7 +77,7 @@ static void a_dataset_is_asked_for_a_little_more_than_its_share(void **state)
     int64_t n[2];
 
     (void)state;
-    meg_blend_wanted(n, w, 2, 100);
+    meg_blend_sizes(n, w, 2, 100);
     assert_true(n[0] == 31 && n[1] == 71);
 }
 
@@ -109,12 +109,12 @@ static void golden_indices(void **state)
             assert_int_equal(json_array_size(targets), 3);
             for (int d = 0; d < k; d++)
                 w[d] = json_number_value(json_array_get(given, (size_t)d));
-            meg_blend_normalise(w, k);
+            meg_blend_normalize(w, k);
             for (int d = 0; d < k; d++)
                 assert_true(w[d] == json_number_value(json_array_get(norm, (size_t)d)));
             for (size_t s = 0; s < 3; s++) {
                 int64_t n[16];
-                meg_blend_wanted(n, w, k, int_at(targets, s));
+                meg_blend_sizes(n, w, k, int_at(targets, s));
                 for (int d = 0; d < k; d++)
                     assert_int_equal(n[d], int_at(json_array_get(wanted, (size_t)d), s));
             }

@@ -20,9 +20,9 @@ static struct meg_data_conf deepspeed(void)
                                    .data_order = "megatron-deepspeed" };
 }
 
-static struct meg_run_data *opened(const struct meg_data_conf *c, const struct meg_data_need *need)
+static struct meg_data_splits *opened(const struct meg_data_conf *c, const struct meg_dataset_spec *need)
 {
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     struct meg_err e;
 
     if (meg_gpt_data_open(&d, c, need, &e) < 0)
@@ -69,7 +69,7 @@ static void golden_splits(void **state)
             meg_fraction_range(b.range[0], get_int(x, "n"), &begin, &end);
             assert_int_equal(begin, int_at(json_object_get(x, "bounds"), 0));
             assert_int_equal(end, int_at(json_object_get(x, "bounds"), 1));
-            meg_data_choice_free(&(struct meg_data_choice){ .blend = { b } });
+            meg_data_blends_free(&(struct meg_data_blends){ .blend = { b } });
         }
     }
     json_decref(all);
@@ -132,31 +132,31 @@ static void golden_indices_and_file_names(void **state)
     json_array_foreach(all, i, x)
     {
         struct meg_data_conf c = deepspeed();
-        struct meg_data_need need = { .seq_length = get_int(x, "sequence_length"),
+        struct meg_dataset_spec need = { .seq_length = get_int(x, "sequence_length"),
                                       .seed = get_int(x, "seed"),
                                       .eod = -1,
                                       .pad = -1 };
         const json_t *wanted = json_object_get(x, "num_samples");
-        struct meg_run_data *d;
+        struct meg_data_splits *d;
 
         assert_string_equal(get_str(x, "dataset"), prefix[0]);
         c.data_path = words(prefix);
         c.split = get_str(x, "split");
         if (json_object_get(x, "error")) {
-            need.wanted[MEG_TRAIN] = int_at(wanted, 0);
-            need.wanted[MEG_VALID] = int_at(wanted, 1);
-            meg_run_data_close(opened(&c, &need));
+            need.wanted[MEG_SPLIT_TRAIN] = int_at(wanted, 0);
+            need.wanted[MEG_SPLIT_VALID] = int_at(wanted, 1);
+            meg_data_splits_close(opened(&c, &need));
             continue;
         }
         assert_string_equal(get_str(x, "which"), "train");
-        need.wanted[MEG_TRAIN] = json_integer_value(wanted);
+        need.wanted[MEG_SPLIT_TRAIN] = json_integer_value(wanted);
         for (int pass = 0; pass < 2; pass++) {
             d = opened(&c, &need);
             if (pass)
-                assert_non_null(meg_run_data_split(d, MEG_TRAIN)->map[0].p);
-            same_index(meg_run_data_split(d, MEG_TRAIN), x);
-            same_samples(meg_run_data_split(d, MEG_TRAIN), x);
-            meg_run_data_close(d);
+                assert_non_null(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)->map[0].p);
+            same_index(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), x);
+            same_samples(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), x);
+            meg_data_splits_close(d);
         }
     }
     json_array_foreach(names, i, name) if (access(json_string_value(name), F_OK) < 0)
@@ -182,13 +182,13 @@ static void golden_blends(void **state)
     json_array_foreach(all, i, x)
     {
         struct meg_data_conf c = deepspeed();
-        struct meg_data_need need = { .seq_length = get_int(x, "sequence_length"),
+        struct meg_dataset_spec need = { .seq_length = get_int(x, "sequence_length"),
                                       .seed = get_int(x, "seed"),
                                       .eod = -1,
                                       .pad = -1 };
         const char *path[16] = { NULL };
         const struct meg_dataset *ds;
-        struct meg_run_data *d;
+        struct meg_data_splits *d;
         int which = 0;
 
         json_array_foreach(json_object_get(x, "data_path"), k, word) path[k] =
@@ -199,7 +199,7 @@ static void golden_blends(void **state)
             which++;
         need.wanted[which] = int_at(json_object_get(x, "targets"), (size_t)which);
         d = opened(&c, &need);
-        ds = meg_run_data_split(d, which);
+        ds = meg_data_splits_dataset(d, which);
         assert_int_equal(meg_dataset_len(ds), get_int(x, "size"));
         for (int m = 0; m < ds->nmember; m++)
             assert_int_equal(ds->member[m]->len, int_at(json_object_get(x, "lengths"), (size_t)m));
@@ -209,7 +209,7 @@ static void golden_blends(void **state)
             assert_int_equal(ds->blend.sample[s],
                              int_at(json_object_get(x, "dataset_sample_index"), (size_t)s));
         }
-        meg_run_data_close(d);
+        meg_data_splits_close(d);
     }
     json_decref(all);
 }
@@ -221,14 +221,14 @@ static void a_blend_may_run_past_a_dataset(void **state)
     static const int length[] = { 20, 20 };
     const char *path[] = { "0.2", "ra", "0.8", "rb", NULL };
     struct meg_data_conf c = deepspeed();
-    const struct meg_data_need need = {
+    const struct meg_dataset_spec need = {
         .seq_length = 4, .wanted = { 10, 0, 0 }, .eod = -1, .pad = -1
     };
     int32_t ids[4][4];
     float mask[4];
     struct meg_sample got = { ids[0], ids[1], mask, ids[2], ids[3] };
     const struct meg_dataset *ds;
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     struct meg_err e;
 
     (void)state;
@@ -237,7 +237,7 @@ static void a_blend_may_run_past_a_dataset(void **state)
     c.data_path = words(path);
     c.split = "1";
     d = opened(&c, &need);
-    ds = meg_run_data_split(d, MEG_TRAIN);
+    ds = meg_data_splits_dataset(d, MEG_SPLIT_TRAIN);
     assert_int_equal(meg_dataset_len(ds), 18); /* 9 of each, where 10 were wanted */
     for (int64_t i = 0; i < 10; i++)
         assert_int_equal(meg_dataset_sample(ds, i, &got, &e), 0);
@@ -245,7 +245,7 @@ static void a_blend_may_run_past_a_dataset(void **state)
     assert_string_equal(
         e.msg, "rb: the blend needs more than its 9 samples; try --renormalize-blend-weights, or from "
                "--megatron-release 0.11 on a larger --mid-level-dataset-surplus");
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
 }
 
 static void groups_name_parts_of_files(void **state)
@@ -254,11 +254,11 @@ static void groups_name_parts_of_files(void **state)
     const char *train[] = { "T: 0.25 0:0.6 ga, 0.75 0.5:1 sub/gb", NULL },
                *valid[] = { "V1: 1 0.6:0.8 ga", NULL };
     struct meg_data_conf c = deepspeed();
-    const struct meg_data_need need = {
+    const struct meg_dataset_spec need = {
         .seq_length = 4, .wanted = { 8, 3, 2 }, .eod = -1, .pad = -1, .seed = 5
     };
-    const struct meg_data_part *p;
-    struct meg_run_data *d;
+    const struct meg_mid_dataset *p;
+    struct meg_data_splits *d;
     int n;
 
     (void)state;
@@ -266,22 +266,22 @@ static void groups_name_parts_of_files(void **state)
     make_dataset("ga", length, 10);
     make_dataset("sub/gb", length, 10);
     c.data_order = "auto"; /* is that of the options */
-    c.weighted[MEG_TRAIN] = words(train);
-    c.weighted[MEG_VALID] = words(valid);
+    c.weighted[MEG_SPLIT_TRAIN] = words(train);
+    c.weighted[MEG_SPLIT_VALID] = words(valid);
     spew_text("test.txt", "\"X: 1 0.8:1 ga\"\n");
-    c.weighted_file[MEG_TEST] = "test.txt";
+    c.weighted_file[MEG_SPLIT_TEST] = "test.txt";
     for (int pass = 0; pass < 2; pass++) {
         d = opened(&c, &need);
-        p = meg_run_data_parts(d, &n);
+        p = meg_data_splits_mid_datasets(d, &n);
         assert_int_equal(n, 4);
         assert_true(p[0].begin == 0 && p[0].end == 6 && p[0].weight == 0.25);
         assert_true(p[1].begin == 5 && p[1].end == 10 && p[1].weight == 0.75);
-        assert_true(p[2].split == MEG_VALID && p[2].begin == 6 && p[2].end == 8 &&
+        assert_true(p[2].split == MEG_SPLIT_VALID && p[2].begin == 6 && p[2].end == 8 &&
                     p[2].wanted == 3);
-        assert_true(p[3].split == MEG_TEST && p[3].begin == 8 && p[3].end == 10);
-        assert_int_equal(meg_run_data_split(d, MEG_VALID)->nmember, 0);
-        assert_int_equal(meg_run_data_split(d, MEG_TRAIN)->nmember, 2);
-        meg_run_data_close(d);
+        assert_true(p[3].split == MEG_SPLIT_TEST && p[3].begin == 8 && p[3].end == 10);
+        assert_int_equal(meg_data_splits_dataset(d, MEG_SPLIT_VALID)->nmember, 0);
+        assert_int_equal(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)->nmember, 2);
+        meg_data_splits_close(d);
     }
     assert_int_equal(access("ga_T_indexmap_3ns_4sl_5s_doc_idx.npy", F_OK), 0);
     assert_int_equal(access("sub/gb_T_indexmap_7ns_4sl_5s_shuffle_idx.npy", F_OK), 0);
@@ -292,13 +292,13 @@ static void groups_name_parts_of_files(void **state)
     valid[0] = "V1: 1 0.4:0.6 ga";
     for (int pass = 0; pass < 2; pass++) {
         d = opened(&c, &need);
-        assert_int_equal(meg_run_data_split(d, MEG_VALID)->map[0].p != NULL, pass);
-        for (int64_t i = 0; i < meg_run_data_split(d, MEG_VALID)->index.ndocument; i++)
-            assert_in_range(meg_run_data_split(d, MEG_VALID)->index.document[i], 4, 5);
-        meg_run_data_close(d);
+        assert_int_equal(meg_data_splits_dataset(d, MEG_SPLIT_VALID)->map[0].p != NULL, pass);
+        for (int64_t i = 0; i < meg_data_splits_dataset(d, MEG_SPLIT_VALID)->index.ndocument; i++)
+            assert_in_range(meg_data_splits_dataset(d, MEG_SPLIT_VALID)->index.document[i], 4, 5);
+        meg_data_splits_close(d);
     }
     c.data_cache_path = "kept";
-    meg_run_data_close(opened(&c, &need));
+    meg_data_splits_close(opened(&c, &need));
     assert_int_equal(access("kept/gb_T_indexmap_7ns_4sl_5s_shuffle_idx.npy", F_OK), 0);
 }
 
@@ -309,11 +309,11 @@ static void rows_of_sentences_have_their_names(void **state)
     const struct meg_masked_vocab v = {
         .size = 64, .continues = no_continuation, .cls = 50, .sep = 51, .mask = 52, .pad = 53
     };
-    struct meg_masked_conf c = meg_masked_defaults(MEG_BERT);
+    struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_BERT);
     struct meg_data_conf conf = deepspeed();
-    const struct meg_data_need need = { .seq_length = 32, .seed = 9, .wanted = { 4, 0, 0 } };
+    const struct meg_dataset_spec need = { .seq_length = 32, .seed = 9, .wanted = { 4, 0, 0 } };
     struct meg_indexed_writer *w;
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     struct meg_err e;
     int32_t ids[5] = { 1, 2, 3, 4, 5 };
 
@@ -327,15 +327,15 @@ static void rows_of_sentences_have_their_names(void **state)
     conf.split = "1";
     for (int pass = 0; pass < 2; pass++) {
         assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
-        assert_int_equal(meg_run_data_split(d, MEG_TRAIN)->map[0].p != NULL, pass);
-        meg_run_data_close(d);
+        assert_int_equal(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)->map[0].p != NULL, pass);
+        meg_data_splits_close(d);
     }
     assert_int_equal(access("sentences_train_indexmap_4mns_29msl_0.10ssp_9s.npy", F_OK), 0);
 }
 
 #define FAILS(code, message)                                                                       \
     do {                                                                                           \
-        struct meg_run_data *d_;                                                                   \
+        struct meg_data_splits *d_;                                                                   \
         struct meg_err e_;                                                                         \
         assert_int_equal(meg_gpt_data_plan(&d_, &c, &need, &e_), code);                            \
         assert_string_equal(e_.msg, message);                                                      \
@@ -354,13 +354,13 @@ static void what_is_no_group_is_refused(void **state)
     };
     const char *group[] = { NULL, NULL, NULL };
     struct meg_data_conf c = deepspeed();
-    const struct meg_data_need need = { .seq_length = 4, .wanted = { 8, 0, 0 } };
+    const struct meg_dataset_spec need = { .seq_length = 4, .wanted = { 8, 0, 0 } };
     char want[256];
 
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         group[0] = bad[i][0];
-        c.weighted[MEG_TRAIN] = words(group);
+        c.weighted[MEG_SPLIT_TRAIN] = words(group);
         snprintf(want, sizeof want,
                  "--train-weighted-split-paths: '%s' is not WEIGHT BEGIN:END PREFIX with a weight "
                  "above 0 "
@@ -377,19 +377,19 @@ static void what_is_no_group_is_refused(void **state)
           "--train-weighted-split-paths: the weights add up to more than 1.79769e+308; only their ratios count, "
           "give smaller ones");
     group[0] = group[1] = "T: 1 0:1 a";
-    c.weighted[MEG_TRAIN] = words(group);
+    c.weighted[MEG_SPLIT_TRAIN] = words(group);
     FAILS(MEG_EUSAGE,
           "--train-weighted-split-paths: several groups, a split takes one; evaluate others with "
           "meg-eval");
-    c.weighted[MEG_TRAIN].n = 1;
+    c.weighted[MEG_SPLIT_TRAIN].n = 1;
     c.data_order = "megatron-lm";
     FAILS(MEG_EUSAGE, "--data-order megatron-lm: Megatron-LM has no --train-weighted-split-paths");
     c.data_order = "auto";
     c.split = "1";
     FAILS(MEG_EUSAGE, "--split shares out --data-path; each split has data of its own here");
     c.split = NULL;
-    c.weighted[MEG_TRAIN].n = 0;
-    c.weighted_file[MEG_TRAIN] = "group.txt";
+    c.weighted[MEG_SPLIT_TRAIN].n = 0;
+    c.weighted_file[MEG_SPLIT_TRAIN] = "group.txt";
     spew_text("group.txt", "T: 1 0:1 a\n");
     FAILS(MEG_EFORMAT, "group.txt: expected groups between double quotes");
     spew_text("group.txt", " \n");
@@ -399,7 +399,7 @@ static void what_is_no_group_is_refused(void **state)
           "group.txt: several groups, a split takes one; evaluate others with meg-eval");
     spew("group.txt", "\"T: 1\0 0:1 a\"", 14);
     FAILS(MEG_EFORMAT, "group.txt: holds a zero byte: no text");
-    c.weighted_file[MEG_TRAIN] = "nowhere.txt";
+    c.weighted_file[MEG_SPLIT_TRAIN] = "nowhere.txt";
     FAILS(MEG_ENOENT, "nowhere.txt: No such file or directory");
 }
 

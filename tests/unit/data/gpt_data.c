@@ -30,9 +30,9 @@ static struct meg_str_list words(const char **v)
     return l;
 }
 
-static struct meg_data_need need_of(int64_t train, int64_t valid, int64_t test)
+static struct meg_dataset_spec need_of(int64_t train, int64_t valid, int64_t test)
 {
-    const struct meg_data_need n = {
+    const struct meg_dataset_spec n = {
         T, 1234, { train, valid, test }, 1000, -1, 1001, NULL_TOKENIZER, NULL
     };
     return n;
@@ -59,8 +59,8 @@ static void a_document_boundary_marks_a_sample(void **state)
     const int length[] = { 4, 20 }; /* 1 2 3 0 | 1 2 ... 19 0 */
     const char *path[] = { "mark", NULL };
     struct meg_data_conf c = defaults();
-    struct meg_data_need need = need_of(1, 0, 0);
-    struct meg_run_data *d;
+    struct meg_dataset_spec need = need_of(1, 0, 0);
+    struct meg_data_splits *d;
     struct meg_err e;
     struct row r;
     int at = -1;
@@ -72,8 +72,8 @@ static void a_document_boundary_marks_a_sample(void **state)
     c.reset_position_ids = c.reset_attention_mask = c.eod_mask_loss = true;
     need.eod = 0;
     assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
-    for (int64_t i = 0; i < meg_dataset_len(meg_run_data_split(d, MEG_TRAIN)); i++) {
-        read_row(meg_run_data_split(d, MEG_TRAIN), i, &r);
+    for (int64_t i = 0; i < meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)); i++) {
+        read_row(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), i, &r);
         for (int t = 0; t + 1 < T; t++)
             if (r.tokens[t] == 0) {
                 at = t;
@@ -88,8 +88,8 @@ static void a_document_boundary_marks_a_sample(void **state)
             assert_int_equal(r.labels[t], r.tokens[t + 1]);
     }
     assert_true(at >= 0);
-    assert_null(meg_run_data_split(d, MEG_VALID));
-    meg_run_data_close(d);
+    assert_null(meg_data_splits_dataset(d, MEG_SPLIT_VALID));
+    meg_data_splits_close(d);
 }
 
 /* As Megatron does with a tokenizer that has a pad token: where the text has one, it is token 0 and no label. */
@@ -100,8 +100,8 @@ static void the_pad_token_is_masked_in_text(void **state)
     static const float mask[T] = { 1, 1, 0, 1, 1, 1, 1, 1 };
     const char *path[] = { "padded", NULL };
     struct meg_data_conf c = defaults();
-    struct meg_data_need need = need_of(1, 0, 0);
-    struct meg_run_data *d;
+    struct meg_dataset_spec need = need_of(1, 0, 0);
+    struct meg_data_splits *d;
     struct meg_err e;
     struct row r;
 
@@ -111,16 +111,16 @@ static void the_pad_token_is_masked_in_text(void **state)
     c.split = "1";
     need.pad = 4;
     assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
-    read_row(meg_run_data_split(d, MEG_TRAIN), 0, &r);
+    read_row(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &r);
     assert_memory_equal(r.tokens, tokens, sizeof tokens);
     assert_memory_equal(r.labels, labels, sizeof labels);
     assert_memory_equal(r.loss_mask, mask, sizeof mask);
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
 }
 
 #define FAILS(conf, need, code, message)                                                           \
     do {                                                                                           \
-        struct meg_run_data *d_;                                                                   \
+        struct meg_data_splits *d_;                                                                   \
         struct meg_err e_;                                                                         \
         assert_int_equal(meg_gpt_data_open(&d_, conf, need, &e_), code);                           \
         assert_string_equal(e_.msg, message);                                                      \
@@ -131,7 +131,7 @@ static void too_little_text_is_said_so(void **state)
     const int length[] = { 5, 3 }, more[] = { 10, 10, 10, 10, 10, 10, 10, 10, 10, 10 };
     const char *small[] = { "small", NULL }, *ten[] = { "ten", NULL };
     struct meg_data_conf c = defaults();
-    struct meg_data_need need = need_of(4, 0, 1);
+    struct meg_dataset_spec need = need_of(4, 0, 1);
 
     (void)state;
     make_dataset("small", length, 2);
@@ -155,9 +155,9 @@ static void a_short_split_is_repeated(void **state)
     const int length[] = { 40, 5 };
     const char *path[] = { "short", NULL };
     struct meg_data_conf c = defaults();
-    struct meg_data_need need = need_of(0, 3, 0);
-    const struct meg_data_part *part;
-    struct meg_run_data *d;
+    struct meg_dataset_spec need = need_of(0, 3, 0);
+    const struct meg_mid_dataset *part;
+    struct meg_data_splits *d;
     struct meg_err e;
     int n;
 
@@ -166,12 +166,12 @@ static void a_short_split_is_repeated(void **state)
     c.data_path = words(path);
     c.split = "1,1";
     assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
-    part = meg_run_data_parts(d, &n);
+    part = meg_data_splits_mid_datasets(d, &n);
     assert_int_equal(n, 1);
     assert_true(part->tokens == 5 && part->epochs == 5 && part->samples == 3);
-    assert_int_equal(meg_dataset_len(meg_run_data_split(d, MEG_VALID)), 3);
-    meg_run_data_close(d);
-    need.wanted[MEG_VALID] = MEG_ONE_EPOCH;
+    assert_int_equal(meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_VALID)), 3);
+    meg_data_splits_close(d);
+    need.wanted[MEG_SPLIT_VALID] = MEG_ONE_EPOCH;
     FAILS(&c, &need, MEG_EFORMAT, "short: 5 tokens for valid, one sample needs 9");
 }
 
@@ -180,8 +180,8 @@ static void an_id_outside_of_the_vocabulary_is_refused(void **state)
     const int length[] = { 40 };
     const char *path[] = { "ids", NULL };
     struct meg_data_conf c = defaults();
-    struct meg_data_need need = need_of(1, 0, 0);
-    struct meg_run_data *d;
+    struct meg_dataset_spec need = need_of(1, 0, 0);
+    struct meg_data_splits *d;
     struct meg_sample s;
     struct meg_err e;
     struct row r;
@@ -195,12 +195,12 @@ static void an_id_outside_of_the_vocabulary_is_refused(void **state)
     s = (struct meg_sample){ r.tokens, r.labels, r.loss_mask, r.position_ids, r.doc_start };
     assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
     for (int64_t i = 0; i < 4; i++)
-        if (meg_dataset_sample(meg_run_data_split(d, MEG_TRAIN), i, &s, &e) == MEG_EFORMAT)
+        if (meg_dataset_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), i, &s, &e) == MEG_EFORMAT)
             bad++;
     assert_int_equal(bad, 1); /* the last of four: tokens 25 to 33 */
     assert_non_null(
         strstr(e.msg, "the vocabulary has 30 ids; was it preprocessed with another tokenizer?"));
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
 }
 
 static void options_that_contradict_are_refused(void **state)
@@ -208,7 +208,7 @@ static void options_that_contradict_are_refused(void **state)
     const char *path[] = { "ten", NULL }, *mixed[] = { "1", "ten", "x", "ten", NULL },
                *zero[] = { "0", "ten", NULL }, *huge[] = { "1e308", "ten", "1e308", "ten", NULL };
     struct meg_data_conf c = defaults();
-    struct meg_data_need need = need_of(4, 0, 0);
+    struct meg_dataset_spec need = need_of(4, 0, 0);
 
     (void)state;
     FAILS(&c, &need, MEG_EUSAGE,
@@ -230,7 +230,7 @@ static void options_that_contradict_are_refused(void **state)
     FAILS(&c, &need, MEG_EUSAGE,
           "--data-path: the weights add up to more than 1.79769e+308; only their ratios count, give smaller ones");
     c.data_path.n = 0;
-    c.split_path[MEG_TRAIN] = words(path);
+    c.split_path[MEG_SPLIT_TRAIN] = words(path);
     c.split = "1,1";
     FAILS(&c, &need, MEG_EUSAGE,
           "--split shares out --data-path; each split has data of its own here");
@@ -243,9 +243,9 @@ static void files_may_hold_the_words(void **state)
 {
     const int length[] = { 30, 30 };
     struct meg_data_conf c = defaults();
-    struct meg_data_need need = need_of(4, 2, 1);
-    const struct meg_data_part *part;
-    struct meg_run_data *d;
+    struct meg_dataset_spec need = need_of(4, 2, 1);
+    const struct meg_mid_dataset *part;
+    struct meg_data_splits *d;
     struct meg_err e;
     int n;
 
@@ -256,12 +256,12 @@ static void files_may_hold_the_words(void **state)
     c.data_args_path = "args";
     c.split = "1";
     assert_int_equal(meg_gpt_data_plan(&d, &c, &need, &e), 0);
-    part = meg_run_data_parts(d, &n);
+    part = meg_data_splits_mid_datasets(d, &n);
     assert_int_equal(n, 2);
     assert_string_equal(part[0].name, "wa");
     assert_true(part[1].weight == 0.75 && part[1].wanted == 4 && part[1].tokens == 60 &&
                 part[1].epochs == 1 && part[1].samples == 7);
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
     assert_int_equal(access("wa", F_OK), -1); /* a plan writes nothing */
 
     c = defaults();
@@ -269,11 +269,11 @@ static void files_may_hold_the_words(void **state)
               "{\"train\": [\"1\", \"wa\", \"1\", \"wb\"], \"valid\": \"wb\", \"test\": null}");
     c.per_split_data_args_path = "split.json";
     assert_int_equal(meg_gpt_data_plan(&d, &c, &need, &e), 0);
-    part = meg_run_data_parts(d, &n);
+    part = meg_data_splits_mid_datasets(d, &n);
     assert_int_equal(n, 3);
-    assert_true(part[2].split == MEG_VALID && part[2].wanted == 2 && part[2].begin == 0 &&
+    assert_true(part[2].split == MEG_SPLIT_VALID && part[2].wanted == 2 && part[2].begin == 0 &&
                 part[2].end == 2);
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
     spew_text("split.json", "{\"train\": [\"wa\"]}");
     FAILS(&c, &need, MEG_EFORMAT, "split.json: \"valid\" is missing, or no list, string or null");
 }
@@ -281,27 +281,27 @@ static void files_may_hold_the_words(void **state)
 static void mock_data_needs_no_file(void **state)
 {
     struct meg_data_conf c = defaults();
-    struct meg_data_need need = need_of(10, 4, 0);
-    struct meg_run_data *d;
+    struct meg_dataset_spec need = need_of(10, 4, 0);
+    struct meg_data_splits *d;
     struct meg_err e;
     struct row r;
 
     (void)state;
     c.mock_data = true;
     assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
-    read_row(meg_run_data_split(d, MEG_TRAIN), 3, &r);
+    read_row(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 3, &r);
     assert_int_equal(r.labels[0], r.tokens[1]);
-    assert_null(meg_run_data_split(d, MEG_TEST));
-    meg_run_data_close(d);
+    assert_null(meg_data_splits_dataset(d, MEG_SPLIT_TEST));
+    meg_data_splits_close(d);
 }
 
 /* ---- the cache ---------------------------------------------------------------------------------- */
 
-static int open_train(struct meg_run_data **d, const char *prefix, const char *cache, struct meg_err *e)
+static int open_train(struct meg_data_splits **d, const char *prefix, const char *cache, struct meg_err *e)
 {
     const char *path[] = { prefix, NULL };
     struct meg_data_conf c = defaults();
-    struct meg_data_need need = need_of(9, 0, 0);
+    struct meg_dataset_spec need = need_of(9, 0, 0);
 
     c.data_path = words(path);
     c.split = "1";
@@ -309,14 +309,14 @@ static int open_train(struct meg_run_data **d, const char *prefix, const char *c
     return meg_gpt_data_open(d, &c, &need, e);
 }
 
-static const struct meg_dataset *train_of(struct meg_run_data **d, const char *prefix,
+static const struct meg_dataset *train_of(struct meg_data_splits **d, const char *prefix,
                                           const char *cache)
 {
     struct meg_err e;
 
     if (open_train(d, prefix, cache, &e) < 0)
         fail_msg("%s", e.msg);
-    return meg_run_data_split(*d, MEG_TRAIN);
+    return meg_data_splits_dataset(*d, MEG_SPLIT_TRAIN);
 }
 
 static char *cache_file(const char *dir, const char *name)
@@ -339,7 +339,7 @@ static void a_damaged_cache_is_built_again(void **state)
                                          "shuffle_index", "checksums" };
     const int length[] = { 11, 12, 13, 14, 15, 16 };
     struct row want, got;
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     const struct meg_dataset *ds;
 
     (void)state;
@@ -347,12 +347,12 @@ static void a_damaged_cache_is_built_again(void **state)
     ds = train_of(&d, "cached", "cc");
     assert_null(ds->map[0].p);
     read_row(ds, 5, &want);
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
     ds = train_of(&d, "cached", "cc");
     assert_non_null(ds->map[0].p); /* a hit: mapped */
     read_row(ds, 5, &got);
     assert_memory_equal(&want.tokens, &got.tokens, T * sizeof(int32_t));
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
     for (int i = 0; i < 10; i++) {
         char *path = cache_file("cc", names[i / 2]), *bytes;
         size_t n;
@@ -365,10 +365,10 @@ static void a_damaged_cache_is_built_again(void **state)
         assert_null(ds->map[0].p);
         read_row(ds, 5, &got);
         assert_memory_equal(&want.tokens, &got.tokens, T * sizeof(int32_t));
-        meg_run_data_close(d);
+        meg_data_splits_close(d);
         ds = train_of(&d, "cached", "cc");
         assert_non_null(ds->map[0].p);
-        meg_run_data_close(d);
+        meg_data_splits_close(d);
         free(bytes);
     }
 }
@@ -377,16 +377,16 @@ static void a_cache_of_older_data_is_built_again(void **state)
 {
     const int length[] = { 20, 30 }, other[] = { 30, 20 };
     const struct timespec past[2] = { { 1000000000, 0 }, { 1000000000, 0 } };
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
 
     (void)state;
     make_dataset("older", length, 2);
     train_of(&d, "older", "older.cache");
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
     assert_int_equal(utimensat(AT_FDCWD, cache_file("older.cache", "sample_index"), past, 0), 0);
     make_dataset("older", other, 2); /* as many sequences and tokens: only its time tells */
     assert_null(train_of(&d, "older", "older.cache")->map[0].p);
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
 }
 
 /* Swap two numbers at the end of an array: the header, the size and the set of numbers stay. */
@@ -404,7 +404,7 @@ static void swap_last_two(const char *path)
 
 static void check_built_again(const struct row *want)
 {
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     struct row got;
 
     for (int again = 0; again < 2; again++) {
@@ -415,7 +415,7 @@ static void check_built_again(const struct row *want)
             read_row(ds, i, &got);
             assert_memory_equal(want[i].tokens, got.tokens, T * sizeof(int32_t));
         }
-        meg_run_data_close(d);
+        meg_data_splits_close(d);
     }
 }
 
@@ -424,7 +424,7 @@ static void only_arrays_with_their_checksums_are_used(void **state)
 {
     const int length[] = { 11, 12, 13, 14, 15, 16 };
     struct row want[32];
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     const struct meg_dataset *ds;
 
     (void)state;
@@ -433,7 +433,7 @@ static void only_arrays_with_their_checksums_are_used(void **state)
     assert_in_range(meg_dataset_len(ds), 1, 32);
     for (int64_t i = 0; i < meg_dataset_len(ds); i++)
         read_row(ds, i, &want[i]);
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
 
     assert_int_equal(unlink(cache_file("bare.cache", "checksums")), 0);
     check_built_again(want);
@@ -448,7 +448,7 @@ static void only_arrays_with_their_checksums_are_used(void **state)
 static void a_cache_that_is_overwritten_under_a_run_is_refused(void **state)
 {
     const int length[] = { 20, 30 };
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     struct meg_err e;
     struct row r;
     struct meg_sample s = { r.tokens, r.labels, r.loss_mask, r.position_ids, r.doc_start };
@@ -458,30 +458,30 @@ static void a_cache_that_is_overwritten_under_a_run_is_refused(void **state)
     (void)state;
     make_dataset("flip", length, 2);
     train_of(&d, "flip", "flip.cache");
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
     train_of(&d, "flip", "flip.cache");
     path = cache_file("flip.cache", "document_index");
     fd = open(path, O_WRONLY);
     assert_int_equal(pwrite(fd, "\x7f", 1, (off_t)file_size(path) - 1), 1);
     close(fd);
-    for (int64_t i = 0; i < meg_dataset_len(meg_run_data_split(d, MEG_TRAIN)); i++)
-        bad += meg_dataset_sample(meg_run_data_split(d, MEG_TRAIN), i, &s, &e) == MEG_EFORMAT;
+    for (int64_t i = 0; i < meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)); i++)
+        bad += meg_dataset_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), i, &s, &e) == MEG_EFORMAT;
     assert_true(bad > 0);
     assert_string_equal(e.msg, "flip: its index cache does not fit it; remove the cache folder");
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
 }
 
 static void without_a_writable_cache_memory_serves(void **state)
 {
     const int length[] = { 20, 30 };
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     struct row r;
 
     (void)state;
     make_dataset("nocache", length, 2);
     spew_text("file", "x");
     read_row(train_of(&d, "nocache", "file/cache"), 0, &r);
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
 }
 
 /*
@@ -495,12 +495,12 @@ static int read_in_a_race(const struct row *want, const char *removed)
     for (int k = 0; k < 20; k++) {
         struct row r;
         struct meg_sample s = { r.tokens, r.labels, r.loss_mask, r.position_ids, r.doc_start };
-        struct meg_run_data *d;
+        struct meg_data_splits *d;
 
         if (open_train(&d, "race", "race.cache", &e) < 0 ||
-            meg_dataset_sample(meg_run_data_split(d, MEG_TRAIN), 3, &s, &e) < 0)
+            meg_dataset_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 3, &s, &e) < 0)
             return fprintf(stderr, "%s\n", e.msg);
-        meg_run_data_close(d);
+        meg_data_splits_close(d);
         if (memcmp(want->tokens, r.tokens, T * sizeof *r.tokens))
             return fprintf(stderr, "another sample\n");
         if (removed)
@@ -529,8 +529,8 @@ static void a_blend_is_as_large_as_the_release_makes_it(void **state)
     make_dataset("two", length, 3);
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         struct meg_data_conf c = defaults();
-        struct meg_data_need need = need_of(20, 0, 0);
-        struct meg_run_data *d;
+        struct meg_dataset_spec need = need_of(20, 0, 0);
+        struct meg_data_splits *d;
         struct meg_err e;
         char dir[32], *text;
         size_t n;
@@ -543,21 +543,21 @@ static void a_blend_is_as_large_as_the_release_makes_it(void **state)
         c.data_cache_path = dir;
         need.megatron_release = of[i].release;
         assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
-        assert_int_equal(meg_dataset_len(meg_run_data_split(d, MEG_TRAIN)), of[i].size);
+        assert_int_equal(meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)), of[i].size);
         for (int k = 0; k < 2; k++)
-            assert_int_equal(meg_run_data_parts(d, &parts)[k].wanted, of[i].built[k]);
+            assert_int_equal(meg_data_splits_mid_datasets(d, &parts)[k].wanted, of[i].built[k]);
         assert_int_equal(parts, 2);
         text = slurp(cache_file(dir, "BlendedDataset-train-description"), &n);
         assert_int_equal(strstr(text, "renormalize_blend_weights") != NULL, of[i].names_renormalize);
         free(text);
-        meg_run_data_close(d);
+        meg_data_splits_close(d);
     }
 }
 
 static void several_processes_may_build_at_once(void **state)
 {
     const int length[] = { 20, 30, 40, 50 };
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     struct row want;
     const char *shuffle;
     pid_t child[4];
@@ -567,7 +567,7 @@ static void several_processes_may_build_at_once(void **state)
     (void)state;
     make_dataset("race", length, 4);
     read_row(train_of(&d, "race", "race.cache"), 3, &want);
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
     shuffle = cache_file("race.cache", "shuffle_index");
     unlink(shuffle);
     fflush(NULL);
@@ -579,7 +579,7 @@ static void several_processes_may_build_at_once(void **state)
         assert_int_equal(status, 0);
     }
     train_of(&d, "race", "race.cache");
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
     dir = opendir("race.cache");
     while (readdir(dir))
         files++;
@@ -592,8 +592,8 @@ static void several_processes_may_build_at_once(void **state)
 static void batches_are_sequence_first(void **state)
 {
     const int length[] = { 50, 60, 70 };
-    struct meg_sampler_conf sc = { .consumed = 4, .micro_batch = 2, .rank = 1, .ranks = 2 };
-    struct meg_run_data *d;
+    struct meg_data_sampler_conf sc = { .consumed = 4, .micro_batch = 2, .rank = 1, .ranks = 2 };
+    struct meg_data_splits *d;
     const struct meg_dataset *ds;
 
     (void)state;
@@ -601,13 +601,13 @@ static void batches_are_sequence_first(void **state)
     ds = train_of(&d, "batch", "batch.cache");
     assert_int_equal(meg_dataset_len(ds), 22);
     for (int ahead = 0; ahead <= 2; ahead += 2) {
-        struct meg_loader *l;
+        struct meg_data_loader *l;
         struct meg_batch b;
         struct meg_err e;
         struct row r;
-        assert_int_equal(meg_loader_open(&l, ds, &sc, ahead, &e), 0);
+        assert_int_equal(meg_data_loader_open(&l, ds, &sc, ahead, &e), 0);
         for (int step = 0; step < 4; step++) {
-            assert_int_equal(meg_loader_next(l, &b, &e), 0);
+            assert_int_equal(meg_data_loader_next(l, &b, &e), 0);
             assert_true(b.s == T && b.b == 2);
             for (int i = 0; i < 2; i++) {
                 assert_int_equal(b.sample_id[i], 4 + 4 * step + 2 + i);
@@ -622,15 +622,15 @@ static void batches_are_sequence_first(void **state)
             }
         }
         for (int again = 0; again < 2; again++) {
-            assert_int_equal(meg_loader_next(l, &b, &e), MEG_EFAIL);
+            assert_int_equal(meg_data_loader_next(l, &b, &e), MEG_EFAIL);
             assert_string_equal(
                 e.msg, "all 22 samples of the dataset are used up; it was built for a shorter run");
         }
-        meg_loader_close(l);
-        assert_int_equal(meg_loader_open(&l, ds, &sc, ahead, &e), 0);
-        meg_loader_close(l); /* with a thread at work */
+        meg_data_loader_close(l);
+        assert_int_equal(meg_data_loader_open(&l, ds, &sc, ahead, &e), 0);
+        meg_data_loader_close(l); /* with a thread at work */
     }
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
 }
 
 /* ---- reference runs --------------------------------------------------------------------------------- */
@@ -666,7 +666,7 @@ static void golden_samples(void **state)
             continue; /* a short last sample is kept, for which Megatron has no option */
         assert_int_equal(meg_source_open(&src, "tiny_text_document", &e), 0);
         assert_int_equal(meg_split_parse(&split, get_str(c, "split"), &e), 0);
-        meg_split_range(&split, strcmp(which, "valid") == 0 ? MEG_VALID : MEG_TRAIN,
+        meg_split_range(&split, strcmp(which, "valid") == 0 ? MEG_SPLIT_VALID : MEG_SPLIT_TRAIN,
                         meg_source_elements(src), &begin, &end);
         assert_int_equal(meg_gpt_index_plan(&p, end - begin, meg_source_tokens(src, begin, end),
                                             get_int(c, "num_samples"), &ds.how.cut, &e),
@@ -699,8 +699,8 @@ static void golden_cache_bytes(void **state)
     char example[4096];
     const char *path[] = { "tiny_text_document", NULL };
     struct meg_data_conf c = defaults();
-    struct meg_data_need need = need_of(68, 9, 5);
-    struct meg_run_data *d;
+    struct meg_dataset_spec need = need_of(68, 9, 5);
+    struct meg_data_splits *d;
     struct meg_err e;
     struct dirent *f;
     DIR *dir;
@@ -712,7 +712,7 @@ static void golden_cache_bytes(void **state)
     c.data_path = words(path);
     c.split = "80,15,5";
     assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
     dir = opendir(example);
     assert_non_null(dir);
     while ((f = readdir(dir))) {
@@ -786,7 +786,7 @@ static void golden_blends(void **state)
         json_t *per_split = json_object_get(c, "per_split_data_path"),
                *targets = json_object_get(c, "targets");
         struct meg_data_conf conf = defaults();
-        struct meg_data_need need = need_of(0, 0, 0);
+        struct meg_dataset_spec need = need_of(0, 0, 0);
         int w = 0;
 
         while (strcmp(meg_split_names[w], get_str(c, "which")) != 0)
@@ -805,14 +805,14 @@ static void golden_blends(void **state)
         }
         conf.data_cache_path = "blends";
         for (int again = 0; again < 2; again++) { /* built, then from the cache */
-            struct meg_run_data *d;
+            struct meg_data_splits *d;
             struct meg_err e;
             if (meg_gpt_data_open(&d, &conf, &need, &e) < 0)
                 fail_msg("case %zu: %s", i, e.msg);
-            check_blend(meg_run_data_split(d, w), c, "blends");
+            check_blend(meg_data_splits_dataset(d, w), c, "blends");
             if (again)
-                assert_non_null(meg_run_data_split(d, w)->map[0].p);
-            meg_run_data_close(d);
+                assert_non_null(meg_data_splits_dataset(d, w)->map[0].p);
+            meg_data_splits_close(d);
         }
     }
     json_decref(all);

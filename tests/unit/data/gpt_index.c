@@ -6,7 +6,7 @@
 
 static void epochs_follow_the_samples_wanted(void **state)
 {
-    const struct meg_gpt_cut cut = { 10, 1, false };
+    const struct meg_gpt_index_conf cut = { 10, 1, false };
     struct meg_gpt_index_sizes p;
     struct meg_err e;
 
@@ -29,7 +29,7 @@ static void epochs_follow_the_samples_wanted(void **state)
 static void samples_cover_the_stream_once(void **state)
 {
     const int length[] = { 7, 1, 12, 3, 30, 2, 9 }; /* 64 tokens */
-    const struct meg_gpt_cut cut = { 5, 1, false };
+    const struct meg_gpt_index_conf cut = { 5, 1, false };
     struct meg_source *src;
     struct meg_gpt_index_sizes p;
     struct meg_gpt_index x;
@@ -80,7 +80,7 @@ static void mock_data_is_the_same_everywhere(void **state)
 /* Datasets that pass 32 bits have the same numbers in wider arrays; only one that is huge gets them by itself. */
 static void wide_arrays_hold_the_same_numbers(void **state)
 {
-    const struct meg_gpt_cut cut = { 5, 1, false };
+    const struct meg_gpt_index_conf cut = { 5, 1, false };
     const int length[] = { 7, 1, 12, 3, 30, 2, 9 };
     struct meg_source *src;
     struct meg_gpt_index_sizes p;
@@ -157,7 +157,7 @@ static void golden_arrays(void **state)
         json_t *shuffle = json_object_get(c, "shuffle_index"),
                *wanted = json_object_get(c, "num_samples");
         const char *which = get_str(c, "which");
-        const struct meg_gpt_cut cut = { get_int(c, "sequence_length"),
+        const struct meg_gpt_index_conf cut = { get_int(c, "sequence_length"),
                                          (int)get_int(c, "add_extra_token"), false };
         struct meg_source *src;
         struct meg_split_matrix split;

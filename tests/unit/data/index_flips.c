@@ -45,8 +45,8 @@ static struct meg_data_conf conf_of(const char **paths, int64_t n)
 
 static uint64_t hash_gpt(const struct meg_data_conf *c, bool *is_mapped)
 {
-    const struct meg_data_need need = { S, 7, { 60, 9, 0 }, 1000, -1, 1001, NULL, NULL };
-    struct meg_run_data *d;
+    const struct meg_dataset_spec need = { S, 7, { 60, 9, 0 }, 1000, -1, 1001, NULL, NULL };
+    struct meg_data_splits *d;
     struct meg_err e;
     struct meg_str all = { 0 };
     uint64_t hash;
@@ -54,8 +54,8 @@ static uint64_t hash_gpt(const struct meg_data_conf *c, bool *is_mapped)
     if (meg_gpt_data_open(&d, c, &need, &e) < 0)
         fail_msg("%s", e.msg);
     *is_mapped = true;
-    for (int split = MEG_TRAIN; split <= MEG_VALID; split++) {
-        const struct meg_dataset *ds = meg_run_data_split(d, split);
+    for (int split = MEG_SPLIT_TRAIN; split <= MEG_SPLIT_VALID; split++) {
+        const struct meg_dataset *ds = meg_data_splits_dataset(d, split);
 
         *is_mapped = *is_mapped && ds->map[0].p;
         for (int i = 0; i < ds->nmember; i++)
@@ -73,7 +73,7 @@ static uint64_t hash_gpt(const struct meg_data_conf *c, bool *is_mapped)
     }
     hash = meg_xxh3_64(all.s, all.n);
     meg_str_free(&all);
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
     return hash;
 }
 
@@ -107,26 +107,26 @@ static uint64_t hash_sentences(bool *is_mapped)
 {
     const char *paths[] = { "s" };
     const struct meg_data_conf c = conf_of(paths, 1);
-    const struct meg_data_need need = { 32, 7, { 40, 9, 0 }, -1, 0, 100, NULL, NULL };
+    const struct meg_dataset_spec need = { 32, 7, { 40, 9, 0 }, -1, 0, 100, NULL, NULL };
     const struct meg_masked_conf masked = {
-        .kind = MEG_BERT, .mask = { .prob = 0.15, .max_ngram = 3 }, .short_seq_prob = 0.1, .has_pairs = true
+        .kind = MEG_MASKED_BERT, .mask = { .prob = 0.15, .max_ngram = 3 }, .short_seq_prob = 0.1, .has_pairs = true
     };
     const struct meg_masked_vocab vocab = { .size = 100, .cls = 96, .sep = 97, .mask = 98, .pad = 0 };
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     struct meg_err e;
     uint64_t hash = 0;
 
     if (meg_masked_data_open(&d, &c, &need, &masked, &vocab, &e) < 0)
         fail_msg("%s", e.msg);
     *is_mapped = true;
-    for (int split = MEG_TRAIN; split <= MEG_VALID; split++) {
-        const struct meg_dataset *ds = meg_run_data_split(d, split);
+    for (int split = MEG_SPLIT_TRAIN; split <= MEG_SPLIT_VALID; split++) {
+        const struct meg_dataset *ds = meg_data_splits_dataset(d, split);
         const struct meg_sentence_map *m = &ds->rows;
 
         *is_mapped = *is_mapped && ds->map[0].p;
         hash = 31 * hash + meg_xxh3_64(m->row, (size_t)(m->n * m->columns) * (m->is_wide ? 8 : 4));
     }
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
     return hash;
 }
 

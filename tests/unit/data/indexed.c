@@ -116,11 +116,11 @@ static void offsets_beyond_2_gib_are_written(void **state)
 
     (void)state;
     assert_int_equal(meg_indexed_create(&w, "far", MEG_IDX_U16, &e), 0);
-    assert_int_equal(meg_indexed_claim(w, 1 << 30), 0);
-    assert_int_equal(meg_indexed_claim(w, 1 << 30), INT64_C(1) << 31);
-    assert_int_equal(at = meg_indexed_claim(w, 2), INT64_C(1) << 32);
-    assert_int_equal(meg_indexed_put(w, 0, "\1\0", 1, &e), 0);
-    assert_int_equal(meg_indexed_put(w, at, "\7\0\10\1", 2, &e), 0);
+    assert_int_equal(meg_indexed_reserve(w, 1 << 30), 0);
+    assert_int_equal(meg_indexed_reserve(w, 1 << 30), INT64_C(1) << 31);
+    assert_int_equal(at = meg_indexed_reserve(w, 2), INT64_C(1) << 32);
+    assert_int_equal(meg_indexed_pwrite(w, 0, "\1\0", 1, &e), 0);
+    assert_int_equal(meg_indexed_pwrite(w, at, "\7\0\10\1", 2, &e), 0);
     meg_indexed_end_document(w);
     assert_int_equal(meg_indexed_commit(&w, 1, &e), 0);
     p = slurp("far.idx", &n);
@@ -195,16 +195,16 @@ static void ids_get_the_type_of_the_file(void **state)
 
             for (int i = 0; i < n; i++)
                 ids[i] = got[i] = (1000003 * (i + 1)) & (size < 4 ? (1 << 8 * size) - 1 : INT32_MAX);
-            assert_int_equal(meg_indexed_narrow(w, got, n, got, &e), 0);
+            assert_int_equal(meg_indexed_convert(w, got, n, got, &e), 0);
             for (int i = 0; i < n; i++)
                 assert_memory_equal((char *)got + (size_t)i * size, &ids[i], size);
             for (int i = 0; i < n; i++) {
                 int32_t was = ids[i];
 
                 ids[i] = size < 4 ? 1 << 8 * size : 0;
-                assert_int_equal(meg_indexed_narrow(w, ids, n, got, &e), size < 4 ? MEG_EFORMAT : MEG_OK);
+                assert_int_equal(meg_indexed_convert(w, ids, n, got, &e), size < 4 ? MEG_EFORMAT : MEG_OK);
                 ids[i] = -1;
-                assert_int_equal(meg_indexed_narrow(w, ids, n, got, &e), size < 4 ? MEG_EFORMAT : MEG_OK);
+                assert_int_equal(meg_indexed_convert(w, ids, n, got, &e), size < 4 ? MEG_EFORMAT : MEG_OK);
                 ids[i] = was;
             }
         }

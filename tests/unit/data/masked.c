@@ -50,14 +50,14 @@ static struct meg_masked_vocab golden_vocab(const json_t *special)
     return v;
 }
 
-static struct meg_masked_conf golden_conf(const json_t *c, enum meg_masked_kind kind)
+static struct meg_masked_conf golden_conf(const json_t *c, enum meg_masked_type kind)
 {
     assert_false(get_int(c, "masking_do_permutation"));
     return (struct meg_masked_conf){
         .kind = kind,
-        .decoder_seq_length = kind == MEG_T5 ? get_int(c, "sequence_length_decoder") : 0,
+        .decoder_seq_length = kind == MEG_MASKED_T5 ? get_int(c, "sequence_length_decoder") : 0,
         .short_seq_prob = json_number_value(json_object_get(c, "short_sequence_probability")),
-        .has_pairs = kind == MEG_BERT && get_int(c, "classification_head"),
+        .has_pairs = kind == MEG_MASKED_BERT && get_int(c, "classification_head"),
         .mask = { .prob = json_number_value(json_object_get(c, "masking_probability")),
                   .max_ngram = get_int(c, "masking_max_ngram"),
                   .whole_word = get_int(c, "masking_do_full_word"),
@@ -152,7 +152,7 @@ static void copy_sentences(void)
     }
 }
 
-static void check_run(const json_t *x, enum meg_masked_kind kind)
+static void check_run(const json_t *x, enum meg_masked_type kind)
 {
     static const char *const prefix[] = { "sents_text_sentence", NULL };
     static const char *const class_names[] = { "BERTMaskedWordPieceDataset",
@@ -161,9 +161,9 @@ static void check_run(const json_t *x, enum meg_masked_kind kind)
     const struct meg_masked_conf c = golden_conf(config, kind);
     const struct meg_masked_vocab v = golden_vocab(json_object_get(x, "special"));
     const struct meg_data_conf conf = data_of(prefix, get_str(config, "split"));
-    struct meg_data_need need = { .seq_length = get_int(config, "sequence_length"),
+    struct meg_dataset_spec need = { .seq_length = get_int(config, "sequence_length"),
                                   .seed = get_int(config, "random_seed") };
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     struct meg_err e;
     char tokenizer[256];
     int split = 0;
@@ -189,23 +189,23 @@ static void check_run(const json_t *x, enum meg_masked_kind kind)
         }
         if (r < 0)
             fail_msg("%s", e.msg);
-        ds = meg_run_data_split(d, split);
+        ds = meg_data_splits_dataset(d, split);
         assert_true((ds->map[0].p != NULL) == pass); /* the second time from the cache */
         same_rows(ds, json_object_get(x, "sample_index"));
         assert_true(json_array_size(json_object_get(x, "samples")) > 0);
         json_array_foreach(json_object_get(x, "samples"), i, sample)
         {
-            if (kind == MEG_BERT)
+            if (kind == MEG_MASKED_BERT)
                 same_bert(ds, sample, need.seq_length);
             else
                 same_t5(ds, sample, need.seq_length, c.decoder_seq_length);
         }
-        meg_run_data_close(d);
+        meg_data_splits_close(d);
         same_cache(x, class_names[kind]);
     }
 }
 
-static void check_file(const char *name, enum meg_masked_kind kind)
+static void check_file(const char *name, enum meg_masked_type kind)
 {
     json_t *all = golden(name), *x;
     size_t i;
@@ -219,13 +219,13 @@ static void check_file(const char *name, enum meg_masked_kind kind)
 static void bert_is_that_of_megatron(void **state)
 {
     (void)state;
-    check_file("masked/bert.json", MEG_BERT);
+    check_file("masked/bert.json", MEG_MASKED_BERT);
 }
 
 static void t5_is_that_of_megatron(void **state)
 {
     (void)state;
-    check_file("masked/t5.json", MEG_T5);
+    check_file("masked/t5.json", MEG_MASKED_T5);
 }
 
 /* ---- by hand ------------------------------------------------------------------------------------ */
@@ -272,10 +272,10 @@ static void a_blend_takes_from_each(void **state)
                                   .split = "1",
                                   .dataloader_type = "single",
                                   .data_order = "auto" };
-    const struct meg_data_need need = { .seq_length = 32, .seed = 7, .wanted = { 20, 0, 0 } };
-    const struct meg_masked_conf c = meg_masked_defaults(MEG_BERT);
+    const struct meg_dataset_spec need = { .seq_length = 32, .seed = 7, .wanted = { 20, 0, 0 } };
+    const struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_BERT);
     const struct meg_masked_vocab v = small_vocab();
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     struct meg_err e;
     int64_t from[2] = { 0 };
     int32_t a[5][MOST];
@@ -287,25 +287,25 @@ static void a_blend_takes_from_each(void **state)
     make_sentences("sb", 9);
     if (meg_masked_data_open(&d, &conf, &need, &c, &v, &e) < 0)
         fail_msg("%s", e.msg);
-    ds = meg_run_data_split(d, MEG_TRAIN);
+    ds = meg_data_splits_dataset(d, MEG_SPLIT_TRAIN);
     assert_int_equal(meg_dataset_len(ds), 22); /* 1.005 * 5 and 1.005 * 15, rounded up */
     for (int64_t i = 0; i < meg_dataset_len(ds); i++) {
         from[ds->blend.dataset[i]]++;
         assert_int_equal(meg_bert_sample(ds, i, &got, &e), 0);
     }
     assert_true(from[0] == 6 && from[1] == 16);
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
 
     conf.data_path.n = 2; /* "0.25 sa": a blend of one */
     if (meg_masked_data_open(&d, &conf, &need, &c, &v, &e) < 0)
         fail_msg("%s", e.msg);
-    assert_int_equal(meg_dataset_len(meg_run_data_split(d, MEG_TRAIN)), 21);
-    meg_run_data_close(d);
+    assert_int_equal(meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)), 21);
+    meg_data_splits_close(d);
 }
 
 #define REFUSES(code, message)                                                                     \
     do {                                                                                           \
-        struct meg_run_data *d_;                                                                   \
+        struct meg_data_splits *d_;                                                                   \
         struct meg_err e_ = { 0, "" };                                                             \
         assert_int_equal(meg_masked_data_open(&d_, &conf, &need, &c, &v, &e_), code);              \
         assert_string_equal(e_.msg, message);                                                      \
@@ -315,8 +315,8 @@ static void what_makes_no_sense_is_refused(void **state)
 {
     static const char *const prefix[] = { "sc", NULL };
     struct meg_data_conf conf = data_of(prefix, "1");
-    struct meg_data_need need = { .seq_length = 32, .wanted = { 4, 0, 0 } };
-    struct meg_masked_conf c = meg_masked_defaults(MEG_T5);
+    struct meg_dataset_spec need = { .seq_length = 32, .wanted = { 4, 0, 0 } };
+    struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_T5);
     struct meg_masked_vocab v = small_vocab();
 
     (void)state;
@@ -336,7 +336,7 @@ static void what_makes_no_sense_is_refused(void **state)
     REFUSES(MEG_EUSAGE, "--seq-length: 4 is not in 5 to 2147483647");
     need.seq_length = 32;
     conf.split = "98,1,1";
-    need.wanted[MEG_VALID] = 1;
+    need.wanted[MEG_SPLIT_VALID] = 1;
     REFUSES(MEG_EUSAGE,
             "--split 98,1,1: nothing of sc is for valid: it gets documents 2 to 2 of 2; give it a "
             "larger share, or ask for no samples of it");
@@ -350,48 +350,48 @@ static void a_sample_that_does_not_fit_is_refused(void **state)
 {
     static const char *const prefix[] = { "sd", NULL };
     const struct meg_data_conf conf = data_of(prefix, "1");
-    const struct meg_data_need need = { .seq_length = 32, .wanted = { 4, 0, 0 } };
-    struct meg_masked_conf c = meg_masked_defaults(MEG_T5);
+    const struct meg_dataset_spec need = { .seq_length = 32, .wanted = { 4, 0, 0 } };
+    struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_T5);
     struct meg_masked_vocab v = small_vocab();
     int32_t a[6][MOST];
     struct meg_t5_sample got = { a[0], a[1], a[2], a[3], a[4], a[5], false };
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     struct meg_err e;
 
     (void)state;
     make_sentences("sd", 10);
     c.decoder_seq_length = 3;
     assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
-    assert_int_equal(meg_t5_sample(meg_run_data_split(d, MEG_TRAIN), 0, &got, &e), MEG_EUSAGE);
+    assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "raise --decoder-seq-length"));
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
 
     c.decoder_seq_length = 32;
     v.nsentinel = 0;
     assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
-    assert_int_equal(meg_t5_sample(meg_run_data_split(d, MEG_TRAIN), 0, &got, &e), MEG_EUSAGE);
+    assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "the vocabulary has 0 sentinels; raise --vocab-extra-ids"));
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
 
     v = small_vocab();
     v.size = 9; /* an id of the data is outside, and so are the special ones */
     v.cls = v.sep = v.mask = v.pad = v.bos = v.eos = 8;
     assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
-    assert_int_equal(meg_t5_sample(meg_run_data_split(d, MEG_TRAIN), 0, &got, &e), MEG_EFORMAT);
+    assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EFORMAT);
     assert_string_equal(e.msg,
                         "sd.bin: token id 9, the vocabulary has 9 ids; was it preprocessed with "
                         "another tokenizer?");
-    meg_run_data_close(d);
+    meg_data_splits_close(d);
 }
 
 static void a_damaged_cache_is_built_again(void **state)
 {
     static const char *const prefix[] = { "se", NULL };
     const struct meg_data_conf conf = data_of(prefix, "1");
-    const struct meg_data_need need = { .seq_length = 32, .wanted = { 4, 0, 0 } };
-    const struct meg_masked_conf c = meg_masked_defaults(MEG_BERT);
+    const struct meg_dataset_spec need = { .seq_length = 32, .wanted = { 4, 0, 0 } };
+    const struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_BERT);
     const struct meg_masked_vocab v = small_vocab();
-    struct meg_run_data *d;
+    struct meg_data_splits *d;
     struct meg_err e;
     char path[512] = "", *bytes;
     struct dirent *f;
@@ -402,11 +402,11 @@ static void a_damaged_cache_is_built_again(void **state)
     make_sentences("se", 10);
     for (int how = 0; how < 4; how++) {
         assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
-        assert_null(meg_run_data_split(d, MEG_TRAIN)->map[0].p);
-        meg_run_data_close(d);
+        assert_null(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)->map[0].p);
+        meg_data_splits_close(d);
         assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
-        assert_non_null(meg_run_data_split(d, MEG_TRAIN)->map[0].p);
-        meg_run_data_close(d);
+        assert_non_null(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)->map[0].p);
+        meg_data_splits_close(d);
         dir = opendir("se/cache/BERTMaskedWordPieceDataset_indices");
         assert_non_null(dir);
         while ((f = readdir(dir)))

@@ -5,21 +5,21 @@
 
 static void single_deals_rows_to_ranks_in_order(void **state)
 {
-    const struct meg_sampler_conf c = { MEG_SAMPLER_SINGLE, 17, 4, 2, 1, 3 };
+    const struct meg_data_sampler_conf c = { MEG_DATA_SAMPLER_SINGLE, 17, 4, 2, 1, 3 };
     struct meg_data_sampler *s;
     struct meg_err e;
     int64_t index[2], number[2];
 
     (void)state;
-    assert_int_equal(meg_sampler_open(&s, &c, &e), 0);
+    assert_int_equal(meg_data_sampler_open(&s, &c, &e), 0);
     for (int64_t step = 0; step < 2; step++) {
-        assert_true(meg_sampler_next(s, index, number));
+        assert_true(meg_data_sampler_next(s, index, number));
         assert_true(index[0] == 4 + 6 * step + 2 && index[1] == index[0] + 1);
         assert_true(number[0] == index[0] && number[1] == index[1]);
     }
-    assert_false(meg_sampler_next(s, index, number)); /* 1 of 17 is left, a step reads 6 */
-    assert_false(meg_sampler_next(s, index, number));
-    meg_sampler_close(s);
+    assert_false(meg_data_sampler_next(s, index, number)); /* 1 of 17 is left, a step reads 6 */
+    assert_false(meg_data_sampler_next(s, index, number));
+    meg_data_sampler_close(s);
 }
 
 /* Ten steps of 16 samples: of each step all, and no others, however many ranks share them. */
@@ -34,21 +34,21 @@ static void every_layout_consumes_the_same_samples(void **state)
 
             memset(step_of, -1, sizeof step_of);
             for (int64_t rank = 0; rank < ranks; rank++) {
-                const struct meg_sampler_conf c = { MEG_SAMPLER_SINGLE, STEPS * GLOBAL, 0, b, rank, ranks };
+                const struct meg_data_sampler_conf c = { MEG_DATA_SAMPLER_SINGLE, STEPS * GLOBAL, 0, b, rank, ranks };
                 struct meg_data_sampler *s;
                 struct meg_err e;
                 int64_t index[GLOBAL], number[GLOBAL];
 
-                assert_int_equal(meg_sampler_open(&s, &c, &e), 0);
+                assert_int_equal(meg_data_sampler_open(&s, &c, &e), 0);
                 for (int micro = 0; micro < STEPS * GLOBAL / (b * ranks); micro++) {
-                    assert_true(meg_sampler_next(s, index, number));
+                    assert_true(meg_data_sampler_next(s, index, number));
                     for (int64_t i = 0; i < b; i++) {
                         assert_int_equal(step_of[index[i]], -1);
                         assert_int_equal(number[i], index[i]);
                         step_of[index[i]] = (int)(micro / (GLOBAL / (b * ranks)));
                     }
                 }
-                meg_sampler_close(s);
+                meg_data_sampler_close(s);
             }
             for (int i = 0; i < STEPS * GLOBAL; i++)
                 assert_int_equal(step_of[i], i / GLOBAL);
@@ -58,16 +58,16 @@ static void every_layout_consumes_the_same_samples(void **state)
 /* Every sample once an epoch, each rank in its own share, another order the next time. */
 static void cyclic_covers_each_epoch(void **state)
 {
-    for (int kind = MEG_SAMPLER_CYCLIC; kind <= MEG_SAMPLER_CYCLIC_SHARED; kind++) {
+    for (int kind = MEG_DATA_SAMPLER_CYCLIC; kind <= MEG_DATA_SAMPLER_CYCLIC_UNSHARDED; kind++) {
         int times[24] = { 0 }, same = 0;
         for (int64_t rank = 0; rank < 3; rank++) {
-            const struct meg_sampler_conf c = { kind, 24, 0, 2, rank, 3 };
+            const struct meg_data_sampler_conf c = { kind, 24, 0, 2, rank, 3 };
             struct meg_data_sampler *s;
             struct meg_err e;
             int64_t index[2], number[2], first[8];
-            assert_int_equal(meg_sampler_open(&s, &c, &e), 0);
+            assert_int_equal(meg_data_sampler_open(&s, &c, &e), 0);
             for (int step = 0; step < 8; step++) {
-                assert_true(meg_sampler_next(s, index, number));
+                assert_true(meg_data_sampler_next(s, index, number));
                 for (int i = 0; i < 2; i++) {
                     times[index[i]]++;
                     assert_int_equal(number[i], 6 * step + 2 * rank + i);
@@ -77,7 +77,7 @@ static void cyclic_covers_each_epoch(void **state)
                         same += first[2 * (step - 4) + i] == index[i];
                 }
             }
-            meg_sampler_close(s);
+            meg_data_sampler_close(s);
         }
         for (int i = 0; i < 24; i++)
             assert_int_equal(times[i], 2);
@@ -88,19 +88,19 @@ static void cyclic_covers_each_epoch(void **state)
 
 static void what_cannot_be_dealt_is_refused(void **state)
 {
-    struct meg_sampler_conf c = { MEG_SAMPLER_CYCLIC, 5, 0, 2, 0, 3 };
+    struct meg_data_sampler_conf c = { MEG_DATA_SAMPLER_CYCLIC, 5, 0, 2, 0, 3 };
     struct meg_data_sampler *s;
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(meg_sampler_open(&s, &c, &e), MEG_EUSAGE);
+    assert_int_equal(meg_data_sampler_open(&s, &c, &e), MEG_EUSAGE);
     assert_string_equal(
         e.msg,
         "--dataloader-type cyclic: the dataset has 5 samples, a step reads 6 (micro "
         "batch 2, 3 data-parallel ranks)");
     c.total = 50;
     c.consumed = 9;
-    assert_int_equal(meg_sampler_open(&s, &c, &e), MEG_EUSAGE);
+    assert_int_equal(meg_data_sampler_open(&s, &c, &e), MEG_EUSAGE);
     assert_string_equal(
         e.msg,
         "--dataloader-type cyclic: 9 consumed samples end inside a step of 6; keep the "
@@ -114,7 +114,7 @@ static void check(struct meg_data_sampler *s, const json_t *batches, int64_t mic
 
     json_array_foreach(batches, k, want) {
         int64_t index[16], number[16];
-        assert_true(meg_sampler_next(s, index, number));
+        assert_true(meg_data_sampler_next(s, index, number));
         assert_int_equal(json_array_size(want), micro_batch);
         for (size_t i = 0; i < json_array_size(want); i++)
             assert_int_equal(index[i], int_at(want, i));
@@ -136,10 +136,10 @@ static void golden_orders(void **state)
 
         assert_int_equal(json_array_size(ranks), get_int(c, "data_parallel_size"));
         json_array_foreach(ranks, rank, batches) {
-            const struct meg_sampler_conf conf = { is_single ? MEG_SAMPLER_SINGLE
+            const struct meg_data_sampler_conf conf = { is_single ? MEG_DATA_SAMPLER_SINGLE
                                                        : strcmp(type, "cyclic") == 0
-                                                       ? MEG_SAMPLER_CYCLIC
-                                                       : MEG_SAMPLER_CYCLIC_SHARED,
+                                                       ? MEG_DATA_SAMPLER_CYCLIC
+                                                       : MEG_DATA_SAMPLER_CYCLIC_UNSHARDED,
                                                    get_int(c, "total_samples"),
                                                    get_int(c, "consumed_samples"),
                                                    get_int(c, "micro_batch_size"),
@@ -148,15 +148,15 @@ static void golden_orders(void **state)
             struct meg_data_sampler *s;
             struct meg_err e;
             int64_t index[16], number[16];
-            assert_int_equal(meg_sampler_open(&s, &conf, &e), 0);
+            assert_int_equal(meg_data_sampler_open(&s, &conf, &e), 0);
             if (is_single) {
                 check(s, batches, conf.micro_batch);
-                assert_false(meg_sampler_next(s, index, number));
+                assert_false(meg_data_sampler_next(s, index, number));
             } else {
                 assert_true(json_array_size(batches) > 0);
                 json_array_foreach(batches, k, pass) check(s, pass, conf.micro_batch);
             }
-            meg_sampler_close(s);
+            meg_data_sampler_close(s);
         }
     }
     json_decref(all);

@@ -46,7 +46,7 @@ static void same_rows(const struct meg_sentence_map *m, const json_t *want)
 static void what_gives_nothing_ends(void **state)
 {
     struct meg_indexed *d = made("none", "[3, 600, 2]", "[0, 1, 3, 3]");
-    struct meg_sentence_map_conf c = { 10, 2, 0, MEG_EVERY_EPOCH, 50, 1 };
+    struct meg_sentence_map_conf c = { 10, 2, 0, MEG_UNLIMITED_EPOCHS, 50, 1 };
     struct meg_sentence_map m;
 
     (void)state;
@@ -58,7 +58,7 @@ static void what_gives_nothing_ends(void **state)
     meg_sentence_map_build(&m, d, 0, 3, &c);
     assert_int_equal(m.n, 1);
     meg_sentence_map_free(&m);
-    c.max_epochs = MEG_EVERY_EPOCH;
+    c.max_epochs = MEG_UNLIMITED_EPOCHS;
     c.max_samples = 7;
     meg_sentence_map_build(&m, d, 0, 3, &c);
     assert_int_equal(m.n, 7);

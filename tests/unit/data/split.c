@@ -11,16 +11,16 @@ static void shares_are_rounded_at_their_boundaries(void **state)
 
     (void)state;
     assert_int_equal(meg_split_parse(&s, "949,50,1", &e), 0);
-    meg_split_range(&s, MEG_TRAIN, 100, &b, &end);
+    meg_split_range(&s, MEG_SPLIT_TRAIN, 100, &b, &end);
     assert_true(b == 0 && end == 95);
-    meg_split_range(&s, MEG_VALID, 100, &b, &end);
+    meg_split_range(&s, MEG_SPLIT_VALID, 100, &b, &end);
     assert_true(b == 95 && end == 100);
-    meg_split_range(&s, MEG_TEST, 100, &b, &end);
+    meg_split_range(&s, MEG_SPLIT_TEST, 100, &b, &end);
     assert_true(b == 100 && end == 100);
     assert_int_equal(meg_split_parse(&s, "1 / 1", &e), 0); /* the third is 0 */
-    meg_split_range(&s, MEG_TRAIN, 5, &b, &end);
+    meg_split_range(&s, MEG_SPLIT_TRAIN, 5, &b, &end);
     assert_int_equal(end, 2); /* 2.5 to even */
-    assert_false(s.is_present[MEG_TEST]);
+    assert_false(s.is_present[MEG_SPLIT_TEST]);
 }
 
 static void what_is_no_split_is_refused(void **state)
@@ -108,9 +108,9 @@ static void golden_sample_counts(void **state)
         int64_t n[MEG_NUM_SPLITS];
         meg_sample_counts(n, -1, get_int(c, "train_iters"), get_int(c, "eval_interval"),
                           get_int(c, "eval_iters"), get_int(c, "global_batch_size"));
-        assert_int_equal(n[MEG_TRAIN], get_int(c, "train"));
-        assert_int_equal(n[MEG_VALID], get_int(c, "valid"));
-        assert_int_equal(n[MEG_TEST], get_int(c, "test"));
+        assert_int_equal(n[MEG_SPLIT_TRAIN], get_int(c, "train"));
+        assert_int_equal(n[MEG_SPLIT_VALID], get_int(c, "valid"));
+        assert_int_equal(n[MEG_SPLIT_TEST], get_int(c, "test"));
     }
     json_decref(all);
 }

@@ -43,7 +43,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static void ppl(struct meg_ppl_result *p, const struct meg_token_source *src, int64_t seq_length, int64_t stride)
+static void ppl(struct meg_ppl_result *p, const struct meg_token_stream *src, int64_t seq_length, int64_t stride)
 {
     struct meg_err e;
 
@@ -54,7 +54,7 @@ static void ppl(struct meg_ppl_result *p, const struct meg_token_source *src, in
 static void windows_add_up(void **state)
 {
     const struct meg_ids ids = { .v = tokens, .n = TOKENS, .cap = TOKENS };
-    struct meg_token_source src = meg_tokens_of_ids(&ids);
+    struct meg_token_stream src = meg_token_stream_from_ids(&ids);
     float logprob[POSITIONS];
     struct meg_err e;
     struct meg_ppl_result p;
@@ -92,7 +92,7 @@ static void a_dataset_is_its_documents_in_a_row(void **state)
     struct meg_indexed_writer *w = NULL;
     struct meg_dataset_reader reader;
     struct meg_indexed *d = NULL;
-    struct meg_token_source src;
+    struct meg_token_stream src;
     struct meg_ppl_result p, want;
     struct meg_err e;
 
@@ -107,14 +107,14 @@ static void a_dataset_is_its_documents_in_a_row(void **state)
     assert_int_equal(meg_indexed_commit(&w, 1, &e), MEG_OK);
     assert_int_equal(meg_indexed_open(&d, prefix, &e), MEG_OK);
     for (int64_t stride = 1; stride <= 10; stride++) {
-        src = meg_tokens_of_ids(&ids);
+        src = meg_token_stream_from_ids(&ids);
         ppl(&want, &src, 10, stride);
-        src = meg_tokens_of_dataset(&reader, d, V);
+        src = meg_token_stream_from_dataset(&reader, d, V);
         assert_int_equal(src.n, TOKENS);
         ppl(&p, &src, 10, stride);
         assert_memory_equal(&p, &want, sizeof p);
     }
-    src = meg_tokens_of_dataset(&reader, d, 40);
+    src = meg_token_stream_from_dataset(&reader, d, 40);
     assert_int_equal(meg_ppl(&p, &scorer, &src, 10, 10, NULL, NULL, NULL, &e), MEG_EFORMAT);
     assert_non_null(strstr(e.msg, "d.bin: token 4 of sequence 1 is 40; the model has ids 0 to 39"));
     meg_indexed_close(d);

@@ -61,7 +61,7 @@ static void generate(struct meg_continuation *c, struct meg_sampling conf, int64
     assert_int_equal(meg_generator_open(&gen, g, V, &ends, slots, 0, &e), MEG_OK);
     for (int64_t i = 0; i < PROMPTS; i++) {
         int64_t n = prompt(ids, i);
-        while (!meg_generator_has_room(gen))
+        while (!meg_generator_has_free_slot(gen))
             assert_int_equal(meg_generator_step(gen, &e), MEG_OK);
         c[i].prompt = i;
         c[i].request = &request;
@@ -95,7 +95,7 @@ static void decoding_equals_the_whole_forward_pass(void **state)
         int32_t ids[POSITIONS];
         float logprob[POSITIONS];
         int64_t n = prompt(ids, i);
-        assert_int_equal(c[i].finish, MEG_FULL);
+        assert_int_equal(c[i].finish, MEG_FINISH_LENGTH);
         assert_int_equal(n + c[i].n, POSITIONS);
         memcpy(ids + n, c[i].ids, (size_t)c[i].n * sizeof *ids);
         assert_int_equal(meg_score(&s, ids, POSITIONS, logprob, &e), MEG_OK);
@@ -168,7 +168,7 @@ static void eod_ends_a_continuation_and_is_left_out(void **state)
             while (n < whole[i].n && whole[i].ids[n] != eod)
                 n++;
             assert_int_equal(c[i].n, n);
-            assert_int_equal(c[i].finish, n < whole[i].n ? MEG_STOPPED : MEG_FULL);
+            assert_int_equal(c[i].finish, n < whole[i].n ? MEG_FINISH_STOP : MEG_FINISH_LENGTH);
             if (n > 0)
                 assert_memory_equal(c[i].ids, whole[i].ids, (size_t)n * sizeof *c[i].ids);
         }
@@ -220,7 +220,7 @@ static void requests_of_a_batch_keep_their_own_options(void **state)
         for (int i = 0; i < PROMPTS; i++) {
             to[i].prompt = i;
             to[i].request = &request[i];
-            while (!meg_generator_has_room(gen))
+            while (!meg_generator_has_free_slot(gen))
                 assert_int_equal(meg_generator_step(gen, &e), MEG_OK);
             assert_int_equal(meg_generator_add(gen, ids, prompt(ids, i), &to[i], &e), MEG_OK);
         }
@@ -276,9 +276,9 @@ static void a_stopped_sequence_frees_its_slot(void **state)
     assert_int_equal(meg_generator_add(gen, (int32_t[]){ 1 }, 1, &a, &e), MEG_OK);
     assert_int_equal(meg_generator_add(gen, (int32_t[]){ 2 }, 1, &b, &e), MEG_OK);
     meg_generator_stop(gen, &a);
-    assert_int_equal(a.finish, MEG_STOPPED);
+    assert_int_equal(a.finish, MEG_FINISH_STOP);
     assert_int_equal(meg_generator_active(gen), 1);
-    assert_true(meg_generator_has_room(gen));
+    assert_true(meg_generator_has_free_slot(gen));
     assert_int_equal(meg_generator_step(gen, &e), MEG_OK);
     assert_int_equal(a.n, 1);
     assert_int_equal(b.n, 2);
@@ -308,7 +308,7 @@ static void the_likeliest_ids_stand_beside_what_was_drawn(void **state)
             assert_int_equal(meg_generator_step(gen, &e), MEG_OK);
         assert_int_equal(c.n, 20);
         for (int64_t i = 0; i < c.n; i++) {
-            const struct meg_likely *top = c.top + i * TOP;
+            const struct meg_token_logprob *top = c.top + i * TOP;
             const bool is_best = top[0].id == c.ids[i];
 
             assert_true(is_best || !is_greedy);
@@ -333,7 +333,7 @@ static void scores_have_the_likeliest_ids_of_every_row(void **state)
     const struct meg_gpt_conf conf = tiny_gpt(1, 8, 16, 2, ROWS, MANY);
     const struct meg_gpt_run run = { .s = ROWS, .b = 1 };
     float *logits = meg_new((size_t)ROWS * MANY * sizeof *logits), plain[ROWS], logprob[ROWS];
-    struct meg_likely top[ROWS * 2];
+    struct meg_token_logprob top[ROWS * 2];
     int32_t ids[ROWS + 1];
     struct meg_scorer s;
     struct meg_gpt *many;

@@ -15,12 +15,12 @@
 #include "tmp.h"
 
 /* A reader of what is written to *to. */
-static void open_pipe(struct meg_lines *in, int *to)
+static void open_pipe(struct meg_line_reader *in, int *to)
 {
     int ends[2];
 
     assert_int_equal(pipe(ends), 0);
-    *in = (struct meg_lines){ .name = "pipe", .fd = ends[0] };
+    *in = (struct meg_line_reader){ .name = "pipe", .fd = ends[0] };
     *to = ends[1];
 }
 
@@ -29,21 +29,21 @@ static void put(int to, const char *s)
     assert_int_equal(write(to, s, strlen(s)), (ssize_t)strlen(s));
 }
 
-static void expect(struct meg_lines *in, const char *want)
+static void expect(struct meg_line_reader *in, const char *want)
 {
     struct meg_err e;
     char *text;
     size_t n;
 
-    assert_true(meg_lines_is_ready(in));
-    assert_int_equal(meg_lines_next(in, &text, &n, &e), 1);
+    assert_true(meg_line_reader_is_ready(in));
+    assert_int_equal(meg_line_reader_next(in, &text, &n, &e), 1);
     assert_string_equal(text, want);
     assert_int_equal(n, strlen(want));
 }
 
 static void a_line_is_ready_when_its_end_is_there(void **state)
 {
-    struct meg_lines in;
+    struct meg_line_reader in;
     struct meg_err e;
     char *text;
     size_t n;
@@ -51,29 +51,29 @@ static void a_line_is_ready_when_its_end_is_there(void **state)
 
     (void)state;
     open_pipe(&in, &to);
-    assert_false(meg_lines_is_ready(&in));
+    assert_false(meg_line_reader_is_ready(&in));
     put(to, "on");
-    assert_false(meg_lines_is_ready(&in));
+    assert_false(meg_line_reader_is_ready(&in));
     put(to, "e\ntwo\r\n\nthr");
     expect(&in, "one");
     expect(&in, "two");
     expect(&in, "");
-    assert_false(meg_lines_is_ready(&in));
+    assert_false(meg_line_reader_is_ready(&in));
     put(to, "ee");
     close(to);
     expect(&in, "three");
     assert_int_equal(in.line, 4);
-    assert_true(meg_lines_is_ready(&in));
-    assert_int_equal(meg_lines_next(&in, &text, &n, &e), 0);
-    assert_int_equal(meg_lines_next(&in, &text, &n, &e), 0);
-    meg_lines_close(&in);
+    assert_true(meg_line_reader_is_ready(&in));
+    assert_int_equal(meg_line_reader_next(&in, &text, &n, &e), 0);
+    assert_int_equal(meg_line_reader_next(&in, &text, &n, &e), 0);
+    meg_line_reader_close(&in);
 }
 
 static void lines_longer_than_the_buffer_are_whole(void **state)
 {
     enum { LONG = 1000000 };
     char name[TMP_NAME], *text;
-    struct meg_lines in;
+    struct meg_line_reader in;
     struct meg_err e;
     size_t n;
     int fd = tmp_file(name, "lines");
@@ -87,22 +87,22 @@ static void lines_longer_than_the_buffer_are_whole(void **state)
         fputs("\nshort\n", f);
     }
     fclose(f);
-    assert_int_equal(meg_lines_open(&in, name, &e), MEG_OK);
+    assert_int_equal(meg_line_reader_open(&in, name, &e), MEG_OK);
     for (int i = 0; i < 5; i++) {
-        assert_int_equal(meg_lines_next(&in, &text, &n, &e), 1);
+        assert_int_equal(meg_line_reader_next(&in, &text, &n, &e), 1);
         assert_int_equal(n, LONG + i);
         assert_true(text[0] == 'a' + i && text[n - 1] == 'a' + i && text[n] == 0);
         expect(&in, "short");
     }
-    assert_int_equal(meg_lines_next(&in, &text, &n, &e), 0);
-    meg_lines_close(&in);
+    assert_int_equal(meg_line_reader_next(&in, &text, &n, &e), 0);
+    meg_line_reader_close(&in);
     unlink(name);
-    assert_int_equal(meg_lines_open(&in, name, &e), MEG_ENOENT);
+    assert_int_equal(meg_line_reader_open(&in, name, &e), MEG_ENOENT);
     assert_non_null(strstr(e.msg, name));
 }
 
 /* What a line gives under NullTokenizer of 0..99, 100 ending a document; the message where it is refused. */
-static int parse_as(struct meg_prompt_rule rule, const char *text, bool has_tok, struct meg_ids *ids,
+static int parse_as(struct meg_prompt_format rule, const char *text, bool has_tok, struct meg_ids *ids,
                     struct meg_request *q, struct meg_err *e)
 {
     const struct meg_tok_conf tc = { .type = "NullTokenizer", .vocab_size = 100 };
@@ -114,7 +114,7 @@ static int parse_as(struct meg_prompt_rule rule, const char *text, bool has_tok,
     rule.key = "prompt";
     rule.tok = has_tok ? tok : NULL;
     rule.vocab_size = 101;
-    rule.drawable = 100;
+    rule.unpadded_vocab = 100;
     r = meg_prompt_read(&rule, "in", 7, text, strlen(text), ids, q, e);
     meg_tokenizer_close(tok);
     return r;
@@ -122,7 +122,7 @@ static int parse_as(struct meg_prompt_rule rule, const char *text, bool has_tok,
 
 static int parse(const char *text, bool is_plain_allowed, bool has_tok, struct meg_ids *ids, struct meg_err *e)
 {
-    return parse_as((struct meg_prompt_rule){ .is_plain_allowed = is_plain_allowed }, text, has_tok, ids, NULL, e);
+    return parse_as((struct meg_prompt_format){ .is_plain_allowed = is_plain_allowed }, text, has_tok, ids, NULL, e);
 }
 
 static void lines_become_ids(void **state)
@@ -190,7 +190,7 @@ static void a_line_of_a_corpus_may_have_other_members(void **state)
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(parse_as((struct meg_prompt_rule){ .is_corpus = true }, "{\"prompt\":\"5\",\"url\":\"x\"}", true,
+    assert_int_equal(parse_as((struct meg_prompt_format){ .is_corpus = true }, "{\"prompt\":\"5\",\"url\":\"x\"}", true,
                               &ids, NULL, &e), MEG_OK);
     assert_int_equal(ids.n, 1);
     free(ids.v);
@@ -199,7 +199,7 @@ static void a_line_of_a_corpus_may_have_other_members(void **state)
 static void a_line_sets_options(void **state)
 {
     const struct meg_request greedy = { .max_tokens = 64, .sampling = { .greedy = true, .temperature = 1 } };
-    const struct meg_prompt_rule rule = { .is_plain_allowed = true };
+    const struct meg_prompt_format rule = { .is_plain_allowed = true };
     struct meg_request q = defaults;
     struct meg_ids ids = { 0 };
     struct meg_err e;
@@ -260,7 +260,7 @@ static void options_of_a_line_are_refused_with_their_name(void **state)
         { "stop", "\"\"", stop }, { "stop", "[\"a\",\"\"]", stop }, { "stop", "[1]", stop }, { "stop", "5", stop },
         { "stop", "{}", stop }, { "stop", "null", stop },
     };
-    const struct meg_prompt_rule rule = { .is_plain_allowed = true };
+    const struct meg_prompt_format rule = { .is_plain_allowed = true };
     struct meg_ids ids = { 0 };
     struct meg_err e;
     char line[200], words[200];
@@ -372,9 +372,9 @@ static void text_grows_by_whole_characters(void **state)
 static void a_reply_is_one_json_line(void **state)
 {
     struct meg_tokenizer *tok = bytes_tokenizer();
-    struct meg_reply r = { .c = { .ids = (int32_t[]){ 'a', '\n', '"', 0xc3 }, .n = 4, .finish = MEG_STOPPED,
+    struct meg_reply r = { .c = { .ids = (int32_t[]){ 'a', '\n', '"', 0xc3 }, .n = 4, .finish = MEG_FINISH_STOP,
                                   .logprob = (float[]){ -0.1f, -1, -2.5f, 0 } } };
-    struct meg_reply none = { .c = { .finish = MEG_FULL } };
+    struct meg_reply none = { .c = { .finish = MEG_FINISH_LENGTH } };
     struct meg_str out = { 0 };
     struct meg_err e;
 
@@ -399,31 +399,31 @@ static void a_reply_is_one_json_line(void **state)
 static void a_report_has_the_text_of_each_token(void **state)
 {
     const struct meg_token_output_conf tokens = { .return_tokens = true }, top = { .top_n_logprobs = 2 }, both = { true, 2 };
-    const struct meg_likely likely[] = { { 'a', -0.1f }, { 300, -INFINITY }, { 0xc3, -1 }, { '"', -2.5f } };
+    const struct meg_token_logprob likely[] = { { 'a', -0.1f }, { 300, -INFINITY }, { 0xc3, -1 }, { '"', -2.5f } };
     struct meg_tokenizer *tok = bytes_tokenizer();
     struct meg_str out = { 0 };
     struct meg_err e;
 
     (void)state;
-    meg_report_add_tokens(&out, &tokens, tok, (int32_t[]){ 'a', 0xc3, 256, 257, '"' }, 5);
+    meg_json_add_tokens(&out, &tokens, tok, (int32_t[]){ 'a', 0xc3, 256, 257, '"' }, 5);
     assert_string_equal(out.s, ",\"tokens\":[\"a\",\"\xef\xbf\xbd\",\"<|endoftext|>\",null,\"\\\"\"]");
     out.n = 0;
-    meg_report_add_top(&out, &top, NULL, likely, 2);
+    meg_json_add_top_logprobs(&out, &top, NULL, likely, 2);
     assert_string_equal(out.s, ",\"top_logprobs\":[[{\"id\":97,\"logprob\":-0.100000001},"
                                "{\"id\":300,\"logprob\":null}],[{\"id\":195,\"logprob\":-1},{\"id\":34,\"logprob\":-2.5}]]");
     out.n = 0;
-    meg_report_add_top(&out, &both, tok, likely, 1);
+    meg_json_add_top_logprobs(&out, &both, tok, likely, 1);
     assert_string_equal(out.s, ",\"top_logprobs\":[[{\"id\":97,\"token\":\"a\",\"logprob\":-0.100000001},"
                                "{\"id\":300,\"token\":null,\"logprob\":null}]]");
     out.n = 0;
-    meg_report_add_tokens(&out, &top, tok, NULL, 0);
-    meg_report_add_top(&out, &tokens, tok, NULL, 0);
+    meg_json_add_tokens(&out, &top, tok, NULL, 0);
+    meg_json_add_top_logprobs(&out, &tokens, tok, NULL, 0);
     assert_int_equal(out.n, 0);
-    assert_int_equal(meg_report_check(&both, tok, 2, &e), MEG_OK);
-    assert_int_equal(meg_report_check(&both, tok, 1, &e), MEG_EUSAGE);
-    assert_int_equal(meg_report_check(&(struct meg_token_output_conf){ false, -1 }, tok, 2, &e), MEG_EUSAGE);
-    assert_int_equal(meg_report_check(&tokens, NULL, 2, &e), MEG_EUSAGE);
-    assert_int_equal(meg_report_check(&top, NULL, 2, &e), MEG_OK);
+    assert_int_equal(meg_token_output_check(&both, tok, 2, &e), MEG_OK);
+    assert_int_equal(meg_token_output_check(&both, tok, 1, &e), MEG_EUSAGE);
+    assert_int_equal(meg_token_output_check(&(struct meg_token_output_conf){ false, -1 }, tok, 2, &e), MEG_EUSAGE);
+    assert_int_equal(meg_token_output_check(&tokens, NULL, 2, &e), MEG_EUSAGE);
+    assert_int_equal(meg_token_output_check(&top, NULL, 2, &e), MEG_OK);
     meg_str_free(&out);
     meg_tokenizer_close(tok);
 }
@@ -455,7 +455,7 @@ static int64_t feed(const struct meg_tokenizer *tok, const char *prompt, const c
             ids[r.c.n] = (unsigned char)text[r.c.n];
             r.c.n++;
         } else {
-            r.c.finish = MEG_FULL;
+            r.c.finish = MEG_FINISH_LENGTH;
         }
         assert_false(found);
         found = meg_reply_update(&r, &e);

@@ -17,8 +17,8 @@ static void keep(struct meg_token_sampler *s, struct meg_sampling conf, const fl
     struct meg_err e;
 
     assert_int_equal(meg_sampling_check(&conf, v, &e), MEG_OK);
-    meg_sampler_init(s, v, v);
-    meg_sampler_keep(s, &conf, logits);
+    meg_token_sampler_init(s, v, v);
+    meg_token_sampler_filter(s, &conf, logits);
 }
 
 static void temperature_divides_the_logits(void **state)
@@ -32,7 +32,7 @@ static void temperature_divides_the_logits(void **state)
     keep(&s, conf, logits, 3);
     assert_int_equal(s.n, 3);
     assert_true(fabs(s.p[0] - 0.25) < 1e-7 && fabs(s.p[1] - 0.5) < 1e-7 && fabs(s.p[2] - 0.25) < 1e-7);
-    meg_sampler_free(&s);
+    meg_token_sampler_free(&s);
 }
 
 static void ties_with_the_kth_stay(void **state)
@@ -49,7 +49,7 @@ static void ties_with_the_kth_stay(void **state)
     assert_int_equal(s.id[1], 0);
     assert_int_equal(s.id[2], 3);
     assert_int_equal(s.id[3], 4);
-    meg_sampler_free(&s);
+    meg_token_sampler_free(&s);
 }
 
 static void top_p_keeps_what_crosses_it(void **state)
@@ -65,13 +65,13 @@ static void top_p_keeps_what_crosses_it(void **state)
         conf.top_p = p[i];
         keep(&s, conf, logits, 4);
         assert_int_equal(s.n, n[i]);
-        meg_sampler_free(&s);
+        meg_token_sampler_free(&s);
     }
     conf.top_p = .85;                                 /* of the two equal ones the lower id */
     keep(&s, conf, logits, 4);
     assert_int_equal(s.id[2], 0);
     assert_true(fabs(s.p[0] - .5 / .9) < 1e-6);
-    meg_sampler_free(&s);
+    meg_token_sampler_free(&s);
 }
 
 /* Megatron drops a token when the sum before it is above top_p: at exactly top_p one more stays. */
@@ -86,7 +86,7 @@ static void top_p_keeps_the_token_after_a_sum_equal_to_it(void **state)
         conf.top_p = i / 4.;
         keep(&s, conf, logits, 4);
         assert_int_equal(s.n, i + 1);
-        meg_sampler_free(&s);
+        meg_token_sampler_free(&s);
     }
 }
 
@@ -98,15 +98,15 @@ static void ids_past_the_tokenizer_are_not_drawn(void **state)
     double logprob;
 
     (void)state;
-    meg_sampler_init(&s, 4, 2);
+    meg_token_sampler_init(&s, 4, 2);
     for (int i = 0; i < 1000; i++)
         assert_in_range(meg_sample_token(&s, &conf, logits, i, 0, &logprob), 0, 1);
-    meg_sampler_free(&s);
+    meg_token_sampler_free(&s);
     conf.greedy = true;
-    meg_sampler_init(&s, 4, 2);
+    meg_token_sampler_init(&s, 4, 2);
     assert_int_equal(meg_sample_token(&s, &conf, logits, 0, 0, &logprob), 1);
     assert_true(fabs(logprob - (1 - log(1 + exp(1) + 2 * exp(9)))) < 1e-9);
-    meg_sampler_free(&s);
+    meg_token_sampler_free(&s);
 }
 
 static void greedy_takes_the_lowest_of_equals(void **state)
@@ -121,10 +121,10 @@ static void greedy_takes_the_lowest_of_equals(void **state)
     conf.top_k = 1;
     assert_int_equal(meg_sampling_check(&conf, 5, &e), MEG_OK);
     assert_true(meg_sampling_is_greedy(&conf));
-    meg_sampler_init(&s, 5, 5);
+    meg_token_sampler_init(&s, 5, 5);
     assert_int_equal(meg_sample_token(&s, &conf, logits, 0, 0, &logprob), 1);
     assert_true(fabs(logprob + log(2 + exp(-4) + exp(-3) + exp(-1))) < 1e-12);
-    meg_sampler_free(&s);
+    meg_token_sampler_free(&s);
 }
 
 static void likeliest_ids_come_best_first(void **state)
@@ -132,7 +132,7 @@ static void likeliest_ids_come_best_first(void **state)
     const float logits[6] = { 1, 0.1f, 2, 1, 1.5f, -1 };
     const double lse = meg_logsumexp(logits, 6);
     const int32_t want[6] = { 2, 4, 0, 3, 1, 5 };
-    struct meg_likely top[6];
+    struct meg_token_logprob top[6];
     int32_t heap[6];
 
     (void)state;
@@ -140,7 +140,7 @@ static void likeliest_ids_come_best_first(void **state)
         const float own = (float)(logits[id] - lse);
 
         for (int64_t n = 0; n <= 6; n++) {
-            meg_likeliest(top, n, logits, 6, id, own, heap);
+            meg_top_logprobs(top, n, logits, 6, id, own, heap);
             for (int64_t i = 0; i < n; i++) {
                 assert_int_equal(top[i].id, want[i]);
                 assert_true(fabs(top[i].logprob - (logits[want[i]] - lse)) < 1e-6);
@@ -170,10 +170,10 @@ static void draws_are_a_function_of_seed_prompt_and_step(void **state)
         struct meg_sampling conf = plain;
         struct meg_token_sampler s;
         conf.seed = want[i].seed;
-        meg_sampler_init(&s, 16, 16);
+        meg_token_sampler_init(&s, 16, 16);
         assert_int_equal(meg_sample_token(&s, &conf, logits, want[i].prompt, want[i].step, &logprob), want[i].id);
         assert_true(fabs(logprob + log(16)) < 1e-12);
-        meg_sampler_free(&s);
+        meg_token_sampler_free(&s);
     }
 }
 
@@ -205,7 +205,7 @@ static void draws_follow_the_distribution(void **state)
             else
                 assert_true(fabs((double)count[i] - N * p[i]) < 5 * sd);
         }
-        meg_sampler_free(&s);
+        meg_token_sampler_free(&s);
     }
 }
 
@@ -215,13 +215,13 @@ static void what_is_not_a_number_is_seen(void **state)
     double logprob;
 
     (void)state;
-    meg_sampler_init(&s, 3, 3);
+    meg_token_sampler_init(&s, 3, 3);
     assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ 0, NAN, 1 }, 0, 0, &logprob), -1);
     assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ NAN, 0, 1 }, 0, 0, &logprob), -1);
     assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ 0, INFINITY, 1 }, 0, 0, &logprob), -1);
     assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ -INFINITY, -INFINITY, -INFINITY }, 0, 0, &logprob), -1);
     assert_int_equal(meg_sample_token(&s, &plain, (float[3]){ -INFINITY, 2, -INFINITY }, 0, 0, &logprob), 1);
-    meg_sampler_free(&s);
+    meg_token_sampler_free(&s);
 }
 
 static void rules_are_held(void **state)
@@ -284,7 +284,7 @@ static void equals_megatron(void **state)
         for (size_t j = 0; j < json_array_size(kept); j++, n++)
             assert_true(is_kept[json_integer_value(json_array_get(kept, j))]);
         assert_int_equal(s.n, n);
-        meg_sampler_free(&s);
+        meg_token_sampler_free(&s);
     }
     json_decref(root);
 }

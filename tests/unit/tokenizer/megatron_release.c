@@ -126,12 +126,12 @@ static void describe_dataset(struct meg_str *out, const struct meg_tokenizer *t,
 {
     struct meg_split_matrix split;
     struct meg_err e;
-    const struct meg_data_identity id = { "GPTDataset", path, wanted, "train", 1234, 8, "80,15,5", &split,
+    const struct meg_cache_key id = { "GPTDataset", path, wanted, "train", 1234, 8, "80,15,5", &split,
                                           meg_tokenizer_description(t), NULL };
 
     memset(&split, 0, sizeof split);
     assert_int_equal(meg_split_parse(&split, "80,15,5", &e), 0);
-    meg_describe_part(out, &id);
+    meg_cache_key_add_dataset(out, &id);
 }
 
 /* Of two datasets, by weight. */
@@ -146,7 +146,7 @@ static void describe_blend(struct meg_str *out, const struct meg_tokenizer *t, c
     describe_dataset(&member[1], t, "b_text_document", 48);
     text[0] = member[0].s;
     text[1] = member[1].s;
-    meg_describe_blend(out, text, 2, "train", weight, NULL, 68,
+    meg_cache_key_add_blend(out, text, 2, "train", weight, NULL, 68,
                        meg_release_find(release)->renormalizes ? &renormalize : NULL);
     meg_str_free(&member[0]);
     meg_str_free(&member[1]);
@@ -203,15 +203,15 @@ static void same_sizes(const json_t *want, const char *release)
     assert_in_range(n, 1, 16);
     for (int i = 0; i < n; i++)
         w[i] = json_number_value(json_array_get(weights, (size_t)i));
-    meg_blend_normalise(w, n);
+    meg_blend_normalize(w, n);
     for (size_t k = 0; k < json_array_size(targets); k++) {
         const int64_t target = json_integer_value(json_array_get(targets, k));
         int64_t drawn[16], built[16];
 
         if (meg_release_find(release)->is_surplus_apart) {
-            meg_blend_wanted_apart(drawn, built, w, n, target, surplus ? json_number_value(surplus) : 0.005);
+            meg_blend_sizes_with_surplus(drawn, built, w, n, target, surplus ? json_number_value(surplus) : 0.005);
         } else {
-            meg_blend_wanted(built, w, n, target);
+            meg_blend_sizes(built, w, n, target);
             memcpy(drawn, built, sizeof drawn);
         }
         for (int i = 0; i < n; i++) {
