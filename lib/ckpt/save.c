@@ -124,7 +124,7 @@ static void add_index(struct meg_ckpt_saving *v, const struct meg_ckpt_save_args
 {
     json_t *files = json_object(), *index;
 
-    for (int i = 0; i < s->params->nsections; i++)
+    for (int i = 0; i < s->params->nlayer_groups; i++)
         for (int k = 0; k < s->params->n; k++)
             if (s->params->row[k].section == i)
                 json_object_set_new(files, s->params->row[k].name, json_string(v->file[i].name));

@@ -4,7 +4,7 @@
 void ckpt_walk_begin(struct ckpt_walk *w, const struct meg_params *p, const struct meg_ckpt_slot *slot,
                      const struct meg_param *row, int64_t first, int64_t n)
 {
-    const int64_t runs = meg_param_runs(row);
+    const int64_t runs = meg_param_num_shard_ranges(row);
 
     w->row = row;
     w->whole = (struct meg_elem_range){ 0, p->flat };
@@ -20,7 +20,7 @@ bool ckpt_walk_next(struct ckpt_walk *w, struct ckpt_stretch *out)
 {
     while (w->at < w->end) {
         const int64_t i = w->at / w->period;
-        const struct meg_param_run run = meg_param_run(w->row, i);
+        const struct meg_param_shard_range run = meg_param_shard_range_at(w->row, i);
         const int64_t first = w->at > run.global ? w->at : run.global,
                       last = w->end < run.global + run.n ? w->end : run.global + run.n;
         const int64_t shift = w->row->offset + run.local - run.global; /* from the tensor to the flat buffer */

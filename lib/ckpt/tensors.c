@@ -5,11 +5,11 @@
 #include "ckpt/internal.h"
 
 /* The files of section i: "model-1-layer-00000.safetensors" is layer 0. */
-static void name_file(char buf[64], const char *kind, int i, int nsections)
+static void name_file(char buf[64], const char *kind, int i, int nlayer_groups)
 {
     if (i == 0)
         snprintf(buf, 64, "%s-0-embedding.safetensors", kind);
-    else if (i == nsections - 1)
+    else if (i == nlayer_groups - 1)
         snprintf(buf, 64, "%s-2-head.safetensors", kind);
     else
         snprintf(buf, 64, "%s-1-layer-%05d.safetensors", kind, i - 1);
@@ -38,8 +38,8 @@ static void add_tensor(struct ckpt_file *f, const struct meg_ckpt_slot *slot, co
 static void add_files(struct ckpt_file *f, const char *kind, const struct meg_params *p,
                       const struct meg_ckpt_slot *slot, int nslots)
 {
-    for (int i = 0; i < p->nsections; i++, f++) {
-        name_file(f->name, kind, i, p->nsections);
+    for (int i = 0; i < p->nlayer_groups; i++, f++) {
+        name_file(f->name, kind, i, p->nlayer_groups);
         for (int k = 0; k < p->n; k++)
             for (int j = 0; j < nslots && p->row[k].section == i; j++)
                 add_tensor(f, &slot[j], &p->row[k]);
@@ -52,7 +52,7 @@ static void add_files(struct ckpt_file *f, const char *kind, const struct meg_pa
 
 int ckpt_list_files(struct ckpt_file **out, const struct meg_ckpt_save_args *s)
 {
-    const int n = s->params->nsections, kinds = s->nslots ? 2 : 1;
+    const int n = s->params->nlayer_groups, kinds = s->nslots ? 2 : 1;
     struct ckpt_file *f = meg_new((size_t)(kinds * n) * sizeof *f);
 
     add_files(f, "model", s->params, &s->w, 1);
@@ -133,12 +133,12 @@ int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, i
     struct extents x = { 0 };
 
     for (int i = 0; i < nfiles; i++) {
-        const bool is_optim = i >= p->nsections;
+        const bool is_optim = i >= p->nlayer_groups;
         const struct meg_ckpt_slot *slot = is_optim ? s->slot : &s->w;
 
         for (int k = 0; k < p->n; k++)
             for (int j = 0; j < (is_optim ? s->nslots : 1); j++)
-                if (p->row[k].section == i % p->nsections && meg_param_is_counted(&p->row[k], s->mesh))
+                if (p->row[k].section == i % p->nlayer_groups && meg_param_is_counted(&p->row[k], s->mesh))
                     add_row(&x, &f[i], i, s, &slot[j], &p->row[k]);
     }
     *out = x.v;

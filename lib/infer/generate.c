@@ -6,7 +6,7 @@
 
 struct meg_generator {
     struct meg_gpt *g;
-    struct meg_gpt_cache *cache;
+    struct meg_gpt_kv_cache *cache;
     struct meg_token_sampler sampler;
     int64_t slots, active, ntop;
     const struct meg_ids *ends;
@@ -35,7 +35,7 @@ int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t un
     gen->token = meg_new((size_t)slots * sizeof *gen->token);
     gen->logits = meg_new((size_t)(slots * v) * sizeof *gen->logits);
     gen->heap = meg_new((size_t)v * sizeof *gen->heap);
-    if ((r = meg_gpt_cache_create(&gen->cache, g, g->conf.max_position_embeddings, slots, e)) < 0)
+    if ((r = meg_gpt_kv_cache_create(&gen->cache, g, g->conf.max_position_embeddings, slots, e)) < 0)
         goto out;
     *out = gen;
     gen = NULL;
@@ -48,7 +48,7 @@ void meg_generator_close(struct meg_generator *gen)
 {
     if (!gen)
         return;
-    meg_gpt_cache_close(gen->cache);
+    meg_gpt_kv_cache_close(gen->cache);
     meg_token_sampler_free(&gen->sampler);
     free(gen->slot);
     free(gen->fed);
@@ -101,7 +101,7 @@ static int extend(struct meg_generator *gen, int64_t slot, const float *logits, 
 {
     struct meg_continuation *c = gen->slot[slot];
     const struct meg_request *q = c->request;
-    int64_t len = meg_gpt_cache_len(gen->cache, slot);
+    int64_t len = meg_gpt_kv_cache_len(gen->cache, slot);
     double logprob;
     int32_t id = meg_sample_token(&gen->sampler, &q->sampling, logits, q->has_seed ? 0 : c->prompt, c->n, &logprob);
     int r = MEG_OK;
@@ -131,7 +131,7 @@ int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, 
         slot++;
     gen->slot[slot] = c;
     gen->active++;
-    meg_gpt_cache_clear(gen->cache, slot);
+    meg_gpt_kv_cache_clear(gen->cache, slot);
     meg_gpt_prefill(gen->g, gen->cache, slot, ids, n, gen->logits);
     return extend(gen, slot, gen->logits, e);
 }

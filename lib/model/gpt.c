@@ -9,9 +9,9 @@
 #include "tensor/half.h"
 
 /* Element 0 of a row in a buffer of all sections, or of those that take turns. */
-static int64_t place(const struct meg_params *p, const struct meg_param *row, bool takes_turns)
+static int64_t place(const struct meg_params *p, const struct meg_param *row, bool is_layerwise)
 {
-    return takes_turns ? meg_params_turn(p, row->section) + row->offset - p->section[row->section].begin : row->offset;
+    return is_layerwise ? meg_params_unsharded_offset(p, row->section) + row->offset - p->section[row->section].begin : row->offset;
 }
 
 /* The row called prefix + name, and where its box and its gradient's begin. */
@@ -23,8 +23,8 @@ static const struct meg_param *bind(const struct meg_gpt *g, void **w, void **dw
     snprintf(full, sizeof full, "%s%s", prefix, name);
     row = meg_params_find(&g->params, full);
     MEG_ASSERT(row && row->held);
-    *w = meg_element(g->w, place(&g->params, row, g->run.w_takes_turns), g->run.dtype);
-    *dw = g->g ? meg_element(g->g, place(&g->params, row, g->run.g_takes_turns), g->run.grad) : NULL;
+    *w = meg_element(g->w, place(&g->params, row, g->run.shards_params), g->run.dtype);
+    *dw = g->g ? meg_element(g->g, place(&g->params, row, g->run.shards_grads), g->run.grad) : NULL;
     return row;
 }
 
@@ -47,7 +47,7 @@ static void bind_vector(const struct meg_gpt *g, void **w, void **dw, const char
     bind(g, w, dw, prefix, full);
 }
 
-static void bind_norm(const struct meg_gpt *g, struct meg_lnorm *l, const char *prefix, const char *name)
+static void bind_norm(const struct meg_gpt *g, struct meg_norm_weights *l, const char *prefix, const char *name)
 {
     l->eps = (float)g->conf.norm_epsilon;
     l->kind = meg_gpt_norm(&g->conf);
@@ -63,7 +63,7 @@ static struct meg_linear *plan_linear(const struct meg_gpt *g, struct meg_mat w)
     return g->op->linear_create(&desc);
 }
 
-static void bind_linear(const struct meg_gpt *g, struct meg_lin *l, const char *prefix, const char *name, bool has_bias)
+static void bind_linear(const struct meg_gpt *g, struct meg_linear_weights *l, const char *prefix, const char *name, bool has_bias)
 {
     char full[64];
 
@@ -140,7 +140,7 @@ static void fill_rope(struct meg_gpt *g)
 static void bind_head(struct meg_gpt *g)
 {
     struct meg_gpt_state *st = g->st;
-    struct meg_lin *out = &st->head.out;
+    struct meg_linear_weights *out = &st->head.out;
 
     bind_norm(g, &st->normf, "decoder.", "final_layernorm");
     if (g->conf.is_untied)
@@ -176,13 +176,13 @@ static void bind_all(struct meg_gpt *g)
 }
 
 /* Bytes of a flat buffer up to where the last bucket ends, or the last of the sections that take turns. */
-static size_t reach(const struct meg_params *p, bool takes_turns, enum meg_dtype t)
+static size_t reach(const struct meg_params *p, bool is_layerwise, enum meg_dtype t)
 {
-    int64_t most = takes_turns ? 0 : p->bucket[p->nbuckets - 1].end;
+    int64_t most = is_layerwise ? 0 : p->bucket[p->nbuckets - 1].end;
 
-    for (int i = 0; i < p->nsections && takes_turns; i++) {
+    for (int i = 0; i < p->nlayer_groups && is_layerwise; i++) {
         const struct meg_elem_range s = p->section[i];
-        const int64_t end = meg_params_turn(p, i) + s.end - s.begin;
+        const int64_t end = meg_params_unsharded_offset(p, i) + s.end - s.begin;
 
         most = s.end > s.begin && end > most ? end : most;
     }
@@ -207,7 +207,7 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     meg_gpt_params(&g->params, c, mesh);
     g->st = st = gpt_state_new(c, run, mesh);
     st->host_loss = meg_new((size_t)st->dim.n * sizeof *st->host_loss);
-    st->host_place = meg_new((size_t)st->dim.s * sizeof *st->host_place);
+    st->host_position = meg_new((size_t)st->dim.s * sizeof *st->host_position);
     for (int64_t i = 0; i < st->dim.slots; i++)
         st->slot[i].mask = meg_new((size_t)st->dim.n * sizeof *st->slot[i].mask);
     if (why) {
@@ -215,7 +215,7 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
         goto out;
     }
 
-    meg_gpt_plan(&m, c, run, mesh);
+    meg_gpt_memory_size(&m, c, run, mesh);
     if (!(g->w = op->alloc(m.params)) || (m.grads && !(g->g = op->alloc(m.grads))) ||
         !(st->activations = activations.base = op->alloc(m.activations)) ||
         !(st->workspace = workspace.base = op->alloc(m.workspace))) {
@@ -226,9 +226,9 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
                      (double)m.workspace / 0x1p20);
         goto out;
     }
-    gpt_cut(st, run, &activations, &workspace);
-    g->high.params = reach(&g->params, run->w_takes_turns, run->dtype);
-    g->high.grads = g->g ? reach(&g->params, run->g_takes_turns, run->grad) : 0;
+    gpt_buffers_suballoc(st, run, &activations, &workspace);
+    g->high.params = reach(&g->params, run->shards_params, run->dtype);
+    g->high.grads = g->g ? reach(&g->params, run->shards_grads, run->grad) : 0;
     g->high.activations = activations.used;
     g->high.workspace = workspace.used;
     MEG_ASSERT(activations.used == m.activations && workspace.used == m.workspace);
@@ -238,7 +238,7 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     st->c.op = op;
     st->c.tp = mesh->tp;
     st->c.seed = run->seed;
-    st->c.defers_weights = run->defers_weights;
+    st->c.defers_wgrad = run->defers_wgrad;
     *out = g;
     g = NULL;
 out:
@@ -246,7 +246,7 @@ out:
     return r;
 }
 
-static void unplan(const struct meg_gpt *g, struct meg_lin *l)
+static void unplan(const struct meg_gpt *g, struct meg_linear_weights *l)
 {
     if (l->plan)
         g->op->linear_destroy(l->plan);
@@ -289,14 +289,14 @@ void meg_gpt_init(struct meg_gpt *g, uint32_t seed)
     enum { PIECE = 1 << 20 };
     float *host = meg_new(PIECE * sizeof *host);
 
-    MEG_ASSERT(!g->run.w_takes_turns);
+    MEG_ASSERT(!g->run.shards_params);
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *row = &g->params.row[i];
 
         for (int64_t at = 0; at < row->held; at += PIECE) {
             const int64_t n = row->held - at < PIECE ? row->held - at : PIECE;
 
-            meg_param_init_box(row, seed, at, n, host);
+            meg_param_init_shard(row, seed, at, n, host);
             narrow(host, host, g->run.dtype, n);
             g->op->upload(g->st->c.st, meg_element(g->w, row->offset + at, g->run.dtype), host,
                           (size_t)n * meg_dtype_size(g->run.dtype));

@@ -64,15 +64,15 @@ struct meg_gpt_run {
     bool is_training;              /* keeps activations and gradients */
     uint32_t seed;                 /* of dropout */
     int64_t slots;                 /* passes of a micro-batch through a chunk that wait for backward; 0 is 1 */
-    bool defers_weights;           /* meg_gpt_backward leaves gradients of linears to meg_gpt_backward_weight */
+    bool defers_wgrad;           /* meg_gpt_backward leaves gradients of linears to meg_gpt_backward_weight */
     enum meg_recompute recompute;
     int64_t recompute_layers;
     bool distributes_saved;        /* tensor-parallel ranks share what is kept to start from again */
     enum meg_dtype dtype;          /* of parameters and activations */
     enum meg_dtype residual;       /* of the residual stream */
     enum meg_dtype grad;           /* of the gradients of parameters */
-    bool w_takes_turns;            /* parameters are there a section at a time: meg_params_turn */
-    bool g_takes_turns;            /* gradients are, and those of one pass at a time */
+    bool shards_params;            /* parameters are there a section at a time: meg_params_unsharded_offset */
+    bool shards_grads;            /* gradients are, and those of one pass at a time */
 };
 
 /*
@@ -90,7 +90,7 @@ struct meg_gpt_hooks {
 struct meg_gpt_memory {
     size_t params, grads, activations, workspace;
 };
-void meg_gpt_plan(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
+void meg_gpt_memory_size(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
                   const struct meg_mesh *mesh);
 
 /* Model multiply-adds times two of one pass over batch sequences of length s, forward and backward. */
@@ -102,7 +102,7 @@ struct meg_gpt {
     const struct meg_mesh *mesh;
     struct meg_params params;
     const struct meg_ops *op;
-    void *w, *g;                   /* flat buffers [params.flat], or [meg_params_turns], of run.dtype and run.grad;
+    void *w, *g;                   /* flat buffers [params.flat], or [meg_params_unsharded_numel], of run.dtype and run.grad;
                                       g NULL when not training */
     struct meg_gpt_memory high;    /* bytes in use of each arena at most */
     struct meg_gpt_hooks hooks;    /* the caller's; all NULL at first */
@@ -145,7 +145,7 @@ double meg_gpt_loss(struct meg_gpt *g, const struct meg_gpt_batch *x, float *tok
  * Forward and backward: gradients of scale * sum(loss * loss_mask) are added to g->g, and
  * sum(loss * loss_mask) is returned.  Dropout is on where x->sample is given.
  */
-double meg_gpt_grad(struct meg_gpt *g, const struct meg_gpt_batch *x, double scale);
+double meg_gpt_forward_backward(struct meg_gpt *g, const struct meg_gpt_batch *x, double scale);
 
 /*
  * After meg_gpt_loss: logits [rows,v] f32 (host) of its tokens first .. first + rows - 1, the same numbers that its
@@ -160,13 +160,13 @@ void meg_gpt_logits(struct meg_gpt *g, const struct meg_gpt_batch *x, float *log
 /* ---- pass by pass: a rank has chunks of layers, and micro-batches wait in slots for their backward ---- */
 
 /* What goes from chunk to chunk, gradients the other way: rows [s/t b, h] for t ranks with sequence parallelism. */
-size_t meg_gpt_boundary(const struct meg_gpt *g);
+size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g);
 
 /*
  * Forward of a micro-batch through a chunk, kept in a slot.  in, out: device memory of a boundary's size;
  * in is not read where the chunk begins with the embedding, and else must stay as it is until the slot's
  * backward has ended; out is not written where it ends with the head.
- * scale: of the loss, as in meg_gpt_grad.
+ * scale: of the loss, as in meg_gpt_forward_backward.
  */
 void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struct meg_gpt_batch *x, double scale,
                      const void *in, void *out);
@@ -185,21 +185,21 @@ void meg_gpt_backward_weight(struct meg_gpt *g, int64_t chunk, int64_t slot);
  * Keys and values of b sequences ("slots") of up to s tokens each, for decoding.  A slot's logits
  * depend on its own tokens only, to the last bit: rows are computed in blocks of fixed size.
  */
-struct meg_gpt_cache;
-int meg_gpt_cache_create(struct meg_gpt_cache **out, struct meg_gpt *g, int64_t s, int64_t b, struct meg_err *e);
-void meg_gpt_cache_close(struct meg_gpt_cache *c);
+struct meg_gpt_kv_cache;
+int meg_gpt_kv_cache_create(struct meg_gpt_kv_cache **out, struct meg_gpt *g, int64_t s, int64_t b, struct meg_err *e);
+void meg_gpt_kv_cache_close(struct meg_gpt_kv_cache *c);
 /* Forget what slot holds. */
-void meg_gpt_cache_clear(struct meg_gpt_cache *c, int64_t slot);
+void meg_gpt_kv_cache_clear(struct meg_gpt_kv_cache *c, int64_t slot);
 /* Tokens slot holds. */
-int64_t meg_gpt_cache_len(const struct meg_gpt_cache *c, int64_t slot);
+int64_t meg_gpt_kv_cache_len(const struct meg_gpt_kv_cache *c, int64_t slot);
 /*
  * Fill an empty slot with n tokens, from 1 to the s b of g's run; logits [v] f32 (host) of the last of
  * them, or NULL.
  */
-void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
+void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
                      float *logits);
 /* Append one token to each of n different slots; logits [n,v] f32 (host). */
-void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_cache *c, const int64_t *slot, const int32_t *tokens, int64_t n,
+void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_kv_cache *c, const int64_t *slot, const int32_t *tokens, int64_t n,
                     float *logits);
 
 MEG_END_DECLS

@@ -38,7 +38,7 @@ static struct dims dims_of(const struct meg_gpt_conf *c, const struct meg_gpt_ru
     return d;
 }
 
-bool gpt_recomputes(const struct meg_gpt_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end)
+bool gpt_recompute_range(const struct meg_gpt_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end)
 {
     const int64_t n = run->recompute_layers;
 
@@ -57,7 +57,7 @@ bool gpt_recomputes(const struct meg_gpt_run *run, int64_t layers, int64_t i, in
 }
 
 /* Layers that are recomputed together at most. */
-static int64_t most_again(const struct meg_gpt_run *run, int64_t layers)
+static int64_t max_recomputed(const struct meg_gpt_run *run, int64_t layers)
 {
     if (run->recompute == MEG_RECOMPUTE_BLOCK)
         return 1;
@@ -81,7 +81,7 @@ struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct m
     for (int i = 0; i < st->ncp; i++)
         meg_cp_make(&st->cp[i], meg_layout_cp_comm_type(&mesh->layout, i), mesh);
     st->layer = meg_new((size_t)(d->chunks * d->layers) * sizeof *st->layer);
-    st->again = meg_new((size_t)(most_again(run, d->layers) + 1) * sizeof *st->again);
+    st->again = meg_new((size_t)(max_recomputed(run, d->layers) + 1) * sizeof *st->again);
     st->slot = meg_new((size_t)d->slots * sizeof *st->slot);
     for (int64_t i = 0; i < d->slots; i++) {
         struct slot *q = &st->slot[i];
@@ -106,7 +106,7 @@ void gpt_state_free(struct meg_gpt_state *st)
     free(st->layer);
     free(st->cp);
     free(st->host_loss);
-    free(st->host_place);
+    free(st->host_position);
     free(st);
 }
 
@@ -121,9 +121,9 @@ static struct meg_mat branch(struct meg_suballoc *cut, const struct meg_gpt_run 
     return meg_suballoc_mat(cut, run->dtype, d->m, d->h);
 }
 
-static struct meg_lnorm_acts stats(struct meg_suballoc *cut, const struct dims *d)
+static struct meg_norm_stats stats(struct meg_suballoc *cut, const struct dims *d)
 {
-    struct meg_lnorm_acts a;
+    struct meg_norm_stats a;
 
     a.mean = meg_suballoc(cut, (size_t)d->m * sizeof(float));
     a.rstd = meg_suballoc(cut, (size_t)d->m * sizeof(float));
@@ -180,7 +180,7 @@ static void cut_layer(struct meg_gpt_state *st, struct slot *q, int64_t i, const
     const struct dims *d = &st->dim;
     int64_t begin, end;
 
-    if (gpt_recomputes(run, d->layers, i, &begin, &end)) {
+    if (gpt_recompute_range(run, d->layers, i, &begin, &end)) {
         q->acts[i] = st->again[i - begin];
         if (i == begin && run->distributes_saved)
             q->saved[i] = meg_suballoc_mat(cut, run->residual, d->m / d->tp, d->h);
@@ -205,7 +205,7 @@ static void cut_slot(struct meg_gpt_state *st, struct slot *q, const struct meg_
     for (int64_t i = 0; i < d->layers; i++) {
         cut_layer(st, q, i, run, cut);
         q->d[i] = st->d;
-        if (run->defers_weights)
+        if (run->defers_wgrad)
             cut_deferred(&q->d[i], cut, run, d);
     }
     q->x0 = q->acts[0].x.p;
@@ -222,7 +222,7 @@ static void cut_slot(struct meg_gpt_state *st, struct slot *q, const struct meg_
 static void cut_head(struct meg_gpt_state *st, struct meg_suballoc *cut, const struct meg_gpt_run *run)
 {
     const struct dims *d = &st->dim;
-    const int64_t chunk = meg_head_chunk(d->v, d->n), ld = (d->v + 15) / 16 * 16;
+    const int64_t chunk = meg_lm_head_chunk_rows(d->v, d->n), ld = (d->v + 15) / 16 * 16;
 
     st->nf = branch(cut, run, d);
     st->sf = stats(cut, d);
@@ -240,7 +240,7 @@ static void cut_grads(struct grads *g, struct meg_suballoc *cut, const struct me
     g->attn.delta = meg_suballoc(cut, (size_t)(d->n * d->a) * sizeof(float));
     if (d->fc1 > d->f)
         g->mlp.mid = meg_suballoc_mat(cut, run->dtype, d->n, d->f);
-    if (run->defers_weights)
+    if (run->defers_wgrad)
         return;
     g->attn.qkv = meg_suballoc_mat(cut, run->dtype, d->n, d->qkv);
     g->mlp.pre = meg_suballoc_mat(cut, run->dtype, d->n, d->fc1);
@@ -258,14 +258,14 @@ static void cut_workspace(struct meg_gpt_state *st, const struct meg_gpt_run *ru
         st->c.wide[i] = meg_suballoc(cut, wide);
     if (d->has_head)
         cut_head(st, cut, run);
-    meg_attn_room_cut(&st->room, cut, &attn, st->cp, st->ncp);
+    meg_attn_workspace_suballoc(&st->room, cut, &attn, st->cp, st->ncp);
     st->loss = meg_suballoc(cut, (size_t)d->n * sizeof *st->loss);
     st->place = meg_suballoc(cut, (size_t)d->s * sizeof *st->place);
     st->rope.cos = meg_suballoc(cut, table);
     st->rope.sin = meg_suballoc(cut, table);
     if (run->recompute == MEG_RECOMPUTE_SELECTIVE)
         cut_attn_out(&st->again[0].attn, cut, run, d);
-    for (int64_t i = 0; i < most_again(run, d->layers); i++) {
+    for (int64_t i = 0; i < max_recomputed(run, d->layers); i++) {
         if (i > 0 || run->distributes_saved)
             st->again[i].x = stream(cut, run, d);
         cut_acts(&st->again[i], cut, run, d);
@@ -273,11 +273,11 @@ static void cut_workspace(struct meg_gpt_state *st, const struct meg_gpt_run *ru
     if (!run->is_training)
         return;
     cut_grads(&st->d, cut, run, d);
-    if (!run->defers_weights)
+    if (!run->defers_wgrad)
         st->d.attn_out = st->d.mlp_out = st->branch;
 }
 
-void gpt_cut(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *activations,
+void gpt_buffers_suballoc(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *activations,
              struct meg_suballoc *workspace)
 {
     cut_workspace(st, run, workspace);
@@ -285,18 +285,18 @@ void gpt_cut(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg
         cut_slot(st, &st->slot[i], run, activations);
 }
 
-void meg_gpt_plan(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
+void meg_gpt_memory_size(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
                   const struct meg_mesh *mesh)
 {
     struct meg_gpt_state *st = gpt_state_new(c, run, mesh);
     struct meg_suballoc activations = { 0 }, workspace = { 0 };
     struct meg_params p;
 
-    gpt_cut(st, run, &activations, &workspace);
+    gpt_buffers_suballoc(st, run, &activations, &workspace);
     gpt_state_free(st);
     meg_gpt_params(&p, c, mesh);
-    m->params = (size_t)(run->w_takes_turns ? meg_params_turns(&p) : p.flat) * meg_dtype_size(run->dtype);
-    m->grads = (size_t)(run->g_takes_turns ? meg_params_turns(&p) : p.flat) * meg_dtype_size(run->grad);
+    m->params = (size_t)(run->shards_params ? meg_params_unsharded_numel(&p) : p.flat) * meg_dtype_size(run->dtype);
+    m->grads = (size_t)(run->shards_grads ? meg_params_unsharded_numel(&p) : p.flat) * meg_dtype_size(run->grad);
     if (!run->is_training)
         m->grads = 0;
     m->activations = activations.used;

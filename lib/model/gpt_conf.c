@@ -227,7 +227,7 @@ void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c, const st
     *p = (struct meg_params){ 0 };
     row = weight(p, c, 0, "embedding.word_embeddings.weight", c->vocab_size, h, 0, std);
     row->is_decoupled = 1;
-    row->group = c->is_untied ? MEG_GROUP_DENSE : MEG_GROUP_TIED;
+    row->group = c->is_untied ? MEG_PARAM_DENSE : MEG_PARAM_TIED;
     if (!meg_gpt_is_rotary(c))
         weight(p, c, 0, "embedding.position_embeddings.weight", c->max_position_embeddings, h, -1, std);
 
@@ -248,7 +248,7 @@ void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c, const st
     norm(p, c, head, "decoder.", "final_layernorm");
     if (c->is_untied)
         weight(p, c, head, "output_layer.weight", c->vocab_size, h, 0, std)->is_decoupled = 1;
-    meg_params_place(p, mesh);
+    meg_params_shard(p, mesh);
 }
 
 double meg_gpt_flops(const struct meg_gpt_conf *c, int64_t batch, int64_t s)

@@ -3,7 +3,7 @@
 #include "base/mem.h"
 #include "model/gpt_internal.h"
 
-struct meg_gpt_cache {
+struct meg_gpt_kv_cache {
     const struct meg_ops *op;
     int64_t s, b, L;
     size_t sequence;                         /* bytes of one layer's keys and values of a slot */
@@ -11,10 +11,10 @@ struct meg_gpt_cache {
     int64_t *len;                            /* [b] */
 };
 
-int meg_gpt_cache_create(struct meg_gpt_cache **out, struct meg_gpt *g, int64_t s, int64_t b, struct meg_err *e)
+int meg_gpt_kv_cache_create(struct meg_gpt_kv_cache **out, struct meg_gpt *g, int64_t s, int64_t b, struct meg_err *e)
 {
     const struct meg_attn *l = &g->st->layer[0].attn;
-    struct meg_gpt_cache *c = meg_new(sizeof *c);
+    struct meg_gpt_kv_cache *c = meg_new(sizeof *c);
     size_t nbytes;
 
     MEG_ASSERT(s <= g->conf.max_position_embeddings && !g->run.is_training);
@@ -27,7 +27,7 @@ int meg_gpt_cache_create(struct meg_gpt_cache **out, struct meg_gpt *g, int64_t 
     nbytes = (size_t)(c->L * b) * c->sequence;
     c->kv = g->op->alloc(nbytes);
     if (!c->kv) {
-        meg_gpt_cache_close(c);
+        meg_gpt_kv_cache_close(c);
         return meg_fail(e, MEG_EFAIL, "out of memory: %lld sequences of %lld tokens need a cache of %.1f MiB",
                         (long long)b, (long long)s, (double)nbytes / 0x1p20);
     }
@@ -35,7 +35,7 @@ int meg_gpt_cache_create(struct meg_gpt_cache **out, struct meg_gpt *g, int64_t 
     return 0;
 }
 
-void meg_gpt_cache_close(struct meg_gpt_cache *c)
+void meg_gpt_kv_cache_close(struct meg_gpt_kv_cache *c)
 {
     if (!c)
         return;
@@ -44,18 +44,18 @@ void meg_gpt_cache_close(struct meg_gpt_cache *c)
     free(c);
 }
 
-void meg_gpt_cache_clear(struct meg_gpt_cache *c, int64_t slot)
+void meg_gpt_kv_cache_clear(struct meg_gpt_kv_cache *c, int64_t slot)
 {
     c->len[slot] = 0;
 }
 
-int64_t meg_gpt_cache_len(const struct meg_gpt_cache *c, int64_t slot)
+int64_t meg_gpt_kv_cache_len(const struct meg_gpt_kv_cache *c, int64_t slot)
 {
     return c->len[slot];
 }
 
 /* rows tokens through all layers, each run of kv's rows appended to its sequence. */
-static void forward_cached(struct meg_gpt *g, const struct meg_kv *kv, int64_t nkv, const int32_t *tokens,
+static void forward_cached(struct meg_gpt *g, const struct meg_kv_cache_seq *kv, int64_t nkv, const int32_t *tokens,
                            const int32_t *position, int64_t rows)
 {
     struct meg_gpt_state *st = g->st;
@@ -63,7 +63,7 @@ static void forward_cached(struct meg_gpt *g, const struct meg_kv *kv, int64_t n
     struct slot *q = &st->slot[0];
     const struct meg_gpt_batch x = { .s = rows, .b = 1, .tokens = tokens, .position = position };
 
-    gpt_take(g, 0, &x, 0, false);
+    gpt_load_batch(g, 0, &x, 0, false);
     c->kv = kv;
     c->nkv = nkv;
     meg_embed_fwd(c, q->acts[0].x, q->tokens, q->position, &st->embed);
@@ -72,9 +72,9 @@ static void forward_cached(struct meg_gpt *g, const struct meg_kv *kv, int64_t n
     c->kv = NULL;
 }
 
-static struct meg_kv append(struct meg_gpt_cache *c, int64_t slot, int64_t row, int64_t rows)
+static struct meg_kv_cache_seq append(struct meg_gpt_kv_cache *c, int64_t slot, int64_t row, int64_t rows)
 {
-    const struct meg_kv kv = { row, rows, c->len[slot], c->kv + (size_t)slot * c->sequence,
+    const struct meg_kv_cache_seq kv = { row, rows, c->len[slot], c->kv + (size_t)slot * c->sequence,
                                (size_t)c->b * c->sequence };
 
     MEG_ASSERT(slot >= 0 && slot < c->b && c->len[slot] + rows <= c->s);
@@ -82,11 +82,11 @@ static struct meg_kv append(struct meg_gpt_cache *c, int64_t slot, int64_t row, 
     return kv;
 }
 
-void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
+void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
                      float *logits)
 {
     int32_t *position = meg_new((size_t)n * sizeof *position);
-    struct meg_kv kv;
+    struct meg_kv_cache_seq kv;
 
     MEG_ASSERT(n > 0 && n <= g->run.s * g->run.b && c->len[slot] == 0);
     for (int64_t j = 0; j < n; j++)
@@ -94,11 +94,11 @@ void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_cache *c, int64_t slot, c
     kv = append(c, slot, 0, n);
     forward_cached(g, &kv, 1, tokens, position, n);
     if (logits)
-        gpt_logits_to(g, n - 1, 1, 1, logits);
+        gpt_logits_to_host(g, n - 1, 1, 1, logits);
     free(position);
 }
 
-void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_cache *c, const int64_t *slot, const int32_t *tokens, int64_t n,
+void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_kv_cache *c, const int64_t *slot, const int32_t *tokens, int64_t n,
                     float *logits)
 {
     const int64_t v = g->st->head.logits.cols;
@@ -106,7 +106,7 @@ void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_cache *c, const int64_t *s
     for (int64_t i = 0; i < n; i += DECODE_ROWS) {
         const int64_t rows = DECODE_ROWS < n - i ? DECODE_ROWS : n - i;
         int32_t token[DECODE_ROWS] = { 0 }, position[DECODE_ROWS] = { 0 };
-        struct meg_kv kv[DECODE_ROWS];
+        struct meg_kv_cache_seq kv[DECODE_ROWS];
 
         for (int64_t j = 0; j < rows; j++) {
             kv[j] = append(c, slot[i + j], j, 1);
@@ -114,6 +114,6 @@ void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_cache *c, const int64_t *s
             position[j] = (int32_t)kv[j].first;
         }
         forward_cached(g, kv, rows, token, position, DECODE_ROWS);
-        gpt_logits_to(g, 0, DECODE_ROWS, rows, logits + i * v);
+        gpt_logits_to_host(g, 0, DECODE_ROWS, rows, logits + i * v);
     }
 }

@@ -4,19 +4,19 @@
 
 /* ---- a layer ------------------------------------------------------------------------------- */
 
-static struct meg_join join(const struct meg_ctx *c, const struct meg_lin *l, double p, int layer,
+static struct meg_residual_epilogue join(const struct meg_ctx *c, const struct meg_linear_weights *l, double p, int layer,
                             enum meg_drop_site site)
 {
-    struct meg_join j = { l->bias, l->dbias, meg_ctx_drop(c, p, layer, site) };
+    struct meg_residual_epilogue j = { l->bias, l->dbias, meg_ctx_drop(c, p, layer, site) };
     return j;
 }
 
-static struct meg_join join_attn(const struct meg_ctx *c, const struct layer *l, double p)
+static struct meg_residual_epilogue join_attn(const struct meg_ctx *c, const struct layer *l, double p)
 {
     return join(c, &l->attn.proj, p, l->attn.layer, MEG_DROP_ATTN_OUT);
 }
 
-static struct meg_join join_mlp(const struct meg_ctx *c, const struct layer *l, double p)
+static struct meg_residual_epilogue join_mlp(const struct meg_ctx *c, const struct layer *l, double p)
 {
     return join(c, &l->mlp.fc2, p, l->attn.layer, MEG_DROP_MLP_OUT);
 }
@@ -25,7 +25,7 @@ static struct meg_join join_mlp(const struct meg_ctx *c, const struct layer *l, 
 static void layer_fwd(struct meg_ctx *c, struct meg_mat y, struct acts *a, struct meg_mat branch,
                       const struct layer *l, double dropout)
 {
-    const struct meg_join attn = join_attn(c, l, dropout), mlp = join_mlp(c, l, dropout);
+    const struct meg_residual_epilogue attn = join_attn(c, l, dropout), mlp = join_mlp(c, l, dropout);
 
     meg_norm_fwd(c, a->n1, a->x, &a->s1, &l->norm1);
     meg_attn_fwd(c, branch, a->n1, &a->attn, &l->attn);
@@ -38,7 +38,7 @@ static void layer_fwd(struct meg_ctx *c, struct meg_mat y, struct acts *a, struc
 static void layer_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct grads *d, const struct acts *a,
                       const struct layer *l, double dropout)
 {
-    const struct meg_join attn = join_attn(c, l, dropout), mlp = join_mlp(c, l, dropout);
+    const struct meg_residual_epilogue attn = join_attn(c, l, dropout), mlp = join_mlp(c, l, dropout);
 
     meg_add_bwd(c, d->mlp_out, dy, &mlp);
     meg_mlp_bwd(c, d->n, d->mlp_out, a->n2, &a->mlp, &d->mlp, &l->mlp);
@@ -74,7 +74,7 @@ static void use_rows(struct meg_gpt_state *st, struct slot *q, int64_t n, int64_
 }
 
 /* Where the residual stream's rows stand in the whole sequence, when they are not all of it in order. */
-static void tell_places(struct meg_gpt *g)
+static void set_global_positions(struct meg_gpt *g)
 {
     const struct meg_layout *l = &g->mesh->layout;
     struct meg_gpt_state *st = g->st;
@@ -85,8 +85,8 @@ static void tell_places(struct meg_gpt *g)
         return;
     MEG_ASSERT(c->s == s * (l->has_sp ? l->tp : 1));
     for (int64_t i = 0; i < s; i++)
-        st->host_place[i] = (int32_t)meg_layout_position(l, g->mesh->at.cp, c->s * l->cp, t0 + i);
-    g->op->upload(c->st, st->place, st->host_place, (size_t)s * sizeof *st->place);
+        st->host_position[i] = (int32_t)meg_layout_position(l, g->mesh->at.cp, c->s * l->cp, t0 + i);
+    g->op->upload(c->st, st->place, st->host_position, (size_t)s * sizeof *st->place);
     c->place = st->place;
 }
 
@@ -101,10 +101,10 @@ static void enter(struct meg_gpt *g, struct slot *q)
     c->sample = q->has_dropout ? q->sample : NULL;
     c->doc_start = q->has_doc_start ? q->doc_start : NULL;
     use_rows(g->st, q, q->s * q->b, q->s * q->b / (c->has_sp ? g->st->dim.tp : 1));
-    tell_places(g);
+    set_global_positions(g);
 }
 
-void gpt_take(struct meg_gpt *g, int64_t slot, const struct meg_gpt_batch *x, double scale, bool has_dropout)
+void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_gpt_batch *x, double scale, bool has_dropout)
 {
     struct meg_gpt_state *st = g->st;
     struct slot *q = &st->slot[slot];
@@ -149,7 +149,7 @@ static struct layer *layers_of(const struct meg_gpt *g, int64_t chunk)
     return g->st->layer + chunk * g->st->dim.layers;
 }
 
-size_t meg_gpt_boundary(const struct meg_gpt *g)
+size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g)
 {
     return (size_t)(g->st->dim.m * g->st->dim.h) * meg_dtype_size(g->run.residual);
 }
@@ -208,7 +208,7 @@ static int64_t section_of(const struct meg_gpt *g, int64_t chunk, int64_t i)
     return 1 + layers_of(g, chunk)[i].attn.layer;
 }
 
-static void reads_head(const struct meg_gpt *g, bool is_backward)
+static void head_params_needed(const struct meg_gpt *g, bool is_backward)
 {
     reads(g, g->conf.num_layers + 1, g->conf.is_untied ? -1 : 0, is_backward);
     if (!g->conf.is_untied)
@@ -244,7 +244,7 @@ void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struc
     struct meg_gpt_state *st = g->st;
     struct slot *q = &st->slot[slot];
 
-    gpt_take(g, slot, x, scale, true);
+    gpt_load_batch(g, slot, x, scale, true);
     q->acts[0].x.p = has_embedding(g, chunk) ? q->x0 : (void *)in;
     if (has_embedding(g, chunk)) {
         reads(g, 0, 1, false);
@@ -273,7 +273,7 @@ static int64_t before(const struct meg_gpt *g, int64_t chunk, int64_t i)
 
     if (i == 0)
         return -1;
-    if (gpt_recomputes(&g->run, g->st->dim.layers, i - 1, &begin, &end) && i == end)
+    if (gpt_recompute_range(&g->run, g->st->dim.layers, i - 1, &begin, &end) && i == end)
         return section_of(g, chunk, begin);
     return section_of(g, chunk, i - 1);
 }
@@ -286,12 +286,12 @@ static void layers_bwd(struct meg_gpt *g, int64_t chunk, struct slot *q, struct 
     for (int64_t i = st->dim.layers; i-- > 0;) {
         int64_t begin, end;
 
-        if (gpt_recomputes(&g->run, st->dim.layers, i, &begin, &end) && i + 1 == end)
+        if (gpt_recompute_range(&g->run, st->dim.layers, i, &begin, &end) && i + 1 == end)
             again(g, chunk, q, begin, end);
         reads(g, section_of(g, chunk, i), before(g, chunk, i), true);
         layer_bwd(&st->c, i > 0 ? st->d.x : dx, dy, &q->d[i], &q->acts[i], &layers_of(g, chunk)[i],
                   g->conf.hidden_dropout);
-        if (!g->run.defers_weights)
+        if (!g->run.defers_wgrad)
             wrote(g, section_of(g, chunk, i));
         dy = st->d.x;
     }
@@ -316,9 +316,9 @@ double meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot, float *token_loss)
     struct slot *q = &st->slot[slot];
 
     enter(g, q);
-    reads_head(g, false);
+    head_params_needed(g, false);
     meg_norm_fwd(&st->c, st->nf, q->x, &st->sf, &st->normf);
-    meg_head_loss(&st->c, st->loss, st->nf, q->labels, &st->head);
+    meg_lm_head_loss(&st->c, st->loss, st->nf, q->labels, &st->head);
     return sum_loss(g, q, token_loss);
 }
 
@@ -334,9 +334,9 @@ double meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const vo
     MEG_ASSERT(g->run.is_training);
     enter(g, q);
     if (has_head(g, chunk)) {
-        reads_head(g, true);
+        head_params_needed(g, true);
         meg_norm_fwd(c, st->nf, q->x, &st->sf, &st->normf);
-        meg_head_grad(c, st->loss, st->d.n, st->nf, q->labels, q->weight, &st->head);
+        meg_lm_head_fwd_bwd(c, st->loss, st->d.n, st->nf, q->labels, q->weight, &st->head);
         meg_norm_bwd(c, st->d.x, none, st->d.n, q->x, &st->sf, &st->normf);
         loss = sum_loss(g, q, NULL);
         wrote(g, g->conf.num_layers + 1);
@@ -365,12 +365,12 @@ void meg_gpt_backward_weight(struct meg_gpt *g, int64_t chunk, int64_t slot)
 /* ---- one pass after the other ------------------------------------------------------------------ */
 
 /* All layers without dropout, and the norm behind them. */
-static void forward_alone(struct meg_gpt *g, const struct meg_gpt_batch *x)
+static void forward_no_dropout(struct meg_gpt *g, const struct meg_gpt_batch *x)
 {
     struct meg_gpt_state *st = g->st;
     struct slot *q = &st->slot[0];
 
-    gpt_take(g, 0, x, 0, false);
+    gpt_load_batch(g, 0, x, 0, false);
     reads(g, 0, 1, false);
     meg_embed_fwd(&st->c, q->acts[0].x, q->tokens, q->position, &st->embed);
     gpt_layers_fwd(g, 0, 0, NULL);
@@ -378,22 +378,22 @@ static void forward_alone(struct meg_gpt *g, const struct meg_gpt_batch *x)
 
 double meg_gpt_loss(struct meg_gpt *g, const struct meg_gpt_batch *x, float *token_loss)
 {
-    forward_alone(g, x);
+    forward_no_dropout(g, x);
     return meg_gpt_slot_loss(g, 0, token_loss);
 }
 
-double meg_gpt_grad(struct meg_gpt *g, const struct meg_gpt_batch *x, double scale)
+double meg_gpt_forward_backward(struct meg_gpt *g, const struct meg_gpt_batch *x, double scale)
 {
     double loss;
 
     meg_gpt_forward(g, 0, 0, x, scale, NULL, NULL);
     loss = meg_gpt_backward(g, 0, 0, NULL, NULL);
-    if (g->run.defers_weights)
+    if (g->run.defers_wgrad)
         meg_gpt_backward_weight(g, 0, 0);
     return loss;
 }
 
-void gpt_logits_to(struct meg_gpt *g, int64_t first, int64_t rows, int64_t kept, float *out)
+void gpt_logits_to_host(struct meg_gpt *g, int64_t first, int64_t rows, int64_t kept, float *out)
 {
     struct meg_gpt_state *st = g->st;
     const struct meg_mat y = meg_mat_rows(st->head.logits, 0, rows), none = { 0 };
@@ -413,7 +413,7 @@ int64_t meg_gpt_logit_rows(const struct meg_gpt *g)
 void meg_gpt_loss_logits(struct meg_gpt *g, int64_t first, int64_t rows, float *logits)
 {
     MEG_ASSERT(first % meg_gpt_logit_rows(g) == 0 && rows <= meg_gpt_logit_rows(g));
-    gpt_logits_to(g, first, rows, rows, logits);
+    gpt_logits_to_host(g, first, rows, rows, logits);
 }
 
 void meg_gpt_logits(struct meg_gpt *g, const struct meg_gpt_batch *x, float *logits)
@@ -421,12 +421,12 @@ void meg_gpt_logits(struct meg_gpt *g, const struct meg_gpt_batch *x, float *log
     struct meg_gpt_state *st = g->st;
     const int64_t n = x->s * x->b, chunk = st->head.logits.rows, v = st->head.logits.cols;
 
-    forward_alone(g, x);
-    reads_head(g, false);
+    forward_no_dropout(g, x);
+    head_params_needed(g, false);
     meg_norm_fwd(&st->c, st->nf, st->slot[0].x, &st->sf, &st->normf);
     for (int64_t i = 0; i < n; i += chunk) {
         const int64_t rows = chunk < n - i ? chunk : n - i;
 
-        gpt_logits_to(g, i, rows, rows, logits + i * v);
+        gpt_logits_to_host(g, i, rows, rows, logits + i * v);
     }
 }

@@ -13,7 +13,7 @@
 enum { DECODE_ROWS = 16 };
 
 struct layer {
-    struct meg_lnorm norm1, norm2;
+    struct meg_norm_weights norm1, norm2;
     struct meg_attn attn;
     struct meg_mlp mlp;
 };
@@ -21,7 +21,7 @@ struct layer {
 /* What a layer keeps for its backward pass. */
 struct acts {
     struct meg_mat x, n1, m, n2;             /* rows of the residual stream, h columns */
-    struct meg_lnorm_acts s1, s2;
+    struct meg_norm_stats s1, s2;
     struct meg_attn_acts attn;
     struct meg_mlp_acts mlp;
 };
@@ -65,21 +65,21 @@ struct meg_gpt_state {
     struct layer *layer;                     /* [chunks, layers] */
     struct slot *slot;                       /* [slots] */
     struct acts *again;                      /* of layers that are recomputed */
-    struct meg_lnorm normf;
+    struct meg_norm_weights normf;
     struct meg_embed embed;
     struct meg_rope rope;
     struct meg_cp *cp;                       /* [ncp]: one for all layers of the model, or one for each */
     int ncp;
-    struct meg_attn_room room;
-    struct meg_head head;
+    struct meg_attn_workspace room;
+    struct meg_lm_head head;
     struct meg_mat branch;                   /* output of attention or MLP before it joins */
     struct meg_mat nf;                       /* the last layer's output, normed */
-    struct meg_lnorm_acts sf;
+    struct meg_norm_stats sf;
     struct grads d;                          /* shared by all layers, but for what a slot keeps */
     float *loss;                             /* [n], device */
     int32_t *place;                          /* [s], device */
     float *host_loss;                        /* [n] */
-    int32_t *host_place;                     /* [s] */
+    int32_t *host_position;                     /* [s] */
     void *activations, *workspace;
 };
 
@@ -90,19 +90,19 @@ struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct m
                                     const struct meg_mesh *mesh);
 void gpt_state_free(struct meg_gpt_state *st);
 /* Cut all buffers out of two arenas. */
-void gpt_cut(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *activations,
+void gpt_buffers_suballoc(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *activations,
              struct meg_suballoc *workspace);
 
 /* Layers [begin, end) around layer i of a chunk that are recomputed from one input; false: i is kept. */
-bool gpt_recomputes(const struct meg_gpt_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end);
+bool gpt_recompute_range(const struct meg_gpt_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end);
 
 /* ---- gpt_forward_backward.c ---- */
 
 /* Put a micro-batch into a slot and make it the running one. */
-void gpt_take(struct meg_gpt *g, int64_t slot, const struct meg_gpt_batch *x, double scale, bool has_dropout);
+void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_gpt_batch *x, double scale, bool has_dropout);
 /* All layers of a chunk; out as in meg_gpt_forward. */
 void gpt_layers_fwd(struct meg_gpt *g, int64_t chunk, int64_t slot, void *out);
 /* Logits of rows [first, first + rows) of the normed output in nf; the first kept of them to the host. */
-void gpt_logits_to(struct meg_gpt *g, int64_t first, int64_t rows, int64_t kept, float *out);
+void gpt_logits_to_host(struct meg_gpt *g, int64_t first, int64_t rows, int64_t kept, float *out);
 
 #endif

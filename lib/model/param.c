@@ -30,20 +30,20 @@ struct meg_param *meg_params_add(struct meg_params *p, int section, int ndim, co
     row->numel = 1;
     for (int i = 0; i < ndim; i++)
         row->numel *= row->dim[i] = dim[i];
-    if (section >= p->nsections)
-        p->nsections = section + 1;
+    if (section >= p->nlayer_groups)
+        p->nlayer_groups = section + 1;
     p->numel += row->numel;
     return row;
 }
 
 /* Whether the rank's stage has a section: 0 the embedding, then the layers, then the head. */
-static bool has_section(const struct meg_mesh *mesh, int section, int nsections)
+static bool has_section(const struct meg_mesh *mesh, int section, int nlayer_groups)
 {
     const struct meg_layout *l = &mesh->layout;
 
     if (section == 0)
         return mesh->at.pp == 0;
-    if (section == nsections - 1)
+    if (section == nlayer_groups - 1)
         return mesh->at.pp == l->pp - 1;
     if (l->pp == 1)
         return true;
@@ -112,21 +112,21 @@ static bool ends_before(const struct meg_params *p, int i, const struct meg_mesh
     return l->bucket && mesh->at.pp == 0 && p->flat - begin >= l->bucket;
 }
 
-void meg_params_place(struct meg_params *p, const struct meg_mesh *mesh)
+void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
 {
     bool is_here = false;
 
     p->flat = 0;
     p->nbuckets = 0;
-    p->section = meg_realloc_array(p->section, (size_t)p->nsections, sizeof *p->section);
-    memset(p->section, 0, (size_t)p->nsections * sizeof *p->section);
+    p->section = meg_realloc_array(p->section, (size_t)p->nlayer_groups, sizeof *p->section);
+    memset(p->section, 0, (size_t)p->nlayer_groups * sizeof *p->section);
     for (int i = p->n - 1; i >= 0; i--) {
         struct meg_param *row = &p->row[i];
         struct meg_elem_range *section = &p->section[row->section];
 
         if (i == p->n - 1 || row->section != row[1].section)
-            is_here = has_section(mesh, row->section, p->nsections);
-        row->is_copy = row->group == MEG_GROUP_TIED && mesh->layout.pp > 1 && mesh->at.pp == mesh->layout.pp - 1;
+            is_here = has_section(mesh, row->section, p->nlayer_groups);
+        row->is_copy = row->group == MEG_PARAM_TIED && mesh->layout.pp > 1 && mesh->at.pp == mesh->layout.pp - 1;
         row->held = 0;
         if (ends_before(p, i, mesh))
             end_bucket(p, &mesh->layout);
@@ -141,8 +141,8 @@ void meg_params_place(struct meg_params *p, const struct meg_mesh *mesh)
     }
     end_bucket(p, &mesh->layout);
     for (int i = 0, k = 0; mesh->layout.zero >= 2 && i < p->nbuckets; k++)
-        if (p->section[p->nsections - 1 - k].end > 0)
-            p->section[p->nsections - 1 - k].end = p->bucket[i++].end;
+        if (p->section[p->nlayer_groups - 1 - k].end > 0)
+            p->section[p->nlayer_groups - 1 - k].end = p->bucket[i++].end;
 }
 
 static int64_t length(const struct meg_params *p, int section)
@@ -155,23 +155,23 @@ static int64_t largest_layer(const struct meg_params *p)
 {
     int64_t most = 0;
 
-    for (int i = 1; i < p->nsections - 1; i++)
+    for (int i = 1; i < p->nlayer_groups - 1; i++)
         most = length(p, i) > most ? length(p, i) : most;
     return most;
 }
 
-int64_t meg_params_turn(const struct meg_params *p, int section)
+int64_t meg_params_unsharded_offset(const struct meg_params *p, int section)
 {
-    const int last = p->nsections - 1;
+    const int last = p->nlayer_groups - 1;
 
     if (section == 0)
         return 0;
     return length(p, 0) + (section == last ? 0 : length(p, last) + section % 2 * largest_layer(p));
 }
 
-int64_t meg_params_turns(const struct meg_params *p)
+int64_t meg_params_unsharded_numel(const struct meg_params *p)
 {
-    return length(p, 0) + length(p, p->nsections - 1) + 2 * largest_layer(p);
+    return length(p, 0) + length(p, p->nlayer_groups - 1) + 2 * largest_layer(p);
 }
 
 /* Elements behind one index of the split axis. */
@@ -184,16 +184,16 @@ static int64_t inner(const struct meg_param *row)
     return n;
 }
 
-int64_t meg_param_runs(const struct meg_param *row)
+int64_t meg_param_num_shard_ranges(const struct meg_param *row)
 {
     if (row->held == 0)
         return 0;
     return row->split < 0 ? 1 : row->numel / (row->dim[row->split] * inner(row)) * row->parts;
 }
 
-struct meg_param_run meg_param_run(const struct meg_param *row, int64_t i)
+struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *row, int64_t i)
 {
-    struct meg_param_run run = { 0, 0, row->held };
+    struct meg_param_shard_range run = { 0, 0, row->held };
     int64_t global, local, n;
 
     if (row->split < 0)
@@ -220,7 +220,7 @@ const struct meg_param *meg_params_find(const struct meg_params *p, const char *
     return NULL;
 }
 
-int meg_params_ranges(const struct meg_params *p, struct meg_hparam_range **range)
+int meg_params_hparam_ranges(const struct meg_params *p, struct meg_hparam_range **range)
 {
     struct meg_hparam_range *v = meg_new(((size_t)p->n + 1) * sizeof *v);
     int n = 0;
@@ -264,10 +264,10 @@ void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, i
                      : (float)(sqrt(6 / fans) * (2 * meg_philox_init_uniform(seed, name, (uint64_t)(first + i)) - 1));
 }
 
-void meg_param_init_box(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out)
+void meg_param_init_shard(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out)
 {
-    for (int64_t k = 0; k < meg_param_runs(row); k++) {
-        const struct meg_param_run run = meg_param_run(row, k);
+    for (int64_t k = 0; k < meg_param_num_shard_ranges(row); k++) {
+        const struct meg_param_shard_range run = meg_param_shard_range_at(row, k);
         const int64_t begin = run.local > first ? run.local : first;
         const int64_t end = run.local + run.n < first + n ? run.local + run.n : first + n;
 

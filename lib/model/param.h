@@ -31,7 +31,7 @@ enum { MEG_PARAM_ALIGN = 64, MEG_PARAM_MAXDIM = 4 };
 enum meg_init_method { MEG_INIT_ZERO, MEG_INIT_ONE, MEG_INIT_NORMAL, MEG_INIT_XAVIER };
 
 /* Parameters reduced over one group of ranks. */
-enum meg_param_group { MEG_GROUP_DENSE, MEG_GROUP_TIED };
+enum meg_param_reduce_group { MEG_PARAM_DENSE, MEG_PARAM_TIED };
 
 struct meg_param {
     char name[96];                 /* Megatron core's, with the global layer number */
@@ -43,10 +43,10 @@ struct meg_param {
     double std;                    /* of MEG_INIT_NORMAL */
     int is_decayed;                /* weight decay applies */
     int is_decoupled;              /* word embedding and output weight: --decoupled-lr */
-    enum meg_param_group group;
+    enum meg_param_reduce_group group;
     int section;                   /* 0 embedding, 1..L the layers, L+1 the head: a file each */
     int64_t numel;                 /* product of dim */
-    /* This rank's box, from meg_params_place on. */
+    /* This rank's box, from meg_params_shard on. */
     int64_t local[MEG_PARAM_MAXDIM]; /* its shape */
     int64_t begin;                 /* where it begins along the split axis, in each part */
     int64_t held;                  /* its elements; 0: the row is on other ranks */
@@ -55,7 +55,7 @@ struct meg_param {
 };
 
 /* A run of elements that lie side by side in the whole tensor and in the box. */
-struct meg_param_run {
+struct meg_param_shard_range {
     int64_t global, local, n;
 };
 
@@ -67,7 +67,7 @@ struct meg_elem_range {
 struct meg_params {
     struct meg_param *row;
     int n;
-    int nsections;                 /* L + 2 */
+    int nlayer_groups;                 /* L + 2 */
     struct meg_elem_range *section;      /* [nsections] what this rank has of each; empty: nothing */
     struct meg_elem_range *bucket;       /* [nbuckets] in order, the whole flat buffer */
     int nbuckets;
@@ -80,18 +80,18 @@ struct meg_param *meg_params_add(struct meg_params *p, int section, int ndim, co
     __attribute__((format(printf, 5, 6)));
 
 /* Give every row its box and place on the mesh's rank, once all rows are there. */
-void meg_params_place(struct meg_params *p, const struct meg_mesh *mesh);
+void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh);
 
 /*
  * Memory in which sections take turns: the first and the last have a place of their own, and of the layers
  * two are there at a time.  Where a section begins, and elements in all.
  */
-int64_t meg_params_turn(const struct meg_params *p, int section);
-int64_t meg_params_turns(const struct meg_params *p);
+int64_t meg_params_unsharded_offset(const struct meg_params *p, int section);
+int64_t meg_params_unsharded_numel(const struct meg_params *p);
 
 /* The runs of a row's box: how many, and number i. */
-int64_t meg_param_runs(const struct meg_param *row);
-struct meg_param_run meg_param_run(const struct meg_param *row, int64_t i);
+int64_t meg_param_num_shard_ranges(const struct meg_param *row);
+struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *row, int64_t i);
 
 /* Whether this rank is the one that counts the row's box in sums over the model: others may hold it, too. */
 bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *mesh);
@@ -103,12 +103,12 @@ const struct meg_param *meg_params_find(const struct meg_params *p, const char *
  * The flat buffer as runs of equal weight decay and rate, in order; gaps belong to the run before
  * them.  *range is malloc'ed, the caller's; the number of runs is returned.
  */
-int meg_params_ranges(const struct meg_params *p, struct meg_hparam_range **range);
+int meg_params_hparam_ranges(const struct meg_params *p, struct meg_hparam_range **range);
 
 /* Elements [first, first + n) of a row's initial weights (DESIGN.md §6), whatever the layout. */
 void meg_param_init(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out);
 /* The same of elements [first, first + n) of the row's box. */
-void meg_param_init_box(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out);
+void meg_param_init_shard(const struct meg_param *row, uint32_t seed, int64_t first, int64_t n, float *out);
 
 void meg_params_free(struct meg_params *p);
 

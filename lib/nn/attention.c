@@ -3,7 +3,7 @@
 
 static struct meg_heads packed(struct meg_mat m, int64_t b, const struct meg_attn *l, int64_t part)
 {
-    return nn_packed(m, b, l->a / l->g, l->d, part);
+    return nn_qkv_heads(m, b, l->a / l->g, l->d, part);
 }
 
 /* Turn the query and key heads of packed rows by their positions; sign -1: back. */
@@ -17,7 +17,7 @@ static void rotate(struct meg_ctx *c, struct meg_mat qkv, float sign, const stru
 }
 
 /* Append the rows' keys and values to their sequence in the cache, and attend to all of it. */
-static void attend_cached(struct meg_ctx *c, struct meg_attn_acts *a, const struct meg_kv *kv, const struct meg_attn *l)
+static void attend_cached(struct meg_ctx *c, struct meg_attn_acts *a, const struct meg_kv_cache_seq *kv, const struct meg_attn *l)
 {
     const int64_t r = l->a / l->g, ld = 2 * l->g * l->d;
     const size_t size = meg_dtype_size(c->dtype);
@@ -51,17 +51,17 @@ static void attend_cached(struct meg_ctx *c, struct meg_attn_acts *a, const stru
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
                   const struct meg_attn *l)
 {
-    const struct meg_mat none = { 0 }, rows = nn_rows(l, a->qkv);
+    const struct meg_mat none = { 0 }, rows = nn_a2a_buffer(l, a->qkv);
 
-    meg_col_fwd(c, rows, none, x, &l->qkv, MEG_ACT_NONE);
+    meg_column_parallel_fwd(c, rows, none, x, &l->qkv, MEG_ACT_NONE);
     rotate(c, rows, 1, l);
-    nn_rows_to_heads(c, l, a->qkv.p, rows);
+    nn_a2a_seq_to_heads(c, l, a->qkv.p, rows);
     if (c->kv)
         for (int64_t i = 0; i < c->nkv; i++)
             attend_cached(c, a, &c->kv[i], l);
     else
-        nn_attend_fwd(c, l, a->o, a->lse, a->qkv);
-    meg_row_fwd(c, y, a->o, &l->proj);
+        nn_cp_attn_fwd(c, l, a->o, a->lse, a->qkv);
+    meg_row_parallel_fwd(c, y, a->o, &l->proj);
 }
 
 void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
@@ -70,16 +70,16 @@ void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struc
     const struct meg_mat none = { 0 };
 
     if (l->recomputes)
-        nn_attend_fwd(c, l, a->o, a->lse, a->qkv);
-    meg_row_bwd(c, d->o, dy, a->o, &l->proj, none, MEG_ACT_NONE);
-    nn_attend_bwd(c, l, d->qkv, d->o, d->delta, a->o, a->lse, a->qkv);
+        nn_cp_attn_fwd(c, l, a->o, a->lse, a->qkv);
+    meg_row_parallel_bwd(c, d->o, dy, a->o, &l->proj, none, MEG_ACT_NONE);
+    nn_cp_attn_bwd(c, l, d->qkv, d->o, d->delta, a->o, a->lse, a->qkv);
     rotate(c, d->qkv, -1, l);
-    meg_col_bwd(c, dx, d->qkv, x, &l->qkv);
+    meg_column_parallel_bwd(c, dx, d->qkv, x, &l->qkv);
 }
 
 void meg_attn_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_attn_acts *a,
                          const struct meg_attn_grads *d, const struct meg_attn *l)
 {
-    meg_row_bwd_weight(c, dy, a->o, &l->proj);
-    meg_col_bwd_weight(c, d->qkv, x, &l->qkv);
+    meg_row_parallel_bwd_weight(c, dy, a->o, &l->proj);
+    meg_column_parallel_bwd_weight(c, d->qkv, x, &l->qkv);
 }

@@ -17,14 +17,14 @@ struct meg_rope {
 };
 
 struct meg_attn {
-    struct meg_lin qkv, proj;
+    struct meg_linear_weights qkv, proj;
     const struct meg_rope *rope;
     int64_t a, g, d;             /* heads and groups of this rank, head size */
     int64_t head0;               /* global number of its first head */
     int layer;
     double dropout;              /* of the probabilities */
     const struct meg_cp *cp;     /* the ranks that share its sequences */
-    const struct meg_attn_room *room;
+    const struct meg_attn_workspace *room;
     bool recomputes;             /* backward computes the output again: activations have one for all layers */
 };
 

@@ -26,15 +26,15 @@ static void send_parts(const struct meg_attn *l, int64_t n, enum meg_dtype t)
     meg_comm_wait(h, h->op->all_to_all(h, l->room->here, l->room->sent, n, t));
 }
 
-struct meg_mat nn_rows(const struct meg_attn *l, struct meg_mat at)
+struct meg_mat nn_a2a_buffer(const struct meg_attn *l, struct meg_mat at)
 {
-    if (l->cp->by_heads > 1)
+    if (l->cp->a2a_size > 1)
         at.p = l->room->here;
     return at;
 }
 
 /* Between rows in the order of the sequence and those that each rank has: sent or arrived, part by part of n. */
-static void sort_rows(struct meg_ctx *c, int64_t h, enum meg_dtype t, void *wide, void *parts, int64_t n, bool to_wide)
+static void reorder_rows(struct meg_ctx *c, int64_t h, enum meg_dtype t, void *wide, void *parts, int64_t n, bool to_wide)
 {
     const int64_t piece = n / 2;
 
@@ -48,7 +48,7 @@ static void sort_rows(struct meg_ctx *c, int64_t h, enum meg_dtype t, void *wide
 }
 
 /* Between rows with all heads and the parts of them that go to each rank or came from it. */
-static void sort_heads(struct meg_ctx *c, int64_t h, struct meg_mat rows, void *parts, bool to_rows)
+static void reorder_heads(struct meg_ctx *c, int64_t h, struct meg_mat rows, void *parts, bool to_rows)
 {
     const int64_t w = rows.cols / h;
 
@@ -63,31 +63,31 @@ static void sort_heads(struct meg_ctx *c, int64_t h, struct meg_mat rows, void *
     }
 }
 
-void nn_rows_to_heads(struct meg_ctx *c, const struct meg_attn *l, void *wide, struct meg_mat rows)
+void nn_a2a_seq_to_heads(struct meg_ctx *c, const struct meg_attn *l, void *wide, struct meg_mat rows)
 {
-    const int64_t h = l->cp->by_heads, part = rows.rows * rows.cols / h;
+    const int64_t h = l->cp->a2a_size, part = rows.rows * rows.cols / h;
 
     if (h == 1)
         return;
-    sort_heads(c, h, rows, l->room->sent, false);
+    reorder_heads(c, h, rows, l->room->sent, false);
     send_parts(l, part, rows.dtype);
-    sort_rows(c, h, rows.dtype, wide, l->room->here, part, true);
+    reorder_rows(c, h, rows.dtype, wide, l->room->here, part, true);
 }
 
-void nn_heads_to_rows(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows, void *wide)
+void nn_a2a_heads_to_seq(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows, void *wide)
 {
-    const int64_t h = l->cp->by_heads, part = rows.rows * rows.cols / h;
+    const int64_t h = l->cp->a2a_size, part = rows.rows * rows.cols / h;
 
     if (h == 1)
         return;
-    sort_rows(c, h, rows.dtype, wide, l->room->sent, part, false);
+    reorder_rows(c, h, rows.dtype, wide, l->room->sent, part, false);
     send_parts(l, part, rows.dtype);
-    sort_heads(c, h, rows, l->room->here, true);
+    reorder_heads(c, h, rows, l->room->here, true);
 }
 
-void nn_stats_to_heads(struct meg_ctx *c, const struct meg_attn *l, float *x)
+void nn_a2a_stats(struct meg_ctx *c, const struct meg_attn *l, float *x)
 {
-    const int64_t h = l->cp->by_heads, half = c->s / 2, b = c->b, a = l->a / h, part = b * a * half;
+    const int64_t h = l->cp->a2a_size, half = c->s / 2, b = c->b, a = l->a / h, part = b * a * half;
     const enum meg_dtype t = MEG_DTYPE_F32;
     float *sent = l->room->sent, *here = l->room->here;
 
@@ -104,14 +104,14 @@ void nn_stats_to_heads(struct meg_ctx *c, const struct meg_attn *l, float *x)
                  here + (2 * j + p) * part, a * half, half, b, a, half);
 }
 
-const int32_t *nn_doc_start(struct meg_ctx *c, const struct meg_attn *l)
+const int32_t *nn_a2a_doc_start(struct meg_ctx *c, const struct meg_attn *l)
 {
-    const int64_t h = l->cp->by_heads, n = c->s * c->b;
+    const int64_t h = l->cp->a2a_size, n = c->s * c->b;
     struct meg_comm *g = l->cp->heads;
 
     if (!c->doc_start || h == 1)
         return c->doc_start;
     meg_comm_wait(g, g->op->all_gather(g, l->room->sent, c->doc_start, n, MEG_DTYPE_I32));
-    sort_rows(c, h, MEG_DTYPE_I32, l->room->doc_start, l->room->sent, n, true);
+    reorder_rows(c, h, MEG_DTYPE_I32, l->room->doc_start, l->room->sent, n, true);
     return l->room->doc_start;
 }

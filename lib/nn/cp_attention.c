@@ -7,47 +7,47 @@
 #include "nn/internal.h"
 
 /* Those of s positions that the rank at place i of n has: both of its pieces, or all when there is one. */
-static void cut_pieces(struct nn_piece *p, int64_t count, int64_t s, int64_t i, int64_t n)
+static void rank_chunks(struct nn_cp_chunk *p, int64_t count, int64_t s, int64_t i, int64_t n)
 {
     const int64_t half = s / 2;
 
-    p[0] = count == 1 ? (struct nn_piece){ 0, s, 0 } : (struct nn_piece){ 0, half, i * half };
-    p[1] = (struct nn_piece){ half, half, (2 * n - 1 - i) * half };
+    p[0] = count == 1 ? (struct nn_cp_chunk){ 0, s, 0 } : (struct nn_cp_chunk){ 0, half, i * half };
+    p[1] = (struct nn_cp_chunk){ half, half, (2 * n - 1 - i) * half };
 }
 
-static bool sees(const struct nn_piece *q, const struct nn_piece *k)
+static bool sees(const struct nn_cp_chunk *q, const struct nn_cp_chunk *k)
 {
     return k->first < q->first + q->s;
 }
 
 /* Keys stay whole where they do not travel: what is exchanged for heads arrives as the whole sequence. */
-static struct nn_pass begin(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat qkv)
+static struct nn_cp_attn begin(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat qkv)
 {
     const struct meg_cp *cp = l->cp;
-    struct nn_pass p = { .c = c, .l = l };
+    struct nn_cp_attn p = { .c = c, .l = l };
 
-    p.s = c->s * cp->by_heads;
+    p.s = c->s * cp->a2a_size;
     p.b = c->b;
-    p.a = l->a / cp->by_heads;
-    p.g = l->g / cp->by_heads;
+    p.a = l->a / cp->a2a_size;
+    p.g = l->g / cp->a2a_size;
     p.d = l->d;
-    p.qkv = meg_mat(qkv.p, qkv.dtype, qkv.rows * cp->by_heads, qkv.cols / cp->by_heads);
-    p.doc_start = nn_doc_start(c, l);
+    p.qkv = meg_mat(qkv.p, qkv.dtype, qkv.rows * cp->a2a_size, qkv.cols / cp->a2a_size);
+    p.doc_start = nn_a2a_doc_start(c, l);
     p.drop = meg_ctx_drop(c, l->dropout, l->layer, MEG_DROP_ATTN);
     p.drop.unit0 = l->head0 + cp->heads->rank * p.a;
-    p.nq = cp->by_heads * cp->by_keys > 1 ? 2 : 1;
-    p.nk = cp->by_keys > 1 ? 2 : 1;
-    cut_pieces(p.q, p.nq, p.s, cp->keys->rank, cp->by_keys);
+    p.nq = cp->a2a_size * cp->ring_size > 1 ? 2 : 1;
+    p.nk = cp->ring_size > 1 ? 2 : 1;
+    rank_chunks(p.q, p.nq, p.s, cp->keys->rank, cp->ring_size);
     return p;
 }
 
 /* Have the keys and values of a step. */
-static void meet(struct nn_pass *p, const struct nn_carrier *carrier, int64_t step)
+static void meet(struct nn_cp_attn *p, const struct nn_kv_exchange *carrier, int64_t step)
 {
-    cut_pieces(p->k, p->nk, p->s, carrier->keys(p, step, &p->kv), p->l->cp->by_keys);
+    rank_chunks(p->k, p->nk, p->s, carrier->keys(p, step, &p->kv), p->l->cp->ring_size);
 }
 
-static struct meg_attn_geom geometry(const struct nn_pass *p, const struct nn_piece *q, const struct nn_piece *k)
+static struct meg_attn_geom geometry(const struct nn_cp_attn *p, const struct nn_cp_chunk *q, const struct nn_cp_chunk *k)
 {
     struct meg_attn_geom g = { 0 };
 
@@ -57,7 +57,7 @@ static struct meg_attn_geom geometry(const struct nn_pass *p, const struct nn_pi
     g.a = p->a;
     g.g = p->g;
     g.d = p->d;
-    g.s = p->s * p->l->cp->by_keys;
+    g.s = p->s * p->l->cp->ring_size;
     g.q0 = q->first;
     g.k0 = k->first;
     g.is_causal = 1;
@@ -73,21 +73,21 @@ static struct meg_heads from(struct meg_heads x, int64_t row)
 }
 
 /* Query heads inside packed rows, and heads of an output, which lie side by side. */
-static struct meg_heads queries(const struct nn_pass *p, struct meg_mat qkv, int64_t row)
+static struct meg_heads queries(const struct nn_cp_attn *p, struct meg_mat qkv, int64_t row)
 {
-    return from(nn_packed(qkv, p->b, p->a / p->g, p->d, 0), row);
+    return from(nn_qkv_heads(qkv, p->b, p->a / p->g, p->d, 0), row);
 }
 
-static struct meg_heads outputs(const struct nn_pass *p, struct meg_mat o, int64_t row)
+static struct meg_heads outputs(const struct nn_cp_attn *p, struct meg_mat o, int64_t row)
 {
-    struct meg_heads h = nn_packed(o, p->b, p->a / p->g, p->d, 0);
+    struct meg_heads h = nn_qkv_heads(o, p->b, p->a / p->g, p->d, 0);
 
     h.ld_g = p->a / p->g * p->d;
     return from(h, row);
 }
 
 /* Where a piece's statistics begin: those of the two pieces lie one after the other. */
-static int64_t stats(const struct nn_pass *p, const struct nn_piece *q)
+static int64_t stats(const struct nn_cp_attn *p, const struct nn_cp_chunk *q)
 {
     return q->row * p->b * p->a;
 }
@@ -95,7 +95,7 @@ static int64_t stats(const struct nn_pass *p, const struct nn_piece *q)
 /* m [n, cols] as it is after an exchange of heads, at p. */
 static struct meg_mat exchanged(const struct meg_cp *cp, struct meg_mat m, void *p)
 {
-    return meg_mat(p, m.dtype, m.rows * cp->by_heads, m.cols / cp->by_heads);
+    return meg_mat(p, m.dtype, m.rows * cp->a2a_size, m.cols / cp->a2a_size);
 }
 
 static struct meg_mat in_f32(struct meg_mat m, float *room)
@@ -110,11 +110,11 @@ static void narrow(struct meg_ctx *c, struct meg_mat to, struct meg_mat from32)
 }
 
 /* What queries i take from keys j: all they have so far, or merged with it. */
-static void part_fwd(struct nn_pass *p, struct meg_mat o, float *lse, int64_t i, int64_t j, bool is_first)
+static void attn_chunk_fwd(struct nn_cp_attn *p, struct meg_mat o, float *lse, int64_t i, int64_t j, bool is_first)
 {
-    const struct nn_piece *q = &p->q[i], *k = &p->k[j];
+    const struct nn_cp_chunk *q = &p->q[i], *k = &p->k[j];
     const struct meg_attn_geom geom = geometry(p, q, k);
-    const struct meg_attn_room *room = p->l->room;
+    const struct meg_attn_workspace *room = p->l->room;
     const struct meg_heads to = outputs(p, o, q->row);
     const struct meg_heads part = outputs(p, meg_mat(room->o_part, MEG_DTYPE_F32, o.rows / 2, o.cols), 0);
     float *to_lse = lse + stats(p, q);
@@ -125,44 +125,44 @@ static void part_fwd(struct nn_pass *p, struct meg_mat o, float *lse, int64_t i,
         p->c->op->attn_merge(p->c->st, &geom, to, to_lse, part, room->lse_part);
 }
 
-void nn_attend_fwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat o, float *lse, struct meg_mat qkv)
+void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat o, float *lse, struct meg_mat qkv)
 {
-    const struct nn_carrier *carrier = nn_carrier(l->cp);
-    const struct meg_mat wide = exchanged(l->cp, o, nn_rows(l, o).p);
-    const struct meg_mat sum = l->cp->by_keys > 1 ? in_f32(wide, l->room->o) : wide;
-    struct nn_pass p = begin(c, l, qkv);
+    const struct nn_kv_exchange *carrier = nn_kv_exchange_select(l->cp);
+    const struct meg_mat wide = exchanged(l->cp, o, nn_a2a_buffer(l, o).p);
+    const struct meg_mat sum = l->cp->ring_size > 1 ? in_f32(wide, l->room->o) : wide;
+    struct nn_cp_attn p = begin(c, l, qkv);
 
-    for (int64_t step = 0; step < l->cp->by_keys; step++) {
+    for (int64_t step = 0; step < l->cp->ring_size; step++) {
         meet(&p, carrier, step);
         for (int64_t i = 0; i < p.nq; i++)
             for (int64_t j = 0; j < p.nk; j++)
                 if (sees(&p.q[i], &p.k[j]))
-                    part_fwd(&p, sum, lse, i, j, step == 0 && j == 0); /* all see their own rank's first piece */
+                    attn_chunk_fwd(&p, sum, lse, i, j, step == 0 && j == 0); /* all see their own rank's first piece */
     }
     narrow(c, wide, sum);
-    nn_heads_to_rows(c, l, o, wide.p);
+    nn_a2a_heads_to_seq(c, l, o, wide.p);
 }
 
 /* delta of this rank's own rows and all its heads, a piece after the other, and then as heads are exchanged. */
-static void find_delta(struct meg_ctx *c, const struct meg_attn *l, float *delta, struct meg_mat d_o, struct meg_mat o)
+static void compute_delta(struct meg_ctx *c, const struct meg_attn *l, float *delta, struct meg_mat d_o, struct meg_mat o)
 {
-    struct nn_pass p = { .l = l, .s = c->s, .b = c->b, .a = l->a, .g = l->g, .d = l->d };
-    const int64_t count = l->cp->by_heads * l->cp->by_keys > 1 ? 2 : 1;
+    struct nn_cp_attn p = { .l = l, .s = c->s, .b = c->b, .a = l->a, .g = l->g, .d = l->d };
+    const int64_t count = l->cp->a2a_size * l->cp->ring_size > 1 ? 2 : 1;
 
-    cut_pieces(p.q, count, p.s, 0, 1);
+    rank_chunks(p.q, count, p.s, 0, 1);
     for (int64_t i = 0; i < count; i++) {
-        const struct nn_piece *q = &p.q[i];
+        const struct nn_cp_chunk *q = &p.q[i];
         const struct meg_attn_geom geom = geometry(&p, q, q);
 
         c->op->attn_delta(c->st, &geom, delta + stats(&p, q), outputs(&p, d_o, q->row), outputs(&p, o, q->row));
     }
-    nn_stats_to_heads(c, l, delta);
+    nn_a2a_stats(c, l, delta);
 }
 
-static void part_bwd(struct nn_pass *p, const struct nn_kv *dkv, struct meg_mat d_o, const float *delta,
+static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, struct meg_mat d_o, const float *delta,
                      const float *lse, int64_t i, int64_t j)
 {
-    const struct nn_piece *q = &p->q[i], *k = &p->k[j];
+    const struct nn_cp_chunk *q = &p->q[i], *k = &p->k[j];
     const struct meg_attn_geom geom = geometry(p, q, k);
     const int64_t at = stats(p, q);
 
@@ -171,30 +171,30 @@ static void part_bwd(struct nn_pass *p, const struct nn_kv *dkv, struct meg_mat 
                        from(p->kv.k, k->row), from(p->kv.v, k->row), &p->drop, p->nq > 1);
 }
 
-void nn_attend_bwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat dqkv, struct meg_mat d_o, float *delta,
+void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat dqkv, struct meg_mat d_o, float *delta,
                    struct meg_mat o, const float *lse, struct meg_mat qkv)
 {
-    const struct nn_carrier *carrier = nn_carrier(l->cp);
-    const struct meg_mat wide_o = exchanged(l->cp, d_o, d_o.p), wide = exchanged(l->cp, dqkv, nn_rows(l, dqkv).p);
-    struct nn_pass p = begin(c, l, qkv);
+    const struct nn_kv_exchange *carrier = nn_kv_exchange_select(l->cp);
+    const struct meg_mat wide_o = exchanged(l->cp, d_o, d_o.p), wide = exchanged(l->cp, dqkv, nn_a2a_buffer(l, dqkv).p);
+    struct nn_cp_attn p = begin(c, l, qkv);
 
-    find_delta(c, l, delta, d_o, o);
-    nn_rows_to_heads(c, l, wide_o.p, d_o);
+    compute_delta(c, l, delta, d_o, o);
+    nn_a2a_seq_to_heads(c, l, wide_o.p, d_o);
     p.dqkv = in_f32(wide, l->room->dqkv);
     if (p.nq > 1)
         c->op->zero(c->st, p.dqkv.p, (size_t)(p.dqkv.rows * p.dqkv.cols) * sizeof(float));
-    for (int64_t step = 0; step < l->cp->by_keys; step++) {
-        struct nn_kv dkv;
+    for (int64_t step = 0; step < l->cp->ring_size; step++) {
+        struct nn_kv_block dkv;
 
         meet(&p, carrier, step);
         dkv = carrier->grads(&p, step);
         for (int64_t i = 0; i < p.nq; i++)
             for (int64_t j = 0; j < p.nk; j++)
                 if (sees(&p.q[i], &p.k[j]))
-                    part_bwd(&p, &dkv, wide_o, delta, lse, i, j);
+                    attn_chunk_bwd(&p, &dkv, wide_o, delta, lse, i, j);
         carrier->done(&p, step);
     }
     carrier->home(&p);
     narrow(c, wide, p.dqkv);
-    nn_heads_to_rows(c, l, dqkv, wide.p);
+    nn_a2a_heads_to_seq(c, l, dqkv, wide.p);
 }

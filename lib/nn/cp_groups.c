@@ -23,40 +23,40 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-void meg_attn_room_cut(struct meg_attn_room *r, struct meg_suballoc *cut, const struct meg_attn_size *size,
+void meg_attn_workspace_suballoc(struct meg_attn_workspace *r, struct meg_suballoc *cut, const struct meg_attn_size *size,
                        const struct meg_cp *cp, int n)
 {
     const int64_t rows = size->n, qkv = (size->a + 2 * size->g) * size->d, o = size->a * size->d;
     const int64_t kv = rows * 2 * size->g * size->d;
     const size_t element = meg_dtype_size(size->dtype);
-    int64_t by_heads = 1, by_keys = 1, slots = 0, dslots = 0;
+    int64_t a2a_size = 1, ring_size = 1, slots = 0, dslots = 0;
 
     for (int i = 0; i < n; i++) {
-        by_heads = larger(by_heads, cp[i].by_heads);
-        by_keys = larger(by_keys, cp[i].by_keys);
-        if (cp[i].by_keys > 1) {
-            slots = larger(slots, cp[i].is_gathered ? cp[i].by_keys : 2);
-            dslots = larger(dslots, cp[i].is_gathered ? cp[i].by_keys : 3);
+        a2a_size = larger(a2a_size, cp[i].a2a_size);
+        ring_size = larger(ring_size, cp[i].ring_size);
+        if (cp[i].ring_size > 1) {
+            slots = larger(slots, cp[i].is_gathered ? cp[i].ring_size : 2);
+            dslots = larger(dslots, cp[i].is_gathered ? cp[i].ring_size : 3);
         }
     }
-    if (by_heads > 1) { /* statistics and starts of documents go the same way, in four bytes each */
+    if (a2a_size > 1) { /* statistics and starts of documents go the same way, in four bytes each */
         const size_t wide = (size_t)(rows * qkv) * element;
-        const size_t small = (size_t)(rows * larger(size->a, by_heads)) * sizeof(float);
+        const size_t small = (size_t)(rows * larger(size->a, a2a_size)) * sizeof(float);
 
         r->here = meg_suballoc(cut, wide > small ? wide : small);
         r->sent = meg_suballoc(cut, wide > small ? wide : small);
-        r->doc_start = meg_suballoc(cut, (size_t)(rows * by_heads) * sizeof *r->doc_start);
+        r->doc_start = meg_suballoc(cut, (size_t)(rows * a2a_size) * sizeof *r->doc_start);
     }
-    if (by_keys > 1) {
+    if (ring_size > 1) {
         r->kv = meg_suballoc(cut, (size_t)(slots * kv) * element);
         r->o_part = meg_suballoc(cut, (size_t)(rows * o / 2) * sizeof *r->o_part);
         r->lse_part = meg_suballoc(cut, (size_t)(rows * size->a / 2) * sizeof *r->lse_part);
     }
-    if (by_keys > 1 && size->dtype != MEG_DTYPE_F32)
+    if (ring_size > 1 && size->dtype != MEG_DTYPE_F32)
         r->o = meg_suballoc(cut, (size_t)(rows * o) * sizeof *r->o);
     if (!size->is_training)
         return;
-    if (by_keys > 1)
+    if (ring_size > 1)
         r->dkv = meg_suballoc(cut, (size_t)(dslots * kv) * sizeof *r->dkv);
     if (size->dtype != MEG_DTYPE_F32)
         r->dqkv = meg_suballoc(cut, (size_t)(rows * qkv) * sizeof *r->dqkv);

@@ -18,7 +18,7 @@ MEG_BEGIN_DECLS
 
 struct meg_cp {
     bool is_gathered;            /* keys, instead of travelling */
-    int64_t by_heads, by_keys;   /* sizes of the groups: this many ranks exchange heads, keys of this many meet */
+    int64_t a2a_size, ring_size;   /* sizes of the groups: this many ranks exchange heads, keys of this many meet */
     struct meg_comm *heads, *keys;
 };
 
@@ -36,7 +36,7 @@ struct meg_attn_size {
 };
 
 /* Scratch of attention, shared by all layers. */
-struct meg_attn_room {
+struct meg_attn_workspace {
     void *here, *sent;           /* [n, (a+2g)d]: rows before an exchange of heads, and what arrives; what leaves */
     int32_t *doc_start;          /* [n by_heads] */
     void *kv;                    /* keys and values on their way, slots of [n, g, 2, d] */
@@ -46,7 +46,7 @@ struct meg_attn_room {
 };
 
 /* Cut it out of cut, large enough for each of the n kinds. */
-void meg_attn_room_cut(struct meg_attn_room *r, struct meg_suballoc *cut, const struct meg_attn_size *size,
+void meg_attn_workspace_suballoc(struct meg_attn_workspace *r, struct meg_suballoc *cut, const struct meg_attn_size *size,
                        const struct meg_cp *cp, int n);
 
 MEG_END_DECLS

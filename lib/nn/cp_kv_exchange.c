@@ -3,53 +3,53 @@
 
 enum { KEYS, GRADS }; /* what is under way: index of recv and send */
 
-static int64_t slot_size(const struct nn_pass *p)
+static int64_t slot_size(const struct nn_cp_attn *p)
 {
     return p->s * p->b * 2 * p->g * p->d;
 }
 
-static void *kv_slot(const struct nn_pass *p, int64_t i)
+static void *kv_slot(const struct nn_cp_attn *p, int64_t i)
 {
     return (char *)p->l->room->kv + (size_t)(i * slot_size(p)) * meg_dtype_size(p->qkv.dtype);
 }
 
-static float *dkv_slot(const struct nn_pass *p, int64_t i)
+static float *dkv_slot(const struct nn_cp_attn *p, int64_t i)
 {
     return p->l->room->dkv + i * slot_size(p);
 }
 
 /* Key and value heads of [s,b,g,2,d]. */
-static struct nn_kv heads_of(const struct nn_pass *p, void *slot, enum meg_dtype t)
+static struct nn_kv_block heads_of(const struct nn_cp_attn *p, void *slot, enum meg_dtype t)
 {
     const int64_t row = 2 * p->g * p->d;
     const struct meg_heads k = { slot, t, p->b * row, row, 2 * p->d, 0 };
-    struct nn_kv kv = { k, k };
+    struct nn_kv_block kv = { k, k };
 
     kv.v.p = (char *)slot + (size_t)p->d * meg_dtype_size(t);
     return kv;
 }
 
 /* Key and value heads inside rows with queries. */
-static struct nn_kv own(const struct nn_pass *p, struct meg_mat rows)
+static struct nn_kv_block own(const struct nn_cp_attn *p, struct meg_mat rows)
 {
     const int64_t r = p->a / p->g;
-    const struct nn_kv kv = { nn_packed(rows, p->b, r, p->d, r), nn_packed(rows, p->b, r, p->d, r + 1) };
+    const struct nn_kv_block kv = { nn_qkv_heads(rows, p->b, r, p->d, r), nn_qkv_heads(rows, p->b, r, p->d, r + 1) };
 
     return kv;
 }
 
 /* A group's key and value lie side by side in both. */
-static void pack(struct nn_pass *p, void *slot)
+static void pack(struct nn_cp_attn *p, void *slot)
 {
     p->c->op->copy_heads(p->c->st, heads_of(p, slot, p->qkv.dtype).k, own(p, p->qkv).k, p->s, p->b, p->g, 2 * p->d);
 }
 
-static void unpack(struct nn_pass *p, float *slot)
+static void unpack(struct nn_cp_attn *p, float *slot)
 {
     p->c->op->copy_heads(p->c->st, own(p, p->dqkv).k, heads_of(p, slot, MEG_DTYPE_F32).k, p->s, p->b, p->g, 2 * p->d);
 }
 
-static struct nn_kv cleared(struct nn_pass *p, float *slot)
+static struct nn_kv_block cleared(struct nn_cp_attn *p, float *slot)
 {
     p->c->op->zero(p->c->st, slot, (size_t)slot_size(p) * sizeof *slot);
     return heads_of(p, slot, MEG_DTYPE_F32);
@@ -57,25 +57,25 @@ static struct nn_kv cleared(struct nn_pass *p, float *slot)
 
 /* ---- one rank --------------------------------------------------------------------------------- */
 
-static int64_t own_keys(struct nn_pass *p, int64_t step, struct nn_kv *kv)
+static int64_t own_keys(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv)
 {
     (void)step;
     *kv = own(p, p->qkv);
     return 0;
 }
 
-static struct nn_kv own_grads(struct nn_pass *p, int64_t step)
+static struct nn_kv_block own_grads(struct nn_cp_attn *p, int64_t step)
 {
     (void)step;
     return own(p, p->dqkv);
 }
 
-static void no_step(struct nn_pass *p, int64_t step)
+static void no_step(struct nn_cp_attn *p, int64_t step)
 {
     (void)p, (void)step;
 }
 
-static void are_home(struct nn_pass *p)
+static void no_return(struct nn_cp_attn *p)
 {
     (void)p;
 }
@@ -83,7 +83,7 @@ static void are_home(struct nn_pass *p)
 /* ---- a ring ----------------------------------------------------------------------------------- */
 
 /* To the next rank what is in from, and into to what comes from the one before. */
-static void pass_on(struct nn_pass *p, int what, void *to, const void *from, enum meg_dtype t)
+static void ring_send_recv(struct nn_cp_attn *p, int what, void *to, const void *from, enum meg_dtype t)
 {
     struct meg_comm *ring = p->l->cp->keys;
     const int next = (ring->rank + 1) % ring->size, before = (ring->rank + ring->size - 1) % ring->size;
@@ -92,13 +92,13 @@ static void pass_on(struct nn_pass *p, int what, void *to, const void *from, enu
     p->send[what] = ring->op->send(ring, from, slot_size(p), t, next);
 }
 
-static void arrive(struct nn_pass *p, int what)
+static void arrive(struct nn_cp_attn *p, int what)
 {
     meg_comm_wait(p->l->cp->keys, p->recv[what]);
     meg_comm_wait(p->l->cp->keys, p->send[what]);
 }
 
-static int64_t ring_keys(struct nn_pass *p, int64_t step, struct nn_kv *kv)
+static int64_t ring_keys(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv)
 {
     const struct meg_comm *ring = p->l->cp->keys;
     void *slot = kv_slot(p, step % 2);
@@ -108,18 +108,18 @@ static int64_t ring_keys(struct nn_pass *p, int64_t step, struct nn_kv *kv)
     else
         arrive(p, KEYS);
     if (step + 1 < ring->size)
-        pass_on(p, KEYS, kv_slot(p, (step + 1) % 2), slot, p->qkv.dtype);
+        ring_send_recv(p, KEYS, kv_slot(p, (step + 1) % 2), slot, p->qkv.dtype);
     *kv = heads_of(p, slot, p->qkv.dtype);
     return (ring->rank - step + ring->size) % ring->size;
 }
 
 /* Two slots are computed into by turns, so that one can be on its way; what arrives is in the third. */
-static struct nn_kv ring_grads(struct nn_pass *p, int64_t step)
+static struct nn_kv_block ring_grads(struct nn_cp_attn *p, int64_t step)
 {
     return cleared(p, dkv_slot(p, step % 2));
 }
 
-static void ring_done(struct nn_pass *p, int64_t step)
+static void ring_done(struct nn_cp_attn *p, int64_t step)
 {
     float *mine = dkv_slot(p, step % 2), *theirs = dkv_slot(p, 2);
     const struct meg_mat sum = meg_mat(mine, MEG_DTYPE_F32, p->s * p->b, 2 * p->g * p->d);
@@ -128,10 +128,10 @@ static void ring_done(struct nn_pass *p, int64_t step)
         arrive(p, GRADS);
         p->c->op->add_fwd(p->c->st, sum, sum, meg_mat(theirs, MEG_DTYPE_F32, sum.rows, sum.cols), NULL, NULL);
     }
-    pass_on(p, GRADS, theirs, mine, MEG_DTYPE_F32);
+    ring_send_recv(p, GRADS, theirs, mine, MEG_DTYPE_F32);
 }
 
-static void ring_home(struct nn_pass *p)
+static void ring_return_grads(struct nn_cp_attn *p)
 {
     arrive(p, GRADS);
     unpack(p, dkv_slot(p, 2));
@@ -139,7 +139,7 @@ static void ring_home(struct nn_pass *p)
 
 /* ---- gathered --------------------------------------------------------------------------------- */
 
-static int64_t gather_keys(struct nn_pass *p, int64_t step, struct nn_kv *kv)
+static int64_t gather_keys(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv)
 {
     struct meg_comm *g = p->l->cp->keys;
     void *mine = kv_slot(p, g->rank);
@@ -152,14 +152,14 @@ static int64_t gather_keys(struct nn_pass *p, int64_t step, struct nn_kv *kv)
     return (g->rank + step) % g->size;
 }
 
-static struct nn_kv gather_grads(struct nn_pass *p, int64_t step)
+static struct nn_kv_block gather_grads(struct nn_cp_attn *p, int64_t step)
 {
     const struct meg_comm *g = p->l->cp->keys;
 
     return cleared(p, dkv_slot(p, (g->rank + step) % g->size));
 }
 
-static void gather_home(struct nn_pass *p)
+static void gather_return_grads(struct nn_cp_attn *p)
 {
     struct meg_comm *g = p->l->cp->keys;
     float *mine = dkv_slot(p, g->rank);
@@ -168,11 +168,11 @@ static void gather_home(struct nn_pass *p)
     unpack(p, mine);
 }
 
-const struct nn_carrier *nn_carrier(const struct meg_cp *cp)
+const struct nn_kv_exchange *nn_kv_exchange_select(const struct meg_cp *cp)
 {
-    static const struct nn_carrier one = { own_keys, own_grads, no_step, are_home };
-    static const struct nn_carrier ring = { ring_keys, ring_grads, ring_done, ring_home };
-    static const struct nn_carrier gather = { gather_keys, gather_grads, no_step, gather_home };
+    static const struct nn_kv_exchange one = { own_keys, own_grads, no_step, no_return };
+    static const struct nn_kv_exchange ring = { ring_keys, ring_grads, ring_done, ring_return_grads };
+    static const struct nn_kv_exchange gather = { gather_keys, gather_grads, no_step, gather_return_grads };
 
-    return cp->by_keys == 1 ? &one : cp->is_gathered ? &gather : &ring;
+    return cp->ring_size == 1 ? &one : cp->is_gathered ? &gather : &ring;
 }

@@ -12,7 +12,7 @@ MEG_BEGIN_DECLS
  * rows row .. row+rows-1 stand at positions first .. of the sequence kept at p + layer * layer_bytes
  * as [position, g, 2, d].
  */
-struct meg_kv {
+struct meg_kv_cache_seq {
     int64_t row, rows, first;
     char *p;
     size_t layer_bytes;
@@ -24,7 +24,7 @@ struct meg_ctx {
     struct meg_comm *tp;
     bool has_sp;                 /* sequence parallelism: nn/sequence_parallel.h */
     void *wide[2];               /* scratch for all rows of the residual stream, with it */
-    bool defers_weights;         /* backward leaves gradients of linears' weights for later */
+    bool defers_wgrad;         /* backward leaves gradients of linears' weights for later */
     enum meg_dtype dtype;        /* of parameters and activations */
     enum meg_dtype grad;         /* of gradients of parameters */
     int64_t s, b;                /* this micro-batch, s of one context-parallel rank; n = s*b rows */
@@ -34,7 +34,7 @@ struct meg_ctx {
     const int32_t *doc_start;    /* [s,b] device, or NULL */
     const int32_t *place;        /* device: where the residual stream's rows stand in the whole sequence, one for
                                     each b rows; NULL: row 0 at 0 */
-    const struct meg_kv *kv;     /* [nkv] when decoding, or NULL */
+    const struct meg_kv_cache_seq *kv;     /* [nkv] when decoding, or NULL */
     int64_t nkv;
 };
 

@@ -1,7 +1,7 @@
 #include "nn/lm_head.h"
 #include "nn/sequence_parallel.h"
 
-int64_t meg_head_chunk(int64_t v, int64_t n)
+int64_t meg_lm_head_chunk_rows(int64_t v, int64_t n)
 {
     const int64_t rows = (INT64_C(25) << 20) / v / 64 * 64;
 
@@ -10,7 +10,7 @@ int64_t meg_head_chunk(int64_t v, int64_t n)
 
 /* Logits of a chunk of rows, and the loss of each; lse is kept for the gradient. */
 static struct meg_mat logits_of(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target,
-                                const struct meg_head *l)
+                                const struct meg_lm_head *l)
 {
     const struct meg_mat y = meg_mat_rows(l->logits, 0, x.rows), none = { 0 };
     float *mine = l->part + 2 * x.rows * c->tp->rank;
@@ -22,9 +22,9 @@ static struct meg_mat logits_of(struct meg_ctx *c, float *loss, struct meg_mat x
     return y;
 }
 
-void meg_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target, const struct meg_head *l)
+void meg_lm_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target, const struct meg_lm_head *l)
 {
-    const struct meg_mat all = meg_shard_gather(c, x);
+    const struct meg_mat all = meg_sp_gather(c, x);
     const int64_t chunk = l->logits.rows;
 
     for (int64_t i = 0; i < all.rows; i += chunk) {
@@ -34,10 +34,10 @@ void meg_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const int32
     }
 }
 
-void meg_head_grad(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const int32_t *target,
-                   const float *weight, const struct meg_head *l)
+void meg_lm_head_fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const int32_t *target,
+                   const float *weight, const struct meg_lm_head *l)
 {
-    const struct meg_mat all = meg_shard_gather(c, x), addend = meg_shard_addend(c, dx), none = { 0 };
+    const struct meg_mat all = meg_sp_gather(c, x), addend = meg_sp_partial_sum(c, dx), none = { 0 };
     const int64_t chunk = l->logits.rows;
 
     for (int64_t i = 0; i < all.rows; i += chunk) {
@@ -49,5 +49,5 @@ void meg_head_grad(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg
         c->op->linear_bwd_weight(c->st, l->out.plan, l->out.dw, NULL, y, part);
         c->op->linear_bwd_data(c->st, l->out.plan, meg_mat_rows(addend, i, rows), y, l->out.w, none, MEG_ACT_NONE);
     }
-    meg_shard_sum(c, dx, addend);
+    meg_sp_reduce(c, dx, addend);
 }

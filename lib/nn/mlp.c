@@ -6,29 +6,29 @@ void meg_mlp_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct m
                  const struct meg_mlp *l)
 {
     if (l->is_gated) {
-        meg_col_fwd(c, a->pre, none, x, &l->fc1, MEG_ACT_NONE);
+        meg_column_parallel_fwd(c, a->pre, none, x, &l->fc1, MEG_ACT_NONE);
         c->op->swiglu_fwd(c->st, a->mid, a->pre);
     } else {
-        meg_col_fwd(c, a->mid, a->pre, x, &l->fc1, l->act);
+        meg_column_parallel_fwd(c, a->mid, a->pre, x, &l->fc1, l->act);
     }
-    meg_row_fwd(c, y, a->mid, &l->fc2);
+    meg_row_parallel_fwd(c, y, a->mid, &l->fc2);
 }
 
 void meg_mlp_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                  const struct meg_mlp_acts *a, const struct meg_mlp_acts *d, const struct meg_mlp *l)
 {
     if (l->is_gated) {
-        meg_row_bwd(c, d->mid, dy, a->mid, &l->fc2, none, MEG_ACT_NONE);
+        meg_row_parallel_bwd(c, d->mid, dy, a->mid, &l->fc2, none, MEG_ACT_NONE);
         c->op->swiglu_bwd(c->st, d->pre, d->mid, a->pre);
     } else {
-        meg_row_bwd(c, d->pre, dy, a->mid, &l->fc2, a->pre, l->act);
+        meg_row_parallel_bwd(c, d->pre, dy, a->mid, &l->fc2, a->pre, l->act);
     }
-    meg_col_bwd(c, dx, d->pre, x, &l->fc1);
+    meg_column_parallel_bwd(c, dx, d->pre, x, &l->fc1);
 }
 
 void meg_mlp_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_mlp_acts *a,
                         const struct meg_mlp_acts *d, const struct meg_mlp *l)
 {
-    meg_row_bwd_weight(c, dy, a->mid, &l->fc2);
-    meg_col_bwd_weight(c, d->pre, x, &l->fc1);
+    meg_row_parallel_bwd_weight(c, dy, a->mid, &l->fc2);
+    meg_column_parallel_bwd_weight(c, d->pre, x, &l->fc1);
 }

@@ -9,7 +9,7 @@
 MEG_BEGIN_DECLS
 
 struct meg_mlp {
-    struct meg_lin fc1, fc2;
+    struct meg_linear_weights fc1, fc2;
     enum meg_act act;            /* NONE when gated */
     int is_gated;
 };

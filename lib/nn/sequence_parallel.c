@@ -5,7 +5,7 @@ static struct meg_mat all_rows(const struct meg_ctx *c, struct meg_mat x, int wh
     return meg_mat(c->wide[which], x.dtype, x.rows * c->tp->size, x.cols);
 }
 
-struct meg_mat meg_shard_gather(struct meg_ctx *c, struct meg_mat x)
+struct meg_mat meg_sp_gather(struct meg_ctx *c, struct meg_mat x)
 {
     struct meg_mat all;
 
@@ -17,12 +17,12 @@ struct meg_mat meg_shard_gather(struct meg_ctx *c, struct meg_mat x)
     return all;
 }
 
-struct meg_mat meg_shard_addend(struct meg_ctx *c, struct meg_mat y)
+struct meg_mat meg_sp_partial_sum(struct meg_ctx *c, struct meg_mat y)
 {
     return c->has_sp ? all_rows(c, y, 1) : y;
 }
 
-void meg_shard_sum(struct meg_ctx *c, struct meg_mat y, struct meg_mat addend)
+void meg_sp_reduce(struct meg_ctx *c, struct meg_mat y, struct meg_mat addend)
 {
     MEG_ASSERT(y.ld == y.cols);
     if (c->has_sp)
@@ -31,7 +31,7 @@ void meg_shard_sum(struct meg_ctx *c, struct meg_mat y, struct meg_mat addend)
         meg_all_reduce(c->tp, y.p, y.rows * y.cols, y.dtype, MEG_REDUCE_SUM);
 }
 
-int64_t meg_shard_row(const struct meg_ctx *c, struct meg_mat x)
+int64_t meg_sp_first_row(const struct meg_ctx *c, struct meg_mat x)
 {
     return c->has_sp ? c->tp->rank * x.rows : 0;
 }

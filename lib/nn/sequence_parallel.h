@@ -10,13 +10,13 @@
 MEG_BEGIN_DECLS
 
 /* All rows of x; they stay valid until the next call. */
-struct meg_mat meg_shard_gather(struct meg_ctx *c, struct meg_mat x);
-/* Where this rank's addend to y, all rows of it, goes; valid until meg_shard_sum. */
-struct meg_mat meg_shard_addend(struct meg_ctx *c, struct meg_mat y);
+struct meg_mat meg_sp_gather(struct meg_ctx *c, struct meg_mat x);
+/* Where this rank's addend to y, all rows of it, goes; valid until meg_sp_reduce. */
+struct meg_mat meg_sp_partial_sum(struct meg_ctx *c, struct meg_mat y);
 /* y = its rows of the sum of all ranks' addends. */
-void meg_shard_sum(struct meg_ctx *c, struct meg_mat y, struct meg_mat addend);
+void meg_sp_reduce(struct meg_ctx *c, struct meg_mat y, struct meg_mat addend);
 /* The first of x's rows here, counted in all rows. */
-int64_t meg_shard_row(const struct meg_ctx *c, struct meg_mat x);
+int64_t meg_sp_first_row(const struct meg_ctx *c, struct meg_mat x);
 
 MEG_END_DECLS
 #endif

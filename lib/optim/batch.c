@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static int64_t global_at(const struct meg_batch_plan *p, int64_t consumed)
+static int64_t global_at(const struct meg_batch_schedule *p, int64_t consumed)
 {
     double levels, samples_per_level;
 
@@ -13,7 +13,7 @@ static int64_t global_at(const struct meg_batch_plan *p, int64_t consumed)
     return p->start + p->increment * (int64_t)((double)consumed / samples_per_level);
 }
 
-struct meg_batch_size meg_batch_at(const struct meg_batch_plan *p, int64_t consumed)
+struct meg_batch_size meg_batch_at(const struct meg_batch_schedule *p, int64_t consumed)
 {
     int64_t unit = p->micro * p->ranks;
     struct meg_batch_size b;
@@ -33,7 +33,7 @@ static int64_t nearest_multiple(int64_t n, int64_t unit)
 }
 
 /* Check that ranks and micro-batches divide a batch that is called what; else say what to change, remedy. */
-static int check_level(const struct meg_batch_plan *p, int64_t global, const char *what, const char *remedy,
+static int check_level(const struct meg_batch_schedule *p, int64_t global, const char *what, const char *remedy,
                        struct meg_err *e)
 {
     int64_t unit = p->micro * p->ranks;
@@ -48,7 +48,7 @@ static int check_level(const struct meg_batch_plan *p, int64_t global, const cha
     return 0;
 }
 
-static int check_ramp(const struct meg_batch_plan *p, struct meg_err *e)
+static int check_ramp(const struct meg_batch_schedule *p, struct meg_err *e)
 {
     const int64_t unit = p->micro * p->ranks;
     char remedy[128];
@@ -60,7 +60,7 @@ static int check_ramp(const struct meg_batch_plan *p, struct meg_err *e)
     return r;
 }
 
-int meg_batch_plan_check(const struct meg_batch_plan *p, struct meg_err *e)
+int meg_batch_schedule_check(const struct meg_batch_schedule *p, struct meg_err *e)
 {
     char remedy[64];
     int r;
@@ -79,7 +79,7 @@ int meg_batch_plan_check(const struct meg_batch_plan *p, struct meg_err *e)
     return check_ramp(p, e);
 }
 
-int64_t meg_batch_iterations(const struct meg_batch_plan *p, int64_t samples)
+int64_t meg_batch_iterations(const struct meg_batch_schedule *p, int64_t samples)
 {
     int64_t n = 0, consumed = 0;
 

@@ -11,7 +11,7 @@
 
 MEG_BEGIN_DECLS
 
-struct meg_batch_plan {
+struct meg_batch_schedule {
     int64_t global, micro, ranks; /* --global-batch-size, --micro-batch-size, data-parallel ranks */
     int64_t start, increment, samples; /* --rampup-batch-size; samples 0: none */
     bool round_down;                   /* --decrease-batch-size-if-needed */
@@ -24,19 +24,19 @@ struct meg_batch_size {
 };
 
 /* Refuse a plan that breaks a rule at any of its levels (MEG_EUSAGE). */
-int meg_batch_plan_check(const struct meg_batch_plan *p, struct meg_err *e);
+int meg_batch_schedule_check(const struct meg_batch_schedule *p, struct meg_err *e);
 
 /* The batch once consumed samples were taken. */
-struct meg_batch_size meg_batch_at(const struct meg_batch_plan *p, int64_t consumed);
+struct meg_batch_size meg_batch_at(const struct meg_batch_schedule *p, int64_t consumed);
 
 /* The most micro-batches of a rank in a step. */
-static inline int64_t meg_batch_most_micro(const struct meg_batch_plan *p)
+static inline int64_t meg_batch_max_microbatches(const struct meg_batch_schedule *p)
 {
     return p->global / (p->micro * p->ranks);
 }
 
 /* Iterations that samples make: a partial last batch is dropped. */
-int64_t meg_batch_iterations(const struct meg_batch_plan *p, int64_t samples);
+int64_t meg_batch_iterations(const struct meg_batch_schedule *p, int64_t samples);
 
 MEG_END_DECLS
 #endif

@@ -73,7 +73,7 @@ static int find(const char *const *list, const char *word)
     return -1;
 }
 
-bool meg_lr_style_of(const char *word, enum meg_lr_style *style)
+bool meg_lr_style_parse(const char *word, enum meg_lr_style *style)
 {
     int i = find(lr_styles, word);
 
@@ -81,7 +81,7 @@ bool meg_lr_style_of(const char *word, enum meg_lr_style *style)
     return i >= 0;
 }
 
-bool meg_wd_style_of(const char *word, enum meg_wd_style *style)
+bool meg_wd_style_parse(const char *word, enum meg_wd_style *style)
 {
     int i = find(wd_styles, word);
 
@@ -177,10 +177,10 @@ static int check_family(const struct meg_optim_conf *c, bool by_samples, int64_t
     return 0;
 }
 
-static int make_weight_decay(struct meg_schedule *s, const struct meg_optim_conf *c,
+static int make_weight_decay(struct meg_lr_schedule *s, const struct meg_optim_conf *c,
                              struct meg_err *e)
 {
-    const bool is_known = meg_wd_style_of(c->weight_decay_incr_style, &s->wd_style);
+    const bool is_known = meg_wd_style_parse(c->weight_decay_incr_style, &s->wd_style);
 
     MEG_ASSERT(is_known); /* the parser lets only these through */
     s->start_wd = s->end_wd = c->weight_decay;
@@ -211,11 +211,11 @@ static int64_t in_samples(int64_t samples, int64_t iters, int64_t global_batch, 
     return iters != MEG_UNSET ? iters * global_batch : dflt;
 }
 
-static int make_rate(struct meg_schedule *s, const struct meg_optim_conf *c, int64_t total,
+static int make_rate(struct meg_lr_schedule *s, const struct meg_optim_conf *c, int64_t total,
                      int64_t global_batch, struct meg_err *e)
 {
     const int64_t warmup = c->lr_warmup_iters * global_batch + c->lr_warmup_samples;
-    const bool is_known = meg_lr_style_of(c->lr_decay_style, &s->style);
+    const bool is_known = meg_lr_style_parse(c->lr_decay_style, &s->style);
 
     MEG_ASSERT(is_known); /* the parser lets only these through */
     s->wsd_style = (enum meg_wsd_style)find(wsd_styles, c->lr_wsd_decay_style);
@@ -247,7 +247,7 @@ static int make_rate(struct meg_schedule *s, const struct meg_optim_conf *c, int
     return 0;
 }
 
-int meg_schedule_make(struct meg_schedule *s, const struct meg_optim_conf *c, int64_t train_iters,
+int meg_lr_schedule_make(struct meg_lr_schedule *s, const struct meg_optim_conf *c, int64_t train_iters,
                       int64_t train_samples, int64_t global_batch, struct meg_err *e)
 {
     int64_t total = train_samples != MEG_UNSET ? train_samples : train_iters * global_batch;

@@ -11,14 +11,14 @@
 
 MEG_BEGIN_DECLS
 
-enum meg_scaler_kind {
+enum meg_scaler_type {
     MEG_SCALER_NONE,     /* a scale of 1, and nothing is skipped */
     MEG_SCALER_CONSTANT,
     MEG_SCALER_DYNAMIC
 };
 
 struct meg_scaler {
-    enum meg_scaler_kind kind;
+    enum meg_scaler_type kind;
     double scale;        /* what the loss is multiplied by */
     double least;        /* the scale never falls below it */
     int64_t window;      /* good steps until it doubles */

@@ -7,7 +7,7 @@ static double half_cosine(double r)
     return 0.5 * (cos(M_PI * r) + 1.0);
 }
 
-static double wsd(const struct meg_schedule *c, int64_t steps)
+static double wsd(const struct meg_lr_schedule *c, int64_t steps)
 {
     int64_t start = c->decay - c->wsd_decay;
     double r = (double)(steps - start) / (double)c->wsd_decay;
@@ -26,7 +26,7 @@ static double wsd(const struct meg_schedule *c, int64_t steps)
     return NAN;
 }
 
-double meg_lr_at(const struct meg_schedule *c, double max_lr, double min_lr, int64_t steps)
+double meg_lr_at(const struct meg_lr_schedule *c, double max_lr, double min_lr, int64_t steps)
 {
     double n = (double)steps, r = (n - c->warmup) / ((double)c->decay - c->warmup), coeff;
 
@@ -54,7 +54,7 @@ double meg_lr_at(const struct meg_schedule *c, double max_lr, double min_lr, int
     return min_lr + coeff * (max_lr - min_lr);
 }
 
-double meg_wd_at(const struct meg_schedule *c, int64_t steps)
+double meg_wd_at(const struct meg_lr_schedule *c, int64_t steps)
 {
     double r = (double)steps / (double)c->wd_incr;
 

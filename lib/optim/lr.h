@@ -30,7 +30,7 @@ enum meg_lr_style {
 enum meg_wsd_style { MEG_WSD_LINEAR, MEG_WSD_COSINE, MEG_WSD_EXPONENTIAL };
 enum meg_wd_style { MEG_WD_CONSTANT, MEG_WD_LINEAR, MEG_WD_COSINE };
 
-struct meg_schedule {
+struct meg_lr_schedule {
     double init_lr, max_lr, min_lr;
     double warmup;            /* samples; a fraction of the decay need not be whole */
     int64_t decay, wsd_decay; /* samples */
@@ -42,10 +42,10 @@ struct meg_schedule {
 };
 
 /* The rate after steps samples, between max_lr and min_lr (the schedule's own, or those of decoupled parameters). */
-double meg_lr_at(const struct meg_schedule *c, double max_lr, double min_lr, int64_t steps);
+double meg_lr_at(const struct meg_lr_schedule *c, double max_lr, double min_lr, int64_t steps);
 
 /* The weight decay after steps samples, before a parameter's multiplier. */
-double meg_wd_at(const struct meg_schedule *c, int64_t steps);
+double meg_wd_at(const struct meg_lr_schedule *c, int64_t steps);
 
 MEG_END_DECLS
 #endif

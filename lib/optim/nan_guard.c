@@ -1,7 +1,7 @@
 #include "optim/nan_guard.h"
 #include <math.h>
 
-static bool is_finite(struct meg_watch *w, const void *g, enum meg_dtype t, int64_t first, int64_t n)
+static bool is_finite(struct meg_nan_guard *w, const void *g, enum meg_dtype t, int64_t first, int64_t n)
 {
     double sum;
 
@@ -10,7 +10,7 @@ static bool is_finite(struct meg_watch *w, const void *g, enum meg_dtype t, int6
     return isfinite(sum);
 }
 
-void meg_watch_section(struct meg_watch *w, int section, const void *g, enum meg_dtype t)
+void meg_nan_guard_check(struct meg_nan_guard *w, int section, const void *g, enum meg_dtype t)
 {
     const struct meg_elem_range s = w->params->section[section];
 

@@ -5,7 +5,7 @@
 
 MEG_BEGIN_DECLS
 
-struct meg_watch {
+struct meg_nan_guard {
     const struct meg_params *params;
     const struct meg_ops *op;
     double *sum;                     /* device memory */
@@ -14,7 +14,7 @@ struct meg_watch {
 };
 
 /* Look at a section's gradients g of type t, if it is on and none is found yet. */
-void meg_watch_section(struct meg_watch *w, int section, const void *g, enum meg_dtype t);
+void meg_nan_guard_check(struct meg_nan_guard *w, int section, const void *g, enum meg_dtype t);
 
 MEG_END_DECLS
 #endif

@@ -9,46 +9,46 @@ static bool is_sgd(const struct meg_optim_conf *c)
     return !strcmp(c->optimizer, "sgd");
 }
 
-void meg_optim_plan(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
+void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
                     const struct meg_layout *l, const struct meg_gpt_run *run)
 {
-    const size_t n = (size_t)meg_share_elements(params, l), nbytes = n * sizeof(float);
+    const size_t n = (size_t)meg_zero_shard_numel(params, l), nbytes = n * sizeof(float);
 
     m->state = nbytes * (is_sgd(c) ? 1 : 2);
-    m->main = run->dtype == MEG_DTYPE_F32 && !run->w_takes_turns ? 0 : nbytes;
-    m->main_grad = run->grad == MEG_DTYPE_F32 && !run->g_takes_turns ? 0 : nbytes;
-    m->grads = run->grad == MEG_DTYPE_F32 || !run->g_takes_turns ? 0 : n * meg_dtype_size(run->grad);
-    m->params = run->dtype == MEG_DTYPE_F32 || !run->w_takes_turns ? 0 : n * meg_dtype_size(run->dtype);
+    m->main = run->dtype == MEG_DTYPE_F32 && !run->shards_params ? 0 : nbytes;
+    m->main_grad = run->grad == MEG_DTYPE_F32 && !run->shards_grads ? 0 : nbytes;
+    m->grads = run->grad == MEG_DTYPE_F32 || !run->shards_grads ? 0 : n * meg_dtype_size(run->grad);
+    m->params = run->dtype == MEG_DTYPE_F32 || !run->shards_params ? 0 : n * meg_dtype_size(run->dtype);
 }
 
 /* ---- where pieces lie ----------------------------------------------------------------------- */
 
 /* Of a model's flat buffer. */
-static void *flat(void *base, enum meg_dtype t, const struct meg_piece *v)
+static void *flat(void *base, enum meg_dtype t, const struct meg_zero_bucket_shard *v)
 {
     return meg_element(base, v->begin, t);
 }
 
-void *meg_optim_weights(const struct meg_optim *o)
+void *meg_optim_param_shards(const struct meg_optim *o)
 {
-    return !o->model->run.w_takes_turns ? NULL : o->w ? o->w : o->main;
+    return !o->model->run.shards_params ? NULL : o->w ? o->w : o->main;
 }
 
 /* A piece of the parameters in the model's type. */
-static void *w_of(const struct meg_optim *o, const struct meg_piece *v)
+static void *w_of(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
     const enum meg_dtype t = o->model->run.dtype;
-    void *slices = meg_optim_weights(o);
+    void *slices = meg_optim_param_shards(o);
 
     return slices ? meg_element(slices, v->at, t) : flat(o->model->w, t, v);
 }
 
-static float *main_of(const struct meg_optim *o, const struct meg_piece *v)
+static float *main_of(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
     return o->main ? o->main + v->at : flat(o->model->w, MEG_DTYPE_F32, v);
 }
 
-static float *grad_of(const struct meg_optim *o, const struct meg_piece *v)
+static float *grad_of(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
     return o->main_grad ? o->main_grad + v->at : flat(o->model->g, MEG_DTYPE_F32, v);
 }
@@ -58,12 +58,12 @@ static float *grad_of(const struct meg_optim *o, const struct meg_piece *v)
 /* Runs of the pieces whose rows this rank counts, joined where only a gap is between them. */
 static void count(struct meg_optim *o)
 {
-    const struct meg_share *s = &o->share;
+    const struct meg_zero_shard *s = &o->share;
 
     o->counted = meg_new(((size_t)s->nruns + 1) * sizeof *o->counted);
     for (int i = 0; i < s->nruns; i++) {
-        const struct meg_share_run *r = &s->run[i];
-        struct meg_share_run *last = o->ncounted ? &o->counted[o->ncounted - 1] : NULL;
+        const struct meg_zero_param_range *r = &s->run[i];
+        struct meg_zero_param_range *last = o->ncounted ? &o->counted[o->ncounted - 1] : NULL;
 
         if (!meg_param_is_counted(&o->params->row[r->row], o->mesh))
             continue;
@@ -78,20 +78,20 @@ static void poll(struct meg_optim *o)
 {
     meg_reducer_poll(&o->reducer);
     meg_gatherer_poll(&o->gatherer);
-    meg_giver_poll(&o->giver);
-    meg_taker_poll(&o->taker);
+    meg_layer_reducer_poll(&o->giver);
+    meg_layer_gatherer_poll(&o->taker);
 }
 
 static void reads(void *user, int section, int next, bool is_backward)
 {
     struct meg_optim *o = user;
 
-    if (o->model->run.w_takes_turns)
-        meg_taker_reads(&o->taker, section, next);
+    if (o->model->run.shards_params)
+        meg_layer_gatherer_unshard(&o->taker, section, next);
     else
-        meg_gatherer_reads(&o->gatherer, section);
-    if (o->model->run.g_takes_turns && is_backward)
-        meg_giver_reads(&o->giver, section);
+        meg_gatherer_wait(&o->gatherer, section);
+    if (o->model->run.shards_grads && is_backward)
+        meg_layer_reducer_prepare(&o->giver, section);
     poll(o);
 }
 
@@ -99,10 +99,10 @@ static void wrote(void *user, int section)
 {
     struct meg_optim *o = user;
 
-    if (o->model->run.g_takes_turns)
-        meg_giver_wrote(&o->giver, section);
+    if (o->model->run.shards_grads)
+        meg_layer_reducer_grads_ready(&o->giver, section);
     else
-        meg_reducer_wrote(&o->reducer, section);
+        meg_reducer_grads_ready(&o->reducer, section);
     poll(o);
 }
 
@@ -112,7 +112,7 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     struct meg_optim_memory m;
     bool is_short;
 
-    meg_optim_plan(&m, c, o->params, &o->mesh->layout, &o->model->run);
+    meg_optim_memory_size(&m, c, o->params, &o->mesh->layout, &o->model->run);
     o->step = o->op->alloc(sizeof *o->step);
     o->scalar = o->op->alloc(sizeof(double));
     is_short = !o->step || !o->scalar;
@@ -135,7 +135,7 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
 }
 
 /* What passes write and read, by the way the model has it. */
-static void connect(struct meg_optim *o, const struct meg_share_conf *c)
+static void connect(struct meg_optim *o, const struct meg_zero_conf *c)
 {
     const struct meg_gpt *g = o->model;
     const struct meg_mesh *m = o->mesh;
@@ -145,14 +145,14 @@ static void connect(struct meg_optim *o, const struct meg_share_conf *c)
     meg_reducer_init(&o->reducer, m, o->params, &o->watch, g->g, g->run.grad, c->overlap_grad_reduce);
     meg_reducer_begin(&o->reducer, 0);
     meg_gatherer_init(&o->gatherer, o->params, m->slices, g->w, g->run.dtype);
-    o->giver = (struct meg_giver){ m, o->params, o->op, &o->watch, g->g, g->run.grad, o->g ? o->g : o->main_grad,
+    o->giver = (struct meg_layer_reducer){ m, o->params, o->op, &o->watch, g->g, g->run.grad, o->g ? o->g : o->main_grad,
                                    c->overlap_grad_reduce, NULL, -1 };
-    o->taker = (struct meg_taker){ .mesh = m, .params = o->params, .w = g->w, .slice = meg_optim_weights(o),
+    o->taker = (struct meg_layer_gatherer){ .mesh = m, .params = o->params, .w = g->w, .slice = meg_optim_param_shards(o),
                                    .t = g->run.dtype, .overlaps = c->overlap_param_gather };
-    meg_taker_forget(&o->taker);
+    meg_layer_gatherer_invalidate(&o->taker);
 }
 
-int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_share_conf *share,
+int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_zero_conf *share,
                      struct meg_gpt *model, struct meg_err *e)
 {
     struct meg_optim *o = meg_new(sizeof *o);
@@ -172,7 +172,7 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     o->nstates = o->is_sgd ? 1 : 2;
     o->state_name[0] = o->is_sgd ? "momentum_buffer" : "exp_avg";
     o->state_name[1] = o->is_sgd ? NULL : "exp_avg_sq";
-    meg_share_make(&o->share, o->params, &o->mesh->layout, o->mesh->slices->rank);
+    meg_zero_shard_make(&o->share, o->params, &o->mesh->layout, o->mesh->slices->rank);
     count(o);
     if ((r = allocate(o, c, e)) < 0) {
         meg_optim_close(o);
@@ -189,7 +189,7 @@ void meg_optim_close(struct meg_optim *o)
     if (!o)
         return;
     if (o->taker.mesh) /* nothing is on its way where not all of it was made */
-        meg_optim_finish(o);
+        meg_optim_finish_param_sync(o);
     for (int i = 0; i < o->nstates; i++)
         o->op->release(o->state[i]);
     o->op->release(o->main);
@@ -200,7 +200,7 @@ void meg_optim_close(struct meg_optim *o)
     o->op->release(o->step);
     o->op->release(o->scalar);
     meg_reducer_free(&o->reducer);
-    meg_share_free(&o->share);
+    meg_zero_shard_free(&o->share);
     free(o->counted);
     free(o);
 }
@@ -212,8 +212,8 @@ static void cast(struct meg_optim *o, bool gives)
 {
     const enum meg_dtype t = o->model->run.dtype;
 
-    for (int k = 0; k < o->share.npieces && t != MEG_DTYPE_F32; k++) {
-        const struct meg_piece *v = &o->share.piece[k];
+    for (int k = 0; k < o->share.nbucket_shards && t != MEG_DTYPE_F32; k++) {
+        const struct meg_zero_bucket_shard *v = &o->share.piece[k];
 
         if (gives)
             o->op->cast(NULL, w_of(o, v), t, main_of(o, v), MEG_DTYPE_F32, v->end - v->begin);
@@ -222,26 +222,26 @@ static void cast(struct meg_optim *o, bool gives)
     }
 }
 
-void meg_optim_finish(struct meg_optim *o)
+void meg_optim_finish_param_sync(struct meg_optim *o)
 {
     meg_gatherer_end(&o->gatherer);
-    meg_taker_end(&o->taker);
+    meg_layer_gatherer_end(&o->taker);
 }
 
-void meg_optim_loaded(struct meg_optim *o, bool has_main)
+void meg_optim_reload_params(struct meg_optim *o, bool has_main)
 {
     if (!has_main)
         cast(o, false);
-    meg_taker_forget(&o->taker);
+    meg_layer_gatherer_invalidate(&o->taker);
 }
 
 /* Main parameters have changed: so have those that passes read. */
-static void give_weights(struct meg_optim *o)
+static void sync_model_params(struct meg_optim *o)
 {
     cast(o, true);
-    if (o->model->run.w_takes_turns) {
-        meg_taker_end(&o->taker);
-        meg_taker_forget(&o->taker);
+    if (o->model->run.shards_params) {
+        meg_layer_gatherer_end(&o->taker);
+        meg_layer_gatherer_invalidate(&o->taker);
         return;
     }
     meg_gatherer_begin(&o->gatherer);
@@ -250,16 +250,16 @@ static void give_weights(struct meg_optim *o)
 }
 
 /* Initial weights of the pieces alone. */
-static void init_pieces(struct meg_optim *o, uint32_t seed)
+static void init_shards(struct meg_optim *o, uint32_t seed)
 {
     for (int i = 0; i < o->share.nruns; i++) {
-        const struct meg_share_run *r = &o->share.run[i];
-        const struct meg_piece *v = &o->share.piece[r->piece];
+        const struct meg_zero_param_range *r = &o->share.run[i];
+        const struct meg_zero_bucket_shard *v = &o->share.piece[r->piece];
         const struct meg_param *row = &o->params->row[r->row];
         const int64_t n = r->end - r->begin;
         float *host = meg_new((size_t)n * sizeof *host);
 
-        meg_param_init_box(row, seed, v->begin + r->begin - row->offset, n, host);
+        meg_param_init_shard(row, seed, v->begin + r->begin - row->offset, n, host);
         o->op->upload(NULL, main_of(o, v) + r->begin, host, (size_t)n * sizeof *host);
         free(host);
     }
@@ -268,8 +268,8 @@ static void init_pieces(struct meg_optim *o, uint32_t seed)
 
 void meg_optim_init(struct meg_optim *o, uint32_t seed)
 {
-    if (o->model->run.w_takes_turns)
-        init_pieces(o, seed);
+    if (o->model->run.shards_params)
+        init_shards(o, seed);
     else
         meg_gpt_init(o->model, seed);
     cast(o, false);
@@ -284,12 +284,12 @@ void meg_optim_begin(struct meg_optim *o, int64_t passes, bool watches)
     meg_reducer_begin(&o->reducer, passes);
 }
 
-void meg_optim_add_up(struct meg_optim *o)
+void meg_optim_reduce_grads(struct meg_optim *o)
 {
     const enum meg_dtype t = o->model->run.grad;
 
-    if (o->model->run.g_takes_turns) {
-        meg_giver_end(&o->giver);
+    if (o->model->run.shards_grads) {
+        meg_layer_reducer_end(&o->giver);
         if (o->g) {
             o->op->cast(NULL, o->main_grad, MEG_DTYPE_F32, o->g, t, o->share.n);
             o->op->zero(NULL, o->g, (size_t)o->share.n * meg_dtype_size(t));
@@ -297,8 +297,8 @@ void meg_optim_add_up(struct meg_optim *o)
         return;
     }
     meg_reducer_end(&o->reducer);
-    for (int k = 0; k < o->share.npieces && o->main_grad; k++) {
-        const struct meg_piece *v = &o->share.piece[k];
+    for (int k = 0; k < o->share.nbucket_shards && o->main_grad; k++) {
+        const struct meg_zero_bucket_shard *v = &o->share.piece[k];
 
         o->op->cast(NULL, grad_of(o, v), MEG_DTYPE_F32, flat(o->model->g, t, v), t, v->end - v->begin);
     }
@@ -328,12 +328,12 @@ static double sumsq(struct meg_optim *o, const float *x, int64_t n)
 }
 
 /* Over the whole model, each parameter once. */
-static double norm(struct meg_optim *o, float *(*of)(const struct meg_optim *o, const struct meg_piece *v))
+static double norm(struct meg_optim *o, float *(*of)(const struct meg_optim *o, const struct meg_zero_bucket_shard *v))
 {
     double sum = 0;
 
     for (int i = 0; i < o->ncounted; i++) {
-        const struct meg_share_run *r = &o->counted[i];
+        const struct meg_zero_param_range *r = &o->counted[i];
 
         sum += sumsq(o, of(o, &o->share.piece[r->piece]) + r->begin, r->end - r->begin);
     }
@@ -356,7 +356,7 @@ int64_t meg_optim_num_zeros(struct meg_optim *o)
     int64_t zeros, sum = 0;
 
     for (int i = 0; i < o->share.nruns; i++) {
-        const struct meg_share_run *r = &o->share.run[i];
+        const struct meg_zero_param_range *r = &o->share.run[i];
 
         if (!meg_param_is_counted(&o->params->row[r->row], o->mesh))
             continue;
@@ -371,17 +371,17 @@ int64_t meg_optim_num_zeros(struct meg_optim *o)
 
 /* ---- the step ------------------------------------------------------------------------------- */
 
-void meg_optim_skip(struct meg_optim *o)
+void meg_optim_zero_grad(struct meg_optim *o)
 {
     const struct meg_gpt_run *run = &o->model->run;
 
-    if (run->g_takes_turns)
+    if (run->shards_grads)
         o->op->zero(NULL, o->main_grad, (size_t)o->share.n * sizeof *o->main_grad);
     else
         o->op->zero(NULL, o->model->g, (size_t)o->params->flat * meg_dtype_size(run->grad));
 }
 
-static void update_piece(struct meg_optim *o, const struct meg_piece *v)
+static void update_shard(struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
     float *w = main_of(o, v), *g = grad_of(o, v), *s0 = o->state[0] + v->at;
 
@@ -405,9 +405,9 @@ void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, doub
     step.grad_scale = (float)(o->clip > 0 && clip < 1 ? r->grad_scale * clip : r->grad_scale);
     step.is_first = o->t == 1;
     o->op->upload(NULL, o->step, &step, sizeof step);
-    for (int k = 0; k < o->share.npieces; k++)
-        update_piece(o, &o->share.piece[k]);
+    for (int k = 0; k < o->share.nbucket_shards; k++)
+        update_shard(o, &o->share.piece[k]);
     if (o->mesh->slices->size > 1 || o->main_grad)
-        meg_optim_skip(o);           /* adamw and sgd have zeroed what they read only */
-    give_weights(o);
+        meg_optim_zero_grad(o);           /* adamw and sgd have zeroed what they read only */
+    sync_model_params(o);
 }

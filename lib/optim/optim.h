@@ -35,14 +35,14 @@ extern const struct meg_opt meg_optim_opts[];
  * A run is given in iterations or in samples; train_samples is MEG_UNSET in the first case, and the
  * options that count the other way are refused.  MEG_EUSAGE names the option, its value and the rule.
  */
-int meg_schedule_make(struct meg_schedule *s, const struct meg_optim_conf *c, int64_t train_iters,
+int meg_lr_schedule_make(struct meg_lr_schedule *s, const struct meg_optim_conf *c, int64_t train_iters,
                       int64_t train_samples, int64_t global_batch, struct meg_err *e);
 
 /* The word of the command line for a style, and the style of a word; false when it is none. */
 const char *meg_lr_style_name(enum meg_lr_style style);
 const char *meg_wd_style_name(enum meg_wd_style style);
-bool meg_lr_style_of(const char *word, enum meg_lr_style *style);
-bool meg_wd_style_of(const char *word, enum meg_wd_style *style);
+bool meg_lr_style_parse(const char *word, enum meg_lr_style *style);
+bool meg_wd_style_parse(const char *word, enum meg_wd_style *style);
 
 /* Bytes of arrays: o->w, o->g, o->main, o->main_grad, and o->state in all. */
 struct meg_optim_memory {
@@ -57,8 +57,8 @@ struct meg_optim {
     struct meg_adam adam;
     float momentum, clip;
     bool is_sgd, overlaps_gather;
-    struct meg_share share;      /* the pieces this rank updates */
-    struct meg_share_run *counted; /* of them, what this rank adds to sums over the model */
+    struct meg_zero_shard share;      /* the pieces this rank updates */
+    struct meg_zero_param_range *counted; /* of them, what this rank adds to sums over the model */
     int ncounted, nstates;
     const char *state_name[2];   /* exp_avg, exp_avg_sq | momentum_buffer */
     float *state[2];             /* [share.n] device memory, zero at first */
@@ -69,34 +69,34 @@ struct meg_optim {
     void *g;                     /* [share.n] gradients of the model's type, where that has a section's at a time and
                                     main ones are not of that type; else NULL */
     struct meg_optim_memory high; /* bytes of these that pieces take */
-    struct meg_watch watch;
+    struct meg_nan_guard watch;
     struct meg_reducer reducer;  /* of whole gradients and parameters; or */
     struct meg_gatherer gatherer;
-    struct meg_giver giver;      /* of those of a section at a time */
-    struct meg_taker taker;
+    struct meg_layer_reducer giver;      /* of those of a section at a time */
+    struct meg_layer_gatherer taker;
     int64_t t;                   /* successful steps so far */
     struct meg_step_hparams *step;       /* device memory */
     void *scalar;                /* device memory, 8 bytes, for sums */
 };
 
-/* What meg_optim_create allocates, for a rank of a layout that meg_share_fit has settled. */
-void meg_optim_plan(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
+/* What meg_optim_create allocates, for a rank of a layout that meg_zero_fit has settled. */
+void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
                     const struct meg_layout *l, const struct meg_gpt_run *run);
 
 /*
  * For the parameters and gradients of model, which must outlive it and whose hooks it takes.  MEG_EFAIL when
  * memory does not suffice.
  */
-int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_share_conf *share,
+int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_zero_conf *share,
                      struct meg_gpt *model, struct meg_err *e);
 void meg_optim_close(struct meg_optim *o);
 
 /* Initial weights, as meg_gpt_init. */
 void meg_optim_init(struct meg_optim *o, uint32_t seed);
 /* What this rank has of the parameters in the model's type, where the model has a section's at a time; else NULL. */
-void *meg_optim_weights(const struct meg_optim *o);
+void *meg_optim_param_shards(const struct meg_optim *o);
 /* The model's parameters were loaded; main parameters, too, or they are to be those. */
-void meg_optim_loaded(struct meg_optim *o, bool has_main);
+void meg_optim_reload_params(struct meg_optim *o, bool has_main);
 
 /*
  * A step's backward passes are to come: so many through each section.  With watches, this rank's own
@@ -107,7 +107,7 @@ void meg_optim_begin(struct meg_optim *o, int64_t passes, bool watches);
  * Add up the gradients of all ranks that saw other tokens, so that copies of a parameter have equal ones.
  * The following are sums over the whole model, equal on every rank.
  */
-void meg_optim_add_up(struct meg_optim *o);
+void meg_optim_reduce_grads(struct meg_optim *o);
 
 /* sqrt(sum of squares) of scale times the gradients; not finite iff one of them is not. */
 double meg_optim_grad_norm(struct meg_optim *o, double scale);
@@ -133,9 +133,9 @@ struct meg_optim_rates {
  */
 void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, double norm);
 /* Zero the gradients and do nothing else. */
-void meg_optim_skip(struct meg_optim *o);
+void meg_optim_zero_grad(struct meg_optim *o);
 /* After an update with --overlap-param-gather some parameters may be on their way still: wait for them. */
-void meg_optim_finish(struct meg_optim *o);
+void meg_optim_finish_param_sync(struct meg_optim *o);
 
 MEG_END_DECLS
 #endif

@@ -210,18 +210,18 @@ static int check_context(struct meg_layout *l, const struct meg_layout_conf *c, 
                       2 * cp, m->s);
     for (int64_t i = 0; i < c->cp_kinds.n && cp > 1; i++) {
         const enum meg_cp_comm_type kind = meg_layout_cp_comm_type(l, i);
-        int64_t by_heads = kind == MEG_CP_A2A ? cp : 1;
+        int64_t a2a_size = kind == MEG_CP_A2A ? cp : 1;
 
         if (kind == MEG_CP_A2A_P2P && c->cp_sizes.n == 0)
             return refuse("context-parallel-size", cp, e,
                           "--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes");
         if (kind == MEG_CP_A2A_P2P)
-            by_heads = l->cp_near = size[0];
-        if (groups % by_heads)
+            a2a_size = l->cp_near = size[0];
+        if (groups % a2a_size)
             return meg_fail(e, MEG_EUSAGE,
                             "--cp-comm-type %s: %" PRId64 " ranks must divide the %" PRId64
                             " key-value groups of a tensor-parallel rank",
-                            c->cp_kinds.v[i], by_heads, groups);
+                            c->cp_kinds.v[i], a2a_size, groups);
     }
     return 0;
 }

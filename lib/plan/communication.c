@@ -30,7 +30,7 @@ static double rows_sent(const struct meg_paper *p, enum meg_dtype t)
  * Two column and two row linears.  With sequence parallelism rows are gathered before and summed after each pair,
  * and backward gathers what went into a column linear once more, for the gradient of its weight.
  */
-struct paper_sent paper_tensor_sent(const struct meg_paper *p, bool defers_weights)
+struct paper_sent paper_tensor_sent(const struct meg_paper *p, bool defers_wgrad)
 {
     const double once = rows_sent(p, p->run.dtype);
     struct paper_sent s = { 0 };
@@ -39,7 +39,7 @@ struct paper_sent paper_tensor_sent(const struct meg_paper *p, bool defers_weigh
         return (struct paper_sent){ 2 * once, 2 * once, 0 };
     s.fwd = 4 * once;
     s.bwd_input = 4 * once;
-    s.bwd_weight = (defers_weights ? 4 : 2) * once;
+    s.bwd_weight = (defers_wgrad ? 4 : 2) * once;
     return s;
 }
 
@@ -50,16 +50,16 @@ struct paper_sent paper_context_sent(const struct meg_paper *p, int64_t i)
     const enum meg_cp_comm_type kind = meg_layout_cp_comm_type(l, i);
     const double n = (double)cost_local_rows(p).n, e = size_of(p->run.dtype), d = (double)c->kv_channels;
     const double a = (double)(c->num_attention_heads / l->tp), g = (double)(c->num_query_groups / l->tp);
-    const int64_t by_heads = kind == MEG_CP_A2A ? l->cp : kind == MEG_CP_A2A_P2P ? l->cp_near : 1;
-    const int64_t by_keys = l->cp / by_heads;
-    const double h = (double)by_heads, keys = n * 2 * g * d;
-    const double qkv = meg_comm_volume_sharded(by_heads, n * (a + 2 * g) * d / h * e);
-    const double out = meg_comm_volume_sharded(by_heads, n * a * d / h * e);
-    const double stats = meg_comm_volume_sharded(by_heads, n * a / h * sizeof(float));
-    const double starts = meg_comm_volume_sharded(by_heads, n * sizeof(int32_t));
-    const double meet = meg_comm_volume_sharded(by_keys, keys * e);
-    const double home = kind == MEG_CP_ALL_GATHER ? meg_comm_volume_sharded(by_keys, keys * sizeof(float))
-                        : by_keys > 1             ? (double)by_keys * keys * sizeof(float)
+    const int64_t a2a_size = kind == MEG_CP_A2A ? l->cp : kind == MEG_CP_A2A_P2P ? l->cp_near : 1;
+    const int64_t ring_size = l->cp / a2a_size;
+    const double h = (double)a2a_size, keys = n * 2 * g * d;
+    const double qkv = meg_comm_volume_sharded(a2a_size, n * (a + 2 * g) * d / h * e);
+    const double out = meg_comm_volume_sharded(a2a_size, n * a * d / h * e);
+    const double stats = meg_comm_volume_sharded(a2a_size, n * a / h * sizeof(float));
+    const double starts = meg_comm_volume_sharded(a2a_size, n * sizeof(int32_t));
+    const double meet = meg_comm_volume_sharded(ring_size, keys * e);
+    const double home = kind == MEG_CP_ALL_GATHER ? meg_comm_volume_sharded(ring_size, keys * sizeof(float))
+                        : ring_size > 1             ? (double)ring_size * keys * sizeof(float)
                                                   : 0;
     const double again = p->run.recompute == MEG_RECOMPUTE_SELECTIVE ? starts + meet + out : 0;
 
@@ -114,14 +114,14 @@ static double tied_nbytes(const struct meg_params *rows, const struct meg_param 
         return (double)row->held;
     while (rows->bucket[b].begin != row->offset)
         b++;
-    return (double)meg_share_slice(rows, l, b);
+    return (double)meg_zero_bucket_shard_numel(rows, l, b);
 }
 
 /* Bytes of a section's gather, unless it is there already. */
-static double read_section(int there[MEG_TURNS], const struct meg_paper *p, const struct meg_params *rows, int section)
+static double read_section(int there[MEG_UNSHARDED_BUFFERS], const struct meg_paper *p, const struct meg_params *rows, int section)
 {
     const struct meg_elem_range s = rows->section[section];
-    const int turn = meg_turn_of(rows, section);
+    const int turn = meg_unsharded_buffer(rows, section);
 
     if (there[turn] == section)
         return 0;
@@ -132,9 +132,9 @@ static double read_section(int there[MEG_TURNS], const struct meg_paper *p, cons
 /* Sections that take turns, read as the micro-batches of a step go through them: model/gpt_forward_backward.c. */
 static double sections_sent(const struct meg_paper *p, const struct meg_params *rows)
 {
-    const int layers = rows->nsections - 2;
+    const int layers = rows->nlayer_groups - 2;
     const int group = p->run.recompute == MEG_RECOMPUTE_UNIFORM ? (int)p->run.recompute_layers : 1;
-    int there[MEG_TURNS] = { -1, -1, -1, -1 };
+    int there[MEG_UNSHARDED_BUFFERS] = { -1, -1, -1, -1 };
     double sent = 0;
 
     for (int64_t m = 0; m < p->schedule.microbatches; m++) {
@@ -161,7 +161,7 @@ struct paper_step_sent cost_count_step_comm(const struct meg_paper *p, struct me
 
     meg_mesh_init_dry(&mesh, l, meg_layout_rank(l, at));
     meg_gpt_params(&rows, p->model, &mesh);
-    s.updated = (double)meg_share_elements(&rows, l);
+    s.updated = (double)meg_zero_shard_numel(&rows, l);
     if (l->shards) {
         s.sums = meg_comm_volume_sharded(l->shards, s.updated * e) + meg_comm_volume_all_reduce(copies / l->shards, s.updated * e);
         s.gather = meg_comm_volume_sharded(l->shards, s.updated * size_of(p->run.dtype));
@@ -173,7 +173,7 @@ struct paper_step_sent cost_count_step_comm(const struct meg_paper *p, struct me
 
         if (row->held && l->has_sp && row->split < 0)
             s.replicated += meg_comm_volume_all_reduce(l->tp, (double)row->held * e);
-        if (row->held && l->pp > 1 && row->group == MEG_GROUP_TIED)
+        if (row->held && l->pp > 1 && row->group == MEG_PARAM_TIED)
             s.tied += meg_comm_volume_all_reduce(2, tied_nbytes(&rows, row, l) * e);
     }
     if (l->zero >= 2) {
@@ -194,7 +194,7 @@ static void layers_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper 
 {
     const struct meg_layout *l = &p->layout;
     const struct meg_gpt_run run = meg_paper_run(p, stage);
-    const struct paper_sent tensor = paper_tensor_sent(p, run.defers_weights);
+    const struct paper_sent tensor = paper_tensor_sent(p, run.defers_wgrad);
     const double kept = meg_comm_volume_sharded(l->tp, (double)(cost_local_rows(p).m / l->tp * p->model->hidden_size) *
                                                   size_of(run.residual));
     int64_t first, n, inputs;

@@ -24,7 +24,7 @@ struct meg_gpt_run meg_paper_run(const struct meg_paper *p, int64_t stage)
     struct meg_gpt_run run = p->run;
 
     run.slots = run.is_training ? meg_pipe_schedule_in_flight(s, (int)stage) : 1;
-    run.defers_weights = run.is_training && stage > 0 && s->name && !strcmp(s->name, "zb-h1");
+    run.defers_wgrad = run.is_training && stage > 0 && s->name && !strcmp(s->name, "zb-h1");
     return run;
 }
 
@@ -62,24 +62,24 @@ static double copy_nbytes(const struct meg_paper *p, const struct meg_params *ro
 {
     const struct meg_layout *l = &p->layout;
     const int64_t i = mesh->at.dp * l->cp + mesh->at.cp, slices = l->shards ? l->shards : 1;
-    const int64_t kind = meg_share_elements(rows, l) * (int64_t)sizeof(float); /* bytes of one kind of state */
+    const int64_t kind = meg_zero_shard_numel(rows, l) * (int64_t)sizeof(float); /* bytes of one kind of state */
     const int64_t kinds = p->copies_optim && kind ? (int64_t)(o->main + o->state) / kind : 0;
     const struct meg_ckpt_slot w = { .dtype = p->run.dtype };
     struct meg_ckpt_slot state = { 0 };
-    struct meg_share share;
+    struct meg_zero_shard share;
     int64_t nbytes;
 
     if (!p->copies_state)
         return 0;
-    meg_share_make(&share, rows, l, (int)(i % slices));
+    meg_zero_shard_make(&share, rows, l, (int)(i % slices));
     if (l->shards) {
         state.span = share.span;
-        state.nspans = share.npieces;
+        state.nspans = share.nbucket_shards;
         state.copy = (int)(i / slices);
         state.copies = (int)(l->dp * l->cp / slices);
     }
     nbytes = meg_ckpt_share(rows, mesh, &w, 1) + kinds * meg_ckpt_share(rows, mesh, &state, 1);
-    meg_share_free(&share);
+    meg_zero_shard_free(&share);
     return (double)nbytes;
 }
 
@@ -100,7 +100,7 @@ static double messages_nbytes(const struct meg_paper *p, const struct meg_params
     for (int i = 0; i < rows->nbuckets; i++)
         bucket = larger(bucket, (double)(rows->bucket[i].end - rows->bucket[i].begin));
     for (int i = 0; i < rows->n; i++)
-        if (rows->row[i].group == MEG_GROUP_TIED && l->pp > 1)
+        if (rows->row[i].group == MEG_PARAM_TIED && l->pp > 1)
             tied = (double)rows->row[i].held;
     for (int64_t i = 0; i < l->layers && !gathered; i++)
         if (meg_layout_cp_comm_type(l, i) == MEG_CP_ALL_GATHER)
@@ -123,12 +123,12 @@ void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper 
     struct meg_mesh mesh;
 
     meg_mesh_init_dry(&mesh, &p->layout, meg_layout_rank(&p->layout, at));
-    meg_gpt_plan(&m, p->model, &run, &mesh);
+    meg_gpt_memory_size(&m, p->model, &run, &mesh);
     meg_gpt_params(&rows, p->model, &mesh);
     nbytes[MEG_PAPER_PARAMS] = (double)m.params;
     nbytes[MEG_PAPER_GRADS] = (double)m.grads;
     if (run.is_training)
-        meg_optim_plan(&o, p->optim, &rows, &p->layout, &run);
+        meg_optim_memory_size(&o, p->optim, &rows, &p->layout, &run);
     nbytes[MEG_PAPER_PARAMS] += (double)o.params;
     nbytes[MEG_PAPER_GRADS] += (double)o.grads;
     nbytes[MEG_PAPER_MAIN] = (double)o.main;

@@ -32,7 +32,7 @@ struct paper_sent {
 };
 
 /* One layer's in the tensor-parallel and in the context-parallel groups, of the model's layer number i. */
-struct paper_sent paper_tensor_sent(const struct meg_paper *p, bool defers_weights);
+struct paper_sent paper_tensor_sent(const struct meg_paper *p, bool defers_wgrad);
 struct paper_sent paper_context_sent(const struct meg_paper *p, int64_t i);
 /* Of the embedding and of the head, tensor-parallel. */
 struct paper_sent paper_embedding_sent(const struct meg_paper *p);

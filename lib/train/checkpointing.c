@@ -78,7 +78,7 @@ int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e)
 
 /* ---- the schedule ------------------------------------------------------------------------------- */
 
-static json_t *pack_schedule(const struct meg_schedule *s)
+static json_t *pack_schedule(const struct meg_lr_schedule *s)
 {
     return json_pack("{s:f,s:f,s:f,s:I,s:s,s:f,s:f,s:I,s:s}", "max_lr", s->max_lr, "min_lr",
                      s->min_lr, "lr_warmup_steps", s->warmup, "lr_decay_steps",
@@ -87,7 +87,7 @@ static json_t *pack_schedule(const struct meg_schedule *s)
                      (json_int_t)s->wd_incr, "wd_incr_style", meg_wd_style_name(s->wd_style));
 }
 
-static int unpack_schedule(struct meg_schedule *s, const json_t *o, const char *from,
+static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const char *from,
                            struct meg_err *e)
 {
     const char *lr_style, *wd_style;
@@ -103,7 +103,7 @@ static int unpack_schedule(struct meg_schedule *s, const json_t *o, const char *
         (r = meg_json_get_i64(o, "wd_incr_steps", MEG_JSON_REQUIRED, &s->wd_incr, from, e)) < 0 ||
         (r = meg_json_get_str(o, "wd_incr_style", MEG_JSON_REQUIRED, &wd_style, from, e)) < 0)
         return r;
-    if (!meg_lr_style_of(lr_style, &s->style) || !meg_wd_style_of(wd_style, &s->wd_style))
+    if (!meg_lr_style_parse(lr_style, &s->style) || !meg_wd_style_parse(wd_style, &s->wd_style))
         return meg_fail(e, MEG_EFORMAT, "%s: '%s' or '%s' is no style of a schedule", from,
                         lr_style, wd_style);
     return 0;
@@ -260,7 +260,7 @@ enum { SLOTS = 4 };
 /* A slot of what this rank updates. */
 static struct meg_ckpt_slot slices(const struct meg_optim *o)
 {
-    return (struct meg_ckpt_slot){ .span = o->mesh->layout.shards ? o->share.span : NULL, .nspans = o->share.npieces,
+    return (struct meg_ckpt_slot){ .span = o->mesh->layout.shards ? o->share.span : NULL, .nspans = o->share.nbucket_shards,
                                    .copy = o->mesh->same->rank, .copies = o->mesh->same->size };
 }
 
@@ -285,7 +285,7 @@ static int list_slots(const struct meg_optim *o, struct meg_ckpt_slot slot[SLOTS
 
 static struct meg_ckpt_slot weights(const struct trainer *t)
 {
-    void *w = t->optim ? meg_optim_weights(t->optim) : NULL;
+    void *w = t->optim ? meg_optim_param_shards(t->optim) : NULL;
     struct meg_ckpt_slot s = { .p = t->model->w };
 
     if (w) {
@@ -303,7 +303,7 @@ static int load(struct trainer *t, struct meg_ckpt *from, bool with_optim, int64
     int n = 1, r;
 
     if (t->optim)
-        meg_optim_finish(t->optim);
+        meg_optim_finish_param_sync(t->optim);
     if (with_optim) {
         t->optim->t = steps;
         n += list_slots(t->optim, slot + 1);
@@ -313,7 +313,7 @@ static int load(struct trainer *t, struct meg_ckpt *from, bool with_optim, int64
     if ((r = meg_ckpt_load(from, &t->model->params, t->mesh, slot, n, e)) < 0)
         return meg_train_fail_once(t, r);
     if (t->optim)
-        meg_optim_loaded(t->optim, with_optim);
+        meg_optim_reload_params(t->optim, with_optim);
     return 0;
 }
 
@@ -414,7 +414,7 @@ static bool is_of_layout(const char *line)
                                           "recompute-activations", "recompute-granularity",
                                           "recompute-method",    "recompute-num-layers",
                                           "distributed-timeout-minutes" };
-    const struct meg_opt *const tables[] = { meg_layout_opts, meg_share_opts };
+    const struct meg_opt *const tables[] = { meg_layout_opts, meg_zero_opts };
 
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         for (const struct meg_opt *row = tables[i]; row->name; row++)
@@ -490,7 +490,7 @@ int meg_train_save(struct trainer *t, enum meg_save_failure failure, struct meg_
 
     if ((r = meg_train_save_next(t, true, MEG_SAVE_MAY_FAIL, e)) < 0)
         return r;
-    meg_optim_finish(t->optim);
+    meg_optim_finish_param_sync(t->optim);
     state = pack_state(t);
     meg_opt_dump(t->groups, &all);
     keep_options(&options, all.s);

@@ -148,7 +148,7 @@ static int check_total(const char *option, int64_t v, double total, struct meg_e
     return 0;
 }
 
-static int check_totals(const struct meg_train_conf *c, const struct meg_batch_plan *p,
+static int check_totals(const struct meg_train_conf *c, const struct meg_batch_schedule *p,
                         struct meg_err *e)
 {
     const double global = (double)p->global, smallest = p->samples ? (double)p->start : global;
@@ -164,7 +164,7 @@ static int check_totals(const struct meg_train_conf *c, const struct meg_batch_p
                        (iters / (double)c->eval_interval + 1) * (double)c->eval_iters * global, e);
 }
 
-static int read_rampup(const struct meg_train_conf *c, struct meg_batch_plan *p, struct meg_err *e)
+static int read_rampup(const struct meg_train_conf *c, struct meg_batch_schedule *p, struct meg_err *e)
 {
     int64_t *const to[] = { &p->start, &p->increment, &p->samples };
 
@@ -182,10 +182,10 @@ static int read_rampup(const struct meg_train_conf *c, struct meg_batch_plan *p,
     return 0;
 }
 
-int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct meg_batch_plan *plan,
+int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct meg_batch_schedule *plan,
                          int64_t *iters, struct meg_err *e)
 {
-    struct meg_batch_plan p = { 0 };
+    struct meg_batch_schedule p = { 0 };
     int r;
 
     if (c->micro_batch_size == MEG_UNSET)
@@ -237,7 +237,7 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
     p.micro = c->micro_batch_size;
     p.ranks = ranks;
     p.round_down = c->decrease_batch_size_if_needed;
-    if ((r = read_rampup(c, &p, e)) < 0 || (r = meg_batch_plan_check(&p, e)) < 0 ||
+    if ((r = read_rampup(c, &p, e)) < 0 || (r = meg_batch_schedule_check(&p, e)) < 0 ||
         (r = check_totals(c, &p, e)) < 0)
         return r;
     *plan = p;

@@ -57,7 +57,7 @@ extern const struct meg_opt_unsupported meg_train_absent[];
  * Refuse what breaks a rule (MEG_EUSAGE, one line: option, value, rule).  The first also gives what
  * follows for a number of data-parallel ranks: the batches, and how many iterations there are.
  */
-int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct meg_batch_plan *plan,
+int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct meg_batch_schedule *plan,
                          int64_t *iters, struct meg_err *e);
 /* What is recomputed, by settings that pass this check; layers are shared as l says. */
 int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_layout *l, struct meg_err *e);

@@ -44,9 +44,9 @@ struct trainer {
     const struct meg_mesh *mesh; /* &grid; its groups are there once the model is known */
     struct meg_mesh grid;
     const struct meg_optgroup *groups;
-    struct meg_batch_plan plan;
+    struct meg_batch_schedule plan;
     int64_t iters; /* of the whole run */
-    struct meg_schedule schedule;
+    struct meg_lr_schedule schedule;
     struct meg_precision precision;
     struct meg_scaler scaler;
     struct meg_dataset_spec need;

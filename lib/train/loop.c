@@ -61,7 +61,7 @@ static int evaluate_before(struct trainer *t, struct meg_err *e)
 
 static int evaluate_during(struct trainer *t, struct meg_err *e)
 {
-    const struct meg_batch_plan *p = &t->plan;
+    const struct meg_batch_schedule *p = &t->plan;
 
     if (!t->valid || t->at.iteration % t->job->train.eval_interval)
         return 0;

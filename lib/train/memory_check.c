@@ -14,7 +14,7 @@ enum { PROCESS_NBYTES = 16 << 20 };
 
 double meg_train_process_nbytes(const struct trainer *t)
 {
-    const int64_t num_micro = meg_batch_most_micro(&t->plan);
+    const int64_t num_micro = meg_batch_max_microbatches(&t->plan);
 
     return PROCESS_NBYTES + (double)meg_train_micro_nbytes(t) * (double)num_micro;
 }
@@ -66,7 +66,7 @@ double meg_train_most_resident_nbytes(void)
 int meg_train_check_room(const struct trainer *t, struct meg_err *e)
 {
     struct meg_comm *world = t->mesh->world;
-    const struct meg_paper p = meg_train_paper(t, meg_batch_most_micro(&t->plan));
+    const struct meg_paper p = meg_train_paper(t, meg_batch_max_microbatches(&t->plan));
     const double here = available();
     char host[256] = "?";
     double nbytes[MEG_PAPER_MEMORIES], mine = meg_train_process_nbytes(t), all = 0;

@@ -71,6 +71,6 @@ int meg_nan_meet(struct trainer *t, const struct meg_nan *mine, struct meg_err *
         describe(&message, t, mine, outcome);
         meg_warn("%s", message.msg);
     }
-    meg_optim_skip(t->optim);
+    meg_optim_zero_grad(t->optim);
     return strcmp(way, "rollback") ? 0 : meg_train_roll_back(t, e);
 }

@@ -7,7 +7,7 @@ void meg_train_groups(struct meg_optgroup out[MEG_TRAIN_GROUPS], struct meg_trai
         { "training", meg_train_opts, &job->train },
         { "parallelism", meg_layout_opts, &job->layout },
         { "optimizer", meg_optim_opts, &job->optim },
-        { "sharing of work", meg_share_opts, &job->share },
+        { "sharing of work", meg_zero_opts, &job->share },
         { "precision", meg_precision_opts, &job->precision },
         { "network", meg_gpt_opts, &job->model },
         { "data", meg_data_opts, &job->data },

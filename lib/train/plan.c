@@ -174,7 +174,7 @@ static void print_time(const struct trainer *t, const struct meg_paper *p, const
 static void print_ranks(const struct trainer *t, FILE *f)
 {
     const struct meg_hardware *hw = meg_hardware_find(t->job->train.hardware);
-    const struct meg_paper p = meg_train_paper(t, meg_batch_most_micro(&t->plan));
+    const struct meg_paper p = meg_train_paper(t, meg_batch_max_microbatches(&t->plan));
     struct meg_rank_coords at[3];
     struct column c[3];
     const int n = meg_paper_kinds(at, &p.layout);
@@ -227,12 +227,12 @@ static void print_saves(const struct trainer *t, const struct meg_params *params
     const struct meg_train_ckpt_conf *k = &t->job->ckpt;
     const struct meg_train_conf *c = &t->job->train;
     int64_t every = k->save_interval, n = every == MEG_UNSET ? 0 : t->iters / every;
-    const struct meg_paper p = meg_train_paper(t, meg_batch_most_micro(&t->plan));
+    const struct meg_paper p = meg_train_paper(t, meg_batch_max_microbatches(&t->plan));
     struct meg_optim_memory o = { 0 };
     double nbytes;
 
     if (k->save_optim)
-        meg_optim_plan(&o, &t->job->optim, params, &meg_layout_one, &p.run);
+        meg_optim_memory_size(&o, &t->job->optim, params, &meg_layout_one, &p.run);
     nbytes = (double)params->numel *
              ((double)meg_dtype_size(p.run.dtype) + (double)(o.main + o.state) / (double)params->flat);
     if (!k->save || c->skip_train) {

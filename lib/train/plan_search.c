@@ -88,7 +88,7 @@ static int make_paper(struct meg_paper *p, struct meg_train_job *job, const stru
         (r = meg_train_conf_check(&job->train, t.grid.layout.dp, &t.plan, &t.iters, &e)) < 0 ||
         (r = meg_train_fit(&t, &e)) < 0)
         return r;
-    *p = meg_train_paper(&t, meg_batch_most_micro(&t.plan));
+    *p = meg_train_paper(&t, meg_batch_max_microbatches(&t.plan));
     p->model = &s->t->job->model;
     p->optim = &s->t->job->optim;
     return 0;

@@ -129,7 +129,7 @@ struct meg_pipe_schedule_conf meg_train_schedule(const struct meg_train_job *job
 static struct meg_pipe_tensor boundary(const struct meg_gpt *g)
 {
     const enum meg_dtype type = g->run.residual;
-    const struct meg_pipe_tensor x = { (int64_t)(meg_gpt_boundary(g) / meg_dtype_size(type)), type };
+    const struct meg_pipe_tensor x = { (int64_t)(meg_gpt_boundary_nbytes(g) / meg_dtype_size(type)), type };
 
     return x;
 }
@@ -202,7 +202,7 @@ static void backward(void *user, const struct meg_pipe_step *s)
     struct trainer *t = user;
 
     backward_input(user, s);
-    if (t->model->run.defers_weights)
+    if (t->model->run.defers_wgrad)
         backward_weight(user, s);
 }
 

@@ -41,7 +41,7 @@ static int check_settings(struct trainer *t, struct meg_err *e)
         return meg_fail(e, MEG_EUSAGE, "--on-nan %s: --fp16 without --loss-scale leaves such iterations out by itself",
                         c->on_nan);
     if (!c->skip_train &&
-        (r = meg_schedule_make(&t->schedule, &job->optim, t->iters, c->train_samples,
+        (r = meg_lr_schedule_make(&t->schedule, &job->optim, t->iters, c->train_samples,
                                t->plan.global, e)) < 0)
         return r;
     return 0;
@@ -82,7 +82,7 @@ static bool is_zb(const struct meg_train_job *job)
 /* The schedule has a list for every batch of the run, and what it needs is kept. */
 static int check_schedule(const struct trainer *t, struct meg_err *e)
 {
-    const struct meg_batch_plan *p = &t->plan;
+    const struct meg_batch_schedule *p = &t->plan;
     const int64_t step = p->samples ? p->increment : p->global;
 
     for (int64_t global = p->samples ? p->start : p->global; global <= p->global; global += step) {
@@ -130,7 +130,7 @@ int meg_train_fit(struct trainer *t, struct meg_err *e)
     int r;
 
     if ((r = meg_layout_set_model(&t->grid.layout, &t->job->layout, &model, e)) < 0 ||
-        (r = meg_share_fit(&t->grid.layout, &t->job->share, !m->is_untied, t->precision.params, e)) < 0 ||
+        (r = meg_zero_fit(&t->grid.layout, &t->job->share, !m->is_untied, t->precision.params, e)) < 0 ||
         (r = meg_train_recompute_check(&t->job->train, l, e)) < 0)
         return r;
     if ((r = check_messages(&t->job->train, m, l, e)) < 0)
@@ -192,7 +192,7 @@ static int plan_data(struct trainer *t, struct meg_err *e)
 static int open_model(struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
-    const struct meg_paper paper = meg_train_paper(t, meg_batch_most_micro(&t->plan));
+    const struct meg_paper paper = meg_train_paper(t, meg_batch_max_microbatches(&t->plan));
     const struct meg_gpt_run run = meg_paper_run(&paper, t->mesh->at.pp);
     int r;
 

@@ -38,7 +38,7 @@ static int gradients(struct trainer *t, int64_t num_micro, double *loss, double 
         return r;
     meg_straggler_enter(&t->straggler, MEG_PHASE_REDUCTION);
     den = t->batches.tokens;
-    meg_optim_add_up(t->optim);
+    meg_optim_reduce_grads(t->optim);
     if (meg_train_checks_nan(t))
         meg_nan_look(t, num, mine);
     add_up_loss(t, &num, &den);
@@ -50,7 +50,7 @@ static int gradients(struct trainer *t, int64_t num_micro, double *loss, double 
 double meg_train_decoupled_lr(const struct trainer *t)
 {
     const struct meg_optim_conf *o = &t->job->optim;
-    const struct meg_schedule *s = &t->schedule;
+    const struct meg_lr_schedule *s = &t->schedule;
     double max = isnan(o->decoupled_lr) ? s->max_lr : o->decoupled_lr;
     double min = isnan(o->decoupled_min_lr) ? s->min_lr : o->decoupled_min_lr;
 
@@ -86,7 +86,7 @@ static int check_overflow(struct trainer *t, double norm, bool *is_skipped, stru
     if (is_least && meg_train_speaks(t))
         meg_warn("iteration %" PRId64 ": a gradient is not finite at a loss scale of %g, the least there is; the "
                  "iteration is left out", t->at.iteration + 1, s->scale);
-    meg_optim_skip(t->optim);
+    meg_optim_zero_grad(t->optim);
     return 0;
 }
 
@@ -136,7 +136,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
 int meg_train_evaluate(struct trainer *t, struct meg_data_loader *l, const char *split, double *loss,
                        struct meg_err *e)
 {
-    const int64_t num_micro = meg_batch_most_micro(&t->plan), total = t->job->train.eval_iters;
+    const int64_t num_micro = meg_batch_max_microbatches(&t->plan), total = t->job->train.eval_iters;
     double num = 0, den = 0;
     int r;
 

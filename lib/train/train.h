@@ -21,7 +21,7 @@ struct meg_train_job {
     struct meg_train_ckpt_conf ckpt;
     struct meg_train_log_conf log;
     struct meg_optim_conf optim;
-    struct meg_share_conf share;
+    struct meg_zero_conf share;
     struct meg_precision_conf precision;
     struct meg_gpt_conf model;
     struct meg_data_conf data;

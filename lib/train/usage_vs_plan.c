@@ -17,8 +17,8 @@ struct meg_paper meg_train_paper(const struct trainer *t, int64_t num_micro)
     p.run.b = c->micro_batch_size;
     p.run.is_training = !c->skip_train;
     p.run.seed = t->dropout_seed;
-    p.run.g_takes_turns = p.run.is_training && p.layout.zero >= 2;
-    p.run.w_takes_turns = p.run.is_training && p.layout.zero >= 3;
+    p.run.shards_grads = p.run.is_training && p.layout.zero >= 2;
+    p.run.shards_params = p.run.is_training && p.layout.zero >= 3;
     p.run.dtype = t->precision.params;
     p.run.residual = t->precision.residual;
     p.run.grad = t->precision.grads;
@@ -52,7 +52,7 @@ int meg_train_counted_step(struct trainer *t, struct meg_step_result *s, struct 
 
 void meg_train_account(const struct trainer *t, struct meg_account *a)
 {
-    const struct meg_paper most = meg_train_paper(t, meg_batch_most_micro(&t->plan));
+    const struct meg_paper most = meg_train_paper(t, meg_batch_max_microbatches(&t->plan));
     const struct meg_paper last = meg_train_paper(t, t->sent_num_micro);
     const struct meg_gpt_memory *m = &t->model->high;
 

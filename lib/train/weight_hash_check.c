@@ -33,7 +33,7 @@ enum copies { OF_ALL, OF_UNCUT, OF_TIED };
 
 static bool is_copied(const struct meg_param *row, enum copies which)
 {
-    return row->held && (which == OF_ALL || (which == OF_UNCUT ? row->split < 0 : row->group == MEG_GROUP_TIED));
+    return row->held && (which == OF_ALL || (which == OF_UNCUT ? row->split < 0 : row->group == MEG_PARAM_TIED));
 }
 
 /* The first row that the ranks of a group differ in, or -1. */
@@ -86,7 +86,7 @@ int meg_replica_check(const struct trainer *t, struct meg_err *e)
     int64_t *hash;
     int r;
 
-    meg_optim_finish(t->optim);
+    meg_optim_finish_param_sync(t->optim);
     hash = hashes(t->model);
     r = meg_train_agree(t, compare(t, hash, m->dp_cp, OF_ALL, e));
     if (r == 0)

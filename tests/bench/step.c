@@ -70,7 +70,7 @@ int main(int argc, char **argv)
     struct meg_precision_conf pc;
     struct meg_precision precision;
     struct meg_scaler scaler;
-    const struct meg_share_conf share = { .instances = 1 };
+    const struct meg_zero_conf share = { .instances = 1 };
     const struct meg_optgroup groups[] = { { "network", meg_gpt_opts, &c },
                                            { "optimizer", meg_optim_opts, &oc },
                                            { "precision", meg_precision_opts, &pc },
@@ -118,7 +118,7 @@ int main(int argc, char **argv)
             began_cpu_s = cpu_s();
         }
         at[0] = meg_now_s();
-        loss = meg_gpt_grad(g, &x, 1.0 / (double)n) / (double)n;
+        loss = meg_gpt_forward_backward(g, &x, 1.0 / (double)n) / (double)n;
         at[1] = meg_now_s();
         norm = meg_optim_grad_norm(o, 1.0);
         at[2] = meg_now_s();

@@ -74,7 +74,7 @@ struct run {
     struct meg_attn l;
     struct meg_attn_acts acts;
     struct meg_attn_grads grads;
-    struct meg_attn_room room;
+    struct meg_attn_workspace room;
     struct meg_ctx c;
     struct meg_mat x, y, dx, dy;
 };
@@ -94,13 +94,13 @@ static void cut_run(struct run *r, struct meg_suballoc *cut, const struct meg_cp
     r->grads.qkv = meg_suballoc_mat(cut, t, s * B, QKV);
     r->grads.o = meg_suballoc_mat(cut, t, s * B, A * D);
     r->grads.delta = meg_suballoc(cut, (size_t)(s * B * A) * sizeof(float));
-    meg_attn_room_cut(&r->room, cut, &size, cp, 1);
+    meg_attn_workspace_suballoc(&r->room, cut, &size, cp, 1);
 }
 
-static struct meg_lin linear(const float *weight, int64_t out, int64_t in, float *dw, enum meg_dtype t)
+static struct meg_linear_weights linear(const float *weight, int64_t out, int64_t in, float *dw, enum meg_dtype t)
 {
     const struct meg_linear_desc desc = { t, S * B, in, out };
-    struct meg_lin l = { 0 };
+    struct meg_linear_weights l = { 0 };
 
     l.w = meg_mat(in_type(weight, out * in, t), t, out, in);
     l.dw = meg_mat(dw, MEG_DTYPE_F32, out, in);

@@ -105,7 +105,7 @@ static int ranks_of(const struct cell *c)
 }
 
 /* Ranks of a cell that share heads, beside tensor-parallel ones. */
-static int by_heads(const struct cell *c)
+static int a2a_size(const struct cell *c)
 {
     const char *kind = values[CP][c->v[CP]].name;
 
@@ -123,7 +123,7 @@ static bool is_valid(const struct cell *c, int world)
 {
     const int tp = at(c, TP), pp = at(c, PP), vp = at(c, VP), recompute = at(c, RECOMPUTE);
 
-    if (ranks_of(c) > world || tp * by_heads(c) > at(c, SHAPE) || pp * vp > 8)
+    if (ranks_of(c) > world || tp * a2a_size(c) > at(c, SHAPE) || pp * vp > 8)
         return false;
     if ((vp > 1 && (pp == 1 || is_uneven(c))) || (at(c, SP) && tp == 1) || (recompute == 3 && (tp == 1 || at(c, SP))))
         return false;

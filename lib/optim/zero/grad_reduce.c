@@ -10,11 +10,11 @@
 /* ---- gradients ------------------------------------------------------------------------------ */
 
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
-                      struct meg_watch *watch, void *g, enum meg_dtype t, bool overlaps)
+                      struct meg_nan_guard *watch, void *g, enum meg_dtype t, bool overlaps)
 {
     *r = (struct meg_reducer){ mesh, params, watch, g, t, overlaps, .bucket = -1 };
-    r->left = meg_new((size_t)params->nsections * sizeof *r->left);
-    r->is_settled = meg_new((size_t)params->nsections * sizeof *r->is_settled);
+    r->left = meg_new((size_t)params->nlayer_groups * sizeof *r->left);
+    r->is_settled = meg_new((size_t)params->nlayer_groups * sizeof *r->is_settled);
     r->waits = meg_new((size_t)params->nbuckets * sizeof *r->waits);
     r->has_begun = meg_new((size_t)params->nbuckets * sizeof *r->has_begun);
 }
@@ -39,7 +39,7 @@ void meg_reducer_begin(struct meg_reducer *r, int64_t passes)
 
     memset(r->has_begun, 0, (size_t)p->nbuckets * sizeof *r->has_begun);
     memset(r->waits, 0, (size_t)p->nbuckets * sizeof *r->waits);
-    for (int i = 0; i < p->nsections; i++) {
+    for (int i = 0; i < p->nlayer_groups; i++) {
         r->left[i] = passes;
         r->is_settled[i] = false;
         for (int b = 0; b < p->nbuckets; b++)
@@ -100,7 +100,7 @@ static void settle(struct meg_reducer *r, int section)
 {
     const struct meg_params *p = r->params;
 
-    meg_watch_section(r->watch, section, at(r, p->section[section].begin), r->t);
+    meg_nan_guard_check(r->watch, section, at(r, p->section[section].begin), r->t);
     for (int i = 0; r->mesh->layout.has_sp && i < p->n; i++)
         if (p->row[i].section == section && p->row[i].held && p->row[i].split < 0)
             meg_all_reduce(r->mesh->tp, at(r, p->row[i].offset), p->row[i].held, r->t, MEG_REDUCE_SUM);
@@ -110,7 +110,7 @@ static void settle(struct meg_reducer *r, int section)
             begin_bucket(r, b);
 }
 
-void meg_reducer_wrote(struct meg_reducer *r, int section)
+void meg_reducer_grads_ready(struct meg_reducer *r, int section)
 {
     if (--r->left[section] == 0 && r->overlaps)
         settle(r, section);
@@ -124,7 +124,7 @@ void meg_reducer_poll(struct meg_reducer *r)
 }
 
 /* Sum both stages' gradients of the tied embedding: the whole, or the slice of its bucket. */
-static void add_up_ends(struct meg_reducer *r)
+static void reduce_tied_embedding(struct meg_reducer *r)
 {
     const struct meg_params *p = r->params;
 
@@ -132,7 +132,7 @@ static void add_up_ends(struct meg_reducer *r)
         const struct meg_param *row = &p->row[i];
         struct meg_elem_range s = { row->offset, row->offset + row->held };
 
-        if (row->group != MEG_GROUP_TIED || !row->held)
+        if (row->group != MEG_PARAM_TIED || !row->held)
             continue;
         for (int b = 0; b < p->nbuckets && r->mesh->layout.shards; b++)
             if (p->bucket[b].begin == row->offset)
@@ -145,7 +145,7 @@ void meg_reducer_end(struct meg_reducer *r)
 {
     const struct meg_params *p = r->params;
 
-    for (int i = p->nsections; i-- > 0;)
+    for (int i = p->nlayer_groups; i-- > 0;)
         if (!r->is_settled[i])
             settle(r, i);
     for (int b = 0; b < p->nbuckets; b++)
@@ -153,7 +153,7 @@ void meg_reducer_end(struct meg_reducer *r)
             begin_bucket(r, b);
     end_bucket(r);
     if (r->mesh->ends->size > 1)
-        add_up_ends(r);
+        reduce_tied_embedding(r);
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */
@@ -190,7 +190,7 @@ static void end_gather(struct meg_gatherer *q)
     begin_gather(q, q->bucket - 1);
 }
 
-void meg_gatherer_reads(struct meg_gatherer *q, int section)
+void meg_gatherer_wait(struct meg_gatherer *q, int section)
 {
     while (q->bucket >= 0 && q->params->bucket[q->bucket].end > q->params->section[section].begin)
         end_gather(q);

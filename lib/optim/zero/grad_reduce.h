@@ -16,7 +16,7 @@ MEG_BEGIN_DECLS
 struct meg_reducer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
-    struct meg_watch *watch;
+    struct meg_nan_guard *watch;
     char *g;                 /* [params->flat] of type t */
     enum meg_dtype t;
     bool overlaps;           /* a bucket begins when its gradients are there, not when all are */
@@ -30,13 +30,13 @@ struct meg_reducer {
 };
 
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
-                      struct meg_watch *watch, void *g, enum meg_dtype t, bool overlaps);
+                      struct meg_nan_guard *watch, void *g, enum meg_dtype t, bool overlaps);
 void meg_reducer_free(struct meg_reducer *r);
 
 /* Gradients begin to be made: each section will be written passes times. */
 void meg_reducer_begin(struct meg_reducer *r, int64_t passes);
 /* A pass wrote a section. */
-void meg_reducer_wrote(struct meg_reducer *r, int section);
+void meg_reducer_grads_ready(struct meg_reducer *r, int section);
 /* Take on what is under way. */
 void meg_reducer_poll(struct meg_reducer *r);
 /* All sums are done: everywhere, or in this rank's slice of each bucket. */
@@ -59,7 +59,7 @@ void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, 
                        enum meg_dtype t);
 void meg_gatherer_begin(struct meg_gatherer *q);
 /* Wait for a section's parameters, and begin what comes next. */
-void meg_gatherer_reads(struct meg_gatherer *q, int section);
+void meg_gatherer_wait(struct meg_gatherer *q, int section);
 void meg_gatherer_poll(struct meg_gatherer *q);
 void meg_gatherer_end(struct meg_gatherer *q);
 

@@ -3,11 +3,11 @@
 
 enum { COLUMNS = 4096 };
 
-int meg_turn_of(const struct meg_params *p, int section)
+int meg_unsharded_buffer(const struct meg_params *p, int section)
 {
     if (section == 0)
         return 0;
-    return section == p->nsections - 1 ? 1 : 2 + section % 2;
+    return section == p->nlayer_groups - 1 ? 1 : 2 + section % 2;
 }
 
 static int64_t length(const struct meg_params *p, int section)
@@ -17,19 +17,19 @@ static int64_t length(const struct meg_params *p, int section)
 
 /* ---- gradients ------------------------------------------------------------------------------ */
 
-static char *place(const struct meg_giver *q, int section)
+static char *place(const struct meg_layer_reducer *q, int section)
 {
-    return meg_element(q->g, meg_params_turn(q->params, section), q->t);
+    return meg_element(q->g, meg_params_unsharded_offset(q->params, section), q->t);
 }
 
 /* Slices of sections lie one behind the other, in the order of the flat buffer, as those have the same rank. */
-static char *sum_of(const struct meg_giver *q, int section)
+static char *sum_of(const struct meg_layer_reducer *q, int section)
 {
     return meg_element(q->sum, q->params->section[section].begin / q->mesh->slices->size, q->t);
 }
 
 /* sum [n] += x [n] */
-static void add(const struct meg_giver *q, char *sum, const char *x, int64_t n)
+static void add(const struct meg_layer_reducer *q, char *sum, const char *x, int64_t n)
 {
     const struct meg_drop none = { 0 };
 
@@ -44,7 +44,7 @@ static void add(const struct meg_giver *q, char *sum, const char *x, int64_t n)
     }
 }
 
-static void end_section(struct meg_giver *q)
+static void end_layer_reduce(struct meg_layer_reducer *q)
 {
     struct meg_comm *c = q->mesh->slices;
     char *g;
@@ -62,7 +62,7 @@ static void end_section(struct meg_giver *q)
 }
 
 /* Sum over tensor-parallel ranks what each has of rows that all have, when they saw other positions. */
-static void add_up_positions(struct meg_giver *q, int section)
+static void reduce_sp_grads(struct meg_layer_reducer *q, int section)
 {
     const struct meg_params *p = q->params;
 
@@ -75,81 +75,81 @@ static void add_up_positions(struct meg_giver *q, int section)
     }
 }
 
-void meg_giver_reads(struct meg_giver *q, int section)
+void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int section)
 {
-    if (q->section >= 0 && meg_turn_of(q->params, q->section) == meg_turn_of(q->params, section))
-        end_section(q);
+    if (q->section >= 0 && meg_unsharded_buffer(q->params, q->section) == meg_unsharded_buffer(q->params, section))
+        end_layer_reduce(q);
 }
 
-void meg_giver_wrote(struct meg_giver *q, int section)
+void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int section)
 {
     struct meg_comm *c = q->mesh->slices;
     const int64_t n = length(q->params, section) / c->size;
     char *g = place(q, section);
 
-    meg_watch_section(q->watch, section, g, q->t);
+    meg_nan_guard_check(q->watch, section, g, q->t);
     if (q->mesh->layout.has_sp)
-        add_up_positions(q, section);
-    end_section(q);
+        reduce_sp_grads(q, section);
+    end_layer_reduce(q);
     q->section = section;
     q->work = c->op->reduce_scatter(c, meg_element(g, c->rank * n, q->t), g, n, q->t, MEG_REDUCE_SUM);
     if (!q->overlaps)
-        end_section(q);
+        end_layer_reduce(q);
 }
 
-void meg_giver_poll(struct meg_giver *q)
+void meg_layer_reducer_poll(struct meg_layer_reducer *q)
 {
     meg_comm_test(q->mesh->slices, &q->work);
 }
 
-void meg_giver_end(struct meg_giver *q)
+void meg_layer_reducer_end(struct meg_layer_reducer *q)
 {
-    end_section(q);
+    end_layer_reduce(q);
     meg_all_reduce(q->mesh->same, q->sum, q->params->flat / q->mesh->slices->size, q->t, MEG_REDUCE_SUM);
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */
 
-void meg_taker_forget(struct meg_taker *q)
+void meg_layer_gatherer_invalidate(struct meg_layer_gatherer *q)
 {
-    for (int i = 0; i < MEG_TURNS; i++)
+    for (int i = 0; i < MEG_UNSHARDED_BUFFERS; i++)
         q->there[i] = -1;
 }
 
-void meg_taker_end(struct meg_taker *q)
+void meg_layer_gatherer_end(struct meg_layer_gatherer *q)
 {
     meg_comm_wait(q->mesh->slices, q->work);
     q->work = NULL;
     q->is_under_way = false;
 }
 
-void meg_taker_poll(struct meg_taker *q)
+void meg_layer_gatherer_poll(struct meg_layer_gatherer *q)
 {
     meg_comm_test(q->mesh->slices, &q->work);
 }
 
 /* Unless it is there or on its way. */
-static void gather(struct meg_taker *q, int section)
+static void gather(struct meg_layer_gatherer *q, int section)
 {
     const struct meg_params *p = q->params;
     struct meg_comm *c = q->mesh->slices;
-    const int turn = meg_turn_of(p, section);
+    const int turn = meg_unsharded_buffer(p, section);
 
     if (q->there[turn] == section)
         return;
-    meg_taker_end(q);
+    meg_layer_gatherer_end(q);
     q->there[turn] = section;
     q->is_under_way = true;
-    q->work = c->op->all_gather(c, meg_element(q->w, meg_params_turn(p, section), q->t),
+    q->work = c->op->all_gather(c, meg_element(q->w, meg_params_unsharded_offset(p, section), q->t),
                                 meg_element(q->slice, p->section[section].begin / c->size, q->t),
                                 length(p, section) / c->size, q->t);
 }
 
-void meg_taker_reads(struct meg_taker *q, int section, int next)
+void meg_layer_gatherer_unshard(struct meg_layer_gatherer *q, int section, int next)
 {
     gather(q, section);
     if (q->is_under_way)
-        meg_taker_end(q);
+        meg_layer_gatherer_end(q);
     if (q->overlaps && next >= 0)
         gather(q, next);
 }

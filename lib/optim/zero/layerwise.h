@@ -11,16 +11,16 @@
 MEG_BEGIN_DECLS
 
 /* Places in memory of sections that take turns: the first, the last, and the layers' two. */
-enum { MEG_TURNS = 4 };
-int meg_turn_of(const struct meg_params *p, int section);
+enum { MEG_UNSHARDED_BUFFERS = 4 };
+int meg_unsharded_buffer(const struct meg_params *p, int section);
 
 /* Gradients: after each pass a section's are summed over ranks, and each adds its slice of them up. */
-struct meg_giver {
+struct meg_layer_reducer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
     const struct meg_ops *op;
-    struct meg_watch *watch;
-    char *g;                 /* [meg_params_turns] of type t; zero but for what a pass is writing */
+    struct meg_nan_guard *watch;
+    char *g;                 /* [meg_params_unsharded_numel] of type t; zero but for what a pass is writing */
     enum meg_dtype t;
     void *sum;               /* [slices of all buckets] of type t, what is added up */
     bool overlaps;           /* a section's go on while the pass does */
@@ -29,32 +29,32 @@ struct meg_giver {
 };
 
 /* A backward pass comes to a section: its place is zero from now on. */
-void meg_giver_reads(struct meg_giver *q, int section);
+void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int section);
 /* The pass has written it. */
-void meg_giver_wrote(struct meg_giver *q, int section);
-void meg_giver_poll(struct meg_giver *q);
+void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int section);
+void meg_layer_reducer_poll(struct meg_layer_reducer *q);
 /* All passes are over: sums are whole, over instances, too. */
-void meg_giver_end(struct meg_giver *q);
+void meg_layer_reducer_end(struct meg_layer_reducer *q);
 
 /* Parameters: gathered from the ranks' slices into the section's place before they are read. */
-struct meg_taker {
+struct meg_layer_gatherer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
-    char *w;                 /* [meg_params_turns] of type t */
+    char *w;                 /* [meg_params_unsharded_numel] of type t */
     const char *slice;       /* [slices of all buckets] of type t */
     enum meg_dtype t;
     bool overlaps;           /* the section that comes next is on its way meanwhile */
-    int there[MEG_TURNS];    /* the section in each place, or -1 */
+    int there[MEG_UNSHARDED_BUFFERS];    /* the section in each place, or -1 */
     struct meg_work *work;
     bool is_under_way;
 };
 
 /* Slices have changed: nothing is there any more. */
-void meg_taker_forget(struct meg_taker *q);
+void meg_layer_gatherer_invalidate(struct meg_layer_gatherer *q);
 /* Wait for a section, and have the one to be read next (-1: none) on its way. */
-void meg_taker_reads(struct meg_taker *q, int section, int next);
-void meg_taker_poll(struct meg_taker *q);
-void meg_taker_end(struct meg_taker *q);
+void meg_layer_gatherer_unshard(struct meg_layer_gatherer *q, int section, int next);
+void meg_layer_gatherer_poll(struct meg_layer_gatherer *q);
+void meg_layer_gatherer_end(struct meg_layer_gatherer *q);
 
 MEG_END_DECLS
 #endif

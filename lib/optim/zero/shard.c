@@ -4,8 +4,8 @@
 #include <string.h>
 #include "base/mem.h"
 
-#define C struct meg_share_conf
-const struct meg_opt meg_share_opts[] = {
+#define C struct meg_zero_conf
+const struct meg_opt meg_zero_opts[] = {
     { "use-distributed-optimizer", 0, MEG_BOOL(C, use_distributed_optimizer), NULL, "no",
       "data- and context-parallel ranks share the optimizer's state (ZeRO stage 1)" },
     { "num-distributed-optimizer-instances", 0, MEG_I64(C, instances), "N", "1",
@@ -25,7 +25,7 @@ const struct meg_opt meg_share_opts[] = {
 #undef C
 
 /* How much is shared, by whichever option said so. */
-static int find_stage(int *stage, const struct meg_share_conf *c, struct meg_err *e)
+static int find_stage(int *stage, const struct meg_zero_conf *c, struct meg_err *e)
 {
     const int64_t zero = c->zero_stage;
 
@@ -41,7 +41,7 @@ static int find_stage(int *stage, const struct meg_share_conf *c, struct meg_err
     return 0;
 }
 
-static int check_stage(const struct meg_layout *l, const struct meg_share_conf *c, int stage, bool is_tied,
+static int check_stage(const struct meg_layout *l, const struct meg_zero_conf *c, int stage, bool is_tied,
                        enum meg_dtype params, struct meg_err *e)
 {
     const char *option = c->use_torch_fsdp2 ? "--use-torch-fsdp2" : stage == 2 ? "--zero-stage 2" : "--zero-stage 3";
@@ -55,7 +55,7 @@ static int check_stage(const struct meg_layout *l, const struct meg_share_conf *
     return 0;
 }
 
-int meg_share_fit(struct meg_layout *l, const struct meg_share_conf *c, bool is_tied, enum meg_dtype params,
+int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_tied, enum meg_dtype params,
                   struct meg_err *e)
 {
     const int64_t most = l->dp > 40 ? l->dp * 1000000 : 40000000;
@@ -83,18 +83,18 @@ int meg_share_fit(struct meg_layout *l, const struct meg_share_conf *c, bool is_
     return 0;
 }
 
-int64_t meg_share_slice(const struct meg_params *p, const struct meg_layout *l, int b)
+int64_t meg_zero_bucket_shard_numel(const struct meg_params *p, const struct meg_layout *l, int b)
 {
     return (p->bucket[b].end - p->bucket[b].begin) / (l->shards ? l->shards : 1);
 }
 
-int64_t meg_share_elements(const struct meg_params *p, const struct meg_layout *l)
+int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout *l)
 {
     return l->shards ? p->flat / l->shards : p->flat;
 }
 
 /* The parts of runs of equal settings that lie in a piece. */
-static void cut_ranges(struct meg_piece *v, const struct meg_hparam_range *range, int n)
+static void cut_ranges(struct meg_zero_bucket_shard *v, const struct meg_hparam_range *range, int n)
 {
     v->range = meg_new(((size_t)n + 1) * sizeof *v->range);
     for (int i = 0; i < n; i++) {
@@ -108,11 +108,11 @@ static void cut_ranges(struct meg_piece *v, const struct meg_hparam_range *range
 }
 
 /* The part of a row that lies in piece k, if any. */
-static void add_run(struct meg_share *s, const struct meg_params *p, int row, int k)
+static void add_run(struct meg_zero_shard *s, const struct meg_params *p, int row, int k)
 {
     const struct meg_param *q = &p->row[row];
-    const struct meg_piece *v = &s->piece[k];
-    struct meg_share_run r = { k, row, q->offset > v->begin ? q->offset - v->begin : 0, 0 };
+    const struct meg_zero_bucket_shard *v = &s->piece[k];
+    struct meg_zero_param_range r = { k, row, q->offset > v->begin ? q->offset - v->begin : 0, 0 };
 
     r.end = (q->offset + q->held < v->end ? q->offset + q->held : v->end) - v->begin;
     if (r.begin >= r.end)
@@ -121,18 +121,18 @@ static void add_run(struct meg_share *s, const struct meg_params *p, int row, in
     s->run[s->nruns++] = r;
 }
 
-void meg_share_make(struct meg_share *s, const struct meg_params *p, const struct meg_layout *l, int rank)
+void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, const struct meg_layout *l, int rank)
 {
     struct meg_hparam_range *range;
-    const int nranges = meg_params_ranges(p, &range);
+    const int nranges = meg_params_hparam_ranges(p, &range);
 
-    *s = (struct meg_share){ .npieces = l->shards ? p->nbuckets : 1 };
-    s->piece = meg_new((size_t)s->npieces * sizeof *s->piece);
-    s->span = meg_new((size_t)s->npieces * sizeof *s->span);
-    for (int k = 0; k < s->npieces; k++) {
+    *s = (struct meg_zero_shard){ .nbucket_shards = l->shards ? p->nbuckets : 1 };
+    s->piece = meg_new((size_t)s->nbucket_shards * sizeof *s->piece);
+    s->span = meg_new((size_t)s->nbucket_shards * sizeof *s->span);
+    for (int k = 0; k < s->nbucket_shards; k++) {
         const struct meg_elem_range b = l->shards ? p->bucket[k] : (struct meg_elem_range){ 0, p->flat };
         const int64_t n = (b.end - b.begin) / (l->shards ? l->shards : 1);
-        struct meg_piece *v = &s->piece[k];
+        struct meg_zero_bucket_shard *v = &s->piece[k];
 
         v->begin = b.begin + rank * n;
         v->end = v->begin + n;
@@ -146,9 +146,9 @@ void meg_share_make(struct meg_share *s, const struct meg_params *p, const struc
     free(range);
 }
 
-void meg_share_free(struct meg_share *s)
+void meg_zero_shard_free(struct meg_zero_shard *s)
 {
-    for (int k = 0; k < s->npieces; k++)
+    for (int k = 0; k < s->nbucket_shards; k++)
         free(s->piece[k].range);
     free(s->piece);
     free(s->span);

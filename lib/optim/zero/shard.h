@@ -17,7 +17,7 @@
 
 MEG_BEGIN_DECLS
 
-struct meg_share_conf {
+struct meg_zero_conf {
     bool use_distributed_optimizer;
     int64_t instances;
     int64_t bucket_size;     /* elements */
@@ -25,17 +25,17 @@ struct meg_share_conf {
     int64_t zero_stage;      /* 1 optimizer state, 2 gradients, 3 parameters, too; MEG_UNSET: not said */
     bool use_torch_fsdp2;    /* stage 3, by that one's rules */
 };
-extern const struct meg_opt meg_share_opts[];
+extern const struct meg_opt meg_zero_opts[];
 
 /*
  * Give a layout its buckets and slices, for a model with a tied embedding or none.  MEG_EUSAGE names the
  * option, its value and the rule.
  */
-int meg_share_fit(struct meg_layout *l, const struct meg_share_conf *c, bool is_tied, enum meg_dtype params,
+int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_tied, enum meg_dtype params,
                   struct meg_err *e);
 
 /* A run of the flat buffer that this rank updates. */
-struct meg_piece {
+struct meg_zero_bucket_shard {
     int64_t begin, end;      /* elements of the flat buffer */
     int64_t at;              /* where it begins in buffers of pieces, which hold one behind the other */
     struct meg_hparam_range *range; /* nranges of them, counted from begin */
@@ -43,26 +43,26 @@ struct meg_piece {
 };
 
 /* A run of a piece within one row of the parameter table. */
-struct meg_share_run {
+struct meg_zero_param_range {
     int piece, row;
     int64_t begin, end;      /* counted from the piece's begin */
 };
 
-struct meg_share {
-    struct meg_piece *piece; /* all of the flat buffer, or this rank's slice of each bucket */
+struct meg_zero_shard {
+    struct meg_zero_bucket_shard *piece; /* all of the flat buffer, or this rank's slice of each bucket */
     struct meg_elem_range *span;   /* [npieces] begin and end of each */
-    int npieces;
+    int nbucket_shards;
     int64_t n;               /* elements of all pieces */
-    struct meg_share_run *run; /* every element of every row that is in a piece, in order */
+    struct meg_zero_param_range *run; /* every element of every row that is in a piece, in order */
     int nruns;
 };
 
 /* Elements a rank updates, of bucket b and in all. */
-int64_t meg_share_slice(const struct meg_params *p, const struct meg_layout *l, int b);
-int64_t meg_share_elements(const struct meg_params *p, const struct meg_layout *l);
+int64_t meg_zero_bucket_shard_numel(const struct meg_params *p, const struct meg_layout *l, int b);
+int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout *l);
 /* Those of the rank that is number rank among layout.shards. */
-void meg_share_make(struct meg_share *s, const struct meg_params *p, const struct meg_layout *l, int rank);
-void meg_share_free(struct meg_share *s);
+void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, const struct meg_layout *l, int rank);
+void meg_zero_shard_free(struct meg_zero_shard *s);
 
 MEG_END_DECLS
 #endif

@@ -65,8 +65,8 @@ static float *part(const struct meg_params *p, const struct meg_params *whole, c
     float *v = meg_new((size_t)p->flat * sizeof *v);
 
     for (int i = 0; i < p->n; i++)
-        for (int64_t k = 0; k < meg_param_runs(&p->row[i]); k++) {
-            const struct meg_param_run run = meg_param_run(&p->row[i], k);
+        for (int64_t k = 0; k < meg_param_num_shard_ranges(&p->row[i]); k++) {
+            const struct meg_param_shard_range run = meg_param_shard_range_at(&p->row[i], k);
 
             memcpy(v + p->row[i].offset + run.local,
                    numbers + meg_params_find(whole, p->row[i].name)->offset + run.global,

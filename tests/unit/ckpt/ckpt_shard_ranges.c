@@ -44,8 +44,8 @@ static void make_rank(struct rank *r, const struct meg_gpt_conf *m, const struct
     meg_gpt_params(&r->p, m, &r->mesh);
     r->flat = meg_new((size_t)r->p.flat * sizeof *r->flat);
     for (int k = 0; k < r->p.n; k++)
-        for (int64_t j = 0; j < meg_param_runs(&r->p.row[k]); j++) {
-            const struct meg_param_run run = meg_param_run(&r->p.row[k], j);
+        for (int64_t j = 0; j < meg_param_num_shard_ranges(&r->p.row[k]); j++) {
+            const struct meg_param_shard_range run = meg_param_shard_range_at(&r->p.row[k], j);
 
             for (int64_t x = 0; x < run.n; x++)
                 r->flat[r->p.row[k].offset + run.local + x] = number(&r->p.row[k], run.global + x);

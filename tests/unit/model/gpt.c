@@ -99,7 +99,7 @@ static void recomputation_gives_the_same_gradients_bit_for_bit(void **state)
     c.attention_dropout = c.hidden_dropout = 0.3;
     x.sample = sample;
     g = make(&c, true);
-    loss = meg_gpt_grad(g, &x, 1);
+    loss = meg_gpt_forward_backward(g, &x, 1);
     want = copy_of_gradients(g);
     meg_gpt_close(g);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
@@ -107,7 +107,7 @@ static void recomputation_gives_the_same_gradients_bit_for_bit(void **state)
                                          .recompute = modes[i].recompute, .recompute_layers = modes[i].layers };
 
         g = make_run(&c, &run);
-        assert_true(meg_gpt_grad(g, &x, 1) == loss);
+        assert_true(meg_gpt_forward_backward(g, &x, 1) == loss);
         if (memcmp(g->g, want, (size_t)g->params.flat * sizeof *want))
             fail_msg("mode %d of %d layers: other gradients", (int)modes[i].recompute, (int)modes[i].layers);
         meg_gpt_close(g);
@@ -124,9 +124,9 @@ static void gradients_add_up_over_micro_batches(void **state)
     float *once;
 
     (void)state;
-    meg_gpt_grad(g, &x, 1);
+    meg_gpt_forward_backward(g, &x, 1);
     once = copy_of_gradients(g);
-    meg_gpt_grad(g, &x, 1);
+    meg_gpt_forward_backward(g, &x, 1);
     for (int64_t i = 0; i < g->params.flat; i++)
         close_to(((float *)g->g)[i], 2 * (double)once[i], 1e-5 * (1 + fabs((double)once[i])));
     free(once);
@@ -148,7 +148,7 @@ static void dropout_follows_the_sample_and_only_that(void **state)
     c.attention_dropout = c.hidden_dropout = 0.3;
     g = make(&c, true);
     x.sample = sample;
-    all = meg_gpt_grad(g, &x, 1);
+    all = meg_gpt_forward_backward(g, &x, 1);
     assert_true(fabs(all - meg_gpt_loss(g, &x, NULL)) > 1e-3);
     for (int i = 0; i < B; i++) {                    /* one sequence at a time, in another micro-batch */
         for (int t = 0; t < S; t++) {
@@ -159,7 +159,7 @@ static void dropout_follows_the_sample_and_only_that(void **state)
             mask[t] = in.mask[t * B + i];
         }
         one = (struct meg_gpt_batch){ S, 1, tokens, labels, position, doc_start, mask, sample + i };
-        sum += meg_gpt_grad(g, &one, 1);
+        sum += meg_gpt_forward_backward(g, &one, 1);
     }
     close_to(sum, all, 1e-5 * all);
     meg_gpt_close(g);
@@ -168,7 +168,7 @@ static void dropout_follows_the_sample_and_only_that(void **state)
 static void check_decoding(struct meg_gpt_conf c)
 {
     struct meg_gpt *g = make(&c, false);
-    struct meg_gpt_cache *cache;
+    struct meg_gpt_kv_cache *cache;
     struct meg_err e;
     struct input in;
     struct meg_gpt_batch x = batch(&in);
@@ -183,7 +183,7 @@ static void check_decoding(struct meg_gpt_conf c)
             one[i][t] = in.tokens[t * B + i];
         }
     meg_gpt_logits(g, &x, all);
-    assert_int_equal(meg_gpt_cache_create(&cache, g, S, 3, &e), 0);
+    assert_int_equal(meg_gpt_kv_cache_create(&cache, g, S, 3, &e), 0);
     meg_gpt_prefill(g, cache, 2, one[0], 3, last);
     for (int v = 0; v < V; v++)
         close_to(last[v], all[2 * B * V + v], 1e-5);
@@ -197,15 +197,15 @@ static void check_decoding(struct meg_gpt_conf c)
             close_to(step[V + v], all[((1 + t) * B + 1) * V + v], 1e-5);
         }
     }
-    assert_int_equal(meg_gpt_cache_len(cache, 2), 5);
+    assert_int_equal(meg_gpt_kv_cache_len(cache, 2), 5);
 
     /* the same bits without the other slot */
-    meg_gpt_cache_clear(cache, 1);
+    meg_gpt_kv_cache_clear(cache, 1);
     meg_gpt_prefill(g, cache, 1, one[1], 1, NULL);
     for (int t = 0; t < 2; t++)
         meg_gpt_decode(g, cache, (int64_t[]){ 1 }, &one[1][1 + t], 1, alone);
     assert_memory_equal(alone, step + V, sizeof alone);
-    meg_gpt_cache_close(cache);
+    meg_gpt_kv_cache_close(cache);
     meg_gpt_close(g);
 }
 
@@ -287,7 +287,7 @@ static void rows_lie_backwards_in_one_buffer(void **state)
     }
     assert_true(p.flat >= at && p.flat - at < MEG_PARAM_ALIGN);
     assert_int_equal(numel, p.numel);
-    n = meg_params_ranges(&p, &range);
+    n = meg_params_hparam_ranges(&p, &range);
     assert_int_equal(range[0].begin, 0);
     assert_int_equal(range[n - 1].end, p.flat);
     for (int i = 0; i < p.n; i++)
@@ -308,8 +308,8 @@ static void training_plans_more_memory_than_decoding(void **state)
     struct meg_gpt_memory a, b;
 
     (void)state;
-    meg_gpt_plan(&a, &c, &train, &meg_mesh_one);
-    meg_gpt_plan(&b, &c, &infer, &meg_mesh_one);
+    meg_gpt_memory_size(&a, &c, &train, &meg_mesh_one);
+    meg_gpt_memory_size(&b, &c, &infer, &meg_mesh_one);
     assert_true(a.params == b.params && a.grads == a.params && b.grads == 0);
     assert_true(a.activations > b.activations && a.workspace > b.workspace);
 }

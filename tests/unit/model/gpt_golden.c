@@ -286,7 +286,7 @@ static void check_model(const char *dir, struct meg_gpt_conf c, struct place pla
         for (int v = 0; v < V; v++)
             close_to(logits[r * V + v], expected[from(r) * V + v], most, "logit");
 
-    close_to(meg_gpt_grad(g, &x, 1 / den) / den, loss, 1e-6 * loss, "loss while training");
+    close_to(meg_gpt_forward_backward(g, &x, 1 / den) / den, loss, 1e-6 * loss, "loss while training");
     check_gradients(g, &tensors, json_object_get(want, "grads"), place);
     close_to(grad_norm(g), number(want, "grad_global_norm"), 1e-6 * number(want, "grad_global_norm"), "gradient norm");
     meg_gpt_close(g);
@@ -349,7 +349,7 @@ static void llama_five_steps(void **state)
     struct input in;
     struct meg_gpt_batch x = { S, B, in.tokens, in.labels, in.position, NULL, in.mask, NULL };
     struct meg_optim *o = NULL;
-    const struct meg_share_conf share = { .instances = 1 };
+    const struct meg_zero_conf share = { .instances = 1 };
     double den;
 
     (void)state;
@@ -361,7 +361,7 @@ static void llama_five_steps(void **state)
         const double norm = json_number_value(json_array_get(json_object_get(want, "grad_norm_f64"), step));
         double got;
 
-        close_to(meg_gpt_grad(g, &x, 1 / den) / den, loss, 1e-6 * loss, "loss");
+        close_to(meg_gpt_forward_backward(g, &x, 1 / den) / den, loss, 1e-6 * loss, "loss");
         if (step == 5)
             break;
         got = meg_optim_grad_norm(o, 1);
@@ -399,7 +399,7 @@ static void check_variant(const char *dir, const char *name, struct meg_gpt_conf
         if (strcmp(json_string_value(json_object_get(v, "name")), name))
             continue;
         found++;
-        close_to(meg_gpt_grad(g, x, 1 / den) / den, number(v, "loss_f64"), 1e-6 * number(v, "loss_f64"), name);
+        close_to(meg_gpt_forward_backward(g, x, 1 / den) / den, number(v, "loss_f64"), 1e-6 * number(v, "loss_f64"), name);
         close_to(grad_norm(g), number(v, "grad_global_norm_f64"), 1e-5 * number(v, "grad_global_norm_f64"), name);
     }
     assert_int_equal(found, 1);

@@ -109,7 +109,7 @@ static double check(const char *name, const char *options, bool has_gradients)
 
     for (int64_t i = 0; i < g->params.flat; i++)
         w[i] = ((float *)g->w)[i];
-    got = meg_gpt_grad(g, &x, scale);
+    got = meg_gpt_forward_backward(g, &x, scale);
     want = ref_loss(&ref);
     if (!(fabs(got - want) <= 1e-6 * want))
         fail_msg("%s: loss %.9g, not %.9g", name, got, want);

@@ -76,7 +76,7 @@ static double gradients(struct meg_gpt *g, double scale, float *out)
         position[r] = r / B;
     }
     g->op->zero(NULL, g->g, (size_t)g->params.flat * meg_dtype_size(g->run.grad));
-    loss = meg_gpt_grad(g, &x, scale / N) / N;
+    loss = meg_gpt_forward_backward(g, &x, scale / N) / N;
     g->op->cast(NULL, out, MEG_DTYPE_F32, g->g, g->run.grad, g->params.flat);
     for (int64_t i = 0; i < g->params.flat; i++)
         out[i] = (float)(out[i] / scale);

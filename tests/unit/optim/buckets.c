@@ -15,7 +15,7 @@ static void make(struct meg_params *p, const struct meg_layout *l, int64_t rank,
     const int64_t word[] = { 53, 5 }, pos[] = { 7, 5 }, matrix[] = { 14, 5 }, vector[] = { 5 };
 
     *p = (struct meg_params){ 0 };
-    meg_params_add(p, 0, 2, word, "word")->group = MEG_GROUP_TIED;
+    meg_params_add(p, 0, 2, word, "word")->group = MEG_PARAM_TIED;
     p->row[0].split = 0;
     meg_params_add(p, 0, 2, pos, "pos");
     for (int i = 1; i <= 4; i++) {
@@ -26,7 +26,7 @@ static void make(struct meg_params *p, const struct meg_layout *l, int64_t rank,
     }
     meg_params_add(p, 5, 1, vector, "norm");
     meg_mesh_init_dry(mesh, l, rank);
-    meg_params_place(p, mesh);
+    meg_params_shard(p, mesh);
 }
 
 static struct meg_layout layout(int64_t tp, int64_t dp, int64_t pp)
@@ -107,13 +107,13 @@ static void slices_are_equal_on_every_rank(void **state)
             assert_int_equal((p.bucket[b].end - p.bucket[b].begin) % unit[i], 0);
         taken = meg_new((size_t)p.flat);
         for (int rank = 0; rank < shards[i]; rank++) {
-            struct meg_share s;
+            struct meg_zero_shard s;
             int64_t in_rows = 0;
 
-            meg_share_make(&s, &p, &l, rank);
-            assert_int_equal(s.n, meg_share_elements(&p, &l));
-            assert_int_equal(s.npieces, p.nbuckets);
-            for (int k = 0, at = 0; k < s.npieces; k++) {
+            meg_zero_shard_make(&s, &p, &l, rank);
+            assert_int_equal(s.n, meg_zero_shard_numel(&p, &l));
+            assert_int_equal(s.nbucket_shards, p.nbuckets);
+            for (int k = 0, at = 0; k < s.nbucket_shards; k++) {
                 assert_int_equal(s.piece[k].at, at);
                 assert_int_equal(s.span[k].begin, p.bucket[k].begin + rank * (s.span[k].end - s.span[k].begin));
                 for (int64_t e = s.span[k].begin; e < s.span[k].end; e++)
@@ -126,7 +126,7 @@ static void slices_are_equal_on_every_rank(void **state)
             for (int j = 0; j < s.nruns; j++)
                 in_rows += s.run[j].end - s.run[j].begin;
             all += in_rows;
-            meg_share_free(&s);
+            meg_zero_shard_free(&s);
         }
         for (int64_t e = 0; e < p.flat; e++)
             assert_int_equal(taken[e], 1);
@@ -148,14 +148,14 @@ static void weight_decay_follows_the_rows(void **state)
     make(&p, &l, 0, &mesh);
     decay = meg_new((size_t)p.flat * sizeof *decay);
     for (int rank = 0; rank < 3; rank++) {
-        struct meg_share s;
+        struct meg_zero_shard s;
 
-        meg_share_make(&s, &p, &l, rank);
-        for (int k = 0; k < s.npieces; k++)
+        meg_zero_shard_make(&s, &p, &l, rank);
+        for (int k = 0; k < s.nbucket_shards; k++)
             for (int j = 0; j < s.piece[k].nranges; j++)
                 for (int64_t i = s.piece[k].range[j].begin; i < s.piece[k].range[j].end; i++)
                     decay[s.piece[k].begin + i] = 1 + s.piece[k].range[j].wd_mult;
-        meg_share_free(&s);
+        meg_zero_shard_free(&s);
     }
     for (int i = 0; i < p.n; i++)
         for (int64_t e = 0; e < p.row[i].held; e++)
@@ -249,12 +249,12 @@ static void bytes_per_parameter(void **state)
                 l.zero = zero;
                 run.dtype = run.residual = mode[i].params;
                 run.grad = mode[i].grads;
-                run.g_takes_turns = zero >= 2;
-                run.w_takes_turns = zero == 3;
+                run.shards_grads = zero >= 2;
+                run.shards_params = zero == 3;
                 meg_mesh_init_dry(&mesh, &l, 0);
                 meg_gpt_params(&p, &c, &mesh);
-                meg_gpt_plan(&m, &c, &run, &mesh);
-                meg_optim_plan(&o, &adam, &p, &l, &run);
+                meg_gpt_memory_size(&m, &c, &run, &mesh);
+                meg_optim_memory_size(&o, &adam, &p, &l, &run);
                 n = p.flat;
                 each = (int64_t)(o.params + o.grads + o.main + o.main_grad + o.state);
                 if (zero == 0)
@@ -264,11 +264,11 @@ static void bytes_per_parameter(void **state)
                 /* beyond: all of it in slices but parameters of stage 2, and room for the sections that are there */
                 if (zero == 2) {
                     assert_int_equal(m.params, (size_t)n * meg_dtype_size(run.dtype));
-                    assert_int_equal(m.grads, (size_t)meg_params_turns(&p) * meg_dtype_size(run.grad));
+                    assert_int_equal(m.grads, (size_t)meg_params_unsharded_numel(&p) * meg_dtype_size(run.grad));
                     assert_int_equal(each * d, n * (mode[i].whole - (int64_t)meg_dtype_size(run.dtype)));
                 }
                 if (zero == 3) {
-                    assert_int_equal(m.params, (size_t)meg_params_turns(&p) * meg_dtype_size(run.dtype));
+                    assert_int_equal(m.params, (size_t)meg_params_unsharded_numel(&p) * meg_dtype_size(run.dtype));
                     assert_int_equal(each * d, n * mode[i].whole);
                 }
                 meg_params_free(&p);

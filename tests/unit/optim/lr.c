@@ -48,7 +48,7 @@ static int word(const json_t *config, const char *key, const char *const *list)
     return 0;
 }
 
-static void read_schedule(struct meg_schedule *s, const json_t *c)
+static void read_schedule(struct meg_lr_schedule *s, const json_t *c)
 {
     static const char *const lr[] = { "constant", "linear", "cosine", "inverse-square-root",
                                       "WSD",      NULL };
@@ -78,7 +78,7 @@ static int check_schedules(const char *dir)
     json_array_foreach(all, i, one)
     {
         const json_t *groups = json_object_get(one, "param_groups");
-        struct meg_schedule s;
+        struct meg_lr_schedule s;
 
         read_schedule(&s, json_object_get(one, "config"));
         json_array_foreach(json_object_get(one, "rows"), j, row)
@@ -110,10 +110,10 @@ static int check_schedules(const char *dir)
     return n;
 }
 
-static struct meg_batch_plan read_plan(const json_t *c)
+static struct meg_batch_schedule read_plan(const json_t *c)
 {
     const json_t *ramp = json_object_get(c, "rampup_batch_size");
-    struct meg_batch_plan p = { 0 };
+    struct meg_batch_schedule p = { 0 };
 
     p.global = (int64_t)num(c, "global_batch_size");
     p.micro = (int64_t)num(c, "micro_batch_size");
@@ -133,10 +133,10 @@ static int check_rampup(const char *dir)
 
     json_array_foreach(all, i, one)
     {
-        struct meg_batch_plan p = read_plan(json_object_get(one, "config"));
+        struct meg_batch_schedule p = read_plan(json_object_get(one, "config"));
         int64_t consumed = 0;
 
-        assert_int_equal(meg_batch_plan_check(&p, NULL), 0);
+        assert_int_equal(meg_batch_schedule_check(&p, NULL), 0);
         json_array_foreach(json_object_get(one, "rows"), j, row)
         {
             struct meg_batch_size b = meg_batch_at(&p, cell(row, 1));
@@ -170,9 +170,9 @@ static int check_runs(const char *dir)
     json_array_foreach(all, i, one)
     {
         const json_t *c = json_object_get(one, "config");
-        struct meg_batch_plan p = read_plan(c);
+        struct meg_batch_schedule p = read_plan(c);
         struct meg_optim_conf o = { 0 };
-        struct meg_schedule s;
+        struct meg_lr_schedule s;
         int64_t consumed = 0, steps = 0;
 
         o.lr = num(c, "lr");
@@ -186,7 +186,7 @@ static int check_runs(const char *dir)
         o.lr_warmup_fraction = o.decoupled_lr = o.decoupled_min_lr = NAN;
         o.start_weight_decay = o.end_weight_decay = NAN;
         assert_int_equal(
-            meg_schedule_make(&s, &o, MEG_UNSET, (int64_t)num(c, "train_samples"), p.global, NULL),
+            meg_lr_schedule_make(&s, &o, MEG_UNSET, (int64_t)num(c, "train_samples"), p.global, NULL),
             0);
         json_array_foreach(json_object_get(one, "rows"), j, row)
         {
@@ -287,11 +287,11 @@ static void options_make_the_schedule(void **state)
     for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++) {
         const bool by_samples = schedules[i].by_samples;
         const struct meg_optim_conf c = conf_of(schedules[i].options);
-        struct meg_schedule s;
+        struct meg_lr_schedule s;
         struct meg_err e;
         double lr, wd;
 
-        if (meg_schedule_make(&s, &c, by_samples ? MEG_UNSET : 10, by_samples ? 100 : MEG_UNSET, 10, &e) < 0)
+        if (meg_lr_schedule_make(&s, &c, by_samples ? MEG_UNSET : 10, by_samples ? 100 : MEG_UNSET, 10, &e) < 0)
             fail_msg("%s", e.msg);
         lr = meg_lr_at(&s, s.max_lr, s.min_lr, schedules[i].n);
         wd = meg_wd_at(&s, schedules[i].n);
@@ -337,10 +337,10 @@ static void refuses_schedules_that_break_a_rule(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         const struct meg_optim_conf c = conf_of(refusals[i][0]);
-        struct meg_schedule s;
+        struct meg_lr_schedule s;
         struct meg_err e = { 0 };
 
-        if (meg_schedule_make(&s, &c, 10, MEG_UNSET, 10, &e) != MEG_EUSAGE ||
+        if (meg_lr_schedule_make(&s, &c, 10, MEG_UNSET, 10, &e) != MEG_EUSAGE ||
             strncmp(e.msg, refusals[i][1], strlen(refusals[i][1])))
             fail_msg("%s: '%s', not '%s'", refusals[i][0], e.msg, refusals[i][1]);
     }
@@ -348,7 +348,7 @@ static void refuses_schedules_that_break_a_rule(void **state)
 
 static void iterations_of_samples(void **state)
 {
-    struct meg_batch_plan p = { 64, 2, 4, 16, 8, 1000, false };
+    struct meg_batch_schedule p = { 64, 2, 4, 16, 8, 1000, false };
 
     (void)state;
     assert_int_equal(meg_batch_iterations(&p, 1016),
@@ -362,24 +362,24 @@ static void iterations_of_samples(void **state)
 
 static void refused_batches(void **state)
 {
-    struct meg_batch_plan p = { 50, 4, 3, 0, 0, 0, false };
+    struct meg_batch_schedule p = { 50, 4, 3, 0, 0, 0, false };
     struct meg_err e;
 
     (void)state;
-    assert_int_equal(meg_batch_plan_check(&p, &e), MEG_EUSAGE);
+    assert_int_equal(meg_batch_schedule_check(&p, &e), MEG_EUSAGE);
     assert_string_equal(e.msg, "--global-batch-size 50: must be a multiple of 12, which is --micro-batch-size 4 times 3 "
                                "data-parallel ranks; --decrease-batch-size-if-needed rounds it down; the nearest is 48");
     p.global = 54; /* as far from 48 as from 60 */
-    assert_int_equal(meg_batch_plan_check(&p, &e), MEG_EUSAGE);
+    assert_int_equal(meg_batch_schedule_check(&p, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "; the nearest is 60"));
     p.global = 5;
-    assert_int_equal(meg_batch_plan_check(&p, &e), MEG_EUSAGE);
+    assert_int_equal(meg_batch_schedule_check(&p, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "3 data-parallel ranks; the nearest is 12"));
-    p = (struct meg_batch_plan){ 64, 2, 4, 12, 4, 1000, false };
-    assert_int_equal(meg_batch_plan_check(&p, &e), MEG_EUSAGE);
+    p = (struct meg_batch_schedule){ 64, 2, 4, 12, 4, 1000, false };
+    assert_int_equal(meg_batch_schedule_check(&p, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "--rampup-batch-size: a batch of 12: must be a multiple of 8"));
-    p = (struct meg_batch_plan){ 64, 2, 4, 16, 7, 1000, false };
-    assert_int_equal(meg_batch_plan_check(&p, &e), MEG_EUSAGE);
+    p = (struct meg_batch_schedule){ 64, 2, 4, 16, 7, 1000, false };
+    assert_int_equal(meg_batch_schedule_check(&p, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "16 7 1000"));
 }
 

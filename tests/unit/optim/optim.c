@@ -23,7 +23,7 @@ static void make_params(struct meg_params *p)
     row = meg_params_add(p, 1, 2, weight, "weight");
     row->is_decayed = 1;
     meg_params_add(p, 1, 1, bias, "bias");
-    meg_params_place(p, &meg_mesh_one);
+    meg_params_shard(p, &meg_mesh_one);
 }
 
 static double grad_at(int step, int64_t i)
@@ -41,7 +41,7 @@ struct fixture {
 
 static void begin(struct fixture *f, const char *optimizer, double clip)
 {
-    const struct meg_share_conf share = { .instances = 1 };
+    const struct meg_zero_conf share = { .instances = 1 };
     const struct meg_ops *op = meg_cpu_ops();
 
     memset(f, 0, sizeof *f);
@@ -157,7 +157,7 @@ static void sgd(void **state)
     begin(&f, "sgd", 0);
     run(&f, 1);
     assert_string_equal(f.optim->state_name[0], "momentum_buffer");
-    meg_optim_plan(&m, &f.conf, &f.params, &meg_layout_one, &f.model.run);
+    meg_optim_memory_size(&m, &f.conf, &f.params, &meg_layout_one, &f.model.run);
     assert_int_equal(m.state, (size_t)f.params.flat * sizeof(float));
     assert_int_equal(m.main, 0);
     end(&f);
@@ -175,11 +175,11 @@ static void counts_and_names(void **state)
     f.g[bias->offset + 2] = 1;
     assert_int_equal(meg_optim_num_zeros(f.optim), 9 * 5 + 7 * 5 + 6);
     meg_optim_begin(f.optim, 1, true);
-    meg_optim_add_up(f.optim);
+    meg_optim_reduce_grads(f.optim);
     assert_null(meg_optim_nonfinite(f.optim));
     f.g[bias->offset + 6] = NAN;
     meg_optim_begin(f.optim, 1, true);
-    meg_optim_add_up(f.optim);
+    meg_optim_reduce_grads(f.optim);
     assert_ptr_equal(meg_optim_nonfinite(f.optim), bias);
     assert_true(isnan(meg_optim_grad_norm(f.optim, 1)));
     memset(f.w, 0, (size_t)f.params.flat * sizeof(float));
@@ -199,7 +199,7 @@ static void *alloc_some(size_t nbytes)
 static void ends_where_memory_does(void **state)
 {
     struct meg_ops scarce = *meg_cpu_ops();
-    const struct meg_share_conf share = { .instances = 1 };
+    const struct meg_zero_conf share = { .instances = 1 };
     struct meg_optim *o = NULL;
     struct fixture f;
     struct meg_err e;

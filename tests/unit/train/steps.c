@@ -150,7 +150,7 @@ static void five_steps(void **state)
     const struct meg_optim_conf conf = {
         .optimizer = "adam", .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_eps = 1e-8, .clip_grad = 1
     };
-    const struct meg_share_conf share = { .instances = 1 };
+    const struct meg_zero_conf share = { .instances = 1 };
     int32_t tokens[B * S], labels[B * S], position[B * S];
     float mask[B * S];
     struct meg_gpt_batch x = {
@@ -190,7 +190,7 @@ static void five_steps(void **state)
     assert_int_equal(meg_optim_create(&o, &conf, &share, g, NULL), 0);
 
     for (size_t step = 0; step <= 5; step++) {
-        double loss = meg_gpt_grad(g, &x, 1 / den) / den, norm = meg_optim_grad_norm(o, 1);
+        double loss = meg_gpt_forward_backward(g, &x, 1 / den) / den, norm = meg_optim_grad_norm(o, 1);
         near("loss", loss,
              json_number_value(json_array_get(json_object_get(want, "loss_before_step_f64"), step)),
              1e-6);
