@@ -29,18 +29,18 @@ static void check(const struct conf *c)
 {
     if (!c->output_dir)
         meg_usage("--output-dir is required");
-    if (c->vocab_size < MEG_LEARN_FIRST || c->vocab_size > INT32_MAX)
+    if (c->vocab_size < MEG_BPE_MIN_VOCAB_SIZE || c->vocab_size > INT32_MAX)
         meg_usage(
             "--vocab-size: %lld is not in %d..%d; <|endoftext|> and the 256 bytes are %d tokens",
-            (long long)c->vocab_size, MEG_LEARN_FIRST, INT32_MAX, MEG_LEARN_FIRST);
+            (long long)c->vocab_size, MEG_BPE_MIN_VOCAB_SIZE, INT32_MAX, MEG_BPE_MIN_VOCAB_SIZE);
     if (c->min_frequency < 0)
         meg_usage("--min-frequency: %lld is less than 0", (long long)c->min_frequency);
 }
 
 static int run(const struct conf *c, struct meg_err *e)
 {
-    struct meg_learn learn = { 0 };
-    struct meg_vocab vocab = { 0 };
+    struct meg_bpe_trainer learn = { 0 };
+    struct meg_bpe_vocab vocab = { 0 };
     struct meg_text_reader *in = NULL;
     struct meg_lock lock = { 0 };
     struct meg_progress progress;
@@ -53,7 +53,7 @@ static int run(const struct conf *c, struct meg_err *e)
     if ((r = meg_text_reader_open(&in, &c->texts, e)) < 0 || (r = meg_lock_dir(&lock, c->output_dir, e)) < 0)
         goto out;
     while ((r = meg_text_reader_next(in, &text, e)) > 0) {
-        meg_learn_count(&learn, text.s, text.n);
+        meg_bpe_trainer_count(&learn, text.s, text.n);
         nbytes += text.n;
         meg_progress_show(&progress, "%.1f MB read (%.1f MB/s), %lld words", (double)nbytes / 1e6,
                           (double)nbytes / 1e6 / (meg_now_s() - start_s), (long long)learn.words.n);
@@ -65,8 +65,8 @@ static int run(const struct conf *c, struct meg_err *e)
         r = meg_fail(e, MEG_EFORMAT, "the input has no text to learn from");
         goto out;
     }
-    meg_learn_run(&learn, c->vocab_size, c->min_frequency, &vocab);
-    if ((r = meg_lock_check(&lock, e)) < 0 || (r = meg_vocab_write(&vocab, c->output_dir, e)) < 0)
+    meg_bpe_trainer_run(&learn, c->vocab_size, c->min_frequency, &vocab);
+    if ((r = meg_lock_check(&lock, e)) < 0 || (r = meg_bpe_vocab_write(&vocab, c->output_dir, e)) < 0)
         goto out;
     if (vocab.tokens.n < c->vocab_size)
         meg_warn("the text gives only %lld tokens, not %lld", (long long)vocab.tokens.n,
@@ -77,8 +77,8 @@ static int run(const struct conf *c, struct meg_err *e)
 out:
     meg_lock_release(&lock);
     meg_text_reader_close(in);
-    meg_learn_free(&learn);
-    meg_vocab_free(&vocab);
+    meg_bpe_trainer_free(&learn);
+    meg_bpe_vocab_free(&vocab);
     return r;
 }
 

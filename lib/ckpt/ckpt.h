@@ -58,7 +58,7 @@ struct meg_ckpt_slot {
 enum { MEG_CKPT_EXTRAS = 3 };
 extern const char *const meg_ckpt_extras[MEG_CKPT_EXTRAS]; /* generation_config.json and what else is carried along */
 struct meg_ckpt_tokenizer {
-    struct meg_str file[MEG_TOK_FILES];    /* s NULL: there is none */
+    struct meg_str file[MEG_NUM_TOK_FILES];    /* s NULL: there is none */
     struct meg_str extra[MEG_CKPT_EXTRAS]; /* the same */
     int32_t eod;                           /* id that ends a document, or -1 */
     int32_t bos;                           /* id that begins a text, or -1 */

@@ -17,7 +17,7 @@ struct meg_ckpt {
     char *options;                 /* as meg_opt_dump wrote them */
     json_t *state;                 /* state.json, or of a foreign folder its config.json */
     json_t *manifest;              /* tensors of manifest.json; NULL: there are no checksums */
-    char *tok_file[MEG_TOK_FILES]; /* NULL: not there */
+    char *tok_file[MEG_NUM_TOK_FILES]; /* NULL: not there */
     char *extra_file[MEG_CKPT_EXTRAS]; /* the same */
     struct meg_st **file; /* of the weights; number i is of tensor-parallel rank i mod tp */
     int nfiles;

@@ -97,7 +97,7 @@ static int read_smalls(struct meg_ckpt *c, json_t *files, struct meg_err *e)
             r = read_state(c, &text, e);
         if (r < 0)
             break;
-        for (int i = 0; i < MEG_TOK_FILES; i++)
+        for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
             if (!strcmp(name, meg_tok_files[i].name))
                 c->tok_file[i] = ckpt_path(c->path, name);
         for (int i = 0; i < MEG_CKPT_EXTRAS; i++)

@@ -226,7 +226,7 @@ void meg_ckpt_close(struct meg_ckpt *c)
     json_decref(c->state);
     json_decref(c->manifest);
     free(c->options);
-    for (int i = 0; i < MEG_TOK_FILES; i++)
+    for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
         free(c->tok_file[i]);
     for (int i = 0; i < MEG_CKPT_EXTRAS; i++)
         free(c->extra_file[i]);
@@ -389,11 +389,11 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok)
     if (meg_opt_apply(groups, c->options, "options", NULL) < 0)
         return; /* a tokenizer that this version does not know: as if it had none */
     tok->type = own.type;
-    if (!own.type && c->tok_file[MEG_TOK_JSON])
+    if (!own.type && c->tok_file[MEG_TOK_FILE_JSON])
         tok->type = "HuggingFaceTokenizer"; /* of a folder that needed no type */
-    for (int i = 0; i < MEG_TOK_FILES; i++)
-        if (!*meg_tok_path(tok, i))
-            *meg_tok_path(tok, i) = c->tok_file[i];
+    for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
+        if (!*meg_tok_file_path(tok, i))
+            *meg_tok_file_path(tok, i) = c->tok_file[i];
     if (!tok->tiktoken_pattern)
         tok->tiktoken_pattern = own.tiktoken_pattern;
     tok->tiktoken_num_special_tokens = own.tiktoken_num_special_tokens;

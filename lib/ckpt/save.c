@@ -30,7 +30,7 @@ struct small {
     struct meg_str text;
     bool is_listed; /* in the manifest */
 };
-enum { SMALLS = MEG_TOK_FILES + MEG_CKPT_EXTRAS + 3 };
+enum { SMALLS = MEG_NUM_TOK_FILES + MEG_CKPT_EXTRAS + 3 };
 
 struct meg_ckpt_saving {
     struct meg_comm *world;
@@ -136,7 +136,7 @@ static void add_index(struct meg_ckpt_saving *v, const struct meg_ckpt_save_args
 
 static void add_smalls(struct meg_ckpt_saving *v, const struct meg_ckpt_save_args *s)
 {
-    for (int i = 0; s->tok && i < MEG_TOK_FILES; i++)
+    for (int i = 0; s->tok && i < MEG_NUM_TOK_FILES; i++)
         if (s->tok->file[i].s)
             add_small(v, meg_tok_files[i].name, true, &s->tok->file[i]);
     for (int i = 0; s->tok && i < MEG_CKPT_EXTRAS; i++)

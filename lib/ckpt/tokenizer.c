@@ -58,16 +58,16 @@ int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_c
 {
     struct meg_tok_conf conf = *c;
     const bool is_bert = c->type && !strncmp(c->type, "BertWordPiece", strlen("BertWordPiece"));
-    const int other = is_bert ? MEG_TOK_VOCAB : MEG_TOK_BERT;
+    const int other = is_bert ? MEG_TOK_FILE_VOCAB : MEG_TOK_FILE_BERT_VOCAB;
     char *own[3];
     int r = 0;
 
     meg_tok_find_files(&conf, own);
     t->eod = tok ? meg_tokenizer_eod(tok) : -1;
-    t->bos = tok ? meg_tokenizer_roles(tok)->bos : -1;
-    for (int i = 0; i < MEG_TOK_FILES && r == 0; i++)
-        if (i != other && *meg_tok_path(&conf, i))
-            r = meg_read_regular(*meg_tok_path(&conf, i), &t->file[i], e);
+    t->bos = tok ? meg_tokenizer_special_ids(tok)->bos : -1;
+    for (int i = 0; i < MEG_NUM_TOK_FILES && r == 0; i++)
+        if (i != other && *meg_tok_file_path(&conf, i))
+            r = meg_read_regular(*meg_tok_file_path(&conf, i), &t->file[i], e);
     for (int i = 0; i < 3; i++)
         free(own[i]);
     return r;
@@ -119,25 +119,25 @@ static void merge_config(struct meg_str *ours, const struct meg_str *theirs)
 static void add_made(struct meg_ckpt_tokenizer *t, struct meg_tok_export_files *x)
 {
     t->is_own_model = x->is_own_model;
-    if (x->config.s && t->file[MEG_TOK_CONFIG].s)
-        merge_config(&x->config, &t->file[MEG_TOK_CONFIG]);
+    if (x->config.s && t->file[MEG_TOK_FILE_CONFIG].s)
+        merge_config(&x->config, &t->file[MEG_TOK_FILE_CONFIG]);
     if (x->config.s)
-        set_file(t, MEG_TOK_CONFIG, &x->config);
-    if (x->map.s && !t->file[MEG_TOK_MAP].s)
-        set_file(t, MEG_TOK_MAP, &x->map);
+        set_file(t, MEG_TOK_FILE_CONFIG, &x->config);
+    if (x->map.s && !t->file[MEG_TOK_FILE_SPECIAL_MAP].s)
+        set_file(t, MEG_TOK_FILE_SPECIAL_MAP, &x->map);
     if (x->tokenizer.s)
-        set_file(t, MEG_TOK_JSON, &x->tokenizer);
+        set_file(t, MEG_TOK_FILE_JSON, &x->tokenizer);
 }
 
 void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c)
 {
-    const bool has_both = t->file[MEG_TOK_JSON].s && t->file[MEG_TOK_CONFIG].s;
+    const bool has_both = t->file[MEG_TOK_FILE_JSON].s && t->file[MEG_TOK_FILE_CONFIG].s;
     struct meg_tok_export_files x = { 0 };
     bool has_files = false;
     struct meg_err e;
     int r;
 
-    for (int i = 0; i < MEG_TOK_FILES; i++)
+    for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
         has_files |= t->file[i].s != NULL;
     if (!has_files)
         return;
@@ -154,7 +154,7 @@ void meg_ckpt_tokenizer_export(struct meg_ckpt_tokenizer *t, const struct meg_to
 
 void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t)
 {
-    for (int i = 0; i < MEG_TOK_FILES; i++)
+    for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
         meg_str_free(&t->file[i]);
     for (int i = 0; i < MEG_CKPT_EXTRAS; i++)
         meg_str_free(&t->extra[i]);

@@ -65,7 +65,7 @@ const struct meg_opt meg_data_opts[] = {
 };
 #undef C
 
-int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_release *release, struct meg_err *e)
+int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_megatron_release *release, struct meg_err *e)
 {
     enum { MOST_SURPLUS = 1000 };
     const double surplus = c->mid_level_dataset_surplus;

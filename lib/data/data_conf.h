@@ -10,7 +10,7 @@
 #include "data/split.h"
 #include "option/opt.h"
 
-struct meg_release;
+struct meg_megatron_release;
 struct meg_data_conf {
     struct meg_str_list data_path; /* prefix | weight prefix ... | prefix prefix ... */
     const char *split;
@@ -31,7 +31,7 @@ struct meg_data_conf {
 extern const struct meg_opt meg_data_opts[];
 
 /* MEG_EUSAGE when a release of Megatron-LM has not an option that was given. */
-int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_release *release, struct meg_err *e);
+int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_megatron_release *release, struct meg_err *e);
 
 /* The sampler that --dataloader-type and --no-data-sharding ask for. */
 enum meg_data_sampler_type meg_data_conf_sampler_type(const struct meg_data_conf *c);

@@ -135,7 +135,7 @@ static int plan(struct meg_data_splits *d, const struct meg_data_conf *conf, str
     struct meg_data_blends ch = { 0 };
     int r;
 
-    d->release = meg_release_find(need->megatron_release);
+    d->release = meg_megatron_release_find(need->megatron_release);
     d->renormalize = conf->renormalize_blend_weights;
     d->surplus = isnan(conf->mid_level_dataset_surplus) ? 0.005 : conf->mid_level_dataset_surplus;
     if (need->seed < 0 || need->seed > UINT32_MAX)

@@ -37,7 +37,7 @@ struct meg_data_splits {
     char *tokenizer, *split_text,
         *cache_dir; /* split_text is NULL when each split has its own files */
     struct meg_split_matrix split;
-    const struct meg_release *release;
+    const struct meg_megatron_release *release;
     bool renormalize, is_deepspeed;
     double surplus; /* of a dataset of a blend, where the release has it apart */
     struct meg_sample_conf how; /* GPT */

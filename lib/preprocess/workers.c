@@ -313,7 +313,7 @@ struct worker *meg_preprocess_workers_new(struct job *j, struct meg_tokenizer *t
     j->ready = meg_new((size_t)(j->workers * RESULTS_PER_WORKER) * sizeof(struct result *));
     for (int64_t i = 0; i < j->workers; i++) {
         w[i].job = j;
-        w[i].tok = i == 0 ? tok : meg_tokenizer_share(tok);
+        w[i].tok = i == 0 ? tok : meg_tokenizer_clone(tok);
         w[i].jsonl = (struct meg_jsonl){ .keys = c->json_keys.v, .nkeys = (int)c->json_keys.n,
                                          .replaces_lone_surrogates = c->replace_invalid,
                                          .remedy = "; --replace-invalid reads U+FFFD for it" };

@@ -33,26 +33,26 @@ struct keyword {
     { "num_special_tokens", NUM_SPECIAL, NULL }, { "special_tokens", SPECIALS, NULL }
 
 enum { MOST_KEYWORDS = 8 };
-static const struct keyword keywords[][MEG_TOK_LIBRARIES][MOST_KEYWORDS] = {
-    [MEG_KEYWORDS_0_15] = { [MEG_TOK_MEGATRON] = { FILES },
-                            [MEG_TOK_HUGGINGFACE] = { FILES },
-                            [MEG_TOK_TIKTOKEN] = { RANKS },
-                            [MEG_TOK_NUMBERS] = { { "vocab_size", VOCAB_SIZE, NULL } } },
-    [MEG_KEYWORDS_0_16] = { [MEG_TOK_MEGATRON] = { EXTRA, FILES, FLAGS("False") },
-                            [MEG_TOK_HUGGINGFACE] = { FILES, EXTRA, FLAGS("False") },
-                            [MEG_TOK_SENTENCEPIECE] = { LEGACY },
-                            [MEG_TOK_TIKTOKEN] = { RANKS },
-                            [MEG_TOK_NUMBERS] = { { "vocab_size", VOCAB_SIZE, NULL } } },
-    [MEG_KEYWORDS_0_17] = { [MEG_TOK_MEGATRON] = { EXTRA, FILES, FLAGS("True") },
-                            [MEG_TOK_HUGGINGFACE] = { FILES, EXTRA, FLAGS("True") },
-                            [MEG_TOK_SENTENCEPIECE] = { LEGACY },
-                            [MEG_TOK_TIKTOKEN] = { RANKS },
-                            [MEG_TOK_NUMBERS] = { { "vocab_size", VOCAB_SIZE, NULL } } },
-    [MEG_KEYWORDS_0_18] = { [MEG_TOK_MEGATRON] = { EXTRA, FILES, FLAGS("True") },
-                            [MEG_TOK_HUGGINGFACE] = { CHAT, FILES, EXTRA, FLAGS("True") },
-                            [MEG_TOK_SENTENCEPIECE] = { CHAT, { "ignore_extra_whitespaces", TEXT, "True" }, LEGACY },
-                            [MEG_TOK_TIKTOKEN] = { CHAT, RANKS },
-                            [MEG_TOK_NUMBERS] = { { "vocab_size", VOCAB_SIZE, NULL } } },
+static const struct keyword keywords[][MEG_NUM_TOK_LIBS][MOST_KEYWORDS] = {
+    [MEG_TOK_KWARGS_0_15] = { [MEG_TOK_LIB_MEGATRON] = { FILES },
+                            [MEG_TOK_LIB_HF] = { FILES },
+                            [MEG_TOK_LIB_TIKTOKEN] = { RANKS },
+                            [MEG_TOK_LIB_NULL] = { { "vocab_size", VOCAB_SIZE, NULL } } },
+    [MEG_TOK_KWARGS_0_16] = { [MEG_TOK_LIB_MEGATRON] = { EXTRA, FILES, FLAGS("False") },
+                            [MEG_TOK_LIB_HF] = { FILES, EXTRA, FLAGS("False") },
+                            [MEG_TOK_LIB_SENTENCEPIECE] = { LEGACY },
+                            [MEG_TOK_LIB_TIKTOKEN] = { RANKS },
+                            [MEG_TOK_LIB_NULL] = { { "vocab_size", VOCAB_SIZE, NULL } } },
+    [MEG_TOK_KWARGS_0_17] = { [MEG_TOK_LIB_MEGATRON] = { EXTRA, FILES, FLAGS("True") },
+                            [MEG_TOK_LIB_HF] = { FILES, EXTRA, FLAGS("True") },
+                            [MEG_TOK_LIB_SENTENCEPIECE] = { LEGACY },
+                            [MEG_TOK_LIB_TIKTOKEN] = { RANKS },
+                            [MEG_TOK_LIB_NULL] = { { "vocab_size", VOCAB_SIZE, NULL } } },
+    [MEG_TOK_KWARGS_0_18] = { [MEG_TOK_LIB_MEGATRON] = { EXTRA, FILES, FLAGS("True") },
+                            [MEG_TOK_LIB_HF] = { CHAT, FILES, EXTRA, FLAGS("True") },
+                            [MEG_TOK_LIB_SENTENCEPIECE] = { CHAT, { "ignore_extra_whitespaces", TEXT, "True" }, LEGACY },
+                            [MEG_TOK_LIB_TIKTOKEN] = { CHAT, RANKS },
+                            [MEG_TOK_LIB_NULL] = { { "vocab_size", VOCAB_SIZE, NULL } } },
 };
 
 /* Append Python's repr of a string: in double quotes where it has single ones and no double ones. */
@@ -69,7 +69,7 @@ static void add_repr(struct meg_str *out, const char *s)
     meg_str_add(out, &quote, 1);
 }
 
-void meg_tok_add_list(struct meg_str *out, const struct meg_str_list *list)
+void meg_tok_add_python_list(struct meg_str *out, const struct meg_str_list *list)
 {
     if (list->n == 0)
         meg_str_printf(out, "None");
@@ -110,22 +110,22 @@ static void add_value(struct meg_str *out, const struct keyword *k, const struct
         add_int(out, c->tiktoken_num_special_tokens);
         break;
     case SPECIALS:
-        meg_tok_add_list(out, &c->tiktoken_special_tokens);
+        meg_tok_add_python_list(out, &c->tiktoken_special_tokens);
         break;
     }
 }
 
 static const char *path_of(const struct meg_tok_class *class, const struct meg_tok_conf *c)
 {
-    if (class->library == MEG_TOK_MEGATRON)
+    if (class->library == MEG_TOK_LIB_MEGATRON)
         return class->name;
-    if (class->library == MEG_TOK_NUMBERS)
+    if (class->library == MEG_TOK_LIB_NULL)
         return NULL;
     return c->name_or_path ? c->name_or_path : c->tokenizer_model ? c->tokenizer_model : c->tokenizer_json;
 }
 
-void meg_tok_describe_arguments(struct meg_tokenizer *t, const struct meg_tok_conf *c,
-                                const struct meg_release *release)
+void meg_tok_describe_kwargs(struct meg_tokenizer *t, const struct meg_tok_conf *c,
+                                const struct meg_megatron_release *release)
 {
     const char *path = path_of(t->class, c);
     struct meg_str *d = &t->description, value = { 0 };

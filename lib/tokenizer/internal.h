@@ -8,12 +8,12 @@
 
 /* What does the work in Megatron-LM from core 0.15 on. */
 enum meg_tok_library {
-    MEG_TOK_MEGATRON, /* transformers, with files of Megatron's formats */
-    MEG_TOK_HUGGINGFACE,
-    MEG_TOK_SENTENCEPIECE,
-    MEG_TOK_TIKTOKEN,
-    MEG_TOK_NUMBERS,
-    MEG_TOK_LIBRARIES
+    MEG_TOK_LIB_MEGATRON, /* transformers, with files of Megatron's formats */
+    MEG_TOK_LIB_HF,
+    MEG_TOK_LIB_SENTENCEPIECE,
+    MEG_TOK_LIB_TIKTOKEN,
+    MEG_TOK_LIB_NULL,
+    MEG_NUM_TOK_LIBS
 };
 
 struct meg_tok_class {
@@ -39,14 +39,14 @@ struct meg_tok_class {
 struct meg_tokenizer {
     const struct meg_tok_class *class;
     int64_t vocab_size;
-    struct meg_tok_roles roles;
+    struct meg_tok_special_ids roles;
     struct meg_str description; /* Megatron's, indent 0 */
 };
 
 /* A file that a tokenizer is read from, mapped, or appended to out with a zero byte behind it: MEG_EFORMAT
- * for one of more than MEG_TOK_FILE_BYTES, before any of it is read. */
-enum { MEG_TOK_FILE_BYTES = 64 << 20 };
-int meg_tok_map_file(struct meg_mmap *map, const char *path, struct meg_err *e);
+ * for one of more than MEG_TOK_MAX_FILE_BYTES, before any of it is read. */
+enum { MEG_TOK_MAX_FILE_BYTES = 64 << 20 };
+int meg_tok_mmap_file(struct meg_mmap *map, const char *path, struct meg_err *e);
 int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e);
 
 extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepiece,
@@ -68,10 +68,10 @@ void meg_tok_set_description(struct meg_tokenizer *t, const char *class, const c
                              const char *const *options);
 
 /* The same as a release from 0.15 on has it. */
-void meg_tok_describe_arguments(struct meg_tokenizer *t, const struct meg_tok_conf *c,
-                                const struct meg_release *release);
+void meg_tok_describe_kwargs(struct meg_tokenizer *t, const struct meg_tok_conf *c,
+                                const struct meg_megatron_release *release);
 
 /* Append a list of strings as Python's str() gives it; None where it is empty. */
-void meg_tok_add_list(struct meg_str *out, const struct meg_str_list *list);
+void meg_tok_add_python_list(struct meg_str *out, const struct meg_str_list *list);
 
 #endif

@@ -8,18 +8,18 @@
 
 #include <stdbool.h>
 
-#define MEG_RELEASES "0.10|0.11|0.12|0.13|0.14|0.15|0.16|0.17|0.18|0.19" /* as an option lists them */
+#define MEG_MEGATRON_RELEASES "0.10|0.11|0.12|0.13|0.14|0.15|0.16|0.17|0.18|0.19" /* as an option lists them */
 
 /* The arguments that a description of a tokenizer lists (tokenizer/description.c). */
-enum meg_keywords {
-    MEG_KEYWORDS_NONE, /* its class, files and options instead */
-    MEG_KEYWORDS_0_15,
-    MEG_KEYWORDS_0_16,
-    MEG_KEYWORDS_0_17,
-    MEG_KEYWORDS_0_18
+enum meg_tok_kwargs {
+    MEG_TOK_KWARGS_NONE, /* its class, files and options instead */
+    MEG_TOK_KWARGS_0_15,
+    MEG_TOK_KWARGS_0_16,
+    MEG_TOK_KWARGS_0_17,
+    MEG_TOK_KWARGS_0_18
 };
 
-struct meg_release {
+struct meg_megatron_release {
     const char *name;
     /* tokenizers */
     bool has_bert;             /* the BERT types add [BOS], [EOS] and extra ids to vocab.txt */
@@ -31,13 +31,13 @@ struct meg_release {
     bool is_null_end_counted;  /* NullTokenizer of size n: n ids, the last one ends a document; else n + 1 */
     bool has_pad;              /* every type has the padding id of its files; else SentencePiece's two and BERT */
     bool is_pad_apart;         /* an id that also ends a document or a text is not padding */
-    enum meg_keywords keywords;
+    enum meg_tok_kwargs keywords;
     /* data */
     bool is_surplus_apart;     /* datasets of a blend are built larger than the blend asks of them */
     bool renormalizes;         /* --renormalize-blend-weights, and its value in descriptions of blends */
 };
 
-/* Return the row of a name that MEG_RELEASES lists; of NULL the default, which is the first. */
-const struct meg_release *meg_release_find(const char *name);
+/* Return the row of a name that MEG_MEGATRON_RELEASES lists; of NULL the default, which is the first. */
+const struct meg_megatron_release *meg_megatron_release_find(const char *name);
 
 #endif

@@ -31,23 +31,23 @@ static uint32_t hash_at(const char *s)
     return (uint32_t)(six * 0x9E3779B97F4A7C15u >> 46);
 }
 
-void meg_seams_init(struct meg_seams *s)
+void meg_safe_split_init(struct meg_safe_split *s)
 {
     memset(s, 0, sizeof *s);
     for (int left = 0; left < 256; left++) {
         for (int right = 0; right < 256; right++)
-            s->is_seam[pair_of(left, right)] = (right & 0xC0) != 0x80;
+            s->is_safe[pair_of(left, right)] = (right & 0xC0) != 0x80;
     }
 }
 
-void meg_seams_join(struct meg_seams *s, const char *piece, int64_t n)
+void meg_safe_split_add_token(struct meg_safe_split *s, const char *piece, int64_t n)
 {
     for (int64_t i = 1; i < n; i++) {
         uint32_t hash;
 
         if (((unsigned char)piece[i] & 0xC0) == 0x80)
             continue;
-        s->is_seam[pair_at(piece + i - 1)] = 0;
+        s->is_safe[pair_at(piece + i - 1)] = 0;
         if (i >= 3 && n - i >= 3 && is_wide(piece + i)) {
             hash = hash_at(piece + i);
             s->joined[hash / 64] |= (uint64_t)1 << hash % 64;
@@ -56,12 +56,12 @@ void meg_seams_join(struct meg_seams *s, const char *piece, int64_t n)
 }
 
 /* The seams among bytes [0, n) of s, n <= 64; s[-1] may be read. */
-static inline uint64_t seams_of(const struct meg_seams *s, const char *text, int n)
+static inline uint64_t safe_splits_of(const struct meg_safe_split *s, const char *text, int n)
 {
     uint64_t bits = 0;
 
     for (int i = 0; i < n; i++)
-        bits |= (uint64_t)s->is_seam[pair_at(text + i - 1)] << i;
+        bits |= (uint64_t)s->is_safe[pair_at(text + i - 1)] << i;
     return bits;
 }
 
@@ -80,7 +80,7 @@ static bool has_wide(const char *text, int n)
 }
 
 /* Seams between characters of three bytes that their bytes at the seam do not show. */
-static uint64_t wide_seams_of(const struct meg_seams *s, const char *text, int from, int n)
+static uint64_t wide_safe_splits_of(const struct meg_safe_split *s, const char *text, int from, int n)
 {
     uint64_t bits = 0;
 
@@ -95,7 +95,7 @@ static uint64_t wide_seams_of(const struct meg_seams *s, const char *text, int f
     return bits;
 }
 
-void meg_seams_find(const struct meg_seams *s, const char *text, int64_t n, uint64_t *mask)
+void meg_safe_split_find(const struct meg_safe_split *s, const char *text, int64_t n, uint64_t *mask)
 {
     for (int64_t at = 0; at <= n; at += 64) {
         const char *block = text + at;
@@ -103,13 +103,13 @@ void meg_seams_find(const struct meg_seams *s, const char *text, int64_t n, uint
         uint64_t bits;
 
         if (at > 0 && len == 64)
-            bits = seams_of(s, block, 64);
+            bits = safe_splits_of(s, block, 64);
         else if (at > 0)
-            bits = seams_of(s, block, len);
+            bits = safe_splits_of(s, block, len);
         else
-            bits = len == 0 ? 1 : 1 | seams_of(s, block + 1, len - 1) << 1;
+            bits = len == 0 ? 1 : 1 | safe_splits_of(s, block + 1, len - 1) << 1;
         if (len < 64 || has_wide(block, 64))
-            bits |= wide_seams_of(s, block, at > 0 ? 0 : 3, len - 2);
+            bits |= wide_safe_splits_of(s, block, at > 0 ? 0 : 3, len - 2);
         if (len < 64)
             bits |= (uint64_t)1 << len;
         mask[at / 64] = bits;

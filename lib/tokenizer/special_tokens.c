@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-int meg_specials_build(struct meg_specials *s, struct meg_trie_key *key, int64_t n, struct meg_err *e)
+int meg_special_tokens_build(struct meg_special_tokens *s, struct meg_trie_key *key, int64_t n, struct meg_err *e)
 {
     s->id = meg_realloc_array(NULL, (size_t)n, sizeof *s->id);
     s->nbytes = meg_realloc_array(NULL, (size_t)n, sizeof *s->nbytes);
@@ -15,7 +15,7 @@ int meg_specials_build(struct meg_specials *s, struct meg_trie_key *key, int64_t
     return meg_trie_build(&s->trie, key, n, e);
 }
 
-void meg_specials_free(struct meg_specials *s)
+void meg_special_tokens_free(struct meg_special_tokens *s)
 {
     meg_trie_free(&s->trie);
     free(s->id);
@@ -23,7 +23,7 @@ void meg_specials_free(struct meg_specials *s)
 }
 
 /* Find the first special token in text [n]: return where it begins, or n, and its position in the list. */
-static int64_t find_special(const struct meg_specials *s, const char *text, int64_t n, int32_t *which)
+static int64_t find_special_token(const struct meg_special_tokens *s, const char *text, int64_t n, int32_t *which)
 {
     for (int64_t at = 0; at < n; at++) {
         uint32_t node = MEG_TRIE_ROOT;
@@ -43,14 +43,14 @@ static int64_t find_special(const struct meg_specials *s, const char *text, int6
     return n;
 }
 
-int meg_specials_encode(const struct meg_specials *s, const char *text, int64_t n, struct meg_ids *out,
-                        meg_specials_plain plain, void *of, struct meg_err *e)
+int meg_special_tokens_encode(const struct meg_special_tokens *s, const char *text, int64_t n, struct meg_ids *out,
+                        meg_encode_ordinary_fn plain, void *of, struct meg_err *e)
 {
     if (!s->id)
         return plain(of, text, n, out, e);
     for (;;) {
         int32_t which = -1;
-        int64_t before = find_special(s, text, n, &which);
+        int64_t before = find_special_token(s, text, n, &which);
         int r = plain(of, text, before, out, e);
 
         if (r < 0 || which < 0)

@@ -12,7 +12,7 @@
 #include "tokenizer/tokenizer.h"
 
 /* Starts as { 0 }, in which nothing is found; once built it is only read, by any number of threads. */
-struct meg_specials {
+struct meg_special_tokens {
     struct meg_trie trie; /* to the position in the list */
     bool begins[256];     /* the byte begins one of them */
     int32_t *id;          /* [n] */
@@ -20,15 +20,15 @@ struct meg_specials {
 };
 
 /*
- * meg_specials_build - the n tokens of key, value being the id.  Where several begin at one byte the
+ * meg_special_tokens_build - the n tokens of key, value being the id.  Where several begin at one byte the
  * first of the list is taken.  The keys come back changed.  MEG_EFORMAT as meg_trie_build.
  */
-int meg_specials_build(struct meg_specials *s, struct meg_trie_key *key, int64_t n, struct meg_err *e);
-void meg_specials_free(struct meg_specials *s);
+int meg_special_tokens_build(struct meg_special_tokens *s, struct meg_trie_key *key, int64_t n, struct meg_err *e);
+void meg_special_tokens_free(struct meg_special_tokens *s);
 
 /* Append the ids of text [n], well-formed UTF-8: plain(of, ...) encodes each stretch between special tokens. */
-typedef int (*meg_specials_plain)(void *of, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
-int meg_specials_encode(const struct meg_specials *s, const char *text, int64_t n, struct meg_ids *out,
-                        meg_specials_plain plain, void *of, struct meg_err *e);
+typedef int (*meg_encode_ordinary_fn)(void *of, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
+int meg_special_tokens_encode(const struct meg_special_tokens *s, const char *text, int64_t n, struct meg_ids *out,
+                        meg_encode_ordinary_fn plain, void *of, struct meg_err *e);
 
 #endif

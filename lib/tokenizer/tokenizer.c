@@ -34,20 +34,20 @@ const struct meg_opt meg_tok_opts[] = {
       "N", "1000", "TikTokenizer: ids before those of a JSON vocabulary" },
     { "tiktoken-special-tokens", 0, MEG_LIST(struct meg_tok_conf, tiktoken_special_tokens),
       "TOKEN...", NULL, "TikTokenizer: the first of them; <unk> <s> </s> when not given" },
-    { "megatron-release", 0, MEG_STR(struct meg_tok_conf, megatron_release), MEG_RELEASES, NULL,
+    { "megatron-release", 0, MEG_STR(struct meg_tok_conf, megatron_release), MEG_MEGATRON_RELEASES, NULL,
       "do as this release of Megatron-LM's core: token ids, blends, index cache; 0.10 when not given" },
     { 0 }
 };
 
-const struct meg_tok_file meg_tok_files[MEG_TOK_FILES] = {
-    [MEG_TOK_VOCAB] = { "vocab.json", offsetof(struct meg_tok_conf, vocab_file) },
-    [MEG_TOK_BERT] = { "vocab.txt", offsetof(struct meg_tok_conf, vocab_file) },
-    [MEG_TOK_MERGES] = { "merges.txt", offsetof(struct meg_tok_conf, merge_file) },
-    [MEG_TOK_JSON] = { "tokenizer.json", offsetof(struct meg_tok_conf, tokenizer_json) },
-    [MEG_TOK_CONFIG] = { "tokenizer_config.json", offsetof(struct meg_tok_conf, tokenizer_config) },
-    [MEG_TOK_MAP] = { "special_tokens_map.json",
+const struct meg_tok_file meg_tok_files[MEG_NUM_TOK_FILES] = {
+    [MEG_TOK_FILE_VOCAB] = { "vocab.json", offsetof(struct meg_tok_conf, vocab_file) },
+    [MEG_TOK_FILE_BERT_VOCAB] = { "vocab.txt", offsetof(struct meg_tok_conf, vocab_file) },
+    [MEG_TOK_FILE_MERGES] = { "merges.txt", offsetof(struct meg_tok_conf, merge_file) },
+    [MEG_TOK_FILE_JSON] = { "tokenizer.json", offsetof(struct meg_tok_conf, tokenizer_json) },
+    [MEG_TOK_FILE_CONFIG] = { "tokenizer_config.json", offsetof(struct meg_tok_conf, tokenizer_config) },
+    [MEG_TOK_FILE_SPECIAL_MAP] = { "special_tokens_map.json",
                       offsetof(struct meg_tok_conf, special_tokens_map) },
-    [MEG_TOK_MODEL] = { "tokenizer.model", offsetof(struct meg_tok_conf, tokenizer_model) },
+    [MEG_TOK_FILE_MODEL] = { "tokenizer.model", offsetof(struct meg_tok_conf, tokenizer_model) },
 };
 
 static const struct meg_tok_class *const classes[] = {
@@ -70,12 +70,12 @@ void meg_ids_spill(struct meg_ids *ids)
         ids->take(ids, ids->n - 1);
 }
 
-int meg_tok_map_file(struct meg_mmap *map, const char *path, struct meg_err *e)
+int meg_tok_mmap_file(struct meg_mmap *map, const char *path, struct meg_err *e)
 {
     int r = meg_mmap_open(map, path, e);
 
-    if (r == MEG_OK && map->n > MEG_TOK_FILE_BYTES) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes; at most %d are read", path, map->n, MEG_TOK_FILE_BYTES);
+    if (r == MEG_OK && map->n > MEG_TOK_MAX_FILE_BYTES) {
+        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes; at most %d are read", path, map->n, MEG_TOK_MAX_FILE_BYTES);
         meg_mmap_close(map);
     }
     return r;
@@ -84,7 +84,7 @@ int meg_tok_map_file(struct meg_mmap *map, const char *path, struct meg_err *e)
 int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e)
 {
     struct meg_mmap map = { 0 };
-    int r = meg_tok_map_file(&map, path, e);
+    int r = meg_tok_mmap_file(&map, path, e);
 
     if (r == MEG_OK)
         meg_str_add(out, map.p, map.n);
@@ -122,7 +122,7 @@ static int class_of(const struct meg_tok_class **out, const struct meg_tok_conf 
 }
 
 /* What ends a document or a text must not be masked as padding is. */
-static void keep_pad_apart(struct meg_tok_roles *r)
+static void unset_shared_pad(struct meg_tok_special_ids *r)
 {
     if (r->pad == r->eod || r->pad == r->eos)
         r->pad = -1;
@@ -130,7 +130,7 @@ static void keep_pad_apart(struct meg_tok_roles *r)
 
 int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
-    const struct meg_release *release = meg_release_find(c->megatron_release);
+    const struct meg_megatron_release *release = meg_megatron_release_find(c->megatron_release);
     const struct meg_tok_class *class;
     int r = class_of(&class, c, e);
 
@@ -141,9 +141,9 @@ int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
     if ((r = class->open(out, c, e)) < 0)
         return r;
     if (release->is_pad_apart)
-        keep_pad_apart(&(*out)->roles);
-    if (release->keywords != MEG_KEYWORDS_NONE)
-        meg_tok_describe_arguments(*out, c, release);
+        unset_shared_pad(&(*out)->roles);
+    if (release->keywords != MEG_TOK_KWARGS_NONE)
+        meg_tok_describe_kwargs(*out, c, release);
     return MEG_OK;
 }
 
@@ -155,7 +155,7 @@ void meg_tokenizer_close(struct meg_tokenizer *t)
     t->class->close(t);
 }
 
-struct meg_tokenizer *meg_tokenizer_share(const struct meg_tokenizer *t)
+struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t)
 {
     struct meg_tokenizer *s = t->class->share(t);
 
@@ -297,9 +297,9 @@ int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t)
     return t->vocab_size;
 }
 
-const struct meg_tok_roles meg_tok_no_roles = { -1, -1, -1, -1, -1, -1, -1 };
+const struct meg_tok_special_ids meg_tok_no_special_ids = { -1, -1, -1, -1, -1, -1, -1 };
 
-const struct meg_tok_roles *meg_tokenizer_roles(const struct meg_tokenizer *t)
+const struct meg_tok_special_ids *meg_tokenizer_special_ids(const struct meg_tokenizer *t)
 {
     return &t->roles;
 }

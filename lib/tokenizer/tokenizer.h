@@ -46,21 +46,21 @@ extern const struct meg_opt meg_tok_opts[];
 
 /* The options that name a file (or the folder of some), and what such a file is called in the folder of a model. */
 enum {
-    MEG_TOK_VOCAB,
-    MEG_TOK_BERT, /* --vocab-file, too, of the BERT types */
-    MEG_TOK_MERGES,
-    MEG_TOK_MODEL,
-    MEG_TOK_JSON,
-    MEG_TOK_CONFIG,
-    MEG_TOK_MAP,
-    MEG_TOK_FILES
+    MEG_TOK_FILE_VOCAB,
+    MEG_TOK_FILE_BERT_VOCAB, /* --vocab-file, too, of the BERT types */
+    MEG_TOK_FILE_MERGES,
+    MEG_TOK_FILE_MODEL,
+    MEG_TOK_FILE_JSON,
+    MEG_TOK_FILE_CONFIG,
+    MEG_TOK_FILE_SPECIAL_MAP,
+    MEG_NUM_TOK_FILES
 };
 extern const struct meg_tok_file {
     const char *name;
     size_t offset; /* of the path in struct meg_tok_conf */
-} meg_tok_files[MEG_TOK_FILES];
+} meg_tok_files[MEG_NUM_TOK_FILES];
 
-static inline const char **meg_tok_path(struct meg_tok_conf *c, int file)
+static inline const char **meg_tok_file_path(struct meg_tok_conf *c, int file)
 {
     return (const char **)(void *)((char *)c + meg_tok_files[file].offset);
 }
@@ -80,10 +80,10 @@ int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
 void meg_tokenizer_close(struct meg_tokenizer *t); /* accepts NULL */
 
 /*
- * meg_tokenizer_share - a second tokenizer with the same vocabulary, for another thread: one
+ * meg_tokenizer_clone - a second tokenizer with the same vocabulary, for another thread: one
  * tokenizer serves one thread at a time, since it remembers words.  t must outlive it.
  */
-struct meg_tokenizer *meg_tokenizer_share(const struct meg_tokenizer *t);
+struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t);
 
 /*
  * meg_tokenizer_encode - append the ids of text to out
@@ -131,18 +131,18 @@ void meg_detok_free(struct meg_detok *d);
 int64_t meg_tokenizer_vocab_size(const struct meg_tokenizer *t);
 
 /* Ids with a part to play, as Megatron-LM's class of this type gives them; -1: there is none. */
-struct meg_tok_roles {
+struct meg_tok_special_ids {
     int32_t eod; /* ends a document */
     int32_t bos; /* begins a text */
     int32_t eos; /* ends a text */
     int32_t pad, cls, sep, mask;
 };
-extern const struct meg_tok_roles meg_tok_no_roles; /* all -1 */
-const struct meg_tok_roles *meg_tokenizer_roles(const struct meg_tokenizer *t);
+extern const struct meg_tok_special_ids meg_tok_no_special_ids; /* all -1 */
+const struct meg_tok_special_ids *meg_tokenizer_special_ids(const struct meg_tokenizer *t);
 
 static inline int32_t meg_tokenizer_eod(const struct meg_tokenizer *t)
 {
-    return meg_tokenizer_roles(t)->eod;
+    return meg_tokenizer_special_ids(t)->eod;
 }
 
 /*

@@ -14,14 +14,14 @@
 enum {
     MEG_WORD_BYTES = 15,         /* a short word has at most so many bytes; the others are long */
     MEG_WORD_IDS = 3,            /* a short word's ids, up to so many, stand in its entry */
-    MEG_WORD_ELSEWHERE = 1 << 15 /* added to their number where they do not */
+    MEG_WORD_OUT_OF_LINE = 1 << 15 /* added to their number where they do not */
 };
 
 /*
  * The entry of a word.  Key of a short one: its bytes, zeros, and its length in the last byte; of a
  * long one: a hash and its length, the last byte all ones.  Two entries share a cache line.
  */
-struct meg_word {
+struct meg_wordcache_entry {
     uint64_t key[2];
     union {
         int32_t id[MEG_WORD_IDS];
@@ -32,25 +32,25 @@ struct meg_word {
 
 struct meg_wordcache {
     struct meg_arena arena; /* holds the others */
-    struct meg_word *word;  /* [mask + 1] pairs of entries, a power of two */
+    struct meg_wordcache_entry *word;  /* [mask + 1] pairs of entries, a power of two */
     uint64_t mask, nwords;
     int32_t *more;
     int32_t nmore;
     unsigned nmoved; /* words that went from their own pair to another one */
 };
 enum {
-    MEG_WORD_PLACES = 4, /* neighbouring pairs where a word may be */
-    MEG_WORD_LINE = 16   /* ids in a cache line; of what is not in an entry, two lines are fetched ahead */
+    MEG_WORD_PROBES = 4, /* neighbouring pairs where a word may be */
+    MEG_WORD_LINE_IDS = 16   /* ids in a cache line; of what is not in an entry, two lines are fetched ahead */
 };
 
 void meg_wordcache_init(struct meg_wordcache *c);
 void meg_wordcache_free(struct meg_wordcache *c);
 
 /* A word to be looked up. */
-struct meg_sought {
+struct meg_wordcache_lookup {
     uint64_t key[2];
-    struct meg_word *pair;        /* where it is sought first */
-    const struct meg_word *entry; /* of the pair, where it seems to be */
+    struct meg_wordcache_entry *pair;        /* where it is sought first */
+    const struct meg_wordcache_entry *entry; /* of the pair, where it seems to be */
     const char *s;
     int64_t n;
 };
@@ -95,8 +95,8 @@ static inline uint64_t meg_word_hash(const uint64_t key[2])
 }
 
 /* Begin to look up the word of n >= 1 bytes at s: its entry is on the way to the processor when this
- * returns.  What is before end may be read.  Then meg_wordcache_come, then meg_wordcache_find. */
-static inline void meg_wordcache_seek(const struct meg_wordcache *c, struct meg_sought *w,
+ * returns.  What is before end may be read.  Then meg_wordcache_prefetch_rest, then meg_wordcache_find. */
+static inline void meg_wordcache_prefetch(const struct meg_wordcache *c, struct meg_wordcache_lookup *w,
                                       const char *s, int64_t n, const char *end)
 {
     if (n > MEG_WORD_BYTES) {
@@ -116,52 +116,52 @@ static inline void meg_wordcache_seek(const struct meg_wordcache *c, struct meg_
 }
 
 /* The k-th pair where a word may be: 0 is its own. */
-static inline struct meg_word *meg_word_place(const struct meg_wordcache *c, const struct meg_word *own,
+static inline struct meg_wordcache_entry *meg_word_probe(const struct meg_wordcache *c, const struct meg_wordcache_entry *own,
                                               int k)
 {
     return c->word + ((own - c->word) ^ (2 * k));
 }
 
-static inline bool meg_word_is(const struct meg_word *e, const uint64_t key[2])
+static inline bool meg_word_has_key(const struct meg_wordcache_entry *e, const uint64_t key[2])
 {
     return ((e->key[0] ^ key[0]) | (e->key[1] ^ key[1])) == 0;
 }
 
 /* Go on with the words [n] whose pairs have come: now what else is needed of them is on the way. */
-static inline void meg_wordcache_come(const struct meg_wordcache *c, struct meg_sought *w, int n)
+static inline void meg_wordcache_prefetch_rest(const struct meg_wordcache *c, struct meg_wordcache_lookup *w, int n)
 {
     for (; n-- > 0; w++) {
-        w->entry = w->pair + !meg_word_is(w->pair, w->key);
-        if (!meg_word_is(w->entry, w->key)) {
-            for (int k = 1; k < MEG_WORD_PLACES; k++)
-                __builtin_prefetch(meg_word_place(c, w->pair, k));
+        w->entry = w->pair + !meg_word_has_key(w->pair, w->key);
+        if (!meg_word_has_key(w->entry, w->key)) {
+            for (int k = 1; k < MEG_WORD_PROBES; k++)
+                __builtin_prefetch(meg_word_probe(c, w->pair, k));
         } else if (w->entry->n > MEG_WORD_IDS) {
             __builtin_prefetch(c->more + w->entry->at);
-            __builtin_prefetch(c->more + w->entry->at + MEG_WORD_LINE);
+            __builtin_prefetch(c->more + w->entry->at + MEG_WORD_LINE_IDS);
         }
     }
 }
 
 /* The entry of a word, valid until the next is found or added; NULL when there is none.  The second is for what
  * is no short word, or not where it seemed to be. */
-const struct meg_word *meg_wordcache_find_on(struct meg_wordcache *c, const struct meg_sought *w);
-static inline const struct meg_word *meg_wordcache_find(struct meg_wordcache *c, const struct meg_sought *w)
+const struct meg_wordcache_entry *meg_wordcache_find_slow(struct meg_wordcache *c, const struct meg_wordcache_lookup *w);
+static inline const struct meg_wordcache_entry *meg_wordcache_find(struct meg_wordcache *c, const struct meg_wordcache_lookup *w)
 {
-    return meg_word_is(w->entry, w->key) && w->n <= MEG_WORD_BYTES ? w->entry
-                                                                  : meg_wordcache_find_on(c, w);
+    return meg_word_has_key(w->entry, w->key) && w->n <= MEG_WORD_BYTES ? w->entry
+                                                                  : meg_wordcache_find_slow(c, w);
 }
 
 /* The ids of an entry, in place until the next is added; returns their number. */
-static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct meg_word *e,
+static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct meg_wordcache_entry *e,
                                    const int32_t **ids)
 {
     *ids = e->n <= MEG_WORD_IDS ? e->id : c->more + e->at;
-    return e->n % MEG_WORD_ELSEWHERE;
+    return e->n % MEG_WORD_OUT_OF_LINE;
 }
 
 /* Copy them to ids, where there is room for MEG_WORD_IDS more, and one if there are none, which may be
  * written over; returns their number. */
-static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct meg_word *e,
+static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct meg_wordcache_entry *e,
                                     int32_t *ids)
 {
     enum { AT_ONCE = MEG_WORD_IDS + 1 }; /* behind the ids of an entry is its n */

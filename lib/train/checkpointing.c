@@ -47,12 +47,12 @@ static int take_release(struct trainer *t, struct meg_err *e)
     if (!mine->megatron_release)
         mine->megatron_release = theirs.megatron_release;
     if (!goes_on(t) || !meg_ckpt_is_native(t->from) ||
-        meg_release_find(mine->megatron_release) == meg_release_find(theirs.megatron_release))
+        meg_megatron_release_find(mine->megatron_release) == meg_megatron_release_find(theirs.megatron_release))
         return 0;
     return meg_fail(e, MEG_EUSAGE,
                     "--megatron-release %s: %s is of a run with %s; leave the option out, or give --finetune to "
                     "begin a new run with its weights",
-                    mine->megatron_release, meg_ckpt_path(t->from), meg_release_find(theirs.megatron_release)->name);
+                    mine->megatron_release, meg_ckpt_path(t->from), meg_megatron_release_find(theirs.megatron_release)->name);
 }
 
 int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e)

@@ -67,7 +67,7 @@ int meg_train_same_inputs(const struct trainer *t, struct meg_err *e)
 
     if (t->mesh->world->size == 1)
         return 0;
-    for (int i = 0; i < MEG_TOK_FILES; i++)
+    for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
         if (t->tok_files.file[i].s)
             add_bytes(&lines, i, &t->tok_files.file[i]);
     if (t->from)

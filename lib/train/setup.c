@@ -59,7 +59,7 @@ static int open_tokenizer(struct trainer *t, struct meg_err *e)
     int r;
 
     assume_gpt2(&t->job->tok);
-    t->job->tok.megatron_release = meg_release_find(t->job->tok.megatron_release)->name; /* for checkpoints */
+    t->job->tok.megatron_release = meg_megatron_release_find(t->job->tok.megatron_release)->name; /* for checkpoints */
     if ((r = meg_tokenizer_open(&t->tok, &t->job->tok, e)) < 0 ||
         (r = meg_ckpt_tokenizer_read(&t->tok_files, &t->job->tok, t->tok, e)) < 0 ||
         (t->from && (r = meg_ckpt_tokenizer_carry(&t->tok_files, t->from, e)) < 0))
@@ -167,14 +167,14 @@ static int plan_data(struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
     struct meg_dataset_spec *n = &t->need;
-    int r = meg_data_conf_check(&t->job->data, meg_release_find(t->job->tok.megatron_release), e);
+    int r = meg_data_conf_check(&t->job->data, meg_megatron_release_find(t->job->tok.megatron_release), e);
 
     if (r < 0)
         return r;
     n->seq_length = c->seq_length;
     n->seed = c->seed;
     n->eod = meg_tokenizer_eod(t->tok);
-    n->pad = meg_tokenizer_roles(t->tok)->pad;
+    n->pad = meg_tokenizer_special_ids(t->tok)->pad;
     n->vocab_size = t->job->model.vocab_size;
     n->tokenizer = meg_tokenizer_description(t->tok);
     n->megatron_release = t->job->tok.megatron_release;

@@ -63,9 +63,9 @@ static inline int save_box(struct box *b, const char *dir, int64_t iteration, in
     const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m },
                                            { "tokenizer", meg_tok_opts, &tok },
                                            { 0 } };
-    struct meg_ckpt_tokenizer files = { .file = { [MEG_TOK_VOCAB] = { .s = "{}", .n = 2 },
-                                                  [MEG_TOK_MERGES] = { .s = "a b\n", .n = 4 },
-                                                  [MEG_TOK_MODEL] = { .s = "\n\0x", .n = 3 } },
+    struct meg_ckpt_tokenizer files = { .file = { [MEG_TOK_FILE_VOCAB] = { .s = "{}", .n = 2 },
+                                                  [MEG_TOK_FILE_MERGES] = { .s = "a b\n", .n = 4 },
+                                                  [MEG_TOK_FILE_MODEL] = { .s = "\n\0x", .n = 3 } },
                                         .eod = 3 };
     struct meg_str options = { 0 };
     json_t *state = json_pack("{s:i,s:f}", "consumed", 40, "x", 0.1);

@@ -114,12 +114,12 @@ static int read_text_ids(struct meg_ckpt *c, int64_t vocab_size, struct meg_err 
 
 static void find_tokenizer(struct meg_ckpt *c)
 {
-    for (int i = 0; i < MEG_TOK_FILES; i++)
+    for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
         if (ckpt_is_file(c->path, meg_tok_files[i].name))
             c->tok_file[i] = ckpt_path(c->path, meg_tok_files[i].name);
     if (ckpt_is_file(c->path, OWN_MODEL)) {
-        free(c->tok_file[MEG_TOK_MODEL]);
-        c->tok_file[MEG_TOK_MODEL] = ckpt_path(c->path, OWN_MODEL);
+        free(c->tok_file[MEG_TOK_FILE_MODEL]);
+        c->tok_file[MEG_TOK_FILE_MODEL] = ckpt_path(c->path, OWN_MODEL);
     }
 }
 
@@ -129,16 +129,16 @@ static bool has_files_of(const struct meg_ckpt *c, const char *type)
     static const struct {
         const char *type;
         int file, other;
-    } needs[] = { { "GPT2BPETokenizer", MEG_TOK_VOCAB, MEG_TOK_MERGES },
-                  { "BertWordPieceLowerCase", MEG_TOK_BERT, MEG_TOK_BERT },
-                  { "BertWordPieceCase", MEG_TOK_BERT, MEG_TOK_BERT },
-                  { "HuggingFaceTokenizer", MEG_TOK_JSON, MEG_TOK_JSON },
-                  { "PretrainedFromHF", MEG_TOK_JSON, MEG_TOK_JSON } };
+    } needs[] = { { "GPT2BPETokenizer", MEG_TOK_FILE_VOCAB, MEG_TOK_FILE_MERGES },
+                  { "BertWordPieceLowerCase", MEG_TOK_FILE_BERT_VOCAB, MEG_TOK_FILE_BERT_VOCAB },
+                  { "BertWordPieceCase", MEG_TOK_FILE_BERT_VOCAB, MEG_TOK_FILE_BERT_VOCAB },
+                  { "HuggingFaceTokenizer", MEG_TOK_FILE_JSON, MEG_TOK_FILE_JSON },
+                  { "PretrainedFromHF", MEG_TOK_FILE_JSON, MEG_TOK_FILE_JSON } };
 
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
         if (!strcmp(type, needs[i].type))
             return c->tok_file[needs[i].file] && c->tok_file[needs[i].other];
-    return c->tok_file[MEG_TOK_MODEL] != NULL;
+    return c->tok_file[MEG_TOK_FILE_MODEL] != NULL;
 }
 
 /* Set the options that an export of ours keeps in tokenizer_config.json; false where it has none, or its files went. */
@@ -168,14 +168,14 @@ static bool read_own_options(const struct meg_ckpt *c, const json_t *config, con
  */
 static const char *type_of_tokenizer(const struct meg_ckpt *c, const json_t *config)
 {
-    char *path = c->tok_file[MEG_TOK_MODEL];
+    char *path = c->tok_file[MEG_TOK_FILE_MODEL];
     struct meg_mmap m = { 0 };
     const int first = path && meg_mmap_open(&m, path, NULL) == 0 && m.n ? m.p[0] : 0;
 
     meg_mmap_close(&m);
-    if (c->tok_file[MEG_TOK_JSON])
+    if (c->tok_file[MEG_TOK_FILE_JSON])
         return "HuggingFaceTokenizer";
-    if (c->tok_file[MEG_TOK_VOCAB] && c->tok_file[MEG_TOK_MERGES])
+    if (c->tok_file[MEG_TOK_FILE_VOCAB] && c->tok_file[MEG_TOK_FILE_MERGES])
         return "GPT2BPETokenizer";
     if (!path)
         return NULL;
@@ -192,7 +192,7 @@ static int read_tokenizer(struct meg_ckpt *c, const struct meg_optgroup *group, 
     int r = 0;
 
     find_tokenizer(c);
-    if (c->tok_file[MEG_TOK_CONFIG] && (r = meg_json_load_regular(&config, c->tok_file[MEG_TOK_CONFIG], e)) < 0)
+    if (c->tok_file[MEG_TOK_FILE_CONFIG] && (r = meg_json_load_regular(&config, c->tok_file[MEG_TOK_FILE_CONFIG], e)) < 0)
         return r;
     if (!read_own_options(c, config, group, tok))
         tok->type = type_of_tokenizer(c, config);
@@ -333,9 +333,9 @@ static int write_folder(const char *dir, const struct ckpt_family *family, const
         (r = write_config(dir, family, s, to->dtype, e)) < 0 ||
         (s->tok && (r = write_extras(dir, family, s->tok, e)) < 0))
         return r;
-    for (int i = 0; s->tok && i < MEG_TOK_FILES && r == 0; i++)
+    for (int i = 0; s->tok && i < MEG_NUM_TOK_FILES && r == 0; i++)
         if (s->tok->file[i].s)
-            r = ckpt_write_small(dir, i == MEG_TOK_MODEL && s->tok->is_own_model ? OWN_MODEL : meg_tok_files[i].name,
+            r = ckpt_write_small(dir, i == MEG_TOK_FILE_MODEL && s->tok->is_own_model ? OWN_MODEL : meg_tok_files[i].name,
                             &s->tok->file[i], e);
     return r;
 }

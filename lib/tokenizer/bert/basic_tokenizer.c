@@ -33,7 +33,7 @@ static bool is_ideograph(int32_t cp, bool is_hf)
          (cp >= (is_hf ? 0x2B920 : 0x2B820) && cp <= 0x2CEAF));
 }
 
-bool meg_bert_is_seam(int32_t cp)
+bool meg_bert_is_safe_split(int32_t cp)
 {
     return cp == ' ' || cp == '\t' || cp == '\n' || cp == '\r' || is_ideograph(cp, false);
 }
@@ -106,7 +106,7 @@ static void cut(const struct meg_codepoints *chars, struct meg_str *open, struct
 
         if (is_apart)
             close_word(open, out);
-        if (open->n <= MEG_BERT_LONG) {
+        if (open->n <= MEG_BERT_MAX_WORD) {
             char s[4];
 
             meg_str_add(open, s, (size_t)meg_utf8_encode(s, chars->v[i]));
@@ -149,20 +149,20 @@ static bool is_starter(int32_t cp)
 }
 
 /* Can what is before b, of which a is the last, be put in lower case and decomposed apart from it? */
-static bool can_part(int32_t a, int32_t b)
+static bool can_split_between(int32_t a, int32_t b)
 {
     return a != 0x3A3 && b != 0x3A3 && !meg_char_is_case_ignorable(a) && !meg_char_is_case_ignorable(b) &&
         is_starter(b);
 }
 
-void meg_bert_reader_free(struct meg_bert_reader *r)
+void meg_bert_basic_free(struct meg_bert_basic_tokenizer *r)
 {
     free(r->word.v);
     free(r->lowered.v);
     meg_str_free(&r->open);
 }
 
-void meg_bert_read(struct meg_bert_reader *r, const char *text, int64_t n)
+void meg_bert_basic_start(struct meg_bert_basic_tokenizer *r, const char *text, int64_t n)
 {
     r->text = text;
     r->end = text + n;
@@ -171,7 +171,7 @@ void meg_bert_read(struct meg_bert_reader *r, const char *text, int64_t n)
 }
 
 /* The characters at hand, which may be part of a word. */
-static void flush(struct meg_bert_reader *r, struct meg_str *out)
+static void flush(struct meg_bert_basic_tokenizer *r, struct meg_str *out)
 {
     if (r->is_lower)
         lower(r->word.v, r->word.n, &r->lowered);
@@ -179,20 +179,20 @@ static void flush(struct meg_bert_reader *r, struct meg_str *out)
     r->word.n = 0;
 }
 
-static void end_word(struct meg_bert_reader *r, struct meg_str *out)
+static void end_word(struct meg_bert_basic_tokenizer *r, struct meg_str *out)
 {
     flush(r, out);
     close_word(&r->open, out);
 }
 
-int meg_bert_held(struct meg_err *e)
+int meg_bert_run_error(struct meg_err *e)
 {
     return meg_fail(e, MEG_EFORMAT,
                     "more than %d marks and signs in a row, without a letter or a blank; break them up",
-                    MEG_BERT_HELD);
+                    MEG_BERT_MAX_RUN);
 }
 
-int meg_bert_next(struct meg_bert_reader *r, struct meg_str *out, struct meg_err *e)
+int meg_bert_basic_next(struct meg_bert_basic_tokenizer *r, struct meg_str *out, struct meg_err *e)
 {
     enum { AT_ONCE = 4096 };
 
@@ -211,12 +211,12 @@ int meg_bert_next(struct meg_bert_reader *r, struct meg_str *out, struct meg_err
             meg_codepoints_add(&r->word, cp);
             end_word(r, out);
         } else {
-            if (r->word.n >= AT_ONCE && can_part(r->word.v[r->word.n - 1], cp))
+            if (r->word.n >= AT_ONCE && can_split_between(r->word.v[r->word.n - 1], cp))
                 flush(r, out);
             meg_codepoints_add(&r->word, cp);
         }
-        if (r->word.n > MEG_BERT_HELD)
-            return meg_bert_held(e);
+        if (r->word.n > MEG_BERT_MAX_RUN)
+            return meg_bert_run_error(e);
     }
     if (r->text == r->end)
         end_word(r, out);
@@ -230,7 +230,7 @@ static bool is_control(int32_t cp)
 }
 
 /* Characters that stand apart from those that follow, the rest of the normaliser's work on them. */
-static void finish(const struct meg_bert_norm *b, struct meg_codepoints *c, struct meg_codepoints *d,
+static void finish(const struct meg_bert_normalizer *b, struct meg_codepoints *c, struct meg_codepoints *d,
                    struct meg_str *out)
 {
     d->n = 0;
@@ -248,7 +248,7 @@ static void finish(const struct meg_bert_norm *b, struct meg_codepoints *c, stru
     c->n = 0;
 }
 
-void meg_bert_normalize(const struct meg_bert_norm *b, const char *text, int64_t n,
+void meg_bert_normalize(const struct meg_bert_normalizer *b, const char *text, int64_t n,
                         struct meg_str *out)
 {
     enum { AT_ONCE = 4096 };

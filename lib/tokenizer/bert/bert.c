@@ -20,9 +20,9 @@ struct bert {
     struct meg_bert_files *files; /* the owner's; a share borrows it */
     bool is_share;
     struct meg_wordcache cache;
-    struct meg_sought word[BATCH]; /* words and stretches that wait for their ids, */
+    struct meg_wordcache_lookup word[BATCH]; /* words and stretches that wait for their ids, */
     int nwords;                    /* their places in the cache on the way to the processor */
-    struct meg_bert_reader reader;
+    struct meg_bert_basic_tokenizer reader;
     struct meg_str words; /* some of one stretch */
 };
 
@@ -35,7 +35,7 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bo
     struct meg_bert_files *files;
     int r;
 
-    if (!meg_release_find(c->megatron_release)->has_bert)
+    if (!meg_megatron_release_find(c->megatron_release)->has_bert)
         return meg_fail(e, MEG_EUSAGE, "%s: --megatron-release %s splits words otherwise; 0.14 is the last that is "
                         "followed", c->type, c->megatron_release);
     if (!c->vocab_file)
@@ -77,7 +77,7 @@ static void bert_close(struct meg_tokenizer *base)
     if (!t->is_share)
         meg_bert_files_free(t->files);
     meg_wordcache_free(&t->cache);
-    meg_bert_reader_free(&t->reader);
+    meg_bert_basic_free(&t->reader);
     meg_str_free(&t->words);
     free(t);
 }
@@ -95,13 +95,13 @@ static struct meg_tokenizer *bert_share(const struct meg_tokenizer *base)
 enum { LONG = 1 << 12 }; /* more bytes are not remembered; ASCII letters, they are an unknown word */
 
 /* Append the ids of what is not remembered, by all rules. */
-static int encode_new(struct bert *t, const char *s, int64_t n, struct meg_ids *out,
+static int encode_uncached(struct bert *t, const char *s, int64_t n, struct meg_ids *out,
                       struct meg_err *e)
 {
     int r;
 
-    meg_bert_read(&t->reader, s, n);
-    while ((r = meg_bert_next(&t->reader, &t->words, e)) > 0) {
+    meg_bert_basic_start(&t->reader, s, n);
+    while ((r = meg_bert_basic_next(&t->reader, &t->words, e)) > 0) {
         meg_ids_reserve(out, (int64_t)t->words.n);
         for (size_t at = 0, len; at < t->words.n; at += len + 1) {
             const char *word = t->words.s + at;
@@ -117,22 +117,22 @@ static int encode_new(struct bert *t, const char *s, int64_t n, struct meg_ids *
 }
 
 /* Append the ids of a word or stretch. */
-static int add_ids(struct bert *t, const struct meg_sought *w, struct meg_ids *out, struct meg_err *e)
+static int add_ids(struct bert *t, const struct meg_wordcache_lookup *w, struct meg_ids *out, struct meg_err *e)
 {
-    const struct meg_word *known;
+    const struct meg_wordcache_entry *known;
     const int32_t *ids;
     int64_t first = out->n, nids;
     int r;
 
     if (w->n > LONG)
-        return encode_new(t, w->s, w->n, out, e);
+        return encode_uncached(t, w->s, w->n, out, e);
     if ((known = meg_wordcache_find(&t->cache, w))) {
         if (out->cap - out->n < (nids = meg_word_ids(&t->cache, known, &ids)) + MEG_WORD_IDS)
             meg_ids_reserve(out, nids + MEG_WORD_IDS);
         out->n += meg_word_copy(&t->cache, known, out->v + out->n);
         return MEG_OK;
     }
-    if ((r = encode_new(t, w->s, w->n, out, e)) == MEG_OK && out->n > first)
+    if ((r = encode_uncached(t, w->s, w->n, out, e)) == MEG_OK && out->n > first)
         meg_wordcache_add(&t->cache, w->s, w->n, out->v + first, out->n - first, 0);
     return r;
 }
@@ -144,11 +144,11 @@ struct stretch {
     int64_t first; /* of its ids; -1: none has been added */
 };
 
-static int add_waiting(struct bert *t, struct stretch *x, struct meg_ids *out, struct meg_err *e)
+static int encode_batch(struct bert *t, struct stretch *x, struct meg_ids *out, struct meg_err *e)
 {
     int r = MEG_OK;
 
-    meg_wordcache_come(&t->cache, t->word, t->nwords);
+    meg_wordcache_prefetch_rest(&t->cache, t->word, t->nwords);
     for (int i = 0; i < t->nwords && r == MEG_OK; i++) {
         if (i == x->nth && x->first < 0)
             x->first = out->n;
@@ -162,26 +162,26 @@ static int add_waiting(struct bert *t, struct stretch *x, struct meg_ids *out, s
 static int add_word(struct bert *t, struct stretch *x, const char *s, int64_t n, const char *end,
                     struct meg_ids *out, struct meg_err *e)
 {
-    struct meg_sought *w;
+    struct meg_wordcache_lookup *w;
     int r;
 
-    if (t->nwords == BATCH && (r = add_waiting(t, x, out, e)) < 0)
+    if (t->nwords == BATCH && (r = encode_batch(t, x, out, e)) < 0)
         return r;
     w = &t->word[t->nwords++];
     if (n > LONG)
-        *w = (struct meg_sought){ .pair = t->cache.word, .s = s, .n = n };
+        *w = (struct meg_wordcache_lookup){ .pair = t->cache.word, .s = s, .n = n };
     else
-        meg_wordcache_seek(&t->cache, w, s, n, end);
+        meg_wordcache_prefetch(&t->cache, w, s, n, end);
     return MEG_OK;
 }
 
-static void begin_stretch(struct bert *t, struct stretch *x, const char *s, struct meg_ids *out)
+static void begin_chunk(struct bert *t, struct stretch *x, const char *s, struct meg_ids *out)
 {
     meg_ids_spill(out);
     *x = (struct stretch){ s, t->nwords, -1 };
 }
 
-static void undo_stretch(struct bert *t, const struct stretch *x, struct meg_ids *out)
+static void undo_chunk(struct bert *t, const struct stretch *x, struct meg_ids *out)
 {
     t->nwords = x->nth;
     if (x->first >= 0)
@@ -210,22 +210,22 @@ static const unsigned char *kinds(void)
 }
 
 /* The end of what stands between seams and begins at s; an ideograph is a stretch of its own. */
-static const char *stretch_end(const char *s, const char *end)
+static const char *safe_chunk_end(const char *s, const char *end)
 {
     const char *p = s;
     int32_t cp;
 
     do
         p += meg_utf8_decode_unchecked(p, &cp);
-    while (!meg_bert_is_seam(cp) && p < end);
-    if (!meg_bert_is_seam(cp))
+    while (!meg_bert_is_safe_split(cp) && p < end);
+    if (!meg_bert_is_safe_split(cp))
         return p;
     p = meg_utf8_prev(p, &cp);
     return p > s ? p : p + meg_utf8_decode_unchecked(p, &cp);
 }
 
 /* Rules look as far as the next letter, digit or sign that is none of these (Case_Ignorable). */
-static bool hides_nothing(char c)
+static bool not_case_ignorable(char c)
 {
     return !memchr("'.:^`", c, 5);
 }
@@ -242,37 +242,37 @@ static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);
     t->nwords = 0;
-    begin_stretch(t, &x, text, out);
+    begin_chunk(t, &x, text, out);
     for (const char *s = text, *p; s < end && r == MEG_OK; s = p) {
         p = s + 1;
         switch (kind[(unsigned char)*s]) {
         case BLANK:
-            begin_stretch(t, &x, p, out);
+            begin_chunk(t, &x, p, out);
             break;
         case LETTER:
             while (p < end && kind[(unsigned char)*p] == LETTER)
                 p++;
             if (p == end || kind[(unsigned char)*p] != RULES) {
                 if (s - x.begin > LONG)
-                    begin_stretch(t, &x, s, out);
+                    begin_chunk(t, &x, s, out);
                 r = add_word(t, &x, s, p - s > LONG ? LONG : p - s, end, out, e); /* unknown */
                 break;
             }
             /* fall through */
         case RULES:
-            undo_stretch(t, &x, out);
-            p = stretch_end(x.begin, end);
+            undo_chunk(t, &x, out);
+            p = safe_chunk_end(x.begin, end);
             r = add_word(t, &x, x.begin, p - x.begin, end, out, e);
-            begin_stretch(t, &x, p, out);
+            begin_chunk(t, &x, p, out);
             break;
         case PUNCTUATION:
-            if (s - x.begin > LONG && hides_nothing(*s))
-                begin_stretch(t, &x, s, out);
-            r = s - x.begin > MEG_BERT_HELD ? meg_bert_held(e) : add_word(t, &x, s, 1, end, out, e);
+            if (s - x.begin > LONG && not_case_ignorable(*s))
+                begin_chunk(t, &x, s, out);
+            r = s - x.begin > MEG_BERT_MAX_RUN ? meg_bert_run_error(e) : add_word(t, &x, s, 1, end, out, e);
             break;
         }
     }
-    return r < 0 ? r : add_waiting(t, &x, out, e);
+    return r < 0 ? r : encode_batch(t, &x, out, e);
 }
 
 static void bert_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,
@@ -332,10 +332,10 @@ const struct meg_tok_class meg_tok_bert_lower = {
     bert_encode,
     bert_bytes,
     bert_decode,
-    true, MEG_TOK_MEGATRON,
+    true, MEG_TOK_LIB_MEGATRON,
 };
 
 const struct meg_tok_class meg_tok_bert_case = {
     "BertWordPieceCase", open_case, bert_close, bert_share, bert_encode, bert_bytes, bert_decode,
-    true, MEG_TOK_MEGATRON,
+    true, MEG_TOK_LIB_MEGATRON,
 };

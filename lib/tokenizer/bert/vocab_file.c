@@ -72,7 +72,7 @@ static int32_t find_or_add(struct meg_strtab *t, const char *token)
 
 static int find_roles(struct meg_bert_files *f, const char *path, int32_t *unk, struct meg_err *e)
 {
-    struct meg_tok_roles *r = &f->roles;
+    struct meg_tok_special_ids *r = &f->roles;
     const struct {
         const char *token;
         int32_t *id;

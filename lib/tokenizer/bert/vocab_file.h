@@ -11,7 +11,7 @@
 struct meg_bert_files {
     struct meg_strtab tokens;    /* by id, those of the file and those added */
     struct meg_wordpiece pieces; /* of the file's tokens only: added ones are not found in text */
-    struct meg_tok_roles roles;
+    struct meg_tok_special_ids roles;
 };
 
 /*

@@ -134,8 +134,8 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
 /* How to merge. */
 struct how {
     const struct meg_bpe *b;
-    bool is_one;               /* meg_bpe_merge_one */
-    struct meg_bpe_seen *seen; /* or NULL */
+    bool is_one;               /* meg_bpe_merge_leftmost */
+    struct meg_bpe_rev_merge *seen; /* or NULL */
 };
 
 static struct meg_bpe_ranked look(const struct how *how, int32_t left, int32_t right)
@@ -143,7 +143,7 @@ static struct meg_bpe_ranked look(const struct how *how, int32_t left, int32_t r
     struct meg_bpe_ranked p = find(how->b, left, right);
 
     if (how->seen && p.id >= 0)
-        how->seen[p.id] = (struct meg_bpe_seen){ left, right };
+        how->seen[p.id] = (struct meg_bpe_rev_merge){ left, right };
     return p;
 }
 
@@ -235,7 +235,7 @@ struct node {
     int32_t rank;       /* NO_RANK where the node is gone or about to be looked up again */
 };
 
-static void rank_again(const struct how *how, const int32_t *sym, struct node *node, int32_t at,
+static void requeue_pair(const struct how *how, const int32_t *sym, struct node *node, int32_t at,
                        struct heap *h)
 {
     int32_t rank;
@@ -262,7 +262,7 @@ static int64_t merge_long(const struct how *how, int32_t *sym, int64_t n, int32_
     for (int64_t i = 0; i < n; i++)
         node[i] = (struct node){ (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1, NO_RANK };
     for (int64_t i = 0; i + 1 < n; i++)
-        rank_again(how, sym, node, (int32_t)i, &h);
+        requeue_pair(how, sym, node, (int32_t)i, &h);
     while (h.n > 0) {
         int32_t rank = (int32_t)(h.v[0] >> 32);
         int64_t nmerged = 0;
@@ -280,8 +280,8 @@ static int64_t merge_long(const struct how *how, int32_t *sym, int64_t n, int32_
             merged[nmerged++] = at;
         }
         for (int64_t i = 0; i < nmerged; i++) {
-            rank_again(how, sym, node, node[merged[i]].prev, &h);
-            rank_again(how, sym, node, merged[i], &h);
+            requeue_pair(how, sym, node, node[merged[i]].prev, &h);
+            requeue_pair(how, sym, node, merged[i], &h);
         }
     }
     for (int64_t i = 0; i >= 0; i = node[i].next) {
@@ -302,7 +302,7 @@ static int64_t merge(const struct how *how, int32_t *sym, int64_t n)
     return n <= MEG_BPE_SHORT ? merge_short(how, sym, n) : merge_long(how, sym, n, NULL);
 }
 
-int64_t meg_bpe_merge_begins(const struct meg_bpe *b, bool is_one, int32_t *sym, int64_t n,
+int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_one, int32_t *sym, int64_t n,
                              int32_t *begin)
 {
     const struct how how = { .b = b, .is_one = is_one };
@@ -317,8 +317,8 @@ int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n)
     return merge(&how, sym, n);
 }
 
-int64_t meg_bpe_merge_one(const struct meg_bpe *b, int32_t *sym, int64_t n,
-                          struct meg_bpe_seen *seen)
+int64_t meg_bpe_merge_leftmost(const struct meg_bpe *b, int32_t *sym, int64_t n,
+                          struct meg_bpe_rev_merge *seen)
 {
     const struct how how = { .b = b, .is_one = true, .seen = seen };
 

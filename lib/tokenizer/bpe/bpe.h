@@ -3,7 +3,7 @@
  * two forms:
  *   meg_bpe_merge     GPT-2's: of all pairs of neighbours the one with the lowest rank is merged,
  *                     wherever it occurs, left to right and without overlap
- *   meg_bpe_merge_one SentencePiece's and Hugging Face's: of all neighbours with the lowest rank the
+ *   meg_bpe_merge_leftmost SentencePiece's and Hugging Face's: of all neighbours with the lowest rank the
  *                     leftmost two are merged
  * until no pair has a rank.  They differ where a merge makes a pair that ranks before it.
  */
@@ -46,7 +46,7 @@ struct meg_bpe_merge_rule {
 void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, int64_t n);
 
 /*
- * meg_bpe_merge, meg_bpe_merge_one - merge the n symbols of a piece
+ * meg_bpe_merge, meg_bpe_merge_leftmost - merge the n symbols of a piece
  *   sym   [n]    in/out  a negative symbol takes part in no pair
  *   seen  [ids]  out     by the symbol a pair merges to: the last such pair that came to lie side by
  *                        side, whether it was merged or not; NULL when nobody asks
@@ -54,20 +54,20 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
  * nothing is allocated, above that 24 bytes a symbol.
  */
 enum { MEG_BPE_SHORT = 64 };
-struct meg_bpe_seen {
+struct meg_bpe_rev_merge {
     int32_t left, right;
 };
 int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n);
-int64_t meg_bpe_merge_one(const struct meg_bpe *b, int32_t *sym, int64_t n,
-                          struct meg_bpe_seen *seen);
+int64_t meg_bpe_merge_leftmost(const struct meg_bpe *b, int32_t *sym, int64_t n,
+                          struct meg_bpe_rev_merge *seen);
 
 /* The same by the other way for long pieces, n >= 1; begin [n] out: where each of those left began. */
-int64_t meg_bpe_merge_begins(const struct meg_bpe *b, bool is_one, int32_t *sym, int64_t n,
+int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_one, int32_t *sym, int64_t n,
                              int32_t *begin);
 
 /*
  * meg_bpe_stream - merge a piece of any length in bounded memory, a window at a time
- *   is_one  meg_bpe_merge_one, else meg_bpe_merge; the result is theirs
+ *   is_one  meg_bpe_merge_leftmost, else meg_bpe_merge; the result is theirs
  *   read    writes the next symbols of the piece, as many as it has up to n: less than n only at the end
  *   put     takes the next symbols of the result
  *   of      what both get
@@ -85,7 +85,7 @@ struct meg_bpe_stream {
 };
 enum { MEG_BPE_WINDOW = 1 << 15 };
 /* What to say where it is false, of a piece of n bytes: MEG_EFORMAT. */
-int meg_bpe_stuck(int64_t n, struct meg_err *e);
+int meg_bpe_stream_error(int64_t n, struct meg_err *e);
 bool meg_bpe_stream(const struct meg_bpe_stream *s);
 
 #endif

@@ -63,12 +63,12 @@ static void merge(const struct stream *x, struct window *w, int64_t from)
     int64_t n = x->n - from < x->size ? x->n - from : x->size;
 
     memcpy(w->sym, x->piece + from, (size_t)n * sizeof *w->sym);
-    w->n = meg_bpe_merge_begins(x->s->bpe, x->s->is_one, w->sym, n, w->begin);
+    w->n = meg_bpe_merge_offsets(x->s->bpe, x->s->is_one, w->sym, n, w->begin);
     w->begin[w->n] = (int32_t)n;
 }
 
 /* Does a symbol made from left [n] stay apart from the one made from right [m]? */
-static bool stay_apart(const struct stream *x, const int32_t *left, int64_t n, const int32_t *right,
+static bool is_safe_cut(const struct stream *x, const int32_t *left, int64_t n, const int32_t *right,
                        int64_t m)
 {
     int32_t *sym = meg_realloc_array(NULL, (size_t)(n + m), sizeof *sym);
@@ -77,7 +77,7 @@ static bool stay_apart(const struct stream *x, const int32_t *left, int64_t n, c
 
     memcpy(sym, left, (size_t)n * sizeof *sym);
     memcpy(sym + n, right, (size_t)m * sizeof *sym);
-    is_so = meg_bpe_merge_begins(x->s->bpe, x->s->is_one, sym, n + m, begin) == 2 && begin[1] == n;
+    is_so = meg_bpe_merge_offsets(x->s->bpe, x->s->is_one, sym, n + m, begin) == 2 && begin[1] == n;
     free(sym);
     free(begin);
     return is_so;
@@ -96,7 +96,7 @@ static int64_t cut(struct stream *x)
 
         merge(x, &x->next, begin[0]);
         if (x->next.begin[1] == begin[1] - begin[0] ||
-            stay_apart(x, x->piece + begin[-1], begin[0] - begin[-1], x->piece + begin[0],
+            is_safe_cut(x, x->piece + begin[-1], begin[0] - begin[-1], x->piece + begin[0],
                        x->next.begin[1]))
             return k;
     }
@@ -112,7 +112,7 @@ static bool enlarge(struct stream *x)
     fill(x);
     merge(x, &x->at, 0);
     return x->nlast == 0 || x->at.begin[1] == was ||
-        stay_apart(x, x->last, x->nlast, x->piece, x->at.begin[1]);
+        is_safe_cut(x, x->last, x->nlast, x->piece, x->at.begin[1]);
 }
 
 static void put(struct stream *x, int64_t k)
@@ -158,7 +158,7 @@ bool meg_bpe_stream(const struct meg_bpe_stream *s)
     return is_cut;
 }
 
-int meg_bpe_stuck(int64_t n, struct meg_err *e)
+int meg_bpe_stream_error(int64_t n, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFORMAT,
                     "a word of %lld bytes cannot be merged piece by piece with this vocabulary; break it "

@@ -10,14 +10,14 @@ static bool is_itself(int b)
 }
 
 /* The others in order: 00-20, 7F-A0, AD. */
-int32_t meg_bytemap_char(int b)
+int32_t meg_byte_alphabet_char(int b)
 {
     if (is_itself(b))
         return b;
     return 0x100 + (b <= 0x20 ? b : b <= 0xA0 ? b - 0x7F + 33 : 67);
 }
 
-int meg_bytemap_byte(int32_t cp)
+int meg_byte_alphabet_byte(int32_t cp)
 {
     int k = cp - 0x100;
 
@@ -26,23 +26,23 @@ int meg_bytemap_byte(int32_t cp)
     return k <= 0x20 ? k : k < 67 ? k - 33 + 0x7F : k == 67 ? 0xAD : -1;
 }
 
-void meg_bytemap_spell(struct meg_str *out, const char *bytes, int64_t n)
+void meg_byte_alphabet_encode(struct meg_str *out, const char *bytes, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         char c[4];
-        int len = meg_utf8_encode(c, meg_bytemap_char((unsigned char)bytes[i]));
+        int len = meg_utf8_encode(c, meg_byte_alphabet_char((unsigned char)bytes[i]));
 
         meg_str_add(out, c, (size_t)len);
     }
 }
 
-int meg_bytemap_read(struct meg_str *out, const char *text, int64_t n)
+int meg_byte_alphabet_decode(struct meg_str *out, const char *text, int64_t n)
 {
     size_t was = out->n;
 
     while (n > 0) {
         int32_t cp;
-        int len = meg_utf8_decode(text, n, &cp), b = len < 0 ? -1 : meg_bytemap_byte(cp);
+        int len = meg_utf8_decode(text, n, &cp), b = len < 0 ? -1 : meg_byte_alphabet_byte(cp);
         char c = (char)b;
 
         if (b < 0) {

@@ -10,14 +10,14 @@
 #include "base/mem.h"
 
 /* The character of a byte, below U+0144. */
-int32_t meg_bytemap_char(int byte);
+int32_t meg_byte_alphabet_char(int byte);
 /* The byte of a character; -1 when it stands for none. */
-int meg_bytemap_byte(int32_t cp);
+int meg_byte_alphabet_byte(int32_t cp);
 
 /* Append the characters of n bytes, in UTF-8. */
-void meg_bytemap_spell(struct meg_str *out, const char *bytes, int64_t n);
+void meg_byte_alphabet_encode(struct meg_str *out, const char *bytes, int64_t n);
 /* Append the bytes that UTF-8 text stands for; -1, and nothing appended, when a character stands
  * for none. */
-int meg_bytemap_read(struct meg_str *out, const char *text, int64_t n);
+int meg_byte_alphabet_decode(struct meg_str *out, const char *text, int64_t n);
 
 #endif

@@ -9,10 +9,10 @@ void meg_bytebpe_free(struct meg_bytebpe *b)
     free(b->whole_id);
 }
 
-void meg_bytebpe_coder_free(struct meg_bytebpe_coder *c)
+void meg_bytebpe_encoder_free(struct meg_bytebpe_encoder *c)
 {
     meg_wordcache_free(&c->cache);
-    meg_pieces_free(&c->pieces);
+    meg_pretokens_free(&c->pieces);
 }
 
 static int64_t merge(const struct meg_bytebpe *b, const char *s, int64_t n, int32_t *ids)
@@ -25,7 +25,7 @@ static int64_t merge(const struct meg_bytebpe *b, const char *s, int64_t n, int3
     }
     for (int64_t i = 0; i < n; i++)
         ids[i] = b->byte_id[(unsigned char)s[i]];
-    nids = b->is_one_by_one ? meg_bpe_merge_one(&b->bpe, ids, n, NULL)
+    nids = b->is_leftmost ? meg_bpe_merge_leftmost(&b->bpe, ids, n, NULL)
                             : meg_bpe_merge(&b->bpe, ids, n);
     for (int64_t i = 0; i < nids; i++) {
         if (ids[i] >= 0 || b->missing >= 0)
@@ -35,7 +35,7 @@ static int64_t merge(const struct meg_bytebpe *b, const char *s, int64_t n, int3
 }
 
 /* The ids of a piece that is not remembered yet, written to ids (room for n). */
-static int64_t encode_piece(struct meg_bytebpe_coder *c, const char *s, int64_t n, int32_t *ids)
+static int64_t encode_piece(struct meg_bytebpe_encoder *c, const char *s, int64_t n, int32_t *ids)
 {
     int64_t nids = merge(c->rules, s, n, ids);
 
@@ -46,16 +46,16 @@ static int64_t encode_piece(struct meg_bytebpe_coder *c, const char *s, int64_t 
 enum { BATCH = 128 };
 
 /* Up to BATCH pieces; their places in the cache are on their way to the processor. */
-static int next_pieces(const struct meg_wordcache *cache, struct meg_pieces *pieces,
-                       struct meg_sought *piece)
+static int next_pretokens(const struct meg_wordcache *cache, struct meg_pretokens *pieces,
+                       struct meg_wordcache_lookup *piece)
 {
     const char *s;
     int64_t len;
     int n = 0;
 
-    for (; n < BATCH && meg_pieces_next(pieces, &s, &len); n++)
-        meg_wordcache_seek(cache, &piece[n], s, len, pieces->end);
-    meg_wordcache_come(cache, piece, n);
+    for (; n < BATCH && meg_pretokens_next(pieces, &s, &len); n++)
+        meg_wordcache_prefetch(cache, &piece[n], s, len, pieces->end);
+    meg_wordcache_prefetch_rest(cache, piece, n);
     return n;
 }
 
@@ -101,20 +101,20 @@ static int encode_long(const struct meg_bytebpe *b, const char *s, int64_t n, st
         return MEG_OK;
     }
     return meg_bpe_stream(
-               &(struct meg_bpe_stream){ &b->bpe, b->is_one_by_one, read_symbols, put_ids, &p, MEG_BPE_WINDOW })
+               &(struct meg_bpe_stream){ &b->bpe, b->is_leftmost, read_symbols, put_ids, &p, MEG_BPE_WINDOW })
         ? MEG_OK
-        : meg_bpe_stuck(n, e);
+        : meg_bpe_stream_error(n, e);
 }
 
-static int encode_pieces(struct meg_bytebpe_coder *c, const struct meg_sought *piece, int n,
+static int encode_pretokens(struct meg_bytebpe_encoder *c, const struct meg_wordcache_lookup *piece, int n,
                          struct meg_ids *out, struct meg_err *e)
 {
-    const struct meg_sought *last = &piece[n - 1];
+    const struct meg_wordcache_lookup *last = &piece[n - 1];
     int r;
 
     meg_ids_reserve(out, last->s + last->n - piece->s + MEG_WORD_IDS);
-    for (const struct meg_sought *p = piece; p <= last; p++) {
-        const struct meg_word *known = meg_wordcache_find(&c->cache, p);
+    for (const struct meg_wordcache_lookup *p = piece; p <= last; p++) {
+        const struct meg_wordcache_entry *known = meg_wordcache_find(&c->cache, p);
         int32_t *ids = out->v + out->n;
 
         if (known)
@@ -130,16 +130,16 @@ static int encode_pieces(struct meg_bytebpe_coder *c, const struct meg_sought *p
     return MEG_OK;
 }
 
-int meg_bytebpe_encode(struct meg_bytebpe_coder *c, const char *text, int64_t n,
+int meg_bytebpe_encode(struct meg_bytebpe_encoder *c, const char *text, int64_t n,
                        struct meg_ids *out, struct meg_err *e)
 {
-    struct meg_sought piece[BATCH];
+    struct meg_wordcache_lookup piece[BATCH];
     int r = MEG_OK;
 
     if (!c->cache.word)
         meg_wordcache_init(&c->cache);
-    meg_pieces_of(&c->pieces, c->rules->split, text, n);
-    for (int k; r == MEG_OK && (k = next_pieces(&c->cache, &c->pieces, piece)) > 0;)
-        r = encode_pieces(c, piece, k, out, e);
+    meg_pretokens_split(&c->pieces, c->rules->split, text, n);
+    for (int k; r == MEG_OK && (k = next_pretokens(&c->cache, &c->pieces, piece)) > 0;)
+        r = encode_pretokens(c, piece, k, out, e);
     return r;
 }

@@ -17,7 +17,7 @@ struct meg_bytebpe {
     int32_t byte_id[256]; /* -1: no token */
     int32_t missing;      /* id of a byte that is no token; -1: it is left out */
     struct meg_bpe bpe;
-    bool is_one_by_one; /* meg_bpe_merge_one instead of meg_bpe_merge */
+    bool is_leftmost; /* meg_bpe_merge_leftmost instead of meg_bpe_merge */
     /* a piece that is one of these is not merged: [whole.n] ids; none of them: { 0 } */
     struct meg_strtab whole;
     int32_t *whole_id;
@@ -25,14 +25,14 @@ struct meg_bytebpe {
 void meg_bytebpe_free(struct meg_bytebpe *b);
 
 /* What a thread needs besides.  Starts as { .rules }. */
-struct meg_bytebpe_coder {
+struct meg_bytebpe_encoder {
     const struct meg_bytebpe *rules;
     struct meg_wordcache cache;
-    struct meg_pieces pieces;
+    struct meg_pretokens pieces;
 };
 /* Append the ids of text [n], well-formed UTF-8.  MEG_EFORMAT where meg_bpe_stream fails. */
-int meg_bytebpe_encode(struct meg_bytebpe_coder *c, const char *text, int64_t n,
+int meg_bytebpe_encode(struct meg_bytebpe_encoder *c, const char *text, int64_t n,
                        struct meg_ids *out, struct meg_err *e);
-void meg_bytebpe_coder_free(struct meg_bytebpe_coder *c);
+void meg_bytebpe_encoder_free(struct meg_bytebpe_encoder *c);
 
 #endif

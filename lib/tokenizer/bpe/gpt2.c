@@ -13,9 +13,9 @@ struct gpt2 {
     struct meg_tokenizer base;
     struct meg_gpt2_files *files; /* the owner's; a share borrows it */
     bool is_share;
-    struct meg_bytebpe_coder coder;
-    struct meg_specials own;             /* the owner's, of release 0.15 and later */
-    const struct meg_specials *specials; /* own, or those of the tokenizer that is shared */
+    struct meg_bytebpe_encoder coder;
+    struct meg_special_tokens own;             /* the owner's, of release 0.15 and later */
+    const struct meg_special_tokens *specials; /* own, or those of the tokenizer that is shared */
 };
 
 /* <|endoftext|> is the one token that this type takes for special. */
@@ -24,7 +24,7 @@ static int find_end(struct gpt2 *t, struct meg_err *e)
     const struct meg_gpt2_files *f = t->files;
     struct meg_trie_key key = { f->bytes.s + f->at[f->eod], f->at[f->eod + 1] - f->at[f->eod], f->eod };
 
-    return meg_specials_build(&t->own, &key, 1, e);
+    return meg_special_tokens_build(&t->own, &key, 1, e);
 }
 
 static int gpt2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
@@ -44,13 +44,13 @@ static int gpt2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
     t->coder.rules = &files->rules;
     t->base.class = &meg_tok_gpt2;
     t->base.vocab_size = files->n;
-    t->base.roles = meg_tok_no_roles;
+    t->base.roles = meg_tok_no_special_ids;
     t->base.roles.eod = files->eod;
     meg_tok_set_description(&t->base, "_GPT2BPETokenizer",
                             (const char *const[]){ c->vocab_file, c->merge_file, NULL },
                             (const char *const[]){ NULL });
     *out = &t->base;
-    if (!meg_release_find(c->megatron_release)->finds_specials)
+    if (!meg_megatron_release_find(c->megatron_release)->finds_specials)
         return MEG_OK;
     if ((r = find_end(t, e)) < 0)
         meg_tokenizer_close(&t->base);
@@ -63,9 +63,9 @@ static void gpt2_close(struct meg_tokenizer *base)
 
     if (!t->is_share) {
         meg_gpt2_files_free(t->files);
-        meg_specials_free(&t->own);
+        meg_special_tokens_free(&t->own);
     }
-    meg_bytebpe_coder_free(&t->coder);
+    meg_bytebpe_encoder_free(&t->coder);
     free(t);
 }
 
@@ -90,7 +90,7 @@ static int gpt2_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
 {
     struct gpt2 *t = (struct gpt2 *)base;
 
-    return meg_specials_encode(t->specials, text, n, out, encode_plain, &t->coder, e);
+    return meg_special_tokens_encode(t->specials, text, n, out, encode_plain, &t->coder, e);
 }
 
 static void gpt2_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,
@@ -104,5 +104,5 @@ static void gpt2_bytes(const struct meg_tokenizer *base, const int32_t *ids, int
 
 const struct meg_tok_class meg_tok_gpt2 = {
     "GPT2BPETokenizer", gpt2_open,  gpt2_close,           gpt2_share,
-    gpt2_encode,        gpt2_bytes, meg_tok_decode_bytes, false, MEG_TOK_MEGATRON,
+    gpt2_encode,        gpt2_bytes, meg_tok_decode_bytes, false, MEG_TOK_LIB_MEGATRON,
 };

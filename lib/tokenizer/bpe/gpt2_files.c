@@ -128,7 +128,7 @@ static int order_tokens(struct meg_gpt2_files *f, const struct spelled *v, struc
     for (int64_t id = 0; id < f->n && r == MEG_OK; id++) {
         struct meg_str token = meg_strtab_get(&v->tokens, nth[id] - 1);
 
-        if (meg_bytemap_read(&f->bytes, token.s, (int64_t)token.n) < 0)
+        if (meg_byte_alphabet_decode(&f->bytes, token.s, (int64_t)token.n) < 0)
             meg_str_add(&f->bytes, token.s, token.n); /* added by hand: stands for itself */
         f->at[id + 1] = (int64_t)f->bytes.n;
     }
@@ -149,7 +149,7 @@ static int load_vocab(struct meg_gpt2_files *f, struct spelled *v, const struct 
         struct meg_str s = { 0 };
         char c = (char)b;
 
-        meg_bytemap_spell(&s, &c, 1);
+        meg_byte_alphabet_encode(&s, &c, 1);
         f->rules.byte_id[b] = id_of(v, s.s, s.n);
         lacking += f->rules.byte_id[b] < 0;
         meg_str_free(&s);
@@ -268,7 +268,7 @@ int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, con
     struct spelled spelled = { .path = vocab_path };
     int r;
 
-    if ((r = meg_tok_map_file(&vocab, vocab_path, e)) < 0 ||
+    if ((r = meg_tok_mmap_file(&vocab, vocab_path, e)) < 0 ||
         (r = meg_tok_read_file(merge_path, &merges, e)) < 0)
         goto out;
     if (memchr(merges.s, 0, merges.n)) {

@@ -14,7 +14,7 @@ struct tiktoken {
     struct meg_tokenizer base;
     struct meg_tiktoken_files *files; /* the owner's; a share borrows it */
     bool is_share;
-    struct meg_bytebpe_coder coder;
+    struct meg_bytebpe_encoder coder;
 };
 
 static void describe(struct meg_tokenizer *t, const struct meg_tok_conf *c, enum meg_pretok split)
@@ -24,10 +24,10 @@ static void describe(struct meg_tokenizer *t, const struct meg_tok_conf *c, enum
 
     snprintf(size, sizeof size, "%lld", (long long)t->vocab_size);
     snprintf(nspecial, sizeof nspecial, "%lld", (long long)c->tiktoken_num_special_tokens);
-    meg_tok_add_list(&special, &c->tiktoken_special_tokens);
+    meg_tok_add_python_list(&special, &c->tiktoken_special_tokens);
     meg_tok_set_description(
         t, "CustomTikTokenizer", (const char *const[]){ c->tokenizer_model, NULL },
-        (const char *const[]){ "pattern", meg_split_pattern[split], "vocab_size", size,
+        (const char *const[]){ "pattern", meg_pretok_pattern[split], "vocab_size", size,
                                "num_special_tokens", nspecial, "special_tokens", special.s, NULL });
     meg_str_free(&special);
 }
@@ -60,7 +60,7 @@ static void tiktoken_close(struct meg_tokenizer *base)
 
     if (!t->is_share)
         meg_tiktoken_files_free(t->files);
-    meg_bytebpe_coder_free(&t->coder);
+    meg_bytebpe_encoder_free(&t->coder);
     free(t);
 }
 
@@ -84,7 +84,7 @@ static int tiktoken_encode(struct meg_tokenizer *base, const char *text, int64_t
 {
     struct tiktoken *t = (struct tiktoken *)base;
 
-    return meg_specials_encode(&t->files->specials, text, n, out, encode_plain, &t->coder, e);
+    return meg_special_tokens_encode(&t->files->specials, text, n, out, encode_plain, &t->coder, e);
 }
 
 static void tiktoken_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,
@@ -101,5 +101,5 @@ static void tiktoken_bytes(const struct meg_tokenizer *base, const int32_t *ids,
 
 const struct meg_tok_class meg_tok_tiktoken = {
     "TikTokenizer",  tiktoken_open,  tiktoken_close,       tiktoken_share,
-    tiktoken_encode, tiktoken_bytes, meg_tok_decode_bytes, false, MEG_TOK_TIKTOKEN,
+    tiktoken_encode, tiktoken_bytes, meg_tok_decode_bytes, false, MEG_TOK_LIB_TIKTOKEN,
 };

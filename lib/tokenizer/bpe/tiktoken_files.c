@@ -161,7 +161,7 @@ struct cut {
 };
 
 /* All ways to cut a token in two become merges of its rank. */
-static int fill_rules(struct meg_bytebpe *b, int32_t first_id, const char *path, struct meg_err *e)
+static int fill_merges(struct meg_bytebpe *b, int32_t first_id, const char *path, struct meg_err *e)
 {
     struct cut *cut = NULL;
     int64_t n = 0, cap = 0;
@@ -199,7 +199,7 @@ static int fill_rules(struct meg_bytebpe *b, int32_t first_id, const char *path,
         meg_bpe_add(&b->bpe, cut[i].left + first_id, cut[i].right + first_id, cut[i].both,
                     cut[i].both + first_id);
     free(cut);
-    b->is_one_by_one = true;
+    b->is_leftmost = true;
     return MEG_OK;
 }
 
@@ -208,16 +208,16 @@ static enum meg_pretok split_of(const char *pattern, bool is_json)
     static const struct {
         const char *name;
         enum meg_pretok split;
-    } named[] = { { "v1", MEG_SPLIT_TIK_V1 },
-                  { "v2", MEG_SPLIT_TIK_V2 },
-                  { "cl100k", MEG_SPLIT_CL100K },
-                  { "o200k", MEG_SPLIT_O200K } };
+    } named[] = { { "v1", MEG_PRETOK_TIK_V1 },
+                  { "v2", MEG_PRETOK_TIK_V2 },
+                  { "cl100k", MEG_PRETOK_CL100K },
+                  { "o200k", MEG_PRETOK_O200K } };
 
     for (size_t i = 0; pattern && i < sizeof named / sizeof *named; i++) {
         if (strcmp(pattern, named[i].name) == 0)
             return named[i].split;
     }
-    return is_json ? MEG_SPLIT_TIK_V2 : MEG_SPLIT_CL100K;
+    return is_json ? MEG_PRETOK_TIK_V2 : MEG_PRETOK_CL100K;
 }
 
 /* The first n tokens are special wherever a text spells them. */
@@ -231,7 +231,7 @@ static int find_specials(struct meg_tiktoken_files *f, int64_t n, struct meg_err
 
         key[i] = (struct meg_trie_key){ token.s, (int64_t)token.n, (int32_t)i };
     }
-    r = meg_specials_build(&f->specials, key, n, e);
+    r = meg_special_tokens_build(&f->specials, key, n, e);
     free(key);
     return r;
 }
@@ -241,7 +241,7 @@ static int number_json(struct meg_tiktoken_files *f, const struct meg_tok_conf *
                        struct meg_err *e)
 {
     static const char *needed[] = { "<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>" };
-    const struct meg_release *release = meg_release_find(c->megatron_release);
+    const struct meg_megatron_release *release = meg_megatron_release_find(c->megatron_release);
     const struct meg_str_list usual = { needed, release->has_seven_specials ? 7 : 3 };
     int64_t n = c->tiktoken_num_special_tokens, was;
     int r = add_special(&f->tokens, &c->tiktoken_special_tokens, n, &usual, "<SPECIAL_%lld>", 0, e);
@@ -320,7 +320,7 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
             "the 256 bytes",
             (long long)size, (long long)nspecial);
     f = meg_new(sizeof *f);
-    f->roles = meg_tok_no_roles;
+    f->roles = meg_tok_no_special_ids;
     f->rules.missing = -1;
     if ((r = meg_tok_read_file(path, &file, e)) < 0)
         goto out;
@@ -339,7 +339,7 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
         goto out;
     }
     if ((r = is_json ? number_json(f, c, e) : number_text(f, c, e)) < 0 ||
-        (r = fill_rules(&f->rules, is_json ? (int32_t)nspecial : 0, path, e)) < 0)
+        (r = fill_merges(&f->rules, is_json ? (int32_t)nspecial : 0, path, e)) < 0)
         goto out;
     *out = f;
     f = NULL;
@@ -355,6 +355,6 @@ void meg_tiktoken_files_free(struct meg_tiktoken_files *f)
         return;
     meg_strtab_free(&f->tokens);
     meg_bytebpe_free(&f->rules);
-    meg_specials_free(&f->specials);
+    meg_special_tokens_free(&f->specials);
     free(f);
 }

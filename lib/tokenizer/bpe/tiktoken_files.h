@@ -13,9 +13,9 @@
 
 struct meg_tiktoken_files {
     struct meg_strtab tokens; /* bytes by id */
-    struct meg_tok_roles roles;
+    struct meg_tok_special_ids roles;
     struct meg_bytebpe rules;
-    struct meg_specials specials; /* found in text, of release 0.15 and later */
+    struct meg_special_tokens specials; /* found in text, of release 0.15 and later */
 };
 
 /*

@@ -33,7 +33,7 @@ struct entry {
     int64_t nwords, cap;
 };
 
-struct learner {
+struct bpe_train_state {
     struct pair *pair;
     int64_t npairs, pairs_cap;
     uint32_t *slot; /* hash table of pairs: number + 1 */
@@ -45,16 +45,16 @@ struct learner {
     int32_t *sym; /* of word i: sym[at[i]] .. sym[at[i] + len[i] - 1] */
     const int64_t *at, *count;
     int32_t *len;
-    struct meg_vocab *vocab;
+    struct meg_bpe_vocab *vocab;
 };
 
-void meg_learn_count(struct meg_learn *l, const char *text, int64_t n)
+void meg_bpe_trainer_count(struct meg_bpe_trainer *l, const char *text, int64_t n)
 {
     const char *piece;
     int64_t len;
 
-    meg_pieces_of(&l->pieces, MEG_SPLIT_GPT2, text, n);
-    while (meg_pieces_next(&l->pieces, &piece, &len)) {
+    meg_pretokens_split(&l->pieces, MEG_PRETOK_GPT2, text, n);
+    while (meg_pretokens_next(&l->pieces, &piece, &len)) {
         int64_t word = meg_strtab_add(&l->words, piece, len);
 
         if (word == l->ncount) {
@@ -66,14 +66,14 @@ void meg_learn_count(struct meg_learn *l, const char *text, int64_t n)
     }
 }
 
-void meg_learn_free(struct meg_learn *l)
+void meg_bpe_trainer_free(struct meg_bpe_trainer *l)
 {
     meg_strtab_free(&l->words);
     free(l->count);
-    meg_pieces_free(&l->pieces);
+    meg_pretokens_free(&l->pieces);
 }
 
-static uint32_t *slot_of(const struct learner *l, int32_t left, int32_t right)
+static uint32_t *slot_of(const struct bpe_train_state *l, int32_t left, int32_t right)
 {
     uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15u;
 
@@ -85,7 +85,7 @@ static uint32_t *slot_of(const struct learner *l, int32_t left, int32_t right)
     }
 }
 
-static void grow_pairs(struct learner *l)
+static void grow_pairs(struct bpe_train_state *l)
 {
     l->pairs_cap = l->pairs_cap ? 2 * l->pairs_cap : 1 << 12;
     l->pair = meg_realloc_array(l->pair, (size_t)l->pairs_cap, sizeof *l->pair);
@@ -97,7 +97,7 @@ static void grow_pairs(struct learner *l)
 }
 
 /* Whether a is merged after b. */
-static bool is_after(const struct learner *l, const struct entry *a, const struct entry *b)
+static bool is_after(const struct bpe_train_state *l, const struct entry *a, const struct entry *b)
 {
     const struct pair *p = &l->pair[a->pair], *q = &l->pair[b->pair];
 
@@ -106,7 +106,7 @@ static bool is_after(const struct learner *l, const struct entry *a, const struc
     return p->left != q->left ? p->left > q->left : p->right > q->right;
 }
 
-static void push(struct learner *l, struct entry *x)
+static void push(struct bpe_train_state *l, struct entry *x)
 {
     int64_t i;
 
@@ -119,7 +119,7 @@ static void push(struct learner *l, struct entry *x)
     l->heap[i] = x;
 }
 
-static struct entry *pop(struct learner *l)
+static struct entry *pop(struct bpe_train_state *l)
 {
     struct entry *top = l->heap[0], *x = l->heap[--l->nheap];
     int64_t i = 0;
@@ -141,7 +141,7 @@ static void free_entry(struct entry *x)
 }
 
 /* The pair stands once more (by = 1) or less (-1) in a word, each time the word occurs. */
-static void change(struct learner *l, int32_t left, int32_t right, int by, uint32_t word)
+static void change(struct bpe_train_state *l, int32_t left, int32_t right, int by, uint32_t word)
 {
     uint32_t *slot;
     struct pair *p;
@@ -179,7 +179,7 @@ static void change(struct learner *l, int32_t left, int32_t right, int by, uint3
 }
 
 /* The round is over: what it formed goes into the queue. */
-static void push_opened(struct learner *l)
+static void push_new_pairs(struct bpe_train_state *l)
 {
     for (int64_t i = 0; i < l->nopened; i++) {
         struct entry *x = l->opened[i];
@@ -195,7 +195,7 @@ static void push_opened(struct learner *l)
 }
 
 /* Replace the pair by token id in one word, left to right. */
-static void merge_word(struct learner *l, uint32_t word, int32_t left, int32_t right, int32_t id)
+static void merge_word(struct bpe_train_state *l, uint32_t word, int32_t left, int32_t right, int32_t id)
 {
     int32_t *s = l->sym + l->at[word];
     int32_t n = l->len[word], to = 0;
@@ -233,11 +233,11 @@ static int32_t token_of(struct meg_strtab *tokens, int32_t left, int32_t right)
     return (int32_t)id;
 }
 
-static void add_first_tokens(struct meg_strtab *tokens, int32_t byte_id[256])
+static void add_base_tokens(struct meg_strtab *tokens, int32_t byte_id[256])
 {
     meg_strtab_add(tokens, MEG_ENDOFTEXT, (int64_t)strlen(MEG_ENDOFTEXT));
     for (int32_t cp = 0; cp < 0x144; cp++) {
-        int b = meg_bytemap_byte(cp);
+        int b = meg_byte_alphabet_byte(cp);
         char c = (char)b;
 
         if (b >= 0)
@@ -245,7 +245,7 @@ static void add_first_tokens(struct meg_strtab *tokens, int32_t byte_id[256])
     }
 }
 
-static void split_words(struct learner *l, const struct meg_strtab *words,
+static void split_words(struct bpe_train_state *l, const struct meg_strtab *words,
                         const int32_t byte_id[256])
 {
     l->at = words->at;
@@ -260,32 +260,32 @@ static void split_words(struct learner *l, const struct meg_strtab *words,
         for (int32_t i = 0; i + 1 < l->len[w]; i++)
             change(l, s[i], s[i + 1], 1, (uint32_t)w);
     }
-    push_opened(l);
+    push_new_pairs(l);
 }
 
 /* The merges in the order of their last round, which gives the rank. */
-static void list_merges(struct learner *l, const int32_t *round, int64_t nrounds)
+static void list_merges(struct bpe_train_state *l, const int32_t *round, int64_t nrounds)
 {
-    struct meg_vocab *v = l->vocab;
+    struct meg_bpe_vocab *v = l->vocab;
 
     v->merge = meg_new((size_t)nrounds * sizeof *v->merge);
     for (int64_t i = 0; i < nrounds; i++) {
         const struct pair *p = &l->pair[round[i]];
 
         if (p->merged == i)
-            v->merge[v->nmerges++] = (struct meg_merge){ p->left, p->right };
+            v->merge[v->nmerges++] = (struct meg_bpe_vocab_merge){ p->left, p->right };
     }
 }
 
-void meg_learn_run(struct meg_learn *words, int64_t vocab_size, int64_t min_frequency,
-                   struct meg_vocab *vocab)
+void meg_bpe_trainer_run(struct meg_bpe_trainer *words, int64_t vocab_size, int64_t min_frequency,
+                   struct meg_bpe_vocab *vocab)
 {
-    struct learner l = { .vocab = vocab, .count = words->count };
+    struct bpe_train_state l = { .vocab = vocab, .count = words->count };
     int32_t byte_id[256], *round = NULL;
     int64_t nrounds = 0, cap = 0;
     struct entry *x;
 
-    add_first_tokens(&vocab->tokens, byte_id);
+    add_base_tokens(&vocab->tokens, byte_id);
     split_words(&l, &words->words, byte_id);
     while (vocab->tokens.n < vocab_size && l.nheap > 0) {
         struct pair *p;
@@ -313,7 +313,7 @@ void meg_learn_run(struct meg_learn *words, int64_t vocab_size, int64_t min_freq
         id = token_of(&vocab->tokens, left, right);
         for (int64_t i = 0; i < x->nwords; i++) /* p may move from here on */
             merge_word(&l, x->word[i], left, right, id);
-        push_opened(&l);
+        push_new_pairs(&l);
         free_entry(x);
     }
     list_merges(&l, round, nrounds);
@@ -328,7 +328,7 @@ void meg_learn_run(struct meg_learn *words, int64_t vocab_size, int64_t min_freq
     free(l.len);
 }
 
-void meg_vocab_free(struct meg_vocab *v)
+void meg_bpe_vocab_free(struct meg_bpe_vocab *v)
 {
     meg_strtab_free(&v->tokens);
     free(v->merge);

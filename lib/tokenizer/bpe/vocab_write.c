@@ -9,7 +9,7 @@
 #include "tokenizer/bpe/train.h"
 
 /* A token in the characters of its bytes, as a JSON string where quoted. */
-static void spell(const struct meg_vocab *v, int32_t id, bool is_quoted, struct meg_str *out)
+static void spell(const struct meg_bpe_vocab *v, int32_t id, bool is_quoted, struct meg_str *out)
 {
     struct meg_str token = meg_strtab_get(&v->tokens, id);
 
@@ -18,13 +18,13 @@ static void spell(const struct meg_vocab *v, int32_t id, bool is_quoted, struct 
     for (size_t i = 0; i < token.n; i++) {
         if (is_quoted && (token.s[i] == '"' || token.s[i] == '\\'))
             meg_str_add(out, "\\", 1);
-        meg_bytemap_spell(out, token.s + i, 1);
+        meg_byte_alphabet_encode(out, token.s + i, 1);
     }
     if (is_quoted)
         meg_str_add(out, "\"", 1);
 }
 
-static void vocab_json(const struct meg_vocab *v, struct meg_str *out)
+static void vocab_json(const struct meg_bpe_vocab *v, struct meg_str *out)
 {
     for (int64_t id = 0; id < v->tokens.n; id++) {
         meg_str_add(out, id ? "," : "{", 1);
@@ -34,7 +34,7 @@ static void vocab_json(const struct meg_vocab *v, struct meg_str *out)
     meg_str_add(out, "}", 1);
 }
 
-static void merges_txt(const struct meg_vocab *v, struct meg_str *out)
+static void merges_txt(const struct meg_bpe_vocab *v, struct meg_str *out)
 {
     meg_str_printf(out, "#version: 0.2\n");
     for (int64_t i = 0; i < v->nmerges; i++) {
@@ -45,7 +45,7 @@ static void merges_txt(const struct meg_vocab *v, struct meg_str *out)
     }
 }
 
-static void tokenizer_json(const struct meg_vocab *v, struct meg_str *out)
+static void tokenizer_json(const struct meg_bpe_vocab *v, struct meg_str *out)
 {
     meg_str_printf(
         out,
@@ -75,7 +75,7 @@ static void tokenizer_json(const struct meg_vocab *v, struct meg_str *out)
 }
 
 /* What transformers' AutoTokenizer and HuggingFaceTokenizer read beside tokenizer.json. */
-static void tokenizer_config_json(const struct meg_vocab *v, struct meg_str *out)
+static void tokenizer_config_json(const struct meg_bpe_vocab *v, struct meg_str *out)
 {
     (void)v;
     meg_str_printf(out,
@@ -85,11 +85,11 @@ static void tokenizer_config_json(const struct meg_vocab *v, struct meg_str *out
                    MEG_ENDOFTEXT, MEG_ENDOFTEXT);
 }
 
-int meg_vocab_write(const struct meg_vocab *v, const char *dir, struct meg_err *e)
+int meg_bpe_vocab_write(const struct meg_bpe_vocab *v, const char *dir, struct meg_err *e)
 {
     static const struct {
         const char *name;
-        void (*text)(const struct meg_vocab *v, struct meg_str *out);
+        void (*text)(const struct meg_bpe_vocab *v, struct meg_str *out);
     } files[] = { { "merges.txt", merges_txt },
                   { "tokenizer.json", tokenizer_json },
                   { "tokenizer_config.json", tokenizer_config_json },

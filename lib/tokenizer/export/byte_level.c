@@ -36,7 +36,7 @@ static int check_bytes(const json_t *vocab, const char *path, struct meg_err *e)
         struct meg_str s = { 0 };
         char c = (char)b;
 
-        meg_bytemap_spell(&s, &c, 1);
+        meg_byte_alphabet_encode(&s, &c, 1);
         lacking += !json_object_get(vocab, s.s);
         meg_str_free(&s);
     }
@@ -45,7 +45,7 @@ static int check_bytes(const json_t *vocab, const char *path, struct meg_err *e)
                    : MEG_OK;
 }
 
-int meg_export_gpt2(struct meg_export *x, struct meg_err *e)
+int meg_export_gpt2(struct meg_export_builder *x, struct meg_err *e)
 {
     const char *path = x->conf->vocab_file;
     struct meg_str merges = { 0 };
@@ -55,9 +55,9 @@ int meg_export_gpt2(struct meg_export *x, struct meg_err *e)
     if ((r = meg_json_load_regular(&vocab, path, e)) < 0 ||
         (r = meg_tok_read_file(x->conf->merge_file, &merges, e)) < 0 || (r = check_bytes(vocab, path, e)) < 0)
         goto out;
-    x->model = meg_export_byte_model(json_incref(vocab), read_merges(merges.s), false);
-    meg_export_split_bytes(x, MEG_SPLIT_GPT2);
-    meg_export_add_roles(x);
+    x->model = meg_export_byte_level_bpe(json_incref(vocab), read_merges(merges.s), false);
+    meg_export_byte_level(x, MEG_PRETOK_GPT2);
+    meg_export_add_all_special(x);
 out:
     json_decref(vocab);
     meg_str_free(&merges);
@@ -102,7 +102,7 @@ static void spell(struct meg_str *out, const struct meg_strtab *tokens, int64_t 
     const struct meg_str t = meg_strtab_get(tokens, k);
 
     out->n = 0;
-    meg_bytemap_spell(out, t.s, (int64_t)t.n);
+    meg_byte_alphabet_encode(out, t.s, (int64_t)t.n);
 }
 
 static json_t *merges_of(const struct meg_strtab *tokens)
@@ -128,7 +128,7 @@ static json_t *merges_of(const struct meg_strtab *tokens)
     return merges;
 }
 
-int meg_export_tiktoken(struct meg_export *x, struct meg_err *e)
+int meg_export_tiktoken(struct meg_export_builder *x, struct meg_err *e)
 {
     struct meg_tiktoken_files *f;
     struct meg_str text = { 0 };
@@ -144,12 +144,12 @@ int meg_export_tiktoken(struct meg_export *x, struct meg_err *e)
 
         text.n = 0;
         if (is_ranked)
-            meg_bytemap_spell(&text, t.s, (int64_t)t.n);
+            meg_byte_alphabet_encode(&text, t.s, (int64_t)t.n);
         else
             meg_str_add(&text, t.s, t.n);
         json_object_setn_new_nocheck(vocab, text.s, text.n, json_integer(id));
         if (!is_ranked)
-            meg_export_add(x, (int32_t)id, t.s, t.n);
+            meg_export_add_special(x, (int32_t)id, t.s, t.n);
     }
     if ((int64_t)json_object_size(vocab) != f->tokens.n) {
         json_decref(vocab);
@@ -157,8 +157,8 @@ int meg_export_tiktoken(struct meg_export *x, struct meg_err *e)
                      x->conf->tokenizer_model);
         goto out;
     }
-    x->model = meg_export_byte_model(vocab, merges_of(&f->rules.whole), true);
-    meg_export_split_bytes(x, f->rules.split);
+    x->model = meg_export_byte_level_bpe(vocab, merges_of(&f->rules.whole), true);
+    meg_export_byte_level(x, f->rules.split);
     x->is_own_model = true;
 out:
     meg_str_free(&text);

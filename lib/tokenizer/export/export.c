@@ -15,7 +15,7 @@
 
 static const struct {
     const struct meg_tok_class *class;
-    int (*fill)(struct meg_export *x, struct meg_err *e);
+    int (*fill)(struct meg_export_builder *x, struct meg_err *e);
 } sources[] = {
     { &meg_tok_gpt2, meg_export_gpt2 },
     { &meg_tok_tiktoken, meg_export_tiktoken },
@@ -30,27 +30,27 @@ static const struct {
 
 /* ---- what the sources share ---- */
 
-void meg_export_add(struct meg_export *x, int32_t id, const char *s, size_t n)
+void meg_export_add_special(struct meg_export_builder *x, int32_t id, const char *s, size_t n)
 {
     if (id >= 0 && !x->added[id].text.s)
         meg_str_add(&x->added[id].text, s, n);
 }
 
-void meg_export_add_roles(struct meg_export *x)
+void meg_export_add_all_special(struct meg_export_builder *x)
 {
-    const struct meg_tok_roles *r = meg_tokenizer_roles(x->tok);
+    const struct meg_tok_special_ids *r = meg_tokenizer_special_ids(x->tok);
     const int32_t role[] = { r->eod, r->bos, r->eos, r->pad, r->cls, r->sep, r->mask };
     struct meg_str text = { 0 };
 
     for (size_t i = 0; i < sizeof role / sizeof *role; i++) {
         text.n = 0;
         if (role[i] >= 0 && meg_tokenizer_bytes(x->tok, &role[i], 1, &text, NULL) == MEG_OK)
-            meg_export_add(x, role[i], text.s, text.n);
+            meg_export_add_special(x, role[i], text.s, text.n);
     }
     meg_str_free(&text);
 }
 
-json_t *meg_export_part(const char *type, const char *format, ...)
+json_t *meg_export_component(const char *type, const char *format, ...)
 {
     json_t *part = json_pack("{s:s}", "type", type), *members;
     va_list args;
@@ -73,50 +73,50 @@ json_t *meg_export_merge(const char *left, size_t nleft, const char *right, size
     return merge;
 }
 
-json_t *meg_export_byte_model(json_t *vocab, json_t *merges, bool ignore_merges)
+json_t *meg_export_byte_level_bpe(json_t *vocab, json_t *merges, bool ignore_merges)
 {
-    return meg_export_part("BPE", "{s:n,s:n,s:n,s:n,s:b,s:b,s:b,s:o,s:o}", "dropout", "unk_token",
+    return meg_export_component("BPE", "{s:n,s:n,s:n,s:n,s:b,s:b,s:b,s:o,s:o}", "dropout", "unk_token",
                            "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0,
                            "ignore_merges", ignore_merges, "vocab", vocab, "merges", merges);
 }
 
 static json_t *byte_level(bool use_regex)
 {
-    return meg_export_part("ByteLevel", "{s:b,s:b,s:b}", "add_prefix_space", 0, "trim_offsets", 1, "use_regex",
+    return meg_export_component("ByteLevel", "{s:b,s:b,s:b}", "add_prefix_space", 0, "trim_offsets", 1, "use_regex",
                            use_regex);
 }
 
-void meg_export_split_bytes(struct meg_export *x, enum meg_pretok split)
+void meg_export_byte_level(struct meg_export_builder *x, enum meg_pretok split)
 {
     x->decoder = byte_level(true);
-    if (split == MEG_SPLIT_GPT2) {
+    if (split == MEG_PRETOK_GPT2) {
         x->pre_tokenizer = byte_level(true);
         return;
     }
-    x->pre_tokenizer = meg_export_part(
+    x->pre_tokenizer = meg_export_component(
         "Sequence", "{s:[o,o]}", "pretokenizers",
-        meg_export_part("Split", "{s:{s:s},s:s,s:b}", "pattern", "Regex", meg_split_pattern[split], "behavior",
+        meg_export_component("Split", "{s:{s:s},s:s,s:b}", "pattern", "Regex", meg_pretok_pattern[split], "behavior",
                         "Isolated", "invert", 0),
         byte_level(false));
 }
 
 /* Its own files are taken as they are: only the spelling of its roles is wanted. */
-int meg_export_hf(struct meg_export *x, struct meg_err *e)
+int meg_export_hf(struct meg_export_builder *x, struct meg_err *e)
 {
     const struct meg_hf_files *f = meg_hf_files_of(x->tok);
-    const struct meg_tok_roles *r = meg_tokenizer_roles(x->tok);
+    const struct meg_tok_special_ids *r = meg_tokenizer_special_ids(x->tok);
     const int32_t role[] = { r->eod, r->bos, r->eos, r->pad };
 
     (void)e;
     for (size_t i = 0; i < sizeof role / sizeof *role; i++)
         if (role[i] >= 0)
-            meg_export_add(x, role[i], f->token[role[i]].s, f->token[role[i]].n);
+            meg_export_add_special(x, role[i], f->token[role[i]].s, f->token[role[i]].n);
     return MEG_OK;
 }
 
 /* ---- tokenizer.json ---- */
 
-static json_t *added_token(const struct meg_export_token *t)
+static json_t *added_token(const struct meg_export_added_token *t)
 {
     return json_pack("{s:o,s:b,s:b,s:b,s:b,s:b}", "content", json_stringn_nocheck(t->text.s, t->text.n),
                      "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", t->is_normalized, "special",
@@ -124,7 +124,7 @@ static json_t *added_token(const struct meg_export_token *t)
 }
 
 /* A list of tokens with their ids; as a map: an object of the tokens by id, as tokenizer_config.json has it. */
-static json_t *added_tokens(const struct meg_export *x, bool is_map)
+static json_t *added_tokens(const struct meg_export_builder *x, bool is_map)
 {
     json_t *all = is_map ? json_object() : json_array();
 
@@ -145,7 +145,7 @@ static json_t *added_tokens(const struct meg_export *x, bool is_map)
     return all;
 }
 
-static json_t *text_of(const struct meg_export *x, int32_t id)
+static json_t *text_of(const struct meg_export_builder *x, int32_t id)
 {
     return id >= 0 && x->added[id].text.s ? json_stringn_nocheck(x->added[id].text.s, x->added[id].text.n)
                                           : json_null();
@@ -160,7 +160,7 @@ static void add_step(json_t *template, json_t *special, const char *sequence, in
 }
 
 /* The ids in front of every text, which an empty one shows; NULL where there are none. */
-static json_t *post_processor(const struct meg_export *x, const struct meg_ids *before)
+static json_t *post_processor(const struct meg_export_builder *x, const struct meg_ids *before)
 {
     json_t *single = json_array(), *pair = json_array(), *tokens = json_object();
 
@@ -179,11 +179,11 @@ static json_t *post_processor(const struct meg_export *x, const struct meg_ids *
             add_step(single, NULL, "A", 0);
         add_step(pair, NULL, type ? "B" : "A", type);
     }
-    return meg_export_part("TemplateProcessing", "{s:o,s:o,s:o}", "single", single, "pair", pair, "special_tokens",
+    return meg_export_component("TemplateProcessing", "{s:o,s:o,s:o}", "single", single, "pair", pair, "special_tokens",
                            tokens);
 }
 
-static void write_tokenizer(struct meg_str *out, struct meg_export *x, const struct meg_ids *before)
+static void write_tokenizer(struct meg_str *out, struct meg_export_builder *x, const struct meg_ids *before)
 {
     json_t *post = before->n > 0 ? post_processor(x, before) : NULL;
     json_t *file = json_pack("{s:s,s:n,s:n,s:o,s:O?,s:O?,s:o?,s:O?,s:O?}", "version", "1.0", "truncation", "padding",
@@ -197,9 +197,9 @@ static void write_tokenizer(struct meg_str *out, struct meg_export *x, const str
 
 /* ---- the files beside it ---- */
 
-static json_t *roles_of(const struct meg_export *x)
+static json_t *roles_of(const struct meg_export_builder *x)
 {
-    const struct meg_tok_roles *r = meg_tokenizer_roles(x->tok);
+    const struct meg_tok_special_ids *r = meg_tokenizer_special_ids(x->tok);
     const struct {
         const char *name;
         int32_t id;
@@ -222,8 +222,8 @@ static json_t *options_of(const struct meg_tok_conf *given)
     json_t *lines = json_array();
 
     c.name_or_path = NULL;
-    for (int i = 0; i < MEG_TOK_FILES; i++)
-        *meg_tok_path(&c, i) = NULL;
+    for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
+        *meg_tok_file_path(&c, i) = NULL;
     meg_opt_dump(groups, &dump);
     for (const char *s = dump.s; s && *s;) {
         const size_t n = strcspn(s, "\n");
@@ -236,15 +236,15 @@ static json_t *options_of(const struct meg_tok_conf *given)
     return lines;
 }
 
-static bool has_bos(const struct meg_export *x, const struct meg_ids *before)
+static bool has_bos(const struct meg_export_builder *x, const struct meg_ids *before)
 {
     for (int64_t i = 0; i < before->n; i++)
-        if (before->v[i] == meg_tokenizer_roles(x->tok)->bos)
+        if (before->v[i] == meg_tokenizer_special_ids(x->tok)->bos)
             return true;
     return false;
 }
 
-static void write_beside(struct meg_tok_export_files *out, const struct meg_export *x, const struct meg_ids *before)
+static void write_config_files(struct meg_tok_export_files *out, const struct meg_export_builder *x, const struct meg_ids *before)
 {
     json_t *map = roles_of(x), *config = json_deep_copy(map);
 
@@ -267,7 +267,7 @@ static void write_beside(struct meg_tok_export_files *out, const struct meg_expo
 
 int meg_tok_export(struct meg_tok_export_files *out, const struct meg_tok_conf *c, struct meg_err *e)
 {
-    struct meg_export x = { .conf = c, .unk = -1 };
+    struct meg_export_builder x = { .conf = c, .unk = -1 };
     struct meg_ids before = { 0 };
     size_t i = 0;
     int r = meg_tokenizer_open(&x.tok, c, e);
@@ -283,12 +283,12 @@ int meg_tok_export(struct meg_tok_export_files *out, const struct meg_tok_conf *
     x.added = meg_new((size_t)meg_tokenizer_vocab_size(x.tok) * sizeof *x.added);
     out->is_own_model = true;
     out->eod = meg_tokenizer_eod(x.tok);
-    out->bos = meg_tokenizer_roles(x.tok)->bos;
+    out->bos = meg_tokenizer_special_ids(x.tok)->bos;
     if ((r = sources[i].fill(&x, e)) == MEG_OK && (r = meg_tokenizer_encode(x.tok, "", 0, &before, e)) == MEG_OK &&
         x.model)
         write_tokenizer(&out->tokenizer, &x, &before);
     if (r == MEG_OK || r == MEG_EUSAGE)
-        write_beside(out, &x, &before);
+        write_config_files(out, &x, &before);
     if (r == MEG_OK)
         out->is_own_model = x.is_own_model;
 out:

@@ -21,7 +21,7 @@ static int cannot(struct meg_err *e, const char *path, const char *why)
     return meg_fail(e, MEG_EUSAGE, "%s: tokenizer.json cannot express %s", path, why);
 }
 
-static bool has_type(const struct meg_spm_model *m, enum meg_spm_type type)
+static bool has_type(const struct meg_spm_model *m, enum meg_spm_piece_type type)
 {
     for (int32_t id = 0; id < m->n; id++)
         if (m->piece[id].type == type)
@@ -67,7 +67,7 @@ static void add_quoted(struct meg_str *out, struct meg_str text)
 
 static json_t *replace_regex(const char *regex, const char *content)
 {
-    return meg_export_part("Replace", "{s:{s:s},s:s}", "pattern", "Regex", regex, "content", content);
+    return meg_export_component("Replace", "{s:{s:s},s:s}", "pattern", "Regex", regex, "content", content);
 }
 
 /*
@@ -80,7 +80,7 @@ static json_t *dummy_prefix(const struct meg_spm_model *m, const char *blank)
     json_t *part;
 
     if (!has_type(m, MEG_SPM_USER_DEFINED))
-        return meg_export_part("Prepend", "{s:s}", "prepend", blank);
+        return meg_export_component("Prepend", "{s:s}", "prepend", blank);
     meg_str_printf(&regex, "\\A(?!(?:");
     for (int32_t id = 0; id < m->n; id++) {
         if (m->piece[id].type != MEG_SPM_USER_DEFINED)
@@ -94,50 +94,50 @@ static json_t *dummy_prefix(const struct meg_spm_model *m, const char *blank)
     return part;
 }
 
-static json_t *precompiled(const struct meg_spm_rules *rules)
+static json_t *precompiled(const struct meg_spm_normalizer_spec *rules)
 {
     struct meg_str text = { 0 };
     json_t *part;
 
     meg_base64_encode(&text, rules->map_bytes.s, (int64_t)rules->map_bytes.n);
-    part = meg_export_part("Precompiled", "{s:s}", "precompiled_charsmap", text.s);
+    part = meg_export_component("Precompiled", "{s:s}", "precompiled_charsmap", text.s);
     meg_str_free(&text);
     return part;
 }
 
 static json_t *normalizer(const struct meg_spm_model *m)
 {
-    const struct meg_spm_rules *rules = &m->norm;
+    const struct meg_spm_normalizer_spec *rules = &m->norm;
     json_t *steps = json_array();
 
     if (rules->has_map)
         json_array_append_new(steps, precompiled(rules));
     if (rules->remove_extra_whitespaces) {
         /* at the end an escaped blank of the text itself goes, too */
-        json_array_append_new(steps, replace_regex(rules->escape_whitespaces ? "\\A +|[ " MEG_SPM_BLANK "]+\\z"
+        json_array_append_new(steps, replace_regex(rules->escape_whitespaces ? "\\A +|[ " MEG_SPM_SPACE_SYMBOL "]+\\z"
                                                                              : "\\A +| +\\z", ""));
         json_array_append_new(steps, replace_regex(" {2,}", " "));
     }
     if (rules->add_dummy_prefix)
-        json_array_append_new(steps, dummy_prefix(m, rules->escape_whitespaces ? MEG_SPM_BLANK : " "));
+        json_array_append_new(steps, dummy_prefix(m, rules->escape_whitespaces ? MEG_SPM_SPACE_SYMBOL : " "));
     if (rules->escape_whitespaces)
-        json_array_append_new(steps, meg_export_part("Replace", "{s:{s:s},s:s}", "pattern", "String", " ", "content",
-                                                     MEG_SPM_BLANK));
-    return meg_export_part("Sequence", "{s:o}", "normalizers", steps);
+        json_array_append_new(steps, meg_export_component("Replace", "{s:{s:s},s:s}", "pattern", "String", " ", "content",
+                                                     MEG_SPM_SPACE_SYMBOL));
+    return meg_export_component("Sequence", "{s:o}", "normalizers", steps);
 }
 
-static json_t *decoder(const struct meg_spm_rules *rules)
+static json_t *decoder(const struct meg_spm_normalizer_spec *rules)
 {
     json_t *steps = json_array();
 
     if (rules->escape_whitespaces)
-        json_array_append_new(steps, meg_export_part("Replace", "{s:{s:s},s:s}", "pattern", "String", MEG_SPM_BLANK,
+        json_array_append_new(steps, meg_export_component("Replace", "{s:{s:s},s:s}", "pattern", "String", MEG_SPM_SPACE_SYMBOL,
                                                      "content", " "));
-    json_array_append_new(steps, meg_export_part("ByteFallback", "{}"));
-    json_array_append_new(steps, meg_export_part("Fuse", "{}"));
+    json_array_append_new(steps, meg_export_component("ByteFallback", "{}"));
+    json_array_append_new(steps, meg_export_component("Fuse", "{}"));
     if (rules->add_dummy_prefix || rules->remove_extra_whitespaces)
-        json_array_append_new(steps, meg_export_part("Strip", "{s:s,s:i,s:i}", "content", " ", "start", 1, "stop", 0));
-    return meg_export_part("Sequence", "{s:o}", "decoders", steps);
+        json_array_append_new(steps, meg_export_component("Strip", "{s:s,s:i,s:i}", "content", " ", "start", 1, "stop", 0));
+    return meg_export_component("Sequence", "{s:o}", "decoders", steps);
 }
 
 /* ---- BPE ---- */
@@ -218,7 +218,7 @@ static int check_characters(const struct meg_spm_model *m, const struct meg_strt
     return MEG_OK;
 }
 
-static int bpe_model(struct meg_export *x, const struct meg_spm_model *m, const char *path, struct meg_err *e)
+static int bpe_model(struct meg_export_builder *x, const struct meg_spm_model *m, const char *path, struct meg_err *e)
 {
     const struct meg_str unk = meg_spm_piece_text(m, m->unk);
     json_t *vocab, *merges;
@@ -250,7 +250,7 @@ static int bpe_model(struct meg_export *x, const struct meg_spm_model *m, const 
 
         json_array_append_new(merges, meg_export_merge(left.s, left.n, right.s, right.n));
     }
-    x->model = meg_export_part("BPE", "{s:n,s:s%,s:n,s:n,s:b,s:b,s:b,s:o,s:o}", "dropout", "unk_token", unk.s, unk.n,
+    x->model = meg_export_component("BPE", "{s:n,s:s%,s:n,s:n,s:b,s:b,s:b,s:o,s:o}", "dropout", "unk_token", unk.s, unk.n,
                                "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 1, "byte_fallback",
                                m->byte_fallback, "ignore_merges", 0, "vocab", vocab, "merges", merges);
 out:
@@ -262,24 +262,24 @@ out:
 /* ---- unigram ---- */
 
 /* May text be cut before each blank: is the blank a piece, and never inside of one? */
-static bool cuts_at_blanks(const struct meg_spm_model *m)
+static bool splits_at_spaces(const struct meg_spm_model *m)
 {
-    const size_t blank = strlen(MEG_SPM_BLANK);
+    const size_t blank = strlen(MEG_SPM_SPACE_SYMBOL);
     bool has_blank = false;
 
     for (int32_t id = 0; id < m->n; id++) {
         const struct meg_str piece = meg_spm_piece_text(m, id);
 
         for (size_t i = 1; i + blank <= piece.n; i++)
-            if (memcmp(piece.s + i, MEG_SPM_BLANK, blank) == 0)
+            if (memcmp(piece.s + i, MEG_SPM_SPACE_SYMBOL, blank) == 0)
                 return false;
         has_blank |= m->piece[id].type == MEG_SPM_NORMAL && piece.n == blank &&
-                     memcmp(piece.s, MEG_SPM_BLANK, blank) == 0;
+                     memcmp(piece.s, MEG_SPM_SPACE_SYMBOL, blank) == 0;
     }
     return has_blank && m->norm.escape_whitespaces;
 }
 
-static void unigram_model(struct meg_export *x, const struct meg_spm_model *m)
+static void unigram_model(struct meg_export_builder *x, const struct meg_spm_model *m)
 {
     json_t *vocab = json_array();
 
@@ -289,10 +289,10 @@ static void unigram_model(struct meg_export *x, const struct meg_spm_model *m)
         json_array_append_new(vocab, json_pack("[o,f]", json_stringn_nocheck(piece.s, piece.n),
                                                (double)m->piece[id].score));
     }
-    x->model = meg_export_part("Unigram", "{s:i,s:o,s:b}", "unk_id", (int)m->unk, "vocab", vocab, "byte_fallback",
+    x->model = meg_export_component("Unigram", "{s:i,s:o,s:b}", "unk_id", (int)m->unk, "vocab", vocab, "byte_fallback",
                                m->byte_fallback);
-    if (cuts_at_blanks(m))
-        x->pre_tokenizer = meg_export_part("Metaspace", "{s:s,s:s,s:b}", "replacement", MEG_SPM_BLANK, "prepend_scheme",
+    if (splits_at_spaces(m))
+        x->pre_tokenizer = meg_export_component("Metaspace", "{s:s,s:s,s:b}", "replacement", MEG_SPM_SPACE_SYMBOL, "prepend_scheme",
                                            "never", "split", 1);
 }
 
@@ -312,7 +312,7 @@ static bool is_extra_id(struct meg_str piece, int64_t extra)
 }
 
 /* Control pieces and the unknown one are special; so is what SentencePieceTokenizer adds. */
-static void add_tokens(struct meg_export *x, const struct meg_spm_model *m)
+static void add_tokens(struct meg_export_builder *x, const struct meg_spm_model *m)
 {
     const bool is_extended = x->tok->class == &meg_tok_sentencepiece;
     const int64_t extra = is_extended && x->conf->vocab_extra_ids != MEG_UNSET ? x->conf->vocab_extra_ids : 0;
@@ -320,23 +320,23 @@ static void add_tokens(struct meg_export *x, const struct meg_spm_model *m)
 
     for (int32_t id = 0; id < m->n; id++) {
         const struct meg_str piece = meg_spm_piece_text(m, id);
-        const enum meg_spm_type type = m->piece[id].type;
+        const enum meg_spm_piece_type type = m->piece[id].type;
         const bool is_plain = type == MEG_SPM_USER_DEFINED && !is_extra_id(piece, extra);
 
         if (type == MEG_SPM_CONTROL || type == MEG_SPM_UNKNOWN || is_plain || is_extra_id(piece, extra))
-            meg_export_add(x, id, piece.s, piece.n);
+            meg_export_add_special(x, id, piece.s, piece.n);
         x->added[id].is_normalized = is_plain;
     }
     for (int32_t id = m->n; id < meg_tokenizer_vocab_size(x->tok); id++) {
         text.n = 0;
         if (meg_tokenizer_bytes(x->tok, &id, 1, &text, NULL) == MEG_OK)
-            meg_export_add(x, id, text.s, text.n);
+            meg_export_add_special(x, id, text.s, text.n);
     }
     meg_str_free(&text);
-    meg_export_add_roles(x);
+    meg_export_add_all_special(x);
 }
 
-int meg_export_spm(struct meg_export *x, struct meg_err *e)
+int meg_export_spm(struct meg_export_builder *x, struct meg_err *e)
 {
     const char *path = x->conf->tokenizer_model;
     struct meg_spm_model *m;

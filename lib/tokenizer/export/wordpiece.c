@@ -16,7 +16,7 @@
 
 static json_t *replace(const char *regex, const char *content)
 {
-    return meg_export_part("Replace", "{s:{s:s},s:s}", "pattern", "Regex", regex, "content", content);
+    return meg_export_component("Replace", "{s:{s:s},s:s}", "pattern", "Regex", regex, "content", content);
 }
 
 static json_t *normalizer(bool is_lower)
@@ -26,13 +26,13 @@ static json_t *normalizer(bool is_lower)
     json_array_append_new(steps, replace(CONTROL, ""));
     if (is_lower)
         json_array_append_new(steps, replace(FINAL_SIGMA, "\xCF\x82"));
-    json_array_append_new(steps, meg_export_part("BertNormalizer", "{s:b,s:b,s:b,s:b}", "clean_text", 0,
+    json_array_append_new(steps, meg_export_component("BertNormalizer", "{s:b,s:b,s:b,s:b}", "clean_text", 0,
                                                  "handle_chinese_chars", 1, "strip_accents", is_lower, "lowercase",
                                                  is_lower));
-    return meg_export_part("Sequence", "{s:o}", "normalizers", steps);
+    return meg_export_component("Sequence", "{s:o}", "normalizers", steps);
 }
 
-int meg_export_wordpiece(struct meg_export *x, struct meg_err *e)
+int meg_export_wordpiece(struct meg_export_builder *x, struct meg_err *e)
 {
     const int64_t extra = x->conf->vocab_extra_ids == MEG_UNSET ? 0 : x->conf->vocab_extra_ids;
     struct meg_bert_files *f;
@@ -50,14 +50,14 @@ int meg_export_wordpiece(struct meg_export *x, struct meg_err *e)
     }
     x->unk = f->pieces.unk;
     unk = meg_strtab_get(&f->tokens, x->unk);
-    x->model = meg_export_part("WordPiece", "{s:s%,s:s,s:I,s:o}", "unk_token", unk.s, unk.n,
+    x->model = meg_export_component("WordPiece", "{s:s%,s:s,s:I,s:o}", "unk_token", unk.s, unk.n,
                                "continuing_subword_prefix", "##", "max_input_chars_per_word",
                                (json_int_t)f->pieces.max_chars, "vocab", vocab);
     x->normalizer = normalizer(x->tok->class == &meg_tok_bert_lower);
-    x->pre_tokenizer = meg_export_part("BertPreTokenizer", "{}");
-    x->decoder = meg_export_part("WordPiece", "{s:s,s:b}", "prefix", "##", "cleanup", 1);
-    meg_export_add_roles(x);
-    meg_export_add(x, x->unk, unk.s, unk.n);
+    x->pre_tokenizer = meg_export_component("BertPreTokenizer", "{}");
+    x->decoder = meg_export_component("WordPiece", "{s:s,s:b}", "prefix", "##", "cleanup", 1);
+    meg_export_add_all_special(x);
+    meg_export_add_special(x, x->unk, unk.s, unk.n);
     meg_bert_files_free(f);
     return MEG_OK;
 }

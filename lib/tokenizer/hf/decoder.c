@@ -40,11 +40,11 @@ static int load_members(struct step *s, const json_t *part, const char *from, st
     switch (s->kind) {
     case WORDPIECE:
         s->flag = true;
-        if ((r = meg_hf_text(part, "prefix", "##", &s->content, from, e)) < 0)
+        if ((r = meg_hf_get_string(part, "prefix", "##", &s->content, from, e)) < 0)
             return r;
         return meg_json_get_bool(part, "cleanup", MEG_JSON_OPTIONAL, &s->flag, from, e);
     case METASPACE:
-        if ((r = meg_hf_text(part, "replacement", "\xE2\x96\x81", &s->pattern.literal, from, e)) < 0 ||
+        if ((r = meg_hf_get_string(part, "replacement", "\xE2\x96\x81", &s->pattern.literal, from, e)) < 0 ||
             (r = meg_json_get_str(part, "prepend_scheme", MEG_JSON_OPTIONAL, &scheme, from, e)) <
                 0 ||
             (r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space,
@@ -55,16 +55,16 @@ static int load_members(struct step *s, const json_t *part, const char *from, st
     case REPLACE:
         if ((r = meg_hf_pattern_load(&s->pattern, part, from, e)) < 0)
             return r;
-        return meg_hf_text(part, "content", NULL, &s->content, from, e);
+        return meg_hf_get_string(part, "content", NULL, &s->content, from, e);
     case STRIP:
-        if ((r = meg_hf_text(part, "content", " ", &s->content, from, e)) < 0 ||
+        if ((r = meg_hf_get_string(part, "content", " ", &s->content, from, e)) < 0 ||
             (r = meg_json_get_i64(part, "start", MEG_JSON_OPTIONAL, &s->start, from, e)) < 0)
             return r;
         if ((r = meg_json_get_i64(part, "stop", MEG_JSON_OPTIONAL, &s->stop, from, e)) < 0)
             return r;
         return s->content.n > 0 ? MEG_OK : meg_fail(e, MEG_EFORMAT, "%s: content is empty", from);
     case BPE:
-        if ((r = meg_hf_text(part, "suffix", "</w>", &s->pattern.literal, from, e)) < 0)
+        if ((r = meg_hf_get_string(part, "suffix", "</w>", &s->pattern.literal, from, e)) < 0)
             return r;
         break;
     default:
@@ -84,14 +84,14 @@ static int add_step(void *to, int kind, const json_t *part, const char *from, st
     return load_members(&d->step[d->n++], part, from, e);
 }
 
-static const struct meg_hf_parts parts = { "decoders", names, sizeof names / sizeof *names,
+static const struct meg_hf_sequence parts = { "decoders", names, sizeof names / sizeof *names,
                                            add_step };
 
 int meg_hf_decoder_load(struct meg_hf_decoder **out, const json_t *part, const char *from,
                         struct meg_err *e)
 {
     struct meg_hf_decoder *d = meg_new(sizeof *d);
-    int r = meg_hf_parts_load(&parts, part, d, from, e);
+    int r = meg_hf_sequence_load(&parts, part, d, from, e);
 
     *out = d;
     if (r < 0) {
@@ -113,7 +113,7 @@ void meg_hf_decoder_free(struct meg_hf_decoder *d)
     free(d);
 }
 
-bool meg_hf_decoder_is_bytes(const struct meg_hf_decoder *d)
+bool meg_hf_decoder_is_byte_level(const struct meg_hf_decoder *d)
 {
     return d && d->n == 1 && d->step[0].kind == BYTE_LEVEL;
 }
@@ -271,7 +271,7 @@ static void byte_level(struct tokens *t)
     struct meg_str bytes = { 0 }, text = { 0 };
 
     for (int64_t i = 0; i < t->n; i++) {
-        if (t->v[i].n > 0 && meg_bytemap_read(&bytes, t->v[i].s, (int64_t)t->v[i].n) < 0)
+        if (t->v[i].n > 0 && meg_byte_alphabet_decode(&bytes, t->v[i].s, (int64_t)t->v[i].n) < 0)
             meg_str_add(&bytes, t->v[i].s, t->v[i].n);
         t->v[i].n = 0;
     }

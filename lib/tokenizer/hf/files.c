@@ -23,7 +23,7 @@ static int parse(json_t **out, const void *bytes, size_t n, const char *path, st
 static int read_json(json_t **out, const char *path, struct meg_err *e)
 {
     struct meg_mmap map = { 0 };
-    int r = meg_tok_map_file(&map, path, e);
+    int r = meg_tok_mmap_file(&map, path, e);
 
     if (r == MEG_OK)
         r = parse(out, map.p, map.n, path, e);
@@ -32,16 +32,16 @@ static int read_json(json_t **out, const char *path, struct meg_err *e)
 }
 
 /* The file without its long lists; those stay in map. */
-static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_lists *lists,
+static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_vocab *lists,
                           const char *path, struct meg_err *e)
 {
     struct meg_str rest = { 0 };
     struct meg_err why;
-    int r = meg_tok_map_file(map, path, e), cut;
+    int r = meg_tok_mmap_file(map, path, e), cut;
 
     if (r < 0)
         return r;
-    cut = meg_hf_lists_cut(lists, (const char *)map->p, (int64_t)map->n, &rest, &why);
+    cut = meg_hf_raw_vocab_extract(lists, (const char *)map->p, (int64_t)map->n, &rest, &why);
     r = cut < 0 ? parse(out, map->p, map->n, path, e) : parse(out, rest.s, rest.n, path, e);
     if (r == MEG_OK && cut < 0) /* it says better what is not JSON, where it sees that */
         r = meg_fail(e, cut, "%s: %s", path, why.msg);
@@ -59,7 +59,7 @@ static const json_t *part_of(const json_t *file, const char *name)
 
 /* ---- added tokens ---- */
 
-static struct meg_hf_added *find_added(const struct meg_hf_files *f, const char *s, size_t n)
+static struct meg_hf_added_token *find_added(const struct meg_hf_files *f, const char *s, size_t n)
 {
     int64_t k = meg_strtab_find(&f->contents, s, (int64_t)n);
 
@@ -78,7 +78,7 @@ static int32_t id_of(const struct meg_hf_files *f, const char *s, size_t n)
 static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, const char *from,
                    struct meg_err *e)
 {
-    struct meg_hf_added a = { .normalized = true };
+    struct meg_hf_added_token a = { .normalized = true };
     bool special = false;
     int32_t given;
     const char *s;
@@ -88,7 +88,7 @@ static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, co
     if (!json_is_object(t))
         return meg_fail(e, MEG_EFORMAT, "%s: an object is expected", from);
     if ((r = meg_json_get_str(t, "content", MEG_JSON_REQUIRED, &s, from, e)) < 0 ||
-        (r = meg_hf_id(id, s, from, &given, e)) < 0 ||
+        (r = meg_hf_get_id(id, s, from, &given, e)) < 0 ||
         (r = meg_json_get_bool(t, "special", MEG_JSON_OPTIONAL, &special, from, e)) < 0)
         return r;
     a.normalized = !special;
@@ -177,7 +177,7 @@ static int load_more_added(struct meg_hf_files *f, const json_t *config, const c
 }
 
 /* The added tokens that are looked for in the text as it is, or normalised. */
-static int build_finder(struct meg_hf_files *f, bool normalized, struct meg_hf_finder *to,
+static int build_finder(struct meg_hf_files *f, bool normalized, struct meg_hf_added_matcher *to,
                         const char *path, struct meg_err *e)
 {
     struct meg_trie_key *key = meg_realloc_array(NULL, (size_t)f->nadded + 1, sizeof *key);
@@ -188,14 +188,14 @@ static int build_finder(struct meg_hf_files *f, bool normalized, struct meg_hf_f
     int r = MEG_OK;
 
     for (int64_t i = 0; i < f->nadded && r == MEG_OK; i++) {
-        const struct meg_hf_added *a = &f->added[i];
+        const struct meg_hf_added_token *a = &f->added[i];
         int64_t was = text.n;
 
         if (a->normalized != normalized)
             continue;
         normal.n = 0;
         if (normalized && f->norm)
-            r = meg_hf_norm_run(f->norm, a->content.s, (int64_t)a->content.n, true, MEG_HF_TEXT, &normal,
+            r = meg_hf_normalizer_run(f->norm, a->content.s, (int64_t)a->content.n, true, MEG_HF_MAX_UNSPLIT, &normal,
                                 e);
         else
             meg_str_add(&normal, a->content.s, a->content.n);
@@ -225,7 +225,7 @@ static int build_finder(struct meg_hf_files *f, bool normalized, struct meg_hf_f
 /* ---- post-processor ---- */
 
 /* Put id before what is there before, or after what is there after. */
-static void put_around(struct meg_hf_files *f, bool is_before, const int32_t *ids, int64_t n)
+static void add_template_ids(struct meg_hf_files *f, bool is_before, const int32_t *ids, int64_t n)
 {
     struct meg_ids *to = is_before ? &f->before : &f->after;
 
@@ -252,7 +252,7 @@ static int add_special_ids(const json_t *post, const char *name, struct meg_ids 
     json_array_foreach(list, i, id)
     {
         meg_ids_reserve(ids, 1);
-        if ((r = meg_hf_id(id, name, from, &ids->v[ids->n], e)) < 0)
+        if ((r = meg_hf_get_id(id, name, from, &ids->v[ids->n], e)) < 0)
             return r;
         ids->n++;
     }
@@ -289,8 +289,8 @@ static int load_template(struct meg_hf_files *f, const json_t *post, const char 
     if (r == MEG_OK && !is_after)
         r = meg_fail(e, MEG_EFORMAT, "%s: single has no text in it", from);
     if (r == MEG_OK) {
-        put_around(f, true, side[0].v, side[0].n);
-        put_around(f, false, side[1].v, side[1].n);
+        add_template_ids(f, true, side[0].v, side[0].n);
+        add_template_ids(f, false, side[1].v, side[1].n);
     }
     free(side[0].v);
     free(side[1].v);
@@ -304,11 +304,11 @@ static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *
     for (int side = 0; side < 2; side++) {
         const char *key = side ? "sep" : "cls";
         int32_t id;
-        int r = meg_hf_id(json_array_get(json_object_get(post, key), 1), key, from, &id, e);
+        int r = meg_hf_get_id(json_array_get(json_object_get(post, key), 1), key, from, &id, e);
 
         if (r < 0)
             return r;
-        put_around(f, side == 0, &id, 1);
+        add_template_ids(f, side == 0, &id, 1);
     }
     return MEG_OK;
 }
@@ -322,7 +322,7 @@ static int load_post(struct meg_hf_files *f, const json_t *post, int depth, bool
     const json_t *item;
     json_t *list;
     bool is_template, is_cls_sep;
-    int r = meg_hf_type(post, &type, from, e);
+    int r = meg_hf_get_type(post, &type, from, e);
 
     if (r < 0)
         return r;
@@ -338,7 +338,7 @@ static int load_post(struct meg_hf_files *f, const json_t *post, int depth, bool
     if (strcmp(type, "ByteLevel") == 0)
         return MEG_OK;
     if (strcmp(type, "Sequence") != 0 || depth == 0)
-        return meg_hf_unknown(type, from, e);
+        return meg_hf_unknown_type(type, from, e);
     if ((r = meg_json_get_array(post, "processors", MEG_JSON_REQUIRED, &list, from, e)) < 0)
         return r;
     json_array_foreach(list, i, item)
@@ -356,12 +356,12 @@ static int32_t role_of(const struct meg_hf_files *f, const json_t *config, const
 {
     const json_t *v = json_object_get(config, role);
     const char *s = json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
-    const struct meg_hf_added *a = s ? find_added(f, s, strlen(s)) : NULL;
+    const struct meg_hf_added_token *a = s ? find_added(f, s, strlen(s)) : NULL;
 
     return !s ? -1 : a ? a->id : meg_hf_vocab_find(&f->model.vocab, s, (int64_t)strlen(s));
 }
 
-static void take_roles(struct meg_hf_files *f, const json_t *config)
+static void set_special_ids(struct meg_hf_files *f, const json_t *config)
 {
     const struct {
         const char *name;
@@ -376,7 +376,7 @@ static void take_roles(struct meg_hf_files *f, const json_t *config)
 }
 
 /* Classes of transformers that put their own template in place of the file's. */
-static int take_template(struct meg_hf_files *f, const json_t *config, const char *path,
+static int apply_config_template(struct meg_hf_files *f, const json_t *config, const char *path,
                          struct meg_err *e)
 {
     static const char *const own[] = { "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer" };
@@ -397,12 +397,12 @@ static int take_template(struct meg_hf_files *f, const json_t *config, const cha
         return meg_fail(e, MEG_EFORMAT, "%s: %s is to be added but is no token", path,
                         add_bos && f->roles.bos < 0 ? "bos_token" : "eos_token");
     f->before.n = f->after.n = 0;
-    put_around(f, true, &f->roles.bos, add_bos);
-    put_around(f, false, &f->roles.eos, add_eos);
+    add_template_ids(f, true, &f->roles.bos, add_bos);
+    add_template_ids(f, false, &f->roles.eos, add_eos);
     return MEG_OK;
 }
 
-static int load_beside(struct meg_hf_files *f, const struct meg_tok_conf *c, struct meg_err *e)
+static int load_config_files(struct meg_hf_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {
     json_t *config = NULL, *map = NULL;
     int r = MEG_OK;
@@ -412,10 +412,10 @@ static int load_beside(struct meg_hf_files *f, const struct meg_tok_conf *c, str
         goto out;
     if (config && (r = load_more_added(f, config, c->tokenizer_config, e)) < 0)
         goto out;
-    take_roles(f, config);
-    take_roles(f, map);
+    set_special_ids(f, config);
+    set_special_ids(f, map);
     if (config &&
-        ((r = take_template(f, config, c->tokenizer_config, e)) < 0 ||
+        ((r = apply_config_template(f, config, c->tokenizer_config, e)) < 0 ||
          (r = meg_json_get_bool(config, "clean_up_tokenization_spaces", MEG_JSON_OPTIONAL,
                                 &f->clean_up, c->tokenizer_config, e)) < 0))
         goto out;
@@ -463,10 +463,10 @@ static int load_parts(struct meg_hf_files *f, const json_t *file, const char *pa
     int r;
 
     snprintf(from, sizeof from, "%s: normalizer", path);
-    if ((p = part_of(file, "normalizer")) && (r = meg_hf_norm_load(&f->norm, p, from, e)) < 0)
+    if ((p = part_of(file, "normalizer")) && (r = meg_hf_normalizer_load(&f->norm, p, from, e)) < 0)
         return r;
     snprintf(from, sizeof from, "%s: pre_tokenizer", path);
-    if ((p = part_of(file, "pre_tokenizer")) && (r = meg_hf_pre_load(&f->pre, p, from, e)) < 0)
+    if ((p = part_of(file, "pre_tokenizer")) && (r = meg_hf_pretokenizer_load(&f->pre, p, from, e)) < 0)
         return r;
     snprintf(from, sizeof from, "%s: model", path);
     if ((r = meg_hf_model_load(&f->model, part_of(file, "model"), from, e)) < 0)
@@ -488,16 +488,16 @@ int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, s
     json_t *file = NULL;
     int r;
 
-    f->roles = meg_tok_no_roles;
+    f->roles = meg_tok_no_special_ids;
     f->max_added = -1;
     if ((r = read_tokenizer(&file, &map, &f->model.lists, path, e)) < 0 ||
-        (r = load_parts(f, file, path, e)) < 0 || (r = load_beside(f, c, e)) < 0 ||
+        (r = load_parts(f, file, path, e)) < 0 || (r = load_config_files(f, c, e)) < 0 ||
         (r = order_tokens(f, path, e)) < 0 || (r = build_finder(f, false, &f->raw, path, e)) < 0 ||
         (r = build_finder(f, true, &f->normal, path, e)) < 0)
         goto out;
-    f->is_bytes = meg_hf_pre_is_bytes(f->pre, &f->bytes.split, &f->add_prefix_space) &&
-        meg_hf_bpe_to_bytes(&f->model, &f->bytes);
-    if ((r = meg_hf_seams_find(f, e)) < 0)
+    f->is_bytes = meg_hf_pretokenizer_is_byte_level(f->pre, &f->bytes.split, &f->add_prefix_space) &&
+        meg_hf_bpe_to_byte_level(&f->model, &f->bytes);
+    if ((r = meg_hf_safe_split_build(f, e)) < 0)
         goto out;
     *out = f;
     f = NULL;
@@ -512,8 +512,8 @@ void meg_hf_files_free(struct meg_hf_files *f)
 {
     if (!f)
         return;
-    meg_hf_norm_free(f->norm);
-    meg_hf_pre_free(f->pre);
+    meg_hf_normalizer_free(f->norm);
+    meg_hf_pretokenizer_free(f->pre);
     meg_hf_model_free(&f->model);
     meg_hf_decoder_free(f->decoder);
     meg_bytebpe_free(&f->bytes);

@@ -22,10 +22,10 @@ struct hf {
     struct meg_tokenizer base;
     struct meg_hf_files *files; /* the owner's; a share borrows it */
     bool is_share;
-    struct meg_bytebpe_coder coder;
+    struct meg_bytebpe_encoder coder;
     struct meg_wordcache cache;
-    struct meg_hf_pieces pieces, other;
-    struct meg_pieces stretches; /* between seams */
+    struct meg_hf_pretokens pieces, other;
+    struct meg_pretokens stretches; /* between seams */
     struct meg_str normal, prefixed;
 };
 
@@ -77,9 +77,9 @@ void meg_tok_find_files(struct meg_tok_conf *c, char *own[3])
 }
 
 /* Megatron-LM's class over these files; that of Megatron-DeepSpeed has no releases. */
-static void follow_release(struct hf *t, const struct meg_release *release)
+static void apply_release(struct hf *t, const struct meg_megatron_release *release)
 {
-    struct meg_tok_roles *r = &t->base.roles;
+    struct meg_tok_special_ids *r = &t->base.roles;
 
     if (!release->has_hf_template)
         t->files->before.n = t->files->after.n = 0;
@@ -115,7 +115,7 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
         t->base.vocab_size = files->vocab_size;
         t->base.roles = files->roles;
         if (class == &meg_tok_hf)
-            follow_release(t, meg_release_find(c.megatron_release));
+            apply_release(t, meg_megatron_release_find(c.megatron_release));
         meg_tok_set_description(&t->base, "_HuggingFaceTokenizer",
                                 (const char *const[]){ name ? name : c.tokenizer_json, NULL },
                                 (const char *const[]){ NULL });
@@ -143,11 +143,11 @@ static void hf_close(struct meg_tokenizer *base)
 
     if (!t->is_share)
         meg_hf_files_free(t->files);
-    meg_bytebpe_coder_free(&t->coder);
+    meg_bytebpe_encoder_free(&t->coder);
     meg_wordcache_free(&t->cache);
-    meg_hf_pieces_free(&t->pieces);
-    meg_hf_pieces_free(&t->other);
-    meg_pieces_free(&t->stretches);
+    meg_hf_pretokens_free(&t->pieces);
+    meg_hf_pretokens_free(&t->other);
+    meg_pretokens_free(&t->stretches);
     meg_str_free(&t->normal);
     meg_str_free(&t->prefixed);
     free(t);
@@ -212,9 +212,9 @@ static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_start, s
         meg_wordcache_init(&t->cache);
     t->pieces.n = 0;
     t->pieces.text.n = 0;
-    meg_hf_pieces_add(&t->pieces, s, n, is_start);
+    meg_hf_pretokens_add(&t->pieces, s, n, is_start);
     if (f->pre)
-        r = meg_hf_pre_run(f->pre, &t->pieces, &t->other, e);
+        r = meg_hf_pretokenizer_run(f->pre, &t->pieces, &t->other, e);
     for (int64_t i = 0; i < t->pieces.n && r == MEG_OK; i++)
         r = encode_piece(t, t->pieces.text.s + t->pieces.v[i].at, t->pieces.v[i].n, out, e);
     return r;
@@ -259,7 +259,7 @@ static int32_t longest_at(const struct meg_trie *trie, const char *s, const char
 }
 
 /* The first place from p on where an added token may begin. */
-static const char *skip(const struct meg_hf_finder *f, const char *p, const char *end)
+static const char *skip(const struct meg_hf_added_matcher *f, const char *p, const char *end)
 {
     if (f->nbegins <= 1) {
         p = f->nbegins ? memchr(p, f->byte, (size_t)(end - p)) : NULL;
@@ -277,14 +277,14 @@ struct found {
 };
 
 /* The first added token behind the last one, which `at` is replaced by. */
-static const struct meg_hf_added *next_added(const struct hf *t, const struct meg_hf_finder *f,
+static const struct meg_hf_added_token *next_added(const struct hf *t, const struct meg_hf_added_matcher *f,
                                              const char *text, const char *end, struct found *at)
 {
     const char *from = at->stop, *stop;
 
     for (const char *p = at->own_stop; (p = skip(f, p, end)) < end; p++) {
         int32_t k = longest_at(&f->trie, p, end, &stop), before, after;
-        const struct meg_hf_added *a;
+        const struct meg_hf_added_token *a;
 
         if (k < 0)
             continue;
@@ -320,7 +320,7 @@ static const struct meg_hf_added *next_added(const struct hf *t, const struct me
 }
 
 /* A text or part of one, cut by the added tokens of one kind. */
-static int encode_cut(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
+static int encode_between_added(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
                       struct meg_ids *out, struct meg_err *e);
 
 /* What lies between added tokens that are found in the text as it is, or a part of that; is_first: the first
@@ -329,7 +329,7 @@ static int encode_part(struct hf *t, const char *s, int64_t n, bool is_start, bo
                        struct meg_ids *out, struct meg_err *e)
 {
     const struct meg_hf_files *f = t->files;
-    int64_t most = f->is_bytes ? MEG_HF_BYTES : f->seams ? MEG_HF_STRETCH : MEG_HF_TEXT;
+    int64_t most = f->is_bytes ? MEG_HF_MAX_BYTE_LEVEL : f->seams ? MEG_HF_MAX_CHUNK : MEG_HF_MAX_UNSPLIT;
     int r;
 
     if (n > most && !f->is_bytes)
@@ -338,33 +338,33 @@ static int encode_part(struct hf *t, const char *s, int64_t n, bool is_start, bo
                         "most %lld can be encoded: break it up",
                         (long long)n, (long long)most);
     if (!f->norm)
-        return encode_cut(t, true, s, n, is_start, out, e);
-    if ((r = meg_hf_norm_run(f->norm, s, n, is_first, f->seams ? f->seams->most : most, &t->normal, e)) < 0)
+        return encode_between_added(t, true, s, n, is_start, out, e);
+    if ((r = meg_hf_normalizer_run(f->norm, s, n, is_first, f->seams ? f->seams->most : most, &t->normal, e)) < 0)
         return r;
-    return encode_cut(t, true, t->normal.s, (int64_t)t->normal.n, is_start, out, e);
+    return encode_between_added(t, true, t->normal.s, (int64_t)t->normal.n, is_start, out, e);
 }
 
 enum { BATCH = 128 };
 
 /* The next stretches that have ids; their places in the cache are on their way to the processor. */
-static int next_stretches(struct hf *t, struct meg_sought *stretch)
+static int next_chunks(struct hf *t, struct meg_wordcache_lookup *stretch)
 {
     const char *s;
     int64_t len;
     int n = 0;
 
-    while (n < BATCH && meg_pieces_next(&t->stretches, &s, &len)) {
+    while (n < BATCH && meg_pretokens_next(&t->stretches, &s, &len)) {
         if (len > 1 || !t->files->seams->is_nothing[(unsigned char)*s])
-            meg_wordcache_seek(&t->cache, &stretch[n++], s, len, t->stretches.end);
+            meg_wordcache_prefetch(&t->cache, &stretch[n++], s, len, t->stretches.end);
     }
-    meg_wordcache_come(&t->cache, stretch, n);
+    meg_wordcache_prefetch_rest(&t->cache, stretch, n);
     return n;
 }
 
-static int encode_stretch(struct hf *t, const struct meg_sought *p, struct meg_ids *out,
+static int encode_chunk(struct hf *t, const struct meg_wordcache_lookup *p, struct meg_ids *out,
                           struct meg_err *e)
 {
-    const struct meg_word *known = meg_wordcache_find(&t->cache, p);
+    const struct meg_wordcache_entry *known = meg_wordcache_find(&t->cache, p);
     const int32_t *ids;
     int64_t n = known ? meg_word_ids(&t->cache, known, &ids) : 0, first = out->n;
     int r;
@@ -381,22 +381,22 @@ static int encode_stretch(struct hf *t, const struct meg_sought *p, struct meg_i
 }
 
 /* The same, cut at seams. */
-static int encode_stretches(struct hf *t, const char *text, int64_t n, bool is_start,
+static int encode_chunks(struct hf *t, const char *text, int64_t n, bool is_start,
                             struct meg_ids *out, struct meg_err *e)
 {
-    struct meg_sought stretch[BATCH];
+    struct meg_wordcache_lookup stretch[BATCH];
     const char *s = text;
     int64_t len = 0;
     int r;
 
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);
-    meg_pieces_at_seams(&t->stretches, &t->files->seams->at, text, n);
-    meg_pieces_next(&t->stretches, &s, &len);
+    meg_pretokens_safe_split(&t->stretches, &t->files->seams->at, text, n);
+    meg_pretokens_next(&t->stretches, &s, &len);
     r = encode_part(t, s, len, is_start, true, out, e);
-    for (int k; r == MEG_OK && (k = next_stretches(t, stretch)) > 0; meg_ids_spill(out)) {
+    for (int k; r == MEG_OK && (k = next_chunks(t, stretch)) > 0; meg_ids_spill(out)) {
         for (int i = 0; i < k && r == MEG_OK; i++)
-            r = encode_stretch(t, &stretch[i], out, e);
+            r = encode_chunk(t, &stretch[i], out, e);
     }
     return r;
 }
@@ -404,17 +404,17 @@ static int encode_stretches(struct hf *t, const char *text, int64_t n, bool is_s
 static int encode_raw(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out,
                       struct meg_err *e)
 {
-    return t->files->seams ? encode_stretches(t, s, n, is_start, out, e)
+    return t->files->seams ? encode_chunks(t, s, n, is_start, out, e)
                            : encode_part(t, s, n, is_start, true, out, e);
 }
 
-static int encode_cut(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
+static int encode_between_added(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
                       struct meg_ids *out, struct meg_err *e)
 {
-    const struct meg_hf_finder *f = is_normal ? &t->files->normal : &t->files->raw;
+    const struct meg_hf_added_matcher *f = is_normal ? &t->files->normal : &t->files->raw;
     const char *end = text + n;
     struct found found = { text, text, text };
-    const struct meg_hf_added *a;
+    const struct meg_hf_added_token *a;
     int r = MEG_OK;
 
     do {
@@ -444,11 +444,11 @@ static void add_all(struct meg_ids *out, const struct meg_ids *ids)
 enum { LONG = 1 << 20 };
 
 /* What a long text needed: such texts are rare. */
-static void let_go(struct hf *t)
+static void free_large_buffers(struct hf *t)
 {
-    meg_hf_pieces_free(&t->pieces);
-    meg_hf_pieces_free(&t->other);
-    t->pieces = t->other = (struct meg_hf_pieces){ 0 };
+    meg_hf_pretokens_free(&t->pieces);
+    meg_hf_pretokens_free(&t->other);
+    t->pieces = t->other = (struct meg_hf_pretokens){ 0 };
     meg_str_free(&t->normal);
     meg_str_free(&t->prefixed);
 }
@@ -460,10 +460,10 @@ static int hf_encode(struct meg_tokenizer *base, const char *text, int64_t n, st
     int r;
 
     add_all(out, &t->files->before);
-    r = encode_cut(t, false, text, n, true, out, e);
+    r = encode_between_added(t, false, text, n, true, out, e);
     add_all(out, &t->files->after);
     if (n > LONG)
-        let_go(t);
+        free_large_buffers(t);
     return r;
 }
 
@@ -480,8 +480,8 @@ static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64
 
         if (!t->s)
             continue;
-        if (meg_hf_decoder_is_bytes(f->decoder)) {
-            if (meg_bytemap_read(out, t->s, (int64_t)t->n) < 0)
+        if (meg_hf_decoder_is_byte_level(f->decoder)) {
+            if (meg_byte_alphabet_decode(out, t->s, (int64_t)t->n) < 0)
                 meg_str_add(out, t->s, t->n);
         } else if ((byte = meg_hf_decoder_byte(f->decoder, t->s, (int64_t)t->n)) >= 0) {
             meg_str_add(out, &(const char){ (char)byte }, 1);
@@ -501,7 +501,7 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
     const int32_t *held;
     int64_t nheld, ready, ntokens = 0;
 
-    if (meg_hf_decoder_is_bytes(f->decoder) && !f->clean_up) {
+    if (meg_hf_decoder_is_byte_level(f->decoder) && !f->clean_up) {
         meg_tok_decode_bytes(d, ids, n, is_last, out);
         return;
     }
@@ -532,9 +532,9 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
 }
 
 const struct meg_tok_class meg_tok_hf = {
-    "HuggingFaceTokenizer", hf_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode, false, MEG_TOK_HUGGINGFACE,
+    "HuggingFaceTokenizer", hf_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode, false, MEG_TOK_LIB_HF,
 };
 
 const struct meg_tok_class meg_tok_hf_pretrained = {
-    "PretrainedFromHF", pretrained_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode, false, MEG_TOK_HUGGINGFACE,
+    "PretrainedFromHF", pretrained_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode, false, MEG_TOK_LIB_HF,
 };

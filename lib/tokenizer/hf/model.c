@@ -37,7 +37,7 @@ static void append_token(struct meg_hf_vocab *v, const char *s, int64_t n, int32
     v->max_id = id > v->max_id ? id : v->max_id;
 }
 
-int meg_hf_id(const json_t *value, const char *what, const char *from, int32_t *id,
+int meg_hf_get_id(const json_t *value, const char *what, const char *from, int32_t *id,
               struct meg_err *e)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0 ||
@@ -83,12 +83,12 @@ static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, cons
     MEG_ASSERT(list->s);
     meg_strtab_reserve(&v->tokens, count_tokens(list));
     v->id = meg_realloc_array(v->id, (size_t)v->tokens.cap, sizeof *v->id);
-    while (r == MEG_OK && meg_hf_list_next(&s)) {
+    while (r == MEG_OK && meg_hf_json_next(&s)) {
         struct meg_span token;
         const char *begin, *kind;
         int32_t id;
 
-        if ((r = meg_hf_list_string(&s, &buf, &token)) < 0) {
+        if ((r = meg_hf_json_string(&s, &buf, &token)) < 0) {
             r = meg_fail(e, r, "%s: vocab: %s", from, why.msg);
             break;
         }
@@ -138,7 +138,7 @@ static int load_vocab(struct meg_hf_vocab *v, const struct meg_span *list, const
 int meg_hf_model_load(struct meg_hf_model *m, const json_t *part, const char *from,
                       struct meg_err *e)
 {
-    static const struct meg_hf_kind *const kinds[] = { &meg_hf_bpe, &meg_hf_unigram,
+    static const struct meg_hf_model_type *const kinds[] = { &meg_hf_bpe, &meg_hf_unigram,
                                                        &meg_hf_wordpiece, &meg_hf_wordlevel };
     const char *type = NULL;
     int r;
@@ -156,7 +156,7 @@ int meg_hf_model_load(struct meg_hf_model *m, const json_t *part, const char *fr
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !m->kind; i++)
         m->kind = strcmp(type, kinds[i]->name) == 0 ? kinds[i] : NULL;
     if (!m->kind)
-        return meg_hf_unknown(type, from, e);
+        return meg_hf_unknown_type(type, from, e);
     if (m->kind != &meg_hf_unigram &&
         (r = load_vocab(&m->vocab, &m->lists.vocab, part, from, e)) < 0)
         return r;
@@ -230,7 +230,7 @@ static int wordpiece_encode(const struct meg_hf_model *m, const char *s, int64_t
     return MEG_OK;
 }
 
-const struct meg_hf_kind meg_hf_wordpiece = { "WordPiece", wordpiece_load, wordpiece_free,
+const struct meg_hf_model_type meg_hf_wordpiece = { "WordPiece", wordpiece_load, wordpiece_free,
                                               wordpiece_encode };
 
 /* ---- WordLevel: own is the id of what is unknown ---- */
@@ -253,4 +253,4 @@ static int wordlevel_encode(const struct meg_hf_model *m, const char *s, int64_t
     return MEG_OK;
 }
 
-const struct meg_hf_kind meg_hf_wordlevel = { "WordLevel", wordlevel_load, free, wordlevel_encode };
+const struct meg_hf_model_type meg_hf_wordlevel = { "WordLevel", wordlevel_load, free, wordlevel_encode };

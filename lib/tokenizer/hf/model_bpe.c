@@ -38,13 +38,13 @@ static bool read_parts(struct meg_json_scan *s, struct meg_str buf[2], struct me
 
     if (*s->p == '[') {
         for (int i = 0; i < 2; i++) {
-            if (!meg_hf_list_next(s) || *s->p != '"' ||
-                meg_hf_list_string(s, &buf[i], &part[i]) < 0)
+            if (!meg_hf_json_next(s) || *s->p != '"' ||
+                meg_hf_json_string(s, &buf[i], &part[i]) < 0)
                 return false;
         }
-        return !meg_hf_list_next(s) && meg_json_scan_accept(s, ']');
+        return !meg_hf_json_next(s) && meg_json_scan_accept(s, ']');
     }
-    if (*s->p != '"' || meg_hf_list_string(s, &buf[0], &part[0]) < 0)
+    if (*s->p != '"' || meg_hf_json_string(s, &buf[0], &part[0]) < 0)
         return false;
     end = part[0].s + part[0].n;
     blank = memchr(part[0].s, ' ', (size_t)part[0].n);
@@ -85,7 +85,7 @@ static int spell_merges(struct spelled *x, const struct bpe *b, struct meg_json_
 
     x->text.n = 0;
     *is_bad = false;
-    for (; n < BATCH && meg_hf_list_next(s); n++) {
+    for (; n < BATCH && meg_hf_json_next(s); n++) {
         struct meg_span p[2];
         bool has_prefix;
 
@@ -105,7 +105,7 @@ static int spell_merges(struct spelled *x, const struct bpe *b, struct meg_json_
     return n;
 }
 
-static void seek_parts(struct spelled *x, const struct meg_hf_vocab *v, int n)
+static void prefetch_parts(struct spelled *x, const struct meg_hf_vocab *v, int n)
 {
     for (int k = 0; k < n; k++) {
         for (int i = LEFT; i <= RIGHT; i++)
@@ -175,7 +175,7 @@ static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t
     s = (struct meg_json_scan){ list->s, list->s, list->s + list->n, "byte", &why };
     while (r == MEG_OK && k == BATCH) {
         k = spell_merges(&x, b, &s, &is_bad);
-        seek_parts(&x, &m->vocab, k);
+        prefetch_parts(&x, &m->vocab, k);
         if (n + BATCH > cap) {
             cap = cap ? 2 * cap : 1024;
             merge = meg_realloc_array(merge, (size_t)cap, sizeof *merge);
@@ -304,7 +304,7 @@ static int merge_long(const struct meg_bpe *b, struct meg_ids *out, int64_t firs
 
     if (!meg_bpe_stream(
             &(struct meg_bpe_stream){ b, true, read_symbols, put_symbols, &p, MEG_BPE_WINDOW }))
-        return meg_bpe_stuck(p.n, e);
+        return meg_bpe_stream_error(p.n, e);
     out->n = first + p.put;
     return MEG_OK;
 }
@@ -346,13 +346,13 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
     meg_str_free(&buf);
     if (out->n - first > MEG_BPE_WINDOW)
         return merge_long(&b->merges, out, first, e);
-    out->n = first + meg_bpe_merge_one(&b->merges, out->v + first, out->n - first, NULL);
+    out->n = first + meg_bpe_merge_leftmost(&b->merges, out->v + first, out->n - first, NULL);
     return MEG_OK;
 }
 
 /* Where no merge goes across two parts can be merged apart (tokenizer/bpe/bpe_stream.c); nothing is left out of the
  * text or waits for what follows where each unknown character becomes bytes, which are in no merge. */
-bool meg_hf_bpe_has_seams(const struct meg_hf_model *m)
+bool meg_hf_bpe_has_safe_splits(const struct meg_hf_model *m)
 {
     const struct bpe *b = m->own;
 
@@ -360,7 +360,7 @@ bool meg_hf_bpe_has_seams(const struct meg_hf_model *m)
         b->has_all_bytes && !b->merges_bytes;
 }
 
-bool meg_hf_bpe_to_bytes(const struct meg_hf_model *m, struct meg_bytebpe *out)
+bool meg_hf_bpe_to_byte_level(const struct meg_hf_model *m, struct meg_bytebpe *out)
 {
     struct bpe *b = m->own;
     struct meg_str bytes = { 0 };
@@ -371,12 +371,12 @@ bool meg_hf_bpe_to_bytes(const struct meg_hf_model *m, struct meg_bytebpe *out)
         bool is_in_text = i != 0xC0 && i != 0xC1 && i < 0xF5;
         char s[4];
 
-        out->byte_id[i] = meg_hf_vocab_find(&m->vocab, s, meg_utf8_encode(s, meg_bytemap_char(i)));
+        out->byte_id[i] = meg_hf_vocab_find(&m->vocab, s, meg_utf8_encode(s, meg_byte_alphabet_char(i)));
         if (out->byte_id[i] < 0 && is_in_text)
             return false; /* unknown ones may be joined, and what is around one that is left out merged */
     }
     out->missing = -1;
-    out->is_one_by_one = true;
+    out->is_leftmost = true;
     out->bpe = b->merges;
     b->merges = (struct meg_bpe){ 0 };
     if (b->ignore_merges) {
@@ -387,7 +387,7 @@ bool meg_hf_bpe_to_bytes(const struct meg_hf_model *m, struct meg_bytebpe *out)
         struct meg_str t = meg_strtab_get(&m->vocab.tokens, k);
 
         bytes.n = 0;
-        if (meg_bytemap_read(&bytes, t.s, (int64_t)t.n) < 0 || bytes.n == 0)
+        if (meg_byte_alphabet_decode(&bytes, t.s, (int64_t)t.n) < 0 || bytes.n == 0)
             continue;
         out->whole_id[out->whole.n] = m->vocab.id[k];
         meg_strtab_append(&out->whole, bytes.s, (int64_t)bytes.n);
@@ -398,4 +398,4 @@ bool meg_hf_bpe_to_bytes(const struct meg_hf_model *m, struct meg_bytebpe *out)
     return true;
 }
 
-const struct meg_hf_kind meg_hf_bpe = { "BPE", bpe_load, bpe_free, bpe_encode };
+const struct meg_hf_model_type meg_hf_bpe = { "BPE", bpe_load, bpe_free, bpe_encode };

@@ -37,7 +37,7 @@ static void unigram_free(void *own)
  * power of ten, rounded again.  A quarter of a file's scores are one bit off so, which decides ties.  The
  * digits are the fewest that x has: as such files are written.
  */
-static double as_serde_reads(double x)
+static double parse_like_serde(double x)
 {
     char text[40], power[16];
     uint64_t digits = 0;
@@ -84,7 +84,7 @@ static int load_pieces(struct meg_hf_model *m, const json_t *list, const char *f
                             from, json_string_value(text), i);
         while (u->ring <= (int64_t)json_string_length(text))
             u->ring *= 2;
-        u->score[i] = as_serde_reads(json_number_value(score));
+        u->score[i] = parse_like_serde(json_number_value(score));
         lowest = fmin(lowest, u->score[i]);
     }
     u->unk_score = lowest - UNK_PENALTY;
@@ -157,7 +157,7 @@ static void reach(const struct ways *w, int64_t from, int64_t to, double score)
     }
 }
 
-static void find_ways(const struct unigram *u, const char *s, int64_t n, const struct ways *w)
+static void viterbi_paths(const struct unigram *u, const char *s, int64_t n, const struct ways *w)
 {
     w->sum[0] = 0;
     for (int64_t at = 0, len; at < n; at += len) {
@@ -179,7 +179,7 @@ static void find_ways(const struct unigram *u, const char *s, int64_t n, const s
 }
 
 /* From the length of the token that ends at a place to that of the one that begins there. */
-static void turn_round(int32_t *length, int64_t n)
+static void reverse_path(int32_t *length, int64_t n)
 {
     int32_t len = length[n];
 
@@ -233,8 +233,8 @@ static int unigram_encode(const struct meg_hf_model *m, const char *s, int64_t n
                       meg_realloc_array(NULL, (size_t)u->ring, sizeof *w.sum), u->ring - 1 };
     int r = MEG_OK;
 
-    find_ways(u, s, n, &w);
-    turn_round(w.last, n);
+    viterbi_paths(u, s, n, &w);
+    reverse_path(w.last, n);
     for (int64_t at = 0, end; at < n && r == MEG_OK; at = end) {
         int32_t id = token_of(u, s + at, w.last[at]);
 
@@ -248,4 +248,4 @@ static int unigram_encode(const struct meg_hf_model *m, const char *s, int64_t n
     return r;
 }
 
-const struct meg_hf_kind meg_hf_unigram = { "Unigram", unigram_load, unigram_free, unigram_encode };
+const struct meg_hf_model_type meg_hf_unigram = { "Unigram", unigram_load, unigram_free, unigram_encode };

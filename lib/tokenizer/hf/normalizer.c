@@ -40,12 +40,12 @@ struct step {
     bool left, right; /* of STRIP */
     struct meg_hf_pattern pattern;
     struct meg_str content; /* of REPLACE, PREPEND */
-    struct meg_bert_norm bert;
+    struct meg_bert_normalizer bert;
     struct meg_charsmap map;
     struct meg_normal_form *form; /* of NFC to NFKD */
 };
 
-struct meg_hf_norm {
+struct meg_hf_normalizer {
     struct step *step;
     int64_t n;
 };
@@ -67,12 +67,12 @@ static int load_precompiled(struct step *s, const json_t *part, const char *from
     return r;
 }
 
-static int load_bert(struct meg_bert_norm *b, const json_t *part, const char *from,
+static int load_bert(struct meg_bert_normalizer *b, const json_t *part, const char *from,
                      struct meg_err *e)
 {
     int r;
 
-    *b = (struct meg_bert_norm){ true, true, true, true };
+    *b = (struct meg_bert_normalizer){ true, true, true, true };
     if ((r = meg_json_get_bool(part, "clean_text", MEG_JSON_OPTIONAL, &b->clean_text, from, e)) <
             0 ||
         (r = meg_json_get_bool(part, "handle_chinese_chars", MEG_JSON_OPTIONAL,
@@ -85,7 +85,7 @@ static int load_bert(struct meg_bert_norm *b, const json_t *part, const char *fr
 
 static int add_step(void *to, int kind, const json_t *part, const char *from, struct meg_err *e)
 {
-    struct meg_hf_norm *norm = to;
+    struct meg_hf_normalizer *norm = to;
     struct step *s;
     int r;
 
@@ -100,10 +100,10 @@ static int add_step(void *to, int kind, const json_t *part, const char *from, st
         return r;
     case REPLACE:
         if ((r = meg_hf_pattern_load(&s->pattern, part, from, e)) == MEG_OK)
-            r = meg_hf_text(part, "content", NULL, &s->content, from, e);
+            r = meg_hf_get_string(part, "content", NULL, &s->content, from, e);
         return r;
     case PREPEND:
-        return meg_hf_text(part, "prepend", NULL, &s->content, from, e);
+        return meg_hf_get_string(part, "prepend", NULL, &s->content, from, e);
     case BERT:
         return load_bert(&s->bert, part, from, e);
     case PRECOMPILED:
@@ -121,24 +121,24 @@ static int add_step(void *to, int kind, const json_t *part, const char *from, st
     }
 }
 
-static const struct meg_hf_parts parts = { "normalizers", names, sizeof names / sizeof *names,
+static const struct meg_hf_sequence parts = { "normalizers", names, sizeof names / sizeof *names,
                                            add_step };
 
-int meg_hf_norm_load(struct meg_hf_norm **out, const json_t *part, const char *from,
+int meg_hf_normalizer_load(struct meg_hf_normalizer **out, const json_t *part, const char *from,
                      struct meg_err *e)
 {
-    struct meg_hf_norm *n = meg_new(sizeof *n);
-    int r = meg_hf_parts_load(&parts, part, n, from, e);
+    struct meg_hf_normalizer *n = meg_new(sizeof *n);
+    int r = meg_hf_sequence_load(&parts, part, n, from, e);
 
     *out = n;
     if (r < 0) {
-        meg_hf_norm_free(n);
+        meg_hf_normalizer_free(n);
         *out = NULL;
     }
     return r;
 }
 
-void meg_hf_norm_free(struct meg_hf_norm *n)
+void meg_hf_normalizer_free(struct meg_hf_normalizer *n)
 {
     if (!n)
         return;
@@ -299,13 +299,13 @@ static int run_step(const struct step *s, const char *text, int64_t n, bool is_f
         precompiled(&s->map, text, n, most, out);
         break;
     case BYTE_LEVEL:
-        meg_bytemap_spell(out, text, n);
+        meg_byte_alphabet_encode(out, text, n);
         break;
     }
     return MEG_OK;
 }
 
-int meg_hf_norm_run(const struct meg_hf_norm *norm, const char *text, int64_t n, bool is_first, int64_t most,
+int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text, int64_t n, bool is_first, int64_t most,
                     struct meg_str *out, struct meg_err *e)
 {
     struct meg_str buf[2] = { { 0 }, { 0 } };
@@ -332,7 +332,7 @@ int meg_hf_norm_run(const struct meg_hf_norm *norm, const char *text, int64_t n,
 /* ---- where text may be cut ---- */
 
 /* Does no key begin with a blank, nor with a character that makes one cluster with a blank behind it? */
-static bool leaves_blanks(const struct meg_charsmap *m)
+static bool keeps_spaces(const struct meg_charsmap *m)
 {
     const char *to;
     uint32_t node = meg_charsmap_root(m);
@@ -355,7 +355,7 @@ static bool leaves_blanks(const struct meg_charsmap *m)
     return true;
 }
 
-bool meg_hf_norm_keeps_blanks(const struct meg_hf_norm *n, bool *is_by_char,
+bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_normalizer *n, bool *is_by_char,
                               bool *is_around_ideographs)
 {
     *is_by_char = true;
@@ -376,7 +376,7 @@ bool meg_hf_norm_keeps_blanks(const struct meg_hf_norm *n, bool *is_by_char,
             break;
         case PRECOMPILED:
             *is_by_char = false;
-            if (!leaves_blanks(&n->step[i].map))
+            if (!keeps_spaces(&n->step[i].map))
                 return false;
             break;
         default:
@@ -386,7 +386,7 @@ bool meg_hf_norm_keeps_blanks(const struct meg_hf_norm *n, bool *is_by_char,
     return true;
 }
 
-bool meg_hf_norm_marks_blanks(const struct meg_hf_norm *n, struct meg_span *mark)
+bool meg_hf_normalizer_is_metaspace(const struct meg_hf_normalizer *n, struct meg_span *mark)
 {
     const struct step *last = n && n->n > 0 ? &n->step[n->n - 1] : NULL;
 

@@ -40,7 +40,7 @@ struct step {
     struct meg_hf_pattern pattern;        /* of METASPACE the replacement, too */
 };
 
-struct meg_hf_pre {
+struct meg_hf_pretokenizer {
     struct step *step;
     int64_t n;
 };
@@ -61,7 +61,7 @@ int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char
 
         if ((r = meg_regex_compile(&p->regex, s, &inner)) < 0)
             return meg_fail(e, r, "%s: %s", from, inner.msg);
-        p->split = meg_split_of_pattern(s);
+        p->split = meg_pretok_from_pattern(s);
         return MEG_OK;
     }
     if (!json_is_string(literal) || json_string_length(literal) == 0)
@@ -210,31 +210,31 @@ static int load_members(struct step *s, const json_t *part, const char *from, st
 
 static int add_step(void *to, int kind, const json_t *part, const char *from, struct meg_err *e)
 {
-    struct meg_hf_pre *p = to;
+    struct meg_hf_pretokenizer *p = to;
 
     p->step = meg_realloc_array(p->step, (size_t)p->n + 1, sizeof *p->step);
     p->step[p->n] = (struct step){ .kind = (enum kind)kind };
     return load_members(&p->step[p->n++], part, from, e);
 }
 
-static const struct meg_hf_parts parts = { "pretokenizers", names, sizeof names / sizeof *names,
+static const struct meg_hf_sequence parts = { "pretokenizers", names, sizeof names / sizeof *names,
                                            add_step };
 
-int meg_hf_pre_load(struct meg_hf_pre **out, const json_t *part, const char *from,
+int meg_hf_pretokenizer_load(struct meg_hf_pretokenizer **out, const json_t *part, const char *from,
                     struct meg_err *e)
 {
-    struct meg_hf_pre *p = meg_new(sizeof *p);
-    int r = meg_hf_parts_load(&parts, part, p, from, e);
+    struct meg_hf_pretokenizer *p = meg_new(sizeof *p);
+    int r = meg_hf_sequence_load(&parts, part, p, from, e);
 
     *out = p;
     if (r < 0) {
-        meg_hf_pre_free(p);
+        meg_hf_pretokenizer_free(p);
         *out = NULL;
     }
     return r;
 }
 
-void meg_hf_pre_free(struct meg_hf_pre *p)
+void meg_hf_pretokenizer_free(struct meg_hf_pretokenizer *p)
 {
     if (!p)
         return;
@@ -244,7 +244,7 @@ void meg_hf_pre_free(struct meg_hf_pre *p)
     free(p);
 }
 
-bool meg_hf_pre_is_bytes(const struct meg_hf_pre *p, enum meg_pretok *split, bool *add_prefix_space)
+bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum meg_pretok *split, bool *add_prefix_space)
 {
     const struct step *first, *last;
 
@@ -253,7 +253,7 @@ bool meg_hf_pre_is_bytes(const struct meg_hf_pre *p, enum meg_pretok *split, boo
     first = p->step;
     last = &p->step[p->n - 1];
     *add_prefix_space = last->prefix == ALWAYS;
-    *split = MEG_SPLIT_GPT2;
+    *split = MEG_PRETOK_GPT2;
     if (p->n == 1)
         return last->use_regex;
     if (first->kind != SPLIT || first->pattern.split < 0 || first->behavior != ISOLATED ||
@@ -263,18 +263,18 @@ bool meg_hf_pre_is_bytes(const struct meg_hf_pre *p, enum meg_pretok *split, boo
     return true;
 }
 
-bool meg_hf_pre_cuts_at_space(const struct meg_hf_pre *p, bool *is_around_punctuation)
+bool meg_hf_pretokenizer_splits_whitespace(const struct meg_hf_pretokenizer *p, bool *is_around_punctuation)
 {
     *is_around_punctuation = p && p->n > 0 && p->step->kind == BERT;
     return p && p->n > 0 && (p->step->kind == BERT || p->step->kind == WHITESPACE_SPLIT);
 }
 
-bool meg_hf_pre_cuts_at_blank(const struct meg_hf_pre *p)
+bool meg_hf_pretokenizer_splits_metaspace(const struct meg_hf_pretokenizer *p)
 {
     return p && p->n > 0 && p->step->kind == METASPACE && p->step->splits;
 }
 
-bool meg_hf_pre_marks_blanks(const struct meg_hf_pre *p, struct meg_span *mark)
+bool meg_hf_pretokenizer_is_metaspace(const struct meg_hf_pretokenizer *p, struct meg_span *mark)
 {
     if (!p || p->n != 1 || p->step->kind != METASPACE || p->step->splits || p->step->prefix == ALWAYS)
         return false;
@@ -284,7 +284,7 @@ bool meg_hf_pre_marks_blanks(const struct meg_hf_pre *p, struct meg_span *mark)
 
 /* ---- at work ---- */
 
-void meg_hf_pieces_add(struct meg_hf_pieces *p, const char *s, int64_t n, bool is_start)
+void meg_hf_pretokens_add(struct meg_hf_pretokens *p, const char *s, int64_t n, bool is_start)
 {
     if (n == 0)
         return;
@@ -293,11 +293,11 @@ void meg_hf_pieces_add(struct meg_hf_pieces *p, const char *s, int64_t n, bool i
         p->cap = p->cap ? 2 * p->cap : 64;
         p->v = meg_realloc_array(p->v, (size_t)p->cap, sizeof *p->v);
     }
-    p->v[p->n++] = (struct meg_hf_piece){ (int32_t)p->text.n, (int32_t)n, is_start };
+    p->v[p->n++] = (struct meg_hf_pretoken){ (int32_t)p->text.n, (int32_t)n, is_start };
     meg_str_add(&p->text, s, (size_t)n);
 }
 
-void meg_hf_pieces_free(struct meg_hf_pieces *p)
+void meg_hf_pretokens_free(struct meg_hf_pretokens *p)
 {
     meg_str_free(&p->text);
     free(p->v);
@@ -347,7 +347,7 @@ struct cut {
     const char *at, *end;
 };
 
-static bool next_stretch(struct cut *c, struct stretch *out)
+static bool next_delimited(struct cut *c, struct stretch *out)
 {
     const struct meg_span *m = c->i < c->matches->n ? &c->matches->v[c->i] : NULL;
     const char *stop = m ? m->s : c->end;
@@ -381,26 +381,26 @@ static bool joins(enum behavior behavior, const struct stretch *x, const struct 
 
 /* Cut text at its matches; those may be joined by what they touch. */
 static void cut(const struct meg_spans *m, enum behavior behavior, bool invert, const char *text,
-                int64_t n, bool is_start, struct meg_hf_pieces *out)
+                int64_t n, bool is_start, struct meg_hf_pretokens *out)
 {
     struct cut c = { m, invert, 0, text, text + n };
     struct stretch x, next = { 0 };
 
-    for (bool has = next_stretch(&c, &x); has; x = next) {
-        while ((has = next_stretch(&c, &next)) && joins(behavior, &x, &next)) {
+    for (bool has = next_delimited(&c, &x); has; x = next) {
+        while ((has = next_delimited(&c, &next)) && joins(behavior, &x, &next)) {
             x.n += next.n;
             x.is_match = next.is_match; /* of two that differ only one is joined */
         }
         if (behavior != REMOVED || !x.is_match)
-            meg_hf_pieces_add(out, x.s, x.n, is_start && x.s == text);
+            meg_hf_pretokens_add(out, x.s, x.n, is_start && x.s == text);
     }
 }
 
 static void byte_level(const struct step *s, const char *text, int64_t n, bool is_start,
-                       struct meg_hf_pieces *out)
+                       struct meg_hf_pretokens *out)
 {
     struct meg_str prefixed = { 0 }, spelled = { 0 };
-    struct meg_pieces pieces = { 0 };
+    struct meg_pretokens pieces = { 0 };
     const char *piece;
     int64_t len;
 
@@ -411,23 +411,23 @@ static void byte_level(const struct step *s, const char *text, int64_t n, bool i
         n++;
     }
     if (s->use_regex) {
-        for (meg_pieces_of(&pieces, MEG_SPLIT_GPT2, text, n);
-             meg_pieces_next(&pieces, &piece, &len);) {
+        for (meg_pretokens_split(&pieces, MEG_PRETOK_GPT2, text, n);
+             meg_pretokens_next(&pieces, &piece, &len);) {
             spelled.n = 0;
-            meg_bytemap_spell(&spelled, piece, len);
-            meg_hf_pieces_add(out, spelled.s, (int64_t)spelled.n, is_start && piece == text);
+            meg_byte_alphabet_encode(&spelled, piece, len);
+            meg_hf_pretokens_add(out, spelled.s, (int64_t)spelled.n, is_start && piece == text);
         }
-        meg_pieces_free(&pieces);
+        meg_pretokens_free(&pieces);
     } else {
-        meg_bytemap_spell(&spelled, text, n);
-        meg_hf_pieces_add(out, spelled.s, (int64_t)spelled.n, is_start);
+        meg_byte_alphabet_encode(&spelled, text, n);
+        meg_hf_pretokens_add(out, spelled.s, (int64_t)spelled.n, is_start);
     }
     meg_str_free(&prefixed);
     meg_str_free(&spelled);
 }
 
 static int metaspace(const struct step *s, const char *text, int64_t n, bool is_start,
-                     struct meg_hf_pieces *out, struct meg_err *e)
+                     struct meg_hf_pretokens *out, struct meg_err *e)
 {
     const struct meg_str *mark = &s->pattern.literal;
     struct meg_str marked = { 0 };
@@ -453,7 +453,7 @@ static int metaspace(const struct step *s, const char *text, int64_t n, bool is_
 }
 
 static int run_step(const struct step *s, const char *text, int64_t n, bool is_start,
-                    struct meg_hf_pieces *out, struct meg_err *e)
+                    struct meg_hf_pretokens *out, struct meg_err *e)
 {
     struct meg_spans m = { 0 };
     int r;
@@ -470,7 +470,7 @@ static int run_step(const struct step *s, const char *text, int64_t n, bool is_s
     return r;
 }
 
-static int run(const struct step *s, const struct meg_hf_pieces *in, struct meg_hf_pieces *out,
+static int run(const struct step *s, const struct meg_hf_pretokens *in, struct meg_hf_pretokens *out,
                struct meg_err *e)
 {
     enum { MOST = 256 << 20 };
@@ -486,15 +486,15 @@ static int run(const struct step *s, const struct meg_hf_pieces *in, struct meg_
     return r;
 }
 
-int meg_hf_pre_run(const struct meg_hf_pre *p, struct meg_hf_pieces *pieces,
-                   struct meg_hf_pieces *other, struct meg_err *e)
+int meg_hf_pretokenizer_run(const struct meg_hf_pretokenizer *p, struct meg_hf_pretokens *pieces,
+                   struct meg_hf_pretokens *other, struct meg_err *e)
 {
     static const struct step punctuation = { .kind = PUNCTUATION, .behavior = ISOLATED };
     int r = MEG_OK;
 
     for (int64_t i = 0; i < p->n && r == MEG_OK; i++) {
         for (int half = 0; half < (p->step[i].kind == BERT ? 2 : 1) && r == MEG_OK; half++) {
-            struct meg_hf_pieces was = *pieces;
+            struct meg_hf_pretokens was = *pieces;
 
             r = run(half ? &punctuation : &p->step[i], pieces, other, e);
             *pieces = *other;

@@ -17,35 +17,35 @@
 #include "tokenizer/hf/files.h"
 #include "unicode/utf8.h"
 
-static void set_seam(struct meg_hf_seams *s, int left, int right, bool is_seam)
+static void set_safe_split(struct meg_hf_safe_split *s, int left, int right, bool is_safe)
 {
     const char pair[2] = { (char)left, (char)right };
     uint16_t at;
 
     memcpy(&at, pair, sizeof at);
-    s->at.is_seam[at] = is_seam;
+    s->at.is_safe[at] = is_safe;
 }
 
 /* A blank by itself: is it whitespace when normalised, and has it no pieces? */
-static int try_blank(const struct meg_hf_files *f, char c, bool *is_space, bool *is_nothing,
+static int check_space(const struct meg_hf_files *f, char c, bool *is_space, bool *is_nothing,
                      struct meg_err *e)
 {
-    struct meg_hf_pieces pieces = { 0 }, other = { 0 };
+    struct meg_hf_pretokens pieces = { 0 }, other = { 0 };
     struct meg_str normal = { 0 };
     int r = MEG_OK;
 
     if (f->norm)
-        r = meg_hf_norm_run(f->norm, &c, 1, false, MEG_HF_TEXT, &normal, e);
+        r = meg_hf_normalizer_run(f->norm, &c, 1, false, MEG_HF_MAX_UNSPLIT, &normal, e);
     else
         meg_str_add(&normal, &c, 1);
     *is_space = normal.n == 1 && memchr(" \t\n\r", *normal.s, 4);
     if (r == MEG_OK && *is_space) {
-        meg_hf_pieces_add(&pieces, normal.s, 1, false);
-        r = meg_hf_pre_run(f->pre, &pieces, &other, e);
+        meg_hf_pretokens_add(&pieces, normal.s, 1, false);
+        r = meg_hf_pretokenizer_run(f->pre, &pieces, &other, e);
     }
     *is_nothing = *is_space && pieces.n == 0;
-    meg_hf_pieces_free(&pieces);
-    meg_hf_pieces_free(&other);
+    meg_hf_pretokens_free(&pieces);
+    meg_hf_pretokens_free(&other);
     meg_str_free(&normal);
     return r;
 }
@@ -56,44 +56,44 @@ static bool is_punctuation(int byte)
 }
 
 /* Around punctuation, and before an ideograph: U+5000 to U+9FFF by its first byte. */
-static void cut_at_characters(struct meg_hf_seams *s, bool is_around_ideographs)
+static void split_at_chars(struct meg_hf_safe_split *s, bool is_around_ideographs)
 {
     for (int left = 0; left < 256; left++) {
         for (int right = 0; right < 256; right++) {
             if (is_punctuation(right) || (is_punctuation(left) && right > ' ' && right < 0x7F) ||
                 (is_around_ideographs && right >= 0xE5 && right <= 0xE9))
-                set_seam(s, left, right, true);
+                set_safe_split(s, left, right, true);
         }
     }
 }
 
 /* The first kind. */
-static int cut_at_blanks(struct meg_hf_files *f, bool is_by_space, bool is_by_char, bool is_around_ideographs,
+static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_char, bool is_around_ideographs,
                          struct meg_err *e)
 {
     const char *blanks = is_by_space ? " \t\n\r" : " ";
-    struct meg_hf_seams *s = f->seams = meg_new(sizeof *s);
+    struct meg_hf_safe_split *s = f->seams = meg_new(sizeof *s);
     int r = MEG_OK;
 
-    s->most = MEG_HF_STRETCH;
+    s->most = MEG_HF_MAX_CHUNK;
     memset(s->at.joined, 0xFF, sizeof s->at.joined);
     for (const char *c = blanks; r == MEG_OK && *c; c++) {
         bool is_space, is_nothing;
 
-        if ((r = try_blank(f, *c, &is_space, &is_nothing, e)) < 0 || !is_space)
+        if ((r = check_space(f, *c, &is_space, &is_nothing, e)) < 0 || !is_space)
             continue;
         s->is_nothing[(unsigned char)*c] = is_nothing;
         for (int left = 0; left < 256; left++)
-            set_seam(s, left, *c, !(left == '\r' && *c == '\n'));
+            set_safe_split(s, left, *c, !(left == '\r' && *c == '\n'));
     }
     if (is_by_char)
-        cut_at_characters(s, is_around_ideographs);
+        split_at_chars(s, is_around_ideographs);
     return r;
 }
 
 /* The characters of a token of normalised text hold together, as text may spell them: a mark is that, or a
  * blank. */
-static void join(struct meg_hf_seams *s, const struct meg_str *token, const struct meg_span *mark)
+static void join(struct meg_hf_safe_split *s, const struct meg_str *token, const struct meg_span *mark)
 {
     const char *at = token->s, *end = at + token->n;
     struct meg_span left[2] = { { NULL, 0 }, { NULL, 0 } };
@@ -113,7 +113,7 @@ static void join(struct meg_hf_seams *s, const struct meg_str *token, const stru
 
             meg_str_add(&both, left[i / 2].s, (size_t)left[i / 2].n);
             meg_str_add(&both, right[i % 2].s, (size_t)right[i % 2].n);
-            meg_seams_join(&s->at, both.s, (int64_t)both.n);
+            meg_safe_split_add_token(&s->at, both.s, (int64_t)both.n);
             meg_str_free(&both);
         }
         memcpy(left, right, sizeof left);
@@ -122,21 +122,21 @@ static void join(struct meg_hf_seams *s, const struct meg_str *token, const stru
 }
 
 /* The second kind; the mark is one character. */
-static int cut_between_characters(struct meg_hf_files *f, const struct meg_span *mark, struct meg_err *e)
+static int split_between_chars(struct meg_hf_files *f, const struct meg_span *mark, struct meg_err *e)
 {
-    struct meg_hf_seams *s;
+    struct meg_hf_safe_split *s;
     struct meg_str normal = { 0 };
     int r = MEG_OK;
 
     for (int64_t i = 0; i < f->nadded; i++) {
-        const struct meg_hf_added *a = &f->added[i];
+        const struct meg_hf_added_token *a = &f->added[i];
 
         if (a->normalized && (a->lstrip || a->rstrip || a->single_word))
             return MEG_OK;
     }
     s = f->seams = meg_new(sizeof *s);
-    s->most = 5 * MEG_HF_STRETCH; /* a mark has up to four bytes, and one may be put in front */
-    meg_seams_init(&s->at);
+    s->most = 5 * MEG_HF_MAX_CHUNK; /* a mark has up to four bytes, and one may be put in front */
+    meg_safe_split_init(&s->at);
     for (int64_t k = 0; k < f->model.vocab.tokens.n; k++) {
         struct meg_str token = meg_strtab_get(&f->model.vocab.tokens, k);
 
@@ -148,7 +148,7 @@ static int cut_between_characters(struct meg_hf_files *f, const struct meg_span 
         if (!f->added[i].normalized)
             continue;
         if (f->norm)
-            r = meg_hf_norm_run(f->norm, content->s, (int64_t)content->n, true, MEG_HF_TEXT, &normal, e);
+            r = meg_hf_normalizer_run(f->norm, content->s, (int64_t)content->n, true, MEG_HF_MAX_UNSPLIT, &normal, e);
         join(s, f->norm ? &normal : content, mark);
     }
     meg_str_free(&normal);
@@ -162,22 +162,22 @@ static bool is_one_character(const struct meg_span *s)
     return s->n > 0 && meg_utf8_decode(s->s, s->n, &cp) == s->n;
 }
 
-int meg_hf_seams_find(struct meg_hf_files *f, struct meg_err *e)
+int meg_hf_safe_split_build(struct meg_hf_files *f, struct meg_err *e)
 {
     bool is_by_char, is_around_ideographs, is_around_punctuation = false;
-    bool is_by_space = meg_hf_pre_cuts_at_space(f->pre, &is_around_punctuation);
+    bool is_by_space = meg_hf_pretokenizer_splits_whitespace(f->pre, &is_around_punctuation);
     struct meg_span mark;
 
     if (f->is_bytes)
         return MEG_OK;
-    if ((is_by_space || meg_hf_pre_cuts_at_blank(f->pre)) && f->normal.nbegins == 0 &&
-        meg_hf_norm_keeps_blanks(f->norm, &is_by_char, &is_around_ideographs))
-        return cut_at_blanks(f, is_by_space, is_by_char && is_around_punctuation,
+    if ((is_by_space || meg_hf_pretokenizer_splits_metaspace(f->pre)) && f->normal.nbegins == 0 &&
+        meg_hf_normalizer_can_split_at_space(f->norm, &is_by_char, &is_around_ideographs))
+        return split_at_spaces(f, is_by_space, is_by_char && is_around_punctuation,
                              is_around_ideographs, e);
-    if (meg_hf_bpe_has_seams(&f->model) &&
-        ((!f->pre && meg_hf_norm_marks_blanks(f->norm, &mark)) ||
-         (!f->norm && meg_hf_pre_marks_blanks(f->pre, &mark))) &&
+    if (meg_hf_bpe_has_safe_splits(&f->model) &&
+        ((!f->pre && meg_hf_normalizer_is_metaspace(f->norm, &mark)) ||
+         (!f->norm && meg_hf_pretokenizer_is_metaspace(f->pre, &mark))) &&
         is_one_character(&mark))
-        return cut_between_characters(f, &mark, e);
+        return split_between_chars(f, &mark, e);
     return MEG_OK;
 }

@@ -4,19 +4,19 @@
 #include "io/json.h"
 #include "tokenizer/hf/internal.h"
 
-int meg_hf_type(const json_t *part, const char **type, const char *from, struct meg_err *e)
+int meg_hf_get_type(const json_t *part, const char **type, const char *from, struct meg_err *e)
 {
     if (!json_is_object(part))
         return meg_fail(e, MEG_EFORMAT, "%s: an object with a type is expected", from);
     return meg_json_get_str(part, "type", MEG_JSON_REQUIRED, type, from, e);
 }
 
-int meg_hf_unknown(const char *type, const char *from, struct meg_err *e)
+int meg_hf_unknown_type(const char *type, const char *from, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFORMAT, "%s: type '%s' is not known here", from, type);
 }
 
-int meg_hf_text(const json_t *part, const char *key, const char *otherwise, struct meg_str *out,
+int meg_hf_get_string(const json_t *part, const char *key, const char *otherwise, struct meg_str *out,
                 const char *from, struct meg_err *e)
 {
     const char *s = otherwise;
@@ -27,14 +27,14 @@ int meg_hf_text(const json_t *part, const char *key, const char *otherwise, stru
     return r;
 }
 
-static int load(const struct meg_hf_parts *p, const json_t *part, int depth, void *to,
+static int load(const struct meg_hf_sequence *p, const json_t *part, int depth, void *to,
                 const char *from, struct meg_err *e)
 {
     const char *type;
     const json_t *item;
     json_t *list;
     size_t i;
-    int kind = 0, r = meg_hf_type(part, &type, from, e);
+    int kind = 0, r = meg_hf_get_type(part, &type, from, e);
 
     if (r < 0)
         return r;
@@ -52,10 +52,10 @@ static int load(const struct meg_hf_parts *p, const json_t *part, int depth, voi
     }
     while (kind < p->n && strcmp(type, p->type[kind]) != 0)
         kind++;
-    return kind < p->n ? p->add(to, kind, part, from, e) : meg_hf_unknown(type, from, e);
+    return kind < p->n ? p->add(to, kind, part, from, e) : meg_hf_unknown_type(type, from, e);
 }
 
-int meg_hf_parts_load(const struct meg_hf_parts *p, const json_t *part, void *to, const char *from,
+int meg_hf_sequence_load(const struct meg_hf_sequence *p, const json_t *part, void *to, const char *from,
                       struct meg_err *e)
 {
     return load(p, part, 8, to, from, e);

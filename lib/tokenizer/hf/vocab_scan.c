@@ -6,7 +6,7 @@
 #include "unicode/utf8.h"
 
 /* From the opening bracket, or from behind the last member, to the next one. */
-bool meg_hf_list_next(struct meg_json_scan *s)
+bool meg_hf_json_next(struct meg_json_scan *s)
 {
     meg_json_scan_skip_space(s);
     if (*s->p == ']' || *s->p == '}')
@@ -16,7 +16,7 @@ bool meg_hf_list_next(struct meg_json_scan *s)
     return *s->p != ']' && *s->p != '}';
 }
 
-int meg_hf_list_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out)
+int meg_hf_json_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out)
 {
     const char *lone;
     int r;
@@ -30,7 +30,7 @@ int meg_hf_list_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_
 /* A member's key; s is then at its value. */
 static int read_key(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *key)
 {
-    int r = meg_hf_list_string(s, buf, key);
+    int r = meg_hf_json_string(s, buf, key);
 
     if (r < 0)
         return r;
@@ -56,7 +56,7 @@ static int skip_value(struct meg_json_scan *s, struct meg_span *out)
 }
 
 /* Find the lists among the members of the file, and then of its model. */
-static int find(struct meg_json_scan *s, struct meg_hf_lists *lists, bool is_model, struct meg_str *buf)
+static int find(struct meg_json_scan *s, struct meg_hf_raw_vocab *lists, bool is_model, struct meg_str *buf)
 {
     struct meg_span key, value;
     int r;
@@ -89,7 +89,7 @@ static int find(struct meg_json_scan *s, struct meg_hf_lists *lists, bool is_mod
     return 0;
 }
 
-int meg_hf_lists_cut(struct meg_hf_lists *lists, const char *text, int64_t n, struct meg_str *rest,
+int meg_hf_raw_vocab_extract(struct meg_hf_raw_vocab *lists, const char *text, int64_t n, struct meg_str *rest,
                      struct meg_err *e)
 {
     struct meg_json_scan s = { text, text, text + n, "byte", e };
@@ -97,7 +97,7 @@ int meg_hf_lists_cut(struct meg_hf_lists *lists, const char *text, int64_t n, st
     struct meg_str buf = { 0 };
     int r = MEG_OK;
 
-    *lists = (struct meg_hf_lists){ { 0 }, { 0 } };
+    *lists = (struct meg_hf_raw_vocab){ { 0 }, { 0 } };
     meg_json_scan_skip_space(&s);
     if (meg_utf8_find_invalid(text, n) >= 0)
         r = meg_fail(e, MEG_EFORMAT, "invalid UTF-8");

@@ -121,7 +121,7 @@ static const char *cased_word(const char *s, const char *end, bool may_contract)
             stop = s;
     }
     if (stop > s && may_contract && stop < end && *stop == '\'')
-        stop += meg_split_contraction(stop, end - stop);
+        stop += meg_pretok_contraction(stop, end - stop);
     return stop;
 }
 
@@ -143,9 +143,9 @@ static const char *blanks(const char *s, const char *end)
     return p == end || last == s ? p : last;
 }
 
-static const char *piece_end(enum meg_pretok split, const char *s, const char *end)
+static const char *pretoken_end(enum meg_pretok split, const char *s, const char *end)
 {
-    const bool is_o200k = split == MEG_SPLIT_O200K;
+    const bool is_o200k = split == MEG_PRETOK_O200K;
     const char *stop = cased_word(s, end, is_o200k), *next;
     unsigned c;
 
@@ -167,14 +167,14 @@ static const char *piece_end(enum meg_pretok split, const char *s, const char *e
     return blanks(s, end);
 }
 
-void meg_split_cased(enum meg_pretok split, const char *text, int64_t n, uint64_t *starts)
+void meg_pretok_o200k(enum meg_pretok split, const char *text, int64_t n, uint64_t *starts)
 {
     pthread_once(&once, fill);
     memset(starts, 0, (size_t)(n / 64 + 1) * sizeof *starts);
     for (const char *s = text; s < text + n;) {
         int64_t at;
 
-        s = piece_end(split, s, text + n);
+        s = pretoken_end(split, s, text + n);
         at = s - text;
         starts[at / 64] |= (uint64_t)1 << at % 64;
     }

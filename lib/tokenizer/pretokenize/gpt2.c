@@ -21,18 +21,18 @@ static int contraction(const char *s, int64_t n)
 /* Piece starts of block c, contractions left out. */
 static uint64_t starts_of(const struct masks *p, const struct masks *c, const struct masks *x)
 {
-    uint64_t solid = solid_of(c);
+    uint64_t solid = nonspace_of(c);
     uint64_t changed = (c->letter & ~before(c->letter, p->letter)) |
         (c->number & ~before(c->number, p->number)) | (c->space & ~before(c->space, p->space)) |
         (c->other & ~before(c->other, p->other));
     uint64_t glued = before(c->blank, p->blank) & solid;
 
-    return (changed & ~glued) | last_spaces(c, c->space, solid, x, x->space, solid_of(x));
+    return (changed & ~glued) | last_spaces(c, c->space, solid, x, x->space, nonspace_of(x));
 }
 
-void meg_split_gpt2(const char *text, int64_t n, uint64_t *starts)
+void meg_pretok_gpt2(const char *text, int64_t n, uint64_t *starts)
 {
-    struct masks_reader r = meg_masks_of(text, n);
+    struct class_masks_reader r = meg_masks_begin(text, n);
     struct masks prev, cur = { 0 }, next;
     struct contractions c = { 0 };
 

@@ -106,7 +106,7 @@ static inline uint64_t whole(uint64_t first, uint64_t tail)
 }
 
 /* Classify the characters outside ASCII of a block at s; high has their bytes. */
-static void classify_high(struct masks_reader *r, const char *s, uint64_t high, struct masks *m)
+static void classify_high(struct class_masks_reader *r, const char *s, uint64_t high, struct masks *m)
 {
     struct meg_class_masks class = r->kinds(r->table, s, high & ~m->tail);
 
@@ -128,7 +128,7 @@ static void classify_high(struct masks_reader *r, const char *s, uint64_t high, 
 }
 
 /* s has MEG_CLASS_TEXT_BYTES bytes. */
-static void classify(struct masks_reader *r, const char *s, struct masks *m)
+static void classify(struct class_masks_reader *r, const char *s, struct masks *m)
 {
     uint64_t high = r->classify(s, m);
 
@@ -137,7 +137,7 @@ static void classify(struct masks_reader *r, const char *s, struct masks *m)
     m->other = ~(m->letter | m->number | m->space);
 }
 
-int meg_masks_ways(meg_masks_way *way[3])
+int meg_masks_variants(meg_masks_fn *way[3])
 {
     int n = 0;
 
@@ -151,20 +151,20 @@ int meg_masks_ways(meg_masks_way *way[3])
     return n;
 }
 
-struct masks_reader meg_masks_of(const char *text, int64_t n)
+struct class_masks_reader meg_masks_begin(const char *text, int64_t n)
 {
-    struct masks_reader r = { .text = text, .n = n, .table = meg_char_class_table() };
-    meg_masks_way *way[3];
+    struct class_masks_reader r = { .text = text, .n = n, .table = meg_char_class_table() };
+    meg_masks_fn *way[3];
     meg_class_masks_fn *kinds[2];
 
-    meg_masks_ways(way);
+    meg_masks_variants(way);
     meg_class_masks_variants(kinds);
     r.classify = way[0];
     r.kinds = kinds[0];
     return r;
 }
 
-void meg_masks_next(struct masks_reader *r, struct masks *m)
+void meg_masks_next(struct class_masks_reader *r, struct masks *m)
 {
     int64_t left = r->n - r->at;
 

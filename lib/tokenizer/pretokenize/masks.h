@@ -20,24 +20,24 @@ struct masks {
 };
 
 /* ASCII of the 64 bytes at s, but for other, and tail; returns the bytes that are no ASCII. */
-typedef uint64_t meg_masks_way(const char *s, struct masks *m);
+typedef uint64_t meg_masks_fn(const char *s, struct masks *m);
 
 /* The ways of doing that which this machine has, the best first; returns how many. */
-int meg_masks_ways(meg_masks_way *way[3]);
+int meg_masks_variants(meg_masks_fn *way[3]);
 
 /* What of a text is still to be classified. */
-struct masks_reader {
+struct class_masks_reader {
     const char *text;
     int64_t n, at;
     uint64_t cut[2]; /* the bits of the class of the character that the last block cut */
     const unsigned char *table;
-    meg_masks_way *classify;
+    meg_masks_fn *classify;
     meg_class_masks_fn *kinds;
 };
 
 /* Begin with a text, well-formed UTF-8; then the masks of block after block, zeros behind the end. */
-struct masks_reader meg_masks_of(const char *text, int64_t n);
-void meg_masks_next(struct masks_reader *r, struct masks *m);
+struct class_masks_reader meg_masks_begin(const char *text, int64_t n);
+void meg_masks_next(struct class_masks_reader *r, struct masks *m);
 
 /* Bit i of the result is bit i-1, or bit i+k, of the mask that prev or next continues. */
 static inline uint64_t before(uint64_t m, uint64_t prev)
@@ -62,7 +62,7 @@ static inline uint64_t last_spaces(const struct masks *c, uint64_t space, uint64
         space & ~c->tail;
 }
 
-static inline uint64_t solid_of(const struct masks *m)
+static inline uint64_t nonspace_of(const struct masks *m)
 {
     return m->letter | m->number | m->other;
 }

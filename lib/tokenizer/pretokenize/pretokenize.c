@@ -13,27 +13,27 @@
 #define OTHER " ?[^\\s\\p{L}\\p{N}]+"
 #define BLANKS "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-const char *const meg_split_pattern[MEG_NUM_PRETOKS] = {
-    [MEG_SPLIT_GPT2] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" OTHER "|\\s+(?!\\S)|\\s+",
-    [MEG_SPLIT_CL100K] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}{1,3}|" OTHER "[\\r\\n]*|" BLANKS,
-    [MEG_SPLIT_QWEN2] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}|" OTHER "[\\r\\n]*|" BLANKS,
-    [MEG_SPLIT_O200K] = LEAD "?" UPPER "*" LOWER "+" CONTRACTION "?|" LEAD "?" UPPER "+" LOWER
+const char *const meg_pretok_pattern[MEG_NUM_PRETOKS] = {
+    [MEG_PRETOK_GPT2] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" OTHER "|\\s+(?!\\S)|\\s+",
+    [MEG_PRETOK_CL100K] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}{1,3}|" OTHER "[\\r\\n]*|" BLANKS,
+    [MEG_PRETOK_QWEN2] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}|" OTHER "[\\r\\n]*|" BLANKS,
+    [MEG_PRETOK_O200K] = LEAD "?" UPPER "*" LOWER "+" CONTRACTION "?|" LEAD "?" UPPER "+" LOWER
                              "*" CONTRACTION "?|\\p{N}{1,3}|" OTHER "[\\r\\n/]*|" BLANKS,
-    [MEG_SPLIT_TIK_V1] = LEAD "?+\\p{L}+|\\p{N}|" OTHER "+[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
-    [MEG_SPLIT_TIK_V2] = LEAD "?" UPPER "*" LOWER "+|" LEAD "?" UPPER "+" LOWER "*|\\p{N}|" OTHER
+    [MEG_PRETOK_TIK_V1] = LEAD "?+\\p{L}+|\\p{N}|" OTHER "+[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
+    [MEG_PRETOK_TIK_V2] = LEAD "?" UPPER "*" LOWER "+|" LEAD "?" UPPER "+" LOWER "*|\\p{N}|" OTHER
                               "[\\r\\n/]*|" BLANKS,
 };
 
-int meg_split_of_pattern(const char *pattern)
+int meg_pretok_from_pattern(const char *pattern)
 {
     for (int k = 0; k < MEG_NUM_PRETOKS; k++) {
-        if (strcmp(pattern, meg_split_pattern[k]) == 0)
+        if (strcmp(pattern, meg_pretok_pattern[k]) == 0)
             return k;
     }
     return -1;
 }
 
-int meg_split_contraction(const char *s, int64_t n)
+int meg_pretok_contraction(const char *s, int64_t n)
 {
     int a, b;
 
@@ -50,7 +50,7 @@ int meg_split_contraction(const char *s, int64_t n)
     return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
-static uint64_t *make_room(struct meg_pieces *p, int64_t n)
+static uint64_t *make_room(struct meg_pretokens *p, int64_t n)
 {
     if (n / 64 + 1 > p->cap) {
         p->cap = n / 64 + 1;
@@ -59,7 +59,7 @@ static uint64_t *make_room(struct meg_pieces *p, int64_t n)
     return p->starts;
 }
 
-static void begin(struct meg_pieces *p, const char *text, int64_t n)
+static void begin(struct meg_pretokens *p, const char *text, int64_t n)
 {
     p->text = p->begin = text;
     p->end = text + n;
@@ -67,27 +67,27 @@ static void begin(struct meg_pieces *p, const char *text, int64_t n)
     p->bits = p->starts[0] & ~(uint64_t)1;
 }
 
-void meg_pieces_of(struct meg_pieces *p, enum meg_pretok split, const char *text, int64_t n)
+void meg_pretokens_split(struct meg_pretokens *p, enum meg_pretok split, const char *text, int64_t n)
 {
     uint64_t *starts = make_room(p, n);
 
-    if (split == MEG_SPLIT_GPT2)
-        meg_split_gpt2(text, n, starts);
-    else if (split == MEG_SPLIT_O200K || split == MEG_SPLIT_TIK_V2)
-        meg_split_cased(split, text, n, starts);
+    if (split == MEG_PRETOK_GPT2)
+        meg_pretok_gpt2(text, n, starts);
+    else if (split == MEG_PRETOK_O200K || split == MEG_PRETOK_TIK_V2)
+        meg_pretok_o200k(split, text, n, starts);
     else
-        meg_split_words(split, text, n, starts);
+        meg_pretok_cl100k(split, text, n, starts);
     begin(p, text, n);
 }
 
-void meg_pieces_at_seams(struct meg_pieces *p, const struct meg_seams *seams, const char *text,
+void meg_pretokens_safe_split(struct meg_pretokens *p, const struct meg_safe_split *seams, const char *text,
                          int64_t n)
 {
-    meg_seams_find(seams, text, n, make_room(p, n));
+    meg_safe_split_find(seams, text, n, make_room(p, n));
     begin(p, text, n);
 }
 
-void meg_pieces_free(struct meg_pieces *p)
+void meg_pretokens_free(struct meg_pretokens *p)
 {
     free(p->starts);
 }

@@ -10,23 +10,23 @@
 #include <stdint.h>
 
 enum meg_pretok {
-    MEG_SPLIT_GPT2,   /* Radford et al. 2019 */
-    MEG_SPLIT_CL100K, /* tiktoken's cl100k_base, Llama 3 */
-    MEG_SPLIT_QWEN2,  /* the same with each digit a piece */
-    MEG_SPLIT_O200K,  /* tiktoken's o200k_base */
-    MEG_SPLIT_TIK_V1, /* --tiktoken-pattern v1 */
-    MEG_SPLIT_TIK_V2,
+    MEG_PRETOK_GPT2,   /* Radford et al. 2019 */
+    MEG_PRETOK_CL100K, /* tiktoken's cl100k_base, Llama 3 */
+    MEG_PRETOK_QWEN2,  /* the same with each digit a piece */
+    MEG_PRETOK_O200K,  /* tiktoken's o200k_base */
+    MEG_PRETOK_TIK_V1, /* --tiktoken-pattern v1 */
+    MEG_PRETOK_TIK_V2,
     MEG_NUM_PRETOKS
 };
 
 /* The pattern as those vocabularies' files spell it. */
-extern const char *const meg_split_pattern[MEG_NUM_PRETOKS];
+extern const char *const meg_pretok_pattern[MEG_NUM_PRETOKS];
 /* The split of a pattern spelled so; -1 when it is none of them. */
-int meg_split_of_pattern(const char *pattern);
+int meg_pretok_from_pattern(const char *pattern);
 
 /* The mask of a text and a walk through its pieces.  Starts as { 0 }, serves one text after another,
- * ends with meg_pieces_free. */
-struct meg_pieces {
+ * ends with meg_pretokens_free. */
+struct meg_pretokens {
     const char *text, *begin, *end; /* begin: the next piece */
     uint64_t *starts;               /* bit i: a piece begins at byte i, or the text ends there */
     int64_t cap, k;
@@ -35,15 +35,15 @@ struct meg_pieces {
 
 /* Split a text of n bytes, well-formed UTF-8 (anything else is a bug of the caller), which must stay
  * while its pieces are taken.  Linear in n. */
-void meg_pieces_of(struct meg_pieces *p, enum meg_pretok split, const char *text, int64_t n);
-void meg_pieces_free(struct meg_pieces *p);
+void meg_pretokens_split(struct meg_pretokens *p, enum meg_pretok split, const char *text, int64_t n);
+void meg_pretokens_free(struct meg_pretokens *p);
 /* The same at seams. */
-struct meg_seams;
-void meg_pieces_at_seams(struct meg_pieces *p, const struct meg_seams *seams, const char *text,
+struct meg_safe_split;
+void meg_pretokens_safe_split(struct meg_pretokens *p, const struct meg_safe_split *seams, const char *text,
                          int64_t n);
 
 /* The next piece, of *n >= 1 bytes; false at the end. */
-static inline bool meg_pieces_next(struct meg_pieces *p, const char **s, int64_t *n)
+static inline bool meg_pretokens_next(struct meg_pretokens *p, const char **s, int64_t *n)
 {
     const char *stop;
 
@@ -60,12 +60,12 @@ static inline bool meg_pieces_next(struct meg_pieces *p, const char **s, int64_t
 }
 
 /* The scanners: set the bits of starts, n / 64 + 1 words. */
-void meg_split_gpt2(const char *text, int64_t n, uint64_t *starts);
-void meg_split_words(enum meg_pretok split, const char *text, int64_t n, uint64_t *starts);
-void meg_split_cased(enum meg_pretok split, const char *text, int64_t n, uint64_t *starts);
+void meg_pretok_gpt2(const char *text, int64_t n, uint64_t *starts);
+void meg_pretok_cl100k(enum meg_pretok split, const char *text, int64_t n, uint64_t *starts);
+void meg_pretok_o200k(enum meg_pretok split, const char *text, int64_t n, uint64_t *starts);
 
 /* What (?i:'s|'t|'re|'ve|'m|'ll|'d) matches at s [n], which begins with a quote: how many bytes, long s (U+017F)
  * included; 0: nothing. */
-int meg_split_contraction(const char *s, int64_t n);
+int meg_pretok_contraction(const char *s, int64_t n);
 
 #endif

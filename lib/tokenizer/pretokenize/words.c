@@ -25,7 +25,7 @@ static uint64_t runs_from(uint64_t mask, uint64_t begin)
 }
 
 /* Numbers are cut at their first digit, and at every third from there. */
-static uint64_t cut_numbers(struct past *p, const struct masks *c)
+static uint64_t split_digits(struct past *p, const struct masks *c)
 {
     uint64_t goes_on = before(c->number, p->m.number), starts = 0;
 
@@ -40,7 +40,7 @@ static uint64_t cut_numbers(struct past *p, const struct masks *c)
 
 /* Spaces behind a line end begin a piece, unless another line end follows them: that may be blocks
  * later, and then their start is taken back. */
-static void cut_indents(struct past *p, const struct masks *c, uint64_t plain, int64_t w,
+static void split_indents(struct past *p, const struct masks *c, uint64_t plain, int64_t w,
                         uint64_t *starts)
 {
     uint64_t begin = plain & before(c->eol, p->m.eol);
@@ -59,13 +59,13 @@ static void cut_indents(struct past *p, const struct masks *c, uint64_t plain, i
         p->indent = w * 64 + 63 - __builtin_clzll(begin);
 }
 
-static uint64_t cut_contractions(struct past *p, uint64_t quotes, const char *text, int64_t n,
+static uint64_t split_contractions(struct past *p, uint64_t quotes, const char *text, int64_t n,
                                  uint64_t starts)
 {
     starts = (starts & ~p->two.clear) | p->two.set;
     p->two = (struct contractions){ 0 };
     for (; quotes; quotes &= quotes - 1) {
-        int i = __builtin_ctzll(quotes), len = meg_split_contraction(text + i, n - i);
+        int i = __builtin_ctzll(quotes), len = meg_pretok_contraction(text + i, n - i);
 
         if (len > 0)
             starts = contract(&p->two, starts, i, len);
@@ -73,9 +73,9 @@ static uint64_t cut_contractions(struct past *p, uint64_t quotes, const char *te
     return starts;
 }
 
-void meg_split_words(enum meg_pretok split, const char *text, int64_t n, uint64_t *starts)
+void meg_pretok_cl100k(enum meg_pretok split, const char *text, int64_t n, uint64_t *starts)
 {
-    struct masks_reader r = meg_masks_of(text, n);
+    struct class_masks_reader r = meg_masks_begin(text, n);
     struct past p = { .indent = -1 };
     struct masks c, next;
 
@@ -92,12 +92,12 @@ void meg_split_words(enum meg_pretok split, const char *text, int64_t n, uint64_
         signs = c.other & ~before(c.other, p.m.other) & ~before(c.blank, p.m.blank);
         solo = signs | runs_from(c.tail, before(signs, p.solo));
         words = c.letter & ~before(c.letter | plain | solo, p.m.letter | p.plain | p.solo);
-        numbers = split == MEG_SPLIT_CL100K ? cut_numbers(&p, &c) : c.number & ~c.tail;
+        numbers = split == MEG_PRETOK_CL100K ? split_digits(&p, &c) : c.number & ~c.tail;
         starts[w] = (c.space & ~before(c.space, p.m.space)) | signs | words | numbers |
-            last_spaces(&c, plain, solid_of(&c), &next, next.space & ~next.eol, solid_of(&next));
-        if (split != MEG_SPLIT_TIK_V1)
-            starts[w] = cut_contractions(&p, c.quote & signs, text + 64 * w, n - 64 * w, starts[w]);
-        cut_indents(&p, &c, plain, w, starts);
+            last_spaces(&c, plain, nonspace_of(&c), &next, next.space & ~next.eol, nonspace_of(&next));
+        if (split != MEG_PRETOK_TIK_V1)
+            starts[w] = split_contractions(&p, c.quote & signs, text + 64 * w, n - 64 * w, starts[w]);
+        split_indents(&p, &c, plain, w, starts);
         p.m = c;
         p.plain = plain;
         p.solo = solo;

@@ -37,7 +37,7 @@ static void find_reserved(const struct meg_spm *s, struct symbols *x)
 
         text.n = 0;
         if (!meg_spm_is_matched(m, id) &&
-            meg_spm_norm_piece(&m->norm, piece.s, (int64_t)piece.n, &text))
+            meg_spm_normalizer_piece(&m->norm, piece.s, (int64_t)piece.n, &text))
             x->reserved_id[meg_strtab_add(&x->reserved, text.s, (int64_t)text.n)] = id;
     }
     meg_str_free(&text);
@@ -71,7 +71,7 @@ static int build_symbols(struct meg_spm *s, struct symbols *x, struct meg_err *e
 
     for (int32_t id = 0; id < m->n; id++) {
         const char *text = s->texts.bytes.s + s->texts.at[id];
-        int64_t len = spm_length(&s->texts, id);
+        int64_t len = spm_surface_length(&s->texts, id);
 
         if (len == 0)
             continue;
@@ -105,9 +105,9 @@ static int build_frozen(struct meg_spm *s, struct meg_err *e)
     int r;
 
     for (int32_t id = 0; id < m->n; id++) {
-        if (m->piece[id].type == MEG_SPM_USER_DEFINED && spm_length(&s->texts, id) > 0)
+        if (m->piece[id].type == MEG_SPM_USER_DEFINED && spm_surface_length(&s->texts, id) > 0)
             key[n++] = (struct meg_trie_key){ s->texts.bytes.s + s->texts.at[id],
-                                              spm_length(&s->texts, id), id };
+                                              spm_surface_length(&s->texts, id), id };
     }
     r = meg_trie_build(&s->bpe.frozen, key, n, e);
     free(key);
@@ -174,7 +174,7 @@ static void build_pairs(struct meg_spm *s)
         if (pass == 1)
             meg_bpe_init(&s->bpe.pairs, n);
         for (int32_t id = 0; id < m->n; id++)
-            n += add_pairs(&s->bpe, s->texts.bytes.s + s->texts.at[id], spm_length(&s->texts, id),
+            n += add_pairs(&s->bpe, s->texts.bytes.s + s->texts.at[id], spm_surface_length(&s->texts, id),
                            id, rank[id], pass == 0);
     }
     free(rank);
@@ -244,18 +244,18 @@ static int32_t next_symbol(const struct spm_bpe *b, const char *text, int64_t n,
 
 /* Append what a symbol at text stands for; returns its length, and *is_known becomes false for an
  * unknown character. */
-static int64_t add_symbol(struct meg_spm_work *w, int32_t sym, const char *text, bool *is_known)
+static int64_t add_symbol(struct meg_spm_encoder *w, int32_t sym, const char *text, bool *is_known)
 {
     const struct meg_spm *s = w->spm;
     const struct meg_spm_model *m = s->model;
     int32_t id = sym == -1 ? m->unk : sym < -1 ? s->bpe.out[freeze(sym)] : s->bpe.out[sym];
     int32_t piece = sym < -1 ? freeze(sym) : sym;
     int64_t len = piece < 0 || piece >= m->n ? meg_utf8_length((unsigned char)text[0])
-                                             : spm_length(&s->texts, piece);
+                                             : spm_surface_length(&s->texts, piece);
 
     if (w->seen && id == piece && m->piece[id].type == MEG_SPM_UNUSED &&
         len > meg_utf8_length((unsigned char)text[0])) {
-        const struct meg_bpe_seen pair = w->seen[piece];
+        const struct meg_bpe_rev_merge pair = w->seen[piece];
         int64_t left = add_symbol(w, pair.left, text, is_known);
 
         add_symbol(w, pair.right, text + left, is_known);
@@ -270,7 +270,7 @@ static int64_t add_symbol(struct meg_spm_work *w, int32_t sym, const char *text,
 
 /* A long word on its way. */
 struct long_word {
-    struct meg_spm_work *w;
+    struct meg_spm_encoder *w;
     const char *in, *end; /* bytes whose symbols are still to be read */
     const char *out;      /* bytes whose ids are still to be written */
     bool is_known;
@@ -290,12 +290,12 @@ static void put_symbols(void *of, const int32_t *sym, int64_t n)
 {
     struct long_word *x = of;
 
-    spm_room(x->w, 3 * (x->in - x->out)); /* an unknown blank has three bytes */
+    spm_reserve_ids(x->w, 3 * (x->in - x->out)); /* an unknown blank has three bytes */
     for (int64_t i = 0; i < n; i++)
         x->out += add_symbol(x->w, sym[i], x->out, &x->is_known);
 }
 
-static bool long_word(struct meg_spm_work *w, const char *word, int64_t n)
+static bool long_word(struct meg_spm_encoder *w, const char *word, int64_t n)
 {
     struct long_word x = { w, word, word + n, word, true };
 
@@ -305,13 +305,13 @@ static bool long_word(struct meg_spm_work *w, const char *word, int64_t n)
     return x.is_known;
 }
 
-bool spm_bpe_word(struct meg_spm_work *w, const char *word, int64_t n)
+bool spm_bpe_word(struct meg_spm_encoder *w, const char *word, int64_t n)
 {
     const struct spm_bpe *b = &w->spm->bpe;
     bool is_known = true;
     int64_t nsym = 0, at = 0;
 
-    if (n > SPM_LONG_WORD && !w->seen)
+    if (n > SPM_MAX_CACHED_WORD && !w->seen)
         return long_word(w, word, n);
     if (n > w->nsym) {
         w->nsym = n + n / 2;
@@ -320,7 +320,7 @@ bool spm_bpe_word(struct meg_spm_work *w, const char *word, int64_t n)
     }
     for (int64_t i = 0, len; i < n; i += len)
         w->sym[nsym++] = next_symbol(b, word + i, n - i, &len);
-    nsym = meg_bpe_merge_one(&b->pairs, w->sym, nsym, w->seen);
+    nsym = meg_bpe_merge_leftmost(&b->pairs, w->sym, nsym, w->seen);
     for (int64_t i = 0; i < nsym; i++)
         at += add_symbol(w, w->sym[i], word + at, &is_known);
     return is_known;

@@ -13,10 +13,10 @@ enum {
 /* Append a piece with its blanks. */
 static void add_piece(struct meg_str *out, const char *s, size_t n)
 {
-    const size_t blank = strlen(MEG_SPM_BLANK);
+    const size_t blank = strlen(MEG_SPM_SPACE_SYMBOL);
 
     for (size_t i = 0; i < n;) {
-        bool is_blank = n - i >= blank && memcmp(s + i, MEG_SPM_BLANK, blank) == 0;
+        bool is_blank = n - i >= blank && memcmp(s + i, MEG_SPM_SPACE_SYMBOL, blank) == 0;
 
         meg_str_add(out, is_blank ? " " : s + i, 1);
         i += is_blank ? blank : 1;
@@ -38,7 +38,7 @@ void meg_spm_bytes(const struct meg_spm *s, const int32_t *ids, int64_t n, struc
             meg_str_add(out, m->unk_surface.s, m->unk_surface.n);
             break;
         case MEG_SPM_BYTE:
-            byte = (char)meg_spm_byte(piece.s, piece.n);
+            byte = (char)meg_spm_piece_to_byte(piece.s, piece.n);
             meg_str_add(out, &byte, 1);
             break;
         default:
@@ -75,14 +75,14 @@ static void decode_piece(const struct meg_spm *s, struct meg_detok *d, int32_t i
                          struct meg_str *out)
 {
     const struct meg_spm_model *m = s->model;
-    const size_t was = out->n, blank = strlen(MEG_SPM_BLANK);
+    const size_t was = out->n, blank = strlen(MEG_SPM_SPACE_SYMBOL);
     struct meg_str piece = meg_spm_piece_text(m, id);
     bool at_start = !(d->state & (HAS_TEXT | TOOK_BLANK));
 
     if (m->piece[id].type == MEG_SPM_CONTROL || m->piece[id].type == MEG_SPM_UNKNOWN) {
         meg_spm_bytes(s, &id, 1, out);
     } else if (at_start && (m->norm.add_dummy_prefix || m->norm.remove_extra_whitespaces) &&
-               piece.n >= blank && memcmp(piece.s, MEG_SPM_BLANK, blank) == 0) {
+               piece.n >= blank && memcmp(piece.s, MEG_SPM_SPACE_SYMBOL, blank) == 0) {
         add_piece(out, piece.s + blank, piece.n - blank);
         d->state |= m->norm.remove_extra_whitespaces ? 0 : TOOK_BLANK;
     } else {

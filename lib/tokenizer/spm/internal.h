@@ -10,13 +10,13 @@
 #include "tokenizer/wordcache.h"
 
 /* The pieces as normalised text has them. */
-struct spm_texts {
+struct spm_surfaces {
     struct meg_str bytes;
     int64_t
         *at; /* [n+1]; nothing between two: text cannot become this piece, or it is not matched */
 };
 
-static inline int64_t spm_length(const struct spm_texts *t, int32_t id)
+static inline int64_t spm_surface_length(const struct spm_surfaces *t, int32_t id)
 {
     return t->at[id + 1] - t->at[id];
 }
@@ -39,10 +39,10 @@ struct spm_bpe {
 struct meg_spm {
     struct meg_spm_model *model;
     struct meg_trie verbatim; /* user-defined pieces as the file spells them */
-    struct meg_spm_norm norm;
-    struct meg_seams seams;
+    struct meg_spm_normalizer norm;
+    struct meg_safe_split seams;
     bool is_cut; /* at seams; else a text is one word */
-    struct spm_texts texts;
+    struct spm_surfaces texts;
     struct spm_unigram unigram;
     struct spm_bpe bpe;
 };
@@ -54,12 +54,12 @@ struct spm_node {
 };
 
 /* The sum of the best path, as a float, up to the text's id number nids. */
-struct spm_sum {
+struct spm_path_score {
     float value;
     int64_t nids;
 };
 
-struct meg_spm_work {
+struct meg_spm_encoder {
     const struct meg_spm *spm;
     struct meg_wordcache cache;
     struct meg_str text; /* normalised, as much as is at hand */
@@ -70,23 +70,23 @@ struct meg_spm_work {
     int64_t stuck;        /* bytes of a word that meg_bpe_stream failed for, or 0 */
 
     /* unigram */
-    struct spm_sum sum;
+    struct spm_path_score sum;
     struct spm_node *node;
     int64_t nnode;
 
     /* BPE */
     int32_t *sym;
     int64_t nsym;
-    struct meg_bpe_seen *seen;
+    struct meg_bpe_rev_merge *seen;
 };
 
 /* Append an unknown character, of n bytes of normalised text. */
-void spm_add_unknown(struct meg_spm_work *w, const char *s, int64_t n);
+void spm_add_unknown(struct meg_spm_encoder *w, const char *s, int64_t n);
 
 /* Room for n more ids.  What has been written may be taken out before. */
-void spm_room(struct meg_spm_work *w, int64_t n);
+void spm_reserve_ids(struct meg_spm_encoder *w, int64_t n);
 
-enum { SPM_LONG_WORD = 1 << 15 }; /* bytes; longer ones are not remembered */
+enum { SPM_MAX_CACHED_WORD = 1 << 15 }; /* bytes; longer ones are not remembered */
 
 /*
  * spm_unigram_word, spm_bpe_word - append the ids of a word; whether it had no unknown character.
@@ -96,15 +96,15 @@ enum { SPM_LONG_WORD = 1 << 15 }; /* bytes; longer ones are not remembered */
  */
 int spm_unigram_init(struct meg_spm *s, struct meg_err *e);
 void spm_unigram_free(struct spm_unigram *u);
-bool spm_unigram_word(struct meg_spm_work *w, const char *word, int64_t n);
-void spm_unigram_long_word(struct meg_spm_work *w, const char *word, int64_t n); /* longest <= 255 */
-void spm_unigram_catch_up(struct meg_spm_work *w); /* the sum to the last id written */
-uint16_t spm_unigram_tag(struct meg_spm_work *w, const char *word, int64_t n);
+bool spm_unigram_word(struct meg_spm_encoder *w, const char *word, int64_t n);
+void spm_unigram_stream_word(struct meg_spm_encoder *w, const char *word, int64_t n); /* longest <= 255 */
+void spm_unigram_update_score(struct meg_spm_encoder *w); /* the sum to the last id written */
+uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *w, const char *word, int64_t n);
 /* The tag that words take of which all together have at most nids ids. */
-uint16_t spm_unigram_required(struct meg_spm_work *w, int64_t nids);
+uint16_t spm_unigram_required_tag(struct meg_spm_encoder *w, int64_t nids);
 
 int spm_bpe_init(struct meg_spm *s, struct meg_err *e);
 void spm_bpe_free(struct spm_bpe *b);
-bool spm_bpe_word(struct meg_spm_work *w, const char *word, int64_t n);
+bool spm_bpe_word(struct meg_spm_encoder *w, const char *word, int64_t n);
 
 #endif

@@ -73,7 +73,7 @@ static int hex_digit(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-int meg_spm_byte(const char *s, size_t n)
+int meg_spm_piece_to_byte(const char *s, size_t n)
 {
     int high, low;
 
@@ -108,7 +108,7 @@ static int add_piece(struct load *l, const struct meg_pb *at, const struct meg_s
         l->cap = 2 * l->cap + 1024;
         m->piece = meg_realloc_array(m->piece, (size_t)l->cap, sizeof *m->piece);
     }
-    m->piece[id] = (struct meg_spm_piece){ (int64_t)m->text.n, score, (enum meg_spm_type)type };
+    m->piece[id] = (struct meg_spm_piece){ (int64_t)m->text.n, score, (enum meg_spm_piece_type)type };
     t = meg_spm_is_matched(m, id) ? &l->matched : &l->reserved;
     before = t->n;
     if (meg_strtab_add(t, text->s, (int64_t)text->n) < before)
@@ -117,7 +117,7 @@ static int add_piece(struct load *l, const struct meg_pb *at, const struct meg_s
     if (type == MEG_SPM_UNKNOWN)
         m->unk = id;
     if (type == MEG_SPM_BYTE) {
-        if ((byte = meg_spm_byte(text->s, text->n)) < 0)
+        if ((byte = meg_spm_piece_to_byte(text->s, text->n)) < 0)
             return meg_pb_fail(at, at->p, e, "piece %d is of type BYTE, but '%.*s' is no byte", id,
                                (int)text->n, text->s);
         m->byte_id[byte] = id;
@@ -172,7 +172,7 @@ static int read_trainer(struct load *l, struct meg_pb in, struct meg_err *e)
                                 type == 3       ? " (words)"
                                     : type == 4 ? " (characters)"
                                                 : "");
-            m->kind = (enum meg_spm_kind)type;
+            m->kind = (enum meg_spm_model_type)type;
             break;
         case TRAINER_BLANK_AS_SUFFIX:
             r = meg_pb_bool(&f, "treat_whitespace_as_suffix", &m->norm.treat_blank_as_suffix, e);
@@ -199,7 +199,7 @@ static int read_trainer(struct load *l, struct meg_pb in, struct meg_err *e)
     return r;
 }
 
-static int read_map(struct meg_spm_rules *rules, const struct meg_pb_field *f, struct meg_err *e)
+static int read_map(struct meg_spm_normalizer_spec *rules, const struct meg_pb_field *f, struct meg_err *e)
 {
     struct meg_err why;
     int r;
@@ -218,7 +218,7 @@ static int read_map(struct meg_spm_rules *rules, const struct meg_pb_field *f, s
     return MEG_OK;
 }
 
-static int read_rules(struct meg_spm_rules *rules, struct meg_pb in, struct meg_err *e)
+static int read_rules(struct meg_spm_normalizer_spec *rules, struct meg_pb in, struct meg_err *e)
 {
     struct meg_pb_field f;
     int r;
@@ -242,7 +242,7 @@ static int read_rules(struct meg_spm_rules *rules, struct meg_pb in, struct meg_
 static int check_no_denormalizer(struct meg_pb in, struct meg_err *e)
 {
     const struct meg_pb whole = in;
-    struct meg_spm_rules rules = { 0 };
+    struct meg_spm_normalizer_spec rules = { 0 };
     int r = read_rules(&rules, in, e);
 
     if (r == 0 && rules.has_map)
@@ -340,7 +340,7 @@ static int check_kind(const struct meg_mmap *file, const char *path, struct meg_
 
 int meg_spm_model_load(struct meg_spm_model **out, const char *path, struct meg_err *e)
 {
-    static const struct meg_spm_rules rules = { .add_dummy_prefix = true,
+    static const struct meg_spm_normalizer_spec rules = { .add_dummy_prefix = true,
                                                 .remove_extra_whitespaces = true,
                                                 .escape_whitespaces = true };
     struct load l = { .m = meg_new(sizeof *l.m) };
@@ -352,7 +352,7 @@ int meg_spm_model_load(struct meg_spm_model **out, const char *path, struct meg_
     l.m->norm = rules;
     memset(l.m->byte_id, -1, sizeof l.m->byte_id);
     meg_str_printf(&l.m->unk_surface, " \xE2\x81\x87 ");
-    if ((r = meg_tok_map_file(&file, path, e)) < 0 || (r = check_kind(&file, path, e)) < 0 ||
+    if ((r = meg_tok_mmap_file(&file, path, e)) < 0 || (r = check_kind(&file, path, e)) < 0 ||
         (r = read_model(&l, (struct meg_pb){ file.p, file.p + file.n, file.p, path }, e)) < 0 ||
         (r = finish(&l, path, e)) < 0)
         goto out;

@@ -12,9 +12,9 @@
 #include "base/mem.h"
 #include "tokenizer/spm/precompiled_charsmap.h"
 
-enum meg_spm_kind { MEG_SPM_UNIGRAM = 1, MEG_SPM_BPE };
+enum meg_spm_model_type { MEG_SPM_UNIGRAM = 1, MEG_SPM_BPE };
 
-enum meg_spm_type {
+enum meg_spm_piece_type {
     MEG_SPM_NORMAL = 1,
     MEG_SPM_UNKNOWN,
     MEG_SPM_CONTROL,
@@ -23,31 +23,31 @@ enum meg_spm_type {
     MEG_SPM_BYTE
 };
 
-#define MEG_SPM_BLANK "\xE2\x96\x81" /* U+2581, which stands for a blank in pieces */
+#define MEG_SPM_SPACE_SYMBOL "\xE2\x96\x81" /* U+2581, which stands for a blank in pieces */
 
 /* How text is normalised. */
-struct meg_spm_rules {
+struct meg_spm_normalizer_spec {
     struct meg_charsmap map;
     struct meg_str map_bytes; /* the map as the file has it */
     bool has_map;
     bool add_dummy_prefix;         /* a blank in front of the text; behind it with ... */
     bool treat_blank_as_suffix;    /* ... this */
     bool remove_extra_whitespaces; /* at both ends, and of several blanks all but one */
-    bool escape_whitespaces;       /* blanks become MEG_SPM_BLANK */
+    bool escape_whitespaces;       /* blanks become MEG_SPM_SPACE_SYMBOL */
 };
 
 struct meg_spm_piece {
     int64_t at; /* in text; the next piece's begins where this one's ends */
     float score;
-    enum meg_spm_type type;
+    enum meg_spm_piece_type type;
 };
 
 struct meg_spm_model {
-    enum meg_spm_kind kind;
+    enum meg_spm_model_type kind;
     int32_t n;                   /* pieces, by id */
     struct meg_spm_piece *piece; /* [n+1], the last one only an end */
     struct meg_str text;
-    struct meg_spm_rules norm;
+    struct meg_spm_normalizer_spec norm;
     bool byte_fallback;         /* unknown characters become the pieces of their bytes */
     int32_t byte_id[256];       /* of the pieces <0x00> to <0xFF>, with byte_fallback */
     struct meg_str unk_surface; /* what the unknown piece is decoded to */
@@ -73,12 +73,12 @@ static inline struct meg_str meg_spm_piece_text(const struct meg_spm_model *m, i
 }
 
 /* The byte that a piece <0xNN> stands for; -1 when it is spelled otherwise. */
-int meg_spm_byte(const char *s, size_t n);
+int meg_spm_piece_to_byte(const char *s, size_t n);
 
 /* Pieces that are looked for in text. */
 static inline bool meg_spm_is_matched(const struct meg_spm_model *m, int32_t id)
 {
-    enum meg_spm_type t = m->piece[id].type;
+    enum meg_spm_piece_type t = m->piece[id].type;
 
     return t == MEG_SPM_NORMAL || t == MEG_SPM_USER_DEFINED || t == MEG_SPM_UNUSED;
 }

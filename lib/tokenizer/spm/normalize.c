@@ -49,13 +49,13 @@ static bool goes_on(const struct meg_charsmap *map, unsigned char c, unsigned ch
 
 static bool is_blank(const char *s, int64_t n)
 {
-    const int64_t blank = (int64_t)strlen(MEG_SPM_BLANK);
+    const int64_t blank = (int64_t)strlen(MEG_SPM_SPACE_SYMBOL);
 
-    return *s == MEG_SPM_BLANK[0] && n >= blank && memcmp(s, MEG_SPM_BLANK, (size_t)blank) == 0;
+    return *s == MEG_SPM_SPACE_SYMBOL[0] && n >= blank && memcmp(s, MEG_SPM_SPACE_SYMBOL, (size_t)blank) == 0;
 }
 
 /* Does no rule, no verbatim string and no escaped blank begin with the character? */
-static bool stays(const struct meg_spm_norm *n, int32_t cp)
+static bool stays(const struct meg_spm_normalizer *n, int32_t cp)
 {
     uint32_t rule = meg_charsmap_root(&n->rules->map), string = MEG_TRIE_ROOT;
     bool is_rule = true, is_string = true;
@@ -71,7 +71,7 @@ static bool stays(const struct meg_spm_norm *n, int32_t cp)
     return !is_rule && !is_string && !(n->rules->escape_whitespaces && is_blank(s, len));
 }
 
-void meg_spm_norm_init(struct meg_spm_norm *n, const struct meg_spm_rules *rules,
+void meg_spm_normalizer_init(struct meg_spm_normalizer *n, const struct meg_spm_normalizer_spec *rules,
                        const struct meg_trie *verbatim)
 {
     n->rules = rules;
@@ -98,13 +98,13 @@ void meg_spm_norm_init(struct meg_spm_norm *n, const struct meg_spm_rules *rules
         }
     }
     if (rules->escape_whitespaces)
-        n->plain[(unsigned char)MEG_SPM_BLANK[0]] = 0;
+        n->plain[(unsigned char)MEG_SPM_SPACE_SYMBOL[0]] = 0;
     if (rules->remove_extra_whitespaces && n->plain[' '])
         n->plain[' '] |= BLANK;
 }
 
 /* What text [n] begins with, and what replaces it. */
-static int64_t match(const struct meg_spm_norm *norm, const char *text, int64_t n, const char **to,
+static int64_t match(const struct meg_spm_normalizer *norm, const char *text, int64_t n, const char **to,
                      int64_t *nto)
 {
     uint32_t node = MEG_TRIE_ROOT;
@@ -127,10 +127,10 @@ static int64_t match(const struct meg_spm_norm *norm, const char *text, int64_t 
     return *nto = meg_utf8_decode_unchecked(text, &cp);
 }
 
-static void add_escaped(const struct meg_spm_rules *rules, struct meg_str *out, const char *s,
+static void add_escaped(const struct meg_spm_normalizer_spec *rules, struct meg_str *out, const char *s,
                         int64_t n)
 {
-    const int64_t blank = (int64_t)strlen(MEG_SPM_BLANK);
+    const int64_t blank = (int64_t)strlen(MEG_SPM_SPACE_SYMBOL);
 
     for (int64_t i = 0, stop; i < n; i = stop) {
         for (stop = i; stop < n && !(rules->escape_whitespaces && is_blank(s + stop, n - stop));)
@@ -143,7 +143,7 @@ static void add_escaped(const struct meg_spm_rules *rules, struct meg_str *out, 
     }
 }
 
-static void take_step(const struct meg_spm_norm *norm, struct meg_spm_text *t, struct meg_str *out)
+static void normalize_step(const struct meg_spm_normalizer *norm, struct meg_spm_normalizer_stream *t, struct meg_str *out)
 {
     const char *to;
     int64_t nto;
@@ -158,7 +158,7 @@ static void take_step(const struct meg_spm_norm *norm, struct meg_spm_text *t, s
 }
 
 /* Length of the character at s where it is one that stays, else 0. */
-static inline int length_that_stays(const struct meg_spm_norm *norm, const unsigned char *s)
+static inline int unmapped_length(const struct meg_spm_normalizer *norm, const unsigned char *s)
 {
     int32_t cp;
     int len = meg_utf8_decode_unchecked((const char *)s, &cp);
@@ -167,7 +167,7 @@ static inline int length_that_stays(const struct meg_spm_norm *norm, const unsig
 }
 
 /* Copy what stands for itself, at most max bytes of it; returns how many that were. */
-static int64_t take_run(const struct meg_spm_norm *norm, struct meg_spm_text *t, int64_t max,
+static int64_t copy_run(const struct meg_spm_normalizer *norm, struct meg_spm_normalizer_stream *t, int64_t max,
                         struct meg_str *out)
 {
     const unsigned char *s = (const unsigned char *)t->text + t->at;
@@ -177,7 +177,7 @@ static int64_t take_run(const struct meg_spm_norm *norm, struct meg_spm_text *t,
     for (int len; run < stop; run += len) {
         unsigned char class = norm->plain[s[run]];
 
-        len = class != 0 ? 1 : before & BEGINS_RULE ? 0 : length_that_stays(norm, s + run);
+        len = class != 0 ? 1 : before & BEGINS_RULE ? 0 : unmapped_length(norm, s + run);
         if (len == 0 || run + len > stop || (class & before & BLANK))
             break;
         before = class;
@@ -195,9 +195,9 @@ static int64_t take_run(const struct meg_spm_norm *norm, struct meg_spm_text *t,
 }
 
 /* What comes before the first character that is no blank; false where none is left. */
-static bool begin(const struct meg_spm_norm *norm, struct meg_spm_text *t, struct meg_str *out)
+static bool begin(const struct meg_spm_normalizer *norm, struct meg_spm_normalizer_stream *t, struct meg_str *out)
 {
-    const struct meg_spm_rules *rules = norm->rules;
+    const struct meg_spm_normalizer_spec *rules = norm->rules;
 
     while (rules->remove_extra_whitespaces && t->at < t->n) {
         const char *to;
@@ -216,16 +216,16 @@ static bool begin(const struct meg_spm_norm *norm, struct meg_spm_text *t, struc
     return true;
 }
 
-void meg_spm_norm_next(const struct meg_spm_norm *norm, struct meg_spm_text *t, int64_t want,
+void meg_spm_normalizer_next(const struct meg_spm_normalizer *norm, struct meg_spm_normalizer_stream *t, int64_t want,
                        struct meg_str *out)
 {
-    const struct meg_spm_rules *rules = norm->rules;
+    const struct meg_spm_normalizer_spec *rules = norm->rules;
 
     if (!t->has_begun && !begin(norm, t, out))
         return;
     while (t->at < t->n && (int64_t)out->n < want) {
-        if (take_run(norm, t, want - (int64_t)out->n + 4, out) == 0)
-            take_step(norm, t, out);
+        if (copy_run(norm, t, want - (int64_t)out->n + 4, out) == 0)
+            normalize_step(norm, t, out);
     }
     if (t->at < t->n)
         return;
@@ -235,7 +235,7 @@ void meg_spm_norm_next(const struct meg_spm_norm *norm, struct meg_spm_text *t, 
         meg_str_add(out, " ", 1);
 }
 
-bool meg_spm_norm_piece(const struct meg_spm_rules *rules, const char *s, int64_t n,
+bool meg_spm_normalizer_piece(const struct meg_spm_normalizer_spec *rules, const char *s, int64_t n,
                         struct meg_str *out)
 {
     if (rules->escape_whitespaces && memchr(s, ' ', (size_t)n))

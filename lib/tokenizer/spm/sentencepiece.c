@@ -23,7 +23,7 @@ struct specials {
     int32_t *id;             /* [n] in the order in which one goes before another */
     int64_t n;
     bool *is_special; /* [token.n] */
-    struct meg_specials finder;
+    struct meg_special_tokens finder;
 };
 
 /* What shares have in common. */
@@ -36,7 +36,7 @@ struct sentencepiece {
     struct meg_tokenizer base;
     struct common *common;
     bool is_share;
-    struct meg_spm_work *work; /* made when first needed */
+    struct meg_spm_encoder *work; /* made when first needed */
 };
 
 static const struct meg_tok_class plain_sentencepiece, plain_llama2;
@@ -85,7 +85,7 @@ static int add_pieces(struct specials *s, const struct meg_spm_model *m, const c
 
 /* What Megatron-LM's _SentencePieceTokenizer adds, in its order. */
 static void add_all(struct specials *s, const struct meg_spm_model *m, int64_t extra_ids,
-                    struct meg_tok_roles *roles)
+                    struct meg_tok_special_ids *roles)
 {
     char name[40];
 
@@ -113,7 +113,7 @@ static int build_finder(struct specials *s, struct meg_err *e)
         key[k] = (struct meg_trie_key){ text.s, (int64_t)text.n, s->id[k] };
         s->is_special[s->id[k]] = true;
     }
-    r = meg_specials_build(&s->finder, key, s->n, e);
+    r = meg_special_tokens_build(&s->finder, key, s->n, e);
     free(key);
     return r;
 }
@@ -128,7 +128,7 @@ static void free_common(struct common *c)
     meg_strtab_free(&c->special.token);
     free(c->special.id);
     free(c->special.is_special);
-    meg_specials_free(&c->special.finder);
+    meg_special_tokens_free(&c->special.finder);
     free(c);
 }
 
@@ -160,7 +160,7 @@ static int open_model(struct sentencepiece **out, const struct meg_tok_class *cl
     t->common->spm = spm;
     t->base.class = class;
     t->base.vocab_size = m->n;
-    t->base.roles = meg_tok_no_roles;
+    t->base.roles = meg_tok_no_special_ids;
     t->base.roles.bos = m->bos;
     t->base.roles.eos = t->base.roles.eod = m->eos;
     return MEG_OK;
@@ -201,7 +201,7 @@ static int llama2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
     struct sentencepiece *t;
     int r;
 
-    if (!meg_release_find(c->megatron_release)->has_llama2_bos)
+    if (!meg_megatron_release_find(c->megatron_release)->has_llama2_bos)
         return open_plain(out, &plain_llama2, c, e);
     if ((r = open_model(&t, &meg_tok_llama2, c, e)) < 0)
         return r;
@@ -225,7 +225,7 @@ static int special_open(struct meg_tokenizer **out, const struct meg_tok_conf *c
     struct specials *s;
     int r;
 
-    if (!meg_release_find(c->megatron_release)->has_spm_specials) {
+    if (!meg_megatron_release_find(c->megatron_release)->has_spm_specials) {
         if (extra_ids > 0)
             return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: from --megatron-release 0.15 on "
                             "SentencePieceTokenizer has only the tokens of its model");
@@ -254,7 +254,7 @@ static void close_any(struct meg_tokenizer *base)
 
     if (!t->is_share)
         free_common(t->common);
-    meg_spm_work_free(t->work);
+    meg_spm_encoder_free(t->work);
     free(t);
 }
 
@@ -269,10 +269,10 @@ static struct meg_tokenizer *share_any(const struct meg_tokenizer *base)
 
 /* ---- encoding ---- */
 
-static struct meg_spm_work *work_of(struct sentencepiece *t)
+static struct meg_spm_encoder *work_of(struct sentencepiece *t)
 {
     if (!t->work)
-        t->work = meg_spm_work_new(t->common->spm);
+        t->work = meg_spm_encoder_new(t->common->spm);
     return t->work;
 }
 
@@ -305,7 +305,7 @@ static int special_encode(struct meg_tokenizer *base, const char *text, int64_t 
 {
     struct sentencepiece *t = (struct sentencepiece *)base;
 
-    return meg_specials_encode(&t->common->special.finder, text, n, out, encode_plain, t, e);
+    return meg_special_tokens_encode(&t->common->special.finder, text, n, out, encode_plain, t, e);
 }
 
 /* ---- decoding ---- */
@@ -362,21 +362,21 @@ static void special_decode(struct meg_detok *d, const int32_t *ids, int64_t n, b
 
 static const struct meg_tok_class plain_sentencepiece = {
     "SentencePieceTokenizer", NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
-    MEG_TOK_SENTENCEPIECE,
+    MEG_TOK_LIB_SENTENCEPIECE,
 };
 static const struct meg_tok_class plain_llama2 = {
     "Llama2Tokenizer", NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
-    MEG_TOK_SENTENCEPIECE,
+    MEG_TOK_LIB_SENTENCEPIECE,
 };
 const struct meg_tok_class meg_tok_gpt_sentencepiece = {
     "GPTSentencePieceTokenizer", gpt_open, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
-    MEG_TOK_SENTENCEPIECE,
+    MEG_TOK_LIB_SENTENCEPIECE,
 };
 const struct meg_tok_class meg_tok_llama2 = {
     "Llama2Tokenizer", llama2_open, close_any, share_any, llama2_encode, gpt_bytes, gpt_decode, false,
-    MEG_TOK_SENTENCEPIECE,
+    MEG_TOK_LIB_SENTENCEPIECE,
 };
 const struct meg_tok_class meg_tok_sentencepiece = {
     "SentencePieceTokenizer", special_open,  close_any,      share_any,
-    special_encode,           special_bytes, special_decode, true, MEG_TOK_SENTENCEPIECE,
+    special_encode,           special_bytes, special_decode, true, MEG_TOK_LIB_SENTENCEPIECE,
 };

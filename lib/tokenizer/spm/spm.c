@@ -13,10 +13,10 @@ enum { PART = 1 << 16 }; /* bytes normalised at once */
 
 /* ---- the model ---- */
 
-static void spell_texts(struct meg_spm *s)
+static void build_surfaces(struct meg_spm *s)
 {
     const struct meg_spm_model *m = s->model;
-    struct spm_texts *t = &s->texts;
+    struct spm_surfaces *t = &s->texts;
 
     t->at = meg_new((size_t)(m->n + 1) * sizeof *t->at);
     meg_str_add(&t->bytes, "", 0); /* a place to point to, even if no text can become any piece */
@@ -24,7 +24,7 @@ static void spell_texts(struct meg_spm *s)
         struct meg_str piece = meg_spm_piece_text(m, id);
 
         if (meg_spm_is_matched(m, id))
-            meg_spm_norm_piece(&m->norm, piece.s, (int64_t)piece.n, &t->bytes);
+            meg_spm_normalizer_piece(&m->norm, piece.s, (int64_t)piece.n, &t->bytes);
         t->at[id + 1] = (int64_t)t->bytes.n;
     }
 }
@@ -56,17 +56,17 @@ int meg_spm_open(struct meg_spm **out, const char *path, struct meg_err *e)
     if ((r = meg_spm_model_load(&s->model, path, e)) < 0)
         goto out;
     s->is_cut = true;
-    spell_texts(s);
+    build_surfaces(s);
     if ((r = build_verbatim(s, &why)) < 0 ||
         (r = s->model->kind == MEG_SPM_BPE ? spm_bpe_init(s, &why) : spm_unigram_init(s, &why)) <
             0) {
         r = meg_fail(e, r, "%s: %s", path, why.msg);
         goto out;
     }
-    meg_spm_norm_init(&s->norm, &s->model->norm, &s->verbatim);
-    meg_seams_init(&s->seams);
+    meg_spm_normalizer_init(&s->norm, &s->model->norm, &s->verbatim);
+    meg_safe_split_init(&s->seams);
     for (int32_t id = 0; id < s->model->n; id++)
-        meg_seams_join(&s->seams, s->texts.bytes.s + s->texts.at[id], spm_length(&s->texts, id));
+        meg_safe_split_add_token(&s->seams, s->texts.bytes.s + s->texts.at[id], spm_surface_length(&s->texts, id));
     *out = s;
     s = NULL;
 out:
@@ -94,9 +94,9 @@ const struct meg_spm_model *meg_spm_get_model(const struct meg_spm *s)
 
 /* ---- encoding ---- */
 
-struct meg_spm_work *meg_spm_work_new(const struct meg_spm *s)
+struct meg_spm_encoder *meg_spm_encoder_new(const struct meg_spm *s)
 {
-    struct meg_spm_work *w = meg_new(sizeof *w);
+    struct meg_spm_encoder *w = meg_new(sizeof *w);
 
     w->spm = s;
     meg_wordcache_init(&w->cache);
@@ -105,7 +105,7 @@ struct meg_spm_work *meg_spm_work_new(const struct meg_spm *s)
     return w;
 }
 
-void meg_spm_work_free(struct meg_spm_work *w)
+void meg_spm_encoder_free(struct meg_spm_encoder *w)
 {
     if (!w)
         return;
@@ -118,7 +118,7 @@ void meg_spm_work_free(struct meg_spm_work *w)
     free(w);
 }
 
-void spm_room(struct meg_spm_work *w, int64_t n)
+void spm_reserve_ids(struct meg_spm_encoder *w, int64_t n)
 {
     struct meg_ids *out = w->out;
     int64_t before = w->begin - out->v;
@@ -126,7 +126,7 @@ void spm_room(struct meg_spm_work *w, int64_t n)
     out->n = w->ids - out->v;
     if (out->n > MEG_IDS_SPILL && out->n > before + 1 && out->take) {
         if (w->spm->model->kind == MEG_SPM_UNIGRAM)
-            spm_unigram_catch_up(w);
+            spm_unigram_update_score(w);
         meg_ids_spill(out);
         before = 0;
         w->sum.nids = out->n;
@@ -136,7 +136,7 @@ void spm_room(struct meg_spm_work *w, int64_t n)
     w->ids = out->v + out->n;
 }
 
-void spm_add_unknown(struct meg_spm_work *w, const char *s, int64_t n)
+void spm_add_unknown(struct meg_spm_encoder *w, const char *s, int64_t n)
 {
     const struct meg_spm_model *m = w->spm->model;
 
@@ -146,25 +146,25 @@ void spm_add_unknown(struct meg_spm_work *w, const char *s, int64_t n)
         return;
     }
     if (*s == ' ' && m->norm.escape_whitespaces) {
-        s = MEG_SPM_BLANK;
-        n = (int64_t)strlen(MEG_SPM_BLANK);
+        s = MEG_SPM_SPACE_SYMBOL;
+        n = (int64_t)strlen(MEG_SPM_SPACE_SYMBOL);
     }
     for (int64_t i = 0; i < n; i++)
         *w->ids++ = m->byte_id[(unsigned char)s[i]];
 }
 
-static uint16_t required_tag(struct meg_spm_work *w, int64_t nids)
+static uint16_t required_tag(struct meg_spm_encoder *w, int64_t nids)
 {
-    return w->spm->model->kind == MEG_SPM_UNIGRAM ? spm_unigram_required(w, nids) : 1;
+    return w->spm->model->kind == MEG_SPM_UNIGRAM ? spm_unigram_required_tag(w, nids) : 1;
 }
 
 /* Remember a word for which is_known was returned when its ids, from `before` on, were written. */
-static void remember(struct meg_spm_work *w, const char *s, int64_t n, int64_t before,
+static void remember(struct meg_spm_encoder *w, const char *s, int64_t n, int64_t before,
                      bool is_known, uint16_t required)
 {
     const bool is_unigram = w->spm->model->kind == MEG_SPM_UNIGRAM;
-    const struct spm_sum sum = w->sum;
-    uint16_t tag = !is_known ? 0 : is_unigram ? spm_unigram_tag(w, s, n) : 1;
+    const struct spm_path_score sum = w->sum;
+    uint16_t tag = !is_known ? 0 : is_unigram ? spm_unigram_cache_tag(w, s, n) : 1;
     int32_t *end = w->ids;
 
     if (tag > 0 && tag < required) { /* here rounding may have had a part in its ids */
@@ -178,19 +178,19 @@ static void remember(struct meg_spm_work *w, const char *s, int64_t n, int64_t b
 }
 
 /* A word that is not remembered, or not with the tag required. */
-static void encode_word(struct meg_spm_work *w, const char *s, int64_t n, bool is_there,
+static void encode_word(struct meg_spm_encoder *w, const char *s, int64_t n, bool is_there,
                         uint16_t required)
 {
     const bool is_unigram = w->spm->model->kind == MEG_SPM_UNIGRAM;
     const int64_t before = w->ids - w->begin;
     bool is_known;
 
-    if (n > SPM_LONG_WORD && is_unigram && w->spm->unigram.longest < 256) {
-        spm_unigram_long_word(w, s, n);
+    if (n > SPM_MAX_CACHED_WORD && is_unigram && w->spm->unigram.longest < 256) {
+        spm_unigram_stream_word(w, s, n);
         return;
     }
     is_known = is_unigram ? spm_unigram_word(w, s, n) : spm_bpe_word(w, s, n);
-    if (n <= SPM_LONG_WORD && !is_there)
+    if (n <= SPM_MAX_CACHED_WORD && !is_there)
         remember(w, s, n, before, is_known, required);
 }
 
@@ -206,7 +206,7 @@ struct cut {
 
 /* Up to BATCH words; their places in the cache are on their way to the processor.  16 bytes may be read
  * from where each begins. */
-static int next_words(const struct meg_wordcache *cache, struct cut *c, struct meg_sought *word)
+static int next_words(const struct meg_wordcache *cache, struct cut *c, struct meg_wordcache_lookup *word)
 {
     int n = 0;
 
@@ -217,34 +217,34 @@ static int next_words(const struct meg_wordcache *cache, struct cut *c, struct m
             c->bits = c->seams[++c->k];
         stop = c->text + 64 * c->k + __builtin_ctzll(c->bits);
         c->bits &= c->bits - 1;
-        meg_wordcache_seek(cache, &word[n], c->begin, stop - c->begin, c->end + 16);
+        meg_wordcache_prefetch(cache, &word[n], c->begin, stop - c->begin, c->end + 16);
         c->begin = stop;
     }
-    meg_wordcache_come(cache, word, n);
+    meg_wordcache_prefetch_rest(cache, word, n);
     return n;
 }
 
 /* The words of text [n], n being a seam. */
-static void encode_words(struct meg_spm_work *w, const char *text, int64_t n)
+static void encode_words(struct meg_spm_encoder *w, const char *text, int64_t n)
 {
     struct cut c = { .text = text, .begin = text, .end = text + n, .seams = w->seams };
-    struct meg_sought word[BATCH];
+    struct meg_wordcache_lookup word[BATCH];
 
     c.bits = w->seams[0] & ~(uint64_t)1;
     for (int k; (k = next_words(&w->cache, &c, word)) > 0;) {
         uint16_t required = required_tag(w, BATCH * MEG_WORD_IDS);
         const char *end = word[k - 1].s + word[k - 1].n;
 
-        spm_room(w, 3 * (end - word->s) + MEG_WORD_IDS); /* an unknown blank has three bytes */
-        for (const struct meg_sought *p = word; p < word + k; p++) {
-            const struct meg_word *e = meg_wordcache_find(&w->cache, p);
+        spm_reserve_ids(w, 3 * (end - word->s) + MEG_WORD_IDS); /* an unknown blank has three bytes */
+        for (const struct meg_wordcache_lookup *p = word; p < word + k; p++) {
+            const struct meg_wordcache_entry *e = meg_wordcache_find(&w->cache, p);
 
             if (e && e->tag >= required) {
                 w->ids += meg_word_copy(&w->cache, e, w->ids);
             } else {
                 encode_word(w, p->s, p->n, e != NULL, required);
-                if (p->n > SPM_LONG_WORD)
-                    spm_room(w, 3 * (end - p->s) + MEG_WORD_IDS);
+                if (p->n > SPM_MAX_CACHED_WORD)
+                    spm_reserve_ids(w, 3 * (end - p->s) + MEG_WORD_IDS);
                 required = required_tag(w, BATCH * MEG_WORD_IDS);
             }
         }
@@ -253,7 +253,7 @@ static void encode_words(struct meg_spm_work *w, const char *text, int64_t n)
 
 /* The last seam before the end of text [n], n > 0, and before blanks there, which may go yet; 0: there
  * is none. */
-static int64_t last_seam(const struct meg_spm_work *w, const char *text, int64_t n)
+static int64_t last_safe_split(const struct meg_spm_encoder *w, const char *text, int64_t n)
 {
     for (n--; n > 0 && text[n] == ' ';)
         n--;
@@ -266,33 +266,33 @@ static int64_t last_seam(const struct meg_spm_work *w, const char *text, int64_t
     return 0;
 }
 
-static void find_seams(struct meg_spm_work *w)
+static void find_safe_splits(struct meg_spm_encoder *w)
 {
     static const char padding[16] = { 0 };
     int64_t n = (int64_t)w->text.n;
 
     meg_str_add(&w->text, padding, sizeof padding);
     w->text.n = (size_t)n;
-    if (meg_seams_words(n) > w->nseams) {
-        w->nseams = meg_seams_words(n) + n / 128;
+    if (meg_safe_split_mask_words(n) > w->nseams) {
+        w->nseams = meg_safe_split_mask_words(n) + n / 128;
         free(w->seams);
         w->seams = meg_realloc_array(NULL, (size_t)w->nseams, sizeof *w->seams);
     }
     if (w->spm->is_cut) {
-        meg_seams_find(&w->spm->seams, w->text.s, n, w->seams);
+        meg_safe_split_find(&w->spm->seams, w->text.s, n, w->seams);
     } else {
-        memset(w->seams, 0, (size_t)meg_seams_words(n) * sizeof *w->seams);
+        memset(w->seams, 0, (size_t)meg_safe_split_mask_words(n) * sizeof *w->seams);
         w->seams[n / 64] |= (uint64_t)1 << n % 64;
         w->seams[0] |= 1;
     }
 }
 
 /* Whether a word of n bytes, the first in a text, can be held. */
-static int check_word(const struct meg_spm_work *w, int64_t n, struct meg_err *e)
+static int check_word(const struct meg_spm_encoder *w, int64_t n, struct meg_err *e)
 {
     bool is_whole = w->seen ||
         (w->spm->model->kind == MEG_SPM_UNIGRAM && w->spm->unigram.longest > UINT8_MAX);
-    int most = is_whole ? MEG_SPM_WHOLE_WORD : MEG_SPM_WORD;
+    int most = is_whole ? MEG_SPM_MAX_BUFFERED_WORD : MEG_SPM_MAX_WORD;
 
     if (n <= most)
         return MEG_OK;
@@ -301,27 +301,27 @@ static int check_word(const struct meg_spm_work *w, int64_t n, struct meg_err *e
                     most >> 20);
 }
 
-int meg_spm_encode(struct meg_spm_work *w, const char *text, int64_t n, struct meg_ids *out,
+int meg_spm_encode(struct meg_spm_encoder *w, const char *text, int64_t n, struct meg_ids *out,
                    struct meg_err *e)
 {
-    struct meg_spm_text in = { .text = text, .n = n };
+    struct meg_spm_normalizer_stream in = { .text = text, .n = n };
     int64_t want = PART, began = out->n;
     int r = MEG_OK;
 
     w->text.n = 0;
-    w->sum = (struct spm_sum){ 0 };
+    w->sum = (struct spm_path_score){ 0 };
     w->out = out;
     w->stuck = 0;
     meg_ids_reserve(out, 1); /* ids are pointed at, also where there are none yet */
     do {
         int64_t have, end;
 
-        meg_spm_norm_next(&w->spm->norm, &in, want, &w->text);
+        meg_spm_normalizer_next(&w->spm->norm, &in, want, &w->text);
         have = end = (int64_t)w->text.n;
         if (have > PART && (r = check_word(w, have, e)) < 0)
             break;
-        find_seams(w);
-        if (in.at < n && (end = last_seam(w, w->text.s, have)) == 0) {
+        find_safe_splits(w);
+        if (in.at < n && (end = last_safe_split(w, w->text.s, have)) == 0) {
             want = 2 * have;
             continue;
         }
@@ -334,7 +334,7 @@ int meg_spm_encode(struct meg_spm_work *w, const char *text, int64_t n, struct m
         want = PART;
     } while (in.at < n);
     if (r == MEG_OK && w->stuck > 0)
-        r = meg_bpe_stuck(w->stuck, e);
+        r = meg_bpe_stream_error(w->stuck, e);
     if (w->text.cap > 16 * PART) { /* such texts are rare */
         meg_str_free(&w->text);
         free(w->seams);

@@ -16,19 +16,19 @@ void meg_spm_close(struct meg_spm *s); /* accepts NULL */
 const struct meg_spm_model *meg_spm_get_model(const struct meg_spm *s);
 
 /* What a thread needs to encode, and the words it remembers. */
-struct meg_spm_work;
-struct meg_spm_work *meg_spm_work_new(const struct meg_spm *s);
-void meg_spm_work_free(struct meg_spm_work *w); /* accepts NULL */
+struct meg_spm_encoder;
+struct meg_spm_encoder *meg_spm_encoder_new(const struct meg_spm *s);
+void meg_spm_encoder_free(struct meg_spm_encoder *w); /* accepts NULL */
 
 /*
  * meg_spm_encode - append the ids of a text of n bytes, well-formed UTF-8
  * Not all texts are one word, as far as the model's pieces go, but one may be.  MEG_EFORMAT for a word that
- * is longer than MEG_SPM_WORD bytes when normalised, or than MEG_SPM_WHOLE_WORD where it has to be held with
+ * is longer than MEG_SPM_MAX_WORD bytes when normalised, or than MEG_SPM_MAX_BUFFERED_WORD where it has to be held with
  * all that is to be known of it: by a unigram model with a piece of more than 255 bytes, by a BPE model with
  * unused pieces; and where meg_bpe_stream fails.
  */
-enum { MEG_SPM_WORD = 64 << 20, MEG_SPM_WHOLE_WORD = 2 << 20 };
-int meg_spm_encode(struct meg_spm_work *w, const char *text, int64_t n, struct meg_ids *out,
+enum { MEG_SPM_MAX_WORD = 64 << 20, MEG_SPM_MAX_BUFFERED_WORD = 2 << 20 };
+int meg_spm_encode(struct meg_spm_encoder *w, const char *text, int64_t n, struct meg_ids *out,
                    struct meg_err *e);
 
 /* Append what each id stands for by itself. */

@@ -23,12 +23,12 @@
 
 enum {
     UNKNOWN_PENALTY = 10,
-    TAGGED_BYTES = 256,  /* longer words get no tag */
+    MAX_TAGGED_BYTES = 256,  /* longer words get no tag */
     MAX_STEPS = 1 << 20, /* that may be taken before the sum is brought up to date */
 };
 
 /* The steps, as SentencePiece's GetScore and its bonus for user-defined pieces give them. */
-static void set_steps(struct meg_spm *s)
+static void set_scores(struct meg_spm *s)
 {
     const struct meg_spm_model *m = s->model;
     struct spm_unigram *u = &s->unigram;
@@ -61,13 +61,13 @@ int spm_unigram_init(struct meg_spm *s, struct meg_err *e)
     int r;
 
     for (int32_t id = 0; id < m->n; id++) {
-        int64_t len = spm_length(&s->texts, id);
+        int64_t len = spm_surface_length(&s->texts, id);
 
         s->unigram.longest = len > s->unigram.longest ? len : s->unigram.longest;
         if (len > 0 && m->piece[id].type != MEG_SPM_UNUSED)
             key[n++] = (struct meg_trie_key){ s->texts.bytes.s + s->texts.at[id], len, id };
     }
-    set_steps(s);
+    set_scores(s);
     r = meg_trie_build(&s->unigram.pieces, key, n, e);
     free(key);
     return r;
@@ -88,7 +88,7 @@ static void better(struct spm_node *to, double sum, int32_t id, int64_t begin)
 }
 
 /* node [n+1]: the best paths to all places of the word. */
-static void find_paths(const struct meg_spm *s, const char *word, int64_t n, float best,
+static void viterbi_forward(const struct meg_spm *s, const char *word, int64_t n, float best,
                        struct spm_node *node)
 {
     const struct spm_unigram *u = &s->unigram;
@@ -116,7 +116,7 @@ static void find_paths(const struct meg_spm *s, const char *word, int64_t n, flo
 }
 
 /* All since the last one summed are pieces of words with a lead. */
-void spm_unigram_catch_up(struct meg_spm_work *w)
+void spm_unigram_update_score(struct meg_spm_encoder *w)
 {
     const double *step = w->spm->unigram.step;
     int64_t n = w->ids - w->begin;
@@ -125,7 +125,7 @@ void spm_unigram_catch_up(struct meg_spm_work *w)
         w->sum.value = (float)(step[w->begin[w->sum.nids]] + (double)w->sum.value);
 }
 
-bool spm_unigram_word(struct meg_spm_work *w, const char *word, int64_t n)
+bool spm_unigram_word(struct meg_spm_encoder *w, const char *word, int64_t n)
 {
     const struct meg_spm *s = w->spm;
     struct spm_node *node;
@@ -138,8 +138,8 @@ bool spm_unigram_word(struct meg_spm_work *w, const char *word, int64_t n)
         w->node = meg_realloc_array(NULL, (size_t)w->nnode, sizeof *node);
     }
     node = w->node;
-    spm_unigram_catch_up(w);
-    find_paths(s, word, n, w->sum.value, node);
+    spm_unigram_update_score(w);
+    viterbi_forward(s, word, n, w->sum.value, node);
     w->sum.value = node[n].best;
     for (int64_t at = n;
          at > 0;) { /* turn the way back into the way there: begin becomes the end */
@@ -185,9 +185,9 @@ static void extend(struct lead *to, const struct lead *from, double step)
 }
 
 /* By how much the best path through a word leads; *nchars of it. */
-static double lead_of(const struct spm_unigram *u, const char *word, int64_t n, int64_t *nchars)
+static double margin_of(const struct spm_unigram *u, const char *word, int64_t n, int64_t *nchars)
 {
-    struct lead lead[TAGGED_BYTES + 1];
+    struct lead lead[MAX_TAGGED_BYTES + 1];
 
     for (int64_t i = 1; i <= n; i++)
         lead[i] = (struct lead){ -INFINITY, -INFINITY };
@@ -212,7 +212,7 @@ static double lead_of(const struct spm_unigram *u, const char *word, int64_t n, 
     return lead[n].first - lead[n].second;
 }
 
-uint16_t spm_unigram_tag(struct meg_spm_work *w, const char *word, int64_t n)
+uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *w, const char *word, int64_t n)
 {
     const struct spm_unigram *u = &w->spm->unigram;
     double lead, room;
@@ -220,9 +220,9 @@ uint16_t spm_unigram_tag(struct meg_spm_work *w, const char *word, int64_t n)
     uint32_t bits;
     float f;
 
-    if (n > TAGGED_BYTES)
+    if (n > MAX_TAGGED_BYTES)
         return 0;
-    lead = lead_of(u, word, n, &nchars) * (1 - 0x1p-20); /* summed in double: not quite exact */
+    lead = margin_of(u, word, n, &nchars) * (1 - 0x1p-20); /* summed in double: not quite exact */
     room =
         lead / ((double)(2 * nchars) * 0x1p-24 * (1 + 0x1p-10)) - (double)nchars * u->largest_step;
     if (!(room >= 1))
@@ -233,7 +233,7 @@ uint16_t spm_unigram_tag(struct meg_spm_work *w, const char *word, int64_t n)
 }
 
 /* No sum in the next nids ids is further from 0 than this. */
-uint16_t spm_unigram_required(struct meg_spm_work *w, int64_t nids)
+uint16_t spm_unigram_required_tag(struct meg_spm_encoder *w, int64_t nids)
 {
     const struct spm_unigram *u = &w->spm->unigram;
     int64_t steps = w->ids - w->begin - w->sum.nids;
@@ -242,7 +242,7 @@ uint16_t spm_unigram_required(struct meg_spm_work *w, int64_t nids)
     float f;
 
     if (steps > MAX_STEPS) {
-        spm_unigram_catch_up(w);
+        spm_unigram_update_score(w);
         steps = 0;
     }
     steps += nids;

@@ -25,7 +25,7 @@ static void better(struct sums *s, unsigned char *last, int64_t from, int64_t to
 }
 
 /* last [n+1]: the length of the last piece of the best path to each place; returns the sum of the best one. */
-static float find_paths(const struct meg_spm *spm, const char *word, int64_t n, float sum,
+static float viterbi_forward(const struct meg_spm *spm, const char *word, int64_t n, float sum,
                         unsigned char *last)
 {
     const struct spm_unigram *u = &spm->unigram;
@@ -53,7 +53,7 @@ static float find_paths(const struct meg_spm *spm, const char *word, int64_t n, 
 }
 
 /* From the length of the piece that ends at a place to that of the one that begins there, on the best path. */
-static void turn_round(unsigned char *length, int64_t n)
+static void reverse_path(unsigned char *length, int64_t n)
 {
     unsigned char len = length[n];
 
@@ -67,20 +67,20 @@ static void turn_round(unsigned char *length, int64_t n)
     }
 }
 
-void spm_unigram_long_word(struct meg_spm_work *w, const char *word, int64_t n)
+void spm_unigram_stream_word(struct meg_spm_encoder *w, const char *word, int64_t n)
 {
     const struct meg_spm *s = w->spm;
     unsigned char *length = meg_new((size_t)n + 1);
 
-    spm_unigram_catch_up(w);
-    w->sum.value = find_paths(s, word, n, w->sum.value, length);
-    turn_round(length, n);
+    spm_unigram_update_score(w);
+    w->sum.value = viterbi_forward(s, word, n, w->sum.value, length);
+    reverse_path(length, n);
     for (int64_t at = 0, room = 0; at < n; at += length[at]) {
         int32_t id = meg_trie_find(&s->unigram.pieces, word + at, length[at]);
 
         if (room < at + length[at]) {
             w->sum.nids = w->ids - w->begin;
-            spm_room(w, 3 * (AT_ONCE + RING));
+            spm_reserve_ids(w, 3 * (AT_ONCE + RING));
             room = at + AT_ONCE + RING;
         }
         if (id < 0)

@@ -38,8 +38,8 @@ static void equals_megatron_uncased(void **state)
     (void)state;
     assert_int_equal(meg_tokenizer_vocab_size(t), 30624);
     assert_int_equal(meg_tokenizer_eod(t), 30523);
-    assert_int_equal(meg_tokenizer_roles(t)->bos, 30522);
-    assert_int_equal(meg_tokenizer_roles(t)->cls, 101);
+    assert_int_equal(meg_tokenizer_special_ids(t)->bos, 30522);
+    assert_int_equal(meg_tokenizer_special_ids(t)->cls, 101);
     tok_both_golden(t, "bert-base-uncased");
     meg_tokenizer_close(t);
     free(file);
@@ -87,7 +87,7 @@ static void reads_words_by_the_rules(void **state)
             "the\xE4\xB8\x80"
             "cat",
             (const int32_t[]){ 5, 1, 6 }, 3);
-    s = meg_tokenizer_share(t);
+    s = meg_tokenizer_clone(t);
     encodes(s, "the cats", (const int32_t[]){ 5, 6, 7 }, 3);
     meg_tokenizer_close(s);
     meg_str_printf(&long_word, "cat%0198d", 0);

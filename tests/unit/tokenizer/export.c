@@ -161,15 +161,15 @@ static int same_texts(struct meg_tokenizer *a, struct meg_tokenizer *b, const js
 /* A vocabulary learnt from a text of the repository, and its files. */
 static void learn(void)
 {
-    struct meg_learn l = { 0 };
-    struct meg_vocab v = { 0 };
+    struct meg_bpe_trainer l = { 0 };
+    struct meg_bpe_vocab v = { 0 };
     struct meg_str text = { 0 }, ranks = { 0 }, token = { 0 };
     struct meg_err e;
 
     assert_int_equal(meg_read_file("LICENSE", &text, &e), MEG_OK);
-    meg_learn_count(&l, text.s, (int64_t)text.n);
-    meg_learn_run(&l, 600, 0, &v);
-    assert_int_equal(meg_vocab_write(&v, dir, &e), MEG_OK);
+    meg_bpe_trainer_count(&l, text.s, (int64_t)text.n);
+    meg_bpe_trainer_run(&l, 600, 0, &v);
+    assert_int_equal(meg_bpe_vocab_write(&v, dir, &e), MEG_OK);
     for (int64_t id = 1; id < v.tokens.n; id++) {
         const struct meg_str t = meg_strtab_get(&v.tokens, id);
 
@@ -178,8 +178,8 @@ static void learn(void)
         meg_str_printf(&ranks, "%s %lld\n", token.s, (long long)id - 1);
     }
     put("ranks", &ranks);
-    meg_learn_free(&l);
-    meg_vocab_free(&v);
+    meg_bpe_trainer_free(&l);
+    meg_bpe_vocab_free(&v);
     meg_str_free(&text);
     meg_str_free(&token);
     meg_str_free(&ranks);
@@ -309,15 +309,15 @@ static void add_piece(struct meg_str *out, const char *s, size_t n, float score,
 /* A BPE model of the tokens learnt from a text of the repository, with bytes and a user-defined piece. */
 static void write_bpe_model(const char *name, bool is_llama)
 {
-    struct meg_learn l = { 0 };
-    struct meg_vocab v = { 0 };
+    struct meg_bpe_trainer l = { 0 };
+    struct meg_bpe_vocab v = { 0 };
     struct meg_str text = { 0 }, model = { 0 }, piece = { 0 }, spec = { 0 };
     struct meg_err e;
     char byte[8];
 
     assert_int_equal(meg_read_file("LICENSE", &text, &e), MEG_OK);
-    meg_learn_count(&l, text.s, (int64_t)text.n);
-    meg_learn_run(&l, 900, 0, &v);
+    meg_bpe_trainer_count(&l, text.s, (int64_t)text.n);
+    meg_bpe_trainer_run(&l, 900, 0, &v);
     add_piece(&model, "<unk>", 5, 0, 2);
     add_piece(&model, "<s>", 3, 0, 3);
     add_piece(&model, "</s>", 4, 0, 3);
@@ -325,7 +325,7 @@ static void write_bpe_model(const char *name, bool is_llama)
         add_piece(&model, "<tool>", 6, 0, 4);
     for (int i = 0; i < 256; i++)
         add_piece(&model, byte, (size_t)snprintf(byte, sizeof byte, "<0x%02X>", i), 0, 6);
-    for (int64_t id = MEG_LEARN_FIRST - 256; id < v.tokens.n; id++) {
+    for (int64_t id = MEG_BPE_MIN_VOCAB_SIZE - 256; id < v.tokens.n; id++) {
         const struct meg_str t = meg_strtab_get(&v.tokens, id);
         bool is_ascii = true;
 
@@ -344,8 +344,8 @@ static void write_bpe_model(const char *name, bool is_llama)
     add_number(&spec, 4, !is_llama); /* remove_extra_whitespaces */
     add_bytes(&model, 3, spec.s, spec.n);
     put(name, &model);
-    meg_learn_free(&l);
-    meg_vocab_free(&v);
+    meg_bpe_trainer_free(&l);
+    meg_bpe_vocab_free(&v);
     meg_str_free(&text);
     meg_str_free(&model);
     meg_str_free(&piece);

@@ -124,19 +124,19 @@ static const char lesson[] =
 
 static int learn(void **state)
 {
-    struct meg_learn l = { 0 };
-    struct meg_vocab v = { 0 };
+    struct meg_bpe_trainer l = { 0 };
+    struct meg_bpe_vocab v = { 0 };
     struct meg_err e;
 
     (void)state;
     if (!tmp_dir(dir, "gpt2"))
         return -1;
-    meg_learn_count(&l, lesson, (int64_t)strlen(lesson));
-    meg_learn_run(&l, 280, 0, &v);
-    if (meg_vocab_write(&v, dir, &e) < 0)
+    meg_bpe_trainer_count(&l, lesson, (int64_t)strlen(lesson));
+    meg_bpe_trainer_run(&l, 280, 0, &v);
+    if (meg_bpe_vocab_write(&v, dir, &e) < 0)
         return -1;
-    meg_vocab_free(&v);
-    meg_learn_free(&l);
+    meg_bpe_vocab_free(&v);
+    meg_bpe_trainer_free(&l);
     return 0;
 }
 
@@ -154,7 +154,7 @@ static uint64_t lcg(uint64_t *x)
 /* What was encoded before does not change what is encoded later, and all of it comes back. */
 static void the_cache_changes_nothing(void **state)
 {
-    struct meg_tokenizer *warm = open_gpt2(dir), *share = meg_tokenizer_share(warm);
+    struct meg_tokenizer *warm = open_gpt2(dir), *share = meg_tokenizer_clone(warm);
     uint64_t x = 3;
 
     (void)state;
@@ -221,8 +221,8 @@ static void refuses_what_it_cannot_encode_or_decode(void **state)
     assert_int_equal(meg_tokenizer_decode(t, &below, 1, &text, &e), MEG_EFORMAT);
     assert_int_equal(text.n, 0);
     assert_int_equal(meg_tokenizer_eod(t), 0);
-    assert_int_equal(meg_tokenizer_roles(t)->bos, -1);
-    assert_int_equal(meg_tokenizer_roles(t)->pad, -1);
+    assert_int_equal(meg_tokenizer_special_ids(t)->bos, -1);
+    assert_int_equal(meg_tokenizer_special_ids(t)->pad, -1);
     meg_tokenizer_close(t);
     meg_str_free(&text);
 }

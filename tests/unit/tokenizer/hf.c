@@ -267,8 +267,8 @@ static void puts_tokens_around_and_knows_their_parts(void **state)
         "[\"a\", 1]},");
     encodes(t, "1", (const int32_t[]){ 1, 3, 2 }, 3);
     assert_int_equal(meg_tokenizer_eod(t), 2);
-    assert_int_equal(meg_tokenizer_roles(t)->bos, 1);
-    assert_int_equal(meg_tokenizer_roles(t)->pad, -1); /* Megatron's class gives it from core 0.15 on */
+    assert_int_equal(meg_tokenizer_special_ids(t)->bos, 1);
+    assert_int_equal(meg_tokenizer_special_ids(t)->pad, -1); /* Megatron's class gives it from core 0.15 on */
     meg_tokenizer_close(t);
     write_in(
         "tokenizer_config.json",

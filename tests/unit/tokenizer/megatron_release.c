@@ -87,12 +87,12 @@ static void same_tokenizer(json_t *want, const char *release, const char *name)
 
     if (open_as(&t, options, release, &e) < 0)
         fail_msg("%s of %s: %s", type, name, e.msg);
-    share = meg_tokenizer_share(t);
+    share = meg_tokenizer_clone(t);
     if (meg_tokenizer_eod(t) != json_integer_value(json_object_get(want, "eod")) ||
-        meg_tokenizer_roles(t)->pad != json_integer_value(json_object_get(want, "pad")) ||
+        meg_tokenizer_special_ids(t)->pad != json_integer_value(json_object_get(want, "pad")) ||
         meg_tokenizer_vocab_size(t) != json_integer_value(json_object_get(want, "vocab_size")))
         fail_msg("%s of %s: end %d, padding %d, size %lld", type, name, meg_tokenizer_eod(t),
-                 meg_tokenizer_roles(t)->pad, (long long)meg_tokenizer_vocab_size(t));
+                 meg_tokenizer_special_ids(t)->pad, (long long)meg_tokenizer_vocab_size(t));
     json_array_foreach(json_object_get(want, "lines"), i, line) {
         same_ids(t, line, type, name);
         same_ids(share, line, type, name);
@@ -147,7 +147,7 @@ static void describe_blend(struct meg_str *out, const struct meg_tokenizer *t, c
     text[0] = member[0].s;
     text[1] = member[1].s;
     meg_cache_key_add_blend(out, text, 2, "train", weight, NULL, 68,
-                       meg_release_find(release)->renormalizes ? &renormalize : NULL);
+                       meg_megatron_release_find(release)->renormalizes ? &renormalize : NULL);
     meg_str_free(&member[0]);
     meg_str_free(&member[1]);
 }
@@ -208,7 +208,7 @@ static void same_sizes(const json_t *want, const char *release)
         const int64_t target = json_integer_value(json_array_get(targets, k));
         int64_t drawn[16], built[16];
 
-        if (meg_release_find(release)->is_surplus_apart) {
+        if (meg_megatron_release_find(release)->is_surplus_apart) {
             meg_blend_sizes_with_surplus(drawn, built, w, n, target, surplus ? json_number_value(surplus) : 0.005);
         } else {
             meg_blend_sizes(built, w, n, target);

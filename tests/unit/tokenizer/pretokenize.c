@@ -24,8 +24,8 @@ static int compile(void **state)
 
     (void)state;
     for (int k = 0; k < MEG_NUM_PRETOKS; k++) {
-        assert_int_equal(meg_split_of_pattern(meg_split_pattern[k]), k);
-        if (meg_regex_compile(&regex[k], meg_split_pattern[k], &e) < 0)
+        assert_int_equal(meg_pretok_from_pattern(meg_pretok_pattern[k]), k);
+        if (meg_regex_compile(&regex[k], meg_pretok_pattern[k], &e) < 0)
             fail_msg("%s", e.msg);
     }
     return 0;
@@ -43,7 +43,7 @@ static int release(void **state)
 static void same_as_pcre2(const char *text, int64_t n)
 {
     char *s = malloc((size_t)n + (n == 0));
-    struct meg_pieces pieces = { 0 };
+    struct meg_pretokens pieces = { 0 };
     struct meg_spans want = { 0 };
     struct meg_err e;
     const char *piece;
@@ -56,8 +56,8 @@ static void same_as_pcre2(const char *text, int64_t n)
         want.n = 0;
         if (meg_regex_find_all(regex[split], s, n, &want, &e) < 0)
             fail_msg("%s", e.msg);
-        for (meg_pieces_of(&pieces, (enum meg_pretok)split, s, n);
-             meg_pieces_next(&pieces, &piece, &len); i++) {
+        for (meg_pretokens_split(&pieces, (enum meg_pretok)split, s, n);
+             meg_pretokens_next(&pieces, &piece, &len); i++) {
             if (i == want.n || piece != want.v[i].s || len != want.v[i].n)
                 fail_msg("pattern %d, piece %lld: %lld bytes, not %lld, of: %.*s", split,
                          (long long)i, (long long)len, i < want.n ? (long long)want.v[i].n : -1LL,
@@ -65,7 +65,7 @@ static void same_as_pcre2(const char *text, int64_t n)
         }
         assert_int_equal(i, want.n);
     }
-    meg_pieces_free(&pieces);
+    meg_pretokens_free(&pieces);
     free(want.v);
     free(s);
 }
@@ -254,8 +254,8 @@ static void splits_reference_texts(void **state)
 /* Whatever the instructions, every byte at every place has the same classes. */
 static void every_way_is_the_same(void **state)
 {
-    meg_masks_way *way[3];
-    int n = meg_masks_ways(way);
+    meg_masks_fn *way[3];
+    int n = meg_masks_variants(way);
 
     (void)state;
     for (int byte = 0; byte < 256; byte++) {
@@ -277,13 +277,13 @@ static void every_way_is_the_same(void **state)
 
 static int64_t count(enum meg_pretok split, const char *text, int64_t n)
 {
-    struct meg_pieces pieces = { 0 };
+    struct meg_pretokens pieces = { 0 };
     const char *piece;
     int64_t len, k = 0;
 
-    for (meg_pieces_of(&pieces, split, text, n); meg_pieces_next(&pieces, &piece, &len); k++)
+    for (meg_pretokens_split(&pieces, split, text, n); meg_pretokens_next(&pieces, &piece, &len); k++)
         ;
-    meg_pieces_free(&pieces);
+    meg_pretokens_free(&pieces);
     return k;
 }
 

@@ -445,7 +445,7 @@ static void special_tokens_of_megatron(void **state)
 {
     struct meg_str m = { 0 }, text = { 0 };
     struct meg_tokenizer *t;
-    const struct meg_tok_roles *r;
+    const struct meg_tok_special_ids *r;
     struct meg_ids ids = { 0 };
     struct meg_err e;
 
@@ -456,7 +456,7 @@ static void special_tokens_of_megatron(void **state)
     add_piece(&m, "\xE2\x96\x81", -1, 1);
     add_piece(&m, "a", -1, 1);
     t = open_model("SentencePieceTokenizer", write_model(&m), 2);
-    r = meg_tokenizer_roles(t);
+    r = meg_tokenizer_special_ids(t);
     assert_int_equal(r->cls, 5);
     assert_int_equal(r->sep, 6);
     assert_int_equal(r->eod, 7);
@@ -475,7 +475,7 @@ static void special_tokens_of_megatron(void **state)
     meg_tokenizer_close(t);
 
     t = open_model("GPTSentencePieceTokenizer", write_model(&m), MEG_UNSET);
-    r = meg_tokenizer_roles(t);
+    r = meg_tokenizer_special_ids(t);
     assert_int_equal(r->eod, 2);
     assert_int_equal(r->pad, 0);
     assert_int_equal(r->bos, -1);
@@ -511,7 +511,7 @@ static void llama2_needs_a_beginning(void **state)
     assert_int_equal(meg_tokenizer_encode(t, "", 0, &ids, &e), MEG_OK);
     assert_int_equal(ids.n, 1);
     assert_int_equal(ids.v[0], 2);
-    assert_int_equal(meg_tokenizer_roles(t)->pad, -1);
+    assert_int_equal(meg_tokenizer_special_ids(t)->pad, -1);
     meg_tokenizer_close(t);
     meg_str_free(&m);
     free(ids.v);

@@ -31,7 +31,7 @@ static void equals_megatron(void **state)
     (void)state;
     assert_int_equal(meg_tokenizer_vocab_size(t), 32000);
     assert_int_equal(meg_tokenizer_eod(t), 2);
-    assert_int_equal(meg_tokenizer_roles(t)->bos, 1);
+    assert_int_equal(meg_tokenizer_special_ids(t)->bos, 1);
     tok_both_golden(t, "megatron-tik-v1");
     meg_tokenizer_close(t);
     c.tiktoken_pattern = NULL;
@@ -54,7 +54,7 @@ static void equals_tiktoken_on_llama3(void **state)
 
     (void)state;
     assert_int_equal(meg_tokenizer_vocab_size(t), 128256);
-    assert_int_equal(meg_tokenizer_roles(t)->bos, 128000);
+    assert_int_equal(meg_tokenizer_special_ids(t)->bos, 128000);
     assert_int_equal(meg_tokenizer_eod(t), 128001);
     assert_int_equal(
         meg_tokenizer_decode(t, (const int32_t[]){ 128009, 128010, 128255 }, 3, &text, &e), 0);

@@ -26,12 +26,12 @@ static bool holds(struct meg_wordcache *c, int64_t k)
     char s[64];
     int32_t ids[16], copy[16 + MEG_WORD_IDS];
     const int32_t *there;
-    const struct meg_word *e;
-    struct meg_sought w;
+    const struct meg_wordcache_entry *e;
+    struct meg_wordcache_lookup w;
     int64_t nids, n = word(k, s, ids, &nids);
 
-    meg_wordcache_seek(c, &w, s, n, s + n);
-    meg_wordcache_come(c, &w, 1);
+    meg_wordcache_prefetch(c, &w, s, n, s + n);
+    meg_wordcache_prefetch_rest(c, &w, 1);
     if (!(e = meg_wordcache_find(c, &w)))
         return false;
     assert_int_equal(e->tag, k % 1000);
@@ -127,13 +127,13 @@ static void long_words_are_compared(void **state)
     static const char one[] = "a word of many bytes", other[] = "a word of more bytes";
     const int32_t id = 1;
     struct meg_wordcache c;
-    struct meg_sought w;
+    struct meg_wordcache_lookup w;
 
     (void)state;
     meg_wordcache_init(&c);
     meg_wordcache_add(&c, one, sizeof one, &id, 1, 0);
-    meg_wordcache_seek(&c, &w, one, sizeof one, one + sizeof one);
-    meg_wordcache_come(&c, &w, 1);
+    meg_wordcache_prefetch(&c, &w, one, sizeof one, one + sizeof one);
+    meg_wordcache_prefetch_rest(&c, &w, 1);
     assert_non_null(meg_wordcache_find(&c, &w));
     w.s = other;
     assert_null(meg_wordcache_find(&c, &w));

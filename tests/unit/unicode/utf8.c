@@ -140,14 +140,14 @@ static void bytes_have_their_characters(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        assert_int_equal(meg_bytemap_char(known[i].byte), known[i].cp);
+        assert_int_equal(meg_byte_alphabet_char(known[i].byte), known[i].cp);
     for (int b = 0; b < 256; b++) {
-        assert_int_equal(meg_bytemap_byte(meg_bytemap_char(b)), b);
-        if (meg_bytemap_char(b) != b)
-            assert_int_equal(meg_bytemap_char(b), next++);
+        assert_int_equal(meg_byte_alphabet_byte(meg_byte_alphabet_char(b)), b);
+        if (meg_byte_alphabet_char(b) != b)
+            assert_int_equal(meg_byte_alphabet_char(b), next++);
     }
     for (int32_t cp = 0, n = 0; cp < 0x200; cp++) {
-        n += meg_bytemap_byte(cp) >= 0;
+        n += meg_byte_alphabet_byte(cp) >= 0;
         assert_int_equal(cp == 0x1FF ? n : 256, 256);
     }
 }
