@@ -281,24 +281,24 @@ static int set_vocab(const struct conf *c, struct meg_ckpt *k, struct meg_err *e
 static int save_as(const char *saver, const struct conf *c, const struct meg_ckpt *k,
                    struct meg_ckpt_save_args *s, enum meg_dtype dtype, struct meg_err *e)
 {
-    struct meg_ckpt_ranks to = { .vocab_multiple = c->vocab_multiple,
-                                 .iteration = meg_ckpt_saved_at(k),
-                                 .consumed = meg_ckpt_consumed(k),
+    struct meg_ckpt_megatron_conf to = { .vocab_multiple = c->vocab_multiple,
+                                 .iteration = meg_ckpt_source_iteration(k),
+                                 .consumed = meg_ckpt_consumed_samples(k),
                                  .seq_length = meg_ckpt_seq_length(k) };
 
     if (!strcmp(saver, "native"))
         return meg_ckpt_save(s, e);
     if (!strcmp(saver, "hf"))
-        return meg_ckpt_export_hf(s, &(const struct meg_ckpt_hf){ dtype, shard_bytes(c->shard_size) }, e);
-    meg_ckpt_cut(k, &to.tensor, &to.pipeline);
+        return meg_ckpt_export_hf(s, &(const struct meg_ckpt_hf_conf){ dtype, shard_bytes(c->shard_size) }, e);
+    meg_ckpt_parallel_sizes(k, &to.tensor, &to.pipeline);
     if (c->tensor != MEG_UNSET)
         to.tensor = c->tensor;
     if (c->pipeline != MEG_UNSET)
         to.pipeline = c->pipeline;
     if (!strcmp(saver, "megatron"))
-        to.names = MEG_CKPT_LEGACY;
+        to.names = MEG_CKPT_NAMES_LEGACY;
     else
-        to.names = !strcmp(c->saver_impl, "local") ? MEG_CKPT_CORE : MEG_CKPT_FUSED;
+        to.names = !strcmp(c->saver_impl, "local") ? MEG_CKPT_NAMES_MCORE : MEG_CKPT_NAMES_TE;
     return meg_ckpt_export_megatron(s, &to, e);
 }
 
@@ -337,7 +337,7 @@ static int convert(const struct conf *c, struct meg_err *e)
     if (meg_ckpt_seq_length(k) != MEG_UNSET)
         meg_str_printf(&options, "seq-length = %" PRId64 "\n", meg_ckpt_seq_length(k));
     save.options = options.s;
-    if ((r = meg_ckpt_tokenizer_read(&files, &tok, NULL, e)) < 0 || (r = meg_ckpt_tokenizer_carry(&files, k, e)) < 0 ||
+    if ((r = meg_ckpt_tokenizer_read(&files, &tok, NULL, e)) < 0 || (r = meg_ckpt_tokenizer_inherit(&files, k, e)) < 0 ||
         (r = meg_arena_init(&weights, "weights", (size_t)params.flat * sizeof(float), e)) < 0)
         goto out;
     files.eod = meg_ckpt_eod(k);

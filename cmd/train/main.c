@@ -7,7 +7,7 @@
 int main(int argc, char **argv)
 {
     static struct meg_train_job job;
-    struct meg_optgroup groups[MEG_TRAIN_GROUPS];
+    struct meg_optgroup groups[MEG_TRAIN_OPTION_GROUPS];
     struct meg_comm_world ranks;
     struct meg_err e;
     double timeout_s;
@@ -17,8 +17,8 @@ int main(int argc, char **argv)
         meg_die_err(&e);
     rank = ranks.world->rank;
     meg_log_set_rank(rank);
-    meg_opt_set_unsupported(meg_train_absent);
-    meg_train_groups(groups, &job);
+    meg_opt_set_unsupported(meg_train_unsupported_opts);
+    meg_train_option_groups(groups, &job);
     meg_opt_parse(groups, "[options]", "Train a GPT on a token dataset.", argc, argv);
     timeout_s = job.train.timeout_min > 0 ? job.train.timeout_min * 60 : 60; /* meg_train refuses the second */
     meg_comm_set_timeout(ranks.world, timeout_s);

@@ -32,13 +32,13 @@ void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct m
 
 /* A chunk of a mapped tensor and what its checksum has to be. */
 struct known {
-    const struct ckpt_mapped *m;
+    const struct ckpt_mapped_tensor *m;
     struct ckpt_chunk c;
     int64_t i, n;     /* number i of the tensor's n */
     const char *want; /* NULL: the manifest does not say */
 };
 
-static int list_known(struct known **out, int64_t *nout, const json_t *manifest, const struct ckpt_mapped *m,
+static int list_known(struct known **out, int64_t *nout, const json_t *manifest, const struct ckpt_mapped_tensor *m,
                       int n, struct meg_err *e)
 {
     for (int i = 0; i < n; i++) {
@@ -85,7 +85,7 @@ static int check(const struct known *k, struct meg_err *e)
 }
 
 /* What lies in a container with checksums of its own. */
-static int check_stored(const struct ckpt_mapped *m, struct meg_err *e)
+static int check_stored(const struct ckpt_mapped_tensor *m, struct meg_err *e)
 {
     const uint32_t crc = m->t->stored ? meg_zip_crc(m->t->stored, m->t->nstored) : 0;
 
@@ -96,7 +96,7 @@ static int check_stored(const struct ckpt_mapped *m, struct meg_err *e)
                     m->st->path, m->t->name, crc, m->t->crc);
 }
 
-static int check_all_stored(const struct ckpt_mapped *m, int n, int rank, int ranks, struct meg_err *e)
+static int check_all_stored(const struct ckpt_mapped_tensor *m, int n, int rank, int ranks, struct meg_err *e)
 {
     int r = 0;
 
@@ -116,7 +116,7 @@ static int check_all_stored(const struct ckpt_mapped *m, int n, int rank, int ra
     return r;
 }
 
-int ckpt_check_tensors(const json_t *manifest, const struct ckpt_mapped *m, int n, int rank, int ranks,
+int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int ranks,
                        struct meg_err *e)
 {
     struct known *known = NULL;

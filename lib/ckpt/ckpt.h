@@ -37,7 +37,7 @@ MEG_BEGIN_DECLS
  * the weights, f32 main parameters, one kind of optimizer state.  Saving writes them and loading fills
  * them; parameter boundaries mean nothing to the spans.
  */
-struct meg_ckpt_slot {
+struct meg_ckpt_shard {
     const char *name; /* NULL: the weights; fp32_param, exp_avg, exp_avg_sq, momentum_buffer */
     void *p;          /* host memory: the elements of the spans, one span behind the other */
     enum meg_dtype dtype;
@@ -49,17 +49,17 @@ struct meg_ckpt_slot {
 };
 
 /* The slot of the f32 parameters behind weights of a narrower type. */
-#define MEG_CKPT_MAIN "fp32_param"
+#define MEG_CKPT_MAIN_PARAMS "fp32_param"
 
 /*
  * The tokenizer's files, read when a run begins: a save must not depend on files that others may
  * have moved since.  Starts as { 0 }.  MEG_ENOENT or MEG_EIO when one cannot be read.
  */
-enum { MEG_CKPT_EXTRAS = 3 };
-extern const char *const meg_ckpt_extras[MEG_CKPT_EXTRAS]; /* generation_config.json and what else is carried along */
+enum { MEG_CKPT_EXTRA_FILES = 3 };
+extern const char *const meg_ckpt_extra_files[MEG_CKPT_EXTRA_FILES]; /* generation_config.json and what else is carried along */
 struct meg_ckpt_tokenizer {
     struct meg_str file[MEG_NUM_TOK_FILES];    /* s NULL: there is none */
-    struct meg_str extra[MEG_CKPT_EXTRAS]; /* the same */
+    struct meg_str extra[MEG_CKPT_EXTRA_FILES]; /* the same */
     int32_t eod;                           /* id that ends a document, or -1 */
     int32_t bos;                           /* id that begins a text, or -1 */
     struct meg_ids ends;                   /* ids that end a continuation besides eod */
@@ -68,9 +68,9 @@ struct meg_ckpt_tokenizer {
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c,
                             const struct meg_tokenizer *tok, struct meg_err *e);
 struct meg_ckpt;
-/* Add what a checkpoint says besides: the ids that begin and end texts, and the files of meg_ckpt_extras.  Nothing is
+/* Add what a checkpoint says besides: the ids that begin and end texts, and the files of meg_ckpt_extra_files.  Nothing is
  * added where its ids do not have eod among those that end a text: its tokenizer is another one. */
-int meg_ckpt_tokenizer_carry(struct meg_ckpt_tokenizer *t, const struct meg_ckpt *c, struct meg_err *e);
+int meg_ckpt_tokenizer_inherit(struct meg_ckpt_tokenizer *t, const struct meg_ckpt *c, struct meg_err *e);
 /*
  * Add what a Hugging Face folder has besides, made from the files of c, unless tokenizer.json and
  * tokenizer_config.json are there: those two and special_tokens_map.json.  Where tokenizer.json cannot express the
@@ -91,8 +91,8 @@ struct meg_ckpt_save_args {
     const struct meg_gpt_conf *model;  /* checked */
     const struct meg_mesh *mesh;
     const struct meg_params *params;   /* placed on mesh */
-    struct meg_ckpt_slot w;
-    const struct meg_ckpt_slot *slot; /* optimizer state: nslots of them */
+    struct meg_ckpt_shard w;
+    const struct meg_ckpt_shard *slot; /* optimizer state: nslots of them */
     int nslots;
     const struct meg_ckpt_tokenizer *tok; /* NULL: none is kept */
     const json_t *state;                  /* the run's own state, an object; NULL: none */
@@ -114,17 +114,17 @@ int meg_ckpt_save(const struct meg_ckpt_save_args *s, struct meg_err *e);
 
 /*
  * The same in the background: what this rank writes is copied, and a thread of each rank writes the copy
- * while the run goes on.  meg_ckpt_save_next moves the save on, once all ranks are done with a stage;
+ * while the run goes on.  meg_ckpt_save_poll moves the save on, once all ranks are done with a stage;
  * with wait it waits for them.  It gives 1 when the checkpoint is committed, 0 while it is not, and an
  * error as meg_ckpt_save; but for 0 the save is then freed and *saving NULL.  Both are called by every
  * rank of the world, from the main thread.
  */
-struct meg_ckpt_saving;
-int meg_ckpt_save_begin(struct meg_ckpt_saving **saving, const struct meg_ckpt_save_args *s, struct meg_err *e);
-int meg_ckpt_save_next(struct meg_ckpt_saving **saving, bool wait, struct meg_err *e);
+struct meg_ckpt_async_save;
+int meg_ckpt_save_begin(struct meg_ckpt_async_save **saving, const struct meg_ckpt_save_args *s, struct meg_err *e);
+int meg_ckpt_save_poll(struct meg_ckpt_async_save **saving, bool wait, struct meg_err *e);
 
 /* Bytes this rank writes of n slots, which is what meg_ckpt_save_begin copies; p may be NULL in them. */
-int64_t meg_ckpt_share(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_slot *slot,
+int64_t meg_ckpt_write_nbytes(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_shard *slot,
                        int n);
 
 /* SAVE/done is there from now on, or is not. */
@@ -136,7 +136,7 @@ int meg_ckpt_mark_done(const char *dir, bool is_done, struct meg_err *e);
 bool meg_ckpt_exists(const char *dir);
 
 /* Find the highest iteration that has a folder in dir; -1 where none has. */
-int64_t meg_ckpt_newest(const char *dir);
+int64_t meg_ckpt_newest_iteration(const char *dir);
 
 /*
  * meg_ckpt_open - a checkpoint, its small files read and checked, its weights found to fit its settings
@@ -154,9 +154,9 @@ const char *meg_ckpt_path(const struct meg_ckpt *c);    /* the folder that holds
 bool meg_ckpt_is_native(const struct meg_ckpt *c);      /* no: it is somebody else's */
 const char *meg_ckpt_format(const struct meg_ckpt *c);  /* native, hf or megatron */
 int64_t meg_ckpt_iteration(const struct meg_ckpt *c);   /* MEG_CKPT_RELEASE: weights only */
-const json_t *meg_ckpt_state(const struct meg_ckpt *c); /* what the run saved; NULL: nothing */
+const json_t *meg_ckpt_run_state(const struct meg_ckpt *c); /* what the run saved; NULL: nothing */
 int32_t meg_ckpt_eod(const struct meg_ckpt *c);         /* id that ends a document, or -1 */
-const struct meg_ids *meg_ckpt_ends(const struct meg_ckpt *c); /* all that end a continuation, eod the first */
+const struct meg_ids *meg_ckpt_eos_ids(const struct meg_ckpt *c); /* all that end a continuation, eod the first */
 /* The type that all weights have, or F32 where they differ. */
 enum meg_dtype meg_ckpt_dtype(const struct meg_ckpt *c);
 int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c);  /* true rows of the word embedding */
@@ -165,13 +165,13 @@ int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c);  /* true rows of the word
  * Of the run that made the weights, whose place in it is not taken up: the iteration, or
  * MEG_CKPT_RELEASE, and the samples it had trained on, or -1.
  */
-int64_t meg_ckpt_saved_at(const struct meg_ckpt *c);
-int64_t meg_ckpt_consumed(const struct meg_ckpt *c);
+int64_t meg_ckpt_source_iteration(const struct meg_ckpt *c);
+int64_t meg_ckpt_consumed_samples(const struct meg_ckpt *c);
 /* The --seq-length of that run, or MEG_UNSET. */
 int64_t meg_ckpt_seq_length(const struct meg_ckpt *c);
 
 /* The ranks it is cut for; 1 and 1: tensors are whole. */
-void meg_ckpt_cut(const struct meg_ckpt *c, int64_t *tensor, int64_t *pipeline);
+void meg_ckpt_parallel_sizes(const struct meg_ckpt *c, int64_t *tensor, int64_t *pipeline);
 
 /*
  * Take the first n rows of the vocabulary for all of it: the others are padding.  MEG_EUSAGE when it
@@ -199,19 +199,19 @@ int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *mod
                         struct meg_err *e);
 
 /* Whether it has that kind of optimizer state. */
-bool meg_ckpt_has_slot(const struct meg_ckpt *c, const char *name);
+bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name);
 
 /*
  * meg_ckpt_load - fill slots, checksums verified, numbers widened or rounded to their types
  *   p, mesh  whose ranks all call it: each reads what it has of each tensor, and checks a share of the sums
  *   slot     n of them; gaps of the flat buffer are left as they are
- * MEG_CKPT_MAIN of a checkpoint that has none is its weights.  MEG_EFORMAT with all tensors that are
+ * MEG_CKPT_MAIN_PARAMS of a checkpoint that has none is its weights.  MEG_EFORMAT with all tensors that are
  * missing, unknown or of another shape or type in one message (for optimizer state that is not there it
  * says with which options to go on), or with file, tensor and place of the bytes that do not match their
  * checksum: every rank returns the first one's error, and memory is then undefined.
  */
 int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_mesh *mesh,
-                  const struct meg_ckpt_slot *slot, int n, struct meg_err *e);
+                  const struct meg_ckpt_shard *slot, int n, struct meg_err *e);
 
 /* ---- other formats ------------------------------------------------------------------------------ */
 
@@ -225,21 +225,21 @@ int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e);
  * positions make it a GPT-2, rotary ones a Llama or a Qwen2; MEG_EUSAGE for a model that these cannot
  * express.  Of s are used: dir, model, params, w, whole and f32, tok.
  */
-struct meg_ckpt_hf {
+struct meg_ckpt_hf_conf {
     enum meg_dtype dtype; /* F32, BF16 or F16, of the weights */
     int64_t shard_bytes;  /* most bytes of tensors in a file, unless one tensor alone has more; 0: one file */
 };
-int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt_hf *to, struct meg_err *e);
+int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt_hf_conf *to, struct meg_err *e);
 
 /* How Megatron spells the names of tensors. */
 enum meg_ckpt_names {
-    MEG_CKPT_LEGACY, /* before its core: language_model.encoder.layers.0.input_norm.weight */
-    MEG_CKPT_CORE,   /* decoder.layers.0.input_layernorm.weight */
-    MEG_CKPT_FUSED /* of Transformer Engine: decoder.layers.0.self_attention.linear_qkv.layer_norm_weight */
+    MEG_CKPT_NAMES_LEGACY, /* before its core: language_model.encoder.layers.0.input_norm.weight */
+    MEG_CKPT_NAMES_MCORE,   /* decoder.layers.0.input_layernorm.weight */
+    MEG_CKPT_NAMES_TE /* of Transformer Engine: decoder.layers.0.self_attention.linear_qkv.layer_norm_weight */
 };
 
 /* For which ranks weights are cut, and what Megatron is told of the run. */
-struct meg_ckpt_ranks {
+struct meg_ckpt_megatron_conf {
     int64_t tensor, pipeline; /* parallel sizes */
     int64_t vocab_multiple;   /* vocabulary rows per tensor rank are padded to a multiple of it */
     int64_t iteration;        /* MEG_CKPT_RELEASE: none */
@@ -254,7 +254,7 @@ struct meg_ckpt_ranks {
  * meg_ckpt_save.  Rows past the vocabulary are copies of its last.  MEG_EUSAGE for sizes that do not
  * divide the model.  Of s are used: dir, model, params, w, whole and f32.
  */
-int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_ranks *to,
+int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_megatron_conf *to,
                              struct meg_err *e);
 
 /*

@@ -25,7 +25,7 @@ char *ckpt_path(const char *dir, const char *name)
     return s.s;
 }
 
-const char *ckpt_name(char buf[64], int64_t iteration, const char *suffix)
+const char *ckpt_folder_name(char buf[64], int64_t iteration, const char *suffix)
 {
     if (iteration == MEG_CKPT_RELEASE)
         snprintf(buf, 64, "release%s", suffix);
@@ -56,7 +56,7 @@ static bool parse_name(const char *name, int64_t *iteration, const char **suffix
     return meg_parse_i64(digits, iteration);
 }
 
-bool ckpt_is_file(const char *dir, const char *name)
+bool ckpt_path_exists(const char *dir, const char *name)
 {
     char *path = ckpt_path(dir, name);
     bool there = access(path, F_OK) == 0;
@@ -65,7 +65,7 @@ bool ckpt_is_file(const char *dir, const char *name)
     return there;
 }
 
-int ckpt_write_small(const char *dir, const char *name, const struct meg_str *text, struct meg_err *e)
+int ckpt_write_text(const char *dir, const char *name, const struct meg_str *text, struct meg_err *e)
 {
     char *path = ckpt_path(dir, name);
     int r = meg_write_file(path, text->s, text->n, e);
@@ -145,7 +145,7 @@ int ckpt_list_older(int64_t **out, const char *dir, int64_t than)
     return n;
 }
 
-int64_t meg_ckpt_newest(const char *dir)
+int64_t meg_ckpt_newest_iteration(const char *dir)
 {
     int64_t *it;
     const int n = list(dir, &it);
@@ -155,15 +155,15 @@ int64_t meg_ckpt_newest(const char *dir)
     return newest;
 }
 
-int ckpt_newest(const char *dir, int64_t *iteration, struct meg_err *e)
+int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e)
 {
     char manifest[80], name[64];
     int64_t *it;
     int n = list(dir, &it);
 
     while (n > 0) {
-        snprintf(manifest, sizeof manifest, "%s/manifest.json", ckpt_name(name, it[n - 1], ""));
-        if (ckpt_is_file(dir, manifest))
+        snprintf(manifest, sizeof manifest, "%s/manifest.json", ckpt_folder_name(name, it[n - 1], ""));
+        if (ckpt_path_exists(dir, manifest))
             break;
         n--;
     }
@@ -177,10 +177,10 @@ int ckpt_newest(const char *dir, int64_t *iteration, struct meg_err *e)
                             dir, CKPT_TRACKER);
 }
 
-int ckpt_find(char **path, const char *dir, int64_t iteration, struct meg_err *e)
+int ckpt_find_iteration(char **path, const char *dir, int64_t iteration, struct meg_err *e)
 {
     struct meg_str there = { 0 };
-    char name[64], *final = ckpt_path(dir, ckpt_name(name, iteration, ""));
+    char name[64], *final = ckpt_path(dir, ckpt_folder_name(name, iteration, ""));
     int64_t *it;
     int n, r;
 
@@ -193,7 +193,7 @@ int ckpt_find(char **path, const char *dir, int64_t iteration, struct meg_err *e
     n = list(dir, &it);
     for (int i = 0; i < n && there.n < 400; i++)
         meg_str_printf(&there, "%s%" PRId64, i ? ", " : "", it[i]);
-    r = meg_fail(e, MEG_ENOENT, "%s/%s is not there; %s%s", dir, ckpt_name(name, iteration, ""),
+    r = meg_fail(e, MEG_ENOENT, "%s/%s is not there; %s%s", dir, ckpt_folder_name(name, iteration, ""),
                  n ? "iterations that are: " : "neither is another iteration", n ? there.s : "");
     meg_str_free(&there);
     free(it);
@@ -235,13 +235,13 @@ static int settle(const char *dir, const char *name, struct meg_err *e)
 
     if (!parse_name(name, &iteration, &suffix) || strcmp(suffix, ".commit"))
         return 0;
-    path = ckpt_path(dir, ckpt_name(buf, iteration, ""));
+    path = ckpt_path(dir, ckpt_folder_name(buf, iteration, ""));
     r = meg_commit_recover(path, e);
     free(path);
     return r;
 }
 
-static int remove_left_over(const char *dir, const char *name, struct meg_err *e)
+static int remove_stale(const char *dir, const char *name, struct meg_err *e)
 {
     const char *suffix = "";
     int64_t iteration;
@@ -257,20 +257,20 @@ static int remove_left_over(const char *dir, const char *name, struct meg_err *e
     return r;
 }
 
-int ckpt_tidy(const char *dir, struct meg_err *e)
+int ckpt_recover(const char *dir, struct meg_err *e)
 {
     int r = for_each_name(dir, settle, e);
 
-    return r < 0 ? r : for_each_name(dir, remove_left_over, e);
+    return r < 0 ? r : for_each_name(dir, remove_stale, e);
 }
 
 int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_err *e)
 {
-    char name[64], *final = ckpt_path(dir, ckpt_name(name, iteration, ""));
+    char name[64], *final = ckpt_path(dir, ckpt_folder_name(name, iteration, ""));
     int r;
 
     *tmp = NULL;
-    if ((r = meg_mkdirs(dir, e)) == 0 && (r = ckpt_tidy(dir, e)) == 0)
+    if ((r = meg_mkdirs(dir, e)) == 0 && (r = ckpt_recover(dir, e)) == 0)
         r = meg_temporary_dir(tmp, final, e);
     free(final);
     return r;
@@ -279,7 +279,7 @@ int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_
 int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_err *e)
 {
     char name[64], text[32];
-    char *final = ckpt_path(dir, ckpt_name(name, iteration, ""));
+    char *final = ckpt_path(dir, ckpt_folder_name(name, iteration, ""));
     char *tracker = ckpt_path(dir, CKPT_TRACKER);
     int r = meg_commit_dir(tmp, final, e);
 
@@ -298,7 +298,7 @@ int ckpt_commit(const char *dir, const char *tmp, int64_t iteration, struct meg_
 static int remove_one(const char *dir, int64_t iteration, struct meg_err *e)
 {
     char name[64];
-    char *path = ckpt_path(dir, ckpt_name(name, iteration, "")), *tmp = meg_temporary_name(path, 0);
+    char *path = ckpt_path(dir, ckpt_folder_name(name, iteration, "")), *tmp = meg_temporary_name(path, 0);
     int r = meg_rename(path, tmp, e);
 
     if (r == 0)

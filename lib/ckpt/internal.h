@@ -18,7 +18,7 @@ struct meg_ckpt {
     json_t *state;                 /* state.json, or of a foreign folder its config.json */
     json_t *manifest;              /* tensors of manifest.json; NULL: there are no checksums */
     char *tok_file[MEG_NUM_TOK_FILES]; /* NULL: not there */
-    char *extra_file[MEG_CKPT_EXTRAS]; /* the same */
+    char *extra_file[MEG_CKPT_EXTRA_FILES]; /* the same */
     struct meg_st **file; /* of the weights; number i is of tensor-parallel rank i mod tp */
     int nfiles;
     int64_t saved_at;   /* of weights only: iteration of the run that wrote them, or RELEASE */
@@ -34,29 +34,29 @@ struct meg_ckpt {
 enum { CKPT_VERSION = 1 };
 
 /* The name of optimizer state in a file, as Megatron's distributed checkpoints have it. */
-#define CKPT_SLOT_PREFIX "optimizer.state."
+#define CKPT_OPTIM_PREFIX "optimizer.state."
 enum { CKPT_NAME_CHARS = 160 };
-static inline const char *ckpt_slot_name(char buf[CKPT_NAME_CHARS], const char *slot,
+static inline const char *ckpt_optim_name(char buf[CKPT_NAME_CHARS], const char *slot,
                                          const char *param)
 {
-    snprintf(buf, CKPT_NAME_CHARS, CKPT_SLOT_PREFIX "%s.%s", slot, param);
+    snprintf(buf, CKPT_NAME_CHARS, CKPT_OPTIM_PREFIX "%s.%s", slot, param);
     return buf;
 }
 
-static inline bool ckpt_is_slot_name(const char *name)
+static inline bool ckpt_is_optim_name(const char *name)
 {
-    return !strncmp(name, CKPT_SLOT_PREFIX, sizeof CKPT_SLOT_PREFIX - 1);
+    return !strncmp(name, CKPT_OPTIM_PREFIX, sizeof CKPT_OPTIM_PREFIX - 1);
 }
 
 /* ---- rename.c: how a format names what we call otherwise ---- */
 
 /* How a tensor of theirs lies in ours.  In ours, qkv rows are, by group, queries, a key, a value. */
-enum ckpt_how {
+enum ckpt_remap {
     CKPT_SAME,
     CKPT_TRANSPOSED, /* [in, out] where ours is [out, in] */
     CKPT_QKV,        /* rows q of all heads, k of all, v of all */
     CKPT_QKV_TRANSPOSED,
-    CKPT_QKV_LAST, /* rows of a head: q, k, v of its first channel, then of its second */
+    CKPT_QKV_INTERLEAVED, /* rows of a head: q, k, v of its first channel, then of its second */
     CKPT_Q,        /* one of the three, of all heads */
     CKPT_K,
     CKPT_V,
@@ -68,7 +68,7 @@ enum ckpt_how {
 /* # stands for the number of the layer in both names. */
 struct ckpt_rename {
     const char *ours, *theirs;
-    enum ckpt_how how;
+    enum ckpt_remap how;
 };
 
 /*
@@ -84,48 +84,48 @@ struct ckpt_format {
 };
 
 /* Whether row is about our name; then theirs in buf, without the prefix when drop_prefix. */
-bool ckpt_their_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *ours,
+bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *ours,
                      bool drop_prefix, char buf[CKPT_NAME_CHARS]);
 bool ckpt_is_ignored(const struct ckpt_format *f, const char *theirs);
 
 /* ---- tensor_remap.c: how theirs lies in ours ---- */
 
 /* A tensor of tensor-parallel rank i of n, the vocabulary padded to vocab rows. */
-struct ckpt_cut {
+struct ckpt_tp_shard {
     const struct meg_gpt_conf *model;
     int64_t i, n, vocab;
 };
 
 /* The shape of theirs; returned: its dimensions. */
-int ckpt_their_shape(int64_t dim[2], const struct ckpt_cut *cut, const struct meg_param *row,
-                     enum ckpt_how how);
+int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *cut, const struct meg_param *row,
+                     enum ckpt_remap how);
 
 /*
  * n rows of theirs, which has [rows, cols] (transposed: [cols, rows]), and where they are in ours:
  * row src + i step of theirs is row to + i / block stride + i % block of ours, columns from col on.
  */
-struct ckpt_piece {
+struct ckpt_row_map {
     int64_t n, src, step, to, block, stride;
     int64_t rows, cols, col, our_cols;
     bool is_transposed;
 };
 /* The pieces of one tensor of theirs; their number. */
-int ckpt_pieces(struct ckpt_piece out[3], const struct ckpt_cut *cut, const struct meg_param *row,
-                enum ckpt_how how);
+int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, const struct meg_param *row,
+                enum ckpt_remap how);
 /* Where row i of a piece begins in ours. */
-int64_t ckpt_our_row(const struct ckpt_piece *p, int64_t i);
-/* Rows [first, first + n) of a piece as f32, out [n, p->cols]; n is at most CKPT_ROWS; a transposed piece
+int64_t ckpt_native_row(const struct ckpt_row_map *p, int64_t i);
+/* Rows [first, first + n) of a piece as f32, out [n, p->cols]; n is at most CKPT_ROWS_MAX; a transposed piece
  * has step 1. */
-enum { CKPT_ROWS = 16 };
-void ckpt_rows_of(float *out, const void *theirs, const char *dtype, const struct ckpt_piece *p, int64_t first,
+enum { CKPT_ROWS_MAX = 16 };
+void ckpt_rows_from_foreign(float *out, const void *theirs, const char *dtype, const struct ckpt_row_map *p, int64_t first,
                   int64_t n);
-void ckpt_to_theirs(float *theirs, const float *ours, const struct ckpt_piece *p);
+void ckpt_to_foreign(float *theirs, const float *ours, const struct ckpt_row_map *p);
 
 /* Numbers of a type that can be widened to f32 without loss: F32, BF16, F16. */
-bool ckpt_is_widened(const char *dtype);
-void ckpt_widen(float *out, const void *in, const char *dtype, int64_t n);
+bool ckpt_is_float(const char *dtype);
+void ckpt_to_f32(float *out, const void *in, const char *dtype, int64_t n);
 /* And back, to nearest even. */
-void ckpt_narrow(void *out, enum meg_dtype dtype, const float *in, int64_t n);
+void ckpt_from_f32(void *out, enum meg_dtype dtype, const float *in, int64_t n);
 
 /* ---- folder.c: names in SAVE ---- */
 
@@ -134,24 +134,24 @@ void ckpt_narrow(void *out, enum meg_dtype dtype, const float *in, int64_t n);
 /* DIR/NAME, malloc'ed. */
 char *ckpt_path(const char *dir, const char *name);
 /* "iter_0000100" or "release", with suffix, into buf of 64; returned. */
-const char *ckpt_name(char buf[64], int64_t iteration, const char *suffix);
-bool ckpt_is_file(const char *dir, const char *name);
+const char *ckpt_folder_name(char buf[64], int64_t iteration, const char *suffix);
+bool ckpt_path_exists(const char *dir, const char *name);
 /* Write the file DIR/NAME, as meg_write_file does. */
-int ckpt_write_small(const char *dir, const char *name, const struct meg_str *text, struct meg_err *e);
+int ckpt_write_text(const char *dir, const char *name, const struct meg_str *text, struct meg_err *e);
 /* What the tracker says. */
 int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e);
 bool ckpt_has_iterations(const char *dir);
 /* Iterations with a folder in dir that are older than one, in order, malloc'ed; their number. */
 int ckpt_list_older(int64_t **out, const char *dir, int64_t than);
 /* The newest iteration with a manifest, for a SAVE without tracker; MEG_ENOENT: none has. */
-int ckpt_newest(const char *dir, int64_t *iteration, struct meg_err *e);
+int ckpt_newest_complete(const char *dir, int64_t *iteration, struct meg_err *e);
 /* The folder of an iteration in SAVE, malloc'ed; MEG_ENOENT with those that are there. */
-int ckpt_find(char **path, const char *dir, int64_t iteration, struct meg_err *e);
+int ckpt_find_iteration(char **path, const char *dir, int64_t iteration, struct meg_err *e);
 /*
  * Complete or undo commits that a kill interrupted, and remove the temporary names of killed saves.  The
  * caller holds the lock of SAVE, so nobody is writing under them.
  */
-int ckpt_tidy(const char *dir, struct meg_err *e);
+int ckpt_recover(const char *dir, struct meg_err *e);
 /* Tidy SAVE, which is created when missing, and create the folder that an iteration is written into; malloc'ed. */
 int ckpt_make_folder(char **tmp, const char *dir, int64_t iteration, struct meg_err *e);
 /* Give the complete folder tmp the name of its iteration, and point the tracker to it. */
@@ -162,32 +162,32 @@ void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t lo
 /* ---- shard_ranges.c: what a rank has ---- */
 
 /* n elements of a tensor from global on, which in a slot are those from at on. */
-struct ckpt_stretch {
+struct ckpt_shard_range {
     int64_t global, at, n;
 };
 
 /* A walk over what a slot holds of elements [first, first + n) of a row's tensor, in order. */
-struct ckpt_walk {
+struct ckpt_range_iter {
     const struct meg_param *row;
     const struct meg_elem_range *span; /* from the one that is next */
     struct meg_elem_range whole;
     int64_t nspans, before; /* elements of the slot before it */
     int64_t period, at, end;
 };
-void ckpt_walk_begin(struct ckpt_walk *w, const struct meg_params *p, const struct meg_ckpt_slot *slot,
+void ckpt_range_iter_begin(struct ckpt_range_iter *w, const struct meg_params *p, const struct meg_ckpt_shard *slot,
                      const struct meg_param *row, int64_t first, int64_t n);
-bool ckpt_walk_next(struct ckpt_walk *w, struct ckpt_stretch *out);
+bool ckpt_range_iter_next(struct ckpt_range_iter *w, struct ckpt_shard_range *out);
 
 /* The elements of a slot that this rank writes: others may have the same. */
-struct meg_elem_range ckpt_share(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_slot *slot);
+struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_shard *slot);
 /* Cut a stretch to them; whether anything is left. */
-bool ckpt_clip(struct ckpt_stretch *s, struct meg_elem_range share);
+bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range share);
 
 /* ---- weights.c ---- */
 
 #define CKPT_HF_WEIGHTS "model"
 int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, const struct meg_ckpt_save_args *s,
-                          const struct meg_ckpt_hf *to, struct meg_err *e);
+                          const struct meg_ckpt_hf_conf *to, struct meg_err *e);
 
 /* ---- tokenizer.c ---- */
 
@@ -239,7 +239,7 @@ struct ckpt_chunk {
 void ckpt_add_chunks(struct ckpt_chunk **chunk, int64_t *nchunks, const struct meg_st_tensor *t, int n);
 
 /* A tensor of a file that is mapped. */
-struct ckpt_mapped {
+struct ckpt_mapped_tensor {
     const struct meg_st *st;
     const struct meg_st_tensor *t;
 };
@@ -247,7 +247,7 @@ struct ckpt_mapped {
  * Compare tensors with their checksums, those of manifest or where that is NULL of their containers: rank i
  * of ranks takes every ranks-th chunk.  MEG_EFORMAT names one that differs.
  */
-int ckpt_check_tensors(const json_t *manifest, const struct ckpt_mapped *m, int n, int rank, int ranks,
+int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int ranks,
                        struct meg_err *e);
 
 /* ---- open.c ---- */
@@ -259,7 +259,7 @@ const struct meg_st_tensor *ckpt_find_tensor(const struct meg_ckpt *c, int64_t t
                                              const struct meg_st **st);
 
 /* Append to e the newest iteration before that of c that can be opened, and the option that takes it. */
-void ckpt_name_older(const struct meg_ckpt *c, struct meg_err *e);
+void ckpt_suggest_older(const struct meg_ckpt *c, struct meg_err *e);
 
 void ckpt_close_files(struct meg_ckpt *c);
 
@@ -276,7 +276,7 @@ int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_e
 /* ---- gpt2.c, llama.c ---- */
 
 /* A family of Hugging Face's: model types that share names and settings. */
-struct ckpt_family {
+struct ckpt_hf_family {
     const char *const *model_types; /* up to NULL; the first is written */
     const struct ckpt_format *format;
     int (*read_config)(struct meg_gpt_conf *m, const json_t *config, const char *from,
@@ -285,12 +285,12 @@ struct ckpt_family {
     const char *(*cannot)(const struct meg_gpt_conf *m);
     json_t *(*config)(const struct meg_gpt_conf *m); /* but for what is the same in all families */
 };
-extern const struct ckpt_family ckpt_gpt2, ckpt_llama;
+extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama;
 
 /* ---- model_load.c ---- */
 
 /* Whether the files hold the weights p of m, and no others: all that is wrong in one message. */
-int ckpt_match(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
+int ckpt_match_model(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
                struct meg_err *e);
 
 #endif

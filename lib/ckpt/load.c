@@ -70,8 +70,8 @@ struct source {
     const struct meg_param *row;
     const struct meg_st *st;
     const struct meg_st_tensor *t;
-    enum ckpt_how how;
-    struct ckpt_cut cut;
+    enum ckpt_remap how;
+    struct ckpt_tp_shard cut;
 };
 
 struct sources {
@@ -79,10 +79,10 @@ struct sources {
     int n;
 };
 
-static struct ckpt_cut cut_of(const struct meg_ckpt *c, const struct meg_gpt_conf *m,
+static struct ckpt_tp_shard cut_of(const struct meg_ckpt *c, const struct meg_gpt_conf *m,
                               const struct meg_param *row, int64_t tp)
 {
-    return (struct ckpt_cut){
+    return (struct ckpt_tp_shard){
         .model = m, .i = tp, .n = c->tp, .vocab = c->vocab_rows ? c->vocab_rows : row->dim[0]
     };
 }
@@ -91,13 +91,13 @@ static void check_fit(const struct source *s, struct issues *is)
 {
     const struct meg_param *row = s->row;
     int64_t dim[2];
-    const int ndim = ckpt_their_shape(dim, &s->cut, row, s->how);
+    const int ndim = ckpt_foreign_shape(dim, &s->cut, row, s->how);
     char have[MEG_ST_SHAPE_CHARS], want[MEG_ST_SHAPE_CHARS];
 
     if (s->t->ndim != ndim || memcmp(s->t->dim, dim, (size_t)ndim * sizeof *dim))
         add_issue(&is->unfit, "%s is %s and should be %s", s->t->name,
                   meg_st_shape(have, s->t->dim, s->t->ndim), meg_st_shape(want, dim, ndim));
-    else if (!ckpt_is_widened(s->t->dtype))
+    else if (!ckpt_is_float(s->t->dtype))
         add_issue(&is->unfit, "%s is %s and should be F32, BF16 or F16", s->t->name, s->t->dtype);
     else if (row->is_decoupled && s->cut.vocab < row->dim[0])
         add_issue(&is->unfit, "%s has %" PRId64 " rows and should have %" PRId64, s->t->name,
@@ -105,8 +105,8 @@ static void check_fit(const struct source *s, struct issues *is)
 }
 
 /* Add the tensor of that name, if it is there. */
-static bool add_source(struct sources *all, const struct meg_ckpt *c, const struct ckpt_cut *cut,
-                       const struct meg_param *row, const char *name, enum ckpt_how how,
+static bool add_source(struct sources *all, const struct meg_ckpt *c, const struct ckpt_tp_shard *cut,
+                       const struct meg_param *row, const char *name, enum ckpt_remap how,
                        struct issues *is)
 {
     struct source s = { .row = row, .how = how, .cut = *cut };
@@ -121,7 +121,7 @@ static bool add_source(struct sources *all, const struct meg_ckpt *c, const stru
 }
 
 /* The tensors of one rank for one row: by their names, with and without prefix, or else by ours. */
-static void find(struct sources *all, const struct meg_ckpt *c, const struct ckpt_cut *cut,
+static void find(struct sources *all, const struct meg_ckpt *c, const struct ckpt_tp_shard *cut,
                  const struct meg_param *row, struct issues *is)
 {
     struct issue missing = { 0 };
@@ -129,14 +129,14 @@ static void find(struct sources *all, const struct meg_ckpt *c, const struct ckp
     int nfound = 0;
 
     for (const struct ckpt_rename *re = c->format->rename; re->ours; re++) {
-        if (!ckpt_their_name(c->format, re, row->name, false, name))
+        if (!ckpt_foreign_name(c->format, re, row->name, false, name))
             continue;
         if (add_source(all, c, cut, row, name, re->how, is))
             nfound++;
-        else if (ckpt_their_name(c->format, re, row->name, true, name) &&
+        else if (ckpt_foreign_name(c->format, re, row->name, true, name) &&
                  add_source(all, c, cut, row, name, re->how, is))
             nfound++;
-        else if (ckpt_their_name(c->format, re, row->name, false, name))
+        else if (ckpt_foreign_name(c->format, re, row->name, false, name))
             add_issue(&missing, "%s", name);
     }
     if (nfound == 0 && add_source(all, c, cut, row, row->name, CKPT_SAME, is)) {
@@ -162,7 +162,7 @@ static bool is_tied_head(const struct meg_ckpt *c, const struct meg_params *p,
     if (meg_params_find(p, ours))
         return false;
     for (const struct ckpt_rename *re = c->format->rename; re->ours; re++)
-        if (ckpt_their_name(c->format, re, ours, false, name) && !strcmp(name, t->name))
+        if (ckpt_foreign_name(c->format, re, ours, false, name) && !strcmp(name, t->name))
             return true;
     return !strcmp(ours, t->name);
 }
@@ -205,7 +205,7 @@ static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_te
 }
 
 /* Tensors of the files that no row has asked for. */
-static void note_others(const struct meg_ckpt *c, const struct meg_params *p,
+static void note_unknown(const struct meg_ckpt *c, const struct meg_params *p,
                         const struct sources *all, struct issues *is)
 {
     for (int i = 0; i < c->nfiles; i++)
@@ -230,7 +230,7 @@ static void note_others(const struct meg_ckpt *c, const struct meg_params *p,
  * they refer to m.
  */
 static int match(struct sources *out, const struct meg_ckpt *c, const struct meg_gpt_conf *m,
-                 const struct meg_params *p, const struct meg_ckpt_slot *slot, struct meg_err *e)
+                 const struct meg_params *p, const struct meg_ckpt_shard *slot, struct meg_err *e)
 {
     struct issues is = { { "missing", { 0 }, 0 }, { "unfit", { 0 }, 0 }, { "unknown", { 0 }, 0 } };
     struct sources all = { 0 };
@@ -238,17 +238,17 @@ static int match(struct sources *out, const struct meg_ckpt *c, const struct meg
 
     for (int i = 0; i < p->n; i++)
         for (int64_t tp = 0; tp < (p->row[i].split < 0 ? 1 : c->tp); tp++) {
-            const struct ckpt_cut cut = cut_of(c, m, &p->row[i], tp);
+            const struct ckpt_tp_shard cut = cut_of(c, m, &p->row[i], tp);
             char name[CKPT_NAME_CHARS];
 
             if (!slot)
                 find(&all, c, &cut, &p->row[i], &is);
             else if (!add_source(&all, c, &cut, &p->row[i],
-                                 ckpt_slot_name(name, slot->name, p->row[i].name), CKPT_SAME, &is))
+                                 ckpt_optim_name(name, slot->name, p->row[i].name), CKPT_SAME, &is))
                 add_issue(&is.missing, "%s", name);
         }
     if (!slot)
-        note_others(c, p, &all, &is);
+        note_unknown(c, p, &all, &is);
     r = report(&is, c->path,
                slot ? "; --no-load-optim or --finetune goes on without optimizer state" : "", e);
     if (r < 0)
@@ -258,7 +258,7 @@ static int match(struct sources *out, const struct meg_ckpt *c, const struct meg
     return r;
 }
 
-int ckpt_match(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
+int ckpt_match_model(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
                struct meg_err *e)
 {
     struct sources all = { 0 };
@@ -273,32 +273,32 @@ int ckpt_match(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const str
 /* What is filled, and of which model. */
 struct target {
     const struct meg_params *p;
-    const struct meg_ckpt_slot *slot;
+    const struct meg_ckpt_shard *slot;
 };
 
 /* f32 numbers of ours, [first, first + n) of a row, to where the slot has them, if it does. */
 static void put(const struct target *to, const struct meg_param *row, int64_t first, int64_t n, const float *v)
 {
     const size_t size = meg_dtype_size(to->slot->dtype);
-    struct ckpt_stretch s;
-    struct ckpt_walk w;
+    struct ckpt_shard_range s;
+    struct ckpt_range_iter w;
 
-    ckpt_walk_begin(&w, to->p, to->slot, row, first, n);
-    while (ckpt_walk_next(&w, &s))
-        ckpt_narrow((char *)to->slot->p + (size_t)s.at * size, to->slot->dtype, v + (s.global - first), s.n);
+    ckpt_range_iter_begin(&w, to->p, to->slot, row, first, n);
+    while (ckpt_range_iter_next(&w, &s))
+        ckpt_from_f32((char *)to->slot->p + (size_t)s.at * size, to->slot->dtype, v + (s.global - first), s.n);
 }
 
 /* A tensor that lies as ours, whole: only what the slot has of it is read. */
-static void copy_whole(const struct target *to, const struct source *s, const char *data, float *buf,
+static void copy_contiguous(const struct target *to, const struct source *s, const char *data, float *buf,
                        int64_t nbuf)
 {
     const size_t size = meg_dtype_size(to->slot->dtype), theirs = (size_t)(s->t->nbytes / s->row->numel);
     const bool is_same = !strcmp(s->t->dtype, meg_dtype_name(to->slot->dtype));
-    struct ckpt_stretch part;
-    struct ckpt_walk w;
+    struct ckpt_shard_range part;
+    struct ckpt_range_iter w;
 
-    ckpt_walk_begin(&w, to->p, to->slot, s->row, 0, s->row->numel);
-    while (ckpt_walk_next(&w, &part)) {
+    ckpt_range_iter_begin(&w, to->p, to->slot, s->row, 0, s->row->numel);
+    while (ckpt_range_iter_next(&w, &part)) {
         const char *from = data + (size_t)part.global * theirs;
         char *out = (char *)to->slot->p + (size_t)part.at * size;
 
@@ -306,8 +306,8 @@ static void copy_whole(const struct target *to, const struct source *s, const ch
             memcpy(out, from, (size_t)part.n * size);
         for (int64_t i = 0, n; !is_same && i < part.n; i += n) {
             n = part.n - i < nbuf ? part.n - i : nbuf;
-            ckpt_widen(buf, from + (size_t)i * theirs, s->t->dtype, n);
-            ckpt_narrow(out + (size_t)i * size, to->slot->dtype, buf, n);
+            ckpt_to_f32(buf, from + (size_t)i * theirs, s->t->dtype, n);
+            ckpt_from_f32(out + (size_t)i * size, to->slot->dtype, buf, n);
         }
     }
 }
@@ -315,28 +315,28 @@ static void copy_whole(const struct target *to, const struct source *s, const ch
 /* Whether any of the numbers [first, first + n) of a row are in the slot. */
 static bool is_held(const struct target *to, const struct meg_param *row, int64_t first, int64_t n)
 {
-    struct ckpt_stretch s;
-    struct ckpt_walk w;
+    struct ckpt_shard_range s;
+    struct ckpt_range_iter w;
 
-    ckpt_walk_begin(&w, to->p, to->slot, row, first, n);
-    return ckpt_walk_next(&w, &s);
+    ckpt_range_iter_begin(&w, to->p, to->slot, row, first, n);
+    return ckpt_range_iter_next(&w, &s);
 }
 
 /* A tensor that lies otherwise, a few rows at a time. */
-static void copy_piece(const struct target *to, const struct source *s, const char *data,
-                       const struct ckpt_piece *p, float *buf)
+static void copy_row_map(const struct target *to, const struct source *s, const char *data,
+                       const struct ckpt_row_map *p, float *buf)
 {
     for (int64_t i = 0, n; i < p->n; i += n) {
         bool is_wanted = false;
 
-        n = p->n - i < CKPT_ROWS ? p->n - i : CKPT_ROWS;
+        n = p->n - i < CKPT_ROWS_MAX ? p->n - i : CKPT_ROWS_MAX;
         for (int64_t k = 0; k < n; k++)
-            is_wanted = is_wanted || is_held(to, s->row, ckpt_our_row(p, i + k), p->cols);
+            is_wanted = is_wanted || is_held(to, s->row, ckpt_native_row(p, i + k), p->cols);
         if (!is_wanted)
             continue;
-        ckpt_rows_of(buf, data, s->t->dtype, p, i, n);
+        ckpt_rows_from_foreign(buf, data, s->t->dtype, p, i, n);
         for (int64_t k = 0; k < n; k++)
-            put(to, s->row, ckpt_our_row(p, i + k), p->cols, buf + k * p->cols);
+            put(to, s->row, ckpt_native_row(p, i + k), p->cols, buf + k * p->cols);
     }
 }
 
@@ -344,8 +344,8 @@ static int copy(const struct target *to, const struct source *s, struct meg_err 
 {
     enum { NBUF = 1 << 14 };
     const int64_t cols = s->row->ndim > 1 ? s->row->dim[1] : 1;
-    const int64_t nbuf = CKPT_ROWS * cols > NBUF ? CKPT_ROWS * cols : NBUF;
-    struct ckpt_piece piece[3];
+    const int64_t nbuf = CKPT_ROWS_MAX * cols > NBUF ? CKPT_ROWS_MAX * cols : NBUF;
+    struct ckpt_row_map piece[3];
     const char *data;
     void *block;
     float *buf;
@@ -360,10 +360,10 @@ static int copy(const struct target *to, const struct source *s, struct meg_err 
         return meg_fail(e, MEG_EFAIL, "%s: no memory to lay out %s", s->st->path, s->t->name);
     }
     if (s->how == CKPT_SAME && s->cut.n == 1 && meg_st_numel(s->t) == s->row->numel)
-        copy_whole(to, s, data, buf, nbuf);
+        copy_contiguous(to, s, data, buf, nbuf);
     else
-        for (int i = ckpt_pieces(piece, &s->cut, s->row, s->how); i-- > 0;)
-            copy_piece(to, s, data, &piece[i], buf);
+        for (int i = ckpt_row_maps(piece, &s->cut, s->row, s->how); i-- > 0;)
+            copy_row_map(to, s, data, &piece[i], buf);
     free(buf);
     free(block);
     return 0;
@@ -393,24 +393,24 @@ static int copy_all(const struct target *to, const struct sources *all, struct m
 static int check_sources(const struct meg_ckpt *c, const struct sources *all, const struct meg_comm *world,
                          struct meg_err *e)
 {
-    struct ckpt_mapped *m = meg_new((size_t)all->n * sizeof *m);
+    struct ckpt_mapped_tensor *m = meg_new((size_t)all->n * sizeof *m);
     int r;
 
     for (int i = 0; i < all->n; i++)
-        m[i] = (struct ckpt_mapped){ all->v[i].st, all->v[i].t };
-    r = ckpt_check_tensors(c->manifest, m, all->n, world->rank, world->size, e);
+        m[i] = (struct ckpt_mapped_tensor){ all->v[i].st, all->v[i].t };
+    r = ckpt_verify_checksums(c->manifest, m, all->n, world->rank, world->size, e);
     free(m);
     return r;
 }
 
 /* Whether a slot is filled from the files of the weights. */
-static bool is_weights(const struct meg_ckpt *c, const struct meg_ckpt_slot *slot)
+static bool is_weights(const struct meg_ckpt *c, const struct meg_ckpt_shard *slot)
 {
-    return !slot->name || (!strcmp(slot->name, MEG_CKPT_MAIN) && !meg_ckpt_has_slot(c, slot->name));
+    return !slot->name || (!strcmp(slot->name, MEG_CKPT_MAIN_PARAMS) && !meg_ckpt_has_optim_state(c, slot->name));
 }
 
 static int load(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
-                const struct meg_comm *world, const struct meg_ckpt_slot *slot, struct meg_err *e)
+                const struct meg_comm *world, const struct meg_ckpt_shard *slot, struct meg_err *e)
 {
     const struct target to = { p, slot };
     const bool of_weights = is_weights(c, slot);
@@ -425,7 +425,7 @@ static int load(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const st
     if ((r = check_sources(c, &all, world, e)) == 0)
         r = copy_all(&to, &all, e);
     else
-        ckpt_name_older(c, e);
+        ckpt_suggest_older(c, e);
 out:
     free(all.v);
     if (!of_weights)
@@ -434,7 +434,7 @@ out:
 }
 
 int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_mesh *mesh,
-                  const struct meg_ckpt_slot *slot, int n, struct meg_err *e)
+                  const struct meg_ckpt_shard *slot, int n, struct meg_err *e)
 {
     struct meg_gpt_conf m;
     struct meg_err mine;
@@ -448,15 +448,15 @@ int meg_ckpt_load(const struct meg_ckpt *c, const struct meg_params *p, const st
     return ckpt_agree(mesh->world, r, e);
 }
 
-bool meg_ckpt_has_slot(const struct meg_ckpt *c, const char *name)
+bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name)
 {
     const size_t n = strlen(name);
     const char *key;
     json_t *v;
 
     json_object_foreach (c->manifest, key, v) {
-        if (ckpt_is_slot_name(key) && !strncmp(key + sizeof CKPT_SLOT_PREFIX - 1, name, n) &&
-            key[sizeof CKPT_SLOT_PREFIX - 1 + n] == '.')
+        if (ckpt_is_optim_name(key) && !strncmp(key + sizeof CKPT_OPTIM_PREFIX - 1, name, n) &&
+            key[sizeof CKPT_OPTIM_PREFIX - 1 + n] == '.')
             return true;
     }
     return false;
@@ -464,15 +464,15 @@ bool meg_ckpt_has_slot(const struct meg_ckpt *c, const char *name)
 
 static int verify(const struct meg_ckpt *c, struct meg_err *e)
 {
-    struct ckpt_mapped *m = NULL;
+    struct ckpt_mapped_tensor *m = NULL;
     int n = 0, r;
 
     for (int i = 0; i < c->nfiles; i++) {
         m = meg_realloc_array(m, (size_t)(n + c->file[i]->n), sizeof *m);
         for (int k = 0; k < c->file[i]->n; k++)
-            m[n++] = (struct ckpt_mapped){ c->file[i], &c->file[i]->t[k] };
+            m[n++] = (struct ckpt_mapped_tensor){ c->file[i], &c->file[i]->t[k] };
     }
-    r = ckpt_check_tensors(c->manifest, m, n, 0, 1, e);
+    r = ckpt_verify_checksums(c->manifest, m, n, 0, 1, e);
     free(m);
     return r;
 }

@@ -21,7 +21,7 @@ static const struct ckpt_rename fused_norms[] = {
 static const struct ckpt_format native = { "native", fused_norms, NULL, NULL };
 
 /* The bytes of a small file, held against its entry in the manifest. */
-static int read_small(const struct meg_ckpt *c, const char *name, const json_t *entry,
+static int read_metadata_file(const struct meg_ckpt *c, const char *name, const json_t *entry,
                       struct meg_str *out, struct meg_err *e)
 {
     char *path = ckpt_path(c->path, name), hash[33];
@@ -78,7 +78,7 @@ out:
     return r;
 }
 
-static int read_smalls(struct meg_ckpt *c, json_t *files, struct meg_err *e)
+static int read_metadata_files(struct meg_ckpt *c, json_t *files, struct meg_err *e)
 {
     struct meg_str text = { 0 };
     const char *name;
@@ -93,15 +93,15 @@ static int read_smalls(struct meg_ckpt *c, json_t *files, struct meg_err *e)
             r = meg_fail(e, MEG_EFORMAT,
                          "%s/manifest.json: '%.100s' is no name of a file beside it", c->path,
                          name);
-        else if ((r = read_small(c, name, entry, &text, e)) == 0 && !strcmp(name, "state.json"))
+        else if ((r = read_metadata_file(c, name, entry, &text, e)) == 0 && !strcmp(name, "state.json"))
             r = read_state(c, &text, e);
         if (r < 0)
             break;
         for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
             if (!strcmp(name, meg_tok_files[i].name))
                 c->tok_file[i] = ckpt_path(c->path, name);
-        for (int i = 0; i < MEG_CKPT_EXTRAS; i++)
-            if (!strcmp(name, meg_ckpt_extras[i]))
+        for (int i = 0; i < MEG_CKPT_EXTRA_FILES; i++)
+            if (!strcmp(name, meg_ckpt_extra_files[i]))
                 c->extra_file[i] = ckpt_path(c->path, name);
     }
     meg_str_free(&text);
@@ -116,7 +116,7 @@ static int open_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *
     int r;
 
     json_object_foreach (c->manifest, name, entry) {
-        if (ckpt_is_slot_name(name) != is_optim)
+        if (ckpt_is_optim_name(name) != is_optim)
             continue;
         if ((r = meg_json_get_str(entry, "file", MEG_JSON_REQUIRED, &file, name, e)) < 0 ||
             (r = ckpt_add_file(c, file, e)) < 0)
@@ -165,7 +165,7 @@ int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e)
     }
     if ((r = meg_json_get_object(manifest, "files", MEG_JSON_REQUIRED, &files, path, e)) < 0 ||
         (r = meg_json_get_object(manifest, "tensors", MEG_JSON_REQUIRED, &tensors, path, e)) < 0 ||
-        (r = read_smalls(c, files, e)) < 0)
+        (r = read_metadata_files(c, files, e)) < 0)
         goto out;
     c->manifest = json_incref(tensors);
     r = open_tensor_files(c, false, e);

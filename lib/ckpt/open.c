@@ -27,8 +27,8 @@ static char *committed_folder(const char *dir)
 bool meg_ckpt_exists(const char *dir)
 {
     char *at = committed_folder(dir);
-    const bool is = ckpt_is_file(at, CKPT_TRACKER) || ckpt_is_megatron(at) || ckpt_is_distributed(at) ||
-        ckpt_is_file(at, "manifest.json") || ckpt_is_file(at, "config.json") || ckpt_has_iterations(at);
+    const bool is = ckpt_path_exists(at, CKPT_TRACKER) || ckpt_is_megatron(at) || ckpt_is_distributed(at) ||
+        ckpt_path_exists(at, "manifest.json") || ckpt_path_exists(at, "config.json") || ckpt_has_iterations(at);
 
     free(at);
     return is;
@@ -105,25 +105,25 @@ static int locate(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_
     int64_t it = step;
     int r;
 
-    if (ckpt_is_file(dir, "manifest.json") || ckpt_is_megatron(dir) || ckpt_is_distributed(dir)) {
+    if (ckpt_path_exists(dir, "manifest.json") || ckpt_is_megatron(dir) || ckpt_is_distributed(dir)) {
         c->path = meg_strdup(dir);
-    } else if (ckpt_is_file(dir, CKPT_TRACKER)) {
+    } else if (ckpt_path_exists(dir, CKPT_TRACKER)) {
         choose(c, dir, INT64_MAX);
         if (step == MEG_UNSET && (r = ckpt_read_tracker(dir, &it, e)) < 0)
             return r;
         choose(c, dir, it);
-        return ckpt_find(&c->path, dir, it, e);
-    } else if (ckpt_is_file(dir, "config.json")) {
+        return ckpt_find_iteration(&c->path, dir, it, e);
+    } else if (ckpt_path_exists(dir, "config.json")) {
         c->path = meg_strdup(dir);
     } else if (ckpt_has_iterations(dir)) {
         if (step == MEG_UNSET) {
-            if ((r = ckpt_newest(dir, &it, e)) < 0)
+            if ((r = ckpt_newest_complete(dir, &it, e)) < 0)
                 return r;
             meg_info("%s: there is no %s; iteration %" PRId64 " is the newest that is whole", dir,
                      CKPT_TRACKER, it);
         }
         choose(c, dir, it);
-        return ckpt_find(&c->path, dir, it, e);
+        return ckpt_find_iteration(&c->path, dir, it, e);
     } else {
         return meg_fail(e, MEG_ENOENT,
                         "%s: no checkpoint: neither %s nor an iteration nor manifest.json nor "
@@ -139,13 +139,13 @@ static int locate(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_
 /* What the folder is says what is in it. */
 static int open_folder(struct meg_ckpt *c, struct meg_err *e)
 {
-    if (ckpt_is_file(c->path, "manifest.json"))
+    if (ckpt_path_exists(c->path, "manifest.json"))
         return ckpt_open_native(c, e);
     if (ckpt_is_megatron(c->path))
         return ckpt_open_megatron(c, e);
     if (ckpt_is_distributed(c->path))
         return ckpt_refuse_distributed(c->path, e);
-    if (ckpt_is_file(c->path, "config.json"))
+    if (ckpt_path_exists(c->path, "config.json"))
         return ckpt_open_hf(c, e);
     return ckpt_open_native(c, e); /* which says what is missing */
 }
@@ -170,12 +170,12 @@ static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct m
                         "%s/state.json: iteration %" PRId64 ", the folder's name says %" PRId64,
                         c->path, c->iteration, step);
     meg_gpt_params(&p, &model, &meg_mesh_one);
-    r = ckpt_match(c, &model, &p, e);
+    r = ckpt_match_model(c, &model, &p, e);
     meg_params_free(&p);
     return r;
 }
 
-void ckpt_name_older(const struct meg_ckpt *c, struct meg_err *e)
+void ckpt_suggest_older(const struct meg_ckpt *c, struct meg_err *e)
 {
     int64_t *it = NULL;
     int n = c->save && e ? ckpt_list_older(&it, c->save, c->chosen) : 0, r = -1;
@@ -206,7 +206,7 @@ int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct m
         *out = c;
         return 0;
     }
-    ckpt_name_older(c, e);
+    ckpt_suggest_older(c, e);
     meg_ckpt_close(c);
     return r;
 }
@@ -228,7 +228,7 @@ void meg_ckpt_close(struct meg_ckpt *c)
     free(c->options);
     for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
         free(c->tok_file[i]);
-    for (int i = 0; i < MEG_CKPT_EXTRAS; i++)
+    for (int i = 0; i < MEG_CKPT_EXTRA_FILES; i++)
         free(c->extra_file[i]);
     free(c->ends.v);
     free(c->path);
@@ -251,19 +251,19 @@ const char *meg_ckpt_format(const struct meg_ckpt *c)
     return c->format->name;
 }
 
-int64_t meg_ckpt_saved_at(const struct meg_ckpt *c)
+int64_t meg_ckpt_source_iteration(const struct meg_ckpt *c)
 {
     return c->is_native ? c->iteration : c->saved_at;
 }
 
-int64_t meg_ckpt_consumed(const struct meg_ckpt *c)
+int64_t meg_ckpt_consumed_samples(const struct meg_ckpt *c)
 {
-    const json_t *n = json_object_get(meg_ckpt_state(c), "consumed_train_samples");
+    const json_t *n = json_object_get(meg_ckpt_run_state(c), "consumed_train_samples");
 
     return json_is_integer(n) ? json_integer_value(n) : c->consumed;
 }
 
-void meg_ckpt_cut(const struct meg_ckpt *c, int64_t *tensor, int64_t *pipeline)
+void meg_ckpt_parallel_sizes(const struct meg_ckpt *c, int64_t *tensor, int64_t *pipeline)
 {
     *tensor = c->tp;
     *pipeline = c->vocab_rows ? c->nfiles / c->tp : 1;
@@ -288,7 +288,7 @@ int64_t meg_ckpt_iteration(const struct meg_ckpt *c)
     return c->iteration;
 }
 
-const json_t *meg_ckpt_state(const struct meg_ckpt *c)
+const json_t *meg_ckpt_run_state(const struct meg_ckpt *c)
 {
     const json_t *run = c->is_native ? json_object_get(c->state, "run") : NULL;
 
@@ -300,7 +300,7 @@ int32_t meg_ckpt_eod(const struct meg_ckpt *c)
     return c->ends.n > 0 ? c->ends.v[0] : -1;
 }
 
-const struct meg_ids *meg_ckpt_ends(const struct meg_ckpt *c)
+const struct meg_ids *meg_ckpt_eos_ids(const struct meg_ckpt *c)
 {
     return &c->ends;
 }
@@ -313,7 +313,7 @@ enum meg_dtype meg_ckpt_dtype(const struct meg_ckpt *c)
         for (int k = 0; k < c->file[i]->n; k++) {
             const char *dtype = c->file[i]->t[k].dtype;
 
-            if (!ckpt_is_widened(dtype))
+            if (!ckpt_is_float(dtype))
                 continue; /* a mask */
             if (all && strcmp(all, dtype))
                 return MEG_DTYPE_F32;

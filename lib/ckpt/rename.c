@@ -22,7 +22,7 @@ static bool match(const char *pattern, const char *name, char digits[12])
     return true;
 }
 
-bool ckpt_their_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *ours,
+bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *ours,
                      bool drop_prefix, char buf[CKPT_NAME_CHARS])
 {
     const char *theirs = row->theirs, *hash = strchr(theirs, '#');

@@ -281,7 +281,7 @@ static int by_dtype_and_name(const void *a, const void *b)
     return x != y ? (x > y ? -1 : 1) : by_name(a, b);
 }
 
-void meg_st_place(struct meg_st_tensor *t, int n, bool is_hf, struct meg_str *header)
+void meg_st_build_header(struct meg_st_tensor *t, int n, bool is_hf, struct meg_str *header)
 {
     json_t *all = json_object();
     struct meg_str text = { 0 };

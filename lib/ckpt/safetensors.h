@@ -77,7 +77,7 @@ const struct meg_st_tensor *meg_st_find(const struct meg_st *st, const char *nam
  * elements first, then by name), sets begin and nbytes from shape and type, and appends the header,
  * padded with blanks so that data begins 8-byte aligned.  is_hf: with the metadata HF readers want.
  */
-void meg_st_place(struct meg_st_tensor *t, int n, bool is_hf, struct meg_str *header);
+void meg_st_build_header(struct meg_st_tensor *t, int n, bool is_hf, struct meg_str *header);
 
 /* Elements of a tensor: the product of its sizes. */
 int64_t meg_st_numel(const struct meg_st_tensor *t);

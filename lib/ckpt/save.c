@@ -30,9 +30,9 @@ struct small {
     struct meg_str text;
     bool is_listed; /* in the manifest */
 };
-enum { SMALLS = MEG_NUM_TOK_FILES + MEG_CKPT_EXTRAS + 3 };
+enum { METADATA_FILES = MEG_NUM_TOK_FILES + MEG_CKPT_EXTRA_FILES + 3 };
 
-struct meg_ckpt_saving {
+struct meg_ckpt_async_save {
     struct meg_comm *world;
     int64_t iteration, keep_last, loaded;
     char *dir, *path; /* SAVE, and the temporary name of the folder */
@@ -45,11 +45,11 @@ struct meg_ckpt_saving {
     struct ckpt_chunk *chunk; /* of all tensors */
     int64_t nchunks;
     char (*hash)[CKPT_HEX]; /* of each chunk, once it is known */
-    struct small small[SMALLS];
+    struct small small[METADATA_FILES];
     int nsmalls;
     int threads;
 
-    int (*stage)(struct meg_ckpt_saving *s, struct meg_err *e); /* the one under way */
+    int (*stage)(struct meg_ckpt_async_save *s, struct meg_err *e); /* the one under way */
     pthread_t thread;
     bool has_thread;
     atomic_bool is_done;
@@ -59,7 +59,7 @@ struct meg_ckpt_saving {
 
 /* ---- begin ---- */
 
-static void add_small(struct meg_ckpt_saving *v, const char *name, bool is_listed, const struct meg_str *text)
+static void add_metadata_file(struct meg_ckpt_async_save *v, const char *name, bool is_listed, const struct meg_str *text)
 {
     struct small *f = &v->small[v->nsmalls++];
 
@@ -68,13 +68,13 @@ static void add_small(struct meg_ckpt_saving *v, const char *name, bool is_liste
     meg_str_add(&f->text, text->s, text->n);
 }
 
-static void add_json(struct meg_ckpt_saving *v, const char *name, const json_t *value)
+static void add_json(struct meg_ckpt_async_save *v, const char *name, const json_t *value)
 {
     struct meg_str text = { 0 };
 
     meg_json_dump(value, 1, &text);
     meg_str_add(&text, "\n", 1);
-    add_small(v, name, true, &text);
+    add_metadata_file(v, name, true, &text);
     meg_str_free(&text);
 }
 
@@ -106,7 +106,7 @@ static void add_text_ids(json_t *state, const struct meg_ckpt_tokenizer *tok)
     json_decref(ends);
 }
 
-static void add_state(struct meg_ckpt_saving *v, const struct meg_ckpt_save_args *s)
+static void add_state(struct meg_ckpt_async_save *v, const struct meg_ckpt_save_args *s)
 {
     json_t *state = json_object();
 
@@ -120,7 +120,7 @@ static void add_state(struct meg_ckpt_saving *v, const struct meg_ckpt_save_args
     json_decref(state);
 }
 
-static void add_index(struct meg_ckpt_saving *v, const struct meg_ckpt_save_args *s)
+static void add_index(struct meg_ckpt_async_save *v, const struct meg_ckpt_save_args *s)
 {
     json_t *files = json_object(), *index;
 
@@ -134,21 +134,21 @@ static void add_index(struct meg_ckpt_saving *v, const struct meg_ckpt_save_args
     json_decref(index);
 }
 
-static void add_smalls(struct meg_ckpt_saving *v, const struct meg_ckpt_save_args *s)
+static void add_metadata_files(struct meg_ckpt_async_save *v, const struct meg_ckpt_save_args *s)
 {
     for (int i = 0; s->tok && i < MEG_NUM_TOK_FILES; i++)
         if (s->tok->file[i].s)
-            add_small(v, meg_tok_files[i].name, true, &s->tok->file[i]);
-    for (int i = 0; s->tok && i < MEG_CKPT_EXTRAS; i++)
+            add_metadata_file(v, meg_tok_files[i].name, true, &s->tok->file[i]);
+    for (int i = 0; s->tok && i < MEG_CKPT_EXTRA_FILES; i++)
         if (s->tok->extra[i].s)
-            add_small(v, meg_ckpt_extras[i], true, &s->tok->extra[i]);
+            add_metadata_file(v, meg_ckpt_extra_files[i], true, &s->tok->extra[i]);
     add_index(v, s);
     add_state(v, s);
     if (s->run_conf) {
         struct meg_str text = { 0 };
 
         meg_str_printf(&text, "%s", s->run_conf);
-        add_small(v, "run.conf", false, &text);
+        add_metadata_file(v, "run.conf", false, &text);
         meg_str_free(&text);
     }
 }
@@ -173,7 +173,7 @@ out:
     return r;
 }
 
-static int make_folder(struct meg_ckpt_saving *v, struct meg_err *e)
+static int make_folder(struct meg_ckpt_async_save *v, struct meg_err *e)
 {
     int r = v->lock ? meg_lock_check(v->lock, e) : 0;
 
@@ -185,7 +185,7 @@ static int make_folder(struct meg_ckpt_saving *v, struct meg_err *e)
 }
 
 /* The folder's temporary name has rank 0's process and host in it. */
-static void share_folder_name(struct meg_ckpt_saving *v)
+static void broadcast_folder_name(struct meg_ckpt_async_save *v)
 {
     char name[256] = "";
 
@@ -203,7 +203,7 @@ static void share_folder_name(struct meg_ckpt_saving *v)
 }
 
 /* Take what the extents hold into memory of our own. */
-static int copy_extents(struct meg_ckpt_saving *v, struct meg_err *e)
+static int copy_extents(struct meg_ckpt_async_save *v, struct meg_err *e)
 {
     size_t n = 0, at = 0;
 
@@ -243,7 +243,7 @@ static int pwrite_all(int fd, const struct ckpt_extent *x, const char *path, str
 }
 
 /* Extents [first, last), which are of one file. */
-static int write_extents(const struct meg_ckpt_saving *v, int64_t first, int64_t last, int fd, const char *path,
+static int write_extents(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, int fd, const char *path,
                          struct meg_err *e)
 {
     int r = 0;
@@ -268,7 +268,7 @@ static int write_extents(const struct meg_ckpt_saving *v, int64_t first, int64_t
 }
 
 /* To the disk before another rank may say that it is there. */
-static int write_file(const struct meg_ckpt_saving *v, int64_t first, int64_t last, struct meg_err *e)
+static int write_file(const struct meg_ckpt_async_save *v, int64_t first, int64_t last, struct meg_err *e)
 {
     char *path = ckpt_path(v->path, v->file[v->extent[first].file].name);
     const int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -289,7 +289,7 @@ static int write_file(const struct meg_ckpt_saving *v, int64_t first, int64_t la
     return r;
 }
 
-static int write_stage(struct meg_ckpt_saving *v, struct meg_err *e)
+static int write_stage(struct meg_ckpt_async_save *v, struct meg_err *e)
 {
     int r = 0;
 
@@ -324,7 +324,7 @@ static int read_all(int fd, char *p, const struct ckpt_chunk *c, const char *pat
 }
 
 /* Read back and hash a chunk, which is of file. */
-static int hash_chunk(struct meg_ckpt_saving *v, int64_t i, const struct ckpt_file *file, struct meg_err *e)
+static int hash_chunk(struct meg_ckpt_async_save *v, int64_t i, const struct ckpt_file *file, struct meg_err *e)
 {
     const struct ckpt_chunk *c = &v->chunk[i];
     char *path = ckpt_path(v->path, file->name), *bytes = malloc((size_t)c->n + 1), hash[33];
@@ -346,7 +346,7 @@ static int hash_chunk(struct meg_ckpt_saving *v, int64_t i, const struct ckpt_fi
     return r;
 }
 
-static const struct ckpt_file *file_of(const struct meg_ckpt_saving *v, const struct meg_st_tensor *t)
+static const struct ckpt_file *file_of(const struct meg_ckpt_async_save *v, const struct meg_st_tensor *t)
 {
     const struct ckpt_file *f = v->file;
 
@@ -355,7 +355,7 @@ static const struct ckpt_file *file_of(const struct meg_ckpt_saving *v, const st
     return f;
 }
 
-static int hash_stage(struct meg_ckpt_saving *v, struct meg_err *e)
+static int hash_stage(struct meg_ckpt_async_save *v, struct meg_err *e)
 {
     int r = 0;
 
@@ -386,7 +386,7 @@ static json_t *entry(const struct ckpt_file *file, const struct meg_st_tensor *t
                      "dtype", t->dtype, "xxh3_128");
 }
 
-static json_t *list_tensors(const struct meg_ckpt_saving *v)
+static json_t *list_tensors(const struct meg_ckpt_async_save *v)
 {
     json_t *all = json_object(), *sums = NULL;
 
@@ -404,7 +404,7 @@ static json_t *list_tensors(const struct meg_ckpt_saving *v)
     return all;
 }
 
-static int write_manifest(const struct meg_ckpt_saving *v, const json_t *files, struct meg_err *e)
+static int write_manifest(const struct meg_ckpt_async_save *v, const json_t *files, struct meg_err *e)
 {
     json_t *manifest = json_pack("{s:s,s:i,s:O,s:o}", "format", CKPT_FORMAT, "version", CKPT_VERSION, "files",
                                  files, "tensors", list_tensors(v));
@@ -413,13 +413,13 @@ static int write_manifest(const struct meg_ckpt_saving *v, const json_t *files, 
 
     meg_json_dump(manifest, 1, &text);
     meg_str_add(&text, "\n", 1);
-    r = ckpt_write_small(v->path, "manifest.json", &text, e);
+    r = ckpt_write_text(v->path, "manifest.json", &text, e);
     meg_str_free(&text);
     json_decref(manifest);
     return r;
 }
 
-static int commit_stage(struct meg_ckpt_saving *v, struct meg_err *e)
+static int commit_stage(struct meg_ckpt_async_save *v, struct meg_err *e)
 {
     json_t *files = json_object();
     char hash[33];
@@ -428,7 +428,7 @@ static int commit_stage(struct meg_ckpt_saving *v, struct meg_err *e)
     for (int i = 0; r == 0 && i < v->nsmalls; i++) {
         const struct small *f = &v->small[i];
 
-        r = ckpt_write_small(v->path, f->name, &f->text, e);
+        r = ckpt_write_text(v->path, f->name, &f->text, e);
         meg_xxh3_128_hex(hash, f->text.s, f->text.n);
         if (f->is_listed)
             json_object_set_new(files, f->name,
@@ -444,7 +444,7 @@ static int commit_stage(struct meg_ckpt_saving *v, struct meg_err *e)
 
 /* ---- the stages in turn ---- */
 
-static void close_saving(struct meg_ckpt_saving *v)
+static void close_saving(struct meg_ckpt_async_save *v)
 {
     ckpt_free_files(v->file, v->nfiles);
     for (int i = 0; i < v->nsmalls; i++)
@@ -459,7 +459,7 @@ static void close_saving(struct meg_ckpt_saving *v)
 }
 
 /* The end of a save that failed: all ranks know, and rank 0 clears it away. */
-static int give_up(struct meg_ckpt_saving *v, int r)
+static int give_up(struct meg_ckpt_async_save *v, int r)
 {
     if (v->world->rank == 0 && v->path)
         meg_remove_tree(v->path, NULL);
@@ -469,7 +469,7 @@ static int give_up(struct meg_ckpt_saving *v, int r)
 
 static void *run_stage(void *saving)
 {
-    struct meg_ckpt_saving *v = saving;
+    struct meg_ckpt_async_save *v = saving;
 
     v->r = v->stage(v, &v->e);
     atomic_store(&v->is_done, true);
@@ -477,7 +477,7 @@ static void *run_stage(void *saving)
 }
 
 /* On a thread of its own, where the save is in the background and there can be one. */
-static void start_stage(struct meg_ckpt_saving *v, int (*stage)(struct meg_ckpt_saving *, struct meg_err *))
+static void start_stage(struct meg_ckpt_async_save *v, int (*stage)(struct meg_ckpt_async_save *, struct meg_err *))
 {
     v->stage = stage;
     atomic_store(&v->is_done, false);
@@ -487,7 +487,7 @@ static void start_stage(struct meg_ckpt_saving *v, int (*stage)(struct meg_ckpt_
 }
 
 /* Whether every rank is through with its stage; then *r is what came of it on all. */
-static bool end_stage(struct meg_ckpt_saving *v, bool wait, int *r, struct meg_err *e)
+static bool end_stage(struct meg_ckpt_async_save *v, bool wait, int *r, struct meg_err *e)
 {
     int32_t busy = !wait && !atomic_load(&v->is_done);
 
@@ -505,9 +505,9 @@ static bool end_stage(struct meg_ckpt_saving *v, bool wait, int *r, struct meg_e
     return true;
 }
 
-static int begin(struct meg_ckpt_saving **out, const struct meg_ckpt_save_args *s, bool is_copied, struct meg_err *e)
+static int begin(struct meg_ckpt_async_save **out, const struct meg_ckpt_save_args *s, bool is_copied, struct meg_err *e)
 {
-    struct meg_ckpt_saving *v = meg_new(sizeof *v);
+    struct meg_ckpt_async_save *v = meg_new(sizeof *v);
     int r = 0;
 
     v->world = s->mesh->world;
@@ -525,27 +525,27 @@ static int begin(struct meg_ckpt_saving **out, const struct meg_ckpt_save_args *
     if (is_copied)
         r = copy_extents(v, e);
     if (r == 0 && v->world->rank == 0) {
-        add_smalls(v, s);
+        add_metadata_files(v, s);
         r = make_folder(v, e);
     }
     if ((r = ckpt_agree(v->world, r, e)) < 0)
         return give_up(v, r);
-    share_folder_name(v);
+    broadcast_folder_name(v);
     start_stage(v, write_stage);
     *out = v;
     return 0;
 }
 
-int meg_ckpt_save_begin(struct meg_ckpt_saving **saving, const struct meg_ckpt_save_args *s, struct meg_err *e)
+int meg_ckpt_save_begin(struct meg_ckpt_async_save **saving, const struct meg_ckpt_save_args *s, struct meg_err *e)
 {
     struct meg_err mine;
 
     return begin(saving, s, true, e ? e : &mine);
 }
 
-int meg_ckpt_save_next(struct meg_ckpt_saving **saving, bool wait, struct meg_err *e)
+int meg_ckpt_save_poll(struct meg_ckpt_async_save **saving, bool wait, struct meg_err *e)
 {
-    struct meg_ckpt_saving *v = *saving;
+    struct meg_ckpt_async_save *v = *saving;
     struct meg_err mine;
     int r;
 
@@ -573,13 +573,13 @@ int meg_ckpt_save_next(struct meg_ckpt_saving **saving, bool wait, struct meg_er
 
 int meg_ckpt_save(const struct meg_ckpt_save_args *s, struct meg_err *e)
 {
-    struct meg_ckpt_saving *v = NULL;
+    struct meg_ckpt_async_save *v = NULL;
     struct meg_err mine;
     int r;
 
     if (!e)
         e = &mine;
-    if ((r = begin(&v, s, false, e)) < 0 || (r = meg_ckpt_save_next(&v, true, e)) < 0)
+    if ((r = begin(&v, s, false, e)) < 0 || (r = meg_ckpt_save_poll(&v, true, e)) < 0)
         return r;
     return 0;
 }

@@ -1,7 +1,7 @@
 /* Which elements of a tensor a slot holds, and where: a row's box, in runs, cut by the slot's spans. */
 #include "ckpt/internal.h"
 
-void ckpt_walk_begin(struct ckpt_walk *w, const struct meg_params *p, const struct meg_ckpt_slot *slot,
+void ckpt_range_iter_begin(struct ckpt_range_iter *w, const struct meg_params *p, const struct meg_ckpt_shard *slot,
                      const struct meg_param *row, int64_t first, int64_t n)
 {
     const int64_t runs = meg_param_num_shard_ranges(row);
@@ -16,7 +16,7 @@ void ckpt_walk_begin(struct ckpt_walk *w, const struct meg_params *p, const stru
     w->end = runs ? first + n : first;
 }
 
-bool ckpt_walk_next(struct ckpt_walk *w, struct ckpt_stretch *out)
+bool ckpt_range_iter_next(struct ckpt_range_iter *w, struct ckpt_shard_range *out)
 {
     while (w->at < w->end) {
         const int64_t i = w->at / w->period;
@@ -49,7 +49,7 @@ bool ckpt_walk_next(struct ckpt_walk *w, struct ckpt_stretch *out)
 }
 
 /* Elements of a slot on this rank. */
-static int64_t held(const struct meg_params *p, const struct meg_ckpt_slot *slot)
+static int64_t held(const struct meg_params *p, const struct meg_ckpt_shard *slot)
 {
     int64_t n = slot->span ? 0 : p->flat;
 
@@ -58,7 +58,7 @@ static int64_t held(const struct meg_params *p, const struct meg_ckpt_slot *slot
     return n;
 }
 
-struct meg_elem_range ckpt_share(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_slot *slot)
+struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_shard *slot)
 {
     const struct meg_layout *l = &mesh->layout;
     const int64_t n = held(p, slot), blocks = (n + MEG_PARAM_ALIGN - 1) / MEG_PARAM_ALIGN;
@@ -75,7 +75,7 @@ struct meg_elem_range ckpt_share(const struct meg_params *p, const struct meg_me
     return share;
 }
 
-bool ckpt_clip(struct ckpt_stretch *s, struct meg_elem_range share)
+bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range share)
 {
     const int64_t skip = share.begin > s->at ? share.begin - s->at : 0;
 
@@ -87,23 +87,23 @@ bool ckpt_clip(struct ckpt_stretch *s, struct meg_elem_range share)
     return s->n > 0;
 }
 
-int64_t meg_ckpt_share(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_slot *slot,
+int64_t meg_ckpt_write_nbytes(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_shard *slot,
                        int n)
 {
     int64_t nbytes = 0;
 
     for (int i = 0; i < n; i++) {
-        const struct meg_elem_range share = ckpt_share(p, mesh, &slot[i]);
+        const struct meg_elem_range share = ckpt_write_range(p, mesh, &slot[i]);
 
         for (int k = 0; k < p->n; k++) {
-            struct ckpt_stretch s;
-            struct ckpt_walk w;
+            struct ckpt_shard_range s;
+            struct ckpt_range_iter w;
 
             if (!meg_param_is_counted(&p->row[k], mesh))
                 continue;
-            ckpt_walk_begin(&w, p, &slot[i], &p->row[k], 0, p->row[k].numel);
-            while (ckpt_walk_next(&w, &s))
-                if (ckpt_clip(&s, share))
+            ckpt_range_iter_begin(&w, p, &slot[i], &p->row[k], 0, p->row[k].numel);
+            while (ckpt_range_iter_next(&w, &s))
+                if (ckpt_clip_range(&s, share))
                     nbytes += s.n * (int64_t)meg_dtype_size(slot[i].dtype);
         }
     }

@@ -7,14 +7,14 @@
 #include "ckpt/internal.h"
 #include "tensor/half.h"
 
-static bool is_transposed(enum ckpt_how how)
+static bool is_transposed(enum ckpt_remap how)
 {
     return how == CKPT_TRANSPOSED || how == CKPT_QKV_TRANSPOSED;
 }
 
 /* Rows of theirs of a tensor that is cut along its rows, or not cut. */
-static int64_t their_rows(const struct ckpt_cut *cut, const struct meg_param *row,
-                          enum ckpt_how how)
+static int64_t foreign_rows(const struct ckpt_tp_shard *cut, const struct meg_param *row,
+                          enum ckpt_remap how)
 {
     const struct meg_gpt_conf *m = cut->model;
 
@@ -33,10 +33,10 @@ static int64_t their_rows(const struct ckpt_cut *cut, const struct meg_param *ro
     return (row->is_decoupled ? cut->vocab : row->dim[0]) / (row->split == 0 ? cut->n : 1);
 }
 
-int ckpt_their_shape(int64_t dim[2], const struct ckpt_cut *cut, const struct meg_param *row,
-                     enum ckpt_how how)
+int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *cut, const struct meg_param *row,
+                     enum ckpt_remap how)
 {
-    dim[0] = their_rows(cut, row, how);
+    dim[0] = foreign_rows(cut, row, how);
     dim[1] = row->ndim > 1 ? row->dim[1] / (row->split == 1 ? cut->n : 1) : 1;
     if (row->ndim > 1 && is_transposed(how)) {
         const int64_t rows = dim[0];
@@ -48,15 +48,15 @@ int ckpt_their_shape(int64_t dim[2], const struct ckpt_cut *cut, const struct me
 }
 
 /* n rows of theirs from src on, which in ours are blocks that begin every stride rows from to on. */
-static struct ckpt_piece piece(int64_t n, int64_t src, int64_t to, int64_t block, int64_t stride)
+static struct ckpt_row_map piece(int64_t n, int64_t src, int64_t to, int64_t block, int64_t stride)
 {
-    return (struct ckpt_piece){
+    return (struct ckpt_row_map){
         .n = n, .src = src, .step = 1, .to = to, .block = block, .stride = stride
     };
 }
 
 /* Queries, keys and values of the groups that a rank has, which in ours follow each other by group. */
-static int qkv_pieces(struct ckpt_piece out[3], const struct ckpt_cut *cut, enum ckpt_how how)
+static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, enum ckpt_remap how)
 {
     const struct meg_gpt_conf *m = cut->model;
     const int64_t d = m->kv_channels, groups = m->num_query_groups / cut->n;
@@ -71,7 +71,7 @@ static int qkv_pieces(struct ckpt_piece out[3], const struct ckpt_cut *cut, enum
         return 1;
     for (int part = 0; part < 3; part++) { /* heads have their own keys and values: q is d */
         out[part] = piece(groups * d, part * groups * d, to + part * d, d, group);
-        if (how == CKPT_QKV_LAST) {
+        if (how == CKPT_QKV_INTERLEAVED) {
             out[part].src = part;
             out[part].step = 3;
         }
@@ -79,10 +79,10 @@ static int qkv_pieces(struct ckpt_piece out[3], const struct ckpt_cut *cut, enum
     return 3;
 }
 
-int ckpt_pieces(struct ckpt_piece out[3], const struct ckpt_cut *cut, const struct meg_param *row,
-                enum ckpt_how how)
+int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, const struct meg_param *row,
+                enum ckpt_remap how)
 {
-    const int64_t f = cut->model->ffn_hidden_size, rows = their_rows(cut, row, how);
+    const int64_t f = cut->model->ffn_hidden_size, rows = foreign_rows(cut, row, how);
     const int64_t cols = row->ndim > 1 ? row->dim[1] / (row->split == 1 ? cut->n : 1) : 1;
     int64_t to, left;
     int n = 1;
@@ -106,7 +106,7 @@ int ckpt_pieces(struct ckpt_piece out[3], const struct ckpt_cut *cut, const stru
         out[1] = piece(rows / 2, rows / 2, f + cut->i * (rows / 2), f, f);
         break;
     default:
-        n = qkv_pieces(out, cut, how);
+        n = qkv_row_maps(out, cut, how);
         break;
     }
     for (int i = 0; i < n; i++) {
@@ -119,59 +119,59 @@ int ckpt_pieces(struct ckpt_piece out[3], const struct ckpt_cut *cut, const stru
     return n;
 }
 
-int64_t ckpt_our_row(const struct ckpt_piece *p, int64_t i)
+int64_t ckpt_native_row(const struct ckpt_row_map *p, int64_t i)
 {
     return (p->to + i / p->block * p->stride + i % p->block) * p->our_cols + p->col;
 }
 
 /* Where row i of a piece begins in theirs. */
-static int64_t their_row(const struct ckpt_piece *p, int64_t i)
+static int64_t foreign_row(const struct ckpt_row_map *p, int64_t i)
 {
     const int64_t r = p->src + i * p->step;
 
     return p->is_transposed ? r : r * p->cols;
 }
 
-/* A transpose goes by columns, CKPT_ROWS of them side by side, so that it reads whole lines of memory. */
-void ckpt_rows_of(float *out, const void *theirs, const char *dtype, const struct ckpt_piece *p, int64_t first,
+/* A transpose goes by columns, CKPT_ROWS_MAX of them side by side, so that it reads whole lines of memory. */
+void ckpt_rows_from_foreign(float *out, const void *theirs, const char *dtype, const struct ckpt_row_map *p, int64_t first,
                   int64_t n)
 {
     const int64_t size = !strcmp(dtype, "F32") ? 4 : 2;
     const char *from = theirs;
-    float v[CKPT_ROWS];
+    float v[CKPT_ROWS_MAX];
 
     if (!p->is_transposed) {
         for (int64_t i = 0; i < n; i++)
-            ckpt_widen(out + i * p->cols, from + their_row(p, first + i) * size, dtype, p->cols);
+            ckpt_to_f32(out + i * p->cols, from + foreign_row(p, first + i) * size, dtype, p->cols);
         return;
     }
     for (int64_t c = 0; c < p->cols; c++) {
-        ckpt_widen(v, from + (their_row(p, first) + c * p->rows) * size, dtype, n);
+        ckpt_to_f32(v, from + (foreign_row(p, first) + c * p->rows) * size, dtype, n);
         for (int64_t i = 0; i < n; i++)
             out[i * p->cols + c] = v[i];
     }
 }
 
-void ckpt_to_theirs(float *theirs, const float *ours, const struct ckpt_piece *p)
+void ckpt_to_foreign(float *theirs, const float *ours, const struct ckpt_row_map *p)
 {
     const int64_t step = p->is_transposed ? p->rows : 1;
 
-    for (int64_t c0 = 0; c0 < p->cols; c0 += CKPT_ROWS)
+    for (int64_t c0 = 0; c0 < p->cols; c0 += CKPT_ROWS_MAX)
         for (int64_t i = 0; i < p->n; i++) {
-            const float *from = ours + ckpt_our_row(p, i);
-            float *to = theirs + their_row(p, i);
+            const float *from = ours + ckpt_native_row(p, i);
+            float *to = theirs + foreign_row(p, i);
 
-            for (int64_t c = c0; c < p->cols && c < c0 + CKPT_ROWS; c++)
+            for (int64_t c = c0; c < p->cols && c < c0 + CKPT_ROWS_MAX; c++)
                 to[c * step] = from[c];
         }
 }
 
-bool ckpt_is_widened(const char *dtype)
+bool ckpt_is_float(const char *dtype)
 {
     return !strcmp(dtype, "F32") || !strcmp(dtype, "BF16") || !strcmp(dtype, "F16");
 }
 
-void ckpt_widen(float *out, const void *in, const char *dtype, int64_t n)
+void ckpt_to_f32(float *out, const void *in, const char *dtype, int64_t n)
 {
     const unsigned char *p = in;
     const bool is_f16 = !strcmp(dtype, "F16");
@@ -188,7 +188,7 @@ void ckpt_widen(float *out, const void *in, const char *dtype, int64_t n)
     }
 }
 
-void ckpt_narrow(void *out, enum meg_dtype dtype, const float *in, int64_t n)
+void ckpt_from_f32(void *out, enum meg_dtype dtype, const float *in, int64_t n)
 {
     uint16_t *h = out;
 

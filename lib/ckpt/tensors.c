@@ -15,13 +15,13 @@ static void name_file(char buf[64], const char *kind, int i, int nlayer_groups)
         snprintf(buf, 64, "%s-1-layer-%05d.safetensors", kind, i - 1);
 }
 
-static const char *tensor_name(char buf[CKPT_NAME_CHARS], const struct meg_ckpt_slot *slot,
+static const char *tensor_name(char buf[CKPT_NAME_CHARS], const struct meg_ckpt_shard *slot,
                                const struct meg_param *row)
 {
-    return slot->name ? ckpt_slot_name(buf, slot->name, row->name) : row->name;
+    return slot->name ? ckpt_optim_name(buf, slot->name, row->name) : row->name;
 }
 
-static void add_tensor(struct ckpt_file *f, const struct meg_ckpt_slot *slot, const struct meg_param *row)
+static void add_tensor(struct ckpt_file *f, const struct meg_ckpt_shard *slot, const struct meg_param *row)
 {
     char name[CKPT_NAME_CHARS];
     struct meg_st_tensor *t;
@@ -36,14 +36,14 @@ static void add_tensor(struct ckpt_file *f, const struct meg_ckpt_slot *slot, co
 
 /* A file for each section, of the rows of all slots. */
 static void add_files(struct ckpt_file *f, const char *kind, const struct meg_params *p,
-                      const struct meg_ckpt_slot *slot, int nslots)
+                      const struct meg_ckpt_shard *slot, int nslots)
 {
     for (int i = 0; i < p->nlayer_groups; i++, f++) {
         name_file(f->name, kind, i, p->nlayer_groups);
         for (int k = 0; k < p->n; k++)
             for (int j = 0; j < nslots && p->row[k].section == i; j++)
                 add_tensor(f, &slot[j], &p->row[k]);
-        meg_st_place(f->t, f->n, false, &f->header);
+        meg_st_build_header(f->t, f->n, false, &f->header);
         f->nbytes = (int64_t)f->header.n;
         for (int k = 0; k < f->n; k++)
             f->nbytes += f->t[k].nbytes;
@@ -110,18 +110,18 @@ static const struct meg_st_tensor *tensor_of(const struct ckpt_file *f, const ch
  * distributed optimizers do not line up between the group's ranks.
  */
 static void add_row(struct extents *x, const struct ckpt_file *f, int file, const struct meg_ckpt_save_args *s,
-                    const struct meg_ckpt_slot *slot, const struct meg_param *row)
+                    const struct meg_ckpt_shard *slot, const struct meg_param *row)
 {
     const int64_t size = (int64_t)meg_dtype_size(slot->dtype);
-    const struct meg_elem_range share = ckpt_share(s->params, s->mesh, slot);
+    const struct meg_elem_range share = ckpt_write_range(s->params, s->mesh, slot);
     char name[CKPT_NAME_CHARS];
     const struct meg_st_tensor *t = tensor_of(f, tensor_name(name, slot, row));
-    struct ckpt_stretch part;
-    struct ckpt_walk w;
+    struct ckpt_shard_range part;
+    struct ckpt_range_iter w;
 
-    ckpt_walk_begin(&w, s->params, slot, row, 0, row->numel);
-    while (ckpt_walk_next(&w, &part))
-        if (ckpt_clip(&part, share))
+    ckpt_range_iter_begin(&w, s->params, slot, row, 0, row->numel);
+    while (ckpt_range_iter_next(&w, &part))
+        if (ckpt_clip_range(&part, share))
             add_extent(x, file, t->begin + part.global * size, (const char *)slot->p + part.at * size,
                        part.n * size);
 }
@@ -134,7 +134,7 @@ int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, i
 
     for (int i = 0; i < nfiles; i++) {
         const bool is_optim = i >= p->nlayer_groups;
-        const struct meg_ckpt_slot *slot = is_optim ? s->slot : &s->w;
+        const struct meg_ckpt_shard *slot = is_optim ? s->slot : &s->w;
 
         for (int k = 0; k < p->n; k++)
             for (int j = 0; j < (is_optim ? s->nslots : 1); j++)

@@ -9,7 +9,7 @@
 #include "io/json.h"
 #include "tokenizer/export/export.h"
 
-const char *const meg_ckpt_extras[MEG_CKPT_EXTRAS] = { "generation_config.json", "chat_template.jinja",
+const char *const meg_ckpt_extra_files[MEG_CKPT_EXTRA_FILES] = { "generation_config.json", "chat_template.jinja",
                                                        "added_tokens.json" };
 
 /* ---- sets of ids ---- */
@@ -73,7 +73,7 @@ int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_c
     return r;
 }
 
-int meg_ckpt_tokenizer_carry(struct meg_ckpt_tokenizer *t, const struct meg_ckpt *c, struct meg_err *e)
+int meg_ckpt_tokenizer_inherit(struct meg_ckpt_tokenizer *t, const struct meg_ckpt *c, struct meg_err *e)
 {
     bool is_same = t->eod < 0;
     int r = 0;
@@ -86,7 +86,7 @@ int meg_ckpt_tokenizer_carry(struct meg_ckpt_tokenizer *t, const struct meg_ckpt
         t->bos = c->bos;
     for (int64_t i = 0; i < c->ends.n; i++)
         ckpt_add_id(&t->ends, c->ends.v[i], INT32_MAX);
-    for (int i = 0; i < MEG_CKPT_EXTRAS && r == 0; i++)
+    for (int i = 0; i < MEG_CKPT_EXTRA_FILES && r == 0; i++)
         if (c->extra_file[i])
             r = meg_read_regular(c->extra_file[i], &t->extra[i], e);
     return r;
@@ -156,7 +156,7 @@ void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t)
 {
     for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
         meg_str_free(&t->file[i]);
-    for (int i = 0; i < MEG_CKPT_EXTRAS; i++)
+    for (int i = 0; i < MEG_CKPT_EXTRA_FILES; i++)
         meg_str_free(&t->extra[i]);
     free(t->ends.v);
 }

@@ -16,7 +16,7 @@ const struct meg_opt meg_load_opts[] = {
 /* The checkpoint's, and what ends a document for the tokenizer. */
 static void set_eos_ids(struct meg_loaded_model *m, const struct meg_ckpt *ckpt)
 {
-    const struct meg_ids *known = meg_ckpt_ends(ckpt);
+    const struct meg_ids *known = meg_ckpt_eos_ids(ckpt);
     bool has_eod = m->eod < 0;
 
     meg_ids_reserve(&m->ends, known->n + 1);
@@ -54,7 +54,7 @@ static int open_tokenizer(struct meg_loaded_model *m, const struct meg_ckpt *ckp
 
 static int load_weights(struct meg_gpt *g, const struct meg_ckpt *ckpt, struct meg_err *e)
 {
-    const struct meg_ckpt_slot w = { .p = g->w, .dtype = g->run.dtype };
+    const struct meg_ckpt_shard w = { .p = g->w, .dtype = g->run.dtype };
 
     return meg_ckpt_load(ckpt, &g->params, g->mesh, &w, 1, e);
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "plan/internal.h"
 
-const char *const meg_paper_group_name[MEG_PAPER_GROUPS] = {
+const char *const meg_cost_group_name[MEG_COST_GROUPS] = {
     "tensor-parallel", "context-parallel", "pipeline", "data-parallel", "model-parallel", "embedding"
 };
 
@@ -18,7 +18,7 @@ static double size_of(enum meg_dtype t)
 /* ---- a micro-batch in a layer ----------------------------------------------------------------- */
 
 /* Rows of the residual stream, gathered or summed once. */
-static double rows_sent(const struct meg_paper *p, enum meg_dtype t)
+static double rows_sent(const struct meg_cost_model *p, enum meg_dtype t)
 {
     const struct meg_layout *l = &p->layout;
     const double nbytes = (double)(cost_local_rows(p).m * p->model->hidden_size) * size_of(t);
@@ -30,20 +30,20 @@ static double rows_sent(const struct meg_paper *p, enum meg_dtype t)
  * Two column and two row linears.  With sequence parallelism rows are gathered before and summed after each pair,
  * and backward gathers what went into a column linear once more, for the gradient of its weight.
  */
-struct paper_sent paper_tensor_sent(const struct meg_paper *p, bool defers_wgrad)
+struct cost_comm cost_tp_comm(const struct meg_cost_model *p, bool defers_wgrad)
 {
     const double once = rows_sent(p, p->run.dtype);
-    struct paper_sent s = { 0 };
+    struct cost_comm s = { 0 };
 
     if (!p->layout.has_sp)
-        return (struct paper_sent){ 2 * once, 2 * once, 0 };
+        return (struct cost_comm){ 2 * once, 2 * once, 0 };
     s.fwd = 4 * once;
     s.bwd_input = 4 * once;
     s.bwd_weight = (defers_wgrad ? 4 : 2) * once;
     return s;
 }
 
-struct paper_sent paper_context_sent(const struct meg_paper *p, int64_t i)
+struct cost_comm cost_cp_comm(const struct meg_cost_model *p, int64_t i)
 {
     const struct meg_layout *l = &p->layout;
     const struct meg_gpt_conf *c = p->model;
@@ -63,26 +63,26 @@ struct paper_sent paper_context_sent(const struct meg_paper *p, int64_t i)
                                                   : 0;
     const double again = p->run.recompute == MEG_RECOMPUTE_SELECTIVE ? starts + meet + out : 0;
 
-    return (struct paper_sent){ qkv + starts + meet + out, again + starts + stats + out + meet + home + qkv, 0 };
+    return (struct cost_comm){ qkv + starts + meet + out, again + starts + stats + out + meet + home + qkv, 0 };
 }
 
-struct paper_sent paper_embedding_sent(const struct meg_paper *p)
+struct cost_comm cost_embedding_comm(const struct meg_cost_model *p)
 {
     const double once = rows_sent(p, p->run.residual);
 
-    return (struct paper_sent){ once, p->layout.has_sp ? once : 0, 0 };
+    return (struct cost_comm){ once, p->layout.has_sp ? once : 0, 0 };
 }
 
 /* All of it is part of the backward step: logits, what a row's probabilities are divided by, and the gradient. */
-struct paper_sent paper_head_sent(const struct meg_paper *p)
+struct cost_comm cost_lm_head_comm(const struct meg_cost_model *p)
 {
     const double once = rows_sent(p, p->run.dtype), n = (double)cost_local_rows(p).n;
     const double parts = meg_comm_volume_sharded(p->layout.tp, 2 * n * sizeof(float));
 
-    return (struct paper_sent){ 0, (p->layout.has_sp ? 2 : 1) * once + parts, 0 };
+    return (struct cost_comm){ 0, (p->layout.has_sp ? 2 : 1) * once + parts, 0 };
 }
 
-int64_t paper_recomputed(const struct meg_gpt_run *run, int64_t n, int64_t *inputs)
+int64_t cost_recomputed_layers(const struct meg_gpt_run *run, int64_t n, int64_t *inputs)
 {
     const int64_t k = run->recompute_layers;
 
@@ -98,7 +98,7 @@ int64_t paper_recomputed(const struct meg_gpt_run *run, int64_t n, int64_t *inpu
     }
 }
 
-static double sum(struct paper_sent s)
+static double sum(struct cost_comm s)
 {
     return s.fwd + s.bwd_input + s.bwd_weight;
 }
@@ -106,7 +106,7 @@ static double sum(struct paper_sent s)
 /* ---- a step ----------------------------------------------------------------------------------- */
 
 /* Bytes of a tied embedding's gradient that a rank adds the other end's to: all, or its slice. */
-static double tied_nbytes(const struct meg_params *rows, const struct meg_param *row, const struct meg_layout *l)
+static double tied_grad_nbytes(const struct meg_params *rows, const struct meg_param *row, const struct meg_layout *l)
 {
     int b = 0;
 
@@ -118,7 +118,7 @@ static double tied_nbytes(const struct meg_params *rows, const struct meg_param 
 }
 
 /* Bytes of a section's gather, unless it is there already. */
-static double read_section(int there[MEG_UNSHARDED_BUFFERS], const struct meg_paper *p, const struct meg_params *rows, int section)
+static double layer_gather_nbytes(int there[MEG_UNSHARDED_BUFFERS], const struct meg_cost_model *p, const struct meg_params *rows, int section)
 {
     const struct meg_elem_range s = rows->section[section];
     const int turn = meg_unsharded_buffer(rows, section);
@@ -130,7 +130,7 @@ static double read_section(int there[MEG_UNSHARDED_BUFFERS], const struct meg_pa
 }
 
 /* Sections that take turns, read as the micro-batches of a step go through them: model/gpt_forward_backward.c. */
-static double sections_sent(const struct meg_paper *p, const struct meg_params *rows)
+static double zero3_gather_nbytes(const struct meg_cost_model *p, const struct meg_params *rows)
 {
     const int layers = rows->nlayer_groups - 2;
     const int group = p->run.recompute == MEG_RECOMPUTE_UNIFORM ? (int)p->run.recompute_layers : 1;
@@ -139,23 +139,23 @@ static double sections_sent(const struct meg_paper *p, const struct meg_params *
 
     for (int64_t m = 0; m < p->schedule.microbatches; m++) {
         for (int i = 0; i <= layers + 1; i++)
-            sent += read_section(there, p, rows, i);
+            sent += layer_gather_nbytes(there, p, rows, i);
         for (int i = layers; i > 0; i--) {
             if (i == layers || i % group == 0)
                 for (int k = (i - 1) / group * group + 1; k <= i; k++)
-                    sent += read_section(there, p, rows, k);
-            sent += read_section(there, p, rows, i);
+                    sent += layer_gather_nbytes(there, p, rows, k);
+            sent += layer_gather_nbytes(there, p, rows, i);
         }
     }
     return sent;
 }
 
-struct paper_step_sent cost_count_step_comm(const struct meg_paper *p, struct meg_rank_coords at)
+struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *p, struct meg_rank_coords at)
 {
     const struct meg_layout *l = &p->layout;
     const double e = size_of(p->run.grad);
     const int64_t copies = l->dp * l->cp;
-    struct paper_step_sent s = { 0 };
+    struct cost_step_comm s = { 0 };
     struct meg_params rows;
     struct meg_mesh mesh;
 
@@ -174,7 +174,7 @@ struct paper_step_sent cost_count_step_comm(const struct meg_paper *p, struct me
         if (row->held && l->has_sp && row->split < 0)
             s.replicated += meg_comm_volume_all_reduce(l->tp, (double)row->held * e);
         if (row->held && l->pp > 1 && row->group == MEG_PARAM_TIED)
-            s.tied += meg_comm_volume_all_reduce(2, tied_nbytes(&rows, row, l) * e);
+            s.tied += meg_comm_volume_all_reduce(2, tied_grad_nbytes(&rows, row, l) * e);
     }
     if (l->zero >= 2) {
         const double passes = (double)p->schedule.microbatches;
@@ -184,71 +184,71 @@ struct paper_step_sent cost_count_step_comm(const struct meg_paper *p, struct me
         s.replicated *= passes;
     }
     if (l->zero == 3)
-        s.gather = sections_sent(p, &rows);
+        s.gather = zero3_gather_nbytes(p, &rows);
     meg_params_free(&rows);
     return s;
 }
 
 /* Micro-batches through the layers of a stage. */
-static void layers_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, int64_t stage)
+static void layers_sent(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *p, int64_t stage)
 {
     const struct meg_layout *l = &p->layout;
-    const struct meg_gpt_run run = meg_paper_run(p, stage);
-    const struct paper_sent tensor = paper_tensor_sent(p, run.defers_wgrad);
+    const struct meg_gpt_run run = meg_cost_stage_run(p, stage);
+    const struct cost_comm tensor = cost_tp_comm(p, run.defers_wgrad);
     const double kept = meg_comm_volume_sharded(l->tp, (double)(cost_local_rows(p).m / l->tp * p->model->hidden_size) *
                                                   size_of(run.residual));
     int64_t first, n, inputs;
 
     for (int64_t chunk = 0; chunk < l->vp; chunk++) {
         meg_layout_layers(l, stage, chunk, &first, &n);
-        const int64_t again = paper_recomputed(&run, n, &inputs);
+        const int64_t again = cost_recomputed_layers(&run, n, &inputs);
 
-        nbytes[MEG_PAPER_TENSOR] += (double)n * sum(tensor) + (double)again * tensor.fwd;
+        nbytes[MEG_COST_GROUP_TP] += (double)n * sum(tensor) + (double)again * tensor.fwd;
         if (run.distributes_saved) /* what was received from another stage is still there */
-            nbytes[MEG_PAPER_TENSOR] += (double)(inputs - !meg_layout_is_first(stage, chunk)) * kept;
+            nbytes[MEG_COST_GROUP_TP] += (double)(inputs - !meg_layout_is_first(stage, chunk)) * kept;
         for (int64_t i = 0; i < n; i++) {
-            const struct paper_sent context = paper_context_sent(p, first + i);
+            const struct cost_comm context = cost_cp_comm(p, first + i);
 
-            nbytes[MEG_PAPER_CONTEXT] += sum(context);
+            nbytes[MEG_COST_GROUP_CP] += sum(context);
             if (i < again)
-                nbytes[MEG_PAPER_CONTEXT] += context.fwd;
+                nbytes[MEG_COST_GROUP_CP] += context.fwd;
         }
     }
     if (stage == 0)
-        nbytes[MEG_PAPER_TENSOR] += sum(paper_embedding_sent(p));
+        nbytes[MEG_COST_GROUP_TP] += sum(cost_embedding_comm(p));
     if (stage == l->pp - 1)
-        nbytes[MEG_PAPER_TENSOR] += sum(paper_head_sent(p));
+        nbytes[MEG_COST_GROUP_TP] += sum(cost_lm_head_comm(p));
 }
 
-void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, struct meg_rank_coords at)
+void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *p, struct meg_rank_coords at)
 {
     const struct meg_layout *l = &p->layout;
-    const struct paper_step_sent once = cost_count_step_comm(p, at);
+    const struct cost_step_comm once = cost_count_step_comm(p, at);
     const double number = (double)sizeof(double);
     const double boundary = (double)(cost_local_rows(p).m * p->model->hidden_size) * size_of(p->run.residual);
     const int64_t leave = l->vp - (at.pp == l->pp - 1), come = l->vp - (at.pp == 0);
 
-    memset(nbytes, 0, MEG_PAPER_GROUPS * sizeof *nbytes);
+    memset(nbytes, 0, MEG_COST_GROUPS * sizeof *nbytes);
     layers_sent(nbytes, p, at.pp);
-    nbytes[MEG_PAPER_PIPE] = l->pp > 1 ? (double)(leave + come) * boundary : 0;
-    for (int i = 0; i < MEG_PAPER_GROUPS; i++)
+    nbytes[MEG_COST_GROUP_PP] = l->pp > 1 ? (double)(leave + come) * boundary : 0;
+    for (int i = 0; i < MEG_COST_GROUPS; i++)
         nbytes[i] *= (double)p->schedule.microbatches;
 
-    nbytes[MEG_PAPER_TENSOR] += once.replicated;
-    nbytes[MEG_PAPER_PIPE] += meg_comm_volume_all_reduce(l->pp, number);
-    nbytes[MEG_PAPER_DATA] = once.sums + once.gather + meg_comm_volume_all_reduce(l->dp * l->cp, 2 * number);
+    nbytes[MEG_COST_GROUP_TP] += once.replicated;
+    nbytes[MEG_COST_GROUP_PP] += meg_comm_volume_all_reduce(l->pp, number);
+    nbytes[MEG_COST_GROUP_DP_CP] = once.sums + once.gather + meg_comm_volume_all_reduce(l->dp * l->cp, 2 * number);
     if (l->shards)
-        nbytes[MEG_PAPER_DATA] += meg_comm_volume_all_reduce(l->shards, p->sums * number);
-    nbytes[MEG_PAPER_MODEL] = meg_comm_volume_all_reduce(l->tp * l->pp, p->sums * number);
-    nbytes[MEG_PAPER_ENDS] = once.tied;
+        nbytes[MEG_COST_GROUP_DP_CP] += meg_comm_volume_all_reduce(l->shards, p->sums * number);
+    nbytes[MEG_COST_GROUP_MP] = meg_comm_volume_all_reduce(l->tp * l->pp, p->sums * number);
+    nbytes[MEG_COST_GROUP_EMBEDDING] = once.tied;
 }
 
-void meg_paper_counted(double nbytes[MEG_PAPER_GROUPS], const struct meg_mesh *m)
+void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct meg_mesh *m)
 {
-    nbytes[MEG_PAPER_TENSOR] = m->tp->sent;
-    nbytes[MEG_PAPER_CONTEXT] = m->cp->sent + m->cp_near->sent + m->cp_far->sent;
-    nbytes[MEG_PAPER_PIPE] = m->pp->sent;
-    nbytes[MEG_PAPER_DATA] = m->dp_cp->sent + m->copies->sent + m->slices->sent + m->same->sent;
-    nbytes[MEG_PAPER_MODEL] = m->model->sent;
-    nbytes[MEG_PAPER_ENDS] = m->ends->sent;
+    nbytes[MEG_COST_GROUP_TP] = m->tp->sent;
+    nbytes[MEG_COST_GROUP_CP] = m->cp->sent + m->cp_near->sent + m->cp_far->sent;
+    nbytes[MEG_COST_GROUP_PP] = m->pp->sent;
+    nbytes[MEG_COST_GROUP_DP_CP] = m->dp_cp->sent + m->copies->sent + m->slices->sent + m->same->sent;
+    nbytes[MEG_COST_GROUP_MP] = m->model->sent;
+    nbytes[MEG_COST_GROUP_EMBEDDING] = m->ends->sent;
 }

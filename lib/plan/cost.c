@@ -5,20 +5,20 @@
 #include "parallel/pipeline.h"
 #include "plan/internal.h"
 
-const char *const meg_paper_memory_name[MEG_PAPER_MEMORIES] = {
-    [MEG_PAPER_PARAMS] = "parameters",
-    [MEG_PAPER_GRADS] = "gradients",
-    [MEG_PAPER_MAIN] = "main parameters",
-    [MEG_PAPER_MAIN_GRADS] = "main gradients",
-    [MEG_PAPER_OPTIM] = "optimizer state",
-    [MEG_PAPER_ACTIVATIONS] = "activations",
-    [MEG_PAPER_WORKSPACE] = "workspace",
-    [MEG_PAPER_PIPELINE] = "pipeline",
-    [MEG_PAPER_MESSAGES] = "arriving messages",
-    [MEG_PAPER_COPY] = "copy of a save",
+const char *const meg_cost_memory_name[MEG_COST_MEM_TYPES] = {
+    [MEG_COST_MEM_PARAMS] = "parameters",
+    [MEG_COST_MEM_GRADS] = "gradients",
+    [MEG_COST_MEM_MAIN_PARAMS] = "main parameters",
+    [MEG_COST_MEM_MAIN_GRADS] = "main gradients",
+    [MEG_COST_MEM_OPTIM] = "optimizer state",
+    [MEG_COST_MEM_ACTIVATIONS] = "activations",
+    [MEG_COST_MEM_WORKSPACE] = "workspace",
+    [MEG_COST_MEM_PIPELINE] = "pipeline",
+    [MEG_COST_MEM_COMM_WORKSPACE] = "arriving messages",
+    [MEG_COST_MEM_ASYNC_SAVE] = "copy of a save",
 };
 
-struct meg_gpt_run meg_paper_run(const struct meg_paper *p, int64_t stage)
+struct meg_gpt_run meg_cost_stage_run(const struct meg_cost_model *p, int64_t stage)
 {
     const struct meg_pipe_schedule_conf *s = &p->schedule;
     struct meg_gpt_run run = p->run;
@@ -28,7 +28,7 @@ struct meg_gpt_run meg_paper_run(const struct meg_paper *p, int64_t stage)
     return run;
 }
 
-struct meg_pipe_schedule_conf paper_short_schedule(const struct meg_pipe_schedule_conf *c, int64_t *groups,
+struct meg_pipe_schedule_conf cost_short_schedule(const struct meg_pipe_schedule_conf *c, int64_t *groups,
                                                    int64_t *group)
 {
     struct meg_pipe_schedule_conf few = *c;
@@ -42,11 +42,11 @@ struct meg_pipe_schedule_conf paper_short_schedule(const struct meg_pipe_schedul
 }
 
 /* Boundary buffers. */
-static double pipeline_nbytes(const struct meg_paper *p, const struct meg_mesh *mesh)
+static double pipeline_nbytes(const struct meg_cost_model *p, const struct meg_mesh *mesh)
 {
     struct meg_pipe_schedule list;
     int64_t groups, group;
-    const struct meg_pipe_schedule_conf c = paper_short_schedule(&p->schedule, &groups, &group);
+    const struct meg_pipe_schedule_conf c = cost_short_schedule(&p->schedule, &groups, &group);
     const struct meg_pipe_tensor tensor = { cost_local_rows(p).m * p->model->hidden_size, p->run.residual };
     double n;
 
@@ -57,15 +57,15 @@ static double pipeline_nbytes(const struct meg_paper *p, const struct meg_mesh *
 }
 
 /* What a save in the background copies: o is the memory of the optimizer. */
-static double copy_nbytes(const struct meg_paper *p, const struct meg_params *rows, const struct meg_mesh *mesh,
+static double async_save_nbytes(const struct meg_cost_model *p, const struct meg_params *rows, const struct meg_mesh *mesh,
                           const struct meg_optim_memory *o)
 {
     const struct meg_layout *l = &p->layout;
     const int64_t i = mesh->at.dp * l->cp + mesh->at.cp, slices = l->shards ? l->shards : 1;
     const int64_t kind = meg_zero_shard_numel(rows, l) * (int64_t)sizeof(float); /* bytes of one kind of state */
     const int64_t kinds = p->copies_optim && kind ? (int64_t)(o->main + o->state) / kind : 0;
-    const struct meg_ckpt_slot w = { .dtype = p->run.dtype };
-    struct meg_ckpt_slot state = { 0 };
+    const struct meg_ckpt_shard w = { .dtype = p->run.dtype };
+    struct meg_ckpt_shard state = { 0 };
     struct meg_zero_shard share;
     int64_t nbytes;
 
@@ -78,7 +78,7 @@ static double copy_nbytes(const struct meg_paper *p, const struct meg_params *ro
         state.copy = (int)(i / slices);
         state.copies = (int)(l->dp * l->cp / slices);
     }
-    nbytes = meg_ckpt_share(rows, mesh, &w, 1) + kinds * meg_ckpt_share(rows, mesh, &state, 1);
+    nbytes = meg_ckpt_write_nbytes(rows, mesh, &w, 1) + kinds * meg_ckpt_write_nbytes(rows, mesh, &state, 1);
     meg_zero_shard_free(&share);
     return (double)nbytes;
 }
@@ -89,7 +89,7 @@ static double larger(double a, double b)
 }
 
 /* What arrives in the groups that sum large things: rows of layers, gradients, keys. */
-static double messages_nbytes(const struct meg_paper *p, const struct meg_params *rows)
+static double comm_workspace_nbytes(const struct meg_cost_model *p, const struct meg_params *rows)
 {
     const struct meg_layout *l = &p->layout;
     const enum meg_dtype e = p->run.residual, g = p->run.grad;
@@ -114,9 +114,9 @@ static double messages_nbytes(const struct meg_paper *p, const struct meg_params
     return sum + meg_comm_workspace_all_reduce(2, tied / (double)(l->shards ? l->shards : 1), g);
 }
 
-void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper *p, struct meg_rank_coords at)
+void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_model *p, struct meg_rank_coords at)
 {
-    const struct meg_gpt_run run = meg_paper_run(p, at.pp);
+    const struct meg_gpt_run run = meg_cost_stage_run(p, at.pp);
     struct meg_gpt_memory m;
     struct meg_optim_memory o = { 0 };
     struct meg_params rows;
@@ -125,24 +125,24 @@ void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper 
     meg_mesh_init_dry(&mesh, &p->layout, meg_layout_rank(&p->layout, at));
     meg_gpt_memory_size(&m, p->model, &run, &mesh);
     meg_gpt_params(&rows, p->model, &mesh);
-    nbytes[MEG_PAPER_PARAMS] = (double)m.params;
-    nbytes[MEG_PAPER_GRADS] = (double)m.grads;
+    nbytes[MEG_COST_MEM_PARAMS] = (double)m.params;
+    nbytes[MEG_COST_MEM_GRADS] = (double)m.grads;
     if (run.is_training)
         meg_optim_memory_size(&o, p->optim, &rows, &p->layout, &run);
-    nbytes[MEG_PAPER_PARAMS] += (double)o.params;
-    nbytes[MEG_PAPER_GRADS] += (double)o.grads;
-    nbytes[MEG_PAPER_MAIN] = (double)o.main;
-    nbytes[MEG_PAPER_MAIN_GRADS] = (double)o.main_grad;
-    nbytes[MEG_PAPER_OPTIM] = (double)o.state;
-    nbytes[MEG_PAPER_ACTIVATIONS] = (double)m.activations;
-    nbytes[MEG_PAPER_WORKSPACE] = (double)m.workspace;
-    nbytes[MEG_PAPER_PIPELINE] = pipeline_nbytes(p, &mesh);
-    nbytes[MEG_PAPER_MESSAGES] = p->is_on_hosts && run.is_training ? messages_nbytes(p, &rows) : 0;
-    nbytes[MEG_PAPER_COPY] = copy_nbytes(p, &rows, &mesh, &o);
+    nbytes[MEG_COST_MEM_PARAMS] += (double)o.params;
+    nbytes[MEG_COST_MEM_GRADS] += (double)o.grads;
+    nbytes[MEG_COST_MEM_MAIN_PARAMS] = (double)o.main;
+    nbytes[MEG_COST_MEM_MAIN_GRADS] = (double)o.main_grad;
+    nbytes[MEG_COST_MEM_OPTIM] = (double)o.state;
+    nbytes[MEG_COST_MEM_ACTIVATIONS] = (double)m.activations;
+    nbytes[MEG_COST_MEM_WORKSPACE] = (double)m.workspace;
+    nbytes[MEG_COST_MEM_PIPELINE] = pipeline_nbytes(p, &mesh);
+    nbytes[MEG_COST_MEM_COMM_WORKSPACE] = p->is_on_hosts && run.is_training ? comm_workspace_nbytes(p, &rows) : 0;
+    nbytes[MEG_COST_MEM_ASYNC_SAVE] = async_save_nbytes(p, &rows, &mesh, &o);
     meg_params_free(&rows);
 }
 
-int meg_paper_kinds(struct meg_rank_coords at[3], const struct meg_layout *l)
+int meg_cost_representatives(struct meg_rank_coords at[3], const struct meg_layout *l)
 {
     const int64_t stage[] = { 0, 1, l->pp - 1 };
     int n = 0;
@@ -153,17 +153,17 @@ int meg_paper_kinds(struct meg_rank_coords at[3], const struct meg_layout *l)
     return n;
 }
 
-double meg_paper_most_memory(const struct meg_paper *p)
+double meg_cost_max_memory(const struct meg_cost_model *p)
 {
     struct meg_rank_coords at[3];
-    const int n = meg_paper_kinds(at, &p->layout);
+    const int n = meg_cost_representatives(at, &p->layout);
     double most = 0;
 
     for (int i = 0; i < n; i++) {
-        double nbytes[MEG_PAPER_MEMORIES], sum = 0;
+        double nbytes[MEG_COST_MEM_TYPES], sum = 0;
 
-        meg_paper_memory(nbytes, p, at[i]);
-        for (int k = 0; k < MEG_PAPER_MEMORIES; k++)
+        meg_cost_memory(nbytes, p, at[i]);
+        for (int k = 0; k < MEG_COST_MEM_TYPES; k++)
             sum += nbytes[k];
         most = sum > most ? sum : most;
     }

@@ -12,12 +12,12 @@
 
 MEG_BEGIN_DECLS
 
-struct meg_paper {
+struct meg_cost_model {
     const struct meg_gpt_conf *model;        /* checked */
     const struct meg_optim_conf *optim;
     struct meg_layout layout;                /* fitted */
     struct meg_pipe_schedule_conf schedule;  /* of a step's micro-batches, the most there are */
-    struct meg_gpt_run run;                  /* of every rank; meg_paper_run says what depends on the stage */
+    struct meg_gpt_run run;                  /* of every rank; meg_cost_stage_run says what depends on the stage */
     bool overlaps_sums, overlaps_gather;     /* gradients are added up while the last backward pass goes on, and
                                                 parameters gathered while the next forward pass does */
     bool is_on_hosts;                        /* ranks are processes whose messages MPI carries */
@@ -28,62 +28,62 @@ struct meg_paper {
 };
 
 /* How the ranks of a stage run their part of the model. */
-struct meg_gpt_run meg_paper_run(const struct meg_paper *p, int64_t stage);
+struct meg_gpt_run meg_cost_stage_run(const struct meg_cost_model *p, int64_t stage);
 
 /*
  * One rank of each kind, and their number: of the first stage, the second and the last.  The first of a
  * tensor-parallel group has the most; stages between the second and the last have what the second has, or less.
  */
-int meg_paper_kinds(struct meg_rank_coords at[3], const struct meg_layout *l);
+int meg_cost_representatives(struct meg_rank_coords at[3], const struct meg_layout *l);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Bytes of a rank, by what they are for: first the arenas. */
 enum meg_cost_memory_type {
-    MEG_PAPER_PARAMS,
-    MEG_PAPER_GRADS,
-    MEG_PAPER_MAIN,
-    MEG_PAPER_MAIN_GRADS,
-    MEG_PAPER_OPTIM,
-    MEG_PAPER_ACTIVATIONS,
-    MEG_PAPER_WORKSPACE,
-    MEG_PAPER_PIPELINE,
-    MEG_PAPER_ARENAS,
-    MEG_PAPER_MESSAGES = MEG_PAPER_ARENAS,   /* on hosts, what arrives in collectives */
-    MEG_PAPER_COPY,
-    MEG_PAPER_MEMORIES
+    MEG_COST_MEM_PARAMS,
+    MEG_COST_MEM_GRADS,
+    MEG_COST_MEM_MAIN_PARAMS,
+    MEG_COST_MEM_MAIN_GRADS,
+    MEG_COST_MEM_OPTIM,
+    MEG_COST_MEM_ACTIVATIONS,
+    MEG_COST_MEM_WORKSPACE,
+    MEG_COST_MEM_PIPELINE,
+    MEG_COST_MEM_ARENAS,
+    MEG_COST_MEM_COMM_WORKSPACE = MEG_COST_MEM_ARENAS,   /* on hosts, what arrives in collectives */
+    MEG_COST_MEM_ASYNC_SAVE,
+    MEG_COST_MEM_TYPES
 };
-extern const char *const meg_paper_memory_name[MEG_PAPER_MEMORIES];
+extern const char *const meg_cost_memory_name[MEG_COST_MEM_TYPES];
 
 /* Of the rank at a place. */
-void meg_paper_memory(double nbytes[MEG_PAPER_MEMORIES], const struct meg_paper *p, struct meg_rank_coords at);
+void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_model *p, struct meg_rank_coords at);
 /* The most in all over all ranks. */
-double meg_paper_most_memory(const struct meg_paper *p);
+double meg_cost_max_memory(const struct meg_cost_model *p);
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-enum meg_paper_group {
-    MEG_PAPER_TENSOR,
-    MEG_PAPER_CONTEXT,
-    MEG_PAPER_PIPE,
-    MEG_PAPER_DATA,                          /* data- and context-parallel */
-    MEG_PAPER_MODEL,
-    MEG_PAPER_ENDS,
-    MEG_PAPER_GROUPS
+enum meg_cost_group {
+    MEG_COST_GROUP_TP,
+    MEG_COST_GROUP_CP,
+    MEG_COST_GROUP_PP,
+    MEG_COST_GROUP_DP_CP,                          /* data- and context-parallel */
+    MEG_COST_GROUP_MP,
+    MEG_COST_GROUP_EMBEDDING,
+    MEG_COST_GROUPS
 };
-extern const char *const meg_paper_group_name[MEG_PAPER_GROUPS];
+extern const char *const meg_cost_group_name[MEG_COST_GROUPS];
 
 /* Bytes that the rank at a place sends in each group in one step, counted as in comm/comm.h. */
-void meg_paper_sent(double nbytes[MEG_PAPER_GROUPS], const struct meg_paper *p, struct meg_rank_coords at);
+void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *p, struct meg_rank_coords at);
 /* What the groups of a mesh have counted so far; the difference over a step equals the above. */
-void meg_paper_counted(double nbytes[MEG_PAPER_GROUPS], const struct meg_mesh *mesh);
+void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct meg_mesh *mesh);
 /* ---- time ------------------------------------------------------------------------------------ */
 
 /*
  * Seconds of a step.  A micro-batch of a stage is the sum of its matrix products, attention, passes over memory
  * and collectives, none hidden behind another; transfers between stages overlap as the schedule lets them.
  */
-struct meg_paper_time {
+struct meg_cost_time {
     double products, attention, passes, collectives;  /* of the busiest stage's micro-batches */
     double bubble;                                    /* its idle time until all are through, as a share of the busy */
     double reduction, update;                         /* of gradients and to gather weights; of weights */
@@ -95,10 +95,10 @@ struct meg_paper_time {
  * threads: of a rank, where the hardware is counted in cores; else 1.  Where the schedule is not played its bubble
  * is that of equal parts, (pp - 1) / (vp microbatches).
  */
-void meg_cost_step_time(struct meg_paper_time *t, const struct meg_paper *p, const struct meg_hardware *hw, int threads,
+void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *p, const struct meg_hardware *hw, int threads,
                     bool is_played);
 /* Seconds that no step takes less of, much sooner known: of its micro-batches. */
-double meg_paper_bound(const struct meg_paper *p, const struct meg_hardware *hw, int threads);
+double meg_cost_time_bound(const struct meg_cost_model *p, const struct meg_hardware *hw, int threads);
 
 MEG_END_DECLS
 #endif

@@ -67,7 +67,7 @@ static double bandwidth(const struct meg_hardware *hw, int64_t stride, int64_t s
 /* ---- attention -------------------------------------------------------------------------------- */
 
 /* n queries of a rank's heads against s keys, half of which they see. */
-static struct work attend(const struct rates *r, const struct meg_paper *p, bool is_backward)
+static struct work attend(const struct rates *r, const struct meg_cost_model *p, bool is_backward)
 {
     const struct meg_layout *l = &p->layout;
     const double n = (double)cost_local_rows(p).n, s = (double)p->run.s, d = (double)p->model->kv_channels;
@@ -88,7 +88,7 @@ static struct work attend(const struct rates *r, const struct meg_paper *p, bool
 /* ---- parts of the model ----------------------------------------------------------------------- */
 
 /* Layer number i of the model. */
-static struct steps layer(const struct rates *r, const struct meg_paper *p, int64_t i)
+static struct steps layer(const struct rates *r, const struct meg_cost_model *p, int64_t i)
 {
     const struct meg_layout *l = &p->layout;
     const struct meg_gpt_conf *c = p->model;
@@ -98,7 +98,7 @@ static struct steps layer(const struct rates *r, const struct meg_paper *p, int6
     const double fc1 = c->swiglu ? 2 * f : f, rows = (double)cost_local_rows(p).m * h;
     const double rotated = meg_gpt_is_rotary(c) ? 2 * n * (qkv - (qkv - ad) / 2) : 0;
     const double products = product(r, n, h, qkv) + product(r, n, ad, h) + product(r, n, h, fc1) + product(r, n, f, h);
-    const struct paper_sent tensor = paper_tensor_sent(p, false), context = paper_context_sent(p, i);
+    const struct cost_comm tensor = cost_tp_comm(p, false), context = cost_cp_comm(p, i);
     const double tensor_bw = bandwidth(r->hw, 1, l->tp), context_bw = bandwidth(r->hw, l->tp, l->cp);
     const double pass = r->element / r->hw->memory_bw;
     struct steps s = { 0 };
@@ -117,9 +117,9 @@ static struct steps layer(const struct rates *r, const struct meg_paper *p, int6
     return s;
 }
 
-static struct steps embedding(const struct rates *r, const struct meg_paper *p)
+static struct steps embedding(const struct rates *r, const struct meg_cost_model *p)
 {
-    const struct paper_sent sent = paper_embedding_sent(p);
+    const struct cost_comm sent = cost_embedding_comm(p);
     const double rows = (double)(cost_local_rows(p).m * p->model->hidden_size), bw = bandwidth(r->hw, 1, p->layout.tp);
     struct steps s = { 0 };
 
@@ -129,7 +129,7 @@ static struct steps embedding(const struct rates *r, const struct meg_paper *p)
     return s;
 }
 
-static struct steps head(const struct rates *r, const struct meg_paper *p)
+static struct steps head(const struct rates *r, const struct meg_cost_model *p)
 {
     const double n = (double)cost_local_rows(p).n, h = (double)p->model->hidden_size;
     const double v = (double)p->model->vocab_size / (double)p->layout.tp, rows = (double)cost_local_rows(p).m * h;
@@ -137,18 +137,18 @@ static struct steps head(const struct rates *r, const struct meg_paper *p)
 
     s.input.products = 3 * product(r, n, h, v);
     s.input.passes = (3 * n * v + 8 * rows) * r->element / r->hw->memory_bw;
-    s.input.collectives = paper_head_sent(p).bwd_input / bandwidth(r->hw, 1, p->layout.tp);
+    s.input.collectives = cost_lm_head_comm(p).bwd_input / bandwidth(r->hw, 1, p->layout.tp);
     return s;
 }
 
 /* A chunk of a stage. */
-static struct steps part(const struct rates *r, const struct meg_paper *p, int64_t stage, int64_t chunk)
+static struct steps part(const struct rates *r, const struct meg_cost_model *p, int64_t stage, int64_t chunk)
 {
     struct steps s = { 0 }, x;
     int64_t first, n, inputs;
 
     meg_layout_layers(&p->layout, stage, chunk, &first, &n);
-    const int64_t again = paper_recomputed(&p->run, n, &inputs);
+    const int64_t again = cost_recomputed_layers(&p->run, n, &inputs);
 
     for (int64_t i = 0; i < n; i++) {
         if (i == 0 || p->layout.cp_kinds.n > 1)
@@ -183,10 +183,10 @@ static double makespan(const struct meg_pipe_schedule_conf *c, const struct meg_
     return cost.makespan;
 }
 
-double paper_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t)
+double cost_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t)
 {
     int64_t groups, group;
-    struct meg_pipe_schedule_conf few = paper_short_schedule(c, &groups, &group), more = few;
+    struct meg_pipe_schedule_conf few = cost_short_schedule(c, &groups, &group), more = few;
     const double seconds = makespan(&few, t);
 
     if (groups == 0)
@@ -196,7 +196,7 @@ double paper_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_p
 }
 
 /* Seconds until all micro-batches are through all stages, of whose parts each takes what it takes. */
-static double play(const struct meg_paper *p, const struct steps *each, double transfer)
+static double play(const struct meg_cost_model *p, const struct steps *each, double transfer)
 {
     const int64_t parts = p->layout.pp * p->layout.vp;
     struct meg_pipe_schedule_times t = { .transfer = transfer };
@@ -214,13 +214,13 @@ static double play(const struct meg_paper *p, const struct steps *each, double t
     t.weight = weight = meg_new((size_t)parts * sizeof *weight);
     for (int64_t i = 0; i < parts; i++)
         weight[i] = time_of(&each[i]) / mean;
-    seconds = paper_makespan(&p->schedule, &t);
+    seconds = cost_makespan(&p->schedule, &t);
     free(weight);
     return seconds;
 }
 
 /* Micro-batches through the pipeline; *busy is what its busiest stage has to do for one. */
-static double pipeline(struct work *busy, const struct meg_paper *p, const struct rates *r, bool is_played)
+static double pipeline(struct work *busy, const struct meg_cost_model *p, const struct rates *r, bool is_played)
 {
     const struct meg_layout *l = &p->layout;
     const int64_t stride = l->is_tp_pp_dp ? l->tp : l->tp * l->cp * l->dp;
@@ -257,7 +257,7 @@ static double pipeline(struct work *busy, const struct meg_paper *p, const struc
  * Bytes that an update reads and writes for each element: a weight, its gradient, which is zeroed, and two averages;
  * and the copy that the model runs with, where that is another.
  */
-static double update_nbytes(const struct meg_paper *p)
+static double update_nbytes(const struct meg_cost_model *p)
 {
     const double copy = p->run.dtype == MEG_DTYPE_F32 ? 0 : (double)meg_dtype_size(p->run.dtype);
 
@@ -268,18 +268,18 @@ static double update_nbytes(const struct meg_paper *p)
  * What is left of sums and gathers when what they overlap is over: a micro-batch's backward pass and the next forward
  * pass.
  */
-static double reduction(const struct meg_paper *p, const struct meg_hardware *hw, double backward, double forward,
+static double reduction(const struct meg_cost_model *p, const struct meg_hardware *hw, double backward, double forward,
                         double *update)
 {
     const struct meg_layout *l = &p->layout;
     const double bw = bandwidth(hw, l->is_tp_pp_dp ? l->tp * l->pp : l->tp, l->dp * l->cp);
     struct meg_rank_coords at[3];
-    const int n = meg_paper_kinds(at, l);
+    const int n = meg_cost_representatives(at, l);
     double most = 0;
 
     *update = 0;
     for (int i = 0; i < n; i++) {
-        const struct paper_step_sent s = cost_count_step_comm(p, at[i]);
+        const struct cost_step_comm s = cost_count_step_comm(p, at[i]);
         const double sums = s.sums / bw, gather = s.gather / bw;
 
         most = fmax(most, fmax(0, sums - (p->overlaps_sums ? backward : 0)) +
@@ -290,14 +290,14 @@ static double reduction(const struct meg_paper *p, const struct meg_hardware *hw
     return most;
 }
 
-static struct rates rates_of(const struct meg_paper *p, const struct meg_hardware *hw, int threads)
+static struct rates rates_of(const struct meg_cost_model *p, const struct meg_hardware *hw, int threads)
 {
     const struct rates r = { hw, hw->flops[p->run.dtype] * threads, (double)meg_dtype_size(p->run.dtype) };
 
     return r;
 }
 
-double meg_paper_bound(const struct meg_paper *p, const struct meg_hardware *hw, int threads)
+double meg_cost_time_bound(const struct meg_cost_model *p, const struct meg_hardware *hw, int threads)
 {
     const struct rates r = rates_of(p, hw, threads);
     struct work busy = { 0 };
@@ -305,7 +305,7 @@ double meg_paper_bound(const struct meg_paper *p, const struct meg_hardware *hw,
     return pipeline(&busy, p, &r, false);
 }
 
-void meg_cost_step_time(struct meg_paper_time *t, const struct meg_paper *p, const struct meg_hardware *hw, int threads,
+void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *p, const struct meg_hardware *hw, int threads,
                     bool is_played)
 {
     const struct rates r = rates_of(p, hw, threads);

@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include "base/mem.h"
 
-int meg_append_open(struct meg_append *a, const char *path, int64_t keep, struct meg_err *e)
+int meg_append_file_open(struct meg_append_file *a, const char *path, int64_t keep, struct meg_err *e)
 {
     a->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (a->fd < 0)
@@ -13,13 +13,13 @@ int meg_append_open(struct meg_append *a, const char *path, int64_t keep, struct
     a->path = meg_strdup(path);
     if (keep >= 0 && ftruncate(a->fd, keep) < 0) {
         int r = meg_fail_errno(e, "%s", path);
-        meg_append_close(a);
+        meg_append_file_close(a);
         return r;
     }
     return 0;
 }
 
-int meg_append_write(struct meg_append *a, const void *bytes, size_t n, struct meg_err *e)
+int meg_append_file_write(struct meg_append_file *a, const void *bytes, size_t n, struct meg_err *e)
 {
     const char *p = bytes;
 
@@ -35,7 +35,7 @@ int meg_append_write(struct meg_append *a, const void *bytes, size_t n, struct m
     return 0;
 }
 
-void meg_append_close(struct meg_append *a)
+void meg_append_file_close(struct meg_append_file *a)
 {
     if (!a->path)
         return;

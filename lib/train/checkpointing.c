@@ -19,7 +19,7 @@ static void one_row(struct meg_opt out[2], const struct meg_opt *rows, const cha
     memset(&out[1], 0, sizeof out[1]);
 }
 
-static int take_options(struct trainer *t, struct meg_err *e)
+static int apply_ckpt_options(struct trainer *t, struct meg_err *e)
 {
     struct meg_train_job *job = t->job;
     struct meg_opt seq_length[2];
@@ -39,7 +39,7 @@ static bool goes_on(const struct trainer *t)
 }
 
 /* Samples of a run that goes on must come as they did before: another order would repeat some of them. */
-static int take_release(struct trainer *t, struct meg_err *e)
+static int check_release(struct trainer *t, struct meg_err *e)
 {
     struct meg_tok_conf *mine = &t->job->tok, theirs = { 0 };
 
@@ -71,9 +71,9 @@ int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e)
         meg_warn("--load %s: no checkpoint there: starting from scratch", c->load);
         return 0;
     }
-    if ((r = meg_ckpt_open(&t->from, c->load, c->ckpt_step, e)) < 0 || (r = take_release(t, e)) < 0)
+    if ((r = meg_ckpt_open(&t->from, c->load, c->ckpt_step, e)) < 0 || (r = check_release(t, e)) < 0)
         return r;
-    return c->use_checkpoint_args || !meg_ckpt_is_native(t->from) ? take_options(t, e) : 0;
+    return c->use_checkpoint_args || !meg_ckpt_is_native(t->from) ? apply_ckpt_options(t, e) : 0;
 }
 
 /* ---- the schedule ------------------------------------------------------------------------------- */
@@ -137,7 +137,7 @@ static void compare(struct meg_str *out, json_t *mine, const json_t *theirs)
 }
 
 /* The command line's schedule stays, unless it differs from the checkpoint's. */
-static int settle_schedule(struct trainer *t, const json_t *theirs, const char *from,
+static int resolve_schedule(struct trainer *t, const json_t *theirs, const char *from,
                            struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
@@ -212,10 +212,10 @@ static int read_state(struct trainer *t, const json_t *state, const char *from, 
         (r = meg_json_get_i64(schedule, "num_steps", MEG_JSON_REQUIRED, &t->at.steps, from, e)) < 0 ||
         (r = meg_scaler_unpack(&t->scaler, scaler, from, e)) < 0)
         return r;
-    return settle_schedule(t, schedule, from, e);
+    return resolve_schedule(t, schedule, from, e);
 }
 
-int meg_train_read_position(struct trainer *t, struct meg_err *e)
+int meg_train_read_state(struct trainer *t, struct meg_err *e)
 {
     struct meg_str from = { 0 };
     int r;
@@ -227,20 +227,20 @@ int meg_train_read_position(struct trainer *t, struct meg_err *e)
         return r;
     meg_str_printf(&from, "%s/state.json", meg_ckpt_path(t->from));
     t->at.iteration = meg_ckpt_iteration(t->from);
-    if (!meg_ckpt_state(t->from))
+    if (!meg_ckpt_run_state(t->from))
         r = without(from.s, "state of a run", "--no-load-optim --no-load-rng", e);
     else
-        r = read_state(t, meg_ckpt_state(t->from), from.s, e);
+        r = read_state(t, meg_ckpt_run_state(t->from), from.s, e);
     if (same_folder(t->job->ckpt.load, t->job->ckpt.save))
         t->saved = t->committed = t->loaded = t->at.iteration;
     meg_str_free(&from);
     return r;
 }
 
-int meg_train_check_save(const struct trainer *t, struct meg_err *e)
+int meg_train_check_save_dir(const struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
-    const int64_t newest = c->save && !t->job->train.skip_train ? meg_ckpt_newest(c->save) : -1;
+    const int64_t newest = c->save && !t->job->train.skip_train ? meg_ckpt_newest_iteration(c->save) : -1;
 
     if (newest < 0 || c->overwrite)
         return 0;
@@ -249,7 +249,7 @@ int meg_train_check_save(const struct trainer *t, struct meg_err *e)
                         "--save %s: has checkpoints of another run, up to iteration %" PRId64 "; resume it with "
                         "--load %s, save to another folder, or give --overwrite-checkpoints",
                         c->save, newest, c->save);
-    if (newest > t->at.iteration && c->ckpt_step != MEG_UNSET && meg_train_speaks(t))
+    if (newest > t->at.iteration && c->ckpt_step != MEG_UNSET && meg_train_is_rank0(t))
         meg_warn("--ckpt-step %" PRId64 ": %s has checkpoints up to iteration %" PRId64 ", which this run will replace",
                  c->ckpt_step, c->save, newest);
     return 0;
@@ -258,21 +258,21 @@ int meg_train_check_save(const struct trainer *t, struct meg_err *e)
 enum { SLOTS = 4 };
 
 /* A slot of what this rank updates. */
-static struct meg_ckpt_slot slices(const struct meg_optim *o)
+static struct meg_ckpt_shard slices(const struct meg_optim *o)
 {
-    return (struct meg_ckpt_slot){ .span = o->mesh->layout.shards ? o->share.span : NULL, .nspans = o->share.nbucket_shards,
+    return (struct meg_ckpt_shard){ .span = o->mesh->layout.shards ? o->share.span : NULL, .nspans = o->share.nbucket_shards,
                                    .copy = o->mesh->same->rank, .copies = o->mesh->same->size };
 }
 
 /* The optimizer's state as a checkpoint has it; the number of slots. */
-static int list_slots(const struct meg_optim *o, struct meg_ckpt_slot slot[SLOTS])
+static int list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard slot[SLOTS])
 {
-    const struct meg_ckpt_slot like = slices(o);
+    const struct meg_ckpt_shard like = slices(o);
     int n = 0;
 
     if (o->main && o->model->run.dtype != MEG_DTYPE_F32) {
         slot[n] = like;
-        slot[n].name = MEG_CKPT_MAIN;
+        slot[n].name = MEG_CKPT_MAIN_PARAMS;
         slot[n++].p = o->main;
     }
     for (int i = 0; i < o->nstates; i++) {
@@ -283,10 +283,10 @@ static int list_slots(const struct meg_optim *o, struct meg_ckpt_slot slot[SLOTS
     return n;
 }
 
-static struct meg_ckpt_slot weights(const struct trainer *t)
+static struct meg_ckpt_shard weights(const struct trainer *t)
 {
     void *w = t->optim ? meg_optim_param_shards(t->optim) : NULL;
-    struct meg_ckpt_slot s = { .p = t->model->w };
+    struct meg_ckpt_shard s = { .p = t->model->w };
 
     if (w) {
         s = slices(t->optim);
@@ -299,19 +299,19 @@ static struct meg_ckpt_slot weights(const struct trainer *t)
 /* From a checkpoint, which every rank has opened. */
 static int load(struct trainer *t, struct meg_ckpt *from, bool with_optim, int64_t steps, struct meg_err *e)
 {
-    struct meg_ckpt_slot slot[1 + SLOTS] = { weights(t) };
+    struct meg_ckpt_shard slot[1 + SLOTS] = { weights(t) };
     int n = 1, r;
 
     if (t->optim)
         meg_optim_finish_param_sync(t->optim);
     if (with_optim) {
         t->optim->t = steps;
-        n += list_slots(t->optim, slot + 1);
-        if (slot[0].dtype == MEG_DTYPE_F32 && meg_ckpt_has_slot(from, MEG_CKPT_MAIN))
-            slot[0].name = MEG_CKPT_MAIN; /* the run was of a narrower type */
+        n += list_optim_shards(t->optim, slot + 1);
+        if (slot[0].dtype == MEG_DTYPE_F32 && meg_ckpt_has_optim_state(from, MEG_CKPT_MAIN_PARAMS))
+            slot[0].name = MEG_CKPT_MAIN_PARAMS; /* the run was of a narrower type */
     }
     if ((r = meg_ckpt_load(from, &t->model->params, t->mesh, slot, n, e)) < 0)
-        return meg_train_fail_once(t, r);
+        return meg_train_fail_on_rank0(t, r);
     if (t->optim)
         meg_optim_reload_params(t->optim, with_optim);
     return 0;
@@ -320,7 +320,7 @@ static int load(struct trainer *t, struct meg_ckpt *from, bool with_optim, int64
 static int optim_steps_of(const struct meg_ckpt *c, int64_t *steps, struct meg_err *e)
 {
     json_t *optim = NULL;
-    int r = meg_json_get_object(meg_ckpt_state(c), "optimizer", MEG_JSON_REQUIRED, &optim, meg_ckpt_path(c), e);
+    int r = meg_json_get_object(meg_ckpt_run_state(c), "optimizer", MEG_JSON_REQUIRED, &optim, meg_ckpt_path(c), e);
 
     return r < 0 ? r : meg_json_get_i64(optim, "step", MEG_JSON_REQUIRED, steps, meg_ckpt_path(c), e);
 }
@@ -333,17 +333,17 @@ int meg_train_roll_back(struct trainer *t, struct meg_err *e)
 
     if ((r = meg_ckpt_open(&from, t->job->ckpt.save, t->saved, e)) == 0)
         r = optim_steps_of(from, &steps, e);
-    if ((r = meg_train_agree(t, r < 0 ? r : 0)) == 0)
+    if ((r = meg_train_agree_or_exit(t, r < 0 ? r : 0)) == 0)
         r = load(t, from, true, steps, e);
     meg_ckpt_close(from);
     return r;
 }
 
 /* And of a run of others, whose place is not taken up, how far it was. */
-static void say_where_from(const struct trainer *t)
+static void note_loaded_from(const struct trainer *t)
 {
     const struct meg_ckpt *c = t->from;
-    const int64_t iteration = meg_ckpt_saved_at(c), samples = meg_ckpt_consumed(c);
+    const int64_t iteration = meg_ckpt_source_iteration(c), samples = meg_ckpt_consumed_samples(c);
 
     if (goes_on(t))
         meg_info("going on after iteration %" PRId64 ", from %s", t->at.iteration, meg_ckpt_path(c));
@@ -369,7 +369,7 @@ int meg_train_load(struct trainer *t, struct meg_err *e)
     }
     if ((r = load(t, t->from, goes_on(t) && t->job->ckpt.load_optim && t->optim, t->optim_steps, e)) < 0)
         return r;
-    say_where_from(t);
+    note_loaded_from(t);
     return 0;
 }
 
@@ -408,7 +408,7 @@ static bool sets(const char *line, const char *name)
 }
 
 /* Options that say how the run is spread over ranks and memory, and nothing of what it computes. */
-static bool is_of_layout(const char *line)
+static bool is_layout_option(const char *line)
 {
     static const char *const others[] = { "async-save",          "distribute-saved-activations",
                                           "recompute-activations", "recompute-granularity",
@@ -432,7 +432,7 @@ static void keep_options(struct meg_str *out, const char *dump)
     meg_str_add(out, "", 0);
     for (size_t n; *dump; dump += n) {
         n = strcspn(dump, "\n") + 1;
-        if (!is_of_layout(dump))
+        if (!is_layout_option(dump))
             meg_str_add(out, dump, n);
     }
 }
@@ -447,15 +447,15 @@ static int64_t next_save(const struct trainer *t)
 }
 
 /* A save of this position is over, with result r on all ranks. */
-static int saved(struct trainer *t, const struct meg_position *at, int r, enum meg_save_failure failure,
+static int saved(struct trainer *t, const struct meg_train_state *at, int r, enum meg_save_failure failure,
                  struct meg_err *e)
 {
     if (r < 0) {
         t->saved = t->committed;
         if (failure == MEG_SAVE_MUST_NOT_FAIL ||
             (failure == MEG_SAVE_MAY_FAIL && t->job->ckpt.exit_on_save_failure))
-            return meg_train_fail_once(t, r);
-        if (!meg_train_speaks(t))
+            return meg_train_fail_on_rank0(t, r);
+        if (!meg_train_is_rank0(t))
             return 0;
         if (failure == MEG_SAVE_BEFORE_ERROR)
             meg_warn("%s; iteration %" PRId64 " is not saved", e->msg, at->iteration);
@@ -465,16 +465,16 @@ static int saved(struct trainer *t, const struct meg_position *at, int r, enum m
         return 0;
     }
     t->committed = at->iteration;
-    if (!meg_train_speaks(t))
+    if (!meg_train_is_rank0(t))
         return 0;
     meg_info("saved iteration %" PRId64 " in %s", at->iteration, t->job->ckpt.save);
-    meg_train_progress_saved(t, at);
+    meg_train_progress_log_save(t, at);
     return 0;
 }
 
-int meg_train_save_next(struct trainer *t, bool wait, enum meg_save_failure failure, struct meg_err *e)
+int meg_train_save_poll(struct trainer *t, bool wait, enum meg_save_failure failure, struct meg_err *e)
 {
-    const int r = t->saving ? meg_ckpt_save_next(&t->saving, wait, e) : 0;
+    const int r = t->saving ? meg_ckpt_save_poll(&t->saving, wait, e) : 0;
 
     return r == 0 ? 0 : saved(t, &t->saving_at, r, failure, e);
 }
@@ -483,12 +483,12 @@ int meg_train_save(struct trainer *t, enum meg_save_failure failure, struct meg_
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
     struct meg_str all = { 0 }, options = { 0 };
-    struct meg_ckpt_slot slot[SLOTS];
+    struct meg_ckpt_shard slot[SLOTS];
     struct meg_ckpt_save_args s = { 0 };
     json_t *state;
     int r;
 
-    if ((r = meg_train_save_next(t, true, MEG_SAVE_MAY_FAIL, e)) < 0)
+    if ((r = meg_train_save_poll(t, true, MEG_SAVE_MAY_FAIL, e)) < 0)
         return r;
     meg_optim_finish_param_sync(t->optim);
     state = pack_state(t);
@@ -504,7 +504,7 @@ int meg_train_save(struct trainer *t, enum meg_save_failure failure, struct meg_
     s.params = &t->model->params;
     s.w = weights(t);
     s.slot = slot;
-    s.nslots = c->save_optim ? list_slots(t->optim, slot) : 0;
+    s.nslots = c->save_optim ? list_optim_shards(t->optim, slot) : 0;
     s.tok = &t->tok_files;
     s.state = state;
     s.keep_last = c->keep_last == MEG_UNSET ? 0 : c->keep_last;
@@ -529,7 +529,7 @@ void meg_train_save_before_error(struct trainer *t, struct meg_err *e)
         return;
     if (t->saved != t->at.iteration)
         meg_train_save(t, MEG_SAVE_BEFORE_ERROR, &unused);
-    meg_train_save_next(t, true, MEG_SAVE_BEFORE_ERROR, &unused);
+    meg_train_save_poll(t, true, MEG_SAVE_BEFORE_ERROR, &unused);
     if (!e || t->committed != t->at.iteration)
         return;
     first = *e;

@@ -51,7 +51,7 @@ extern const struct meg_opt meg_train_log_opts[];
 extern const struct meg_opt meg_train_ignored_opts[];
 
 /* Names that Megatron has, or had, and meg-train does not, and what to do about each. */
-extern const struct meg_opt_unsupported meg_train_absent[];
+extern const struct meg_opt_unsupported meg_train_unsupported_opts[];
 
 /*
  * Refuse what breaks a rule (MEG_EUSAGE, one line: option, value, rule).  The first also gives what

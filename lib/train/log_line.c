@@ -2,7 +2,7 @@
 #include <math.h>
 #include "train/report.h"
 
-void meg_log_line(struct meg_str *s, const struct meg_interval *v, bool has_throughput,
+void meg_training_log_line(struct meg_str *s, const struct meg_train_stats *v, bool has_throughput,
                   const struct tm *when)
 {
     char date[32];
@@ -41,7 +41,7 @@ double meg_perplexity(double loss)
     return isfinite(loss) ? exp(fmin(20.0, loss)) : NAN;
 }
 
-void meg_log_evaluation(struct meg_str *s, const char *where, double loss)
+void meg_training_log_evaluation(struct meg_str *s, const char *where, double loss)
 {
     struct meg_str line = { 0 }, rule = { 0 };
 

@@ -23,7 +23,7 @@ static int check_evaluation(const struct trainer *t, const char *split, double l
 
     if (isfinite(loss) || !c->check_for_nan || !strcmp(c->on_nan, "skip"))
         return 0;
-    return meg_train_fail_once(t, meg_fail(e, MEG_EFAIL,
+    return meg_train_fail_on_rank0(t, meg_fail(e, MEG_EFAIL,
                                            "iteration %" PRId64 ": the lm loss of the %s split is %s; check the "
                                            "weights for NaN or Inf, or go on with --on-nan skip",
                                            t->at.iteration, split, isnan(loss) ? "nan" : "inf"));
@@ -37,10 +37,10 @@ static int evaluate(struct trainer *t, struct meg_data_loader *l, int split, boo
 
     if ((r = meg_train_evaluate(t, l, meg_split_names[split], &loss, e)) < 0)
         return r;
-    if (meg_train_stop_asked(t))
+    if (meg_train_stop_requested(t))
         return 0;
-    if (meg_train_speaks(t))
-        meg_report_evaluation(t->report, meg_split_names[split], is_last, t->at.iteration, t->at.consumed_train, loss);
+    if (meg_train_is_rank0(t))
+        meg_logger_evaluation(t->report, meg_split_names[split], is_last, t->at.iteration, t->at.consumed_train, loss);
     return check_evaluation(t, meg_split_names[split], loss, e);
 }
 
@@ -88,12 +88,12 @@ static int evaluate_after(struct trainer *t, struct meg_err *e)
 static void report(struct trainer *t, struct tally *sum, const struct meg_step_result *s)
 {
     const struct meg_train_job *job = t->job;
-    struct meg_interval v = { 0 };
+    struct meg_train_stats v = { 0 };
     double n;
 
     if (job->log.log_straggler && t->at.iteration % job->log.log_interval == 0)
         meg_straggler_report(&t->straggler, t->mesh->world, t->at.iteration);
-    if (!meg_train_speaks(t))
+    if (!meg_train_is_rank0(t))
         return;
     v.iteration = t->at.iteration;
     v.train_iters = t->iters;
@@ -113,7 +113,7 @@ static void report(struct trainer *t, struct tally *sum, const struct meg_step_r
     v.flops = meg_gpt_flops(&job->model, s->batch.run, job->train.seq_length);
     v.ranks = t->mesh->world->size;
     v.tokens_per_s = (double)(s->batch.run * job->train.seq_length) / s->seconds;
-    meg_report_step(t->report, &v);
+    meg_logger_step(t->report, &v);
 
     sum->n++;
     sum->nan += v.num_nan_iterations;
@@ -132,7 +132,7 @@ static void report(struct trainer *t, struct tally *sum, const struct meg_step_r
     v.tokens_per_s = sum->tokens / sum->seconds;
     v.flops = sum->flops / n;
     *sum = (struct tally){ 0 };
-    meg_report_interval(t->report, &v);
+    meg_logger_interval(t->report, &v);
 }
 
 static void warn_of_spike(const struct trainer *t, double *before, double loss)
@@ -155,12 +155,12 @@ static int save_and_wait(struct trainer *t, struct meg_err *e)
 {
     int r = save_once(t, MEG_SAVE_MUST_NOT_FAIL, e);
 
-    return r < 0 ? r : meg_train_save_next(t, true, MEG_SAVE_MUST_NOT_FAIL, e);
+    return r < 0 ? r : meg_train_save_poll(t, true, MEG_SAVE_MUST_NOT_FAIL, e);
 }
 
 static int mark_done(struct trainer *t, bool is_done, struct meg_err *e)
 {
-    return meg_train_speaks(t) ? meg_ckpt_mark_done(t->job->ckpt.save, is_done, e) : 0;
+    return meg_train_is_rank0(t) ? meg_ckpt_mark_done(t->job->ckpt.save, is_done, e) : 0;
 }
 
 static bool divides(int64_t interval, int64_t iteration)
@@ -182,14 +182,14 @@ static int stopped(struct trainer *t, struct meg_err *e)
 static int save_or_exit(struct trainer *t, bool *is_over, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
-    double minutes = meg_train_max(t, (meg_now_s() - t->start_s) / 60);
+    double minutes = meg_train_max_over_ranks(t, (meg_now_s() - t->start_s) / 60);
     int r;
 
-    if ((r = meg_train_save_next(t, false, MEG_SAVE_MAY_FAIL, e)) < 0)
+    if ((r = meg_train_save_poll(t, false, MEG_SAVE_MAY_FAIL, e)) < 0)
         return r;
     if (t->at.iteration >= t->iters)
         return 0;
-    if (meg_train_stop_asked(t))
+    if (meg_train_stop_requested(t))
         return (r = save_and_wait(t, e)) < 0 ? r : stopped(t, e);
     *is_over = minutes > c->exit_duration_min || divides(c->exit_interval, t->at.iteration);
     if (*is_over)
@@ -220,10 +220,10 @@ static int train(struct trainer *t, bool *is_over, struct meg_err *e)
     while (t->at.iteration < t->iters && !*is_over) {
         struct meg_step_result s;
 
-        if ((r = save_at_rampup(t, &num_micro, e)) < 0 || (r = meg_train_counted_step(t, &s, e)) < 0)
+        if ((r = save_at_rampup(t, &num_micro, e)) < 0 || (r = meg_train_measured_step(t, &s, e)) < 0)
             return r;
         warn_of_spike(t, &loss_before, s.lm_loss);
-        if (divides(t->job->train.replica_interval, t->at.iteration) && (r = meg_replica_check(t, e)) < 0)
+        if (divides(t->job->train.replica_interval, t->at.iteration) && (r = meg_weight_hash_check(t, e)) < 0)
             return r;
         report(t, &sum, &s);
         if ((r = evaluate_during(t, e)) < 0 || (r = save_or_exit(t, is_over, e)) < 0)
@@ -249,5 +249,5 @@ int meg_train_loop(struct trainer *t, struct meg_err *e)
         return r;
     if ((r = evaluate_after(t, e)) < 0)
         return r;
-    return meg_train_stop_asked(t) ? stopped(t, e) : 0;
+    return meg_train_stop_requested(t) ? stopped(t, e) : 0;
 }

@@ -12,20 +12,20 @@
 /* The program, its libraries, a loader's samples: measured. */
 enum { PROCESS_NBYTES = 16 << 20 };
 
-double meg_train_process_nbytes(const struct trainer *t)
+double meg_memory_overhead(const struct trainer *t)
 {
     const int64_t num_micro = meg_batch_max_microbatches(&t->plan);
 
-    return PROCESS_NBYTES + (double)meg_train_micro_nbytes(t) * (double)num_micro;
+    return PROCESS_NBYTES + (double)meg_train_micro_batch_nbytes(t) * (double)num_micro;
 }
 
-int meg_train_threads(const struct meg_hardware *hw)
+int meg_plan_threads(const struct meg_hardware *hw)
 {
     return hw->memory > 0 ? 1 : omp_get_max_threads();
 }
 
 /* The number behind a word at the begin of a line, times unit; 0 when it is not there. */
-static double number_in(const char *path, const char *word, double unit)
+static double read_proc_value(const char *path, const char *word, double unit)
 {
     FILE *f = fopen(path, "r");
     char line[200];
@@ -42,34 +42,34 @@ static double number_in(const char *path, const char *word, double unit)
 /* What can be had without taking it from others, and what can be swapped out; 0 where that is not known. */
 static double available(void)
 {
-    const double limit = number_in("/sys/fs/cgroup/memory.max", "", 1); /* of a container; "max" is none */
-    const double here = number_in("/proc/meminfo", "MemAvailable:", 1024) + number_in("/proc/meminfo", "SwapFree:", 1024);
+    const double limit = read_proc_value("/sys/fs/cgroup/memory.max", "", 1); /* of a container; "max" is none */
+    const double here = read_proc_value("/proc/meminfo", "MemAvailable:", 1024) + read_proc_value("/proc/meminfo", "SwapFree:", 1024);
 
     return limit > 0 && limit < here ? limit : here;
 }
 
-double meg_train_free_memory(int64_t ranks)
+double meg_memory_available(int64_t ranks)
 {
     return available() / (double)ranks;
 }
 
-double meg_train_resident_nbytes(void)
+double meg_memory_rss(void)
 {
-    return number_in("/proc/self/status", "VmRSS:", 1024);
+    return read_proc_value("/proc/self/status", "VmRSS:", 1024);
 }
 
-double meg_train_most_resident_nbytes(void)
+double meg_memory_peak_rss(void)
 {
-    return number_in("/proc/self/status", "VmHWM:", 1024);
+    return read_proc_value("/proc/self/status", "VmHWM:", 1024);
 }
 
-int meg_train_check_room(const struct trainer *t, struct meg_err *e)
+int meg_memory_check(const struct trainer *t, struct meg_err *e)
 {
     struct meg_comm *world = t->mesh->world;
-    const struct meg_paper p = meg_train_paper(t, meg_batch_max_microbatches(&t->plan));
+    const struct meg_cost_model p = meg_plan_cost_model(t, meg_batch_max_microbatches(&t->plan));
     const double here = available();
     char host[256] = "?";
-    double nbytes[MEG_PAPER_MEMORIES], mine = meg_train_process_nbytes(t), all = 0;
+    double nbytes[MEG_COST_MEM_TYPES], mine = meg_memory_overhead(t), all = 0;
     struct {
         uint64_t host;
         double nbytes;
@@ -77,8 +77,8 @@ int meg_train_check_room(const struct trainer *t, struct meg_err *e)
     int ranks = 0;
 
     gethostname(host, sizeof host - 1);
-    meg_paper_memory(nbytes, &p, meg_layout_coords(&p.layout, world->rank));
-    for (int i = 0; i < MEG_PAPER_MEMORIES; i++)
+    meg_cost_memory(nbytes, &p, meg_layout_coords(&p.layout, world->rank));
+    for (int i = 0; i < MEG_COST_MEM_TYPES; i++)
         mine += nbytes[i];
     of[world->rank].host = meg_xxh3_64(host, strlen(host));
     of[world->rank].nbytes = mine;

@@ -10,7 +10,7 @@
 #include "train/append.h"
 
 struct meg_metrics {
-    struct meg_append file;
+    struct meg_append_file file;
 };
 
 /* The iteration of a line, above all others for what comes after training, or -1 when it is none of ours. */
@@ -75,7 +75,7 @@ int meg_metrics_open(struct meg_metrics **out, const char *path, int64_t resumed
     int r = 0;
 
     if ((is_regular_or_new(path) && (r = find_end(path, resumed, &end, e)) < 0) ||
-        (r = meg_append_open(&m->file, path, end, e)) < 0) {
+        (r = meg_append_file_open(&m->file, path, end, e)) < 0) {
         meg_metrics_close(m);
         return r;
     }
@@ -87,7 +87,7 @@ void meg_metrics_close(struct meg_metrics *m)
 {
     if (!m)
         return;
-    meg_append_close(&m->file);
+    meg_append_file_close(&m->file);
     free(m);
 }
 
@@ -105,12 +105,12 @@ static int put(struct meg_metrics *m, struct meg_str *s, struct meg_err *e)
     int r;
 
     meg_str_printf(s, "}\n");
-    r = meg_append_write(&m->file, s->s, s->n, e);
+    r = meg_append_file_write(&m->file, s->s, s->n, e);
     meg_str_free(s);
     return r;
 }
 
-int meg_metrics_interval(struct meg_metrics *m, const struct meg_interval *v, struct meg_err *e)
+int meg_metrics_interval(struct meg_metrics *m, const struct meg_train_stats *v, struct meg_err *e)
 {
     struct meg_str s = { 0 };
 

@@ -20,7 +20,7 @@ struct meg_metrics;
  */
 int meg_metrics_open(struct meg_metrics **out, const char *path, int64_t resumed,
                      struct meg_err *e);
-int meg_metrics_interval(struct meg_metrics *m, const struct meg_interval *v, struct meg_err *e);
+int meg_metrics_interval(struct meg_metrics *m, const struct meg_train_stats *v, struct meg_err *e);
 int meg_metrics_evaluation(struct meg_metrics *m, const char *split, bool is_last,
                            int64_t iteration, int64_t consumed_samples, double loss,
                            struct meg_err *e);

@@ -6,14 +6,14 @@
 #include "base/log.h"
 #include "train/internal.h"
 
-void meg_nan_look(const struct trainer *t, double loss, struct meg_nan *mine)
+void meg_nan_check_local(const struct trainer *t, double loss, struct meg_nan_local *mine)
 {
     mine->loss = loss;
     mine->row = meg_optim_nonfinite(t->optim);
 }
 
 /* The first rank that has something to tell; where only the sum went wrong, rank 0. */
-static int who_tells(const struct trainer *t, bool has)
+static int first_failing_rank(const struct trainer *t, bool has)
 {
     struct meg_comm *world = t->mesh->world;
     int32_t first = has ? world->size - world->rank : 0;
@@ -22,7 +22,7 @@ static int who_tells(const struct trainer *t, bool has)
     return first ? world->size - first : 0;
 }
 
-static void describe(struct meg_err *e, const struct trainer *t, const struct meg_nan *mine, const char *outcome)
+static void describe(struct meg_err *e, const struct trainer *t, const struct meg_nan_local *mine, const char *outcome)
 {
     const struct meg_comm *world = t->mesh->world;
     char host[64] = "?", where[120] = "", loss[80] = "", gradient[160] = "";
@@ -39,20 +39,20 @@ static void describe(struct meg_err *e, const struct trainer *t, const struct me
     meg_fail(e, MEG_EFAIL, "%siteration %" PRId64 ": %s%s; %s", where, t->at.iteration + 1, loss, gradient, outcome);
 }
 
-int meg_nan_meet(struct trainer *t, const struct meg_nan *mine, struct meg_err *e)
+int meg_nan_handle(struct trainer *t, const struct meg_nan_local *mine, struct meg_err *e)
 {
     const char *way = t->job->train.on_nan;
-    const bool tells = t->mesh->world->rank == who_tells(t, !isfinite(mine->loss) || mine->row);
+    const bool tells = t->mesh->world->rank == first_failing_rank(t, !isfinite(mine->loss) || mine->row);
     struct meg_err message;
     char outcome[160] = "nothing of this iteration is kept; a lower --lr or --clip-grad may help";
     bool is_end = !strcmp(way, "abort");
     int r;
 
-    if ((r = meg_train_save_next(t, true, MEG_SAVE_MAY_FAIL, e)) < 0) /* what is being saved is of before */
+    if ((r = meg_train_save_poll(t, true, MEG_SAVE_MAY_FAIL, e)) < 0) /* what is being saved is of before */
         return r;
-    if (!is_end && ++t->nan_in_a_row == MEG_NAN_IN_A_ROW) {
+    if (!is_end && ++t->nan_in_a_row == MEG_NAN_MAX_CONSECUTIVE) {
         snprintf(outcome, sizeof outcome, "the %dth iteration in a row, and --on-nan %s leaves out no more",
-                 MEG_NAN_IN_A_ROW, way);
+                 MEG_NAN_MAX_CONSECUTIVE, way);
         is_end = true;
     } else if (!strcmp(way, "rollback") && t->saved < 0) {
         snprintf(outcome, sizeof outcome, "--on-nan rollback has no checkpoint in %s yet", t->job->ckpt.save);

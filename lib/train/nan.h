@@ -10,15 +10,15 @@ MEG_BEGIN_DECLS
 struct trainer;
 
 /* What a rank has of its own, before sums over ranks hide whose it was. */
-struct meg_nan {
+struct meg_nan_local {
     double loss;                  /* of its tokens; 0 where it has no head */
     const struct meg_param *row;  /* whose gradient is not finite, or NULL */
 };
 
-enum { MEG_NAN_IN_A_ROW = 10 };   /* iterations that are left out before the run is given up */
+enum { MEG_NAN_MAX_CONSECUTIVE = 10 };   /* iterations that are left out before the run is given up */
 
 /* What this rank's loss and gradients were before the sums; loss is its own still. */
-void meg_nan_look(const struct trainer *t, double loss, struct meg_nan *mine);
+void meg_nan_check_local(const struct trainer *t, double loss, struct meg_nan_local *mine);
 
 /*
  * The sums of all ranks are not finite: the first rank whose own were not says so, with iteration and
@@ -26,7 +26,7 @@ void meg_nan_look(const struct trainer *t, double loss, struct meg_nan *mine);
  * optimizer are those of the newest checkpoint again.  Else that rank's call returns MEG_EFAIL, and the
  * others' do not return.
  */
-int meg_nan_meet(struct trainer *t, const struct meg_nan *mine, struct meg_err *e);
+int meg_nan_handle(struct trainer *t, const struct meg_nan_local *mine, struct meg_err *e);
 
 MEG_END_DECLS
 #endif

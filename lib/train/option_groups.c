@@ -1,9 +1,9 @@
 #include <string.h>
 #include "train/train.h"
 
-void meg_train_groups(struct meg_optgroup out[MEG_TRAIN_GROUPS], struct meg_train_job *job)
+void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], struct meg_train_job *job)
 {
-    const struct meg_optgroup groups[MEG_TRAIN_GROUPS] = {
+    const struct meg_optgroup groups[MEG_TRAIN_OPTION_GROUPS] = {
         { "training", meg_train_opts, &job->train },
         { "parallelism", meg_layout_opts, &job->layout },
         { "optimizer", meg_optim_opts, &job->optim },

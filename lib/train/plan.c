@@ -55,7 +55,7 @@ static void print_params(const struct meg_params *p, FILE *f)
 
 struct column {
     int64_t stage;
-    double memory[MEG_PAPER_MEMORIES], sent[MEG_PAPER_GROUPS];
+    double memory[MEG_COST_MEM_TYPES], sent[MEG_COST_GROUPS];
 };
 
 static void print_stages(const char *title, const char *unit, const struct column *c, int n, FILE *f)
@@ -84,19 +84,19 @@ static void print_layout(const struct meg_layout *l, FILE *f)
 /* Without an option for it times and memory are those of this machine. */
 static void print_memory(const struct trainer *t, const struct meg_hardware *hw, const struct column *c, int n, FILE *f)
 {
-    const double process = hw->memory > 0 ? hw->reserve : meg_train_process_nbytes(t);
+    const double process = hw->memory > 0 ? hw->reserve : meg_memory_overhead(t);
     double most = 0;
     int worst = 0;
 
     print_stages("memory", "MiB", c, n, f);
-    for (int k = 0; k < MEG_PAPER_MEMORIES; k++) {
+    for (int k = 0; k < MEG_COST_MEM_TYPES; k++) {
         double here = 0;
 
         for (int i = 0; i < n; i++)
             here += c[i].memory[k];
         if (here == 0)
             continue;
-        fprintf(f, "  %-28s", meg_paper_memory_name[k]);
+        fprintf(f, "  %-28s", meg_cost_memory_name[k]);
         for (int i = 0; i < n; i++)
             fprintf(f, n == 1 ? " %8.1f" : " %10.1f", mib(c[i].memory[k]));
         fputc('\n', f);
@@ -108,7 +108,7 @@ static void print_memory(const struct trainer *t, const struct meg_hardware *hw,
     for (int i = 0; i < n; i++) {
         double sum = process;
 
-        for (int k = 0; k < MEG_PAPER_MEMORIES; k++)
+        for (int k = 0; k < MEG_COST_MEM_TYPES; k++)
             sum += c[i].memory[k];
         fprintf(f, n == 1 ? " %8.1f" : " %10.1f", mib(sum));
         if (sum > most) {
@@ -126,26 +126,26 @@ static void print_memory(const struct trainer *t, const struct meg_hardware *hw,
 static void print_sent(const struct column *c, int n, FILE *f)
 {
     print_stages("sent by a rank in a step", "MiB", c, n, f);
-    for (int k = 0; k < MEG_PAPER_GROUPS; k++) {
+    for (int k = 0; k < MEG_COST_GROUPS; k++) {
         double most = 0;
 
         for (int i = 0; i < n; i++)
             most = c[i].sent[k] > most ? c[i].sent[k] : most;
         if (most == 0)
             continue;
-        fprintf(f, "  %-28s", meg_paper_group_name[k]);
+        fprintf(f, "  %-28s", meg_cost_group_name[k]);
         for (int i = 0; i < n; i++)
             fprintf(f, n == 1 ? " %8.1f" : " %10.1f", mib(c[i].sent[k]));
         fputc('\n', f);
     }
 }
 
-static void print_time(const struct trainer *t, const struct meg_paper *p, const struct meg_hardware *hw, FILE *f)
+static void print_time(const struct trainer *t, const struct meg_cost_model *p, const struct meg_hardware *hw, FILE *f)
 {
     const int64_t tokens = t->plan.global * t->job->train.seq_length;
-    struct meg_paper_time s;
+    struct meg_cost_time s;
 
-    meg_cost_step_time(&s, p, hw, meg_train_threads(hw), true);
+    meg_cost_step_time(&s, p, hw, meg_plan_threads(hw), true);
     const double busy = s.products + s.attention + s.passes + s.collectives;
     const struct {
         const char *name;
@@ -167,22 +167,22 @@ static void print_time(const struct trainer *t, const struct meg_paper *p, const
     fprintf(f, "  %-28s %8.3g\n", "tokens a second", (double)tokens / s.step);
     fprintf(f, "  %-28s %7.1f%%\n", "bubble", 100 * s.bubble);
     fprintf(f, "  %-28s %7.1f%%  of %.4g TFLOP/s a rank\n", "model FLOP/s utilization", 100 * s.mfu,
-            hw->flops[p->run.dtype] * meg_train_threads(hw) / 1e12);
+            hw->flops[p->run.dtype] * meg_plan_threads(hw) / 1e12);
 }
 
 /* Memory, messages and time of the ranks. */
 static void print_ranks(const struct trainer *t, FILE *f)
 {
     const struct meg_hardware *hw = meg_hardware_find(t->job->train.hardware);
-    const struct meg_paper p = meg_train_paper(t, meg_batch_max_microbatches(&t->plan));
+    const struct meg_cost_model p = meg_plan_cost_model(t, meg_batch_max_microbatches(&t->plan));
     struct meg_rank_coords at[3];
     struct column c[3];
-    const int n = meg_paper_kinds(at, &p.layout);
+    const int n = meg_cost_representatives(at, &p.layout);
 
     for (int i = 0; i < n; i++) {
         c[i].stage = at[i].pp;
-        meg_paper_memory(c[i].memory, &p, at[i]);
-        meg_paper_sent(c[i].sent, &p, at[i]);
+        meg_cost_memory(c[i].memory, &p, at[i]);
+        meg_cost_comm_volume(c[i].sent, &p, at[i]);
     }
     print_memory(t, hw, c, n, f);
     if (t->job->train.skip_train)
@@ -227,7 +227,7 @@ static void print_saves(const struct trainer *t, const struct meg_params *params
     const struct meg_train_ckpt_conf *k = &t->job->ckpt;
     const struct meg_train_conf *c = &t->job->train;
     int64_t every = k->save_interval, n = every == MEG_UNSET ? 0 : t->iters / every;
-    const struct meg_paper p = meg_train_paper(t, meg_batch_max_microbatches(&t->plan));
+    const struct meg_cost_model p = meg_plan_cost_model(t, meg_batch_max_microbatches(&t->plan));
     struct meg_optim_memory o = { 0 };
     double nbytes;
 
@@ -254,7 +254,7 @@ static void print_saves(const struct trainer *t, const struct meg_params *params
         fprintf(f, "  kept                         the newest %" PRId64 "\n", k->keep_last);
 }
 
-void meg_train_print_plan(const struct trainer *t, FILE *f)
+void meg_plan_print_dry_run(const struct trainer *t, FILE *f)
 {
     struct meg_params p = { 0 };
 

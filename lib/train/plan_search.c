@@ -16,7 +16,7 @@ struct candidate {
     int64_t micro;
     enum meg_recompute recompute;
     double memory;
-    struct meg_paper_time time;
+    struct meg_cost_time time;
 };
 
 struct search {
@@ -34,7 +34,7 @@ static int64_t factor(int64_t n)
     return n >= 1 && n <= INT32_MAX ? n : 1;
 }
 
-void meg_train_forget_layout(struct meg_train_job *job, int64_t ranks)
+void meg_plan_reset_layout(struct meg_train_job *job, int64_t ranks)
 {
     struct meg_layout_conf *l = &job->layout;
     struct meg_train_conf *c = &job->train;
@@ -66,13 +66,13 @@ static void set_recompute(struct meg_train_conf *c, enum meg_recompute r)
 }
 
 /* Ranks that hold the same weights share the optimizer's work, and overlap it. */
-static bool has_copies(const struct meg_layout_conf *l, int64_t world)
+static bool has_data_parallel(const struct meg_layout_conf *l, int64_t world)
 {
     return world > l->tensor * l->pipeline;
 }
 
 /* The run with a candidate's settings; job is the caller's.  Negative where they break a rule. */
-static int make_paper(struct meg_paper *p, struct meg_train_job *job, const struct search *s, const struct candidate *c)
+static int make_cost_model(struct meg_cost_model *p, struct meg_train_job *job, const struct search *s, const struct candidate *c)
 {
     struct trainer t = { .job = job, .mesh = &t.grid, .precision = s->t->precision };
     struct meg_err e;
@@ -81,14 +81,14 @@ static int make_paper(struct meg_paper *p, struct meg_train_job *job, const stru
     *job = *s->t->job;
     job->layout = c->layout;
     job->share.use_distributed_optimizer = job->share.overlap_grad_reduce = job->share.overlap_param_gather =
-        has_copies(&c->layout, s->world);
+        has_data_parallel(&c->layout, s->world);
     job->train.micro_batch_size = c->micro;
     set_recompute(&job->train, c->recompute);
     if ((r = meg_layout_make(&t.grid.layout, &job->layout, s->world, &e)) < 0 ||
         (r = meg_train_conf_check(&job->train, t.grid.layout.dp, &t.plan, &t.iters, &e)) < 0 ||
-        (r = meg_train_fit(&t, &e)) < 0)
+        (r = meg_train_fit_layout(&t, &e)) < 0)
         return r;
-    *p = meg_train_paper(&t, meg_batch_max_microbatches(&t.plan));
+    *p = meg_plan_cost_model(&t, meg_batch_max_microbatches(&t.plan));
     p->model = &s->t->job->model;
     p->optim = &s->t->job->optim;
     return 0;
@@ -113,20 +113,20 @@ static bool is_too_slow(const struct search *s, double seconds)
 static bool try(struct search *s, struct candidate *c)
 {
     static const enum meg_recompute ways[] = { MEG_RECOMPUTE_NONE, MEG_RECOMPUTE_SELECTIVE, MEG_RECOMPUTE_UNIFORM };
-    const int threads = meg_train_threads(s->hw);
+    const int threads = meg_plan_threads(s->hw);
 
     for (int i = 0; i < 3; i++) {
         struct meg_train_job job;
-        struct meg_paper p;
+        struct meg_cost_model p;
 
         c->recompute = ways[i];
         s->tried++;
-        if (make_paper(&p, &job, s, c) < 0 || is_too_slow(s, meg_paper_bound(&p, s->hw, threads)))
+        if (make_cost_model(&p, &job, s, c) < 0 || is_too_slow(s, meg_cost_time_bound(&p, s->hw, threads)))
             return true;
         meg_cost_step_time(&c->time, &p, s->hw, threads, false);
         if (is_too_slow(s, c->time.step))
             return true;
-        if ((c->memory = meg_paper_most_memory(&p)) <= s->room) {
+        if ((c->memory = meg_cost_max_memory(&p)) <= s->room) {
             keep(s, c);
             return true;
         }
@@ -195,10 +195,10 @@ static void play(struct search *s)
 {
     for (int i = 0; i < s->n; i++) {
         struct meg_train_job job;
-        struct meg_paper p;
+        struct meg_cost_model p;
 
-        make_paper(&p, &job, s, &s->best[i]);
-        meg_cost_step_time(&s->best[i].time, &p, s->hw, meg_train_threads(s->hw), true);
+        make_cost_model(&p, &job, s, &s->best[i]);
+        meg_cost_step_time(&s->best[i].time, &p, s->hw, meg_plan_threads(s->hw), true);
     }
     qsort(s->best, (size_t)s->n, sizeof *s->best, compare);
 }
@@ -222,7 +222,7 @@ static void print_options(const struct candidate *c, int64_t world, FILE *f)
         fprintf(f, " --pipeline-model-parallel-size %" PRId64, l->pipeline);
     if (l->virtual_stages != MEG_UNSET)
         fprintf(f, " --num-virtual-stages-per-pipeline-rank %" PRId64, l->virtual_stages);
-    if (has_copies(l, world))
+    if (has_data_parallel(l, world))
         fprintf(f, " --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather");
     if (c->recompute == MEG_RECOMPUTE_SELECTIVE)
         fprintf(f, " --recompute-activations");
@@ -233,7 +233,7 @@ static void print_options(const struct candidate *c, int64_t world, FILE *f)
 
 static double weights(const struct trainer *t)
 {
-    const struct meg_paper p = meg_train_paper(t, 1);
+    const struct meg_cost_model p = meg_plan_cost_model(t, 1);
     struct meg_params rows;
     double n;
 
@@ -243,13 +243,13 @@ static double weights(const struct trainer *t)
     return n;
 }
 
-int meg_train_print_layouts(const struct trainer *t, FILE *f, struct meg_err *e)
+int meg_plan_print_layouts(const struct trainer *t, FILE *f, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
     struct search s = { .t = t, .hw = meg_hardware_find(c->hardware) };
 
     s.world = meg_train_world_size(t);
-    s.room = s.hw->memory > 0 ? s.hw->memory - s.hw->reserve : meg_train_free_memory(s.world);
+    s.room = s.hw->memory > 0 ? s.hw->memory - s.hw->reserve : meg_memory_available(s.world);
     s.weights = weights(t);
     search(&s);
     if (s.n == 0)

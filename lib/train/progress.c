@@ -28,7 +28,7 @@ static int add_line(const struct trainer *t, const char *text, struct meg_err *e
 {
     const char *job = getenv("SLURM_JOB_ID");
     char *path = path_of(t), date[32];
-    struct meg_append file = { 0 };
+    struct meg_append_file file = { 0 };
     struct meg_str line = { 0 };
     time_t now = time(NULL);
     struct tm when;
@@ -38,15 +38,15 @@ static int add_line(const struct trainer *t, const char *text, struct meg_err *e
     strftime(date, sizeof date, date_format, &when);
     meg_str_printf(&line, "%s\tJob ID: %s\t# GPUs: %d\t%s\n", date, job ? job : "", t->mesh->world->size, text);
     if ((r = meg_mkdirs(t->job->ckpt.save, e)) == 0 &&
-        (r = meg_append_open(&file, path, -1, e)) == 0)
-        r = meg_append_write(&file, line.s, line.n, e);
-    meg_append_close(&file);
+        (r = meg_append_file_open(&file, path, -1, e)) == 0)
+        r = meg_append_file_write(&file, line.s, line.n, e);
+    meg_append_file_close(&file);
     meg_str_free(&line);
     free(path);
     return r;
 }
 
-static double flops_until(const struct trainer *t, const struct meg_position *at)
+static double flops_until(const struct trainer *t, const struct meg_train_state *at)
 {
     return meg_gpt_flops(&t->job->model, 1, t->job->train.seq_length) * (double)at->consumed_train;
 }
@@ -80,13 +80,13 @@ static void first_start(const struct trainer *t, time_t *start, double *flops)
         fclose(f);
 }
 
-int meg_train_progress_starts(struct trainer *t, struct meg_err *e)
+int meg_train_progress_log_start(struct trainer *t, struct meg_err *e)
 {
     t->start_flops = flops_until(t, &t->at);
     return t->job->log.log_progress ? add_line(t, "Starting job", e) : 0;
 }
 
-void meg_train_progress_saved(struct trainer *t, const struct meg_position *at)
+void meg_train_progress_log_save(struct trainer *t, const struct meg_train_state *at)
 {
     double flops = flops_until(t, at), first_flops, ranks = (double)t->mesh->world->size;
     char text[512];

@@ -26,7 +26,7 @@ static int by_value(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-int64_t meg_commonest(const int64_t *v, int n)
+int64_t meg_majority_value(const int64_t *v, int n)
 {
     int64_t *sorted = meg_new((size_t)n * sizeof *sorted), best = v[0];
     int most = 0;
@@ -95,7 +95,7 @@ static const char *first_other(const char *a, const char *b)
     return NULL;
 }
 
-static void say_line(struct meg_str *s, const char *line, const char *where)
+static void append_line(struct meg_str *s, const char *line, const char *where)
 {
     if (line)
         meg_str_printf(s, "%.*s %s", (int)line_length(line), line, where);
@@ -103,16 +103,16 @@ static void say_line(struct meg_str *s, const char *line, const char *where)
         meg_str_printf(s, "nothing %s", where);
 }
 
-static void say_difference(struct meg_str *s, const char *mine, const char *theirs)
+static void append_difference(struct meg_str *s, const char *mine, const char *theirs)
 {
     const char *here = first_other(mine, theirs),
                *there = here ? find(theirs, here, name_length(here)) : first_other(theirs, mine);
 
-    say_line(s, here, "here, ");
-    say_line(s, there, "there");
+    append_line(s, here, "here, ");
+    append_line(s, there, "there");
 }
 
-int meg_same(struct meg_comm *world, const char *lines, int code, const char *rule, struct meg_err *e)
+int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, const char *rule, struct meg_err *e)
 {
     const int64_t mine = (int64_t)meg_xxh3_64(lines, strlen(lines));
     struct meg_str what = { 0 };
@@ -125,7 +125,7 @@ int meg_same(struct meg_comm *world, const char *lines, int code, const char *ru
         return 0;
     hash = meg_new((size_t)world->size * sizeof *hash);
     meg_comm_wait(world, world->op->all_gather(world, hash, &mine, 1, MEG_DTYPE_I64));
-    right = meg_commonest(hash, world->size);
+    right = meg_majority_value(hash, world->size);
     while (hash[root] != right)
         root++;
     for (int i = world->size - 1; i >= 0; i--)
@@ -139,7 +139,7 @@ int meg_same(struct meg_comm *world, const char *lines, int code, const char *ru
     gethostname(host, sizeof host - 1);
     if (differing > 1)
         snprintf(more, sizeof more, ", as do %d others", differing - 1);
-    say_difference(&what, lines, theirs);
+    append_difference(&what, lines, theirs);
     meg_fail(e, code, "rank %d of %d on %s differs from rank %d%s: %s; %s", first, world->size, host, root, more, what.s,
              rule);
     meg_str_free(&what);
@@ -150,7 +150,7 @@ int meg_same(struct meg_comm *world, const char *lines, int code, const char *ru
 
 /* ---- what is compared ---- */
 
-void meg_same_add_file(struct meg_str *lines, const char *path)
+void meg_rank_config_add_file(struct meg_str *lines, const char *path)
 {
     unsigned char *sample;
     char hex[33];
@@ -185,21 +185,21 @@ static bool is_own(const char *line, size_t n)
     return *line == '#';
 }
 
-int meg_same_settings(struct meg_comm *world, const struct meg_optgroup *groups, struct meg_err *e)
+int meg_rank_config_check_options(struct meg_comm *world, const struct meg_optgroup *groups, struct meg_err *e)
 {
     struct meg_str program = { 0 }, dump = { 0 }, options = { 0 };
     int r;
 
     if (world->size == 1)
         return 0;
-    meg_same_add_file(&program, "/proc/self/exe");
-    if ((r = meg_same(world, program.s, MEG_EUSAGE, "all ranks run the same build", e)) < 0)
+    meg_rank_config_add_file(&program, "/proc/self/exe");
+    if ((r = meg_rank_config_check(world, program.s, MEG_EUSAGE, "all ranks run the same build", e)) < 0)
         goto out;
     meg_opt_dump(groups, &dump);
     for (const char *line = dump.s; *line; line += line_length(line) + 1)
         if (!is_own(line, strcspn(line, " ")))
             meg_str_printf(&options, "--%.*s\n", (int)line_length(line), line);
-    r = meg_same(world, options.s, MEG_EUSAGE, "all ranks take the same options", e);
+    r = meg_rank_config_check(world, options.s, MEG_EUSAGE, "all ranks take the same options", e);
 out:
     meg_str_free(&program);
     meg_str_free(&dump);

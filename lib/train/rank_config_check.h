@@ -13,16 +13,16 @@ MEG_BEGIN_DECLS
  * that differs from most (of two, from rank 0) returns code and a message: itself and its host, the first
  * line that differs, theirs, and rule.  The others do not return, being ended by its meg_die.
  */
-int meg_same(struct meg_comm *world, const char *lines, int code, const char *rule, struct meg_err *e);
+int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, const char *rule, struct meg_err *e);
 
 /* The value that most of v [n] have; of two that as many have v[0], or the lower one. */
-int64_t meg_commonest(const int64_t *v, int n);
+int64_t meg_majority_value(const int64_t *v, int n);
 
 /* The program and its options, but for those that say where a rank keeps or writes files of its own. */
-int meg_same_settings(struct meg_comm *world, const struct meg_optgroup *groups, struct meg_err *e);
+int meg_rank_config_check_options(struct meg_comm *world, const struct meg_optgroup *groups, struct meg_err *e);
 
 /* Append the line "path = nbytes, XXH3": of all of it up to 16 MiB, else of its ends and 254 places between. */
-void meg_same_add_file(struct meg_str *lines, const char *path);
+void meg_rank_config_add_file(struct meg_str *lines, const char *path);
 
 MEG_END_DECLS
 #endif

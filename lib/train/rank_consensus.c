@@ -6,7 +6,7 @@
 #include "train/stop.h"
 
 /* The rank that tells why ends this one. */
-static void wait_for_the_end(const struct trainer *t)
+static void wait_for_abort(const struct trainer *t)
 {
     meg_barrier(t->mesh->world);
 }
@@ -26,27 +26,27 @@ static void add_checkpoint(struct meg_str *lines, const struct meg_ckpt *c)
 
     meg_str_printf(&path, "%s/%s", meg_ckpt_path(c), meg_ckpt_is_native(c) ? "manifest.json" : "config.json");
     if (access(path.s, F_OK) == 0)
-        meg_same_add_file(lines, path.s);
+        meg_rank_config_add_file(lines, path.s);
     else
         meg_str_printf(lines, "--load = %s\n", meg_ckpt_path(c));
     meg_str_free(&path);
 }
 
-int meg_train_agree(const struct trainer *t, int r)
+int meg_train_agree_or_exit(const struct trainer *t, int r)
 {
     struct meg_comm *world = t->mesh->world;
     int32_t failed = r < 0 ? world->size - world->rank : 0;
 
     meg_all_reduce(world, &failed, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     if (failed && failed != world->size - world->rank)
-        wait_for_the_end(t);
+        wait_for_abort(t);
     return r;
 }
 
-int meg_train_fail_once(const struct trainer *t, int r)
+int meg_train_fail_on_rank0(const struct trainer *t, int r)
 {
-    if (!meg_train_speaks(t))
-        wait_for_the_end(t);
+    if (!meg_train_is_rank0(t))
+        wait_for_abort(t);
     return r;
 }
 
@@ -59,7 +59,7 @@ static bool is_named_before(const struct meg_mid_dataset *p, int i)
     return false;
 }
 
-int meg_train_same_inputs(const struct trainer *t, struct meg_err *e)
+int meg_train_check_inputs(const struct trainer *t, struct meg_err *e)
 {
     const struct meg_mid_dataset *p;
     struct meg_str lines = { 0 }, path = { 0 };
@@ -78,24 +78,24 @@ int meg_train_same_inputs(const struct trainer *t, struct meg_err *e)
             path.n = 0;
             meg_str_printf(&path, "%s%s", p[i].name, k ? ".bin" : ".idx");
             if (access(path.s, F_OK) == 0) /* mock data have none */
-                meg_same_add_file(&lines, path.s);
+                meg_rank_config_add_file(&lines, path.s);
         }
     meg_str_add(&lines, "", 0);
-    r = meg_same(t->mesh->world, lines.s, MEG_EFORMAT, "all ranks read the same files", e);
+    r = meg_rank_config_check(t->mesh->world, lines.s, MEG_EFORMAT, "all ranks read the same files", e);
     meg_str_free(&lines);
     meg_str_free(&path);
     return r;
 }
 
-bool meg_train_stop_asked(const struct trainer *t)
+bool meg_train_stop_requested(const struct trainer *t)
 {
-    int32_t asked = meg_stop_asked() != 0;
+    int32_t asked = meg_stop_signal() != 0;
 
     meg_all_reduce(t->mesh->world, &asked, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     return asked;
 }
 
-double meg_train_max(const struct trainer *t, double x)
+double meg_train_max_over_ranks(const struct trainer *t, double x)
 {
     meg_all_reduce(t->mesh->world, &x, 1, MEG_DTYPE_F64, MEG_REDUCE_MAX);
     return x;

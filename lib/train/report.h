@@ -13,7 +13,7 @@
 MEG_BEGIN_DECLS
 
 /* An iteration, or the iterations since the last log line.  What was not asked for is NaN, or -1 in integers. */
-struct meg_interval {
+struct meg_train_stats {
     int64_t iteration, train_iters;
     int64_t consumed_samples, skipped_samples;
     int64_t global_batch_size;
@@ -35,14 +35,14 @@ struct meg_interval {
  * Append " [date] iteration N/M | consumed samples: ... |" and a newline: the line that Megatron's
  * training_log prints and that its parsers read.
  */
-void meg_log_line(struct meg_str *s, const struct meg_interval *v, bool has_throughput,
+void meg_training_log_line(struct meg_str *s, const struct meg_train_stats *v, bool has_throughput,
                   const struct tm *when);
 
 /*
  * Append the three lines of an evaluation, dashed rules around
  * " validation loss at WHERE | lm loss value: ... | lm loss PPL: ... | ".
  */
-void meg_log_evaluation(struct meg_str *s, const char *where, double loss);
+void meg_training_log_evaluation(struct meg_str *s, const char *where, double loss);
 
 /* Compute exp(min(20, loss)), as Megatron prints it; NaN of a loss that is not finite. */
 double meg_perplexity(double loss);
@@ -53,9 +53,9 @@ struct meg_logger;
  * Open the files that c names for a run that starts after iteration resumed, whose configuration
  * text (lines "name = value") goes to TensorBoard.  c is kept until close.
  */
-int meg_report_open(struct meg_logger **out, const struct meg_train_log_conf *c, int64_t resumed,
+int meg_logger_open(struct meg_logger **out, const struct meg_train_log_conf *c, int64_t resumed,
                     const char *text, struct meg_err *e);
-void meg_report_close(struct meg_logger *p);
+void meg_logger_close(struct meg_logger *p);
 
 /*
  * Report an iteration, an interval or an evaluation.  A file that cannot be written is warned of and closed, and the
@@ -63,17 +63,17 @@ void meg_report_close(struct meg_logger *p);
  */
 
 /* Write the events of an iteration, and show it on the progress line. */
-void meg_report_step(struct meg_logger *p, const struct meg_interval *v);
+void meg_logger_step(struct meg_logger *p, const struct meg_train_stats *v);
 
 /* Print the log line of a --log-interval, and write its JSON line. */
-void meg_report_interval(struct meg_logger *p, const struct meg_interval *v);
+void meg_logger_interval(struct meg_logger *p, const struct meg_train_stats *v);
 
 /* Report the loss of a split, "valid" or "test"; is_last: after training. */
-void meg_report_evaluation(struct meg_logger *p, const char *split, bool is_last, int64_t iteration,
+void meg_logger_evaluation(struct meg_logger *p, const char *split, bool is_last, int64_t iteration,
                            int64_t consumed_samples, double loss);
 
 /* How far an evaluation is, on the progress line. */
-void meg_report_evaluating(struct meg_logger *p, const char *split, int64_t done, int64_t total);
+void meg_logger_eval_progress(struct meg_logger *p, const char *split, int64_t done, int64_t total);
 
 MEG_END_DECLS
 #endif

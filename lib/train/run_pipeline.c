@@ -27,7 +27,7 @@ static void *keep(char **to, const void *from, size_t nbytes)
 }
 
 /* The positions that this rank has, of four bytes for each position and sequence. */
-static void *keep_ours(char **to, const void *from, const struct meg_mesh *m, const struct meg_batch *b)
+static void *copy_cp_rows(char **to, const void *from, const struct meg_mesh *m, const struct meg_batch *b)
 {
     const size_t row = (size_t)b->b * 4;
     const int64_t ours = b->s / m->layout.cp;
@@ -41,15 +41,15 @@ static void *keep_ours(char **to, const void *from, const struct meg_mesh *m, co
 }
 
 /* A copy of this rank's part of a loader's micro-batch, which its next one overwrites. */
-static struct meg_gpt_batch copy_of(char *to, const struct meg_mesh *m, const struct meg_batch *b)
+static struct meg_gpt_batch copy_micro_batch(char *to, const struct meg_mesh *m, const struct meg_batch *b)
 {
     struct meg_gpt_batch x = { .s = b->s / m->layout.cp, .b = b->b };
 
-    x.tokens = keep_ours(&to, b->tokens, m, b);
-    x.labels = keep_ours(&to, b->labels, m, b);
-    x.position = keep_ours(&to, b->position_ids, m, b);
-    x.doc_start = keep_ours(&to, b->doc_start, m, b);
-    x.loss_mask = keep_ours(&to, b->loss_mask, m, b);
+    x.tokens = copy_cp_rows(&to, b->tokens, m, b);
+    x.labels = copy_cp_rows(&to, b->labels, m, b);
+    x.position = copy_cp_rows(&to, b->position_ids, m, b);
+    x.doc_start = copy_cp_rows(&to, b->doc_start, m, b);
+    x.loss_mask = copy_cp_rows(&to, b->loss_mask, m, b);
     x.sample = keep(&to, b->sample_id, (size_t)b->b * sizeof *b->sample_id);
     return x;
 }
@@ -63,7 +63,7 @@ static double unmasked(const float *mask, int64_t n)
     return sum;
 }
 
-size_t meg_train_micro_nbytes(const struct trainer *t)
+size_t meg_train_micro_batch_nbytes(const struct trainer *t)
 {
     const size_t n = (size_t)(t->plan.micro * t->job->train.seq_length);
 
@@ -72,7 +72,7 @@ size_t meg_train_micro_nbytes(const struct trainer *t)
 
 static int read_batches(struct trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e)
 {
-    const size_t nbytes = meg_train_micro_nbytes(t);
+    const size_t nbytes = meg_train_micro_batch_nbytes(t);
     const double all = (double)(num_micro * t->mesh->layout.dp);
     struct meg_train_batches *b = &t->batches;
     int r;
@@ -91,7 +91,7 @@ static int read_batches(struct trainer *t, struct meg_data_loader *l, int64_t nu
 
         if ((r = meg_data_loader_next(l, &next, e)) < 0)
             return r;
-        b->micro[i] = copy_of(b->bytes + (size_t)i * nbytes, t->mesh, &next);
+        b->micro[i] = copy_micro_batch(b->bytes + (size_t)i * nbytes, t->mesh, &next);
         tokens = unmasked(next.loss_mask, next.s * next.b);
         b->scale[i] = t->job->train.calculate_per_token_loss || tokens == 0 ? 1 : 1 / tokens / all;
         b->tokens += unmasked(b->micro[i].loss_mask, b->micro[i].s * b->micro[i].b);
@@ -99,7 +99,7 @@ static int read_batches(struct trainer *t, struct meg_data_loader *l, int64_t nu
     return 0;
 }
 
-int meg_train_read(struct trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e)
+int meg_train_read_batches(struct trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e)
 {
     const int r = read_batches(t, l, num_micro, e);
     int32_t is_failed = r < 0;
@@ -108,12 +108,12 @@ int meg_train_read(struct trainer *t, struct meg_data_loader *l, int64_t num_mic
     if (!is_failed)
         return 0;
     meg_train_save_before_error(t, r < 0 ? e : NULL);
-    return meg_train_agree(t, r);
+    return meg_train_agree_or_exit(t, r);
 }
 
 /* ---- the list ------------------------------------------------------------------------------- */
 
-struct meg_pipe_schedule_conf meg_train_schedule(const struct meg_train_job *job, const struct meg_layout *l,
+struct meg_pipe_schedule_conf meg_train_pipeline_schedule(const struct meg_train_job *job, const struct meg_layout *l,
                                                  int64_t num_micro)
 {
     const int64_t group = job->layout.group_size;
@@ -137,8 +137,8 @@ static struct meg_pipe_tensor boundary(const struct meg_gpt *g)
 /* Have the list of so many micro-batches, and its buffers. */
 static int prepare(struct trainer *t, int64_t num_micro, bool is_forward_only, struct meg_err *e)
 {
-    struct meg_train_walk *w = &t->walk;
-    struct meg_pipe_schedule_conf c = meg_train_schedule(t->job, &t->mesh->layout, num_micro);
+    struct meg_train_pipeline *w = &t->walk;
+    struct meg_pipe_schedule_conf c = meg_train_pipeline_schedule(t->job, &t->mesh->layout, num_micro);
     size_t nbytes;
     int r;
 
@@ -161,7 +161,7 @@ static int prepare(struct trainer *t, int64_t num_micro, bool is_forward_only, s
     return 0;
 }
 
-void meg_train_walk_free(struct meg_train_walk *w)
+void meg_train_pipeline_free(struct meg_train_pipeline *w)
 {
     meg_pipe_free(&w->pipe);
     meg_pipe_schedule_free(&w->list);

@@ -25,7 +25,7 @@ static int check_settings(struct trainer *t, struct meg_err *e)
     int r;
 
     if (c->plan)
-        meg_train_forget_layout(job, meg_train_world_size(t));
+        meg_plan_reset_layout(job, meg_train_world_size(t));
     if ((r = meg_train_ckpt_conf_check(&job->ckpt, e)) < 0 ||
         (r = meg_train_log_conf_check(&job->log, e)) < 0 ||
         (r = meg_train_open_checkpoint(t, e)) < 0 ||
@@ -62,7 +62,7 @@ static int open_tokenizer(struct trainer *t, struct meg_err *e)
     t->job->tok.megatron_release = meg_megatron_release_find(t->job->tok.megatron_release)->name; /* for checkpoints */
     if ((r = meg_tokenizer_open(&t->tok, &t->job->tok, e)) < 0 ||
         (r = meg_ckpt_tokenizer_read(&t->tok_files, &t->job->tok, t->tok, e)) < 0 ||
-        (t->from && (r = meg_ckpt_tokenizer_carry(&t->tok_files, t->from, e)) < 0))
+        (t->from && (r = meg_ckpt_tokenizer_inherit(&t->tok_files, t->from, e)) < 0))
         return r;
     t->job->model.vocab_size = meg_tokenizer_vocab_size(t->tok);
     if ((r = meg_gpt_conf_check(&t->job->model, e)) < 0)
@@ -87,7 +87,7 @@ static int check_schedule(const struct trainer *t, struct meg_err *e)
 
     for (int64_t global = p->samples ? p->start : p->global; global <= p->global; global += step) {
         const struct meg_pipe_schedule_conf c =
-            meg_train_schedule(t->job, &t->grid.layout, global / (p->micro * p->ranks));
+            meg_train_pipeline_schedule(t->job, &t->grid.layout, global / (p->micro * p->ranks));
         const int r = meg_pipe_schedule_check(&c, e);
 
         if (r < 0)
@@ -116,7 +116,7 @@ static int check_messages(const struct meg_train_conf *c, const struct meg_gpt_c
                     c->micro_batch_size, c->seq_length, m->hidden_size, rows > keys ? rows : keys, INT32_MAX);
 }
 
-int meg_train_fit(struct trainer *t, struct meg_err *e)
+int meg_train_fit_layout(struct trainer *t, struct meg_err *e)
 {
     const struct meg_gpt_conf *m = &t->job->model;
     const struct meg_layout_model model = { .layers = m->num_layers,
@@ -192,8 +192,8 @@ static int plan_data(struct trainer *t, struct meg_err *e)
 static int open_model(struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
-    const struct meg_paper paper = meg_train_paper(t, meg_batch_max_microbatches(&t->plan));
-    const struct meg_gpt_run run = meg_paper_run(&paper, t->mesh->at.pp);
+    const struct meg_cost_model paper = meg_plan_cost_model(t, meg_batch_max_microbatches(&t->plan));
+    const struct meg_gpt_run run = meg_cost_stage_run(&paper, t->mesh->at.pp);
     int r;
 
     if ((r = meg_gpt_create(&t->model, &t->job->model, &run, meg_cpu_ops(), t->mesh, e)) < 0 ||
@@ -234,11 +234,11 @@ static int open_report(struct trainer *t, struct meg_err *e)
     struct meg_str text = { 0 };
     int r;
 
-    if (!meg_train_speaks(t))
+    if (!meg_train_is_rank0(t))
         return 0;
     meg_opt_dump(t->groups, &text);
     debug_options(text.s);
-    r = meg_report_open(&t->report, &t->job->log, t->at.iteration, text.s, e);
+    r = meg_logger_open(&t->report, &t->job->log, t->at.iteration, text.s, e);
     meg_str_free(&text);
     return r;
 }
@@ -248,17 +248,17 @@ static int build_data(struct trainer *t, struct meg_err *e)
 {
     int r = 0;
 
-    if (meg_train_speaks(t) && (r = meg_data_splits_build(t->data, e)) < 0)
+    if (meg_train_is_rank0(t) && (r = meg_data_splits_build(t->data, e)) < 0)
         return r;
     meg_barrier(t->mesh->world);
-    return meg_train_speaks(t) ? 0 : meg_data_splits_build(t->data, e);
+    return meg_train_is_rank0(t) ? 0 : meg_data_splits_build(t->data, e);
 }
 
 static int run(struct trainer *t, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
-    const double start_nbytes = meg_train_resident_nbytes();
-    struct meg_account account;
+    const double start_nbytes = meg_memory_rss();
+    struct meg_usage_vs_plan account;
     int r;
 
     if (t->job->ckpt.save && !c->skip_train)
@@ -272,11 +272,11 @@ static int run(struct trainer *t, struct meg_err *e)
     if ((r = meg_train_open_loader(t, &t->valid, MEG_SPLIT_VALID,
                                    c->skip_train ? 0 : t->at.consumed_valid, e)) < 0 ||
         (r = open_report(t, e)) < 0 ||
-        (meg_train_speaks(t) && (r = meg_train_progress_starts(t, e)) < 0))
+        (meg_train_is_rank0(t) && (r = meg_train_progress_log_start(t, e)) < 0))
         return r;
     if ((r = meg_train_loop(t, e)) == 0) {
-        meg_train_account(t, &account);
-        meg_train_tell_account(t, &account, start_nbytes);
+        meg_usage_vs_plan_measure(t, &account);
+        meg_usage_vs_plan_log(t, &account, start_nbytes);
         if (t->job->account)
             *t->job->account = account;
     }
@@ -288,8 +288,8 @@ static int settle(struct trainer *t, struct meg_err *e)
     int r;
 
     if ((r = check_settings(t, e)) < 0 || (r = open_tokenizer(t, e)) < 0 ||
-        (r = meg_train_fit(t, e)) < 0 || (r = meg_train_read_position(t, e)) < 0 ||
-        (r = meg_train_check_save(t, e)) < 0)
+        (r = meg_train_fit_layout(t, e)) < 0 || (r = meg_train_read_state(t, e)) < 0 ||
+        (r = meg_train_check_save_dir(t, e)) < 0)
         return r;
     return t->job->train.plan ? 0 : plan_data(t, e);
 }
@@ -301,7 +301,7 @@ static int lock_save(struct trainer *t, struct meg_err *e)
 
     if (!t->job->ckpt.save || c->skip_train || c->dry_run || c->plan)
         return 0;
-    return meg_train_agree(t, meg_train_speaks(t) ? meg_lock_dir(&t->lock, t->job->ckpt.save, e) : 0);
+    return meg_train_agree_or_exit(t, meg_train_is_rank0(t) ? meg_lock_dir(&t->lock, t->job->ckpt.save, e) : 0);
 }
 
 int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world,
@@ -313,29 +313,29 @@ int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, stru
     };
     int r;
 
-    if ((r = meg_same_settings(world, groups, e)) < 0 || (r = lock_save(&t, e)) < 0 ||
-        (r = meg_train_agree(&t, settle(&t, e))) < 0 ||
-        (r = meg_train_same_inputs(&t, e)) < 0)
+    if ((r = meg_rank_config_check_options(world, groups, e)) < 0 || (r = lock_save(&t, e)) < 0 ||
+        (r = meg_train_agree_or_exit(&t, settle(&t, e))) < 0 ||
+        (r = meg_train_check_inputs(&t, e)) < 0)
         goto out;
     if (job->train.dry_run || job->train.plan) {
-        if (meg_train_speaks(&t) && job->train.plan)
-            r = meg_train_print_layouts(&t, stdout, e);
-        else if (meg_train_speaks(&t))
-            meg_train_print_plan(&t, stdout);
+        if (meg_train_is_rank0(&t) && job->train.plan)
+            r = meg_plan_print_layouts(&t, stdout, e);
+        else if (meg_train_is_rank0(&t))
+            meg_plan_print_dry_run(&t, stdout);
         goto out;
     }
-    if ((r = meg_train_agree(&t, meg_train_check_room(&t, e))) < 0)
+    if ((r = meg_train_agree_or_exit(&t, meg_memory_check(&t, e))) < 0)
         goto out;
     meg_mesh_make(&t.grid, world, &t.grid.layout);
     r = run(&t, e);
     if (r < 0 && r != MEG_ESTOP && world->size > 1)
         return r; /* to be told at once: to close what other ranks have a part in would wait for them */
 out:
-    meg_report_close(t.report);
+    meg_logger_close(t.report);
     meg_data_loader_close(t.train);
     meg_data_loader_close(t.valid);
     meg_optim_close(t.optim);
-    meg_train_walk_free(&t.walk);
+    meg_train_pipeline_free(&t.walk);
     meg_train_batches_free(&t.batches);
     meg_gpt_close(t.model);
     meg_data_splits_close(t.data);

@@ -7,7 +7,7 @@
 #include "train/nan.h"
 
 /* The loss of all ranks, and the tokens it is a sum over, from those of this rank's micro-batches. */
-static void add_up_loss(const struct trainer *t, double *num, double *den)
+static void reduce_loss(const struct trainer *t, double *num, double *den)
 {
     double both[2] = { *num, *den };
 
@@ -24,24 +24,24 @@ static void add_up_loss(const struct trainer *t, double *num, double *den)
  * weighted either way.
  */
 static int gradients(struct trainer *t, int64_t num_micro, double *loss, double *scale,
-                     struct meg_nan *mine, struct meg_err *e)
+                     struct meg_nan_local *mine, struct meg_err *e)
 {
     double num, den;
     int r;
 
     meg_straggler_enter(&t->straggler, MEG_PHASE_BATCH);
-    if ((r = meg_train_read(t, t->train, num_micro, e)) < 0)
+    if ((r = meg_train_read_batches(t, t->train, num_micro, e)) < 0)
         return r;
     meg_optim_begin(t->optim, num_micro, meg_train_checks_nan(t));
-    meg_straggler_enter(&t->straggler, MEG_PHASE_PASSES);
+    meg_straggler_enter(&t->straggler, MEG_PHASE_FORWARD_BACKWARD);
     if ((r = meg_train_run_pipeline(t, num_micro, true, &num, e)) < 0)
         return r;
-    meg_straggler_enter(&t->straggler, MEG_PHASE_REDUCTION);
+    meg_straggler_enter(&t->straggler, MEG_PHASE_GRAD_REDUCE);
     den = t->batches.tokens;
     meg_optim_reduce_grads(t->optim);
     if (meg_train_checks_nan(t))
-        meg_nan_look(t, num, mine);
-    add_up_loss(t, &num, &den);
+        meg_nan_check_local(t, num, mine);
+    reduce_loss(t, &num, &den);
     *scale = (t->job->train.calculate_per_token_loss && den > 0 ? 1 / den : 1) / t->scaler.scale;
     *loss = den > 0 ? num / den : 0;
     return 0;
@@ -67,7 +67,7 @@ static void update(struct trainer *t, double norm, struct meg_optim_rates *rates
 
 /*
  * Skip the step where gradients overflow at this loss scale, and lower the scale.  At the least dynamic scale that does
- * not help, so that MEG_NAN_IN_A_ROW of such steps end the run.
+ * not help, so that MEG_NAN_MAX_CONSECUTIVE of such steps end the run.
  */
 static int check_overflow(struct trainer *t, double norm, bool *is_skipped, struct meg_err *e)
 {
@@ -77,13 +77,13 @@ static int check_overflow(struct trainer *t, double norm, bool *is_skipped, stru
     *is_skipped = meg_scaler_update(&t->scaler, !isfinite(norm));
     if (!*is_skipped)
         return 0;
-    if (is_least && s->kind == MEG_SCALER_DYNAMIC && ++t->nan_in_a_row == MEG_NAN_IN_A_ROW)
-        return meg_train_fail_once(t, meg_fail(e, MEG_EFAIL,
+    if (is_least && s->kind == MEG_SCALER_DYNAMIC && ++t->nan_in_a_row == MEG_NAN_MAX_CONSECUTIVE)
+        return meg_train_fail_on_rank0(t, meg_fail(e, MEG_EFAIL,
                                                "iteration %" PRId64 ": a gradient is not finite at a loss scale of %g, "
                                                "the least there is, for the %dth iteration in a row; a lower --lr, "
                                                "--clip-grad or --min-loss-scale may help",
-                                               t->at.iteration + 1, s->scale, MEG_NAN_IN_A_ROW));
-    if (is_least && meg_train_speaks(t))
+                                               t->at.iteration + 1, s->scale, MEG_NAN_MAX_CONSECUTIVE));
+    if (is_least && meg_train_is_rank0(t))
         meg_warn("iteration %" PRId64 ": a gradient is not finite at a loss scale of %g, the least there is; the "
                  "iteration is left out", t->at.iteration + 1, s->scale);
     meg_optim_zero_grad(t->optim);
@@ -96,7 +96,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     const struct meg_optim_conf *o = &job->optim;
     struct meg_step_result s = { .num_zeros = -1, .grad_norm = NAN, .params_norm = NAN };
     struct meg_optim_rates rates;
-    struct meg_nan mine;
+    struct meg_nan_local mine;
     double start_s = meg_now_s();
     int r;
 
@@ -108,7 +108,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     if (o->clip_grad > 0 || job->train.check_for_nan || t->scaler.kind)
         s.grad_norm = meg_optim_grad_norm(t->optim, rates.grad_scale);
     s.is_left_out = meg_train_checks_nan(t) && !(isfinite(s.lm_loss) && isfinite(s.grad_norm));
-    if (s.is_left_out && (r = meg_nan_meet(t, &mine, e)) < 0)
+    if (s.is_left_out && (r = meg_nan_handle(t, &mine, e)) < 0)
         return r;
     if (!s.is_left_out && (r = check_overflow(t, s.grad_norm, &s.is_left_out, e)) < 0)
         return r;
@@ -124,7 +124,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
         s.grad_norm = NAN; /* Megatron logs none then */
     if (job->log.log_params_norm)
         s.params_norm = meg_optim_params_norm(t->optim);
-    meg_straggler_end(&t->straggler);
+    meg_straggler_end_step(&t->straggler);
     t->at.iteration++;
     t->at.consumed_train += s.batch.run;
     t->at.skipped += s.batch.global - s.batch.run;
@@ -144,17 +144,17 @@ int meg_train_evaluate(struct trainer *t, struct meg_data_loader *l, const char 
     for (int64_t i = 0; i < total; i++) {
         double sum;
 
-        if (meg_train_stop_asked(t))
+        if (meg_train_stop_requested(t))
             return 0;
-        if ((r = meg_train_read(t, l, num_micro, e)) < 0 ||
+        if ((r = meg_train_read_batches(t, l, num_micro, e)) < 0 ||
             (r = meg_train_run_pipeline(t, num_micro, false, &sum, e)) < 0)
             return r;
         num += sum;
         den += t->batches.tokens;
-        if (meg_train_speaks(t))
-            meg_report_evaluating(t->report, split, i, total);
+        if (meg_train_is_rank0(t))
+            meg_logger_eval_progress(t->report, split, i, total);
     }
-    add_up_loss(t, &num, &den);
+    reduce_loss(t, &num, &den);
     *loss = num / den;
     return 0;
 }

@@ -45,7 +45,7 @@ void meg_stop_catch(void)
     }
 }
 
-int meg_stop_asked(void)
+int meg_stop_signal(void)
 {
     return asked;
 }

@@ -16,7 +16,7 @@ MEG_BEGIN_DECLS
 void meg_stop_catch(void);
 
 /* The signal that asked, or 0. */
-int meg_stop_asked(void);
+int meg_stop_signal(void);
 
 MEG_END_DECLS
 #endif

@@ -13,7 +13,7 @@ static double busy_now_s(void)
     return meg_now_s() - meg_comm_waited_s();
 }
 
-void meg_straggler_end(struct meg_straggler *s)
+void meg_straggler_end_step(struct meg_straggler *s)
 {
     s->busy_s[s->phase] += busy_now_s() - s->since_s;
     s->steps++;

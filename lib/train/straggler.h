@@ -5,7 +5,7 @@
 
 MEG_BEGIN_DECLS
 
-enum meg_phase { MEG_PHASE_BATCH, MEG_PHASE_PASSES, MEG_PHASE_REDUCTION, MEG_PHASE_OPTIMIZER, MEG_PHASES };
+enum meg_phase { MEG_PHASE_BATCH, MEG_PHASE_FORWARD_BACKWARD, MEG_PHASE_GRAD_REDUCE, MEG_PHASE_OPTIMIZER, MEG_PHASES };
 
 /* Starts as { 0 }. */
 struct meg_straggler {
@@ -17,7 +17,7 @@ struct meg_straggler {
 
 /* A phase begins, and the one before ends; the end of a step. */
 void meg_straggler_enter(struct meg_straggler *s, enum meg_phase p);
-void meg_straggler_end(struct meg_straggler *s);
+void meg_straggler_end_step(struct meg_straggler *s);
 
 /*
  * Every rank calls it: rank 0 prints on stdout, for each phase, the slowest rank with its host, its

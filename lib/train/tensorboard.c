@@ -7,8 +7,8 @@
 #include "train/append.h"
 #include "train/tensorboard_internal.h"
 
-struct meg_events {
-    struct meg_append file;
+struct meg_tensorboard {
+    struct meg_append_file file;
 };
 
 static uint32_t crc32c(const unsigned char *p, size_t n)
@@ -23,7 +23,7 @@ static uint32_t crc32c(const unsigned char *p, size_t n)
     return ~crc;
 }
 
-uint32_t meg_events_crc(const void *bytes, size_t n)
+uint32_t meg_tensorboard_crc(const void *bytes, size_t n)
 {
     uint32_t crc = crc32c(bytes, n);
 
@@ -68,12 +68,12 @@ static void put_source(struct meg_str *event)
 {
     struct meg_str source = { 0 };
 
-    put_bytes(&source, 1, EVENTS_WRITER, strlen(EVENTS_WRITER));
+    put_bytes(&source, 1, EVENT_FILE_WRITER, strlen(EVENT_FILE_WRITER));
     put_message(event, EVENT_SOURCE, &source);
 }
 
 /* Write an event holding the message or string body, which is freed. */
-static int write_event(struct meg_events *t, int64_t step, int field, struct meg_str *body,
+static int write_event(struct meg_tensorboard *t, int64_t step, int field, struct meg_str *body,
                        struct meg_err *e)
 {
     struct meg_str event = { 0 }, record = { 0 };
@@ -94,18 +94,18 @@ static int write_event(struct meg_events *t, int64_t step, int field, struct meg
 
     n = event.n;
     meg_str_add(&record, &n, sizeof n);
-    crc = meg_events_crc(&n, sizeof n);
+    crc = meg_tensorboard_crc(&n, sizeof n);
     meg_str_add(&record, &crc, sizeof crc);
     meg_str_add(&record, event.s, event.n);
-    crc = meg_events_crc(event.s, event.n);
+    crc = meg_tensorboard_crc(event.s, event.n);
     meg_str_add(&record, &crc, sizeof crc);
-    r = meg_append_write(&t->file, record.s, record.n, e);
+    r = meg_append_file_write(&t->file, record.s, record.n, e);
     meg_str_free(&event);
     meg_str_free(&record);
     return r;
 }
 
-int meg_events_scalar(struct meg_events *t, const char *tag, double value, int64_t step,
+int meg_tensorboard_scalar(struct meg_tensorboard *t, const char *tag, double value, int64_t step,
                       struct meg_err *e)
 {
     struct meg_str item = { 0 }, summary = { 0 };
@@ -118,7 +118,7 @@ int meg_events_scalar(struct meg_events *t, const char *tag, double value, int64
     return write_event(t, step, EVENT_SUMMARY, &summary, e);
 }
 
-int meg_events_text(struct meg_events *t, const char *tag, const char *text, int64_t step,
+int meg_tensorboard_text(struct meg_tensorboard *t, const char *tag, const char *text, int64_t step,
                     struct meg_err *e)
 {
     struct meg_str item = { 0 }, summary = { 0 }, tensor = { 0 }, shape = { 0 }, dim = { 0 },
@@ -143,9 +143,9 @@ int meg_events_text(struct meg_events *t, const char *tag, const char *text, int
     return write_event(t, step, EVENT_SUMMARY, &summary, e);
 }
 
-int meg_events_open(struct meg_events **out, const char *dir, int64_t resumed, struct meg_err *e)
+int meg_tensorboard_open(struct meg_tensorboard **out, const char *dir, int64_t resumed, struct meg_err *e)
 {
-    struct meg_events *t = meg_new(sizeof *t);
+    struct meg_tensorboard *t = meg_new(sizeof *t);
     struct meg_str body = { 0 }, path = { 0 };
     char host[256] = "localhost";
     int r;
@@ -153,12 +153,12 @@ int meg_events_open(struct meg_events **out, const char *dir, int64_t resumed, s
     if ((r = meg_mkdirs(dir, e)) < 0)
         goto out;
     if (resumed > 0)
-        meg_events_trim(dir, resumed);
+        meg_tensorboard_trim(dir, resumed);
     gethostname(host, sizeof host - 1);
-    meg_str_printf(&path, "%s/" EVENTS_NAME "%lld.%s.%ld", dir, (long long)time(NULL), host,
+    meg_str_printf(&path, "%s/" EVENT_FILE_PREFIX "%lld.%s.%ld", dir, (long long)time(NULL), host,
                    (long)getpid());
     meg_str_printf(&body, "brain.Event:2");
-    if ((r = meg_append_open(&t->file, path.s, -1, e)) < 0 ||
+    if ((r = meg_append_file_open(&t->file, path.s, -1, e)) < 0 ||
         (r = write_event(t, 0, EVENT_FILE_VERSION, &body, e)) < 0)
         goto out;
     *out = t;
@@ -166,14 +166,14 @@ int meg_events_open(struct meg_events **out, const char *dir, int64_t resumed, s
 out:
     meg_str_free(&path);
     meg_str_free(&body);
-    meg_events_close(t);
+    meg_tensorboard_close(t);
     return r;
 }
 
-void meg_events_close(struct meg_events *t)
+void meg_tensorboard_close(struct meg_tensorboard *t)
 {
     if (!t)
         return;
-    meg_append_close(&t->file);
+    meg_append_file_close(&t->file);
     free(t);
 }

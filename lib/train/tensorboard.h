@@ -12,27 +12,27 @@
 
 MEG_BEGIN_DECLS
 
-struct meg_events;
+struct meg_tensorboard;
 
 /*
  * Make dir where it is missing, and in it events.out.tfevents.TIME.HOST.PID.  With resumed > 0 remove the events after
  * that iteration from the files that were written to dir in this way.
  */
-int meg_events_open(struct meg_events **out, const char *dir, int64_t resumed, struct meg_err *e);
+int meg_tensorboard_open(struct meg_tensorboard **out, const char *dir, int64_t resumed, struct meg_err *e);
 
 /* How the name of a tag ends whose steps are samples and not iterations. */
-#define MEG_EVENTS_BY_SAMPLES " vs samples"
+#define MEG_TENSORBOARD_VS_SAMPLES " vs samples"
 
 /* Add one value.  The record is written at once, so that what was added survives the process. */
-int meg_events_scalar(struct meg_events *t, const char *tag, double value, int64_t step,
+int meg_tensorboard_scalar(struct meg_tensorboard *t, const char *tag, double value, int64_t step,
                       struct meg_err *e);
-int meg_events_text(struct meg_events *t, const char *tag, const char *text, int64_t step,
+int meg_tensorboard_text(struct meg_tensorboard *t, const char *tag, const char *text, int64_t step,
                     struct meg_err *e);
 
-void meg_events_close(struct meg_events *t);
+void meg_tensorboard_close(struct meg_tensorboard *t);
 
 /* CRC-32C (Castagnoli) of n bytes, masked as the record format wants it. */
-uint32_t meg_events_crc(const void *bytes, size_t n);
+uint32_t meg_tensorboard_crc(const void *bytes, size_t n);
 
 MEG_END_DECLS
 #endif

@@ -105,18 +105,18 @@ static bool next_record(const struct meg_mmap *m, size_t *at, struct bytes *even
 static bool is_ours(struct bytes event)
 {
     const struct bytes writer = inside(inside(event, EVENT_SOURCE), 1);
-    const size_t n = strlen(EVENTS_WRITER);
+    const size_t n = strlen(EVENT_FILE_WRITER);
 
-    return (size_t)(writer.end - writer.p) == n && !memcmp(writer.p, EVENTS_WRITER, n);
+    return (size_t)(writer.end - writer.p) == n && !memcmp(writer.p, EVENT_FILE_WRITER, n);
 }
 
 /* Whether an event is of an iteration after this one; a tag over samples says nothing about that. */
 static bool is_after(struct bytes event, int64_t iteration)
 {
     const struct bytes tag = inside(inside(inside(event, EVENT_SUMMARY), 1), 1);
-    const size_t n = strlen(MEG_EVENTS_BY_SAMPLES), length = (size_t)(tag.end - tag.p);
+    const size_t n = strlen(MEG_TENSORBOARD_VS_SAMPLES), length = (size_t)(tag.end - tag.p);
 
-    return length && (length < n || memcmp(tag.end - n, MEG_EVENTS_BY_SAMPLES, n)) && step_of(event) > iteration;
+    return length && (length < n || memcmp(tag.end - n, MEG_TENSORBOARD_VS_SAMPLES, n)) && step_of(event) > iteration;
 }
 
 static int trim(const char *path, int64_t iteration, struct meg_err *e)
@@ -138,7 +138,7 @@ static int trim(const char *path, int64_t iteration, struct meg_err *e)
     return r;
 }
 
-void meg_events_trim(const char *dir, int64_t iteration)
+void meg_tensorboard_trim(const char *dir, int64_t iteration)
 {
     struct meg_str path = { 0 };
     DIR *d = opendir(dir);
@@ -146,7 +146,7 @@ void meg_events_trim(const char *dir, int64_t iteration)
     struct meg_err e;
 
     while (d && (f = readdir(d))) {
-        if (strncmp(f->d_name, EVENTS_NAME, strlen(EVENTS_NAME)))
+        if (strncmp(f->d_name, EVENT_FILE_PREFIX, strlen(EVENT_FILE_PREFIX)))
             continue;
         path.n = 0;
         meg_str_printf(&path, "%s/%s", dir, f->d_name);

@@ -26,12 +26,12 @@ struct meg_train_job {
     struct meg_gpt_conf model;
     struct meg_data_conf data;
     struct meg_tok_conf tok;
-    struct meg_account *account;             /* NULL, or filled when the run is over, by each rank its own */
+    struct meg_usage_vs_plan *account;             /* NULL, or filled when the run is over, by each rank its own */
 };
 
 /* The tables of meg-train's options, which fill job, in the order of its manual; { 0 } is the last. */
-enum { MEG_TRAIN_GROUPS = 12 };
-void meg_train_groups(struct meg_optgroup out[MEG_TRAIN_GROUPS], struct meg_train_job *job);
+enum { MEG_TRAIN_OPTION_GROUPS = 12 };
+void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], struct meg_train_job *job);
 
 /*
  * Run the job whose settings groups hold (they name the job's structs; checkpoints keep their dump).

@@ -1,7 +1,7 @@
 #include "train/conf.h"
 
 #define YET " not there yet; see meg(7)"
-const struct meg_opt_unsupported meg_train_absent[] = {
+const struct meg_opt_unsupported meg_train_unsupported_opts[] = {
     /* Megatron's older names */
     { "batch-size", "now called --micro-batch-size" },
     { "warmup", "now called --lr-warmup-fraction" },

@@ -5,13 +5,13 @@
 #include "base/mem.h"
 #include "train/internal.h"
 
-struct meg_paper meg_train_paper(const struct trainer *t, int64_t num_micro)
+struct meg_cost_model meg_plan_cost_model(const struct trainer *t, int64_t num_micro)
 {
     const struct meg_train_job *job = t->job;
     const struct meg_train_conf *c = &job->train;
-    struct meg_paper p = { .model = &job->model, .optim = &job->optim, .layout = t->mesh->layout };
+    struct meg_cost_model p = { .model = &job->model, .optim = &job->optim, .layout = t->mesh->layout };
 
-    p.schedule = meg_train_schedule(job, &p.layout, num_micro);
+    p.schedule = meg_train_pipeline_schedule(job, &p.layout, num_micro);
     p.schedule.is_forward_only = c->skip_train;
     p.run.s = c->seq_length;
     p.run.b = c->micro_batch_size;
@@ -35,53 +35,53 @@ struct meg_paper meg_train_paper(const struct trainer *t, int64_t num_micro)
     return p;
 }
 
-int meg_train_counted_step(struct trainer *t, struct meg_step_result *s, struct meg_err *e)
+int meg_train_measured_step(struct trainer *t, struct meg_step_result *s, struct meg_err *e)
 {
-    double before[MEG_PAPER_GROUPS], after[MEG_PAPER_GROUPS];
+    double before[MEG_COST_GROUPS], after[MEG_COST_GROUPS];
     int r;
 
-    meg_paper_counted(before, t->mesh);
+    meg_cost_comm_volume_measured(before, t->mesh);
     if ((r = meg_train_step(t, s, e)) < 0)
         return r;
-    meg_paper_counted(after, t->mesh);
-    for (int i = 0; i < MEG_PAPER_GROUPS; i++)
+    meg_cost_comm_volume_measured(after, t->mesh);
+    for (int i = 0; i < MEG_COST_GROUPS; i++)
         t->sent[i] = after[i] - before[i];
     t->sent_num_micro = s->batch.num_micro;
     return 0;
 }
 
-void meg_train_account(const struct trainer *t, struct meg_account *a)
+void meg_usage_vs_plan_measure(const struct trainer *t, struct meg_usage_vs_plan *a)
 {
-    const struct meg_paper most = meg_train_paper(t, meg_batch_max_microbatches(&t->plan));
-    const struct meg_paper last = meg_train_paper(t, t->sent_num_micro);
+    const struct meg_cost_model most = meg_plan_cost_model(t, meg_batch_max_microbatches(&t->plan));
+    const struct meg_cost_model last = meg_plan_cost_model(t, t->sent_num_micro);
     const struct meg_gpt_memory *m = &t->model->high;
 
-    *a = (struct meg_account){
-        .held = { [MEG_PAPER_PARAMS] = (double)m->params,
-                  [MEG_PAPER_GRADS] = (double)m->grads,
-                  [MEG_PAPER_ACTIVATIONS] = (double)m->activations,
-                  [MEG_PAPER_WORKSPACE] = (double)m->workspace,
-                  [MEG_PAPER_PIPELINE] = (double)t->walk.arena.high }
+    *a = (struct meg_usage_vs_plan){
+        .held = { [MEG_COST_MEM_PARAMS] = (double)m->params,
+                  [MEG_COST_MEM_GRADS] = (double)m->grads,
+                  [MEG_COST_MEM_ACTIVATIONS] = (double)m->activations,
+                  [MEG_COST_MEM_WORKSPACE] = (double)m->workspace,
+                  [MEG_COST_MEM_PIPELINE] = (double)t->walk.arena.high }
     };
     if (t->optim) {
         const struct meg_optim_memory *o = &t->optim->high;
 
-        a->held[MEG_PAPER_PARAMS] += (double)o->params;
-        a->held[MEG_PAPER_GRADS] += (double)o->grads;
-        a->held[MEG_PAPER_MAIN] = (double)o->main;
-        a->held[MEG_PAPER_MAIN_GRADS] = (double)o->main_grad;
-        a->held[MEG_PAPER_OPTIM] = (double)o->state;
+        a->held[MEG_COST_MEM_PARAMS] += (double)o->params;
+        a->held[MEG_COST_MEM_GRADS] += (double)o->grads;
+        a->held[MEG_COST_MEM_MAIN_PARAMS] = (double)o->main;
+        a->held[MEG_COST_MEM_MAIN_GRADS] = (double)o->main_grad;
+        a->held[MEG_COST_MEM_OPTIM] = (double)o->state;
     }
-    meg_paper_memory(a->held_planned, &most, t->mesh->at);
+    meg_cost_memory(a->held_planned, &most, t->mesh->at);
     if (t->sent_num_micro == 0)
         return;
     memcpy(a->sent, t->sent, sizeof a->sent);
-    meg_paper_sent(a->sent_planned, &last, t->mesh->at);
+    meg_cost_comm_volume(a->sent_planned, &last, t->mesh->at);
 }
 
 /* Numbers of all ranks and what was planned for them: the largest of each, and of what is between the two. */
 struct pairs {
-    double counted[MEG_PAPER_MEMORIES], planned[MEG_PAPER_MEMORIES], apart[MEG_PAPER_MEMORIES];
+    double counted[MEG_COST_MEM_TYPES], planned[MEG_COST_MEM_TYPES], apart[MEG_COST_MEM_TYPES];
 };
 
 static struct pairs largest(const struct trainer *t, const double *counted, const double *planned, int n)
@@ -97,50 +97,50 @@ static struct pairs largest(const struct trainer *t, const double *counted, cons
     return p;
 }
 
-static void tell_sent(const struct trainer *t, const struct meg_account *a)
+static void log_comm_usage(const struct trainer *t, const struct meg_usage_vs_plan *a)
 {
-    const struct pairs p = largest(t, a->sent, a->sent_planned, MEG_PAPER_GROUPS);
+    const struct pairs p = largest(t, a->sent, a->sent_planned, MEG_COST_GROUPS);
     struct meg_str text = { 0 };
 
-    for (int i = 0; i < MEG_PAPER_GROUPS; i++) {
+    for (int i = 0; i < MEG_COST_GROUPS; i++) {
         if (p.counted[i] == 0 && p.planned[i] == 0)
             continue;
-        meg_str_printf(&text, "%s%s %.0f bytes", text.n ? "; " : "", meg_paper_group_name[i], p.counted[i]);
-        if (p.apart[i] < MEG_ACCOUNT_ROUNDING)
+        meg_str_printf(&text, "%s%s %.0f bytes", text.n ? "; " : "", meg_cost_group_name[i], p.counted[i]);
+        if (p.apart[i] < MEG_USAGE_VS_PLAN_ROUNDING)
             meg_str_printf(&text, ", as planned");
         else
             meg_str_printf(&text, ", where %.0f were planned", p.planned[i]);
     }
-    if (text.n && meg_train_speaks(t))
+    if (text.n && meg_train_is_rank0(t))
         meg_debug("sent in a step: %s", text.s);
     meg_str_free(&text);
 }
 
 /* The process, and arenas that were not what was planned. */
-static void tell_held(const struct trainer *t, const struct meg_account *a, double start_nbytes)
+static void log_memory_usage(const struct trainer *t, const struct meg_usage_vs_plan *a, double start_nbytes)
 {
     enum { MOST, SINCE, PLANNED, NUMBERS };
-    const struct pairs p = largest(t, a->held, a->held_planned, MEG_PAPER_ARENAS);
+    const struct pairs p = largest(t, a->held, a->held_planned, MEG_COST_MEM_ARENAS);
     struct meg_str text = { 0 };
-    double v[NUMBERS] = { meg_train_most_resident_nbytes() };
+    double v[NUMBERS] = { meg_memory_peak_rss() };
 
     v[SINCE] = v[MOST] - start_nbytes;
-    for (int i = 0; i < MEG_PAPER_MEMORIES; i++)
+    for (int i = 0; i < MEG_COST_MEM_TYPES; i++)
         v[PLANNED] += a->held_planned[i];
     meg_all_reduce(t->mesh->world, v, NUMBERS, MEG_DTYPE_F64, MEG_REDUCE_MAX);
     meg_str_printf(&text, "memory: %.1f MiB at most, %.1f of it since the start, where %.1f were planned",
                    v[MOST] / (1 << 20), v[SINCE] / (1 << 20), v[PLANNED] / (1 << 20));
-    for (int i = 0; i < MEG_PAPER_ARENAS; i++)
+    for (int i = 0; i < MEG_COST_MEM_ARENAS; i++)
         if (p.apart[i] > 0)
-            meg_str_printf(&text, "; %s %.0f bytes, where %.0f were planned", meg_paper_memory_name[i], p.counted[i],
+            meg_str_printf(&text, "; %s %.0f bytes, where %.0f were planned", meg_cost_memory_name[i], p.counted[i],
                            p.planned[i]);
-    if (meg_train_speaks(t))
+    if (meg_train_is_rank0(t))
         meg_debug("%s", text.s);
     meg_str_free(&text);
 }
 
-void meg_train_tell_account(const struct trainer *t, const struct meg_account *a, double start_nbytes)
+void meg_usage_vs_plan_log(const struct trainer *t, const struct meg_usage_vs_plan *a, double start_nbytes)
 {
-    tell_sent(t, a);
-    tell_held(t, a, start_nbytes);
+    log_comm_usage(t, a);
+    log_memory_usage(t, a, start_nbytes);
 }

@@ -5,13 +5,13 @@
 
 MEG_BEGIN_DECLS
 
-struct meg_account {
-    double held[MEG_PAPER_ARENAS], held_planned[MEG_PAPER_MEMORIES]; /* the most in use of each arena */
-    double sent[MEG_PAPER_GROUPS], sent_planned[MEG_PAPER_GROUPS];   /* in the last step; 0 where there was none */
+struct meg_usage_vs_plan {
+    double held[MEG_COST_MEM_ARENAS], held_planned[MEG_COST_MEM_TYPES]; /* the most in use of each arena */
+    double sent[MEG_COST_GROUPS], sent_planned[MEG_COST_GROUPS];   /* in the last step; 0 where there was none */
 };
 
 /* Bytes sent are sums of thirds and the like: those that are less apart are equal. */
-#define MEG_ACCOUNT_ROUNDING 0.5
+#define MEG_USAGE_VS_PLAN_ROUNDING 0.5
 
 MEG_END_DECLS
 #endif

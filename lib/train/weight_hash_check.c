@@ -67,7 +67,7 @@ static int compare(const struct trainer *t, const int64_t *hash, struct meg_comm
         return 0;
     all = meg_new((size_t)group->size * sizeof *all);
     meg_comm_wait(group, group->op->all_gather(group, all, &hash[row], 1, MEG_DTYPE_I64));
-    right = meg_commonest(all, group->size);
+    right = meg_majority_value(all, group->size);
     gethostname(host, sizeof host - 1);
     if (hash[row] != right)
         r = meg_fail(e, MEG_EFAIL,
@@ -80,7 +80,7 @@ static int compare(const struct trainer *t, const int64_t *hash, struct meg_comm
     return r;
 }
 
-int meg_replica_check(const struct trainer *t, struct meg_err *e)
+int meg_weight_hash_check(const struct trainer *t, struct meg_err *e)
 {
     const struct meg_mesh *m = t->mesh;
     int64_t *hash;
@@ -88,11 +88,11 @@ int meg_replica_check(const struct trainer *t, struct meg_err *e)
 
     meg_optim_finish_param_sync(t->optim);
     hash = hashes(t->model);
-    r = meg_train_agree(t, compare(t, hash, m->dp_cp, OF_ALL, e));
+    r = meg_train_agree_or_exit(t, compare(t, hash, m->dp_cp, OF_ALL, e));
     if (r == 0)
-        r = meg_train_agree(t, compare(t, hash, m->tp, OF_UNCUT, e));
+        r = meg_train_agree_or_exit(t, compare(t, hash, m->tp, OF_UNCUT, e));
     if (r == 0)
-        r = meg_train_agree(t, compare(t, hash, m->ends, OF_TIED, e));
+        r = meg_train_agree_or_exit(t, compare(t, hash, m->ends, OF_TIED, e));
     free(hash);
     return r;
 }

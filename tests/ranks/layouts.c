@@ -275,13 +275,13 @@ static struct cell *part_of(struct cell *all, int nall, int i, int parts, int *n
 
 static const char *dir;
 
-static void run(const struct cell *c, const char *name, struct meg_comm *ranks, struct meg_account *account)
+static void run(const struct cell *c, const char *name, struct meg_comm *ranks, struct meg_usage_vs_plan *account)
 {
     static const char common[] =
         "layouts --micro-batch-size 1 --global-batch-size 16 --train-iters 10 --eval-iters 0 --lr 1e-3 --lr-warmup-iters 2 "
         "--mock-data --tokenizer-type NullTokenizer --vocab-size 99 --log-interval 1 --no-save-optim";
     struct meg_train_job *job = meg_new(sizeof *job);
-    struct meg_optgroup groups[MEG_TRAIN_GROUPS];
+    struct meg_optgroup groups[MEG_TRAIN_OPTION_GROUPS];
     struct meg_str line = { 0 };
     char *argv[120], *save;
     struct meg_err e;
@@ -293,7 +293,7 @@ static void run(const struct cell *c, const char *name, struct meg_comm *ranks, 
     for (char *word = strtok_r(line.s, " ", &save); word; word = strtok_r(NULL, " ", &save))
         argv[argc++] = word;
     argv[argc] = NULL;
-    meg_train_groups(groups, job);
+    meg_train_option_groups(groups, job);
     meg_opt_defaults(groups);
     job->account = account;
     if (meg_opt_parse_args(groups, argc, argv, &e) < 0 || meg_train(job, groups, ranks, &e) < 0)
@@ -333,7 +333,7 @@ static void read_losses(struct outcome *o, const char *name)
 
 static void read_weights(struct outcome *o, const char *name)
 {
-    struct meg_ckpt_slot slot = { .dtype = MEG_DTYPE_F32 };
+    struct meg_ckpt_shard slot = { .dtype = MEG_DTYPE_F32 };
     struct meg_ckpt *c = NULL;
     struct meg_gpt_conf m;
     struct meg_err e;
@@ -414,19 +414,19 @@ struct surprise {
     double what, rank, counted, planned;
 };
 
-static struct surprise find_surprise(const struct meg_account *a, int rank)
+static struct surprise find_surprise(const struct meg_usage_vs_plan *a, int rank)
 {
-    for (int i = 0; i < MEG_PAPER_ARENAS; i++)
+    for (int i = 0; i < MEG_COST_MEM_ARENAS; i++)
         if (a->held[i] != a->held_planned[i])
             return (struct surprise){ 1 + i, rank, a->held[i], a->held_planned[i] };
-    for (int i = 0; i < MEG_PAPER_GROUPS; i++)
-        if (!(fabs(a->sent[i] - a->sent_planned[i]) < MEG_ACCOUNT_ROUNDING))
-            return (struct surprise){ 1 + MEG_PAPER_ARENAS + i, rank, a->sent[i], a->sent_planned[i] };
+    for (int i = 0; i < MEG_COST_GROUPS; i++)
+        if (!(fabs(a->sent[i] - a->sent_planned[i]) < MEG_USAGE_VS_PLAN_ROUNDING))
+            return (struct surprise){ 1 + MEG_COST_MEM_ARENAS + i, rank, a->sent[i], a->sent_planned[i] };
     return (struct surprise){ 0 };
 }
 
 /* The first of a cell's ranks that has one. */
-static struct surprise first_surprise(struct meg_comm *ranks, const struct meg_account *mine)
+static struct surprise first_surprise(struct meg_comm *ranks, const struct meg_usage_vs_plan *mine)
 {
     struct surprise *all = meg_new((size_t)ranks->size * sizeof *all), s;
     int i = 0;
@@ -445,8 +445,8 @@ static void print_surprise(FILE *f, const struct surprise *s)
     const int i = (int)s->what - 1;
 
     fprintf(f, "#   rank %.0f: %s%s: %.1f bytes, where %.1f were planned\n", s->rank,
-            i < MEG_PAPER_ARENAS ? "held in " : "sent in a step, ",
-            i < MEG_PAPER_ARENAS ? meg_paper_memory_name[i] : meg_paper_group_name[i - MEG_PAPER_ARENAS], s->counted,
+            i < MEG_COST_MEM_ARENAS ? "held in " : "sent in a step, ",
+            i < MEG_COST_MEM_ARENAS ? meg_cost_memory_name[i] : meg_cost_group_name[i - MEG_COST_MEM_ARENAS], s->counted,
             s->planned);
 }
 
@@ -494,7 +494,7 @@ static void run_cells(struct meg_comm *world, const struct cell *cell, int n, in
 
     for (int i = 0; i < n; i++) {
         struct outcome o = { 0 };
-        struct meg_account account;
+        struct meg_usage_vs_plan account;
         struct surprise surprise;
         char name[40];
 

@@ -22,10 +22,10 @@ int main(void)
         meg_straggler_enter(&s, MEG_PHASE_BATCH);
         work(world.world->rank == 2 ? 0.1 : 0);
         meg_barrier(world.world);
-        meg_straggler_enter(&s, MEG_PHASE_PASSES);
+        meg_straggler_enter(&s, MEG_PHASE_FORWARD_BACKWARD);
         work(world.world->rank == 1 ? 0.1 : 0);
         meg_barrier(world.world);
-        meg_straggler_end(&s);
+        meg_straggler_end_step(&s);
     }
     meg_straggler_report(&s, world.world, 2);
     meg_comm_close(world.world);

@@ -43,18 +43,18 @@ static inline void free_box(struct box *b)
 /* In the background, the run going on. */
 static inline int save_in_background(const struct meg_ckpt_save_args *s, struct meg_err *e)
 {
-    struct meg_ckpt_saving *saving;
+    struct meg_ckpt_async_save *saving;
     int r = meg_ckpt_save_begin(&saving, s, e);
 
     while (r == 0)
-        r = meg_ckpt_save_next(&saving, false, e);
+        r = meg_ckpt_save_poll(&saving, false, e);
     return r < 0 ? r : 0;
 }
 
 static inline int save_box(struct box *b, const char *dir, int64_t iteration, int64_t keep,
                            int64_t loaded, struct meg_err *e)
 {
-    const struct meg_ckpt_slot slot[] = { { .name = "exp_avg", .p = b->exp_avg },
+    const struct meg_ckpt_shard slot[] = { { .name = "exp_avg", .p = b->exp_avg },
                                           { .name = "exp_avg_sq", .p = b->exp_avg_sq } };
     struct meg_tok_conf tok = {
         .type = "GPT2BPETokenizer", .vocab_file = "v", .merge_file = "m", .vocab_size = MEG_UNSET,
@@ -114,7 +114,7 @@ static inline struct meg_ckpt *open_ok(const char *dir, int64_t step)
 /* Load everything into a model that holds other numbers. */
 static inline int load_box(struct box *b, const struct meg_ckpt *c, struct meg_err *e)
 {
-    const struct meg_ckpt_slot slot[] = { { .name = "exp_avg", .p = b->exp_avg },
+    const struct meg_ckpt_shard slot[] = { { .name = "exp_avg", .p = b->exp_avg },
                                           { .name = "exp_avg_sq", .p = b->exp_avg_sq } };
     int r = load_weights(c, &b->p, b->w, e);
 

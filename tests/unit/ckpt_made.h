@@ -6,7 +6,7 @@
 #include "ckpt/megatron/zip.h"
 
 struct made {
-    struct meg_pt_pickle pickle;
+    struct meg_pickle_writer pickle;
     struct meg_str numbers;
     size_t nbytes[64];
 };
@@ -17,10 +17,10 @@ static inline void add_row(struct made *f, const struct box *b, const char *ours
     const struct meg_param *row = meg_params_find(&b->p, ours);
 
     assert_non_null(row);
-    meg_pt_str(&f->pickle, theirs);
+    meg_pickle_put_str(&f->pickle, theirs);
     f->nbytes[f->pickle.ntensors] = (size_t)row->numel * 4;
     meg_str_add(&f->numbers, b->w + row->offset, (size_t)row->numel * 4);
-    meg_pt_tensor(&f->pickle, row->dim, row->ndim);
+    meg_pickle_put_tensor(&f->pickle, row->dim, row->ndim);
 }
 
 /* Make the last tensor, of n times n elements, a transposed view of what is stored. */
@@ -44,8 +44,8 @@ static inline void end(struct made *f, const char *path)
     const char *numbers = f->numbers.s;
     struct meg_err e;
 
-    meg_pt_dict_end(&f->pickle);
-    meg_pt_end(&f->pickle);
+    meg_pickle_put_dict_end(&f->pickle);
+    meg_pickle_end(&f->pickle);
     assert_int_equal(meg_file_create(&file, path, &e), 0);
     for (int i = 0; i < f->pickle.ntensors; i++) {
         char name[32];
@@ -58,7 +58,7 @@ static inline void end(struct made *f, const char *path)
     assert_int_equal(meg_zip_finish(&z, &e), 0);
     assert_int_equal(meg_file_commit(&file, &e), 0);
     meg_zip_writer_free(&z);
-    meg_pt_free(&f->pickle);
+    meg_pickle_writer_free(&f->pickle);
     meg_str_free(&f->numbers);
 }
 

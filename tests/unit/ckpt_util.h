@@ -79,7 +79,7 @@ static inline void put_tensors(const char *path, struct meg_st_tensor *t, int n,
 {
     struct meg_str s = { 0 };
 
-    meg_st_place(t, n, is_hf, &s);
+    meg_st_build_header(t, n, is_hf, &s);
     for (int i = 0; i < n; i++)
         meg_str_add(&s, t[i].data, (size_t)t[i].nbytes);
     put(path, s.s, s.n);
@@ -112,23 +112,23 @@ static inline void fill(float *flat, const struct meg_params *p, int seed)
 }
 
 /* A piece of theirs to its place in ours. */
-static inline void from_theirs(float *ours, const float *theirs, const struct ckpt_piece *p)
+static inline void from_theirs(float *ours, const float *theirs, const struct ckpt_row_map *p)
 {
-    float v[CKPT_ROWS * 64];
+    float v[CKPT_ROWS_MAX * 64];
 
     assert_true(p->cols <= 64);
     for (int64_t i = 0, n; i < p->n; i += n) {
-        n = p->n - i < CKPT_ROWS ? p->n - i : CKPT_ROWS;
-        ckpt_rows_of(v, theirs, "F32", p, i, n);
+        n = p->n - i < CKPT_ROWS_MAX ? p->n - i : CKPT_ROWS_MAX;
+        ckpt_rows_from_foreign(v, theirs, "F32", p, i, n);
         for (int64_t k = 0; k < n; k++)
-            memcpy(ours + ckpt_our_row(p, i + k), v + k * p->cols, (size_t)p->cols * sizeof *v);
+            memcpy(ours + ckpt_native_row(p, i + k), v + k * p->cols, (size_t)p->cols * sizeof *v);
     }
 }
 
 /* All weights, as f32, of one rank. */
 static inline int load_weights(const struct meg_ckpt *c, const struct meg_params *p, float *w, struct meg_err *e)
 {
-    const struct meg_ckpt_slot slot = { .p = w };
+    const struct meg_ckpt_shard slot = { .p = w };
 
     return meg_ckpt_load(c, p, &meg_mesh_one, &slot, 1, e);
 }

@@ -151,4 +151,4 @@ static json_t *config_of(const struct meg_gpt_conf *m)
 }
 
 static const char *const model_types[] = { "gpt2", NULL };
-const struct ckpt_family ckpt_gpt2 = { model_types, &format, read_config, cannot, config_of };
+const struct ckpt_hf_family ckpt_hf_gpt2 = { model_types, &format, read_config, cannot, config_of };

@@ -15,7 +15,7 @@
 
 #define WEIGHTS CKPT_HF_WEIGHTS ".safetensors"
 #define INDEX WEIGHTS ".index.json"
-enum { GENERATION_CONFIG }; /* of meg_ckpt_extras */
+enum { GENERATION_CONFIG }; /* of meg_ckpt_extra_files */
 /* --tokenizer-model where it is not what other programs take a tokenizer.model for */
 #define OWN_MODEL "meg_tokenizer.model"
 
@@ -54,9 +54,9 @@ static int open_weights(struct meg_ckpt *c, struct meg_err *e)
     };
 
     for (int i = 0; i < 2; i++) {
-        if (ckpt_is_file(c->path, kind[i][0]))
+        if (ckpt_path_exists(c->path, kind[i][0]))
             return open_shards(c, kind[i][0], e);
-        if (ckpt_is_file(c->path, kind[i][1]))
+        if (ckpt_path_exists(c->path, kind[i][1]))
             return ckpt_add_file(c, kind[i][1], e);
     }
     return meg_fail(e, MEG_ENOENT,
@@ -66,10 +66,10 @@ static int open_weights(struct meg_ckpt *c, struct meg_err *e)
                     c->path);
 }
 
-static const struct ckpt_family *const families[] = { &ckpt_gpt2, &ckpt_llama };
+static const struct ckpt_hf_family *const families[] = { &ckpt_hf_gpt2, &ckpt_hf_llama };
 enum { NFAMILIES = sizeof families / sizeof families[0] };
 
-static const struct ckpt_family *family_of(const char *model_type, struct meg_str *known)
+static const struct ckpt_hf_family *family_of(const char *model_type, struct meg_str *known)
 {
     for (int i = 0; i < NFAMILIES; i++)
         for (const char *const *name = families[i]->model_types; *name; name++) {
@@ -98,9 +98,9 @@ static int read_text_ids(struct meg_ckpt *c, int64_t vocab_size, struct meg_err 
     json_t *generation = NULL;
     int r;
 
-    for (int i = 0; i < MEG_CKPT_EXTRAS; i++)
-        if (ckpt_is_file(c->path, meg_ckpt_extras[i]))
-            c->extra_file[i] = ckpt_path(c->path, meg_ckpt_extras[i]);
+    for (int i = 0; i < MEG_CKPT_EXTRA_FILES; i++)
+        if (ckpt_path_exists(c->path, meg_ckpt_extra_files[i]))
+            c->extra_file[i] = ckpt_path(c->path, meg_ckpt_extra_files[i]);
     add_text_ids(c, c->state, vocab_size);
     if (!c->extra_file[GENERATION_CONFIG])
         return 0;
@@ -115,9 +115,9 @@ static int read_text_ids(struct meg_ckpt *c, int64_t vocab_size, struct meg_err 
 static void find_tokenizer(struct meg_ckpt *c)
 {
     for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
-        if (ckpt_is_file(c->path, meg_tok_files[i].name))
+        if (ckpt_path_exists(c->path, meg_tok_files[i].name))
             c->tok_file[i] = ckpt_path(c->path, meg_tok_files[i].name);
-    if (ckpt_is_file(c->path, OWN_MODEL)) {
+    if (ckpt_path_exists(c->path, OWN_MODEL)) {
         free(c->tok_file[MEG_TOK_FILE_MODEL]);
         c->tok_file[MEG_TOK_FILE_MODEL] = ckpt_path(c->path, OWN_MODEL);
     }
@@ -209,7 +209,7 @@ static int read_config(struct meg_ckpt *c, struct meg_err *e)
                                            { "tokenizer", meg_tok_opts, &tok },
                                            { 0 } };
     struct meg_str options = { 0 }, known = { 0 };
-    const struct ckpt_family *f;
+    const struct ckpt_hf_family *f;
     const char *type = NULL;
     int r;
 
@@ -267,7 +267,7 @@ static int write_sorted(const char *dir, const char *name, json_t *object, struc
         json_object_set(sorted, key[i], json_object_get(object, key[i]));
     meg_json_dump(sorted, 2, &text);
     meg_str_add(&text, "\n", 1);
-    r = ckpt_write_small(dir, name, &text, e);
+    r = ckpt_write_text(dir, name, &text, e);
     json_decref(sorted);
     free(key);
     meg_str_free(&text);
@@ -275,10 +275,10 @@ static int write_sorted(const char *dir, const char *name, json_t *object, struc
 }
 
 /* Set the ids that begin and end texts; GPT-2 has one for both. */
-static void set_text_ids(json_t *o, const struct ckpt_family *family, const struct meg_ckpt_tokenizer *tok)
+static void set_text_ids(json_t *o, const struct ckpt_hf_family *family, const struct meg_ckpt_tokenizer *tok)
 {
     struct meg_ids ends = { 0 };
-    const int32_t bos = tok->bos < 0 && family == &ckpt_gpt2 ? tok->eod : tok->bos;
+    const int32_t bos = tok->bos < 0 && family == &ckpt_hf_gpt2 ? tok->eod : tok->bos;
 
     ckpt_add_id(&ends, tok->eod, INT32_MAX);
     for (int64_t i = 0; i < tok->ends.n; i++)
@@ -290,7 +290,7 @@ static void set_text_ids(json_t *o, const struct ckpt_family *family, const stru
     free(ends.v);
 }
 
-static int write_config(const char *dir, const struct ckpt_family *family, const struct meg_ckpt_save_args *s,
+static int write_config(const char *dir, const struct ckpt_hf_family *family, const struct meg_ckpt_save_args *s,
                         enum meg_dtype dtype, struct meg_err *e)
 {
     static const char *const name[MEG_DTYPES] = {
@@ -308,7 +308,7 @@ static int write_config(const char *dir, const struct ckpt_family *family, const
 }
 
 /* generation_config.json as it was, or one that says what ends a text; and what else is carried along. */
-static int write_extras(const char *dir, const struct ckpt_family *family, const struct meg_ckpt_tokenizer *tok,
+static int write_extras(const char *dir, const struct ckpt_hf_family *family, const struct meg_ckpt_tokenizer *tok,
                         struct meg_err *e)
 {
     json_t *generation = json_object();
@@ -316,16 +316,16 @@ static int write_extras(const char *dir, const struct ckpt_family *family, const
 
     set_text_ids(generation, family, tok);
     if (!tok->extra[GENERATION_CONFIG].s && json_object_size(generation) > 0)
-        r = write_sorted(dir, meg_ckpt_extras[GENERATION_CONFIG], generation, e);
-    for (int i = 0; i < MEG_CKPT_EXTRAS && r == 0; i++)
+        r = write_sorted(dir, meg_ckpt_extra_files[GENERATION_CONFIG], generation, e);
+    for (int i = 0; i < MEG_CKPT_EXTRA_FILES && r == 0; i++)
         if (tok->extra[i].s)
-            r = ckpt_write_small(dir, meg_ckpt_extras[i], &tok->extra[i], e);
+            r = ckpt_write_text(dir, meg_ckpt_extra_files[i], &tok->extra[i], e);
     json_decref(generation);
     return r;
 }
 
-static int write_folder(const char *dir, const struct ckpt_family *family, const struct meg_ckpt_save_args *s,
-                        const struct meg_ckpt_hf *to, struct meg_err *e)
+static int write_folder(const char *dir, const struct ckpt_hf_family *family, const struct meg_ckpt_save_args *s,
+                        const struct meg_ckpt_hf_conf *to, struct meg_err *e)
 {
     int r;
 
@@ -335,16 +335,16 @@ static int write_folder(const char *dir, const struct ckpt_family *family, const
         return r;
     for (int i = 0; s->tok && i < MEG_NUM_TOK_FILES && r == 0; i++)
         if (s->tok->file[i].s)
-            r = ckpt_write_small(dir, i == MEG_TOK_FILE_MODEL && s->tok->is_own_model ? OWN_MODEL : meg_tok_files[i].name,
+            r = ckpt_write_text(dir, i == MEG_TOK_FILE_MODEL && s->tok->is_own_model ? OWN_MODEL : meg_tok_files[i].name,
                             &s->tok->file[i], e);
     return r;
 }
 
 /* The family that can express a model; its own positions decide whose reasons are given. */
-static int choose_family(const struct ckpt_family **out, const struct meg_gpt_conf *m,
+static int choose_family(const struct ckpt_hf_family **out, const struct meg_gpt_conf *m,
                          struct meg_err *e)
 {
-    const struct ckpt_family *f = meg_gpt_is_rotary(m) ? &ckpt_llama : &ckpt_gpt2;
+    const struct ckpt_hf_family *f = meg_gpt_is_rotary(m) ? &ckpt_hf_llama : &ckpt_hf_gpt2;
     const char *why = f->cannot(m);
 
     if (why)
@@ -392,9 +392,9 @@ int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e)
     return r;
 }
 
-int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt_hf *to, struct meg_err *e)
+int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt_hf_conf *to, struct meg_err *e)
 {
-    const struct ckpt_family *family = NULL;
+    const struct ckpt_hf_family *family = NULL;
     char *tmp = NULL;
     int r = choose_family(&family, s->model, e);
 

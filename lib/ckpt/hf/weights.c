@@ -14,8 +14,8 @@
 /* A tensor of theirs, and the row that it is made of or a part of. */
 struct item {
     const struct meg_param *row;
-    enum ckpt_how how;
-    struct ckpt_cut cut;
+    enum ckpt_remap how;
+    struct ckpt_tp_shard cut;
     char name[CKPT_NAME_CHARS];
 };
 
@@ -38,11 +38,11 @@ static int list_items(struct item **out, const struct ckpt_format *f, const stru
         const int before = n;
 
         for (const struct ckpt_rename *re = f->rename; re->ours; re++) {
-            if (!ckpt_their_name(f, re, p->row[i].name, false, it.name))
+            if (!ckpt_foreign_name(f, re, p->row[i].name, false, it.name))
                 continue;
             it.row = &p->row[i];
             it.how = re->how;
-            it.cut = (struct ckpt_cut){ .model = s->model, .n = 1, .vocab = s->model->vocab_size };
+            it.cut = (struct ckpt_tp_shard){ .model = s->model, .n = 1, .vocab = s->model->vocab_size };
             v = meg_realloc_array(v, (size_t)n + 1, sizeof *v);
             v[n++] = it;
         }
@@ -58,16 +58,16 @@ static int write_tensor(struct meg_file *f, const struct meg_st_tensor *t, const
     const int64_t n = meg_st_numel(t);
     float *theirs = malloc((size_t)n * sizeof *theirs);
     void *written = malloc((size_t)t->nbytes);
-    struct ckpt_piece piece[3];
+    struct ckpt_row_map piece[3];
     int r;
 
     if (!theirs || !written) {
         r = meg_fail(e, MEG_EFAIL, "no memory to lay out %s", t->name);
         goto out;
     }
-    for (int i = ckpt_pieces(piece, &it->cut, it->row, it->how); i-- > 0;)
-        ckpt_to_theirs(theirs, (const float *)s->w.p + it->row->offset, &piece[i]);
-    ckpt_narrow(written, dtype, theirs, n);
+    for (int i = ckpt_row_maps(piece, &it->cut, it->row, it->how); i-- > 0;)
+        ckpt_to_foreign(theirs, (const float *)s->w.p + it->row->offset, &piece[i]);
+    ckpt_from_f32(written, dtype, theirs, n);
     r = meg_file_pwrite(f, written, (size_t)t->nbytes, t->begin, e);
 out:
     free(theirs);
@@ -84,7 +84,7 @@ static int write_file(const char *dir, const char *name, struct meg_st_tensor *t
     struct meg_file f = { 0 };
     int r;
 
-    meg_st_place(t, n, true, &header);
+    meg_st_build_header(t, n, true, &header);
     if ((r = meg_file_create(&f, path, e)) < 0 ||
         (r = meg_file_pwrite(&f, header.s, header.n, 0, e)) < 0)
         goto out;
@@ -100,7 +100,7 @@ out:
 }
 
 /* The tensors from first on that a shard takes; their number. */
-static int take_shard(const struct meg_st_tensor *t, int first, int n, int64_t element, int64_t most)
+static int fill_shard(const struct meg_st_tensor *t, int first, int n, int64_t element, int64_t most)
 {
     int64_t nbytes = 0;
     int k = first;
@@ -123,14 +123,14 @@ static int write_index(const char *dir, const struct meg_ckpt_save_args *s, enum
 
     meg_json_dump(index, 2, &text);
     meg_str_add(&text, "\n", 1);
-    r = ckpt_write_small(dir, CKPT_HF_WEIGHTS ".safetensors.index.json", &text, e);
+    r = ckpt_write_text(dir, CKPT_HF_WEIGHTS ".safetensors.index.json", &text, e);
     meg_str_free(&text);
     json_decref(index);
     return r;
 }
 
 int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, const struct meg_ckpt_save_args *s,
-                          const struct meg_ckpt_hf *to, struct meg_err *e)
+                          const struct meg_ckpt_hf_conf *to, struct meg_err *e)
 {
     const int64_t element = (int64_t)meg_dtype_size(to->dtype);
     struct item *items;
@@ -142,12 +142,12 @@ int ckpt_write_hf_weights(const char *dir, const struct ckpt_format *format, con
 
     for (int i = 0; i < n; i++) {
         t[i] = (struct meg_st_tensor){ .name = items[i].name, .dtype = meg_dtype_name(to->dtype) };
-        t[i].ndim = ckpt_their_shape(t[i].dim, &items[i].cut, items[i].row, items[i].how);
+        t[i].ndim = ckpt_foreign_shape(t[i].dim, &items[i].cut, items[i].row, items[i].how);
     }
-    for (int i = 0; i < n; i += take_shard(t, i, n, element, to->shard_bytes))
+    for (int i = 0; i < n; i += fill_shard(t, i, n, element, to->shard_bytes))
         nshards++;
     for (int i = 0, k, shard = 1; i < n && r == 0; i += k, shard++) {
-        k = take_shard(t, i, n, element, to->shard_bytes);
+        k = fill_shard(t, i, n, element, to->shard_bytes);
         if (nshards > 1)
             snprintf(name, sizeof name, CKPT_HF_WEIGHTS "-%05d-of-%05d.safetensors", shard, nshards);
         for (int j = i; j < i + k; j++)

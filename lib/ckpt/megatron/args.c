@@ -284,7 +284,7 @@ static bool is_off(const struct meg_py *v)
     case MEG_PY_OBJECT:
         return false;
     default:
-        return v->kind != MEG_PY_GLOBAL && v->kind != MEG_PY_BIG && v->nv == 0;
+        return v->kind != MEG_PY_GLOBAL && v->kind != MEG_PY_BIGINT && v->nv == 0;
     }
 }
 

@@ -21,7 +21,7 @@ enum { RANKS_MAX = 4096, STAGES_MAX = 999, CHUNKS_MAX = 64 };
     { 0 } }
 /* clang-format on */
 /* By checkpoint_version: 0, 1, and 2 and later, whose rows lie as ours. */
-static const struct ckpt_rename rename0[] = TABLE(CKPT_QKV), rename1[] = TABLE(CKPT_QKV_LAST),
+static const struct ckpt_rename rename0[] = TABLE(CKPT_QKV), rename1[] = TABLE(CKPT_QKV_INTERLEAVED),
                                 rename2[] = TABLE(CKPT_SAME);
 static const char *const ignored[] = { "rotary_pos_emb.inv_freq", NULL };
 static const struct ckpt_format formats[] = { { "megatron", rename0, NULL, ignored },
@@ -183,7 +183,7 @@ static int read_settings(struct ranks *k, const struct meg_pt *pt, struct meg_er
 /* ---- names ---- */
 
 /* Append name, its beginning respelled by the first row of the table that fits. */
-static bool respell(struct meg_str *out, const char *name, const struct ckpt_spelling *table)
+static bool respell(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table)
 {
     for (; table->theirs; table++)
         if (!strncmp(name, table->theirs, strlen(table->theirs))) {
@@ -194,7 +194,7 @@ static bool respell(struct meg_str *out, const char *name, const struct ckpt_spe
 }
 
 /* Our name of a tensor, malloc'ed; the number of its layer grows by first_layer. */
-static char *our_name(const char *theirs, int64_t first_layer, int64_t *layer)
+static char *native_name(const char *theirs, int64_t first_layer, int64_t *layer)
 {
     static const char *const stack[] = { "decoder.", "encoder.", "transformer." };
     struct meg_str out = { 0 };
@@ -220,26 +220,26 @@ static char *our_name(const char *theirs, int64_t first_layer, int64_t *layer)
             theirs += 7 + n + 1;
         }
     }
-    if (!respell(&out, theirs, ckpt_fused_names) && !respell(&out, theirs, ckpt_legacy_names))
+    if (!respell(&out, theirs, ckpt_te_names) && !respell(&out, theirs, ckpt_legacy_names))
         meg_str_printf(&out, "%s", theirs);
     return out.s;
 }
 
 /* Transformer Engine keeps state of its own beside the weights. */
-static bool is_extra(const char *name)
+static bool is_extra_state(const char *name)
 {
     const size_t n = strlen(name), end = strlen("_extra_state");
 
     return n >= end && !strcmp(name + n - end, "_extra_state");
 }
 
-static void drop_extra(struct chunk *k)
+static void drop_extra_state(struct chunk *k)
 {
     struct meg_st_tensor *t = k->st->t + k->first;
     int kept = 0;
 
     for (int i = 0; i < k->n; i++)
-        if (!is_extra(t[i].name))
+        if (!is_extra_state(t[i].name))
             t[kept++] = t[i];
     k->n = kept;
     k->st->n = k->first + kept;
@@ -252,7 +252,7 @@ static int64_t rename_chunk(struct chunk *k, int64_t first_layer)
     int64_t layer, n = 0;
 
     for (int i = 0; i < k->n; i++) {
-        char *name = our_name(t[i].name, first_layer, &layer);
+        char *name = native_name(t[i].name, first_layer, &layer);
 
         meg_st_own(k->st, name);
         t[i].name = name;
@@ -341,7 +341,7 @@ static int add_rank(struct ranks *k, struct meg_pt *pt, struct chunk *chunk, str
         chunk[v] = (struct chunk){ .st = st, .first = st->n };
         r = meg_pt_tensors(st, pt, model, e);
         chunk[v].n = st->n - chunk[v].first;
-        drop_extra(&chunk[v]);
+        drop_extra_state(&chunk[v]);
     }
     if (r == 0)
         meg_pt_move(st, pt);
@@ -408,7 +408,7 @@ static int check_cut(const struct ranks *k, struct meg_err *e)
 
 int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e)
 {
-    const int64_t stages = ckpt_is_file(c->path, "mp_rank_00") ? 1 : 2;
+    const int64_t stages = ckpt_path_exists(c->path, "mp_rank_00") ? 1 : 2;
     struct ranks k = { .c = c };
     struct meg_pt *pt = NULL;
     char name[64];

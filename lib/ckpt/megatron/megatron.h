@@ -29,9 +29,9 @@ const char *ckpt_arg_name(char buf[64], const struct meg_opt *row);
 int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err *e);
 
 /* Names in a layer, and beside the layers: those of Megatron before its core, and of its core. */
-struct ckpt_spelling {
+struct ckpt_prefix_map {
     const char *theirs, *ours;
 };
-extern const struct ckpt_spelling ckpt_legacy_names[], ckpt_fused_names[];
+extern const struct ckpt_prefix_map ckpt_legacy_names[], ckpt_te_names[];
 
 #endif

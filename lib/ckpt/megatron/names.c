@@ -15,14 +15,14 @@ const char *ckpt_rank_file(char buf[64], int64_t t, int64_t p, int64_t stages)
 
 bool ckpt_is_megatron(const char *dir)
 {
-    return ckpt_is_file(dir, "mp_rank_00") || ckpt_is_file(dir, "mp_rank_00_000");
+    return ckpt_path_exists(dir, "mp_rank_00") || ckpt_path_exists(dir, "mp_rank_00_000");
 }
 
 /* Of metadata.json and common.pt one is in every such folder; .metadata is torch.distributed.checkpoint's. */
 bool ckpt_is_distributed(const char *dir)
 {
-    return ckpt_is_file(dir, ".metadata") || ckpt_is_file(dir, "common.pt") ||
-        (ckpt_is_file(dir, "metadata.json") && !ckpt_is_file(dir, "config.json"));
+    return ckpt_path_exists(dir, ".metadata") || ckpt_path_exists(dir, "common.pt") ||
+        (ckpt_path_exists(dir, "metadata.json") && !ckpt_path_exists(dir, "config.json"));
 }
 
 int ckpt_refuse_distributed(const char *dir, struct meg_err *e)
@@ -52,7 +52,7 @@ const char *ckpt_arg_name(char buf[64], const struct meg_opt *row)
 }
 
 /* The first spelling of each is written; later ones are older. */
-const struct ckpt_spelling ckpt_legacy_names[] = {
+const struct ckpt_prefix_map ckpt_legacy_names[] = {
     { "input_norm.", "input_layernorm." },
     { "self_attention.query_key_value.", "self_attention.linear_qkv." },
     { "attention.query_key_value.", "self_attention.linear_qkv." },
@@ -67,7 +67,7 @@ const struct ckpt_spelling ckpt_legacy_names[] = {
 };
 
 /* Transformer Engine's norms are part of the linear after them. */
-const struct ckpt_spelling ckpt_fused_names[] = {
+const struct ckpt_prefix_map ckpt_te_names[] = {
     { "self_attention.linear_qkv.layer_norm_", "input_layernorm." },
     { "mlp.linear_fc1.layer_norm_", "pre_mlp_layernorm." },
     { 0 }

@@ -32,7 +32,7 @@ static int broken(struct vm *m, const char *why)
 enum { BLOCK = 1024 };
 
 /* NULL: there are too many. */
-static struct meg_py *node(struct vm *m, enum meg_py_kind kind)
+static struct meg_py *node(struct vm *m, enum meg_py_type kind)
 {
     struct meg_pickle *k = m->out;
     struct meg_py *o;
@@ -61,7 +61,7 @@ static int push(struct vm *m, struct meg_py *o)
     return 0;
 }
 
-static int push_int(struct vm *m, enum meg_py_kind kind, int64_t v)
+static int push_int(struct vm *m, enum meg_py_type kind, int64_t v)
 {
     struct meg_py *o = node(m, kind);
 
@@ -114,7 +114,7 @@ static int number(struct vm *m, size_t n, uint64_t *out)
 }
 
 /* A length of nlength bytes, and that many. */
-static int text(struct vm *m, enum meg_py_kind kind, size_t nlength)
+static int text(struct vm *m, enum meg_py_type kind, size_t nlength)
 {
     const unsigned char *b = NULL;
     struct meg_py *o;
@@ -141,7 +141,7 @@ static int big_int(struct vm *m, size_t nlength)
     if ((r = number(m, nlength, &n)) < 0 || (r = take(m, (size_t)n, &b)) < 0)
         return r;
     if (n > 8)
-        return push_int(m, MEG_PY_BIG, 0);
+        return push_int(m, MEG_PY_BIGINT, 0);
     v = n && b[n - 1] & 0x80 ? UINT64_MAX : 0;
     for (size_t i = n; i-- > 0;)
         v = v << 8 | b[i];
@@ -212,7 +212,7 @@ static int stack_global(struct vm *m)
 }
 
 /* The n values on top, or with a mark those above it, as members of a new node. */
-static int gather(struct vm *m, enum meg_py_kind kind, size_t n)
+static int gather(struct vm *m, enum meg_py_type kind, size_t n)
 {
     struct meg_py *o = node(m, kind);
 
@@ -230,7 +230,7 @@ static int pop_mark(struct vm *m, size_t *n)
     return 0;
 }
 
-static int gather_marked(struct vm *m, enum meg_py_kind kind)
+static int gather_marked(struct vm *m, enum meg_py_type kind)
 {
     size_t n = 0;
     int r = pop_mark(m, &n);

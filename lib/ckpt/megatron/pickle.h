@@ -12,11 +12,11 @@
 
 MEG_BEGIN_DECLS
 
-enum meg_py_kind {
+enum meg_py_type {
     MEG_PY_NONE,
     MEG_PY_BOOL,
     MEG_PY_INT,
-    MEG_PY_BIG, /* an integer of more than 64 bits */
+    MEG_PY_BIGINT, /* an integer of more than 64 bits */
     MEG_PY_FLOAT,
     MEG_PY_STR,
     MEG_PY_BYTES,
@@ -31,7 +31,7 @@ enum meg_py_kind {
 
 /* May be a member of itself: a walk over a tree has to bound its depth. */
 struct meg_py {
-    enum meg_py_kind kind;
+    enum meg_py_type kind;
     int64_t i;     /* of BOOL and INT */
     double f;      /* of FLOAT */
     const char *s; /* STR, BYTES; the module of a GLOBAL.  Lies in the pickle, not terminated */

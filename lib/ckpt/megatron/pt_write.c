@@ -3,39 +3,39 @@
 #include <stdio.h>
 #include <string.h>
 
-static void op(struct meg_pt_pickle *p, char code)
+static void op(struct meg_pickle_writer *p, char code)
 {
     meg_str_add(&p->s, &code, 1);
 }
 
 /* n bytes, little-endian. */
-static void number(struct meg_pt_pickle *p, uint64_t v, int n)
+static void number(struct meg_pickle_writer *p, uint64_t v, int n)
 {
     for (int i = 0; i < n; i++)
         op(p, (char)(v >> 8 * i & 255));
 }
 
-void meg_pt_begin(struct meg_pt_pickle *p)
+void meg_pickle_begin(struct meg_pickle_writer *p)
 {
     meg_str_add(&p->s, "\x80\x02", 2);
 }
 
-void meg_pt_end(struct meg_pt_pickle *p)
+void meg_pickle_end(struct meg_pickle_writer *p)
 {
     op(p, '.');
 }
 
-void meg_pt_none(struct meg_pt_pickle *p)
+void meg_pickle_put_none(struct meg_pickle_writer *p)
 {
     op(p, 'N');
 }
 
-void meg_pt_bool(struct meg_pt_pickle *p, bool v)
+void meg_pickle_put_bool(struct meg_pickle_writer *p, bool v)
 {
     op(p, v ? '\x88' : '\x89');
 }
 
-void meg_pt_int(struct meg_pt_pickle *p, int64_t v)
+void meg_pickle_put_int(struct meg_pickle_writer *p, int64_t v)
 {
     if (v >= INT32_MIN && v <= INT32_MAX) {
         op(p, 'J');
@@ -47,7 +47,7 @@ void meg_pt_int(struct meg_pt_pickle *p, int64_t v)
     }
 }
 
-void meg_pt_float(struct meg_pt_pickle *p, double v)
+void meg_pickle_put_float(struct meg_pickle_writer *p, double v)
 {
     uint64_t bits;
 
@@ -56,52 +56,52 @@ void meg_pt_float(struct meg_pt_pickle *p, double v)
     number(p, __builtin_bswap64(bits), 8);
 }
 
-void meg_pt_str(struct meg_pt_pickle *p, const char *s)
+void meg_pickle_put_str(struct meg_pickle_writer *p, const char *s)
 {
     op(p, 'X');
     number(p, strlen(s), 4);
     meg_str_add(&p->s, s, strlen(s));
 }
 
-void meg_pt_global(struct meg_pt_pickle *p, const char *module, const char *name)
+void meg_pickle_put_global(struct meg_pickle_writer *p, const char *module, const char *name)
 {
     meg_str_printf(&p->s, "c%s\n%s\n", module, name);
 }
 
-void meg_pt_dict_begin(struct meg_pt_pickle *p)
+void meg_pickle_put_dict_begin(struct meg_pickle_writer *p)
 {
     op(p, '}');
     op(p, '(');
 }
 
-void meg_pt_dict_end(struct meg_pt_pickle *p)
+void meg_pickle_put_dict_end(struct meg_pickle_writer *p)
 {
     op(p, 'u');
 }
 
-void meg_pt_namespace_begin(struct meg_pt_pickle *p)
+void meg_pickle_put_namespace_begin(struct meg_pickle_writer *p)
 {
-    meg_pt_global(p, "argparse", "Namespace");
+    meg_pickle_put_global(p, "argparse", "Namespace");
     op(p, ')');
     op(p, '\x81');
-    meg_pt_dict_begin(p);
+    meg_pickle_put_dict_begin(p);
 }
 
-void meg_pt_namespace_end(struct meg_pt_pickle *p)
+void meg_pickle_put_namespace_end(struct meg_pickle_writer *p)
 {
-    meg_pt_dict_end(p);
+    meg_pickle_put_dict_end(p);
     op(p, 'b');
 }
 
-static void tuple(struct meg_pt_pickle *p, const int64_t *v, int n)
+static void tuple(struct meg_pickle_writer *p, const int64_t *v, int n)
 {
     op(p, '(');
     for (int i = 0; i < n; i++)
-        meg_pt_int(p, v[i]);
+        meg_pickle_put_int(p, v[i]);
     op(p, 't');
 }
 
-void meg_pt_tensor(struct meg_pt_pickle *p, const int64_t *dim, int ndim)
+void meg_pickle_put_tensor(struct meg_pickle_writer *p, const int64_t *dim, int ndim)
 {
     int64_t stride[8], numel = 1;
     char key[16];
@@ -110,28 +110,28 @@ void meg_pt_tensor(struct meg_pt_pickle *p, const int64_t *dim, int ndim)
     for (int i = ndim; i-- > 0; numel *= dim[i])
         stride[i] = numel;
     snprintf(key, sizeof key, "%d", p->ntensors++);
-    meg_pt_global(p, "torch._utils", "_rebuild_tensor_v2");
+    meg_pickle_put_global(p, "torch._utils", "_rebuild_tensor_v2");
     op(p, '(');
     op(p, '(');
-    meg_pt_str(p, "storage");
-    meg_pt_global(p, "torch", "FloatStorage");
-    meg_pt_str(p, key);
-    meg_pt_str(p, "cpu");
-    meg_pt_int(p, numel);
+    meg_pickle_put_str(p, "storage");
+    meg_pickle_put_global(p, "torch", "FloatStorage");
+    meg_pickle_put_str(p, key);
+    meg_pickle_put_str(p, "cpu");
+    meg_pickle_put_int(p, numel);
     op(p, 't');
     op(p, 'Q');
-    meg_pt_int(p, 0);
+    meg_pickle_put_int(p, 0);
     tuple(p, dim, ndim);
     tuple(p, stride, ndim);
-    meg_pt_bool(p, false); /* requires_grad */
-    meg_pt_global(p, "collections", "OrderedDict");
+    meg_pickle_put_bool(p, false); /* requires_grad */
+    meg_pickle_put_global(p, "collections", "OrderedDict");
     op(p, ')');
     op(p, 'R'); /* no hooks */
     op(p, 't');
     op(p, 'R');
 }
 
-void meg_pt_free(struct meg_pt_pickle *p)
+void meg_pickle_writer_free(struct meg_pickle_writer *p)
 {
     meg_str_free(&p->s);
 }

@@ -12,28 +12,28 @@
 MEG_BEGIN_DECLS
 
 /* Starts as { 0 }. */
-struct meg_pt_pickle {
+struct meg_pickle_writer {
     struct meg_str s;
     int ntensors;
 };
 
-void meg_pt_begin(struct meg_pt_pickle *p);
+void meg_pickle_begin(struct meg_pickle_writer *p);
 /* The program ends; the one value that is left is what is loaded. */
-void meg_pt_end(struct meg_pt_pickle *p);
-void meg_pt_none(struct meg_pt_pickle *p);
-void meg_pt_bool(struct meg_pt_pickle *p, bool v);
-void meg_pt_int(struct meg_pt_pickle *p, int64_t v);
-void meg_pt_float(struct meg_pt_pickle *p, double v);
-void meg_pt_str(struct meg_pt_pickle *p, const char *s);
-void meg_pt_global(struct meg_pt_pickle *p, const char *module, const char *name);
-void meg_pt_dict_begin(struct meg_pt_pickle *p);
-void meg_pt_dict_end(struct meg_pt_pickle *p);
+void meg_pickle_end(struct meg_pickle_writer *p);
+void meg_pickle_put_none(struct meg_pickle_writer *p);
+void meg_pickle_put_bool(struct meg_pickle_writer *p, bool v);
+void meg_pickle_put_int(struct meg_pickle_writer *p, int64_t v);
+void meg_pickle_put_float(struct meg_pickle_writer *p, double v);
+void meg_pickle_put_str(struct meg_pickle_writer *p, const char *s);
+void meg_pickle_put_global(struct meg_pickle_writer *p, const char *module, const char *name);
+void meg_pickle_put_dict_begin(struct meg_pickle_writer *p);
+void meg_pickle_put_dict_end(struct meg_pickle_writer *p);
 /* A dict, begun next, becomes the attributes of an argparse.Namespace. */
-void meg_pt_namespace_begin(struct meg_pt_pickle *p);
-void meg_pt_namespace_end(struct meg_pt_pickle *p);
+void meg_pickle_put_namespace_begin(struct meg_pickle_writer *p);
+void meg_pickle_put_namespace_end(struct meg_pickle_writer *p);
 /* A contiguous f32 tensor; its numbers are the member data/N, N counting from 0. */
-void meg_pt_tensor(struct meg_pt_pickle *p, const int64_t *dim, int ndim);
-void meg_pt_free(struct meg_pt_pickle *p);
+void meg_pickle_put_tensor(struct meg_pickle_writer *p, const int64_t *dim, int ndim);
+void meg_pickle_writer_free(struct meg_pickle_writer *p);
 
 MEG_END_DECLS
 #endif

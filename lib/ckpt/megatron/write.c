@@ -13,15 +13,15 @@
 
 struct job {
     const struct meg_ckpt_save_args *s;
-    const struct meg_ckpt_ranks *to;
+    const struct meg_ckpt_megatron_conf *to;
     int64_t vocab; /* rows, padding counted */
 };
 
 /* A tensor of one rank. */
 struct item {
     const struct meg_param *row;
-    struct ckpt_cut cut;
-    enum ckpt_how how;
+    struct ckpt_tp_shard cut;
+    enum ckpt_remap how;
     int64_t dim[2];
     int ndim;
     char name[CKPT_NAME_CHARS]; /* with / between nested dicts */
@@ -42,7 +42,7 @@ static int check(const struct job *j, struct meg_err *e)
     static const char tensor[] = "target-tensor-parallel-size",
                       pipeline[] = "target-pipeline-parallel-size";
     const struct meg_gpt_conf *m = j->s->model;
-    const struct meg_ckpt_ranks *to = j->to;
+    const struct meg_ckpt_megatron_conf *to = j->to;
     int r;
 
     if (to->tensor < 1 || to->tensor > 99)
@@ -64,7 +64,7 @@ static int check(const struct job *j, struct meg_err *e)
 /* ---- names ---- */
 
 /* Their spelling of the beginning of a name, appended with what follows. */
-static void respell(struct meg_str *out, const char *name, const struct ckpt_spelling *table)
+static void respell(struct meg_str *out, const char *name, const struct ckpt_prefix_map *table)
 {
     for (; table->theirs; table++)
         if (!strncmp(name, table->ours, strlen(table->ours))) {
@@ -75,7 +75,7 @@ static void respell(struct meg_str *out, const char *name, const struct ckpt_spe
 }
 
 /* Before its core, dicts were nested, and a name in the encoder was one key. */
-static void legacy_beside_layers(struct meg_str *out, const char *name, bool is_tied_copy)
+static void legacy_outside_layers(struct meg_str *out, const char *name, bool is_tied_copy)
 {
     if (is_tied_copy) {
         meg_str_printf(out, "word_embeddings_for_head/weight");
@@ -97,7 +97,7 @@ static void legacy_beside_layers(struct meg_str *out, const char *name, bool is_
 static void name_of(char buf[CKPT_NAME_CHARS], const struct job *j, const char *name,
                     int64_t first_layer, bool is_tied_copy)
 {
-    const bool is_legacy = j->to->names == MEG_CKPT_LEGACY;
+    const bool is_legacy = j->to->names == MEG_CKPT_NAMES_LEGACY;
     struct meg_str out = { 0 };
     int64_t layer;
     int n = 0;
@@ -105,12 +105,12 @@ static void name_of(char buf[CKPT_NAME_CHARS], const struct job *j, const char *
     if (sscanf(name, "decoder.layers.%" SCNd64 ".%n", &layer, &n) == 1 && n > 0) {
         meg_str_printf(&out, "%slayers.%" PRId64 ".",
                        is_legacy ? "language_model/encoder/" : "decoder.", layer - first_layer);
-        if (j->to->names == MEG_CKPT_CORE)
+        if (j->to->names == MEG_CKPT_NAMES_MCORE)
             meg_str_printf(&out, "%s", name + n);
         else
-            respell(&out, name + n, is_legacy ? ckpt_legacy_names : ckpt_fused_names);
+            respell(&out, name + n, is_legacy ? ckpt_legacy_names : ckpt_te_names);
     } else if (is_legacy) {
-        legacy_beside_layers(&out, name, is_tied_copy);
+        legacy_outside_layers(&out, name, is_tied_copy);
     } else {
         meg_str_printf(&out, "%s", is_tied_copy ? "output_layer.weight" : name);
     }
@@ -127,9 +127,9 @@ static void add_item(struct item *v, int *n, const struct job *j, const struct m
 
     it->row = row;
     it->cut =
-        (struct ckpt_cut){ .model = j->s->model, .i = t, .n = j->to->tensor, .vocab = j->vocab };
+        (struct ckpt_tp_shard){ .model = j->s->model, .i = t, .n = j->to->tensor, .vocab = j->vocab };
     it->how = strstr(row->name, ".mlp.linear_fc1.") ? CKPT_GATE_UP : CKPT_SAME;
-    it->ndim = ckpt_their_shape(it->dim, &it->cut, row, it->how);
+    it->ndim = ckpt_foreign_shape(it->dim, &it->cut, row, it->how);
     name_of(it->name, j, row->name, first_layer, is_tied_copy);
 }
 
@@ -154,20 +154,20 @@ static int list_items(struct item **out, const struct job *j, int64_t t, int64_t
 
 /* ---- the pickle ---- */
 
-static void put_int(struct meg_pt_pickle *p, const char *key, int64_t v)
+static void put_int(struct meg_pickle_writer *p, const char *key, int64_t v)
 {
-    meg_pt_str(p, key);
-    meg_pt_int(p, v);
+    meg_pickle_put_str(p, key);
+    meg_pickle_put_int(p, v);
 }
 
-static void put_bool(struct meg_pt_pickle *p, const char *key, bool v)
+static void put_bool(struct meg_pickle_writer *p, const char *key, bool v)
 {
-    meg_pt_str(p, key);
-    meg_pt_bool(p, v);
+    meg_pickle_put_str(p, key);
+    meg_pickle_put_bool(p, v);
 }
 
 /* The options of the model, by their names as attributes. */
-static void put_options(struct meg_pt_pickle *p, const struct meg_gpt_conf *m)
+static void put_options(struct meg_pickle_writer *p, const struct meg_gpt_conf *m)
 {
     char buf[64];
 
@@ -177,34 +177,34 @@ static void put_options(struct meg_pt_pickle *p, const struct meg_gpt_conf *m)
 
         if (!name)
             continue;
-        meg_pt_str(p, name);
+        meg_pickle_put_str(p, name);
         switch (row->kind) {
         case MEG_OPT_I64:
             if (*(const int64_t *)field == MEG_UNSET)
-                meg_pt_none(p);
+                meg_pickle_put_none(p);
             else
-                meg_pt_int(p, *(const int64_t *)field);
+                meg_pickle_put_int(p, *(const int64_t *)field);
             break;
         case MEG_OPT_F64:
-            meg_pt_float(p, *(const double *)field);
+            meg_pickle_put_float(p, *(const double *)field);
             break;
         case MEG_OPT_BOOL:
         case MEG_OPT_STORE_FALSE:
-            meg_pt_bool(p, *(const bool *)field);
+            meg_pickle_put_bool(p, *(const bool *)field);
             break;
         default:
             MEG_ASSERT(row->kind == MEG_OPT_STR);
-            meg_pt_str(p, *(const char *const *)field);
+            meg_pickle_put_str(p, *(const char *const *)field);
         }
     }
 }
 
-static void put_args(struct meg_pt_pickle *p, const struct job *j)
+static void put_args(struct meg_pickle_writer *p, const struct job *j)
 {
     const struct meg_gpt_conf *m = j->s->model;
 
-    meg_pt_str(p, "args");
-    meg_pt_namespace_begin(p);
+    meg_pickle_put_str(p, "args");
+    meg_pickle_put_namespace_begin(p);
     put_options(p, m);
     put_int(p, "seq_length",
             j->to->seq_length == MEG_UNSET ? m->max_position_embeddings : j->to->seq_length);
@@ -216,16 +216,16 @@ static void put_args(struct meg_pt_pickle *p, const struct job *j)
     put_int(p, "true_vocab_size", m->vocab_size);
     put_bool(p, "fp16", false);
     put_bool(p, "bf16", false);
-    meg_pt_str(p, "params_dtype");
-    meg_pt_global(p, "torch", "float32");
+    meg_pickle_put_str(p, "params_dtype");
+    meg_pickle_put_global(p, "torch", "float32");
     put_int(p, "iteration", j->to->iteration > 0 ? j->to->iteration : 0);
     put_int(p, "consumed_train_samples", j->to->consumed > 0 ? j->to->consumed : 0);
     put_int(p, "consumed_valid_samples", 0);
-    meg_pt_namespace_end(p);
+    meg_pickle_put_namespace_end(p);
 }
 
 /* Dicts that a name leaves and enters after the one before it; the depth is kept. */
-static void put_key(struct meg_pt_pickle *p, const char *before, const char *name)
+static void put_key(struct meg_pickle_writer *p, const char *before, const char *name)
 {
     size_t shared = 0, depth;
 
@@ -234,54 +234,54 @@ static void put_key(struct meg_pt_pickle *p, const char *before, const char *nam
             shared = i + 1;
     for (depth = shared; before[depth]; depth++)
         if (before[depth] == '/')
-            meg_pt_dict_end(p);
+            meg_pickle_put_dict_end(p);
     for (const char *part = name + shared, *slash;; part = slash + 1) {
         char key[CKPT_NAME_CHARS];
 
         slash = strchr(part, '/');
         snprintf(key, sizeof key, "%.*s", slash ? (int)(slash - part) : (int)strlen(part), part);
-        meg_pt_str(p, key);
+        meg_pickle_put_str(p, key);
         if (!slash)
             return;
-        meg_pt_dict_begin(p);
+        meg_pickle_put_dict_begin(p);
     }
 }
 
-static void put_model(struct meg_pt_pickle *p, const struct item *v, int n)
+static void put_model(struct meg_pickle_writer *p, const struct item *v, int n)
 {
     const char *before = "";
 
-    meg_pt_str(p, "model");
-    meg_pt_dict_begin(p);
+    meg_pickle_put_str(p, "model");
+    meg_pickle_put_dict_begin(p);
     for (int i = 0; i < n; i++) {
         put_key(p, before, v[i].name);
-        meg_pt_tensor(p, v[i].dim, v[i].ndim);
+        meg_pickle_put_tensor(p, v[i].dim, v[i].ndim);
         before = v[i].name;
     }
     for (; *before; before++)
         if (*before == '/')
-            meg_pt_dict_end(p);
-    meg_pt_dict_end(p);
+            meg_pickle_put_dict_end(p);
+    meg_pickle_put_dict_end(p);
 }
 
 /* ---- files ---- */
 
 /* The numbers of an item; rows past the vocabulary are copies of its last one. */
-static int write_numbers(struct meg_zip_writer *z, const struct job *j, const struct item *it,
+static int write_tensor_data(struct meg_zip_writer *z, const struct job *j, const struct item *it,
                          int i, struct meg_err *e)
 {
     const int64_t rows = it->dim[0], cols = it->ndim > 1 ? it->dim[1] : 1;
     const size_t nbytes = (size_t)(rows * cols) * sizeof(float);
     const float *ours = (const float *)j->s->w.p + it->row->offset;
-    struct ckpt_piece piece[3];
+    struct ckpt_row_map piece[3];
     float *v = malloc(nbytes);
     char name[64];
     int r;
 
     if (!v)
         return meg_fail(e, MEG_EFAIL, "no memory to lay out %s", it->name);
-    for (int k = ckpt_pieces(piece, &it->cut, it->row, it->how); k-- > 0;)
-        ckpt_to_theirs(v, ours, &piece[k]);
+    for (int k = ckpt_row_maps(piece, &it->cut, it->row, it->how); k-- > 0;)
+        ckpt_to_foreign(v, ours, &piece[k]);
     if (it->row->is_decoupled)
         for (int64_t k = piece[0].n; k < rows; k++)
             memcpy(v + k * cols, ours + (it->row->dim[0] - 1) * cols, (size_t)cols * sizeof *v);
@@ -294,29 +294,29 @@ static int write_numbers(struct meg_zip_writer *z, const struct job *j, const st
 static int write_rank(const char *path, const struct job *j, int64_t t, int64_t p,
                       struct meg_err *e)
 {
-    struct meg_pt_pickle pickle = { 0 };
+    struct meg_pickle_writer pickle = { 0 };
     struct meg_file f = { 0 };
     struct meg_zip_writer z = { .f = &f };
     struct item *v;
     const int n = list_items(&v, j, t, p);
     int r;
 
-    meg_pt_begin(&pickle);
-    meg_pt_dict_begin(&pickle);
+    meg_pickle_begin(&pickle);
+    meg_pickle_put_dict_begin(&pickle);
     put_args(&pickle, j);
-    meg_pt_str(&pickle, "checkpoint_version");
-    meg_pt_float(&pickle, 3.0);
+    meg_pickle_put_str(&pickle, "checkpoint_version");
+    meg_pickle_put_float(&pickle, 3.0);
     put_int(&pickle, "iteration", j->to->iteration > 0 ? j->to->iteration : 0);
     put_model(&pickle, v, n);
-    meg_pt_dict_end(&pickle);
-    meg_pt_end(&pickle);
+    meg_pickle_put_dict_end(&pickle);
+    meg_pickle_end(&pickle);
 
     if ((r = meg_file_create(&f, path, e)) < 0 ||
         (r = meg_zip_add(&z, FOLDER "data.pkl", pickle.s.s, pickle.s.n, e)) < 0 ||
         (r = meg_zip_add(&z, FOLDER "byteorder", "little", 6, e)) < 0)
         goto out;
     for (int i = 0; i < n; i++)
-        if ((r = write_numbers(&z, j, &v[i], i, e)) < 0)
+        if ((r = write_tensor_data(&z, j, &v[i], i, e)) < 0)
             goto out;
     if ((r = meg_zip_add(&z, FOLDER "version", "3\n", 2, e)) == 0 &&
         (r = meg_zip_finish(&z, e)) == 0)
@@ -324,7 +324,7 @@ static int write_rank(const char *path, const struct job *j, int64_t t, int64_t 
 out:
     meg_file_abandon(&f);
     meg_zip_writer_free(&z);
-    meg_pt_free(&pickle);
+    meg_pickle_writer_free(&pickle);
     free(v);
     return r;
 }
@@ -349,7 +349,7 @@ static int write_ranks(const char *folder, const struct job *j, struct meg_err *
     return r;
 }
 
-int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_ranks *to,
+int meg_ckpt_export_megatron(const struct meg_ckpt_save_args *s, const struct meg_ckpt_megatron_conf *to,
                              struct meg_err *e)
 {
     struct job j = { .s = s, .to = to };

@@ -21,21 +21,21 @@ static void export(struct box *b, const char *dir, const char *config)
     const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .w = { .p = b->w } };
     struct meg_err e;
 
-    if (meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf){ 0 }, &e) < 0)
+    if (meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, &e) < 0)
         fail_msg("%s", e.msg);
     if (config)
         put_config(dir, config);
 }
 
 /* All pieces of theirs, there or back. */
-static void lay_out(float *ours, float *theirs, const struct ckpt_cut *cut,
-                    const struct meg_param *row, enum ckpt_how how, bool is_back)
+static void lay_out(float *ours, float *theirs, const struct ckpt_tp_shard *cut,
+                    const struct meg_param *row, enum ckpt_remap how, bool is_back)
 {
-    struct ckpt_piece piece[3];
+    struct ckpt_row_map piece[3];
 
-    for (int i = ckpt_pieces(piece, cut, row, how); i-- > 0;)
+    for (int i = ckpt_row_maps(piece, cut, row, how); i-- > 0;)
         if (is_back)
-            ckpt_to_theirs(theirs, ours, &piece[i]);
+            ckpt_to_foreign(theirs, ours, &piece[i]);
         else
             from_theirs(ours, theirs, &piece[i]);
 }
@@ -48,7 +48,7 @@ static void qkv_rows_go_head_by_head(void **state)
     const struct meg_gpt_conf m = { .num_attention_heads = 2,
                                     .num_query_groups = 2,
                                     .kv_channels = 2 };
-    const struct ckpt_cut cut = { .model = &m, .n = 1 };
+    const struct ckpt_tp_shard cut = { .model = &m, .n = 1 };
     const struct meg_param weight = { .ndim = 2, .dim = { 12, 3 }, .split = -1 };
     const struct meg_param bias = { .ndim = 1, .dim = { 12 }, .split = -1 };
 
@@ -72,7 +72,7 @@ static void transposes(void **state)
 {
     static float theirs[37 * 5], ours[5 * 37], back[37 * 5];
     const struct meg_gpt_conf m = { 0 };
-    const struct ckpt_cut cut = { .model = &m, .n = 1 };
+    const struct ckpt_tp_shard cut = { .model = &m, .n = 1 };
     const struct meg_param row = { .ndim = 2, .dim = { 5, 37 }, .split = -1 };
 
     (void)state;
@@ -98,10 +98,10 @@ static void widens(void **state)
     float out[10];
 
     (void)state;
-    ckpt_widen(out, f16, "F16", 10);
+    ckpt_to_f32(out, f16, "F16", 10);
     assert_memory_equal(out, want, sizeof want);
     assert_true(out[9] != out[9]);
-    ckpt_widen(out, bf16, "BF16", 3);
+    ckpt_to_f32(out, bf16, "BF16", 3);
     assert_true(out[0] == 1 && out[1] == -3.140625f && out[2] == __builtin_inff());
 }
 
@@ -122,7 +122,7 @@ static void goes_out_and_comes_back(void **state)
         fail_msg("%s", e.msg);
     assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
     assert_false(meg_ckpt_is_native(c));
-    assert_null(meg_ckpt_state(c));
+    assert_null(meg_ckpt_run_state(c));
     assert_int_equal(meg_ckpt_iteration(c), MEG_CKPT_RELEASE);
     assert_false(m.bias_gelu_fusion);
     assert_int_equal(m.kv_channels, 4);
@@ -283,7 +283,7 @@ static void does_not_write_what_gpt2_cannot_express(void **state)
     m = small_model(1, 8);
     m.kv_channels = 16;
     s.model = &m;
-    assert_int_equal(meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf){ 0 }, &e), MEG_EUSAGE);
+    assert_int_equal(meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, &e), MEG_EUSAGE);
     assert_says(e.msg, "gpt2|--kv-channels");
     assert_int_equal(access("wide", F_OK), -1);
 }

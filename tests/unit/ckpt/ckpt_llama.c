@@ -35,7 +35,7 @@ static int export(const struct box *b, const char *dir, struct meg_err *e)
 {
     const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .w = { .p = b->w } };
 
-    return meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf){ 0 }, e);
+    return meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, e);
 }
 
 static void as_it_is(struct meg_gpt_conf *m)

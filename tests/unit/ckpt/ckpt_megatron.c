@@ -8,7 +8,7 @@ static int export(const struct box *b, const char *dir, int64_t t, int64_t p, in
                   enum meg_ckpt_names names, struct meg_err *e)
 {
     const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .w = { .p = b->w } };
-    const struct meg_ckpt_ranks to = { .tensor = t,
+    const struct meg_ckpt_megatron_conf to = { .tensor = t,
                                        .pipeline = p,
                                        .vocab_multiple = multiple,
                                        .iteration = 7,
@@ -61,7 +61,7 @@ static void any_sizes_hold_the_same(void **state)
     make_gated(&b, 2);
     for (int64_t t = 1; t <= 2; t++)
         for (int64_t p = 1; p <= 4; p *= 2)
-            for (int names = MEG_CKPT_LEGACY; names <= MEG_CKPT_FUSED; names++)
+            for (int names = MEG_CKPT_NAMES_LEGACY; names <= MEG_CKPT_NAMES_TE; names++)
                 for (int64_t multiple = 1; multiple <= 8; multiple *= 8) {
                     struct meg_str was = { 0 }, is = { 0 };
                     int64_t tensor, pipeline;
@@ -82,10 +82,10 @@ static void any_sizes_hold_the_same(void **state)
                     assert_string_equal(was.s, is.s);
                     assert_int_equal(b.m.vocab_size, 11);
                     assert_int_equal(meg_ckpt_iteration(c), MEG_CKPT_RELEASE);
-                    assert_int_equal(meg_ckpt_saved_at(c), 7);
-                    assert_int_equal(meg_ckpt_consumed(c), 91);
+                    assert_int_equal(meg_ckpt_source_iteration(c), 7);
+                    assert_int_equal(meg_ckpt_consumed_samples(c), 91);
                     assert_int_equal(meg_ckpt_seq_length(c), 5); /* and 6 positions */
-                    meg_ckpt_cut(c, &tensor, &pipeline);
+                    meg_ckpt_parallel_sizes(c, &tensor, &pipeline);
                     assert_int_equal(tensor, t);
                     assert_int_equal(pipeline, p);
                     meg_str_free(&was);
@@ -117,7 +117,7 @@ static void names_a_damaged_tensor(void **state)
 
     (void)state;
     make_gated(&a, 1);
-    export_ok(&a, "bad", 1, 1, 1, MEG_CKPT_CORE);
+    export_ok(&a, "bad", 1, 1, 1, MEG_CKPT_NAMES_MCORE);
     patch("bad/iter_0000007/mp_rank_00/model_optim_rng.pt", &a.w[a.p.row[0].offset + 3], "1234", 4);
     c = open_ok("bad", MEG_UNSET);
     assert_int_equal(load_weights(c, &a.p, a.w, &e), MEG_EFORMAT);
@@ -140,7 +140,7 @@ static void pads_the_vocabulary(void **state)
 
     (void)state;
     make_gated(&a, 1);
-    export_ok(&a, "pad", 2, 1, 8, MEG_CKPT_CORE);
+    export_ok(&a, "pad", 2, 1, 8, MEG_CKPT_NAMES_MCORE);
     for (int t = 0; t < 2; t++)
         patch(t ? "pad/iter_0000007/mp_rank_01/model_optim_rng.pt" : "pad/" RANK, "true_vocab_size",
               "hush_vocab_size", 15);
@@ -192,7 +192,7 @@ static void older_versions_have_other_rows(void **state)
 
         make_box(&a, 1, 8, 1);
         make_box(&b, 1, 8, 2);
-        export_ok(&a, "old", 2, 1, 11, MEG_CKPT_LEGACY);
+        export_ok(&a, "old", 2, 1, 11, MEG_CKPT_NAMES_LEGACY);
         for (int t = 0; t < 2; t++)
             patch(t ? "old/iter_0000007/mp_rank_01/model_optim_rng.pt" : "old/" RANK, three,
                   version ? one : zero, sizeof three - 1);
@@ -214,7 +214,7 @@ static void older_versions_have_other_rows(void **state)
 static void core_names_keep_their_rows_without_a_version(void **state)
 {
     (void)state;
-    for (int names = MEG_CKPT_CORE; names <= MEG_CKPT_FUSED; names++)
+    for (int names = MEG_CKPT_NAMES_MCORE; names <= MEG_CKPT_NAMES_TE; names++)
         for (int gated = 0; gated < 2; gated++) {
             struct meg_ckpt *c;
             struct box a, b;
@@ -246,17 +246,17 @@ static void version_0_has_queries_first(void **state)
                                     .num_query_groups = 4,
                                     .kv_channels = 2 };
     const struct meg_param row = { .ndim = 1, .dim = { 24 }, .split = 0 };
-    const struct ckpt_cut cut = { .model = &m, .i = 1, .n = 2 };
+    const struct ckpt_tp_shard cut = { .model = &m, .i = 1, .n = 2 };
     static const float want[] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
     float theirs[12], ours[24] = { 0 }, back[12];
-    struct ckpt_piece piece[3];
+    struct ckpt_row_map piece[3];
 
     (void)state;
     for (int i = 0; i < 12; i++)
         theirs[i] = (float)i;
-    for (int i = ckpt_pieces(piece, &cut, &row, CKPT_QKV); i-- > 0;) {
+    for (int i = ckpt_row_maps(piece, &cut, &row, CKPT_QKV); i-- > 0;) {
         from_theirs(ours, theirs, &piece[i]);
-        ckpt_to_theirs(back, ours, &piece[i]);
+        ckpt_to_foreign(back, ours, &piece[i]);
     }
     assert_memory_equal(ours + 12, want, sizeof want);
     assert_memory_equal(back, theirs, sizeof back);
@@ -292,23 +292,23 @@ static void add_layer(struct made *f, const struct box *b, int ours, int theirs)
 static void begin(struct made *f, const struct box *b)
 {
     memset(f, 0, sizeof *f);
-    meg_pt_begin(&f->pickle);
-    meg_pt_dict_begin(&f->pickle);
-    meg_pt_str(&f->pickle, "args");
-    meg_pt_namespace_begin(&f->pickle);
-    meg_pt_str(&f->pickle, "num_layers");
-    meg_pt_int(&f->pickle, b->m.num_layers);
-    meg_pt_str(&f->pickle, "hidden_size");
-    meg_pt_int(&f->pickle, b->m.hidden_size);
-    meg_pt_str(&f->pickle, "num_attention_heads");
-    meg_pt_int(&f->pickle, b->m.num_attention_heads);
-    meg_pt_str(&f->pickle, "max_position_embeddings");
-    meg_pt_int(&f->pickle, b->m.max_position_embeddings);
-    meg_pt_str(&f->pickle, "ffn_hidden_size");
-    meg_pt_none(&f->pickle);
-    meg_pt_namespace_end(&f->pickle);
-    meg_pt_str(&f->pickle, "checkpoint_version");
-    meg_pt_int(&f->pickle, 3);
+    meg_pickle_begin(&f->pickle);
+    meg_pickle_put_dict_begin(&f->pickle);
+    meg_pickle_put_str(&f->pickle, "args");
+    meg_pickle_put_namespace_begin(&f->pickle);
+    meg_pickle_put_str(&f->pickle, "num_layers");
+    meg_pickle_put_int(&f->pickle, b->m.num_layers);
+    meg_pickle_put_str(&f->pickle, "hidden_size");
+    meg_pickle_put_int(&f->pickle, b->m.hidden_size);
+    meg_pickle_put_str(&f->pickle, "num_attention_heads");
+    meg_pickle_put_int(&f->pickle, b->m.num_attention_heads);
+    meg_pickle_put_str(&f->pickle, "max_position_embeddings");
+    meg_pickle_put_int(&f->pickle, b->m.max_position_embeddings);
+    meg_pickle_put_str(&f->pickle, "ffn_hidden_size");
+    meg_pickle_put_none(&f->pickle);
+    meg_pickle_put_namespace_end(&f->pickle);
+    meg_pickle_put_str(&f->pickle, "checkpoint_version");
+    meg_pickle_put_int(&f->pickle, 3);
 }
 
 /* A weight whose storage has the other order of rows and columns. */
@@ -326,8 +326,8 @@ static void a_transposed_view_is_loaded(void **state)
     make_box(&b, 1, 8, 2);
     assert_int_equal(meg_mkdirs("turned/mp_rank_00", &e), 0);
     begin(&f, &a);
-    meg_pt_str(&f.pickle, "model");
-    meg_pt_dict_begin(&f.pickle);
+    meg_pickle_put_str(&f.pickle, "model");
+    meg_pickle_put_dict_begin(&f.pickle);
     for (int i = 0; i < a.p.n; i++) {
         const size_t at = f.numbers.n;
 
@@ -340,7 +340,7 @@ static void a_transposed_view_is_loaded(void **state)
                 memcpy(&w[k], &a.w[row->offset + k % 8 * 8 + k / 8], sizeof *w);
         }
     }
-    meg_pt_dict_end(&f.pickle);
+    meg_pickle_put_dict_end(&f.pickle);
     end(&f, "turned/mp_rank_00/model_optim_rng.pt");
     c = open_ok("turned", MEG_UNSET);
     if (load_weights(c, &b.p, b.w, &e) < 0)
@@ -363,22 +363,22 @@ static void parts_of_stages_are_put_in_order(void **state)
     make_box(&b, 4, 8, 2);
     assert_int_equal(meg_mkdirs("parts/mp_rank_00", &e), 0);
     begin(&f, &a);
-    meg_pt_str(&f.pickle, "model0");
-    meg_pt_dict_begin(&f.pickle);
+    meg_pickle_put_str(&f.pickle, "model0");
+    meg_pickle_put_dict_begin(&f.pickle);
     add_row(&f, &a, "embedding.word_embeddings.weight", "embedding.word_embeddings.weight");
     add_row(&f, &a, "embedding.position_embeddings.weight", "embedding.position_embeddings.weight");
     add_layer(&f, &a, 0, 0);
     add_layer(&f, &a, 1, 1);
-    meg_pt_dict_end(&f.pickle);
-    meg_pt_str(&f.pickle, "model1");
-    meg_pt_dict_begin(&f.pickle);
+    meg_pickle_put_dict_end(&f.pickle);
+    meg_pickle_put_str(&f.pickle, "model1");
+    meg_pickle_put_dict_begin(&f.pickle);
     add_layer(&f, &a, 2, 0);
     add_layer(&f, &a, 3, 1);
     add_row(&f, &a, "decoder.final_layernorm.weight", "decoder.final_layernorm.weight");
     add_row(&f, &a, "decoder.final_layernorm.bias", "decoder.final_layernorm.bias");
-    meg_pt_str(&f.pickle, "decoder.layers.0.mlp.linear_fc1._extra_state");
-    meg_pt_none(&f.pickle);
-    meg_pt_dict_end(&f.pickle);
+    meg_pickle_put_str(&f.pickle, "decoder.layers.0.mlp.linear_fc1._extra_state");
+    meg_pickle_put_none(&f.pickle);
+    meg_pickle_put_dict_end(&f.pickle);
     end(&f, "parts/mp_rank_00/model_optim_rng.pt");
     c = open_ok("parts", MEG_UNSET);
     if (load_weights(c, &b.p, b.w, &e) < 0)
@@ -410,7 +410,7 @@ static void refuses_sizes_that_do_not_divide(void **state)
     (void)state;
     make_gated(&a, 1);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(export(&a, "no", bad[i].t, bad[i].p, bad[i].multiple, MEG_CKPT_CORE, &e),
+        assert_int_equal(export(&a, "no", bad[i].t, bad[i].p, bad[i].multiple, MEG_CKPT_NAMES_MCORE, &e),
                          MEG_EUSAGE);
         assert_says(e.msg, bad[i].says);
         assert_int_equal(access("no", F_OK), -1);
@@ -495,7 +495,7 @@ static void refuses_what_it_cannot_read(void **state)
         struct meg_ckpt *c;
         int r;
 
-        export_ok(&a, "bad", 1, 1, 1, MEG_CKPT_CORE);
+        export_ok(&a, "bad", 1, 1, 1, MEG_CKPT_NAMES_MCORE);
         patch("bad/" RANK, bad[i].from, bad[i].to, bad[i].n);
         r = meg_ckpt_open(&c, "bad", MEG_UNSET, &e);
         if (!bad[i].says) {

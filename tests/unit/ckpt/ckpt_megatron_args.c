@@ -19,37 +19,37 @@ static int enter(void **state)
 
 /* ---- args from JSON ---- */
 
-static void put_global(struct meg_pt_pickle *p, const char *full)
+static void put_global(struct meg_pickle_writer *p, const char *full)
 {
     const char *dot = strrchr(full, '.');
     char *module = meg_strndup(full, (size_t)(dot - full));
 
-    meg_pt_global(p, module, dot + 1);
+    meg_pickle_put_global(p, module, dot + 1);
     free(module);
 }
 
 /* A value as Python's pickle of protocol 2 has it; lists become tuples. */
-static void put_value(struct meg_pt_pickle *p, const json_t *v)
+static void put_value(struct meg_pickle_writer *p, const json_t *v)
 {
     const json_t *class = json_object_get(v, "call"), *item;
     size_t i;
 
     switch (json_typeof(v)) {
     case JSON_NULL:
-        meg_pt_none(p);
+        meg_pickle_put_none(p);
         break;
     case JSON_TRUE:
     case JSON_FALSE:
-        meg_pt_bool(p, json_is_true(v));
+        meg_pickle_put_bool(p, json_is_true(v));
         break;
     case JSON_INTEGER:
-        meg_pt_int(p, json_integer_value(v));
+        meg_pickle_put_int(p, json_integer_value(v));
         break;
     case JSON_REAL:
-        meg_pt_float(p, json_real_value(v));
+        meg_pickle_put_float(p, json_real_value(v));
         break;
     case JSON_STRING:
-        meg_pt_str(p, json_string_value(v));
+        meg_pickle_put_str(p, json_string_value(v));
         break;
     case JSON_ARRAY:
         meg_str_add(&p->s, "(", 1);
@@ -60,7 +60,7 @@ static void put_value(struct meg_pt_pickle *p, const json_t *v)
     case JSON_OBJECT:
         put_global(p, json_string_value(class ? class : json_object_get(v, "global")));
         if (class) {
-            meg_pt_int(p, json_integer_value(json_object_get(v, "value")));
+            meg_pickle_put_int(p, json_integer_value(json_object_get(v, "value")));
             meg_str_add(&p->s, "\x85R", 2); /* class(value) */
         }
     }
@@ -93,22 +93,22 @@ static void write_with_args(const char *at, const json_t *args)
     meg_gpt_params(&b.p, &b.m, &meg_mesh_one);
     b.w = flat(&b.p, 1);
 
-    meg_pt_begin(&f.pickle);
-    meg_pt_dict_begin(&f.pickle);
-    meg_pt_str(&f.pickle, "args");
-    meg_pt_namespace_begin(&f.pickle);
+    meg_pickle_begin(&f.pickle);
+    meg_pickle_put_dict_begin(&f.pickle);
+    meg_pickle_put_str(&f.pickle, "args");
+    meg_pickle_put_namespace_begin(&f.pickle);
     json_object_foreach ((json_t *)args, name, v) {
-        meg_pt_str(&f.pickle, name);
+        meg_pickle_put_str(&f.pickle, name);
         put_value(&f.pickle, v);
     }
-    meg_pt_namespace_end(&f.pickle);
-    meg_pt_str(&f.pickle, "checkpoint_version");
-    meg_pt_float(&f.pickle, 3);
-    meg_pt_str(&f.pickle, "model");
-    meg_pt_dict_begin(&f.pickle);
+    meg_pickle_put_namespace_end(&f.pickle);
+    meg_pickle_put_str(&f.pickle, "checkpoint_version");
+    meg_pickle_put_float(&f.pickle, 3);
+    meg_pickle_put_str(&f.pickle, "model");
+    meg_pickle_put_dict_begin(&f.pickle);
     for (int i = 0; i < b.p.n; i++)
         add_row(&f, &b, b.p.row[i].name, b.p.row[i].name);
-    meg_pt_dict_end(&f.pickle);
+    meg_pickle_put_dict_end(&f.pickle);
     meg_str_printf(&file, "%s/mp_rank_00", at);
     assert_int_equal(meg_mkdirs(file.s, &e), 0);
     meg_str_printf(&file, "/model_optim_rng.pt");

@@ -9,16 +9,16 @@ static void write_views(const char *path, int nviews, int32_t n)
     struct made f = { 0 };
     float v;
 
-    meg_pt_begin(&f.pickle);
-    meg_pt_dict_begin(&f.pickle);
+    meg_pickle_begin(&f.pickle);
+    meg_pickle_put_dict_begin(&f.pickle);
     for (int i = 0; i < nviews; i++) {
         const int64_t dim[] = { n, n };
         char name[16];
 
         snprintf(name, sizeof name, "v%d", i);
-        meg_pt_str(&f.pickle, name);
+        meg_pickle_put_str(&f.pickle, name);
         f.pickle.ntensors = 0; /* all of one storage */
-        meg_pt_tensor(&f.pickle, dim, 2);
+        meg_pickle_put_tensor(&f.pickle, dim, 2);
         transpose_last(&f, n);
     }
     f.nbytes[0] = (size_t)n * (size_t)n * sizeof v;

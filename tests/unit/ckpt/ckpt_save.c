@@ -25,8 +25,8 @@ static void comes_back_bit_for_bit(void **state)
     assert_string_equal(meg_ckpt_path(c), "back/iter_0000100");
     assert_int_equal(meg_ckpt_vocab_size(c), 11);
     assert_int_equal(meg_ckpt_eod(c), 3);
-    assert_int_equal(json_integer_value(json_object_get(meg_ckpt_state(c), "consumed")), 40);
-    assert_true(json_real_value(json_object_get(meg_ckpt_state(c), "x")) == 0.1);
+    assert_int_equal(json_integer_value(json_object_get(meg_ckpt_run_state(c), "consumed")), 40);
+    assert_true(json_real_value(json_object_get(meg_ckpt_run_state(c), "x")) == 0.1);
     assert_int_equal(meg_ckpt_gpt_conf(c, &m, &e), 0);
     assert_int_equal(m.num_layers, 2);
     assert_int_equal(m.ffn_hidden_size, 32);
@@ -213,7 +213,7 @@ static void names_the_chunk_of_a_flipped_bit(void **state)
     assert_int_equal(meg_ckpt_verify(c, &e), MEG_EFORMAT);
     /* no optimizer state in it */
     {
-        const struct meg_ckpt_slot slot = { .name = "exp_avg", .p = b.w };
+        const struct meg_ckpt_shard slot = { .name = "exp_avg", .p = b.w };
         assert_int_equal(meg_ckpt_load(c, &b.p, &meg_mesh_one, &slot, 1, &e), MEG_EFORMAT);
         assert_says(
             e.msg,
@@ -229,7 +229,7 @@ static int count_refusals(struct box *b, const struct meg_ckpt *c, int n, struct
 {
     struct meg_comm world = meg_comm_self;
     struct meg_mesh mesh = meg_mesh_one;
-    const struct meg_ckpt_slot slot[] = { { .p = b->w },
+    const struct meg_ckpt_shard slot[] = { { .p = b->w },
                                           { .name = "exp_avg", .p = b->exp_avg },
                                           { .name = "exp_avg_sq", .p = b->exp_avg_sq } };
     int refusals = 0;

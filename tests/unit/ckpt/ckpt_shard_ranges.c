@@ -102,7 +102,7 @@ static void write_files(char *image[FILES], int64_t nbytes[FILES], const struct 
         int nfiles;
 
         make_rank(&r, m, l, i);
-        const struct meg_ckpt_slot slot[] = {
+        const struct meg_ckpt_shard slot[] = {
             { .p = r.flat },
             { .name = "exp_avg", .p = r.flat },
             { .name = "exp_avg_sq", .p = r.packed, .span = r.span, .nspans = r.nspans, .copy = (int)r.mesh.at.cp,
@@ -128,7 +128,7 @@ static void write_files(char *image[FILES], int64_t nbytes[FILES], const struct 
                 times[x[k].file][x[k].offset + (int64_t)b]++;
             of_extents += (int64_t)x[k].n;
         }
-        of_slots = meg_ckpt_share(&r.p, &r.mesh, slot, 3);
+        of_slots = meg_ckpt_write_nbytes(&r.p, &r.mesh, slot, 3);
         assert_int_equal(of_extents, of_slots);
         ckpt_free_files(f, nfiles);
         free(x);
@@ -179,9 +179,9 @@ static void load_parts(const struct meg_ckpt *c, const struct meg_gpt_conf *m, i
             flat = meg_new((size_t)r.p.flat * sizeof *flat);
             packed = meg_new((size_t)r.p.flat * sizeof *packed);
             half = meg_new((size_t)r.p.flat * sizeof *half);
-            const struct meg_ckpt_slot slot[] = {
+            const struct meg_ckpt_shard slot[] = {
                 { .p = half, .dtype = MEG_DTYPE_BF16 },
-                { .name = MEG_CKPT_MAIN, .p = packed, .span = r.span, .nspans = r.nspans }, /* of the weights */
+                { .name = MEG_CKPT_MAIN_PARAMS, .p = packed, .span = r.span, .nspans = r.nspans }, /* of the weights */
                 { .name = "exp_avg", .p = flat }
             };
             assert_int_equal(meg_ckpt_load(c, &r.p, &r.mesh, slot, nslots, &e), 0);
@@ -203,7 +203,7 @@ static void load_parts(const struct meg_ckpt *c, const struct meg_gpt_conf *m, i
 /* Tensors that lie as ours, and those of Megatron's ranks, which come in pieces. */
 static void every_layout_reads_its_part(void **state)
 {
-    const struct meg_ckpt_ranks to = { .tensor = 2, .pipeline = 1, .vocab_multiple = 8, .iteration = 3, .consumed = -1 };
+    const struct meg_ckpt_megatron_conf to = { .tensor = 2, .pipeline = 1, .vocab_multiple = 8, .iteration = 3, .consumed = -1 };
     const struct meg_layout one = layout(0);
     struct meg_ckpt *c;
     struct meg_err e;

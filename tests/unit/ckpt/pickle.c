@@ -76,7 +76,7 @@ static void show(struct meg_str *s, const struct meg_py *o)
     case MEG_PY_NONE: meg_str_printf(s, "None"); break;
     case MEG_PY_BOOL: meg_str_printf(s, "%s", o->i ? "True" : "False"); break;
     case MEG_PY_INT: meg_str_printf(s, "%" PRId64, o->i); break;
-    case MEG_PY_BIG: meg_str_printf(s, "big"); break;
+    case MEG_PY_BIGINT: meg_str_printf(s, "big"); break;
     case MEG_PY_FLOAT: meg_str_printf(s, "%g", o->f); break;
     case MEG_PY_STR: meg_str_printf(s, "'%.*s'", (int)o->n, o->s); break;
     case MEG_PY_BYTES:
@@ -247,7 +247,7 @@ static void rewrite_in_protocol_4(const char *path)
 
 static void loads_a_checkpoint_of_protocol_4(void **state)
 {
-    const struct meg_ckpt_ranks to = { .tensor = 1, .pipeline = 1, .vocab_multiple = 1, .iteration = 7, .consumed = 91 };
+    const struct meg_ckpt_megatron_conf to = { .tensor = 1, .pipeline = 1, .vocab_multiple = 1, .iteration = 7, .consumed = 91 };
     struct meg_ckpt *c;
     struct meg_err e;
     struct box a, b;
@@ -260,8 +260,8 @@ static void loads_a_checkpoint_of_protocol_4(void **state)
     assert_int_equal(meg_ckpt_export_megatron(&s, &to, &e), 0);
     rewrite_in_protocol_4("four/iter_0000007/mp_rank_00/model_optim_rng.pt");
     c = open_ok("four", MEG_UNSET);
-    assert_int_equal(meg_ckpt_saved_at(c), 7);
-    assert_int_equal(meg_ckpt_consumed(c), 91);
+    assert_int_equal(meg_ckpt_source_iteration(c), 7);
+    assert_int_equal(meg_ckpt_consumed_samples(c), 91);
     if (load_weights(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
     assert_memory_equal(a.w, b.w, (size_t)a.p.flat * sizeof *a.w);

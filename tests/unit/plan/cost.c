@@ -29,9 +29,9 @@ struct where {
 static struct meg_optim_conf adam;
 
 /* A paper of these numbers; model is the caller's, and kept. */
-static struct meg_paper paper(struct meg_gpt_conf *model, const struct shape *m, const struct where *w)
+static struct meg_cost_model paper(struct meg_gpt_conf *model, const struct shape *m, const struct where *w)
 {
-    struct meg_paper p = { .model = model, .optim = &adam };
+    struct meg_cost_model p = { .model = model, .optim = &adam };
 
     *model = (struct meg_gpt_conf){ .num_layers = m->layers,
                                     .hidden_size = m->h,
@@ -144,8 +144,8 @@ static void times_are_those_of_published_runs(void **state)
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         const struct published *r = &runs[i];
         struct meg_gpt_conf model;
-        struct meg_paper p = paper(&model, &r->shape, &r->where);
-        struct meg_paper_time t;
+        struct meg_cost_model p = paper(&model, &r->shape, &r->where);
+        struct meg_cost_time t;
         double off;
 
         p.keeps_scores = r->keeps_scores;
@@ -197,8 +197,8 @@ static void flops_mfu_and_updates_are_those_worked_out_by_hand(void **state)
     for (size_t i = 0; i < sizeof by_hand / sizeof *by_hand; i++) {
         const struct shape *shape = &by_hand[i].shape;
         struct meg_gpt_conf model;
-        const struct meg_paper p = paper(&model, shape, &by_hand[i].where);
-        struct meg_paper_time t;
+        const struct meg_cost_model p = paper(&model, shape, &by_hand[i].where);
+        struct meg_cost_time t;
 
         meg_cost_step_time(&t, &p, meg_hardware_find(by_hand[i].hw), 1, true);
         if (by_hand[i].flops > 0) {
@@ -231,11 +231,11 @@ static void a_schedule_is_played_in_part(void **state)
         int64_t groups, group;
 
         assert_int_equal(meg_pipe_schedule_check(&all[i], NULL), 0);
-        c = paper_short_schedule(&all[i], &groups, &group);
+        c = cost_short_schedule(&all[i], &groups, &group);
         assert_true(groups > 0 && c.microbatches < 5 * group);
         assert_int_equal(c.microbatches + groups * group, all[i].microbatches);
         meg_pipe_schedule_estimate(&all[i], &t, &whole);
-        assert_float_equal(paper_makespan(&all[i], &t), whole.makespan, 1e-6);
+        assert_float_equal(cost_makespan(&all[i], &t), whole.makespan, 1e-6);
         for (int stage = 0; stage < c.stages; stage++) {
             struct meg_pipe_schedule a, b;
 
@@ -255,21 +255,21 @@ static void many_ranks_cost_what_few_do(void **state)
     const struct shape shape = { 128, 25600, 160, 0, 0, 2048, 51200, 0 };
     const struct where where = { 8, 1, 64, 1, 256, 1, 1 << 20, 1, SOME, HALF, false };
     struct meg_gpt_conf model;
-    const struct meg_paper p = paper(&model, &shape, &where);
-    double sent[MEG_PAPER_GROUPS];
-    struct meg_paper_time t;
+    const struct meg_cost_model p = paper(&model, &shape, &where);
+    double sent[MEG_COST_GROUPS];
+    struct meg_cost_time t;
     struct meg_rank_coords at[3];
     int64_t groups, group;
 
     (void)state;
     assert_int_equal(meg_layout_world(&p.layout), 131072);
-    assert_int_equal(meg_paper_kinds(at, &p.layout), 3);
-    assert_int_equal(paper_short_schedule(&p.schedule, &groups, &group).microbatches, 256);
+    assert_int_equal(meg_cost_representatives(at, &p.layout), 3);
+    assert_int_equal(cost_short_schedule(&p.schedule, &groups, &group).microbatches, 256);
     meg_cost_step_time(&t, &p, meg_hardware_find("h100"), 1, true);
     assert_true(t.step > 0 && t.mfu > 0.3 && t.mfu < 0.7);
-    assert_true(meg_paper_most_memory(&p) > 0);
-    meg_paper_sent(sent, &p, at[2]);
-    assert_true(sent[MEG_PAPER_DATA] > 0);
+    assert_true(meg_cost_max_memory(&p) > 0);
+    meg_cost_comm_volume(sent, &p, at[2]);
+    assert_true(sent[MEG_COST_GROUP_DP_CP] > 0);
 }
 
 int main(void)

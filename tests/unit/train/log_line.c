@@ -11,9 +11,9 @@ static const struct tm when = {
     .tm_year = 125, .tm_mon = 0, .tm_mday = 9, .tm_hour = 7, .tm_min = 5, .tm_sec = 3
 };
 
-static struct meg_interval plain(void)
+static struct meg_train_stats plain(void)
 {
-    struct meg_interval v = { 0 };
+    struct meg_train_stats v = { 0 };
 
     v.iteration = 20;
     v.train_iters = 1000;
@@ -33,11 +33,11 @@ static struct meg_interval plain(void)
 
 static void line(void **state)
 {
-    struct meg_interval v = plain();
+    struct meg_train_stats v = plain();
     struct meg_str s = { 0 };
 
     (void)state;
-    meg_log_line(&s, &v, false, &when);
+    meg_training_log_line(&s, &v, false, &when);
     assert_string_equal(
         s.s,
         " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
@@ -49,7 +49,7 @@ static void line(void **state)
 
 static void every_field(void **state)
 {
-    struct meg_interval v = plain();
+    struct meg_train_stats v = plain();
     struct meg_str s = { 0 };
 
     (void)state;
@@ -58,7 +58,7 @@ static void every_field(void **state)
     v.num_zeros = 7;
     v.params_norm = 9.5;
     v.num_nan_iterations = 1;
-    meg_log_line(&s, &v, true, &when);
+    meg_training_log_line(&s, &v, true, &when);
     assert_string_equal(
         s.s,
         " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
@@ -73,12 +73,12 @@ static void every_field(void **state)
 
 static void no_loss_and_no_norm(void **state)
 {
-    struct meg_interval v = plain();
+    struct meg_train_stats v = plain();
     struct meg_str s = { 0 };
 
     (void)state;
     v.lm_loss = v.grad_norm = NAN;
-    meg_log_line(&s, &v, false, &when);
+    meg_training_log_line(&s, &v, false, &when);
     assert_string_equal(
         s.s,
         " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
@@ -93,7 +93,7 @@ static void evaluation(void **state)
     struct meg_str s = { 0 };
 
     (void)state;
-    meg_log_evaluation(&s, "iteration 100", 2.0);
+    meg_training_log_evaluation(&s, "iteration 100", 2.0);
     assert_string_equal(s.s,
                         "--------------------------------------------------------------------------"
                         "---------------------\n"

@@ -38,7 +38,7 @@ static void write_text(const char *text)
 static void lines(void **state)
 {
     struct meg_metrics *m;
-    struct meg_interval v = { 0 };
+    struct meg_train_stats v = { 0 };
 
     (void)state;
     write_text("");

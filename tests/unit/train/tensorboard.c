@@ -97,9 +97,9 @@ static int read_file(const char *path, struct event *ev, int max)
 
         memcpy(&len, m.p + at, 8);
         memcpy(&crc, m.p + at + 8, 4);
-        assert_int_equal(crc, meg_events_crc(m.p + at, 8));
+        assert_int_equal(crc, meg_tensorboard_crc(m.p + at, 8));
         memcpy(&crc, m.p + at + 12 + len, 4);
-        assert_int_equal(crc, meg_events_crc(m.p + at + 12, len));
+        assert_int_equal(crc, meg_tensorboard_crc(m.p + at + 12, len));
         assert_true(n < max);
         memset(&ev[n], 0, sizeof ev[n]);
         read_message(&ev[n++], 0, m.p + at + 12, m.p + at + 12 + len);
@@ -133,25 +133,25 @@ static void checksums(void **state)
     for (int i = 0; i < 32; i++)
         up[i] = (unsigned char)i;
     /* CRC-32C of RFC 3720 appendix B.4 (0x8a9136aa, 0x46dd794e), then masked */
-    assert_int_equal(meg_events_crc(zeros, 32),
+    assert_int_equal(meg_tensorboard_crc(zeros, 32),
                      (uint32_t)((0x8a9136aau >> 15 | 0x8a9136aau << 17) + 0xa282ead8u));
-    assert_int_equal(meg_events_crc(up, 32),
+    assert_int_equal(meg_tensorboard_crc(up, 32),
                      (uint32_t)((0x46dd794eu >> 15 | 0x46dd794eu << 17) + 0xa282ead8u));
 }
 
 static void written_and_read(void **state)
 {
     char tmp[TMP_NAME], dir[TMP_PATH];
-    struct meg_events *t;
+    struct meg_tensorboard *t;
     struct event ev[8];
 
     (void)state;
     assert_non_null(tmp_dir(tmp, "events"));
     snprintf(dir, sizeof dir, "%s/a/b", tmp);
-    assert_int_equal(meg_events_open(&t, dir, 0, NULL), 0);
-    assert_int_equal(meg_events_scalar(t, "lm loss", 2.5, 301, NULL), 0);
-    assert_int_equal(meg_events_text(t, "seed", "1234", 300, NULL), 0);
-    meg_events_close(t);
+    assert_int_equal(meg_tensorboard_open(&t, dir, 0, NULL), 0);
+    assert_int_equal(meg_tensorboard_scalar(t, "lm loss", 2.5, 301, NULL), 0);
+    assert_int_equal(meg_tensorboard_text(t, "seed", "1234", 300, NULL), 0);
+    meg_tensorboard_close(t);
     assert_int_equal(read_events(dir, ev, 8), 3);
     assert_string_equal(ev[0].version, "brain.Event:2");
     assert_string_equal(ev[0].writer, "meg-train");
@@ -184,7 +184,7 @@ static void write_foreign(const char *path)
     for (int i = 0; i < 2; i++) {
         const unsigned char *event = i ? scalar : version;
         const uint64_t n = i ? sizeof scalar - 1 : sizeof version - 1;
-        const uint32_t crc = meg_events_crc(&n, sizeof n), crc_event = meg_events_crc(event, n);
+        const uint32_t crc = meg_tensorboard_crc(&n, sizeof n), crc_event = meg_tensorboard_crc(event, n);
 
         meg_str_add(&s, &n, sizeof n);
         meg_str_add(&s, &crc, sizeof crc);
@@ -198,17 +198,17 @@ static void write_foreign(const char *path)
 /* Write four samples an iteration, to the file whose name is left in path. */
 static void write_run(const char *dir, int64_t resumed, int64_t last, char path[TMP_PATH])
 {
-    struct meg_events *t;
+    struct meg_tensorboard *t;
     char to[TMP_PATH];
     glob_t g;
 
-    assert_int_equal(meg_events_open(&t, dir, resumed, NULL), 0);
-    assert_int_equal(meg_events_text(t, "seed", "1234", resumed, NULL), 0);
+    assert_int_equal(meg_tensorboard_open(&t, dir, resumed, NULL), 0);
+    assert_int_equal(meg_tensorboard_text(t, "seed", "1234", resumed, NULL), 0);
     for (int64_t i = resumed + 1; i <= last; i++) {
-        assert_int_equal(meg_events_scalar(t, "lm loss", 2.5, i, NULL), 0);
-        assert_int_equal(meg_events_scalar(t, "lm loss vs samples", 2.5, 4 * i, NULL), 0);
+        assert_int_equal(meg_tensorboard_scalar(t, "lm loss", 2.5, i, NULL), 0);
+        assert_int_equal(meg_tensorboard_scalar(t, "lm loss vs samples", 2.5, 4 * i, NULL), 0);
     }
-    meg_events_close(t);
+    meg_tensorboard_close(t);
     snprintf(to, sizeof to, "%s/events.out.tfevents.[0-9]*", dir);
     assert_int_equal(glob(to, 0, NULL, &g), 0);
     assert_int_equal(g.gl_pathc, 1);

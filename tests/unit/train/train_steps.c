@@ -69,7 +69,7 @@ static void train(const char *options)
         "--data-path ids --split 80,20,0 --tokenizer-type NullTokenizer --vocab-size 11 --eval-iters 1 "
         "--eval-interval 100 --log-interval 1 --log-json log --save run --seed 99";
     struct meg_train_job *job = meg_new(sizeof *job);
-    struct meg_optgroup groups[MEG_TRAIN_GROUPS];
+    struct meg_optgroup groups[MEG_TRAIN_OPTION_GROUPS];
     char line[2000], *argv[120], *save;
     struct meg_err e;
     int argc = 0;
@@ -80,7 +80,7 @@ static void train(const char *options)
     for (char *word = strtok_r(line, " ", &save); word; word = strtok_r(NULL, " ", &save))
         argv[argc++] = word;
     argv[argc] = NULL;
-    meg_train_groups(groups, job);
+    meg_train_option_groups(groups, job);
     meg_opt_defaults(groups);
     if (meg_opt_parse_args(groups, argc, argv, &e) < 0 || meg_train(job, groups, &meg_comm_self, &e) < 0)
         fail_msg("%s", e.msg);
@@ -108,7 +108,7 @@ static double logged(const char *key, int n, bool is_evaluation)
 
 static void load_weights(float *w, struct meg_params *p)
 {
-    struct meg_ckpt_slot slot = { .dtype = MEG_DTYPE_F32, .p = w };
+    struct meg_ckpt_shard slot = { .dtype = MEG_DTYPE_F32, .p = w };
     struct meg_ckpt *c;
     struct meg_err e;
 
