@@ -33,31 +33,25 @@ static const struct meg_opt own_opts[] = {
       "pipeline ranks to cut for (those of the source)" },
     { "make-vocab-size-divisible-by", 0, MEG_I64(C, vocab_multiple), "N", "128",
       "pad the vocabulary of each tensor rank to a multiple of it" },
-    { "true-vocab-size", 0, MEG_I64(C, true_vocab), "N", NULL,
-      "rows of the source's vocabulary that are no padding" },
-    { "vocab-file", 0, MEG_STR(C, vocab_file), "FILE", NULL,
-      "JSON whose length is the true size of the vocabulary" },
+    { "true-vocab-size", 0, MEG_I64(C, true_vocab), "N", NULL, "rows of the source's vocabulary that are no padding" },
+    { "vocab-file", 0, MEG_STR(C, vocab_file), "FILE", NULL, "JSON whose length is the true size of the vocabulary" },
     { "saver-transformer-impl", 0, MEG_STR(C, saver_impl), "local|transformer_engine", "local",
       "whose names norms get" },
     { "params-dtype", 0, MEG_STR(C, dtype), "auto|fp32|bf16|fp16", "auto",
       "type of the weights written, for hf and native; auto: that of the source" },
     { "max-shard-size", 0, MEG_STR(C, shard_size), "SIZE", "5GB",
       "most bytes of a weights file of hf: a number, or one with KB, MB, GB or KiB, MiB, GiB; 0: one file" },
-    { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL,
-      "iteration to read in place of the latest" },
+    { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL, "iteration to read in place of the latest" },
     { "overwrite", 0, MEG_BOOL(C, overwrite), NULL, "no", "replace a checkpoint in --save-dir" },
-    { "info", 0, MEG_STR(C, info), "DIR", NULL,
-      "describe the checkpoint in DIR, and convert nothing" },
+    { "info", 0, MEG_STR(C, info), "DIR", NULL, "describe the checkpoint in DIR, and convert nothing" },
     { "json", 0, MEG_BOOL(C, json), NULL, "no", "describe as one JSON object" },
-    { "verify", 0, MEG_BOOL(C, verify), NULL, "no",
-      "compare every byte that has a checksum before describing" },
+    { "verify", 0, MEG_BOOL(C, verify), NULL, "no", "compare every byte that has a checksum before describing" },
     { 0 }
 };
 #undef C
 
 static const struct meg_opt_unsupported absent[] = {
-    { "target-expert-*", "mixtures of experts are not there yet; see meg(7)" },
-    { 0 }
+    { "target-expert-*", "mixtures of experts are not there yet; see meg(7)" }, { 0 }
 };
 
 static const struct meg_opt ignored_opts[] = {
@@ -81,8 +75,7 @@ static void print_tensor(const json_t *t)
 
     printf("%-60s %-5s %-16s %12" PRId64 "  %s\n", json_string_value(json_object_get(t, "name")),
            json_string_value(json_object_get(t, "dtype")), shape,
-           (int64_t)json_integer_value(json_object_get(t, "bytes")),
-           json_string_value(json_object_get(t, "file")));
+           (int64_t)json_integer_value(json_object_get(t, "bytes")), json_string_value(json_object_get(t, "file")));
     free(shape);
 }
 
@@ -93,15 +86,18 @@ static void print_text(json_t *about)
     json_t *value, *member;
     size_t i;
 
-    json_object_foreach (about, key, value) {
+    json_object_foreach(about, key, value)
+    {
         if (json_is_object(value)) {
             printf("\n%s\n", key);
-            json_object_foreach (value, name, member) {
+            json_object_foreach(value, name, member)
+            {
                 printf("    %s = %s\n", name, json_string_value(member));
             }
         } else if (json_is_array(value)) {
             printf("\n%zu %s: name, type, shape, bytes, file\n", json_array_size(value), key);
-            json_array_foreach (value, i, member) {
+            json_array_foreach(value, i, member)
+            {
                 print_tensor(member);
             }
         } else if (json_is_string(value)) {
@@ -121,8 +117,8 @@ static int describe(const struct conf *c, struct meg_err *e)
     json_t *about;
     int r;
 
-    if ((r = meg_ckpt_open(&k, c->info, c->ckpt_step, e)) < 0 ||
-        (c->verify && (r = meg_ckpt_verify(k, e)) < 0) || (r = meg_ckpt_describe(&about, k, e)) < 0)
+    if ((r = meg_ckpt_open(&k, c->info, c->ckpt_step, e)) < 0 || (c->verify && (r = meg_ckpt_verify(k, e)) < 0) ||
+        (r = meg_ckpt_describe(&about, k, e)) < 0)
         goto out;
     if (c->json) {
         meg_json_dump(about, 0, &text);
@@ -190,15 +186,11 @@ static int check_target(const struct conf *c, const char *dir, const char *saver
     if (is_empty)
         return 0;
     if (!meg_ckpt_exists(dir))
-        return meg_fail(
-            e, MEG_EUSAGE,
-            "--save-dir %s: it is not empty, and holds no checkpoint; name a new folder",
-            c->save_dir);
+        return meg_fail(e, MEG_EUSAGE, "--save-dir %s: it is not empty, and holds no checkpoint; name a new folder",
+                        c->save_dir);
     if (!c->overwrite)
-        return meg_fail(
-            e, MEG_EUSAGE,
-            "--save-dir %s: it holds a checkpoint; name a new folder or give --overwrite",
-            c->save_dir);
+        return meg_fail(e, MEG_EUSAGE, "--save-dir %s: it holds a checkpoint; name a new folder or give --overwrite",
+                        c->save_dir);
     return strcmp(saver, "hf") ? 0 : meg_ckpt_check_replaceable(dir, e);
 }
 
@@ -218,7 +210,7 @@ static int64_t shard_bytes(const char *size)
     static const struct {
         const char *name;
         int64_t bytes;
-    } unit[] = { { "", 1 }, { "KB", 1000 }, { "MB", 1000000 }, { "GB", 1000000000 },
+    } unit[] = { { "", 1 },          { "KB", 1000 },     { "MB", 1000000 }, { "GB", 1000000000 },
                  { "KiB", 1 << 10 }, { "MiB", 1 << 20 }, { "GiB", 1 << 30 } };
     const size_t digits = strspn(size, "0123456789");
     int64_t n;
@@ -250,8 +242,7 @@ static int check_format(const struct conf *c, const struct meg_ckpt *k, struct m
         want = "hf";
     if (!strcmp(want, "auto") || !strcmp(want, is))
         return 0;
-    return meg_fail(e, MEG_EFORMAT, "%s: --loader %s, but its format is %s", meg_ckpt_path(k),
-                    c->loader, is);
+    return meg_fail(e, MEG_EFORMAT, "%s: --loader %s, but its format is %s", meg_ckpt_path(k), c->loader, is);
 }
 
 /* The size of the vocabulary, where the user knows it. */
@@ -267,8 +258,7 @@ static int set_vocab(const struct conf *c, struct meg_ckpt *k, struct meg_err *e
         if (!json_is_object(vocab))
             r = meg_fail(e, MEG_EFORMAT, "%s: no object of tokens", c->vocab_file);
         else if (n != MEG_UNSET && n != (int64_t)json_object_size(vocab))
-            r = meg_fail(e, MEG_EUSAGE,
-                         "--true-vocab-size: %" PRId64 ", but --vocab-file %s has %zu tokens", n,
+            r = meg_fail(e, MEG_EUSAGE, "--true-vocab-size: %" PRId64 ", but --vocab-file %s has %zu tokens", n,
                          c->vocab_file, json_object_size(vocab));
         n = (int64_t)json_object_size(vocab);
         json_decref(vocab);
@@ -278,13 +268,13 @@ static int set_vocab(const struct conf *c, struct meg_ckpt *k, struct meg_err *e
     return r;
 }
 
-static int save_as(const char *saver, const struct conf *c, const struct meg_ckpt *k,
-                   struct meg_ckpt_save_args *s, enum meg_dtype dtype, struct meg_err *e)
+static int save_as(const char *saver, const struct conf *c, const struct meg_ckpt *k, struct meg_ckpt_save_args *s,
+                   enum meg_dtype dtype, struct meg_err *e)
 {
     struct meg_ckpt_megatron_conf to = { .vocab_multiple = c->vocab_multiple,
-                                 .iteration = meg_ckpt_source_iteration(k),
-                                 .consumed = meg_ckpt_consumed_samples(k),
-                                 .seq_length = meg_ckpt_seq_length(k) };
+                                         .iteration = meg_ckpt_source_iteration(k),
+                                         .consumed = meg_ckpt_consumed_samples(k),
+                                         .seq_length = meg_ckpt_seq_length(k) };
 
     if (!strcmp(saver, "native"))
         return meg_ckpt_save(s, e);
@@ -316,11 +306,11 @@ static int convert(const struct conf *c, struct meg_err *e)
     struct meg_lock lock = { 0 };
     char *target = target_of(c);
     struct meg_ckpt_save_args save = { .dir = target,
-                                  .iteration = MEG_CKPT_RELEASE,
-                                  .model = &model,
-                                  .mesh = &meg_mesh_one,
-                                  .params = &params,
-                                  .tok = &files };
+                                       .iteration = MEG_CKPT_RELEASE,
+                                       .model = &model,
+                                       .mesh = &meg_mesh_one,
+                                       .params = &params,
+                                       .tok = &files };
     struct meg_str options = { 0 };
     const char *saver;
     int r;
@@ -337,7 +327,8 @@ static int convert(const struct conf *c, struct meg_err *e)
     if (meg_ckpt_seq_length(k) != MEG_UNSET)
         meg_str_printf(&options, "seq-length = %" PRId64 "\n", meg_ckpt_seq_length(k));
     save.options = options.s;
-    if ((r = meg_ckpt_tokenizer_read(&files, &tok, NULL, e)) < 0 || (r = meg_ckpt_tokenizer_inherit(&files, k, e)) < 0 ||
+    if ((r = meg_ckpt_tokenizer_read(&files, &tok, NULL, e)) < 0 ||
+        (r = meg_ckpt_tokenizer_inherit(&files, k, e)) < 0 ||
         (r = meg_arena_init(&weights, "weights", (size_t)params.flat * sizeof(float), e)) < 0)
         goto out;
     files.eod = meg_ckpt_eod(k);
@@ -349,8 +340,7 @@ static int convert(const struct conf *c, struct meg_err *e)
     if ((r = meg_ckpt_load(k, &params, &meg_mesh_one, &save.w, 1, e)) < 0)
         goto out;
     if ((r = meg_lock_check(&lock, e)) == 0 && (r = save_as(saver, c, k, &save, dtype_of(c, k, saver), e)) == 0)
-        meg_info("%s: %d tensors, %" PRId64 " parameters, %s", c->save_dir, params.n, params.numel,
-                 saver);
+        meg_info("%s: %d tensors, %" PRId64 " parameters, %s", c->save_dir, params.n, params.numel, saver);
 out:
     meg_lock_release(&lock);
     free(target);
@@ -377,8 +367,7 @@ static void check_options(const struct conf *c)
     if (!c->info && (!c->load_dir || !c->save_dir))
         meg_usage("--load-dir and --save-dir are required, or --info");
     if (!is_ranks && has_size)
-        meg_usage("--saver %s: its tensors are whole; target sizes are for megatron and mcore",
-                  c->saver);
+        meg_usage("--saver %s: its tensors are whole; target sizes are for megatron and mcore", c->saver);
     if (is_ranks && strcmp(c->dtype, "auto"))
         meg_usage("--saver %s: its weights are F32; --params-dtype is for hf and native", is_auto ? "mcore" : c->saver);
     if (shard_bytes(c->shard_size) < 0)
@@ -389,9 +378,7 @@ static void check_options(const struct conf *c)
 int main(int argc, char **argv)
 {
     struct conf c = { 0 };
-    const struct meg_optgroup groups[] = { { "convert", own_opts, &c },
-                                           { "ignored", ignored_opts, NULL },
-                                           { 0 } };
+    const struct meg_optgroup groups[] = { { "convert", own_opts, &c }, { "ignored", ignored_opts, NULL }, { 0 } };
     struct meg_err e;
 
     meg_opt_set_unsupported(absent);

@@ -79,9 +79,10 @@ static int logprobs(const struct conf *c, const struct meg_token_output_conf *re
         if ((r = meg_prompt_read(&rule, in.name, in.line, text, n, &ids, NULL, e)) < 0)
             goto out;
         if (ids.n > positions + 1) {
-            r = meg_fail(e, MEG_EFORMAT, "%s: line %lld: %lld tokens; with %lld positions the model can score at most "
-                                         "%lld at once", in.name, (long long)in.line, (long long)ids.n,
-                         (long long)positions, (long long)positions + 1);
+            r = meg_fail(e, MEG_EFORMAT,
+                         "%s: line %lld: %lld tokens; with %lld positions the model can score at most "
+                         "%lld at once",
+                         in.name, (long long)in.line, (long long)ids.n, (long long)positions, (long long)positions + 1);
             goto out;
         }
         if (ids.n > 1 && (r = meg_score_top(&s, ids.v, ids.n, logprob, top, report->top_n_logprobs, e)) < 0)
@@ -216,13 +217,11 @@ int main(int argc, char **argv)
     struct meg_token_output_conf report = { 0 };
     struct meg_load_conf lc = { 0 };
     struct meg_tok_conf tc = { 0 };
-    const struct meg_optgroup groups[] = {
-        { "eval", own_opts, &c },
-        { "report", meg_token_output_opts, &report },
-        { "model", meg_load_opts, &lc },
-        { "tokenizer", meg_tok_opts, &tc },
-        { 0 }
-    };
+    const struct meg_optgroup groups[] = { { "eval", own_opts, &c },
+                                           { "report", meg_token_output_opts, &report },
+                                           { "model", meg_load_opts, &lc },
+                                           { "tokenizer", meg_tok_opts, &tc },
+                                           { 0 } };
     struct meg_err e;
 
     meg_opt_parse(groups, "[options] --task TASK --load DIR", "Measure how well a model predicts tokens.", argc, argv);

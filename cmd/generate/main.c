@@ -45,7 +45,7 @@ struct job {
     struct meg_line_reader in;
     struct meg_request defaults;
     struct meg_generator *gen;
-    struct waiting *first, **last;    /* in the order of the input */
+    struct waiting *first, **last; /* in the order of the input */
     struct meg_ids ids;
     struct meg_str out;
     int64_t prompts, tokens;
@@ -112,9 +112,10 @@ static int print(struct job *j, struct meg_err *e)
 
 static int too_long(const struct job *j, int64_t positions, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT, "%s: line %lld: a prompt of %lld tokens; the model has %lld positions, and the "
-                                    "prompt must leave one", j->in.name, (long long)j->in.line, (long long)j->ids.n,
-                    (long long)positions);
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s: line %lld: a prompt of %lld tokens; the model has %lld positions, and the "
+                    "prompt must leave one",
+                    j->in.name, (long long)j->in.line, (long long)j->ids.n, (long long)positions);
 }
 
 /* Read the prompt of the next line; an empty one begins a document.  1, or 0 at the end of the input. */
@@ -200,8 +201,7 @@ static int run(const struct conf *conf, const struct meg_load_conf *lc, const st
     struct job j = { .conf = conf, .report = report, .m = &m, .last = &j.first };
     int r;
 
-    if ((r = meg_line_reader_open(&j.in, conf->input, e)) < 0 ||
-        (r = meg_load_model(&m, lc, tc, e)) < 0 ||
+    if ((r = meg_line_reader_open(&j.in, conf->input, e)) < 0 || (r = meg_load_model(&m, lc, tc, e)) < 0 ||
         (r = meg_sampling_check(sampling, m.unpadded_vocab, e)) < 0 ||
         (r = meg_token_output_check(report, m.tok, m.g->conf.vocab_size, e)) < 0)
         goto out;
@@ -217,8 +217,7 @@ static int run(const struct conf *conf, const struct meg_load_conf *lc, const st
                                 e)) < 0)
         goto out;
     r = generate_all(&j, e);
-    meg_debug("%lld prompts, %lld tokens in %.2f s", (long long)j.prompts, (long long)j.tokens,
-              meg_now_s() - began_s);
+    meg_debug("%lld prompts, %lld tokens in %.2f s", (long long)j.prompts, (long long)j.tokens, meg_now_s() - began_s);
 out:
     meg_generator_close(j.gen);
     while (j.first)
@@ -238,12 +237,9 @@ int main(int argc, char **argv)
     struct meg_token_output_conf report = { 0 };
     struct meg_sampling sampling = { 0 };
     const struct meg_optgroup groups[] = {
-        { "generate", own_opts, &c },
-        { "report", meg_token_output_opts, &report },
-        { "model", meg_load_opts, &lc },
-        { "sampling", meg_sampling_opts, &sampling },
-        { "tokenizer", meg_tok_opts, &tc },
-        { 0 }
+        { "generate", own_opts, &c },       { "report", meg_token_output_opts, &report },
+        { "model", meg_load_opts, &lc },    { "sampling", meg_sampling_opts, &sampling },
+        { "tokenizer", meg_tok_opts, &tc }, { 0 }
     };
     struct meg_err e;
 

@@ -17,14 +17,11 @@ struct conf {
     bool multimodal;
 };
 static const struct meg_opt own_opts[] = {
-    { "input", 0, MEG_STR(struct conf, input), "FOLDER", NULL,
-      "merge all datasets of a folder, sorted by name" },
+    { "input", 0, MEG_STR(struct conf, input), "FOLDER", NULL, "merge all datasets of a folder, sorted by name" },
     { "datasets", 0, MEG_LIST(struct conf, datasets), "PREFIX...", NULL,
       "merge these, names without .bin and .idx, in this order" },
-    { "output-prefix", 0, MEG_STR(struct conf, prefix), "PREFIX", NULL,
-      "write PREFIX.bin and PREFIX.idx" },
-    { "multimodal", 0, MEG_BOOL(struct conf, multimodal), NULL, "no",
-      "the datasets carry a mode with each sequence" },
+    { "output-prefix", 0, MEG_STR(struct conf, prefix), "PREFIX", NULL, "write PREFIX.bin and PREFIX.idx" },
+    { "multimodal", 0, MEG_BOOL(struct conf, multimodal), NULL, "no", "the datasets carry a mode with each sequence" },
     { 0 }
 };
 
@@ -63,8 +60,7 @@ static bool is_in_folder(const char *prefix, const char *folder)
     const char *slash = strrchr(prefix, '/');
     char *dir = slash ? meg_strndup(prefix, (size_t)(slash - prefix) + 1) : meg_strdup(".");
     struct stat a, b;
-    bool is_same =
-        stat(dir, &a) == 0 && stat(folder, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    bool is_same = stat(dir, &a) == 0 && stat(folder, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 
     free(dir);
     return is_same;
@@ -80,15 +76,13 @@ static int add_pair_file(struct names *out, const char *folder, const char *name
     if (!is_regular(path))
         goto out;
     if (!is_bin && !is_idx) {
-        r = meg_fail(e, MEG_EFORMAT,
-                     "%s: neither .bin nor .idx; the folder must hold token datasets alone", path);
+        r = meg_fail(e, MEG_EFORMAT, "%s: neither .bin nor .idx; the folder must hold token datasets alone", path);
         goto out;
     }
     *end = 0;
     other = joined(path, is_bin ? ".idx" : ".bin", "");
     if (!is_regular(other)) {
-        r = meg_fail(e, MEG_ENOENT, "%s is missing, %s%s is there", other, path,
-                     is_bin ? ".bin" : ".idx");
+        r = meg_fail(e, MEG_ENOENT, "%s is missing, %s%s is there", other, path, is_bin ? ".bin" : ".idx");
     } else if (is_bin) {
         add_name(out, path);
         path = NULL;
@@ -119,8 +113,7 @@ static int list_folder(struct names *out, const char *folder, struct meg_err *e)
     return r;
 }
 
-static int append(struct meg_indexed_writer **w, const char *prefix, const struct conf *c,
-                  struct meg_err *e)
+static int append(struct meg_indexed_writer **w, const char *prefix, const struct conf *c, struct meg_err *e)
 {
     struct meg_indexed *d;
     int r;
@@ -167,8 +160,7 @@ int main(int argc, char **argv)
     const struct meg_optgroup groups[] = { { "merge", own_opts, &c }, { 0 } };
     struct meg_err e;
 
-    meg_opt_parse(groups,
-                  "[options] (--input FOLDER | --datasets PREFIX...) --output-prefix PREFIX",
+    meg_opt_parse(groups, "[options] (--input FOLDER | --datasets PREFIX...) --output-prefix PREFIX",
                   "Put token datasets one behind another.", argc, argv);
     if (!c.prefix)
         meg_usage("--output-prefix is required");

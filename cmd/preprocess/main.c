@@ -21,8 +21,7 @@ struct look {
 static const struct meg_opt inspect_opts[] = {
     { "decode", 0, MEG_LIST(struct look, decode), "PREFIX...", NULL,
       "print the documents of a dataset; PREFIX FIRST[:COUNT] prints some" },
-    { "info", 0, MEG_STR(struct look, info), "PREFIX", NULL,
-      "print what a dataset holds: counts, type, lengths" },
+    { "info", 0, MEG_STR(struct look, info), "PREFIX", NULL, "print what a dataset holds: counts, type, lengths" },
     { "json", 0, MEG_BOOL(struct look, json), NULL, "no",
       "print --info as a JSON object, and --decode as one a document, with its ids" },
     { 0 }
@@ -123,8 +122,7 @@ static int info(const struct look *c, struct meg_err *e)
 /* ---- --decode ---- */
 
 /* Documents [*begin, *end) of all, as FIRST, FIRST:COUNT or nothing says. */
-static int parse_range(const char *text, int64_t all, int64_t *begin, int64_t *end,
-                       struct meg_err *e)
+static int parse_range(const char *text, int64_t all, int64_t *begin, int64_t *end, struct meg_err *e)
 {
     char *first, *colon;
     int64_t n = 1;
@@ -137,15 +135,13 @@ static int parse_range(const char *text, int64_t all, int64_t *begin, int64_t *e
     first = meg_strdup(text);
     if ((colon = strchr(first, ':')))
         *colon++ = 0;
-    is_good = meg_parse_i64(first, begin) && *begin >= 0 &&
-        (!colon || (meg_parse_i64(colon, &n) && n >= 0));
+    is_good = meg_parse_i64(first, begin) && *begin >= 0 && (!colon || (meg_parse_i64(colon, &n) && n >= 0));
     free(first);
     if (!is_good)
         return meg_fail(e, MEG_EUSAGE, "--decode: '%s' is not FIRST or FIRST:COUNT", text);
     if (*begin >= all)
         return meg_fail(e, MEG_EUSAGE,
-                        "--decode: there is no document %" PRId64 ": the dataset has %" PRId64
-                        ", counted from 0",
+                        "--decode: there is no document %" PRId64 ": the dataset has %" PRId64 ", counted from 0",
                         *begin, all);
     *end = n < all - *begin ? *begin + n : all;
     return 0;
@@ -172,12 +168,11 @@ static void print_json(int64_t number, const struct meg_ids *ids, const struct m
     meg_str_free(&line);
 }
 
-static int read_document(const struct meg_indexed *d, int64_t number, struct meg_ids *ids,
-                         struct meg_ids *lengths, struct meg_err *e)
+static int read_document(const struct meg_indexed *d, int64_t number, struct meg_ids *ids, struct meg_ids *lengths,
+                         struct meg_err *e)
 {
     ids->n = lengths->n = 0;
-    for (int64_t s = meg_indexed_document(d, number); s < meg_indexed_document(d, number + 1);
-         s++) {
+    for (int64_t s = meg_indexed_document(d, number); s < meg_indexed_document(d, number + 1); s++) {
         const int32_t n = meg_indexed_length(d, s);
         int r;
 
@@ -202,16 +197,14 @@ static int decode(const struct look *c, const struct meg_tokenizer *tok, struct 
     int r;
 
     if ((r = meg_indexed_open(&d, c->decode.v[0], e)) < 0 ||
-        (r = parse_range(c->decode.n > 1 ? c->decode.v[1] : NULL, meg_indexed_documents(d), &i,
-                         &end, e)) < 0)
+        (r = parse_range(c->decode.n > 1 ? c->decode.v[1] : NULL, meg_indexed_documents(d), &i, &end, e)) < 0)
         goto out;
     for (; i < end; i++) {
         if ((r = read_document(d, i, &ids, &lengths, e)) < 0)
             goto out;
         text.n = 0;
         if (tok && (r = meg_tokenizer_decode(tok, ids.v, ids.n, &text, &inner)) < 0) {
-            r = meg_fail(e, r, "%s.bin: document %" PRId64 ": %s", meg_indexed_prefix(d), i,
-                         inner.msg);
+            r = meg_fail(e, r, "%s.bin: document %" PRId64 ": %s", meg_indexed_prefix(d), i, inner.msg);
             goto out;
         }
         if (c->json) {
@@ -257,8 +250,7 @@ int main(int argc, char **argv)
     has_tokenizer = tc.type || tc.name_or_path || tc.tokenizer_model; /* a folder needs no type */
     if (l.decode.n > 0 && !l.json && !has_tokenizer)
         meg_usage("--decode needs --tokenizer-type to print text; with --json it prints ids");
-    if (!l.info && (has_tokenizer || !(l.decode.n > 0 && l.json)) &&
-        meg_tokenizer_open(&tok, &tc, &e) < 0)
+    if (!l.info && (has_tokenizer || !(l.decode.n > 0 && l.json)) && meg_tokenizer_open(&tok, &tc, &e) < 0)
         meg_die_err(&e);
     if (l.info)
         r = info(&l, &e);

@@ -28,7 +28,7 @@ int main(int argc, char **argv)
 
     r = meg_train(&job, groups, ranks.world, &e);
     if (r < 0 && r != MEG_ESTOP)
-        meg_die_err(&e);             /* ends the other ranks, too */
+        meg_die_err(&e); /* ends the other ranks, too */
     meg_watchdog_close();
     meg_comm_close(ranks.world);
     if (r == MEG_ESTOP && rank == 0)

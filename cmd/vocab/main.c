@@ -20,8 +20,7 @@ static const struct meg_opt own_opts[] = {
       "write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json here" },
     { "vocab-size", 0, MEG_I64(struct conf, vocab_size), "N", "30000",
       "stop at so many tokens, <|endoftext|> and the 256 bytes among them" },
-    { "min-frequency", 0, MEG_I64(struct conf, min_frequency), "N", "0",
-      "stop when no pair occurs so many times" },
+    { "min-frequency", 0, MEG_I64(struct conf, min_frequency), "N", "0", "stop when no pair occurs so many times" },
     { 0 }
 };
 
@@ -30,9 +29,8 @@ static void check(const struct conf *c)
     if (!c->output_dir)
         meg_usage("--output-dir is required");
     if (c->vocab_size < MEG_BPE_MIN_VOCAB_SIZE || c->vocab_size > INT32_MAX)
-        meg_usage(
-            "--vocab-size: %lld is not in %d..%d; <|endoftext|> and the 256 bytes are %d tokens",
-            (long long)c->vocab_size, MEG_BPE_MIN_VOCAB_SIZE, INT32_MAX, MEG_BPE_MIN_VOCAB_SIZE);
+        meg_usage("--vocab-size: %lld is not in %d..%d; <|endoftext|> and the 256 bytes are %d tokens",
+                  (long long)c->vocab_size, MEG_BPE_MIN_VOCAB_SIZE, INT32_MAX, MEG_BPE_MIN_VOCAB_SIZE);
     if (c->min_frequency < 0)
         meg_usage("--min-frequency: %lld is less than 0", (long long)c->min_frequency);
 }
@@ -69,11 +67,9 @@ static int run(const struct conf *c, struct meg_err *e)
     if ((r = meg_lock_check(&lock, e)) < 0 || (r = meg_bpe_vocab_write(&vocab, c->output_dir, e)) < 0)
         goto out;
     if (vocab.tokens.n < c->vocab_size)
-        meg_warn("the text gives only %lld tokens, not %lld", (long long)vocab.tokens.n,
-                 (long long)c->vocab_size);
-    meg_info("%lld tokens from %.1f MB of text and %lld words, %.1f s: %s",
-             (long long)vocab.tokens.n, (double)nbytes / 1e6, (long long)learn.words.n,
-             meg_now_s() - start_s, c->output_dir);
+        meg_warn("the text gives only %lld tokens, not %lld", (long long)vocab.tokens.n, (long long)c->vocab_size);
+    meg_info("%lld tokens from %.1f MB of text and %lld words, %.1f s: %s", (long long)vocab.tokens.n,
+             (double)nbytes / 1e6, (long long)learn.words.n, meg_now_s() - start_s, c->output_dir);
 out:
     meg_lock_release(&lock);
     meg_text_reader_close(in);
@@ -91,8 +87,8 @@ int main(int argc, char **argv)
     struct meg_err e;
 
     meg_opt_add_version_line(meg_unicode_version());
-    meg_opt_parse(groups, "[options] --output-dir DIR",
-                  "Learn a byte-level BPE vocabulary from text or JSON lines.", argc, argv);
+    meg_opt_parse(groups, "[options] --output-dir DIR", "Learn a byte-level BPE vocabulary from text or JSON lines.",
+                  argc, argv);
     check(&c);
     if (run(&c, &e) < 0)
         meg_die_err(&e);

@@ -6,11 +6,11 @@
 #define MEG_BASE_DECLS_H
 
 #ifdef __cplusplus
-#define MEG_BEGIN_DECLS extern "C" {
-#define MEG_END_DECLS }
+#    define MEG_BEGIN_DECLS extern "C" {
+#    define MEG_END_DECLS }
 #else
-#define MEG_BEGIN_DECLS
-#define MEG_END_DECLS
+#    define MEG_BEGIN_DECLS
+#    define MEG_END_DECLS
 #endif
 
 #define MEG_NORETURN __attribute__((noreturn))

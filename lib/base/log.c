@@ -80,12 +80,12 @@ void meg_vlog(int l, const char *fmt, va_list ap)
     meg_log_lines(l, text);
 }
 
-#define LOG(l)                                                                                     \
-    do {                                                                                           \
-        va_list ap;                                                                                \
-        va_start(ap, fmt);                                                                         \
-        meg_vlog(l, fmt, ap);                                                                      \
-        va_end(ap);                                                                                \
+#define LOG(l)                                                                                                         \
+    do {                                                                                                               \
+        va_list ap;                                                                                                    \
+        va_start(ap, fmt);                                                                                             \
+        meg_vlog(l, fmt, ap);                                                                                          \
+        va_end(ap);                                                                                                    \
     } while (0)
 
 void meg_warn(const char *fmt, ...)

@@ -12,9 +12,7 @@ static uint32_t rotate(uint32_t x, int by)
 
 static void block(uint32_t state[4], const unsigned char p[64])
 {
-    static const int shift[4][4] = {
-        { 7, 12, 17, 22 }, { 5, 9, 14, 20 }, { 4, 11, 16, 23 }, { 6, 10, 15, 21 }
-    };
+    static const int shift[4][4] = { { 7, 12, 17, 22 }, { 5, 9, 14, 20 }, { 4, 11, 16, 23 }, { 6, 10, 15, 21 } };
     uint32_t a = state[0], b = state[1], c = state[2], d = state[3], word[16];
 
     for (int i = 0; i < 16; i++)

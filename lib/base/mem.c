@@ -118,8 +118,7 @@ int meg_arena_init(struct meg_arena *a, const char *name, size_t nbytes, struct 
         return MEG_OK;
     if (len < nbytes || len + HUGE_PAGE < len)
         return meg_fail(e, MEG_EFAIL, "%s: %zu bytes: more than a program can hold", name, nbytes);
-    p = (unsigned char *)mmap(NULL, len + HUGE_PAGE, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    p = (unsigned char *)mmap(NULL, len + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return meg_fail(e, MEG_EFAIL, "%s: out of memory: %zu bytes wanted", name, nbytes);
     /* give back what lies before and after, so that free needs no more than base and cap */

@@ -119,16 +119,16 @@ int64_t meg_python_randrange(struct meg_mt19937 *g, int64_t n)
     return v;
 }
 
-#define SHUFFLE(name, type)                                                                        \
-    void name(struct meg_mt19937 *g, type *a, int64_t n)                                           \
-    {                                                                                              \
-        for (int64_t i = n - 1; i > 0; i--) {                                                      \
-            const uint64_t j = meg_mt19937_interval(g, (uint64_t)i);                               \
-            const type t = a[i];                                                                   \
-                                                                                                   \
-            a[i] = a[j];                                                                           \
-            a[j] = t;                                                                              \
-        }                                                                                          \
+#define SHUFFLE(name, type)                                                                                            \
+    void name(struct meg_mt19937 *g, type *a, int64_t n)                                                               \
+    {                                                                                                                  \
+        for (int64_t i = n - 1; i > 0; i--) {                                                                          \
+            const uint64_t j = meg_mt19937_interval(g, (uint64_t)i);                                                   \
+            const type t = a[i];                                                                                       \
+                                                                                                                       \
+            a[i] = a[j];                                                                                               \
+            a[j] = t;                                                                                                  \
+        }                                                                                                              \
     }
 SHUFFLE(meg_mt19937_shuffle_i32, int32_t)
 SHUFFLE(meg_mt19937_shuffle_u32, uint32_t)

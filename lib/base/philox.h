@@ -49,8 +49,7 @@ static inline double meg_philox_unit(uint32_t low, uint32_t high)
 }
 
 /* The words of an initial weight: element of the tensor whose name hashes to name. */
-static inline void meg_philox_init_words(uint32_t out[4], uint32_t seed, uint64_t name,
-                                         uint64_t element)
+static inline void meg_philox_init_words(uint32_t out[4], uint32_t seed, uint64_t name, uint64_t element)
 {
     const uint32_t key[2] = { seed, MEG_PHILOX_INIT };
     const uint32_t counter[4] = { (uint32_t)element, (uint32_t)(element >> 32), (uint32_t)name,
@@ -65,8 +64,7 @@ static inline double meg_philox_init_normal(uint32_t seed, uint64_t name, uint64
     uint32_t w[4];
 
     meg_philox_init_words(w, seed, name, element);
-    return sqrt(-2 * log(meg_philox_unit(w[0], w[1]))) *
-           cos(6.283185307179586 * meg_philox_unit(w[2], w[3]));
+    return sqrt(-2 * log(meg_philox_unit(w[0], w[1]))) * cos(6.283185307179586 * meg_philox_unit(w[2], w[3]));
 }
 
 /* An initial weight from U(0,1). */
@@ -79,12 +77,11 @@ static inline double meg_philox_init_uniform(uint32_t seed, uint64_t name, uint6
 }
 
 /* The eight lanes of units 8 block .. 8 block + 7; stream = 16 layer + site. */
-static inline void meg_philox_dropout(uint16_t lane[8], uint32_t seed, uint32_t stream,
-                                      uint32_t block, uint32_t position, int64_t sample)
+static inline void meg_philox_dropout(uint16_t lane[8], uint32_t seed, uint32_t stream, uint32_t block,
+                                      uint32_t position, int64_t sample)
 {
     const uint32_t key[2] = { seed, MEG_PHILOX_DROPOUT + stream };
-    const uint32_t counter[4] = { block, position, (uint32_t)sample,
-                                  (uint32_t)((uint64_t)sample >> 32) };
+    const uint32_t counter[4] = { block, position, (uint32_t)sample, (uint32_t)((uint64_t)sample >> 32) };
     uint32_t w[4];
 
     meg_philox(w, key, counter);

@@ -19,12 +19,12 @@ struct meg_regex {
 enum { JIT_STACK = 8 << 20 };
 
 /* White_Space, and all else, inside of brackets. */
-#define WS                                                                                         \
-    "\\t-\\r "                                                                                     \
+#define WS                                                                                                             \
+    "\\t-\\r "                                                                                                         \
     "\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
-#define NO_WS                                                                                      \
-    "\\x{0}-\\x{8}\\x{E}-\\x{1F}!-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}\\x{1681}-\\x{1FFF}"      \
-    "\\x{200B}-\\x{2027}\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}"                 \
+#define NO_WS                                                                                                          \
+    "\\x{0}-\\x{8}\\x{E}-\\x{1F}!-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}\\x{1681}-\\x{1FFF}"                          \
+    "\\x{200B}-\\x{2027}\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}"                                     \
     "\\x{3001}-\\x{10FFFF}"
 #define HEX "0-9A-Fa-f"
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
@@ -146,8 +146,7 @@ static size_t translate_posix(const char *pattern, size_t at, struct meg_str *ou
 }
 
 /* A class from its bracket on; returns its length, or 0 with e.  Classes inside of it are joined. */
-static size_t translate_class(const char *pattern, size_t from, struct meg_str *out,
-                              struct meg_err *e)
+static size_t translate_class(const char *pattern, size_t from, struct meg_str *out, struct meg_err *e)
 {
     const char *s = pattern;
     size_t i = from + 1, n;
@@ -199,7 +198,9 @@ static size_t translate_interval(const char *pattern, size_t at, struct meg_str 
 {
     const char *s = pattern + at + 1, *end;
     size_t digits = strspn(s, "0123456789"), more = s[digits] == ',' ? strspn(s + digits + 1, "0123456789") : 0;
-    long least = strtol(s, NULL, 10), most = s[digits] != ',' ? least : more ? strtol(s + digits + 1, NULL, 10) : LONG_MAX;
+    long least = strtol(s, NULL, 10), most = s[digits] != ',' ? least
+                                             : more           ? strtol(s + digits + 1, NULL, 10)
+                                                              : LONG_MAX;
 
     end = s + digits + (s[digits] == ',') + more;
     if (*end != '}' || digits + more == 0) { /* not an interval */
@@ -279,8 +280,8 @@ int meg_regex_compile(struct meg_regex **out, const char *pattern, struct meg_er
     code = compile(&own, &error, &at);
     if (!code) {
         pcre2_get_error_message(error, why, sizeof why);
-        rc = meg_fail(e, MEG_EFORMAT, "regular expression '%.400s' (read as '%.400s'), byte %zu: %s",
-                      pattern, own.s ? own.s : "", at, (const char *)why);
+        rc = meg_fail(e, MEG_EFORMAT, "regular expression '%.400s' (read as '%.400s'), byte %zu: %s", pattern,
+                      own.s ? own.s : "", at, (const char *)why);
         meg_str_free(&own);
         return rc;
     }
@@ -310,8 +311,9 @@ void meg_regex_free(struct meg_regex *r)
  * every byte of it; PCRE2's own limit is for one start only.
  */
 enum {
-    LOOK = 256,           /* bytes at first; from there on as often as the expression likes */
-    RESCAN_FREE = 1 << 22, RESCAN_PER_BYTE = 1024 /* bytes that the searches in one text may look at again */
+    LOOK = 256, /* bytes at first; from there on as often as the expression likes */
+    RESCAN_FREE = 1 << 22,
+    RESCAN_PER_BYTE = 1024 /* bytes that the searches in one text may look at again */
 };
 
 /* A search of one text; stack: made for JIT only when the machine's has not been enough, as it costs more
@@ -335,8 +337,8 @@ static pcre2_match_context *context_of(struct search *s)
 
 static int match(struct search *s, size_t end, size_t from, uint32_t options)
 {
-    int rc = pcre2_match(s->r->code, (PCRE2_SPTR)s->text, end, from, PCRE2_NO_UTF_CHECK | options, s->match,
-                         s->context);
+    int rc =
+        pcre2_match(s->r->code, (PCRE2_SPTR)s->text, end, from, PCRE2_NO_UTF_CHECK | options, s->match, s->context);
 
     if (rc != PCRE2_ERROR_JIT_STACKLIMIT || s->stack)
         return rc;
@@ -409,11 +411,11 @@ static int refuse_text(const struct search *s, int rc, struct meg_err *e)
                         : "");
 }
 
-int meg_regex_find_all(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
-                   struct meg_err *e)
+int meg_regex_find_all(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out, struct meg_err *e)
 {
-    struct search s = { .r = r, .text = text, .n = (size_t)n,
-                        .match = pcre2_match_data_create_from_pattern(r->code, NULL) };
+    struct search s = {
+        .r = r, .text = text, .n = (size_t)n, .match = pcre2_match_data_create_from_pattern(r->code, NULL)
+    };
     const PCRE2_SIZE *at;
     PCRE2_SIZE from = 0, last = PCRE2_UNSET; /* where the last match ended */
     int rc = 1, result = MEG_OK;

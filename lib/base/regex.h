@@ -28,6 +28,6 @@ void meg_regex_free(struct meg_regex *r); /* accepts NULL */
  * searches look at far more than 1024 bytes for each byte of text.
  */
 int meg_regex_find_all(const struct meg_regex *r, const char *text, int64_t n, struct meg_spans *out,
-                   struct meg_err *e);
+                       struct meg_err *e);
 
 #endif

@@ -11,16 +11,14 @@ struct meg_strtab_slot {
     uint32_t number; /* plus 1; 0 where the slot is free */
 };
 
-static struct meg_strtab_slot *slot_of(const struct meg_strtab *t, const char *s, int64_t len,
-                                       uint64_t hash)
+static struct meg_strtab_slot *slot_of(const struct meg_strtab *t, const char *s, int64_t len, uint64_t hash)
 {
     for (uint64_t i = hash & t->mask;; i = (i + 1) & t->mask) {
         struct meg_strtab_slot *slot = &t->slot[i];
         int64_t k = (int64_t)slot->number - 1;
 
-        if (k < 0 ||
-            (slot->hash == (uint32_t)(hash >> 32) && t->at[k + 1] - t->at[k] == len &&
-             memcmp(t->bytes.s + t->at[k], s, (size_t)len) == 0))
+        if (k < 0 || (slot->hash == (uint32_t)(hash >> 32) && t->at[k + 1] - t->at[k] == len &&
+                      memcmp(t->bytes.s + t->at[k], s, (size_t)len) == 0))
             return slot;
     }
 }
@@ -104,8 +102,7 @@ uint64_t meg_strtab_prefetch(const struct meg_strtab *t, const char *s, int64_t 
     return hash;
 }
 
-int64_t meg_strtab_find_hashed(const struct meg_strtab *t, const char *s, int64_t len,
-                               uint64_t hash)
+int64_t meg_strtab_find_hashed(const struct meg_strtab *t, const char *s, int64_t len, uint64_t hash)
 {
     return t->slot ? (int64_t)slot_of(t, s, len, hash)->number - 1 : -1;
 }

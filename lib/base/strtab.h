@@ -28,8 +28,7 @@ int64_t meg_strtab_find(const struct meg_strtab *t, const char *s, int64_t len);
 /* The same in two steps, between which the string's place is on the way to the processor: the first
  * returns the hash that the second wants. */
 uint64_t meg_strtab_prefetch(const struct meg_strtab *t, const char *s, int64_t len);
-int64_t meg_strtab_find_hashed(const struct meg_strtab *t, const char *s, int64_t len,
-                               uint64_t hash);
+int64_t meg_strtab_find_hashed(const struct meg_strtab *t, const char *s, int64_t len, uint64_t hash);
 void meg_strtab_free(struct meg_strtab *t);
 
 static inline struct meg_str meg_strtab_get(const struct meg_strtab *t, int64_t k)

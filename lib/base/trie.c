@@ -12,9 +12,9 @@
 #include "base/mem.h"
 
 enum {
-    BLOCK = 256,    /* units are added by so many: base ^ c never leaves the block of base */
-    TRIES = 32,     /* free units looked at for a place, before a new block is begun */
-    LEAF = BLOCK,   /* base of leaves, in the second block: the first has the root's children */
+    BLOCK = 256,        /* units are added by so many: base ^ c never leaves the block of base */
+    TRIES = 32,         /* free units looked at for a place, before a new block is begun */
+    LEAF = BLOCK,       /* base of leaves, in the second block: the first has the root's children */
     MAX_FAILURES = 512, /* after so many failures a free unit is left alone */
     MAX_UNITS = 1 << 24
 };
@@ -94,8 +94,7 @@ static uint32_t find_base(struct build *b, const unsigned char *label, int n)
 }
 
 /* Ends of the groups of keys [lo, hi) that have the same byte at depth, and those bytes. */
-static int group(const struct meg_trie_key *key, const struct node *x, unsigned char *label,
-                 int64_t *end)
+static int group(const struct meg_trie_key *key, const struct node *x, unsigned char *label, int64_t *end)
 {
     int n = 0;
 
@@ -109,8 +108,7 @@ static int group(const struct meg_trie_key *key, const struct node *x, unsigned 
     return n;
 }
 
-static void place(struct build *b, const struct meg_trie_key *key, struct node x,
-                  struct node *stack, int64_t *nstack)
+static void place(struct build *b, const struct meg_trie_key *key, struct node x, struct node *stack, int64_t *nstack)
 {
     unsigned char label[256];
     int64_t end[256];

@@ -37,8 +37,7 @@ void meg_trie_free(struct meg_trie *t);
 /* A walk begins with node = MEG_TRIE_ROOT.  Step by byte c: false where no string goes on so; else
  * *value is that of the string up to here, or -1. */
 enum { MEG_TRIE_ROOT = 0 };
-static inline bool meg_trie_step(const struct meg_trie *t, uint32_t *node, unsigned char c,
-                                 int32_t *value)
+static inline bool meg_trie_step(const struct meg_trie *t, uint32_t *node, unsigned char c, int32_t *value)
 {
     struct meg_trie_unit u = t->unit[*node ^ c];
 

@@ -50,14 +50,13 @@ static int list_known(struct known **out, int64_t *nout, const json_t *manifest,
         if ((int64_t)json_array_size(sums) != nchunks) {
             free(c);
             return meg_fail(e, MEG_EFORMAT,
-                            "%s: tensor %s: manifest.json has %zu checksums of it, its %" PRId64
-                            " bytes have %" PRId64,
+                            "%s: tensor %s: manifest.json has %zu checksums of it, its %" PRId64 " bytes have %" PRId64,
                             m[i].st->path, m[i].t->name, json_array_size(sums), m[i].t->nbytes, nchunks);
         }
         *out = meg_realloc_array(*out, (size_t)(*nout + nchunks), sizeof **out);
         for (int64_t k = 0; k < nchunks; k++)
-            (*out)[(*nout)++] = (struct known){ &m[i], c[k], k, nchunks,
-                                                json_string_value(json_array_get(sums, (size_t)k)) };
+            (*out)[(*nout)++] =
+                (struct known){ &m[i], c[k], k, nchunks, json_string_value(json_array_get(sums, (size_t)k)) };
         free(c);
     }
     return 0;
@@ -80,8 +79,8 @@ static int check(const struct known *k, struct meg_err *e)
                     "%s: tensor %s, chunk %" PRId64 " of %" PRId64 " (bytes %" PRId64 " to %" PRId64
                     " of the file): checksum %s, manifest.json says %s; the file is damaged: copy it again, "
                     "or load another iteration with --ckpt-step",
-                    k->m->st->path, t->name, k->i, k->n, t->begin + k->c.first,
-                    t->begin + k->c.first + k->c.n, hash, k->want ? k->want : "nothing");
+                    k->m->st->path, t->name, k->i, k->n, t->begin + k->c.first, t->begin + k->c.first + k->c.n, hash,
+                    k->want ? k->want : "nothing");
 }
 
 /* What lies in a container with checksums of its own. */
@@ -117,7 +116,7 @@ static int check_all_stored(const struct ckpt_mapped_tensor *m, int n, int rank,
 }
 
 int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int ranks,
-                       struct meg_err *e)
+                          struct meg_err *e)
 {
     struct known *known = NULL;
     int64_t nknown = 0;

@@ -56,17 +56,18 @@ struct meg_ckpt_shard {
  * have moved since.  Starts as { 0 }.  MEG_ENOENT or MEG_EIO when one cannot be read.
  */
 enum { MEG_CKPT_EXTRA_FILES = 3 };
-extern const char *const meg_ckpt_extra_files[MEG_CKPT_EXTRA_FILES]; /* generation_config.json and what else is carried along */
+extern const char
+    *const meg_ckpt_extra_files[MEG_CKPT_EXTRA_FILES]; /* generation_config.json and what else is carried along */
 struct meg_ckpt_tokenizer {
-    struct meg_str file[MEG_NUM_TOK_FILES];    /* s NULL: there is none */
+    struct meg_str file[MEG_NUM_TOK_FILES];     /* s NULL: there is none */
     struct meg_str extra[MEG_CKPT_EXTRA_FILES]; /* the same */
-    int32_t eod;                           /* id that ends a document, or -1 */
-    int32_t bos;                           /* id that begins a text, or -1 */
-    struct meg_ids ends;                   /* ids that end a continuation besides eod */
-    bool is_own_model;                  /* as in struct meg_tok_export_files */
+    int32_t eod;                                /* id that ends a document, or -1 */
+    int32_t bos;                                /* id that begins a text, or -1 */
+    struct meg_ids ends;                        /* ids that end a continuation besides eod */
+    bool is_own_model;                          /* as in struct meg_tok_export_files */
 };
-int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c,
-                            const struct meg_tokenizer *tok, struct meg_err *e);
+int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c, const struct meg_tokenizer *tok,
+                            struct meg_err *e);
 struct meg_ckpt;
 /* Add what a checkpoint says besides: the ids that begin and end texts, and the files of meg_ckpt_extra_files.  Nothing is
  * added where its ids do not have eod among those that end a text: its tokenizer is another one. */
@@ -83,14 +84,14 @@ void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t);
 
 /* What is saved; all of it borrowed for the call. */
 struct meg_ckpt_save_args {
-    const char *dir;                   /* SAVE; made where missing */
-    const struct meg_lock *lock;       /* of dir, on rank 0, checked before anything is replaced; NULL: none */
-    int64_t iteration;                 /* MEG_CKPT_RELEASE: weights that begin a run */
-    const char *options;               /* of meg_opt_dump, those that do not depend on the layout */
-    const char *run_conf;              /* all options, for people; NULL: none are kept */
-    const struct meg_gpt_conf *model;  /* checked */
+    const char *dir;                  /* SAVE; made where missing */
+    const struct meg_lock *lock;      /* of dir, on rank 0, checked before anything is replaced; NULL: none */
+    int64_t iteration;                /* MEG_CKPT_RELEASE: weights that begin a run */
+    const char *options;              /* of meg_opt_dump, those that do not depend on the layout */
+    const char *run_conf;             /* all options, for people; NULL: none are kept */
+    const struct meg_gpt_conf *model; /* checked */
     const struct meg_mesh *mesh;
-    const struct meg_params *params;   /* placed on mesh */
+    const struct meg_params *params; /* placed on mesh */
     struct meg_ckpt_shard w;
     const struct meg_ckpt_shard *slot; /* optimizer state: nslots of them */
     int nslots;
@@ -124,8 +125,8 @@ int meg_ckpt_save_begin(struct meg_ckpt_async_save **saving, const struct meg_ck
 int meg_ckpt_save_poll(struct meg_ckpt_async_save **saving, bool wait, struct meg_err *e);
 
 /* Bytes this rank writes of n slots, which is what meg_ckpt_save_begin copies; p may be NULL in them. */
-int64_t meg_ckpt_write_nbytes(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_shard *slot,
-                       int n);
+int64_t meg_ckpt_write_nbytes(const struct meg_params *p, const struct meg_mesh *mesh,
+                              const struct meg_ckpt_shard *slot, int n);
 
 /* SAVE/done is there from now on, or is not. */
 int meg_ckpt_mark_done(const char *dir, bool is_done, struct meg_err *e);
@@ -150,16 +151,16 @@ int64_t meg_ckpt_newest_iteration(const char *dir);
 int meg_ckpt_open(struct meg_ckpt **out, const char *dir, int64_t step, struct meg_err *e);
 void meg_ckpt_close(struct meg_ckpt *c);
 
-const char *meg_ckpt_path(const struct meg_ckpt *c);    /* the folder that holds the weights */
-bool meg_ckpt_is_native(const struct meg_ckpt *c);      /* no: it is somebody else's */
-const char *meg_ckpt_format(const struct meg_ckpt *c);  /* native, hf or megatron */
-int64_t meg_ckpt_iteration(const struct meg_ckpt *c);   /* MEG_CKPT_RELEASE: weights only */
-const json_t *meg_ckpt_run_state(const struct meg_ckpt *c); /* what the run saved; NULL: nothing */
-int32_t meg_ckpt_eod(const struct meg_ckpt *c);         /* id that ends a document, or -1 */
+const char *meg_ckpt_path(const struct meg_ckpt *c);              /* the folder that holds the weights */
+bool meg_ckpt_is_native(const struct meg_ckpt *c);                /* no: it is somebody else's */
+const char *meg_ckpt_format(const struct meg_ckpt *c);            /* native, hf or megatron */
+int64_t meg_ckpt_iteration(const struct meg_ckpt *c);             /* MEG_CKPT_RELEASE: weights only */
+const json_t *meg_ckpt_run_state(const struct meg_ckpt *c);       /* what the run saved; NULL: nothing */
+int32_t meg_ckpt_eod(const struct meg_ckpt *c);                   /* id that ends a document, or -1 */
 const struct meg_ids *meg_ckpt_eos_ids(const struct meg_ckpt *c); /* all that end a continuation, eod the first */
 /* The type that all weights have, or F32 where they differ. */
 enum meg_dtype meg_ckpt_dtype(const struct meg_ckpt *c);
-int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c);  /* true rows of the word embedding */
+int64_t meg_ckpt_vocab_size(const struct meg_ckpt *c); /* true rows of the word embedding */
 
 /*
  * Of the run that made the weights, whose place in it is not taken up: the iteration, or
@@ -195,8 +196,7 @@ void meg_ckpt_tok_conf(const struct meg_ckpt *c, struct meg_tok_conf *tok);
  * Whether a run with this (checked) configuration can take the weights: MEG_EUSAGE names every
  * option that changes a tensor's shape, or which tensors there are, with both values.
  */
-int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model,
-                        struct meg_err *e);
+int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model, struct meg_err *e);
 
 /* Whether it has that kind of optimizer state. */
 bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name);
@@ -234,8 +234,8 @@ int meg_ckpt_export_hf(const struct meg_ckpt_save_args *s, const struct meg_ckpt
 /* How Megatron spells the names of tensors. */
 enum meg_ckpt_names {
     MEG_CKPT_NAMES_LEGACY, /* before its core: language_model.encoder.layers.0.input_norm.weight */
-    MEG_CKPT_NAMES_MCORE,   /* decoder.layers.0.input_layernorm.weight */
-    MEG_CKPT_NAMES_TE /* of Transformer Engine: decoder.layers.0.self_attention.linear_qkv.layer_norm_weight */
+    MEG_CKPT_NAMES_MCORE,  /* decoder.layers.0.input_layernorm.weight */
+    MEG_CKPT_NAMES_TE      /* of Transformer Engine: decoder.layers.0.self_attention.linear_qkv.layer_norm_weight */
 };
 
 /* For which ranks weights are cut, and what Megatron is told of the run. */

@@ -3,15 +3,14 @@
 
 #include "ckpt/internal.h"
 
-static json_t *describe_tensor(const struct meg_ckpt *c, const struct meg_st *st,
-                               const struct meg_st_tensor *t)
+static json_t *describe_tensor(const struct meg_ckpt *c, const struct meg_st *st, const struct meg_st_tensor *t)
 {
     json_t *shape = json_array();
 
     for (int i = 0; i < t->ndim; i++)
         json_array_append_new(shape, json_integer(t->dim[i]));
-    return json_pack("{s:s,s:o,s:s,s:I,s:s}", "name", t->name, "shape", shape, "dtype", t->dtype,
-                     "bytes", (json_int_t)t->nbytes, "file", st->path + strlen(c->path) + 1);
+    return json_pack("{s:s,s:o,s:s,s:I,s:s}", "name", t->name, "shape", shape, "dtype", t->dtype, "bytes",
+                     (json_int_t)t->nbytes, "file", st->path + strlen(c->path) + 1);
 }
 
 /* The options, name to value. */
@@ -53,9 +52,7 @@ int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e)
     meg_gpt_params(&p, &m, &meg_mesh_one);
     json_object_set_new(o, "format", json_string(c->format->name));
     json_object_set_new(o, "path", json_string_nocheck(c->path));
-    json_object_set_new(o, "iteration",
-                        c->iteration == MEG_CKPT_RELEASE ? json_null()
-                                                         : json_integer(c->iteration));
+    json_object_set_new(o, "iteration", c->iteration == MEG_CKPT_RELEASE ? json_null() : json_integer(c->iteration));
     json_object_set_new(o, "model_type", json_string("GPT"));
     json_object_set_new(o, "parameters", json_integer(p.numel));
     json_object_set_new(o, "vocab_size", json_integer(c->vocab_size));

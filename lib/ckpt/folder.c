@@ -86,10 +86,8 @@ int ckpt_read_tracker(const char *dir, int64_t *iteration, struct meg_err *e)
         text.s[--text.n] = 0;
     if (text.n == strlen("release") && !strcmp(text.s, "release"))
         *iteration = MEG_CKPT_RELEASE;
-    else if (!text.n || strlen(text.s) != text.n || !meg_parse_i64(text.s, iteration) ||
-             *iteration < 0)
-        r = meg_fail(e, MEG_EFORMAT,
-                     "%s: '%.40s', expected an iteration number or the word release", path,
+    else if (!text.n || strlen(text.s) != text.n || !meg_parse_i64(text.s, iteration) || *iteration < 0)
+        r = meg_fail(e, MEG_EFORMAT, "%s: '%.40s', expected an iteration number or the word release", path,
                      text.n ? text.s : "");
 out:
     meg_str_free(&text);

@@ -12,14 +12,14 @@ struct meg_ckpt {
     int64_t chosen;
     bool is_native;
     int64_t iteration, vocab_size;
-    int32_t bos;         /* id that begins a text, or -1 */
-    struct meg_ids ends; /* ids that end a continuation, that of a document the first */
-    char *options;                 /* as meg_opt_dump wrote them */
-    json_t *state;                 /* state.json, or of a foreign folder its config.json */
-    json_t *manifest;              /* tensors of manifest.json; NULL: there are no checksums */
-    char *tok_file[MEG_NUM_TOK_FILES]; /* NULL: not there */
+    int32_t bos;                            /* id that begins a text, or -1 */
+    struct meg_ids ends;                    /* ids that end a continuation, that of a document the first */
+    char *options;                          /* as meg_opt_dump wrote them */
+    json_t *state;                          /* state.json, or of a foreign folder its config.json */
+    json_t *manifest;                       /* tensors of manifest.json; NULL: there are no checksums */
+    char *tok_file[MEG_NUM_TOK_FILES];      /* NULL: not there */
     char *extra_file[MEG_CKPT_EXTRA_FILES]; /* the same */
-    struct meg_st **file; /* of the weights; number i is of tensor-parallel rank i mod tp */
+    struct meg_st **file;                   /* of the weights; number i is of tensor-parallel rank i mod tp */
     int nfiles;
     int64_t saved_at;   /* of weights only: iteration of the run that wrote them, or RELEASE */
     int64_t consumed;   /* samples of that run, or -1 */
@@ -36,8 +36,7 @@ enum { CKPT_VERSION = 1 };
 /* The name of optimizer state in a file, as Megatron's distributed checkpoints have it. */
 #define CKPT_OPTIM_PREFIX "optimizer.state."
 enum { CKPT_NAME_CHARS = 160 };
-static inline const char *ckpt_optim_name(char buf[CKPT_NAME_CHARS], const char *slot,
-                                         const char *param)
+static inline const char *ckpt_optim_name(char buf[CKPT_NAME_CHARS], const char *slot, const char *param)
 {
     snprintf(buf, CKPT_NAME_CHARS, CKPT_OPTIM_PREFIX "%s.%s", slot, param);
     return buf;
@@ -57,7 +56,7 @@ enum ckpt_remap {
     CKPT_QKV,        /* rows q of all heads, k of all, v of all */
     CKPT_QKV_TRANSPOSED,
     CKPT_QKV_INTERLEAVED, /* rows of a head: q, k, v of its first channel, then of its second */
-    CKPT_Q,        /* one of the three, of all heads */
+    CKPT_Q,               /* one of the three, of all heads */
     CKPT_K,
     CKPT_V,
     CKPT_GATE, /* the upper or the lower half of ours */
@@ -84,8 +83,8 @@ struct ckpt_format {
 };
 
 /* Whether row is about our name; then theirs in buf, without the prefix when drop_prefix. */
-bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *ours,
-                     bool drop_prefix, char buf[CKPT_NAME_CHARS]);
+bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *ours, bool drop_prefix,
+                       char buf[CKPT_NAME_CHARS]);
 bool ckpt_is_ignored(const struct ckpt_format *f, const char *theirs);
 
 /* ---- tensor_remap.c: how theirs lies in ours ---- */
@@ -98,7 +97,7 @@ struct ckpt_tp_shard {
 
 /* The shape of theirs; returned: its dimensions. */
 int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *cut, const struct meg_param *row,
-                     enum ckpt_remap how);
+                       enum ckpt_remap how);
 
 /*
  * n rows of theirs, which has [rows, cols] (transposed: [cols, rows]), and where they are in ours:
@@ -111,14 +110,14 @@ struct ckpt_row_map {
 };
 /* The pieces of one tensor of theirs; their number. */
 int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, const struct meg_param *row,
-                enum ckpt_remap how);
+                  enum ckpt_remap how);
 /* Where row i of a piece begins in ours. */
 int64_t ckpt_native_row(const struct ckpt_row_map *p, int64_t i);
 /* Rows [first, first + n) of a piece as f32, out [n, p->cols]; n is at most CKPT_ROWS_MAX; a transposed piece
  * has step 1. */
 enum { CKPT_ROWS_MAX = 16 };
-void ckpt_rows_from_foreign(float *out, const void *theirs, const char *dtype, const struct ckpt_row_map *p, int64_t first,
-                  int64_t n);
+void ckpt_rows_from_foreign(float *out, const void *theirs, const char *dtype, const struct ckpt_row_map *p,
+                            int64_t first, int64_t n);
 void ckpt_to_foreign(float *theirs, const float *ours, const struct ckpt_row_map *p);
 
 /* Numbers of a type that can be widened to f32 without loss: F32, BF16, F16. */
@@ -175,11 +174,12 @@ struct ckpt_range_iter {
     int64_t period, at, end;
 };
 void ckpt_range_iter_begin(struct ckpt_range_iter *w, const struct meg_params *p, const struct meg_ckpt_shard *slot,
-                     const struct meg_param *row, int64_t first, int64_t n);
+                           const struct meg_param *row, int64_t first, int64_t n);
 bool ckpt_range_iter_next(struct ckpt_range_iter *w, struct ckpt_shard_range *out);
 
 /* The elements of a slot that this rank writes: others may have the same. */
-struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_shard *slot);
+struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct meg_mesh *mesh,
+                                       const struct meg_ckpt_shard *slot);
 /* Cut a stretch to them; whether anything is left. */
 bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range share);
 
@@ -248,7 +248,7 @@ struct ckpt_mapped_tensor {
  * of ranks takes every ranks-th chunk.  MEG_EFORMAT names one that differs.
  */
 int ckpt_verify_checksums(const json_t *manifest, const struct ckpt_mapped_tensor *m, int n, int rank, int ranks,
-                       struct meg_err *e);
+                          struct meg_err *e);
 
 /* ---- open.c ---- */
 
@@ -279,8 +279,7 @@ int ckpt_open_optim(struct meg_ckpt *out, const struct meg_ckpt *c, struct meg_e
 struct ckpt_hf_family {
     const char *const *model_types; /* up to NULL; the first is written */
     const struct ckpt_format *format;
-    int (*read_config)(struct meg_gpt_conf *m, const json_t *config, const char *from,
-                       struct meg_err *e);
+    int (*read_config)(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e);
     /* What keeps the family from expressing a model; NULL: nothing. */
     const char *(*cannot)(const struct meg_gpt_conf *m);
     json_t *(*config)(const struct meg_gpt_conf *m); /* but for what is the same in all families */
@@ -291,6 +290,6 @@ extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama;
 
 /* Whether the files hold the weights p of m, and no others: all that is wrong in one message. */
 int ckpt_match_model(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
-               struct meg_err *e);
+                     struct meg_err *e);
 
 #endif

@@ -59,8 +59,7 @@ static int report(struct issues *is, const char *path, const char *advice, struc
         meg_str_free(&all[i]->names);
     }
     if (text.n)
-        r = meg_fail(e, MEG_EFORMAT, "%.200s: the tensors are not those of the model: %s%s", path,
-                     text.s, advice);
+        r = meg_fail(e, MEG_EFORMAT, "%.200s: the tensors are not those of the model: %s%s", path, text.s, advice);
     meg_str_free(&text);
     return r;
 }
@@ -79,12 +78,11 @@ struct sources {
     int n;
 };
 
-static struct ckpt_tp_shard cut_of(const struct meg_ckpt *c, const struct meg_gpt_conf *m,
-                              const struct meg_param *row, int64_t tp)
+static struct ckpt_tp_shard cut_of(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_param *row,
+                                   int64_t tp)
 {
-    return (struct ckpt_tp_shard){
-        .model = m, .i = tp, .n = c->tp, .vocab = c->vocab_rows ? c->vocab_rows : row->dim[0]
-    };
+    return (
+        struct ckpt_tp_shard){ .model = m, .i = tp, .n = c->tp, .vocab = c->vocab_rows ? c->vocab_rows : row->dim[0] };
 }
 
 static void check_fit(const struct source *s, struct issues *is)
@@ -95,19 +93,18 @@ static void check_fit(const struct source *s, struct issues *is)
     char have[MEG_ST_SHAPE_CHARS], want[MEG_ST_SHAPE_CHARS];
 
     if (s->t->ndim != ndim || memcmp(s->t->dim, dim, (size_t)ndim * sizeof *dim))
-        add_issue(&is->unfit, "%s is %s and should be %s", s->t->name,
-                  meg_st_shape(have, s->t->dim, s->t->ndim), meg_st_shape(want, dim, ndim));
+        add_issue(&is->unfit, "%s is %s and should be %s", s->t->name, meg_st_shape(have, s->t->dim, s->t->ndim),
+                  meg_st_shape(want, dim, ndim));
     else if (!ckpt_is_float(s->t->dtype))
         add_issue(&is->unfit, "%s is %s and should be F32, BF16 or F16", s->t->name, s->t->dtype);
     else if (row->is_decoupled && s->cut.vocab < row->dim[0])
-        add_issue(&is->unfit, "%s has %" PRId64 " rows and should have %" PRId64, s->t->name,
-                  s->cut.vocab, row->dim[0]);
+        add_issue(&is->unfit, "%s has %" PRId64 " rows and should have %" PRId64, s->t->name, s->cut.vocab,
+                  row->dim[0]);
 }
 
 /* Add the tensor of that name, if it is there. */
 static bool add_source(struct sources *all, const struct meg_ckpt *c, const struct ckpt_tp_shard *cut,
-                       const struct meg_param *row, const char *name, enum ckpt_remap how,
-                       struct issues *is)
+                       const struct meg_param *row, const char *name, enum ckpt_remap how, struct issues *is)
 {
     struct source s = { .row = row, .how = how, .cut = *cut };
 
@@ -153,8 +150,7 @@ static void find(struct sources *all, const struct meg_ckpt *c, const struct ckp
 }
 
 /* Whether t is the output weight of a model that has none of its own. */
-static bool is_tied_head(const struct meg_ckpt *c, const struct meg_params *p,
-                         const struct meg_st_tensor *t)
+static bool is_tied_head(const struct meg_ckpt *c, const struct meg_params *p, const struct meg_st_tensor *t)
 {
     static const char ours[] = "output_layer.weight";
     char name[CKPT_NAME_CHARS];
@@ -185,16 +181,14 @@ static bool is_embedding(const struct sources *all, int64_t tp, const struct meg
     for (int i = 0; i < all->n; i++) {
         const struct meg_st_tensor *word = all->v[i].t;
 
-        if (all->v[i].cut.i == tp &&
-            !strcmp(all->v[i].row->name, "embedding.word_embeddings.weight"))
+        if (all->v[i].cut.i == tp && !strcmp(all->v[i].row->name, "embedding.word_embeddings.weight"))
             return word->nbytes == t->nbytes && !strcmp(word->dtype, t->dtype) && is_equal(word, t);
     }
     return false;
 }
 
 /* A tensor that is whole on every rank is taken from the first. */
-static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_tensor *t,
-                    const struct sources *all)
+static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_tensor *t, const struct sources *all)
 {
     const struct meg_st *st;
 
@@ -205,8 +199,8 @@ static bool is_used(const struct meg_ckpt *c, int64_t tp, const struct meg_st_te
 }
 
 /* Tensors of the files that no row has asked for. */
-static void note_unknown(const struct meg_ckpt *c, const struct meg_params *p,
-                        const struct sources *all, struct issues *is)
+static void note_unknown(const struct meg_ckpt *c, const struct meg_params *p, const struct sources *all,
+                         struct issues *is)
 {
     for (int i = 0; i < c->nfiles; i++)
         for (int k = 0; k < c->file[i]->n; k++) {
@@ -216,9 +210,7 @@ static void note_unknown(const struct meg_ckpt *c, const struct meg_params *p,
                 continue;
             if (is_tied_head(c, p, t)) {
                 if (!is_embedding(all, i % c->tp, t))
-                    add_issue(&is->unfit,
-                              "%s is not the word embedding that it is said to be tied to",
-                              t->name);
+                    add_issue(&is->unfit, "%s is not the word embedding that it is said to be tied to", t->name);
             } else if (!is_used(c, i % c->tp, t, all)) {
                 add_issue(&is->unknown, "%s", t->name);
             }
@@ -243,14 +235,13 @@ static int match(struct sources *out, const struct meg_ckpt *c, const struct meg
 
             if (!slot)
                 find(&all, c, &cut, &p->row[i], &is);
-            else if (!add_source(&all, c, &cut, &p->row[i],
-                                 ckpt_optim_name(name, slot->name, p->row[i].name), CKPT_SAME, &is))
+            else if (!add_source(&all, c, &cut, &p->row[i], ckpt_optim_name(name, slot->name, p->row[i].name),
+                                 CKPT_SAME, &is))
                 add_issue(&is.missing, "%s", name);
         }
     if (!slot)
         note_unknown(c, p, &all, &is);
-    r = report(&is, c->path,
-               slot ? "; --no-load-optim or --finetune goes on without optimizer state" : "", e);
+    r = report(&is, c->path, slot ? "; --no-load-optim or --finetune goes on without optimizer state" : "", e);
     if (r < 0)
         free(all.v);
     else
@@ -259,7 +250,7 @@ static int match(struct sources *out, const struct meg_ckpt *c, const struct meg
 }
 
 int ckpt_match_model(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_params *p,
-               struct meg_err *e)
+                     struct meg_err *e)
 {
     struct sources all = { 0 };
     int r = match(&all, c, m, p, NULL, e);
@@ -289,8 +280,7 @@ static void put(const struct target *to, const struct meg_param *row, int64_t fi
 }
 
 /* A tensor that lies as ours, whole: only what the slot has of it is read. */
-static void copy_contiguous(const struct target *to, const struct source *s, const char *data, float *buf,
-                       int64_t nbuf)
+static void copy_contiguous(const struct target *to, const struct source *s, const char *data, float *buf, int64_t nbuf)
 {
     const size_t size = meg_dtype_size(to->slot->dtype), theirs = (size_t)(s->t->nbytes / s->row->numel);
     const bool is_same = !strcmp(s->t->dtype, meg_dtype_name(to->slot->dtype));
@@ -324,7 +314,7 @@ static bool is_held(const struct target *to, const struct meg_param *row, int64_
 
 /* A tensor that lies otherwise, a few rows at a time. */
 static void copy_row_map(const struct target *to, const struct source *s, const char *data,
-                       const struct ckpt_row_map *p, float *buf)
+                         const struct ckpt_row_map *p, float *buf)
 {
     for (int64_t i = 0, n; i < p->n; i += n) {
         bool is_wanted = false;
@@ -454,7 +444,8 @@ bool meg_ckpt_has_optim_state(const struct meg_ckpt *c, const char *name)
     const char *key;
     json_t *v;
 
-    json_object_foreach (c->manifest, key, v) {
+    json_object_foreach(c->manifest, key, v)
+    {
         if (ckpt_is_optim_name(key) && !strncmp(key + sizeof CKPT_OPTIM_PREFIX - 1, name, n) &&
             key[sizeof CKPT_OPTIM_PREFIX - 1 + n] == '.')
             return true;

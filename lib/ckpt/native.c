@@ -21,8 +21,8 @@ static const struct ckpt_rename fused_norms[] = {
 static const struct ckpt_format native = { "native", fused_norms, NULL, NULL };
 
 /* The bytes of a small file, held against its entry in the manifest. */
-static int read_metadata_file(const struct meg_ckpt *c, const char *name, const json_t *entry,
-                      struct meg_str *out, struct meg_err *e)
+static int read_metadata_file(const struct meg_ckpt *c, const char *name, const json_t *entry, struct meg_str *out,
+                              struct meg_err *e)
 {
     char *path = ckpt_path(c->path, name), hash[33];
     int64_t nbytes = 0;
@@ -35,12 +35,10 @@ static int read_metadata_file(const struct meg_ckpt *c, const char *name, const 
         goto out;
     meg_xxh3_128_hex(hash, out->s, out->n);
     if (out->n != (size_t)nbytes)
-        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes are there, manifest.json says %" PRId64, path,
-                     out->n, nbytes);
+        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes are there, manifest.json says %" PRId64, path, out->n, nbytes);
     else if (strcmp(hash, want))
-        r = meg_fail(e, MEG_EFORMAT,
-                     "%s: checksum %s, manifest.json says %s; the file is damaged or was edited",
-                     path, hash, want);
+        r = meg_fail(e, MEG_EFORMAT, "%s: checksum %s, manifest.json says %s; the file is damaged or was edited", path,
+                     hash, want);
 out:
     free(path);
     return r;
@@ -57,10 +55,8 @@ static int read_state(struct meg_ckpt *c, const struct meg_str *text, struct meg
 
     c->iteration = MEG_CKPT_RELEASE;
     if ((r = meg_json_parse(&c->state, text->s, text->n, path, e)) < 0 ||
-        (r = meg_json_get_i64(c->state, "iteration", MEG_JSON_OPTIONAL, &c->iteration, path, e)) <
-            0 ||
-        (r = meg_json_get_i64(c->state, "vocab_size", MEG_JSON_REQUIRED, &c->vocab_size, path, e)) <
-            0 ||
+        (r = meg_json_get_i64(c->state, "iteration", MEG_JSON_OPTIONAL, &c->iteration, path, e)) < 0 ||
+        (r = meg_json_get_i64(c->state, "vocab_size", MEG_JSON_REQUIRED, &c->vocab_size, path, e)) < 0 ||
         (r = meg_json_get_i64(c->state, "eod_id", MEG_JSON_OPTIONAL, &eod, path, e)) < 0 ||
         (r = meg_json_get_i64(c->state, "bos_id", MEG_JSON_OPTIONAL, &bos, path, e)) < 0 ||
         (r = meg_json_get_array(c->state, "options", MEG_JSON_REQUIRED, &lines, path, e)) < 0)
@@ -69,7 +65,8 @@ static int read_state(struct meg_ckpt *c, const struct meg_str *text, struct meg
     ckpt_add_id(&c->ends, eod, c->vocab_size);
     ckpt_add_ids(&c->ends, json_object_get(c->state, "end_ids"), c->vocab_size);
     meg_str_add(&options, "", 0);
-    json_array_foreach (lines, i, line) {
+    json_array_foreach(lines, i, line)
+    {
         meg_str_printf(&options, "%s\n", json_is_string(line) ? json_string_value(line) : "");
     }
     c->options = options.s;
@@ -87,12 +84,11 @@ static int read_metadata_files(struct meg_ckpt *c, json_t *files, struct meg_err
 
     if (!json_object_get(files, "state.json"))
         return meg_fail(e, MEG_EFORMAT, "%s/manifest.json: state.json is not in it", c->path);
-    json_object_foreach (files, name, entry) {
+    json_object_foreach(files, name, entry)
+    {
         text.n = 0;
         if (strchr(name, '/'))
-            r = meg_fail(e, MEG_EFORMAT,
-                         "%s/manifest.json: '%.100s' is no name of a file beside it", c->path,
-                         name);
+            r = meg_fail(e, MEG_EFORMAT, "%s/manifest.json: '%.100s' is no name of a file beside it", c->path, name);
         else if ((r = read_metadata_file(c, name, entry, &text, e)) == 0 && !strcmp(name, "state.json"))
             r = read_state(c, &text, e);
         if (r < 0)
@@ -115,7 +111,8 @@ static int open_tensor_files(struct meg_ckpt *c, bool is_optim, struct meg_err *
     json_t *entry;
     int r;
 
-    json_object_foreach (c->manifest, name, entry) {
+    json_object_foreach(c->manifest, name, entry)
+    {
         if (ckpt_is_optim_name(name) != is_optim)
             continue;
         if ((r = meg_json_get_str(entry, "file", MEG_JSON_REQUIRED, &file, name, e)) < 0 ||
@@ -149,8 +146,7 @@ int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e)
     c->format = &native;
     if ((r = meg_json_load_regular(&manifest, path, e)) < 0) {
         if (r == MEG_ENOENT)
-            r = meg_fail(e, MEG_EFORMAT,
-                         "%s: no manifest.json: not a checkpoint of ours, or one that lost it",
+            r = meg_fail(e, MEG_EFORMAT, "%s: no manifest.json: not a checkpoint of ours, or one that lost it",
                          c->path);
         goto out;
     }
@@ -158,9 +154,8 @@ int ckpt_open_native(struct meg_ckpt *c, struct meg_err *e)
         (r = meg_json_get_i64(manifest, "version", MEG_JSON_REQUIRED, &version, path, e)) < 0)
         goto out;
     if (strcmp(format, CKPT_FORMAT) || version != CKPT_VERSION) {
-        r = meg_fail(e, MEG_EFORMAT,
-                     "%s: format '%.40s', version %" PRId64 "; read is '%s', version %d", path,
-                     format, version, CKPT_FORMAT, CKPT_VERSION);
+        r = meg_fail(e, MEG_EFORMAT, "%s: format '%.40s', version %" PRId64 "; read is '%s', version %d", path, format,
+                     version, CKPT_FORMAT, CKPT_VERSION);
         goto out;
     }
     if ((r = meg_json_get_object(manifest, "files", MEG_JSON_REQUIRED, &files, path, e)) < 0 ||

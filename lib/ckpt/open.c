@@ -28,7 +28,8 @@ bool meg_ckpt_exists(const char *dir)
 {
     char *at = committed_folder(dir);
     const bool is = ckpt_path_exists(at, CKPT_TRACKER) || ckpt_is_megatron(at) || ckpt_is_distributed(at) ||
-        ckpt_path_exists(at, "manifest.json") || ckpt_path_exists(at, "config.json") || ckpt_has_iterations(at);
+                    ckpt_path_exists(at, "manifest.json") || ckpt_path_exists(at, "config.json") ||
+                    ckpt_has_iterations(at);
 
     free(at);
     return is;
@@ -50,8 +51,8 @@ int ckpt_add_file(struct meg_ckpt *c, const char *name, struct meg_err *e)
         goto out;
     }
     n = strlen(name);
-    if ((r = n > 4 && !strcmp(name + n - 4, ".bin") ? meg_pt_open_tensors(&st, path, e)
-                                                    : meg_st_open(&st, path, e)) < 0)
+    if ((r = n > 4 && !strcmp(name + n - 4, ".bin") ? meg_pt_open_tensors(&st, path, e) : meg_st_open(&st, path, e)) <
+        0)
         goto out;
     c->file = meg_realloc_array(c->file, (size_t)c->nfiles + 1, sizeof(struct meg_st *));
     c->file[c->nfiles++] = st;
@@ -85,8 +86,7 @@ static int check_unique(const struct meg_ckpt *c, struct meg_err *e)
 
             ckpt_find_tensor(c, i % c->tp, name, &st);
             if (st != c->file[i])
-                return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is in %s, too", c->file[i]->path,
-                                name, st->path);
+                return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is in %s, too", c->file[i]->path, name, st->path);
         }
     return 0;
 }
@@ -119,8 +119,7 @@ static int locate(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_
         if (step == MEG_UNSET) {
             if ((r = ckpt_newest_complete(dir, &it, e)) < 0)
                 return r;
-            meg_info("%s: there is no %s; iteration %" PRId64 " is the newest that is whole", dir,
-                     CKPT_TRACKER, it);
+            meg_info("%s: there is no %s; iteration %" PRId64 " is the newest that is whole", dir, CKPT_TRACKER, it);
         }
         choose(c, dir, it);
         return ckpt_find_iteration(&c->path, dir, it, e);
@@ -131,8 +130,7 @@ static int locate(struct meg_ckpt *c, const char *dir, int64_t step, struct meg_
                         dir, CKPT_TRACKER);
     }
     if (step != MEG_UNSET)
-        return meg_fail(e, MEG_EUSAGE, "--ckpt-step %" PRId64 ": %s is a single checkpoint", step,
-                        dir);
+        return meg_fail(e, MEG_EUSAGE, "--ckpt-step %" PRId64 ": %s is a single checkpoint", step, dir);
     return 0;
 }
 
@@ -162,12 +160,11 @@ static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct m
     c->iteration = c->saved_at = MEG_CKPT_RELEASE;
     c->consumed = -1;
     c->seq_length = MEG_UNSET;
-    if ((r = locate(c, dir, step, e)) < 0 || (r = open_folder(c, e)) < 0 ||
-        (r = check_unique(c, e)) < 0 || (r = meg_ckpt_gpt_conf(c, &model, e)) < 0)
+    if ((r = locate(c, dir, step, e)) < 0 || (r = open_folder(c, e)) < 0 || (r = check_unique(c, e)) < 0 ||
+        (r = meg_ckpt_gpt_conf(c, &model, e)) < 0)
         return r;
     if (c->is_native && step != MEG_UNSET && c->iteration != step)
-        return meg_fail(e, MEG_EFORMAT,
-                        "%s/state.json: iteration %" PRId64 ", the folder's name says %" PRId64,
+        return meg_fail(e, MEG_EFORMAT, "%s/state.json: iteration %" PRId64 ", the folder's name says %" PRId64,
                         c->path, c->iteration, step);
     meg_gpt_params(&p, &model, &meg_mesh_one);
     r = ckpt_match_model(c, &model, &p, e);
@@ -189,8 +186,8 @@ void ckpt_suggest_older(const struct meg_ckpt *c, struct meg_err *e)
     if (r == 0) {
         const size_t at = strlen(e->msg);
 
-        snprintf(e->msg + at, sizeof e->msg - at,
-                 "; iteration %" PRId64 " can be opened: give --ckpt-step %" PRId64, it[n], it[n]);
+        snprintf(e->msg + at, sizeof e->msg - at, "; iteration %" PRId64 " can be opened: give --ckpt-step %" PRId64,
+                 it[n], it[n]);
     }
     free(it);
 }
@@ -272,12 +269,11 @@ void meg_ckpt_parallel_sizes(const struct meg_ckpt *c, int64_t *tensor, int64_t 
 int meg_ckpt_set_vocab_size(struct meg_ckpt *c, int64_t n, struct meg_err *e)
 {
     if (n < 1 || n > (c->vocab_rows ? c->vocab_rows : c->vocab_size))
-        return meg_fail(e, MEG_EUSAGE, "%s: a vocabulary of %" PRId64 " ids, and %" PRId64 " rows",
-                        c->path, n, c->vocab_rows ? c->vocab_rows : c->vocab_size);
+        return meg_fail(e, MEG_EUSAGE, "%s: a vocabulary of %" PRId64 " ids, and %" PRId64 " rows", c->path, n,
+                        c->vocab_rows ? c->vocab_rows : c->vocab_size);
     if (!c->vocab_rows && n != c->vocab_size)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: a vocabulary of %" PRId64 " ids, and %" PRId64
-                        " rows; only Megatron's are padded",
+                        "%s: a vocabulary of %" PRId64 " ids, and %" PRId64 " rows; only Megatron's are padded",
                         c->path, n, c->vocab_size);
     c->vocab_size = n;
     return 0;
@@ -354,8 +350,8 @@ static int check_sizes(const struct meg_ckpt *c, const struct meg_gpt_conf *m, s
     for (size_t i = 0; i < sizeof size / sizeof size[0]; i++) {
         max = size[i].max ? size[i].max : ntensors;
         if (size[i].v < 1 || size[i].v > max)
-            return meg_fail(e, MEG_EFORMAT, "%s: %s %" PRId64 ", expected 1 to %" PRId64, c->path,
-                            size[i].name, size[i].v, max);
+            return meg_fail(e, MEG_EFORMAT, "%s: %s %" PRId64 ", expected 1 to %" PRId64, c->path, size[i].name,
+                            size[i].v, max);
     }
     return 0;
 }
@@ -370,8 +366,7 @@ int meg_ckpt_gpt_conf(const struct meg_ckpt *c, struct meg_gpt_conf *out, struct
     meg_opt_defaults(groups);
     m.vocab_size = c->vocab_size;
     if (meg_opt_apply(groups, c->options, "options", &why) < 0 || meg_gpt_conf_check(&m, &why) < 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: its settings do not make a model: %s", c->path,
-                        why.msg);
+        return meg_fail(e, MEG_EFORMAT, "%s: its settings do not make a model: %s", c->path, why.msg);
     if ((r = check_sizes(c, &m, e)) < 0)
         return r;
     *out = m;
@@ -431,8 +426,7 @@ int64_t meg_ckpt_seq_length(const struct meg_ckpt *c)
     return n;
 }
 
-int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model,
-                        struct meg_err *e)
+int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *model, struct meg_err *e)
 {
     /* the options that decide which tensors there are, and their shapes */
     static const char *const shaping[] = { "num-layers",
@@ -467,8 +461,8 @@ int meg_ckpt_check_conf(const struct meg_ckpt *c, const struct meg_gpt_conf *mod
         free(is);
     }
     if (c->vocab_rows ? ours.vocab_size > c->vocab_rows : theirs.vocab_size != ours.vocab_size)
-        meg_str_printf(&diff, "%sthe vocabulary had %" PRId64 " ids, has %" PRId64,
-                       diff.n ? "; " : "", theirs.vocab_size, ours.vocab_size);
+        meg_str_printf(&diff, "%sthe vocabulary had %" PRId64 " ids, has %" PRId64, diff.n ? "; " : "",
+                       theirs.vocab_size, ours.vocab_size);
     if (diff.n)
         r = meg_fail(e, MEG_EUSAGE,
                      "the model changed in shape since the checkpoint %s: %s; give the "

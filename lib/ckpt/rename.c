@@ -22,8 +22,8 @@ static bool match(const char *pattern, const char *name, char digits[12])
     return true;
 }
 
-bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *ours,
-                     bool drop_prefix, char buf[CKPT_NAME_CHARS])
+bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *ours, bool drop_prefix,
+                       char buf[CKPT_NAME_CHARS])
 {
     const char *theirs = row->theirs, *hash = strchr(theirs, '#');
     char digits[12];
@@ -45,8 +45,7 @@ bool ckpt_is_ignored(const struct ckpt_format *f, const char *theirs)
     char digits[12];
 
     for (const char *const *p = f->ignored; p && *p; p++)
-        if (match(*p, theirs, digits) ||
-            (n && !strncmp(*p, f->prefix, n) && match(*p + n, theirs, digits)))
+        if (match(*p, theirs, digits) || (n && !strncmp(*p, f->prefix, n) && match(*p + n, theirs, digits)))
             return true;
     return false;
 }

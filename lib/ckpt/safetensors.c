@@ -71,8 +71,8 @@ const void *meg_st_data(const struct meg_st_tensor *t, void **block)
 /* ---- reading ---- */
 
 /* One member of the header; offsets are left relative to the data. */
-static int read_entry(struct meg_st_tensor *t, const char *name, const json_t *entry,
-                      const char *path, struct meg_err *e)
+static int read_entry(struct meg_st_tensor *t, const char *name, const json_t *entry, const char *path,
+                      struct meg_err *e)
 {
     char from[512], shape[MEG_ST_SHAPE_CHARS];
     const char *dtype;
@@ -92,29 +92,29 @@ static int read_entry(struct meg_st_tensor *t, const char *name, const json_t *e
     if (d < 0)
         return meg_fail(e, MEG_EFORMAT, "%s: dtype %.20s is none of safetensors'", from, dtype);
     if (json_array_size(dims) > MEG_ST_MAXDIM)
-        return meg_fail(e, MEG_EFORMAT, "%s: %zu dimensions, at most %d are read", from,
-                        json_array_size(dims), MEG_ST_MAXDIM);
+        return meg_fail(e, MEG_EFORMAT, "%s: %zu dimensions, at most %d are read", from, json_array_size(dims),
+                        MEG_ST_MAXDIM);
     t->name = name;
     t->dtype = dtypes[d].name;
-    json_array_foreach (dims, i, v) {
+    json_array_foreach(dims, i, v)
+    {
         int64_t n = json_is_integer(v) ? json_integer_value(v) : -1;
 
         if (n < 0 || __builtin_mul_overflow(numel, n, &numel))
-            return meg_fail(e, MEG_EFORMAT,
-                            "%s: a shape is a list of sizes whose product fits 63 bits", from);
+            return meg_fail(e, MEG_EFORMAT, "%s: a shape is a list of sizes whose product fits 63 bits", from);
         t->dim[t->ndim++] = n;
     }
     if (json_array_size(offsets) != 2)
-        return meg_fail(e, MEG_EFORMAT, "%s: data_offsets has %zu numbers, not 2", from,
-                        json_array_size(offsets));
-    json_array_foreach (offsets, i, v) {
+        return meg_fail(e, MEG_EFORMAT, "%s: data_offsets has %zu numbers, not 2", from, json_array_size(offsets));
+    json_array_foreach(offsets, i, v)
+    {
         at[i] = json_is_integer(v) ? json_integer_value(v) : -1;
         if (at[i] < 0)
             return meg_fail(e, MEG_EFORMAT, "%s: data_offsets are to be two byte offsets", from);
     }
     if (__builtin_mul_overflow(numel, dtypes[d].nbytes, &t->nbytes) || at[1] - at[0] != t->nbytes)
-        return meg_fail(e, MEG_EFORMAT, "%s: %s of %s does not fill bytes %" PRId64 " to %" PRId64,
-                        from, meg_st_shape(shape, t->dim, t->ndim), t->dtype, at[0], at[1]);
+        return meg_fail(e, MEG_EFORMAT, "%s: %s of %s does not fill bytes %" PRId64 " to %" PRId64, from,
+                        meg_st_shape(shape, t->dim, t->ndim), t->dtype, at[0], at[1]);
     t->begin = at[0];
     return 0;
 }
@@ -149,16 +149,13 @@ static int check_ranges(struct meg_st *st, int64_t data, struct meg_err *e)
                             st->path, t->name, t->begin, at);
         if (t->nbytes > INT64_MAX - data - at)
             return meg_fail(e, MEG_EFORMAT,
-                            "%s: tensor %.200s ends at byte %" PRId64
-                            " of the data; no file is that long",
-                            st->path, t->name, t->begin + t->nbytes);
+                            "%s: tensor %.200s ends at byte %" PRId64 " of the data; no file is that long", st->path,
+                            t->name, t->begin + t->nbytes);
         at += t->nbytes;
     }
     if (at != have)
-        return meg_fail(e, MEG_EFORMAT, "%s: %s: %zu bytes are there, the header says %" PRId64,
-                        st->path,
-                        at > have ? "the file is cut short" : "bytes follow the last tensor",
-                        st->map.n, data + at);
+        return meg_fail(e, MEG_EFORMAT, "%s: %s: %zu bytes are there, the header says %" PRId64, st->path,
+                        at > have ? "the file is cut short" : "bytes follow the last tensor", st->map.n, data + at);
     for (int i = 0; i < st->n; i++) {
         st->t[i].begin += data;
         st->t[i].data = st->map.p + st->t[i].begin;
@@ -176,33 +173,31 @@ static int read_header(struct meg_st *st, struct meg_err *e)
     int r;
 
     if (st->map.n < 8)
-        return meg_fail(e, MEG_EFORMAT, "%s: %zu bytes, a safetensors file has at least 8",
-                        st->path, st->map.n);
+        return meg_fail(e, MEG_EFORMAT, "%s: %zu bytes, a safetensors file has at least 8", st->path, st->map.n);
     memcpy(&n, st->map.p, 8);
     n = le64toh(n);
     if (n > HEADER_MAX)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s: a header of %" PRIu64
-                        " bytes, at most %d are read: not a safetensors file",
-                        st->path, n, HEADER_MAX);
+                        "%s: a header of %" PRIu64 " bytes, at most %d are read: not a safetensors file", st->path, n,
+                        HEADER_MAX);
     if (n > st->map.n - 8)
-        return meg_fail(e, MEG_EFORMAT, "%s: %zu bytes are there, the header alone needs %" PRIu64,
-                        st->path, st->map.n, n + 8);
+        return meg_fail(e, MEG_EFORMAT, "%s: %zu bytes are there, the header alone needs %" PRIu64, st->path, st->map.n,
+                        n + 8);
     if (n == 0 || text[0] != '{')
-        return meg_fail(e, MEG_EFORMAT,
-                        "%s: the header does not begin with {: not a safetensors file", st->path);
+        return meg_fail(e, MEG_EFORMAT, "%s: the header does not begin with {: not a safetensors file", st->path);
     if ((r = meg_json_parse(&st->header, text, n, st->path, e)) < 0)
         return r;
     st->t = meg_new(json_object_size(st->header) * sizeof *st->t);
-    json_object_foreach (st->header, name, entry) {
+    json_object_foreach(st->header, name, entry)
+    {
         if (!strcmp(name, "__metadata__")) {
             if (!json_is_object(entry))
                 return meg_fail(e, MEG_EFORMAT, "%s: __metadata__ is no object", st->path);
-            json_object_foreach (entry, key, s) {
+            json_object_foreach(entry, key, s)
+            {
                 if (!json_is_string(s))
-                    return meg_fail(e, MEG_EFORMAT,
-                                    "%s: __metadata__ holds strings only; \"%.100s\" is none",
-                                    st->path, key);
+                    return meg_fail(e, MEG_EFORMAT, "%s: __metadata__ holds strings only; \"%.100s\" is none", st->path,
+                                    key);
             }
         } else if ((r = read_entry(&st->t[st->n++], name, entry, st->path, e)) < 0) {
             return r;
@@ -252,8 +247,7 @@ int meg_st_sort(struct meg_st *st, struct meg_err *e)
         qsort(st->t, (size_t)st->n, sizeof *st->t, by_name);
     for (int i = 1; i < st->n; i++)
         if (!strcmp(st->t[i - 1].name, st->t[i].name))
-            return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is there twice", st->path,
-                            st->t[i].name);
+            return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s is there twice", st->path, st->t[i].name);
     return 0;
 }
 
@@ -302,8 +296,8 @@ void meg_st_build_header(struct meg_st_tensor *t, int n, bool is_hf, struct meg_
         }
         at += t[i].nbytes;
         json_object_set_new(all, t[i].name,
-                            json_pack("{s:s,s:o,s:[I,I]}", "dtype", t[i].dtype, "shape", shape,
-                                      "data_offsets", (json_int_t)t[i].begin, (json_int_t)at));
+                            json_pack("{s:s,s:o,s:[I,I]}", "dtype", t[i].dtype, "shape", shape, "data_offsets",
+                                      (json_int_t)t[i].begin, (json_int_t)at));
     }
     meg_json_dump(all, 0, &text);
     json_decref(all);

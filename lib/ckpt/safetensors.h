@@ -30,10 +30,10 @@ struct meg_st_tensor {
     const char *dtype; /* as the file spells it: F32, BF16, ... */
     int ndim;          /* 0: one element */
     int64_t dim[MEG_ST_MAXDIM];
-    int64_t begin, nbytes; /* place in the file, header counted */
-    const void *data;      /* nbytes of them, at any address; NULL: they are those of view */
+    int64_t begin, nbytes;          /* place in the file, header counted */
+    const void *data;               /* nbytes of them, at any address; NULL: they are those of view */
     const struct meg_st_view *view; /* NULL: data is there */
-    const void *stored;    /* nstored bytes of another container that data comes from, with their CRC-32; NULL: none */
+    const void *stored; /* nstored bytes of another container that data comes from, with their CRC-32; NULL: none */
     size_t nstored;
     uint32_t crc;
 };

@@ -41,7 +41,7 @@ struct meg_ckpt_async_save {
     int nfiles;
     struct ckpt_extent *extent; /* of this rank */
     int64_t nextents;
-    char *copy; /* of what the extents hold; NULL: they are where the caller has them */
+    char *copy;               /* of what the extents hold; NULL: they are where the caller has them */
     struct ckpt_chunk *chunk; /* of all tensors */
     int64_t nchunks;
     char (*hash)[CKPT_HEX]; /* of each chunk, once it is known */
@@ -59,7 +59,8 @@ struct meg_ckpt_async_save {
 
 /* ---- begin ---- */
 
-static void add_metadata_file(struct meg_ckpt_async_save *v, const char *name, bool is_listed, const struct meg_str *text)
+static void add_metadata_file(struct meg_ckpt_async_save *v, const char *name, bool is_listed,
+                              const struct meg_str *text)
 {
     struct small *f = &v->small[v->nsmalls++];
 
@@ -160,8 +161,7 @@ static int make_file(const char *dir, const struct ckpt_file *f, struct meg_err 
     struct meg_file out = { 0 };
     int r;
 
-    if ((r = meg_file_create(&out, path, e)) < 0 ||
-        (r = meg_file_pwrite(&out, f->header.s, f->header.n, 0, e)) < 0)
+    if ((r = meg_file_create(&out, path, e)) < 0 || (r = meg_file_pwrite(&out, f->header.s, f->header.n, 0, e)) < 0)
         goto out;
     if (ftruncate(out.fd, (off_t)f->nbytes) < 0)
         r = meg_fail_errno(e, "%s: making it %lld bytes long", path, (long long)f->nbytes);
@@ -406,8 +406,8 @@ static json_t *list_tensors(const struct meg_ckpt_async_save *v)
 
 static int write_manifest(const struct meg_ckpt_async_save *v, const json_t *files, struct meg_err *e)
 {
-    json_t *manifest = json_pack("{s:s,s:i,s:O,s:o}", "format", CKPT_FORMAT, "version", CKPT_VERSION, "files",
-                                 files, "tensors", list_tensors(v));
+    json_t *manifest = json_pack("{s:s,s:i,s:O,s:o}", "format", CKPT_FORMAT, "version", CKPT_VERSION, "files", files,
+                                 "tensors", list_tensors(v));
     struct meg_str text = { 0 };
     int r;
 
@@ -505,7 +505,8 @@ static bool end_stage(struct meg_ckpt_async_save *v, bool wait, int *r, struct m
     return true;
 }
 
-static int begin(struct meg_ckpt_async_save **out, const struct meg_ckpt_save_args *s, bool is_copied, struct meg_err *e)
+static int begin(struct meg_ckpt_async_save **out, const struct meg_ckpt_save_args *s, bool is_copied,
+                 struct meg_err *e)
 {
     struct meg_ckpt_async_save *v = meg_new(sizeof *v);
     int r = 0;
@@ -559,7 +560,8 @@ int meg_ckpt_save_poll(struct meg_ckpt_async_save **saving, bool wait, struct me
             break;
         }
         if (r == 0) {
-            meg_all_reduce(v->world, v->hash, v->nchunks * CKPT_HEX / (int64_t)sizeof(int64_t), MEG_DTYPE_I64, MEG_REDUCE_SUM);
+            meg_all_reduce(v->world, v->hash, v->nchunks * CKPT_HEX / (int64_t)sizeof(int64_t), MEG_DTYPE_I64,
+                           MEG_REDUCE_SUM);
             r = ckpt_agree(v->world, v->world->rank == 0 ? commit_stage(v, e) : 0, e);
         }
         *saving = NULL;

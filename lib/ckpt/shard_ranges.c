@@ -2,7 +2,7 @@
 #include "ckpt/internal.h"
 
 void ckpt_range_iter_begin(struct ckpt_range_iter *w, const struct meg_params *p, const struct meg_ckpt_shard *slot,
-                     const struct meg_param *row, int64_t first, int64_t n)
+                           const struct meg_param *row, int64_t first, int64_t n)
 {
     const int64_t runs = meg_param_num_shard_ranges(row);
 
@@ -58,7 +58,8 @@ static int64_t held(const struct meg_params *p, const struct meg_ckpt_shard *slo
     return n;
 }
 
-struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_shard *slot)
+struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct meg_mesh *mesh,
+                                       const struct meg_ckpt_shard *slot)
 {
     const struct meg_layout *l = &mesh->layout;
     const int64_t n = held(p, slot), blocks = (n + MEG_PARAM_ALIGN - 1) / MEG_PARAM_ALIGN;
@@ -87,8 +88,8 @@ bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range share)
     return s->n > 0;
 }
 
-int64_t meg_ckpt_write_nbytes(const struct meg_params *p, const struct meg_mesh *mesh, const struct meg_ckpt_shard *slot,
-                       int n)
+int64_t meg_ckpt_write_nbytes(const struct meg_params *p, const struct meg_mesh *mesh,
+                              const struct meg_ckpt_shard *slot, int n)
 {
     int64_t nbytes = 0;
 

@@ -13,28 +13,23 @@ static bool is_transposed(enum ckpt_remap how)
 }
 
 /* Rows of theirs of a tensor that is cut along its rows, or not cut. */
-static int64_t foreign_rows(const struct ckpt_tp_shard *cut, const struct meg_param *row,
-                          enum ckpt_remap how)
+static int64_t foreign_rows(const struct ckpt_tp_shard *cut, const struct meg_param *row, enum ckpt_remap how)
 {
     const struct meg_gpt_conf *m = cut->model;
 
     switch (how) {
-    case CKPT_Q:
-        return m->num_attention_heads * m->kv_channels;
+    case CKPT_Q: return m->num_attention_heads * m->kv_channels;
     case CKPT_K:
-    case CKPT_V:
-        return m->num_query_groups * m->kv_channels;
+    case CKPT_V: return m->num_query_groups * m->kv_channels;
     case CKPT_GATE:
-    case CKPT_UP:
-        return m->ffn_hidden_size;
-    default:
-        break;
+    case CKPT_UP: return m->ffn_hidden_size;
+    default: break;
     }
     return (row->is_decoupled ? cut->vocab : row->dim[0]) / (row->split == 0 ? cut->n : 1);
 }
 
 int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *cut, const struct meg_param *row,
-                     enum ckpt_remap how)
+                       enum ckpt_remap how)
 {
     dim[0] = foreign_rows(cut, row, how);
     dim[1] = row->ndim > 1 ? row->dim[1] / (row->split == 1 ? cut->n : 1) : 1;
@@ -50,9 +45,7 @@ int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *cut, const st
 /* n rows of theirs from src on, which in ours are blocks that begin every stride rows from to on. */
 static struct ckpt_row_map piece(int64_t n, int64_t src, int64_t to, int64_t block, int64_t stride)
 {
-    return (struct ckpt_row_map){
-        .n = n, .src = src, .step = 1, .to = to, .block = block, .stride = stride
-    };
+    return (struct ckpt_row_map){ .n = n, .src = src, .step = 1, .to = to, .block = block, .stride = stride };
 }
 
 /* Queries, keys and values of the groups that a rank has, which in ours follow each other by group. */
@@ -80,7 +73,7 @@ static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *
 }
 
 int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, const struct meg_param *row,
-                enum ckpt_remap how)
+                  enum ckpt_remap how)
 {
     const int64_t f = cut->model->ffn_hidden_size, rows = foreign_rows(cut, row, how);
     const int64_t cols = row->ndim > 1 ? row->dim[1] / (row->split == 1 ? cut->n : 1) : 1;
@@ -97,17 +90,13 @@ int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, c
         out[0] = piece(rows < left ? rows : left, 0, to, rows, rows);
         break;
     case CKPT_GATE:
-    case CKPT_UP:
-        out[0] = piece(f, 0, how == CKPT_UP ? f : 0, f, f);
-        break;
+    case CKPT_UP: out[0] = piece(f, 0, how == CKPT_UP ? f : 0, f, f); break;
     case CKPT_GATE_UP:
         n = 2;
         out[0] = piece(rows / 2, 0, cut->i * (rows / 2), f, f);
         out[1] = piece(rows / 2, rows / 2, f + cut->i * (rows / 2), f, f);
         break;
-    default:
-        n = qkv_row_maps(out, cut, how);
-        break;
+    default: n = qkv_row_maps(out, cut, how); break;
     }
     for (int i = 0; i < n; i++) {
         out[i].rows = rows;
@@ -133,8 +122,8 @@ static int64_t foreign_row(const struct ckpt_row_map *p, int64_t i)
 }
 
 /* A transpose goes by columns, CKPT_ROWS_MAX of them side by side, so that it reads whole lines of memory. */
-void ckpt_rows_from_foreign(float *out, const void *theirs, const char *dtype, const struct ckpt_row_map *p, int64_t first,
-                  int64_t n)
+void ckpt_rows_from_foreign(float *out, const void *theirs, const char *dtype, const struct ckpt_row_map *p,
+                            int64_t first, int64_t n)
 {
     const int64_t size = !strcmp(dtype, "F32") ? 4 : 2;
     const char *from = theirs;

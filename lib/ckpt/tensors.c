@@ -122,8 +122,7 @@ static void add_row(struct extents *x, const struct ckpt_file *f, int file, cons
     ckpt_range_iter_begin(&w, s->params, slot, row, 0, row->numel);
     while (ckpt_range_iter_next(&w, &part))
         if (ckpt_clip_range(&part, share))
-            add_extent(x, file, t->begin + part.global * size, (const char *)slot->p + part.at * size,
-                       part.n * size);
+            add_extent(x, file, t->begin + part.global * size, (const char *)slot->p + part.at * size, part.n * size);
 }
 
 int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, int nfiles,

@@ -10,7 +10,7 @@
 #include "tokenizer/export/export.h"
 
 const char *const meg_ckpt_extra_files[MEG_CKPT_EXTRA_FILES] = { "generation_config.json", "chat_template.jinja",
-                                                       "added_tokens.json" };
+                                                                 "added_tokens.json" };
 
 /* ---- sets of ids ---- */
 
@@ -32,7 +32,8 @@ void ckpt_add_ids(struct meg_ids *set, const json_t *value, int64_t vocab_size)
 
     if (json_is_integer(value))
         ckpt_add_id(set, json_integer_value(value), vocab_size);
-    json_array_foreach (value, i, id) {
+    json_array_foreach(value, i, id)
+    {
         if (json_is_integer(id))
             ckpt_add_id(set, json_integer_value(id), vocab_size);
     }
@@ -53,8 +54,8 @@ json_t *ckpt_ids_json(const struct meg_ids *set)
 
 /* ---- the files ---- */
 
-int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c,
-                            const struct meg_tokenizer *tok, struct meg_err *e)
+int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c, const struct meg_tokenizer *tok,
+                            struct meg_err *e)
 {
     struct meg_tok_conf conf = *c;
     const bool is_bert = c->type && !strncmp(c->type, "BertWordPiece", strlen("BertWordPiece"));

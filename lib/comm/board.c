@@ -18,18 +18,18 @@
 #include "comm/board_internal.h"
 #include "file/temporary.h"
 
-enum { MAX_PENDING = 64 };             /* connections of which it is not known yet who they are */
-#define STARTUP_TIMEOUT_S   60.0               /* that a wait may take at least before the first step is done */
-#define HEARTBEAT_S    0.1                /* between two heartbeats of a small job */
+enum { MAX_PENDING = 64 };     /* connections of which it is not known yet who they are */
+#define STARTUP_TIMEOUT_S 60.0 /* that a wait may take at least before the first step is done */
+#define HEARTBEAT_S 0.1        /* between two heartbeats of a small job */
 #define WELCOME_S 10.0
-#define REPORT_WAIT_S 8.0                /* in which the board has surely spoken */
+#define REPORT_WAIT_S 8.0 /* in which the board has surely spoken */
 
 void watchdog_wake(void)
 {
     const int before = errno;
 
     if (write(watchdog.poke[1], "", 1) < 0)
-        errno = before;              /* the pipe is full: it will wake all the same */
+        errno = before; /* the pipe is full: it will wake all the same */
 }
 
 static void terminated(int sig)
@@ -106,7 +106,7 @@ static bool start_thread(void)
         !watchdog_epoll_add(watchdog.poke[0], &watchdog.poke))
         return false;
     if (watchdog_is_server() ? !watchdog_epoll_add(watchdog.listening, &watchdog.listening)
-                        : !watchdog_epoll_add(watchdog.link[0].fd, &watchdog.link[0]))
+                             : !watchdog_epoll_add(watchdog.link[0].fd, &watchdog.link[0]))
         return false;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -137,14 +137,15 @@ static void exit_refused(const void *payload)
 
     memcpy(&ends, payload, sizeof ends);
     watchdog_copy_name(why, ends.why, sizeof why);
-    meg_warn("port %d refuses rank %d of %d on %s: %s", watchdog.invite.port, watchdog.rank, watchdog.size, watchdog.host, why);
+    meg_warn("port %d refuses rank %d of %d on %s: %s", watchdog.invite.port, watchdog.rank, watchdog.size,
+             watchdog.host, why);
     meg_temporary_exit(ends.status);
 }
 
 enum answer {
     ANSWER_WELCOME,
-    ANSWER_NONE,                     /* nobody listens, or the connection was closed: another try may succeed */
-    ANSWER_STRANGE                   /* this is no board of ours */
+    ANSWER_NONE,   /* nobody listens, or the connection was closed: another try may succeed */
+    ANSWER_STRANGE /* this is no board of ours */
 };
 
 /* Connect to rank 0's board and ask to join; errno says why there is no welcome. */
@@ -228,7 +229,8 @@ static void close_unless_all_joined(bool is_in, int why)
     if (failed && failed == watchdog.size - watchdog.rank)
         meg_warn("rank %d on %s cannot %s the board of rank 0 on %s: %s; a lost rank is noticed only when others "
                  "have waited for it too long",
-                 watchdog.rank, watchdog.host, watchdog_is_server() ? "open" : "join", watchdog.invite.host, strerror(why));
+                 watchdog.rank, watchdog.host, watchdog_is_server() ? "open" : "join", watchdog.invite.host,
+                 strerror(why));
     if (failed)
         leave();
 }

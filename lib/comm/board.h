@@ -56,7 +56,7 @@ void meg_watchdog_close(void);
 struct meg_kv_store_entry {
     uint64_t group;
     int32_t from, to;
-    int32_t readers;                 /* that will get it */
+    int32_t readers; /* that will get it */
     unsigned char bytes[128];
 };
 void meg_kv_store_put(const struct meg_kv_store_entry *note);

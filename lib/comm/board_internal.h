@@ -12,25 +12,25 @@
 /* ---- where a rank is ---- */
 
 struct watchdog_rank_state {
-    int64_t step;                    /* -1: not training yet */
-    int64_t number;                  /* of the operation in its group */
+    int64_t step;   /* -1: not training yet */
+    int64_t number; /* of the operation in its group */
     int32_t is_waiting;
-    char what[20], group[20];        /* of the wait */
+    char what[20], group[20]; /* of the wait */
 };
 
 /* ---- board_wire.c: frames over TCP ---- */
 
 enum watchdog_frame_type {
-    WATCHDOG_JOIN = 1,                  /* struct board_join: the first frame of a rank */
-    WATCHDOG_WELCOME,                   /* struct board_welcome: the answer to it */
-    WATCHDOG_HEARTBEAT,                     /* struct board_place: a heartbeat, and the answer to BOARD_ASK */
-    WATCHDOG_QUERY,                       /* where are you? */
-    WATCHDOG_TIMEOUT,                    /* to rank 0: my wait took too long */
-    WATCHDOG_EXITING,                      /* struct board_ends: I end, and this is why */
-    WATCHDOG_EXIT_ALL,                       /* struct board_ends: everybody ends; the answer to a process that is refused */
-    WATCHDOG_KV_ENTRY,                      /* struct meg_kv_store_entry: to be kept by rank 0, or what was asked for */
-    WATCHDOG_KV_GET,                      /* struct meg_kv_store_entry, its name: asks for it */
-    WATCHDOG_BYE                        /* I am done, and close */
+    WATCHDOG_JOIN = 1,  /* struct board_join: the first frame of a rank */
+    WATCHDOG_WELCOME,   /* struct board_welcome: the answer to it */
+    WATCHDOG_HEARTBEAT, /* struct board_place: a heartbeat, and the answer to BOARD_ASK */
+    WATCHDOG_QUERY,     /* where are you? */
+    WATCHDOG_TIMEOUT,   /* to rank 0: my wait took too long */
+    WATCHDOG_EXITING,   /* struct board_ends: I end, and this is why */
+    WATCHDOG_EXIT_ALL,  /* struct board_ends: everybody ends; the answer to a process that is refused */
+    WATCHDOG_KV_ENTRY,  /* struct meg_kv_store_entry: to be kept by rank 0, or what was asked for */
+    WATCHDOG_KV_GET,    /* struct meg_kv_store_entry, its name: asks for it */
+    WATCHDOG_BYE        /* I am done, and close */
 };
 
 struct watchdog_join_request {
@@ -45,22 +45,22 @@ struct watchdog_welcome {
 
 struct watchdog_exit {
     int32_t status;
-    int32_t is_abort;                /* who ends has the launcher end the others: they are in no hurry */
+    int32_t is_abort; /* who ends has the launcher end the others: they are in no hurry */
     char why[400];
 };
 
 /* One end of a connection. */
 struct watchdog_conn {
-    int fd;                          /* -1: none */
-    int rank;                        /* of the other end, -1: not known yet */
-    bool has_answered;               /* since it was asked */
-    bool has_left;                   /* said goodbye */
-    bool is_clogged;                 /* a frame went out in part: nothing more is sent */
+    int fd;            /* -1: none */
+    int rank;          /* of the other end, -1: not known yet */
+    bool has_answered; /* since it was asked */
+    bool has_left;     /* said goodbye */
+    bool is_clogged;   /* a frame went out in part: nothing more is sent */
     double silent_s;
-    int64_t arrival;                 /* connections are numbered as they arrive */
+    int64_t arrival; /* connections are numbered as they arrive */
     struct watchdog_rank_state place;
     char host[64];
-    size_t have, taken;              /* bytes of in, and of its first frame where that was given */
+    size_t have, taken; /* bytes of in, and of its first frame where that was given */
     unsigned char in[sizeof(struct watchdog_exit) + 8];
 };
 
@@ -99,12 +99,12 @@ int watchdog_recv(struct watchdog_conn *l, enum watchdog_frame_type *kind, const
 /* ---- board_words.c: what is said ---- */
 
 struct watchdog_snapshot {
-    int size, rank;                  /* of the job; whose view this is */
+    int size, rank; /* of the job; whose view this is */
     struct watchdog_rank_state mine;
-    const char *host;                /* mine */
-    const struct watchdog_conn *link;   /* to others; those without a rank are not looked at */
+    const char *host;                 /* mine */
+    const struct watchdog_conn *link; /* to others; those without a rank are not looked at */
     int nlinks;
-    double deadline_s;               /* that has passed */
+    double deadline_s; /* that has passed */
 };
 
 /* The process at the other end is gone. */
@@ -125,7 +125,13 @@ void watchdog_kv_clear(void);
 
 /* ---- board.c and board_thread.c: the board of this process ---- */
 
-enum watchdog_exit_cause { WATCHDOG_CAUSE_NONE, WATCHDOG_CAUSE_LOST, WATCHDOG_CAUSE_TIMEOUT, WATCHDOG_CAUSE_SIGTERM, WATCHDOG_CAUSE_PEER_EXIT };
+enum watchdog_exit_cause {
+    WATCHDOG_CAUSE_NONE,
+    WATCHDOG_CAUSE_LOST,
+    WATCHDOG_CAUSE_TIMEOUT,
+    WATCHDOG_CAUSE_SIGTERM,
+    WATCHDOG_CAUSE_PEER_EXIT
+};
 
 struct watchdog {
     /* set once */
@@ -142,11 +148,11 @@ struct watchdog {
     pthread_mutex_t lock;
     pthread_cond_t told;
     struct watchdog_rank_state place;
-    int64_t wait, steps;             /* how many there have been */
+    int64_t wait, steps; /* how many there have been */
     struct watchdog_exit ends;
     bool is_ending, has_told, is_leaving;
-    bool *has_come;                  /* [size] */
-    int ncome;                       /* how many of has_come are true */
+    bool *has_come; /* [size] */
+    int ncome;      /* how many of has_come are true */
 
     /* the thread's own */
     struct watchdog_conn *link;
@@ -154,11 +160,11 @@ struct watchdog {
     int64_t arrivals;
     double since_beat_s, waited_s, paused_s, since_pause_s;
     int64_t wait_seen;
-    enum watchdog_exit_cause verdict;      /* that is due in left_s */
+    enum watchdog_exit_cause verdict; /* that is due in left_s */
     const struct watchdog_conn *lost;
     int ended_status;
-    bool must_end;                   /* a late verdict: also when everybody answers */
-    bool has_warned;                 /* of a process that wanted to join a complete run */
+    bool must_end;   /* a late verdict: also when everybody answers */
+    bool has_warned; /* of a process that wanted to join a complete run */
     double left_s;
     volatile sig_atomic_t was_terminated;
 };

@@ -41,13 +41,13 @@ void watchdog_rendezvous(const struct meg_rendezvous *m)
         meg_die(MEG_EUSAGE, "MASTER_ADDR is '%s': %s", m->host, wrong);
     if (watchdog_is_server()) {
         if (!watchdog_serve(m->is_local, m->port))
-            meg_die(MEG_EUSAGE, "ranks cannot meet at port %d of %s: %s; give another MASTER_PORT", m->port, watchdog.host,
-                    strerror(errno));
+            meg_die(MEG_EUSAGE, "ranks cannot meet at port %d of %s: %s; give another MASTER_PORT", m->port,
+                    watchdog.host, strerror(errno));
         wait_for_all(m);
     } else if (!watchdog_join(watchdog.deadline_s)) {
         if (watchdog.link[0].fd >= 0)
             meg_die(MEG_EPEER, "what listens at port %d of %s is not rank 0 of this run", m->port, host);
-        meg_die(MEG_EPEER, "rank %d of %d on %s waited %.1f s for rank 0 at port %d of %s: %s", watchdog.rank, watchdog.size,
-                watchdog.host, watchdog.deadline_s, m->port, host, strerror(errno));
+        meg_die(MEG_EPEER, "rank %d of %d on %s waited %.1f s for rank 0 at port %d of %s: %s", watchdog.rank,
+                watchdog.size, watchdog.host, watchdog.deadline_s, m->port, host, strerror(errno));
     }
 }

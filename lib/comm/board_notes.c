@@ -8,9 +8,9 @@
 
 struct entry {
     struct meg_kv_store_entry note;
-    bool is_wanted;                  /* else it is held */
-    bool is_told;                    /* to rank 0, or came from there */
-    struct watchdog_conn *asker;        /* NULL: this process */
+    bool is_wanted;              /* else it is held */
+    bool is_told;                /* to rank 0, or came from there */
+    struct watchdog_conn *asker; /* NULL: this process */
 };
 
 /* With the board's lock held. */
@@ -111,7 +111,8 @@ static void tell(void)
     for (int i = 0; i < count; i++) {
         if (list[i].is_told)
             continue;
-        watchdog_send(&watchdog.link[0], list[i].is_wanted ? WATCHDOG_KV_GET : WATCHDOG_KV_ENTRY, &list[i].note, sizeof list[i].note);
+        watchdog_send(&watchdog.link[0], list[i].is_wanted ? WATCHDOG_KV_GET : WATCHDOG_KV_ENTRY, &list[i].note,
+                      sizeof list[i].note);
         list[i].is_told = true;
         if (!list[i].is_wanted)
             drop(&list[i--]);

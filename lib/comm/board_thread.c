@@ -14,15 +14,18 @@
 #include "comm/board_internal.h"
 #include "file/temporary.h"
 
-enum { FALLBACK_REPORTERS = 3 };               /* ranks after rank 0 that speak when it can not, one after the other */
-#define JOIN_S   10.0                /* for a connection to say who it is */
-#define ANSWER_S 1.0                 /* for a rank to say where it is, and for rank 0 to decide */
-#define ABORT_S  2.0                 /* for a launcher to end us where a rank told it to */
-#define TERM_S   0.3                 /* between SIGTERM and obeying it */
-#define PAUSE_S  5.0                 /* in which our own stop explains what others do */
+enum { FALLBACK_REPORTERS = 3 }; /* ranks after rank 0 that speak when it can not, one after the other */
+#define JOIN_S 10.0              /* for a connection to say who it is */
+#define ANSWER_S 1.0             /* for a rank to say where it is, and for rank 0 to decide */
+#define ABORT_S 2.0              /* for a launcher to end us where a rank told it to */
+#define TERM_S 0.3               /* between SIGTERM and obeying it */
+#define PAUSE_S 5.0              /* in which our own stop explains what others do */
 
-struct watchdog watchdog = { .lock = PTHREAD_MUTEX_INITIALIZER, .told = PTHREAD_COND_INITIALIZER,
-                       .listening = -1, .epoll = -1, .poke = { -1, -1 } };
+struct watchdog watchdog = { .lock = PTHREAD_MUTEX_INITIALIZER,
+                             .told = PTHREAD_COND_INITIALIZER,
+                             .listening = -1,
+                             .epoll = -1,
+                             .poke = { -1, -1 } };
 
 static bool is_peer(const struct watchdog_conn *l)
 {
@@ -65,7 +68,7 @@ static void say(const char *text)
     meg_log_sanitize(s.s + start);
     meg_str_add(&s, "\n", 1);
     if (write(STDERR_FILENO, s.s, s.n) < 0)
-        return;                      /* there is no one left to tell */
+        return; /* there is no one left to tell */
     meg_str_free(&s);
 }
 
@@ -91,7 +94,8 @@ static void decide(void) MEG_NORETURN;
 static void decide(void)
 {
     const double patience_s = locked_patience_s();
-    struct watchdog_snapshot v = { watchdog.size, watchdog.rank, place_now(), watchdog.host, watchdog.link, watchdog.nlinks, patience_s };
+    struct watchdog_snapshot v = { watchdog.size, watchdog.rank,   place_now(), watchdog.host,
+                                   watchdog.link, watchdog.nlinks, patience_s };
     struct meg_str s = { 0 };
 
     if (watchdog.rank > FALLBACK_REPORTERS)
@@ -170,11 +174,11 @@ static void judge(double passed)
     watchdog.left_s -= passed;
     if (watchdog.verdict == WATCHDOG_CAUSE_TIMEOUT && all_answered()) {
         if (!watchdog.must_end)
-            watchdog.verdict = WATCHDOG_CAUSE_NONE;        /* they were only slow to be heard */
+            watchdog.verdict = WATCHDOG_CAUSE_NONE; /* they were only slow to be heard */
         else if (watchdog_is_server())
             decide();
         else if (watchdog.left_s <= 0)
-            watchdog.left_s = ANSWER_S;     /* rank 0 lives: it is its to decide */
+            watchdog.left_s = ANSWER_S; /* rank 0 lives: it is its to decide */
     }
     if (watchdog.verdict == WATCHDOG_CAUSE_NONE || watchdog.left_s > 0)
         return;
@@ -240,8 +244,10 @@ static void refuse_late_join(struct watchdog_conn *l, int rank)
     if (watchdog.has_warned)
         return;
     watchdog.has_warned = true;
-    meg_str_printf(&s, "refused a process on %s that calls itself rank %d, because all %d ranks have joined: another "
-                   "run uses the same MASTER_PORT", l->host, rank, watchdog.size);
+    meg_str_printf(&s,
+                   "refused a process on %s that calls itself rank %d, because all %d ranks have joined: another "
+                   "run uses the same MASTER_PORT",
+                   l->host, rank, watchdog.size);
     say(s.s);
     meg_str_free(&s);
 }
@@ -272,8 +278,8 @@ static bool join(struct watchdog_conn *l, const struct watchdog_join_request *j)
         return false;
     }
     if (j->size != watchdog.size)
-        exit_on_conflict(l, "rank %d on %s was started as one of %d ranks, and rank 0 on %s as one of %d", j->rank, l->host,
-                j->size, watchdog.host, watchdog.size);
+        exit_on_conflict(l, "rank %d on %s was started as one of %d ranks, and rank 0 on %s as one of %d", j->rank,
+                         l->host, j->size, watchdog.host, watchdog.size);
     if (j->rank < 1 || j->rank >= watchdog.size || is_taken(j->rank))
         exit_on_conflict(l, "two processes are rank %d, one of them on %s", j->rank, l->host);
     l->rank = j->rank;
@@ -438,7 +444,8 @@ static bool handle_wakeup(void)
     }
     if (watchdog.is_leaving)
         tell_all(WATCHDOG_BYE, NULL, 0);
-    is_over = watchdog.is_leaving || watchdog.is_ending; /* and was told of: what is asked for from here on pokes us again */
+    is_over =
+        watchdog.is_leaving || watchdog.is_ending; /* and was told of: what is asked for from here on pokes us again */
     pthread_mutex_unlock(&watchdog.lock);
     watchdog_kv_flush();
     return !is_over;

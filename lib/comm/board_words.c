@@ -3,7 +3,7 @@
 #include <string.h>
 #include "comm/board_internal.h"
 
-enum { WORDS = 160, LINES = 6, MOST = 1800 };  /* of a place; of a list; bytes of a message */
+enum { WORDS = 160, LINES = 6, MOST = 1800 }; /* of a place; of a list; bytes of a message */
 
 /* What is known of a rank, whether it is a link's or our own. */
 struct seat {
@@ -115,8 +115,8 @@ void watchdog_report_lost(struct meg_str *out, const struct watchdog_snapshot *v
     format_state(words, &gone->place);
     for (int i = 0; i < n; i++)
         is_done[i] = s[i].rank == gone->rank;
-    meg_str_printf(out, "rank %d of %d on %s is gone (killed, or out of memory?), last heard of %s",
-                   gone->rank, v->size, gone->host, words);
+    meg_str_printf(out, "rank %d of %d on %s is gone (killed, or out of memory?), last heard of %s", gone->rank,
+                   v->size, gone->host, words);
     list_states(out, s, is_done, n);
     free(is_done);
     free(s);
@@ -172,13 +172,12 @@ void watchdog_report_timeout(struct meg_str *out, const struct watchdog_snapshot
     if (first < 0) {
         meg_str_printf(out, "waited %.1f s: every rank waits for others%s", v->deadline_s,
                        all_same_state(s, n) ? ", and data do not move: a slow or broken network, or too much other work"
-                                          : ", not in the same operation");
+                                            : ", not in the same operation");
     } else {
         list_ranks(out, s, is_in, n);
         meg_str_printf(out, " of %d on %s ", v->size, s[first].host);
         if (s[first].is_silent)
-            meg_str_printf(out, "gave no sign of life for %.1f s, last heard of %s", s[first].silent_s,
-                           s[first].words);
+            meg_str_printf(out, "gave no sign of life for %.1f s, last heard of %s", s[first].silent_s, s[first].words);
         else
             meg_str_printf(out, "did not come within %.1f s, being %s", v->deadline_s, s[first].words);
     }

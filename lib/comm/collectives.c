@@ -280,7 +280,8 @@ static const struct meg_comm_ops ops = {
     .close = close_group,
 };
 
-void meg_comm_group_init(struct meg_comm_group *g, const struct meg_transport *move, const char *name, double deadline_s)
+void meg_comm_group_init(struct meg_comm_group *g, const struct meg_transport *move, const char *name,
+                         double deadline_s)
 {
     g->c.op = &ops;
     g->c.group = name;

@@ -46,7 +46,7 @@ struct meg_comm_ops {
     struct meg_work *(*barrier)(struct meg_comm *c);
 
     void (*wait)(struct meg_work *w);
-    bool (*test)(struct meg_work *w);        /* without waiting: take it on, and say whether it is done */
+    bool (*test)(struct meg_work *w); /* without waiting: take it on, and say whether it is done */
     struct meg_comm *(*split)(struct meg_comm *c, int color, const char *name);
     void (*set_deadline)(struct meg_comm *c, double seconds);
     void (*close)(struct meg_comm *c);
@@ -54,9 +54,9 @@ struct meg_comm_ops {
 
 struct meg_comm {
     const struct meg_comm_ops *op;
-    const char *group;                       /* "world", "tp", …: in messages */
+    const char *group; /* "world", "tp", …: in messages */
     int rank, size;
-    double sent;                             /* bytes this rank has sent so far, counted as below */
+    double sent; /* bytes this rank has sent so far, counted as below */
 };
 
 /*
@@ -79,7 +79,7 @@ static inline double meg_comm_volume_sharded(int64_t size, double nbytes)
 extern struct meg_comm meg_comm_self;
 
 /* Elements of an all-reduce that a group moves at a time, fewer than an int counts. */
-enum { MEG_ALL_REDUCE_CHUNK = 16 << 20 };          /* of each rank's part, up to 64 ranks */
+enum { MEG_ALL_REDUCE_CHUNK = 16 << 20 }; /* of each rank's part, up to 64 ranks */
 
 static inline int64_t meg_all_reduce_chunk(int64_t size)
 {

@@ -16,7 +16,7 @@ enum { TAG = 1 };
 struct mpi_group {
     struct meg_comm_group g;
     MPI_Comm mpi;
-    int *from_count, *from_first;       /* [size] of what arrives */
+    int *from_count, *from_first; /* [size] of what arrives */
 };
 
 struct mpi_work {
@@ -70,8 +70,8 @@ static void alltoallv(struct meg_work *w, const void *from, void *to)
         m->from_first[r] = r * mine;
     }
     check(w->g,
-          MPI_Ialltoallv(from, w->g->count, w->g->first, type_of(w), to, m->from_count, m->from_first, type_of(w), m->mpi,
-                         request_of(w)),
+          MPI_Ialltoallv(from, w->g->count, w->g->first, type_of(w), to, m->from_count, m->from_first, type_of(w),
+                         m->mpi, request_of(w)),
           w->what);
 }
 
@@ -201,8 +201,8 @@ static void abort_all(int status, const char *why)
 {
     is_aborting = true;
     meg_watchdog_broadcast_exit(status, why);
-    meg_temporary_unlink_all();             /* MPI_Abort runs no exit handlers */
-    usleep(100000);                     /* MPICH's launcher drops what it has not read from us by then */
+    meg_temporary_unlink_all(); /* MPI_Abort runs no exit handlers */
+    usleep(100000);             /* MPICH's launcher drops what it has not read from us by then */
     MPI_Abort(MPI_COMM_WORLD, status);
 }
 

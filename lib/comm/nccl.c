@@ -14,13 +14,13 @@
 
 struct nccl_group {
     struct meg_comm_group g;
-    uint64_t name;                      /* the same on all its ranks, and of no other group that shares a rank */
+    uint64_t name; /* the same on all its ranks, and of no other group that shares a rank */
     int64_t splits;
     int local_rank;
-    int32_t *here;                      /* [size]: what barriers send */
-    struct meg_nccl_queue **channel;  /* all of them: one of all ranks, and those of messages */
+    int32_t *here;                   /* [size]: what barriers send */
+    struct meg_nccl_queue **channel; /* all of them: one of all ranks, and those of messages */
     struct meg_nccl_queue *all;
-    struct meg_nccl_queue **to, **from;   /* [size], NULL until they are used */
+    struct meg_nccl_queue **to, **from; /* [size], NULL until they are used */
 };
 
 struct nccl_work {
@@ -139,12 +139,12 @@ static struct meg_nccl_queue *queue_new(const struct nccl_group *g, int from, in
     struct meg_nccl_queue *c = meg_new(sizeof *c);
 
     *c = (struct meg_nccl_queue){ .group = g->name,
-                                    .from = from,
-                                    .to = to,
-                                    .rank = rank,
-                                    .size = size,
-                                    .local_rank = g->local_rank,
-                                    .what = g->g.c.group };
+                                  .from = from,
+                                  .to = to,
+                                  .rank = rank,
+                                  .size = size,
+                                  .local_rank = g->local_rank,
+                                  .what = g->g.c.group };
     meg_nccl_queue_add(c);
     return c;
 }
@@ -268,7 +268,7 @@ static struct meg_comm *split(struct meg_comm_group *world, int color, const cha
     int rank = 0, size = 0;
 
     meg_comm_wait(&world->c, world->c.op->all_gather(&world->c, colors, &mine, 1, MEG_DTYPE_I32));
-    world->c.sent = sent;               /* as over MPI, where nobody counts it */
+    world->c.sent = sent; /* as over MPI, where nobody counts it */
     for (int r = 0; r < world->c.size; r++) {
         rank += r < world->c.rank && colors[r] == color;
         size += colors[r] == color;

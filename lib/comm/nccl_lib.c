@@ -6,17 +6,17 @@
 #include <string.h>
 
 #define TEXT_OF(x) #x
-#define TEXT(x)    TEXT_OF(x)
-#define CUDART     "libcudart.so."   /* and the major version */
-#define NCCL       "libnccl.so." TEXT(NCCL_MAJOR)
+#define TEXT(x) TEXT_OF(x)
+#define CUDART "libcudart.so." /* and the major version */
+#define NCCL "libnccl.so." TEXT(NCCL_MAJOR)
 
 struct call {
     const char *name;
     size_t at;
 };
 #define CALL(f) { #f, offsetof(struct meg_nccl_lib, f) },
-static const struct call cuda_calls[] = { MEG_CUDA_CALLS(CALL) { NULL, 0 } };
-static const struct call nccl_calls[] = { MEG_NCCL_CALLS(CALL) { NULL, 0 } };
+static const struct call cuda_calls[] = { MEG_CUDA_CALLS(CALL){ NULL, 0 } };
+static const struct call nccl_calls[] = { MEG_NCCL_CALLS(CALL){ NULL, 0 } };
 
 static void load(struct meg_nccl_lib *lib, const char *name, const struct call *calls)
 {

@@ -7,6 +7,7 @@
 #include <nccl.h>
 #include "base/err.h"
 
+/* clang-format off */
 #define MEG_CUDA_CALLS(X)                                                                          \
     X(cudaGetDeviceCount) X(cudaSetDevice) X(cudaGetErrorString) X(cudaStreamCreateWithFlags)      \
     X(cudaStreamDestroy) X(cudaStreamQuery) X(cudaStreamSynchronize) X(cudaMallocAsync)            \
@@ -14,6 +15,7 @@
 #define MEG_NCCL_CALLS(X)                                                                          \
     X(ncclGetErrorString) X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommGetAsyncError)    \
     X(ncclGroupStart) X(ncclGroupEnd) X(ncclSend) X(ncclRecv) X(ncclCommFinalize) X(ncclCommDestroy)
+/* clang-format on */
 
 #define MEG_POINTER(f) __typeof__(&f) f;
 struct meg_nccl_lib {

@@ -4,24 +4,24 @@
 #include "base/mem.h"
 #include "comm/board.h"
 
-_Static_assert(sizeof(ncclUniqueId) == sizeof ((struct meg_kv_store_entry *)0)->bytes, "an id is a note");
+_Static_assert(sizeof(ncclUniqueId) == sizeof((struct meg_kv_store_entry *)0)->bytes, "an id is a note");
 
 static struct meg_nccl_queue *channels;
 
-#define CUDA(c, call)                                                                              \
-    do {                                                                                           \
-        const cudaError_t r_ = (c)->lib->call;                                                     \
-                                                                                                   \
-        if (r_ != cudaSuccess)                                                                     \
-            failed(c, #call, (c)->lib->cudaGetErrorString(r_));                                    \
+#define CUDA(c, call)                                                                                                  \
+    do {                                                                                                               \
+        const cudaError_t r_ = (c)->lib->call;                                                                         \
+                                                                                                                       \
+        if (r_ != cudaSuccess)                                                                                         \
+            failed(c, #call, (c)->lib->cudaGetErrorString(r_));                                                        \
     } while (0)
 /* What is in progress comes out of is_settled. */
-#define NCCL(c, call)                                                                              \
-    do {                                                                                           \
-        const ncclResult_t r_ = (c)->lib->call;                                                    \
-                                                                                                   \
-        if (r_ != ncclSuccess && r_ != ncclInProgress)                                             \
-            failed(c, #call, (c)->lib->ncclGetErrorString(r_));                                    \
+#define NCCL(c, call)                                                                                                  \
+    do {                                                                                                               \
+        const ncclResult_t r_ = (c)->lib->call;                                                                        \
+                                                                                                                       \
+        if (r_ != ncclSuccess && r_ != ncclInProgress)                                                                 \
+            failed(c, #call, (c)->lib->ncclGetErrorString(r_));                                                        \
     } while (0)
 
 /* The board, which may know of a lost peer, speaks first. */

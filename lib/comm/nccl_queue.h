@@ -22,29 +22,29 @@
 struct meg_nccl_part {
     void *host;
     size_t nbytes;
-    size_t at;                          /* in device memory */
+    size_t at; /* in device memory */
 };
 
 struct meg_nccl_transfer {
     bool is_launched, is_done;
     void *device;
     struct meg_nccl_transfer *next;
-    struct meg_nccl_part *in;           /* [size]: behind out */
-    struct meg_nccl_part out[];         /* [size] */
+    struct meg_nccl_part *in;   /* [size]: behind out */
+    struct meg_nccl_part out[]; /* [size] */
 };
 
 struct meg_nccl_queue {
-    uint64_t group;                     /* with from and to its name: the same on all its ranks, and of no other */
+    uint64_t group; /* with from and to its name: the same on all its ranks, and of no other */
     int from, to;
-    int rank, size;                     /* in the channel */
+    int rank, size; /* in the channel */
     int local_rank;
-    const char *what;                   /* in messages: the group */
-    const struct meg_nccl_lib *lib;     /* the rest is set when it is opened */
+    const char *what;               /* in messages: the group */
+    const struct meg_nccl_lib *lib; /* the rest is set when it is opened */
     ncclComm_t comm;
     cudaStream_t stream;
     bool is_open;
     struct meg_nccl_transfer *first, *last;
-    struct meg_nccl_queue *next;      /* of all channels */
+    struct meg_nccl_queue *next; /* of all channels */
 };
 
 /* Makes channel c, whose name, size and place are set, one of those that are taken on. */

@@ -2,19 +2,19 @@
 #include "comm/collectives.h"
 #include "tensor/half.h"
 
-#define REDUCE(name, type, wide, load, store)                                                      \
-    static void name(type *acc, const type *part, int64_t n, int size, enum meg_reduce_op how)        \
-    {                                                                                              \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            wide a = load(part[i]);                                                                \
-                                                                                                   \
-            for (int r = 1; r < size; r++) {                                                       \
-                const wide b = load(part[r * n + i]);                                              \
-                                                                                                   \
-                a = how == MEG_REDUCE_SUM ? a + b : b > a || b != b ? b : a;                              \
-            }                                                                                      \
-            acc[i] = store(a);                                                                     \
-        }                                                                                          \
+#define REDUCE(name, type, wide, load, store)                                                                          \
+    static void name(type *acc, const type *part, int64_t n, int size, enum meg_reduce_op how)                         \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            wide a = load(part[i]);                                                                                    \
+                                                                                                                       \
+            for (int r = 1; r < size; r++) {                                                                           \
+                const wide b = load(part[r * n + i]);                                                                  \
+                                                                                                                       \
+                a = how == MEG_REDUCE_SUM ? a + b : b > a || b != b ? b : a;                                           \
+            }                                                                                                          \
+            acc[i] = store(a);                                                                                         \
+        }                                                                                                              \
     }
 REDUCE(reduce_f32, float, float, , )
 REDUCE(reduce_f64, double, double, , )

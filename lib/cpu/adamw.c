@@ -5,9 +5,9 @@
 
 enum { BLOCK = 8192 };
 
-void MEG_FN(adamw)(struct meg_stream *st, float *restrict w, float *restrict g, float *restrict m,
-                   float *restrict v, const struct meg_hparam_range *range, int nranges,
-                   const struct meg_adam *adam, const struct meg_step_hparams *step)
+void MEG_FN(adamw)(struct meg_stream *st, float *restrict w, float *restrict g, float *restrict m, float *restrict v,
+                   const struct meg_hparam_range *range, int nranges, const struct meg_adam *adam,
+                   const struct meg_step_hparams *step)
 {
     const float b1 = adam->beta1, b2 = adam->beta2, eps = adam->eps, scale = step->grad_scale;
     const float inv_c1 = 1.0f / step->adam_c1, inv_c2 = 1.0f / step->adam_c2;

@@ -9,8 +9,8 @@ static int same_shape(struct meg_mat a, struct meg_mat b)
     return a.rows == b.rows && a.cols == b.cols;
 }
 
-void MEG_FN(add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y,
-                     const void *bias, const struct meg_drop *d)
+void MEG_FN(add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
+                     const struct meg_drop *d)
 {
     const struct drop drop = drop_begin(d);
     (void)st;
@@ -20,8 +20,8 @@ void MEG_FN(add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, 
         add_row(z, x, y, vector(bias, y.dtype, y.cols), d, &drop, r);
 }
 
-void MEG_FN(add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad,
-                     struct meg_mat dz, const struct meg_drop *d)
+void MEG_FN(add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
+                     const struct meg_drop *d)
 {
     const struct drop drop = drop_begin(d);
     const struct meg_mat none = { 0 };
@@ -34,10 +34,9 @@ void MEG_FN(add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum
         MEG_FN(add_column_sums)(vector(dbias, grad, dy.cols), dy);
 }
 
-void MEG_FN(add_norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat z,
-                          struct meg_mat y, float *mean, float *rstd, struct meg_mat x,
-                          struct meg_mat branch, const void *bias, const struct meg_drop *d,
-                          const void *w, const void *b, float eps)
+void MEG_FN(add_norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat z, struct meg_mat y, float *mean,
+                          float *rstd, struct meg_mat x, struct meg_mat branch, const void *bias,
+                          const struct meg_drop *d, const void *w, const void *b, float eps)
 {
     const struct drop drop = drop_begin(d);
     (void)st;
@@ -45,7 +44,6 @@ void MEG_FN(add_norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < z.rows; r++) {
         add_row(z, x, branch, vector(bias, branch.dtype, z.cols), d, &drop, r);
-        norm_row(kind, y, mean, rstd, z, vector(w, y.dtype, z.cols), vector(b, y.dtype, z.cols),
-                 eps, r);
+        norm_row(kind, y, mean, rstd, z, vector(w, y.dtype, z.cols), vector(b, y.dtype, z.cols), eps, r);
     }
 }

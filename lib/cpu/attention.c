@@ -31,12 +31,10 @@ static char *head_at(const void *p, enum meg_dtype dtype, int64_t i)
     return (char *)p + i * (int64_t)meg_dtype_size(dtype);
 }
 
-static struct view query_head(const struct meg_attn_geom *ge, struct meg_heads x, int64_t i,
-                              int64_t j)
+static struct view query_head(const struct meg_attn_geom *ge, struct meg_heads x, int64_t i, int64_t j)
 {
     const int64_t r = ge->a / ge->g;
-    return (struct view){ head_at(x.p, x.dtype, i * x.ld_b + j / r * x.ld_g + j % r * x.ld_h),
-                          x.dtype, x.ld_s };
+    return (struct view){ head_at(x.p, x.dtype, i * x.ld_b + j / r * x.ld_g + j % r * x.ld_h), x.dtype, x.ld_s };
 }
 
 static struct view key_head(struct meg_heads x, int64_t i, int64_t grp)
@@ -111,19 +109,16 @@ static struct span seen_in_tile(const struct meg_attn_geom *ge, const struct til
 }
 
 /* What dropout multiplies row t of the tile by; NULL where there is none. */
-static const float *drop_in_tile(struct drop_buf *run, const struct meg_attn_geom *ge,
-                                 const struct meg_drop *d, const struct drop *drop,
-                                 const struct tile *x, int64_t t)
+static const float *drop_in_tile(struct drop_buf *run, const struct meg_attn_geom *ge, const struct meg_drop *d,
+                                 const struct drop *drop, const struct tile *x, int64_t t)
 {
     const int64_t unit = (d->unit0 + x->j) * ((ge->s + 7) & ~(int64_t)7) + ge->k0 + x->k0;
-    return drop->threshold
-        ? drop_factors(run, drop, unit, x->nk, ge->q0 + x->t0 + t, d->sample[x->i])
-        : NULL;
+    return drop->threshold ? drop_factors(run, drop, unit, x->nk, ge->q0 + x->t0 + t, d->sample[x->i]) : NULL;
 }
 
 /* Row t of a tile: scores become exp(scale s - max) and dropped out; max and sum run on; o is brought down. */
-static void softmax_row(float *s, float *o, int64_t d, struct span see, int64_t nk, float scale,
-                        float *max, float *sum, const float *factor)
+static void softmax_row(float *s, float *o, int64_t d, struct span see, int64_t nk, float scale, float *max, float *sum,
+                        const float *factor)
 {
     const float m = fmaxf(*max, scale * row_max(s + see.lo, see.hi - see.lo));
     const float fade = *sum > 0.0f || *sum != *sum ? vexp(*max - m) : 0.0f;
@@ -147,9 +142,8 @@ static void softmax_row(float *s, float *o, int64_t d, struct span see, int64_t 
 }
 
 /* o, q, max and sum of the tile's queries; k, v its keys. */
-static void fwd_tile(const struct meg_attn_geom *ge, const struct tile *x, float *o, const float *q,
-                     const float *k, const float *v, float *max, float *sum,
-                     const struct meg_drop *d, const struct drop *drop)
+static void fwd_tile(const struct meg_attn_geom *ge, const struct tile *x, float *o, const float *q, const float *k,
+                     const float *v, float *max, float *sum, const struct meg_drop *d, const struct drop *drop)
 {
     float s[BQ * BK] __attribute__((aligned(64)));
     struct drop_buf run;
@@ -166,9 +160,9 @@ static void fwd_tile(const struct meg_attn_geom *ge, const struct tile *x, float
 }
 
 /* Queries [t0, t1) of one head. */
-static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, struct view q,
-                     struct view k, struct view v, int64_t i, int64_t j, int64_t t0, int64_t t1,
-                     const struct meg_drop *d, const struct drop *drop)
+static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, struct view q, struct view k,
+                     struct view v, int64_t i, int64_t j, int64_t t0, int64_t t1, const struct meg_drop *d,
+                     const struct drop *drop)
 {
     float kp[PACK] __attribute__((aligned(64))), vp[PACK] __attribute__((aligned(64)));
     float qp[PACK] __attribute__((aligned(64))), op[PACK] __attribute__((aligned(64)));
@@ -189,8 +183,8 @@ static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, 
             const struct span these = seen_by_any(ge, t, t + nq, i);
             const struct tile x = { i, j, t, nq, k0, min64(bk, these.hi - k0) };
             if (these.lo < k0 + bk && x.nk > 0)
-                fwd_tile(ge, &x, op + (t - t0) * ge->d, qp + (t - t0) * ge->d, kp, vp, max + t - t0,
-                         sum + t - t0, d, drop);
+                fwd_tile(ge, &x, op + (t - t0) * ge->d, qp + (t - t0) * ge->d, kp, vp, max + t - t0, sum + t - t0, d,
+                         drop);
         }
     }
     for (int64_t t = 0; t < t1 - t0; t++) {
@@ -202,13 +196,11 @@ static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, 
     }
 }
 
-void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads o,
-                      float *lse, struct meg_heads q, struct meg_heads k, struct meg_heads v,
-                      const struct meg_drop *d)
+void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads o, float *lse,
+                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *d)
 {
     const struct drop drop = drop_begin(d);
-    const int64_t task = rows_of_pack(TASK, ge->d), ntasks = blocks(ge->s_q, task),
-                  r = ge->a / ge->g;
+    const int64_t task = rows_of_pack(TASK, ge->d), ntasks = blocks(ge->s_q, task), r = ge->a / ge->g;
     (void)st;
     MEG_ASSERT(ge->a % ge->g == 0 && ge->s >= ge->k0 + ge->s_k);
     meg_cpu_gemm_load();
@@ -216,9 +208,9 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
     for (int64_t n = ntasks - 1; n >= 0; n--) /* the longest first */
         for (int64_t i = 0; i < ge->b; i++)
             for (int64_t j = 0; j < ge->a; j++)
-                fwd_task(ge, query_head(ge, o, i, j), lse + (i * ge->a + j) * ge->s_q,
-                         query_head(ge, q, i, j), key_head(k, i, j / r), key_head(v, i, j / r), i,
-                         j, n * task, min64((n + 1) * task, ge->s_q), d, &drop);
+                fwd_task(ge, query_head(ge, o, i, j), lse + (i * ge->a + j) * ge->s_q, query_head(ge, q, i, j),
+                         key_head(k, i, j / r), key_head(v, i, j / r), i, j, n * task, min64((n + 1) * task, ge->s_q),
+                         d, &drop);
 }
 
 /* One row: o becomes w o + w_part o_part, the weights those of the larger log-sum-exp and of the other. */
@@ -234,8 +226,8 @@ static void merge_row(float *o, float *lse, const float *o_part, float lse_part,
     *lse = m + logf(sum);
 }
 
-void MEG_FN(attn_merge)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads o,
-                        float *lse, struct meg_heads o_part, const float *lse_part)
+void MEG_FN(attn_merge)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads o, float *lse,
+                        struct meg_heads o_part, const float *lse_part)
 {
     (void)st;
     MEG_ASSERT(o.dtype == MEG_DTYPE_F32 && o_part.dtype == MEG_DTYPE_F32);
@@ -249,8 +241,8 @@ void MEG_FN(attn_merge)(struct meg_stream *st, const struct meg_attn_geom *ge, s
         }
 }
 
-void MEG_FN(attn_delta)(struct meg_stream *st, const struct meg_attn_geom *ge, float *delta,
-                        struct meg_heads d_o, struct meg_heads o)
+void MEG_FN(attn_delta)(struct meg_stream *st, const struct meg_attn_geom *ge, float *delta, struct meg_heads d_o,
+                        struct meg_heads o)
 {
     (void)st;
 #pragma omp parallel for collapse(2) schedule(static)
@@ -278,8 +270,8 @@ struct bwd {
 };
 
 /* Row t of a tile: s becomes the dropped probabilities and dp the gradient of s. */
-static void bwd_row(float *s, float *dp, struct span see, int64_t nk, float scale, float lse,
-                    float delta, const float *factor)
+static void bwd_row(float *s, float *dp, struct span see, int64_t nk, float scale, float lse, float delta,
+                    const float *factor)
 {
     for (int64_t k = 0; k < see.lo; k++)
         s[k] = dp[k] = 0.0f;
@@ -303,9 +295,8 @@ static void bwd_row(float *s, float *dp, struct span see, int64_t nk, float scal
 }
 
 /* k and v are the packed tiles of keys and values. */
-static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const struct tile *x,
-                     const float *k, const float *v, const struct meg_drop *d,
-                     const struct drop *drop)
+static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const struct tile *x, const float *k,
+                     const float *v, const struct meg_drop *d, const struct drop *drop)
 {
     float s[BQ * BK] __attribute__((aligned(64))), dp[BQ * BK] __attribute__((aligned(64)));
     float q[PACK] __attribute__((aligned(64))), d_o[PACK] __attribute__((aligned(64)));
@@ -316,8 +307,8 @@ static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const 
     meg_cpu_gemm('N', 'T', nq, nk, n, 1.0f, q, n, k, n, 0.0f, s, BK);
     meg_cpu_gemm('N', 'T', nq, nk, n, 1.0f, d_o, n, v, n, 0.0f, dp, BK);
     for (int64_t t = 0; t < nq; t++)
-        bwd_row(s + t * BK, dp + t * BK, seen_in_tile(ge, x, t), nk, ge->scale, w->lse[t0 + t],
-                w->delta[t0 + t], drop_in_tile(&run, ge, d, drop, x, t));
+        bwd_row(s + t * BK, dp + t * BK, seen_in_tile(ge, x, t), nk, ge->scale, w->lse[t0 + t], w->delta[t0 + t],
+                drop_in_tile(&run, ge, d, drop, x, t));
     meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, s, BK, d_o, n, 1.0f, row32(w->dv, x->k0), w->dv.ld);
     meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, dp, BK, q, n, 1.0f, row32(w->dk, x->k0), w->dk.ld);
     meg_cpu_gemm('N', 'N', nq, n, nk, 1.0f, dp, BK, k, n, 1.0f, row32(w->dq, t0), w->dq.ld);
@@ -347,10 +338,9 @@ static void bwd_head(const struct meg_attn_geom *ge, const struct bwd *w, int64_
     }
 }
 
-void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads dq,
-                      struct meg_heads dk, struct meg_heads dv, struct meg_heads d_o,
-                      const float *lse, const float *delta, struct meg_heads q, struct meg_heads k,
-                      struct meg_heads v, const struct meg_drop *d, int adds)
+void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads dq, struct meg_heads dk,
+                      struct meg_heads dv, struct meg_heads d_o, const float *lse, const float *delta,
+                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *d, int adds)
 {
     const struct drop drop = drop_begin(d);
     const int64_t r = ge->a / ge->g;

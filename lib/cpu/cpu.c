@@ -19,17 +19,13 @@ const struct meg_ops *meg_cpu_level(int level)
 {
     switch (level) {
 #ifdef MEG_HAVE_ISA_V4
-    case MEG_CPU_V4:
-        return __builtin_cpu_supports("x86-64-v4") ? &meg_cpu_table_v4 : NULL;
+    case MEG_CPU_V4: return __builtin_cpu_supports("x86-64-v4") ? &meg_cpu_table_v4 : NULL;
 #endif
 #ifdef MEG_HAVE_ISA_V3
-    case MEG_CPU_V3:
-        return __builtin_cpu_supports("x86-64-v3") ? &meg_cpu_table_v3 : NULL;
+    case MEG_CPU_V3: return __builtin_cpu_supports("x86-64-v3") ? &meg_cpu_table_v3 : NULL;
 #endif
-    case MEG_CPU_BASE:
-        return &meg_cpu_table_base;
-    default:
-        return NULL;
+    case MEG_CPU_BASE: return &meg_cpu_table_base;
+    default: return NULL;
     }
 }
 
@@ -53,8 +49,7 @@ void *meg_cpu_alloc(size_t nbytes)
 {
     const size_t huge = (size_t)2 << 20, align = nbytes >= 2 * huge ? huge : 64;
     char *p;
-    if (nbytes > SIZE_MAX - align ||
-        !(p = aligned_alloc(align, (nbytes + align - 1) / align * align)))
+    if (nbytes > SIZE_MAX - align || !(p = aligned_alloc(align, (nbytes + align - 1) / align * align)))
         return NULL;
     if (align == huge)
         madvise(p, nbytes, MADV_HUGEPAGE);
@@ -76,8 +71,8 @@ void meg_cpu_zero(struct meg_stream *st, void *dev, size_t nbytes)
     memset(dev, 0, nbytes);
 }
 
-void meg_cpu_copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_heads src,
-                        int64_t s, int64_t b, int64_t g, int64_t d)
+void meg_cpu_copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
+                        int64_t g, int64_t d)
 {
     const size_t size = meg_dtype_size(src.dtype);
     (void)st;
@@ -87,8 +82,7 @@ void meg_cpu_copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_
         for (int64_t i = 0; i < b; i++)
             for (int64_t j = 0; j < g; j++)
                 memcpy((char *)dst.p + (size_t)(t * dst.ld_s + i * dst.ld_b + j * dst.ld_g) * size,
-                       (char *)src.p + (size_t)(t * src.ld_s + i * src.ld_b + j * src.ld_g) * size,
-                       (size_t)d * size);
+                       (char *)src.p + (size_t)(t * src.ld_s + i * src.ld_b + j * src.ld_g) * size, (size_t)d * size);
 }
 
 struct meg_linear *meg_cpu_linear_create(const struct meg_linear_desc *desc)

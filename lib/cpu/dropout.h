@@ -38,20 +38,17 @@ struct drop_words {
 };
 
 /* Round r of meg_philox by itself: written out ten times it becomes vector code, in a loop it does not. */
-static inline struct drop_words drop_round(struct drop_words c, uint32_t k0, uint32_t k1,
-                                           uint32_t r)
+static inline struct drop_words drop_round(struct drop_words c, uint32_t k0, uint32_t k1, uint32_t r)
 {
     const uint64_t p0 = (uint64_t)0xd2511f53u * c.c0, p1 = (uint64_t)0xcd9e8d57u * c.c2;
-    const struct drop_words next = { (uint32_t)(p1 >> 32) ^ c.c1 ^ (k0 + r * 0x9e3779b9u),
-                                     (uint32_t)p1,
-                                     (uint32_t)(p0 >> 32) ^ c.c3 ^ (k1 + r * 0xbb67ae85u),
-                                     (uint32_t)p0 };
+    const struct drop_words next = { (uint32_t)(p1 >> 32) ^ c.c1 ^ (k0 + r * 0x9e3779b9u), (uint32_t)p1,
+                                     (uint32_t)(p0 >> 32) ^ c.c3 ^ (k1 + r * 0xbb67ae85u), (uint32_t)p0 };
     return next;
 }
 
 /* 0 or the scale for n <= DROP_RUN units from unit on; the first of them is returned. */
-static inline const float *drop_factors(struct drop_buf *run, const struct drop *d, int64_t unit,
-                                        int64_t n, int64_t position, int64_t sample)
+static inline const float *drop_factors(struct drop_buf *run, const struct drop *d, int64_t unit, int64_t n,
+                                        int64_t position, int64_t sample)
 {
     enum { BLOCKS = DROP_BLOCK / 8 + 1 };
     uint32_t word[4][BLOCKS];

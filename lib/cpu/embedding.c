@@ -9,8 +9,7 @@ static int has_row(struct meg_mat table, int64_t r)
     return r >= 0 && r < table.rows;
 }
 
-void MEG_FN(embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token,
-                       struct meg_mat word, int64_t v0)
+void MEG_FN(embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0)
 {
     const float zero[COL_BLOCK] = { 0 };
     (void)st;
@@ -20,8 +19,7 @@ void MEG_FN(embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *t
         for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
             const int64_t n = min64(COL_BLOCK, x.cols - c0), v = token[r] - v0;
             float buf[COL_BLOCK];
-            MEG_FN(narrow)(element(x, r, c0), x.dtype,
-                           has_row(word, v) ? row_get(word, v, c0, n, buf) : zero, n);
+            MEG_FN(narrow)(element(x, r, c0), x.dtype, has_row(word, v) ? row_get(word, v, c0, n, buf) : zero, n);
         }
 }
 
@@ -38,8 +36,7 @@ static int is_among(int32_t v, const int32_t *list, int64_t n)
  * Columns [c0, c0 + n) of row index[r] - v0 of table += row r of dx, in order of r.  In 16 bits, rows of a
  * run of 512 that go to one place are added up before the sum is rounded.
  */
-static void scatter(struct meg_mat table, struct meg_mat dx, const int32_t *index, int64_t v0,
-                    int64_t c0, int64_t n)
+static void scatter(struct meg_mat table, struct meg_mat dx, const int32_t *index, int64_t v0, int64_t c0, int64_t n)
 {
     const int64_t run = table.dtype == MEG_DTYPE_F32 ? 1 : 512;
     float to[COLS], from[COLS];
@@ -62,8 +59,7 @@ static void scatter(struct meg_mat table, struct meg_mat dx, const int32_t *inde
     }
 }
 
-void MEG_FN(embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx,
-                       const int32_t *token)
+void MEG_FN(embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token)
 {
     (void)st;
     MEG_ASSERT(dword.cols == dx.cols);
@@ -73,8 +69,8 @@ void MEG_FN(embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, 
 }
 
 /* Row r of x = dropout(x + row v of pos); pos.p NULL for no table. */
-static void position_row(struct meg_mat x, int64_t r, struct meg_mat pos, int64_t v,
-                         const struct meg_drop *d, const struct drop *drop)
+static void position_row(struct meg_mat x, int64_t r, struct meg_mat pos, int64_t v, const struct meg_drop *d,
+                         const struct drop *drop)
 {
     struct drop_buf run;
     float xb[DROP_BLOCK], pb[DROP_BLOCK];
@@ -85,8 +81,7 @@ static void position_row(struct meg_mat x, int64_t r, struct meg_mat pos, int64_
         for (int64_t c = 0; p && c < n; c++)
             xr[c] += p[c];
         if (drop->threshold) {
-            const float *f = drop_factors(&run, drop, d->unit0 + c0, n, drop_position(d, r),
-                                          drop_sample(d, r));
+            const float *f = drop_factors(&run, drop, d->unit0 + c0, n, drop_position(d, r), drop_sample(d, r));
             for (int64_t c = 0; c < n; c++)
                 xr[c] *= f[c];
         }
@@ -94,8 +89,8 @@ static void position_row(struct meg_mat x, int64_t r, struct meg_mat pos, int64_
     }
 }
 
-void MEG_FN(position_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *position,
-                          struct meg_mat pos, const struct meg_drop *d)
+void MEG_FN(position_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *position, struct meg_mat pos,
+                          const struct meg_drop *d)
 {
     const struct drop drop = drop_begin(d);
     (void)st;
@@ -107,8 +102,8 @@ void MEG_FN(position_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t
     }
 }
 
-void MEG_FN(position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx,
-                          const int32_t *position, const struct meg_drop *d)
+void MEG_FN(position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
+                          const struct meg_drop *d)
 {
     const struct drop drop = drop_begin(d);
     const struct meg_mat none = { 0 };

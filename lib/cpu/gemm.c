@@ -14,8 +14,8 @@
 #include <sys/resource.h>
 #include "cpu/internal.h"
 
-typedef int sgemm_fn(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
-                     int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+typedef int sgemm_fn(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                     const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 
 /* The head of oneDNN's dnnl_version_t, the same in versions 2 and 3. */
 struct version {
@@ -25,9 +25,8 @@ struct version {
 };
 enum { RUNTIME_SEQUENTIAL = 1, RUNTIME_OPENMP = 2 };
 
-typedef int bgemm_fn(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha,
-                     const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb, float beta,
-                     float *c, int64_t ldc);
+typedef int bgemm_fn(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a, int64_t lda,
+                     const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc);
 
 static sgemm_fn *sgemm;
 static bgemm_fn *bgemm; /* NULL where it would not be faster than f32, or does not work */
@@ -149,20 +148,18 @@ void meg_cpu_gemm_load(void)
 static void check(int status, int64_t m, int64_t n, int64_t k)
 {
     if (status != 0)
-        meg_die(MEG_EFAIL,
-                "oneDNN could not multiply %lldx%lld by %lldx%lld (status %d): out of memory?",
-                (long long)m, (long long)k, (long long)k, (long long)n, status);
+        meg_die(MEG_EFAIL, "oneDNN could not multiply %lldx%lld by %lldx%lld (status %d): out of memory?", (long long)m,
+                (long long)k, (long long)k, (long long)n, status);
 }
 
-void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
-                  int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
+void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                  const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
 {
     check(sgemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), m, n, k);
 }
 
-int meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha,
-                      const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb, float beta,
-                      float *c, int64_t ldc)
+int meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a, int64_t lda,
+                      const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc)
 {
     if (bgemm)
         check(bgemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), m, n, k);

@@ -18,8 +18,7 @@ enum { LANES = 8 };
 #else
 enum { LANES = 4 };
 #endif
-typedef float vec
-    __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
+typedef float vec __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 /* The sum of all lanes, halves upon halves. */
 static float sum_lanes(vec v)
@@ -37,8 +36,9 @@ static float sum_lanes(vec v)
  * y[r,c] += x[r] . w[c] for up to TILE rows of w and of x, missing ones being the last again.
  * A call for each tile would cost a single row 15%.
  */
-static inline __attribute__((always_inline)) void dot_tile(float *y, int64_t ldy, const float *x, int64_t ldx, int64_t nr, const float *w,
-                     int64_t ldw, int64_t nc, int64_t k)
+static inline __attribute__((always_inline)) void dot_tile(float *y, int64_t ldy, const float *x, int64_t ldx,
+                                                           int64_t nr, const float *w, int64_t ldw, int64_t nc,
+                                                           int64_t k)
 {
     const float *xr[TILE], *wc[TILE];
     vec sum[TILE][TILE] = { 0 };
@@ -64,13 +64,13 @@ static inline __attribute__((always_inline)) void dot_tile(float *y, int64_t ldy
 }
 
 /* c [m,n] += a b^T. */
-static void dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
-                 int64_t ldb, float *c, int64_t ldc)
+static void dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c,
+                 int64_t ldc)
 {
     for (int64_t j = 0; j < n; j += TILE)
         for (int64_t i = 0; i < m; i += TILE)
-            dot_tile(c + i * ldc + j, ldc, a + i * lda, lda, min64(TILE, m - i), b + j * ldb, ldb,
-                     min64(TILE, n - j), k);
+            dot_tile(c + i * ldc + j, ldc, a + i * lda, lda, min64(TILE, m - i), b + j * ldb, ldb, min64(TILE, n - j),
+                     k);
 }
 
 /* Rows [r0, r0 + rows) and columns [c0, c0 + cols) one after the other, as f32. */
@@ -80,8 +80,8 @@ static void pack(float *out, struct meg_mat x, int64_t r0, int64_t rows, int64_t
         MEG_FN(widen)(out + r * cols, element(x, r0 + r, c0), x.dtype, cols);
 }
 
-static void gemm_mixed(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a,
-                         struct meg_mat b, float beta, float *c, int64_t ldc)
+static void gemm_mixed(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b,
+                       float beta, float *c, int64_t ldc)
 {
     float pa[PANEL_A] __attribute__((aligned(64))), pb[PANEL_B] __attribute__((aligned(64)));
     const int64_t step = min64(PANEL_A / m, PANEL_B / n) & ~(int64_t)15;
@@ -95,14 +95,14 @@ static void gemm_mixed(char ta, char tb, int64_t m, int64_t n, int64_t k, struct
             pack(pb, b, k0, part, 0, n);
         else
             pack(pb, b, 0, n, k0, part);
-        meg_cpu_gemm(ta, tb, m, n, part, 1.0f, pa, ta == 'N' ? part : m, pb, tb == 'N' ? n : part,
-                     k0 ? 1.0f : beta, c, ldc);
+        meg_cpu_gemm(ta, tb, m, n, part, 1.0f, pa, ta == 'N' ? part : m, pb, tb == 'N' ? n : part, k0 ? 1.0f : beta, c,
+                     ldc);
     }
 }
 
 /* A few rows: columns by the 16 and products by the 512, which stay in the nearest cache. */
-static void gemm_skinny_mixed(int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b,
-                        float *c, int64_t ldc)
+static void gemm_skinny_mixed(int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b, float *c,
+                              int64_t ldc)
 {
     float pa[GEMM_SKINNY_M * 512] __attribute__((aligned(64)));
     float pb[16 * 512] __attribute__((aligned(64)));
@@ -117,8 +117,8 @@ static void gemm_skinny_mixed(int64_t m, int64_t n, int64_t k, struct meg_mat a,
     }
 }
 
-void MEG_FN(product)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a,
-                     struct meg_mat b, float beta, float *c, int64_t ldc)
+void MEG_FN(product)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b, float beta,
+                     float *c, int64_t ldc)
 {
     const int is_f32 = a.dtype == MEG_DTYPE_F32 && b.dtype == MEG_DTYPE_F32;
     const int is_bf16 = a.dtype == MEG_DTYPE_BF16 && b.dtype == MEG_DTYPE_BF16;

@@ -21,12 +21,11 @@ enum { MEG_CPU_V4, MEG_CPU_V3, MEG_CPU_BASE, MEG_CPU_LEVELS };
 const struct meg_ops *meg_cpu_level(int level);
 
 /* c = alpha op(a) op(b) + beta c, row-major, by one thread; only inside a parallel region (see gemm.c). */
-void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
-                  int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                  const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 /* The same of bf16 with f32 sums; false, and nothing done, where the machine has no instructions for it. */
-int meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha,
-                      const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb, float beta,
-                      float *c, int64_t ldc);
+int meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a, int64_t lda,
+                      const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc);
 /* Load oneDNN; ends the process with a message when there is none. */
 void meg_cpu_gemm_load(void);
 
@@ -120,8 +119,8 @@ void MEG_FN(narrow)(void *restrict out, enum meg_dtype t, const float *restrict 
  * c [m,n] = op(a) op(b) + beta c for operands of any type that begin at a and b, beta 0 or 1, by one thread;
  * only inside a parallel region.  m <= PRODUCT_M, n <= PRODUCT_N unless all is f32 (gemm_mixed.c).
  */
-void MEG_FN(product)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a,
-                     struct meg_mat b, float beta, float *c, int64_t ldc);
+void MEG_FN(product)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b, float beta,
+                     float *c, int64_t ldc);
 enum { GEMM_BLOCK_M = 256, GEMM_BLOCK_N = 384, GEMM_SKINNY_M = 16 };
 
 /* out[0,c] += sum over r of x[r,c]: rows in blocks of 64, blocks in order. */

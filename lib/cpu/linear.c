@@ -63,8 +63,7 @@ struct sums {
 
 static struct sums sums_of(struct meg_mat x, struct block b, float *own)
 {
-    return x.dtype == MEG_DTYPE_F32 ? (struct sums){ element(x, b.r0, b.c0), x.ld }
-                                    : (struct sums){ own, b.n };
+    return x.dtype == MEG_DTYPE_F32 ? (struct sums){ element(x, b.r0, b.c0), x.ld } : (struct sums){ own, b.n };
 }
 
 static void add_bias(float *y, const float *bias, int64_t n)
@@ -100,8 +99,8 @@ static void act_grad_row(float *dx, const float *pre, int64_t n, enum meg_act ac
     }
 }
 
-static void fwd_block(struct meg_mat y, struct meg_mat pre, struct meg_mat x, struct meg_mat w,
-                      const void *bias, enum meg_act act, struct block b)
+static void fwd_block(struct meg_mat y, struct meg_mat pre, struct meg_mat x, struct meg_mat w, const void *bias,
+                      enum meg_act act, struct block b)
 {
     float own[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64))), wide[WIDEST];
     const struct sums s = sums_of(pre.p ? pre : y, b, own);
@@ -120,9 +119,8 @@ static void fwd_block(struct meg_mat y, struct meg_mat pre, struct meg_mat x, st
     }
 }
 
-void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_mat y,
-                        struct meg_mat pre, struct meg_mat x, struct meg_mat w, const void *bias,
-                        enum meg_act act)
+void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_mat y, struct meg_mat pre,
+                        struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act)
 {
     const struct cut b =
         y.rows <= GEMM_SKINNY_M ? (struct cut){ GEMM_SKINNY_M, 64 } : cut(y.rows, y.cols, all_f32(y, x, w));
@@ -138,13 +136,12 @@ void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_
                       (struct block){ r0, c0, min64(b.m, y.rows - r0), min64(b.n, y.cols - c0) });
 }
 
-static void bwd_block(struct meg_mat dx, struct meg_mat dy, struct meg_mat w, struct meg_mat pre,
-                      enum meg_act act, struct block b)
+static void bwd_block(struct meg_mat dx, struct meg_mat dy, struct meg_mat w, struct meg_mat pre, enum meg_act act,
+                      struct block b)
 {
     float own[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64))), wide[WIDEST];
     const struct sums s = sums_of(dx, b, own);
-    MEG_FN(product)('N', 'N', b.m, b.n, dy.cols, from(dy, b.r0, 0), from(w, 0, b.c0), 0.0f, s.p,
-                    s.ld);
+    MEG_FN(product)('N', 'N', b.m, b.n, dy.cols, from(dy, b.r0, 0), from(w, 0, b.c0), 0.0f, s.p, s.ld);
     for (int64_t r = 0; r < b.m; r++) {
         float *sum = s.p + r * s.ld;
         if (act != MEG_ACT_NONE)
@@ -153,9 +150,8 @@ static void bwd_block(struct meg_mat dx, struct meg_mat dy, struct meg_mat w, st
     }
 }
 
-void MEG_FN(linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx,
-                             struct meg_mat dy, struct meg_mat w, struct meg_mat pre,
-                             enum meg_act act)
+void MEG_FN(linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
+                             struct meg_mat w, struct meg_mat pre, enum meg_act act)
 {
     const struct cut b = cut(dx.rows, dx.cols, all_f32(dx, dy, w));
     (void)st;
@@ -179,8 +175,8 @@ static void weight_block(struct meg_mat dw, struct meg_mat dy, struct meg_mat x,
         row_put(dw, b.r0 + r, b.c0, b.n, s.p + r * s.ld);
 }
 
-void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw,
-                               void *dbias, struct meg_mat dy, struct meg_mat x)
+void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
+                               struct meg_mat dy, struct meg_mat x)
 {
     const struct cut b = cut(dw.rows, dw.cols, all_f32(dw, dy, x));
     (void)st;
@@ -188,8 +184,7 @@ void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, stru
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int64_t r0 = 0; r0 < dw.rows; r0 += b.m)
         for (int64_t c0 = 0; c0 < dw.cols; c0 += b.n)
-            weight_block(dw, dy, x,
-                         (struct block){ r0, c0, min64(b.m, dw.rows - r0), min64(b.n, dw.cols - c0) });
+            weight_block(dw, dy, x, (struct block){ r0, c0, min64(b.m, dw.rows - r0), min64(b.n, dw.cols - c0) });
     if (dbias)
         MEG_FN(add_column_sums)(vector(dbias, dw.dtype, dw.rows), dy);
 }

@@ -4,20 +4,19 @@
 
 enum { ROWS = 8, COLS = 128 }; /* a task of a thread, in rows or in columns */
 
-void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat y, float *mean,
-                      float *rstd, struct meg_mat x, const void *w, const void *b, float eps)
+void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat y, float *mean, float *rstd,
+                      struct meg_mat x, const void *w, const void *b, float eps)
 {
     (void)st;
     MEG_ASSERT(y.rows == x.rows && y.cols == x.cols);
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < x.rows; r++)
-        norm_row(kind, y, mean, rstd, x, vector(w, y.dtype, x.cols), vector(b, y.dtype, x.cols), eps,
-                 r);
+        norm_row(kind, y, mean, rstd, x, vector(w, y.dtype, x.cols), vector(b, y.dtype, x.cols), eps, r);
 }
 
 /* With g = dy w and n = (x - mean) rstd:  dx = skip + rstd (g - mean(g) - n mean(g n)), RMS without mean(g). */
-static void bwd_row(enum meg_norm kind, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy,
-                    struct meg_mat x, struct meg_mat w, float mean, float rstd, int64_t r)
+static void bwd_row(enum meg_norm kind, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
+                    struct meg_mat w, float mean, float rstd, int64_t r)
 {
     float xb[COL_BLOCK], wb[COL_BLOCK], dyb[COL_BLOCK], skipb[COL_BLOCK], dxb[COL_BLOCK], sg = 0.0f, sgn = 0.0f;
     for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
@@ -48,8 +47,8 @@ static void bwd_row(enum meg_norm kind, struct meg_mat dx, struct meg_mat skip, 
 }
 
 /* dw, db of columns [c0, c0 + n), n <= COLS. */
-static void bwd_cols(struct meg_mat dw, struct meg_mat db, struct meg_mat dy, struct meg_mat x,
-                     const float *mean, const float *rstd, int64_t c0, int64_t n)
+static void bwd_cols(struct meg_mat dw, struct meg_mat db, struct meg_mat dy, struct meg_mat x, const float *mean,
+                     const float *rstd, int64_t c0, int64_t n)
 {
     float xb[COLS], dyb[COLS], dwb[COLS], dbb[COLS], *w = row_open(dw, 0, c0, n, dwb);
     float *b = db.p ? row_open(db, 0, c0, n, dbb) : NULL;
@@ -75,20 +74,19 @@ static void bwd_cols(struct meg_mat dw, struct meg_mat db, struct meg_mat dy, st
         row_put(db, 0, c0, n, b);
 }
 
-void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat dx, void *dw,
-                      void *db, enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy,
-                      struct meg_mat x, const void *w, const float *mean, const float *rstd)
+void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat dx, void *dw, void *db,
+                      enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
+                      const float *mean, const float *rstd)
 {
     (void)st;
-    MEG_ASSERT(!db == (kind == MEG_NORM_RMS) && dx.rows == x.rows && dx.cols == x.cols &&
-               dy.rows == x.rows && dy.cols == x.cols &&
-               (!skip.p || (skip.rows == x.rows && skip.cols == x.cols)));
+    MEG_ASSERT(!db == (kind == MEG_NORM_RMS) && dx.rows == x.rows && dx.cols == x.cols && dy.rows == x.rows &&
+               dy.cols == x.cols && (!skip.p || (skip.rows == x.rows && skip.cols == x.cols)));
 #pragma omp parallel
     {
 #pragma omp for schedule(static, ROWS)
         for (int64_t r = 0; r < x.rows; r++)
-            bwd_row(kind, dx, skip, dy, x, vector(w, dy.dtype, x.cols),
-                    kind == MEG_NORM_RMS ? 0.0f : mean[r], rstd[r], r);
+            bwd_row(kind, dx, skip, dy, x, vector(w, dy.dtype, x.cols), kind == MEG_NORM_RMS ? 0.0f : mean[r], rstd[r],
+                    r);
 #pragma omp for schedule(dynamic)
         for (int64_t c0 = 0; c0 < x.cols; c0 += COLS)
             bwd_cols(vector(dw, grad, x.cols), vector(db, grad, x.cols), dy, x, mean, rstd, c0,

@@ -40,9 +40,8 @@ static inline void row_put(struct meg_mat m, int64_t r, int64_t c0, int64_t n, c
 }
 
 /* Row r of z = x + dropout(y + bias); x.p NULL for none, bias one row or without memory. */
-static inline void add_row(struct meg_mat z, struct meg_mat x, struct meg_mat y,
-                           struct meg_mat bias, const struct meg_drop *d, const struct drop *drop,
-                           int64_t r)
+static inline void add_row(struct meg_mat z, struct meg_mat x, struct meg_mat y, struct meg_mat bias,
+                           const struct meg_drop *d, const struct drop *drop, int64_t r)
 {
     struct drop_buf run;
     float xb[DROP_BLOCK], yb[DROP_BLOCK], bb[DROP_BLOCK], zb[DROP_BLOCK];
@@ -57,8 +56,7 @@ static inline void add_row(struct meg_mat z, struct meg_mat x, struct meg_mat y,
                 zr[c] = xr ? xr[c] + v : v;
             }
         } else {
-            const float *f = drop_factors(&run, drop, d->unit0 + c0, n, drop_position(d, r),
-                                          drop_sample(d, r));
+            const float *f = drop_factors(&run, drop, d->unit0 + c0, n, drop_position(d, r), drop_sample(d, r));
             for (int64_t c = 0; c < n; c++) {
                 const float v = (b ? yr[c] + b[c] : yr[c]) * f[c];
                 zr[c] = xr ? xr[c] + v : v;
@@ -69,9 +67,8 @@ static inline void add_row(struct meg_mat z, struct meg_mat x, struct meg_mat y,
 }
 
 /* Row r of norm_fwd; RMS norm is a mean of 0 and no b. */
-static inline void norm_row(enum meg_norm kind, struct meg_mat y, float *mean, float *rstd,
-                            struct meg_mat x, struct meg_mat w, struct meg_mat b, float eps,
-                            int64_t r)
+static inline void norm_row(enum meg_norm kind, struct meg_mat y, float *mean, float *rstd, struct meg_mat x,
+                            struct meg_mat w, struct meg_mat b, float eps, int64_t r)
 {
     float xb[COL_BLOCK], yb[COL_BLOCK], wb[COL_BLOCK], bb[COL_BLOCK], s = 0.0f, s2 = 0.0f, mu = 0.0f, rs;
     if (kind == MEG_NORM_LAYER) {

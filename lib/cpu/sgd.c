@@ -5,8 +5,7 @@
 enum { BLOCK = 8192 };
 
 void MEG_FN(sgd)(struct meg_stream *st, float *restrict w, float *restrict g, float *restrict buf,
-                 const struct meg_hparam_range *range, int nranges, float momentum,
-                 const struct meg_step_hparams *step)
+                 const struct meg_hparam_range *range, int nranges, float momentum, const struct meg_step_hparams *step)
 {
     const float scale = step->grad_scale;
     const int is_first = step->is_first;

@@ -23,8 +23,7 @@ static inline float vpow2i(int32_t n)
  */
 static inline float vexp(float x)
 {
-    const float magic =
-        12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
     float t, n, r, q;
     int32_t i;
     x = x < -104.0f ? -104.0f : x;

@@ -6,8 +6,7 @@
 
 enum { RUN = 4096 }; /* columns at a time */
 
-void MEG_FN(xent_part)(struct meg_stream *st, float *part, struct meg_mat logits,
-                       const int32_t *target, int64_t v0)
+void MEG_FN(xent_part)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0)
 {
     float *lse = part, *at_target = part + logits.rows;
     (void)st;
@@ -32,8 +31,7 @@ void MEG_FN(xent_part)(struct meg_stream *st, float *part, struct meg_mat logits
     }
 }
 
-void MEG_FN(xent_join)(struct meg_stream *st, float *loss, float *lse, const float *part,
-                       int64_t nparts, int64_t n)
+void MEG_FN(xent_join)(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n)
 {
     (void)st;
     for (int64_t r = 0; r < n; r++) {
@@ -50,8 +48,8 @@ void MEG_FN(xent_join)(struct meg_stream *st, float *loss, float *lse, const flo
     }
 }
 
-void MEG_FN(xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse,
-                      const int32_t *target, int64_t v0, const float *weight)
+void MEG_FN(xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
+                      const float *weight)
 {
     (void)st;
 #pragma omp parallel for schedule(static)

@@ -56,7 +56,7 @@ void meg_blend_sizes(int64_t *out, const double *w, int n, int64_t wanted)
 }
 
 void meg_blend_sizes_with_surplus(int64_t *drawn, int64_t *built, const double *w, int n, int64_t wanted,
-                            double surplus)
+                                  double surplus)
 {
     for (int i = 0; i < n; i++) {
         drawn[i] = (int64_t)ceil((double)wanted * w[i]);
@@ -68,8 +68,7 @@ void meg_blend_sizes_with_surplus(int64_t *drawn, int64_t *built, const double *
  * Both blends: sample i comes from the dataset whose share of max(i, 1) samples is furthest ahead of
  * what it gave, the first of equals.  A dataset that gave its limit is out.
  */
-static void greedy(struct meg_blend_index *x, const double *w, const int64_t *limit, int k,
-                   int64_t n)
+static void greedy(struct meg_blend_index *x, const double *w, const int64_t *limit, int k, int64_t n)
 {
     int16_t *dataset = meg_realloc_array(NULL, (size_t)n, sizeof *dataset);
     int64_t *sample = meg_realloc_array(NULL, (size_t)n, sizeof *sample);

@@ -27,7 +27,7 @@ void meg_blend_sizes(int64_t *out, const double *w, int n, int64_t wanted);
  *   surplus  >= 0, 0.005 in Megatron-LM: the share that built has more
  */
 void meg_blend_sizes_with_surplus(int64_t *drawn, int64_t *built, const double *w, int n, int64_t wanted,
-                            double surplus);
+                                  double surplus);
 
 /* Samples of a blend: dataset[i] gives its own sample number sample[i]. */
 struct meg_blend_index {

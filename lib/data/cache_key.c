@@ -100,8 +100,8 @@ void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *
     meg_str_printf(out, "\n}");
 }
 
-void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, const char *which,
-                        const double *weight, const int64_t *count, int64_t size, const bool *renormalize)
+void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, const char *which, const double *weight,
+                             const int64_t *count, int64_t size, const bool *renormalize)
 {
     meg_str_printf(out, "{\n    \"class\": \"BlendedDataset\",\n    \"datasets\": [\n");
     for (int i = 0; i < n; i++) {

@@ -28,7 +28,7 @@ void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *
  *   weight       [n]  normalised; or count [n], samples of each, where the blend takes them all
  *   renormalize  of --renormalize-blend-weights; NULL for a release without it
  */
-void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, const char *which,
-                        const double *weight, const int64_t *count, int64_t size, const bool *renormalize);
+void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, const char *which, const double *weight,
+                             const int64_t *count, int64_t size, const bool *renormalize);
 
 #endif

@@ -22,10 +22,8 @@ const struct meg_opt meg_data_opts[] = {
       "datasets for training alone, in the forms of --data-path" },
     { "valid-data-path", 0, MEG_LIST(C, split_path[MEG_SPLIT_VALID]), "PREFIX...", NULL,
       "datasets for validation alone" },
-    { "test-data-path", 0, MEG_LIST(C, split_path[MEG_SPLIT_TEST]), "PREFIX...", NULL,
-      "datasets for the test alone" },
-    { "data-args-path", 0, MEG_STR(C, data_args_path), "FILE", NULL,
-      "read the words of --data-path from FILE" },
+    { "test-data-path", 0, MEG_LIST(C, split_path[MEG_SPLIT_TEST]), "PREFIX...", NULL, "datasets for the test alone" },
+    { "data-args-path", 0, MEG_STR(C, data_args_path), "FILE", NULL, "read the words of --data-path from FILE" },
     { "per-split-data-args-path", 0, MEG_STR(C, per_split_data_args_path), "FILE", NULL,
       "read the words for each split from a JSON object with keys train, valid and test" },
     { "train-weighted-split-paths", 0, MEG_LIST(C, weighted[MEG_SPLIT_TRAIN]), "GROUP...", NULL,
@@ -43,8 +41,7 @@ const struct meg_opt meg_data_opts[] = {
       "the same for the test" },
     { "data-order", 0, MEG_STR(C, data_order), "auto|megatron-lm|megatron-deepspeed", "auto",
       "whose order of samples; auto: Megatron-DeepSpeed's where its options name the data" },
-    { "mock-data", 0, MEG_BOOL(C, mock_data), NULL, "no",
-      "train on made-up tokens, the same on every machine" },
+    { "mock-data", 0, MEG_BOOL(C, mock_data), NULL, "no", "train on made-up tokens, the same on every machine" },
     { "data-cache-path", 0, MEG_STR(C, data_cache_path), "FOLDER", NULL,
       "keep sample indices here (PREFIX/cache/GPTDataset_indices when not given)" },
     { "renormalize-blend-weights", 0, MEG_BOOL(C, renormalize_blend_weights), NULL, "no",
@@ -55,8 +52,7 @@ const struct meg_opt meg_data_opts[] = {
       "count positions from 0 again after each end of document" },
     { "reset-attention-mask", 0, MEG_BOOL(C, reset_attention_mask), NULL, "no",
       "let no token see what lies before its own document" },
-    { "eod-mask-loss", 0, MEG_BOOL(C, eod_mask_loss), NULL, "no",
-      "take no loss at tokens that end a document" },
+    { "eod-mask-loss", 0, MEG_BOOL(C, eod_mask_loss), NULL, "no", "take no loss at tokens that end a document" },
     { "dataloader-type", 0, MEG_STR(C, dataloader_type), "single|cyclic", "single",
       "once through the samples in order, or every epoch permuted anew" },
     { "no-data-sharding", 0, MEG_BOOL(C, no_data_sharding), NULL, "no",
@@ -73,11 +69,13 @@ int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_megatron
     if (c->renormalize_blend_weights && !release->renormalizes)
         return meg_fail(e, MEG_EUSAGE,
                         "--renormalize-blend-weights: --megatron-release %s has no such option; 0.10 is the last "
-                        "that has", release->name);
+                        "that has",
+                        release->name);
     if (!isnan(surplus) && !release->is_surplus_apart)
         return meg_fail(e, MEG_EUSAGE,
                         "--mid-level-dataset-surplus: --megatron-release %s has no such option; 0.11 is the first "
-                        "that takes it", release->name);
+                        "that takes it",
+                        release->name);
     if (!isnan(surplus) && !(surplus >= 0 && surplus <= MOST_SURPLUS))
         return meg_fail(e, MEG_EUSAGE, "--mid-level-dataset-surplus: %g is not in 0 to %d", surplus, MOST_SURPLUS);
     return 0;
@@ -122,8 +120,7 @@ static void free_words(struct words *w)
 }
 
 /* from: the option or file that gave the words, for messages. */
-static int parse_blend(struct meg_data_blend *b, const struct words *w, const char *from,
-                       struct meg_err *e)
+static int parse_blend(struct meg_data_blend *b, const struct words *w, const char *from, struct meg_err *e)
 {
     int64_t n = w->n, numbers = 0, step;
     double x;
@@ -137,22 +134,20 @@ static int parse_blend(struct meg_data_blend *b, const struct words *w, const ch
                         from, (long long)numbers, (long long)(n / 2));
     step = numbers > 0 ? 2 : 1;
     if (n / step > MEG_MAX_BLEND_DATASETS)
-        return meg_fail(e, MEG_EUSAGE, "%s: %lld datasets, at most %d can be blended", from,
-                        (long long)(n / step), MEG_MAX_BLEND_DATASETS);
+        return meg_fail(e, MEG_EUSAGE, "%s: %lld datasets, at most %d can be blended", from, (long long)(n / step),
+                        MEG_MAX_BLEND_DATASETS);
     b->n = (int)(n / step);
     b->prefix = meg_new((size_t)b->n * sizeof *b->prefix);
     b->weight = step == 2 ? meg_new((size_t)b->n * sizeof *b->weight) : NULL;
     for (int i = 0; i < b->n; i++) {
         b->prefix[i] = meg_strdup(w->v[i * step + step - 1]);
         if (step == 2 && (!meg_parse_f64(w->v[i * step], &b->weight[i]) || !(b->weight[i] > 0)))
-            return meg_fail(e, MEG_EUSAGE, "%s: weight %s of %s is not above 0", from,
-                            w->v[i * step], b->prefix[i]);
+            return meg_fail(e, MEG_EUSAGE, "%s: weight %s of %s is not above 0", from, w->v[i * step], b->prefix[i]);
     }
     return b->weight ? meg_blend_check_weights(b->weight, b->n, from, e) : 0;
 }
 
-static int parse_list(struct meg_data_blend *b, const struct meg_str_list *list, const char *from,
-                      struct meg_err *e)
+static int parse_list(struct meg_data_blend *b, const struct meg_str_list *list, const char *from, struct meg_err *e)
 {
     struct words w = { 0 };
     int r;
@@ -180,8 +175,7 @@ static int parse_file(struct meg_data_blend *b, const char *path, struct meg_err
     return r;
 }
 
-static int json_words(struct words *w, const json_t *v, const char *path, const char *key,
-                      struct meg_err *e)
+static int json_words(struct words *w, const json_t *v, const char *path, const char *key, struct meg_err *e)
 {
     const json_t *word;
     size_t i;
@@ -191,9 +185,9 @@ static int json_words(struct words *w, const json_t *v, const char *path, const 
         return 0;
     }
     if (!json_is_array(v) && !json_is_null(v))
-        return meg_fail(e, MEG_EFORMAT, "%s: \"%s\" is missing, or no list, string or null", path,
-                        key);
-    json_array_foreach(v, i, word) {
+        return meg_fail(e, MEG_EFORMAT, "%s: \"%s\" is missing, or no list, string or null", path, key);
+    json_array_foreach(v, i, word)
+    {
         if (!json_is_string(word))
             return meg_fail(e, MEG_EFORMAT, "%s: \"%s\"[%zu] is no string", path, key, i);
         add_word(w, json_string_value(word), json_string_length(word));
@@ -208,8 +202,7 @@ static int parse_per_split_file(struct meg_data_blend *b, const char *path, stru
 
     for (int i = 0; i < MEG_NUM_SPLITS && r == 0; i++) {
         struct words w = { 0 };
-        if ((r = json_words(&w, json_object_get(o, meg_split_names[i]), path, meg_split_names[i],
-                            e)) == 0)
+        if ((r = json_words(&w, json_object_get(o, meg_split_names[i]), path, meg_split_names[i], e)) == 0)
             r = parse_blend(&b[i], &w, path, e);
         free_words(&w);
     }
@@ -219,10 +212,8 @@ static int parse_per_split_file(struct meg_data_blend *b, const char *path, stru
 
 /* ---- the choice ------------------------------------------------------------------------------- */
 
-static const char *const path_names[] = { "--train-data-path", "--valid-data-path",
-                                          "--test-data-path" };
-static const char *const group_names[] = { "--train-weighted-split-paths",
-                                           "--valid-weighted-split-paths",
+static const char *const path_names[] = { "--train-data-path", "--valid-data-path", "--test-data-path" };
+static const char *const group_names[] = { "--train-weighted-split-paths", "--valid-weighted-split-paths",
                                            "--test-weighted-split-paths" };
 
 static bool has_paths(const struct meg_data_conf *c)
@@ -242,30 +233,24 @@ static bool has_groups(const struct meg_data_conf *c)
 static int check_sources(const struct meg_data_conf *c, bool is_per_split, struct meg_err *e)
 {
     const int n = (c->data_path.n > 0) + (c->data_args_path != NULL) + c->mock_data + has_paths(c) +
-        (c->per_split_data_args_path != NULL) + has_groups(c);
+                  (c->per_split_data_args_path != NULL) + has_groups(c);
 
     if (n > 1)
-        return meg_fail(
-            e, MEG_EUSAGE,
-            "give one of --data-path, --data-args-path, --train-data-path and its like, "
-            "--per-split-data-args-path, --train-weighted-split-paths and its like, and "
-            "--mock-data, "
-            "not several");
+        return meg_fail(e, MEG_EUSAGE,
+                        "give one of --data-path, --data-args-path, --train-data-path and its like, "
+                        "--per-split-data-args-path, --train-weighted-split-paths and its like, and "
+                        "--mock-data, "
+                        "not several");
     if (n == 0)
-        return meg_fail(e, MEG_EUSAGE,
-                        "no data: give --data-path PREFIX, or --mock-data for made-up tokens");
+        return meg_fail(e, MEG_EUSAGE, "no data: give --data-path PREFIX, or --mock-data for made-up tokens");
     if (is_per_split && c->split)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--split shares out --data-path; each split has data of its own here");
+        return meg_fail(e, MEG_EUSAGE, "--split shares out --data-path; each split has data of its own here");
     if (has_groups(c) && strcmp(c->data_order, "megatron-lm") == 0)
-        return meg_fail(
-            e, MEG_EUSAGE,
-            "--data-order megatron-lm: Megatron-LM has no --train-weighted-split-paths");
+        return meg_fail(e, MEG_EUSAGE, "--data-order megatron-lm: Megatron-LM has no --train-weighted-split-paths");
     return 0;
 }
 
-static int choose_split(struct meg_data_blend *b, const struct meg_data_conf *c, int split,
-                        struct meg_err *e)
+static int choose_split(struct meg_data_blend *b, const struct meg_data_conf *c, int split, struct meg_err *e)
 {
     if (c->weighted[split].n > 1 || (c->weighted[split].n && c->weighted_file[split]))
         return meg_fail(e, MEG_EUSAGE, MEG_ONE_GROUP_MSG, group_names[split]);

@@ -29,8 +29,7 @@ static bool parse_range(char *text, double *begin, double *end)
     if (!colon)
         return false;
     *colon++ = 0;
-    return meg_parse_f64(text, begin) && meg_parse_f64(colon, end) && *begin >= 0 &&
-        *begin < *end && *end <= 1;
+    return meg_parse_f64(text, begin) && meg_parse_f64(colon, end) && *begin >= 0 && *begin < *end && *end <= 1;
 }
 
 /* One "WEIGHT BEGIN:END PREFIX". */
@@ -43,7 +42,7 @@ static bool parse_member(struct meg_data_blend *b, const char *s, const char *en
     for (int i = 0; i < 4; i++)
         word[i] = next_word(&s, end);
     is_good = word[2] && !word[3] && meg_parse_f64(word[0], &weight) && weight > 0 &&
-        parse_range(word[1], &range[0], &range[1]);
+              parse_range(word[1], &range[0], &range[1]);
     if (is_good) {
         const size_t n = (size_t)++b->n;
 
@@ -60,17 +59,15 @@ static bool parse_member(struct meg_data_blend *b, const char *s, const char *en
     return is_good;
 }
 
-int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *from,
-                         struct meg_err *e)
+int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *from, struct meg_err *e)
 {
     const char *colon = strchr(text, ':');
 
     if (!colon || strcspn(text, blank) < (size_t)(colon - text))
-        return meg_fail(
-            e, MEG_EUSAGE,
-            "%s: '%s' does not begin with a name and a colon, as 'NAME: WEIGHT BEGIN:END "
-            "PREFIX, ...' does",
-            from, text);
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: '%s' does not begin with a name and a colon, as 'NAME: WEIGHT BEGIN:END "
+                        "PREFIX, ...' does",
+                        from, text);
     b->name = meg_strndup(text, (size_t)(colon - text));
     for (const char *s = colon + 1, *comma; s; s = *comma ? comma + 1 : NULL) {
         comma = s + strcspn(s, ",");

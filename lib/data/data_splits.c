@@ -12,8 +12,7 @@
 
 /* ---- plan ------------------------------------------------------------------------------------- */
 
-static int open_source(struct meg_data_splits *d, struct meg_source **out, const char *prefix,
-                       struct meg_err *e)
+static int open_source(struct meg_data_splits *d, struct meg_source **out, const char *prefix, struct meg_err *e)
 {
     struct meg_source *s;
     int r;
@@ -31,8 +30,8 @@ static int open_source(struct meg_data_splits *d, struct meg_source **out, const
 }
 
 /* range: its fractions, or NULL where the split says */
-static int add_part(struct meg_data_splits *d, int which, struct meg_source *src, double weight,
-                    const double *range, int64_t wanted, int64_t drawn, struct meg_err *e)
+static int add_part(struct meg_data_splits *d, int which, struct meg_source *src, double weight, const double *range,
+                    int64_t wanted, int64_t drawn, struct meg_err *e)
 {
     const size_t n = (size_t)d->npart + 1;
     const int64_t elements = d->class->elements(src);
@@ -45,11 +44,11 @@ static int add_part(struct meg_data_splits *d, int which, struct meg_source *src
     d->part_src[d->npart] = src;
 
     *p = (struct meg_mid_dataset){ .split = which,
-                                 .name = meg_source_name(src),
-                                 .weight = weight,
-                                 .wanted = wanted,
-                                 .drawn = drawn,
-                                 .end = elements };
+                                   .name = meg_source_name(src),
+                                   .weight = weight,
+                                   .wanted = wanted,
+                                   .drawn = drawn,
+                                   .end = elements };
     if (range)
         meg_fraction_range(range, elements, &p->begin, &p->end);
     else if (d->split_text)
@@ -74,8 +73,7 @@ static void plan_sizes(const struct meg_data_splits *d, const struct meg_split_m
     memcpy(drawn, wanted, (size_t)n * sizeof *drawn);
 }
 
-static int plan_blend(struct meg_data_splits *d, int which, const struct meg_data_blend *b,
-                      struct meg_err *e)
+static int plan_blend(struct meg_data_splits *d, int which, const struct meg_data_blend *b, struct meg_err *e)
 {
     struct meg_split_members *g = &d->group[which];
     double *w = meg_realloc_array(NULL, (size_t)b->n, sizeof *w);
@@ -98,16 +96,14 @@ static int plan_blend(struct meg_data_splits *d, int which, const struct meg_dat
     return r;
 }
 
-static int plan_split(struct meg_data_splits *d, int which, const struct meg_data_blends *ch,
-                      struct meg_err *e)
+static int plan_split(struct meg_data_splits *d, int which, const struct meg_data_blends *ch, struct meg_err *e)
 {
     const struct meg_data_blend *b = &ch->blend[ch->is_per_split ? which : 0];
     struct meg_split_members *g = &d->group[which];
     int r;
 
     *g = (struct meg_split_members){ .first = d->npart, .wanted = d->need.wanted[which] };
-    if (g->wanted == 0 || (d->split_text && !d->split.is_present[which]) ||
-        (!ch->is_mock && b->n == 0))
+    if (g->wanted == 0 || (d->split_text && !d->split.is_present[which]) || (!ch->is_mock && b->n == 0))
         return 0;
     g->name = meg_strdup(b->name ? b->name : meg_split_names[which]);
     if (ch->is_mock) {
@@ -165,9 +161,8 @@ static int finish(struct meg_data_splits **out, struct meg_data_splits *d, int r
     return r;
 }
 
-int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d,
-                      const struct meg_data_conf *conf, const struct meg_dataset_spec *need,
-                      struct meg_err *e)
+int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d, const struct meg_data_conf *conf,
+                         const struct meg_dataset_spec *need, struct meg_err *e)
 {
     d->need = *need;
     return finish(out, d, plan(d, conf, e));
@@ -189,8 +184,8 @@ static char *describe_part(const struct meg_data_splits *d, int part)
 }
 
 /* Beside the dataset, or in the folder that was given. */
-static void deepspeed_names(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
-                            struct meg_str *dir, struct meg_str *stem)
+static void deepspeed_names(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *dir,
+                            struct meg_str *stem)
 {
     const char *slash = strrchr(p->name, '/'), *base = slash ? slash + 1 : p->name;
 
@@ -204,8 +199,7 @@ static void deepspeed_names(const struct meg_data_splits *d, const struct meg_mi
     d->class->stem(d, p, stem);
 }
 
-static void megatron_dir(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
-                         struct meg_str *dir)
+static void megatron_dir(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *dir)
 {
     if (d->cache_dir)
         meg_str_printf(dir, "%s", d->cache_dir);
@@ -213,8 +207,7 @@ static void megatron_dir(const struct meg_data_splits *d, const struct meg_mid_d
         meg_str_printf(dir, "%s/cache/%s_indices", p->name, d->class->name);
 }
 
-static int build_part(const struct meg_data_splits *d, int part, struct meg_dataset **out,
-                      struct meg_err *e)
+static int build_part(const struct meg_data_splits *d, int part, struct meg_dataset **out, struct meg_err *e)
 {
     const struct meg_mid_dataset *p = &d->part[part];
     struct meg_dataset *ds = *out = meg_new(sizeof *ds);
@@ -244,8 +237,8 @@ static int build_part(const struct meg_data_splits *d, int part, struct meg_data
 
 /* The blend's own arrays: from the cache, where one was asked for, or built. */
 static void build_blend_index(const struct meg_data_splits *d, struct meg_dataset *ds,
-                              const struct meg_split_members *g, const double *weight,
-                              const int64_t *count, int64_t size, const char *which)
+                              const struct meg_split_members *g, const double *weight, const int64_t *count,
+                              int64_t size, const char *which)
 {
     struct meg_blend_index *x = &ds->blend;
     char **member = meg_new((size_t)g->n * sizeof *member);
@@ -258,7 +251,7 @@ static void build_blend_index(const struct meg_data_splits *d, struct meg_datase
     for (int i = 0; i < g->n; i++)
         member[i] = describe_part(d, g->first + i);
     meg_cache_key_add_blend(&text, member, g->n, which, weight, count, size,
-                       d->release->renormalizes ? &d->renormalize : NULL);
+                            d->release->renormalizes ? &d->renormalize : NULL);
     c.description = text.s;
     if (is_cached && meg_index_cache_load(&c, NULL, a, 2, ds->map)) {
         *x = (struct meg_blend_index){ ds->len, a[0].data, a[1].data, { NULL, NULL } };
@@ -279,8 +272,7 @@ static void build_blend_index(const struct meg_data_splits *d, struct meg_datase
 }
 
 /* Megatron-DeepSpeed's blend is far longer than what is wanted and may run past a member. */
-static int check_blend(const struct meg_data_splits *d, const struct meg_dataset *ds,
-                       struct meg_err *e)
+static int check_blend(const struct meg_data_splits *d, const struct meg_dataset *ds, struct meg_err *e)
 {
     for (int64_t i = 0; i < ds->blend.n; i++) {
         int k = ds->blend.dataset[i];
@@ -294,8 +286,8 @@ static int check_blend(const struct meg_data_splits *d, const struct meg_dataset
     return 0;
 }
 
-static int build_blend(const struct meg_data_splits *d, struct meg_dataset *ds,
-                       const struct meg_split_members *g, const char *which, struct meg_err *e)
+static int build_blend(const struct meg_data_splits *d, struct meg_dataset *ds, const struct meg_split_members *g,
+                       const char *which, struct meg_err *e)
 {
     double *w = meg_realloc_array(NULL, (size_t)g->n, sizeof *w);
     int64_t *count = meg_realloc_array(NULL, (size_t)g->n, sizeof *count), sum = 0, size;
@@ -314,8 +306,7 @@ static int build_blend(const struct meg_data_splits *d, struct meg_dataset *ds,
             w[i] = (double)count[i] / (double)size;
     meg_blend_normalize(w, g->n);
     ds->len = size;
-    build_blend_index(d, ds, g, w, is_exhaustive ? count : NULL,
-                      is_exhaustive ? MEG_ONE_EPOCH : size, which);
+    build_blend_index(d, ds, g, w, is_exhaustive ? count : NULL, is_exhaustive ? MEG_ONE_EPOCH : size, which);
     free(w);
     free(count);
     return check_blend(d, ds, e);

@@ -16,12 +16,12 @@
 /* What the run brings to the data options. */
 struct meg_dataset_spec {
     int64_t seq_length;
-    int64_t seed;               /* --seed, in [0, 2^32) */
+    int64_t seed;                   /* --seed, in [0, 2^32) */
     int64_t wanted[MEG_NUM_SPLITS]; /* samples; 0: the split is not opened; MEG_ONE_EPOCH: all */
-    int32_t eod, pad;           /* ids, -1 where the tokenizer has none */
-    int64_t vocab_size;         /* ids must be below; 0: not checked */
-    const char *tokenizer;      /* what it calls itself in cache files, a JSON object; or NULL */
-    const char *megatron_release; /* --megatron-release, or NULL: tokenizer/megatron_release.h */
+    int32_t eod, pad;               /* ids, -1 where the tokenizer has none */
+    int64_t vocab_size;             /* ids must be below; 0: not checked */
+    const char *tokenizer;          /* what it calls itself in cache files, a JSON object; or NULL */
+    const char *megatron_release;   /* --megatron-release, or NULL: tokenizer/megatron_release.h */
 };
 
 /* One file's part in one split, as --dry-run shows it. */

@@ -15,13 +15,12 @@ struct meg_data_class {
     int (*plan)(const struct meg_data_splits *d, struct meg_mid_dataset *p, const struct meg_source *src,
                 struct meg_err *e);
     /* What the index of p depends on, as Megatron says it. */
-    void (*describe)(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
-                     struct meg_str *out);
+    void (*describe)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out);
     /* The end of Megatron-DeepSpeed's name for the index of p. */
     void (*stem)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out);
     /* The index of ds, whose src is there; c: its cache, NULL where it has none. */
-    int (*build)(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
-                 struct meg_dataset *ds, const struct meg_index_cache_entry *c, struct meg_err *e);
+    int (*build)(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
+                 const struct meg_index_cache_entry *c, struct meg_err *e);
 };
 
 struct meg_split_members { /* the parts of one split */
@@ -34,17 +33,16 @@ struct meg_split_members { /* the parts of one split */
 struct meg_data_splits {
     const struct meg_data_class *class;
     struct meg_dataset_spec need;
-    char *tokenizer, *split_text,
-        *cache_dir; /* split_text is NULL when each split has its own files */
+    char *tokenizer, *split_text, *cache_dir; /* split_text is NULL when each split has its own files */
     struct meg_split_matrix split;
     const struct meg_megatron_release *release;
     bool renormalize, is_deepspeed;
-    double surplus; /* of a dataset of a blend, where the release has it apart */
-    struct meg_sample_conf how; /* GPT */
-    struct meg_masked_sample_conf masked;   /* BERT, T5 */
+    double surplus;                       /* of a dataset of a blend, where the release has it apart */
+    struct meg_sample_conf how;           /* GPT */
+    struct meg_masked_sample_conf masked; /* BERT, T5 */
     struct meg_source **src;
     int nsrc, npart;
-    struct meg_mid_dataset *part;   /* of all groups, in order */
+    struct meg_mid_dataset *part; /* of all groups, in order */
     struct meg_source **part_src; /* [npart], borrowed from src */
     struct meg_split_members group[MEG_NUM_SPLITS];
     struct meg_dataset *ds[MEG_NUM_SPLITS];
@@ -55,9 +53,8 @@ struct meg_data_splits {
  * meg_data_splits_open - build d, and hand it out
  * Errors as in data/data_splits.h; then d is closed and *out untouched.
  */
-int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d,
-                      const struct meg_data_conf *conf, const struct meg_dataset_spec *need,
-                      struct meg_err *e);
+int meg_data_splits_plan(struct meg_data_splits **out, struct meg_data_splits *d, const struct meg_data_conf *conf,
+                         const struct meg_dataset_spec *need, struct meg_err *e);
 int meg_data_splits_open(struct meg_data_splits **out, struct meg_data_splits *d, struct meg_err *e);
 
 #endif

@@ -28,8 +28,8 @@ struct fill {
     int64_t s, at; /* at: tokens so far */
 };
 
-static int take(struct fill *f, const struct meg_dataset *ds, int64_t element, int64_t from,
-                int64_t to, struct meg_err *e)
+static int take(struct fill *f, const struct meg_dataset *ds, int64_t element, int64_t from, int64_t to,
+                struct meg_err *e)
 {
     int64_t n = to - from, room = f->s - f->at;
     int r;
@@ -70,8 +70,7 @@ static int read_stream(const struct meg_dataset *ds, int64_t j, struct fill *f, 
     return 0;
 }
 
-int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab_size,
-                         struct meg_err *e)
+int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab_size, struct meg_err *e)
 {
     if (id >= 0 && (vocab_size == 0 || id < vocab_size))
         return 0;
@@ -81,8 +80,7 @@ int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab
                     meg_source_name(ds->src), id, vocab_size);
 }
 
-static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample *out,
-                      struct meg_err *e)
+static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample *out, struct meg_err *e)
 {
     const struct meg_sample_conf *c = &ds->how;
     const int64_t s = c->cut.seq_length;
@@ -141,8 +139,7 @@ int meg_dataset_find(const struct meg_dataset **ds, int64_t *i, struct meg_err *
     return 0;
 }
 
-int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample *out,
-                       struct meg_err *e)
+int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample *out, struct meg_err *e)
 {
     const int r = meg_dataset_find(&ds, &i, e);
 

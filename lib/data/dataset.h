@@ -30,7 +30,6 @@ int64_t meg_dataset_seq_length(const struct meg_dataset *ds);
  * MEG_EFORMAT when an id is outside of the vocabulary, or an index file names what is not there.
  * MEG_EFAIL when a blend in Megatron-DeepSpeed's order runs past one of its datasets.
  */
-int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample *out,
-                       struct meg_err *e);
+int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample *out, struct meg_err *e);
 
 #endif

@@ -13,76 +13,66 @@ static int64_t sample_tokens(const struct meg_data_splits *d)
 }
 
 /* A part must have something to give; what is less than one sample is read over and over. */
-static int check_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
-                      const struct meg_source *src, struct meg_err *e)
+static int check_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p, const struct meg_source *src,
+                      struct meg_err *e)
 {
-    int64_t n = meg_source_elements(src), all = meg_source_tokens(src, 0, n),
-            need = sample_tokens(d);
+    int64_t n = meg_source_elements(src), all = meg_source_tokens(src, 0, n), need = sample_tokens(d);
 
     if (all < need)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s: %" PRId64 " tokens, one sample needs %" PRId64
-                        " (--seq-length %" PRId64
+                        "%s: %" PRId64 " tokens, one sample needs %" PRId64 " (--seq-length %" PRId64
                         " and the label of the last); use more text or a shorter --seq-length",
                         p->name, all, need, d->need.seq_length);
     if (p->tokens == 0)
         return meg_fail(e, MEG_EUSAGE,
-                        "--split %s: nothing of %s is for %s: it gets sequences %" PRId64
-                        " to %" PRId64 " of %" PRId64 ", 0 of %" PRId64 " tokens, and %" PRId64
-                        " are needed for one "
+                        "--split %s: nothing of %s is for %s: it gets sequences %" PRId64 " to %" PRId64 " of %" PRId64
+                        ", 0 of %" PRId64 " tokens, and %" PRId64 " are needed for one "
                         "sample; give it a larger share, or 0 to do without",
-                        d->split_text ? d->split_text : "(none)", p->name,
-                        meg_split_names[p->split], p->begin, p->end, n, all, need);
+                        d->split_text ? d->split_text : "(none)", p->name, meg_split_names[p->split], p->begin, p->end,
+                        n, all, need);
     if (p->tokens < need) {
         if (p->wanted == MEG_ONE_EPOCH)
-            return meg_fail(e, MEG_EFORMAT,
-                            "%s: %" PRId64 " tokens for %s, one sample needs %" PRId64, p->name,
+            return meg_fail(e, MEG_EFORMAT, "%s: %" PRId64 " tokens for %s, one sample needs %" PRId64, p->name,
                             p->tokens, meg_split_names[p->split], need);
-        meg_warn("%s: only %" PRId64 " tokens for %s, one sample needs %" PRId64
-                 ": they are repeated",
-                 p->name, p->tokens, meg_split_names[p->split], need);
+        meg_warn("%s: only %" PRId64 " tokens for %s, one sample needs %" PRId64 ": they are repeated", p->name,
+                 p->tokens, meg_split_names[p->split], need);
     }
     return 0;
 }
 
-static int plan_part(const struct meg_data_splits *d, struct meg_mid_dataset *p,
-                     const struct meg_source *src, struct meg_err *e)
+static int plan_part(const struct meg_data_splits *d, struct meg_mid_dataset *p, const struct meg_source *src,
+                     struct meg_err *e)
 {
     struct meg_gpt_index_sizes plan;
     int r;
 
     p->tokens = meg_source_tokens(src, p->begin, p->end);
     if ((r = check_part(d, p, src, e)) < 0 ||
-        (r = meg_gpt_index_plan(&plan, p->end - p->begin, p->tokens, p->wanted, &d->how.cut, e)) <
-            0)
+        (r = meg_gpt_index_plan(&plan, p->end - p->begin, p->tokens, p->wanted, &d->how.cut, e)) < 0)
         return r;
     p->samples = plan.samples;
     p->epochs = plan.epochs;
     return 0;
 }
 
-static void describe_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
-                          struct meg_str *out)
+static void describe_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out)
 {
     const struct meg_cache_key id = { "GPTDataset",  p->name,
-                                          p->wanted,     meg_split_names[p->split],
-                                          d->need.seed,  d->need.seq_length,
-                                          d->split_text, &d->split,
-                                          d->tokenizer,  NULL };
+                                      p->wanted,     meg_split_names[p->split],
+                                      d->need.seed,  d->need.seq_length,
+                                      d->split_text, &d->split,
+                                      d->tokenizer,  NULL };
     meg_cache_key_add_dataset(out, &id);
 }
 
 static void stem(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out)
 {
-    meg_str_printf(out, "%" PRId64 "ns_%" PRId64 "sl_%" PRId64 "s", p->wanted, d->need.seq_length,
-                   d->need.seed);
+    meg_str_printf(out, "%" PRId64 "ns_%" PRId64 "sl_%" PRId64 "s", p->wanted, d->need.seq_length, d->need.seed);
 }
 
 static void index_arrays(struct meg_npy *a, const struct meg_gpt_index *x, bool is_deepspeed)
 {
-    a[0] = (struct meg_npy){
-        is_deepspeed ? "doc_idx" : "document_index", "<i4", 4, x->ndocument, 0, x->document
-    };
+    a[0] = (struct meg_npy){ is_deepspeed ? "doc_idx" : "document_index", "<i4", 4, x->ndocument, 0, x->document };
     a[1] = (struct meg_npy){ is_deepspeed ? "sample_idx" : "sample_index",
                              x->is_sample_wide ? "<i8" : "<i4",
                              x->is_sample_wide ? 8 : 4,
@@ -117,21 +107,19 @@ static bool load(const struct meg_index_cache_entry *c, const struct meg_mid_dat
         return true;
     for (int i = 0; i < 3; i++)
         meg_mmap_close(&map[i]);
-    meg_info("%s/%s_*.npy: of another share of the dataset; building the index again", c->dir,
-             c->stem);
+    meg_info("%s/%s_*.npy: of another share of the dataset; building the index again", c->dir, c->stem);
     return false;
 }
 
-static int build_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
-                      struct meg_dataset *ds, const struct meg_index_cache_entry *c, struct meg_err *e)
+static int build_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
+                      const struct meg_index_cache_entry *c, struct meg_err *e)
 {
     struct meg_gpt_index *x = &ds->index;
     struct meg_gpt_index_sizes plan;
     struct meg_npy a[3];
     int r;
 
-    if ((r = meg_gpt_index_plan(&plan, p->end - p->begin, p->tokens, p->wanted, &d->how.cut, e)) <
-        0)
+    if ((r = meg_gpt_index_plan(&plan, p->end - p->begin, p->tokens, p->wanted, &d->how.cut, e)) < 0)
         return r;
     meg_gpt_index_shape(x, &plan);
     index_arrays(a, x, d->is_deepspeed);
@@ -149,9 +137,9 @@ static int build_part(const struct meg_data_splits *d, const struct meg_mid_data
     return 0;
 }
 
-static const struct meg_data_class gpt = { "GPTDataset", meg_source_elements,
-                                           plan_part,    describe_part,
-                                           stem,         build_part };
+static const struct meg_data_class gpt = {
+    "GPTDataset", meg_source_elements, plan_part, describe_part, stem, build_part
+};
 
 int meg_gpt_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
                       const struct meg_dataset_spec *need, struct meg_err *e)

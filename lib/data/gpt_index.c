@@ -8,8 +8,8 @@
 #include "base/mem.h"
 #include "base/mt19937.h"
 
-int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t tokens_per_epoch,
-                       int64_t wanted, const struct meg_gpt_index_conf *cut, struct meg_err *e)
+int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t tokens_per_epoch, int64_t wanted,
+                       const struct meg_gpt_index_conf *cut, struct meg_err *e)
 {
     const int64_t tpe = tokens_per_epoch, t = cut->seq_length, x = cut->extra;
     int64_t need, have;
@@ -30,8 +30,8 @@ int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t 
     if (p->epochs > 1) {
         int64_t per_epoch = (tpe - x) / t;
         p->before_last = ((p->epochs - 1) * tpe - x) / t;
-        p->is_last_separate = wanted - p->before_last <
-            (int64_t)((cut->is_deepspeed ? 0.95 : 0.80) * (double)per_epoch);
+        p->is_last_separate =
+            wanted - p->before_last < (int64_t)((cut->is_deepspeed ? 0.95 : 0.80) * (double)per_epoch);
     }
     return 0;
 }
@@ -43,8 +43,7 @@ void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_siz
     x->is_shuffle_wide = x->nsample >= (int64_t)UINT32_MAX - 1;
 }
 
-static int32_t *build_document_index(const struct meg_gpt_index_sizes *p, int64_t begin,
-                               struct meg_mt19937 *rng)
+static int32_t *build_document_index(const struct meg_gpt_index_sizes *p, int64_t begin, struct meg_mt19937 *rng)
 {
     const int64_t n = p->elements * p->epochs, last = p->is_last_separate ? p->elements : 0;
     int32_t *doc = meg_realloc_array(NULL, (size_t)n, sizeof *doc);
@@ -82,7 +81,7 @@ static void step(struct walk *w, int64_t seq_length)
 }
 
 static void *build_sample_index(const struct meg_gpt_index *x, const struct meg_source *src,
-                         const struct meg_gpt_index_conf *cut)
+                                const struct meg_gpt_index_conf *cut)
 {
     struct walk w = { src, x->document, x->ndocument, 0, 0, cut->extra };
     void *at = meg_realloc_array(NULL, (size_t)x->nsample + 1, x->is_sample_wide ? 16 : 8);
@@ -104,7 +103,7 @@ static void *build_sample_index(const struct meg_gpt_index *x, const struct meg_
 }
 
 static void *build_shuffle_index(const struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p,
-                           struct meg_mt19937 *rng)
+                                 struct meg_mt19937 *rng)
 {
     const int64_t n = x->nsample, first = p->is_last_separate ? p->before_last : n;
     void *order = meg_realloc_array(NULL, (size_t)n, x->is_shuffle_wide ? 8 : 4);
@@ -125,9 +124,8 @@ static void *build_shuffle_index(const struct meg_gpt_index *x, const struct meg
     return order;
 }
 
-void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p,
-                         const struct meg_source *src, int64_t begin, const struct meg_gpt_index_conf *cut,
-                         uint32_t seed)
+void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p, const struct meg_source *src,
+                         int64_t begin, const struct meg_gpt_index_conf *cut, uint32_t seed)
 {
     struct meg_mt19937 rng;
 

@@ -35,8 +35,8 @@ struct meg_gpt_index_sizes {
  * meg_gpt_index_plan - epochs and samples for wanted samples (or MEG_ONE_EPOCH)
  * tokens_per_epoch > 0.  MEG_EFORMAT when the numbers pass 2^62.
  */
-int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t tokens_per_epoch,
-                       int64_t wanted, const struct meg_gpt_index_conf *cut, struct meg_err *e);
+int meg_gpt_index_plan(struct meg_gpt_index_sizes *p, int64_t elements, int64_t tokens_per_epoch, int64_t wanted,
+                       const struct meg_gpt_index_conf *cut, struct meg_err *e);
 
 /* The arrays, each in the narrowest type that Megatron's files give it. */
 struct meg_gpt_index {
@@ -51,11 +51,9 @@ struct meg_gpt_index {
 /* The sample that is number i of the shuffled order, and where a sample begins. */
 static inline int64_t meg_gpt_index_shuffled(const struct meg_gpt_index *x, int64_t i)
 {
-    return x->is_shuffle_wide ? ((const int64_t *)x->shuffle)[i]
-                              : ((const uint32_t *)x->shuffle)[i];
+    return x->is_shuffle_wide ? ((const int64_t *)x->shuffle)[i] : ((const uint32_t *)x->shuffle)[i];
 }
-static inline void meg_gpt_index_start(const struct meg_gpt_index *x, int64_t sample, int64_t *k,
-                                       int64_t *offset)
+static inline void meg_gpt_index_start(const struct meg_gpt_index *x, int64_t sample, int64_t *k, int64_t *offset)
 {
     const int64_t *w = x->sample;
     const int32_t *n = x->sample;
@@ -72,9 +70,8 @@ void meg_gpt_index_shape(struct meg_gpt_index *x, const struct meg_gpt_index_siz
  *   seed  of numpy's RandomState, in [0, 2^32)
  * Cannot fail.
  */
-void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p,
-                         const struct meg_source *src, int64_t begin, const struct meg_gpt_index_conf *cut,
-                         uint32_t seed);
+void meg_gpt_index_build(struct meg_gpt_index *x, const struct meg_gpt_index_sizes *p, const struct meg_source *src,
+                         int64_t begin, const struct meg_gpt_index_conf *cut, uint32_t seed);
 void meg_gpt_index_free(struct meg_gpt_index *x);
 
 #endif

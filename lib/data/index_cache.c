@@ -33,8 +33,7 @@ static void npy_header(struct meg_str *h, const struct meg_npy *a)
     struct meg_str dict = { 0 };
     uint16_t len;
 
-    meg_str_printf(&dict, "{'descr': '%s', 'fortran_order': False, 'shape': (%" PRId64 ",", a->type,
-                   a->rows);
+    meg_str_printf(&dict, "{'descr': '%s', 'fortran_order': False, 'shape': (%" PRId64 ",", a->type, a->rows);
     if (a->columns)
         meg_str_printf(&dict, " %d", a->columns);
     meg_str_printf(&dict, "), }");
@@ -73,18 +72,16 @@ static int64_t npy_header_rows(const char *path)
     if (m.n >= sizeof head) {
         memcpy(head, m.p, sizeof head);
         at = memmem(head, sizeof head, shape, strlen(shape));
-        for (at += at ? strlen(shape) : 0;
-             at && at < head + sizeof head && *at >= '0' && *at <= '9'; at++)
-            rows =
-                rows < INT64_MAX / 100 ? 10 * (rows < 0 ? 0 : rows) + *at - '0' : INT64_MAX / 100;
+        for (at += at ? strlen(shape) : 0; at && at < head + sizeof head && *at >= '0' && *at <= '9'; at++)
+            rows = rows < INT64_MAX / 100 ? 10 * (rows < 0 ? 0 : rows) + *at - '0' : INT64_MAX / 100;
     }
     meg_mmap_close(&m);
     return rows;
 }
 
 /* Map path if it holds head and then nbytes more, and is no older than idx; else say why not. */
-static bool map_file(struct meg_mmap *m, const char *path, const struct stat *idx,
-                     const struct meg_str *head, size_t nbytes)
+static bool map_file(struct meg_mmap *m, const char *path, const struct stat *idx, const struct meg_str *head,
+                     size_t nbytes)
 {
     struct stat st;
 
@@ -93,8 +90,7 @@ static bool map_file(struct meg_mmap *m, const char *path, const struct stat *id
     if (idx && is_older(&st, idx))
         meg_info("%s: older than its dataset; building the index again", path);
     else if (m->n != head->n + nbytes)
-        meg_info("%s: %zu bytes, should be %zu; building the index again", path, m->n,
-                 head->n + nbytes);
+        meg_info("%s: %zu bytes, should be %zu; building the index again", path, m->n, head->n + nbytes);
     else if (memcmp(m->p, head->s, head->n) != 0)
         meg_info("%s: not the array expected; building the index again", path);
     else
@@ -153,10 +149,12 @@ static bool has_checksums(const struct meg_index_cache_entry *c, const struct me
         add_checksum(&sums, &a[i]);
     if (meg_mmap_open(&kept, path, NULL) < 0)
         meg_info("%s: not there, as where Megatron-LM wrote the index; building the index again "
-                 "to check it", path);
+                 "to check it",
+                 path);
     else if (!(has = kept.n == sums.n && memcmp(kept.p, sums.s, sums.n) == 0))
         meg_warn("%s: the arrays of the index do not have these checksums: a file was damaged or "
-                 "changed; building the index again", path);
+                 "changed; building the index again",
+                 path);
     meg_mmap_close(&kept);
     meg_str_free(&sums);
     free(path);
@@ -164,7 +162,7 @@ static bool has_checksums(const struct meg_index_cache_entry *c, const struct me
 }
 
 bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
-                    struct meg_mmap *map)
+                          struct meg_mmap *map)
 {
     struct stat idx;
     const struct stat *newer = prefix && stat_idx(prefix, &idx) ? &idx : NULL;
@@ -188,8 +186,7 @@ bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *pre
     return is_hit;
 }
 
-static int write_file(const char *path, const void *head, size_t nhead, const void *data, size_t n,
-                      struct meg_err *e)
+static int write_file(const char *path, const void *head, size_t nhead, const void *data, size_t n, struct meg_err *e)
 {
     struct meg_file f = { 0 };
     int r;

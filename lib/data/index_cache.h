@@ -22,8 +22,7 @@ struct meg_index_cache_entry {
     const char *class_name;  /* "GPTDataset" */
     const char *split;       /* "train" */
     const char *description; /* Python's json.dumps(..., indent=4) */
-    const char
-        *stem; /* not NULL: Megatron-DeepSpeed's names, DIR/STEM_NAME.npy, and none of the above */
+    const char *stem;        /* not NULL: Megatron-DeepSpeed's names, DIR/STEM_NAME.npy, and none of the above */
 };
 
 struct meg_npy {
@@ -45,7 +44,7 @@ struct meg_npy {
  * Megatron-LM wrote have no checksum: the caller builds the same bytes, and meg_index_cache_store adds it.
  */
 bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *prefix, struct meg_npy *a, int n,
-                    struct meg_mmap *map);
+                          struct meg_mmap *map);
 
 /*
  * Write the arrays, each under a temporary name first, so that processes that build the same entry at

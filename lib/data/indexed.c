@@ -17,19 +17,17 @@ struct meg_indexed {
     struct meg_mmap idx, bin;
     bool is_legacy;
     enum meg_idx_dtype dtype;
-    size_t size;              /* bytes of a token */
-    int64_t nseq, ndoc, ntok; /* ndoc: documents, one fewer than document index entries */
-    const unsigned char *lengths, *offsets, *docs,
-        *modes; /* into idx; modes may be NULL */
+    size_t size;                                           /* bytes of a token */
+    int64_t nseq, ndoc, ntok;                              /* ndoc: documents, one fewer than document index entries */
+    const unsigned char *lengths, *offsets, *docs, *modes; /* into idx; modes may be NULL */
 };
 
 static const struct {
     const char *name;
     size_t size;
 } types[] = {
-    [MEG_IDX_U8] = { "uint8", 1 },    [MEG_IDX_I8] = { "int8", 1 },
-    [MEG_IDX_I16] = { "int16", 2 },   [MEG_IDX_I32] = { "int32", 4 },
-    [MEG_IDX_I64] = { "int64", 8 },   [MEG_IDX_F64] = { "float64", 8 },
+    [MEG_IDX_U8] = { "uint8", 1 },    [MEG_IDX_I8] = { "int8", 1 },    [MEG_IDX_I16] = { "int16", 2 },
+    [MEG_IDX_I32] = { "int32", 4 },   [MEG_IDX_I64] = { "int64", 8 },  [MEG_IDX_F64] = { "float64", 8 },
     [MEG_IDX_F32] = { "float32", 4 }, [MEG_IDX_U16] = { "uint16", 2 },
 };
 
@@ -82,9 +80,7 @@ static int64_t offset_of(const struct meg_indexed *d, int64_t seq)
 
 static int no_documents(const struct meg_indexed *d, int at, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT,
-                    "%s.idx: 0 document index entries at byte %d, expected at least 1", d->prefix,
-                    at);
+    return meg_fail(e, MEG_EFORMAT, "%s.idx: 0 document index entries at byte %d, expected at least 1", d->prefix, at);
 }
 
 /* h: the n bytes of an index in our format */
@@ -101,11 +97,9 @@ static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, 
     if (memcmp(h, MEG_IDX_MAGIC, 9) != 0)
         return meg_fail(e, MEG_EFORMAT, "%s.idx: does not begin with MMIDIDX: no token index", p);
     if (load_u64(h + 9) != 1)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: version %" PRIu64 ", expected 1", p,
-                        load_u64(h + 9));
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: version %" PRIu64 ", expected 1", p, load_u64(h + 9));
     if (h[17] < MEG_IDX_U8 || h[17] > MEG_IDX_U16)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: token type %d at byte 17, expected 1 to 8", p,
-                        h[17]);
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: token type %d at byte 17, expected 1 to 8", p, h[17]);
     nseq = load_u64(h + 18);
     nent = load_u64(h + 26);
     room = n - MEG_IDX_HEADER;
@@ -119,9 +113,8 @@ static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, 
     want = MEG_IDX_HEADER + 12 * nseq + 8 * nent;
     if (n != want && n != want + nseq)
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: %zu bytes, should be %" PRIu64 " for %" PRIu64
-                        " sequences and %" PRIu64 " document index entries (%" PRIu64
-                        " with modes)",
+                        "%s.idx: %zu bytes, should be %" PRIu64 " for %" PRIu64 " sequences and %" PRIu64
+                        " document index entries (%" PRIu64 " with modes)",
                         p, n, want, nseq, nent, want + nseq);
     d->dtype = h[17];
     d->size = types[d->dtype].size;
@@ -142,8 +135,7 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
     for (i = 0; i < d->nseq; i++) {
         int32_t n = length(d, i);
         if (n < 0)
-            return meg_fail(e, MEG_EFORMAT, "%s.idx: sequence %" PRId64 " has length %" PRId32, p,
-                            i, n);
+            return meg_fail(e, MEG_EFORMAT, "%s.idx: sequence %" PRId64 " has length %" PRId32, p, i, n);
         if (offset_of(d, i) != off)
             return meg_fail(e, MEG_EFORMAT,
                             "%s.idx: sequence %" PRId64 " starts at byte %" PRId64
@@ -156,15 +148,12 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
         int64_t s = load_i64(d->docs, i);
         if (i == 0 ? s != 0 : s < prev)
             return meg_fail(e, MEG_EFORMAT,
-                            "%s.idx: document %" PRId64 " starts at sequence %" PRId64
-                            ", expected %s %" PRId64,
-                            p, i, s, i ? "at least" : "sequence", prev);
+                            "%s.idx: document %" PRId64 " starts at sequence %" PRId64 ", expected %s %" PRId64, p, i,
+                            s, i ? "at least" : "sequence", prev);
         prev = s;
     }
     if (prev != d->nseq)
-        return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: the document index ends at sequence %" PRId64
-                        ", there are %" PRId64,
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: the document index ends at sequence %" PRId64 ", there are %" PRId64,
                         p, prev, d->nseq);
     if (d->bin.n < (uint64_t)off)
         return meg_fail(e, MEG_EFORMAT,
@@ -172,8 +161,7 @@ static int check_arrays(struct meg_indexed *d, struct meg_err *e)
                         "tokens of %s.idx: truncated, or of another index",
                         p, d->bin.n, off, d->ntok, types[d->dtype].name, p);
     if (d->bin.n > (uint64_t)off)
-        meg_warn("%s.bin: %zu bytes, its index uses %" PRId64 "; the rest is not read", p, d->bin.n,
-                 off);
+        meg_warn("%s.bin: %zu bytes, its index uses %" PRId64 "; the rest is not read", p, d->bin.n, off);
     return 0;
 }
 
@@ -243,9 +231,8 @@ int meg_indexed_open(struct meg_indexed **out, const char *prefix, struct meg_er
     int r;
 
     d->prefix = meg_strdup(prefix);
-    if ((r = map_pair(&d->idx, prefix, ".idx", e)) < 0 ||
-        (r = map_pair(&d->bin, prefix, ".bin", e)) < 0 || (r = read_index(d, e)) < 0 ||
-        (r = check_arrays(d, e)) < 0)
+    if ((r = map_pair(&d->idx, prefix, ".idx", e)) < 0 || (r = map_pair(&d->bin, prefix, ".bin", e)) < 0 ||
+        (r = read_index(d, e)) < 0 || (r = check_arrays(d, e)) < 0)
         goto out;
     *out = d;
     d = NULL;
@@ -323,35 +310,28 @@ const unsigned char *meg_indexed_bytes(const struct meg_indexed *d, int64_t seq)
     return d->bin.p + offset_of(d, seq);
 }
 
-#define WIDEN(type)                                                                                \
-    for (i = 0; i < n; i++) {                                                                      \
-        type id;                                                                                   \
-        memcpy(&id, p + i * (int64_t)sizeof id, sizeof id);                                        \
-        out[i] = id;                                                                               \
-    }                                                                                              \
+#define WIDEN(type)                                                                                                    \
+    for (i = 0; i < n; i++) {                                                                                          \
+        type id;                                                                                                       \
+        memcpy(&id, p + i * (int64_t)sizeof id, sizeof id);                                                            \
+        out[i] = id;                                                                                                   \
+    }                                                                                                                  \
     return 0
 
-int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, int64_t n,
-                    int32_t *out, struct meg_err *e)
+int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, int64_t n, int32_t *out,
+                    struct meg_err *e)
 {
     const unsigned char *p;
     int64_t i, v;
 
-    MEG_ASSERT(seq >= 0 && seq < d->nseq && offset >= 0 && n >= 0 &&
-               offset + n <= length(d, seq));
+    MEG_ASSERT(seq >= 0 && seq < d->nseq && offset >= 0 && n >= 0 && offset + n <= length(d, seq));
     p = d->bin.p + offset_of(d, seq) + offset * (int64_t)d->size;
     switch (d->dtype) {
-    case MEG_IDX_U8:
-        WIDEN(uint8_t);
-    case MEG_IDX_I8:
-        WIDEN(int8_t);
-    case MEG_IDX_I16:
-        WIDEN(int16_t);
-    case MEG_IDX_U16:
-        WIDEN(uint16_t);
-    case MEG_IDX_I32:
-        memcpy(out, p, (size_t)n * 4);
-        return 0;
+    case MEG_IDX_U8: WIDEN(uint8_t);
+    case MEG_IDX_I8: WIDEN(int8_t);
+    case MEG_IDX_I16: WIDEN(int16_t);
+    case MEG_IDX_U16: WIDEN(uint16_t);
+    case MEG_IDX_I32: memcpy(out, p, (size_t)n * 4); return 0;
     case MEG_IDX_I64:
         for (i = 0; i < n; i++) {
             v = load_i64(p, i);
@@ -363,8 +343,6 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
             out[i] = (int32_t)v;
         }
         return 0;
-    default:
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: holds %s, not token ids", d->prefix,
-                        types[d->dtype].name);
+    default: return meg_fail(e, MEG_EFORMAT, "%s.idx: holds %s, not token ids", d->prefix, types[d->dtype].name);
     }
 }

@@ -61,8 +61,8 @@ const unsigned char *meg_indexed_bytes(const struct meg_indexed *d, int64_t seq)
  * MEG_EFORMAT when the dataset holds floats or an id that does not fit.  A range outside of the
  * sequence is a bug.
  */
-int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, int64_t n,
-                    int32_t *out, struct meg_err *e);
+int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, int64_t n, int32_t *out,
+                    struct meg_err *e);
 
 /*
  * Writing.  Tokens, lengths and document ends go to temporary files beside PREFIX.bin and PREFIX.idx as
@@ -73,12 +73,11 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
  * end_document comes out of the next append, put or commit.
  */
 struct meg_indexed_writer;
-int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix,
-                       enum meg_idx_dtype dtype, struct meg_err *e);
+int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum meg_idx_dtype dtype,
+                       struct meg_err *e);
 /* One sequence of n tokens, n >= 0.  MEG_EFORMAT for an id that the type cannot hold, found before
  * anything is written. */
-int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n,
-                       struct meg_err *e);
+int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e);
 /*
  * The same in three steps, so that threads may write side by side.  narrow checks ids and gives them
  * the file's type; claim, one thread at a time, adds a sequence of n tokens and returns where in .bin
@@ -88,17 +87,15 @@ int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t
  *   out  [n]  tokens; may be ids itself where the type has at most 4 bytes
  */
 int meg_indexed_convert(const struct meg_indexed_writer *w, const int32_t *ids, int64_t n, void *out,
-                       struct meg_err *e);
+                        struct meg_err *e);
 int64_t meg_indexed_reserve(struct meg_indexed_writer *w, int32_t n);
 int64_t meg_indexed_extend(struct meg_indexed_writer *w, int32_t n);
-int meg_indexed_pwrite(struct meg_indexed_writer *w, int64_t at, const void *tokens, int64_t n,
-                    struct meg_err *e);
+int meg_indexed_pwrite(struct meg_indexed_writer *w, int64_t at, const void *tokens, int64_t n, struct meg_err *e);
 /* The sequences since the last end are one document; without any it is an empty document. */
 void meg_indexed_end_document(struct meg_indexed_writer *w);
 /* All of d behind what is there, byte for byte.  MEG_EFORMAT when its type differs, or when one of
  * the two has modes and the other not.  Every document so far must have been ended. */
-int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_indexed *d,
-                               struct meg_err *e);
+int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_indexed *d, struct meg_err *e);
 /* Give the n datasets their names, all or none of them.  Frees each w[i] and sets it to NULL, on success only. */
 int meg_indexed_commit(struct meg_indexed_writer *w[], int n, struct meg_err *e);
 void meg_indexed_abandon(struct meg_indexed_writer *w); /* accepts NULL */

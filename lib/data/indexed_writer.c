@@ -83,8 +83,7 @@ static int lock(struct meg_indexed_writer *w, struct meg_err *e)
     return r;
 }
 
-int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix,
-                       enum meg_idx_dtype dtype, struct meg_err *e)
+int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix, enum meg_idx_dtype dtype, struct meg_err *e)
 {
     struct meg_indexed_writer *w = meg_new(sizeof *w);
     int r;
@@ -92,8 +91,7 @@ int meg_indexed_create(struct meg_indexed_writer **out, const char *prefix,
     w->prefix = meg_strdup(prefix);
     w->dtype = dtype;
     if ((r = lock(w, e)) < 0 || (r = create(&w->bin, prefix, ".bin", e)) < 0 ||
-        (r = create(&w->idx, prefix, ".idx", e)) < 0 ||
-        (r = create(&w->docs, prefix, ".idx.documents", e)) < 0)
+        (r = create(&w->idx, prefix, ".idx", e)) < 0 || (r = create(&w->docs, prefix, ".idx.documents", e)) < 0)
         goto out;
     w->idx.end = MEG_IDX_HEADER;
     add_document(w, 0);
@@ -133,8 +131,7 @@ static int32_t bits_of(const int32_t *ids, int64_t n)
     return bits;
 }
 
-static int check_ids(const struct meg_indexed_writer *w, const int32_t *ids, int64_t n,
-                     struct meg_err *e)
+static int check_ids(const struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e)
 {
     const int64_t lo = range[w->dtype].lo, hi = range[w->dtype].hi;
     const int32_t bits = bits_of(ids, n);
@@ -171,8 +168,7 @@ static void narrow(const int32_t *ids, int64_t n, size_t size, char *to)
     }
 }
 
-int meg_indexed_convert(const struct meg_indexed_writer *w, const int32_t *ids, int64_t n, void *out,
-                       struct meg_err *e)
+int meg_indexed_convert(const struct meg_indexed_writer *w, const int32_t *ids, int64_t n, void *out, struct meg_err *e)
 {
     const size_t size = meg_idx_dtype_size(w->dtype);
     int r = check_ids(w, ids, n, e);
@@ -212,8 +208,7 @@ int64_t meg_indexed_reserve(struct meg_indexed_writer *w, int32_t n)
     return meg_indexed_extend(w, n);
 }
 
-int meg_indexed_pwrite(struct meg_indexed_writer *w, int64_t at, const void *tokens, int64_t n,
-                    struct meg_err *e)
+int meg_indexed_pwrite(struct meg_indexed_writer *w, int64_t at, const void *tokens, int64_t n, struct meg_err *e)
 {
     const int64_t nbytes = n * (int64_t)meg_idx_dtype_size(w->dtype);
     int r = check_index(w, e);
@@ -223,8 +218,7 @@ int meg_indexed_pwrite(struct meg_indexed_writer *w, int64_t at, const void *tok
     return r;
 }
 
-int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n,
-                       struct meg_err *e)
+int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e)
 {
     const size_t size = meg_idx_dtype_size(w->dtype);
     void *tokens;
@@ -232,9 +226,8 @@ int meg_indexed_append(struct meg_indexed_writer *w, const int32_t *ids, int64_t
 
     MEG_ASSERT(w->dtype != MEG_IDX_F32 && w->dtype != MEG_IDX_F64 && !has_modes(w));
     if (n > INT32_MAX)
-        return meg_fail(e, MEG_EFORMAT,
-                        "%s.bin: a sequence of %" PRId64 " tokens, the format holds %d", w->prefix,
-                        n, INT32_MAX);
+        return meg_fail(e, MEG_EFORMAT, "%s.bin: a sequence of %" PRId64 " tokens, the format holds %d", w->prefix, n,
+                        INT32_MAX);
     tokens = meg_realloc_array(NULL, (size_t)n, size);
     if ((r = meg_indexed_convert(w, ids, n, tokens, e)) == 0 && (r = check_index(w, e)) == 0 &&
         (r = meg_file_write(&w->bin, tokens, (size_t)n * size, e)) == 0)
@@ -248,8 +241,7 @@ void meg_indexed_end_document(struct meg_indexed_writer *w)
     add_document(w, w->nseq);
 }
 
-int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_indexed *d,
-                               struct meg_err *e)
+int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_indexed *d, struct meg_err *e)
 {
     int64_t i, n = meg_indexed_sequences(d), nd = meg_indexed_documents(d), first = w->nseq;
     int r;
@@ -259,18 +251,15 @@ int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_in
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: tokens are %s, those before it %s; "
                         "preprocess both with one vocabulary",
-                        meg_indexed_prefix(d), meg_idx_dtype_name(meg_indexed_dtype(d)),
-                        meg_idx_dtype_name(w->dtype));
+                        meg_indexed_prefix(d), meg_idx_dtype_name(meg_indexed_dtype(d)), meg_idx_dtype_name(w->dtype));
     if (first > 0 && n > 0 && meg_indexed_has_modes(d) != has_modes(w))
         return meg_fail(e, MEG_EFORMAT, "%s.idx: %s, those before it %s", meg_indexed_prefix(d),
                         meg_indexed_has_modes(d) ? "has modes" : "has no modes",
                         has_modes(w) ? "have them" : "have none");
-    if (n > 0 &&
-        (r = meg_file_write(&w->bin, meg_indexed_bytes(d, 0),
-                            (size_t)meg_indexed_tokens(d) * meg_idx_dtype_size(w->dtype), e)) < 0)
+    if (n > 0 && (r = meg_file_write(&w->bin, meg_indexed_bytes(d, 0),
+                                     (size_t)meg_indexed_tokens(d) * meg_idx_dtype_size(w->dtype), e)) < 0)
         return r;
-    if (meg_indexed_has_modes(d) && !has_modes(w) &&
-        (r = create(&w->modes, w->prefix, ".idx.modes", e)) < 0)
+    if (meg_indexed_has_modes(d) && !has_modes(w) && (r = create(&w->modes, w->prefix, ".idx.modes", e)) < 0)
         return r;
     for (i = 0; i < n; i++)
         add_sequence(w, meg_indexed_length(d, i));
@@ -331,8 +320,7 @@ static int write_index(struct meg_indexed_writer *w, struct meg_err *e)
     memcpy(h + 18, &w->nseq, 8);
     memcpy(h + 26, &w->nent, 8);
     end_sequence(w);
-    if ((r = check_index(w, e)) < 0 || (r = write_offsets(w, e)) < 0 ||
-        (r = copy(w, &w->docs, 8 * w->nent, e)) < 0 ||
+    if ((r = check_index(w, e)) < 0 || (r = write_offsets(w, e)) < 0 || (r = copy(w, &w->docs, 8 * w->nent, e)) < 0 ||
         (has_modes(w) && (r = copy(w, &w->modes, w->nseq, e)) < 0))
         return r;
     return meg_file_pwrite(&w->idx, h, sizeof h, 0, e);

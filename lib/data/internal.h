@@ -21,18 +21,16 @@
 /* An index that --dataset-impl lazy or cached wrote: the arrays, i64, where they lie in it. */
 struct meg_legacy_index {
     int dtype;
-    int64_t sequences, entries;                /* of the document index */
+    int64_t sequences, entries;                 /* of the document index */
     const unsigned char *sizes, *starts, *docs; /* starts in tokens, one more than sizes */
 };
 /* Whether these bytes are one, and what it has; MEG_EFORMAT names the file NAME.idx. */
 bool meg_legacy_index_detect(const void *idx, size_t n);
-int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const void *idx, size_t n,
-                    struct meg_err *e);
+int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const void *idx, size_t n, struct meg_err *e);
 
 /* A group of datasets, each with its range, from the words of from: MEG_EUSAGE when they are none.
  * And the only one that a file names. */
-int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *from,
-                         struct meg_err *e);
+int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *from, struct meg_err *e);
 int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct meg_err *e);
 #define MEG_ONE_GROUP_MSG "%s: several groups, a split takes one; evaluate others with meg-eval"
 
@@ -76,8 +74,7 @@ int meg_dataset_exhausted(const struct meg_dataset *ds, struct meg_err *e);
 /* MEG_EFORMAT: the cached arrays of ds are of something else. */
 int meg_dataset_cache_mismatch(const struct meg_dataset *ds, struct meg_err *e);
 /* MEG_EFORMAT unless id is in [0, vocab_size); vocab_size 0: any that is not negative is. */
-int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab_size,
-                         struct meg_err *e);
+int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab_size, struct meg_err *e);
 void meg_dataset_close(struct meg_dataset *ds); /* accepts NULL */
 
 #endif

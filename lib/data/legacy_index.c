@@ -20,41 +20,34 @@ bool meg_legacy_index_detect(const void *idx, size_t n)
 }
 
 /* The six numbers behind the magic: version, type, bytes of a token, items, sizes, entries. */
-static int read_header(const char *name, const unsigned char *h, size_t n, uint64_t v[6],
-                       struct meg_err *e)
+static int read_header(const char *name, const unsigned char *h, size_t n, uint64_t v[6], struct meg_err *e)
 {
     uint64_t room;
 
     if (n < LEGACY_HEADER)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: %zu bytes, the header alone has %d: truncated",
-                        name, n, LEGACY_HEADER);
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: %zu bytes, the header alone has %d: truncated", name, n,
+                        LEGACY_HEADER);
     memcpy(v, h + 8, 48);
     if (v[0] != 1)
-        return meg_fail(e, MEG_EFORMAT, "%s.idx: legacy version %" PRIu64 ", expected 1", name,
-                        v[0]);
-    if (v[1] < MEG_IDX_U8 || v[1] > MEG_IDX_U16 ||
-        v[2] != meg_idx_dtype_size((enum meg_idx_dtype)v[1]))
+        return meg_fail(e, MEG_EFORMAT, "%s.idx: legacy version %" PRIu64 ", expected 1", name, v[0]);
+    if (v[1] < MEG_IDX_U8 || v[1] > MEG_IDX_U16 || v[2] != meg_idx_dtype_size((enum meg_idx_dtype)v[1]))
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: token type %" PRIu64 " of %" PRIu64
-                        " bytes at byte 16, expected one of meg-idx(5)",
+                        "%s.idx: token type %" PRIu64 " of %" PRIu64 " bytes at byte 16, expected one of meg-idx(5)",
                         name, v[1], v[2]);
     if (v[3] != v[4])
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: %" PRIu64 " items with %" PRIu64
-                        " sizes: not one-dimensional, so no token dataset",
+                        "%s.idx: %" PRIu64 " items with %" PRIu64 " sizes: not one-dimensional, so no token dataset",
                         name, v[3], v[4]);
     room = (n - LEGACY_HEADER) / 8;
     if ((n - LEGACY_HEADER) % 8 || v[3] > room || v[5] > room || 3 * v[3] + 2 + v[5] != room)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: %zu bytes, should be %.0f for %" PRIu64 " sequences and %" PRIu64
                         " document index entries",
-                        name, n, LEGACY_HEADER + 8 * (3 * (double)v[3] + 2 + (double)v[5]), v[3],
-                        v[5]);
+                        name, n, LEGACY_HEADER + 8 * (3 * (double)v[3] + 2 + (double)v[5]), v[3], v[5]);
     return 0;
 }
 
-int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const void *idx, size_t n,
-                    struct meg_err *e)
+int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const void *idx, size_t n, struct meg_err *e)
 {
     const unsigned char *h = idx, *dims;
     uint64_t v[6], count;
@@ -65,24 +58,22 @@ int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const vo
     count = v[3];
     dims = h + LEGACY_HEADER;
     *l = (struct meg_legacy_index){ .dtype = (int)v[1],
-                              .sequences = (int64_t)count,
-                              .entries = (int64_t)v[5],
-                              .starts = dims + 8 * (count + 1),
-                              .sizes = dims + 16 * (count + 1),
-                              .docs = dims + 16 * (count + 1) + 8 * count };
+                                    .sequences = (int64_t)count,
+                                    .entries = (int64_t)v[5],
+                                    .starts = dims + 8 * (count + 1),
+                                    .sizes = dims + 16 * (count + 1),
+                                    .docs = dims + 16 * (count + 1) + 8 * count };
     for (uint64_t i = 0; i < count; i++) {
         const int64_t size = load_i64(l->sizes, i), start = load_i64(l->starts, i);
 
-        if (load_i64(dims, i) != (int64_t)i || load_i64(dims, i + 1) != (int64_t)i + 1 ||
-            size != (int32_t)size || size < 0)
+        if (load_i64(dims, i) != (int64_t)i || load_i64(dims, i + 1) != (int64_t)i + 1 || size != (int32_t)size ||
+            size < 0)
             return meg_fail(e, MEG_EFORMAT,
-                            "%s.idx: sequence %" PRIu64 " has size %" PRId64
-                            " and dimensions %" PRId64 " to %" PRId64 ", expected %" PRIu64
-                            " to %" PRIu64,
+                            "%s.idx: sequence %" PRIu64 " has size %" PRId64 " and dimensions %" PRId64 " to %" PRId64
+                            ", expected %" PRIu64 " to %" PRIu64,
                             name, i, size, load_i64(dims, i), load_i64(dims, i + 1), i, i + 1);
         if (start < 0 || start > INT64_MAX / 8)
-            return meg_fail(e, MEG_EFORMAT, "%s.idx: sequence %" PRIu64 " starts at token %" PRId64,
-                            name, i, start);
+            return meg_fail(e, MEG_EFORMAT, "%s.idx: sequence %" PRIu64 " starts at token %" PRId64, name, i, start);
     }
     return 0;
 }

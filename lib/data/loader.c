@@ -119,7 +119,7 @@ static void free_slot(struct slot *o)
 }
 
 int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset *ds,
-                    const struct meg_data_sampler_conf *conf, int read_ahead, struct meg_err *e)
+                         const struct meg_data_sampler_conf *conf, int read_ahead, struct meg_err *e)
 {
     struct meg_data_sampler_conf c = *conf;
     struct meg_data_sampler *sampler;
@@ -207,8 +207,8 @@ int meg_data_loader_next(struct meg_data_loader *l, struct meg_batch *b, struct 
             *e = o->err;
         return o->status;
     }
-    *b = (struct meg_batch){ l->s,         l->b,         o->tokens,
-                             o->labels,    o->loss_mask, o->position_ids,
-                             o->doc_start, o->sample_id };
+    *b = (struct meg_batch){
+        l->s, l->b, o->tokens, o->labels, o->loss_mask, o->position_ids, o->doc_start, o->sample_id
+    };
     return 0;
 }

@@ -16,7 +16,7 @@ struct meg_batch {
     const int32_t *tokens, *labels;          /* [s, b] */
     const float *loss_mask;                  /* [s, b] */
     const int32_t *position_ids, *doc_start; /* [s, b] */
-    const int64_t *sample_id; /* [b] number of the sample in the run, the same under every layout */
+    const int64_t *sample_id;                /* [b] number of the sample in the run, the same under every layout */
 };
 
 /*
@@ -27,7 +27,7 @@ struct meg_batch {
  */
 struct meg_data_loader;
 int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset *ds,
-                    const struct meg_data_sampler_conf *conf, int read_ahead, struct meg_err *e);
+                         const struct meg_data_sampler_conf *conf, int read_ahead, struct meg_err *e);
 void meg_data_loader_close(struct meg_data_loader *l); /* accepts NULL */
 
 /*

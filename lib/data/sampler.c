@@ -45,14 +45,12 @@ int meg_data_sampler_open(struct meg_data_sampler **out, const struct meg_data_s
         if (c->total < step)
             return meg_fail(e, MEG_EUSAGE,
                             "--dataloader-type cyclic: the dataset has %" PRId64 " samples, a "
-                            "step reads %" PRId64 " (micro batch %" PRId64 ", %" PRId64
-                            " data-parallel ranks)",
+                            "step reads %" PRId64 " (micro batch %" PRId64 ", %" PRId64 " data-parallel ranks)",
                             c->total, step, c->micro_batch, c->ranks);
         if (c->consumed % (c->total - c->total % step) % step)
             return meg_fail(e, MEG_EUSAGE,
                             "--dataloader-type cyclic: %" PRId64 " consumed samples end inside "
-                            "a step of %" PRId64
-                            "; keep the micro batch and data-parallel sizes of the "
+                            "a step of %" PRId64 "; keep the micro batch and data-parallel sizes of the "
                             "checkpoint",
                             c->consumed, step);
     }

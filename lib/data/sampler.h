@@ -8,8 +8,8 @@
 #include "base/err.h"
 
 enum meg_data_sampler_type {
-    MEG_DATA_SAMPLER_SINGLE,       /* once through, in order; ends */
-    MEG_DATA_SAMPLER_CYCLIC,       /* each epoch permuted, each rank inside its own share; never ends */
+    MEG_DATA_SAMPLER_SINGLE,          /* once through, in order; ends */
+    MEG_DATA_SAMPLER_CYCLIC,          /* each epoch permuted, each rank inside its own share; never ends */
     MEG_DATA_SAMPLER_CYCLIC_UNSHARDED /* each epoch permuted as a whole, ranks take turns (--no-data-sharding) */
 };
 
@@ -29,8 +29,7 @@ struct meg_data_sampler_conf {
  * randperm seeded with the epoch, known up to 214 million samples a rank.
  */
 struct meg_data_sampler;
-int meg_data_sampler_open(struct meg_data_sampler **out, const struct meg_data_sampler_conf *conf,
-                     struct meg_err *e);
+int meg_data_sampler_open(struct meg_data_sampler **out, const struct meg_data_sampler_conf *conf, struct meg_err *e);
 void meg_data_sampler_close(struct meg_data_sampler *s); /* accepts NULL */
 
 /*

@@ -25,8 +25,7 @@ int meg_source_open(struct meg_source **out, const char *prefix, struct meg_err 
         goto out;
     t = meg_indexed_dtype(s->file);
     if (t == MEG_IDX_F32 || t == MEG_IDX_F64) {
-        r = meg_fail(e, MEG_EFORMAT, "%s.idx: holds %s, not token ids", prefix,
-                     meg_idx_dtype_name(t));
+        r = meg_fail(e, MEG_EFORMAT, "%s.idx: holds %s, not token ids", prefix, meg_idx_dtype_name(t));
         goto out;
     }
     if (meg_indexed_sequences(s->file) == 0 || meg_indexed_sequences(s->file) > INT32_MAX) {
@@ -92,14 +91,12 @@ int64_t meg_source_tokens(const struct meg_source *s, int64_t begin, int64_t end
     return sum;
 }
 
-int meg_source_get(const struct meg_source *s, int64_t element, int64_t offset, int64_t n,
-                   int32_t *out, struct meg_err *e)
+int meg_source_get(const struct meg_source *s, int64_t element, int64_t offset, int64_t n, int32_t *out,
+                   struct meg_err *e)
 {
     if (s->file)
         return meg_indexed_get(s->file, element, offset, n, out, e);
     for (int64_t i = 0; i < n; i++)
-        out[i] = offset + i == s->mock_length[element] - 1
-            ? s->eod
-            : (int32_t)(1 + (offset + i) % (s->mock_ids - 1));
+        out[i] = offset + i == s->mock_length[element] - 1 ? s->eod : (int32_t)(1 + (offset + i) % (s->mock_ids - 1));
     return 0;
 }

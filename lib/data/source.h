@@ -20,14 +20,14 @@ int meg_source_open(struct meg_source **out, const char *prefix, struct meg_err 
 struct meg_source *meg_source_mock(int64_t vocab_size, int32_t eod);
 void meg_source_close(struct meg_source *s); /* accepts NULL */
 
-const char *meg_source_name(const struct meg_source *s); /* the prefix, or "mock data" */
+const char *meg_source_name(const struct meg_source *s);                  /* the prefix, or "mock data" */
 const struct meg_indexed *meg_source_indexed(const struct meg_source *s); /* NULL for mock data */
 int64_t meg_source_elements(const struct meg_source *s);
 int32_t meg_source_length(const struct meg_source *s, int64_t element);
 /* Tokens of elements [begin, end). */
 int64_t meg_source_tokens(const struct meg_source *s, int64_t begin, int64_t end);
 /* As meg_indexed_get. */
-int meg_source_get(const struct meg_source *s, int64_t element, int64_t offset, int64_t n,
-                   int32_t *out, struct meg_err *e);
+int meg_source_get(const struct meg_source *s, int64_t element, int64_t offset, int64_t n, int32_t *out,
+                   struct meg_err *e);
 
 #endif

@@ -21,8 +21,10 @@ static int parse_ratio(double *out, const char *word, size_t n, const char *text
     int r = 0;
 
     if (!is_number)
-        r = meg_fail(e, MEG_EUSAGE, "--split: '%.40s' in '%s' is not a decimal number; give three, for example "
-                     "949,50,1", copy, text);
+        r = meg_fail(e, MEG_EUSAGE,
+                     "--split: '%.40s' in '%s' is not a decimal number; give three, for example "
+                     "949,50,1",
+                     copy, text);
     free(copy);
     return r;
 }
@@ -48,8 +50,7 @@ int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err
     for (int i = 0; i < MEG_NUM_SPLITS; i++)
         sum += v[i];
     if (!(sum > 0 && isfinite(sum)))
-        return meg_fail(e, MEG_EUSAGE, "--split: '%s' has no number above 0; for example 949,50,1",
-                        text);
+        return meg_fail(e, MEG_EUSAGE, "--split: '%s' has no number above 0; for example 949,50,1", text);
     *s = (struct meg_split_matrix){ 0 };
     for (int i = 0; i < MEG_NUM_SPLITS; i++) {
         s->share[i] = v[i] / sum;
@@ -68,8 +69,7 @@ void meg_fraction_range(const double fraction[2], int64_t n, int64_t *begin, int
         *end = n;
 }
 
-static void deepspeed_range(const struct meg_split_matrix *s, int which, int64_t n, int64_t *begin,
-                            int64_t *end)
+static void deepspeed_range(const struct meg_split_matrix *s, int which, int64_t n, int64_t *begin, int64_t *end)
 {
     int64_t at[MEG_NUM_SPLITS + 1] = { 0 }, over;
 

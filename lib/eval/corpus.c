@@ -38,8 +38,10 @@ static int add_text(const struct meg_str *text, const char *name, const struct m
     int r;
 
     if (!rule->tok)
-        return meg_fail(e, MEG_EUSAGE, "%s: text, but no tokenizer came with the model: give one (--tokenizer-type "
-                                       "and its files)", name);
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: text, but no tokenizer came with the model: give one (--tokenizer-type "
+                        "and its files)",
+                        name);
     if ((r = meg_tokenizer_encode(rule->tok, text->s, (int64_t)text->n, ids, &why)) < 0)
         return meg_fail(e, r, "%s: %s", name, why.msg);
     return MEG_OK;
@@ -66,7 +68,7 @@ static char first_nonblank(struct meg_line_block *b)
 }
 
 int meg_tokenize_corpus(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
-                  int64_t *documents, struct meg_err *e)
+                        int64_t *documents, struct meg_err *e)
 {
     const struct meg_prompt_format rule = { .key = "text", .tok = tok, .vocab_size = vocab_size, .is_corpus = true };
     struct meg_line_block b = { 0 };

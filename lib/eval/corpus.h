@@ -15,7 +15,7 @@ MEG_BEGIN_DECLS
  * as it stands, and takes no eod.  *documents is their number.  Errors as meg_prompt_read.
  */
 int meg_tokenize_corpus(struct meg_block_reader *in, struct meg_tokenizer *tok, int64_t vocab_size, struct meg_ids *ids,
-                  int64_t *documents, struct meg_err *e);
+                        int64_t *documents, struct meg_err *e);
 
 MEG_END_DECLS
 #endif

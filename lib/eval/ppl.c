@@ -37,7 +37,8 @@ static int read_dataset(void *of, int64_t first, int64_t count, int32_t *out, st
             return ret;
         for (i = 0; i < n; i++)
             if (out[i] < 0 || out[i] >= r->vocab_size)
-                return meg_fail(e, MEG_EFORMAT, "%s.bin: token %lld of sequence %lld is %d; the model has ids 0 to %lld",
+                return meg_fail(e, MEG_EFORMAT,
+                                "%s.bin: token %lld of sequence %lld is %d; the model has ids 0 to %lld",
                                 meg_indexed_prefix(r->d), (long long)(first - begin + i), (long long)seq, out[i],
                                 (long long)r->vocab_size - 1);
         first += n;
@@ -48,7 +49,7 @@ static int read_dataset(void *of, int64_t first, int64_t count, int32_t *out, st
 }
 
 struct meg_token_stream meg_token_stream_from_dataset(struct meg_dataset_reader *r, const struct meg_indexed *d,
-                                              int64_t vocab_size)
+                                                      int64_t vocab_size)
 {
     *r = (struct meg_dataset_reader){ .d = d, .vocab_size = vocab_size };
     return (struct meg_token_stream){ meg_indexed_tokens(d), r, read_dataset };
@@ -85,9 +86,8 @@ int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_t
     for (i = 0; i < windows; i++) {
         w = meg_window_at(src->n, seq_length, stride, i);
         if (w.scored == 0)
-            break;                                    /* and so do all that follow */
-        if ((r = src->read(src->of, w.start, w.ntok, ids, e)) < 0 ||
-            (r = meg_score(s, ids, w.ntok, logprob, e)) < 0)
+            break; /* and so do all that follow */
+        if ((r = src->read(src->of, w.start, w.ntok, ids, e)) < 0 || (r = meg_score(s, ids, w.ntok, logprob, e)) < 0)
             goto out;
         for (t = w.first; t < w.first + w.scored; t++)
             out->loss -= logprob[t];

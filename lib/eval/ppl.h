@@ -26,16 +26,16 @@ struct meg_token_stream meg_token_stream_from_ids(const struct meg_ids *ids);
 struct meg_dataset_reader {
     const struct meg_indexed *d;
     int64_t vocab_size;
-    int64_t seq, begin;          /* where reading is: a sequence and the number of its first token */
+    int64_t seq, begin; /* where reading is: a sequence and the number of its first token */
 };
 struct meg_token_stream meg_token_stream_from_dataset(struct meg_dataset_reader *r, const struct meg_indexed *d,
-                                              int64_t vocab_size);
+                                                      int64_t vocab_size);
 
 struct meg_ppl_result {
-    int64_t scored;              /* targets: tokens - 1 */
-    int64_t windows;             /* run */
-    int64_t bytes;               /* that the targets stand for, eod for none; 0 without a tokenizer */
-    double loss;                 /* sum of -log p over targets, nats */
+    int64_t scored;  /* targets: tokens - 1 */
+    int64_t windows; /* run */
+    int64_t bytes;   /* that the targets stand for, eod for none; 0 without a tokenizer */
+    double loss;     /* sum of -log p over targets, nats */
 };
 
 /*

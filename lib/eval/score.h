@@ -10,9 +10,9 @@ MEG_BEGIN_DECLS
 
 /* Sequences are scored one at a time, each alone in its micro-batch: none can touch another's numbers. */
 struct meg_scorer {
-    struct meg_gpt *g;           /* borrowed; created with run.s >= the longest sequence less one */
-    int32_t *position;           /* [run.s] 0, 1, … */
-    float *logits;               /* scratch of meg_score_top, NULL until it is called, */
+    struct meg_gpt *g; /* borrowed; created with run.s >= the longest sequence less one */
+    int32_t *position; /* [run.s] 0, 1, … */
+    float *logits;     /* scratch of meg_score_top, NULL until it is called, */
     int32_t *heap;
 };
 void meg_scorer_init(struct meg_scorer *s, struct meg_gpt *g);

@@ -17,7 +17,7 @@ MEG_BEGIN_DECLS
 
 struct meg_window {
     int64_t start, ntok;
-    int64_t first, scored;       /* targets first .. first+scored-1 of the window count; target t is token start+t+1 */
+    int64_t first, scored; /* targets first .. first+scored-1 of the window count; target t is token start+t+1 */
 };
 
 /* Megatron's number of windows; tokens >= 1, stride >= 1. */

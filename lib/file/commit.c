@@ -113,8 +113,8 @@ static bool read_committed(struct set *s, const char *path)
 {
     struct meg_str text = { 0 }, first = { 0 };
     struct set of_first = { 0 };
-    const bool is_decided = read_list(s, &text, path) && read_list(&of_first, &first, s->v[0].path) &&
-        !strcmp(text.s, first.s);
+    const bool is_decided =
+        read_list(s, &text, path) && read_list(&of_first, &first, s->v[0].path) && !strcmp(text.s, first.s);
 
     free_set(&of_first);
     meg_str_free(&text);

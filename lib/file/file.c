@@ -119,9 +119,7 @@ static char *parent_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
 
-    return !slash        ? meg_strdup(".")
-        : slash == path ? meg_strdup("/")
-                        : meg_strndup(path, (size_t)(slash - path));
+    return !slash ? meg_strdup(".") : slash == path ? meg_strdup("/") : meg_strndup(path, (size_t)(slash - path));
 }
 
 int meg_fsync_parent(const char *path, struct meg_err *e)
@@ -171,8 +169,7 @@ int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e)
     return MEG_OK;
 }
 
-int meg_file_pwrite(struct meg_file *f, const void *bytes, size_t n, int64_t offset,
-                    struct meg_err *e)
+int meg_file_pwrite(struct meg_file *f, const void *bytes, size_t n, int64_t offset, struct meg_err *e)
 {
     const char *p = (const char *)bytes;
     ssize_t k;
@@ -248,8 +245,7 @@ int meg_file_pread(struct meg_file *f, void *out, size_t n, int64_t offset, stru
         if (k < 0)
             return meg_fail_errno(e, "%s: reading", f->tmp);
         if (k == 0)
-            return meg_fail(e, MEG_EIO, "%s: ends at byte %lld, more was written", f->tmp,
-                            (long long)offset);
+            return meg_fail(e, MEG_EIO, "%s: ends at byte %lld, more was written", f->tmp, (long long)offset);
         p += k;
         n -= (size_t)k;
         offset += k;

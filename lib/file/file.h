@@ -62,8 +62,7 @@ struct meg_file {
 };
 int meg_file_create(struct meg_file *f, const char *path, struct meg_err *e);
 int meg_file_write(struct meg_file *f, const void *bytes, size_t n, struct meg_err *e);
-int meg_file_pwrite(struct meg_file *f, const void *bytes, size_t n, int64_t offset,
-                    struct meg_err *e);
+int meg_file_pwrite(struct meg_file *f, const void *bytes, size_t n, int64_t offset, struct meg_err *e);
 void meg_file_writeback(const struct meg_file *f, int64_t from, int64_t to);
 int meg_file_pread(struct meg_file *f, void *out, size_t n, int64_t offset, struct meg_err *e);
 int meg_file_sync(struct meg_file *f, struct meg_err *e);

@@ -170,20 +170,23 @@ static int refuse(const char *path, const char *output, const struct holder *h, 
     if (!*h->value[PID])
         return meg_fail(e, MEG_EIO, "%s: %s is no lock file that meg wrote; remove it if nothing writes here", output,
                         path);
-    return meg_fail(e, MEG_EIO, "%s: %s on host %s, process %s, started %s, is writing here; wait for it or name "
-                    "another output%s%s%s", output, h->value[PROGRAM], h->value[HOST], h->value[PID],
-                    h->value[STARTED], is_running ? "" : " (if that process is gone, remove ",
-                    is_running ? "" : path, is_running ? "" : ")");
+    return meg_fail(e, MEG_EIO,
+                    "%s: %s on host %s, process %s, started %s, is writing here; wait for it or name "
+                    "another output%s%s%s",
+                    output, h->value[PROGRAM], h->value[HOST], h->value[PID], h->value[STARTED],
+                    is_running ? "" : " (if that process is gone, remove ", is_running ? "" : path,
+                    is_running ? "" : ")");
 }
 
 /* ---- taking and releasing ---- */
 
 /* What this process holds, which is released at exit. */
-static struct held {
+struct held {
     char *path, *text; /* the lock file and what this process wrote into it; NULL: free */
     char *folder;      /* that meg_lock_dir created, or NULL */
     int made;          /* of meg_temporary_register */
-} *held;
+};
+static struct held *held;
 static int nheld;
 
 static bool is_ours(const struct held *h)
@@ -291,8 +294,7 @@ static bool create(const char *path, const struct holder *self)
 }
 
 /* tmp, complete under a name of its own, becomes the lock file or is removed. */
-static int acquire(const char *tmp, const char *path, const char *output, const struct holder *self,
-                   struct meg_err *e)
+static int acquire(const char *tmp, const char *path, const char *output, const struct holder *self, struct meg_err *e)
 {
     bool is_ours = false;
     struct holder h;

@@ -10,15 +10,15 @@ struct meg_generator {
     struct meg_token_sampler sampler;
     int64_t slots, active, ntop;
     const struct meg_ids *ends;
-    struct meg_continuation **slot;   /* [slots] NULL: free */
-    int64_t *fed;                     /* [slots] the slots of a step, */
-    int32_t *token;                   /* [slots] the token each is fed, */
-    float *logits;                    /* [slots,v] and what comes of it */
-    int32_t *heap;                    /* [v] scratch */
+    struct meg_continuation **slot; /* [slots] NULL: free */
+    int64_t *fed;                   /* [slots] the slots of a step, */
+    int32_t *token;                 /* [slots] the token each is fed, */
+    float *logits;                  /* [slots,v] and what comes of it */
+    int32_t *heap;                  /* [v] scratch */
 };
 
-int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t unpadded_vocab, const struct meg_ids *ends,
-                       int64_t slots, int64_t ntop, struct meg_err *e)
+int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t unpadded_vocab,
+                       const struct meg_ids *ends, int64_t slots, int64_t ntop, struct meg_err *e)
 {
     struct meg_generator *gen = meg_new(sizeof *gen);
     int64_t v = g->conf.vocab_size;

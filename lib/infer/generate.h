@@ -14,18 +14,18 @@ MEG_BEGIN_DECLS
 
 enum meg_finish_reason {
     MEG_FINISH_RUNNING,
-    MEG_FINISH_STOP,                 /* an id that ends it was drawn, which is not among the ids, or meg_generator_stop
+    MEG_FINISH_STOP,  /* an id that ends it was drawn, which is not among the ids, or meg_generator_stop
                                     was called */
-    MEG_FINISH_LENGTH                     /* as many tokens as asked for, or as the model has positions */
+    MEG_FINISH_LENGTH /* as many tokens as asked for, or as the model has positions */
 };
 
 /* One continuation. */
 struct meg_continuation {
-    int64_t prompt;              /* number of the prompt, which its draws depend on */
+    int64_t prompt;                    /* number of the prompt, which its draws depend on */
     const struct meg_request *request; /* borrowed */
-    int32_t *ids;                /* [n] what was generated */
-    float *logprob;              /* [n] log p of each id given all before it, in nats */
-    struct meg_token_logprob *top;      /* [n,ntop] the likeliest at the position of each id, of all ids of the model */
+    int32_t *ids;                      /* [n] what was generated */
+    float *logprob;                    /* [n] log p of each id given all before it, in nats */
+    struct meg_token_logprob *top;     /* [n,ntop] the likeliest at the position of each id, of all ids of the model */
     int64_t n, cap;
     enum meg_finish_reason finish;
 };
@@ -39,8 +39,8 @@ struct meg_continuation {
  * g must have been created for is_training = false.
  */
 struct meg_generator;
-int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t unpadded_vocab, const struct meg_ids *ends,
-                       int64_t slots, int64_t ntop, struct meg_err *e);
+int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t unpadded_vocab,
+                       const struct meg_ids *ends, int64_t slots, int64_t ntop, struct meg_err *e);
 void meg_generator_close(struct meg_generator *gen);
 
 /* Sequences under way. */

@@ -30,9 +30,8 @@ void meg_line_reader_close(struct meg_line_reader *in)
 static char *newline(struct meg_line_reader *in)
 {
     char *from = in->buf + in->begin;
-    char *at = in->scanned < in->end - in->begin
-                   ? memchr(from + in->scanned, '\n', in->end - in->begin - in->scanned)
-                   : NULL;
+    char *at =
+        in->scanned < in->end - in->begin ? memchr(from + in->scanned, '\n', in->end - in->begin - in->scanned) : NULL;
 
     in->scanned = at ? (size_t)(at - from) : in->end - in->begin;
     return at;
@@ -48,12 +47,12 @@ static int fill(struct meg_line_reader *in, struct meg_err *e)
         in->end -= in->begin;
         in->begin = 0;
     }
-    if (in->cap - in->end < 2) {                      /* a byte to read and the zero behind it */
+    if (in->cap - in->end < 2) { /* a byte to read and the zero behind it */
         in->cap = in->cap ? 2 * in->cap : 65536;
         in->buf = meg_realloc_array(in->buf, in->cap, 1);
     }
     while ((got = read(in->fd, in->buf + in->end, in->cap - in->end - 1)) < 0)
-        if (errno == EAGAIN)                          /* somebody made it non-blocking */
+        if (errno == EAGAIN) /* somebody made it non-blocking */
             poll(&(struct pollfd){ .fd = in->fd, .events = POLLIN }, 1, -1);
         else if (errno != EINTR)
             return meg_fail_errno(e, "%s", in->name);
@@ -70,7 +69,7 @@ bool meg_line_reader_is_ready(struct meg_line_reader *in)
         if (poll(&p, 1, 0) <= 0)
             return false;
         if (fill(in, NULL) < 0)
-            return true;                              /* meg_line_reader_next fails the same way and says so */
+            return true; /* meg_line_reader_next fails the same way and says so */
     }
     return true;
 }

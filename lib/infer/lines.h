@@ -13,13 +13,13 @@
 MEG_BEGIN_DECLS
 
 struct meg_line_reader {
-    const char *name;            /* for messages: the path, or "standard input" */
-    int64_t line;                /* number of the line last given, from 1 */
+    const char *name; /* for messages: the path, or "standard input" */
+    int64_t line;     /* number of the line last given, from 1 */
     int fd;
     bool is_eof;
     char *buf;
-    size_t begin, end, cap;      /* bytes read and not yet given */
-    size_t scanned;              /* of them, bytes known to hold no newline */
+    size_t begin, end, cap; /* bytes read and not yet given */
+    size_t scanned;         /* of them, bytes known to hold no newline */
 };
 
 /* path is borrowed; "-" is standard input. */

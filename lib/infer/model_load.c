@@ -6,12 +6,11 @@
 #include "ckpt/ckpt.h"
 #include "cpu/cpu.h"
 
-const struct meg_opt meg_load_opts[] = {
-    { "load", 0, MEG_STR(struct meg_load_conf, load), "DIR", NULL,
-      "the model: a checkpoint folder, or a Hugging Face folder" },
-    { "ckpt-step", 0, MEG_I64(struct meg_load_conf, ckpt_step), "N", NULL, "take this iteration, not the latest" },
-    { 0 }
-};
+const struct meg_opt meg_load_opts[] = { { "load", 0, MEG_STR(struct meg_load_conf, load), "DIR", NULL,
+                                           "the model: a checkpoint folder, or a Hugging Face folder" },
+                                         { "ckpt-step", 0, MEG_I64(struct meg_load_conf, ckpt_step), "N", NULL,
+                                           "take this iteration, not the latest" },
+                                         { 0 } };
 
 /* The checkpoint's, and what ends a document for the tokenizer. */
 static void set_eos_ids(struct meg_loaded_model *m, const struct meg_ckpt *ckpt)
@@ -44,7 +43,8 @@ static int open_tokenizer(struct meg_loaded_model *m, const struct meg_ckpt *ckp
         return r;
     n = meg_tokenizer_vocab_size(m->tok);
     if (n > v)
-        return meg_fail(e, MEG_EUSAGE, "%s: the model has %lld token ids, the tokenizer (%s) %lld: it is another model's",
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: the model has %lld token ids, the tokenizer (%s) %lld: it is another model's",
                         meg_ckpt_path(ckpt), (long long)v, tc.type ? tc.type : tc.name_or_path, (long long)n);
     if (meg_tokenizer_eod(m->tok) >= 0)
         m->eod = meg_tokenizer_eod(m->tok);
@@ -60,7 +60,7 @@ static int load_weights(struct meg_gpt *g, const struct meg_ckpt *ckpt, struct m
 }
 
 int meg_load_model(struct meg_loaded_model *m, const struct meg_load_conf *conf, const struct meg_tok_conf *tc,
-             struct meg_err *e)
+                   struct meg_err *e)
 {
     struct meg_gpt_run run = { .b = 1 };
     struct meg_ckpt *ckpt = NULL;

@@ -23,8 +23,10 @@ static int encode(const struct meg_prompt_format *rule, const struct place *at, 
     int r;
 
     if (!rule->tok)
-        return fail_at(at, MEG_EUSAGE, "text, but no tokenizer came with the model: give one "
-                                       "(--tokenizer-type and its files), or token ids: {\"ids\":[...]}", e);
+        return fail_at(at, MEG_EUSAGE,
+                       "text, but no tokenizer came with the model: give one "
+                       "(--tokenizer-type and its files), or token ids: {\"ids\":[...]}",
+                       e);
     if ((r = meg_tokenizer_encode(rule->tok, text, (int64_t)n, ids, &why)) < 0)
         return fail_at(at, r, why.msg, e);
     return MEG_OK;
@@ -40,7 +42,8 @@ static int read_ids(const struct meg_prompt_format *rule, const struct place *at
     if (!json_is_array(list))
         return fail_at(at, MEG_EFORMAT, "\"ids\" is not an array of numbers", e);
     meg_ids_reserve(ids, (int64_t)json_array_size(list));
-    json_array_foreach(list, i, x) {
+    json_array_foreach(list, i, x)
+    {
         id = json_integer_value(x);
         if (!json_is_integer(x))
             return meg_fail(e, MEG_EFORMAT, "%s: line %lld: \"ids\"[%zu] is not a whole number", at->name,
@@ -78,7 +81,8 @@ static int read_options(const struct meg_prompt_format *rule, const struct place
     json_t *value;
     int r;
 
-    json_object_foreach(root, name, value) {
+    json_object_foreach(root, name, value)
+    {
         if (strcmp(name, rule->key) == 0 || strcmp(name, "ids") == 0)
             continue;
         r = request ? meg_request_set(request, name, value, &why) : 0;
@@ -90,8 +94,10 @@ static int read_options(const struct meg_prompt_format *rule, const struct place
     if (request && (r = meg_request_check(request, rule->unpadded_vocab, &why)) < 0)
         return fail_at(at, r, why.msg, e);
     if (request && request->nstop > 0 && !rule->tok)
-        return fail_at(at, MEG_EUSAGE, "\"stop\", but no tokenizer came with the model: give one (--tokenizer-type "
-                                       "and its files)", e);
+        return fail_at(at, MEG_EUSAGE,
+                       "\"stop\", but no tokenizer came with the model: give one (--tokenizer-type "
+                       "and its files)",
+                       e);
     return MEG_OK;
 }
 
@@ -101,9 +107,13 @@ static int read_prompt(const struct meg_prompt_format *rule, const struct place 
     const json_t *text = json_object_get(root, rule->key), *list = json_object_get(root, "ids");
 
     if (!text == !list)
-        return meg_fail(e, MEG_EFORMAT, "%s: line %lld: expected is a JSON object with either \"%s\" or \"ids\", "
-                                        "found %s", at->name, (long long)at->line, rule->key,
-                        text ? "both" : json_is_object(root) ? "neither" : "no object");
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: line %lld: expected is a JSON object with either \"%s\" or \"ids\", "
+                        "found %s",
+                        at->name, (long long)at->line, rule->key,
+                        text                   ? "both"
+                        : json_is_object(root) ? "neither"
+                                               : "no object");
     if (list)
         return read_ids(rule, at, list, ids, e);
     if (!json_is_string(text))

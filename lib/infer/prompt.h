@@ -10,12 +10,12 @@ MEG_BEGIN_DECLS
 
 /* How lines are read. */
 struct meg_prompt_format {
-    const char *key;             /* member of a JSON line that holds text: "prompt" or "text" */
-    bool is_plain_allowed;       /* a line that does not begin with '{' is text as it stands */
-    struct meg_tokenizer *tok;   /* or NULL: lines must hold ids */
-    int64_t vocab_size;          /* ids are below it */
-    int64_t unpadded_vocab;            /* ids below it may be generated */
-    bool is_corpus;              /* members other than key and "ids" are not looked at, as meg-preprocess has it */
+    const char *key;           /* member of a JSON line that holds text: "prompt" or "text" */
+    bool is_plain_allowed;     /* a line that does not begin with '{' is text as it stands */
+    struct meg_tokenizer *tok; /* or NULL: lines must hold ids */
+    int64_t vocab_size;        /* ids are below it */
+    int64_t unpadded_vocab;    /* ids below it may be generated */
+    bool is_corpus;            /* members other than key and "ids" are not looked at, as meg-preprocess has it */
 };
 
 /*

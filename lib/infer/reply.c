@@ -8,21 +8,24 @@
 #include "unicode/utf8.h"
 
 const struct meg_opt meg_token_output_opts[] = {
-    { "return-tokens", 0, MEG_BOOL(struct meg_token_output_conf, return_tokens), NULL, "no", "print the text of each token, too" },
+    { "return-tokens", 0, MEG_BOOL(struct meg_token_output_conf, return_tokens), NULL, "no",
+      "print the text of each token, too" },
     MEG_ALIAS("return-segments", "return-tokens"),
     { "top-n-logprobs", 0, MEG_I64(struct meg_token_output_conf, top_n_logprobs), "N", "0",
       "print the N likeliest ids at each position, too" },
     { 0 }
 };
 
-int meg_token_output_check(const struct meg_token_output_conf *c, const struct meg_tokenizer *tok, int64_t v, struct meg_err *e)
+int meg_token_output_check(const struct meg_token_output_conf *c, const struct meg_tokenizer *tok, int64_t v,
+                           struct meg_err *e)
 {
     if (c->top_n_logprobs < 0 || c->top_n_logprobs > v)
         return meg_fail(e, MEG_EUSAGE, "--top-n-logprobs %lld: it must be from 0 to %lld, the size of the vocabulary",
                         (long long)c->top_n_logprobs, (long long)v);
     if (c->return_tokens && !tok)
-        return meg_fail(e, MEG_EUSAGE, "--return-tokens: the model has no tokenizer; give one (--tokenizer-type and "
-                                       "its files)");
+        return meg_fail(e, MEG_EUSAGE,
+                        "--return-tokens: the model has no tokenizer; give one (--tokenizer-type and "
+                        "its files)");
     return MEG_OK;
 }
 
@@ -40,8 +43,8 @@ static void add_token(struct meg_str *out, const struct meg_tokenizer *tok, int3
     meg_str_free(&text);
 }
 
-void meg_json_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
-                           const int32_t *ids, int64_t n)
+void meg_json_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report,
+                         const struct meg_tokenizer *tok, const int32_t *ids, int64_t n)
 {
     if (!report->return_tokens)
         return;
@@ -53,8 +56,8 @@ void meg_json_add_tokens(struct meg_str *out, const struct meg_token_output_conf
     meg_str_add(out, "]", 1);
 }
 
-static void add_logprob(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
-                       const struct meg_token_logprob *x)
+static void add_logprob(struct meg_str *out, const struct meg_token_output_conf *report,
+                        const struct meg_tokenizer *tok, const struct meg_token_logprob *x)
 {
     meg_str_printf(out, "{\"id\":%d,", x->id);
     if (report->return_tokens) {
@@ -65,11 +68,11 @@ static void add_logprob(struct meg_str *out, const struct meg_token_output_conf 
     if (isfinite(x->logprob))
         meg_str_printf(out, "\"logprob\":%.9g}", (double)x->logprob);
     else
-        meg_str_printf(out, "\"logprob\":null}");       /* JSON has no infinity */
+        meg_str_printf(out, "\"logprob\":null}"); /* JSON has no infinity */
 }
 
-void meg_json_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
-                        const struct meg_token_logprob *top, int64_t n)
+void meg_json_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *report,
+                               const struct meg_tokenizer *tok, const struct meg_token_logprob *top, int64_t n)
 {
     const int64_t ntop = report->top_n_logprobs;
 
@@ -229,7 +232,7 @@ void meg_reply_add_text(struct meg_str *out, struct meg_reply *r)
     size_t end = r->text.n > reach ? r->text.n - reach : 0;
 
     while (end > 0 && end < r->text.n && (r->text.s[end] & 0xC0) == 0x80)
-        end--;                                        /* the middle of a character */
+        end--; /* the middle of a character */
     meg_str_add(out, r->head.s, r->head.n);
     r->head.n = 0;
     if (end > r->nprinted) {

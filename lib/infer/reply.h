@@ -11,25 +11,26 @@ MEG_BEGIN_DECLS
 
 /* What is printed of each token beside its id. */
 struct meg_token_output_conf {
-    bool return_tokens;          /* --return-tokens */
-    int64_t top_n_logprobs;      /* --top-n-logprobs */
+    bool return_tokens;     /* --return-tokens */
+    int64_t top_n_logprobs; /* --top-n-logprobs */
 };
 extern const struct meg_opt meg_token_output_opts[];
 
 /* Refuse what the model (of v ids) or the tokenizer (or NULL) cannot give: MEG_EUSAGE. */
-int meg_token_output_check(const struct meg_token_output_conf *c, const struct meg_tokenizer *tok, int64_t v, struct meg_err *e);
+int meg_token_output_check(const struct meg_token_output_conf *c, const struct meg_tokenizer *tok, int64_t v,
+                           struct meg_err *e);
 
 /* Starts as { 0 }; c.prompt and request are the caller's, and c.request points to request. */
 struct meg_reply {
     struct meg_request request;
     struct meg_continuation c;
-    struct meg_detok detok;      /* of the prompt's ids and then of c.ids; without a tokenizer there is no text */
-    struct meg_str head;         /* text of the prompt that no later id changes */
-    struct meg_str held;         /* the rest of it, as it would be if the prompt ended there */
-    struct meg_str text;         /* what c.ids add to head: of a running reply what no later id changes, of a
+    struct meg_detok detok; /* of the prompt's ids and then of c.ids; without a tokenizer there is no text */
+    struct meg_str head;    /* text of the prompt that no later id changes */
+    struct meg_str held;    /* the rest of it, as it would be if the prompt ended there */
+    struct meg_str text;    /* what c.ids add to head: of a running reply what no later id changes, of a
                                     complete one all of it, up to the stop string */
-    int64_t ndecoded;            /* ids of c that are in text */
-    size_t nprinted;             /* bytes of text that meg_reply_add_text gave */
+    int64_t ndecoded;       /* ids of c that are in text */
+    size_t nprinted;        /* bytes of text that meg_reply_add_text gave */
     bool is_complete;
 };
 void meg_reply_free(struct meg_reply *r);
@@ -63,10 +64,10 @@ void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const st
  * "token" where tokens are wanted, where report wants it
  *   top  [n,report->top_n_logprobs]
  */
-void meg_json_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
-                           const int32_t *ids, int64_t n);
-void meg_json_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *report, const struct meg_tokenizer *tok,
-                        const struct meg_token_logprob *top, int64_t n);
+void meg_json_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report,
+                         const struct meg_tokenizer *tok, const int32_t *ids, int64_t n);
+void meg_json_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *report,
+                               const struct meg_tokenizer *tok, const struct meg_token_logprob *top, int64_t n);
 
 /* JSON arrays; floats with the nine significant digits that give them back. */
 void meg_json_add_floats(struct meg_str *out, const float *x, int64_t n);

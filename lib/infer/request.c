@@ -9,9 +9,9 @@
 struct member {
     const char *name, *allowed;
     int (*set)(struct meg_request *q, const struct member *m, const json_t *value);
-    size_t offset;                   /* in struct meg_request */
+    size_t offset; /* in struct meg_request */
     double min, max;
-    bool is_filter;                  /* a line that sets it is not subject to --greedy */
+    bool is_filter; /* a line that sets it is not subject to --greedy */
 };
 
 static bool is_in_range(const struct member *m, const json_t *value)
@@ -59,7 +59,8 @@ static int set_stop(struct meg_request *q, const struct member *m, const json_t 
     (void)m;
     if (!json_is_array(value))
         return add_stop(q, value);
-    json_array_foreach(value, i, x) {
+    json_array_foreach(value, i, x)
+    {
         if (add_stop(q, x) < 0)
             return -1;
     }
@@ -67,16 +68,16 @@ static int set_stop(struct meg_request *q, const struct member *m, const json_t 
 }
 
 static const struct member members[] = {
-    { "max_tokens", "a whole number from 1 to 2147483647", set_integer, offsetof(struct meg_request, max_tokens),
-      1, INT32_MAX, false },
+    { "max_tokens", "a whole number from 1 to 2147483647", set_integer, offsetof(struct meg_request, max_tokens), 1,
+      INT32_MAX, false },
     { "stop", "a string or an array of strings, none of them empty", set_stop, 0, 0, 0, false },
-    { "temperature", "a number from 0 (greedy) to 100", set_number,
-      offsetof(struct meg_request, sampling.temperature), 0, 100, true },
+    { "temperature", "a number from 0 (greedy) to 100", set_number, offsetof(struct meg_request, sampling.temperature),
+      0, 100, true },
     { "top_k", "a whole number from 0 to the size of the vocabulary", set_integer,
       offsetof(struct meg_request, sampling.top_k), 0, INT32_MAX, true },
     { "top_p", "a number from 0 to 1", set_number, offsetof(struct meg_request, sampling.top_p), 0, 1, true },
-    { "seed", "a whole number from 0 to 4294967295", set_seed, offsetof(struct meg_request, sampling.seed),
-      0, UINT32_MAX, false },
+    { "seed", "a whole number from 0 to 4294967295", set_seed, offsetof(struct meg_request, sampling.seed), 0,
+      UINT32_MAX, false },
 };
 
 void meg_request_init(struct meg_request *q, const struct meg_request *defaults)

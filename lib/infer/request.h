@@ -11,10 +11,10 @@
 MEG_BEGIN_DECLS
 
 struct meg_request {
-    int64_t max_tokens;              /* most tokens to generate, at least 1 */
-    struct meg_sampling sampling;    /* checked */
-    bool has_seed;                   /* the seed is the request's own: draws do not depend on the prompt's number */
-    struct meg_str *stop;            /* [nstop] strings that end the text, UTF-8, none of them empty */
+    int64_t max_tokens;           /* most tokens to generate, at least 1 */
+    struct meg_sampling sampling; /* checked */
+    bool has_seed;                /* the seed is the request's own: draws do not depend on the prompt's number */
+    struct meg_str *stop;         /* [nstop] strings that end the text, UTF-8, none of them empty */
     size_t nstop;
 };
 

@@ -9,8 +9,7 @@
 
 const struct meg_opt meg_sampling_opts[] = {
     { "greedy", 0, MEG_BOOL(struct meg_sampling, greedy), NULL, "no", "always take the likeliest token" },
-    { "temperature", 0, MEG_F64(struct meg_sampling, temperature), "T", "1.0",
-      "divide logits by T; 0 is greedy" },
+    { "temperature", 0, MEG_F64(struct meg_sampling, temperature), "T", "1.0", "divide logits by T; 0 is greedy" },
     { "top_k", 0, MEG_I64(struct meg_sampling, top_k), "K", "0",
       "draw from the K likeliest tokens; 0 is off, 1 is greedy" },
     { "top_p", 0, MEG_F64(struct meg_sampling, top_p), "P", "0.0",
@@ -121,8 +120,8 @@ double meg_logsumexp(const float *logits, int64_t v)
     return m + log(sum);
 }
 
-void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *logits, int64_t v, int32_t id, double logprob,
-                   int32_t *heap)
+void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *logits, int64_t v, int32_t id,
+                      double logprob, int32_t *heap)
 {
     int64_t i, left = v;
 
@@ -139,7 +138,7 @@ void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *log
 
 /* A filter rarely keeps more than a few ids, so they leave a heap one by one and nothing is sorted. */
 static void filter_logits(struct meg_token_sampler *s, const struct meg_sampling *c, const float *logits, double max,
-                      double total)
+                          double total)
 {
     int32_t *heap = s->heap, best;
     int64_t i, left = s->unpadded_vocab;
@@ -196,8 +195,8 @@ static int32_t draw(const struct meg_token_sampler *s, double u)
     return s->id[last];
 }
 
-int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits, int64_t prompt,
-                   int64_t step, double *logprob)
+int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits,
+                         int64_t prompt, int64_t step, double *logprob)
 {
     double lse = meg_logsumexp(logits, s->v);
     int32_t best = largest(logits, s->unpadded_vocab), id;

@@ -19,10 +19,10 @@ MEG_BEGIN_DECLS
 
 struct meg_sampling {
     bool greedy;
-    double temperature;          /* 0: greedy */
-    int64_t top_k;               /* 0: off, 1: greedy */
-    double top_p;                /* 0: off */
-    int64_t seed;                /* -1: from the machine */
+    double temperature; /* 0: greedy */
+    int64_t top_k;      /* 0: off, 1: greedy */
+    double top_p;       /* 0: off */
+    int64_t seed;       /* -1: from the machine */
 };
 extern const struct meg_opt meg_sampling_opts[];
 
@@ -34,11 +34,11 @@ bool meg_sampling_is_greedy(const struct meg_sampling *c);
 
 /* What is left to draw from, best first where a filter is on, else by id. */
 struct meg_token_sampler {
-    int64_t v, unpadded_vocab;         /* logits of a row; those that may be drawn: ids below it */
-    int64_t n;                   /* ids kept */
-    int32_t *id;                 /* [drawable] */
-    double *p;                   /* [drawable] probabilities of id[0..n), sum 1 */
-    int32_t *heap;               /* [drawable] scratch */
+    int64_t v, unpadded_vocab; /* logits of a row; those that may be drawn: ids below it */
+    int64_t n;                 /* ids kept */
+    int32_t *id;               /* [drawable] */
+    double *p;                 /* [drawable] probabilities of id[0..n), sum 1 */
+    int32_t *heap;             /* [drawable] scratch */
 };
 /* 1 <= drawable <= v. */
 void meg_token_sampler_init(struct meg_token_sampler *s, int64_t v, int64_t unpadded_vocab);
@@ -56,8 +56,8 @@ void meg_token_sampler_filter(struct meg_token_sampler *s, const struct meg_samp
  * the first kept entry at which the running sum of p reaches u (base/philox.h).
  * -1 when a logit is not a number or none that may be drawn is finite.
  */
-int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits, int64_t prompt,
-                   int64_t step, double *logprob);
+int32_t meg_sample_token(struct meg_token_sampler *s, const struct meg_sampling *conf, const float *logits,
+                         int64_t prompt, int64_t step, double *logprob);
 
 /* A token that may follow, and the natural logarithm of its probability. */
 struct meg_token_logprob {
@@ -73,8 +73,8 @@ struct meg_token_logprob {
  *                same id, or one as likely, has the same float
  *   heap    [v]  scratch
  */
-void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *logits, int64_t v, int32_t id, double logprob,
-                   int32_t *heap);
+void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *logits, int64_t v, int32_t id,
+                      double logprob, int32_t *heap);
 
 /* -log softmax(logits)[id] is meg_logsumexp(logits) - logits[id]; NaN when a logit is NaN. */
 double meg_logsumexp(const float *logits, int64_t v);

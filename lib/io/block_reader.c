@@ -50,10 +50,8 @@ static int add_pattern(struct meg_block_reader *in, const char *pattern, struct 
             add_path(in, found.gl_pathv[i]);
         globfree(&found);
         return MEG_OK;
-    case GLOB_NOMATCH:
-        return meg_fail(e, MEG_ENOENT, "%s: no file matches", pattern);
-    default:
-        return meg_fail_errno(e, "%s", pattern);
+    case GLOB_NOMATCH: return meg_fail(e, MEG_ENOENT, "%s: no file matches", pattern);
+    default: return meg_fail_errno(e, "%s", pattern);
     }
 }
 
@@ -123,8 +121,7 @@ static int64_t complete_lines(const char *s, int64_t n)
 
 static int refuse_line(const struct meg_block_reader *in, int64_t after, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT,
-                    "%s, line %lld: longer than %d MiB; make several lines of it", name_of(in),
+    return meg_fail(e, MEG_EFORMAT, "%s, line %lld: longer than %d MiB; make several lines of it", name_of(in),
                     (long long)(in->line + after), MEG_MAX_LINE_BYTES >> 20);
 }
 

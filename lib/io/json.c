@@ -9,16 +9,13 @@
 
 /* ---- reading ---- */
 
-static int parse(json_t **out, const void *bytes, size_t n, size_t flags, const char *from,
-                 struct meg_err *e)
+static int parse(json_t **out, const void *bytes, size_t n, size_t flags, const char *from, struct meg_err *e)
 {
     json_error_t where;
-    json_t *value = json_loadb((const char *)bytes, n,
-                               flags | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &where);
+    json_t *value = json_loadb((const char *)bytes, n, flags | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &where);
 
     if (!value)
-        return meg_fail(e, MEG_EFORMAT, "%s:%d:%d: not JSON: %s", from, where.line, where.column,
-                        where.text);
+        return meg_fail(e, MEG_EFORMAT, "%s:%d:%d: not JSON: %s", from, where.line, where.column, where.text);
     *out = value;
     return MEG_OK;
 }
@@ -28,14 +25,13 @@ int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *from, 
     return parse(out, bytes, n, 0, from, e);
 }
 
-int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *from,
-                       struct meg_err *e)
+int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *from, struct meg_err *e)
 {
     return parse(out, bytes, n, JSON_ALLOW_NUL, from, e);
 }
 
-static int load(json_t **out, const char *path,
-                int (*read)(const char *, struct meg_str *, struct meg_err *), struct meg_err *e)
+static int load(json_t **out, const char *path, int (*read)(const char *, struct meg_str *, struct meg_err *),
+                struct meg_err *e)
 {
     struct meg_str text = { 0 };
     int r = read(path, &text, e);
@@ -59,8 +55,8 @@ int meg_json_load_regular(json_t **out, const char *path, struct meg_err *e)
 #define BIT(type) (1u << (type))
 
 /* *v = the member when it is there and of one of the types; NULL when there is nothing to take. */
-static int get(const json_t *object, const char *key, enum meg_json_presence need, unsigned types,
-               const char *wanted, json_t **v, const char *from, struct meg_err *e)
+static int get(const json_t *object, const char *key, enum meg_json_presence need, unsigned types, const char *wanted,
+               json_t **v, const char *from, struct meg_err *e)
 {
     json_t *found = json_object_get(object, key);
     struct meg_str text = { 0 };
@@ -82,8 +78,8 @@ static int get(const json_t *object, const char *key, enum meg_json_presence nee
     return r;
 }
 
-int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_presence need, int64_t *out,
-                     const char *from, struct meg_err *e)
+int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_presence need, int64_t *out, const char *from,
+                     struct meg_err *e)
 {
     json_t *v;
     int r = get(object, key, need, BIT(JSON_INTEGER), "an integer", &v, from, e);
@@ -93,8 +89,8 @@ int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_presen
     return r;
 }
 
-int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_presence need, double *out,
-                     const char *from, struct meg_err *e)
+int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_presence need, double *out, const char *from,
+                     struct meg_err *e)
 {
     json_t *v;
     int r = get(object, key, need, BIT(JSON_REAL) | BIT(JSON_INTEGER), "a number", &v, from, e);
@@ -104,8 +100,8 @@ int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_presen
     return r;
 }
 
-int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_presence need, bool *out,
-                      const char *from, struct meg_err *e)
+int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_presence need, bool *out, const char *from,
+                      struct meg_err *e)
 {
     json_t *v;
     int r = get(object, key, need, BIT(JSON_TRUE) | BIT(JSON_FALSE), "true or false", &v, from, e);
@@ -115,8 +111,8 @@ int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_prese
     return r;
 }
 
-int meg_json_get_str(const json_t *object, const char *key, enum meg_json_presence need,
-                     const char **out, const char *from, struct meg_err *e)
+int meg_json_get_str(const json_t *object, const char *key, enum meg_json_presence need, const char **out,
+                     const char *from, struct meg_err *e)
 {
     json_t *v;
     int r = get(object, key, need, BIT(JSON_STRING), "a string", &v, from, e);
@@ -137,8 +133,8 @@ int meg_json_get_array(const json_t *object, const char *key, enum meg_json_pres
     return r;
 }
 
-int meg_json_get_object(const json_t *object, const char *key, enum meg_json_presence need,
-                        json_t **out, const char *from, struct meg_err *e)
+int meg_json_get_object(const json_t *object, const char *key, enum meg_json_presence need, json_t **out,
+                        const char *from, struct meg_err *e)
 {
     json_t *v;
     int r = get(object, key, need, BIT(JSON_OBJECT), "an object", &v, from, e);
@@ -187,7 +183,8 @@ static void dump(const json_t *v, int indent, int depth, struct meg_str *out)
     switch (json_typeof(v)) {
     case JSON_OBJECT:
         meg_str_add(out, "{", 1);
-        json_object_foreach ((json_t *)v, key, item) {
+        json_object_foreach((json_t *)v, key, item)
+        {
             if (i++)
                 meg_str_add(out, ",", 1);
             line_break(indent, depth + 1, out);
@@ -201,7 +198,8 @@ static void dump(const json_t *v, int indent, int depth, struct meg_str *out)
         break;
     case JSON_ARRAY:
         meg_str_add(out, "[", 1);
-        json_array_foreach (v, i, item) {
+        json_array_foreach(v, i, item)
+        {
             if (i)
                 meg_str_add(out, ",", 1);
             line_break(indent, depth + 1, out);

@@ -25,8 +25,7 @@ int meg_json_load(json_t **out, const char *path, struct meg_err *e);
 int meg_json_load_regular(json_t **out, const char *path, struct meg_err *e);
 int meg_json_parse(json_t **out, const void *bytes, size_t n, const char *from, struct meg_err *e);
 /* The same, but strings (not keys) may hold \u0000: their length is json_string_length. */
-int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *from,
-                       struct meg_err *e);
+int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *from, struct meg_err *e);
 
 /*
  * A member of an object.  MEG_EFORMAT, naming from and key, when it has another type, or when it
@@ -34,18 +33,18 @@ int meg_json_parse_nul(json_t **out, const void *bytes, size_t n, const char *fr
  * Strings, arrays and objects are borrowed from the object.  A double may be spelled as an integer.
  */
 enum meg_json_presence { MEG_JSON_REQUIRED, MEG_JSON_OPTIONAL };
-int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_presence need, int64_t *out,
+int meg_json_get_i64(const json_t *object, const char *key, enum meg_json_presence need, int64_t *out, const char *from,
+                     struct meg_err *e);
+int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_presence need, double *out, const char *from,
+                     struct meg_err *e);
+int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_presence need, bool *out, const char *from,
+                      struct meg_err *e);
+int meg_json_get_str(const json_t *object, const char *key, enum meg_json_presence need, const char **out,
                      const char *from, struct meg_err *e);
-int meg_json_get_f64(const json_t *object, const char *key, enum meg_json_presence need, double *out,
-                     const char *from, struct meg_err *e);
-int meg_json_get_bool(const json_t *object, const char *key, enum meg_json_presence need, bool *out,
-                      const char *from, struct meg_err *e);
-int meg_json_get_str(const json_t *object, const char *key, enum meg_json_presence need,
-                     const char **out, const char *from, struct meg_err *e);
 int meg_json_get_array(const json_t *object, const char *key, enum meg_json_presence need, json_t **out,
                        const char *from, struct meg_err *e);
-int meg_json_get_object(const json_t *object, const char *key, enum meg_json_presence need,
-                        json_t **out, const char *from, struct meg_err *e);
+int meg_json_get_object(const json_t *object, const char *key, enum meg_json_presence need, json_t **out,
+                        const char *from, struct meg_err *e);
 
 /*
  * Append a value, members in the order they were put in.  indent 0: one line without blanks;

@@ -13,14 +13,11 @@ int meg_json_scan_expected(const struct meg_json_scan *s, const char *what)
     unsigned char c;
 
     if (s->p == s->end)
-        return meg_fail(s->e, MEG_EFORMAT, "%s %lld: the text ends where %s is expected", s->unit,
-                        at, what);
+        return meg_fail(s->e, MEG_EFORMAT, "%s %lld: the text ends where %s is expected", s->unit, at, what);
     c = (unsigned char)*s->p;
     if (c > 0x20 && c < 0x7F)
-        return meg_fail(s->e, MEG_EFORMAT, "%s %lld: found '%c' where %s is expected", s->unit, at,
-                        c, what);
-    return meg_fail(s->e, MEG_EFORMAT, "%s %lld: found byte 0x%02x where %s is expected", s->unit,
-                    at, c, what);
+        return meg_fail(s->e, MEG_EFORMAT, "%s %lld: found '%c' where %s is expected", s->unit, at, c, what);
+    return meg_fail(s->e, MEG_EFORMAT, "%s %lld: found byte 0x%02x where %s is expected", s->unit, at, c, what);
 }
 
 void meg_json_scan_skip_space(struct meg_json_scan *s)
@@ -76,12 +73,13 @@ static int read_hex4(struct meg_json_scan *s, int32_t *v)
 /* What follows a backslash.  *cp is -1 for a lone surrogate. */
 static int read_escape(struct meg_json_scan *s, int32_t *cp)
 {
-    static const char plain[128] = { ['"'] = '"',  ['\\'] = '\\', ['/'] = '/',  ['b'] = '\b',
-                                     ['f'] = '\f', ['n'] = '\n',  ['r'] = '\r', ['t'] = '\t' };
+    static const char plain[128] = {
+        ['"'] = '"', ['\\'] = '\\', ['/'] = '/', ['b'] = '\b', ['f'] = '\f', ['n'] = '\n', ['r'] = '\r', ['t'] = '\t'
+    };
     int32_t low;
     int r;
 
-    if (s->p < s->end && *s->p > 0 && plain[(unsigned char)*s->p]) {
+    if (s->p<s->end && * s->p> 0 && plain[(unsigned char)*s->p]) {
         *cp = plain[(unsigned char)*s->p++];
         return 0;
     }
@@ -107,8 +105,7 @@ static int read_escape(struct meg_json_scan *s, int32_t *cp)
     return 0;
 }
 
-int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out,
-                    const char **lone)
+int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out, const char **lone)
 {
     const char *begin;
     size_t at = buf ? buf->n : 0;
@@ -219,9 +216,7 @@ int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **kind)
 
     meg_json_scan_skip_space(s);
     switch (s->p < s->end ? *s->p : 0) {
-    case '"':
-        *kind = "a string";
-        return meg_json_scan_string(s, NULL, NULL, &lone);
+    case '"': *kind = "a string"; return meg_json_scan_string(s, NULL, NULL, &lone);
     case '{':
         s->p++;
         *kind = "an object";
@@ -240,9 +235,7 @@ int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **kind)
     case '6':
     case '7':
     case '8':
-    case '9':
-        *kind = "a number";
-        return read_number(s);
+    case '9': *kind = "a number"; return read_number(s);
     default:
         *kind = "a number";
         if (take_word(s, "NaN") || take_word(s, "Infinity"))

@@ -32,8 +32,7 @@ bool meg_json_scan_accept(struct meg_json_scan *s, char c);
  * than its spelling).  Without, it is only checked.  *lone is where the first lone surrogate begins, or NULL;
  * the text has U+FFFD for each.
  */
-int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out,
-                    const char **lone);
+int meg_json_scan_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out, const char **lone);
 
 /* Any value, inside of depth others; *kind says what it is: "a number". */
 int meg_json_scan_value(struct meg_json_scan *s, int depth, const char **kind);

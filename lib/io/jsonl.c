@@ -21,8 +21,7 @@ static int read_text(struct meg_json_scan *s, struct meg_jsonl *j, struct meg_js
     int r;
 
     if (v->n == MEG_JSONL_MAX_STRINGS)
-        return meg_fail(s->e, MEG_EFORMAT,
-                        "column %lld: more than %d strings in a list; make several lines of it",
+        return meg_fail(s->e, MEG_EFORMAT, "column %lld: more than %d strings in a list; make several lines of it",
                         (long long)(s->p - s->begin + 1), MEG_JSONL_MAX_STRINGS);
     if (v->n == v->cap) {
         v->cap = v->cap ? 2 * v->cap : 8;
@@ -31,8 +30,7 @@ static int read_text(struct meg_json_scan *s, struct meg_jsonl *j, struct meg_js
     if ((r = meg_json_scan_string(s, &j->unescaped, &v->v[v->n++], &lone)) < 0)
         return r;
     if (lone && !j->replaces_lone_surrogates)
-        return meg_fail(s->e, MEG_EFORMAT,
-                        "column %lld: \\u escape of half a surrogate pair, which is no character%s",
+        return meg_fail(s->e, MEG_EFORMAT, "column %lld: \\u escape of half a surrogate pair, which is no character%s",
                         (long long)(lone - s->begin + 1), j->remedy ? j->remedy : "");
     return 0;
 }
@@ -97,8 +95,7 @@ static int read_object(struct meg_json_scan *s, struct meg_jsonl *j)
         if (!meg_json_scan_accept(s, ':'))
             return meg_json_scan_expected(s, "':'");
         while (k < j->nkeys &&
-               (lone || strlen(j->keys[k]) != (size_t)key.n ||
-                memcmp(j->keys[k], key.s, (size_t)key.n) != 0))
+               (lone || strlen(j->keys[k]) != (size_t)key.n || memcmp(j->keys[k], key.s, (size_t)key.n) != 0))
             k++;
         r = k < j->nkeys ? read_value(s, j, &j->value[k]) : meg_json_scan_value(s, 1, &kind);
         if (r < 0)
@@ -118,8 +115,8 @@ static int read_line(struct meg_jsonl *j, const char *line, int64_t n, struct me
     int r;
 
     if (bad >= 0)
-        return meg_fail(e, MEG_EFORMAT, "column %lld: invalid UTF-8: byte 0x%02x%s",
-                        (long long)bad + 1, (unsigned char)line[bad], j->remedy ? j->remedy : "");
+        return meg_fail(e, MEG_EFORMAT, "column %lld: invalid UTF-8: byte 0x%02x%s", (long long)bad + 1,
+                        (unsigned char)line[bad], j->remedy ? j->remedy : "");
     if ((r = read_object(&s, j)) < 0)
         return r;
     meg_json_scan_skip_space(&s);
@@ -148,8 +145,7 @@ int meg_jsonl_read(struct meg_jsonl *j, const char *line, int64_t n, struct meg_
         if (!kind)
             return meg_fail(e, MEG_EFORMAT, "no key \"%s\"", j->keys[k]);
         if (kind != string && kind != list)
-            return meg_fail(e, MEG_EFORMAT,
-                            "key \"%s\" holds %s; a string or a list of strings is expected",
+            return meg_fail(e, MEG_EFORMAT, "key \"%s\" holds %s; a string or a list of strings is expected",
                             j->keys[k], kind);
     }
     return MEG_OK;

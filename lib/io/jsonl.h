@@ -28,7 +28,7 @@ struct meg_jsonl {
     int nkeys;
     struct meg_jsonl_value *value; /* [nkeys] */
     struct meg_str unescaped;      /* the texts that had escapes */
-    bool replaces_lone_surrogates;          /* a lone surrogate is U+FFFD, not refused */
+    bool replaces_lone_surrogates; /* a lone surrogate is U+FFFD, not refused */
     const char *remedy;            /* follows what is said of text that is not Unicode, or NULL */
 };
 /* What lines needed goes; others can be read then. */

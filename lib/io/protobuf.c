@@ -4,8 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-int meg_pb_fail(const struct meg_pb *m, const unsigned char *at, struct meg_err *e, const char *fmt,
-                ...)
+int meg_pb_fail(const struct meg_pb *m, const unsigned char *at, struct meg_err *e, const char *fmt, ...)
 {
     char why[512];
     va_list ap;
@@ -57,8 +56,8 @@ static int read_bytes(struct meg_pb *m, struct meg_pb *out, struct meg_err *e)
     if (r < 0)
         return r;
     if (n > (uint64_t)(m->end - m->p))
-        return meg_pb_fail(m, at, e, "a value of %llu bytes, but its message has %lld left",
-                           (unsigned long long)n, (long long)(m->end - m->p));
+        return meg_pb_fail(m, at, e, "a value of %llu bytes, but its message has %lld left", (unsigned long long)n,
+                           (long long)(m->end - m->p));
     *out = (struct meg_pb){ m->p, m->p + n, m->file, m->name };
     m->p += n;
     return MEG_OK;
@@ -80,32 +79,22 @@ int meg_pb_next(struct meg_pb *m, struct meg_pb_field *f, struct meg_err *e)
     f->number = (int32_t)(tag >> 3);
     f->wire = tag & 7;
     switch (tag & 7) {
-    case MEG_PB_VARINT:
-        r = read_varint(m, &f->value, e);
-        break;
-    case MEG_PB_I64:
-        r = read_fixed(m, 8, &f->value, e);
-        break;
-    case MEG_PB_LEN:
-        r = read_bytes(m, &f->bytes, e);
-        break;
-    case MEG_PB_I32:
-        r = read_fixed(m, 4, &f->value, e);
-        break;
+    case MEG_PB_VARINT: r = read_varint(m, &f->value, e); break;
+    case MEG_PB_I64: r = read_fixed(m, 8, &f->value, e); break;
+    case MEG_PB_LEN: r = read_bytes(m, &f->bytes, e); break;
+    case MEG_PB_I32: r = read_fixed(m, 4, &f->value, e); break;
     default:
-        return meg_pb_fail(m, f->at, e, "field %d has wire type %d; 0, 1, 2 and 5 are expected",
-                           f->number, (int)(tag & 7));
+        return meg_pb_fail(m, f->at, e, "field %d has wire type %d; 0, 1, 2 and 5 are expected", f->number,
+                           (int)(tag & 7));
     }
     return r < 0 ? r : 1;
 }
 
-int meg_pb_expect(const struct meg_pb_field *f, enum meg_pb_wire wire, const char *what,
-                  struct meg_err *e)
+int meg_pb_expect(const struct meg_pb_field *f, enum meg_pb_wire wire, const char *what, struct meg_err *e)
 {
     if (f->wire == wire)
         return MEG_OK;
-    return meg_pb_fail(&f->bytes, f->at, e, "%s has wire type %d, expected is %d", what, f->wire,
-                       wire);
+    return meg_pb_fail(&f->bytes, f->at, e, "%s has wire type %d, expected is %d", what, f->wire, wire);
 }
 
 int meg_pb_float(const struct meg_pb_field *f, const char *what, float *out, struct meg_err *e)
@@ -129,8 +118,7 @@ int meg_pb_int32(const struct meg_pb_field *f, const char *what, int32_t *out, s
     int r = meg_pb_expect(f, MEG_PB_VARINT, what, e);
 
     if (r == MEG_OK && v != (int32_t)v)
-        r = meg_pb_fail(&f->bytes, f->at, e, "%s is %lld, which is out of range", what,
-                        (long long)v);
+        r = meg_pb_fail(&f->bytes, f->at, e, "%s is %lld, which is out of range", what, (long long)v);
     *out = (int32_t)v;
     return r;
 }

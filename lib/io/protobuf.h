@@ -36,8 +36,7 @@ struct meg_pb_field {
 int meg_pb_next(struct meg_pb *m, struct meg_pb_field *f, struct meg_err *e);
 
 /* MEG_OK when the field has that wire type; else MEG_EFORMAT, what being its name. */
-int meg_pb_expect(const struct meg_pb_field *f, enum meg_pb_wire wire, const char *what,
-                  struct meg_err *e);
+int meg_pb_expect(const struct meg_pb_field *f, enum meg_pb_wire wire, const char *what, struct meg_err *e);
 
 /* A field of wire type 5 as a float, and one of type 0 as a truth or a number that fits. */
 int meg_pb_float(const struct meg_pb_field *f, const char *what, float *out, struct meg_err *e);
@@ -45,7 +44,7 @@ int meg_pb_bool(const struct meg_pb_field *f, const char *what, bool *out, struc
 int meg_pb_int32(const struct meg_pb_field *f, const char *what, int32_t *out, struct meg_err *e);
 
 /* MEG_EFORMAT with file and offset in front of the message. */
-int meg_pb_fail(const struct meg_pb *m, const unsigned char *at, struct meg_err *e, const char *fmt,
-                ...) __attribute__((format(printf, 4, 5)));
+int meg_pb_fail(const struct meg_pb *m, const unsigned char *at, struct meg_err *e, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 
 #endif

@@ -59,8 +59,7 @@ void meg_text_reader_close(struct meg_text_reader *t)
 /* Whether name ends in .json or .jsonl, perhaps with the suffix of a compressed file behind it. */
 static bool is_json_name(const char *name)
 {
-    static const char *const packed[] = { ".gz", ".zst", ".xz" },
-                             *const json[] = { ".json", ".jsonl" };
+    static const char *const packed[] = { ".gz", ".zst", ".xz" }, *const json[] = { ".json", ".jsonl" };
     size_t n = strlen(name);
 
     for (int i = 0; i < 3; i++) {
@@ -121,9 +120,8 @@ static int read_plain(struct meg_text_reader *t, struct meg_span *text, struct m
     *text = (struct meg_span){ s, nl ? nl + 1 - s : t->block.n - t->at };
     t->at += text->n;
     if ((bad = meg_utf8_find_invalid(s, text->n)) >= 0)
-        return meg_fail(e, MEG_EFORMAT, "%s, line %lld: invalid UTF-8: byte 0x%02x at column %lld",
-                        t->block.name, (long long)t->line, (unsigned char)s[bad],
-                        (long long)bad + 1);
+        return meg_fail(e, MEG_EFORMAT, "%s, line %lld: invalid UTF-8: byte 0x%02x at column %lld", t->block.name,
+                        (long long)t->line, (unsigned char)s[bad], (long long)bad + 1);
     return 1;
 }
 

@@ -7,8 +7,8 @@
 #include "option/opt.h"
 
 struct meg_text_reader_conf {
-    struct meg_str_list input;    /* files, patterns, "-" */
-    const char *input_format; /* "auto", "text", "jsonl" */
+    struct meg_str_list input; /* files, patterns, "-" */
+    const char *input_format;  /* "auto", "text", "jsonl" */
     struct meg_str_list json_keys;
 };
 extern const struct meg_opt meg_text_reader_opts[];

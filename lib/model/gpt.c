@@ -11,7 +11,8 @@
 /* Element 0 of a row in a buffer of all sections, or of those that take turns. */
 static int64_t place(const struct meg_params *p, const struct meg_param *row, bool is_layerwise)
 {
-    return is_layerwise ? meg_params_unsharded_offset(p, row->section) + row->offset - p->section[row->section].begin : row->offset;
+    return is_layerwise ? meg_params_unsharded_offset(p, row->section) + row->offset - p->section[row->section].begin
+                        : row->offset;
 }
 
 /* The row called prefix + name, and where its box and its gradient's begin. */
@@ -63,7 +64,8 @@ static struct meg_linear *plan_linear(const struct meg_gpt *g, struct meg_mat w)
     return g->op->linear_create(&desc);
 }
 
-static void bind_linear(const struct meg_gpt *g, struct meg_linear_weights *l, const char *prefix, const char *name, bool has_bias)
+static void bind_linear(const struct meg_gpt *g, struct meg_linear_weights *l, const char *prefix, const char *name,
+                        bool has_bias)
 {
     char full[64];
 
@@ -99,9 +101,7 @@ static void bind_layer(const struct meg_gpt *g, struct layer *l, int64_t i)
     l->attn.dropout = c->attention_dropout;
     l->attn.recomputes = g->run.recompute == MEG_RECOMPUTE_SELECTIVE;
     l->mlp.is_gated = c->swiglu;
-    l->mlp.act = c->swiglu                            ? MEG_ACT_NONE
-                 : c->bias_gelu_fusion && c->has_bias ? MEG_ACT_GELU_TANH
-                                                      : MEG_ACT_GELU_ERF;
+    l->mlp.act = c->swiglu ? MEG_ACT_NONE : c->bias_gelu_fusion && c->has_bias ? MEG_ACT_GELU_TANH : MEG_ACT_GELU_ERF;
 }
 
 /*

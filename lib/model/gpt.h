@@ -21,21 +21,21 @@ struct meg_gpt_conf {
     bool group_query_attention;
     int64_t num_query_groups;
     int64_t max_position_embeddings;
-    int64_t vocab_size;            /* true size; from the tokenizer or the checkpoint, no option here */
+    int64_t vocab_size; /* true size; from the tokenizer or the checkpoint, no option here */
     const char *position_embedding_type, *normalization;
-    bool use_rotary;               /* another way to say --position-embedding-type rope */
+    bool use_rotary; /* another way to say --position-embedding-type rope */
     double rotary_base, rotary_percent;
     bool rotary_interleaved;
-    int64_t rotary_interpolation;  /* positions are divided by it */
-    bool use_rope_scaling;         /* Llama 3's stretching of long wavelengths */
+    int64_t rotary_interpolation; /* positions are divided by it */
+    bool use_rope_scaling;        /* Llama 3's stretching of long wavelengths */
     double rope_scaling_factor;
     double norm_epsilon, init_method_std;
     bool init_method_xavier_uniform;
-    bool is_untied;                /* --untie-embeddings-and-output-weights */
+    bool is_untied; /* --untie-embeddings-and-output-weights */
     bool swiglu;
-    bool has_bias;                 /* of linears; --disable-bias-linear: none but, with add_qkv_bias, qkv's */
+    bool has_bias; /* of linears; --disable-bias-linear: none but, with add_qkv_bias, qkv's */
     bool add_qkv_bias;
-    bool bias_gelu_fusion;         /* on: the tanh form of GELU; off, or without biases: the exact one */
+    bool bias_gelu_fusion; /* on: the tanh form of GELU; off, or without biases: the exact one */
     double attention_dropout, hidden_dropout;
 };
 extern const struct meg_opt meg_gpt_opts[];
@@ -53,26 +53,26 @@ void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c, const st
 /* What backward computes again, in place of keeping it from forward (Korthikanti et al. 2022). */
 enum meg_recompute {
     MEG_RECOMPUTE_NONE,
-    MEG_RECOMPUTE_SELECTIVE,       /* what attention makes of queries, keys and values */
-    MEG_RECOMPUTE_UNIFORM,         /* all of every recompute_layers layers but the first one's input */
-    MEG_RECOMPUTE_BLOCK            /* the first recompute_layers layers of a chunk, one by one */
+    MEG_RECOMPUTE_SELECTIVE, /* what attention makes of queries, keys and values */
+    MEG_RECOMPUTE_UNIFORM,   /* all of every recompute_layers layers but the first one's input */
+    MEG_RECOMPUTE_BLOCK      /* the first recompute_layers layers of a chunk, one by one */
 };
 
 /* How a model will be run. */
 struct meg_gpt_run {
-    int64_t s, b;                  /* longest sequence, largest micro-batch */
-    bool is_training;              /* keeps activations and gradients */
-    uint32_t seed;                 /* of dropout */
-    int64_t slots;                 /* passes of a micro-batch through a chunk that wait for backward; 0 is 1 */
-    bool defers_wgrad;           /* meg_gpt_backward leaves gradients of linears to meg_gpt_backward_weight */
+    int64_t s, b;      /* longest sequence, largest micro-batch */
+    bool is_training;  /* keeps activations and gradients */
+    uint32_t seed;     /* of dropout */
+    int64_t slots;     /* passes of a micro-batch through a chunk that wait for backward; 0 is 1 */
+    bool defers_wgrad; /* meg_gpt_backward leaves gradients of linears to meg_gpt_backward_weight */
     enum meg_recompute recompute;
     int64_t recompute_layers;
-    bool distributes_saved;        /* tensor-parallel ranks share what is kept to start from again */
-    enum meg_dtype dtype;          /* of parameters and activations */
-    enum meg_dtype residual;       /* of the residual stream */
-    enum meg_dtype grad;           /* of the gradients of parameters */
-    bool shards_params;            /* parameters are there a section at a time: meg_params_unsharded_offset */
-    bool shards_grads;            /* gradients are, and those of one pass at a time */
+    bool distributes_saved;  /* tensor-parallel ranks share what is kept to start from again */
+    enum meg_dtype dtype;    /* of parameters and activations */
+    enum meg_dtype residual; /* of the residual stream */
+    enum meg_dtype grad;     /* of the gradients of parameters */
+    bool shards_params;      /* parameters are there a section at a time: meg_params_unsharded_offset */
+    bool shards_grads;       /* gradients are, and those of one pass at a time */
 };
 
 /*
@@ -91,7 +91,7 @@ struct meg_gpt_memory {
     size_t params, grads, activations, workspace;
 };
 void meg_gpt_memory_size(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
-                  const struct meg_mesh *mesh);
+                         const struct meg_mesh *mesh);
 
 /* Model multiply-adds times two of one pass over batch sequences of length s, forward and backward. */
 double meg_gpt_flops(const struct meg_gpt_conf *c, int64_t batch, int64_t s);
@@ -102,11 +102,11 @@ struct meg_gpt {
     const struct meg_mesh *mesh;
     struct meg_params params;
     const struct meg_ops *op;
-    void *w, *g;                   /* flat buffers [params.flat], or [meg_params_unsharded_numel], of run.dtype and run.grad;
+    void *w, *g; /* flat buffers [params.flat], or [meg_params_unsharded_numel], of run.dtype and run.grad;
                                       g NULL when not training */
-    struct meg_gpt_memory high;    /* bytes in use of each arena at most */
-    struct meg_gpt_hooks hooks;    /* the caller's; all NULL at first */
-    struct meg_gpt_state *st;      /* layers, activations, scratch */
+    struct meg_gpt_memory high; /* bytes in use of each arena at most */
+    struct meg_gpt_hooks hooks; /* the caller's; all NULL at first */
+    struct meg_gpt_state *st;   /* layers, activations, scratch */
 };
 
 /*
@@ -126,11 +126,11 @@ void meg_gpt_init(struct meg_gpt *g, uint32_t seed);
  */
 struct meg_gpt_batch {
     int64_t s, b;
-    const int32_t *tokens, *labels;     /* labels may be NULL in meg_gpt_logits */
-    const int32_t *position;            /* [s,b] row of the position table */
-    const int32_t *doc_start;           /* [s,b] first token each may see, or NULL: all before it */
-    const float *loss_mask;             /* [s,b], or NULL: ones */
-    const int64_t *sample;              /* [b] numbers in the run, for dropout; NULL: no dropout */
+    const int32_t *tokens, *labels; /* labels may be NULL in meg_gpt_logits */
+    const int32_t *position;        /* [s,b] row of the position table */
+    const int32_t *doc_start;       /* [s,b] first token each may see, or NULL: all before it */
+    const float *loss_mask;         /* [s,b], or NULL: ones */
+    const int64_t *sample;          /* [b] numbers in the run, for dropout; NULL: no dropout */
 };
 
 /* ---- one pass after the other: every rank has all layers ---- */
@@ -199,8 +199,8 @@ int64_t meg_gpt_kv_cache_len(const struct meg_gpt_kv_cache *c, int64_t slot);
 void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_kv_cache *c, int64_t slot, const int32_t *tokens, int64_t n,
                      float *logits);
 /* Append one token to each of n different slots; logits [n,v] f32 (host). */
-void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_kv_cache *c, const int64_t *slot, const int32_t *tokens, int64_t n,
-                    float *logits);
+void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_kv_cache *c, const int64_t *slot, const int32_t *tokens,
+                    int64_t n, float *logits);
 
 MEG_END_DECLS
 #endif

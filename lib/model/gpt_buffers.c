@@ -51,8 +51,7 @@ bool gpt_recompute_range(const struct meg_gpt_run *run, int64_t layers, int64_t 
         *begin = i;
         *end = i + 1;
         return i < n;
-    default:
-        return false;
+    default: return false;
     }
 }
 
@@ -278,7 +277,7 @@ static void cut_workspace(struct meg_gpt_state *st, const struct meg_gpt_run *ru
 }
 
 void gpt_buffers_suballoc(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *activations,
-             struct meg_suballoc *workspace)
+                          struct meg_suballoc *workspace)
 {
     cut_workspace(st, run, workspace);
     for (int64_t i = 0; i < st->dim.slots; i++)
@@ -286,7 +285,7 @@ void gpt_buffers_suballoc(struct meg_gpt_state *st, const struct meg_gpt_run *ru
 }
 
 void meg_gpt_memory_size(struct meg_gpt_memory *m, const struct meg_gpt_conf *c, const struct meg_gpt_run *run,
-                  const struct meg_mesh *mesh)
+                         const struct meg_mesh *mesh)
 {
     struct meg_gpt_state *st = gpt_state_new(c, run, mesh);
     struct meg_suballoc activations = { 0 }, workspace = { 0 };

@@ -18,16 +18,15 @@ const struct meg_opt meg_gpt_opts[] = {
       "let several query heads share a key and value head" },
     { "num-query-groups", 0, MEG_I64(C, num_query_groups), "N", NULL,
       "key and value heads of --group-query-attention (1)" },
-    { "position-embedding-type", 0, MEG_STR(C, position_embedding_type), "learned_absolute|rope",
-      "learned_absolute", "a learned table, or queries and keys turned by their position" },
+    { "position-embedding-type", 0, MEG_STR(C, position_embedding_type), "learned_absolute|rope", "learned_absolute",
+      "a learned table, or queries and keys turned by their position" },
     { "use-rotary-position-embeddings", 0, MEG_BOOL(C, use_rotary), NULL, "no",
       "the same as --position-embedding-type rope" },
     { "rotary-base", 0, MEG_F64(C, rotary_base), "X", "10000", "base of rotary wavelengths" },
     { "rotary-percent", 0, MEG_F64(C, rotary_percent), "X", "1.0", "part of each head that is turned" },
     { "rotary-interleaved", 0, MEG_BOOL(C, rotary_interleaved), NULL, "no",
       "turn neighbouring columns together instead of halves" },
-    { "rotary-seq-len-interpolation-factor", 0, MEG_I64(C, rotary_interpolation), "N", NULL,
-      "divide positions by N" },
+    { "rotary-seq-len-interpolation-factor", 0, MEG_I64(C, rotary_interpolation), "N", NULL, "divide positions by N" },
     { "use-rope-scaling", 0, MEG_BOOL(C, use_rope_scaling), NULL, "no",
       "stretch long rotary wavelengths as Llama 3 does" },
     { "rope-scaling-factor", 0, MEG_F64(C, rope_scaling_factor), "X", "8", "by how much --use-rope-scaling does" },
@@ -121,9 +120,10 @@ static int check_size(const struct meg_gpt_conf *c, struct meg_err *e)
     if (c->num_layers > 99999)
         return meg_fail(e, MEG_EUSAGE, "--num-layers: %lld, must be at most 99999", (long long)c->num_layers);
     if (n > 0x1p48)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--num-layers %lld and --hidden-size %lld make about %.2g parameters; at most %.2g can be counted",
-                        (long long)c->num_layers, (long long)c->hidden_size, n, 0x1p48);
+        return meg_fail(
+            e, MEG_EUSAGE,
+            "--num-layers %lld and --hidden-size %lld make about %.2g parameters; at most %.2g can be counted",
+            (long long)c->num_layers, (long long)c->hidden_size, n, 0x1p48);
     return 0;
 }
 
@@ -145,8 +145,7 @@ int meg_gpt_conf_check(struct meg_gpt_conf *c, struct meg_err *e)
     }
     if (c->ffn_hidden_size == MEG_UNSET)
         c->ffn_hidden_size = c->swiglu ? 4 * c->hidden_size * 2 / 3 / 64 * 64 : 4 * c->hidden_size;
-    if ((r = want(c->kv_channels, "kv-channels", e)) < 0 ||
-        (r = want(c->ffn_hidden_size, "ffn-hidden-size", e)) < 0 ||
+    if ((r = want(c->kv_channels, "kv-channels", e)) < 0 || (r = want(c->ffn_hidden_size, "ffn-hidden-size", e)) < 0 ||
         (r = want_in(c->norm_epsilon, 0, 1, "norm-epsilon", e)) < 0 ||
         (r = want_in(c->init_method_std, 0, HUGE_VAL, "init-method-std", e)) < 0 ||
         (r = want_in(c->attention_dropout, 0, 1, "attention-dropout", e)) < 0 ||
@@ -203,8 +202,8 @@ static void norm(struct meg_params *p, const struct meg_gpt_conf *c, int section
 }
 
 /* A linear: column ones are cut by rows and their bias with them, row ones by columns. */
-static void linear(struct meg_params *p, const struct meg_gpt_conf *c, int section, const char *layer,
-                   const char *name, int64_t out, int64_t in, int split, double std, bool has_bias)
+static void linear(struct meg_params *p, const struct meg_gpt_conf *c, int section, const char *layer, const char *name,
+                   int64_t out, int64_t in, int split, double std, bool has_bias)
 {
     char full[96];
 

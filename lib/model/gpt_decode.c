@@ -6,9 +6,9 @@
 struct meg_gpt_kv_cache {
     const struct meg_ops *op;
     int64_t s, b, L;
-    size_t sequence;                         /* bytes of one layer's keys and values of a slot */
-    char *kv;                                /* [L, b, s, g, 2, d] */
-    int64_t *len;                            /* [b] */
+    size_t sequence; /* bytes of one layer's keys and values of a slot */
+    char *kv;        /* [L, b, s, g, 2, d] */
+    int64_t *len;    /* [b] */
 };
 
 int meg_gpt_kv_cache_create(struct meg_gpt_kv_cache **out, struct meg_gpt *g, int64_t s, int64_t b, struct meg_err *e)
@@ -75,7 +75,7 @@ static void forward_cached(struct meg_gpt *g, const struct meg_kv_cache_seq *kv,
 static struct meg_kv_cache_seq append(struct meg_gpt_kv_cache *c, int64_t slot, int64_t row, int64_t rows)
 {
     const struct meg_kv_cache_seq kv = { row, rows, c->len[slot], c->kv + (size_t)slot * c->sequence,
-                               (size_t)c->b * c->sequence };
+                                         (size_t)c->b * c->sequence };
 
     MEG_ASSERT(slot >= 0 && slot < c->b && c->len[slot] + rows <= c->s);
     c->len[slot] += rows;
@@ -98,8 +98,8 @@ void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_kv_cache *c, int64_t slot
     free(position);
 }
 
-void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_kv_cache *c, const int64_t *slot, const int32_t *tokens, int64_t n,
-                    float *logits)
+void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_kv_cache *c, const int64_t *slot, const int32_t *tokens,
+                    int64_t n, float *logits)
 {
     const int64_t v = g->st->head.logits.cols;
 

@@ -4,8 +4,8 @@
 
 /* ---- a layer ------------------------------------------------------------------------------- */
 
-static struct meg_residual_epilogue join(const struct meg_ctx *c, const struct meg_linear_weights *l, double p, int layer,
-                            enum meg_drop_site site)
+static struct meg_residual_epilogue join(const struct meg_ctx *c, const struct meg_linear_weights *l, double p,
+                                         int layer, enum meg_drop_site site)
 {
     struct meg_residual_epilogue j = { l->bias, l->dbias, meg_ctx_drop(c, p, layer, site) };
     return j;
@@ -22,8 +22,8 @@ static struct meg_residual_epilogue join_mlp(const struct meg_ctx *c, const stru
 }
 
 /* y = m + drop(mlp(norm(m))),  m = x + drop(attn(norm(x))) */
-static void layer_fwd(struct meg_ctx *c, struct meg_mat y, struct acts *a, struct meg_mat branch,
-                      const struct layer *l, double dropout)
+static void layer_fwd(struct meg_ctx *c, struct meg_mat y, struct acts *a, struct meg_mat branch, const struct layer *l,
+                      double dropout)
 {
     const struct meg_residual_epilogue attn = join_attn(c, l, dropout), mlp = join_mlp(c, l, dropout);
 
@@ -341,7 +341,7 @@ double meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const vo
         loss = sum_loss(g, q, NULL);
         wrote(g, g->conf.num_layers + 1);
         if (!g->conf.is_untied && g->mesh->at.pp > 0)
-            wrote(g, 0);             /* the last stage's copy */
+            wrote(g, 0); /* the last stage's copy */
     }
     layers_bwd(g, chunk, q, dx, has_head(g, chunk) ? st->d.x : boundary(g, q, d_out));
     if (has_embedding(g, chunk)) {

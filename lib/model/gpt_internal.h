@@ -20,7 +20,7 @@ struct layer {
 
 /* What a layer keeps for its backward pass. */
 struct acts {
-    struct meg_mat x, n1, m, n2;             /* rows of the residual stream, h columns */
+    struct meg_mat x, n1, m, n2; /* rows of the residual stream, h columns */
     struct meg_norm_stats s1, s2;
     struct meg_attn_acts attn;
     struct meg_mlp_acts mlp;
@@ -28,7 +28,7 @@ struct acts {
 
 /* Gradients on their way back. */
 struct grads {
-    struct meg_mat x, n, attn_out, mlp_out;  /* rows of the residual stream, h columns */
+    struct meg_mat x, n, attn_out, mlp_out; /* rows of the residual stream, h columns */
     struct meg_attn_grads attn;
     struct meg_mlp_acts mlp;
 };
@@ -36,50 +36,50 @@ struct grads {
 /* A micro-batch on its way through a chunk. */
 struct slot {
     int64_t s, b;
-    struct acts *acts;                       /* [layers of a chunk]; the first one's input is the embedding's output
+    struct acts *acts; /* [layers of a chunk]; the first one's input is the embedding's output
                                                 in x0, or where the pipeline received it */
     void *x0;
-    struct meg_mat *saved;                   /* [layers of a chunk] this rank's part of a recomputed layer's input,
+    struct meg_mat *saved; /* [layers of a chunk] this rank's part of a recomputed layer's input,
                                                 with distributes_saved */
-    struct grads *d;                         /* [layers of a chunk], with defers_weights */
-    struct meg_mat x;                        /* output of the last layer before the head */
-    int32_t *tokens, *labels, *position, *doc_start;   /* [n], device */
-    float *weight;                           /* [n], device: of each loss in what gradients are of */
-    int64_t *sample;                         /* [b] used, device */
+    struct grads *d;       /* [layers of a chunk], with defers_weights */
+    struct meg_mat x;      /* output of the last layer before the head */
+    int32_t *tokens, *labels, *position, *doc_start; /* [n], device */
+    float *weight;                                   /* [n], device: of each loss in what gradients are of */
+    int64_t *sample;                                 /* [b] used, device */
     bool has_doc_start, has_dropout;
-    float *mask;                             /* [n], host */
+    float *mask; /* [n], host */
 };
 
 /* Sizes of a run on this rank. */
 struct dims {
-    int64_t s, b, n, m;                      /* positions, sequences; all rows, and those of the residual stream */
+    int64_t s, b, n, m; /* positions, sequences; all rows, and those of the residual stream */
     int64_t h, ad, qkv, f, fc1, v, v0, a, g, half, positions;
-    int64_t layers, chunks, slots;           /* of a chunk, of a rank, of micro-batches */
+    int64_t layers, chunks, slots; /* of a chunk, of a rank, of micro-batches */
     int64_t tp;
-    bool has_embedding, has_head;            /* one of its chunks has */
+    bool has_embedding, has_head; /* one of its chunks has */
 };
 
 struct meg_gpt_state {
     struct meg_ctx c;
     struct dims dim;
-    struct layer *layer;                     /* [chunks, layers] */
-    struct slot *slot;                       /* [slots] */
-    struct acts *again;                      /* of layers that are recomputed */
+    struct layer *layer; /* [chunks, layers] */
+    struct slot *slot;   /* [slots] */
+    struct acts *again;  /* of layers that are recomputed */
     struct meg_norm_weights normf;
     struct meg_embed embed;
     struct meg_rope rope;
-    struct meg_cp *cp;                       /* [ncp]: one for all layers of the model, or one for each */
+    struct meg_cp *cp; /* [ncp]: one for all layers of the model, or one for each */
     int ncp;
     struct meg_attn_workspace room;
     struct meg_lm_head head;
-    struct meg_mat branch;                   /* output of attention or MLP before it joins */
-    struct meg_mat nf;                       /* the last layer's output, normed */
+    struct meg_mat branch; /* output of attention or MLP before it joins */
+    struct meg_mat nf;     /* the last layer's output, normed */
     struct meg_norm_stats sf;
-    struct grads d;                          /* shared by all layers, but for what a slot keeps */
-    float *loss;                             /* [n], device */
-    int32_t *place;                          /* [s], device */
-    float *host_loss;                        /* [n] */
-    int32_t *host_position;                     /* [s] */
+    struct grads d;         /* shared by all layers, but for what a slot keeps */
+    float *loss;            /* [n], device */
+    int32_t *place;         /* [s], device */
+    float *host_loss;       /* [n] */
+    int32_t *host_position; /* [s] */
     void *activations, *workspace;
 };
 
@@ -91,7 +91,7 @@ struct meg_gpt_state *gpt_state_new(const struct meg_gpt_conf *c, const struct m
 void gpt_state_free(struct meg_gpt_state *st);
 /* Cut all buffers out of two arenas. */
 void gpt_buffers_suballoc(struct meg_gpt_state *st, const struct meg_gpt_run *run, struct meg_suballoc *activations,
-             struct meg_suballoc *workspace);
+                          struct meg_suballoc *workspace);
 
 /* Layers [begin, end) around layer i of a chunk that are recomputed from one input; false: i is kept. */
 bool gpt_recompute_range(const struct meg_gpt_run *run, int64_t layers, int64_t i, int64_t *begin, int64_t *end);

@@ -17,7 +17,8 @@ static void rotate(struct meg_ctx *c, struct meg_mat qkv, float sign, const stru
 }
 
 /* Append the rows' keys and values to their sequence in the cache, and attend to all of it. */
-static void attend_cached(struct meg_ctx *c, struct meg_attn_acts *a, const struct meg_kv_cache_seq *kv, const struct meg_attn *l)
+static void attend_cached(struct meg_ctx *c, struct meg_attn_acts *a, const struct meg_kv_cache_seq *kv,
+                          const struct meg_attn *l)
 {
     const int64_t r = l->a / l->g, ld = 2 * l->g * l->d;
     const size_t size = meg_dtype_size(c->dtype);

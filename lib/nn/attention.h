@@ -11,7 +11,7 @@ MEG_BEGIN_DECLS
 
 /* Tables of rotary positions, shared by all layers; half 0: the model has none. */
 struct meg_rope {
-    float *cos, *sin;            /* [positions, half] */
+    float *cos, *sin; /* [positions, half] */
     int64_t half;
     int is_interleaved;
 };
@@ -19,26 +19,26 @@ struct meg_rope {
 struct meg_attn {
     struct meg_linear_weights qkv, proj;
     const struct meg_rope *rope;
-    int64_t a, g, d;             /* heads and groups of this rank, head size */
-    int64_t head0;               /* global number of its first head */
+    int64_t a, g, d; /* heads and groups of this rank, head size */
+    int64_t head0;   /* global number of its first head */
     int layer;
-    double dropout;              /* of the probabilities */
-    const struct meg_cp *cp;     /* the ranks that share its sequences */
+    double dropout;          /* of the probabilities */
+    const struct meg_cp *cp; /* the ranks that share its sequences */
     const struct meg_attn_workspace *room;
-    bool recomputes;             /* backward computes the output again: activations have one for all layers */
+    bool recomputes; /* backward computes the output again: activations have one for all layers */
 };
 
 /* Where ranks exchange heads, qkv and lse are those of all rows and some heads. */
 struct meg_attn_acts {
-    struct meg_mat qkv;          /* [n, (a+2g)d], turned by positions */
-    struct meg_mat o;            /* [n, a d] */
-    float *lse;                  /* [b,a,s]; where ranks share sequences, that of either piece: [2,b,a,s/2] */
+    struct meg_mat qkv; /* [n, (a+2g)d], turned by positions */
+    struct meg_mat o;   /* [n, a d] */
+    float *lse;         /* [b,a,s]; where ranks share sequences, that of either piece: [2,b,a,s/2] */
 };
 
 /* Scratch of the backward pass, shared by all layers. */
 struct meg_attn_grads {
-    struct meg_mat qkv, o;       /* as in the activations */
-    float *delta;                /* as lse */
+    struct meg_mat qkv, o; /* as in the activations */
+    float *delta;          /* as lse */
 };
 
 /*

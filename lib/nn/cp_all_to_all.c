@@ -34,7 +34,8 @@ struct meg_mat nn_a2a_buffer(const struct meg_attn *l, struct meg_mat at)
 }
 
 /* Between rows in the order of the sequence and those that each rank has: sent or arrived, part by part of n. */
-static void reorder_rows(struct meg_ctx *c, int64_t h, enum meg_dtype t, void *wide, void *parts, int64_t n, bool to_wide)
+static void reorder_rows(struct meg_ctx *c, int64_t h, enum meg_dtype t, void *wide, void *parts, int64_t n,
+                         bool to_wide)
 {
     const int64_t piece = n / 2;
 

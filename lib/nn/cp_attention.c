@@ -47,7 +47,8 @@ static void meet(struct nn_cp_attn *p, const struct nn_kv_exchange *carrier, int
     rank_chunks(p->k, p->nk, p->s, carrier->keys(p, step, &p->kv), p->l->cp->ring_size);
 }
 
-static struct meg_attn_geom geometry(const struct nn_cp_attn *p, const struct nn_cp_chunk *q, const struct nn_cp_chunk *k)
+static struct meg_attn_geom geometry(const struct nn_cp_attn *p, const struct nn_cp_chunk *q,
+                                     const struct nn_cp_chunk *k)
 {
     struct meg_attn_geom g = { 0 };
 
@@ -144,7 +145,8 @@ void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat 
 }
 
 /* delta of this rank's own rows and all its heads, a piece after the other, and then as heads are exchanged. */
-static void compute_delta(struct meg_ctx *c, const struct meg_attn *l, float *delta, struct meg_mat d_o, struct meg_mat o)
+static void compute_delta(struct meg_ctx *c, const struct meg_attn *l, float *delta, struct meg_mat d_o,
+                          struct meg_mat o)
 {
     struct nn_cp_attn p = { .l = l, .s = c->s, .b = c->b, .a = l->a, .g = l->g, .d = l->d };
     const int64_t count = l->cp->a2a_size * l->cp->ring_size > 1 ? 2 : 1;
@@ -160,19 +162,19 @@ static void compute_delta(struct meg_ctx *c, const struct meg_attn *l, float *de
 }
 
 static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, struct meg_mat d_o, const float *delta,
-                     const float *lse, int64_t i, int64_t j)
+                           const float *lse, int64_t i, int64_t j)
 {
     const struct nn_cp_chunk *q = &p->q[i], *k = &p->k[j];
     const struct meg_attn_geom geom = geometry(p, q, k);
     const int64_t at = stats(p, q);
 
     p->c->op->attn_bwd(p->c->st, &geom, queries(p, p->dqkv, q->row), from(dkv->k, k->row), from(dkv->v, k->row),
-                       outputs(p, d_o, q->row), lse + at, delta + at, queries(p, p->qkv, q->row),
-                       from(p->kv.k, k->row), from(p->kv.v, k->row), &p->drop, p->nq > 1);
+                       outputs(p, d_o, q->row), lse + at, delta + at, queries(p, p->qkv, q->row), from(p->kv.k, k->row),
+                       from(p->kv.v, k->row), &p->drop, p->nq > 1);
 }
 
 void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat dqkv, struct meg_mat d_o, float *delta,
-                   struct meg_mat o, const float *lse, struct meg_mat qkv)
+                    struct meg_mat o, const float *lse, struct meg_mat qkv)
 {
     const struct nn_kv_exchange *carrier = nn_kv_exchange_select(l->cp);
     const struct meg_mat wide_o = exchanged(l->cp, d_o, d_o.p), wide = exchanged(l->cp, dqkv, nn_a2a_buffer(l, dqkv).p);

@@ -7,14 +7,9 @@ void meg_cp_make(struct meg_cp *cp, enum meg_cp_comm_type kind, const struct meg
     const int64_t size = mesh->layout.cp, near = mesh->layout.cp_near;
 
     switch (kind) {
-    case MEG_CP_A2A:
-        *cp = (struct meg_cp){ false, size, 1, mesh->cp, &meg_comm_self };
-        break;
-    case MEG_CP_A2A_P2P:
-        *cp = (struct meg_cp){ false, near, size / near, mesh->cp_near, mesh->cp_far };
-        break;
-    default:
-        *cp = (struct meg_cp){ kind == MEG_CP_ALL_GATHER, 1, size, &meg_comm_self, mesh->cp };
+    case MEG_CP_A2A: *cp = (struct meg_cp){ false, size, 1, mesh->cp, &meg_comm_self }; break;
+    case MEG_CP_A2A_P2P: *cp = (struct meg_cp){ false, near, size / near, mesh->cp_near, mesh->cp_far }; break;
+    default: *cp = (struct meg_cp){ kind == MEG_CP_ALL_GATHER, 1, size, &meg_comm_self, mesh->cp };
     }
 }
 
@@ -23,8 +18,8 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-void meg_attn_workspace_suballoc(struct meg_attn_workspace *r, struct meg_suballoc *cut, const struct meg_attn_size *size,
-                       const struct meg_cp *cp, int n)
+void meg_attn_workspace_suballoc(struct meg_attn_workspace *r, struct meg_suballoc *cut,
+                                 const struct meg_attn_size *size, const struct meg_cp *cp, int n)
 {
     const int64_t rows = size->n, qkv = (size->a + 2 * size->g) * size->d, o = size->a * size->d;
     const int64_t kv = rows * 2 * size->g * size->d;

@@ -18,7 +18,7 @@ MEG_BEGIN_DECLS
 
 struct meg_cp {
     bool is_gathered;            /* keys, instead of travelling */
-    int64_t a2a_size, ring_size;   /* sizes of the groups: this many ranks exchange heads, keys of this many meet */
+    int64_t a2a_size, ring_size; /* sizes of the groups: this many ranks exchange heads, keys of this many meet */
     struct meg_comm *heads, *keys;
 };
 
@@ -37,17 +37,17 @@ struct meg_attn_size {
 
 /* Scratch of attention, shared by all layers. */
 struct meg_attn_workspace {
-    void *here, *sent;           /* [n, (a+2g)d]: rows before an exchange of heads, and what arrives; what leaves */
-    int32_t *doc_start;          /* [n by_heads] */
-    void *kv;                    /* keys and values on their way, slots of [n, g, 2, d] */
-    float *dkv;                  /* their gradients */
-    float *o_part, *lse_part;    /* of a piece's queries and a part of the keys */
-    float *o, *dqkv;             /* f32 where the model is narrower: [n, a d], [n, (a+2g)d] */
+    void *here, *sent;        /* [n, (a+2g)d]: rows before an exchange of heads, and what arrives; what leaves */
+    int32_t *doc_start;       /* [n by_heads] */
+    void *kv;                 /* keys and values on their way, slots of [n, g, 2, d] */
+    float *dkv;               /* their gradients */
+    float *o_part, *lse_part; /* of a piece's queries and a part of the keys */
+    float *o, *dqkv;          /* f32 where the model is narrower: [n, a d], [n, (a+2g)d] */
 };
 
 /* Cut it out of cut, large enough for each of the n kinds. */
-void meg_attn_workspace_suballoc(struct meg_attn_workspace *r, struct meg_suballoc *cut, const struct meg_attn_size *size,
-                       const struct meg_cp *cp, int n);
+void meg_attn_workspace_suballoc(struct meg_attn_workspace *r, struct meg_suballoc *cut,
+                                 const struct meg_attn_size *size, const struct meg_cp *cp, int n);
 
 MEG_END_DECLS
 #endif

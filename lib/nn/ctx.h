@@ -22,19 +22,19 @@ struct meg_ctx {
     const struct meg_ops *op;
     struct meg_stream *st;
     struct meg_comm *tp;
-    bool has_sp;                 /* sequence parallelism: nn/sequence_parallel.h */
-    void *wide[2];               /* scratch for all rows of the residual stream, with it */
-    bool defers_wgrad;         /* backward leaves gradients of linears' weights for later */
-    enum meg_dtype dtype;        /* of parameters and activations */
-    enum meg_dtype grad;         /* of gradients of parameters */
-    int64_t s, b;                /* this micro-batch, s of one context-parallel rank; n = s*b rows */
-    uint32_t seed;               /* of dropout */
-    const int64_t *sample;       /* [b] device; NULL: no dropout */
-    const int32_t *position;     /* [s,b] device */
-    const int32_t *doc_start;    /* [s,b] device, or NULL */
-    const int32_t *place;        /* device: where the residual stream's rows stand in the whole sequence, one for
+    bool has_sp;                       /* sequence parallelism: nn/sequence_parallel.h */
+    void *wide[2];                     /* scratch for all rows of the residual stream, with it */
+    bool defers_wgrad;                 /* backward leaves gradients of linears' weights for later */
+    enum meg_dtype dtype;              /* of parameters and activations */
+    enum meg_dtype grad;               /* of gradients of parameters */
+    int64_t s, b;                      /* this micro-batch, s of one context-parallel rank; n = s*b rows */
+    uint32_t seed;                     /* of dropout */
+    const int64_t *sample;             /* [b] device; NULL: no dropout */
+    const int32_t *position;           /* [s,b] device */
+    const int32_t *doc_start;          /* [s,b] device, or NULL */
+    const int32_t *place;              /* device: where the residual stream's rows stand in the whole sequence, one for
                                     each b rows; NULL: row 0 at 0 */
-    const struct meg_kv_cache_seq *kv;     /* [nkv] when decoding, or NULL */
+    const struct meg_kv_cache_seq *kv; /* [nkv] when decoding, or NULL */
     int64_t nkv;
 };
 

@@ -6,8 +6,8 @@
 MEG_BEGIN_DECLS
 
 struct meg_embed {
-    struct meg_mat word, dword;  /* [v,h]: rows v0 .. of the vocabulary */
-    struct meg_mat pos, dpos;    /* [positions,h] */
+    struct meg_mat word, dword; /* [v,h]: rows v0 .. of the vocabulary */
+    struct meg_mat pos, dpos;   /* [positions,h] */
     int64_t v0;
     double dropout;
 };

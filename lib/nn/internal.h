@@ -34,14 +34,14 @@ struct nn_kv_block {
 struct nn_cp_attn {
     struct meg_ctx *c;
     const struct meg_attn *l;
-    int64_t s, b, a, g, d;       /* positions, sequences, heads, groups here */
+    int64_t s, b, a, g, d; /* positions, sequences, heads, groups here */
     const int32_t *doc_start;
     struct meg_drop drop;
-    struct meg_mat qkv, dqkv;    /* [s b, (a+2g)d]; dqkv f32 */
-    int64_t nq, nk;              /* pieces of queries, and of the keys of one rank */
+    struct meg_mat qkv, dqkv; /* [s b, (a+2g)d]; dqkv f32 */
+    int64_t nq, nk;           /* pieces of queries, and of the keys of one rank */
     struct nn_cp_chunk q[2], k[2];
-    struct nn_kv_block kv;             /* of the present step */
-    struct meg_work *recv[2], *send[2];   /* keys on their way, and gradients */
+    struct nn_kv_block kv;              /* of the present step */
+    struct meg_work *recv[2], *send[2]; /* keys on their way, and gradients */
 };
 
 /* How keys and values of other ranks come, and their gradients go; step 0 are this rank's, and size steps are all. */
@@ -66,7 +66,7 @@ const struct nn_kv_exchange *nn_kv_exchange_select(const struct meg_cp *cp);
 void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat o, float *lse, struct meg_mat qkv);
 /* dqkv from d_o, which is destroyed; delta is scratch. */
 void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat dqkv, struct meg_mat d_o, float *delta,
-                   struct meg_mat o, const float *lse, struct meg_mat qkv);
+                    struct meg_mat o, const float *lse, struct meg_mat qkv);
 
 /* ---------------------------------------------------------------------------------------------- */
 

@@ -3,18 +3,20 @@
 
 static const struct meg_mat none;
 
-void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x, const struct meg_linear_weights *l,
-                 enum meg_act act)
+void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x,
+                             const struct meg_linear_weights *l, enum meg_act act)
 {
     c->op->linear_fwd(c->st, l->plan, y, pre, meg_sp_gather(c, x), l->w, l->bias, act);
 }
 
-void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_linear_weights *l)
+void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
+                                    const struct meg_linear_weights *l)
 {
     c->op->linear_bwd_weight(c->st, l->plan, l->dw, l->dbias, dy, meg_sp_gather(c, x));
 }
 
-void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const struct meg_linear_weights *l)
+void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
+                             const struct meg_linear_weights *l)
 {
     const struct meg_mat addend = meg_sp_partial_sum(c, dx);
 
@@ -32,8 +34,8 @@ void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x,
     meg_sp_reduce(c, y, addend);
 }
 
-void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x, const struct meg_linear_weights *l,
-                 struct meg_mat pre, enum meg_act act)
+void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
+                          const struct meg_linear_weights *l, struct meg_mat pre, enum meg_act act)
 {
     const struct meg_mat all = meg_sp_gather(c, dy);
 
@@ -42,7 +44,8 @@ void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat d
     c->op->linear_bwd_data(c->st, l->plan, dx, all, l->w, pre, act);
 }
 
-void meg_row_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_linear_weights *l)
+void meg_row_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
+                                 const struct meg_linear_weights *l)
 {
     c->op->linear_bwd_weight(c->st, l->plan, l->dw, NULL, meg_sp_gather(c, dy), x);
 }

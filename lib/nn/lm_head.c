@@ -22,7 +22,8 @@ static struct meg_mat logits_of(struct meg_ctx *c, float *loss, struct meg_mat x
     return y;
 }
 
-void meg_lm_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target, const struct meg_lm_head *l)
+void meg_lm_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target,
+                      const struct meg_lm_head *l)
 {
     const struct meg_mat all = meg_sp_gather(c, x);
     const int64_t chunk = l->logits.rows;
@@ -35,7 +36,7 @@ void meg_lm_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const in
 }
 
 void meg_lm_head_fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const int32_t *target,
-                   const float *weight, const struct meg_lm_head *l)
+                         const float *weight, const struct meg_lm_head *l)
 {
     const struct meg_mat all = meg_sp_gather(c, x), addend = meg_sp_partial_sum(c, dx), none = { 0 };
     const int64_t chunk = l->logits.rows;

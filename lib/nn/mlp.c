@@ -2,8 +2,7 @@
 
 static const struct meg_mat none;
 
-void meg_mlp_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_mlp_acts *a,
-                 const struct meg_mlp *l)
+void meg_mlp_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_mlp_acts *a, const struct meg_mlp *l)
 {
     if (l->is_gated) {
         meg_column_parallel_fwd(c, a->pre, none, x, &l->fc1, MEG_ACT_NONE);

@@ -10,13 +10,13 @@ MEG_BEGIN_DECLS
 
 struct meg_mlp {
     struct meg_linear_weights fc1, fc2;
-    enum meg_act act;            /* NONE when gated */
+    enum meg_act act; /* NONE when gated */
     int is_gated;
 };
 
 struct meg_mlp_acts {
-    struct meg_mat pre;          /* [n,f], gated [n,2f]: before the activation; p NULL where nothing is kept */
-    struct meg_mat mid;          /* [n,f] after it */
+    struct meg_mat pre; /* [n,f], gated [n,2f]: before the activation; p NULL where nothing is kept */
+    struct meg_mat mid; /* [n,f] after it */
 };
 
 /* y [n,h] without fc2's bias, which the residual adds. */

@@ -12,7 +12,8 @@ void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, str
     c->op->norm_bwd(c->st, l->kind, dx, l->dw, l->db, c->grad, skip, dy, x, l->w, a->mean, a->rstd);
 }
 
-void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat branch, const struct meg_residual_epilogue *j)
+void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat branch,
+                 const struct meg_residual_epilogue *j)
 {
     c->op->add_fwd(c->st, z, x, branch, j->bias, &j->drop);
 }
@@ -25,6 +26,5 @@ void meg_add_bwd(struct meg_ctx *c, struct meg_mat dbranch, struct meg_mat dz, c
 void meg_add_norm_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat y, struct meg_mat x, struct meg_mat branch,
                       const struct meg_residual_epilogue *j, struct meg_norm_stats *a, const struct meg_norm_weights *l)
 {
-    c->op->add_norm_fwd(c->st, l->kind, z, y, a->mean, a->rstd, x, branch, j->bias, &j->drop, l->w, l->b,
-                        l->eps);
+    c->op->add_norm_fwd(c->st, l->kind, z, y, a->mean, a->rstd, x, branch, j->bias, &j->drop, l->w, l->b, l->eps);
 }

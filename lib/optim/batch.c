@@ -40,9 +40,8 @@ static int check_level(const struct meg_batch_schedule *p, int64_t global, const
 
     if (global < unit || (!p->round_down && global % unit))
         return meg_fail(e, MEG_EUSAGE,
-                        "%s %" PRId64 ": must be a multiple of %" PRId64
-                        ", which is --micro-batch-size %" PRId64 " times %" PRId64
-                        " data-parallel rank%s%s; %s",
+                        "%s %" PRId64 ": must be a multiple of %" PRId64 ", which is --micro-batch-size %" PRId64
+                        " times %" PRId64 " data-parallel rank%s%s; %s",
                         what, global, unit, p->micro, p->ranks, p->ranks > 1 ? "s" : "",
                         global < unit ? "" : "; --decrease-batch-size-if-needed rounds it down", remedy);
     return 0;
@@ -70,12 +69,11 @@ int meg_batch_schedule_check(const struct meg_batch_schedule *p, struct meg_err 
         return r;
     if (p->start <= 0 || p->increment <= 0 || p->samples < 0 || p->start > p->global ||
         (p->global - p->start) % p->increment)
-        return meg_fail(
-            e, MEG_EUSAGE,
-            "--rampup-batch-size %" PRId64 " %" PRId64 " %" PRId64
-            ": needs a positive start, increment and number of samples, and whole increments up to "
-            "--global-batch-size %" PRId64,
-            p->start, p->increment, p->samples, p->global);
+        return meg_fail(e, MEG_EUSAGE,
+                        "--rampup-batch-size %" PRId64 " %" PRId64 " %" PRId64
+                        ": needs a positive start, increment and number of samples, and whole increments up to "
+                        "--global-batch-size %" PRId64,
+                        p->start, p->increment, p->samples, p->global);
     return check_ramp(p, e);
 }
 
@@ -83,8 +81,7 @@ int64_t meg_batch_iterations(const struct meg_batch_schedule *p, int64_t samples
 {
     int64_t n = 0, consumed = 0;
 
-    while (p->samples && consumed <= p->samples &&
-           consumed + meg_batch_at(p, consumed).run <= samples) {
+    while (p->samples && consumed <= p->samples && consumed + meg_batch_at(p, consumed).run <= samples) {
         consumed += meg_batch_at(p, consumed).run;
         n++;
     }

@@ -12,7 +12,7 @@
 MEG_BEGIN_DECLS
 
 struct meg_batch_schedule {
-    int64_t global, micro, ranks; /* --global-batch-size, --micro-batch-size, data-parallel ranks */
+    int64_t global, micro, ranks;      /* --global-batch-size, --micro-batch-size, data-parallel ranks */
     int64_t start, increment, samples; /* --rampup-batch-size; samples 0: none */
     bool round_down;                   /* --decrease-batch-size-if-needed */
 };

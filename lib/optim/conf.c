@@ -8,25 +8,17 @@ const struct meg_opt meg_optim_opts[] = {
     { "optimizer", 0, MEG_STR(C, optimizer), "adam|sgd", "adam", "AdamW, or SGD with momentum" },
     { "lr", 0, MEG_F64(C, lr), "RATE", NULL, "highest learning rate" },
     { "min-lr", 0, MEG_F64(C, min_lr), "RATE", "0", "lowest learning rate, where the decay ends" },
-    { "lr-decay-style", 0, MEG_STR(C, lr_decay_style),
-      "constant|linear|cosine|inverse-square-root|WSD", "linear",
+    { "lr-decay-style", 0, MEG_STR(C, lr_decay_style), "constant|linear|cosine|inverse-square-root|WSD", "linear",
       "how the rate falls after warm-up" },
-    { "lr-decay-iters", 0, MEG_I64(C, lr_decay_iters), "N", NULL,
-      "iterations until --min-lr; all, when not given" },
-    { "lr-decay-samples", 0, MEG_I64(C, lr_decay_samples), "N", NULL,
-      "the same in samples, with --train-samples" },
-    { "lr-warmup-iters", 0, MEG_I64(C, lr_warmup_iters), "N", "0",
-      "iterations from --lr-warmup-init up to --lr" },
-    { "lr-warmup-samples", 0, MEG_I64(C, lr_warmup_samples), "N", "0",
-      "the same in samples, with --train-samples" },
-    { "lr-warmup-fraction", 0, MEG_F64(C, lr_warmup_fraction), "F", NULL,
-      "the same as a part of the decay's length" },
-    { "lr-warmup-init", 0, MEG_F64(C, lr_warmup_init), "RATE", "0",
-      "rate of the first iteration of warm-up" },
-    { "lr-wsd-decay-style", 0, MEG_STR(C, lr_wsd_decay_style), "linear|cosine|exponential",
-      "exponential", "how the rate falls at the end of WSD" },
-    { "lr-wsd-decay-iters", 0, MEG_I64(C, lr_wsd_decay_iters), "N", NULL,
-      "iterations that fall takes" },
+    { "lr-decay-iters", 0, MEG_I64(C, lr_decay_iters), "N", NULL, "iterations until --min-lr; all, when not given" },
+    { "lr-decay-samples", 0, MEG_I64(C, lr_decay_samples), "N", NULL, "the same in samples, with --train-samples" },
+    { "lr-warmup-iters", 0, MEG_I64(C, lr_warmup_iters), "N", "0", "iterations from --lr-warmup-init up to --lr" },
+    { "lr-warmup-samples", 0, MEG_I64(C, lr_warmup_samples), "N", "0", "the same in samples, with --train-samples" },
+    { "lr-warmup-fraction", 0, MEG_F64(C, lr_warmup_fraction), "F", NULL, "the same as a part of the decay's length" },
+    { "lr-warmup-init", 0, MEG_F64(C, lr_warmup_init), "RATE", "0", "rate of the first iteration of warm-up" },
+    { "lr-wsd-decay-style", 0, MEG_STR(C, lr_wsd_decay_style), "linear|cosine|exponential", "exponential",
+      "how the rate falls at the end of WSD" },
+    { "lr-wsd-decay-iters", 0, MEG_I64(C, lr_wsd_decay_iters), "N", NULL, "iterations that fall takes" },
     { "lr-wsd-decay-samples", 0, MEG_I64(C, lr_wsd_decay_samples), "N", NULL,
       "the same in samples, with --train-samples" },
     { "decoupled-lr", 0, MEG_F64(C, decoupled_lr), "RATE", NULL,
@@ -34,13 +26,11 @@ const struct meg_opt meg_optim_opts[] = {
     { "decoupled-min-lr", 0, MEG_F64(C, decoupled_min_lr), "RATE", NULL,
       "lowest rate of those; --min-lr, when not given" },
     { "weight-decay", 0, MEG_F64(C, weight_decay), "F", "0.01", "of all but biases and norms" },
-    { "weight-decay-incr-style", 0, MEG_STR(C, weight_decay_incr_style), "constant|linear|cosine",
-      "constant", "how weight decay changes over the run" },
-    { "start-weight-decay", 0, MEG_F64(C, start_weight_decay), "F", NULL,
-      "weight decay at the start" },
+    { "weight-decay-incr-style", 0, MEG_STR(C, weight_decay_incr_style), "constant|linear|cosine", "constant",
+      "how weight decay changes over the run" },
+    { "start-weight-decay", 0, MEG_F64(C, start_weight_decay), "F", NULL, "weight decay at the start" },
     { "end-weight-decay", 0, MEG_F64(C, end_weight_decay), "F", NULL, "weight decay at the end" },
-    { "clip-grad", 0, MEG_F64(C, clip_grad), "NORM", "1.0",
-      "largest norm of all gradients; 0: no limit, no norm" },
+    { "clip-grad", 0, MEG_F64(C, clip_grad), "NORM", "1.0", "largest norm of all gradients; 0: no limit, no norm" },
     { "adam-beta1", 0, MEG_F64(C, adam_beta1), "F", "0.9", "decay of the mean of gradients" },
     { "adam-beta2", 0, MEG_F64(C, adam_beta2), "F", "0.999", "decay of the mean of their squares" },
     { "adam-eps", 0, MEG_F64(C, adam_eps), "F", "1e-8", "added to the root of that mean" },
@@ -49,8 +39,7 @@ const struct meg_opt meg_optim_opts[] = {
 };
 #undef C
 
-static const char *const lr_styles[] = { "constant", "linear", "cosine", "inverse-square-root",
-                                         "WSD",      NULL };
+static const char *const lr_styles[] = { "constant", "linear", "cosine", "inverse-square-root", "WSD", NULL };
 static const char *const wsd_styles[] = { "linear", "cosine", "exponential", NULL };
 static const char *const wd_styles[] = { "constant", "linear", "cosine", NULL };
 
@@ -126,28 +115,23 @@ static int check_rates(const struct meg_optim_conf *c, struct meg_err *e)
         if (!(c->decoupled_min_lr >= 0))
             return refuse(e, "--decoupled-min-lr", c->decoupled_min_lr, "must be 0 or more");
     }
-    if (!isnan(c->decoupled_lr) &&
-        (isnan(c->decoupled_min_lr) ? c->min_lr : c->decoupled_min_lr) > c->decoupled_lr)
+    if (!isnan(c->decoupled_lr) && (isnan(c->decoupled_min_lr) ? c->min_lr : c->decoupled_min_lr) > c->decoupled_lr)
         return refuse(e, "--decoupled-lr", c->decoupled_lr, "must not be below its lowest rate");
     return 0;
 }
 
 /* v counts units of so many samples, which together must be exact in double. */
-static int check_count(const char *option, int64_t v, int64_t lowest, int64_t unit,
-                       struct meg_err *e)
+static int check_count(const char *option, int64_t v, int64_t lowest, int64_t unit, struct meg_err *e)
 {
     if (v != MEG_UNSET && (double)v * (double)unit > 0x1p53)
-        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": more samples than can be counted", option,
-                        v);
+        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": more samples than can be counted", option, v);
     if (v != MEG_UNSET && v < lowest)
-        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be at least %" PRId64, option, v,
-                        lowest);
+        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be at least %" PRId64, option, v, lowest);
     return 0;
 }
 
 /* A run in iterations takes no counts of samples, and the other way round. */
-static int check_family(const struct meg_optim_conf *c, bool by_samples, int64_t global_batch,
-                        struct meg_err *e)
+static int check_family(const struct meg_optim_conf *c, bool by_samples, int64_t global_batch, struct meg_err *e)
 {
     const struct {
         const char *name;
@@ -166,19 +150,16 @@ static int check_family(const struct meg_optim_conf *c, bool by_samples, int64_t
             (r = check_count(samples[i].name, samples[i].v, samples[i].lowest, 1, e)) < 0)
             return r;
         if (by_samples && iters[i].v != MEG_UNSET && iters[i].v > 0)
-            return meg_fail(e, MEG_EUSAGE,
-                            "%s %" PRId64 ": --train-samples counts samples; use --lr-...-samples",
+            return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": --train-samples counts samples; use --lr-...-samples",
                             iters[i].name, iters[i].v);
         if (!by_samples && samples[i].v != MEG_UNSET && samples[i].v > 0)
-            return meg_fail(e, MEG_EUSAGE,
-                            "%s %" PRId64 ": --train-iters counts iterations; use --lr-...-iters",
+            return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": --train-iters counts iterations; use --lr-...-iters",
                             samples[i].name, samples[i].v);
     }
     return 0;
 }
 
-static int make_weight_decay(struct meg_lr_schedule *s, const struct meg_optim_conf *c,
-                             struct meg_err *e)
+static int make_weight_decay(struct meg_lr_schedule *s, const struct meg_optim_conf *c, struct meg_err *e)
 {
     const bool is_known = meg_wd_style_parse(c->weight_decay_incr_style, &s->wd_style);
 
@@ -211,8 +192,8 @@ static int64_t in_samples(int64_t samples, int64_t iters, int64_t global_batch, 
     return iters != MEG_UNSET ? iters * global_batch : dflt;
 }
 
-static int make_rate(struct meg_lr_schedule *s, const struct meg_optim_conf *c, int64_t total,
-                     int64_t global_batch, struct meg_err *e)
+static int make_rate(struct meg_lr_schedule *s, const struct meg_optim_conf *c, int64_t total, int64_t global_batch,
+                     struct meg_err *e)
 {
     const int64_t warmup = c->lr_warmup_iters * global_batch + c->lr_warmup_samples;
     const bool is_known = meg_lr_style_parse(c->lr_decay_style, &s->style);
@@ -234,11 +215,10 @@ static int make_rate(struct meg_lr_schedule *s, const struct meg_optim_conf *c, 
         s->warmup = c->lr_warmup_fraction * (double)s->decay;
     }
     if (total > 0 && s->warmup >= (double)s->decay)
-        return meg_fail(
-            e, MEG_EUSAGE,
-            "learning rate: a warm-up of %g samples does not end before the decay of %" PRId64
-            " does; see --lr-warmup-iters and --lr-decay-iters",
-            s->warmup, s->decay);
+        return meg_fail(e, MEG_EUSAGE,
+                        "learning rate: a warm-up of %g samples does not end before the decay of %" PRId64
+                        " does; see --lr-warmup-iters and --lr-decay-iters",
+                        s->warmup, s->decay);
     if (s->style == MEG_LR_WSD && (s->wsd_decay <= 0 || s->wsd_decay > s->decay))
         return meg_fail(e, MEG_EUSAGE,
                         "--lr-decay-style WSD: needs --lr-wsd-decay-iters or -samples, "
@@ -248,7 +228,7 @@ static int make_rate(struct meg_lr_schedule *s, const struct meg_optim_conf *c, 
 }
 
 int meg_lr_schedule_make(struct meg_lr_schedule *s, const struct meg_optim_conf *c, int64_t train_iters,
-                      int64_t train_samples, int64_t global_batch, struct meg_err *e)
+                         int64_t train_samples, int64_t global_batch, struct meg_err *e)
 {
     int64_t total = train_samples != MEG_UNSET ? train_samples : train_iters * global_batch;
     int r;

@@ -23,8 +23,8 @@ json_t *meg_scaler_pack(const struct meg_scaler *s)
 {
     if (s->kind != MEG_SCALER_DYNAMIC)
         return NULL;
-    return json_pack("{s:f,s:I,s:I}", "scale", s->scale, "growth_tracker", (json_int_t)s->good,
-                     "hysteresis_tracker", (json_int_t)s->left);
+    return json_pack("{s:f,s:I,s:I}", "scale", s->scale, "growth_tracker", (json_int_t)s->good, "hysteresis_tracker",
+                     (json_int_t)s->left);
 }
 
 int meg_scaler_unpack(struct meg_scaler *s, const json_t *state, const char *from, struct meg_err *e)

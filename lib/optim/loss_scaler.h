@@ -12,19 +12,19 @@
 MEG_BEGIN_DECLS
 
 enum meg_scaler_type {
-    MEG_SCALER_NONE,     /* a scale of 1, and nothing is skipped */
+    MEG_SCALER_NONE, /* a scale of 1, and nothing is skipped */
     MEG_SCALER_CONSTANT,
     MEG_SCALER_DYNAMIC
 };
 
 struct meg_scaler {
     enum meg_scaler_type kind;
-    double scale;        /* what the loss is multiplied by */
-    double least;        /* the scale never falls below it */
-    int64_t window;      /* good steps until it doubles */
-    int64_t hysteresis;  /* overflows until it halves, counted since it last doubled */
-    int64_t good;        /* steps since the last overflow or doubling */
-    int64_t left;        /* of hysteresis; at 0 and below every overflow halves */
+    double scale;       /* what the loss is multiplied by */
+    double least;       /* the scale never falls below it */
+    int64_t window;     /* good steps until it doubles */
+    int64_t hysteresis; /* overflows until it halves, counted since it last doubled */
+    int64_t good;       /* steps since the last overflow or doubling */
+    int64_t left;       /* of hysteresis; at 0 and below every overflow halves */
 };
 
 /*

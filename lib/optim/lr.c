@@ -15,12 +15,9 @@ static double wsd(const struct meg_lr_schedule *c, int64_t steps)
     if (steps <= start)
         return 1.0;
     switch (c->wsd_style) {
-    case MEG_WSD_LINEAR:
-        return 1.0 - r;
-    case MEG_WSD_COSINE:
-        return half_cosine(r);
-    case MEG_WSD_EXPONENTIAL:
-        return 2.0 * pow(0.5, r) - 1.0;
+    case MEG_WSD_LINEAR: return 1.0 - r;
+    case MEG_WSD_COSINE: return half_cosine(r);
+    case MEG_WSD_EXPONENTIAL: return 2.0 * pow(0.5, r) - 1.0;
     }
     MEG_ASSERT(!"a style of WSD decay");
     return NAN;
@@ -37,19 +34,11 @@ double meg_lr_at(const struct meg_lr_schedule *c, double max_lr, double min_lr, 
     if (steps > c->decay)
         return min_lr;
     switch (c->style) {
-    case MEG_LR_INVERSE_SQUARE_ROOT:
-        return fmax(min_lr, max_lr * sqrt(fmax(c->warmup, 1)) / sqrt(fmax(n, 1)));
-    case MEG_LR_LINEAR:
-        coeff = 1.0 - r;
-        break;
-    case MEG_LR_COSINE:
-        coeff = half_cosine(r);
-        break;
-    case MEG_LR_WSD:
-        coeff = wsd(c, steps);
-        break;
-    default:
-        MEG_ASSERT(!"a style of decay");
+    case MEG_LR_INVERSE_SQUARE_ROOT: return fmax(min_lr, max_lr * sqrt(fmax(c->warmup, 1)) / sqrt(fmax(n, 1)));
+    case MEG_LR_LINEAR: coeff = 1.0 - r; break;
+    case MEG_LR_COSINE: coeff = half_cosine(r); break;
+    case MEG_LR_WSD: coeff = wsd(c, steps); break;
+    default: MEG_ASSERT(!"a style of decay");
     }
     return min_lr + coeff * (max_lr - min_lr);
 }

@@ -8,9 +8,9 @@ MEG_BEGIN_DECLS
 struct meg_nan_guard {
     const struct meg_params *params;
     const struct meg_ops *op;
-    double *sum;                     /* device memory */
+    double *sum; /* device memory */
     bool is_on;
-    const struct meg_param *found;   /* the first that was not finite, or NULL */
+    const struct meg_param *found; /* the first that was not finite, or NULL */
 };
 
 /* Look at a section's gradients g of type t, if it is on and none is found yet. */

@@ -10,7 +10,7 @@ static bool is_sgd(const struct meg_optim_conf *c)
 }
 
 void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
-                    const struct meg_layout *l, const struct meg_gpt_run *run)
+                           const struct meg_layout *l, const struct meg_gpt_run *run)
 {
     const size_t n = (size_t)meg_zero_shard_numel(params, l), nbytes = n * sizeof(float);
 
@@ -145,10 +145,15 @@ static void connect(struct meg_optim *o, const struct meg_zero_conf *c)
     meg_reducer_init(&o->reducer, m, o->params, &o->watch, g->g, g->run.grad, c->overlap_grad_reduce);
     meg_reducer_begin(&o->reducer, 0);
     meg_gatherer_init(&o->gatherer, o->params, m->slices, g->w, g->run.dtype);
-    o->giver = (struct meg_layer_reducer){ m, o->params, o->op, &o->watch, g->g, g->run.grad, o->g ? o->g : o->main_grad,
-                                   c->overlap_grad_reduce, NULL, -1 };
-    o->taker = (struct meg_layer_gatherer){ .mesh = m, .params = o->params, .w = g->w, .slice = meg_optim_param_shards(o),
-                                   .t = g->run.dtype, .overlaps = c->overlap_param_gather };
+    o->giver = (struct meg_layer_reducer){
+        m, o->params, o->op, &o->watch, g->g, g->run.grad, o->g ? o->g : o->main_grad, c->overlap_grad_reduce, NULL, -1
+    };
+    o->taker = (struct meg_layer_gatherer){ .mesh = m,
+                                            .params = o->params,
+                                            .w = g->w,
+                                            .slice = meg_optim_param_shards(o),
+                                            .t = g->run.dtype,
+                                            .overlaps = c->overlap_param_gather };
     meg_layer_gatherer_invalidate(&o->taker);
 }
 
@@ -408,6 +413,6 @@ void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, doub
     for (int k = 0; k < o->share.nbucket_shards; k++)
         update_shard(o, &o->share.piece[k]);
     if (o->mesh->slices->size > 1 || o->main_grad)
-        meg_optim_zero_grad(o);           /* adamw and sgd have zeroed what they read only */
+        meg_optim_zero_grad(o); /* adamw and sgd have zeroed what they read only */
     sync_model_params(o);
 }

@@ -36,7 +36,7 @@ extern const struct meg_opt meg_optim_opts[];
  * options that count the other way are refused.  MEG_EUSAGE names the option, its value and the rule.
  */
 int meg_lr_schedule_make(struct meg_lr_schedule *s, const struct meg_optim_conf *c, int64_t train_iters,
-                      int64_t train_samples, int64_t global_batch, struct meg_err *e);
+                         int64_t train_samples, int64_t global_batch, struct meg_err *e);
 
 /* The word of the command line for a style, and the style of a word; false when it is none. */
 const char *meg_lr_style_name(enum meg_lr_style style);
@@ -51,37 +51,37 @@ struct meg_optim_memory {
 
 struct meg_optim {
     const struct meg_ops *op;
-    struct meg_gpt *model;       /* borrowed, with its parameters and gradients */
+    struct meg_gpt *model; /* borrowed, with its parameters and gradients */
     const struct meg_mesh *mesh;
     const struct meg_params *params;
     struct meg_adam adam;
     float momentum, clip;
     bool is_sgd, overlaps_gather;
-    struct meg_zero_shard share;      /* the pieces this rank updates */
+    struct meg_zero_shard share;          /* the pieces this rank updates */
     struct meg_zero_param_range *counted; /* of them, what this rank adds to sums over the model */
     int ncounted, nstates;
-    const char *state_name[2];   /* exp_avg, exp_avg_sq | momentum_buffer */
-    float *state[2];             /* [share.n] device memory, zero at first */
-    float *main;                 /* [share.n] main parameters; NULL: the model's are */
-    float *main_grad;            /* [share.n] their gradients; NULL: the model's are */
-    void *w;                     /* [share.n] parameters of the model's type, where that has a section's at a time
+    const char *state_name[2];    /* exp_avg, exp_avg_sq | momentum_buffer */
+    float *state[2];              /* [share.n] device memory, zero at first */
+    float *main;                  /* [share.n] main parameters; NULL: the model's are */
+    float *main_grad;             /* [share.n] their gradients; NULL: the model's are */
+    void *w;                      /* [share.n] parameters of the model's type, where that has a section's at a time
                                     and main are not of that type; else NULL */
-    void *g;                     /* [share.n] gradients of the model's type, where that has a section's at a time and
+    void *g;                      /* [share.n] gradients of the model's type, where that has a section's at a time and
                                     main ones are not of that type; else NULL */
     struct meg_optim_memory high; /* bytes of these that pieces take */
     struct meg_nan_guard watch;
-    struct meg_reducer reducer;  /* of whole gradients and parameters; or */
+    struct meg_reducer reducer; /* of whole gradients and parameters; or */
     struct meg_gatherer gatherer;
-    struct meg_layer_reducer giver;      /* of those of a section at a time */
+    struct meg_layer_reducer giver; /* of those of a section at a time */
     struct meg_layer_gatherer taker;
-    int64_t t;                   /* successful steps so far */
-    struct meg_step_hparams *step;       /* device memory */
-    void *scalar;                /* device memory, 8 bytes, for sums */
+    int64_t t;                     /* successful steps so far */
+    struct meg_step_hparams *step; /* device memory */
+    void *scalar;                  /* device memory, 8 bytes, for sums */
 };
 
 /* What meg_optim_create allocates, for a rank of a layout that meg_zero_fit has settled. */
 void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
-                    const struct meg_layout *l, const struct meg_gpt_run *run);
+                           const struct meg_layout *l, const struct meg_gpt_run *run);
 
 /*
  * For the parameters and gradients of model, which must outlive it and whose hooks it takes.  MEG_EFAIL when

@@ -16,9 +16,9 @@ extern const struct meg_opt meg_precision_opts[];
 
 /* Types of a run. */
 struct meg_precision {
-    enum meg_dtype params;    /* and activations */
-    enum meg_dtype residual;  /* the residual stream */
-    enum meg_dtype grads;     /* gradients of parameters, added up and summed over ranks */
+    enum meg_dtype params;   /* and activations */
+    enum meg_dtype residual; /* the residual stream */
+    enum meg_dtype grads;    /* gradients of parameters, added up and summed over ranks */
 };
 
 /*

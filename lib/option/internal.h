@@ -18,8 +18,7 @@ const struct meg_opt *opt_find(const struct meg_optgroup *groups, const char *na
 int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, struct meg_err *e);
 
 /* Set a row's field from words; set_given: as meg_opt_was_given will say from now on. */
-int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list *words,
-               struct meg_err *e);
+int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list *words, struct meg_err *e);
 void opt_set_given(const struct meg_opt *row, void *conf);
 void *opt_field(const struct meg_opt *row, void *conf);
 bool opt_is_flag(const struct meg_opt *row);
@@ -36,8 +35,7 @@ void opt_free_values(void);
 /* Cut text into words at blanks; quotes and # as in meg-conf(5). */
 int opt_split(const char *text, size_t n, struct meg_str_list *words, struct meg_err *e);
 
-void opt_help(const struct meg_optgroup *groups, const char *usage, const char *what,
-              struct meg_str *out);
+void opt_help(const struct meg_optgroup *groups, const char *usage, const char *what, struct meg_str *out);
 void opt_version(struct meg_str *out);
 void opt_completion(const struct meg_optgroup *groups, struct meg_str *out);
 

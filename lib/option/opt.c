@@ -34,9 +34,10 @@ static const struct meg_opt common_opts[] = {
 
 /* ---- what lives until the process ends ---- */
 
-static struct kept {
+struct kept {
     struct kept *next;
-} *kept; /* reached from here, so that a leak checker stays quiet */
+};
+static struct kept *kept; /* reachable, so that leak checkers stay quiet */
 
 static void *keep(size_t n)
 {
@@ -178,8 +179,8 @@ static int distance(const char *a, size_t n, const char *b)
                 best = d[i - 1][j] + 1;
             if (d[i][j - 1] + 1 < best)
                 best = d[i][j - 1] + 1;
-            if (i > 1 && j > 1 && fold(a[i - 1]) == fold(b[j - 2]) &&
-                fold(a[i - 2]) == fold(b[j - 1]) && d[i - 2][j - 2] + 1 < best)
+            if (i > 1 && j > 1 && fold(a[i - 1]) == fold(b[j - 2]) && fold(a[i - 2]) == fold(b[j - 1]) &&
+                d[i - 2][j - 2] + 1 < best)
                 best = d[i - 2][j - 2] + 1;
             d[i][j] = best;
         }
@@ -221,8 +222,7 @@ int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, s
         }
     }
     if (nearest)
-        return meg_fail(e, MEG_EUSAGE, "unknown option --%.*s; did you mean --%s?", (int)n, name,
-                        nearest->name);
+        return meg_fail(e, MEG_EUSAGE, "unknown option --%.*s; did you mean --%s?", (int)n, name, nearest->name);
     return meg_fail(e, MEG_EUSAGE, "unknown option --%.*s", (int)n, name);
 }
 
@@ -235,8 +235,7 @@ void *opt_field(const struct meg_opt *row, void *conf)
 
 bool opt_is_flag(const struct meg_opt *row)
 {
-    return row->kind == MEG_OPT_BOOL || row->kind == MEG_OPT_STORE_FALSE ||
-           (row->kind == MEG_OPT_IGNORED && !row->arg);
+    return row->kind == MEG_OPT_BOOL || row->kind == MEG_OPT_STORE_FALSE || (row->kind == MEG_OPT_IGNORED && !row->arg);
 }
 
 const struct meg_opt *opt_opposite(const struct meg_optgroup *group, const struct meg_opt *row)
@@ -296,8 +295,8 @@ static int set_list(const struct meg_opt *row, struct meg_str_list *field, const
     for (p = row->arg; *p; p++)
         want += *p == ' ';
     if (!strstr(row->arg, "...") && words->n != want)
-        return meg_fail(e, MEG_EUSAGE, "--%s: %lld values given, it takes %lld: %s", row->name,
-                        (long long)words->n, (long long)want, row->arg);
+        return meg_fail(e, MEG_EUSAGE, "--%s: %lld values given, it takes %lld: %s", row->name, (long long)words->n,
+                        (long long)want, row->arg);
     if (words->n == 0)
         return meg_fail(e, MEG_EUSAGE, "--%s needs a value: %s", row->name, row->arg);
     for (i = 0; i < words->n; i++) {
@@ -309,8 +308,7 @@ static int set_list(const struct meg_opt *row, struct meg_str_list *field, const
     return MEG_OK;
 }
 
-int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list *words,
-               struct meg_err *e)
+int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list *words, struct meg_err *e)
 {
     const char *word = words->n ? words->v[0] : NULL;
     void *field = opt_field(row, conf);
@@ -326,8 +324,7 @@ int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list 
         return MEG_OK;
     }
     if (words->n != 1)
-        return meg_fail(e, MEG_EUSAGE, "--%s takes one value, %lld given", row->name,
-                        (long long)words->n);
+        return meg_fail(e, MEG_EUSAGE, "--%s takes one value, %lld given", row->name, (long long)words->n);
     if ((r = check_choice(row, word, e)) < 0)
         return r;
     switch (row->kind) {
@@ -400,8 +397,8 @@ static bool is_value(const char *word)
 
 /* Set a row from the text joined to its name (or NULL) and the words behind; returns how many of
  * them it took. */
-static int take(const struct meg_optgroup *groups, const struct meg_optgroup *group,
-                const struct meg_opt *row, const char *joined, char **behind, struct meg_err *e)
+static int take(const struct meg_optgroup *groups, const struct meg_optgroup *group, const struct meg_opt *row,
+                const char *joined, char **behind, struct meg_err *e)
 {
     struct meg_str_list words = { 0 };
     int n = 0, r;
@@ -414,9 +411,8 @@ static int take(const struct meg_optgroup *groups, const struct meg_optgroup *gr
         for (; is_value(behind[n]) && (n == 0 || row->kind == MEG_OPT_LIST); n++)
             opt_add_word(&words, behind[n], strlen(behind[n]));
     if (words.n == 0)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--%s needs a value: %s (one that begins with a dash: --%s=-...)",
-                        row->name, row->arg, row->name);
+        return meg_fail(e, MEG_EUSAGE, "--%s needs a value: %s (one that begins with a dash: --%s=-...)", row->name,
+                        row->arg, row->name);
     if ((r = opt_assign(row, group->conf, &words, e)) < 0)
         return r;
     opt_set_given(row, group->conf);
@@ -427,8 +423,7 @@ static int take(const struct meg_optgroup *groups, const struct meg_optgroup *gr
 }
 
 /* -v, -qv, -s 4, -s4; returns how many words behind it took. */
-static int parse_letters(const struct meg_optgroup *groups, const char *letters, char **behind,
-                        struct meg_err *e)
+static int parse_letters(const struct meg_optgroup *groups, const char *letters, char **behind, struct meg_err *e)
 {
     const struct meg_optgroup *group;
     const struct meg_opt *row;
@@ -448,7 +443,7 @@ static int parse_letters(const struct meg_optgroup *groups, const char *letters,
 
 /* Adds a line on an unknown option; returns how many words behind it look like its values. */
 static int collect_unknown(const struct meg_optgroup *groups, const char *name, size_t n, char **behind,
-                     struct meg_str *unknown)
+                           struct meg_str *unknown)
 {
     struct meg_err why;
     int values = 0;
@@ -506,8 +501,7 @@ static void check_tables(const struct meg_optgroup *groups)
     }
 }
 
-void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *what, int argc,
-                   char **argv)
+void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *what, int argc, char **argv)
 {
     struct meg_optgroup *all;
     struct meg_str out = { 0 };
@@ -532,9 +526,7 @@ void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const c
     }
     if (opt_common.completion && strcmp(opt_common.completion, "bash") != 0)
         meg_usage("--completion: '%s' is not bash", opt_common.completion);
-    meg_log_set_level(opt_common.quiet     ? MEG_LOG_WARN
-                      : opt_common.verbose ? MEG_LOG_DEBUG
-                                           : MEG_LOG_INFO);
+    meg_log_set_level(opt_common.quiet ? MEG_LOG_WARN : opt_common.verbose ? MEG_LOG_DEBUG : MEG_LOG_INFO);
     if (opt_common.help)
         opt_help(all, usage, what, &out);
     else if (opt_common.version)

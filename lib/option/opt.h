@@ -63,6 +63,7 @@ struct meg_opt {
     const char *arg, *def, *help;
 };
 
+/* clang-format off */
 /* Kind and place of a field f of struct S; a field of another type does not compile. */
 #define MEG_STR(S, f)                                                                              \
     _Generic(&((S *)0)->f, const char **: MEG_OPT_STR, char **: MEG_OPT_STR), offsetof(S, f)
@@ -78,6 +79,7 @@ struct meg_opt {
 #define MEG_NEGATED(name, S, f) { name, 0, MEG_STORE_FALSE(S, f), NULL, NULL, NULL }
 /* A name that is accepted, has no effect, and warns.  arg NULL: a flag; why: a phrase. */
 #define MEG_IGNORED(name, arg, why) { name, 0, MEG_OPT_IGNORED, 0, arg, NULL, why }
+/* clang-format on */
 
 struct meg_optgroup {
     const char *title;
@@ -96,8 +98,7 @@ struct meg_optgroup {
  * Strings and lists stay valid until the process ends and belong to no caller.
  * Every command begins here, so this also calls meg_signals_init.
  */
-void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *what, int argc,
-                   char **argv);
+void meg_opt_parse(const struct meg_optgroup *groups, const char *usage, const char *what, int argc, char **argv);
 
 /* The two halves of meg_opt_parse that end nothing, without the options every command has. */
 void meg_opt_defaults(const struct meg_optgroup *groups);
@@ -119,8 +120,7 @@ int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, str
  * meg_opt_apply - set fields from the text of an earlier meg_opt_dump, except those that were
  * given.  Names the groups do not have are passed over.  from is the text's name in messages.
  */
-int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *from,
-                  struct meg_err *e);
+int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *from, struct meg_err *e);
 
 /* Append to out every option that is set, as meg_opt_read_config reads it back identically. */
 void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out);

@@ -68,8 +68,7 @@ int opt_split(const char *text, size_t n, struct meg_str_list *words, struct meg
 }
 
 /* One line.  is_stored: pass over names not known here and fields already given. */
-static int read_line(const struct meg_optgroup *groups, const char *line, size_t n, bool is_stored,
-                     struct meg_err *e)
+static int read_line(const struct meg_optgroup *groups, const char *line, size_t n, bool is_stored, struct meg_err *e)
 {
     const struct meg_optgroup *group;
     const struct meg_opt *row;
@@ -88,8 +87,7 @@ static int read_line(const struct meg_optgroup *groups, const char *line, size_t
     while (p < end && is_blank(*p))
         p++;
     if (p == end || *p != '=')
-        return meg_fail(e, MEG_EUSAGE, "expected `name = value`, found '%.*s'", (int)(end - line),
-                        line);
+        return meg_fail(e, MEG_EUSAGE, "expected `name = value`, found '%.*s'", (int)(end - line), line);
     row = opt_find(groups, name, n, &group);
     if (!row)
         return is_stored ? MEG_OK : opt_unknown(groups, name, n, e);
@@ -104,8 +102,8 @@ static int read_line(const struct meg_optgroup *groups, const char *line, size_t
     return MEG_OK;
 }
 
-static int read_lines(const struct meg_optgroup *groups, const char *text, size_t n,
-                      const char *from, bool is_stored, struct meg_err *e)
+static int read_lines(const struct meg_optgroup *groups, const char *text, size_t n, const char *from, bool is_stored,
+                      struct meg_err *e)
 {
     const char *end = text + n, *eol;
     struct meg_err why;
@@ -134,8 +132,7 @@ int meg_opt_read_config(const struct meg_optgroup *groups, const char *path, str
     return r;
 }
 
-int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *from,
-                  struct meg_err *e)
+int meg_opt_apply(const struct meg_optgroup *groups, const char *text, const char *from, struct meg_err *e)
 {
     return read_lines(groups, text, strlen(text), from, true, e);
 }
@@ -200,8 +197,7 @@ void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out)
     for (; groups->title; groups++) {
         meg_str_printf(out, "# %s\n", groups->title);
         for (row = groups->rows; row->name; row++) {
-            if (row->kind == MEG_OPT_ALIAS || row->kind == MEG_OPT_IGNORED ||
-                opt_opposite(groups, row))
+            if (row->kind == MEG_OPT_ALIAS || row->kind == MEG_OPT_IGNORED || opt_opposite(groups, row))
                 continue;
             value.n = 0;
             dump_value(row, opt_field(row, groups->conf), &value);

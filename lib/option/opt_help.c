@@ -8,9 +8,9 @@
 #include "option/internal.h"
 #include "option/opt.h"
 
-#define HELP_COLUMN    30
-#define USAGE_COLUMN   7
-#define CHOICES_COLUMN 10            /* of an option's choices that need further lines */
+#define HELP_COLUMN 30
+#define USAGE_COLUMN 7
+#define CHOICES_COLUMN 10 /* of an option's choices that need further lines */
 
 static const char *version_lines[8];
 static int nversion_lines;
@@ -63,8 +63,7 @@ static void wrap(struct meg_str *out, const char *text, const char *breaks, int 
     }
 }
 
-static void help_row(const struct meg_optgroup *g, const struct meg_opt *row, int width,
-                     struct meg_str *out)
+static void help_row(const struct meg_optgroup *g, const struct meg_opt *row, int width, struct meg_str *out)
 {
     const struct meg_opt *opposite = opt_opposite(g, row), *alias;
     struct meg_str left = { 0 }, right = { 0 };
@@ -76,8 +75,7 @@ static void help_row(const struct meg_optgroup *g, const struct meg_opt *row, in
     if (opposite)
         meg_str_printf(&right, "the opposite of --%s", opposite->name);
     else
-        meg_str_printf(&right, "%s%s", row->kind == MEG_OPT_IGNORED ? "no effect: " : "",
-                       row->help);
+        meg_str_printf(&right, "%s%s", row->kind == MEG_OPT_IGNORED ? "no effect: " : "", row->help);
     if (row->def && !opt_is_flag(row))
         meg_str_printf(&right, " (default: %s)", row->def);
     for (alias = g->rows; alias->name; alias++)
@@ -93,8 +91,7 @@ static void help_row(const struct meg_optgroup *g, const struct meg_opt *row, in
     meg_str_free(&right);
 }
 
-void opt_help(const struct meg_optgroup *groups, const char *usage, const char *what,
-              struct meg_str *out)
+void opt_help(const struct meg_optgroup *groups, const char *usage, const char *what, struct meg_str *out)
 {
     const struct meg_opt *row;
     int width = columns();
@@ -121,7 +118,9 @@ void meg_opt_list(const struct meg_optgroup *groups, struct meg_str *out)
 
             meg_str_printf(out, "%s\t%s\t%s\t%s\t%.1s\t%s\n", row->name, row->arg ? row->arg : "",
                            row->def && !is_alias ? row->def : "", groups->title, &row->letter,
-                           is_alias ? row->def : opposite ? opposite->name : "");
+                           is_alias   ? row->def
+                           : opposite ? opposite->name
+                                      : "");
         }
     }
 }
@@ -142,8 +141,8 @@ void opt_completion(const struct meg_optgroup *groups, struct meg_str *out)
             target = opt_find(groups, row->name, strlen(row->name), &found);
             if (!target->arg || !opt_choices(target->arg))
                 continue;
-            meg_str_printf(&cases, "    --%s) words='%.*s' ;;\n", row->name,
-                           (int)opt_choices(target->arg), target->arg);
+            meg_str_printf(&cases, "    --%s) words='%.*s' ;;\n", row->name, (int)opt_choices(target->arg),
+                           target->arg);
         }
     }
     for (p = cases.s; p && *p; p++)

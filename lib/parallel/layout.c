@@ -10,8 +10,7 @@ const struct meg_opt meg_layout_opts[] = {
     { "tensor-model-parallel-size", 0, MEG_I64(C, tensor), "N", "1", "ranks that share each layer's weights" },
     { "pipeline-model-parallel-size", 0, MEG_I64(C, pipeline), "N", "1",
       "ranks that have consecutive layers each: stages" },
-    { "context-parallel-size", 0, MEG_I64(C, context), "N", "1",
-      "ranks that share each sequence" },
+    { "context-parallel-size", 0, MEG_I64(C, context), "N", "1", "ranks that share each sequence" },
     { "cp-comm-type", 0, MEG_LIST(C, cp_kinds), "p2p|all_gather|a2a|a2a+p2p...", "p2p",
       "how they get at each other's keys and values: one way, or one for each layer" },
     { "hierarchical-context-parallel-sizes", 0, MEG_LIST(C, cp_sizes), "NEAR FAR", NULL,
@@ -70,8 +69,9 @@ int64_t meg_layout_rank(const struct meg_layout *l, struct meg_rank_coords at)
 
 enum meg_cp_comm_type meg_layout_cp_comm_type(const struct meg_layout *l, int64_t layer)
 {
-    static const char *const names[] = { [MEG_CP_P2P] = "p2p", [MEG_CP_ALL_GATHER] = "all_gather",
-                                         [MEG_CP_A2A] = "a2a", [MEG_CP_A2A_P2P] = "a2a+p2p" };
+    static const char *const names[] = {
+        [MEG_CP_P2P] = "p2p", [MEG_CP_ALL_GATHER] = "all_gather", [MEG_CP_A2A] = "a2a", [MEG_CP_A2A_P2P] = "a2a+p2p"
+    };
     const char *name = l->cp_kinds.n > 1 ? l->cp_kinds.v[layer] : l->cp_kinds.n ? l->cp_kinds.v[0] : "p2p";
     int kind = MEG_CP_P2P;
 
@@ -133,7 +133,7 @@ static int check_sizes(const struct meg_layout_conf *c, int64_t world, struct me
         { "pipeline-model-parallel-size", c->pipeline },
         { "context-parallel-size", c->context },
     };
-    double model = 1;                        /* exact up to 2^53 */
+    double model = 1; /* exact up to 2^53 */
 
     for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
         if (size[i].v < 1)
@@ -166,8 +166,7 @@ static int check_tensor(const struct meg_layout_conf *c, const struct meg_layout
                       m->vocab);
     if (c->sequence_parallel && m->s % (tp * c->context))
         return refuse("seq-length", m->s, e,
-                      "--sequence-parallel: must be a multiple of %" PRId64
-                      ", tensor- times context-parallel size",
+                      "--sequence-parallel: must be a multiple of %" PRId64 ", tensor- times context-parallel size",
                       tp * c->context);
     return 0;
 }
@@ -243,8 +242,9 @@ static int check_virtual(int64_t *vp, const struct meg_layout_conf *c, int64_t l
     if (c->pipeline < 2)
         return refuse(option, v, e, "needs --pipeline-model-parallel-size of 2 or more");
     if (c->first_layers != MEG_UNSET || c->last_layers != MEG_UNSET)
-        return refuse(option, v, e, "stages of different size (--decoder-first-pipeline-num-layers, "
-                                    "--decoder-last-pipeline-num-layers) have no chunks");
+        return refuse(option, v, e,
+                      "stages of different size (--decoder-first-pipeline-num-layers, "
+                      "--decoder-last-pipeline-num-layers) have no chunks");
     if (stage % v)
         return refuse(option, v, e, "must divide the %" PRId64 " layers of a stage", stage);
     *vp = by_layers ? stage / v : v;
@@ -297,13 +297,12 @@ int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64
 }
 
 int meg_layout_set_model(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,
-                   struct meg_err *e)
+                         struct meg_err *e)
 {
     int r;
 
     if ((r = check_tensor(c, m, e)) < 0 || (r = check_context(l, c, m, e)) < 0 ||
-        (r = check_stages(c, m->layers, e)) < 0 ||
-        (r = check_virtual(&l->vp, c, m->layers, e)) < 0)
+        (r = check_stages(c, m->layers, e)) < 0 || (r = check_virtual(&l->vp, c, m->layers, e)) < 0)
         return r;
     l->layers = m->layers;
     l->first_layers = c->first_layers;

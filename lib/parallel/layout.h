@@ -14,13 +14,13 @@ MEG_BEGIN_DECLS
 struct meg_layout_conf {
     int64_t tensor, pipeline, context;
     bool sequence_parallel, is_tp_pp_dp;
-    struct meg_str_list cp_kinds;            /* one for all layers, or one each */
-    struct meg_str_list cp_sizes;            /* of a2a+p2p: ranks that exchange heads, and groups of them */
-    int64_t virtual_layers;              /* a chunk; or */
-    int64_t virtual_stages;              /* chunks of a stage */
-    int64_t first_layers, last_layers;   /* of the first and last stage; MEG_UNSET: an equal share */
-    int64_t group_size;                  /* micro-batches that go through a chunk one after the other */
-    const char *schedule;                /* parallel/schedule.h; NULL: what suits the chunks */
+    struct meg_str_list cp_kinds;      /* one for all layers, or one each */
+    struct meg_str_list cp_sizes;      /* of a2a+p2p: ranks that exchange heads, and groups of them */
+    int64_t virtual_layers;            /* a chunk; or */
+    int64_t virtual_stages;            /* chunks of a stage */
+    int64_t first_layers, last_layers; /* of the first and last stage; MEG_UNSET: an equal share */
+    int64_t group_size;                /* micro-batches that go through a chunk one after the other */
+    const char *schedule;              /* parallel/schedule.h; NULL: what suits the chunks */
 };
 extern const struct meg_opt meg_layout_opts[];
 
@@ -29,15 +29,15 @@ enum meg_cp_comm_type { MEG_CP_P2P, MEG_CP_ALL_GATHER, MEG_CP_A2A, MEG_CP_A2A_P2
 
 struct meg_layout {
     int64_t tp, cp, dp, pp;
-    int64_t vp;                          /* chunks of layers a stage has */
-    bool has_sp;                         /* norms, dropout and residuals work on s/tp positions */
+    int64_t vp;  /* chunks of layers a stage has */
+    bool has_sp; /* norms, dropout and residuals work on s/tp positions */
     bool is_tp_pp_dp;
     int64_t layers, first_layers, last_layers;
-    int64_t cp_near;                     /* neighbours of a2a+p2p; 0 where no layer has it */
-    struct meg_str_list cp_kinds;            /* the configuration's */
-    int64_t bucket;                      /* elements after which a bucket of gradients ends; 0: there is one */
-    int64_t shards;                      /* ranks that find equal slices in each bucket; 0: nothing is shared */
-    int zero;                            /* ZeRO stage: they share 1 optimizer state, 2 and gradients, 3 and parameters */
+    int64_t cp_near;              /* neighbours of a2a+p2p; 0 where no layer has it */
+    struct meg_str_list cp_kinds; /* the configuration's */
+    int64_t bucket;               /* elements after which a bucket of gradients ends; 0: there is one */
+    int64_t shards;               /* ranks that find equal slices in each bucket; 0: nothing is shared */
+    int zero;                     /* ZeRO stage: they share 1 optimizer state, 2 and gradients, 3 and parameters */
 };
 
 /* A rank's coordinates. */
@@ -58,7 +58,7 @@ struct meg_layout_model {
 };
 int meg_layout_make(struct meg_layout *l, const struct meg_layout_conf *c, int64_t world, struct meg_err *e);
 int meg_layout_set_model(struct meg_layout *l, const struct meg_layout_conf *c, const struct meg_layout_model *m,
-                   struct meg_err *e);
+                         struct meg_err *e);
 
 int64_t meg_layout_world(const struct meg_layout *l);
 struct meg_rank_coords meg_layout_coords(const struct meg_layout *l, int64_t rank);

@@ -1,10 +1,20 @@
 #include "parallel/mesh.h"
 
 #define SELF &meg_comm_self
-const struct meg_mesh meg_mesh_one = {
-    { 1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET, 0, { 0 }, 0, 0, 0 }, { 0 }, SELF, SELF, SELF, SELF, SELF,
-    SELF, SELF, SELF, SELF, SELF, SELF, SELF
-};
+const struct meg_mesh meg_mesh_one = { { 1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET, 0, { 0 }, 0, 0, 0 },
+                                       { 0 },
+                                       SELF,
+                                       SELF,
+                                       SELF,
+                                       SELF,
+                                       SELF,
+                                       SELF,
+                                       SELF,
+                                       SELF,
+                                       SELF,
+                                       SELF,
+                                       SELF,
+                                       SELF };
 
 void meg_mesh_init_dry(struct meg_mesh *m, const struct meg_layout *l, int64_t rank)
 {
@@ -28,7 +38,8 @@ static void split_dp_groups(struct meg_mesh *m)
     const int64_t first = i - i % per, slice = i % per;
 
     m->copies = group(m, (struct meg_rank_coords){ at.tp, 0, 0, at.pp }, l->shards ? 1 : n, "gradient");
-    m->slices = group(m, (struct meg_rank_coords){ at.tp, first % l->cp, first / l->cp, at.pp }, per, "optimizer-slice");
+    m->slices =
+        group(m, (struct meg_rank_coords){ at.tp, first % l->cp, first / l->cp, at.pp }, per, "optimizer-slice");
     m->same = group(m, (struct meg_rank_coords){ at.tp, slice % l->cp, slice / l->cp, at.pp }, l->shards ? n / per : 1,
                     "optimizer-instance");
 }
@@ -48,8 +59,7 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
     far = l->cp_near ? l->cp / l->cp_near : 1;
     m->cp_near = group(m, (struct meg_rank_coords){ at.tp, at.cp - at.cp % near, at.dp, at.pp }, near,
                        "context-parallel neighbours");
-    m->cp_far = group(m, (struct meg_rank_coords){ at.tp, at.cp % near, at.dp, at.pp }, far,
-                      "context-parallel, far");
+    m->cp_far = group(m, (struct meg_rank_coords){ at.tp, at.cp % near, at.dp, at.pp }, far, "context-parallel, far");
     m->pp = group(m, (struct meg_rank_coords){ at.tp, at.cp, at.dp, 0 }, l->pp, "pipeline");
     m->dp_cp = group(m, (struct meg_rank_coords){ at.tp, 0, 0, at.pp }, l->dp * l->cp, "data- and context-parallel");
     split_dp_groups(m);
@@ -61,8 +71,8 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
 
 void meg_mesh_close(struct meg_mesh *m)
 {
-    struct meg_comm *all[] = { m->tp, m->cp, m->cp_near, m->cp_far, m->pp, m->dp_cp,
-                               m->copies, m->slices, m->same, m->model, m->ends };
+    struct meg_comm *all[] = { m->tp,     m->cp,     m->cp_near, m->cp_far, m->pp,  m->dp_cp,
+                               m->copies, m->slices, m->same,    m->model,  m->ends };
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         meg_comm_close(all[i]);

@@ -11,19 +11,19 @@ MEG_BEGIN_DECLS
 
 struct meg_mesh {
     struct meg_layout layout;
-    struct meg_rank_coords at;                     /* this rank's */
+    struct meg_rank_coords at; /* this rank's */
     struct meg_comm *world;
-    struct meg_comm *tp;                     /* shares each layer's weights */
-    struct meg_comm *cp;                     /* shares each sequence */
-    struct meg_comm *cp_near, *cp_far;       /* of a2a+p2p: neighbours in cp, and those in one place among theirs */
-    struct meg_comm *pp;                     /* the stages, in order */
-    struct meg_comm *dp_cp;                  /* same weights, own tokens */
-    struct meg_comm *copies;                 /* the same for gradients alone, on their way while others talk; with
+    struct meg_comm *tp;               /* shares each layer's weights */
+    struct meg_comm *cp;               /* shares each sequence */
+    struct meg_comm *cp_near, *cp_far; /* of a2a+p2p: neighbours in cp, and those in one place among theirs */
+    struct meg_comm *pp;               /* the stages, in order */
+    struct meg_comm *dp_cp;            /* same weights, own tokens */
+    struct meg_comm *copies;           /* the same for gradients alone, on their way while others talk; with
                                                 shards self, and instead: */
-    struct meg_comm *slices;                 /*   those that have one slice each */
-    struct meg_comm *same;                   /*   those that have the same slice */
-    struct meg_comm *model;                  /* tp and pp: holds one model together */
-    struct meg_comm *ends;                   /* first and last stage, which share a tied embedding; on others, and
+    struct meg_comm *slices;           /*   those that have one slice each */
+    struct meg_comm *same;             /*   those that have the same slice */
+    struct meg_comm *model;            /* tp and pp: holds one model together */
+    struct meg_comm *ends;             /* first and last stage, which share a tied embedding; on others, and
                                                 with one stage, self */
 };
 

@@ -78,9 +78,13 @@ void meg_pipe_run(struct meg_pipe *p, const struct meg_pipe_ops *ops, void *user
     for (int64_t i = 0; i < p->s->n; i++) {
         const struct meg_action *a = &p->s->action[i];
         const struct meg_pipe_step s = {
-            .chunk = a->chunk, .microbatch = a->microbatch, .slot = a->slot,
-            .x = edge_of(p, a, MEG_EDGE_X), .dy = edge_of(p, a, MEG_EDGE_DY),
-            .y = edge_of(p, a, MEG_EDGE_Y), .dx = edge_of(p, a, MEG_EDGE_DX),
+            .chunk = a->chunk,
+            .microbatch = a->microbatch,
+            .slot = a->slot,
+            .x = edge_of(p, a, MEG_EDGE_X),
+            .dy = edge_of(p, a, MEG_EDGE_DY),
+            .y = edge_of(p, a, MEG_EDGE_Y),
+            .dx = edge_of(p, a, MEG_EDGE_DX),
         };
 
         switch (a->kind) {

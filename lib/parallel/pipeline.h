@@ -15,7 +15,7 @@
 MEG_BEGIN_DECLS
 
 struct meg_pipe_tensor {
-    int64_t n;                  /* elements */
+    int64_t n; /* elements */
     enum meg_dtype dtype;
 };
 
@@ -24,10 +24,10 @@ struct meg_pipe_step {
     int chunk;
     int64_t microbatch;
     int slot;
-    void *const *x;             /* in: all steps; a step that is not the last of its slot leaves it as it is */
-    void *const *dy;            /* in: backward steps; likewise */
-    void *const *y;             /* out: fwd */
-    void *const *dx;            /* out: bwd, bwd_input; overwritten, not added to */
+    void *const *x;  /* in: all steps; a step that is not the last of its slot leaves it as it is */
+    void *const *dy; /* in: backward steps; likewise */
+    void *const *y;  /* out: fwd */
+    void *const *dx; /* out: bwd, bwd_input; overwritten, not added to */
 };
 
 /* What the kinds of steps do.  Those that a schedule does not have may be NULL. */
@@ -43,8 +43,8 @@ struct meg_pipe {
     struct meg_comm *pp;
     const struct meg_pipe_tensor *tensor;
     int ntensors;
-    void **at[MEG_EDGES];               /* [bufs[edge], ntensors] */
-    struct meg_work **work[MEG_EDGES];  /* the same, of what was started and not waited for */
+    void **at[MEG_EDGES];              /* [bufs[edge], ntensors] */
+    struct meg_work **work[MEG_EDGES]; /* the same, of what was started and not waited for */
 };
 
 /* Bytes that the boundary buffers of a list take. */

@@ -39,16 +39,16 @@ static int check_groups(const struct meg_pipe_schedule_conf *c, struct meg_err *
     if (m < c->stages)
         return meg_fail(e, MEG_EUSAGE,
                         "--global-batch-size gives %" PRId64 " micro-batches a step: %s %d takes at least as many "
-                        "as there are stages, %d", m, CHUNKS, c->chunks, c->stages);
+                        "as there are stages, %d",
+                        m, CHUNKS, c->chunks, c->stages);
     if (group < c->stages || group > m)
-        return meg_fail(e, MEG_EUSAGE,
-                        "%s %" PRId64 ": must be from %d (%s) to %" PRId64 " (micro-batches a step)", GROUP, group,
-                        c->stages, STAGES, m);
+        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be from %d (%s) to %" PRId64 " (micro-batches a step)",
+                        GROUP, group, c->stages, STAGES, m);
     if (left > 0 && left < c->stages)
         return meg_fail(e, MEG_EUSAGE,
                         "--global-batch-size gives %" PRId64 " micro-batches a step: in groups of %" PRId64
-                        " (%s) %" PRId64 " are left, which must be 0 or at least %d (%s)", m, group, GROUP, left,
-                        c->stages, STAGES);
+                        " (%s) %" PRId64 " are left, which must be 0 or at least %d (%s)",
+                        m, group, GROUP, left, c->stages, STAGES);
     return 0;
 }
 
@@ -59,8 +59,10 @@ int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_e
     if (c->chunks < 1)
         return meg_fail(e, MEG_EUSAGE, "%s %d: must be at least 1", CHUNKS, c->chunks);
     if (c->microbatches < 1)
-        return meg_fail(e, MEG_EUSAGE, "--global-batch-size gives %" PRId64 " micro-batches a step: a pipeline "
-                        "takes at least 1", c->microbatches);
+        return meg_fail(e, MEG_EUSAGE,
+                        "--global-batch-size gives %" PRId64 " micro-batches a step: a pipeline "
+                        "takes at least 1",
+                        c->microbatches);
     if (!is_called(c, "1f1b") && !is_called(c, "interleaved") && !is_called(c, "zb-h1"))
         return meg_fail(e, MEG_EUSAGE, "--pipeline-schedule %s: is none of 1f1b, interleaved, zb-h1", c->name);
     if (is_called(c, "interleaved")) {
@@ -96,7 +98,10 @@ static struct meg_action forward(const struct meg_pipe_schedule_conf *c, int64_t
 {
     const int64_t group = group_of(c), first = k / (group * c->chunks) * group, at = k - first * c->chunks;
     const int64_t here = c->microbatches - first < group ? c->microbatches - first : group;
-    struct meg_action a = { .kind = MEG_ACTION_FWD, .chunk = (int)(at / here), .microbatch = first + at % here, .slot = -1,
+    struct meg_action a = { .kind = MEG_ACTION_FWD,
+                            .chunk = (int)(at / here),
+                            .microbatch = first + at % here,
+                            .slot = -1,
                             .buf = { -1, -1, -1, -1 } };
 
     return a;
@@ -201,12 +206,13 @@ static int64_t place(const struct meg_pipe_schedule_conf *c, const struct meg_ac
  * before.  What goes round from the last stage to the first is not needed at once where a group has more
  * micro-batches than there are stages, and arrives before the rest of the group has had its turn.
  */
-static void plan_recv_starts(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *steps, int64_t n,
-                           int64_t *at[2])
+static void plan_recv_starts(const struct meg_pipe_schedule_conf *c, int stage, const struct meg_action *steps,
+                             int64_t n, int64_t *at[2])
 {
     const int64_t round = group_of(c) - c->stages + AHEAD;
-    const int64_t ahead[2] = { [MEG_EDGE_X] = stage == 0 ? round : AHEAD,
-                               [MEG_EDGE_DY] = stage == c->stages - 1 ? round : AHEAD };
+    const int64_t ahead[2] = {
+        [MEG_EDGE_X] = stage == 0 ? round : AHEAD, [MEG_EDGE_DY] = stage == c->stages - 1 ? round : AHEAD
+    };
     int64_t *needed[2], count[2] = { 0 };
     enum meg_edge edge;
     int peer;
@@ -225,7 +231,8 @@ static void plan_recv_starts(const struct meg_pipe_schedule_conf *c, int stage, 
 }
 
 /* The receives of stage from peer. */
-static void plan_recvs(struct line *l, const struct meg_pipe_schedule_conf *c, int stage, int peer, int64_t *const at[2])
+static void plan_recvs(struct line *l, const struct meg_pipe_schedule_conf *c, int stage, int peer,
+                       int64_t *const at[2])
 {
     int64_t n;
     struct meg_action *steps = order(c, peer, &n);
@@ -243,7 +250,7 @@ static void plan_recvs(struct line *l, const struct meg_pipe_schedule_conf *c, i
         r->a.kind = MEG_ACTION_START;
         r->a.edge = edge == MEG_EDGE_Y ? MEG_EDGE_X : MEG_EDGE_DY;
         r->a.peer = peer;
-        if (edge == MEG_EDGE_Y && peer > stage)              /* round: into the next chunk */
+        if (edge == MEG_EDGE_Y && peer > stage) /* round: into the next chunk */
             r->a.chunk++;
         if (edge == MEG_EDGE_DX && peer < stage)
             r->a.chunk--;
@@ -284,8 +291,8 @@ struct maker {
     struct meg_pipe_schedule *s;
     int64_t cap;
     struct pool slots, bufs[MEG_EDGES];
-    struct meg_action *held;                            /* [place] slot, X and DY of what is in flight */
-    struct meg_action leaving[MEG_EDGES][LEAVING];      /* sends not waited for, oldest first */
+    struct meg_action *held;                       /* [place] slot, X and DY of what is in flight */
+    struct meg_action leaving[MEG_EDGES][LEAVING]; /* sends not waited for, oldest first */
     int nleaving[MEG_EDGES];
 };
 
@@ -304,8 +311,13 @@ static void add(struct maker *m, const struct meg_action *a)
 static struct meg_action transfer(enum meg_action_type kind, const struct meg_action *a, enum meg_edge edge, int peer,
                                   int buf)
 {
-    struct meg_action t = { .kind = kind, .edge = edge, .peer = peer, .chunk = a->chunk, .microbatch = a->microbatch,
-                            .slot = -1, .buf = { -1, -1, -1, -1 } };
+    struct meg_action t = { .kind = kind,
+                            .edge = edge,
+                            .peer = peer,
+                            .chunk = a->chunk,
+                            .microbatch = a->microbatch,
+                            .slot = -1,
+                            .buf = { -1, -1, -1, -1 } };
 
     t.buf[edge] = buf;
     return t;
@@ -389,7 +401,7 @@ void meg_pipe_schedule_make(struct meg_pipe_schedule *s, const struct meg_pipe_s
         plan_recv_starts(c, stage, steps, n, at);
         plan_recvs(&before, c, stage, (stage + c->stages - 1) % c->stages, at);
     }
-    if (c->stages > 2)                                  /* of two stages each is both before and after */
+    if (c->stages > 2) /* of two stages each is both before and after */
         plan_recvs(&after, c, stage, (stage + 1) % c->stages, at);
     for (int64_t i = 0; i < n; i++) {
         start_receives(&m, &before, i);

@@ -33,20 +33,20 @@
 MEG_BEGIN_DECLS
 
 struct meg_pipe_schedule_conf {
-    const char *name;           /* borrowed: "1f1b", "interleaved", "zb-h1"; NULL: one of the first two, by chunks */
-    int stages;                 /* --pipeline-model-parallel-size */
-    int chunks;                 /* a stage: --num-virtual-stages-per-pipeline-rank; 1: not interleaved */
-    int64_t microbatches;       /* a step, of one data-parallel rank */
-    int64_t group;              /* --microbatch-group-size-per-virtual-pipeline-stage; 0: stages */
-    bool is_forward_only;       /* no backward: evaluation */
+    const char *name;     /* borrowed: "1f1b", "interleaved", "zb-h1"; NULL: one of the first two, by chunks */
+    int stages;           /* --pipeline-model-parallel-size */
+    int chunks;           /* a stage: --num-virtual-stages-per-pipeline-rank; 1: not interleaved */
+    int64_t microbatches; /* a step, of one data-parallel rank */
+    int64_t group;        /* --microbatch-group-size-per-virtual-pipeline-stage; 0: stages */
+    bool is_forward_only; /* no backward: evaluation */
 };
 
 /* Where a stage's chunk meets its neighbours.  X and DY arrive, Y and DX leave. */
 enum meg_edge {
-    MEG_EDGE_X,                      /* activations that go in; none for the first part */
-    MEG_EDGE_DY,                     /* the gradient of Y; none for the last part */
-    MEG_EDGE_Y,                      /* activations that come out; none for the last part */
-    MEG_EDGE_DX,                     /* the gradient of X; none for the first part */
+    MEG_EDGE_X,  /* activations that go in; none for the first part */
+    MEG_EDGE_DY, /* the gradient of Y; none for the last part */
+    MEG_EDGE_Y,  /* activations that come out; none for the last part */
+    MEG_EDGE_DX, /* the gradient of X; none for the first part */
     MEG_EDGES
 };
 
@@ -56,12 +56,12 @@ static inline bool meg_edge_arrives(enum meg_edge e)
 }
 
 enum meg_action_type {
-    MEG_ACTION_FWD,                    /* X -> Y, and into slot what backward needs */
-    MEG_ACTION_BWD,                    /* X, slot, DY -> DX and weight gradients; ends slot, X and DY */
-    MEG_ACTION_BWD_INPUT,              /* X, slot, DY -> DX */
-    MEG_ACTION_BWD_WEIGHT,             /* X, slot, DY -> weight gradients, after BWD_INPUT; ends slot, X and DY */
-    MEG_ACTION_START,                  /* begin to send or receive edge's buffer */
-    MEG_ACTION_WAIT                    /* until it is received, or sent and free again */
+    MEG_ACTION_FWD,        /* X -> Y, and into slot what backward needs */
+    MEG_ACTION_BWD,        /* X, slot, DY -> DX and weight gradients; ends slot, X and DY */
+    MEG_ACTION_BWD_INPUT,  /* X, slot, DY -> DX */
+    MEG_ACTION_BWD_WEIGHT, /* X, slot, DY -> weight gradients, after BWD_INPUT; ends slot, X and DY */
+    MEG_ACTION_START,      /* begin to send or receive edge's buffer */
+    MEG_ACTION_WAIT        /* until it is received, or sent and free again */
 };
 
 /*
@@ -72,20 +72,20 @@ enum meg_action_type {
  */
 struct meg_action {
     enum meg_action_type kind;
-    enum meg_edge edge;         /* START, WAIT */
-    int peer;                   /* START, WAIT: the stage at the other end */
+    enum meg_edge edge; /* START, WAIT */
+    int peer;           /* START, WAIT: the stage at the other end */
     int chunk;
     int64_t microbatch;
-    int slot;                   /* steps: in 0 .. slots-1 of the list; else -1 */
-    int buf[MEG_EDGES];         /* in 0 .. bufs[edge]-1 of the list; -1: takes no part in the action */
+    int slot;           /* steps: in 0 .. slots-1 of the list; else -1 */
+    int buf[MEG_EDGES]; /* in 0 .. bufs[edge]-1 of the list; -1: takes no part in the action */
 };
 
 struct meg_pipe_schedule {
     struct meg_pipe_schedule_conf conf;
     int stage;
     int64_t n;
-    struct meg_action *action;  /* [n] */
-    int slots;                  /* the least that the order of steps needs: meg_pipe_schedule_in_flight */
+    struct meg_action *action; /* [n] */
+    int slots;                 /* the least that the order of steps needs: meg_pipe_schedule_in_flight */
     int bufs[MEG_EDGES];
 };
 
@@ -109,15 +109,15 @@ int64_t meg_pipe_schedule_in_flight(const struct meg_pipe_schedule_conf *c, int 
 /* How long things take, in any one unit; a whole backward step takes the sum of its parts. */
 struct meg_pipe_schedule_times {
     double fwd, bwd_input, bwd_weight;
-    double transfer;            /* from when both ends have started it; links carry any number at once */
-    const double *weight;       /* [stages * chunks] what a part's steps take times; NULL: 1 each */
+    double transfer;      /* from when both ends have started it; links carry any number at once */
+    const double *weight; /* [stages * chunks] what a part's steps take times; NULL: 1 each */
 };
 
 struct meg_pipe_schedule_cost {
-    double makespan;            /* from the first action of any stage to the last */
-    double busy;                /* steps of the stage that has most to do */
-    double bubble;              /* (makespan - busy) / busy */
-    double *idle;               /* [stages] the caller's, or NULL: makespan less the stage's steps */
+    double makespan; /* from the first action of any stage to the last */
+    double busy;     /* steps of the stage that has most to do */
+    double bubble;   /* (makespan - busy) / busy */
+    double *idle;    /* [stages] the caller's, or NULL: makespan less the stage's steps */
 };
 
 /*
@@ -127,11 +127,11 @@ struct meg_pipe_schedule_cost {
  * holds something else, or more of them are counted than are ever in use at once.
  */
 int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,
-                           struct meg_pipe_schedule_cost *cost, struct meg_err *e);
+                               struct meg_pipe_schedule_cost *cost, struct meg_err *e);
 
 /* Makes all lists and plays them. */
 void meg_pipe_schedule_estimate(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t,
-                            struct meg_pipe_schedule_cost *cost);
+                                struct meg_pipe_schedule_cost *cost);
 
 MEG_END_DECLS
 #endif

@@ -28,7 +28,7 @@ struct link {
 
 /* A slot or buffer in use, and for whom. */
 struct cell {
-    enum { FREE, MOVING, FULL, HALF } state;    /* HALF: a slot after BWD_INPUT */
+    enum { FREE, MOVING, FULL, HALF } state; /* HALF: a slot after BWD_INPUT */
     int chunk;
     int64_t microbatch, post;
 };
@@ -43,13 +43,13 @@ struct stage {
     int64_t at;
     double clock, busy;
     struct cells slots, bufs[MEG_EDGES];
-    int64_t *done[3];                           /* [chunks] forward, input and weight gradients so far */
+    int64_t *done[3]; /* [chunks] forward, input and weight gradients so far */
 };
 
 struct play {
     const struct meg_pipe_schedule_times *t;
     struct stage *stage;
-    struct link *link;                          /* [from, to] */
+    struct link *link; /* [from, to] */
     struct meg_err *e;
 };
 
@@ -117,7 +117,8 @@ static void post(struct posts *q, const struct stage *g, const struct meg_action
         q->cap = 2 * q->cap + 64;
         q->v = meg_realloc_array(q->v, (size_t)q->cap, sizeof *q->v);
     }
-    q->v[q->n++] = (struct post){ g->clock, as, part + (a->edge == MEG_EDGE_Y) - (a->edge == MEG_EDGE_DX), a->microbatch };
+    q->v[q->n++] =
+        (struct post){ g->clock, as, part + (a->edge == MEG_EDGE_Y) - (a->edge == MEG_EDGE_DX), a->microbatch };
 }
 
 static int simulate_start(struct play *p, struct stage *g, const struct meg_action *a)
@@ -214,10 +215,11 @@ static int simulate_step(struct play *p, struct stage *g, const struct meg_actio
         (a->buf[MEG_EDGE_DX] >= 0 && !occupy(&g->bufs[MEG_EDGE_DX], a->buf[MEG_EDGE_DX], FULL, a)))
         return wrong(p, g, "the buffer it writes is not free");
     if (a->kind == MEG_ACTION_FWD ? !occupy(&g->slots, a->slot, FULL, a)
-                           : !holds(&g->slots, a->slot, a->kind == MEG_ACTION_BWD_WEIGHT ? HALF : FULL, a))
+                                  : !holds(&g->slots, a->slot, a->kind == MEG_ACTION_BWD_WEIGHT ? HALF : FULL, a))
         return wrong(p, g, "the slot is not its own");
     for (int i = 0; i < 3; i++)
-        if (i == 0 ? a->kind == MEG_ACTION_FWD : a->kind == MEG_ACTION_BWD || a->kind == (i == 1 ? MEG_ACTION_BWD_INPUT : MEG_ACTION_BWD_WEIGHT))
+        if (i == 0 ? a->kind == MEG_ACTION_FWD
+                   : a->kind == MEG_ACTION_BWD || a->kind == (i == 1 ? MEG_ACTION_BWD_INPUT : MEG_ACTION_BWD_WEIGHT))
             if (g->done[i][a->chunk]++ != a->microbatch)
                 return wrong(p, g, "out of order");
     if (a->kind == MEG_ACTION_BWD_INPUT)
@@ -245,7 +247,9 @@ static int walk(struct play *p, struct stage *g)
 
         if (a->chunk < 0 || a->chunk >= g->s->conf.chunks)
             return wrong(p, g, "no such chunk");
-        r = a->kind == MEG_ACTION_START ? simulate_start(p, g, a) : a->kind == MEG_ACTION_WAIT ? simulate_wait(p, g, a) : simulate_step(p, g, a);
+        r = a->kind == MEG_ACTION_START  ? simulate_start(p, g, a)
+            : a->kind == MEG_ACTION_WAIT ? simulate_wait(p, g, a)
+                                         : simulate_step(p, g, a);
     }
     return r < 0 ? r : g->at > from;
 }
@@ -257,9 +261,9 @@ static int check_end(const struct play *p, const struct stage *g)
     for (int i = 0; i < (c->is_forward_only ? 1 : 3); i++)
         for (int chunk = 0; chunk < c->chunks; chunk++)
             if (g->done[i][chunk] != c->microbatches)
-                return meg_fail(p->e, MEG_EFAIL,
-                                "stage %d, chunk %d: %" PRId64 " %s of %" PRId64 " micro-batches", g->s->stage, chunk,
-                                g->done[i][chunk], i == 0 ? "forwards" : "backwards", c->microbatches);
+                return meg_fail(p->e, MEG_EFAIL, "stage %d, chunk %d: %" PRId64 " %s of %" PRId64 " micro-batches",
+                                g->s->stage, chunk, g->done[i][chunk], i == 0 ? "forwards" : "backwards",
+                                c->microbatches);
     for (int i = -1; i < MEG_EDGES; i++) {
         const struct cells *x = i < 0 ? &g->slots : &g->bufs[i];
 
@@ -316,7 +320,7 @@ static void cells_init(struct cells *c, int n)
 }
 
 int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct meg_pipe_schedule_times *t,
-                           struct meg_pipe_schedule_cost *cost, struct meg_err *e)
+                               struct meg_pipe_schedule_cost *cost, struct meg_err *e)
 {
     const int stages = all[0].conf.stages, chunks = all[0].conf.chunks;
     struct play p = { t, meg_new((size_t)stages * sizeof *p.stage),
@@ -352,7 +356,7 @@ int meg_pipe_schedule_simulate(const struct meg_pipe_schedule *all, const struct
 }
 
 void meg_pipe_schedule_estimate(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t,
-                            struct meg_pipe_schedule_cost *cost)
+                                struct meg_pipe_schedule_cost *cost)
 {
     struct meg_pipe_schedule *all = meg_new((size_t)c->stages * sizeof *all);
 

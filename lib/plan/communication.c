@@ -6,9 +6,8 @@
 #include <string.h>
 #include "plan/internal.h"
 
-const char *const meg_cost_group_name[MEG_COST_GROUPS] = {
-    "tensor-parallel", "context-parallel", "pipeline", "data-parallel", "model-parallel", "embedding"
-};
+const char *const meg_cost_group_name[MEG_COST_GROUPS] = { "tensor-parallel", "context-parallel", "pipeline",
+                                                           "data-parallel",   "model-parallel",   "embedding" };
 
 static double size_of(enum meg_dtype t)
 {
@@ -59,7 +58,7 @@ struct cost_comm cost_cp_comm(const struct meg_cost_model *p, int64_t i)
     const double starts = meg_comm_volume_sharded(a2a_size, n * sizeof(int32_t));
     const double meet = meg_comm_volume_sharded(ring_size, keys * e);
     const double home = kind == MEG_CP_ALL_GATHER ? meg_comm_volume_sharded(ring_size, keys * sizeof(float))
-                        : ring_size > 1             ? (double)ring_size * keys * sizeof(float)
+                        : ring_size > 1           ? (double)ring_size * keys * sizeof(float)
                                                   : 0;
     const double again = p->run.recompute == MEG_RECOMPUTE_SELECTIVE ? starts + meet + out : 0;
 
@@ -88,13 +87,9 @@ int64_t cost_recomputed_layers(const struct meg_gpt_run *run, int64_t n, int64_t
 
     *inputs = 0;
     switch (run->recompute) {
-    case MEG_RECOMPUTE_UNIFORM:
-        *inputs = (n + k - 1) / k;
-        return n;
-    case MEG_RECOMPUTE_BLOCK:
-        return *inputs = k < n ? k : n;
-    default:
-        return 0;
+    case MEG_RECOMPUTE_UNIFORM: *inputs = (n + k - 1) / k; return n;
+    case MEG_RECOMPUTE_BLOCK: return *inputs = k < n ? k : n;
+    default: return 0;
     }
 }
 
@@ -118,7 +113,8 @@ static double tied_grad_nbytes(const struct meg_params *rows, const struct meg_p
 }
 
 /* Bytes of a section's gather, unless it is there already. */
-static double layer_gather_nbytes(int there[MEG_UNSHARDED_BUFFERS], const struct meg_cost_model *p, const struct meg_params *rows, int section)
+static double layer_gather_nbytes(int there[MEG_UNSHARDED_BUFFERS], const struct meg_cost_model *p,
+                                  const struct meg_params *rows, int section)
 {
     const struct meg_elem_range s = rows->section[section];
     const int turn = meg_unsharded_buffer(rows, section);
@@ -126,7 +122,8 @@ static double layer_gather_nbytes(int there[MEG_UNSHARDED_BUFFERS], const struct
     if (there[turn] == section)
         return 0;
     there[turn] = section;
-    return meg_comm_volume_sharded(p->layout.shards, (double)((s.end - s.begin) / p->layout.shards) * size_of(p->run.dtype));
+    return meg_comm_volume_sharded(p->layout.shards,
+                                   (double)((s.end - s.begin) / p->layout.shards) * size_of(p->run.dtype));
 }
 
 /* Sections that take turns, read as the micro-batches of a step go through them: model/gpt_forward_backward.c. */
@@ -163,7 +160,8 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *p, struc
     meg_gpt_params(&rows, p->model, &mesh);
     s.updated = (double)meg_zero_shard_numel(&rows, l);
     if (l->shards) {
-        s.sums = meg_comm_volume_sharded(l->shards, s.updated * e) + meg_comm_volume_all_reduce(copies / l->shards, s.updated * e);
+        s.sums = meg_comm_volume_sharded(l->shards, s.updated * e) +
+                 meg_comm_volume_all_reduce(copies / l->shards, s.updated * e);
         s.gather = meg_comm_volume_sharded(l->shards, s.updated * size_of(p->run.dtype));
     } else {
         s.sums = meg_comm_volume_all_reduce(copies, s.updated * e);
@@ -196,7 +194,7 @@ static void layers_sent(double nbytes[MEG_COST_GROUPS], const struct meg_cost_mo
     const struct meg_gpt_run run = meg_cost_stage_run(p, stage);
     const struct cost_comm tensor = cost_tp_comm(p, run.defers_wgrad);
     const double kept = meg_comm_volume_sharded(l->tp, (double)(cost_local_rows(p).m / l->tp * p->model->hidden_size) *
-                                                  size_of(run.residual));
+                                                           size_of(run.residual));
     int64_t first, n, inputs;
 
     for (int64_t chunk = 0; chunk < l->vp; chunk++) {

@@ -29,7 +29,7 @@ struct meg_gpt_run meg_cost_stage_run(const struct meg_cost_model *p, int64_t st
 }
 
 struct meg_pipe_schedule_conf cost_short_schedule(const struct meg_pipe_schedule_conf *c, int64_t *groups,
-                                                   int64_t *group)
+                                                  int64_t *group)
 {
     struct meg_pipe_schedule_conf few = *c;
     int64_t most;
@@ -57,8 +57,8 @@ static double pipeline_nbytes(const struct meg_cost_model *p, const struct meg_m
 }
 
 /* What a save in the background copies: o is the memory of the optimizer. */
-static double async_save_nbytes(const struct meg_cost_model *p, const struct meg_params *rows, const struct meg_mesh *mesh,
-                          const struct meg_optim_memory *o)
+static double async_save_nbytes(const struct meg_cost_model *p, const struct meg_params *rows,
+                                const struct meg_mesh *mesh, const struct meg_optim_memory *o)
 {
     const struct meg_layout *l = &p->layout;
     const int64_t i = mesh->at.dp * l->cp + mesh->at.cp, slices = l->shards ? l->shards : 1;

@@ -13,17 +13,17 @@
 MEG_BEGIN_DECLS
 
 struct meg_cost_model {
-    const struct meg_gpt_conf *model;        /* checked */
+    const struct meg_gpt_conf *model; /* checked */
     const struct meg_optim_conf *optim;
-    struct meg_layout layout;                /* fitted */
-    struct meg_pipe_schedule_conf schedule;  /* of a step's micro-batches, the most there are */
-    struct meg_gpt_run run;                  /* of every rank; meg_cost_stage_run says what depends on the stage */
-    bool overlaps_sums, overlaps_gather;     /* gradients are added up while the last backward pass goes on, and
+    struct meg_layout layout;               /* fitted */
+    struct meg_pipe_schedule_conf schedule; /* of a step's micro-batches, the most there are */
+    struct meg_gpt_run run;                 /* of every rank; meg_cost_stage_run says what depends on the stage */
+    bool overlaps_sums, overlaps_gather;    /* gradients are added up while the last backward pass goes on, and
                                                 parameters gathered while the next forward pass does */
-    bool is_on_hosts;                        /* ranks are processes whose messages MPI carries */
-    int sums;                                /* numbers a step adds up over the model: norms, counts */
-    bool copies_state, copies_optim;         /* what is saved in the background: weights; the optimizer's state, too */
-    bool keeps_scores;                       /* attention writes its scores to memory, as before Dao et al. 2022;
+    bool is_on_hosts;                       /* ranks are processes whose messages MPI carries */
+    int sums;                               /* numbers a step adds up over the model: norms, counts */
+    bool copies_state, copies_optim;        /* what is saved in the background: weights; the optimizer's state, too */
+    bool keeps_scores;                      /* attention writes its scores to memory, as before Dao et al. 2022;
                                                 never so here: for runs of others */
 };
 
@@ -49,7 +49,7 @@ enum meg_cost_memory_type {
     MEG_COST_MEM_WORKSPACE,
     MEG_COST_MEM_PIPELINE,
     MEG_COST_MEM_ARENAS,
-    MEG_COST_MEM_COMM_WORKSPACE = MEG_COST_MEM_ARENAS,   /* on hosts, what arrives in collectives */
+    MEG_COST_MEM_COMM_WORKSPACE = MEG_COST_MEM_ARENAS, /* on hosts, what arrives in collectives */
     MEG_COST_MEM_ASYNC_SAVE,
     MEG_COST_MEM_TYPES
 };
@@ -66,7 +66,7 @@ enum meg_cost_group {
     MEG_COST_GROUP_TP,
     MEG_COST_GROUP_CP,
     MEG_COST_GROUP_PP,
-    MEG_COST_GROUP_DP_CP,                          /* data- and context-parallel */
+    MEG_COST_GROUP_DP_CP, /* data- and context-parallel */
     MEG_COST_GROUP_MP,
     MEG_COST_GROUP_EMBEDDING,
     MEG_COST_GROUPS
@@ -84,19 +84,19 @@ void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct 
  * and collectives, none hidden behind another; transfers between stages overlap as the schedule lets them.
  */
 struct meg_cost_time {
-    double products, attention, passes, collectives;  /* of the busiest stage's micro-batches */
-    double bubble;                                    /* its idle time until all are through, as a share of the busy */
-    double reduction, update;                         /* of gradients and to gather weights; of weights */
+    double products, attention, passes, collectives; /* of the busiest stage's micro-batches */
+    double bubble;                                   /* its idle time until all are through, as a share of the busy */
+    double reduction, update;                        /* of gradients and to gather weights; of weights */
     double step;
-    double mfu;                                       /* meg_gpt_flops of the step over what the ranks could do */
+    double mfu; /* meg_gpt_flops of the step over what the ranks could do */
 };
 
 /*
  * threads: of a rank, where the hardware is counted in cores; else 1.  Where the schedule is not played its bubble
  * is that of equal parts, (pp - 1) / (vp microbatches).
  */
-void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *p, const struct meg_hardware *hw, int threads,
-                    bool is_played);
+void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *p, const struct meg_hardware *hw,
+                        int threads, bool is_played);
 /* Seconds that no step takes less of, much sooner known: of its micro-batches. */
 double meg_cost_time_bound(const struct meg_cost_model *p, const struct meg_hardware *hw, int threads);
 

@@ -11,14 +11,14 @@ MEG_BEGIN_DECLS
 /* Of one rank: a GPU, or for cpu a core. */
 struct meg_hardware {
     const char *name, *what;
-    double flops[MEG_DTYPES];   /* peak of matrix products a second, by type of what is multiplied */
-    double gemm, gemm_half;     /* share of it that large products reach; half of that is left at this smallest size */
-    double tile;                /* rows and columns of a result that are computed together */
+    double flops[MEG_DTYPES]; /* peak of matrix products a second, by type of what is multiplied */
+    double gemm, gemm_half;   /* share of it that large products reach; half of that is left at this smallest size */
+    double tile;              /* rows and columns of a result that are computed together */
     double attention_fwd, attention_bwd; /* the same of attention, whose causal half alone counts as work */
-    double memory_bw;           /* bytes a second that passes over large buffers reach */
-    double link_bw, net_bw;     /* bytes a second a rank sends in collectives, in a node and between nodes */
-    int node;                   /* ranks in a node */
-    double memory, reserve;     /* bytes, and what of them driver and libraries take; memory 0: what is free now */
+    double memory_bw;                    /* bytes a second that passes over large buffers reach */
+    double link_bw, net_bw;              /* bytes a second a rank sends in collectives, in a node and between nodes */
+    int node;                            /* ranks in a node */
+    double memory, reserve; /* bytes, and what of them driver and libraries take; memory 0: what is free now */
 };
 
 /* The row called name, a word of --hardware. */

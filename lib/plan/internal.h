@@ -8,7 +8,7 @@
  * middle.  Slots and buffers are those of the long one.
  */
 struct meg_pipe_schedule_conf cost_short_schedule(const struct meg_pipe_schedule_conf *c, int64_t *groups,
-                                                   int64_t *group);
+                                                  int64_t *group);
 /* What meg_pipe_schedule_cost gives, by that of short schedules. */
 double cost_makespan(const struct meg_pipe_schedule_conf *c, const struct meg_pipe_schedule_times *t);
 
@@ -43,10 +43,10 @@ int64_t cost_recomputed_layers(const struct meg_gpt_run *run, int64_t n, int64_t
 
 /* What a rank sends once a step: its gradients and parameters. */
 struct cost_step_comm {
-    double sums, gather;    /* data-parallel: of gradients, to its slices or in all; of parameters */
-    double replicated;      /* tensor-parallel: gradients of what all have, with sequence parallelism */
-    double tied;            /* to the other end */
-    double updated;         /* elements that it updates */
+    double sums, gather; /* data-parallel: of gradients, to its slices or in all; of parameters */
+    double replicated;   /* tensor-parallel: gradients of what all have, with sequence parallelism */
+    double tied;         /* to the other end */
+    double updated;      /* elements that it updates */
 };
 struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *p, struct meg_rank_coords at);
 

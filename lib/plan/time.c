@@ -15,13 +15,13 @@ struct work {
 };
 
 struct steps {
-    struct work fwd, input, weight;          /* the latter two: backward */
+    struct work fwd, input, weight; /* the latter two: backward */
 };
 
 struct rates {
     const struct meg_hardware *hw;
     double flops;
-    double element;                          /* bytes of one of the activations */
+    double element; /* bytes of one of the activations */
 };
 
 static double all_of(struct work w)
@@ -224,8 +224,8 @@ static double pipeline(struct work *busy, const struct meg_cost_model *p, const 
 {
     const struct meg_layout *l = &p->layout;
     const int64_t stride = l->is_tp_pp_dp ? l->tp : l->tp * l->cp * l->dp;
-    const double boundary = (double)(cost_local_rows(p).m * p->model->hidden_size) *
-                            (double)meg_dtype_size(p->run.residual);
+    const double boundary =
+        (double)(cost_local_rows(p).m * p->model->hidden_size) * (double)meg_dtype_size(p->run.residual);
     struct steps *each = meg_new((size_t)(l->pp * l->vp) * sizeof *each);
     double busiest = 0, seconds;
 
@@ -305,8 +305,8 @@ double meg_cost_time_bound(const struct meg_cost_model *p, const struct meg_hard
     return pipeline(&busy, p, &r, false);
 }
 
-void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *p, const struct meg_hardware *hw, int threads,
-                    bool is_played)
+void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *p, const struct meg_hardware *hw,
+                        int threads, bool is_played)
 {
     const struct rates r = rates_of(p, hw, threads);
     const double m = (double)p->schedule.microbatches;
@@ -322,6 +322,6 @@ void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *p,
     t->bubble = p->layout.pp > 1 ? seconds / (m * all_of(busy)) - 1 : 0;
     t->reduction = reduction(p, hw, all_of(busy) * 2 / 3, all_of(busy) / 3, &t->update);
     t->step = seconds + t->reduction + t->update;
-    t->mfu = meg_gpt_flops(p->model, 1, p->run.s) * samples /
-             (t->step * r.flops * (double)meg_layout_world(&p->layout));
+    t->mfu =
+        meg_gpt_flops(p->model, 1, p->run.s) * samples / (t->step * r.flops * (double)meg_layout_world(&p->layout));
 }

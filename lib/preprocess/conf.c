@@ -34,10 +34,9 @@ const struct meg_opt meg_preprocess_opts[] = {
       "threads that encode, or auto; the output is the same for any number" },
     { "partitions", 0, MEG_I64(struct meg_preprocess_conf, partitions), "N", "1",
       "order the documents as Megatron-LM does for N partitions" },
-    { "keep-sequential-samples", 0, MEG_BOOL(struct meg_preprocess_conf, keep_sequential_samples),
-      NULL, "no", "with partitions: keep the order of the lines" },
-    { "dataset-impl", 0, MEG_STR(struct meg_preprocess_conf, dataset_impl), "mmap", "mmap",
-      "format that is written" },
+    { "keep-sequential-samples", 0, MEG_BOOL(struct meg_preprocess_conf, keep_sequential_samples), NULL, "no",
+      "with partitions: keep the order of the lines" },
+    { "dataset-impl", 0, MEG_STR(struct meg_preprocess_conf, dataset_impl), "mmap", "mmap", "format that is written" },
     { "log-interval", 0, MEG_I64(struct meg_preprocess_conf, log_interval), "N", NULL,
       "say every N documents how far the work is" },
     { 0 }
@@ -59,8 +58,7 @@ static int count_workers(const char *text, int64_t *out, struct meg_err *e)
 }
 
 /* An option that only has a meaning beside another. */
-static int check_requires(const void *field, const char *name, bool has_other, const char *other,
-                       struct meg_err *e)
+static int check_requires(const void *field, const char *name, bool has_other, const char *other, struct meg_err *e)
 {
     if (has_other || !meg_opt_was_given(field))
         return MEG_OK;
@@ -71,16 +69,14 @@ static int check_sentences(const struct meg_preprocess_conf *c, struct meg_err *
 {
     int r;
 
-    if ((r = check_requires(&c->keep_newlines, "keep-newlines", c->split_sentences, "split-sentences",
-                         e)) < 0 ||
-        (r = check_requires(&c->punkt_data, "punkt-data", c->split_sentences, "split-sentences", e)) <
-            0)
+    if ((r = check_requires(&c->keep_newlines, "keep-newlines", c->split_sentences, "split-sentences", e)) < 0 ||
+        (r = check_requires(&c->punkt_data, "punkt-data", c->split_sentences, "split-sentences", e)) < 0)
         return r;
     return check_requires(&c->lang, "lang", c->split_sentences, "split-sentences", e);
 }
 
-int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok,
-                         int64_t *workers, struct meg_err *e)
+int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok, int64_t *workers,
+                         struct meg_err *e)
 {
     int r;
 
@@ -91,14 +87,11 @@ int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_t
     if ((r = count_workers(c->workers, workers, e)) < 0 || (r = check_sentences(c, e)) < 0)
         return r;
     if (c->partitions < 1)
-        return meg_fail(e, MEG_EUSAGE, "--partitions: %lld is less than 1",
-                        (long long)c->partitions);
+        return meg_fail(e, MEG_EUSAGE, "--partitions: %lld is less than 1", (long long)c->partitions);
     if (strcmp(c->dataset_impl, "mmap") != 0)
-        return meg_fail(e, MEG_EUSAGE, "--dataset-impl: '%s' is not written, only mmap is",
-                        c->dataset_impl);
+        return meg_fail(e, MEG_EUSAGE, "--dataset-impl: '%s' is not written, only mmap is", c->dataset_impl);
     if (c->log_interval != MEG_UNSET && c->log_interval < 1)
-        return meg_fail(e, MEG_EUSAGE, "--log-interval: %lld is less than 1",
-                        (long long)c->log_interval);
+        return meg_fail(e, MEG_EUSAGE, "--log-interval: %lld is less than 1", (long long)c->log_interval);
     if (c->append_eod && meg_tokenizer_eod(tok) < 0)
         return meg_fail(e, MEG_EUSAGE,
                         "--append-eod: the tokenizer has no id that ends a document; of a folder with "
@@ -106,8 +99,7 @@ int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_t
     for (int64_t k = 0; k < c->json_keys.n; k++) {
         for (int64_t i = 0; i < k; i++) {
             if (strcmp(c->json_keys.v[i], c->json_keys.v[k]) == 0)
-                return meg_fail(e, MEG_EUSAGE, "--json-keys: '%s' stands there twice",
-                                c->json_keys.v[k]);
+                return meg_fail(e, MEG_EUSAGE, "--json-keys: '%s' stands there twice", c->json_keys.v[k]);
         }
     }
     return MEG_OK;

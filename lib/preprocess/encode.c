@@ -15,8 +15,8 @@ static int64_t count(const struct encoded *out)
 }
 
 /* Texts that give no ids are left out. */
-static int encode_texts(struct worker *w, const struct meg_span *text, int64_t n,
-                        struct encoded *out, struct meg_err *e)
+static int encode_texts(struct worker *w, const struct meg_span *text, int64_t n, struct encoded *out,
+                        struct meg_err *e)
 {
     int r;
 
@@ -32,8 +32,7 @@ static int encode_texts(struct worker *w, const struct meg_span *text, int64_t n
 }
 
 /* The sentences of a long text are never all at hand. */
-static int encode_sentences(struct worker *w, const struct meg_span *text, struct encoded *out,
-                            struct meg_err *e)
+static int encode_sentences(struct worker *w, const struct meg_span *text, struct encoded *out, struct meg_err *e)
 {
     int r = MEG_OK;
 
@@ -46,13 +45,11 @@ static int encode_sentences(struct worker *w, const struct meg_span *text, struc
 }
 
 /* The last text gets the eod.  A list is texts that were split before. */
-static int encode_value(struct worker *w, const struct meg_jsonl_value *value, struct encoded *out,
-                        struct meg_err *e)
+static int encode_value(struct worker *w, const struct meg_jsonl_value *value, struct encoded *out, struct meg_err *e)
 {
     int64_t begin = count(out);
     bool is_split = !w->job->punkt || meg_jsonl_is_list(value);
-    int r = is_split ? encode_texts(w, value->v, value->n, out, e)
-                     : encode_sentences(w, value->v, out, e);
+    int r = is_split ? encode_texts(w, value->v, value->n, out, e) : encode_sentences(w, value->v, out, e);
 
     if (r < 0)
         return r;
@@ -122,8 +119,7 @@ int meg_preprocess_block(struct worker *w, struct meg_err *e)
             continue;
         }
         if ((r = encode_line(w, line, n, &inner)) < 0)
-            return meg_fail(e, r, "%s, line %lld: %s", b->name, (long long)(b->line + i),
-                            inner.msg);
+            return meg_fail(e, r, "%s, line %lld: %s", b->name, (long long)(b->line + i), inner.msg);
     }
     return MEG_OK;
 }

@@ -14,7 +14,7 @@
 
 enum {
     RESULTS_PER_WORKER = 4, /* blocks of a worker whose tokens may be in memory */
-    DOCUMENT_END = -1 /* among the lengths of sequences */
+    DOCUMENT_END = -1       /* among the lengths of sequences */
 };
 
 /* What is shared.  Blocks are numbered as they are read: that is their ticket, and they get their places in its order. */
@@ -92,7 +92,7 @@ void meg_preprocess_workers_free(struct job *j, struct worker *w); /* accepts NU
 
 /* MEG_EUSAGE when the options of meg-preprocess make no sense, or not with this tokenizer; else
  * *workers is the number of threads they ask for. */
-int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok,
-                         int64_t *workers, struct meg_err *e);
+int meg_preprocess_check(const struct meg_preprocess_conf *c, const struct meg_tokenizer *tok, int64_t *workers,
+                         struct meg_err *e);
 
 #endif

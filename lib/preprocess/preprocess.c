@@ -64,8 +64,7 @@ static int run_parts(struct job *j, struct worker *w, struct meg_err *e)
     return r;
 }
 
-static int open_punkt(struct meg_punkt **out, const struct meg_preprocess_conf *c,
-                      struct meg_err *e)
+static int open_punkt(struct meg_punkt **out, const struct meg_preprocess_conf *c, struct meg_err *e)
 {
     struct meg_str dir = { 0 };
     int r;
@@ -82,8 +81,7 @@ static int open_punkt(struct meg_punkt **out, const struct meg_preprocess_conf *
 /* The name of key k's dataset, without .bin and .idx. */
 static void add_prefix(struct meg_str *s, const struct meg_preprocess_conf *c, int64_t k)
 {
-    meg_str_printf(s, "%s_%s_%s", c->output_prefix, c->json_keys.v[k],
-                   c->split_sentences ? "sentence" : "document");
+    meg_str_printf(s, "%s_%s_%s", c->output_prefix, c->json_keys.v[k], c->split_sentences ? "sentence" : "document");
 }
 
 static int create_writers(struct job *j, const struct meg_tokenizer *tok, struct meg_err *e)
@@ -101,8 +99,7 @@ static int create_writers(struct job *j, const struct meg_tokenizer *tok, struct
     return r;
 }
 
-int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok,
-                   struct meg_err *e)
+int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok, struct meg_err *e)
 {
     struct job j = { .c = c, .e = e, .eod = c->append_eod ? meg_tokenizer_eod(tok) : -1 };
     struct meg_punkt *punkt = NULL;
@@ -128,11 +125,9 @@ int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *to
     if (r < 0)
         goto out;
     if (j.blank > 0)
-        meg_warn("%lld blank line%s passed over", (long long)j.blank,
-                 j.blank == 1 ? " was" : "s were");
-    meg_info("%lld documents, %lld tokens, %.1f s, %.2f MB/s", (long long)j.documents,
-             (long long)j.tokens, meg_now_s() - j.start_s,
-             (double)j.nbytes / (meg_now_s() - j.start_s) / 1e6);
+        meg_warn("%lld blank line%s passed over", (long long)j.blank, j.blank == 1 ? " was" : "s were");
+    meg_info("%lld documents, %lld tokens, %.1f s, %.2f MB/s", (long long)j.documents, (long long)j.tokens,
+             meg_now_s() - j.start_s, (double)j.nbytes / (meg_now_s() - j.start_s) / 1e6);
 out:
     for (int64_t k = 0; k < c->json_keys.n; k++)
         meg_indexed_abandon(j.writer[k]);

@@ -34,7 +34,6 @@ extern const struct meg_opt meg_preprocess_opts[];
  * MEG_ENOENT, MEG_EIO; then no .idx of this call is left and no temporary file.  Older datasets of that
  * name stay, unless it is the renaming that fails.
  */
-int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok,
-                   struct meg_err *e);
+int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok, struct meg_err *e);
 
 #endif

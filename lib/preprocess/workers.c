@@ -30,8 +30,7 @@ static void reserve_tokens(struct encoded *out, int64_t n)
 
     if (out->result->is_discarded)
         return;
-    at = out->begun > 0 ? meg_indexed_extend(out->writer, (int32_t)n)
-                        : meg_indexed_reserve(out->writer, (int32_t)n);
+    at = out->begun > 0 ? meg_indexed_extend(out->writer, (int32_t)n) : meg_indexed_reserve(out->writer, (int32_t)n);
     out->at = out->at < 0 ? at : out->at;
 }
 
@@ -100,9 +99,8 @@ static void report_progress(struct job *j, int64_t before)
     if (every != MEG_UNSET && j->documents / every > before / every)
         meg_info("%lld documents (%.1f docs/s, %.2f MB/s), %lld tokens", (long long)j->documents,
                  (double)j->documents / s, (double)j->nbytes / s / 1e6, (long long)j->tokens);
-    meg_progress_show(&j->progress, "%lld documents (%.1f docs/s, %.2f MB/s), %lld tokens",
-                      (long long)j->documents, (double)j->documents / s,
-                      (double)j->nbytes / s / 1e6, (long long)j->tokens);
+    meg_progress_show(&j->progress, "%lld documents (%.1f docs/s, %.2f MB/s), %lld tokens", (long long)j->documents,
+                      (double)j->documents / s, (double)j->nbytes / s / 1e6, (long long)j->tokens);
 }
 
 static void commit_result(struct job *j, struct result *x)
@@ -291,8 +289,8 @@ int meg_preprocess_workers_run(struct job *j, struct worker *w)
     j->is_over = false;
     for (; started < j->workers; started++) {
         if ((errno = pthread_create(&w[started].thread, NULL, work, &w[started])) != 0) {
-            meg_warn("only %lld of %lld workers could be started: %s", (long long)started,
-                     (long long)j->workers, strerror(errno));
+            meg_warn("only %lld of %lld workers could be started: %s", (long long)started, (long long)j->workers,
+                     strerror(errno));
             break;
         }
     }
@@ -314,7 +312,8 @@ struct worker *meg_preprocess_workers_new(struct job *j, struct meg_tokenizer *t
     for (int64_t i = 0; i < j->workers; i++) {
         w[i].job = j;
         w[i].tok = i == 0 ? tok : meg_tokenizer_clone(tok);
-        w[i].jsonl = (struct meg_jsonl){ .keys = c->json_keys.v, .nkeys = (int)c->json_keys.n,
+        w[i].jsonl = (struct meg_jsonl){ .keys = c->json_keys.v,
+                                         .nkeys = (int)c->json_keys.n,
                                          .replaces_lone_surrogates = c->replace_invalid,
                                          .remedy = "; --replace-invalid reads U+FFFD for it" };
         for (struct result *x = w[i].result; x < w[i].result + RESULTS_PER_WORKER; x++) {
@@ -322,9 +321,7 @@ struct worker *meg_preprocess_workers_new(struct job *j, struct meg_tokenizer *t
             x->ticket = -1;
             x->out = meg_new((size_t)c->json_keys.n * sizeof *x->out);
             for (int64_t k = 0; k < c->json_keys.n; k++)
-                x->out[k] = (struct encoded){ .ids.take = flush_ids,
-                                              .result = x,
-                                              .writer = j->writer[k] };
+                x->out[k] = (struct encoded){ .ids.take = flush_ids, .result = x, .writer = j->writer[k] };
         }
     }
     return w;

@@ -32,10 +32,10 @@ static int blank(const char *p, const char *end)
     if (c != 0xC2 && c != 0xE1 && c != 0xE2 && c != 0xE3)
         return 0;
     len = meg_utf8_decode(p, end - p, &cp);
-    return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) ||
-            cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F || cp == 0x3000
-        ? len
-        : 0;
+    return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 ||
+                   cp == 0x202F || cp == 0x205F || cp == 0x3000
+               ? len
+               : 0;
 }
 
 static const char *skip_blanks(const char *p, const char *end)
@@ -147,8 +147,7 @@ static bool is_number(const char *p, const char *end)
     for (const char *begin = p; p < end;) {
         int len = meg_utf8_decode(p, end - p, &cp);
 
-        if (utf8proc_category(cp) != UTF8PROC_CATEGORY_ND &&
-            (p == begin || (cp != ',' && cp != '.' && cp != '-')))
+        if (utf8proc_category(cp) != UTF8PROC_CATEGORY_ND && (p == begin || (cp != ',' && cp != '.' && cp != '-')))
             return false;
         p += len;
         if (p == end)
@@ -172,10 +171,8 @@ static bool is_initial(const struct word *w)
     case UTF8PROC_CATEGORY_LM:
     case UTF8PROC_CATEGORY_LO:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO:
-        return true;
-    default:
-        return cp == '_';
+    case UTF8PROC_CATEGORY_NO: return true;
+    default: return cp == '_';
     }
 }
 
@@ -200,8 +197,8 @@ static void first_pass_annotation(struct judge *j, struct word *w)
         meg_utf8_add_lower(&j->first, w->s, n - 1);
         s = j->first.s;
         hyphen = memrchr(s, '-', j->first.n);
-        w->is_abbreviation = has(known, s, j->first.n) ||
-            (hyphen && has(known, hyphen + 1, (size_t)(s + j->first.n - (hyphen + 1))));
+        w->is_abbreviation =
+            has(known, s, j->first.n) || (hyphen && has(known, hyphen + 1, (size_t)(s + j->first.n - (hyphen + 1))));
         w->is_break = !w->is_abbreviation;
     }
 }
@@ -264,8 +261,7 @@ static void second_pass_annotation(struct judge *j, struct word *w, const struct
         return;
     }
     if (initial || (j->first.n == 10 && memcmp(j->first.s, "##number##", 10) == 0)) {
-        if (begins == NO ||
-            (begins == UNKNOWN && initial && meg_char_is_upper(first) && !(seen & PUNKT_ORTHO_LC)))
+        if (begins == NO || (begins == UNKNOWN && initial && meg_char_is_upper(first) && !(seen & PUNKT_ORTHO_LC)))
             w->is_break = false;
     }
 }
@@ -398,8 +394,7 @@ static const char *trim_trailing_space(const char *s, const char *end)
 
 static void split(struct judge *j, const char *s, const char *end, struct meg_spans *out)
 {
-    bool (*next)(const char *, const char *, struct candidate *) =
-        j->p->keep_newlines ? next_run : next_mark;
+    bool (*next)(const char *, const char *, struct candidate *) = j->p->keep_newlines ? next_run : next_mark;
     struct candidate c = { 0 }, after = { 0 };
     struct sentences z = { .out = out };
     const char *begin = s;
@@ -432,8 +427,7 @@ static const char *chunk_end(const char *s, const char *end)
     return s;
 }
 
-int64_t meg_punkt_split(const struct meg_punkt *p, const char *text, int64_t n,
-                        struct meg_spans *out)
+int64_t meg_punkt_split(const struct meg_punkt *p, const char *text, int64_t n, struct meg_spans *out)
 {
     struct judge j = { .p = p };
     const char *end = chunk_end(text, text + n);

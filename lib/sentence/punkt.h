@@ -34,7 +34,6 @@ void meg_punkt_close(struct meg_punkt *p); /* accepts NULL */
  *   text  [n]  well-formed UTF-8, n > 0; the sentences point into it
  * Returns how many bytes those characters are.  What follows is, as Megatron-LM does it, a text of its own.
  */
-int64_t meg_punkt_split(const struct meg_punkt *p, const char *text, int64_t n,
-                        struct meg_spans *out);
+int64_t meg_punkt_split(const struct meg_punkt *p, const char *text, int64_t n, struct meg_spans *out);
 
 #endif

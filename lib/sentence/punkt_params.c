@@ -17,10 +17,8 @@ static const struct {
 } files[] = {
     { "abbrev_types.txt", offsetof(struct meg_punkt, abbreviations), 0, "an abbreviation" },
     { "sent_starters.txt", offsetof(struct meg_punkt, starters), 0, "a word" },
-    { "collocations.tab", offsetof(struct meg_punkt, collocations), 1,
-      "two words with a tab between them" },
-    { "ortho_context.tab", offsetof(struct meg_punkt, words), 1,
-      "a word, a tab and a sum of 2, 4, 8, 16, 32 and 64" },
+    { "collocations.tab", offsetof(struct meg_punkt, collocations), 1, "two words with a tab between them" },
+    { "ortho_context.tab", offsetof(struct meg_punkt, words), 1, "a word, a tab and a sum of 2, 4, 8, 16, 32 and 64" },
 };
 
 /* The number behind a word: the places it was seen at. */
@@ -65,8 +63,8 @@ static int read_params(struct meg_punkt *p, const char *path, size_t which, stru
     if (r < 0)
         goto out;
     if ((bad = meg_utf8_find_invalid(text.s, (int64_t)text.n)) >= 0) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: byte %lld: invalid UTF-8: 0x%02x", path,
-                     (long long)bad + 1, (unsigned char)text.s[bad]);
+        r = meg_fail(e, MEG_EFORMAT, "%s: byte %lld: invalid UTF-8: 0x%02x", path, (long long)bad + 1,
+                     (unsigned char)text.s[bad]);
         goto out;
     }
     for (size_t at = 0; at < text.n && r == 0; line++) {
@@ -77,8 +75,8 @@ static int read_params(struct meg_punkt *p, const char *path, size_t which, stru
         if (n > 0 && s[n - 1] == '\r')
             n--;
         if (n > 0 && !parse_param_line(p, which, s, n))
-            r = meg_fail(e, MEG_EFORMAT, "%s, line %lld: '%.*s': expected %s", path, line,
-                         (int)(n < 80 ? n : 80), s, files[which].what);
+            r = meg_fail(e, MEG_EFORMAT, "%s, line %lld: '%.*s': expected %s", path, line, (int)(n < 80 ? n : 80), s,
+                         files[which].what);
     }
 out:
     meg_str_free(&text);

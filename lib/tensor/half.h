@@ -41,7 +41,7 @@ static inline float meg_from_f16(uint16_t h)
 {
     const uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = h & 0x7fff;
 
-    if (magnitude >= 0x7c00)                           /* infinity, NaN */
+    if (magnitude >= 0x7c00) /* infinity, NaN */
         return meg_float_of(sign | 0x7f800000 | magnitude << 13);
     /* 2^112 moves the exponent from f16's bias to f32's, subnormals included, exactly */
     return meg_float_of(sign | meg_bits_of(meg_float_of(magnitude << 13) * 0x1p112f));
@@ -55,9 +55,9 @@ static inline uint16_t meg_to_f16(float x)
 
     if (magnitude > 0x7f800000)
         return sign | 0x7e00;
-    if (magnitude >= 0x477ff000)                       /* 65520 and more round to infinity */
+    if (magnitude >= 0x477ff000) /* 65520 and more round to infinity */
         return sign | 0x7c00;
-    if (magnitude < 0x38800000)                        /* below 2^-14: units of 2^-24; the sum rounds */
+    if (magnitude < 0x38800000) /* below 2^-14: units of 2^-24; the sum rounds */
         return sign | (uint16_t)(meg_bits_of(meg_float_of(magnitude) + 0.5f) - 0x3f000000);
     m = magnitude - (112u << 23);
     return sign | (uint16_t)((m + 0xfff + (m >> 13 & 1)) >> 13);

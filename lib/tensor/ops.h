@@ -57,12 +57,12 @@ enum meg_norm { MEG_NORM_LAYER, MEG_NORM_RMS };
 
 /* What changes from step to step.  In device memory, so that a captured graph replays. */
 struct meg_step_hparams {
-    float lr[2];             /* rate of ordinary [0] and decoupled-lr [1] parameters */
-    float weight_decay;      /* multiplied by a range's wd_mult */
-    float adam_c1, adam_c2;  /* 1 - beta1^t, 1 - beta2^t for the t-th successful step */
-    float grad_scale;        /* multiplies every gradient: clip factor / loss scale */
-    int32_t is_first;        /* sgd: the momentum buffer holds nothing yet */
-    int32_t skip;            /* leave everything as it is */
+    float lr[2];            /* rate of ordinary [0] and decoupled-lr [1] parameters */
+    float weight_decay;     /* multiplied by a range's wd_mult */
+    float adam_c1, adam_c2; /* 1 - beta1^t, 1 - beta2^t for the t-th successful step */
+    float grad_scale;       /* multiplies every gradient: clip factor / loss scale */
+    int32_t is_first;       /* sgd: the momentum buffer holds nothing yet */
+    int32_t skip;           /* leave everything as it is */
 };
 
 /*
@@ -78,34 +78,36 @@ enum meg_drop_site { MEG_DROP_EMBED, MEG_DROP_ATTN, MEG_DROP_ATTN_OUT, MEG_DROP_
 struct meg_drop {
     float p;
     uint32_t seed;
-    int32_t layer;             /* global layer number from 0; 0 for the embedding */
+    int32_t layer; /* global layer number from 0; 0 for the embedding */
     enum meg_drop_site site;
-    int64_t unit0;             /* global number of column 0, or of head 0: for shards */
-    int64_t pos0;              /* position in the whole sequence of row 0; hidden dropout only */
-    int64_t b;                 /* sequences in the micro-batch: row r is position pos0 + r/b of sequence r%b */
-    const int64_t *sample;     /* [b], device memory */
-    const int32_t *place;      /* [rows/b] device: row r is position place[r/b] instead; NULL: it is not */
+    int64_t unit0;         /* global number of column 0, or of head 0: for shards */
+    int64_t pos0;          /* position in the whole sequence of row 0; hidden dropout only */
+    int64_t b;             /* sequences in the micro-batch: row r is position pos0 + r/b of sequence r%b */
+    const int64_t *sample; /* [b], device memory */
+    const int32_t *place;  /* [rows/b] device: row r is position place[r/b] instead; NULL: it is not */
 };
 
 /* Where queries and keys stand: those of whole sequences, or a part of them. */
 struct meg_attn_geom {
     int64_t s_q, s_k, b;
-    int64_t a, g, d;           /* query heads, key-value groups (a % g == 0), head size */
-    int64_t s;                 /* keys of the whole sequence: dropout's units are counted by it */
-    int64_t q0, k0;            /* query t stands at position q0 + t of its sequence, key j at k0 + j */
-    int is_causal;             /* query at position t sees keys at 0..t */
-    float scale;               /* scores are scale * q.k */
-    const int32_t *doc_start;  /* [s_q, b] or NULL: position of the first key a query sees (packed documents) */
+    int64_t a, g, d;          /* query heads, key-value groups (a % g == 0), head size */
+    int64_t s;                /* keys of the whole sequence: dropout's units are counted by it */
+    int64_t q0, k0;           /* query t stands at position q0 + t of its sequence, key j at k0 + j */
+    int is_causal;            /* query at position t sees keys at 0..t */
+    float scale;              /* scores are scale * q.k */
+    const int32_t *doc_start; /* [s_q, b] or NULL: position of the first key a query sees (packed documents) */
 };
 
 /* A run of equal settings inside a flat buffer. */
 struct meg_hparam_range {
-    int64_t begin, end;        /* elements */
+    int64_t begin, end; /* elements */
     float wd_mult, lr_mult;
-    int32_t lr_index;          /* which rate of the step block */
+    int32_t lr_index; /* which rate of the step block */
 };
 
-struct meg_adam { float beta1, beta2, eps; };
+struct meg_adam {
+    float beta1, beta2, eps;
+};
 
 /* A linear layer y = act(x w^T + bias) as planned once: shapes are upper bounds, the views of a call rule. */
 struct meg_linear;
@@ -115,7 +117,7 @@ struct meg_linear_desc {
 };
 
 struct meg_ops {
-    const char *name;          /* "cpu", "cuda" */
+    const char *name; /* "cpu", "cuda" */
 
     /* NULL when the backend computes with dtype, else why not. */
     const char *(*supports)(enum meg_dtype dtype);
@@ -175,15 +177,15 @@ struct meg_ops {
                      const float *mean, const float *rstd);
 
     /* z [n,h] = x + dropout(y + bias); bias [h] or NULL.  z may be x. */
-    void (*add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y,
-                    const void *bias, const struct meg_drop *drop);
+    void (*add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
+                    const struct meg_drop *drop);
     /* dy [n,h] = dropout mask of add_fwd * dz; dbias [h] of type grad += column sums of dy, when not NULL. */
     void (*add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
                     const struct meg_drop *drop);
 
     /* add_fwd into z, then norm_fwd of z into y: one pass where the backend can. */
-    void (*add_norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat z, struct meg_mat y,
-                         float *mean, float *rstd, struct meg_mat x, struct meg_mat branch, const void *bias,
+    void (*add_norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat z, struct meg_mat y, float *mean,
+                         float *rstd, struct meg_mat x, struct meg_mat branch, const void *bias,
                          const struct meg_drop *drop, const void *w, const void *b, float eps);
 
     /*
@@ -207,10 +209,9 @@ struct meg_ops {
      * Gradients of attn_fwd; dq, dk, dv f32 are added to, or written when adds is 0.  Scores are computed
      * again.  For a part of the keys, lse and delta are those of all.  (Dao et al. 2022, appendix B.)
      */
-    void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads dq,
-                     struct meg_heads dk, struct meg_heads dv, struct meg_heads d_o, const float *lse,
-                     const float *delta, struct meg_heads q, struct meg_heads k, struct meg_heads v,
-                     const struct meg_drop *drop, int adds);
+    void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads dq, struct meg_heads dk,
+                     struct meg_heads dv, struct meg_heads d_o, const float *lse, const float *delta,
+                     struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop, int adds);
 
     /* dst = src over [s, b, g, d], key or value heads: into a cache. */
     void (*copy_heads)(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
@@ -222,8 +223,7 @@ struct meg_ops {
      */
     void (*embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *token, struct meg_mat word, int64_t v0);
     /* dword [v,h] is added to, rows in token order. */
-    void (*embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx,
-                      const int32_t *token);
+    void (*embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token);
     /* x [n,h] = dropout(x + pos[position]), in place; position [n] i32; pos.p NULL for no table. */
     void (*position_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *position, struct meg_mat pos,
                          const struct meg_drop *drop);
@@ -240,12 +240,12 @@ struct meg_ops {
     void (*xent_part)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0);
     void (*xent_join)(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n);
     /* logits become their gradient: (softmax - onehot(target)) * weight[row]; weight [n] f32. */
-    void (*xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target,
-                     int64_t v0, const float *weight);
+    void (*xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
+                     const float *weight);
 
     /* dst [n] = src [n]: what one type holds in another, main parameters as those of the model. */
-    void (*cast)(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src,
-                 enum meg_dtype src_type, int64_t n);
+    void (*cast)(struct meg_stream *st, void *dst, enum meg_dtype dst_type, const void *src, enum meg_dtype src_type,
+                 int64_t n);
 
     /* *out f64 (device) = sum of squares of x [n]; not finite iff an element is not. */
     void (*sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n);

@@ -22,6 +22,7 @@ struct keyword {
     const char *text; /* of TEXT */
 };
 
+/* clang-format off */
 #define FILES { "vocab_file", VOCAB_FILE, NULL }, { "merges_file", MERGE_FILE, NULL }
 #define EXTRA { "additional_special_tokens", TEXT, "[]" }
 #define CHAT { "chat_template", TEXT, "None" }
@@ -31,28 +32,31 @@ struct keyword {
 #define RANKS \
     { "pattern", PATTERN, NULL }, { "vocab_size", VOCAB_SIZE, NULL }, \
     { "num_special_tokens", NUM_SPECIAL, NULL }, { "special_tokens", SPECIALS, NULL }
+/* clang-format on */
 
 enum { MOST_KEYWORDS = 8 };
 static const struct keyword keywords[][MEG_NUM_TOK_LIBS][MOST_KEYWORDS] = {
     [MEG_TOK_KWARGS_0_15] = { [MEG_TOK_LIB_MEGATRON] = { FILES },
-                            [MEG_TOK_LIB_HF] = { FILES },
-                            [MEG_TOK_LIB_TIKTOKEN] = { RANKS },
-                            [MEG_TOK_LIB_NULL] = { { "vocab_size", VOCAB_SIZE, NULL } } },
+                              [MEG_TOK_LIB_HF] = { FILES },
+                              [MEG_TOK_LIB_TIKTOKEN] = { RANKS },
+                              [MEG_TOK_LIB_NULL] = { { "vocab_size", VOCAB_SIZE, NULL } } },
     [MEG_TOK_KWARGS_0_16] = { [MEG_TOK_LIB_MEGATRON] = { EXTRA, FILES, FLAGS("False") },
-                            [MEG_TOK_LIB_HF] = { FILES, EXTRA, FLAGS("False") },
-                            [MEG_TOK_LIB_SENTENCEPIECE] = { LEGACY },
-                            [MEG_TOK_LIB_TIKTOKEN] = { RANKS },
-                            [MEG_TOK_LIB_NULL] = { { "vocab_size", VOCAB_SIZE, NULL } } },
+                              [MEG_TOK_LIB_HF] = { FILES, EXTRA, FLAGS("False") },
+                              [MEG_TOK_LIB_SENTENCEPIECE] = { LEGACY },
+                              [MEG_TOK_LIB_TIKTOKEN] = { RANKS },
+                              [MEG_TOK_LIB_NULL] = { { "vocab_size", VOCAB_SIZE, NULL } } },
     [MEG_TOK_KWARGS_0_17] = { [MEG_TOK_LIB_MEGATRON] = { EXTRA, FILES, FLAGS("True") },
-                            [MEG_TOK_LIB_HF] = { FILES, EXTRA, FLAGS("True") },
-                            [MEG_TOK_LIB_SENTENCEPIECE] = { LEGACY },
-                            [MEG_TOK_LIB_TIKTOKEN] = { RANKS },
-                            [MEG_TOK_LIB_NULL] = { { "vocab_size", VOCAB_SIZE, NULL } } },
+                              [MEG_TOK_LIB_HF] = { FILES, EXTRA, FLAGS("True") },
+                              [MEG_TOK_LIB_SENTENCEPIECE] = { LEGACY },
+                              [MEG_TOK_LIB_TIKTOKEN] = { RANKS },
+                              [MEG_TOK_LIB_NULL] = { { "vocab_size", VOCAB_SIZE, NULL } } },
     [MEG_TOK_KWARGS_0_18] = { [MEG_TOK_LIB_MEGATRON] = { EXTRA, FILES, FLAGS("True") },
-                            [MEG_TOK_LIB_HF] = { CHAT, FILES, EXTRA, FLAGS("True") },
-                            [MEG_TOK_LIB_SENTENCEPIECE] = { CHAT, { "ignore_extra_whitespaces", TEXT, "True" }, LEGACY },
-                            [MEG_TOK_LIB_TIKTOKEN] = { CHAT, RANKS },
-                            [MEG_TOK_LIB_NULL] = { { "vocab_size", VOCAB_SIZE, NULL } } },
+                              [MEG_TOK_LIB_HF] = { CHAT, FILES, EXTRA, FLAGS("True") },
+                              [MEG_TOK_LIB_SENTENCEPIECE] = { CHAT,
+                                                              { "ignore_extra_whitespaces", TEXT, "True" },
+                                                              LEGACY },
+                              [MEG_TOK_LIB_TIKTOKEN] = { CHAT, RANKS },
+                              [MEG_TOK_LIB_NULL] = { { "vocab_size", VOCAB_SIZE, NULL } } },
 };
 
 /* Append Python's repr of a string: in double quotes where it has single ones and no double ones. */
@@ -91,27 +95,13 @@ static void add_int(struct meg_str *out, int64_t v)
 static void add_value(struct meg_str *out, const struct keyword *k, const struct meg_tok_conf *c)
 {
     switch (k->from) {
-    case TEXT:
-        meg_str_printf(out, "%s", k->text);
-        break;
-    case VOCAB_FILE:
-        meg_str_printf(out, "%s", c->vocab_file ? c->vocab_file : "None");
-        break;
-    case MERGE_FILE:
-        meg_str_printf(out, "%s", c->merge_file ? c->merge_file : "None");
-        break;
-    case VOCAB_SIZE:
-        add_int(out, c->vocab_size);
-        break;
-    case PATTERN:
-        meg_str_printf(out, "%s", c->tiktoken_pattern ? c->tiktoken_pattern : "");
-        break;
-    case NUM_SPECIAL:
-        add_int(out, c->tiktoken_num_special_tokens);
-        break;
-    case SPECIALS:
-        meg_tok_add_python_list(out, &c->tiktoken_special_tokens);
-        break;
+    case TEXT: meg_str_printf(out, "%s", k->text); break;
+    case VOCAB_FILE: meg_str_printf(out, "%s", c->vocab_file ? c->vocab_file : "None"); break;
+    case MERGE_FILE: meg_str_printf(out, "%s", c->merge_file ? c->merge_file : "None"); break;
+    case VOCAB_SIZE: add_int(out, c->vocab_size); break;
+    case PATTERN: meg_str_printf(out, "%s", c->tiktoken_pattern ? c->tiktoken_pattern : ""); break;
+    case NUM_SPECIAL: add_int(out, c->tiktoken_num_special_tokens); break;
+    case SPECIALS: meg_tok_add_python_list(out, &c->tiktoken_special_tokens); break;
     }
 }
 
@@ -125,7 +115,7 @@ static const char *path_of(const struct meg_tok_class *class, const struct meg_t
 }
 
 void meg_tok_describe_kwargs(struct meg_tokenizer *t, const struct meg_tok_conf *c,
-                                const struct meg_megatron_release *release)
+                             const struct meg_megatron_release *release)
 {
     const char *path = path_of(t->class, c);
     struct meg_str *d = &t->description, value = { 0 };

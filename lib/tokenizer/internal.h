@@ -23,14 +23,11 @@ struct meg_tok_class {
     void (*close)(struct meg_tokenizer *t);
     struct meg_tokenizer *(*share)(const struct meg_tokenizer *t);
     /* text is well-formed and n < INT32_MAX; out is put back by the caller on failure */
-    int (*encode)(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
-                  struct meg_err *e);
+    int (*encode)(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
     /* ids are inside of the vocabulary */
-    void (*bytes)(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
-                  struct meg_str *out);
+    void (*bytes)(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out);
     /* what meg_detok_add says; d->n is counted by the caller */
-    void (*decode)(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
-                   struct meg_str *out);
+    void (*decode)(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out);
     bool has_extra_ids; /* it knows --vocab-extra-ids */
     enum meg_tok_library library;
 };
@@ -49,14 +46,12 @@ enum { MEG_TOK_MAX_FILE_BYTES = 64 << 20 };
 int meg_tok_mmap_file(struct meg_mmap *map, const char *path, struct meg_err *e);
 int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e);
 
-extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepiece,
-    meg_tok_gpt_sentencepiece, meg_tok_llama2, meg_tok_bert_lower, meg_tok_bert_case,
-    meg_tok_tiktoken, meg_tok_hf, meg_tok_hf_pretrained;
+extern const struct meg_tok_class meg_tok_gpt2, meg_tok_null, meg_tok_sentencepiece, meg_tok_gpt_sentencepiece,
+    meg_tok_llama2, meg_tok_bert_lower, meg_tok_bert_case, meg_tok_tiktoken, meg_tok_hf, meg_tok_hf_pretrained;
 
 /* decode where the text is the bytes of the ids one after the other: each maximal ill-formed
  * subpart is replaced by U+FFFD. */
-void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
-                          struct meg_str *out);
+void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out);
 
 /* Take out the blanks that English has not, as transformers' clean_up_tokenization does, or the WordPiece
  * decoder of a tokenizer.json. */
@@ -69,7 +64,7 @@ void meg_tok_set_description(struct meg_tokenizer *t, const char *class, const c
 
 /* The same as a release from 0.15 on has it. */
 void meg_tok_describe_kwargs(struct meg_tokenizer *t, const struct meg_tok_conf *c,
-                                const struct meg_megatron_release *release);
+                             const struct meg_megatron_release *release);
 
 /* Append a list of strings as Python's str() gives it; None where it is empty. */
 void meg_tok_add_python_list(struct meg_str *out, const struct meg_str_list *list);

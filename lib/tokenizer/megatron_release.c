@@ -6,8 +6,9 @@
 
 #define TO_0_14 .has_bert = true, .has_llama2_bos = true, .has_spm_specials = true, .has_hf_template = true
 #define FROM_0_15 .finds_specials = true, .has_seven_specials = true, .has_pad = true, .is_surplus_apart = true
-#define FROM_0_18 \
-    FROM_0_15, .keywords = MEG_TOK_KWARGS_0_18, .is_pad_apart = true, .has_hf_template = true, .is_null_end_counted = true
+#define FROM_0_18                                                                                                      \
+    FROM_0_15, .keywords = MEG_TOK_KWARGS_0_18, .is_pad_apart = true, .has_hf_template = true,                         \
+               .is_null_end_counted = true
 
 static const struct meg_megatron_release releases[] = {
     { "0.10", TO_0_14, .renormalizes = true },

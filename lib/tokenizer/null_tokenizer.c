@@ -13,8 +13,7 @@ static int null_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
     if (c->vocab_size == MEG_UNSET)
         return meg_fail(e, MEG_EUSAGE, "NullTokenizer needs --vocab-size");
     if (c->vocab_size < 1 || c->vocab_size >= INT32_MAX)
-        return meg_fail(e, MEG_EUSAGE, "--vocab-size: %lld is not in 1..%d",
-                        (long long)c->vocab_size, INT32_MAX - 1);
+        return meg_fail(e, MEG_EUSAGE, "--vocab-size: %lld is not in 1..%d", (long long)c->vocab_size, INT32_MAX - 1);
     t = meg_new(sizeof *t);
     t->class = &meg_tok_null;
     t->vocab_size = c->vocab_size + !is_counted;
@@ -38,8 +37,7 @@ static struct meg_tokenizer *null_share(const struct meg_tokenizer *t)
     return meg_new(sizeof(struct meg_tokenizer));
 }
 
-static int null_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
-                       struct meg_err *e)
+static int null_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
     if (n == 0)
         return MEG_OK;
@@ -50,10 +48,8 @@ static int null_encode(struct meg_tokenizer *t, const char *text, int64_t n, str
         for (; i < n && text[i] >= '0' && text[i] <= '9' && id < t->vocab_size; i++)
             id = 10 * id + (text[i] - '0');
         if (id >= t->vocab_size)
-            return meg_fail(e, MEG_EFORMAT,
-                            "token id %.*s%s is outside of the vocabulary: 0 to %lld",
-                            (int)(i - begin), text + begin,
-                            i < n && text[i] >= '0' && text[i] <= '9' ? "..." : "",
+            return meg_fail(e, MEG_EFORMAT, "token id %.*s%s is outside of the vocabulary: 0 to %lld", (int)(i - begin),
+                            text + begin, i < n && text[i] >= '0' && text[i] <= '9' ? "..." : "",
                             (long long)t->vocab_size - 1);
         if (i == begin || (i < n && text[i] != ' '))
             return meg_fail(e, MEG_EFORMAT,
@@ -70,16 +66,14 @@ static int null_encode(struct meg_tokenizer *t, const char *text, int64_t n, str
     }
 }
 
-static void null_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
-                       struct meg_str *out)
+static void null_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out)
 {
     (void)t;
     for (int64_t i = 0; i < n; i++)
         meg_str_printf(out, i ? " %d" : "%d", ids[i]);
 }
 
-static void null_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
-                        struct meg_str *out)
+static void null_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {
     (void)is_last;
     if (d->n > 0 && n > 0)

@@ -44,7 +44,7 @@ static int64_t find_special_token(const struct meg_special_tokens *s, const char
 }
 
 int meg_special_tokens_encode(const struct meg_special_tokens *s, const char *text, int64_t n, struct meg_ids *out,
-                        meg_encode_ordinary_fn plain, void *of, struct meg_err *e)
+                              meg_encode_ordinary_fn plain, void *of, struct meg_err *e)
 {
     if (!s->id)
         return plain(of, text, n, out, e);

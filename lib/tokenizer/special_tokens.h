@@ -29,6 +29,6 @@ void meg_special_tokens_free(struct meg_special_tokens *s);
 /* Append the ids of text [n], well-formed UTF-8: plain(of, ...) encodes each stretch between special tokens. */
 typedef int (*meg_encode_ordinary_fn)(void *of, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
 int meg_special_tokens_encode(const struct meg_special_tokens *s, const char *text, int64_t n, struct meg_ids *out,
-                        meg_encode_ordinary_fn plain, void *of, struct meg_err *e);
+                              meg_encode_ordinary_fn plain, void *of, struct meg_err *e);
 
 #endif

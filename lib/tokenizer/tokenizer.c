@@ -28,12 +28,12 @@ const struct meg_opt meg_tok_opts[] = {
     { "vocab-size", 0, MEG_I64(struct meg_tok_conf, vocab_size), "N", NULL,
       "NullTokenizer: ids are 0 to N, N ends a document (N - 1 from --megatron-release 0.18 on); TikTokenizer: ids of "
       "a JSON vocabulary" },
-    { "tiktoken-pattern", 0, MEG_STR(struct meg_tok_conf, tiktoken_pattern), "v1|v2|cl100k|o200k",
-      NULL, "TikTokenizer: how text is split; v2 for a JSON vocabulary, else cl100k" },
-    { "tiktoken-num-special-tokens", 0, MEG_I64(struct meg_tok_conf, tiktoken_num_special_tokens),
-      "N", "1000", "TikTokenizer: ids before those of a JSON vocabulary" },
-    { "tiktoken-special-tokens", 0, MEG_LIST(struct meg_tok_conf, tiktoken_special_tokens),
-      "TOKEN...", NULL, "TikTokenizer: the first of them; <unk> <s> </s> when not given" },
+    { "tiktoken-pattern", 0, MEG_STR(struct meg_tok_conf, tiktoken_pattern), "v1|v2|cl100k|o200k", NULL,
+      "TikTokenizer: how text is split; v2 for a JSON vocabulary, else cl100k" },
+    { "tiktoken-num-special-tokens", 0, MEG_I64(struct meg_tok_conf, tiktoken_num_special_tokens), "N", "1000",
+      "TikTokenizer: ids before those of a JSON vocabulary" },
+    { "tiktoken-special-tokens", 0, MEG_LIST(struct meg_tok_conf, tiktoken_special_tokens), "TOKEN...", NULL,
+      "TikTokenizer: the first of them; <unk> <s> </s> when not given" },
     { "megatron-release", 0, MEG_STR(struct meg_tok_conf, megatron_release), MEG_MEGATRON_RELEASES, NULL,
       "do as this release of Megatron-LM's core: token ids, blends, index cache; 0.10 when not given" },
     { 0 }
@@ -45,8 +45,7 @@ const struct meg_tok_file meg_tok_files[MEG_NUM_TOK_FILES] = {
     [MEG_TOK_FILE_MERGES] = { "merges.txt", offsetof(struct meg_tok_conf, merge_file) },
     [MEG_TOK_FILE_JSON] = { "tokenizer.json", offsetof(struct meg_tok_conf, tokenizer_json) },
     [MEG_TOK_FILE_CONFIG] = { "tokenizer_config.json", offsetof(struct meg_tok_conf, tokenizer_config) },
-    [MEG_TOK_FILE_SPECIAL_MAP] = { "special_tokens_map.json",
-                      offsetof(struct meg_tok_conf, special_tokens_map) },
+    [MEG_TOK_FILE_SPECIAL_MAP] = { "special_tokens_map.json", offsetof(struct meg_tok_conf, special_tokens_map) },
     [MEG_TOK_FILE_MODEL] = { "tokenizer.model", offsetof(struct meg_tok_conf, tokenizer_model) },
 };
 
@@ -102,7 +101,8 @@ static int class_of_folder(const struct meg_tok_class **out, const struct meg_to
     meg_tok_find_files(&found, own);
     *out = &meg_tok_hf;
     if (!found.tokenizer_json && !c->name_or_path)
-        r = meg_fail(e, MEG_EUSAGE, "--tokenizer-type is required, but for a folder with tokenizer.json, "
+        r = meg_fail(e, MEG_EUSAGE,
+                     "--tokenizer-type is required, but for a folder with tokenizer.json, "
                      "which --tokenizer-model names");
     for (int i = 0; i < 3; i++)
         free(own[i]);
@@ -166,44 +166,42 @@ struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t)
     return s;
 }
 
-int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
-                         struct meg_err *e)
+int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
     int64_t bad = meg_utf8_find_invalid(text, n);
 
     if (bad >= 0)
-        return meg_fail(e, MEG_EFORMAT, "invalid UTF-8 at byte %lld of the text: 0x%02x",
-                        (long long)bad, (unsigned char)text[bad]);
+        return meg_fail(e, MEG_EFORMAT, "invalid UTF-8 at byte %lld of the text: 0x%02x", (long long)bad,
+                        (unsigned char)text[bad]);
     return meg_tokenizer_encode_checked(t, text, n, out, e);
 }
 
-int meg_tokenizer_encode_checked(struct meg_tokenizer *t, const char *text, int64_t n,
-                                 struct meg_ids *out, struct meg_err *e)
+int meg_tokenizer_encode_checked(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
+                                 struct meg_err *e)
 {
     int64_t was = out->n;
     int r;
 
     if (n >= INT32_MAX) /* so that its ids and an eod can be counted in an index */
-        return meg_fail(e, MEG_EFORMAT, "a text of %lld bytes: at most %d can be encoded at once",
-                        (long long)n, INT32_MAX - 1);
+        return meg_fail(e, MEG_EFORMAT, "a text of %lld bytes: at most %d can be encoded at once", (long long)n,
+                        INT32_MAX - 1);
     if ((r = t->class->encode(t, text, n, out, e)) < 0 && out->n > was)
         out->n = was;
     return r;
 }
 
-static int check_ids(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
-                     struct meg_err *e)
+static int check_ids(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_err *e)
 {
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= t->vocab_size)
-            return meg_fail(e, MEG_EFORMAT, "token id %d is outside of the vocabulary: 0 to %lld",
-                            ids[i], (long long)t->vocab_size - 1);
+            return meg_fail(e, MEG_EFORMAT, "token id %d is outside of the vocabulary: 0 to %lld", ids[i],
+                            (long long)t->vocab_size - 1);
     }
     return MEG_OK;
 }
 
-int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
-                        struct meg_str *out, struct meg_err *e)
+int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out,
+                        struct meg_err *e)
 {
     int r = check_ids(t, ids, n, e);
 
@@ -212,8 +210,8 @@ int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64
     return r;
 }
 
-int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
-                  struct meg_str *out, struct meg_err *e)
+int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out,
+                  struct meg_err *e)
 {
     int r = check_ids(d->tok, ids, n, e);
 
@@ -229,8 +227,8 @@ void meg_detok_free(struct meg_detok *d)
     meg_str_free(&d->held);
 }
 
-int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
-                         struct meg_str *out, struct meg_err *e)
+int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out,
+                         struct meg_err *e)
 {
     struct meg_detok d = { .tok = t };
     int r = meg_detok_add(&d, ids, n, true, out, e);
@@ -239,8 +237,7 @@ int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int6
     return r;
 }
 
-void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
-                          struct meg_str *out)
+void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {
     size_t at = 0;
 
@@ -280,10 +277,9 @@ void meg_tok_clean_up(struct meg_str *s, bool is_wordpiece)
         const char *from, *to;
         bool is_wordpieces; /* that decoder's alone */
     } rule[] = {
-        { " .", ".", false },     { " ?", "?", false },    { " !", "!", false },
-        { " ,", ",", false },     { " ' ", "'", false },   { " n't", "n't", false },
-        { " 'm", "'m", false },   { " do not", " don't", true }, { " 's", "'s", false },
-        { " 've", "'ve", false }, { " 're", "'re", false },
+        { " .", ".", false },   { " ?", "?", false },     { " !", "!", false },     { " ,", ",", false },
+        { " ' ", "'", false },  { " n't", "n't", false }, { " 'm", "'m", false },   { " do not", " don't", true },
+        { " 's", "'s", false }, { " 've", "'ve", false }, { " 're", "'re", false },
     };
 
     for (size_t i = 0; i < sizeof rule / sizeof *rule; i++) {

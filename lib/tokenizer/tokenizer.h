@@ -29,18 +29,18 @@ enum { MEG_IDS_SPILL = 1 << 20 };
 void meg_ids_spill(struct meg_ids *ids);
 
 struct meg_tok_conf {
-    const char *type;            /* --tokenizer-type */
-    const char *vocab_file;      /* --vocab-file */
-    const char *merge_file;      /* --merge-file */
-    const char *tokenizer_model; /* --tokenizer-model */
-    const char *name_or_path;    /* --tokenizer-name-or-path */
+    const char *type;                                                   /* --tokenizer-type */
+    const char *vocab_file;                                             /* --vocab-file */
+    const char *merge_file;                                             /* --merge-file */
+    const char *tokenizer_model;                                        /* --tokenizer-model */
+    const char *name_or_path;                                           /* --tokenizer-name-or-path */
     const char *tokenizer_json, *tokenizer_config, *special_tokens_map; /* see meg_tok_find_files */
-    int64_t vocab_extra_ids;                 /* --vocab-extra-ids, or MEG_UNSET */
-    int64_t vocab_size;                      /* --vocab-size, or MEG_UNSET */
-    const char *tiktoken_pattern;            /* --tiktoken-pattern, or NULL */
-    int64_t tiktoken_num_special_tokens;     /* --tiktoken-num-special-tokens */
-    struct meg_str_list tiktoken_special_tokens; /* --tiktoken-special-tokens */
-    const char *megatron_release;            /* --megatron-release, or NULL: tokenizer/megatron_release.h */
+    int64_t vocab_extra_ids;                                            /* --vocab-extra-ids, or MEG_UNSET */
+    int64_t vocab_size;                                                 /* --vocab-size, or MEG_UNSET */
+    const char *tiktoken_pattern;                                       /* --tiktoken-pattern, or NULL */
+    int64_t tiktoken_num_special_tokens;                                /* --tiktoken-num-special-tokens */
+    struct meg_str_list tiktoken_special_tokens;                        /* --tiktoken-special-tokens */
+    const char *megatron_release; /* --megatron-release, or NULL: tokenizer/megatron_release.h */
 };
 extern const struct meg_opt meg_tok_opts[];
 
@@ -92,22 +92,21 @@ struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t);
  * tokenizer reads; out is then as before, but for ids that were taken out of it.  Less than INT32_MAX bytes
  * at once.
  */
-int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
-                         struct meg_err *e);
+int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
 
 /* The same for text that is known to be well-formed. */
-int meg_tokenizer_encode_checked(struct meg_tokenizer *t, const char *text, int64_t n,
-                                 struct meg_ids *out, struct meg_err *e);
+int meg_tokenizer_encode_checked(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
+                                 struct meg_err *e);
 
 /*
  * meg_tokenizer_bytes - append what each of ids stands for by itself: characters may be cut.
  * meg_tokenizer_decode - the text that ids make as the reference decodes it, UTF-8.
  * MEG_EFORMAT for an id outside of the vocabulary; out is then as before.
  */
-int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
-                        struct meg_str *out, struct meg_err *e);
-int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
-                         struct meg_str *out, struct meg_err *e);
+int meg_tokenizer_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out,
+                        struct meg_err *e);
+int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out,
+                         struct meg_err *e);
 
 /* Text as it grows from ids.  Starts as { .tok = t }; the other fields are the tokenizer's. */
 struct meg_detok {
@@ -123,8 +122,8 @@ struct meg_detok {
  * changes; all that is held back comes out when is_last.  All calls together append what
  * meg_tokenizer_decode would of all ids.  MEG_EFORMAT as there, before anything is appended.
  */
-int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
-                  struct meg_str *out, struct meg_err *e);
+int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out,
+                  struct meg_err *e);
 void meg_detok_free(struct meg_detok *d);
 
 /* Number of ids, not padded; ids are 0 .. size-1. */

@@ -12,7 +12,7 @@ enum {
     FEWEST_PAIRS = 1 << 15, /* 2 MiB of entries */
     MAX_BUCKETS = 1 << 19,
     MORE = 3 << 20,         /* ids */
-    MAX_CACHED_BYTES = 1024    /* longer words are not worth their room */
+    MAX_CACHED_BYTES = 1024 /* longer words are not worth their room */
 };
 
 void meg_wordcache_init(struct meg_wordcache *c)
@@ -119,8 +119,8 @@ static int32_t alloc_overflow(struct meg_wordcache *c, int64_t n)
     return c->nmore - (int32_t)n;
 }
 
-void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const int32_t *ids,
-                       int64_t nids, uint16_t tag)
+void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const int32_t *ids, int64_t nids,
+                       uint16_t tag)
 {
     const int64_t nbytes = n > MEG_WORD_BYTES ? n : 0;
     struct meg_wordcache_entry new = { .n = (uint16_t)nids, .tag = tag };

@@ -12,8 +12,8 @@
 #include "base/mem.h"
 
 enum {
-    MEG_WORD_BYTES = 15,         /* a short word has at most so many bytes; the others are long */
-    MEG_WORD_IDS = 3,            /* a short word's ids, up to so many, stand in its entry */
+    MEG_WORD_BYTES = 15,           /* a short word has at most so many bytes; the others are long */
+    MEG_WORD_IDS = 3,              /* a short word's ids, up to so many, stand in its entry */
     MEG_WORD_OUT_OF_LINE = 1 << 15 /* added to their number where they do not */
 };
 
@@ -31,16 +31,16 @@ struct meg_wordcache_entry {
 };
 
 struct meg_wordcache {
-    struct meg_arena arena; /* holds the others */
-    struct meg_wordcache_entry *word;  /* [mask + 1] pairs of entries, a power of two */
+    struct meg_arena arena;           /* holds the others */
+    struct meg_wordcache_entry *word; /* [mask + 1] pairs of entries, a power of two */
     uint64_t mask, nwords;
     int32_t *more;
     int32_t nmore;
     unsigned nmoved; /* words that went from their own pair to another one */
 };
 enum {
-    MEG_WORD_PROBES = 4, /* neighbouring pairs where a word may be */
-    MEG_WORD_LINE_IDS = 16   /* ids in a cache line; of what is not in an entry, two lines are fetched ahead */
+    MEG_WORD_PROBES = 4,   /* neighbouring pairs where a word may be */
+    MEG_WORD_LINE_IDS = 16 /* ids in a cache line; of what is not in an entry, two lines are fetched ahead */
 };
 
 void meg_wordcache_init(struct meg_wordcache *c);
@@ -96,8 +96,8 @@ static inline uint64_t meg_word_hash(const uint64_t key[2])
 
 /* Begin to look up the word of n >= 1 bytes at s: its entry is on the way to the processor when this
  * returns.  What is before end may be read.  Then meg_wordcache_prefetch_rest, then meg_wordcache_find. */
-static inline void meg_wordcache_prefetch(const struct meg_wordcache *c, struct meg_wordcache_lookup *w,
-                                      const char *s, int64_t n, const char *end)
+static inline void meg_wordcache_prefetch(const struct meg_wordcache *c, struct meg_wordcache_lookup *w, const char *s,
+                                          int64_t n, const char *end)
 {
     if (n > MEG_WORD_BYTES) {
         meg_word_key_long(w->key, s, n);
@@ -116,8 +116,8 @@ static inline void meg_wordcache_prefetch(const struct meg_wordcache *c, struct 
 }
 
 /* The k-th pair where a word may be: 0 is its own. */
-static inline struct meg_wordcache_entry *meg_word_probe(const struct meg_wordcache *c, const struct meg_wordcache_entry *own,
-                                              int k)
+static inline struct meg_wordcache_entry *meg_word_probe(const struct meg_wordcache *c,
+                                                         const struct meg_wordcache_entry *own, int k)
 {
     return c->word + ((own - c->word) ^ (2 * k));
 }
@@ -144,11 +144,12 @@ static inline void meg_wordcache_prefetch_rest(const struct meg_wordcache *c, st
 
 /* The entry of a word, valid until the next is found or added; NULL when there is none.  The second is for what
  * is no short word, or not where it seemed to be. */
-const struct meg_wordcache_entry *meg_wordcache_find_slow(struct meg_wordcache *c, const struct meg_wordcache_lookup *w);
-static inline const struct meg_wordcache_entry *meg_wordcache_find(struct meg_wordcache *c, const struct meg_wordcache_lookup *w)
+const struct meg_wordcache_entry *meg_wordcache_find_slow(struct meg_wordcache *c,
+                                                          const struct meg_wordcache_lookup *w);
+static inline const struct meg_wordcache_entry *meg_wordcache_find(struct meg_wordcache *c,
+                                                                   const struct meg_wordcache_lookup *w)
 {
-    return meg_word_has_key(w->entry, w->key) && w->n <= MEG_WORD_BYTES ? w->entry
-                                                                  : meg_wordcache_find_slow(c, w);
+    return meg_word_has_key(w->entry, w->key) && w->n <= MEG_WORD_BYTES ? w->entry : meg_wordcache_find_slow(c, w);
 }
 
 /* The ids of an entry, in place until the next is added; returns their number. */
@@ -161,8 +162,7 @@ static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct m
 
 /* Copy them to ids, where there is room for MEG_WORD_IDS more, and one if there are none, which may be
  * written over; returns their number. */
-static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct meg_wordcache_entry *e,
-                                    int32_t *ids)
+static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct meg_wordcache_entry *e, int32_t *ids)
 {
     enum { AT_ONCE = MEG_WORD_IDS + 1 }; /* behind the ids of an entry is its n */
     const int32_t *from;
@@ -175,8 +175,8 @@ static inline int64_t meg_word_copy(const struct meg_wordcache *c, const struct 
 }
 
 /* Remember a word of n >= 1 bytes with its ids; one that is much longer than words are is not. */
-void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const int32_t *ids,
-                       int64_t nids, uint16_t tag);
+void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const int32_t *ids, int64_t nids,
+                       uint16_t tag);
 
 /* The ids of a word, in place until the next add; returns their number, 0 when it is not there. */
 int64_t meg_wordcache_get(struct meg_wordcache *c, const char *s, int64_t n, const int32_t **ids);

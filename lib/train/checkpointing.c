@@ -52,7 +52,8 @@ static int check_release(struct trainer *t, struct meg_err *e)
     return meg_fail(e, MEG_EUSAGE,
                     "--megatron-release %s: %s is of a run with %s; leave the option out, or give --finetune to "
                     "begin a new run with its weights",
-                    mine->megatron_release, meg_ckpt_path(t->from), meg_megatron_release_find(theirs.megatron_release)->name);
+                    mine->megatron_release, meg_ckpt_path(t->from),
+                    meg_megatron_release_find(theirs.megatron_release)->name);
 }
 
 int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e)
@@ -64,10 +65,8 @@ int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e)
         return 0;
     if (!meg_ckpt_exists(c->load)) {
         if (c->exit_on_missing)
-            return meg_fail(
-                e, MEG_ENOENT,
-                "--load %s: no checkpoint there, and --exit-on-missing-checkpoint is given",
-                c->load);
+            return meg_fail(e, MEG_ENOENT, "--load %s: no checkpoint there, and --exit-on-missing-checkpoint is given",
+                            c->load);
         meg_warn("--load %s: no checkpoint there: starting from scratch", c->load);
         return 0;
     }
@@ -80,15 +79,13 @@ int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e)
 
 static json_t *pack_schedule(const struct meg_lr_schedule *s)
 {
-    return json_pack("{s:f,s:f,s:f,s:I,s:s,s:f,s:f,s:I,s:s}", "max_lr", s->max_lr, "min_lr",
-                     s->min_lr, "lr_warmup_steps", s->warmup, "lr_decay_steps",
-                     (json_int_t)s->decay, "lr_decay_style", meg_lr_style_name(s->style),
-                     "start_wd", s->start_wd, "end_wd", s->end_wd, "wd_incr_steps",
+    return json_pack("{s:f,s:f,s:f,s:I,s:s,s:f,s:f,s:I,s:s}", "max_lr", s->max_lr, "min_lr", s->min_lr,
+                     "lr_warmup_steps", s->warmup, "lr_decay_steps", (json_int_t)s->decay, "lr_decay_style",
+                     meg_lr_style_name(s->style), "start_wd", s->start_wd, "end_wd", s->end_wd, "wd_incr_steps",
                      (json_int_t)s->wd_incr, "wd_incr_style", meg_wd_style_name(s->wd_style));
 }
 
-static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const char *from,
-                           struct meg_err *e)
+static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const char *from, struct meg_err *e)
 {
     const char *lr_style, *wd_style;
     int r;
@@ -104,8 +101,7 @@ static int unpack_schedule(struct meg_lr_schedule *s, const json_t *o, const cha
         (r = meg_json_get_str(o, "wd_incr_style", MEG_JSON_REQUIRED, &wd_style, from, e)) < 0)
         return r;
     if (!meg_lr_style_parse(lr_style, &s->style) || !meg_wd_style_parse(wd_style, &s->wd_style))
-        return meg_fail(e, MEG_EFORMAT, "%s: '%s' or '%s' is no style of a schedule", from,
-                        lr_style, wd_style);
+        return meg_fail(e, MEG_EFORMAT, "%s: '%s' or '%s' is no style of a schedule", from, lr_style, wd_style);
     return 0;
 }
 
@@ -125,8 +121,7 @@ static void compare(struct meg_str *out, json_t *mine, const json_t *theirs)
     };
 
     for (size_t i = 0; i < sizeof option / sizeof *option; i++) {
-        const json_t *a = json_object_get(mine, option[i][0]),
-                     *b = json_object_get(theirs, option[i][0]);
+        const json_t *a = json_object_get(mine, option[i][0]), *b = json_object_get(theirs, option[i][0]);
         if (json_equal(a, b))
             continue;
         meg_str_printf(out, "%s%s ", out->n ? "; " : "", option[i][1]);
@@ -137,8 +132,7 @@ static void compare(struct meg_str *out, json_t *mine, const json_t *theirs)
 }
 
 /* The command line's schedule stays, unless it differs from the checkpoint's. */
-static int resolve_schedule(struct trainer *t, const json_t *theirs, const char *from,
-                           struct meg_err *e)
+static int resolve_schedule(struct trainer *t, const json_t *theirs, const char *from, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
     struct meg_str diff = { 0 };
@@ -173,9 +167,8 @@ static bool same_folder(const char *a, const char *b)
 
 static int without(const char *from, const char *what, const char *option, struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT,
-                    "%s has no %s: %s goes on without, --finetune takes only the weights", from,
-                    what, option);
+    return meg_fail(e, MEG_EFORMAT, "%s has no %s: %s goes on without, --finetune takes only the weights", from, what,
+                    option);
 }
 
 static int read_state(struct trainer *t, const json_t *state, const char *from, struct meg_err *e)
@@ -185,15 +178,13 @@ static int read_state(struct trainer *t, const json_t *state, const char *from, 
     int64_t seed;
     int r;
 
-    if ((r = meg_json_get_i64(state, "consumed_train_samples", MEG_JSON_REQUIRED,
-                              &t->at.consumed_train, from, e)) < 0 ||
-        (r = meg_json_get_i64(state, "consumed_valid_samples", MEG_JSON_REQUIRED,
-                              &t->at.consumed_valid, from, e)) < 0 ||
-        (r = meg_json_get_i64(state, "skipped_train_samples", MEG_JSON_REQUIRED, &t->at.skipped, from,
-                              e)) < 0 ||
+    if ((r = meg_json_get_i64(state, "consumed_train_samples", MEG_JSON_REQUIRED, &t->at.consumed_train, from, e)) <
+            0 ||
+        (r = meg_json_get_i64(state, "consumed_valid_samples", MEG_JSON_REQUIRED, &t->at.consumed_valid, from, e)) <
+            0 ||
+        (r = meg_json_get_i64(state, "skipped_train_samples", MEG_JSON_REQUIRED, &t->at.skipped, from, e)) < 0 ||
         (r = meg_json_get_object(state, "optimizer", MEG_JSON_OPTIONAL, &optim, from, e)) < 0 ||
-        (r = meg_json_get_object(state, "opt_param_scheduler", MEG_JSON_OPTIONAL, &schedule, from,
-                                 e)) < 0 ||
+        (r = meg_json_get_object(state, "opt_param_scheduler", MEG_JSON_OPTIONAL, &schedule, from, e)) < 0 ||
         (r = meg_json_get_object(state, "grad_scaler", MEG_JSON_OPTIONAL, &scaler, from, e)) < 0 ||
         (r = meg_json_get_object(state, "rng", MEG_JSON_OPTIONAL, &rng, from, e)) < 0)
         return r;
@@ -260,8 +251,10 @@ enum { SLOTS = 4 };
 /* A slot of what this rank updates. */
 static struct meg_ckpt_shard slices(const struct meg_optim *o)
 {
-    return (struct meg_ckpt_shard){ .span = o->mesh->layout.shards ? o->share.span : NULL, .nspans = o->share.nbucket_shards,
-                                   .copy = o->mesh->same->rank, .copies = o->mesh->same->size };
+    return (struct meg_ckpt_shard){ .span = o->mesh->layout.shards ? o->share.span : NULL,
+                                    .nspans = o->share.nbucket_shards,
+                                    .copy = o->mesh->same->rank,
+                                    .copies = o->mesh->same->size };
 }
 
 /* The optimizer's state as a checkpoint has it; the number of slots. */
@@ -379,23 +372,20 @@ static json_t *pack_state(const struct trainer *t)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
     json_t *state =
-        json_pack("{s:I,s:I,s:I}", "consumed_train_samples", (json_int_t)t->at.consumed_train,
-                  "consumed_valid_samples", (json_int_t)t->at.consumed_valid,
-                  "skipped_train_samples", (json_int_t)t->at.skipped);
+        json_pack("{s:I,s:I,s:I}", "consumed_train_samples", (json_int_t)t->at.consumed_train, "consumed_valid_samples",
+                  (json_int_t)t->at.consumed_valid, "skipped_train_samples", (json_int_t)t->at.skipped);
 
     if (c->save_optim) {
         json_t *schedule = pack_schedule(&t->schedule);
         json_object_set_new(schedule, "num_steps", json_integer(t->at.steps));
         json_object_set_new(state, "optimizer",
-                            json_pack("{s:s,s:I}", "name", t->job->optim.optimizer, "step",
-                                      (json_int_t)t->optim->t));
+                            json_pack("{s:s,s:I}", "name", t->job->optim.optimizer, "step", (json_int_t)t->optim->t));
         json_object_set_new(state, "opt_param_scheduler", schedule);
         if (t->scaler.kind == MEG_SCALER_DYNAMIC)
             json_object_set_new(state, "grad_scaler", meg_scaler_pack(&t->scaler));
     }
     if (c->save_rng)
-        json_object_set_new(state, "rng",
-                            json_pack("{s:I}", "dropout_seed", (json_int_t)t->dropout_seed));
+        json_object_set_new(state, "rng", json_pack("{s:I}", "dropout_seed", (json_int_t)t->dropout_seed));
     return state;
 }
 
@@ -410,10 +400,10 @@ static bool sets(const char *line, const char *name)
 /* Options that say how the run is spread over ranks and memory, and nothing of what it computes. */
 static bool is_layout_option(const char *line)
 {
-    static const char *const others[] = { "async-save",          "distribute-saved-activations",
-                                          "recompute-activations", "recompute-granularity",
-                                          "recompute-method",    "recompute-num-layers",
-                                          "distributed-timeout-minutes" };
+    static const char *const others[] = {
+        "async-save",       "distribute-saved-activations", "recompute-activations",      "recompute-granularity",
+        "recompute-method", "recompute-num-layers",         "distributed-timeout-minutes"
+    };
     const struct meg_opt *const tables[] = { meg_layout_opts, meg_zero_opts };
 
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
@@ -452,8 +442,7 @@ static int saved(struct trainer *t, const struct meg_train_state *at, int r, enu
 {
     if (r < 0) {
         t->saved = t->committed;
-        if (failure == MEG_SAVE_MUST_NOT_FAIL ||
-            (failure == MEG_SAVE_MAY_FAIL && t->job->ckpt.exit_on_save_failure))
+        if (failure == MEG_SAVE_MUST_NOT_FAIL || (failure == MEG_SAVE_MAY_FAIL && t->job->ckpt.exit_on_save_failure))
             return meg_train_fail_on_rank0(t, r);
         if (!meg_train_is_rank0(t))
             return 0;
@@ -461,7 +450,8 @@ static int saved(struct trainer *t, const struct meg_train_state *at, int r, enu
             meg_warn("%s; iteration %" PRId64 " is not saved", e->msg, at->iteration);
         else
             meg_warn("%s; iteration %" PRId64 " is not saved, and the run goes on until the next save, after iteration "
-                     "%" PRId64, e->msg, at->iteration, next_save(t));
+                     "%" PRId64,
+                     e->msg, at->iteration, next_save(t));
         return 0;
     }
     t->committed = at->iteration;

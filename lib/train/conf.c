@@ -6,8 +6,7 @@
 
 #define C struct meg_train_conf
 const struct meg_opt meg_train_opts[] = {
-    { "micro-batch-size", 0, MEG_I64(C, micro_batch_size), "N", NULL,
-      "samples that go through the model at once" },
+    { "micro-batch-size", 0, MEG_I64(C, micro_batch_size), "N", NULL, "samples that go through the model at once" },
     { "global-batch-size", 0, MEG_I64(C, global_batch_size), "N", NULL,
       "samples a step; when not given, a micro-batch of each data-parallel rank" },
     { "rampup-batch-size", 0, MEG_LIST(C, rampup_batch_size), "START INCREMENT SAMPLES", NULL,
@@ -17,19 +16,14 @@ const struct meg_opt meg_train_opts[] = {
     { "seq-length", 0, MEG_I64(C, seq_length), "N", NULL, "tokens in a sample" },
     MEG_ALIAS("encoder-seq-length", "seq-length"),
     { "train-iters", 0, MEG_I64(C, train_iters), "N", NULL, "steps to train" },
-    { "train-samples", 0, MEG_I64(C, train_samples), "N", NULL,
-      "samples to train on, in place of --train-iters" },
-    { "exit-interval", 0, MEG_I64(C, exit_interval), "N", NULL,
-      "save and exit after an iteration that N divides" },
+    { "train-samples", 0, MEG_I64(C, train_samples), "N", NULL, "samples to train on, in place of --train-iters" },
+    { "exit-interval", 0, MEG_I64(C, exit_interval), "N", NULL, "save and exit after an iteration that N divides" },
     { "exit-duration-in-mins", 0, MEG_F64(C, exit_duration_min), "MINUTES", NULL,
       "save and exit after the first iteration that ends so late" },
-    { "eval-iters", 0, MEG_I64(C, eval_iters), "N", "100",
-      "batches of an evaluation; 0: do not evaluate" },
-    { "eval-interval", 0, MEG_I64(C, eval_interval), "N", "1000",
-      "iterations between evaluations" },
+    { "eval-iters", 0, MEG_I64(C, eval_iters), "N", "100", "batches of an evaluation; 0: do not evaluate" },
+    { "eval-interval", 0, MEG_I64(C, eval_interval), "N", "1000", "iterations between evaluations" },
     { "skip-train", 0, MEG_BOOL(C, skip_train), NULL, "no", "evaluate only" },
-    { "seed", 0, MEG_I64(C, seed), "N", "1234",
-      "of initial weights, dropout and the order of data" },
+    { "seed", 0, MEG_I64(C, seed), "N", "1234", "of initial weights, dropout and the order of data" },
     { "distributed-timeout-minutes", 0, MEG_F64(C, timeout_min), "X", "10",
       "how long to wait for other ranks before giving up" },
     { "recompute-activations", 0, MEG_BOOL(C, recompute_activations), NULL, "no",
@@ -65,20 +59,17 @@ const struct meg_opt meg_train_ckpt_opts[] = {
     { "save", 0, MEG_STR(C, save), "DIR", NULL, "folder for checkpoints" },
     { "save-interval", 0, MEG_I64(C, save_interval), "N", NULL, "iterations between checkpoints" },
     MEG_ALIAS("persistent-save-interval", "save-interval"),
-    { "keep-last-n", 0, MEG_I64(C, keep_last), "N", NULL,
-      "remove all but the N newest checkpoints after a save" },
+    { "keep-last-n", 0, MEG_I64(C, keep_last), "N", NULL, "remove all but the N newest checkpoints after a save" },
     MEG_ALIAS("most-recent-k", "keep-last-n"),
     { "overwrite-checkpoints", 0, MEG_BOOL(C, overwrite), NULL, "no",
       "save over the checkpoints of another run in the --save folder" },
     { "exit-on-save-failure", 0, MEG_BOOL(C, exit_on_save_failure), NULL, "no",
       "end the run when a checkpoint cannot be saved, in place of trying again at the next interval" },
-    { "load", 0, MEG_STR(C, load), "DIR", NULL,
-      "folder of checkpoints, or Hugging Face model, to start from" },
+    { "load", 0, MEG_STR(C, load), "DIR", NULL, "folder of checkpoints, or Hugging Face model, to start from" },
     { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL, "load iteration N in place of the latest" },
     { "exit-on-missing-checkpoint", 0, MEG_BOOL(C, exit_on_missing), NULL, "no",
       "fail where --load holds no checkpoint, in place of starting from scratch" },
-    { "finetune", 0, MEG_BOOL(C, finetune), NULL, "no",
-      "load weights only, and begin at iteration 0" },
+    { "finetune", 0, MEG_BOOL(C, finetune), NULL, "no", "load weights only, and begin at iteration 0" },
     { "no-load-optim", 0, MEG_STORE_FALSE(C, load_optim), NULL, "no",
       "leave optimizer state and schedule of the checkpoint" },
     { "no-load-rng", 0, MEG_STORE_FALSE(C, load_rng), NULL, "no",
@@ -101,20 +92,14 @@ const struct meg_opt meg_train_ckpt_opts[] = {
 const struct meg_opt meg_train_log_opts[] = {
     { "log-interval", 0, MEG_I64(C, log_interval), "N", "100", "iterations between log lines" },
     { "log-json", 0, MEG_STR(C, log_json), "FILE", NULL, "add a JSON object a log line to FILE" },
-    { "log-throughput", 0, MEG_BOOL(C, log_throughput), NULL, "no",
-      "log floating-point operations a second" },
-    { "log-params-norm", 0, MEG_BOOL(C, log_params_norm), NULL, "no",
-      "log the norm of the weights" },
-    { "log-num-zeros-in-grad", 0, MEG_BOOL(C, log_num_zeros), NULL, "no",
-      "log how many gradient elements are zero" },
+    { "log-throughput", 0, MEG_BOOL(C, log_throughput), NULL, "no", "log floating-point operations a second" },
+    { "log-params-norm", 0, MEG_BOOL(C, log_params_norm), NULL, "no", "log the norm of the weights" },
+    { "log-num-zeros-in-grad", 0, MEG_BOOL(C, log_num_zeros), NULL, "no", "log how many gradient elements are zero" },
     { "log-straggler", 0, MEG_BOOL(C, log_straggler), NULL, "no",
       "log which rank is the slowest in each phase of a step" },
-    { "log-progress", 0, MEG_BOOL(C, log_progress), NULL, "no",
-      "keep progress.txt in the --save folder" },
-    { "tensorboard-dir", 0, MEG_STR(C, tensorboard_dir), "DIR", NULL,
-      "write TensorBoard events to DIR" },
-    { "tensorboard-log-interval", 0, MEG_I64(C, tensorboard_log_interval), "N", "1",
-      "iterations between events" },
+    { "log-progress", 0, MEG_BOOL(C, log_progress), NULL, "no", "keep progress.txt in the --save folder" },
+    { "tensorboard-dir", 0, MEG_STR(C, tensorboard_dir), "DIR", NULL, "write TensorBoard events to DIR" },
+    { "tensorboard-log-interval", 0, MEG_I64(C, tensorboard_log_interval), "N", "1", "iterations between events" },
     { "log-validation-ppl-to-tensorboard", 0, MEG_BOOL(C, log_validation_ppl), NULL, "no",
       "add perplexity to the events of evaluations" },
     { 0 }
@@ -125,16 +110,14 @@ const struct meg_opt meg_train_log_opts[] = {
 static int check(const char *option, int64_t v, int64_t lowest, struct meg_err *e)
 {
     if (v != MEG_UNSET && v < lowest)
-        return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must be at least %" PRId64, option, v,
-                        lowest);
+        return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must be at least %" PRId64, option, v, lowest);
     return 0;
 }
 
 static int check_highest(const char *option, int64_t v, int64_t highest, struct meg_err *e)
 {
     if (v > highest)
-        return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must be at most %" PRId64, option, v,
-                        highest);
+        return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": must be at most %" PRId64, option, v, highest);
     return 0;
 }
 
@@ -142,19 +125,17 @@ static int check_highest(const char *option, int64_t v, int64_t highest, struct 
 static int check_total(const char *option, int64_t v, double total, struct meg_err *e)
 {
     if (v != MEG_UNSET && total > 0x1p53)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--%s %" PRId64 ": makes %.3g samples, more than can be counted", option, v,
+        return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": makes %.3g samples, more than can be counted", option, v,
                         total);
     return 0;
 }
 
-static int check_totals(const struct meg_train_conf *c, const struct meg_batch_schedule *p,
-                        struct meg_err *e)
+static int check_totals(const struct meg_train_conf *c, const struct meg_batch_schedule *p, struct meg_err *e)
 {
     const double global = (double)p->global, smallest = p->samples ? (double)p->start : global;
-    const double iters = c->train_iters != MEG_UNSET ? (double)c->train_iters
-        : c->train_samples != MEG_UNSET              ? (double)c->train_samples / smallest
-                                                     : 0;
+    const double iters = c->train_iters != MEG_UNSET     ? (double)c->train_iters
+                         : c->train_samples != MEG_UNSET ? (double)c->train_samples / smallest
+                                                         : 0;
     int r;
 
     if ((r = check_total("train-iters", c->train_iters, iters * global, e)) < 0 ||
@@ -171,9 +152,8 @@ static int read_rampup(const struct meg_train_conf *c, struct meg_batch_schedule
     if (c->rampup_batch_size.n == 0)
         return 0;
     if (c->train_samples == MEG_UNSET)
-        return meg_fail(
-            e, MEG_EUSAGE,
-            "--rampup-batch-size: steps of changing size need --train-samples, not --train-iters");
+        return meg_fail(e, MEG_EUSAGE,
+                        "--rampup-batch-size: steps of changing size need --train-samples, not --train-iters");
     for (int i = 0; i < 3; i++) {
         if (!meg_parse_i64(c->rampup_batch_size.v[i], to[i]) || *to[i] <= 0)
             return meg_fail(e, MEG_EUSAGE, "--rampup-batch-size: '%s' is not a number above 0",
@@ -182,8 +162,8 @@ static int read_rampup(const struct meg_train_conf *c, struct meg_batch_schedule
     return 0;
 }
 
-int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct meg_batch_schedule *plan,
-                         int64_t *iters, struct meg_err *e)
+int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct meg_batch_schedule *plan, int64_t *iters,
+                         struct meg_err *e)
 {
     struct meg_batch_schedule p = { 0 };
     int r;
@@ -194,8 +174,7 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
         return meg_fail(e, MEG_EUSAGE, "--seq-length is required");
     if ((r = check("micro-batch-size", c->micro_batch_size, 1, e)) < 0 ||
         (r = check("global-batch-size", c->global_batch_size, 1, e)) < 0 ||
-        (r = check("seq-length", c->seq_length, 1, e)) < 0 ||
-        (r = check("train-iters", c->train_iters, 0, e)) < 0 ||
+        (r = check("seq-length", c->seq_length, 1, e)) < 0 || (r = check("train-iters", c->train_iters, 0, e)) < 0 ||
         (r = check("train-samples", c->train_samples, 1, e)) < 0 ||
         (r = check("exit-interval", c->exit_interval, 1, e)) < 0 ||
         (r = check("eval-iters", c->eval_iters, 0, e)) < 0 ||
@@ -220,20 +199,16 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
     if (!c->check_for_nan && strcmp(c->on_nan, "abort"))
         return meg_fail(e, MEG_EUSAGE, "--on-nan %s: --no-check-for-nan-in-loss-and-grad says not to look", c->on_nan);
     if (!(c->timeout_min > 0))
-        return meg_fail(e, MEG_EUSAGE, "--distributed-timeout-minutes %g: must be above 0",
-                        c->timeout_min);
+        return meg_fail(e, MEG_EUSAGE, "--distributed-timeout-minutes %g: must be above 0", c->timeout_min);
     if (!isnan(c->exit_duration_min) && !(c->exit_duration_min > 0))
-        return meg_fail(e, MEG_EUSAGE, "--exit-duration-in-mins %g: must be above 0",
-                        c->exit_duration_min);
+        return meg_fail(e, MEG_EUSAGE, "--exit-duration-in-mins %g: must be above 0", c->exit_duration_min);
     if (c->train_iters != MEG_UNSET && c->train_samples != MEG_UNSET)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--train-samples %" PRId64 ": --train-iters %" PRId64 " is given, too",
+        return meg_fail(e, MEG_EUSAGE, "--train-samples %" PRId64 ": --train-iters %" PRId64 " is given, too",
                         c->train_samples, c->train_iters);
     if (c->train_iters == MEG_UNSET && c->train_samples == MEG_UNSET && !c->skip_train)
         return meg_fail(e, MEG_EUSAGE, "--train-iters or --train-samples is required");
 
-    p.global =
-        c->global_batch_size == MEG_UNSET ? c->micro_batch_size * ranks : c->global_batch_size;
+    p.global = c->global_batch_size == MEG_UNSET ? c->micro_batch_size * ranks : c->global_batch_size;
     p.micro = c->micro_batch_size;
     p.ranks = ranks;
     p.round_down = c->decrease_batch_size_if_needed;
@@ -241,9 +216,9 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
         (r = check_totals(c, &p, e)) < 0)
         return r;
     *plan = p;
-    *iters = c->train_iters != MEG_UNSET ? c->train_iters
-        : c->train_samples != MEG_UNSET  ? meg_batch_iterations(&p, c->train_samples)
-                                         : 0;
+    *iters = c->train_iters != MEG_UNSET     ? c->train_iters
+             : c->train_samples != MEG_UNSET ? meg_batch_iterations(&p, c->train_samples)
+                                             : 0;
     return 0;
 }
 
@@ -288,8 +263,7 @@ int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_er
 {
     int r;
 
-    if ((r = check("save-interval", c->save_interval, 1, e)) < 0 ||
-        (r = check("ckpt-step", c->ckpt_step, 0, e)) < 0 ||
+    if ((r = check("save-interval", c->save_interval, 1, e)) < 0 || (r = check("ckpt-step", c->ckpt_step, 0, e)) < 0 ||
         (r = check("keep-last-n", c->keep_last, 1, e)) < 0)
         return r;
     if (c->ckpt_step != MEG_UNSET && !c->load)

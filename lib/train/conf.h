@@ -18,16 +18,16 @@ struct meg_train_conf {
     int64_t eval_iters, eval_interval;
     bool skip_train;
     int64_t seed;
-    double timeout_min;                        /* of a wait for other ranks */
+    double timeout_min; /* of a wait for other ranks */
     bool recompute_activations, distribute_saved;
     const char *recompute_granularity, *recompute_method;
     int64_t recompute_layers;
     const char *on_nan;
     int64_t replica_interval;
     bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss;
-    bool dry_run, plan;                        /* only on paper: this run, or layouts for it */
-    int64_t world_size;                        /* of it; unset: that of the run */
-    const char *hardware;                      /* its times are those of */
+    bool dry_run, plan;   /* only on paper: this run, or layouts for it */
+    int64_t world_size;   /* of it; unset: that of the run */
+    const char *hardware; /* its times are those of */
 };
 extern const struct meg_opt meg_train_opts[];
 
@@ -57,8 +57,8 @@ extern const struct meg_opt_unsupported meg_train_unsupported_opts[];
  * Refuse what breaks a rule (MEG_EUSAGE, one line: option, value, rule).  The first also gives what
  * follows for a number of data-parallel ranks: the batches, and how many iterations there are.
  */
-int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct meg_batch_schedule *plan,
-                         int64_t *iters, struct meg_err *e);
+int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct meg_batch_schedule *plan, int64_t *iters,
+                         struct meg_err *e);
 /* What is recomputed, by settings that pass this check; layers are shared as l says. */
 int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_layout *l, struct meg_err *e);
 enum meg_recompute meg_train_recompute(const struct meg_train_conf *c);

@@ -16,8 +16,8 @@
 struct meg_train_state {
     int64_t iteration;
     int64_t consumed_train, consumed_valid; /* samples, which place the loaders */
-    int64_t skipped; /* samples left out by --decrease-batch-size-if-needed */
-    int64_t steps;   /* of the schedules: samples of successful iterations */
+    int64_t skipped;                        /* samples left out by --decrease-batch-size-if-needed */
+    int64_t steps;                          /* of the schedules: samples of successful iterations */
 };
 
 /* The micro-batches of a step or evaluation, in one allocation each. */
@@ -26,7 +26,7 @@ struct meg_train_batches {
     double *scale;               /* [cap] of each one's summed loss in what gradients are of */
     char *bytes;
     int64_t cap;
-    double tokens;               /* of all, those that count in the loss */
+    double tokens; /* of all, those that count in the loss */
 };
 
 /* The list of actions that is walked, and its buffers. */
@@ -40,7 +40,7 @@ struct meg_train_pipeline {
 
 struct trainer {
     struct meg_train_job *job;
-    struct meg_lock lock; /* of --save, on rank 0 */
+    struct meg_lock lock;        /* of --save, on rank 0 */
     const struct meg_mesh *mesh; /* &grid; its groups are there once the model is known */
     struct meg_mesh grid;
     const struct meg_optgroup *groups;
@@ -64,14 +64,14 @@ struct trainer {
     struct meg_train_state at;
     int64_t optim_steps; /* of the optimizer in that checkpoint */
     uint32_t dropout_seed;
-    struct meg_ckpt_async_save *saving;  /* the save in the background, or NULL */
+    struct meg_ckpt_async_save *saving; /* the save in the background, or NULL */
     struct meg_train_state saving_at;
-    int64_t saved;  /* iteration of the newest checkpoint in --save, that of saving included, or -1 */
-    int64_t committed; /* the same without that of saving */
-    int64_t loaded; /* the one in --save that the run began with, or -1 */
-    int64_t nan_in_a_row;  /* iterations left out since the last one that was not */
+    int64_t saved;                /* iteration of the newest checkpoint in --save, that of saving included, or -1 */
+    int64_t committed;            /* the same without that of saving */
+    int64_t loaded;               /* the one in --save that the run began with, or -1 */
+    int64_t nan_in_a_row;         /* iterations left out since the last one that was not */
     double sent[MEG_COST_GROUPS]; /* bytes this rank sent in the last step */
-    int64_t sent_num_micro;        /* and the micro-batches of that */
+    int64_t sent_num_micro;       /* and the micro-batches of that */
     double start_s, start_flops;
 };
 
@@ -121,7 +121,7 @@ size_t meg_train_micro_batch_nbytes(const struct trainer *t);
 
 /* How the stages of a layout go through so many micro-batches. */
 struct meg_pipe_schedule_conf meg_train_pipeline_schedule(const struct meg_train_job *job, const struct meg_layout *l,
-                                                 int64_t num_micro);
+                                                          int64_t num_micro);
 /*
  * Take t->batches through the model: gradients are added up when training, else there is no dropout.
  * *loss is the sum of loss * mask on the last stage, and 0 on others.  MEG_EFAIL when memory does not

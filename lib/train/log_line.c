@@ -3,13 +3,12 @@
 #include "train/report.h"
 
 void meg_training_log_line(struct meg_str *s, const struct meg_train_stats *v, bool has_throughput,
-                  const struct tm *when)
+                           const struct tm *when)
 {
     char date[32];
 
     strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", when);
-    meg_str_printf(s, " [%s] iteration %8" PRId64 "/%8" PRId64 " |", date, v->iteration,
-                   v->train_iters);
+    meg_str_printf(s, " [%s] iteration %8" PRId64 "/%8" PRId64 " |", date, v->iteration, v->train_iters);
     meg_str_printf(s, " consumed samples: %12" PRId64 " |", v->consumed_samples);
     if (v->skipped_samples > 0)
         meg_str_printf(s, " skipped samples: %12" PRId64 " |", v->skipped_samples);
@@ -30,9 +29,7 @@ void meg_training_log_line(struct meg_str *s, const struct meg_train_stats *v, b
         meg_str_printf(s, " num zeros: %" PRId64 " |", v->num_zeros);
     if (!isnan(v->params_norm))
         meg_str_printf(s, " params norm: %.3f |", v->params_norm);
-    meg_str_printf(s,
-                   " number of skipped iterations: %3" PRId64
-                   " | number of nan iterations: %3" PRId64 " |\n",
+    meg_str_printf(s, " number of skipped iterations: %3" PRId64 " | number of nan iterations: %3" PRId64 " |\n",
                    v->num_skipped_iterations, v->num_nan_iterations);
 }
 
@@ -45,8 +42,8 @@ void meg_training_log_evaluation(struct meg_str *s, const char *where, double lo
 {
     struct meg_str line = { 0 }, rule = { 0 };
 
-    meg_str_printf(&line, " validation loss at %s | lm loss value: %.6E | lm loss PPL: %.6E | ",
-                   where, loss, meg_perplexity(loss));
+    meg_str_printf(&line, " validation loss at %s | lm loss value: %.6E | lm loss PPL: %.6E | ", where, loss,
+                   meg_perplexity(loss));
     while (rule.n <= line.n)
         meg_str_add(&rule, "-", 1);
     meg_str_printf(s, "%s\n%s\n%s\n", rule.s, line.s, rule.s);

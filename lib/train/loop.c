@@ -24,13 +24,12 @@ static int check_evaluation(const struct trainer *t, const char *split, double l
     if (isfinite(loss) || !c->check_for_nan || !strcmp(c->on_nan, "skip"))
         return 0;
     return meg_train_fail_on_rank0(t, meg_fail(e, MEG_EFAIL,
-                                           "iteration %" PRId64 ": the lm loss of the %s split is %s; check the "
-                                           "weights for NaN or Inf, or go on with --on-nan skip",
-                                           t->at.iteration, split, isnan(loss) ? "nan" : "inf"));
+                                               "iteration %" PRId64 ": the lm loss of the %s split is %s; check the "
+                                               "weights for NaN or Inf, or go on with --on-nan skip",
+                                               t->at.iteration, split, isnan(loss) ? "nan" : "inf"));
 }
 
-static int evaluate(struct trainer *t, struct meg_data_loader *l, int split, bool is_last,
-                    struct meg_err *e)
+static int evaluate(struct trainer *t, struct meg_data_loader *l, int split, bool is_last, struct meg_err *e)
 {
     double loss;
     int r;
@@ -138,8 +137,7 @@ static void report(struct trainer *t, struct tally *sum, const struct meg_step_r
 static void warn_of_spike(const struct trainer *t, double *before, double loss)
 {
     if (t->job->train.check_for_spiky_loss && *before > 0 && fabs(loss - *before) / *before >= 0.2)
-        meg_warn("iteration %" PRId64 ": lm loss went from %.6g to %.6g in one step",
-                 t->at.iteration, *before, loss);
+        meg_warn("iteration %" PRId64 ": lm loss went from %.6g to %.6g in one step", t->at.iteration, *before, loss);
     *before = loss;
 }
 
@@ -193,8 +191,7 @@ static int save_or_exit(struct trainer *t, bool *is_over, struct meg_err *e)
         return (r = save_and_wait(t, e)) < 0 ? r : stopped(t, e);
     *is_over = minutes > c->exit_duration_min || divides(c->exit_interval, t->at.iteration);
     if (*is_over)
-        meg_info("exiting after iteration %" PRId64 " and %.1f minutes, as asked", t->at.iteration,
-                 minutes);
+        meg_info("exiting after iteration %" PRId64 " and %.1f minutes, as asked", t->at.iteration, minutes);
     if (*is_over)
         return save_and_wait(t, e);
     return divides(t->job->ckpt.save_interval, t->at.iteration) ? save_once(t, MEG_SAVE_MAY_FAIL, e) : 0;
@@ -241,11 +238,9 @@ int meg_train_loop(struct trainer *t, struct meg_err *e)
         return evaluate_after(t, e);
     if (t->job->ckpt.save && (r = mark_done(t, false, e)) < 0)
         return r;
-    if ((t->at.iteration == 0 && (r = evaluate_before(t, e)) < 0) ||
-        (r = train(t, &is_over, e)) < 0 || is_over)
+    if ((t->at.iteration == 0 && (r = evaluate_before(t, e)) < 0) || (r = train(t, &is_over, e)) < 0 || is_over)
         return r;
-    if (t->job->ckpt.save &&
-        ((r = save_and_wait(t, e)) < 0 || (r = mark_done(t, true, e)) < 0))
+    if (t->job->ckpt.save && ((r = save_and_wait(t, e)) < 0 || (r = mark_done(t, true, e)) < 0))
         return r;
     if ((r = evaluate_after(t, e)) < 0)
         return r;

@@ -43,7 +43,8 @@ static double read_proc_value(const char *path, const char *word, double unit)
 static double available(void)
 {
     const double limit = read_proc_value("/sys/fs/cgroup/memory.max", "", 1); /* of a container; "max" is none */
-    const double here = read_proc_value("/proc/meminfo", "MemAvailable:", 1024) + read_proc_value("/proc/meminfo", "SwapFree:", 1024);
+    const double here =
+        read_proc_value("/proc/meminfo", "MemAvailable:", 1024) + read_proc_value("/proc/meminfo", "SwapFree:", 1024);
 
     return limit > 0 && limit < here ? limit : here;
 }

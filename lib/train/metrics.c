@@ -16,8 +16,7 @@ struct meg_metrics {
 /* The iteration of a line, above all others for what comes after training, or -1 when it is none of ours. */
 static int64_t iteration_of(const char *line)
 {
-    json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL),
-           *v = json_object_get(o, "iteration");
+    json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL), *v = json_object_get(o, "iteration");
     int64_t n = json_is_integer(v) && json_object_get(o, "lm_loss") ? json_integer_value(v) : -1;
 
     if (n >= 0 && json_is_true(json_object_get(o, "after_training")))
@@ -44,8 +43,7 @@ static int find_end(const char *path, int64_t resumed, int64_t *end, struct meg_
     for (int64_t number = 1; (n = getline(&line, &cap, f)) > 0 && line[n - 1] == '\n'; number++) {
         int64_t iteration = iteration_of(line);
         if (iteration < 0) {
-            r = meg_fail(e, MEG_EFORMAT,
-                         "--log-json %s: line %" PRId64 " is not a metrics line; name another file",
+            r = meg_fail(e, MEG_EFORMAT, "--log-json %s: line %" PRId64 " is not a metrics line; name another file",
                          path, number);
             break;
         }
@@ -115,8 +113,8 @@ int meg_metrics_interval(struct meg_metrics *m, const struct meg_train_stats *v,
     struct meg_str s = { 0 };
 
     meg_str_printf(&s,
-                   "{\"iteration\":%" PRId64 ",\"consumed_samples\":%" PRId64
-                   ",\"skipped_samples\":%" PRId64 ",\"global_batch_size\":%" PRId64,
+                   "{\"iteration\":%" PRId64 ",\"consumed_samples\":%" PRId64 ",\"skipped_samples\":%" PRId64
+                   ",\"global_batch_size\":%" PRId64,
                    v->iteration, v->consumed_samples, v->skipped_samples, v->global_batch_size);
     add(&s, "lm_loss", v->lm_loss);
     add(&s, "learning_rate", v->learning_rate);
@@ -128,8 +126,8 @@ int meg_metrics_interval(struct meg_metrics *m, const struct meg_train_stats *v,
         meg_str_printf(&s, ",\"num_zeros\":%" PRId64, v->num_zeros);
     if (!isnan(v->params_norm))
         add(&s, "params_norm", v->params_norm);
-    meg_str_printf(&s, ",\"skipped_iterations\":%" PRId64 ",\"nan_iterations\":%" PRId64,
-                   v->num_skipped_iterations, v->num_nan_iterations);
+    meg_str_printf(&s, ",\"skipped_iterations\":%" PRId64 ",\"nan_iterations\":%" PRId64, v->num_skipped_iterations,
+                   v->num_nan_iterations);
     add(&s, "iteration_ms", v->iteration_ms);
     add(&s, "tokens_per_s", v->tokens_per_s);
     add(&s, "flops_per_iteration", v->flops);
@@ -137,15 +135,13 @@ int meg_metrics_interval(struct meg_metrics *m, const struct meg_train_stats *v,
     return put(m, &s, e);
 }
 
-int meg_metrics_evaluation(struct meg_metrics *m, const char *split, bool is_last,
-                           int64_t iteration, int64_t consumed_samples, double loss,
-                           struct meg_err *e)
+int meg_metrics_evaluation(struct meg_metrics *m, const char *split, bool is_last, int64_t iteration,
+                           int64_t consumed_samples, double loss, struct meg_err *e)
 {
     struct meg_str s = { 0 };
 
     meg_str_printf(&s,
-                   "{\"iteration\":%" PRId64 ",\"consumed_samples\":%" PRId64
-                   ",\"split\":\"%s\",\"after_training\":%s",
+                   "{\"iteration\":%" PRId64 ",\"consumed_samples\":%" PRId64 ",\"split\":\"%s\",\"after_training\":%s",
                    iteration, consumed_samples, split, is_last ? "true" : "false");
     add(&s, "lm_loss", loss);
     add(&s, "ppl", meg_perplexity(loss));

@@ -18,12 +18,10 @@ struct meg_metrics;
  * and nothing changed, when a line was not written by this module: it is somebody else's file.
  * A pipe or device is only written to.
  */
-int meg_metrics_open(struct meg_metrics **out, const char *path, int64_t resumed,
-                     struct meg_err *e);
+int meg_metrics_open(struct meg_metrics **out, const char *path, int64_t resumed, struct meg_err *e);
 int meg_metrics_interval(struct meg_metrics *m, const struct meg_train_stats *v, struct meg_err *e);
-int meg_metrics_evaluation(struct meg_metrics *m, const char *split, bool is_last,
-                           int64_t iteration, int64_t consumed_samples, double loss,
-                           struct meg_err *e);
+int meg_metrics_evaluation(struct meg_metrics *m, const char *split, bool is_last, int64_t iteration,
+                           int64_t consumed_samples, double loss, struct meg_err *e);
 void meg_metrics_close(struct meg_metrics *m);
 
 MEG_END_DECLS

@@ -33,7 +33,8 @@ static void describe(struct meg_err *e, const struct trainer *t, const struct me
     if (!isfinite(mine->loss))
         snprintf(loss, sizeof loss, "lm loss is %s", isnan(mine->loss) ? "nan" : "inf");
     if (mine->row)
-        snprintf(gradient, sizeof gradient, "%sthe gradient of %s is not finite", *loss ? ", and " : "", mine->row->name);
+        snprintf(gradient, sizeof gradient, "%sthe gradient of %s is not finite", *loss ? ", and " : "",
+                 mine->row->name);
     if (!*loss && !*gradient)
         snprintf(loss, sizeof loss, "every loss and gradient is finite, and the sum of their squares is not");
     meg_fail(e, MEG_EFAIL, "%siteration %" PRId64 ": %s%s; %s", where, t->at.iteration + 1, loss, gradient, outcome);
@@ -58,8 +59,10 @@ int meg_nan_handle(struct trainer *t, const struct meg_nan_local *mine, struct m
         snprintf(outcome, sizeof outcome, "--on-nan rollback has no checkpoint in %s yet", t->job->ckpt.save);
         is_end = true;
     } else if (!is_end) {
-        snprintf(outcome, sizeof outcome, "it is left out%s", strcmp(way, "rollback") ? "" : ", and the state is again "
-                 "that of the newest checkpoint");
+        snprintf(outcome, sizeof outcome, "it is left out%s",
+                 strcmp(way, "rollback") ? ""
+                                         : ", and the state is again "
+                                           "that of the newest checkpoint");
     }
     if (is_end) {
         if (!tells)

@@ -11,11 +11,11 @@ struct trainer;
 
 /* What a rank has of its own, before sums over ranks hide whose it was. */
 struct meg_nan_local {
-    double loss;                  /* of its tokens; 0 where it has no head */
-    const struct meg_param *row;  /* whose gradient is not finite, or NULL */
+    double loss;                 /* of its tokens; 0 where it has no head */
+    const struct meg_param *row; /* whose gradient is not finite, or NULL */
 };
 
-enum { MEG_NAN_MAX_CONSECUTIVE = 10 };   /* iterations that are left out before the run is given up */
+enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* iterations that are left out before the run is given up */
 
 /* What this rank's loss and gradients were before the sums; loss is its own still. */
 void meg_nan_check_local(const struct trainer *t, double loss, struct meg_nan_local *mine);

@@ -15,17 +15,16 @@ static void print_run(const struct trainer *t, FILE *f)
     const struct meg_gpt_conf *m = &t->job->model;
 
     fprintf(f,
-            "model        GPT: %" PRId64 " layers, hidden %" PRId64 ", feed-forward %" PRId64
-            ", %" PRId64 " heads of %" PRId64 ", vocabulary %" PRId64 "\n",
-            m->num_layers, m->hidden_size, m->ffn_hidden_size, m->num_attention_heads,
-            m->kv_channels, m->vocab_size);
+            "model        GPT: %" PRId64 " layers, hidden %" PRId64 ", feed-forward %" PRId64 ", %" PRId64
+            " heads of %" PRId64 ", vocabulary %" PRId64 "\n",
+            m->num_layers, m->hidden_size, m->ffn_hidden_size, m->num_attention_heads, m->kv_channels, m->vocab_size);
     fprintf(f,
-            "run          %" PRId64 " iterations, micro-batch %" PRId64 ", global batch %" PRId64
-            ", sequence %" PRId64 "\n",
+            "run          %" PRId64 " iterations, micro-batch %" PRId64 ", global batch %" PRId64 ", sequence %" PRId64
+            "\n",
             t->iters, t->plan.micro, t->plan.global, c->seq_length);
     if (t->plan.samples)
-        fprintf(f, "ramp-up      from %" PRId64 " by %" PRId64 " over %" PRId64 " samples\n",
-                t->plan.start, t->plan.increment, t->plan.samples);
+        fprintf(f, "ramp-up      from %" PRId64 " by %" PRId64 " over %" PRId64 " samples\n", t->plan.start,
+                t->plan.increment, t->plan.samples);
 }
 
 /* A line for each kind of parameter that the optimizer treats alike. */
@@ -43,9 +42,9 @@ static void print_params(const struct meg_params *p, FILE *f)
             }
         if (tensors)
             fprintf(f, "  %-28s %8" PRId64 " %14" PRId64 "\n",
-                    decoupled     ? "embedding and output"
-                        : decayed ? "weights"
-                                  : "biases and norms, no decay",
+                    decoupled ? "embedding and output"
+                    : decayed ? "weights"
+                              : "biases and norms, no decay",
                     tensors, elements);
     }
     fprintf(f, "  %-28s %8d %14" PRId64 "\n", "all", p->n, p->numel);
@@ -203,8 +202,7 @@ static void print_work(const struct trainer *t, FILE *f)
     fprintf(f, "\n%-30s %8s %14s\n", "work", "FLOP", "tokens");
     fprintf(f, "  %-28s %8.2e %14" PRId64 "\n", "a step", flops * (double)t->plan.global,
             t->plan.global * c->seq_length);
-    fprintf(f, "  %-28s %8.2e %14" PRId64 "\n", "the run", flops * (double)samples,
-            samples * c->seq_length);
+    fprintf(f, "  %-28s %8.2e %14" PRId64 "\n", "the run", flops * (double)samples, samples * c->seq_length);
 }
 
 static void print_data(const struct trainer *t, FILE *f)
@@ -212,14 +210,12 @@ static void print_data(const struct trainer *t, FILE *f)
     int n;
     const struct meg_mid_dataset *p = meg_data_splits_mid_datasets(t->data, &n);
 
-    fprintf(f, "\n%-8s %6s %12s %14s %12s %12s %8s  %s\n", "data", "weight", "sequences", "tokens",
-            "wanted", "samples", "epochs", "file");
+    fprintf(f, "\n%-8s %6s %12s %14s %12s %12s %8s  %s\n", "data", "weight", "sequences", "tokens", "wanted", "samples",
+            "epochs", "file");
     for (int i = 0; i < n; i++)
-        fprintf(f,
-                "  %-6s %6.4f %12" PRId64 " %14" PRId64 " %12" PRId64 " %12" PRId64 " %8" PRId64
-                "  %s\n",
-                meg_split_names[p[i].split], p[i].weight, p[i].end - p[i].begin, p[i].tokens,
-                p[i].wanted, p[i].samples, p[i].epochs, p[i].name);
+        fprintf(f, "  %-6s %6.4f %12" PRId64 " %14" PRId64 " %12" PRId64 " %12" PRId64 " %8" PRId64 "  %s\n",
+                meg_split_names[p[i].split], p[i].weight, p[i].end - p[i].begin, p[i].tokens, p[i].wanted, p[i].samples,
+                p[i].epochs, p[i].name);
 }
 
 static void print_saves(const struct trainer *t, const struct meg_params *params, FILE *f)

@@ -9,7 +9,7 @@
 #include <string.h>
 #include "train/internal.h"
 
-enum { KEPT = 16, SHOWN = 5, SHORTEST = 1024 };   /* a context-parallel rank's part of a sequence */
+enum { KEPT = 16, SHOWN = 5, SHORTEST = 1024 }; /* a context-parallel rank's part of a sequence */
 
 struct candidate {
     struct meg_layout_conf layout;
@@ -23,8 +23,8 @@ struct search {
     const struct trainer *t;
     const struct meg_hardware *hw;
     int64_t world, tried;
-    double room, weights;                    /* bytes: of a rank; of parameters and gradients, of all */
-    struct candidate best[KEPT];             /* fastest first */
+    double room, weights;        /* bytes: of a rank; of parameters and gradients, of all */
+    struct candidate best[KEPT]; /* fastest first */
     int n;
 };
 
@@ -72,7 +72,8 @@ static bool has_data_parallel(const struct meg_layout_conf *l, int64_t world)
 }
 
 /* The run with a candidate's settings; job is the caller's.  Negative where they break a rule. */
-static int make_cost_model(struct meg_cost_model *p, struct meg_train_job *job, const struct search *s, const struct candidate *c)
+static int make_cost_model(struct meg_cost_model *p, struct meg_train_job *job, const struct search *s,
+                           const struct candidate *c)
 {
     struct trainer t = { .job = job, .mesh = &t.grid, .precision = s->t->precision };
     struct meg_err e;
@@ -253,9 +254,10 @@ int meg_plan_print_layouts(const struct trainer *t, FILE *f, struct meg_err *e)
     s.weights = weights(t);
     search(&s);
     if (s.n == 0)
-        return meg_fail(e, MEG_EFAIL, "--plan: of %" PRId64 " layouts of %" PRId64 " ranks on %s none fits in %.1f GiB "
-                        "a rank; more ranks, or a smaller model or sequence, may", s.tried, s.world, s.hw->name,
-                        s.room / (1 << 30));
+        return meg_fail(e, MEG_EFAIL,
+                        "--plan: of %" PRId64 " layouts of %" PRId64 " ranks on %s none fits in %.1f GiB "
+                        "a rank; more ranks, or a smaller model or sequence, may",
+                        s.tried, s.world, s.hw->name, s.room / (1 << 30));
     play(&s);
     fprintf(f, "the fastest layouts of %" PRId64 " ranks on %s (%s), of %" PRId64 " looked at; batch %" PRId64 "\n\n",
             s.world, s.hw->name, s.hw->what, s.tried, c->global_batch_size);

@@ -37,8 +37,7 @@ static int add_line(const struct trainer *t, const char *text, struct meg_err *e
     localtime_r(&now, &when);
     strftime(date, sizeof date, date_format, &when);
     meg_str_printf(&line, "%s\tJob ID: %s\t# GPUs: %d\t%s\n", date, job ? job : "", t->mesh->world->size, text);
-    if ((r = meg_mkdirs(t->job->ckpt.save, e)) == 0 &&
-        (r = meg_append_file_open(&file, path, -1, e)) == 0)
+    if ((r = meg_mkdirs(t->job->ckpt.save, e)) == 0 && (r = meg_append_file_open(&file, path, -1, e)) == 0)
         r = meg_append_file_write(&file, line.s, line.n, e);
     meg_append_file_close(&file);
     meg_str_free(&line);
@@ -62,16 +61,14 @@ static void first_start(const struct trainer *t, time_t *start, double *flops)
     *start = 0;
     *flops = 0;
     while (f && fgets(line, sizeof line, f)) {
-        const char *gpus = strstr(line, "# GPUs: "),
-                   *count = strstr(line, "Floating-point operations: ");
+        const char *gpus = strstr(line, "# GPUs: "), *count = strstr(line, "Floating-point operations: ");
         struct tm when = { .tm_isdst = -1 };
 
         if (count)
             done = strtod(count + strlen("Floating-point operations: "), NULL);
         if (!gpus || strtoll(gpus + strlen("# GPUs: "), NULL, 10) != t->mesh->world->size)
             *start = 0;
-        else if (*start == 0 && strstr(line, "\tStarting job") &&
-                 strptime(line, date_format, &when)) {
+        else if (*start == 0 && strstr(line, "\tStarting job") && strptime(line, date_format, &when)) {
             *start = mktime(&when);
             *flops = done;
         }

@@ -135,13 +135,13 @@ int meg_rank_config_check(struct meg_comm *world, const char *lines, int code, c
         }
     theirs = text_of(world, lines, root);
     if (world->rank != first)
-        meg_barrier(world);          /* until the first one's meg_die */
+        meg_barrier(world); /* until the first one's meg_die */
     gethostname(host, sizeof host - 1);
     if (differing > 1)
         snprintf(more, sizeof more, ", as do %d others", differing - 1);
     append_difference(&what, lines, theirs);
-    meg_fail(e, code, "rank %d of %d on %s differs from rank %d%s: %s; %s", first, world->size, host, root, more, what.s,
-             rule);
+    meg_fail(e, code, "rank %d of %d on %s differs from rank %d%s: %s; %s", first, world->size, host, root, more,
+             what.s, rule);
     meg_str_free(&what);
     free(theirs);
     free(hash);

@@ -11,8 +11,8 @@
 
 struct meg_logger {
     const struct meg_train_log_conf *conf;
-    struct meg_metrics *metrics; /* NULL without --log-json */
-    struct meg_tensorboard *events;   /* NULL without --tensorboard-dir */
+    struct meg_metrics *metrics;    /* NULL without --log-json */
+    struct meg_tensorboard *events; /* NULL without --tensorboard-dir */
     struct meg_progress progress;
     int64_t first; /* iteration and time at the first step, for the time left */
     double first_s;
@@ -34,8 +34,8 @@ static int write_text(struct meg_tensorboard *t, const char *text, int64_t step,
     return r;
 }
 
-int meg_logger_open(struct meg_logger **out, const struct meg_train_log_conf *c, int64_t resumed,
-                    const char *text, struct meg_err *e)
+int meg_logger_open(struct meg_logger **out, const struct meg_train_log_conf *c, int64_t resumed, const char *text,
+                    struct meg_err *e)
 {
     struct meg_logger *p = meg_new(sizeof *p);
     int r = 0;
@@ -43,9 +43,8 @@ int meg_logger_open(struct meg_logger **out, const struct meg_train_log_conf *c,
     p->conf = c;
     meg_progress_init(&p->progress, 0);
     if ((c->log_json && (r = meg_metrics_open(&p->metrics, c->log_json, resumed, e)) < 0) ||
-        (c->tensorboard_dir &&
-         ((r = meg_tensorboard_open(&p->events, c->tensorboard_dir, resumed, e)) < 0 ||
-          (r = write_text(p->events, text, resumed, e)) < 0)))
+        (c->tensorboard_dir && ((r = meg_tensorboard_open(&p->events, c->tensorboard_dir, resumed, e)) < 0 ||
+                                (r = write_text(p->events, text, resumed, e)) < 0)))
         goto out;
     *out = p;
     p = NULL;
@@ -82,8 +81,8 @@ static void drop_events(struct meg_logger *p, const struct meg_err *e)
 }
 
 /* name over iterations, and "name vs samples" over samples. */
-static int scalar(struct meg_logger *p, const char *name, double value,
-                  const struct meg_train_stats *v, struct meg_err *e)
+static int scalar(struct meg_logger *p, const char *name, double value, const struct meg_train_stats *v,
+                  struct meg_err *e)
 {
     char by_samples[64];
     int r;
@@ -103,18 +102,15 @@ static int write_events(struct meg_logger *p, const struct meg_train_stats *v, s
     if ((r = scalar(p, "learning-rate", v->learning_rate, v, e)) < 0 ||
         (r = scalar(p, "decoupled-learning-rate", v->decoupled_learning_rate, v, e)) < 0 ||
         (r = scalar(p, "batch-size", (double)v->global_batch_size, v, e)) < 0 ||
-        (r = scalar(p, "lm loss", v->lm_loss, v, e)) < 0 ||
-        (r = scalar(p, "loss-scale", v->loss_scale, v, e)) < 0 ||
+        (r = scalar(p, "lm loss", v->lm_loss, v, e)) < 0 || (r = scalar(p, "loss-scale", v->loss_scale, v, e)) < 0 ||
         (r = scalar(p, "grad-norm", v->grad_norm, v, e)) < 0 ||
         (r = scalar(p, "num-zeros", v->num_zeros < 0 ? NAN : (double)v->num_zeros, v, e)) < 0 ||
         (r = scalar(p, "params-norm", v->params_norm, v, e)) < 0 ||
-        (r = meg_tensorboard_scalar(p->events, "iteration-time", v->iteration_ms * 1e-3, v->iteration,
-                               e)) < 0)
+        (r = meg_tensorboard_scalar(p->events, "iteration-time", v->iteration_ms * 1e-3, v->iteration, e)) < 0)
         return r;
     if (p->conf->log_throughput)
-        return meg_tensorboard_scalar(p->events, "throughput",
-                                 v->flops / (double)v->ranks / v->iteration_ms * 1e-9,
-                                 v->iteration, e);
+        return meg_tensorboard_scalar(p->events, "throughput", v->flops / (double)v->ranks / v->iteration_ms * 1e-9,
+                                      v->iteration, e);
     return 0;
 }
 
@@ -132,8 +128,7 @@ void meg_logger_step(struct meg_logger *p, const struct meg_train_stats *v)
                                                  (double)(v->train_iters - v->iteration))
                                      : 0;
     meg_progress_show(&p->progress,
-                      "iteration %" PRId64 "/%" PRId64
-                      "  lm loss %.4f  %.0f tokens/s  %" PRId64 ":%02d left",
+                      "iteration %" PRId64 "/%" PRId64 "  lm loss %.4f  %.0f tokens/s  %" PRId64 ":%02d left",
                       v->iteration, v->train_iters, v->lm_loss, v->tokens_per_s, left_s / 60, (int)(left_s % 60));
     if (p->events && v->iteration % p->conf->tensorboard_log_interval == 0 && write_events(p, v, &e) < 0)
         drop_events(p, &e);
@@ -165,9 +160,7 @@ static int write_evaluation(struct meg_logger *p, const struct meg_train_stats *
 {
     const int r = scalar(p, "lm loss validation", loss, v, e);
 
-    return r < 0 || !p->conf->log_validation_ppl
-        ? r
-        : scalar(p, "lm loss validation ppl", meg_perplexity(loss), v, e);
+    return r < 0 || !p->conf->log_validation_ppl ? r : scalar(p, "lm loss validation ppl", meg_perplexity(loss), v, e);
 }
 
 void meg_logger_evaluation(struct meg_logger *p, const char *split, bool is_last, int64_t iteration,
@@ -179,9 +172,9 @@ void meg_logger_evaluation(struct meg_logger *p, const char *split, bool is_last
     char where[64];
 
     snprintf(where, sizeof where, "iteration %" PRId64 "%s%s%s", iteration, is_last ? " on " : "",
-             !is_last                      ? ""
-                 : !strcmp(split, "valid") ? "validation"
-                                           : split,
+             !is_last                  ? ""
+             : !strcmp(split, "valid") ? "validation"
+                                       : split,
              is_last ? " set" : "");
     meg_training_log_evaluation(&s, where, loss);
     print(&s);

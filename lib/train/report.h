@@ -28,7 +28,7 @@ struct meg_train_stats {
     double iteration_ms; /* mean of the iterations */
     double tokens_per_s;
     int64_t ranks; /* that did it */
-    double flops; /* of one iteration, counted for the model */
+    double flops;  /* of one iteration, counted for the model */
 };
 
 /*
@@ -36,7 +36,7 @@ struct meg_train_stats {
  * training_log prints and that its parsers read.
  */
 void meg_training_log_line(struct meg_str *s, const struct meg_train_stats *v, bool has_throughput,
-                  const struct tm *when);
+                           const struct tm *when);
 
 /*
  * Append the three lines of an evaluation, dashed rules around
@@ -53,8 +53,8 @@ struct meg_logger;
  * Open the files that c names for a run that starts after iteration resumed, whose configuration
  * text (lines "name = value") goes to TensorBoard.  c is kept until close.
  */
-int meg_logger_open(struct meg_logger **out, const struct meg_train_log_conf *c, int64_t resumed,
-                    const char *text, struct meg_err *e);
+int meg_logger_open(struct meg_logger **out, const struct meg_train_log_conf *c, int64_t resumed, const char *text,
+                    struct meg_err *e);
 void meg_logger_close(struct meg_logger *p);
 
 /*

@@ -114,7 +114,7 @@ int meg_train_read_batches(struct trainer *t, struct meg_data_loader *l, int64_t
 /* ---- the list ------------------------------------------------------------------------------- */
 
 struct meg_pipe_schedule_conf meg_train_pipeline_schedule(const struct meg_train_job *job, const struct meg_layout *l,
-                                                 int64_t num_micro)
+                                                          int64_t num_micro)
 {
     const int64_t group = job->layout.group_size;
     struct meg_pipe_schedule_conf c = { .name = job->layout.schedule,

@@ -26,8 +26,7 @@ static int check_settings(struct trainer *t, struct meg_err *e)
 
     if (c->plan)
         meg_plan_reset_layout(job, meg_train_world_size(t));
-    if ((r = meg_train_ckpt_conf_check(&job->ckpt, e)) < 0 ||
-        (r = meg_train_log_conf_check(&job->log, e)) < 0 ||
+    if ((r = meg_train_ckpt_conf_check(&job->ckpt, e)) < 0 || (r = meg_train_log_conf_check(&job->log, e)) < 0 ||
         (r = meg_train_open_checkpoint(t, e)) < 0 ||
         (r = meg_precision_make(&t->precision, &t->scaler, &job->precision, e)) < 0 ||
         (r = meg_layout_make(&t->grid.layout, &job->layout, c->plan ? 1 : meg_train_world_size(t), e)) < 0 ||
@@ -41,8 +40,7 @@ static int check_settings(struct trainer *t, struct meg_err *e)
         return meg_fail(e, MEG_EUSAGE, "--on-nan %s: --fp16 without --loss-scale leaves such iterations out by itself",
                         c->on_nan);
     if (!c->skip_train &&
-        (r = meg_lr_schedule_make(&t->schedule, &job->optim, t->iters, c->train_samples,
-                               t->plan.global, e)) < 0)
+        (r = meg_lr_schedule_make(&t->schedule, &job->optim, t->iters, c->train_samples, t->plan.global, e)) < 0)
         return r;
     return 0;
 }
@@ -68,8 +66,7 @@ static int open_tokenizer(struct trainer *t, struct meg_err *e)
     if ((r = meg_gpt_conf_check(&t->job->model, e)) < 0)
         return r;
     if (t->job->model.max_position_embeddings < t->job->train.seq_length)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--max-position-embeddings %" PRId64 ": less than --seq-length %" PRId64,
+        return meg_fail(e, MEG_EUSAGE, "--max-position-embeddings %" PRId64 ": less than --seq-length %" PRId64,
                         t->job->model.max_position_embeddings, t->job->train.seq_length);
     return 0;
 }
@@ -178,8 +175,8 @@ static int plan_data(struct trainer *t, struct meg_err *e)
     n->vocab_size = t->job->model.vocab_size;
     n->tokenizer = meg_tokenizer_description(t->tok);
     n->megatron_release = t->job->tok.megatron_release;
-    meg_sample_counts(n->wanted, c->train_samples == MEG_UNSET ? -1 : c->train_samples, t->iters,
-                      c->eval_interval, c->eval_iters, t->plan.global);
+    meg_sample_counts(n->wanted, c->train_samples == MEG_UNSET ? -1 : c->train_samples, t->iters, c->eval_interval,
+                      c->eval_iters, t->plan.global);
     if (c->skip_train)
         n->wanted[MEG_SPLIT_TRAIN] = 0;
     if ((r = meg_gpt_data_plan(&t->data, &t->job->data, n, e)) < 0)
@@ -196,8 +193,7 @@ static int open_model(struct trainer *t, struct meg_err *e)
     const struct meg_gpt_run run = meg_cost_stage_run(&paper, t->mesh->at.pp);
     int r;
 
-    if ((r = meg_gpt_create(&t->model, &t->job->model, &run, meg_cpu_ops(), t->mesh, e)) < 0 ||
-        c->skip_train)
+    if ((r = meg_gpt_create(&t->model, &t->job->model, &run, meg_cpu_ops(), t->mesh, e)) < 0 || c->skip_train)
         return r;
     return meg_optim_create(&t->optim, &t->job->optim, &t->job->share, t->model, e);
 }
@@ -263,16 +259,13 @@ static int run(struct trainer *t, struct meg_err *e)
 
     if (t->job->ckpt.save && !c->skip_train)
         meg_stop_catch(); /* before what takes long: a request is then met after one step */
-    if ((r = open_model(t, e)) < 0 || (r = meg_train_load(t, e)) < 0 ||
-        (r = build_data(t, e)) < 0)
+    if ((r = open_model(t, e)) < 0 || (r = meg_train_load(t, e)) < 0 || (r = build_data(t, e)) < 0)
         return r;
     if (!c->skip_train && t->at.iteration < t->iters &&
         (r = meg_train_open_loader(t, &t->train, MEG_SPLIT_TRAIN, t->at.consumed_train, e)) < 0)
         return r;
-    if ((r = meg_train_open_loader(t, &t->valid, MEG_SPLIT_VALID,
-                                   c->skip_train ? 0 : t->at.consumed_valid, e)) < 0 ||
-        (r = open_report(t, e)) < 0 ||
-        (meg_train_is_rank0(t) && (r = meg_train_progress_log_start(t, e)) < 0))
+    if ((r = meg_train_open_loader(t, &t->valid, MEG_SPLIT_VALID, c->skip_train ? 0 : t->at.consumed_valid, e)) < 0 ||
+        (r = open_report(t, e)) < 0 || (meg_train_is_rank0(t) && (r = meg_train_progress_log_start(t, e)) < 0))
         return r;
     if ((r = meg_train_loop(t, e)) == 0) {
         meg_usage_vs_plan_measure(t, &account);
@@ -287,9 +280,8 @@ static int settle(struct trainer *t, struct meg_err *e)
 {
     int r;
 
-    if ((r = check_settings(t, e)) < 0 || (r = open_tokenizer(t, e)) < 0 ||
-        (r = meg_train_fit_layout(t, e)) < 0 || (r = meg_train_read_state(t, e)) < 0 ||
-        (r = meg_train_check_save_dir(t, e)) < 0)
+    if ((r = check_settings(t, e)) < 0 || (r = open_tokenizer(t, e)) < 0 || (r = meg_train_fit_layout(t, e)) < 0 ||
+        (r = meg_train_read_state(t, e)) < 0 || (r = meg_train_check_save_dir(t, e)) < 0)
         return r;
     return t->job->train.plan ? 0 : plan_data(t, e);
 }
@@ -304,18 +296,20 @@ static int lock_save(struct trainer *t, struct meg_err *e)
     return meg_train_agree_or_exit(t, meg_train_is_rank0(t) ? meg_lock_dir(&t->lock, t->job->ckpt.save, e) : 0);
 }
 
-int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world,
-              struct meg_err *e)
+int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world, struct meg_err *e)
 {
-    struct trainer t = {
-        .job = job, .mesh = &t.grid, .grid = { .world = world }, .groups = groups, .saved = -1, .committed = -1,
-        .loaded = -1, .start_s = meg_now_s()
-    };
+    struct trainer t = { .job = job,
+                         .mesh = &t.grid,
+                         .grid = { .world = world },
+                         .groups = groups,
+                         .saved = -1,
+                         .committed = -1,
+                         .loaded = -1,
+                         .start_s = meg_now_s() };
     int r;
 
     if ((r = meg_rank_config_check_options(world, groups, e)) < 0 || (r = lock_save(&t, e)) < 0 ||
-        (r = meg_train_agree_or_exit(&t, settle(&t, e))) < 0 ||
-        (r = meg_train_check_inputs(&t, e)) < 0)
+        (r = meg_train_agree_or_exit(&t, settle(&t, e))) < 0 || (r = meg_train_check_inputs(&t, e)) < 0)
         goto out;
     if (job->train.dry_run || job->train.plan) {
         if (meg_train_is_rank0(&t) && job->train.plan)

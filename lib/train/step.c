@@ -23,8 +23,8 @@ static void reduce_loss(const struct trainer *t, double *num, double *den)
  * divided once by all tokens.  *scale is what is left to multiply them by.  The reported loss is token
  * weighted either way.
  */
-static int gradients(struct trainer *t, int64_t num_micro, double *loss, double *scale,
-                     struct meg_nan_local *mine, struct meg_err *e)
+static int gradients(struct trainer *t, int64_t num_micro, double *loss, double *scale, struct meg_nan_local *mine,
+                     struct meg_err *e)
 {
     double num, den;
     int r;
@@ -79,13 +79,15 @@ static int check_overflow(struct trainer *t, double norm, bool *is_skipped, stru
         return 0;
     if (is_least && s->kind == MEG_SCALER_DYNAMIC && ++t->nan_in_a_row == MEG_NAN_MAX_CONSECUTIVE)
         return meg_train_fail_on_rank0(t, meg_fail(e, MEG_EFAIL,
-                                               "iteration %" PRId64 ": a gradient is not finite at a loss scale of %g, "
-                                               "the least there is, for the %dth iteration in a row; a lower --lr, "
-                                               "--clip-grad or --min-loss-scale may help",
-                                               t->at.iteration + 1, s->scale, MEG_NAN_MAX_CONSECUTIVE));
+                                                   "iteration %" PRId64
+                                                   ": a gradient is not finite at a loss scale of %g, "
+                                                   "the least there is, for the %dth iteration in a row; a lower --lr, "
+                                                   "--clip-grad or --min-loss-scale may help",
+                                                   t->at.iteration + 1, s->scale, MEG_NAN_MAX_CONSECUTIVE));
     if (is_least && meg_train_is_rank0(t))
         meg_warn("iteration %" PRId64 ": a gradient is not finite at a loss scale of %g, the least there is; the "
-                 "iteration is left out", t->at.iteration + 1, s->scale);
+                 "iteration is left out",
+                 t->at.iteration + 1, s->scale);
     meg_optim_zero_grad(t->optim);
     return 0;
 }
@@ -133,8 +135,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     return 0;
 }
 
-int meg_train_evaluate(struct trainer *t, struct meg_data_loader *l, const char *split, double *loss,
-                       struct meg_err *e)
+int meg_train_evaluate(struct trainer *t, struct meg_data_loader *l, const char *split, double *loss, struct meg_err *e)
 {
     const int64_t num_micro = meg_batch_max_microbatches(&t->plan), total = t->job->train.eval_iters;
     double num = 0, den = 0;

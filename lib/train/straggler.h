@@ -9,8 +9,8 @@ enum meg_phase { MEG_PHASE_BATCH, MEG_PHASE_FORWARD_BACKWARD, MEG_PHASE_GRAD_RED
 
 /* Starts as { 0 }. */
 struct meg_straggler {
-    double busy_s[MEG_PHASES];   /* since the last report */
-    double since_s;              /* the phase under way began, less what was waited by then; 0: none is */
+    double busy_s[MEG_PHASES]; /* since the last report */
+    double since_s;            /* the phase under way began, less what was waited by then; 0: none is */
     enum meg_phase phase;
     int64_t steps;
 };

@@ -73,8 +73,7 @@ static void put_source(struct meg_str *event)
 }
 
 /* Write an event holding the message or string body, which is freed. */
-static int write_event(struct meg_tensorboard *t, int64_t step, int field, struct meg_str *body,
-                       struct meg_err *e)
+static int write_event(struct meg_tensorboard *t, int64_t step, int field, struct meg_str *body, struct meg_err *e)
 {
     struct meg_str event = { 0 }, record = { 0 };
     struct timespec now;
@@ -105,8 +104,7 @@ static int write_event(struct meg_tensorboard *t, int64_t step, int field, struc
     return r;
 }
 
-int meg_tensorboard_scalar(struct meg_tensorboard *t, const char *tag, double value, int64_t step,
-                      struct meg_err *e)
+int meg_tensorboard_scalar(struct meg_tensorboard *t, const char *tag, double value, int64_t step, struct meg_err *e)
 {
     struct meg_str item = { 0 }, summary = { 0 };
     float v = (float)value;
@@ -118,11 +116,10 @@ int meg_tensorboard_scalar(struct meg_tensorboard *t, const char *tag, double va
     return write_event(t, step, EVENT_SUMMARY, &summary, e);
 }
 
-int meg_tensorboard_text(struct meg_tensorboard *t, const char *tag, const char *text, int64_t step,
-                    struct meg_err *e)
+int meg_tensorboard_text(struct meg_tensorboard *t, const char *tag, const char *text, int64_t step, struct meg_err *e)
 {
-    struct meg_str item = { 0 }, summary = { 0 }, tensor = { 0 }, shape = { 0 }, dim = { 0 },
-                   plugin = { 0 }, meta = { 0 };
+    struct meg_str item = { 0 }, summary = { 0 }, tensor = { 0 }, shape = { 0 }, dim = { 0 }, plugin = { 0 },
+                   meta = { 0 };
     struct meg_str name = { 0 };
 
     meg_str_printf(&name, "%s/text_summary", tag);
@@ -155,8 +152,7 @@ int meg_tensorboard_open(struct meg_tensorboard **out, const char *dir, int64_t 
     if (resumed > 0)
         meg_tensorboard_trim(dir, resumed);
     gethostname(host, sizeof host - 1);
-    meg_str_printf(&path, "%s/" EVENT_FILE_PREFIX "%lld.%s.%ld", dir, (long long)time(NULL), host,
-                   (long)getpid());
+    meg_str_printf(&path, "%s/" EVENT_FILE_PREFIX "%lld.%s.%ld", dir, (long long)time(NULL), host, (long)getpid());
     meg_str_printf(&body, "brain.Event:2");
     if ((r = meg_append_file_open(&t->file, path.s, -1, e)) < 0 ||
         (r = write_event(t, 0, EVENT_FILE_VERSION, &body, e)) < 0)

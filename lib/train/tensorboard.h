@@ -24,10 +24,8 @@ int meg_tensorboard_open(struct meg_tensorboard **out, const char *dir, int64_t 
 #define MEG_TENSORBOARD_VS_SAMPLES " vs samples"
 
 /* Add one value.  The record is written at once, so that what was added survives the process. */
-int meg_tensorboard_scalar(struct meg_tensorboard *t, const char *tag, double value, int64_t step,
-                      struct meg_err *e);
-int meg_tensorboard_text(struct meg_tensorboard *t, const char *tag, const char *text, int64_t step,
-                    struct meg_err *e);
+int meg_tensorboard_scalar(struct meg_tensorboard *t, const char *tag, double value, int64_t step, struct meg_err *e);
+int meg_tensorboard_text(struct meg_tensorboard *t, const char *tag, const char *text, int64_t step, struct meg_err *e);
 
 void meg_tensorboard_close(struct meg_tensorboard *t);
 

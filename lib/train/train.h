@@ -26,7 +26,7 @@ struct meg_train_job {
     struct meg_gpt_conf model;
     struct meg_data_conf data;
     struct meg_tok_conf tok;
-    struct meg_usage_vs_plan *account;             /* NULL, or filled when the run is over, by each rank its own */
+    struct meg_usage_vs_plan *account; /* NULL, or filled when the run is over, by each rank its own */
 };
 
 /* The tables of meg-train's options, which fill job, in the order of its manual; { 0 } is the last. */
@@ -44,8 +44,7 @@ void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], s
  * rank's call returns; the others wait to be ended by that one's meg_die.  A call of one among several
  * that fails while it runs leaves all as it is, and the process is to end.
  */
-int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world,
-              struct meg_err *e);
+int meg_train(struct meg_train_job *job, const struct meg_optgroup *groups, struct meg_comm *world, struct meg_err *e);
 
 MEG_END_DECLS
 #endif

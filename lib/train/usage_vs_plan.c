@@ -31,7 +31,7 @@ struct meg_cost_model meg_plan_cost_model(const struct trainer *t, int64_t num_m
     p.copies_state = job->ckpt.save && job->ckpt.async_save && !c->skip_train;
     p.copies_optim = job->ckpt.save_optim;
     p.sums = (job->optim.clip_grad > 0 || c->check_for_nan || t->scaler.kind) + job->log.log_num_zeros +
-        job->log.log_params_norm;
+             job->log.log_params_norm;
     return p;
 }
 
@@ -56,13 +56,11 @@ void meg_usage_vs_plan_measure(const struct trainer *t, struct meg_usage_vs_plan
     const struct meg_cost_model last = meg_plan_cost_model(t, t->sent_num_micro);
     const struct meg_gpt_memory *m = &t->model->high;
 
-    *a = (struct meg_usage_vs_plan){
-        .held = { [MEG_COST_MEM_PARAMS] = (double)m->params,
-                  [MEG_COST_MEM_GRADS] = (double)m->grads,
-                  [MEG_COST_MEM_ACTIVATIONS] = (double)m->activations,
-                  [MEG_COST_MEM_WORKSPACE] = (double)m->workspace,
-                  [MEG_COST_MEM_PIPELINE] = (double)t->walk.arena.high }
-    };
+    *a = (struct meg_usage_vs_plan){ .held = { [MEG_COST_MEM_PARAMS] = (double)m->params,
+                                               [MEG_COST_MEM_GRADS] = (double)m->grads,
+                                               [MEG_COST_MEM_ACTIVATIONS] = (double)m->activations,
+                                               [MEG_COST_MEM_WORKSPACE] = (double)m->workspace,
+                                               [MEG_COST_MEM_PIPELINE] = (double)t->walk.arena.high } };
     if (t->optim) {
         const struct meg_optim_memory *o = &t->optim->high;
 

@@ -7,7 +7,7 @@ MEG_BEGIN_DECLS
 
 struct meg_usage_vs_plan {
     double held[MEG_COST_MEM_ARENAS], held_planned[MEG_COST_MEM_TYPES]; /* the most in use of each arena */
-    double sent[MEG_COST_GROUPS], sent_planned[MEG_COST_GROUPS];   /* in the last step; 0 where there was none */
+    double sent[MEG_COST_GROUPS], sent_planned[MEG_COST_GROUPS];        /* in the last step; 0 where there was none */
 };
 
 /* Bytes sent are sums of thirds and the like: those that are less apart are equal. */

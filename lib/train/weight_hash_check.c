@@ -70,12 +70,13 @@ static int compare(const struct trainer *t, const int64_t *hash, struct meg_comm
     right = meg_majority_value(all, group->size);
     gethostname(host, sizeof host - 1);
     if (hash[row] != right)
-        r = meg_fail(e, MEG_EFAIL,
-                     "rank %d of %d on %s: iteration %" PRId64 ": %s is not what the other ranks of group %s have, though "
-                     "they did the same (XXH3 %016" PRIx64 ", not %016" PRIx64 "); suspect this machine, and go on from "
-                     "an earlier checkpoint",
-                     world->rank, world->size, host, t->at.iteration, t->model->params.row[row].name, group->group,
-                     (uint64_t)hash[row], (uint64_t)right);
+        r = meg_fail(
+            e, MEG_EFAIL,
+            "rank %d of %d on %s: iteration %" PRId64 ": %s is not what the other ranks of group %s have, though "
+            "they did the same (XXH3 %016" PRIx64 ", not %016" PRIx64 "); suspect this machine, and go on from "
+            "an earlier checkpoint",
+            world->rank, world->size, host, t->at.iteration, t->model->params.row[row].name, group->group,
+            (uint64_t)hash[row], (uint64_t)right);
     free(all);
     return r;
 }

@@ -12,15 +12,13 @@ struct range {
 
 /* Other_Uppercase, Other_Lowercase: what has a case without being category Lu, Ll (Unicode 14). */
 static const struct range upper[] = {
-    { 0x2160, 0x216F },   { 0x24B6, 0x24CF },   { 0x1F130, 0x1F149 },
-    { 0x1F150, 0x1F169 }, { 0x1F170, 0x1F189 },
+    { 0x2160, 0x216F }, { 0x24B6, 0x24CF }, { 0x1F130, 0x1F149 }, { 0x1F150, 0x1F169 }, { 0x1F170, 0x1F189 },
 };
 static const struct range lower[] = {
-    { 0xAA, 0xAA },       { 0xBA, 0xBA },       { 0x2B0, 0x2B8 },     { 0x2C0, 0x2C1 },
-    { 0x2E0, 0x2E4 },     { 0x345, 0x345 },     { 0x37A, 0x37A },     { 0x1D2C, 0x1D6A },
-    { 0x1D78, 0x1D78 },   { 0x1D9B, 0x1DBF },   { 0x2071, 0x2071 },   { 0x207F, 0x207F },
-    { 0x2090, 0x209C },   { 0x2170, 0x217F },   { 0x24D0, 0x24E9 },   { 0x2C7C, 0x2C7D },
-    { 0xA69C, 0xA69D },   { 0xA770, 0xA770 },   { 0xA7F8, 0xA7F9 },   { 0xAB5C, 0xAB5F },
+    { 0xAA, 0xAA },       { 0xBA, 0xBA },       { 0x2B0, 0x2B8 },     { 0x2C0, 0x2C1 },     { 0x2E0, 0x2E4 },
+    { 0x345, 0x345 },     { 0x37A, 0x37A },     { 0x1D2C, 0x1D6A },   { 0x1D78, 0x1D78 },   { 0x1D9B, 0x1DBF },
+    { 0x2071, 0x2071 },   { 0x207F, 0x207F },   { 0x2090, 0x209C },   { 0x2170, 0x217F },   { 0x24D0, 0x24E9 },
+    { 0x2C7C, 0x2C7D },   { 0xA69C, 0xA69D },   { 0xA770, 0xA770 },   { 0xA7F8, 0xA7F9 },   { 0xAB5C, 0xAB5F },
     { 0x10780, 0x10780 }, { 0x10783, 0x10785 }, { 0x10787, 0x107B0 }, { 0x107B2, 0x107BA },
 };
 /* Case_Ignorable: these stand inside of words (Word_Break MidLetter, MidNumLet, Single_Quote). */
@@ -56,8 +54,7 @@ bool meg_char_is_lower(int32_t cp)
 
 bool meg_char_is_cased(int32_t cp)
 {
-    return meg_char_is_upper(cp) || meg_char_is_lower(cp) ||
-        utf8proc_category(cp) == UTF8PROC_CATEGORY_LT;
+    return meg_char_is_upper(cp) || meg_char_is_lower(cp) || utf8proc_category(cp) == UTF8PROC_CATEGORY_LT;
 }
 
 bool meg_char_is_case_ignorable(int32_t cp)
@@ -67,10 +64,8 @@ bool meg_char_is_case_ignorable(int32_t cp)
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_CF:
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_SK:
-        return true;
-    default:
-        return IS_IN(inside, cp);
+    case UTF8PROC_CATEGORY_SK: return true;
+    default: return IS_IN(inside, cp);
     }
 }
 

@@ -13,8 +13,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool is_space(int32_t c)
 {
     return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-        (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
-        c == 0x3000;
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 enum meg_char_class meg_char_class_of(int32_t cp)
@@ -26,14 +25,11 @@ enum meg_char_class meg_char_class_of(int32_t cp)
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-        return MEG_CHAR_LETTER;
+    case UTF8PROC_CATEGORY_LO: return MEG_CHAR_LETTER;
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO:
-        return MEG_CHAR_NUMBER;
-    default:
-        return MEG_CHAR_OTHER;
+    case UTF8PROC_CATEGORY_NO: return MEG_CHAR_NUMBER;
+    default: return MEG_CHAR_OTHER;
     }
 }
 
@@ -47,8 +43,7 @@ const char *meg_unicode_version(void)
 {
     static char text[64];
 
-    snprintf(text, sizeof text, "Unicode %s (utf8proc %s)", utf8proc_unicode_version(),
-             utf8proc_version());
+    snprintf(text, sizeof text, "Unicode %s (utf8proc %s)", utf8proc_unicode_version(), utf8proc_version());
     return text;
 }
 

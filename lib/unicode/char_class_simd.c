@@ -7,7 +7,8 @@
 
 #include "unicode/utf8.h"
 
-static struct meg_class_masks masks_scalar(const unsigned char table[MEG_CLASS_TABLE_BYTES], const char *s, uint64_t first)
+static struct meg_class_masks masks_scalar(const unsigned char table[MEG_CLASS_TABLE_BYTES], const char *s,
+                                           uint64_t first)
 {
     struct meg_class_masks k = { 0 };
 
@@ -47,7 +48,8 @@ AVX512 static inline __m256i decode_2_or_3(__m256i a, __m256i b, __m256i c)
     return _mm256_mask_mov_epi32(three, is_two, two);
 }
 
-AVX512 static struct meg_class_masks masks_avx512(const unsigned char table[MEG_CLASS_TABLE_BYTES], const char *s, uint64_t first)
+AVX512 static struct meg_class_masks masks_avx512(const unsigned char table[MEG_CLASS_TABLE_BYTES], const char *s,
+                                                  uint64_t first)
 {
     const __m512i wide = _mm512_set1_epi8((char)0xF0);
     const __m256i bit0 = _mm256_set1_epi32(1), bit1 = _mm256_set1_epi32(2);

@@ -19,7 +19,8 @@ struct meg_class_masks {
 };
 
 /* The kinds of the characters that begin with the bytes `first` of those at s, all of them outside ASCII. */
-typedef struct meg_class_masks meg_class_masks_fn(const unsigned char table[MEG_CLASS_TABLE_BYTES], const char *s, uint64_t first);
+typedef struct meg_class_masks meg_class_masks_fn(const unsigned char table[MEG_CLASS_TABLE_BYTES], const char *s,
+                                                  uint64_t first);
 
 /* The ways of doing that which this machine has, the best first; returns how many. */
 int meg_class_masks_variants(meg_class_masks_fn *way[2]);

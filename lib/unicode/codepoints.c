@@ -82,8 +82,7 @@ static void order_marks(struct meg_codepoints *c, int64_t first)
 
 void meg_codepoints_decompose(struct meg_codepoints *c, bool is_compatible)
 {
-    const utf8proc_option_t options =
-        UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (is_compatible ? UTF8PROC_COMPAT : 0);
+    const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (is_compatible ? UTF8PROC_COMPAT : 0);
     struct meg_codepoints out = { 0 };
     int64_t first = 0; /* of the marks in a row */
 

@@ -64,7 +64,7 @@ void meg_normal_form_init(struct meg_normal_form *f, bool is_composed, bool is_c
 struct walk {
     const char *text;
     int64_t n, at;
-    const char *s; /* the bytes from `at` on, zeros behind the end */
+    const char *s;         /* the bytes from `at` on, zeros behind the end */
     uint64_t steady, live; /* bit i: the character that begins at s[i] is STEADY, is not INERT */
     char last[MEG_CLASS_TEXT_BYTES];
 };
@@ -159,8 +159,8 @@ static bool has_boundary_before(const struct meg_normal_form *f, int32_t cp)
     int32_t part[32];
 
     return utf8proc_decompose_char(cp, part, 32, options_of(f), NULL) > 0 &&
-        (kind_of(f, part[0]) == INERT || (part[0] >= MEG_NORMAL_FORM_TABLE_SIZE &&
-                                          utf8proc_get_property(part[0])->combining_class == 0));
+           (kind_of(f, part[0]) == INERT ||
+            (part[0] >= MEG_NORMAL_FORM_TABLE_SIZE && utf8proc_get_property(part[0])->combining_class == 0));
 }
 
 int meg_normal_form_check_size(const struct meg_str *out, int64_t n, int64_t most, struct meg_err *e)
@@ -183,7 +183,7 @@ static int finish(const struct meg_normal_form *f, struct meg_codepoints *c, int
 }
 
 static int normalize_chunk(const struct meg_normal_form *f, const char *text, int64_t n, int64_t most,
-                       struct meg_str *out, struct meg_err *e)
+                           struct meg_str *out, struct meg_err *e)
 {
     enum { AT_ONCE = 4096 };
     struct meg_codepoints c = { 0 };
@@ -207,8 +207,8 @@ static int normalize_chunk(const struct meg_normal_form *f, const char *text, in
     return r;
 }
 
-int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64_t n, int64_t most,
-                        struct meg_str *out, struct meg_err *e)
+int meg_normal_form_add(const struct meg_normal_form *f, const char *text, int64_t n, int64_t most, struct meg_str *out,
+                        struct meg_err *e)
 {
     struct walk w = { .text = text, .n = n, .at = -64 };
     int r = MEG_OK;

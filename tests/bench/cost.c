@@ -35,7 +35,6 @@ int main(int argc, char **argv)
         return 1;
     }
     getrusage(RUSAGE_CHILDREN, &use);
-    printf("%.4f %.4f %ld\n", meg_now_s() - start, seconds(use.ru_utime) + seconds(use.ru_stime),
-           use.ru_maxrss);
+    printf("%.4f %.4f %ld\n", meg_now_s() - start, seconds(use.ru_utime) + seconds(use.ru_stime), use.ru_maxrss);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }

@@ -14,26 +14,25 @@
 #include "cpu/internal.h"
 
 #ifdef __x86_64__
-#include <immintrin.h>
+#    include <immintrin.h>
 #endif
 
 enum { TIMES = 5, BF16_CHAINS = 24, LARGE = 2048, PRODUCTS = 3 };
 enum { ROUNDS = 1 << 24, CHAINS = 12 }; /* independent sums: latency times units, or more */
 
 /* Twelve chains of a = a x + y in vectors of n bytes, for as long as ROUNDS takes; flops are returned. */
-#define CHAINS_OF(n)                                                                               \
-    typedef float vec __attribute__((vector_size(n)));                                             \
-    const vec x = (vec){ 0 } + 0.999f, y = (vec){ 0 } + 1e-3f;                                     \
-    vec a0 = x, a1 = x * 2, a2 = x * 3, a3 = x * 4, a4 = x * 5, a5 = x * 6, a6 = x * 7,            \
-        a7 = x * 8, a8 = x * 9, a9 = x * 10, a10 = x * 11,                                         \
-        a11 = x * 12; /* or they are made one */                                                   \
-    for (int i = 0; i < ROUNDS; i++) {                                                             \
-        a0 = a0 * x + y, a1 = a1 * x + y, a2 = a2 * x + y, a3 = a3 * x + y;                        \
-        a4 = a4 * x + y, a5 = a5 * x + y, a6 = a6 * x + y, a7 = a7 * x + y;                        \
-        a8 = a8 * x + y, a9 = a9 * x + y, a10 = a10 * x + y, a11 = a11 * x + y;                    \
-    }                                                                                              \
-    a0 += a1 + a2 + a3 + a4 + a5 + a6 + a7 + a8 + a9 + a10 + a11;                                  \
-    *(volatile float *)out = a0[0];                                                                \
+#define CHAINS_OF(n)                                                                                                   \
+    typedef float vec __attribute__((vector_size(n)));                                                                 \
+    const vec x = (vec){ 0 } + 0.999f, y = (vec){ 0 } + 1e-3f;                                                         \
+    vec a0 = x, a1 = x * 2, a2 = x * 3, a3 = x * 4, a4 = x * 5, a5 = x * 6, a6 = x * 7, a7 = x * 8, a8 = x * 9,        \
+        a9 = x * 10, a10 = x * 11, a11 = x * 12; /* or they are made one */                                            \
+    for (int i = 0; i < ROUNDS; i++) {                                                                                 \
+        a0 = a0 * x + y, a1 = a1 * x + y, a2 = a2 * x + y, a3 = a3 * x + y;                                            \
+        a4 = a4 * x + y, a5 = a5 * x + y, a6 = a6 * x + y, a7 = a7 * x + y;                                            \
+        a8 = a8 * x + y, a9 = a9 * x + y, a10 = a10 * x + y, a11 = a11 * x + y;                                        \
+    }                                                                                                                  \
+    a0 += a1 + a2 + a3 + a4 + a5 + a6 + a7 + a8 + a9 + a10 + a11;                                                      \
+    *(volatile float *)out = a0[0];                                                                                    \
     return 2.0 * CHAINS * (double)(n) / sizeof(float) * ROUNDS;
 
 #ifdef __x86_64__
@@ -69,7 +68,7 @@ __attribute__((target("avx512f,avx512bf16"))) static double bf16_registers(float
     for (int k = 0; k < BF16_CHAINS; k++)
         a[k] = _mm512_set1_ps((float)k);
     for (int i = 0; i < ROUNDS / 2; i++) {
-#pragma GCC unroll 24
+#    pragma GCC unroll 24
         for (int k = 0; k < BF16_CHAINS; k++)
             a[k] = _mm512_dpbf16_ps(a[k], x, y);
     }

@@ -82,8 +82,7 @@ static enum fault next_on(const char *call, int fd)
     struct stat st;
     ssize_t n;
 
-    if (fd <= STDERR_FILENO || fstat(fd, &st) < 0 ||
-        !(S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)))
+    if (fd <= STDERR_FILENO || fstat(fd, &st) < 0 || !(S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)))
         return NONE;
     if (S_ISREG(st.st_mode) && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY)
         return NONE;
@@ -102,26 +101,29 @@ static void die(void)
 }
 
 /* The function behind ours, looked up once. */
-#define REAL(name)                                                                                 \
-    static __typeof__(&name) real;                                                                 \
-    if (!real)                                                                                     \
-        real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
+#define REAL(name)                                                                                                     \
+    static __typeof__(&name) real;                                                                                     \
+    if (!real)                                                                                                         \
+    real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 
 /* A call that is done or not: RESULT when it is to fail. */
-#define ALL_OR_NOTHING(fault, fail, call)                                                          \
-    switch (fault) {                                                                               \
-    case FAIL: return fail;                                                                        \
-    case KILL: die(); return fail;                                                                 \
-    default: return call;                                                                          \
+#define ALL_OR_NOTHING(fault, fail, call)                                                                              \
+    switch (fault) {                                                                                                   \
+    case FAIL: return fail;                                                                                            \
+    case KILL: die(); return fail;                                                                                     \
+    default: return call;                                                                                              \
     }
 
 /* A call that can be half done. */
-#define BY_HALVES(fault, half, call)                                                               \
-    switch (fault) {                                                                               \
-    case FAIL: return -1;                                                                          \
-    case KILL: (void)!(half); die(); return -1;                                                    \
-    case SHORT: return half;                                                                       \
-    default: return call;                                                                          \
+#define BY_HALVES(fault, half, call)                                                                                   \
+    switch (fault) {                                                                                                   \
+    case FAIL: return -1;                                                                                              \
+    case KILL:                                                                                                         \
+        (void)!(half);                                                                                                 \
+        die();                                                                                                         \
+        return -1;                                                                                                     \
+    case SHORT: return half;                                                                                           \
+    default: return call;                                                                                              \
     }
 
 ssize_t write(int fd, const void *p, size_t n)

@@ -12,14 +12,12 @@ struct conf {
     struct meg_str_list words;
 };
 
-static const struct meg_opt opts[] = {
-    { "name", 0, MEG_STR(struct conf, name), "NAME", NULL, "" },
-    { "n", 0, MEG_I64(struct conf, n), "N", "7", "" },
-    { "x", 0, MEG_F64(struct conf, x), "X", NULL, "" },
-    { "is-on", 0, MEG_BOOL(struct conf, is_on), NULL, "no", "" },
-    { "words", 0, MEG_LIST(struct conf, words), "WORD...", NULL, "" },
-    { 0 }
-};
+static const struct meg_opt opts[] = { { "name", 0, MEG_STR(struct conf, name), "NAME", NULL, "" },
+                                       { "n", 0, MEG_I64(struct conf, n), "N", "7", "" },
+                                       { "x", 0, MEG_F64(struct conf, x), "X", NULL, "" },
+                                       { "is-on", 0, MEG_BOOL(struct conf, is_on), NULL, "no", "" },
+                                       { "words", 0, MEG_LIST(struct conf, words), "WORD...", NULL, "" },
+                                       { 0 } };
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {

@@ -24,8 +24,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     if (meg_tokenizer_open(&t, &conf, &e) == 0 &&
         meg_tokenizer_encode(t, (const char *)text, end - text, &ids, &e) == 0) {
         detok.tok = t;
-        if (meg_tokenizer_encode(t, (const char *)text, end - text, &again, &e) < 0 ||
-            again.n != ids.n || (ids.n && memcmp(again.v, ids.v, (size_t)ids.n * sizeof *ids.v)) ||
+        if (meg_tokenizer_encode(t, (const char *)text, end - text, &again, &e) < 0 || again.n != ids.n ||
+            (ids.n && memcmp(again.v, ids.v, (size_t)ids.n * sizeof *ids.v)) ||
             meg_tokenizer_decode(t, ids.v, ids.n, &back, &e) < 0)
             abort();
         for (int64_t i = 0; i < ids.n; i++)

@@ -33,8 +33,8 @@ static void split(const char *dir, bool keep_newlines, const char *text, int64_t
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
-    static const char *const names[] = { "abbrev_types.txt", "sent_starters.txt",
-                                         "collocations.tab", "ortho_context.tab" };
+    static const char *const names[] = { "abbrev_types.txt", "sent_starters.txt", "collocations.tab",
+                                         "ortho_context.tab" };
     const uint8_t *end = bytes + n;
     char dir[512];
     char *text;

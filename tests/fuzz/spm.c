@@ -40,8 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     if (n < 2)
         return 0;
     n -= 2;
-    meg_utf8_add_replaced(&text, (const char *)model + (want < n ? n - want : 0),
-                          (int64_t)(want < n ? want : n));
+    meg_utf8_add_replaced(&text, (const char *)model + (want < n ? n - want : 0), (int64_t)(want < n ? want : n));
     snprintf(path, sizeof path, "%s", fuzz_file("model", model, want < n ? n - want : n));
     for (int i = 0; i < 2; i++) {
         const struct meg_tok_conf conf = {
@@ -53,8 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 
         if (meg_tokenizer_open(&t, &conf, &e) == 0) {
             if (meg_tokenizer_encode(t, text.s ? text.s : "", (int64_t)text.n, &ids, &e) < 0 ||
-                meg_tokenizer_encode(t, text.s ? text.s : "", (int64_t)text.n, &again, &e) < 0 ||
-                again.n != ids.n ||
+                meg_tokenizer_encode(t, text.s ? text.s : "", (int64_t)text.n, &again, &e) < 0 || again.n != ids.n ||
                 (ids.n && memcmp(again.v, ids.v, (size_t)ids.n * sizeof *ids.v)))
                 abort();
             decode_both(t, &ids);

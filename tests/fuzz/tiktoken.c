@@ -10,9 +10,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     const uint8_t *text = n > 0 ? memchr(bytes, 0, n) : NULL, *end = bytes + n;
-    struct meg_tok_conf conf = { .type = "TikTokenizer",
-                                 .vocab_size = MEG_UNSET,
-                                 .tiktoken_num_special_tokens = 3 };
+    struct meg_tok_conf conf = { .type = "TikTokenizer", .vocab_size = MEG_UNSET, .tiktoken_num_special_tokens = 3 };
     struct meg_tokenizer *t = NULL;
     struct meg_ids ids = { 0 };
     struct meg_str back = { 0 };

@@ -21,16 +21,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     if (!merges || !(text = memchr(merges + 1, 0, (size_t)(end - merges - 1))))
         return 0;
     snprintf(vocab_path, sizeof vocab_path, "%s", fuzz_file("vocab.json", bytes, (size_t)(merges - bytes)));
-    snprintf(merge_path, sizeof merge_path, "%s",
-             fuzz_file("merges.txt", merges + 1, (size_t)(text - merges - 1)));
+    snprintf(merge_path, sizeof merge_path, "%s", fuzz_file("merges.txt", merges + 1, (size_t)(text - merges - 1)));
     text++;
     conf.vocab_file = vocab_path;
     conf.merge_file = merge_path;
     if (meg_tokenizer_open(&t, &conf, &e) == 0 &&
         meg_tokenizer_encode(t, (const char *)text, end - text, &ids, &e) == 0) {
         if (meg_tokenizer_bytes(t, ids.v, ids.n, &back, &e) < 0 ||
-            meg_tokenizer_encode(t, (const char *)text, end - text, &again, &e) < 0 ||
-            again.n != ids.n || (ids.n && memcmp(again.v, ids.v, (size_t)ids.n * sizeof *ids.v)))
+            meg_tokenizer_encode(t, (const char *)text, end - text, &again, &e) < 0 || again.n != ids.n ||
+            (ids.n && memcmp(again.v, ids.v, (size_t)ids.n * sizeof *ids.v)))
             abort();
     }
     meg_tokenizer_close(t);

@@ -65,7 +65,7 @@ struct memory {
 static struct CUstream_st *streams;
 static struct memory *memory;
 static int depth, comms;
-static struct launch *pending;               /* of the open group */
+static struct launch *pending; /* of the open group */
 static struct CUstream_st *pending_on;
 
 static void complain(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
@@ -121,7 +121,8 @@ static void move_op(struct ncclComm *c, struct op *o)
         is_alive = move_bytes(c->fd[o->peer], o->is_send, (char *)&o->head, sizeof o->head, &o->head_moved);
         if (o->head_moved == sizeof o->head && memcmp(&want, &o->head, sizeof want) != 0)
             complain("rank %d receives %llu of type %u from rank %d, which sends %llu of type %u", c->rank,
-                     (unsigned long long)want.count, want.type, o->peer, (unsigned long long)o->head.count, o->head.type);
+                     (unsigned long long)want.count, want.type, o->peer, (unsigned long long)o->head.count,
+                     o->head.type);
         if (!o->is_send && o->head_moved < sizeof o->head) {
             if (o->head_moved)
                 complain("a head came in parts");
@@ -384,7 +385,8 @@ API ncclResult_t ncclGroupEnd(void)
     return ncclInProgress;
 }
 
-static ncclResult_t add(bool is_send, void *p, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t s)
+static ncclResult_t add(bool is_send, void *p, size_t count, ncclDataType_t type, int peer, ncclComm_t c,
+                        cudaStream_t s)
 {
     static const size_t size[ncclNumTypes] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1 };
     struct op *o;

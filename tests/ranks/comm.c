@@ -216,7 +216,7 @@ static void volumes(void)
 
 int main(void)
 {
-    static const enum meg_dtype types[] = { MEG_DTYPE_F32,  MEG_DTYPE_F64, MEG_DTYPE_BF16,
+    static const enum meg_dtype types[] = { MEG_DTYPE_F32, MEG_DTYPE_F64, MEG_DTYPE_BF16,
                                             MEG_DTYPE_F16, MEG_DTYPE_I32, MEG_DTYPE_I64 };
     static const int64_t sizes[] = { 1, 3, 1000 };
     struct meg_comm_world world;

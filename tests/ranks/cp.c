@@ -130,8 +130,16 @@ static void run(struct whole *all, const struct meg_cp *cp, const struct meg_lay
     cut_run(&r, &cut, cp, s, t);
     memset(all->dwqkv, 0, sizeof all->dwqkv);
     memset(all->dwproj, 0, sizeof all->dwproj);
-    r.l = (struct meg_attn){ .rope = &rope, .a = A, .g = G, .d = D, .head0 = 0, .layer = 3, .dropout = 0.1,
-                             .cp = cp, .room = &r.room, .recomputes = recomputes };
+    r.l = (struct meg_attn){ .rope = &rope,
+                             .a = A,
+                             .g = G,
+                             .d = D,
+                             .head0 = 0,
+                             .layer = 3,
+                             .dropout = 0.1,
+                             .cp = cp,
+                             .room = &r.room,
+                             .recomputes = recomputes };
     r.l.qkv = linear(all->wqkv, QKV, H, all->dwqkv, t);
     r.l.proj = linear(all->wproj, H, A * D, all->dwproj, t);
     for (int64_t row = 0; row < s; row++) {
@@ -142,8 +150,15 @@ static void run(struct whole *all, const struct meg_cp *cp, const struct meg_lay
         memcpy(position + row * B, all->position + at * B, B * sizeof *position);
         memcpy(doc_start + row * B, all->doc_start + at * B, B * sizeof *doc_start);
     }
-    r.c = (struct meg_ctx){ .op = op, .tp = &meg_comm_self, .dtype = t, .s = s, .b = B, .seed = 11, .sample = sample,
-                            .position = position, .doc_start = has_docs ? doc_start : NULL };
+    r.c = (struct meg_ctx){ .op = op,
+                            .tp = &meg_comm_self,
+                            .dtype = t,
+                            .s = s,
+                            .b = B,
+                            .seed = 11,
+                            .sample = sample,
+                            .position = position,
+                            .doc_start = has_docs ? doc_start : NULL };
     meg_attn_fwd(&r.c, r.y, r.x, &r.acts, &r.l);
     meg_attn_bwd(&r.c, r.dx, r.dy, r.x, &r.acts, &r.grads, &r.l);
     for (int64_t row = 0; row < s; row++) {

@@ -28,21 +28,21 @@ enum { STEPS = 10, SAMPLE = 16, TRIES = 40 };
 /* ---- options and their values ----------------------------------------------------------------- */
 
 struct value {
-    const char *name, *args;    /* shown in the cell's name unless empty; given to meg-train */
+    const char *name, *args; /* shown in the cell's name unless empty; given to meg-train */
     int n;
 };
 
 enum { SHAPE, TP, PP, VP, CP, DP, SP, RECOMPUTE, SCHEDULE, ORDER, OPTIMIZER, OVERLAP, PRECISION, OPTIONS };
 
 #define TINY "--num-layers 8 --hidden-size 32 --num-attention-heads 8 --seq-length 32 --max-position-embeddings 32 "
-#define LLAMA                                                                                                         \
-    "--group-query-attention --num-query-groups 4 --swiglu --normalization RMSNorm --position-embedding-type rope "   \
+#define LLAMA                                                                                                          \
+    "--group-query-attention --num-query-groups 4 --swiglu --normalization RMSNorm --position-embedding-type rope "    \
     "--disable-bias-linear --untie-embeddings-and-output-weights --ffn-hidden-size 64"
 #define UNEVEN "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers "
 #define FULL "--recompute-granularity full --recompute-method "
 
 static const struct value values[OPTIONS][8] = {
-    [SHAPE] = { { "gpt", TINY, 8 }, { "llama", TINY LLAMA, 4 } },       /* n: key-value groups */
+    [SHAPE] = { { "gpt", TINY, 8 }, { "llama", TINY LLAMA, 4 } }, /* n: key-value groups */
     [TP] = { { "", "", 1 },
              { "tp2", "--tensor-model-parallel-size 2", 2 },
              { "tp4", "--tensor-model-parallel-size 4", 4 },
@@ -60,7 +60,8 @@ static const struct value values[OPTIONS][8] = {
              { "ring4", "--context-parallel-size 4 --cp-comm-type p2p", 4 },
              { "gather4", "--context-parallel-size 4 --cp-comm-type all_gather", 4 },
              { "heads4", "--context-parallel-size 4 --cp-comm-type a2a", 4 },
-             { "both4", "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2", 4 } },
+             { "both4", "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2",
+               4 } },
     [DP] = { { "", "", 1 }, { "dp2", "", 2 }, { "dp4", "", 4 }, { "dp8", "", 8 } },
     [SP] = { { "", "", 0 }, { "sp", "--sequence-parallel", 1 } },
     [RECOMPUTE] = { { "", "", 0 },
@@ -130,8 +131,8 @@ static bool is_valid(const struct cell *c, int world)
     if (at(c, SCHEDULE) && (pp == 1 || vp > 1 || recompute))
         return false;
     if ((at(c, OPTIMIZER) && at(c, DP) * at(c, CP) == 1) || (at(c, OPTIMIZER) == 2 && at(c, DP) == 1) ||
-        (at(c, OPTIMIZER) == 3 && pp > 1) ||
-        (at(c, OVERLAP) && at(c, DP) * at(c, CP) == 1) || (at(c, OVERLAP) == 2 && !at(c, OPTIMIZER)))
+        (at(c, OPTIMIZER) == 3 && pp > 1) || (at(c, OVERLAP) && at(c, DP) * at(c, CP) == 1) ||
+        (at(c, OVERLAP) == 2 && !at(c, OPTIMIZER)))
         return false;
     return !at(c, ORDER) || (pp > 1 && at(c, DP) * at(c, CP) > 1);
 }
@@ -278,7 +279,8 @@ static const char *dir;
 static void run(const struct cell *c, const char *name, struct meg_comm *ranks, struct meg_usage_vs_plan *account)
 {
     static const char common[] =
-        "layouts --micro-batch-size 1 --global-batch-size 16 --train-iters 10 --eval-iters 0 --lr 1e-3 --lr-warmup-iters 2 "
+        "layouts --micro-batch-size 1 --global-batch-size 16 --train-iters 10 --eval-iters 0 --lr 1e-3 "
+        "--lr-warmup-iters 2 "
         "--mock-data --tokenizer-type NullTokenizer --vocab-size 99 --log-interval 1 --no-save-optim";
     struct meg_train_job *job = meg_new(sizeof *job);
     struct meg_optgroup groups[MEG_TRAIN_OPTION_GROUPS];
@@ -432,7 +434,8 @@ static struct surprise first_surprise(struct meg_comm *ranks, const struct meg_u
     int i = 0;
 
     all[ranks->rank] = find_surprise(mine, ranks->rank);
-    meg_comm_wait(ranks, ranks->op->all_gather(ranks, all, &all[ranks->rank], sizeof s / sizeof(double), MEG_DTYPE_F64));
+    meg_comm_wait(ranks,
+                  ranks->op->all_gather(ranks, all, &all[ranks->rank], sizeof s / sizeof(double), MEG_DTYPE_F64));
     while (i + 1 < ranks->size && all[i].what == 0)
         i++;
     s = all[i];
@@ -446,8 +449,8 @@ static void print_surprise(FILE *f, const struct surprise *s)
 
     fprintf(f, "#   rank %.0f: %s%s: %.1f bytes, where %.1f were planned\n", s->rank,
             i < MEG_COST_MEM_ARENAS ? "held in " : "sent in a step, ",
-            i < MEG_COST_MEM_ARENAS ? meg_cost_memory_name[i] : meg_cost_group_name[i - MEG_COST_MEM_ARENAS], s->counted,
-            s->planned);
+            i < MEG_COST_MEM_ARENAS ? meg_cost_memory_name[i] : meg_cost_group_name[i - MEG_COST_MEM_ARENAS],
+            s->counted, s->planned);
 }
 
 /* ---- all of them ---------------------------------------------------------------------------------- */
@@ -542,9 +545,8 @@ static int print(FILE *f, const struct cell *cell, int n, const struct result *r
 
     for (int i = 0; i < n; i++) {
         const struct result *r = &result[i];
-        const bool is_near = at(&cell[i], PRECISION)
-                                 ? r->loss <= 2e-2 && r->grad_norm <= 5e-2 && isfinite(r->weights)
-                                 : r->loss <= 1e-5 && r->grad_norm <= 1e-5 && r->weights <= 1e-5;
+        const bool is_near = at(&cell[i], PRECISION) ? r->loss <= 2e-2 && r->grad_norm <= 5e-2 && isfinite(r->weights)
+                                                     : r->loss <= 1e-5 && r->grad_norm <= 1e-5 && r->weights <= 1e-5;
         const bool is_ok = is_near && r->surprise.what == 0;
         char name[200];
 
@@ -557,7 +559,8 @@ static int print(FILE *f, const struct cell *cell, int n, const struct result *r
         surprises += r->surprise.what != 0;
     }
     print_table(f, cell, n, result);
-    fprintf(f, "# sent in a step by group, held by arena: as planned on each rank of %d of %d cells\n", n - surprises, n);
+    fprintf(f, "# sent in a step by group, held by arena: as planned on each rank of %d of %d cells\n", n - surprises,
+            n);
     fprintf(f, "1..%d\n", n);
     return failed;
 }

@@ -32,7 +32,7 @@ static const struct meg_pipe_tensor sizes[][TENSORS] = {
 struct stage {
     const struct meg_pipe_schedule *s;
     const struct meg_pipe_tensor *tensor;
-    int64_t held[64];                   /* which (chunk, micro-batch) a slot is of, + 1 */
+    int64_t held[64]; /* which (chunk, micro-batch) a slot is of, + 1 */
     int64_t steps, bad;
     unsigned seed;
 };

@@ -51,15 +51,16 @@ static inline int save_in_background(const struct meg_ckpt_save_args *s, struct 
     return r < 0 ? r : 0;
 }
 
-static inline int save_box(struct box *b, const char *dir, int64_t iteration, int64_t keep,
-                           int64_t loaded, struct meg_err *e)
+static inline int save_box(struct box *b, const char *dir, int64_t iteration, int64_t keep, int64_t loaded,
+                           struct meg_err *e)
 {
     const struct meg_ckpt_shard slot[] = { { .name = "exp_avg", .p = b->exp_avg },
-                                          { .name = "exp_avg_sq", .p = b->exp_avg_sq } };
-    struct meg_tok_conf tok = {
-        .type = "GPT2BPETokenizer", .vocab_file = "v", .merge_file = "m", .vocab_size = MEG_UNSET,
-        .vocab_extra_ids = MEG_UNSET
-    };
+                                           { .name = "exp_avg_sq", .p = b->exp_avg_sq } };
+    struct meg_tok_conf tok = { .type = "GPT2BPETokenizer",
+                                .vocab_file = "v",
+                                .merge_file = "m",
+                                .vocab_size = MEG_UNSET,
+                                .vocab_extra_ids = MEG_UNSET };
     const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b->m },
                                            { "tokenizer", meg_tok_opts, &tok },
                                            { 0 } };
@@ -70,18 +71,18 @@ static inline int save_box(struct box *b, const char *dir, int64_t iteration, in
     struct meg_str options = { 0 };
     json_t *state = json_pack("{s:i,s:f}", "consumed", 40, "x", 0.1);
     struct meg_ckpt_save_args s = { .dir = dir,
-                                     .lock = b->lock,
-                                     .iteration = iteration,
-                                     .model = &b->m,
-                                     .mesh = b->mesh ? b->mesh : &meg_mesh_one,
-                                     .params = &b->p,
-                                     .w = { .p = b->w },
-                                     .slot = slot,
-                                     .nslots = 2,
-                                     .tok = &files,
-                                     .state = state,
-                                     .keep_last = keep,
-                                     .loaded = loaded };
+                                    .lock = b->lock,
+                                    .iteration = iteration,
+                                    .model = &b->m,
+                                    .mesh = b->mesh ? b->mesh : &meg_mesh_one,
+                                    .params = &b->p,
+                                    .w = { .p = b->w },
+                                    .slot = slot,
+                                    .nslots = 2,
+                                    .tok = &files,
+                                    .state = state,
+                                    .keep_last = keep,
+                                    .loaded = loaded };
     int r;
 
     meg_opt_dump(groups, &options);
@@ -92,8 +93,7 @@ static inline int save_box(struct box *b, const char *dir, int64_t iteration, in
     return r;
 }
 
-static inline void save_ok(struct box *b, const char *dir, int64_t iteration, int64_t keep,
-                           int64_t loaded)
+static inline void save_ok(struct box *b, const char *dir, int64_t iteration, int64_t keep, int64_t loaded)
 {
     struct meg_err e;
 
@@ -115,7 +115,7 @@ static inline struct meg_ckpt *open_ok(const char *dir, int64_t step)
 static inline int load_box(struct box *b, const struct meg_ckpt *c, struct meg_err *e)
 {
     const struct meg_ckpt_shard slot[] = { { .name = "exp_avg", .p = b->exp_avg },
-                                          { .name = "exp_avg_sq", .p = b->exp_avg_sq } };
+                                           { .name = "exp_avg_sq", .p = b->exp_avg_sq } };
     int r = load_weights(c, &b->p, b->w, e);
 
     return r < 0 ? r : meg_ckpt_load(c, &b->p, &meg_mesh_one, slot, 2, e);

@@ -79,8 +79,7 @@ static inline const void *golden_tensor(const struct golden_file *g, const char 
         fail_msg("no tensor %s", name);
     assert_string_equal(json_string_value(json_object_get(t, "dtype")), dtype);
     *n = 1;
-    json_array_foreach(json_object_get(t, "shape"), i, d)
-        *n *= json_integer_value(d);
+    json_array_foreach(json_object_get(t, "shape"), i, d) *n *= json_integer_value(d);
     begin = json_integer_value(json_array_get(json_object_get(t, "data_offsets"), 0));
     return g->data + begin;
 }

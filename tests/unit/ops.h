@@ -166,8 +166,8 @@ static inline void digest_mat(uint64_t *h, struct meg_mat m)
 static inline void near(double got, double want, double tol, const char *what, int64_t r, int64_t c)
 {
     if (!(fabs(got - want) <= tol))
-        fail_msg("%s[%lld,%lld] is %.9g and not %.9g: off by %.3g, allowed %.3g", what,
-                 (long long)r, (long long)c, got, want, fabs(got - want), tol);
+        fail_msg("%s[%lld,%lld] is %.9g and not %.9g: off by %.3g, allowed %.3g", what, (long long)r, (long long)c, got,
+                 want, fabs(got - want), tol);
 }
 
 /* The same of what is stored as t: up to half an ulp more for rounding a number that far from want. */
@@ -191,8 +191,8 @@ struct fd {
     double tol;
     enum meg_dtype type;
 };
-static inline void fd_check(const struct fd *f, double *x, int64_t n, const float *grad,
-                            int64_t samples, const char *what)
+static inline void fd_check(const struct fd *f, double *x, int64_t n, const float *grad, int64_t samples,
+                            const char *what)
 {
     for (int64_t k = 0; k < samples && k < n; k++) {
         const int64_t i = samples >= n ? k : (int64_t)((rnd() + 1.0) / 2.0 * (double)n);
@@ -221,15 +221,14 @@ static inline float *copy_new(const float *x, int64_t n)
 }
 
 /* What dropout multiplies a unit by, straight from the definition in tensor/ops.h. */
-static inline double drop_factor64(const struct meg_drop *d, int64_t unit, int64_t position,
-                                   int64_t sample)
+static inline double drop_factor64(const struct meg_drop *d, int64_t unit, int64_t position, int64_t sample)
 {
     const long threshold = lrint((double)d->p * 65536.0);
     uint16_t lane[8];
     if (!threshold)
         return 1.0;
-    meg_philox_dropout(lane, d->seed, 16 * (uint32_t)d->layer + (uint32_t)d->site,
-                       (uint32_t)(unit / 8), (uint32_t)position, sample);
+    meg_philox_dropout(lane, d->seed, 16 * (uint32_t)d->layer + (uint32_t)d->site, (uint32_t)(unit / 8),
+                       (uint32_t)position, sample);
     if (lane[unit % 8] < threshold)
         return 0.0;
     return 65536.0 / (double)(65536 - threshold);

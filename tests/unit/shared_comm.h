@@ -18,7 +18,7 @@ struct shared_comm {
     struct shared_memory { /* what all ranks see */
         pthread_barrier_t barrier;
         _Alignas(16) char part[RANKS][SHARED_BYTES];
-    } *memory;
+    } * memory;
 };
 
 /* The numbers of every rank, in rank order, until the next barrier. */
@@ -32,12 +32,12 @@ static inline struct shared_memory *shared_put(struct meg_comm *c, const void *b
     return m;
 }
 
-#define SHARED_REDUCE(type)                                                                        \
-    for (int r = 0; r < RANKS; r++)                                                                \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            const type x = ((const type *)m->part[r])[i], y = ((type *)buf)[i];                    \
-                                                                                                   \
-            ((type *)buf)[i] = r == 0 ? x : how == MEG_REDUCE_SUM ? x + y : x > y ? x : y;                \
+#define SHARED_REDUCE(type)                                                                                            \
+    for (int r = 0; r < RANKS; r++)                                                                                    \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            const type x = ((const type *)m->part[r])[i], y = ((type *)buf)[i];                                        \
+                                                                                                                       \
+            ((type *)buf)[i] = r == 0 ? x : how == MEG_REDUCE_SUM ? x + y : x > y ? x : y;                             \
         }
 
 static inline struct meg_work *shared_all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t,

@@ -60,7 +60,7 @@ static inline int tok_decodes_one(struct meg_tokenizer *t, const json_t *text, c
     }
     assert_int_equal(meg_detok_add(&detok, NULL, 0, true, &parts, &e), MEG_OK);
     bad = whole.n != n || (n && memcmp(whole.s, json_string_value(text), n) != 0) || parts.n != n ||
-        (n && memcmp(parts.s, json_string_value(text), n) != 0);
+          (n && memcmp(parts.s, json_string_value(text), n) != 0);
     if (bad)
         print_message("# whole [%s] parts [%s]\n", whole.s ? whole.s : "", parts.s ? parts.s : "");
     free(in.v);
@@ -71,8 +71,8 @@ static inline int tok_decodes_one(struct meg_tokenizer *t, const json_t *text, c
 }
 
 /* All lines of NAME.jsonl; returns how many there are. */
-static inline int tok_golden(struct meg_tokenizer *t, const char *name, int (*fn)(struct meg_tokenizer *t, const json_t *text,
-                                       const json_t *ids))
+static inline int tok_golden(struct meg_tokenizer *t, const char *name,
+                             int (*fn)(struct meg_tokenizer *t, const json_t *text, const json_t *ids))
 {
     struct meg_str file = { 0 };
     char *line = NULL;

@@ -45,8 +45,7 @@ static const struct {
               { "scale_attn_by_inverse_layer_idx", false },
               { "add_cross_attention", false } };
 
-static int read_activation(struct meg_gpt_conf *m, const json_t *config, const char *from,
-                           struct meg_err *e)
+static int read_activation(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e)
 {
     const char *name = "gelu_new";
     int r = meg_json_get_str(config, "activation_function", MEG_JSON_OPTIONAL, &name, from, e);
@@ -56,15 +55,13 @@ static int read_activation(struct meg_gpt_conf *m, const json_t *config, const c
     m->bias_gelu_fusion = strcmp(name, "gelu") != 0;
     if (m->bias_gelu_fusion && strcmp(name, "gelu_new") && strcmp(name, "gelu_pytorch_tanh") &&
         strcmp(name, "gelu_fast"))
-        return meg_fail(
-            e, MEG_EFORMAT,
-            "%s: activation_function %.40s; known are gelu_new, gelu_pytorch_tanh, gelu_fast, gelu",
-            from, name);
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: activation_function %.40s; known are gelu_new, gelu_pytorch_tanh, gelu_fast, gelu", from,
+                        name);
     return 0;
 }
 
-static int read_config(struct meg_gpt_conf *m, const json_t *config, const char *from,
-                       struct meg_err *e)
+static int read_config(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e)
 {
     double embd_dropout;
     bool is_tied = true;
@@ -75,24 +72,15 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
     m->attention_dropout = m->hidden_dropout = 0.1;
     if ((r = meg_json_get_i64(config, "n_layer", MEG_JSON_REQUIRED, &m->num_layers, from, e)) < 0 ||
         (r = meg_json_get_i64(config, "n_embd", MEG_JSON_REQUIRED, &m->hidden_size, from, e)) < 0 ||
-        (r = meg_json_get_i64(config, "n_head", MEG_JSON_REQUIRED, &m->num_attention_heads, from,
-                              e)) < 0 ||
-        (r = meg_json_get_i64(config, "n_inner", MEG_JSON_OPTIONAL, &m->ffn_hidden_size, from, e)) <
-            0 ||
-        (r = meg_json_get_i64(config, "n_positions", MEG_JSON_REQUIRED, &m->max_position_embeddings,
-                              from, e)) < 0 ||
-        (r = meg_json_get_i64(config, "vocab_size", MEG_JSON_REQUIRED, &m->vocab_size, from, e)) <
-            0 ||
-        (r = meg_json_get_f64(config, "layer_norm_epsilon", MEG_JSON_OPTIONAL, &m->norm_epsilon,
-                              from, e)) < 0 ||
-        (r = meg_json_get_f64(config, "initializer_range", MEG_JSON_OPTIONAL, &m->init_method_std,
-                              from, e)) < 0 ||
-        (r = meg_json_get_f64(config, "attn_pdrop", MEG_JSON_OPTIONAL, &m->attention_dropout, from,
-                              e)) < 0 ||
-        (r = meg_json_get_f64(config, "resid_pdrop", MEG_JSON_OPTIONAL, &m->hidden_dropout, from,
-                              e)) < 0 ||
-        (r = meg_json_get_bool(config, "tie_word_embeddings", MEG_JSON_OPTIONAL, &is_tied, from,
-                               e)) < 0 ||
+        (r = meg_json_get_i64(config, "n_head", MEG_JSON_REQUIRED, &m->num_attention_heads, from, e)) < 0 ||
+        (r = meg_json_get_i64(config, "n_inner", MEG_JSON_OPTIONAL, &m->ffn_hidden_size, from, e)) < 0 ||
+        (r = meg_json_get_i64(config, "n_positions", MEG_JSON_REQUIRED, &m->max_position_embeddings, from, e)) < 0 ||
+        (r = meg_json_get_i64(config, "vocab_size", MEG_JSON_REQUIRED, &m->vocab_size, from, e)) < 0 ||
+        (r = meg_json_get_f64(config, "layer_norm_epsilon", MEG_JSON_OPTIONAL, &m->norm_epsilon, from, e)) < 0 ||
+        (r = meg_json_get_f64(config, "initializer_range", MEG_JSON_OPTIONAL, &m->init_method_std, from, e)) < 0 ||
+        (r = meg_json_get_f64(config, "attn_pdrop", MEG_JSON_OPTIONAL, &m->attention_dropout, from, e)) < 0 ||
+        (r = meg_json_get_f64(config, "resid_pdrop", MEG_JSON_OPTIONAL, &m->hidden_dropout, from, e)) < 0 ||
+        (r = meg_json_get_bool(config, "tie_word_embeddings", MEG_JSON_OPTIONAL, &is_tied, from, e)) < 0 ||
         (r = read_activation(m, config, from, e)) < 0)
         return r;
     m->is_untied = !is_tied;
@@ -100,17 +88,16 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
     if ((r = meg_json_get_f64(config, "embd_pdrop", MEG_JSON_OPTIONAL, &embd_dropout, from, e)) < 0)
         return r;
     if (embd_dropout != m->hidden_dropout)
-        meg_warn(
-            "%s: embd_pdrop %g is not resid_pdrop %g; --hidden-dropout is both, and becomes %g",
-            from, embd_dropout, m->hidden_dropout, m->hidden_dropout);
+        meg_warn("%s: embd_pdrop %g is not resid_pdrop %g; --hidden-dropout is both, and becomes %g", from,
+                 embd_dropout, m->hidden_dropout, m->hidden_dropout);
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
         bool is = fixed[i].value;
 
         if ((r = meg_json_get_bool(config, fixed[i].key, MEG_JSON_OPTIONAL, &is, from, e)) < 0)
             return r;
         if (is != fixed[i].value)
-            return meg_fail(e, MEG_EFORMAT, "%s: %s is %s, and only %s can be computed", from,
-                            fixed[i].key, is ? "true" : "false", fixed[i].value ? "true" : "false");
+            return meg_fail(e, MEG_EFORMAT, "%s: %s is %s, and only %s can be computed", from, fixed[i].key,
+                            is ? "true" : "false", fixed[i].value ? "true" : "false");
     }
     return 0;
 }
@@ -130,8 +117,7 @@ static json_t *config_of(const struct meg_gpt_conf *m)
 {
     json_t *c = json_object();
 
-    json_object_set_new(c, "activation_function",
-                        json_string(m->bias_gelu_fusion ? "gelu_new" : "gelu"));
+    json_object_set_new(c, "activation_function", json_string(m->bias_gelu_fusion ? "gelu_new" : "gelu"));
     json_object_set_new(c, "architectures", json_pack("[s]", "GPT2LMHeadModel"));
     json_object_set_new(c, "attn_pdrop", json_real(m->attention_dropout));
     json_object_set_new(c, "embd_pdrop", json_real(m->hidden_dropout));

@@ -32,7 +32,8 @@ static int open_shards(struct meg_ckpt *c, const char *name_of_index, struct meg
     if ((r = meg_json_load_regular(&index, path, e)) < 0 ||
         (r = meg_json_get_object(index, "weight_map", MEG_JSON_REQUIRED, &map, path, e)) < 0)
         goto out;
-    json_object_foreach (map, name, file) {
+    json_object_foreach(map, name, file)
+    {
         if (!json_is_string(file))
             r = meg_fail(e, MEG_EFORMAT, "%s: the file of %.100s is no string", path, name);
         else
@@ -49,9 +50,8 @@ out:
 /* An index before a single file, safetensors before pickles. */
 static int open_weights(struct meg_ckpt *c, struct meg_err *e)
 {
-    static const char *const kind[][2] = {
-        { INDEX, WEIGHTS }, { "pytorch_model.bin.index.json", "pytorch_model.bin" }
-    };
+    static const char *const kind[][2] = { { INDEX, WEIGHTS },
+                                           { "pytorch_model.bin.index.json", "pytorch_model.bin" } };
 
     for (int i = 0; i < 2; i++) {
         if (ckpt_path_exists(c->path, kind[i][0]))
@@ -60,8 +60,7 @@ static int open_weights(struct meg_ckpt *c, struct meg_err *e)
             return ckpt_add_file(c, kind[i][1], e);
     }
     return meg_fail(e, MEG_ENOENT,
-                    "%s: config.json is there, but neither " WEIGHTS
-                    " nor pytorch_model.bin nor an "
+                    "%s: config.json is there, but neither " WEIGHTS " nor pytorch_model.bin nor an "
                     "index of shards",
                     c->path);
 }
@@ -151,11 +150,12 @@ static bool read_own_options(const struct meg_ckpt *c, const json_t *config, con
     bool is_read;
 
     meg_str_add(&text, "", 0);
-    json_array_foreach (json_object_get(config, MEG_TOK_EXPORT_KEY), i, line) {
+    json_array_foreach(json_object_get(config, MEG_TOK_EXPORT_KEY), i, line)
+    {
         meg_str_printf(&text, "%s\n", json_is_string(line) ? json_string_value(line) : "");
     }
     is_read = text.n > 0 && meg_opt_apply(group, text.s, MEG_TOK_EXPORT_KEY, NULL) == 0 && tok->type &&
-        has_files_of(c, tok->type);
+              has_files_of(c, tok->type);
     meg_str_free(&text);
     if (!is_read)
         meg_opt_defaults(group);
@@ -192,7 +192,8 @@ static int read_tokenizer(struct meg_ckpt *c, const struct meg_optgroup *group, 
     int r = 0;
 
     find_tokenizer(c);
-    if (c->tok_file[MEG_TOK_FILE_CONFIG] && (r = meg_json_load_regular(&config, c->tok_file[MEG_TOK_FILE_CONFIG], e)) < 0)
+    if (c->tok_file[MEG_TOK_FILE_CONFIG] &&
+        (r = meg_json_load_regular(&config, c->tok_file[MEG_TOK_FILE_CONFIG], e)) < 0)
         return r;
     if (!read_own_options(c, config, group, tok))
         tok->type = type_of_tokenizer(c, config);
@@ -205,9 +206,7 @@ static int read_config(struct meg_ckpt *c, struct meg_err *e)
     char *path = ckpt_path(c->path, "config.json");
     struct meg_gpt_conf m = { 0 };
     struct meg_tok_conf tok = { 0 };
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &m },
-                                           { "tokenizer", meg_tok_opts, &tok },
-                                           { 0 } };
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &m }, { "tokenizer", meg_tok_opts, &tok }, { 0 } };
     struct meg_str options = { 0 }, known = { 0 };
     const struct ckpt_hf_family *f;
     const char *type = NULL;
@@ -259,7 +258,8 @@ static int write_sorted(const char *dir, const char *name, json_t *object, struc
     size_t n = 0;
     int r;
 
-    json_object_foreach (object, k, value) {
+    json_object_foreach(object, k, value)
+    {
         key[n++] = k;
     }
     qsort(key, n, sizeof *key, by_name);
@@ -335,32 +335,45 @@ static int write_folder(const char *dir, const struct ckpt_hf_family *family, co
         return r;
     for (int i = 0; s->tok && i < MEG_NUM_TOK_FILES && r == 0; i++)
         if (s->tok->file[i].s)
-            r = ckpt_write_text(dir, i == MEG_TOK_FILE_MODEL && s->tok->is_own_model ? OWN_MODEL : meg_tok_files[i].name,
-                            &s->tok->file[i], e);
+            r = ckpt_write_text(dir,
+                                i == MEG_TOK_FILE_MODEL && s->tok->is_own_model ? OWN_MODEL : meg_tok_files[i].name,
+                                &s->tok->file[i], e);
     return r;
 }
 
 /* The family that can express a model; its own positions decide whose reasons are given. */
-static int choose_family(const struct ckpt_hf_family **out, const struct meg_gpt_conf *m,
-                         struct meg_err *e)
+static int choose_family(const struct ckpt_hf_family **out, const struct meg_gpt_conf *m, struct meg_err *e)
 {
     const struct ckpt_hf_family *f = meg_gpt_is_rotary(m) ? &ckpt_hf_llama : &ckpt_hf_gpt2;
     const char *why = f->cannot(m);
 
     if (why)
-        return meg_fail(e, MEG_EUSAGE, "Hugging Face's %s cannot express the model: %s",
-                        f->model_types[0], why);
+        return meg_fail(e, MEG_EUSAGE, "Hugging Face's %s cannot express the model: %s", f->model_types[0], why);
     *out = f;
     return 0;
 }
 
 /* What Hugging Face folders hold, as the model hubs' and transformers' files are named. */
 static const char *const known_files[] = {
-    "config.json",         "generation_config.json",  "*.safetensors",     "*.safetensors.index.json",
-    "pytorch_model*.bin",  "pytorch_model.bin.index.json", "tokenizer*",   "vocab.*",
-    "merges.txt",          "special_tokens_map.json", "added_tokens.json", "chat_template*",
-    "README.md",           "LICENSE*",                "USE_POLICY.md",     ".gitattributes",
-    "training_args.bin",   "preprocessor_config.json", OWN_MODEL,
+    "config.json",
+    "generation_config.json",
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "pytorch_model*.bin",
+    "pytorch_model.bin.index.json",
+    "tokenizer*",
+    "vocab.*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+    "README.md",
+    "LICENSE*",
+    "USE_POLICY.md",
+    ".gitattributes",
+    "training_args.bin",
+    "preprocessor_config.json",
+    OWN_MODEL,
 };
 
 static bool is_known(const char *name)
@@ -379,14 +392,18 @@ int meg_ckpt_check_replaceable(const char *dir, struct meg_err *e)
     DIR *d;
 
     if (meg_ckpt_open(&c, dir, MEG_UNSET, NULL) < 0 || strcmp(meg_ckpt_path(c), dir) || c->is_native)
-        r = meg_fail(e, MEG_EUSAGE, "--overwrite: %s is no complete Hugging Face folder, so it is not removed; name "
-                     "a new folder", dir);
+        r = meg_fail(e, MEG_EUSAGE,
+                     "--overwrite: %s is no complete Hugging Face folder, so it is not removed; name "
+                     "a new folder",
+                     dir);
     meg_ckpt_close(c);
     d = opendir(dir);
     while (r == 0 && d && (f = readdir(d)))
         if (strcmp(f->d_name, ".") && strcmp(f->d_name, "..") && !is_known(f->d_name))
-            r = meg_fail(e, MEG_EUSAGE, "--overwrite: %s/%s is no file of a Hugging Face folder, and the folder would "
-                         "be removed; move it away or name a new folder", dir, f->d_name);
+            r = meg_fail(e, MEG_EUSAGE,
+                         "--overwrite: %s/%s is no file of a Hugging Face folder, and the folder would "
+                         "be removed; move it away or name a new folder",
+                         dir, f->d_name);
     if (d)
         closedir(d);
     return r;

@@ -39,21 +39,18 @@ static const char *const ignored[] = { THEIRS "self_attn.rotary_emb.inv_freq", N
 static const struct ckpt_format format = { "hf", names, "model.", ignored };
 
 /* A number that we know one value of. */
-static int want_number(const json_t *o, const char *key, double want, const char *from,
-                       struct meg_err *e)
+static int want_number(const json_t *o, const char *key, double want, const char *from, struct meg_err *e)
 {
     double v = want;
     int r = meg_json_get_f64(o, key, MEG_JSON_OPTIONAL, &v, from, e);
 
     if (r == 0 && v != want)
-        r = meg_fail(e, MEG_EFORMAT, "%s: %s is %g, and only %g can be computed", from, key, v,
-                     want);
+        r = meg_fail(e, MEG_EFORMAT, "%s: %s is %g, and only %g can be computed", from, key, v, want);
     return r;
 }
 
 /* rope_scaling, or what newer writers call rope_parameters. */
-static int read_scaling(struct meg_gpt_conf *m, const json_t *o, const char *from,
-                        struct meg_err *e)
+static int read_scaling(struct meg_gpt_conf *m, const json_t *o, const char *from, struct meg_err *e)
 {
     const char *type = "default";
     double factor = 1;
@@ -68,15 +65,13 @@ static int read_scaling(struct meg_gpt_conf *m, const json_t *o, const char *fro
         return r;
     if (!strcmp(type, "linear")) {
         if (!(factor >= 1 && factor <= INT32_MAX && factor == floor(factor)))
-            return meg_fail(e, MEG_EFORMAT,
-                            "%s: rope_scaling linear by %g; positions are divided by whole numbers",
+            return meg_fail(e, MEG_EFORMAT, "%s: rope_scaling linear by %g; positions are divided by whole numbers",
                             from, factor);
         m->rotary_interpolation = (int64_t)factor;
         return 0;
     }
     if (strcmp(type, "llama3"))
-        return meg_fail(e, MEG_EFORMAT, "%s: rope_scaling of type %.40s; read are linear, llama3",
-                        from, type);
+        return meg_fail(e, MEG_EFORMAT, "%s: rope_scaling of type %.40s; read are linear, llama3", from, type);
     m->use_rope_scaling = true;
     m->rope_scaling_factor = factor;
     if ((r = want_number(o, "low_freq_factor", 1, from, e)) < 0 ||
@@ -85,15 +80,13 @@ static int read_scaling(struct meg_gpt_conf *m, const json_t *o, const char *fro
     return want_number(o, "original_max_position_embeddings", 8192, from, e);
 }
 
-static int read_positions(struct meg_gpt_conf *m, const json_t *config, const char *from,
-                          struct meg_err *e)
+static int read_positions(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e)
 {
     static const char *const key[] = { "rope_scaling", "rope_parameters" };
     int r;
 
     m->position_embedding_type = "rope";
-    if ((r = meg_json_get_f64(config, "rope_theta", MEG_JSON_OPTIONAL, &m->rotary_base, from, e)) <
-            0 ||
+    if ((r = meg_json_get_f64(config, "rope_theta", MEG_JSON_OPTIONAL, &m->rotary_base, from, e)) < 0 ||
         (r = want_number(config, "partial_rotary_factor", 1, from, e)) < 0)
         return r;
     for (int i = 0; i < 2; i++) {
@@ -110,8 +103,8 @@ static int read_positions(struct meg_gpt_conf *m, const json_t *config, const ch
  * Refuse attention in a window of fewer tokens than there are positions.  Mistral has one of 4096 unless
  * sliding_window is null; Qwen2 has one if use_sliding_window is true.
  */
-static int check_window(const struct meg_gpt_conf *m, const json_t *config, const char *type,
-                        const char *from, struct meg_err *e)
+static int check_window(const struct meg_gpt_conf *m, const json_t *config, const char *type, const char *from,
+                        struct meg_err *e)
 {
     const json_t *window = json_object_get(config, "sliding_window");
     bool is_used = !strcmp(type, "mistral") && !(window && json_is_null(window));
@@ -134,8 +127,8 @@ static int check_window(const struct meg_gpt_conf *m, const json_t *config, cons
 }
 
 /* Llama has biases everywhere or nowhere; Qwen2 has those of queries, keys and values. */
-static int read_biases(struct meg_gpt_conf *m, const json_t *config, const char *type,
-                       const char *from, struct meg_err *e)
+static int read_biases(struct meg_gpt_conf *m, const json_t *config, const char *type, const char *from,
+                       struct meg_err *e)
 {
     bool attention = false, mlp = false;
     int r;
@@ -144,21 +137,17 @@ static int read_biases(struct meg_gpt_conf *m, const json_t *config, const char 
     m->has_bias = false;
     if (m->add_qkv_bias)
         return 0;
-    if ((r = meg_json_get_bool(config, "attention_bias", MEG_JSON_OPTIONAL, &attention, from, e)) <
-            0 ||
+    if ((r = meg_json_get_bool(config, "attention_bias", MEG_JSON_OPTIONAL, &attention, from, e)) < 0 ||
         (r = meg_json_get_bool(config, "mlp_bias", MEG_JSON_OPTIONAL, &mlp, from, e)) < 0)
         return r;
     if (attention != mlp)
-        return meg_fail(
-            e, MEG_EFORMAT,
-            "%s: attention_bias is %s and mlp_bias is %s; linears have all biases or none", from,
-            attention ? "true" : "false", mlp ? "true" : "false");
+        return meg_fail(e, MEG_EFORMAT, "%s: attention_bias is %s and mlp_bias is %s; linears have all biases or none",
+                        from, attention ? "true" : "false", mlp ? "true" : "false");
     m->has_bias = attention;
     return 0;
 }
 
-static int read_config(struct meg_gpt_conf *m, const json_t *config, const char *from,
-                       struct meg_err *e)
+static int read_config(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e)
 {
     const struct {
         const char *key;
@@ -187,23 +176,17 @@ static int read_config(struct meg_gpt_conf *m, const json_t *config, const char 
             return r;
     if ((r = meg_json_get_str(config, "model_type", MEG_JSON_REQUIRED, &type, from, e)) < 0 ||
         (r = meg_json_get_str(config, "hidden_act", MEG_JSON_OPTIONAL, &act, from, e)) < 0 ||
-        (r = meg_json_get_f64(config, "rms_norm_eps", MEG_JSON_OPTIONAL, &m->norm_epsilon, from,
-                              e)) < 0 ||
-        (r = meg_json_get_f64(config, "initializer_range", MEG_JSON_OPTIONAL, &m->init_method_std,
-                              from, e)) < 0 ||
-        (r = meg_json_get_f64(config, "attention_dropout", MEG_JSON_OPTIONAL, &m->attention_dropout,
-                              from, e)) < 0 ||
-        (r = meg_json_get_bool(config, "tie_word_embeddings", MEG_JSON_OPTIONAL, &is_tied, from,
-                               e)) < 0 ||
-        (r = read_positions(m, config, from, e)) < 0 ||
-        (r = read_biases(m, config, type, from, e)) < 0 ||
+        (r = meg_json_get_f64(config, "rms_norm_eps", MEG_JSON_OPTIONAL, &m->norm_epsilon, from, e)) < 0 ||
+        (r = meg_json_get_f64(config, "initializer_range", MEG_JSON_OPTIONAL, &m->init_method_std, from, e)) < 0 ||
+        (r = meg_json_get_f64(config, "attention_dropout", MEG_JSON_OPTIONAL, &m->attention_dropout, from, e)) < 0 ||
+        (r = meg_json_get_bool(config, "tie_word_embeddings", MEG_JSON_OPTIONAL, &is_tied, from, e)) < 0 ||
+        (r = read_positions(m, config, from, e)) < 0 || (r = read_biases(m, config, type, from, e)) < 0 ||
         (r = check_window(m, config, type, from, e)) < 0)
         return r;
     if (strcmp(act, "silu"))
         return meg_fail(e, MEG_EFORMAT, "%s: hidden_act %.40s; known is silu", from, act);
     m->is_untied = !is_tied;
-    m->group_query_attention =
-        m->num_query_groups != MEG_UNSET && m->num_query_groups != m->num_attention_heads;
+    m->group_query_attention = m->num_query_groups != MEG_UNSET && m->num_query_groups != m->num_attention_heads;
     return 0;
 }
 
@@ -221,12 +204,10 @@ static const char *cannot(const struct meg_gpt_conf *m)
 static json_t *scaling_of(const struct meg_gpt_conf *m)
 {
     if (m->use_rope_scaling)
-        return json_pack("{s:f,s:f,s:f,s:i,s:s}", "factor", m->rope_scaling_factor,
-                         "high_freq_factor", 4.0, "low_freq_factor", 1.0,
-                         "original_max_position_embeddings", 8192, "rope_type", "llama3");
+        return json_pack("{s:f,s:f,s:f,s:i,s:s}", "factor", m->rope_scaling_factor, "high_freq_factor", 4.0,
+                         "low_freq_factor", 1.0, "original_max_position_embeddings", 8192, "rope_type", "llama3");
     if (m->rotary_interpolation != 1)
-        return json_pack("{s:f,s:s}", "factor", (double)m->rotary_interpolation, "rope_type",
-                         "linear");
+        return json_pack("{s:f,s:s}", "factor", (double)m->rotary_interpolation, "rope_type", "linear");
     return json_null();
 }
 
@@ -235,8 +216,7 @@ static json_t *config_of(const struct meg_gpt_conf *m)
     const bool is_qwen = !m->has_bias && m->add_qkv_bias;
     json_t *c = json_object();
 
-    json_object_set_new(c, "architectures",
-                        json_pack("[s]", is_qwen ? "Qwen2ForCausalLM" : "LlamaForCausalLM"));
+    json_object_set_new(c, "architectures", json_pack("[s]", is_qwen ? "Qwen2ForCausalLM" : "LlamaForCausalLM"));
     if (!is_qwen)
         json_object_set_new(c, "attention_bias", json_boolean(m->has_bias));
     json_object_set_new(c, "attention_dropout", json_real(m->attention_dropout));

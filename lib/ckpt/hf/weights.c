@@ -85,8 +85,7 @@ static int write_file(const char *dir, const char *name, struct meg_st_tensor *t
     int r;
 
     meg_st_build_header(t, n, true, &header);
-    if ((r = meg_file_create(&f, path, e)) < 0 ||
-        (r = meg_file_pwrite(&f, header.s, header.n, 0, e)) < 0)
+    if ((r = meg_file_create(&f, path, e)) < 0 || (r = meg_file_pwrite(&f, header.s, header.n, 0, e)) < 0)
         goto out;
     for (int i = 0; i < n; i++)
         if ((r = write_tensor(&f, &t[i], item_of(items, nitems, t[i].name), s, dtype, e)) < 0)

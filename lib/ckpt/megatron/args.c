@@ -197,21 +197,11 @@ static const struct rule *find_rule(const char *name)
 static void print(struct meg_str *out, const struct meg_py *v, int depth)
 {
     switch (v->kind) {
-    case MEG_PY_NONE:
-        meg_str_printf(out, "None");
-        break;
-    case MEG_PY_BOOL:
-        meg_str_printf(out, v->i ? "True" : "False");
-        break;
-    case MEG_PY_INT:
-        meg_str_printf(out, "%" PRId64, v->i);
-        break;
-    case MEG_PY_FLOAT:
-        meg_str_printf(out, "%.12g", v->f);
-        break;
-    case MEG_PY_STR:
-        meg_str_printf(out, "%.*s", v->n < 60 ? (int)v->n : 60, v->s);
-        break;
+    case MEG_PY_NONE: meg_str_printf(out, "None"); break;
+    case MEG_PY_BOOL: meg_str_printf(out, v->i ? "True" : "False"); break;
+    case MEG_PY_INT: meg_str_printf(out, "%" PRId64, v->i); break;
+    case MEG_PY_FLOAT: meg_str_printf(out, "%.12g", v->f); break;
+    case MEG_PY_STR: meg_str_printf(out, "%.*s", v->n < 60 ? (int)v->n : 60, v->s); break;
     case MEG_PY_TUPLE:
     case MEG_PY_LIST:
         meg_str_printf(out, "(");
@@ -222,15 +212,13 @@ static void print(struct meg_str *out, const struct meg_py *v, int depth)
         meg_str_printf(out, v->nv > 8 || depth ? "...)" : ")");
         break;
     case MEG_PY_GLOBAL:
-        meg_str_printf(out, "%.*s.%.*s", v->n < 60 ? (int)v->n : 60, v->s,
-                       v->nname < 60 ? (int)v->nname : 60, v->name);
+        meg_str_printf(out, "%.*s.%.*s", v->n < 60 ? (int)v->n : 60, v->s, v->nname < 60 ? (int)v->nname : 60, v->name);
         break;
     case MEG_PY_OBJECT:
         meg_str_printf(out, "an object of ");
         print(out, v->fn, depth + 1);
         break;
-    default:
-        meg_str_printf(out, "a value of another type");
+    default: meg_str_printf(out, "a value of another type");
     }
 }
 
@@ -272,27 +260,20 @@ static bool is_neutral(const struct meg_py *v, const char *neutral)
 static bool is_off(const struct meg_py *v)
 {
     switch (v->kind) {
-    case MEG_PY_NONE:
-        return true;
+    case MEG_PY_NONE: return true;
     case MEG_PY_BOOL:
-    case MEG_PY_INT:
-        return v->i == 0;
-    case MEG_PY_FLOAT:
-        return v->f == 0;
-    case MEG_PY_STR:
-        return v->n == 0;
-    case MEG_PY_OBJECT:
-        return false;
-    default:
-        return v->kind != MEG_PY_GLOBAL && v->kind != MEG_PY_BIGINT && v->nv == 0;
+    case MEG_PY_INT: return v->i == 0;
+    case MEG_PY_FLOAT: return v->f == 0;
+    case MEG_PY_STR: return v->n == 0;
+    case MEG_PY_OBJECT: return false;
+    default: return v->kind != MEG_PY_GLOBAL && v->kind != MEG_PY_BIGINT && v->nv == 0;
     }
 }
 
 /* A path, or an object of Python's or torch's own, such as a dtype: it says nothing about the model. */
 static bool is_plain_object(const struct meg_py *v)
 {
-    static const char *const modules[] = { "torch", "pathlib", "datetime", "collections",
-                                           "argparse" };
+    static const char *const modules[] = { "torch", "pathlib", "datetime", "collections", "argparse" };
     const struct meg_py *class = v->kind == MEG_PY_OBJECT ? v->fn : v;
 
     if (v->kind == MEG_PY_STR)
@@ -307,8 +288,7 @@ static void check_attribute(struct meg_str *wrong, const char *name, const struc
 {
     const struct rule *rule = find_rule(name);
 
-    if (rule ? is_neutral(v, rule->neutral)
-             : is_off(v) || is_option(name) || is_harmless(name) || is_plain_object(v))
+    if (rule ? is_neutral(v, rule->neutral) : is_off(v) || is_option(name) || is_harmless(name) || is_plain_object(v))
         return;
     meg_str_printf(wrong, "%s%s = ", wrong->n ? "; " : "", name);
     print(wrong, v, 0);
@@ -326,8 +306,8 @@ int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err 
 
         if (o->v[i]->kind != MEG_PY_STR || wrong.n > 1000)
             continue;
-        snprintf(name, sizeof name, "%.*s",
-                 o->v[i]->n < sizeof name ? (int)o->v[i]->n : (int)sizeof name - 1, o->v[i]->s);
+        snprintf(name, sizeof name, "%.*s", o->v[i]->n < sizeof name ? (int)o->v[i]->n : (int)sizeof name - 1,
+                 o->v[i]->s);
         check_attribute(&wrong, name, o->v[i + 1]);
     }
     for (size_t i = 0; i < wrong.n; i++)

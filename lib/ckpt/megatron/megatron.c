@@ -48,23 +48,16 @@ struct ranks {
 static bool as_text(struct meg_str *out, const struct meg_py *v, bool is_opposite)
 {
     switch (v->kind) {
-    case MEG_PY_BOOL:
-        meg_str_printf(out, "%s", (v->i != 0) != is_opposite ? "yes" : "no");
-        break;
-    case MEG_PY_INT:
-        meg_str_printf(out, "%" PRId64, v->i);
-        break;
-    case MEG_PY_FLOAT:
-        meg_str_printf(out, "%.17g", v->f);
-        break;
+    case MEG_PY_BOOL: meg_str_printf(out, "%s", (v->i != 0) != is_opposite ? "yes" : "no"); break;
+    case MEG_PY_INT: meg_str_printf(out, "%" PRId64, v->i); break;
+    case MEG_PY_FLOAT: meg_str_printf(out, "%.17g", v->f); break;
     case MEG_PY_STR:
         for (size_t i = 0; i < v->n; i++)
             if (!isalnum((unsigned char)v->s[i]) && v->s[i] != '_')
                 return false;
         meg_str_add(out, v->s, v->n);
         break;
-    default:
-        return false;
+    default: return false;
     }
     return true;
 }
@@ -93,8 +86,7 @@ static int collect_options(const struct ranks *k, struct meg_str *out, struct me
             continue;
         meg_str_printf(out, "%s = ", row->name);
         if (!as_text(out, v, row->kind == MEG_OPT_STORE_FALSE))
-            return meg_fail(e, MEG_EFORMAT, "%s: %s in args is no number, word or bool", k->first,
-                            name);
+            return meg_fail(e, MEG_EFORMAT, "%s: %s in args is no number, word or bool", k->first, name);
         meg_str_printf(out, "\n");
     }
     for (size_t i = 0; i < sizeof tanh_gelu / sizeof *tanh_gelu; i++)
@@ -107,9 +99,7 @@ static int read_options(const struct ranks *k, struct meg_err *e)
 {
     struct meg_gpt_conf m = { 0 };
     struct meg_tok_conf tok = { 0 };
-    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &m },
-                                           { "tokenizer", meg_tok_opts, &tok },
-                                           { 0 } };
+    const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &m }, { "tokenizer", meg_tok_opts, &tok }, { 0 } };
     struct meg_str text = { 0 }, dump = { 0 };
     struct meg_err why;
     int r;
@@ -130,25 +120,21 @@ out:
 
 static int version_of(const struct meg_py *v)
 {
-    const double x = !v           ? 0
-        : v->kind == MEG_PY_FLOAT ? v->f
-        : v->kind == MEG_PY_INT   ? (double)v->i
-                                  : 0;
+    const double x = !v ? 0 : v->kind == MEG_PY_FLOAT ? v->f : v->kind == MEG_PY_INT ? (double)v->i : 0;
 
     return x >= 2 ? 2 : x >= 1 ? 1 : 0;
 }
 
 /* A count of ranks in args, under its name or an older one. */
-static int read_count(const struct ranks *k, const char *name, const char *older, int64_t max,
-                      int64_t *out, struct meg_err *e)
+static int read_count(const struct ranks *k, const char *name, const char *older, int64_t max, int64_t *out,
+                      struct meg_err *e)
 {
     *out = 1;
     if (!meg_py_int(meg_py_attr(k->args, name), out) && older)
         meg_py_int(meg_py_attr(k->args, older), out);
     if (*out >= 1 && *out <= max)
         return 0;
-    return meg_fail(e, MEG_EFORMAT, "%s: %s in args is %" PRId64 ", expected 1 to %" PRId64,
-                    k->first, name, *out, max);
+    return meg_fail(e, MEG_EFORMAT, "%s: %s in args is %" PRId64 ", expected 1 to %" PRId64, k->first, name, *out, max);
 }
 
 static int read_settings(struct ranks *k, const struct meg_pt *pt, struct meg_err *e)
@@ -159,11 +145,8 @@ static int read_settings(struct ranks *k, const struct meg_pt *pt, struct meg_er
 
     k->args = meg_py_get(root, "args");
     if (!k->args || k->args->kind != MEG_PY_OBJECT || !k->args->state)
-        return meg_fail(e, MEG_EFORMAT,
-                        "%s: no Namespace called args in it: not a checkpoint of Megatron",
-                        k->first);
-    if ((r = read_count(k, "tensor_model_parallel_size", "model_parallel_size", RANKS_MAX, &k->tp,
-                        e)) < 0 ||
+        return meg_fail(e, MEG_EFORMAT, "%s: no Namespace called args in it: not a checkpoint of Megatron", k->first);
+    if ((r = read_count(k, "tensor_model_parallel_size", "model_parallel_size", RANKS_MAX, &k->tp, e)) < 0 ||
         (r = read_count(k, "pipeline_model_parallel_size", NULL, STAGES_MAX, &k->pp, e)) < 0 ||
         (r = read_options(k, e)) < 0)
         return r;
@@ -334,9 +317,7 @@ static int add_rank(struct ranks *k, struct meg_pt *pt, struct chunk *chunk, str
 
         if (!model || nparts > CHUNKS_MAX || (nparts ? nparts : 1) != k->vp)
             return meg_fail(e, MEG_EFORMAT,
-                            "%s: %" PRId64
-                            " parts of a model in it, in the first rank's file %" PRId64
-                            ", at most %d",
+                            "%s: %" PRId64 " parts of a model in it, in the first rank's file %" PRId64 ", at most %d",
                             pt->path, model && !nparts ? 1 : nparts, k->vp, CHUNKS_MAX);
         chunk[v] = (struct chunk){ .st = st, .first = st->n };
         r = meg_pt_tensors(st, pt, model, e);
@@ -362,9 +343,8 @@ static int add_all(struct ranks *k, struct meg_err *e)
                 r = add_rank(k, pt, &k->chunk[(p * k->tp + t) * k->vp], e);
             else if (r == MEG_ENOENT)
                 r = meg_fail(e, MEG_ENOENT,
-                             "%s is not there; args of %s say %" PRId64 " tensor and %" PRId64
-                             " pipeline ranks",
-                             path, k->first, k->tp, k->pp);
+                             "%s is not there; args of %s say %" PRId64 " tensor and %" PRId64 " pipeline ranks", path,
+                             k->first, k->tp, k->pp);
             meg_pt_close(pt);
             free(path);
         }
@@ -382,9 +362,8 @@ static int find_vocab(struct ranks *k, struct meg_err *e)
         return meg_fail(e, MEG_EFORMAT, "%s: no table %s in it", k->first, word);
     k->c->vocab_rows = t->dim[0] * k->tp;
     if (k->c->vocab_size > k->c->vocab_rows)
-        return meg_fail(e, MEG_EFORMAT,
-                        "%s: true_vocab_size in args is %" PRId64 ", %s has %" PRId64 " rows",
-                        k->first, k->c->vocab_size, word, k->c->vocab_rows);
+        return meg_fail(e, MEG_EFORMAT, "%s: true_vocab_size in args is %" PRId64 ", %s has %" PRId64 " rows", k->first,
+                        k->c->vocab_size, word, k->c->vocab_rows);
     if (!k->c->vocab_size)
         k->c->vocab_size = k->c->vocab_rows;
     return 0;
@@ -398,8 +377,8 @@ static int check_cut(const struct ranks *k, struct meg_err *e)
 
     if (r == 0 && (m.num_query_groups % k->tp || m.ffn_hidden_size % k->tp))
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: %" PRId64 " tensor ranks do not divide %" PRId64
-                     " query groups and %" PRId64 " channels of the MLP",
+                     "%s: %" PRId64 " tensor ranks do not divide %" PRId64 " query groups and %" PRId64
+                     " channels of the MLP",
                      k->first, k->tp, m.num_query_groups, m.ffn_hidden_size);
     if (r == 0 && k->c->format != &formats[2] && m.num_query_groups != m.num_attention_heads)
         r = meg_fail(e, MEG_EFORMAT, "%s: query groups in a checkpoint_version before 2", k->first);
@@ -421,8 +400,7 @@ int ckpt_open_megatron(struct meg_ckpt *c, struct meg_err *e)
     k.vp = count_chunks(pt->pickle.root);
     k.vp = k.vp ? k.vp : 1;
     if ((k.pp > 1) != (stages > 1)) {
-        r = meg_fail(e, MEG_EFORMAT,
-                     "%s: args say %" PRId64 " pipeline ranks, the folder's name %s", path, k.pp,
+        r = meg_fail(e, MEG_EFORMAT, "%s: args say %" PRId64 " pipeline ranks, the folder's name %s", path, k.pp,
                      stages > 1 ? "more, or experts" : "one");
         goto out;
     }

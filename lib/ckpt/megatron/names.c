@@ -22,7 +22,7 @@ bool ckpt_is_megatron(const char *dir)
 bool ckpt_is_distributed(const char *dir)
 {
     return ckpt_path_exists(dir, ".metadata") || ckpt_path_exists(dir, "common.pt") ||
-        (ckpt_path_exists(dir, "metadata.json") && !ckpt_path_exists(dir, "config.json"));
+           (ckpt_path_exists(dir, "metadata.json") && !ckpt_path_exists(dir, "config.json"));
 }
 
 int ckpt_refuse_distributed(const char *dir, struct meg_err *e)
@@ -52,23 +52,20 @@ const char *ckpt_arg_name(char buf[64], const struct meg_opt *row)
 }
 
 /* The first spelling of each is written; later ones are older. */
-const struct ckpt_prefix_map ckpt_legacy_names[] = {
-    { "input_norm.", "input_layernorm." },
-    { "self_attention.query_key_value.", "self_attention.linear_qkv." },
-    { "attention.query_key_value.", "self_attention.linear_qkv." },
-    { "self_attention.dense.", "self_attention.linear_proj." },
-    { "attention.dense.", "self_attention.linear_proj." },
-    { "post_attention_norm.", "pre_mlp_layernorm." },
-    { "post_attention_layernorm.", "pre_mlp_layernorm." },
-    { "mlp.dense_h_to_4h.", "mlp.linear_fc1." },
-    { "mlp.dense_4h_to_h.", "mlp.linear_fc2." },
-    { "final_norm.", "final_layernorm." },
-    { 0 }
-};
+const struct ckpt_prefix_map ckpt_legacy_names[] = { { "input_norm.", "input_layernorm." },
+                                                     { "self_attention.query_key_value.",
+                                                       "self_attention.linear_qkv." },
+                                                     { "attention.query_key_value.", "self_attention.linear_qkv." },
+                                                     { "self_attention.dense.", "self_attention.linear_proj." },
+                                                     { "attention.dense.", "self_attention.linear_proj." },
+                                                     { "post_attention_norm.", "pre_mlp_layernorm." },
+                                                     { "post_attention_layernorm.", "pre_mlp_layernorm." },
+                                                     { "mlp.dense_h_to_4h.", "mlp.linear_fc1." },
+                                                     { "mlp.dense_4h_to_h.", "mlp.linear_fc2." },
+                                                     { "final_norm.", "final_layernorm." },
+                                                     { 0 } };
 
 /* Transformer Engine's norms are part of the linear after them. */
-const struct ckpt_prefix_map ckpt_te_names[] = {
-    { "self_attention.linear_qkv.layer_norm_", "input_layernorm." },
-    { "mlp.linear_fc1.layer_norm_", "pre_mlp_layernorm." },
-    { 0 }
-};
+const struct ckpt_prefix_map ckpt_te_names[] = { { "self_attention.linear_qkv.layer_norm_", "input_layernorm." },
+                                                 { "mlp.linear_fc1.layer_norm_", "pre_mlp_layernorm." },
+                                                 { 0 } };

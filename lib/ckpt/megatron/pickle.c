@@ -25,8 +25,8 @@ struct vm {
 
 static int broken(struct vm *m, const char *why)
 {
-    return meg_fail(m->e, MEG_EFORMAT, "%s: pickle, opcode 0x%02x at byte %zu: %s", m->from,
-                    m->p[m->op_at], m->op_at, why);
+    return meg_fail(m->e, MEG_EFORMAT, "%s: pickle, opcode 0x%02x at byte %zu: %s", m->from, m->p[m->op_at], m->op_at,
+                    why);
 }
 
 enum { BLOCK = 1024 };
@@ -250,8 +250,7 @@ static int fill(struct vm *m, size_t n, bool is_pairs)
     if (is_pairs && n % 2)
         return broken(m, "a key without a value");
     o = m->stack[m->nstack - n - 1];
-    if (o->kind != MEG_PY_OBJECT && o->kind != MEG_PY_DICT && o->kind != MEG_PY_LIST &&
-        o->kind != MEG_PY_SET)
+    if (o->kind != MEG_PY_OBJECT && o->kind != MEG_PY_DICT && o->kind != MEG_PY_LIST && o->kind != MEG_PY_SET)
         return broken(m, "it fills what has no members");
     for (size_t i = m->nstack - n; i < m->nstack; i++)
         add(o, m->stack[i]);
@@ -365,9 +364,7 @@ static int numbered(struct vm *m, unsigned char op)
 {
     static const struct {
         unsigned char op, nbytes;
-    } size[] = {
-        { 'J', 4 }, { 'K', 1 }, { 'M', 2 }, { 'q', 1 }, { 'r', 4 }, { 'h', 1 }, { 'j', 4 }
-    };
+    } size[] = { { 'J', 4 }, { 'K', 1 }, { 'M', 2 }, { 'q', 1 }, { 'r', 4 }, { 'h', 1 }, { 'j', 4 } };
     uint64_t v;
     size_t i = 0;
     int r;
@@ -377,16 +374,12 @@ static int numbered(struct vm *m, unsigned char op)
     if ((r = number(m, size[i].nbytes, &v)) < 0)
         return r;
     switch (op) {
-    case 'J':
-        return push_int(m, MEG_PY_INT, (int32_t)(uint32_t)v);
+    case 'J': return push_int(m, MEG_PY_INT, (int32_t)(uint32_t)v);
     case 'K':
-    case 'M':
-        return push_int(m, MEG_PY_INT, (int64_t)v);
+    case 'M': return push_int(m, MEG_PY_INT, (int64_t)v);
     case 'q':
-    case 'r':
-        return put(m, v);
-    default:
-        return get(m, v);
+    case 'r': return put(m, v);
+    default: return get(m, v);
     }
 }
 
@@ -395,103 +388,63 @@ static int step(struct vm *m, unsigned char op)
     const unsigned char *skipped;
 
     switch (op) {
-    case 0x80:
-        return take(m, 1, &skipped); /* PROTO */
-    case 0x95:
-        return take(m, 8, &skipped); /* FRAME */
-    case '(':
-        return push_mark(m);
+    case 0x80: return take(m, 1, &skipped); /* PROTO */
+    case 0x95: return take(m, 8, &skipped); /* FRAME */
+    case '(': return push_mark(m);
     case '0':
-    case '1':
-        return drop(m, op);
-    case '2':
-        return need(m, 1) < 0 ? MEG_EFORMAT : push(m, m->stack[m->nstack - 1]);
-    case 'N':
-        return push(m, node(m, MEG_PY_NONE));
-    case 0x88:
-        return push_int(m, MEG_PY_BOOL, 1);
-    case 0x89:
-        return push_int(m, MEG_PY_BOOL, 0);
+    case '1': return drop(m, op);
+    case '2': return need(m, 1) < 0 ? MEG_EFORMAT : push(m, m->stack[m->nstack - 1]);
+    case 'N': return push(m, node(m, MEG_PY_NONE));
+    case 0x88: return push_int(m, MEG_PY_BOOL, 1);
+    case 0x89: return push_int(m, MEG_PY_BOOL, 0);
     case 'J':
     case 'K':
     case 'M':
     case 'q':
     case 'r':
     case 'h':
-    case 'j':
-        return numbered(m, op);
-    case 0x8a:
-        return big_int(m, 1);
-    case 0x8b:
-        return big_int(m, 4);
-    case 'G':
-        return float_of(m);
+    case 'j': return numbered(m, op);
+    case 0x8a: return big_int(m, 1);
+    case 0x8b: return big_int(m, 4);
+    case 'G': return float_of(m);
     case 'U':
-    case 0x8c:
-        return text(m, MEG_PY_STR, 1);
+    case 0x8c: return text(m, MEG_PY_STR, 1);
     case 'T':
-    case 'X':
-        return text(m, MEG_PY_STR, 4);
-    case 0x8d:
-        return text(m, MEG_PY_STR, 8);
-    case 'C':
-        return text(m, MEG_PY_BYTES, 1);
-    case 'B':
-        return text(m, MEG_PY_BYTES, 4);
+    case 'X': return text(m, MEG_PY_STR, 4);
+    case 0x8d: return text(m, MEG_PY_STR, 8);
+    case 'C': return text(m, MEG_PY_BYTES, 1);
+    case 'B': return text(m, MEG_PY_BYTES, 4);
     case 0x8e:
-    case 0x96:
-        return text(m, MEG_PY_BYTES, 8);
-    case ')':
-        return gather(m, MEG_PY_TUPLE, 0);
-    case ']':
-        return gather(m, MEG_PY_LIST, 0);
-    case '}':
-        return gather(m, MEG_PY_DICT, 0);
-    case 0x8f:
-        return gather(m, MEG_PY_SET, 0);
+    case 0x96: return text(m, MEG_PY_BYTES, 8);
+    case ')': return gather(m, MEG_PY_TUPLE, 0);
+    case ']': return gather(m, MEG_PY_LIST, 0);
+    case '}': return gather(m, MEG_PY_DICT, 0);
+    case 0x8f: return gather(m, MEG_PY_SET, 0);
     case 0x85:
     case 0x86:
-    case 0x87:
-        return need(m, op - 0x84) < 0 ? MEG_EFORMAT : gather(m, MEG_PY_TUPLE, op - 0x84);
-    case 't':
-        return gather_marked(m, MEG_PY_TUPLE);
-    case 'l':
-        return gather_marked(m, MEG_PY_LIST);
-    case 'd':
-        return gather_marked(m, MEG_PY_DICT);
-    case 0x91:
-        return gather_marked(m, MEG_PY_SET);
-    case 'a':
-        return fill(m, 1, false);
-    case 's':
-        return fill(m, 2, true);
+    case 0x87: return need(m, op - 0x84) < 0 ? MEG_EFORMAT : gather(m, MEG_PY_TUPLE, op - 0x84);
+    case 't': return gather_marked(m, MEG_PY_TUPLE);
+    case 'l': return gather_marked(m, MEG_PY_LIST);
+    case 'd': return gather_marked(m, MEG_PY_DICT);
+    case 0x91: return gather_marked(m, MEG_PY_SET);
+    case 'a': return fill(m, 1, false);
+    case 's': return fill(m, 2, true);
     case 'e':
-    case 0x90:
-        return fill_marked(m, false);
-    case 'u':
-        return fill_marked(m, true);
-    case 0x94:
-        return put(m, m->nmemo);
-    case 'c':
-        return global(m);
-    case 0x93:
-        return stack_global(m);
+    case 0x90: return fill_marked(m, false);
+    case 'u': return fill_marked(m, true);
+    case 0x94: return put(m, m->nmemo);
+    case 'c': return global(m);
+    case 0x93: return stack_global(m);
     case 'R':
-    case 0x81:
-        return call(m, 1);
-    case 0x92:
-        return call(m, 2);
-    case 'b':
-        return build(m);
-    case 'Q':
-        return persid(m);
-    default:
-        return broken(m, "not known: no pickle, or one of another protocol than 2 to 5");
+    case 0x81: return call(m, 1);
+    case 0x92: return call(m, 2);
+    case 'b': return build(m);
+    case 'Q': return persid(m);
+    default: return broken(m, "not known: no pickle, or one of another protocol than 2 to 5");
     }
 }
 
-int meg_pickle_read(struct meg_pickle *out, const void *p, size_t n, const char *from,
-                    struct meg_err *e)
+int meg_pickle_read(struct meg_pickle *out, const void *p, size_t n, const char *from, struct meg_err *e)
 {
     struct meg_err unread;
     struct vm m = { .out = out, .p = p, .n = n, .from = from, .e = e ? e : &unread };
@@ -500,8 +453,7 @@ int meg_pickle_read(struct meg_pickle *out, const void *p, size_t n, const char 
     *out = (struct meg_pickle){ 0 };
     while (r == 0) {
         if (m.at == n) {
-            r = meg_fail(e, MEG_EFORMAT, "%s: the pickle ends at byte %zu without saying so", from,
-                         n);
+            r = meg_fail(e, MEG_EFORMAT, "%s: the pickle ends at byte %zu without saying so", from, n);
             break;
         }
         m.op_at = m.at++;
@@ -543,8 +495,7 @@ bool meg_py_is_str(const struct meg_py *o, const char *want)
 
 bool meg_py_is_global(const struct meg_py *o, const char *module, const char *name)
 {
-    return o && o->kind == MEG_PY_GLOBAL && is_text(o->s, o->n, module) &&
-        is_text(o->name, o->nname, name);
+    return o && o->kind == MEG_PY_GLOBAL && is_text(o->s, o->n, module) && is_text(o->name, o->nname, name);
 }
 
 const struct meg_py *meg_py_get(const struct meg_py *o, const char *key)

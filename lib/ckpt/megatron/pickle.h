@@ -57,8 +57,7 @@ struct meg_pickle {
  * not known, one cut short or out of place, and more than MEG_PICKLE_NODES nodes.
  */
 enum { MEG_PICKLE_NODES = 1 << 22 };
-int meg_pickle_read(struct meg_pickle *out, const void *p, size_t n, const char *from,
-                    struct meg_err *e);
+int meg_pickle_read(struct meg_pickle *out, const void *p, size_t n, const char *from, struct meg_err *e);
 void meg_pickle_free(struct meg_pickle *p);
 
 /* Comparisons and look-ups; a NULL node is none of anything. */

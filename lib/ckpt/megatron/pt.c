@@ -44,9 +44,7 @@ static int read_pickle(struct meg_pt *pt, struct meg_err *e)
     int r;
 
     if (!m)
-        return meg_fail(e, MEG_EFORMAT,
-                        "%s: a ZIP file without NAME/data.pkl: not written by torch.save",
-                        pt->path);
+        return meg_fail(e, MEG_EFORMAT, "%s: a ZIP file without NAME/data.pkl: not written by torch.save", pt->path);
     meg_str_printf(&from, "%s: member %s", pt->path, m->name);
     meg_str_printf(&name, "%sbyteorder", pt->folder);
     order = meg_zip_find(&pt->zip, name.s);
@@ -54,8 +52,7 @@ static int read_pickle(struct meg_pt *pt, struct meg_err *e)
         r = meg_fail(e, MEG_EFORMAT, "%s: member %s says '%.*s'; read is little", pt->path, name.s,
                      order->n < 20 ? (int)order->n : 20, (const char *)order->p);
     else if (m->n > PICKLE_MAX)
-        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes, at most %d are read", from.s, m->n,
-                     PICKLE_MAX);
+        r = meg_fail(e, MEG_EFORMAT, "%s: %zu bytes, at most %d are read", from.s, m->n, PICKLE_MAX);
     else
         r = meg_pickle_read(&pt->pickle, m->p, m->n, from.s, e);
     meg_str_free(&from);
@@ -78,8 +75,7 @@ int meg_pt_open(struct meg_pt **out, const char *path, struct meg_err *e)
                      path);
         goto out;
     }
-    if ((r = meg_zip_open(&pt->zip, pt->map.p, pt->map.n, path, e)) < 0 ||
-        (r = read_pickle(pt, e)) < 0)
+    if ((r = meg_zip_open(&pt->zip, pt->map.p, pt->map.n, path, e)) < 0 || (r = read_pickle(pt, e)) < 0)
         goto out;
     *out = pt;
     pt = NULL;
@@ -104,15 +100,14 @@ void meg_pt_close(struct meg_pt *pt)
 
 static bool is_call(const struct meg_py *o, const char *name)
 {
-    return o && o->kind == MEG_PY_OBJECT && meg_py_is_global(o->fn, "torch._utils", name) &&
-        o->args && o->args->kind == MEG_PY_TUPLE;
+    return o && o->kind == MEG_PY_OBJECT && meg_py_is_global(o->fn, "torch._utils", name) && o->args &&
+           o->args->kind == MEG_PY_TUPLE;
 }
 
 /* The call that makes the numbers of a tensor or of a parameter; NULL: it is neither. */
 static const struct meg_py *tensor_call(const struct meg_py *o)
 {
-    if ((is_call(o, "_rebuild_parameter") || is_call(o, "_rebuild_parameter_with_state")) &&
-        o->args->nv > 0)
+    if ((is_call(o, "_rebuild_parameter") || is_call(o, "_rebuild_parameter_with_state")) && o->args->nv > 0)
         o = o->args->v[0];
     return is_call(o, "_rebuild_tensor_v2") || is_call(o, "_rebuild_tensor") ? o : NULL;
 }
@@ -164,16 +159,13 @@ static int find_storage(struct view *v, const struct meg_py *id)
         return bad(v, "its storage is of a type that is not read");
     v->t.dtype = storages[i].name;
     v->nbytes = storages[i].nbytes;
-    meg_str_printf(&name, "%sdata/%.*s", v->pt->folder, (int)(t->v[2]->n < 100 ? t->v[2]->n : 100),
-                   t->v[2]->s);
+    meg_str_printf(&name, "%sdata/%.*s", v->pt->folder, (int)(t->v[2]->n < 100 ? t->v[2]->n : 100), t->v[2]->s);
     v->member = meg_zip_find(&v->pt->zip, name.s);
     if (!v->member)
-        r = meg_fail(v->e, MEG_EFORMAT, "%s: tensor %.200s: member %s is not there", v->pt->path,
-                     v->name, name.s);
+        r = meg_fail(v->e, MEG_EFORMAT, "%s: tensor %.200s: member %s is not there", v->pt->path, v->name, name.s);
     else if ((size_t)v->nstored > v->member->n / (size_t)v->nbytes)
         r = meg_fail(v->e, MEG_EFORMAT,
-                     "%s: tensor %.200s: member %s has %zu bytes, %" PRId64
-                     " elements of %s are said "
+                     "%s: tensor %.200s: member %s has %zu bytes, %" PRId64 " elements of %s are said "
                      "to be in it",
                      v->pt->path, v->name, name.s, v->member->n, v->nstored, v->t.dtype);
     meg_str_free(&name);
@@ -191,8 +183,7 @@ static bool fits(const struct view *v)
     if (numel == 0)
         return true;
     for (int i = 0; i < v->t.ndim; i++)
-        if (__builtin_mul_overflow(v->t.dim[i] - 1, v->stride[i], &reach) ||
-            __builtin_add_overflow(last, reach, &last))
+        if (__builtin_mul_overflow(v->t.dim[i] - 1, v->stride[i], &reach) || __builtin_add_overflow(last, reach, &last))
             return false;
     return last < v->nstored && numel <= v->nstored;
 }
@@ -219,8 +210,8 @@ static const struct meg_st_view *keep_view(struct meg_st *st, const struct view 
     return out;
 }
 
-static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *o,
-                      const char *name, struct meg_err *e)
+static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *o, const char *name,
+                      struct meg_err *e)
 {
     const struct meg_py *args = tensor_call(o)->args;
     struct view v = { .pt = pt, .name = name, .e = e };
@@ -235,9 +226,8 @@ static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct m
     if ((r = find_storage(&v, args->v[0])) < 0)
         return r;
     if (!fits(&v))
-        return meg_fail(e, MEG_EFORMAT,
-                        "%s: tensor %.200s: more elements than the %" PRId64 " of member %s",
-                        pt->path, name, v.nstored, v.member->name);
+        return meg_fail(e, MEG_EFORMAT, "%s: tensor %.200s: more elements than the %" PRId64 " of member %s", pt->path,
+                        name, v.nstored, v.member->name);
     v.t.nbytes = meg_st_numel(&v.t) * v.nbytes;
     v.t.data = v.member->p + (v.t.nbytes ? v.first * v.nbytes : 0);
     v.t.begin = (const unsigned char *)v.t.data - pt->map.p;
@@ -270,17 +260,15 @@ static int walk(struct walk *w, const struct meg_py *o)
     int r = 0;
 
     if (w->depth == DEPTH_MAX)
-        return meg_fail(w->e, MEG_EFORMAT, "%s: dicts in dicts, more than %d deep, at %.200s",
-                        w->pt->path, DEPTH_MAX, w->name.s);
+        return meg_fail(w->e, MEG_EFORMAT, "%s: dicts in dicts, more than %d deep, at %.200s", w->pt->path, DEPTH_MAX,
+                        w->name.s);
     w->depth++;
     for (size_t i = 0; r == 0 && i + 1 < o->nv; i += 2) {
         const struct meg_py *key = o->v[i], *value = o->v[i + 1];
-        const bool is_dict =
-            value->kind == MEG_PY_DICT || (value->kind == MEG_PY_OBJECT && value->nv);
+        const bool is_dict = value->kind == MEG_PY_DICT || (value->kind == MEG_PY_OBJECT && value->nv);
 
         if (w->visits++ == VISITS_MAX)
-            r = meg_fail(w->e, MEG_EFORMAT, "%s: more than %d entries of dicts", w->pt->path,
-                         VISITS_MAX);
+            r = meg_fail(w->e, MEG_EFORMAT, "%s: more than %d entries of dicts", w->pt->path, VISITS_MAX);
         if (r < 0 || key->kind != MEG_PY_STR || memchr(key->s, 0, key->n))
             continue;
         meg_str_printf(&w->name, "%s", n ? "." : "");
@@ -315,8 +303,7 @@ static int check_total(const struct meg_st *st, int first, const struct meg_pt *
                     pt->path, max, pt->map.n);
 }
 
-int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict,
-                   struct meg_err *e)
+int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict, struct meg_err *e)
 {
     struct walk w = { .st = st, .pt = pt, .e = e };
     const int first = st->n;

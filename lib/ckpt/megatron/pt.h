@@ -29,8 +29,7 @@ void meg_pt_close(struct meg_pt *pt);
  * that repeats numbers, tensors that are together more than twice the file, and dicts nested deeper than
  * 16.
  */
-int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict,
-                   struct meg_err *e);
+int meg_pt_tensors(struct meg_st *st, const struct meg_pt *pt, const struct meg_py *dict, struct meg_err *e);
 /* The file belongs to st from now on. */
 void meg_pt_move(struct meg_st *st, struct meg_pt *pt);
 

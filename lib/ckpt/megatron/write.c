@@ -33,14 +33,12 @@ static int divides(const char *option, int64_t n, const char *what, int64_t by, 
 {
     if (by % n == 0)
         return 0;
-    return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 ", does not divide %s %" PRId64, option, n,
-                    what, by);
+    return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 ", does not divide %s %" PRId64, option, n, what, by);
 }
 
 static int check(const struct job *j, struct meg_err *e)
 {
-    static const char tensor[] = "target-tensor-parallel-size",
-                      pipeline[] = "target-pipeline-parallel-size";
+    static const char tensor[] = "target-tensor-parallel-size", pipeline[] = "target-pipeline-parallel-size";
     const struct meg_gpt_conf *m = j->s->model;
     const struct meg_ckpt_megatron_conf *to = j->to;
     int r;
@@ -48,11 +46,9 @@ static int check(const struct job *j, struct meg_err *e)
     if (to->tensor < 1 || to->tensor > 99)
         return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 ", must be 1 to 99", tensor, to->tensor);
     if (to->pipeline < 1 || to->pipeline > 999)
-        return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 ", must be 1 to 999", pipeline,
-                        to->pipeline);
+        return meg_fail(e, MEG_EUSAGE, "--%s: %" PRId64 ", must be 1 to 999", pipeline, to->pipeline);
     if (to->vocab_multiple < 1 || to->vocab_multiple > 1 << 20)
-        return meg_fail(e, MEG_EUSAGE,
-                        "--make-vocab-size-divisible-by: %" PRId64 ", must be 1 to %d",
+        return meg_fail(e, MEG_EUSAGE, "--make-vocab-size-divisible-by: %" PRId64 ", must be 1 to %d",
                         to->vocab_multiple, 1 << 20);
     if ((r = divides(tensor, to->tensor, "the attention heads,", m->num_attention_heads, e)) < 0 ||
         (r = divides(tensor, to->tensor, "the query groups,", m->num_query_groups, e)) < 0 ||
@@ -94,8 +90,8 @@ static void legacy_outside_layers(struct meg_str *out, const char *name, bool is
 }
 
 /* The name of a row in a rank's file, its layer counted from the first of the stage. */
-static void name_of(char buf[CKPT_NAME_CHARS], const struct job *j, const char *name,
-                    int64_t first_layer, bool is_tied_copy)
+static void name_of(char buf[CKPT_NAME_CHARS], const struct job *j, const char *name, int64_t first_layer,
+                    bool is_tied_copy)
 {
     const bool is_legacy = j->to->names == MEG_CKPT_NAMES_LEGACY;
     struct meg_str out = { 0 };
@@ -103,8 +99,8 @@ static void name_of(char buf[CKPT_NAME_CHARS], const struct job *j, const char *
     int n = 0;
 
     if (sscanf(name, "decoder.layers.%" SCNd64 ".%n", &layer, &n) == 1 && n > 0) {
-        meg_str_printf(&out, "%slayers.%" PRId64 ".",
-                       is_legacy ? "language_model/encoder/" : "decoder.", layer - first_layer);
+        meg_str_printf(&out, "%slayers.%" PRId64 ".", is_legacy ? "language_model/encoder/" : "decoder.",
+                       layer - first_layer);
         if (j->to->names == MEG_CKPT_NAMES_MCORE)
             meg_str_printf(&out, "%s", name + n);
         else
@@ -120,14 +116,13 @@ static void name_of(char buf[CKPT_NAME_CHARS], const struct job *j, const char *
 
 /* ---- what a rank holds ---- */
 
-static void add_item(struct item *v, int *n, const struct job *j, const struct meg_param *row,
-                     int64_t t, int64_t first_layer, bool is_tied_copy)
+static void add_item(struct item *v, int *n, const struct job *j, const struct meg_param *row, int64_t t,
+                     int64_t first_layer, bool is_tied_copy)
 {
     struct item *it = &v[(*n)++];
 
     it->row = row;
-    it->cut =
-        (struct ckpt_tp_shard){ .model = j->s->model, .i = t, .n = j->to->tensor, .vocab = j->vocab };
+    it->cut = (struct ckpt_tp_shard){ .model = j->s->model, .i = t, .n = j->to->tensor, .vocab = j->vocab };
     it->how = strstr(row->name, ".mlp.linear_fc1.") ? CKPT_GATE_UP : CKPT_SAME;
     it->ndim = ckpt_foreign_shape(it->dim, &it->cut, row, it->how);
     name_of(it->name, j, row->name, first_layer, is_tied_copy);
@@ -185,16 +180,10 @@ static void put_options(struct meg_pickle_writer *p, const struct meg_gpt_conf *
             else
                 meg_pickle_put_int(p, *(const int64_t *)field);
             break;
-        case MEG_OPT_F64:
-            meg_pickle_put_float(p, *(const double *)field);
-            break;
+        case MEG_OPT_F64: meg_pickle_put_float(p, *(const double *)field); break;
         case MEG_OPT_BOOL:
-        case MEG_OPT_STORE_FALSE:
-            meg_pickle_put_bool(p, *(const bool *)field);
-            break;
-        default:
-            MEG_ASSERT(row->kind == MEG_OPT_STR);
-            meg_pickle_put_str(p, *(const char *const *)field);
+        case MEG_OPT_STORE_FALSE: meg_pickle_put_bool(p, *(const bool *)field); break;
+        default: MEG_ASSERT(row->kind == MEG_OPT_STR); meg_pickle_put_str(p, *(const char *const *)field);
         }
     }
 }
@@ -206,8 +195,7 @@ static void put_args(struct meg_pickle_writer *p, const struct job *j)
     meg_pickle_put_str(p, "args");
     meg_pickle_put_namespace_begin(p);
     put_options(p, m);
-    put_int(p, "seq_length",
-            j->to->seq_length == MEG_UNSET ? m->max_position_embeddings : j->to->seq_length);
+    put_int(p, "seq_length", j->to->seq_length == MEG_UNSET ? m->max_position_embeddings : j->to->seq_length);
     put_bool(p, "add_position_embedding", !meg_gpt_is_rotary(m));
     put_int(p, "tensor_model_parallel_size", j->to->tensor);
     put_int(p, "pipeline_model_parallel_size", j->to->pipeline);
@@ -267,8 +255,8 @@ static void put_model(struct meg_pickle_writer *p, const struct item *v, int n)
 /* ---- files ---- */
 
 /* The numbers of an item; rows past the vocabulary are copies of its last one. */
-static int write_tensor_data(struct meg_zip_writer *z, const struct job *j, const struct item *it,
-                         int i, struct meg_err *e)
+static int write_tensor_data(struct meg_zip_writer *z, const struct job *j, const struct item *it, int i,
+                             struct meg_err *e)
 {
     const int64_t rows = it->dim[0], cols = it->ndim > 1 ? it->dim[1] : 1;
     const size_t nbytes = (size_t)(rows * cols) * sizeof(float);
@@ -291,8 +279,7 @@ static int write_tensor_data(struct meg_zip_writer *z, const struct job *j, cons
     return r;
 }
 
-static int write_rank(const char *path, const struct job *j, int64_t t, int64_t p,
-                      struct meg_err *e)
+static int write_rank(const char *path, const struct job *j, int64_t t, int64_t p, struct meg_err *e)
 {
     struct meg_pickle_writer pickle = { 0 };
     struct meg_file f = { 0 };
@@ -318,8 +305,7 @@ static int write_rank(const char *path, const struct job *j, int64_t t, int64_t 
     for (int i = 0; i < n; i++)
         if ((r = write_tensor_data(&z, j, &v[i], i, e)) < 0)
             goto out;
-    if ((r = meg_zip_add(&z, FOLDER "version", "3\n", 2, e)) == 0 &&
-        (r = meg_zip_finish(&z, e)) == 0)
+    if ((r = meg_zip_add(&z, FOLDER "version", "3\n", 2, e)) == 0 && (r = meg_zip_finish(&z, e)) == 0)
         r = meg_file_commit(&f, e);
 out:
     meg_file_abandon(&f);

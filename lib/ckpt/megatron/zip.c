@@ -57,8 +57,7 @@ static int find_directory(const struct reader *z, uint64_t *at, uint64_t *nbytes
 }
 
 /* What did not fit the entry is in its ZIP64 field, in this order. */
-static int read_zip64(const unsigned char *extra, size_t n, uint64_t *size, uint64_t *stored,
-                      uint64_t *at)
+static int read_zip64(const unsigned char *extra, size_t n, uint64_t *size, uint64_t *stored, uint64_t *at)
 {
     uint64_t *const wide[] = { size, stored, at };
 
@@ -81,21 +80,18 @@ static int read_zip64(const unsigned char *extra, size_t n, uint64_t *size, uint
 }
 
 /* One entry of the directory, at p with n bytes left; its length into *used. */
-static int read_entry(const struct reader *z, struct meg_zip_member *m, const unsigned char *p,
-                      size_t n, size_t *used)
+static int read_entry(const struct reader *z, struct meg_zip_member *m, const unsigned char *p, size_t n, size_t *used)
 {
     uint64_t size, stored, at, head;
     size_t nname, nextra;
 
     if (n < ENTRY_BYTES || memcmp(p, "PK\1\2", 4))
-        return meg_fail(z->e, MEG_EFORMAT, "%s: no entry of a ZIP directory at byte %zu", z->from,
-                        (size_t)(p - z->p));
+        return meg_fail(z->e, MEG_EFORMAT, "%s: no entry of a ZIP directory at byte %zu", z->from, (size_t)(p - z->p));
     nname = (size_t)get(p + 28, 2);
     nextra = (size_t)get(p + 30, 2);
     *used = ENTRY_BYTES + nname + nextra + (size_t)get(p + 32, 2);
     if (*used > n || nname > NAME_MAX_BYTES || memchr(p + ENTRY_BYTES, 0, nname))
-        return meg_fail(z->e, MEG_EFORMAT,
-                        "%s: the entry of the ZIP directory at byte %zu is damaged", z->from,
+        return meg_fail(z->e, MEG_EFORMAT, "%s: the entry of the ZIP directory at byte %zu is damaged", z->from,
                         (size_t)(p - z->p));
     m->name = meg_strndup((const char *)p + ENTRY_BYTES, nname);
     stored = get(p + 20, 4);
@@ -107,17 +103,14 @@ static int read_entry(const struct reader *z, struct meg_zip_member *m, const un
                         "members as they are",
                         z->from, m->name, (int)get(p + 10, 2));
     if (read_zip64(p + ENTRY_BYTES + nname, nextra, &size, &stored, &at) < 0 || size != stored)
-        return meg_fail(z->e, MEG_EFORMAT, "%s: member %s: its sizes are damaged", z->from,
-                        m->name);
+        return meg_fail(z->e, MEG_EFORMAT, "%s: member %s: its sizes are damaged", z->from, m->name);
     if (at > z->n || z->n - at < LOCAL_BYTES || memcmp(z->p + at, "PK\3\4", 4))
-        return meg_fail(z->e, MEG_EFORMAT, "%s: member %s does not begin at byte %" PRIu64, z->from,
-                        m->name, at);
+        return meg_fail(z->e, MEG_EFORMAT, "%s: member %s does not begin at byte %" PRIu64, z->from, m->name, at);
     head = LOCAL_BYTES + get(z->p + at + 26, 2) + get(z->p + at + 28, 2);
     if (z->n - at < head || z->n - at - head < size)
         return meg_fail(z->e, MEG_EFORMAT,
-                        "%s: member %s of %" PRIu64 " bytes at byte %" PRIu64
-                        " goes beyond the end, byte %zu",
-                        z->from, m->name, size, at, z->n);
+                        "%s: member %s of %" PRIu64 " bytes at byte %" PRIu64 " goes beyond the end, byte %zu", z->from,
+                        m->name, size, at, z->n);
     m->p = z->p + at + head;
     m->n = (size_t)size;
     m->crc = (uint32_t)get(p + 16, 4);
@@ -126,12 +119,10 @@ static int read_entry(const struct reader *z, struct meg_zip_member *m, const un
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const struct meg_zip_member *)a)->name,
-                  ((const struct meg_zip_member *)b)->name);
+    return strcmp(((const struct meg_zip_member *)a)->name, ((const struct meg_zip_member *)b)->name);
 }
 
-int meg_zip_open(struct meg_zip *z, const void *bytes, size_t n, const char *from,
-                 struct meg_err *e)
+int meg_zip_open(struct meg_zip *z, const void *bytes, size_t n, const char *from, struct meg_err *e)
 {
     const struct reader rd = { .p = bytes, .n = n, .from = from, .e = e };
     uint64_t at = 0, nbytes = 0, count = 0;
@@ -162,8 +153,7 @@ int meg_zip_open(struct meg_zip *z, const void *bytes, size_t n, const char *fro
         qsort(z->member, (size_t)z->n, sizeof *z->member, by_name);
     for (int i = 1; i < z->n; i++)
         if (!strcmp(z->member[i - 1].name, z->member[i].name))
-            return meg_fail(e, MEG_EFORMAT, "%s: member %s is there twice", from,
-                            z->member[i].name);
+            return meg_fail(e, MEG_EFORMAT, "%s: member %s is there twice", from, z->member[i].name);
     return 0;
 }
 
@@ -217,8 +207,7 @@ static void put_common(struct meg_str *s, bool is_wide, uint32_t crc, uint64_t n
     put(s, nname, 2);
 }
 
-int meg_zip_add(struct meg_zip_writer *w, const char *name, const void *bytes, size_t n,
-                struct meg_err *e)
+int meg_zip_add(struct meg_zip_writer *w, const char *name, const void *bytes, size_t n, struct meg_err *e)
 {
     const size_t nname = strlen(name), nwide = n >= UINT32_MAX ? 20 : 0;
     const uint64_t at = w->at;
@@ -242,8 +231,7 @@ int meg_zip_add(struct meg_zip_writer *w, const char *name, const void *bytes, s
     put(&s, npad, 2);
     for (size_t i = 0; i < npad; i++)
         meg_str_add(&s, "Z", 1);
-    if ((r = meg_file_write(w->f, s.s, s.n, e)) < 0 ||
-        (r = n ? meg_file_write(w->f, bytes, n, e) : 0) < 0)
+    if ((r = meg_file_write(w->f, s.s, s.n, e)) < 0 || (r = n ? meg_file_write(w->f, bytes, n, e) : 0) < 0)
         goto out;
     w->at += s.n + n;
 

@@ -29,8 +29,7 @@ struct meg_zip {
  * what is no ZIP file, a compressed or encrypted member, one that lies outside, and a name twice.
  * Free afterwards, whatever came of it.
  */
-int meg_zip_open(struct meg_zip *z, const void *bytes, size_t n, const char *from,
-                 struct meg_err *e);
+int meg_zip_open(struct meg_zip *z, const void *bytes, size_t n, const char *from, struct meg_err *e);
 void meg_zip_free(struct meg_zip *z);
 /* The CRC-32 of bytes. */
 uint32_t meg_zip_crc(const void *bytes, size_t n);
@@ -44,8 +43,7 @@ struct meg_zip_writer {
     int n;
 };
 /* Add a member; its bytes begin at a multiple of 64 in the file. */
-int meg_zip_add(struct meg_zip_writer *w, const char *name, const void *bytes, size_t n,
-                struct meg_err *e);
+int meg_zip_add(struct meg_zip_writer *w, const char *name, const void *bytes, size_t n, struct meg_err *e);
 /* Write the directory; the file is then whole, and not yet committed. */
 int meg_zip_finish(struct meg_zip_writer *w, struct meg_err *e);
 void meg_zip_writer_free(struct meg_zip_writer *w);

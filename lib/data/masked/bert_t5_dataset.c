@@ -23,8 +23,8 @@ static int64_t documents(const struct meg_source *src)
     return d ? meg_indexed_documents(d) : 0;
 }
 
-static int plan_part(const struct meg_data_splits *d, struct meg_mid_dataset *p,
-                     const struct meg_source *src, struct meg_err *e)
+static int plan_part(const struct meg_data_splits *d, struct meg_mid_dataset *p, const struct meg_source *src,
+                     struct meg_err *e)
 {
     const struct meg_indexed *file = meg_source_indexed(src);
 
@@ -33,45 +33,39 @@ static int plan_part(const struct meg_data_splits *d, struct meg_mid_dataset *p,
                         d->masked.conf.kind == MEG_MASKED_BERT ? "BERT's samples" : "T5's samples");
     if (p->begin == p->end)
         return meg_fail(e, MEG_EUSAGE,
-                        "--split %s: nothing of %s is for %s: it gets documents %" PRId64
-                        " to %" PRId64 " of %" PRId64
+                        "--split %s: nothing of %s is for %s: it gets documents %" PRId64 " to %" PRId64 " of %" PRId64
                         "; give it a larger share, or ask for no samples of it",
-                        d->split_text ? d->split_text : "(none)", p->name,
-                        meg_split_names[p->split], p->begin, p->end, documents(src));
-    p->tokens = meg_source_tokens(src, meg_indexed_document(file, p->begin),
-                                  meg_indexed_document(file, p->end));
+                        d->split_text ? d->split_text : "(none)", p->name, meg_split_names[p->split], p->begin, p->end,
+                        documents(src));
+    p->tokens = meg_source_tokens(src, meg_indexed_document(file, p->begin), meg_indexed_document(file, p->end));
     return 0;
 }
 
-static void describe_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
-                          struct meg_str *out)
+static void describe_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out)
 {
     const struct meg_cache_key id = { d->class->name, p->name,
-                                          p->wanted,      meg_split_names[p->split],
-                                          d->need.seed,   d->need.seq_length,
-                                          d->split_text,  &d->split,
-                                          d->tokenizer,   &d->masked.conf };
+                                      p->wanted,      meg_split_names[p->split],
+                                      d->need.seed,   d->need.seq_length,
+                                      d->split_text,  &d->split,
+                                      d->tokenizer,   &d->masked.conf };
     meg_cache_key_add_dataset(out, &id);
 }
 
 static void stem(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out)
 {
-    meg_str_printf(out, "%" PRId64 "mns_%" PRId64 "msl_%.2fssp_%" PRId64 "s", p->wanted,
-                   max_length(d), d->masked.conf.short_seq_prob, d->need.seed);
+    meg_str_printf(out, "%" PRId64 "mns_%" PRId64 "msl_%.2fssp_%" PRId64 "s", p->wanted, max_length(d),
+                   d->masked.conf.short_seq_prob, d->need.seed);
 }
 
 static struct meg_npy row_array(const struct meg_sentence_map *m, bool is_deepspeed, int64_t rows)
 {
-    return (struct meg_npy){ is_deepspeed ? NULL : "sample_index",
-                             m->is_wide ? "<u8" : "<u4",
-                             m->is_wide ? 8 : 4,
-                             rows,
-                             m->columns,
-                             m->row };
+    return (struct meg_npy){
+        is_deepspeed ? NULL : "sample_index", m->is_wide ? "<u8" : "<u4", m->is_wide ? 8 : 4, rows, m->columns, m->row
+    };
 }
 
-static int build_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
-                      struct meg_dataset *ds, const struct meg_index_cache_entry *c, struct meg_err *e)
+static int build_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
+                      const struct meg_index_cache_entry *c, struct meg_err *e)
 {
     const struct meg_indexed *file = meg_source_indexed(ds->src);
     const bool is_all = p->wanted == MEG_ONE_EPOCH;
@@ -99,34 +93,29 @@ static int build_part(const struct meg_data_splits *d, const struct meg_mid_data
     ds->len = m->n;
     if (m->n > 0)
         return 0;
-    return meg_fail(
-        e, MEG_EFORMAT,
-        "%s: none of the %" PRId64
-        " documents for %s gives a sample, which takes a document of at least %d sentence%s, "
-        "none of them longer than %d tokens; was it preprocessed with --split-sentences?",
-        p->name, p->end - p->begin, meg_split_names[p->split], how.min_sentences,
-        how.min_sentences == 1 ? "" : "s", MEG_LONG_SENTENCE);
+    return meg_fail(e, MEG_EFORMAT,
+                    "%s: none of the %" PRId64
+                    " documents for %s gives a sample, which takes a document of at least %d sentence%s, "
+                    "none of them longer than %d tokens; was it preprocessed with --split-sentences?",
+                    p->name, p->end - p->begin, meg_split_names[p->split], how.min_sentences,
+                    how.min_sentences == 1 ? "" : "s", MEG_LONG_SENTENCE);
 }
 
 static const struct meg_data_class classes[] = {
-    [MEG_MASKED_BERT] = { "BERTMaskedWordPieceDataset", documents, plan_part, describe_part, stem,
-                   build_part },
-    [MEG_MASKED_T5] = { "T5MaskedWordPieceDataset", documents, plan_part, describe_part, stem,
-                 build_part },
+    [MEG_MASKED_BERT] = { "BERTMaskedWordPieceDataset", documents, plan_part, describe_part, stem, build_part },
+    [MEG_MASKED_T5] = { "T5MaskedWordPieceDataset", documents, plan_part, describe_part, stem, build_part },
 };
 
 /* ---- what makes no sense ------------------------------------------------------------------------ */
 
-static int check_id(const struct meg_masked_vocab *v, int32_t id, const char *name,
-                    struct meg_err *e)
+static int check_id(const struct meg_masked_vocab *v, int32_t id, const char *name, struct meg_err *e)
 {
     if (id >= 0 && id < v->size)
         return 0;
     return meg_fail(e, MEG_EUSAGE, "the vocabulary has no %s token", name);
 }
 
-static int check_vocab(enum meg_masked_type kind, const struct meg_masked_vocab *v,
-                       struct meg_err *e)
+static int check_vocab(enum meg_masked_type kind, const struct meg_masked_vocab *v, struct meg_err *e)
 {
     int r;
 
@@ -148,19 +137,17 @@ static int check_conf(const struct meg_masked_conf *c, int64_t seq_length, struc
     const double least = 1.0 / ((int64_t)1 << 31);
 
     if (seq_length < SHORTEST || seq_length > INT32_MAX)
-        return meg_fail(e, MEG_EUSAGE, "--seq-length: %" PRId64 " is not in %d to %d", seq_length,
-                        SHORTEST, INT32_MAX);
+        return meg_fail(e, MEG_EUSAGE, "--seq-length: %" PRId64 " is not in %d to %d", seq_length, SHORTEST, INT32_MAX);
     if (c->kind == MEG_MASKED_T5 && (c->decoder_seq_length < 2 || c->decoder_seq_length > INT32_MAX))
-        return meg_fail(e, MEG_EUSAGE, "--decoder-seq-length: %" PRId64 " is not in 2 to %d",
-                        c->decoder_seq_length, INT32_MAX);
+        return meg_fail(e, MEG_EUSAGE, "--decoder-seq-length: %" PRId64 " is not in 2 to %d", c->decoder_seq_length,
+                        INT32_MAX);
     if (!(c->mask.prob > 0 && c->mask.prob < 1))
         return meg_fail(e, MEG_EUSAGE, "--mask-prob: %g is not between 0 and 1", c->mask.prob);
     if (c->short_seq_prob != 0 && !(c->short_seq_prob >= least && c->short_seq_prob <= 1))
-        return meg_fail(e, MEG_EUSAGE, "--short-seq-prob: %g is neither 0 nor in %g to 1",
-                        c->short_seq_prob, least);
+        return meg_fail(e, MEG_EUSAGE, "--short-seq-prob: %g is neither 0 nor in %g to 1", c->short_seq_prob, least);
     if (c->mask.max_ngram < 1 || c->mask.max_ngram > MOST_WORDS)
-        return meg_fail(e, MEG_EUSAGE, "spans of up to %" PRId64 " words: not in 1 to %d",
-                        c->mask.max_ngram, MOST_WORDS);
+        return meg_fail(e, MEG_EUSAGE, "spans of up to %" PRId64 " words: not in 1 to %d", c->mask.max_ngram,
+                        MOST_WORDS);
     return 0;
 }
 
@@ -171,8 +158,7 @@ int meg_masked_data_open(struct meg_data_splits **out, const struct meg_data_con
     struct meg_data_splits *d;
     int r;
 
-    if ((r = check_conf(masked, need->seq_length, e)) < 0 ||
-        (r = check_vocab(masked->kind, vocab, e)) < 0)
+    if ((r = check_conf(masked, need->seq_length, e)) < 0 || (r = check_vocab(masked->kind, vocab, e)) < 0)
         return r;
     d = meg_new(sizeof *d);
     d->class = &classes[masked->kind];

@@ -52,8 +52,7 @@ static int gather(struct gathered *x, const struct meg_dataset *ds, int64_t i, s
     x->first[x->nsentence] = n;
     x->tokens = meg_new((size_t)n * sizeof *x->tokens);
     for (int64_t s = 0; s < x->nsentence; s++)
-        if ((r = meg_indexed_get(d, begin + s, 0, x->first[s + 1] - x->first[s],
-                                 x->tokens + x->first[s], e)) < 0)
+        if ((r = meg_indexed_get(d, begin + s, 0, x->first[s + 1] - x->first[s], x->tokens + x->first[s], e)) < 0)
             return r;
     for (int64_t k = 0; k < n; k++)
         if ((r = meg_dataset_check_id(ds, x->tokens[k], ds->masked.vocab.size, e)) < 0)
@@ -81,8 +80,7 @@ struct segment {
 };
 
 /* Two segments, cut where a draw says, swapped if another does; or one. */
-static bool choose_segments(struct gathered *x, bool has_pairs, struct segment *a,
-                            struct segment *b)
+static bool choose_segments(struct gathered *x, bool has_pairs, struct segment *a, struct segment *b)
 {
     int64_t pivot = x->nsentence, cut;
     bool is_swapped = false;
@@ -118,8 +116,7 @@ static bool shorten(struct segment *a, struct segment *b, int64_t most, struct m
     return is_long;
 }
 
-int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sample *out,
-                    struct meg_err *e)
+int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sample *out, struct meg_err *e)
 {
     struct gathered x = { 0 };
     struct meg_masked_spans m = { 0 };
@@ -199,26 +196,25 @@ static struct span *sorted_spans(const struct meg_masked_spans *m)
     return s;
 }
 
-static int check_decoder(const struct meg_dataset *ds, int64_t i, const struct meg_masked_spans *m,
-                         struct meg_err *e)
+static int check_decoder(const struct meg_dataset *ds, int64_t i, const struct meg_masked_spans *m, struct meg_err *e)
 {
     const struct meg_masked_conf *c = &ds->masked.conf;
 
     if (m->nspan > ds->masked.vocab.nsentinel)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: sample %" PRId64 " hides %" PRId64
-                        " spans, the vocabulary has %" PRId64 " sentinels; raise --vocab-extra-ids",
+                        "%s: sample %" PRId64 " hides %" PRId64 " spans, the vocabulary has %" PRId64
+                        " sentinels; raise --vocab-extra-ids",
                         meg_source_name(ds->src), i, m->nspan, ds->masked.vocab.nsentinel);
     if (1 + m->nspan + m->n > c->decoder_seq_length)
         return meg_fail(e, MEG_EUSAGE,
-                        "%s: sample %" PRId64 " gives the decoder %" PRId64
-                        " tokens, more than its %" PRId64 "; raise --decoder-seq-length",
+                        "%s: sample %" PRId64 " gives the decoder %" PRId64 " tokens, more than its %" PRId64
+                        "; raise --decoder-seq-length",
                         meg_source_name(ds->src), i, 1 + m->nspan + m->n, c->decoder_seq_length);
     return 0;
 }
 
-static void put_t5(struct meg_t5_sample *out, const int32_t *tokens, int64_t n,
-                   const struct span *span, int64_t nspan, const struct meg_masked_sample_conf *how)
+static void put_t5(struct meg_t5_sample *out, const int32_t *tokens, int64_t n, const struct span *span, int64_t nspan,
+                   const struct meg_masked_sample_conf *how)
 {
     const struct meg_masked_vocab *v = &how->vocab;
     const int64_t s = how->seq_length, t = how->conf.decoder_seq_length;
@@ -251,8 +247,7 @@ static void put_t5(struct meg_t5_sample *out, const int32_t *tokens, int64_t n,
     }
 }
 
-int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample *out,
-                  struct meg_err *e)
+int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample *out, struct meg_err *e)
 {
     struct gathered x = { 0 };
     struct meg_masked_spans m = { 0 };
@@ -268,8 +263,7 @@ int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample 
     n = x.first[x.nsentence];
     out->is_truncated = n > x.target;
     n = n < x.target ? n : x.target;
-    meg_mask_tokens(&m, x.tokens, n, x.target, MEG_MASKED_T5, &ds->masked.conf.mask, &ds->masked.vocab,
-                    &x.rng);
+    meg_mask_tokens(&m, x.tokens, n, x.target, MEG_MASKED_T5, &ds->masked.conf.mask, &ds->masked.vocab, &x.rng);
     if ((r = check_decoder(ds, i, &m, e)) < 0)
         goto out;
     span = sorted_spans(&m);

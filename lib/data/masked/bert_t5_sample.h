@@ -35,12 +35,11 @@ struct meg_masked_conf meg_masked_defaults(enum meg_masked_type kind);
 
 /* What is asked of a vocabulary.  The arrays are borrowed for as long as there are datasets. */
 struct meg_masked_vocab {
-    int64_t size; /* ids are below */
-    const unsigned char
-        *continues;              /* [size] 1: the piece goes on with a word (it begins with ##) */
-    int32_t cls, sep, mask, pad; /* pad: T5, too */
-    int32_t bos, eos;            /* T5 */
-    const int32_t *sentinel;     /* [nsentinel] T5: <extra_id_0>, <extra_id_1>, ... */
+    int64_t size;                   /* ids are below */
+    const unsigned char *continues; /* [size] 1: the piece goes on with a word (it begins with ##) */
+    int32_t cls, sep, mask, pad;    /* pad: T5, too */
+    int32_t bos, eos;               /* T5 */
+    const int32_t *sentinel;        /* [nsentinel] T5: <extra_id_0>, <extra_id_1>, ... */
     int64_t nsentinel;
     const int32_t *drawn; /* [ndrawn] BERT: ids a random one is drawn from; NULL: all */
     int64_t ndrawn;
@@ -81,9 +80,7 @@ struct meg_t5_sample {
  * MEG_EFORMAT when an id is outside of the vocabulary or an index file names what is not there;
  * MEG_EUSAGE when decoder_seq_length or the sentinels do not suffice.
  */
-int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sample *out,
-                    struct meg_err *e);
-int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample *out,
-                  struct meg_err *e);
+int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sample *out, struct meg_err *e);
+int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample *out, struct meg_err *e);
 
 #endif

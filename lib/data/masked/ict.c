@@ -12,8 +12,7 @@ struct meg_ict {
     struct meg_sentence_map blocks;
 };
 
-static int check_titles(const struct meg_indexed *titles, int64_t begin, int64_t end, int64_t room,
-                        struct meg_err *e)
+static int check_titles(const struct meg_indexed *titles, int64_t begin, int64_t end, int64_t room, struct meg_err *e)
 {
     for (int64_t i = begin; i < end; i++)
         if (meg_indexed_length(titles, i) > room)
@@ -24,9 +23,8 @@ static int check_titles(const struct meg_indexed *titles, int64_t begin, int64_t
     return 0;
 }
 
-int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d,
-                 const struct meg_indexed *titles, int64_t begin, int64_t end,
-                 const struct meg_ict_conf *c, struct meg_err *e)
+int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct meg_indexed *titles, int64_t begin,
+                 int64_t end, const struct meg_ict_conf *c, struct meg_err *e)
 {
     const bool is_all = c->wanted == MEG_ONE_EPOCH;
     const struct meg_sentence_map_conf how = { .max_length = c->seq_length - 3,
@@ -38,21 +36,19 @@ int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d,
     int r;
 
     if (c->seq_length < 5 || c->seq_length > INT32_MAX)
-        return meg_fail(e, MEG_EUSAGE, "--seq-length: %" PRId64 " is not in 5 to %d", c->seq_length,
-                        INT32_MAX);
+        return meg_fail(e, MEG_EUSAGE, "--seq-length: %" PRId64 " is not in 5 to %d", c->seq_length, INT32_MAX);
     x = meg_new(sizeof *x);
     *x = (struct meg_ict){ d, titles, *c, { 0 } };
     if ((r = meg_block_map_build(&x->blocks, d, titles, begin, end, &how, e)) < 0 ||
         (c->has_titles && (r = check_titles(titles, begin, end, c->seq_length - 3, e)) < 0))
         goto out;
     if (x->blocks.n == 0) {
-        r = meg_fail(
-            e, MEG_EFORMAT,
-            "%s: none of its %" PRId64
-            " documents gives a block, which takes at least %d sentence%s, none of them longer "
-            "than %d tokens",
-            meg_indexed_prefix(d), end - begin, how.min_sentences,
-            how.min_sentences == 1 ? "" : "s", MEG_LONG_SENTENCE);
+        r = meg_fail(e, MEG_EFORMAT,
+                     "%s: none of its %" PRId64
+                     " documents gives a block, which takes at least %d sentence%s, none of them longer "
+                     "than %d tokens",
+                     meg_indexed_prefix(d), end - begin, how.min_sentences, how.min_sentences == 1 ? "" : "s",
+                     MEG_LONG_SENTENCE);
         goto out;
     }
     *out = x;
@@ -105,12 +101,11 @@ static void pad(const struct row *row, int32_t *mask, const struct meg_ict_conf 
         row->ids[k] = c->pad;
 }
 
-int meg_ict_sample(const struct meg_ict *x, int64_t i, struct meg_mt19937 *g,
-                   struct meg_ict_sample *out, struct meg_err *e)
+int meg_ict_sample(const struct meg_ict *x, int64_t i, struct meg_mt19937 *g, struct meg_ict_sample *out,
+                   struct meg_err *e)
 {
     const struct meg_ict_conf *c = &x->c;
-    struct row query = { out->query, 0, c->seq_length - 1 },
-               context = { out->context, 0, c->seq_length - 1 };
+    struct row query = { out->query, 0, c->seq_length - 1 }, context = { out->context, 0, c->seq_length - 1 };
     int64_t first, last, asked;
     bool keeps_query;
     int r;

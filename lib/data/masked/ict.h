@@ -30,9 +30,8 @@ struct meg_ict_conf {
  * room, or there is no block.
  */
 struct meg_ict;
-int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d,
-                 const struct meg_indexed *titles, int64_t begin, int64_t end,
-                 const struct meg_ict_conf *c, struct meg_err *e);
+int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct meg_indexed *titles, int64_t begin,
+                 int64_t end, const struct meg_ict_conf *c, struct meg_err *e);
 void meg_ict_close(struct meg_ict *x); /* accepts NULL */
 int64_t meg_ict_len(const struct meg_ict *x);
 
@@ -49,7 +48,7 @@ struct meg_ict_sample {
  *      samples are read: there, too, a sample depends on those before it
  * MEG_EFORMAT when the dataset holds no token ids.
  */
-int meg_ict_sample(const struct meg_ict *x, int64_t i, struct meg_mt19937 *g,
-                   struct meg_ict_sample *out, struct meg_err *e);
+int meg_ict_sample(const struct meg_ict *x, int64_t i, struct meg_mt19937 *g, struct meg_ict_sample *out,
+                   struct meg_err *e);
 
 #endif

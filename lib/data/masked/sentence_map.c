@@ -10,8 +10,7 @@
 
 void meg_sentence_map_shape(struct meg_sentence_map *m, const struct meg_indexed *d, int columns)
 {
-    *m = (struct meg_sentence_map){ .columns = columns,
-                                    .is_wide = meg_indexed_sequences(d) > UINT32_MAX };
+    *m = (struct meg_sentence_map){ .columns = columns, .is_wide = meg_indexed_sequences(d) > UINT32_MAX };
 }
 
 void meg_sentence_map_free(struct meg_sentence_map *m)
@@ -122,9 +121,8 @@ static void gather_document(struct gather *g, int64_t doc)
     }
 }
 
-static void gather(struct meg_sentence_map *m, const struct meg_indexed *d,
-                   const struct meg_indexed *titles, int64_t begin, int64_t end,
-                   const struct meg_sentence_map_conf *c)
+static void gather(struct meg_sentence_map *m, const struct meg_indexed *d, const struct meg_indexed *titles,
+                   int64_t begin, int64_t end, const struct meg_sentence_map_conf *c)
 {
     struct gather g = { .m = m, .d = d, .titles = titles, .c = c };
     int64_t before = -1;
@@ -142,22 +140,20 @@ static void gather(struct meg_sentence_map *m, const struct meg_indexed *d,
     shuffle(m, c->seed);
 }
 
-void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, int64_t begin,
-                            int64_t end, const struct meg_sentence_map_conf *c)
+void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, int64_t begin, int64_t end,
+                            const struct meg_sentence_map_conf *c)
 {
     gather(m, d, NULL, begin, end, c);
 }
 
-int meg_block_map_build(struct meg_sentence_map *m, const struct meg_indexed *d,
-                        const struct meg_indexed *titles, int64_t begin, int64_t end,
-                        const struct meg_sentence_map_conf *c, struct meg_err *e)
+int meg_block_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, const struct meg_indexed *titles,
+                        int64_t begin, int64_t end, const struct meg_sentence_map_conf *c, struct meg_err *e)
 {
     if (meg_indexed_sequences(titles) != meg_indexed_documents(d))
         return meg_fail(e, MEG_EFORMAT,
-                        "%s.idx: %" PRId64 " sequences, should be a title for each of the %" PRId64
-                        " documents of %s",
-                        meg_indexed_prefix(titles), meg_indexed_sequences(titles),
-                        meg_indexed_documents(d), meg_indexed_prefix(d));
+                        "%s.idx: %" PRId64 " sequences, should be a title for each of the %" PRId64 " documents of %s",
+                        meg_indexed_prefix(titles), meg_indexed_sequences(titles), meg_indexed_documents(d),
+                        meg_indexed_prefix(d));
     gather(m, d, titles, begin, end, c);
     return 0;
 }

@@ -13,7 +13,7 @@
 #include "data/indexed.h"
 
 enum {
-    MEG_LONG_SENTENCE = 512,         /* tokens; a document with a longer one gives no sample */
+    MEG_LONG_SENTENCE = 512,              /* tokens; a document with a longer one gives no sample */
     MEG_UNLIMITED_EPOCHS = INT32_MAX - 1, /* more than any run needs */
 };
 
@@ -50,8 +50,8 @@ struct meg_sentence_map_conf {
  * Whole epochs are made until there are max_samples, so there may be more; after an epoch that gives
  * nothing there are none.
  */
-void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, int64_t begin,
-                            int64_t end, const struct meg_sentence_map_conf *c);
+void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, int64_t begin, int64_t end,
+                            const struct meg_sentence_map_conf *c);
 
 /*
  * meg_block_map_build - rows (first sentence, one behind the last, document, number of the block in
@@ -61,8 +61,7 @@ void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed
  * Documents are counted as those of d, so that each keeps its own title in any split.  MEG_EFORMAT when
  * titles has other than one sequence a document.
  */
-int meg_block_map_build(struct meg_sentence_map *m, const struct meg_indexed *d,
-                        const struct meg_indexed *titles, int64_t begin, int64_t end,
-                        const struct meg_sentence_map_conf *c, struct meg_err *e);
+int meg_block_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, const struct meg_indexed *titles,
+                        int64_t begin, int64_t end, const struct meg_sentence_map_conf *c, struct meg_err *e);
 
 #endif

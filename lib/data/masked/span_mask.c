@@ -49,8 +49,7 @@ static double *ngram_probs(const struct meg_mask_conf *c)
     return p;
 }
 
-static int64_t draw_words(const struct meg_mask_conf *c, const double *shares,
-                          struct meg_mt19937 *g)
+static int64_t draw_words(const struct meg_mask_conf *c, const double *shares, struct meg_mt19937 *g)
 {
     int64_t n;
 
@@ -73,9 +72,8 @@ static int32_t replacement(int32_t id, enum meg_masked_type kind, const struct m
     return v->drawn ? v->drawn[k] : (int32_t)k;
 }
 
-void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target,
-                     enum meg_masked_type kind, const struct meg_mask_conf *c,
-                     const struct meg_masked_vocab *v, struct meg_mt19937 *g)
+void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target, enum meg_masked_type kind,
+                     const struct meg_mask_conf *c, const struct meg_masked_vocab *v, struct meg_mt19937 *g)
 {
     /* Not rounded: of 6.75, spans are drawn even when 6 tokens are hidden, though none will fit. */
     const double limit = fmin(c->prob * (double)target, fmax(1, rint((double)n * c->prob)));
@@ -86,8 +84,8 @@ void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int
 
     find_words(&w, tokens, n, c->whole_word, v);
     *m = (struct meg_masked_spans){ .position = meg_new((size_t)n * sizeof *m->position),
-                               .original = meg_new((size_t)n * sizeof *m->original),
-                               .first = meg_new(((size_t)n + 1) * sizeof *m->first) };
+                                    .original = meg_new((size_t)n * sizeof *m->original),
+                                    .first = meg_new(((size_t)n + 1) * sizeof *m->first) };
     order = meg_new((size_t)w.n * sizeof *order);
     for (int64_t k = 0; k < w.n; k++)
         order[k] = (int32_t)k;
@@ -114,8 +112,7 @@ void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int
         }
         m->first[++m->nspan] = m->n;
     }
-    meg_mt19937_shuffle_i32(g, order,
-                            w.n); /* as the reference, for spans that it does not permute */
+    meg_mt19937_shuffle_i32(g, order, w.n); /* as the reference, for spans that it does not permute */
     free(order);
     free(w.position);
     free(w.first);

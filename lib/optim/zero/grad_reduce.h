@@ -17,16 +17,16 @@ struct meg_reducer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
     struct meg_nan_guard *watch;
-    char *g;                 /* [params->flat] of type t */
+    char *g; /* [params->flat] of type t */
     enum meg_dtype t;
-    bool overlaps;           /* a bucket begins when its gradients are there, not when all are */
-    int64_t *left;           /* [nsections] backward passes that are still to write it */
-    bool *is_settled;        /* [nsections] its part of the first sum is done */
-    int *waits;              /* [nbuckets] sections in it that are not settled */
-    bool *has_begun;         /* [nbuckets] */
-    struct meg_comm *group;  /* of what is under way */
+    bool overlaps;          /* a bucket begins when its gradients are there, not when all are */
+    int64_t *left;          /* [nsections] backward passes that are still to write it */
+    bool *is_settled;       /* [nsections] its part of the first sum is done */
+    int *waits;             /* [nbuckets] sections in it that are not settled */
+    bool *has_begun;        /* [nbuckets] */
+    struct meg_comm *group; /* of what is under way */
     struct meg_work *work;
-    int bucket;              /* that is under way, or -1 */
+    int bucket; /* that is under way, or -1 */
 };
 
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
@@ -49,10 +49,10 @@ void meg_reducer_end(struct meg_reducer *r);
 struct meg_gatherer {
     const struct meg_params *params;
     struct meg_comm *slices;
-    char *w;                 /* [params->flat] of type t */
+    char *w; /* [params->flat] of type t */
     enum meg_dtype t;
     struct meg_work *work;
-    int bucket;              /* that is under way; those behind it are there */
+    int bucket; /* that is under way; those behind it are there */
 };
 
 void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *slices, void *w,

@@ -20,12 +20,12 @@ struct meg_layer_reducer {
     const struct meg_params *params;
     const struct meg_ops *op;
     struct meg_nan_guard *watch;
-    char *g;                 /* [meg_params_unsharded_numel] of type t; zero but for what a pass is writing */
+    char *g; /* [meg_params_unsharded_numel] of type t; zero but for what a pass is writing */
     enum meg_dtype t;
-    void *sum;               /* [slices of all buckets] of type t, what is added up */
-    bool overlaps;           /* a section's go on while the pass does */
+    void *sum;     /* [slices of all buckets] of type t, what is added up */
+    bool overlaps; /* a section's go on while the pass does */
     struct meg_work *work;
-    int section;             /* that is under way, or -1 */
+    int section; /* that is under way, or -1 */
 };
 
 /* A backward pass comes to a section: its place is zero from now on. */
@@ -40,11 +40,11 @@ void meg_layer_reducer_end(struct meg_layer_reducer *q);
 struct meg_layer_gatherer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
-    char *w;                 /* [meg_params_unsharded_numel] of type t */
-    const char *slice;       /* [slices of all buckets] of type t */
+    char *w;           /* [meg_params_unsharded_numel] of type t */
+    const char *slice; /* [slices of all buckets] of type t */
     enum meg_dtype t;
-    bool overlaps;           /* the section that comes next is on its way meanwhile */
-    int there[MEG_UNSHARDED_BUFFERS];    /* the section in each place, or -1 */
+    bool overlaps;                    /* the section that comes next is on its way meanwhile */
+    int there[MEG_UNSHARDED_BUFFERS]; /* the section in each place, or -1 */
     struct meg_work *work;
     bool is_under_way;
 };

@@ -56,7 +56,7 @@ static int check_stage(const struct meg_layout *l, const struct meg_zero_conf *c
 }
 
 int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_tied, enum meg_dtype params,
-                  struct meg_err *e)
+                 struct meg_err *e)
 {
     const int64_t most = l->dp > 40 ? l->dp * 1000000 : 40000000;
     int stage, r;

@@ -20,10 +20,10 @@ MEG_BEGIN_DECLS
 struct meg_zero_conf {
     bool use_distributed_optimizer;
     int64_t instances;
-    int64_t bucket_size;     /* elements */
+    int64_t bucket_size; /* elements */
     bool overlap_grad_reduce, overlap_param_gather;
-    int64_t zero_stage;      /* 1 optimizer state, 2 gradients, 3 parameters, too; MEG_UNSET: not said */
-    bool use_torch_fsdp2;    /* stage 3, by that one's rules */
+    int64_t zero_stage;   /* 1 optimizer state, 2 gradients, 3 parameters, too; MEG_UNSET: not said */
+    bool use_torch_fsdp2; /* stage 3, by that one's rules */
 };
 extern const struct meg_opt meg_zero_opts[];
 
@@ -32,12 +32,12 @@ extern const struct meg_opt meg_zero_opts[];
  * option, its value and the rule.
  */
 int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_tied, enum meg_dtype params,
-                  struct meg_err *e);
+                 struct meg_err *e);
 
 /* A run of the flat buffer that this rank updates. */
 struct meg_zero_bucket_shard {
-    int64_t begin, end;      /* elements of the flat buffer */
-    int64_t at;              /* where it begins in buffers of pieces, which hold one behind the other */
+    int64_t begin, end;             /* elements of the flat buffer */
+    int64_t at;                     /* where it begins in buffers of pieces, which hold one behind the other */
     struct meg_hparam_range *range; /* nranges of them, counted from begin */
     int nranges;
 };
@@ -45,14 +45,14 @@ struct meg_zero_bucket_shard {
 /* A run of a piece within one row of the parameter table. */
 struct meg_zero_param_range {
     int piece, row;
-    int64_t begin, end;      /* counted from the piece's begin */
+    int64_t begin, end; /* counted from the piece's begin */
 };
 
 struct meg_zero_shard {
     struct meg_zero_bucket_shard *piece; /* all of the flat buffer, or this rank's slice of each bucket */
-    struct meg_elem_range *span;   /* [npieces] begin and end of each */
+    struct meg_elem_range *span;         /* [npieces] begin and end of each */
     int nbucket_shards;
-    int64_t n;               /* elements of all pieces */
+    int64_t n;                        /* elements of all pieces */
     struct meg_zero_param_range *run; /* every element of every row that is in a piece, in order */
     int nruns;
 };

@@ -23,14 +23,12 @@ static bool is_in(int32_t cp, const struct range *r, size_t n)
 /* The list of Hugging Face begins a block at U+2B920 instead of U+2B820. */
 static bool is_ideograph(int32_t cp, bool is_hf)
 {
-    static const struct range block[] = { { 0x4E00, 0x9FFF },   { 0x3400, 0x4DBF },
-                                          { 0x20000, 0x2A6DF }, { 0x2A700, 0x2B73F },
-                                          { 0x2B740, 0x2B81F }, { 0xF900, 0xFAFF },
+    static const struct range block[] = { { 0x4E00, 0x9FFF },   { 0x3400, 0x4DBF },   { 0x20000, 0x2A6DF },
+                                          { 0x2A700, 0x2B73F }, { 0x2B740, 0x2B81F }, { 0xF900, 0xFAFF },
                                           { 0x2F800, 0x2FA1F } };
 
     return cp >= 0x3400 &&
-        (is_in(cp, block, sizeof block / sizeof *block) ||
-         (cp >= (is_hf ? 0x2B920 : 0x2B820) && cp <= 0x2CEAF));
+           (is_in(cp, block, sizeof block / sizeof *block) || (cp >= (is_hf ? 0x2B920 : 0x2B820) && cp <= 0x2CEAF));
 }
 
 bool meg_bert_is_safe_split(int32_t cp)
@@ -41,8 +39,8 @@ bool meg_bert_is_safe_split(int32_t cp)
 bool meg_bert_is_punctuation(int32_t cp)
 {
     if (cp < 0x80)
-        return (cp >= 0x21 && cp <= 0x2F) || (cp >= 0x3A && cp <= 0x40) ||
-            (cp >= 0x5B && cp <= 0x60) || (cp >= 0x7B && cp <= 0x7E);
+        return (cp >= 0x21 && cp <= 0x2F) || (cp >= 0x3A && cp <= 0x40) || (cp >= 0x5B && cp <= 0x60) ||
+               (cp >= 0x7B && cp <= 0x7E);
     switch (utf8proc_category(cp)) {
     case UTF8PROC_CATEGORY_PC:
     case UTF8PROC_CATEGORY_PD:
@@ -50,10 +48,8 @@ bool meg_bert_is_punctuation(int32_t cp)
     case UTF8PROC_CATEGORY_PE:
     case UTF8PROC_CATEGORY_PI:
     case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO:
-        return true;
-    default:
-        return false;
+    case UTF8PROC_CATEGORY_PO: return true;
+    default: return false;
     }
 }
 
@@ -127,14 +123,11 @@ static int32_t clean(int32_t cp)
         return -1;
     switch (utf8proc_category(cp)) {
     case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-        return -1;
+    case UTF8PROC_CATEGORY_CF: return -1;
     case UTF8PROC_CATEGORY_ZS:
     case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-        return ' ';
-    default:
-        return cp;
+    case UTF8PROC_CATEGORY_ZP: return ' ';
+    default: return cp;
     }
 }
 
@@ -143,16 +136,15 @@ static bool is_starter(int32_t cp)
 {
     utf8proc_int32_t part[32];
 
-    return cp < 0x300 ||
-        (utf8proc_decompose_char(cp, part, 32, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, NULL) > 0 &&
-         utf8proc_get_property(part[0])->combining_class == 0);
+    return cp < 0x300 || (utf8proc_decompose_char(cp, part, 32, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, NULL) > 0 &&
+                          utf8proc_get_property(part[0])->combining_class == 0);
 }
 
 /* Can what is before b, of which a is the last, be put in lower case and decomposed apart from it? */
 static bool can_split_between(int32_t a, int32_t b)
 {
     return a != 0x3A3 && b != 0x3A3 && !meg_char_is_case_ignorable(a) && !meg_char_is_case_ignorable(b) &&
-        is_starter(b);
+           is_starter(b);
 }
 
 void meg_bert_basic_free(struct meg_bert_basic_tokenizer *r)
@@ -187,8 +179,7 @@ static void end_word(struct meg_bert_basic_tokenizer *r, struct meg_str *out)
 
 int meg_bert_run_error(struct meg_err *e)
 {
-    return meg_fail(e, MEG_EFORMAT,
-                    "more than %d marks and signs in a row, without a letter or a blank; break them up",
+    return meg_fail(e, MEG_EFORMAT, "more than %d marks and signs in a row, without a letter or a blank; break them up",
                     MEG_BERT_MAX_RUN);
 }
 
@@ -248,8 +239,7 @@ static void finish(const struct meg_bert_normalizer *b, struct meg_codepoints *c
     c->n = 0;
 }
 
-void meg_bert_normalize(const struct meg_bert_normalizer *b, const char *text, int64_t n,
-                        struct meg_str *out)
+void meg_bert_normalize(const struct meg_bert_normalizer *b, const char *text, int64_t n, struct meg_str *out)
 {
     enum { AT_ONCE = 4096 };
     struct meg_codepoints c = { 0 }, d = { 0 };

@@ -44,7 +44,6 @@ int meg_bert_run_error(struct meg_err *e); /* what to say then */
 struct meg_bert_normalizer {
     bool clean_text, handle_chinese_chars, strip_accents, lowercase;
 };
-void meg_bert_normalize(const struct meg_bert_normalizer *b, const char *text, int64_t n,
-                        struct meg_str *out);
+void meg_bert_normalize(const struct meg_bert_normalizer *b, const char *text, int64_t n, struct meg_str *out);
 
 #endif

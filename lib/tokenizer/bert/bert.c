@@ -21,13 +21,12 @@ struct bert {
     bool is_share;
     struct meg_wordcache cache;
     struct meg_wordcache_lookup word[BATCH]; /* words and stretches that wait for their ids, */
-    int nwords;                    /* their places in the cache on the way to the processor */
+    int nwords;                              /* their places in the cache on the way to the processor */
     struct meg_bert_basic_tokenizer reader;
     struct meg_str words; /* some of one stretch */
 };
 
-static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bool is_lower,
-                    struct meg_err *e)
+static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bool is_lower, struct meg_err *e)
 {
     int64_t nextra = c->vocab_extra_ids == MEG_UNSET ? 0 : c->vocab_extra_ids;
     char extra[32];
@@ -36,13 +35,14 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bo
     int r;
 
     if (!meg_megatron_release_find(c->megatron_release)->has_bert)
-        return meg_fail(e, MEG_EUSAGE, "%s: --megatron-release %s splits words otherwise; 0.14 is the last that is "
-                        "followed", c->type, c->megatron_release);
+        return meg_fail(e, MEG_EUSAGE,
+                        "%s: --megatron-release %s splits words otherwise; 0.14 is the last that is "
+                        "followed",
+                        c->type, c->megatron_release);
     if (!c->vocab_file)
         return meg_fail(e, MEG_EUSAGE, "%s needs --vocab-file", c->type);
     if (nextra < 0 || nextra > 1000000)
-        return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %lld is not in 0..1000000",
-                        (long long)nextra);
+        return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %lld is not in 0..1000000", (long long)nextra);
     if ((r = meg_bert_files_load(&files, c->vocab_file, nextra, e)) < 0)
         return r;
     t = meg_new(sizeof *t);
@@ -52,10 +52,9 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bo
     t->base.vocab_size = files->tokens.n;
     t->base.roles = files->roles;
     snprintf(extra, sizeof extra, "%lld", (long long)nextra);
-    meg_tok_set_description(&t->base, "_BertWordPieceTokenizer",
-                            (const char *const[]){ c->vocab_file, NULL },
-                            (const char *const[]){ "lower_case", is_lower ? "True" : "False",
-                                                   "vocab_extra_ids", extra, NULL });
+    meg_tok_set_description(
+        &t->base, "_BertWordPieceTokenizer", (const char *const[]){ c->vocab_file, NULL },
+        (const char *const[]){ "lower_case", is_lower ? "True" : "False", "vocab_extra_ids", extra, NULL });
     *out = &t->base;
     return MEG_OK;
 }
@@ -95,8 +94,7 @@ static struct meg_tokenizer *bert_share(const struct meg_tokenizer *base)
 enum { LONG = 1 << 12 }; /* more bytes are not remembered; ASCII letters, they are an unknown word */
 
 /* Append the ids of what is not remembered, by all rules. */
-static int encode_uncached(struct bert *t, const char *s, int64_t n, struct meg_ids *out,
-                      struct meg_err *e)
+static int encode_uncached(struct bert *t, const char *s, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
     int r;
 
@@ -107,8 +105,7 @@ static int encode_uncached(struct bert *t, const char *s, int64_t n, struct meg_
             const char *word = t->words.s + at;
 
             len = strlen(word);
-            out->n +=
-                meg_wordpiece_encode(&t->files->pieces, word, (int64_t)len, out->v + out->n);
+            out->n += meg_wordpiece_encode(&t->files->pieces, word, (int64_t)len, out->v + out->n);
         }
         if (n > LONG)
             meg_ids_spill(out);
@@ -159,8 +156,8 @@ static int encode_batch(struct bert *t, struct stretch *x, struct meg_ids *out, 
 }
 
 /* A word or stretch of n bytes; what is before end may be read. */
-static int add_word(struct bert *t, struct stretch *x, const char *s, int64_t n, const char *end,
-                    struct meg_ids *out, struct meg_err *e)
+static int add_word(struct bert *t, struct stretch *x, const char *s, int64_t n, const char *end, struct meg_ids *out,
+                    struct meg_err *e)
 {
     struct meg_wordcache_lookup *w;
     int r;
@@ -230,8 +227,7 @@ static bool not_case_ignorable(char c)
     return !memchr("'.:^`", c, 5);
 }
 
-static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
-                       struct meg_err *e)
+static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
     struct bert *t = (struct bert *)base;
     const unsigned char *kind = kinds();
@@ -246,9 +242,7 @@ static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
     for (const char *s = text, *p; s < end && r == MEG_OK; s = p) {
         p = s + 1;
         switch (kind[(unsigned char)*s]) {
-        case BLANK:
-            begin_chunk(t, &x, p, out);
-            break;
+        case BLANK: begin_chunk(t, &x, p, out); break;
         case LETTER:
             while (p < end && kind[(unsigned char)*p] == LETTER)
                 p++;
@@ -275,8 +269,7 @@ static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
     return r < 0 ? r : encode_batch(t, &x, out, e);
 }
 
-static void bert_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,
-                       struct meg_str *out)
+static void bert_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)
 {
     const struct meg_strtab *tokens = &((const struct bert *)base)->files->tokens;
 
@@ -291,15 +284,13 @@ static void bert_bytes(const struct meg_tokenizer *base, const int32_t *ids, int
 static size_t last_cut(const struct meg_str *s)
 {
     for (size_t i = s->n > 2 ? s->n - 2 : 0; i > 0; i--) {
-        if (s->s[i] == ' ' && s->s[i - 1] != ' ' && s->s[i - 1] != '\'' &&
-            !strchr(".?!,'n ", s->s[i + 1]))
+        if (s->s[i] == ' ' && s->s[i - 1] != ' ' && s->s[i - 1] != '\'' && !strchr(".?!,'n ", s->s[i + 1]))
             return i;
     }
     return 0;
 }
 
-static void bert_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
-                        struct meg_str *out)
+static void bert_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {
     const struct meg_strtab *tokens = &((const struct bert *)d->tok)->files->tokens;
     struct meg_str part = { 0 };
@@ -325,17 +316,11 @@ static void bert_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool
 }
 
 const struct meg_tok_class meg_tok_bert_lower = {
-    "BertWordPieceLowerCase",
-    open_lower,
-    bert_close,
-    bert_share,
-    bert_encode,
-    bert_bytes,
-    bert_decode,
-    true, MEG_TOK_LIB_MEGATRON,
+    "BertWordPieceLowerCase", open_lower, bert_close, bert_share, bert_encode, bert_bytes, bert_decode, true,
+    MEG_TOK_LIB_MEGATRON,
 };
 
 const struct meg_tok_class meg_tok_bert_case = {
-    "BertWordPieceCase", open_case, bert_close, bert_share, bert_encode, bert_bytes, bert_decode,
-    true, MEG_TOK_LIB_MEGATRON,
+    "BertWordPieceCase", open_case,   bert_close, bert_share,           bert_encode,
+    bert_bytes,          bert_decode, true,       MEG_TOK_LIB_MEGATRON,
 };

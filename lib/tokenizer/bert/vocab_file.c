@@ -37,8 +37,7 @@ static void strip(const char **s, const char **end)
     }
 }
 
-static int read_tokens(struct meg_strtab *t, const char *path, const char *s, size_t n,
-                       struct meg_err *e)
+static int read_tokens(struct meg_strtab *t, const char *path, const char *s, size_t n, struct meg_err *e)
 {
     const char *end = s + n;
     int64_t bad = meg_utf8_find_invalid(s, (int64_t)n);
@@ -54,12 +53,12 @@ static int read_tokens(struct meg_strtab *t, const char *path, const char *s, si
         next = stop + (end - stop >= 2 && stop[0] == '\r' && stop[1] == '\n') + 1;
         strip(&token, &stop);
         if (token == stop)
-            return meg_fail(e, MEG_EFORMAT, "%s, line %lld: no token; a vocabulary has one a line",
-                            path, (long long)line);
+            return meg_fail(e, MEG_EFORMAT, "%s, line %lld: no token; a vocabulary has one a line", path,
+                            (long long)line);
         k = meg_strtab_add(t, token, stop - token);
         if (k < line - 1)
-            return meg_fail(e, MEG_EFORMAT, "%s, line %lld: '%.*s' is on line %lld, too", path,
-                            (long long)line, (int)(stop - token), token, (long long)k + 1);
+            return meg_fail(e, MEG_EFORMAT, "%s, line %lld: '%.*s' is on line %lld, too", path, (long long)line,
+                            (int)(stop - token), token, (long long)k + 1);
         s = next;
     }
     return MEG_OK;
@@ -76,11 +75,9 @@ static int find_roles(struct meg_bert_files *f, const char *path, int32_t *unk, 
     const struct {
         const char *token;
         int32_t *id;
-    } needed[] = { { "[CLS]", &r->cls },
-                   { "[SEP]", &r->sep },
-                   { "[PAD]", &r->pad },
-                   { "[MASK]", &r->mask },
-                   { "[UNK]", unk } };
+    } needed[] = {
+        { "[CLS]", &r->cls }, { "[SEP]", &r->sep }, { "[PAD]", &r->pad }, { "[MASK]", &r->mask }, { "[UNK]", unk }
+    };
 
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
         const char *s = needed[i].token;
@@ -92,8 +89,7 @@ static int find_roles(struct meg_bert_files *f, const char *path, int32_t *unk, 
     return MEG_OK;
 }
 
-int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t nextra,
-                        struct meg_err *e)
+int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t nextra, struct meg_err *e)
 {
     struct meg_bert_files *f = meg_new(sizeof *f);
     struct meg_err inner;
@@ -101,8 +97,7 @@ int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t n
     int32_t unk;
     int r;
 
-    if ((r = meg_tok_read_file(path, &file, e)) < 0 ||
-        (r = read_tokens(&f->tokens, path, file.s, file.n, e)) < 0 ||
+    if ((r = meg_tok_read_file(path, &file, e)) < 0 || (r = read_tokens(&f->tokens, path, file.s, file.n, e)) < 0 ||
         (r = find_roles(f, path, &unk, e)) < 0)
         goto out;
     if ((r = meg_wordpiece_build(&f->pieces, &f->tokens, NULL, "##", unk, MAX_WORD, &inner)) < 0) {

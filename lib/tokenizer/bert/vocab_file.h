@@ -19,8 +19,7 @@ struct meg_bert_files {
  * MEG_EFORMAT, with the line, for invalid UTF-8, an empty line, or a token that stands there twice; and
  * when [CLS], [SEP], [PAD], [MASK] or [UNK] is missing.
  */
-int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t nextra,
-                        struct meg_err *e);
+int meg_bert_files_load(struct meg_bert_files **out, const char *path, int64_t nextra, struct meg_err *e);
 void meg_bert_files_free(struct meg_bert_files *f); /* accepts NULL */
 
 #endif

@@ -5,8 +5,8 @@
 
 #include "base/mem.h"
 
-int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens, const int32_t *id,
-                        const char *prefix, int32_t unk, int64_t max_chars, struct meg_err *e)
+int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens, const int32_t *id, const char *prefix,
+                        int32_t unk, int64_t max_chars, struct meg_err *e)
 {
     size_t skip = strlen(prefix);
     struct meg_trie_key *first = meg_realloc_array(NULL, (size_t)tokens->n + 1, sizeof *first);

@@ -22,8 +22,8 @@ struct meg_wordpiece {
  * meg_wordpiece_build - a lookup of the tokens, of which number k has id[k], or k where id is
  * NULL.  Of an empty prefix all tokens do both.  MEG_EFORMAT when they are too many.
  */
-int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens, const int32_t *id,
-                        const char *prefix, int32_t unk, int64_t max_chars, struct meg_err *e);
+int meg_wordpiece_build(struct meg_wordpiece *w, const struct meg_strtab *tokens, const int32_t *id, const char *prefix,
+                        int32_t unk, int64_t max_chars, struct meg_err *e);
 void meg_wordpiece_free(struct meg_wordpiece *w);
 
 /* The ids of a word of n bytes, well-formed UTF-8, written to ids [max(n, 1)]; returns their number. */

@@ -134,7 +134,7 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
 /* How to merge. */
 struct how {
     const struct meg_bpe *b;
-    bool is_one;               /* meg_bpe_merge_leftmost */
+    bool is_one;                    /* meg_bpe_merge_leftmost */
     struct meg_bpe_rev_merge *seen; /* or NULL */
 };
 
@@ -235,8 +235,7 @@ struct node {
     int32_t rank;       /* NO_RANK where the node is gone or about to be looked up again */
 };
 
-static void requeue_pair(const struct how *how, const int32_t *sym, struct node *node, int32_t at,
-                       struct heap *h)
+static void requeue_pair(const struct how *how, const int32_t *sym, struct node *node, int32_t at, struct heap *h)
 {
     int32_t rank;
 
@@ -302,8 +301,7 @@ static int64_t merge(const struct how *how, int32_t *sym, int64_t n)
     return n <= MEG_BPE_SHORT ? merge_short(how, sym, n) : merge_long(how, sym, n, NULL);
 }
 
-int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_one, int32_t *sym, int64_t n,
-                             int32_t *begin)
+int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_one, int32_t *sym, int64_t n, int32_t *begin)
 {
     const struct how how = { .b = b, .is_one = is_one };
 
@@ -317,8 +315,7 @@ int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n)
     return merge(&how, sym, n);
 }
 
-int64_t meg_bpe_merge_leftmost(const struct meg_bpe *b, int32_t *sym, int64_t n,
-                          struct meg_bpe_rev_merge *seen)
+int64_t meg_bpe_merge_leftmost(const struct meg_bpe *b, int32_t *sym, int64_t n, struct meg_bpe_rev_merge *seen)
 {
     const struct how how = { .b = b, .is_one = true, .seen = seen };
 

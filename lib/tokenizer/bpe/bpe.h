@@ -58,12 +58,10 @@ struct meg_bpe_rev_merge {
     int32_t left, right;
 };
 int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n);
-int64_t meg_bpe_merge_leftmost(const struct meg_bpe *b, int32_t *sym, int64_t n,
-                          struct meg_bpe_rev_merge *seen);
+int64_t meg_bpe_merge_leftmost(const struct meg_bpe *b, int32_t *sym, int64_t n, struct meg_bpe_rev_merge *seen);
 
 /* The same by the other way for long pieces, n >= 1; begin [n] out: where each of those left began. */
-int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_one, int32_t *sym, int64_t n,
-                             int32_t *begin);
+int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_one, int32_t *sym, int64_t n, int32_t *begin);
 
 /*
  * meg_bpe_stream - merge a piece of any length in bounded memory, a window at a time

@@ -32,11 +32,11 @@ struct window {
 
 struct stream {
     const struct meg_bpe_stream *s;
-    int64_t size;          /* of a window */
-    int32_t *piece;        /* [2 size] symbols of the piece that are still to be put out; */
-    int64_t n;             /* so many are at hand; less than 2 size: there are no more */
+    int64_t size;   /* of a window */
+    int32_t *piece; /* [2 size] symbols of the piece that are still to be put out; */
+    int64_t n;      /* so many are at hand; less than 2 size: there are no more */
     struct window at, next;
-    int32_t *last;         /* [nlast] what the last symbol that was put out was made from */
+    int32_t *last; /* [nlast] what the last symbol that was put out was made from */
     int64_t nlast;
 };
 
@@ -68,8 +68,7 @@ static void merge(const struct stream *x, struct window *w, int64_t from)
 }
 
 /* Does a symbol made from left [n] stay apart from the one made from right [m]? */
-static bool is_safe_cut(const struct stream *x, const int32_t *left, int64_t n, const int32_t *right,
-                       int64_t m)
+static bool is_safe_cut(const struct stream *x, const int32_t *left, int64_t n, const int32_t *right, int64_t m)
 {
     int32_t *sym = meg_realloc_array(NULL, (size_t)(n + m), sizeof *sym);
     int32_t *begin = meg_realloc_array(NULL, (size_t)(n + m), sizeof *begin);
@@ -96,8 +95,7 @@ static int64_t cut(struct stream *x)
 
         merge(x, &x->next, begin[0]);
         if (x->next.begin[1] == begin[1] - begin[0] ||
-            is_safe_cut(x, x->piece + begin[-1], begin[0] - begin[-1], x->piece + begin[0],
-                       x->next.begin[1]))
+            is_safe_cut(x, x->piece + begin[-1], begin[0] - begin[-1], x->piece + begin[0], x->next.begin[1]))
             return k;
     }
     return 0;
@@ -111,8 +109,7 @@ static bool enlarge(struct stream *x)
     set_size(x, 2 * x->size);
     fill(x);
     merge(x, &x->at, 0);
-    return x->nlast == 0 || x->at.begin[1] == was ||
-        is_safe_cut(x, x->last, x->nlast, x->piece, x->at.begin[1]);
+    return x->nlast == 0 || x->at.begin[1] == was || is_safe_cut(x, x->last, x->nlast, x->piece, x->at.begin[1]);
 }
 
 static void put(struct stream *x, int64_t k)
@@ -162,5 +159,6 @@ int meg_bpe_stream_error(int64_t n, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFORMAT,
                     "a word of %lld bytes cannot be merged piece by piece with this vocabulary; break it "
-                    "up", (long long)n);
+                    "up",
+                    (long long)n);
 }

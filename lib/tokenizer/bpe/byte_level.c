@@ -25,8 +25,7 @@ static int64_t merge(const struct meg_bytebpe *b, const char *s, int64_t n, int3
     }
     for (int64_t i = 0; i < n; i++)
         ids[i] = b->byte_id[(unsigned char)s[i]];
-    nids = b->is_leftmost ? meg_bpe_merge_leftmost(&b->bpe, ids, n, NULL)
-                            : meg_bpe_merge(&b->bpe, ids, n);
+    nids = b->is_leftmost ? meg_bpe_merge_leftmost(&b->bpe, ids, n, NULL) : meg_bpe_merge(&b->bpe, ids, n);
     for (int64_t i = 0; i < nids; i++) {
         if (ids[i] >= 0 || b->missing >= 0)
             ids[kept++] = ids[i] < 0 ? b->missing : ids[i];
@@ -47,7 +46,7 @@ enum { BATCH = 128 };
 
 /* Up to BATCH pieces; their places in the cache are on their way to the processor. */
 static int next_pretokens(const struct meg_wordcache *cache, struct meg_pretokens *pieces,
-                       struct meg_wordcache_lookup *piece)
+                          struct meg_wordcache_lookup *piece)
 {
     const char *s;
     int64_t len;
@@ -89,8 +88,7 @@ static void put_ids(void *of, const int32_t *sym, int64_t n)
     meg_ids_spill(p->out);
 }
 
-static int encode_long(const struct meg_bytebpe *b, const char *s, int64_t n, struct meg_ids *out,
-                       struct meg_err *e)
+static int encode_long(const struct meg_bytebpe *b, const char *s, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
     struct long_piece p = { b, s, s + n, out };
     int64_t k = meg_strtab_find(&b->whole, s, n);
@@ -102,12 +100,12 @@ static int encode_long(const struct meg_bytebpe *b, const char *s, int64_t n, st
     }
     return meg_bpe_stream(
                &(struct meg_bpe_stream){ &b->bpe, b->is_leftmost, read_symbols, put_ids, &p, MEG_BPE_WINDOW })
-        ? MEG_OK
-        : meg_bpe_stream_error(n, e);
+               ? MEG_OK
+               : meg_bpe_stream_error(n, e);
 }
 
 static int encode_pretokens(struct meg_bytebpe_encoder *c, const struct meg_wordcache_lookup *piece, int n,
-                         struct meg_ids *out, struct meg_err *e)
+                            struct meg_ids *out, struct meg_err *e)
 {
     const struct meg_wordcache_lookup *last = &piece[n - 1];
     int r;
@@ -130,8 +128,8 @@ static int encode_pretokens(struct meg_bytebpe_encoder *c, const struct meg_word
     return MEG_OK;
 }
 
-int meg_bytebpe_encode(struct meg_bytebpe_encoder *c, const char *text, int64_t n,
-                       struct meg_ids *out, struct meg_err *e)
+int meg_bytebpe_encode(struct meg_bytebpe_encoder *c, const char *text, int64_t n, struct meg_ids *out,
+                       struct meg_err *e)
 {
     struct meg_wordcache_lookup piece[BATCH];
     int r = MEG_OK;

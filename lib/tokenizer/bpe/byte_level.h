@@ -31,8 +31,8 @@ struct meg_bytebpe_encoder {
     struct meg_pretokens pieces;
 };
 /* Append the ids of text [n], well-formed UTF-8.  MEG_EFORMAT where meg_bpe_stream fails. */
-int meg_bytebpe_encode(struct meg_bytebpe_encoder *c, const char *text, int64_t n,
-                       struct meg_ids *out, struct meg_err *e);
+int meg_bytebpe_encode(struct meg_bytebpe_encoder *c, const char *text, int64_t n, struct meg_ids *out,
+                       struct meg_err *e);
 void meg_bytebpe_encoder_free(struct meg_bytebpe_encoder *c);
 
 #endif

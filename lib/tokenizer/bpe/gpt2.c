@@ -34,8 +34,7 @@ static int gpt2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
     int r;
 
     if (!c->vocab_file || !c->merge_file)
-        return meg_fail(e, MEG_EUSAGE, "GPT2BPETokenizer needs --%s",
-                        c->vocab_file ? "merge-file" : "vocab-file");
+        return meg_fail(e, MEG_EUSAGE, "GPT2BPETokenizer needs --%s", c->vocab_file ? "merge-file" : "vocab-file");
     if ((r = meg_gpt2_files_load(&files, c->vocab_file, c->merge_file, e)) < 0)
         return r;
     t = meg_new(sizeof *t);
@@ -46,8 +45,7 @@ static int gpt2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
     t->base.vocab_size = files->n;
     t->base.roles = meg_tok_no_special_ids;
     t->base.roles.eod = files->eod;
-    meg_tok_set_description(&t->base, "_GPT2BPETokenizer",
-                            (const char *const[]){ c->vocab_file, c->merge_file, NULL },
+    meg_tok_set_description(&t->base, "_GPT2BPETokenizer", (const char *const[]){ c->vocab_file, c->merge_file, NULL },
                             (const char *const[]){ NULL });
     *out = &t->base;
     if (!meg_megatron_release_find(c->megatron_release)->finds_specials)
@@ -85,16 +83,14 @@ static int encode_plain(void *of, const char *text, int64_t n, struct meg_ids *o
     return meg_bytebpe_encode(of, text, n, out, e);
 }
 
-static int gpt2_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
-                       struct meg_err *e)
+static int gpt2_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
     struct gpt2 *t = (struct gpt2 *)base;
 
     return meg_special_tokens_encode(t->specials, text, n, out, encode_plain, &t->coder, e);
 }
 
-static void gpt2_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,
-                       struct meg_str *out)
+static void gpt2_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)
 {
     const struct meg_gpt2_files *f = ((const struct gpt2 *)base)->files;
 
@@ -103,6 +99,6 @@ static void gpt2_bytes(const struct meg_tokenizer *base, const int32_t *ids, int
 }
 
 const struct meg_tok_class meg_tok_gpt2 = {
-    "GPT2BPETokenizer", gpt2_open,  gpt2_close,           gpt2_share,
-    gpt2_encode,        gpt2_bytes, meg_tok_decode_bytes, false, MEG_TOK_LIB_MEGATRON,
+    "GPT2BPETokenizer",   gpt2_open, gpt2_close,           gpt2_share, gpt2_encode, gpt2_bytes,
+    meg_tok_decode_bytes, false,     MEG_TOK_LIB_MEGATRON,
 };

@@ -68,8 +68,8 @@ static int add_token(struct spelled *v, struct meg_json_scan *s, struct meg_str 
     if ((r = read_id(s, &id, &found)) < 0)
         return r;
     if (id < 0)
-        return meg_fail(s->e, MEG_EFORMAT, "token '%.*s' has id %.*s, which is no id", (int)token.n,
-                        token.s, (int)found.n, found.s);
+        return meg_fail(s->e, MEG_EFORMAT, "token '%.*s' has id %.*s, which is no id", (int)token.n, token.s,
+                        (int)found.n, found.s);
     v->id[k] = id;
     meg_json_scan_skip_space(s);
     return MEG_OK;
@@ -112,14 +112,13 @@ static int order_tokens(struct meg_gpt2_files *f, const struct spelled *v, struc
         struct meg_str token = meg_strtab_get(&v->tokens, k);
 
         if (v->id[k] >= f->n) {
-            r = meg_fail(
-                e, MEG_EFORMAT, "token '%.*s' has id %lld; the ids of %lld tokens are 0 to %lld",
-                (int)token.n, token.s, (long long)v->id[k], (long long)f->n, (long long)f->n - 1);
+            r = meg_fail(e, MEG_EFORMAT, "token '%.*s' has id %lld; the ids of %lld tokens are 0 to %lld", (int)token.n,
+                         token.s, (long long)v->id[k], (long long)f->n, (long long)f->n - 1);
         } else if (nth[v->id[k]]) {
             struct meg_str other = meg_strtab_get(&v->tokens, nth[v->id[k]] - 1);
 
-            r = meg_fail(e, MEG_EFORMAT, "tokens '%.*s' and '%.*s' both have id %lld", (int)other.n,
-                         other.s, (int)token.n, token.s, (long long)v->id[k]);
+            r = meg_fail(e, MEG_EFORMAT, "tokens '%.*s' and '%.*s' both have id %lld", (int)other.n, other.s,
+                         (int)token.n, token.s, (long long)v->id[k]);
         } else {
             nth[v->id[k]] = k + 1;
         }
@@ -136,8 +135,7 @@ static int order_tokens(struct meg_gpt2_files *f, const struct spelled *v, struc
     return r;
 }
 
-static int load_vocab(struct meg_gpt2_files *f, struct spelled *v, const struct meg_mmap *file,
-                      struct meg_err *e)
+static int load_vocab(struct meg_gpt2_files *f, struct spelled *v, const struct meg_mmap *file, struct meg_err *e)
 {
     struct meg_err inner = { 0 };
     int lacking = 0, r;
@@ -155,8 +153,7 @@ static int load_vocab(struct meg_gpt2_files *f, struct spelled *v, const struct 
         meg_str_free(&s);
     }
     if (lacking > 0)
-        meg_warn("%s: %d of the 256 bytes are no token; as in Megatron-LM they become id 0",
-                 v->path, lacking);
+        meg_warn("%s: %d of the 256 bytes are no token; as in Megatron-LM they become id 0", v->path, lacking);
     if ((f->eod = id_of(v, EOD, strlen(EOD))) < 0)
         return meg_fail(e, MEG_EFORMAT, "%s: no token %s, which ends a document", v->path, EOD);
     return MEG_OK;
@@ -180,18 +177,16 @@ struct wrong {
     struct meg_str names;
 };
 
-static void add_wrong(struct wrong *w, int64_t line, const char *left, const char *right,
-                      const char *lacks)
+static void add_wrong(struct wrong *w, int64_t line, const char *left, const char *right, const char *lacks)
 {
     if (w->n++ < NAMED)
-        meg_str_printf(&w->names, "%s line %lld: '%s' + '%s', but there is no token '%s'",
-                       w->n > 1 ? ";" : "", (long long)line, left, right, lacks);
+        meg_str_printf(&w->names, "%s line %lld: '%s' + '%s', but there is no token '%s'", w->n > 1 ? ";" : "",
+                       (long long)line, left, right, lacks);
 }
 
 /* One line, which becomes the merge of that rank; 0 when it is blank. */
-static int load_merge(struct meg_gpt2_files *f, const struct spelled *vocab, char *line,
-                      int64_t number, int32_t rank, const char *path, struct meg_str *both,
-                      struct wrong *wrong, struct meg_err *e)
+static int load_merge(struct meg_gpt2_files *f, const struct spelled *vocab, char *line, int64_t number, int32_t rank,
+                      const char *path, struct meg_str *both, struct wrong *wrong, struct meg_err *e)
 {
     char *left = next_word(&line), *right = next_word(&line);
     int32_t l, r, id;
@@ -199,8 +194,8 @@ static int load_merge(struct meg_gpt2_files *f, const struct spelled *vocab, cha
     if (!left)
         return 0;
     if (!right || next_word(&line))
-        return meg_fail(e, MEG_EFORMAT, "%s, line %lld: a merge is two tokens with a blank between",
-                        path, (long long)number);
+        return meg_fail(e, MEG_EFORMAT, "%s, line %lld: a merge is two tokens with a blank between", path,
+                        (long long)number);
     both->n = 0;
     meg_str_add(both, left, strlen(left));
     meg_str_add(both, right, strlen(right));
@@ -214,8 +209,8 @@ static int load_merge(struct meg_gpt2_files *f, const struct spelled *vocab, cha
     return 1;
 }
 
-static int load_merges(struct meg_gpt2_files *f, const struct spelled *vocab, const char *path,
-                       char *text, size_t n, struct meg_err *e)
+static int load_merges(struct meg_gpt2_files *f, const struct spelled *vocab, const char *path, char *text, size_t n,
+                       struct meg_err *e)
 {
     struct wrong wrong = { 0 };
     struct meg_str both = { 0 };
@@ -233,12 +228,12 @@ static int load_merges(struct meg_gpt2_files *f, const struct spelled *vocab, co
     }
     if (n > 1 && text[0] == '{' && text[1] == '"') {
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: begins like a vocabulary, which --vocab-file names; merges are a pair of tokens a line", path);
+                     "%s: begins like a vocabulary, which --vocab-file names; merges are a pair of tokens a line",
+                     path);
         goto out;
     }
     if (n > 0 && text[0] != '#')
-        meg_warn("%s: the first line is not a version but is not read either, as in Megatron-LM",
-                 path);
+        meg_warn("%s: the first line is not a version but is not read either, as in Megatron-LM", path);
     for (line = line ? line + 1 : text + n; (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
         if ((r = load_merge(f, vocab, line, ++number, rank, path, &both, &wrong, e)) < 0)
@@ -246,21 +241,18 @@ static int load_merges(struct meg_gpt2_files *f, const struct spelled *vocab, co
         rank += r;
     }
     if (*line)
-        meg_warn("%s: the last line does not end with a newline and is not read, as in Megatron-LM",
-                 path);
+        meg_warn("%s: the last line does not end with a newline and is not read, as in Megatron-LM", path);
     r = MEG_OK;
     if (wrong.n > 0)
-        r = meg_fail(e, MEG_EFORMAT, "%s does not match %s (%lld of %d merges):%s%s", path,
-                     vocab->path, (long long)wrong.n, rank, wrong.names.s,
-                     wrong.n > NAMED ? "; ..." : "");
+        r = meg_fail(e, MEG_EFORMAT, "%s does not match %s (%lld of %d merges):%s%s", path, vocab->path,
+                     (long long)wrong.n, rank, wrong.names.s, wrong.n > NAMED ? "; ..." : "");
 out:
     meg_str_free(&both);
     meg_str_free(&wrong.names);
     return r;
 }
 
-int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, const char *merge_path,
-                        struct meg_err *e)
+int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, const char *merge_path, struct meg_err *e)
 {
     struct meg_gpt2_files *f = meg_new(sizeof *f);
     struct meg_mmap vocab = { 0 };
@@ -268,8 +260,7 @@ int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, con
     struct spelled spelled = { .path = vocab_path };
     int r;
 
-    if ((r = meg_tok_mmap_file(&vocab, vocab_path, e)) < 0 ||
-        (r = meg_tok_read_file(merge_path, &merges, e)) < 0)
+    if ((r = meg_tok_mmap_file(&vocab, vocab_path, e)) < 0 || (r = meg_tok_read_file(merge_path, &merges, e)) < 0)
         goto out;
     if (memchr(merges.s, 0, merges.n)) {
         r = meg_fail(e, MEG_EFORMAT, "%s: holds a zero byte, so it is no text", merge_path);

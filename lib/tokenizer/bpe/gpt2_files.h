@@ -27,8 +27,7 @@ struct meg_gpt2_files {
  * the vocabulary.  As in Megatron-LM the first line of the merges and what follows its last
  * newline are not read; where that loses a merge there is a warning.
  */
-int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, const char *merge_path,
-                        struct meg_err *e);
+int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, const char *merge_path, struct meg_err *e);
 void meg_gpt2_files_free(struct meg_gpt2_files *f); /* accepts NULL */
 
 #endif

@@ -25,15 +25,13 @@ static void describe(struct meg_tokenizer *t, const struct meg_tok_conf *c, enum
     snprintf(size, sizeof size, "%lld", (long long)t->vocab_size);
     snprintf(nspecial, sizeof nspecial, "%lld", (long long)c->tiktoken_num_special_tokens);
     meg_tok_add_python_list(&special, &c->tiktoken_special_tokens);
-    meg_tok_set_description(
-        t, "CustomTikTokenizer", (const char *const[]){ c->tokenizer_model, NULL },
-        (const char *const[]){ "pattern", meg_pretok_pattern[split], "vocab_size", size,
-                               "num_special_tokens", nspecial, "special_tokens", special.s, NULL });
+    meg_tok_set_description(t, "CustomTikTokenizer", (const char *const[]){ c->tokenizer_model, NULL },
+                            (const char *const[]){ "pattern", meg_pretok_pattern[split], "vocab_size", size,
+                                                   "num_special_tokens", nspecial, "special_tokens", special.s, NULL });
     meg_str_free(&special);
 }
 
-static int tiktoken_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
-                         struct meg_err *e)
+static int tiktoken_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     struct meg_tiktoken_files *files;
     struct tiktoken *t;
@@ -79,16 +77,15 @@ static int encode_plain(void *of, const char *text, int64_t n, struct meg_ids *o
     return meg_bytebpe_encode(of, text, n, out, e);
 }
 
-static int tiktoken_encode(struct meg_tokenizer *base, const char *text, int64_t n,
-                           struct meg_ids *out, struct meg_err *e)
+static int tiktoken_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
+                           struct meg_err *e)
 {
     struct tiktoken *t = (struct tiktoken *)base;
 
     return meg_special_tokens_encode(&t->files->specials, text, n, out, encode_plain, &t->coder, e);
 }
 
-static void tiktoken_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,
-                           struct meg_str *out)
+static void tiktoken_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)
 {
     const struct meg_strtab *tokens = &((const struct tiktoken *)base)->files->tokens;
 
@@ -100,6 +97,6 @@ static void tiktoken_bytes(const struct meg_tokenizer *base, const int32_t *ids,
 }
 
 const struct meg_tok_class meg_tok_tiktoken = {
-    "TikTokenizer",  tiktoken_open,  tiktoken_close,       tiktoken_share,
-    tiktoken_encode, tiktoken_bytes, meg_tok_decode_bytes, false, MEG_TOK_LIB_TIKTOKEN,
+    "TikTokenizer", tiktoken_open,        tiktoken_close, tiktoken_share,       tiktoken_encode,
+    tiktoken_bytes, meg_tok_decode_bytes, false,          MEG_TOK_LIB_TIKTOKEN,
 };

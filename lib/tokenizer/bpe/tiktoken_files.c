@@ -16,20 +16,17 @@ enum {
 };
 
 /* Add the token of the next rank, spelled in base64. */
-static int add_token(struct meg_strtab *t, const char *s, int64_t n, const char *place,
-                     struct meg_err *e)
+static int add_token(struct meg_strtab *t, const char *s, int64_t n, const char *place, struct meg_err *e)
 {
     struct meg_str bytes = { 0 };
     int64_t was = t->n, k;
 
     if (meg_base64_decode(&bytes, s, n) < 0 || bytes.n == 0) {
         meg_str_free(&bytes);
-        return meg_fail(e, MEG_EFORMAT, "%s: '%.*s' is no base64 of a token", place,
-                        (int)(n < 80 ? n : 80), s);
+        return meg_fail(e, MEG_EFORMAT, "%s: '%.*s' is no base64 of a token", place, (int)(n < 80 ? n : 80), s);
     }
     if (bytes.n > MAX_TOKEN) {
-        int r = meg_fail(e, MEG_EFORMAT, "%s: a token of %zu bytes, expected at most %d", place, bytes.n,
-                         MAX_TOKEN);
+        int r = meg_fail(e, MEG_EFORMAT, "%s: a token of %zu bytes, expected at most %d", place, bytes.n, MAX_TOKEN);
 
         meg_str_free(&bytes);
         return r;
@@ -41,8 +38,7 @@ static int add_token(struct meg_strtab *t, const char *s, int64_t n, const char 
     return MEG_OK;
 }
 
-static int read_text(struct meg_strtab *t, const char *path, const struct meg_str *file,
-                     struct meg_err *e)
+static int read_text(struct meg_strtab *t, const char *path, const struct meg_str *file, struct meg_err *e)
 {
     const char *s = file->s, *end = s + file->n;
     char place[4200];
@@ -56,14 +52,11 @@ static int read_text(struct meg_strtab *t, const char *path, const struct meg_st
         stop = stop ? stop : end;
         snprintf(place, sizeof place, "%s, line %lld", path, (long long)line);
         if (!(blank = memchr(s, ' ', (size_t)(stop - s))))
-            return meg_fail(e, MEG_EFORMAT, "%s: a token in base64 and its rank are expected",
-                            place);
+            return meg_fail(e, MEG_EFORMAT, "%s: a token in base64 and its rank are expected", place);
         rank = strtoll(blank + 1, &rest, 10); /* file->s ends with a zero byte */
-        if (rest == blank + 1 || (rest != stop && !(rest + 1 == stop && *rest == '\r')) ||
-            rank != line - 1)
+        if (rest == blank + 1 || (rest != stop && !(rest + 1 == stop && *rest == '\r')) || rank != line - 1)
             return meg_fail(e, MEG_EFORMAT, "%s: rank '%.*s' where %lld is expected", place,
-                            (int)(stop - blank - 1 < 40 ? stop - blank - 1 : 40), blank + 1,
-                            (long long)line - 1);
+                            (int)(stop - blank - 1 < 40 ? stop - blank - 1 : 40), blank + 1, (long long)line - 1);
         if ((r = add_token(t, s, blank - s, place, e)) < 0)
             return r;
         s = stop + 1;
@@ -71,8 +64,8 @@ static int read_text(struct meg_strtab *t, const char *path, const struct meg_st
     return MEG_OK;
 }
 
-static int read_json(struct meg_strtab *t, const char *path, const struct meg_str *file,
-                     int64_t most, struct meg_err *e)
+static int read_json(struct meg_strtab *t, const char *path, const struct meg_str *file, int64_t most,
+                     struct meg_err *e)
 {
     json_t *list;
     char place[4200];
@@ -93,15 +86,11 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
         if (r < 0 || (int64_t)i == most)
             break;
         if (!json_is_object(item)) {
-            r = meg_fail(e, MEG_EFORMAT, "%s: an object of rank and token_bytes is expected",
-                         place);
-        } else if ((r = meg_json_get_i64(item, "rank", MEG_JSON_REQUIRED, &rank, place, e)) ==
-                       MEG_OK &&
-                   (r = meg_json_get_str(item, "token_bytes", MEG_JSON_REQUIRED, &bytes, place, e)) ==
-                       MEG_OK) {
+            r = meg_fail(e, MEG_EFORMAT, "%s: an object of rank and token_bytes is expected", place);
+        } else if ((r = meg_json_get_i64(item, "rank", MEG_JSON_REQUIRED, &rank, place, e)) == MEG_OK &&
+                   (r = meg_json_get_str(item, "token_bytes", MEG_JSON_REQUIRED, &bytes, place, e)) == MEG_OK) {
             if (rank != (int64_t)i)
-                r = meg_fail(e, MEG_EFORMAT, "%s: rank %lld where %zu is expected", place,
-                             (long long)rank, i);
+                r = meg_fail(e, MEG_EFORMAT, "%s: rank %lld where %zu is expected", place, (long long)rank, i);
             else
                 r = add_token(t, bytes, (int64_t)strlen(bytes), place, e);
         }
@@ -109,8 +98,7 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
             struct meg_str byte = meg_strtab_get(t, (int64_t)i);
 
             if (byte.n != 1 || (unsigned char)byte.s[0] != i)
-                r = meg_fail(e, MEG_EFORMAT, "%s: the first 256 tokens must be the bytes in order",
-                             place);
+                r = meg_fail(e, MEG_EFORMAT, "%s: the first 256 tokens must be the bytes in order", place);
         }
     }
     json_decref(list);
@@ -119,8 +107,7 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
 
 /* The special tokens: those given or the usual ones, then names made up until there are n. */
 static int add_special(struct meg_strtab *t, const struct meg_str_list *given, int64_t n,
-                       const struct meg_str_list *usual, const char *filler, int64_t filled,
-                       struct meg_err *e)
+                       const struct meg_str_list *usual, const char *filler, int64_t filled, struct meg_err *e)
 {
     const struct meg_str_list *list = given->n > 0 ? given : usual;
     int64_t was = t->n;
@@ -134,8 +121,7 @@ static int add_special(struct meg_strtab *t, const struct meg_str_list *given, i
             return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: '%s' is a token already", s);
     }
     if (t->n - was > n)
-        return meg_fail(e, MEG_EUSAGE,
-                        "%lld special tokens are more than --tiktoken-num-special-tokens, %lld",
+        return meg_fail(e, MEG_EUSAGE, "%lld special tokens are more than --tiktoken-num-special-tokens, %lld",
                         (long long)(t->n - was), (long long)n);
     while (t->n - was < n) {
         char name[64];
@@ -143,9 +129,7 @@ static int add_special(struct meg_strtab *t, const struct meg_str_list *given, i
 
         snprintf(name, sizeof name, filler, (long long)(t->n - was - filled));
         if (meg_strtab_add(t, name, (int64_t)strlen(name)) < before)
-            return meg_fail(e, MEG_EUSAGE,
-                            "--tiktoken-special-tokens: '%s' is a name of those that fill up",
-                            name);
+            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: '%s' is a name of those that fill up", name);
     }
     return MEG_OK;
 }
@@ -171,8 +155,7 @@ static int fill_merges(struct meg_bytebpe *b, int32_t first_id, const char *path
         int64_t k = meg_strtab_find(&b->whole, &c, 1);
 
         if (k < 0)
-            return meg_fail(e, MEG_EFORMAT, "%s: byte 0x%02x is no token; all 256 must be", path,
-                            i);
+            return meg_fail(e, MEG_EFORMAT, "%s: byte 0x%02x is no token; all 256 must be", path, i);
         b->byte_id[i] = (int32_t)k + first_id;
     }
     b->whole_id = meg_realloc_array(NULL, (size_t)b->whole.n, sizeof *b->whole_id);
@@ -182,8 +165,7 @@ static int fill_merges(struct meg_bytebpe *b, int32_t first_id, const char *path
         b->whole_id[k] = (int32_t)k + first_id;
         for (size_t i = 1; i < token.n; i++) {
             int64_t l = meg_strtab_find(&b->whole, token.s, (int64_t)i);
-            int64_t r =
-                l < 0 ? -1 : meg_strtab_find(&b->whole, token.s + i, (int64_t)(token.n - i));
+            int64_t r = l < 0 ? -1 : meg_strtab_find(&b->whole, token.s + i, (int64_t)(token.n - i));
 
             if (r < 0)
                 continue;
@@ -196,8 +178,7 @@ static int fill_merges(struct meg_bytebpe *b, int32_t first_id, const char *path
     }
     meg_bpe_init(&b->bpe, n);
     for (int64_t i = 0; i < n; i++)
-        meg_bpe_add(&b->bpe, cut[i].left + first_id, cut[i].right + first_id, cut[i].both,
-                    cut[i].both + first_id);
+        meg_bpe_add(&b->bpe, cut[i].left + first_id, cut[i].right + first_id, cut[i].both, cut[i].both + first_id);
     free(cut);
     b->is_leftmost = true;
     return MEG_OK;
@@ -237,8 +218,7 @@ static int find_specials(struct meg_tiktoken_files *f, int64_t n, struct meg_err
 }
 
 /* Special tokens first, then the ranked ones of JSON. */
-static int number_json(struct meg_tiktoken_files *f, const struct meg_tok_conf *c,
-                       struct meg_err *e)
+static int number_json(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {
     static const char *needed[] = { "<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>" };
     const struct meg_megatron_release *release = meg_megatron_release_find(c->megatron_release);
@@ -257,8 +237,8 @@ static int number_json(struct meg_tiktoken_files *f, const struct meg_tok_conf *
         struct meg_str token = meg_strtab_get(&f->rules.whole, k);
 
         if (meg_strtab_add(&f->tokens, token.s, (int64_t)token.n) < was + k)
-            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: '%.*s' is rank %lld, too",
-                            (int)token.n, token.s, (long long)k);
+            return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: '%.*s' is rank %lld, too", (int)token.n, token.s,
+                            (long long)k);
     }
     f->roles.bos = find(&f->tokens, "<s>");
     f->roles.eos = f->roles.eod = find(&f->tokens, "</s>");
@@ -268,8 +248,7 @@ static int number_json(struct meg_tiktoken_files *f, const struct meg_tok_conf *
 }
 
 /* The ranked ones of a text, then special tokens: Llama 3's where the ranks are as many as there. */
-static int number_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *c,
-                       struct meg_err *e)
+static int number_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {
     static const char *names[] = { "<|begin_of_text|>",
                                    "<|end_of_text|>",
@@ -291,8 +270,8 @@ static int number_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *
         meg_strtab_add(&f->tokens, token.s, (int64_t)token.n);
     }
     if ((r = add_special(&f->tokens, &c->tiktoken_special_tokens,
-                         is_llama3 ? LLAMA3_SPECIAL : c->tiktoken_special_tokens.n,
-                         is_llama3 ? &llama3 : &none, "<|reserved_special_token_%lld|>", 5, e)) < 0)
+                         is_llama3 ? LLAMA3_SPECIAL : c->tiktoken_special_tokens.n, is_llama3 ? &llama3 : &none,
+                         "<|reserved_special_token_%lld|>", 5, e)) < 0)
         return r;
     f->roles.bos = find(&f->tokens, "<|begin_of_text|>");
     f->roles.eos = find(&f->tokens, "<|end_of_text|>");
@@ -302,8 +281,7 @@ static int number_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *
     return MEG_OK;
 }
 
-int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_tok_conf *c,
-                            struct meg_err *e)
+int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     const char *path = c->tokenizer_model;
     int64_t nspecial = c->tiktoken_num_special_tokens;
@@ -314,11 +292,10 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
     int r;
 
     if (nspecial < 0 || nspecial > 1000000 || size - nspecial < 256 || size > INT32_MAX)
-        return meg_fail(
-            e, MEG_EUSAGE,
-            "--vocab-size %lld and --tiktoken-num-special-tokens %lld leave no room for "
-            "the 256 bytes",
-            (long long)size, (long long)nspecial);
+        return meg_fail(e, MEG_EUSAGE,
+                        "--vocab-size %lld and --tiktoken-num-special-tokens %lld leave no room for "
+                        "the 256 bytes",
+                        (long long)size, (long long)nspecial);
     f = meg_new(sizeof *f);
     f->roles = meg_tok_no_special_ids;
     f->rules.missing = -1;

@@ -24,8 +24,7 @@ struct meg_tiktoken_files {
  * longer than 4096 bytes or stands there twice, a byte that is no token; MEG_EUSAGE where the special tokens
  * lack one that is needed, stand there twice, are too many or are tokens already, or the file is too small.
  */
-int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_tok_conf *c,
-                            struct meg_err *e);
+int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_tok_conf *c, struct meg_err *e);
 void meg_tiktoken_files_free(struct meg_tiktoken_files *f); /* accepts NULL */
 
 #endif

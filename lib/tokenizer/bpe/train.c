@@ -222,8 +222,7 @@ static void merge_word(struct bpe_train_state *l, uint32_t word, int32_t left, i
 /* The token that left and right make, which may be there already. */
 static int32_t token_of(struct meg_strtab *tokens, int32_t left, int32_t right)
 {
-    struct meg_str a = meg_strtab_get(tokens, left), b = meg_strtab_get(tokens, right),
-                   both = { 0 };
+    struct meg_str a = meg_strtab_get(tokens, left), b = meg_strtab_get(tokens, right), both = { 0 };
     int64_t id;
 
     meg_str_add(&both, a.s, a.n);
@@ -245,8 +244,7 @@ static void add_base_tokens(struct meg_strtab *tokens, int32_t byte_id[256])
     }
 }
 
-static void split_words(struct bpe_train_state *l, const struct meg_strtab *words,
-                        const int32_t byte_id[256])
+static void split_words(struct bpe_train_state *l, const struct meg_strtab *words, const int32_t byte_id[256])
 {
     l->at = words->at;
     l->sym = meg_new(words->bytes.n * sizeof *l->sym);
@@ -278,7 +276,7 @@ static void list_merges(struct bpe_train_state *l, const int32_t *round, int64_t
 }
 
 void meg_bpe_trainer_run(struct meg_bpe_trainer *words, int64_t vocab_size, int64_t min_frequency,
-                   struct meg_bpe_vocab *vocab)
+                         struct meg_bpe_vocab *vocab)
 {
     struct bpe_train_state l = { .vocab = vocab, .count = words->count };
     int32_t byte_id[256], *round = NULL;

@@ -34,8 +34,8 @@ struct meg_bpe_vocab_merge {
 /* What was learnt: id 0 is <|endoftext|>, then the 256 bytes in the order of their characters
  * (tokenizer/bpe/byte_alphabet.h), then one token a merge; a token that two merges make has the first one's id. */
 struct meg_bpe_vocab {
-    struct meg_strtab tokens; /* by id, as bytes */
-    struct meg_bpe_vocab_merge *merge;  /* [nmerges] by rank, no pair twice */
+    struct meg_strtab tokens;          /* by id, as bytes */
+    struct meg_bpe_vocab_merge *merge; /* [nmerges] by rank, no pair twice */
     int64_t nmerges;
 };
 
@@ -44,7 +44,7 @@ struct meg_bpe_vocab {
  * at least once and min_frequency times.  Uses up what l counted.  vocab starts as { 0 }.
  */
 void meg_bpe_trainer_run(struct meg_bpe_trainer *l, int64_t vocab_size, int64_t min_frequency,
-                   struct meg_bpe_vocab *vocab);
+                         struct meg_bpe_vocab *vocab);
 void meg_bpe_vocab_free(struct meg_bpe_vocab *v);
 
 /*

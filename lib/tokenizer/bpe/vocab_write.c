@@ -47,21 +47,20 @@ static void merges_txt(const struct meg_bpe_vocab *v, struct meg_str *out)
 
 static void tokenizer_json(const struct meg_bpe_vocab *v, struct meg_str *out)
 {
-    meg_str_printf(
-        out,
-        "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n"
-        "\"added_tokens\":[{\"id\":0,\"content\":\"%s\",\"single_word\":false,"
-        "\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}],\n"
-        "\"normalizer\":null,\n"
-        "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-        "\"trim_offsets\":true,\"use_regex\":true},\n"
-        "\"post_processor\":null,\n"
-        "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
-        "\"trim_offsets\":true,\"use_regex\":true},\n"
-        "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
-        "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
-        "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":false,\n\"vocab\":",
-        MEG_ENDOFTEXT);
+    meg_str_printf(out,
+                   "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n"
+                   "\"added_tokens\":[{\"id\":0,\"content\":\"%s\",\"single_word\":false,"
+                   "\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}],\n"
+                   "\"normalizer\":null,\n"
+                   "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                   "\"trim_offsets\":true,\"use_regex\":true},\n"
+                   "\"post_processor\":null,\n"
+                   "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
+                   "\"trim_offsets\":true,\"use_regex\":true},\n"
+                   "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
+                   "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
+                   "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":false,\n\"vocab\":",
+                   MEG_ENDOFTEXT);
     vocab_json(v, out);
     meg_str_printf(out, ",\n\"merges\":[");
     for (int64_t i = 0; i < v->nmerges; i++) {

@@ -40,8 +40,10 @@ static int check_bytes(const json_t *vocab, const char *path, struct meg_err *e)
         lacking += !json_object_get(vocab, s.s);
         meg_str_free(&s);
     }
-    return lacking ? meg_fail(e, MEG_EUSAGE, "%s: %d of the 256 bytes are no token; tokenizer.json cannot express "
-                              "that they become id 0", path, lacking)
+    return lacking ? meg_fail(e, MEG_EUSAGE,
+                              "%s: %d of the 256 bytes are no token; tokenizer.json cannot express "
+                              "that they become id 0",
+                              path, lacking)
                    : MEG_OK;
 }
 

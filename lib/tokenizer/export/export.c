@@ -76,14 +76,14 @@ json_t *meg_export_merge(const char *left, size_t nleft, const char *right, size
 json_t *meg_export_byte_level_bpe(json_t *vocab, json_t *merges, bool ignore_merges)
 {
     return meg_export_component("BPE", "{s:n,s:n,s:n,s:n,s:b,s:b,s:b,s:o,s:o}", "dropout", "unk_token",
-                           "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0,
-                           "ignore_merges", ignore_merges, "vocab", vocab, "merges", merges);
+                                "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0,
+                                "ignore_merges", ignore_merges, "vocab", vocab, "merges", merges);
 }
 
 static json_t *byte_level(bool use_regex)
 {
     return meg_export_component("ByteLevel", "{s:b,s:b,s:b}", "add_prefix_space", 0, "trim_offsets", 1, "use_regex",
-                           use_regex);
+                                use_regex);
 }
 
 void meg_export_byte_level(struct meg_export_builder *x, enum meg_pretok split)
@@ -93,11 +93,11 @@ void meg_export_byte_level(struct meg_export_builder *x, enum meg_pretok split)
         x->pre_tokenizer = byte_level(true);
         return;
     }
-    x->pre_tokenizer = meg_export_component(
-        "Sequence", "{s:[o,o]}", "pretokenizers",
-        meg_export_component("Split", "{s:{s:s},s:s,s:b}", "pattern", "Regex", meg_pretok_pattern[split], "behavior",
-                        "Isolated", "invert", 0),
-        byte_level(false));
+    x->pre_tokenizer =
+        meg_export_component("Sequence", "{s:[o,o]}", "pretokenizers",
+                             meg_export_component("Split", "{s:{s:s},s:s,s:b}", "pattern", "Regex",
+                                                  meg_pretok_pattern[split], "behavior", "Isolated", "invert", 0),
+                             byte_level(false));
 }
 
 /* Its own files are taken as they are: only the spelling of its roles is wanted. */
@@ -118,9 +118,8 @@ int meg_export_hf(struct meg_export_builder *x, struct meg_err *e)
 
 static json_t *added_token(const struct meg_export_added_token *t)
 {
-    return json_pack("{s:o,s:b,s:b,s:b,s:b,s:b}", "content", json_stringn_nocheck(t->text.s, t->text.n),
-                     "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", t->is_normalized, "special",
-                     !t->is_normalized);
+    return json_pack("{s:o,s:b,s:b,s:b,s:b,s:b}", "content", json_stringn_nocheck(t->text.s, t->text.n), "single_word",
+                     0, "lstrip", 0, "rstrip", 0, "normalized", t->is_normalized, "special", !t->is_normalized);
 }
 
 /* A list of tokens with their ids; as a map: an object of the tokens by id, as tokenizer_config.json has it. */
@@ -154,9 +153,8 @@ static json_t *text_of(const struct meg_export_builder *x, int32_t id)
 /* A step of a template: the special token, or where it is NULL the text called sequence. */
 static void add_step(json_t *template, json_t *special, const char *sequence, int type)
 {
-    json_array_append_new(template, special
-                                        ? json_pack("{s:{s:O,s:i}}", "SpecialToken", "id", special, "type_id", type)
-                                        : json_pack("{s:{s:s,s:i}}", "Sequence", "id", sequence, "type_id", type));
+    json_array_append_new(template, special ? json_pack("{s:{s:O,s:i}}", "SpecialToken", "id", special, "type_id", type)
+                                            : json_pack("{s:{s:s,s:i}}", "Sequence", "id", sequence, "type_id", type));
 }
 
 /* The ids in front of every text, which an empty one shows; NULL where there are none. */
@@ -180,7 +178,7 @@ static json_t *post_processor(const struct meg_export_builder *x, const struct m
         add_step(pair, NULL, type ? "B" : "A", type);
     }
     return meg_export_component("TemplateProcessing", "{s:o,s:o,s:o}", "single", single, "pair", pair, "special_tokens",
-                           tokens);
+                                tokens);
 }
 
 static void write_tokenizer(struct meg_str *out, struct meg_export_builder *x, const struct meg_ids *before)
@@ -203,7 +201,7 @@ static json_t *roles_of(const struct meg_export_builder *x)
     const struct {
         const char *name;
         int32_t id;
-    } role[] = { { "bos_token", r->bos },   { "cls_token", r->cls }, { "eos_token", r->eod }, { "mask_token", r->mask },
+    } role[] = { { "bos_token", r->bos }, { "cls_token", r->cls }, { "eos_token", r->eod }, { "mask_token", r->mask },
                  { "pad_token", r->pad }, { "sep_token", r->sep }, { "unk_token", x->unk } };
     json_t *o = json_object();
 
@@ -244,7 +242,8 @@ static bool has_bos(const struct meg_export_builder *x, const struct meg_ids *be
     return false;
 }
 
-static void write_config_files(struct meg_tok_export_files *out, const struct meg_export_builder *x, const struct meg_ids *before)
+static void write_config_files(struct meg_tok_export_files *out, const struct meg_export_builder *x,
+                               const struct meg_ids *before)
 {
     json_t *map = roles_of(x), *config = json_deep_copy(map);
 

@@ -11,7 +11,7 @@
 struct meg_tok_export_files {
     struct meg_str tokenizer; /* s NULL: HuggingFaceTokenizer and PretrainedFromHF have their own */
     struct meg_str config, map;
-    int32_t eod, bos; /* ids that end a document and begin a text, or -1 */
+    int32_t eod, bos;  /* ids that end a document and begin a text, or -1 */
     bool is_own_model; /* --tokenizer-model is not SentencePiece's BPE, which others take a tokenizer.model for */
 };
 

@@ -17,7 +17,7 @@ struct meg_export_builder {
     const struct meg_tok_conf *conf;
     struct meg_tokenizer *tok;
     json_t *normalizer, *pre_tokenizer, *decoder, *model; /* NULL: none */
-    struct meg_export_added_token *added;                       /* [vocab_size] by id */
+    struct meg_export_added_token *added;                 /* [vocab_size] by id */
     int32_t unk;                                          /* id of the unknown token, or -1 */
     bool has_no_prefix; /* a SentencePiece model that puts no blank in front of a text */
     bool is_own_model;  /* as in struct meg_tok_export_files */

@@ -114,15 +114,16 @@ static json_t *normalizer(const struct meg_spm_model *m)
         json_array_append_new(steps, precompiled(rules));
     if (rules->remove_extra_whitespaces) {
         /* at the end an escaped blank of the text itself goes, too */
-        json_array_append_new(steps, replace_regex(rules->escape_whitespaces ? "\\A +|[ " MEG_SPM_SPACE_SYMBOL "]+\\z"
-                                                                             : "\\A +| +\\z", ""));
+        json_array_append_new(
+            steps,
+            replace_regex(rules->escape_whitespaces ? "\\A +|[ " MEG_SPM_SPACE_SYMBOL "]+\\z" : "\\A +| +\\z", ""));
         json_array_append_new(steps, replace_regex(" {2,}", " "));
     }
     if (rules->add_dummy_prefix)
         json_array_append_new(steps, dummy_prefix(m, rules->escape_whitespaces ? MEG_SPM_SPACE_SYMBOL : " "));
     if (rules->escape_whitespaces)
-        json_array_append_new(steps, meg_export_component("Replace", "{s:{s:s},s:s}", "pattern", "String", " ", "content",
-                                                     MEG_SPM_SPACE_SYMBOL));
+        json_array_append_new(steps, meg_export_component("Replace", "{s:{s:s},s:s}", "pattern", "String", " ",
+                                                          "content", MEG_SPM_SPACE_SYMBOL));
     return meg_export_component("Sequence", "{s:o}", "normalizers", steps);
 }
 
@@ -131,12 +132,13 @@ static json_t *decoder(const struct meg_spm_normalizer_spec *rules)
     json_t *steps = json_array();
 
     if (rules->escape_whitespaces)
-        json_array_append_new(steps, meg_export_component("Replace", "{s:{s:s},s:s}", "pattern", "String", MEG_SPM_SPACE_SYMBOL,
-                                                     "content", " "));
+        json_array_append_new(steps, meg_export_component("Replace", "{s:{s:s},s:s}", "pattern", "String",
+                                                          MEG_SPM_SPACE_SYMBOL, "content", " "));
     json_array_append_new(steps, meg_export_component("ByteFallback", "{}"));
     json_array_append_new(steps, meg_export_component("Fuse", "{}"));
     if (rules->add_dummy_prefix || rules->remove_extra_whitespaces)
-        json_array_append_new(steps, meg_export_component("Strip", "{s:s,s:i,s:i}", "content", " ", "start", 1, "stop", 0));
+        json_array_append_new(steps,
+                              meg_export_component("Strip", "{s:s,s:i,s:i}", "content", " ", "start", 1, "stop", 0));
     return meg_export_component("Sequence", "{s:o}", "decoders", steps);
 }
 
@@ -211,8 +213,10 @@ static int check_characters(const struct meg_spm_model *m, const struct meg_strt
         for (size_t i = 0, len; i < piece.n; i += len) {
             len = (size_t)meg_utf8_decode_unchecked(piece.s + i, &cp);
             if (find_normal(m, pieces, piece.s + i, len) < 0)
-                return meg_fail(e, MEG_EUSAGE, "%s: tokenizer.json cannot express piece '%.*s': its character U+%04X "
-                                "is no piece", path, (int)piece.n, piece.s, (unsigned)cp);
+                return meg_fail(e, MEG_EUSAGE,
+                                "%s: tokenizer.json cannot express piece '%.*s': its character U+%04X "
+                                "is no piece",
+                                path, (int)piece.n, piece.s, (unsigned)cp);
         }
     }
     return MEG_OK;
@@ -250,9 +254,10 @@ static int bpe_model(struct meg_export_builder *x, const struct meg_spm_model *m
 
         json_array_append_new(merges, meg_export_merge(left.s, left.n, right.s, right.n));
     }
-    x->model = meg_export_component("BPE", "{s:n,s:s%,s:n,s:n,s:b,s:b,s:b,s:o,s:o}", "dropout", "unk_token", unk.s, unk.n,
-                               "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 1, "byte_fallback",
-                               m->byte_fallback, "ignore_merges", 0, "vocab", vocab, "merges", merges);
+    x->model =
+        meg_export_component("BPE", "{s:n,s:s%,s:n,s:n,s:b,s:b,s:b,s:o,s:o}", "dropout", "unk_token", unk.s, unk.n,
+                             "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 1, "byte_fallback",
+                             m->byte_fallback, "ignore_merges", 0, "vocab", vocab, "merges", merges);
 out:
     free(merge);
     meg_strtab_free(&pieces);
@@ -286,14 +291,14 @@ static void unigram_model(struct meg_export_builder *x, const struct meg_spm_mod
     for (int32_t id = 0; id < m->n; id++) {
         const struct meg_str piece = meg_spm_piece_text(m, id);
 
-        json_array_append_new(vocab, json_pack("[o,f]", json_stringn_nocheck(piece.s, piece.n),
-                                               (double)m->piece[id].score));
+        json_array_append_new(vocab,
+                              json_pack("[o,f]", json_stringn_nocheck(piece.s, piece.n), (double)m->piece[id].score));
     }
     x->model = meg_export_component("Unigram", "{s:i,s:o,s:b}", "unk_id", (int)m->unk, "vocab", vocab, "byte_fallback",
-                               m->byte_fallback);
+                                    m->byte_fallback);
     if (splits_at_spaces(m))
-        x->pre_tokenizer = meg_export_component("Metaspace", "{s:s,s:s,s:b}", "replacement", MEG_SPM_SPACE_SYMBOL, "prepend_scheme",
-                                           "never", "split", 1);
+        x->pre_tokenizer = meg_export_component("Metaspace", "{s:s,s:s,s:b}", "replacement", MEG_SPM_SPACE_SYMBOL,
+                                                "prepend_scheme", "never", "split", 1);
 }
 
 /* ---- all of it ---- */

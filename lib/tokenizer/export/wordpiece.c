@@ -10,8 +10,8 @@
 
 #define CONTROL "(?![\\t\\n\\r])[\\p{Cc}\\p{Cf}\\x{FFFD}]"
 #define CASED "\\p{Lu}\\p{Ll}\\p{Lt}"
-#define FINAL_SIGMA \
-    "(?<=[" CASED "\\p{Mn}])\xCE\xA3" \
+#define FINAL_SIGMA                                                                                                    \
+    "(?<=[" CASED "\\p{Mn}])\xCE\xA3"                                                                                  \
     "(?![\\p{Mn}\\p{Me}\\p{Cf}\\p{Lm}\\p{Sk}'.:\xC2\xB7\xE2\x80\x99]*[" CASED "])"
 
 static json_t *replace(const char *regex, const char *content)
@@ -27,8 +27,8 @@ static json_t *normalizer(bool is_lower)
     if (is_lower)
         json_array_append_new(steps, replace(FINAL_SIGMA, "\xCF\x82"));
     json_array_append_new(steps, meg_export_component("BertNormalizer", "{s:b,s:b,s:b,s:b}", "clean_text", 0,
-                                                 "handle_chinese_chars", 1, "strip_accents", is_lower, "lowercase",
-                                                 is_lower));
+                                                      "handle_chinese_chars", 1, "strip_accents", is_lower, "lowercase",
+                                                      is_lower));
     return meg_export_component("Sequence", "{s:o}", "normalizers", steps);
 }
 
@@ -50,9 +50,9 @@ int meg_export_wordpiece(struct meg_export_builder *x, struct meg_err *e)
     }
     x->unk = f->pieces.unk;
     unk = meg_strtab_get(&f->tokens, x->unk);
-    x->model = meg_export_component("WordPiece", "{s:s%,s:s,s:I,s:o}", "unk_token", unk.s, unk.n,
-                               "continuing_subword_prefix", "##", "max_input_chars_per_word",
-                               (json_int_t)f->pieces.max_chars, "vocab", vocab);
+    x->model =
+        meg_export_component("WordPiece", "{s:s%,s:s,s:I,s:o}", "unk_token", unk.s, unk.n, "continuing_subword_prefix",
+                             "##", "max_input_chars_per_word", (json_int_t)f->pieces.max_chars, "vocab", vocab);
     x->normalizer = normalizer(x->tok->class == &meg_tok_bert_lower);
     x->pre_tokenizer = meg_export_component("BertPreTokenizer", "{}");
     x->decoder = meg_export_component("WordPiece", "{s:s,s:b}", "prefix", "##", "cleanup", 1);

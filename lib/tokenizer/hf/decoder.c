@@ -19,9 +19,9 @@ static const char *const names[] = { "ByteLevel", "WordPiece", "Metaspace", "Byt
 struct step {
     enum kind kind;
     struct meg_hf_pattern pattern; /* of METASPACE, BPE, REPLACE what is replaced */
-    struct meg_str content; /* of REPLACE by what; of WORDPIECE the prefix; of STRIP a character */
-    bool flag;              /* of METASPACE: the first token loses it; of WORDPIECE: clean up */
-    int64_t start, stop;    /* of STRIP: at most so many */
+    struct meg_str content;        /* of REPLACE by what; of WORDPIECE the prefix; of STRIP a character */
+    bool flag;                     /* of METASPACE: the first token loses it; of WORDPIECE: clean up */
+    int64_t start, stop;           /* of STRIP: at most so many */
 };
 
 struct meg_hf_decoder {
@@ -45,10 +45,8 @@ static int load_members(struct step *s, const json_t *part, const char *from, st
         return meg_json_get_bool(part, "cleanup", MEG_JSON_OPTIONAL, &s->flag, from, e);
     case METASPACE:
         if ((r = meg_hf_get_string(part, "replacement", "\xE2\x96\x81", &s->pattern.literal, from, e)) < 0 ||
-            (r = meg_json_get_str(part, "prepend_scheme", MEG_JSON_OPTIONAL, &scheme, from, e)) <
-                0 ||
-            (r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space,
-                                   from, e)) < 0)
+            (r = meg_json_get_str(part, "prepend_scheme", MEG_JSON_OPTIONAL, &scheme, from, e)) < 0 ||
+            (r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space, from, e)) < 0)
             return r;
         s->flag = scheme ? strcmp(scheme, "never") != 0 : add_prefix_space;
         break;
@@ -67,12 +65,9 @@ static int load_members(struct step *s, const json_t *part, const char *from, st
         if ((r = meg_hf_get_string(part, "suffix", "</w>", &s->pattern.literal, from, e)) < 0)
             return r;
         break;
-    default:
-        return MEG_OK;
+    default: return MEG_OK;
     }
-    return s->pattern.literal.n > 0
-        ? MEG_OK
-        : meg_fail(e, MEG_EFORMAT, "%s: what is replaced is empty", from);
+    return s->pattern.literal.n > 0 ? MEG_OK : meg_fail(e, MEG_EFORMAT, "%s: what is replaced is empty", from);
 }
 
 static int add_step(void *to, int kind, const json_t *part, const char *from, struct meg_err *e)
@@ -84,11 +79,9 @@ static int add_step(void *to, int kind, const json_t *part, const char *from, st
     return load_members(&d->step[d->n++], part, from, e);
 }
 
-static const struct meg_hf_sequence parts = { "decoders", names, sizeof names / sizeof *names,
-                                           add_step };
+static const struct meg_hf_sequence parts = { "decoders", names, sizeof names / sizeof *names, add_step };
 
-int meg_hf_decoder_load(struct meg_hf_decoder **out, const json_t *part, const char *from,
-                        struct meg_err *e)
+int meg_hf_decoder_load(struct meg_hf_decoder **out, const json_t *part, const char *from, struct meg_err *e)
 {
     struct meg_hf_decoder *d = meg_new(sizeof *d);
     int r = meg_hf_sequence_load(&parts, part, d, from, e);
@@ -125,8 +118,7 @@ bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d)
     for (int64_t i = 0; d && i < d->n; i++) {
         const struct step *s = &d->step[i];
 
-        if (s->kind == BYTE_LEVEL || s->kind == BPE ||
-            (is_fused && (s->kind != STRIP || s->stop > 0)))
+        if (s->kind == BYTE_LEVEL || s->kind == BPE || (is_fused && (s->kind != STRIP || s->stop > 0)))
             return false;
         is_fused |= s->kind == FUSE;
     }
@@ -139,8 +131,7 @@ static int byte_of(const char *s, int64_t n)
     char *end;
     long byte;
 
-    if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>' || !s[3] || !s[4] ||
-        !strchr("0123456789abcdefABCDEF+", s[3]))
+    if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>' || !s[3] || !s[4] || !strchr("0123456789abcdefABCDEF+", s[3]))
         return -1;
     byte = strtol((const char[]){ s[3], s[4], 0 }, &end, 16);
     return *end || byte < 0 ? -1 : (int)byte;
@@ -187,8 +178,8 @@ static void replace_in(const struct step *s, struct meg_str *t, const char *by)
     struct meg_err e;
 
     /* a pattern that takes too long on a token leaves the rest of it as it is */
-    meg_hf_pattern_replace(&s->pattern, t->s ? t->s : "", (int64_t)t->n,
-                           s->kind == REPLACE ? &s->content : &to, INT64_MAX, &out, &e);
+    meg_hf_pattern_replace(&s->pattern, t->s ? t->s : "", (int64_t)t->n, s->kind == REPLACE ? &s->content : &to,
+                           INT64_MAX, &out, &e);
     meg_str_free(t);
     *t = out;
 }
@@ -206,8 +197,7 @@ static void strip(const struct step *s, struct meg_str *t, int *taken)
     if (from < t->n) /* what comes later is no longer in front */
         *count = s->start < INT32_MAX ? (int)s->start : INT32_MAX;
     stop = t->n;
-    for (int64_t i = 0;
-         i < s->stop && stop >= from + n && memcmp(t->s + stop - n, s->content.s, n) == 0; i++)
+    for (int64_t i = 0; i < s->stop && stop >= from + n && memcmp(t->s + stop - n, s->content.s, n) == 0; i++)
         stop -= n;
     if (t->n > 0)
         memmove(t->s, t->s + from, stop - from);
@@ -284,21 +274,13 @@ static void byte_level(struct tokens *t)
     meg_str_free(&text);
 }
 
-static void run_step(const struct step *s, struct tokens *t, int64_t first, bool is_fused,
-                     int *state)
+static void run_step(const struct step *s, struct tokens *t, int64_t first, bool is_fused, int *state)
 {
     switch (s->kind) {
-    case BYTE_LEVEL:
-        byte_level(t);
-        return;
-    case BYTE_FALLBACK:
-        byte_fallback(t);
-        return;
-    case FUSE:
-        fuse(t);
-        return;
-    default:
-        break;
+    case BYTE_LEVEL: byte_level(t); return;
+    case BYTE_FALLBACK: byte_fallback(t); return;
+    case FUSE: fuse(t); return;
+    default: break;
     }
     for (int64_t i = 0; i < t->n; i++) {
         bool is_first = first + i == 0;
@@ -310,13 +292,13 @@ static void run_step(const struct step *s, struct tokens *t, int64_t first, bool
         else
             replace_in(s, &t->v[i],
                        s->kind == METASPACE && is_first && s->flag ? ""
-                           : s->kind == BPE && i == t->n - 1       ? ""
+                       : s->kind == BPE && i == t->n - 1           ? ""
                                                                    : " ");
     }
 }
 
-void meg_hf_decoder_run(const struct meg_hf_decoder *d, const struct meg_str *token, int64_t n,
-                        int64_t first, int *state, struct meg_str *out)
+void meg_hf_decoder_run(const struct meg_hf_decoder *d, const struct meg_str *token, int64_t n, int64_t first,
+                        int *state, struct meg_str *out)
 {
     struct tokens t = { meg_new(((size_t)n + 1) * sizeof *t.v), n };
     bool is_fused = false;

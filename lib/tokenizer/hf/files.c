@@ -32,8 +32,8 @@ static int read_json(json_t **out, const char *path, struct meg_err *e)
 }
 
 /* The file without its long lists; those stay in map. */
-static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_vocab *lists,
-                          const char *path, struct meg_err *e)
+static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_vocab *lists, const char *path,
+                          struct meg_err *e)
 {
     struct meg_str rest = { 0 };
     struct meg_err why;
@@ -75,8 +75,7 @@ static int32_t id_of(const struct meg_hf_files *f, const char *s, size_t n)
     return id >= 0 ? id : f->max_added >= f->model.vocab.tokens.n ? f->max_added + 1 : (int32_t)f->model.vocab.tokens.n;
 }
 
-static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, const char *from,
-                   struct meg_err *e)
+static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, const char *from, struct meg_err *e)
 {
     struct meg_hf_added_token a = { .normalized = true };
     bool special = false;
@@ -114,8 +113,7 @@ static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, co
     return MEG_OK;
 }
 
-static int load_added(struct meg_hf_files *f, const json_t *file, const char *path,
-                      struct meg_err *e)
+static int load_added(struct meg_hf_files *f, const json_t *file, const char *path, struct meg_err *e)
 {
     const json_t *list = part_of(file, "added_tokens"), *t;
     char from[4200];
@@ -146,8 +144,7 @@ static int compare_ids(const void *a, const void *b)
 }
 
 /* {"id": token, ...} of tokenizer_config.json, which is added by the ids. */
-static int load_more_added(struct meg_hf_files *f, const json_t *config, const char *path,
-                           struct meg_err *e)
+static int load_more_added(struct meg_hf_files *f, const json_t *config, const char *path, struct meg_err *e)
 {
     json_t *map = (json_t *)(uintptr_t)part_of(config, "added_tokens_decoder"), *t;
     struct numbered *token = meg_realloc_array(NULL, json_object_size(map) + 1, sizeof *token);
@@ -177,8 +174,8 @@ static int load_more_added(struct meg_hf_files *f, const json_t *config, const c
 }
 
 /* The added tokens that are looked for in the text as it is, or normalised. */
-static int build_finder(struct meg_hf_files *f, bool normalized, struct meg_hf_added_matcher *to,
-                        const char *path, struct meg_err *e)
+static int build_finder(struct meg_hf_files *f, bool normalized, struct meg_hf_added_matcher *to, const char *path,
+                        struct meg_err *e)
 {
     struct meg_trie_key *key = meg_realloc_array(NULL, (size_t)f->nadded + 1, sizeof *key);
     struct meg_strtab text = { 0 };
@@ -196,7 +193,7 @@ static int build_finder(struct meg_hf_files *f, bool normalized, struct meg_hf_a
         normal.n = 0;
         if (normalized && f->norm)
             r = meg_hf_normalizer_run(f->norm, a->content.s, (int64_t)a->content.n, true, MEG_HF_MAX_UNSPLIT, &normal,
-                                e);
+                                      e);
         else
             meg_str_add(&normal, a->content.s, a->content.n);
         if (r == MEG_OK && normal.n == 0)
@@ -238,11 +235,10 @@ static void add_template_ids(struct meg_hf_files *f, bool is_before, const int32
     to->n += n;
 }
 
-static int add_special_ids(const json_t *post, const char *name, struct meg_ids *ids,
-                           const char *from, struct meg_err *e)
+static int add_special_ids(const json_t *post, const char *name, struct meg_ids *ids, const char *from,
+                           struct meg_err *e)
 {
-    const json_t *list =
-        json_object_get(json_object_get(json_object_get(post, "special_tokens"), name), "ids");
+    const json_t *list = json_object_get(json_object_get(json_object_get(post, "special_tokens"), name), "ids");
     size_t i;
     const json_t *id;
     int r;
@@ -259,8 +255,7 @@ static int add_special_ids(const json_t *post, const char *name, struct meg_ids 
     return MEG_OK;
 }
 
-static int load_template(struct meg_hf_files *f, const json_t *post, const char *from,
-                         struct meg_err *e)
+static int load_template(struct meg_hf_files *f, const json_t *post, const char *from, struct meg_err *e)
 {
     struct meg_ids side[2] = { { 0 }, { 0 } };
     bool is_after = false;
@@ -273,14 +268,12 @@ static int load_template(struct meg_hf_files *f, const json_t *post, const char 
         return r;
     json_array_foreach(single, i, item)
     {
-        const char *name =
-            json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
+        const char *name = json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
 
         if (name)
             r = add_special_ids(post, name, &side[is_after], from, e);
         else if (!json_object_get(item, "Sequence") || is_after)
-            r = meg_fail(e, MEG_EFORMAT,
-                         "%s: single[%zu] is neither a special token nor the one text", from, i);
+            r = meg_fail(e, MEG_EFORMAT, "%s: single[%zu] is neither a special token nor the one text", from, i);
         else
             is_after = true;
         if (r < 0)
@@ -298,8 +291,7 @@ static int load_template(struct meg_hf_files *f, const json_t *post, const char 
 }
 
 /* BertProcessing and RobertaProcessing: [token, id] on either side. */
-static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *from,
-                        struct meg_err *e)
+static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *from, struct meg_err *e)
 {
     for (int side = 0; side < 2; side++) {
         const char *key = side ? "sep" : "cls";
@@ -314,8 +306,8 @@ static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *
 }
 
 /* A template makes several texts of one, around each of which another step would put its tokens. */
-static int load_post(struct meg_hf_files *f, const json_t *post, int depth, bool *has_template,
-                     const char *from, struct meg_err *e)
+static int load_post(struct meg_hf_files *f, const json_t *post, int depth, bool *has_template, const char *from,
+                     struct meg_err *e)
 {
     const char *type;
     size_t i;
@@ -366,9 +358,8 @@ static void set_special_ids(struct meg_hf_files *f, const json_t *config)
     const struct {
         const char *name;
         int32_t *id;
-    } role[] = { { "bos_token", &f->roles.bos }, { "eos_token", &f->roles.eos },
-                 { "pad_token", &f->roles.pad }, { "cls_token", &f->roles.cls },
-                 { "sep_token", &f->roles.sep }, { "mask_token", &f->roles.mask } };
+    } role[] = { { "bos_token", &f->roles.bos }, { "eos_token", &f->roles.eos }, { "pad_token", &f->roles.pad },
+                 { "cls_token", &f->roles.cls }, { "sep_token", &f->roles.sep }, { "mask_token", &f->roles.mask } };
 
     for (size_t i = 0; i < sizeof role / sizeof *role; i++)
         *role[i].id = *role[i].id >= 0 ? *role[i].id : role_of(f, config, role[i].name);
@@ -376,8 +367,7 @@ static void set_special_ids(struct meg_hf_files *f, const json_t *config)
 }
 
 /* Classes of transformers that put their own template in place of the file's. */
-static int apply_config_template(struct meg_hf_files *f, const json_t *config, const char *path,
-                         struct meg_err *e)
+static int apply_config_template(struct meg_hf_files *f, const json_t *config, const char *path, struct meg_err *e)
 {
     static const char *const own[] = { "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer" };
     bool add_bos = true, add_eos = false, is_own = false;
@@ -385,8 +375,7 @@ static int apply_config_template(struct meg_hf_files *f, const json_t *config, c
     int r;
 
     if ((r = meg_json_get_str(config, "tokenizer_class", MEG_JSON_OPTIONAL, &class, path, e)) < 0 ||
-        (r = meg_json_get_bool(config, "add_bos_token", MEG_JSON_OPTIONAL, &add_bos, path, e)) <
-            0 ||
+        (r = meg_json_get_bool(config, "add_bos_token", MEG_JSON_OPTIONAL, &add_bos, path, e)) < 0 ||
         (r = meg_json_get_bool(config, "add_eos_token", MEG_JSON_OPTIONAL, &add_eos, path, e)) < 0)
         return r;
     for (size_t i = 0; class && i < sizeof own / sizeof *own; i++)
@@ -414,10 +403,9 @@ static int load_config_files(struct meg_hf_files *f, const struct meg_tok_conf *
         goto out;
     set_special_ids(f, config);
     set_special_ids(f, map);
-    if (config &&
-        ((r = apply_config_template(f, config, c->tokenizer_config, e)) < 0 ||
-         (r = meg_json_get_bool(config, "clean_up_tokenization_spaces", MEG_JSON_OPTIONAL,
-                                &f->clean_up, c->tokenizer_config, e)) < 0))
+    if (config && ((r = apply_config_template(f, config, c->tokenizer_config, e)) < 0 ||
+                   (r = meg_json_get_bool(config, "clean_up_tokenization_spaces", MEG_JSON_OPTIONAL, &f->clean_up,
+                                          c->tokenizer_config, e)) < 0))
         goto out;
 out:
     json_decref(config);
@@ -446,16 +434,14 @@ static int order_tokens(struct meg_hf_files *f, const char *path, struct meg_err
     for (int side = 0; side < 2; side++) {
         for (int64_t i = 0; i < around[side]->n; i++) {
             if (around[side]->v[i] > max_id)
-                return meg_fail(e, MEG_EFORMAT,
-                                "%s: post_processor: id %d is outside of the vocabulary: 0 to %d",
-                                path, around[side]->v[i], max_id);
+                return meg_fail(e, MEG_EFORMAT, "%s: post_processor: id %d is outside of the vocabulary: 0 to %d", path,
+                                around[side]->v[i], max_id);
         }
     }
     return MEG_OK;
 }
 
-static int load_parts(struct meg_hf_files *f, const json_t *file, const char *path,
-                      struct meg_err *e)
+static int load_parts(struct meg_hf_files *f, const json_t *file, const char *path, struct meg_err *e)
 {
     const json_t *p;
     bool has_template = false;
@@ -490,13 +476,12 @@ int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, s
 
     f->roles = meg_tok_no_special_ids;
     f->max_added = -1;
-    if ((r = read_tokenizer(&file, &map, &f->model.lists, path, e)) < 0 ||
-        (r = load_parts(f, file, path, e)) < 0 || (r = load_config_files(f, c, e)) < 0 ||
-        (r = order_tokens(f, path, e)) < 0 || (r = build_finder(f, false, &f->raw, path, e)) < 0 ||
-        (r = build_finder(f, true, &f->normal, path, e)) < 0)
+    if ((r = read_tokenizer(&file, &map, &f->model.lists, path, e)) < 0 || (r = load_parts(f, file, path, e)) < 0 ||
+        (r = load_config_files(f, c, e)) < 0 || (r = order_tokens(f, path, e)) < 0 ||
+        (r = build_finder(f, false, &f->raw, path, e)) < 0 || (r = build_finder(f, true, &f->normal, path, e)) < 0)
         goto out;
     f->is_bytes = meg_hf_pretokenizer_is_byte_level(f->pre, &f->bytes.split, &f->add_prefix_space) &&
-        meg_hf_bpe_to_byte_level(&f->model, &f->bytes);
+                  meg_hf_bpe_to_byte_level(&f->model, &f->bytes);
     if ((r = meg_hf_safe_split_build(f, e)) < 0)
         goto out;
     *out = f;

@@ -20,8 +20,8 @@ struct meg_hf_added_token {
 /* Added tokens to look for, by number. */
 struct meg_hf_added_matcher {
     struct meg_trie trie;
-    bool begins[256]; /* the bytes that they begin with */
-    int nbegins;      /* how many those are; 0: there is no token */
+    bool begins[256];   /* the bytes that they begin with */
+    int nbegins;        /* how many those are; 0: there is no token */
     unsigned char byte; /* one of them */
 };
 
@@ -42,12 +42,12 @@ struct meg_hf_files {
     struct meg_hf_safe_split *seams; /* where text may be cut before it is normalised; NULL: nowhere known */
     struct meg_hf_added_token *added;
     int64_t nadded;
-    int32_t max_added;  /* the largest of their ids, -1: there is none */
-    bool is_renumbered; /* one of them has another id than the file says */
-    struct meg_strtab contents;       /* of added, under the same numbers */
+    int32_t max_added;                       /* the largest of their ids, -1: there is none */
+    bool is_renumbered;                      /* one of them has another id than the file says */
+    struct meg_strtab contents;              /* of added, under the same numbers */
     struct meg_hf_added_matcher raw, normal; /* of added: found in the text as it is, or normalised */
-    struct meg_ids before, after; /* what the post-processor puts around a text */
-    bool clean_up;                /* blanks before punctuation go when decoding */
+    struct meg_ids before, after;            /* what the post-processor puts around a text */
+    bool clean_up;                           /* blanks before punctuation go when decoding */
     struct meg_tok_special_ids roles;
     int64_t vocab_size;    /* the largest id and one */
     struct meg_str *token; /* [vocab_size] spelled, borrowed; s NULL: no such id */

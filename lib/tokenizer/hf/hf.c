@@ -89,8 +89,8 @@ static void apply_release(struct hf *t, const struct meg_megatron_release *relea
         r->eos = r->eod = r->sep;
 }
 
-static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given,
-                    const struct meg_tok_class *class, struct meg_err *e)
+static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given, const struct meg_tok_class *class,
+                    struct meg_err *e)
 {
     const char *name = given->name_or_path ? given->name_or_path : given->tokenizer_model;
     struct meg_tok_conf c = *given;
@@ -103,10 +103,10 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
         return meg_fail(e, MEG_EUSAGE, "--tokenizer-model and --tokenizer-name-or-path both name a folder; give one");
     meg_tok_find_files(&c, own);
     if (!c.tokenizer_json)
-        return name
-            ? meg_fail(e, MEG_ENOENT, "%s: no folder with tokenizer.json; models are not looked up by name", name)
-            : meg_fail(e, MEG_EUSAGE, "%s needs --%s, a folder with tokenizer.json", class->name,
-                       class == &meg_tok_hf ? "tokenizer-model" : "tokenizer-name-or-path");
+        return name ? meg_fail(e, MEG_ENOENT, "%s: no folder with tokenizer.json; models are not looked up by name",
+                               name)
+                    : meg_fail(e, MEG_EUSAGE, "%s needs --%s, a folder with tokenizer.json", class->name,
+                               class == &meg_tok_hf ? "tokenizer-model" : "tokenizer-name-or-path");
     if ((r = meg_hf_files_load(&files, &c, e)) == MEG_OK) {
         t = meg_new(sizeof *t);
         t->files = files;
@@ -131,8 +131,7 @@ static int hf_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, str
     return open_any(out, c, &meg_tok_hf, e);
 }
 
-static int pretrained_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
-                           struct meg_err *e)
+static int pretrained_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     return open_any(out, c, &meg_tok_hf_pretrained, e);
 }
@@ -170,8 +169,7 @@ struct meg_hf_files *meg_hf_files_of(struct meg_tokenizer *t)
 
 /* ---- encoding ---- */
 
-static int encode_piece(struct hf *t, const char *s, int64_t n, struct meg_ids *out,
-                        struct meg_err *e)
+static int encode_piece(struct hf *t, const char *s, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
     const int32_t *known;
     int64_t nids, first = out->n;
@@ -192,8 +190,7 @@ static int encode_piece(struct hf *t, const char *s, int64_t n, struct meg_ids *
 }
 
 /* What lies between added tokens, normalised. */
-static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out,
-                        struct meg_err *e)
+static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out, struct meg_err *e)
 {
     const struct meg_hf_files *f = t->files;
     int r = MEG_OK;
@@ -234,17 +231,15 @@ static bool is_word(int32_t cp)
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-        return true;
+    case UTF8PROC_CATEGORY_PC: return true;
     default:
         return meg_char_class_of(cp) == MEG_CHAR_LETTER || cp == 0x200C || cp == 0x200D ||
-            (cp >= 0x24B6 && cp <= 0x24E9);
+               (cp >= 0x24B6 && cp <= 0x24E9);
     }
 }
 
 /* The longest added token at s: its number, and *stop; -1 when there is none. */
-static int32_t longest_at(const struct meg_trie *trie, const char *s, const char *end,
-                          const char **stop)
+static int32_t longest_at(const struct meg_trie *trie, const char *s, const char *end, const char **stop)
 {
     uint32_t node = MEG_TRIE_ROOT;
     int32_t value, best = -1;
@@ -278,7 +273,7 @@ struct found {
 
 /* The first added token behind the last one, which `at` is replaced by. */
 static const struct meg_hf_added_token *next_added(const struct hf *t, const struct meg_hf_added_matcher *f,
-                                             const char *text, const char *end, struct found *at)
+                                                   const char *text, const char *end, struct found *at)
 {
     const char *from = at->stop, *stop;
 
@@ -321,12 +316,12 @@ static const struct meg_hf_added_token *next_added(const struct hf *t, const str
 
 /* A text or part of one, cut by the added tokens of one kind. */
 static int encode_between_added(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
-                      struct meg_ids *out, struct meg_err *e);
+                                struct meg_ids *out, struct meg_err *e);
 
 /* What lies between added tokens that are found in the text as it is, or a part of that; is_first: the first
  * one. */
-static int encode_part(struct hf *t, const char *s, int64_t n, bool is_start, bool is_first,
-                       struct meg_ids *out, struct meg_err *e)
+static int encode_part(struct hf *t, const char *s, int64_t n, bool is_start, bool is_first, struct meg_ids *out,
+                       struct meg_err *e)
 {
     const struct meg_hf_files *f = t->files;
     int64_t most = f->is_bytes ? MEG_HF_MAX_BYTE_LEVEL : f->seams ? MEG_HF_MAX_CHUNK : MEG_HF_MAX_UNSPLIT;
@@ -361,8 +356,7 @@ static int next_chunks(struct hf *t, struct meg_wordcache_lookup *stretch)
     return n;
 }
 
-static int encode_chunk(struct hf *t, const struct meg_wordcache_lookup *p, struct meg_ids *out,
-                          struct meg_err *e)
+static int encode_chunk(struct hf *t, const struct meg_wordcache_lookup *p, struct meg_ids *out, struct meg_err *e)
 {
     const struct meg_wordcache_entry *known = meg_wordcache_find(&t->cache, p);
     const int32_t *ids;
@@ -381,8 +375,8 @@ static int encode_chunk(struct hf *t, const struct meg_wordcache_lookup *p, stru
 }
 
 /* The same, cut at seams. */
-static int encode_chunks(struct hf *t, const char *text, int64_t n, bool is_start,
-                            struct meg_ids *out, struct meg_err *e)
+static int encode_chunks(struct hf *t, const char *text, int64_t n, bool is_start, struct meg_ids *out,
+                         struct meg_err *e)
 {
     struct meg_wordcache_lookup stretch[BATCH];
     const char *s = text;
@@ -401,15 +395,13 @@ static int encode_chunks(struct hf *t, const char *text, int64_t n, bool is_star
     return r;
 }
 
-static int encode_raw(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out,
-                      struct meg_err *e)
+static int encode_raw(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out, struct meg_err *e)
 {
-    return t->files->seams ? encode_chunks(t, s, n, is_start, out, e)
-                           : encode_part(t, s, n, is_start, true, out, e);
+    return t->files->seams ? encode_chunks(t, s, n, is_start, out, e) : encode_part(t, s, n, is_start, true, out, e);
 }
 
 static int encode_between_added(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
-                      struct meg_ids *out, struct meg_err *e)
+                                struct meg_ids *out, struct meg_err *e)
 {
     const struct meg_hf_added_matcher *f = is_normal ? &t->files->normal : &t->files->raw;
     const char *end = text + n;
@@ -423,8 +415,7 @@ static int encode_between_added(struct hf *t, bool is_normal, const char *text, 
         if ((a = next_added(t, f, text, end, &found)))
             stop = found.s;
         if (stop > from)
-            r = (is_normal ? encode_plain : encode_raw)(t, from, stop - from, is_start && from == text,
-                                                        out, e);
+            r = (is_normal ? encode_plain : encode_raw)(t, from, stop - from, is_start && from == text, out, e);
         if (a && found.s < found.stop) { /* the one before it has not taken it with its blanks */
             meg_ids_reserve(out, 1);
             out->v[out->n++] = a->id;
@@ -453,8 +444,7 @@ static void free_large_buffers(struct hf *t)
     meg_str_free(&t->prefixed);
 }
 
-static int hf_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
-                     struct meg_err *e)
+static int hf_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
     struct hf *t = (struct hf *)base;
     int r;
@@ -469,8 +459,7 @@ static int hf_encode(struct meg_tokenizer *base, const char *text, int64_t n, st
 
 /* ---- decoding ---- */
 
-static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,
-                     struct meg_str *out)
+static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)
 {
     const struct meg_hf_files *f = ((const struct hf *)base)->files;
 
@@ -492,8 +481,7 @@ static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64
 }
 
 /* Ids that wait are in held as they are; what comes after them may change their text. */
-static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
-                      struct meg_str *out)
+static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {
     const struct meg_hf_files *f = ((const struct hf *)d->tok)->files;
     struct meg_str text = { 0 }, *token;
@@ -513,8 +501,7 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
     nheld = (int64_t)(d->held.n / sizeof *held);
     ready = is_last || (meg_hf_decoder_can_stream(f->decoder) && !f->clean_up) ? nheld : 0;
     while (ready > nwaiting && !is_last &&
-           meg_hf_decoder_byte(f->decoder, f->token[held[ready - 1]].s,
-                               (int64_t)f->token[held[ready - 1]].n) >= 0)
+           meg_hf_decoder_byte(f->decoder, f->token[held[ready - 1]].s, (int64_t)f->token[held[ready - 1]].n) >= 0)
         ready--;
     if (ready == 0 || (ready <= nwaiting && !is_last)) /* those wait still */
         return;

@@ -37,13 +37,10 @@ static void append_token(struct meg_hf_vocab *v, const char *s, int64_t n, int32
     v->max_id = id > v->max_id ? id : v->max_id;
 }
 
-int meg_hf_get_id(const json_t *value, const char *what, const char *from, int32_t *id,
-              struct meg_err *e)
+int meg_hf_get_id(const json_t *value, const char *what, const char *from, int32_t *id, struct meg_err *e)
 {
-    if (!json_is_integer(value) || json_integer_value(value) < 0 ||
-        json_integer_value(value) > MAX_ID)
-        return meg_fail(e, MEG_EFORMAT, "%s: the id of '%s' must be a number from 0 to %d", from,
-                        what, MAX_ID);
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > MAX_ID)
+        return meg_fail(e, MEG_EFORMAT, "%s: the id of '%s' must be a number from 0 to %d", from, what, MAX_ID);
     *id = (int32_t)json_integer_value(value);
     return MEG_OK;
 }
@@ -71,8 +68,7 @@ static int64_t count_tokens(const struct meg_span *list)
     return n < most ? n : most;
 }
 
-static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, const char *from,
-                       struct meg_err *e)
+static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, const char *from, struct meg_err *e)
 {
     struct meg_err why;
     struct meg_json_scan s = { list->s, list->s, list->s + list->n, "byte", &why };
@@ -98,8 +94,8 @@ static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, cons
         begin = s.p;
         meg_json_scan_value(&s, 1, &kind);
         if ((id = read_id(begin, s.p - begin)) < 0) {
-            r = meg_fail(e, MEG_EFORMAT, "%s: the id of '%.*s' must be a number from 0 to %d", from,
-                         (int)token.n, token.s, MAX_ID);
+            r = meg_fail(e, MEG_EFORMAT, "%s: the id of '%.*s' must be a number from 0 to %d", from, (int)token.n,
+                         token.s, MAX_ID);
             break;
         }
         append_token(v, token.s, token.n, id);
@@ -114,8 +110,8 @@ static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, cons
 }
 
 /* An object of tokens and ids, each id once. */
-static int load_vocab(struct meg_hf_vocab *v, const struct meg_span *list, const json_t *part,
-                      const char *from, struct meg_err *e)
+static int load_vocab(struct meg_hf_vocab *v, const struct meg_span *list, const json_t *part, const char *from,
+                      struct meg_err *e)
 {
     json_t *vocab;
     char *seen;
@@ -128,18 +124,17 @@ static int load_vocab(struct meg_hf_vocab *v, const struct meg_span *list, const
         struct meg_str t = meg_strtab_get(&v->tokens, k);
 
         if (seen[v->id[k]]++)
-            r = meg_fail(e, MEG_EFORMAT, "%s: '%.*s' has id %d, which another token has", from,
-                         (int)t.n, t.s, v->id[k]);
+            r = meg_fail(e, MEG_EFORMAT, "%s: '%.*s' has id %d, which another token has", from, (int)t.n, t.s,
+                         v->id[k]);
     }
     free(seen);
     return r;
 }
 
-int meg_hf_model_load(struct meg_hf_model *m, const json_t *part, const char *from,
-                      struct meg_err *e)
+int meg_hf_model_load(struct meg_hf_model *m, const json_t *part, const char *from, struct meg_err *e)
 {
-    static const struct meg_hf_model_type *const kinds[] = { &meg_hf_bpe, &meg_hf_unigram,
-                                                       &meg_hf_wordpiece, &meg_hf_wordlevel };
+    static const struct meg_hf_model_type *const kinds[] = { &meg_hf_bpe, &meg_hf_unigram, &meg_hf_wordpiece,
+                                                             &meg_hf_wordlevel };
     const char *type = NULL;
     int r;
 
@@ -149,16 +144,15 @@ int meg_hf_model_load(struct meg_hf_model *m, const json_t *part, const char *fr
     if ((r = meg_json_get_str(part, "type", MEG_JSON_OPTIONAL, &type, from, e)) < 0)
         return r;
     if (!type) /* old files */
-        type = json_object_get(part, "merges")                   ? "BPE"
-            : json_is_array(json_object_get(part, "vocab"))      ? "Unigram"
-            : json_object_get(part, "continuing_subword_prefix") ? "WordPiece"
-                                                                 : "WordLevel";
+        type = json_object_get(part, "merges")                      ? "BPE"
+               : json_is_array(json_object_get(part, "vocab"))      ? "Unigram"
+               : json_object_get(part, "continuing_subword_prefix") ? "WordPiece"
+                                                                    : "WordLevel";
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !m->kind; i++)
         m->kind = strcmp(type, kinds[i]->name) == 0 ? kinds[i] : NULL;
     if (!m->kind)
         return meg_hf_unknown_type(type, from, e);
-    if (m->kind != &meg_hf_unigram &&
-        (r = load_vocab(&m->vocab, &m->lists.vocab, part, from, e)) < 0)
+    if (m->kind != &meg_hf_unigram && (r = load_vocab(&m->vocab, &m->lists.vocab, part, from, e)) < 0)
         return r;
     return m->kind->load(m, part, from, e);
 }
@@ -171,16 +165,14 @@ void meg_hf_model_free(struct meg_hf_model *m)
     free(m->vocab.id);
 }
 
-int meg_hf_model_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out,
-                        struct meg_err *e)
+int meg_hf_model_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
     return m->kind->encode(m, s, n, out, e);
 }
 
 /* ---- WordPiece ---- */
 
-static int get_unk(const struct meg_hf_model *m, const json_t *part, int32_t *unk, const char *from,
-                   struct meg_err *e)
+static int get_unk(const struct meg_hf_model *m, const json_t *part, int32_t *unk, const char *from, struct meg_err *e)
 {
     const char *token = "[UNK]";
     int r = meg_json_get_str(part, "unk_token", MEG_JSON_OPTIONAL, &token, from, e);
@@ -192,8 +184,7 @@ static int get_unk(const struct meg_hf_model *m, const json_t *part, int32_t *un
     return MEG_OK;
 }
 
-static int wordpiece_load(struct meg_hf_model *m, const json_t *part, const char *from,
-                          struct meg_err *e)
+static int wordpiece_load(struct meg_hf_model *m, const json_t *part, const char *from, struct meg_err *e)
 {
     struct meg_wordpiece *w = meg_new(sizeof *w);
     const char *prefix = "##";
@@ -204,13 +195,10 @@ static int wordpiece_load(struct meg_hf_model *m, const json_t *part, const char
 
     m->own = w;
     if ((r = get_unk(m, part, &unk, from, e)) < 0 ||
-        (r = meg_json_get_str(part, "continuing_subword_prefix", MEG_JSON_OPTIONAL, &prefix, from,
-                              e)) < 0 ||
-        (r = meg_json_get_i64(part, "max_input_chars_per_word", MEG_JSON_OPTIONAL, &max_chars, from,
-                              e)) < 0)
+        (r = meg_json_get_str(part, "continuing_subword_prefix", MEG_JSON_OPTIONAL, &prefix, from, e)) < 0 ||
+        (r = meg_json_get_i64(part, "max_input_chars_per_word", MEG_JSON_OPTIONAL, &max_chars, from, e)) < 0)
         return r;
-    if ((r = meg_wordpiece_build(w, &m->vocab.tokens, m->vocab.id, prefix, unk, max_chars,
-                                 &inner)) < 0)
+    if ((r = meg_wordpiece_build(w, &m->vocab.tokens, m->vocab.id, prefix, unk, max_chars, &inner)) < 0)
         return meg_fail(e, r, "%s: %s", from, inner.msg);
     return MEG_OK;
 }
@@ -221,8 +209,8 @@ static void wordpiece_free(void *own)
     free(own);
 }
 
-static int wordpiece_encode(const struct meg_hf_model *m, const char *s, int64_t n,
-                            struct meg_ids *out, struct meg_err *e)
+static int wordpiece_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out,
+                            struct meg_err *e)
 {
     (void)e;
     meg_ids_reserve(out, n);
@@ -230,20 +218,18 @@ static int wordpiece_encode(const struct meg_hf_model *m, const char *s, int64_t
     return MEG_OK;
 }
 
-const struct meg_hf_model_type meg_hf_wordpiece = { "WordPiece", wordpiece_load, wordpiece_free,
-                                              wordpiece_encode };
+const struct meg_hf_model_type meg_hf_wordpiece = { "WordPiece", wordpiece_load, wordpiece_free, wordpiece_encode };
 
 /* ---- WordLevel: own is the id of what is unknown ---- */
 
-static int wordlevel_load(struct meg_hf_model *m, const json_t *part, const char *from,
-                          struct meg_err *e)
+static int wordlevel_load(struct meg_hf_model *m, const json_t *part, const char *from, struct meg_err *e)
 {
     m->own = meg_new(sizeof(int32_t));
     return get_unk(m, part, m->own, from, e);
 }
 
-static int wordlevel_encode(const struct meg_hf_model *m, const char *s, int64_t n,
-                            struct meg_ids *out, struct meg_err *e)
+static int wordlevel_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out,
+                            struct meg_err *e)
 {
     int32_t id = meg_hf_vocab_find(&m->vocab, s, n);
 

@@ -15,10 +15,9 @@ struct bpe {
     int32_t unk;          /* -1: what is unknown is left out */
     int32_t byte_id[256]; /* of <0x00> .. <0xFF>, with byte_fallback; else and where missing -1 */
     bool fuse_unk, ignore_merges;
-    int32_t min_byte, max_byte; /* of those; */
-    bool has_all_bytes,
-        merges_bytes;      /* are all there, and is one of that range a part of a merge? */
-    char *prefix, *suffix; /* of all but the first, and of the last character; may be "" */
+    int32_t min_byte, max_byte;       /* of those; */
+    bool has_all_bytes, merges_bytes; /* are all there, and is one of that range a part of a merge? */
+    char *prefix, *suffix;            /* of all but the first, and of the last character; may be "" */
 };
 
 static void bpe_free(void *own)
@@ -38,8 +37,7 @@ static bool read_parts(struct meg_json_scan *s, struct meg_str buf[2], struct me
 
     if (*s->p == '[') {
         for (int i = 0; i < 2; i++) {
-            if (!meg_hf_json_next(s) || *s->p != '"' ||
-                meg_hf_json_string(s, &buf[i], &part[i]) < 0)
+            if (!meg_hf_json_next(s) || *s->p != '"' || meg_hf_json_string(s, &buf[i], &part[i]) < 0)
                 return false;
         }
         return !meg_hf_json_next(s) && meg_json_scan_accept(s, ']');
@@ -109,8 +107,7 @@ static void prefetch_parts(struct spelled *x, const struct meg_hf_vocab *v, int 
 {
     for (int k = 0; k < n; k++) {
         for (int i = LEFT; i <= RIGHT; i++)
-            x->token[k][i].hash =
-                meg_strtab_prefetch(&v->tokens, x->text.s + x->token[k][i].at, x->token[k][i].n);
+            x->token[k][i].hash = meg_strtab_prefetch(&v->tokens, x->text.s + x->token[k][i].at, x->token[k][i].n);
     }
 }
 
@@ -138,17 +135,16 @@ static int find_merge(struct meg_bpe_merge_rule *to, const struct meg_hf_vocab *
         int64_t nth;
 
         token[i] = (struct meg_span){ x->text.s + x->token[k][i].at, x->token[k][i].n };
-        nth = i == BOTH
-            ? find_merged(x, &v->tokens, token[i].s, token[i].n)
-            : meg_strtab_find_hashed(&v->tokens, token[i].s, token[i].n, x->token[k][i].hash);
+        nth = i == BOTH ? find_merged(x, &v->tokens, token[i].s, token[i].n)
+                        : meg_strtab_find_hashed(&v->tokens, token[i].s, token[i].n, x->token[k][i].hash);
         *id[i] = nth < 0 ? -1 : v->id[nth];
         lacks = nth < 0 ? i : lacks;
     }
     if (lacks < 0)
         return MEG_OK;
-    return meg_fail(e, MEG_EFORMAT, "%s: merge %d is '%.*s' + '%.*s', but there is no token '%.*s'",
-                    from, to->rank, (int)token[LEFT].n, token[LEFT].s, (int)token[RIGHT].n,
-                    token[RIGHT].s, (int)token[lacks].n, token[lacks].s);
+    return meg_fail(e, MEG_EFORMAT, "%s: merge %d is '%.*s' + '%.*s', but there is no token '%.*s'", from, to->rank,
+                    (int)token[LEFT].n, token[LEFT].s, (int)token[RIGHT].n, token[RIGHT].s, (int)token[lacks].n,
+                    token[lacks].s);
 }
 
 static bool is_among_bytes(const struct bpe *b, int32_t id)
@@ -156,8 +152,8 @@ static bool is_among_bytes(const struct bpe *b, int32_t id)
     return id >= b->min_byte && id <= b->max_byte;
 }
 
-static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t *part,
-                       const char *from, struct meg_err *e)
+static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t *part, const char *from,
+                       struct meg_err *e)
 {
     const struct meg_span *list = &m->lists.merges;
     struct meg_err why;
@@ -183,8 +179,7 @@ static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t
         for (int i = 0; i < k && r == MEG_OK; i++, n++) {
             merge[n].rank = (int32_t)n;
             r = find_merge(&merge[n], &m->vocab, &x, i, from, e);
-            b->merges_bytes |= r == MEG_OK &&
-                (is_among_bytes(b, merge[n].left) || is_among_bytes(b, merge[n].right));
+            b->merges_bytes |= r == MEG_OK && (is_among_bytes(b, merge[n].left) || is_among_bytes(b, merge[n].right));
         }
     }
     if (r == MEG_OK && is_bad)
@@ -213,20 +208,15 @@ static int bpe_load(struct meg_hf_model *m, const json_t *part, const char *from
 
     m->own = b;
     if ((r = meg_json_get_str(part, "unk_token", MEG_JSON_OPTIONAL, &unk, from, e)) < 0 ||
-        (r = meg_json_get_str(part, "continuing_subword_prefix", MEG_JSON_OPTIONAL, &prefix, from,
-                              e)) < 0 ||
-        (r = meg_json_get_str(part, "end_of_word_suffix", MEG_JSON_OPTIONAL, &suffix, from, e)) <
-            0 ||
+        (r = meg_json_get_str(part, "continuing_subword_prefix", MEG_JSON_OPTIONAL, &prefix, from, e)) < 0 ||
+        (r = meg_json_get_str(part, "end_of_word_suffix", MEG_JSON_OPTIONAL, &suffix, from, e)) < 0 ||
         (r = meg_json_get_bool(part, "fuse_unk", MEG_JSON_OPTIONAL, &b->fuse_unk, from, e)) < 0 ||
-        (r = meg_json_get_bool(part, "byte_fallback", MEG_JSON_OPTIONAL, &byte_fallback, from, e)) <
-            0 ||
-        (r = meg_json_get_bool(part, "ignore_merges", MEG_JSON_OPTIONAL, &b->ignore_merges, from,
-                               e)) < 0 ||
+        (r = meg_json_get_bool(part, "byte_fallback", MEG_JSON_OPTIONAL, &byte_fallback, from, e)) < 0 ||
+        (r = meg_json_get_bool(part, "ignore_merges", MEG_JSON_OPTIONAL, &b->ignore_merges, from, e)) < 0 ||
         (r = meg_json_get_f64(part, "dropout", MEG_JSON_OPTIONAL, &dropout, from, e)) < 0)
         return r;
     if (dropout != 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: dropout %g makes ids random; set it to null", from,
-                        dropout);
+        return meg_fail(e, MEG_EFORMAT, "%s: dropout %g makes ids random; set it to null", from, dropout);
     b->prefix = meg_strdup(prefix);
     b->suffix = meg_strdup(suffix);
     b->unk = unk ? meg_hf_vocab_find(&m->vocab, unk, (int64_t)strlen(unk)) : -1;
@@ -297,20 +287,17 @@ static void put_symbols(void *of, const int32_t *sym, int64_t n)
     p->put += n;
 }
 
-static int merge_long(const struct meg_bpe *b, struct meg_ids *out, int64_t first,
-                      struct meg_err *e)
+static int merge_long(const struct meg_bpe *b, struct meg_ids *out, int64_t first, struct meg_err *e)
 {
     struct in_place p = { .v = out->v + first, .n = out->n - first };
 
-    if (!meg_bpe_stream(
-            &(struct meg_bpe_stream){ b, true, read_symbols, put_symbols, &p, MEG_BPE_WINDOW }))
+    if (!meg_bpe_stream(&(struct meg_bpe_stream){ b, true, read_symbols, put_symbols, &p, MEG_BPE_WINDOW }))
         return meg_bpe_stream_error(p.n, e);
     out->n = first + p.put;
     return MEG_OK;
 }
 
-static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out,
-                      struct meg_err *e)
+static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
     const struct bpe *b = m->own;
     int32_t whole = b->ignore_merges ? meg_hf_vocab_find(&m->vocab, s, n) : -1;
@@ -356,8 +343,8 @@ bool meg_hf_bpe_has_safe_splits(const struct meg_hf_model *m)
 {
     const struct bpe *b = m->own;
 
-    return m->kind == &meg_hf_bpe && !*b->prefix && !*b->suffix && !b->ignore_merges &&
-        b->has_all_bytes && !b->merges_bytes;
+    return m->kind == &meg_hf_bpe && !*b->prefix && !*b->suffix && !b->ignore_merges && b->has_all_bytes &&
+           !b->merges_bytes;
 }
 
 bool meg_hf_bpe_to_byte_level(const struct meg_hf_model *m, struct meg_bytebpe *out)

@@ -59,8 +59,7 @@ static double parse_like_serde(double x)
 }
 
 /* The pieces: [[text, score], ...]. */
-static int load_pieces(struct meg_hf_model *m, const json_t *list, const char *from,
-                       struct meg_err *e)
+static int load_pieces(struct meg_hf_model *m, const json_t *list, const char *from, struct meg_err *e)
 {
     struct unigram *u = m->own;
     double lowest = INFINITY;
@@ -75,13 +74,11 @@ static int load_pieces(struct meg_hf_model *m, const json_t *list, const char *f
         int64_t was = m->vocab.tokens.n;
 
         if (!json_is_string(text) || !json_is_number(score))
-            return meg_fail(e, MEG_EFORMAT, "%s: element %zu of vocab is not [text, score]", from,
-                            i);
-        meg_hf_vocab_add(&m->vocab, json_string_value(text), (int64_t)json_string_length(text),
-                         (int32_t)i);
+            return meg_fail(e, MEG_EFORMAT, "%s: element %zu of vocab is not [text, score]", from, i);
+        meg_hf_vocab_add(&m->vocab, json_string_value(text), (int64_t)json_string_length(text), (int32_t)i);
         if (m->vocab.tokens.n == was)
-            return meg_fail(e, MEG_EFORMAT, "%s: '%s', element %zu of vocab, stands there twice",
-                            from, json_string_value(text), i);
+            return meg_fail(e, MEG_EFORMAT, "%s: '%s', element %zu of vocab, stands there twice", from,
+                            json_string_value(text), i);
         while (u->ring <= (int64_t)json_string_length(text))
             u->ring *= 2;
         u->score[i] = parse_like_serde(json_number_value(score));
@@ -110,8 +107,7 @@ static int build_trie(struct meg_hf_model *m, const char *from, struct meg_err *
     return r < 0 ? meg_fail(e, r, "%s: %s", from, inner.msg) : MEG_OK;
 }
 
-static int unigram_load(struct meg_hf_model *m, const json_t *part, const char *from,
-                        struct meg_err *e)
+static int unigram_load(struct meg_hf_model *m, const json_t *part, const char *from, struct meg_err *e)
 {
     struct unigram *u = meg_new(sizeof *u);
     bool byte_fallback = false;
@@ -122,13 +118,11 @@ static int unigram_load(struct meg_hf_model *m, const json_t *part, const char *
     m->own = u;
     if ((r = meg_json_get_array(part, "vocab", MEG_JSON_REQUIRED, &list, from, e)) < 0 ||
         (r = meg_json_get_i64(part, "unk_id", MEG_JSON_OPTIONAL, &unk, from, e)) < 0 ||
-        (r = meg_json_get_bool(part, "byte_fallback", MEG_JSON_OPTIONAL, &byte_fallback, from, e)) <
-            0 ||
+        (r = meg_json_get_bool(part, "byte_fallback", MEG_JSON_OPTIONAL, &byte_fallback, from, e)) < 0 ||
         (r = load_pieces(m, list, from, e)) < 0 || (r = build_trie(m, from, e)) < 0)
         return r;
     if (unk < -1 || unk >= m->vocab.tokens.n)
-        return meg_fail(e, MEG_EFORMAT, "%s: unk_id %lld is outside of the vocabulary", from,
-                        (long long)unk);
+        return meg_fail(e, MEG_EFORMAT, "%s: unk_id %lld is outside of the vocabulary", from, (long long)unk);
     u->unk = (int32_t)unk;
     for (int i = 0; i < 256; i++) {
         char name[8];
@@ -166,8 +160,7 @@ static void viterbi_paths(const struct unigram *u, const char *s, int64_t n, con
         int32_t cp, id;
 
         len = meg_utf8_decode(s + at, n - at, &cp);
-        for (int64_t i = at; i < n && meg_trie_step(&u->trie, &node, (unsigned char)s[i], &id);
-             i++) {
+        for (int64_t i = at; i < n && meg_trie_step(&u->trie, &node, (unsigned char)s[i], &id); i++) {
             if (id < 0)
                 continue;
             reach(w, at, i + 1, u->score[id]);
@@ -201,8 +194,8 @@ static int32_t token_of(const struct unigram *u, const char *s, int64_t n)
     return id < 0 ? u->unk : id;
 }
 
-static int add_piece(const struct meg_hf_model *m, const char *s, int64_t n, int32_t id,
-                     struct meg_ids *out, struct meg_err *e)
+static int add_piece(const struct meg_hf_model *m, const char *s, int64_t n, int32_t id, struct meg_ids *out,
+                     struct meg_err *e)
 {
     const struct unigram *u = m->own;
     bool has_bytes = true;
@@ -218,15 +211,15 @@ static int add_piece(const struct meg_hf_model *m, const char *s, int64_t n, int
             return MEG_OK;
         }
         if (id < 0 && (id = u->unk) < 0)
-            return meg_fail(e, MEG_EFORMAT, "'%.*s' is unknown, and the model has no unk_id",
-                            (int)(n < 40 ? n : 40), s);
+            return meg_fail(e, MEG_EFORMAT, "'%.*s' is unknown, and the model has no unk_id", (int)(n < 40 ? n : 40),
+                            s);
     }
     out->v[out->n++] = id;
     return MEG_OK;
 }
 
-static int unigram_encode(const struct meg_hf_model *m, const char *s, int64_t n,
-                          struct meg_ids *out, struct meg_err *e)
+static int unigram_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out,
+                          struct meg_err *e)
 {
     const struct unigram *u = m->own;
     struct ways w = { meg_new(((size_t)n + 1) * sizeof *w.last),

@@ -30,10 +30,9 @@ enum kind {
     BYTE_LEVEL
 };
 
-static const char *const names[] = {
-    "NFC",     "NFD",     "NFKC",           "NFKD",        "Lowercase", "StripAccents", "Strip",
-    "Replace", "Prepend", "BertNormalizer", "Precompiled", "Nmt",       "ByteLevel"
-};
+static const char *const names[] = { "NFC",          "NFD",   "NFKC",     "NFKD",    "Lowercase",
+                                     "StripAccents", "Strip", "Replace",  "Prepend", "BertNormalizer",
+                                     "Precompiled",  "Nmt",   "ByteLevel" };
 
 struct step {
     enum kind kind;
@@ -67,16 +66,14 @@ static int load_precompiled(struct step *s, const json_t *part, const char *from
     return r;
 }
 
-static int load_bert(struct meg_bert_normalizer *b, const json_t *part, const char *from,
-                     struct meg_err *e)
+static int load_bert(struct meg_bert_normalizer *b, const json_t *part, const char *from, struct meg_err *e)
 {
     int r;
 
     *b = (struct meg_bert_normalizer){ true, true, true, true };
-    if ((r = meg_json_get_bool(part, "clean_text", MEG_JSON_OPTIONAL, &b->clean_text, from, e)) <
+    if ((r = meg_json_get_bool(part, "clean_text", MEG_JSON_OPTIONAL, &b->clean_text, from, e)) < 0 ||
+        (r = meg_json_get_bool(part, "handle_chinese_chars", MEG_JSON_OPTIONAL, &b->handle_chinese_chars, from, e)) <
             0 ||
-        (r = meg_json_get_bool(part, "handle_chinese_chars", MEG_JSON_OPTIONAL,
-                               &b->handle_chinese_chars, from, e)) < 0 ||
         (r = meg_json_get_bool(part, "lowercase", MEG_JSON_OPTIONAL, &b->lowercase, from, e)) < 0)
         return r;
     b->strip_accents = b->lowercase;
@@ -94,38 +91,30 @@ static int add_step(void *to, int kind, const json_t *part, const char *from, st
     *s = (struct step){ .kind = (enum kind)kind, .left = true, .right = true };
     switch (s->kind) {
     case STRIP:
-        if ((r = meg_json_get_bool(part, "strip_left", MEG_JSON_OPTIONAL, &s->left, from, e)) ==
-            MEG_OK)
+        if ((r = meg_json_get_bool(part, "strip_left", MEG_JSON_OPTIONAL, &s->left, from, e)) == MEG_OK)
             r = meg_json_get_bool(part, "strip_right", MEG_JSON_OPTIONAL, &s->right, from, e);
         return r;
     case REPLACE:
         if ((r = meg_hf_pattern_load(&s->pattern, part, from, e)) == MEG_OK)
             r = meg_hf_get_string(part, "content", NULL, &s->content, from, e);
         return r;
-    case PREPEND:
-        return meg_hf_get_string(part, "prepend", NULL, &s->content, from, e);
-    case BERT:
-        return load_bert(&s->bert, part, from, e);
-    case PRECOMPILED:
-        return load_precompiled(s, part, from, e);
+    case PREPEND: return meg_hf_get_string(part, "prepend", NULL, &s->content, from, e);
+    case BERT: return load_bert(&s->bert, part, from, e);
+    case PRECOMPILED: return load_precompiled(s, part, from, e);
     case NFC:
     case NFD:
     case NFKC:
     case NFKD:
         s->form = meg_new(sizeof *s->form);
-        meg_normal_form_init(s->form, s->kind == NFC || s->kind == NFKC,
-                             s->kind == NFKC || s->kind == NFKD);
+        meg_normal_form_init(s->form, s->kind == NFC || s->kind == NFKC, s->kind == NFKC || s->kind == NFKD);
         return MEG_OK;
-    default:
-        return MEG_OK;
+    default: return MEG_OK;
     }
 }
 
-static const struct meg_hf_sequence parts = { "normalizers", names, sizeof names / sizeof *names,
-                                           add_step };
+static const struct meg_hf_sequence parts = { "normalizers", names, sizeof names / sizeof *names, add_step };
 
-int meg_hf_normalizer_load(struct meg_hf_normalizer **out, const json_t *part, const char *from,
-                     struct meg_err *e)
+int meg_hf_normalizer_load(struct meg_hf_normalizer **out, const json_t *part, const char *from, struct meg_err *e)
 {
     struct meg_hf_normalizer *n = meg_new(sizeof *n);
     int r = meg_hf_sequence_load(&parts, part, n, from, e);
@@ -185,8 +174,7 @@ static const char *cluster_end(const char *s, const char *end)
 
 /* SentencePiece's map as Hugging Face applies it: to a short cluster as a whole, of which the shortest
  * key that it begins with decides, else to each character. */
-static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, int64_t most,
-                        struct meg_str *out)
+static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, int64_t most, struct meg_str *out)
 {
     const char *end = s + n;
 
@@ -215,12 +203,10 @@ static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, 
 /* SentencePiece's nmt rules: -1 where a character goes. */
 static int32_t nmt(int32_t cp)
 {
-    if ((cp >= 1 && cp <= 8) || cp == 0x0B || (cp >= 0x0E && cp <= 0x1F) || cp == 0x7F ||
-        cp == 0x8F || cp == 0x9F)
+    if ((cp >= 1 && cp <= 8) || cp == 0x0B || (cp >= 0x0E && cp <= 0x1F) || cp == 0x7F || cp == 0x8F || cp == 0x9F)
         return -1;
-    if (cp == 9 || cp == 10 || cp == 0x0C || cp == 0x0D || cp == 0x1680 ||
-        (cp >= 0x200B && cp <= 0x200F) || cp == 0x2028 || cp == 0x2029 || cp == 0x2581 ||
-        cp == 0xFEFF || cp == 0xFFFD)
+    if (cp == 9 || cp == 10 || cp == 0x0C || cp == 0x0D || cp == 0x1680 || (cp >= 0x200B && cp <= 0x200F) ||
+        cp == 0x2028 || cp == 0x2029 || cp == 0x2581 || cp == 0xFEFF || cp == 0xFFFD)
         return ' ';
     return cp;
 }
@@ -268,45 +254,33 @@ static void map_chars(enum kind kind, const char *text, int64_t n, struct meg_st
     free(to.v);
 }
 
-static int run_step(const struct step *s, const char *text, int64_t n, bool is_first, int64_t most,
-                    struct meg_str *out, struct meg_err *e)
+static int run_step(const struct step *s, const char *text, int64_t n, bool is_first, int64_t most, struct meg_str *out,
+                    struct meg_err *e)
 {
     switch (s->kind) {
     case NFC:
     case NFD:
     case NFKC:
-    case NFKD:
-        return meg_normal_form_add(s->form, text, n, most, out, e);
+    case NFKD: return meg_normal_form_add(s->form, text, n, most, out, e);
     case LOWERCASE:
     case STRIP_ACCENTS:
-    case NMT:
-        map_chars(s->kind, text, n, out);
-        break;
-    case STRIP:
-        strip(s, text, n, out);
-        break;
-    case REPLACE:
-        return meg_hf_pattern_replace(&s->pattern, text, n, &s->content, most, out, e);
+    case NMT: map_chars(s->kind, text, n, out); break;
+    case STRIP: strip(s, text, n, out); break;
+    case REPLACE: return meg_hf_pattern_replace(&s->pattern, text, n, &s->content, most, out, e);
     case PREPEND:
         if (n > 0 && is_first)
             meg_str_add(out, s->content.s, s->content.n);
         meg_str_add(out, text, (size_t)n);
         break;
-    case BERT:
-        meg_bert_normalize(&s->bert, text, n, out);
-        break;
-    case PRECOMPILED:
-        precompiled(&s->map, text, n, most, out);
-        break;
-    case BYTE_LEVEL:
-        meg_byte_alphabet_encode(out, text, n);
-        break;
+    case BERT: meg_bert_normalize(&s->bert, text, n, out); break;
+    case PRECOMPILED: precompiled(&s->map, text, n, most, out); break;
+    case BYTE_LEVEL: meg_byte_alphabet_encode(out, text, n); break;
     }
     return MEG_OK;
 }
 
-int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text, int64_t n, bool is_first, int64_t most,
-                    struct meg_str *out, struct meg_err *e)
+int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text, int64_t n, bool is_first,
+                          int64_t most, struct meg_str *out, struct meg_err *e)
 {
     struct meg_str buf[2] = { { 0 }, { 0 } };
     int r = MEG_OK;
@@ -356,31 +330,26 @@ static bool keeps_spaces(const struct meg_charsmap *m)
 }
 
 bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_normalizer *n, bool *is_by_char,
-                              bool *is_around_ideographs)
+                                          bool *is_around_ideographs)
 {
     *is_by_char = true;
-    *is_around_ideographs =
-        n && n->n == 1 && n->step->kind == BERT && n->step->bert.handle_chinese_chars;
+    *is_around_ideographs = n && n->n == 1 && n->step->kind == BERT && n->step->bert.handle_chinese_chars;
     for (int64_t i = 0; n && i < n->n; i++) {
         switch (n->step[i].kind) {
         case LOWERCASE:
         case STRIP_ACCENTS:
-        case BERT:
-            break;
+        case BERT: break;
         case NFC: /* "<" may be composed with what follows it */
         case NFD:
         case NFKC:
         case NFKD:
-        case NMT:
-            *is_by_char = false;
-            break;
+        case NMT: *is_by_char = false; break;
         case PRECOMPILED:
             *is_by_char = false;
             if (!keeps_spaces(&n->step[i].map))
                 return false;
             break;
-        default:
-            return false;
+        default: return false;
         }
     }
     return true;
@@ -390,8 +359,8 @@ bool meg_hf_normalizer_is_metaspace(const struct meg_hf_normalizer *n, struct me
 {
     const struct step *last = n && n->n > 0 ? &n->step[n->n - 1] : NULL;
 
-    if (!last || n->n > 2 || (n->n == 2 && n->step->kind != PREPEND) || last->kind != REPLACE ||
-        last->pattern.regex || last->pattern.literal.n != 1 || *last->pattern.literal.s != ' ')
+    if (!last || n->n > 2 || (n->n == 2 && n->step->kind != PREPEND) || last->kind != REPLACE || last->pattern.regex ||
+        last->pattern.literal.n != 1 || *last->pattern.literal.s != ' ')
         return false;
     *mark = (struct meg_span){ last->content.s, (int64_t)last->content.n };
     return true;

@@ -14,22 +14,10 @@
 /* What becomes of the matches and of what lies between them. */
 enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
 
-enum kind {
-    BYTE_LEVEL,
-    SPLIT,
-    DIGITS,
-    PUNCTUATION,
-    WHITESPACE,
-    WHITESPACE_SPLIT,
-    BERT,
-    DELIMITER,
-    METASPACE
-};
+enum kind { BYTE_LEVEL, SPLIT, DIGITS, PUNCTUATION, WHITESPACE, WHITESPACE_SPLIT, BERT, DELIMITER, METASPACE };
 
-static const char *const names[] = { "ByteLevel",        "Split",
-                                     "Digits",           "Punctuation",
-                                     "Whitespace",       "WhitespaceSplit",
-                                     "BertPreTokenizer", "CharDelimiterSplit",
+static const char *const names[] = { "ByteLevel",  "Split",           "Digits",           "Punctuation",
+                                     "Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit",
                                      "Metaspace" };
 
 struct step {
@@ -47,8 +35,7 @@ struct meg_hf_pretokenizer {
 
 /* ---- patterns ---- */
 
-int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char *from,
-                        struct meg_err *e)
+int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char *from, struct meg_err *e)
 {
     const json_t *v = json_object_get(part, "pattern"), *regex = json_object_get(v, "Regex");
     const json_t *literal = json_is_string(v) ? v : json_object_get(v, "String");
@@ -65,8 +52,7 @@ int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char
         return MEG_OK;
     }
     if (!json_is_string(literal) || json_string_length(literal) == 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: pattern must be {\"String\": ...} or {\"Regex\": ...}",
-                        from);
+        return meg_fail(e, MEG_EFORMAT, "%s: pattern must be {\"String\": ...} or {\"Regex\": ...}", from);
     meg_str_add(&p->literal, json_string_value(literal), json_string_length(literal));
     return MEG_OK;
 }
@@ -77,8 +63,7 @@ void meg_hf_pattern_free(struct meg_hf_pattern *p)
     meg_regex_free(p->regex);
 }
 
-static int find(const struct meg_hf_pattern *p, const char *s, int64_t n, struct meg_spans *out,
-                struct meg_err *e)
+static int find(const struct meg_hf_pattern *p, const char *s, int64_t n, struct meg_spans *out, struct meg_err *e)
 {
     const char *end = s + n;
 
@@ -91,15 +76,14 @@ static int find(const struct meg_hf_pattern *p, const char *s, int64_t n, struct
     return MEG_OK;
 }
 
-int meg_hf_pattern_replace(const struct meg_hf_pattern *p, const char *s, int64_t n,
-                           const struct meg_str *to, int64_t most, struct meg_str *out, struct meg_err *e)
+int meg_hf_pattern_replace(const struct meg_hf_pattern *p, const char *s, int64_t n, const struct meg_str *to,
+                           int64_t most, struct meg_str *out, struct meg_err *e)
 {
     const char *end = s + n, *found;
     struct meg_spans m = { 0 };
     int r = p->regex ? find(p, s, n, &m, e) : MEG_OK;
 
-    while (!p->regex && (int64_t)out->n <= most &&
-           (found = memmem(s, (size_t)(end - s), p->literal.s, p->literal.n))) {
+    while (!p->regex && (int64_t)out->n <= most && (found = memmem(s, (size_t)(end - s), p->literal.s, p->literal.n))) {
         meg_str_add(out, s, (size_t)(found - s));
         meg_str_add(out, to->s, to->n);
         s = found + p->literal.n;
@@ -118,8 +102,7 @@ int meg_hf_pattern_replace(const struct meg_hf_pattern *p, const char *s, int64_
 
 static int load_behavior(enum behavior *b, const json_t *part, const char *from, struct meg_err *e)
 {
-    static const char *const name[] = { "Removed", "Isolated", "MergedWithPrevious",
-                                        "MergedWithNext", "Contiguous" };
+    static const char *const name[] = { "Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous" };
     const char *s = NULL;
     int r = meg_json_get_str(part, "behavior", MEG_JSON_OPTIONAL, &s, from, e);
 
@@ -143,19 +126,17 @@ static int load_metaspace(struct step *s, const json_t *part, const char *from, 
 
     s->splits = true;
     if ((r = meg_json_get_str(part, "replacement", MEG_JSON_OPTIONAL, &replacement, from, e)) < 0 ||
-        (r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space, from,
-                               e)) < 0 ||
+        (r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space, from, e)) < 0 ||
         (r = meg_json_get_str(part, "prepend_scheme", MEG_JSON_OPTIONAL, &scheme, from, e)) < 0 ||
         (r = meg_json_get_bool(part, "split", MEG_JSON_OPTIONAL, &s->splits, from, e)) < 0)
         return r;
     if (!*replacement || meg_utf8_decode(replacement, (int64_t)strlen(replacement), &cp) != (int)strlen(replacement))
         return meg_fail(e, MEG_EFORMAT, "%s: replacement '%s' is not one character", from, replacement);
-    if (scheme && strcmp(scheme, "always") != 0 && strcmp(scheme, "first") != 0 &&
-        strcmp(scheme, "never") != 0)
+    if (scheme && strcmp(scheme, "always") != 0 && strcmp(scheme, "first") != 0 && strcmp(scheme, "never") != 0)
         return meg_fail(e, MEG_EFORMAT, "%s: prepend_scheme '%s' is not known here", from, scheme);
-    s->prefix = scheme ? (*scheme == 'a'       ? ALWAYS
-                              : *scheme == 'f' ? FIRST
-                                               : NEVER)
+    s->prefix = scheme ? (*scheme == 'a'   ? ALWAYS
+                          : *scheme == 'f' ? FIRST
+                                           : NEVER)
                        : (add_prefix_space ? ALWAYS : NEVER);
     meg_str_add(&s->pattern.literal, replacement, strlen(replacement));
     return MEG_OK;
@@ -170,8 +151,7 @@ static int load_members(struct step *s, const json_t *part, const char *from, st
     switch (s->kind) {
     case BYTE_LEVEL:
         s->use_regex = true;
-        if ((r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space,
-                                   from, e)) < 0)
+        if ((r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space, from, e)) < 0)
             return r;
         s->prefix = add_prefix_space ? ALWAYS : NEVER;
         return meg_json_get_bool(part, "use_regex", MEG_JSON_OPTIONAL, &s->use_regex, from, e);
@@ -181,13 +161,10 @@ static int load_members(struct step *s, const json_t *part, const char *from, st
             return r;
         return meg_json_get_bool(part, "invert", MEG_JSON_OPTIONAL, &s->invert, from, e);
     case DIGITS:
-        r = meg_json_get_bool(part, "individual_digits", MEG_JSON_OPTIONAL, &s->individual, from,
-                              e);
+        r = meg_json_get_bool(part, "individual_digits", MEG_JSON_OPTIONAL, &s->individual, from, e);
         s->behavior = s->individual ? ISOLATED : CONTIGUOUS;
         return r;
-    case PUNCTUATION:
-        s->behavior = ISOLATED;
-        return load_behavior(&s->behavior, part, from, e);
+    case PUNCTUATION: s->behavior = ISOLATED; return load_behavior(&s->behavior, part, from, e);
     case WHITESPACE: /* words are found, the rest is removed */
         s->invert = true;
         return meg_regex_compile(&s->pattern.regex,
@@ -201,10 +178,8 @@ static int load_members(struct step *s, const json_t *part, const char *from, st
             return meg_fail(e, MEG_EFORMAT, "%s: delimiter is empty", from);
         meg_str_add(&s->pattern.literal, delimiter, strlen(delimiter));
         return MEG_OK;
-    case METASPACE:
-        return load_metaspace(s, part, from, e);
-    default:
-        return MEG_OK;
+    case METASPACE: return load_metaspace(s, part, from, e);
+    default: return MEG_OK;
     }
 }
 
@@ -217,11 +192,9 @@ static int add_step(void *to, int kind, const json_t *part, const char *from, st
     return load_members(&p->step[p->n++], part, from, e);
 }
 
-static const struct meg_hf_sequence parts = { "pretokenizers", names, sizeof names / sizeof *names,
-                                           add_step };
+static const struct meg_hf_sequence parts = { "pretokenizers", names, sizeof names / sizeof *names, add_step };
 
-int meg_hf_pretokenizer_load(struct meg_hf_pretokenizer **out, const json_t *part, const char *from,
-                    struct meg_err *e)
+int meg_hf_pretokenizer_load(struct meg_hf_pretokenizer **out, const json_t *part, const char *from, struct meg_err *e)
 {
     struct meg_hf_pretokenizer *p = meg_new(sizeof *p);
     int r = meg_hf_sequence_load(&parts, part, p, from, e);
@@ -244,7 +217,8 @@ void meg_hf_pretokenizer_free(struct meg_hf_pretokenizer *p)
     free(p);
 }
 
-bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum meg_pretok *split, bool *add_prefix_space)
+bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum meg_pretok *split,
+                                       bool *add_prefix_space)
 {
     const struct step *first, *last;
 
@@ -256,8 +230,8 @@ bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum
     *split = MEG_PRETOK_GPT2;
     if (p->n == 1)
         return last->use_regex;
-    if (first->kind != SPLIT || first->pattern.split < 0 || first->behavior != ISOLATED ||
-        first->invert || last->use_regex || last->prefix != NEVER)
+    if (first->kind != SPLIT || first->pattern.split < 0 || first->behavior != ISOLATED || first->invert ||
+        last->use_regex || last->prefix != NEVER)
         return false;
     *split = (enum meg_pretok)first->pattern.split;
     return true;
@@ -307,17 +281,13 @@ void meg_hf_pretokens_free(struct meg_hf_pretokens *p)
 static bool is_match(enum kind kind, int32_t cp)
 {
     switch (kind) {
-    case DIGITS:
-        return meg_char_class_of(cp) == MEG_CHAR_NUMBER;
-    case PUNCTUATION:
-        return meg_bert_is_punctuation(cp);
-    default:
-        return meg_char_class_of(cp) == MEG_CHAR_SPACE;
+    case DIGITS: return meg_char_class_of(cp) == MEG_CHAR_NUMBER;
+    case PUNCTUATION: return meg_bert_is_punctuation(cp);
+    default: return meg_char_class_of(cp) == MEG_CHAR_SPACE;
     }
 }
 
-static int find_matches(const struct step *s, const char *text, int64_t n, struct meg_spans *out,
-                        struct meg_err *e)
+static int find_matches(const struct step *s, const char *text, int64_t n, struct meg_spans *out, struct meg_err *e)
 {
     if (s->pattern.regex || s->pattern.literal.n > 0)
         return find(&s->pattern, text, n, out, e);
@@ -368,20 +338,16 @@ static bool next_delimited(struct cut *c, struct stretch *out)
 static bool joins(enum behavior behavior, const struct stretch *x, const struct stretch *next)
 {
     switch (behavior) {
-    case MERGED_WITH_PREVIOUS:
-        return !x->is_match && next->is_match;
-    case MERGED_WITH_NEXT:
-        return x->is_match && !next->is_match;
-    case CONTIGUOUS:
-        return x->is_match == next->is_match;
-    default:
-        return false;
+    case MERGED_WITH_PREVIOUS: return !x->is_match && next->is_match;
+    case MERGED_WITH_NEXT: return x->is_match && !next->is_match;
+    case CONTIGUOUS: return x->is_match == next->is_match;
+    default: return false;
     }
 }
 
 /* Cut text at its matches; those may be joined by what they touch. */
-static void cut(const struct meg_spans *m, enum behavior behavior, bool invert, const char *text,
-                int64_t n, bool is_start, struct meg_hf_pretokens *out)
+static void cut(const struct meg_spans *m, enum behavior behavior, bool invert, const char *text, int64_t n,
+                bool is_start, struct meg_hf_pretokens *out)
 {
     struct cut c = { m, invert, 0, text, text + n };
     struct stretch x, next = { 0 };
@@ -396,8 +362,7 @@ static void cut(const struct meg_spans *m, enum behavior behavior, bool invert, 
     }
 }
 
-static void byte_level(const struct step *s, const char *text, int64_t n, bool is_start,
-                       struct meg_hf_pretokens *out)
+static void byte_level(const struct step *s, const char *text, int64_t n, bool is_start, struct meg_hf_pretokens *out)
 {
     struct meg_str prefixed = { 0 }, spelled = { 0 };
     struct meg_pretokens pieces = { 0 };
@@ -411,8 +376,7 @@ static void byte_level(const struct step *s, const char *text, int64_t n, bool i
         n++;
     }
     if (s->use_regex) {
-        for (meg_pretokens_split(&pieces, MEG_PRETOK_GPT2, text, n);
-             meg_pretokens_next(&pieces, &piece, &len);) {
+        for (meg_pretokens_split(&pieces, MEG_PRETOK_GPT2, text, n); meg_pretokens_next(&pieces, &piece, &len);) {
             spelled.n = 0;
             meg_byte_alphabet_encode(&spelled, piece, len);
             meg_hf_pretokens_add(out, spelled.s, (int64_t)spelled.n, is_start && piece == text);
@@ -426,8 +390,8 @@ static void byte_level(const struct step *s, const char *text, int64_t n, bool i
     meg_str_free(&spelled);
 }
 
-static int metaspace(const struct step *s, const char *text, int64_t n, bool is_start,
-                     struct meg_hf_pretokens *out, struct meg_err *e)
+static int metaspace(const struct step *s, const char *text, int64_t n, bool is_start, struct meg_hf_pretokens *out,
+                     struct meg_err *e)
 {
     const struct meg_str *mark = &s->pattern.literal;
     struct meg_str marked = { 0 };
@@ -452,8 +416,8 @@ static int metaspace(const struct step *s, const char *text, int64_t n, bool is_
     return r;
 }
 
-static int run_step(const struct step *s, const char *text, int64_t n, bool is_start,
-                    struct meg_hf_pretokens *out, struct meg_err *e)
+static int run_step(const struct step *s, const char *text, int64_t n, bool is_start, struct meg_hf_pretokens *out,
+                    struct meg_err *e)
 {
     struct meg_spans m = { 0 };
     int r;
@@ -470,8 +434,7 @@ static int run_step(const struct step *s, const char *text, int64_t n, bool is_s
     return r;
 }
 
-static int run(const struct step *s, const struct meg_hf_pretokens *in, struct meg_hf_pretokens *out,
-               struct meg_err *e)
+static int run(const struct step *s, const struct meg_hf_pretokens *in, struct meg_hf_pretokens *out, struct meg_err *e)
 {
     enum { MOST = 256 << 20 };
     int r = MEG_OK;
@@ -487,7 +450,7 @@ static int run(const struct step *s, const struct meg_hf_pretokens *in, struct m
 }
 
 int meg_hf_pretokenizer_run(const struct meg_hf_pretokenizer *p, struct meg_hf_pretokens *pieces,
-                   struct meg_hf_pretokens *other, struct meg_err *e)
+                            struct meg_hf_pretokens *other, struct meg_err *e)
 {
     static const struct step punctuation = { .kind = PUNCTUATION, .behavior = ISOLATED };
     int r = MEG_OK;

@@ -27,8 +27,7 @@ static void set_safe_split(struct meg_hf_safe_split *s, int left, int right, boo
 }
 
 /* A blank by itself: is it whitespace when normalised, and has it no pieces? */
-static int check_space(const struct meg_hf_files *f, char c, bool *is_space, bool *is_nothing,
-                     struct meg_err *e)
+static int check_space(const struct meg_hf_files *f, char c, bool *is_space, bool *is_nothing, struct meg_err *e)
 {
     struct meg_hf_pretokens pieces = { 0 }, other = { 0 };
     struct meg_str normal = { 0 };
@@ -69,7 +68,7 @@ static void split_at_chars(struct meg_hf_safe_split *s, bool is_around_ideograph
 
 /* The first kind. */
 static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_char, bool is_around_ideographs,
-                         struct meg_err *e)
+                           struct meg_err *e)
 {
     const char *blanks = is_by_space ? " \t\n\r" : " ";
     struct meg_hf_safe_split *s = f->seams = meg_new(sizeof *s);
@@ -172,8 +171,7 @@ int meg_hf_safe_split_build(struct meg_hf_files *f, struct meg_err *e)
         return MEG_OK;
     if ((is_by_space || meg_hf_pretokenizer_splits_metaspace(f->pre)) && f->normal.nbegins == 0 &&
         meg_hf_normalizer_can_split_at_space(f->norm, &is_by_char, &is_around_ideographs))
-        return split_at_spaces(f, is_by_space, is_by_char && is_around_punctuation,
-                             is_around_ideographs, e);
+        return split_at_spaces(f, is_by_space, is_by_char && is_around_punctuation, is_around_ideographs, e);
     if (meg_hf_bpe_has_safe_splits(&f->model) &&
         ((!f->pre && meg_hf_normalizer_is_metaspace(f->norm, &mark)) ||
          (!f->norm && meg_hf_pretokenizer_is_metaspace(f->pre, &mark))) &&

@@ -16,8 +16,8 @@ int meg_hf_unknown_type(const char *type, const char *from, struct meg_err *e)
     return meg_fail(e, MEG_EFORMAT, "%s: type '%s' is not known here", from, type);
 }
 
-int meg_hf_get_string(const json_t *part, const char *key, const char *otherwise, struct meg_str *out,
-                const char *from, struct meg_err *e)
+int meg_hf_get_string(const json_t *part, const char *key, const char *otherwise, struct meg_str *out, const char *from,
+                      struct meg_err *e)
 {
     const char *s = otherwise;
     int r = meg_json_get_str(part, key, otherwise ? MEG_JSON_OPTIONAL : MEG_JSON_REQUIRED, &s, from, e);
@@ -27,8 +27,8 @@ int meg_hf_get_string(const json_t *part, const char *key, const char *otherwise
     return r;
 }
 
-static int load(const struct meg_hf_sequence *p, const json_t *part, int depth, void *to,
-                const char *from, struct meg_err *e)
+static int load(const struct meg_hf_sequence *p, const json_t *part, int depth, void *to, const char *from,
+                struct meg_err *e)
 {
     const char *type;
     const json_t *item;
@@ -56,7 +56,7 @@ static int load(const struct meg_hf_sequence *p, const json_t *part, int depth, 
 }
 
 int meg_hf_sequence_load(const struct meg_hf_sequence *p, const json_t *part, void *to, const char *from,
-                      struct meg_err *e)
+                         struct meg_err *e)
 {
     return load(p, part, 8, to, from, e);
 }

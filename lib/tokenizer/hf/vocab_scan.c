@@ -72,8 +72,7 @@ static int find(struct meg_json_scan *s, struct meg_hf_raw_vocab *lists, bool is
             if ((r = find(s, lists, true, buf)) < 0)
                 return r;
         } else {
-            bool is_vocab = is_model && is(&key, "vocab"),
-                 is_merges = is_model && is(&key, "merges");
+            bool is_vocab = is_model && is(&key, "vocab"), is_merges = is_model && is(&key, "merges");
 
             if ((r = skip_value(s, &value)) < 0)
                 return r;
@@ -90,7 +89,7 @@ static int find(struct meg_json_scan *s, struct meg_hf_raw_vocab *lists, bool is
 }
 
 int meg_hf_raw_vocab_extract(struct meg_hf_raw_vocab *lists, const char *text, int64_t n, struct meg_str *rest,
-                     struct meg_err *e)
+                             struct meg_err *e)
 {
     struct meg_json_scan s = { text, text, text + n, "byte", e };
     struct meg_span cut[2];

@@ -36,18 +36,14 @@ static unsigned char classes_of(int32_t cp)
         return S | BLANK;
     switch (utf8proc_category(cp)) {
     case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LT:
-        return c | UP;
-    case UTF8PROC_CATEGORY_LL:
-        return c | LOW;
+    case UTF8PROC_CATEGORY_LT: return c | UP;
+    case UTF8PROC_CATEGORY_LL: return c | LOW;
     case UTF8PROC_CATEGORY_LM:
     case UTF8PROC_CATEGORY_LO:
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-        return c | UP | LOW;
-    default:
-        return c;
+    case UTF8PROC_CATEGORY_ME: return c | UP | LOW;
+    default: return c;
     }
 }
 
@@ -153,8 +149,7 @@ static const char *pretoken_end(enum meg_pretok split, const char *s, const char
         return stop;
     c = class_at(s, end, &next);
     if (c & N) {
-        for (int k = 1; k < (is_o200k ? 3 : 1) && next < end && (class_at(next, end, &stop) & N);
-             k++)
+        for (int k = 1; k < (is_o200k ? 3 : 1) && next < end && (class_at(next, end, &stop) & N); k++)
             next = stop;
         return next;
     }

@@ -11,9 +11,7 @@ static int contraction(const char *s, int64_t n)
 {
     if (n >= 2 && (s[1] == 's' || s[1] == 't' || s[1] == 'm' || s[1] == 'd'))
         return 2;
-    if (n >= 3 &&
-        ((s[1] == 'r' && s[2] == 'e') || (s[1] == 'v' && s[2] == 'e') ||
-         (s[1] == 'l' && s[2] == 'l')))
+    if (n >= 3 && ((s[1] == 'r' && s[2] == 'e') || (s[1] == 'v' && s[2] == 'e') || (s[1] == 'l' && s[2] == 'l')))
         return 3;
     return 0;
 }
@@ -22,9 +20,8 @@ static int contraction(const char *s, int64_t n)
 static uint64_t starts_of(const struct masks *p, const struct masks *c, const struct masks *x)
 {
     uint64_t solid = nonspace_of(c);
-    uint64_t changed = (c->letter & ~before(c->letter, p->letter)) |
-        (c->number & ~before(c->number, p->number)) | (c->space & ~before(c->space, p->space)) |
-        (c->other & ~before(c->other, p->other));
+    uint64_t changed = (c->letter & ~before(c->letter, p->letter)) | (c->number & ~before(c->number, p->number)) |
+                       (c->space & ~before(c->space, p->space)) | (c->other & ~before(c->other, p->other));
     uint64_t glued = before(c->blank, p->blank) & solid;
 
     return (changed & ~glued) | last_spaces(c, c->space, solid, x, x->space, nonspace_of(x));

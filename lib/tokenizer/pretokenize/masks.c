@@ -43,8 +43,7 @@ AVX2 static inline uint64_t in256(__m256i c, char first, char n)
 {
     __m256i d = _mm256_sub_epi8(c, _mm256_set1_epi8(first));
 
-    return (uint32_t)_mm256_movemask_epi8(
-        _mm256_cmpeq_epi8(_mm256_min_epu8(d, _mm256_set1_epi8((char)(n - 1))), d));
+    return (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_min_epu8(d, _mm256_set1_epi8((char)(n - 1))), d));
 }
 
 AVX2 static inline uint64_t is256(__m256i c, char byte)

@@ -52,14 +52,13 @@ static inline uint64_t after(uint64_t m, uint64_t next, int k)
 
 /* The first bytes of those spaces that are the last ones before something else; spaces of c and
  * solid, what is none, of c and of x behind it, are as the caller wants them. */
-static inline uint64_t last_spaces(const struct masks *c, uint64_t space, uint64_t solid,
-                                   const struct masks *x, uint64_t next_space, uint64_t next_solid)
+static inline uint64_t last_spaces(const struct masks *c, uint64_t space, uint64_t solid, const struct masks *x,
+                                   uint64_t next_space, uint64_t next_solid)
 {
     uint64_t end = space & after(solid, next_solid, 1), next_end = next_space & next_solid >> 1;
     uint64_t tail1 = after(c->tail, x->tail, 1), tail2 = after(c->tail, x->tail, 2);
 
-    return (end | (tail1 & after(end, next_end, 1)) | (tail1 & tail2 & after(end, next_end, 2))) &
-        space & ~c->tail;
+    return (end | (tail1 & after(end, next_end, 1)) | (tail1 & tail2 & after(end, next_end, 2))) & space & ~c->tail;
 }
 
 static inline uint64_t nonspace_of(const struct masks *m)

@@ -17,11 +17,10 @@ const char *const meg_pretok_pattern[MEG_NUM_PRETOKS] = {
     [MEG_PRETOK_GPT2] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" OTHER "|\\s+(?!\\S)|\\s+",
     [MEG_PRETOK_CL100K] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}{1,3}|" OTHER "[\\r\\n]*|" BLANKS,
     [MEG_PRETOK_QWEN2] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}|" OTHER "[\\r\\n]*|" BLANKS,
-    [MEG_PRETOK_O200K] = LEAD "?" UPPER "*" LOWER "+" CONTRACTION "?|" LEAD "?" UPPER "+" LOWER
-                             "*" CONTRACTION "?|\\p{N}{1,3}|" OTHER "[\\r\\n/]*|" BLANKS,
+    [MEG_PRETOK_O200K] = LEAD "?" UPPER "*" LOWER "+" CONTRACTION "?|" LEAD "?" UPPER "+" LOWER "*" CONTRACTION
+                              "?|\\p{N}{1,3}|" OTHER "[\\r\\n/]*|" BLANKS,
     [MEG_PRETOK_TIK_V1] = LEAD "?+\\p{L}+|\\p{N}|" OTHER "+[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
-    [MEG_PRETOK_TIK_V2] = LEAD "?" UPPER "*" LOWER "+|" LEAD "?" UPPER "+" LOWER "*|\\p{N}|" OTHER
-                              "[\\r\\n/]*|" BLANKS,
+    [MEG_PRETOK_TIK_V2] = LEAD "?" UPPER "*" LOWER "+|" LEAD "?" UPPER "+" LOWER "*|\\p{N}|" OTHER "[\\r\\n/]*|" BLANKS,
 };
 
 int meg_pretok_from_pattern(const char *pattern)
@@ -80,8 +79,7 @@ void meg_pretokens_split(struct meg_pretokens *p, enum meg_pretok split, const c
     begin(p, text, n);
 }
 
-void meg_pretokens_safe_split(struct meg_pretokens *p, const struct meg_safe_split *seams, const char *text,
-                         int64_t n)
+void meg_pretokens_safe_split(struct meg_pretokens *p, const struct meg_safe_split *seams, const char *text, int64_t n)
 {
     meg_safe_split_find(seams, text, n, make_room(p, n));
     begin(p, text, n);

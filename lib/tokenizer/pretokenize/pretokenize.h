@@ -39,8 +39,7 @@ void meg_pretokens_split(struct meg_pretokens *p, enum meg_pretok split, const c
 void meg_pretokens_free(struct meg_pretokens *p);
 /* The same at seams. */
 struct meg_safe_split;
-void meg_pretokens_safe_split(struct meg_pretokens *p, const struct meg_safe_split *seams, const char *text,
-                         int64_t n);
+void meg_pretokens_safe_split(struct meg_pretokens *p, const struct meg_safe_split *seams, const char *text, int64_t n);
 
 /* The next piece, of *n >= 1 bytes; false at the end. */
 static inline bool meg_pretokens_next(struct meg_pretokens *p, const char **s, int64_t *n)

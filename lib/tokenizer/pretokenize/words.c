@@ -9,12 +9,12 @@
 
 /* What the block before leaves. */
 struct past {
-    struct masks m; /* line ends that signs took are no spaces there */
-    uint64_t taken; /* those line ends */
-    uint64_t plain; /* spaces that are no line ends */
-    uint64_t solo;  /* bytes of signs that a word behind them takes */
-    int64_t indent; /* where the spaces behind a line end begin that reach its end; -1: none */
-    int ndigits;    /* since the last cut */
+    struct masks m;          /* line ends that signs took are no spaces there */
+    uint64_t taken;          /* those line ends */
+    uint64_t plain;          /* spaces that are no line ends */
+    uint64_t solo;           /* bytes of signs that a word behind them takes */
+    int64_t indent;          /* where the spaces behind a line end begin that reach its end; -1: none */
+    int ndigits;             /* since the last cut */
     struct contractions two; /* that reach into the next block */
 };
 
@@ -40,8 +40,7 @@ static uint64_t split_digits(struct past *p, const struct masks *c)
 
 /* Spaces behind a line end begin a piece, unless another line end follows them: that may be blocks
  * later, and then their start is taken back. */
-static void split_indents(struct past *p, const struct masks *c, uint64_t plain, int64_t w,
-                        uint64_t *starts)
+static void split_indents(struct past *p, const struct masks *c, uint64_t plain, int64_t w, uint64_t *starts)
 {
     uint64_t begin = plain & before(c->eol, p->m.eol);
     uint64_t sum = plain + (begin | (p->indent >= 0));
@@ -59,8 +58,7 @@ static void split_indents(struct past *p, const struct masks *c, uint64_t plain,
         p->indent = w * 64 + 63 - __builtin_clzll(begin);
 }
 
-static uint64_t split_contractions(struct past *p, uint64_t quotes, const char *text, int64_t n,
-                                 uint64_t starts)
+static uint64_t split_contractions(struct past *p, uint64_t quotes, const char *text, int64_t n, uint64_t starts)
 {
     starts = (starts & ~p->two.clear) | p->two.set;
     p->two = (struct contractions){ 0 };
@@ -94,7 +92,7 @@ void meg_pretok_cl100k(enum meg_pretok split, const char *text, int64_t n, uint6
         words = c.letter & ~before(c.letter | plain | solo, p.m.letter | p.plain | p.solo);
         numbers = split == MEG_PRETOK_CL100K ? split_digits(&p, &c) : c.number & ~c.tail;
         starts[w] = (c.space & ~before(c.space, p.m.space)) | signs | words | numbers |
-            last_spaces(&c, plain, nonspace_of(&c), &next, next.space & ~next.eol, nonspace_of(&next));
+                    last_spaces(&c, plain, nonspace_of(&c), &next, next.space & ~next.eol, nonspace_of(&next));
         if (split != MEG_PRETOK_TIK_V1)
             starts[w] = split_contractions(&p, c.quote & signs, text + 64 * w, n - 64 * w, starts[w]);
         split_indents(&p, &c, plain, w, starts);

@@ -12,8 +12,7 @@
 /* ---- symbols ---- */
 
 /* The id of a piece of a type that is not matched, by its text; -1: none. */
-static int32_t reserved_id(const struct meg_strtab *reserved, const int32_t *id, const char *s,
-                           int64_t n)
+static int32_t reserved_id(const struct meg_strtab *reserved, const int32_t *id, const char *s, int64_t n)
 {
     int64_t k = meg_strtab_find(reserved, s, n);
 
@@ -36,8 +35,7 @@ static void find_reserved(const struct meg_spm *s, struct symbols *x)
         struct meg_str piece = meg_spm_piece_text(m, id);
 
         text.n = 0;
-        if (!meg_spm_is_matched(m, id) &&
-            meg_spm_normalizer_piece(&m->norm, piece.s, (int64_t)piece.n, &text))
+        if (!meg_spm_is_matched(m, id) && meg_spm_normalizer_piece(&m->norm, piece.s, (int64_t)piece.n, &text))
             x->reserved_id[meg_strtab_add(&x->reserved, text.s, (int64_t)text.n)] = id;
     }
     meg_str_free(&text);
@@ -106,8 +104,8 @@ static int build_frozen(struct meg_spm *s, struct meg_err *e)
 
     for (int32_t id = 0; id < m->n; id++) {
         if (m->piece[id].type == MEG_SPM_USER_DEFINED && spm_surface_length(&s->texts, id) > 0)
-            key[n++] = (struct meg_trie_key){ s->texts.bytes.s + s->texts.at[id],
-                                              spm_surface_length(&s->texts, id), id };
+            key[n++] =
+                (struct meg_trie_key){ s->texts.bytes.s + s->texts.at[id], spm_surface_length(&s->texts, id), id };
     }
     r = meg_trie_build(&s->bpe.frozen, key, n, e);
     free(key);
@@ -145,15 +143,13 @@ static void rank_scores(const struct meg_spm_model *m, int32_t *rank)
 }
 
 /* Every cut of a piece into two symbols that is there is a pair; returns how many that are. */
-static int64_t add_pairs(struct spm_bpe *b, const char *text, int64_t n, int32_t id, int32_t rank,
-                         bool is_counting)
+static int64_t add_pairs(struct spm_bpe *b, const char *text, int64_t n, int32_t id, int32_t rank, bool is_counting)
 {
     uint32_t node = MEG_TRIE_ROOT;
     int32_t left, right;
     int64_t pairs = 0;
 
-    for (int64_t i = 0;
-         i + 1 < n && meg_trie_step(&b->symbols, &node, (unsigned char)text[i], &left); i++) {
+    for (int64_t i = 0; i + 1 < n && meg_trie_step(&b->symbols, &node, (unsigned char)text[i], &left); i++) {
         if (left < 0 || (right = meg_trie_find(&b->symbols, text + i + 1, n - i - 1)) < 0)
             continue;
         pairs++;
@@ -174,8 +170,8 @@ static void build_pairs(struct meg_spm *s)
         if (pass == 1)
             meg_bpe_init(&s->bpe.pairs, n);
         for (int32_t id = 0; id < m->n; id++)
-            n += add_pairs(&s->bpe, s->texts.bytes.s + s->texts.at[id], spm_surface_length(&s->texts, id),
-                           id, rank[id], pass == 0);
+            n += add_pairs(&s->bpe, s->texts.bytes.s + s->texts.at[id], spm_surface_length(&s->texts, id), id, rank[id],
+                           pass == 0);
     }
     free(rank);
 }
@@ -229,8 +225,7 @@ static int32_t next_symbol(const struct spm_bpe *b, const char *text, int64_t n,
     uint32_t node = MEG_TRIE_ROOT;
     int32_t value, frozen = -1;
 
-    for (int64_t i = 0; i < n && meg_trie_step(&b->frozen, &node, (unsigned char)text[i], &value);
-         i++) {
+    for (int64_t i = 0; i < n && meg_trie_step(&b->frozen, &node, (unsigned char)text[i], &value); i++) {
         if (value >= 0) {
             frozen = value;
             *len = i + 1;
@@ -250,8 +245,8 @@ static int64_t add_symbol(struct meg_spm_encoder *w, int32_t sym, const char *te
     const struct meg_spm_model *m = s->model;
     int32_t id = sym == -1 ? m->unk : sym < -1 ? s->bpe.out[freeze(sym)] : s->bpe.out[sym];
     int32_t piece = sym < -1 ? freeze(sym) : sym;
-    int64_t len = piece < 0 || piece >= m->n ? meg_utf8_length((unsigned char)text[0])
-                                             : spm_surface_length(&s->texts, piece);
+    int64_t len =
+        piece < 0 || piece >= m->n ? meg_utf8_length((unsigned char)text[0]) : spm_surface_length(&s->texts, piece);
 
     if (w->seen && id == piece && m->piece[id].type == MEG_SPM_UNUSED &&
         len > meg_utf8_length((unsigned char)text[0])) {
@@ -299,8 +294,8 @@ static bool long_word(struct meg_spm_encoder *w, const char *word, int64_t n)
 {
     struct long_word x = { w, word, word + n, word, true };
 
-    if (!meg_bpe_stream(&(struct meg_bpe_stream){ &w->spm->bpe.pairs, true, read_symbols, put_symbols, &x,
-                                                  MEG_BPE_WINDOW }))
+    if (!meg_bpe_stream(
+            &(struct meg_bpe_stream){ &w->spm->bpe.pairs, true, read_symbols, put_symbols, &x, MEG_BPE_WINDOW }))
         w->stuck = n;
     return x.is_known;
 }

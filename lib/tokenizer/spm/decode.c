@@ -32,17 +32,13 @@ void meg_spm_bytes(const struct meg_spm *s, const int32_t *ids, int64_t n, struc
         char byte;
 
         switch (m->piece[ids[i]].type) {
-        case MEG_SPM_CONTROL:
-            break;
-        case MEG_SPM_UNKNOWN:
-            meg_str_add(out, m->unk_surface.s, m->unk_surface.n);
-            break;
+        case MEG_SPM_CONTROL: break;
+        case MEG_SPM_UNKNOWN: meg_str_add(out, m->unk_surface.s, m->unk_surface.n); break;
         case MEG_SPM_BYTE:
             byte = (char)meg_spm_piece_to_byte(piece.s, piece.n);
             meg_str_add(out, &byte, 1);
             break;
-        default:
-            add_piece(out, piece.s, piece.n);
+        default: add_piece(out, piece.s, piece.n);
         }
     }
 }
@@ -71,8 +67,7 @@ static void flush_bytes(struct meg_str *held, bool is_last, struct meg_str *out)
 }
 
 /* A piece that is no byte. */
-static void decode_piece(const struct meg_spm *s, struct meg_detok *d, int32_t id,
-                         struct meg_str *out)
+static void decode_piece(const struct meg_spm *s, struct meg_detok *d, int32_t id, struct meg_str *out)
 {
     const struct meg_spm_model *m = s->model;
     const size_t was = out->n, blank = strlen(MEG_SPM_SPACE_SYMBOL);
@@ -81,8 +76,8 @@ static void decode_piece(const struct meg_spm *s, struct meg_detok *d, int32_t i
 
     if (m->piece[id].type == MEG_SPM_CONTROL || m->piece[id].type == MEG_SPM_UNKNOWN) {
         meg_spm_bytes(s, &id, 1, out);
-    } else if (at_start && (m->norm.add_dummy_prefix || m->norm.remove_extra_whitespaces) &&
-               piece.n >= blank && memcmp(piece.s, MEG_SPM_SPACE_SYMBOL, blank) == 0) {
+    } else if (at_start && (m->norm.add_dummy_prefix || m->norm.remove_extra_whitespaces) && piece.n >= blank &&
+               memcmp(piece.s, MEG_SPM_SPACE_SYMBOL, blank) == 0) {
         add_piece(out, piece.s + blank, piece.n - blank);
         d->state |= m->norm.remove_extra_whitespaces ? 0 : TOOK_BLANK;
     } else {
@@ -91,8 +86,8 @@ static void decode_piece(const struct meg_spm *s, struct meg_detok *d, int32_t i
     d->state |= out->n > was ? HAS_TEXT : 0;
 }
 
-void meg_spm_decode(const struct meg_spm *s, struct meg_detok *d, const int32_t *ids, int64_t n,
-                    bool is_last, struct meg_str *out)
+void meg_spm_decode(const struct meg_spm *s, struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
+                    struct meg_str *out)
 {
     for (int64_t i = 0; i < n; i++) {
         if (s->model->piece[ids[i]].type == MEG_SPM_BYTE) {

@@ -12,8 +12,7 @@
 /* The pieces as normalised text has them. */
 struct spm_surfaces {
     struct meg_str bytes;
-    int64_t
-        *at; /* [n+1]; nothing between two: text cannot become this piece, or it is not matched */
+    int64_t *at; /* [n+1]; nothing between two: text cannot become this piece, or it is not matched */
 };
 
 static inline int64_t spm_surface_length(const struct spm_surfaces *t, int32_t id)
@@ -33,7 +32,7 @@ struct spm_bpe {
     struct meg_trie symbols; /* pieces to ids, characters that are none to n, n+1, ... */
     struct meg_trie frozen;  /* pieces that stand for themselves wherever they are found */
     struct meg_bpe pairs;
-    int32_t *out;          /* by symbol: its id; the unknown's where it has none */
+    int32_t *out; /* by symbol: its id; the unknown's where it has none */
 };
 
 struct meg_spm {

@@ -46,8 +46,7 @@ struct load {
     struct meg_str bos, eos, pad; /* the pieces with a part, by text */
 };
 
-static int set_text(const struct meg_pb_field *f, const char *what, struct meg_str *out,
-                    struct meg_err *e)
+static int set_text(const struct meg_pb_field *f, const char *what, struct meg_str *out, struct meg_err *e)
 {
     int64_t n = f->bytes.end - f->bytes.p, bad;
     int r;
@@ -84,8 +83,8 @@ int meg_spm_piece_to_byte(const char *s, size_t n)
     return high < 0 || low < 0 ? -1 : 16 * high + low;
 }
 
-static int add_piece(struct load *l, const struct meg_pb *at, const struct meg_str *text,
-                     float score, int32_t type, struct meg_err *e)
+static int add_piece(struct load *l, const struct meg_pb *at, const struct meg_str *text, float score, int32_t type,
+                     struct meg_err *e)
 {
     struct meg_spm_model *m = l->m;
     int32_t id = m->n;
@@ -96,8 +95,7 @@ static int add_piece(struct load *l, const struct meg_pb *at, const struct meg_s
     if (id == MAX_PIECES)
         return meg_pb_fail(at, at->p, e, "more than %d pieces", MAX_PIECES);
     if (text->n == 0 || text->n > MAX_PIECE_BYTES)
-        return meg_pb_fail(at, at->p, e, "piece %d has %zu bytes, expected are 1 to %d", id,
-                           text->n, MAX_PIECE_BYTES);
+        return meg_pb_fail(at, at->p, e, "piece %d has %zu bytes, expected are 1 to %d", id, text->n, MAX_PIECE_BYTES);
     if (type < MEG_SPM_NORMAL || type > MEG_SPM_BYTE)
         return meg_pb_fail(at, at->p, e, "piece %d has type %d, expected is 1 to 6", id, type);
     if (!isfinite(score))
@@ -112,14 +110,13 @@ static int add_piece(struct load *l, const struct meg_pb *at, const struct meg_s
     t = meg_spm_is_matched(m, id) ? &l->matched : &l->reserved;
     before = t->n;
     if (meg_strtab_add(t, text->s, (int64_t)text->n) < before)
-        return meg_pb_fail(at, at->p, e, "piece %d, '%.*s', stands there twice", id, (int)text->n,
-                           text->s);
+        return meg_pb_fail(at, at->p, e, "piece %d, '%.*s', stands there twice", id, (int)text->n, text->s);
     if (type == MEG_SPM_UNKNOWN)
         m->unk = id;
     if (type == MEG_SPM_BYTE) {
         if ((byte = meg_spm_piece_to_byte(text->s, text->n)) < 0)
-            return meg_pb_fail(at, at->p, e, "piece %d is of type BYTE, but '%.*s' is no byte", id,
-                               (int)text->n, text->s);
+            return meg_pb_fail(at, at->p, e, "piece %d is of type BYTE, but '%.*s' is no byte", id, (int)text->n,
+                               text->s);
         m->byte_id[byte] = id;
         l->has_byte = true;
     }
@@ -167,31 +164,20 @@ static int read_trainer(struct load *l, struct meg_pb in, struct meg_err *e)
         case TRAINER_MODEL_TYPE:
             r = meg_pb_int32(&f, "the type of the model", &type, e);
             if (r == MEG_OK && type != MEG_SPM_UNIGRAM && type != MEG_SPM_BPE)
-                r = meg_pb_fail(&in, f.at, e,
-                                "a model of type %d%s; 1 (unigram) and 2 (BPE) are known", type,
-                                type == 3       ? " (words)"
-                                    : type == 4 ? " (characters)"
-                                                : "");
+                r = meg_pb_fail(&in, f.at, e, "a model of type %d%s; 1 (unigram) and 2 (BPE) are known", type,
+                                type == 3   ? " (words)"
+                                : type == 4 ? " (characters)"
+                                            : "");
             m->kind = (enum meg_spm_model_type)type;
             break;
         case TRAINER_BLANK_AS_SUFFIX:
             r = meg_pb_bool(&f, "treat_whitespace_as_suffix", &m->norm.treat_blank_as_suffix, e);
             break;
-        case TRAINER_BYTE_FALLBACK:
-            r = meg_pb_bool(&f, "byte_fallback", &m->byte_fallback, e);
-            break;
-        case TRAINER_UNK_SURFACE:
-            r = set_text(&f, "unk_surface", &m->unk_surface, e);
-            break;
-        case TRAINER_BOS_PIECE:
-            r = set_text(&f, "bos_piece", &l->bos, e);
-            break;
-        case TRAINER_EOS_PIECE:
-            r = set_text(&f, "eos_piece", &l->eos, e);
-            break;
-        case TRAINER_PAD_PIECE:
-            r = set_text(&f, "pad_piece", &l->pad, e);
-            break;
+        case TRAINER_BYTE_FALLBACK: r = meg_pb_bool(&f, "byte_fallback", &m->byte_fallback, e); break;
+        case TRAINER_UNK_SURFACE: r = set_text(&f, "unk_surface", &m->unk_surface, e); break;
+        case TRAINER_BOS_PIECE: r = set_text(&f, "bos_piece", &l->bos, e); break;
+        case TRAINER_EOS_PIECE: r = set_text(&f, "eos_piece", &l->eos, e); break;
+        case TRAINER_PAD_PIECE: r = set_text(&f, "pad_piece", &l->pad, e); break;
         }
         if (r < 0)
             return r;
@@ -211,10 +197,8 @@ static int read_map(struct meg_spm_normalizer_spec *rules, const struct meg_pb_f
     rules->map_bytes.n = 0;
     meg_str_add(&rules->map_bytes, f->bytes.p, (size_t)(f->bytes.end - f->bytes.p));
     rules->has_map = f->bytes.end > f->bytes.p;
-    if (rules->has_map &&
-        meg_charsmap_load(&rules->map, f->bytes.p, f->bytes.end - f->bytes.p, &why) < 0)
-        return meg_pb_fail(&f->bytes, f->bytes.p, e, "in the character map that begins here, %s",
-                           why.msg);
+    if (rules->has_map && meg_charsmap_load(&rules->map, f->bytes.p, f->bytes.end - f->bytes.p, &why) < 0)
+        return meg_pb_fail(&f->bytes, f->bytes.p, e, "in the character map that begins here, %s", why.msg);
     return MEG_OK;
 }
 
@@ -287,8 +271,7 @@ static int32_t control_id(const struct meg_spm_model *m, const struct meg_str *n
     for (int32_t id = 0; id < m->n; id++) {
         struct meg_str text = meg_spm_piece_text(m, id);
 
-        if (m->piece[id].type == MEG_SPM_CONTROL && text.n == name->n &&
-            memcmp(text.s, name->s, text.n) == 0)
+        if (m->piece[id].type == MEG_SPM_CONTROL && text.n == name->n && memcmp(text.s, name->s, text.n) == 0)
             return id;
     }
     return -1;
@@ -314,8 +297,7 @@ static int finish(struct load *l, const char *path, struct meg_err *e)
         return meg_fail(e, MEG_EFORMAT, "%s: pieces for bytes, but byte_fallback is not set", path);
     for (int b = 0; m->byte_fallback && b < 256; b++) {
         if (m->byte_id[b] < 0)
-            return meg_fail(e, MEG_EFORMAT, "%s: byte_fallback is set, but there is no <0x%02X>",
-                            path, b);
+            return meg_fail(e, MEG_EFORMAT, "%s: byte_fallback is set, but there is no <0x%02X>", path, b);
     }
     set_default(&l->bos, "<s>");
     set_default(&l->eos, "</s>");
@@ -335,14 +317,15 @@ static int check_kind(const struct meg_mmap *file, const char *path, struct meg_
         return MEG_OK;
     return meg_fail(e, MEG_EFORMAT,
                     "%s: text, and no SentencePiece model; lines of base64 and rank are for TikTokenizer, "
-                    "tokenizer.json is for HuggingFaceTokenizer", path);
+                    "tokenizer.json is for HuggingFaceTokenizer",
+                    path);
 }
 
 int meg_spm_model_load(struct meg_spm_model **out, const char *path, struct meg_err *e)
 {
     static const struct meg_spm_normalizer_spec rules = { .add_dummy_prefix = true,
-                                                .remove_extra_whitespaces = true,
-                                                .escape_whitespaces = true };
+                                                          .remove_extra_whitespaces = true,
+                                                          .escape_whitespaces = true };
     struct load l = { .m = meg_new(sizeof *l.m) };
     struct meg_mmap file = { 0 };
     int r;

@@ -72,7 +72,7 @@ static bool stays(const struct meg_spm_normalizer *n, int32_t cp)
 }
 
 void meg_spm_normalizer_init(struct meg_spm_normalizer *n, const struct meg_spm_normalizer_spec *rules,
-                       const struct meg_trie *verbatim)
+                             const struct meg_trie *verbatim)
 {
     n->rules = rules;
     n->verbatim = verbatim;
@@ -104,15 +104,13 @@ void meg_spm_normalizer_init(struct meg_spm_normalizer *n, const struct meg_spm_
 }
 
 /* What text [n] begins with, and what replaces it. */
-static int64_t match(const struct meg_spm_normalizer *norm, const char *text, int64_t n, const char **to,
-                     int64_t *nto)
+static int64_t match(const struct meg_spm_normalizer *norm, const char *text, int64_t n, const char **to, int64_t *nto)
 {
     uint32_t node = MEG_TRIE_ROOT;
     int64_t longest = 0;
     int32_t value, cp;
 
-    for (int64_t i = 0;
-         i < n && meg_trie_step(norm->verbatim, &node, (unsigned char)text[i], &value); i++) {
+    for (int64_t i = 0; i < n && meg_trie_step(norm->verbatim, &node, (unsigned char)text[i], &value); i++) {
         if (value >= 0)
             longest = i + 1;
     }
@@ -127,8 +125,7 @@ static int64_t match(const struct meg_spm_normalizer *norm, const char *text, in
     return *nto = meg_utf8_decode_unchecked(text, &cp);
 }
 
-static void add_escaped(const struct meg_spm_normalizer_spec *rules, struct meg_str *out, const char *s,
-                        int64_t n)
+static void add_escaped(const struct meg_spm_normalizer_spec *rules, struct meg_str *out, const char *s, int64_t n)
 {
     const int64_t blank = (int64_t)strlen(MEG_SPM_SPACE_SYMBOL);
 
@@ -143,7 +140,8 @@ static void add_escaped(const struct meg_spm_normalizer_spec *rules, struct meg_
     }
 }
 
-static void normalize_step(const struct meg_spm_normalizer *norm, struct meg_spm_normalizer_stream *t, struct meg_str *out)
+static void normalize_step(const struct meg_spm_normalizer *norm, struct meg_spm_normalizer_stream *t,
+                           struct meg_str *out)
 {
     const char *to;
     int64_t nto;
@@ -217,7 +215,7 @@ static bool begin(const struct meg_spm_normalizer *norm, struct meg_spm_normaliz
 }
 
 void meg_spm_normalizer_next(const struct meg_spm_normalizer *norm, struct meg_spm_normalizer_stream *t, int64_t want,
-                       struct meg_str *out)
+                             struct meg_str *out)
 {
     const struct meg_spm_normalizer_spec *rules = norm->rules;
 
@@ -236,7 +234,7 @@ void meg_spm_normalizer_next(const struct meg_spm_normalizer *norm, struct meg_s
 }
 
 bool meg_spm_normalizer_piece(const struct meg_spm_normalizer_spec *rules, const char *s, int64_t n,
-                        struct meg_str *out)
+                              struct meg_str *out)
 {
     if (rules->escape_whitespaces && memchr(s, ' ', (size_t)n))
         return false;

@@ -26,11 +26,10 @@ static int check_units(const struct meg_charsmap *m, uint32_t n, int64_t nto, st
         uint32_t unit = m->unit[i], value = unit & ~IS_VALUE;
 
         if (!(unit & IS_VALUE) && base_of(i, unit) >= n)
-            return meg_fail(e, MEG_EFORMAT, "byte %lld: unit %u leads to %u, but there are %u",
-                            4 + 4 * (long long)i, i, base_of(i, unit), n);
+            return meg_fail(e, MEG_EFORMAT, "byte %lld: unit %u leads to %u, but there are %u", 4 + 4 * (long long)i, i,
+                            base_of(i, unit), n);
         if ((unit & IS_VALUE) && (value >= nto || ((unsigned char)m->to[value] & 0xC0) == 0x80))
-            return meg_fail(e, MEG_EFORMAT,
-                            "byte %lld: unit %u has a replacement at offset %u, where none begins",
+            return meg_fail(e, MEG_EFORMAT, "byte %lld: unit %u has a replacement at offset %u, where none begins",
                             4 + 4 * (long long)i, i, value);
     }
     return MEG_OK;
@@ -47,11 +46,9 @@ int meg_charsmap_load(struct meg_charsmap *m, const void *bytes, int64_t n, stru
                         "%d, and replacements behind it",
                         (long long)ntrie, (long long)n, 4 * BLOCK);
     if (p[n - 1] != 0)
-        return meg_fail(e, MEG_EFORMAT, "byte %lld: the last replacement does not end",
-                        (long long)n);
+        return meg_fail(e, MEG_EFORMAT, "byte %lld: the last replacement does not end", (long long)n);
     if ((bad = meg_utf8_find_invalid((const char *)p + 4 + ntrie, nto)) >= 0)
-        return meg_fail(e, MEG_EFORMAT, "byte %lld: invalid UTF-8 in a replacement",
-                        (long long)(4 + ntrie + bad));
+        return meg_fail(e, MEG_EFORMAT, "byte %lld: invalid UTF-8 in a replacement", (long long)(4 + ntrie + bad));
     m->unit = meg_realloc_array(NULL, (size_t)ntrie / 4, sizeof *m->unit);
     for (int64_t i = 0; i < ntrie / 4; i++)
         m->unit[i] = read_u32(p + 4 + 4 * i);
@@ -71,8 +68,7 @@ uint32_t meg_charsmap_root(const struct meg_charsmap *m)
     return m->unit ? base_of(0, m->unit[0]) : 0;
 }
 
-bool meg_charsmap_step(const struct meg_charsmap *m, uint32_t *node, unsigned char c,
-                       const char **to)
+bool meg_charsmap_step(const struct meg_charsmap *m, uint32_t *node, unsigned char c, const char **to)
 {
     uint32_t at = *node ^ c, unit;
 
@@ -88,8 +84,7 @@ bool meg_charsmap_step(const struct meg_charsmap *m, uint32_t *node, unsigned ch
     return true;
 }
 
-int64_t meg_charsmap_longest(const struct meg_charsmap *m, const char *s, int64_t n,
-                             const char **to)
+int64_t meg_charsmap_longest(const struct meg_charsmap *m, const char *s, int64_t n, const char **to)
 {
     uint32_t node = meg_charsmap_root(m);
     int64_t longest = 0;

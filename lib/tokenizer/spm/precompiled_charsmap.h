@@ -32,12 +32,10 @@ void meg_charsmap_free(struct meg_charsmap *m);
 /* A walk begins with node = meg_charsmap_root.  Step by byte c: false where no string goes on so; else
  * *to is what replaces the string up to here, or NULL. */
 uint32_t meg_charsmap_root(const struct meg_charsmap *m);
-bool meg_charsmap_step(const struct meg_charsmap *m, uint32_t *node, unsigned char c,
-                       const char **to);
+bool meg_charsmap_step(const struct meg_charsmap *m, uint32_t *node, unsigned char c, const char **to);
 
 /* The longest string that s [n], UTF-8, begins with and that does not end inside a character: its
  * length, and *to; 0 when there is none. */
-int64_t meg_charsmap_longest(const struct meg_charsmap *m, const char *s, int64_t n,
-                             const char **to);
+int64_t meg_charsmap_longest(const struct meg_charsmap *m, const char *s, int64_t n, const char **to);
 
 #endif

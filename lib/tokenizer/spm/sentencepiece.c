@@ -48,8 +48,7 @@ static int32_t add_special(struct specials *s, const char *text, int64_t n)
 {
     int64_t id = meg_strtab_add(&s->token, text, n);
 
-    for (int64_t k = 0; k < s->n && k < ROLES;
-         k++) { /* names of extra ids differ from each other */
+    for (int64_t k = 0; k < s->n && k < ROLES; k++) { /* names of extra ids differ from each other */
         if (s->id[k] == id)
             return (int32_t)id;
     }
@@ -58,8 +57,7 @@ static int32_t add_special(struct specials *s, const char *text, int64_t n)
 }
 
 /* The model's piece with a part to play, or where it has none a token of its own. */
-static int32_t add_role(struct specials *s, const struct meg_spm_model *m, int32_t id,
-                        const char *otherwise)
+static int32_t add_role(struct specials *s, const struct meg_spm_model *m, int32_t id, const char *otherwise)
 {
     struct meg_str piece;
 
@@ -69,16 +67,15 @@ static int32_t add_role(struct specials *s, const struct meg_spm_model *m, int32
     return add_special(s, piece.s, (int64_t)piece.n);
 }
 
-static int add_pieces(struct specials *s, const struct meg_spm_model *m, const char *path,
-                      struct meg_err *e)
+static int add_pieces(struct specials *s, const struct meg_spm_model *m, const char *path, struct meg_err *e)
 {
     for (int32_t id = 0; id < m->n; id++) {
         struct meg_str piece = meg_spm_piece_text(m, id);
         int64_t first = meg_strtab_add(&s->token, piece.s, (int64_t)piece.n);
 
         if (first < id)
-            return meg_fail(e, MEG_EFORMAT, "%s: pieces %lld and %d both are '%.*s'", path,
-                            (long long)first, id, (int)piece.n, piece.s);
+            return meg_fail(e, MEG_EFORMAT, "%s: pieces %lld and %d both are '%.*s'", path, (long long)first, id,
+                            (int)piece.n, piece.s);
     }
     return MEG_OK;
 }
@@ -136,16 +133,15 @@ static int check_conf(const struct meg_tok_conf *c, struct meg_err *e)
 {
     if (!c->tokenizer_model)
         return meg_fail(e, MEG_EUSAGE, "%s needs --tokenizer-model", c->type);
-    if (c->vocab_extra_ids != MEG_UNSET &&
-        (c->vocab_extra_ids < 0 || c->vocab_extra_ids > MAX_EXTRA_IDS))
-        return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %lld is not in 0..%d",
-                        (long long)c->vocab_extra_ids, MAX_EXTRA_IDS);
+    if (c->vocab_extra_ids != MEG_UNSET && (c->vocab_extra_ids < 0 || c->vocab_extra_ids > MAX_EXTRA_IDS))
+        return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %lld is not in 0..%d", (long long)c->vocab_extra_ids,
+                        MAX_EXTRA_IDS);
     return MEG_OK;
 }
 
 /* A tokenizer whose ids are the model's. */
-static int open_model(struct sentencepiece **out, const struct meg_tok_class *class,
-                      const struct meg_tok_conf *c, struct meg_err *e)
+static int open_model(struct sentencepiece **out, const struct meg_tok_class *class, const struct meg_tok_conf *c,
+                      struct meg_err *e)
 {
     struct meg_spm *spm;
     const struct meg_spm_model *m;
@@ -167,8 +163,7 @@ static int open_model(struct sentencepiece **out, const struct meg_tok_class *cl
 }
 
 /* In Megatron-LM's description all three types have the number of extra ids. */
-static void describe(struct sentencepiece *t, const char *class, const char *path,
-                     int64_t extra_ids)
+static void describe(struct sentencepiece *t, const char *class, const char *path, int64_t extra_ids)
 {
     char n[32];
 
@@ -177,8 +172,8 @@ static void describe(struct sentencepiece *t, const char *class, const char *pat
                             (const char *const[]){ "vocab_extra_ids", n, NULL });
 }
 
-static int open_plain(struct meg_tokenizer **out, const struct meg_tok_class *class,
-                      const struct meg_tok_conf *c, struct meg_err *e)
+static int open_plain(struct meg_tokenizer **out, const struct meg_tok_class *class, const struct meg_tok_conf *c,
+                      struct meg_err *e)
 {
     struct sentencepiece *t;
     int r = open_model(&t, class, c, e);
@@ -207,11 +202,10 @@ static int llama2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
         return r;
     if (t->base.roles.bos < 0) {
         meg_tokenizer_close(&t->base);
-        return meg_fail(
-            e, MEG_EFORMAT,
-            "%s: it has no piece that begins a text, which Llama2Tokenizer puts in front "
-            "of each: GPTSentencePieceTokenizer does without",
-            c->tokenizer_model);
+        return meg_fail(e, MEG_EFORMAT,
+                        "%s: it has no piece that begins a text, which Llama2Tokenizer puts in front "
+                        "of each: GPTSentencePieceTokenizer does without",
+                        c->tokenizer_model);
     }
     describe(t, "_Llama2Tokenizer", c->tokenizer_model, 0);
     *out = &t->base;
@@ -227,7 +221,8 @@ static int special_open(struct meg_tokenizer **out, const struct meg_tok_conf *c
 
     if (!meg_megatron_release_find(c->megatron_release)->has_spm_specials) {
         if (extra_ids > 0)
-            return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: from --megatron-release 0.15 on "
+            return meg_fail(e, MEG_EUSAGE,
+                            "--vocab-extra-ids: from --megatron-release 0.15 on "
                             "SentencePieceTokenizer has only the tokens of its model");
         return open_plain(out, &plain_sentencepiece, c, e);
     }
@@ -282,14 +277,12 @@ static void add_id(struct meg_ids *out, int32_t id)
     out->v[out->n++] = id;
 }
 
-static int gpt_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
-                      struct meg_err *e)
+static int gpt_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
     return meg_spm_encode(work_of((struct sentencepiece *)t), text, n, out, e);
 }
 
-static int llama2_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
-                         struct meg_err *e)
+static int llama2_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
     add_id(out, t->roles.bos);
     return gpt_encode(t, text, n, out, e);
@@ -300,8 +293,8 @@ static int encode_plain(void *of, const char *text, int64_t n, struct meg_ids *o
     return meg_spm_encode(work_of(of), text, n, out, e);
 }
 
-static int special_encode(struct meg_tokenizer *base, const char *text, int64_t n,
-                          struct meg_ids *out, struct meg_err *e)
+static int special_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
+                          struct meg_err *e)
 {
     struct sentencepiece *t = (struct sentencepiece *)base;
 
@@ -310,14 +303,12 @@ static int special_encode(struct meg_tokenizer *base, const char *text, int64_t 
 
 /* ---- decoding ---- */
 
-static void gpt_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n,
-                      struct meg_str *out)
+static void gpt_bytes(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out)
 {
     meg_spm_bytes(((const struct sentencepiece *)t)->common->spm, ids, n, out);
 }
 
-static void special_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n,
-                          struct meg_str *out)
+static void special_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)
 {
     const struct common *c = ((const struct sentencepiece *)base)->common;
 
@@ -331,15 +322,13 @@ static void special_bytes(const struct meg_tokenizer *base, const int32_t *ids, 
     }
 }
 
-static void gpt_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
-                       struct meg_str *out)
+static void gpt_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {
     meg_spm_decode(((const struct sentencepiece *)d->tok)->common->spm, d, ids, n, is_last, out);
 }
 
 /* What lies between two special tokens is a text of its own. */
-static void special_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
-                           struct meg_str *out)
+static void special_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {
     const struct common *c = ((const struct sentencepiece *)d->tok)->common;
     int64_t begin = 0;
@@ -361,22 +350,21 @@ static void special_decode(struct meg_detok *d, const int32_t *ids, int64_t n, b
 }
 
 static const struct meg_tok_class plain_sentencepiece = {
-    "SentencePieceTokenizer", NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
+    "SentencePieceTokenizer",  NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
     MEG_TOK_LIB_SENTENCEPIECE,
 };
 static const struct meg_tok_class plain_llama2 = {
-    "Llama2Tokenizer", NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
-    MEG_TOK_LIB_SENTENCEPIECE,
+    "Llama2Tokenizer", NULL, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false, MEG_TOK_LIB_SENTENCEPIECE,
 };
 const struct meg_tok_class meg_tok_gpt_sentencepiece = {
     "GPTSentencePieceTokenizer", gpt_open, close_any, share_any, gpt_encode, gpt_bytes, gpt_decode, false,
     MEG_TOK_LIB_SENTENCEPIECE,
 };
 const struct meg_tok_class meg_tok_llama2 = {
-    "Llama2Tokenizer", llama2_open, close_any, share_any, llama2_encode, gpt_bytes, gpt_decode, false,
+    "Llama2Tokenizer",         llama2_open, close_any, share_any, llama2_encode, gpt_bytes, gpt_decode, false,
     MEG_TOK_LIB_SENTENCEPIECE,
 };
 const struct meg_tok_class meg_tok_sentencepiece = {
-    "SentencePieceTokenizer", special_open,  close_any,      share_any,
-    special_encode,           special_bytes, special_decode, true, MEG_TOK_LIB_SENTENCEPIECE,
+    "SentencePieceTokenizer",  special_open, close_any, share_any, special_encode, special_bytes, special_decode, true,
+    MEG_TOK_LIB_SENTENCEPIECE,
 };

@@ -58,8 +58,7 @@ int meg_spm_open(struct meg_spm **out, const char *path, struct meg_err *e)
     s->is_cut = true;
     build_surfaces(s);
     if ((r = build_verbatim(s, &why)) < 0 ||
-        (r = s->model->kind == MEG_SPM_BPE ? spm_bpe_init(s, &why) : spm_unigram_init(s, &why)) <
-            0) {
+        (r = s->model->kind == MEG_SPM_BPE ? spm_bpe_init(s, &why) : spm_unigram_init(s, &why)) < 0) {
         r = meg_fail(e, r, "%s: %s", path, why.msg);
         goto out;
     }
@@ -159,8 +158,8 @@ static uint16_t required_tag(struct meg_spm_encoder *w, int64_t nids)
 }
 
 /* Remember a word for which is_known was returned when its ids, from `before` on, were written. */
-static void remember(struct meg_spm_encoder *w, const char *s, int64_t n, int64_t before,
-                     bool is_known, uint16_t required)
+static void remember(struct meg_spm_encoder *w, const char *s, int64_t n, int64_t before, bool is_known,
+                     uint16_t required)
 {
     const bool is_unigram = w->spm->model->kind == MEG_SPM_UNIGRAM;
     const struct spm_path_score sum = w->sum;
@@ -178,8 +177,7 @@ static void remember(struct meg_spm_encoder *w, const char *s, int64_t n, int64_
 }
 
 /* A word that is not remembered, or not with the tag required. */
-static void encode_word(struct meg_spm_encoder *w, const char *s, int64_t n, bool is_there,
-                        uint16_t required)
+static void encode_word(struct meg_spm_encoder *w, const char *s, int64_t n, bool is_there, uint16_t required)
 {
     const bool is_unigram = w->spm->model->kind == MEG_SPM_UNIGRAM;
     const int64_t before = w->ids - w->begin;
@@ -290,8 +288,7 @@ static void find_safe_splits(struct meg_spm_encoder *w)
 /* Whether a word of n bytes, the first in a text, can be held. */
 static int check_word(const struct meg_spm_encoder *w, int64_t n, struct meg_err *e)
 {
-    bool is_whole = w->seen ||
-        (w->spm->model->kind == MEG_SPM_UNIGRAM && w->spm->unigram.longest > UINT8_MAX);
+    bool is_whole = w->seen || (w->spm->model->kind == MEG_SPM_UNIGRAM && w->spm->unigram.longest > UINT8_MAX);
     int most = is_whole ? MEG_SPM_MAX_BUFFERED_WORD : MEG_SPM_MAX_WORD;
 
     if (n <= most)
@@ -301,8 +298,7 @@ static int check_word(const struct meg_spm_encoder *w, int64_t n, struct meg_err
                     most >> 20);
 }
 
-int meg_spm_encode(struct meg_spm_encoder *w, const char *text, int64_t n, struct meg_ids *out,
-                   struct meg_err *e)
+int meg_spm_encode(struct meg_spm_encoder *w, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
     struct meg_spm_normalizer_stream in = { .text = text, .n = n };
     int64_t want = PART, began = out->n;

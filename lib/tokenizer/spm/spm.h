@@ -10,9 +10,8 @@
 
 /* A model made ready; any number of threads may use it. */
 struct meg_spm;
-int meg_spm_open(struct meg_spm **out, const char *path,
-                 struct meg_err *e);   /* as meg_spm_model_load */
-void meg_spm_close(struct meg_spm *s); /* accepts NULL */
+int meg_spm_open(struct meg_spm **out, const char *path, struct meg_err *e); /* as meg_spm_model_load */
+void meg_spm_close(struct meg_spm *s);                                       /* accepts NULL */
 const struct meg_spm_model *meg_spm_get_model(const struct meg_spm *s);
 
 /* What a thread needs to encode, and the words it remembers. */
@@ -28,8 +27,7 @@ void meg_spm_encoder_free(struct meg_spm_encoder *w); /* accepts NULL */
  * unused pieces; and where meg_bpe_stream fails.
  */
 enum { MEG_SPM_MAX_WORD = 64 << 20, MEG_SPM_MAX_BUFFERED_WORD = 2 << 20 };
-int meg_spm_encode(struct meg_spm_encoder *w, const char *text, int64_t n, struct meg_ids *out,
-                   struct meg_err *e);
+int meg_spm_encode(struct meg_spm_encoder *w, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
 
 /* Append what each id stands for by itself. */
 void meg_spm_bytes(const struct meg_spm *s, const int32_t *ids, int64_t n, struct meg_str *out);
@@ -38,7 +36,7 @@ void meg_spm_bytes(const struct meg_spm *s, const int32_t *ids, int64_t n, struc
  * meg_spm_decode - as meg_detok_add, of held and state only; ids are pieces of the model.  Bytes of
  * byte pieces become characters where they are UTF-8, each other one becomes U+FFFD.
  */
-void meg_spm_decode(const struct meg_spm *s, struct meg_detok *d, const int32_t *ids, int64_t n,
-                    bool is_last, struct meg_str *out);
+void meg_spm_decode(const struct meg_spm *s, struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last,
+                    struct meg_str *out);
 
 #endif

@@ -23,8 +23,8 @@
 
 enum {
     UNKNOWN_PENALTY = 10,
-    MAX_TAGGED_BYTES = 256,  /* longer words get no tag */
-    MAX_STEPS = 1 << 20, /* that may be taken before the sum is brought up to date */
+    MAX_TAGGED_BYTES = 256, /* longer words get no tag */
+    MAX_STEPS = 1 << 20,    /* that may be taken before the sum is brought up to date */
 };
 
 /* The steps, as SentencePiece's GetScore and its bonus for user-defined pieces give them. */
@@ -88,8 +88,7 @@ static void better(struct spm_node *to, double sum, int32_t id, int64_t begin)
 }
 
 /* node [n+1]: the best paths to all places of the word. */
-static void viterbi_forward(const struct meg_spm *s, const char *word, int64_t n, float best,
-                       struct spm_node *node)
+static void viterbi_forward(const struct meg_spm *s, const char *word, int64_t n, float best, struct spm_node *node)
 {
     const struct spm_unigram *u = &s->unigram;
 
@@ -103,8 +102,7 @@ static void viterbi_forward(const struct meg_spm *s, const char *word, int64_t n
 
         best = node[at].best;
         len = meg_utf8_length((unsigned char)word[at]);
-        for (int64_t i = at; i < n && meg_trie_step(&u->pieces, &trie, (unsigned char)word[i], &id);
-             i++) {
+        for (int64_t i = at; i < n && meg_trie_step(&u->pieces, &trie, (unsigned char)word[i], &id); i++) {
             if (id < 0)
                 continue;
             better(&node[i + 1], u->step[id] + (double)best, id, at);
@@ -141,8 +139,7 @@ bool spm_unigram_word(struct meg_spm_encoder *w, const char *word, int64_t n)
     spm_unigram_update_score(w);
     viterbi_forward(s, word, n, w->sum.value, node);
     w->sum.value = node[n].best;
-    for (int64_t at = n;
-         at > 0;) { /* turn the way back into the way there: begin becomes the end */
+    for (int64_t at = n; at > 0;) { /* turn the way back into the way there: begin becomes the end */
         int64_t begin = node[at].begin;
 
         node[at].begin = (int32_t)next;
@@ -199,8 +196,7 @@ static double margin_of(const struct spm_unigram *u, const char *word, int64_t n
         int32_t id;
 
         len = meg_utf8_length((unsigned char)word[at]);
-        for (int64_t i = at; i < n && meg_trie_step(&u->pieces, &trie, (unsigned char)word[i], &id);
-             i++) {
+        for (int64_t i = at; i < n && meg_trie_step(&u->pieces, &trie, (unsigned char)word[i], &id); i++) {
             if (id < 0)
                 continue;
             extend(&lead[i + 1], &lead[at], u->step[id]);
@@ -223,8 +219,7 @@ uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *w, const char *word, int6
     if (n > MAX_TAGGED_BYTES)
         return 0;
     lead = margin_of(u, word, n, &nchars) * (1 - 0x1p-20); /* summed in double: not quite exact */
-    room =
-        lead / ((double)(2 * nchars) * 0x1p-24 * (1 + 0x1p-10)) - (double)nchars * u->largest_step;
+    room = lead / ((double)(2 * nchars) * 0x1p-24 * (1 + 0x1p-10)) - (double)nchars * u->largest_step;
     if (!(room >= 1))
         return 0;
     f = room < 0x1p100 ? (float)room : 0x1p100f;
@@ -246,8 +241,7 @@ uint16_t spm_unigram_required_tag(struct meg_spm_encoder *w, int64_t nids)
         steps = 0;
     }
     steps += nids;
-    most = (fabs((double)w->sum.value) + (double)steps * u->largest_step) *
-        (1 + (double)steps * 0x1p-23);
+    most = (fabs((double)w->sum.value) + (double)steps * u->largest_step) * (1 + (double)steps * 0x1p-23);
     f = (float)most;
     memcpy(&bits, &f, sizeof bits);
     return (uint16_t)((bits >> 16) + 2);

@@ -25,8 +25,7 @@ static void better(struct sums *s, unsigned char *last, int64_t from, int64_t to
 }
 
 /* last [n+1]: the length of the last piece of the best path to each place; returns the sum of the best one. */
-static float viterbi_forward(const struct meg_spm *spm, const char *word, int64_t n, float sum,
-                        unsigned char *last)
+static float viterbi_forward(const struct meg_spm *spm, const char *word, int64_t n, float sum, unsigned char *last)
 {
     const struct spm_unigram *u = &spm->unigram;
     struct sums s;
@@ -39,8 +38,7 @@ static float viterbi_forward(const struct meg_spm *spm, const char *word, int64_
         int32_t cp, id;
 
         len = meg_utf8_decode(word + at, n - at, &cp);
-        for (int64_t i = at; i < n && meg_trie_step(&u->pieces, &trie, (unsigned char)word[i], &id);
-             i++) {
+        for (int64_t i = at; i < n && meg_trie_step(&u->pieces, &trie, (unsigned char)word[i], &id); i++) {
             if (id < 0)
                 continue;
             better(&s, last, at, i + 1, u->step[id] + (double)best);

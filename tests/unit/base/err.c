@@ -48,7 +48,9 @@ static void a_failed_call_says_why(void **state)
 
 /* A file can be called so; nobody may take what follows the newline for a message of ours. */
 #define FORGED "a\nerr: done\n\033[2J"
-#define QUOTED "a?err: done?" "?[2J"
+#define QUOTED                                                                                                         \
+    "a?err: done?"                                                                                                     \
+    "?[2J"
 
 static void die_of(void *how)
 {

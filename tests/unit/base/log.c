@@ -47,7 +47,9 @@ static void levels_and_ranks(void **state)
 static void quote(void *arg)
 {
     (void)arg;
-    meg_warn("'%s'\tand %s", "\033[2J\r\177\nlog: all is well", "\xC3\xA9\xC2\x9B" "2J\xC2\xA0");
+    meg_warn("'%s'\tand %s", "\033[2J\r\177\nlog: all is well",
+             "\xC3\xA9\xC2\x9B"
+             "2J\xC2\xA0");
     meg_log_lines(MEG_LOG_WARN, "two\nlines");
 }
 
@@ -57,7 +59,9 @@ static void what_is_quoted_steers_no_terminal(void **state)
 
     (void)state;
     child_run(&c, quote, NULL);
-    assert_string_equal(c.err, "log: '?[2J?" "??log: all is well'\tand \xC3\xA9?" "?2J\xC2\xA0\nlog: two\nlines\n");
+    assert_string_equal(c.err, "log: '?[2J?"
+                               "??log: all is well'\tand \xC3\xA9?"
+                               "?2J\xC2\xA0\nlog: two\nlines\n");
 }
 
 static void progress(void *arg)

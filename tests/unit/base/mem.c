@@ -129,12 +129,9 @@ static void memory_that_is_not_there_is_reported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_grow_and_end_with_zero),
-        cmocka_unit_test(copies),
-        cmocka_unit_test(no_memory_ends_the_process),
-        cmocka_unit_test(an_arena_is_zeroed_aligned_and_counted),
-        cmocka_unit_test(more_than_was_planned_is_a_bug),
-        cmocka_unit_test(memory_that_is_not_there_is_reported),
+        cmocka_unit_test(bytes_grow_and_end_with_zero),   cmocka_unit_test(copies),
+        cmocka_unit_test(no_memory_ends_the_process),     cmocka_unit_test(an_arena_is_zeroed_aligned_and_counted),
+        cmocka_unit_test(more_than_was_planned_is_a_bug), cmocka_unit_test(memory_that_is_not_there_is_reported),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

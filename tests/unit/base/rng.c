@@ -39,8 +39,7 @@ static void philox_by_use(void **state)
 {
     static const uint16_t lanes[8] = { 25108, 42737, 60387, 45783, 18109, 55269, 61006, 4041 };
     const char *tensor = "decoder.layers.0.mlp.linear_fc1.weight";
-    const uint64_t name = meg_xxh3_64(tensor, strlen(tensor)),
-                   element = 5 * (UINT64_C(1) << 32) + 7;
+    const uint64_t name = meg_xxh3_64(tensor, strlen(tensor)), element = 5 * (UINT64_C(1) << 32) + 7;
     const int64_t sample = 3 * (INT64_C(1) << 32) + 9;
     uint16_t got[8];
 
@@ -75,8 +74,8 @@ static void initial_weights_are_normal(void **state)
 
 static void twisters_of_the_standard_library(void **state)
 {
-    static const uint64_t want[4] = { 17473339210090333472u, 963351229459618018u,
-                                      17972999874122035550u, 17445978100525441934u };
+    static const uint64_t want[4] = { 17473339210090333472u, 963351229459618018u, 17972999874122035550u,
+                                      17445978100525441934u };
     struct meg_mt19937 g;
     struct meg_mt19937_64 h;
     int i;
@@ -153,8 +152,7 @@ static void golden_numpy(void **state)
 {
     static const double ngram3[3] = { 1.0 / (1 + 1.0 / 2 + 1.0 / 3), 0.5 / (1 + 1.0 / 2 + 1.0 / 3),
                                       1.0 / 3 / (1 + 1.0 / 2 + 1.0 / 3) };
-    static const double longer[3] = { 1.0 / 3 / (1 + 1.0 / 2 + 1.0 / 3),
-                                      0.5 / (1 + 1.0 / 2 + 1.0 / 3),
+    static const double longer[3] = { 1.0 / 3 / (1 + 1.0 / 2 + 1.0 / 3), 0.5 / (1 + 1.0 / 2 + 1.0 / 3),
                                       1.0 / (1 + 1.0 / 2 + 1.0 / 3) };
     json_t *all = golden_json("data/rng/numpy_randomstate.json"), *one, *v, *list;
     const char *seed, *n;
@@ -165,9 +163,9 @@ static void golden_numpy(void **state)
     json_object_foreach(all, seed, one)
     {
         uint32_t s = (uint32_t)strtoul(seed, NULL, 10);
-#define EACH(key)                                                                                  \
-    meg_mt19937_seed(&g, s);                                                                       \
-    assert_true(json_array_size(json_object_get(one, key)) > 0);                                   \
+#define EACH(key)                                                                                                      \
+    meg_mt19937_seed(&g, s);                                                                                           \
+    assert_true(json_array_size(json_object_get(one, key)) > 0);                                                       \
     json_array_foreach(json_object_get(one, key), i, v)
 
         EACH("raw_uint32")

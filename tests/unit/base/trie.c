@@ -16,8 +16,8 @@ static uint64_t lcg(uint64_t *x)
 }
 
 /* Strings of up to max bytes out of the first `letters` of the alphabet given; none twice. */
-static int64_t make_keys(struct meg_trie_key *key, int64_t n, const unsigned char *alphabet,
-                         uint64_t letters, uint64_t max, uint64_t *x)
+static int64_t make_keys(struct meg_trie_key *key, int64_t n, const unsigned char *alphabet, uint64_t letters,
+                         uint64_t max, uint64_t *x)
 {
     int64_t have = 0;
 
@@ -40,8 +40,8 @@ static int64_t make_keys(struct meg_trie_key *key, int64_t n, const unsigned cha
 }
 
 /* Every value that a walk from s sees, against a look at all keys. */
-static void check_walk(const struct meg_trie *t, const struct meg_trie_key *key, int64_t nkeys,
-                       const char *s, int64_t n)
+static void check_walk(const struct meg_trie *t, const struct meg_trie_key *key, int64_t nkeys, const char *s,
+                       int64_t n)
 {
     uint32_t node = MEG_TRIE_ROOT;
     bool goes_on = true;

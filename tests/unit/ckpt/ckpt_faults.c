@@ -69,8 +69,7 @@ static float *part(const struct meg_params *p, const struct meg_params *whole, c
             const struct meg_param_shard_range run = meg_param_shard_range_at(&p->row[i], k);
 
             memcpy(v + p->row[i].offset + run.local,
-                   numbers + meg_params_find(whole, p->row[i].name)->offset + run.global,
-                   (size_t)run.n * sizeof *v);
+                   numbers + meg_params_find(whole, p->row[i].name)->offset + run.global, (size_t)run.n * sizeof *v);
         }
     return v;
 }
@@ -78,8 +77,14 @@ static float *part(const struct meg_params *p, const struct meg_params *whole, c
 /* What one of tensor-parallel ranks does of a save. */
 static void save_as(struct shared_comm *world, const struct saving *s)
 {
-    const struct meg_layout layout = { .tp = RANKS, .cp = 1, .dp = 1, .pp = 1, .vp = 1, .layers = 1,
-                                       .first_layers = MEG_UNSET, .last_layers = MEG_UNSET };
+    const struct meg_layout layout = { .tp = RANKS,
+                                       .cp = 1,
+                                       .dp = 1,
+                                       .pp = 1,
+                                       .vp = 1,
+                                       .layers = 1,
+                                       .first_layers = MEG_UNSET,
+                                       .last_layers = MEG_UNSET };
     struct meg_mesh mesh;
     struct meg_err e;
     struct box whole, b;
@@ -139,15 +144,13 @@ static void load(const void *arg)
 
     (void)arg;
     make_box(&b, 1, 8, 0);
-    if (meg_ckpt_open(&c, "d", MEG_UNSET, &e) < 0 || load_box(&b, c, &e) < 0 ||
-        meg_ckpt_verify(c, &e) < 0) {
+    if (meg_ckpt_open(&c, "d", MEG_UNSET, &e) < 0 || load_box(&b, c, &e) < 0 || meg_ckpt_verify(c, &e) < 0) {
         put("found", e.msg, strlen(e.msg));
         exit(0);
     }
     seed = (int)(b.w[0] / 65536);
     make_box(&a, 1, 8, seed);
-    if (memcmp(a.w, b.w, (size_t)a.p.flat * 4) ||
-        memcmp(a.exp_avg, b.exp_avg, (size_t)a.p.flat * 4) ||
+    if (memcmp(a.w, b.w, (size_t)a.p.flat * 4) || memcmp(a.exp_avg, b.exp_avg, (size_t)a.p.flat * 4) ||
         memcmp(a.exp_avg_sq, b.exp_avg_sq, (size_t)a.p.flat * 4))
         seed = -1;
     snprintf(text, sizeof text, "%d %d", (int)meg_ckpt_iteration(c), seed);
@@ -227,8 +230,7 @@ static void sweep_by(save_fn *f, const struct saving *s, const char *kind, int s
         else if (!strcmp(kind, "SHORT"))
             assert_int_equal(status, 0);
         else
-            assert_true(WIFEXITED(status) &&
-                        (WEXITSTATUS(status) == 74 || WEXITSTATUS(status) == 0));
+            assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 74 || WEXITSTATUS(status) == 0));
         found(now, sizeof now);
         if (status != 0 && !strcmp(now, new))
             is_committed = true;
@@ -411,8 +413,7 @@ static void assert_synced_before_commit(save_fn *f, const struct saving *s, int 
             continue;
         ncommits++;
         if (u.n)
-            fail_msg("the checkpoint has its name, and process %d has not called fsync on %s", u.v[0].pid,
-                     u.v[0].path);
+            fail_msg("the checkpoint has its name, and process %d has not called fsync on %s", u.v[0].pid, u.v[0].path);
     }
     assert_int_equal(ncommits, 1);
     assert_true(nwrites > ranks);
@@ -435,9 +436,12 @@ static void all_is_on_the_disk_before_the_commit(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(survives_enospc),       cmocka_unit_test(survives_eio),
-        cmocka_unit_test(survives_kill),         cmocka_unit_test(survives_kill_while_replacing),
-        cmocka_unit_test(finishes_short_writes), cmocka_unit_test(survives_a_fault_in_the_background),
+        cmocka_unit_test(survives_enospc),
+        cmocka_unit_test(survives_eio),
+        cmocka_unit_test(survives_kill),
+        cmocka_unit_test(survives_kill_while_replacing),
+        cmocka_unit_test(finishes_short_writes),
+        cmocka_unit_test(survives_a_fault_in_the_background),
         cmocka_unit_test(survives_a_fault_of_one_rank),
         cmocka_unit_test(survives_a_tensor_that_cannot_be_read_back),
         cmocka_unit_test(all_is_on_the_disk_before_the_commit),

@@ -1,8 +1,8 @@
 /* Hugging Face's GPT-2: layouts, widened types, settings, and what is refused. */
 #include "ckpt_box.h"
 
-#define CONFIG(more)                                                                               \
-    "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,\"n_positions\":6,\"vocab_"  \
+#define CONFIG(more)                                                                                                   \
+    "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,\"n_positions\":6,\"vocab_"                      \
     "size\":11" more "}"
 
 static void put_config(const char *dir, const char *text)
@@ -28,8 +28,8 @@ static void export(struct box *b, const char *dir, const char *config)
 }
 
 /* All pieces of theirs, there or back. */
-static void lay_out(float *ours, float *theirs, const struct ckpt_tp_shard *cut,
-                    const struct meg_param *row, enum ckpt_remap how, bool is_back)
+static void lay_out(float *ours, float *theirs, const struct ckpt_tp_shard *cut, const struct meg_param *row,
+                    enum ckpt_remap how, bool is_back)
 {
     struct ckpt_row_map piece[3];
 
@@ -45,9 +45,7 @@ static void qkv_rows_go_head_by_head(void **state)
     /* 2 heads of 2 channels, 3 inputs; theirs [in, out]: column c is q0 q0 q1 q1 k0 .. v1, in row r 100 r + c */
     float theirs[3 * 12], ours[12 * 3], back[3 * 12];
     static const int want[12] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
-    const struct meg_gpt_conf m = { .num_attention_heads = 2,
-                                    .num_query_groups = 2,
-                                    .kv_channels = 2 };
+    const struct meg_gpt_conf m = { .num_attention_heads = 2, .num_query_groups = 2, .kv_channels = 2 };
     const struct ckpt_tp_shard cut = { .model = &m, .n = 1 };
     const struct meg_param weight = { .ndim = 2, .dim = { 12, 3 }, .split = -1 };
     const struct meg_param bias = { .ndim = 1, .dim = { 12 }, .split = -1 };
@@ -89,8 +87,7 @@ static void transposes(void **state)
 static void widens(void **state)
 {
     /* IEEE 754: 1, -2, 65504, least normal, least subnormal, 3 of those, the largest subnormal, -0, infinity */
-    static const uint16_t f16[] = { 0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001,
-                                    0x0003, 0x03ff, 0x8000, 0x7c00, 0x7e01 };
+    static const uint16_t f16[] = { 0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001, 0x0003, 0x03ff, 0x8000, 0x7c00, 0x7e01 };
     static const float want[] = {
         1, -2, 65504, 0x1p-14f, 0x1p-24f, 3 * 0x1p-24f, 1023 * 0x1p-24f, -0.0f, __builtin_inff()
     };
@@ -177,11 +174,9 @@ static void reads_older_and_smaller_files(void **state)
             t[0][n[0]++] = x;
         }
     }
-    t[0][n[0]++] = (struct meg_st_tensor){
-        .name = "h.0.attn.bias", .dtype = "U8", .ndim = 2, .dim = { 2, 2 }, .data = mask
-    };
-    t[1][n[1]++] =
-        (struct meg_st_tensor){ .name = "h.0.attn.masked_bias", .dtype = "F32", .data = mask };
+    t[0][n[0]++] =
+        (struct meg_st_tensor){ .name = "h.0.attn.bias", .dtype = "U8", .ndim = 2, .dim = { 2, 2 }, .data = mask };
+    t[1][n[1]++] = (struct meg_st_tensor){ .name = "h.0.attn.masked_bias", .dtype = "F32", .data = mask };
     meg_str_printf(&index, "\"lm_head.weight\":\"part-0.safetensors\"}}");
     put_tensors("old/part-0.safetensors", t[0], n[0], true);
     put_tensors("old/part-1.safetensors", t[1], n[1], true);
@@ -191,8 +186,7 @@ static void reads_older_and_smaller_files(void **state)
     if (meg_ckpt_open(&c, "old", MEG_UNSET, &e) < 0 || load_weights(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
     for (int i = 0; i < a.p.n; i++)
-        assert_memory_equal(a.w + a.p.row[i].offset, b.w + a.p.row[i].offset,
-                            (size_t)a.p.row[i].numel * 4);
+        assert_memory_equal(a.w + a.p.row[i].offset, b.w + a.p.row[i].offset, (size_t)a.p.row[i].numel * 4);
     meg_ckpt_close(c);
 
     /* a head that is said to be tied and is not */
@@ -227,13 +221,11 @@ static void refuses_settings_it_cannot_follow(void **state)
         { "{\"n_layer\":1}", "\"model_type\" is missing" },
         { "{\"model_type\":\"gpt2\",\"n_layer\":1}", "\"n_embd\" is missing" },
         { CONFIG(",\"activation_function\":\"relu\""), "activation_function relu" },
-        { CONFIG(",\"scale_attn_by_inverse_layer_idx\":true"),
-          "scale_attn_by_inverse_layer_idx is true" },
+        { CONFIG(",\"scale_attn_by_inverse_layer_idx\":true"), "scale_attn_by_inverse_layer_idx is true" },
         { CONFIG(",\"scale_attn_weights\":false"), "scale_attn_weights is false" },
         { CONFIG(",\"n_inner\":\"4\""), "n_inner" },
-        { CONFIG(",\"n_inner\":16"),
-          "unfit: transformer.h.0.mlp.c_fc.weight is [8,32] and should be "
-          "[8,16]|c_fc.bias|c_proj.weight" },
+        { CONFIG(",\"n_inner\":16"), "unfit: transformer.h.0.mlp.c_fc.weight is [8,32] and should be "
+                                     "[8,16]|c_fc.bias|c_proj.weight" },
         { CONFIG(",\"tie_word_embeddings\":false"), "1 missing: lm_head.weight" },
         { "{\"model_type\":\"gpt2\",\"n_layer\":2000000000,\"n_embd\":8,\"n_head\":2,\"n_"
           "positions\":6,\"vocab_size\":11}",

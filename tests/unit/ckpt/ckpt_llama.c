@@ -113,13 +113,13 @@ static void goes_out_and_comes_back(void **state)
 
 /* Keys after the first ones that are enough. */
 #define LLAMA(more) CONFIG("llama", more)
-#define LONG_MISTRAL                                                                               \
-    "{\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"hidden_size\":16,"                      \
-    "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                 \
+#define LONG_MISTRAL                                                                                                   \
+    "{\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"hidden_size\":16,"                                          \
+    "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                                     \
     "\"max_position_embeddings\":4097,\"vocab_size\":11}"
-#define CONFIG(type, more)                                                                         \
-    "{\"model_type\":\"" type "\",\"num_hidden_layers\":2,\"hidden_size\":16,"                     \
-    "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                 \
+#define CONFIG(type, more)                                                                                             \
+    "{\"model_type\":\"" type "\",\"num_hidden_layers\":2,\"hidden_size\":16,"                                         \
+    "\"intermediate_size\":6,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                                     \
     "\"max_position_embeddings\":8,\"vocab_size\":11" more "}"
 
 static int open_with(const char *config, struct meg_ckpt **c, struct meg_err *e)
@@ -170,13 +170,11 @@ static void refuses_settings_it_cannot_follow(void **state)
           "high_freq_factor is 3|only 4" },
         { LLAMA(",\"rope_scaling\":{\"rope_type\":\"llama3\"}"), "\"factor\" is missing" },
         { LLAMA(",\"tie_word_embeddings\":true"), "lm_head.weight is not the word embedding" },
-        { LLAMA(",\"head_dim\":8"),
-          "layers.0.self_attn.q_proj.weight is [16,16] and should be [32,16]" },
+        { LLAMA(",\"head_dim\":8"), "layers.0.self_attn.q_proj.weight is [16,16] and should be [32,16]" },
         { LONG_MISTRAL, "sliding window of 4096 tokens, fewer than the 4097 positions" },
         { CONFIG("mistral", ",\"sliding_window\":7"), "sliding window of 7" },
         { CONFIG("mistral", ",\"sliding_window\":\"8\""), "\"sliding_window\"" },
-        { CONFIG("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":5"),
-          "sliding window of 5" },
+        { CONFIG("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":5"), "sliding window of 5" },
         { CONFIG("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":8"),
           "6 missing|model.layers.0.self_attn.q_proj.bias" }, /* no window, but no biases either */
         { CONFIG("qwen2", ",\"use_sliding_window\":false,\"sliding_window\":5"), "6 missing" },

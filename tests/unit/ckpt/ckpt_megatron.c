@@ -9,12 +9,12 @@ static int export(const struct box *b, const char *dir, int64_t t, int64_t p, in
 {
     const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .w = { .p = b->w } };
     const struct meg_ckpt_megatron_conf to = { .tensor = t,
-                                       .pipeline = p,
-                                       .vocab_multiple = multiple,
-                                       .iteration = 7,
-                                       .consumed = 91,
-                                       .seq_length = 5,
-                                       .names = names };
+                                               .pipeline = p,
+                                               .vocab_multiple = multiple,
+                                               .iteration = 7,
+                                               .consumed = 91,
+                                               .seq_length = 5,
+                                               .names = names };
 
     return meg_ckpt_export_megatron(&s, &to, e);
 }
@@ -71,14 +71,11 @@ static void any_sizes_hold_the_same(void **state)
                     export_ok(&a, "out", t, p, multiple, (enum meg_ckpt_names)names);
                     c = open_ok("out", MEG_UNSET);
                     fill(b.w, &b.p, 2);
-                    if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 ||
-                        load_weights(c, &b.p, b.w, &e) < 0)
+                    if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 || load_weights(c, &b.p, b.w, &e) < 0)
                         fail_msg("%s", e.msg);
                     assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
-                    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &a.m }, { 0 } },
-                                 &was);
-                    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &b.m }, { 0 } },
-                                 &is);
+                    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &a.m }, { 0 } }, &was);
+                    meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &b.m }, { 0 } }, &is);
                     assert_string_equal(was.s, is.s);
                     assert_int_equal(b.m.vocab_size, 11);
                     assert_int_equal(meg_ckpt_iteration(c), MEG_CKPT_RELEASE);
@@ -142,8 +139,8 @@ static void pads_the_vocabulary(void **state)
     make_gated(&a, 1);
     export_ok(&a, "pad", 2, 1, 8, MEG_CKPT_NAMES_MCORE);
     for (int t = 0; t < 2; t++)
-        patch(t ? "pad/iter_0000007/mp_rank_01/model_optim_rng.pt" : "pad/" RANK, "true_vocab_size",
-              "hush_vocab_size", 15);
+        patch(t ? "pad/iter_0000007/mp_rank_01/model_optim_rng.pt" : "pad/" RANK, "true_vocab_size", "hush_vocab_size",
+              15);
     c = open_ok("pad", MEG_UNSET);
     assert_int_equal(meg_ckpt_vocab_size(c), 16);
     assert_int_equal(meg_ckpt_gpt_conf(c, &m, &e), 0);
@@ -194,16 +191,15 @@ static void older_versions_have_other_rows(void **state)
         make_box(&b, 1, 8, 2);
         export_ok(&a, "old", 2, 1, 11, MEG_CKPT_NAMES_LEGACY);
         for (int t = 0; t < 2; t++)
-            patch(t ? "old/iter_0000007/mp_rank_01/model_optim_rng.pt" : "old/" RANK, three,
-                  version ? one : zero, sizeof three - 1);
+            patch(t ? "old/iter_0000007/mp_rank_01/model_optim_rng.pt" : "old/" RANK, three, version ? one : zero,
+                  sizeof three - 1);
         c = open_ok("old", MEG_UNSET);
         if (load_weights(c, &b.p, b.w, &e) < 0)
             fail_msg("%s", e.msg);
         qkv = meg_params_find(&b.p, "decoder.layers.0.self_attention.linear_qkv.weight");
         for (int t = 0; t < 2; t++)
             for (int r = 0; r < 12; r++)
-                assert_memory_equal(b.w + qkv->offset + row(t, r) * 8,
-                                    a.w + qkv->offset + (t * 12 + r) * 8, 32);
+                assert_memory_equal(b.w + qkv->offset + row(t, r) * 8, a.w + qkv->offset + (t * 12 + r) * 8, 32);
         meg_ckpt_close(c);
         free_box(&a);
         free_box(&b);
@@ -242,9 +238,7 @@ static void core_names_keep_their_rows_without_a_version(void **state)
 /* With one rank of two heads, version 0 has both queries first. */
 static void version_0_has_queries_first(void **state)
 {
-    const struct meg_gpt_conf m = { .num_attention_heads = 4,
-                                    .num_query_groups = 4,
-                                    .kv_channels = 2 };
+    const struct meg_gpt_conf m = { .num_attention_heads = 4, .num_query_groups = 4, .kv_channels = 2 };
     const struct meg_param row = { .ndim = 1, .dim = { 24 }, .split = 0 };
     const struct ckpt_tp_shard cut = { .model = &m, .i = 1, .n = 2 };
     static const float want[] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
@@ -281,10 +275,8 @@ static void add_layer(struct made *f, const struct box *b, int ours, int theirs)
         for (int k = 0; k < 2; k++) {
             char from[100], to[100];
 
-            snprintf(from, sizeof from, "decoder.layers.%d.%s.%s", ours, name[i],
-                     k ? "bias" : "weight");
-            snprintf(to, sizeof to, "decoder.layers.%d.%s.%s", theirs, name[i],
-                     k ? "bias" : "weight");
+            snprintf(from, sizeof from, "decoder.layers.%d.%s.%s", ours, name[i], k ? "bias" : "weight");
+            snprintf(to, sizeof to, "decoder.layers.%d.%s.%s", theirs, name[i], k ? "bias" : "weight");
             add_row(f, b, from, to);
         }
 }
@@ -410,8 +402,7 @@ static void refuses_sizes_that_do_not_divide(void **state)
     (void)state;
     make_gated(&a, 1);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(export(&a, "no", bad[i].t, bad[i].p, bad[i].multiple, MEG_CKPT_NAMES_MCORE, &e),
-                         MEG_EUSAGE);
+        assert_int_equal(export(&a, "no", bad[i].t, bad[i].p, bad[i].multiple, MEG_CKPT_NAMES_MCORE, &e), MEG_EUSAGE);
         assert_says(e.msg, bad[i].says);
         assert_int_equal(access("no", F_OK), -1);
     }
@@ -440,8 +431,7 @@ static void distributed_checkpoints_are_named_as_what_they_are(void **state)
             put(path, "{}", 2);
         }
         for (int k = 0; k < 2; k++) { /* by the tracker, and by itself */
-            assert_int_equal(meg_ckpt_open(&c, k ? "dist/iter_0000010" : "dist", MEG_UNSET, &e),
-                             MEG_EFORMAT);
+            assert_int_equal(meg_ckpt_open(&c, k ? "dist/iter_0000010" : "dist", MEG_UNSET, &e), MEG_EFORMAT);
             assert_says(e.msg, "dist/iter_0000010: a distributed checkpoint of Megatron|torch_dist|"
                                "--ckpt-convert-format torch --ckpt-convert-save");
         }
@@ -459,13 +449,11 @@ static void refuses_what_it_cannot_read(void **state)
     } bad[] = {
         { CHANGE("hidden_size", "hidden_path"), "--hidden-size is required" },
         { CHANGE("X\x05\0\0\0model", "X\x05\0\0\0mould"), "0 parts of a model" },
-        { CHANGE("argparse\nNamespace", "somebody\nElses    "),
-          NULL }, /* only its attributes are asked for */
+        { CHANGE("argparse\nNamespace", "somebody\nElses    "), NULL }, /* only its attributes are asked for */
         { CHANGE("X\x04\0\0\0args", "X\x04\0\0\0arms"), "no Namespace called args" },
         { CHANGE("tensor_model_parallel_sizeJ\x01", "tensor_model_parallel_sizeJ\x02"),
           "mp_rank_01/model_optim_rng.pt is not there|say 2 tensor and 1" },
-        { CHANGE("tensor_model_parallel_sizeJ\x01", "tensor_model_parallel_sizeJ\0"),
-          "is 0, expected 1 to" },
+        { CHANGE("tensor_model_parallel_sizeJ\x01", "tensor_model_parallel_sizeJ\0"), "is 0, expected 1 to" },
         { CHANGE("pipeline_model_parallel_sizeJ\x01", "pipeline_model_parallel_sizeJ\x02"),
           "args say 2 pipeline ranks" },
         { CHANGE("FloatStorage", "FloatStorags"), "its storage is of a type that is not read" },
@@ -473,16 +461,13 @@ static void refuses_what_it_cannot_read(void **state)
           "tensor embedding.word_embeddings.weight: member model_optim_rng/data/z is not there" },
         { CHANGE("true_vocab_sizeJ\x0b", "true_vocab_sizeJ\x0c"), "true_vocab_size in args is 12" },
         { CHANGE("learned_absolute", "learned_absoluti"), "learned_absoluti" },
-        { CHANGE("swiglu\x88", "swiglu\x89"),
-          "mlp.linear_fc1.weight is [12,16] and should be [6,16]" },
+        { CHANGE("swiglu\x88", "swiglu\x89"), "mlp.linear_fc1.weight is [12,16] and should be [6,16]" },
         { CHANGE("decoder.final_layernorm.w", "decoder.fatal_layernorm.w"),
           "missing: decoder.final_layernorm.weight|unknown: decoder.fatal" },
         { CHANGE("(J\x0b\0\0\0J", "(J\x0c\0\0\0J"), "more elements than the 176" },
-        { CHANGE("\x80\2}(X", "\x80\2}(?"),
-          "member model_optim_rng/data.pkl: pickle, opcode 0x3f at byte 4" },
-        { CHANGE("}(X\4\0\0\0args",
-                 "}(X\4\0\0\x7f"
-                 "args"),
+        { CHANGE("\x80\2}(X", "\x80\2}(?"), "member model_optim_rng/data.pkl: pickle, opcode 0x3f at byte 4" },
+        { CHANGE("}(X\4\0\0\0args", "}(X\4\0\0\x7f"
+                                    "args"),
           "opcode 0x58 at byte 4: cut short" },
         { CHANGE("PK\5\6", "PK\5\7"), "without the record that ends a ZIP file" },
     };

@@ -35,26 +35,15 @@ static void put_value(struct meg_pickle_writer *p, const json_t *v)
     size_t i;
 
     switch (json_typeof(v)) {
-    case JSON_NULL:
-        meg_pickle_put_none(p);
-        break;
+    case JSON_NULL: meg_pickle_put_none(p); break;
     case JSON_TRUE:
-    case JSON_FALSE:
-        meg_pickle_put_bool(p, json_is_true(v));
-        break;
-    case JSON_INTEGER:
-        meg_pickle_put_int(p, json_integer_value(v));
-        break;
-    case JSON_REAL:
-        meg_pickle_put_float(p, json_real_value(v));
-        break;
-    case JSON_STRING:
-        meg_pickle_put_str(p, json_string_value(v));
-        break;
+    case JSON_FALSE: meg_pickle_put_bool(p, json_is_true(v)); break;
+    case JSON_INTEGER: meg_pickle_put_int(p, json_integer_value(v)); break;
+    case JSON_REAL: meg_pickle_put_float(p, json_real_value(v)); break;
+    case JSON_STRING: meg_pickle_put_str(p, json_string_value(v)); break;
     case JSON_ARRAY:
         meg_str_add(&p->s, "(", 1);
-        json_array_foreach (v, i, item)
-            put_value(p, item);
+        json_array_foreach(v, i, item) put_value(p, item);
         meg_str_add(&p->s, "t", 1);
         break;
     case JSON_OBJECT:
@@ -97,7 +86,8 @@ static void write_with_args(const char *at, const json_t *args)
     meg_pickle_put_dict_begin(&f.pickle);
     meg_pickle_put_str(&f.pickle, "args");
     meg_pickle_put_namespace_begin(&f.pickle);
-    json_object_foreach ((json_t *)args, name, v) {
+    json_object_foreach((json_t *)args, name, v)
+    {
         meg_pickle_put_str(&f.pickle, name);
         put_value(&f.pickle, v);
     }
@@ -154,8 +144,8 @@ static json_t *args_of(const char *release)
 /* The least that a model needs. */
 static json_t *few_args(void)
 {
-    return json_pack("{s:i,s:i,s:i,s:i}", "num_layers", 2, "hidden_size", 64, "num_attention_heads",
-                     4, "max_position_embeddings", 64);
+    return json_pack("{s:i,s:i,s:i,s:i}", "num_layers", 2, "hidden_size", 64, "num_attention_heads", 4,
+                     "max_position_embeddings", 64);
 }
 
 static void accept(const json_t *args, const char *name, const char *value)
@@ -163,8 +153,7 @@ static void accept(const json_t *args, const char *name, const char *value)
     struct meg_err e;
 
     if (open_with(args, name, value, &e) < 0)
-        fail_msg("%s = %s is refused: %s", name ? name : "args", name ? value : "as they are",
-                 e.msg);
+        fail_msg("%s = %s is refused: %s", name ? name : "args", name ? value : "as they are", e.msg);
 }
 
 /* The message says NAME = and the file. */
@@ -283,8 +272,7 @@ static void neutral_settings_are_accepted(void **state)
 
         for (int i = 0; i < NPAIRS; i++)
             json_object_set_new(args, pairs[i].name,
-                                json_loads(pairs[i].neutral[k] ? pairs[i].neutral[k] : "null",
-                                           JSON_DECODE_ANY, NULL));
+                                json_loads(pairs[i].neutral[k] ? pairs[i].neutral[k] : "null", JSON_DECODE_ANY, NULL));
         accept(args, NULL, NULL);
         json_decref(args);
     }
@@ -315,7 +303,8 @@ static void other_switches_of_each_release_pass(void **state)
         json_t *v;
         int n = 0;
 
-        json_object_foreach (args, name, v) {
+        json_object_foreach(args, name, v)
+        {
             bool is_pair = is_model_option(name);
 
             for (int k = 0; k < NPAIRS; k++)
@@ -369,8 +358,7 @@ static void unknown_settings_pass_only_where_harmless(void **state)
 /* Which form of GELU a checkpoint has been trained with. */
 static void gelu_is_exact_only_where_nothing_says_tanh(void **state)
 {
-    static const char *const tanh_form[] = { "bias_gelu_fusion", "openai_gelu",
-                                             "use_te_activation_func",
+    static const char *const tanh_form[] = { "bias_gelu_fusion", "openai_gelu", "use_te_activation_func",
                                              "use_transformer_engine_op_fuser", NULL };
 
     (void)state;

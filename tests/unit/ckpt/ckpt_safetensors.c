@@ -4,16 +4,13 @@
 static void writes_the_bytes_of_the_format(void **state)
 {
     /* by hand from the format's description: larger elements first, then by name; blanks up to 8 */
-    static const char header[] =
-        "{\"__metadata__\":{\"format\":\"pt\"},"
-        "\"a.b\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
-        "\"z\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[8,12]},"
-        "\"c\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[12,16]}}";
-    struct meg_st_tensor t[] = {
-        { .name = "c", .dtype = "BF16", .ndim = 1, .dim = { 2 }, .data = "wxyz" },
-        { .name = "z", .dtype = "F32", .data = "ijkl" },
-        { .name = "a.b", .dtype = "F32", .ndim = 2, .dim = { 2, 1 }, .data = "abcdefgh" }
-    };
+    static const char header[] = "{\"__metadata__\":{\"format\":\"pt\"},"
+                                 "\"a.b\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},"
+                                 "\"z\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[8,12]},"
+                                 "\"c\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[12,16]}}";
+    struct meg_st_tensor t[] = { { .name = "c", .dtype = "BF16", .ndim = 1, .dim = { 2 }, .data = "wxyz" },
+                                 { .name = "z", .dtype = "F32", .data = "ijkl" },
+                                 { .name = "a.b", .dtype = "F32", .ndim = 2, .dim = { 2, 1 }, .data = "abcdefgh" } };
     struct meg_str s;
     uint64_t n;
 
@@ -35,11 +32,9 @@ static void writes_the_bytes_of_the_format(void **state)
 static void reads_back(void **state)
 {
     const float v[6] = { 1, 2, 3, 4, 5, 6 };
-    struct meg_st_tensor t[] = {
-        { .name = "y", .dtype = "F32", .ndim = 2, .dim = { 2, 3 }, .data = v },
-        { .name = "empty", .dtype = "I64", .ndim = 1, .dim = { 0 }, .data = "" },
-        { .name = "x", .dtype = "U8", .ndim = 1, .dim = { 1 }, .data = "!" }
-    };
+    struct meg_st_tensor t[] = { { .name = "y", .dtype = "F32", .ndim = 2, .dim = { 2, 3 }, .data = v },
+                                 { .name = "empty", .dtype = "I64", .ndim = 1, .dim = { 0 }, .data = "" },
+                                 { .name = "x", .dtype = "U8", .ndim = 1, .dim = { 1 }, .data = "!" } };
     const struct meg_st_tensor *y;
     struct meg_st *st;
     struct meg_err e;
@@ -67,8 +62,7 @@ static void refuses_what_is_wrong(void **state)
         size_t nbytes;
         const char *says;
     } bad[] = {
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7,
-          "cut short|there|header says" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7, "cut short|there|header says" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 9, "bytes follow" },
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[9223372036854775807],"
           "\"data_offsets\":[0,9223372036854775807]}}",
@@ -78,17 +72,13 @@ static void refuses_what_is_wrong(void **state)
           8, "cut short|header says 9223372036854775" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 8, "a|[2] of F32" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, "a|[2] of F32" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", 8,
-          "data_offsets|not 2" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", 8, "data_offsets|not 2" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]}}", 8, "data_offsets" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]}}", 8, "shape" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", 8, "shape" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,8]}}", 8,
-          "shape" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,8]}}", 8,
-          "does not fill" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]}}", 8,
-          "9 dimensions" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,8]}}", 8, "shape" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,8]}}", 8, "does not fill" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]}}", 8, "9 dimensions" },
         { "{\"a\":{\"dtype\":\"C64\",\"shape\":[1],\"data_offsets\":[0,8]}}", 8, "C64" },
         { "{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "dtype|missing" },
         { "{\"a\":[]}", 0, "no object" },

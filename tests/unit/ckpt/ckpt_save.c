@@ -191,11 +191,11 @@ static void names_the_chunk_of_a_flipped_bit(void **state)
         const struct meg_optgroup groups[] = { { "model", meg_gpt_opts, &b.m }, { 0 } };
         struct meg_str options = { 0 };
         struct meg_ckpt_save_args save = { .dir = "flip",
-                                            .iteration = MEG_CKPT_RELEASE,
-                                            .mesh = &meg_mesh_one,
-                                            .model = &b.m,
-                                            .params = &b.p,
-                                            .w = { .p = b.w } };
+                                           .iteration = MEG_CKPT_RELEASE,
+                                           .mesh = &meg_mesh_one,
+                                           .model = &b.m,
+                                           .params = &b.p,
+                                           .w = { .p = b.w } };
         meg_opt_dump(groups, &options);
         save.options = options.s;
         assert_int_equal(meg_ckpt_save(&save, &e), 0);
@@ -207,18 +207,15 @@ static void names_the_chunk_of_a_flipped_bit(void **state)
     c = open_ok("flip", MEG_UNSET);
     assert_int_equal(meg_ckpt_iteration(c), MEG_CKPT_RELEASE);
     assert_int_equal(load_weights(c, &b.p, b.w, &e), MEG_EFORMAT);
-    assert_says(e.msg,
-                "flip/release/model-0-embedding.safetensors|embedding.word_embeddings.weight|chunk "
-                "1 of 2|checksum");
+    assert_says(e.msg, "flip/release/model-0-embedding.safetensors|embedding.word_embeddings.weight|chunk "
+                       "1 of 2|checksum");
     assert_int_equal(meg_ckpt_verify(c, &e), MEG_EFORMAT);
     /* no optimizer state in it */
     {
         const struct meg_ckpt_shard slot = { .name = "exp_avg", .p = b.w };
         assert_int_equal(meg_ckpt_load(c, &b.p, &meg_mesh_one, &slot, 1, &e), MEG_EFORMAT);
-        assert_says(
-            e.msg,
-            "16 missing: optimizer.state.exp_avg.embedding.word_embeddings.weight, "
-            "|optimizer.state.exp_avg.decoder.layers.0.mlp.linear_fc2.bias|--no-load-optim");
+        assert_says(e.msg, "16 missing: optimizer.state.exp_avg.embedding.word_embeddings.weight, "
+                           "|optimizer.state.exp_avg.decoder.layers.0.mlp.linear_fc2.bias|--no-load-optim");
     }
     meg_ckpt_close(c);
     free_box(&b);
@@ -230,8 +227,8 @@ static int count_refusals(struct box *b, const struct meg_ckpt *c, int n, struct
     struct meg_comm world = meg_comm_self;
     struct meg_mesh mesh = meg_mesh_one;
     const struct meg_ckpt_shard slot[] = { { .p = b->w },
-                                          { .name = "exp_avg", .p = b->exp_avg },
-                                          { .name = "exp_avg_sq", .p = b->exp_avg_sq } };
+                                           { .name = "exp_avg", .p = b->exp_avg },
+                                           { .name = "exp_avg_sq", .p = b->exp_avg_sq } };
     int refusals = 0;
 
     mesh.world = &world;
@@ -262,7 +259,8 @@ static void each_tensor_is_verified_by_one_rank(void **state)
     manifest = json_load_file("verify/iter_0000001/manifest.json", 0, NULL);
     assert_non_null(manifest);
     assert_int_equal(json_object_size(json_object_get(manifest, "tensors")), 3 * b.p.n);
-    json_object_foreach(json_object_get(manifest, "tensors"), name, t) {
+    json_object_foreach(json_object_get(manifest, "tensors"), name, t)
+    {
         const char *file = json_string_value(json_object_get(t, "file"));
         const size_t at = (size_t)json_integer_value(json_object_get(t, "offset"));
         struct meg_ckpt *c = open_ok("verify", MEG_UNSET);
@@ -288,8 +286,7 @@ static void each_tensor_is_verified_by_one_rank(void **state)
 
 static void refuses_small_files_that_changed(void **state)
 {
-    static const char *const name[] = { "state.json", "merges.txt",
-                                        "model.safetensors.index.json" };
+    static const char *const name[] = { "state.json", "merges.txt", "model.safetensors.index.json" };
     struct box b;
     struct meg_ckpt *c;
     struct meg_err e;
@@ -341,8 +338,7 @@ static void refuses_a_tensor_file_cut_short(void **state)
     assert_int_equal(load_weights(c, &b.p, b.w, &e), 0);
     assert_int_equal(load_box(&b, c, &e), MEG_EFORMAT);
     meg_ckpt_close(c);
-    snprintf(said, sizeof said, "optim-2-head.safetensors|%zu bytes are there|says %zu", s.n - 5,
-             s.n);
+    snprintf(said, sizeof said, "optim-2-head.safetensors|%zu bytes are there|says %zu", s.n - 5, s.n);
     assert_says(e.msg, said);
     meg_str_free(&s);
     free_box(&b);
@@ -439,10 +435,9 @@ static void names_all_tensors_that_do_not_fit(void **state)
     save_ok(&b, "fit", 1, 0, -1);
     put_tensors("fit/iter_0000001/model-2-head.safetensors", t, 2, false);
     assert_int_equal(meg_ckpt_open(&c, "fit", MEG_UNSET, &e), MEG_EFORMAT);
-    assert_says(e.msg,
-                "1 missing: decoder.final_layernorm.weight;|1 unfit: decoder.final_layernorm.bias "
-                "is [2,4] and should "
-                "be [8]|1 unknown: decoder.final_layernorm.weigh");
+    assert_says(e.msg, "1 missing: decoder.final_layernorm.weight;|1 unfit: decoder.final_layernorm.bias "
+                       "is [2,4] and should "
+                       "be [8]|1 unknown: decoder.final_layernorm.weigh");
     free_box(&b);
 }
 
@@ -465,9 +460,8 @@ static void names_every_option_that_changed(void **state)
     m.is_untied = true;
     m.vocab_size = 12;
     assert_int_equal(meg_ckpt_check_conf(c, &m, &e), MEG_EUSAGE);
-    assert_says(e.msg,
-                "--num-layers was 1, is 3|--untie-embeddings-and-output-weights was no, is yes|11 "
-                "ids, has 12");
+    assert_says(e.msg, "--num-layers was 1, is 3|--untie-embeddings-and-output-weights was no, is yes|11 "
+                       "ids, has 12");
     meg_ckpt_close(c);
     free_box(&b);
 }
@@ -475,8 +469,7 @@ static void names_every_option_that_changed(void **state)
 /* The bytes follow from the state: the same again in another folder, after other saves. */
 static void writes_the_same_bytes(void **state)
 {
-    static const char *const name[] = { "model-0-embedding.safetensors",
-                                        "model-1-layer-00000.safetensors",
+    static const char *const name[] = { "model-0-embedding.safetensors", "model-1-layer-00000.safetensors",
                                         "optim-2-head.safetensors", "state.json", "manifest.json" };
     struct box b;
 

@@ -102,12 +102,14 @@ static void write_files(char *image[FILES], int64_t nbytes[FILES], const struct 
         int nfiles;
 
         make_rank(&r, m, l, i);
-        const struct meg_ckpt_shard slot[] = {
-            { .p = r.flat },
-            { .name = "exp_avg", .p = r.flat },
-            { .name = "exp_avg_sq", .p = r.packed, .span = r.span, .nspans = r.nspans, .copy = (int)r.mesh.at.cp,
-              .copies = (int)l->cp }
-        };
+        const struct meg_ckpt_shard slot[] = { { .p = r.flat },
+                                               { .name = "exp_avg", .p = r.flat },
+                                               { .name = "exp_avg_sq",
+                                                 .p = r.packed,
+                                                 .span = r.span,
+                                                 .nspans = r.nspans,
+                                                 .copy = (int)r.mesh.at.cp,
+                                                 .copies = (int)l->cp } };
         const struct meg_ckpt_save_args s = {
             .model = m, .mesh = &r.mesh, .params = &r.p, .w = slot[0], .slot = slot + 1, .nslots = 2
         };
@@ -203,7 +205,9 @@ static void load_parts(const struct meg_ckpt *c, const struct meg_gpt_conf *m, i
 /* Tensors that lie as ours, and those of Megatron's ranks, which come in pieces. */
 static void every_layout_reads_its_part(void **state)
 {
-    const struct meg_ckpt_megatron_conf to = { .tensor = 2, .pipeline = 1, .vocab_multiple = 8, .iteration = 3, .consumed = -1 };
+    const struct meg_ckpt_megatron_conf to = {
+        .tensor = 2, .pipeline = 1, .vocab_multiple = 8, .iteration = 3, .consumed = -1
+    };
     const struct meg_layout one = layout(0);
     struct meg_ckpt *c;
     struct meg_err e;

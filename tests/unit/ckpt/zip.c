@@ -59,11 +59,11 @@ static void assert_holds(const struct meg_zip *z, const char *name, const char *
 static void members_beyond_4_gib_are_found(void **state)
 {
     /* from the ZIP64 field of the second entry to the end */
-    static const char end[] = "a\1\0\10\0\106\0\0\0\1\0\0\0"          /* begins at 2^32 + 0x46 */
-                              "PK\6\6\54\0\0\0\0\0\0\0\55\0\55\0"     /* 44 bytes follow; versions 4.5 */
-                              "\0\0\0\0\0\0\0\0"                      /* disks */
-                              "\2\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0"      /* entries */
-                              "\166\0\0\0\0\0\0\0\201\0\0\0\1\0\0\0"  /* 118 bytes of directory, at 2^32 + 0x81 */
+    static const char end[] = "a\1\0\10\0\106\0\0\0\1\0\0\0"         /* begins at 2^32 + 0x46 */
+                              "PK\6\6\54\0\0\0\0\0\0\0\55\0\55\0"    /* 44 bytes follow; versions 4.5 */
+                              "\0\0\0\0\0\0\0\0"                     /* disks */
+                              "\2\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0"     /* entries */
+                              "\166\0\0\0\0\0\0\0\201\0\0\0\1\0\0\0" /* 118 bytes of directory, at 2^32 + 0x81 */
                               "PK\6\7\0\0\0\0\367\0\0\0\1\0\0\0\1\0\0\0"
                               "PK\5\6\0\0\0\0\2\0\2\0\166\0\0\0\377\377\377\377\0\0";
     struct meg_zip_writer w;
@@ -114,13 +114,13 @@ static void more_members_than_16_bits_count(void **state)
 
 /* ---- a member of 4 GiB and 7 bytes, made by hand ---- */
 
-#define LOCAL                                                                                                 \
-    "PK\3\4\55\0\0\10\0\0\0\0\41\0\0\0\0\0\377\377\377\377\377\377\377\377\1\0\24\0b" /* 20 bytes of field */ \
+#define LOCAL                                                                                                          \
+    "PK\3\4\55\0\0\10\0\0\0\0\41\0\0\0\0\0\377\377\377\377\377\377\377\377\1\0\24\0b" /* 20 bytes of field */          \
     "\1\0\20\0\7\0\0\0\1\0\0\0\7\0\0\0\1\0\0\0"
 /* The entry's ZIP64 field, behind another one: size, stored size and offset. */
 #define FIELD "XX\1\0!\1\0\30\0\7\0\0\0\1\0\0\0\7\0\0\0\1\0\0\0\0\0\0\0\0\0\0\0"
-#define ENTRY                                                                                                 \
-    "PK\1\2\55\0\55\0\0\10\0\0\0\0\41\0\0\0\0\0\377\377\377\377\377\377\377\377\1\0\41\0\0\0\0\0\0\0\0\0\0\0" \
+#define ENTRY                                                                                                          \
+    "PK\1\2\55\0\55\0\0\10\0\0\0\0\41\0\0\0\0\0\377\377\377\377\377\377\377\377\1\0\41\0\0\0\0\0\0\0\0\0\0\0"          \
     "\377\377\377\377b" FIELD
 #define AT "\72\0\0\0\1\0\0\0" /* where the directory is: behind 51 bytes of LOCAL, and the member */
 #define END64 "PK\6\6\54\0\0\0\0\0\0\0\55\0\55\0\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\120\0\0\0\0\0\0\0" AT
@@ -172,9 +172,9 @@ static void damaged_zip64_fields_are_refused(void **state)
         size_t n;
         const char *says;
     } bad[] = {
-        { SIZES + 2, BYTES("\20"), "big: member b: its sizes are damaged" },            /* a field too short */
-        { SIZES + 2, BYTES("\31"), "big: member b: its sizes are damaged" },            /* beyond the entry */
-        { SIZES + 4, BYTES("\6"), "big: member b: its sizes are damaged" },             /* they differ */
+        { SIZES + 2, BYTES("\20"), "big: member b: its sizes are damaged" }, /* a field too short */
+        { SIZES + 2, BYTES("\31"), "big: member b: its sizes are damaged" }, /* beyond the entry */
+        { SIZES + 4, BYTES("\6"), "big: member b: its sizes are damaged" },  /* they differ */
         { SIZES + 8, BYTES("\2\0\0\0\7\0\0\0\2"), "big: member b of 8589934599 bytes|beyond the end" },
         { SIZES + 20, BYTES("\1"), "big: member b does not begin at byte 1" },
         { RECORD, BYTES("X"), "big: no ZIP64 record at byte 4294967434" },
@@ -219,8 +219,8 @@ static void a_member_of_4_gib_is_written(void **state)
     finish(&w);
     open_mapped(&z, &map, "written");
     assert_memory_equal(map.p, "PK\3\4\55\0", 6);
-    assert_memory_equal(map.p + 18, head + 18, 10);      /* sizes, length of the name */
-    assert_memory_equal(map.p + 30, head + 30, 1 + 20);  /* name and ZIP64 field */
+    assert_memory_equal(map.p + 18, head + 18, 10);     /* sizes, length of the name */
+    assert_memory_equal(map.p + 30, head + 30, 1 + 20); /* name and ZIP64 field */
     assert_true(meg_zip_find(&z, "b")->n == n);
     assert_int_equal((meg_zip_find(&z, "b")->p - map.p) % 64, 0);
     assert_holds(&z, "c", BYTES("after\n"));
@@ -231,10 +231,8 @@ static void a_member_of_4_gib_is_written(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(members_beyond_4_gib_are_found),
-        cmocka_unit_test(more_members_than_16_bits_count),
-        cmocka_unit_test(a_member_of_4_gib_is_found),
-        cmocka_unit_test(damaged_zip64_fields_are_refused),
+        cmocka_unit_test(members_beyond_4_gib_are_found), cmocka_unit_test(more_members_than_16_bits_count),
+        cmocka_unit_test(a_member_of_4_gib_is_found),     cmocka_unit_test(damaged_zip64_fields_are_refused),
         cmocka_unit_test(a_member_of_4_gib_is_written),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);

@@ -143,12 +143,12 @@ static void lets_in_a_rank_and_gives_it_notes(void **state)
     watchdog_send(&l, WATCHDOG_KV_GET, &name, sizeof name);
     meg_kv_store_put(&note);
     assert_int_equal(heard(&l), WATCHDOG_KV_ENTRY);
-    memcpy(&got, l.in + 8, sizeof got);              /* behind the two words of the head */
+    memcpy(&got, l.in + 8, sizeof got); /* behind the two words of the head */
     assert_string_equal(got.bytes, "an id");
     memset(note.bytes, 0, sizeof note.bytes);
     assert_true(meg_kv_store_get(&note));
     assert_string_equal(note.bytes, "an id");
-    assert_false(meg_kv_store_get(&note));              /* both readers have it */
+    assert_false(meg_kv_store_get(&note)); /* both readers have it */
     watchdog_send(&l, WATCHDOG_BYE, NULL, 0);
     close(l.fd);
 }
@@ -211,7 +211,7 @@ static void a_complete_run_refuses_newcomers(void **state)
     fclose(f);
     assert_non_null(strstr(text, "refused a process on x?[2J?meg????????????"));
     assert_null(strpbrk(text, "\033\007"));
-    assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1);   /* one line */
+    assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1); /* one line */
 }
 
 static void a_name_has_an_end_and_no_control_characters(void **state)

@@ -19,15 +19,23 @@ struct attn {
     float *q, *kv, *o, *lse; /* rows of kv hold, for each group, a key and a value head */
     float *d_o, *dq, *dkv, *delta;
     double *q64, *kv64;
-    void *qt, *kvt, *d_ot;   /* q, kv, d_o in dtype */
+    void *qt, *kvt, *d_ot; /* q, kv, d_o in dtype */
 };
 
 /* Queries from position q0 on of sequences of s_k keys. */
-static struct meg_attn_geom geom(int64_t s_q, int64_t s_k, int64_t b, int64_t a, int64_t g, int64_t d,
-                                 int64_t q0, int is_causal, float scale)
+static struct meg_attn_geom geom(int64_t s_q, int64_t s_k, int64_t b, int64_t a, int64_t g, int64_t d, int64_t q0,
+                                 int is_causal, float scale)
 {
-    return (struct meg_attn_geom){ .s_q = s_q, .s_k = s_k, .b = b, .a = a, .g = g, .d = d, .s = s_k, .q0 = q0,
-                                   .is_causal = is_causal, .scale = scale };
+    return (struct meg_attn_geom){ .s_q = s_q,
+                                   .s_k = s_k,
+                                   .b = b,
+                                   .a = a,
+                                   .g = g,
+                                   .d = d,
+                                   .s = s_k,
+                                   .q0 = q0,
+                                   .is_causal = is_causal,
+                                   .scale = scale };
 }
 
 static struct meg_heads queries_in(const struct attn *a, void *p, enum meg_dtype t)
@@ -44,8 +52,8 @@ static struct meg_heads queries(const struct attn *a, float *p)
 static struct meg_heads keys_in(const struct attn *a, void *p, enum meg_dtype t, int64_t value)
 {
     const int64_t d = a->ge.d;
-    return (struct meg_heads){ (char *)p + (size_t)(value * d) * meg_dtype_size(t), t, a->ge.b * a->ldk, a->ldk,
-                               2 * d, 0 };
+    return (
+        struct meg_heads){ (char *)p + (size_t)(value * d) * meg_dtype_size(t), t, a->ge.b * a->ldk, a->ldk, 2 * d, 0 };
 }
 
 static struct meg_heads keys(const struct attn *a, float *p, int64_t value)
@@ -103,8 +111,9 @@ static struct attn attn_in(enum meg_dtype t, struct meg_attn_geom ge, int has_do
             }
         a.ge.doc_start = a.doc;
     }
-    a.drop = (struct meg_drop){ .p = p_drop, .seed = 1234, .layer = 3, .site = MEG_DROP_ATTN, .unit0 = 6, .b = ge.b,
-                                .sample = a.sample };
+    a.drop = (struct meg_drop){
+        .p = p_drop, .seed = 1234, .layer = 3, .site = MEG_DROP_ATTN, .unit0 = 6, .b = ge.b, .sample = a.sample
+    };
     a.q64 = widen(a.q, nq * a.ldq);
     a.kv64 = widen(a.kv, nk * a.ldk);
     return a;
@@ -126,8 +135,7 @@ static void attn_free(struct attn *a)
 /* Whether dropout keeps a key, straight from the definition. */
 static double keep64(const struct attn *a, int64_t t, int64_t i, int64_t j, int64_t k)
 {
-    return drop_factor64(&a->drop, (a->drop.unit0 + j) * ((a->ge.s_k + 7) / 8 * 8) + k,
-                         a->ge.q0 + t, a->sample[i]);
+    return drop_factor64(&a->drop, (a->drop.unit0 + j) * ((a->ge.s_k + 7) / 8 * 8) + k, a->ge.q0 + t, a->sample[i]);
 }
 
 static int sees(const struct attn *a, int64_t t, int64_t i, int64_t k)
@@ -182,8 +190,8 @@ static void run(const struct meg_ops *ops, struct attn *a, uint64_t *h)
     const struct meg_heads k = keys_in(a, a->kvt, a->dtype, 0), v = keys_in(a, a->kvt, a->dtype, 1);
     ops->attn_fwd(NULL, &a->ge, queries(a, a->o), a->lse, q, k, v, &a->drop);
     ops->attn_delta(NULL, &a->ge, a->delta, d_o, queries(a, a->o));
-    ops->attn_bwd(NULL, &a->ge, queries(a, a->dq), keys(a, a->dkv, 0), keys(a, a->dkv, 1), d_o, a->lse,
-                  a->delta, q, k, v, &a->drop, 0);
+    ops->attn_bwd(NULL, &a->ge, queries(a, a->dq), keys(a, a->dkv, 0), keys(a, a->dkv, 1), d_o, a->lse, a->delta, q, k,
+                  v, &a->drop, 0);
     digest(h, a->o, (size_t)nq * 4);
     digest(h, a->lse, (size_t)(a->ge.b * a->ge.a * a->ge.s_q) * 4);
     digest(h, a->dq, (size_t)nq * 4);
@@ -200,11 +208,9 @@ static void check_forward(const struct attn *a)
                 /* scores are below sqrt(d) and right to d half ulps of that; so are the weights of the mean */
                 const double tol = (8.0 + root + (double)a->ge.d) * EPS;
                 const double lse = row64(a, t, i, j, want);
-                near(a->lse[(i * a->ge.a + j) * a->ge.s_q + t], lse, tol * (1.0 + fabs(lse)), "lse",
-                     t, j);
+                near(a->lse[(i * a->ge.a + j) * a->ge.s_q + t], lse, tol * (1.0 + fabs(lse)), "lse", t, j);
                 for (int64_t c = 0; c < a->ge.d; c++)
-                    near(a->o[(t * a->ge.b + i) * a->ldq + j * a->ge.d + c], want[c], 2.0 * tol,
-                         "o", t, c);
+                    near(a->o[(t * a->ge.b + i) * a->ldq + j * a->ge.d + c], want[c], 2.0 * tol, "o", t, c);
             }
 }
 
@@ -215,17 +221,16 @@ static void check_backward(struct attn *a, int64_t samples)
     struct fd f = { loss, a, (64.0 + (double)(d + a->ge.s_q * a->r)) * EPS + 1e-8, MEG_DTYPE_F32 };
     for (int64_t n = 0; n < samples; n++) {
         const int64_t q = a->ge.s_q * a->ge.b, k = a->ge.s_k * a->ge.b;
-        const int64_t at_q = (int64_t)((rnd() + 1) / 2 * (double)q) * a->ldq +
-            (int64_t)((rnd() + 1) / 2 * (double)(a->ge.a * d));
-        const int64_t at_k = (int64_t)((rnd() + 1) / 2 * (double)k) * a->ldk +
-            (int64_t)((rnd() + 1) / 2 * (double)(a->ge.g * 2 * d));
+        const int64_t at_q =
+            (int64_t)((rnd() + 1) / 2 * (double)q) * a->ldq + (int64_t)((rnd() + 1) / 2 * (double)(a->ge.a * d));
+        const int64_t at_k =
+            (int64_t)((rnd() + 1) / 2 * (double)k) * a->ldk + (int64_t)((rnd() + 1) / 2 * (double)(a->ge.g * 2 * d));
         fd_check(&f, a->q64 + at_q, 1, a->dq + at_q, 1, "dq");
         fd_check(&f, a->kv64 + at_k, 1, a->dkv + at_k, 1, "dk or dv");
     }
 }
 
-static void all_of(const struct meg_ops *ops, struct meg_attn_geom ge, int has_docs, float p_drop,
-                   int64_t samples)
+static void all_of(const struct meg_ops *ops, struct meg_attn_geom ge, int has_docs, float p_drop, int64_t samples)
 {
     struct attn a = attn_new(ge, has_docs, p_drop);
     uint64_t h[2] = { 0, 0 };
@@ -414,8 +419,8 @@ static void a_shard_gives_its_part(const struct meg_ops *ops)
     b.q += 2 * 8;
     b.kv += 2 * 8;
     b.o += 2 * 8;
-    ops->attn_fwd(NULL, &b.ge, queries(&b, b.o), b.lse, queries(&b, b.q), keys(&b, b.kv, 0),
-                  keys(&b, b.kv, 1), &b.drop);
+    ops->attn_fwd(NULL, &b.ge, queries(&b, b.o), b.lse, queries(&b, b.q), keys(&b, b.kv, 0), keys(&b, b.kv, 1),
+                  &b.drop);
     assert_memory_equal(o, a.o, (size_t)(50 * 2 * a.ldq) * 4);
     free(o);
     attn_free(&a);
@@ -435,8 +440,7 @@ static void nan_comes_through(const struct meg_ops *ops)
                 if (t < 20)
                     assert_true(isfinite(a.o[t * a.ldq + c]));
                 else if (isnan(bad[n]) || a.q[t * a.ldq + 3] * bad[n] > 0)
-                    assert_true(isnan(
-                        a.o[t * a.ldq + c])); /* a score of minus infinity is merely no weight */
+                    assert_true(isnan(a.o[t * a.ldq + c])); /* a score of minus infinity is merely no weight */
     }
     kv[20 * a.ldk + 3] = 0.5f;
     kv[20 * a.ldk + 8 + 3] = NAN; /* a value: one column */

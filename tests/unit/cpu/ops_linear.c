@@ -4,12 +4,9 @@
 static double act64(enum meg_act a, double x)
 {
     switch (a) {
-    case MEG_ACT_GELU_TANH:
-        return 0.5 * x * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
-    case MEG_ACT_GELU_ERF:
-        return 0.5 * x * (1.0 + erf(x / sqrt(2.0)));
-    default:
-        return x;
+    case MEG_ACT_GELU_TANH: return 0.5 * x * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+    case MEG_ACT_GELU_ERF: return 0.5 * x * (1.0 + erf(x / sqrt(2.0)));
+    default: return x;
     }
 }
 

@@ -61,8 +61,7 @@ static void row64(const struct norm *m, int64_t r, double *mean, double *rstd)
 
 static double y64(const struct norm *m, int64_t r, int64_t c, double mean, double rstd)
 {
-    return (m->x64[r * m->h + c] - mean) * rstd * m->w64[c] +
-        (m->kind == MEG_NORM_RMS ? 0.0 : m->b64[c]);
+    return (m->x64[r * m->h + c] - mean) * rstd * m->w64[c] + (m->kind == MEG_NORM_RMS ? 0.0 : m->b64[c]);
 }
 
 static double loss(void *arg)
@@ -141,8 +140,8 @@ static void norm(const struct meg_ops *ops, enum meg_norm kind)
     for (size_t i = 0; i < LEN(shapes); i++)
         for (size_t t = 0; t < LEN(mixes); t++)
             for (int k = 0; k < 2; k++) {
-                struct norm m = norm_new(kind, shapes[i][0], shapes[i][1], mixes[t],
-                                         k ? mixes[t].branch : MEG_DTYPE_F32);
+                struct norm m =
+                    norm_new(kind, shapes[i][0], shapes[i][1], mixes[t], k ? mixes[t].branch : MEG_DTYPE_F32);
                 norm_of(ops, &m);
                 norm_free(&m);
             }
@@ -251,8 +250,7 @@ static void a_shard_drops_the_same(const struct meg_ops *ops)
 {
     const int64_t sample[2] = { 3, 4 };
     struct meg_drop d = { 0.3f, 7, 0, MEG_DROP_ATTN_OUT, 0, 0, 2, sample, NULL };
-    struct meg_mat x = rnd_mat(10, 64, 0), y = rnd_mat(10, 64, 0), z = rnd_mat(10, 64, 0),
-                   part = rnd_mat(10, 24, 0);
+    struct meg_mat x = rnd_mat(10, 64, 0), y = rnd_mat(10, 64, 0), z = rnd_mat(10, 64, 0), part = rnd_mat(10, 24, 0);
     struct meg_mat xs = x, ys = y;
     ops->add_fwd(NULL, z, x, y, NULL, &d);
     d.unit0 = 16;

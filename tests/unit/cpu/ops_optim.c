@@ -32,8 +32,7 @@ static struct state state_new(void)
 
 static struct state state_copy(const struct state *s)
 {
-    return (struct state){ copy_new(s->w, N), copy_new(s->g, N), copy_new(s->m, N),
-                           copy_new(s->v, N) };
+    return (struct state){ copy_new(s->w, N), copy_new(s->g, N), copy_new(s->m, N), copy_new(s->v, N) };
 }
 
 static void state_free(struct state *s)
@@ -47,9 +46,7 @@ static void state_free(struct state *s)
 static void adamw(const struct meg_ops *ops)
 {
     const struct meg_adam adam = { 0.9f, 0.95f, 1e-8f };
-    struct meg_step_hparams step = {
-        { 1e-3f, 5e-3f }, 0.1f, 1.0f - 0.9f * 0.9f, 1.0f - 0.95f * 0.95f, 0.25f, 0, 0
-    };
+    struct meg_step_hparams step = { { 1e-3f, 5e-3f }, 0.1f, 1.0f - 0.9f * 0.9f, 1.0f - 0.95f * 0.95f, 0.25f, 0, 0 };
     const struct state a = state_new();
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++) {
@@ -62,19 +59,17 @@ static void adamw(const struct meg_ops *ops)
         for (int64_t i = 0; i < N; i++) {
             const struct meg_hparam_range *r = range_of(i);
             if (r) {
-                const double b1 = adam.beta1, b2 = adam.beta2,
-                             lr = (double)step.lr[r->lr_index] * r->lr_mult;
+                const double b1 = adam.beta1, b2 = adam.beta2, lr = (double)step.lr[r->lr_index] * r->lr_mult;
                 const double g = (double)a.g[i] * step.grad_scale, m = b1 * a.m[i] + (1 - b1) * g;
                 const double v = b2 * a.v[i] + (1 - b2) * g * g;
                 const double u = m / step.adam_c1 / (sqrt(v / step.adam_c2) + adam.eps) +
-                    (double)step.weight_decay * r->wd_mult * a.w[i];
+                                 (double)step.weight_decay * r->wd_mult * a.w[i];
                 near(s.m[i], m, 4 * EPS, "m", i, 0);
                 near(s.v[i], v, 4 * EPS, "v", i, 0);
                 near(s.w[i], a.w[i] - lr * u, 2 * EPS + 16 * EPS * lr * fabs(u), "w", i, 0);
                 assert_true(s.g[i] == 0.0f);
             } else {
-                assert_true(s.w[i] == a.w[i] && s.m[i] == a.m[i] && s.v[i] == a.v[i] &&
-                            s.g[i] == a.g[i]);
+                assert_true(s.w[i] == a.w[i] && s.m[i] == a.m[i] && s.v[i] == a.v[i] && s.g[i] == a.g[i]);
             }
         }
         state_free(&s);
@@ -120,8 +115,7 @@ static void sgd(const struct meg_ops *ops)
                 const struct meg_hparam_range *r = range_of(i);
                 if (r) {
                     const double lr = (double)step.lr[r->lr_index] * r->lr_mult;
-                    const double g = (double)a.g[i] * step.grad_scale +
-                        (double)step.weight_decay * r->wd_mult * a.w[i];
+                    const double g = (double)a.g[i] * step.grad_scale + (double)step.weight_decay * r->wd_mult * a.w[i];
                     const double b = first ? g : (double)0.9f * a.m[i] + g;
                     near(s.m[i], b, 6 * EPS, "buf", i, 0);
                     near(s.w[i], a.w[i] - lr * b, 2 * EPS, "w", i, 0);

@@ -84,8 +84,7 @@ static void xent_of(const struct meg_ops *ops, int64_t n, int64_t v, int big, en
 
 static void xent(const struct meg_ops *ops)
 {
-    static const int64_t shapes[][2] = { { 1, 1 },  { 3, 2 },   { 5, 63 },
-                                         { 4, 64 }, { 9, 131 }, { 3, 5000 } };
+    static const int64_t shapes[][2] = { { 1, 1 }, { 3, 2 }, { 5, 63 }, { 4, 64 }, { 9, 131 }, { 3, 5000 } };
     for (size_t i = 0; i < LEN(shapes); i++)
         for (int big = 0; big < 2; big++)
             for (int t = MEG_DTYPE_F32; t <= MEG_DTYPE_F16; t++)

@@ -88,9 +88,9 @@ static void golden_indices(void **state)
 
     (void)state;
     assert_true(json_array_size(all) > 8);
-    json_array_foreach(all, i, c) {
-        json_t *dataset = json_object_get(c, "dataset_index"),
-               *sample = json_object_get(c, "dataset_sample_index");
+    json_array_foreach(all, i, c)
+    {
+        json_t *dataset = json_object_get(c, "dataset_index"), *sample = json_object_get(c, "dataset_sample_index");
         struct meg_blend_index x;
 
         if (strcmp(get_str(c, "kind"), "exhaustive") == 0) {
@@ -101,8 +101,7 @@ static void golden_indices(void **state)
             meg_blend_exhaustive(&x, size, (int)json_array_size(sizes));
         } else {
             json_t *given = json_object_get(c, "weights"), *norm = json_object_get(c, "normalized");
-            json_t *targets = json_object_get(c, "targets"),
-                   *wanted = json_object_get(c, "per_dataset_targets");
+            json_t *targets = json_object_get(c, "targets"), *wanted = json_object_get(c, "per_dataset_targets");
             int k = (int)json_array_size(given);
             double w[16];
 

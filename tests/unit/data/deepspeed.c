@@ -16,8 +16,7 @@ static struct meg_str_list words(const char *const *v)
 
 static struct meg_data_conf deepspeed(void)
 {
-    return (struct meg_data_conf){ .dataloader_type = "single",
-                                   .data_order = "megatron-deepspeed" };
+    return (struct meg_data_conf){ .dataloader_type = "single", .data_order = "megatron-deepspeed" };
 }
 
 static struct meg_data_splits *opened(const struct meg_data_conf *c, const struct meg_dataset_spec *need)
@@ -77,8 +76,7 @@ static void golden_splits(void **state)
 
 static void same_index(const struct meg_dataset *ds, const json_t *x)
 {
-    const json_t *document = json_object_get(x, "document_index"),
-                 *sample = json_object_get(x, "sample_index"),
+    const json_t *document = json_object_get(x, "document_index"), *sample = json_object_get(x, "sample_index"),
                  *shuffle = json_object_get(x, "shuffle_index");
 
     assert_int_equal(meg_dataset_len(ds), get_int(x, "length"));
@@ -119,8 +117,7 @@ static void same_samples(const struct meg_dataset *ds, const json_t *x)
 /* Where the reference fails, over the last of the three splits, ours goes on; its other two are files. */
 static void golden_indices_and_file_names(void **state)
 {
-    json_t *all = golden("fork/gpt_indices.json"), *names = golden("fork/cache_file_names.json"),
-           *x, *name;
+    json_t *all = golden("fork/gpt_indices.json"), *names = golden("fork/cache_file_names.json"), *x, *name;
     const char *prefix[] = { "tiny_text_document", NULL };
     size_t i, nfiles = 0;
     struct dirent *f;
@@ -132,10 +129,9 @@ static void golden_indices_and_file_names(void **state)
     json_array_foreach(all, i, x)
     {
         struct meg_data_conf c = deepspeed();
-        struct meg_dataset_spec need = { .seq_length = get_int(x, "sequence_length"),
-                                      .seed = get_int(x, "seed"),
-                                      .eod = -1,
-                                      .pad = -1 };
+        struct meg_dataset_spec need = {
+            .seq_length = get_int(x, "sequence_length"), .seed = get_int(x, "seed"), .eod = -1, .pad = -1
+        };
         const json_t *wanted = json_object_get(x, "num_samples");
         struct meg_data_splits *d;
 
@@ -182,17 +178,15 @@ static void golden_blends(void **state)
     json_array_foreach(all, i, x)
     {
         struct meg_data_conf c = deepspeed();
-        struct meg_dataset_spec need = { .seq_length = get_int(x, "sequence_length"),
-                                      .seed = get_int(x, "seed"),
-                                      .eod = -1,
-                                      .pad = -1 };
+        struct meg_dataset_spec need = {
+            .seq_length = get_int(x, "sequence_length"), .seed = get_int(x, "seed"), .eod = -1, .pad = -1
+        };
         const char *path[16] = { NULL };
         const struct meg_dataset *ds;
         struct meg_data_splits *d;
         int which = 0;
 
-        json_array_foreach(json_object_get(x, "data_path"), k, word) path[k] =
-            json_string_value(word);
+        json_array_foreach(json_object_get(x, "data_path"), k, word) path[k] = json_string_value(word);
         c.data_path = words(path);
         c.split = get_str(x, "split");
         while (strcmp(meg_split_names[which], get_str(x, "which")) != 0)
@@ -204,10 +198,8 @@ static void golden_blends(void **state)
         for (int m = 0; m < ds->nmember; m++)
             assert_int_equal(ds->member[m]->len, int_at(json_object_get(x, "lengths"), (size_t)m));
         for (int64_t s = 0; s < ds->len; s++) {
-            assert_int_equal(ds->blend.dataset[s],
-                             int_at(json_object_get(x, "dataset_index"), (size_t)s));
-            assert_int_equal(ds->blend.sample[s],
-                             int_at(json_object_get(x, "dataset_sample_index"), (size_t)s));
+            assert_int_equal(ds->blend.dataset[s], int_at(json_object_get(x, "dataset_index"), (size_t)s));
+            assert_int_equal(ds->blend.sample[s], int_at(json_object_get(x, "dataset_sample_index"), (size_t)s));
         }
         meg_data_splits_close(d);
     }
@@ -221,9 +213,7 @@ static void a_blend_may_run_past_a_dataset(void **state)
     static const int length[] = { 20, 20 };
     const char *path[] = { "0.2", "ra", "0.8", "rb", NULL };
     struct meg_data_conf c = deepspeed();
-    const struct meg_dataset_spec need = {
-        .seq_length = 4, .wanted = { 10, 0, 0 }, .eod = -1, .pad = -1
-    };
+    const struct meg_dataset_spec need = { .seq_length = 4, .wanted = { 10, 0, 0 }, .eod = -1, .pad = -1 };
     int32_t ids[4][4];
     float mask[4];
     struct meg_sample got = { ids[0], ids[1], mask, ids[2], ids[3] };
@@ -242,21 +232,17 @@ static void a_blend_may_run_past_a_dataset(void **state)
     for (int64_t i = 0; i < 10; i++)
         assert_int_equal(meg_dataset_sample(ds, i, &got, &e), 0);
     assert_int_equal(meg_dataset_sample(ds, 17, &got, &e), MEG_EFAIL);
-    assert_string_equal(
-        e.msg, "rb: the blend needs more than its 9 samples; try --renormalize-blend-weights, or from "
-               "--megatron-release 0.11 on a larger --mid-level-dataset-surplus");
+    assert_string_equal(e.msg, "rb: the blend needs more than its 9 samples; try --renormalize-blend-weights, or from "
+                               "--megatron-release 0.11 on a larger --mid-level-dataset-surplus");
     meg_data_splits_close(d);
 }
 
 static void groups_name_parts_of_files(void **state)
 {
     static const int length[] = { 9, 9, 9, 9, 9, 9, 9, 9, 9, 9 };
-    const char *train[] = { "T: 0.25 0:0.6 ga, 0.75 0.5:1 sub/gb", NULL },
-               *valid[] = { "V1: 1 0.6:0.8 ga", NULL };
+    const char *train[] = { "T: 0.25 0:0.6 ga, 0.75 0.5:1 sub/gb", NULL }, *valid[] = { "V1: 1 0.6:0.8 ga", NULL };
     struct meg_data_conf c = deepspeed();
-    const struct meg_dataset_spec need = {
-        .seq_length = 4, .wanted = { 8, 3, 2 }, .eod = -1, .pad = -1, .seed = 5
-    };
+    const struct meg_dataset_spec need = { .seq_length = 4, .wanted = { 8, 3, 2 }, .eod = -1, .pad = -1, .seed = 5 };
     const struct meg_mid_dataset *p;
     struct meg_data_splits *d;
     int n;
@@ -276,8 +262,7 @@ static void groups_name_parts_of_files(void **state)
         assert_int_equal(n, 4);
         assert_true(p[0].begin == 0 && p[0].end == 6 && p[0].weight == 0.25);
         assert_true(p[1].begin == 5 && p[1].end == 10 && p[1].weight == 0.75);
-        assert_true(p[2].split == MEG_SPLIT_VALID && p[2].begin == 6 && p[2].end == 8 &&
-                    p[2].wanted == 3);
+        assert_true(p[2].split == MEG_SPLIT_VALID && p[2].begin == 6 && p[2].end == 8 && p[2].wanted == 3);
         assert_true(p[3].split == MEG_SPLIT_TEST && p[3].begin == 8 && p[3].end == 10);
         assert_int_equal(meg_data_splits_dataset(d, MEG_SPLIT_VALID)->nmember, 0);
         assert_int_equal(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)->nmember, 2);
@@ -333,23 +318,19 @@ static void rows_of_sentences_have_their_names(void **state)
     assert_int_equal(access("sentences_train_indexmap_4mns_29msl_0.10ssp_9s.npy", F_OK), 0);
 }
 
-#define FAILS(code, message)                                                                       \
-    do {                                                                                           \
-        struct meg_data_splits *d_;                                                                   \
-        struct meg_err e_;                                                                         \
-        assert_int_equal(meg_gpt_data_plan(&d_, &c, &need, &e_), code);                            \
-        assert_string_equal(e_.msg, message);                                                      \
+#define FAILS(code, message)                                                                                           \
+    do {                                                                                                               \
+        struct meg_data_splits *d_;                                                                                    \
+        struct meg_err e_;                                                                                             \
+        assert_int_equal(meg_gpt_data_plan(&d_, &c, &need, &e_), code);                                                \
+        assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
 static void what_is_no_group_is_refused(void **state)
 {
     static const char *const bad[][2] = {
-        { "T: 1 0:1", " 1 0:1" },
-        { "T: 1 0:1 a b", " 1 0:1 a b" },
-        { "T: 1 0-1 a", " 1 0-1 a" },
-        { "T: 0 0:1 a", " 0 0:1 a" },
-        { "T: 1 0.5:0.5 a", " 1 0.5:0.5 a" },
-        { "T: 1 0:1.5 a", " 1 0:1.5 a" },
+        { "T: 1 0:1", " 1 0:1" },     { "T: 1 0:1 a b", " 1 0:1 a b" },     { "T: 1 0-1 a", " 1 0-1 a" },
+        { "T: 0 0:1 a", " 0 0:1 a" }, { "T: 1 0.5:0.5 a", " 1 0.5:0.5 a" }, { "T: 1 0:1.5 a", " 1 0:1.5 a" },
         { "T: 1 0:1 a, ", " " },
     };
     const char *group[] = { NULL, NULL, NULL };
@@ -369,18 +350,16 @@ static void what_is_no_group_is_refused(void **state)
         FAILS(MEG_EUSAGE, want);
     }
     group[0] = "1 0:1 a";
-    FAILS(MEG_EUSAGE,
-          "--train-weighted-split-paths: '1 0:1 a' does not begin with a name and a colon, as "
-          "'NAME: WEIGHT BEGIN:END PREFIX, ...' does");
+    FAILS(MEG_EUSAGE, "--train-weighted-split-paths: '1 0:1 a' does not begin with a name and a colon, as "
+                      "'NAME: WEIGHT BEGIN:END PREFIX, ...' does");
     group[0] = "T: 1e308 0:1 a, 1e308 0:1 b";
     FAILS(MEG_EUSAGE,
           "--train-weighted-split-paths: the weights add up to more than 1.79769e+308; only their ratios count, "
           "give smaller ones");
     group[0] = group[1] = "T: 1 0:1 a";
     c.weighted[MEG_SPLIT_TRAIN] = words(group);
-    FAILS(MEG_EUSAGE,
-          "--train-weighted-split-paths: several groups, a split takes one; evaluate others with "
-          "meg-eval");
+    FAILS(MEG_EUSAGE, "--train-weighted-split-paths: several groups, a split takes one; evaluate others with "
+                      "meg-eval");
     c.weighted[MEG_SPLIT_TRAIN].n = 1;
     c.data_order = "megatron-lm";
     FAILS(MEG_EUSAGE, "--data-order megatron-lm: Megatron-LM has no --train-weighted-split-paths");
@@ -395,8 +374,7 @@ static void what_is_no_group_is_refused(void **state)
     spew_text("group.txt", " \n");
     FAILS(MEG_EUSAGE, "group.txt: names no dataset");
     spew_text("group.txt", "\"T: 1 0:1 a\" \"U: 1 0:1 a\"\n");
-    FAILS(MEG_EUSAGE,
-          "group.txt: several groups, a split takes one; evaluate others with meg-eval");
+    FAILS(MEG_EUSAGE, "group.txt: several groups, a split takes one; evaluate others with meg-eval");
     spew("group.txt", "\"T: 1\0 0:1 a\"", 14);
     FAILS(MEG_EFORMAT, "group.txt: holds a zero byte: no text");
     c.weighted_file[MEG_SPLIT_TRAIN] = "nowhere.txt";

@@ -10,8 +10,8 @@
 #include "data/internal.h"
 #include "data/loader.h"
 
-#define NULL_TOKENIZER                                                                             \
-    "{\n    \"class\": \"_NullTokenizer\",\n    \"tokenizer_path\": [\n        null\n    ],\n"     \
+#define NULL_TOKENIZER                                                                                                 \
+    "{\n    \"class\": \"_NullTokenizer\",\n    \"tokenizer_path\": [\n        null\n    ],\n"                         \
     "    \"vocab_size\": \"1000\"\n}"
 
 enum { T = 8 };
@@ -32,9 +32,7 @@ static struct meg_str_list words(const char **v)
 
 static struct meg_dataset_spec need_of(int64_t train, int64_t valid, int64_t test)
 {
-    const struct meg_dataset_spec n = {
-        T, 1234, { train, valid, test }, 1000, -1, 1001, NULL_TOKENIZER, NULL
-    };
+    const struct meg_dataset_spec n = { T, 1234, { train, valid, test }, 1000, -1, 1001, NULL_TOKENIZER, NULL };
     return n;
 }
 
@@ -118,12 +116,12 @@ static void the_pad_token_is_masked_in_text(void **state)
     meg_data_splits_close(d);
 }
 
-#define FAILS(conf, need, code, message)                                                           \
-    do {                                                                                           \
-        struct meg_data_splits *d_;                                                                   \
-        struct meg_err e_;                                                                         \
-        assert_int_equal(meg_gpt_data_open(&d_, conf, need, &e_), code);                           \
-        assert_string_equal(e_.msg, message);                                                      \
+#define FAILS(conf, need, code, message)                                                                               \
+    do {                                                                                                               \
+        struct meg_data_splits *d_;                                                                                    \
+        struct meg_err e_;                                                                                             \
+        assert_int_equal(meg_gpt_data_open(&d_, conf, need, &e_), code);                                               \
+        assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
 static void too_little_text_is_said_so(void **state)
@@ -198,21 +196,19 @@ static void an_id_outside_of_the_vocabulary_is_refused(void **state)
         if (meg_dataset_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), i, &s, &e) == MEG_EFORMAT)
             bad++;
     assert_int_equal(bad, 1); /* the last of four: tokens 25 to 33 */
-    assert_non_null(
-        strstr(e.msg, "the vocabulary has 30 ids; was it preprocessed with another tokenizer?"));
+    assert_non_null(strstr(e.msg, "the vocabulary has 30 ids; was it preprocessed with another tokenizer?"));
     meg_data_splits_close(d);
 }
 
 static void options_that_contradict_are_refused(void **state)
 {
-    const char *path[] = { "ten", NULL }, *mixed[] = { "1", "ten", "x", "ten", NULL },
-               *zero[] = { "0", "ten", NULL }, *huge[] = { "1e308", "ten", "1e308", "ten", NULL };
+    const char *path[] = { "ten", NULL }, *mixed[] = { "1", "ten", "x", "ten", NULL }, *zero[] = { "0", "ten", NULL },
+               *huge[] = { "1e308", "ten", "1e308", "ten", NULL };
     struct meg_data_conf c = defaults();
     struct meg_dataset_spec need = need_of(4, 0, 0);
 
     (void)state;
-    FAILS(&c, &need, MEG_EUSAGE,
-          "no data: give --data-path PREFIX, or --mock-data for made-up tokens");
+    FAILS(&c, &need, MEG_EUSAGE, "no data: give --data-path PREFIX, or --mock-data for made-up tokens");
     c.data_path = words(path);
     c.mock_data = true;
     FAILS(&c, &need, MEG_EUSAGE,
@@ -232,8 +228,7 @@ static void options_that_contradict_are_refused(void **state)
     c.data_path.n = 0;
     c.split_path[MEG_SPLIT_TRAIN] = words(path);
     c.split = "1,1";
-    FAILS(&c, &need, MEG_EUSAGE,
-          "--split shares out --data-path; each split has data of its own here");
+    FAILS(&c, &need, MEG_EUSAGE, "--split shares out --data-path; each split has data of its own here");
     c.split = NULL;
     need.seed = -1;
     FAILS(&c, &need, MEG_EUSAGE, "--seed: -1 is not in 0 to 4294967295");
@@ -259,20 +254,18 @@ static void files_may_hold_the_words(void **state)
     part = meg_data_splits_mid_datasets(d, &n);
     assert_int_equal(n, 2);
     assert_string_equal(part[0].name, "wa");
-    assert_true(part[1].weight == 0.75 && part[1].wanted == 4 && part[1].tokens == 60 &&
-                part[1].epochs == 1 && part[1].samples == 7);
+    assert_true(part[1].weight == 0.75 && part[1].wanted == 4 && part[1].tokens == 60 && part[1].epochs == 1 &&
+                part[1].samples == 7);
     meg_data_splits_close(d);
     assert_int_equal(access("wa", F_OK), -1); /* a plan writes nothing */
 
     c = defaults();
-    spew_text("split.json",
-              "{\"train\": [\"1\", \"wa\", \"1\", \"wb\"], \"valid\": \"wb\", \"test\": null}");
+    spew_text("split.json", "{\"train\": [\"1\", \"wa\", \"1\", \"wb\"], \"valid\": \"wb\", \"test\": null}");
     c.per_split_data_args_path = "split.json";
     assert_int_equal(meg_gpt_data_plan(&d, &c, &need, &e), 0);
     part = meg_data_splits_mid_datasets(d, &n);
     assert_int_equal(n, 3);
-    assert_true(part[2].split == MEG_SPLIT_VALID && part[2].wanted == 2 && part[2].begin == 0 &&
-                part[2].end == 2);
+    assert_true(part[2].split == MEG_SPLIT_VALID && part[2].wanted == 2 && part[2].begin == 0 && part[2].end == 2);
     meg_data_splits_close(d);
     spew_text("split.json", "{\"train\": [\"wa\"]}");
     FAILS(&c, &need, MEG_EFORMAT, "split.json: \"valid\" is missing, or no list, string or null");
@@ -309,8 +302,7 @@ static int open_train(struct meg_data_splits **d, const char *prefix, const char
     return meg_gpt_data_open(d, &c, &need, e);
 }
 
-static const struct meg_dataset *train_of(struct meg_data_splits **d, const char *prefix,
-                                          const char *cache)
+static const struct meg_dataset *train_of(struct meg_data_splits **d, const char *prefix, const char *cache)
 {
     struct meg_err e;
 
@@ -335,8 +327,8 @@ static char *cache_file(const char *dir, const char *name)
 
 static void a_damaged_cache_is_built_again(void **state)
 {
-    static const char *const names[] = { "description", "document_index", "sample_index",
-                                         "shuffle_index", "checksums" };
+    static const char *const names[] = { "description", "document_index", "sample_index", "shuffle_index",
+                                         "checksums" };
     const int length[] = { 11, 12, 13, 14, 15, 16 };
     struct row want, got;
     struct meg_data_splits *d;
@@ -623,8 +615,7 @@ static void batches_are_sequence_first(void **state)
         }
         for (int again = 0; again < 2; again++) {
             assert_int_equal(meg_data_loader_next(l, &b, &e), MEG_EFAIL);
-            assert_string_equal(
-                e.msg, "all 22 samples of the dataset are used up; it was built for a shorter run");
+            assert_string_equal(e.msg, "all 22 samples of the dataset are used up; it was built for a shorter run");
         }
         meg_data_loader_close(l);
         assert_int_equal(meg_data_loader_open(&l, ds, &sc, ahead, &e), 0);
@@ -643,18 +634,17 @@ static void golden_samples(void **state)
     (void)state;
     assert_true(json_array_size(all) > 50);
     copy_golden("tiny_text_document");
-    json_array_foreach(all, i, c) {
+    json_array_foreach(all, i, c)
+    {
         const char *which = get_str(c, "which");
         const int64_t s = get_int(c, "sequence_length");
-        struct meg_dataset ds = {
-            .how = { .cut = { s, (int)get_int(c, "add_extra_token"), false },
-                     .eod = (int32_t)get_int(c, "eod"),
-                     .pad = -1,
-                     .vocab_size = 1001,
-                     .reset_position_ids = get_int(c, "reset_position_ids"),
-                     .reset_attention_mask = get_int(c, "reset_attention_mask"),
-                     .eod_mask_loss = get_int(c, "eod_mask_loss") }
-        };
+        struct meg_dataset ds = { .how = { .cut = { s, (int)get_int(c, "add_extra_token"), false },
+                                           .eod = (int32_t)get_int(c, "eod"),
+                                           .pad = -1,
+                                           .vocab_size = 1001,
+                                           .reset_position_ids = get_int(c, "reset_position_ids"),
+                                           .reset_attention_mask = get_int(c, "reset_attention_mask"),
+                                           .eod_mask_loss = get_int(c, "eod_mask_loss") } };
         struct meg_source *src;
         struct meg_split_matrix split;
         struct meg_gpt_index_sizes p;
@@ -678,12 +668,10 @@ static void golden_samples(void **state)
         read_row(&ds, get_int(c, "index"), &r);
         for (int64_t t = 0; t < s; t++) {
             const size_t k = (size_t)t;
-            const char *row =
-                json_string_value(json_array_get(json_object_get(c, "masked_out_rows"), k));
+            const char *row = json_string_value(json_array_get(json_object_get(c, "masked_out_rows"), k));
             assert_int_equal(r.tokens[t], int_at(json_object_get(c, "tokens"), k));
             assert_int_equal(r.labels[t], int_at(json_object_get(c, "labels"), k));
-            assert_true(r.loss_mask[t] ==
-                        json_number_value(json_array_get(json_object_get(c, "loss_mask"), k)));
+            assert_true(r.loss_mask[t] == json_number_value(json_array_get(json_object_get(c, "loss_mask"), k)));
             assert_int_equal(r.position_ids[t], int_at(json_object_get(c, "position_ids"), k));
             for (int64_t key = 0; key < s; key++)
                 assert_int_equal(row[key] == '1', key > t || key < r.doc_start[t]);
@@ -740,10 +728,8 @@ static struct meg_str_list list_of(const json_t *a)
 
 static void check_blend(const struct meg_dataset *ds, const json_t *c, const char *cache)
 {
-    json_t *first = json_object_get(c, "first_samples_tokens"),
-           *lens = json_object_get(c, "mid_lengths");
-    json_t *dataset = json_object_get(c, "dataset_index"),
-           *sample = json_object_get(c, "dataset_sample_index");
+    json_t *first = json_object_get(c, "first_samples_tokens"), *lens = json_object_get(c, "mid_lengths");
+    json_t *dataset = json_object_get(c, "dataset_index"), *sample = json_object_get(c, "dataset_sample_index");
     char path[1024], *text;
     size_t n;
 
@@ -782,9 +768,9 @@ static void golden_blends(void **state)
     copy_golden("tiny_text_document");
     copy_golden("second_text_document");
     copy_golden("third_text_document");
-    json_array_foreach(all, i, c) {
-        json_t *per_split = json_object_get(c, "per_split_data_path"),
-               *targets = json_object_get(c, "targets");
+    json_array_foreach(all, i, c)
+    {
+        json_t *per_split = json_object_get(c, "per_split_data_path"), *targets = json_object_get(c, "targets");
         struct meg_data_conf conf = defaults();
         struct meg_dataset_spec need = need_of(0, 0, 0);
         int w = 0;
@@ -793,9 +779,7 @@ static void golden_blends(void **state)
             w++;
         need.seed = get_int(c, "seed");
         need.seq_length = get_int(c, "sequence_length");
-        need.wanted[w] = json_is_null(json_array_get(targets, (size_t)w))
-            ? MEG_ONE_EPOCH
-            : int_at(targets, (size_t)w);
+        need.wanted[w] = json_is_null(json_array_get(targets, (size_t)w)) ? MEG_ONE_EPOCH : int_at(targets, (size_t)w);
         if (per_split) {
             conf.split_path[w] = list_of(json_array_get(per_split, (size_t)w));
         } else {

@@ -151,14 +151,13 @@ static void golden_arrays(void **state)
     (void)state;
     assert_int_equal(json_array_size(all), 48);
     copy_golden("tiny_text_document");
-    json_array_foreach(all, i, c) {
-        json_t *doc = json_object_get(c, "document_index"),
-               *sample = json_object_get(c, "sample_index");
-        json_t *shuffle = json_object_get(c, "shuffle_index"),
-               *wanted = json_object_get(c, "num_samples");
+    json_array_foreach(all, i, c)
+    {
+        json_t *doc = json_object_get(c, "document_index"), *sample = json_object_get(c, "sample_index");
+        json_t *shuffle = json_object_get(c, "shuffle_index"), *wanted = json_object_get(c, "num_samples");
         const char *which = get_str(c, "which");
-        const struct meg_gpt_index_conf cut = { get_int(c, "sequence_length"),
-                                         (int)get_int(c, "add_extra_token"), false };
+        const struct meg_gpt_index_conf cut = { get_int(c, "sequence_length"), (int)get_int(c, "add_extra_token"),
+                                                false };
         struct meg_source *src;
         struct meg_split_matrix split;
         struct meg_gpt_index_sizes p;
@@ -177,11 +176,10 @@ static void golden_arrays(void **state)
         meg_split_range(&split, w, meg_source_elements(src), &begin, &end);
         assert_int_equal(begin, int_at(json_object_get(c, "document_range"), 0));
         assert_int_equal(end, int_at(json_object_get(c, "document_range"), 1));
-        assert_int_equal(
-            meg_gpt_index_plan(&p, end - begin, meg_source_tokens(src, begin, end),
-                               json_is_null(wanted) ? MEG_ONE_EPOCH : json_integer_value(wanted),
-                               &cut, &e),
-            0);
+        assert_int_equal(meg_gpt_index_plan(&p, end - begin, meg_source_tokens(src, begin, end),
+                                            json_is_null(wanted) ? MEG_ONE_EPOCH : json_integer_value(wanted), &cut,
+                                            &e),
+                         0);
         assert_int_equal(p.tokens_per_epoch, get_int(c, "tokens_per_epoch"));
         assert_int_equal(p.epochs, get_int(c, "num_epochs"));
         meg_gpt_index_shape(&x, &p);
@@ -200,8 +198,7 @@ static void golden_arrays(void **state)
         for (int64_t k = 0; k < x.nsample; k++)
             assert_int_equal(meg_gpt_index_shuffled(&x, k), int_at(shuffle, (size_t)k));
         assert_string_equal(x.is_sample_wide ? "int64" : "int32", get_str(c, "sample_index_dtype"));
-        assert_string_equal(x.is_shuffle_wide ? "int64" : "uint32",
-                            get_str(c, "shuffle_index_dtype"));
+        assert_string_equal(x.is_shuffle_wide ? "int64" : "uint32", get_str(c, "shuffle_index_dtype"));
         meg_gpt_index_free(&x);
         meg_source_close(src);
     }
@@ -212,12 +209,9 @@ static void golden_arrays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(epochs_follow_the_samples_wanted),
-        cmocka_unit_test(samples_cover_the_stream_once),
-        cmocka_unit_test(mock_data_is_the_same_everywhere),
-        cmocka_unit_test(wide_arrays_hold_the_same_numbers),
-        cmocka_unit_test(arrays_are_wide_from_megatrons_limits_on),
-        cmocka_unit_test(golden_arrays),
+        cmocka_unit_test(epochs_follow_the_samples_wanted),         cmocka_unit_test(samples_cover_the_stream_once),
+        cmocka_unit_test(mock_data_is_the_same_everywhere),         cmocka_unit_test(wide_arrays_hold_the_same_numbers),
+        cmocka_unit_test(arrays_are_wide_from_megatrons_limits_on), cmocka_unit_test(golden_arrays),
     };
     return cmocka_run_group_tests(tests, enter_scratch, leave_scratch);
 }

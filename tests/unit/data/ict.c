@@ -43,8 +43,8 @@ static void same(const int32_t *ids, const int32_t *mask, const char *want)
 
 static void a_query_is_asked_of_its_block(void **state)
 {
-    static const int sentences[] = { 3, 1, 4 }, lengths[] = { 4, 3, 4, 2, 3, 3, 4, 4 },
-                     one[] = { 1, 1, 1 }, titles[] = { 2, 1, 1 };
+    static const int sentences[] = { 3, 1, 4 }, lengths[] = { 4, 3, 4, 2, 3, 3, 4, 4 }, one[] = { 1, 1, 1 },
+                     titles[] = { 2, 1, 1 };
     static const struct {
         const char *query, *context;
         int64_t block[4];
@@ -60,8 +60,7 @@ static void a_query_is_asked_of_its_block(void **state)
         { "[10 10 ] ", "[10 ] 10 10 ] ", { 3, 4, 1, 2 } },
         { "[22 22 22 22 ] ", "[20 ] 20 20 20 21 21 21 22 22 ] ", { 4, 7, 2, 3 } },
     };
-    struct meg_indexed *d = make("blocks", sentences, lengths, 3),
-                       *t = make("titles", one, titles, 3);
+    struct meg_indexed *d = make("blocks", sentences, lengths, 3), *t = make("titles", one, titles, 3);
     struct meg_ict_conf c = { .seq_length = T,
                               .takes_single = true,
                               .has_titles = true,
@@ -101,10 +100,8 @@ static void a_query_is_asked_of_its_block(void **state)
 
 static void what_makes_no_sense_is_refused(void **state)
 {
-    static const int sentences[] = { 3, 1 }, lengths[] = { 4, 3, 4, 2 }, one[] = { 1, 1 },
-                     titles[] = { 2, 10 };
-    struct meg_indexed *d = make("blocks", sentences, lengths, 2),
-                       *t = make("titles", one, titles, 2);
+    static const int sentences[] = { 3, 1 }, lengths[] = { 4, 3, 4, 2 }, one[] = { 1, 1 }, titles[] = { 2, 10 };
+    struct meg_indexed *d = make("blocks", sentences, lengths, 2), *t = make("titles", one, titles, 2);
     struct meg_ict_conf c = { .seq_length = 4, .has_titles = true, .wanted = MEG_ONE_EPOCH };
     struct meg_ict *x = NULL;
     struct meg_err e;
@@ -113,15 +110,12 @@ static void what_makes_no_sense_is_refused(void **state)
     assert_int_equal(meg_ict_open(&x, d, t, 0, 2, &c, &e), MEG_EUSAGE);
     c.seq_length = T;
     assert_int_equal(meg_ict_open(&x, d, t, 0, 2, &c, &e), MEG_EFORMAT);
-    assert_string_equal(
-        e.msg, "titles: the title of document 1 has 10 tokens, --seq-length leaves room for 9");
+    assert_string_equal(e.msg, "titles: the title of document 1 has 10 tokens, --seq-length leaves room for 9");
     assert_int_equal(meg_ict_open(&x, d, t, 1, 2, &c, &e), MEG_EFORMAT);
     c.seq_length = 2 * T;
     assert_int_equal(meg_ict_open(&x, d, t, 1, 2, &c, &e), MEG_EFORMAT);
-    assert_string_equal(
-        e.msg,
-        "blocks: none of its 1 documents gives a block, which takes at least 2 sentences, "
-        "none of them longer than 512 tokens");
+    assert_string_equal(e.msg, "blocks: none of its 1 documents gives a block, which takes at least 2 sentences, "
+                               "none of them longer than 512 tokens");
     assert_int_equal(meg_ict_open(&x, d, d, 0, 2, &c, &e), MEG_EFORMAT);
     assert_null(x);
     meg_indexed_close(d);

@@ -193,8 +193,9 @@ static void check_flips(const char *what, hash_samples hash)
             rebuilt++;
     }
     print_message("# %s: %llu flips over %d files, seed %llu: %llu runs on other samples, %llu on the damaged "
-                  "entry, %llu entries rebuilt\n", what, (unsigned long long)flips, n, (unsigned long long)seed,
-                  (unsigned long long)differ, (unsigned long long)used, (unsigned long long)rebuilt);
+                  "entry, %llu entries rebuilt\n",
+                  what, (unsigned long long)flips, n, (unsigned long long)seed, (unsigned long long)differ,
+                  (unsigned long long)used, (unsigned long long)rebuilt);
     assert_int_equal(differ, 0);
     assert_int_equal(used, 0);
     assert_int_equal(rebuilt, flips);

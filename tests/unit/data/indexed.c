@@ -8,12 +8,10 @@
 static void writes_the_bytes_of_the_format(void **state)
 {
     /* two documents, the second empty; made by hand from meg-idx(5) */
-    static const unsigned char idx[] = { 'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 1, 0, 0, 0, 0,
-                                         0,   0,   0,   8,   2,   0,   0,   0, 0, 0, 0, 0, 3, 0,
-                                         0,   0,   0,   0,   0,   0,   3,   0, 0, 0, 1, 0, 0, 0,
-                                         0,   0,   0,   0,   0,   0,   0,   0, 6, 0, 0, 0, 0, 0,
-                                         0,   0,   0,   0,   0,   0,   0,   0, 0, 0, 2, 0, 0, 0,
-                                         0,   0,   0,   0,   2,   0,   0,   0, 0, 0, 0, 0 };
+    static const unsigned char idx[] = { 'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 8, 2, 0, 0,
+                                         0,   0,   0,   0,   0,   3,   0,   0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0,
+                                         0,   0,   0,   0,   0,   0,   0,   0, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                         0,   0,   0,   2,   0,   0,   0,   0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0 };
     static const unsigned char bin[] = { 1, 0, 2, 1, 255, 255, 7, 0 };
     struct meg_indexed_writer *w;
     struct meg_err e;
@@ -105,8 +103,8 @@ static void offsets_beyond_2_gib_are_written(void **state)
 {
     static const unsigned char want[] = {
         0, 0, 0, 64, 0, 0, 0, 64, 2, 0, 0, 0,                                       /* lengths */
-        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,   /* offsets */
-        0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0,                             /* documents */
+        0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, /* offsets */
+        0, 0, 0, 0,  0, 0, 0, 0,  3, 0, 0, 0,   0, 0, 0, 0,                         /* documents */
     };
     struct meg_indexed_writer *w;
     struct meg_err e;
@@ -168,9 +166,8 @@ static void an_id_too_large_for_the_type_is_refused(void **state)
     (void)state;
     assert_int_equal(meg_indexed_create(&w, "wide", MEG_IDX_U16, &e), 0);
     assert_int_equal(meg_indexed_append(w, (int32_t[]){ 65535, 65536 }, 2, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg,
-                        "wide.bin: token id 65536 does not fit uint16; the vocabulary is larger "
-                        "than was said");
+    assert_string_equal(e.msg, "wide.bin: token id 65536 does not fit uint16; the vocabulary is larger "
+                               "than was said");
     assert_int_equal(meg_indexed_append(w, (int32_t[]){ -1 }, 1, &e), MEG_EFORMAT);
     meg_indexed_abandon(w);
     assert_int_equal(file_size("wide.bin"), -1);
@@ -245,8 +242,7 @@ static void width_follows_the_vocabulary(void **state)
 /* ---- what is wrong -------------------------------------------------------------------------------- */
 
 /* Open a copy of the dataset of lengths 3, 1 (two documents) with some bytes of one file changed. */
-static int open_changed(const char *ext, long at, const void *bytes, size_t nbytes, long size,
-                        struct meg_err *e)
+static int open_changed(const char *ext, long at, const void *bytes, size_t nbytes, long size, struct meg_err *e)
 {
     const int length[] = { 3, 1 };
     char path[16];
@@ -272,20 +268,18 @@ static int open_changed(const char *ext, long at, const void *bytes, size_t nbyt
     return r;
 }
 
-#define REFUSES(ext, at, bytes, size, message)                                                     \
-    do {                                                                                           \
-        struct meg_err e_;                                                                         \
-        assert_int_equal(open_changed(ext, at, bytes, sizeof(bytes) - 1, size, &e_), MEG_EFORMAT); \
-        assert_string_equal(e_.msg, message);                                                      \
+#define REFUSES(ext, at, bytes, size, message)                                                                         \
+    do {                                                                                                               \
+        struct meg_err e_;                                                                                             \
+        assert_int_equal(open_changed(ext, at, bytes, sizeof(bytes) - 1, size, &e_), MEG_EFORMAT);                     \
+        assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
 static void refuses_what_is_no_index(void **state)
 {
     (void)state;
-    REFUSES("idx", 0, "", 0,
-            "bad.idx: 0 bytes, the header alone has 34: truncated, or no token index");
-    REFUSES("idx", 0, "", 33,
-            "bad.idx: 33 bytes, the header alone has 34: truncated, or no token index");
+    REFUSES("idx", 0, "", 0, "bad.idx: 0 bytes, the header alone has 34: truncated, or no token index");
+    REFUSES("idx", 0, "", 33, "bad.idx: 33 bytes, the header alone has 34: truncated, or no token index");
     REFUSES("idx", 0, "PK", -1, "bad.idx: does not begin with MMIDIDX: no token index");
     REFUSES("idx", 9, "\2", -1, "bad.idx: version 2, expected 1");
     REFUSES("idx", 17, "\11", -1, "bad.idx: token type 9 at byte 17, expected 1 to 8");
@@ -304,16 +298,14 @@ static void refuses_a_truncated_index(void **state)
     REFUSES("idx", 25, "\x40", -1,
             "bad.idx: 82 bytes, should be 55340232221128654848 for "
             "4611686018427387906 sequences and 3 document index entries: truncated");
-    REFUSES("idx", 26, "\0", -1,
-            "bad.idx: 0 document index entries at byte 26, expected at least 1");
+    REFUSES("idx", 26, "\0", -1, "bad.idx: 0 document index entries at byte 26, expected at least 1");
 }
 
 static void refuses_an_index_that_contradicts_itself(void **state)
 {
     (void)state;
     REFUSES("idx", 37, "\x80", -1, "bad.idx: sequence 0 has length -2147483645");
-    REFUSES("idx", 34, "\4", -1,
-            "bad.idx: sequence 1 starts at byte 6 of .bin, by the lengths before it at 8");
+    REFUSES("idx", 34, "\4", -1, "bad.idx: sequence 1 starts at byte 6 of .bin, by the lengths before it at 8");
     REFUSES("idx", 58, "\1", -1, "bad.idx: document 0 starts at sequence 1, expected sequence 0");
     REFUSES("idx", 66, "\3", -1, "bad.idx: document 2 starts at sequence 2, expected at least 3");
     REFUSES("idx", 74, "\1", -1, "bad.idx: the document index ends at sequence 1, there are 2");
@@ -358,8 +350,7 @@ static void refuses_ids_that_are_none(void **state)
     spew("bad.bin", "\1\0\0\0\1\0\0\0", 8);
     assert_int_equal(meg_indexed_open(&d, "bad", &e), 0);
     assert_int_equal(meg_indexed_get(d, 0, 0, 1, &id, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg,
-                        "bad.bin: token 0 of sequence 0 is 4294967297, which is no token id");
+    assert_string_equal(e.msg, "bad.bin: token 0 of sequence 0 is 4294967297, which is no token id");
     meg_indexed_close(d);
 }
 
@@ -374,9 +365,7 @@ static double value_at(const struct meg_indexed *d, const unsigned char *p, int6
     memcpy(&f, p + 4 * i, 4 * (size == 4));
     memcpy(&g, p + 8 * i, 8 * (size == 8));
     memcpy(&v, p + (size_t)i * size, size);
-    return meg_indexed_dtype(d) == MEG_IDX_F32 ? f
-        : meg_indexed_dtype(d) == MEG_IDX_F64  ? g
-                                               : (double)v;
+    return meg_indexed_dtype(d) == MEG_IDX_F32 ? f : meg_indexed_dtype(d) == MEG_IDX_F64 ? g : (double)v;
 }
 
 /* Each pair is read as expected, and written again from what was read it is the same file. */
@@ -387,11 +376,10 @@ static void golden_files_are_read_and_rewritten(void **state)
 
     (void)state;
     assert_true(json_object_size(all) >= 15);
-    json_object_foreach(all, name, want) {
-        json_t *len = json_object_get(want, "sequence_lengths"),
-               *doc = json_object_get(want, "document_indices");
-        json_t *seqs = json_object_get(want, "sequences"),
-               *modes = json_object_get(want, "sequence_modes");
+    json_object_foreach(all, name, want)
+    {
+        json_t *len = json_object_get(want, "sequence_lengths"), *doc = json_object_get(want, "document_indices");
+        json_t *seqs = json_object_get(want, "sequences"), *modes = json_object_get(want, "sequence_modes");
         struct meg_indexed_writer *w;
         struct meg_indexed *d;
         struct meg_err e;

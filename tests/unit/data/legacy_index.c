@@ -10,8 +10,7 @@ struct legacy {
 
 static struct legacy good(void)
 {
-    return (struct legacy){ "TNTIDX",       1,           4,          4, 3, 3, 3, { 0, 1, 2, 3 },
-                            { 0, 2, 3, 4 }, { 2, 1, 1 }, { 0, 2, 3 } };
+    return (struct legacy){ "TNTIDX", 1, 4, 4, 3, 3, 3, { 0, 1, 2, 3 }, { 0, 2, 3, 4 }, { 2, 1, 1 }, { 0, 2, 3 } };
 }
 
 static int open_it(struct meg_indexed **d, const struct legacy *x, size_t n, struct meg_err *e)
@@ -46,14 +45,14 @@ static void reads_sequences_and_documents(void **state)
     meg_indexed_close(d);
 }
 
-#define REFUSES(n, change, message)                                                                \
-    do {                                                                                           \
-        struct legacy x = good();                                                                  \
-        struct meg_indexed *d_;                                                                    \
-        struct meg_err e_;                                                                         \
-        change;                                                                                    \
-        assert_int_equal(open_it(&d_, &x, n, &e_), MEG_EFORMAT);                                   \
-        assert_string_equal(e_.msg, message);                                                      \
+#define REFUSES(n, change, message)                                                                                    \
+    do {                                                                                                               \
+        struct legacy x = good();                                                                                      \
+        struct meg_indexed *d_;                                                                                        \
+        struct meg_err e_;                                                                                             \
+        change;                                                                                                        \
+        assert_int_equal(open_it(&d_, &x, n, &e_), MEG_EFORMAT);                                                       \
+        assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
 static void refuses_what_is_wrong(void **state)
@@ -62,31 +61,22 @@ static void refuses_what_is_wrong(void **state)
 
     (void)state;
     REFUSES(55, , "old.idx: 55 bytes, the header alone has 56: truncated");
-    REFUSES(all - 1, ,
-            "old.idx: 167 bytes, should be 168 for 3 sequences and 3 document index entries");
-    REFUSES(all - 8, ,
-            "old.idx: 160 bytes, should be 168 for 3 sequences and 3 document index entries");
+    REFUSES(all - 1, , "old.idx: 167 bytes, should be 168 for 3 sequences and 3 document index entries");
+    REFUSES(all - 8, , "old.idx: 160 bytes, should be 168 for 3 sequences and 3 document index entries");
     REFUSES(all, x.items = x.sizes = UINT64_MAX / 8,
             "old.idx: 168 bytes, should be 55340232221128654848 for 2305843009213693951 sequences "
             "and 3 "
             "document index entries");
     REFUSES(all, x.version = 2, "old.idx: legacy version 2, expected 1");
-    REFUSES(all, x.type = 9,
-            "old.idx: token type 9 of 4 bytes at byte 16, expected one of meg-idx(5)");
-    REFUSES(all, x.type = 8,
-            "old.idx: token type 8 of 4 bytes at byte 16, expected one of meg-idx(5)");
-    REFUSES(all, x.sizes = 6,
-            "old.idx: 3 items with 6 sizes: not one-dimensional, so no token dataset");
-    REFUSES(all, x.dims[1] = 2,
-            "old.idx: sequence 0 has size 2 and dimensions 0 to 2, expected 0 to 1");
-    REFUSES(all, x.lengths[1] = -1,
-            "old.idx: sequence 1 has size -1 and dimensions 1 to 2, expected 1 to 2");
+    REFUSES(all, x.type = 9, "old.idx: token type 9 of 4 bytes at byte 16, expected one of meg-idx(5)");
+    REFUSES(all, x.type = 8, "old.idx: token type 8 of 4 bytes at byte 16, expected one of meg-idx(5)");
+    REFUSES(all, x.sizes = 6, "old.idx: 3 items with 6 sizes: not one-dimensional, so no token dataset");
+    REFUSES(all, x.dims[1] = 2, "old.idx: sequence 0 has size 2 and dimensions 0 to 2, expected 0 to 1");
+    REFUSES(all, x.lengths[1] = -1, "old.idx: sequence 1 has size -1 and dimensions 1 to 2, expected 1 to 2");
     REFUSES(all, x.lengths[1] = (INT64_C(1) << 32) + 1,
             "old.idx: sequence 1 has size 4294967297 and dimensions 1 to 2, expected 1 to 2");
-    REFUSES(all, x.starts[2] = INT64_MAX,
-            "old.idx: sequence 2 starts at token 9223372036854775807");
-    REFUSES(all, x.starts[2] = 2,
-            "old.idx: sequence 2 starts at byte 8 of .bin, by the lengths before it at 12");
+    REFUSES(all, x.starts[2] = INT64_MAX, "old.idx: sequence 2 starts at token 9223372036854775807");
+    REFUSES(all, x.starts[2] = 2, "old.idx: sequence 2 starts at byte 8 of .bin, by the lengths before it at 12");
     REFUSES(all, x.documents[2] = 2, "old.idx: the document index ends at sequence 2, there are 3");
     REFUSES(all, (x.lengths[2] = 2, x.starts[3] = 5),
             "old.bin: 16 bytes, should be 20 for the 5 int32 tokens of old.idx: truncated, or of "
@@ -112,8 +102,7 @@ static void golden_files_are_read(void **state)
         snprintf(path, sizeof path, "fork/%s", name);
         if (meg_indexed_open(&d, golden_path(path), &e) < 0)
             fail_msg("%s", e.msg);
-        assert_int_equal(meg_indexed_documents(d),
-                         json_array_size(json_object_get(want, "documents")));
+        assert_int_equal(meg_indexed_documents(d), json_array_size(json_object_get(want, "documents")));
         json_array_foreach(json_object_get(want, "documents"), i, doc)
         {
             const int64_t first = meg_indexed_document(d, (int64_t)i);

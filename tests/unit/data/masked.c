@@ -13,10 +13,9 @@ static struct meg_str_list one_word(const char *const *word)
 
 static struct meg_data_conf data_of(const char *const *prefix, const char *split)
 {
-    struct meg_data_conf c = { .data_path = one_word(prefix),
-                               .split = split,
-                               .dataloader_type = "single",
-                               .data_order = "auto" };
+    struct meg_data_conf c = {
+        .data_path = one_word(prefix), .split = split, .dataloader_type = "single", .data_order = "auto"
+    };
     return c;
 }
 
@@ -53,17 +52,17 @@ static struct meg_masked_vocab golden_vocab(const json_t *special)
 static struct meg_masked_conf golden_conf(const json_t *c, enum meg_masked_type kind)
 {
     assert_false(get_int(c, "masking_do_permutation"));
-    return (struct meg_masked_conf){
-        .kind = kind,
-        .decoder_seq_length = kind == MEG_MASKED_T5 ? get_int(c, "sequence_length_decoder") : 0,
-        .short_seq_prob = json_number_value(json_object_get(c, "short_sequence_probability")),
-        .has_pairs = kind == MEG_MASKED_BERT && get_int(c, "classification_head"),
-        .mask = { .prob = json_number_value(json_object_get(c, "masking_probability")),
-                  .max_ngram = get_int(c, "masking_max_ngram"),
-                  .whole_word = get_int(c, "masking_do_full_word"),
-                  .longer_ngrams = get_int(c, "masking_use_longer_ngrams"),
-                  .geometric = get_int(c, "masking_use_geometric_distribution") }
-    };
+    return (struct meg_masked_conf){ .kind = kind,
+                                     .decoder_seq_length =
+                                         kind == MEG_MASKED_T5 ? get_int(c, "sequence_length_decoder") : 0,
+                                     .short_seq_prob =
+                                         json_number_value(json_object_get(c, "short_sequence_probability")),
+                                     .has_pairs = kind == MEG_MASKED_BERT && get_int(c, "classification_head"),
+                                     .mask = { .prob = json_number_value(json_object_get(c, "masking_probability")),
+                                               .max_ngram = get_int(c, "masking_max_ngram"),
+                                               .whole_word = get_int(c, "masking_do_full_word"),
+                                               .longer_ngrams = get_int(c, "masking_use_longer_ngrams"),
+                                               .geometric = get_int(c, "masking_use_geometric_distribution") } };
 }
 
 static void same(const json_t *sample, const char *key, const int32_t *got, int64_t n)
@@ -74,9 +73,8 @@ static void same(const json_t *sample, const char *key, const int32_t *got, int6
         fail_msg("%s: %zu values, expected %lld", key, json_array_size(want), (long long)n);
     for (int64_t i = 0; i < n; i++)
         if (int_at(want, (size_t)i) != got[i])
-            fail_msg("sample %lld, %s[%lld]: %d, expected %lld",
-                     (long long)get_int(sample, "index"), key, (long long)i, got[i],
-                     (long long)int_at(want, (size_t)i));
+            fail_msg("sample %lld, %s[%lld]: %d, expected %lld", (long long)get_int(sample, "index"), key, (long long)i,
+                     got[i], (long long)int_at(want, (size_t)i));
 }
 
 static void same_bert(const struct meg_dataset *ds, const json_t *sample, int64_t s)
@@ -121,8 +119,7 @@ static void same_rows(const struct meg_dataset *ds, const json_t *want)
     assert_int_equal(meg_dataset_len(ds), json_array_size(want));
     for (int64_t i = 0; i < ds->len; i++)
         for (int k = 0; k < 3; k++)
-            assert_int_equal(meg_sentence_map_at(&ds->rows, i, k),
-                             int_at(json_array_get(want, (size_t)i), (size_t)k));
+            assert_int_equal(meg_sentence_map_at(&ds->rows, i, k), int_at(json_array_get(want, (size_t)i), (size_t)k));
 }
 
 /* The cache lies where the reference puts it and says what it says. */
@@ -132,8 +129,8 @@ static void same_cache(const json_t *x, const char *class_name)
     size_t n;
     char *text;
 
-    snprintf(path, sizeof path, "sents_text_sentence/cache/%s_indices/%s-%s-%s-description.txt",
-             class_name, get_str(x, "cache_hash"), class_name, get_str(x, "which"));
+    snprintf(path, sizeof path, "sents_text_sentence/cache/%s_indices/%s-%s-%s-description.txt", class_name,
+             get_str(x, "cache_hash"), class_name, get_str(x, "which"));
     text = slurp(path, &n);
     assert_string_equal(text, get_str(x, "cache_description"));
     free(text);
@@ -143,9 +140,7 @@ static void copy_sentences(void)
 {
     for (int i = 0; i < 2; i++) {
         size_t n;
-        char *bytes = slurp(
-            golden_path(i ? "masked/sents_text_sentence.bin" : "masked/sents_text_sentence.idx"),
-            &n);
+        char *bytes = slurp(golden_path(i ? "masked/sents_text_sentence.bin" : "masked/sents_text_sentence.idx"), &n);
 
         spew(i ? "sents_text_sentence.bin" : "sents_text_sentence.idx", bytes, n);
         free(bytes);
@@ -155,14 +150,13 @@ static void copy_sentences(void)
 static void check_run(const json_t *x, enum meg_masked_type kind)
 {
     static const char *const prefix[] = { "sents_text_sentence", NULL };
-    static const char *const class_names[] = { "BERTMaskedWordPieceDataset",
-                                               "T5MaskedWordPieceDataset" };
+    static const char *const class_names[] = { "BERTMaskedWordPieceDataset", "T5MaskedWordPieceDataset" };
     const json_t *config = json_object_get(x, "config"), *sample;
     const struct meg_masked_conf c = golden_conf(config, kind);
     const struct meg_masked_vocab v = golden_vocab(json_object_get(x, "special"));
     const struct meg_data_conf conf = data_of(prefix, get_str(config, "split"));
     struct meg_dataset_spec need = { .seq_length = get_int(config, "sequence_length"),
-                                  .seed = get_int(config, "random_seed") };
+                                     .seed = get_int(config, "random_seed") };
     struct meg_data_splits *d;
     struct meg_err e;
     char tokenizer[256];
@@ -268,10 +262,9 @@ static void make_sentences(const char *prefix, int n)
 static void a_blend_takes_from_each(void **state)
 {
     static const char *const words[] = { "0.25", "sa", "0.75", "sb", NULL };
-    struct meg_data_conf conf = { .data_path = { (const char **)words, 4 },
-                                  .split = "1",
-                                  .dataloader_type = "single",
-                                  .data_order = "auto" };
+    struct meg_data_conf conf = {
+        .data_path = { (const char **)words, 4 }, .split = "1", .dataloader_type = "single", .data_order = "auto"
+    };
     const struct meg_dataset_spec need = { .seq_length = 32, .seed = 7, .wanted = { 20, 0, 0 } };
     const struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_BERT);
     const struct meg_masked_vocab v = small_vocab();
@@ -303,12 +296,12 @@ static void a_blend_takes_from_each(void **state)
     meg_data_splits_close(d);
 }
 
-#define REFUSES(code, message)                                                                     \
-    do {                                                                                           \
-        struct meg_data_splits *d_;                                                                   \
-        struct meg_err e_ = { 0, "" };                                                             \
-        assert_int_equal(meg_masked_data_open(&d_, &conf, &need, &c, &v, &e_), code);              \
-        assert_string_equal(e_.msg, message);                                                      \
+#define REFUSES(code, message)                                                                                         \
+    do {                                                                                                               \
+        struct meg_data_splits *d_;                                                                                    \
+        struct meg_err e_ = { 0, "" };                                                                                 \
+        assert_int_equal(meg_masked_data_open(&d_, &conf, &need, &c, &v, &e_), code);                                  \
+        assert_string_equal(e_.msg, message);                                                                          \
     } while (0)
 
 static void what_makes_no_sense_is_refused(void **state)
@@ -337,9 +330,8 @@ static void what_makes_no_sense_is_refused(void **state)
     need.seq_length = 32;
     conf.split = "98,1,1";
     need.wanted[MEG_SPLIT_VALID] = 1;
-    REFUSES(MEG_EUSAGE,
-            "--split 98,1,1: nothing of sc is for valid: it gets documents 2 to 2 of 2; give it a "
-            "larger share, or ask for no samples of it");
+    REFUSES(MEG_EUSAGE, "--split 98,1,1: nothing of sc is for valid: it gets documents 2 to 2 of 2; give it a "
+                        "larger share, or ask for no samples of it");
     conf.split = NULL;
     conf.data_path.n = 0;
     conf.mock_data = true;
@@ -378,9 +370,8 @@ static void a_sample_that_does_not_fit_is_refused(void **state)
     v.cls = v.sep = v.mask = v.pad = v.bos = v.eos = 8;
     assert_int_equal(meg_masked_data_open(&d, &conf, &need, &c, &v, &e), 0);
     assert_int_equal(meg_t5_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), 0, &got, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg,
-                        "sd.bin: token id 9, the vocabulary has 9 ids; was it preprocessed with "
-                        "another tokenizer?");
+    assert_string_equal(e.msg, "sd.bin: token id 9, the vocabulary has 9 ids; was it preprocessed with "
+                               "another tokenizer?");
     meg_data_splits_close(d);
 }
 
@@ -411,8 +402,7 @@ static void a_damaged_cache_is_built_again(void **state)
         assert_non_null(dir);
         while ((f = readdir(dir)))
             if (strstr(f->d_name, "sample_index"))
-                snprintf(path, sizeof path, "se/cache/BERTMaskedWordPieceDataset_indices/%s",
-                         f->d_name);
+                snprintf(path, sizeof path, "se/cache/BERTMaskedWordPieceDataset_indices/%s", f->d_name);
         closedir(dir);
         bytes = slurp(path, &n);
         if (how == 0)

@@ -94,17 +94,13 @@ static void what_cannot_be_dealt_is_refused(void **state)
 
     (void)state;
     assert_int_equal(meg_data_sampler_open(&s, &c, &e), MEG_EUSAGE);
-    assert_string_equal(
-        e.msg,
-        "--dataloader-type cyclic: the dataset has 5 samples, a step reads 6 (micro "
-        "batch 2, 3 data-parallel ranks)");
+    assert_string_equal(e.msg, "--dataloader-type cyclic: the dataset has 5 samples, a step reads 6 (micro "
+                               "batch 2, 3 data-parallel ranks)");
     c.total = 50;
     c.consumed = 9;
     assert_int_equal(meg_data_sampler_open(&s, &c, &e), MEG_EUSAGE);
-    assert_string_equal(
-        e.msg,
-        "--dataloader-type cyclic: 9 consumed samples end inside a step of 6; keep the "
-        "micro batch and data-parallel sizes of the checkpoint");
+    assert_string_equal(e.msg, "--dataloader-type cyclic: 9 consumed samples end inside a step of 6; keep the "
+                               "micro batch and data-parallel sizes of the checkpoint");
 }
 
 static void check(struct meg_data_sampler *s, const json_t *batches, int64_t micro_batch)
@@ -112,7 +108,8 @@ static void check(struct meg_data_sampler *s, const json_t *batches, int64_t mic
     const json_t *want;
     size_t k;
 
-    json_array_foreach(batches, k, want) {
+    json_array_foreach(batches, k, want)
+    {
         int64_t index[16], number[16];
         assert_true(meg_data_sampler_next(s, index, number));
         assert_int_equal(json_array_size(want), micro_batch);
@@ -128,23 +125,25 @@ static void golden_orders(void **state)
 
     (void)state;
     assert_true(json_array_size(all) > 12);
-    json_array_foreach(all, i, c) {
+    json_array_foreach(all, i, c)
+    {
         const char *type = get_str(c, "dataloader");
         json_t *ranks = json_object_get(c, "microbatches_per_rank"), *batches, *pass;
         const bool is_single = strcmp(type, "single") == 0;
         size_t rank, k;
 
         assert_int_equal(json_array_size(ranks), get_int(c, "data_parallel_size"));
-        json_array_foreach(ranks, rank, batches) {
+        json_array_foreach(ranks, rank, batches)
+        {
             const struct meg_data_sampler_conf conf = { is_single ? MEG_DATA_SAMPLER_SINGLE
-                                                       : strcmp(type, "cyclic") == 0
-                                                       ? MEG_DATA_SAMPLER_CYCLIC
-                                                       : MEG_DATA_SAMPLER_CYCLIC_UNSHARDED,
-                                                   get_int(c, "total_samples"),
-                                                   get_int(c, "consumed_samples"),
-                                                   get_int(c, "micro_batch_size"),
-                                                   (int64_t)rank,
-                                                   get_int(c, "data_parallel_size") };
+                                                        : strcmp(type, "cyclic") == 0
+                                                            ? MEG_DATA_SAMPLER_CYCLIC
+                                                            : MEG_DATA_SAMPLER_CYCLIC_UNSHARDED,
+                                                        get_int(c, "total_samples"),
+                                                        get_int(c, "consumed_samples"),
+                                                        get_int(c, "micro_batch_size"),
+                                                        (int64_t)rank,
+                                                        get_int(c, "data_parallel_size") };
             struct meg_data_sampler *s;
             struct meg_err e;
             int64_t index[16], number[16];

@@ -39,8 +39,7 @@ static void same_rows(const struct meg_sentence_map *m, const json_t *want)
     assert_int_equal(m->n, json_array_size(want));
     for (int64_t i = 0; i < m->n; i++)
         for (int k = 0; k < m->columns; k++)
-            assert_int_equal(meg_sentence_map_at(m, i, k),
-                             int_at(json_array_get(want, (size_t)i), (size_t)k));
+            assert_int_equal(meg_sentence_map_at(m, i, k), int_at(json_array_get(want, (size_t)i), (size_t)k));
 }
 
 static void what_gives_nothing_ends(void **state)
@@ -86,8 +85,7 @@ static void one_sentence_alone_may_be_long(void **state)
     meg_indexed_close(titles);
     titles = made("t", "[1, 1]", "[0, 1, 2]");
     assert_int_equal(meg_block_map_build(&m, d, titles, 0, 1, &c, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg,
-                        "t.idx: 2 sequences, should be a title for each of the 1 documents of one");
+    assert_string_equal(e.msg, "t.idx: 2 sequences, should be a title for each of the 1 documents of one");
     meg_indexed_close(titles);
     meg_indexed_close(d);
 }
@@ -105,8 +103,7 @@ static void maps_are_those_of_megatron(void **state)
         struct meg_indexed *d = dataset("map", json_object_get(x, "sizes"), docs);
         const struct meg_sentence_map_conf c = { get_int(x, "max_seq_length"),
                                                  (int)get_int(x, "min_num_sent"),
-                                                 json_number_value(
-                                                     json_object_get(x, "short_seq_prob")),
+                                                 json_number_value(json_object_get(x, "short_seq_prob")),
                                                  get_int(x, "num_epochs"),
                                                  get_int(x, "max_num_samples"),
                                                  (uint32_t)get_int(x, "seed") };
@@ -129,8 +126,7 @@ static void blocks_are_those_of_megatron(void **state)
     assert_true(json_array_size(all) >= 8);
     json_array_foreach(all, i, x)
     {
-        const json_t *docs = json_object_get(x, "docs"),
-                     *sizes = json_object_get(x, "titles_sizes");
+        const json_t *docs = json_object_get(x, "docs"), *sizes = json_object_get(x, "titles_sizes");
         struct meg_indexed *d = dataset("map", json_object_get(x, "sizes"), docs), *titles;
         struct meg_sentence_map_conf c = { get_int(x, "max_seq_length"),
                                            get_int(x, "use_one_sent_blocks") ? 1 : 2,
@@ -145,8 +141,7 @@ static void blocks_are_those_of_megatron(void **state)
         for (size_t k = 0; k <= json_array_size(sizes); k++)
             json_array_append_new(ones, json_integer((json_int_t)k));
         titles = dataset("titles", sizes, ones);
-        assert_int_equal(
-            meg_block_map_build(&m, d, titles, 0, (int64_t)json_array_size(docs) - 1, &c, &e), 0);
+        assert_int_equal(meg_block_map_build(&m, d, titles, 0, (int64_t)json_array_size(docs) - 1, &c, &e), 0);
         same_rows(&m, json_object_get(x, "mapping"));
         meg_sentence_map_free(&m);
         meg_indexed_close(titles);

@@ -73,7 +73,8 @@ static void golden_splits(void **state)
 
     (void)state;
     assert_true(json_array_size(all) > 20);
-    json_array_foreach(all, i, c) {
+    json_array_foreach(all, i, c)
+    {
         json_t *matrix = json_object_get(c, "matrix"), *ranges = json_object_get(c, "ranges");
         struct meg_split_matrix s;
         struct meg_err e;
@@ -104,10 +105,11 @@ static void golden_sample_counts(void **state)
 
     (void)state;
     assert_true(json_array_size(all) > 0);
-    json_array_foreach(all, i, c) {
+    json_array_foreach(all, i, c)
+    {
         int64_t n[MEG_NUM_SPLITS];
-        meg_sample_counts(n, -1, get_int(c, "train_iters"), get_int(c, "eval_interval"),
-                          get_int(c, "eval_iters"), get_int(c, "global_batch_size"));
+        meg_sample_counts(n, -1, get_int(c, "train_iters"), get_int(c, "eval_interval"), get_int(c, "eval_iters"),
+                          get_int(c, "global_batch_size"));
         assert_int_equal(n[MEG_SPLIT_TRAIN], get_int(c, "train"));
         assert_int_equal(n[MEG_SPLIT_VALID], get_int(c, "valid"));
         assert_int_equal(n[MEG_SPLIT_TEST], get_int(c, "test"));

@@ -14,7 +14,7 @@ static void every_target_is_scored_once(void **state)
     for (int64_t tokens = 1; tokens < 60; tokens++)
         for (int64_t s = 1; s < 20; s++)
             for (int64_t stride = 1; stride <= s; stride++) {
-                int64_t next = 1;             /* token whose turn it is to be a target */
+                int64_t next = 1; /* token whose turn it is to be a target */
                 for (int64_t i = 0; i < meg_window_count(tokens, stride); i++) {
                     struct meg_window w = meg_window_at(tokens, s, stride, i);
                     assert_int_equal(w.start, i * stride);
@@ -45,13 +45,15 @@ static void equals_megatron(void **state)
     snprintf(path, sizeof path, "%s/golden/eval/lm_windows.json", shared);
     assert_non_null(root = json_load_file(path, 0, NULL));
     assert_true(json_array_size(root) > 0);
-    json_array_foreach(root, i, x) {
+    json_array_foreach(root, i, x)
+    {
         int64_t tokens = json_integer_value(json_object_get(x, "num_tokens"));
         int64_t s = json_integer_value(json_object_get(x, "seq_len"));
         int64_t stride = json_integer_value(json_object_get(x, "overlap"));
         const json_t *windows = json_object_get(x, "windows");
         assert_int_equal(meg_window_count(tokens, stride), json_array_size(windows));
-        json_array_foreach(windows, k, want) {
+        json_array_foreach(windows, k, want)
+        {
             struct meg_window w = meg_window_at(tokens, s, stride, (int64_t)k);
             assert_int_equal(w.start, json_integer_value(json_object_get(want, "start")));
             assert_int_equal(w.ntok, json_integer_value(json_object_get(want, "ntok")));

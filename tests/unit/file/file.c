@@ -266,8 +266,8 @@ static void whichever_call_fails_a_file_is_whole(void **state)
             } else if (c.status) {
                 assert_int_equal(c.status, 74);
                 assert_non_null(strstr(c.err, dir));
-                assert_non_null(strstr(c.err, *faults[i] == 'E' && faults[i][1] == 'I'
-                                                  ? "Input/output error" : "No space left"));
+                assert_non_null(
+                    strstr(c.err, *faults[i] == 'E' && faults[i][1] == 'I' ? "Input/output error" : "No space left"));
             }
             if (strcmp(faults[i], "SHORT") == 0)
                 assert_int_equal(c.status, 0);

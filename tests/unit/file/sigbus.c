@@ -66,8 +66,8 @@ static void a_guarded_read_is_an_error(void **state)
     (void)state;
     map_and_truncate(&m);
     snprintf(want, sizeof want,
-             "%s: byte %zu cannot be read any more: the file was truncated, or its disk fails, while it was in use", path,
-             page);
+             "%s: byte %zu cannot be read any more: the file was truncated, or its disk fails, while it was in use",
+             path, page);
     for (int i = 0; i < 2; i++) { /* and again */
         assert_int_equal(meg_sigbus_guard(sum, &m, &e), MEG_EIO);
         assert_string_equal(e.msg, want);

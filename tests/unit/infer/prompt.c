@@ -127,11 +127,20 @@ static int parse(const char *text, bool is_plain_allowed, bool has_tok, struct m
 
 static void lines_become_ids(void **state)
 {
-    static const struct { const char *text; bool plain; int n, first; } good[] = {
-        { "5 6 7", true, 3, 5 }, { "", true, 0, 0 }, { "{\"prompt\":\"8 9\"}", true, 2, 8 },
-        { "{\"prompt\":\"8 9\"}", false, 2, 8 }, { "{\"ids\":[100,0]}", true, 2, 100 },
-        { " {\"ids\":[3]} ", false, 1, 3 }, { "{\"ids\":[]}", false, 0, 0 },
-        { "\xEF\xBB\xBF{\"ids\":[4]}", true, 1, 4 }, { "\xEF\xBB\xBF{\"prompt\":\"4\"}", false, 1, 4 },
+    static const struct {
+        const char *text;
+        bool plain;
+        int n, first;
+    } good[] = {
+        { "5 6 7", true, 3, 5 },
+        { "", true, 0, 0 },
+        { "{\"prompt\":\"8 9\"}", true, 2, 8 },
+        { "{\"prompt\":\"8 9\"}", false, 2, 8 },
+        { "{\"ids\":[100,0]}", true, 2, 100 },
+        { " {\"ids\":[3]} ", false, 1, 3 },
+        { "{\"ids\":[]}", false, 0, 0 },
+        { "\xEF\xBB\xBF{\"ids\":[4]}", true, 1, 4 },
+        { "\xEF\xBB\xBF{\"prompt\":\"4\"}", false, 1, 4 },
     };
     struct meg_ids ids = { 0 };
     struct meg_err e;
@@ -149,7 +158,12 @@ static void lines_become_ids(void **state)
 
 static void lines_are_refused_with_their_number(void **state)
 {
-    static const struct { const char *text; bool plain, tok; int code; const char *words; } bad[] = {
+    static const struct {
+        const char *text;
+        bool plain, tok;
+        int code;
+        const char *words;
+    } bad[] = {
         { "{\"prompt\":", true, true, MEG_EFORMAT, "not JSON" },
         { "5 6", false, true, MEG_EFORMAT, "not JSON" },
         { "", false, true, MEG_EFORMAT, "not JSON" },
@@ -191,7 +205,8 @@ static void a_line_of_a_corpus_may_have_other_members(void **state)
 
     (void)state;
     assert_int_equal(parse_as((struct meg_prompt_format){ .is_corpus = true }, "{\"prompt\":\"5\",\"url\":\"x\"}", true,
-                              &ids, NULL, &e), MEG_OK);
+                              &ids, NULL, &e),
+                     MEG_OK);
     assert_int_equal(ids.n, 1);
     free(ids.v);
 }
@@ -209,8 +224,11 @@ static void a_line_sets_options(void **state)
     assert_memory_equal(&q, &defaults, sizeof q);
     assert_int_equal(parse_as(rule, "{\"ids\":[1]}", true, &ids, &q, &e), MEG_OK);
     assert_memory_equal(&q, &defaults, sizeof q);
-    assert_int_equal(parse_as(rule, "{\"ids\":[1],\"max_tokens\":3,\"temperature\":0.5,\"top_k\":100,"
-                                    "\"seed\":4294967295,\"stop\":[\"a\",\"\\u0000b\"]}", true, &ids, &q, &e), MEG_OK);
+    assert_int_equal(parse_as(rule,
+                              "{\"ids\":[1],\"max_tokens\":3,\"temperature\":0.5,\"top_k\":100,"
+                              "\"seed\":4294967295,\"stop\":[\"a\",\"\\u0000b\"]}",
+                              true, &ids, &q, &e),
+                     MEG_OK);
     assert_int_equal(q.max_tokens, 3);
     assert_true(q.sampling.temperature == 0.5);
     assert_int_equal(q.sampling.top_k, 100);
@@ -247,18 +265,36 @@ static void options_of_a_line_are_refused_with_their_name(void **state)
     static const char max_tokens[] = "a whole number from 1 to 2147483647", temperature[] = "from 0 (greedy) to 100",
                       top_k[] = "a whole number from 0 to the size of the vocabulary", top_p[] = "a number from 0 to 1",
                       seed[] = "a whole number from 0 to 4294967295", stop[] = "a string or an array of strings";
-    static const struct { const char *name, *value, *words; } bad[] = {
-        { "max_tokens", "0", max_tokens }, { "max_tokens", "-1", max_tokens }, { "max_tokens", "1.0", max_tokens },
-        { "max_tokens", "\"5\"", max_tokens }, { "max_tokens", "null", max_tokens },
+    static const struct {
+        const char *name, *value, *words;
+    } bad[] = {
+        { "max_tokens", "0", max_tokens },
+        { "max_tokens", "-1", max_tokens },
+        { "max_tokens", "1.0", max_tokens },
+        { "max_tokens", "\"5\"", max_tokens },
+        { "max_tokens", "null", max_tokens },
         { "max_tokens", "2147483648", max_tokens },
-        { "temperature", "-0.1", temperature }, { "temperature", "100.5", temperature },
-        { "temperature", "\"1\"", temperature }, { "temperature", "true", temperature },
-        { "top_k", "-1", top_k }, { "top_k", "2.5", top_k }, { "top_k", "[1]", top_k },
+        { "temperature", "-0.1", temperature },
+        { "temperature", "100.5", temperature },
+        { "temperature", "\"1\"", temperature },
+        { "temperature", "true", temperature },
+        { "top_k", "-1", top_k },
+        { "top_k", "2.5", top_k },
+        { "top_k", "[1]", top_k },
         { "top_k", "101", "top_k 101: it must be from 0 to 100" },
-        { "top_p", "-0.5", top_p }, { "top_p", "1.5", top_p }, { "top_p", "\"0.5\"", top_p },
-        { "seed", "-1", seed }, { "seed", "4294967296", seed }, { "seed", "1.5", seed }, { "seed", "\"1\"", seed },
-        { "stop", "\"\"", stop }, { "stop", "[\"a\",\"\"]", stop }, { "stop", "[1]", stop }, { "stop", "5", stop },
-        { "stop", "{}", stop }, { "stop", "null", stop },
+        { "top_p", "-0.5", top_p },
+        { "top_p", "1.5", top_p },
+        { "top_p", "\"0.5\"", top_p },
+        { "seed", "-1", seed },
+        { "seed", "4294967296", seed },
+        { "seed", "1.5", seed },
+        { "seed", "\"1\"", seed },
+        { "stop", "\"\"", stop },
+        { "stop", "[\"a\",\"\"]", stop },
+        { "stop", "[1]", stop },
+        { "stop", "5", stop },
+        { "stop", "{}", stop },
+        { "stop", "null", stop },
     };
     const struct meg_prompt_format rule = { .is_plain_allowed = true };
     struct meg_ids ids = { 0 };
@@ -283,7 +319,8 @@ static void options_of_a_line_are_refused_with_their_name(void **state)
 
         q.sampling.top_k = i ? 0 : 5;
         assert_int_equal(parse_as(rule, i ? "{\"ids\":[5],\"top_p\":0.5,\"top_k\":2}" : "{\"ids\":[5],\"top_p\":0.5}",
-                                  true, &ids, &q, &e), MEG_EFORMAT);
+                                  true, &ids, &q, &e),
+                         MEG_EFORMAT);
         assert_non_null(strstr(e.msg, "give one of them"));
     }
     for (int i = 0; i < 2; i++) {
@@ -315,7 +352,7 @@ static struct meg_tokenizer *bytes_tokenizer(void)
     snprintf(vocab, sizeof vocab, "%s/v", dir);
     snprintf(merges, sizeof merges, "%s/m", dir);
     assert_non_null(f = fopen(vocab, "w"));
-    for (int b = 0, n = 0; b < 256; b++) {            /* the byte alphabet of GPT-2 */
+    for (int b = 0, n = 0; b < 256; b++) { /* the byte alphabet of GPT-2 */
         bool is_plain = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
         fprintf(f, "%s\"\\u%04x\":%d", b ? "," : "{", is_plain ? b : 0x100 + n++, b);
     }
@@ -336,7 +373,13 @@ static struct meg_tokenizer *bytes_tokenizer(void)
 static void text_grows_by_whole_characters(void **state)
 {
     static const char *const texts[] = {
-        "plain", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80!", "\xff\xc3", "\xe2\x82", "\xf0\x9f\x98z", "\xed\xa0\x80\xc3\xc3\xa9", "",
+        "plain",
+        "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80!",
+        "\xff\xc3",
+        "\xe2\x82",
+        "\xf0\x9f\x98z",
+        "\xed\xa0\x80\xc3\xc3\xa9",
+        "",
     };
     struct meg_tokenizer *tok = bytes_tokenizer();
     struct meg_err e;
@@ -372,7 +415,9 @@ static void text_grows_by_whole_characters(void **state)
 static void a_reply_is_one_json_line(void **state)
 {
     struct meg_tokenizer *tok = bytes_tokenizer();
-    struct meg_reply r = { .c = { .ids = (int32_t[]){ 'a', '\n', '"', 0xc3 }, .n = 4, .finish = MEG_FINISH_STOP,
+    struct meg_reply r = { .c = { .ids = (int32_t[]){ 'a', '\n', '"', 0xc3 },
+                                  .n = 4,
+                                  .finish = MEG_FINISH_STOP,
                                   .logprob = (float[]){ -0.1f, -1, -2.5f, 0 } } };
     struct meg_reply none = { .c = { .finish = MEG_FINISH_LENGTH } };
     struct meg_str out = { 0 };
@@ -398,7 +443,8 @@ static void a_reply_is_one_json_line(void **state)
 
 static void a_report_has_the_text_of_each_token(void **state)
 {
-    const struct meg_token_output_conf tokens = { .return_tokens = true }, top = { .top_n_logprobs = 2 }, both = { true, 2 };
+    const struct meg_token_output_conf tokens = { .return_tokens = true }, top = { .top_n_logprobs = 2 },
+                                       both = { true, 2 };
     const struct meg_token_logprob likely[] = { { 'a', -0.1f }, { 300, -INFINITY }, { 0xc3, -1 }, { '"', -2.5f } };
     struct meg_tokenizer *tok = bytes_tokenizer();
     struct meg_str out = { 0 };
@@ -409,8 +455,9 @@ static void a_report_has_the_text_of_each_token(void **state)
     assert_string_equal(out.s, ",\"tokens\":[\"a\",\"\xef\xbf\xbd\",\"<|endoftext|>\",null,\"\\\"\"]");
     out.n = 0;
     meg_json_add_top_logprobs(&out, &top, NULL, likely, 2);
-    assert_string_equal(out.s, ",\"top_logprobs\":[[{\"id\":97,\"logprob\":-0.100000001},"
-                               "{\"id\":300,\"logprob\":null}],[{\"id\":195,\"logprob\":-1},{\"id\":34,\"logprob\":-2.5}]]");
+    assert_string_equal(out.s,
+                        ",\"top_logprobs\":[[{\"id\":97,\"logprob\":-0.100000001},"
+                        "{\"id\":300,\"logprob\":null}],[{\"id\":195,\"logprob\":-1},{\"id\":34,\"logprob\":-2.5}]]");
     out.n = 0;
     meg_json_add_top_logprobs(&out, &both, tok, likely, 1);
     assert_string_equal(out.s, ",\"top_logprobs\":[[{\"id\":97,\"token\":\"a\",\"logprob\":-0.100000001},"
@@ -449,7 +496,7 @@ static int64_t feed(const struct meg_tokenizer *tok, const char *prompt, const c
     for (; r.request.nstop < nstop; r.request.nstop++)
         meg_str_add(&r.request.stop[r.request.nstop], stop[r.request.nstop], strlen(stop[r.request.nstop]));
     r.c.ids = ids;
-    r.head.n = 0;                                     /* the text of the prompt */
+    r.head.n = 0; /* the text of the prompt */
     for (int64_t n = (int64_t)strlen(text); !r.is_complete;) {
         if (r.c.n < n) {
             ids[r.c.n] = (unsigned char)text[r.c.n];
@@ -489,16 +536,22 @@ static void a_stop_string_ends_the_text_before_it(void **state)
     } cases[] = {
         { "", "one two three", { "tw" }, 1, "one ", 6 },
         { "", "one two three", { "three", "two" }, 2, "one ", 7 },
-        { "", "one two three", { "x", "ne t", "e" }, 3, "on", 3 },    /* the first to be complete */
+        { "", "one two three", { "x", "ne t", "e" }, 3, "on", 3 }, /* the first to be complete */
         { "", "aab", { "ab" }, 1, "a", 3 },
         { "", "abab", { "abc" }, 1, "abab", -1 },
         { "", "stop", { "stop" }, 1, "", 4 },
-        { "st", "op stop", { "stop" }, 1, "op ", 7 },                  /* not across the end of the prompt */
-        { "", "caf\xc3\xa9!", { "\xc3\xa9" }, 1, "caf", 5 },           /* not after its first byte */
+        { "st", "op stop", { "stop" }, 1, "op ", 7 },        /* not across the end of the prompt */
+        { "", "caf\xc3\xa9!", { "\xc3\xa9" }, 1, "caf", 5 }, /* not after its first byte */
         { "", "\xe2\x82\xac\xe2\x82\xac.", { "." }, 1, "\xe2\x82\xac\xe2\x82\xac", 7 },
         { "", "\xe2\x82\xac\xe2\x82\xac", { "zzzz" }, 1, "\xe2\x82\xac\xe2\x82\xac", -1 },
-        { "", "ab\xf0\x9f\x98", { "b\xf0" "\x9f\x98\x80" }, 1, "ab\xef\xbf\xbd", -1 },
-        { "\xc3", "\xa9 end", { "end" }, 1, "\xc3\xa9 ", 5 },          /* the prompt ends within a character */
+        { "",
+          "ab\xf0\x9f\x98",
+          { "b\xf0"
+            "\x9f\x98\x80" },
+          1,
+          "ab\xef\xbf\xbd",
+          -1 },
+        { "\xc3", "\xa9 end", { "end" }, 1, "\xc3\xa9 ", 5 }, /* the prompt ends within a character */
     };
     struct meg_tokenizer *tok = bytes_tokenizer();
     struct meg_str got = { 0 };
@@ -548,7 +601,7 @@ static void a_stop_string_is_found_in_what_is_held_back(void **state)
     assert_int_equal(meg_reply_update(&r, &e), 0);
     r.c.n = 3;
     assert_int_equal(meg_reply_update(&r, &e), 1);
-    assert_int_equal(r.text.n, strlen("two one "));      /* all of the prompt was held back */
+    assert_int_equal(r.text.n, strlen("two one ")); /* all of the prompt was held back */
     assert_memory_equal(r.text.s, "two one ", r.text.n);
     r.request = (struct meg_request){ 0 };
     r.c = (struct meg_continuation){ 0 };

@@ -28,7 +28,7 @@ static void temperature_divides_the_logits(void **state)
     struct meg_token_sampler s;
 
     (void)state;
-    conf.temperature = 2;                             /* weights 1 : sqrt(4) : 1 */
+    conf.temperature = 2; /* weights 1 : sqrt(4) : 1 */
     keep(&s, conf, logits, 3);
     assert_int_equal(s.n, 3);
     assert_true(fabs(s.p[0] - 0.25) < 1e-7 && fabs(s.p[1] - 0.5) < 1e-7 && fabs(s.p[2] - 0.25) < 1e-7);
@@ -67,7 +67,7 @@ static void top_p_keeps_what_crosses_it(void **state)
         assert_int_equal(s.n, n[i]);
         meg_token_sampler_free(&s);
     }
-    conf.top_p = .85;                                 /* of the two equal ones the lower id */
+    conf.top_p = .85; /* of the two equal ones the lower id */
     keep(&s, conf, logits, 4);
     assert_int_equal(s.id[2], 0);
     assert_true(fabs(s.p[0] - .5 / .9) < 1e-6);
@@ -77,7 +77,7 @@ static void top_p_keeps_what_crosses_it(void **state)
 /* Megatron drops a token when the sum before it is above top_p: at exactly top_p one more stays. */
 static void top_p_keeps_the_token_after_a_sum_equal_to_it(void **state)
 {
-    const float logits[4] = { 0, 0, 0, 0 };           /* four times 1/4, exactly */
+    const float logits[4] = { 0, 0, 0, 0 }; /* four times 1/4, exactly */
     struct meg_sampling conf = plain;
     struct meg_token_sampler s;
 
@@ -154,13 +154,16 @@ static void likeliest_ids_come_best_first(void **state)
 /* u from a Philox4x32-10 written in Python; with 16 equal weights the id is ceil(16 u) - 1. */
 static void draws_are_a_function_of_seed_prompt_and_step(void **state)
 {
-    static const struct { int64_t seed, prompt, step; int32_t id; } want[] = {
-        { 1234, 0, 0, 1 },                /* u = 0.09979715418189705 */
-        { 1234, 0, 1, 6 },                /* 0.423954218012063 */
-        { 1234, 1, 0, 15 },               /* 0.9619164366288904 */
-        { 7, INT64_C(1) << 33, 5, 3 },    /* 0.2195527714339982 */
-        { 0, 3, 2, 12 },                  /* 0.7989593267423281 */
-        { 4294967295, 2, 9, 4 },          /* 0.27010798313969786 */
+    static const struct {
+        int64_t seed, prompt, step;
+        int32_t id;
+    } want[] = {
+        { 1234, 0, 0, 1 },             /* u = 0.09979715418189705 */
+        { 1234, 0, 1, 6 },             /* 0.423954218012063 */
+        { 1234, 1, 0, 15 },            /* 0.9619164366288904 */
+        { 7, INT64_C(1) << 33, 5, 3 }, /* 0.2195527714339982 */
+        { 0, 3, 2, 12 },               /* 0.7989593267423281 */
+        { 4294967295, 2, 9, 4 },       /* 0.27010798313969786 */
     };
     const float logits[16] = { 0 };
     double logprob;
@@ -227,12 +230,18 @@ static void what_is_not_a_number_is_seen(void **state)
 static void rules_are_held(void **state)
 {
     static const struct meg_sampling bad[] = {
-        { .temperature = -1 }, { .temperature = NAN }, { .temperature = 101 },
-        { .temperature = 1, .top_k = -1 }, { .temperature = 1, .top_k = 11 },
-        { .temperature = 1, .top_p = 1.5 }, { .temperature = 1, .top_p = NAN },
-        { .temperature = 1, .top_p = .5, .top_k = 5 }, { .temperature = 1, .top_p = .5, .top_k = 1 },
+        { .temperature = -1 },
+        { .temperature = NAN },
+        { .temperature = 101 },
+        { .temperature = 1, .top_k = -1 },
+        { .temperature = 1, .top_k = 11 },
+        { .temperature = 1, .top_p = 1.5 },
+        { .temperature = 1, .top_p = NAN },
+        { .temperature = 1, .top_p = .5, .top_k = 5 },
+        { .temperature = 1, .top_p = .5, .top_k = 1 },
         { .temperature = 1, .top_p = .5, .greedy = true },
-        { .temperature = 1, .seed = -2 }, { .temperature = 1, .seed = INT64_C(1) << 32 },
+        { .temperature = 1, .seed = -2 },
+        { .temperature = 1, .seed = INT64_C(1) << 32 },
     };
     struct meg_sampling c = { .temperature = 1, .seed = -1 };
     struct meg_err e;
@@ -262,7 +271,8 @@ static void equals_megatron(void **state)
     snprintf(path, sizeof path, "%s/golden/schedules/sampling.json", shared);
     assert_non_null(root = json_load_file(path, 0, NULL));
     assert_true(json_array_size(root) > 0);
-    json_array_foreach(root, i, x) {
+    json_array_foreach(root, i, x)
+    {
         const json_t *in = json_object_get(x, "logits"), *kept = json_object_get(x, "kept");
         const json_t *p = json_object_get(x, "probs");
         int64_t v = (int64_t)json_array_size(in), n = 0;

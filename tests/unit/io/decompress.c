@@ -63,7 +63,9 @@ static void refuses(const void *bytes, size_t n, int code, const char *message)
 static void add_gzip(struct meg_str *s)
 {
     unsigned char out[200];
-    z_stream z = { .next_in = (unsigned char *)TEXT, .avail_in = sizeof TEXT - 1, .next_out = out, .avail_out = sizeof out };
+    z_stream z = {
+        .next_in = (unsigned char *)TEXT, .avail_in = sizeof TEXT - 1, .next_out = out, .avail_out = sizeof out
+    };
 
     assert_int_equal(deflateInit2(&z, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
     assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
@@ -77,7 +79,8 @@ static void add_xz(struct meg_str *s)
     size_t n = 0;
 
     assert_int_equal(lzma_easy_buffer_encode(0, LZMA_CHECK_CRC32, NULL, (const unsigned char *)TEXT, sizeof TEXT - 1,
-                                             out, &n, sizeof out), LZMA_OK);
+                                             out, &n, sizeof out),
+                     LZMA_OK);
     meg_str_add(s, out, n);
 }
 
@@ -152,8 +155,8 @@ static void other_formats_are_named(void **state)
 
 static void text_may_begin_like_them(void **state)
 {
-    static const char *const texts[] = { "BZh9\n", "BZh", "PAR1 is a name\n", "PAR1", "PK\n", "ARROW1\n", "1AY&SY\n", "",
-                                         "a" };
+    static const char *const texts[] = { "BZh9\n", "BZh", "PAR1 is a name\n", "PAR1", "PK\n", "ARROW1\n", "1AY&SY\n",
+                                         "",       "a" };
 
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)

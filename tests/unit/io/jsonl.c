@@ -13,8 +13,7 @@
 static const char *const keys[] = { "text", "t\xC3\xA9" };
 
 /* The line in memory of its own size, so that a read beyond it shows under ASan. */
-static int read_n(struct meg_jsonl *j, int nkeys, const char *line, int64_t n, char **copy,
-                  struct meg_err *e)
+static int read_n(struct meg_jsonl *j, int nkeys, const char *line, int64_t n, char **copy, struct meg_err *e)
 {
     *copy = malloc((size_t)n + (n == 0));
     memcpy(*copy, line, (size_t)n);
@@ -54,16 +53,14 @@ static void finds_the_texts_of_a_key(void **state)
     texts(" { \"text\" : \"\" } ", "|");
     texts("{\"text\":[]}", "");
     texts("{\"text\":[ \"a\" , \"b c\",\"\"]}", "a|b c||");
-    texts("{\"x\":{\"text\":1,\"y\":[{}]},\"text\":\"a\",\"z\":[1,-2.5e+3,0,null,true,false]}",
-          "a|");
+    texts("{\"x\":{\"text\":1,\"y\":[{}]},\"text\":\"a\",\"z\":[1,-2.5e+3,0,null,true,false]}", "a|");
     texts("{\"n\":[NaN,Infinity,-Infinity],\"text\":\"a\"}", "a|");
     texts("{\"text\":1,\"text\":[\"old\"],\"text\":\"new\"}", "new|");
     texts("{\"te\\u0078t\":\"escaped key\"}", "escaped key|");
     texts("{\"text\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"}", "\"\\/\b\f\n\r\t|");
-    texts("{\"text\":\"a\\u00e9b\\u4E2d\\ud83d\\uDE00c\"}",
-          "a\xC3\xA9"
-          "b\xE4\xB8\xAD\xF0\x9F\x98\x80"
-          "c|");
+    texts("{\"text\":\"a\\u00e9b\\u4E2d\\ud83d\\uDE00c\"}", "a\xC3\xA9"
+                                                            "b\xE4\xB8\xAD\xF0\x9F\x98\x80"
+                                                            "c|");
     /* the first and the last character of each plane that pairs of surrogates reach */
     texts("{\"text\":\"\\ud800\\udc00\\ud83f\\udfff\\ud840\\udc00\\udbbf\\udfff\\udbc0\\udc00\\udbff\\udfff\"}",
           "\xF0\x90\x80\x80\xF0\x9F\xBF\xBF\xF0\xA0\x80\x80\xF3\xBF\xBF\xBF\xF4\x80\x80\x80\xF4\x8F\xBF\xBF|");
@@ -115,10 +112,8 @@ static void refuses_what_is_not_json(void **state)
         { "{\"text\":\"a\"}{}", "column 13: found '{' where the end of the line is expected" },
         { "{\"text\":\"a", "column 11: the text ends where more of a string is expected" },
         { "{\"text\":\"a\tb\"}", "column 11: found byte 0x09 where more of a string is expected" },
-        { "{\"text\":\"\\x\"}",
-          "column 11: found 'x' where one of \"\\/bfnrtu after a backslash is expected" },
-        { "{\"text\":\"\\u12g4\"}",
-          "column 14: found 'g' where a hex digit of \\uXXXX is expected" },
+        { "{\"text\":\"\\x\"}", "column 11: found 'x' where one of \"\\/bfnrtu after a backslash is expected" },
+        { "{\"text\":\"\\u12g4\"}", "column 14: found 'g' where a hex digit of \\uXXXX is expected" },
         { "{\"text\":\"a\",}", "column 13: found '}' where a string is expected" },
         { "{text:\"a\"}", "column 2: found 't' where a string is expected" },
         { "{\"text\" \"a\"}", "column 9: found '\"' where ':' is expected" },
@@ -134,18 +129,13 @@ static void refuses_what_is_not_json(void **state)
         { "\xEF\xBB\xBF", "column 4: the text ends where '{' of an object is expected" },
         { " \xEF\xBB\xBF{}", "column 2: found byte 0xef where '{' of an object is expected" },
         { "{\"text\":\"\xE4\xB8\"}", "column 10: invalid UTF-8: byte 0xe4" },
-        { "{\"text\":\"a\\ud83dz\"}",
-          "column 11: \\u escape of half a surrogate pair, which is no character" },
-        { "{\"text\":\"\\ud83d\\u0041\"}",
-          "column 10: \\u escape of half a surrogate pair, which is no character" },
-        { "{\"text\":\"\\ude00\"}",
-          "column 10: \\u escape of half a surrogate pair, which is no character" },
+        { "{\"text\":\"a\\ud83dz\"}", "column 11: \\u escape of half a surrogate pair, which is no character" },
+        { "{\"text\":\"\\ud83d\\u0041\"}", "column 10: \\u escape of half a surrogate pair, which is no character" },
+        { "{\"text\":\"\\ude00\"}", "column 10: \\u escape of half a surrogate pair, which is no character" },
         { "{\"other\":\"a\"}", "no key \"text\"" },
         { "{\"text\":null}", "key \"text\" holds null; a string or a list of strings is expected" },
-        { "{\"text\":-3}",
-          "key \"text\" holds a number; a string or a list of strings is expected" },
-        { "{\"text\":{\"text\":\"a\"}}",
-          "key \"text\" holds an object; a string or a list of strings is expected" },
+        { "{\"text\":-3}", "key \"text\" holds a number; a string or a list of strings is expected" },
+        { "{\"text\":{\"text\":\"a\"}}", "key \"text\" holds an object; a string or a list of strings is expected" },
         { "{\"text\":[\"a\",1]}",
           "key \"text\" holds a list of other things than strings; a string or a list of strings "
           "is "
@@ -157,8 +147,7 @@ static void refuses_what_is_not_json(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         refuses(bad[i][0], (int64_t)strlen(bad[i][0]), bad[i][1]);
-    refuses("{\"text\":\"a\0b\"}", 14,
-            "column 11: found byte 0x00 where more of a string is expected");
+    refuses("{\"text\":\"a\0b\"}", 14, "column 11: found byte 0x00 where more of a string is expected");
 }
 
 /* At every offset of a string that is scanned in blocks of 16 bytes with a shorter end. */
@@ -195,10 +184,8 @@ static void refuses_what_is_nested_too_deep(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_the_texts_of_a_key),
-        cmocka_unit_test(every_key_has_its_own_texts),
-        cmocka_unit_test(refuses_what_is_not_json),
-        cmocka_unit_test(refuses_every_control_character),
+        cmocka_unit_test(finds_the_texts_of_a_key),        cmocka_unit_test(every_key_has_its_own_texts),
+        cmocka_unit_test(refuses_what_is_not_json),        cmocka_unit_test(refuses_every_control_character),
         cmocka_unit_test(refuses_what_is_nested_too_deep),
     };
 

@@ -74,8 +74,8 @@ static void preprocess(void *arg)
 }
 
 /* file and with are below data/tokenizers; with is a second file or NULL. */
-static void keeps_to_the_bound(const char *type, const char *file, const char *with, const char *what,
-                               int64_t mib, int lines)
+static void keeps_to_the_bound(const char *type, const char *file, const char *with, const char *what, int64_t mib,
+                               int lines)
 {
     struct run run = { .tok = { .type = type, .vocab_extra_ids = MEG_UNSET, .vocab_size = MEG_UNSET },
                        .workers = lines > 1 ? "2" : "1" };
@@ -105,11 +105,11 @@ static void keeps_to_the_bound(const char *type, const char *file, const char *w
 
 static const char emoji[] = "\xF0\x9F\x98\x80\xF0\x9F\x98\x81";
 
-#define KEEPS(id, ...)                                                                             \
-    static void id(void **state)                                                                   \
-    {                                                                                              \
-        (void)state;                                                                               \
-        keeps_to_the_bound(__VA_ARGS__);                                                           \
+#define KEEPS(id, ...)                                                                                                 \
+    static void id(void **state)                                                                                       \
+    {                                                                                                                  \
+        (void)state;                                                                                                   \
+        keeps_to_the_bound(__VA_ARGS__);                                                                               \
     }
 KEEPS(blanks_with_gpt2, "GPT2BPETokenizer", "gpt2/vocab.json", "gpt2/merges.txt", " ", 60, 1)
 KEEPS(a_letter_with_unigram, "GPTSentencePieceTokenizer", "t5/spiece.model", NULL, "a", 60, 1)

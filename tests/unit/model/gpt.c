@@ -26,7 +26,7 @@ static struct meg_gpt *make_run(const struct meg_gpt_conf *c, const struct meg_g
 
     assert_int_equal(meg_gpt_create(&g, c, run, meg_cpu_ops(), &meg_mesh_one, &e), 0);
     meg_gpt_init(g, 1234);
-    for (int i = 0; i < g->params.n; i++)            /* biases and norm weights that matter */
+    for (int i = 0; i < g->params.n; i++) /* biases and norm weights that matter */
         if (g->params.row[i].ndim == 1)
             for (int64_t j = 0; j < g->params.row[i].numel; j++)
                 ((float *)g->w)[g->params.row[i].offset + j] += 0.1f * (float)((i * 7 + j * 3) % 11 - 5);
@@ -48,8 +48,13 @@ struct input {
 
 static struct meg_gpt_batch batch(struct input *x)
 {
-    struct meg_gpt_batch b = { .s = S, .b = B, .tokens = x->tokens, .labels = x->labels, .position = x->position,
-                               .doc_start = x->doc_start, .loss_mask = x->mask };
+    struct meg_gpt_batch b = { .s = S,
+                               .b = B,
+                               .tokens = x->tokens,
+                               .labels = x->labels,
+                               .position = x->position,
+                               .doc_start = x->doc_start,
+                               .loss_mask = x->mask };
 
     for (int t = 0; t < S; t++)
         for (int i = 0; i < B; i++) {
@@ -103,8 +108,12 @@ static void recomputation_gives_the_same_gradients_bit_for_bit(void **state)
     want = copy_of_gradients(g);
     meg_gpt_close(g);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
-        const struct meg_gpt_run run = { .s = S, .b = B, .is_training = true, .seed = 7,
-                                         .recompute = modes[i].recompute, .recompute_layers = modes[i].layers };
+        const struct meg_gpt_run run = { .s = S,
+                                         .b = B,
+                                         .is_training = true,
+                                         .seed = 7,
+                                         .recompute = modes[i].recompute,
+                                         .recompute_layers = modes[i].layers };
 
         g = make_run(&c, &run);
         assert_true(meg_gpt_forward_backward(g, &x, 1) == loss);
@@ -150,7 +159,7 @@ static void dropout_follows_the_sample_and_only_that(void **state)
     x.sample = sample;
     all = meg_gpt_forward_backward(g, &x, 1);
     assert_true(fabs(all - meg_gpt_loss(g, &x, NULL)) > 1e-3);
-    for (int i = 0; i < B; i++) {                    /* one sequence at a time, in another micro-batch */
+    for (int i = 0; i < B; i++) { /* one sequence at a time, in another micro-batch */
         for (int t = 0; t < S; t++) {
             tokens[t] = in.tokens[t * B + i];
             labels[t] = in.labels[t * B + i];
@@ -258,7 +267,8 @@ static void initial_weights_of_residual_branches_are_smaller(void **state)
     (void)state;
     meg_gpt_params(&p, &c, &meg_mesh_one);
     for (int i = 0; i < p.n; i++) {
-        const bool is_branch = strstr(p.row[i].name, "linear_proj.weight") || strstr(p.row[i].name, "linear_fc2.weight");
+        const bool is_branch =
+            strstr(p.row[i].name, "linear_proj.weight") || strstr(p.row[i].name, "linear_fc2.weight");
 
         if (p.row[i].ndim > 1)
             close_to(p.row[i].std, is_branch ? 0.3 / 4 : 0.3, 1e-12);
@@ -267,7 +277,6 @@ static void initial_weights_of_residual_branches_are_smaller(void **state)
     assert_int_equal(branches, 16);
     meg_params_free(&p);
 }
-
 
 static void rows_lie_backwards_in_one_buffer(void **state)
 {

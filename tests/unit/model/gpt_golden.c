@@ -180,16 +180,23 @@ static const char *rest_of(const char *name, int *layer)
 static struct place in_gpt2(const char *name, int64_t o)
 {
     static const struct name names[] = {
-        { "embedding.word_embeddings.weight", "wte.weight" }, { "embedding.position_embeddings.weight", "wpe.weight" },
-        { "input_layernorm.weight", "ln_1.weight" }, { "input_layernorm.bias", "ln_1.bias" },
+        { "embedding.word_embeddings.weight", "wte.weight" },
+        { "embedding.position_embeddings.weight", "wpe.weight" },
+        { "input_layernorm.weight", "ln_1.weight" },
+        { "input_layernorm.bias", "ln_1.bias" },
         { "self_attention.linear_qkv.weight", "attn.c_attn.weight" },
         { "self_attention.linear_qkv.bias", "attn.c_attn.bias" },
         { "self_attention.linear_proj.weight", "attn.c_proj.weight" },
         { "self_attention.linear_proj.bias", "attn.c_proj.bias" },
-        { "pre_mlp_layernorm.weight", "ln_2.weight" }, { "pre_mlp_layernorm.bias", "ln_2.bias" },
-        { "mlp.linear_fc1.weight", "mlp.c_fc.weight" }, { "mlp.linear_fc1.bias", "mlp.c_fc.bias" },
-        { "mlp.linear_fc2.weight", "mlp.c_proj.weight" }, { "mlp.linear_fc2.bias", "mlp.c_proj.bias" },
-        { "decoder.final_layernorm.weight", "ln_f.weight" }, { "decoder.final_layernorm.bias", "ln_f.bias" }, { 0 },
+        { "pre_mlp_layernorm.weight", "ln_2.weight" },
+        { "pre_mlp_layernorm.bias", "ln_2.bias" },
+        { "mlp.linear_fc1.weight", "mlp.c_fc.weight" },
+        { "mlp.linear_fc1.bias", "mlp.c_fc.bias" },
+        { "mlp.linear_fc2.weight", "mlp.c_proj.weight" },
+        { "mlp.linear_fc2.bias", "mlp.c_proj.bias" },
+        { "decoder.final_layernorm.weight", "ln_f.weight" },
+        { "decoder.final_layernorm.bias", "ln_f.bias" },
+        { 0 },
     };
     struct place p = { .row = o };
     int layer;
@@ -200,7 +207,7 @@ static struct place in_gpt2(const char *name, int64_t o)
     else
         snprintf(p.name, sizeof p.name, "transformer.%s", theirs(names, rest));
     p.is_column = strstr(rest, "linear_") && strstr(rest, ".weight");
-    if (strstr(rest, "linear_qkv"))                  /* q, k, v of each head; there all q, all k, all v */
+    if (strstr(rest, "linear_qkv")) /* q, k, v of each head; there all q, all k, all v */
         p.row = o / D % 3 * H + o / (3 * D) * D + o % D;
     return p;
 }
@@ -213,9 +220,11 @@ static struct place in_llama(const char *name, int64_t o)
         { "self_attention.linear_proj.weight", "self_attn.o_proj.weight" },
         { "pre_mlp_layernorm.weight", "post_attention_layernorm.weight" },
         { "mlp.linear_fc2.weight", "mlp.down_proj.weight" },
-        { "decoder.final_layernorm.weight", "model.norm.weight" }, { "output_layer.weight", "lm_head.weight" }, { 0 },
+        { "decoder.final_layernorm.weight", "model.norm.weight" },
+        { "output_layer.weight", "lm_head.weight" },
+        { 0 },
     };
-    enum { F = 160, PER = A / 2 + 2 };               /* heads of a group: its queries, a key, a value */
+    enum { F = 160, PER = A / 2 + 2 }; /* heads of a group: its queries, a key, a value */
     struct place p = { .row = o };
     int layer;
     const char *rest = rest_of(name, &layer), *part;
@@ -227,7 +236,9 @@ static struct place in_llama(const char *name, int64_t o)
     if (strstr(rest, "linear_qkv")) {
         const int64_t group = o / (PER * D), head = o / D % PER;
 
-        part = head < PER - 2 ? "self_attn.q_proj.weight" : head == PER - 2 ? "self_attn.k_proj.weight" : "self_attn.v_proj.weight";
+        part = head < PER - 2    ? "self_attn.q_proj.weight"
+               : head == PER - 2 ? "self_attn.k_proj.weight"
+                                 : "self_attn.v_proj.weight";
         p.row = (head < PER - 2 ? group * (PER - 2) + head : group) * D + o % D;
     } else if (strstr(rest, "linear_fc1")) {
         part = o < F ? "mlp.gate_proj.weight" : "mlp.up_proj.weight";
@@ -256,8 +267,8 @@ static void check_gradients(const struct meg_gpt *g, const struct golden_file *t
             snprintf(full, sizeof full, "grad.%s", p.name);
             grad = golden_tensor(tensors, full, "F32", &n);
             for (int64_t c = 0; c < cols; c++)
-                close_to(((float *)g->g)[row->offset + o * cols + c], grad[p.is_column ? c * (n / cols) + p.row : p.row * cols + c],
-                         most, full);
+                close_to(((float *)g->g)[row->offset + o * cols + c],
+                         grad[p.is_column ? c * (n / cols) + p.row : p.row * cols + c], most, full);
         }
     }
 }
@@ -307,7 +318,8 @@ static void check_weights(const struct meg_gpt *g, const json_t *after, struct p
     json_t *want;
     int n = 0;
 
-    json_object_foreach ((json_t *)after, name, want) {
+    json_object_foreach((json_t *)after, name, want)
+    {
         struct summary got = { .last_row = -1 };
 
         for (int i = 0; i < g->params.n; i++) {
@@ -395,11 +407,13 @@ static void check_variant(const char *dir, const char *name, struct meg_gpt_conf
     size_t k;
     int found = 0;
 
-    json_array_foreach(json_object_get(want, "variants"), k, v) {
+    json_array_foreach(json_object_get(want, "variants"), k, v)
+    {
         if (strcmp(json_string_value(json_object_get(v, "name")), name))
             continue;
         found++;
-        close_to(meg_gpt_forward_backward(g, x, 1 / den) / den, number(v, "loss_f64"), 1e-6 * number(v, "loss_f64"), name);
+        close_to(meg_gpt_forward_backward(g, x, 1 / den) / den, number(v, "loss_f64"), 1e-6 * number(v, "loss_f64"),
+                 name);
         close_to(grad_norm(g), number(v, "grad_global_norm_f64"), 1e-5 * number(v, "grad_global_norm_f64"), name);
     }
     assert_int_equal(found, 1);

@@ -23,8 +23,14 @@ struct input {
 /* Make three sequences, two of which have two documents; positions are 700 apart, so that slow angles matter. */
 static struct meg_gpt_batch batch(struct input *x)
 {
-    struct meg_gpt_batch b = { .s = S, .b = B, .tokens = x->tokens, .labels = x->labels, .position = x->position,
-                               .doc_start = x->doc_start, .loss_mask = x->mask, .sample = sample };
+    struct meg_gpt_batch b = { .s = S,
+                               .b = B,
+                               .tokens = x->tokens,
+                               .labels = x->labels,
+                               .position = x->position,
+                               .doc_start = x->doc_start,
+                               .loss_mask = x->mask,
+                               .sample = sample };
 
     for (int r = 0; r < N; r++) {
         const int t = r / B, i = r % B, start = i == 1 && t >= 4 ? 4 : i == 2 && t >= 2 ? 2 : 0;
@@ -125,8 +131,9 @@ static double check(const char *name, const char *options, bool has_gradients)
 }
 
 #define ROTARY "position-embedding-type = rope\nrotary-base = 3e5\nkv-channels = 8\n"
-#define LLAMA ROTARY "swiglu = yes\nnormalization = RMSNorm\ndisable-bias-linear = yes\n" \
-    "untie-embeddings-and-output-weights = yes\ngroup-query-attention = yes\nnum-query-groups = 2\n"
+#define LLAMA                                                                                                          \
+    ROTARY "swiglu = yes\nnormalization = RMSNorm\ndisable-bias-linear = yes\n"                                        \
+           "untie-embeddings-and-output-weights = yes\ngroup-query-attention = yes\nnum-query-groups = 2\n"
 #define DROP "hidden-dropout = 0.3\nattention-dropout = 0.2\n"
 
 /* Options that change the loss when they are added to others. */

@@ -51,8 +51,9 @@ static struct meg_gpt_conf conf(int is_llama)
 
 static struct meg_gpt *make(const struct meg_gpt_conf *c, const struct kind *k)
 {
-    const struct meg_gpt_run run = { .s = S, .b = B, .is_training = true, .seed = 7, .dtype = k->dtype,
-                                     .residual = k->residual, .grad = k->grad };
+    const struct meg_gpt_run run = {
+        .s = S, .b = B, .is_training = true, .seed = 7, .dtype = k->dtype, .residual = k->residual, .grad = k->grad
+    };
     struct meg_gpt *g;
     struct meg_err e;
 
@@ -66,8 +67,9 @@ static double gradients(struct meg_gpt *g, double scale, float *out)
 {
     int32_t tokens[N], labels[N], position[N];
     const int64_t sample[B] = { 3, 11, 4 };
-    const struct meg_gpt_batch x = { .s = S, .b = B, .tokens = tokens, .labels = labels, .position = position,
-                                     .sample = sample };
+    const struct meg_gpt_batch x = {
+        .s = S, .b = B, .tokens = tokens, .labels = labels, .position = position, .sample = sample
+    };
     double loss;
 
     for (int r = 0; r < N; r++) {

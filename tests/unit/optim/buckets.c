@@ -260,7 +260,8 @@ static void bytes_per_parameter(void **state)
                 if (zero == 0)
                     assert_int_equal((int64_t)(m.params + m.grads) + each, n * mode[i].whole);
                 if (zero == 1)
-                    assert_int_equal(((int64_t)(m.params + m.grads) + each) * d, n * (mode[i].full * d + mode[i].shared));
+                    assert_int_equal(((int64_t)(m.params + m.grads) + each) * d,
+                                     n * (mode[i].full * d + mode[i].shared));
                 /* beyond: all of it in slices but parameters of stage 2, and room for the sections that are there */
                 if (zero == 2) {
                     assert_int_equal(m.params, (size_t)n * meg_dtype_size(run.dtype));

@@ -50,8 +50,7 @@ static int word(const json_t *config, const char *key, const char *const *list)
 
 static void read_schedule(struct meg_lr_schedule *s, const json_t *c)
 {
-    static const char *const lr[] = { "constant", "linear", "cosine", "inverse-square-root",
-                                      "WSD",      NULL };
+    static const char *const lr[] = { "constant", "linear", "cosine", "inverse-square-root", "WSD", NULL };
     static const char *const wsd[] = { "linear", "cosine", "exponential", NULL };
 
     memset(s, 0, sizeof *s);
@@ -96,12 +95,10 @@ static int check_schedules(const char *dir)
                     lr_mult = num(group, "lr_mult");
                     wd_mult = num(group, "wd_mult");
                 }
-                if (lr_mult * meg_lr_at(&s, max, min, steps) !=
-                        json_number_value(json_array_get(g, 0)) ||
+                if (lr_mult * meg_lr_at(&s, max, min, steps) != json_number_value(json_array_get(g, 0)) ||
                     wd_mult * meg_wd_at(&s, steps) != json_number_value(json_array_get(g, 1)))
-                    fail_msg("schedule %zu, step %lld, group %zu: %.17g %.17g", i, (long long)steps,
-                             k - 1, lr_mult * meg_lr_at(&s, max, min, steps),
-                             wd_mult * meg_wd_at(&s, steps));
+                    fail_msg("schedule %zu, step %lld, group %zu: %.17g %.17g", i, (long long)steps, k - 1,
+                             lr_mult * meg_lr_at(&s, max, min, steps), wd_mult * meg_wd_at(&s, steps));
                 n++;
             }
         }
@@ -185,9 +182,7 @@ static int check_runs(const char *dir)
         o.lr_warmup_samples = (int64_t)num(c, "lr_warmup_samples");
         o.lr_warmup_fraction = o.decoupled_lr = o.decoupled_min_lr = NAN;
         o.start_weight_decay = o.end_weight_decay = NAN;
-        assert_int_equal(
-            meg_lr_schedule_make(&s, &o, MEG_UNSET, (int64_t)num(c, "train_samples"), p.global, NULL),
-            0);
+        assert_int_equal(meg_lr_schedule_make(&s, &o, MEG_UNSET, (int64_t)num(c, "train_samples"), p.global, NULL), 0);
         json_array_foreach(json_object_get(one, "rows"), j, row)
         {
             struct meg_batch_size b = meg_batch_at(&p, consumed);
@@ -195,14 +190,12 @@ static int check_runs(const char *dir)
 
             json_array_foreach(json_object_get(c, "skipped_iterations"), k, skip) is_skipped |=
                 json_integer_value(skip) == cell(row, 0);
-            assert_true(meg_lr_at(&s, s.max_lr, s.min_lr, steps) ==
-                        json_number_value(json_array_get(row, 4)));
+            assert_true(meg_lr_at(&s, s.max_lr, s.min_lr, steps) == json_number_value(json_array_get(row, 4)));
             consumed += b.run;
             steps += is_skipped ? 0 : b.run;
             assert_int_equal(consumed, cell(row, 1));
             assert_int_equal(b.run, cell(row, 2));
-            assert_true(meg_lr_at(&s, s.max_lr, s.min_lr, steps) ==
-                        json_number_value(json_array_get(row, 5)));
+            assert_true(meg_lr_at(&s, s.max_lr, s.min_lr, steps) == json_number_value(json_array_get(row, 5)));
             n++;
         }
     }
@@ -272,8 +265,8 @@ static const struct {
     { "lr-decay-style = WSD\nlr-wsd-decay-iters = 4", false, 80, 0.41421356237309515, 0.01 },
     { "lr-decay-style = WSD\nlr-wsd-decay-samples = 20", true, 90, 0.41421356237309515, 0.01 },
     { "lr-decay-style = WSD\nlr-wsd-decay-iters = 4\nlr-wsd-decay-style = linear", false, 80, 0.5, 0.01 },
-    { "lr-decay-style = WSD\nlr-wsd-decay-iters = 4\nlr-wsd-decay-style = cosine", false, 70,
-      0.85355339059327378, 0.01 },
+    { "lr-decay-style = WSD\nlr-wsd-decay-iters = 4\nlr-wsd-decay-style = cosine", false, 70, 0.85355339059327378,
+      0.01 },
     { "weight-decay = 0.3", false, 0, 1, 0.3 },
     { "weight-decay-incr-style = linear\nstart-weight-decay = 0.2\nend-weight-decay = 1", false, 25, 0.75, 0.4 },
     { "weight-decay-incr-style = linear\nstart-weight-decay = 0.2\nend-weight-decay = 1", true, 101, 0, 1 },
@@ -351,8 +344,7 @@ static void iterations_of_samples(void **state)
     struct meg_batch_schedule p = { 64, 2, 4, 16, 8, 1000, false };
 
     (void)state;
-    assert_int_equal(meg_batch_iterations(&p, 1016),
-                     34); /* the last row of the ramp ends at 1016 */
+    assert_int_equal(meg_batch_iterations(&p, 1016), 34); /* the last row of the ramp ends at 1016 */
     assert_int_equal(meg_batch_iterations(&p, 1016 + 63), 34);
     assert_int_equal(meg_batch_iterations(&p, 1016 + 64), 35);
     assert_int_equal(meg_batch_iterations(&p, 15), 0);
@@ -367,8 +359,9 @@ static void refused_batches(void **state)
 
     (void)state;
     assert_int_equal(meg_batch_schedule_check(&p, &e), MEG_EUSAGE);
-    assert_string_equal(e.msg, "--global-batch-size 50: must be a multiple of 12, which is --micro-batch-size 4 times 3 "
-                               "data-parallel ranks; --decrease-batch-size-if-needed rounds it down; the nearest is 48");
+    assert_string_equal(e.msg,
+                        "--global-batch-size 50: must be a multiple of 12, which is --micro-batch-size 4 times 3 "
+                        "data-parallel ranks; --decrease-batch-size-if-needed rounds it down; the nearest is 48");
     p.global = 54; /* as far from 48 as from 60 */
     assert_int_equal(meg_batch_schedule_check(&p, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "; the nearest is 60"));

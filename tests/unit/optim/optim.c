@@ -73,8 +73,7 @@ static void end(struct fixture *f)
 static void run(struct fixture *f, double grad_scale)
 {
     const struct meg_optim_rates rates = { 1e-2, 3e-2, 0.1, grad_scale };
-    double *w = calloc((size_t)f->params.flat, sizeof *w),
-           *m = calloc((size_t)f->params.flat, sizeof *m),
+    double *w = calloc((size_t)f->params.flat, sizeof *w), *m = calloc((size_t)f->params.flat, sizeof *m),
            *v = calloc((size_t)f->params.flat, sizeof *v);
 
     for (int64_t i = 0; i < f->params.flat; i++)
@@ -93,8 +92,7 @@ static void run(struct fixture *f, double grad_scale)
         clip = f->conf.clip_grad > 0 ? fmin(1, f->conf.clip_grad / (norm + 1e-6)) : 1;
         for (int k = 0; k < f->params.n; k++) {
             const struct meg_param *p = &f->params.row[k];
-            double lr = p->is_decoupled ? rates.decoupled_lr : rates.lr,
-                   wd = p->is_decayed ? rates.weight_decay : 0;
+            double lr = p->is_decoupled ? rates.decoupled_lr : rates.lr, wd = p->is_decayed ? rates.weight_decay : 0;
             for (int64_t i = p->offset; i < p->offset + p->numel; i++) {
                 double g = grad_scale * clip * f->g[i];
                 if (!strcmp(f->conf.optimizer, "sgd")) {
@@ -104,18 +102,15 @@ static void run(struct fixture *f, double grad_scale)
                 } else {
                     m[i] = 0.9 * m[i] + 0.1 * g;
                     v[i] = 0.95 * v[i] + 0.05 * g * g;
-                    w[i] -= lr *
-                        (m[i] / (1 - pow(0.9, step + 1)) /
-                             (sqrt(v[i] / (1 - pow(0.95, step + 1))) + 1e-8) +
-                         wd * w[i]);
+                    w[i] -= lr * (m[i] / (1 - pow(0.9, step + 1)) / (sqrt(v[i] / (1 - pow(0.95, step + 1))) + 1e-8) +
+                                  wd * w[i]);
                 }
             }
         }
         meg_optim_update(f->optim, &rates, norm);
         for (int64_t i = 0; i < f->params.flat; i++) {
             if (!(fabs(f->w[i] - w[i]) <= 2e-6 * (fabs(w[i]) + 1e-2)))
-                fail_msg("step %d, element %lld: %.9g, want %.9g", step, (long long)i, f->w[i],
-                         w[i]);
+                fail_msg("step %d, element %lld: %.9g, want %.9g", step, (long long)i, f->w[i], w[i]);
             assert_true(f->g[i] == 0);
         }
     }

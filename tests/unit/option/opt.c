@@ -39,9 +39,7 @@ static const struct meg_opt more_opts[] = {
 };
 
 static struct conf conf;
-static const struct meg_optgroup groups[] = { { "model", opts, &conf },
-                                              { "data", more_opts, &conf },
-                                              { 0 } };
+static const struct meg_optgroup groups[] = { { "model", opts, &conf }, { "data", more_opts, &conf }, { 0 } };
 
 static char **words(const char *line, int *n)
 {
@@ -179,8 +177,7 @@ static void wrong_command_lines(void **state)
     refused("--tokenizer GPT2|Null", "--tokenizer-type: 'GPT2|Null' is not one of GPT2|Null");
     refused("--json-keys text body", "--json-keys: 'body' is not one of text|title...");
     refused("--append-eod=maybe", "--append-eod: 'maybe' is neither yes nor no");
-    refused("--rampup-batch-size 16 16",
-            "--rampup-batch-size: 2 values given, it takes 3: START STEP SAMPLES");
+    refused("--rampup-batch-size 16 16", "--rampup-batch-size: 2 values given, it takes 3: START STEP SAMPLES");
     refused("--gc-interval", "--gc-interval needs a value: N (one that begins with a dash: --gc-interval=-...)");
 }
 
@@ -272,8 +269,7 @@ static void wrong_config_files(void **state)
     struct meg_err e;
 
     (void)state;
-    refused_in_file("flag = yes\nseq-lenght = 3\n",
-                    ":2: unknown option --seq-lenght; did you mean --seq-length?");
+    refused_in_file("flag = yes\nseq-lenght = 3\n", ":2: unknown option --seq-lenght; did you mean --seq-length?");
     refused_in_file("flag\n", ":1: expected `name = value`, found 'flag'");
     refused_in_file("\n\nseq-length 3\n", ":3: expected `name = value`, found 'seq-length 3'");
     refused_in_file("= 3\n", ":1: unknown option --");

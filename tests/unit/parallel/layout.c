@@ -23,15 +23,22 @@ static const struct {
     { "pipeline-model-parallel-size = 4\ndecoder-first-pipeline-num-layers = 2", 8, 4, 1, { 2, 2, 2, 2 } },
     { "pipeline-model-parallel-size = 4\ndecoder-last-pipeline-num-layers = 1", 10, 4, 1, { 3, 3, 3, 1 } },
     { "pipeline-model-parallel-size = 4\ndecoder-first-pipeline-num-layers = 3\ndecoder-last-pipeline-num-layers = 1",
-      8, 4, 1, { 3, 2, 2, 1 } },
+      8,
+      4,
+      1,
+      { 3, 2, 2, 1 } },
     { "pipeline-model-parallel-size = 2\ndecoder-first-pipeline-num-layers = 5\ndecoder-last-pipeline-num-layers = 1",
-      6, 2, 1, { 5, 1 } },
+      6,
+      2,
+      1,
+      { 5, 1 } },
 };
 
 static struct meg_layout layout(const char *options, int64_t layers, int64_t stages)
 {
-    const struct meg_layout_model model = { .layers = layers, .s = 16, .heads = 2, .groups = 2, .ffn = 32,
-                                            .vocab = 99 };
+    const struct meg_layout_model model = {
+        .layers = layers, .s = 16, .heads = 2, .groups = 2, .ffn = 32, .vocab = 99
+    };
     struct meg_layout_conf c = { 0 };
     const struct meg_optgroup groups[] = { { "parallelism", meg_layout_opts, &c }, { 0 } };
     struct meg_layout l;

@@ -193,7 +193,7 @@ static void parts_may_weigh_differently(void **state)
 
     (void)state;
     meg_pipe_schedule_estimate(&c, &t, &cost);
-    assert_true(cost.busy == 2 * 3 * (1 + 3));          /* stage 0 has parts 0 and 2 */
+    assert_true(cost.busy == 2 * 3 * (1 + 3)); /* stage 0 has parts 0 and 2 */
     assert_true(cost.makespan - idle[0] == cost.busy);
     assert_true(cost.makespan - idle[1] == 2 * 3 * (2 + 1));
     assert_true(cost.bubble == (cost.makespan - cost.busy) / cost.busy && cost.bubble > 0);
@@ -250,7 +250,7 @@ static void wrong_numbers_are_told(void **state)
 
 /* Lists that are looked at for damage: every kind of action and both rings of two stages. */
 static const struct meg_pipe_schedule_conf looked_at[] = {
-    { "1f1b", 3, 1, 5, 0, false }, { "interleaved", 2, 3, 8, 5, false }, { "interleaved", 3, 2, 6, 0, false },
+    { "1f1b", 3, 1, 5, 0, false },  { "interleaved", 2, 3, 8, 5, false }, { "interleaved", 3, 2, 6, 0, false },
     { "zb-h1", 4, 1, 6, 0, false }, { "interleaved", 2, 2, 4, 0, true },
 };
 
@@ -356,10 +356,10 @@ static void damage_is_named(void **state)
     struct meg_pipe_schedule *all;
 
     (void)state;
-    all = make_all(&two);       /* stage 0 waits for a gradient before it sends what that is of */
+    all = make_all(&two); /* stage 0 waits for a gradient before it sends what that is of */
     swap(find(&all[0], MEG_ACTION_WAIT, MEG_EDGE_DY, 0), find(&all[0], MEG_ACTION_START, MEG_EDGE_Y, 0));
     says(all, "stage 0, action 2, WAIT DY of chunk 0, micro-batch 0: deadlock: its peer never gets there");
-    all = make_all(&two);       /* two receives change places */
+    all = make_all(&two); /* two receives change places */
     swap(find(&all[1], MEG_ACTION_START, MEG_EDGE_X, 0), find(&all[1], MEG_ACTION_START, MEG_EDGE_X, 1));
     says(all, "stage 1, action 2, WAIT X of chunk 0, micro-batch 0: the peer's message in this place is another one");
     all = make_all(&two);

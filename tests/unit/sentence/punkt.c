@@ -48,8 +48,8 @@ static struct meg_punkt *opened(const char *dir, bool keep_newlines)
     return p;
 }
 
-static void write_params(const char *dir, const char *abbreviations, const char *starters,
-                         const char *collocations, const char *contexts)
+static void write_params(const char *dir, const char *abbreviations, const char *starters, const char *collocations,
+                         const char *contexts)
 {
     char path[256];
 
@@ -100,13 +100,12 @@ static void knows_what_it_was_told(void **state)
     struct meg_punkt *p;
 
     (void)state;
-    write_params("told", "dr\r\n\r\nx-y\nco\n", "the\n", "##number##\tstreet\nco\thouse",
-                 "we\t40\nhe\t32\n");
+    write_params("told", "dr\r\n\r\nx-y\nco\n", "the\n", "##number##\tstreet\nco\thouse", "we\t40\nhe\t32\n");
     p = opened("told", false);
     splits(p, "Dr. No left. Bye.", "Dr. No left.|Bye.|");
     splits(p, "So did the wo-Dr. No. Bye.", "So did the wo-Dr. No.|Bye.|"); /* behind a hyphen */
     splits(p, "See Dr. The end.", "See Dr.|The end.|");                     /* begins sentences */
-    splits(p, "See Dr. He left.", "See Dr.|He left.|"); /* else seen in lower case */
+    splits(p, "See Dr. He left.", "See Dr.|He left.|");                     /* else seen in lower case */
     splits(p, "See 12. Street names. Co. House.", "See 12. Street names.|Co. House.|");
     meg_punkt_close(p);
 }
@@ -145,8 +144,7 @@ static void refuses_other_files(void **state)
     assert_string_equal(e.msg, "bad/abbrev_types.txt, line 1: 'a\tb': expected an abbreviation");
     write_params("bad", "", "", "a\tb\na b\n", "");
     assert_int_equal(meg_punkt_open(&p, "bad", false, &e), MEG_EFORMAT);
-    assert_string_equal(
-        e.msg, "bad/collocations.tab, line 2: 'a b': expected two words with a tab between them");
+    assert_string_equal(e.msg, "bad/collocations.tab, line 2: 'a b': expected two words with a tab between them");
     static const char *const contexts[] = { "a\tb\n", "a\t128\n",      "a\t1\n",   "a\t-2\n",
                                             "a\t\n",  "a\t99999999\n", "a\t2\t2\n" };
     for (size_t i = 0; i < sizeof contexts / sizeof *contexts; i++) {
@@ -167,8 +165,7 @@ static void lower_case_is_that_of_python(void **state)
         { "\xC3\x89T\xC3\x89", "\xC3\xA9t\xC3\xA9" },
         { "\xC4\xB0", "i\xCC\x87" },
         { "\xCE\x9F\xCE\x94\xCE\x9F\xCE\xA3", "\xCE\xBF\xCE\xB4\xCE\xBF\xCF\x82" }, /* final */
-        { "\xCE\x91\xCE\xA3'",
-          "\xCE\xB1\xCF\x82'" }, /* what may stand inside of a word is passed over */
+        { "\xCE\x91\xCE\xA3'", "\xCE\xB1\xCF\x82'" }, /* what may stand inside of a word is passed over */
         { "\xCE\x91\xCE\xA3'\xCE\x91", "\xCE\xB1\xCF\x83'\xCE\xB1" },
         { "\xCE\xA3", "\xCF\x83" }, /* alone */
     };
@@ -195,8 +192,7 @@ static char *lines_of(const json_t *list)
     {
         if (json_is_string(v))
             meg_str_printf(&s, "%s", json_string_value(v));
-        json_array_foreach(v, k, field)
-            meg_str_printf(&s, k ? "\t%s" : "%s", json_string_value(field));
+        json_array_foreach(v, k, field) meg_str_printf(&s, k ? "\t%s" : "%s", json_string_value(field));
         meg_str_printf(&s, "\n");
     }
     return s.s;
@@ -227,8 +223,7 @@ static void as_nltk(void **state)
             if (json_is_true(json_object_get(c, "with_params")) != (how & 1))
                 continue;
             meg_str_add(&want, "", 0);
-            json_array_foreach(
-                json_object_get(c, how & 2 ? "sentences_keep_newlines" : "sentences"), k, v)
+            json_array_foreach(json_object_get(c, how & 2 ? "sentences_keep_newlines" : "sentences"), k, v)
                 meg_str_printf(&want, "%s|", json_string_value(v));
             splits_n(p, json_string_value(text), json_string_length(text), want.s);
             meg_str_free(&want);

@@ -7,8 +7,7 @@
 #include "tmp.h"
 
 static char vocab_path[TMP_NAME];
-static const char vocab[] =
-    "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n##s\n.\n,\n'\n  it \nn\n##'t\nt\nno";
+static const char vocab[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n##s\n.\n,\n'\n  it \nn\n##'t\nt\nno";
 
 static void write_vocab(const char *text)
 {

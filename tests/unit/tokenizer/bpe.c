@@ -49,8 +49,7 @@ static int64_t by_the_rule(const struct rule *rules, int nrules, int32_t *sym, i
 }
 
 /* Of all neighbours with the lowest rank the leftmost two; again and again. */
-static int64_t one_by_one(const struct rule *rules, int nrules, const int32_t *rank, int32_t *sym,
-                          int64_t n)
+static int64_t one_by_one(const struct rule *rules, int nrules, const int32_t *rank, int32_t *sym, int64_t n)
 {
     for (;;) {
         int best = -1;
@@ -58,8 +57,7 @@ static int64_t one_by_one(const struct rule *rules, int nrules, const int32_t *r
 
         for (int64_t i = 0; i + 1 < n; i++) {
             for (int k = 0; k < nrules; k++) {
-                if (rules[k].left == sym[i] && rules[k].right == sym[i + 1] &&
-                    (best < 0 || rank[k] < rank[best])) {
+                if (rules[k].left == sym[i] && rules[k].right == sym[i + 1] && (best < 0 || rank[k] < rank[best])) {
                     best = k;
                     at = i;
                 }

@@ -73,7 +73,8 @@ static bool spells_special(const json_t *tokenizer, const char *text)
 
     json_array_foreach(json_object_get(tokenizer, "added_tokens"), i, t)
     {
-        if (json_is_true(json_object_get(t, "special")) && strstr(text, json_string_value(json_object_get(t, "content"))))
+        if (json_is_true(json_object_get(t, "special")) &&
+            strstr(text, json_string_value(json_object_get(t, "content"))))
             return true;
     }
     return false;
@@ -115,11 +116,27 @@ static void same_ids(struct meg_tokenizer *a, struct meg_tokenizer *b, const cha
 }
 
 static const char *const texts[] = {
-    "", " ", "  ", "a", " a", "a ", "  two  blanks  ", "The quick brown fox jumps over the lazy dog.",
-    "line\nbreak\n\n  and\ttab\r\n", "3.14159 and 1000000 of 12'345", "don't I'LL we've", "Gr\xC3\xB6\xC3\x9F" "e \xE2\x82\xAC 5",
-    "\xCE\x9F\xCE\x94\xCE\x9F\xCE\xA3 \xCE\xA3\xCE\xBF\xCF\x86\xCE\xAF\xCE\xB1 \xCE\xA3.", "\xE4\xB8\xAD\xE6\x96\x87 and \xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E",
-    "\xF0\x9F\x98\x80\xF0\x9F\x98\x80 \xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x91\xA9", "aaaaaaaaaaaaa bbbb", "caf\xC3\xA9 cafe\xCC\x81",
-    "\xE2\x96\x81mark\xE2\x96\x81", "it(is)[not]{a}<tag>; x!=y && z||w", "under_score-hyphen --flag=1",
+    "",
+    " ",
+    "  ",
+    "a",
+    " a",
+    "a ",
+    "  two  blanks  ",
+    "The quick brown fox jumps over the lazy dog.",
+    "line\nbreak\n\n  and\ttab\r\n",
+    "3.14159 and 1000000 of 12'345",
+    "don't I'LL we've",
+    "Gr\xC3\xB6\xC3\x9F"
+    "e \xE2\x82\xAC 5",
+    "\xCE\x9F\xCE\x94\xCE\x9F\xCE\xA3 \xCE\xA3\xCE\xBF\xCF\x86\xCE\xAF\xCE\xB1 \xCE\xA3.",
+    "\xE4\xB8\xAD\xE6\x96\x87 and \xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E",
+    "\xF0\x9F\x98\x80\xF0\x9F\x98\x80 \xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x91\xA9",
+    "aaaaaaaaaaaaa bbbb",
+    "caf\xC3\xA9 cafe\xCC\x81",
+    "\xE2\x96\x81mark\xE2\x96\x81",
+    "it(is)[not]{a}<tag>; x!=y && z||w",
+    "under_score-hyphen --flag=1",
 };
 
 /* Two accents on one letter, of which Hugging Face's Precompiled drops one, see tokenizer/export/spm.c. */
@@ -248,15 +265,15 @@ static void vocab_txt_becomes_tokenizer_json(void **state)
 
     (void)state;
     meg_str_printf(&vocab, "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nThe\nquick\nfox\n##es\nblank\ncafe\ncaf\xC3\xA9\n"
-                           "\xCE\xBF\xCE\xB4\xCE\xBF\xCF\x82\n\xCF\x83\xCE\xBF\xCF\x86\xCE\xB9\xCE\xB1\n\xCF\x83\n\xE4\xB8\xAD\n\xE6\x96\x87\n");
+                           "\xCE\xBF\xCE\xB4\xCE\xBF\xCF\x82\n\xCF\x83\xCE\xBF\xCF\x86\xCE\xB9\xCE\xB1\n\xCF\x83\n\xE4"
+                           "\xB8\xAD\n\xE6\x96\x87\n");
     for (char c = '!'; c < 0x7F; c++)
         meg_str_printf(&vocab, c >= 'A' && c <= 'z' ? "%c\n##%c\n" : "%c\n", c, c);
     put("vocab.txt", &vocab);
     for (int i = 0; i < 2; i++) {
-        const struct meg_tok_conf c = { .type = type[i],
-                                        .vocab_file = path_in(path, "vocab.txt"),
-                                        .vocab_size = MEG_UNSET,
-                                        .vocab_extra_ids = 3 };
+        const struct meg_tok_conf c = {
+            .type = type[i], .vocab_file = path_in(path, "vocab.txt"), .vocab_size = MEG_UNSET, .vocab_extra_ids = 3
+        };
         json_t *tokenizer, *config;
         struct meg_tokenizer *a = open_tok(&c), *b = open_export(&c, &tokenizer, &config);
 
@@ -337,7 +354,7 @@ static void write_bpe_model(const char *name, bool is_llama)
         if (is_ascii)
             add_piece(&model, piece.s, piece.n, -(float)id, 1);
     }
-    add_number(&spec, 3, 2); /* model_type: BPE */
+    add_number(&spec, 3, 2);               /* model_type: BPE */
     meg_str_add(&spec, "\x98\x02\x01", 3); /* byte_fallback, field 35: yes */
     add_bytes(&model, 2, spec.s, spec.n);
     spec.n = 0;

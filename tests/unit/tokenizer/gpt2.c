@@ -37,8 +37,7 @@ static struct meg_tokenizer *open_gpt2(const char *dir)
 }
 
 /* Every line of a golden file; fn compares one. */
-static int for_each_line(const char *name,
-                         void (*fn)(struct meg_tokenizer *t, const json_t *text, const json_t *ids))
+static int for_each_line(const char *name, void (*fn)(struct meg_tokenizer *t, const json_t *text, const json_t *ids))
 {
     const char *shared = getenv("MEG_SHARED");
     struct meg_str path = { 0 };
@@ -119,8 +118,7 @@ static void decodes_as_megatron(void **state)
 
 /* A vocabulary learnt from this text, in a folder of its own. */
 static char dir[TMP_NAME];
-static const char lesson[] =
-    "the cat sat on the mat; the other cats' mats weren't there \xC3\xA9\xC3\xA9";
+static const char lesson[] = "the cat sat on the mat; the other cats' mats weren't there \xC3\xA9\xC3\xA9";
 
 static int learn(void **state)
 {
@@ -165,17 +163,9 @@ static void the_cache_changes_nothing(void **state)
         struct meg_err e;
 
         for (uint64_t n = lcg(&x) % 60; n > 0; n--) {
-            static const char *const parts[] = { " the",
-                                                 "cat",
-                                                 "s'",
-                                                 "at ",
-                                                 "o",
-                                                 "\n",
-                                                 "\xC3\xA9",
-                                                 "12",
-                                                 "\xF0\x9F\x98\x80",
-                                                 "matmatmatmatmatmat",
-                                                 "?!" };
+            static const char *const parts[] = {
+                " the", "cat", "s'", "at ", "o", "\n", "\xC3\xA9", "12", "\xF0\x9F\x98\x80", "matmatmatmatmatmat", "?!"
+            };
             const char *part = parts[lcg(&x) % (sizeof parts / sizeof *parts)];
 
             meg_str_add(&text, part, strlen(part));
@@ -279,8 +269,7 @@ static void null_ids_there_and_back(void **state)
     for (size_t i = 0; i < 6; i++) {
         static const char *const bad[] = { " 1", "1 ", "1  2", "-1", "1\t2", "x" };
 
-        assert_int_equal(meg_tokenizer_encode(t, bad[i], (int64_t)strlen(bad[i]), &ids, &e),
-                         MEG_EFORMAT);
+        assert_int_equal(meg_tokenizer_encode(t, bad[i], (int64_t)strlen(bad[i]), &ids, &e), MEG_EFORMAT);
     }
     meg_tokenizer_close(t);
     meg_str_free(&text);
@@ -290,12 +279,9 @@ static void null_ids_there_and_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(encodes_as_megatron),
-        cmocka_unit_test(decodes_as_megatron),
-        cmocka_unit_test(the_cache_changes_nothing),
-        cmocka_unit_test(refuses_what_it_cannot_encode_or_decode),
-        cmocka_unit_test(describes_itself_as_megatron),
-        cmocka_unit_test(null_ids_there_and_back),
+        cmocka_unit_test(encodes_as_megatron),          cmocka_unit_test(decodes_as_megatron),
+        cmocka_unit_test(the_cache_changes_nothing),    cmocka_unit_test(refuses_what_it_cannot_encode_or_decode),
+        cmocka_unit_test(describes_itself_as_megatron), cmocka_unit_test(null_ids_there_and_back),
     };
 
     return cmocka_run_group_tests(tests, learn, forget);

@@ -30,11 +30,11 @@ static void equals_reference(const char *name, int64_t size)
     free(dir);
 }
 
-#define REFERENCE(id, name, size)                                                                  \
-    static void equals_##id(void **state)                                                          \
-    {                                                                                              \
-        (void)state;                                                                               \
-        equals_reference(name, size);                                                              \
+#define REFERENCE(id, name, size)                                                                                      \
+    static void equals_##id(void **state)                                                                              \
+    {                                                                                                                  \
+        (void)state;                                                                                                   \
+        equals_reference(name, size);                                                                                  \
     }
 REFERENCE(gpt2, "gpt2", 50257)
 REFERENCE(bert_uncased, "bert-base-uncased", 30522)
@@ -94,8 +94,8 @@ static void encodes_with(const char *members, const char *text, const int32_t *w
     encodes(t, text, want, n);
     meg_tokenizer_close(t);
 }
-#define WITH(members, text, ...)                                                                   \
-    encodes_with(members, text, (const int32_t[]){ __VA_ARGS__ },                                  \
+#define WITH(members, text, ...)                                                                                       \
+    encodes_with(members, text, (const int32_t[]){ __VA_ARGS__ },                                                      \
                  (int64_t)(sizeof(int32_t[]){ __VA_ARGS__ } / sizeof(int32_t)))
 
 static void cuts_as_the_pre_tokenizer_says(void **state)
@@ -104,11 +104,9 @@ static void cuts_as_the_pre_tokenizer_says(void **state)
     WITH("\"pre_tokenizer\": {\"type\": \"WhitespaceSplit\"},", " a  b a", 1, 2, 1);
     WITH("\"pre_tokenizer\": {\"type\": \"Whitespace\"},", "a-b -", 1, 4, 2, 4);
     WITH("\"pre_tokenizer\": {\"type\": \"Punctuation\", \"behavior\": \"Removed\"},", "a-b", 1, 2);
-    WITH("\"pre_tokenizer\": {\"type\": \"Digits\", \"individual_digits\": false},", "a12b", 1, 7,
-         2);
+    WITH("\"pre_tokenizer\": {\"type\": \"Digits\", \"individual_digits\": false},", "a12b", 1, 7, 2);
     WITH("\"pre_tokenizer\": {\"type\": \"Digits\", \"individual_digits\": true},", "a11", 1, 3, 3);
-    WITH("\"pre_tokenizer\": {\"type\": \"CharDelimiterSplit\", \"delimiter\": \"-\"},", "a-b", 1,
-         2);
+    WITH("\"pre_tokenizer\": {\"type\": \"CharDelimiterSplit\", \"delimiter\": \"-\"},", "a-b", 1, 2);
     WITH("\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"String\": \"-\"}, \"behavior\": "
          "\"Isolated\", \"invert\": false},",
          "a-b", 1, 4, 2);
@@ -132,8 +130,8 @@ static void cuts_as_the_pre_tokenizer_says(void **state)
 
 static void finds_added_tokens(void **state)
 {
-#define ADDED(flags)                                                                               \
-    "\"added_tokens\": [{\"id\": 8, \"content\": \"<x>\", \"normalized\": false" flags "}],"       \
+#define ADDED(flags)                                                                                                   \
+    "\"added_tokens\": [{\"id\": 8, \"content\": \"<x>\", \"normalized\": false" flags "}],"                           \
     "\"pre_tokenizer\": {\"type\": \"WhitespaceSplit\"},"
     (void)state;
     WITH(ADDED(""), "a<x>b", 1, 8, 2);
@@ -141,15 +139,15 @@ static void finds_added_tokens(void **state)
     WITH(ADDED(", \"single_word\": true"), "a <x> b", 1, 8, 2);
     WITH(ADDED(", \"lstrip\": true, \"rstrip\": true"), "a  <x> b", 1, 8, 2);
     /* one begins among the blanks that the one before it takes */
-    WITH(ADDED(", \"rstrip\": true}, {\"id\": 9, \"content\": \" b\", \"normalized\": false"), "<x>  b a b", 8,
-         9, 1, 9);
-    WITH(ADDED(", \"rstrip\": true}, {\"id\": 9, \"content\": \"\\n\", \"normalized\": false"), "<x>\n\n", 8,
-         9, 9);
+    WITH(ADDED(", \"rstrip\": true}, {\"id\": 9, \"content\": \" b\", \"normalized\": false"), "<x>  b a b", 8, 9, 1,
+         9);
+    WITH(ADDED(", \"rstrip\": true}, {\"id\": 9, \"content\": \"\\n\", \"normalized\": false"), "<x>\n\n", 8, 9, 9);
     /* what the one before it takes is none of its own */
-    WITH(ADDED("}, {\"id\": 9, \"content\": \"\\n\", \"normalized\": false, \"lstrip\": true, \"rstrip\": true"), "a\n\nb",
-         1, 9, 2);
+    WITH(ADDED("}, {\"id\": 9, \"content\": \"\\n\", \"normalized\": false, \"lstrip\": true, \"rstrip\": true"),
+         "a\n\nb", 1, 9, 2);
     /* their ids follow the vocabulary's, whatever the file says, in the order there, or of their numbers beside it */
-    WITH("\"added_tokens\": [{\"id\": 20, \"content\": \"x\"}, {\"id\": 3, \"content\": \"a\"}, {\"id\": 10, \"content\": "
+    WITH("\"added_tokens\": [{\"id\": 20, \"content\": \"x\"}, {\"id\": 3, \"content\": \"a\"}, {\"id\": 10, "
+         "\"content\": "
          "\"y\"}, {\"id\": 10, \"content\": \"z\"}],",
          "axyz", 1, 8, 9, 10);
     write_in("tokenizer_config.json", "{\"added_tokens_decoder\": {\"9\": {\"content\": \"y\"}, \"8\": {\"content\": "
@@ -164,9 +162,10 @@ static void leaves_out_what_is_unknown(void **state)
     struct meg_tokenizer *t;
 
     (void)state;
-    write_in("tokenizer.json",
-             "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, \"model\": {\"type\": \"BPE\", "
-             "\"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, \"merges\": [\"a b\"]}}");
+    write_in(
+        "tokenizer.json",
+        "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, \"model\": {\"type\": \"BPE\", "
+        "\"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, \"merges\": [\"a b\"]}}");
     t = open_hf(dir);
     encodes(t, "acb", (const int32_t[]){ 2 }, 1);
     meg_tokenizer_close(t);
@@ -259,26 +258,22 @@ static void puts_tokens_around_and_knows_their_parts(void **state)
     char path[TMP_PATH];
 
     (void)state;
-    write_in("tokenizer_config.json",
-             "{\"eos_token\": {\"content\": \"b\"}, \"pad_token\": \"u\"}");
+    write_in("tokenizer_config.json", "{\"eos_token\": {\"content\": \"b\"}, \"pad_token\": \"u\"}");
     write_in("special_tokens_map.json", "{\"bos_token\": \"a\", \"eos_token\": \"-\"}");
-    t = open_words(
-        "\"post_processor\": {\"type\": \"RobertaProcessing\", \"sep\": [\"b\", 2], \"cls\": "
-        "[\"a\", 1]},");
+    t = open_words("\"post_processor\": {\"type\": \"RobertaProcessing\", \"sep\": [\"b\", 2], \"cls\": "
+                   "[\"a\", 1]},");
     encodes(t, "1", (const int32_t[]){ 1, 3, 2 }, 3);
     assert_int_equal(meg_tokenizer_eod(t), 2);
     assert_int_equal(meg_tokenizer_special_ids(t)->bos, 1);
     assert_int_equal(meg_tokenizer_special_ids(t)->pad, -1); /* Megatron's class gives it from core 0.15 on */
     meg_tokenizer_close(t);
-    write_in(
-        "tokenizer_config.json",
-        "{\"tokenizer_class\": \"LlamaTokenizer\", \"eos_token\": \"b\", \"add_eos_token\": true}");
+    write_in("tokenizer_config.json",
+             "{\"tokenizer_class\": \"LlamaTokenizer\", \"eos_token\": \"b\", \"add_eos_token\": true}");
     t = open_words("");
     encodes(t, "1", (const int32_t[]){ 1, 3, 2 }, 3);
     meg_tokenizer_close(t);
     for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir,
-                 i ? "tokenizer_config.json" : "special_tokens_map.json");
+        snprintf(path, sizeof path, "%s/%s", dir, i ? "tokenizer_config.json" : "special_tokens_map.json");
         assert_int_equal(meg_remove_tree(path, &e), MEG_OK);
     }
 }
@@ -330,27 +325,22 @@ static void refuses_what_is_no_tokenizer(void **state)
     (void)state;
     refuses("{", MEG_EFORMAT, "tokenizer.json:1:");
     refuses("[]", MEG_EFORMAT, "an object is expected");
-    refuses("{\"normalizer\": {\"type\": \"Fancy\"}}", MEG_EFORMAT,
-            "normalizer: type 'Fancy' is not known here");
-    refuses("{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(a\"}}}",
-            MEG_EFORMAT, "pre_tokenizer: regular expression '(a'");
-    refuses(
-        "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [\"a b\"]}}",
-        MEG_EFORMAT, "model: merge 0 is 'a' + 'b', but there is no token 'ab'");
-    refuses(
-        "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [\"a\"]}}",
-        MEG_EFORMAT, "model: merge 0 is not two tokens");
-    refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 0}, \"merges\": []}}",
-            MEG_EFORMAT, "has id 0, which another token has");
-    refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 99999999}, \"merges\": []}}",
-            MEG_EFORMAT, "the id of 'a' must be");
-    refuses(
-        "{\"model\": {\"type\": \"BPE\", \"dropout\": 0.1, \"vocab\": {\"a\": 1}, \"merges\": []}}",
-        MEG_EFORMAT, "dropout 0.1");
-    refuses("{\"model\": {\"type\": \"Unigram\", \"unk_id\": 5, \"vocab\": [[\"a\", -1]]}}",
-            MEG_EFORMAT, "unk_id 5 is outside");
-    refuses("{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", \"b\"]]}}", MEG_EFORMAT,
-            "element 0 of vocab");
+    refuses("{\"normalizer\": {\"type\": \"Fancy\"}}", MEG_EFORMAT, "normalizer: type 'Fancy' is not known here");
+    refuses("{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(a\"}}}", MEG_EFORMAT,
+            "pre_tokenizer: regular expression '(a'");
+    refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [\"a b\"]}}", MEG_EFORMAT,
+            "model: merge 0 is 'a' + 'b', but there is no token 'ab'");
+    refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [\"a\"]}}", MEG_EFORMAT,
+            "model: merge 0 is not two tokens");
+    refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 0}, \"merges\": []}}", MEG_EFORMAT,
+            "has id 0, which another token has");
+    refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 99999999}, \"merges\": []}}", MEG_EFORMAT,
+            "the id of 'a' must be");
+    refuses("{\"model\": {\"type\": \"BPE\", \"dropout\": 0.1, \"vocab\": {\"a\": 1}, \"merges\": []}}", MEG_EFORMAT,
+            "dropout 0.1");
+    refuses("{\"model\": {\"type\": \"Unigram\", \"unk_id\": 5, \"vocab\": [[\"a\", -1]]}}", MEG_EFORMAT,
+            "unk_id 5 is outside");
+    refuses("{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", \"b\"]]}}", MEG_EFORMAT, "element 0 of vocab");
     refuses("{\"model\": {\"type\": \"WordPiece\", \"vocab\": {\"a\": 0}}}", MEG_EFORMAT,
             "unk_token '[UNK]' is not in the vocabulary");
     refuses("{\"model\": {\"type\": \"WordLevel\", \"unk_token\": \"a\", \"vocab\": {\"a\": 0}}, "
@@ -362,8 +352,8 @@ static void refuses_what_is_no_tokenizer(void **state)
             "\"single\": [{\"Sequence\": {\"id\": \"A\"}}]}, {\"type\": \"BertProcessing\", \"sep\": [\"a\", 0], "
             "\"cls\": [\"a\", 0]}]}}",
             MEG_EFORMAT, "post_processor: a BertProcessing behind a TemplateProcessing is not known here");
-    refuses("{\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"AAAA\"}}",
-            MEG_EFORMAT, "precompiled_charsmap");
+    refuses("{\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"AAAA\"}}", MEG_EFORMAT,
+            "precompiled_charsmap");
     refuses("{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": "
             "\"(?:(?:a{9999}){9999}){9999}\"}}}",
             MEG_EFORMAT, "byte 27: regular expression is too large");

@@ -50,8 +50,7 @@ static void encodes_alike(struct both *b, const char *text, int64_t n)
     struct meg_ids cut = { 0 }, whole = { 0 };
     struct meg_err e;
 
-    if (meg_tokenizer_encode(b->cut, text, n, &cut, &e) < 0 ||
-        meg_tokenizer_encode(b->whole, text, n, &whole, &e) < 0)
+    if (meg_tokenizer_encode(b->cut, text, n, &cut, &e) < 0 || meg_tokenizer_encode(b->whole, text, n, &whole, &e) < 0)
         fail_msg("%s", e.msg);
     if (cut.n != whole.n || (cut.n > 0 && memcmp(cut.v, whole.v, (size_t)cut.n * sizeof *cut.v) != 0))
         fail_msg("'%.*s' has other ids when it is cut", (int)n, text);
@@ -61,16 +60,77 @@ static void encodes_alike(struct both *b, const char *text, int64_t n)
 }
 
 /* Texts of up to 40 of these. */
-static const char *const parts[] = {
-    " ", " ", " ", "  ", "\n", "\r", "\r\n", "\t", "\v", "\x01", "the", " of", "and", "A", "e", "E", "x", "1",
-    "2026", ".", ",", "'", "-", "<", "=", "[", "]", "\xC2\xA0", "\xC2\xA8", "\xC3\xA9", "\xC3\x89", "\xCC\x81",
-    "\xCC\xA3", "\xCC\xB8", "\xCE\xA3", "\xCF\x83", "\xD8\x80", "\xDB\x9D", "\xD9\x8E", "\xD0\xB4",
-    "\xE2\x96\x81", "\xE2\x96\x81", "\xE2\x80\x8B", "\xE2\x80\x8D", "\xE2\x80\xA8", "\xE2\x80\x99",
-    "\xE3\x80\x80", "\xE3\x82\x99", "\xE3\x81\x8B", "\xE4\xB7\x80", "\xE4\xB8\x80", "\xE5\x80\x8B",
-    "\xE9\xBF\xBF", "\xEA\xB0\x80", "\xE1\x86\xA8", "\xEF\xBF\xBD", "\xEF\xB7\xBA", "\xEF\xBD\xB6",
-    "\xEF\xBE\x9E", "\xF0\x9F\x98\x80", "\xF0\x9F\x87\xA9", "\xF0\x91\x82\xBD", "<s>", "</s>", "<unk>",
-    "[MASK]", "[UNK]", "<extra_id_0>", "<|user|>", "\xE2\x96\x81<s>", "<0x41>"
-};
+static const char *const parts[] = { " ",
+                                     " ",
+                                     " ",
+                                     "  ",
+                                     "\n",
+                                     "\r",
+                                     "\r\n",
+                                     "\t",
+                                     "\v",
+                                     "\x01",
+                                     "the",
+                                     " of",
+                                     "and",
+                                     "A",
+                                     "e",
+                                     "E",
+                                     "x",
+                                     "1",
+                                     "2026",
+                                     ".",
+                                     ",",
+                                     "'",
+                                     "-",
+                                     "<",
+                                     "=",
+                                     "[",
+                                     "]",
+                                     "\xC2\xA0",
+                                     "\xC2\xA8",
+                                     "\xC3\xA9",
+                                     "\xC3\x89",
+                                     "\xCC\x81",
+                                     "\xCC\xA3",
+                                     "\xCC\xB8",
+                                     "\xCE\xA3",
+                                     "\xCF\x83",
+                                     "\xD8\x80",
+                                     "\xDB\x9D",
+                                     "\xD9\x8E",
+                                     "\xD0\xB4",
+                                     "\xE2\x96\x81",
+                                     "\xE2\x96\x81",
+                                     "\xE2\x80\x8B",
+                                     "\xE2\x80\x8D",
+                                     "\xE2\x80\xA8",
+                                     "\xE2\x80\x99",
+                                     "\xE3\x80\x80",
+                                     "\xE3\x82\x99",
+                                     "\xE3\x81\x8B",
+                                     "\xE4\xB7\x80",
+                                     "\xE4\xB8\x80",
+                                     "\xE5\x80\x8B",
+                                     "\xE9\xBF\xBF",
+                                     "\xEA\xB0\x80",
+                                     "\xE1\x86\xA8",
+                                     "\xEF\xBF\xBD",
+                                     "\xEF\xB7\xBA",
+                                     "\xEF\xBD\xB6",
+                                     "\xEF\xBE\x9E",
+                                     "\xF0\x9F\x98\x80",
+                                     "\xF0\x9F\x87\xA9",
+                                     "\xF0\x91\x82\xBD",
+                                     "<s>",
+                                     "</s>",
+                                     "<unk>",
+                                     "[MASK]",
+                                     "[UNK]",
+                                     "<extra_id_0>",
+                                     "<|user|>",
+                                     "\xE2\x96\x81<s>",
+                                     "<0x41>" };
 
 static void random_texts(struct both *b, int n)
 {
@@ -122,17 +182,17 @@ static void real_texts(struct both *b)
     }
 }
 
-#define KNOWN(id, name)                                                                            \
-    static void cut_##id(void **state)                                                             \
-    {                                                                                              \
-        char *path = tok_file(name);                                                               \
-        struct both b = open_both(path);                                                           \
-                                                                                                   \
-        (void)state;                                                                               \
-        random_texts(&b, 20000);                                                                   \
-        real_texts(&b);                                                                            \
-        close_both(&b);                                                                            \
-        free(path);                                                                                \
+#define KNOWN(id, name)                                                                                                \
+    static void cut_##id(void **state)                                                                                 \
+    {                                                                                                                  \
+        char *path = tok_file(name);                                                                                   \
+        struct both b = open_both(path);                                                                               \
+                                                                                                                       \
+        (void)state;                                                                                                   \
+        random_texts(&b, 20000);                                                                                       \
+        real_texts(&b);                                                                                                \
+        close_both(&b);                                                                                                \
+        free(path);                                                                                                    \
     }
 KNOWN(t5, "t5")
 KNOWN(llama2, "llama2")
@@ -155,10 +215,10 @@ static void write_json(const char *json)
     meg_str_free(&path);
 }
 
-#define WORDS                                                                                      \
-    "\"model\": {\"type\": \"WordLevel\", \"unk_token\": \"u\", \"vocab\": {\"u\": 0, \"a\": 1, \"the\": 2, " \
+#define WORDS                                                                                                          \
+    "\"model\": {\"type\": \"WordLevel\", \"unk_token\": \"u\", \"vocab\": {\"u\": 0, \"a\": 1, \"the\": 2, "          \
     "\"\xE2\x96\x81the\": 3, \"<\": 4, \"e\": 5, \"\xE2\x96\x81\": 6, \"\xE2\x96\x81of\": 7, \".\": 8}}"
-#define METASPACE(scheme)                                                                          \
+#define METASPACE(scheme)                                                                                              \
     "{\"type\": \"Metaspace\", \"replacement\": \"\xE2\x96\x81\", \"prepend_scheme\": \"" scheme "\"}"
 
 static void cut_files_of_our_own(void **state)

@@ -33,10 +33,14 @@ static const struct {
     const char *const *some;
     uint32_t n;
 } texts[] = {
-    { "one letter", letters, 1 },         { "random letters", letters, 26 },
-    { "blanks", blanks, 1 },              { "newlines", blanks + 1, 1 },
-    { "blanks of all kinds", blanks, 4 }, { "hyphens", (const char *const[]){ "-" }, 1 },
-    { "one emoji", emoji, 1 },            { "emoji", emoji, 6 },
+    { "one letter", letters, 1 },
+    { "random letters", letters, 26 },
+    { "blanks", blanks, 1 },
+    { "newlines", blanks + 1, 1 },
+    { "blanks of all kinds", blanks, 4 },
+    { "hyphens", (const char *const[]){ "-" }, 1 },
+    { "one emoji", emoji, 1 },
+    { "emoji", emoji, 6 },
     { "one accent", (const char *const[]){ "\xCC\x81" }, 1 },
     { "ligatures", (const char *const[]){ "\xEF\xB7\xBA" }, 1 }, /* of which NFKC makes 18 characters */
 };
@@ -91,10 +95,9 @@ static void stays_fast(const struct meg_tok_conf *c, bool is_lossless)
 
 static struct meg_tok_conf conf_of(const char *type)
 {
-    return (struct meg_tok_conf){ .type = type,
-                                  .vocab_extra_ids = MEG_UNSET,
-                                  .vocab_size = MEG_UNSET,
-                                  .tiktoken_num_special_tokens = 1000 };
+    return (struct meg_tok_conf){
+        .type = type, .vocab_extra_ids = MEG_UNSET, .vocab_size = MEG_UNSET, .tiktoken_num_special_tokens = 1000
+    };
 }
 
 static void made_up_sentencepiece_models(void **state)
@@ -121,11 +124,11 @@ static void real_model(const char *type, const char *name, bool is_lossless)
     free(file);
 }
 
-#define MODEL(id, type, name, is_lossless)                                                         \
-    static void id(void **state)                                                                   \
-    {                                                                                              \
-        (void)state;                                                                               \
-        real_model(type, name, is_lossless);                                                       \
+#define MODEL(id, type, name, is_lossless)                                                                             \
+    static void id(void **state)                                                                                       \
+    {                                                                                                                  \
+        (void)state;                                                                                                   \
+        real_model(type, name, is_lossless);                                                                           \
     }
 MODEL(hf_gpt2, "HuggingFaceTokenizer", "gpt2", true)
 MODEL(hf_llama3, "HuggingFaceTokenizer", "llama3", false) /* <|begin_of_text|> */

@@ -47,7 +47,8 @@ static int open_as(struct meg_tokenizer **t, json_t *options, const char *releas
     int r;
 
     meg_opt_defaults(groups);
-    json_object_foreach(options, name, value) {
+    json_object_foreach(options, name, value)
+    {
         if (json_is_integer(value))
             meg_str_printf(&text, "%s = %lld\n", name, (long long)json_integer_value(value));
         else
@@ -93,7 +94,8 @@ static void same_tokenizer(json_t *want, const char *release, const char *name)
         meg_tokenizer_vocab_size(t) != json_integer_value(json_object_get(want, "vocab_size")))
         fail_msg("%s of %s: end %d, padding %d, size %lld", type, name, meg_tokenizer_eod(t),
                  meg_tokenizer_special_ids(t)->pad, (long long)meg_tokenizer_vocab_size(t));
-    json_array_foreach(json_object_get(want, "lines"), i, line) {
+    json_array_foreach(json_object_get(want, "lines"), i, line)
+    {
         same_ids(t, line, type, name);
         same_ids(share, line, type, name);
     }
@@ -108,8 +110,10 @@ static void tokenizers_equal_each_release(void **state)
     size_t i, k, cases = 0;
 
     (void)state;
-    json_array_foreach(all, i, want) {
-        json_array_foreach(json_object_get(want, "releases"), k, release) {
+    json_array_foreach(all, i, want)
+    {
+        json_array_foreach(json_object_get(want, "releases"), k, release)
+        {
             const char *name = json_string_value(release);
 
             same_tokenizer(want, name, name);
@@ -126,8 +130,9 @@ static void describe_dataset(struct meg_str *out, const struct meg_tokenizer *t,
 {
     struct meg_split_matrix split;
     struct meg_err e;
-    const struct meg_cache_key id = { "GPTDataset", path, wanted, "train", 1234, 8, "80,15,5", &split,
-                                          meg_tokenizer_description(t), NULL };
+    const struct meg_cache_key id = {
+        "GPTDataset", path, wanted, "train", 1234, 8, "80,15,5", &split, meg_tokenizer_description(t), NULL
+    };
 
     memset(&split, 0, sizeof split);
     assert_int_equal(meg_split_parse(&split, "80,15,5", &e), 0);
@@ -147,7 +152,7 @@ static void describe_blend(struct meg_str *out, const struct meg_tokenizer *t, c
     text[0] = member[0].s;
     text[1] = member[1].s;
     meg_cache_key_add_blend(out, text, 2, "train", weight, NULL, 68,
-                       meg_megatron_release_find(release)->renormalizes ? &renormalize : NULL);
+                            meg_megatron_release_find(release)->renormalizes ? &renormalize : NULL);
     meg_str_free(&member[0]);
     meg_str_free(&member[1]);
 }
@@ -168,8 +173,10 @@ static void index_caches_have_the_names_of_each_release(void **state)
     size_t i, k, cases = 0;
 
     (void)state;
-    json_array_foreach(all, i, want) {
-        json_array_foreach(json_object_get(want, "releases"), k, release) {
+    json_array_foreach(all, i, want)
+    {
+        json_array_foreach(json_object_get(want, "releases"), k, release)
+        {
             json_t *options = json_object_get(want, "options");
             const char *type = str(options, "tokenizer-type"), *name = json_string_value(release);
             struct meg_tokenizer *t;
@@ -231,8 +238,10 @@ static void blends_ask_as_much_as_each_release(void **state)
     size_t i, k, cases = 0;
 
     (void)state;
-    json_array_foreach(all, i, want) {
-        json_array_foreach(json_object_get(want, "releases"), k, release) {
+    json_array_foreach(all, i, want)
+    {
+        json_array_foreach(json_object_get(want, "releases"), k, release)
+        {
             same_sizes(want, json_string_value(release));
             cases++;
         }
@@ -256,14 +265,18 @@ static void refuses(const char *options, const char *release, const char *messag
 static void refuses_what_a_release_has_not(void **state)
 {
     (void)state;
-    refuses("{\"tokenizer-type\": \"BertWordPieceLowerCase\", \"vocab-file\": \"none\"}", "0.15",
-            "BertWordPieceLowerCase: --megatron-release 0.15 splits words otherwise; 0.14 is the last that is followed");
-    refuses("{\"tokenizer-type\": \"SentencePieceTokenizer\", \"tokenizer-model\": \"" FOLDER "spm.model\", "
-            "\"vocab-extra-ids\": 2}", "0.15",
-            "--vocab-extra-ids: from --megatron-release 0.15 on SentencePieceTokenizer has only the tokens of its model");
+    refuses(
+        "{\"tokenizer-type\": \"BertWordPieceLowerCase\", \"vocab-file\": \"none\"}", "0.15",
+        "BertWordPieceLowerCase: --megatron-release 0.15 splits words otherwise; 0.14 is the last that is followed");
+    refuses(
+        "{\"tokenizer-type\": \"SentencePieceTokenizer\", \"tokenizer-model\": \"" FOLDER "spm.model\", "
+        "\"vocab-extra-ids\": 2}",
+        "0.15",
+        "--vocab-extra-ids: from --megatron-release 0.15 on SentencePieceTokenizer has only the tokens of its model");
     refuses("{\"tokenizer-type\": \"TikTokenizer\", \"tokenizer-model\": \"" FOLDER "tik.json\", "
             "\"vocab-size\": 311, \"tiktoken-num-special-tokens\": 12, "
-            "\"tiktoken-special-tokens\": \"<unk> <s> </s>\"}", "0.15", "--tiktoken-special-tokens lacks <mask>");
+            "\"tiktoken-special-tokens\": \"<unk> <s> </s>\"}",
+            "0.15", "--tiktoken-special-tokens lacks <mask>");
 }
 
 int main(void)

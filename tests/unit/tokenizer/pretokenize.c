@@ -56,12 +56,11 @@ static void same_as_pcre2(const char *text, int64_t n)
         want.n = 0;
         if (meg_regex_find_all(regex[split], s, n, &want, &e) < 0)
             fail_msg("%s", e.msg);
-        for (meg_pretokens_split(&pieces, (enum meg_pretok)split, s, n);
-             meg_pretokens_next(&pieces, &piece, &len); i++) {
+        for (meg_pretokens_split(&pieces, (enum meg_pretok)split, s, n); meg_pretokens_next(&pieces, &piece, &len);
+             i++) {
             if (i == want.n || piece != want.v[i].s || len != want.v[i].n)
-                fail_msg("pattern %d, piece %lld: %lld bytes, not %lld, of: %.*s", split,
-                         (long long)i, (long long)len, i < want.n ? (long long)want.v[i].n : -1LL,
-                         (int)n, s);
+                fail_msg("pattern %d, piece %lld: %lld bytes, not %lld, of: %.*s", split, (long long)i, (long long)len,
+                         i < want.n ? (long long)want.v[i].n : -1LL, (int)n, s);
         }
         assert_int_equal(i, want.n);
     }

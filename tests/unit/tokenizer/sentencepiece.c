@@ -88,8 +88,7 @@ static int for_each_golden(const char *folder, const char *name, struct meg_toke
 {
     char path[4096];
 
-    snprintf(path, sizeof path, "%s/golden/tokenizers/%s%s.jsonl", getenv("MEG_SHARED"), folder,
-             name);
+    snprintf(path, sizeof path, "%s/golden/tokenizers/%s%s.jsonl", getenv("MEG_SHARED"), folder, name);
     return for_each_line(path, t, fn);
 }
 
@@ -104,8 +103,8 @@ static void check_encode(struct meg_tokenizer *t, const json_t *text, const json
     assert_int_equal(meg_tokenizer_encode(t, exact, (int64_t)n, &got, &e), MEG_OK);
     for (int64_t i = 0; i < got.n && i < (int64_t)json_array_size(ids); i++) {
         if (got.v[i] != json_integer_value(json_array_get(ids, (size_t)i)))
-            fail_msg("'%s': id %lld is %d, want %lld", json_string_value(text), (long long)i,
-                     got.v[i], (long long)json_integer_value(json_array_get(ids, (size_t)i)));
+            fail_msg("'%s': id %lld is %d, want %lld", json_string_value(text), (long long)i, got.v[i],
+                     (long long)json_integer_value(json_array_get(ids, (size_t)i)));
     }
     assert_int_equal(got.n, json_array_size(ids));
     free(exact);
@@ -289,8 +288,7 @@ static void rounding_is_not_remembered(void **state)
     meg_str_add(&text, "xy", 2);
     for (size_t k = 0; k < 4; k++) { /* the sum is about -1600000, where floats are 1/8 apart */
         ids.n = alone.n = 0;
-        assert_int_equal(
-            meg_tokenizer_encode(t, text.s + k * 2, (int64_t)(text.n - k * 2), &ids, &e), MEG_OK);
+        assert_int_equal(meg_tokenizer_encode(t, text.s + k * 2, (int64_t)(text.n - k * 2), &ids, &e), MEG_OK);
         differs += ids.v[ids.n - 1] == 4;
         assert_int_equal(meg_tokenizer_encode(t, "xy", 2, &alone, &e), MEG_OK);
         assert_int_equal(alone.n, 3);
@@ -333,16 +331,13 @@ static void refuses_what_is_no_message(void **state)
         { "\x0A\x05"
           "abc",
           5, ", byte 1: a value of 5 bytes, but its message has 3 left" },
-        { "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", 11,
-          ", byte 1: a number longer than 64 bits" },
-        { "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", 11,
-          "a value of 18446744073709551615 bytes" },
+        { "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", 11, ", byte 1: a number longer than 64 bits" },
+        { "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", 11, "a value of 18446744073709551615 bytes" },
         { "\x0B", 1, ", byte 0: field 1 has wire type 3" },
         { "\x02\x00", 2, ", byte 0: there is no field 0" },
         { "\x08\x01", 2, "a part of the model has wire type 0, expected is 2" },
         { "\x0A\x02\x08\x01", 4, ", byte 2: the text of a piece has wire type 0, expected is 2" },
-        { "\x0A\x04\x15\x00\x00\x00", 6,
-          ", byte 3: a value of 4 bytes, but its message has 3 left" },
+        { "\x0A\x04\x15\x00\x00\x00", 6, ", byte 3: a value of 4 bytes, but its message has 3 left" },
         { "\x0A\x03\x0A\x01\xFF", 5, ", byte 4: the text of a piece is not UTF-8" },
         { "\x0A\x03\x0A\x01\x00", 5, "the text of a piece holds a zero byte" },
         { "\x0A\x00", 2, "piece 0 has 0 bytes" },
@@ -356,8 +351,7 @@ static void refuses_what_is_no_message(void **state)
           "a\x15\x00\x00\x80\x7F",
           10, "piece 0 has score inf" },
         { "\x12\x02\x18\x03", 4, ", byte 2: a model of type 3 (words)" },
-        { "\x1A\x06\x12\x04\x04\x00\x00\x00", 8,
-          "in the character map that begins here, byte 0: a trie of 4" },
+        { "\x1A\x06\x12\x04\x04\x00\x00\x00", 8, "in the character map that begins here, byte 0: a trie of 4" },
     };
 
     (void)state;
@@ -489,9 +483,7 @@ static void special_tokens_of_megatron(void **state)
 
 static void llama2_needs_a_beginning(void **state)
 {
-    struct meg_tok_conf c = { .type = "Llama2Tokenizer",
-                              .vocab_extra_ids = MEG_UNSET,
-                              .vocab_size = MEG_UNSET };
+    struct meg_tok_conf c = { .type = "Llama2Tokenizer", .vocab_extra_ids = MEG_UNSET, .vocab_size = MEG_UNSET };
     struct meg_str m = { 0 };
     struct meg_tokenizer *t = NULL;
     struct meg_ids ids = { 0 };

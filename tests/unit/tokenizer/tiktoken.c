@@ -44,10 +44,9 @@ static void equals_megatron(void **state)
 static void equals_tiktoken_on_llama3(void **state)
 {
     char *file = tok_file("llama3/tokenizer.model");
-    const struct meg_tok_conf c = { .type = "TikTokenizer",
-                                    .tokenizer_model = file,
-                                    .vocab_size = MEG_UNSET,
-                                    .tiktoken_num_special_tokens = 1000 };
+    const struct meg_tok_conf c = {
+        .type = "TikTokenizer", .tokenizer_model = file, .vocab_size = MEG_UNSET, .tiktoken_num_special_tokens = 1000
+    };
     struct meg_tokenizer *t = open_tik(&c);
     struct meg_str text = { 0 };
     struct meg_err e;
@@ -56,10 +55,8 @@ static void equals_tiktoken_on_llama3(void **state)
     assert_int_equal(meg_tokenizer_vocab_size(t), 128256);
     assert_int_equal(meg_tokenizer_special_ids(t)->bos, 128000);
     assert_int_equal(meg_tokenizer_eod(t), 128001);
-    assert_int_equal(
-        meg_tokenizer_decode(t, (const int32_t[]){ 128009, 128010, 128255 }, 3, &text, &e), 0);
-    assert_string_equal(text.s,
-                        "<|eot_id|><|reserved_special_token_5|><|reserved_special_token_250|>");
+    assert_int_equal(meg_tokenizer_decode(t, (const int32_t[]){ 128009, 128010, 128255 }, 3, &text, &e), 0);
+    assert_string_equal(text.s, "<|eot_id|><|reserved_special_token_5|><|reserved_special_token_250|>");
     tok_both_golden(t, "tiktoken-llama3");
     meg_str_free(&text);
     meg_tokenizer_close(t);
@@ -69,10 +66,9 @@ static void equals_tiktoken_on_llama3(void **state)
 static void equals_tiktoken_on_cl100k(void **state)
 {
     char *file = tok_file("cl100k/cl100k_base.tiktoken.gz");
-    struct meg_tok_conf c = { .type = "TikTokenizer",
-                              .tokenizer_model = path,
-                              .vocab_size = MEG_UNSET,
-                              .tiktoken_num_special_tokens = 1000 };
+    struct meg_tok_conf c = {
+        .type = "TikTokenizer", .tokenizer_model = path, .vocab_size = MEG_UNSET, .tiktoken_num_special_tokens = 1000
+    };
     struct meg_str command = { 0 };
     struct meg_tokenizer *t;
 
@@ -99,8 +95,7 @@ static void write_file(bool is_json, const char *rest)
         char b[5] = { digit[i >> 2], digit[(i & 3) << 4], '=', '=', 0 };
 
         if (is_json)
-            meg_str_printf(&s, "%s{\"rank\": %d, \"token_bytes\": \"%s\", \"token_str\": null}",
-                           i ? "," : "[", i, b);
+            meg_str_printf(&s, "%s{\"rank\": %d, \"token_bytes\": \"%s\", \"token_str\": null}", i ? "," : "[", i, b);
         else
             meg_str_printf(&s, "%s %d\n", b, i);
     }
@@ -121,10 +116,9 @@ static void refuses(const struct meg_tok_conf *c, int code, const char *message)
 
 static void refuses_what_is_no_vocabulary(void **state)
 {
-    struct meg_tok_conf c = { .type = "TikTokenizer",
-                              .tokenizer_model = path,
-                              .vocab_size = MEG_UNSET,
-                              .tiktoken_num_special_tokens = 3 };
+    struct meg_tok_conf c = {
+        .type = "TikTokenizer", .tokenizer_model = path, .vocab_size = MEG_UNSET, .tiktoken_num_special_tokens = 3
+    };
     static const char *twice[] = { "<unk>", "<s>", "<s>" }, *lacking[] = { "<unk>", "<s>" };
     static const char *empty[] = { "<unk>", "<s>", "" };
     struct meg_str long_token = { 0 };

@@ -7,9 +7,7 @@
 #include <cmocka.h>
 #include "train/report.h"
 
-static const struct tm when = {
-    .tm_year = 125, .tm_mon = 0, .tm_mday = 9, .tm_hour = 7, .tm_min = 5, .tm_sec = 3
-};
+static const struct tm when = { .tm_year = 125, .tm_mon = 0, .tm_mday = 9, .tm_hour = 7, .tm_min = 5, .tm_sec = 3 };
 
 static struct meg_train_stats plain(void)
 {
@@ -38,12 +36,10 @@ static void line(void **state)
 
     (void)state;
     meg_training_log_line(&s, &v, false, &when);
-    assert_string_equal(
-        s.s,
-        " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
-        " elapsed time per iteration (ms): 123.4 | learning rate: 1.500000E-04 |"
-        " global batch size:    32 | lm loss: 5.432100E+00 | loss scale: 1.0 | grad norm: 1.234 |"
-        " number of skipped iterations:   0 | number of nan iterations:   0 |\n");
+    assert_string_equal(s.s, " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
+                             " elapsed time per iteration (ms): 123.4 | learning rate: 1.500000E-04 |"
+                             " global batch size:    32 | lm loss: 5.432100E+00 | loss scale: 1.0 | grad norm: 1.234 |"
+                             " number of skipped iterations:   0 | number of nan iterations:   0 |\n");
     meg_str_free(&s);
 }
 
@@ -59,15 +55,13 @@ static void every_field(void **state)
     v.params_norm = 9.5;
     v.num_nan_iterations = 1;
     meg_training_log_line(&s, &v, true, &when);
-    assert_string_equal(
-        s.s,
-        " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
-        " skipped samples:            2 | elapsed time per iteration (ms): 123.4 |"
-        " throughput per GPU (TFLOP/s/GPU): 36.5 | learning rate: 1.500000E-04 |"
-        " decoupled learning rate: 3.000000E-05 | global batch size:    32 |"
-        " lm loss: 5.432100E+00 | loss scale: 1.0 | grad norm: 1.234 | num zeros: 7 |"
-        " params norm: 9.500 | number of skipped iterations:   0 |"
-        " number of nan iterations:   1 |\n");
+    assert_string_equal(s.s, " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
+                             " skipped samples:            2 | elapsed time per iteration (ms): 123.4 |"
+                             " throughput per GPU (TFLOP/s/GPU): 36.5 | learning rate: 1.500000E-04 |"
+                             " decoupled learning rate: 3.000000E-05 | global batch size:    32 |"
+                             " lm loss: 5.432100E+00 | loss scale: 1.0 | grad norm: 1.234 | num zeros: 7 |"
+                             " params norm: 9.500 | number of skipped iterations:   0 |"
+                             " number of nan iterations:   1 |\n");
     meg_str_free(&s);
 }
 
@@ -79,12 +73,10 @@ static void no_loss_and_no_norm(void **state)
     (void)state;
     v.lm_loss = v.grad_norm = NAN;
     meg_training_log_line(&s, &v, false, &when);
-    assert_string_equal(
-        s.s,
-        " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
-        " elapsed time per iteration (ms): 123.4 | learning rate: 1.500000E-04 |"
-        " global batch size:    32 | loss scale: 1.0 |"
-        " number of skipped iterations:   0 | number of nan iterations:   0 |\n");
+    assert_string_equal(s.s, " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
+                             " elapsed time per iteration (ms): 123.4 | learning rate: 1.500000E-04 |"
+                             " global batch size:    32 | loss scale: 1.0 |"
+                             " number of skipped iterations:   0 | number of nan iterations:   0 |\n");
     meg_str_free(&s);
 }
 
@@ -94,13 +86,12 @@ static void evaluation(void **state)
 
     (void)state;
     meg_training_log_evaluation(&s, "iteration 100", 2.0);
-    assert_string_equal(s.s,
-                        "--------------------------------------------------------------------------"
-                        "---------------------\n"
-                        " validation loss at iteration 100 | lm loss value: 2.000000E+00 | lm loss "
-                        "PPL: 7.389056E+00 | \n"
-                        "--------------------------------------------------------------------------"
-                        "---------------------\n");
+    assert_string_equal(s.s, "--------------------------------------------------------------------------"
+                             "---------------------\n"
+                             " validation loss at iteration 100 | lm loss value: 2.000000E+00 | lm loss "
+                             "PPL: 7.389056E+00 | \n"
+                             "--------------------------------------------------------------------------"
+                             "---------------------\n");
     meg_str_free(&s);
     assert_true(meg_perplexity(30) == exp(20));
     assert_true(isnan(meg_perplexity(NAN)));

@@ -57,15 +57,14 @@ static void lines(void **state)
     assert_int_equal(meg_metrics_interval(m, &v, NULL), 0);
     assert_int_equal(meg_metrics_evaluation(m, "valid", true, 5, 40, 0, NULL), 0);
     meg_metrics_close(m);
-    content_is(
-        "{\"iteration\":5,\"consumed_samples\":40,\"skipped_samples\":0,\"global_batch_size\":8,"
-        "\"lm_loss\":2.5,"
-        "\"learning_rate\":0.0001,\"loss_scale\":1,\"grad_norm\":null,\"skipped_iterations\":0,"
-        "\"nan_iterations\":0,\"iteration_ms\":2,\"tokens_per_s\":1000,\"flops_per_iteration\":3e+"
-        "09,"
-        "\"tflops_per_s\":1.5}\n"
-        "{\"iteration\":5,\"consumed_samples\":40,\"split\":\"valid\",\"after_training\":true,\"lm_"
-        "loss\":0,\"ppl\":1}\n");
+    content_is("{\"iteration\":5,\"consumed_samples\":40,\"skipped_samples\":0,\"global_batch_size\":8,"
+               "\"lm_loss\":2.5,"
+               "\"learning_rate\":0.0001,\"loss_scale\":1,\"grad_norm\":null,\"skipped_iterations\":0,"
+               "\"nan_iterations\":0,\"iteration_ms\":2,\"tokens_per_s\":1000,\"flops_per_iteration\":3e+"
+               "09,"
+               "\"tflops_per_s\":1.5}\n"
+               "{\"iteration\":5,\"consumed_samples\":40,\"split\":\"valid\",\"after_training\":true,\"lm_"
+               "loss\":0,\"ppl\":1}\n");
 }
 
 static void resumed(void **state)

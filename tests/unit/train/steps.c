@@ -30,8 +30,7 @@ static struct meg_st *open_st(const char *name)
     char path[4096];
     struct meg_st *st = NULL;
 
-    snprintf(path, sizeof path, "%s/golden/models/gpt2-tiny/%s.safetensors", getenv("MEG_SHARED"),
-             name);
+    snprintf(path, sizeof path, "%s/golden/models/gpt2-tiny/%s.safetensors", getenv("MEG_SHARED"), name);
     assert_int_equal(meg_st_open(&st, path, NULL), 0);
     return st;
 }
@@ -179,8 +178,7 @@ static void five_steps(void **state)
     for (int i = 0; i < B; i++)
         for (int j = 0; j < S; j++) {
             memcpy(&mask[j * B + i],
-                   (const char *)meg_st_find(in, "loss_mask")->data +
-                       sizeof(float) * (size_t)(i * S + j),
+                   (const char *)meg_st_find(in, "loss_mask")->data + sizeof(float) * (size_t)(i * S + j),
                    sizeof(float));
             den += mask[j * B + i];
         }
@@ -191,13 +189,11 @@ static void five_steps(void **state)
 
     for (size_t step = 0; step <= 5; step++) {
         double loss = meg_gpt_forward_backward(g, &x, 1 / den) / den, norm = meg_optim_grad_norm(o, 1);
-        near("loss", loss,
-             json_number_value(json_array_get(json_object_get(want, "loss_before_step_f64"), step)),
+        near("loss", loss, json_number_value(json_array_get(json_object_get(want, "loss_before_step_f64"), step)),
              1e-6);
         if (step == 5)
             break;
-        near("norm", norm,
-             json_number_value(json_array_get(json_object_get(want, "grad_norm_f64"), step)), 1e-5);
+        near("norm", norm, json_number_value(json_array_get(json_object_get(want, "grad_norm_f64"), step)), 1e-5);
         meg_optim_update(o, &rates, norm);
     }
     check_weights(g, key_squares, json_object_get(want, "after_5_steps"));

@@ -37,8 +37,7 @@ static void copy(char *to, size_t cap, const unsigned char *p, uint64_t n)
 }
 
 /* Read the fields of a message; path is the numbers of the messages around it, in decimal digits. */
-static void read_message(struct event *ev, int path, const unsigned char *p,
-                         const unsigned char *end)
+static void read_message(struct event *ev, int path, const unsigned char *p, const unsigned char *end)
 {
     while (p < end) {
         uint64_t key = varint(&p), n;
@@ -77,8 +76,7 @@ static void read_message(struct event *ev, int path, const unsigned char *p,
             memcpy(&ev->value, p, 4);
             p += 4;
             break;
-        default:
-            fail_msg("wire type %d", (int)(key & 7));
+        default: fail_msg("wire type %d", (int)(key & 7));
         }
     }
     assert_ptr_equal(p, end);
@@ -133,10 +131,8 @@ static void checksums(void **state)
     for (int i = 0; i < 32; i++)
         up[i] = (unsigned char)i;
     /* CRC-32C of RFC 3720 appendix B.4 (0x8a9136aa, 0x46dd794e), then masked */
-    assert_int_equal(meg_tensorboard_crc(zeros, 32),
-                     (uint32_t)((0x8a9136aau >> 15 | 0x8a9136aau << 17) + 0xa282ead8u));
-    assert_int_equal(meg_tensorboard_crc(up, 32),
-                     (uint32_t)((0x46dd794eu >> 15 | 0x46dd794eu << 17) + 0xa282ead8u));
+    assert_int_equal(meg_tensorboard_crc(zeros, 32), (uint32_t)((0x8a9136aau >> 15 | 0x8a9136aau << 17) + 0xa282ead8u));
+    assert_int_equal(meg_tensorboard_crc(up, 32), (uint32_t)((0x46dd794eu >> 15 | 0x46dd794eu << 17) + 0xa282ead8u));
 }
 
 static void written_and_read(void **state)
@@ -178,7 +174,10 @@ static size_t size_of(const char *path)
 /* Write a file as another program would: the version, and a scalar called a of step 9. */
 static void write_foreign(const char *path)
 {
-    static const unsigned char version[] = "\x1a\x0d" "brain.Event:2", scalar[] = "\x10\x09\x2a\x05\x0a\x03\x0a\x01" "a";
+    static const unsigned char version[] = "\x1a\x0d"
+                                           "brain.Event:2",
+                               scalar[] = "\x10\x09\x2a\x05\x0a\x03\x0a\x01"
+                                          "a";
     struct meg_str s = { 0 };
 
     for (int i = 0; i < 2; i++) {
@@ -252,8 +251,7 @@ static void a_resumed_run_removes_what_it_writes_again(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(checksums),
-                                        cmocka_unit_test(written_and_read),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(checksums), cmocka_unit_test(written_and_read),
                                         cmocka_unit_test(a_resumed_run_removes_what_it_writes_again) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

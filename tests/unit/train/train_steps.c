@@ -26,21 +26,50 @@ static const struct run {
 } runs[] = {
     { "AdamW with a warm-up",
       "--lr 1e-2 --lr-warmup-iters 2 --lr-warmup-init 1e-3 --decoupled-lr 3e-2 --weight-decay 0.5 --adam-eps 1e-4",
-      false, false, 0.9, 0.999, 1e-4, 0, 1.0, 0.1, 0.1,
-      { 1e-3, 5.5e-3, 1e-2 }, { 1e-3, 15.5e-3, 3e-2 }, { 0.5, 0.5, 0.5 } },
+      false,
+      false,
+      0.9,
+      0.999,
+      1e-4,
+      0,
+      1.0,
+      0.1,
+      0.1,
+      { 1e-3, 5.5e-3, 1e-2 },
+      { 1e-3, 15.5e-3, 3e-2 },
+      { 0.5, 0.5, 0.5 } },
     { "momentum SGD with a growing weight decay",
       "--optimizer sgd --sgd-momentum 0.5 --lr 0.1 --min-lr 0.02 --decoupled-lr 0.2 --decoupled-min-lr 0.05 "
       "--lr-warmup-fraction 0.2 --lr-warmup-init 0.01 --weight-decay-incr-style linear --start-weight-decay 0.1 "
       "--end-weight-decay 0.7 --clip-grad 0.3",
-      true, false, 0, 0, 0, 0.5, 0.3, 0.1, 0.1,
+      true,
+      false,
+      0,
+      0,
+      0,
+      0.5,
+      0.3,
+      0.1,
+      0.1,
       { 0.01, 0.02 + 0.08 * 20 / 24, 0.02 + 0.08 * 10 / 24 },
-      { 0.01, 0.05 + 0.15 * 20 / 24, 0.05 + 0.15 * 10 / 24 }, { 0.1, 0.3, 0.5 } },
+      { 0.01, 0.05 + 0.15 * 20 / 24, 0.05 + 0.15 * 10 / 24 },
+      { 0.1, 0.3, 0.5 } },
     { "other averages, dropouts and initial weights",
       "--lr 2e-2 --lr-decay-style constant --adam-beta1 0.5 --adam-beta2 0.8 --adam-eps 1e-3 "
       "--init-method-xavier-uniform --weight-decay-incr-style cosine --start-weight-decay 0 --end-weight-decay 0.8 "
       "--clip-grad 0 --hidden-dropout 0.3 --attention-dropout 0.2",
-      false, true, 0.5, 0.8, 1e-3, 0, INFINITY, 0.3, 0.2,
-      { 2e-2, 2e-2, 2e-2 }, { 2e-2, 2e-2, 2e-2 }, { 0, 0.2, 0.6 } },
+      false,
+      true,
+      0.5,
+      0.8,
+      1e-3,
+      0,
+      INFINITY,
+      0.3,
+      0.2,
+      { 2e-2, 2e-2, 2e-2 },
+      { 2e-2, 2e-2, 2e-2 },
+      { 0, 0.2, 0.6 } },
 };
 
 /* ---- the run itself ---- */
@@ -164,8 +193,8 @@ static void begin(struct twin *t, const struct run *r)
         t->tokens[i] = period[i / BATCH];
         t->labels[i] = period[(i / BATCH + 1) % S];
     }
-    t->x = (struct meg_gpt_batch){ .s = S, .b = BATCH, .tokens = t->tokens, .labels = t->labels,
-                                   .position = t->position };
+    t->x =
+        (struct meg_gpt_batch){ .s = S, .b = BATCH, .tokens = t->tokens, .labels = t->labels, .position = t->position };
     t->ref = (struct ref_gpt){ &t->conf, &t->params, t->w, 99, &t->x };
 }
 

@@ -35,10 +35,9 @@ static void same_as_utf8proc(const char *text, int64_t n)
         utf8proc_uint8_t *want;
         struct meg_str got = { 0 };
         struct meg_err e;
-        utf8proc_ssize_t nwant =
-            utf8proc_map((const utf8proc_uint8_t *)text, n, &want,
-                         UTF8PROC_STABLE | (k & 1 ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
-                             (k & 2 ? UTF8PROC_COMPAT : 0));
+        utf8proc_ssize_t nwant = utf8proc_map((const utf8proc_uint8_t *)text, n, &want,
+                                              UTF8PROC_STABLE | (k & 1 ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+                                                  (k & 2 ? UTF8PROC_COMPAT : 0));
 
         assert_int_equal(meg_normal_form_add(&forms[k], text, n, MOST, &got, &e), MEG_OK);
         assert_int_equal(got.n, nwant);
@@ -77,12 +76,11 @@ static uint64_t lcg(uint64_t *x)
 
 static void random_texts(void **state)
 {
-    static const int32_t some[] = { 'a',    'b',     'E',     ' ',     0xE9,    0x1EC7,  0x301,
-                                    0x302,  0x323,   0x327,   0x345,   0x915,   0x93C,   0x958,
-                                    0x9C7,  0x9BE,   0xDD9,   0xDCF,   0xDCA,   0x1100,  0x1161,
-                                    0x11A8, 0xAC00,  0xAC01,  0x4E2D,  0xF900,  0x3C9,   0x2126,
-                                    0xFB01, 0x1D15E, 0x11099, 0x110BA, 0x1F600, 0x2F800, 0x20000,
-                                    0xFF76, 0xFF9E,  0x3A9 };
+    static const int32_t some[] = { 'a',     'b',     'E',     ' ',    0xE9,   0x1EC7,  0x301,   0x302,
+                                    0x323,   0x327,   0x345,   0x915,  0x93C,  0x958,   0x9C7,   0x9BE,
+                                    0xDD9,   0xDCF,   0xDCA,   0x1100, 0x1161, 0x11A8,  0xAC00,  0xAC01,
+                                    0x4E2D,  0xF900,  0x3C9,   0x2126, 0xFB01, 0x1D15E, 0x11099, 0x110BA,
+                                    0x1F600, 0x2F800, 0x20000, 0xFF76, 0xFF9E, 0x3A9 };
     uint64_t x = 1;
 
     (void)state;
@@ -94,8 +92,8 @@ static void random_texts(void **state)
         while (n < want) {
             int64_t times = lcg(&x) % 8 ? 1 : 40;
 
-            for (int32_t cp = some[(first + lcg(&x) % few) % (sizeof some / sizeof *some)];
-                 times > 0 && n < want; times--)
+            for (int32_t cp = some[(first + lcg(&x) % few) % (sizeof some / sizeof *some)]; times > 0 && n < want;
+                 times--)
                 n += meg_utf8_encode(text + n, cp);
         }
         same_as_utf8proc(text, n);
@@ -123,9 +121,9 @@ static void marks_at_the_end_of_a_block(void **state)
 /* Stretches longer than what is looked at together: three characters again and again, and at random. */
 static void long_texts(void **state)
 {
-    static const int32_t what[][3] = { { 0xAC01, 0xAC00, 0x11A8 },   { 0xFB2C, 0x1D160, 0xFB2C },
-                                       { 'e', 0x301, 0x323 },        { 0x1100, 0x1161, 0x11A8 },
-                                       { 0x344, 0x301, 0x323 },      { 0x2F800, 0x20000, 0x2F801 },
+    static const int32_t what[][3] = { { 0xAC01, 0xAC00, 0x11A8 }, { 0xFB2C, 0x1D160, 0xFB2C },
+                                       { 'e', 0x301, 0x323 },      { 0x1100, 0x1161, 0x11A8 },
+                                       { 0x344, 0x301, 0x323 },    { 0x2F800, 0x20000, 0x2F801 },
                                        { 0xE9, 0x9C7, 0x9BE } };
     enum { NBYTES = 20000 };
     char *text = malloc(NBYTES + 4);

@@ -81,30 +81,28 @@ static uint64_t lcg(uint64_t *x)
 /* 64 bytes at a time and character by character, the same is found: parts of characters in any order. */
 static void blocks_find_what_steps_find(void **state)
 {
-    static const char *const parts[] = {
-        "a",
-        "plain text that is longer than a block of thirty-two bytes is",
-        "\xC3\xA9",
-        "\xE4\xB8\xAD",
-        "\xF0\x9F\x98\x80",
-        "\xE0\xA0\x80",
-        "\xED\x9F\xBF",
-        "\xF4\x8F\xBF\xBF",
-        "\xF0\x90\x80\x80",
-        "\xC2\x80",
-        "\xEF\xBF\xBD",
-        "\xED\xA0\x80",
-        "\xE0\x9F\xBF",
-        "\xF0\x8F\xBF\xBF",
-        "\xF4\x90\x80\x80",
-        "\xC1\xBF",
-        "\xF5\x80\x80\x80",
-        "\x80",
-        "\xC3",
-        "\xE4\xB8",
-        "\xF0\x9F\x98",
-        "\xFF"
-    };
+    static const char *const parts[] = { "a",
+                                         "plain text that is longer than a block of thirty-two bytes is",
+                                         "\xC3\xA9",
+                                         "\xE4\xB8\xAD",
+                                         "\xF0\x9F\x98\x80",
+                                         "\xE0\xA0\x80",
+                                         "\xED\x9F\xBF",
+                                         "\xF4\x8F\xBF\xBF",
+                                         "\xF0\x90\x80\x80",
+                                         "\xC2\x80",
+                                         "\xEF\xBF\xBD",
+                                         "\xED\xA0\x80",
+                                         "\xE0\x9F\xBF",
+                                         "\xF0\x8F\xBF\xBF",
+                                         "\xF4\x90\x80\x80",
+                                         "\xC1\xBF",
+                                         "\xF5\x80\x80\x80",
+                                         "\x80",
+                                         "\xC3",
+                                         "\xE4\xB8",
+                                         "\xF0\x9F\x98",
+                                         "\xFF" };
     enum { GOOD = 11, ALL = sizeof parts / sizeof *parts };
     uint64_t x = 1;
 
@@ -155,10 +153,8 @@ static void bytes_have_their_characters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_character_comes_back),
-        cmocka_unit_test(maximal_subparts_are_replaced),
-        cmocka_unit_test(a_bad_byte_is_found),
-        cmocka_unit_test(blocks_find_what_steps_find),
+        cmocka_unit_test(every_character_comes_back),  cmocka_unit_test(maximal_subparts_are_replaced),
+        cmocka_unit_test(a_bad_byte_is_found),         cmocka_unit_test(blocks_find_what_steps_find),
         cmocka_unit_test(bytes_have_their_characters),
     };
 
