@@ -2,6 +2,7 @@
 #include "base/err.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,5 +132,12 @@ const char *meg_progname(void)
 void meg_assert_failed(const char *file, int line, const char *cond)
 {
     fprintf(stderr, "%s: %s:%d: bug: %s does not hold\n", meg_progname(), file, line, cond);
+    abort();
+}
+
+void meg_assert_compare_failed(const char *file, int line, const char *cond, int64_t a, int64_t b)
+{
+    fprintf(stderr, "%s: %s:%d: bug: %s does not hold (%" PRId64 " and %" PRId64 ")\n", meg_progname(), file, line,
+            cond, a, b);
     abort();
 }

@@ -5,6 +5,8 @@
 #ifndef MEG_BASE_ERR_H
 #define MEG_BASE_ERR_H
 
+#include <stdint.h>
+
 #include "base/decls.h"
 
 MEG_BEGIN_DECLS
@@ -62,6 +64,19 @@ const char *meg_progname(void);
 /* A broken invariant: prints file, line and condition and aborts.  On in every build. */
 #define MEG_ASSERT(cond) ((cond) ? (void)0 : meg_assert_failed(__FILE__, __LINE__, #cond))
 void meg_assert_failed(const char *file, int line, const char *cond) MEG_NORETURN;
+
+/*
+ * Assert a == b, a <= b or a < b of integers, compared as int64_t.  A failure also prints both values, for which it
+ * evaluates a and b once more.
+ */
+#define MEG_ASSERT_EQ(a, b) MEG_ASSERT_COMPARE(a, ==, b)
+#define MEG_ASSERT_LE(a, b) MEG_ASSERT_COMPARE(a, <=, b)
+#define MEG_ASSERT_LT(a, b) MEG_ASSERT_COMPARE(a, <, b)
+#define MEG_ASSERT_COMPARE(a, op, b)                                                                                   \
+    ((int64_t)(a)op(int64_t)(b)                                                                                        \
+         ? (void)0                                                                                                     \
+         : meg_assert_compare_failed(__FILE__, __LINE__, #a " " #op " " #b, (int64_t)(a), (int64_t)(b)))
+void meg_assert_compare_failed(const char *file, int line, const char *cond, int64_t a, int64_t b) MEG_NORETURN;
 
 MEG_END_DECLS
 

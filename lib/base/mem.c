@@ -71,7 +71,7 @@ void meg_str_add(struct meg_str *str, const void *bytes, size_t n)
 
 void meg_str_remove_prefix(struct meg_str *str, size_t n)
 {
-    MEG_ASSERT(n <= str->n);
+    MEG_ASSERT_LE(n, str->n);
     str->n -= n;
     if (n)
         memmove(str->s, str->s + n, str->n + 1);
@@ -85,7 +85,7 @@ void meg_str_printf(struct meg_str *str, const char *fmt, ...)
     va_start(ap, fmt);
     n = vsnprintf(NULL, 0, fmt, ap);
     va_end(ap);
-    MEG_ASSERT(n >= 0);
+    MEG_ASSERT_LE(0, n);
     reserve(str, (size_t)n);
     va_start(ap, fmt);
     vsnprintf(str->s + str->n, (size_t)n + 1, fmt, ap);
@@ -136,9 +136,12 @@ void *meg_arena_alloc(struct meg_arena *a, size_t nbytes, size_t align)
 {
     size_t at;
 
-    MEG_ASSERT(align && (align & (align - 1)) == 0 && align <= HUGE_PAGE);
+    MEG_ASSERT(align);
+    MEG_ASSERT_EQ((align & (align - 1)), 0);
+    MEG_ASSERT_LE(align, HUGE_PAGE);
     at = (a->used + align - 1) & ~(align - 1);
-    MEG_ASSERT(at <= a->cap && nbytes <= a->cap - at);
+    MEG_ASSERT_LE(at, a->cap);
+    MEG_ASSERT_LE(nbytes, a->cap - at);
     a->used = at + nbytes;
     if (a->used > a->high)
         a->high = a->used;
@@ -147,7 +150,7 @@ void *meg_arena_alloc(struct meg_arena *a, size_t nbytes, size_t align)
 
 void meg_arena_rewind(struct meg_arena *a, size_t used)
 {
-    MEG_ASSERT(used <= a->used);
+    MEG_ASSERT_LE(used, a->used);
     a->used = used;
 }
 

@@ -194,7 +194,7 @@ static void broadcast_folder_name(struct meg_ckpt_async_save *v)
     if (v->world->rank == 0) {
         const char *slash = strrchr(v->path, '/');
 
-        MEG_ASSERT(strlen(slash + 1) < sizeof name);
+        MEG_ASSERT_LT(strlen(slash + 1), sizeof name);
         strcpy(name, slash + 1);
     }
     meg_broadcast(v->world, name, sizeof name / sizeof(int32_t), MEG_DTYPE_I32, 0);

@@ -226,7 +226,7 @@ void watchdog_send(struct watchdog_conn *l, enum watchdog_frame_type kind, const
 
     if (l->fd < 0 || l->is_clogged)
         return;
-    MEG_ASSERT(HEAD + n <= sizeof out);
+    MEG_ASSERT_LE(HEAD + n, sizeof out);
     memcpy(out, head, HEAD);
     if (n)
         memcpy(out + HEAD, payload, n);

@@ -172,7 +172,7 @@ static struct meg_work *reduce_scatter(struct meg_comm *c, void *out, const void
     struct meg_work *w = work_new(c, "reduce-scatter", t);
 
     c->sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
-    MEG_ASSERT(n <= INT32_MAX);
+    MEG_ASSERT_LE(n, INT32_MAX);
     w->buf = out;
     w->n = n;
     w->how = how;
@@ -188,7 +188,7 @@ static struct meg_work *all_gather(struct meg_comm *c, void *out, const void *in
     struct meg_work *w = work_new(c, "all-gather", t);
 
     c->sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
-    MEG_ASSERT(n <= INT32_MAX);
+    MEG_ASSERT_LE(n, INT32_MAX);
     w->g->move->all_gather(w, out, in, n);
     return w;
 }
@@ -198,7 +198,7 @@ static struct meg_work *all_to_all(struct meg_comm *c, void *out, const void *in
     struct meg_work *w = work_new(c, "all-to-all", t);
 
     c->sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
-    MEG_ASSERT(n <= INT32_MAX);
+    MEG_ASSERT_LE(n, INT32_MAX);
     w->g->move->all_to_all(w, out, in, n);
     return w;
 }
@@ -208,7 +208,7 @@ static struct meg_work *broadcast(struct meg_comm *c, void *buf, int64_t n, enum
     struct meg_work *w = work_new(c, "broadcast", t);
 
     c->sent += nbytes_of(n, t);
-    MEG_ASSERT(n <= INT32_MAX);
+    MEG_ASSERT_LE(n, INT32_MAX);
     w->g->move->broadcast(w, buf, n, root);
     return w;
 }
@@ -218,7 +218,7 @@ static struct meg_work *send(struct meg_comm *c, const void *buf, int64_t n, enu
     struct meg_work *w = work_new(c, "send", t);
 
     c->sent += nbytes_of(n, t);
-    MEG_ASSERT(n <= INT32_MAX);
+    MEG_ASSERT_LE(n, INT32_MAX);
     w->g->move->send(w, buf, n, to);
     return w;
 }
@@ -227,7 +227,7 @@ static struct meg_work *recv(struct meg_comm *c, void *buf, int64_t n, enum meg_
 {
     struct meg_work *w = work_new(c, "receive", t);
 
-    MEG_ASSERT(n <= INT32_MAX);
+    MEG_ASSERT_LE(n, INT32_MAX);
     w->g->move->recv(w, buf, n, from);
     return w;
 }

@@ -45,7 +45,7 @@ static struct view key_head(struct meg_heads x, int64_t i, int64_t grp)
 /* At most this many rows of a head fit into PACK floats, a multiple of 8. */
 static int64_t rows_of_pack(int64_t most, int64_t d)
 {
-    MEG_ASSERT(8 * d <= PACK);
+    MEG_ASSERT_LE(8 * d, PACK);
     return min64(most, PACK / d & ~(int64_t)7);
 }
 
@@ -202,7 +202,8 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
     const struct drop drop = drop_begin(d);
     const int64_t task = rows_of_pack(TASK, ge->d), ntasks = blocks(ge->s_q, task), r = ge->a / ge->g;
     (void)st;
-    MEG_ASSERT(ge->a % ge->g == 0 && ge->s >= ge->k0 + ge->s_k);
+    MEG_ASSERT_EQ(ge->a % ge->g, 0);
+    MEG_ASSERT_LE(ge->k0 + ge->s_k, ge->s);
     meg_cpu_gemm_load();
 #pragma omp parallel for collapse(3) schedule(dynamic)
     for (int64_t n = ntasks - 1; n >= 0; n--) /* the longest first */
@@ -230,7 +231,8 @@ void MEG_FN(attn_merge)(struct meg_stream *st, const struct meg_attn_geom *ge, s
                         struct meg_heads o_part, const float *lse_part)
 {
     (void)st;
-    MEG_ASSERT(o.dtype == MEG_DTYPE_F32 && o_part.dtype == MEG_DTYPE_F32);
+    MEG_ASSERT_EQ(o.dtype, MEG_DTYPE_F32);
+    MEG_ASSERT_EQ(o_part.dtype, MEG_DTYPE_F32);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int64_t i = 0; i < ge->b; i++)
         for (int64_t j = 0; j < ge->a; j++) {
@@ -250,7 +252,7 @@ void MEG_FN(attn_delta)(struct meg_stream *st, const struct meg_attn_geom *ge, f
         for (int64_t j = 0; j < ge->a; j++) {
             const struct view x = query_head(ge, d_o, i, j), y = query_head(ge, o, i, j);
             float a[PACK / 8], b[PACK / 8];
-            MEG_ASSERT(8 * ge->d <= PACK);
+            MEG_ASSERT_LE(8 * ge->d, PACK);
             for (int64_t t = 0; t < ge->s_q; t++) {
                 float s = 0.0f;
                 pack(a, x, t, 1, ge->d);
@@ -345,8 +347,11 @@ void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
     const struct drop drop = drop_begin(d);
     const int64_t r = ge->a / ge->g;
     (void)st;
-    MEG_ASSERT(ge->a % ge->g == 0 && ge->s >= ge->k0 + ge->s_k);
-    MEG_ASSERT(dq.dtype == MEG_DTYPE_F32 && dk.dtype == MEG_DTYPE_F32 && dv.dtype == MEG_DTYPE_F32);
+    MEG_ASSERT_EQ(ge->a % ge->g, 0);
+    MEG_ASSERT_LE(ge->k0 + ge->s_k, ge->s);
+    MEG_ASSERT_EQ(dq.dtype, MEG_DTYPE_F32);
+    MEG_ASSERT_EQ(dk.dtype, MEG_DTYPE_F32);
+    MEG_ASSERT_EQ(dv.dtype, MEG_DTYPE_F32);
     meg_cpu_gemm_load();
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int64_t i = 0; i < ge->b; i++)

@@ -19,7 +19,7 @@ void MEG_FN(widen)(float *restrict out, const void *restrict p, enum meg_dtype t
         for (int64_t i = 0; i < n; i++)
             out[i] = meg_from_f16(h[i]);
         break;
-    default: MEG_ASSERT(t == MEG_DTYPE_F32); memcpy(out, p, (size_t)n * sizeof *out);
+    default: MEG_ASSERT_EQ(t, MEG_DTYPE_F32); memcpy(out, p, (size_t)n * sizeof *out);
     }
 }
 
@@ -37,7 +37,7 @@ void MEG_FN(narrow)(void *restrict out, enum meg_dtype t, const float *restrict 
         for (int64_t i = 0; i < n; i++)
             h[i] = meg_to_f16(p[i]);
         break;
-    default: MEG_ASSERT(t == MEG_DTYPE_F32); memcpy(out, p, (size_t)n * sizeof *p);
+    default: MEG_ASSERT_EQ(t, MEG_DTYPE_F32); memcpy(out, p, (size_t)n * sizeof *p);
     }
 }
 

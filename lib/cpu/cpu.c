@@ -76,7 +76,7 @@ void meg_cpu_copy_heads(struct meg_stream *st, struct meg_heads dst, struct meg_
 {
     const size_t size = meg_dtype_size(src.dtype);
     (void)st;
-    MEG_ASSERT(dst.dtype == src.dtype);
+    MEG_ASSERT_EQ(dst.dtype, src.dtype);
 #pragma omp parallel for collapse(2) schedule(static) if (s * b * g * d > 1 << 16)
     for (int64_t t = 0; t < s; t++)
         for (int64_t i = 0; i < b; i++)

@@ -21,7 +21,8 @@ static inline struct drop drop_begin(const struct meg_drop *d)
 {
     struct drop r = { .threshold = d ? (uint32_t)fminf(rintf(d->p * 65536.0f), 65535.0f) : 0 };
     if (r.threshold) {
-        MEG_ASSERT(d->p > 0.0f && d->p < 1.0f && d->sample && d->b > 0);
+        MEG_ASSERT(d->p > 0.0f && d->p < 1.0f && d->sample);
+        MEG_ASSERT_LT(0, d->b);
         r.key[0] = d->seed;
         r.key[1] = MEG_PHILOX_DROPOUT + 16 * (uint32_t)d->layer + (uint32_t)d->site;
         r.scale = 65536.0f / (float)(65536 - r.threshold);
@@ -57,7 +58,7 @@ static inline const float *drop_factors(struct drop_buf *run, const struct drop 
                    high = (uint32_t)((uint64_t)sample >> 32), key0 = d->key[0], key1 = d->key[1];
     const uint32_t threshold = d->threshold;
     const float scale = d->scale;
-    MEG_ASSERT(n <= DROP_BLOCK);
+    MEG_ASSERT_LE(n, DROP_BLOCK);
 #pragma omp simd
     for (int64_t i = 0; i < nblocks; i++) {
         struct drop_words c = { first + (uint32_t)i, pos, low, high };

@@ -13,7 +13,7 @@ void MEG_FN(embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *t
 {
     const float zero[COL_BLOCK] = { 0 };
     (void)st;
-    MEG_ASSERT(word.cols == x.cols);
+    MEG_ASSERT_EQ(word.cols, x.cols);
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < x.rows; r++)
         for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
@@ -62,7 +62,7 @@ static void scatter(struct meg_mat table, struct meg_mat dx, const int32_t *inde
 void MEG_FN(embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, struct meg_mat dx, const int32_t *token)
 {
     (void)st;
-    MEG_ASSERT(dword.cols == dx.cols);
+    MEG_ASSERT_EQ(dword.cols, dx.cols);
 #pragma omp parallel for schedule(dynamic)
     for (int64_t c0 = 0; c0 < dx.cols; c0 += COLS)
         scatter(dword, dx, token, v0, c0, min64(COLS, dx.cols - c0));

@@ -33,7 +33,8 @@ void meg_cpu_bind_threads(void);
 
 static inline float *f32(struct meg_mat m)
 {
-    MEG_ASSERT(m.dtype == MEG_DTYPE_F32 && m.ld >= m.cols);
+    MEG_ASSERT_EQ(m.dtype, MEG_DTYPE_F32);
+    MEG_ASSERT_LE(m.cols, m.ld);
     return m.p;
 }
 

@@ -34,8 +34,12 @@ static struct cut cut(int64_t m, int64_t n, int is_f32)
 
 static void check(const struct meg_linear *l, struct meg_mat y, struct meg_mat x, struct meg_mat w)
 {
-    MEG_ASSERT(y.rows == x.rows && w.rows == y.cols && w.cols == x.cols);
-    MEG_ASSERT(x.rows <= l->desc.n && x.cols <= l->desc.in && y.cols <= l->desc.out);
+    MEG_ASSERT_EQ(y.rows, x.rows);
+    MEG_ASSERT_EQ(w.rows, y.cols);
+    MEG_ASSERT_EQ(w.cols, x.cols);
+    MEG_ASSERT_LE(x.rows, l->desc.n);
+    MEG_ASSERT_LE(x.cols, l->desc.in);
+    MEG_ASSERT_LE(y.cols, l->desc.out);
 }
 
 static int all_f32(struct meg_mat a, struct meg_mat b, struct meg_mat c)

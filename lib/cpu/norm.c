@@ -8,7 +8,8 @@ void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat 
                       struct meg_mat x, const void *w, const void *b, float eps)
 {
     (void)st;
-    MEG_ASSERT(y.rows == x.rows && y.cols == x.cols);
+    MEG_ASSERT_EQ(y.rows, x.rows);
+    MEG_ASSERT_EQ(y.cols, x.cols);
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < x.rows; r++)
         norm_row(kind, y, mean, rstd, x, vector(w, y.dtype, x.cols), vector(b, y.dtype, x.cols), eps, r);
@@ -79,8 +80,12 @@ void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat 
                       const float *mean, const float *rstd)
 {
     (void)st;
-    MEG_ASSERT(!db == (kind == MEG_NORM_RMS) && dx.rows == x.rows && dx.cols == x.cols && dy.rows == x.rows &&
-               dy.cols == x.cols && (!skip.p || (skip.rows == x.rows && skip.cols == x.cols)));
+    MEG_ASSERT(!db == (kind == MEG_NORM_RMS));
+    MEG_ASSERT_EQ(dx.rows, x.rows);
+    MEG_ASSERT_EQ(dx.cols, x.cols);
+    MEG_ASSERT_EQ(dy.rows, x.rows);
+    MEG_ASSERT_EQ(dy.cols, x.cols);
+    MEG_ASSERT(!skip.p || (skip.rows == x.rows && skip.cols == x.cols));
 #pragma omp parallel
     {
 #pragma omp for schedule(static, ROWS)

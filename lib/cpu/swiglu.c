@@ -7,7 +7,8 @@ enum { ROWS = 8 }; /* a task of a thread */
 
 static void check(struct meg_mat y, struct meg_mat x)
 {
-    MEG_ASSERT(y.rows == x.rows && x.cols == 2 * y.cols);
+    MEG_ASSERT_EQ(y.rows, x.rows);
+    MEG_ASSERT_EQ(x.cols, 2 * y.cols);
 }
 
 void MEG_FN(swiglu_fwd)(struct meg_stream *st, struct meg_mat y, struct meg_mat x)

@@ -196,7 +196,10 @@ int64_t meg_indexed_extend(struct meg_indexed_writer *w, int32_t n)
 {
     int64_t at = w->bin.end;
 
-    MEG_ASSERT(w->bin.nbuf == 0 && !has_modes(w) && w->nseq > 0 && n <= INT32_MAX - w->last);
+    MEG_ASSERT_EQ(w->bin.nbuf, 0);
+    MEG_ASSERT(!has_modes(w));
+    MEG_ASSERT_LT(0, w->nseq);
+    MEG_ASSERT_LE(n, INT32_MAX - w->last);
     w->last += n;
     w->bin.end += n * (int64_t)meg_idx_dtype_size(w->dtype);
     return at;
@@ -246,7 +249,7 @@ int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_in
     int64_t i, n = meg_indexed_sequences(d), nd = meg_indexed_documents(d), first = w->nseq;
     int r;
 
-    MEG_ASSERT(w->ended == w->nseq);
+    MEG_ASSERT_EQ(w->ended, w->nseq);
     if (meg_indexed_dtype(d) != w->dtype)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: tokens are %s, those before it %s; "

@@ -81,7 +81,10 @@ int meg_ppl(struct meg_ppl_result *out, struct meg_scorer *s, const struct meg_t
     int64_t i, t, windows = meg_window_count(src->n, stride);
     int r = MEG_OK;
 
-    MEG_ASSERT(src->n >= 2 && stride >= 1 && stride <= seq_length && seq_length <= s->g->run.s);
+    MEG_ASSERT_LE(2, src->n);
+    MEG_ASSERT_LE(1, stride);
+    MEG_ASSERT_LE(stride, seq_length);
+    MEG_ASSERT_LE(seq_length, s->g->run.s);
     *out = (struct meg_ppl_result){ 0 };
     for (i = 0; i < windows; i++) {
         w = meg_window_at(src->n, seq_length, stride, i);

@@ -27,7 +27,8 @@ int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logpro
     const struct meg_gpt_batch x = { .s = n - 1, .b = 1, .tokens = ids, .labels = ids + 1, .position = s->position };
     int64_t i;
 
-    MEG_ASSERT(n >= 2 && n - 1 <= s->g->run.s);
+    MEG_ASSERT_LE(2, n);
+    MEG_ASSERT_LE(n - 1, s->g->run.s);
     meg_gpt_loss(s->g, &x, logprob);
     for (i = 0; i < n - 1; i++) {
         if (!isfinite(logprob[i]))

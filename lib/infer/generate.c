@@ -24,7 +24,11 @@ int meg_generator_open(struct meg_generator **out, struct meg_gpt *g, int64_t un
     int64_t v = g->conf.vocab_size;
     int r;
 
-    MEG_ASSERT(unpadded_vocab > 0 && unpadded_vocab <= v && slots > 0 && ntop >= 0 && ntop <= v);
+    MEG_ASSERT_LT(0, unpadded_vocab);
+    MEG_ASSERT_LE(unpadded_vocab, v);
+    MEG_ASSERT_LT(0, slots);
+    MEG_ASSERT_LE(0, ntop);
+    MEG_ASSERT_LE(ntop, v);
     gen->g = g;
     gen->slots = slots;
     gen->ends = ends;
@@ -126,7 +130,9 @@ int meg_generator_add(struct meg_generator *gen, const int32_t *ids, int64_t n, 
 {
     int64_t slot = 0;
 
-    MEG_ASSERT(meg_generator_has_free_slot(gen) && n > 0 && n < gen->g->conf.max_position_embeddings);
+    MEG_ASSERT(meg_generator_has_free_slot(gen));
+    MEG_ASSERT_LT(0, n);
+    MEG_ASSERT_LT(n, gen->g->conf.max_position_embeddings);
     while (gen->slot[slot])
         slot++;
     gen->slot[slot] = c;

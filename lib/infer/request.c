@@ -82,7 +82,7 @@ static const struct member members[] = {
 
 void meg_request_init(struct meg_request *q, const struct meg_request *defaults)
 {
-    MEG_ASSERT(defaults->nstop == 0);
+    MEG_ASSERT_EQ(defaults->nstop, 0);
     *q = *defaults;
 }
 

@@ -114,7 +114,7 @@ double meg_logsumexp(const float *logits, int64_t v)
     double m = logits[largest(logits, v)], sum = 0;
     int64_t i;
 
-    MEG_ASSERT(v > 0);
+    MEG_ASSERT_LT(0, v);
     for (i = 0; i < v; i++)
         sum += exp(logits[i] - m);
     return m + log(sum);
@@ -125,7 +125,7 @@ void meg_top_logprobs(struct meg_token_logprob *out, int64_t n, const float *log
 {
     int64_t i, left = v;
 
-    MEG_ASSERT(n <= v);
+    MEG_ASSERT_LE(n, v);
     if (n > 0)
         heapify(heap, v, logits);
     for (i = 0; i < n; i++) {

@@ -199,7 +199,8 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     struct meg_gpt_memory m;
     int r = 0;
 
-    MEG_ASSERT(c->vocab_size > 0 && run->s <= c->max_position_embeddings);
+    MEG_ASSERT_LT(0, c->vocab_size);
+    MEG_ASSERT_LE(run->s, c->max_position_embeddings);
     g->conf = *c;
     g->run = *run;
     g->op = op;
@@ -231,7 +232,8 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     g->high.grads = g->g ? reach(&g->params, run->shards_grads, run->grad) : 0;
     g->high.activations = activations.used;
     g->high.workspace = workspace.used;
-    MEG_ASSERT(activations.used == m.activations && workspace.used == m.workspace);
+    MEG_ASSERT_EQ(activations.used, m.activations);
+    MEG_ASSERT_EQ(workspace.used, m.workspace);
     bind_all(g);
     if (st->dim.half)
         fill_rope(g);

@@ -17,7 +17,8 @@ int meg_gpt_kv_cache_create(struct meg_gpt_kv_cache **out, struct meg_gpt *g, in
     struct meg_gpt_kv_cache *c = meg_new(sizeof *c);
     size_t nbytes;
 
-    MEG_ASSERT(s <= g->conf.max_position_embeddings && !g->run.is_training);
+    MEG_ASSERT_LE(s, g->conf.max_position_embeddings);
+    MEG_ASSERT(!g->run.is_training);
     c->op = g->op;
     c->s = s;
     c->b = b;
@@ -77,7 +78,9 @@ static struct meg_kv_cache_seq append(struct meg_gpt_kv_cache *c, int64_t slot, 
     const struct meg_kv_cache_seq kv = { row, rows, c->len[slot], c->kv + (size_t)slot * c->sequence,
                                          (size_t)c->b * c->sequence };
 
-    MEG_ASSERT(slot >= 0 && slot < c->b && c->len[slot] + rows <= c->s);
+    MEG_ASSERT_LE(0, slot);
+    MEG_ASSERT_LT(slot, c->b);
+    MEG_ASSERT_LE(c->len[slot] + rows, c->s);
     c->len[slot] += rows;
     return kv;
 }
@@ -88,7 +91,9 @@ void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_kv_cache *c, int64_t slot
     int32_t *position = meg_new((size_t)n * sizeof *position);
     struct meg_kv_cache_seq kv;
 
-    MEG_ASSERT(n > 0 && n <= g->run.s * g->run.b && c->len[slot] == 0);
+    MEG_ASSERT_LT(0, n);
+    MEG_ASSERT_LE(n, g->run.s * g->run.b);
+    MEG_ASSERT_EQ(c->len[slot], 0);
     for (int64_t j = 0; j < n; j++)
         position[j] = (int32_t)j;
     kv = append(c, slot, 0, n);

@@ -83,7 +83,7 @@ static void set_global_positions(struct meg_gpt *g)
 
     if (!l->has_sp && l->cp == 1)
         return;
-    MEG_ASSERT(c->s == s * (l->has_sp ? l->tp : 1));
+    MEG_ASSERT_EQ(c->s, s * (l->has_sp ? l->tp : 1));
     for (int64_t i = 0; i < s; i++)
         st->host_position[i] = (int32_t)meg_layout_position(l, g->mesh->at.cp, c->s * l->cp, t0 + i);
     g->op->upload(c->st, st->place, st->host_position, (size_t)s * sizeof *st->place);
@@ -110,7 +110,9 @@ void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_gpt_batch 
     struct slot *q = &st->slot[slot];
     const int64_t n = x->s * x->b;
 
-    MEG_ASSERT(slot < st->dim.slots && n > 0 && n <= st->dim.n);
+    MEG_ASSERT_LT(slot, st->dim.slots);
+    MEG_ASSERT_LT(0, n);
+    MEG_ASSERT_LE(n, st->dim.n);
     q->s = x->s;
     q->b = x->b;
     q->has_doc_start = x->doc_start;
@@ -398,7 +400,8 @@ void gpt_logits_to_host(struct meg_gpt *g, int64_t first, int64_t rows, int64_t 
     struct meg_gpt_state *st = g->st;
     const struct meg_mat y = meg_mat_rows(st->head.logits, 0, rows), none = { 0 };
 
-    MEG_ASSERT(y.dtype == MEG_DTYPE_F32 && st->dim.tp == 1);
+    MEG_ASSERT_EQ(y.dtype, MEG_DTYPE_F32);
+    MEG_ASSERT_EQ(st->dim.tp, 1);
     g->op->linear_fwd(st->c.st, st->head.out.plan, y, none, meg_mat_rows(st->nf, first, rows), st->head.out.w, NULL,
                       MEG_ACT_NONE);
     for (int64_t i = 0; i < kept; i++)
@@ -412,7 +415,8 @@ int64_t meg_gpt_logit_rows(const struct meg_gpt *g)
 
 void meg_gpt_loss_logits(struct meg_gpt *g, int64_t first, int64_t rows, float *logits)
 {
-    MEG_ASSERT(first % meg_gpt_logit_rows(g) == 0 && rows <= meg_gpt_logit_rows(g));
+    MEG_ASSERT_EQ(first % meg_gpt_logit_rows(g), 0);
+    MEG_ASSERT_LE(rows, meg_gpt_logit_rows(g));
     gpt_logits_to_host(g, first, rows, rows, logits);
 }
 

@@ -20,8 +20,10 @@ struct meg_param *meg_params_add(struct meg_params *p, int section, int ndim, co
     va_start(ap, fmt);
     n = vsnprintf(row->name, sizeof row->name, fmt, ap);
     va_end(ap);
-    MEG_ASSERT(n > 0 && (size_t)n < sizeof row->name);
-    MEG_ASSERT(ndim > 0 && ndim <= MEG_PARAM_MAXDIM);
+    MEG_ASSERT_LT(0, n);
+    MEG_ASSERT_LT((size_t)n, sizeof row->name);
+    MEG_ASSERT_LT(0, ndim);
+    MEG_ASSERT_LE(ndim, MEG_PARAM_MAXDIM);
 
     row->section = section;
     row->split = -1;

@@ -11,7 +11,7 @@ struct meg_mat meg_sp_gather(struct meg_ctx *c, struct meg_mat x)
 
     if (!c->has_sp)
         return x;
-    MEG_ASSERT(x.ld == x.cols);
+    MEG_ASSERT_EQ(x.ld, x.cols);
     all = all_rows(c, x, 0);
     meg_comm_wait(c->tp, c->tp->op->all_gather(c->tp, all.p, x.p, x.rows * x.cols, x.dtype));
     return all;
@@ -24,7 +24,7 @@ struct meg_mat meg_sp_partial_sum(struct meg_ctx *c, struct meg_mat y)
 
 void meg_sp_reduce(struct meg_ctx *c, struct meg_mat y, struct meg_mat addend)
 {
-    MEG_ASSERT(y.ld == y.cols);
+    MEG_ASSERT_EQ(y.ld, y.cols);
     if (c->has_sp)
         meg_comm_wait(c->tp, c->tp->op->reduce_scatter(c->tp, y.p, addend.p, y.rows * y.cols, y.dtype, MEG_REDUCE_SUM));
     else

@@ -49,7 +49,7 @@ void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_
     struct meg_rank_coords at;
     int64_t near, far;
 
-    MEG_ASSERT(meg_layout_world(l) == world->size);
+    MEG_ASSERT_EQ(meg_layout_world(l), world->size);
     meg_mesh_init_dry(m, l, world->rank);
     m->world = world;
     at = m->at;

@@ -24,7 +24,8 @@ size_t meg_pipe_nbytes(const struct meg_pipe_schedule *s, const struct meg_pipe_
 void meg_pipe_init(struct meg_pipe *p, const struct meg_pipe_schedule *s, struct meg_comm *pp,
                    const struct meg_pipe_tensor *tensor, int ntensors, struct meg_arena *arena)
 {
-    MEG_ASSERT(pp->size == s->conf.stages && pp->rank == s->stage);
+    MEG_ASSERT_EQ(pp->size, s->conf.stages);
+    MEG_ASSERT_EQ(pp->rank, s->stage);
     *p = (struct meg_pipe){ .s = s, .pp = pp, .tensor = tensor, .ntensors = ntensors };
     for (int edge = 0; edge < MEG_EDGES; edge++) {
         const int n = s->bufs[edge] * ntensors;

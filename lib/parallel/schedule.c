@@ -391,7 +391,8 @@ void meg_pipe_schedule_make(struct meg_pipe_schedule *s, const struct meg_pipe_s
     struct maker m = { .s = s, .held = meg_new(places * sizeof *m.held) };
     struct line before = { 0 }, after = { 0 };
 
-    MEG_ASSERT(stage >= 0 && stage < c->stages);
+    MEG_ASSERT_LE(0, stage);
+    MEG_ASSERT_LT(stage, c->stages);
     memset(s, 0, sizeof *s);
     s->conf = *c;
     s->stage = stage;

@@ -11,12 +11,12 @@ static const struct {
 
 size_t meg_dtype_size(enum meg_dtype t)
 {
-    MEG_ASSERT(t < MEG_DTYPES);
+    MEG_ASSERT_LT(t, MEG_DTYPES);
     return types[t].size;
 }
 
 const char *meg_dtype_name(enum meg_dtype t)
 {
-    MEG_ASSERT(t < MEG_DTYPES);
+    MEG_ASSERT_LT(t, MEG_DTYPES);
     return types[t].name;
 }

@@ -148,7 +148,7 @@ static int prepare(struct trainer *t, int64_t num_micro, bool is_forward_only, s
     meg_pipe_schedule_free(&w->list);
     c.is_forward_only = is_forward_only;
     meg_pipe_schedule_make(&w->list, &c, (int)t->mesh->at.pp);
-    MEG_ASSERT(w->list.slots <= t->model->run.slots);
+    MEG_ASSERT_LE(w->list.slots, t->model->run.slots);
     w->tensor = boundary(t->model);
     nbytes = meg_pipe_nbytes(&w->list, &w->tensor, 1);
     if (nbytes > w->arena.cap) {

@@ -106,7 +106,7 @@ void meg_pickle_put_tensor(struct meg_pickle_writer *p, const int64_t *dim, int 
     int64_t stride[8], numel = 1;
     char key[16];
 
-    MEG_ASSERT(ndim <= 8);
+    MEG_ASSERT_LE(ndim, 8);
     for (int i = ndim; i-- > 0; numel *= dim[i])
         stride[i] = numel;
     snprintf(key, sizeof key, "%d", p->ntensors++);

@@ -131,7 +131,7 @@ int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sam
     c = &ds->masked.conf;
     v = &ds->masked.vocab;
     s = ds->masked.seq_length;
-    MEG_ASSERT(c->kind == MEG_MASKED_BERT);
+    MEG_ASSERT_EQ(c->kind, MEG_MASKED_BERT);
     if ((r = gather(&x, ds, i, e)) < 0)
         goto out;
     if ((c->has_pairs && x.nsentence < 2) || x.target > s - 3) {
@@ -257,7 +257,7 @@ int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample 
 
     if ((r = meg_dataset_find(&ds, &i, e)) < 0)
         return r;
-    MEG_ASSERT(ds->masked.conf.kind == MEG_MASKED_T5);
+    MEG_ASSERT_EQ(ds->masked.conf.kind, MEG_MASKED_T5);
     if ((r = gather(&x, ds, i, e)) < 0)
         goto out;
     n = x.first[x.nsentence];

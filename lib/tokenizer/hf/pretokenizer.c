@@ -262,7 +262,7 @@ void meg_hf_pretokens_add(struct meg_hf_pretokens *p, const char *s, int64_t n, 
 {
     if (n == 0)
         return;
-    MEG_ASSERT((int64_t)p->text.n + n <= INT32_MAX);
+    MEG_ASSERT_LE((int64_t)p->text.n + n, INT32_MAX);
     if (p->n == p->cap) {
         p->cap = p->cap ? 2 * p->cap : 64;
         p->v = meg_realloc_array(p->v, (size_t)p->cap, sizeof *p->v);

@@ -195,6 +195,29 @@ static void a_bug_aborts(void **state)
     assert_non_null(strstr(c.err, "1 == 2 does not hold"));
 }
 
+static void compare(void *arg)
+{
+    int64_t rows = 3;
+    int32_t cols = 4;
+
+    (void)arg;
+    MEG_ASSERT_EQ(rows, 3);
+    MEG_ASSERT_LE(rows, cols);
+    MEG_ASSERT_LT(rows, cols);
+    MEG_ASSERT_EQ(rows + 1, cols * 2);
+}
+
+static void a_failed_comparison_prints_both_values(void **state)
+{
+    struct child c;
+
+    (void)state;
+    child_run(&c, compare, NULL);
+    assert_int_equal(c.status, 128 + SIGABRT);
+    assert_non_null(strstr(c.err, "tests/unit/base/err.c:"));
+    assert_non_null(strstr(c.err, "bug: rows + 1 == cols * 2 does not hold (4 and 8)"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +231,7 @@ int main(void)
         cmocka_unit_test(usage_says_where_help_is),
         cmocka_unit_test(a_full_disk_is_told_at_the_end),
         cmocka_unit_test(a_bug_aborts),
+        cmocka_unit_test(a_failed_comparison_prints_both_values),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
