@@ -93,8 +93,8 @@ static void end_bucket(struct meg_params *p, const struct meg_layout *l)
 
     if (p->flat == begin)
         return;
-    if (l->shards)
-        p->flat = begin + round_up(p->flat - begin, l->shards / gcd(l->shards, 128) * 128);
+    if (l->zero.nshards)
+        p->flat = begin + round_up(p->flat - begin, l->zero.nshards / gcd(l->zero.nshards, 128) * 128);
     p->bucket = meg_realloc_array(p->bucket, (size_t)p->nbuckets + 1, sizeof *p->bucket);
     p->bucket[p->nbuckets++] = (struct meg_elem_range){ begin, p->flat };
 }
@@ -107,11 +107,11 @@ static bool ends_before(const struct meg_params *p, int i, const struct meg_mesh
 
     if (i < 0 || i == p->n - 1)
         return i < 0;
-    if (l->zero >= 2)
+    if (l->zero.stage >= 2)
         return p->row[i].section != p->row[i + 1].section;
-    if (l->shards && l->pp > 1 && p->row[i].group != p->row[i + 1].group)
+    if (l->zero.nshards && l->pp > 1 && p->row[i].group != p->row[i + 1].group)
         return true;
-    return l->bucket && mesh->at.pp == 0 && p->flat - begin >= l->bucket;
+    return l->zero.bucket_numel && mesh->at.pp == 0 && p->flat - begin >= l->zero.bucket_numel;
 }
 
 void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
@@ -142,7 +142,7 @@ void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
         section->end = p->flat;
     }
     end_bucket(p, &mesh->layout);
-    for (int i = 0, k = 0; mesh->layout.zero >= 2 && i < p->nbuckets; k++)
+    for (int i = 0, k = 0; mesh->layout.zero.stage >= 2 && i < p->nbuckets; k++)
         if (p->section[p->nlayer_groups - 1 - k].end > 0)
             p->section[p->nlayer_groups - 1 - k].end = p->bucket[i++].end;
 }

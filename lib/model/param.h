@@ -10,7 +10,7 @@
  *
  * The flat buffer is cut into buckets: gradients are added up a bucket at a time, and each is cut into
  * equal slices, whatever parameters lie there, for the ranks that share optimizer state.  A bucket ends
- * after the parameter that gives it layout.bucket elements, on the first stage only, as the others have
+ * after the parameter that gives it layout.zero.bucket_numel elements, on the first stage only, as the others have
  * no time to hide it in; a tied embedding has one of its own, so that both stages slice it alike.  Where
  * gradients or parameters are shared, too, each section is a bucket.
  *
@@ -57,11 +57,6 @@ struct meg_param {
 /* A run of elements that lie side by side in the whole tensor and in the box. */
 struct meg_param_shard_range {
     int64_t global, local, n;
-};
-
-/* Elements [begin, end) of the flat buffer. */
-struct meg_elem_range {
-    int64_t begin, end;
 };
 
 struct meg_params {

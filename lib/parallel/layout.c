@@ -35,7 +35,9 @@ const struct meg_opt meg_layout_opts[] = {
 };
 #undef C
 
-const struct meg_layout meg_layout_one = { 1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET, 0, { 0 }, 0, 0, 0 };
+const struct meg_layout meg_layout_one = {
+    1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET, 0, { 0 }, { 0, 0, 0 }
+};
 
 int64_t meg_layout_world(const struct meg_layout *l)
 {

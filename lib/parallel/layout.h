@@ -8,6 +8,7 @@
 #ifndef MEG_PARALLEL_LAYOUT_H
 #define MEG_PARALLEL_LAYOUT_H
 #include "option/opt.h"
+#include "parallel/zero.h"
 
 MEG_BEGIN_DECLS
 
@@ -35,9 +36,7 @@ struct meg_layout {
     int64_t layers, first_layers, last_layers;
     int64_t cp_near;              /* neighbours of a2a+p2p; 0 where no layer has it */
     struct meg_str_list cp_kinds; /* the configuration's */
-    int64_t bucket;               /* elements after which a bucket of gradients ends; 0: there is one */
-    int64_t shards;               /* ranks that find equal slices in each bucket; 0: nothing is shared */
-    int zero;                     /* ZeRO stage: they share 1 optimizer state, 2 and gradients, 3 and parameters */
+    struct meg_zero_layout zero;
 };
 
 /* A rank's coordinates. */

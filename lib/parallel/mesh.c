@@ -1,7 +1,7 @@
 #include "parallel/mesh.h"
 
 #define SELF &meg_comm_self
-const struct meg_mesh meg_mesh_one = { { 1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET, 0, { 0 }, 0, 0, 0 },
+const struct meg_mesh meg_mesh_one = { { 1, 1, 1, 1, 1, false, false, 0, MEG_UNSET, MEG_UNSET, 0, { 0 }, { 0, 0, 0 } },
                                        { 0 },
                                        SELF,
                                        SELF,
@@ -29,19 +29,19 @@ static struct meg_comm *group(struct meg_mesh *m, struct meg_rank_coords first, 
     return meg_comm_split(m->world, (int)meg_layout_rank(&m->layout, first), name);
 }
 
-/* Copies of a model, in order, are cut into runs of l->shards, which are the instances. */
+/* Split the data- and context-parallel ranks, in order, into the optimizer instances of zero.nshards ranks each. */
 static void split_dp_groups(struct meg_mesh *m)
 {
     const struct meg_layout *l = &m->layout;
     const struct meg_rank_coords at = m->at;
-    const int64_t n = l->dp * l->cp, per = l->shards ? l->shards : 1, i = at.cp + l->cp * at.dp;
+    const int64_t n = l->dp * l->cp, per = l->zero.nshards ? l->zero.nshards : 1, i = at.cp + l->cp * at.dp;
     const int64_t first = i - i % per, slice = i % per;
 
-    m->copies = group(m, (struct meg_rank_coords){ at.tp, 0, 0, at.pp }, l->shards ? 1 : n, "gradient");
+    m->copies = group(m, (struct meg_rank_coords){ at.tp, 0, 0, at.pp }, l->zero.nshards ? 1 : n, "gradient");
     m->slices =
         group(m, (struct meg_rank_coords){ at.tp, first % l->cp, first / l->cp, at.pp }, per, "optimizer-slice");
-    m->same = group(m, (struct meg_rank_coords){ at.tp, slice % l->cp, slice / l->cp, at.pp }, l->shards ? n / per : 1,
-                    "optimizer-instance");
+    m->same = group(m, (struct meg_rank_coords){ at.tp, slice % l->cp, slice / l->cp, at.pp },
+                    l->zero.nshards ? n / per : 1, "optimizer-instance");
 }
 
 void meg_mesh_make(struct meg_mesh *m, struct meg_comm *world, const struct meg_layout *l)

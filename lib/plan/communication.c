@@ -105,7 +105,7 @@ static double tied_grad_nbytes(const struct meg_params *rows, const struct meg_p
 {
     int b = 0;
 
-    if (!l->shards)
+    if (!l->zero.nshards)
         return (double)row->held;
     while (rows->bucket[b].begin != row->offset)
         b++;
@@ -122,8 +122,8 @@ static double layer_gather_nbytes(int there[MEG_UNSHARDED_BUFFERS], const struct
     if (there[turn] == section)
         return 0;
     there[turn] = section;
-    return meg_comm_volume_sharded(p->layout.shards,
-                                   (double)((s.end - s.begin) / p->layout.shards) * size_of(p->run.dtype));
+    return meg_comm_volume_sharded(p->layout.zero.nshards,
+                                   (double)((s.end - s.begin) / p->layout.zero.nshards) * size_of(p->run.dtype));
 }
 
 /* Sections that take turns, read as the micro-batches of a step go through them: model/gpt_forward_backward.c. */
@@ -159,10 +159,10 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *p, struc
     meg_mesh_init_dry(&mesh, l, meg_layout_rank(l, at));
     meg_gpt_params(&rows, p->model, &mesh);
     s.updated = (double)meg_zero_shard_numel(&rows, l);
-    if (l->shards) {
-        s.sums = meg_comm_volume_sharded(l->shards, s.updated * e) +
-                 meg_comm_volume_all_reduce(copies / l->shards, s.updated * e);
-        s.gather = meg_comm_volume_sharded(l->shards, s.updated * size_of(p->run.dtype));
+    if (l->zero.nshards) {
+        s.sums = meg_comm_volume_sharded(l->zero.nshards, s.updated * e) +
+                 meg_comm_volume_all_reduce(copies / l->zero.nshards, s.updated * e);
+        s.gather = meg_comm_volume_sharded(l->zero.nshards, s.updated * size_of(p->run.dtype));
     } else {
         s.sums = meg_comm_volume_all_reduce(copies, s.updated * e);
     }
@@ -174,14 +174,14 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *p, struc
         if (row->held && l->pp > 1 && row->group == MEG_PARAM_TIED)
             s.tied += meg_comm_volume_all_reduce(2, tied_grad_nbytes(&rows, row, l) * e);
     }
-    if (l->zero >= 2) {
+    if (l->zero.stage >= 2) {
         const double passes = (double)p->schedule.microbatches;
 
-        s.sums = passes * meg_comm_volume_sharded(l->shards, s.updated * e) +
-                 meg_comm_volume_all_reduce(copies / l->shards, s.updated * e);
+        s.sums = passes * meg_comm_volume_sharded(l->zero.nshards, s.updated * e) +
+                 meg_comm_volume_all_reduce(copies / l->zero.nshards, s.updated * e);
         s.replicated *= passes;
     }
-    if (l->zero == 3)
+    if (l->zero.stage == 3)
         s.gather = zero3_gather_nbytes(p, &rows);
     meg_params_free(&rows);
     return s;
@@ -235,8 +235,8 @@ void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_
     nbytes[MEG_COST_GROUP_TP] += once.replicated;
     nbytes[MEG_COST_GROUP_PP] += meg_comm_volume_all_reduce(l->pp, number);
     nbytes[MEG_COST_GROUP_DP_CP] = once.sums + once.gather + meg_comm_volume_all_reduce(l->dp * l->cp, 2 * number);
-    if (l->shards)
-        nbytes[MEG_COST_GROUP_DP_CP] += meg_comm_volume_all_reduce(l->shards, p->sums * number);
+    if (l->zero.nshards)
+        nbytes[MEG_COST_GROUP_DP_CP] += meg_comm_volume_all_reduce(l->zero.nshards, p->sums * number);
     nbytes[MEG_COST_GROUP_MP] = meg_comm_volume_all_reduce(l->tp * l->pp, p->sums * number);
     nbytes[MEG_COST_GROUP_EMBEDDING] = once.tied;
 }

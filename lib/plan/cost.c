@@ -61,7 +61,7 @@ static double async_save_nbytes(const struct meg_cost_model *p, const struct meg
                                 const struct meg_mesh *mesh, const struct meg_optim_memory *o)
 {
     const struct meg_layout *l = &p->layout;
-    const int64_t i = mesh->at.dp * l->cp + mesh->at.cp, slices = l->shards ? l->shards : 1;
+    const int64_t i = mesh->at.dp * l->cp + mesh->at.cp, slices = l->zero.nshards ? l->zero.nshards : 1;
     const int64_t kind = meg_zero_shard_numel(rows, l) * (int64_t)sizeof(float); /* bytes of one kind of state */
     const int64_t kinds = p->copies_optim && kind ? (int64_t)(o->main + o->state) / kind : 0;
     const struct meg_ckpt_shard w = { .dtype = p->run.dtype };
@@ -72,7 +72,7 @@ static double async_save_nbytes(const struct meg_cost_model *p, const struct meg
     if (!p->copies_state)
         return 0;
     meg_zero_shard_make(&share, rows, l, (int)(i % slices));
-    if (l->shards) {
+    if (l->zero.nshards) {
         state.span = share.span;
         state.nspans = share.nbucket_shards;
         state.copy = (int)(i / slices);
@@ -106,12 +106,12 @@ static double comm_workspace_nbytes(const struct meg_cost_model *p, const struct
         if (meg_layout_cp_comm_type(l, i) == MEG_CP_ALL_GATHER)
             gathered = meg_comm_workspace_reduce_scatter(l->cp, keys, MEG_DTYPE_F32);
     sum += gathered;
-    if (l->shards)
-        sum += meg_comm_workspace_reduce_scatter(l->shards, bucket / (double)l->shards, g) +
-               meg_comm_workspace_all_reduce((int64_t)copies / l->shards, bucket / (double)l->shards, g);
+    if (l->zero.nshards)
+        sum += meg_comm_workspace_reduce_scatter(l->zero.nshards, bucket / (double)l->zero.nshards, g) +
+               meg_comm_workspace_all_reduce((int64_t)copies / l->zero.nshards, bucket / (double)l->zero.nshards, g);
     else
         sum += meg_comm_workspace_all_reduce((int64_t)copies, bucket, g);
-    return sum + meg_comm_workspace_all_reduce(2, tied / (double)(l->shards ? l->shards : 1), g);
+    return sum + meg_comm_workspace_all_reduce(2, tied / (double)(l->zero.nshards ? l->zero.nshards : 1), g);
 }
 
 void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_model *p, struct meg_rank_coords at)

@@ -251,7 +251,7 @@ enum { SLOTS = 4 };
 /* A slot of what this rank updates. */
 static struct meg_ckpt_shard slices(const struct meg_optim *o)
 {
-    return (struct meg_ckpt_shard){ .span = o->mesh->layout.shards ? o->share.span : NULL,
+    return (struct meg_ckpt_shard){ .span = o->mesh->layout.zero.nshards ? o->share.span : NULL,
                                     .nspans = o->share.nbucket_shards,
                                     .copy = o->mesh->same->rank,
                                     .copies = o->mesh->same->size };

@@ -132,7 +132,7 @@ int meg_train_fit_layout(struct trainer *t, struct meg_err *e)
         return r;
     if ((r = check_messages(&t->job->train, m, l, e)) < 0)
         return r;
-    if (l->zero == 3 && t->job->train.replica_interval != MEG_UNSET)
+    if (l->zero.stage == 3 && t->job->train.replica_interval != MEG_UNSET)
         return meg_fail(e, MEG_EUSAGE,
                         "--check-weight-hash-across-dp-replicas-interval %" PRId64
                         ": with --zero-stage 3 ranks have no copies to compare",

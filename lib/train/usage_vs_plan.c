@@ -17,8 +17,8 @@ struct meg_cost_model meg_plan_cost_model(const struct trainer *t, int64_t num_m
     p.run.b = c->micro_batch_size;
     p.run.is_training = !c->skip_train;
     p.run.seed = t->dropout_seed;
-    p.run.shards_grads = p.run.is_training && p.layout.zero >= 2;
-    p.run.shards_params = p.run.is_training && p.layout.zero >= 3;
+    p.run.shards_grads = p.run.is_training && p.layout.zero.stage >= 2;
+    p.run.shards_params = p.run.is_training && p.layout.zero.stage >= 3;
     p.run.dtype = t->precision.params;
     p.run.residual = t->precision.residual;
     p.run.grad = t->precision.grads;

@@ -52,13 +52,10 @@ static char *at(const struct meg_reducer *r, int64_t i)
     return meg_element(r->g, i, r->t);
 }
 
-/* This rank's slice of [begin, end). */
-static struct meg_elem_range slice(const struct meg_comm *slices, struct meg_elem_range b)
+/* Return this rank's shard of a bucket. */
+static struct meg_elem_range shard_of(const struct meg_comm *group, struct meg_elem_range bucket)
 {
-    const int64_t n = (b.end - b.begin) / slices->size;
-    const struct meg_elem_range s = { b.begin + slices->rank * n, b.begin + (slices->rank + 1) * n };
-
-    return s;
+    return meg_zero_shard_of(bucket, group->size, group->rank);
 }
 
 static void end_bucket(struct meg_reducer *r)
@@ -70,7 +67,7 @@ static void end_bucket(struct meg_reducer *r)
     meg_comm_wait(r->group, r->work);
     r->work = NULL;
     if (m->same->size > 1) {
-        const struct meg_elem_range s = slice(m->slices, r->params->bucket[r->bucket]);
+        const struct meg_elem_range s = shard_of(m->slices, r->params->bucket[r->bucket]);
 
         meg_all_reduce(m->same, at(r, s.begin), s.end - s.begin, r->t, MEG_REDUCE_SUM);
     }
@@ -80,7 +77,7 @@ static void end_bucket(struct meg_reducer *r)
 static void begin_bucket(struct meg_reducer *r, int b)
 {
     const struct meg_mesh *m = r->mesh;
-    const struct meg_elem_range all = r->params->bucket[b], mine = slice(m->slices, all);
+    const struct meg_elem_range all = r->params->bucket[b], mine = shard_of(m->slices, all);
 
     end_bucket(r);
     r->bucket = b;
@@ -134,9 +131,9 @@ static void reduce_tied_embedding(struct meg_reducer *r)
 
         if (row->group != MEG_PARAM_TIED || !row->held)
             continue;
-        for (int b = 0; b < p->nbuckets && r->mesh->layout.shards; b++)
+        for (int b = 0; b < p->nbuckets && r->mesh->layout.zero.nshards; b++)
             if (p->bucket[b].begin == row->offset)
-                s = slice(r->mesh->slices, p->bucket[b]);
+                s = shard_of(r->mesh->slices, p->bucket[b]);
         meg_all_reduce(r->mesh->ends, at(r, s.begin), s.end - s.begin, r->t, MEG_REDUCE_SUM);
     }
 }
@@ -173,7 +170,7 @@ static void begin_gather(struct meg_gatherer *q, int b)
     if (b < 0)
         return;
     all = q->params->bucket[b];
-    mine = slice(q->slices, all);
+    mine = shard_of(q->slices, all);
     q->work = q->slices->op->all_gather(q->slices, q->w + (size_t)all.begin * size, q->w + (size_t)mine.begin * size,
                                         mine.end - mine.begin, q->t);
 }

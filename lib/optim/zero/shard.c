@@ -77,20 +77,20 @@ int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_ti
                         "--overlap-param-gather: needs --use-distributed-optimizer and --overlap-grad-reduce");
     if (c->bucket_size != MEG_UNSET && c->bucket_size < 1)
         return meg_fail(e, MEG_EUSAGE, "--ddp-bucket-size %" PRId64 ": must be at least 1", c->bucket_size);
-    l->bucket = c->bucket_size == MEG_UNSET ? most : c->bucket_size;
-    l->shards = stage ? l->dp * l->cp / c->instances : 0;
-    l->zero = stage;
+    l->zero.bucket_numel = c->bucket_size == MEG_UNSET ? most : c->bucket_size;
+    l->zero.nshards = stage ? l->dp * l->cp / c->instances : 0;
+    l->zero.stage = stage;
     return 0;
 }
 
 int64_t meg_zero_bucket_shard_numel(const struct meg_params *p, const struct meg_layout *l, int b)
 {
-    return (p->bucket[b].end - p->bucket[b].begin) / (l->shards ? l->shards : 1);
+    return (p->bucket[b].end - p->bucket[b].begin) / (l->zero.nshards ? l->zero.nshards : 1);
 }
 
 int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout *l)
 {
-    return l->shards ? p->flat / l->shards : p->flat;
+    return l->zero.nshards ? p->flat / l->zero.nshards : p->flat;
 }
 
 /* The parts of runs of equal settings that lie in a piece. */
@@ -126,19 +126,18 @@ void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, c
     struct meg_hparam_range *range;
     const int nranges = meg_params_hparam_ranges(p, &range);
 
-    *s = (struct meg_zero_shard){ .nbucket_shards = l->shards ? p->nbuckets : 1 };
+    *s = (struct meg_zero_shard){ .nbucket_shards = l->zero.nshards ? p->nbuckets : 1 };
     s->piece = meg_new((size_t)s->nbucket_shards * sizeof *s->piece);
     s->span = meg_new((size_t)s->nbucket_shards * sizeof *s->span);
     for (int k = 0; k < s->nbucket_shards; k++) {
-        const struct meg_elem_range b = l->shards ? p->bucket[k] : (struct meg_elem_range){ 0, p->flat };
-        const int64_t n = (b.end - b.begin) / (l->shards ? l->shards : 1);
+        const struct meg_elem_range b = l->zero.nshards ? p->bucket[k] : (struct meg_elem_range){ 0, p->flat };
         struct meg_zero_bucket_shard *v = &s->piece[k];
 
-        v->begin = b.begin + rank * n;
-        v->end = v->begin + n;
+        s->span[k] = l->zero.nshards ? meg_zero_shard_of(b, l->zero.nshards, rank) : b;
+        v->begin = s->span[k].begin;
+        v->end = s->span[k].end;
         v->at = s->n;
-        s->n += n;
-        s->span[k] = (struct meg_elem_range){ v->begin, v->end };
+        s->n += v->end - v->begin;
         cut_ranges(v, range, nranges);
         for (int i = p->n; i-- > 0;)
             add_run(s, p, i, k);

@@ -78,7 +78,7 @@ static void buckets_end_where_they_are_full(void **state)
     assert_int_equal(p.flat, 64 + 4 * (64 + 128) + 64 + 320); /* no slices: 64 elements are enough */
     meg_params_free(&p);
 
-    l.bucket = 300;
+    l.zero.bucket_numel = 300;
     make(&p, &l, 0, &mesh);
     check_places(&p);
     assert_int_equal(p.bucket[0].end, 320); /* norm 64, vector 64, matrix 128, vector 64: then it has 300 */
@@ -99,8 +99,8 @@ static void slices_are_equal_on_every_rank(void **state)
         int64_t all = 0;
         char *taken;
 
-        l.bucket = 200;
-        l.shards = shards[i];
+        l.zero.bucket_numel = 200;
+        l.zero.nshards = shards[i];
         make(&p, &l, 0, &mesh);
         check_places(&p);
         for (int b = 0; b < p.nbuckets; b++)
@@ -144,7 +144,7 @@ static void weight_decay_follows_the_rows(void **state)
     float *decay;
 
     (void)state;
-    l.shards = 3;
+    l.zero.nshards = 3;
     make(&p, &l, 0, &mesh);
     decay = meg_new((size_t)p.flat * sizeof *decay);
     for (int rank = 0; rank < 3; rank++) {
@@ -170,7 +170,7 @@ static void both_stages_slice_a_tied_embedding_alike(void **state)
     struct meg_layout l = layout(2, 3, 2);
 
     (void)state;
-    l.shards = 3;
+    l.zero.nshards = 3;
     for (int64_t tp = 0; tp < 2; tp++) {
         struct meg_params first, last;
         struct meg_mesh mesh;
@@ -198,7 +198,7 @@ static void only_the_first_stage_has_several(void **state)
     struct meg_mesh mesh;
 
     (void)state;
-    l.bucket = 100;
+    l.zero.bucket_numel = 100;
     make(&p, &l, 0, &mesh);
     assert_true(p.nbuckets > 2);
     meg_params_free(&p);
@@ -245,8 +245,8 @@ static void bytes_per_parameter(void **state)
 
                 l.cp = d > 2 ? 2 : 1;
                 l.layers = 3;
-                l.shards = zero ? d : 0;
-                l.zero = zero;
+                l.zero.nshards = zero ? d : 0;
+                l.zero.stage = zero;
                 run.dtype = run.residual = mode[i].params;
                 run.grad = mode[i].grads;
                 run.shards_grads = zero >= 2;

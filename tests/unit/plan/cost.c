@@ -56,8 +56,8 @@ static struct meg_cost_model paper(struct meg_gpt_conf *model, const struct shap
     p.layout.dp = w->dp;
     p.layout.has_sp = w->has_sp;
     p.layout.layers = m->layers;
-    p.layout.bucket = 40000000;
-    p.layout.shards = w->shares ? p.layout.dp * p.layout.cp : 0;
+    p.layout.zero.bucket_numel = 40000000;
+    p.layout.zero.nshards = w->shares ? p.layout.dp * p.layout.cp : 0;
     p.overlaps_sums = p.overlaps_gather = w->shares;
     p.schedule.stages = (int)w->pp;
     p.schedule.chunks = (int)p.layout.vp;

@@ -1,0 +1,37 @@
+/*
+ * zero.h - how the data- and context-parallel ranks shard a model: ZeRO (Rajbhandari et al. 2020), FSDP.
+ *
+ * Each rank keeps its parameters in one flat buffer, split into buckets (model/param.h).  nshards ranks
+ * divide every bucket into equal shards, in rank order and regardless of parameter boundaries.
+ * --num-distributed-optimizer-instances N makes N such groups of neighbouring ranks, which are replicas.
+ * The options and the collectives are in lib/optim/zero.
+ */
+#ifndef MEG_PARALLEL_ZERO_H
+#define MEG_PARALLEL_ZERO_H
+#include <stdint.h>
+#include "base/decls.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_zero_layout {
+    int stage;            /* 0: all replicated; 1: optimizer state sharded; 2: gradients, too; 3: parameters, too */
+    int64_t nshards;      /* ranks that divide each bucket; 0 in stage 0 */
+    int64_t bucket_numel; /* a bucket ends once it has this many elements; 0: one bucket holds them all */
+};
+
+/* Elements [begin, end) of the flat buffer. */
+struct meg_elem_range {
+    int64_t begin, end;
+};
+
+/* Return shard number rank of nshards equal shards of r, whose length nshards divides. */
+static inline struct meg_elem_range meg_zero_shard_of(struct meg_elem_range r, int64_t nshards, int64_t rank)
+{
+    const int64_t n = (r.end - r.begin) / nshards;
+    const struct meg_elem_range shard = { r.begin + rank * n, r.begin + (rank + 1) * n };
+
+    return shard;
+}
+
+MEG_END_DECLS
+#endif
