@@ -20,7 +20,7 @@
 
 VERSION := 0.1.0
 MODULES := base file option unicode io sentence tokenizer data preprocess tensor cpu cuda comm parallel nn model optim \
-           ckpt plan train infer eval
+           ckpt logging plan train infer eval
 
 PREFIX ?= /usr/local
 CUDA   ?= auto

@@ -88,24 +88,6 @@ const struct meg_opt meg_train_ckpt_opts[] = {
 };
 #undef C
 
-#define C struct meg_train_log_conf
-const struct meg_opt meg_train_log_opts[] = {
-    { "log-interval", 0, MEG_I64(C, log_interval), "N", "100", "iterations between log lines" },
-    { "log-json", 0, MEG_STR(C, log_json), "FILE", NULL, "add a JSON object a log line to FILE" },
-    { "log-throughput", 0, MEG_BOOL(C, log_throughput), NULL, "no", "log floating-point operations a second" },
-    { "log-params-norm", 0, MEG_BOOL(C, log_params_norm), NULL, "no", "log the norm of the weights" },
-    { "log-num-zeros-in-grad", 0, MEG_BOOL(C, log_num_zeros), NULL, "no", "log how many gradient elements are zero" },
-    { "log-straggler", 0, MEG_BOOL(C, log_straggler), NULL, "no",
-      "log which rank is the slowest in each phase of a step" },
-    { "log-progress", 0, MEG_BOOL(C, log_progress), NULL, "no", "keep progress.txt in the --save folder" },
-    { "tensorboard-dir", 0, MEG_STR(C, tensorboard_dir), "DIR", NULL, "write TensorBoard events to DIR" },
-    { "tensorboard-log-interval", 0, MEG_I64(C, tensorboard_log_interval), "N", "1", "iterations between events" },
-    { "log-validation-ppl-to-tensorboard", 0, MEG_BOOL(C, log_validation_ppl), NULL, "no",
-      "add perplexity to the events of evaluations" },
-    { 0 }
-};
-#undef C
-
 /* v, where given, is at least lowest. */
 static int check(const char *option, int64_t v, int64_t lowest, struct meg_err *e)
 {
@@ -277,15 +259,6 @@ int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_er
                         "--override-opt_param-scheduler: --use-checkpoint-opt_param-scheduler says "
                         "the opposite");
     return 0;
-}
-
-int meg_train_log_conf_check(const struct meg_train_log_conf *c, struct meg_err *e)
-{
-    int r;
-
-    if ((r = check("log-interval", c->log_interval, 1, e)) < 0)
-        return r;
-    return check("tensorboard-log-interval", c->tensorboard_log_interval, 1, e);
 }
 
 const struct meg_opt meg_train_ignored_opts[] = {

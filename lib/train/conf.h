@@ -40,13 +40,6 @@ struct meg_train_ckpt_conf {
 };
 extern const struct meg_opt meg_train_ckpt_opts[];
 
-struct meg_train_log_conf {
-    int64_t log_interval, tensorboard_log_interval;
-    const char *log_json, *tensorboard_dir;
-    bool log_throughput, log_params_norm, log_straggler, log_num_zeros, log_progress, log_validation_ppl;
-};
-extern const struct meg_opt meg_train_log_opts[];
-
 /* Names of Megatron that have no meaning here. */
 extern const struct meg_opt meg_train_ignored_opts[];
 
@@ -63,7 +56,6 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
 int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_layout *l, struct meg_err *e);
 enum meg_recompute meg_train_recompute(const struct meg_train_conf *c);
 int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_err *e);
-int meg_train_log_conf_check(const struct meg_train_log_conf *c, struct meg_err *e);
 
 MEG_END_DECLS
 #endif

@@ -8,7 +8,7 @@
 #include "file/lock.h"
 #include "parallel/pipeline.h"
 #include "plan/cost.h"
-#include "train/report.h"
+#include "logging/logger.h"
 #include "train/straggler.h"
 #include "train/train.h"
 

@@ -87,7 +87,7 @@ static int evaluate_after(struct trainer *t, struct meg_err *e)
 static void report(struct trainer *t, struct tally *sum, const struct meg_step_result *s)
 {
     const struct meg_train_job *job = t->job;
-    struct meg_train_stats v = { 0 };
+    struct meg_iteration_stats v = { 0 };
     double n;
 
     if (job->log.log_straggler && t->at.iteration % job->log.log_interval == 0)

@@ -11,7 +11,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "file/file.h"
-#include "train/append.h"
+#include "logging/append_file.h"
+#include "logging/append_file.h"
 #include "train/internal.h"
 
 static const char date_format[] = "%Y-%m-%d %H:%M:%S";
@@ -101,5 +102,5 @@ void meg_train_progress_log_save(struct trainer *t, const struct meg_train_state
              (flops - first_flops) / difftime(time(NULL) + 1, first) / 1e12 / ranks, flops,
              (double)(at->consumed_train * t->job->train.seq_length) / 1e9);
     if (add_line(t, text, &e) < 0)
-        meg_warn("%s; the run goes on without this line", e.msg);
+        meg_warn("%s; the run continues without this line", e.msg);
 }

@@ -26,7 +26,7 @@ static int check_settings(struct trainer *t, struct meg_err *e)
 
     if (c->plan)
         meg_plan_reset_layout(job, meg_train_world_size(t));
-    if ((r = meg_train_ckpt_conf_check(&job->ckpt, e)) < 0 || (r = meg_train_log_conf_check(&job->log, e)) < 0 ||
+    if ((r = meg_train_ckpt_conf_check(&job->ckpt, e)) < 0 || (r = meg_logging_conf_check(&job->log, e)) < 0 ||
         (r = meg_train_open_checkpoint(t, e)) < 0 ||
         (r = meg_precision_make(&t->precision, &t->scaler, &job->precision, e)) < 0 ||
         (r = meg_layout_make(&t->grid.layout, &job->layout, c->plan ? 1 : meg_train_world_size(t), e)) < 0 ||

@@ -5,6 +5,7 @@
 #ifndef MEG_TRAIN_TRAIN_H
 #define MEG_TRAIN_TRAIN_H
 #include "data/data_conf.h"
+#include "logging/log_conf.h"
 #include "model/gpt.h"
 #include "optim/optim.h"
 #include "optim/precision.h"
@@ -19,7 +20,7 @@ struct meg_train_job {
     struct meg_train_conf train;
     struct meg_layout_conf layout;
     struct meg_train_ckpt_conf ckpt;
-    struct meg_train_log_conf log;
+    struct meg_logging_conf log;
     struct meg_optim_conf optim;
     struct meg_zero_conf share;
     struct meg_precision_conf precision;

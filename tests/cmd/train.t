@@ -222,7 +222,7 @@ is 'stays as it is' "$(cat "$T/mine.txt")" 'not ours'
 
 status 'metrics on a full disk end no run' 0 train --log-json /dev/full
 is 'which a warning says once' "$(cat "$T/err")" \
-    'meg-train: /dev/full: No space left on device; the run goes on without --log-json'
+    'meg-train: /dev/full: No space left on device; the run continues without --log-json'
 is 'and takes all its steps' "$(grep -c ' consumed samples:' "$T/out")" 10
 fault=$B/tests/fault.so
 if [ -f "$fault" ]; then
@@ -240,11 +240,11 @@ if [ -f "$fault" ]; then
     train --tensorboard-dir "$T/alltb" >/dev/null
     fails $(($(grep -ao text_summary "$T"/alltb/* | wc -l) + 30)) tfevents --tensorboard-dir "$T/fulltb"
     like 'the events end there, with a warning' "$(cat "$T/err")" \
-        "^meg-train: $T/fulltb/events.*: No space left on device; the run goes on without --tensorboard-dir\$"
+        "^meg-train: $T/fulltb/events.*: No space left on device; the run continues without --tensorboard-dir\$"
     is 'and the run at its end' "$(grep -c ' consumed samples:' "$T/out")" 10
     fails 3 progress.txt --log-progress --save "$T/fullprog" --save-interval 5
     like 'a line of progress.txt is missing, with a warning' "$(cat "$T/err")" \
-        '^meg-train: .*/progress.txt: No space left on device; the run goes on without this line$'
+        '^meg-train: .*/progress.txt: No space left on device; the run continues without this line$'
 else
     skip 'writes that fail' "no $fault"
 fi

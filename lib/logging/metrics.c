@@ -1,4 +1,4 @@
-#include "train/metrics.h"
+#include "logging/metrics.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "train/append.h"
+#include "logging/append_file.h"
 
 struct meg_metrics {
     struct meg_append_file file;
 };
 
-/* The iteration of a line, above all others for what comes after training, or -1 when it is none of ours. */
+/* Return the iteration of a line, INT64_MAX for an evaluation after training, -1 for a line of another program. */
 static int64_t iteration_of(const char *line)
 {
     json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL), *v = json_object_get(o, "iteration");
@@ -26,14 +26,14 @@ static int64_t iteration_of(const char *line)
     return n;
 }
 
-/* Where the first line begins that a run resumed there writes again, or an error. */
-static int find_end(const char *path, int64_t resumed, int64_t *end, struct meg_err *e)
+/* Find the offset of the first line that a run resumed at this iteration will write again. */
+static int find_resume_offset(const char *path, int64_t resumed, int64_t *end, struct meg_err *e)
 {
     FILE *f = fopen(path, "re");
     char *line = NULL;
     size_t cap = 0;
     ssize_t n;
-    int64_t at = 0;
+    int64_t offset = 0;
     bool is_kept = true;
     int r = 0;
 
@@ -43,14 +43,14 @@ static int find_end(const char *path, int64_t resumed, int64_t *end, struct meg_
     for (int64_t number = 1; (n = getline(&line, &cap, f)) > 0 && line[n - 1] == '\n'; number++) {
         int64_t iteration = iteration_of(line);
         if (iteration < 0) {
-            r = meg_fail(e, MEG_EFORMAT, "--log-json %s: line %" PRId64 " is not a metrics line; name another file",
-                         path, number);
+            r = meg_fail(e, MEG_EFORMAT,
+                         "--log-json %s: line %" PRId64 " is not a line of metrics; choose another file", path, number);
             break;
         }
         is_kept &= resumed > 0 && iteration <= resumed;
-        at += n;
+        offset += n;
         if (is_kept)
-            *end = at;
+            *end = offset;
     }
     if (r == 0 && ferror(f))
         r = meg_fail_errno(e, "%s", path);
@@ -72,7 +72,7 @@ int meg_metrics_open(struct meg_metrics **out, const char *path, int64_t resumed
     int64_t end = -1;
     int r = 0;
 
-    if ((is_regular_or_new(path) && (r = find_end(path, resumed, &end, e)) < 0) ||
+    if ((is_regular_or_new(path) && (r = find_resume_offset(path, resumed, &end, e)) < 0) ||
         (r = meg_append_file_open(&m->file, path, end, e)) < 0) {
         meg_metrics_close(m);
         return r;
@@ -89,7 +89,7 @@ void meg_metrics_close(struct meg_metrics *m)
     free(m);
 }
 
-static void add(struct meg_str *s, const char *key, double v)
+static void add_number(struct meg_str *s, const char *key, double v)
 {
     if (isfinite(v))
         meg_str_printf(s, ",\"%s\":%.9g", key, v);
@@ -97,8 +97,8 @@ static void add(struct meg_str *s, const char *key, double v)
         meg_str_printf(s, ",\"%s\":null", key);
 }
 
-/* Write the line and free it. */
-static int put(struct meg_metrics *m, struct meg_str *s, struct meg_err *e)
+/* End the object in s, write the line, and free it. */
+static int write_line(struct meg_metrics *m, struct meg_str *s, struct meg_err *e)
 {
     int r;
 
@@ -108,31 +108,31 @@ static int put(struct meg_metrics *m, struct meg_str *s, struct meg_err *e)
     return r;
 }
 
-int meg_metrics_interval(struct meg_metrics *m, const struct meg_train_stats *v, struct meg_err *e)
+int meg_metrics_interval(struct meg_metrics *m, const struct meg_iteration_stats *stats, struct meg_err *e)
 {
     struct meg_str s = { 0 };
 
     meg_str_printf(&s,
                    "{\"iteration\":%" PRId64 ",\"consumed_samples\":%" PRId64 ",\"skipped_samples\":%" PRId64
                    ",\"global_batch_size\":%" PRId64,
-                   v->iteration, v->consumed_samples, v->skipped_samples, v->global_batch_size);
-    add(&s, "lm_loss", v->lm_loss);
-    add(&s, "learning_rate", v->learning_rate);
-    if (!isnan(v->decoupled_learning_rate))
-        add(&s, "decoupled_learning_rate", v->decoupled_learning_rate);
-    add(&s, "loss_scale", v->loss_scale);
-    add(&s, "grad_norm", v->grad_norm);
-    if (v->num_zeros >= 0)
-        meg_str_printf(&s, ",\"num_zeros\":%" PRId64, v->num_zeros);
-    if (!isnan(v->params_norm))
-        add(&s, "params_norm", v->params_norm);
-    meg_str_printf(&s, ",\"skipped_iterations\":%" PRId64 ",\"nan_iterations\":%" PRId64, v->num_skipped_iterations,
-                   v->num_nan_iterations);
-    add(&s, "iteration_ms", v->iteration_ms);
-    add(&s, "tokens_per_s", v->tokens_per_s);
-    add(&s, "flops_per_iteration", v->flops);
-    add(&s, "tflops_per_s", v->flops / v->iteration_ms * 1e-9);
-    return put(m, &s, e);
+                   stats->iteration, stats->consumed_samples, stats->skipped_samples, stats->global_batch_size);
+    add_number(&s, "lm_loss", stats->lm_loss);
+    add_number(&s, "learning_rate", stats->learning_rate);
+    if (!isnan(stats->decoupled_learning_rate))
+        add_number(&s, "decoupled_learning_rate", stats->decoupled_learning_rate);
+    add_number(&s, "loss_scale", stats->loss_scale);
+    add_number(&s, "grad_norm", stats->grad_norm);
+    if (stats->num_zeros >= 0)
+        meg_str_printf(&s, ",\"num_zeros\":%" PRId64, stats->num_zeros);
+    if (!isnan(stats->params_norm))
+        add_number(&s, "params_norm", stats->params_norm);
+    meg_str_printf(&s, ",\"skipped_iterations\":%" PRId64 ",\"nan_iterations\":%" PRId64, stats->num_skipped_iterations,
+                   stats->num_nan_iterations);
+    add_number(&s, "iteration_ms", stats->iteration_ms);
+    add_number(&s, "tokens_per_s", stats->tokens_per_s);
+    add_number(&s, "flops_per_iteration", stats->flops);
+    add_number(&s, "tflops_per_s", stats->flops / stats->iteration_ms * 1e-9);
+    return write_line(m, &s, e);
 }
 
 int meg_metrics_evaluation(struct meg_metrics *m, const char *split, bool is_last, int64_t iteration,
@@ -143,7 +143,7 @@ int meg_metrics_evaluation(struct meg_metrics *m, const char *split, bool is_las
     meg_str_printf(&s,
                    "{\"iteration\":%" PRId64 ",\"consumed_samples\":%" PRId64 ",\"split\":\"%s\",\"after_training\":%s",
                    iteration, consumed_samples, split, is_last ? "true" : "false");
-    add(&s, "lm_loss", loss);
-    add(&s, "ppl", meg_perplexity(loss));
-    return put(m, &s, e);
+    add_number(&s, "lm_loss", loss);
+    add_number(&s, "ppl", meg_training_log_perplexity(loss));
+    return write_line(m, &s, e);
 }

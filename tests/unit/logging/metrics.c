@@ -1,4 +1,4 @@
-/* --log-json: what a line holds, and what a resumed run keeps. */
+/* The JSON lines of --log-json, and the lines that a resumed run keeps. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "file/file.h"
-#include "train/metrics.h"
+#include "logging/metrics.h"
 #include "tmp.h"
 
 static char path[TMP_NAME];
@@ -35,26 +35,26 @@ static void write_text(const char *text)
 #define LAST "{\"iteration\":20,\"split\":\"valid\",\"after_training\":true,\"lm_loss\":2}\n"
 #define L4 "{\"iteration\":30,\"lm_loss\":1}\n"
 
-static void lines(void **state)
+static void a_line_has_the_numbers_that_were_given(void **state)
 {
     struct meg_metrics *m;
-    struct meg_train_stats v = { 0 };
+    struct meg_iteration_stats stats = { 0 };
 
     (void)state;
     write_text("");
-    v.iteration = 5;
-    v.consumed_samples = 40;
-    v.global_batch_size = 8;
-    v.lm_loss = 2.5;
-    v.learning_rate = 1e-4;
-    v.decoupled_learning_rate = v.params_norm = v.grad_norm = NAN;
-    v.num_zeros = -1;
-    v.loss_scale = 1;
-    v.iteration_ms = 2;
-    v.tokens_per_s = 1000;
-    v.flops = 3e9;
+    stats.iteration = 5;
+    stats.consumed_samples = 40;
+    stats.global_batch_size = 8;
+    stats.lm_loss = 2.5;
+    stats.learning_rate = 1e-4;
+    stats.decoupled_learning_rate = stats.params_norm = stats.grad_norm = NAN;
+    stats.num_zeros = -1;
+    stats.loss_scale = 1;
+    stats.iteration_ms = 2;
+    stats.tokens_per_s = 1000;
+    stats.flops = 3e9;
     assert_int_equal(meg_metrics_open(&m, path, 0, NULL), 0);
-    assert_int_equal(meg_metrics_interval(m, &v, NULL), 0);
+    assert_int_equal(meg_metrics_interval(m, &stats, NULL), 0);
     assert_int_equal(meg_metrics_evaluation(m, "valid", true, 5, 40, 0, NULL), 0);
     meg_metrics_close(m);
     content_is("{\"iteration\":5,\"consumed_samples\":40,\"skipped_samples\":0,\"global_batch_size\":8,"
@@ -67,7 +67,7 @@ static void lines(void **state)
                "loss\":0,\"ppl\":1}\n");
 }
 
-static void resumed(void **state)
+static void a_resumed_run_removes_later_lines(void **state)
 {
     struct meg_metrics *m;
 
@@ -85,7 +85,7 @@ static void resumed(void **state)
     content_is("");
 }
 
-static void somebody_elses_file(void **state)
+static void a_file_of_another_program_is_refused_and_unchanged(void **state)
 {
     struct meg_metrics *m = NULL;
     struct meg_err e;
@@ -93,7 +93,7 @@ static void somebody_elses_file(void **state)
     (void)state;
     write_text(L1 "dear diary\n");
     assert_int_equal(meg_metrics_open(&m, path, 0, &e), MEG_EFORMAT);
-    assert_non_null(strstr(e.msg, "line 2 is not a metrics line"));
+    assert_non_null(strstr(e.msg, "line 2 is not a line of metrics"));
     assert_null(m);
     content_is(L1 "dear diary\n");
 }
@@ -101,9 +101,9 @@ static void somebody_elses_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines),
-        cmocka_unit_test(resumed),
-        cmocka_unit_test(somebody_elses_file),
+        cmocka_unit_test(a_line_has_the_numbers_that_were_given),
+        cmocka_unit_test(a_resumed_run_removes_later_lines),
+        cmocka_unit_test(a_file_of_another_program_is_refused_and_unchanged),
     };
     int r, fd = tmp_file(path, "metrics");
 

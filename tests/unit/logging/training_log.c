@@ -1,41 +1,41 @@
-/* The log lines, spelled as Megatron's training_log and evaluate_and_print_results spell them. */
+/* The log lines of Megatron's training_log and evaluate_and_print_results, byte by byte. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "train/report.h"
+#include "logging/training_log.h"
 
 static const struct tm when = { .tm_year = 125, .tm_mon = 0, .tm_mday = 9, .tm_hour = 7, .tm_min = 5, .tm_sec = 3 };
 
-static struct meg_train_stats plain(void)
+static struct meg_iteration_stats typical_stats(void)
 {
-    struct meg_train_stats v = { 0 };
+    struct meg_iteration_stats stats = { 0 };
 
-    v.iteration = 20;
-    v.train_iters = 1000;
-    v.consumed_samples = 640;
-    v.global_batch_size = 32;
-    v.lm_loss = 5.4321;
-    v.learning_rate = 1.5e-4;
-    v.decoupled_learning_rate = v.params_norm = NAN;
-    v.loss_scale = 1;
-    v.grad_norm = 1.2345;
-    v.num_zeros = -1;
-    v.iteration_ms = 123.44;
-    v.flops = 9e12;
-    v.ranks = 2;
-    return v;
+    stats.iteration = 20;
+    stats.train_iters = 1000;
+    stats.consumed_samples = 640;
+    stats.global_batch_size = 32;
+    stats.lm_loss = 5.4321;
+    stats.learning_rate = 1.5e-4;
+    stats.decoupled_learning_rate = stats.params_norm = NAN;
+    stats.loss_scale = 1;
+    stats.grad_norm = 1.2345;
+    stats.num_zeros = -1;
+    stats.iteration_ms = 123.44;
+    stats.flops = 9e12;
+    stats.ranks = 2;
+    return stats;
 }
 
-static void line(void **state)
+static void an_iteration_has_megatrons_line(void **state)
 {
-    struct meg_train_stats v = plain();
+    struct meg_iteration_stats stats = typical_stats();
     struct meg_str s = { 0 };
 
     (void)state;
-    meg_training_log_line(&s, &v, false, &when);
+    meg_training_log_line(&s, &stats, false, &when);
     assert_string_equal(s.s, " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
                              " elapsed time per iteration (ms): 123.4 | learning rate: 1.500000E-04 |"
                              " global batch size:    32 | lm loss: 5.432100E+00 | loss scale: 1.0 | grad norm: 1.234 |"
@@ -43,18 +43,18 @@ static void line(void **state)
     meg_str_free(&s);
 }
 
-static void every_field(void **state)
+static void optional_fields_have_megatrons_order(void **state)
 {
-    struct meg_train_stats v = plain();
+    struct meg_iteration_stats stats = typical_stats();
     struct meg_str s = { 0 };
 
     (void)state;
-    v.skipped_samples = 2;
-    v.decoupled_learning_rate = 3e-5;
-    v.num_zeros = 7;
-    v.params_norm = 9.5;
-    v.num_nan_iterations = 1;
-    meg_training_log_line(&s, &v, true, &when);
+    stats.skipped_samples = 2;
+    stats.decoupled_learning_rate = 3e-5;
+    stats.num_zeros = 7;
+    stats.params_norm = 9.5;
+    stats.num_nan_iterations = 1;
+    meg_training_log_line(&s, &stats, true, &when);
     assert_string_equal(s.s, " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
                              " skipped samples:            2 | elapsed time per iteration (ms): 123.4 |"
                              " throughput per GPU (TFLOP/s/GPU): 36.5 | learning rate: 1.500000E-04 |"
@@ -65,14 +65,14 @@ static void every_field(void **state)
     meg_str_free(&s);
 }
 
-static void no_loss_and_no_norm(void **state)
+static void a_loss_or_norm_that_is_nan_is_left_out(void **state)
 {
-    struct meg_train_stats v = plain();
+    struct meg_iteration_stats stats = typical_stats();
     struct meg_str s = { 0 };
 
     (void)state;
-    v.lm_loss = v.grad_norm = NAN;
-    meg_training_log_line(&s, &v, false, &when);
+    stats.lm_loss = stats.grad_norm = NAN;
+    meg_training_log_line(&s, &stats, false, &when);
     assert_string_equal(s.s, " [2025-01-09 07:05:03] iteration       20/    1000 | consumed samples:          640 |"
                              " elapsed time per iteration (ms): 123.4 | learning rate: 1.500000E-04 |"
                              " global batch size:    32 | loss scale: 1.0 |"
@@ -80,7 +80,7 @@ static void no_loss_and_no_norm(void **state)
     meg_str_free(&s);
 }
 
-static void evaluation(void **state)
+static void an_evaluation_is_framed_by_dashes(void **state)
 {
     struct meg_str s = { 0 };
 
@@ -93,18 +93,18 @@ static void evaluation(void **state)
                              "--------------------------------------------------------------------------"
                              "---------------------\n");
     meg_str_free(&s);
-    assert_true(meg_perplexity(30) == exp(20));
-    assert_true(isnan(meg_perplexity(NAN)));
-    assert_true(isnan(meg_perplexity(INFINITY)));
+    assert_true(meg_training_log_perplexity(30) == exp(20));
+    assert_true(isnan(meg_training_log_perplexity(NAN)));
+    assert_true(isnan(meg_training_log_perplexity(INFINITY)));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(line),
-        cmocka_unit_test(every_field),
-        cmocka_unit_test(no_loss_and_no_norm),
-        cmocka_unit_test(evaluation),
+        cmocka_unit_test(an_iteration_has_megatrons_line),
+        cmocka_unit_test(optional_fields_have_megatrons_order),
+        cmocka_unit_test(a_loss_or_norm_that_is_nan_is_left_out),
+        cmocka_unit_test(an_evaluation_is_framed_by_dashes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Event files, read back byte by byte: lengths, checksums, fields. */
+/* TensorBoard event files, read back byte by byte: lengths, checksums, fields. */
 #include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "file/file.h"
-#include "train/tensorboard.h"
+#include "logging/tensorboard.h"
 #include "tmp.h"
 
 struct event {
@@ -36,7 +36,7 @@ static void copy(char *to, size_t cap, const unsigned char *p, uint64_t n)
     to[n] = '\0';
 }
 
-/* Read the fields of a message; path is the numbers of the messages around it, in decimal digits. */
+/* Read the fields of a message; the decimal digits of path are the field numbers of the enclosing messages. */
 static void read_message(struct event *ev, int path, const unsigned char *p, const unsigned char *end)
 {
     while (p < end) {
@@ -123,7 +123,7 @@ static int read_events(const char *dir, struct event *ev, int max)
     return n;
 }
 
-static void checksums(void **state)
+static void checksums_are_masked_crc32c(void **state)
 {
     unsigned char zeros[32] = { 0 }, up[32];
 
@@ -135,7 +135,7 @@ static void checksums(void **state)
     assert_int_equal(meg_tensorboard_crc(up, 32), (uint32_t)((0x46dd794eu >> 15 | 0x46dd794eu << 17) + 0xa282ead8u));
 }
 
-static void written_and_read(void **state)
+static void scalars_and_texts_are_read_back(void **state)
 {
     char tmp[TMP_NAME], dir[TMP_PATH];
     struct meg_tensorboard *t;
@@ -171,7 +171,7 @@ static size_t size_of(const char *path)
     return n;
 }
 
-/* Write a file as another program would: the version, and a scalar called a of step 9. */
+/* Write a file as another program would: the version, and a scalar named a at step 9. */
 static void write_foreign(const char *path)
 {
     static const unsigned char version[] = "\x1a\x0d"
@@ -194,7 +194,7 @@ static void write_foreign(const char *path)
     meg_str_free(&s);
 }
 
-/* Write four samples an iteration, to the file whose name is left in path. */
+/* Write iterations of four samples each to a file, and store its name in path. */
 static void write_run(const char *dir, int64_t resumed, int64_t last, char path[TMP_PATH])
 {
     struct meg_tensorboard *t;
@@ -212,7 +212,8 @@ static void write_run(const char *dir, int64_t resumed, int64_t last, char path[
     assert_int_equal(glob(to, 0, NULL, &g), 0);
     assert_int_equal(g.gl_pathc, 1);
     snprintf(path, TMP_PATH, "%s/events.out.tfevents.x%d", dir, (int)last);
-    assert_int_equal(rename(g.gl_pathv[0], path), 0); /* as if by another process, or second */
+    assert_int_equal(rename(g.gl_pathv[0], path),
+                     0); /* the name that another process, or a later second, would have chosen */
     globfree(&g);
 }
 
@@ -220,7 +221,7 @@ static void a_resumed_run_removes_what_it_writes_again(void **state)
 {
     char dir[TMP_NAME], foreign[TMP_PATH], text[TMP_PATH], first[TMP_PATH], second[TMP_PATH], third[TMP_PATH];
     struct event ev[32];
-    size_t whole;
+    size_t foreign_nbytes;
     FILE *f;
 
     (void)state;
@@ -229,18 +230,18 @@ static void a_resumed_run_removes_what_it_writes_again(void **state)
     snprintf(text, sizeof text, "%s/events.out.tfevents.text", dir);
     write_foreign(foreign);
     assert_int_equal(meg_write_file(text, "no events", 9, NULL), 0);
-    whole = size_of(foreign);
+    foreign_nbytes = size_of(foreign);
     write_run(dir, 0, 8, first);
     f = fopen(first, "a"); /* the run was killed while it wrote a record */
     fputs("torn", f);
     fclose(f);
     write_run(dir, 7, 9, second);
     write_run(dir, 5, 6, third);
-    assert_int_equal(size_of(foreign), whole);
+    assert_int_equal(size_of(foreign), foreign_nbytes);
     assert_int_equal(size_of(text), 9);
     assert_int_equal(remove(foreign) | remove(text), 0);
 
-    assert_int_equal(read_file(second, ev, 32), 1); /* only its version: it resumed after what is resumed now */
+    assert_int_equal(read_file(second, ev, 32), 1); /* only the version: it began after iteration 5 */
     assert_string_equal(ev[0].version, "brain.Event:2");
     assert_int_equal(read_file(first, ev, 32), 12); /* version, text, and five iterations with two tags */
     assert_int_equal(ev[10].step, 5);
@@ -251,7 +252,8 @@ static void a_resumed_run_removes_what_it_writes_again(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(checksums), cmocka_unit_test(written_and_read),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(checksums_are_masked_crc32c),
+                                        cmocka_unit_test(scalars_and_texts_are_read_back),
                                         cmocka_unit_test(a_resumed_run_removes_what_it_writes_again) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

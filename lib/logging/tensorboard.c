@@ -1,11 +1,14 @@
+#include "logging/tensorboard.h"
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 #include "base/mem.h"
 #include "file/file.h"
-#include "train/append.h"
-#include "train/tensorboard_internal.h"
+#include "io/protobuf.h"
+#include "logging/append_file.h"
+#include "logging/tensorboard_internal.h"
 
 struct meg_tensorboard {
     struct meg_append_file file;
@@ -30,7 +33,7 @@ uint32_t meg_tensorboard_crc(const void *bytes, size_t n)
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* ---- protobuf: a field is (number << 3 | wire type) as a varint, then its value ---- */
+/* ---- protobuf writer: a field is (number << 3 | wire type) as a varint, then its value ---- */
 
 static void put_varint(struct meg_str *s, uint64_t v)
 {
@@ -46,13 +49,13 @@ static void put_varint(struct meg_str *s, uint64_t v)
 
 static void put_int(struct meg_str *s, int field, int64_t v)
 {
-    put_varint(s, (uint64_t)field << 3 | EVENTS_VARINT);
+    put_varint(s, (uint64_t)field << 3 | MEG_PB_VARINT);
     put_varint(s, (uint64_t)v);
 }
 
 static void put_bytes(struct meg_str *s, int field, const void *bytes, size_t n)
 {
-    put_varint(s, (uint64_t)field << 3 | EVENTS_BYTES);
+    put_varint(s, (uint64_t)field << 3 | MEG_PB_LEN);
     put_varint(s, n);
     meg_str_add(s, bytes, n);
 }
@@ -63,8 +66,8 @@ static void put_message(struct meg_str *s, int field, struct meg_str *inner)
     meg_str_free(inner);
 }
 
-/* The first event says who writes the file. */
-static void put_source(struct meg_str *event)
+/* Append the source metadata of a file's first event, which names its writer. */
+static void put_source_metadata(struct meg_str *event)
 {
     struct meg_str source = { 0 };
 
@@ -72,7 +75,7 @@ static void put_source(struct meg_str *event)
     put_message(event, EVENT_SOURCE, &source);
 }
 
-/* Write an event holding the message or string body, which is freed. */
+/* Write an event whose field contains body, a message or string; free body. */
 static int write_event(struct meg_tensorboard *t, int64_t step, int field, struct meg_str *body, struct meg_err *e)
 {
     struct meg_str event = { 0 }, record = { 0 };
@@ -84,12 +87,12 @@ static int write_event(struct meg_tensorboard *t, int64_t step, int field, struc
 
     clock_gettime(CLOCK_REALTIME, &now);
     wall = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-    put_varint(&event, 1 << 3 | EVENTS_64);
+    put_varint(&event, EVENT_WALL_TIME << 3 | MEG_PB_I64);
     meg_str_add(&event, &wall, sizeof wall);
     put_int(&event, EVENT_STEP, step);
     put_message(&event, field, body);
     if (field == EVENT_FILE_VERSION)
-        put_source(&event);
+        put_source_metadata(&event);
 
     n = event.n;
     meg_str_add(&record, &n, sizeof n);
@@ -110,7 +113,7 @@ int meg_tensorboard_scalar(struct meg_tensorboard *t, const char *tag, double va
     float v = (float)value;
 
     put_bytes(&item, 1, tag, strlen(tag));
-    put_varint(&item, 2 << 3 | EVENTS_32); /* simple_value */
+    put_varint(&item, 2 << 3 | MEG_PB_I32); /* simple_value */
     meg_str_add(&item, &v, sizeof v);
     put_message(&summary, 1, &item);
     return write_event(t, step, EVENT_SUMMARY, &summary, e);
@@ -152,7 +155,7 @@ int meg_tensorboard_open(struct meg_tensorboard **out, const char *dir, int64_t 
     if (resumed > 0)
         meg_tensorboard_trim(dir, resumed);
     gethostname(host, sizeof host - 1);
-    meg_str_printf(&path, "%s/" EVENT_FILE_PREFIX "%lld.%s.%ld", dir, (long long)time(NULL), host, (long)getpid());
+    meg_str_printf(&path, "%s/" EVENT_FILE_PREFIX "%" PRId64 ".%s.%ld", dir, (int64_t)time(NULL), host, (long)getpid());
     meg_str_printf(&body, "brain.Event:2");
     if ((r = meg_append_file_open(&t->file, path.s, -1, e)) < 0 ||
         (r = write_event(t, 0, EVENT_FILE_VERSION, &body, e)) < 0)

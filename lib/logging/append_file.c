@@ -1,4 +1,4 @@
-#include "train/append.h"
+#include "logging/append_file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

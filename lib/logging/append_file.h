@@ -1,0 +1,24 @@
+/*
+ * append_file.h - a log file to which complete records are appended, unbuffered, so that readers see each at once.
+ */
+#ifndef MEG_LOGGING_APPEND_FILE_H
+#define MEG_LOGGING_APPEND_FILE_H
+#include <stddef.h>
+#include <stdint.h>
+#include "base/err.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_append_file {
+    int fd;
+    char *path; /* NULL: not open */
+};
+
+/* Open or create path, and truncate it to its first keep bytes; -1 keeps all.  MEG_EIO and the like on failure. */
+int meg_append_file_open(struct meg_append_file *a, const char *path, int64_t keep, struct meg_err *e);
+int meg_append_file_write(struct meg_append_file *a, const void *bytes, size_t n, struct meg_err *e);
+/* Accepts a file that was never opened or is already closed (path NULL). */
+void meg_append_file_close(struct meg_append_file *a);
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,21 @@
+/*
+ * log_conf.h - options that say what a training run logs, where, and how often.
+ */
+#ifndef MEG_LOGGING_LOG_CONF_H
+#define MEG_LOGGING_LOG_CONF_H
+#include "option/opt.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_logging_conf {
+    int64_t log_interval, tensorboard_log_interval;
+    const char *log_json, *tensorboard_dir;
+    bool log_throughput, log_params_norm, log_straggler, log_num_zeros, log_progress, log_validation_ppl;
+};
+extern const struct meg_opt meg_logging_opts[];
+
+/* Refuse a value that is out of its range: MEG_EUSAGE. */
+int meg_logging_conf_check(const struct meg_logging_conf *c, struct meg_err *e);
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,208 @@
+#include "logging/logger.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/log.h"
+#include "logging/metrics.h"
+#include "logging/tensorboard.h"
+
+struct meg_logger {
+    const struct meg_logging_conf *conf;
+    struct meg_metrics *metrics;         /* NULL without --log-json */
+    struct meg_tensorboard *tensorboard; /* NULL without --tensorboard-dir */
+    struct meg_progress progress;
+    int64_t first_iteration; /* the first iteration that was logged, and when: for the remaining time */
+    double first_s;
+};
+
+/* Write each line "name = value" of options as a text. */
+static int write_options(struct meg_tensorboard *t, const char *options, int64_t step, struct meg_err *e)
+{
+    char *copy = meg_strdup(options), *rest = copy, *line;
+    int r = 0;
+
+    while (r >= 0 && (line = strsep(&rest, "\n"))) {
+        char *value = strstr(line, " = ");
+        if (!value)
+            continue;
+        *value = '\0';
+        r = meg_tensorboard_text(t, line, value + 3, step, e);
+    }
+    free(copy);
+    return r;
+}
+
+int meg_logger_open(struct meg_logger **out, const struct meg_logging_conf *c, int64_t resumed, const char *options,
+                    struct meg_err *e)
+{
+    struct meg_logger *l = meg_new(sizeof *l);
+    int r = 0;
+
+    l->conf = c;
+    meg_progress_init(&l->progress, 0);
+    if ((c->log_json && (r = meg_metrics_open(&l->metrics, c->log_json, resumed, e)) < 0) ||
+        (c->tensorboard_dir && ((r = meg_tensorboard_open(&l->tensorboard, c->tensorboard_dir, resumed, e)) < 0 ||
+                                (r = write_options(l->tensorboard, options, resumed, e)) < 0)))
+        goto out;
+    *out = l;
+    l = NULL;
+out:
+    meg_logger_close(l);
+    return r;
+}
+
+void meg_logger_close(struct meg_logger *l)
+{
+    if (!l)
+        return;
+    meg_progress_end(&l->progress);
+    meg_metrics_close(l->metrics);
+    meg_tensorboard_close(l->tensorboard);
+    free(l);
+}
+
+/* A log that cannot be written, on a full disk for instance, does not end the run: warn once and close it. */
+static void disable_metrics(struct meg_logger *l, const struct meg_err *e)
+{
+    meg_warn("%s; the run continues without --log-json", e->msg);
+    meg_metrics_close(l->metrics);
+    l->metrics = NULL;
+}
+
+static void disable_tensorboard(struct meg_logger *l, const struct meg_err *e)
+{
+    meg_warn("%s; the run continues without --tensorboard-dir", e->msg);
+    meg_tensorboard_close(l->tensorboard);
+    l->tensorboard = NULL;
+}
+
+/* Write name over iterations, and "name vs samples" over samples.  NaN is not written. */
+static int scalar(struct meg_logger *l, const char *name, double value, const struct meg_iteration_stats *stats,
+                  struct meg_err *e)
+{
+    char vs_samples[64];
+    int r;
+
+    if (isnan(value))
+        return 0;
+    snprintf(vs_samples, sizeof vs_samples, "%s" MEG_TENSORBOARD_VS_SAMPLES, name);
+    if ((r = meg_tensorboard_scalar(l->tensorboard, name, value, stats->iteration, e)) < 0)
+        return r;
+    return meg_tensorboard_scalar(l->tensorboard, vs_samples, value, stats->consumed_samples, e);
+}
+
+static int write_events(struct meg_logger *l, const struct meg_iteration_stats *stats, struct meg_err *e)
+{
+    const struct {
+        const char *name;
+        double value;
+    } scalars[] = {
+        { "learning-rate", stats->learning_rate },
+        { "decoupled-learning-rate", stats->decoupled_learning_rate },
+        { "batch-size", (double)stats->global_batch_size },
+        { "lm loss", stats->lm_loss },
+        { "loss-scale", stats->loss_scale },
+        { "grad-norm", stats->grad_norm },
+        { "num-zeros", stats->num_zeros < 0 ? NAN : (double)stats->num_zeros },
+        { "params-norm", stats->params_norm },
+    };
+    struct meg_tensorboard *t = l->tensorboard;
+    int r;
+
+    for (size_t i = 0; i < sizeof scalars / sizeof *scalars; i++)
+        if ((r = scalar(l, scalars[i].name, scalars[i].value, stats, e)) < 0)
+            return r;
+    if ((r = meg_tensorboard_scalar(t, "iteration-time", stats->iteration_ms * 1e-3, stats->iteration, e)) < 0 ||
+        !l->conf->log_throughput)
+        return r;
+    return meg_tensorboard_scalar(t, "throughput", stats->flops / (double)stats->ranks / stats->iteration_ms * 1e-9,
+                                  stats->iteration, e);
+}
+
+/* Estimate the time that remains from the mean time per iteration since the first one that was logged. */
+static int64_t remaining_s(struct meg_logger *l, const struct meg_iteration_stats *stats)
+{
+    const double now = meg_now_s();
+    const int64_t done = stats->iteration - l->first_iteration;
+
+    if (l->first_s == 0) {
+        l->first_iteration = stats->iteration;
+        l->first_s = now;
+        return 0;
+    }
+    return done > 0 ? (int64_t)((now - l->first_s) / (double)done * (double)(stats->train_iters - stats->iteration))
+                    : 0;
+}
+
+void meg_logger_step(struct meg_logger *l, const struct meg_iteration_stats *stats)
+{
+    const int64_t left_s = remaining_s(l, stats);
+    struct meg_err e;
+
+    meg_progress_show(
+        &l->progress, "iteration %" PRId64 "/%" PRId64 "  lm loss %.4f  %.0f tokens/s  %" PRId64 ":%02d left",
+        stats->iteration, stats->train_iters, stats->lm_loss, stats->tokens_per_s, left_s / 60, (int)(left_s % 60));
+    if (l->tensorboard && stats->iteration % l->conf->tensorboard_log_interval == 0 && write_events(l, stats, &e) < 0)
+        disable_tensorboard(l, &e);
+}
+
+/* Print and free s.  An error of stdout is reported when the program ends: a full disk must not stop the run here. */
+static void print(struct meg_str *s)
+{
+    fwrite(s->s, 1, s->n, stdout);
+    fflush(stdout);
+    meg_str_free(s);
+}
+
+void meg_logger_interval(struct meg_logger *l, const struct meg_iteration_stats *stats)
+{
+    struct meg_str s = { 0 };
+    struct meg_err e;
+    time_t now = time(NULL);
+    struct tm when;
+
+    localtime_r(&now, &when);
+    meg_training_log_line(&s, stats, l->conf->log_throughput, &when);
+    print(&s);
+    if (l->metrics && meg_metrics_interval(l->metrics, stats, &e) < 0)
+        disable_metrics(l, &e);
+}
+
+static int write_evaluation(struct meg_logger *l, const struct meg_iteration_stats *stats, double loss,
+                            struct meg_err *e)
+{
+    const int r = scalar(l, "lm loss validation", loss, stats, e);
+
+    if (r < 0 || !l->conf->log_validation_ppl)
+        return r;
+    return scalar(l, "lm loss validation ppl", meg_training_log_perplexity(loss), stats, e);
+}
+
+void meg_logger_evaluation(struct meg_logger *l, const char *split, bool is_last, int64_t iteration,
+                           int64_t consumed_samples, double loss)
+{
+    const struct meg_iteration_stats stats = { .iteration = iteration, .consumed_samples = consumed_samples };
+    struct meg_str s = { 0 };
+    struct meg_err e;
+    const bool is_valid = strcmp(split, "valid") == 0;
+    char where[64];
+
+    if (is_last)
+        snprintf(where, sizeof where, "iteration %" PRId64 " on %s set", iteration, is_valid ? "validation" : split);
+    else
+        snprintf(where, sizeof where, "iteration %" PRId64, iteration);
+    meg_training_log_evaluation(&s, where, loss);
+    print(&s);
+    if (l->metrics && meg_metrics_evaluation(l->metrics, split, is_last, iteration, consumed_samples, loss, &e) < 0)
+        disable_metrics(l, &e);
+    if (l->tensorboard && is_valid && write_evaluation(l, &stats, loss, &e) < 0)
+        disable_tensorboard(l, &e);
+}
+
+void meg_logger_eval_progress(struct meg_logger *l, const char *split, int64_t done, int64_t total)
+{
+    meg_progress_show(&l->progress, "evaluation (%s) %" PRId64 "/%" PRId64, split, done, total);
+}

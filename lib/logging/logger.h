@@ -1,0 +1,41 @@
+/*
+ * logger.h - the logs of a training run: Megatron's log line on stdout, JSON lines (--log-json), TensorBoard scalars
+ * (--tensorboard-dir) and a progress line on stderr when that is a terminal.
+ */
+#ifndef MEG_LOGGING_LOGGER_H
+#define MEG_LOGGING_LOGGER_H
+#include "logging/log_conf.h"
+#include "logging/training_log.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_logger;
+
+/*
+ * Open the files that c names for a run that starts after iteration resumed.  options, lines "name = value", is written
+ * to TensorBoard as text.  c is borrowed until meg_logger_close.
+ */
+int meg_logger_open(struct meg_logger **out, const struct meg_logging_conf *c, int64_t resumed, const char *options,
+                    struct meg_err *e);
+void meg_logger_close(struct meg_logger *l);
+
+/*
+ * The functions below cannot fail: when a file cannot be written, they warn, close it, and the run continues without
+ * it.
+ */
+
+/* Write the TensorBoard events of an iteration, and show it on the progress line. */
+void meg_logger_step(struct meg_logger *l, const struct meg_iteration_stats *stats);
+
+/* Print the log line of a --log-interval, and write its JSON line. */
+void meg_logger_interval(struct meg_logger *l, const struct meg_iteration_stats *stats);
+
+/* Log the loss of a split, "valid" or "test"; is_last marks the evaluation after training. */
+void meg_logger_evaluation(struct meg_logger *l, const char *split, bool is_last, int64_t iteration,
+                           int64_t consumed_samples, double loss);
+
+/* Show on the progress line that done of total global batches of an evaluation are complete. */
+void meg_logger_eval_progress(struct meg_logger *l, const char *split, int64_t done, int64_t total);
+
+MEG_END_DECLS
+#endif
