@@ -80,7 +80,7 @@ int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab
                     meg_source_name(ds->src), id, vocab_size);
 }
 
-static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample *out, struct meg_err *e)
+static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e)
 {
     const struct meg_sample_conf *c = &ds->how;
     const int64_t s = c->cut.seq_length;
@@ -139,7 +139,7 @@ int meg_dataset_find(const struct meg_dataset **ds, int64_t *i, struct meg_err *
     return 0;
 }
 
-int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_sample *out, struct meg_err *e)
+int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e)
 {
     const int r = meg_dataset_find(&ds, &i, e);
 

@@ -1,39 +1,41 @@
-/* Micro-batches of a data-parallel rank, in the layout that the model reads. */
+/* loader.h - micro-batches of one rank, read ahead by a thread and in the order of elements that the model reads. */
 #ifndef MEG_DATA_LOADER_H
 #define MEG_DATA_LOADER_H
 
 #include <stdint.h>
 
+#include "base/decls.h"
+#include "data/batch.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
 
-/*
- * One micro-batch; what each array holds is said at struct meg_sample.  Sequence first: token t of
- * row i is at t * b + i.  The arrays are the loader's.
- */
-struct meg_batch {
-    int64_t s, b;
-    const int32_t *tokens, *labels;          /* [s, b] */
-    const float *loss_mask;                  /* [s, b] */
-    const int32_t *position_ids, *doc_start; /* [s, b] */
-    const int64_t *sample_id;                /* [b] number of the sample in the run, the same under every layout */
+MEG_BEGIN_DECLS
+
+struct meg_data_loader_conf {
+    struct meg_data_sampler_conf sampler; /* micro_batch is b; total is taken from the dataset */
+    int read_ahead;                       /* micro-batches that a thread prepares in advance; 0: no thread */
+    const int64_t *position;              /* [s] positions of each sequence that this context-parallel rank reads, in
+                                             the order of its batches; NULL: all of them */
+    int64_t s;                            /* not used where position is NULL */
 };
 
 /*
- * meg_data_loader_open - micro-batches of ds from where conf->consumed samples have been read
- *   conf  micro_batch is b; total is taken from ds
- *   read_ahead  micro-batches a thread of the loader's prepares in advance; 0: none, no thread
- * ds must outlive the loader.  Fails as meg_data_sampler_open.
+ * meg_data_loader_open - load micro-batches of ds, beginning after sampler.consumed samples
+ * ds must outlive the loader; conf is copied, conf->position too.  Fails as meg_data_sampler_open.
  */
 struct meg_data_loader;
 int meg_data_loader_open(struct meg_data_loader **out, const struct meg_dataset *ds,
-                         const struct meg_data_sampler_conf *conf, int read_ahead, struct meg_err *e);
+                         const struct meg_data_loader_conf *conf, struct meg_err *e);
 void meg_data_loader_close(struct meg_data_loader *l); /* accepts NULL */
 
 /*
- * meg_data_loader_next - the next micro-batch, good until the next call
- * MEG_EFAIL when the dataset has no full step left; errors of meg_dataset_sample.
+ * meg_data_loader_next - exchange *x for the next micro-batch
+ *   x  in: zeroed, or a batch of this size, whose arrays the loader fills later; out: the caller's, for meg_batch_free
+ * Returns MEG_EFAIL when the dataset has no complete step left, and the errors of meg_dataset_sample; *x is then as it
+ * was.
  */
-int meg_data_loader_next(struct meg_data_loader *l, struct meg_batch *b, struct meg_err *e);
+int meg_data_loader_next(struct meg_data_loader *l, struct meg_batch *x, struct meg_err *e);
+
+MEG_END_DECLS
 
 #endif

@@ -24,7 +24,11 @@ void meg_scorer_free(struct meg_scorer *s)
 
 int meg_score(struct meg_scorer *s, const int32_t *ids, int64_t n, float *logprob, struct meg_err *e)
 {
-    const struct meg_gpt_batch x = { .s = n - 1, .b = 1, .tokens = ids, .labels = ids + 1, .position = s->position };
+    /* the model only reads a batch */
+    int32_t *const tokens = (int32_t *)ids;
+    const struct meg_batch x = {
+        .s = n - 1, .b = 1, .tokens = tokens, .labels = tokens + 1, .position_ids = s->position
+    };
     int64_t i;
 
     MEG_ASSERT_LE(2, n);

@@ -210,7 +210,7 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     st->host_loss = meg_new((size_t)st->dim.n * sizeof *st->host_loss);
     st->host_position = meg_new((size_t)st->dim.s * sizeof *st->host_position);
     for (int64_t i = 0; i < st->dim.slots; i++)
-        st->slot[i].mask = meg_new((size_t)st->dim.n * sizeof *st->slot[i].mask);
+        st->slot[i].loss_mask = meg_new((size_t)st->dim.n * sizeof *st->slot[i].loss_mask);
     if (why) {
         r = meg_fail(e, MEG_EUSAGE, "%s: no %s: %s", op->name, meg_dtype_name(run->dtype), why);
         goto out;

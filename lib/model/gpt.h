@@ -9,6 +9,7 @@
  */
 #ifndef MEG_MODEL_GPT_H
 #define MEG_MODEL_GPT_H
+#include "data/batch.h"
 #include "model/param.h"
 #include "option/opt.h"
 #include "parallel/mesh.h"
@@ -120,32 +121,19 @@ void meg_gpt_close(struct meg_gpt *g);
 /* Initial weights from the seed: N(0, std) by tensor name and element, never by layout. */
 void meg_gpt_init(struct meg_gpt *g, uint32_t seed);
 
-/*
- * A micro-batch: s*b tokens, token t of sequence i at t*b + i; of context-parallel ranks each its own s.
- * Host memory, borrowed for the call.
- */
-struct meg_gpt_batch {
-    int64_t s, b;
-    const int32_t *tokens, *labels; /* labels may be NULL in meg_gpt_logits */
-    const int32_t *position;        /* [s,b] row of the position table */
-    const int32_t *doc_start;       /* [s,b] first token each may see, or NULL: all before it */
-    const float *loss_mask;         /* [s,b], or NULL: ones */
-    const int64_t *sample;          /* [b] numbers in the run, for dropout; NULL: no dropout */
-};
-
 /* ---- one pass after the other: every rank has all layers ---- */
 
 /*
  * Loss of each token into token_loss [s,b] (host; may be NULL), and the sum over tokens of
  * loss * loss_mask returned.  Without dropout.
  */
-double meg_gpt_loss(struct meg_gpt *g, const struct meg_gpt_batch *x, float *token_loss);
+double meg_gpt_loss(struct meg_gpt *g, const struct meg_batch *x, float *token_loss);
 
 /*
  * Forward and backward: gradients of scale * sum(loss * loss_mask) are added to g->g, and
  * sum(loss * loss_mask) is returned.  Dropout is on where x->sample is given.
  */
-double meg_gpt_forward_backward(struct meg_gpt *g, const struct meg_gpt_batch *x, double scale);
+double meg_gpt_forward_backward(struct meg_gpt *g, const struct meg_batch *x, double scale);
 
 /*
  * After meg_gpt_loss: logits [rows,v] f32 (host) of its tokens first .. first + rows - 1, the same numbers that its
@@ -155,7 +143,7 @@ int64_t meg_gpt_logit_rows(const struct meg_gpt *g);
 void meg_gpt_loss_logits(struct meg_gpt *g, int64_t first, int64_t rows, float *logits);
 
 /* Logits [s,b,v] f32 (host). */
-void meg_gpt_logits(struct meg_gpt *g, const struct meg_gpt_batch *x, float *logits);
+void meg_gpt_logits(struct meg_gpt *g, const struct meg_batch *x, float *logits);
 
 /* ---- pass by pass: a rank has chunks of layers, and micro-batches wait in slots for their backward ---- */
 
@@ -168,7 +156,7 @@ size_t meg_gpt_boundary_nbytes(const struct meg_gpt *g);
  * backward has ended; out is not written where it ends with the head.
  * scale: of the loss, as in meg_gpt_forward_backward.
  */
-void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struct meg_gpt_batch *x, double scale,
+void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struct meg_batch *x, double scale,
                      const void *in, void *out);
 /* For the chunk with the head: losses of what is in the slot, as meg_gpt_loss. */
 double meg_gpt_slot_loss(struct meg_gpt *g, int64_t slot, float *token_loss);

@@ -98,7 +98,7 @@ void gpt_state_free(struct meg_gpt_state *st)
         free(st->slot[i].acts);
         free(st->slot[i].saved);
         free(st->slot[i].d);
-        free(st->slot[i].mask);
+        free(st->slot[i].loss_mask);
     }
     free(st->slot);
     free(st->again);
@@ -212,10 +212,10 @@ static void cut_slot(struct meg_gpt_state *st, struct slot *q, const struct meg_
         q->x = run->is_training ? stream(cut, run, d) : q->acts[0].x;
     q->tokens = meg_suballoc(cut, n * sizeof *q->tokens);
     q->labels = meg_suballoc(cut, n * sizeof *q->labels);
-    q->position = meg_suballoc(cut, n * sizeof *q->position);
+    q->position_ids = meg_suballoc(cut, n * sizeof *q->position_ids);
     q->doc_start = meg_suballoc(cut, n * sizeof *q->doc_start);
     q->weight = meg_suballoc(cut, n * sizeof *q->weight);
-    q->sample = meg_suballoc(cut, n * sizeof *q->sample);
+    q->sample_id = meg_suballoc(cut, n * sizeof *q->sample_id);
 }
 
 static void cut_head(struct meg_gpt_state *st, struct meg_suballoc *cut, const struct meg_gpt_run *run)

@@ -62,12 +62,13 @@ static void forward_cached(struct meg_gpt *g, const struct meg_kv_cache_seq *kv,
     struct meg_gpt_state *st = g->st;
     struct meg_ctx *c = &st->c;
     struct slot *q = &st->slot[0];
-    const struct meg_gpt_batch x = { .s = rows, .b = 1, .tokens = tokens, .position = position };
+    /* the model only reads a batch */
+    const struct meg_batch x = { .s = rows, .b = 1, .tokens = (int32_t *)tokens, .position_ids = (int32_t *)position };
 
     gpt_load_batch(g, 0, &x, 0, false);
     c->kv = kv;
     c->nkv = nkv;
-    meg_embed_fwd(c, q->acts[0].x, q->tokens, q->position, &st->embed);
+    meg_embed_fwd(c, q->acts[0].x, q->tokens, q->position_ids, &st->embed);
     gpt_layers_fwd(g, 0, 0, NULL);
     meg_norm_fwd(c, st->nf, q->x, &st->sf, &st->normf);
     c->kv = NULL;

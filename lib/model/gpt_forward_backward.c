@@ -97,14 +97,14 @@ static void enter(struct meg_gpt *g, struct slot *q)
 
     c->s = q->s;
     c->b = q->b;
-    c->position = q->position;
-    c->sample = q->has_dropout ? q->sample : NULL;
+    c->position = q->position_ids;
+    c->sample = q->has_dropout ? q->sample_id : NULL;
     c->doc_start = q->has_doc_start ? q->doc_start : NULL;
     use_rows(g->st, q, q->s * q->b, q->s * q->b / (c->has_sp ? g->st->dim.tp : 1));
     set_global_positions(g);
 }
 
-void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_gpt_batch *x, double scale, bool has_dropout)
+void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_batch *x, double scale, bool has_dropout)
 {
     struct meg_gpt_state *st = g->st;
     struct slot *q = &st->slot[slot];
@@ -116,18 +116,18 @@ void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_gpt_batch 
     q->s = x->s;
     q->b = x->b;
     q->has_doc_start = x->doc_start;
-    q->has_dropout = has_dropout && x->sample;
+    q->has_dropout = has_dropout && x->sample_id;
     g->op->upload(st->c.st, q->tokens, x->tokens, (size_t)n * sizeof *x->tokens);
-    g->op->upload(st->c.st, q->position, x->position, (size_t)n * sizeof *x->position);
+    g->op->upload(st->c.st, q->position_ids, x->position_ids, (size_t)n * sizeof *x->position_ids);
     if (q->has_doc_start)
         g->op->upload(st->c.st, q->doc_start, x->doc_start, (size_t)n * sizeof *x->doc_start);
     if (q->has_dropout)
-        g->op->upload(st->c.st, q->sample, x->sample, (size_t)x->b * sizeof *x->sample);
+        g->op->upload(st->c.st, q->sample_id, x->sample_id, (size_t)x->b * sizeof *x->sample_id);
     if (x->labels && st->dim.has_head) {
         g->op->upload(st->c.st, q->labels, x->labels, (size_t)n * sizeof *x->labels);
         for (int64_t i = 0; i < n; i++) {
-            q->mask[i] = x->loss_mask ? x->loss_mask[i] : 1;
-            st->host_loss[i] = (float)(scale * (double)q->mask[i]);
+            q->loss_mask[i] = x->loss_mask ? x->loss_mask[i] : 1;
+            st->host_loss[i] = (float)(scale * (double)q->loss_mask[i]);
         }
         g->op->upload(st->c.st, q->weight, st->host_loss, (size_t)n * sizeof *q->weight);
     }
@@ -240,7 +240,7 @@ void gpt_layers_fwd(struct meg_gpt *g, int64_t chunk, int64_t slot, void *out)
     }
 }
 
-void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struct meg_gpt_batch *x, double scale,
+void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struct meg_batch *x, double scale,
                      const void *in, void *out)
 {
     struct meg_gpt_state *st = g->st;
@@ -250,7 +250,7 @@ void meg_gpt_forward(struct meg_gpt *g, int64_t chunk, int64_t slot, const struc
     q->acts[0].x.p = has_embedding(g, chunk) ? q->x0 : (void *)in;
     if (has_embedding(g, chunk)) {
         reads(g, 0, 1, false);
-        meg_embed_fwd(&st->c, q->acts[0].x, q->tokens, q->position, &st->embed);
+        meg_embed_fwd(&st->c, q->acts[0].x, q->tokens, q->position_ids, &st->embed);
     }
     gpt_layers_fwd(g, chunk, slot, out);
 }
@@ -308,7 +308,7 @@ static double sum_loss(struct meg_gpt *g, const struct slot *q, float *token_los
 
     g->op->download(g->st->c.st, loss, g->st->loss, (size_t)n * sizeof *loss);
     for (int64_t i = 0; i < n; i++)
-        sum += (double)loss[i] * (double)q->mask[i];
+        sum += (double)loss[i] * (double)q->loss_mask[i];
     return sum;
 }
 
@@ -347,7 +347,7 @@ double meg_gpt_backward(struct meg_gpt *g, int64_t chunk, int64_t slot, const vo
     }
     layers_bwd(g, chunk, q, dx, has_head(g, chunk) ? st->d.x : boundary(g, q, d_out));
     if (has_embedding(g, chunk)) {
-        meg_embed_bwd(c, dx, q->tokens, q->position, &st->embed);
+        meg_embed_bwd(c, dx, q->tokens, q->position_ids, &st->embed);
         wrote(g, 0);
     }
     return loss;
@@ -367,24 +367,24 @@ void meg_gpt_backward_weight(struct meg_gpt *g, int64_t chunk, int64_t slot)
 /* ---- one pass after the other ------------------------------------------------------------------ */
 
 /* All layers without dropout, and the norm behind them. */
-static void forward_no_dropout(struct meg_gpt *g, const struct meg_gpt_batch *x)
+static void forward_no_dropout(struct meg_gpt *g, const struct meg_batch *x)
 {
     struct meg_gpt_state *st = g->st;
     struct slot *q = &st->slot[0];
 
     gpt_load_batch(g, 0, x, 0, false);
     reads(g, 0, 1, false);
-    meg_embed_fwd(&st->c, q->acts[0].x, q->tokens, q->position, &st->embed);
+    meg_embed_fwd(&st->c, q->acts[0].x, q->tokens, q->position_ids, &st->embed);
     gpt_layers_fwd(g, 0, 0, NULL);
 }
 
-double meg_gpt_loss(struct meg_gpt *g, const struct meg_gpt_batch *x, float *token_loss)
+double meg_gpt_loss(struct meg_gpt *g, const struct meg_batch *x, float *token_loss)
 {
     forward_no_dropout(g, x);
     return meg_gpt_slot_loss(g, 0, token_loss);
 }
 
-double meg_gpt_forward_backward(struct meg_gpt *g, const struct meg_gpt_batch *x, double scale)
+double meg_gpt_forward_backward(struct meg_gpt *g, const struct meg_batch *x, double scale)
 {
     double loss;
 
@@ -420,7 +420,7 @@ void meg_gpt_loss_logits(struct meg_gpt *g, int64_t first, int64_t rows, float *
     gpt_logits_to_host(g, first, rows, rows, logits);
 }
 
-void meg_gpt_logits(struct meg_gpt *g, const struct meg_gpt_batch *x, float *logits)
+void meg_gpt_logits(struct meg_gpt *g, const struct meg_batch *x, float *logits)
 {
     struct meg_gpt_state *st = g->st;
     const int64_t n = x->s * x->b, chunk = st->head.logits.rows, v = st->head.logits.cols;

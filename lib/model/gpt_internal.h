@@ -43,11 +43,11 @@ struct slot {
                                                 with distributes_saved */
     struct grads *d;       /* [layers of a chunk], with defers_weights */
     struct meg_mat x;      /* output of the last layer before the head */
-    int32_t *tokens, *labels, *position, *doc_start; /* [n], device */
-    float *weight;                                   /* [n], device: of each loss in what gradients are of */
-    int64_t *sample;                                 /* [b] used, device */
+    int32_t *tokens, *labels, *position_ids, *doc_start; /* [n], device */
+    float *weight;                                       /* [n], device: of each loss in what gradients are of */
+    int64_t *sample_id;                                  /* [b] used, device */
     bool has_doc_start, has_dropout;
-    float *mask; /* [n], host */
+    float *loss_mask; /* [n], host */
 };
 
 /* Sizes of a run on this rank. */
@@ -99,7 +99,7 @@ bool gpt_recompute_range(const struct meg_gpt_run *run, int64_t layers, int64_t 
 /* ---- gpt_forward_backward.c ---- */
 
 /* Put a micro-batch into a slot and make it the running one. */
-void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_gpt_batch *x, double scale, bool has_dropout);
+void gpt_load_batch(struct meg_gpt *g, int64_t slot, const struct meg_batch *x, double scale, bool has_dropout);
 /* All layers of a chunk; out as in meg_gpt_forward. */
 void gpt_layers_fwd(struct meg_gpt *g, int64_t chunk, int64_t slot, void *out);
 /* Logits of rows [first, first + rows) of the normed output in nf; the first kept of them to the host. */

@@ -20,11 +20,10 @@ struct meg_train_state {
     int64_t steps;                          /* of the schedules: samples of successful iterations */
 };
 
-/* The micro-batches of a step or evaluation, in one allocation each. */
+/* The micro-batches of a step or evaluation. */
 struct meg_train_batches {
-    struct meg_gpt_batch *micro; /* [cap] */
-    double *scale;               /* [cap] of each one's summed loss in what gradients are of */
-    char *bytes;
+    struct meg_batch *micro; /* [cap] */
+    double *scale;           /* [cap] of each one's summed loss in what gradients are of */
     int64_t cap;
     double tokens; /* of all, those that count in the loss */
 };

@@ -11,47 +11,11 @@
 
 void meg_train_batches_free(struct meg_train_batches *b)
 {
+    for (int64_t i = 0; i < b->cap; i++)
+        meg_batch_free(&b->micro[i]);
     free(b->micro);
     free(b->scale);
-    free(b->bytes);
     memset(b, 0, sizeof *b);
-}
-
-static void *keep(char **to, const void *from, size_t nbytes)
-{
-    void *p = *to;
-
-    memcpy(p, from, nbytes);
-    *to += (nbytes + 7) & ~(size_t)7;
-    return p;
-}
-
-/* The positions that this rank has, of four bytes for each position and sequence. */
-static void *copy_cp_rows(char **to, const void *from, const struct meg_mesh *m, const struct meg_batch *b)
-{
-    const size_t row = (size_t)b->b * 4;
-    const int64_t ours = b->s / m->layout.cp;
-    char *p = *to;
-
-    for (int64_t t = 0; t < ours; t++)
-        memcpy(p + (size_t)t * row,
-               (const char *)from + (size_t)meg_layout_position(&m->layout, m->at.cp, b->s, t) * row, row);
-    *to += ((size_t)ours * row + 7) & ~(size_t)7;
-    return p;
-}
-
-/* A copy of this rank's part of a loader's micro-batch, which its next one overwrites. */
-static struct meg_gpt_batch copy_micro_batch(char *to, const struct meg_mesh *m, const struct meg_batch *b)
-{
-    struct meg_gpt_batch x = { .s = b->s / m->layout.cp, .b = b->b };
-
-    x.tokens = copy_cp_rows(&to, b->tokens, m, b);
-    x.labels = copy_cp_rows(&to, b->labels, m, b);
-    x.position = copy_cp_rows(&to, b->position_ids, m, b);
-    x.doc_start = copy_cp_rows(&to, b->doc_start, m, b);
-    x.loss_mask = copy_cp_rows(&to, b->loss_mask, m, b);
-    x.sample = keep(&to, b->sample_id, (size_t)b->b * sizeof *b->sample_id);
-    return x;
 }
 
 static double unmasked(const float *mask, int64_t n)
@@ -72,7 +36,6 @@ size_t meg_train_micro_batch_nbytes(const struct trainer *t)
 
 static int read_batches(struct trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e)
 {
-    const size_t nbytes = meg_train_micro_batch_nbytes(t);
     const double all = (double)(num_micro * t->mesh->layout.dp);
     struct meg_train_batches *b = &t->batches;
     int r;
@@ -82,19 +45,17 @@ static int read_batches(struct trainer *t, struct meg_data_loader *l, int64_t nu
         b->cap = num_micro;
         b->micro = meg_new((size_t)num_micro * sizeof *b->micro);
         b->scale = meg_new((size_t)num_micro * sizeof *b->scale);
-        b->bytes = meg_new((size_t)num_micro * nbytes);
     }
     b->tokens = 0;
     for (int64_t i = 0; i < num_micro; i++) {
-        struct meg_batch next;
+        struct meg_batch *x = &b->micro[i];
         double tokens;
 
-        if ((r = meg_data_loader_next(l, &next, e)) < 0)
+        if ((r = meg_data_loader_next(l, x, e)) < 0)
             return r;
-        b->micro[i] = copy_micro_batch(b->bytes + (size_t)i * nbytes, t->mesh, &next);
-        tokens = unmasked(next.loss_mask, next.s * next.b);
+        tokens = (double)x->num_unmasked;
         b->scale[i] = t->job->train.calculate_per_token_loss || tokens == 0 ? 1 : 1 / tokens / all;
-        b->tokens += unmasked(b->micro[i].loss_mask, b->micro[i].s * b->micro[i].b);
+        b->tokens += unmasked(x->loss_mask, x->s * x->b);
     }
     return 0;
 }
@@ -209,9 +170,9 @@ static void backward(void *user, const struct meg_pipe_step *s)
 static void evaluate(void *user, const struct meg_pipe_step *s)
 {
     struct trainer *t = user;
-    struct meg_gpt_batch x = t->batches.micro[s->microbatch];
+    struct meg_batch x = t->batches.micro[s->microbatch];
 
-    x.sample = NULL; /* no dropout */
+    x.sample_id = NULL; /* no dropout */
     meg_gpt_forward(t->model, s->chunk, s->slot, &x, 1, only(s->x), only(s->y));
     if (meg_layout_is_last(&t->mesh->layout, t->mesh->at.pp, s->chunk))
         t->walk.loss += meg_gpt_slot_loss(t->model, s->slot, NULL);

@@ -202,17 +202,27 @@ int meg_train_open_loader(struct trainer *t, struct meg_data_loader **out, int s
                           struct meg_err *e)
 {
     const struct meg_dataset *ds = meg_data_splits_dataset(t->data, split);
-    struct meg_data_sampler_conf s = { 0 };
+    const struct meg_layout *layout = &t->mesh->layout;
+    struct meg_data_loader_conf c = { .read_ahead = 1 };
+    int64_t *position;
+    int r;
 
     *out = NULL;
     if (!ds)
         return 0;
-    s.kind = meg_data_conf_sampler_type(&t->job->data);
-    s.consumed = consumed;
-    s.micro_batch = t->plan.micro;
-    s.rank = (int)t->mesh->at.dp;
-    s.ranks = t->plan.ranks;
-    return meg_data_loader_open(out, ds, &s, 1, e);
+    c.sampler.kind = meg_data_conf_sampler_type(&t->job->data);
+    c.sampler.consumed = consumed;
+    c.sampler.micro_batch = t->plan.micro;
+    c.sampler.rank = (int)t->mesh->at.dp;
+    c.sampler.ranks = t->plan.ranks;
+    c.s = meg_dataset_seq_length(ds) / layout->cp;
+    position = meg_realloc_array(NULL, (size_t)c.s, sizeof *position);
+    for (int64_t i = 0; i < c.s; i++)
+        position[i] = meg_layout_position(layout, t->mesh->at.cp, meg_dataset_seq_length(ds), i);
+    c.position = position;
+    r = meg_data_loader_open(out, ds, &c, e);
+    free(position);
+    return r;
 }
 
 /* A message for each line of what meg_opt_dump gave. */

@@ -78,7 +78,7 @@ int main(int argc, char **argv)
     const struct meg_optim_rates rates = { 1e-4, 1e-4, 0.1, 1.0 };
     struct meg_gpt_run run = { .s = t, .b = b, .is_training = true, .seed = 1 };
     const struct meg_ops *op = meg_cpu_ops();
-    struct meg_gpt_batch x = { .s = t, .b = b };
+    struct meg_batch x = { .s = t, .b = b };
     struct meg_gpt *g;
     struct meg_optim *o;
     struct meg_err e;
@@ -106,8 +106,8 @@ int main(int argc, char **argv)
     meg_optim_init(o, 1);
     x.tokens = token = random_tokens(n, b, c.vocab_size);
     x.labels = token + n;
-    x.position = token + 2 * n;
-    x.sample = dropout > 0.0 ? sample : NULL;
+    x.position_ids = token + 2 * n;
+    x.sample_id = dropout > 0.0 ? sample : NULL;
     for (int k = 0; k < PARTS; k++)
         part[k] = meg_new((size_t)steps * sizeof *part[k]);
 

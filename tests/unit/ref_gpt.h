@@ -16,9 +16,9 @@
 struct ref_gpt {
     const struct meg_gpt_conf *c;
     const struct meg_params *p;
-    const double *w;               /* [p->flat] */
-    uint32_t seed;                 /* of dropout */
-    const struct meg_gpt_batch *x; /* no dropout where x->sample is NULL */
+    const double *w;           /* [p->flat] */
+    uint32_t seed;             /* of dropout */
+    const struct meg_batch *x; /* no dropout where x->sample is NULL */
 };
 
 /* Find a tensor by name; NULL where the model has none. */
@@ -47,12 +47,12 @@ static inline double ref_drop(const struct ref_gpt *g, double p, int layer, enum
     const double dropped = nearbyint(65536 * p);
     uint32_t counter[4], word[4];
 
-    if (!g->x->sample || p == 0)
+    if (!g->x->sample_id || p == 0)
         return 1;
     counter[0] = (uint32_t)(unit / 8);
     counter[1] = (uint32_t)t;
-    counter[2] = (uint32_t)g->x->sample[i];
-    counter[3] = (uint32_t)(g->x->sample[i] >> 32);
+    counter[2] = (uint32_t)g->x->sample_id[i];
+    counter[3] = (uint32_t)(g->x->sample_id[i] >> 32);
     meg_philox(word, key, counter);
     return (word[unit % 8 / 2] >> 16 * (unit % 2) & 0xffff) < dropped ? 0 : 65536 / (65536 - dropped);
 }
@@ -128,14 +128,14 @@ static inline void ref_rotate(const struct meg_gpt_conf *c, double *x, int64_t p
 static inline void ref_attention(const struct ref_gpt *m, double *o, double *qkv, int layer)
 {
     const struct meg_gpt_conf *c = m->c;
-    const struct meg_gpt_batch *x = m->x;
+    const struct meg_batch *x = m->x;
     const int64_t a = c->num_attention_heads, g = c->num_query_groups, d = c->kv_channels, r = a / g;
     const int64_t ld = g * (r + 2) * d, keys = (x->s + 7) / 8 * 8;
     double *p = meg_new((size_t)x->s * sizeof *p);
 
     for (int64_t n = 0; n < x->s * x->b && meg_gpt_is_rotary(c); n++)
         for (int64_t j = 0; j < g * (r + 1); j++)
-            ref_rotate(c, qkv + n * ld + (j / (r + 1) * (r + 2) + j % (r + 1)) * d, x->position[n]);
+            ref_rotate(c, qkv + n * ld + (j / (r + 1) * (r + 2) + j % (r + 1)) * d, x->position_ids[n]);
     for (int64_t n = 0; n < x->s * x->b; n++)
         for (int64_t j = 0; j < a; j++) {
             const int64_t t = n / x->b, i = n % x->b, first = x->doc_start ? x->doc_start[n] : 0;
@@ -219,7 +219,7 @@ static inline void ref_layer(const struct ref_gpt *g, double *h, int l)
 static inline double ref_loss(const struct ref_gpt *g)
 {
     const struct meg_gpt_conf *c = g->c;
-    const struct meg_gpt_batch *x = g->x;
+    const struct meg_batch *x = g->x;
     const int64_t n = x->s * x->b, hidden = c->hidden_size, v = c->vocab_size;
     const double *word = ref_find(g, "embedding.word_embeddings.weight"), *out = ref_find(g, "output_layer.weight");
     const double *position = ref_find(g, "embedding.position_embeddings.weight");
@@ -227,7 +227,7 @@ static inline double ref_loss(const struct ref_gpt *g)
 
     for (int64_t k = 0; k < n * hidden; k++)
         y[k] = word[x->tokens[k / hidden] * hidden + k % hidden] +
-               (position ? position[x->position[k / hidden] * hidden + k % hidden] : 0);
+               (position ? position[x->position_ids[k / hidden] * hidden + k % hidden] : 0);
     ref_add(g, h, y, 0, MEG_DROP_EMBED);
     for (int l = 0; l < c->num_layers; l++)
         ref_layer(g, h, l);

@@ -103,7 +103,9 @@ static void same_samples(const struct meg_dataset *ds, const json_t *x)
     {
         int32_t ids[4][64];
         float mask[64];
-        struct meg_sample got = { ids[0], ids[1], mask, ids[2], ids[3] };
+        struct meg_batch got = {
+            .tokens = ids[0], .labels = ids[1], .position_ids = ids[2], .doc_start = ids[3], .loss_mask = mask
+        };
         const size_t s = (size_t)meg_dataset_seq_length(ds);
         struct meg_err e;
 
@@ -216,7 +218,9 @@ static void a_blend_may_run_past_a_dataset(void **state)
     const struct meg_dataset_spec need = { .seq_length = 4, .wanted = { 10, 0, 0 }, .eod = -1, .pad = -1 };
     int32_t ids[4][4];
     float mask[4];
-    struct meg_sample got = { ids[0], ids[1], mask, ids[2], ids[3] };
+    struct meg_batch got = {
+        .tokens = ids[0], .labels = ids[1], .position_ids = ids[2], .doc_start = ids[3], .loss_mask = mask
+    };
     const struct meg_dataset *ds;
     struct meg_data_splits *d;
     struct meg_err e;

@@ -42,9 +42,18 @@ struct row {
     float loss_mask[64];
 };
 
+static struct meg_batch sample_of(struct row *r)
+{
+    struct meg_batch s = { .tokens = r->tokens, .labels = r->labels, .position_ids = r->position_ids };
+
+    s.doc_start = r->doc_start;
+    s.loss_mask = r->loss_mask;
+    return s;
+}
+
 static void read_row(const struct meg_dataset *ds, int64_t i, struct row *r)
 {
-    struct meg_sample s = { r->tokens, r->labels, r->loss_mask, r->position_ids, r->doc_start };
+    struct meg_batch s = sample_of(r);
     struct meg_err e;
     if (meg_dataset_sample(ds, i, &s, &e) < 0)
         fail_msg("%s", e.msg);
@@ -180,7 +189,7 @@ static void an_id_outside_of_the_vocabulary_is_refused(void **state)
     struct meg_data_conf c = defaults();
     struct meg_dataset_spec need = need_of(1, 0, 0);
     struct meg_data_splits *d;
-    struct meg_sample s;
+    struct meg_batch s;
     struct meg_err e;
     struct row r;
     int bad = 0;
@@ -190,7 +199,7 @@ static void an_id_outside_of_the_vocabulary_is_refused(void **state)
     c.data_path = words(path);
     c.split = "1";
     need.vocab_size = 30;
-    s = (struct meg_sample){ r.tokens, r.labels, r.loss_mask, r.position_ids, r.doc_start };
+    s = sample_of(&r);
     assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
     for (int64_t i = 0; i < 4; i++)
         if (meg_dataset_sample(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN), i, &s, &e) == MEG_EFORMAT)
@@ -443,7 +452,7 @@ static void a_cache_that_is_overwritten_under_a_run_is_refused(void **state)
     struct meg_data_splits *d;
     struct meg_err e;
     struct row r;
-    struct meg_sample s = { r.tokens, r.labels, r.loss_mask, r.position_ids, r.doc_start };
+    struct meg_batch s = sample_of(&r);
     char *path;
     int bad = 0, fd;
 
@@ -486,7 +495,7 @@ static int read_in_a_race(const struct row *want, const char *removed)
 
     for (int k = 0; k < 20; k++) {
         struct row r;
-        struct meg_sample s = { r.tokens, r.labels, r.loss_mask, r.position_ids, r.doc_start };
+        struct meg_batch s = sample_of(&r);
         struct meg_data_splits *d;
 
         if (open_train(&d, "race", "race.cache", &e) < 0 ||
@@ -581,45 +590,75 @@ static void several_processes_may_build_at_once(void **state)
 
 /* ---- micro-batches -------------------------------------------------------------------------------- */
 
-static void batches_are_sequence_first(void **state)
+/* Assert that sequence i of b equals the sample r at the positions that b holds: all, or one context-parallel rank's. */
+static void check_sequence(const struct meg_batch *b, int i, const struct row *r, const int64_t *position)
 {
+    for (int t = 0; t < b->s; t++) {
+        const int64_t p = position ? position[t] : t;
+
+        assert_int_equal(b->tokens[2 * t + i], r->tokens[p]);
+        assert_int_equal(b->labels[2 * t + i], r->labels[p]);
+        assert_true(b->loss_mask[2 * t + i] == r->loss_mask[p]);
+        assert_int_equal(b->position_ids[2 * t + i], r->position_ids[p]);
+        assert_int_equal(b->doc_start[2 * t + i], r->doc_start[p]);
+    }
+}
+
+static void check_batches(const struct meg_dataset *ds, const struct meg_data_loader_conf *c)
+{
+    struct meg_data_loader *l;
+    struct meg_batch b[2] = { { .s = 0 } };
+    struct meg_err e;
+    struct row r;
+
+    assert_int_equal(meg_data_loader_open(&l, ds, c, &e), 0);
+    for (int step = 0; step < 4; step++) { /* the second time into arrays that hold an older batch */
+        struct meg_batch *x = &b[step % 2];
+
+        assert_int_equal(meg_data_loader_next(l, x, &e), 0);
+        assert_true(x->s == (c->position ? c->s : T) && x->b == 2);
+        assert_int_equal(x->num_unmasked, 2 * T);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(x->sample_id[i], 4 + 4 * step + 2 + i);
+            read_row(ds, x->sample_id[i], &r);
+            check_sequence(x, i, &r, c->position);
+        }
+        if (step > 0) { /* the batch before is unchanged */
+            read_row(ds, b[1 - step % 2].sample_id[0], &r);
+            check_sequence(&b[1 - step % 2], 0, &r, c->position);
+        }
+    }
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(meg_data_loader_next(l, &b[0], &e), MEG_EFAIL);
+        assert_string_equal(e.msg, "all 22 samples of the dataset are used up; it was built for a shorter run");
+    }
+    meg_data_loader_close(l);
+    meg_batch_free(&b[0]);
+    meg_batch_free(&b[1]);
+}
+
+static void a_batch_is_sequence_first_and_holds_the_positions_of_its_rank(void **state)
+{
+    static const int64_t first_and_last[] = { 0, 1, T - 2, T - 1 };
     const int length[] = { 50, 60, 70 };
-    struct meg_data_sampler_conf sc = { .consumed = 4, .micro_batch = 2, .rank = 1, .ranks = 2 };
+    struct meg_data_loader_conf c = { .sampler = { .consumed = 4, .micro_batch = 2, .rank = 1, .ranks = 2 } };
     struct meg_data_splits *d;
+    struct meg_data_loader *l;
     const struct meg_dataset *ds;
+    struct meg_err e;
 
     (void)state;
     make_dataset("batch", length, 3);
     ds = train_of(&d, "batch", "batch.cache");
     assert_int_equal(meg_dataset_len(ds), 22);
-    for (int ahead = 0; ahead <= 2; ahead += 2) {
-        struct meg_data_loader *l;
-        struct meg_batch b;
-        struct meg_err e;
-        struct row r;
-        assert_int_equal(meg_data_loader_open(&l, ds, &sc, ahead, &e), 0);
-        for (int step = 0; step < 4; step++) {
-            assert_int_equal(meg_data_loader_next(l, &b, &e), 0);
-            assert_true(b.s == T && b.b == 2);
-            for (int i = 0; i < 2; i++) {
-                assert_int_equal(b.sample_id[i], 4 + 4 * step + 2 + i);
-                read_row(ds, b.sample_id[i], &r);
-                for (int t = 0; t < T; t++) {
-                    assert_int_equal(b.tokens[2 * t + i], r.tokens[t]);
-                    assert_int_equal(b.labels[2 * t + i], r.labels[t]);
-                    assert_true(b.loss_mask[2 * t + i] == r.loss_mask[t]);
-                    assert_int_equal(b.position_ids[2 * t + i], r.position_ids[t]);
-                    assert_int_equal(b.doc_start[2 * t + i], r.doc_start[t]);
-                }
-            }
-        }
-        for (int again = 0; again < 2; again++) {
-            assert_int_equal(meg_data_loader_next(l, &b, &e), MEG_EFAIL);
-            assert_string_equal(e.msg, "all 22 samples of the dataset are used up; it was built for a shorter run");
-        }
-        meg_data_loader_close(l);
-        assert_int_equal(meg_data_loader_open(&l, ds, &sc, ahead, &e), 0);
-        meg_data_loader_close(l); /* with a thread at work */
+    for (c.read_ahead = 0; c.read_ahead <= 2; c.read_ahead++) {
+        c.position = NULL;
+        check_batches(ds, &c);
+        c.position = first_and_last;
+        c.s = 4;
+        check_batches(ds, &c);
+        assert_int_equal(meg_data_loader_open(&l, ds, &c, &e), 0);
+        meg_data_loader_close(l); /* while its thread reads */
     }
     meg_data_splits_close(d);
 }
@@ -820,7 +859,7 @@ int main(void)
         cmocka_unit_test(without_a_writable_cache_memory_serves),
         cmocka_unit_test(a_blend_is_as_large_as_the_release_makes_it),
         cmocka_unit_test(several_processes_may_build_at_once),
-        cmocka_unit_test(batches_are_sequence_first),
+        cmocka_unit_test(a_batch_is_sequence_first_and_holds_the_positions_of_its_rank),
         cmocka_unit_test(golden_samples),
         cmocka_unit_test(golden_cache_bytes),
         cmocka_unit_test(golden_blends),

@@ -63,7 +63,11 @@ static uint64_t hash_gpt(const struct meg_data_conf *c, bool *is_mapped)
         for (int64_t i = 0; i < meg_dataset_len(ds); i++) {
             int32_t tokens[S], labels[S], position_ids[S], doc_start[S];
             float loss_mask[S];
-            struct meg_sample s = { tokens, labels, loss_mask, position_ids, doc_start };
+            struct meg_batch s = { .tokens = tokens,
+                                   .labels = labels,
+                                   .position_ids = position_ids,
+                                   .doc_start = doc_start,
+                                   .loss_mask = loss_mask };
 
             if (meg_dataset_sample(ds, i, &s, &e) < 0)
                 fail_msg("%s", e.msg);

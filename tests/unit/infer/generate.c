@@ -120,7 +120,7 @@ static void greedy_takes_the_largest_logit(void **state)
         int32_t ids[POSITIONS];
         int64_t n = prompt(ids, i);
         memcpy(ids + n, c[i].ids, (size_t)c[i].n * sizeof *ids);
-        meg_gpt_logits(g, &(struct meg_gpt_batch){ .s = POSITIONS, .b = 1, .tokens = ids, .position = position },
+        meg_gpt_logits(g, &(struct meg_batch){ .s = POSITIONS, .b = 1, .tokens = ids, .position_ids = position },
                        logits);
         for (int64_t t = n; t < POSITIONS; t++)
             for (int32_t k = 0; k < V; k++)
@@ -346,7 +346,7 @@ static void scores_have_the_likeliest_ids_of_every_row(void **state)
     for (int32_t i = 0; i <= ROWS; i++)
         ids[i] = i * 1031 % MANY;
     meg_scorer_init(&s, many);
-    meg_gpt_logits(many, &(struct meg_gpt_batch){ .s = ROWS, .b = 1, .tokens = ids, .position = s.position }, logits);
+    meg_gpt_logits(many, &(struct meg_batch){ .s = ROWS, .b = 1, .tokens = ids, .position_ids = s.position }, logits);
     assert_int_equal(meg_score(&s, ids, ROWS + 1, plain, &e), MEG_OK);
     assert_int_equal(meg_score_top(&s, ids, ROWS + 1, logprob, top, 2, &e), MEG_OK);
     assert_memory_equal(plain, logprob, sizeof plain);

@@ -46,15 +46,15 @@ struct input {
     int64_t sample[B];
 };
 
-static struct meg_gpt_batch batch(struct input *x)
+static struct meg_batch batch(struct input *x)
 {
-    struct meg_gpt_batch b = { .s = S,
-                               .b = B,
-                               .tokens = x->tokens,
-                               .labels = x->labels,
-                               .position = x->position,
-                               .doc_start = x->doc_start,
-                               .loss_mask = x->mask };
+    struct meg_batch b = { .s = S,
+                           .b = B,
+                           .tokens = x->tokens,
+                           .labels = x->labels,
+                           .position_ids = x->position,
+                           .doc_start = x->doc_start,
+                           .loss_mask = x->mask };
 
     for (int t = 0; t < S; t++)
         for (int i = 0; i < B; i++) {
@@ -92,17 +92,17 @@ static void recomputation_gives_the_same_gradients_bit_for_bit(void **state)
         { MEG_RECOMPUTE_SELECTIVE, 0 }, { MEG_RECOMPUTE_UNIFORM, 1 }, { MEG_RECOMPUTE_UNIFORM, 2 },
         { MEG_RECOMPUTE_UNIFORM, 3 },   { MEG_RECOMPUTE_BLOCK, 1 },   { MEG_RECOMPUTE_BLOCK, 2 },
     };
-    static const int64_t sample[] = { 40, 41, 42 };
+    static int64_t sample[] = { 40, 41, 42 };
     struct meg_gpt_conf c = tiny_gpt(3, H, F, A, S, V);
     struct input in;
-    struct meg_gpt_batch x = batch(&in);
+    struct meg_batch x = batch(&in);
     struct meg_gpt *g;
     float *want;
     double loss;
 
     (void)state;
     c.attention_dropout = c.hidden_dropout = 0.3;
-    x.sample = sample;
+    x.sample_id = sample;
     g = make(&c, true);
     loss = meg_gpt_forward_backward(g, &x, 1);
     want = copy_of_gradients(g);
@@ -129,7 +129,7 @@ static void gradients_add_up_over_micro_batches(void **state)
     const struct meg_gpt_conf c = conf();
     struct meg_gpt *g = make(&c, true);
     struct input in;
-    const struct meg_gpt_batch x = batch(&in);
+    const struct meg_batch x = batch(&in);
     float *once;
 
     (void)state;
@@ -146,9 +146,9 @@ static void dropout_follows_the_sample_and_only_that(void **state)
 {
     struct meg_gpt_conf c = conf();
     struct input in;
-    struct meg_gpt_batch x = batch(&in), one;
+    struct meg_batch x = batch(&in), one;
     struct meg_gpt *g;
-    const int64_t sample[] = { 40, 41, 42 };
+    int64_t sample[] = { 40, 41, 42 };
     int32_t tokens[S], labels[S], position[S], doc_start[S];
     float mask[S];
     double all, sum = 0;
@@ -156,7 +156,7 @@ static void dropout_follows_the_sample_and_only_that(void **state)
     (void)state;
     c.attention_dropout = c.hidden_dropout = 0.3;
     g = make(&c, true);
-    x.sample = sample;
+    x.sample_id = sample;
     all = meg_gpt_forward_backward(g, &x, 1);
     assert_true(fabs(all - meg_gpt_loss(g, &x, NULL)) > 1e-3);
     for (int i = 0; i < B; i++) { /* one sequence at a time, in another micro-batch */
@@ -167,7 +167,7 @@ static void dropout_follows_the_sample_and_only_that(void **state)
             doc_start[t] = in.doc_start[t * B + i];
             mask[t] = in.mask[t * B + i];
         }
-        one = (struct meg_gpt_batch){ S, 1, tokens, labels, position, doc_start, mask, sample + i };
+        one = (struct meg_batch){ S, 1, tokens, labels, position, doc_start, mask, sample + i, 0 };
         sum += meg_gpt_forward_backward(g, &one, 1);
     }
     close_to(sum, all, 1e-5 * all);
@@ -180,7 +180,7 @@ static void check_decoding(struct meg_gpt_conf c)
     struct meg_gpt_kv_cache *cache;
     struct meg_err e;
     struct input in;
-    struct meg_gpt_batch x = batch(&in);
+    struct meg_batch x = batch(&in);
     float all[N * V], last[V], step[2 * V], alone[V];
     int32_t one[B][S];
     const int64_t slots[] = { 2, 0 };

@@ -66,6 +66,16 @@ static void read_input(struct input *x, const char *dir)
     golden_close(&g);
 }
 
+/* A batch over x's arrays, without documents and dropout. */
+static struct meg_batch batch_of(struct input *x)
+{
+    struct meg_batch b = { .s = S, .b = B, .tokens = x->tokens, .labels = x->labels };
+
+    b.position_ids = x->position;
+    b.loss_mask = x->mask;
+    return b;
+}
+
 /* What gpt2-tiny has beside: masks and positions as --reset-… and --eod-mask-loss make them. */
 static void read_documents(struct input *x)
 {
@@ -279,7 +289,7 @@ static void check_model(const char *dir, struct meg_gpt_conf c, struct place pla
     struct golden_file tensors = golden_open(in_dir(dir, "expected.safetensors"));
     struct meg_gpt *g = tiny(dir, c);
     struct input in;
-    struct meg_gpt_batch x = { S, B, in.tokens, in.labels, in.position, NULL, in.mask, NULL };
+    struct meg_batch x = batch_of(&in);
     const double loss = number(want, "loss_f64");
     static float logits[N * V];
     const float *expected;
@@ -359,7 +369,7 @@ static void llama_five_steps(void **state)
     json_t *expected = golden_json(in_dir("llama-tiny", "expected.json")), *want = json_object_get(expected, "adamw");
     struct meg_gpt *g = tiny("llama-tiny", llama());
     struct input in;
-    struct meg_gpt_batch x = { S, B, in.tokens, in.labels, in.position, NULL, in.mask, NULL };
+    struct meg_batch x = batch_of(&in);
     struct meg_optim *o = NULL;
     const struct meg_zero_conf share = { .instances = 1 };
     double den;
@@ -399,7 +409,7 @@ static void llama_loss_logits_and_every_gradient(void **state)
 }
 
 /* Loss and gradient norm under a variant's settings. */
-static void check_variant(const char *dir, const char *name, struct meg_gpt_conf c, const struct meg_gpt_batch *x)
+static void check_variant(const char *dir, const char *name, struct meg_gpt_conf c, const struct meg_batch *x)
 {
     json_t *want = golden_json(in_dir(dir, "expected.json")), *v;
     struct meg_gpt *g = tiny(dir, c);
@@ -434,7 +444,7 @@ static void gpt2_under_other_options(void **state)
     };
     struct input in;
     struct meg_gpt_conf c = gpt2();
-    struct meg_gpt_batch x = { S, B, in.tokens, in.labels, in.position, NULL, in.mask, NULL };
+    struct meg_batch x = batch_of(&in);
 
     (void)state;
     read_input(&in, "gpt2-tiny");
@@ -446,7 +456,7 @@ static void gpt2_under_other_options(void **state)
     check_variant("gpt2-tiny", "eps-1e-2", c, &x);
     for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
         x.loss_mask = masks[i].has_mask ? in.mask_eod : in.mask;
-        x.position = masks[i].has_positions ? in.position_reset : in.position;
+        x.position_ids = masks[i].has_positions ? in.position_reset : in.position;
         x.doc_start = masks[i].has_documents ? in.doc_start : NULL;
         check_variant("gpt2-tiny", masks[i].name, gpt2(), &x);
     }
@@ -456,7 +466,7 @@ static void llama_under_other_options(void **state)
 {
     struct input in;
     struct meg_gpt_conf c = llama();
-    const struct meg_gpt_batch x = { S, B, in.tokens, in.labels, in.position, NULL, in.mask, NULL };
+    const struct meg_batch x = batch_of(&in);
 
     (void)state;
     read_input(&in, "llama-tiny");

@@ -13,7 +13,7 @@
 enum { S = 6, B = 3, N = S * B, V = 23, H = 16, A = 4, L = 2, F = 24, POSITIONS = 4096 };
 
 static const uint32_t seed = 7;
-static const int64_t sample[B] = { 40, 3, (int64_t)1 << 33 | 41 };
+static int64_t sample[B] = { 40, 3, (int64_t)1 << 33 | 41 };
 
 struct input {
     int32_t tokens[N], labels[N], position[N], doc_start[N];
@@ -21,16 +21,16 @@ struct input {
 };
 
 /* Make three sequences, two of which have two documents; positions are 700 apart, so that slow angles matter. */
-static struct meg_gpt_batch batch(struct input *x)
+static struct meg_batch batch(struct input *x)
 {
-    struct meg_gpt_batch b = { .s = S,
-                               .b = B,
-                               .tokens = x->tokens,
-                               .labels = x->labels,
-                               .position = x->position,
-                               .doc_start = x->doc_start,
-                               .loss_mask = x->mask,
-                               .sample = sample };
+    struct meg_batch b = { .s = S,
+                           .b = B,
+                           .tokens = x->tokens,
+                           .labels = x->labels,
+                           .position_ids = x->position,
+                           .doc_start = x->doc_start,
+                           .loss_mask = x->mask,
+                           .sample_id = sample };
 
     for (int r = 0; r < N; r++) {
         const int t = r / B, i = r % B, start = i == 1 && t >= 4 ? 4 : i == 2 && t >= 2 ? 2 : 0;
@@ -109,7 +109,7 @@ static double check(const char *name, const char *options, bool has_gradients)
     struct meg_gpt *g = make(&c);
     double *w = meg_new((size_t)g->params.flat * sizeof *w), want, got;
     struct input in;
-    struct meg_gpt_batch x = batch(&in);
+    struct meg_batch x = batch(&in);
     struct ref_gpt ref = { &c, &g->params, w, seed, &x };
     const double scale = 0.37;
 
@@ -121,7 +121,7 @@ static double check(const char *name, const char *options, bool has_gradients)
         fail_msg("%s: loss %.9g, not %.9g", name, got, want);
     if (has_gradients)
         check_gradients(name, g, &ref, w, scale);
-    x.sample = NULL;
+    x.sample_id = NULL;
     want = ref_loss(&ref);
     if (!(fabs(meg_gpt_loss(g, &x, NULL) - want) <= 1e-6 * want))
         fail_msg("%s: evaluated loss %.9g, not %.9g", name, meg_gpt_loss(g, &x, NULL), want);

@@ -66,9 +66,9 @@ static struct meg_gpt *make(const struct meg_gpt_conf *c, const struct kind *k)
 static double gradients(struct meg_gpt *g, double scale, float *out)
 {
     int32_t tokens[N], labels[N], position[N];
-    const int64_t sample[B] = { 3, 11, 4 };
-    const struct meg_gpt_batch x = {
-        .s = S, .b = B, .tokens = tokens, .labels = labels, .position = position, .sample = sample
+    int64_t sample[B] = { 3, 11, 4 };
+    const struct meg_batch x = {
+        .s = S, .b = B, .tokens = tokens, .labels = labels, .position_ids = position, .sample_id = sample
     };
     double loss;
 

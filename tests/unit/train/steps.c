@@ -152,8 +152,8 @@ static void five_steps(void **state)
     const struct meg_zero_conf share = { .instances = 1 };
     int32_t tokens[B * S], labels[B * S], position[B * S];
     float mask[B * S];
-    struct meg_gpt_batch x = {
-        .s = S, .b = B, .tokens = tokens, .labels = labels, .position = position, .loss_mask = mask
+    struct meg_batch x = {
+        .s = S, .b = B, .tokens = tokens, .labels = labels, .position_ids = position, .loss_mask = mask
     };
     double den = 0, key_squares[64];
     struct meg_optim *o = NULL;

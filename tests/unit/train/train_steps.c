@@ -154,7 +154,7 @@ struct twin {
     struct meg_params params;
     int64_t n;
     double *w, *g, *m, *v;
-    struct meg_gpt_batch x;
+    struct meg_batch x;
     int32_t tokens[S * BATCH], labels[S * BATCH], position[S * BATCH];
     int64_t sample[BATCH];
     struct ref_gpt ref;
@@ -194,7 +194,7 @@ static void begin(struct twin *t, const struct run *r)
         t->labels[i] = period[(i / BATCH + 1) % S];
     }
     t->x =
-        (struct meg_gpt_batch){ .s = S, .b = BATCH, .tokens = t->tokens, .labels = t->labels, .position = t->position };
+        (struct meg_batch){ .s = S, .b = BATCH, .tokens = t->tokens, .labels = t->labels, .position_ids = t->position };
     t->ref = (struct ref_gpt){ &t->conf, &t->params, t->w, 99, &t->x };
 }
 
@@ -209,7 +209,7 @@ static double loss_of(struct twin *t, int step)
 {
     for (int i = 0; i < BATCH; i++)
         t->sample[i] = step * BATCH + i;
-    t->x.sample = step < 0 ? NULL : t->sample;
+    t->x.sample_id = step < 0 ? NULL : t->sample;
     return ref_loss(&t->ref) / (S * BATCH);
 }
 
