@@ -21,9 +21,10 @@ static int encode_texts(struct worker *w, const struct meg_span *text, int64_t n
     int r;
 
     for (int64_t i = 0; i < n; i++) {
+        const struct meg_id_sink sink = { out, meg_preprocess_write_ids };
         int64_t was = count(out);
 
-        if ((r = meg_tokenizer_encode_checked(w->tok, text[i].s, text[i].n, &out->ids, e)) < 0)
+        if ((r = meg_tokenizer_encode_to_sink(w->tok, text[i].s, text[i].n, &out->ids, &sink, e)) < 0)
             return r;
         if (count(out) > was)
             add_length(out, count(out) - was);
@@ -87,8 +88,10 @@ static int encode_line(struct worker *w, const char *line, int64_t n, struct meg
     for (int64_t k = 0; k < keys->n; k++) {
         struct meg_err inner;
 
-        if ((r = encode_value(w, &w->jsonl.value[k], &w->now->out[k], &inner)) < 0)
+        if ((r = encode_value(w, &w->jsonl.value[k], &w->now->out[k], &inner)) == MEG_EFORMAT)
             return meg_fail(e, r, "key \"%s\": %s", keys->v[k], inner.msg);
+        if (r < 0) /* an output file could not be written */
+            return meg_fail(e, r, "%s", inner.msg);
     }
     w->now->documents++;
     return MEG_OK;
@@ -118,8 +121,10 @@ int meg_preprocess_block(struct worker *w, struct meg_err *e)
             w->now->blank++;
             continue;
         }
-        if ((r = encode_line(w, line, n, &inner)) < 0)
+        if ((r = encode_line(w, line, n, &inner)) == MEG_EFORMAT)
             return meg_fail(e, r, "%s, line %lld: %s", b->name, (long long)(b->line + i), inner.msg);
+        if (r < 0)
+            return meg_fail(e, r, "%s", inner.msg);
     }
     return MEG_OK;
 }

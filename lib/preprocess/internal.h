@@ -76,9 +76,13 @@ struct worker {
     struct meg_spans sentences;
     struct result result[RESULTS_PER_WORKER], *now; /* now: of the block */
     bool has_turn, is_reader;
-    int r; /* the first failure while tokens were written as they came */
-    struct meg_err e;
 };
+
+/*
+ * Write the first n ids of ctx, a struct encoded, to its dataset before their sequence is complete: the sink of the
+ * tokenizers, which keeps the ids of a long text out of memory.  Blocks until all blocks before this one are written.
+ */
+int meg_preprocess_write_ids(void *ctx, int32_t *ids, int64_t n, struct meg_err *e);
 
 /* Encode the block of w into w->now. */
 int meg_preprocess_block(struct worker *w, struct meg_err *e);

@@ -59,13 +59,13 @@ static void wait_for_turn(struct job *j, int64_t turn)
         pthread_cond_wait(&j->turned, &j->turning);
 }
 
-/* The first n ids are written while the text they come from goes on. */
-static void flush_ids(struct meg_ids *ids, int64_t n)
+int meg_preprocess_write_ids(void *ctx, int32_t *ids, int64_t n, struct meg_err *e)
 {
-    struct encoded *out = (struct encoded *)ids;
+    struct encoded *out = ctx;
     struct result *x = out->result;
     struct worker *w = x->worker;
-    int64_t whole = out->lengths.n > 0 ? -out->begun : 0; /* sequences are so many ids */
+    int64_t complete = out->lengths.n > 0 ? -out->begun : 0; /* ids of sequences whose length is known */
+    int r;
 
     if (!w->has_turn) {
         pthread_mutex_lock(&w->job->turning);
@@ -75,20 +75,18 @@ static void flush_ids(struct meg_ids *ids, int64_t n)
         w->has_turn = true;
     }
     for (int64_t i = 0; i < out->lengths.n; i++)
-        whole += out->lengths.v[i] == DOCUMENT_END ? 0 : out->lengths.v[i];
-    n = n < whole ? whole : n;
+        complete += out->lengths.v[i] == DOCUMENT_END ? 0 : out->lengths.v[i];
+    MEG_ASSERT(n >= complete);
     claim(out);
-    if (n > whole)
-        reserve_tokens(out, n - whole);
-    out->begun += n - whole;
-    if (!x->is_discarded) {
-        if ((w->r = meg_indexed_convert(out->writer, ids->v, n, ids->v, &w->e)) == MEG_OK)
-            w->r = meg_indexed_pwrite(out->writer, out->at, ids->v, n, &w->e);
-        x->is_discarded = w->r < 0;
-    }
+    if (n > complete)
+        reserve_tokens(out, n - complete);
+    out->begun += n - complete;
     out->written += n;
-    ids->n -= n;
-    memmove(ids->v, ids->v + n, (size_t)ids->n * sizeof *ids->v);
+    if (x->is_discarded)
+        return 0;
+    if ((r = meg_indexed_convert(out->writer, ids, n, ids, e)) < 0)
+        return r;
+    return meg_indexed_pwrite(out->writer, out->at, ids, n, e);
 }
 
 static void report_progress(struct job *j, int64_t before)
@@ -262,11 +260,10 @@ static void *work(void *arg)
 
         if ((r = read_block(w, &x->e)) == 0)
             break;
-        w->r = MEG_OK;
         w->has_turn = false;
         if (r > 0 && (r = meg_preprocess_block(w, &x->e)) == MEG_OK)
             r = convert_ids(j, x, &x->e);
-        x->r = w->r < 0 ? meg_fail(&x->e, w->r, "%s", w->e.msg) : r;
+        x->r = r;
         publish_result(j, x);
         if (w->is_reader) {
             wait_and_write(j, x);
@@ -321,7 +318,7 @@ struct worker *meg_preprocess_workers_new(struct job *j, struct meg_tokenizer *t
             x->ticket = -1;
             x->out = meg_new((size_t)c->json_keys.n * sizeof *x->out);
             for (int64_t k = 0; k < c->json_keys.n; k++)
-                x->out[k] = (struct encoded){ .ids.take = flush_ids, .result = x, .writer = j->writer[k] };
+                x->out[k] = (struct encoded){ .result = x, .writer = j->writer[k] };
         }
     }
     return w;

@@ -23,7 +23,8 @@ struct meg_tok_class {
     void (*close)(struct meg_tokenizer *t);
     struct meg_tokenizer *(*share)(const struct meg_tokenizer *t);
     /* text is well-formed and n < INT32_MAX; out is put back by the caller on failure */
-    int (*encode)(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
+    int (*encode)(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
+                  const struct meg_id_sink *sink, struct meg_err *e);
     /* ids are inside of the vocabulary */
     void (*bytes)(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out);
     /* what meg_detok_add says; d->n is counted by the caller */
@@ -39,6 +40,18 @@ struct meg_tokenizer {
     struct meg_tok_special_ids roles;
     struct meg_str description; /* Megatron's, indent 0 */
 };
+
+/* Write the first n ids to the sink and remove them. */
+int meg_ids_write(struct meg_ids *ids, int64_t n, const struct meg_id_sink *sink, struct meg_err *e);
+
+/*
+ * Write all ids but the last one to sink (NULL: none) if there are more than MEG_IDS_FLUSH_COUNT.  Tokenizers call this
+ * during encode; the id that remains is one of the current text.
+ */
+static inline int meg_ids_flush(struct meg_ids *ids, const struct meg_id_sink *sink, struct meg_err *e)
+{
+    return sink && ids->n > MEG_IDS_FLUSH_COUNT ? meg_ids_write(ids, ids->n - 1, sink, e) : 0;
+}
 
 /* A file that a tokenizer is read from, mapped, or appended to out with a zero byte behind it: MEG_EFORMAT
  * for one of more than MEG_TOK_MAX_FILE_BYTES, before any of it is read. */

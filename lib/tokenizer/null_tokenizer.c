@@ -37,8 +37,11 @@ static struct meg_tokenizer *null_share(const struct meg_tokenizer *t)
     return meg_new(sizeof(struct meg_tokenizer));
 }
 
-static int null_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
+static int null_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
+                       const struct meg_id_sink *sink, struct meg_err *e)
 {
+    int r;
+
     if (n == 0)
         return MEG_OK;
     meg_ids_reserve(out, n / 2 + 1);
@@ -59,8 +62,9 @@ static int null_encode(struct meg_tokenizer *t, const char *text, int64_t n, str
         out->v[out->n++] = (int32_t)id;
         if (i == n)
             return MEG_OK;
-        if (out->take && out->n > MEG_IDS_SPILL) {
-            meg_ids_spill(out);
+        if (sink && out->n > MEG_IDS_FLUSH_COUNT) {
+            if ((r = meg_ids_flush(out, sink, e)) < 0)
+                return r;
             meg_ids_reserve(out, (n - i) / 2 + 1);
         }
     }

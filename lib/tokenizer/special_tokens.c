@@ -44,14 +44,15 @@ static int64_t find_special_token(const struct meg_special_tokens *s, const char
 }
 
 int meg_special_tokens_encode(const struct meg_special_tokens *s, const char *text, int64_t n, struct meg_ids *out,
-                              meg_encode_ordinary_fn plain, void *of, struct meg_err *e)
+                              const struct meg_id_sink *sink, meg_encode_ordinary_fn encode_ordinary, void *ctx,
+                              struct meg_err *e)
 {
     if (!s->id)
-        return plain(of, text, n, out, e);
+        return encode_ordinary(ctx, text, n, out, sink, e);
     for (;;) {
         int32_t which = -1;
         int64_t before = find_special_token(s, text, n, &which);
-        int r = plain(of, text, before, out, e);
+        int r = encode_ordinary(ctx, text, before, out, sink, e);
 
         if (r < 0 || which < 0)
             return r;

@@ -26,9 +26,11 @@ struct meg_special_tokens {
 int meg_special_tokens_build(struct meg_special_tokens *s, struct meg_trie_key *key, int64_t n, struct meg_err *e);
 void meg_special_tokens_free(struct meg_special_tokens *s);
 
-/* Append the ids of text [n], well-formed UTF-8: plain(of, ...) encodes each stretch between special tokens. */
-typedef int (*meg_encode_ordinary_fn)(void *of, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
+/* Append the ids of text [n], well-formed UTF-8: encode_ordinary(ctx, ...) encodes each stretch between special tokens. */
+typedef int (*meg_encode_ordinary_fn)(void *ctx, const char *text, int64_t n, struct meg_ids *out,
+                                      const struct meg_id_sink *sink, struct meg_err *e);
 int meg_special_tokens_encode(const struct meg_special_tokens *s, const char *text, int64_t n, struct meg_ids *out,
-                              meg_encode_ordinary_fn plain, void *of, struct meg_err *e);
+                              const struct meg_id_sink *sink, meg_encode_ordinary_fn encode_ordinary, void *ctx,
+                              struct meg_err *e);
 
 #endif

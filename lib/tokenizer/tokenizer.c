@@ -63,10 +63,15 @@ void meg_ids_reserve(struct meg_ids *ids, int64_t n)
     ids->v = meg_realloc_array(ids->v, (size_t)ids->cap, sizeof *ids->v);
 }
 
-void meg_ids_spill(struct meg_ids *ids)
+int meg_ids_write(struct meg_ids *ids, int64_t n, const struct meg_id_sink *sink, struct meg_err *e)
 {
-    if (ids->take && ids->n > MEG_IDS_SPILL)
-        ids->take(ids, ids->n - 1);
+    int r = sink->write(sink->ctx, ids->v, n, e);
+
+    if (r < 0)
+        return r;
+    ids->n -= n;
+    memmove(ids->v, ids->v + n, (size_t)ids->n * sizeof *ids->v);
+    return 0;
 }
 
 int meg_tok_mmap_file(struct meg_mmap *map, const char *path, struct meg_err *e)
@@ -173,20 +178,23 @@ int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, s
     if (bad >= 0)
         return meg_fail(e, MEG_EFORMAT, "invalid UTF-8 at byte %lld of the text: 0x%02x", (long long)bad,
                         (unsigned char)text[bad]);
-    return meg_tokenizer_encode_checked(t, text, n, out, e);
+    return meg_tokenizer_encode_to_sink(t, text, n, out, NULL, e);
 }
 
-int meg_tokenizer_encode_checked(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
-                                 struct meg_err *e)
+int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
+                                 const struct meg_id_sink *sink, struct meg_err *e)
 {
-    int64_t was = out->n;
+    int64_t before;
     int r;
 
     if (n >= INT32_MAX) /* so that its ids and an eod can be counted in an index */
         return meg_fail(e, MEG_EFORMAT, "a text of %lld bytes: at most %d can be encoded at once", (long long)n,
                         INT32_MAX - 1);
-    if ((r = t->class->encode(t, text, n, out, e)) < 0 && out->n > was)
-        out->n = was;
+    if (sink && out->n > MEG_IDS_FLUSH_COUNT && (r = meg_ids_write(out, out->n, sink, e)) < 0)
+        return r;
+    before = out->n;
+    if ((r = t->class->encode(t, text, n, out, sink, e)) < 0 && out->n > before)
+        out->n = before;
     return r;
 }
 

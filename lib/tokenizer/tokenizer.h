@@ -16,17 +16,18 @@
 struct meg_ids {
     int32_t *v;
     int64_t n, cap;
-    /* where not NULL: takes the first n ids out, when a text has got many, see meg_ids_spill */
-    void (*take)(struct meg_ids *ids, int64_t n);
 };
 
-/* Make room for n more ids than there are. */
+/* Grow the capacity to at least n more ids. */
 void meg_ids_reserve(struct meg_ids *ids, int64_t n);
 
-/* Tokenizers call it as they go along a long text: where there is a take, and more than MEG_IDS_SPILL ids,
- * it gets all but the last one. */
-enum { MEG_IDS_SPILL = 1 << 20 };
-void meg_ids_spill(struct meg_ids *ids);
+/* Consumer of the ids of a text that is still being encoded. */
+struct meg_id_sink {
+    void *ctx;
+    /* Consume ids [n], which it may overwrite.  A negative return value, with e filled, ends the encoding. */
+    int (*write)(void *ctx, int32_t *ids, int64_t n, struct meg_err *e);
+};
+enum { MEG_IDS_FLUSH_COUNT = 1 << 20 }; /* ids buffered before they are written to a sink */
 
 struct meg_tok_conf {
     const char *type;                                                   /* --tokenizer-type */
@@ -89,14 +90,19 @@ struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t);
  * meg_tokenizer_encode - append the ids of text to out
  *   text  [n]  UTF-8; a zero byte is an ordinary character
  * MEG_EFORMAT when text is not well-formed (the message gives the offset) or not what this kind of
- * tokenizer reads; out is then as before, but for ids that were taken out of it.  Less than INT32_MAX bytes
- * at once.
+ * tokenizer reads; out is then as before.  Less than INT32_MAX bytes at once.
  */
 int meg_tokenizer_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
 
-/* The same for text that is known to be well-formed. */
-int meg_tokenizer_encode_checked(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
-                                 struct meg_err *e);
+/*
+ * meg_tokenizer_encode_to_sink - encode text [n], well-formed UTF-8, in bounded memory
+ *   out   receives the ids; may begin with ids of earlier texts
+ *   sink  NULL, or called during the encoding whenever out holds more than MEG_IDS_FLUSH_COUNT ids: gets the first of
+ *         them, which are then removed from out; the last ids of the text remain there
+ * Returns as meg_tokenizer_encode, or what sink->write returned.  After a failure out holds no id of this text.
+ */
+int meg_tokenizer_encode_to_sink(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
+                                 const struct meg_id_sink *sink, struct meg_err *e);
 
 /*
  * meg_tokenizer_bytes - append what each of ids stands for by itself: characters may be cut.

@@ -94,7 +94,8 @@ static struct meg_tokenizer *bert_share(const struct meg_tokenizer *base)
 enum { LONG = 1 << 12 }; /* more bytes are not remembered; ASCII letters, they are an unknown word */
 
 /* Append the ids of what is not remembered, by all rules. */
-static int encode_uncached(struct bert *t, const char *s, int64_t n, struct meg_ids *out, struct meg_err *e)
+static int encode_uncached(struct bert *t, const char *s, int64_t n, struct meg_ids *out,
+                           const struct meg_id_sink *sink, struct meg_err *e)
 {
     int r;
 
@@ -107,14 +108,15 @@ static int encode_uncached(struct bert *t, const char *s, int64_t n, struct meg_
             len = strlen(word);
             out->n += meg_wordpiece_encode(&t->files->pieces, word, (int64_t)len, out->v + out->n);
         }
-        if (n > LONG)
-            meg_ids_spill(out);
+        if (n > LONG && (r = meg_ids_flush(out, sink, e)) < 0)
+            break;
     }
     return r;
 }
 
 /* Append the ids of a word or stretch. */
-static int add_ids(struct bert *t, const struct meg_wordcache_lookup *w, struct meg_ids *out, struct meg_err *e)
+static int add_ids(struct bert *t, const struct meg_wordcache_lookup *w, struct meg_ids *out,
+                   const struct meg_id_sink *sink, struct meg_err *e)
 {
     const struct meg_wordcache_entry *known;
     const int32_t *ids;
@@ -122,14 +124,14 @@ static int add_ids(struct bert *t, const struct meg_wordcache_lookup *w, struct 
     int r;
 
     if (w->n > LONG)
-        return encode_uncached(t, w->s, w->n, out, e);
+        return encode_uncached(t, w->s, w->n, out, sink, e);
     if ((known = meg_wordcache_find(&t->cache, w))) {
         if (out->cap - out->n < (nids = meg_word_ids(&t->cache, known, &ids)) + MEG_WORD_IDS)
             meg_ids_reserve(out, nids + MEG_WORD_IDS);
         out->n += meg_word_copy(&t->cache, known, out->v + out->n);
         return MEG_OK;
     }
-    if ((r = encode_uncached(t, w->s, w->n, out, e)) == MEG_OK && out->n > first)
+    if ((r = encode_uncached(t, w->s, w->n, out, sink, e)) == MEG_OK && out->n > first)
         meg_wordcache_add(&t->cache, w->s, w->n, out->v + first, out->n - first, 0);
     return r;
 }
@@ -141,7 +143,8 @@ struct stretch {
     int64_t first; /* of its ids; -1: none has been added */
 };
 
-static int encode_batch(struct bert *t, struct stretch *x, struct meg_ids *out, struct meg_err *e)
+static int encode_batch(struct bert *t, struct stretch *x, struct meg_ids *out, const struct meg_id_sink *sink,
+                        struct meg_err *e)
 {
     int r = MEG_OK;
 
@@ -149,7 +152,7 @@ static int encode_batch(struct bert *t, struct stretch *x, struct meg_ids *out, 
     for (int i = 0; i < t->nwords && r == MEG_OK; i++) {
         if (i == x->nth && x->first < 0)
             x->first = out->n;
-        r = add_ids(t, &t->word[i], out, e);
+        r = add_ids(t, &t->word[i], out, sink, e);
     }
     t->nwords = x->nth = 0;
     return r;
@@ -157,12 +160,12 @@ static int encode_batch(struct bert *t, struct stretch *x, struct meg_ids *out, 
 
 /* A word or stretch of n bytes; what is before end may be read. */
 static int add_word(struct bert *t, struct stretch *x, const char *s, int64_t n, const char *end, struct meg_ids *out,
-                    struct meg_err *e)
+                    const struct meg_id_sink *sink, struct meg_err *e)
 {
     struct meg_wordcache_lookup *w;
     int r;
 
-    if (t->nwords == BATCH && (r = encode_batch(t, x, out, e)) < 0)
+    if (t->nwords == BATCH && (r = encode_batch(t, x, out, sink, e)) < 0)
         return r;
     w = &t->word[t->nwords++];
     if (n > LONG)
@@ -172,10 +175,11 @@ static int add_word(struct bert *t, struct stretch *x, const char *s, int64_t n,
     return MEG_OK;
 }
 
-static void begin_chunk(struct bert *t, struct stretch *x, const char *s, struct meg_ids *out)
+static int begin_chunk(struct bert *t, struct stretch *x, const char *s, struct meg_ids *out,
+                       const struct meg_id_sink *sink, struct meg_err *e)
 {
-    meg_ids_spill(out);
     *x = (struct stretch){ s, t->nwords, -1 };
+    return meg_ids_flush(out, sink, e);
 }
 
 static void undo_chunk(struct bert *t, const struct stretch *x, struct meg_ids *out)
@@ -227,46 +231,47 @@ static bool not_case_ignorable(char c)
     return !memchr("'.:^`", c, 5);
 }
 
-static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
+static int bert_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
+                       const struct meg_id_sink *sink, struct meg_err *e)
 {
     struct bert *t = (struct bert *)base;
     const unsigned char *kind = kinds();
     const char *end = text + n;
     struct stretch x;
-    int r = MEG_OK;
+    int r;
 
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);
     t->nwords = 0;
-    begin_chunk(t, &x, text, out);
+    r = begin_chunk(t, &x, text, out, sink, e);
     for (const char *s = text, *p; s < end && r == MEG_OK; s = p) {
         p = s + 1;
         switch (kind[(unsigned char)*s]) {
-        case BLANK: begin_chunk(t, &x, p, out); break;
+        case BLANK: r = begin_chunk(t, &x, p, out, sink, e); break;
         case LETTER:
             while (p < end && kind[(unsigned char)*p] == LETTER)
                 p++;
             if (p == end || kind[(unsigned char)*p] != RULES) {
-                if (s - x.begin > LONG)
-                    begin_chunk(t, &x, s, out);
-                r = add_word(t, &x, s, p - s > LONG ? LONG : p - s, end, out, e); /* unknown */
+                if (s - x.begin > LONG && (r = begin_chunk(t, &x, s, out, sink, e)) < 0)
+                    break;
+                r = add_word(t, &x, s, p - s > LONG ? LONG : p - s, end, out, sink, e); /* unknown */
                 break;
             }
             /* fall through */
         case RULES:
             undo_chunk(t, &x, out);
             p = safe_chunk_end(x.begin, end);
-            r = add_word(t, &x, x.begin, p - x.begin, end, out, e);
-            begin_chunk(t, &x, p, out);
+            if ((r = add_word(t, &x, x.begin, p - x.begin, end, out, sink, e)) == MEG_OK)
+                r = begin_chunk(t, &x, p, out, sink, e);
             break;
         case PUNCTUATION:
-            if (s - x.begin > LONG && not_case_ignorable(*s))
-                begin_chunk(t, &x, s, out);
-            r = s - x.begin > MEG_BERT_MAX_RUN ? meg_bert_run_error(e) : add_word(t, &x, s, 1, end, out, e);
+            if (s - x.begin > LONG && not_case_ignorable(*s) && (r = begin_chunk(t, &x, s, out, sink, e)) < 0)
+                break;
+            r = s - x.begin > MEG_BERT_MAX_RUN ? meg_bert_run_error(e) : add_word(t, &x, s, 1, end, out, sink, e);
             break;
         }
     }
-    return r < 0 ? r : encode_batch(t, &x, out, e);
+    return r < 0 ? r : encode_batch(t, &x, out, sink, e);
 }
 
 static void bert_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)

@@ -67,23 +67,23 @@ int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_one, int32_t *sym
  * meg_bpe_stream - merge a piece of any length in bounded memory, a window at a time
  *   is_one  meg_bpe_merge_leftmost, else meg_bpe_merge; the result is theirs
  *   read    writes the next symbols of the piece, as many as it has up to n: less than n only at the end
- *   put     takes the next symbols of the result
+ *   put     takes the next symbols of the result; a negative return value, with e filled, ends the merging
  *   of      what both get
  *   window  symbols at once, MEG_BPE_WINDOW or for tests fewer
+ *   nbytes  length of the word, for the error message
  * O(n log n).  40 bytes a symbol of the window, which grows where a vocabulary lets what comes far behind
- * decide (bpe_stream.c).  false where that was found out too late: then what was put is not the result.
+ * decide (bpe_stream.c).  MEG_EFORMAT where that was found out too late: then what was put is not the result.
  */
 struct meg_bpe_stream {
     const struct meg_bpe *bpe;
     bool is_one;
     int64_t (*read)(void *of, int32_t *sym, int64_t n);
-    void (*put)(void *of, const int32_t *sym, int64_t n);
+    int (*put)(void *of, const int32_t *sym, int64_t n, struct meg_err *e);
     void *of;
     int64_t window;
+    int64_t nbytes;
 };
 enum { MEG_BPE_WINDOW = 1 << 15 };
-/* What to say where it is false, of a piece of n bytes: MEG_EFORMAT. */
-int meg_bpe_stream_error(int64_t n, struct meg_err *e);
-bool meg_bpe_stream(const struct meg_bpe_stream *s);
+int meg_bpe_stream(const struct meg_bpe_stream *s, struct meg_err *e);
 
 #endif

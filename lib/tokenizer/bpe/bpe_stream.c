@@ -17,6 +17,7 @@
  * Where no cut is found the window is made larger.  It may then begin with another symbol, which has to
  * stay apart from the one before, too; what was put out cannot be taken back.
  */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,12 +113,14 @@ static bool enlarge(struct stream *x)
     return x->nlast == 0 || x->at.begin[1] == was || is_safe_cut(x, x->last, x->nlast, x->piece, x->at.begin[1]);
 }
 
-static void put(struct stream *x, int64_t k)
+static int put(struct stream *x, int64_t k, struct meg_err *e)
 {
     const int64_t n = x->at.begin[k];
     const struct window was = x->at;
+    int r;
 
-    x->s->put(x->s->of, x->at.sym, k);
+    if ((r = x->s->put(x->s->of, x->at.sym, k, e)) < 0)
+        return r;
     x->nlast = n - x->at.begin[k - 1];
     x->last = meg_realloc_array(x->last, (size_t)x->nlast, sizeof *x->last);
     memcpy(x->last, x->piece + n - x->nlast, (size_t)x->nlast * sizeof *x->last);
@@ -126,39 +129,34 @@ static void put(struct stream *x, int64_t k)
     fill(x);
     x->at = x->next;
     x->next = was;
+    return 0;
 }
 
-bool meg_bpe_stream(const struct meg_bpe_stream *s)
+int meg_bpe_stream(const struct meg_bpe_stream *s, struct meg_err *e)
 {
     struct stream x = { .s = s };
-    bool is_cut = true;
     int64_t k;
+    int r = 0;
 
     set_size(&x, s->window);
     fill(&x);
     if (x.n > 0)
         merge(&x, &x.at, 0);
-    while (is_cut && x.n > x.size) {
+    while (r == 0 && x.n > x.size) {
         if ((k = cut(&x)) > 0)
-            put(&x, k);
-        else
-            is_cut = enlarge(&x);
+            r = put(&x, k, e);
+        else if (!enlarge(&x))
+            r = meg_fail(e, MEG_EFORMAT,
+                         "a word of %" PRId64 " bytes cannot be merged in parts with this vocabulary; break it up",
+                         s->nbytes);
     }
-    if (is_cut && x.n > 0)
-        s->put(s->of, x.at.sym, x.at.n);
+    if (r == 0 && x.n > 0)
+        r = s->put(s->of, x.at.sym, x.at.n, e);
     free(x.piece);
     free(x.last);
     for (int i = 0; i < 2; i++) {
         free(i ? x.next.sym : x.at.sym);
         free(i ? x.next.begin : x.at.begin);
     }
-    return is_cut;
-}
-
-int meg_bpe_stream_error(int64_t n, struct meg_err *e)
-{
-    return meg_fail(e, MEG_EFORMAT,
-                    "a word of %lld bytes cannot be merged piece by piece with this vocabulary; break it "
-                    "up",
-                    (long long)n);
+    return r;
 }

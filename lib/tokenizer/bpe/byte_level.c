@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "tokenizer/internal.h"
+
 void meg_bytebpe_free(struct meg_bytebpe *b)
 {
     meg_bpe_free(&b->bpe);
@@ -63,6 +65,7 @@ struct long_piece {
     const struct meg_bytebpe *rules;
     const char *s, *end;
     struct meg_ids *out;
+    const struct meg_id_sink *sink;
 };
 
 static int64_t read_symbols(void *of, int32_t *sym, int64_t n)
@@ -76,7 +79,7 @@ static int64_t read_symbols(void *of, int32_t *sym, int64_t n)
     return n;
 }
 
-static void put_ids(void *of, const int32_t *sym, int64_t n)
+static int put_ids(void *of, const int32_t *sym, int64_t n, struct meg_err *e)
 {
     const struct long_piece *p = of;
 
@@ -85,12 +88,13 @@ static void put_ids(void *of, const int32_t *sym, int64_t n)
         if (sym[i] >= 0 || p->rules->missing >= 0)
             p->out->v[p->out->n++] = sym[i] < 0 ? p->rules->missing : sym[i];
     }
-    meg_ids_spill(p->out);
+    return meg_ids_flush(p->out, p->sink, e);
 }
 
-static int encode_long(const struct meg_bytebpe *b, const char *s, int64_t n, struct meg_ids *out, struct meg_err *e)
+static int encode_long(const struct meg_bytebpe *b, const char *s, int64_t n, struct meg_ids *out,
+                       const struct meg_id_sink *sink, struct meg_err *e)
 {
-    struct long_piece p = { b, s, s + n, out };
+    struct long_piece p = { b, s, s + n, out, sink };
     int64_t k = meg_strtab_find(&b->whole, s, n);
 
     if (k >= 0) {
@@ -99,13 +103,11 @@ static int encode_long(const struct meg_bytebpe *b, const char *s, int64_t n, st
         return MEG_OK;
     }
     return meg_bpe_stream(
-               &(struct meg_bpe_stream){ &b->bpe, b->is_leftmost, read_symbols, put_ids, &p, MEG_BPE_WINDOW })
-               ? MEG_OK
-               : meg_bpe_stream_error(n, e);
+        &(struct meg_bpe_stream){ &b->bpe, b->is_leftmost, read_symbols, put_ids, &p, MEG_BPE_WINDOW, n }, e);
 }
 
 static int encode_pretokens(struct meg_bytebpe_encoder *c, const struct meg_wordcache_lookup *piece, int n,
-                            struct meg_ids *out, struct meg_err *e)
+                            struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e)
 {
     const struct meg_wordcache_lookup *last = &piece[n - 1];
     int r;
@@ -119,17 +121,16 @@ static int encode_pretokens(struct meg_bytebpe_encoder *c, const struct meg_word
             out->n += meg_word_copy(&c->cache, known, ids);
         else if (p->n <= MEG_BPE_WINDOW)
             out->n += encode_piece(c, p->s, p->n, ids);
-        else if ((r = encode_long(c->rules, p->s, p->n, out, e)) < 0)
+        else if ((r = encode_long(c->rules, p->s, p->n, out, sink, e)) < 0)
             return r;
         else
             meg_ids_reserve(out, last->s + last->n - p->s + MEG_WORD_IDS);
     }
-    meg_ids_spill(out);
-    return MEG_OK;
+    return meg_ids_flush(out, sink, e);
 }
 
 int meg_bytebpe_encode(struct meg_bytebpe_encoder *c, const char *text, int64_t n, struct meg_ids *out,
-                       struct meg_err *e)
+                       const struct meg_id_sink *sink, struct meg_err *e)
 {
     struct meg_wordcache_lookup piece[BATCH];
     int r = MEG_OK;
@@ -138,6 +139,6 @@ int meg_bytebpe_encode(struct meg_bytebpe_encoder *c, const char *text, int64_t 
         meg_wordcache_init(&c->cache);
     meg_pretokens_split(&c->pieces, c->rules->split, text, n);
     for (int k; r == MEG_OK && (k = next_pretokens(&c->cache, &c->pieces, piece)) > 0;)
-        r = encode_pretokens(c, piece, k, out, e);
+        r = encode_pretokens(c, piece, k, out, sink, e);
     return r;
 }

@@ -30,9 +30,9 @@ struct meg_bytebpe_encoder {
     struct meg_wordcache cache;
     struct meg_pretokens pieces;
 };
-/* Append the ids of text [n], well-formed UTF-8.  MEG_EFORMAT where meg_bpe_stream fails. */
+/* Append the ids of text [n], well-formed UTF-8.  Fails as meg_bpe_stream and the sink do. */
 int meg_bytebpe_encode(struct meg_bytebpe_encoder *c, const char *text, int64_t n, struct meg_ids *out,
-                       struct meg_err *e);
+                       const struct meg_id_sink *sink, struct meg_err *e);
 void meg_bytebpe_encoder_free(struct meg_bytebpe_encoder *c);
 
 #endif

@@ -78,16 +78,18 @@ static struct meg_tokenizer *gpt2_share(const struct meg_tokenizer *base)
     return &t->base;
 }
 
-static int encode_plain(void *of, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
+static int encode_plain(void *of, const char *text, int64_t n, struct meg_ids *out, const struct meg_id_sink *sink,
+                        struct meg_err *e)
 {
-    return meg_bytebpe_encode(of, text, n, out, e);
+    return meg_bytebpe_encode(of, text, n, out, sink, e);
 }
 
-static int gpt2_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
+static int gpt2_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
+                       const struct meg_id_sink *sink, struct meg_err *e)
 {
     struct gpt2 *t = (struct gpt2 *)base;
 
-    return meg_special_tokens_encode(t->specials, text, n, out, encode_plain, &t->coder, e);
+    return meg_special_tokens_encode(t->specials, text, n, out, sink, encode_plain, &t->coder, e);
 }
 
 static void gpt2_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)

@@ -190,7 +190,8 @@ static int encode_piece(struct hf *t, const char *s, int64_t n, struct meg_ids *
 }
 
 /* What lies between added tokens, normalised. */
-static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out, struct meg_err *e)
+static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out,
+                        const struct meg_id_sink *sink, struct meg_err *e)
 {
     const struct meg_hf_files *f = t->files;
     int r = MEG_OK;
@@ -203,7 +204,7 @@ static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_start, s
             s = t->prefixed.s;
             n++;
         }
-        return meg_bytebpe_encode(&t->coder, s, n, out, e);
+        return meg_bytebpe_encode(&t->coder, s, n, out, sink, e);
     }
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);
@@ -316,12 +317,12 @@ static const struct meg_hf_added_token *next_added(const struct hf *t, const str
 
 /* A text or part of one, cut by the added tokens of one kind. */
 static int encode_between_added(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
-                                struct meg_ids *out, struct meg_err *e);
+                                struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e);
 
 /* What lies between added tokens that are found in the text as it is, or a part of that; is_first: the first
  * one. */
 static int encode_part(struct hf *t, const char *s, int64_t n, bool is_start, bool is_first, struct meg_ids *out,
-                       struct meg_err *e)
+                       const struct meg_id_sink *sink, struct meg_err *e)
 {
     const struct meg_hf_files *f = t->files;
     int64_t most = f->is_bytes ? MEG_HF_MAX_BYTE_LEVEL : f->seams ? MEG_HF_MAX_CHUNK : MEG_HF_MAX_UNSPLIT;
@@ -333,10 +334,10 @@ static int encode_part(struct hf *t, const char *s, int64_t n, bool is_start, bo
                         "most %lld can be encoded: break it up",
                         (long long)n, (long long)most);
     if (!f->norm)
-        return encode_between_added(t, true, s, n, is_start, out, e);
+        return encode_between_added(t, true, s, n, is_start, out, sink, e);
     if ((r = meg_hf_normalizer_run(f->norm, s, n, is_first, f->seams ? f->seams->most : most, &t->normal, e)) < 0)
         return r;
-    return encode_between_added(t, true, t->normal.s, (int64_t)t->normal.n, is_start, out, e);
+    return encode_between_added(t, true, t->normal.s, (int64_t)t->normal.n, is_start, out, sink, e);
 }
 
 enum { BATCH = 128 };
@@ -356,7 +357,8 @@ static int next_chunks(struct hf *t, struct meg_wordcache_lookup *stretch)
     return n;
 }
 
-static int encode_chunk(struct hf *t, const struct meg_wordcache_lookup *p, struct meg_ids *out, struct meg_err *e)
+static int encode_chunk(struct hf *t, const struct meg_wordcache_lookup *p, struct meg_ids *out,
+                        const struct meg_id_sink *sink, struct meg_err *e)
 {
     const struct meg_wordcache_entry *known = meg_wordcache_find(&t->cache, p);
     const int32_t *ids;
@@ -369,14 +371,14 @@ static int encode_chunk(struct hf *t, const struct meg_wordcache_lookup *p, stru
         out->n += meg_word_copy(&t->cache, known, out->v + out->n);
         return MEG_OK;
     }
-    if ((r = encode_part(t, p->s, p->n, false, false, out, e)) == MEG_OK && out->n > first)
+    if ((r = encode_part(t, p->s, p->n, false, false, out, sink, e)) == MEG_OK && out->n > first)
         meg_wordcache_add(&t->cache, p->s, p->n, out->v + first, out->n - first, 0);
     return r;
 }
 
 /* The same, cut at seams. */
 static int encode_chunks(struct hf *t, const char *text, int64_t n, bool is_start, struct meg_ids *out,
-                         struct meg_err *e)
+                         const struct meg_id_sink *sink, struct meg_err *e)
 {
     struct meg_wordcache_lookup stretch[BATCH];
     const char *s = text;
@@ -387,21 +389,25 @@ static int encode_chunks(struct hf *t, const char *text, int64_t n, bool is_star
         meg_wordcache_init(&t->cache);
     meg_pretokens_safe_split(&t->stretches, &t->files->seams->at, text, n);
     meg_pretokens_next(&t->stretches, &s, &len);
-    r = encode_part(t, s, len, is_start, true, out, e);
-    for (int k; r == MEG_OK && (k = next_chunks(t, stretch)) > 0; meg_ids_spill(out)) {
+    r = encode_part(t, s, len, is_start, true, out, sink, e);
+    for (int k; r == MEG_OK && (k = next_chunks(t, stretch)) > 0;) {
         for (int i = 0; i < k && r == MEG_OK; i++)
-            r = encode_chunk(t, &stretch[i], out, e);
+            r = encode_chunk(t, &stretch[i], out, sink, e);
+        if (r == MEG_OK)
+            r = meg_ids_flush(out, sink, e);
     }
     return r;
 }
 
-static int encode_raw(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out, struct meg_err *e)
+static int encode_raw(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out,
+                      const struct meg_id_sink *sink, struct meg_err *e)
 {
-    return t->files->seams ? encode_chunks(t, s, n, is_start, out, e) : encode_part(t, s, n, is_start, true, out, e);
+    return t->files->seams ? encode_chunks(t, s, n, is_start, out, sink, e)
+                           : encode_part(t, s, n, is_start, true, out, sink, e);
 }
 
 static int encode_between_added(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
-                                struct meg_ids *out, struct meg_err *e)
+                                struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e)
 {
     const struct meg_hf_added_matcher *f = is_normal ? &t->files->normal : &t->files->raw;
     const char *end = text + n;
@@ -415,7 +421,7 @@ static int encode_between_added(struct hf *t, bool is_normal, const char *text, 
         if ((a = next_added(t, f, text, end, &found)))
             stop = found.s;
         if (stop > from)
-            r = (is_normal ? encode_plain : encode_raw)(t, from, stop - from, is_start && from == text, out, e);
+            r = (is_normal ? encode_plain : encode_raw)(t, from, stop - from, is_start && from == text, out, sink, e);
         if (a && found.s < found.stop) { /* the one before it has not taken it with its blanks */
             meg_ids_reserve(out, 1);
             out->v[out->n++] = a->id;
@@ -444,13 +450,14 @@ static void free_large_buffers(struct hf *t)
     meg_str_free(&t->prefixed);
 }
 
-static int hf_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
+static int hf_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
+                     const struct meg_id_sink *sink, struct meg_err *e)
 {
     struct hf *t = (struct hf *)base;
     int r;
 
     add_all(out, &t->files->before);
-    r = encode_between_added(t, false, text, n, true, out, e);
+    r = encode_between_added(t, false, text, n, true, out, sink, e);
     add_all(out, &t->files->after);
     if (n > LONG)
         free_large_buffers(t);

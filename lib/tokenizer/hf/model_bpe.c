@@ -279,20 +279,24 @@ static int64_t read_symbols(void *of, int32_t *sym, int64_t n)
     return n;
 }
 
-static void put_symbols(void *of, const int32_t *sym, int64_t n)
+static int put_symbols(void *of, const int32_t *sym, int64_t n, struct meg_err *e)
 {
     struct in_place *p = of;
 
+    (void)e;
     memcpy(p->v + p->put, sym, (size_t)n * sizeof *sym);
     p->put += n;
+    return 0;
 }
 
-static int merge_long(const struct meg_bpe *b, struct meg_ids *out, int64_t first, struct meg_err *e)
+static int merge_long(const struct meg_bpe *b, struct meg_ids *out, int64_t first, int64_t nbytes, struct meg_err *e)
 {
     struct in_place p = { .v = out->v + first, .n = out->n - first };
+    int r =
+        meg_bpe_stream(&(struct meg_bpe_stream){ b, true, read_symbols, put_symbols, &p, MEG_BPE_WINDOW, nbytes }, e);
 
-    if (!meg_bpe_stream(&(struct meg_bpe_stream){ b, true, read_symbols, put_symbols, &p, MEG_BPE_WINDOW }))
-        return meg_bpe_stream_error(p.n, e);
+    if (r < 0)
+        return r;
     out->n = first + p.put;
     return MEG_OK;
 }
@@ -332,7 +336,7 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
         out->v[out->n++] = b->unk;
     meg_str_free(&buf);
     if (out->n - first > MEG_BPE_WINDOW)
-        return merge_long(&b->merges, out, first, e);
+        return merge_long(&b->merges, out, first, n, e);
     out->n = first + meg_bpe_merge_leftmost(&b->merges, out->v + first, out->n - first, NULL);
     return MEG_OK;
 }

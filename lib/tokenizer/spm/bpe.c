@@ -281,33 +281,36 @@ static int64_t read_symbols(void *of, int32_t *sym, int64_t n)
     return nsym;
 }
 
-static void put_symbols(void *of, const int32_t *sym, int64_t n)
+static int put_symbols(void *of, const int32_t *sym, int64_t n, struct meg_err *e)
 {
     struct long_word *x = of;
+    int r;
 
-    spm_reserve_ids(x->w, 3 * (x->in - x->out)); /* an unknown blank has three bytes */
+    if ((r = spm_reserve_ids(x->w, 3 * (x->in - x->out), e)) < 0) /* an unknown blank has three bytes */
+        return r;
     for (int64_t i = 0; i < n; i++)
         x->out += add_symbol(x->w, sym[i], x->out, &x->is_known);
+    return 0;
 }
 
-static bool long_word(struct meg_spm_encoder *w, const char *word, int64_t n)
+static int long_word(struct meg_spm_encoder *w, const char *word, int64_t n, bool *is_known, struct meg_err *e)
 {
     struct long_word x = { w, word, word + n, word, true };
+    int r = meg_bpe_stream(
+        &(struct meg_bpe_stream){ &w->spm->bpe.pairs, true, read_symbols, put_symbols, &x, MEG_BPE_WINDOW, n }, e);
 
-    if (!meg_bpe_stream(
-            &(struct meg_bpe_stream){ &w->spm->bpe.pairs, true, read_symbols, put_symbols, &x, MEG_BPE_WINDOW }))
-        w->stuck = n;
-    return x.is_known;
+    *is_known = x.is_known;
+    return r;
 }
 
-bool spm_bpe_word(struct meg_spm_encoder *w, const char *word, int64_t n)
+int spm_bpe_word(struct meg_spm_encoder *w, const char *word, int64_t n, bool *is_known, struct meg_err *e)
 {
     const struct spm_bpe *b = &w->spm->bpe;
-    bool is_known = true;
     int64_t nsym = 0, at = 0;
 
     if (n > SPM_MAX_CACHED_WORD && !w->seen)
-        return long_word(w, word, n);
+        return long_word(w, word, n, is_known, e);
+    *is_known = true;
     if (n > w->nsym) {
         w->nsym = n + n / 2;
         free(w->sym);
@@ -317,6 +320,6 @@ bool spm_bpe_word(struct meg_spm_encoder *w, const char *word, int64_t n)
         w->sym[nsym++] = next_symbol(b, word + i, n - i, &len);
     nsym = meg_bpe_merge_leftmost(&b->pairs, w->sym, nsym, w->seen);
     for (int64_t i = 0; i < nsym; i++)
-        at += add_symbol(w, w->sym[i], word + at, &is_known);
-    return is_known;
+        at += add_symbol(w, w->sym[i], word + at, is_known);
+    return 0;
 }

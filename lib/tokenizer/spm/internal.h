@@ -65,8 +65,8 @@ struct meg_spm_encoder {
     uint64_t *seams;
     int64_t nseams;
     struct meg_ids *out;
-    int32_t *begin, *ids; /* what has been written to out of the text's ids; there is room */
-    int64_t stuck;        /* bytes of a word that meg_bpe_stream failed for, or 0 */
+    const struct meg_id_sink *sink; /* or NULL */
+    int32_t *begin, *ids;           /* what has been written to out of the text's ids; there is room */
 
     /* unigram */
     struct spm_path_score sum;
@@ -82,13 +82,14 @@ struct meg_spm_encoder {
 /* Append an unknown character, of n bytes of normalised text. */
 void spm_add_unknown(struct meg_spm_encoder *w, const char *s, int64_t n);
 
-/* Room for n more ids.  What has been written may be taken out before. */
-void spm_reserve_ids(struct meg_spm_encoder *w, int64_t n);
+/* Grow the capacity of out to n more ids, after flushing it to the sink if it is full: fails as the sink does. */
+int spm_reserve_ids(struct meg_spm_encoder *w, int64_t n, struct meg_err *e);
 
 enum { SPM_MAX_CACHED_WORD = 1 << 15 }; /* bytes; longer ones are not remembered */
 
 /*
- * spm_unigram_word, spm_bpe_word - append the ids of a word; whether it had no unknown character.
+ * spm_unigram_word, spm_unigram_stream_word, spm_bpe_word - append the ids of a word; *is_known: whether it had no
+ * unknown character.  The latter two fail as the sink and meg_bpe_stream do.
  *
  * A word is remembered with a tag and is known again where it has at least the tag required: 0 is never
  * enough.
@@ -96,7 +97,8 @@ enum { SPM_MAX_CACHED_WORD = 1 << 15 }; /* bytes; longer ones are not remembered
 int spm_unigram_init(struct meg_spm *s, struct meg_err *e);
 void spm_unigram_free(struct spm_unigram *u);
 bool spm_unigram_word(struct meg_spm_encoder *w, const char *word, int64_t n);
-void spm_unigram_stream_word(struct meg_spm_encoder *w, const char *word, int64_t n); /* longest <= 255 */
+int spm_unigram_stream_word(struct meg_spm_encoder *w, const char *word, int64_t n,
+                            struct meg_err *e);           /* longest <= 255 */
 void spm_unigram_update_score(struct meg_spm_encoder *w); /* the sum to the last id written */
 uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *w, const char *word, int64_t n);
 /* The tag that words take of which all together have at most nids ids. */
@@ -104,6 +106,6 @@ uint16_t spm_unigram_required_tag(struct meg_spm_encoder *w, int64_t nids);
 
 int spm_bpe_init(struct meg_spm *s, struct meg_err *e);
 void spm_bpe_free(struct spm_bpe *b);
-bool spm_bpe_word(struct meg_spm_encoder *w, const char *word, int64_t n);
+int spm_bpe_word(struct meg_spm_encoder *w, const char *word, int64_t n, bool *is_known, struct meg_err *e);
 
 #endif

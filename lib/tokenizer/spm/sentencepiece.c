@@ -277,28 +277,31 @@ static void add_id(struct meg_ids *out, int32_t id)
     out->v[out->n++] = id;
 }
 
-static int gpt_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
+static int gpt_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
+                      const struct meg_id_sink *sink, struct meg_err *e)
 {
-    return meg_spm_encode(work_of((struct sentencepiece *)t), text, n, out, e);
+    return meg_spm_encode(work_of((struct sentencepiece *)t), text, n, out, sink, e);
 }
 
-static int llama2_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
+static int llama2_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
+                         const struct meg_id_sink *sink, struct meg_err *e)
 {
     add_id(out, t->roles.bos);
-    return gpt_encode(t, text, n, out, e);
+    return gpt_encode(t, text, n, out, sink, e);
 }
 
-static int encode_plain(void *of, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
+static int encode_plain(void *of, const char *text, int64_t n, struct meg_ids *out, const struct meg_id_sink *sink,
+                        struct meg_err *e)
 {
-    return meg_spm_encode(work_of(of), text, n, out, e);
+    return meg_spm_encode(work_of(of), text, n, out, sink, e);
 }
 
 static int special_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
-                          struct meg_err *e)
+                          const struct meg_id_sink *sink, struct meg_err *e)
 {
     struct sentencepiece *t = (struct sentencepiece *)base;
 
-    return meg_special_tokens_encode(&t->common->special.finder, text, n, out, encode_plain, t, e);
+    return meg_special_tokens_encode(&t->common->special.finder, text, n, out, sink, encode_plain, t, e);
 }
 
 /* ---- decoding ---- */

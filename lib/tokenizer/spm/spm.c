@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tokenizer/internal.h"
 #include "tokenizer/spm/internal.h"
 
 enum { PART = 1 << 16 }; /* bytes normalised at once */
@@ -117,22 +118,25 @@ void meg_spm_encoder_free(struct meg_spm_encoder *w)
     free(w);
 }
 
-void spm_reserve_ids(struct meg_spm_encoder *w, int64_t n)
+int spm_reserve_ids(struct meg_spm_encoder *w, int64_t n, struct meg_err *e)
 {
     struct meg_ids *out = w->out;
     int64_t before = w->begin - out->v;
+    int r;
 
     out->n = w->ids - out->v;
-    if (out->n > MEG_IDS_SPILL && out->n > before + 1 && out->take) {
+    if (w->sink && out->n > MEG_IDS_FLUSH_COUNT && out->n > before + 1) {
         if (w->spm->model->kind == MEG_SPM_UNIGRAM)
             spm_unigram_update_score(w);
-        meg_ids_spill(out);
+        if ((r = meg_ids_flush(out, w->sink, e)) < 0)
+            return r;
         before = 0;
         w->sum.nids = out->n;
     }
     meg_ids_reserve(out, n);
     w->begin = out->v + before;
     w->ids = out->v + out->n;
+    return 0;
 }
 
 void spm_add_unknown(struct meg_spm_encoder *w, const char *s, int64_t n)
@@ -177,19 +181,23 @@ static void remember(struct meg_spm_encoder *w, const char *s, int64_t n, int64_
 }
 
 /* A word that is not remembered, or not with the tag required. */
-static void encode_word(struct meg_spm_encoder *w, const char *s, int64_t n, bool is_there, uint16_t required)
+static int encode_word(struct meg_spm_encoder *w, const char *s, int64_t n, bool is_there, uint16_t required,
+                       struct meg_err *e)
 {
     const bool is_unigram = w->spm->model->kind == MEG_SPM_UNIGRAM;
     const int64_t before = w->ids - w->begin;
     bool is_known;
+    int r;
 
-    if (n > SPM_MAX_CACHED_WORD && is_unigram && w->spm->unigram.longest < 256) {
-        spm_unigram_stream_word(w, s, n);
-        return;
-    }
-    is_known = is_unigram ? spm_unigram_word(w, s, n) : spm_bpe_word(w, s, n);
+    if (n > SPM_MAX_CACHED_WORD && is_unigram && w->spm->unigram.longest < 256)
+        return spm_unigram_stream_word(w, s, n, e);
+    if (is_unigram)
+        is_known = spm_unigram_word(w, s, n);
+    else if ((r = spm_bpe_word(w, s, n, &is_known, e)) < 0)
+        return r;
     if (n <= SPM_MAX_CACHED_WORD && !is_there)
         remember(w, s, n, before, is_known, required);
+    return 0;
 }
 
 enum { BATCH = 128 };
@@ -223,30 +231,34 @@ static int next_words(const struct meg_wordcache *cache, struct cut *c, struct m
 }
 
 /* The words of text [n], n being a seam. */
-static void encode_words(struct meg_spm_encoder *w, const char *text, int64_t n)
+static int encode_words(struct meg_spm_encoder *w, const char *text, int64_t n, struct meg_err *e)
 {
     struct cut c = { .text = text, .begin = text, .end = text + n, .seams = w->seams };
     struct meg_wordcache_lookup word[BATCH];
+    int r;
 
     c.bits = w->seams[0] & ~(uint64_t)1;
     for (int k; (k = next_words(&w->cache, &c, word)) > 0;) {
         uint16_t required = required_tag(w, BATCH * MEG_WORD_IDS);
         const char *end = word[k - 1].s + word[k - 1].n;
 
-        spm_reserve_ids(w, 3 * (end - word->s) + MEG_WORD_IDS); /* an unknown blank has three bytes */
+        if ((r = spm_reserve_ids(w, 3 * (end - word->s) + MEG_WORD_IDS, e)) < 0) /* an unknown blank has three bytes */
+            return r;
         for (const struct meg_wordcache_lookup *p = word; p < word + k; p++) {
-            const struct meg_wordcache_entry *e = meg_wordcache_find(&w->cache, p);
+            const struct meg_wordcache_entry *known = meg_wordcache_find(&w->cache, p);
 
-            if (e && e->tag >= required) {
-                w->ids += meg_word_copy(&w->cache, e, w->ids);
+            if (known && known->tag >= required) {
+                w->ids += meg_word_copy(&w->cache, known, w->ids);
             } else {
-                encode_word(w, p->s, p->n, e != NULL, required);
-                if (p->n > SPM_MAX_CACHED_WORD)
-                    spm_reserve_ids(w, 3 * (end - p->s) + MEG_WORD_IDS);
+                if ((r = encode_word(w, p->s, p->n, known != NULL, required, e)) < 0)
+                    return r;
+                if (p->n > SPM_MAX_CACHED_WORD && (r = spm_reserve_ids(w, 3 * (end - p->s) + MEG_WORD_IDS, e)) < 0)
+                    return r;
                 required = required_tag(w, BATCH * MEG_WORD_IDS);
             }
         }
     }
+    return 0;
 }
 
 /* The last seam before the end of text [n], n > 0, and before blanks there, which may go yet; 0: there
@@ -298,7 +310,8 @@ static int check_word(const struct meg_spm_encoder *w, int64_t n, struct meg_err
                     most >> 20);
 }
 
-int meg_spm_encode(struct meg_spm_encoder *w, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e)
+int meg_spm_encode(struct meg_spm_encoder *w, const char *text, int64_t n, struct meg_ids *out,
+                   const struct meg_id_sink *sink, struct meg_err *e)
 {
     struct meg_spm_normalizer_stream in = { .text = text, .n = n };
     int64_t want = PART, began = out->n;
@@ -307,7 +320,7 @@ int meg_spm_encode(struct meg_spm_encoder *w, const char *text, int64_t n, struc
     w->text.n = 0;
     w->sum = (struct spm_path_score){ 0 };
     w->out = out;
-    w->stuck = 0;
+    w->sink = sink;
     meg_ids_reserve(out, 1); /* ids are pointed at, also where there are none yet */
     do {
         int64_t have, end;
@@ -323,14 +336,13 @@ int meg_spm_encode(struct meg_spm_encoder *w, const char *text, int64_t n, struc
         }
         w->begin = out->v + began;
         w->ids = out->v + out->n;
-        encode_words(w, w->text.s, end);
+        if ((r = encode_words(w, w->text.s, end, e)) < 0)
+            break;
         out->n = w->ids - out->v;
         began = w->begin - out->v;
         meg_str_remove_prefix(&w->text, (size_t)end);
         want = PART;
     } while (in.at < n);
-    if (r == MEG_OK && w->stuck > 0)
-        r = meg_bpe_stream_error(w->stuck, e);
     if (w->text.cap > 16 * PART) { /* such texts are rare */
         meg_str_free(&w->text);
         free(w->seams);

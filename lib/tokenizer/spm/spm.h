@@ -24,10 +24,11 @@ void meg_spm_encoder_free(struct meg_spm_encoder *w); /* accepts NULL */
  * Not all texts are one word, as far as the model's pieces go, but one may be.  MEG_EFORMAT for a word that
  * is longer than MEG_SPM_MAX_WORD bytes when normalised, or than MEG_SPM_MAX_BUFFERED_WORD where it has to be held with
  * all that is to be known of it: by a unigram model with a piece of more than 255 bytes, by a BPE model with
- * unused pieces; and where meg_bpe_stream fails.
+ * unused pieces; and as meg_bpe_stream and the sink fail.
  */
 enum { MEG_SPM_MAX_WORD = 64 << 20, MEG_SPM_MAX_BUFFERED_WORD = 2 << 20 };
-int meg_spm_encode(struct meg_spm_encoder *w, const char *text, int64_t n, struct meg_ids *out, struct meg_err *e);
+int meg_spm_encode(struct meg_spm_encoder *w, const char *text, int64_t n, struct meg_ids *out,
+                   const struct meg_id_sink *sink, struct meg_err *e);
 
 /* Append what each id stands for by itself. */
 void meg_spm_bytes(const struct meg_spm *s, const int32_t *ids, int64_t n, struct meg_str *out);

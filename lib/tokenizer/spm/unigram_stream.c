@@ -65,10 +65,11 @@ static void reverse_path(unsigned char *length, int64_t n)
     }
 }
 
-void spm_unigram_stream_word(struct meg_spm_encoder *w, const char *word, int64_t n)
+int spm_unigram_stream_word(struct meg_spm_encoder *w, const char *word, int64_t n, struct meg_err *e)
 {
     const struct meg_spm *s = w->spm;
     unsigned char *length = meg_new((size_t)n + 1);
+    int r = 0;
 
     spm_unigram_update_score(w);
     w->sum.value = viterbi_forward(s, word, n, w->sum.value, length);
@@ -78,7 +79,8 @@ void spm_unigram_stream_word(struct meg_spm_encoder *w, const char *word, int64_
 
         if (room < at + length[at]) {
             w->sum.nids = w->ids - w->begin;
-            spm_reserve_ids(w, 3 * (AT_ONCE + RING));
+            if ((r = spm_reserve_ids(w, 3 * (AT_ONCE + RING), e)) < 0)
+                break;
             room = at + AT_ONCE + RING;
         }
         if (id < 0)
@@ -88,4 +90,5 @@ void spm_unigram_stream_word(struct meg_spm_encoder *w, const char *word, int64_
     }
     w->sum.nids = w->ids - w->begin;
     free(length);
+    return r;
 }

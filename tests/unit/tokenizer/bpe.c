@@ -88,13 +88,15 @@ static int64_t read_some(void *of, int32_t *sym, int64_t n)
     return n;
 }
 
-static void put_some(void *of, const int32_t *sym, int64_t n)
+static int put_some(void *of, const int32_t *sym, int64_t n, struct meg_err *e)
 {
     struct streamed *x = of;
 
+    (void)e;
     assert_true(x->nout + n <= LONGEST);
     memcpy(x->out + x->nout, sym, (size_t)n * sizeof *sym);
     x->nout += n;
+    return 0;
 }
 
 static int nstuck;
@@ -103,8 +105,9 @@ static void streams_as(const struct meg_bpe *b, bool is_one, int64_t window, con
                        const int32_t *want, int64_t nwant)
 {
     struct streamed x = { .sym = sym, .n = n };
+    struct meg_err e;
 
-    if (!meg_bpe_stream(&(struct meg_bpe_stream){ b, is_one, read_some, put_some, &x, window })) {
+    if (meg_bpe_stream(&(struct meg_bpe_stream){ b, is_one, read_some, put_some, &x, window, 4 * n }, &e) < 0) {
         nstuck++;
         return;
     }
