@@ -23,7 +23,11 @@ void opt_set_given(const struct meg_opt *row, void *conf);
 void *opt_field(const struct meg_opt *row, void *conf);
 bool opt_is_flag(const struct meg_opt *row);
 /* How much of arg is "a|b|c"; 0 where any value will do. */
-size_t opt_choices(const char *arg);
+size_t opt_choices(const char *metavar);
+/* The choice at *p, of n bytes, and move *p to the next one; NULL at end. */
+const char *opt_next_choice(const char **p, const char *end, size_t *n);
+/* The choice with this index among those of a MEG_ENUM row; NULL for MEG_ENUM_UNSET. */
+const char *opt_enum_choice(const struct meg_opt *row, int value, size_t *n);
 
 /* The row whose field a MEG_NEGATED row shares; NULL for other rows. */
 const struct meg_opt *opt_opposite(const struct meg_optgroup *group, const struct meg_opt *row);

@@ -125,7 +125,7 @@ static const struct meg_opt *find_in(const struct meg_opt *rows, const char *nam
 
     for (row = rows; row->name; row++)
         if (is_name(name, n, row->name))
-            return row->kind == MEG_OPT_ALIAS ? find_in(rows, row->def, strlen(row->def)) : row;
+            return row->type == MEG_OPT_ALIAS ? find_in(rows, row->default_value, strlen(row->default_value)) : row;
     return NULL;
 }
 
@@ -211,7 +211,7 @@ int opt_unknown(const struct meg_optgroup *groups, const char *name, size_t n, s
 
     for (const struct meg_opt_unsupported *a = absent; a && a->name; a++)
         if (is_absent(a->name, name, n))
-            return meg_fail(e, MEG_EUSAGE, "--%.*s: %s", (int)n, name, a->says);
+            return meg_fail(e, MEG_EUSAGE, "--%.*s: %s", (int)n, name, a->hint);
     for (; groups->title; groups++) {
         for (row = groups->rows; row->name; row++) {
             d = distance(name, n, row->name);
@@ -235,17 +235,18 @@ void *opt_field(const struct meg_opt *row, void *conf)
 
 bool opt_is_flag(const struct meg_opt *row)
 {
-    return row->kind == MEG_OPT_BOOL || row->kind == MEG_OPT_STORE_FALSE || (row->kind == MEG_OPT_IGNORED && !row->arg);
+    return row->type == MEG_OPT_BOOL || row->type == MEG_OPT_STORE_FALSE ||
+           (row->type == MEG_OPT_IGNORED && !row->metavar);
 }
 
 const struct meg_opt *opt_opposite(const struct meg_optgroup *group, const struct meg_opt *row)
 {
     const struct meg_opt *other;
 
-    if (row->kind != MEG_OPT_STORE_FALSE)
+    if (row->type != MEG_OPT_STORE_FALSE)
         return NULL;
     for (other = group->rows; other->name; other++)
-        if (other->kind == MEG_OPT_BOOL && other->offset == row->offset)
+        if (other->type == MEG_OPT_BOOL && other->offset == row->offset)
             return other;
     return NULL;
 }
@@ -257,21 +258,31 @@ size_t opt_choices(const char *arg)
     return !strchr(arg, '|') ? 0 : dots ? (size_t)(dots - arg) : strlen(arg);
 }
 
-static int check_choice(const struct meg_opt *row, const char *word, struct meg_err *e)
+const char *opt_next_choice(const char **p, const char *end, size_t *n)
 {
-    const char *p = row->arg, *end = p ? p + opt_choices(p) : p;
+    const char *choice = *p;
+
+    if (choice >= end)
+        return NULL;
+    *n = strcspn(choice, "|");
+    if (*n > (size_t)(end - choice))
+        *n = (size_t)(end - choice);
+    *p = choice + *n + 1;
+    return choice;
+}
+
+/* The index of word among the row's choices; 0 when any value is allowed. */
+static int find_choice(const struct meg_opt *row, const char *word, struct meg_err *e)
+{
+    const char *p = row->metavar, *end = p ? p + opt_choices(p) : p, *choice;
     size_t n;
 
     if (p == end)
-        return MEG_OK;
-    for (; p < end; p += n + 1) {
-        n = strcspn(p, "|");
-        if (n > (size_t)(end - p))
-            n = (size_t)(end - p);
-        if (n == strlen(word) && memcmp(p, word, n) == 0)
-            return MEG_OK;
-    }
-    return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is not one of %s", row->name, word, row->arg);
+        return 0;
+    for (int i = 0; (choice = opt_next_choice(&p, end, &n)); i++)
+        if (n == strlen(word) && memcmp(choice, word, n) == 0)
+            return i;
+    return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is not one of %s", row->name, word, row->metavar);
 }
 
 static int set_bool(const struct meg_opt *row, bool *field, const char *word, struct meg_err *e)
@@ -280,7 +291,7 @@ static int set_bool(const struct meg_opt *row, bool *field, const char *word, st
 
     if (!is_yes && strcmp(word, "no") != 0 && strcmp(word, "false") != 0)
         return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is neither yes nor no", row->name, word);
-    *field = is_yes != (row->kind == MEG_OPT_STORE_FALSE);
+    *field = is_yes != (row->type == MEG_OPT_STORE_FALSE);
     return MEG_OK;
 }
 
@@ -292,15 +303,15 @@ static int set_list(const struct meg_opt *row, struct meg_str_list *field, const
     const char *p;
     int r;
 
-    for (p = row->arg; *p; p++)
+    for (p = row->metavar; *p; p++)
         want += *p == ' ';
-    if (!strstr(row->arg, "...") && words->n != want)
+    if (!strstr(row->metavar, "...") && words->n != want)
         return meg_fail(e, MEG_EUSAGE, "--%s: %lld values given, it takes %lld: %s", row->name, (long long)words->n,
-                        (long long)want, row->arg);
+                        (long long)want, row->metavar);
     if (words->n == 0)
-        return meg_fail(e, MEG_EUSAGE, "--%s needs a value: %s", row->name, row->arg);
+        return meg_fail(e, MEG_EUSAGE, "--%s needs a value: %s", row->name, row->metavar);
     for (i = 0; i < words->n; i++) {
-        if ((r = check_choice(row, words->v[i], e)) < 0)
+        if ((r = find_choice(row, words->v[i], e)) < 0)
             return r;
         opt_add_word(&copy, words->v[i], strlen(words->v[i]));
     }
@@ -315,20 +326,21 @@ int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list 
     int64_t number;
     int r;
 
-    if (row->kind == MEG_OPT_LIST)
+    if (row->type == MEG_OPT_LIST)
         return set_list(row, (struct meg_str_list *)field, words, e);
-    if (row->kind == MEG_OPT_IGNORED) {
-        if (row->arg && (r = check_choice(row, word, e)) < 0)
+    if (row->type == MEG_OPT_IGNORED) {
+        if (row->metavar && (r = find_choice(row, word, e)) < 0)
             return r;
         meg_warn("--%s is accepted and has no effect: %s", row->name, row->help);
         return MEG_OK;
     }
     if (words->n != 1)
         return meg_fail(e, MEG_EUSAGE, "--%s takes one value, %lld given", row->name, (long long)words->n);
-    if ((r = check_choice(row, word, e)) < 0)
+    if ((r = find_choice(row, word, e)) < 0)
         return r;
-    switch (row->kind) {
+    switch (row->type) {
     case MEG_OPT_STR: *(const char **)field = intern_text(word, strlen(word)); return MEG_OK;
+    case MEG_OPT_ENUM: *(int *)field = r; return MEG_OK;
     case MEG_OPT_BOOL:
     case MEG_OPT_STORE_FALSE: return set_bool(row, (bool *)field, word, e);
     case MEG_OPT_I64:
@@ -346,12 +358,33 @@ int opt_assign(const struct meg_opt *row, void *conf, const struct meg_str_list 
     return meg_fail(e, MEG_EUSAGE, "--%s: '%s' is not a number it can hold", row->name, word);
 }
 
+const char *opt_enum_choice(const struct meg_opt *row, int value, size_t *n)
+{
+    const char *p = row->metavar, *choice = NULL;
+
+    for (int i = 0; i <= value; i++)
+        choice = opt_next_choice(&p, row->metavar + strlen(row->metavar), n);
+    MEG_ASSERT(choice || value == MEG_ENUM_UNSET);
+    return choice;
+}
+
+const char *meg_opt_choice(const struct meg_opt *rows, const char *name, const void *conf)
+{
+    const struct meg_opt *row = find_in(rows, name, strlen(name));
+    const char *choice;
+    size_t n;
+
+    MEG_ASSERT(row && row->type == MEG_OPT_ENUM);
+    choice = opt_enum_choice(row, *(const int *)((const char *)conf + row->offset), &n);
+    return choice ? intern_text(choice, n) : NULL;
+}
+
 int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct meg_err *e)
 {
     struct meg_str_list words = { 0 };
     struct meg_err why;
 
-    if (row->kind != MEG_OPT_LIST)
+    if (row->type != MEG_OPT_LIST)
         opt_add_word(&words, text, strlen(text));
     else if (opt_split(text, strlen(text), &words, &why) < 0)
         return meg_fail(e, why.code, "--%s: %s", row->name, why.msg);
@@ -362,8 +395,9 @@ static void unset(const struct meg_opt *row, void *conf)
 {
     void *field = opt_field(row, conf);
 
-    switch (row->kind) {
+    switch (row->type) {
     case MEG_OPT_STR: *(const char **)field = NULL; break;
+    case MEG_OPT_ENUM: *(int *)field = MEG_ENUM_UNSET; break;
     case MEG_OPT_I64: *(int64_t *)field = MEG_UNSET; break;
     case MEG_OPT_F64: *(double *)field = NAN; break;
     case MEG_OPT_BOOL: *(bool *)field = false; break;
@@ -379,8 +413,8 @@ void meg_opt_defaults(const struct meg_optgroup *groups)
     for (; groups->title; groups++) {
         for (row = groups->rows; row->name; row++) {
             unset(row, groups->conf);
-            if (row->def && row->kind != MEG_OPT_ALIAS)
-                MEG_ASSERT(meg_opt_set(row, groups->conf, row->def, NULL) == 0);
+            if (row->default_value && row->type != MEG_OPT_ALIAS)
+                MEG_ASSERT(meg_opt_set(row, groups->conf, row->default_value, NULL) == 0);
         }
     }
 }
@@ -408,11 +442,11 @@ static int take(const struct meg_optgroup *groups, const struct meg_optgroup *gr
     else if (opt_is_flag(row))
         opt_add_word(&words, "yes", 3);
     else
-        for (; is_value(behind[n]) && (n == 0 || row->kind == MEG_OPT_LIST); n++)
+        for (; is_value(behind[n]) && (n == 0 || row->type == MEG_OPT_LIST); n++)
             opt_add_word(&words, behind[n], strlen(behind[n]));
     if (words.n == 0)
         return meg_fail(e, MEG_EUSAGE, "--%s needs a value: %s (one that begins with a dash: --%s=-...)", row->name,
-                        row->arg, row->name);
+                        row->metavar, row->name);
     if ((r = opt_assign(row, group->conf, &words, e)) < 0)
         return r;
     opt_set_given(row, group->conf);
@@ -496,7 +530,8 @@ static void check_tables(const struct meg_optgroup *groups)
     for (g = groups; g->title; g++) {
         for (row = g->rows; row->name; row++) {
             first = opt_find(groups, row->name, strlen(row->name), &found);
-            MEG_ASSERT(first && found == g && (first == row || row->kind == MEG_OPT_ALIAS));
+            MEG_ASSERT(first && found == g && (first == row || row->type == MEG_OPT_ALIAS));
+            MEG_ASSERT(row->type != MEG_OPT_ENUM || opt_choices(row->metavar));
         }
     }
 }

@@ -26,9 +26,10 @@
 
 MEG_BEGIN_DECLS
 
-/* What a field holds where its row has no default and nobody gave one: MEG_UNSET, NaN, NULL,
+/* The value of a field whose row has no default and whose option was not given: MEG_UNSET, NaN, NULL, MEG_ENUM_UNSET,
  * false or an empty list. */
 #define MEG_UNSET INT64_MIN
+#define MEG_ENUM_UNSET (-1)
 
 /* The values of a list option; v[n] is not there. */
 struct meg_str_list {
@@ -41,6 +42,7 @@ enum {
     MEG_OPT_STR,
     MEG_OPT_I64,
     MEG_OPT_F64,
+    MEG_OPT_ENUM, /* the index of one of the choices in metavar */
     MEG_OPT_BOOL,
     MEG_OPT_STORE_FALSE, /* a flag that makes its field false */
     MEG_OPT_LIST,
@@ -58,9 +60,9 @@ enum {
 struct meg_opt {
     const char *name;
     char letter; /* -x, or 0 */
-    int kind;
+    int type;
     size_t offset;
-    const char *arg, *def, *help;
+    const char *metavar, *default_value, *help;
 };
 
 /* clang-format off */
@@ -69,6 +71,12 @@ struct meg_opt {
     _Generic(&((S *)0)->f, const char **: MEG_OPT_STR, char **: MEG_OPT_STR), offsetof(S, f)
 #define MEG_I64(S, f) _Generic(&((S *)0)->f, int64_t *: MEG_OPT_I64), offsetof(S, f)
 #define MEG_F64(S, f) _Generic(&((S *)0)->f, double *: MEG_OPT_F64), offsetof(S, f)
+/*
+ * An int, or an enum whose enumerators are in the order of the choices in metavar: "single|cyclic" gives 0 or 1.  The enum
+ * of a row without a default needs an enumerator that equals MEG_ENUM_UNSET, which also makes it signed.
+ */
+#define MEG_ENUM(S, f)                                                                             \
+    _Generic(&((S *)0)->f, int *: MEG_OPT_ENUM, unsigned *: MEG_OPT_ENUM), offsetof(S, f)
 #define MEG_BOOL(S, f) _Generic(&((S *)0)->f, bool *: MEG_OPT_BOOL), offsetof(S, f)
 #define MEG_LIST(S, f) _Generic(&((S *)0)->f, struct meg_str_list *: MEG_OPT_LIST), offsetof(S, f)
 /* A flag whose presence makes a bool field false; its default, "no", makes the field true. */
@@ -107,6 +115,12 @@ int meg_opt_parse_args(const struct meg_optgroup *groups, int argc, char **argv,
 /* Set the field of one row from text as a config file spells it (of a scalar: without quotes). */
 int meg_opt_set(const struct meg_opt *row, void *conf, const char *text, struct meg_err *e);
 
+/*
+ * meg_opt_choice - the choice, as a user types it, that conf holds for the MEG_ENUM row called name in rows.  NULL when it
+ * is unset.  The text stays valid until the process ends.
+ */
+const char *meg_opt_choice(const struct meg_opt *rows, const char *name, const void *conf);
+
 /* Whether the command line or a config file of it gave the option that fills this field. */
 bool meg_opt_was_given(const void *field);
 
@@ -136,7 +150,7 @@ void meg_opt_list(const struct meg_optgroup *groups, struct meg_str *out);
  * a name that ends in * stands for all that begin so, and the first row that fits is taken.  Kept, not copied.
  */
 struct meg_opt_unsupported {
-    const char *name, *says;
+    const char *name, *hint;
 };
 void meg_opt_set_unsupported(const struct meg_opt_unsupported *rows);
 

@@ -158,14 +158,21 @@ static void dump_value(const struct meg_opt *row, void *field, struct meg_str *o
 {
     const struct meg_str_list *list = (const struct meg_str_list *)field;
     char number[MEG_DOUBLE_CHARS];
+    const char *choice;
+    size_t n;
     int64_t i;
 
-    switch (row->kind) {
+    switch (row->type) {
     case MEG_OPT_STR:
         if (*(const char **)field) {
             meg_str_add(out, " ", 1);
             dump_word(*(const char **)field, out);
         }
+        break;
+    case MEG_OPT_ENUM:
+        choice = opt_enum_choice(row, *(int *)field, &n);
+        if (choice)
+            meg_str_printf(out, " %.*s", (int)n, choice);
         break;
     case MEG_OPT_I64:
         if (*(int64_t *)field != MEG_UNSET)
@@ -177,7 +184,7 @@ static void dump_value(const struct meg_opt *row, void *field, struct meg_str *o
         break;
     case MEG_OPT_BOOL:
     case MEG_OPT_STORE_FALSE:
-        meg_str_printf(out, " %s", *(bool *)field == (row->kind == MEG_OPT_BOOL) ? "yes" : "no");
+        meg_str_printf(out, " %s", *(bool *)field == (row->type == MEG_OPT_BOOL) ? "yes" : "no");
         break;
     case MEG_OPT_LIST:
         for (i = 0; i < list->n; i++) {
@@ -197,7 +204,7 @@ void meg_opt_dump(const struct meg_optgroup *groups, struct meg_str *out)
     for (; groups->title; groups++) {
         meg_str_printf(out, "# %s\n", groups->title);
         for (row = groups->rows; row->name; row++) {
-            if (row->kind == MEG_OPT_ALIAS || row->kind == MEG_OPT_IGNORED || opt_opposite(groups, row))
+            if (row->type == MEG_OPT_ALIAS || row->type == MEG_OPT_IGNORED || opt_opposite(groups, row))
                 continue;
             value.n = 0;
             dump_value(row, opt_field(row, groups->conf), &value);

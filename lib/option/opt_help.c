@@ -69,17 +69,17 @@ static void help_row(const struct meg_optgroup *g, const struct meg_opt *row, in
     struct meg_str left = { 0 }, right = { 0 };
 
     meg_str_printf(&left, row->letter ? "  -%c, " : "      ", row->letter);
-    meg_str_printf(&left, "--%s%s", row->name, row->arg ? " " : "");
-    if (row->arg)
-        wrap(&left, row->arg, " |", (int)left.n, CHOICES_COLUMN, width);
+    meg_str_printf(&left, "--%s%s", row->name, row->metavar ? " " : "");
+    if (row->metavar)
+        wrap(&left, row->metavar, " |", (int)left.n, CHOICES_COLUMN, width);
     if (opposite)
         meg_str_printf(&right, "the opposite of --%s", opposite->name);
     else
-        meg_str_printf(&right, "%s%s", row->kind == MEG_OPT_IGNORED ? "no effect: " : "", row->help);
-    if (row->def && !opt_is_flag(row))
-        meg_str_printf(&right, " (default: %s)", row->def);
+        meg_str_printf(&right, "%s%s", row->type == MEG_OPT_IGNORED ? "no effect: " : "", row->help);
+    if (row->default_value && !opt_is_flag(row))
+        meg_str_printf(&right, " (default: %s)", row->default_value);
     for (alias = g->rows; alias->name; alias++)
-        if (alias->kind == MEG_OPT_ALIAS && strcmp(alias->def, row->name) == 0)
+        if (alias->type == MEG_OPT_ALIAS && strcmp(alias->default_value, row->name) == 0)
             meg_str_printf(&right, " (also --%s)", alias->name);
     if (left.n > HELP_COLUMN - 2)
         meg_str_printf(out, "%s\n%*s", left.s, HELP_COLUMN, "");
@@ -102,7 +102,7 @@ void opt_help(const struct meg_optgroup *groups, const char *usage, const char *
     for (; groups->title; groups++) {
         meg_str_printf(out, "\n%s:\n", groups->title);
         for (row = groups->rows; row->name; row++)
-            if (row->kind != MEG_OPT_ALIAS)
+            if (row->type != MEG_OPT_ALIAS)
                 help_row(groups, row, width, out);
     }
 }
@@ -114,11 +114,11 @@ void meg_opt_list(const struct meg_optgroup *groups, struct meg_str *out)
 
         for (row = groups->rows; row->name; row++) {
             const struct meg_opt *opposite = opt_opposite(groups, row);
-            bool is_alias = row->kind == MEG_OPT_ALIAS;
+            bool is_alias = row->type == MEG_OPT_ALIAS;
 
-            meg_str_printf(out, "%s\t%s\t%s\t%s\t%.1s\t%s\n", row->name, row->arg ? row->arg : "",
-                           row->def && !is_alias ? row->def : "", groups->title, &row->letter,
-                           is_alias   ? row->def
+            meg_str_printf(out, "%s\t%s\t%s\t%s\t%.1s\t%s\n", row->name, row->metavar ? row->metavar : "",
+                           row->default_value && !is_alias ? row->default_value : "", groups->title, &row->letter,
+                           is_alias   ? row->default_value
                            : opposite ? opposite->name
                                       : "");
         }
@@ -139,10 +139,10 @@ void opt_completion(const struct meg_optgroup *groups, struct meg_str *out)
         for (row = g->rows; row->name; row++) {
             meg_str_printf(&names, " --%s", row->name);
             target = opt_find(groups, row->name, strlen(row->name), &found);
-            if (!target->arg || !opt_choices(target->arg))
+            if (!target->metavar || !opt_choices(target->metavar))
                 continue;
-            meg_str_printf(&cases, "    --%s) words='%.*s' ;;\n", row->name, (int)opt_choices(target->arg),
-                           target->arg);
+            meg_str_printf(&cases, "    --%s) words='%.*s' ;;\n", row->name, (int)opt_choices(target->metavar),
+                           target->metavar);
         }
     }
     for (p = cases.s; p && *p; p++)

@@ -85,7 +85,7 @@ static int collect_options(const struct ranks *k, struct meg_str *out, struct me
         if (!v || v->kind == MEG_PY_NONE || (!strcmp(name, "num_query_groups") && !is_grouped))
             continue;
         meg_str_printf(out, "%s = ", row->name);
-        if (!as_text(out, v, row->kind == MEG_OPT_STORE_FALSE))
+        if (!as_text(out, v, row->type == MEG_OPT_STORE_FALSE))
             return meg_fail(e, MEG_EFORMAT, "%s: %s in args is no number, word or bool", k->first, name);
         meg_str_printf(out, "\n");
     }

@@ -173,17 +173,18 @@ static void put_options(struct meg_pickle_writer *p, const struct meg_gpt_conf *
         if (!name)
             continue;
         meg_pickle_put_str(p, name);
-        switch (row->kind) {
+        switch (row->type) {
         case MEG_OPT_I64:
             if (*(const int64_t *)field == MEG_UNSET)
                 meg_pickle_put_none(p);
             else
                 meg_pickle_put_int(p, *(const int64_t *)field);
             break;
+        case MEG_OPT_ENUM: meg_pickle_put_str(p, meg_opt_choice(meg_gpt_opts, row->name, m)); break;
         case MEG_OPT_F64: meg_pickle_put_float(p, *(const double *)field); break;
         case MEG_OPT_BOOL:
         case MEG_OPT_STORE_FALSE: meg_pickle_put_bool(p, *(const bool *)field); break;
-        default: MEG_ASSERT(row->kind == MEG_OPT_STR); meg_pickle_put_str(p, *(const char *const *)field);
+        default: MEG_ASSERT(row->type == MEG_OPT_STR); meg_pickle_put_str(p, *(const char *const *)field);
         }
     }
 }

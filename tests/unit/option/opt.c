@@ -6,7 +6,13 @@
 #include "file/file.h"
 #include "option/opt.h"
 
+enum order { ORDER_AUTO, ORDER_MEGATRON, ORDER_OTHER };
+enum style { STYLE_UNSET = MEG_ENUM_UNSET, STYLE_FULL, STYLE_SELECTIVE };
+
 struct conf {
+    enum order order;
+    enum style style;
+    int level;
     const char *type, *path;
     int64_t n, unset;
     double lr, none;
@@ -23,6 +29,9 @@ static const struct meg_opt opts[] = {
     MEG_NEGATED("no-append-eod", struct conf, eod),
     { "no-fusion", 0, MEG_STORE_FALSE(struct conf, fusion), NULL, "no", "one operation at a time" },
     { "flag", 'f', MEG_BOOL(struct conf, flag), NULL, NULL, "a flag" },
+    { "order", 'o', MEG_ENUM(struct conf, order), "auto|megatron-lm|other", "megatron-lm", "order of samples" },
+    { "style", 0, MEG_ENUM(struct conf, style), "full|selective", NULL, "style of recomputation" },
+    { "level", 0, MEG_ENUM(struct conf, level), "low|high", "low", "an int field" },
     MEG_IGNORED("manual-gc", NULL, "there is no Python here"),
     MEG_IGNORED("gc-interval", "N", "there is no Python here"),
     { 0 }
@@ -133,6 +142,44 @@ static void the_command_line_in_every_form(void **state)
     assert_string_equal(conf.path, "--x=y");
     given("--seq-length 1 --seq-length 2"); /* later wins */
     assert_int_equal(conf.n, 2);
+}
+
+static void dumped(const char *line, const char *want)
+{
+    struct meg_str out = { 0 };
+
+    given(line);
+    meg_opt_dump(groups, &out);
+    if (!strstr(out.s, want))
+        fail_msg("%s: not in the options of '%s':\n%s", want, line, out.s);
+    meg_str_free(&out);
+}
+
+static void choices_are_parsed_into_enums_and_printed_back(void **state)
+{
+    struct meg_str out = { 0 };
+
+    (void)state;
+    given("");
+    assert_int_equal(conf.order, ORDER_MEGATRON);
+    assert_int_equal(conf.style, STYLE_UNSET);
+    assert_int_equal(conf.level, 0);
+    assert_null(meg_opt_choice(opts, "style", &conf));
+    given("--order auto --style selective --level high");
+    assert_int_equal(conf.order, ORDER_AUTO);
+    assert_int_equal(conf.style, STYLE_SELECTIVE);
+    assert_int_equal(conf.level, 1);
+    assert_string_equal(meg_opt_choice(opts, "order", &conf), "auto");
+    assert_string_equal(meg_opt_choice(opts, "style", &conf), "selective");
+    given("-o other");
+    assert_int_equal(conf.order, ORDER_OTHER);
+    refused("--order oth", "--order: 'oth' is not one of auto|megatron-lm|other");
+    refused("--style 1", "--style: '1' is not one of full|selective");
+    dumped("--order other --style full", "order = other\nstyle = full\nlevel = low\n");
+    dumped("", "order = megatron-lm\nlevel = low\n");
+    meg_opt_list(groups, &out);
+    assert_non_null(strstr(out.s, "order\tauto|megatron-lm|other\tmegatron-lm\tmodel\to\t\n"));
+    meg_str_free(&out);
 }
 
 static void lists_end_at_the_next_option(void **state)
@@ -297,7 +344,7 @@ static void what_is_dumped_reads_back_identically(void **state)
     conf.path = " a'\"\\\n\t#b";
     meg_opt_dump(groups, &first);
     assert_string_equal(first.s, "# model\ntokenizer-type = Null\nseq-length = 2048\nlr = 0.1\n"
-                                 "append-eod = yes\nno-fusion = yes\nflag = no\n"
+                                 "append-eod = yes\nno-fusion = yes\nflag = no\norder = megatron-lm\nlevel = low\n"
                                  "# data\ndata-path = 1 p\njson-keys = text\n"
                                  "path = \" a'\\\"\\\\\\n\t#b\"\ntrain-iters = -5\nclip = 1.0\n");
     assert_int_equal(read_text(first.s, first.n, &e), 0);
@@ -431,6 +478,7 @@ int main(void)
         cmocka_unit_test(refuses_what_is_not_a_number),
         cmocka_unit_test(defaults_and_what_has_none),
         cmocka_unit_test(the_command_line_in_every_form),
+        cmocka_unit_test(choices_are_parsed_into_enums_and_printed_back),
         cmocka_unit_test(lists_end_at_the_next_option),
         cmocka_unit_test(wrong_command_lines),
         cmocka_unit_test(absent_names),
