@@ -273,7 +273,7 @@ static int save_as(const char *saver, const struct conf *c, const struct meg_ckp
 {
     struct meg_ckpt_megatron_conf to = { .vocab_multiple = c->vocab_multiple,
                                          .iteration = meg_ckpt_source_iteration(k),
-                                         .consumed = meg_ckpt_consumed_samples(k),
+                                         .consumed_samples = meg_ckpt_consumed_samples(k),
                                          .seq_length = meg_ckpt_seq_length(k) };
 
     if (!strcmp(saver, "native"))
@@ -335,9 +335,9 @@ static int convert(const struct conf *c, struct meg_err *e)
     if (!strcmp(saver, "hf"))
         meg_ckpt_tokenizer_export(&files, &tok);
     if (!strcmp(saver, "native"))
-        save.w.dtype = dtype_of(c, k, saver);
-    save.w.p = meg_arena_alloc(&weights, (size_t)params.flat * sizeof(float), 64);
-    if ((r = meg_ckpt_load(k, &params, &meg_mesh_one, &save.w, 1, e)) < 0)
+        save.weights.dtype = dtype_of(c, k, saver);
+    save.weights.data = meg_arena_alloc(&weights, (size_t)params.flat * sizeof(float), 64);
+    if ((r = meg_ckpt_load(k, &params, &meg_mesh_one, &save.weights, 1, e)) < 0)
         goto out;
     if ((r = meg_lock_check(&lock, e)) == 0 && (r = save_as(saver, c, k, &save, dtype_of(c, k, saver), e)) == 0)
         meg_info("%s: %d tensors, %" PRId64 " parameters, %s", c->save_dir, params.n, params.numel, saver);

@@ -79,16 +79,16 @@ static int check(const struct known *k, struct meg_err *e)
                     "%s: tensor %s, chunk %" PRId64 " of %" PRId64 " (bytes %" PRId64 " to %" PRId64
                     " of the file): checksum %s, manifest.json says %s; the file is damaged: copy it again, "
                     "or load another iteration with --ckpt-step",
-                    k->m->st->path, t->name, k->i, k->n, t->begin + k->c.first, t->begin + k->c.first + k->c.n, hash,
-                    k->want ? k->want : "nothing");
+                    k->m->st->path, t->name, k->i, k->n, t->file_offset + k->c.first,
+                    t->file_offset + k->c.first + k->c.n, hash, k->want ? k->want : "nothing");
 }
 
 /* What lies in a container with checksums of its own. */
 static int check_stored(const struct ckpt_mapped_tensor *m, struct meg_err *e)
 {
-    const uint32_t crc = m->t->stored ? meg_zip_crc(m->t->stored, m->t->nstored) : 0;
+    const uint32_t crc = m->t->container_data ? meg_zip_crc(m->t->container_data, m->t->container_nbytes) : 0;
 
-    if (!m->t->stored || crc == m->t->crc)
+    if (!m->t->container_data || crc == m->t->crc)
         return 0;
     return meg_fail(e, MEG_EFORMAT,
                     "%s: tensor %s: CRC-32 %08x, the container says %08x; the file is damaged: copy it again",

@@ -39,13 +39,13 @@ MEG_BEGIN_DECLS
  */
 struct meg_ckpt_shard {
     const char *name; /* NULL: the weights; fp32_param, exp_avg, exp_avg_sq, momentum_buffer */
-    void *p;          /* host memory: the elements of the spans, one span behind the other */
+    void *data;       /* host memory: the elements of the spans, one span behind the other */
     enum meg_dtype dtype;
     /* Elements of the flat buffer, in order; NULL: all of it, which the ranks of mesh->dp_cp have alike. */
-    const struct meg_elem_range *span;
-    int nspans;
+    const struct meg_elem_range *ranges;
+    int nranges;
     /* With span: of copies ranks that have the same spans this is number copy; they share the writing. */
-    int copy, copies; /* 0 and 0: no other rank has them */
+    int replica, nreplicas; /* 0 and 0: no other rank has them */
 };
 
 /* The slot of the f32 parameters behind weights of a narrower type. */
@@ -59,12 +59,12 @@ enum { MEG_CKPT_EXTRA_FILES = 3 };
 extern const char
     *const meg_ckpt_extra_files[MEG_CKPT_EXTRA_FILES]; /* generation_config.json and what else is carried along */
 struct meg_ckpt_tokenizer {
-    struct meg_str file[MEG_NUM_TOK_FILES];     /* s NULL: there is none */
-    struct meg_str extra[MEG_CKPT_EXTRA_FILES]; /* the same */
-    int32_t eod;                                /* id that ends a document, or -1 */
-    int32_t bos;                                /* id that begins a text, or -1 */
-    struct meg_ids ends;                        /* ids that end a continuation besides eod */
-    bool is_own_model;                          /* as in struct meg_tok_export_files */
+    struct meg_str file[MEG_NUM_TOK_FILES];          /* s NULL: there is none */
+    struct meg_str extra_file[MEG_CKPT_EXTRA_FILES]; /* the same */
+    int32_t eod;                                     /* id that ends a document, or -1 */
+    int32_t bos;                                     /* id that begins a text, or -1 */
+    struct meg_ids eos_ids;                          /* ids that end a continuation besides eod */
+    bool is_own_model;                               /* as in struct meg_tok_export_files */
 };
 int meg_ckpt_tokenizer_read(struct meg_ckpt_tokenizer *t, const struct meg_tok_conf *c, const struct meg_tokenizer *tok,
                             struct meg_err *e);
@@ -92,13 +92,13 @@ struct meg_ckpt_save_args {
     const struct meg_gpt_conf *model; /* checked */
     const struct meg_mesh *mesh;
     const struct meg_params *params; /* placed on mesh */
-    struct meg_ckpt_shard w;
-    const struct meg_ckpt_shard *slot; /* optimizer state: nslots of them */
-    int nslots;
+    struct meg_ckpt_shard weights;
+    const struct meg_ckpt_shard *optim; /* optimizer state: nslots of them */
+    int noptim;
     const struct meg_ckpt_tokenizer *tok; /* NULL: none is kept */
     const json_t *state;                  /* the run's own state, an object; NULL: none */
     int64_t keep_last;                    /* remove older checkpoints but this many; 0: keep all */
-    int64_t loaded;                       /* iteration that this run began with and keeps, or -1 */
+    int64_t loaded_iteration;             /* iteration that this run began with and keeps, or -1 */
 };
 enum { MEG_CKPT_RELEASE = -1 };
 
@@ -243,7 +243,7 @@ struct meg_ckpt_megatron_conf {
     int64_t tensor, pipeline; /* parallel sizes */
     int64_t vocab_multiple;   /* vocabulary rows per tensor rank are padded to a multiple of it */
     int64_t iteration;        /* MEG_CKPT_RELEASE: none */
-    int64_t consumed;         /* samples trained on; -1: not known */
+    int64_t consumed_samples; /* samples trained on; -1: not known */
     int64_t seq_length;       /* of the run; MEG_UNSET: as many as there are positions */
     enum meg_ckpt_names names;
 };

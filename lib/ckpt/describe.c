@@ -56,7 +56,7 @@ int meg_ckpt_describe(json_t **out, const struct meg_ckpt *c, struct meg_err *e)
     json_object_set_new(o, "model_type", json_string("GPT"));
     json_object_set_new(o, "parameters", json_integer(p.numel));
     json_object_set_new(o, "vocab_size", json_integer(c->vocab_size));
-    json_object_set_new(o, "eod_id", c->ends.n > 0 ? json_integer(c->ends.v[0]) : json_null());
+    json_object_set_new(o, "eod_id", c->eos_ids.n > 0 ? json_integer(c->eos_ids.v[0]) : json_null());
     json_object_set_new(o, "options", describe_options(c->options));
     describe_files(tensors, c);
     describe_files(tensors, &optim);

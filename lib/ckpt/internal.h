@@ -7,13 +7,13 @@
 #include "ckpt/safetensors.h"
 
 struct meg_ckpt {
-    char *path; /* of the folder with the weights */
-    char *save; /* the folder that the iteration chosen was looked up in; NULL: path was given */
-    int64_t chosen;
+    char *path;     /* of the folder with the weights */
+    char *save_dir; /* the folder that the iteration chosen was looked up in; NULL: path was given */
+    int64_t step;
     bool is_native;
     int64_t iteration, vocab_size;
     int32_t bos;                            /* id that begins a text, or -1 */
-    struct meg_ids ends;                    /* ids that end a continuation, that of a document the first */
+    struct meg_ids eos_ids;                 /* ids that end a continuation, that of a document the first */
     char *options;                          /* as meg_opt_dump wrote them */
     json_t *state;                          /* state.json, or of a foreign folder its config.json */
     json_t *manifest;                       /* tensors of manifest.json; NULL: there are no checksums */
@@ -21,11 +21,11 @@ struct meg_ckpt {
     char *extra_file[MEG_CKPT_EXTRA_FILES]; /* the same */
     struct meg_st **file;                   /* of the weights; number i is of tensor-parallel rank i mod tp */
     int nfiles;
-    int64_t saved_at;   /* of weights only: iteration of the run that wrote them, or RELEASE */
-    int64_t consumed;   /* samples of that run, or -1 */
-    int64_t seq_length; /* of that run, from Megatron's args; else MEG_UNSET */
-    int64_t tp;         /* 1: tensors are whole */
-    int64_t vocab_rows; /* of the word embedding as stored, padding counted; 0: there is none */
+    int64_t source_iteration; /* of weights only: iteration of the run that wrote them, or RELEASE */
+    int64_t consumed_samples; /* samples of that run, or -1 */
+    int64_t seq_length;       /* of that run, from Megatron's args; else MEG_UNSET */
+    int64_t tp;               /* 1: tensors are whole */
+    int64_t vocab_rows;       /* of the word embedding as stored, padding counted; 0: there is none */
     const struct ckpt_format *format;
 };
 
@@ -66,8 +66,8 @@ enum ckpt_remap {
 
 /* # stands for the number of the layer in both names. */
 struct ckpt_rename {
-    const char *ours, *theirs;
-    enum ckpt_remap how;
+    const char *native, *foreign;
+    enum ckpt_remap remap;
 };
 
 /*
@@ -92,7 +92,7 @@ bool ckpt_is_ignored(const struct ckpt_format *f, const char *theirs);
 /* A tensor of tensor-parallel rank i of n, the vocabulary padded to vocab rows. */
 struct ckpt_tp_shard {
     const struct meg_gpt_conf *model;
-    int64_t i, n, vocab;
+    int64_t tp_rank, tp_size, vocab_rows;
 };
 
 /* The shape of theirs; returned: its dimensions. */
@@ -104,8 +104,8 @@ int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *cut, const st
  * row src + i step of theirs is row to + i / block stride + i % block of ours, columns from col on.
  */
 struct ckpt_row_map {
-    int64_t n, src, step, to, block, stride;
-    int64_t rows, cols, col, our_cols;
+    int64_t n, src_row, src_step, dst_row, dst_block, dst_stride;
+    int64_t rows, cols, col, native_cols;
     bool is_transposed;
 };
 /* The pieces of one tensor of theirs; their number. */
@@ -162,15 +162,15 @@ void ckpt_keep_last(const char *dir, int64_t iteration, int64_t keep, int64_t lo
 
 /* n elements of a tensor from global on, which in a slot are those from at on. */
 struct ckpt_shard_range {
-    int64_t global, at, n;
+    int64_t tensor_offset, shard_offset, n;
 };
 
 /* A walk over what a slot holds of elements [first, first + n) of a row's tensor, in order. */
 struct ckpt_range_iter {
     const struct meg_param *row;
-    const struct meg_elem_range *span; /* from the one that is next */
-    struct meg_elem_range whole;
-    int64_t nspans, before; /* elements of the slot before it */
+    const struct meg_elem_range *range; /* from the one that is next */
+    struct meg_elem_range full;
+    int64_t nranges, skipped; /* elements of the slot before it */
     int64_t period, at, end;
 };
 void ckpt_range_iter_begin(struct ckpt_range_iter *w, const struct meg_params *p, const struct meg_ckpt_shard *slot,
@@ -216,8 +216,8 @@ struct ckpt_file {
 struct ckpt_extent {
     int file;
     int64_t offset;
-    const char *p;
-    size_t n;
+    const char *data;
+    size_t nbytes;
 };
 /* The files in which s keeps weights and optimizer state, malloc'ed; their number. */
 int ckpt_list_files(struct ckpt_file **out, const struct meg_ckpt_save_args *s);
@@ -281,8 +281,8 @@ struct ckpt_hf_family {
     const struct ckpt_format *format;
     int (*read_config)(struct meg_gpt_conf *m, const json_t *config, const char *from, struct meg_err *e);
     /* What keeps the family from expressing a model; NULL: nothing. */
-    const char *(*cannot)(const struct meg_gpt_conf *m);
-    json_t *(*config)(const struct meg_gpt_conf *m); /* but for what is the same in all families */
+    const char *(*unsupported_reason)(const struct meg_gpt_conf *m);
+    json_t *(*make_config)(const struct meg_gpt_conf *m); /* but for what is the same in all families */
 };
 extern const struct ckpt_hf_family ckpt_hf_gpt2, ckpt_hf_llama;
 

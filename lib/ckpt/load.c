@@ -81,8 +81,9 @@ struct sources {
 static struct ckpt_tp_shard cut_of(const struct meg_ckpt *c, const struct meg_gpt_conf *m, const struct meg_param *row,
                                    int64_t tp)
 {
-    return (
-        struct ckpt_tp_shard){ .model = m, .i = tp, .n = c->tp, .vocab = c->vocab_rows ? c->vocab_rows : row->dim[0] };
+    return (struct ckpt_tp_shard){
+        .model = m, .tp_rank = tp, .tp_size = c->tp, .vocab_rows = c->vocab_rows ? c->vocab_rows : row->dim[0]
+    };
 }
 
 static void check_fit(const struct source *s, struct issues *is)
@@ -97,8 +98,8 @@ static void check_fit(const struct source *s, struct issues *is)
                   meg_st_shape(want, dim, ndim));
     else if (!ckpt_is_float(s->t->dtype))
         add_issue(&is->unfit, "%s is %s and should be F32, BF16 or F16", s->t->name, s->t->dtype);
-    else if (row->is_decoupled && s->cut.vocab < row->dim[0])
-        add_issue(&is->unfit, "%s has %" PRId64 " rows and should have %" PRId64, s->t->name, s->cut.vocab,
+    else if (row->is_decoupled && s->cut.vocab_rows < row->dim[0])
+        add_issue(&is->unfit, "%s has %" PRId64 " rows and should have %" PRId64, s->t->name, s->cut.vocab_rows,
                   row->dim[0]);
 }
 
@@ -108,7 +109,7 @@ static bool add_source(struct sources *all, const struct meg_ckpt *c, const stru
 {
     struct source s = { .row = row, .how = how, .cut = *cut };
 
-    s.t = ckpt_find_tensor(c, cut->i, name, &s.st);
+    s.t = ckpt_find_tensor(c, cut->tp_rank, name, &s.st);
     if (!s.t)
         return false;
     check_fit(&s, is);
@@ -125,13 +126,13 @@ static void find(struct sources *all, const struct meg_ckpt *c, const struct ckp
     char name[CKPT_NAME_CHARS];
     int nfound = 0;
 
-    for (const struct ckpt_rename *re = c->format->rename; re->ours; re++) {
+    for (const struct ckpt_rename *re = c->format->rename; re->native; re++) {
         if (!ckpt_foreign_name(c->format, re, row->name, false, name))
             continue;
-        if (add_source(all, c, cut, row, name, re->how, is))
+        if (add_source(all, c, cut, row, name, re->remap, is))
             nfound++;
         else if (ckpt_foreign_name(c->format, re, row->name, true, name) &&
-                 add_source(all, c, cut, row, name, re->how, is))
+                 add_source(all, c, cut, row, name, re->remap, is))
             nfound++;
         else if (ckpt_foreign_name(c->format, re, row->name, false, name))
             add_issue(&missing, "%s", name);
@@ -157,7 +158,7 @@ static bool is_tied_head(const struct meg_ckpt *c, const struct meg_params *p, c
 
     if (meg_params_find(p, ours))
         return false;
-    for (const struct ckpt_rename *re = c->format->rename; re->ours; re++)
+    for (const struct ckpt_rename *re = c->format->rename; re->native; re++)
         if (ckpt_foreign_name(c->format, re, ours, false, name) && !strcmp(name, t->name))
             return true;
     return !strcmp(ours, t->name);
@@ -181,7 +182,7 @@ static bool is_embedding(const struct sources *all, int64_t tp, const struct meg
     for (int i = 0; i < all->n; i++) {
         const struct meg_st_tensor *word = all->v[i].t;
 
-        if (all->v[i].cut.i == tp && !strcmp(all->v[i].row->name, "embedding.word_embeddings.weight"))
+        if (all->v[i].cut.tp_rank == tp && !strcmp(all->v[i].row->name, "embedding.word_embeddings.weight"))
             return word->nbytes == t->nbytes && !strcmp(word->dtype, t->dtype) && is_equal(word, t);
     }
     return false;
@@ -276,7 +277,8 @@ static void put(const struct target *to, const struct meg_param *row, int64_t fi
 
     ckpt_range_iter_begin(&w, to->p, to->slot, row, first, n);
     while (ckpt_range_iter_next(&w, &s))
-        ckpt_from_f32((char *)to->slot->p + (size_t)s.at * size, to->slot->dtype, v + (s.global - first), s.n);
+        ckpt_from_f32((char *)to->slot->data + (size_t)s.shard_offset * size, to->slot->dtype,
+                      v + (s.tensor_offset - first), s.n);
 }
 
 /* A tensor that lies as ours, whole: only what the slot has of it is read. */
@@ -289,8 +291,8 @@ static void copy_contiguous(const struct target *to, const struct source *s, con
 
     ckpt_range_iter_begin(&w, to->p, to->slot, s->row, 0, s->row->numel);
     while (ckpt_range_iter_next(&w, &part)) {
-        const char *from = data + (size_t)part.global * theirs;
-        char *out = (char *)to->slot->p + (size_t)part.at * size;
+        const char *from = data + (size_t)part.tensor_offset * theirs;
+        char *out = (char *)to->slot->data + (size_t)part.shard_offset * size;
 
         if (is_same)
             memcpy(out, from, (size_t)part.n * size);
@@ -349,7 +351,7 @@ static int copy(const struct target *to, const struct source *s, struct meg_err 
         free(block);
         return meg_fail(e, MEG_EFAIL, "%s: no memory to lay out %s", s->st->path, s->t->name);
     }
-    if (s->how == CKPT_SAME && s->cut.n == 1 && meg_st_numel(s->t) == s->row->numel)
+    if (s->how == CKPT_SAME && s->cut.tp_size == 1 && meg_st_numel(s->t) == s->row->numel)
         copy_contiguous(to, s, data, buf, nbuf);
     else
         for (int i = ckpt_row_maps(piece, &s->cut, s->row, s->how); i-- > 0;)

@@ -62,8 +62,8 @@ static int read_state(struct meg_ckpt *c, const struct meg_str *text, struct meg
         (r = meg_json_get_array(c->state, "options", MEG_JSON_REQUIRED, &lines, path, e)) < 0)
         goto out;
     c->bos = bos < c->vocab_size ? (int32_t)bos : -1;
-    ckpt_add_id(&c->ends, eod, c->vocab_size);
-    ckpt_add_ids(&c->ends, json_object_get(c->state, "end_ids"), c->vocab_size);
+    ckpt_add_id(&c->eos_ids, eod, c->vocab_size);
+    ckpt_add_ids(&c->eos_ids, json_object_get(c->state, "end_ids"), c->vocab_size);
     meg_str_add(&options, "", 0);
     json_array_foreach(lines, i, line)
     {

@@ -94,9 +94,9 @@ static int check_unique(const struct meg_ckpt *c, struct meg_err *e)
 /* Note where the checkpoint was chosen; a release counts as newer than any iteration. */
 static void choose(struct meg_ckpt *c, const char *dir, int64_t iteration)
 {
-    free(c->save);
-    c->save = meg_strdup(dir);
-    c->chosen = iteration == MEG_CKPT_RELEASE ? INT64_MAX : iteration;
+    free(c->save_dir);
+    c->save_dir = meg_strdup(dir);
+    c->step = iteration == MEG_CKPT_RELEASE ? INT64_MAX : iteration;
 }
 
 /* Where the weights are, from what the user named. */
@@ -157,8 +157,8 @@ static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct m
 
     c->bos = -1;
     c->tp = 1;
-    c->iteration = c->saved_at = MEG_CKPT_RELEASE;
-    c->consumed = -1;
+    c->iteration = c->source_iteration = MEG_CKPT_RELEASE;
+    c->consumed_samples = -1;
     c->seq_length = MEG_UNSET;
     if ((r = locate(c, dir, step, e)) < 0 || (r = open_folder(c, e)) < 0 || (r = check_unique(c, e)) < 0 ||
         (r = meg_ckpt_gpt_conf(c, &model, e)) < 0)
@@ -175,12 +175,12 @@ static int open_into(struct meg_ckpt *c, const char *dir, int64_t step, struct m
 void ckpt_suggest_older(const struct meg_ckpt *c, struct meg_err *e)
 {
     int64_t *it = NULL;
-    int n = c->save && e ? ckpt_list_older(&it, c->save, c->chosen) : 0, r = -1;
+    int n = c->save_dir && e ? ckpt_list_older(&it, c->save_dir, c->step) : 0, r = -1;
 
     while (r < 0 && n-- > 0) {
         struct meg_ckpt *older = meg_new(sizeof *older);
 
-        r = open_into(older, c->save, it[n], NULL);
+        r = open_into(older, c->save_dir, it[n], NULL);
         meg_ckpt_close(older);
     }
     if (r == 0) {
@@ -227,9 +227,9 @@ void meg_ckpt_close(struct meg_ckpt *c)
         free(c->tok_file[i]);
     for (int i = 0; i < MEG_CKPT_EXTRA_FILES; i++)
         free(c->extra_file[i]);
-    free(c->ends.v);
+    free(c->eos_ids.v);
     free(c->path);
-    free(c->save);
+    free(c->save_dir);
     free(c);
 }
 
@@ -250,14 +250,14 @@ const char *meg_ckpt_format(const struct meg_ckpt *c)
 
 int64_t meg_ckpt_source_iteration(const struct meg_ckpt *c)
 {
-    return c->is_native ? c->iteration : c->saved_at;
+    return c->is_native ? c->iteration : c->source_iteration;
 }
 
 int64_t meg_ckpt_consumed_samples(const struct meg_ckpt *c)
 {
     const json_t *n = json_object_get(meg_ckpt_run_state(c), "consumed_train_samples");
 
-    return json_is_integer(n) ? json_integer_value(n) : c->consumed;
+    return json_is_integer(n) ? json_integer_value(n) : c->consumed_samples;
 }
 
 void meg_ckpt_parallel_sizes(const struct meg_ckpt *c, int64_t *tensor, int64_t *pipeline)
@@ -293,12 +293,12 @@ const json_t *meg_ckpt_run_state(const struct meg_ckpt *c)
 
 int32_t meg_ckpt_eod(const struct meg_ckpt *c)
 {
-    return c->ends.n > 0 ? c->ends.v[0] : -1;
+    return c->eos_ids.n > 0 ? c->eos_ids.v[0] : -1;
 }
 
 const struct meg_ids *meg_ckpt_eos_ids(const struct meg_ckpt *c)
 {
-    return &c->ends;
+    return &c->eos_ids;
 }
 
 enum meg_dtype meg_ckpt_dtype(const struct meg_ckpt *c)

@@ -25,10 +25,10 @@ static bool match(const char *pattern, const char *name, char digits[12])
 bool ckpt_foreign_name(const struct ckpt_format *f, const struct ckpt_rename *row, const char *ours, bool drop_prefix,
                        char buf[CKPT_NAME_CHARS])
 {
-    const char *theirs = row->theirs, *hash = strchr(theirs, '#');
+    const char *theirs = row->foreign, *hash = strchr(theirs, '#');
     char digits[12];
 
-    if (!match(row->ours, ours, digits))
+    if (!match(row->native, ours, digits))
         return false;
     if (drop_prefix && f->prefix && !strncmp(theirs, f->prefix, strlen(f->prefix)))
         theirs += strlen(f->prefix);

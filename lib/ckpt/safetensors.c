@@ -115,7 +115,7 @@ static int read_entry(struct meg_st_tensor *t, const char *name, const json_t *e
     if (__builtin_mul_overflow(numel, dtypes[d].nbytes, &t->nbytes) || at[1] - at[0] != t->nbytes)
         return meg_fail(e, MEG_EFORMAT, "%s: %s of %s does not fill bytes %" PRId64 " to %" PRId64, from,
                         meg_st_shape(shape, t->dim, t->ndim), t->dtype, at[0], at[1]);
-    t->begin = at[0];
+    t->file_offset = at[0];
     return 0;
 }
 
@@ -123,8 +123,8 @@ static int by_place(const void *a, const void *b)
 {
     const struct meg_st_tensor *x = a, *y = b;
 
-    if (x->begin != y->begin)
-        return x->begin < y->begin ? -1 : 1;
+    if (x->file_offset != y->file_offset)
+        return x->file_offset < y->file_offset ? -1 : 1;
     return (x->nbytes > y->nbytes) - (x->nbytes < y->nbytes);
 }
 
@@ -142,23 +142,23 @@ static int check_ranges(struct meg_st *st, int64_t data, struct meg_err *e)
     for (int i = 0; i < st->n; i++) {
         const struct meg_st_tensor *t = &st->t[i];
 
-        if (t->begin != at)
+        if (t->file_offset != at)
             return meg_fail(e, MEG_EFORMAT,
                             "%s: tensor %.200s begins at byte %" PRId64
                             " of the data, the one before it ends at %" PRId64,
-                            st->path, t->name, t->begin, at);
+                            st->path, t->name, t->file_offset, at);
         if (t->nbytes > INT64_MAX - data - at)
             return meg_fail(e, MEG_EFORMAT,
                             "%s: tensor %.200s ends at byte %" PRId64 " of the data; no file is that long", st->path,
-                            t->name, t->begin + t->nbytes);
+                            t->name, t->file_offset + t->nbytes);
         at += t->nbytes;
     }
     if (at != have)
         return meg_fail(e, MEG_EFORMAT, "%s: %s: %zu bytes are there, the header says %" PRId64, st->path,
                         at > have ? "the file is cut short" : "bytes follow the last tensor", st->map.n, data + at);
     for (int i = 0; i < st->n; i++) {
-        st->t[i].begin += data;
-        st->t[i].data = st->map.p + st->t[i].begin;
+        st->t[i].file_offset += data;
+        st->t[i].data = st->map.p + st->t[i].file_offset;
     }
     qsort(st->t, (size_t)st->n, sizeof *st->t, by_name);
     return 0;
@@ -227,9 +227,9 @@ void meg_st_close(struct meg_st *st)
         return;
     meg_mmap_close(&st->map);
     json_decref(st->header);
-    for (int i = 0; i < st->nblocks; i++)
-        free(st->block[i]);
-    free(st->block);
+    for (int i = 0; i < st->nowned; i++)
+        free(st->owned[i]);
+    free(st->owned);
     free(st->t);
     free(st->path);
     free(st);
@@ -237,8 +237,8 @@ void meg_st_close(struct meg_st *st)
 
 void meg_st_own(struct meg_st *st, void *block)
 {
-    st->block = meg_realloc_array(st->block, (size_t)st->nblocks + 1, sizeof *st->block);
-    st->block[st->nblocks++] = block;
+    st->owned = meg_realloc_array(st->owned, (size_t)st->nowned + 1, sizeof *st->owned);
+    st->owned[st->nowned++] = block;
 }
 
 int meg_st_sort(struct meg_st *st, struct meg_err *e)
@@ -288,7 +288,7 @@ void meg_st_build_header(struct meg_st_tensor *t, int n, bool is_hf, struct meg_
     for (int i = 0; i < n; i++) {
         json_t *shape = json_array();
 
-        t[i].begin = at;
+        t[i].file_offset = at;
         t[i].nbytes = element_bytes(&t[i]);
         for (int k = 0; k < t[i].ndim; k++) {
             t[i].nbytes *= t[i].dim[k];
@@ -297,7 +297,7 @@ void meg_st_build_header(struct meg_st_tensor *t, int n, bool is_hf, struct meg_
         at += t[i].nbytes;
         json_object_set_new(all, t[i].name,
                             json_pack("{s:s,s:o,s:[I,I]}", "dtype", t[i].dtype, "shape", shape, "data_offsets",
-                                      (json_int_t)t[i].begin, (json_int_t)at));
+                                      (json_int_t)t[i].file_offset, (json_int_t)at));
     }
     meg_json_dump(all, 0, &text);
     json_decref(all);
@@ -307,6 +307,6 @@ void meg_st_build_header(struct meg_st_tensor *t, int n, bool is_hf, struct meg_
     meg_str_add(header, &length, sizeof length);
     meg_str_add(header, text.s, text.n);
     for (int i = 0; i < n; i++)
-        t[i].begin += 8 + (int64_t)text.n;
+        t[i].file_offset += 8 + (int64_t)text.n;
     meg_str_free(&text);
 }

@@ -30,11 +30,12 @@ struct meg_st_tensor {
     const char *dtype; /* as the file spells it: F32, BF16, ... */
     int ndim;          /* 0: one element */
     int64_t dim[MEG_ST_MAXDIM];
-    int64_t begin, nbytes;          /* place in the file, header counted */
+    int64_t file_offset, nbytes;    /* place in the file, header counted */
     const void *data;               /* nbytes of them, at any address; NULL: they are those of view */
     const struct meg_st_view *view; /* NULL: data is there */
-    const void *stored; /* nstored bytes of another container that data comes from, with their CRC-32; NULL: none */
-    size_t nstored;
+    const void
+        *container_data; /* nstored bytes of another container that data comes from, with their CRC-32; NULL: none */
+    size_t container_nbytes;
     uint32_t crc;
 };
 
@@ -45,8 +46,8 @@ struct meg_st {
     json_t *header; /* holds the names */
     struct meg_st_tensor *t;
     int n;
-    void **block; /* what else it owns */
-    int nblocks;
+    void **owned; /* what else it owns */
+    int nowned;
 };
 
 /*

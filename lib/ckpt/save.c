@@ -97,9 +97,9 @@ static void add_text_ids(json_t *state, const struct meg_ckpt_tokenizer *tok)
     json_t *ends = json_array();
 
     json_object_set_new(state, "eod_id", tok && tok->eod >= 0 ? json_integer(tok->eod) : json_null());
-    for (int64_t i = 0; tok && i < tok->ends.n; i++)
-        if (tok->ends.v[i] != tok->eod)
-            json_array_append_new(ends, json_integer(tok->ends.v[i]));
+    for (int64_t i = 0; tok && i < tok->eos_ids.n; i++)
+        if (tok->eos_ids.v[i] != tok->eod)
+            json_array_append_new(ends, json_integer(tok->eos_ids.v[i]));
     if (json_array_size(ends) > 0)
         json_object_set(state, "end_ids", ends);
     if (tok && tok->bos >= 0)
@@ -130,7 +130,7 @@ static void add_index(struct meg_ckpt_async_save *v, const struct meg_ckpt_save_
             if (s->params->row[k].section == i)
                 json_object_set_new(files, s->params->row[k].name, json_string(v->file[i].name));
     index = json_pack("{s:{s:I},s:o}", "metadata", "total_size",
-                      (json_int_t)s->params->numel * (json_int_t)meg_dtype_size(s->w.dtype), "weight_map", files);
+                      (json_int_t)s->params->numel * (json_int_t)meg_dtype_size(s->weights.dtype), "weight_map", files);
     add_json(v, INDEX, index);
     json_decref(index);
 }
@@ -141,8 +141,8 @@ static void add_metadata_files(struct meg_ckpt_async_save *v, const struct meg_c
         if (s->tok->file[i].s)
             add_metadata_file(v, meg_tok_files[i].name, true, &s->tok->file[i]);
     for (int i = 0; s->tok && i < MEG_CKPT_EXTRA_FILES; i++)
-        if (s->tok->extra[i].s)
-            add_metadata_file(v, meg_ckpt_extra_files[i], true, &s->tok->extra[i]);
+        if (s->tok->extra_file[i].s)
+            add_metadata_file(v, meg_ckpt_extra_files[i], true, &s->tok->extra_file[i]);
     add_index(v, s);
     add_state(v, s);
     if (s->run_conf) {
@@ -208,14 +208,14 @@ static int copy_extents(struct meg_ckpt_async_save *v, struct meg_err *e)
     size_t n = 0, at = 0;
 
     for (int64_t i = 0; i < v->nextents; i++)
-        n += v->extent[i].n;
+        n += v->extent[i].nbytes;
     v->copy = malloc(n + 1);
     if (!v->copy)
         return meg_fail(e, MEG_EFAIL, "--async-save: no memory for a copy of %zu bytes", n);
     for (int64_t i = 0; i < v->nextents; i++) {
-        memcpy(v->copy + at, v->extent[i].p, v->extent[i].n);
-        v->extent[i].p = v->copy + at;
-        at += v->extent[i].n;
+        memcpy(v->copy + at, v->extent[i].data, v->extent[i].nbytes);
+        v->extent[i].data = v->copy + at;
+        at += v->extent[i].nbytes;
     }
     return 0;
 }
@@ -224,9 +224,9 @@ static int copy_extents(struct meg_ckpt_async_save *v, struct meg_err *e)
 
 static int pwrite_all(int fd, const struct ckpt_extent *x, const char *path, struct meg_err *e)
 {
-    const char *p = x->p;
+    const char *p = x->data;
     int64_t offset = x->offset;
-    size_t n = x->n;
+    size_t n = x->nbytes;
 
     while (n > 0) {
         const ssize_t k = pwrite(fd, p, n, (off_t)offset);
@@ -305,7 +305,7 @@ static int write_stage(struct meg_ckpt_async_save *v, struct meg_err *e)
 
 static int read_all(int fd, char *p, const struct ckpt_chunk *c, const char *path, struct meg_err *e)
 {
-    int64_t at = c->t->begin + c->first;
+    int64_t at = c->t->file_offset + c->first;
 
     for (int64_t n = c->n; n > 0;) {
         const ssize_t k = pread(fd, p, (size_t)n, (off_t)at);
@@ -382,7 +382,7 @@ static json_t *entry(const struct ckpt_file *file, const struct meg_st_tensor *t
 
     for (int i = 0; i < t->ndim; i++)
         json_array_append_new(shape, json_integer(t->dim[i]));
-    return json_pack("{s:s,s:I,s:o,s:s,s:[]}", "file", file->name, "offset", (json_int_t)t->begin, "shape", shape,
+    return json_pack("{s:s,s:I,s:o,s:s,s:[]}", "file", file->name, "offset", (json_int_t)t->file_offset, "shape", shape,
                      "dtype", t->dtype, "xxh3_128");
 }
 
@@ -514,7 +514,7 @@ static int begin(struct meg_ckpt_async_save **out, const struct meg_ckpt_save_ar
     v->world = s->mesh->world;
     v->iteration = s->iteration;
     v->keep_last = s->keep_last;
-    v->loaded = s->loaded;
+    v->loaded = s->loaded_iteration;
     v->dir = meg_strdup(s->dir);
     v->lock = s->lock;
     v->nfiles = ckpt_list_files(&v->file, s);

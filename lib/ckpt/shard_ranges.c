@@ -7,10 +7,10 @@ void ckpt_range_iter_begin(struct ckpt_range_iter *w, const struct meg_params *p
     const int64_t runs = meg_param_num_shard_ranges(row);
 
     w->row = row;
-    w->whole = (struct meg_elem_range){ 0, p->flat };
-    w->span = slot->span ? slot->span : &w->whole;
-    w->nspans = slot->span ? slot->nspans : 1;
-    w->before = 0;
+    w->full = (struct meg_elem_range){ 0, p->flat };
+    w->range = slot->ranges ? slot->ranges : &w->full;
+    w->nranges = slot->ranges ? slot->nranges : 1;
+    w->skipped = 0;
     w->period = runs ? row->numel / runs : 1;
     w->at = first;
     w->end = runs ? first + n : first;
@@ -29,18 +29,18 @@ bool ckpt_range_iter_next(struct ckpt_range_iter *w, struct ckpt_shard_range *ou
             w->at = (i + 1) * w->period;
             continue;
         }
-        while (w->nspans && w->span->end <= first + shift) {
-            w->before += w->span->end - w->span->begin;
-            w->span++;
-            w->nspans--;
+        while (w->nranges && w->range->end <= first + shift) {
+            w->skipped += w->range->end - w->range->begin;
+            w->range++;
+            w->nranges--;
         }
-        if (!w->nspans)
+        if (!w->nranges)
             return false;
-        out->global = first + shift > w->span->begin ? first : w->span->begin - shift;
-        out->n = (last + shift < w->span->end ? last : w->span->end - shift) - out->global;
-        out->at = w->before + out->global + shift - w->span->begin;
+        out->tensor_offset = first + shift > w->range->begin ? first : w->range->begin - shift;
+        out->n = (last + shift < w->range->end ? last : w->range->end - shift) - out->tensor_offset;
+        out->shard_offset = w->skipped + out->tensor_offset + shift - w->range->begin;
         if (out->n > 0) {
-            w->at = out->global + out->n;
+            w->at = out->tensor_offset + out->n;
             return true;
         }
         w->at = (i + 1) * w->period;
@@ -51,10 +51,10 @@ bool ckpt_range_iter_next(struct ckpt_range_iter *w, struct ckpt_shard_range *ou
 /* Elements of a slot on this rank. */
 static int64_t held(const struct meg_params *p, const struct meg_ckpt_shard *slot)
 {
-    int64_t n = slot->span ? 0 : p->flat;
+    int64_t n = slot->ranges ? 0 : p->flat;
 
-    for (int i = 0; slot->span && i < slot->nspans; i++)
-        n += slot->span[i].end - slot->span[i].begin;
+    for (int i = 0; slot->ranges && i < slot->nranges; i++)
+        n += slot->ranges[i].end - slot->ranges[i].begin;
     return n;
 }
 
@@ -63,8 +63,8 @@ struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct 
 {
     const struct meg_layout *l = &mesh->layout;
     const int64_t n = held(p, slot), blocks = (n + MEG_PARAM_ALIGN - 1) / MEG_PARAM_ALIGN;
-    const int64_t copies = slot->span ? slot->copies : l->dp * l->cp;
-    const int64_t copy = slot->span ? slot->copy : mesh->at.dp * l->cp + mesh->at.cp;
+    const int64_t copies = slot->ranges ? slot->nreplicas : l->dp * l->cp;
+    const int64_t copy = slot->ranges ? slot->replica : mesh->at.dp * l->cp + mesh->at.cp;
     struct meg_elem_range share = { 0, n };
 
     if (copies > 1) {
@@ -78,13 +78,13 @@ struct meg_elem_range ckpt_write_range(const struct meg_params *p, const struct 
 
 bool ckpt_clip_range(struct ckpt_shard_range *s, struct meg_elem_range share)
 {
-    const int64_t skip = share.begin > s->at ? share.begin - s->at : 0;
+    const int64_t skip = share.begin > s->shard_offset ? share.begin - s->shard_offset : 0;
 
-    s->global += skip;
-    s->at += skip;
+    s->tensor_offset += skip;
+    s->shard_offset += skip;
     s->n -= skip;
-    if (s->at + s->n > share.end)
-        s->n = share.end - s->at;
+    if (s->shard_offset + s->n > share.end)
+        s->n = share.end - s->shard_offset;
     return s->n > 0;
 }
 

@@ -25,14 +25,14 @@ static int64_t foreign_rows(const struct ckpt_tp_shard *cut, const struct meg_pa
     case CKPT_UP: return m->ffn_hidden_size;
     default: break;
     }
-    return (row->is_decoupled ? cut->vocab : row->dim[0]) / (row->split == 0 ? cut->n : 1);
+    return (row->is_decoupled ? cut->vocab_rows : row->dim[0]) / (row->split == 0 ? cut->tp_size : 1);
 }
 
 int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *cut, const struct meg_param *row,
                        enum ckpt_remap how)
 {
     dim[0] = foreign_rows(cut, row, how);
-    dim[1] = row->ndim > 1 ? row->dim[1] / (row->split == 1 ? cut->n : 1) : 1;
+    dim[1] = row->ndim > 1 ? row->dim[1] / (row->split == 1 ? cut->tp_size : 1) : 1;
     if (row->ndim > 1 && is_transposed(how)) {
         const int64_t rows = dim[0];
 
@@ -45,16 +45,18 @@ int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *cut, const st
 /* n rows of theirs from src on, which in ours are blocks that begin every stride rows from to on. */
 static struct ckpt_row_map piece(int64_t n, int64_t src, int64_t to, int64_t block, int64_t stride)
 {
-    return (struct ckpt_row_map){ .n = n, .src = src, .step = 1, .to = to, .block = block, .stride = stride };
+    return (struct ckpt_row_map){
+        .n = n, .src_row = src, .src_step = 1, .dst_row = to, .dst_block = block, .dst_stride = stride
+    };
 }
 
 /* Queries, keys and values of the groups that a rank has, which in ours follow each other by group. */
 static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, enum ckpt_remap how)
 {
     const struct meg_gpt_conf *m = cut->model;
-    const int64_t d = m->kv_channels, groups = m->num_query_groups / cut->n;
+    const int64_t d = m->kv_channels, groups = m->num_query_groups / cut->tp_size;
     const int64_t q = m->num_attention_heads / m->num_query_groups * d, group = q + 2 * d;
-    const int64_t to = cut->i * groups * group;
+    const int64_t to = cut->tp_rank * groups * group;
 
     if (how == CKPT_Q)
         out[0] = piece(groups * q, 0, to, q, group);
@@ -65,8 +67,8 @@ static int qkv_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *
     for (int part = 0; part < 3; part++) { /* heads have their own keys and values: q is d */
         out[part] = piece(groups * d, part * groups * d, to + part * d, d, group);
         if (how == CKPT_QKV_INTERLEAVED) {
-            out[part].src = part;
-            out[part].step = 3;
+            out[part].src_row = part;
+            out[part].src_step = 3;
         }
     }
     return 3;
@@ -76,7 +78,7 @@ int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, c
                   enum ckpt_remap how)
 {
     const int64_t f = cut->model->ffn_hidden_size, rows = foreign_rows(cut, row, how);
-    const int64_t cols = row->ndim > 1 ? row->dim[1] / (row->split == 1 ? cut->n : 1) : 1;
+    const int64_t cols = row->ndim > 1 ? row->dim[1] / (row->split == 1 ? cut->tp_size : 1) : 1;
     int64_t to, left;
     int n = 1;
 
@@ -85,7 +87,7 @@ int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, c
     switch (how) {
     case CKPT_SAME:
     case CKPT_TRANSPOSED:
-        to = row->split == 0 ? cut->i * rows : 0;
+        to = row->split == 0 ? cut->tp_rank * rows : 0;
         left = row->dim[0] > to ? row->dim[0] - to : 0;
         out[0] = piece(rows < left ? rows : left, 0, to, rows, rows);
         break;
@@ -93,16 +95,16 @@ int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, c
     case CKPT_UP: out[0] = piece(f, 0, how == CKPT_UP ? f : 0, f, f); break;
     case CKPT_GATE_UP:
         n = 2;
-        out[0] = piece(rows / 2, 0, cut->i * (rows / 2), f, f);
-        out[1] = piece(rows / 2, rows / 2, f + cut->i * (rows / 2), f, f);
+        out[0] = piece(rows / 2, 0, cut->tp_rank * (rows / 2), f, f);
+        out[1] = piece(rows / 2, rows / 2, f + cut->tp_rank * (rows / 2), f, f);
         break;
     default: n = qkv_row_maps(out, cut, how); break;
     }
     for (int i = 0; i < n; i++) {
         out[i].rows = rows;
         out[i].cols = cols;
-        out[i].col = row->split == 1 ? cut->i * cols : 0;
-        out[i].our_cols = row->ndim > 1 ? row->dim[1] : 1;
+        out[i].col = row->split == 1 ? cut->tp_rank * cols : 0;
+        out[i].native_cols = row->ndim > 1 ? row->dim[1] : 1;
         out[i].is_transposed = row->ndim > 1 && is_transposed(how);
     }
     return n;
@@ -110,13 +112,13 @@ int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, c
 
 int64_t ckpt_native_row(const struct ckpt_row_map *p, int64_t i)
 {
-    return (p->to + i / p->block * p->stride + i % p->block) * p->our_cols + p->col;
+    return (p->dst_row + i / p->dst_block * p->dst_stride + i % p->dst_block) * p->native_cols + p->col;
 }
 
 /* Where row i of a piece begins in theirs. */
 static int64_t foreign_row(const struct ckpt_row_map *p, int64_t i)
 {
-    const int64_t r = p->src + i * p->step;
+    const int64_t r = p->src_row + i * p->src_step;
 
     return p->is_transposed ? r : r * p->cols;
 }

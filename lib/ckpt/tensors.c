@@ -52,12 +52,12 @@ static void add_files(struct ckpt_file *f, const char *kind, const struct meg_pa
 
 int ckpt_list_files(struct ckpt_file **out, const struct meg_ckpt_save_args *s)
 {
-    const int n = s->params->nlayer_groups, kinds = s->nslots ? 2 : 1;
+    const int n = s->params->nlayer_groups, kinds = s->noptim ? 2 : 1;
     struct ckpt_file *f = meg_new((size_t)(kinds * n) * sizeof *f);
 
-    add_files(f, "model", s->params, &s->w, 1);
-    if (s->nslots)
-        add_files(f + n, "optim", s->params, s->slot, s->nslots);
+    add_files(f, "model", s->params, &s->weights, 1);
+    if (s->noptim)
+        add_files(f + n, "optim", s->params, s->optim, s->noptim);
     *out = f;
     return kinds * n;
 }
@@ -122,7 +122,8 @@ static void add_row(struct extents *x, const struct ckpt_file *f, int file, cons
     ckpt_range_iter_begin(&w, s->params, slot, row, 0, row->numel);
     while (ckpt_range_iter_next(&w, &part))
         if (ckpt_clip_range(&part, share))
-            add_extent(x, file, t->begin + part.global * size, (const char *)slot->p + part.at * size, part.n * size);
+            add_extent(x, file, t->file_offset + part.tensor_offset * size,
+                       (const char *)slot->data + part.shard_offset * size, part.n * size);
 }
 
 int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, int nfiles,
@@ -133,10 +134,10 @@ int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, i
 
     for (int i = 0; i < nfiles; i++) {
         const bool is_optim = i >= p->nlayer_groups;
-        const struct meg_ckpt_shard *slot = is_optim ? s->slot : &s->w;
+        const struct meg_ckpt_shard *slot = is_optim ? s->optim : &s->weights;
 
         for (int k = 0; k < p->n; k++)
-            for (int j = 0; j < (is_optim ? s->nslots : 1); j++)
+            for (int j = 0; j < (is_optim ? s->noptim : 1); j++)
                 if (p->row[k].section == i % p->nlayer_groups && meg_param_is_counted(&p->row[k], s->mesh))
                     add_row(&x, &f[i], i, s, &slot[j], &p->row[k]);
     }

@@ -79,17 +79,17 @@ int meg_ckpt_tokenizer_inherit(struct meg_ckpt_tokenizer *t, const struct meg_ck
     bool is_same = t->eod < 0;
     int r = 0;
 
-    for (int64_t i = 0; i < c->ends.n; i++)
-        is_same |= c->ends.v[i] == t->eod;
+    for (int64_t i = 0; i < c->eos_ids.n; i++)
+        is_same |= c->eos_ids.v[i] == t->eod;
     if (!is_same)
         return 0;
     if (t->bos < 0)
         t->bos = c->bos;
-    for (int64_t i = 0; i < c->ends.n; i++)
-        ckpt_add_id(&t->ends, c->ends.v[i], INT32_MAX);
+    for (int64_t i = 0; i < c->eos_ids.n; i++)
+        ckpt_add_id(&t->eos_ids, c->eos_ids.v[i], INT32_MAX);
     for (int i = 0; i < MEG_CKPT_EXTRA_FILES && r == 0; i++)
         if (c->extra_file[i])
-            r = meg_read_regular(c->extra_file[i], &t->extra[i], e);
+            r = meg_read_regular(c->extra_file[i], &t->extra_file[i], e);
     return r;
 }
 
@@ -158,6 +158,6 @@ void meg_ckpt_tokenizer_free(struct meg_ckpt_tokenizer *t)
     for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
         meg_str_free(&t->file[i]);
     for (int i = 0; i < MEG_CKPT_EXTRA_FILES; i++)
-        meg_str_free(&t->extra[i]);
-    free(t->ends.v);
+        meg_str_free(&t->extra_file[i]);
+    free(t->eos_ids.v);
 }

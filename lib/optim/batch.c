@@ -6,21 +6,21 @@ static int64_t global_at(const struct meg_batch_schedule *p, int64_t consumed)
 {
     double levels, samples_per_level;
 
-    if (p->samples == 0 || consumed > p->samples || p->global == p->start)
+    if (p->rampup_samples == 0 || consumed > p->rampup_samples || p->global == p->start)
         return p->global;
     levels = (double)((p->global - p->start) / p->increment);
-    samples_per_level = (double)p->samples / levels;
+    samples_per_level = (double)p->rampup_samples / levels;
     return p->start + p->increment * (int64_t)((double)consumed / samples_per_level);
 }
 
 struct meg_batch_size meg_batch_at(const struct meg_batch_schedule *p, int64_t consumed)
 {
-    int64_t unit = p->micro * p->ranks;
+    int64_t unit = p->micro * p->dp_size;
     struct meg_batch_size b;
 
     b.global = global_at(p, consumed);
     b.num_micro = b.global / unit;
-    b.run = b.num_micro * unit;
+    b.effective = b.num_micro * unit;
     return b;
 }
 
@@ -36,20 +36,20 @@ static int64_t nearest_multiple(int64_t n, int64_t unit)
 static int check_level(const struct meg_batch_schedule *p, int64_t global, const char *what, const char *remedy,
                        struct meg_err *e)
 {
-    int64_t unit = p->micro * p->ranks;
+    int64_t unit = p->micro * p->dp_size;
 
     if (global < unit || (!p->round_down && global % unit))
         return meg_fail(e, MEG_EUSAGE,
                         "%s %" PRId64 ": must be a multiple of %" PRId64 ", which is --micro-batch-size %" PRId64
                         " times %" PRId64 " data-parallel rank%s%s; %s",
-                        what, global, unit, p->micro, p->ranks, p->ranks > 1 ? "s" : "",
+                        what, global, unit, p->micro, p->dp_size, p->dp_size > 1 ? "s" : "",
                         global < unit ? "" : "; --decrease-batch-size-if-needed rounds it down", remedy);
     return 0;
 }
 
 static int check_ramp(const struct meg_batch_schedule *p, struct meg_err *e)
 {
-    const int64_t unit = p->micro * p->ranks;
+    const int64_t unit = p->micro * p->dp_size;
     char remedy[128];
     int r = 0;
 
@@ -64,16 +64,16 @@ int meg_batch_schedule_check(const struct meg_batch_schedule *p, struct meg_err 
     char remedy[64];
     int r;
 
-    snprintf(remedy, sizeof remedy, "the nearest is %" PRId64, nearest_multiple(p->global, p->micro * p->ranks));
-    if ((r = check_level(p, p->global, "--global-batch-size", remedy, e)) < 0 || p->samples == 0)
+    snprintf(remedy, sizeof remedy, "the nearest is %" PRId64, nearest_multiple(p->global, p->micro * p->dp_size));
+    if ((r = check_level(p, p->global, "--global-batch-size", remedy, e)) < 0 || p->rampup_samples == 0)
         return r;
-    if (p->start <= 0 || p->increment <= 0 || p->samples < 0 || p->start > p->global ||
+    if (p->start <= 0 || p->increment <= 0 || p->rampup_samples < 0 || p->start > p->global ||
         (p->global - p->start) % p->increment)
         return meg_fail(e, MEG_EUSAGE,
                         "--rampup-batch-size %" PRId64 " %" PRId64 " %" PRId64
                         ": needs a positive start, increment and number of samples, and whole increments up to "
                         "--global-batch-size %" PRId64,
-                        p->start, p->increment, p->samples, p->global);
+                        p->start, p->increment, p->rampup_samples, p->global);
     return check_ramp(p, e);
 }
 
@@ -81,9 +81,10 @@ int64_t meg_batch_iterations(const struct meg_batch_schedule *p, int64_t samples
 {
     int64_t n = 0, consumed = 0;
 
-    while (p->samples && consumed <= p->samples && consumed + meg_batch_at(p, consumed).run <= samples) {
-        consumed += meg_batch_at(p, consumed).run;
+    while (p->rampup_samples && consumed <= p->rampup_samples &&
+           consumed + meg_batch_at(p, consumed).effective <= samples) {
+        consumed += meg_batch_at(p, consumed).effective;
         n++;
     }
-    return n + (samples - consumed) / meg_batch_at(p, consumed).run;
+    return n + (samples - consumed) / meg_batch_at(p, consumed).effective;
 }

@@ -12,14 +12,14 @@
 MEG_BEGIN_DECLS
 
 struct meg_batch_schedule {
-    int64_t global, micro, ranks;      /* --global-batch-size, --micro-batch-size, data-parallel ranks */
-    int64_t start, increment, samples; /* --rampup-batch-size; samples 0: none */
-    bool round_down;                   /* --decrease-batch-size-if-needed */
+    int64_t global, micro, dp_size;           /* --global-batch-size, --micro-batch-size, data-parallel ranks */
+    int64_t start, increment, rampup_samples; /* --rampup-batch-size; samples 0: none */
+    bool round_down;                          /* --decrease-batch-size-if-needed */
 };
 
 struct meg_batch_size {
     int64_t global;    /* asked for */
-    int64_t run;       /* taken: global rounded down to whole micro-batches of all ranks */
+    int64_t effective; /* taken: global rounded down to whole micro-batches of all ranks */
     int64_t num_micro; /* micro-batches of a rank: run / (micro * ranks) */
 };
 
@@ -32,7 +32,7 @@ struct meg_batch_size meg_batch_at(const struct meg_batch_schedule *p, int64_t c
 /* The most micro-batches of a rank in a step. */
 static inline int64_t meg_batch_max_microbatches(const struct meg_batch_schedule *p)
 {
-    return p->global / (p->micro * p->ranks);
+    return p->global / (p->micro * p->dp_size);
 }
 
 /* Iterations that samples make: a partial last batch is dropped. */

@@ -3,17 +3,17 @@
 
 bool meg_scaler_update(struct meg_scaler *s, bool overflowed)
 {
-    if (s->kind == MEG_SCALER_NONE)
+    if (s->type == MEG_SCALER_NONE)
         return false;
-    if (s->kind == MEG_SCALER_CONSTANT)
+    if (s->type == MEG_SCALER_CONSTANT)
         return overflowed;
     if (overflowed) {
-        s->good = 0;
-        if (--s->left <= 0)
-            s->scale = fmax(s->scale / 2, s->least);
-    } else if (++s->good == s->window) {
-        s->good = 0;
-        s->left = s->hysteresis;
+        s->growth_tracker = 0;
+        if (--s->hysteresis_tracker <= 0)
+            s->scale = fmax(s->scale / 2, s->min_scale);
+    } else if (++s->growth_tracker == s->window) {
+        s->growth_tracker = 0;
+        s->hysteresis_tracker = s->hysteresis;
         s->scale *= 2;
     }
     return overflowed;
@@ -21,10 +21,10 @@ bool meg_scaler_update(struct meg_scaler *s, bool overflowed)
 
 json_t *meg_scaler_pack(const struct meg_scaler *s)
 {
-    if (s->kind != MEG_SCALER_DYNAMIC)
+    if (s->type != MEG_SCALER_DYNAMIC)
         return NULL;
-    return json_pack("{s:f,s:I,s:I}", "scale", s->scale, "growth_tracker", (json_int_t)s->good, "hysteresis_tracker",
-                     (json_int_t)s->left);
+    return json_pack("{s:f,s:I,s:I}", "scale", s->scale, "growth_tracker", (json_int_t)s->growth_tracker,
+                     "hysteresis_tracker", (json_int_t)s->hysteresis_tracker);
 }
 
 int meg_scaler_unpack(struct meg_scaler *s, const json_t *state, const char *from, struct meg_err *e)
@@ -32,16 +32,17 @@ int meg_scaler_unpack(struct meg_scaler *s, const json_t *state, const char *fro
     struct meg_scaler next = *s;
     int r;
 
-    if (s->kind != MEG_SCALER_DYNAMIC || !state)
+    if (s->type != MEG_SCALER_DYNAMIC || !state)
         return 0;
     if ((r = meg_json_get_f64(state, "scale", MEG_JSON_REQUIRED, &next.scale, from, e)) < 0 ||
-        (r = meg_json_get_i64(state, "growth_tracker", MEG_JSON_REQUIRED, &next.good, from, e)) < 0 ||
-        (r = meg_json_get_i64(state, "hysteresis_tracker", MEG_JSON_REQUIRED, &next.left, from, e)) < 0)
+        (r = meg_json_get_i64(state, "growth_tracker", MEG_JSON_REQUIRED, &next.growth_tracker, from, e)) < 0 ||
+        (r = meg_json_get_i64(state, "hysteresis_tracker", MEG_JSON_REQUIRED, &next.hysteresis_tracker, from, e)) < 0)
         return r;
     if (!(next.scale > 0) || isinf(next.scale))
         return meg_fail(e, MEG_EFORMAT, "%s: a loss scale of %g: it should be above 0", from, next.scale);
-    if (next.good < 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: growth_tracker is %lld, a count of steps", from, (long long)next.good);
+    if (next.growth_tracker < 0)
+        return meg_fail(e, MEG_EFORMAT, "%s: growth_tracker is %lld, a count of steps", from,
+                        (long long)next.growth_tracker);
     *s = next;
     return 0;
 }

@@ -18,13 +18,13 @@ enum meg_scaler_type {
 };
 
 struct meg_scaler {
-    enum meg_scaler_type kind;
-    double scale;       /* what the loss is multiplied by */
-    double least;       /* the scale never falls below it */
-    int64_t window;     /* good steps until it doubles */
-    int64_t hysteresis; /* overflows until it halves, counted since it last doubled */
-    int64_t good;       /* steps since the last overflow or doubling */
-    int64_t left;       /* of hysteresis; at 0 and below every overflow halves */
+    enum meg_scaler_type type;
+    double scale;               /* what the loss is multiplied by */
+    double min_scale;           /* the scale never falls below it */
+    int64_t window;             /* good steps until it doubles */
+    int64_t hysteresis;         /* overflows until it halves, counted since it last doubled */
+    int64_t growth_tracker;     /* steps since the last overflow or doubling */
+    int64_t hysteresis_tracker; /* of hysteresis; at 0 and below every overflow halves */
 };
 
 /*

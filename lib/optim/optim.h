@@ -56,25 +56,25 @@ struct meg_optim {
     const struct meg_params *params;
     struct meg_adam adam;
     float momentum, clip;
-    bool is_sgd, overlaps_gather;
-    struct meg_zero_shard share;          /* the pieces this rank updates */
-    struct meg_zero_param_range *counted; /* of them, what this rank adds to sums over the model */
-    int ncounted, nstates;
+    bool is_sgd, overlaps_param_gather;
+    struct meg_zero_shard shard;              /* the pieces this rank updates */
+    struct meg_zero_param_range *norm_ranges; /* of them, what this rank adds to sums over the model */
+    int num_norm_ranges, nstates;
     const char *state_name[2];    /* exp_avg, exp_avg_sq | momentum_buffer */
     float *state[2];              /* [share.n] device memory, zero at first */
     float *main;                  /* [share.n] main parameters; NULL: the model's are */
     float *main_grad;             /* [share.n] their gradients; NULL: the model's are */
-    void *w;                      /* [share.n] parameters of the model's type, where that has a section's at a time
+    void *param_shards;           /* [share.n] parameters of the model's type, where that has a section's at a time
                                     and main are not of that type; else NULL */
-    void *g;                      /* [share.n] gradients of the model's type, where that has a section's at a time and
+    void *grad_shards;            /* [share.n] gradients of the model's type, where that has a section's at a time and
                                     main ones are not of that type; else NULL */
-    struct meg_optim_memory high; /* bytes of these that pieces take */
-    struct meg_nan_guard watch;
+    struct meg_optim_memory used; /* bytes of these that pieces take */
+    struct meg_nan_guard nan_guard;
     struct meg_reducer reducer; /* of whole gradients and parameters; or */
     struct meg_gatherer gatherer;
-    struct meg_layer_reducer giver; /* of those of a section at a time */
-    struct meg_layer_gatherer taker;
-    int64_t t;                     /* successful steps so far */
+    struct meg_layer_reducer layer_reducer; /* of those of a section at a time */
+    struct meg_layer_gatherer layer_gatherer;
+    int64_t step_count;            /* successful steps so far */
     struct meg_step_hparams *step; /* device memory */
     void *scalar;                  /* device memory, 8 bytes, for sums */
 };

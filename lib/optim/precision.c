@@ -62,17 +62,17 @@ int meg_precision_make(struct meg_precision *p, struct meg_scaler *s, const stru
     p->params = narrow;
     p->residual = c->fp32_residual ? MEG_DTYPE_F32 : narrow;
     p->grads = c->fp16 && !c->accumulate_in_fp32 ? MEG_DTYPE_F16 : MEG_DTYPE_F32;
-    *s = (struct meg_scaler){ .kind = c->loss_scale > 0 ? MEG_SCALER_CONSTANT
+    *s = (struct meg_scaler){ .type = c->loss_scale > 0 ? MEG_SCALER_CONSTANT
                                       : c->fp16         ? MEG_SCALER_DYNAMIC
                                                         : MEG_SCALER_NONE,
                               .scale = 1 };
-    if (s->kind == MEG_SCALER_CONSTANT)
+    if (s->type == MEG_SCALER_CONSTANT)
         s->scale = c->loss_scale;
-    if (s->kind == MEG_SCALER_DYNAMIC) {
+    if (s->type == MEG_SCALER_DYNAMIC) {
         s->scale = c->initial_loss_scale;
-        s->least = c->min_loss_scale;
+        s->min_scale = c->min_loss_scale;
         s->window = c->loss_scale_window;
-        s->hysteresis = s->left = c->hysteresis;
+        s->hysteresis = s->hysteresis_tracker = c->hysteresis;
     }
     return 0;
 }

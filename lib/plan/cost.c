@@ -73,10 +73,10 @@ static double async_save_nbytes(const struct meg_cost_model *p, const struct meg
         return 0;
     meg_zero_shard_make(&share, rows, l, (int)(i % slices));
     if (l->zero.nshards) {
-        state.span = share.span;
-        state.nspans = share.nbucket_shards;
-        state.copy = (int)(i / slices);
-        state.copies = (int)(l->dp * l->cp / slices);
+        state.ranges = share.range;
+        state.nranges = share.nbucket_shards;
+        state.replica = (int)(i / slices);
+        state.nreplicas = (int)(l->dp * l->cp / slices);
     }
     nbytes = meg_ckpt_write_nbytes(rows, mesh, &w, 1) + kinds * meg_ckpt_write_nbytes(rows, mesh, &state, 1);
     meg_zero_shard_free(&share);

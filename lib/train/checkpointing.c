@@ -251,10 +251,10 @@ enum { SLOTS = 4 };
 /* A slot of what this rank updates. */
 static struct meg_ckpt_shard slices(const struct meg_optim *o)
 {
-    return (struct meg_ckpt_shard){ .span = o->mesh->layout.zero.nshards ? o->share.span : NULL,
-                                    .nspans = o->share.nbucket_shards,
-                                    .copy = o->mesh->same->rank,
-                                    .copies = o->mesh->same->size };
+    return (struct meg_ckpt_shard){ .ranges = o->mesh->layout.zero.nshards ? o->shard.range : NULL,
+                                    .nranges = o->shard.nbucket_shards,
+                                    .replica = o->mesh->same->rank,
+                                    .nreplicas = o->mesh->same->size };
 }
 
 /* The optimizer's state as a checkpoint has it; the number of slots. */
@@ -266,12 +266,12 @@ static int list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard sl
     if (o->main && o->model->run.dtype != MEG_DTYPE_F32) {
         slot[n] = like;
         slot[n].name = MEG_CKPT_MAIN_PARAMS;
-        slot[n++].p = o->main;
+        slot[n++].data = o->main;
     }
     for (int i = 0; i < o->nstates; i++) {
         slot[n] = like;
         slot[n].name = o->state_name[i];
-        slot[n++].p = o->state[i];
+        slot[n++].data = o->state[i];
     }
     return n;
 }
@@ -279,11 +279,11 @@ static int list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard sl
 static struct meg_ckpt_shard weights(const struct trainer *t)
 {
     void *w = t->optim ? meg_optim_param_shards(t->optim) : NULL;
-    struct meg_ckpt_shard s = { .p = t->model->w };
+    struct meg_ckpt_shard s = { .data = t->model->w };
 
     if (w) {
         s = slices(t->optim);
-        s.p = w;
+        s.data = w;
     }
     s.dtype = t->model->run.dtype;
     return s;
@@ -298,7 +298,7 @@ static int load(struct trainer *t, struct meg_ckpt *from, bool with_optim, int64
     if (t->optim)
         meg_optim_finish_param_sync(t->optim);
     if (with_optim) {
-        t->optim->t = steps;
+        t->optim->step_count = steps;
         n += list_optim_shards(t->optim, slot + 1);
         if (slot[0].dtype == MEG_DTYPE_F32 && meg_ckpt_has_optim_state(from, MEG_CKPT_MAIN_PARAMS))
             slot[0].name = MEG_CKPT_MAIN_PARAMS; /* the run was of a narrower type */
@@ -378,10 +378,11 @@ static json_t *pack_state(const struct trainer *t)
     if (c->save_optim) {
         json_t *schedule = pack_schedule(&t->schedule);
         json_object_set_new(schedule, "num_steps", json_integer(t->at.steps));
-        json_object_set_new(state, "optimizer",
-                            json_pack("{s:s,s:I}", "name", t->job->optim.optimizer, "step", (json_int_t)t->optim->t));
+        json_object_set_new(
+            state, "optimizer",
+            json_pack("{s:s,s:I}", "name", t->job->optim.optimizer, "step", (json_int_t)t->optim->step_count));
         json_object_set_new(state, "opt_param_scheduler", schedule);
-        if (t->scaler.kind == MEG_SCALER_DYNAMIC)
+        if (t->scaler.type == MEG_SCALER_DYNAMIC)
             json_object_set_new(state, "grad_scaler", meg_scaler_pack(&t->scaler));
     }
     if (c->save_rng)
@@ -492,13 +493,13 @@ int meg_train_save(struct trainer *t, enum meg_save_failure failure, struct meg_
     s.model = &t->model->conf;
     s.mesh = t->mesh;
     s.params = &t->model->params;
-    s.w = weights(t);
-    s.slot = slot;
-    s.nslots = c->save_optim ? list_optim_shards(t->optim, slot) : 0;
+    s.weights = weights(t);
+    s.optim = slot;
+    s.noptim = c->save_optim ? list_optim_shards(t->optim, slot) : 0;
     s.tok = &t->tok_files;
     s.state = state;
     s.keep_last = c->keep_last == MEG_UNSET ? 0 : c->keep_last;
-    s.loaded = t->loaded;
+    s.loaded_iteration = t->loaded;
     r = c->async_save ? meg_ckpt_save_begin(&t->saving, &s, e) : meg_ckpt_save(&s, e);
     json_decref(state);
     meg_str_free(&all);

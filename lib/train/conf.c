@@ -114,7 +114,7 @@ static int check_total(const char *option, int64_t v, double total, struct meg_e
 
 static int check_totals(const struct meg_train_conf *c, const struct meg_batch_schedule *p, struct meg_err *e)
 {
-    const double global = (double)p->global, smallest = p->samples ? (double)p->start : global;
+    const double global = (double)p->global, smallest = p->rampup_samples ? (double)p->start : global;
     const double iters = c->train_iters != MEG_UNSET     ? (double)c->train_iters
                          : c->train_samples != MEG_UNSET ? (double)c->train_samples / smallest
                                                          : 0;
@@ -129,7 +129,7 @@ static int check_totals(const struct meg_train_conf *c, const struct meg_batch_s
 
 static int read_rampup(const struct meg_train_conf *c, struct meg_batch_schedule *p, struct meg_err *e)
 {
-    int64_t *const to[] = { &p->start, &p->increment, &p->samples };
+    int64_t *const to[] = { &p->start, &p->increment, &p->rampup_samples };
 
     if (c->rampup_batch_size.n == 0)
         return 0;
@@ -192,7 +192,7 @@ int meg_train_conf_check(const struct meg_train_conf *c, int64_t ranks, struct m
 
     p.global = c->global_batch_size == MEG_UNSET ? c->micro_batch_size * ranks : c->global_batch_size;
     p.micro = c->micro_batch_size;
-    p.ranks = ranks;
+    p.dp_size = ranks;
     p.round_down = c->decrease_batch_size_if_needed;
     if ((r = read_rampup(c, &p, e)) < 0 || (r = meg_batch_schedule_check(&p, e)) < 0 ||
         (r = check_totals(c, &p, e)) < 0)

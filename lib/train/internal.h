@@ -134,7 +134,7 @@ void meg_train_pipeline_free(struct meg_train_pipeline *w);
 /* Whether a loss or gradient that is not finite is an error, and not a loss scale that is too large. */
 static inline bool meg_train_checks_nan(const struct trainer *t)
 {
-    return t->job->train.check_for_nan && t->scaler.kind != MEG_SCALER_DYNAMIC;
+    return t->job->train.check_for_nan && t->scaler.type != MEG_SCALER_DYNAMIC;
 }
 
 /* The rate of the word embedding and output weight at this point. */

@@ -65,7 +65,7 @@ static int evaluate_during(struct trainer *t, struct meg_err *e)
     if (!t->valid || t->at.iteration % t->job->train.eval_interval)
         return 0;
     t->at.consumed_valid += /* what is saved from here on comes after this evaluation */
-        t->job->train.eval_iters * (p->global / (p->micro * p->ranks) * p->micro * p->ranks);
+        t->job->train.eval_iters * (p->global / (p->micro * p->dp_size) * p->micro * p->dp_size);
     return evaluate(t, t->valid, MEG_SPLIT_VALID, false, e);
 }
 
@@ -98,7 +98,7 @@ static void report(struct trainer *t, struct tally *sum, const struct meg_step_r
     v.train_iters = t->iters;
     v.consumed_samples = t->at.consumed_train;
     v.skipped_samples = t->at.skipped;
-    v.global_batch_size = s->batch.run;
+    v.global_batch_size = s->batch.effective;
     v.lm_loss = s->lm_loss;
     v.learning_rate = meg_lr_at(&t->schedule, t->schedule.max_lr, t->schedule.min_lr, t->at.steps);
     v.decoupled_learning_rate = isnan(job->optim.decoupled_lr) ? NAN : meg_train_decoupled_lr(t);
@@ -109,9 +109,9 @@ static void report(struct trainer *t, struct tally *sum, const struct meg_step_r
     v.num_skipped_iterations = s->is_left_out;
     v.num_nan_iterations = !isfinite(s->lm_loss);
     v.iteration_ms = s->seconds * 1e3;
-    v.flops = meg_gpt_flops(&job->model, s->batch.run, job->train.seq_length);
+    v.flops = meg_gpt_flops(&job->model, s->batch.effective, job->train.seq_length);
     v.ranks = t->mesh->world->size;
-    v.tokens_per_s = (double)(s->batch.run * job->train.seq_length) / s->seconds;
+    v.tokens_per_s = (double)(s->batch.effective * job->train.seq_length) / s->seconds;
     meg_logger_step(t->report, &v);
 
     sum->n++;
@@ -119,7 +119,7 @@ static void report(struct trainer *t, struct tally *sum, const struct meg_step_r
     sum->left_out += s->is_left_out;
     sum->loss += s->is_left_out ? 0 : s->lm_loss;
     sum->seconds += s->seconds;
-    sum->tokens += (double)(s->batch.run * job->train.seq_length);
+    sum->tokens += (double)(s->batch.effective * job->train.seq_length);
     sum->flops += v.flops;
     if (t->at.iteration % job->log.log_interval)
         return;

@@ -22,9 +22,9 @@ static void print_run(const struct trainer *t, FILE *f)
             "run          %" PRId64 " iterations, micro-batch %" PRId64 ", global batch %" PRId64 ", sequence %" PRId64
             "\n",
             t->iters, t->plan.micro, t->plan.global, c->seq_length);
-    if (t->plan.samples)
+    if (t->plan.rampup_samples)
         fprintf(f, "ramp-up      from %" PRId64 " by %" PRId64 " over %" PRId64 " samples\n", t->plan.start,
-                t->plan.increment, t->plan.samples);
+                t->plan.increment, t->plan.rampup_samples);
 }
 
 /* A line for each kind of parameter that the optimizer treats alike. */
@@ -245,7 +245,7 @@ static void print_saves(const struct trainer *t, const struct meg_params *params
         fprintf(f, " %" PRId64, n * every);
     if (n == 0 || n * every != t->iters)
         fprintf(f, " %" PRId64, t->iters);
-    fprintf(f, "%s\n", t->plan.samples ? ", and where the batch grows" : "");
+    fprintf(f, "%s\n", t->plan.rampup_samples ? ", and where the batch grows" : "");
     if (k->keep_last != MEG_UNSET)
         fprintf(f, "  kept                         the newest %" PRId64 "\n", k->keep_last);
 }

@@ -45,7 +45,7 @@ void meg_plan_reset_layout(struct meg_train_job *job, int64_t ranks)
     l->schedule = NULL;
     l->cp_kinds.n = l->cp_sizes.n = 0;
     job->share.use_distributed_optimizer = job->share.overlap_grad_reduce = job->share.overlap_param_gather = false;
-    job->share.instances = 1;
+    job->share.num_instances = 1;
     job->share.zero_stage = MEG_UNSET;
     job->share.use_torch_fsdp2 = false;
     if (c->global_batch_size == MEG_UNSET)

@@ -36,7 +36,7 @@ static int check_settings(struct trainer *t, struct meg_err *e)
         return meg_fail(e, MEG_EUSAGE, "--log-progress: needs --save DIR");
     if (!strcmp(c->on_nan, "rollback") && (!job->ckpt.save || !job->ckpt.save_optim))
         return meg_fail(e, MEG_EUSAGE, "--on-nan rollback: needs --save DIR, and no --no-save-optim");
-    if (strcmp(c->on_nan, "abort") && t->scaler.kind == MEG_SCALER_DYNAMIC)
+    if (strcmp(c->on_nan, "abort") && t->scaler.type == MEG_SCALER_DYNAMIC)
         return meg_fail(e, MEG_EUSAGE, "--on-nan %s: --fp16 without --loss-scale leaves such iterations out by itself",
                         c->on_nan);
     if (!c->skip_train &&
@@ -80,11 +80,11 @@ static bool is_zb(const struct meg_train_job *job)
 static int check_schedule(const struct trainer *t, struct meg_err *e)
 {
     const struct meg_batch_schedule *p = &t->plan;
-    const int64_t step = p->samples ? p->increment : p->global;
+    const int64_t step = p->rampup_samples ? p->increment : p->global;
 
-    for (int64_t global = p->samples ? p->start : p->global; global <= p->global; global += step) {
+    for (int64_t global = p->rampup_samples ? p->start : p->global; global <= p->global; global += step) {
         const struct meg_pipe_schedule_conf c =
-            meg_train_pipeline_schedule(t->job, &t->grid.layout, global / (p->micro * p->ranks));
+            meg_train_pipeline_schedule(t->job, &t->grid.layout, global / (p->micro * p->dp_size));
         const int r = meg_pipe_schedule_check(&c, e);
 
         if (r < 0)
@@ -214,7 +214,7 @@ int meg_train_open_loader(struct trainer *t, struct meg_data_loader **out, int s
     c.sampler.consumed = consumed;
     c.sampler.micro_batch = t->plan.micro;
     c.sampler.rank = (int)t->mesh->at.dp;
-    c.sampler.ranks = t->plan.ranks;
+    c.sampler.ranks = t->plan.dp_size;
     c.s = meg_dataset_seq_length(ds) / layout->cp;
     position = meg_realloc_array(NULL, (size_t)c.s, sizeof *position);
     for (int64_t i = 0; i < c.s; i++)

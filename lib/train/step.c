@@ -72,12 +72,12 @@ static void update(struct trainer *t, double norm, struct meg_optim_rates *rates
 static int check_overflow(struct trainer *t, double norm, bool *is_skipped, struct meg_err *e)
 {
     const struct meg_scaler *s = &t->scaler;
-    const bool is_least = s->kind == MEG_SCALER_CONSTANT || s->scale <= s->least;
+    const bool is_least = s->type == MEG_SCALER_CONSTANT || s->scale <= s->min_scale;
 
     *is_skipped = meg_scaler_update(&t->scaler, !isfinite(norm));
     if (!*is_skipped)
         return 0;
-    if (is_least && s->kind == MEG_SCALER_DYNAMIC && ++t->nan_in_a_row == MEG_NAN_MAX_CONSECUTIVE)
+    if (is_least && s->type == MEG_SCALER_DYNAMIC && ++t->nan_in_a_row == MEG_NAN_MAX_CONSECUTIVE)
         return meg_train_fail_on_rank0(t, meg_fail(e, MEG_EFAIL,
                                                    "iteration %" PRId64
                                                    ": a gradient is not finite at a loss scale of %g, "
@@ -107,7 +107,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     if ((r = gradients(t, s.batch.num_micro, &s.lm_loss, &rates.grad_scale, &mine, e)) < 0)
         return r;
     meg_straggler_enter(&t->straggler, MEG_PHASE_OPTIMIZER);
-    if (o->clip_grad > 0 || job->train.check_for_nan || t->scaler.kind)
+    if (o->clip_grad > 0 || job->train.check_for_nan || t->scaler.type)
         s.grad_norm = meg_optim_grad_norm(t->optim, rates.grad_scale);
     s.is_left_out = meg_train_checks_nan(t) && !(isfinite(s.lm_loss) && isfinite(s.grad_norm));
     if (s.is_left_out && (r = meg_nan_handle(t, &mine, e)) < 0)
@@ -120,7 +120,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     if (!s.is_left_out) {
         t->nan_in_a_row = 0;
         update(t, s.grad_norm, &rates);
-        t->at.steps += s.batch.run;
+        t->at.steps += s.batch.effective;
     }
     if (!(o->clip_grad > 0) || s.is_left_out)
         s.grad_norm = NAN; /* Megatron logs none then */
@@ -128,8 +128,8 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
         s.params_norm = meg_optim_params_norm(t->optim);
     meg_straggler_end_step(&t->straggler);
     t->at.iteration++;
-    t->at.consumed_train += s.batch.run;
-    t->at.skipped += s.batch.global - s.batch.run;
+    t->at.consumed_train += s.batch.effective;
+    t->at.skipped += s.batch.global - s.batch.effective;
     s.seconds = meg_now_s() - start_s;
     *out = s;
     return 0;

@@ -30,7 +30,7 @@ struct meg_cost_model meg_plan_cost_model(const struct trainer *t, int64_t num_m
     p.overlaps_gather = job->share.overlap_param_gather;
     p.copies_state = job->ckpt.save && job->ckpt.async_save && !c->skip_train;
     p.copies_optim = job->ckpt.save_optim;
-    p.sums = (job->optim.clip_grad > 0 || c->check_for_nan || t->scaler.kind) + job->log.log_num_zeros +
+    p.sums = (job->optim.clip_grad > 0 || c->check_for_nan || t->scaler.type) + job->log.log_num_zeros +
              job->log.log_params_norm;
     return p;
 }
@@ -62,7 +62,7 @@ void meg_usage_vs_plan_measure(const struct trainer *t, struct meg_usage_vs_plan
                                                [MEG_COST_MEM_WORKSPACE] = (double)m->workspace,
                                                [MEG_COST_MEM_PIPELINE] = (double)t->walk.arena.high } };
     if (t->optim) {
-        const struct meg_optim_memory *o = &t->optim->high;
+        const struct meg_optim_memory *o = &t->optim->used;
 
         a->held[MEG_COST_MEM_PARAMS] += (double)o->params;
         a->held[MEG_COST_MEM_GRADS] += (double)o->grads;

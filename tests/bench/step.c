@@ -70,7 +70,7 @@ int main(int argc, char **argv)
     struct meg_precision_conf pc;
     struct meg_precision precision;
     struct meg_scaler scaler;
-    const struct meg_zero_conf share = { .instances = 1 };
+    const struct meg_zero_conf share = { .num_instances = 1 };
     const struct meg_optgroup groups[] = { { "network", meg_gpt_opts, &c },
                                            { "optimizer", meg_optim_opts, &oc },
                                            { "precision", meg_precision_opts, &pc },

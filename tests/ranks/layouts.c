@@ -346,7 +346,7 @@ static void read_weights(struct outcome *o, const char *name)
         meg_die_err(&e);
     meg_gpt_params(&o->params, &m, &meg_mesh_one);
     o->w = meg_new((size_t)o->params.flat * sizeof *o->w);
-    slot.p = o->w;
+    slot.data = o->w;
     if (meg_ckpt_load(c, &o->params, &meg_mesh_one, &slot, 1, &e) < 0)
         meg_die_err(&e);
     meg_ckpt_close(c);

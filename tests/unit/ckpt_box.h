@@ -54,8 +54,8 @@ static inline int save_in_background(const struct meg_ckpt_save_args *s, struct 
 static inline int save_box(struct box *b, const char *dir, int64_t iteration, int64_t keep, int64_t loaded,
                            struct meg_err *e)
 {
-    const struct meg_ckpt_shard slot[] = { { .name = "exp_avg", .p = b->exp_avg },
-                                           { .name = "exp_avg_sq", .p = b->exp_avg_sq } };
+    const struct meg_ckpt_shard slot[] = { { .name = "exp_avg", .data = b->exp_avg },
+                                           { .name = "exp_avg_sq", .data = b->exp_avg_sq } };
     struct meg_tok_conf tok = { .type = "GPT2BPETokenizer",
                                 .vocab_file = "v",
                                 .merge_file = "m",
@@ -76,13 +76,13 @@ static inline int save_box(struct box *b, const char *dir, int64_t iteration, in
                                     .model = &b->m,
                                     .mesh = b->mesh ? b->mesh : &meg_mesh_one,
                                     .params = &b->p,
-                                    .w = { .p = b->w },
-                                    .slot = slot,
-                                    .nslots = 2,
+                                    .weights = { .data = b->w },
+                                    .optim = slot,
+                                    .noptim = 2,
                                     .tok = &files,
                                     .state = state,
                                     .keep_last = keep,
-                                    .loaded = loaded };
+                                    .loaded_iteration = loaded };
     int r;
 
     meg_opt_dump(groups, &options);
@@ -114,8 +114,8 @@ static inline struct meg_ckpt *open_ok(const char *dir, int64_t step)
 /* Load everything into a model that holds other numbers. */
 static inline int load_box(struct box *b, const struct meg_ckpt *c, struct meg_err *e)
 {
-    const struct meg_ckpt_shard slot[] = { { .name = "exp_avg", .p = b->exp_avg },
-                                           { .name = "exp_avg_sq", .p = b->exp_avg_sq } };
+    const struct meg_ckpt_shard slot[] = { { .name = "exp_avg", .data = b->exp_avg },
+                                           { .name = "exp_avg_sq", .data = b->exp_avg_sq } };
     int r = load_weights(c, &b->p, b->w, e);
 
     return r < 0 ? r : meg_ckpt_load(c, &b->p, &meg_mesh_one, slot, 2, e);

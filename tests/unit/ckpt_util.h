@@ -128,7 +128,7 @@ static inline void from_theirs(float *ours, const float *theirs, const struct ck
 /* All weights, as f32, of one rank. */
 static inline int load_weights(const struct meg_ckpt *c, const struct meg_params *p, float *w, struct meg_err *e)
 {
-    const struct meg_ckpt_shard slot = { .p = w };
+    const struct meg_ckpt_shard slot = { .data = w };
 
     return meg_ckpt_load(c, p, &meg_mesh_one, &slot, 1, e);
 }

@@ -84,7 +84,7 @@ static void add_text_ids(struct meg_ckpt *c, const json_t *file, int64_t vocab_s
 {
     struct meg_ids bos = { 0 };
 
-    ckpt_add_ids(&c->ends, json_object_get(file, "eos_token_id"), vocab_size);
+    ckpt_add_ids(&c->eos_ids, json_object_get(file, "eos_token_id"), vocab_size);
     ckpt_add_ids(&bos, json_object_get(file, "bos_token_id"), vocab_size);
     if (c->bos < 0 && bos.n > 0)
         c->bos = bos.v[0];
@@ -281,8 +281,8 @@ static void set_text_ids(json_t *o, const struct ckpt_hf_family *family, const s
     const int32_t bos = tok->bos < 0 && family == &ckpt_hf_gpt2 ? tok->eod : tok->bos;
 
     ckpt_add_id(&ends, tok->eod, INT32_MAX);
-    for (int64_t i = 0; i < tok->ends.n; i++)
-        ckpt_add_id(&ends, tok->ends.v[i], INT32_MAX);
+    for (int64_t i = 0; i < tok->eos_ids.n; i++)
+        ckpt_add_id(&ends, tok->eos_ids.v[i], INT32_MAX);
     if (bos >= 0)
         json_object_set_new(o, "bos_token_id", json_integer(bos));
     if (ends.n > 0)
@@ -296,7 +296,7 @@ static int write_config(const char *dir, const struct ckpt_hf_family *family, co
     static const char *const name[MEG_DTYPES] = {
         [MEG_DTYPE_F32] = "float32", [MEG_DTYPE_BF16] = "bfloat16", [MEG_DTYPE_F16] = "float16"
     };
-    json_t *config = family->config(s->model);
+    json_t *config = family->make_config(s->model);
     int r;
 
     if (s->tok)
@@ -315,11 +315,11 @@ static int write_extras(const char *dir, const struct ckpt_hf_family *family, co
     int r = 0;
 
     set_text_ids(generation, family, tok);
-    if (!tok->extra[GENERATION_CONFIG].s && json_object_size(generation) > 0)
+    if (!tok->extra_file[GENERATION_CONFIG].s && json_object_size(generation) > 0)
         r = write_sorted(dir, meg_ckpt_extra_files[GENERATION_CONFIG], generation, e);
     for (int i = 0; i < MEG_CKPT_EXTRA_FILES && r == 0; i++)
-        if (tok->extra[i].s)
-            r = ckpt_write_text(dir, meg_ckpt_extra_files[i], &tok->extra[i], e);
+        if (tok->extra_file[i].s)
+            r = ckpt_write_text(dir, meg_ckpt_extra_files[i], &tok->extra_file[i], e);
     json_decref(generation);
     return r;
 }
@@ -345,7 +345,7 @@ static int write_folder(const char *dir, const struct ckpt_hf_family *family, co
 static int choose_family(const struct ckpt_hf_family **out, const struct meg_gpt_conf *m, struct meg_err *e)
 {
     const struct ckpt_hf_family *f = meg_gpt_is_rotary(m) ? &ckpt_hf_llama : &ckpt_hf_gpt2;
-    const char *why = f->cannot(m);
+    const char *why = f->unsupported_reason(m);
 
     if (why)
         return meg_fail(e, MEG_EUSAGE, "Hugging Face's %s cannot express the model: %s", f->model_types[0], why);

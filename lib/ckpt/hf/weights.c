@@ -37,12 +37,12 @@ static int list_items(struct item **out, const struct ckpt_format *f, const stru
     for (int i = 0; i < p->n; i++) {
         const int before = n;
 
-        for (const struct ckpt_rename *re = f->rename; re->ours; re++) {
+        for (const struct ckpt_rename *re = f->rename; re->native; re++) {
             if (!ckpt_foreign_name(f, re, p->row[i].name, false, it.name))
                 continue;
             it.row = &p->row[i];
-            it.how = re->how;
-            it.cut = (struct ckpt_tp_shard){ .model = s->model, .n = 1, .vocab = s->model->vocab_size };
+            it.how = re->remap;
+            it.cut = (struct ckpt_tp_shard){ .model = s->model, .tp_size = 1, .vocab_rows = s->model->vocab_size };
             v = meg_realloc_array(v, (size_t)n + 1, sizeof *v);
             v[n++] = it;
         }
@@ -66,9 +66,9 @@ static int write_tensor(struct meg_file *f, const struct meg_st_tensor *t, const
         goto out;
     }
     for (int i = ckpt_row_maps(piece, &it->cut, it->row, it->how); i-- > 0;)
-        ckpt_to_foreign(theirs, (const float *)s->w.p + it->row->offset, &piece[i]);
+        ckpt_to_foreign(theirs, (const float *)s->weights.data + it->row->offset, &piece[i]);
     ckpt_from_f32(written, dtype, theirs, n);
-    r = meg_file_pwrite(f, written, (size_t)t->nbytes, t->begin, e);
+    r = meg_file_pwrite(f, written, (size_t)t->nbytes, t->file_offset, e);
 out:
     free(theirs);
     free(written);

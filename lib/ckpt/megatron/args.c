@@ -196,7 +196,7 @@ static const struct rule *find_rule(const char *name)
 /* Append a value as Python prints it, or what is known of it. */
 static void print(struct meg_str *out, const struct meg_py *v, int depth)
 {
-    switch (v->kind) {
+    switch (v->type) {
     case MEG_PY_NONE: meg_str_printf(out, "None"); break;
     case MEG_PY_BOOL: meg_str_printf(out, v->i ? "True" : "False"); break;
     case MEG_PY_INT: meg_str_printf(out, "%" PRId64, v->i); break;
@@ -236,8 +236,8 @@ static bool is_one_of(const struct meg_py *v, const char *neutral)
 
         found = n == text.n && !memcmp(w, text.s, n);
         x = strtod(w, &end);
-        if (end == w + n && (v->kind == MEG_PY_INT || v->kind == MEG_PY_FLOAT))
-            found = x == (v->kind == MEG_PY_INT ? (double)v->i : v->f);
+        if (end == w + n && (v->type == MEG_PY_INT || v->type == MEG_PY_FLOAT))
+            found = x == (v->type == MEG_PY_INT ? (double)v->i : v->f);
         w += n;
     }
     meg_str_free(&text);
@@ -246,9 +246,9 @@ static bool is_one_of(const struct meg_py *v, const char *neutral)
 
 static bool is_neutral(const struct meg_py *v, const char *neutral)
 {
-    if (v->kind == MEG_PY_NONE || is_one_of(v, neutral))
+    if (v->type == MEG_PY_NONE || is_one_of(v, neutral))
         return true;
-    if (v->kind != MEG_PY_TUPLE && v->kind != MEG_PY_LIST)
+    if (v->type != MEG_PY_TUPLE && v->type != MEG_PY_LIST)
         return false;
     for (size_t i = 0; i < v->nv; i++)
         if (!is_one_of(v->v[i], neutral))
@@ -259,14 +259,14 @@ static bool is_neutral(const struct meg_py *v, const char *neutral)
 /* A setting that is switched off, whatever it is about. */
 static bool is_off(const struct meg_py *v)
 {
-    switch (v->kind) {
+    switch (v->type) {
     case MEG_PY_NONE: return true;
     case MEG_PY_BOOL:
     case MEG_PY_INT: return v->i == 0;
     case MEG_PY_FLOAT: return v->f == 0;
     case MEG_PY_STR: return v->n == 0;
     case MEG_PY_OBJECT: return false;
-    default: return v->kind != MEG_PY_GLOBAL && v->kind != MEG_PY_BIGINT && v->nv == 0;
+    default: return v->type != MEG_PY_GLOBAL && v->type != MEG_PY_BIGINT && v->nv == 0;
     }
 }
 
@@ -274,11 +274,11 @@ static bool is_off(const struct meg_py *v)
 static bool is_plain_object(const struct meg_py *v)
 {
     static const char *const modules[] = { "torch", "pathlib", "datetime", "collections", "argparse" };
-    const struct meg_py *class = v->kind == MEG_PY_OBJECT ? v->fn : v;
+    const struct meg_py *class = v->type == MEG_PY_OBJECT ? v->fn : v;
 
-    if (v->kind == MEG_PY_STR)
+    if (v->type == MEG_PY_STR)
         return memchr(v->s, '/', v->n) != NULL;
-    return class->kind == MEG_PY_GLOBAL && IS_IN(class->s, class->n, modules);
+    return class->type == MEG_PY_GLOBAL && IS_IN(class->s, class->n, modules);
 }
 
 /* ---- the check ---- */
@@ -304,7 +304,7 @@ int ckpt_check_args(const struct meg_py *args, const char *from, struct meg_err 
     for (size_t i = 0; i + 1 < o->nv; i += 2) {
         char name[128];
 
-        if (o->v[i]->kind != MEG_PY_STR || wrong.n > 1000)
+        if (o->v[i]->type != MEG_PY_STR || wrong.n > 1000)
             continue;
         snprintf(name, sizeof name, "%.*s", o->v[i]->n < sizeof name ? (int)o->v[i]->n : (int)sizeof name - 1,
                  o->v[i]->s);

@@ -47,7 +47,7 @@ struct ranks {
 /* A value of args as an option's text; false: it is none. */
 static bool as_text(struct meg_str *out, const struct meg_py *v, bool is_opposite)
 {
-    switch (v->kind) {
+    switch (v->type) {
     case MEG_PY_BOOL: meg_str_printf(out, "%s", (v->i != 0) != is_opposite ? "yes" : "no"); break;
     case MEG_PY_INT: meg_str_printf(out, "%" PRId64, v->i); break;
     case MEG_PY_FLOAT: meg_str_printf(out, "%.17g", v->f); break;
@@ -64,7 +64,7 @@ static bool as_text(struct meg_str *out, const struct meg_py *v, bool is_opposit
 
 static bool is_true(const struct meg_py *v)
 {
-    return v && v->kind == MEG_PY_BOOL && v->i;
+    return v && v->type == MEG_PY_BOOL && v->i;
 }
 
 /* The options in args, a line each. */
@@ -82,7 +82,7 @@ static int collect_options(const struct ranks *k, struct meg_str *out, struct me
 
         if (name && !v && !strcmp(name, "norm_epsilon"))
             v = meg_py_attr(k->args, "layernorm_epsilon");
-        if (!v || v->kind == MEG_PY_NONE || (!strcmp(name, "num_query_groups") && !is_grouped))
+        if (!v || v->type == MEG_PY_NONE || (!strcmp(name, "num_query_groups") && !is_grouped))
             continue;
         meg_str_printf(out, "%s = ", row->name);
         if (!as_text(out, v, row->type == MEG_OPT_STORE_FALSE))
@@ -120,7 +120,7 @@ out:
 
 static int version_of(const struct meg_py *v)
 {
-    const double x = !v ? 0 : v->kind == MEG_PY_FLOAT ? v->f : v->kind == MEG_PY_INT ? (double)v->i : 0;
+    const double x = !v ? 0 : v->type == MEG_PY_FLOAT ? v->f : v->type == MEG_PY_INT ? (double)v->i : 0;
 
     return x >= 2 ? 2 : x >= 1 ? 1 : 0;
 }
@@ -144,16 +144,16 @@ static int read_settings(struct ranks *k, const struct meg_pt *pt, struct meg_er
     int r;
 
     k->args = meg_py_get(root, "args");
-    if (!k->args || k->args->kind != MEG_PY_OBJECT || !k->args->state)
+    if (!k->args || k->args->type != MEG_PY_OBJECT || !k->args->state)
         return meg_fail(e, MEG_EFORMAT, "%s: no Namespace called args in it: not a checkpoint of Megatron", k->first);
     if ((r = read_count(k, "tensor_model_parallel_size", "model_parallel_size", RANKS_MAX, &k->tp, e)) < 0 ||
         (r = read_count(k, "pipeline_model_parallel_size", NULL, STAGES_MAX, &k->pp, e)) < 0 ||
         (r = read_options(k, e)) < 0)
         return r;
     k->c->format = &formats[version_of(meg_py_get(root, "checkpoint_version"))];
-    if (!meg_py_int(meg_py_get(root, "iteration"), &k->c->saved_at))
-        meg_py_int(meg_py_get(root, "total_iters"), &k->c->saved_at);
-    meg_py_int(meg_py_attr(k->args, "consumed_train_samples"), &k->c->consumed);
+    if (!meg_py_int(meg_py_get(root, "iteration"), &k->c->source_iteration))
+        meg_py_int(meg_py_get(root, "total_iters"), &k->c->source_iteration);
+    meg_py_int(meg_py_attr(k->args, "consumed_train_samples"), &k->c->consumed_samples);
     if (meg_py_int(meg_py_attr(k->args, "seq_length"), &k->c->seq_length) &&
         (k->c->seq_length < 1 || k->c->seq_length > INT32_MAX))
         k->c->seq_length = MEG_UNSET;

@@ -45,7 +45,7 @@ static struct meg_py *node(struct vm *m, enum meg_py_type kind)
     }
     o = &k->block[k->nnodes / BLOCK][k->nnodes % BLOCK];
     k->nnodes++;
-    o->kind = kind;
+    o->type = kind;
     return o;
 }
 
@@ -199,7 +199,7 @@ static int stack_global(struct vm *m)
         return r;
     name = m->stack[--m->nstack];
     module = m->stack[--m->nstack];
-    if (name->kind != MEG_PY_STR || module->kind != MEG_PY_STR)
+    if (name->type != MEG_PY_STR || module->type != MEG_PY_STR)
         return broken(m, "the name of a class is no string");
     o = node(m, MEG_PY_GLOBAL);
     if (o) {
@@ -250,7 +250,7 @@ static int fill(struct vm *m, size_t n, bool is_pairs)
     if (is_pairs && n % 2)
         return broken(m, "a key without a value");
     o = m->stack[m->nstack - n - 1];
-    if (o->kind != MEG_PY_OBJECT && o->kind != MEG_PY_DICT && o->kind != MEG_PY_LIST && o->kind != MEG_PY_SET)
+    if (o->type != MEG_PY_OBJECT && o->type != MEG_PY_DICT && o->type != MEG_PY_LIST && o->type != MEG_PY_SET)
         return broken(m, "it fills what has no members");
     for (size_t i = m->nstack - n; i < m->nstack; i++)
         add(o, m->stack[i]);
@@ -490,17 +490,17 @@ static bool is_text(const char *s, size_t n, const char *want)
 
 bool meg_py_is_str(const struct meg_py *o, const char *want)
 {
-    return o && o->kind == MEG_PY_STR && is_text(o->s, o->n, want);
+    return o && o->type == MEG_PY_STR && is_text(o->s, o->n, want);
 }
 
 bool meg_py_is_global(const struct meg_py *o, const char *module, const char *name)
 {
-    return o && o->kind == MEG_PY_GLOBAL && is_text(o->s, o->n, module) && is_text(o->name, o->nname, name);
+    return o && o->type == MEG_PY_GLOBAL && is_text(o->s, o->n, module) && is_text(o->name, o->nname, name);
 }
 
 const struct meg_py *meg_py_get(const struct meg_py *o, const char *key)
 {
-    if (!o || (o->kind != MEG_PY_DICT && o->kind != MEG_PY_OBJECT))
+    if (!o || (o->type != MEG_PY_DICT && o->type != MEG_PY_OBJECT))
         return NULL;
     for (size_t i = o->nv / 2; i-- > 0;)
         if (meg_py_is_str(o->v[2 * i], key))
@@ -510,12 +510,12 @@ const struct meg_py *meg_py_get(const struct meg_py *o, const char *key)
 
 const struct meg_py *meg_py_attr(const struct meg_py *o, const char *name)
 {
-    return o && o->kind == MEG_PY_OBJECT ? meg_py_get(o->state, name) : NULL;
+    return o && o->type == MEG_PY_OBJECT ? meg_py_get(o->state, name) : NULL;
 }
 
 bool meg_py_int(const struct meg_py *o, int64_t *out)
 {
-    if (!o || o->kind != MEG_PY_INT)
+    if (!o || o->type != MEG_PY_INT)
         return false;
     *out = o->i;
     return true;

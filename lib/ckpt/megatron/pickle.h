@@ -31,7 +31,7 @@ enum meg_py_type {
 
 /* May be a member of itself: a walk over a tree has to bound its depth. */
 struct meg_py {
-    enum meg_py_type kind;
+    enum meg_py_type type;
     int64_t i;     /* of BOOL and INT */
     double f;      /* of FLOAT */
     const char *s; /* STR, BYTES; the module of a GLOBAL.  Lies in the pickle, not terminated */

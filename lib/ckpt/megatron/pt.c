@@ -100,8 +100,8 @@ void meg_pt_close(struct meg_pt *pt)
 
 static bool is_call(const struct meg_py *o, const char *name)
 {
-    return o && o->kind == MEG_PY_OBJECT && meg_py_is_global(o->fn, "torch._utils", name) && o->args &&
-           o->args->kind == MEG_PY_TUPLE;
+    return o && o->type == MEG_PY_OBJECT && meg_py_is_global(o->fn, "torch._utils", name) && o->args &&
+           o->args->type == MEG_PY_TUPLE;
 }
 
 /* The call that makes the numbers of a tensor or of a parameter; NULL: it is neither. */
@@ -132,10 +132,10 @@ static int bad(const struct view *v, const char *why)
 /* Non-negative numbers of a tuple, or of the torch.Size made of one; their count, or -1. */
 static int sizes(const struct meg_py *o, int64_t out[MEG_ST_MAXDIM])
 {
-    if (o && o->kind == MEG_PY_OBJECT && meg_py_is_global(o->fn, "torch", "Size") && o->args &&
-        o->args->kind == MEG_PY_TUPLE && o->args->nv == 1)
+    if (o && o->type == MEG_PY_OBJECT && meg_py_is_global(o->fn, "torch", "Size") && o->args &&
+        o->args->type == MEG_PY_TUPLE && o->args->nv == 1)
         o = o->args->v[0];
-    if (!o || o->kind != MEG_PY_TUPLE || o->nv > MEG_ST_MAXDIM)
+    if (!o || o->type != MEG_PY_TUPLE || o->nv > MEG_ST_MAXDIM)
         return -1;
     for (size_t i = 0; i < o->nv; i++)
         if (!meg_py_int(o->v[i], &out[i]) || out[i] < 0)
@@ -146,12 +146,12 @@ static int sizes(const struct meg_py *o, int64_t out[MEG_ST_MAXDIM])
 /* ("storage", class, key, device, elements) */
 static int find_storage(struct view *v, const struct meg_py *id)
 {
-    const struct meg_py *t = id && id->kind == MEG_PY_PERSID ? id->args : NULL;
+    const struct meg_py *t = id && id->type == MEG_PY_PERSID ? id->args : NULL;
     struct meg_str name = { 0 };
     int i = 0, r = 0;
 
-    if (!t || t->kind != MEG_PY_TUPLE || t->nv < 5 || !meg_py_is_str(t->v[0], "storage") ||
-        t->v[2]->kind != MEG_PY_STR || !meg_py_int(t->v[4], &v->nstored) || v->nstored < 0)
+    if (!t || t->type != MEG_PY_TUPLE || t->nv < 5 || !meg_py_is_str(t->v[0], "storage") ||
+        t->v[2]->type != MEG_PY_STR || !meg_py_int(t->v[4], &v->nstored) || v->nstored < 0)
         return bad(v, "its storage is not described as torch.save does");
     while (i < NSTORAGES && !meg_py_is_global(t->v[1], "torch", storages[i].torch))
         i++;
@@ -230,9 +230,9 @@ static int add_tensor(struct meg_st *st, const struct meg_pt *pt, const struct m
                         name, v.nstored, v.member->name);
     v.t.nbytes = meg_st_numel(&v.t) * v.nbytes;
     v.t.data = v.member->p + (v.t.nbytes ? v.first * v.nbytes : 0);
-    v.t.begin = (const unsigned char *)v.t.data - pt->map.p;
-    v.t.stored = v.member->crc ? v.member->p : NULL;
-    v.t.nstored = v.member->n;
+    v.t.file_offset = (const unsigned char *)v.t.data - pt->map.p;
+    v.t.container_data = v.member->crc ? v.member->p : NULL;
+    v.t.container_nbytes = v.member->n;
     v.t.crc = v.member->crc;
     if (v.t.nbytes && !is_contiguous(&v)) {
         v.t.view = keep_view(st, &v);
@@ -265,11 +265,11 @@ static int walk(struct walk *w, const struct meg_py *o)
     w->depth++;
     for (size_t i = 0; r == 0 && i + 1 < o->nv; i += 2) {
         const struct meg_py *key = o->v[i], *value = o->v[i + 1];
-        const bool is_dict = value->kind == MEG_PY_DICT || (value->kind == MEG_PY_OBJECT && value->nv);
+        const bool is_dict = value->type == MEG_PY_DICT || (value->type == MEG_PY_OBJECT && value->nv);
 
         if (w->visits++ == VISITS_MAX)
             r = meg_fail(w->e, MEG_EFORMAT, "%s: more than %d entries of dicts", w->pt->path, VISITS_MAX);
-        if (r < 0 || key->kind != MEG_PY_STR || memchr(key->s, 0, key->n))
+        if (r < 0 || key->type != MEG_PY_STR || memchr(key->s, 0, key->n))
             continue;
         meg_str_printf(&w->name, "%s", n ? "." : "");
         meg_str_add(&w->name, key->s, key->n);
@@ -328,7 +328,7 @@ int meg_pt_open_tensors(struct meg_st **out, const char *path, struct meg_err *e
     st->path = meg_strdup(path);
     if ((r = meg_pt_open(&pt, path, e)) < 0)
         goto out;
-    if (pt->pickle.root->kind != MEG_PY_DICT && pt->pickle.root->kind != MEG_PY_OBJECT) {
+    if (pt->pickle.root->type != MEG_PY_DICT && pt->pickle.root->type != MEG_PY_OBJECT) {
         r = meg_fail(e, MEG_EFORMAT, "%s: member %sdata.pkl: no dict of tensors", path, pt->folder);
         goto out;
     }

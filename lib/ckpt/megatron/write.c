@@ -122,7 +122,8 @@ static void add_item(struct item *v, int *n, const struct job *j, const struct m
     struct item *it = &v[(*n)++];
 
     it->row = row;
-    it->cut = (struct ckpt_tp_shard){ .model = j->s->model, .i = t, .n = j->to->tensor, .vocab = j->vocab };
+    it->cut =
+        (struct ckpt_tp_shard){ .model = j->s->model, .tp_rank = t, .tp_size = j->to->tensor, .vocab_rows = j->vocab };
     it->how = strstr(row->name, ".mlp.linear_fc1.") ? CKPT_GATE_UP : CKPT_SAME;
     it->ndim = ckpt_foreign_shape(it->dim, &it->cut, row, it->how);
     name_of(it->name, j, row->name, first_layer, is_tied_copy);
@@ -208,7 +209,7 @@ static void put_args(struct meg_pickle_writer *p, const struct job *j)
     meg_pickle_put_str(p, "params_dtype");
     meg_pickle_put_global(p, "torch", "float32");
     put_int(p, "iteration", j->to->iteration > 0 ? j->to->iteration : 0);
-    put_int(p, "consumed_train_samples", j->to->consumed > 0 ? j->to->consumed : 0);
+    put_int(p, "consumed_train_samples", j->to->consumed_samples > 0 ? j->to->consumed_samples : 0);
     put_int(p, "consumed_valid_samples", 0);
     meg_pickle_put_namespace_end(p);
 }
@@ -261,7 +262,7 @@ static int write_tensor_data(struct meg_zip_writer *z, const struct job *j, cons
 {
     const int64_t rows = it->dim[0], cols = it->ndim > 1 ? it->dim[1] : 1;
     const size_t nbytes = (size_t)(rows * cols) * sizeof(float);
-    const float *ours = (const float *)j->s->w.p + it->row->offset;
+    const float *ours = (const float *)j->s->weights.data + it->row->offset;
     struct ckpt_row_map piece[3];
     float *v = malloc(nbytes);
     char name[64];

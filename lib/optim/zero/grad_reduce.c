@@ -12,19 +12,19 @@
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
                       struct meg_nan_guard *watch, void *g, enum meg_dtype t, bool overlaps)
 {
-    *r = (struct meg_reducer){ mesh, params, watch, g, t, overlaps, .bucket = -1 };
-    r->left = meg_new((size_t)params->nlayer_groups * sizeof *r->left);
-    r->is_settled = meg_new((size_t)params->nlayer_groups * sizeof *r->is_settled);
-    r->waits = meg_new((size_t)params->nbuckets * sizeof *r->waits);
-    r->has_begun = meg_new((size_t)params->nbuckets * sizeof *r->has_begun);
+    *r = (struct meg_reducer){ mesh, params, watch, g, t, overlaps, .bucket_in_flight = -1 };
+    r->passes_left = meg_new((size_t)params->nlayer_groups * sizeof *r->passes_left);
+    r->is_tp_reduced = meg_new((size_t)params->nlayer_groups * sizeof *r->is_tp_reduced);
+    r->groups_pending = meg_new((size_t)params->nbuckets * sizeof *r->groups_pending);
+    r->is_started = meg_new((size_t)params->nbuckets * sizeof *r->is_started);
 }
 
 void meg_reducer_free(struct meg_reducer *r)
 {
-    free(r->left);
-    free(r->is_settled);
-    free(r->waits);
-    free(r->has_begun);
+    free(r->passes_left);
+    free(r->is_tp_reduced);
+    free(r->groups_pending);
+    free(r->is_started);
     memset(r, 0, sizeof *r);
 }
 
@@ -37,19 +37,19 @@ void meg_reducer_begin(struct meg_reducer *r, int64_t passes)
 {
     const struct meg_params *p = r->params;
 
-    memset(r->has_begun, 0, (size_t)p->nbuckets * sizeof *r->has_begun);
-    memset(r->waits, 0, (size_t)p->nbuckets * sizeof *r->waits);
+    memset(r->is_started, 0, (size_t)p->nbuckets * sizeof *r->is_started);
+    memset(r->groups_pending, 0, (size_t)p->nbuckets * sizeof *r->groups_pending);
     for (int i = 0; i < p->nlayer_groups; i++) {
-        r->left[i] = passes;
-        r->is_settled[i] = false;
+        r->passes_left[i] = passes;
+        r->is_tp_reduced[i] = false;
         for (int b = 0; b < p->nbuckets; b++)
-            r->waits[b] += meets(p->section[i], p->bucket[b]);
+            r->groups_pending[b] += meets(p->section[i], p->bucket[b]);
     }
 }
 
 static char *at(const struct meg_reducer *r, int64_t i)
 {
-    return meg_element(r->g, i, r->t);
+    return meg_element(r->g, i, r->dtype);
 }
 
 /* Return this rank's shard of a bucket. */
@@ -62,16 +62,16 @@ static void end_bucket(struct meg_reducer *r)
 {
     const struct meg_mesh *m = r->mesh;
 
-    if (r->bucket < 0)
+    if (r->bucket_in_flight < 0)
         return;
     meg_comm_wait(r->group, r->work);
     r->work = NULL;
     if (m->same->size > 1) {
-        const struct meg_elem_range s = shard_of(m->slices, r->params->bucket[r->bucket]);
+        const struct meg_elem_range s = shard_of(m->slices, r->params->bucket[r->bucket_in_flight]);
 
-        meg_all_reduce(m->same, at(r, s.begin), s.end - s.begin, r->t, MEG_REDUCE_SUM);
+        meg_all_reduce(m->same, at(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
     }
-    r->bucket = -1;
+    r->bucket_in_flight = -1;
 }
 
 static void begin_bucket(struct meg_reducer *r, int b)
@@ -80,15 +80,15 @@ static void begin_bucket(struct meg_reducer *r, int b)
     const struct meg_elem_range all = r->params->bucket[b], mine = shard_of(m->slices, all);
 
     end_bucket(r);
-    r->bucket = b;
-    r->has_begun[b] = true;
+    r->bucket_in_flight = b;
+    r->is_started[b] = true;
     if (m->copies->size > 1) {
         r->group = m->copies;
-        r->work = r->group->op->all_reduce(r->group, at(r, all.begin), all.end - all.begin, r->t, MEG_REDUCE_SUM);
+        r->work = r->group->op->all_reduce(r->group, at(r, all.begin), all.end - all.begin, r->dtype, MEG_REDUCE_SUM);
     } else {
         r->group = m->slices;
         r->work = r->group->op->reduce_scatter(r->group, at(r, mine.begin), at(r, all.begin), mine.end - mine.begin,
-                                               r->t, MEG_REDUCE_SUM);
+                                               r->dtype, MEG_REDUCE_SUM);
     }
 }
 
@@ -97,26 +97,26 @@ static void settle(struct meg_reducer *r, int section)
 {
     const struct meg_params *p = r->params;
 
-    meg_nan_guard_check(r->watch, section, at(r, p->section[section].begin), r->t);
+    meg_nan_guard_check(r->nan_guard, section, at(r, p->section[section].begin), r->dtype);
     for (int i = 0; r->mesh->layout.has_sp && i < p->n; i++)
         if (p->row[i].section == section && p->row[i].held && p->row[i].split < 0)
-            meg_all_reduce(r->mesh->tp, at(r, p->row[i].offset), p->row[i].held, r->t, MEG_REDUCE_SUM);
-    r->is_settled[section] = true;
+            meg_all_reduce(r->mesh->tp, at(r, p->row[i].offset), p->row[i].held, r->dtype, MEG_REDUCE_SUM);
+    r->is_tp_reduced[section] = true;
     for (int b = 0; b < p->nbuckets; b++)
-        if (meets(p->section[section], p->bucket[b]) && --r->waits[b] == 0 && r->overlaps)
+        if (meets(p->section[section], p->bucket[b]) && --r->groups_pending[b] == 0 && r->overlaps)
             begin_bucket(r, b);
 }
 
 void meg_reducer_grads_ready(struct meg_reducer *r, int section)
 {
-    if (--r->left[section] == 0 && r->overlaps)
+    if (--r->passes_left[section] == 0 && r->overlaps)
         settle(r, section);
     meg_reducer_poll(r);
 }
 
 void meg_reducer_poll(struct meg_reducer *r)
 {
-    if (r->bucket >= 0)
+    if (r->bucket_in_flight >= 0)
         meg_comm_test(r->group, &r->work);
 }
 
@@ -134,7 +134,7 @@ static void reduce_tied_embedding(struct meg_reducer *r)
         for (int b = 0; b < p->nbuckets && r->mesh->layout.zero.nshards; b++)
             if (p->bucket[b].begin == row->offset)
                 s = shard_of(r->mesh->slices, p->bucket[b]);
-        meg_all_reduce(r->mesh->ends, at(r, s.begin), s.end - s.begin, r->t, MEG_REDUCE_SUM);
+        meg_all_reduce(r->mesh->ends, at(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
     }
 }
 
@@ -143,10 +143,10 @@ void meg_reducer_end(struct meg_reducer *r)
     const struct meg_params *p = r->params;
 
     for (int i = p->nlayer_groups; i-- > 0;)
-        if (!r->is_settled[i])
+        if (!r->is_tp_reduced[i])
             settle(r, i);
     for (int b = 0; b < p->nbuckets; b++)
-        if (!r->has_begun[b])
+        if (!r->is_started[b])
             begin_bucket(r, b);
     end_bucket(r);
     if (r->mesh->ends->size > 1)
@@ -163,16 +163,16 @@ void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, 
 
 static void begin_gather(struct meg_gatherer *q, int b)
 {
-    const size_t size = meg_dtype_size(q->t);
+    const size_t size = meg_dtype_size(q->dtype);
     struct meg_elem_range all, mine;
 
-    q->bucket = b;
+    q->bucket_in_flight = b;
     if (b < 0)
         return;
     all = q->params->bucket[b];
-    mine = shard_of(q->slices, all);
-    q->work = q->slices->op->all_gather(q->slices, q->w + (size_t)all.begin * size, q->w + (size_t)mine.begin * size,
-                                        mine.end - mine.begin, q->t);
+    mine = shard_of(q->shard_group, all);
+    q->work = q->shard_group->op->all_gather(q->shard_group, q->w + (size_t)all.begin * size,
+                                             q->w + (size_t)mine.begin * size, mine.end - mine.begin, q->dtype);
 }
 
 void meg_gatherer_begin(struct meg_gatherer *q)
@@ -182,25 +182,25 @@ void meg_gatherer_begin(struct meg_gatherer *q)
 
 static void end_gather(struct meg_gatherer *q)
 {
-    meg_comm_wait(q->slices, q->work);
+    meg_comm_wait(q->shard_group, q->work);
     q->work = NULL;
-    begin_gather(q, q->bucket - 1);
+    begin_gather(q, q->bucket_in_flight - 1);
 }
 
 void meg_gatherer_wait(struct meg_gatherer *q, int section)
 {
-    while (q->bucket >= 0 && q->params->bucket[q->bucket].end > q->params->section[section].begin)
+    while (q->bucket_in_flight >= 0 && q->params->bucket[q->bucket_in_flight].end > q->params->section[section].begin)
         end_gather(q);
     meg_gatherer_poll(q);
 }
 
 void meg_gatherer_poll(struct meg_gatherer *q)
 {
-    meg_comm_test(q->slices, &q->work);
+    meg_comm_test(q->shard_group, &q->work);
 }
 
 void meg_gatherer_end(struct meg_gatherer *q)
 {
-    while (q->bucket >= 0)
+    while (q->bucket_in_flight >= 0)
         end_gather(q);
 }

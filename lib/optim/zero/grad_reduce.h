@@ -16,17 +16,17 @@ MEG_BEGIN_DECLS
 struct meg_reducer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
-    struct meg_nan_guard *watch;
+    struct meg_nan_guard *nan_guard;
     char *g; /* [params->flat] of type t */
-    enum meg_dtype t;
+    enum meg_dtype dtype;
     bool overlaps;          /* a bucket begins when its gradients are there, not when all are */
-    int64_t *left;          /* [nsections] backward passes that are still to write it */
-    bool *is_settled;       /* [nsections] its part of the first sum is done */
-    int *waits;             /* [nbuckets] sections in it that are not settled */
-    bool *has_begun;        /* [nbuckets] */
+    int64_t *passes_left;   /* [nsections] backward passes that are still to write it */
+    bool *is_tp_reduced;    /* [nsections] its part of the first sum is done */
+    int *groups_pending;    /* [nbuckets] sections in it that are not settled */
+    bool *is_started;       /* [nbuckets] */
     struct meg_comm *group; /* of what is under way */
     struct meg_work *work;
-    int bucket; /* that is under way, or -1 */
+    int bucket_in_flight; /* that is under way, or -1 */
 };
 
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
@@ -48,11 +48,11 @@ void meg_reducer_end(struct meg_reducer *r);
  */
 struct meg_gatherer {
     const struct meg_params *params;
-    struct meg_comm *slices;
+    struct meg_comm *shard_group;
     char *w; /* [params->flat] of type t */
-    enum meg_dtype t;
+    enum meg_dtype dtype;
     struct meg_work *work;
-    int bucket; /* that is under way; those behind it are there */
+    int bucket_in_flight; /* that is under way; those behind it are there */
 };
 
 void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *slices, void *w,

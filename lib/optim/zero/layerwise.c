@@ -19,13 +19,13 @@ static int64_t length(const struct meg_params *p, int section)
 
 static char *place(const struct meg_layer_reducer *q, int section)
 {
-    return meg_element(q->g, meg_params_unsharded_offset(q->params, section), q->t);
+    return meg_element(q->g, meg_params_unsharded_offset(q->params, section), q->dtype);
 }
 
 /* Slices of sections lie one behind the other, in the order of the flat buffer, as those have the same rank. */
 static char *sum_of(const struct meg_layer_reducer *q, int section)
 {
-    return meg_element(q->sum, q->params->section[section].begin / q->mesh->slices->size, q->t);
+    return meg_element(q->grad_shards, q->params->section[section].begin / q->mesh->slices->size, q->dtype);
 }
 
 /* sum [n] += x [n] */
@@ -38,8 +38,8 @@ static void add(const struct meg_layer_reducer *q, char *sum, const char *x, int
         struct meg_mat s, d;
 
         m = rows ? rows * COLUMNS : n - i;
-        s = meg_mat(meg_element(sum, i, q->t), q->t, rows ? rows : 1, rows ? COLUMNS : m);
-        d = meg_mat(meg_element(x, i, q->t), q->t, s.rows, s.cols);
+        s = meg_mat(meg_element(sum, i, q->dtype), q->dtype, rows ? rows : 1, rows ? COLUMNS : m);
+        d = meg_mat(meg_element(x, i, q->dtype), q->dtype, s.rows, s.cols);
         q->op->add_fwd(NULL, s, s, d, NULL, &none);
     }
 }
@@ -50,15 +50,15 @@ static void end_layer_reduce(struct meg_layer_reducer *q)
     char *g;
     int64_t n;
 
-    if (q->section < 0)
+    if (q->group_in_flight < 0)
         return;
     meg_comm_wait(c, q->work);
     q->work = NULL;
-    g = place(q, q->section);
-    n = length(q->params, q->section);
-    add(q, sum_of(q, q->section), meg_element(g, c->rank * (n / c->size), q->t), n / c->size);
-    q->op->zero(NULL, g, (size_t)n * meg_dtype_size(q->t));
-    q->section = -1;
+    g = place(q, q->group_in_flight);
+    n = length(q->params, q->group_in_flight);
+    add(q, sum_of(q, q->group_in_flight), meg_element(g, c->rank * (n / c->size), q->dtype), n / c->size);
+    q->op->zero(NULL, g, (size_t)n * meg_dtype_size(q->dtype));
+    q->group_in_flight = -1;
 }
 
 /* Sum over tensor-parallel ranks what each has of rows that all have, when they saw other positions. */
@@ -70,14 +70,16 @@ static void reduce_sp_grads(struct meg_layer_reducer *q, int section)
         const struct meg_param *row = &p->row[i];
 
         if (row->section == section && row->split < 0)
-            meg_all_reduce(q->mesh->tp, meg_element(place(q, section), row->offset - p->section[section].begin, q->t),
-                           row->held, q->t, MEG_REDUCE_SUM);
+            meg_all_reduce(q->mesh->tp,
+                           meg_element(place(q, section), row->offset - p->section[section].begin, q->dtype), row->held,
+                           q->dtype, MEG_REDUCE_SUM);
     }
 }
 
 void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int section)
 {
-    if (q->section >= 0 && meg_unsharded_buffer(q->params, q->section) == meg_unsharded_buffer(q->params, section))
+    if (q->group_in_flight >= 0 &&
+        meg_unsharded_buffer(q->params, q->group_in_flight) == meg_unsharded_buffer(q->params, section))
         end_layer_reduce(q);
 }
 
@@ -87,12 +89,12 @@ void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int section)
     const int64_t n = length(q->params, section) / c->size;
     char *g = place(q, section);
 
-    meg_nan_guard_check(q->watch, section, g, q->t);
+    meg_nan_guard_check(q->nan_guard, section, g, q->dtype);
     if (q->mesh->layout.has_sp)
         reduce_sp_grads(q, section);
     end_layer_reduce(q);
-    q->section = section;
-    q->work = c->op->reduce_scatter(c, meg_element(g, c->rank * n, q->t), g, n, q->t, MEG_REDUCE_SUM);
+    q->group_in_flight = section;
+    q->work = c->op->reduce_scatter(c, meg_element(g, c->rank * n, q->dtype), g, n, q->dtype, MEG_REDUCE_SUM);
     if (!q->overlaps)
         end_layer_reduce(q);
 }
@@ -105,7 +107,7 @@ void meg_layer_reducer_poll(struct meg_layer_reducer *q)
 void meg_layer_reducer_end(struct meg_layer_reducer *q)
 {
     end_layer_reduce(q);
-    meg_all_reduce(q->mesh->same, q->sum, q->params->flat / q->mesh->slices->size, q->t, MEG_REDUCE_SUM);
+    meg_all_reduce(q->mesh->same, q->grad_shards, q->params->flat / q->mesh->slices->size, q->dtype, MEG_REDUCE_SUM);
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */
@@ -113,14 +115,14 @@ void meg_layer_reducer_end(struct meg_layer_reducer *q)
 void meg_layer_gatherer_invalidate(struct meg_layer_gatherer *q)
 {
     for (int i = 0; i < MEG_UNSHARDED_BUFFERS; i++)
-        q->there[i] = -1;
+        q->gathered[i] = -1;
 }
 
 void meg_layer_gatherer_end(struct meg_layer_gatherer *q)
 {
     meg_comm_wait(q->mesh->slices, q->work);
     q->work = NULL;
-    q->is_under_way = false;
+    q->is_in_flight = false;
 }
 
 void meg_layer_gatherer_poll(struct meg_layer_gatherer *q)
@@ -135,20 +137,20 @@ static void gather(struct meg_layer_gatherer *q, int section)
     struct meg_comm *c = q->mesh->slices;
     const int turn = meg_unsharded_buffer(p, section);
 
-    if (q->there[turn] == section)
+    if (q->gathered[turn] == section)
         return;
     meg_layer_gatherer_end(q);
-    q->there[turn] = section;
-    q->is_under_way = true;
-    q->work = c->op->all_gather(c, meg_element(q->w, meg_params_unsharded_offset(p, section), q->t),
-                                meg_element(q->slice, p->section[section].begin / c->size, q->t),
-                                length(p, section) / c->size, q->t);
+    q->gathered[turn] = section;
+    q->is_in_flight = true;
+    q->work = c->op->all_gather(c, meg_element(q->w, meg_params_unsharded_offset(p, section), q->dtype),
+                                meg_element(q->param_shards, p->section[section].begin / c->size, q->dtype),
+                                length(p, section) / c->size, q->dtype);
 }
 
 void meg_layer_gatherer_unshard(struct meg_layer_gatherer *q, int section, int next)
 {
     gather(q, section);
-    if (q->is_under_way)
+    if (q->is_in_flight)
         meg_layer_gatherer_end(q);
     if (q->overlaps && next >= 0)
         gather(q, next);

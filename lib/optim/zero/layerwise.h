@@ -19,13 +19,13 @@ struct meg_layer_reducer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
     const struct meg_ops *op;
-    struct meg_nan_guard *watch;
+    struct meg_nan_guard *nan_guard;
     char *g; /* [meg_params_unsharded_numel] of type t; zero but for what a pass is writing */
-    enum meg_dtype t;
-    void *sum;     /* [slices of all buckets] of type t, what is added up */
-    bool overlaps; /* a section's go on while the pass does */
+    enum meg_dtype dtype;
+    void *grad_shards; /* [slices of all buckets] of type t, what is added up */
+    bool overlaps;     /* a section's go on while the pass does */
     struct meg_work *work;
-    int section; /* that is under way, or -1 */
+    int group_in_flight; /* that is under way, or -1 */
 };
 
 /* A backward pass comes to a section: its place is zero from now on. */
@@ -40,13 +40,13 @@ void meg_layer_reducer_end(struct meg_layer_reducer *q);
 struct meg_layer_gatherer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
-    char *w;           /* [meg_params_unsharded_numel] of type t */
-    const char *slice; /* [slices of all buckets] of type t */
-    enum meg_dtype t;
-    bool overlaps;                    /* the section that comes next is on its way meanwhile */
-    int there[MEG_UNSHARDED_BUFFERS]; /* the section in each place, or -1 */
+    char *w;                  /* [meg_params_unsharded_numel] of type t */
+    const char *param_shards; /* [slices of all buckets] of type t */
+    enum meg_dtype dtype;
+    bool overlaps;                       /* the section that comes next is on its way meanwhile */
+    int gathered[MEG_UNSHARDED_BUFFERS]; /* the section in each place, or -1 */
     struct meg_work *work;
-    bool is_under_way;
+    bool is_in_flight;
 };
 
 /* Slices have changed: nothing is there any more. */

@@ -8,7 +8,7 @@
 const struct meg_opt meg_zero_opts[] = {
     { "use-distributed-optimizer", 0, MEG_BOOL(C, use_distributed_optimizer), NULL, "no",
       "data- and context-parallel ranks share the optimizer's state (ZeRO stage 1)" },
-    { "num-distributed-optimizer-instances", 0, MEG_I64(C, instances), "N", "1",
+    { "num-distributed-optimizer-instances", 0, MEG_I64(C, num_instances), "N", "1",
       "groups of those ranks that have the whole state each" },
     { "overlap-grad-reduce", 0, MEG_BOOL(C, overlap_grad_reduce), NULL, "no",
       "add up the gradients of ranks while the last backward pass goes on" },
@@ -63,22 +63,22 @@ int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_ti
 
     if ((r = find_stage(&stage, c, e)) < 0 || (r = check_stage(l, c, stage, is_tied, params, e)) < 0)
         return r;
-    if (c->instances < 1 || l->dp % c->instances)
+    if (c->num_instances < 1 || l->dp % c->num_instances)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-distributed-optimizer-instances %" PRId64 ": must divide the %" PRId64
                         " data-parallel rank%s",
-                        c->instances, l->dp, l->dp > 1 ? "s" : "");
-    if (c->instances > 1 && stage == 0)
+                        c->num_instances, l->dp, l->dp > 1 ? "s" : "");
+    if (c->num_instances > 1 && stage == 0)
         return meg_fail(e, MEG_EUSAGE,
                         "--num-distributed-optimizer-instances %" PRId64 ": needs --use-distributed-optimizer",
-                        c->instances);
+                        c->num_instances);
     if (c->overlap_param_gather && !(stage && c->overlap_grad_reduce))
         return meg_fail(e, MEG_EUSAGE,
                         "--overlap-param-gather: needs --use-distributed-optimizer and --overlap-grad-reduce");
     if (c->bucket_size != MEG_UNSET && c->bucket_size < 1)
         return meg_fail(e, MEG_EUSAGE, "--ddp-bucket-size %" PRId64 ": must be at least 1", c->bucket_size);
     l->zero.bucket_numel = c->bucket_size == MEG_UNSET ? most : c->bucket_size;
-    l->zero.nshards = stage ? l->dp * l->cp / c->instances : 0;
+    l->zero.nshards = stage ? l->dp * l->cp / c->num_instances : 0;
     l->zero.stage = stage;
     return 0;
 }
@@ -96,14 +96,14 @@ int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout
 /* The parts of runs of equal settings that lie in a piece. */
 static void cut_ranges(struct meg_zero_bucket_shard *v, const struct meg_hparam_range *range, int n)
 {
-    v->range = meg_new(((size_t)n + 1) * sizeof *v->range);
+    v->hparam_range = meg_new(((size_t)n + 1) * sizeof *v->hparam_range);
     for (int i = 0; i < n; i++) {
         struct meg_hparam_range r = range[i];
 
         r.begin = r.begin > v->begin ? r.begin - v->begin : 0;
         r.end = (r.end < v->end ? r.end : v->end) - v->begin;
         if (r.begin < r.end)
-            v->range[v->nranges++] = r;
+            v->hparam_range[v->nhparam_ranges++] = r;
     }
 }
 
@@ -111,14 +111,14 @@ static void cut_ranges(struct meg_zero_bucket_shard *v, const struct meg_hparam_
 static void add_run(struct meg_zero_shard *s, const struct meg_params *p, int row, int k)
 {
     const struct meg_param *q = &p->row[row];
-    const struct meg_zero_bucket_shard *v = &s->piece[k];
+    const struct meg_zero_bucket_shard *v = &s->bucket_shard[k];
     struct meg_zero_param_range r = { k, row, q->offset > v->begin ? q->offset - v->begin : 0, 0 };
 
     r.end = (q->offset + q->held < v->end ? q->offset + q->held : v->end) - v->begin;
     if (r.begin >= r.end)
         return;
-    s->run = meg_realloc_array(s->run, (size_t)s->nruns + 1, sizeof *s->run);
-    s->run[s->nruns++] = r;
+    s->param_range = meg_realloc_array(s->param_range, (size_t)s->nparam_ranges + 1, sizeof *s->param_range);
+    s->param_range[s->nparam_ranges++] = r;
 }
 
 void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, const struct meg_layout *l, int rank)
@@ -127,17 +127,17 @@ void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, c
     const int nranges = meg_params_hparam_ranges(p, &range);
 
     *s = (struct meg_zero_shard){ .nbucket_shards = l->zero.nshards ? p->nbuckets : 1 };
-    s->piece = meg_new((size_t)s->nbucket_shards * sizeof *s->piece);
-    s->span = meg_new((size_t)s->nbucket_shards * sizeof *s->span);
+    s->bucket_shard = meg_new((size_t)s->nbucket_shards * sizeof *s->bucket_shard);
+    s->range = meg_new((size_t)s->nbucket_shards * sizeof *s->range);
     for (int k = 0; k < s->nbucket_shards; k++) {
         const struct meg_elem_range b = l->zero.nshards ? p->bucket[k] : (struct meg_elem_range){ 0, p->flat };
-        struct meg_zero_bucket_shard *v = &s->piece[k];
+        struct meg_zero_bucket_shard *v = &s->bucket_shard[k];
 
-        s->span[k] = l->zero.nshards ? meg_zero_shard_of(b, l->zero.nshards, rank) : b;
-        v->begin = s->span[k].begin;
-        v->end = s->span[k].end;
-        v->at = s->n;
-        s->n += v->end - v->begin;
+        s->range[k] = l->zero.nshards ? meg_zero_shard_of(b, l->zero.nshards, rank) : b;
+        v->begin = s->range[k].begin;
+        v->end = s->range[k].end;
+        v->shard_offset = s->numel;
+        s->numel += v->end - v->begin;
         cut_ranges(v, range, nranges);
         for (int i = p->n; i-- > 0;)
             add_run(s, p, i, k);
@@ -148,9 +148,9 @@ void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, c
 void meg_zero_shard_free(struct meg_zero_shard *s)
 {
     for (int k = 0; k < s->nbucket_shards; k++)
-        free(s->piece[k].range);
-    free(s->piece);
-    free(s->span);
-    free(s->run);
+        free(s->bucket_shard[k].hparam_range);
+    free(s->bucket_shard);
+    free(s->range);
+    free(s->param_range);
     memset(s, 0, sizeof *s);
 }

@@ -19,7 +19,7 @@ MEG_BEGIN_DECLS
 
 struct meg_zero_conf {
     bool use_distributed_optimizer;
-    int64_t instances;
+    int64_t num_instances;
     int64_t bucket_size; /* elements */
     bool overlap_grad_reduce, overlap_param_gather;
     int64_t zero_stage;   /* 1 optimizer state, 2 gradients, 3 parameters, too; MEG_UNSET: not said */
@@ -36,25 +36,25 @@ int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_ti
 
 /* A run of the flat buffer that this rank updates. */
 struct meg_zero_bucket_shard {
-    int64_t begin, end;             /* elements of the flat buffer */
-    int64_t at;                     /* where it begins in buffers of pieces, which hold one behind the other */
-    struct meg_hparam_range *range; /* nranges of them, counted from begin */
-    int nranges;
+    int64_t begin, end;                    /* elements of the flat buffer */
+    int64_t shard_offset;                  /* where it begins in buffers of pieces, which hold one behind the other */
+    struct meg_hparam_range *hparam_range; /* nranges of them, counted from begin */
+    int nhparam_ranges;
 };
 
 /* A run of a piece within one row of the parameter table. */
 struct meg_zero_param_range {
-    int piece, row;
+    int bucket_shard, row;
     int64_t begin, end; /* counted from the piece's begin */
 };
 
 struct meg_zero_shard {
-    struct meg_zero_bucket_shard *piece; /* all of the flat buffer, or this rank's slice of each bucket */
-    struct meg_elem_range *span;         /* [npieces] begin and end of each */
+    struct meg_zero_bucket_shard *bucket_shard; /* all of the flat buffer, or this rank's slice of each bucket */
+    struct meg_elem_range *range;               /* [npieces] begin and end of each */
     int nbucket_shards;
-    int64_t n;                        /* elements of all pieces */
-    struct meg_zero_param_range *run; /* every element of every row that is in a piece, in order */
-    int nruns;
+    int64_t numel;                            /* elements of all pieces */
+    struct meg_zero_param_range *param_range; /* every element of every row that is in a piece, in order */
+    int nparam_ranges;
 };
 
 /* Elements a rank updates, of bucket b and in all. */

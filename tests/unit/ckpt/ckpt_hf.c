@@ -18,7 +18,7 @@ static void put_config(const char *dir, const char *text)
 /* A folder as export writes it, with settings of its own. */
 static void export(struct box *b, const char *dir, const char *config)
 {
-    const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .w = { .p = b->w } };
+    const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .weights = { .data = b->w } };
     struct meg_err e;
 
     if (meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, &e) < 0)
@@ -46,7 +46,7 @@ static void qkv_rows_go_head_by_head(void **state)
     float theirs[3 * 12], ours[12 * 3], back[3 * 12];
     static const int want[12] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
     const struct meg_gpt_conf m = { .num_attention_heads = 2, .num_query_groups = 2, .kv_channels = 2 };
-    const struct ckpt_tp_shard cut = { .model = &m, .n = 1 };
+    const struct ckpt_tp_shard cut = { .model = &m, .tp_size = 1 };
     const struct meg_param weight = { .ndim = 2, .dim = { 12, 3 }, .split = -1 };
     const struct meg_param bias = { .ndim = 1, .dim = { 12 }, .split = -1 };
 
@@ -70,7 +70,7 @@ static void transposes(void **state)
 {
     static float theirs[37 * 5], ours[5 * 37], back[37 * 5];
     const struct meg_gpt_conf m = { 0 };
-    const struct ckpt_tp_shard cut = { .model = &m, .n = 1 };
+    const struct ckpt_tp_shard cut = { .model = &m, .tp_size = 1 };
     const struct meg_param row = { .ndim = 2, .dim = { 5, 37 }, .split = -1 };
 
     (void)state;

@@ -33,7 +33,7 @@ static void make_llama(struct box *b, int seed, void (*tune)(struct meg_gpt_conf
 
 static int export(const struct box *b, const char *dir, struct meg_err *e)
 {
-    const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .w = { .p = b->w } };
+    const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .weights = { .data = b->w } };
 
     return meg_ckpt_export_hf(&s, &(const struct meg_ckpt_hf_conf){ 0 }, e);
 }

@@ -7,12 +7,12 @@
 static int export(const struct box *b, const char *dir, int64_t t, int64_t p, int64_t multiple,
                   enum meg_ckpt_names names, struct meg_err *e)
 {
-    const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .w = { .p = b->w } };
+    const struct meg_ckpt_save_args s = { .dir = dir, .model = &b->m, .params = &b->p, .weights = { .data = b->w } };
     const struct meg_ckpt_megatron_conf to = { .tensor = t,
                                                .pipeline = p,
                                                .vocab_multiple = multiple,
                                                .iteration = 7,
-                                               .consumed = 91,
+                                               .consumed_samples = 91,
                                                .seq_length = 5,
                                                .names = names };
 
@@ -240,7 +240,7 @@ static void version_0_has_queries_first(void **state)
 {
     const struct meg_gpt_conf m = { .num_attention_heads = 4, .num_query_groups = 4, .kv_channels = 2 };
     const struct meg_param row = { .ndim = 1, .dim = { 24 }, .split = 0 };
-    const struct ckpt_tp_shard cut = { .model = &m, .i = 1, .n = 2 };
+    const struct ckpt_tp_shard cut = { .model = &m, .tp_rank = 1, .tp_size = 2 };
     static const float want[] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
     float theirs[12], ours[24] = { 0 }, back[12];
     struct ckpt_row_map piece[3];

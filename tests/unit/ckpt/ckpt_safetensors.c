@@ -25,7 +25,7 @@ static void writes_the_bytes_of_the_format(void **state)
         assert_int_equal(s.s[i], ' ');
     assert_int_equal(s.n, 8 + n + 16);
     assert_memory_equal(s.s + 8 + n, "abcdefghijklwxyz", 16);
-    assert_int_equal(t[2].begin, 8 + n + 12);
+    assert_int_equal(t[2].file_offset, 8 + n + 12);
     meg_str_free(&s);
 }
 

@@ -195,7 +195,7 @@ static void names_the_chunk_of_a_flipped_bit(void **state)
                                            .mesh = &meg_mesh_one,
                                            .model = &b.m,
                                            .params = &b.p,
-                                           .w = { .p = b.w } };
+                                           .weights = { .data = b.w } };
         meg_opt_dump(groups, &options);
         save.options = options.s;
         assert_int_equal(meg_ckpt_save(&save, &e), 0);
@@ -212,7 +212,7 @@ static void names_the_chunk_of_a_flipped_bit(void **state)
     assert_int_equal(meg_ckpt_verify(c, &e), MEG_EFORMAT);
     /* no optimizer state in it */
     {
-        const struct meg_ckpt_shard slot = { .name = "exp_avg", .p = b.w };
+        const struct meg_ckpt_shard slot = { .name = "exp_avg", .data = b.w };
         assert_int_equal(meg_ckpt_load(c, &b.p, &meg_mesh_one, &slot, 1, &e), MEG_EFORMAT);
         assert_says(e.msg, "16 missing: optimizer.state.exp_avg.embedding.word_embeddings.weight, "
                            "|optimizer.state.exp_avg.decoder.layers.0.mlp.linear_fc2.bias|--no-load-optim");
@@ -226,9 +226,9 @@ static int count_refusals(struct box *b, const struct meg_ckpt *c, int n, struct
 {
     struct meg_comm world = meg_comm_self;
     struct meg_mesh mesh = meg_mesh_one;
-    const struct meg_ckpt_shard slot[] = { { .p = b->w },
-                                           { .name = "exp_avg", .p = b->exp_avg },
-                                           { .name = "exp_avg_sq", .p = b->exp_avg_sq } };
+    const struct meg_ckpt_shard slot[] = { { .data = b->w },
+                                           { .name = "exp_avg", .data = b->exp_avg },
+                                           { .name = "exp_avg_sq", .data = b->exp_avg_sq } };
     int refusals = 0;
 
     mesh.world = &world;

@@ -102,16 +102,16 @@ static void write_files(char *image[FILES], int64_t nbytes[FILES], const struct 
         int nfiles;
 
         make_rank(&r, m, l, i);
-        const struct meg_ckpt_shard slot[] = { { .p = r.flat },
-                                               { .name = "exp_avg", .p = r.flat },
+        const struct meg_ckpt_shard slot[] = { { .data = r.flat },
+                                               { .name = "exp_avg", .data = r.flat },
                                                { .name = "exp_avg_sq",
-                                                 .p = r.packed,
-                                                 .span = r.span,
-                                                 .nspans = r.nspans,
-                                                 .copy = (int)r.mesh.at.cp,
-                                                 .copies = (int)l->cp } };
+                                                 .data = r.packed,
+                                                 .ranges = r.span,
+                                                 .nranges = r.nspans,
+                                                 .replica = (int)r.mesh.at.cp,
+                                                 .nreplicas = (int)l->cp } };
         const struct meg_ckpt_save_args s = {
-            .model = m, .mesh = &r.mesh, .params = &r.p, .w = slot[0], .slot = slot + 1, .nslots = 2
+            .model = m, .mesh = &r.mesh, .params = &r.p, .weights = slot[0], .optim = slot + 1, .noptim = 2
         };
         nfiles = ckpt_list_files(&f, &s);
         assert_int_equal(nfiles, FILES);
@@ -124,11 +124,11 @@ static void write_files(char *image[FILES], int64_t nbytes[FILES], const struct 
         }
         n = ckpt_list_extents(&x, f, nfiles, &s);
         for (int64_t k = 0; k < n; k++) {
-            assert_true(x[k].offset >= 0 && x[k].offset + (int64_t)x[k].n <= nbytes[x[k].file]);
-            memcpy(image[x[k].file] + x[k].offset, x[k].p, x[k].n);
-            for (size_t b = 0; b < x[k].n; b++)
+            assert_true(x[k].offset >= 0 && x[k].offset + (int64_t)x[k].nbytes <= nbytes[x[k].file]);
+            memcpy(image[x[k].file] + x[k].offset, x[k].data, x[k].nbytes);
+            for (size_t b = 0; b < x[k].nbytes; b++)
                 times[x[k].file][x[k].offset + (int64_t)b]++;
-            of_extents += (int64_t)x[k].n;
+            of_extents += (int64_t)x[k].nbytes;
         }
         of_slots = meg_ckpt_write_nbytes(&r.p, &r.mesh, slot, 3);
         assert_int_equal(of_extents, of_slots);
@@ -181,11 +181,12 @@ static void load_parts(const struct meg_ckpt *c, const struct meg_gpt_conf *m, i
             flat = meg_new((size_t)r.p.flat * sizeof *flat);
             packed = meg_new((size_t)r.p.flat * sizeof *packed);
             half = meg_new((size_t)r.p.flat * sizeof *half);
-            const struct meg_ckpt_shard slot[] = {
-                { .p = half, .dtype = MEG_DTYPE_BF16 },
-                { .name = MEG_CKPT_MAIN_PARAMS, .p = packed, .span = r.span, .nspans = r.nspans }, /* of the weights */
-                { .name = "exp_avg", .p = flat }
-            };
+            const struct meg_ckpt_shard slot[] = { { .data = half, .dtype = MEG_DTYPE_BF16 },
+                                                   { .name = MEG_CKPT_MAIN_PARAMS,
+                                                     .data = packed,
+                                                     .ranges = r.span,
+                                                     .nranges = r.nspans }, /* of the weights */
+                                                   { .name = "exp_avg", .data = flat } };
             assert_int_equal(meg_ckpt_load(c, &r.p, &r.mesh, slot, nslots, &e), 0);
             if (nslots == 3)
                 assert_memory_equal(flat, r.flat, (size_t)r.p.flat * sizeof *flat);
@@ -206,7 +207,7 @@ static void load_parts(const struct meg_ckpt *c, const struct meg_gpt_conf *m, i
 static void every_layout_reads_its_part(void **state)
 {
     const struct meg_ckpt_megatron_conf to = {
-        .tensor = 2, .pipeline = 1, .vocab_multiple = 8, .iteration = 3, .consumed = -1
+        .tensor = 2, .pipeline = 1, .vocab_multiple = 8, .iteration = 3, .consumed_samples = -1
     };
     const struct meg_layout one = layout(0);
     struct meg_ckpt *c;
@@ -218,7 +219,7 @@ static void every_layout_reads_its_part(void **state)
     make_rank(&whole, &b.m, &one, 0);
     b.p = whole.p;
     b.w = b.exp_avg = b.exp_avg_sq = whole.flat;
-    const struct meg_ckpt_save_args s = { .dir = "theirs", .model = &b.m, .params = &b.p, .w = { .p = b.w } };
+    const struct meg_ckpt_save_args s = { .dir = "theirs", .model = &b.m, .params = &b.p, .weights = { .data = b.w } };
 
     save_ok(&b, "parts", 3, 0, -1);
     c = open_ok("parts", MEG_UNSET);

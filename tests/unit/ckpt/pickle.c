@@ -39,7 +39,7 @@ static void show(struct meg_str *s, const struct meg_py *o);
 
 static void show_members(struct meg_str *s, const struct meg_py *o, const char *brackets)
 {
-    const char pair = o->kind == MEG_PY_DICT ? ':' : ',';
+    const char pair = o->type == MEG_PY_DICT ? ':' : ',';
 
     meg_str_printf(s, "%c", brackets[0]);
     for (size_t i = 0; i < o->nv; i++) {
@@ -69,7 +69,7 @@ static void show(struct meg_str *s, const struct meg_py *o)
         [MEG_PY_TUPLE] = "()", [MEG_PY_LIST] = "[]", [MEG_PY_SET] = "<>", [MEG_PY_DICT] = "{}"
     };
 
-    switch (o->kind) {
+    switch (o->type) {
     case MEG_PY_NONE: meg_str_printf(s, "None"); break;
     case MEG_PY_BOOL: meg_str_printf(s, "%s", o->i ? "True" : "False"); break;
     case MEG_PY_INT: meg_str_printf(s, "%" PRId64, o->i); break;
@@ -83,7 +83,7 @@ static void show(struct meg_str *s, const struct meg_py *o)
     case MEG_PY_GLOBAL: meg_str_printf(s, "%.*s.%.*s", (int)o->n, o->s, (int)o->nname, o->name); break;
     case MEG_PY_OBJECT: show_object(s, o); break;
     case MEG_PY_PERSID: meg_str_printf(s, "persid"); break;
-    default: show_members(s, o, brackets[o->kind]);
+    default: show_members(s, o, brackets[o->type]);
     }
 }
 
@@ -249,7 +249,7 @@ static void rewrite_in_protocol_4(const char *path)
 static void loads_a_checkpoint_of_protocol_4(void **state)
 {
     const struct meg_ckpt_megatron_conf to = {
-        .tensor = 1, .pipeline = 1, .vocab_multiple = 1, .iteration = 7, .consumed = 91
+        .tensor = 1, .pipeline = 1, .vocab_multiple = 1, .iteration = 7, .consumed_samples = 91
     };
     struct meg_ckpt *c;
     struct meg_err e;
@@ -258,7 +258,7 @@ static void loads_a_checkpoint_of_protocol_4(void **state)
     (void)state;
     make_box(&a, 1, 8, 1);
     make_box(&b, 1, 8, 2);
-    const struct meg_ckpt_save_args s = { .dir = "four", .model = &a.m, .params = &a.p, .w = { .p = a.w } };
+    const struct meg_ckpt_save_args s = { .dir = "four", .model = &a.m, .params = &a.p, .weights = { .data = a.w } };
 
     assert_int_equal(meg_ckpt_export_megatron(&s, &to, &e), 0);
     rewrite_in_protocol_4("four/iter_0000007/mp_rank_00/model_optim_rng.pt");

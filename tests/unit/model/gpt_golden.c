@@ -371,7 +371,7 @@ static void llama_five_steps(void **state)
     struct input in;
     struct meg_batch x = batch_of(&in);
     struct meg_optim *o = NULL;
-    const struct meg_zero_conf share = { .instances = 1 };
+    const struct meg_zero_conf share = { .num_instances = 1 };
     double den;
 
     (void)state;

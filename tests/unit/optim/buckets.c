@@ -111,20 +111,20 @@ static void slices_are_equal_on_every_rank(void **state)
             int64_t in_rows = 0;
 
             meg_zero_shard_make(&s, &p, &l, rank);
-            assert_int_equal(s.n, meg_zero_shard_numel(&p, &l));
+            assert_int_equal(s.numel, meg_zero_shard_numel(&p, &l));
             assert_int_equal(s.nbucket_shards, p.nbuckets);
             for (int k = 0, at = 0; k < s.nbucket_shards; k++) {
-                assert_int_equal(s.piece[k].at, at);
-                assert_int_equal(s.span[k].begin, p.bucket[k].begin + rank * (s.span[k].end - s.span[k].begin));
-                for (int64_t e = s.span[k].begin; e < s.span[k].end; e++)
+                assert_int_equal(s.bucket_shard[k].shard_offset, at);
+                assert_int_equal(s.range[k].begin, p.bucket[k].begin + rank * (s.range[k].end - s.range[k].begin));
+                for (int64_t e = s.range[k].begin; e < s.range[k].end; e++)
                     taken[e]++;
-                for (int j = 0; j < s.piece[k].nranges; j++)
-                    assert_true(s.piece[k].range[j].begin >= 0 &&
-                                s.piece[k].range[j].end <= s.span[k].end - s.span[k].begin);
-                at += (int)(s.span[k].end - s.span[k].begin);
+                for (int j = 0; j < s.bucket_shard[k].nhparam_ranges; j++)
+                    assert_true(s.bucket_shard[k].hparam_range[j].begin >= 0 &&
+                                s.bucket_shard[k].hparam_range[j].end <= s.range[k].end - s.range[k].begin);
+                at += (int)(s.range[k].end - s.range[k].begin);
             }
-            for (int j = 0; j < s.nruns; j++)
-                in_rows += s.run[j].end - s.run[j].begin;
+            for (int j = 0; j < s.nparam_ranges; j++)
+                in_rows += s.param_range[j].end - s.param_range[j].begin;
             all += in_rows;
             meg_zero_shard_free(&s);
         }
@@ -152,9 +152,10 @@ static void weight_decay_follows_the_rows(void **state)
 
         meg_zero_shard_make(&s, &p, &l, rank);
         for (int k = 0; k < s.nbucket_shards; k++)
-            for (int j = 0; j < s.piece[k].nranges; j++)
-                for (int64_t i = s.piece[k].range[j].begin; i < s.piece[k].range[j].end; i++)
-                    decay[s.piece[k].begin + i] = 1 + s.piece[k].range[j].wd_mult;
+            for (int j = 0; j < s.bucket_shard[k].nhparam_ranges; j++)
+                for (int64_t i = s.bucket_shard[k].hparam_range[j].begin; i < s.bucket_shard[k].hparam_range[j].end;
+                     i++)
+                    decay[s.bucket_shard[k].begin + i] = 1 + s.bucket_shard[k].hparam_range[j].wd_mult;
         meg_zero_shard_free(&s);
     }
     for (int i = 0; i < p.n; i++)

@@ -49,8 +49,8 @@ static void check_rows(const json_t *all)
 
             assert_int_equal(meg_scaler_update(&s, overflowed), overflowed);
             assert_true(s.scale == json_number_value(json_array_get(row, 1)));
-            assert_int_equal(s.good, json_integer_value(json_array_get(row, 2)));
-            assert_int_equal(s.left, json_integer_value(json_array_get(row, 3)));
+            assert_int_equal(s.growth_tracker, json_integer_value(json_array_get(row, 2)));
+            assert_int_equal(s.hysteresis_tracker, json_integer_value(json_array_get(row, 3)));
         }
     }
 }
@@ -84,19 +84,19 @@ static void constant_and_none(void **state)
 
     (void)state;
     assert_int_equal(meg_precision_make(&p, &s, &c, NULL), 0);
-    assert_true(s.kind == MEG_SCALER_NONE && s.scale == 1 && !meg_scaler_update(&s, true) && !meg_scaler_pack(&s));
+    assert_true(s.type == MEG_SCALER_NONE && s.scale == 1 && !meg_scaler_update(&s, true) && !meg_scaler_pack(&s));
     c.bf16 = true;
     assert_int_equal(meg_precision_make(&p, &s, &c, NULL), 0);
-    assert_true(s.kind == MEG_SCALER_NONE);
+    assert_true(s.type == MEG_SCALER_NONE);
     c.loss_scale = 1024;
     assert_int_equal(meg_precision_make(&p, &s, &c, NULL), 0);
-    assert_true(s.kind == MEG_SCALER_CONSTANT && s.scale == 1024 && !meg_scaler_update(&s, false) &&
+    assert_true(s.type == MEG_SCALER_CONSTANT && s.scale == 1024 && !meg_scaler_update(&s, false) &&
                 meg_scaler_update(&s, true) && s.scale == 1024 && !meg_scaler_pack(&s));
     c.bf16 = false;
     c.fp16 = true;
     c.loss_scale = 0;
     assert_int_equal(meg_precision_make(&p, &s, &c, NULL), 0);
-    assert_true(s.kind == MEG_SCALER_DYNAMIC && s.scale == 4294967296.0 && s.left == 2);
+    assert_true(s.type == MEG_SCALER_DYNAMIC && s.scale == 4294967296.0 && s.hysteresis_tracker == 2);
 }
 
 static void types(void **state)
@@ -167,7 +167,7 @@ static void goes_on_from_a_checkpoint(void **state)
 {
     struct meg_precision_conf c = defaults();
     struct meg_precision p;
-    struct meg_scaler s, again, constant = { .kind = MEG_SCALER_CONSTANT, .scale = 8 };
+    struct meg_scaler s, again, constant = { .type = MEG_SCALER_CONSTANT, .scale = 8 };
     json_t *kept;
 
     (void)state;
@@ -179,7 +179,8 @@ static void goes_on_from_a_checkpoint(void **state)
         meg_scaler_update(&s, i == 2 || i == 3);
     kept = meg_scaler_pack(&s);
     assert_int_equal(meg_scaler_unpack(&again, kept, "state.json", NULL), 0);
-    assert_true(again.scale == s.scale && again.good == s.good && again.left == s.left && s.scale != 4294967296.0);
+    assert_true(again.scale == s.scale && again.growth_tracker == s.growth_tracker &&
+                again.hysteresis_tracker == s.hysteresis_tracker && s.scale != 4294967296.0);
     assert_int_equal(meg_scaler_unpack(&again, NULL, "state.json", NULL), 0);
     assert_int_equal(meg_scaler_unpack(&constant, kept, "state.json", NULL), 0);
     assert_true(again.scale == s.scale && constant.scale == 8);
@@ -194,7 +195,7 @@ static void refuses_what_is_no_state(void **state)
         "{\"scale\": 2.0, \"growth_tracker\": -1, \"hysteresis_tracker\": 2}",
         "{\"scale\": \"2\", \"growth_tracker\": 1, \"hysteresis_tracker\": 2}",
     };
-    struct meg_scaler s = { .kind = MEG_SCALER_DYNAMIC, .scale = 16, .least = 1, .window = 3 };
+    struct meg_scaler s = { .type = MEG_SCALER_DYNAMIC, .scale = 16, .min_scale = 1, .window = 3 };
 
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -203,7 +204,7 @@ static void refuses_what_is_no_state(void **state)
 
         assert_int_equal(meg_scaler_unpack(&s, j, "iter_1/state.json", &e), MEG_EFORMAT);
         assert_non_null(strstr(e.msg, "iter_1/state.json"));
-        assert_true(s.scale == 16 && s.good == 0);
+        assert_true(s.scale == 16 && s.growth_tracker == 0);
         json_decref(j);
     }
 }

@@ -114,10 +114,10 @@ static struct meg_batch_schedule read_plan(const json_t *c)
 
     p.global = (int64_t)num(c, "global_batch_size");
     p.micro = (int64_t)num(c, "micro_batch_size");
-    p.ranks = (int64_t)num(c, "data_parallel_size");
+    p.dp_size = (int64_t)num(c, "data_parallel_size");
     p.start = cell(ramp, 0);
     p.increment = cell(ramp, 1);
-    p.samples = cell(ramp, 2);
+    p.rampup_samples = cell(ramp, 2);
     p.round_down = json_is_true(json_object_get(c, "decrease_batch_size_if_needed"));
     return p;
 }
@@ -139,9 +139,9 @@ static int check_rampup(const char *dir)
             struct meg_batch_size b = meg_batch_at(&p, cell(row, 1));
             assert_int_equal(consumed, cell(row, 1));
             assert_int_equal(b.global, cell(row, 2));
-            assert_int_equal(b.run, cell(row, 3));
+            assert_int_equal(b.effective, cell(row, 3));
             assert_int_equal(b.num_micro, cell(row, 4));
-            consumed += b.run;
+            consumed += b.effective;
             n++;
         }
         json_array_foreach(json_object_get(one, "probes"), j, row)
@@ -191,10 +191,10 @@ static int check_runs(const char *dir)
             json_array_foreach(json_object_get(c, "skipped_iterations"), k, skip) is_skipped |=
                 json_integer_value(skip) == cell(row, 0);
             assert_true(meg_lr_at(&s, s.max_lr, s.min_lr, steps) == json_number_value(json_array_get(row, 4)));
-            consumed += b.run;
-            steps += is_skipped ? 0 : b.run;
+            consumed += b.effective;
+            steps += is_skipped ? 0 : b.effective;
             assert_int_equal(consumed, cell(row, 1));
-            assert_int_equal(b.run, cell(row, 2));
+            assert_int_equal(b.effective, cell(row, 2));
             assert_true(meg_lr_at(&s, s.max_lr, s.min_lr, steps) == json_number_value(json_array_get(row, 5)));
             n++;
         }
@@ -348,7 +348,7 @@ static void iterations_of_samples(void **state)
     assert_int_equal(meg_batch_iterations(&p, 1016 + 63), 34);
     assert_int_equal(meg_batch_iterations(&p, 1016 + 64), 35);
     assert_int_equal(meg_batch_iterations(&p, 15), 0);
-    p.samples = 0;
+    p.rampup_samples = 0;
     assert_int_equal(meg_batch_iterations(&p, 1000), 15);
 }
 

@@ -41,7 +41,7 @@ struct fixture {
 
 static void begin(struct fixture *f, const char *optimizer, double clip)
 {
-    const struct meg_zero_conf share = { .instances = 1 };
+    const struct meg_zero_conf share = { .num_instances = 1 };
     const struct meg_ops *op = meg_cpu_ops();
 
     memset(f, 0, sizeof *f);
@@ -126,7 +126,7 @@ static void adamw(void **state)
     (void)state;
     begin(&f, "adam", 0);
     run(&f, 1);
-    assert_int_equal(f.optim->t, STEPS);
+    assert_int_equal(f.optim->step_count, STEPS);
     end(&f);
 }
 
@@ -194,7 +194,7 @@ static void *alloc_some(size_t nbytes)
 static void ends_where_memory_does(void **state)
 {
     struct meg_ops scarce = *meg_cpu_ops();
-    const struct meg_zero_conf share = { .instances = 1 };
+    const struct meg_zero_conf share = { .num_instances = 1 };
     struct meg_optim *o = NULL;
     struct fixture f;
     struct meg_err e;

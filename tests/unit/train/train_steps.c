@@ -137,7 +137,7 @@ static double logged(const char *key, int n, bool is_evaluation)
 
 static void load_weights(float *w, struct meg_params *p)
 {
-    struct meg_ckpt_shard slot = { .dtype = MEG_DTYPE_F32, .p = w };
+    struct meg_ckpt_shard slot = { .dtype = MEG_DTYPE_F32, .data = w };
     struct meg_ckpt *c;
     struct meg_err e;
 
