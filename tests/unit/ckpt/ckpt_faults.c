@@ -452,7 +452,7 @@ int main(int argc, char **argv)
         char *self = meg_strdup(argv[0]);
         struct meg_str so = { 0 };
 
-        meg_str_printf(&so, "%s/../fault.so", dirname(self));
+        meg_str_printf(&so, "%s/../../fault.so", dirname(self));
         setenv("MEG_FAULT_LIBRARY", so.s, 1);
         preload(so.s);
         setenv("OMP_NUM_THREADS", "1", 1); /* calls come in the same order each time */

@@ -331,6 +331,6 @@ int main(int argc, char **argv)
     meg_log_set_level(MEG_LOG_WARN);
     if (argc == 4)
         return writer_main(argv);
-    snprintf(so, sizeof so, "%.*s/../fault.so", n > 0 ? (int)(strrchr(self, '/') - self) : 0, self);
+    snprintf(so, sizeof so, "%.*s/../../fault.so", n > 0 ? (int)(strrchr(self, '/') - self) : 0, self);
     return cmocka_run_group_tests_name("commit", tests, NULL, NULL);
 }

@@ -234,7 +234,7 @@ static void whichever_call_fails_a_file_is_whole(void **state)
     (void)state;
     n = (int)readlink("/proc/self/exe", self, sizeof self - 1);
     assert_true(n > 0);
-    snprintf(so, sizeof so, "%.*s/../fault.so", (int)(strrchr(self, '/') - self), self);
+    snprintf(so, sizeof so, "%.*s/../../fault.so", (int)(strrchr(self, '/') - self), self);
     if (access(so, F_OK) < 0) {
         print_message("# no fault.so beside this test: run it by make check\n");
         skip();
