@@ -8,10 +8,10 @@
 #include "base/log.h"
 #include "eval/corpus.h"
 #include "eval/ppl.h"
-#include "infer/lines.h"
 #include "infer/model_load.h"
 #include "infer/prompt.h"
 #include "infer/reply.h"
+#include "io/line_reader.h"
 
 struct conf {
     const char *task, *input, *data_path;

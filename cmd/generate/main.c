@@ -5,10 +5,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "infer/lines.h"
 #include "infer/model_load.h"
 #include "infer/prompt.h"
 #include "infer/reply.h"
+#include "io/line_reader.h"
 
 enum { MAX_BATCH = 1024 };
 

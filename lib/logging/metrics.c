@@ -1,5 +1,6 @@
 #include "logging/metrics.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -7,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "io/line_reader.h"
 #include "logging/append_file.h"
 
 struct meg_metrics {
@@ -29,34 +31,31 @@ static int64_t iteration_of(const char *line)
 /* Find the offset of the first line that a run resumed at this iteration will write again. */
 static int find_resume_offset(const char *path, int64_t resumed, int64_t *end, struct meg_err *e)
 {
-    FILE *f = fopen(path, "re");
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t n;
-    int64_t offset = 0;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct meg_line_reader in;
+    char *line;
+    size_t n;
     bool is_kept = true;
-    int r = 0;
+    int r;
 
     *end = 0;
-    if (!f)
+    if (fd < 0)
         return errno == ENOENT ? 0 : meg_fail_errno(e, "%s", path);
-    for (int64_t number = 1; (n = getline(&line, &cap, f)) > 0 && line[n - 1] == '\n'; number++) {
+    meg_line_reader_init(&in, fd, path);
+    while ((r = meg_line_reader_next(&in, &line, &n, e)) > 0 && in.has_newline) {
         int64_t iteration = iteration_of(line);
         if (iteration < 0) {
             r = meg_fail(e, MEG_EFORMAT,
-                         "--log-json %s: line %" PRId64 " is not a line of metrics; choose another file", path, number);
+                         "--log-json %s: line %" PRId64 " is not a line of metrics; choose another file", path,
+                         in.line);
             break;
         }
         is_kept &= resumed > 0 && iteration <= resumed;
-        offset += n;
         if (is_kept)
-            *end = offset;
+            *end = in.offset;
     }
-    if (r == 0 && ferror(f))
-        r = meg_fail_errno(e, "%s", path);
-    free(line);
-    fclose(f);
-    return r;
+    meg_line_reader_close(&in);
+    return r < 0 ? r : 0;
 }
 
 static bool is_regular_or_new(const char *path)

@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "io/line_reader.h"
 #include "train/internal.h"
 
 /* The program, its libraries, a loader's samples: measured. */
@@ -27,15 +28,16 @@ int meg_plan_threads(const struct meg_hardware *hw)
 /* The number behind a word at the begin of a line, times unit; 0 when it is not there. */
 static double read_proc_value(const char *path, const char *word, double unit)
 {
-    FILE *f = fopen(path, "r");
-    char line[200];
+    struct meg_line_reader in;
+    char *line;
+    size_t n;
     double v = 0;
 
-    while (f && v == 0 && fgets(line, sizeof line, f))
-        if (!strncmp(line, word, strlen(word)))
-            v = strtod(line + strlen(word), NULL) * unit;
-    if (f)
-        fclose(f);
+    if (meg_line_reader_open(&in, path, NULL) == 0)
+        while (v == 0 && meg_line_reader_next(&in, &line, &n, NULL) > 0)
+            if (strncmp(line, word, strlen(word)) == 0)
+                v = strtod(line + strlen(word), NULL) * unit;
+    meg_line_reader_close(&in);
     return v;
 }
 

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "file/file.h"
-#include "logging/append_file.h"
+#include "io/line_reader.h"
 #include "logging/append_file.h"
 #include "train/internal.h"
 
@@ -54,14 +54,15 @@ static double flops_until(const struct trainer *t, const struct meg_train_state 
 /* When the first job of as many ranks started, and the operations that were done by then. */
 static void first_start(const struct trainer *t, time_t *start, double *flops)
 {
-    char *path = path_of(t), line[1024];
-    FILE *f = fopen(path, "re");
+    char *path = path_of(t), *line;
+    struct meg_line_reader in;
+    size_t n;
     double done = 0;
 
-    free(path);
     *start = 0;
     *flops = 0;
-    while (f && fgets(line, sizeof line, f)) {
+    meg_line_reader_open(&in, path, NULL);
+    while (in.fd >= 0 && meg_line_reader_next(&in, &line, &n, NULL) > 0) {
         const char *gpus = strstr(line, "# GPUs: "), *count = strstr(line, "Floating-point operations: ");
         struct tm when = { .tm_isdst = -1 };
 
@@ -74,8 +75,8 @@ static void first_start(const struct trainer *t, time_t *start, double *flops)
             *flops = done;
         }
     }
-    if (f)
-        fclose(f);
+    meg_line_reader_close(&in);
+    free(path);
 }
 
 int meg_train_progress_log_start(struct trainer *t, struct meg_err *e)

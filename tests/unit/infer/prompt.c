@@ -1,4 +1,4 @@
-/* infer/lines.h, infer/prompt.h and infer/reply.h: lines as they come, ids and options of them, text of ids. */
+/* infer/prompt.h and infer/reply.h: token ids and options of prompt lines, text of ids. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,98 +8,10 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "infer/lines.h"
 #include "infer/prompt.h"
 #include "infer/reply.h"
 #include "unicode/utf8.h"
 #include "tmp.h"
-
-/* A reader of what is written to *to. */
-static void open_pipe(struct meg_line_reader *in, int *to)
-{
-    int ends[2];
-
-    assert_int_equal(pipe(ends), 0);
-    *in = (struct meg_line_reader){ .name = "pipe", .fd = ends[0] };
-    *to = ends[1];
-}
-
-static void put(int to, const char *s)
-{
-    assert_int_equal(write(to, s, strlen(s)), (ssize_t)strlen(s));
-}
-
-static void expect(struct meg_line_reader *in, const char *want)
-{
-    struct meg_err e;
-    char *text;
-    size_t n;
-
-    assert_true(meg_line_reader_is_ready(in));
-    assert_int_equal(meg_line_reader_next(in, &text, &n, &e), 1);
-    assert_string_equal(text, want);
-    assert_int_equal(n, strlen(want));
-}
-
-static void a_line_is_ready_when_its_end_is_there(void **state)
-{
-    struct meg_line_reader in;
-    struct meg_err e;
-    char *text;
-    size_t n;
-    int to;
-
-    (void)state;
-    open_pipe(&in, &to);
-    assert_false(meg_line_reader_is_ready(&in));
-    put(to, "on");
-    assert_false(meg_line_reader_is_ready(&in));
-    put(to, "e\ntwo\r\n\nthr");
-    expect(&in, "one");
-    expect(&in, "two");
-    expect(&in, "");
-    assert_false(meg_line_reader_is_ready(&in));
-    put(to, "ee");
-    close(to);
-    expect(&in, "three");
-    assert_int_equal(in.line, 4);
-    assert_true(meg_line_reader_is_ready(&in));
-    assert_int_equal(meg_line_reader_next(&in, &text, &n, &e), 0);
-    assert_int_equal(meg_line_reader_next(&in, &text, &n, &e), 0);
-    meg_line_reader_close(&in);
-}
-
-static void lines_longer_than_the_buffer_are_whole(void **state)
-{
-    enum { LONG = 1000000 };
-    char name[TMP_NAME], *text;
-    struct meg_line_reader in;
-    struct meg_err e;
-    size_t n;
-    int fd = tmp_file(name, "lines");
-    FILE *f = fdopen(fd, "w");
-
-    (void)state;
-    assert_non_null(f);
-    for (int i = 0; i < 5; i++) {
-        for (int j = 0; j < LONG + i; j++)
-            putc('a' + i, f);
-        fputs("\nshort\n", f);
-    }
-    fclose(f);
-    assert_int_equal(meg_line_reader_open(&in, name, &e), MEG_OK);
-    for (int i = 0; i < 5; i++) {
-        assert_int_equal(meg_line_reader_next(&in, &text, &n, &e), 1);
-        assert_int_equal(n, LONG + i);
-        assert_true(text[0] == 'a' + i && text[n - 1] == 'a' + i && text[n] == 0);
-        expect(&in, "short");
-    }
-    assert_int_equal(meg_line_reader_next(&in, &text, &n, &e), 0);
-    meg_line_reader_close(&in);
-    unlink(name);
-    assert_int_equal(meg_line_reader_open(&in, name, &e), MEG_ENOENT);
-    assert_non_null(strstr(e.msg, name));
-}
 
 /* What a line gives under NullTokenizer of 0..99, 100 ending a document; the message where it is refused. */
 static int parse_as(struct meg_prompt_format rule, const char *text, bool has_tok, struct meg_ids *ids,
@@ -613,8 +525,6 @@ static void a_stop_string_is_found_in_what_is_held_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_line_is_ready_when_its_end_is_there),
-        cmocka_unit_test(lines_longer_than_the_buffer_are_whole),
         cmocka_unit_test(lines_become_ids),
         cmocka_unit_test(lines_are_refused_with_their_number),
         cmocka_unit_test(a_line_of_a_corpus_may_have_other_members),
