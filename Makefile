@@ -194,6 +194,7 @@ all: $(B)/libmeg.a $(CMDS)
 
 $(B)/lib/cpu/%.o: MODULE_FLAGS := $(CPU_FLAGS)
 $(B)/tests/unit/%.o: MODULE_FLAGS := -Itests/unit
+$(B)/tests/bench/peak.c.o: MODULE_FLAGS := -ffp-contract=fast
 $(B)/lib/comm/mpi%.o: MODULE_FLAGS = $(MPI_CFLAGS)
 $(B)/lib/comm/nccl%.o: MODULE_FLAGS = -isystem $(CUDA_HOME)/include
 $(HOT:%=$(B)/%.o): ISA_FLAGS := -DMEG_ISA=base

@@ -15,14 +15,26 @@ extern const struct meg_ops meg_cpu_table_v3;
 extern const struct meg_ops meg_cpu_table_v4;
 #endif
 
+/* Clang before 17 does not know the names of the x86-64 levels: ask for the features that set them apart. */
+#if defined __clang__ && __clang_major__ < 17
+#    define HAS_V3 (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+#    define HAS_V4                                                                                                     \
+        (HAS_V3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&                          \
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&                                   \
+         __builtin_cpu_supports("avx512vl"))
+#else
+#    define HAS_V3 __builtin_cpu_supports("x86-64-v3")
+#    define HAS_V4 __builtin_cpu_supports("x86-64-v4")
+#endif
+
 const struct meg_ops *meg_cpu_level(int level)
 {
     switch (level) {
 #ifdef MEG_HAVE_ISA_V4
-    case MEG_CPU_V4: return __builtin_cpu_supports("x86-64-v4") ? &meg_cpu_table_v4 : NULL;
+    case MEG_CPU_V4: return HAS_V4 ? &meg_cpu_table_v4 : NULL;
 #endif
 #ifdef MEG_HAVE_ISA_V3
-    case MEG_CPU_V3: return __builtin_cpu_supports("x86-64-v3") ? &meg_cpu_table_v3 : NULL;
+    case MEG_CPU_V3: return HAS_V3 ? &meg_cpu_table_v3 : NULL;
 #endif
     case MEG_CPU_BASE: return &meg_cpu_table_base;
     default: return NULL;

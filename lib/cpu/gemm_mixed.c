@@ -20,16 +20,15 @@ enum { LANES = 4 };
 #endif
 typedef float vec __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 
-/* The sum of all lanes, halves upon halves. */
+/* Sum all lanes, adding the upper half to the lower one until one lane is left. */
 static float sum_lanes(vec v)
 {
-    int32_t other __attribute__((vector_size(LANES * sizeof(int32_t)))) = { 0 };
-    for (int half = LANES / 2; half; half /= 2) {
-        for (int l = 0; l < LANES; l++)
-            other[l] = l ^ half;
-        v += __builtin_shuffle(v, other);
-    }
-    return v[0];
+    float lane[LANES];
+    memcpy(lane, &v, sizeof lane);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int l = 0; l < half; l++)
+            lane[l] += lane[l + half];
+    return lane[0];
 }
 
 /*

@@ -36,12 +36,12 @@ enum { ROUNDS = 1 << 24, CHAINS = 12 }; /* independent sums: latency times units
     return 2.0 * CHAINS * (double)(n) / sizeof(float) * ROUNDS;
 
 #ifdef __x86_64__
-__attribute__((target("avx512f"), optimize("fp-contract=fast"))) static double v4(float *out)
+__attribute__((target("avx512f"))) static double v4(float *out)
 {
     CHAINS_OF(64)
 }
 
-__attribute__((target("avx2,fma"), optimize("fp-contract=fast"))) static double v3(float *out)
+__attribute__((target("avx2,fma"))) static double v3(float *out)
 {
     CHAINS_OF(32)
 }

@@ -4,13 +4,14 @@
 #include "ckpt/safetensors.h"
 #include "fuzz.h"
 
+static volatile uint8_t last; /* so that the byte is read */
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     struct meg_st *st = NULL;
     struct meg_err e;
     size_t sum = 0;
     uint64_t header;
-    volatile uint8_t last = 0;
 
     if (meg_st_open(&st, fuzz_file("f.safetensors", bytes, n), &e) < 0)
         return 0;

@@ -41,7 +41,7 @@ static struct meg_layout layout(const char *options, int64_t layers, int64_t sta
     };
     struct meg_layout_conf c = { 0 };
     const struct meg_optgroup groups[] = { { "parallelism", meg_layout_opts, &c }, { 0 } };
-    struct meg_layout l;
+    struct meg_layout l = { 0 };
     struct meg_err e;
 
     meg_opt_defaults(groups);
