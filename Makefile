@@ -1,22 +1,36 @@
-# make            build libmeg.a and the commands in bin/
-# make check      build and run the suite, and list what was skipped; TESTS='FILE...' runs a part.  SAN=1: under ASan and
-#                 UBSan; SAN=thread: the tests of threads that are our own under ThreadSanitizer.  STRICT=1: a test that
-#                 is skipped for want of MPI, MEG_SHARED or a program fails.  TEST_S= limits the seconds of a test.
-# make demo       a small GPT from text to samples in a few minutes; CORPUS=FILE|FOLDER trains on yours
-# make check-layouts  many layouts against one rank; FULL=1: all there are, which takes hours, PART=I/N: a part of them
-# make check-faults   kill and stop ranks, and go on from what was saved; KILLS= STOPS= LONG_STOPS= POINTS= SEED=;
-#                 kill commands at every call that writes, start two on one output: TRIALS= STRIDE=
-# make bench      measure beside peers; BENCHES='encode ranks step threads': some of it; BENCH_RUNS= and what else they know
-# make fuzz       feed damaged input to the readers for FUZZ_S seconds each (needs clang)
-# make lint       what cppcheck, mandoc and shellcheck have to say
-# make install    PREFIX=/usr/local, DESTDIR=
-# make check-peers    240 MB of text through other people's tokenizers and ours; MEG_PYTHON=a python with them
-# make check-chroot   check and demo in a bare Debian, as root
-# make deps       install the Debian packages that check and demo need
-# check and demo first install the Debian packages that are missing; DEPS=0 forbids it.
-# CUDA, NCCL, CUDNN, MPI = 0 | 1 | auto; MPI = openmpi | mpich chooses where Debian has both.  check installs Open MPI,
-# or MPICH with MPI=mpich, unless MPI=0.  NCCL needs nccl.h, not CUDA=1.
-# V=1 shows whole command lines.
+# meg: build, test and install.  `make help` prints these lines.
+#
+# make             build libmeg.a and the commands in bin/
+# make demo        train a small GPT from text to samples in a few minutes; CORPUS=FILE|FOLDER: on your text
+# make check       build and run the test suite, then list what was skipped; TESTS='FILE...': only these tests
+# make install     install commands, manual pages and shell completion; PREFIX=/usr/local, DESTDIR=
+# make deps        install the Debian packages that check and demo need; both do so themselves unless DEPS=0
+# make clean       remove build/, bin/ and demo/
+#
+# For changes to meg (CONTRIBUTING.md):
+# make ci          run all that a change must pass: check-format, lint, check-clang, check-san, check-mpich, check
+# make format      format the C files with clang-format; check-format: fail if a file is not formatted
+# make lint        run cppcheck, mandoc -Tlint and shellcheck
+# make check-clang build everything with clang, warnings are errors
+# make check-san   run the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
+# make check-mpich run the tests of several ranks with MPICH
+# make check-layouts  compare a covering array of parallel layouts with one rank; FULL=1: all of them (hours), PART=I/N
+# make check-faults   kill and stop ranks and commands at every write, then resume; KILLS= STOPS= LONG_STOPS= POINTS= SEED=
+#                  TRIALS= STRIDE=
+# make check-peers compare with other tokenizers on 240 MB of text; MEG_PYTHON=: a Python that has them
+# make check-chroot   run check and demo in a bare Debian (as root)
+# make fuzz        feed mutated input to the parsers, FUZZ_S=60 seconds each (clang)
+# make bench       measure beside peers; BENCHES='encode ranks step threads': only these; see tests/bench/*.sh
+# make compile_commands.json   write the compilation database for clangd and other tools
+#
+# Variables
+# CC= CFLAGS=      compiler and flags (-O2 -g); DEBUG=1: -O0 -g3 and checks of shapes, in build/debug
+# SAN=1            build and test under ASan and UBSan; SAN=thread: the tests of our own threads under TSan
+# MPI=             0, 1, auto, openmpi or mpich; check and demo install Open MPI (mpich: MPICH) unless MPI=0
+# CUDA= NCCL= CUDNN=   0, 1 or auto; NCCL needs nccl.h, not CUDA=1
+# STRICT=1         fail a test that is skipped for lack of MPI, MEG_SHARED or a program; TEST_S=: seconds per test
+# MEG_SHARED=      a folder with real tokenizers, corpora and weights, for the tests that need them
+# V=1              print whole command lines
 
 VERSION := 0.1.0
 MODULES := base file option unicode io sentence tokenizer data preprocess tensor cpu cuda comm parallel nn model optim \
@@ -28,10 +42,10 @@ NCCL   ?= auto
 CUDNN  ?= auto
 MPI    ?= auto
 DEPS   ?= 1
-CFLAGS ?= -O2 -g
+CFLAGS ?= $(if $(DEBUG),-O0 -g3,-O2 -g)
 NVCC   ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
 CUDA_ARCHS ?= 80 90a
-B      ?= build$(if $(SAN),/$(if $(filter thread,$(SAN)),tsan,san))
+B      ?= build$(if $(SAN),/$(if $(filter thread,$(SAN)),tsan,san),$(if $(DEBUG),/debug))
 # What was built depends on names relative to here.
 override B := $(subst $(CURDIR)/,,$(B))
 ifneq ($(word 2,$(B)),)
@@ -48,14 +62,19 @@ FORCE:
 
 DEPS_BUILD := gcc libc6-dev make pkg-config libdnnl-dev libjansson-dev libxxhash-dev libzstd-dev \
               zlib1g-dev liblzma-dev libutf8proc-dev libpcre2-dev
-DEPS_demo  := gnuplot-nox jq zstd
 DEPS_MPI   := $(if $(filter 0,$(MPI)),,$(if $(filter mpich,$(MPI)),libmpich-dev mpich,libopenmpi-dev openmpi-bin))
-DEPS_check := libcmocka-dev perl mandoc xz-utils gzip $(DEPS_demo) $(DEPS_MPI)
+DEPS_demo  := gnuplot-nox jq zstd $(DEPS_MPI)
+DEPS_check := libcmocka-dev perl mandoc xz-utils gzip $(DEPS_demo)
 DEPS_check-layouts := $(DEPS_check)
 DEPS_check-faults  := $(DEPS_check)
 DEPS_deps  := $(DEPS_check)
 DEPS_lint  := mandoc cppcheck shellcheck
 DEPS_fuzz  := clang
+DEPS_check-format := clang-format
+DEPS_check-clang  := $(DEPS_check) clang libomp-dev
+DEPS_check-san    := $(DEPS_check)
+DEPS_check-mpich  := $(filter-out libopenmpi-dev openmpi-bin,$(DEPS_check)) libmpich-dev mpich
+DEPS_ci    := $(sort g++ $(DEPS_lint) $(DEPS_check-format) $(DEPS_check-clang) $(DEPS_check-mpich) $(DEPS_check))
 DEPS_check-chroot := debootstrap
 GOALS := $(or $(MAKECMDGOALS),all)
 DEPS_DEBIAN := $(sort $(DEPS_BUILD) $(foreach g,$(GOALS),$(DEPS_$g)))
@@ -67,10 +86,10 @@ endif
 export DEBIAN_FRONTEND := noninteractive
 APT_GET := $(if $(filter-out 0,$(shell id -u)),sudo )apt-get
 APT_INSTALL := $(APT_GET) install -y --no-install-recommends $(MISSING)
-ONLY_SAY := $(filter 0,$(DEPS))$(findstring n,$(firstword -$(MAKEFLAGS)))$(if $(filter check demo deps,$(GOALS)),,1)
+ONLY_SAY := $(filter 0,$(DEPS))$(findstring n,$(firstword -$(MAKEFLAGS)))$(if $(filter check demo deps ci,$(GOALS)),,1)
 INSTALLS := $(if $(MISSING),$(if $(ONLY_SAY),,1))
 
-ifneq ($(filter-out clean,$(GOALS)),)
+ifneq ($(filter-out clean help format check-format,$(GOALS)),)
 ifneq ($(MISSING),)
 ifneq ($(ONLY_SAY),)
 $(warning missing packages: $(MISSING))
@@ -162,7 +181,7 @@ RANKS := $(if $(filter MPI,$(USED)),$(patsubst %.c,$(B)/%,$(wildcard tests/ranks
 # Stands in for NCCL and the CUDA runtime where there is no GPU, and what runs over it.
 DOUBLE := $(if $(filter NCCL,$(USED)),$(B)/tests/nccl/libnccl.so.2 $(B)/tests/nccl/comm)
 
-MEG_CPPFLAGS := -Ilib -DMEG_VERSION='"$(VERSION)"' $(ISAS:v%=-DMEG_HAVE_ISA_V%) $(USED:%=-DMEG_HAVE_%) \
+MEG_CPPFLAGS := -Ilib -DMEG_VERSION='"$(VERSION)"' $(if $(DEBUG),-DMEG_DEBUG) $(ISAS:v%=-DMEG_HAVE_ISA_V%) $(USED:%=-DMEG_HAVE_%) \
                 $(if $(filter CUDA,$(USED)),-I$(CUDA_HOME)/include) $(call PKG_CONFIG,--cflags $(PKGS))
 MEG_CFLAGS := -std=gnu11 -fopenmp -ffp-contract=off -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
               '-ffile-prefix-map=$(CURDIR)=.'
@@ -242,6 +261,10 @@ $(B)/tests/nccl/comm: $(B)/tests/ranks/comm.c.o $(B)/libmeg.a | $(B)/tests/nccl/
 
 # ---- what is run --------------------------------------------------------------------------------
 
+build-tests: $(UNITS) $(RANKS) $(DOUBLE) $(B)/tests/fault.so
+
+# The tests that start ranks by mpirun.
+RANK_TESTS := $(filter-out tests/deps.t tests/recipes.t,$(shell grep -lE 'mpirun|MPIRUN|ranks\.sh' tests/*.t))
 # ThreadSanitizer does not see into OpenMP's library, and takes every one of its barriers for a race.
 THREADED := $(B)/tests/unit/data/gpt_data tests/cmd/preprocess.t tests/cmd/preprocess-golden.t
 TESTS ?= $(if $(filter thread,$(SAN)),$(THREADED),$(UNITS) $(wildcard tests/*.t tests/cmd/*.t))
@@ -251,7 +274,7 @@ check: export ASAN_OPTIONS = allocator_may_return_null=1
 check: export LSAN_OPTIONS = use_tls=0:print_suppressions=0:suppressions="$(CURDIR)/tests/lsan.supp"
 check: export STRICT ?=
 check: export TEST_S ?= 1800
-check: all $(UNITS) $(RANKS) $(DOUBLE) $(B)/tests/fault.so
+check: all build-tests
 	@CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" \
 	    tests/prove.sh $(TESTS)
 
@@ -259,6 +282,39 @@ demo: all
 	@mkdir -p demo
 	+@PATH="$(abspath $(BIN)):$$PATH" $(MAKE) --no-print-directory -C demo -f ../recipes/demo/Makefile \
 	    $(if $(CORPUS),CORPUS='$(foreach f,$(CORPUS),$(if $(filter /%,$f),$f,../$f))')
+
+# ---- what a change must pass --------------------------------------------------------------------
+
+ci:
+	+$(MAKE) check-format
+	+$(MAKE) lint
+	+$(MAKE) check-clang
+	+$(MAKE) check-san
+	+$(MAKE) check-mpich
+	+$(MAKE) check
+
+C_FILES = $(wildcard $(foreach d,lib/* lib/*/* cmd/* tests/* tests/unit/*,$d/*.c $d/*.h))
+format:
+	clang-format -i $(C_FILES)
+check-format:
+	clang-format --dry-run -Werror $(C_FILES)
+
+SH_FILES := .ci/run $(wildcard tests/*.sh tests/*.t tests/cmd/*.t tests/bench/run tests/bench/texts tests/bench/*.sh)
+# cppcheck does not see that an out-parameter is set, that a create keeps no pointer, or that a sum of exp is above 0.
+NOT_SO := uninitvar ctuuninitvar returnDanglingLifetime invalidFunctionArg:lib/cpu/xent.c
+lint:
+	mandoc -Tlint -Wwarning $(wildcard man/*)
+	cppcheck -q --std=c11 --enable=warning,performance,portability --inline-suppr $(NOT_SO:%=--suppress=%) --error-exitcode=1 \
+	    -Ilib -DMEG_VERSION='""' -DMEG_ISA=base lib cmd
+	shellcheck -s sh -S warning -e SC1091,SC2010,SC2034,SC2154 $(SH_FILES)
+
+# Each in a build folder of its own.
+check-clang:
+	+$(MAKE) B=build/clang CC=clang CFLAGS='-O1 -g -Werror' DEPS=0 all build-tests
+check-san:
+	+$(MAKE) SAN=1 DEPS=0 TESTS='$(UNITS:$(B)/%=build/san/%)' check
+check-mpich:
+	+$(MAKE) B=build/mpich MPI=mpich DEPS=0 TESTS='$(RANK_TESTS)' check
 
 bench: all $(BENCH)
 	PATH="$(abspath $(BIN)):$$PATH" B="$(abspath $(B))" tests/bench/run $(BENCHES)
@@ -309,15 +365,6 @@ fuzz: $(FUZZERS)
 	        $$f.corpus $$(ls -d tests/fuzz/$${f##*/}.seeds 2>/dev/null) || exit 1; \
 	done
 
-SH_FILES := .ci/run $(wildcard tests/*.sh tests/*.t tests/cmd/*.t tests/bench/run tests/bench/texts tests/bench/*.sh)
-# cppcheck does not see that an out-parameter is set, that a create keeps no pointer, or that a sum of exp is above 0.
-NOT_SO := uninitvar ctuuninitvar returnDanglingLifetime invalidFunctionArg:lib/cpu/xent.c
-lint:
-	mandoc -Tlint -Wwarning $(wildcard man/*)
-	cppcheck -q --std=c11 --enable=warning,performance,portability --inline-suppr $(NOT_SO:%=--suppress=%) --error-exitcode=1 \
-	    -Ilib -DMEG_VERSION='""' -DMEG_ISA=base lib cmd
-	shellcheck -s sh -S warning -e SC1091,SC2010,SC2034,SC2154 $(SH_FILES)
-
 D := $(DESTDIR)$(PREFIX)
 install: all
 	install -d "$D/bin" "$D/share/man/man1" "$D/share/man/man5" "$D/share/man/man7" "$D/share/bash-completion/completions"
@@ -325,7 +372,21 @@ install: all
 	for n in 1 5 7; do install -m 644 man/*.$$n "$D/share/man/man$$n" || exit 1; done
 	for c in $(CMDS); do $$c --completion bash >"$D/share/bash-completion/completions/$${c##*/}" || exit 1; done
 
+# One command for each C file, without the variants for instruction sets.
+DB_FILES := $(filter %.c,$(SRCS)) $(MAINS) $(UNITS:$(B)/%=%.c)
+DB_FLAGS  = -Itests/unit -DMEG_ISA=base $(if $(filter MPI,$(USED)),$(MPI_CFLAGS))
+comma    := ,
+db_entry  = {"directory": "$(CURDIR)", "file": "$1", "command": "$(subst ",\",$(COMPILE) $(DB_FLAGS)) -c $1"}
+compile_commands.json: FORCE
+	$(file >$@,[)
+	$(foreach f,$(DB_FILES),$(file >>$@,$(call db_entry,$f)$(if $(filter-out $(lastword $(DB_FILES)),$f),$(comma))))
+	$(file >>$@,])
+	@echo '  $@'
+
+help:
+	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
+
 clean:
 	rm -rf build bin demo
 
-.PHONY: all check check-peers check-layouts check-faults check-chroot demo deps bench fuzz lint install clean FORCE
+.PHONY: all help ci format check-format check-clang check-san check-mpich build-tests check check-peers check-layouts check-faults check-chroot demo deps bench fuzz lint install clean FORCE
