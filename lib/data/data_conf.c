@@ -71,7 +71,7 @@ int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_megatron
                         "--renormalize-blend-weights: --megatron-release %s has no such option; 0.10 is the last "
                         "that has",
                         release->name);
-    if (!isnan(surplus) && !release->is_surplus_apart)
+    if (!isnan(surplus) && !release->blend_sizes_with_surplus)
         return meg_fail(e, MEG_EUSAGE,
                         "--mid-level-dataset-surplus: --megatron-release %s has no such option; 0.11 is the first "
                         "that takes it",

@@ -64,7 +64,7 @@ static void plan_sizes(const struct meg_data_splits *d, const struct meg_split_m
 {
     for (int i = 0; i < n; i++)
         wanted[i] = g->is_blend ? MEG_ONE_EPOCH : g->wanted;
-    if (g->is_blend && g->is_weighted && d->release->is_surplus_apart && !d->is_deepspeed) {
+    if (g->is_blend && g->is_weighted && d->release->blend_sizes_with_surplus && !d->is_deepspeed) {
         meg_blend_sizes_with_surplus(drawn, wanted, w, n, g->wanted, d->surplus);
         return;
     }

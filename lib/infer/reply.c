@@ -176,8 +176,8 @@ static int add_held(struct meg_str *out, const struct meg_detok *detok, struct m
     struct meg_detok copy = *detok;
     int err;
 
-    copy.held = (struct meg_str){ 0 };
-    meg_str_add(&copy.held, detok->held.s, detok->held.n);
+    copy.pending = (struct meg_str){ 0 };
+    meg_str_add(&copy.pending, detok->pending.s, detok->pending.n);
     err = meg_detok_add(&copy, NULL, 0, true, out, e);
     meg_detok_free(&copy);
     return err;

@@ -13,12 +13,12 @@
 
 #define CLASS "megatron.core.tokenizers.text.models.default_tokenizer.DefaultTokenizerText"
 
-enum value { TEXT, VOCAB_FILE, MERGE_FILE, VOCAB_SIZE, PATTERN, NUM_SPECIAL, SPECIALS };
+enum kwarg_source { TEXT, VOCAB_FILE, MERGE_FILE, VOCAB_SIZE, PATTERN, NUM_SPECIAL, SPECIALS };
 
 /* An argument, in Python's spelling; those of PATTERN and VOCAB_SIZE are left out where not given. */
-struct keyword {
+struct kwarg {
     const char *name;
-    enum value from;
+    enum kwarg_source source;
     const char *text; /* of TEXT */
 };
 
@@ -34,8 +34,8 @@ struct keyword {
     { "num_special_tokens", NUM_SPECIAL, NULL }, { "special_tokens", SPECIALS, NULL }
 /* clang-format on */
 
-enum { MOST_KEYWORDS = 8 };
-static const struct keyword keywords[][MEG_NUM_TOK_LIBS][MOST_KEYWORDS] = {
+enum { MAX_KWARGS = 8 };
+static const struct kwarg kwargs[][MEG_NUM_TOK_LIBS][MAX_KWARGS] = {
     [MEG_TOK_KWARGS_0_15] = { [MEG_TOK_LIB_MEGATRON] = { FILES },
                               [MEG_TOK_LIB_HF] = { FILES },
                               [MEG_TOK_LIB_TIKTOKEN] = { RANKS },
@@ -92,9 +92,9 @@ static void add_int(struct meg_str *out, int64_t v)
 }
 
 /* Append the value of an argument as str() gives it; nothing for one that is left out. */
-static void add_value(struct meg_str *out, const struct keyword *k, const struct meg_tok_conf *c)
+static void add_value(struct meg_str *out, const struct kwarg *k, const struct meg_tok_conf *c)
 {
-    switch (k->from) {
+    switch (k->source) {
     case TEXT: meg_str_printf(out, "%s", k->text); break;
     case VOCAB_FILE: meg_str_printf(out, "%s", c->vocab_file ? c->vocab_file : "None"); break;
     case MERGE_FILE: meg_str_printf(out, "%s", c->merge_file ? c->merge_file : "None"); break;
@@ -126,7 +126,7 @@ void meg_tok_describe_kwargs(struct meg_tokenizer *t, const struct meg_tok_conf 
         meg_utf8_add_json_ascii(d, path);
     else
         meg_str_printf(d, "null");
-    for (const struct keyword *k = keywords[release->keywords][t->class->library]; k->name; k++) {
+    for (const struct kwarg *k = kwargs[release->kwargs][t->class->library]; k->name; k++) {
         value.n = 0;
         add_value(&value, k, c);
         if (value.n == 0)

@@ -21,7 +21,7 @@ struct meg_tok_class {
     /* Makes what open returns; the rest of base is filled by it. */
     int (*open)(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e);
     void (*close)(struct meg_tokenizer *t);
-    struct meg_tokenizer *(*share)(const struct meg_tokenizer *t);
+    struct meg_tokenizer *(*clone)(const struct meg_tokenizer *t);
     /* text is well-formed and n < INT32_MAX; out is put back by the caller on failure */
     int (*encode)(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                   const struct meg_id_sink *sink, struct meg_err *e);
@@ -37,7 +37,7 @@ struct meg_tok_class {
 struct meg_tokenizer {
     const struct meg_tok_class *class;
     int64_t vocab_size;
-    struct meg_tok_special_ids roles;
+    struct meg_tok_special_ids special_ids;
     struct meg_str description; /* Megatron's, indent 0 */
 };
 

@@ -22,19 +22,19 @@ enum meg_tok_kwargs {
 struct meg_megatron_release {
     const char *name;
     /* tokenizers */
-    bool has_bert;            /* the BERT types add [BOS], [EOS] and extra ids to vocab.txt */
-    bool has_llama2_bos;      /* Llama2Tokenizer begins each text with <s> */
-    bool has_spm_specials;    /* SentencePieceTokenizer adds special tokens and finds them in text */
-    bool has_hf_template;     /* HuggingFaceTokenizer puts the post-processor's tokens around a text */
-    bool finds_specials;      /* GPT2BPETokenizer and TikTokenizer find special tokens in text */
-    bool has_seven_specials;  /* TikTokenizer needs <mask> <pad> <cls> <sep> behind <unk> <s> </s> */
-    bool is_null_end_counted; /* NullTokenizer of size n: n ids, the last one ends a document; else n + 1 */
-    bool has_pad;             /* every type has the padding id of its files; else SentencePiece's two and BERT */
-    bool is_pad_apart;        /* an id that also ends a document or a text is not padding */
-    enum meg_tok_kwargs keywords;
+    bool has_bert;                   /* the BERT types add [BOS], [EOS] and extra ids to vocab.txt */
+    bool has_llama2_bos;             /* Llama2Tokenizer begins each text with <s> */
+    bool has_spm_special_tokens;     /* SentencePieceTokenizer adds special tokens and finds them in text */
+    bool has_hf_template;            /* HuggingFaceTokenizer puts the post-processor's tokens around a text */
+    bool parses_special_tokens;      /* GPT2BPETokenizer and TikTokenizer find special tokens in text */
+    bool needs_seven_special_tokens; /* TikTokenizer needs <mask> <pad> <cls> <sep> behind <unk> <s> </s> */
+    bool null_vocab_includes_eod;    /* NullTokenizer of size n: n ids, the last one ends a document; else n + 1 */
+    bool has_pad;                    /* every type has the padding id of its files; else SentencePiece's two and BERT */
+    bool unsets_shared_pad;          /* an id that also ends a document or a text is not padding */
+    enum meg_tok_kwargs kwargs;
     /* data */
-    bool is_surplus_apart; /* datasets of a blend are built larger than the blend asks of them */
-    bool renormalizes;     /* --renormalize-blend-weights, and its value in descriptions of blends */
+    bool blend_sizes_with_surplus; /* datasets of a blend are built larger than the blend asks of them */
+    bool renormalizes;             /* --renormalize-blend-weights, and its value in descriptions of blends */
 };
 
 /* Return the row of a name that MEG_MEGATRON_RELEASES lists; of NULL the default, which is the first. */

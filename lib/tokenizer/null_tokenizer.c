@@ -6,7 +6,7 @@
 
 static int null_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
-    const bool is_counted = meg_megatron_release_find(c->megatron_release)->is_null_end_counted;
+    const bool is_counted = meg_megatron_release_find(c->megatron_release)->null_vocab_includes_eod;
     struct meg_tokenizer *t;
     char size[32];
 
@@ -17,8 +17,8 @@ static int null_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
     t = meg_new(sizeof *t);
     t->class = &meg_tok_null;
     t->vocab_size = c->vocab_size + !is_counted;
-    t->roles = meg_tok_no_special_ids;
-    t->roles.eod = (int32_t)t->vocab_size - 1;
+    t->special_ids = meg_tok_no_special_ids;
+    t->special_ids.eod = (int32_t)t->vocab_size - 1;
     snprintf(size, sizeof size, "%lld", (long long)c->vocab_size);
     meg_tok_set_description(t, "_NullTokenizer", (const char *const[]){ NULL },
                             (const char *const[]){ "vocab_size", size, NULL });
@@ -31,7 +31,7 @@ static void null_close(struct meg_tokenizer *t)
     free(t);
 }
 
-static struct meg_tokenizer *null_share(const struct meg_tokenizer *t)
+static struct meg_tokenizer *null_clone(const struct meg_tokenizer *t)
 {
     (void)t;
     return meg_new(sizeof(struct meg_tokenizer));
@@ -86,5 +86,5 @@ static void null_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool
 }
 
 const struct meg_tok_class meg_tok_null = {
-    "NullTokenizer", null_open, null_close, null_share, null_encode, null_bytes, null_decode, false, MEG_TOK_LIB_NULL,
+    "NullTokenizer", null_open, null_close, null_clone, null_encode, null_bytes, null_decode, false, MEG_TOK_LIB_NULL,
 };

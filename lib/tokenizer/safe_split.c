@@ -50,7 +50,7 @@ void meg_safe_split_add_token(struct meg_safe_split *s, const char *piece, int64
         s->is_safe[pair_at(piece + i - 1)] = 0;
         if (i >= 3 && n - i >= 3 && is_wide(piece + i)) {
             hash = hash_at(piece + i);
-            s->joined[hash / 64] |= (uint64_t)1 << hash % 64;
+            s->joined_hash[hash / 64] |= (uint64_t)1 << hash % 64;
         }
     }
 }
@@ -90,7 +90,7 @@ static uint64_t wide_safe_splits_of(const struct meg_safe_split *s, const char *
         if (!is_wide(text + i))
             continue;
         hash = hash_at(text + i);
-        bits |= (uint64_t) !(s->joined[hash / 64] >> hash % 64 & 1) << i;
+        bits |= (uint64_t) !(s->joined_hash[hash / 64] >> hash % 64 & 1) << i;
     }
     return bits;
 }

@@ -15,7 +15,7 @@
  */
 struct meg_safe_split {
     unsigned char is_safe[1 << 16]; /* by both bytes as they lie in memory; never inside a character */
-    uint64_t joined[1 << 12];       /* bits by hash: a piece may have such a pair */
+    uint64_t joined_hash[1 << 12];  /* bits by hash: a piece may have such a pair */
 };
 
 /* All characters have seams between them until pieces join them. */

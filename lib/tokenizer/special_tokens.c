@@ -9,7 +9,7 @@ int meg_special_tokens_build(struct meg_special_tokens *s, struct meg_trie_key *
     for (int64_t k = 0; k < n; k++) {
         s->id[k] = key[k].value;
         s->nbytes[k] = key[k].n;
-        s->begins[(unsigned char)key[k].s[0]] = true;
+        s->is_first_byte[(unsigned char)key[k].s[0]] = true;
         key[k].value = (int32_t)k;
     }
     return meg_trie_build(&s->trie, key, n, e);
@@ -23,20 +23,20 @@ void meg_special_tokens_free(struct meg_special_tokens *s)
 }
 
 /* Find the first special token in text [n]: return where it begins, or n, and its position in the list. */
-static int64_t find_special_token(const struct meg_special_tokens *s, const char *text, int64_t n, int32_t *which)
+static int64_t find_special_token(const struct meg_special_tokens *s, const char *text, int64_t n, int32_t *index)
 {
     for (int64_t at = 0; at < n; at++) {
         uint32_t node = MEG_TRIE_ROOT;
         int32_t value, first = -1;
 
-        if (!s->begins[(unsigned char)text[at]])
+        if (!s->is_first_byte[(unsigned char)text[at]])
             continue;
         for (int64_t i = at; i < n && meg_trie_step(&s->trie, &node, (unsigned char)text[i], &value); i++) {
             if (value >= 0 && (first < 0 || value < first))
                 first = value;
         }
         if (first >= 0) {
-            *which = first;
+            *index = first;
             return at;
         }
     }
@@ -50,15 +50,15 @@ int meg_special_tokens_encode(const struct meg_special_tokens *s, const char *te
     if (!s->id)
         return encode_ordinary(ctx, text, n, out, sink, e);
     for (;;) {
-        int32_t which = -1;
-        int64_t before = find_special_token(s, text, n, &which);
+        int32_t index = -1;
+        int64_t before = find_special_token(s, text, n, &index);
         int r = encode_ordinary(ctx, text, before, out, sink, e);
 
-        if (r < 0 || which < 0)
+        if (r < 0 || index < 0)
             return r;
         meg_ids_reserve(out, 1);
-        out->v[out->n++] = s->id[which];
-        before += s->nbytes[which];
+        out->v[out->n++] = s->id[index];
+        before += s->nbytes[index];
         text += before;
         n -= before;
     }

@@ -13,10 +13,10 @@
 
 /* Starts as { 0 }, in which nothing is found; once built it is only read, by any number of threads. */
 struct meg_special_tokens {
-    struct meg_trie trie; /* to the position in the list */
-    bool begins[256];     /* the byte begins one of them */
-    int32_t *id;          /* [n] */
-    int64_t *nbytes;      /* [n] */
+    struct meg_trie trie;    /* to the position in the list */
+    bool is_first_byte[256]; /* the byte begins one of them */
+    int32_t *id;             /* [n] */
+    int64_t *nbytes;         /* [n] */
 };
 
 /*

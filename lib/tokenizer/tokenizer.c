@@ -97,27 +97,27 @@ int meg_tok_read_file(const char *path, struct meg_str *out, struct meg_err *e)
 }
 
 /* A folder with tokenizer.json needs no type; what --tokenizer-name-or-path names is said to be none when it opens. */
-static int class_of_folder(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
+static int class_of_dir(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     struct meg_tok_conf found = *c;
-    char *own[3];
+    char *owned[3];
     int r = MEG_OK;
 
-    meg_tok_find_files(&found, own);
+    meg_tok_find_files(&found, owned);
     *out = &meg_tok_hf;
     if (!found.tokenizer_json && !c->name_or_path)
         r = meg_fail(e, MEG_EUSAGE,
                      "--tokenizer-type is required, but for a folder with tokenizer.json, "
                      "which --tokenizer-model names");
     for (int i = 0; i < 3; i++)
-        free(own[i]);
+        free(owned[i]);
     return r;
 }
 
 static int class_of(const struct meg_tok_class **out, const struct meg_tok_conf *c, struct meg_err *e)
 {
     if (!c->type)
-        return class_of_folder(out, c, e);
+        return class_of_dir(out, c, e);
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
         *out = classes[i];
         if (strcmp(c->type, classes[i]->name) == 0)
@@ -145,9 +145,9 @@ int meg_tokenizer_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
         return meg_fail(e, MEG_EUSAGE, "--vocab-extra-ids: %s has only what its files hold", class->name);
     if ((r = class->open(out, c, e)) < 0)
         return r;
-    if (release->is_pad_apart)
-        unset_shared_pad(&(*out)->roles);
-    if (release->keywords != MEG_TOK_KWARGS_NONE)
+    if (release->unsets_shared_pad)
+        unset_shared_pad(&(*out)->special_ids);
+    if (release->kwargs != MEG_TOK_KWARGS_NONE)
         meg_tok_describe_kwargs(*out, c, release);
     return MEG_OK;
 }
@@ -162,11 +162,11 @@ void meg_tokenizer_close(struct meg_tokenizer *t)
 
 struct meg_tokenizer *meg_tokenizer_clone(const struct meg_tokenizer *t)
 {
-    struct meg_tokenizer *s = t->class->share(t);
+    struct meg_tokenizer *s = t->class->clone(t);
 
     s->class = t->class;
     s->vocab_size = t->vocab_size;
-    s->roles = t->roles;
+    s->special_ids = t->special_ids;
     meg_str_add(&s->description, t->description.s, t->description.n);
     return s;
 }
@@ -232,7 +232,7 @@ int meg_detok_add(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_la
 
 void meg_detok_free(struct meg_detok *d)
 {
-    meg_str_free(&d->held);
+    meg_str_free(&d->pending);
 }
 
 int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int64_t n, struct meg_str *out,
@@ -249,17 +249,17 @@ void meg_tok_decode_bytes(struct meg_detok *d, const int32_t *ids, int64_t n, bo
 {
     size_t at = 0;
 
-    d->tok->class->bytes(d->tok, ids, n, &d->held);
-    while (at < d->held.n) {
+    d->tok->class->bytes(d->tok, ids, n, &d->pending);
+    while (at < d->pending.n) {
         int32_t cp;
-        int len = meg_utf8_decode(d->held.s + at, (int64_t)(d->held.n - at), &cp);
+        int len = meg_utf8_decode(d->pending.s + at, (int64_t)(d->pending.n - at), &cp);
 
-        if (len < 0 && at + (size_t)-len == d->held.n && !is_last)
+        if (len < 0 && at + (size_t)-len == d->pending.n && !is_last)
             break; /* what follows may complete it */
-        meg_utf8_add_replaced(out, d->held.s + at, abs(len));
+        meg_utf8_add_replaced(out, d->pending.s + at, abs(len));
         at += (size_t)abs(len);
     }
-    meg_str_remove_prefix(&d->held, at);
+    meg_str_remove_prefix(&d->pending, at);
 }
 
 /* Replace from by to, left to right. */
@@ -305,7 +305,7 @@ const struct meg_tok_special_ids meg_tok_no_special_ids = { -1, -1, -1, -1, -1, 
 
 const struct meg_tok_special_ids *meg_tokenizer_special_ids(const struct meg_tokenizer *t)
 {
-    return &t->roles;
+    return &t->special_ids;
 }
 
 void meg_tok_set_description(struct meg_tokenizer *t, const char *class, const char *const *files,

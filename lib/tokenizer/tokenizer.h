@@ -68,9 +68,9 @@ static inline const char **meg_tok_file_path(struct meg_tok_conf *c, int file)
 
 /*
  * meg_tok_find_files - where c names a folder of Hugging Face's, or the tokenizer.json in it, set the
- * paths of its files in place of the folder's; own has those that the caller frees.
+ * paths of its files in place of the folder's; owned has those that the caller frees.
  */
-void meg_tok_find_files(struct meg_tok_conf *c, char *own[3]);
+void meg_tok_find_files(struct meg_tok_conf *c, char *owned[3]);
 
 /*
  * meg_tokenizer_open - the tokenizer that c describes, ready to use.  c is not kept.
@@ -117,10 +117,10 @@ int meg_tokenizer_decode(const struct meg_tokenizer *t, const int32_t *ids, int6
 /* Text as it grows from ids.  Starts as { .tok = t }; the other fields are the tokenizer's. */
 struct meg_detok {
     const struct meg_tokenizer *tok;
-    struct meg_str held; /* not yet shown: what the next ids may complete or change */
-    int64_t n;           /* ids so far */
-    int64_t nshown;      /* those of them whose text is out, where their kind counts them */
-    int state;           /* whatever else its kind remembers */
+    struct meg_str pending; /* not yet shown: what the next ids may complete or change */
+    int64_t n;              /* ids so far */
+    int64_t nemitted;       /* those of them whose text is out, where their kind counts them */
+    int state;              /* whatever else its kind remembers */
 };
 
 /*

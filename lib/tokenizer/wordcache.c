@@ -18,15 +18,15 @@ enum {
 void meg_wordcache_init(struct meg_wordcache *c)
 {
     const size_t words = 2 * MAX_BUCKETS * sizeof *c->word;
-    const size_t more = (MORE + MEG_WORD_LINE_IDS) * sizeof *c->more; /* copied in fours, fetched in lines */
+    const size_t more = (MORE + MEG_WORD_LINE_IDS) * sizeof *c->overflow; /* copied in fours, fetched in lines */
     struct meg_err e;
 
     if (meg_arena_init(&c->arena, "word cache", words + more, &e) < 0)
         meg_die_err(&e);
     c->word = meg_arena_alloc(&c->arena, words, 64);
-    c->more = meg_arena_alloc(&c->arena, more, 64);
+    c->overflow = meg_arena_alloc(&c->arena, more, 64);
     c->mask = FEWEST_PAIRS - 1;
-    c->nwords = c->nmore = 0;
+    c->nwords = c->noverflow = 0;
 }
 
 void meg_wordcache_free(struct meg_wordcache *c)
@@ -63,7 +63,7 @@ const struct meg_wordcache_entry *meg_wordcache_find_slow(struct meg_wordcache *
     int k = 0;
 
     for (; k < MEG_WORD_PROBES && !e; k++)
-        e = find_in_bucket(meg_word_probe(c, w->pair, k), w->key);
+        e = find_in_bucket(meg_word_probe(c, w->bucket, k), w->key);
     if (!e)
         return NULL;
     if (w->n > MEG_WORD_BYTES) {
@@ -71,7 +71,7 @@ const struct meg_wordcache_entry *meg_wordcache_find_slow(struct meg_wordcache *
         if (memcmp(ids + nids, w->s, (size_t)w->n) != 0)
             return NULL;
     }
-    return k > 1 ? move_to_home_bucket(e, w->pair) : e;
+    return k > 1 ? move_to_home_bucket(e, w->bucket) : e;
 }
 
 static bool is_free(const struct meg_wordcache_entry *e)
@@ -82,7 +82,7 @@ static bool is_free(const struct meg_wordcache_entry *e)
 /* Where a word goes that leaves its own pair: what is free in the others, or any entry of them. */
 static struct meg_wordcache_entry *free_entry_near(struct meg_wordcache *c, const struct meg_wordcache_entry *own)
 {
-    unsigned any = c->nmoved++;
+    unsigned any = c->evict_clock++;
 
     for (int k = 1; k < MEG_WORD_PROBES; k++) {
         struct meg_wordcache_entry *pair = meg_word_probe(c, own, k);
@@ -111,12 +111,12 @@ static void grow(struct meg_wordcache *c)
 /* Room for ids and bytes that are not in an entry.  Where there is none all words are forgotten. */
 static int32_t alloc_overflow(struct meg_wordcache *c, int64_t n)
 {
-    if (c->nmore + n > MORE) {
+    if (c->noverflow + n > MORE) {
         memset(c->word, 0, 2 * (c->mask + 1) * sizeof *c->word);
-        c->nwords = c->nmore = 0;
+        c->nwords = c->noverflow = 0;
     }
-    c->nmore += (int32_t)n;
-    return c->nmore - (int32_t)n;
+    c->noverflow += (int32_t)n;
+    return c->noverflow - (int32_t)n;
 }
 
 void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const int32_t *ids, int64_t nids,
@@ -130,9 +130,9 @@ void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const 
         return;
     if (nbytes > 0 || nids > MEG_WORD_IDS) {
         new.n += MEG_WORD_OUT_OF_LINE;
-        new.at = alloc_overflow(c, nids + (nbytes + 3) / 4);
-        memcpy(c->more + new.at, ids, (size_t)nids * sizeof *ids);
-        memcpy(c->more + new.at + nids, s, (size_t)nbytes);
+        new.offset = alloc_overflow(c, nids + (nbytes + 3) / 4);
+        memcpy(c->overflow + new.offset, ids, (size_t)nids * sizeof *ids);
+        memcpy(c->overflow + new.offset + nids, s, (size_t)nbytes);
     } else {
         memcpy(new.id, ids, (size_t)nids * sizeof *ids);
     }
@@ -140,12 +140,12 @@ void meg_wordcache_add(struct meg_wordcache *c, const char *s, int64_t n, const 
         grow(c);
     meg_wordcache_prefetch(c, &w, s, n, s + n);
     memcpy(new.key, w.key, sizeof new.key);
-    if (!is_free(&w.pair[0])) {
-        if (!is_free(&w.pair[1]))
-            *free_entry_near(c, w.pair) = w.pair[1];
-        w.pair[1] = w.pair[0];
+    if (!is_free(&w.bucket[0])) {
+        if (!is_free(&w.bucket[1]))
+            *free_entry_near(c, w.bucket) = w.bucket[1];
+        w.bucket[1] = w.bucket[0];
     }
-    w.pair[0] = new;
+    w.bucket[0] = new;
 }
 
 int64_t meg_wordcache_get(struct meg_wordcache *c, const char *s, int64_t n, const int32_t **ids)

@@ -25,7 +25,7 @@ struct meg_wordcache_entry {
     uint64_t key[2];
     union {
         int32_t id[MEG_WORD_IDS];
-        int32_t at; /* in more: the ids and, of a long word, its bytes */
+        int32_t offset; /* in more: the ids and, of a long word, its bytes */
     };
     uint16_t n, tag; /* tag: whatever the tokenizer wants to know of it */
 };
@@ -34,9 +34,9 @@ struct meg_wordcache {
     struct meg_arena arena;           /* holds the others */
     struct meg_wordcache_entry *word; /* [mask + 1] pairs of entries, a power of two */
     uint64_t mask, nwords;
-    int32_t *more;
-    int32_t nmore;
-    unsigned nmoved; /* words that went from their own pair to another one */
+    int32_t *overflow;
+    int32_t noverflow;
+    unsigned evict_clock; /* words that went from their own pair to another one */
 };
 enum {
     MEG_WORD_PROBES = 4,   /* neighbouring pairs where a word may be */
@@ -49,7 +49,7 @@ void meg_wordcache_free(struct meg_wordcache *c);
 /* A word to be looked up. */
 struct meg_wordcache_lookup {
     uint64_t key[2];
-    struct meg_wordcache_entry *pair;        /* where it is sought first */
+    struct meg_wordcache_entry *bucket;      /* where it is sought first */
     const struct meg_wordcache_entry *entry; /* of the pair, where it seems to be */
     const char *s;
     int64_t n;
@@ -109,10 +109,10 @@ static inline void meg_wordcache_prefetch(const struct meg_wordcache *c, struct 
         memcpy(last, s, (size_t)n);
         meg_word_key(w->key, last, n);
     }
-    w->pair = c->word + 2 * (meg_word_hash(w->key) & c->mask);
+    w->bucket = c->word + 2 * (meg_word_hash(w->key) & c->mask);
     w->s = s;
     w->n = n;
-    __builtin_prefetch(w->pair);
+    __builtin_prefetch(w->bucket);
 }
 
 /* The k-th pair where a word may be: 0 is its own. */
@@ -131,13 +131,13 @@ static inline bool meg_word_has_key(const struct meg_wordcache_entry *e, const u
 static inline void meg_wordcache_prefetch_rest(const struct meg_wordcache *c, struct meg_wordcache_lookup *w, int n)
 {
     for (; n-- > 0; w++) {
-        w->entry = w->pair + !meg_word_has_key(w->pair, w->key);
+        w->entry = w->bucket + !meg_word_has_key(w->bucket, w->key);
         if (!meg_word_has_key(w->entry, w->key)) {
             for (int k = 1; k < MEG_WORD_PROBES; k++)
-                __builtin_prefetch(meg_word_probe(c, w->pair, k));
+                __builtin_prefetch(meg_word_probe(c, w->bucket, k));
         } else if (w->entry->n > MEG_WORD_IDS) {
-            __builtin_prefetch(c->more + w->entry->at);
-            __builtin_prefetch(c->more + w->entry->at + MEG_WORD_LINE_IDS);
+            __builtin_prefetch(c->overflow + w->entry->offset);
+            __builtin_prefetch(c->overflow + w->entry->offset + MEG_WORD_LINE_IDS);
         }
     }
 }
@@ -156,7 +156,7 @@ static inline const struct meg_wordcache_entry *meg_wordcache_find(struct meg_wo
 static inline int64_t meg_word_ids(const struct meg_wordcache *c, const struct meg_wordcache_entry *e,
                                    const int32_t **ids)
 {
-    *ids = e->n <= MEG_WORD_IDS ? e->id : c->more + e->at;
+    *ids = e->n <= MEG_WORD_IDS ? e->id : c->overflow + e->offset;
     return e->n % MEG_WORD_OUT_OF_LINE;
 }
 

@@ -50,7 +50,7 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *c, bo
     t->reader.is_lower = is_lower;
     t->base.class = is_lower ? &meg_tok_bert_lower : &meg_tok_bert_case;
     t->base.vocab_size = files->tokens.n;
-    t->base.roles = files->roles;
+    t->base.special_ids = files->roles;
     snprintf(extra, sizeof extra, "%lld", (long long)nextra);
     meg_tok_set_description(
         &t->base, "_BertWordPieceTokenizer", (const char *const[]){ c->vocab_file, NULL },
@@ -169,7 +169,7 @@ static int add_word(struct bert *t, struct stretch *x, const char *s, int64_t n,
         return r;
     w = &t->word[t->nwords++];
     if (n > LONG)
-        *w = (struct meg_wordcache_lookup){ .pair = t->cache.word, .s = s, .n = n };
+        *w = (struct meg_wordcache_lookup){ .bucket = t->cache.word, .s = s, .n = n };
     else
         meg_wordcache_prefetch(&t->cache, w, s, n, end);
     return MEG_OK;
@@ -305,18 +305,18 @@ static void bert_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool
         struct meg_str t = meg_strtab_get(tokens, ids[i]);
 
         if (d->n + i > 0 && t.n >= 2 && memcmp(t.s, "##", 2) == 0) {
-            meg_str_add(&d->held, t.s + 2, t.n - 2);
+            meg_str_add(&d->pending, t.s + 2, t.n - 2);
         } else {
             if (d->n + i > 0)
-                meg_str_add(&d->held, " ", 1);
-            meg_str_add(&d->held, t.s, t.n);
+                meg_str_add(&d->pending, " ", 1);
+            meg_str_add(&d->pending, t.s, t.n);
         }
     }
-    end = is_last ? d->held.n : last_cut(&d->held);
-    meg_str_add(&part, d->held.s, end);
+    end = is_last ? d->pending.n : last_cut(&d->pending);
+    meg_str_add(&part, d->pending.s, end);
     meg_tok_clean_up(&part, false);
     meg_str_add(out, part.s, part.n);
-    meg_str_remove_prefix(&d->held, end);
+    meg_str_remove_prefix(&d->pending, end);
     meg_str_free(&part);
 }
 

@@ -1,6 +1,6 @@
 /*
  * Most pairs that are looked up are none, and the table of those that are is larger than the caches
- * near the processor: a bit map of hashes, which is not, is asked first.  Pairs of low symbols, which
+ * near the processor: a bit map of hashes, which is not, is asked first.  Pairs of dense symbols, which
  * bytes mostly are and each word begins with, have a table of their own without hashes.
  */
 #include "tokenizer/bpe/bpe.h"
@@ -15,7 +15,7 @@ struct meg_bpe_pair {
     uint64_t key; /* left symbol << 32 | right symbol, or NO_PAIR */
     struct meg_bpe_ranked to;
 };
-enum { LOW = 256 };
+enum { DENSE_IDS = 256 };
 
 static const struct meg_bpe_ranked unranked = { NO_RANK, -1 };
 
@@ -25,20 +25,20 @@ static uint64_t hash_of(uint64_t key)
 }
 
 /* Bit of the map that hash sets; there are eight a slot. */
-static uint64_t bit_of(const struct meg_bpe *b, uint64_t hash)
+static uint64_t bloom_bit(const struct meg_bpe *b, uint64_t hash)
 {
     return (hash >> 20 ^ hash >> 41) & (8 * b->mask + 7);
 }
 
 /* Where the slot is sought first. */
-static uint64_t home_of(const struct meg_bpe *b, uint64_t hash)
+static uint64_t bucket_of(const struct meg_bpe *b, uint64_t hash)
 {
     return (hash ^ hash >> 32) & b->mask;
 }
 
 static struct meg_bpe_pair *slot_of(const struct meg_bpe *b, uint64_t key)
 {
-    uint64_t i = home_of(b, hash_of(key));
+    uint64_t i = bucket_of(b, hash_of(key));
 
     for (; b->slot[i].key != key && b->slot[i].key != NO_PAIR;)
         i = (i + 1) & b->mask;
@@ -50,21 +50,21 @@ static uint64_t key_of(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-/* Where a pair of low symbols stands; NULL for others. */
-static inline struct meg_bpe_ranked *low_of(const struct meg_bpe *b, int32_t left, int32_t right)
+/* Where a pair of dense symbols stands; NULL for others. */
+static inline struct meg_bpe_ranked *dense_pair(const struct meg_bpe *b, int32_t left, int32_t right)
 {
-    return (uint32_t)(left | right) < LOW ? &b->low[left * LOW + right] : NULL;
+    return (uint32_t)(left | right) < DENSE_IDS ? &b->dense[left * DENSE_IDS + right] : NULL;
 }
 
 static struct meg_bpe_ranked find(const struct meg_bpe *b, int32_t left, int32_t right)
 {
-    const struct meg_bpe_ranked *low = low_of(b, left, right);
-    uint64_t key = key_of(left, right), bit = bit_of(b, hash_of(key));
+    const struct meg_bpe_ranked *dense = dense_pair(b, left, right);
+    uint64_t key = key_of(left, right), bit = bloom_bit(b, hash_of(key));
     const struct meg_bpe_pair *p;
 
-    if (low)
-        return *low;
-    if (left < 0 || right < 0 || !(b->maybe[bit / 64] >> bit % 64 & 1))
+    if (dense)
+        return *dense;
+    if (left < 0 || right < 0 || !(b->bloom[bit / 64] >> bit % 64 & 1))
         return unranked;
     p = slot_of(b, key);
     return p->key == NO_PAIR ? unranked : p->to;
@@ -72,25 +72,25 @@ static struct meg_bpe_ranked find(const struct meg_bpe *b, int32_t left, int32_t
 
 void meg_bpe_init(struct meg_bpe *b, int64_t n)
 {
-    const uint64_t nlow = LOW * LOW * sizeof *b->low;
+    const uint64_t ndense = DENSE_IDS * DENSE_IDS * sizeof *b->dense;
     uint64_t size = 64, nslots, nbits;
     struct meg_err e;
 
     while (2 * size < 3 * (uint64_t)n)
         size *= 2;
     nslots = size * sizeof *b->slot;
-    nbits = size / 64 * 8 * sizeof *b->maybe;
-    if (meg_arena_init(&b->arena, "table of merges", nslots + nbits + nlow, &e) < 0)
+    nbits = size / 64 * 8 * sizeof *b->bloom;
+    if (meg_arena_init(&b->arena, "table of merges", nslots + nbits + ndense, &e) < 0)
         meg_die_err(&e);
     b->slot = meg_arena_alloc(&b->arena, nslots, 64);
-    b->maybe = meg_arena_alloc(&b->arena, nbits, 64);
-    b->low = meg_arena_alloc(&b->arena, nlow, 64);
+    b->bloom = meg_arena_alloc(&b->arena, nbits, 64);
+    b->dense = meg_arena_alloc(&b->arena, ndense, 64);
     b->mask = size - 1;
     b->n = 0;
     for (uint64_t i = 0; i < size; i++)
         b->slot[i].key = NO_PAIR;
-    for (int i = 0; i < LOW * LOW; i++)
-        b->low[i] = unranked;
+    for (int i = 0; i < DENSE_IDS * DENSE_IDS; i++)
+        b->dense[i] = unranked;
 }
 
 void meg_bpe_free(struct meg_bpe *b)
@@ -101,19 +101,19 @@ void meg_bpe_free(struct meg_bpe *b)
 void meg_bpe_add(struct meg_bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id)
 {
     const struct meg_bpe_ranked to = { rank, id };
-    struct meg_bpe_ranked *low = low_of(b, left, right);
-    uint64_t key = key_of(left, right), bit = bit_of(b, hash_of(key));
+    struct meg_bpe_ranked *dense = dense_pair(b, left, right);
+    uint64_t key = key_of(left, right), bit = bloom_bit(b, hash_of(key));
     struct meg_bpe_pair *p;
 
-    if (low) {
-        *low = to;
+    if (dense) {
+        *dense = to;
         return;
     }
     p = slot_of(b, key);
     b->n += p->key == NO_PAIR;
     MEG_ASSERT((uint64_t)b->n <= b->mask);
     *p = (struct meg_bpe_pair){ key, to };
-    b->maybe[bit / 64] |= (uint64_t)1 << bit % 64;
+    b->bloom[bit / 64] |= (uint64_t)1 << bit % 64;
 }
 
 void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, int64_t n)
@@ -124,44 +124,44 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
         if (i + AHEAD < n) {
             uint64_t hash = hash_of(key_of(merge[i + AHEAD].left, merge[i + AHEAD].right));
 
-            __builtin_prefetch(&b->slot[home_of(b, hash)]);
-            __builtin_prefetch(&b->maybe[bit_of(b, hash) / 64]);
+            __builtin_prefetch(&b->slot[bucket_of(b, hash)]);
+            __builtin_prefetch(&b->bloom[bloom_bit(b, hash) / 64]);
         }
         meg_bpe_add(b, merge[i].left, merge[i].right, merge[i].rank, merge[i].id);
     }
 }
 
 /* How to merge. */
-struct how {
+struct merge_mode {
     const struct meg_bpe *b;
-    bool is_one;                    /* meg_bpe_merge_leftmost */
-    struct meg_bpe_rev_merge *seen; /* or NULL */
+    bool is_leftmost;                    /* meg_bpe_merge_leftmost */
+    struct meg_bpe_rev_merge *rev_merge; /* or NULL */
 };
 
-static struct meg_bpe_ranked look(const struct how *how, int32_t left, int32_t right)
+static struct meg_bpe_ranked find_pair_traced(const struct merge_mode *mode, int32_t left, int32_t right)
 {
-    struct meg_bpe_ranked p = find(how->b, left, right);
+    struct meg_bpe_ranked p = find(mode->b, left, right);
 
-    if (how->seen && p.id >= 0)
-        how->seen[p.id] = (struct meg_bpe_rev_merge){ left, right };
+    if (mode->rev_merge && p.id >= 0)
+        mode->rev_merge[p.id] = (struct meg_bpe_rev_merge){ left, right };
     return p;
 }
 
 /* Rank and id of the pair that begins at sym, the lower the sooner. */
-static uint64_t rank_of(const struct how *how, const int32_t *sym)
+static uint64_t rank_of(const struct merge_mode *mode, const int32_t *sym)
 {
-    struct meg_bpe_ranked p = look(how, sym[0], sym[1]);
+    struct meg_bpe_ranked p = find_pair_traced(mode, sym[0], sym[1]);
 
     return (uint64_t)p.rank << 32 | (uint32_t)p.id;
 }
 
 /* Scan for the lowest rank again after each round: quadratic, and fastest for words. */
-static int64_t merge_short(const struct how *how, int32_t *sym, int64_t n)
+static int64_t merge_short(const struct merge_mode *mode, int32_t *sym, int64_t n)
 {
     uint64_t pair[MEG_BPE_SHORT]; /* of symbols i and i + 1 */
 
     for (int64_t i = 0; i + 1 < n; i++)
-        pair[i] = rank_of(how, sym + i);
+        pair[i] = rank_of(mode, sym + i);
     while (n > 1) {
         uint64_t best = pair[0];
         int64_t first = 0;
@@ -184,10 +184,10 @@ static int64_t merge_short(const struct how *how, int32_t *sym, int64_t n)
                 pair[k - 1] = pair[k];
             }
             if (i > 0)
-                pair[i - 1] = rank_of(how, sym + i - 1);
+                pair[i - 1] = rank_of(mode, sym + i - 1);
             if (i + 1 < n)
-                pair[i] = rank_of(how, sym + i);
-            if (how->is_one)
+                pair[i] = rank_of(mode, sym + i);
+            if (mode->is_leftmost)
                 break;
         }
     }
@@ -235,13 +235,14 @@ struct node {
     int32_t rank;       /* NO_RANK where the node is gone or about to be looked up again */
 };
 
-static void requeue_pair(const struct how *how, const int32_t *sym, struct node *node, int32_t at, struct heap *h)
+static void requeue_pair(const struct merge_mode *mode, const int32_t *sym, struct node *node, int32_t at,
+                         struct heap *h)
 {
     int32_t rank;
 
     if (at < 0 || node[at].next < 0)
         return;
-    rank = look(how, sym[at], sym[node[at].next]).rank;
+    rank = find_pair_traced(mode, sym[at], sym[node[at].next]).rank;
     if (rank != NO_RANK && rank != node[at].rank)
         push(h, rank, at);
     node[at].rank = rank;
@@ -251,7 +252,7 @@ static void requeue_pair(const struct how *how, const int32_t *sym, struct node 
  * Positions of one rank come off the heap from left to right.  New neighbours are ranked when the
  * round is over, so that none of them joins it; a round of one is over after one merge.
  */
-static int64_t merge_long(const struct how *how, int32_t *sym, int64_t n, int32_t *begin)
+static int64_t merge_long(const struct merge_mode *mode, int32_t *sym, int64_t n, int32_t *offsets)
 {
     struct node *node = meg_realloc_array(NULL, (size_t)n, sizeof *node);
     struct heap h = { meg_realloc_array(NULL, (size_t)n, sizeof *h.v), 0, n };
@@ -261,17 +262,17 @@ static int64_t merge_long(const struct how *how, int32_t *sym, int64_t n, int32_
     for (int64_t i = 0; i < n; i++)
         node[i] = (struct node){ (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1, NO_RANK };
     for (int64_t i = 0; i + 1 < n; i++)
-        requeue_pair(how, sym, node, (int32_t)i, &h);
+        requeue_pair(mode, sym, node, (int32_t)i, &h);
     while (h.n > 0) {
         int32_t rank = (int32_t)(h.v[0] >> 32);
         int64_t nmerged = 0;
 
-        while (h.n > 0 && (int32_t)(h.v[0] >> 32) == rank && !(how->is_one && nmerged > 0)) {
+        while (h.n > 0 && (int32_t)(h.v[0] >> 32) == rank && !(mode->is_leftmost && nmerged > 0)) {
             int32_t at = (int32_t)pop(&h), gone = node[at].next;
 
             if (node[at].rank != rank)
                 continue; /* a neighbour took one of the two in the meantime */
-            sym[at] = find(how->b, sym[at], sym[gone]).id;
+            sym[at] = find(mode->b, sym[at], sym[gone]).id;
             node[at].next = node[gone].next;
             if (node[gone].next >= 0)
                 node[node[gone].next].prev = at;
@@ -279,13 +280,13 @@ static int64_t merge_long(const struct how *how, int32_t *sym, int64_t n, int32_
             merged[nmerged++] = at;
         }
         for (int64_t i = 0; i < nmerged; i++) {
-            requeue_pair(how, sym, node, node[merged[i]].prev, &h);
-            requeue_pair(how, sym, node, merged[i], &h);
+            requeue_pair(mode, sym, node, node[merged[i]].prev, &h);
+            requeue_pair(mode, sym, node, merged[i], &h);
         }
     }
     for (int64_t i = 0; i >= 0; i = node[i].next) {
-        if (begin)
-            begin[left] = (int32_t)i;
+        if (offsets)
+            offsets[left] = (int32_t)i;
         sym[left++] = sym[i];
     }
     free(node);
@@ -294,30 +295,30 @@ static int64_t merge_long(const struct how *how, int32_t *sym, int64_t n, int32_
     return left;
 }
 
-static int64_t merge(const struct how *how, int32_t *sym, int64_t n)
+static int64_t merge(const struct merge_mode *mode, int32_t *sym, int64_t n)
 {
     if (n < 2)
         return n;
-    return n <= MEG_BPE_SHORT ? merge_short(how, sym, n) : merge_long(how, sym, n, NULL);
+    return n <= MEG_BPE_SHORT ? merge_short(mode, sym, n) : merge_long(mode, sym, n, NULL);
 }
 
-int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_one, int32_t *sym, int64_t n, int32_t *begin)
+int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_leftmost, int32_t *sym, int64_t n, int32_t *offsets)
 {
-    const struct how how = { .b = b, .is_one = is_one };
+    const struct merge_mode mode = { .b = b, .is_leftmost = is_leftmost };
 
-    return merge_long(&how, sym, n, begin);
+    return merge_long(&mode, sym, n, offsets);
 }
 
 int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n)
 {
-    const struct how how = { .b = b };
+    const struct merge_mode mode = { .b = b };
 
-    return merge(&how, sym, n);
+    return merge(&mode, sym, n);
 }
 
-int64_t meg_bpe_merge_leftmost(const struct meg_bpe *b, int32_t *sym, int64_t n, struct meg_bpe_rev_merge *seen)
+int64_t meg_bpe_merge_leftmost(const struct meg_bpe *b, int32_t *sym, int64_t n, struct meg_bpe_rev_merge *rev_merge)
 {
-    const struct how how = { .b = b, .is_one = true, .seen = seen };
+    const struct merge_mode mode = { .b = b, .is_leftmost = true, .rev_merge = rev_merge };
 
-    return merge(&how, sym, n);
+    return merge(&mode, sym, n);
 }

@@ -24,9 +24,9 @@ struct meg_bpe_ranked {
 /* The ranked pairs.  Starts as { 0 }; once filled it is only read, by any number of threads. */
 struct meg_bpe {
     struct meg_arena arena;
-    struct meg_bpe_pair *slot;  /* open addressing */
-    struct meg_bpe_ranked *low; /* of pairs of the lowest symbols, by both */
-    uint64_t *maybe;            /* bits of pairs that may be there */
+    struct meg_bpe_pair *slot;    /* open addressing */
+    struct meg_bpe_ranked *dense; /* of pairs of the lowest symbols, by both */
+    uint64_t *bloom;              /* bits of pairs that may be there */
     uint64_t mask;
     int64_t n;
 };
@@ -48,7 +48,7 @@ void meg_bpe_add_all(struct meg_bpe *b, const struct meg_bpe_merge_rule *merge, 
 /*
  * meg_bpe_merge, meg_bpe_merge_leftmost - merge the n symbols of a piece
  *   sym   [n]    in/out  a negative symbol takes part in no pair
- *   seen  [ids]  out     by the symbol a pair merges to: the last such pair that came to lie side by
+ *   rev_merge  [ids]  out     by the symbol a pair merges to: the last such pair that came to lie side by
  *                        side, whether it was merged or not; NULL when nobody asks
  * Return how many are left, at the front of sym.  O(n log n); up to MEG_BPE_SHORT symbols
  * nothing is allocated, above that 24 bytes a symbol.
@@ -58,14 +58,14 @@ struct meg_bpe_rev_merge {
     int32_t left, right;
 };
 int64_t meg_bpe_merge(const struct meg_bpe *b, int32_t *sym, int64_t n);
-int64_t meg_bpe_merge_leftmost(const struct meg_bpe *b, int32_t *sym, int64_t n, struct meg_bpe_rev_merge *seen);
+int64_t meg_bpe_merge_leftmost(const struct meg_bpe *b, int32_t *sym, int64_t n, struct meg_bpe_rev_merge *rev_merge);
 
 /* The same by the other way for long pieces, n >= 1; begin [n] out: where each of those left began. */
-int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_one, int32_t *sym, int64_t n, int32_t *begin);
+int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_leftmost, int32_t *sym, int64_t n, int32_t *offsets);
 
 /*
  * meg_bpe_stream - merge a piece of any length in bounded memory, a window at a time
- *   is_one  meg_bpe_merge_leftmost, else meg_bpe_merge; the result is theirs
+ *   is_leftmost  meg_bpe_merge_leftmost, else meg_bpe_merge; the result is theirs
  *   read    writes the next symbols of the piece, as many as it has up to n: less than n only at the end
  *   put     takes the next symbols of the result; a negative return value, with e filled, ends the merging
  *   of      what both get
@@ -76,10 +76,10 @@ int64_t meg_bpe_merge_offsets(const struct meg_bpe *b, bool is_one, int32_t *sym
  */
 struct meg_bpe_stream {
     const struct meg_bpe *bpe;
-    bool is_one;
-    int64_t (*read)(void *of, int32_t *sym, int64_t n);
-    int (*put)(void *of, const int32_t *sym, int64_t n, struct meg_err *e);
-    void *of;
+    bool is_leftmost;
+    int64_t (*read)(void *ctx, int32_t *sym, int64_t n);
+    int (*put)(void *ctx, const int32_t *sym, int64_t n, struct meg_err *e);
+    void *ctx;
     int64_t window;
     int64_t nbytes;
 };

@@ -4,7 +4,7 @@
 
 #include "unicode/utf8.h"
 
-static bool is_itself(int b)
+static bool is_printable(int b)
 {
     return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE && b <= 0xFF);
 }
@@ -12,7 +12,7 @@ static bool is_itself(int b)
 /* The others in order: 00-20, 7F-A0, AD. */
 int32_t meg_byte_alphabet_char(int b)
 {
-    if (is_itself(b))
+    if (is_printable(b))
         return b;
     return 0x100 + (b <= 0x20 ? b : b <= 0xA0 ? b - 0x7F + 33 : 67);
 }
@@ -22,7 +22,7 @@ int meg_byte_alphabet_byte(int32_t cp)
     int k = cp - 0x100;
 
     if (k < 0)
-        return is_itself(cp) ? cp : -1;
+        return is_printable(cp) ? cp : -1;
     return k <= 0x20 ? k : k < 67 ? k - 33 + 0x7F : k == 67 ? 0xAD : -1;
 }
 

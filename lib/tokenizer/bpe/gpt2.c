@@ -12,14 +12,14 @@
 struct gpt2 {
     struct meg_tokenizer base;
     struct meg_gpt2_files *files; /* the owner's; a share borrows it */
-    bool is_share;
-    struct meg_bytebpe_encoder coder;
+    bool is_clone;
+    struct meg_bytebpe_encoder encoder;
     struct meg_special_tokens own;             /* the owner's, of release 0.15 and later */
     const struct meg_special_tokens *specials; /* own, or those of the tokenizer that is shared */
 };
 
 /* <|endoftext|> is the one token that this type takes for special. */
-static int find_end(struct gpt2 *t, struct meg_err *e)
+static int find_eod(struct gpt2 *t, struct meg_err *e)
 {
     const struct meg_gpt2_files *f = t->files;
     struct meg_trie_key key = { f->bytes.s + f->at[f->eod], f->at[f->eod + 1] - f->at[f->eod], f->eod };
@@ -40,17 +40,17 @@ static int gpt2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c, s
     t = meg_new(sizeof *t);
     t->files = files;
     t->specials = &t->own;
-    t->coder.rules = &files->rules;
+    t->encoder.vocab = &files->vocab;
     t->base.class = &meg_tok_gpt2;
     t->base.vocab_size = files->n;
-    t->base.roles = meg_tok_no_special_ids;
-    t->base.roles.eod = files->eod;
+    t->base.special_ids = meg_tok_no_special_ids;
+    t->base.special_ids.eod = files->eod;
     meg_tok_set_description(&t->base, "_GPT2BPETokenizer", (const char *const[]){ c->vocab_file, c->merge_file, NULL },
                             (const char *const[]){ NULL });
     *out = &t->base;
-    if (!meg_megatron_release_find(c->megatron_release)->finds_specials)
+    if (!meg_megatron_release_find(c->megatron_release)->parses_special_tokens)
         return MEG_OK;
-    if ((r = find_end(t, e)) < 0)
+    if ((r = find_eod(t, e)) < 0)
         meg_tokenizer_close(&t->base);
     return r;
 }
@@ -59,29 +59,29 @@ static void gpt2_close(struct meg_tokenizer *base)
 {
     struct gpt2 *t = (struct gpt2 *)base;
 
-    if (!t->is_share) {
+    if (!t->is_clone) {
         meg_gpt2_files_free(t->files);
         meg_special_tokens_free(&t->own);
     }
-    meg_bytebpe_encoder_free(&t->coder);
+    meg_bytebpe_encoder_free(&t->encoder);
     free(t);
 }
 
-static struct meg_tokenizer *gpt2_share(const struct meg_tokenizer *base)
+static struct meg_tokenizer *gpt2_clone(const struct meg_tokenizer *base)
 {
     struct gpt2 *t = meg_new(sizeof *t);
 
     t->files = ((const struct gpt2 *)base)->files;
     t->specials = ((const struct gpt2 *)base)->specials;
-    t->coder.rules = &t->files->rules;
-    t->is_share = true;
+    t->encoder.vocab = &t->files->vocab;
+    t->is_clone = true;
     return &t->base;
 }
 
-static int encode_plain(void *of, const char *text, int64_t n, struct meg_ids *out, const struct meg_id_sink *sink,
-                        struct meg_err *e)
+static int encode_ordinary(void *ctx, const char *text, int64_t n, struct meg_ids *out, const struct meg_id_sink *sink,
+                           struct meg_err *e)
 {
-    return meg_bytebpe_encode(of, text, n, out, sink, e);
+    return meg_bytebpe_encode(ctx, text, n, out, sink, e);
 }
 
 static int gpt2_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
@@ -89,7 +89,7 @@ static int gpt2_encode(struct meg_tokenizer *base, const char *text, int64_t n, 
 {
     struct gpt2 *t = (struct gpt2 *)base;
 
-    return meg_special_tokens_encode(t->specials, text, n, out, sink, encode_plain, &t->coder, e);
+    return meg_special_tokens_encode(t->specials, text, n, out, sink, encode_ordinary, &t->encoder, e);
 }
 
 static void gpt2_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)
@@ -101,6 +101,6 @@ static void gpt2_bytes(const struct meg_tokenizer *base, const int32_t *ids, int
 }
 
 const struct meg_tok_class meg_tok_gpt2 = {
-    "GPT2BPETokenizer",   gpt2_open, gpt2_close,           gpt2_share, gpt2_encode, gpt2_bytes,
+    "GPT2BPETokenizer",   gpt2_open, gpt2_close,           gpt2_clone, gpt2_encode, gpt2_bytes,
     meg_tok_decode_bytes, false,     MEG_TOK_LIB_MEGATRON,
 };

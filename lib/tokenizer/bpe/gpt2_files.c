@@ -11,17 +11,17 @@
 #include "unicode/utf8.h"
 
 #define EOD "<|endoftext|>"
-enum { NAMED = 5 }; /* so many wrong merges are named, the others counted */
+enum { MAX_REPORTED = 5 }; /* so many bad merges are named, the others counted */
 
 /* The vocabulary as the file spells it. */
-struct spelled {
+struct raw_vocab {
     struct meg_strtab tokens; /* in the order of the file */
     int64_t *id;              /* [tokens.cap] */
     const char *path;
 };
 
 /* Id of a token; -1 when the vocabulary lacks it. */
-static int32_t id_of(const struct spelled *v, const char *token, size_t n)
+static int32_t id_of(const struct raw_vocab *v, const char *token, size_t n)
 {
     int64_t k = meg_strtab_find(&v->tokens, token, (int64_t)n);
 
@@ -45,7 +45,7 @@ static int read_id(struct meg_json_scan *s, int64_t *id, struct meg_span *found)
     return MEG_OK;
 }
 
-static int add_token(struct spelled *v, struct meg_json_scan *s, struct meg_str *buf)
+static int add_token(struct raw_vocab *v, struct meg_json_scan *s, struct meg_str *buf)
 {
     int64_t was = v->tokens.n, cap = v->tokens.cap, k, id;
     struct meg_span token, found;
@@ -75,7 +75,7 @@ static int add_token(struct spelled *v, struct meg_json_scan *s, struct meg_str 
     return MEG_OK;
 }
 
-static int read_tokens(struct spelled *v, const char *text, int64_t n, struct meg_err *e)
+static int read_tokens(struct raw_vocab *v, const char *text, int64_t n, struct meg_err *e)
 {
     struct meg_json_scan s = { text, text, text + n, "byte", e };
     struct meg_str buf = { 0 };
@@ -101,7 +101,7 @@ static int read_tokens(struct spelled *v, const char *text, int64_t n, struct me
 }
 
 /* Put the tokens in the order of their ids, which must be 0 .. n-1. */
-static int order_tokens(struct meg_gpt2_files *f, const struct spelled *v, struct meg_err *e)
+static int index_by_id(struct meg_gpt2_files *f, const struct raw_vocab *v, struct meg_err *e)
 {
     int64_t *nth;
     int r = MEG_OK;
@@ -135,21 +135,21 @@ static int order_tokens(struct meg_gpt2_files *f, const struct spelled *v, struc
     return r;
 }
 
-static int load_vocab(struct meg_gpt2_files *f, struct spelled *v, const struct meg_mmap *file, struct meg_err *e)
+static int load_vocab(struct meg_gpt2_files *f, struct raw_vocab *v, const struct meg_mmap *file, struct meg_err *e)
 {
     struct meg_err inner = { 0 };
     int lacking = 0, r;
 
     if ((r = read_tokens(v, (const char *)file->p, (int64_t)file->n, &inner)) < 0 ||
-        (r = order_tokens(f, v, &inner)) < 0)
+        (r = index_by_id(f, v, &inner)) < 0)
         return meg_fail(e, r, "%s: %s", v->path, inner.msg);
     for (int b = 0; b < 256; b++) {
         struct meg_str s = { 0 };
         char c = (char)b;
 
         meg_byte_alphabet_encode(&s, &c, 1);
-        f->rules.byte_id[b] = id_of(v, s.s, s.n);
-        lacking += f->rules.byte_id[b] < 0;
+        f->vocab.byte_id[b] = id_of(v, s.s, s.n);
+        lacking += f->vocab.byte_id[b] < 0;
         meg_str_free(&s);
     }
     if (lacking > 0)
@@ -171,22 +171,22 @@ static char *next_word(char **line)
     return s;
 }
 
-/* What is wrong with merges, for one message. */
-struct wrong {
+/* What is bad with merges, for one message. */
+struct bad_merges {
     int64_t n;
     struct meg_str names;
 };
 
-static void add_wrong(struct wrong *w, int64_t line, const char *left, const char *right, const char *lacks)
+static void add_bad_merge(struct bad_merges *w, int64_t line, const char *left, const char *right, const char *lacks)
 {
-    if (w->n++ < NAMED)
+    if (w->n++ < MAX_REPORTED)
         meg_str_printf(&w->names, "%s line %lld: '%s' + '%s', but there is no token '%s'", w->n > 1 ? ";" : "",
                        (long long)line, left, right, lacks);
 }
 
 /* One line, which becomes the merge of that rank; 0 when it is blank. */
-static int load_merge(struct meg_gpt2_files *f, const struct spelled *vocab, char *line, int64_t number, int32_t rank,
-                      const char *path, struct meg_str *both, struct wrong *wrong, struct meg_err *e)
+static int load_merge(struct meg_gpt2_files *f, const struct raw_vocab *vocab, char *line, int64_t number, int32_t rank,
+                      const char *path, struct meg_str *both, struct bad_merges *bad, struct meg_err *e)
 {
     char *left = next_word(&line), *right = next_word(&line);
     int32_t l, r, id;
@@ -203,16 +203,16 @@ static int load_merge(struct meg_gpt2_files *f, const struct spelled *vocab, cha
     r = id_of(vocab, right, strlen(right));
     id = id_of(vocab, both->s, both->n);
     if (l < 0 || r < 0 || id < 0)
-        add_wrong(wrong, number, left, right, l < 0 ? left : r < 0 ? right : both->s);
+        add_bad_merge(bad, number, left, right, l < 0 ? left : r < 0 ? right : both->s);
     else
-        meg_bpe_add(&f->rules.bpe, l, r, rank, id);
+        meg_bpe_add(&f->vocab.bpe, l, r, rank, id);
     return 1;
 }
 
-static int load_merges(struct meg_gpt2_files *f, const struct spelled *vocab, const char *path, char *text, size_t n,
+static int load_merges(struct meg_gpt2_files *f, const struct raw_vocab *vocab, const char *path, char *text, size_t n,
                        struct meg_err *e)
 {
-    struct wrong wrong = { 0 };
+    struct bad_merges bad = { 0 };
     struct meg_str both = { 0 };
     int64_t lines = 0, number = 1;
     char *line = memchr(text, '\n', n), *end;
@@ -221,7 +221,7 @@ static int load_merges(struct meg_gpt2_files *f, const struct spelled *vocab, co
 
     for (size_t i = 0; i < n; i++)
         lines += text[i] == '\n';
-    meg_bpe_init(&f->rules.bpe, lines);
+    meg_bpe_init(&f->vocab.bpe, lines);
     if (n == 0) {
         r = meg_fail(e, MEG_EFORMAT, "%s: empty; merges are a line with a version, then a pair of tokens a line", path);
         goto out;
@@ -236,19 +236,19 @@ static int load_merges(struct meg_gpt2_files *f, const struct spelled *vocab, co
         meg_warn("%s: the first line is not a version but is not read either, as in Megatron-LM", path);
     for (line = line ? line + 1 : text + n; (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
-        if ((r = load_merge(f, vocab, line, ++number, rank, path, &both, &wrong, e)) < 0)
+        if ((r = load_merge(f, vocab, line, ++number, rank, path, &both, &bad, e)) < 0)
             goto out;
         rank += r;
     }
     if (*line)
         meg_warn("%s: the last line does not end with a newline and is not read, as in Megatron-LM", path);
     r = MEG_OK;
-    if (wrong.n > 0)
+    if (bad.n > 0)
         r = meg_fail(e, MEG_EFORMAT, "%s does not match %s (%lld of %d merges):%s%s", path, vocab->path,
-                     (long long)wrong.n, rank, wrong.names.s, wrong.n > NAMED ? "; ..." : "");
+                     (long long)bad.n, rank, bad.names.s, bad.n > MAX_REPORTED ? "; ..." : "");
 out:
     meg_str_free(&both);
-    meg_str_free(&wrong.names);
+    meg_str_free(&bad.names);
     return r;
 }
 
@@ -257,7 +257,7 @@ int meg_gpt2_files_load(struct meg_gpt2_files **out, const char *vocab_path, con
     struct meg_gpt2_files *f = meg_new(sizeof *f);
     struct meg_mmap vocab = { 0 };
     struct meg_str merges = { 0 };
-    struct spelled spelled = { .path = vocab_path };
+    struct raw_vocab spelled = { .path = vocab_path };
     int r;
 
     if ((r = meg_tok_mmap_file(&vocab, vocab_path, e)) < 0 || (r = meg_tok_read_file(merge_path, &merges, e)) < 0)
@@ -285,7 +285,7 @@ void meg_gpt2_files_free(struct meg_gpt2_files *f)
     if (!f)
         return;
     meg_str_free(&f->bytes);
-    meg_bytebpe_free(&f->rules);
+    meg_bytebpe_free(&f->vocab);
     free(f->at);
     free(f);
 }

@@ -17,7 +17,7 @@ struct meg_gpt2_files {
     struct meg_str bytes; /* of all tokens, by id */
     int64_t *at;          /* [n+1] where each begins */
     int32_t eod;          /* <|endoftext|> */
-    struct meg_bytebpe rules;
+    struct meg_bytebpe vocab;
 };
 
 /*

@@ -13,8 +13,8 @@
 struct tiktoken {
     struct meg_tokenizer base;
     struct meg_tiktoken_files *files; /* the owner's; a share borrows it */
-    bool is_share;
-    struct meg_bytebpe_encoder coder;
+    bool is_clone;
+    struct meg_bytebpe_encoder encoder;
 };
 
 static void describe(struct meg_tokenizer *t, const struct meg_tok_conf *c, enum meg_pretok split)
@@ -43,11 +43,11 @@ static int tiktoken_open(struct meg_tokenizer **out, const struct meg_tok_conf *
         return r;
     t = meg_new(sizeof *t);
     t->files = files;
-    t->coder.rules = &files->rules;
+    t->encoder.vocab = &files->vocab;
     t->base.class = &meg_tok_tiktoken;
     t->base.vocab_size = files->tokens.n;
-    t->base.roles = files->roles;
-    describe(&t->base, c, files->rules.split);
+    t->base.special_ids = files->special_ids;
+    describe(&t->base, c, files->vocab.pretok);
     *out = &t->base;
     return MEG_OK;
 }
@@ -56,26 +56,26 @@ static void tiktoken_close(struct meg_tokenizer *base)
 {
     struct tiktoken *t = (struct tiktoken *)base;
 
-    if (!t->is_share)
+    if (!t->is_clone)
         meg_tiktoken_files_free(t->files);
-    meg_bytebpe_encoder_free(&t->coder);
+    meg_bytebpe_encoder_free(&t->encoder);
     free(t);
 }
 
-static struct meg_tokenizer *tiktoken_share(const struct meg_tokenizer *base)
+static struct meg_tokenizer *tiktoken_clone(const struct meg_tokenizer *base)
 {
     struct tiktoken *t = meg_new(sizeof *t);
 
     t->files = ((const struct tiktoken *)base)->files;
-    t->coder.rules = &t->files->rules;
-    t->is_share = true;
+    t->encoder.vocab = &t->files->vocab;
+    t->is_clone = true;
     return &t->base;
 }
 
-static int encode_plain(void *of, const char *text, int64_t n, struct meg_ids *out, const struct meg_id_sink *sink,
-                        struct meg_err *e)
+static int encode_ordinary(void *ctx, const char *text, int64_t n, struct meg_ids *out, const struct meg_id_sink *sink,
+                           struct meg_err *e)
 {
-    return meg_bytebpe_encode(of, text, n, out, sink, e);
+    return meg_bytebpe_encode(ctx, text, n, out, sink, e);
 }
 
 static int tiktoken_encode(struct meg_tokenizer *base, const char *text, int64_t n, struct meg_ids *out,
@@ -83,7 +83,7 @@ static int tiktoken_encode(struct meg_tokenizer *base, const char *text, int64_t
 {
     struct tiktoken *t = (struct tiktoken *)base;
 
-    return meg_special_tokens_encode(&t->files->specials, text, n, out, sink, encode_plain, &t->coder, e);
+    return meg_special_tokens_encode(&t->files->specials, text, n, out, sink, encode_ordinary, &t->encoder, e);
 }
 
 static void tiktoken_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)
@@ -98,6 +98,6 @@ static void tiktoken_bytes(const struct meg_tokenizer *base, const int32_t *ids,
 }
 
 const struct meg_tok_class meg_tok_tiktoken = {
-    "TikTokenizer", tiktoken_open,        tiktoken_close, tiktoken_share,       tiktoken_encode,
+    "TikTokenizer", tiktoken_open,        tiktoken_close, tiktoken_clone,       tiktoken_encode,
     tiktoken_bytes, meg_tok_decode_bytes, false,          MEG_TOK_LIB_TIKTOKEN,
 };

@@ -10,23 +10,23 @@
 
 enum {
     DEFAULT_SIZE = 131072, /* of a JSON vocabulary, as in Megatron-LM */
-    MAX_TOKEN = 4096,      /* bytes; what the ways to cut it take grows with their square */
+    MAX_TOKEN = 4096,      /* bytes; what the ways to split it take grows with their square */
     LLAMA3_RANKS = 128000,
     LLAMA3_SPECIAL = 256
 };
 
 /* Add the token of the next rank, spelled in base64. */
-static int add_token(struct meg_strtab *t, const char *s, int64_t n, const char *place, struct meg_err *e)
+static int add_token(struct meg_strtab *t, const char *s, int64_t n, const char *location, struct meg_err *e)
 {
     struct meg_str bytes = { 0 };
     int64_t was = t->n, k;
 
     if (meg_base64_decode(&bytes, s, n) < 0 || bytes.n == 0) {
         meg_str_free(&bytes);
-        return meg_fail(e, MEG_EFORMAT, "%s: '%.*s' is no base64 of a token", place, (int)(n < 80 ? n : 80), s);
+        return meg_fail(e, MEG_EFORMAT, "%s: '%.*s' is no base64 of a token", location, (int)(n < 80 ? n : 80), s);
     }
     if (bytes.n > MAX_TOKEN) {
-        int r = meg_fail(e, MEG_EFORMAT, "%s: a token of %zu bytes, expected at most %d", place, bytes.n, MAX_TOKEN);
+        int r = meg_fail(e, MEG_EFORMAT, "%s: a token of %zu bytes, expected at most %d", location, bytes.n, MAX_TOKEN);
 
         meg_str_free(&bytes);
         return r;
@@ -34,14 +34,14 @@ static int add_token(struct meg_strtab *t, const char *s, int64_t n, const char 
     k = meg_strtab_add(t, bytes.s, (int64_t)bytes.n);
     meg_str_free(&bytes);
     if (k < was)
-        return meg_fail(e, MEG_EFORMAT, "%s: this token is rank %lld, too", place, (long long)k);
+        return meg_fail(e, MEG_EFORMAT, "%s: this token is rank %lld, too", location, (long long)k);
     return MEG_OK;
 }
 
 static int read_text(struct meg_strtab *t, const char *path, const struct meg_str *file, struct meg_err *e)
 {
     const char *s = file->s, *end = s + file->n;
-    char place[4200];
+    char location[4200];
 
     for (int64_t line = 1; s < end; line++) {
         const char *stop = memchr(s, '\n', (size_t)(end - s)), *blank;
@@ -50,14 +50,14 @@ static int read_text(struct meg_strtab *t, const char *path, const struct meg_st
         int r;
 
         stop = stop ? stop : end;
-        snprintf(place, sizeof place, "%s, line %lld", path, (long long)line);
+        snprintf(location, sizeof location, "%s, line %lld", path, (long long)line);
         if (!(blank = memchr(s, ' ', (size_t)(stop - s))))
-            return meg_fail(e, MEG_EFORMAT, "%s: a token in base64 and its rank are expected", place);
+            return meg_fail(e, MEG_EFORMAT, "%s: a token in base64 and its rank are expected", location);
         rank = strtoll(blank + 1, &rest, 10); /* file->s ends with a zero byte */
         if (rest == blank + 1 || (rest != stop && !(rest + 1 == stop && *rest == '\r')) || rank != line - 1)
-            return meg_fail(e, MEG_EFORMAT, "%s: rank '%.*s' where %lld is expected", place,
+            return meg_fail(e, MEG_EFORMAT, "%s: rank '%.*s' where %lld is expected", location,
                             (int)(stop - blank - 1 < 40 ? stop - blank - 1 : 40), blank + 1, (long long)line - 1);
-        if ((r = add_token(t, s, blank - s, place, e)) < 0)
+        if ((r = add_token(t, s, blank - s, location, e)) < 0)
             return r;
         s = stop + 1;
     }
@@ -68,7 +68,7 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
                      struct meg_err *e)
 {
     json_t *list;
-    char place[4200];
+    char location[4200];
     size_t i;
     const json_t *item;
     int r;
@@ -82,23 +82,23 @@ static int read_json(struct meg_strtab *t, const char *path, const struct meg_st
         const char *bytes;
         int64_t rank;
 
-        snprintf(place, sizeof place, "%s, element %zu", path, i);
+        snprintf(location, sizeof location, "%s, element %zu", path, i);
         if (r < 0 || (int64_t)i == most)
             break;
         if (!json_is_object(item)) {
-            r = meg_fail(e, MEG_EFORMAT, "%s: an object of rank and token_bytes is expected", place);
-        } else if ((r = meg_json_get_i64(item, "rank", MEG_JSON_REQUIRED, &rank, place, e)) == MEG_OK &&
-                   (r = meg_json_get_str(item, "token_bytes", MEG_JSON_REQUIRED, &bytes, place, e)) == MEG_OK) {
+            r = meg_fail(e, MEG_EFORMAT, "%s: an object of rank and token_bytes is expected", location);
+        } else if ((r = meg_json_get_i64(item, "rank", MEG_JSON_REQUIRED, &rank, location, e)) == MEG_OK &&
+                   (r = meg_json_get_str(item, "token_bytes", MEG_JSON_REQUIRED, &bytes, location, e)) == MEG_OK) {
             if (rank != (int64_t)i)
-                r = meg_fail(e, MEG_EFORMAT, "%s: rank %lld where %zu is expected", place, (long long)rank, i);
+                r = meg_fail(e, MEG_EFORMAT, "%s: rank %lld where %zu is expected", location, (long long)rank, i);
             else
-                r = add_token(t, bytes, (int64_t)strlen(bytes), place, e);
+                r = add_token(t, bytes, (int64_t)strlen(bytes), location, e);
         }
         if (r == MEG_OK && i < 256) {
             struct meg_str byte = meg_strtab_get(t, (int64_t)i);
 
             if (byte.n != 1 || (unsigned char)byte.s[0] != i)
-                r = meg_fail(e, MEG_EFORMAT, "%s: the first 256 tokens must be the bytes in order", place);
+                r = meg_fail(e, MEG_EFORMAT, "%s: the first 256 tokens must be the bytes in order", location);
         }
     }
     json_decref(list);
@@ -140,55 +140,55 @@ static int32_t find(const struct meg_strtab *t, const char *token)
 }
 
 /* A merge: two tokens that make a third. */
-struct cut {
-    int32_t left, right, both;
+struct token_split {
+    int32_t left, right, id;
 };
 
-/* All ways to cut a token in two become merges of its rank. */
+/* All ways to split a token in two become merges of its rank. */
 static int fill_merges(struct meg_bytebpe *b, int32_t first_id, const char *path, struct meg_err *e)
 {
-    struct cut *cut = NULL;
+    struct token_split *split = NULL;
     int64_t n = 0, cap = 0;
 
     for (int i = 0; i < 256; i++) {
         char c = (char)i;
-        int64_t k = meg_strtab_find(&b->whole, &c, 1);
+        int64_t k = meg_strtab_find(&b->tokens, &c, 1);
 
         if (k < 0)
             return meg_fail(e, MEG_EFORMAT, "%s: byte 0x%02x is no token; all 256 must be", path, i);
         b->byte_id[i] = (int32_t)k + first_id;
     }
-    b->whole_id = meg_realloc_array(NULL, (size_t)b->whole.n, sizeof *b->whole_id);
-    for (int64_t k = 0; k < b->whole.n; k++) {
-        struct meg_str token = meg_strtab_get(&b->whole, k);
+    b->token_id = meg_realloc_array(NULL, (size_t)b->tokens.n, sizeof *b->token_id);
+    for (int64_t k = 0; k < b->tokens.n; k++) {
+        struct meg_str token = meg_strtab_get(&b->tokens, k);
 
-        b->whole_id[k] = (int32_t)k + first_id;
+        b->token_id[k] = (int32_t)k + first_id;
         for (size_t i = 1; i < token.n; i++) {
-            int64_t l = meg_strtab_find(&b->whole, token.s, (int64_t)i);
-            int64_t r = l < 0 ? -1 : meg_strtab_find(&b->whole, token.s + i, (int64_t)(token.n - i));
+            int64_t l = meg_strtab_find(&b->tokens, token.s, (int64_t)i);
+            int64_t r = l < 0 ? -1 : meg_strtab_find(&b->tokens, token.s + i, (int64_t)(token.n - i));
 
             if (r < 0)
                 continue;
             if (n == cap) {
                 cap = cap ? 2 * cap : 1 << 16;
-                cut = meg_realloc_array(cut, (size_t)cap, sizeof *cut);
+                split = meg_realloc_array(split, (size_t)cap, sizeof *split);
             }
-            cut[n++] = (struct cut){ (int32_t)l, (int32_t)r, (int32_t)k };
+            split[n++] = (struct token_split){ (int32_t)l, (int32_t)r, (int32_t)k };
         }
     }
     meg_bpe_init(&b->bpe, n);
     for (int64_t i = 0; i < n; i++)
-        meg_bpe_add(&b->bpe, cut[i].left + first_id, cut[i].right + first_id, cut[i].both, cut[i].both + first_id);
-    free(cut);
+        meg_bpe_add(&b->bpe, split[i].left + first_id, split[i].right + first_id, split[i].id, split[i].id + first_id);
+    free(split);
     b->is_leftmost = true;
     return MEG_OK;
 }
 
-static enum meg_pretok split_of(const char *pattern, bool is_json)
+static enum meg_pretok pattern_of(const char *pattern, bool is_json)
 {
     static const struct {
         const char *name;
-        enum meg_pretok split;
+        enum meg_pretok pretok;
     } named[] = { { "v1", MEG_PRETOK_TIK_V1 },
                   { "v2", MEG_PRETOK_TIK_V2 },
                   { "cl100k", MEG_PRETOK_CL100K },
@@ -196,13 +196,13 @@ static enum meg_pretok split_of(const char *pattern, bool is_json)
 
     for (size_t i = 0; pattern && i < sizeof named / sizeof *named; i++) {
         if (strcmp(pattern, named[i].name) == 0)
-            return named[i].split;
+            return named[i].pretok;
     }
     return is_json ? MEG_PRETOK_TIK_V2 : MEG_PRETOK_CL100K;
 }
 
 /* The first n tokens are special wherever a text spells them. */
-static int find_specials(struct meg_tiktoken_files *f, int64_t n, struct meg_err *e)
+static int build_special_tokens(struct meg_tiktoken_files *f, int64_t n, struct meg_err *e)
 {
     struct meg_trie_key *key = meg_new((size_t)n * sizeof *key);
     int r;
@@ -218,11 +218,11 @@ static int find_specials(struct meg_tiktoken_files *f, int64_t n, struct meg_err
 }
 
 /* Special tokens first, then the ranked ones of JSON. */
-static int number_json(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
+static int assign_ids_json(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {
     static const char *needed[] = { "<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>" };
     const struct meg_megatron_release *release = meg_megatron_release_find(c->megatron_release);
-    const struct meg_str_list usual = { needed, release->has_seven_specials ? 7 : 3 };
+    const struct meg_str_list usual = { needed, release->needs_seven_special_tokens ? 7 : 3 };
     int64_t n = c->tiktoken_num_special_tokens, was;
     int r = add_special(&f->tokens, &c->tiktoken_special_tokens, n, &usual, "<SPECIAL_%lld>", 0, e);
 
@@ -233,22 +233,22 @@ static int number_json(struct meg_tiktoken_files *f, const struct meg_tok_conf *
             return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens lacks %s", needed[i]);
     }
     was = f->tokens.n;
-    for (int64_t k = 0; k < f->rules.whole.n; k++) {
-        struct meg_str token = meg_strtab_get(&f->rules.whole, k);
+    for (int64_t k = 0; k < f->vocab.tokens.n; k++) {
+        struct meg_str token = meg_strtab_get(&f->vocab.tokens, k);
 
         if (meg_strtab_add(&f->tokens, token.s, (int64_t)token.n) < was + k)
             return meg_fail(e, MEG_EUSAGE, "--tiktoken-special-tokens: '%.*s' is rank %lld, too", (int)token.n, token.s,
                             (long long)k);
     }
-    f->roles.bos = find(&f->tokens, "<s>");
-    f->roles.eos = f->roles.eod = find(&f->tokens, "</s>");
+    f->special_ids.bos = find(&f->tokens, "<s>");
+    f->special_ids.eos = f->special_ids.eod = find(&f->tokens, "</s>");
     if (release->has_pad)
-        f->roles.pad = find(&f->tokens, "<pad>");
-    return release->finds_specials ? find_specials(f, n, e) : MEG_OK;
+        f->special_ids.pad = find(&f->tokens, "<pad>");
+    return release->parses_special_tokens ? build_special_tokens(f, n, e) : MEG_OK;
 }
 
 /* The ranked ones of a text, then special tokens: Llama 3's where the ranks are as many as there. */
-static int number_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
+static int assign_ids_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {
     static const char *names[] = { "<|begin_of_text|>",
                                    "<|end_of_text|>",
@@ -261,11 +261,11 @@ static int number_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *
                                    "<|reserved_special_token_4|>",
                                    "<|eot_id|>" };
     static const struct meg_str_list none, llama3 = { names, sizeof names / sizeof *names };
-    const bool is_llama3 = c->tiktoken_special_tokens.n == 0 && f->rules.whole.n == LLAMA3_RANKS;
+    const bool is_llama3 = c->tiktoken_special_tokens.n == 0 && f->vocab.tokens.n == LLAMA3_RANKS;
     int r;
 
-    for (int64_t k = 0; k < f->rules.whole.n; k++) {
-        struct meg_str token = meg_strtab_get(&f->rules.whole, k);
+    for (int64_t k = 0; k < f->vocab.tokens.n; k++) {
+        struct meg_str token = meg_strtab_get(&f->vocab.tokens, k);
 
         meg_strtab_add(&f->tokens, token.s, (int64_t)token.n);
     }
@@ -273,11 +273,11 @@ static int number_text(struct meg_tiktoken_files *f, const struct meg_tok_conf *
                          is_llama3 ? LLAMA3_SPECIAL : c->tiktoken_special_tokens.n, is_llama3 ? &llama3 : &none,
                          "<|reserved_special_token_%lld|>", 5, e)) < 0)
         return r;
-    f->roles.bos = find(&f->tokens, "<|begin_of_text|>");
-    f->roles.eos = find(&f->tokens, "<|end_of_text|>");
-    if (f->roles.eos < 0)
-        f->roles.eos = find(&f->tokens, "<|endoftext|>");
-    f->roles.eod = f->roles.eos;
+    f->special_ids.bos = find(&f->tokens, "<|begin_of_text|>");
+    f->special_ids.eos = find(&f->tokens, "<|end_of_text|>");
+    if (f->special_ids.eos < 0)
+        f->special_ids.eos = find(&f->tokens, "<|endoftext|>");
+    f->special_ids.eod = f->special_ids.eos;
     return MEG_OK;
 }
 
@@ -297,8 +297,8 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
                         "the 256 bytes",
                         (long long)size, (long long)nspecial);
     f = meg_new(sizeof *f);
-    f->roles = meg_tok_no_special_ids;
-    f->rules.missing = -1;
+    f->special_ids = meg_tok_no_special_ids;
+    f->vocab.unk = -1;
     if ((r = meg_tok_read_file(path, &file, e)) < 0)
         goto out;
     is_json = file.s[strspn(file.s, " \t\r\n")] == '[';
@@ -306,17 +306,17 @@ int meg_tiktoken_files_load(struct meg_tiktoken_files **out, const struct meg_to
         r = meg_fail(e, MEG_EUSAGE, "--vocab-size cuts a JSON vocabulary; %s is lines of tokens and ranks", path);
         goto out;
     }
-    f->rules.split = split_of(c->tiktoken_pattern, is_json);
-    if ((r = is_json ? read_json(&f->rules.whole, path, &file, size - nspecial, e)
-                     : read_text(&f->rules.whole, path, &file, e)) < 0)
+    f->vocab.pretok = pattern_of(c->tiktoken_pattern, is_json);
+    if ((r = is_json ? read_json(&f->vocab.tokens, path, &file, size - nspecial, e)
+                     : read_text(&f->vocab.tokens, path, &file, e)) < 0)
         goto out;
-    if (c->vocab_size != MEG_UNSET && is_json && f->rules.whole.n < size - nspecial) {
+    if (c->vocab_size != MEG_UNSET && is_json && f->vocab.tokens.n < size - nspecial) {
         r = meg_fail(e, MEG_EUSAGE, "%s: %lld tokens, but --vocab-size %lld asks for %lld", path,
-                     (long long)f->rules.whole.n, (long long)size, (long long)(size - nspecial));
+                     (long long)f->vocab.tokens.n, (long long)size, (long long)(size - nspecial));
         goto out;
     }
-    if ((r = is_json ? number_json(f, c, e) : number_text(f, c, e)) < 0 ||
-        (r = fill_merges(&f->rules, is_json ? (int32_t)nspecial : 0, path, e)) < 0)
+    if ((r = is_json ? assign_ids_json(f, c, e) : assign_ids_text(f, c, e)) < 0 ||
+        (r = fill_merges(&f->vocab, is_json ? (int32_t)nspecial : 0, path, e)) < 0)
         goto out;
     *out = f;
     f = NULL;
@@ -331,7 +331,7 @@ void meg_tiktoken_files_free(struct meg_tiktoken_files *f)
     if (!f)
         return;
     meg_strtab_free(&f->tokens);
-    meg_bytebpe_free(&f->rules);
+    meg_bytebpe_free(&f->vocab);
     meg_special_tokens_free(&f->specials);
     free(f);
 }

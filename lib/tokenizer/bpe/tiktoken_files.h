@@ -13,8 +13,8 @@
 
 struct meg_tiktoken_files {
     struct meg_strtab tokens; /* bytes by id */
-    struct meg_tok_special_ids roles;
-    struct meg_bytebpe rules;
+    struct meg_tok_special_ids special_ids;
+    struct meg_bytebpe vocab;
     struct meg_special_tokens specials; /* found in text, of release 0.15 and later */
 };
 

@@ -3,7 +3,7 @@
  * - The pair with the highest count is merged; of equal ones that with the smaller left id, then
  *   with the smaller right id.
  * - The queue holds pairs with the words where they were seen.  A pair goes in once for the text as
- *   it is, and once more for each round that forms new ones, with the words of that round only.
+ *   it is, and once more for each merge_log that forms new ones, with the words of that merge_log only.
  *   Its count is looked up when it comes out; where it is stale, the pair goes back with the new one.
  * - A merge changes the counts of the pairs beside it, not its own.  So a pair can come out again,
  *   when a token that another merge made too brought it about: it then merges what is left of it,
@@ -21,8 +21,8 @@
 struct pair {
     int32_t left, right;
     int64_t count;
-    int32_t open;   /* the queue entry that this round collects words for, or -1 */
-    int64_t merged; /* its rank, counting all rounds; -1: not merged */
+    int32_t touched_index; /* the queue entry that this merge_log collects words for, or -1 */
+    int64_t merged;        /* its rank, counting all rounds; -1: not merged */
 };
 
 /* A pair in the queue, with the words to look into. */
@@ -40,97 +40,97 @@ struct bpe_train_state {
     uint64_t mask;
     struct entry **heap; /* the next one to merge first */
     int64_t nheap, heap_cap;
-    struct entry **opened;
-    int64_t nopened, opened_cap;
+    struct entry **touched;
+    int64_t ntouched, touched_cap;
     int32_t *sym; /* of word i: sym[at[i]] .. sym[at[i] + len[i] - 1] */
     const int64_t *at, *count;
     int32_t *len;
     struct meg_bpe_vocab *vocab;
 };
 
-void meg_bpe_trainer_count(struct meg_bpe_trainer *l, const char *text, int64_t n)
+void meg_bpe_trainer_count(struct meg_bpe_trainer *t, const char *text, int64_t n)
 {
     const char *piece;
     int64_t len;
 
-    meg_pretokens_split(&l->pieces, MEG_PRETOK_GPT2, text, n);
-    while (meg_pretokens_next(&l->pieces, &piece, &len)) {
-        int64_t word = meg_strtab_add(&l->words, piece, len);
+    meg_pretokens_split(&t->pretokens, MEG_PRETOK_GPT2, text, n);
+    while (meg_pretokens_next(&t->pretokens, &piece, &len)) {
+        int64_t word = meg_strtab_add(&t->words, piece, len);
 
-        if (word == l->ncount) {
-            l->ncount = l->words.cap;
-            l->count = meg_realloc_array(l->count, (size_t)l->ncount, sizeof *l->count);
-            memset(l->count + word, 0, (size_t)(l->ncount - word) * sizeof *l->count);
+        if (word == t->ncount) {
+            t->ncount = t->words.cap;
+            t->count = meg_realloc_array(t->count, (size_t)t->ncount, sizeof *t->count);
+            memset(t->count + word, 0, (size_t)(t->ncount - word) * sizeof *t->count);
         }
-        l->count[word]++;
+        t->count[word]++;
     }
 }
 
-void meg_bpe_trainer_free(struct meg_bpe_trainer *l)
+void meg_bpe_trainer_free(struct meg_bpe_trainer *t)
 {
-    meg_strtab_free(&l->words);
-    free(l->count);
-    meg_pretokens_free(&l->pieces);
+    meg_strtab_free(&t->words);
+    free(t->count);
+    meg_pretokens_free(&t->pretokens);
 }
 
-static uint32_t *slot_of(const struct bpe_train_state *l, int32_t left, int32_t right)
+static uint32_t *slot_of(const struct bpe_train_state *st, int32_t left, int32_t right)
 {
     uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15u;
 
-    for (uint64_t i = (h ^ h >> 32) & l->mask;; i = (i + 1) & l->mask) {
-        const struct pair *p = l->slot[i] > 0 ? &l->pair[l->slot[i] - 1] : NULL;
+    for (uint64_t i = (h ^ h >> 32) & st->mask;; i = (i + 1) & st->mask) {
+        const struct pair *p = st->slot[i] > 0 ? &st->pair[st->slot[i] - 1] : NULL;
 
         if (!p || (p->left == left && p->right == right))
-            return &l->slot[i];
+            return &st->slot[i];
     }
 }
 
-static void grow_pairs(struct bpe_train_state *l)
+static void grow_pairs(struct bpe_train_state *st)
 {
-    l->pairs_cap = l->pairs_cap ? 2 * l->pairs_cap : 1 << 12;
-    l->pair = meg_realloc_array(l->pair, (size_t)l->pairs_cap, sizeof *l->pair);
-    free(l->slot);
-    l->mask = 2 * (uint64_t)l->pairs_cap - 1;
-    l->slot = meg_new((l->mask + 1) * sizeof *l->slot);
-    for (int64_t i = 0; i < l->npairs; i++)
-        *slot_of(l, l->pair[i].left, l->pair[i].right) = (uint32_t)i + 1;
+    st->pairs_cap = st->pairs_cap ? 2 * st->pairs_cap : 1 << 12;
+    st->pair = meg_realloc_array(st->pair, (size_t)st->pairs_cap, sizeof *st->pair);
+    free(st->slot);
+    st->mask = 2 * (uint64_t)st->pairs_cap - 1;
+    st->slot = meg_new((st->mask + 1) * sizeof *st->slot);
+    for (int64_t i = 0; i < st->npairs; i++)
+        *slot_of(st, st->pair[i].left, st->pair[i].right) = (uint32_t)i + 1;
 }
 
 /* Whether a is merged after b. */
-static bool is_after(const struct bpe_train_state *l, const struct entry *a, const struct entry *b)
+static bool is_after(const struct bpe_train_state *st, const struct entry *a, const struct entry *b)
 {
-    const struct pair *p = &l->pair[a->pair], *q = &l->pair[b->pair];
+    const struct pair *p = &st->pair[a->pair], *q = &st->pair[b->pair];
 
     if (a->count != b->count)
         return a->count < b->count;
     return p->left != q->left ? p->left > q->left : p->right > q->right;
 }
 
-static void push(struct bpe_train_state *l, struct entry *x)
+static void push(struct bpe_train_state *st, struct entry *x)
 {
     int64_t i;
 
-    if (l->nheap == l->heap_cap) {
-        l->heap_cap = l->heap_cap ? 2 * l->heap_cap : 1 << 12;
-        l->heap = meg_realloc_array(l->heap, (size_t)l->heap_cap, sizeof(struct entry *));
+    if (st->nheap == st->heap_cap) {
+        st->heap_cap = st->heap_cap ? 2 * st->heap_cap : 1 << 12;
+        st->heap = meg_realloc_array(st->heap, (size_t)st->heap_cap, sizeof(struct entry *));
     }
-    for (i = l->nheap++; i > 0 && is_after(l, l->heap[(i - 1) / 2], x); i = (i - 1) / 2)
-        l->heap[i] = l->heap[(i - 1) / 2];
-    l->heap[i] = x;
+    for (i = st->nheap++; i > 0 && is_after(st, st->heap[(i - 1) / 2], x); i = (i - 1) / 2)
+        st->heap[i] = st->heap[(i - 1) / 2];
+    st->heap[i] = x;
 }
 
-static struct entry *pop(struct bpe_train_state *l)
+static struct entry *pop(struct bpe_train_state *st)
 {
-    struct entry *top = l->heap[0], *x = l->heap[--l->nheap];
+    struct entry *top = st->heap[0], *x = st->heap[--st->nheap];
     int64_t i = 0;
 
-    for (int64_t k; (k = 2 * i + 1) < l->nheap; i = k) {
-        k += k + 1 < l->nheap && is_after(l, l->heap[k], l->heap[k + 1]);
-        if (!is_after(l, x, l->heap[k]))
+    for (int64_t k; (k = 2 * i + 1) < st->nheap; i = k) {
+        k += k + 1 < st->nheap && is_after(st, st->heap[k], st->heap[k + 1]);
+        if (!is_after(st, x, st->heap[k]))
             break;
-        l->heap[i] = l->heap[k];
+        st->heap[i] = st->heap[k];
     }
-    l->heap[i] = x;
+    st->heap[i] = x;
     return top;
 }
 
@@ -140,35 +140,35 @@ static void free_entry(struct entry *x)
     free(x);
 }
 
-/* The pair stands once more (by = 1) or less (-1) in a word, each time the word occurs. */
-static void change(struct bpe_train_state *l, int32_t left, int32_t right, int by, uint32_t word)
+/* The pair stands once more (delta = 1) or less (-1) in a word, each time the word occurs. */
+static void add_count(struct bpe_train_state *st, int32_t left, int32_t right, int delta, uint32_t word)
 {
     uint32_t *slot;
     struct pair *p;
     struct entry *x;
 
-    if (l->npairs == l->pairs_cap)
-        grow_pairs(l);
-    slot = slot_of(l, left, right);
+    if (st->npairs == st->pairs_cap)
+        grow_pairs(st);
+    slot = slot_of(st, left, right);
     if (*slot == 0) {
-        *slot = (uint32_t)l->npairs + 1;
-        l->pair[l->npairs++] = (struct pair){ left, right, 0, -1, -1 };
+        *slot = (uint32_t)st->npairs + 1;
+        st->pair[st->npairs++] = (struct pair){ left, right, 0, -1, -1 };
     }
-    p = &l->pair[*slot - 1];
-    p->count += by * l->count[word];
-    if (by < 0)
+    p = &st->pair[*slot - 1];
+    p->count += delta * st->count[word];
+    if (delta < 0)
         return;
-    if (p->open < 0) {
-        if (l->nopened == l->opened_cap) {
-            l->opened_cap = l->opened_cap ? 2 * l->opened_cap : 1 << 10;
-            l->opened = meg_realloc_array(l->opened, (size_t)l->opened_cap, sizeof *l->opened);
+    if (p->touched_index < 0) {
+        if (st->ntouched == st->touched_cap) {
+            st->touched_cap = st->touched_cap ? 2 * st->touched_cap : 1 << 10;
+            st->touched = meg_realloc_array(st->touched, (size_t)st->touched_cap, sizeof *st->touched);
         }
         x = meg_new(sizeof *x);
         x->pair = (int32_t)(*slot - 1);
-        p->open = (int32_t)l->nopened;
-        l->opened[l->nopened++] = x;
+        p->touched_index = (int32_t)st->ntouched;
+        st->touched[st->ntouched++] = x;
     }
-    x = l->opened[p->open];
+    x = st->touched[p->touched_index];
     if (x->nwords > 0 && x->word[x->nwords - 1] == word)
         return;
     if (x->nwords == x->cap) {
@@ -178,27 +178,27 @@ static void change(struct bpe_train_state *l, int32_t left, int32_t right, int b
     x->word[x->nwords++] = word;
 }
 
-/* The round is over: what it formed goes into the queue. */
-static void push_new_pairs(struct bpe_train_state *l)
+/* The merge_log is over: what it formed goes into the queue. */
+static void push_new_pairs(struct bpe_train_state *st)
 {
-    for (int64_t i = 0; i < l->nopened; i++) {
-        struct entry *x = l->opened[i];
+    for (int64_t i = 0; i < st->ntouched; i++) {
+        struct entry *x = st->touched[i];
 
-        l->pair[x->pair].open = -1;
-        x->count = l->pair[x->pair].count;
+        st->pair[x->pair].touched_index = -1;
+        x->count = st->pair[x->pair].count;
         if (x->count > 0)
-            push(l, x);
+            push(st, x);
         else
             free_entry(x);
     }
-    l->nopened = 0;
+    st->ntouched = 0;
 }
 
-/* Replace the pair by token id in one word, left to right. */
-static void merge_word(struct bpe_train_state *l, uint32_t word, int32_t left, int32_t right, int32_t id)
+/* Replace the pair delta token id in one word, left to right. */
+static void merge_word(struct bpe_train_state *st, uint32_t word, int32_t left, int32_t right, int32_t id)
 {
-    int32_t *s = l->sym + l->at[word];
-    int32_t n = l->len[word], to = 0;
+    int32_t *s = st->sym + st->at[word];
+    int32_t n = st->len[word], to = 0;
 
     for (int32_t i = 0; i < n; to++) {
         if (i + 1 == n || s[i] != left || s[i + 1] != right) {
@@ -206,17 +206,17 @@ static void merge_word(struct bpe_train_state *l, uint32_t word, int32_t left, i
             continue;
         }
         if (to > 0) {
-            change(l, s[to - 1], left, -1, word);
-            change(l, s[to - 1], id, 1, word);
+            add_count(st, s[to - 1], left, -1, word);
+            add_count(st, s[to - 1], id, 1, word);
         }
         i += 2;
         if (i < n) {
-            change(l, right, s[i], -1, word);
-            change(l, id, s[i], 1, word);
+            add_count(st, right, s[i], -1, word);
+            add_count(st, id, s[i], 1, word);
         }
         s[to] = id;
     }
-    l->len[word] = to;
+    st->len[word] = to;
 }
 
 /* The token that left and right make, which may be there already. */
@@ -244,31 +244,31 @@ static void add_base_tokens(struct meg_strtab *tokens, int32_t byte_id[256])
     }
 }
 
-static void split_words(struct bpe_train_state *l, const struct meg_strtab *words, const int32_t byte_id[256])
+static void split_words(struct bpe_train_state *st, const struct meg_strtab *words, const int32_t byte_id[256])
 {
-    l->at = words->at;
-    l->sym = meg_new(words->bytes.n * sizeof *l->sym);
-    l->len = meg_new((size_t)words->n * sizeof *l->len);
+    st->at = words->at;
+    st->sym = meg_new(words->bytes.n * sizeof *st->sym);
+    st->len = meg_new((size_t)words->n * sizeof *st->len);
     for (size_t i = 0; i < words->bytes.n; i++)
-        l->sym[i] = byte_id[(unsigned char)words->bytes.s[i]];
+        st->sym[i] = byte_id[(unsigned char)words->bytes.s[i]];
     for (int64_t w = 0; w < words->n; w++) {
-        const int32_t *s = l->sym + l->at[w];
+        const int32_t *s = st->sym + st->at[w];
 
-        l->len[w] = (int32_t)(l->at[w + 1] - l->at[w]);
-        for (int32_t i = 0; i + 1 < l->len[w]; i++)
-            change(l, s[i], s[i + 1], 1, (uint32_t)w);
+        st->len[w] = (int32_t)(st->at[w + 1] - st->at[w]);
+        for (int32_t i = 0; i + 1 < st->len[w]; i++)
+            add_count(st, s[i], s[i + 1], 1, (uint32_t)w);
     }
-    push_new_pairs(l);
+    push_new_pairs(st);
 }
 
-/* The merges in the order of their last round, which gives the rank. */
-static void list_merges(struct bpe_train_state *l, const int32_t *round, int64_t nrounds)
+/* The merges in the order of their last merge_log, which gives the rank. */
+static void list_merges(struct bpe_train_state *st, const int32_t *merge_log, int64_t nlog)
 {
-    struct meg_bpe_vocab *v = l->vocab;
+    struct meg_bpe_vocab *v = st->vocab;
 
-    v->merge = meg_new((size_t)nrounds * sizeof *v->merge);
-    for (int64_t i = 0; i < nrounds; i++) {
-        const struct pair *p = &l->pair[round[i]];
+    v->merge = meg_new((size_t)nlog * sizeof *v->merge);
+    for (int64_t i = 0; i < nlog; i++) {
+        const struct pair *p = &st->pair[merge_log[i]];
 
         if (p->merged == i)
             v->merge[v->nmerges++] = (struct meg_bpe_vocab_merge){ p->left, p->right };
@@ -278,52 +278,52 @@ static void list_merges(struct bpe_train_state *l, const int32_t *round, int64_t
 void meg_bpe_trainer_run(struct meg_bpe_trainer *words, int64_t vocab_size, int64_t min_frequency,
                          struct meg_bpe_vocab *vocab)
 {
-    struct bpe_train_state l = { .vocab = vocab, .count = words->count };
-    int32_t byte_id[256], *round = NULL;
-    int64_t nrounds = 0, cap = 0;
+    struct bpe_train_state st = { .vocab = vocab, .count = words->count };
+    int32_t byte_id[256], *merge_log = NULL;
+    int64_t nlog = 0, cap = 0;
     struct entry *x;
 
     add_base_tokens(&vocab->tokens, byte_id);
-    split_words(&l, &words->words, byte_id);
-    while (vocab->tokens.n < vocab_size && l.nheap > 0) {
+    split_words(&st, &words->words, byte_id);
+    while (vocab->tokens.n < vocab_size && st.nheap > 0) {
         struct pair *p;
         int32_t left, right, id;
 
-        x = pop(&l);
-        p = &l.pair[x->pair];
+        x = pop(&st);
+        p = &st.pair[x->pair];
         if (x->count != p->count) {
             x->count = p->count;
-            push(&l, x);
+            push(&st, x);
             continue;
         }
         if (x->count < 1 || x->count < min_frequency) {
             free_entry(x);
             break;
         }
-        if (nrounds == cap) {
+        if (nlog == cap) {
             cap = cap ? 2 * cap : 1 << 12;
-            round = meg_realloc_array(round, (size_t)cap, sizeof *round);
+            merge_log = meg_realloc_array(merge_log, (size_t)cap, sizeof *merge_log);
         }
         left = p->left;
         right = p->right;
-        p->merged = nrounds;
-        round[nrounds++] = x->pair;
+        p->merged = nlog;
+        merge_log[nlog++] = x->pair;
         id = token_of(&vocab->tokens, left, right);
         for (int64_t i = 0; i < x->nwords; i++) /* p may move from here on */
-            merge_word(&l, x->word[i], left, right, id);
-        push_new_pairs(&l);
+            merge_word(&st, x->word[i], left, right, id);
+        push_new_pairs(&st);
         free_entry(x);
     }
-    list_merges(&l, round, nrounds);
-    while (l.nheap > 0)
-        free_entry(pop(&l));
-    free(round);
-    free(l.heap);
-    free(l.opened);
-    free(l.pair);
-    free(l.slot);
-    free(l.sym);
-    free(l.len);
+    list_merges(&st, merge_log, nlog);
+    while (st.nheap > 0)
+        free_entry(pop(&st));
+    free(merge_log);
+    free(st.heap);
+    free(st.touched);
+    free(st.pair);
+    free(st.slot);
+    free(st.sym);
+    free(st.len);
 }
 
 void meg_bpe_vocab_free(struct meg_bpe_vocab *v)

@@ -20,12 +20,12 @@ struct meg_bpe_trainer {
     struct meg_strtab words;
     int64_t *count; /* [words.n] of ncount */
     int64_t ncount;
-    struct meg_pretokens pieces;
+    struct meg_pretokens pretokens;
 };
 
 /* Count the pieces of a text of n bytes, well-formed UTF-8. */
-void meg_bpe_trainer_count(struct meg_bpe_trainer *l, const char *text, int64_t n);
-void meg_bpe_trainer_free(struct meg_bpe_trainer *l);
+void meg_bpe_trainer_count(struct meg_bpe_trainer *t, const char *text, int64_t n);
+void meg_bpe_trainer_free(struct meg_bpe_trainer *t);
 
 struct meg_bpe_vocab_merge {
     int32_t left, right;
@@ -43,7 +43,7 @@ struct meg_bpe_vocab {
  * meg_bpe_trainer_run - merge until there are vocab_size tokens (>= MEG_BPE_MIN_VOCAB_SIZE) or no pair occurs
  * at least once and min_frequency times.  Uses up what l counted.  vocab starts as { 0 }.
  */
-void meg_bpe_trainer_run(struct meg_bpe_trainer *l, int64_t vocab_size, int64_t min_frequency,
+void meg_bpe_trainer_run(struct meg_bpe_trainer *t, int64_t vocab_size, int64_t min_frequency,
                          struct meg_bpe_vocab *vocab);
 void meg_bpe_vocab_free(struct meg_bpe_vocab *v);
 

@@ -142,7 +142,7 @@ int meg_export_tiktoken(struct meg_export_builder *x, struct meg_err *e)
     vocab = json_object();
     for (int64_t id = 0; id < f->tokens.n; id++) {
         const struct meg_str t = meg_strtab_get(&f->tokens, id);
-        const bool is_ranked = meg_strtab_find(&f->rules.whole, t.s, (int64_t)t.n) >= 0;
+        const bool is_ranked = meg_strtab_find(&f->vocab.tokens, t.s, (int64_t)t.n) >= 0;
 
         text.n = 0;
         if (is_ranked)
@@ -159,8 +159,8 @@ int meg_export_tiktoken(struct meg_export_builder *x, struct meg_err *e)
                      x->conf->tokenizer_model);
         goto out;
     }
-    x->model = meg_export_byte_level_bpe(vocab, merges_of(&f->rules.whole), true);
-    meg_export_byte_level(x, f->rules.split);
+    x->model = meg_export_byte_level_bpe(vocab, merges_of(&f->vocab.tokens), true);
+    meg_export_byte_level(x, f->vocab.pretok);
     x->is_own_model = true;
 out:
     meg_str_free(&text);

@@ -480,7 +480,7 @@ int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, s
         (r = load_config_files(f, c, e)) < 0 || (r = order_tokens(f, path, e)) < 0 ||
         (r = build_finder(f, false, &f->raw, path, e)) < 0 || (r = build_finder(f, true, &f->normal, path, e)) < 0)
         goto out;
-    f->is_bytes = meg_hf_pretokenizer_is_byte_level(f->pre, &f->bytes.split, &f->add_prefix_space) &&
+    f->is_bytes = meg_hf_pretokenizer_is_byte_level(f->pre, &f->bytes.pretok, &f->add_prefix_space) &&
                   meg_hf_bpe_to_byte_level(&f->model, &f->bytes);
     if ((r = meg_hf_safe_split_build(f, e)) < 0)
         goto out;

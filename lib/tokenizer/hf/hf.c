@@ -79,7 +79,7 @@ void meg_tok_find_files(struct meg_tok_conf *c, char *own[3])
 /* Megatron-LM's class over these files; that of Megatron-DeepSpeed has no releases. */
 static void apply_release(struct hf *t, const struct meg_megatron_release *release)
 {
-    struct meg_tok_special_ids *r = &t->base.roles;
+    struct meg_tok_special_ids *r = &t->base.special_ids;
 
     if (!release->has_hf_template)
         t->files->before.n = t->files->after.n = 0;
@@ -110,10 +110,10 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
     if ((r = meg_hf_files_load(&files, &c, e)) == MEG_OK) {
         t = meg_new(sizeof *t);
         t->files = files;
-        t->coder.rules = &files->bytes;
+        t->coder.vocab = &files->bytes;
         t->base.class = class;
         t->base.vocab_size = files->vocab_size;
-        t->base.roles = files->roles;
+        t->base.special_ids = files->roles;
         if (class == &meg_tok_hf)
             apply_release(t, meg_megatron_release_find(c.megatron_release));
         meg_tok_set_description(&t->base, "_HuggingFaceTokenizer",
@@ -157,7 +157,7 @@ static struct meg_tokenizer *hf_share(const struct meg_tokenizer *base)
     struct hf *t = meg_new(sizeof *t);
 
     t->files = ((const struct hf *)base)->files;
-    t->coder.rules = &t->files->bytes;
+    t->coder.vocab = &t->files->bytes;
     t->is_share = true;
     return &t->base;
 }
@@ -492,7 +492,7 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
 {
     const struct meg_hf_files *f = ((const struct hf *)d->tok)->files;
     struct meg_str text = { 0 }, *token;
-    const int64_t nwaiting = (int64_t)(d->held.n / sizeof *ids);
+    const int64_t nwaiting = (int64_t)(d->pending.n / sizeof *ids);
     const int32_t *held;
     int64_t nheld, ready, ntokens = 0;
 
@@ -502,10 +502,10 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
     }
     for (int64_t i = 0; i < n; i++) {
         if (f->token[ids[i]].s)
-            meg_str_add(&d->held, &ids[i], sizeof *ids);
+            meg_str_add(&d->pending, &ids[i], sizeof *ids);
     }
-    held = (const int32_t *)(const void *)d->held.s;
-    nheld = (int64_t)(d->held.n / sizeof *held);
+    held = (const int32_t *)(const void *)d->pending.s;
+    nheld = (int64_t)(d->pending.n / sizeof *held);
     ready = is_last || (meg_hf_decoder_can_stream(f->decoder) && !f->clean_up) ? nheld : 0;
     while (ready > nwaiting && !is_last &&
            meg_hf_decoder_byte(f->decoder, f->token[held[ready - 1]].s, (int64_t)f->token[held[ready - 1]].n) >= 0)
@@ -515,12 +515,12 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
     token = meg_realloc_array(NULL, (size_t)ready, sizeof *token);
     for (; ntokens < ready; ntokens++)
         token[ntokens] = f->token[held[ntokens]];
-    meg_hf_decoder_run(f->decoder, token, ready, d->nshown, &d->state, &text);
+    meg_hf_decoder_run(f->decoder, token, ready, d->nemitted, &d->state, &text);
     if (f->clean_up)
         meg_tok_clean_up(&text, false);
     meg_str_add(out, text.s, text.n);
-    d->nshown += ready;
-    meg_str_remove_prefix(&d->held, (size_t)ready * sizeof *held);
+    d->nemitted += ready;
+    meg_str_remove_prefix(&d->pending, (size_t)ready * sizeof *held);
     free(token);
     meg_str_free(&text);
 }

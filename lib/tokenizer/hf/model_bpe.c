@@ -269,9 +269,9 @@ struct in_place {
     int64_t at, n, put;
 };
 
-static int64_t read_symbols(void *of, int32_t *sym, int64_t n)
+static int64_t read_symbols(void *ctx, int32_t *sym, int64_t n)
 {
-    struct in_place *p = of;
+    struct in_place *p = ctx;
 
     n = n < p->n - p->at ? n : p->n - p->at;
     memcpy(sym, p->v + p->at, (size_t)n * sizeof *sym);
@@ -279,9 +279,9 @@ static int64_t read_symbols(void *of, int32_t *sym, int64_t n)
     return n;
 }
 
-static int put_symbols(void *of, const int32_t *sym, int64_t n, struct meg_err *e)
+static int put_symbols(void *ctx, const int32_t *sym, int64_t n, struct meg_err *e)
 {
-    struct in_place *p = of;
+    struct in_place *p = ctx;
 
     (void)e;
     memcpy(p->v + p->put, sym, (size_t)n * sizeof *sym);
@@ -366,13 +366,13 @@ bool meg_hf_bpe_to_byte_level(const struct meg_hf_model *m, struct meg_bytebpe *
         if (out->byte_id[i] < 0 && is_in_text)
             return false; /* unknown ones may be joined, and what is around one that is left out merged */
     }
-    out->missing = -1;
+    out->unk = -1;
     out->is_leftmost = true;
     out->bpe = b->merges;
     b->merges = (struct meg_bpe){ 0 };
     if (b->ignore_merges) {
-        meg_strtab_reserve(&out->whole, m->vocab.tokens.n);
-        out->whole_id = meg_realloc_array(NULL, (size_t)out->whole.cap, sizeof *out->whole_id);
+        meg_strtab_reserve(&out->tokens, m->vocab.tokens.n);
+        out->token_id = meg_realloc_array(NULL, (size_t)out->tokens.cap, sizeof *out->token_id);
     }
     for (int64_t k = 0; b->ignore_merges && k < m->vocab.tokens.n; k++) {
         struct meg_str t = meg_strtab_get(&m->vocab.tokens, k);
@@ -380,11 +380,11 @@ bool meg_hf_bpe_to_byte_level(const struct meg_hf_model *m, struct meg_bytebpe *
         bytes.n = 0;
         if (meg_byte_alphabet_decode(&bytes, t.s, (int64_t)t.n) < 0 || bytes.n == 0)
             continue;
-        out->whole_id[out->whole.n] = m->vocab.id[k];
-        meg_strtab_append(&out->whole, bytes.s, (int64_t)bytes.n);
+        out->token_id[out->tokens.n] = m->vocab.id[k];
+        meg_strtab_append(&out->tokens, bytes.s, (int64_t)bytes.n);
     }
-    if (out->whole.n > 0)
-        meg_strtab_index(&out->whole);
+    if (out->tokens.n > 0)
+        meg_strtab_index(&out->tokens);
     meg_str_free(&bytes);
     return true;
 }

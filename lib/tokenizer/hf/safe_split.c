@@ -75,7 +75,7 @@ static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_
     int r = MEG_OK;
 
     s->most = MEG_HF_MAX_CHUNK;
-    memset(s->at.joined, 0xFF, sizeof s->at.joined);
+    memset(s->at.joined_hash, 0xFF, sizeof s->at.joined_hash);
     for (const char *c = blanks; r == MEG_OK && *c; c++) {
         bool is_space, is_nothing;
 

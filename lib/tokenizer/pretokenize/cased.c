@@ -11,13 +11,13 @@
 #include "unicode/utf8.h"
 
 enum {
-    L = 1,    /* \p{L} */
-    N = 2,    /* \p{N} */
-    S = 4,    /* \s */
-    EOL = 8,  /* \r or \n; S, too */
-    UP = 16,  /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] */
-    LOW = 32, /* [\p{Ll}\p{Lm}\p{Lo}\p{M}] */
-    BLANK = 64
+    L = 1,      /* \p{L} */
+    N = 2,      /* \p{N} */
+    S = 4,      /* \s */
+    EOL = 8,    /* \r or \n; S, too */
+    UPPER = 16, /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] */
+    LOWER = 32, /* [\p{Ll}\p{Lm}\p{Lo}\p{M}] */
+    SPACE = 64
 };
 
 static unsigned char table[0x10000];
@@ -33,16 +33,16 @@ static unsigned char classes_of(int32_t cp)
     if (cp == '\r' || cp == '\n')
         return S | EOL;
     if (cp == ' ')
-        return S | BLANK;
+        return S | SPACE;
     switch (utf8proc_category(cp)) {
     case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LT: return c | UP;
-    case UTF8PROC_CATEGORY_LL: return c | LOW;
+    case UTF8PROC_CATEGORY_LT: return c | UPPER;
+    case UTF8PROC_CATEGORY_LL: return c | LOWER;
     case UTF8PROC_CATEGORY_LM:
     case UTF8PROC_CATEGORY_LO:
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME: return c | UP | LOW;
+    case UTF8PROC_CATEGORY_ME: return c | UPPER | LOWER;
     default: return c;
     }
 }
@@ -83,7 +83,7 @@ static inline const char *run_without(const char *s, const char *end, unsigned c
 }
 
 /*
- * [UP]*[LOW]+ from s on, or [UP]+[LOW]* where that is nothing.  The first takes all capitals it can
+ * [UPPER]*[LOWER]+ from s on, or [UPPER]+[LOWER]* where that is nothing.  The first takes all capitals it can
  * and gives back as many as it must for one of them to count as small.  s when neither is there.
  */
 static const char *cased(const char *s, const char *end, bool is_second)
@@ -93,11 +93,11 @@ static const char *cased(const char *s, const char *end, bool is_second)
     for (const char *next; up < end; up = next) {
         unsigned c = class_at(up, end, &next);
 
-        if (!(c & UP))
+        if (!(c & UPPER))
             break;
-        both = c & LOW ? next : both;
+        both = c & LOWER ? next : both;
     }
-    low = run(up, end, LOW);
+    low = run(up, end, LOWER);
     if (is_second)
         return up > s ? low : s;
     return low > up ? low : both ? both : s;
@@ -122,7 +122,7 @@ static const char *cased_word(const char *s, const char *end, bool may_contract)
 }
 
 /* \s*[\r\n]+|\s+(?!\S)|\s+ */
-static const char *blanks(const char *s, const char *end)
+static const char *spaces(const char *s, const char *end)
 {
     const char *line = NULL, *last = s, *p = s;
 
@@ -139,9 +139,9 @@ static const char *blanks(const char *s, const char *end)
     return p == end || last == s ? p : last;
 }
 
-static const char *pretoken_end(enum meg_pretok split, const char *s, const char *end)
+static const char *pretoken_end(enum meg_pretok pretok, const char *s, const char *end)
 {
-    const bool is_o200k = split == MEG_PRETOK_O200K;
+    const bool is_o200k = pretok == MEG_PRETOK_O200K;
     const char *stop = cased_word(s, end, is_o200k), *next;
     unsigned c;
 
@@ -153,23 +153,23 @@ static const char *pretoken_end(enum meg_pretok split, const char *s, const char
             next = stop;
         return next;
     }
-    stop = run_without(c & BLANK ? next : s, end, L | N | S);
-    if (stop > (c & BLANK ? next : s)) {
+    stop = run_without(c & SPACE ? next : s, end, L | N | S);
+    if (stop > (c & SPACE ? next : s)) {
         while (stop < end && (*stop == '\r' || *stop == '\n' || *stop == '/'))
             stop++;
         return stop;
     }
-    return blanks(s, end);
+    return spaces(s, end);
 }
 
-void meg_pretok_o200k(enum meg_pretok split, const char *text, int64_t n, uint64_t *starts)
+void meg_pretok_o200k(enum meg_pretok pretok, const char *text, int64_t n, uint64_t *starts)
 {
     pthread_once(&once, fill);
     memset(starts, 0, (size_t)(n / 64 + 1) * sizeof *starts);
     for (const char *s = text; s < text + n;) {
         int64_t at;
 
-        s = pretoken_end(split, s, text + n);
+        s = pretoken_end(pretok, s, text + n);
         at = s - text;
         starts[at / 64] |= (uint64_t)1 << at % 64;
     }

@@ -17,21 +17,24 @@ static int contraction(const char *s, int64_t n)
 }
 
 /* Piece starts of block c, contractions left out. */
-static uint64_t starts_of(const struct masks *p, const struct masks *c, const struct masks *x)
+static uint64_t pretoken_starts(const struct class_masks *prev, const struct class_masks *cur,
+                                const struct class_masks *next)
 {
-    uint64_t solid = nonspace_of(c);
-    uint64_t changed = (c->letter & ~before(c->letter, p->letter)) | (c->number & ~before(c->number, p->number)) |
-                       (c->space & ~before(c->space, p->space)) | (c->other & ~before(c->other, p->other));
-    uint64_t glued = before(c->blank, p->blank) & solid;
+    uint64_t nonspace = nonspace_of(cur);
+    uint64_t changed = (cur->letter & ~shift_in_prev(cur->letter, prev->letter)) |
+                       (cur->number & ~shift_in_prev(cur->number, prev->number)) |
+                       (cur->space & ~shift_in_prev(cur->space, prev->space)) |
+                       (cur->other & ~shift_in_prev(cur->other, prev->other));
+    uint64_t glued = shift_in_prev(cur->space_char, prev->space_char) & nonspace;
 
-    return (changed & ~glued) | last_spaces(c, c->space, solid, x, x->space, nonspace_of(x));
+    return (changed & ~glued) | last_spaces(cur, cur->space, nonspace, next, next->space, nonspace_of(next));
 }
 
 void meg_pretok_gpt2(const char *text, int64_t n, uint64_t *starts)
 {
     struct class_masks_reader r = meg_masks_begin(text, n);
-    struct masks prev, cur = { 0 }, next;
-    struct contractions c = { 0 };
+    struct class_masks prev, cur = { 0 }, next;
+    struct pending_contractions pending = { 0 };
 
     meg_masks_next(&r, &next);
     for (int64_t w = 0; w < n / 64 + 1; w++) {
@@ -40,15 +43,15 @@ void meg_pretok_gpt2(const char *text, int64_t n, uint64_t *starts)
         prev = cur;
         cur = next;
         meg_masks_next(&r, &next);
-        b = (starts_of(&prev, &cur, &next) & ~c.clear) | c.set;
-        quotes = cur.quote & ~before(cur.other, prev.other) & ~before(cur.blank, prev.blank);
-        c = (struct contractions){ 0 };
+        b = (pretoken_starts(&prev, &cur, &next) & ~pending.clear) | pending.set;
+        quotes = cur.quote & ~shift_in_prev(cur.other, prev.other) & ~shift_in_prev(cur.space_char, prev.space_char);
+        pending = (struct pending_contractions){ 0 };
         for (; quotes; quotes &= quotes - 1) {
             int i = __builtin_ctzll(quotes);
             int len = contraction(text + w * 64 + i, n - (w * 64 + i));
 
             if (len > 0)
-                b = contract(&c, b, i, len);
+                b = apply_contraction(&pending, b, i, len);
         }
         starts[w] = b;
     }

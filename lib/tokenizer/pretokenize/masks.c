@@ -25,14 +25,14 @@ AVX512 static inline uint64_t is512(__m512i c, char byte)
     return _mm512_cmpeq_epi8_mask(c, _mm512_set1_epi8(byte));
 }
 
-AVX512 static uint64_t classify_avx512(const char *s, struct masks *m)
+AVX512 static uint64_t classify_avx512(const char *s, struct class_masks *m)
 {
     __m512i c = _mm512_loadu_si512(s);
 
     m->letter = in512(_mm512_or_si512(c, _mm512_set1_epi8(0x20)), 'a', 26);
     m->number = in512(c, '0', 10);
-    m->blank = is512(c, ' ');
-    m->space = in512(c, '\t', 5) | m->blank;
+    m->space_char = is512(c, ' ');
+    m->space = in512(c, '\t', 5) | m->space_char;
     m->eol = is512(c, '\r') | is512(c, '\n');
     m->quote = is512(c, '\'');
     m->tail = in512(c, (char)0x80, 0x40);
@@ -51,7 +51,7 @@ AVX2 static inline uint64_t is256(__m256i c, char byte)
     return (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(c, _mm256_set1_epi8(byte)));
 }
 
-AVX2 static uint64_t classify_avx2(const char *s, struct masks *m)
+AVX2 static uint64_t classify_avx2(const char *s, struct class_masks *m)
 {
     uint64_t high = 0;
 
@@ -61,20 +61,20 @@ AVX2 static uint64_t classify_avx2(const char *s, struct masks *m)
 
         m->letter |= in256(_mm256_or_si256(c, _mm256_set1_epi8(0x20)), 'a', 26) << k;
         m->number |= in256(c, '0', 10) << k;
-        m->blank |= is256(c, ' ') << k;
+        m->space_char |= is256(c, ' ') << k;
         m->space |= in256(c, '\t', 5) << k;
         m->eol |= (is256(c, '\r') | is256(c, '\n')) << k;
         m->quote |= is256(c, '\'') << k;
         m->tail |= in256(c, (char)0x80, 0x40) << k;
         high |= (uint64_t)(uint32_t)_mm256_movemask_epi8(c) << k;
     }
-    m->space |= m->blank;
+    m->space |= m->space_char;
     return high;
 }
 
 #endif
 
-static uint64_t classify_any(const char *s, struct masks *m)
+static uint64_t classify_any(const char *s, struct class_masks *m)
 {
     uint64_t high = 0;
 
@@ -85,19 +85,19 @@ static uint64_t classify_any(const char *s, struct masks *m)
         memcpy(&c, s + k, 16);
         m->letter |= meg_movemask((v16)((c | 0x20) - 'a' < 26)) << k;
         m->number |= meg_movemask((v16)(c - '0' < 10)) << k;
-        m->blank |= meg_movemask((v16)(c == ' ')) << k;
+        m->space_char |= meg_movemask((v16)(c == ' ')) << k;
         m->space |= meg_movemask((v16)(c - '\t' < 5)) << k;
         m->eol |= meg_movemask((v16)((c == '\r') | (c == '\n'))) << k;
         m->quote |= meg_movemask((v16)(c == '\'')) << k;
         m->tail |= meg_movemask((v16)(c - 0x80 < 0x40)) << k;
         high |= meg_movemask((v16)(c > 0x7F)) << k;
     }
-    m->space |= m->blank;
+    m->space |= m->space_char;
     return high;
 }
 
 /* The bytes of the characters whose first bytes are first. */
-static inline uint64_t whole(uint64_t first, uint64_t tail)
+static inline uint64_t spread_to_character(uint64_t first, uint64_t tail)
 {
     for (int k = 0; k < 3; k++)
         first |= first << 1 & tail;
@@ -105,9 +105,9 @@ static inline uint64_t whole(uint64_t first, uint64_t tail)
 }
 
 /* Classify the characters outside ASCII of a block at s; high has their bytes. */
-static void classify_high(struct class_masks_reader *r, const char *s, uint64_t high, struct masks *m)
+static void classify_high(struct class_masks_reader *r, const char *s, uint64_t high, struct class_masks *m)
 {
-    struct meg_class_masks class = r->kinds(r->table, s, high & ~m->tail);
+    struct meg_class_masks class = r->char_class(r->table, s, high & ~m->tail);
 
     for (uint64_t wide = class.wide; wide; wide &= wide - 1) {
         int at = __builtin_ctzll(wide);
@@ -118,7 +118,7 @@ static void classify_high(struct class_masks_reader *r, const char *s, uint64_t 
             class.bit[i] |= (uint64_t)(meg_char_class_of(cp) >> i & 1) << at;
     }
     for (int i = 0; i < 2; i++) {
-        class.bit[i] = whole(class.bit[i] | (r->cut[i] & m->tail), m->tail);
+        class.bit[i] = spread_to_character(class.bit[i] | (r->cut[i] & m->tail), m->tail);
         r->cut[i] = class.bit[i] >> 63;
     }
     m->letter |= class.bit[0] & ~class.bit[1];
@@ -127,7 +127,7 @@ static void classify_high(struct class_masks_reader *r, const char *s, uint64_t 
 }
 
 /* s has MEG_CLASS_TEXT_BYTES bytes. */
-static void classify(struct class_masks_reader *r, const char *s, struct masks *m)
+static void classify(struct class_masks_reader *r, const char *s, struct class_masks *m)
 {
     uint64_t high = r->classify(s, m);
 
@@ -136,34 +136,34 @@ static void classify(struct class_masks_reader *r, const char *s, struct masks *
     m->other = ~(m->letter | m->number | m->space);
 }
 
-int meg_masks_variants(meg_masks_fn *way[3])
+int meg_masks_variants(meg_masks_fn *variant[3])
 {
     int n = 0;
 
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx512bw"))
-        way[n++] = classify_avx512;
+        variant[n++] = classify_avx512;
     if (__builtin_cpu_supports("avx2"))
-        way[n++] = classify_avx2;
+        variant[n++] = classify_avx2;
 #endif
-    way[n++] = classify_any;
+    variant[n++] = classify_any;
     return n;
 }
 
 struct class_masks_reader meg_masks_begin(const char *text, int64_t n)
 {
     struct class_masks_reader r = { .text = text, .n = n, .table = meg_char_class_table() };
-    meg_masks_fn *way[3];
-    meg_class_masks_fn *kinds[2];
+    meg_masks_fn *variant[3];
+    meg_class_masks_fn *char_class[2];
 
-    meg_masks_variants(way);
-    meg_class_masks_variants(kinds);
-    r.classify = way[0];
-    r.kinds = kinds[0];
+    meg_masks_variants(variant);
+    meg_class_masks_variants(char_class);
+    r.classify = variant[0];
+    r.char_class = char_class[0];
     return r;
 }
 
-void meg_masks_next(struct class_masks_reader *r, struct masks *m)
+void meg_masks_next(struct class_masks_reader *r, struct class_masks *m)
 {
     int64_t left = r->n - r->at;
 

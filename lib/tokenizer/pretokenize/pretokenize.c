@@ -11,16 +11,16 @@
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LEAD "[^\\r\\n\\p{L}\\p{N}]"
 #define OTHER " ?[^\\s\\p{L}\\p{N}]+"
-#define BLANKS "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define SPACES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 const char *const meg_pretok_pattern[MEG_NUM_PRETOKS] = {
     [MEG_PRETOK_GPT2] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" OTHER "|\\s+(?!\\S)|\\s+",
-    [MEG_PRETOK_CL100K] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}{1,3}|" OTHER "[\\r\\n]*|" BLANKS,
-    [MEG_PRETOK_QWEN2] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}|" OTHER "[\\r\\n]*|" BLANKS,
+    [MEG_PRETOK_CL100K] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}{1,3}|" OTHER "[\\r\\n]*|" SPACES,
+    [MEG_PRETOK_QWEN2] = CONTRACTION "|" LEAD "?\\p{L}+|\\p{N}|" OTHER "[\\r\\n]*|" SPACES,
     [MEG_PRETOK_O200K] = LEAD "?" UPPER "*" LOWER "+" CONTRACTION "?|" LEAD "?" UPPER "+" LOWER "*" CONTRACTION
-                              "?|\\p{N}{1,3}|" OTHER "[\\r\\n/]*|" BLANKS,
+                              "?|\\p{N}{1,3}|" OTHER "[\\r\\n/]*|" SPACES,
     [MEG_PRETOK_TIK_V1] = LEAD "?+\\p{L}+|\\p{N}|" OTHER "+[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+",
-    [MEG_PRETOK_TIK_V2] = LEAD "?" UPPER "*" LOWER "+|" LEAD "?" UPPER "+" LOWER "*|\\p{N}|" OTHER "[\\r\\n/]*|" BLANKS,
+    [MEG_PRETOK_TIK_V2] = LEAD "?" UPPER "*" LOWER "+|" LEAD "?" UPPER "+" LOWER "*|\\p{N}|" OTHER "[\\r\\n/]*|" SPACES,
 };
 
 int meg_pretok_from_pattern(const char *pattern)
@@ -49,7 +49,7 @@ int meg_pretok_contraction(const char *s, int64_t n)
     return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
-static uint64_t *make_room(struct meg_pretokens *p, int64_t n)
+static uint64_t *reserve_mask(struct meg_pretokens *p, int64_t n)
 {
     if (n / 64 + 1 > p->cap) {
         p->cap = n / 64 + 1;
@@ -66,22 +66,22 @@ static void begin(struct meg_pretokens *p, const char *text, int64_t n)
     p->bits = p->starts[0] & ~(uint64_t)1;
 }
 
-void meg_pretokens_split(struct meg_pretokens *p, enum meg_pretok split, const char *text, int64_t n)
+void meg_pretokens_split(struct meg_pretokens *p, enum meg_pretok pretok, const char *text, int64_t n)
 {
-    uint64_t *starts = make_room(p, n);
+    uint64_t *starts = reserve_mask(p, n);
 
-    if (split == MEG_PRETOK_GPT2)
+    if (pretok == MEG_PRETOK_GPT2)
         meg_pretok_gpt2(text, n, starts);
-    else if (split == MEG_PRETOK_O200K || split == MEG_PRETOK_TIK_V2)
-        meg_pretok_o200k(split, text, n, starts);
+    else if (pretok == MEG_PRETOK_O200K || pretok == MEG_PRETOK_TIK_V2)
+        meg_pretok_o200k(pretok, text, n, starts);
     else
-        meg_pretok_cl100k(split, text, n, starts);
+        meg_pretok_cl100k(pretok, text, n, starts);
     begin(p, text, n);
 }
 
-void meg_pretokens_safe_split(struct meg_pretokens *p, const struct meg_safe_split *seams, const char *text, int64_t n)
+void meg_pretokens_safe_split(struct meg_pretokens *p, const struct meg_safe_split *splits, const char *text, int64_t n)
 {
-    meg_safe_split_find(seams, text, n, make_room(p, n));
+    meg_safe_split_find(splits, text, n, reserve_mask(p, n));
     begin(p, text, n);
 }
 

@@ -35,11 +35,12 @@ struct meg_pretokens {
 
 /* Split a text of n bytes, well-formed UTF-8 (anything else is a bug of the caller), which must stay
  * while its pieces are taken.  Linear in n. */
-void meg_pretokens_split(struct meg_pretokens *p, enum meg_pretok split, const char *text, int64_t n);
+void meg_pretokens_split(struct meg_pretokens *p, enum meg_pretok pretok, const char *text, int64_t n);
 void meg_pretokens_free(struct meg_pretokens *p);
 /* The same at seams. */
 struct meg_safe_split;
-void meg_pretokens_safe_split(struct meg_pretokens *p, const struct meg_safe_split *seams, const char *text, int64_t n);
+void meg_pretokens_safe_split(struct meg_pretokens *p, const struct meg_safe_split *splits, const char *text,
+                              int64_t n);
 
 /* The next piece, of *n >= 1 bytes; false at the end. */
 static inline bool meg_pretokens_next(struct meg_pretokens *p, const char **s, int64_t *n)
@@ -60,8 +61,8 @@ static inline bool meg_pretokens_next(struct meg_pretokens *p, const char **s, i
 
 /* The scanners: set the bits of starts, n / 64 + 1 words. */
 void meg_pretok_gpt2(const char *text, int64_t n, uint64_t *starts);
-void meg_pretok_cl100k(enum meg_pretok split, const char *text, int64_t n, uint64_t *starts);
-void meg_pretok_o200k(enum meg_pretok split, const char *text, int64_t n, uint64_t *starts);
+void meg_pretok_cl100k(enum meg_pretok pretok, const char *text, int64_t n, uint64_t *starts);
+void meg_pretok_o200k(enum meg_pretok pretok, const char *text, int64_t n, uint64_t *starts);
 
 /* What (?i:'s|'t|'re|'ve|'m|'ll|'d) matches at s [n], which begins with a quote: how many bytes, long s (U+017F)
  * included; 0: nothing. */

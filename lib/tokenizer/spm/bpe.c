@@ -271,9 +271,9 @@ struct long_word {
     bool is_known;
 };
 
-static int64_t read_symbols(void *of, int32_t *sym, int64_t n)
+static int64_t read_symbols(void *ctx, int32_t *sym, int64_t n)
 {
-    struct long_word *x = of;
+    struct long_word *x = ctx;
     int64_t nsym = 0;
 
     for (int64_t len; nsym < n && x->in < x->end; x->in += len)
@@ -281,9 +281,9 @@ static int64_t read_symbols(void *of, int32_t *sym, int64_t n)
     return nsym;
 }
 
-static int put_symbols(void *of, const int32_t *sym, int64_t n, struct meg_err *e)
+static int put_symbols(void *ctx, const int32_t *sym, int64_t n, struct meg_err *e)
 {
-    struct long_word *x = of;
+    struct long_word *x = ctx;
     int r;
 
     if ((r = spm_reserve_ids(x->w, 3 * (x->in - x->out), e)) < 0) /* an unknown blank has three bytes */

@@ -91,12 +91,12 @@ void meg_spm_decode(const struct meg_spm *s, struct meg_detok *d, const int32_t 
 {
     for (int64_t i = 0; i < n; i++) {
         if (s->model->piece[ids[i]].type == MEG_SPM_BYTE) {
-            meg_spm_bytes(s, ids + i, 1, &d->held);
+            meg_spm_bytes(s, ids + i, 1, &d->pending);
             d->state |= HAS_TEXT;
         } else {
-            flush_bytes(&d->held, true, out);
+            flush_bytes(&d->pending, true, out);
             decode_piece(s, d, ids[i], out);
         }
     }
-    flush_bytes(&d->held, is_last, out);
+    flush_bytes(&d->pending, is_last, out);
 }

@@ -156,9 +156,9 @@ static int open_model(struct sentencepiece **out, const struct meg_tok_class *cl
     t->common->spm = spm;
     t->base.class = class;
     t->base.vocab_size = m->n;
-    t->base.roles = meg_tok_no_special_ids;
-    t->base.roles.bos = m->bos;
-    t->base.roles.eos = t->base.roles.eod = m->eos;
+    t->base.special_ids = meg_tok_no_special_ids;
+    t->base.special_ids.bos = m->bos;
+    t->base.special_ids.eos = t->base.special_ids.eod = m->eos;
     return MEG_OK;
 }
 
@@ -180,7 +180,7 @@ static int open_plain(struct meg_tokenizer **out, const struct meg_tok_class *cl
 
     if (r < 0)
         return r;
-    t->base.roles.pad = meg_spm_get_model(t->common->spm)->pad;
+    t->base.special_ids.pad = meg_spm_get_model(t->common->spm)->pad;
     describe(t, "_GPTSentencePieceTokenizer", c->tokenizer_model, 0);
     *out = &t->base;
     return MEG_OK;
@@ -200,7 +200,7 @@ static int llama2_open(struct meg_tokenizer **out, const struct meg_tok_conf *c,
         return open_plain(out, &plain_llama2, c, e);
     if ((r = open_model(&t, &meg_tok_llama2, c, e)) < 0)
         return r;
-    if (t->base.roles.bos < 0) {
+    if (t->base.special_ids.bos < 0) {
         meg_tokenizer_close(&t->base);
         return meg_fail(e, MEG_EFORMAT,
                         "%s: it has no piece that begins a text, which Llama2Tokenizer puts in front "
@@ -219,7 +219,7 @@ static int special_open(struct meg_tokenizer **out, const struct meg_tok_conf *c
     struct specials *s;
     int r;
 
-    if (!meg_megatron_release_find(c->megatron_release)->has_spm_specials) {
+    if (!meg_megatron_release_find(c->megatron_release)->has_spm_special_tokens) {
         if (extra_ids > 0)
             return meg_fail(e, MEG_EUSAGE,
                             "--vocab-extra-ids: from --megatron-release 0.15 on "
@@ -230,7 +230,7 @@ static int special_open(struct meg_tokenizer **out, const struct meg_tok_conf *c
         return r;
     s = &t->common->special;
     if ((r = add_pieces(s, meg_spm_get_model(t->common->spm), c->tokenizer_model, e)) == MEG_OK) {
-        add_all(s, meg_spm_get_model(t->common->spm), extra_ids, &t->base.roles);
+        add_all(s, meg_spm_get_model(t->common->spm), extra_ids, &t->base.special_ids);
         r = build_finder(s, e);
     }
     if (r < 0) {
@@ -286,7 +286,7 @@ static int gpt_encode(struct meg_tokenizer *t, const char *text, int64_t n, stru
 static int llama2_encode(struct meg_tokenizer *t, const char *text, int64_t n, struct meg_ids *out,
                          const struct meg_id_sink *sink, struct meg_err *e)
 {
-    add_id(out, t->roles.bos);
+    add_id(out, t->special_ids.bos);
     return gpt_encode(t, text, n, out, sink, e);
 }
 

@@ -78,9 +78,9 @@ struct streamed {
     int32_t out[LONGEST];
 };
 
-static int64_t read_some(void *of, int32_t *sym, int64_t n)
+static int64_t read_some(void *ctx, int32_t *sym, int64_t n)
 {
-    struct streamed *x = of;
+    struct streamed *x = ctx;
 
     n = n < x->n - x->at ? n : x->n - x->at;
     memcpy(sym, x->sym + x->at, (size_t)n * sizeof *sym);
@@ -88,9 +88,9 @@ static int64_t read_some(void *of, int32_t *sym, int64_t n)
     return n;
 }
 
-static int put_some(void *of, const int32_t *sym, int64_t n, struct meg_err *e)
+static int put_some(void *ctx, const int32_t *sym, int64_t n, struct meg_err *e)
 {
-    struct streamed *x = of;
+    struct streamed *x = ctx;
 
     (void)e;
     assert_true(x->nout + n <= LONGEST);
@@ -101,13 +101,13 @@ static int put_some(void *of, const int32_t *sym, int64_t n, struct meg_err *e)
 
 static int nstuck;
 
-static void streams_as(const struct meg_bpe *b, bool is_one, int64_t window, const int32_t *sym, int64_t n,
+static void streams_as(const struct meg_bpe *b, bool is_leftmost, int64_t window, const int32_t *sym, int64_t n,
                        const int32_t *want, int64_t nwant)
 {
     struct streamed x = { .sym = sym, .n = n };
     struct meg_err e;
 
-    if (meg_bpe_stream(&(struct meg_bpe_stream){ b, is_one, read_some, put_some, &x, window, 4 * n }, &e) < 0) {
+    if (meg_bpe_stream(&(struct meg_bpe_stream){ b, is_leftmost, read_some, put_some, &x, window, 4 * n }, &e) < 0) {
         nstuck++;
         return;
     }

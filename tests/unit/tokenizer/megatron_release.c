@@ -215,7 +215,7 @@ static void same_sizes(const json_t *want, const char *release)
         const int64_t target = json_integer_value(json_array_get(targets, k));
         int64_t drawn[16], built[16];
 
-        if (meg_megatron_release_find(release)->is_surplus_apart) {
+        if (meg_megatron_release_find(release)->blend_sizes_with_surplus) {
             meg_blend_sizes_with_surplus(drawn, built, w, n, target, surplus ? json_number_value(surplus) : 0.005);
         } else {
             meg_blend_sizes(built, w, n, target);

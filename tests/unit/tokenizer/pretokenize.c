@@ -259,7 +259,7 @@ static void every_way_is_the_same(void **state)
     (void)state;
     for (int byte = 0; byte < 256; byte++) {
         for (int at = 0; at < 64; at++) {
-            struct masks got[3] = { 0 };
+            struct class_masks got[3] = { 0 };
             uint64_t high[3];
             char text[64];
 
