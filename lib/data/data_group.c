@@ -1,10 +1,12 @@
 /* Megatron-DeepSpeed's --train-weighted-split-paths and its like: "NAME: WEIGHT BEGIN:END PREFIX, ...". */
+#include "data/data_group.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/num.h"
-#include "data/internal.h"
+#include "data/blend.h"
 #include "file/file.h"
 
 static const char blank[] = " \t\n\r\v\f";

@@ -4,7 +4,8 @@
 
 #include "data/data_splits.h"
 #include "data/index_cache.h"
-#include "data/internal.h"
+#include "data/dataset_internal.h"
+#include "data/source.h"
 #include "tokenizer/megatron_release.h"
 
 struct meg_data_class {

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "data/internal.h"
+#include "data/dataset_internal.h"
 
 int64_t meg_dataset_len(const struct meg_dataset *ds)
 {

@@ -9,7 +9,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
-#include "data/internal.h"
+#include "data/idx_format.h"
+#include "data/legacy_index.h"
 #include "file/file.h"
 
 struct meg_indexed {
@@ -182,7 +183,7 @@ static int read_index(struct meg_indexed *d, struct meg_err *e)
     d->nseq = l.sequences;
     d->ndoc = l.entries - 1;
     d->lengths = l.sizes;
-    d->offsets = l.starts;
+    d->offsets = l.offsets;
     d->docs = l.docs;
     return MEG_OK;
 }

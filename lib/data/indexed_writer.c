@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "data/internal.h"
+#include "data/idx_format.h"
 #include "file/commit.h"
 #include "file/file.h"
 #include "file/lock.h"

@@ -1,9 +1,10 @@
 /* The index of --dataset-impl lazy and cached, byte by byte in meg-idx(5). */
+#include "data/legacy_index.h"
+
 #include <inttypes.h>
 #include <string.h>
 
 #include "data/indexed.h"
-#include "data/internal.h"
 
 enum { LEGACY_HEADER = 56 };
 
@@ -60,11 +61,11 @@ int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const vo
     *l = (struct meg_legacy_index){ .dtype = (int)v[1],
                                     .sequences = (int64_t)count,
                                     .entries = (int64_t)v[5],
-                                    .starts = dims + 8 * (count + 1),
+                                    .offsets = dims + 8 * (count + 1),
                                     .sizes = dims + 16 * (count + 1),
                                     .docs = dims + 16 * (count + 1) + 8 * count };
     for (uint64_t i = 0; i < count; i++) {
-        const int64_t size = load_i64(l->sizes, i), start = load_i64(l->starts, i);
+        const int64_t size = load_i64(l->sizes, i), start = load_i64(l->offsets, i);
 
         if (load_i64(dims, i) != (int64_t)i || load_i64(dims, i + 1) != (int64_t)i + 1 || size != (int32_t)size ||
             size < 0)

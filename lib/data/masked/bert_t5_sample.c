@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "data/internal.h"
+#include "data/dataset_internal.h"
 #include "data/masked/span_mask.h"
 
 struct meg_masked_conf meg_masked_defaults(enum meg_masked_type kind)

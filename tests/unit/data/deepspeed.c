@@ -2,7 +2,8 @@
 #include "data_util.h"
 
 #include "data/gpt_data.h"
-#include "data/internal.h"
+#include "data/data_group.h"
+#include "data/dataset_internal.h"
 #include "data/masked/bert_t5_dataset.h"
 
 static struct meg_str_list words(const char *const *v)

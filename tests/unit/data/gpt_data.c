@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "data/gpt_data.h"
-#include "data/internal.h"
+#include "data/dataset_internal.h"
 #include "data/loader.h"
 
 #define NULL_TOKENIZER                                                                                                 \

@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "data/gpt_data.h"
-#include "data/internal.h"
+#include "data/dataset_internal.h"
 #include "data/masked/bert_t5_dataset.h"
 
 enum { S = 8, MOST_FILES = 64 };

@@ -1,7 +1,7 @@
 /* Samples of BERT and T5: whole runs against Megatron-LM's, and what is refused. */
 #include "data_util.h"
 
-#include "data/internal.h"
+#include "data/dataset_internal.h"
 #include "data/masked/bert_t5_dataset.h"
 
 enum { MOST = 128 };

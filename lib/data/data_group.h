@@ -1,0 +1,25 @@
+/* data_group.h - Megatron-DeepSpeed's dataset groups, the values of --train-weighted-split-paths and its like. */
+#ifndef MEG_DATA_DATA_GROUP_H
+#define MEG_DATA_DATA_GROUP_H
+
+#include "base/decls.h"
+#include "base/err.h"
+#include "data/data_conf.h"
+
+MEG_BEGIN_DECLS
+
+#define MEG_ONE_GROUP_MSG "%s: several groups, a split takes one; evaluate others with meg-eval"
+
+/*
+ * meg_data_parse_group - parse "NAME: WEIGHT BEGIN:END PREFIX, ..."
+ *   b     zeroed; the caller frees its arrays, also after a failure
+ *   from  the option or file that holds text, for messages
+ * Returns MEG_EUSAGE for text that is not a group.
+ * meg_data_parse_group_file parses the only group of a file, which is between double quotes.
+ */
+int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *from, struct meg_err *e);
+int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct meg_err *e);
+
+MEG_END_DECLS
+
+#endif

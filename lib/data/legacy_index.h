@@ -1,0 +1,35 @@
+/* legacy_index.h - the index format of Megatron-LM's --dataset-impl lazy and cached, byte by byte in meg-idx(5). */
+#ifndef MEG_DATA_LEGACY_INDEX_H
+#define MEG_DATA_LEGACY_INDEX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/decls.h"
+#include "base/err.h"
+
+MEG_BEGIN_DECLS
+
+/* The parsed header, and the arrays of i64 in the bytes that were read. */
+struct meg_legacy_index {
+    int dtype; /* enum meg_idx_dtype */
+    int64_t sequences;
+    int64_t entries;              /* of the document index */
+    const unsigned char *sizes;   /* [sequences] in tokens */
+    const unsigned char *offsets; /* [sequences + 1] in tokens */
+    const unsigned char *docs;    /* [entries] */
+};
+
+/* Return true if the n bytes begin with the magic of this format. */
+bool meg_legacy_index_detect(const void *idx, size_t n);
+
+/*
+ * Parse the n bytes of NAME.idx and check header, dimensions and sizes.  The arrays of *l point into idx.
+ * Returns MEG_EFORMAT, with the file's name, where they are wrong.
+ */
+int meg_legacy_index_read(struct meg_legacy_index *l, const char *name, const void *idx, size_t n, struct meg_err *e);
+
+MEG_END_DECLS
+
+#endif
