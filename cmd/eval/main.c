@@ -11,6 +11,7 @@
 #include "infer/model_load.h"
 #include "infer/prompt.h"
 #include "infer/reply.h"
+#include "io/json.h"
 #include "io/line_reader.h"
 
 struct conf {

@@ -1,6 +1,4 @@
-/* meg-merge: several token datasets, one behind another, as one. */
-#include <dirent.h>
-#include <errno.h>
+/* meg-merge - concatenate token datasets into one. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -9,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/indexed.h"
+#include "data/list_datasets.h"
 #include "option/opt.h"
 
 struct conf {
@@ -25,35 +24,6 @@ static const struct meg_opt own_opts[] = {
     { 0 }
 };
 
-struct names {
-    char **v;
-    size_t n;
-};
-
-static void add_name(struct names *a, char *name)
-{
-    a->v = meg_realloc_array(a->v, a->n + 1, sizeof *a->v);
-    a->v[a->n++] = name;
-}
-
-static int by_bytes(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static char *joined(const char *a, const char *b, const char *c)
-{
-    struct meg_str s = { 0 };
-    meg_str_printf(&s, "%s%s%s", a, b, c);
-    return s.s;
-}
-
-static bool is_regular(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
-}
-
 /* Whether files that begin with prefix lie in folder. */
 static bool is_in_folder(const char *prefix, const char *folder)
 {
@@ -64,53 +34,6 @@ static bool is_in_folder(const char *prefix, const char *folder)
 
     free(dir);
     return is_same;
-}
-
-/* One file of the folder: half of a pair, whose prefix is added once, or not passed over. */
-static int add_pair_file(struct names *out, const char *folder, const char *name, struct meg_err *e)
-{
-    char *path = joined(folder, "/", name), *end = strrchr(path, '.'), *other = NULL;
-    const bool is_bin = end && strcmp(end, ".bin") == 0, is_idx = end && strcmp(end, ".idx") == 0;
-    int r = 0;
-
-    if (!is_regular(path))
-        goto out;
-    if (!is_bin && !is_idx) {
-        r = meg_fail(e, MEG_EFORMAT, "%s: neither .bin nor .idx; the folder must hold token datasets alone", path);
-        goto out;
-    }
-    *end = 0;
-    other = joined(path, is_bin ? ".idx" : ".bin", "");
-    if (!is_regular(other)) {
-        r = meg_fail(e, MEG_ENOENT, "%s is missing, %s%s is there", other, path, is_bin ? ".bin" : ".idx");
-    } else if (is_bin) {
-        add_name(out, path);
-        path = NULL;
-    }
-out:
-    free(path);
-    free(other);
-    return r;
-}
-
-static int list_folder(struct names *out, const char *folder, struct meg_err *e)
-{
-    DIR *dir = opendir(folder);
-    struct dirent *f;
-    int r = 0;
-
-    if (!dir)
-        return meg_fail_errno(e, "%s", folder);
-    while (r == 0 && (errno = 0, f = readdir(dir)))
-        r = add_pair_file(out, folder, f->d_name, e);
-    if (r == 0 && errno != 0)
-        r = meg_fail_errno(e, "%s: reading the folder", folder);
-    closedir(dir);
-    if (r == 0 && out->n == 0)
-        r = meg_fail(e, MEG_ENOENT, "%s: no token dataset in it", folder);
-    if (r == 0)
-        qsort(out->v, out->n, sizeof *out->v, by_bytes);
-    return r;
 }
 
 static int append(struct meg_indexed_writer **w, const char *prefix, const struct conf *c, struct meg_err *e)
@@ -136,21 +59,19 @@ static int append(struct meg_indexed_writer **w, const char *prefix, const struc
 static int run(const struct conf *c, struct meg_err *e)
 {
     struct meg_indexed_writer *w = NULL;
-    struct names in = { 0 };
+    struct meg_prefix_list in = { 0 };
     int r = 0;
 
     for (int64_t i = 0; i < c->datasets.n; i++)
-        add_name(&in, meg_strdup(c->datasets.v[i]));
+        meg_prefix_list_add(&in, meg_strdup(c->datasets.v[i]));
     if (c->input)
-        r = list_folder(&in, c->input, e);
+        r = meg_list_datasets(&in, c->input, e);
     for (size_t i = 0; i < in.n && r == 0; i++)
         r = append(&w, in.v[i], c, e);
     if (r == 0)
         r = meg_indexed_commit(&w, 1, e);
     meg_indexed_abandon(w);
-    for (size_t i = 0; i < in.n; i++)
-        free(in.v[i]);
-    free(in.v);
+    meg_prefix_list_free(&in);
     return r;
 }
 

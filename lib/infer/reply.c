@@ -90,16 +90,6 @@ void meg_json_add_top_logprobs(struct meg_str *out, const struct meg_token_outpu
     meg_str_add(out, "]", 1);
 }
 
-void meg_json_add_ids(struct meg_str *out, const int32_t *ids, int64_t n)
-{
-    int64_t i;
-
-    meg_str_add(out, "[", 1);
-    for (i = 0; i < n; i++)
-        meg_str_printf(out, i ? ",%d" : "%d", ids[i]);
-    meg_str_add(out, "]", 1);
-}
-
 void meg_json_add_floats(struct meg_str *out, const float *x, int64_t n)
 {
     int64_t i;

@@ -71,7 +71,6 @@ void meg_json_add_top_logprobs(struct meg_str *out, const struct meg_token_outpu
 
 /* JSON arrays; floats with the nine significant digits that give them back. */
 void meg_json_add_floats(struct meg_str *out, const float *x, int64_t n);
-void meg_json_add_ids(struct meg_str *out, const int32_t *ids, int64_t n);
 
 MEG_END_DECLS
 #endif

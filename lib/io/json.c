@@ -222,3 +222,11 @@ void meg_json_dump(const json_t *value, int indent, struct meg_str *out)
 {
     dump(value, indent, 0, out);
 }
+
+void meg_json_add_ids(struct meg_str *out, const int32_t *ids, int64_t n)
+{
+    meg_str_add(out, "[", 1);
+    for (int64_t i = 0; i < n; i++)
+        meg_str_printf(out, i ? ",%d" : "%d", ids[i]);
+    meg_str_add(out, "]", 1);
+}

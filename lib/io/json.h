@@ -55,6 +55,9 @@ void meg_json_dump(const json_t *value, int indent, struct meg_str *out);
 /* Append n bytes of UTF-8 as a string in quotes. */
 void meg_json_add_string(struct meg_str *out, const char *s, size_t n);
 
+/* Append n token ids as an array without blanks: [1,2,3]. */
+void meg_json_add_ids(struct meg_str *out, const int32_t *ids, int64_t n);
+
 MEG_END_DECLS
 
 #endif

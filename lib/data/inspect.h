@@ -1,0 +1,34 @@
+/* inspect.h - print a token dataset: its counts and types (--info), or its documents as ids and text (--decode). */
+#ifndef MEG_DATA_INSPECT_H
+#define MEG_DATA_INSPECT_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "base/decls.h"
+#include "base/err.h"
+#include "option/opt.h"
+#include "tokenizer/tokenizer.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_inspect_conf {
+    const char *info;           /* PREFIX, or NULL */
+    struct meg_str_list decode; /* PREFIX [FIRST[:COUNT]] */
+    bool json;
+};
+extern const struct meg_opt meg_inspect_opts[];
+
+/*
+ * meg_inspect_info - print format, token type, counts and lengths of the dataset c->info
+ * meg_inspect_decode - print documents of the dataset c->decode, one a line
+ *   tok  decodes the ids into text; NULL: print ids alone, which needs c->json
+ * With c->json each line is a JSON object.
+ * Return the errors of meg_indexed_open, and MEG_EUSAGE for a range that the dataset does not have.
+ */
+int meg_inspect_info(const struct meg_inspect_conf *c, FILE *out, struct meg_err *e);
+int meg_inspect_decode(const struct meg_inspect_conf *c, const struct meg_tokenizer *tok, FILE *out, struct meg_err *e);
+
+MEG_END_DECLS
+
+#endif

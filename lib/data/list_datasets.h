@@ -1,0 +1,29 @@
+/* list_datasets.h - the token datasets of a folder. */
+#ifndef MEG_DATA_LIST_DATASETS_H
+#define MEG_DATA_LIST_DATASETS_H
+
+#include <stddef.h>
+
+#include "base/decls.h"
+#include "base/err.h"
+
+MEG_BEGIN_DECLS
+
+/* Names of datasets without .bin and .idx.  Zeroed: empty. */
+struct meg_prefix_list {
+    char **v;
+    size_t n;
+};
+void meg_prefix_list_add(struct meg_prefix_list *a, char *prefix); /* takes ownership of prefix */
+void meg_prefix_list_free(struct meg_prefix_list *a);
+
+/*
+ * meg_list_datasets - append the datasets of a folder, sorted by path
+ * Returns MEG_EFORMAT when the folder holds other regular files, MEG_ENOENT when it holds no dataset or one of the two
+ * files of a dataset is missing; the caller frees *out in any case.
+ */
+int meg_list_datasets(struct meg_prefix_list *out, const char *folder, struct meg_err *e);
+
+MEG_END_DECLS
+
+#endif
