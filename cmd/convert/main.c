@@ -329,14 +329,14 @@ static int convert(const struct conf *c, struct meg_err *e)
     save.options = options.s;
     if ((r = meg_ckpt_tokenizer_read(&files, &tok, NULL, e)) < 0 ||
         (r = meg_ckpt_tokenizer_inherit(&files, k, e)) < 0 ||
-        (r = meg_arena_init(&weights, "weights", (size_t)params.flat * sizeof(float), e)) < 0)
+        (r = meg_arena_init(&weights, "weights", (size_t)params.flat_numel * sizeof(float), e)) < 0)
         goto out;
     files.eod = meg_ckpt_eod(k);
     if (!strcmp(saver, "hf"))
         meg_ckpt_tokenizer_export(&files, &tok);
     if (!strcmp(saver, "native"))
         save.weights.dtype = dtype_of(c, k, saver);
-    save.weights.data = meg_arena_alloc(&weights, (size_t)params.flat * sizeof(float), 64);
+    save.weights.data = meg_arena_alloc(&weights, (size_t)params.flat_numel * sizeof(float), 64);
     if ((r = meg_ckpt_load(k, &params, &meg_mesh_one, &save.weights, 1, e)) < 0)
         goto out;
     if ((r = meg_lock_check(&lock, e)) == 0 && (r = save_as(saver, c, k, &save, dtype_of(c, k, saver), e)) == 0)

@@ -230,7 +230,7 @@ static int match(struct sources *out, const struct meg_ckpt *c, const struct meg
     int r;
 
     for (int i = 0; i < p->n; i++)
-        for (int64_t tp = 0; tp < (p->row[i].split < 0 ? 1 : c->tp); tp++) {
+        for (int64_t tp = 0; tp < (p->row[i].tp_axis < 0 ? 1 : c->tp); tp++) {
             const struct ckpt_tp_shard cut = cut_of(c, m, &p->row[i], tp);
             char name[CKPT_NAME_CHARS];
 

@@ -127,7 +127,7 @@ static void add_index(struct meg_ckpt_async_save *v, const struct meg_ckpt_save_
 
     for (int i = 0; i < s->params->nlayer_groups; i++)
         for (int k = 0; k < s->params->n; k++)
-            if (s->params->row[k].section == i)
+            if (s->params->row[k].layer_group == i)
                 json_object_set_new(files, s->params->row[k].name, json_string(v->file[i].name));
     index = json_pack("{s:{s:I},s:o}", "metadata", "total_size",
                       (json_int_t)s->params->numel * (json_int_t)meg_dtype_size(s->weights.dtype), "weight_map", files);

@@ -7,7 +7,7 @@ void ckpt_range_iter_begin(struct ckpt_range_iter *w, const struct meg_params *p
     const int64_t runs = meg_param_num_shard_ranges(row);
 
     w->row = row;
-    w->full = (struct meg_elem_range){ 0, p->flat };
+    w->full = (struct meg_elem_range){ 0, p->flat_numel };
     w->range = slot->ranges ? slot->ranges : &w->full;
     w->nranges = slot->ranges ? slot->nranges : 1;
     w->skipped = 0;
@@ -51,7 +51,7 @@ bool ckpt_range_iter_next(struct ckpt_range_iter *w, struct ckpt_shard_range *ou
 /* Elements of a slot on this rank. */
 static int64_t held(const struct meg_params *p, const struct meg_ckpt_shard *slot)
 {
-    int64_t n = slot->ranges ? 0 : p->flat;
+    int64_t n = slot->ranges ? 0 : p->flat_numel;
 
     for (int i = 0; slot->ranges && i < slot->nranges; i++)
         n += slot->ranges[i].end - slot->ranges[i].begin;

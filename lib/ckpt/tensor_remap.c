@@ -25,14 +25,14 @@ static int64_t foreign_rows(const struct ckpt_tp_shard *cut, const struct meg_pa
     case CKPT_UP: return m->ffn_hidden_size;
     default: break;
     }
-    return (row->is_decoupled ? cut->vocab_rows : row->dim[0]) / (row->split == 0 ? cut->tp_size : 1);
+    return (row->is_decoupled ? cut->vocab_rows : row->dim[0]) / (row->tp_axis == 0 ? cut->tp_size : 1);
 }
 
 int ckpt_foreign_shape(int64_t dim[2], const struct ckpt_tp_shard *cut, const struct meg_param *row,
                        enum ckpt_remap how)
 {
     dim[0] = foreign_rows(cut, row, how);
-    dim[1] = row->ndim > 1 ? row->dim[1] / (row->split == 1 ? cut->tp_size : 1) : 1;
+    dim[1] = row->ndim > 1 ? row->dim[1] / (row->tp_axis == 1 ? cut->tp_size : 1) : 1;
     if (row->ndim > 1 && is_transposed(how)) {
         const int64_t rows = dim[0];
 
@@ -78,7 +78,7 @@ int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, c
                   enum ckpt_remap how)
 {
     const int64_t f = cut->model->ffn_hidden_size, rows = foreign_rows(cut, row, how);
-    const int64_t cols = row->ndim > 1 ? row->dim[1] / (row->split == 1 ? cut->tp_size : 1) : 1;
+    const int64_t cols = row->ndim > 1 ? row->dim[1] / (row->tp_axis == 1 ? cut->tp_size : 1) : 1;
     int64_t to, left;
     int n = 1;
 
@@ -87,7 +87,7 @@ int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, c
     switch (how) {
     case CKPT_SAME:
     case CKPT_TRANSPOSED:
-        to = row->split == 0 ? cut->tp_rank * rows : 0;
+        to = row->tp_axis == 0 ? cut->tp_rank * rows : 0;
         left = row->dim[0] > to ? row->dim[0] - to : 0;
         out[0] = piece(rows < left ? rows : left, 0, to, rows, rows);
         break;
@@ -103,7 +103,7 @@ int ckpt_row_maps(struct ckpt_row_map out[3], const struct ckpt_tp_shard *cut, c
     for (int i = 0; i < n; i++) {
         out[i].rows = rows;
         out[i].cols = cols;
-        out[i].col = row->split == 1 ? cut->tp_rank * cols : 0;
+        out[i].col = row->tp_axis == 1 ? cut->tp_rank * cols : 0;
         out[i].native_cols = row->ndim > 1 ? row->dim[1] : 1;
         out[i].is_transposed = row->ndim > 1 && is_transposed(how);
     }

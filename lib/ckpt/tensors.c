@@ -41,7 +41,7 @@ static void add_files(struct ckpt_file *f, const char *kind, const struct meg_pa
     for (int i = 0; i < p->nlayer_groups; i++, f++) {
         name_file(f->name, kind, i, p->nlayer_groups);
         for (int k = 0; k < p->n; k++)
-            for (int j = 0; j < nslots && p->row[k].section == i; j++)
+            for (int j = 0; j < nslots && p->row[k].layer_group == i; j++)
                 add_tensor(f, &slot[j], &p->row[k]);
         meg_st_build_header(f->t, f->n, false, &f->header);
         f->nbytes = (int64_t)f->header.n;
@@ -138,7 +138,7 @@ int64_t ckpt_list_extents(struct ckpt_extent **out, const struct ckpt_file *f, i
 
         for (int k = 0; k < p->n; k++)
             for (int j = 0; j < (is_optim ? s->noptim : 1); j++)
-                if (p->row[k].section == i % p->nlayer_groups && meg_param_is_counted(&p->row[k], s->mesh))
+                if (p->row[k].layer_group == i % p->nlayer_groups && meg_param_is_counted(&p->row[k], s->mesh))
                     add_row(&x, &f[i], i, s, &slot[j], &p->row[k]);
     }
     *out = x.v;

@@ -1,5 +1,5 @@
 /* isa: baseline v3 v4 */
-/* AdamW in one pass over the four buffers: clip, update and clear the gradient while it is at hand. */
+/* adamw.c - AdamW in one pass over the four buffers: scale the gradient, update, and zero the gradient. */
 #include <math.h>
 #include "cpu/internal.h"
 

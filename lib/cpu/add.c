@@ -1,8 +1,8 @@
 /* isa: baseline v3 v4 */
-/* Residual addition with bias and dropout, alone and in front of a norm. */
+/* add.c - residual addition with bias and dropout, alone or fused with the norm that follows. */
 #include "cpu/row.h"
 
-enum { ROWS = 8 }; /* a task of a thread */
+enum { ROWS = 8 }; /* rows per task */
 
 static int same_shape(struct meg_mat a, struct meg_mat b)
 {
@@ -12,18 +12,18 @@ static int same_shape(struct meg_mat a, struct meg_mat b)
 void MEG_FN(add_fwd)(struct meg_stream *st, struct meg_mat z, struct meg_mat x, struct meg_mat y, const void *bias,
                      const struct meg_drop *d)
 {
-    const struct drop drop = drop_begin(d);
+    const struct dropout drop = drop_begin(d);
     (void)st;
     MEG_ASSERT(same_shape(z, y) && same_shape(x, y));
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < z.rows; r++)
-        add_row(z, x, y, vector(bias, y.dtype, y.cols), d, &drop, r);
+        add_row(z, x, y, row_vector(bias, y.dtype, y.cols), d, &drop, r);
 }
 
 void MEG_FN(add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum meg_dtype grad, struct meg_mat dz,
                      const struct meg_drop *d)
 {
-    const struct drop drop = drop_begin(d);
+    const struct dropout drop = drop_begin(d);
     const struct meg_mat none = { 0 };
     (void)st;
     MEG_ASSERT(same_shape(dy, dz));
@@ -31,19 +31,19 @@ void MEG_FN(add_bwd)(struct meg_stream *st, struct meg_mat dy, void *dbias, enum
     for (int64_t r = 0; r < dz.rows; r++)
         add_row(dy, none, dz, none, d, &drop, r);
     if (dbias)
-        MEG_FN(add_column_sums)(vector(dbias, grad, dy.cols), dy);
+        MEG_FN(add_column_sums)(row_vector(dbias, grad, dy.cols), dy);
 }
 
-void MEG_FN(add_norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat z, struct meg_mat y, float *mean,
-                          float *rstd, struct meg_mat x, struct meg_mat branch, const void *bias,
+void MEG_FN(add_norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat z, struct meg_mat y, float *mean,
+                          float *rstd, struct meg_mat x, struct meg_mat sublayer_out, const void *bias,
                           const struct meg_drop *d, const void *w, const void *b, float eps)
 {
-    const struct drop drop = drop_begin(d);
+    const struct dropout drop = drop_begin(d);
     (void)st;
-    MEG_ASSERT(same_shape(z, x) && same_shape(y, z) && same_shape(branch, z));
+    MEG_ASSERT(same_shape(z, x) && same_shape(y, z) && same_shape(sublayer_out, z));
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < z.rows; r++) {
-        add_row(z, x, branch, vector(bias, branch.dtype, z.cols), d, &drop, r);
-        norm_row(kind, y, mean, rstd, z, vector(w, y.dtype, z.cols), vector(b, y.dtype, z.cols), eps, r);
+        add_row(z, x, sublayer_out, row_vector(bias, sublayer_out.dtype, z.cols), d, &drop, r);
+        norm_row(type, y, mean, rstd, z, row_vector(w, y.dtype, z.cols), row_vector(b, y.dtype, z.cols), eps, r);
     }
 }

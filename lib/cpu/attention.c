@@ -1,25 +1,24 @@
 /* isa: baseline v3 v4 */
 /*
- * Attention in tiles of scores that stay in cache, with a running maximum and sum for each query
- * (Milakov and Gimelshein 2018; Dao et al. 2022): no score leaves its tile, only the log-sum-exp of
- * each row is kept, and the backward pass computes the scores again.  Tiles that no query of theirs
- * may see are skipped, so causal attention costs half.
+ * attention.c - attention in tiles of scores that fit in cache, with a running maximum and sum for each query
+ * (Milakov and Gimelshein 2018; Dao et al. 2022).  Only the log-sum-exp of each row is kept; the backward pass recomputes
+ * the scores.  Tiles in which no query sees a key are skipped, so causal attention costs half.
  *
- * Forward, a task is a block of queries of one head; backward, one key-value group of one sequence
- * with all its heads, so that dk and dv have one writer and sums one order.
+ * A task of the forward pass is a block of queries of one head.  A task of the backward pass is one key-value group of
+ * one sequence with all its query heads, so that one thread sums dk and dv, in a fixed order.
  */
 #include <math.h>
 #include "cpu/row.h"
 #include "cpu/vmath.h"
 
 /*
- * Queries and keys of a tile, and queries of a forward task.  Operands of products are copied into rows
- * one after the other, widened to f32 (rows of packed heads lie a power of two apart, or nearly, and share
- * cache sets: 175 against 215 GF/s); PACK floats hold one, with fewer rows when d is large.
+ * Queries (BQ) and keys (BK) of a tile, and queries of a forward task.  Operands of products are copied to contiguous f32
+ * rows: the stride of packed heads is a power of two or close to it, which makes rows share cache sets (175 against
+ * 215 GF/s).  A packed operand has at most PACK_FLOATS elements, so it has fewer rows if d is large.
  */
-enum { BQ = 128, BK = 256, TASK = 2 * BQ, PACK = BK * 128 };
+enum { BQ = 128, BK = 256, TASK_ROWS = 2 * BQ, PACK_FLOATS = BK * 128 };
 
-/* A head of one sequence as a matrix: row t begins at element t*ld. */
+/* A head of one sequence as a matrix; row t begins at element t*ld. */
 struct view {
     char *p;
     enum meg_dtype dtype;
@@ -42,11 +41,11 @@ static struct view key_head(struct meg_heads x, int64_t i, int64_t grp)
     return (struct view){ head_at(x.p, x.dtype, i * x.ld_b + grp * x.ld_g), x.dtype, x.ld_s };
 }
 
-/* At most this many rows of a head fit into PACK floats, a multiple of 8. */
+/* Return how many rows of a head, at most `most`, fit into PACK_FLOATS elements; a multiple of 8 if that is the limit. */
 static int64_t rows_of_pack(int64_t most, int64_t d)
 {
-    MEG_ASSERT_LE(8 * d, PACK);
-    return min64(most, PACK / d & ~(int64_t)7);
+    MEG_ASSERT_LE(8 * d, PACK_FLOATS);
+    return min64(most, PACK_FLOATS / d & ~(int64_t)7);
 }
 
 static void *row(struct view x, int64_t r)
@@ -59,21 +58,22 @@ static float *row32(struct view x, int64_t r)
     return (float *)(void *)x.p + r * x.ld;
 }
 
-/* Rows [r0, r0 + n) of a head one after the other. */
+/* Copy rows [r0, r0 + n) of a head to out as f32, without gaps. */
 static void pack(float *out, struct view x, int64_t r0, int64_t n, int64_t d)
 {
     for (int64_t r = 0; r < n; r++)
-        MEG_FN(widen)(out + r * d, row(x, r0 + r), x.dtype, d);
+        MEG_FN(to_f32)(out + r * d, row(x, r0 + r), x.dtype, d);
 }
 
-/* The keys [lo, hi) that query t of sequence i sees. */
-struct span {
+/* The range [lo, hi) of keys. */
+struct key_range {
     int64_t lo, hi;
 };
 
-static struct span seen(const struct meg_attn_geom *ge, int64_t t, int64_t i)
+/* Return the keys that query t of sequence i sees. */
+static struct key_range visible_keys(const struct meg_attn_geom *ge, int64_t t, int64_t i)
 {
-    struct span s = { 0, ge->s_k };
+    struct key_range s = { 0, ge->s_k };
     if (ge->doc_start)
         s.lo = max64(s.lo, ge->doc_start[t * ge->b + i] - ge->k0);
     if (ge->is_causal)
@@ -81,12 +81,12 @@ static struct span seen(const struct meg_attn_geom *ge, int64_t t, int64_t i)
     return s;
 }
 
-/* The keys that any of queries [t0, t1) sees, from a multiple of 8 on. */
-static struct span seen_by_any(const struct meg_attn_geom *ge, int64_t t0, int64_t t1, int64_t i)
+/* Return the smallest range that contains the keys of queries [t0, t1); lo is rounded down to a multiple of 8. */
+static struct key_range visible_to_any(const struct meg_attn_geom *ge, int64_t t0, int64_t t1, int64_t i)
 {
-    struct span s = { ge->s_k, 0 };
+    struct key_range s = { ge->s_k, 0 };
     for (int64_t t = t0; t < t1; t++) {
-        const struct span q = seen(ge, t, i);
+        const struct key_range q = visible_keys(ge, t, i);
         s.lo = min64(s.lo, q.lo);
         s.hi = max64(s.hi, q.hi);
     }
@@ -94,80 +94,83 @@ static struct span seen_by_any(const struct meg_attn_geom *ge, int64_t t0, int64
     return s;
 }
 
-/* A tile: queries [t0, t0+nq) of head j of sequence i against keys [k0, k0+nk). */
+/* A tile of scores: queries [t0, t0+nq) of head j of sequence i times keys [k0, k0+nk). */
 struct tile {
     int64_t i, j, t0, nq, k0, nk;
 };
 
-/* The keys of the tile that its query t sees, counted from k0. */
-static struct span seen_in_tile(const struct meg_attn_geom *ge, const struct tile *x, int64_t t)
+/* Return the keys of the tile that its query t sees, relative to k0. */
+static struct key_range visible_in_tile(const struct meg_attn_geom *ge, const struct tile *x, int64_t t)
 {
-    struct span s = seen(ge, x->t0 + t, x->i);
+    struct key_range s = visible_keys(ge, x->t0 + t, x->i);
     s.lo = min64(max64(s.lo - x->k0, 0), x->nk);
     s.hi = max64(min64(s.hi - x->k0, x->nk), s.lo);
     return s;
 }
 
-/* What dropout multiplies row t of the tile by; NULL where there is none. */
-static const float *drop_in_tile(struct drop_buf *run, const struct meg_attn_geom *ge, const struct meg_drop *d,
-                                 const struct drop *drop, const struct tile *x, int64_t t)
+/* Return the dropout factors of row t of the tile; NULL without dropout. */
+static const float *drop_in_tile(struct drop_buf *buf, const struct meg_attn_geom *ge, const struct meg_drop *d,
+                                 const struct dropout *drop, const struct tile *x, int64_t t)
 {
     const int64_t unit = (d->unit0 + x->j) * ((ge->s + 7) & ~(int64_t)7) + ge->k0 + x->k0;
-    return drop->threshold ? drop_factors(run, drop, unit, x->nk, ge->q0 + x->t0 + t, d->sample[x->i]) : NULL;
+    return drop->threshold ? drop_factors(buf, drop, unit, x->nk, ge->q0 + x->t0 + t, d->sample[x->i]) : NULL;
 }
 
-/* Row t of a tile: scores become exp(scale s - max) and dropped out; max and sum run on; o is brought down. */
-static void softmax_row(float *s, float *o, int64_t d, struct span see, int64_t nk, float scale, float *max, float *sum,
-                        const float *factor)
+/*
+ * Replace the scores s [nk] of one query by dropout(exp(scale s - max)), update the running max and sum, and rescale the
+ * output o [d] accumulated so far to the new max.
+ */
+static void softmax_row(float *s, float *o, int64_t d, struct key_range keys, int64_t nk, float scale, float *max,
+                        float *sum, const float *factor)
 {
-    const float m = fmaxf(*max, scale * row_max(s + see.lo, see.hi - see.lo));
-    const float fade = *sum > 0.0f || *sum != *sum ? vexp(*max - m) : 0.0f;
+    const float m = fmaxf(*max, scale * row_max(s + keys.lo, keys.hi - keys.lo));
+    const float rescale = *sum > 0.0f || *sum != *sum ? vexp(*max - m) : 0.0f;
     float l = 0.0f;
-    for (int64_t k = 0; k < see.lo; k++)
+    for (int64_t k = 0; k < keys.lo; k++)
         s[k] = 0.0f;
 #pragma omp simd reduction(+ : l)
-    for (int64_t k = see.lo; k < see.hi; k++) {
+    for (int64_t k = keys.lo; k < keys.hi; k++) {
         s[k] = vexp(scale * s[k] - m);
         l += s[k];
     }
-    for (int64_t k = see.hi; k < nk; k++)
+    for (int64_t k = keys.hi; k < nk; k++)
         s[k] = 0.0f;
     if (factor)
-        for (int64_t k = see.lo; k < see.hi; k++)
+        for (int64_t k = keys.lo; k < keys.hi; k++)
             s[k] *= factor[k];
     for (int64_t c = 0; c < d; c++)
-        o[c] *= fade;
-    *sum = *sum * fade + l;
+        o[c] *= rescale;
+    *sum = *sum * rescale + l;
     *max = m;
 }
 
-/* o, q, max and sum of the tile's queries; k, v its keys. */
+/* Accumulate a tile into o, max and sum of its queries; q, k and v are packed. */
 static void fwd_tile(const struct meg_attn_geom *ge, const struct tile *x, float *o, const float *q, const float *k,
-                     const float *v, float *max, float *sum, const struct meg_drop *d, const struct drop *drop)
+                     const float *v, float *max, float *sum, const struct meg_drop *d, const struct dropout *drop)
 {
     float s[BQ * BK] __attribute__((aligned(64)));
-    struct drop_buf run;
+    struct drop_buf buf;
     meg_cpu_gemm('N', 'T', x->nq, x->nk, ge->d, 1.0f, q, ge->d, k, ge->d, 0.0f, s, BK);
     for (int64_t t = 0; t < x->nq; t++) {
-        const struct span see = seen_in_tile(ge, x, t);
-        if (see.lo < see.hi)
-            softmax_row(s + t * BK, o + t * ge->d, ge->d, see, x->nk, ge->scale, max + t, sum + t,
-                        drop_in_tile(&run, ge, d, drop, x, t));
+        const struct key_range keys = visible_in_tile(ge, x, t);
+        if (keys.lo < keys.hi)
+            softmax_row(s + t * BK, o + t * ge->d, ge->d, keys, x->nk, ge->scale, max + t, sum + t,
+                        drop_in_tile(&buf, ge, d, drop, x, t));
         else
             memset(s + t * BK, 0, (size_t)x->nk * sizeof *s);
     }
     meg_cpu_gemm('N', 'N', x->nq, ge->d, x->nk, 1.0f, s, BK, v, ge->d, 1.0f, o, ge->d);
 }
 
-/* Queries [t0, t1) of one head. */
+/* Attend queries [t0, t1) of one head. */
 static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, struct view q, struct view k,
                      struct view v, int64_t i, int64_t j, int64_t t0, int64_t t1, const struct meg_drop *d,
-                     const struct drop *drop)
+                     const struct dropout *drop)
 {
-    float kp[PACK] __attribute__((aligned(64))), vp[PACK] __attribute__((aligned(64)));
-    float qp[PACK] __attribute__((aligned(64))), op[PACK] __attribute__((aligned(64)));
-    float max[TASK], sum[TASK];
-    const struct span any = seen_by_any(ge, t0, t1, i);
+    float kp[PACK_FLOATS] __attribute__((aligned(64))), vp[PACK_FLOATS] __attribute__((aligned(64)));
+    float qp[PACK_FLOATS] __attribute__((aligned(64))), op[PACK_FLOATS] __attribute__((aligned(64)));
+    float max[TASK_ROWS], sum[TASK_ROWS];
+    const struct key_range visible = visible_to_any(ge, t0, t1, i);
     const int64_t bk = rows_of_pack(BK, ge->d);
     for (int64_t t = 0; t < t1 - t0; t++) {
         max[t] = -INFINITY;
@@ -175,23 +178,23 @@ static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, 
     }
     memset(op, 0, (size_t)((t1 - t0) * ge->d) * sizeof *op);
     pack(qp, q, t0, t1 - t0, ge->d);
-    for (int64_t k0 = any.lo; k0 < any.hi; k0 += bk) {
-        pack(kp, k, k0, min64(bk, any.hi - k0), ge->d);
-        pack(vp, v, k0, min64(bk, any.hi - k0), ge->d);
+    for (int64_t k0 = visible.lo; k0 < visible.hi; k0 += bk) {
+        pack(kp, k, k0, min64(bk, visible.hi - k0), ge->d);
+        pack(vp, v, k0, min64(bk, visible.hi - k0), ge->d);
         for (int64_t t = t0; t < t1; t += BQ) {
             const int64_t nq = min64(BQ, t1 - t);
-            const struct span these = seen_by_any(ge, t, t + nq, i);
-            const struct tile x = { i, j, t, nq, k0, min64(bk, these.hi - k0) };
-            if (these.lo < k0 + bk && x.nk > 0)
+            const struct key_range mine = visible_to_any(ge, t, t + nq, i);
+            const struct tile x = { i, j, t, nq, k0, min64(bk, mine.hi - k0) };
+            if (mine.lo < k0 + bk && x.nk > 0)
                 fwd_tile(ge, &x, op + (t - t0) * ge->d, qp + (t - t0) * ge->d, kp, vp, max + t - t0, sum + t - t0, d,
                          drop);
         }
     }
     for (int64_t t = 0; t < t1 - t0; t++) {
-        const float r = sum[t] == 0.0f ? 0.0f : 1.0f / sum[t]; /* a sum of nothing is 0 */
+        const float r = sum[t] == 0.0f ? 0.0f : 1.0f / sum[t]; /* 0: the query sees no key */
         for (int64_t c = 0; c < ge->d; c++)
             op[t * ge->d + c] *= r;
-        MEG_FN(narrow)(row(o, t0 + t), o.dtype, op + t * ge->d, ge->d);
+        MEG_FN(from_f32)(row(o, t0 + t), o.dtype, op + t * ge->d, ge->d);
         lse[t0 + t] = max[t] + logf(sum[t]);
     }
 }
@@ -199,14 +202,14 @@ static void fwd_task(const struct meg_attn_geom *ge, struct view o, float *lse, 
 void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads o, float *lse,
                       struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *d)
 {
-    const struct drop drop = drop_begin(d);
-    const int64_t task = rows_of_pack(TASK, ge->d), ntasks = blocks(ge->s_q, task), r = ge->a / ge->g;
+    const struct dropout drop = drop_begin(d);
+    const int64_t task = rows_of_pack(TASK_ROWS, ge->d), ntasks = ceil_div(ge->s_q, task), r = ge->a / ge->g;
     (void)st;
     MEG_ASSERT_EQ(ge->a % ge->g, 0);
     MEG_ASSERT_LE(ge->k0 + ge->s_k, ge->s);
     meg_cpu_gemm_load();
 #pragma omp parallel for collapse(3) schedule(dynamic)
-    for (int64_t n = ntasks - 1; n >= 0; n--) /* the longest first */
+    for (int64_t n = ntasks - 1; n >= 0; n--) /* the longest tasks first */
         for (int64_t i = 0; i < ge->b; i++)
             for (int64_t j = 0; j < ge->a; j++)
                 fwd_task(ge, query_head(ge, o, i, j), lse + (i * ge->a + j) * ge->s_q, query_head(ge, q, i, j),
@@ -214,7 +217,7 @@ void MEG_FN(attn_fwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
                          d, &drop);
 }
 
-/* One row: o becomes w o + w_part o_part, the weights those of the larger log-sum-exp and of the other. */
+/* Merge one row: o = (w o + w_part o_part) / (w + w_part) with w = exp(lse - m), w_part = exp(lse_part - m), m their max. */
 static void merge_row(float *o, float *lse, const float *o_part, float lse_part, int64_t d)
 {
     const float m = lse_part > *lse || lse_part != lse_part ? lse_part : *lse;
@@ -251,8 +254,8 @@ void MEG_FN(attn_delta)(struct meg_stream *st, const struct meg_attn_geom *ge, f
     for (int64_t i = 0; i < ge->b; i++)
         for (int64_t j = 0; j < ge->a; j++) {
             const struct view x = query_head(ge, d_o, i, j), y = query_head(ge, o, i, j);
-            float a[PACK / 8], b[PACK / 8];
-            MEG_ASSERT_LE(8 * ge->d, PACK);
+            float a[PACK_FLOATS / 8], b[PACK_FLOATS / 8];
+            MEG_ASSERT_LE(8 * ge->d, PACK_FLOATS);
             for (int64_t t = 0; t < ge->s_q; t++) {
                 float s = 0.0f;
                 pack(a, x, t, 1, ge->d);
@@ -265,52 +268,52 @@ void MEG_FN(attn_delta)(struct meg_stream *st, const struct meg_attn_geom *ge, f
         }
 }
 
-/* One head: tile after tile. */
+/* The operands of one head in the backward pass. */
 struct bwd {
     struct view dq, dk, dv, d_o, q, k, v;
     const float *lse, *delta;
 };
 
-/* Row t of a tile: s becomes the dropped probabilities and dp the gradient of s. */
-static void bwd_row(float *s, float *dp, struct span see, int64_t nk, float scale, float lse, float delta,
+/* Replace the scores s [nk] of one query by dropout(probabilities), and dp by the gradient of the scores. */
+static void bwd_row(float *s, float *dp, struct key_range keys, int64_t nk, float scale, float lse, float delta,
                     const float *factor)
 {
-    for (int64_t k = 0; k < see.lo; k++)
+    for (int64_t k = 0; k < keys.lo; k++)
         s[k] = dp[k] = 0.0f;
     if (factor) {
 #pragma omp simd
-        for (int64_t k = see.lo; k < see.hi; k++) {
+        for (int64_t k = keys.lo; k < keys.hi; k++) {
             const float p = vexp(scale * s[k] - lse);
             s[k] = p * factor[k];
             dp[k] = scale * p * (dp[k] * factor[k] - delta);
         }
     } else {
 #pragma omp simd
-        for (int64_t k = see.lo; k < see.hi; k++) {
+        for (int64_t k = keys.lo; k < keys.hi; k++) {
             const float p = vexp(scale * s[k] - lse);
             s[k] = p;
             dp[k] = scale * p * (dp[k] - delta);
         }
     }
-    for (int64_t k = see.hi; k < nk; k++)
+    for (int64_t k = keys.hi; k < nk; k++)
         s[k] = dp[k] = 0.0f;
 }
 
-/* k and v are the packed tiles of keys and values. */
+/* Accumulate the gradients of one tile; k and v are packed. */
 static void bwd_tile(const struct meg_attn_geom *ge, const struct bwd *w, const struct tile *x, const float *k,
-                     const float *v, const struct meg_drop *d, const struct drop *drop)
+                     const float *v, const struct meg_drop *d, const struct dropout *drop)
 {
     float s[BQ * BK] __attribute__((aligned(64))), dp[BQ * BK] __attribute__((aligned(64)));
-    float q[PACK] __attribute__((aligned(64))), d_o[PACK] __attribute__((aligned(64)));
-    struct drop_buf run;
+    float q[PACK_FLOATS] __attribute__((aligned(64))), d_o[PACK_FLOATS] __attribute__((aligned(64)));
+    struct drop_buf buf;
     const int64_t nq = x->nq, nk = x->nk, t0 = x->t0, n = ge->d;
     pack(q, w->q, t0, nq, n);
     pack(d_o, w->d_o, t0, nq, n);
     meg_cpu_gemm('N', 'T', nq, nk, n, 1.0f, q, n, k, n, 0.0f, s, BK);
     meg_cpu_gemm('N', 'T', nq, nk, n, 1.0f, d_o, n, v, n, 0.0f, dp, BK);
     for (int64_t t = 0; t < nq; t++)
-        bwd_row(s + t * BK, dp + t * BK, seen_in_tile(ge, x, t), nk, ge->scale, w->lse[t0 + t], w->delta[t0 + t],
-                drop_in_tile(&run, ge, d, drop, x, t));
+        bwd_row(s + t * BK, dp + t * BK, visible_in_tile(ge, x, t), nk, ge->scale, w->lse[t0 + t], w->delta[t0 + t],
+                drop_in_tile(&buf, ge, d, drop, x, t));
     meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, s, BK, d_o, n, 1.0f, row32(w->dv, x->k0), w->dv.ld);
     meg_cpu_gemm('T', 'N', nk, n, nq, 1.0f, dp, BK, q, n, 1.0f, row32(w->dk, x->k0), w->dk.ld);
     meg_cpu_gemm('N', 'N', nq, n, nk, 1.0f, dp, BK, k, n, 1.0f, row32(w->dq, t0), w->dq.ld);
@@ -323,18 +326,18 @@ static void clear(struct view x, int64_t rows, int64_t d)
 }
 
 static void bwd_head(const struct meg_attn_geom *ge, const struct bwd *w, int64_t i, int64_t j,
-                     const struct meg_drop *d, const struct drop *drop)
+                     const struct meg_drop *d, const struct dropout *drop)
 {
-    float kp[PACK] __attribute__((aligned(64))), vp[PACK] __attribute__((aligned(64)));
+    float kp[PACK_FLOATS] __attribute__((aligned(64))), vp[PACK_FLOATS] __attribute__((aligned(64)));
     const int64_t bk = rows_of_pack(BK, ge->d), bq = rows_of_pack(BQ, ge->d);
     for (int64_t k0 = 0; k0 < ge->s_k; k0 += bk) {
         pack(kp, w->k, k0, min64(bk, ge->s_k - k0), ge->d);
         pack(vp, w->v, k0, min64(bk, ge->s_k - k0), ge->d);
         for (int64_t t0 = 0; t0 < ge->s_q; t0 += bq) {
             const int64_t nq = min64(bq, ge->s_q - t0);
-            const struct span any = seen_by_any(ge, t0, t0 + nq, i);
-            const struct tile x = { i, j, t0, nq, k0, min64(bk, any.hi - k0) };
-            if (any.lo < k0 + bk && x.nk > 0)
+            const struct key_range visible = visible_to_any(ge, t0, t0 + nq, i);
+            const struct tile x = { i, j, t0, nq, k0, min64(bk, visible.hi - k0) };
+            if (visible.lo < k0 + bk && x.nk > 0)
                 bwd_tile(ge, w, &x, kp, vp, d, drop);
         }
     }
@@ -342,9 +345,10 @@ static void bwd_head(const struct meg_attn_geom *ge, const struct bwd *w, int64_
 
 void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *ge, struct meg_heads dq, struct meg_heads dk,
                       struct meg_heads dv, struct meg_heads d_o, const float *lse, const float *delta,
-                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *d, int adds)
+                      struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *d,
+                      int accumulate)
 {
-    const struct drop drop = drop_begin(d);
+    const struct dropout drop = drop_begin(d);
     const int64_t r = ge->a / ge->g;
     (void)st;
     MEG_ASSERT_EQ(ge->a % ge->g, 0);
@@ -360,7 +364,7 @@ void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
                              .dv = key_head(dv, i, grp),
                              .k = key_head(k, i, grp),
                              .v = key_head(v, i, grp) };
-            if (!adds) {
+            if (!accumulate) {
                 clear(w.dk, ge->s_k, ge->d);
                 clear(w.dv, ge->s_k, ge->d);
             }
@@ -370,7 +374,7 @@ void MEG_FN(attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *ge, str
                 w.q = query_head(ge, q, i, j);
                 w.lse = lse + (i * ge->a + j) * ge->s_q;
                 w.delta = delta + (i * ge->a + j) * ge->s_q;
-                if (!adds)
+                if (!accumulate)
                     clear(w.dq, ge->s_q, ge->d);
                 bwd_head(ge, &w, i, j, d, &drop);
             }

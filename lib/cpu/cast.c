@@ -1,11 +1,11 @@
 /* isa: baseline v3 v4 */
-/* bf16 and f16 as f32 and back, a run of elements at a time. */
+/* cast.c - conversion between f32, bf16 and f16. */
 #include "cpu/internal.h"
 #include "tensor/half.h"
 
 enum { BLOCK = 8192, CHUNK = 512 };
 
-void MEG_FN(widen)(float *restrict out, const void *restrict p, enum meg_dtype t, int64_t n)
+void MEG_FN(to_f32)(float *restrict out, const void *restrict p, enum meg_dtype t, int64_t n)
 {
     const uint16_t *h = p;
     switch (t) {
@@ -23,7 +23,7 @@ void MEG_FN(widen)(float *restrict out, const void *restrict p, enum meg_dtype t
     }
 }
 
-void MEG_FN(narrow)(void *restrict out, enum meg_dtype t, const float *restrict p, int64_t n)
+void MEG_FN(from_f32)(void *restrict out, enum meg_dtype t, const float *restrict p, int64_t n)
 {
     uint16_t *h = out;
     switch (t) {
@@ -43,14 +43,14 @@ void MEG_FN(narrow)(void *restrict out, enum meg_dtype t, const float *restrict 
 
 void MEG_FN(cast)(struct meg_stream *st, void *dst, enum meg_dtype to, const void *src, enum meg_dtype from, int64_t n)
 {
-    const struct meg_mat d = vector(dst, to, n), s = vector(src, from, n);
+    const struct meg_mat d = row_vector(dst, to, n), s = row_vector(src, from, n);
     (void)st;
 #pragma omp parallel for schedule(static)
     for (int64_t b = 0; b < n; b += BLOCK)
         for (int64_t i = b; i < min64(n, b + BLOCK); i += CHUNK) {
             float f[CHUNK];
             const int64_t m = min64(CHUNK, n - i);
-            MEG_FN(widen)(f, element(s, 0, i), from, m);
-            MEG_FN(narrow)(element(d, 0, i), to, f, m);
+            MEG_FN(to_f32)(f, element(s, 0, i), from, m);
+            MEG_FN(from_f32)(element(d, 0, i), to, f, m);
         }
 }

@@ -1,4 +1,4 @@
-/* Picking the table for this machine, and what needs no vector code: memory and handles. */
+/* cpu.c - choice of the table of operations for this machine, and the operations without vector code: memory, handles. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -7,12 +7,12 @@
 #include "base/mem.h"
 #include "cpu/internal.h"
 
-extern const struct meg_ops meg_cpu_table_base;
+extern const struct meg_ops meg_cpu_ops_base;
 #ifdef MEG_HAVE_ISA_V3
-extern const struct meg_ops meg_cpu_table_v3;
+extern const struct meg_ops meg_cpu_ops_v3;
 #endif
 #ifdef MEG_HAVE_ISA_V4
-extern const struct meg_ops meg_cpu_table_v4;
+extern const struct meg_ops meg_cpu_ops_v4;
 #endif
 
 /* Clang before 17 does not know the names of the x86-64 levels: ask for the features that set them apart. */
@@ -31,12 +31,12 @@ const struct meg_ops *meg_cpu_level(int level)
 {
     switch (level) {
 #ifdef MEG_HAVE_ISA_V4
-    case MEG_CPU_V4: return HAS_V4 ? &meg_cpu_table_v4 : NULL;
+    case MEG_CPU_V4: return HAS_V4 ? &meg_cpu_ops_v4 : NULL;
 #endif
 #ifdef MEG_HAVE_ISA_V3
-    case MEG_CPU_V3: return HAS_V3 ? &meg_cpu_table_v3 : NULL;
+    case MEG_CPU_V3: return HAS_V3 ? &meg_cpu_ops_v3 : NULL;
 #endif
-    case MEG_CPU_BASE: return &meg_cpu_table_base;
+    case MEG_CPU_BASE: return &meg_cpu_ops_base;
     default: return NULL;
     }
 }
@@ -56,7 +56,7 @@ const char *meg_cpu_supports(enum meg_dtype dtype)
     return dtype <= MEG_DTYPE_F16 ? NULL : "the CPU computes in f32, bf16 and f16";
 }
 
-/* Large buffers in huge pages; cleared by the threads that will use them, which also places them. */
+/* Allocate large buffers in huge pages and zero them by all threads, so that first touch spreads pages over NUMA nodes. */
 void *meg_cpu_alloc(size_t nbytes)
 {
     const size_t huge = (size_t)2 << 20, align = nbytes >= 2 * huge ? huge : 64;

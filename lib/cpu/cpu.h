@@ -1,4 +1,4 @@
-/* The CPU's table of operations: the definition of each, and the default where there is no GPU. */
+/* cpu.h - the CPU backend: it defines what each operation computes, and runs where there is no GPU. */
 #ifndef MEG_CPU_CPU_H
 #define MEG_CPU_CPU_H
 #include "tensor/ops.h"
@@ -6,18 +6,16 @@
 MEG_BEGIN_DECLS
 
 /*
- * The operations built for the best instruction set this machine has.  Tensors are f32, bf16 or
- * f16; streams are NULL.  Work runs on OpenMP's threads and gives the same bits for any number of
- * them.
+ * Return the operations compiled for the best instruction set of this machine.  Tensors are f32, bf16 or f16; streams
+ * are NULL.  Operations run on OpenMP's threads and give the same bits for any number of threads.
  *
- * The first call binds the threads to processors, one each, when there are exactly as many as the
- * process may use and OMP_PROC_BIND is unset: unbound, two of them now and then share one for the
- * length of a product, at half the speed.  Processes that share processors (MPI ranks) must be
- * bound by their launcher or run with fewer threads.  The calling thread keeps its own mask, so
- * threads it makes later are free.
+ * The first call binds each thread to one processor if there are as many threads as processors that the process may use
+ * and neither OMP_PROC_BIND nor GOMP_CPU_AFFINITY is set: unbound, two threads occasionally share a processor during a
+ * matrix product, which then takes twice as long.  Processes that share processors (MPI ranks) must be bound by their
+ * launcher or run with fewer threads.  The calling thread keeps its affinity mask, so threads that it creates later are
+ * not bound.
  *
- * linear_create and attn_fwd load oneDNN on first use and end the process with a message where
- * it is not installed.
+ * linear_create and attn_fwd load oneDNN on first use; if it is not installed, they end the process with a message.
  */
 const struct meg_ops *meg_cpu_ops(void);
 

@@ -1,6 +1,6 @@
 /*
- * Dropout masks by position (tensor/ops.h, struct meg_drop), for runs of units, so that the compiler
- * turns the rounds of Philox into vector code.
+ * dropout.h - dropout masks (defined at struct meg_drop in tensor/ops.h), computed for many consecutive units at once so
+ * that the compiler vectorizes the rounds of Philox.
  */
 #ifndef MEG_CPU_DROPOUT_H
 #define MEG_CPU_DROPOUT_H
@@ -9,17 +9,17 @@
 #include "base/philox.h"
 #include "cpu/internal.h"
 
-enum { DROP_BLOCK = 512 }; /* most units of one call */
+enum { DROP_BLOCK = 512 }; /* maximum number of units per call */
 
-struct drop {
+struct dropout {
     uint32_t key[2];
-    uint32_t threshold; /* lanes below it are dropped */
-    float scale;        /* of what is kept */
+    uint32_t threshold; /* units whose lane is below it are dropped */
+    float scale;        /* factor of the units that are kept */
 };
 
-static inline struct drop drop_begin(const struct meg_drop *d)
+static inline struct dropout drop_begin(const struct meg_drop *d)
 {
-    struct drop r = { .threshold = d ? (uint32_t)fminf(rintf(d->p * 65536.0f), 65535.0f) : 0 };
+    struct dropout r = { .threshold = d ? (uint32_t)fminf(rintf(d->p * 65536.0f), 65535.0f) : 0 };
     if (r.threshold) {
         MEG_ASSERT(d->p > 0.0f && d->p < 1.0f && d->sample);
         MEG_ASSERT_LT(0, d->b);
@@ -38,7 +38,7 @@ struct drop_words {
     uint32_t c0, c1, c2, c3;
 };
 
-/* Round r of meg_philox by itself: written out ten times it becomes vector code, in a loop it does not. */
+/* Compute round r of meg_philox.  The compiler vectorizes ten calls in a row, but not a loop over the rounds. */
 static inline struct drop_words drop_round(struct drop_words c, uint32_t k0, uint32_t k1, uint32_t r)
 {
     const uint64_t p0 = (uint64_t)0xd2511f53u * c.c0, p1 = (uint64_t)0xcd9e8d57u * c.c2;
@@ -47,13 +47,13 @@ static inline struct drop_words drop_round(struct drop_words c, uint32_t k0, uin
     return next;
 }
 
-/* 0 or the scale for n <= DROP_RUN units from unit on; the first of them is returned. */
-static inline const float *drop_factors(struct drop_buf *run, const struct drop *d, int64_t unit, int64_t n,
+/* Fill buf with the factors, 0 or d->scale, of n <= DROP_BLOCK units from unit on; return the address of the first. */
+static inline const float *drop_factors(struct drop_buf *buf, const struct dropout *d, int64_t unit, int64_t n,
                                         int64_t position, int64_t sample)
 {
     enum { BLOCKS = DROP_BLOCK / 8 + 1 };
     uint32_t word[4][BLOCKS];
-    const int64_t nblocks = blocks(unit % 8 + n, 8);
+    const int64_t nblocks = ceil_div(unit % 8 + n, 8);
     const uint32_t first = (uint32_t)(unit / 8), pos = (uint32_t)position, low = (uint32_t)sample,
                    high = (uint32_t)((uint64_t)sample >> 32), key0 = d->key[0], key1 = d->key[1];
     const uint32_t threshold = d->threshold;
@@ -79,7 +79,7 @@ static inline const float *drop_factors(struct drop_buf *run, const struct drop 
     }
 #pragma omp simd
     for (int64_t i = 0; i < nblocks; i++) {
-        float *f = run->factor + 8 * i;
+        float *f = buf->factor + 8 * i;
         f[0] = (word[0][i] & 0xffff) < threshold ? 0.0f : scale;
         f[1] = (word[0][i] >> 16) < threshold ? 0.0f : scale;
         f[2] = (word[1][i] & 0xffff) < threshold ? 0.0f : scale;
@@ -89,13 +89,13 @@ static inline const float *drop_factors(struct drop_buf *run, const struct drop 
         f[6] = (word[3][i] & 0xffff) < threshold ? 0.0f : scale;
         f[7] = (word[3][i] >> 16) < threshold ? 0.0f : scale;
     }
-    return run->factor + unit % 8;
+    return buf->factor + unit % 8;
 }
 
-/* The position and sample of row r of [n, h] activations. */
+/* Return the global position of row r of [n, h] activations. */
 static inline int64_t drop_position(const struct meg_drop *d, int64_t r)
 {
-    return d->place ? d->place[r / d->b] : d->pos0 + r / d->b;
+    return d->position_of_row ? d->position_of_row[r / d->b] : d->pos0 + r / d->b;
 }
 
 static inline int64_t drop_sample(const struct meg_drop *d, int64_t r)

@@ -1,8 +1,8 @@
 /* isa: baseline v3 v4 */
-/* Word and position embeddings; the gradients are scattered by columns, so that tokens add up in order. */
+/* embedding.c - word and position embeddings; their gradients are split over threads by columns and sum tokens in order. */
 #include "cpu/row.h"
 
-enum { ROWS = 8, COLS = 128 };
+enum { ROWS = 8, COLS = 128 }; /* rows per task, columns per task */
 
 static int has_row(struct meg_mat table, int64_t r)
 {
@@ -19,7 +19,7 @@ void MEG_FN(embed_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *t
         for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
             const int64_t n = min64(COL_BLOCK, x.cols - c0), v = token[r] - v0;
             float buf[COL_BLOCK];
-            MEG_FN(narrow)(element(x, r, c0), x.dtype, has_row(word, v) ? row_get(word, v, c0, n, buf) : zero, n);
+            MEG_FN(from_f32)(element(x, r, c0), x.dtype, has_row(word, v) ? row_read(word, v, c0, n, buf) : zero, n);
         }
 }
 
@@ -33,28 +33,28 @@ static int is_among(int32_t v, const int32_t *list, int64_t n)
 }
 
 /*
- * Columns [c0, c0 + n) of row index[r] - v0 of table += row r of dx, in order of r.  In 16 bits, rows of a
- * run of 512 that go to one place are added up before the sum is rounded.
+ * Add columns [c0, c0 + n) of each row r of dx to row index[r] - v0 of table, in order of r.  In bf16 and f16, the rows
+ * of a block of 512 with the same index are summed in f32 and rounded once.
  */
 static void scatter(struct meg_mat table, struct meg_mat dx, const int32_t *index, int64_t v0, int64_t c0, int64_t n)
 {
-    const int64_t run = table.dtype == MEG_DTYPE_F32 ? 1 : 512;
+    const int64_t block = table.dtype == MEG_DTYPE_F32 ? 1 : 512;
     float to[COLS], from[COLS];
-    for (int64_t r0 = 0; r0 < dx.rows; r0 += run) {
-        const int64_t r1 = min64(dx.rows, r0 + run);
+    for (int64_t r0 = 0; r0 < dx.rows; r0 += block) {
+        const int64_t r1 = min64(dx.rows, r0 + block);
         for (int64_t r = r0; r < r1; r++) {
             const int64_t v = index[r] - v0;
             float *sum;
             if (!has_row(table, v) || is_among(index[r], index + r0, r - r0))
                 continue;
-            sum = row_open(table, v, c0, n, to);
+            sum = row_load(table, v, c0, n, to);
             for (int64_t q = r; q < r1; q++)
                 if (index[q] == index[r]) {
-                    const float *g = row_get(dx, q, c0, n, from);
+                    const float *g = row_read(dx, q, c0, n, from);
                     for (int64_t c = 0; c < n; c++)
                         sum[c] += g[c];
                 }
-            row_put(table, v, c0, n, sum);
+            row_store(table, v, c0, n, sum);
         }
     }
 }
@@ -68,31 +68,31 @@ void MEG_FN(embed_bwd)(struct meg_stream *st, struct meg_mat dword, int64_t v0, 
         scatter(dword, dx, token, v0, c0, min64(COLS, dx.cols - c0));
 }
 
-/* Row r of x = dropout(x + row v of pos); pos.p NULL for no table. */
+/* Compute row r of x = dropout(x + row v of pos); pos.p NULL: there is no table. */
 static void position_row(struct meg_mat x, int64_t r, struct meg_mat pos, int64_t v, const struct meg_drop *d,
-                         const struct drop *drop)
+                         const struct dropout *drop)
 {
-    struct drop_buf run;
+    struct drop_buf buf;
     float xb[DROP_BLOCK], pb[DROP_BLOCK];
     for (int64_t c0 = 0; c0 < x.cols; c0 += DROP_BLOCK) {
         const int64_t n = min64(DROP_BLOCK, x.cols - c0);
-        const float *p = row_get(pos, v, c0, n, pb);
-        float *xr = row_open(x, r, c0, n, xb);
+        const float *p = row_read(pos, v, c0, n, pb);
+        float *xr = row_load(x, r, c0, n, xb);
         for (int64_t c = 0; p && c < n; c++)
             xr[c] += p[c];
         if (drop->threshold) {
-            const float *f = drop_factors(&run, drop, d->unit0 + c0, n, drop_position(d, r), drop_sample(d, r));
+            const float *f = drop_factors(&buf, drop, d->unit0 + c0, n, drop_position(d, r), drop_sample(d, r));
             for (int64_t c = 0; c < n; c++)
                 xr[c] *= f[c];
         }
-        row_put(x, r, c0, n, xr);
+        row_store(x, r, c0, n, xr);
     }
 }
 
 void MEG_FN(position_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t *position, struct meg_mat pos,
                           const struct meg_drop *d)
 {
-    const struct drop drop = drop_begin(d);
+    const struct dropout drop = drop_begin(d);
     (void)st;
     MEG_ASSERT(!pos.p || pos.cols == x.cols);
 #pragma omp parallel for schedule(static, ROWS)
@@ -105,7 +105,7 @@ void MEG_FN(position_fwd)(struct meg_stream *st, struct meg_mat x, const int32_t
 void MEG_FN(position_bwd)(struct meg_stream *st, struct meg_mat dpos, struct meg_mat dx, const int32_t *position,
                           const struct meg_drop *d)
 {
-    const struct drop drop = drop_begin(d);
+    const struct dropout drop = drop_begin(d);
     const struct meg_mat none = { 0 };
     (void)st;
     MEG_ASSERT(!dpos.p || dpos.cols == dx.cols);

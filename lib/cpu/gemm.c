@@ -1,13 +1,14 @@
 /*
- * Matrix products by oneDNN's dnnl_sgemm and dnnl_gemm_bf16bf16f32 (exported beside it, called alike, in
- * no header), found at run time: loading takes some 25 ms, which a program that multiplies nothing
- * should not pay.
+ * gemm.c - matrix products by oneDNN's dnnl_sgemm and dnnl_gemm_bf16bf16f32 (exported, but declared in no header; its
+ * arguments are those of dnnl_sgemm).  oneDNN is loaded at run time on first use, because loading takes about 25 ms and
+ * some programs multiply nothing.
  *
- * oneDNN uses one thread when it is called inside an active parallel region and all of them
- * otherwise, so callers cut their work into blocks whose size depends on the shape alone and call
- * from inside their own loops: the result does not depend on the number of threads.
+ * oneDNN uses one thread if it is called inside an active parallel region, and all threads otherwise.  Callers split
+ * their work into blocks whose size depends only on the shape and call from inside a parallel region, so that the result
+ * does not depend on the number of threads.
  */
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -17,7 +18,7 @@
 typedef int sgemm_fn(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                      const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 
-/* The head of oneDNN's dnnl_version_t, the same in versions 2 and 3. */
+/* The first fields of oneDNN's dnnl_version_t; versions 2 and 3 agree on them. */
 struct version {
     int major, minor, patch;
     const char *hash;
@@ -29,7 +30,7 @@ typedef int bgemm_fn(char ta, char tb, int64_t m, int64_t n, int64_t k, float al
                      const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc);
 
 static sgemm_fn *sgemm;
-static bgemm_fn *bgemm; /* NULL where it would not be faster than f32, or does not work */
+static bgemm_fn *bgemm; /* NULL if the machine has no bf16 instructions or oneDNN may not use them */
 
 static int multiplies_bf16(void)
 {
@@ -41,9 +42,10 @@ static int multiplies_bf16(void)
 }
 
 /*
- * Neither the dynamic linker nor oneDNN's initialisers and code generator survive a lack of address space (ulimit -v):
- * they end by SIGSEGV or an exception.  Under such a limit the space for all that is checked here, and taken soon after,
- * which makes every start slower.  Loading takes 42 MiB, the first product 6, and attention 1.2 of the stack.
+ * Under a limit of address space (ulimit -v), the dynamic linker and oneDNN's initializers and code generator die by
+ * SIGSEGV or an uncaught exception when the space is exhausted.  Under such a limit, load() checks that there is enough
+ * space and allocates it at once, which makes every start slower.  Loading takes 42 MiB, the first product 6 MiB, and
+ * attention 1.2 MiB of the stack.
  */
 enum { LOAD_SPACE = 64 << 20, STACK_SPACE = 2 << 20 };
 
@@ -57,7 +59,7 @@ static void check_address_space(void)
     munmap(p, LOAD_SPACE);
 }
 
-/* Not inlined: the space would become part of the caller's frame, and what the caller calls would be below it. */
+/* Touch STACK_SPACE bytes of stack.  Inlined, the array would enlarge the caller's frame instead. */
 static __attribute__((noinline)) void touch_stack(void)
 {
     volatile char space[STACK_SPACE];
@@ -66,7 +68,7 @@ static __attribute__((noinline)) void touch_stack(void)
         space[i] = 0;
 }
 
-/* Grow the stack of this thread while there is address space for it, unless its limit (ulimit -s) is as small. */
+/* Grow this thread's stack while there is address space for it, unless the stack limit (ulimit -s) is too small. */
 static void grow_stack(void)
 {
     struct rlimit limit;
@@ -75,7 +77,7 @@ static void grow_stack(void)
         touch_stack();
 }
 
-/* Have oneDNN generate the code of products, which differs by transposition, size and whether they add to c. */
+/* Have oneDNN generate its kernels, which differ by transposition, size and whether the product is added to c. */
 static void generate_code(void)
 {
     static const char forms[][2] = { { 'N', 'N' }, { 'N', 'T' }, { 'T', 'N' }, { 'T', 'T' } };
@@ -113,8 +115,8 @@ static void load(void)
         lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!lib)
         meg_die(MEG_EFAIL,
-                "matrix products need oneDNN, and there is no libdnnl.so.2, libdnnl.so.3 or "
-                "libdnnl.so (%s); install Debian's libdnnl-dev or set LD_LIBRARY_PATH",
+                "matrix products need oneDNN, but libdnnl.so.2, libdnnl.so.3 and libdnnl.so "
+                "were not found (%s); install Debian's libdnnl-dev or set LD_LIBRARY_PATH",
                 dlerror());
     fn = dlsym(lib, "dnnl_version");
     *(void **)&version = fn;
@@ -122,8 +124,8 @@ static void load(void)
         meg_die(MEG_EFAIL, "libdnnl.so: %s; install oneDNN 2.6 or later", dlerror());
     if (version()->cpu_runtime != RUNTIME_OPENMP && version()->cpu_runtime != RUNTIME_SEQUENTIAL)
         meg_die(MEG_EFAIL,
-                "oneDNN %d.%d uses a threading library of its own (runtime %u); install one built "
-                "with OpenMP",
+                "oneDNN %d.%d was built with a threading library other than OpenMP (runtime %u); "
+                "install one built with OpenMP",
                 version()->major, version()->minor, version()->cpu_runtime);
     *(void **)&sgemm = fn;
     if (is_limited)
@@ -133,7 +135,7 @@ static void load(void)
         float c = 0.0f;
         *(void **)&bgemm = fn;
         if (bgemm('N', 'N', 1, 1, 1, 1.0f, &one, 1, &one, 1, 0.0f, &c, 1) != 0 || c != 1.0f)
-            bgemm = NULL; /* ONEDNN_MAX_CPU_ISA forbids it */
+            bgemm = NULL; /* ONEDNN_MAX_CPU_ISA excludes bf16 */
     }
     if (is_limited)
         generate_code();
@@ -148,8 +150,10 @@ void meg_cpu_gemm_load(void)
 static void check(int status, int64_t m, int64_t n, int64_t k)
 {
     if (status != 0)
-        meg_die(MEG_EFAIL, "oneDNN could not multiply %lldx%lld by %lldx%lld (status %d): out of memory?", (long long)m,
-                (long long)k, (long long)k, (long long)n, status);
+        meg_die(MEG_EFAIL,
+                "oneDNN could not multiply %" PRId64 "x%" PRId64 " by %" PRId64 "x%" PRId64
+                " (status %d); memory may be exhausted",
+                m, k, k, n, status);
 }
 
 void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,

@@ -1,11 +1,10 @@
 /* isa: baseline v3 v4 */
 /*
- * One block of a matrix product, summed in f32 whatever its operands: f32 by oneDNN's sgemm, bf16 by its
- * bf16 product where the machine has instructions for that (twice as fast), anything else widened
- * into f32 panels first.
+ * gemm_mixed.c - one block of a matrix product with operands of any type and f32 sums: f32 by oneDNN's sgemm, bf16 by its
+ * bf16 product if the machine has bf16 instructions (twice as fast), and other types converted into f32 panels first.
  *
- * Up to PRODUCT_FEW rows (decoding) the time is that of reading w, which oneDNN would copy first, so
- * those are dot products of our own; a row's result does not depend on how many there are.
+ * Products of at most GEMM_SKINNY_M rows (decoding) are limited by reading w, which oneDNN would copy first.  They are
+ * computed as dot products here; the result of a row does not depend on the number of rows.
  */
 #include "cpu/internal.h"
 
@@ -32,8 +31,8 @@ static float sum_lanes(vec v)
 }
 
 /*
- * y[r,c] += x[r] . w[c] for up to TILE rows of w and of x, missing ones being the last again.
- * A call for each tile would cost a single row 15%.
+ * Add x[r] . w[c] to y[r,c] for up to TILE rows of x and of w; rows beyond nr and nc repeat the last row.
+ * Without inlining, a product of one row takes 15% longer.
  */
 static inline __attribute__((always_inline)) void dot_tile(float *y, int64_t ldy, const float *x, int64_t ldx,
                                                            int64_t nr, const float *w, int64_t ldw, int64_t nc,
@@ -62,9 +61,9 @@ static inline __attribute__((always_inline)) void dot_tile(float *y, int64_t ldy
         }
 }
 
-/* c [m,n] += a b^T. */
-static void dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c,
-                 int64_t ldc)
+/* Add a b^T to c [m,n]. */
+static void gemm_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
+                      float *c, int64_t ldc)
 {
     for (int64_t j = 0; j < n; j += TILE)
         for (int64_t i = 0; i < m; i += TILE)
@@ -72,11 +71,11 @@ static void dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, c
                      k);
 }
 
-/* Rows [r0, r0 + rows) and columns [c0, c0 + cols) one after the other, as f32. */
+/* Copy rows [r0, r0 + rows), columns [c0, c0 + cols) of x to out as f32, without gaps. */
 static void pack(float *out, struct meg_mat x, int64_t r0, int64_t rows, int64_t c0, int64_t cols)
 {
     for (int64_t r = 0; r < rows; r++)
-        MEG_FN(widen)(out + r * cols, element(x, r0 + r, c0), x.dtype, cols);
+        MEG_FN(to_f32)(out + r * cols, element(x, r0 + r, c0), x.dtype, cols);
 }
 
 static void gemm_mixed(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b,
@@ -85,49 +84,49 @@ static void gemm_mixed(char ta, char tb, int64_t m, int64_t n, int64_t k, struct
     float pa[PANEL_A] __attribute__((aligned(64))), pb[PANEL_B] __attribute__((aligned(64)));
     const int64_t step = min64(PANEL_A / m, PANEL_B / n) & ~(int64_t)15;
     for (int64_t k0 = 0; k0 < k; k0 += step) {
-        const int64_t part = min64(step, k - k0);
+        const int64_t depth = min64(step, k - k0);
         if (ta == 'N')
-            pack(pa, a, 0, m, k0, part);
+            pack(pa, a, 0, m, k0, depth);
         else
-            pack(pa, a, k0, part, 0, m);
+            pack(pa, a, k0, depth, 0, m);
         if (tb == 'N')
-            pack(pb, b, k0, part, 0, n);
+            pack(pb, b, k0, depth, 0, n);
         else
-            pack(pb, b, 0, n, k0, part);
-        meg_cpu_gemm(ta, tb, m, n, part, 1.0f, pa, ta == 'N' ? part : m, pb, tb == 'N' ? n : part, k0 ? 1.0f : beta, c,
-                     ldc);
+            pack(pb, b, 0, n, k0, depth);
+        meg_cpu_gemm(ta, tb, m, n, depth, 1.0f, pa, ta == 'N' ? depth : m, pb, tb == 'N' ? n : depth, k0 ? 1.0f : beta,
+                     c, ldc);
     }
 }
 
-/* A few rows: columns by the 16 and products by the 512, which stay in the nearest cache. */
+/* Compute few rows in blocks of 16 columns and 512 products, which fit into the L1 cache. */
 static void gemm_skinny_mixed(int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b, float *c,
                               int64_t ldc)
 {
     float pa[GEMM_SKINNY_M * 512] __attribute__((aligned(64)));
     float pb[16 * 512] __attribute__((aligned(64)));
     for (int64_t k0 = 0; k0 < k; k0 += 512) {
-        const int64_t part = min64(512, k - k0);
-        pack(pa, a, 0, m, k0, part);
+        const int64_t depth = min64(512, k - k0);
+        pack(pa, a, 0, m, k0, depth);
         for (int64_t j = 0; j < n; j += 16) {
             const int64_t cols = min64(16, n - j);
-            pack(pb, b, j, cols, k0, part);
-            dots(m, cols, part, pa, part, pb, part, c + j, ldc);
+            pack(pb, b, j, cols, k0, depth);
+            gemm_dots(m, cols, depth, pa, depth, pb, depth, c + j, ldc);
         }
     }
 }
 
-void MEG_FN(product)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b, float beta,
-                     float *c, int64_t ldc)
+void MEG_FN(gemm_block)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b,
+                        float beta, float *c, int64_t ldc)
 {
     const int is_f32 = a.dtype == MEG_DTYPE_F32 && b.dtype == MEG_DTYPE_F32;
     const int is_bf16 = a.dtype == MEG_DTYPE_BF16 && b.dtype == MEG_DTYPE_BF16;
-    const int is_few = ta == 'N' && tb == 'T' && m <= GEMM_SKINNY_M && beta == 0.0f;
+    const int is_skinny = ta == 'N' && tb == 'T' && m <= GEMM_SKINNY_M && beta == 0.0f;
     MEG_ASSERT(is_f32 || (m <= GEMM_BLOCK_M && n <= GEMM_BLOCK_N));
-    for (int64_t i = 0; is_few && i < m; i++)
+    for (int64_t i = 0; is_skinny && i < m; i++)
         memset(c + i * ldc, 0, (size_t)n * sizeof *c);
-    if (is_few && is_f32)
-        dots(m, n, k, a.p, a.ld, b.p, b.ld, c, ldc);
-    else if (is_few)
+    if (is_skinny && is_f32)
+        gemm_dots(m, n, k, a.p, a.ld, b.p, b.ld, c, ldc);
+    else if (is_skinny)
         gemm_skinny_mixed(m, n, k, a, b, c, ldc);
     else if (is_f32)
         meg_cpu_gemm(ta, tb, m, n, k, 1.0f, a.p, a.ld, b.p, b.ld, beta, c, ldc);

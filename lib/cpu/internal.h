@@ -1,4 +1,4 @@
-/* What the files of this room share: names for each instruction set, threads, oneDNN's GEMM. */
+/* internal.h - declarations private to lib/cpu: names for each instruction set, conversions, matrix products. */
 #ifndef MEG_CPU_INTERNAL_H
 #define MEG_CPU_INTERNAL_H
 #include <stddef.h>
@@ -9,24 +9,24 @@
 #include "cpu/cpu.h"
 
 /*
- * A file marked "isa: baseline v3 v4" is compiled once for each level of x86-64 with MEG_ISA
- * set to base, v3 or v4; elsewhere once, as base.  Its functions are named through MEG_FN.
+ * A file marked "isa: baseline v3 v4" is compiled once for each x86-64 level, with MEG_ISA set to base, v3 or v4; on
+ * other processors once, as base.  MEG_FN(name) is meg_cpu_NAME_ISA, for example meg_cpu_rope_v3.
  */
 #define MEG_PASTE_(a, b, c) a##b##_##c
 #define MEG_PASTE(a, b, c) MEG_PASTE_(a, b, c)
 #define MEG_FN(name) MEG_PASTE(meg_cpu_, name, MEG_ISA)
 
-/* The levels this program holds, best first, and their tables; NULL where the machine lacks one. */
+/* The levels that this program contains, best first; meg_cpu_level returns NULL if the machine lacks the level. */
 enum { MEG_CPU_V4, MEG_CPU_V3, MEG_CPU_BASE, MEG_CPU_LEVELS };
 const struct meg_ops *meg_cpu_level(int level);
 
-/* c = alpha op(a) op(b) + beta c, row-major, by one thread; only inside a parallel region (see gemm.c). */
+/* Compute c = alpha op(a) op(b) + beta c, row-major, by one thread.  Call it only inside a parallel region (gemm.c). */
 void meg_cpu_gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                   const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
-/* The same of bf16 with f32 sums; false, and nothing done, where the machine has no instructions for it. */
+/* The same for bf16 operands with f32 sums.  Return false and do nothing if the machine has no bf16 instructions. */
 int meg_cpu_gemm_bf16(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t *a, int64_t lda,
                       const uint16_t *b, int64_t ldb, float beta, float *c, int64_t ldc);
-/* Load oneDNN; ends the process with a message when there is none. */
+/* Load oneDNN once; end the process with a message if it is not installed. */
 void meg_cpu_gemm_load(void);
 
 void meg_cpu_bind_threads(void);
@@ -38,14 +38,14 @@ static inline float *f32(struct meg_mat m)
     return m.p;
 }
 
-/* Element (r, c) of m. */
+/* Return the address of element (r, c) of m. */
 static inline void *element(struct meg_mat m, int64_t r, int64_t c)
 {
     return (char *)m.p + (r * m.ld + c) * (m.dtype == MEG_DTYPE_F32 ? 4 : 2);
 }
 
-/* A vector of parameters as a matrix of one row. */
-static inline struct meg_mat vector(const void *p, enum meg_dtype t, int64_t n)
+/* Return a vector of parameters as a matrix of one row. */
+static inline struct meg_mat row_vector(const void *p, enum meg_dtype t, int64_t n)
 {
     return (struct meg_mat){ (void *)p, t, 1, n, n };
 }
@@ -60,7 +60,7 @@ static inline int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static inline int64_t blocks(int64_t n, int64_t block)
+static inline int64_t ceil_div(int64_t n, int64_t block)
 {
     return (n + block - 1) / block;
 }
@@ -69,7 +69,7 @@ struct meg_linear {
     struct meg_linear_desc desc;
 };
 
-/* The operations that need no vector code, typed as in the table. */
+/* The operations without vector code, with the types of struct meg_ops. */
 #define OP(name) __typeof__(*((struct meg_ops *)0)->name) meg_cpu_##name
 OP(supports);
 OP(alloc);
@@ -81,7 +81,7 @@ OP(linear_destroy);
 void meg_cpu_copy(struct meg_stream *st, void *dst, const void *src, size_t nbytes);
 
 #ifdef MEG_ISA
-/* The operations of this level, typed as in the table. */
+/* The operations of this level, with the types of struct meg_ops. */
 #    define OP(name) __typeof__(*((struct meg_ops *)0)->name) MEG_FN(name)
 OP(linear_fwd);
 OP(linear_bwd_data);
@@ -102,8 +102,8 @@ OP(embed_fwd);
 OP(embed_bwd);
 OP(position_fwd);
 OP(position_bwd);
-OP(xent_part);
-OP(xent_join);
+OP(xent_partial);
+OP(xent_combine);
 OP(xent_bwd);
 OP(cast);
 OP(sumsq);
@@ -112,22 +112,22 @@ OP(adamw);
 OP(sgd);
 #    undef OP
 
-/* n elements of f32, bf16 or f16 as f32, and back, rounded to nearest even. */
-void MEG_FN(widen)(float *restrict out, const void *restrict p, enum meg_dtype t, int64_t n);
-void MEG_FN(narrow)(void *restrict out, enum meg_dtype t, const float *restrict p, int64_t n);
+/* Convert n elements of type t to f32, and f32 to type t, rounding to nearest even. */
+void MEG_FN(to_f32)(float *restrict out, const void *restrict p, enum meg_dtype t, int64_t n);
+void MEG_FN(from_f32)(void *restrict out, enum meg_dtype t, const float *restrict p, int64_t n);
 
 /*
- * c [m,n] = op(a) op(b) + beta c for operands of any type that begin at a and b, beta 0 or 1, by one thread;
- * only inside a parallel region.  m <= PRODUCT_M, n <= PRODUCT_N unless all is f32 (gemm_mixed.c).
+ * Compute c [m,n] = op(a) op(b) + beta c by one thread, beta 0 or 1; a and b are f32, bf16 or f16.  Call it only inside a
+ * parallel region.  m <= GEMM_BLOCK_M and n <= GEMM_BLOCK_N unless a and b are f32 (gemm_mixed.c).
  */
-void MEG_FN(product)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b, float beta,
-                     float *c, int64_t ldc);
+void MEG_FN(gemm_block)(char ta, char tb, int64_t m, int64_t n, int64_t k, struct meg_mat a, struct meg_mat b,
+                        float beta, float *c, int64_t ldc);
 enum { GEMM_BLOCK_M = 256, GEMM_BLOCK_N = 384, GEMM_SKINNY_M = 16 };
 
-/* out[0,c] += sum over r of x[r,c]: rows in blocks of 64, blocks in order. */
+/* Add the column sums of x to row 0 of out, in blocks of 64 rows, blocks in order. */
 void MEG_FN(add_column_sums)(struct meg_mat out, struct meg_mat x);
 
-extern const struct meg_ops MEG_FN(table);
+extern const struct meg_ops MEG_FN(ops);
 #endif
 
 #endif

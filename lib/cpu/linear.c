@@ -1,34 +1,35 @@
 /* isa: baseline v3 v4 */
 /*
- * Linear layers: products in blocks of the output, bias and activation put on each block while it
- * is still in cache.  Block sizes depend on the shape alone.
+ * linear.c - linear layers: matrix products in blocks of the output, with bias and activation applied to each block while
+ * it is in cache.  Block sizes depend only on the shape.
  *
- * Sums are f32: those of an f32 result lie in it, those of a bf16 or f16 one in a block on the stack,
- * from which it is rounded when bias and activation are in.
+ * Sums are f32: in the result if it is f32, else in a tile on the stack, which is rounded to bf16 or f16 after bias and
+ * activation.
  */
 #include "cpu/row.h"
 #include "cpu/vmath.h"
 
 /*
- * The blocks of an [m,n] result: large, since each packs its operands anew, but at least eight where
- * that leaves them 192 columns wide.
+ * The block size of an [m,n] result.  Blocks are large because each packs its operands again, but there are at least
+ * eight blocks if they can be 192 columns wide.
  */
-struct cut {
+struct block_shape {
     int64_t m, n;
 };
 
-static int64_t part(int64_t n, int64_t most)
+static int64_t block_size(int64_t n, int64_t most)
 {
-    return n ? (blocks(n, blocks(n, most)) + 15) & ~(int64_t)15 : most;
+    return n ? (ceil_div(n, ceil_div(n, most)) + 15) & ~(int64_t)15 : most;
 }
 
-enum { WIDEST = 768 };
+enum { MAX_COLS = 768 };
 
-static struct cut cut(int64_t m, int64_t n, int is_f32)
+static struct block_shape choose_block_shape(int64_t m, int64_t n, int is_f32)
 {
-    struct cut c = { part(m, is_f32 ? 512 : GEMM_BLOCK_M), part(n, is_f32 ? WIDEST : GEMM_BLOCK_N) };
-    for (int64_t most = 384; most >= 192 && blocks(m, c.m) * blocks(n, c.n) < 8; most /= 2)
-        c.n = part(n, most);
+    struct block_shape c = { block_size(m, is_f32 ? 512 : GEMM_BLOCK_M),
+                             block_size(n, is_f32 ? MAX_COLS : GEMM_BLOCK_N) };
+    for (int64_t most = 384; most >= 192 && ceil_div(m, c.m) * ceil_div(n, c.n) < 8; most /= 2)
+        c.n = block_size(n, most);
     return c;
 }
 
@@ -47,8 +48,8 @@ static int all_f32(struct meg_mat a, struct meg_mat b, struct meg_mat c)
     return a.dtype == MEG_DTYPE_F32 && b.dtype == MEG_DTYPE_F32 && c.dtype == MEG_DTYPE_F32;
 }
 
-/* m with element (r, c) first. */
-static struct meg_mat from(struct meg_mat m, int64_t r, int64_t c)
+/* Return m starting at element (r, c). */
+static struct meg_mat submat(struct meg_mat m, int64_t r, int64_t c)
 {
     m.p = element(m, r, c);
     return m;
@@ -59,15 +60,15 @@ struct block {
     int64_t r0, c0, m, n;
 };
 
-/* Where the sums of a block of x are taken. */
-struct sums {
+/* The f32 accumulator of a block. */
+struct accum {
     float *p;
     int64_t ld;
 };
 
-static struct sums sums_of(struct meg_mat x, struct block b, float *own)
+static struct accum accum_of(struct meg_mat x, struct block b, float *tile)
 {
-    return x.dtype == MEG_DTYPE_F32 ? (struct sums){ element(x, b.r0, b.c0), x.ld } : (struct sums){ own, b.n };
+    return x.dtype == MEG_DTYPE_F32 ? (struct accum){ element(x, b.r0, b.c0), x.ld } : (struct accum){ tile, b.n };
 }
 
 static void add_bias(float *y, const float *bias, int64_t n)
@@ -106,28 +107,28 @@ static void act_grad_row(float *dx, const float *pre, int64_t n, enum meg_act ac
 static void fwd_block(struct meg_mat y, struct meg_mat pre, struct meg_mat x, struct meg_mat w, const void *bias,
                       enum meg_act act, struct block b)
 {
-    float own[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64))), wide[WIDEST];
-    const struct sums s = sums_of(pre.p ? pre : y, b, own);
-    float biasb[WIDEST];
-    const float *bv = row_get(vector(bias, w.dtype, y.cols), 0, b.c0, b.n, biasb);
-    MEG_FN(product)('N', 'T', b.m, b.n, x.cols, from(x, b.r0, 0), from(w, b.c0, 0), 0.0f, s.p, s.ld);
+    float tile[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64))), row[MAX_COLS];
+    const struct accum s = accum_of(pre.p ? pre : y, b, tile);
+    float biasb[MAX_COLS];
+    const float *bv = row_read(row_vector(bias, w.dtype, y.cols), 0, b.c0, b.n, biasb);
+    MEG_FN(gemm_block)('N', 'T', b.m, b.n, x.cols, submat(x, b.r0, 0), submat(w, b.c0, 0), 0.0f, s.p, s.ld);
     for (int64_t r = 0; r < b.m; r++) {
         float *sum = s.p + r * s.ld, *out = sum;
         if (bv)
             add_bias(sum, bv, b.n);
         if (pre.p)
-            row_put(pre, b.r0 + r, b.c0, b.n, sum);
+            row_store(pre, b.r0 + r, b.c0, b.n, sum);
         if (act != MEG_ACT_NONE)
-            act_row(out = row_out(y, b.r0 + r, b.c0, wide), sum, b.n, act);
-        row_put(y, b.r0 + r, b.c0, b.n, out);
+            act_row(out = row_out(y, b.r0 + r, b.c0, row), sum, b.n, act);
+        row_store(y, b.r0 + r, b.c0, b.n, out);
     }
 }
 
 void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_mat y, struct meg_mat pre,
                         struct meg_mat x, struct meg_mat w, const void *bias, enum meg_act act)
 {
-    const struct cut b =
-        y.rows <= GEMM_SKINNY_M ? (struct cut){ GEMM_SKINNY_M, 64 } : cut(y.rows, y.cols, all_f32(y, x, w));
+    const struct block_shape b = y.rows <= GEMM_SKINNY_M ? (struct block_shape){ GEMM_SKINNY_M, 64 }
+                                                         : choose_block_shape(y.rows, y.cols, all_f32(y, x, w));
     (void)st;
     check(l, y, x, w);
     if (act == MEG_ACT_NONE)
@@ -143,21 +144,21 @@ void MEG_FN(linear_fwd)(struct meg_stream *st, struct meg_linear *l, struct meg_
 static void bwd_block(struct meg_mat dx, struct meg_mat dy, struct meg_mat w, struct meg_mat pre, enum meg_act act,
                       struct block b)
 {
-    float own[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64))), wide[WIDEST];
-    const struct sums s = sums_of(dx, b, own);
-    MEG_FN(product)('N', 'N', b.m, b.n, dy.cols, from(dy, b.r0, 0), from(w, 0, b.c0), 0.0f, s.p, s.ld);
+    float tile[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64))), row[MAX_COLS];
+    const struct accum s = accum_of(dx, b, tile);
+    MEG_FN(gemm_block)('N', 'N', b.m, b.n, dy.cols, submat(dy, b.r0, 0), submat(w, 0, b.c0), 0.0f, s.p, s.ld);
     for (int64_t r = 0; r < b.m; r++) {
         float *sum = s.p + r * s.ld;
         if (act != MEG_ACT_NONE)
-            act_grad_row(sum, row_get(pre, b.r0 + r, b.c0, b.n, wide), b.n, act);
-        row_put(dx, b.r0 + r, b.c0, b.n, sum);
+            act_grad_row(sum, row_read(pre, b.r0 + r, b.c0, b.n, row), b.n, act);
+        row_store(dx, b.r0 + r, b.c0, b.n, sum);
     }
 }
 
 void MEG_FN(linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dx, struct meg_mat dy,
                              struct meg_mat w, struct meg_mat pre, enum meg_act act)
 {
-    const struct cut b = cut(dx.rows, dx.cols, all_f32(dx, dy, w));
+    const struct block_shape b = choose_block_shape(dx.rows, dx.cols, all_f32(dx, dy, w));
     (void)st;
     check(l, dy, dx, w);
     MEG_ASSERT(act == MEG_ACT_NONE || (pre.rows == dx.rows && pre.cols == dx.cols));
@@ -170,19 +171,19 @@ void MEG_FN(linear_bwd_data)(struct meg_stream *st, struct meg_linear *l, struct
 
 static void weight_block(struct meg_mat dw, struct meg_mat dy, struct meg_mat x, struct block b)
 {
-    float own[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64)));
-    const struct sums s = sums_of(dw, b, own);
+    float tile[GEMM_BLOCK_M * GEMM_BLOCK_N] __attribute__((aligned(64)));
+    const struct accum s = accum_of(dw, b, tile);
     for (int64_t r = 0; r < b.m; r++)
-        row_open(dw, b.r0 + r, b.c0, b.n, s.p + r * s.ld);
-    MEG_FN(product)('T', 'N', b.m, b.n, dy.rows, from(dy, 0, b.r0), from(x, 0, b.c0), 1.0f, s.p, s.ld);
+        row_load(dw, b.r0 + r, b.c0, b.n, s.p + r * s.ld);
+    MEG_FN(gemm_block)('T', 'N', b.m, b.n, dy.rows, submat(dy, 0, b.r0), submat(x, 0, b.c0), 1.0f, s.p, s.ld);
     for (int64_t r = 0; r < b.m; r++)
-        row_put(dw, b.r0 + r, b.c0, b.n, s.p + r * s.ld);
+        row_store(dw, b.r0 + r, b.c0, b.n, s.p + r * s.ld);
 }
 
 void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, struct meg_mat dw, void *dbias,
                                struct meg_mat dy, struct meg_mat x)
 {
-    const struct cut b = cut(dw.rows, dw.cols, all_f32(dw, dy, x));
+    const struct block_shape b = choose_block_shape(dw.rows, dw.cols, all_f32(dw, dy, x));
     (void)st;
     check(l, dy, x, dw);
 #pragma omp parallel for collapse(2) schedule(dynamic)
@@ -190,5 +191,5 @@ void MEG_FN(linear_bwd_weight)(struct meg_stream *st, struct meg_linear *l, stru
         for (int64_t c0 = 0; c0 < dw.cols; c0 += b.n)
             weight_block(dw, dy, x, (struct block){ r0, c0, min64(b.m, dw.rows - r0), min64(b.n, dw.cols - c0) });
     if (dbias)
-        MEG_FN(add_column_sums)(vector(dbias, dw.dtype, dw.rows), dy);
+        MEG_FN(add_column_sums)(row_vector(dbias, dw.dtype, dw.rows), dy);
 }

@@ -1,10 +1,13 @@
 /* isa: baseline v3 v4 */
-/* Layer norm and RMS norm (a mean of 0, no b): rows are independent; gradients of w and b go by columns, rows in order. */
+/*
+ * norm.c - LayerNorm and RMSNorm (LayerNorm with a mean of 0 and no b).  Rows are independent; the gradients of w and b
+ * are split over threads by columns and sum the rows in order.
+ */
 #include "cpu/row.h"
 
-enum { ROWS = 8, COLS = 128 }; /* a task of a thread, in rows or in columns */
+enum { ROWS = 8, COLS = 128 }; /* rows per task, columns per task */
 
-void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat y, float *mean, float *rstd,
+void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat y, float *mean, float *rstd,
                       struct meg_mat x, const void *w, const void *b, float eps)
 {
     (void)st;
@@ -12,18 +15,18 @@ void MEG_FN(norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat 
     MEG_ASSERT_EQ(y.cols, x.cols);
 #pragma omp parallel for schedule(static, ROWS)
     for (int64_t r = 0; r < x.rows; r++)
-        norm_row(kind, y, mean, rstd, x, vector(w, y.dtype, x.cols), vector(b, y.dtype, x.cols), eps, r);
+        norm_row(type, y, mean, rstd, x, row_vector(w, y.dtype, x.cols), row_vector(b, y.dtype, x.cols), eps, r);
 }
 
-/* With g = dy w and n = (x - mean) rstd:  dx = skip + rstd (g - mean(g) - n mean(g n)), RMS without mean(g). */
-static void bwd_row(enum meg_norm kind, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
+/* With g = dy w and n = (x - mean) rstd: dx = skip + rstd (g - mean(g) - n mean(g n)); RMSNorm lacks the term mean(g). */
+static void bwd_row(enum meg_norm type, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                     struct meg_mat w, float mean, float rstd, int64_t r)
 {
     float xb[COL_BLOCK], wb[COL_BLOCK], dyb[COL_BLOCK], skipb[COL_BLOCK], dxb[COL_BLOCK], sg = 0.0f, sgn = 0.0f;
     for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
         const int64_t n = min64(COL_BLOCK, x.cols - c0);
-        const float *xr = row_get(x, r, c0, n, xb), *wr = row_get(w, 0, c0, n, wb);
-        const float *dyr = row_get(dy, r, c0, n, dyb);
+        const float *xr = row_read(x, r, c0, n, xb), *wr = row_read(w, 0, c0, n, wb);
+        const float *dyr = row_read(dy, r, c0, n, dyb);
 #pragma omp simd reduction(+ : sg, sgn)
         for (int64_t c = 0; c < n; c++) {
             const float g = dyr[c] * wr[c];
@@ -31,32 +34,32 @@ static void bwd_row(enum meg_norm kind, struct meg_mat dx, struct meg_mat skip, 
             sgn += g * ((xr[c] - mean) * rstd);
         }
     }
-    sg = kind == MEG_NORM_RMS ? 0.0f : sg / (float)x.cols;
+    sg = type == MEG_NORM_RMS ? 0.0f : sg / (float)x.cols;
     sgn /= (float)x.cols;
     for (int64_t c0 = 0; c0 < x.cols; c0 += COL_BLOCK) {
         const int64_t n = min64(COL_BLOCK, x.cols - c0);
-        const float *xr = row_get(x, r, c0, n, xb), *wr = row_get(w, 0, c0, n, wb);
-        const float *dyr = row_get(dy, r, c0, n, dyb), *skipr = row_get(skip, r, c0, n, skipb);
+        const float *xr = row_read(x, r, c0, n, xb), *wr = row_read(w, 0, c0, n, wb);
+        const float *dyr = row_read(dy, r, c0, n, dyb), *skipr = row_read(skip, r, c0, n, skipb);
         float *dxr = row_out(dx, r, c0, dxb);
 #pragma omp simd
         for (int64_t c = 0; c < n; c++) {
             const float v = rstd * (dyr[c] * wr[c] - sg - (xr[c] - mean) * rstd * sgn);
             dxr[c] = skipr ? skipr[c] + v : v;
         }
-        row_put(dx, r, c0, n, dxr);
+        row_store(dx, r, c0, n, dxr);
     }
 }
 
-/* dw, db of columns [c0, c0 + n), n <= COLS. */
+/* Add to columns [c0, c0 + n) of dw and db, n <= COLS. */
 static void bwd_cols(struct meg_mat dw, struct meg_mat db, struct meg_mat dy, struct meg_mat x, const float *mean,
                      const float *rstd, int64_t c0, int64_t n)
 {
-    float xb[COLS], dyb[COLS], dwb[COLS], dbb[COLS], *w = row_open(dw, 0, c0, n, dwb);
-    float *b = db.p ? row_open(db, 0, c0, n, dbb) : NULL;
+    float xb[COLS], dyb[COLS], dwb[COLS], dbb[COLS], *w = row_load(dw, 0, c0, n, dwb);
+    float *b = db.p ? row_load(db, 0, c0, n, dbb) : NULL;
     for (int64_t r0 = 0; r0 < x.rows; r0 += 64) {
         float sw[COLS] = { 0 }, sb[COLS] = { 0 };
         for (int64_t r = r0; r < min64(r0 + 64, x.rows); r++) {
-            const float *dyr = row_get(dy, r, c0, n, dyb), *xr = row_get(x, r, c0, n, xb);
+            const float *dyr = row_read(dy, r, c0, n, dyb), *xr = row_read(x, r, c0, n, xb);
             const float rs = rstd[r], mu = b ? mean[r] : 0.0f;
 #pragma omp simd
             for (int64_t c = 0; c < n; c++) {
@@ -70,17 +73,17 @@ static void bwd_cols(struct meg_mat dw, struct meg_mat db, struct meg_mat dy, st
                 b[c] += sb[c];
         }
     }
-    row_put(dw, 0, c0, n, w);
+    row_store(dw, 0, c0, n, w);
     if (b)
-        row_put(db, 0, c0, n, b);
+        row_store(db, 0, c0, n, b);
 }
 
-void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat dx, void *dw, void *db,
+void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat dx, void *dw, void *db,
                       enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
                       const float *mean, const float *rstd)
 {
     (void)st;
-    MEG_ASSERT(!db == (kind == MEG_NORM_RMS));
+    MEG_ASSERT(!db == (type == MEG_NORM_RMS));
     MEG_ASSERT_EQ(dx.rows, x.rows);
     MEG_ASSERT_EQ(dx.cols, x.cols);
     MEG_ASSERT_EQ(dy.rows, x.rows);
@@ -90,11 +93,11 @@ void MEG_FN(norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat 
     {
 #pragma omp for schedule(static, ROWS)
         for (int64_t r = 0; r < x.rows; r++)
-            bwd_row(kind, dx, skip, dy, x, vector(w, dy.dtype, x.cols), kind == MEG_NORM_RMS ? 0.0f : mean[r], rstd[r],
-                    r);
+            bwd_row(type, dx, skip, dy, x, row_vector(w, dy.dtype, x.cols), type == MEG_NORM_RMS ? 0.0f : mean[r],
+                    rstd[r], r);
 #pragma omp for schedule(dynamic)
         for (int64_t c0 = 0; c0 < x.cols; c0 += COLS)
-            bwd_cols(vector(dw, grad, x.cols), vector(db, grad, x.cols), dy, x, mean, rstd, c0,
+            bwd_cols(row_vector(dw, grad, x.cols), row_vector(db, grad, x.cols), dy, x, mean, rstd, c0,
                      min64(COLS, x.cols - c0));
     }
 }

@@ -1,8 +1,8 @@
 /* isa: baseline v3 v4 */
-/* The table of one instruction set. */
+/* ops_table.c - the table of operations of one instruction set. */
 #include "cpu/internal.h"
 
-const struct meg_ops MEG_FN(table) = {
+const struct meg_ops MEG_FN(ops) = {
     .name = "cpu",
     .supports = meg_cpu_supports,
     .alloc = meg_cpu_alloc,
@@ -32,8 +32,8 @@ const struct meg_ops MEG_FN(table) = {
     .embed_bwd = MEG_FN(embed_bwd),
     .position_fwd = MEG_FN(position_fwd),
     .position_bwd = MEG_FN(position_bwd),
-    .xent_part = MEG_FN(xent_part),
-    .xent_join = MEG_FN(xent_join),
+    .xent_partial = MEG_FN(xent_partial),
+    .xent_combine = MEG_FN(xent_combine),
     .xent_bwd = MEG_FN(xent_bwd),
     .cast = MEG_FN(cast),
     .sumsq = MEG_FN(sumsq),

@@ -1,5 +1,5 @@
 /* isa: baseline v3 v4 */
-/* Sums over columns and over whole buffers, each in an order that depends on the length alone. */
+/* reduce.c - sums over columns and over buffers; the order of each sum depends on the length only. */
 #include "cpu/row.h"
 
 enum { COLS = 128, PARTS = 1024 };
@@ -9,11 +9,11 @@ void MEG_FN(add_column_sums)(struct meg_mat out, struct meg_mat x)
 #pragma omp parallel for schedule(dynamic)
     for (int64_t c0 = 0; c0 < x.cols; c0 += COLS) {
         const int64_t n = min64(COLS, x.cols - c0);
-        float xb[COLS], outb[COLS], *o = row_open(out, 0, c0, n, outb);
+        float xb[COLS], outb[COLS], *o = row_load(out, 0, c0, n, outb);
         for (int64_t r0 = 0; r0 < x.rows; r0 += 64) {
             float sum[COLS] = { 0 };
             for (int64_t r = r0; r < min64(r0 + 64, x.rows); r++) {
-                const float *p = row_get(x, r, c0, n, xb);
+                const float *p = row_read(x, r, c0, n, xb);
 #pragma omp simd
                 for (int64_t c = 0; c < n; c++)
                     sum[c] += p[c];
@@ -21,11 +21,11 @@ void MEG_FN(add_column_sums)(struct meg_mat out, struct meg_mat x)
             for (int64_t c = 0; c < n; c++)
                 o[c] += sum[c];
         }
-        row_put(out, 0, c0, n, o);
+        row_store(out, 0, c0, n, o);
     }
 }
 
-/* Functions of their own: inlined behind row_get, gcc 12 no longer turns their loops into vector code. */
+/* These are separate functions because gcc 12 does not vectorize the loops when they are inlined after row_read. */
 static __attribute__((noinline)) double squares(const float *x, int64_t n)
 {
     double s = 0.0;
@@ -46,9 +46,9 @@ static __attribute__((noinline)) int64_t zeros_in(const float *x, int64_t n)
 
 void MEG_FN(sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_dtype type, int64_t n)
 {
-    const struct meg_mat v = vector(x, type, n);
+    const struct meg_mat v = row_vector(x, type, n);
     double part[PARTS], sum = 0.0;
-    const int64_t len = blocks(n, PARTS);
+    const int64_t len = ceil_div(n, PARTS);
     (void)st;
 #pragma omp parallel for schedule(static)
     for (int i = 0; i < PARTS; i++) {
@@ -57,7 +57,7 @@ void MEG_FN(sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_d
         for (int64_t k0 = i * len; k0 < end; k0 += COL_BLOCK) {
             const int64_t m = min64(COL_BLOCK, end - k0);
             float buf[COL_BLOCK];
-            s += squares(row_get(v, 0, k0, m, buf), m);
+            s += squares(row_read(v, 0, k0, m, buf), m);
         }
         part[i] = s;
     }
@@ -68,14 +68,14 @@ void MEG_FN(sumsq)(struct meg_stream *st, double *out, const void *x, enum meg_d
 
 void MEG_FN(count_zeros)(struct meg_stream *st, int64_t *out, const void *x, enum meg_dtype type, int64_t n)
 {
-    const struct meg_mat v = vector(x, type, n);
+    const struct meg_mat v = row_vector(x, type, n);
     int64_t zeros = 0;
     (void)st;
 #pragma omp parallel for schedule(static) reduction(+ : zeros)
     for (int64_t k0 = 0; k0 < n; k0 += COL_BLOCK) {
         const int64_t m = min64(COL_BLOCK, n - k0);
         float buf[COL_BLOCK];
-        zeros += zeros_in(row_get(v, 0, k0, m, buf), m);
+        zeros += zeros_in(row_read(v, 0, k0, m, buf), m);
     }
     *out = zeros;
 }

@@ -1,10 +1,10 @@
 /* isa: baseline v3 v4 */
-/* Rotary positions: heads are independent, and a head is small. */
+/* rope.c - rotary position embedding; heads are independent. */
 #include "cpu/internal.h"
 
-enum { MOST = 4096 }; /* columns of a head in bf16 or f16: attention takes no more */
+enum { MAX_HEAD = 4096 }; /* largest head size in bf16 or f16; attention has the same limit */
 
-static void turn(float *x, int64_t half, int is_interleaved, const float *cos, const float *sin, float sign)
+static void rotate_pairs(float *x, int64_t half, int is_interleaved, const float *cos, const float *sin, float sign)
 {
     const int64_t step = is_interleaved ? 2 : 1, other = is_interleaved ? 1 : half;
 #pragma omp simd
@@ -20,21 +20,21 @@ void MEG_FN(rope)(struct meg_stream *st, struct meg_heads x, int64_t s, int64_t 
                   float sign)
 {
     (void)st;
-    MEG_ASSERT(x.dtype == MEG_DTYPE_F32 || 2 * half <= MOST);
+    MEG_ASSERT(x.dtype == MEG_DTYPE_F32 || 2 * half <= MAX_HEAD);
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < s * b; r++) {
         const int64_t at = position[r] * half, row = r / b * x.ld_s + r % b * x.ld_b;
         for (int64_t j = 0; j < g; j++)
             for (int64_t k = 0; k < heads; k++) {
                 const int64_t first = row + j * x.ld_g + k * x.ld_h;
-                float wide[MOST];
-                uint16_t *narrow = (uint16_t *)x.p + first;
+                float head[MAX_HEAD];
+                uint16_t *half_head = (uint16_t *)x.p + first;
                 if (x.dtype == MEG_DTYPE_F32) {
-                    turn((float *)x.p + first, half, is_interleaved, cos + at, sin + at, sign);
+                    rotate_pairs((float *)x.p + first, half, is_interleaved, cos + at, sin + at, sign);
                 } else {
-                    MEG_FN(widen)(wide, narrow, x.dtype, 2 * half);
-                    turn(wide, half, is_interleaved, cos + at, sin + at, sign);
-                    MEG_FN(narrow)(narrow, x.dtype, wide, 2 * half);
+                    MEG_FN(to_f32)(head, half_head, x.dtype, 2 * half);
+                    rotate_pairs(head, half, is_interleaved, cos + at, sin + at, sign);
+                    MEG_FN(from_f32)(half_head, x.dtype, head, 2 * half);
                 }
             }
     }

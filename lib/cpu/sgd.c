@@ -1,5 +1,5 @@
 /* isa: baseline v3 v4 */
-/* SGD with momentum, in one pass that also clears the gradient. */
+/* sgd.c - SGD with momentum, in one pass that also zeroes the gradient. */
 #include "cpu/internal.h"
 
 enum { BLOCK = 8192 };

@@ -1,4 +1,4 @@
-/* Binding OpenMP's workers to processors, once (cpu.h says when). */
+/* threads.c - binding of OpenMP's threads to processors (see meg_cpu_ops in cpu.h). */
 #define _GNU_SOURCE
 #include <omp.h>
 #include <pthread.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include "cpu/internal.h"
 
-/* The n-th processor of a mask. */
+/* Return the n-th processor of a mask, counted from 0. */
 static int nth_cpu(const cpu_set_t *mask, int n)
 {
     int cpu = -1;

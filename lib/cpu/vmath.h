@@ -1,14 +1,14 @@
 /*
- * exp and what GELU needs, written without branches so that a loop over them becomes vector code.
- * Errors are the largest measured against float64 (tests/unit/cpu/ops_math.c); NaN comes out as NaN.
- * Coefficients: Remez fits made for these intervals.
+ * vmath.h - exp and GELU without branches, so that the compiler vectorizes loops that call them.  The errors given are
+ * the largest measured against float64 (tests/unit/cpu/ops_math.c).  The functions return NaN for NaN.  The coefficients
+ * are Remez fits for these intervals.
  */
 #ifndef MEG_CPU_VMATH_H
 #define MEG_CPU_VMATH_H
 #include <stdint.h>
 #include <string.h>
 
-/* 2^n for n in [-126, 127]. */
+/* Return 2^n for n in [-126, 127]. */
 static inline float vpow2i(int32_t n)
 {
     const uint32_t bits = (uint32_t)(n + 127) << 23;
@@ -18,8 +18,8 @@ static inline float vpow2i(int32_t n)
 }
 
 /*
- * e^x, within 1.1 ulp; 0 below -104, infinity above 88.73, denormals between.
- * x = n ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q within 3.1e-9; 2^n in two factors.
+ * Return e^x within 1.1 ulp: 0 below -104, infinity above 88.73, subnormal numbers where e^x is one.
+ * x = n ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q within 3.1e-9; 2^n is the product of two factors.
  */
 static inline float vexp(float x)
 {
@@ -43,7 +43,7 @@ static inline float vexp(float x)
     return q * vpow2i(i >> 1) * vpow2i(i - (i >> 1));
 }
 
-/* GELU, tanh form: x s(2u) with s the logistic function and u = sqrt(2/pi) (x + 0.044715 x^3). */
+/* Return GELU in its tanh form: x s(2u) with the logistic function s and u = sqrt(2/pi) (x + 0.044715 x^3). */
 static inline float vgelu_tanh(float x)
 {
     float e = -1.5957691216f * x * (1.0f + 0.044715f * x * x);
@@ -51,7 +51,7 @@ static inline float vgelu_tanh(float x)
     return x / (1.0f + vexp(e));
 }
 
-/* Its derivative: s + x s (1 - s) 2u'; 0 or 1 to the last bit beyond |x| = 10. */
+/* Return the derivative of vgelu_tanh: s + x s (1 - s) 2u'.  Beyond |x| = 10 it is exactly 0 or 1. */
 static inline float vgelu_tanh_grad(float x)
 {
     float e, s, x2;
@@ -64,8 +64,8 @@ static inline float vgelu_tanh_grad(float x)
 }
 
 /*
- * The normal distribution function, given e = exp(-x^2/2): half of
- * erfc(z) = exp(-z^2) t P(t), z = |x|/sqrt 2, t = 1/(1 + z/2), P within 2.2e-8.
+ * Return the normal distribution function of x, given e = exp(-x^2/2): erfc(z) / 2 for x < 0, and 1 - erfc(z) / 2
+ * otherwise, with erfc(z) = exp(-z^2) t P(t), z = |x|/sqrt 2, t = 1/(1 + z/2), P within 2.2e-8.
  */
 static inline float vnormal(float x, float e)
 {
@@ -85,7 +85,7 @@ static inline float vnormal(float x, float e)
     return x < 0.0f ? p : 1.0f - p;
 }
 
-/* GELU, exact form: x times the normal distribution function of x. */
+/* Return GELU in its exact form: x times the normal distribution function of x. */
 static inline float vgelu_erf(float x)
 {
     return x * vnormal(x, vexp(-0.5f * x * x));

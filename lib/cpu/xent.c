@@ -1,50 +1,50 @@
 /* isa: baseline v3 v4 */
-/* Cross-entropy over rows of logits; the backward pass turns them into their gradient in place. */
+/* xent.c - cross-entropy of rows of logits; backward replaces the logits by their gradient in place. */
 #include <math.h>
 #include "cpu/row.h"
 #include "cpu/vmath.h"
 
-enum { RUN = 4096 }; /* columns at a time */
+enum { VOCAB_BLOCK = 4096 }; /* logits converted to f32 at a time */
 
-void MEG_FN(xent_part)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0)
+void MEG_FN(xent_partial)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0)
 {
-    float *lse = part, *at_target = part + logits.rows;
+    float *lse = part, *target_logit = part + logits.rows;
     (void)st;
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < logits.rows; r++) {
         const int64_t t = target[r] - v0;
-        float buf[RUN], m = -INFINITY, s = 0.0f;
-        for (int64_t c0 = 0; c0 < logits.cols; c0 += RUN) {
-            const int64_t n = min64(RUN, logits.cols - c0);
-            const float most = row_max(row_get(logits, r, c0, n, buf), n);
+        float buf[VOCAB_BLOCK], m = -INFINITY, s = 0.0f;
+        for (int64_t c0 = 0; c0 < logits.cols; c0 += VOCAB_BLOCK) {
+            const int64_t n = min64(VOCAB_BLOCK, logits.cols - c0);
+            const float most = row_max(row_read(logits, r, c0, n, buf), n);
             m = most > m ? most : m;
         }
-        for (int64_t c0 = 0; c0 < logits.cols; c0 += RUN) {
-            const int64_t n = min64(RUN, logits.cols - c0);
-            const float *x = row_get(logits, r, c0, n, buf);
+        for (int64_t c0 = 0; c0 < logits.cols; c0 += VOCAB_BLOCK) {
+            const int64_t n = min64(VOCAB_BLOCK, logits.cols - c0);
+            const float *x = row_read(logits, r, c0, n, buf);
 #pragma omp simd reduction(+ : s)
             for (int64_t c = 0; c < n; c++)
                 s += vexp(x[c] - m);
         }
         lse[r] = m + logf(s);
-        at_target[r] = t >= 0 && t < logits.cols ? *row_get(logits, r, t, 1, buf) : 0.0f;
+        target_logit[r] = t >= 0 && t < logits.cols ? *row_read(logits, r, t, 1, buf) : 0.0f;
     }
 }
 
-void MEG_FN(xent_join)(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n)
+void MEG_FN(xent_combine)(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n)
 {
     (void)st;
     for (int64_t r = 0; r < n; r++) {
-        float m = -INFINITY, s = 0.0f, at_target = 0.0f;
+        float m = -INFINITY, s = 0.0f, target_logit = 0.0f;
 
         for (int64_t i = 0; i < nparts; i++)
             m = fmaxf(m, part[2 * n * i + r]);
         for (int64_t i = 0; i < nparts; i++) {
             s += expf(part[2 * n * i + r] - m);
-            at_target += part[2 * n * i + n + r];
+            target_logit += part[2 * n * i + n + r];
         }
         lse[r] = m + logf(s);
-        loss[r] = lse[r] - at_target;
+        loss[r] = lse[r] - target_logit;
     }
 }
 
@@ -54,15 +54,15 @@ void MEG_FN(xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float 
     (void)st;
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < logits.rows; r++)
-        for (int64_t c0 = 0; c0 < logits.cols; c0 += RUN) {
-            const int64_t n = min64(RUN, logits.cols - c0), t = target[r] - v0 - c0;
-            float buf[RUN], *x = row_open(logits, r, c0, n, buf);
+        for (int64_t c0 = 0; c0 < logits.cols; c0 += VOCAB_BLOCK) {
+            const int64_t n = min64(VOCAB_BLOCK, logits.cols - c0), t = target[r] - v0 - c0;
+            float buf[VOCAB_BLOCK], *x = row_load(logits, r, c0, n, buf);
             const float l = lse[r], w = weight[r];
 #pragma omp simd
             for (int64_t c = 0; c < n; c++)
                 x[c] = w * vexp(x[c] - l);
             if (t >= 0 && t < n)
                 x[t] -= w;
-            row_put(logits, r, c0, n, x);
+            row_store(logits, r, c0, n, x);
         }
 }

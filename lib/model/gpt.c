@@ -11,8 +11,9 @@
 /* Element 0 of a row in a buffer of all sections, or of those that take turns. */
 static int64_t place(const struct meg_params *p, const struct meg_param *row, bool is_layerwise)
 {
-    return is_layerwise ? meg_params_unsharded_offset(p, row->section) + row->offset - p->section[row->section].begin
-                        : row->offset;
+    return is_layerwise
+               ? meg_params_unsharded_offset(p, row->layer_group) + row->offset - p->layer_group[row->layer_group].begin
+               : row->offset;
 }
 
 /* The row called prefix + name, and where its box and its gradient's begin. */
@@ -23,9 +24,9 @@ static const struct meg_param *bind(const struct meg_gpt *g, void **w, void **dw
 
     snprintf(full, sizeof full, "%s%s", prefix, name);
     row = meg_params_find(&g->params, full);
-    MEG_ASSERT(row && row->held);
+    MEG_ASSERT(row && row->shard_numel);
     *w = meg_element(g->w, place(&g->params, row, g->run.shards_params), g->run.dtype);
-    *dw = g->g ? meg_element(g->g, place(&g->params, row, g->run.shards_grads), g->run.grad) : NULL;
+    *dw = g->g ? meg_element(g->g, place(&g->params, row, g->run.shards_grads), g->run.grad_dtype) : NULL;
     return row;
 }
 
@@ -35,8 +36,8 @@ static void bind_mat(const struct meg_gpt *g, struct meg_mat *w, struct meg_mat 
     void *p, *dp;
     const struct meg_param *row = bind(g, &p, &dp, prefix, name);
 
-    *w = meg_mat(p, g->run.dtype, row->local[0], row->local[1]);
-    *dw = meg_mat(dp, g->run.grad, row->local[0], row->local[1]);
+    *w = meg_mat(p, g->run.dtype, row->shard_dim[0], row->shard_dim[1]);
+    *dw = meg_mat(dp, g->run.grad_dtype, row->shard_dim[0], row->shard_dim[1]);
 }
 
 static void bind_vector(const struct meg_gpt *g, void **w, void **dw, const char *prefix, const char *name,
@@ -51,15 +52,15 @@ static void bind_vector(const struct meg_gpt *g, void **w, void **dw, const char
 static void bind_norm(const struct meg_gpt *g, struct meg_norm_weights *l, const char *prefix, const char *name)
 {
     l->eps = (float)g->conf.norm_epsilon;
-    l->kind = meg_gpt_norm(&g->conf);
+    l->type = meg_gpt_norm(&g->conf);
     bind_vector(g, &l->w, &l->dw, prefix, name, "weight");
-    if (l->kind == MEG_NORM_LAYER)
+    if (l->type == MEG_NORM_LAYER)
         bind_vector(g, &l->b, &l->db, prefix, name, "bias");
 }
 
 static struct meg_linear *plan_linear(const struct meg_gpt *g, struct meg_mat w)
 {
-    const struct meg_linear_desc desc = { g->run.dtype, g->st->dim.n, w.cols, w.rows };
+    const struct meg_linear_desc desc = { g->run.dtype, g->state->dim.n, w.cols, w.rows };
 
     return g->op->linear_create(&desc);
 }
@@ -77,10 +78,10 @@ static void bind_linear(const struct meg_gpt *g, struct meg_linear_weights *l, c
 }
 
 /* Layer i of the whole model. */
-static void bind_layer(const struct meg_gpt *g, struct layer *l, int64_t i)
+static void bind_layer(const struct meg_gpt *g, struct gpt_layer *l, int64_t i)
 {
     const struct meg_gpt_conf *c = &g->conf;
-    const struct dims *d = &g->st->dim;
+    const struct gpt_dims *d = &g->state->dim;
     char prefix[40];
 
     snprintf(prefix, sizeof prefix, "decoder.layers.%lld.", (long long)i);
@@ -90,16 +91,16 @@ static void bind_layer(const struct meg_gpt *g, struct layer *l, int64_t i)
     bind_linear(g, &l->attn.proj, prefix, "self_attention.linear_proj", c->has_bias);
     bind_linear(g, &l->mlp.fc1, prefix, "mlp.linear_fc1", c->has_bias);
     bind_linear(g, &l->mlp.fc2, prefix, "mlp.linear_fc2", c->has_bias);
-    l->attn.rope = &g->st->rope;
+    l->attn.rope = &g->state->rope;
     l->attn.a = d->a;
     l->attn.g = d->g;
     l->attn.d = c->kv_channels;
     l->attn.head0 = g->mesh->at.tp * d->a;
     l->attn.layer = (int)i;
-    l->attn.cp = &g->st->cp[g->st->ncp > 1 ? i : 0];
-    l->attn.room = &g->st->room;
+    l->attn.cp = &g->state->cp[g->state->ncp > 1 ? i : 0];
+    l->attn.workspace = &g->state->attn_workspace;
     l->attn.dropout = c->attention_dropout;
-    l->attn.recomputes = g->run.recompute == MEG_RECOMPUTE_SELECTIVE;
+    l->attn.recomputes_core = g->run.recompute == MEG_RECOMPUTE_SELECTIVE;
     l->mlp.is_gated = c->swiglu;
     l->mlp.act = c->swiglu ? MEG_ACT_NONE : c->bias_gelu_fusion && c->has_bias ? MEG_ACT_GELU_TANH : MEG_ACT_GELU_ERF;
 }
@@ -111,38 +112,38 @@ static void bind_layer(const struct meg_gpt *g, struct layer *l, int64_t i)
  */
 static void fill_rope(struct meg_gpt *g)
 {
-    const struct dims *d = &g->st->dim;
+    const struct gpt_dims *d = &g->state->dim;
     const struct meg_gpt_conf *c = &g->conf;
-    const size_t nbytes = (size_t)(d->positions * d->half) * sizeof(float);
-    struct meg_rope *t = &g->st->rope;
+    const size_t nbytes = (size_t)(d->positions * d->rope_half) * sizeof(float);
+    struct meg_rope *t = &g->state->rope;
     float *cosine = meg_new(nbytes), *sine = meg_new(nbytes);
 
-    t->half = d->half;
+    t->half = d->rope_half;
     t->is_interleaved = c->rotary_interleaved;
-    for (int64_t i = 0; i < d->half; i++) {
-        const double freq = pow(c->rotary_base, -(double)i / (double)d->half), wavelength = 2 * M_PI / freq;
+    for (int64_t i = 0; i < d->rope_half; i++) {
+        const double freq = pow(c->rotary_base, -(double)i / (double)d->rope_half), wavelength = 2 * M_PI / freq;
         const double part = fmin(fmax((8192 / wavelength - 1) / 3, 0), 1);
         const double scale = c->use_rope_scaling ? (1 - part) / c->rope_scaling_factor + part : 1;
 
         for (int64_t p = 0; p < d->positions; p++) {
             const double angle = (double)p / (double)c->rotary_interpolation * freq * scale;
 
-            cosine[p * d->half + i] = (float)cos(angle);
-            sine[p * d->half + i] = (float)sin(angle);
+            cosine[p * d->rope_half + i] = (float)cos(angle);
+            sine[p * d->rope_half + i] = (float)sin(angle);
         }
     }
-    g->op->upload(g->st->c.st, t->cos, cosine, nbytes);
-    g->op->upload(g->st->c.st, t->sin, sine, nbytes);
+    g->op->upload(g->state->ctx.stream, t->cos, cosine, nbytes);
+    g->op->upload(g->state->ctx.stream, t->sin, sine, nbytes);
     free(cosine);
     free(sine);
 }
 
 static void bind_head(struct meg_gpt *g)
 {
-    struct meg_gpt_state *st = g->st;
+    struct meg_gpt_state *st = g->state;
     struct meg_linear_weights *out = &st->head.out;
 
-    bind_norm(g, &st->normf, "decoder.", "final_layernorm");
+    bind_norm(g, &st->final_norm, "decoder.", "final_layernorm");
     if (g->conf.is_untied)
         bind_mat(g, &out->w, &out->dw, "output_layer.", "weight");
     else
@@ -154,7 +155,7 @@ static void bind_head(struct meg_gpt *g)
 static void bind_all(struct meg_gpt *g)
 {
     const struct meg_layout *l = &g->mesh->layout;
-    struct meg_gpt_state *st = g->st;
+    struct meg_gpt_state *st = g->state;
 
     if (g->mesh->at.pp == 0) {
         bind_mat(g, &st->embed.word, &st->embed.dword, "embedding.", "word_embeddings.weight");
@@ -181,7 +182,7 @@ static size_t reach(const struct meg_params *p, bool is_layerwise, enum meg_dtyp
     int64_t most = is_layerwise ? 0 : p->bucket[p->nbuckets - 1].end;
 
     for (int i = 0; i < p->nlayer_groups && is_layerwise; i++) {
-        const struct meg_elem_range s = p->section[i];
+        const struct meg_elem_range s = p->layer_group[i];
         const int64_t end = meg_params_unsharded_offset(p, i) + s.end - s.begin;
 
         most = s.end > s.begin && end > most ? end : most;
@@ -206,9 +207,9 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
     g->op = op;
     g->mesh = mesh;
     meg_gpt_params(&g->params, c, mesh);
-    g->st = st = gpt_state_new(c, run, mesh);
+    g->state = st = gpt_state_new(c, run, mesh);
     st->host_loss = meg_new((size_t)st->dim.n * sizeof *st->host_loss);
-    st->host_position = meg_new((size_t)st->dim.s * sizeof *st->host_position);
+    st->host_position_ids = meg_new((size_t)st->dim.s * sizeof *st->host_position_ids);
     for (int64_t i = 0; i < st->dim.slots; i++)
         st->slot[i].loss_mask = meg_new((size_t)st->dim.n * sizeof *st->slot[i].loss_mask);
     if (why) {
@@ -228,19 +229,19 @@ int meg_gpt_create(struct meg_gpt **out, const struct meg_gpt_conf *c, const str
         goto out;
     }
     gpt_buffers_suballoc(st, run, &activations, &workspace);
-    g->high.params = reach(&g->params, run->shards_params, run->dtype);
-    g->high.grads = g->g ? reach(&g->params, run->shards_grads, run->grad) : 0;
-    g->high.activations = activations.used;
-    g->high.workspace = workspace.used;
+    g->used.params = reach(&g->params, run->shards_params, run->dtype);
+    g->used.grads = g->g ? reach(&g->params, run->shards_grads, run->grad_dtype) : 0;
+    g->used.activations = activations.used;
+    g->used.workspace = workspace.used;
     MEG_ASSERT_EQ(activations.used, m.activations);
     MEG_ASSERT_EQ(workspace.used, m.workspace);
     bind_all(g);
-    if (st->dim.half)
+    if (st->dim.rope_half)
         fill_rope(g);
-    st->c.op = op;
-    st->c.tp = mesh->tp;
-    st->c.seed = run->seed;
-    st->c.defers_wgrad = run->defers_wgrad;
+    st->ctx.op = op;
+    st->ctx.tp = mesh->tp;
+    st->ctx.seed = run->seed;
+    st->ctx.defers_wgrad = run->defers_wgrad;
     *out = g;
     g = NULL;
 out:
@@ -260,9 +261,9 @@ void meg_gpt_close(struct meg_gpt *g)
 
     if (!g)
         return;
-    st = g->st;
+    st = g->state;
     for (int64_t i = 0; i < st->dim.chunks * st->dim.layers; i++) {
-        struct layer *l = &st->layer[i];
+        struct gpt_layer *l = &st->layer[i];
 
         unplan(g, &l->attn.qkv);
         unplan(g, &l->attn.proj);
@@ -295,12 +296,12 @@ void meg_gpt_init(struct meg_gpt *g, uint32_t seed)
     for (int i = 0; i < g->params.n; i++) {
         const struct meg_param *row = &g->params.row[i];
 
-        for (int64_t at = 0; at < row->held; at += PIECE) {
-            const int64_t n = row->held - at < PIECE ? row->held - at : PIECE;
+        for (int64_t at = 0; at < row->shard_numel; at += PIECE) {
+            const int64_t n = row->shard_numel - at < PIECE ? row->shard_numel - at : PIECE;
 
             meg_param_init_shard(row, seed, at, n, host);
             narrow(host, host, g->run.dtype, n);
-            g->op->upload(g->st->c.st, meg_element(g->w, row->offset + at, g->run.dtype), host,
+            g->op->upload(g->state->ctx.stream, meg_element(g->w, row->offset + at, g->run.dtype), host,
                           (size_t)n * meg_dtype_size(g->run.dtype));
         }
     }

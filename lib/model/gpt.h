@@ -61,19 +61,19 @@ enum meg_recompute {
 
 /* How a model will be run. */
 struct meg_gpt_run {
-    int64_t s, b;      /* longest sequence, largest micro-batch */
-    bool is_training;  /* keeps activations and gradients */
-    uint32_t seed;     /* of dropout */
-    int64_t slots;     /* passes of a micro-batch through a chunk that wait for backward; 0 is 1 */
-    bool defers_wgrad; /* meg_gpt_backward leaves gradients of linears to meg_gpt_backward_weight */
+    int64_t s, b;             /* longest sequence, largest micro-batch */
+    bool is_training;         /* keeps activations and gradients */
+    uint32_t seed;            /* of dropout */
+    int64_t microbatch_slots; /* passes of a micro-batch through a chunk that wait for backward; 0 is 1 */
+    bool defers_wgrad;        /* meg_gpt_backward leaves gradients of linears to meg_gpt_backward_weight */
     enum meg_recompute recompute;
-    int64_t recompute_layers;
-    bool distributes_saved;  /* tensor-parallel ranks share what is kept to start from again */
-    enum meg_dtype dtype;    /* of parameters and activations */
-    enum meg_dtype residual; /* of the residual stream */
-    enum meg_dtype grad;     /* of the gradients of parameters */
-    bool shards_params;      /* parameters are there a section at a time: meg_params_unsharded_offset */
-    bool shards_grads;       /* gradients are, and those of one pass at a time */
+    int64_t recompute_num_layers;
+    bool distribute_saved_activations; /* tensor-parallel ranks share what is kept to start from again */
+    enum meg_dtype dtype;              /* of parameters and activations */
+    enum meg_dtype residual_dtype;     /* of the residual stream */
+    enum meg_dtype grad_dtype;         /* of the gradients of parameters */
+    bool shards_params;                /* parameters are there a section at a time: meg_params_unsharded_offset */
+    bool shards_grads;                 /* gradients are, and those of one pass at a time */
 };
 
 /*
@@ -83,8 +83,8 @@ struct meg_gpt_run {
  */
 struct meg_gpt_hooks {
     void *user;
-    void (*reads)(void *user, int section, int next, bool is_backward);
-    void (*wrote)(void *user, int section);
+    void (*params_needed)(void *user, int section, int next, bool is_backward);
+    void (*grads_ready)(void *user, int section);
 };
 
 /* Bytes of each arena. */
@@ -105,9 +105,9 @@ struct meg_gpt {
     const struct meg_ops *op;
     void *w, *g; /* flat buffers [params.flat], or [meg_params_unsharded_numel], of run.dtype and run.grad;
                                       g NULL when not training */
-    struct meg_gpt_memory high; /* bytes in use of each arena at most */
-    struct meg_gpt_hooks hooks; /* the caller's; all NULL at first */
-    struct meg_gpt_state *st;   /* layers, activations, scratch */
+    struct meg_gpt_memory used;  /* bytes in use of each arena at most */
+    struct meg_gpt_hooks hooks;  /* the caller's; all NULL at first */
+    struct meg_gpt_state *state; /* layers, activations, scratch */
 };
 
 /*

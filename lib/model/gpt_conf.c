@@ -173,7 +173,7 @@ static struct meg_param *weight(struct meg_params *p, const struct meg_gpt_conf 
     const int64_t dim[] = { rows, cols };
     struct meg_param *row = meg_params_add(p, section, 2, dim, "%s", name);
 
-    row->split = split;
+    row->tp_axis = split;
     row->is_decayed = 1;
     row->init = c->init_method_xavier_uniform ? MEG_INIT_XAVIER : MEG_INIT_NORMAL;
     row->std = std;
@@ -185,7 +185,7 @@ static void vector(struct meg_params *p, int section, const char *layer, const c
 {
     struct meg_param *row = meg_params_add(p, section, 1, &n, "%s%s", layer, name);
 
-    row->split = split;
+    row->tp_axis = split;
     row->init = init;
 }
 
@@ -226,7 +226,7 @@ void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c, const st
     *p = (struct meg_params){ 0 };
     row = weight(p, c, 0, "embedding.word_embeddings.weight", c->vocab_size, h, 0, std);
     row->is_decoupled = 1;
-    row->group = c->is_untied ? MEG_PARAM_DENSE : MEG_PARAM_TIED;
+    row->reduce_group = c->is_untied ? MEG_PARAM_DENSE : MEG_PARAM_TIED;
     if (!meg_gpt_is_rotary(c))
         weight(p, c, 0, "embedding.position_embeddings.weight", c->max_position_embeddings, h, -1, std);
 
@@ -240,7 +240,7 @@ void meg_gpt_params(struct meg_params *p, const struct meg_gpt_conf *c, const st
         norm(p, c, 1 + i, layer, "pre_mlp_layernorm");
         linear(p, c, 1 + i, layer, "mlp.linear_fc1", c->swiglu ? 2 * f : f, h, 0, std, c->has_bias);
         for (int k = 0; c->swiglu && k < 1 + c->has_bias; k++)
-            p->row[p->n - 1 - k].parts = 2;
+            p->row[p->n - 1 - k].nblocks = 2;
         linear(p, c, 1 + i, layer, "mlp.linear_fc2", h, f, 1, std_out, c->has_bias);
     }
 

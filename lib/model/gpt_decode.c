@@ -13,7 +13,7 @@ struct meg_gpt_kv_cache {
 
 int meg_gpt_kv_cache_create(struct meg_gpt_kv_cache **out, struct meg_gpt *g, int64_t s, int64_t b, struct meg_err *e)
 {
-    const struct meg_attn *l = &g->st->layer[0].attn;
+    const struct meg_attn *l = &g->state->layer[0].attn;
     struct meg_gpt_kv_cache *c = meg_new(sizeof *c);
     size_t nbytes;
 
@@ -59,9 +59,9 @@ int64_t meg_gpt_kv_cache_len(const struct meg_gpt_kv_cache *c, int64_t slot)
 static void forward_cached(struct meg_gpt *g, const struct meg_kv_cache_seq *kv, int64_t nkv, const int32_t *tokens,
                            const int32_t *position, int64_t rows)
 {
-    struct meg_gpt_state *st = g->st;
-    struct meg_ctx *c = &st->c;
-    struct slot *q = &st->slot[0];
+    struct meg_gpt_state *st = g->state;
+    struct meg_ctx *c = &st->ctx;
+    struct gpt_slot *q = &st->slot[0];
     /* the model only reads a batch */
     const struct meg_batch x = { .s = rows, .b = 1, .tokens = (int32_t *)tokens, .position_ids = (int32_t *)position };
 
@@ -70,7 +70,7 @@ static void forward_cached(struct meg_gpt *g, const struct meg_kv_cache_seq *kv,
     c->nkv = nkv;
     meg_embed_fwd(c, q->acts[0].x, q->tokens, q->position_ids, &st->embed);
     gpt_layers_fwd(g, 0, 0, NULL);
-    meg_norm_fwd(c, st->nf, q->x, &st->sf, &st->normf);
+    meg_norm_fwd(c, st->lnf, q->last_out, &st->lnf_stats, &st->final_norm);
     c->kv = NULL;
 }
 
@@ -107,7 +107,7 @@ void meg_gpt_prefill(struct meg_gpt *g, struct meg_gpt_kv_cache *c, int64_t slot
 void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_kv_cache *c, const int64_t *slot, const int32_t *tokens,
                     int64_t n, float *logits)
 {
-    const int64_t v = g->st->head.logits.cols;
+    const int64_t v = g->state->head.logits.cols;
 
     for (int64_t i = 0; i < n; i += DECODE_ROWS) {
         const int64_t rows = DECODE_ROWS < n - i ? DECODE_ROWS : n - i;
@@ -117,7 +117,7 @@ void meg_gpt_decode(struct meg_gpt *g, struct meg_gpt_kv_cache *c, const int64_t
         for (int64_t j = 0; j < rows; j++) {
             kv[j] = append(c, slot[i + j], j, 1);
             token[j] = tokens[i + j];
-            position[j] = (int32_t)kv[j].first;
+            position[j] = (int32_t)kv[j].position0;
         }
         forward_cached(g, kv, rows, token, position, DECODE_ROWS);
         gpt_logits_to_host(g, 0, DECODE_ROWS, rows, logits + i * v);

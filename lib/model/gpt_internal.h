@@ -12,74 +12,74 @@
 /* Rows of a decoding step, always this many: a row's result does not depend on how many are in use. */
 enum { DECODE_ROWS = 16 };
 
-struct layer {
+struct gpt_layer {
     struct meg_norm_weights norm1, norm2;
     struct meg_attn attn;
     struct meg_mlp mlp;
 };
 
 /* What a layer keeps for its backward pass. */
-struct acts {
-    struct meg_mat x, n1, m, n2; /* rows of the residual stream, h columns */
-    struct meg_norm_stats s1, s2;
+struct gpt_acts {
+    struct meg_mat x, ln1, residual, ln2; /* rows of the residual stream, h columns */
+    struct meg_norm_stats ln1_stats, ln2_stats;
     struct meg_attn_acts attn;
     struct meg_mlp_acts mlp;
 };
 
 /* Gradients on their way back. */
-struct grads {
-    struct meg_mat x, n, attn_out, mlp_out; /* rows of the residual stream, h columns */
+struct gpt_grads {
+    struct meg_mat x, ln, attn_out, mlp_out; /* rows of the residual stream, h columns */
     struct meg_attn_grads attn;
     struct meg_mlp_acts mlp;
 };
 
 /* A micro-batch on its way through a chunk. */
-struct slot {
+struct gpt_slot {
     int64_t s, b;
-    struct acts *acts; /* [layers of a chunk]; the first one's input is the embedding's output
+    struct gpt_acts *acts; /* [layers of a chunk]; the first one's input is the embedding's output
                                                 in x0, or where the pipeline received it */
-    void *x0;
-    struct meg_mat *saved; /* [layers of a chunk] this rank's part of a recomputed layer's input,
+    void *embed_out;
+    struct meg_mat *saved;   /* [layers of a chunk] this rank's part of a recomputed layer's input,
                                                 with distributes_saved */
-    struct grads *d;       /* [layers of a chunk], with defers_weights */
-    struct meg_mat x;      /* output of the last layer before the head */
+    struct gpt_grads *grads; /* [layers of a chunk], with defers_weights */
+    struct meg_mat last_out; /* output of the last layer before the head */
     int32_t *tokens, *labels, *position_ids, *doc_start; /* [n], device */
-    float *weight;                                       /* [n], device: of each loss in what gradients are of */
+    float *loss_weight;                                  /* [n], device: of each loss in what gradients are of */
     int64_t *sample_id;                                  /* [b] used, device */
     bool has_doc_start, has_dropout;
     float *loss_mask; /* [n], host */
 };
 
 /* Sizes of a run on this rank. */
-struct dims {
-    int64_t s, b, n, m; /* positions, sequences; all rows, and those of the residual stream */
-    int64_t h, ad, qkv, f, fc1, v, v0, a, g, half, positions;
+struct gpt_dims {
+    int64_t s, b, n, residual_rows; /* positions, sequences; all rows, and those of the residual stream */
+    int64_t h, attn_width, qkv_width, f, fc1_width, v, v0, a, g, rope_half, positions;
     int64_t layers, chunks, slots; /* of a chunk, of a rank, of micro-batches */
     int64_t tp;
     bool has_embedding, has_head; /* one of its chunks has */
 };
 
 struct meg_gpt_state {
-    struct meg_ctx c;
-    struct dims dim;
-    struct layer *layer; /* [chunks, layers] */
-    struct slot *slot;   /* [slots] */
-    struct acts *again;  /* of layers that are recomputed */
-    struct meg_norm_weights normf;
+    struct meg_ctx ctx;
+    struct gpt_dims dim;
+    struct gpt_layer *layer;     /* [chunks, layers] */
+    struct gpt_slot *slot;       /* [slots] */
+    struct gpt_acts *recomputed; /* of layers that are recomputed */
+    struct meg_norm_weights final_norm;
     struct meg_embed embed;
     struct meg_rope rope;
     struct meg_cp *cp; /* [ncp]: one for all layers of the model, or one for each */
     int ncp;
-    struct meg_attn_workspace room;
+    struct meg_attn_workspace attn_workspace;
     struct meg_lm_head head;
-    struct meg_mat branch; /* output of attention or MLP before it joins */
-    struct meg_mat nf;     /* the last layer's output, normed */
-    struct meg_norm_stats sf;
-    struct grads d;         /* shared by all layers, but for what a slot keeps */
-    float *loss;            /* [n], device */
-    int32_t *place;         /* [s], device */
-    float *host_loss;       /* [n] */
-    int32_t *host_position; /* [s] */
+    struct meg_mat sublayer_out; /* output of attention or MLP before it joins */
+    struct meg_mat lnf;          /* the last layer's output, normed */
+    struct meg_norm_stats lnf_stats;
+    struct gpt_grads grads;     /* shared by all layers, but for what a slot keeps */
+    float *loss;                /* [n], device */
+    int32_t *position_of_row;   /* [s], device */
+    float *host_loss;           /* [n] */
+    int32_t *host_position_ids; /* [s] */
     void *activations, *workspace;
 };
 

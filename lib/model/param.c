@@ -25,9 +25,9 @@ struct meg_param *meg_params_add(struct meg_params *p, int section, int ndim, co
     MEG_ASSERT_LT(0, ndim);
     MEG_ASSERT_LE(ndim, MEG_PARAM_MAXDIM);
 
-    row->section = section;
-    row->split = -1;
-    row->parts = 1;
+    row->layer_group = section;
+    row->tp_axis = -1;
+    row->nblocks = 1;
     row->ndim = ndim;
     row->numel = 1;
     for (int i = 0; i < ndim; i++)
@@ -64,16 +64,16 @@ static void cut(struct meg_param *row, const struct meg_mesh *mesh)
 {
     const int64_t tp = mesh->layout.tp, i = mesh->at.tp;
 
-    memcpy(row->local, row->dim, sizeof row->local);
-    row->begin = 0;
-    row->held = row->numel;
-    if (row->split < 0)
+    memcpy(row->shard_dim, row->dim, sizeof row->shard_dim);
+    row->shard_begin = 0;
+    row->shard_numel = row->numel;
+    if (row->tp_axis < 0)
         return;
-    const int64_t part = row->dim[row->split] / row->parts;
+    const int64_t part = row->dim[row->tp_axis] / row->nblocks;
 
-    row->begin = meg_partition_begin(part, tp, i);
-    row->local[row->split] = row->parts * (meg_partition_begin(part, tp, i + 1) - row->begin);
-    row->held = row->numel / row->dim[row->split] * row->local[row->split];
+    row->shard_begin = meg_partition_begin(part, tp, i);
+    row->shard_dim[row->tp_axis] = row->nblocks * (meg_partition_begin(part, tp, i + 1) - row->shard_begin);
+    row->shard_numel = row->numel / row->dim[row->tp_axis] * row->shard_dim[row->tp_axis];
 }
 
 static int64_t gcd(int64_t a, int64_t b)
@@ -91,12 +91,12 @@ static void end_bucket(struct meg_params *p, const struct meg_layout *l)
 {
     const int64_t begin = p->nbuckets ? p->bucket[p->nbuckets - 1].end : 0;
 
-    if (p->flat == begin)
+    if (p->flat_numel == begin)
         return;
     if (l->zero.nshards)
-        p->flat = begin + round_up(p->flat - begin, l->zero.nshards / gcd(l->zero.nshards, 128) * 128);
+        p->flat_numel = begin + round_up(p->flat_numel - begin, l->zero.nshards / gcd(l->zero.nshards, 128) * 128);
     p->bucket = meg_realloc_array(p->bucket, (size_t)p->nbuckets + 1, sizeof *p->bucket);
-    p->bucket[p->nbuckets++] = (struct meg_elem_range){ begin, p->flat };
+    p->bucket[p->nbuckets++] = (struct meg_elem_range){ begin, p->flat_numel };
 }
 
 /* Whether the bucket ends before row i, which is the next to be placed, or behind the last. */
@@ -108,48 +108,49 @@ static bool ends_before(const struct meg_params *p, int i, const struct meg_mesh
     if (i < 0 || i == p->n - 1)
         return i < 0;
     if (l->zero.stage >= 2)
-        return p->row[i].section != p->row[i + 1].section;
-    if (l->zero.nshards && l->pp > 1 && p->row[i].group != p->row[i + 1].group)
+        return p->row[i].layer_group != p->row[i + 1].layer_group;
+    if (l->zero.nshards && l->pp > 1 && p->row[i].reduce_group != p->row[i + 1].reduce_group)
         return true;
-    return l->zero.bucket_numel && mesh->at.pp == 0 && p->flat - begin >= l->zero.bucket_numel;
+    return l->zero.bucket_numel && mesh->at.pp == 0 && p->flat_numel - begin >= l->zero.bucket_numel;
 }
 
 void meg_params_shard(struct meg_params *p, const struct meg_mesh *mesh)
 {
     bool is_here = false;
 
-    p->flat = 0;
+    p->flat_numel = 0;
     p->nbuckets = 0;
-    p->section = meg_realloc_array(p->section, (size_t)p->nlayer_groups, sizeof *p->section);
-    memset(p->section, 0, (size_t)p->nlayer_groups * sizeof *p->section);
+    p->layer_group = meg_realloc_array(p->layer_group, (size_t)p->nlayer_groups, sizeof *p->layer_group);
+    memset(p->layer_group, 0, (size_t)p->nlayer_groups * sizeof *p->layer_group);
     for (int i = p->n - 1; i >= 0; i--) {
         struct meg_param *row = &p->row[i];
-        struct meg_elem_range *section = &p->section[row->section];
+        struct meg_elem_range *section = &p->layer_group[row->layer_group];
 
-        if (i == p->n - 1 || row->section != row[1].section)
-            is_here = has_section(mesh, row->section, p->nlayer_groups);
-        row->is_copy = row->group == MEG_PARAM_TIED && mesh->layout.pp > 1 && mesh->at.pp == mesh->layout.pp - 1;
-        row->held = 0;
+        if (i == p->n - 1 || row->layer_group != row[1].layer_group)
+            is_here = has_section(mesh, row->layer_group, p->nlayer_groups);
+        row->is_tied_replica =
+            row->reduce_group == MEG_PARAM_TIED && mesh->layout.pp > 1 && mesh->at.pp == mesh->layout.pp - 1;
+        row->shard_numel = 0;
         if (ends_before(p, i, mesh))
             end_bucket(p, &mesh->layout);
-        row->offset = p->flat;
-        if (!row->is_copy && !is_here)
+        row->offset = p->flat_numel;
+        if (!row->is_tied_replica && !is_here)
             continue;
         cut(row, mesh);
-        p->flat += round_up(row->held, MEG_PARAM_ALIGN);
+        p->flat_numel += round_up(row->shard_numel, MEG_PARAM_ALIGN);
         if (section->end == 0)
             section->begin = row->offset;
-        section->end = p->flat;
+        section->end = p->flat_numel;
     }
     end_bucket(p, &mesh->layout);
     for (int i = 0, k = 0; mesh->layout.zero.stage >= 2 && i < p->nbuckets; k++)
-        if (p->section[p->nlayer_groups - 1 - k].end > 0)
-            p->section[p->nlayer_groups - 1 - k].end = p->bucket[i++].end;
+        if (p->layer_group[p->nlayer_groups - 1 - k].end > 0)
+            p->layer_group[p->nlayer_groups - 1 - k].end = p->bucket[i++].end;
 }
 
 static int64_t length(const struct meg_params *p, int section)
 {
-    return p->section[section].end - p->section[section].begin;
+    return p->layer_group[section].end - p->layer_group[section].begin;
 }
 
 /* Elements of the largest layer. */
@@ -181,29 +182,29 @@ static int64_t inner(const struct meg_param *row)
 {
     int64_t n = 1;
 
-    for (int i = row->split + 1; i < row->ndim; i++)
+    for (int i = row->tp_axis + 1; i < row->ndim; i++)
         n *= row->dim[i];
     return n;
 }
 
 int64_t meg_param_num_shard_ranges(const struct meg_param *row)
 {
-    if (row->held == 0)
+    if (row->shard_numel == 0)
         return 0;
-    return row->split < 0 ? 1 : row->numel / (row->dim[row->split] * inner(row)) * row->parts;
+    return row->tp_axis < 0 ? 1 : row->numel / (row->dim[row->tp_axis] * inner(row)) * row->nblocks;
 }
 
 struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *row, int64_t i)
 {
-    struct meg_param_shard_range run = { 0, 0, row->held };
+    struct meg_param_shard_range run = { 0, 0, row->shard_numel };
     int64_t global, local, n;
 
-    if (row->split < 0)
+    if (row->tp_axis < 0)
         return run;
     n = inner(row);
-    global = row->dim[row->split] / row->parts;
-    local = row->local[row->split] / row->parts;
-    run.global = (i * global + row->begin) * n;
+    global = row->dim[row->tp_axis] / row->nblocks;
+    local = row->shard_dim[row->tp_axis] / row->nblocks;
+    run.global = (i * global + row->shard_begin) * n;
     run.local = i * local * n;
     run.n = local * n;
     return run;
@@ -211,7 +212,7 @@ struct meg_param_shard_range meg_param_shard_range_at(const struct meg_param *ro
 
 bool meg_param_is_counted(const struct meg_param *row, const struct meg_mesh *mesh)
 {
-    return row->held > 0 && !row->is_copy && (row->split >= 0 || mesh->at.tp == 0);
+    return row->shard_numel > 0 && !row->is_tied_replica && (row->tp_axis >= 0 || mesh->at.tp == 0);
 }
 
 const struct meg_param *meg_params_find(const struct meg_params *p, const char *name)
@@ -229,10 +230,10 @@ int meg_params_hparam_ranges(const struct meg_params *p, struct meg_hparam_range
 
     for (int i = p->n; i-- > 0;) {
         const struct meg_param *row = &p->row[i];
-        const int64_t end = i > 0 ? p->row[i - 1].offset : p->flat;
+        const int64_t end = i > 0 ? p->row[i - 1].offset : p->flat_numel;
         const float wd_mult = row->is_decayed ? 1 : 0;
 
-        if (row->held == 0)
+        if (row->shard_numel == 0)
             continue;
         if (n > 0 && v[n - 1].wd_mult == wd_mult && v[n - 1].lr_index == row->is_decoupled) {
             v[n - 1].end = end;
@@ -281,7 +282,7 @@ void meg_param_init_shard(const struct meg_param *row, uint32_t seed, int64_t fi
 void meg_params_free(struct meg_params *p)
 {
     free(p->row);
-    free(p->section);
+    free(p->layer_group);
     free(p->bucket);
     memset(p, 0, sizeof *p);
 }

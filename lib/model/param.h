@@ -37,21 +37,21 @@ struct meg_param {
     char name[96]; /* Megatron core's, with the global layer number */
     int ndim;
     int64_t dim[MEG_PARAM_MAXDIM]; /* global shape; vocabulary rows are the true ones */
-    int split;                     /* axis cut over tensor-parallel ranks, -1: each has the whole */
-    int parts;                     /* along that axis, each cut by itself: 2 for [gate; up] */
+    int tp_axis;                   /* axis cut over tensor-parallel ranks, -1: each has the whole */
+    int nblocks;                   /* along that axis, each cut by itself: 2 for [gate; up] */
     enum meg_init_method init;
     double std;       /* of MEG_INIT_NORMAL */
     int is_decayed;   /* weight decay applies */
     int is_decoupled; /* word embedding and output weight: --decoupled-lr */
-    enum meg_param_reduce_group group;
-    int section;   /* 0 embedding, 1..L the layers, L+1 the head: a file each */
-    int64_t numel; /* product of dim */
+    enum meg_param_reduce_group reduce_group;
+    int layer_group; /* 0 embedding, 1..L the layers, L+1 the head: a file each */
+    int64_t numel;   /* product of dim */
     /* This rank's box, from meg_params_shard on. */
-    int64_t local[MEG_PARAM_MAXDIM]; /* its shape */
-    int64_t begin;                   /* where it begins along the split axis, in each part */
-    int64_t held;                    /* its elements; 0: the row is on other ranks */
-    bool is_copy;                    /* the last stage's copy of a tied tensor: neither counted nor saved */
-    int64_t offset;                  /* of its element 0 in the flat buffer */
+    int64_t shard_dim[MEG_PARAM_MAXDIM]; /* its shape */
+    int64_t shard_begin;                 /* where it begins along the split axis, in each part */
+    int64_t shard_numel;                 /* its elements; 0: the row is on other ranks */
+    bool is_tied_replica;                /* the last stage's copy of a tied tensor: neither counted nor saved */
+    int64_t offset;                      /* of its element 0 in the flat buffer */
 };
 
 /* A run of elements that lie side by side in the whole tensor and in the box. */
@@ -62,12 +62,12 @@ struct meg_param_shard_range {
 struct meg_params {
     struct meg_param *row;
     int n;
-    int nlayer_groups;              /* L + 2 */
-    struct meg_elem_range *section; /* [nsections] what this rank has of each; empty: nothing */
-    struct meg_elem_range *bucket;  /* [nbuckets] in order, the whole flat buffer */
+    int nlayer_groups;                  /* L + 2 */
+    struct meg_elem_range *layer_group; /* [nsections] what this rank has of each; empty: nothing */
+    struct meg_elem_range *bucket;      /* [nbuckets] in order, the whole flat buffer */
     int nbuckets;
-    int64_t numel; /* elements of the model: the sum of the rows */
-    int64_t flat;  /* elements of this rank's flat buffer, gaps included */
+    int64_t numel;      /* elements of the model: the sum of the rows */
+    int64_t flat_numel; /* elements of this rank's flat buffer, gaps included */
 };
 
 /* Append a row, its name printf'ed; the caller fills what is not an argument. */

@@ -12,8 +12,8 @@ static void rotate(struct meg_ctx *c, struct meg_mat qkv, float sign, const stru
     const struct meg_rope *t = l->rope;
 
     if (t->half)
-        c->op->rope(c->st, packed(qkv, c->b, l, 0), qkv.rows / c->b, c->b, l->g, l->a / l->g + 1, t->half,
-                    t->is_interleaved, t->cos, t->sin, c->position, sign);
+        c->op->rope(c->stream, packed(qkv, c->b, l, 0), qkv.rows / c->b, c->b, l->g, l->a / l->g + 1, t->half,
+                    t->is_interleaved, t->cos, t->sin, c->position_ids, sign);
 }
 
 /* Append the rows' keys and values to their sequence in the cache, and attend to all of it. */
@@ -22,31 +22,31 @@ static void attend_cached(struct meg_ctx *c, struct meg_attn_acts *a, const stru
 {
     const int64_t r = l->a / l->g, ld = 2 * l->g * l->d;
     const size_t size = meg_dtype_size(c->dtype);
-    const struct meg_mat qkv = meg_mat_rows(a->qkv, kv->row, kv->rows), o = meg_mat_rows(a->o, kv->row, kv->rows);
+    const struct meg_mat qkv = meg_mat_rows(a->qkv, kv->row0, kv->rows), o = meg_mat_rows(a->o, kv->row0, kv->rows);
     const struct meg_drop none = { 0 };
-    const struct meg_heads k = { kv->p + (size_t)l->layer * kv->layer_bytes, c->dtype, ld, 0, 2 * l->d, 0 };
+    const struct meg_heads k = { kv->cache + (size_t)l->layer * kv->layer_bytes, c->dtype, ld, 0, 2 * l->d, 0 };
     struct meg_heads v = k, k_new = k, v_new;
     struct meg_heads to = packed(o, 1, l, 0);
     struct meg_attn_geom geom = { 0 };
 
     v.p = (char *)k.p + (size_t)l->d * size;
-    k_new.p = (char *)k.p + (size_t)(kv->first * ld) * size;
+    k_new.p = (char *)k.p + (size_t)(kv->position0 * ld) * size;
     v_new = k_new;
     v_new.p = (char *)k_new.p + (size_t)l->d * size;
-    c->op->copy_heads(c->st, k_new, packed(qkv, 1, l, r), kv->rows, 1, l->g, l->d);
-    c->op->copy_heads(c->st, v_new, packed(qkv, 1, l, r + 1), kv->rows, 1, l->g, l->d);
+    c->op->copy_heads(c->stream, k_new, packed(qkv, 1, l, r), kv->rows, 1, l->g, l->d);
+    c->op->copy_heads(c->stream, v_new, packed(qkv, 1, l, r + 1), kv->rows, 1, l->g, l->d);
 
     geom.s_q = kv->rows;
-    geom.s_k = geom.s = kv->first + kv->rows;
+    geom.s_k = geom.s = kv->position0 + kv->rows;
     geom.b = 1;
     geom.a = l->a;
     geom.g = l->g;
     geom.d = l->d;
-    geom.q0 = kv->first;
+    geom.q0 = kv->position0;
     geom.is_causal = 1;
     geom.scale = 1 / sqrtf((float)l->d);
     to.ld_g = r * l->d;
-    c->op->attn_fwd(c->st, &geom, to, a->lse, packed(qkv, 1, l, 0), k, v, &none);
+    c->op->attn_fwd(c->stream, &geom, to, a->lse, packed(qkv, 1, l, 0), k, v, &none);
 }
 
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
@@ -70,7 +70,7 @@ void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struc
 {
     const struct meg_mat none = { 0 };
 
-    if (l->recomputes)
+    if (l->recomputes_core)
         nn_cp_attn_fwd(c, l, a->o, a->lse, a->qkv);
     meg_row_parallel_bwd(c, d->o, dy, a->o, &l->proj, none, MEG_ACT_NONE);
     nn_cp_attn_bwd(c, l, d->qkv, d->o, d->delta, a->o, a->lse, a->qkv);

@@ -24,8 +24,8 @@ struct meg_attn {
     int layer;
     double dropout;          /* of the probabilities */
     const struct meg_cp *cp; /* the ranks that share its sequences */
-    const struct meg_attn_workspace *room;
-    bool recomputes; /* backward computes the output again: activations have one for all layers */
+    const struct meg_attn_workspace *workspace;
+    bool recomputes_core; /* backward computes the output again: activations have one for all layers */
 };
 
 /* Where ranks exchange heads, qkv and lse are those of all rows and some heads. */

@@ -16,20 +16,20 @@ static void copy(struct meg_ctx *c, enum meg_dtype t, void *to, int64_t to_s, in
 {
     const struct meg_heads dst = { to, t, to_s, to_b, 0, 0 }, src = { (void *)from, t, from_s, from_b, 0, 0 };
 
-    c->op->copy_heads(c->st, dst, src, s, b, 1, d);
+    c->op->copy_heads(c->stream, dst, src, s, b, 1, d);
 }
 
 static void send_parts(const struct meg_attn *l, int64_t n, enum meg_dtype t)
 {
-    struct meg_comm *h = l->cp->heads;
+    struct meg_comm *h = l->cp->a2a;
 
-    meg_comm_wait(h, h->op->all_to_all(h, l->room->here, l->room->sent, n, t));
+    meg_comm_wait(h, h->op->all_to_all(h, l->workspace->a2a_recv, l->workspace->a2a_send, n, t));
 }
 
 struct meg_mat nn_a2a_buffer(const struct meg_attn *l, struct meg_mat at)
 {
     if (l->cp->a2a_size > 1)
-        at.p = l->room->here;
+        at.p = l->workspace->a2a_recv;
     return at;
 }
 
@@ -70,9 +70,9 @@ void nn_a2a_seq_to_heads(struct meg_ctx *c, const struct meg_attn *l, void *wide
 
     if (h == 1)
         return;
-    reorder_heads(c, h, rows, l->room->sent, false);
+    reorder_heads(c, h, rows, l->workspace->a2a_send, false);
     send_parts(l, part, rows.dtype);
-    reorder_rows(c, h, rows.dtype, wide, l->room->here, part, true);
+    reorder_rows(c, h, rows.dtype, wide, l->workspace->a2a_recv, part, true);
 }
 
 void nn_a2a_heads_to_seq(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat rows, void *wide)
@@ -81,16 +81,16 @@ void nn_a2a_heads_to_seq(struct meg_ctx *c, const struct meg_attn *l, struct meg
 
     if (h == 1)
         return;
-    reorder_rows(c, h, rows.dtype, wide, l->room->sent, part, false);
+    reorder_rows(c, h, rows.dtype, wide, l->workspace->a2a_send, part, false);
     send_parts(l, part, rows.dtype);
-    reorder_heads(c, h, rows, l->room->here, true);
+    reorder_heads(c, h, rows, l->workspace->a2a_recv, true);
 }
 
 void nn_a2a_stats(struct meg_ctx *c, const struct meg_attn *l, float *x)
 {
     const int64_t h = l->cp->a2a_size, half = c->s / 2, b = c->b, a = l->a / h, part = b * a * half;
     const enum meg_dtype t = MEG_DTYPE_F32;
-    float *sent = l->room->sent, *here = l->room->here;
+    float *sent = l->workspace->a2a_send, *here = l->workspace->a2a_recv;
 
     if (h == 1)
         return;
@@ -108,11 +108,11 @@ void nn_a2a_stats(struct meg_ctx *c, const struct meg_attn *l, float *x)
 const int32_t *nn_a2a_doc_start(struct meg_ctx *c, const struct meg_attn *l)
 {
     const int64_t h = l->cp->a2a_size, n = c->s * c->b;
-    struct meg_comm *g = l->cp->heads;
+    struct meg_comm *g = l->cp->a2a;
 
     if (!c->doc_start || h == 1)
         return c->doc_start;
-    meg_comm_wait(g, g->op->all_gather(g, l->room->sent, c->doc_start, n, MEG_DTYPE_I32));
-    reorder_rows(c, h, MEG_DTYPE_I32, l->room->doc_start, l->room->sent, n, true);
-    return l->room->doc_start;
+    meg_comm_wait(g, g->op->all_gather(g, l->workspace->a2a_send, c->doc_start, n, MEG_DTYPE_I32));
+    reorder_rows(c, h, MEG_DTYPE_I32, l->workspace->doc_start, l->workspace->a2a_send, n, true);
+    return l->workspace->doc_start;
 }

@@ -17,7 +17,7 @@ static void rank_chunks(struct nn_cp_chunk *p, int64_t count, int64_t s, int64_t
 
 static bool sees(const struct nn_cp_chunk *q, const struct nn_cp_chunk *k)
 {
-    return k->first < q->first + q->s;
+    return k->position0 < q->position0 + q->s;
 }
 
 /* Keys stay whole where they do not travel: what is exchanged for heads arrives as the whole sequence. */
@@ -34,17 +34,17 @@ static struct nn_cp_attn begin(struct meg_ctx *c, const struct meg_attn *l, stru
     p.qkv = meg_mat(qkv.p, qkv.dtype, qkv.rows * cp->a2a_size, qkv.cols / cp->a2a_size);
     p.doc_start = nn_a2a_doc_start(c, l);
     p.drop = meg_ctx_drop(c, l->dropout, l->layer, MEG_DROP_ATTN);
-    p.drop.unit0 = l->head0 + cp->heads->rank * p.a;
-    p.nq = cp->a2a_size * cp->ring_size > 1 ? 2 : 1;
-    p.nk = cp->ring_size > 1 ? 2 : 1;
-    rank_chunks(p.q, p.nq, p.s, cp->keys->rank, cp->ring_size);
+    p.drop.unit0 = l->head0 + cp->a2a->rank * p.a;
+    p.nq_chunks = cp->a2a_size * cp->ring_size > 1 ? 2 : 1;
+    p.nk_chunks = cp->ring_size > 1 ? 2 : 1;
+    rank_chunks(p.q_chunk, p.nq_chunks, p.s, cp->ring->rank, cp->ring_size);
     return p;
 }
 
 /* Have the keys and values of a step. */
 static void meet(struct nn_cp_attn *p, const struct nn_kv_exchange *carrier, int64_t step)
 {
-    rank_chunks(p->k, p->nk, p->s, carrier->keys(p, step, &p->kv), p->l->cp->ring_size);
+    rank_chunks(p->k_chunk, p->nk_chunks, p->s, carrier->fetch(p, step, &p->kv), p->l->cp->ring_size);
 }
 
 static struct meg_attn_geom geometry(const struct nn_cp_attn *p, const struct nn_cp_chunk *q,
@@ -59,11 +59,11 @@ static struct meg_attn_geom geometry(const struct nn_cp_attn *p, const struct nn
     g.g = p->g;
     g.d = p->d;
     g.s = p->s * p->l->cp->ring_size;
-    g.q0 = q->first;
-    g.k0 = k->first;
+    g.q0 = q->position0;
+    g.k0 = k->position0;
     g.is_causal = 1;
     g.scale = 1 / sqrtf((float)p->d);
-    g.doc_start = p->doc_start ? p->doc_start + q->row * p->b : NULL;
+    g.doc_start = p->doc_start ? p->doc_start + q->row0 * p->b : NULL;
     return g;
 }
 
@@ -90,7 +90,7 @@ static struct meg_heads outputs(const struct nn_cp_attn *p, struct meg_mat o, in
 /* Where a piece's statistics begin: those of the two pieces lie one after the other. */
 static int64_t stats(const struct nn_cp_attn *p, const struct nn_cp_chunk *q)
 {
-    return q->row * p->b * p->a;
+    return q->row0 * p->b * p->a;
 }
 
 /* m [n, cols] as it is after an exchange of heads, at p. */
@@ -107,37 +107,37 @@ static struct meg_mat in_f32(struct meg_mat m, float *room)
 static void narrow(struct meg_ctx *c, struct meg_mat to, struct meg_mat from32)
 {
     if (to.p != from32.p)
-        c->op->cast(c->st, to.p, to.dtype, from32.p, from32.dtype, to.rows * to.cols);
+        c->op->cast(c->stream, to.p, to.dtype, from32.p, from32.dtype, to.rows * to.cols);
 }
 
 /* What queries i take from keys j: all they have so far, or merged with it. */
 static void attn_chunk_fwd(struct nn_cp_attn *p, struct meg_mat o, float *lse, int64_t i, int64_t j, bool is_first)
 {
-    const struct nn_cp_chunk *q = &p->q[i], *k = &p->k[j];
+    const struct nn_cp_chunk *q = &p->q_chunk[i], *k = &p->k_chunk[j];
     const struct meg_attn_geom geom = geometry(p, q, k);
-    const struct meg_attn_workspace *room = p->l->room;
-    const struct meg_heads to = outputs(p, o, q->row);
+    const struct meg_attn_workspace *room = p->l->workspace;
+    const struct meg_heads to = outputs(p, o, q->row0);
     const struct meg_heads part = outputs(p, meg_mat(room->o_part, MEG_DTYPE_F32, o.rows / 2, o.cols), 0);
     float *to_lse = lse + stats(p, q);
 
-    p->c->op->attn_fwd(p->c->st, &geom, is_first ? to : part, is_first ? to_lse : room->lse_part,
-                       queries(p, p->qkv, q->row), from(p->kv.k, k->row), from(p->kv.v, k->row), &p->drop);
+    p->c->op->attn_fwd(p->c->stream, &geom, is_first ? to : part, is_first ? to_lse : room->lse_part,
+                       queries(p, p->qkv, q->row0), from(p->kv.k, k->row0), from(p->kv.v, k->row0), &p->drop);
     if (!is_first)
-        p->c->op->attn_merge(p->c->st, &geom, to, to_lse, part, room->lse_part);
+        p->c->op->attn_merge(p->c->stream, &geom, to, to_lse, part, room->lse_part);
 }
 
 void nn_cp_attn_fwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat o, float *lse, struct meg_mat qkv)
 {
     const struct nn_kv_exchange *carrier = nn_kv_exchange_select(l->cp);
     const struct meg_mat wide = exchanged(l->cp, o, nn_a2a_buffer(l, o).p);
-    const struct meg_mat sum = l->cp->ring_size > 1 ? in_f32(wide, l->room->o) : wide;
+    const struct meg_mat sum = l->cp->ring_size > 1 ? in_f32(wide, l->workspace->o) : wide;
     struct nn_cp_attn p = begin(c, l, qkv);
 
     for (int64_t step = 0; step < l->cp->ring_size; step++) {
         meet(&p, carrier, step);
-        for (int64_t i = 0; i < p.nq; i++)
-            for (int64_t j = 0; j < p.nk; j++)
-                if (sees(&p.q[i], &p.k[j]))
+        for (int64_t i = 0; i < p.nq_chunks; i++)
+            for (int64_t j = 0; j < p.nk_chunks; j++)
+                if (sees(&p.q_chunk[i], &p.k_chunk[j]))
                     attn_chunk_fwd(&p, sum, lse, i, j, step == 0 && j == 0); /* all see their own rank's first piece */
     }
     narrow(c, wide, sum);
@@ -151,12 +151,12 @@ static void compute_delta(struct meg_ctx *c, const struct meg_attn *l, float *de
     struct nn_cp_attn p = { .l = l, .s = c->s, .b = c->b, .a = l->a, .g = l->g, .d = l->d };
     const int64_t count = l->cp->a2a_size * l->cp->ring_size > 1 ? 2 : 1;
 
-    rank_chunks(p.q, count, p.s, 0, 1);
+    rank_chunks(p.q_chunk, count, p.s, 0, 1);
     for (int64_t i = 0; i < count; i++) {
-        const struct nn_cp_chunk *q = &p.q[i];
+        const struct nn_cp_chunk *q = &p.q_chunk[i];
         const struct meg_attn_geom geom = geometry(&p, q, q);
 
-        c->op->attn_delta(c->st, &geom, delta + stats(&p, q), outputs(&p, d_o, q->row), outputs(&p, o, q->row));
+        c->op->attn_delta(c->stream, &geom, delta + stats(&p, q), outputs(&p, d_o, q->row0), outputs(&p, o, q->row0));
     }
     nn_a2a_stats(c, l, delta);
 }
@@ -164,13 +164,13 @@ static void compute_delta(struct meg_ctx *c, const struct meg_attn *l, float *de
 static void attn_chunk_bwd(struct nn_cp_attn *p, const struct nn_kv_block *dkv, struct meg_mat d_o, const float *delta,
                            const float *lse, int64_t i, int64_t j)
 {
-    const struct nn_cp_chunk *q = &p->q[i], *k = &p->k[j];
+    const struct nn_cp_chunk *q = &p->q_chunk[i], *k = &p->k_chunk[j];
     const struct meg_attn_geom geom = geometry(p, q, k);
     const int64_t at = stats(p, q);
 
-    p->c->op->attn_bwd(p->c->st, &geom, queries(p, p->dqkv, q->row), from(dkv->k, k->row), from(dkv->v, k->row),
-                       outputs(p, d_o, q->row), lse + at, delta + at, queries(p, p->qkv, q->row), from(p->kv.k, k->row),
-                       from(p->kv.v, k->row), &p->drop, p->nq > 1);
+    p->c->op->attn_bwd(p->c->stream, &geom, queries(p, p->dqkv, q->row0), from(dkv->k, k->row0), from(dkv->v, k->row0),
+                       outputs(p, d_o, q->row0), lse + at, delta + at, queries(p, p->qkv, q->row0),
+                       from(p->kv.k, k->row0), from(p->kv.v, k->row0), &p->drop, p->nq_chunks > 1);
 }
 
 void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat dqkv, struct meg_mat d_o, float *delta,
@@ -182,21 +182,21 @@ void nn_cp_attn_bwd(struct meg_ctx *c, const struct meg_attn *l, struct meg_mat 
 
     compute_delta(c, l, delta, d_o, o);
     nn_a2a_seq_to_heads(c, l, wide_o.p, d_o);
-    p.dqkv = in_f32(wide, l->room->dqkv);
-    if (p.nq > 1)
-        c->op->zero(c->st, p.dqkv.p, (size_t)(p.dqkv.rows * p.dqkv.cols) * sizeof(float));
+    p.dqkv = in_f32(wide, l->workspace->dqkv);
+    if (p.nq_chunks > 1)
+        c->op->zero(c->stream, p.dqkv.p, (size_t)(p.dqkv.rows * p.dqkv.cols) * sizeof(float));
     for (int64_t step = 0; step < l->cp->ring_size; step++) {
         struct nn_kv_block dkv;
 
         meet(&p, carrier, step);
-        dkv = carrier->grads(&p, step);
-        for (int64_t i = 0; i < p.nq; i++)
-            for (int64_t j = 0; j < p.nk; j++)
-                if (sees(&p.q[i], &p.k[j]))
+        dkv = carrier->grad_block(&p, step);
+        for (int64_t i = 0; i < p.nq_chunks; i++)
+            for (int64_t j = 0; j < p.nk_chunks; j++)
+                if (sees(&p.q_chunk[i], &p.k_chunk[j]))
                     attn_chunk_bwd(&p, &dkv, wide_o, delta, lse, i, j);
-        carrier->done(&p, step);
+        carrier->send_grads(&p, step);
     }
-    carrier->home(&p);
+    carrier->return_grads(&p);
     narrow(c, wide, p.dqkv);
     nn_a2a_heads_to_seq(c, l, dqkv, wide.p);
 }

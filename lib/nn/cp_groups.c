@@ -30,16 +30,16 @@ void meg_attn_workspace_suballoc(struct meg_attn_workspace *r, struct meg_suball
         a2a_size = larger(a2a_size, cp[i].a2a_size);
         ring_size = larger(ring_size, cp[i].ring_size);
         if (cp[i].ring_size > 1) {
-            slots = larger(slots, cp[i].is_gathered ? cp[i].ring_size : 2);
-            dslots = larger(dslots, cp[i].is_gathered ? cp[i].ring_size : 3);
+            slots = larger(slots, cp[i].is_all_gather ? cp[i].ring_size : 2);
+            dslots = larger(dslots, cp[i].is_all_gather ? cp[i].ring_size : 3);
         }
     }
     if (a2a_size > 1) { /* statistics and starts of documents go the same way, in four bytes each */
         const size_t wide = (size_t)(rows * qkv) * element;
         const size_t small = (size_t)(rows * larger(size->a, a2a_size)) * sizeof(float);
 
-        r->here = meg_suballoc(cut, wide > small ? wide : small);
-        r->sent = meg_suballoc(cut, wide > small ? wide : small);
+        r->a2a_recv = meg_suballoc(cut, wide > small ? wide : small);
+        r->a2a_send = meg_suballoc(cut, wide > small ? wide : small);
         r->doc_start = meg_suballoc(cut, (size_t)(rows * a2a_size) * sizeof *r->doc_start);
     }
     if (ring_size > 1) {

@@ -17,9 +17,9 @@
 MEG_BEGIN_DECLS
 
 struct meg_cp {
-    bool is_gathered;            /* keys, instead of travelling */
+    bool is_all_gather;          /* keys, instead of travelling */
     int64_t a2a_size, ring_size; /* sizes of the groups: this many ranks exchange heads, keys of this many meet */
-    struct meg_comm *heads, *keys;
+    struct meg_comm *a2a, *ring;
 };
 
 /* A rank alone. */
@@ -37,12 +37,12 @@ struct meg_attn_size {
 
 /* Scratch of attention, shared by all layers. */
 struct meg_attn_workspace {
-    void *here, *sent;        /* [n, (a+2g)d]: rows before an exchange of heads, and what arrives; what leaves */
-    int32_t *doc_start;       /* [n by_heads] */
-    void *kv;                 /* keys and values on their way, slots of [n, g, 2, d] */
-    float *dkv;               /* their gradients */
-    float *o_part, *lse_part; /* of a piece's queries and a part of the keys */
-    float *o, *dqkv;          /* f32 where the model is narrower: [n, a d], [n, (a+2g)d] */
+    void *a2a_recv, *a2a_send; /* [n, (a+2g)d]: rows before an exchange of heads, and what arrives; what leaves */
+    int32_t *doc_start;        /* [n by_heads] */
+    void *kv;                  /* keys and values on their way, slots of [n, g, 2, d] */
+    float *dkv;                /* their gradients */
+    float *o_part, *lse_part;  /* of a piece's queries and a part of the keys */
+    float *o, *dqkv;           /* f32 where the model is narrower: [n, a d], [n, (a+2g)d] */
 };
 
 /* Cut it out of cut, large enough for each of the n kinds. */

@@ -10,12 +10,12 @@ static int64_t slot_size(const struct nn_cp_attn *p)
 
 static void *kv_slot(const struct nn_cp_attn *p, int64_t i)
 {
-    return (char *)p->l->room->kv + (size_t)(i * slot_size(p)) * meg_dtype_size(p->qkv.dtype);
+    return (char *)p->l->workspace->kv + (size_t)(i * slot_size(p)) * meg_dtype_size(p->qkv.dtype);
 }
 
 static float *dkv_slot(const struct nn_cp_attn *p, int64_t i)
 {
-    return p->l->room->dkv + i * slot_size(p);
+    return p->l->workspace->dkv + i * slot_size(p);
 }
 
 /* Key and value heads of [s,b,g,2,d]. */
@@ -41,17 +41,18 @@ static struct nn_kv_block own(const struct nn_cp_attn *p, struct meg_mat rows)
 /* A group's key and value lie side by side in both. */
 static void pack(struct nn_cp_attn *p, void *slot)
 {
-    p->c->op->copy_heads(p->c->st, heads_of(p, slot, p->qkv.dtype).k, own(p, p->qkv).k, p->s, p->b, p->g, 2 * p->d);
+    p->c->op->copy_heads(p->c->stream, heads_of(p, slot, p->qkv.dtype).k, own(p, p->qkv).k, p->s, p->b, p->g, 2 * p->d);
 }
 
 static void unpack(struct nn_cp_attn *p, float *slot)
 {
-    p->c->op->copy_heads(p->c->st, own(p, p->dqkv).k, heads_of(p, slot, MEG_DTYPE_F32).k, p->s, p->b, p->g, 2 * p->d);
+    p->c->op->copy_heads(p->c->stream, own(p, p->dqkv).k, heads_of(p, slot, MEG_DTYPE_F32).k, p->s, p->b, p->g,
+                         2 * p->d);
 }
 
 static struct nn_kv_block cleared(struct nn_cp_attn *p, float *slot)
 {
-    p->c->op->zero(p->c->st, slot, (size_t)slot_size(p) * sizeof *slot);
+    p->c->op->zero(p->c->stream, slot, (size_t)slot_size(p) * sizeof *slot);
     return heads_of(p, slot, MEG_DTYPE_F32);
 }
 
@@ -85,7 +86,7 @@ static void no_return(struct nn_cp_attn *p)
 /* To the next rank what is in from, and into to what comes from the one before. */
 static void ring_send_recv(struct nn_cp_attn *p, int what, void *to, const void *from, enum meg_dtype t)
 {
-    struct meg_comm *ring = p->l->cp->keys;
+    struct meg_comm *ring = p->l->cp->ring;
     const int next = (ring->rank + 1) % ring->size, before = (ring->rank + ring->size - 1) % ring->size;
 
     p->recv[what] = ring->op->recv(ring, to, slot_size(p), t, before);
@@ -94,13 +95,13 @@ static void ring_send_recv(struct nn_cp_attn *p, int what, void *to, const void 
 
 static void arrive(struct nn_cp_attn *p, int what)
 {
-    meg_comm_wait(p->l->cp->keys, p->recv[what]);
-    meg_comm_wait(p->l->cp->keys, p->send[what]);
+    meg_comm_wait(p->l->cp->ring, p->recv[what]);
+    meg_comm_wait(p->l->cp->ring, p->send[what]);
 }
 
 static int64_t ring_keys(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv)
 {
-    const struct meg_comm *ring = p->l->cp->keys;
+    const struct meg_comm *ring = p->l->cp->ring;
     void *slot = kv_slot(p, step % 2);
 
     if (step == 0)
@@ -126,7 +127,7 @@ static void ring_done(struct nn_cp_attn *p, int64_t step)
 
     if (step > 0) {
         arrive(p, GRADS);
-        p->c->op->add_fwd(p->c->st, sum, sum, meg_mat(theirs, MEG_DTYPE_F32, sum.rows, sum.cols), NULL, NULL);
+        p->c->op->add_fwd(p->c->stream, sum, sum, meg_mat(theirs, MEG_DTYPE_F32, sum.rows, sum.cols), NULL, NULL);
     }
     ring_send_recv(p, GRADS, theirs, mine, MEG_DTYPE_F32);
 }
@@ -141,7 +142,7 @@ static void ring_return_grads(struct nn_cp_attn *p)
 
 static int64_t gather_keys(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv)
 {
-    struct meg_comm *g = p->l->cp->keys;
+    struct meg_comm *g = p->l->cp->ring;
     void *mine = kv_slot(p, g->rank);
 
     if (step == 0) {
@@ -154,14 +155,14 @@ static int64_t gather_keys(struct nn_cp_attn *p, int64_t step, struct nn_kv_bloc
 
 static struct nn_kv_block gather_grads(struct nn_cp_attn *p, int64_t step)
 {
-    const struct meg_comm *g = p->l->cp->keys;
+    const struct meg_comm *g = p->l->cp->ring;
 
     return cleared(p, dkv_slot(p, (g->rank + step) % g->size));
 }
 
 static void gather_return_grads(struct nn_cp_attn *p)
 {
-    struct meg_comm *g = p->l->cp->keys;
+    struct meg_comm *g = p->l->cp->ring;
     float *mine = dkv_slot(p, g->rank);
 
     meg_comm_wait(g, g->op->reduce_scatter(g, mine, dkv_slot(p, 0), slot_size(p), MEG_DTYPE_F32, MEG_REDUCE_SUM));
@@ -174,5 +175,5 @@ const struct nn_kv_exchange *nn_kv_exchange_select(const struct meg_cp *cp)
     static const struct nn_kv_exchange ring = { ring_keys, ring_grads, ring_done, ring_return_grads };
     static const struct nn_kv_exchange gather = { gather_keys, gather_grads, no_step, gather_return_grads };
 
-    return cp->ring_size == 1 ? &one : cp->is_gathered ? &gather : &ring;
+    return cp->ring_size == 1 ? &one : cp->is_all_gather ? &gather : &ring;
 }

@@ -13,26 +13,26 @@ MEG_BEGIN_DECLS
  * as [position, g, 2, d].
  */
 struct meg_kv_cache_seq {
-    int64_t row, rows, first;
-    char *p;
+    int64_t row0, rows, position0;
+    char *cache;
     size_t layer_bytes;
 };
 
 struct meg_ctx {
     const struct meg_ops *op;
-    struct meg_stream *st;
+    struct meg_stream *stream;
     struct meg_comm *tp;
     bool has_sp;                       /* sequence parallelism: nn/sequence_parallel.h */
-    void *wide[2];                     /* scratch for all rows of the residual stream, with it */
+    void *sp_buffer[2];                /* scratch for all rows of the residual stream, with it */
     bool defers_wgrad;                 /* backward leaves gradients of linears' weights for later */
     enum meg_dtype dtype;              /* of parameters and activations */
-    enum meg_dtype grad;               /* of gradients of parameters */
+    enum meg_dtype grad_dtype;         /* of gradients of parameters */
     int64_t s, b;                      /* this micro-batch, s of one context-parallel rank; n = s*b rows */
     uint32_t seed;                     /* of dropout */
-    const int64_t *sample;             /* [b] device; NULL: no dropout */
-    const int32_t *position;           /* [s,b] device */
+    const int64_t *sample_id;          /* [b] device; NULL: no dropout */
+    const int32_t *position_ids;       /* [s,b] device */
     const int32_t *doc_start;          /* [s,b] device, or NULL */
-    const int32_t *place;              /* device: where the residual stream's rows stand in the whole sequence, one for
+    const int32_t *position_of_row;    /* device: where the residual stream's rows stand in the whole sequence, one for
                                     each b rows; NULL: row 0 at 0 */
     const struct meg_kv_cache_seq *kv; /* [nkv] when decoding, or NULL */
     int64_t nkv;
@@ -42,13 +42,13 @@ struct meg_ctx {
 static inline struct meg_drop meg_ctx_drop(const struct meg_ctx *c, double p, int layer, enum meg_drop_site site)
 {
     struct meg_drop d = { 0 };
-    d.p = c->sample ? (float)p : 0;
+    d.p = c->sample_id ? (float)p : 0;
     d.seed = c->seed;
     d.layer = layer;
     d.site = site;
     d.b = c->b;
-    d.sample = c->sample;
-    d.place = c->place;
+    d.sample = c->sample_id;
+    d.position_of_row = c->position_of_row;
     return d;
 }
 

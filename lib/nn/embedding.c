@@ -7,9 +7,9 @@ void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const int32_t *token, co
     const struct meg_drop drop = meg_ctx_drop(c, l->dropout, 0, MEG_DROP_EMBED);
     const struct meg_mat addend = meg_sp_partial_sum(c, x);
 
-    c->op->embed_fwd(c->st, addend, token, l->word, l->v0);
+    c->op->embed_fwd(c->stream, addend, token, l->word, l->v0);
     meg_sp_reduce(c, x, addend);
-    c->op->position_fwd(c->st, x, position + meg_sp_first_row(c, x), l->pos, &drop);
+    c->op->position_fwd(c->stream, x, position + meg_sp_first_row(c, x), l->pos, &drop);
 }
 
 void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const int32_t *token, const int32_t *position,
@@ -17,6 +17,6 @@ void meg_embed_bwd(struct meg_ctx *c, struct meg_mat dx, const int32_t *token, c
 {
     const struct meg_drop drop = meg_ctx_drop(c, l->dropout, 0, MEG_DROP_EMBED);
 
-    c->op->position_bwd(c->st, l->dpos, dx, position + meg_sp_first_row(c, dx), &drop);
-    c->op->embed_bwd(c->st, l->dword, l->v0, meg_sp_gather(c, dx), token);
+    c->op->position_bwd(c->stream, l->dpos, dx, position + meg_sp_first_row(c, dx), &drop);
+    c->op->embed_bwd(c->stream, l->dword, l->v0, meg_sp_gather(c, dx), token);
 }

@@ -23,7 +23,7 @@ const int32_t *nn_a2a_doc_start(struct meg_ctx *c, const struct meg_attn *l);
 
 /* Rows [row, row + s) of s*b, which stand at positions first .. of their sequence. */
 struct nn_cp_chunk {
-    int64_t row, s, first;
+    int64_t row0, s, position0;
 };
 
 struct nn_kv_block {
@@ -37,9 +37,9 @@ struct nn_cp_attn {
     int64_t s, b, a, g, d; /* positions, sequences, heads, groups here */
     const int32_t *doc_start;
     struct meg_drop drop;
-    struct meg_mat qkv, dqkv; /* [s b, (a+2g)d]; dqkv f32 */
-    int64_t nq, nk;           /* pieces of queries, and of the keys of one rank */
-    struct nn_cp_chunk q[2], k[2];
+    struct meg_mat qkv, dqkv;     /* [s b, (a+2g)d]; dqkv f32 */
+    int64_t nq_chunks, nk_chunks; /* pieces of queries, and of the keys of one rank */
+    struct nn_cp_chunk q_chunk[2], k_chunk[2];
     struct nn_kv_block kv;              /* of the present step */
     struct meg_work *recv[2], *send[2]; /* keys on their way, and gradients */
 };
@@ -47,13 +47,13 @@ struct nn_cp_attn {
 /* How keys and values of other ranks come, and their gradients go; step 0 are this rank's, and size steps are all. */
 struct nn_kv_exchange {
     /* The rank whose keys and values step brings, in kv; the next are under way. */
-    int64_t (*keys)(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv);
+    int64_t (*fetch)(struct nn_cp_attn *p, int64_t step, struct nn_kv_block *kv);
     /* Where their gradients are added to. */
-    struct nn_kv_block (*grads)(struct nn_cp_attn *p, int64_t step);
+    struct nn_kv_block (*grad_block)(struct nn_cp_attn *p, int64_t step);
     /* All of the step's are there. */
-    void (*done)(struct nn_cp_attn *p, int64_t step);
+    void (*send_grads)(struct nn_cp_attn *p, int64_t step);
     /* The sums of this rank's go to dqkv. */
-    void (*home)(struct nn_cp_attn *p);
+    void (*return_grads)(struct nn_cp_attn *p);
 };
 const struct nn_kv_exchange *nn_kv_exchange_select(const struct meg_cp *cp);
 

@@ -6,13 +6,13 @@ static const struct meg_mat none;
 void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x,
                              const struct meg_linear_weights *l, enum meg_act act)
 {
-    c->op->linear_fwd(c->st, l->plan, y, pre, meg_sp_gather(c, x), l->w, l->bias, act);
+    c->op->linear_fwd(c->stream, l->plan, y, pre, meg_sp_gather(c, x), l->w, l->bias, act);
 }
 
 void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
                                     const struct meg_linear_weights *l)
 {
-    c->op->linear_bwd_weight(c->st, l->plan, l->dw, l->dbias, dy, meg_sp_gather(c, x));
+    c->op->linear_bwd_weight(c->stream, l->plan, l->dw, l->dbias, dy, meg_sp_gather(c, x));
 }
 
 void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
@@ -22,7 +22,7 @@ void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_ma
 
     if (!c->defers_wgrad)
         meg_column_parallel_bwd_weight(c, dy, x, l);
-    c->op->linear_bwd_data(c->st, l->plan, addend, dy, l->w, none, MEG_ACT_NONE);
+    c->op->linear_bwd_data(c->stream, l->plan, addend, dy, l->w, none, MEG_ACT_NONE);
     meg_sp_reduce(c, dx, addend);
 }
 
@@ -30,7 +30,7 @@ void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x,
 {
     const struct meg_mat addend = meg_sp_partial_sum(c, y);
 
-    c->op->linear_fwd(c->st, l->plan, addend, none, x, l->w, NULL, MEG_ACT_NONE);
+    c->op->linear_fwd(c->stream, l->plan, addend, none, x, l->w, NULL, MEG_ACT_NONE);
     meg_sp_reduce(c, y, addend);
 }
 
@@ -40,12 +40,12 @@ void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat d
     const struct meg_mat all = meg_sp_gather(c, dy);
 
     if (!c->defers_wgrad)
-        c->op->linear_bwd_weight(c->st, l->plan, l->dw, NULL, all, x);
-    c->op->linear_bwd_data(c->st, l->plan, dx, all, l->w, pre, act);
+        c->op->linear_bwd_weight(c->stream, l->plan, l->dw, NULL, all, x);
+    c->op->linear_bwd_data(c->stream, l->plan, dx, all, l->w, pre, act);
 }
 
 void meg_row_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
                                  const struct meg_linear_weights *l)
 {
-    c->op->linear_bwd_weight(c->st, l->plan, l->dw, NULL, meg_sp_gather(c, dy), x);
+    c->op->linear_bwd_weight(c->stream, l->plan, l->dw, NULL, meg_sp_gather(c, dy), x);
 }

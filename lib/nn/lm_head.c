@@ -13,12 +13,12 @@ static struct meg_mat logits_of(struct meg_ctx *c, float *loss, struct meg_mat x
                                 const struct meg_lm_head *l)
 {
     const struct meg_mat y = meg_mat_rows(l->logits, 0, x.rows), none = { 0 };
-    float *mine = l->part + 2 * x.rows * c->tp->rank;
+    float *mine = l->partial_stats + 2 * x.rows * c->tp->rank;
 
-    c->op->linear_fwd(c->st, l->out.plan, y, none, x, l->out.w, NULL, MEG_ACT_NONE);
-    c->op->xent_part(c->st, mine, y, target, l->v0);
-    meg_comm_wait(c->tp, c->tp->op->all_gather(c->tp, l->part, mine, 2 * x.rows, MEG_DTYPE_F32));
-    c->op->xent_join(c->st, loss, l->lse, l->part, c->tp->size, x.rows);
+    c->op->linear_fwd(c->stream, l->out.plan, y, none, x, l->out.w, NULL, MEG_ACT_NONE);
+    c->op->xent_partial(c->stream, mine, y, target, l->v0);
+    meg_comm_wait(c->tp, c->tp->op->all_gather(c->tp, l->partial_stats, mine, 2 * x.rows, MEG_DTYPE_F32));
+    c->op->xent_combine(c->stream, loss, l->lse, l->partial_stats, c->tp->size, x.rows);
     return y;
 }
 
@@ -46,9 +46,9 @@ void meg_lm_head_fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, stru
         const struct meg_mat part = meg_mat_rows(all, i, rows);
         const struct meg_mat y = logits_of(c, loss + i, part, target + i, l);
 
-        c->op->xent_bwd(c->st, y, l->lse, target + i, l->v0, weight + i);
-        c->op->linear_bwd_weight(c->st, l->out.plan, l->out.dw, NULL, y, part);
-        c->op->linear_bwd_data(c->st, l->out.plan, meg_mat_rows(addend, i, rows), y, l->out.w, none, MEG_ACT_NONE);
+        c->op->xent_bwd(c->stream, y, l->lse, target + i, l->v0, weight + i);
+        c->op->linear_bwd_weight(c->stream, l->out.plan, l->out.dw, NULL, y, part);
+        c->op->linear_bwd_data(c->stream, l->out.plan, meg_mat_rows(addend, i, rows), y, l->out.w, none, MEG_ACT_NONE);
     }
     meg_sp_reduce(c, dx, addend);
 }

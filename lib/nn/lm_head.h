@@ -14,7 +14,7 @@ struct meg_lm_head {
     int64_t v0;
     struct meg_mat logits; /* [chunk,v], scratch */
     float *lse;            /* [chunk], scratch */
-    float *part;           /* [tp,2,chunk], scratch */
+    float *partial_stats;  /* [tp,2,chunk], scratch */
 };
 
 /* Rows of a chunk for v columns here and at most n tokens: about 100 MB of logits. */

@@ -3,28 +3,28 @@
 void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_norm_stats *a,
                   const struct meg_norm_weights *l)
 {
-    c->op->norm_fwd(c->st, l->kind, y, a->mean, a->rstd, x, l->w, l->b, l->eps);
+    c->op->norm_fwd(c->stream, l->type, y, a->mean, a->rstd, x, l->w, l->b, l->eps);
 }
 
 void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                   const struct meg_norm_stats *a, const struct meg_norm_weights *l)
 {
-    c->op->norm_bwd(c->st, l->kind, dx, l->dw, l->db, c->grad, skip, dy, x, l->w, a->mean, a->rstd);
+    c->op->norm_bwd(c->stream, l->type, dx, l->dw, l->db, c->grad_dtype, skip, dy, x, l->w, a->mean, a->rstd);
 }
 
 void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat branch,
                  const struct meg_residual_epilogue *j)
 {
-    c->op->add_fwd(c->st, z, x, branch, j->bias, &j->drop);
+    c->op->add_fwd(c->stream, z, x, branch, j->bias, &j->drop);
 }
 
 void meg_add_bwd(struct meg_ctx *c, struct meg_mat dbranch, struct meg_mat dz, const struct meg_residual_epilogue *j)
 {
-    c->op->add_bwd(c->st, dbranch, j->dbias, c->grad, dz, &j->drop);
+    c->op->add_bwd(c->stream, dbranch, j->dbias, c->grad_dtype, dz, &j->drop);
 }
 
 void meg_add_norm_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat y, struct meg_mat x, struct meg_mat branch,
                       const struct meg_residual_epilogue *j, struct meg_norm_stats *a, const struct meg_norm_weights *l)
 {
-    c->op->add_norm_fwd(c->st, l->kind, z, y, a->mean, a->rstd, x, branch, j->bias, &j->drop, l->w, l->b, l->eps);
+    c->op->add_norm_fwd(c->stream, l->type, z, y, a->mean, a->rstd, x, branch, j->bias, &j->drop, l->w, l->b, l->eps);
 }

@@ -6,7 +6,7 @@
 MEG_BEGIN_DECLS
 
 struct meg_norm_weights {
-    enum meg_norm kind;
+    enum meg_norm type;
     void *w, *b; /* [h]; b NULL for RMS norm */
     void *dw, *db;
     float eps;

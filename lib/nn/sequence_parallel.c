@@ -2,7 +2,7 @@
 
 static struct meg_mat all_rows(const struct meg_ctx *c, struct meg_mat x, int which)
 {
-    return meg_mat(c->wide[which], x.dtype, x.rows * c->tp->size, x.cols);
+    return meg_mat(c->sp_buffer[which], x.dtype, x.rows * c->tp->size, x.cols);
 }
 
 struct meg_mat meg_sp_gather(struct meg_ctx *c, struct meg_mat x)

@@ -12,14 +12,15 @@ static bool is_finite(struct meg_nan_guard *w, const void *g, enum meg_dtype t, 
 
 void meg_nan_guard_check(struct meg_nan_guard *w, int section, const void *g, enum meg_dtype t)
 {
-    const struct meg_elem_range s = w->params->section[section];
+    const struct meg_elem_range s = w->params->layer_group[section];
 
     if (!w->is_on || w->found || s.begin == s.end || is_finite(w, g, t, 0, s.end - s.begin))
         return;
     for (int i = w->params->n; i-- > 0 && !w->found;) {
         const struct meg_param *row = &w->params->row[i];
 
-        if (row->section == section && row->held && !is_finite(w, g, t, row->offset - s.begin, row->held))
+        if (row->layer_group == section && row->shard_numel &&
+            !is_finite(w, g, t, row->offset - s.begin, row->shard_numel))
             w->found = row;
     }
 }

@@ -16,8 +16,8 @@ void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_co
 
     m->state = nbytes * (is_sgd(c) ? 1 : 2);
     m->main = run->dtype == MEG_DTYPE_F32 && !run->shards_params ? 0 : nbytes;
-    m->main_grad = run->grad == MEG_DTYPE_F32 && !run->shards_grads ? 0 : nbytes;
-    m->grads = run->grad == MEG_DTYPE_F32 || !run->shards_grads ? 0 : n * meg_dtype_size(run->grad);
+    m->main_grad = run->grad_dtype == MEG_DTYPE_F32 && !run->shards_grads ? 0 : nbytes;
+    m->grads = run->grad_dtype == MEG_DTYPE_F32 || !run->shards_grads ? 0 : n * meg_dtype_size(run->grad_dtype);
     m->params = run->dtype == MEG_DTYPE_F32 || !run->shards_params ? 0 : n * meg_dtype_size(run->dtype);
 }
 
@@ -127,7 +127,7 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
         return meg_fail(e, MEG_EFAIL, "optimizer: no memory for %zu bytes of state",
                         m.params + m.grads + m.main + m.main_grad + m.state);
     o->used.params = o->param_shards ? n * meg_dtype_size(o->model->run.dtype) : 0;
-    o->used.grads = o->grad_shards ? n * meg_dtype_size(o->model->run.grad) : 0;
+    o->used.grads = o->grad_shards ? n * meg_dtype_size(o->model->run.grad_dtype) : 0;
     o->used.main = o->main ? n * sizeof *o->main : 0;
     o->used.main_grad = o->main_grad ? n * sizeof *o->main_grad : 0;
     o->used.state = (size_t)o->nstates * n * sizeof *o->state[0];
@@ -142,7 +142,7 @@ static void connect(struct meg_optim *o, const struct meg_zero_conf *c)
 
     o->nan_guard.params = o->params;
     o->nan_guard.op = o->op;
-    meg_reducer_init(&o->reducer, m, o->params, &o->nan_guard, g->g, g->run.grad, c->overlap_grad_reduce);
+    meg_reducer_init(&o->reducer, m, o->params, &o->nan_guard, g->g, g->run.grad_dtype, c->overlap_grad_reduce);
     meg_reducer_begin(&o->reducer, 0);
     meg_gatherer_init(&o->gatherer, o->params, m->slices, g->w, g->run.dtype);
     o->layer_reducer = (struct meg_layer_reducer){ m,
@@ -150,7 +150,7 @@ static void connect(struct meg_optim *o, const struct meg_zero_conf *c)
                                                    o->op,
                                                    &o->nan_guard,
                                                    g->g,
-                                                   g->run.grad,
+                                                   g->run.grad_dtype,
                                                    o->grad_shards ? o->grad_shards : o->main_grad,
                                                    c->overlap_grad_reduce,
                                                    NULL,
@@ -298,7 +298,7 @@ void meg_optim_begin(struct meg_optim *o, int64_t passes, bool watches)
 
 void meg_optim_reduce_grads(struct meg_optim *o)
 {
-    const enum meg_dtype t = o->model->run.grad;
+    const enum meg_dtype t = o->model->run.grad_dtype;
 
     if (o->model->run.shards_grads) {
         meg_layer_reducer_end(&o->layer_reducer);
@@ -390,7 +390,7 @@ void meg_optim_zero_grad(struct meg_optim *o)
     if (run->shards_grads)
         o->op->zero(NULL, o->main_grad, (size_t)o->shard.numel * sizeof *o->main_grad);
     else
-        o->op->zero(NULL, o->model->g, (size_t)o->params->flat * meg_dtype_size(run->grad));
+        o->op->zero(NULL, o->model->g, (size_t)o->params->flat_numel * meg_dtype_size(run->grad_dtype));
 }
 
 static void update_shard(struct meg_optim *o, const struct meg_zero_bucket_shard *v)

@@ -67,7 +67,7 @@ struct cost_comm cost_cp_comm(const struct meg_cost_model *p, int64_t i)
 
 struct cost_comm cost_embedding_comm(const struct meg_cost_model *p)
 {
-    const double once = rows_sent(p, p->run.residual);
+    const double once = rows_sent(p, p->run.residual_dtype);
 
     return (struct cost_comm){ once, p->layout.has_sp ? once : 0, 0 };
 }
@@ -83,7 +83,7 @@ struct cost_comm cost_lm_head_comm(const struct meg_cost_model *p)
 
 int64_t cost_recomputed_layers(const struct meg_gpt_run *run, int64_t n, int64_t *inputs)
 {
-    const int64_t k = run->recompute_layers;
+    const int64_t k = run->recompute_num_layers;
 
     *inputs = 0;
     switch (run->recompute) {
@@ -106,7 +106,7 @@ static double tied_grad_nbytes(const struct meg_params *rows, const struct meg_p
     int b = 0;
 
     if (!l->zero.nshards)
-        return (double)row->held;
+        return (double)row->shard_numel;
     while (rows->bucket[b].begin != row->offset)
         b++;
     return (double)meg_zero_bucket_shard_numel(rows, l, b);
@@ -116,7 +116,7 @@ static double tied_grad_nbytes(const struct meg_params *rows, const struct meg_p
 static double layer_gather_nbytes(int there[MEG_UNSHARDED_BUFFERS], const struct meg_cost_model *p,
                                   const struct meg_params *rows, int section)
 {
-    const struct meg_elem_range s = rows->section[section];
+    const struct meg_elem_range s = rows->layer_group[section];
     const int turn = meg_unsharded_buffer(rows, section);
 
     if (there[turn] == section)
@@ -130,7 +130,7 @@ static double layer_gather_nbytes(int there[MEG_UNSHARDED_BUFFERS], const struct
 static double zero3_gather_nbytes(const struct meg_cost_model *p, const struct meg_params *rows)
 {
     const int layers = rows->nlayer_groups - 2;
-    const int group = p->run.recompute == MEG_RECOMPUTE_UNIFORM ? (int)p->run.recompute_layers : 1;
+    const int group = p->run.recompute == MEG_RECOMPUTE_UNIFORM ? (int)p->run.recompute_num_layers : 1;
     int there[MEG_UNSHARDED_BUFFERS] = { -1, -1, -1, -1 };
     double sent = 0;
 
@@ -150,7 +150,7 @@ static double zero3_gather_nbytes(const struct meg_cost_model *p, const struct m
 struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *p, struct meg_rank_coords at)
 {
     const struct meg_layout *l = &p->layout;
-    const double e = size_of(p->run.grad);
+    const double e = size_of(p->run.grad_dtype);
     const int64_t copies = l->dp * l->cp;
     struct cost_step_comm s = { 0 };
     struct meg_params rows;
@@ -169,9 +169,9 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *p, struc
     for (int i = 0; i < rows.n; i++) {
         const struct meg_param *row = &rows.row[i];
 
-        if (row->held && l->has_sp && row->split < 0)
-            s.replicated += meg_comm_volume_all_reduce(l->tp, (double)row->held * e);
-        if (row->held && l->pp > 1 && row->group == MEG_PARAM_TIED)
+        if (row->shard_numel && l->has_sp && row->tp_axis < 0)
+            s.replicated += meg_comm_volume_all_reduce(l->tp, (double)row->shard_numel * e);
+        if (row->shard_numel && l->pp > 1 && row->reduce_group == MEG_PARAM_TIED)
             s.tied += meg_comm_volume_all_reduce(2, tied_grad_nbytes(&rows, row, l) * e);
     }
     if (l->zero.stage >= 2) {
@@ -194,7 +194,7 @@ static void layers_sent(double nbytes[MEG_COST_GROUPS], const struct meg_cost_mo
     const struct meg_gpt_run run = meg_cost_stage_run(p, stage);
     const struct cost_comm tensor = cost_tp_comm(p, run.defers_wgrad);
     const double kept = meg_comm_volume_sharded(l->tp, (double)(cost_local_rows(p).m / l->tp * p->model->hidden_size) *
-                                                           size_of(run.residual));
+                                                           size_of(run.residual_dtype));
     int64_t first, n, inputs;
 
     for (int64_t chunk = 0; chunk < l->vp; chunk++) {
@@ -202,7 +202,7 @@ static void layers_sent(double nbytes[MEG_COST_GROUPS], const struct meg_cost_mo
         const int64_t again = cost_recomputed_layers(&run, n, &inputs);
 
         nbytes[MEG_COST_GROUP_TP] += (double)n * sum(tensor) + (double)again * tensor.fwd;
-        if (run.distributes_saved) /* what was received from another stage is still there */
+        if (run.distribute_saved_activations) /* what was received from another stage is still there */
             nbytes[MEG_COST_GROUP_TP] += (double)(inputs - !meg_layout_is_first(stage, chunk)) * kept;
         for (int64_t i = 0; i < n; i++) {
             const struct cost_comm context = cost_cp_comm(p, first + i);
@@ -223,7 +223,7 @@ void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_
     const struct meg_layout *l = &p->layout;
     const struct cost_step_comm once = cost_count_step_comm(p, at);
     const double number = (double)sizeof(double);
-    const double boundary = (double)(cost_local_rows(p).m * p->model->hidden_size) * size_of(p->run.residual);
+    const double boundary = (double)(cost_local_rows(p).m * p->model->hidden_size) * size_of(p->run.residual_dtype);
     const int64_t leave = l->vp - (at.pp == l->pp - 1), come = l->vp - (at.pp == 0);
 
     memset(nbytes, 0, MEG_COST_GROUPS * sizeof *nbytes);

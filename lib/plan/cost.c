@@ -23,7 +23,7 @@ struct meg_gpt_run meg_cost_stage_run(const struct meg_cost_model *p, int64_t st
     const struct meg_pipe_schedule_conf *s = &p->schedule;
     struct meg_gpt_run run = p->run;
 
-    run.slots = run.is_training ? meg_pipe_schedule_in_flight(s, (int)stage) : 1;
+    run.microbatch_slots = run.is_training ? meg_pipe_schedule_in_flight(s, (int)stage) : 1;
     run.defers_wgrad = run.is_training && stage > 0 && s->name && !strcmp(s->name, "zb-h1");
     return run;
 }
@@ -47,7 +47,7 @@ static double pipeline_nbytes(const struct meg_cost_model *p, const struct meg_m
     struct meg_pipe_schedule list;
     int64_t groups, group;
     const struct meg_pipe_schedule_conf c = cost_short_schedule(&p->schedule, &groups, &group);
-    const struct meg_pipe_tensor tensor = { cost_local_rows(p).m * p->model->hidden_size, p->run.residual };
+    const struct meg_pipe_tensor tensor = { cost_local_rows(p).m * p->model->hidden_size, p->run.residual_dtype };
     double n;
 
     meg_pipe_schedule_make(&list, &c, (int)mesh->at.pp);
@@ -92,7 +92,7 @@ static double larger(double a, double b)
 static double comm_workspace_nbytes(const struct meg_cost_model *p, const struct meg_params *rows)
 {
     const struct meg_layout *l = &p->layout;
-    const enum meg_dtype e = p->run.residual, g = p->run.grad;
+    const enum meg_dtype e = p->run.residual_dtype, g = p->run.grad_dtype;
     const double all = (double)(cost_local_rows(p).n * p->model->hidden_size), copies = (double)(l->dp * l->cp);
     const double keys = (double)(cost_local_rows(p).n * 2 * p->model->num_query_groups / l->tp * p->model->kv_channels);
     double bucket = 0, tied = 0, gathered = 0, sum = meg_comm_workspace_all_reduce(l->tp, all, e);
@@ -100,8 +100,8 @@ static double comm_workspace_nbytes(const struct meg_cost_model *p, const struct
     for (int i = 0; i < rows->nbuckets; i++)
         bucket = larger(bucket, (double)(rows->bucket[i].end - rows->bucket[i].begin));
     for (int i = 0; i < rows->n; i++)
-        if (rows->row[i].group == MEG_PARAM_TIED && l->pp > 1)
-            tied = (double)rows->row[i].held;
+        if (rows->row[i].reduce_group == MEG_PARAM_TIED && l->pp > 1)
+            tied = (double)rows->row[i].shard_numel;
     for (int64_t i = 0; i < l->layers && !gathered; i++)
         if (meg_layout_cp_comm_type(l, i) == MEG_CP_ALL_GATHER)
             gathered = meg_comm_workspace_reduce_scatter(l->cp, keys, MEG_DTYPE_F32);

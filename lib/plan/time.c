@@ -225,7 +225,7 @@ static double pipeline(struct work *busy, const struct meg_cost_model *p, const 
     const struct meg_layout *l = &p->layout;
     const int64_t stride = l->is_tp_pp_dp ? l->tp : l->tp * l->cp * l->dp;
     const double boundary =
-        (double)(cost_local_rows(p).m * p->model->hidden_size) * (double)meg_dtype_size(p->run.residual);
+        (double)(cost_local_rows(p).m * p->model->hidden_size) * (double)meg_dtype_size(p->run.residual_dtype);
     struct steps *each = meg_new((size_t)(l->pp * l->vp) * sizeof *each);
     double busiest = 0, seconds;
 
@@ -261,7 +261,7 @@ static double update_nbytes(const struct meg_cost_model *p)
 {
     const double copy = p->run.dtype == MEG_DTYPE_F32 ? 0 : (double)meg_dtype_size(p->run.dtype);
 
-    return 28 + (double)meg_dtype_size(p->run.grad) + copy;
+    return 28 + (double)meg_dtype_size(p->run.grad_dtype) + copy;
 }
 
 /*

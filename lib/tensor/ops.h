@@ -80,11 +80,11 @@ struct meg_drop {
     uint32_t seed;
     int32_t layer; /* global layer number from 0; 0 for the embedding */
     enum meg_drop_site site;
-    int64_t unit0;         /* global number of column 0, or of head 0: for shards */
-    int64_t pos0;          /* position in the whole sequence of row 0; hidden dropout only */
-    int64_t b;             /* sequences in the micro-batch: row r is position pos0 + r/b of sequence r%b */
-    const int64_t *sample; /* [b], device memory */
-    const int32_t *place;  /* [rows/b] device: row r is position place[r/b] instead; NULL: it is not */
+    int64_t unit0;                  /* global number of column 0, or of head 0: for shards */
+    int64_t pos0;                   /* position in the whole sequence of row 0; hidden dropout only */
+    int64_t b;                      /* sequences in the micro-batch: row r is position pos0 + r/b of sequence r%b */
+    const int64_t *sample;          /* [b], device memory */
+    const int32_t *position_of_row; /* [rows/b] device: row r is position place[r/b] instead; NULL: it is not */
 };
 
 /* Where queries and keys stand: those of whole sequences, or a part of them. */
@@ -166,13 +166,13 @@ struct meg_ops {
      * variance; or RMS norm (Zhang and Sennrich 2019): y = x rstd w, rstd = 1/sqrt(mean(x^2) + eps),
      * with b NULL and mean not touched.  x, y [n,h]; w, b [h]; mean, rstd [n] f32 out, kept for norm_bwd.
      */
-    void (*norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat y, float *mean, float *rstd,
+    void (*norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat y, float *mean, float *rstd,
                      struct meg_mat x, const void *w, const void *b, float eps);
     /*
      * dx [n,h] = skip + d norm/dx applied to dy; skip [n,h] may be dx itself, or have p NULL for
      * none.  dw, db [h] of type grad are added to; db is NULL for RMS norm.
      */
-    void (*norm_bwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat dx, void *dw, void *db,
+    void (*norm_bwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat dx, void *dw, void *db,
                      enum meg_dtype grad, struct meg_mat skip, struct meg_mat dy, struct meg_mat x, const void *w,
                      const float *mean, const float *rstd);
 
@@ -184,8 +184,8 @@ struct meg_ops {
                     const struct meg_drop *drop);
 
     /* add_fwd into z, then norm_fwd of z into y: one pass where the backend can. */
-    void (*add_norm_fwd)(struct meg_stream *st, enum meg_norm kind, struct meg_mat z, struct meg_mat y, float *mean,
-                         float *rstd, struct meg_mat x, struct meg_mat branch, const void *bias,
+    void (*add_norm_fwd)(struct meg_stream *st, enum meg_norm type, struct meg_mat z, struct meg_mat y, float *mean,
+                         float *rstd, struct meg_mat x, struct meg_mat sublayer_out, const void *bias,
                          const struct meg_drop *drop, const void *w, const void *b, float eps);
 
     /*
@@ -211,7 +211,8 @@ struct meg_ops {
      */
     void (*attn_bwd)(struct meg_stream *st, const struct meg_attn_geom *geom, struct meg_heads dq, struct meg_heads dk,
                      struct meg_heads dv, struct meg_heads d_o, const float *lse, const float *delta,
-                     struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop, int adds);
+                     struct meg_heads q, struct meg_heads k, struct meg_heads v, const struct meg_drop *drop,
+                     int accumulate);
 
     /* dst = src over [s, b, g, d], key or value heads: into a cache. */
     void (*copy_heads)(struct meg_stream *st, struct meg_heads dst, struct meg_heads src, int64_t s, int64_t b,
@@ -233,12 +234,12 @@ struct meg_ops {
 
     /*
      * Cross-entropy of rows whose logits [n,v] are columns v0 .. of a vocabulary cut over ranks.
-     * xent_part: part [2,n] f32 = log sum exp of the columns here, and the target's logit or, where another
+     * xent_partial: part [2,n] f32 = log sum exp of the columns here, and the target's logit or, where another
      * rank has that, 0.  target [n] i32, numbers of the whole vocabulary.
-     * xent_join: part [nparts,2,n] of all ranks make lse [n] and loss [n] = lse - target's logit, both f32.
+     * xent_combine: part [nparts,2,n] of all ranks make lse [n] and loss [n] = lse - target's logit, both f32.
      */
-    void (*xent_part)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0);
-    void (*xent_join)(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n);
+    void (*xent_partial)(struct meg_stream *st, float *part, struct meg_mat logits, const int32_t *target, int64_t v0);
+    void (*xent_combine)(struct meg_stream *st, float *loss, float *lse, const float *part, int64_t nparts, int64_t n);
     /* logits become their gradient: (softmax - onehot(target)) * weight[row]; weight [n] f32. */
     void (*xent_bwd)(struct meg_stream *st, struct meg_mat logits, const float *lse, const int32_t *target, int64_t v0,
                      const float *weight);

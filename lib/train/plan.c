@@ -230,7 +230,7 @@ static void print_saves(const struct trainer *t, const struct meg_params *params
     if (k->save_optim)
         meg_optim_memory_size(&o, &t->job->optim, params, &meg_layout_one, &p.run);
     nbytes = (double)params->numel *
-             ((double)meg_dtype_size(p.run.dtype) + (double)(o.main + o.state) / (double)params->flat);
+             ((double)meg_dtype_size(p.run.dtype) + (double)(o.main + o.state) / (double)params->flat_numel);
     if (!k->save || c->skip_train) {
         fprintf(f, "\n%-30s none\n", "checkpoints");
         return;

@@ -239,7 +239,7 @@ static double weights(const struct trainer *t)
     double n;
 
     meg_gpt_params(&rows, p.model, &meg_mesh_one);
-    n = (double)rows.numel * (double)(meg_dtype_size(p.run.dtype) + meg_dtype_size(p.run.grad));
+    n = (double)rows.numel * (double)(meg_dtype_size(p.run.dtype) + meg_dtype_size(p.run.grad_dtype));
     meg_params_free(&rows);
     return n;
 }

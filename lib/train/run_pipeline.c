@@ -89,7 +89,7 @@ struct meg_pipe_schedule_conf meg_train_pipeline_schedule(const struct meg_train
 /* What stages send each other: rows of the residual stream. */
 static struct meg_pipe_tensor boundary(const struct meg_gpt *g)
 {
-    const enum meg_dtype type = g->run.residual;
+    const enum meg_dtype type = g->run.residual_dtype;
     const struct meg_pipe_tensor x = { (int64_t)(meg_gpt_boundary_nbytes(g) / meg_dtype_size(type)), type };
 
     return x;
@@ -109,7 +109,7 @@ static int prepare(struct trainer *t, int64_t num_micro, bool is_forward_only, s
     meg_pipe_schedule_free(&w->list);
     c.is_forward_only = is_forward_only;
     meg_pipe_schedule_make(&w->list, &c, (int)t->mesh->at.pp);
-    MEG_ASSERT_LE(w->list.slots, t->model->run.slots);
+    MEG_ASSERT_LE(w->list.slots, t->model->run.microbatch_slots);
     w->tensor = boundary(t->model);
     nbytes = meg_pipe_nbytes(&w->list, &w->tensor, 1);
     if (nbytes > w->arena.cap) {

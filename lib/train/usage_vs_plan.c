@@ -20,11 +20,11 @@ struct meg_cost_model meg_plan_cost_model(const struct trainer *t, int64_t num_m
     p.run.shards_grads = p.run.is_training && p.layout.zero.stage >= 2;
     p.run.shards_params = p.run.is_training && p.layout.zero.stage >= 3;
     p.run.dtype = t->precision.params;
-    p.run.residual = t->precision.residual;
-    p.run.grad = t->precision.grads;
+    p.run.residual_dtype = t->precision.residual;
+    p.run.grad_dtype = t->precision.grads;
     p.run.recompute = meg_train_recompute(c);
-    p.run.recompute_layers = c->recompute_layers == MEG_UNSET ? 0 : c->recompute_layers;
-    p.run.distributes_saved = c->distribute_saved;
+    p.run.recompute_num_layers = c->recompute_layers == MEG_UNSET ? 0 : c->recompute_layers;
+    p.run.distribute_saved_activations = c->distribute_saved;
     p.is_on_hosts = meg_hardware_find(c->hardware)->memory == 0;
     p.overlaps_sums = job->share.overlap_grad_reduce;
     p.overlaps_gather = job->share.overlap_param_gather;
@@ -54,7 +54,7 @@ void meg_usage_vs_plan_measure(const struct trainer *t, struct meg_usage_vs_plan
 {
     const struct meg_cost_model most = meg_plan_cost_model(t, meg_batch_max_microbatches(&t->plan));
     const struct meg_cost_model last = meg_plan_cost_model(t, t->sent_num_micro);
-    const struct meg_gpt_memory *m = &t->model->high;
+    const struct meg_gpt_memory *m = &t->model->used;
 
     *a = (struct meg_usage_vs_plan){ .held = { [MEG_COST_MEM_PARAMS] = (double)m->params,
                                                [MEG_COST_MEM_GRADS] = (double)m->grads,

@@ -15,15 +15,15 @@ static int64_t *hashes(const struct meg_gpt *g)
     char *bytes;
 
     for (int i = 0; i < p->n; i++)
-        most = p->row[i].held > most ? p->row[i].held : most;
+        most = p->row[i].shard_numel > most ? p->row[i].shard_numel : most;
     bytes = meg_new((size_t)most * size + 1);
     for (int i = 0; i < p->n; i++) {
         const struct meg_param *row = &p->row[i];
 
-        if (!row->held)
+        if (!row->shard_numel)
             continue;
-        g->op->download(NULL, bytes, (const char *)g->w + (size_t)row->offset * size, (size_t)row->held * size);
-        hash[i] = (int64_t)meg_xxh3_64(bytes, (size_t)row->held * size);
+        g->op->download(NULL, bytes, (const char *)g->w + (size_t)row->offset * size, (size_t)row->shard_numel * size);
+        hash[i] = (int64_t)meg_xxh3_64(bytes, (size_t)row->shard_numel * size);
     }
     free(bytes);
     return hash;
@@ -33,7 +33,8 @@ enum copies { OF_ALL, OF_UNCUT, OF_TIED };
 
 static bool is_copied(const struct meg_param *row, enum copies which)
 {
-    return row->held && (which == OF_ALL || (which == OF_UNCUT ? row->split < 0 : row->group == MEG_PARAM_TIED));
+    return row->shard_numel &&
+           (which == OF_ALL || (which == OF_UNCUT ? row->tp_axis < 0 : row->reduce_group == MEG_PARAM_TIED));
 }
 
 /* The first row that the ranks of a group differ in, or -1. */

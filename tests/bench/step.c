@@ -98,8 +98,8 @@ int main(int argc, char **argv)
     if (meg_precision_make(&precision, &scaler, &pc, &e) < 0)
         meg_die_err(&e);
     run.dtype = precision.params;
-    run.residual = precision.residual;
-    run.grad = precision.grads;
+    run.residual_dtype = precision.residual;
+    run.grad_dtype = precision.grads;
     if (meg_gpt_conf_check(&c, &e) < 0 || meg_gpt_create(&g, &c, &run, op, &meg_mesh_one, &e) < 0 ||
         meg_optim_create(&o, &oc, &share, g, &e) < 0)
         meg_die_err(&e);

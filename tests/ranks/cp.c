@@ -138,8 +138,8 @@ static void run(struct whole *all, const struct meg_cp *cp, const struct meg_lay
                              .layer = 3,
                              .dropout = 0.1,
                              .cp = cp,
-                             .room = &r.room,
-                             .recomputes = recomputes };
+                             .workspace = &r.room,
+                             .recomputes_core = recomputes };
     r.l.qkv = linear(all->wqkv, QKV, H, all->dwqkv, t);
     r.l.proj = linear(all->wproj, H, A * D, all->dwproj, t);
     for (int64_t row = 0; row < s; row++) {
@@ -156,8 +156,8 @@ static void run(struct whole *all, const struct meg_cp *cp, const struct meg_lay
                             .s = s,
                             .b = B,
                             .seed = 11,
-                            .sample = sample,
-                            .position = position,
+                            .sample_id = sample,
+                            .position_ids = position,
                             .doc_start = has_docs ? doc_start : NULL };
     meg_attn_fwd(&r.c, r.y, r.x, &r.acts, &r.l);
     meg_attn_bwd(&r.c, r.dx, r.dy, r.x, &r.acts, &r.grads, &r.l);

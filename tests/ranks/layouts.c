@@ -345,7 +345,7 @@ static void read_weights(struct outcome *o, const char *name)
     if (meg_ckpt_open(&c, path, MEG_UNSET, &e) < 0 || meg_ckpt_gpt_conf(c, &m, &e) < 0)
         meg_die_err(&e);
     meg_gpt_params(&o->params, &m, &meg_mesh_one);
-    o->w = meg_new((size_t)o->params.flat * sizeof *o->w);
+    o->w = meg_new((size_t)o->params.flat_numel * sizeof *o->w);
     slot.data = o->w;
     if (meg_ckpt_load(c, &o->params, &meg_mesh_one, &slot, 1, &e) < 0)
         meg_die_err(&e);

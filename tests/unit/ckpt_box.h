@@ -14,7 +14,7 @@ struct box {
 
 static inline float *flat(const struct meg_params *p, int seed)
 {
-    float *v = meg_new((size_t)p->flat * sizeof *v);
+    float *v = meg_new((size_t)p->flat_numel * sizeof *v);
 
     fill(v, p, seed);
     return v;

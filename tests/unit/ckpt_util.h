@@ -105,7 +105,7 @@ static inline struct meg_gpt_conf small_model(int64_t layers, int64_t hidden)
 /* Numbers that say where they are: no two places of a model, and no two seeds, have the same. */
 static inline void fill(float *flat, const struct meg_params *p, int seed)
 {
-    memset(flat, 0, (size_t)p->flat * sizeof *flat);
+    memset(flat, 0, (size_t)p->flat_numel * sizeof *flat);
     for (int i = 0; i < p->n; i++)
         for (int64_t k = 0; k < p->row[i].numel; k++)
             flat[p->row[i].offset + k] = (float)(p->row[i].offset + k) + (float)seed * 65536;

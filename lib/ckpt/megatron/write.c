@@ -140,7 +140,7 @@ static int list_items(struct item **out, const struct job *j, int64_t t, int64_t
     int n = 0;
 
     for (int i = 0; i < params->n; i++)
-        if (params->row[i].section >= first && params->row[i].section < end)
+        if (params->row[i].layer_group >= first && params->row[i].layer_group < end)
             add_item(v, &n, j, &params->row[i], t, p * each, false);
     if (end == layers + 2 && first > 0 && !j->s->model->is_untied)
         add_item(v, &n, j, meg_params_find(params, "embedding.word_embeddings.weight"), t, 0, true);

@@ -43,7 +43,7 @@ void meg_reducer_begin(struct meg_reducer *r, int64_t passes)
         r->passes_left[i] = passes;
         r->is_tp_reduced[i] = false;
         for (int b = 0; b < p->nbuckets; b++)
-            r->groups_pending[b] += meets(p->section[i], p->bucket[b]);
+            r->groups_pending[b] += meets(p->layer_group[i], p->bucket[b]);
     }
 }
 
@@ -97,13 +97,13 @@ static void settle(struct meg_reducer *r, int section)
 {
     const struct meg_params *p = r->params;
 
-    meg_nan_guard_check(r->nan_guard, section, at(r, p->section[section].begin), r->dtype);
+    meg_nan_guard_check(r->nan_guard, section, at(r, p->layer_group[section].begin), r->dtype);
     for (int i = 0; r->mesh->layout.has_sp && i < p->n; i++)
-        if (p->row[i].section == section && p->row[i].held && p->row[i].split < 0)
-            meg_all_reduce(r->mesh->tp, at(r, p->row[i].offset), p->row[i].held, r->dtype, MEG_REDUCE_SUM);
+        if (p->row[i].layer_group == section && p->row[i].shard_numel && p->row[i].tp_axis < 0)
+            meg_all_reduce(r->mesh->tp, at(r, p->row[i].offset), p->row[i].shard_numel, r->dtype, MEG_REDUCE_SUM);
     r->is_tp_reduced[section] = true;
     for (int b = 0; b < p->nbuckets; b++)
-        if (meets(p->section[section], p->bucket[b]) && --r->groups_pending[b] == 0 && r->overlaps)
+        if (meets(p->layer_group[section], p->bucket[b]) && --r->groups_pending[b] == 0 && r->overlaps)
             begin_bucket(r, b);
 }
 
@@ -127,9 +127,9 @@ static void reduce_tied_embedding(struct meg_reducer *r)
 
     for (int i = 0; i < p->n; i++) {
         const struct meg_param *row = &p->row[i];
-        struct meg_elem_range s = { row->offset, row->offset + row->held };
+        struct meg_elem_range s = { row->offset, row->offset + row->shard_numel };
 
-        if (row->group != MEG_PARAM_TIED || !row->held)
+        if (row->reduce_group != MEG_PARAM_TIED || !row->shard_numel)
             continue;
         for (int b = 0; b < p->nbuckets && r->mesh->layout.zero.nshards; b++)
             if (p->bucket[b].begin == row->offset)
@@ -189,7 +189,8 @@ static void end_gather(struct meg_gatherer *q)
 
 void meg_gatherer_wait(struct meg_gatherer *q, int section)
 {
-    while (q->bucket_in_flight >= 0 && q->params->bucket[q->bucket_in_flight].end > q->params->section[section].begin)
+    while (q->bucket_in_flight >= 0 &&
+           q->params->bucket[q->bucket_in_flight].end > q->params->layer_group[section].begin)
         end_gather(q);
     meg_gatherer_poll(q);
 }

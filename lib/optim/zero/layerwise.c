@@ -12,7 +12,7 @@ int meg_unsharded_buffer(const struct meg_params *p, int section)
 
 static int64_t length(const struct meg_params *p, int section)
 {
-    return p->section[section].end - p->section[section].begin;
+    return p->layer_group[section].end - p->layer_group[section].begin;
 }
 
 /* ---- gradients ------------------------------------------------------------------------------ */
@@ -25,7 +25,7 @@ static char *place(const struct meg_layer_reducer *q, int section)
 /* Slices of sections lie one behind the other, in the order of the flat buffer, as those have the same rank. */
 static char *sum_of(const struct meg_layer_reducer *q, int section)
 {
-    return meg_element(q->grad_shards, q->params->section[section].begin / q->mesh->slices->size, q->dtype);
+    return meg_element(q->grad_shards, q->params->layer_group[section].begin / q->mesh->slices->size, q->dtype);
 }
 
 /* sum [n] += x [n] */
@@ -69,10 +69,10 @@ static void reduce_sp_grads(struct meg_layer_reducer *q, int section)
     for (int i = 0; i < p->n; i++) {
         const struct meg_param *row = &p->row[i];
 
-        if (row->section == section && row->split < 0)
+        if (row->layer_group == section && row->tp_axis < 0)
             meg_all_reduce(q->mesh->tp,
-                           meg_element(place(q, section), row->offset - p->section[section].begin, q->dtype), row->held,
-                           q->dtype, MEG_REDUCE_SUM);
+                           meg_element(place(q, section), row->offset - p->layer_group[section].begin, q->dtype),
+                           row->shard_numel, q->dtype, MEG_REDUCE_SUM);
     }
 }
 
@@ -107,7 +107,8 @@ void meg_layer_reducer_poll(struct meg_layer_reducer *q)
 void meg_layer_reducer_end(struct meg_layer_reducer *q)
 {
     end_layer_reduce(q);
-    meg_all_reduce(q->mesh->same, q->grad_shards, q->params->flat / q->mesh->slices->size, q->dtype, MEG_REDUCE_SUM);
+    meg_all_reduce(q->mesh->same, q->grad_shards, q->params->flat_numel / q->mesh->slices->size, q->dtype,
+                   MEG_REDUCE_SUM);
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */
@@ -143,7 +144,7 @@ static void gather(struct meg_layer_gatherer *q, int section)
     q->gathered[turn] = section;
     q->is_in_flight = true;
     q->work = c->op->all_gather(c, meg_element(q->w, meg_params_unsharded_offset(p, section), q->dtype),
-                                meg_element(q->param_shards, p->section[section].begin / c->size, q->dtype),
+                                meg_element(q->param_shards, p->layer_group[section].begin / c->size, q->dtype),
                                 length(p, section) / c->size, q->dtype);
 }
 

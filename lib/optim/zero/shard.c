@@ -90,7 +90,7 @@ int64_t meg_zero_bucket_shard_numel(const struct meg_params *p, const struct meg
 
 int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout *l)
 {
-    return l->zero.nshards ? p->flat / l->zero.nshards : p->flat;
+    return l->zero.nshards ? p->flat_numel / l->zero.nshards : p->flat_numel;
 }
 
 /* The parts of runs of equal settings that lie in a piece. */
@@ -114,7 +114,7 @@ static void add_run(struct meg_zero_shard *s, const struct meg_params *p, int ro
     const struct meg_zero_bucket_shard *v = &s->bucket_shard[k];
     struct meg_zero_param_range r = { k, row, q->offset > v->begin ? q->offset - v->begin : 0, 0 };
 
-    r.end = (q->offset + q->held < v->end ? q->offset + q->held : v->end) - v->begin;
+    r.end = (q->offset + q->shard_numel < v->end ? q->offset + q->shard_numel : v->end) - v->begin;
     if (r.begin >= r.end)
         return;
     s->param_range = meg_realloc_array(s->param_range, (size_t)s->nparam_ranges + 1, sizeof *s->param_range);
@@ -130,7 +130,7 @@ void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, c
     s->bucket_shard = meg_new((size_t)s->nbucket_shards * sizeof *s->bucket_shard);
     s->range = meg_new((size_t)s->nbucket_shards * sizeof *s->range);
     for (int k = 0; k < s->nbucket_shards; k++) {
-        const struct meg_elem_range b = l->zero.nshards ? p->bucket[k] : (struct meg_elem_range){ 0, p->flat };
+        const struct meg_elem_range b = l->zero.nshards ? p->bucket[k] : (struct meg_elem_range){ 0, p->flat_numel };
         struct meg_zero_bucket_shard *v = &s->bucket_shard[k];
 
         s->range[k] = l->zero.nshards ? meg_zero_shard_of(b, l->zero.nshards, rank) : b;

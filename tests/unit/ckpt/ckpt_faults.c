@@ -62,7 +62,7 @@ static void save(const void *arg)
 /* The part of numbers of the whole model that a rank has. */
 static float *part(const struct meg_params *p, const struct meg_params *whole, const float *numbers)
 {
-    float *v = meg_new((size_t)p->flat * sizeof *v);
+    float *v = meg_new((size_t)p->flat_numel * sizeof *v);
 
     for (int i = 0; i < p->n; i++)
         for (int64_t k = 0; k < meg_param_num_shard_ranges(&p->row[i]); k++) {
@@ -150,8 +150,8 @@ static void load(const void *arg)
     }
     seed = (int)(b.w[0] / 65536);
     make_box(&a, 1, 8, seed);
-    if (memcmp(a.w, b.w, (size_t)a.p.flat * 4) || memcmp(a.exp_avg, b.exp_avg, (size_t)a.p.flat * 4) ||
-        memcmp(a.exp_avg_sq, b.exp_avg_sq, (size_t)a.p.flat * 4))
+    if (memcmp(a.w, b.w, (size_t)a.p.flat_numel * 4) || memcmp(a.exp_avg, b.exp_avg, (size_t)a.p.flat_numel * 4) ||
+        memcmp(a.exp_avg_sq, b.exp_avg_sq, (size_t)a.p.flat_numel * 4))
         seed = -1;
     snprintf(text, sizeof text, "%d %d", (int)meg_ckpt_iteration(c), seed);
     put("found", text, strlen(text));

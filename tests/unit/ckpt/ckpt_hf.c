@@ -47,8 +47,8 @@ static void qkv_rows_go_head_by_head(void **state)
     static const int want[12] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
     const struct meg_gpt_conf m = { .num_attention_heads = 2, .num_query_groups = 2, .kv_channels = 2 };
     const struct ckpt_tp_shard cut = { .model = &m, .tp_size = 1 };
-    const struct meg_param weight = { .ndim = 2, .dim = { 12, 3 }, .split = -1 };
-    const struct meg_param bias = { .ndim = 1, .dim = { 12 }, .split = -1 };
+    const struct meg_param weight = { .ndim = 2, .dim = { 12, 3 }, .tp_axis = -1 };
+    const struct meg_param bias = { .ndim = 1, .dim = { 12 }, .tp_axis = -1 };
 
     (void)state;
     for (int r = 0; r < 3; r++)
@@ -71,7 +71,7 @@ static void transposes(void **state)
     static float theirs[37 * 5], ours[5 * 37], back[37 * 5];
     const struct meg_gpt_conf m = { 0 };
     const struct ckpt_tp_shard cut = { .model = &m, .tp_size = 1 };
-    const struct meg_param row = { .ndim = 2, .dim = { 5, 37 }, .split = -1 };
+    const struct meg_param row = { .ndim = 2, .dim = { 5, 37 }, .tp_axis = -1 };
 
     (void)state;
     for (int i = 0; i < 37 * 5; i++)
@@ -117,7 +117,7 @@ static void goes_out_and_comes_back(void **state)
     if (meg_ckpt_open(&c, "out", MEG_UNSET, &e) < 0 || meg_ckpt_gpt_conf(c, &m, &e) < 0 ||
         load_weights(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
-    assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+    assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
     assert_false(meg_ckpt_is_native(c));
     assert_null(meg_ckpt_run_state(c));
     assert_int_equal(meg_ckpt_iteration(c), MEG_CKPT_RELEASE);

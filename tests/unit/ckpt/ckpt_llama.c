@@ -98,7 +98,7 @@ static void goes_out_and_comes_back(void **state)
         c = open_ok("out", MEG_UNSET);
         if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 || load_weights(c, &b.p, b.w, &e) < 0)
             fail_msg("%s", e.msg);
-        assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+        assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
         meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &a.m }, { 0 } }, &was);
         meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &b.m }, { 0 } }, &is);
         assert_string_equal(was.s, is.s);

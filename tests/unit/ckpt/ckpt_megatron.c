@@ -73,7 +73,7 @@ static void any_sizes_hold_the_same(void **state)
                     fill(b.w, &b.p, 2);
                     if (meg_ckpt_gpt_conf(c, &b.m, &e) < 0 || load_weights(c, &b.p, b.w, &e) < 0)
                         fail_msg("%s", e.msg);
-                    assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+                    assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
                     meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &a.m }, { 0 } }, &was);
                     meg_opt_dump((const struct meg_optgroup[]){ { "", meg_gpt_opts, &b.m }, { 0 } }, &is);
                     assert_string_equal(was.s, is.s);
@@ -145,7 +145,7 @@ static void pads_the_vocabulary(void **state)
     assert_int_equal(meg_ckpt_vocab_size(c), 16);
     assert_int_equal(meg_ckpt_gpt_conf(c, &m, &e), 0);
     meg_gpt_params(&p, &m, &meg_mesh_one);
-    w = meg_new((size_t)p.flat * sizeof *w);
+    w = meg_new((size_t)p.flat_numel * sizeof *w);
     assert_int_equal(load_weights(c, &p, w, &e), 0);
     word = meg_params_find(&p, "embedding.word_embeddings.weight");
     for (int row = 11; row < 16; row++)
@@ -228,7 +228,7 @@ static void core_names_keep_their_rows_without_a_version(void **state)
             c = open_ok("core", MEG_UNSET);
             if (load_weights(c, &b.p, b.w, &e) < 0)
                 fail_msg("%s", e.msg);
-            assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+            assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
             meg_ckpt_close(c);
             free_box(&a);
             free_box(&b);
@@ -239,7 +239,7 @@ static void core_names_keep_their_rows_without_a_version(void **state)
 static void version_0_has_queries_first(void **state)
 {
     const struct meg_gpt_conf m = { .num_attention_heads = 4, .num_query_groups = 4, .kv_channels = 2 };
-    const struct meg_param row = { .ndim = 1, .dim = { 24 }, .split = 0 };
+    const struct meg_param row = { .ndim = 1, .dim = { 24 }, .tp_axis = 0 };
     const struct ckpt_tp_shard cut = { .model = &m, .tp_rank = 1, .tp_size = 2 };
     static const float want[] = { 0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11 };
     float theirs[12], ours[24] = { 0 }, back[12];
@@ -337,7 +337,7 @@ static void a_transposed_view_is_loaded(void **state)
     c = open_ok("turned", MEG_UNSET);
     if (load_weights(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
-    assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+    assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
     meg_ckpt_close(c);
     free_box(&a);
     free_box(&b);
@@ -375,7 +375,7 @@ static void parts_of_stages_are_put_in_order(void **state)
     c = open_ok("parts", MEG_UNSET);
     if (load_weights(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
-    assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+    assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
     meg_ckpt_close(c);
     free_box(&a);
     free_box(&b);

@@ -33,9 +33,9 @@ static void comes_back_bit_for_bit(void **state)
     assert_int_equal(m.vocab_size, 11);
     if (load_box(&b, c, &e) < 0 || meg_ckpt_verify(c, &e) < 0)
         fail_msg("%s", e.msg);
-    assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
-    assert_memory_equal(a.exp_avg, b.exp_avg, (size_t)a.p.flat * 4);
-    assert_memory_equal(a.exp_avg_sq, b.exp_avg_sq, (size_t)a.p.flat * 4);
+    assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
+    assert_memory_equal(a.exp_avg, b.exp_avg, (size_t)a.p.flat_numel * 4);
+    assert_memory_equal(a.exp_avg_sq, b.exp_avg_sq, (size_t)a.p.flat_numel * 4);
     /* the tokenizer's files are the checkpoint's own */
     meg_ckpt_tok_conf(c, &tok);
     assert_string_equal(tok.type, "GPT2BPETokenizer");
@@ -156,7 +156,7 @@ static void clears_what_a_killed_save_left(void **state)
     assert_int_equal(meg_ckpt_iteration(c), 10);
     if (load_box(&b, c, &e) < 0)
         fail_msg("%s", e.msg);
-    assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+    assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
     meg_ckpt_close(c);
     save_ok(&a, "killed", 20, 0, -1);
     assert_int_equal(access("killed/iter_0000010", F_OK), 0);
@@ -167,7 +167,7 @@ static void clears_what_a_killed_save_left(void **state)
     assert_int_equal(count_in("killed"), 3);
     c = open_ok("killed", MEG_UNSET);
     assert_int_equal(load_weights(c, &a.p, a.w, &e), 0);
-    assert_memory_equal(a.w, b.w, (size_t)a.p.flat * 4);
+    assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * 4);
     meg_ckpt_close(c);
     free_box(&a);
     free_box(&b);

@@ -22,10 +22,10 @@ static void deal_spans(struct rank *r, int64_t i, int64_t n)
 {
     int64_t at = 0;
 
-    r->packed = meg_new((size_t)r->p.flat * sizeof *r->packed + 1);
-    r->span = meg_new((size_t)r->p.flat * sizeof *r->span);
-    for (int64_t begin = 0, turn = 0; begin < r->p.flat; turn++) {
-        const int64_t len = 1 + turn * 37 % 101, end = begin + len < r->p.flat ? begin + len : r->p.flat;
+    r->packed = meg_new((size_t)r->p.flat_numel * sizeof *r->packed + 1);
+    r->span = meg_new((size_t)r->p.flat_numel * sizeof *r->span);
+    for (int64_t begin = 0, turn = 0; begin < r->p.flat_numel; turn++) {
+        const int64_t len = 1 + turn * 37 % 101, end = begin + len < r->p.flat_numel ? begin + len : r->p.flat_numel;
 
         if (turn % n == i) {
             r->span[r->nspans++] = (struct meg_elem_range){ begin, end };
@@ -42,7 +42,7 @@ static void make_rank(struct rank *r, const struct meg_gpt_conf *m, const struct
     meg_mesh_init_dry(&r->mesh, l, i);
     r->mesh.world = &meg_comm_self;
     meg_gpt_params(&r->p, m, &r->mesh);
-    r->flat = meg_new((size_t)r->p.flat * sizeof *r->flat);
+    r->flat = meg_new((size_t)r->p.flat_numel * sizeof *r->flat);
     for (int k = 0; k < r->p.n; k++)
         for (int64_t j = 0; j < meg_param_num_shard_ranges(&r->p.row[k]); j++) {
             const struct meg_param_shard_range run = meg_param_shard_range_at(&r->p.row[k], j);
@@ -178,9 +178,9 @@ static void load_parts(const struct meg_ckpt *c, const struct meg_gpt_conf *m, i
             uint16_t *half;
 
             make_rank(&r, m, &l, k);
-            flat = meg_new((size_t)r.p.flat * sizeof *flat);
-            packed = meg_new((size_t)r.p.flat * sizeof *packed);
-            half = meg_new((size_t)r.p.flat * sizeof *half);
+            flat = meg_new((size_t)r.p.flat_numel * sizeof *flat);
+            packed = meg_new((size_t)r.p.flat_numel * sizeof *packed);
+            half = meg_new((size_t)r.p.flat_numel * sizeof *half);
             const struct meg_ckpt_shard slot[] = { { .data = half, .dtype = MEG_DTYPE_BF16 },
                                                    { .name = MEG_CKPT_MAIN_PARAMS,
                                                      .data = packed,
@@ -189,8 +189,8 @@ static void load_parts(const struct meg_ckpt *c, const struct meg_gpt_conf *m, i
                                                    { .name = "exp_avg", .data = flat } };
             assert_int_equal(meg_ckpt_load(c, &r.p, &r.mesh, slot, nslots, &e), 0);
             if (nslots == 3)
-                assert_memory_equal(flat, r.flat, (size_t)r.p.flat * sizeof *flat);
-            for (int64_t x = 0; x < r.p.flat; x++)
+                assert_memory_equal(flat, r.flat, (size_t)r.p.flat_numel * sizeof *flat);
+            for (int64_t x = 0; x < r.p.flat_numel; x++)
                 assert_int_equal(half[x], meg_to_bf16(r.flat[x]));
             for (int64_t x = 0, at = 0; x < r.nspans; at += r.span[x].end - r.span[x].begin, x++)
                 assert_memory_equal(packed + at, r.flat + r.span[x].begin,

@@ -267,7 +267,7 @@ static void loads_a_checkpoint_of_protocol_4(void **state)
     assert_int_equal(meg_ckpt_consumed_samples(c), 91);
     if (load_weights(c, &b.p, b.w, &e) < 0)
         fail_msg("%s", e.msg);
-    assert_memory_equal(a.w, b.w, (size_t)a.p.flat * sizeof *a.w);
+    assert_memory_equal(a.w, b.w, (size_t)a.p.flat_numel * sizeof *a.w);
     meg_ckpt_close(c);
     free_box(&a);
     free_box(&b);

@@ -5,16 +5,16 @@ static const int64_t shapes[][2] = { { 1, 1 }, { 2, 3 }, { 7, 33 }, { 70, 130 },
 
 /* x, dx and skip are of the stream's type; y, dy, w and b of the branches'; dw and db have their own. */
 struct norm {
-    enum meg_norm kind;
+    enum meg_norm type;
     int64_t n, h;
     struct meg_mat x, y, dy, dx, skip, w, b, dw, db;
     float *mean, *rstd;
     double *x64, *w64, *b64;
 };
 
-static struct norm norm_new(enum meg_norm kind, int64_t n, int64_t h, struct mix t, enum meg_dtype grad)
+static struct norm norm_new(enum meg_norm type, int64_t n, int64_t h, struct mix t, enum meg_dtype grad)
 {
-    struct norm m = { kind,
+    struct norm m = { type,
                       n,
                       h,
                       rnd_mat_of(t.stream, n, h, 0),
@@ -53,7 +53,7 @@ static void row64(const struct norm *m, int64_t r, double *mean, double *rstd)
     double s = 0.0, s2 = 0.0;
     for (int64_t c = 0; c < m->h; c++)
         s += x[c];
-    *mean = m->kind == MEG_NORM_RMS ? 0.0 : s / (double)m->h;
+    *mean = m->type == MEG_NORM_RMS ? 0.0 : s / (double)m->h;
     for (int64_t c = 0; c < m->h; c++)
         s2 += (x[c] - *mean) * (x[c] - *mean);
     *rstd = 1.0 / sqrt(s2 / (double)m->h + eps);
@@ -61,7 +61,7 @@ static void row64(const struct norm *m, int64_t r, double *mean, double *rstd)
 
 static double y64(const struct norm *m, int64_t r, int64_t c, double mean, double rstd)
 {
-    return (m->x64[r * m->h + c] - mean) * rstd * m->w64[c] + (m->kind == MEG_NORM_RMS ? 0.0 : m->b64[c]);
+    return (m->x64[r * m->h + c] - mean) * rstd * m->w64[c] + (m->type == MEG_NORM_RMS ? 0.0 : m->b64[c]);
 }
 
 static double loss(void *arg)
@@ -83,7 +83,7 @@ static void check_forward(const struct norm *m)
     for (int64_t r = 0; r < m->n; r++) {
         double mean, rstd;
         row64(m, r, &mean, &rstd);
-        if (m->kind == MEG_NORM_LAYER)
+        if (m->type == MEG_NORM_LAYER)
             near(m->mean[r], mean, 8 * EPS, "mean", r, 0);
         near(m->rstd[r], rstd, 16 * EPS * rstd * (1.0 + rstd), "rstd", r, 0);
         for (int64_t c = 0; c < m->h; c++)
@@ -98,14 +98,14 @@ static void clear(struct meg_mat m)
 
 static void norm_of(const struct meg_ops *ops, struct norm *m)
 {
-    const int has_b = m->kind == MEG_NORM_LAYER;
+    const int has_b = m->type == MEG_NORM_LAYER;
     uint64_t h[2] = { 0, 0 };
     for (int k = 0; k < 2; k++) {
         omp_set_num_threads(k ? 2 : 1);
         clear(m->dw);
         clear(m->db);
-        ops->norm_fwd(NULL, m->kind, m->y, m->mean, m->rstd, m->x, m->w.p, has_b ? m->b.p : NULL, (float)eps);
-        ops->norm_bwd(NULL, m->kind, m->dx, m->dw.p, has_b ? m->db.p : NULL, m->dw.dtype, no_mat, m->dy, m->x, m->w.p,
+        ops->norm_fwd(NULL, m->type, m->y, m->mean, m->rstd, m->x, m->w.p, has_b ? m->b.p : NULL, (float)eps);
+        ops->norm_bwd(NULL, m->type, m->dx, m->dw.p, has_b ? m->db.p : NULL, m->dw.dtype, no_mat, m->dy, m->x, m->w.p,
                       m->mean, m->rstd);
         digest_mat(h + k, m->y);
         digest_mat(h + k, m->dx);
@@ -135,13 +135,13 @@ static void norm_of(const struct meg_ops *ops, struct norm *m)
     }
 }
 
-static void norm(const struct meg_ops *ops, enum meg_norm kind)
+static void norm(const struct meg_ops *ops, enum meg_norm type)
 {
     for (size_t i = 0; i < LEN(shapes); i++)
         for (size_t t = 0; t < LEN(mixes); t++)
             for (int k = 0; k < 2; k++) {
                 struct norm m =
-                    norm_new(kind, shapes[i][0], shapes[i][1], mixes[t], k ? mixes[t].branch : MEG_DTYPE_F32);
+                    norm_new(type, shapes[i][0], shapes[i][1], mixes[t], k ? mixes[t].branch : MEG_DTYPE_F32);
                 norm_of(ops, &m);
                 norm_free(&m);
             }
@@ -267,16 +267,16 @@ static void a_shard_drops_the_same(const struct meg_ops *ops)
 }
 
 /* The norm is that of the sum as it is stored. */
-static void check_add_norm(const struct meg_ops *ops, enum meg_norm kind, struct mix t)
+static void check_add_norm(const struct meg_ops *ops, enum meg_norm type, struct mix t)
 {
     const int64_t sample[1] = { 3 };
     const struct meg_drop d = { 0.2f, 7, 1, MEG_DROP_ATTN_OUT, 0, 0, 1, sample, NULL };
-    struct norm m = norm_new(kind, 11, 50, t, MEG_DTYPE_F32), n = norm_new(kind, 11, 50, t, MEG_DTYPE_F32);
-    const void *b = kind == MEG_NORM_LAYER ? n.b.p : NULL;
+    struct norm m = norm_new(type, 11, 50, t, MEG_DTYPE_F32), n = norm_new(type, 11, 50, t, MEG_DTYPE_F32);
+    const void *b = type == MEG_NORM_LAYER ? n.b.p : NULL;
     struct meg_mat z = rnd_mat_of(t.stream, 11, 50, 0);
     ops->add_fwd(NULL, z, m.x, m.dy, m.b.p, &d);
-    ops->norm_fwd(NULL, kind, m.y, m.mean, m.rstd, z, m.w.p, b, (float)eps);
-    ops->add_norm_fwd(NULL, kind, n.x, n.y, n.mean, n.rstd, m.x, m.dy, m.b.p, &d, m.w.p, b, (float)eps);
+    ops->norm_fwd(NULL, type, m.y, m.mean, m.rstd, z, m.w.p, b, (float)eps);
+    ops->add_norm_fwd(NULL, type, n.x, n.y, n.mean, n.rstd, m.x, m.dy, m.b.p, &d, m.w.p, b, (float)eps);
     for (int64_t r = 0; r < 11; r++) {
         if (b)
             near(n.mean[r], m.mean[r], 4 * EPS, "mean", r, 0);

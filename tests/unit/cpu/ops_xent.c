@@ -33,8 +33,8 @@ static void whole(const struct meg_ops *ops, float *loss_of, float *lse, struct 
 {
     float *part = rnd_new(2 * logits.rows);
 
-    ops->xent_part(NULL, part, logits, target, 0);
-    ops->xent_join(NULL, loss_of, lse, part, 1, logits.rows);
+    ops->xent_partial(NULL, part, logits, target, 0);
+    ops->xent_combine(NULL, loss_of, lse, part, 1, logits.rows);
     free(part);
 }
 
@@ -133,9 +133,9 @@ static void shards_of_the_vocabulary(const struct meg_ops *ops)
 
         y.p = (float *)x.p + v0[k];
         y.cols = v0[k + 1] - v0[k];
-        ops->xent_part(NULL, part[k], y, target, v0[k]);
+        ops->xent_partial(NULL, part[k], y, target, v0[k]);
     }
-    ops->xent_join(NULL, joined, joined_lse, part[0], 3, N);
+    ops->xent_combine(NULL, joined, joined_lse, part[0], 3, N);
     for (int r = 0; r < N; r++) {
         near(joined_lse[r], lse[r], 4 * EPS * 6, "lse", r, 0);
         near(joined[r], loss_of[r], 8 * EPS * 6, "loss", r, 0);

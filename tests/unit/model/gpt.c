@@ -79,7 +79,8 @@ static void close_to(double got, double want, double scale)
 
 static float *copy_of_gradients(const struct meg_gpt *g)
 {
-    return memcpy(meg_new((size_t)g->params.flat * sizeof(float)), g->g, (size_t)g->params.flat * sizeof(float));
+    return memcpy(meg_new((size_t)g->params.flat_numel * sizeof(float)), g->g,
+                  (size_t)g->params.flat_numel * sizeof(float));
 }
 
 /* What backward computes again, dropout included, is what forward had. */
@@ -113,11 +114,11 @@ static void recomputation_gives_the_same_gradients_bit_for_bit(void **state)
                                          .is_training = true,
                                          .seed = 7,
                                          .recompute = modes[i].recompute,
-                                         .recompute_layers = modes[i].layers };
+                                         .recompute_num_layers = modes[i].layers };
 
         g = make_run(&c, &run);
         assert_true(meg_gpt_forward_backward(g, &x, 1) == loss);
-        if (memcmp(g->g, want, (size_t)g->params.flat * sizeof *want))
+        if (memcmp(g->g, want, (size_t)g->params.flat_numel * sizeof *want))
             fail_msg("mode %d of %d layers: other gradients", (int)modes[i].recompute, (int)modes[i].layers);
         meg_gpt_close(g);
     }
@@ -136,7 +137,7 @@ static void gradients_add_up_over_micro_batches(void **state)
     meg_gpt_forward_backward(g, &x, 1);
     once = copy_of_gradients(g);
     meg_gpt_forward_backward(g, &x, 1);
-    for (int64_t i = 0; i < g->params.flat; i++)
+    for (int64_t i = 0; i < g->params.flat_numel; i++)
         close_to(((float *)g->g)[i], 2 * (double)once[i], 1e-5 * (1 + fabs((double)once[i])));
     free(once);
     meg_gpt_close(g);
@@ -294,11 +295,11 @@ static void rows_lie_backwards_in_one_buffer(void **state)
         at = p.row[i].offset + p.row[i].numel;
         numel += p.row[i].numel;
     }
-    assert_true(p.flat >= at && p.flat - at < MEG_PARAM_ALIGN);
+    assert_true(p.flat_numel >= at && p.flat_numel - at < MEG_PARAM_ALIGN);
     assert_int_equal(numel, p.numel);
     n = meg_params_hparam_ranges(&p, &range);
     assert_int_equal(range[0].begin, 0);
-    assert_int_equal(range[n - 1].end, p.flat);
+    assert_int_equal(range[n - 1].end, p.flat_numel);
     for (int i = 0; i < p.n; i++)
         for (int j = 0; j < n; j++)
             if (p.row[i].offset >= range[j].begin && p.row[i].offset < range[j].end) {

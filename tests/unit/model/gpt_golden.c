@@ -153,7 +153,7 @@ static double grad_norm(const struct meg_gpt *g)
 {
     double squares;
 
-    g->op->sumsq(NULL, &squares, g->g, MEG_DTYPE_F32, g->params.flat);
+    g->op->sumsq(NULL, &squares, g->g, MEG_DTYPE_F32, g->params.flat_numel);
     return sqrt(squares);
 }
 

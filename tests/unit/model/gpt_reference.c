@@ -78,7 +78,7 @@ static void check_gradients(const char *name, const struct meg_gpt *g, struct re
     const double step = 1e-5;
     double most = 0;
 
-    for (int64_t k = 0; k < g->params.flat; k++) {
+    for (int64_t k = 0; k < g->params.flat_numel; k++) {
         assert_true(isfinite(grad[k]));
         most = fmax(most, fabs((double)grad[k]));
     }
@@ -107,13 +107,13 @@ static double check(const char *name, const char *options, bool has_gradients)
 {
     const struct meg_gpt_conf c = conf(options);
     struct meg_gpt *g = make(&c);
-    double *w = meg_new((size_t)g->params.flat * sizeof *w), want, got;
+    double *w = meg_new((size_t)g->params.flat_numel * sizeof *w), want, got;
     struct input in;
     struct meg_batch x = batch(&in);
     struct ref_gpt ref = { &c, &g->params, w, seed, &x };
     const double scale = 0.37;
 
-    for (int64_t i = 0; i < g->params.flat; i++)
+    for (int64_t i = 0; i < g->params.flat_numel; i++)
         w[i] = ((float *)g->w)[i];
     got = meg_gpt_forward_backward(g, &x, scale);
     want = ref_loss(&ref);

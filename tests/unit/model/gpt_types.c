@@ -51,9 +51,13 @@ static struct meg_gpt_conf conf(int is_llama)
 
 static struct meg_gpt *make(const struct meg_gpt_conf *c, const struct kind *k)
 {
-    const struct meg_gpt_run run = {
-        .s = S, .b = B, .is_training = true, .seed = 7, .dtype = k->dtype, .residual = k->residual, .grad = k->grad
-    };
+    const struct meg_gpt_run run = { .s = S,
+                                     .b = B,
+                                     .is_training = true,
+                                     .seed = 7,
+                                     .dtype = k->dtype,
+                                     .residual_dtype = k->residual,
+                                     .grad_dtype = k->grad };
     struct meg_gpt *g;
     struct meg_err e;
 
@@ -77,10 +81,10 @@ static double gradients(struct meg_gpt *g, double scale, float *out)
         labels[r] = (r * 7 + 3) % V;
         position[r] = r / B;
     }
-    g->op->zero(NULL, g->g, (size_t)g->params.flat * meg_dtype_size(g->run.grad));
+    g->op->zero(NULL, g->g, (size_t)g->params.flat_numel * meg_dtype_size(g->run.grad_dtype));
     loss = meg_gpt_forward_backward(g, &x, scale / N) / N;
-    g->op->cast(NULL, out, MEG_DTYPE_F32, g->g, g->run.grad, g->params.flat);
-    for (int64_t i = 0; i < g->params.flat; i++)
+    g->op->cast(NULL, out, MEG_DTYPE_F32, g->g, g->run.grad_dtype, g->params.flat_numel);
+    for (int64_t i = 0; i < g->params.flat_numel; i++)
         out[i] = (float)(out[i] / scale);
     return loss;
 }
@@ -103,7 +107,7 @@ static void check(const struct meg_gpt_conf *c, const struct kind *k)
     static const struct kind f32 = { MEG_DTYPE_F32, MEG_DTYPE_F32, MEG_DTYPE_F32, 0 };
     const double scale = k->grad == MEG_DTYPE_F16 ? 4096 : 1;
     struct meg_gpt *wide = make(c, &f32), *narrow = make(c, k);
-    const int64_t n = wide->params.flat;
+    const int64_t n = wide->params.flat_numel;
     float *want = malloc((size_t)n * sizeof *want), *got = malloc((size_t)n * sizeof *got);
     float *again = malloc((size_t)n * sizeof *again);
     double loss, loss32;

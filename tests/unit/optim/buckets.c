@@ -15,12 +15,12 @@ static void make(struct meg_params *p, const struct meg_layout *l, int64_t rank,
     const int64_t word[] = { 53, 5 }, pos[] = { 7, 5 }, matrix[] = { 14, 5 }, vector[] = { 5 };
 
     *p = (struct meg_params){ 0 };
-    meg_params_add(p, 0, 2, word, "word")->group = MEG_PARAM_TIED;
-    p->row[0].split = 0;
+    meg_params_add(p, 0, 2, word, "word")->reduce_group = MEG_PARAM_TIED;
+    p->row[0].tp_axis = 0;
     meg_params_add(p, 0, 2, pos, "pos");
     for (int i = 1; i <= 4; i++) {
         meg_params_add(p, i, 2, matrix, "matrix%d", i);
-        p->row[p->n - 1].split = 0;
+        p->row[p->n - 1].tp_axis = 0;
         p->row[p->n - 1].is_decayed = 1;
         meg_params_add(p, i, 1, vector, "vector%d", i);
     }
@@ -50,17 +50,18 @@ static void check_places(const struct meg_params *p)
         assert_true(p->bucket[b].end > at);
         at = p->bucket[b].end;
     }
-    assert_int_equal(at, p->flat);
+    assert_int_equal(at, p->flat_numel);
     for (int i = 0; i < p->n; i++) {
         const struct meg_param *q = &p->row[i];
         int inside = 0;
 
-        if (!q->held)
+        if (!q->shard_numel)
             continue;
         assert_int_equal(q->offset % 64, 0);
-        assert_true(q->offset >= p->section[q->section].begin && q->offset + q->held <= p->section[q->section].end);
+        assert_true(q->offset >= p->layer_group[q->layer_group].begin &&
+                    q->offset + q->shard_numel <= p->layer_group[q->layer_group].end);
         for (int b = 0; b < p->nbuckets; b++)
-            inside += q->offset >= p->bucket[b].begin && q->offset + q->held <= p->bucket[b].end;
+            inside += q->offset >= p->bucket[b].begin && q->offset + q->shard_numel <= p->bucket[b].end;
         assert_int_equal(inside, 1);
     }
 }
@@ -75,7 +76,7 @@ static void buckets_end_where_they_are_full(void **state)
     make(&p, &l, 0, &mesh);
     check_places(&p);
     assert_int_equal(p.nbuckets, 1);
-    assert_int_equal(p.flat, 64 + 4 * (64 + 128) + 64 + 320); /* no slices: 64 elements are enough */
+    assert_int_equal(p.flat_numel, 64 + 4 * (64 + 128) + 64 + 320); /* no slices: 64 elements are enough */
     meg_params_free(&p);
 
     l.zero.bucket_numel = 300;
@@ -105,7 +106,7 @@ static void slices_are_equal_on_every_rank(void **state)
         check_places(&p);
         for (int b = 0; b < p.nbuckets; b++)
             assert_int_equal((p.bucket[b].end - p.bucket[b].begin) % unit[i], 0);
-        taken = meg_new((size_t)p.flat);
+        taken = meg_new((size_t)p.flat_numel);
         for (int rank = 0; rank < shards[i]; rank++) {
             struct meg_zero_shard s;
             int64_t in_rows = 0;
@@ -128,7 +129,7 @@ static void slices_are_equal_on_every_rank(void **state)
             all += in_rows;
             meg_zero_shard_free(&s);
         }
-        for (int64_t e = 0; e < p.flat; e++)
+        for (int64_t e = 0; e < p.flat_numel; e++)
             assert_int_equal(taken[e], 1);
         assert_int_equal(all, p.numel); /* every element of every row is in one slice */
         free(taken);
@@ -146,7 +147,7 @@ static void weight_decay_follows_the_rows(void **state)
     (void)state;
     l.zero.nshards = 3;
     make(&p, &l, 0, &mesh);
-    decay = meg_new((size_t)p.flat * sizeof *decay);
+    decay = meg_new((size_t)p.flat_numel * sizeof *decay);
     for (int rank = 0; rank < 3; rank++) {
         struct meg_zero_shard s;
 
@@ -159,7 +160,7 @@ static void weight_decay_follows_the_rows(void **state)
         meg_zero_shard_free(&s);
     }
     for (int i = 0; i < p.n; i++)
-        for (int64_t e = 0; e < p.row[i].held; e++)
+        for (int64_t e = 0; e < p.row[i].shard_numel; e++)
             assert_true(decay[p.row[i].offset + e] == 1 + (float)p.row[i].is_decayed);
     free(decay);
     meg_params_free(&p);
@@ -248,15 +249,15 @@ static void bytes_per_parameter(void **state)
                 l.layers = 3;
                 l.zero.nshards = zero ? d : 0;
                 l.zero.stage = zero;
-                run.dtype = run.residual = mode[i].params;
-                run.grad = mode[i].grads;
+                run.dtype = run.residual_dtype = mode[i].params;
+                run.grad_dtype = mode[i].grads;
                 run.shards_grads = zero >= 2;
                 run.shards_params = zero == 3;
                 meg_mesh_init_dry(&mesh, &l, 0);
                 meg_gpt_params(&p, &c, &mesh);
                 meg_gpt_memory_size(&m, &c, &run, &mesh);
                 meg_optim_memory_size(&o, &adam, &p, &l, &run);
-                n = p.flat;
+                n = p.flat_numel;
                 each = (int64_t)(o.params + o.grads + o.main + o.main_grad + o.state);
                 if (zero == 0)
                     assert_int_equal((int64_t)(m.params + m.grads) + each, n * mode[i].whole);
@@ -266,7 +267,7 @@ static void bytes_per_parameter(void **state)
                 /* beyond: all of it in slices but parameters of stage 2, and room for the sections that are there */
                 if (zero == 2) {
                     assert_int_equal(m.params, (size_t)n * meg_dtype_size(run.dtype));
-                    assert_int_equal(m.grads, (size_t)meg_params_unsharded_numel(&p) * meg_dtype_size(run.grad));
+                    assert_int_equal(m.grads, (size_t)meg_params_unsharded_numel(&p) * meg_dtype_size(run.grad_dtype));
                     assert_int_equal(each * d, n * (mode[i].whole - (int64_t)meg_dtype_size(run.dtype)));
                 }
                 if (zero == 3) {

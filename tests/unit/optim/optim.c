@@ -52,8 +52,8 @@ static void begin(struct fixture *f, const char *optimizer, double clip)
     f->conf.adam_eps = 1e-8;
     f->conf.sgd_momentum = 0.9;
     f->conf.clip_grad = clip;
-    f->w = op->alloc((size_t)f->params.flat * sizeof(float));
-    f->g = op->alloc((size_t)f->params.flat * sizeof(float));
+    f->w = op->alloc((size_t)f->params.flat_numel * sizeof(float));
+    f->g = op->alloc((size_t)f->params.flat_numel * sizeof(float));
     f->model = (struct meg_gpt){ .mesh = &meg_mesh_one, .params = f->params, .op = op, .w = f->w, .g = f->g };
     assert_int_equal(meg_optim_create(&f->optim, &f->conf, &share, &f->model, NULL), 0);
     for (int i = 0; i < f->params.n; i++)
@@ -73,10 +73,10 @@ static void end(struct fixture *f)
 static void run(struct fixture *f, double grad_scale)
 {
     const struct meg_optim_rates rates = { 1e-2, 3e-2, 0.1, grad_scale };
-    double *w = calloc((size_t)f->params.flat, sizeof *w), *m = calloc((size_t)f->params.flat, sizeof *m),
-           *v = calloc((size_t)f->params.flat, sizeof *v);
+    double *w = calloc((size_t)f->params.flat_numel, sizeof *w), *m = calloc((size_t)f->params.flat_numel, sizeof *m),
+           *v = calloc((size_t)f->params.flat_numel, sizeof *v);
 
-    for (int64_t i = 0; i < f->params.flat; i++)
+    for (int64_t i = 0; i < f->params.flat_numel; i++)
         w[i] = f->w[i];
     for (int step = 0; step < STEPS; step++) {
         double sum = 0, norm, clip;
@@ -108,7 +108,7 @@ static void run(struct fixture *f, double grad_scale)
             }
         }
         meg_optim_update(f->optim, &rates, norm);
-        for (int64_t i = 0; i < f->params.flat; i++) {
+        for (int64_t i = 0; i < f->params.flat_numel; i++) {
             if (!(fabs(f->w[i] - w[i]) <= 2e-6 * (fabs(w[i]) + 1e-2)))
                 fail_msg("step %d, element %lld: %.9g, want %.9g", step, (long long)i, f->w[i], w[i]);
             assert_true(f->g[i] == 0);
@@ -153,7 +153,7 @@ static void sgd(void **state)
     run(&f, 1);
     assert_string_equal(f.optim->state_name[0], "momentum_buffer");
     meg_optim_memory_size(&m, &f.conf, &f.params, &meg_layout_one, &f.model.run);
-    assert_int_equal(m.state, (size_t)f.params.flat * sizeof(float));
+    assert_int_equal(m.state, (size_t)f.params.flat_numel * sizeof(float));
     assert_int_equal(m.main, 0);
     end(&f);
 }
@@ -177,7 +177,7 @@ static void counts_and_names(void **state)
     meg_optim_reduce_grads(f.optim);
     assert_ptr_equal(meg_optim_nonfinite(f.optim), bias);
     assert_true(isnan(meg_optim_grad_norm(f.optim, 1)));
-    memset(f.w, 0, (size_t)f.params.flat * sizeof(float));
+    memset(f.w, 0, (size_t)f.params.flat_numel * sizeof(float));
     f.w[bias->offset] = 3;
     f.w[meg_params_find(&f.params, "embedding")->offset] = 4;
     assert_true(meg_optim_params_norm(f.optim) == 5);

@@ -66,9 +66,9 @@ static struct meg_cost_model paper(struct meg_gpt_conf *model, const struct shap
     p.run.b = w->b;
     p.run.is_training = true;
     p.run.recompute = w->recompute;
-    p.run.recompute_layers = 1;
-    p.run.dtype = p.run.residual = w->dtype;
-    p.run.grad = MEG_DTYPE_F32;
+    p.run.recompute_num_layers = 1;
+    p.run.dtype = p.run.residual_dtype = w->dtype;
+    p.run.grad_dtype = MEG_DTYPE_F32;
     return p;
 }
 

@@ -180,7 +180,7 @@ static void begin(struct twin *t, const struct run *r)
     t->conf.hidden_dropout = r->hidden_dropout;
     t->conf.attention_dropout = r->attention_dropout;
     meg_gpt_params(&t->params, &t->conf, &meg_mesh_one);
-    t->n = t->params.flat;
+    t->n = t->params.flat_numel;
     t->w = meg_new((size_t)(4 * t->n) * sizeof *t->w);
     t->g = t->w + t->n;
     t->m = t->g + t->n;
