@@ -210,7 +210,7 @@ status 'merges that are not there' 65 gpt2 x --input in.jsonl --merge-file none.
 status 'a model by name' 66 gpt2 x --input in.jsonl --tokenizer-type HuggingFaceTokenizer --tokenizer-model gpt2
 status 'a folder without tokenizer.json' 66 \
     meg-preprocess --input in.jsonl --output-prefix x --tokenizer-name-or-path /dev
-like 'is named' "$(cat err)" '/dev: no folder with tokenizer.json'
+like 'is named' "$(cat err)" '/dev: not a directory with tokenizer.json'
 status 'two folders' 2 meg-preprocess --input in.jsonl --output-prefix x --tokenizer-name-or-path . --tokenizer-model .
 status 'extra ids of a type that has none' 2 gpt2 x --input in.jsonl --vocab-extra-ids 2
 printf '{"text":"a\377\360\237\230b"}\n' >bytes.jsonl
@@ -529,7 +529,7 @@ refuses_word() { # BYTES MOST
     status "a text of $1 bytes that is not cut is refused" 65 \
         meg-preprocess -q --input word.jsonl --tokenizer-name-or-path "$T/hf" --output-prefix bad
     like 'with what it may have' "$(cat "$T/err")" \
-        "^meg-preprocess: word.jsonl, line 2: key \"text\": .*; at most $2 can be encoded: break it up"
+        "^meg-preprocess: word.jsonl, line 2: key \"text\": .*; at most $2 can be encoded: split the document"
 }
 refuses_word 6400000 6291456
 sed -i 's/Whitespace/WhitespaceSplit/' "$T/hf/tokenizer.json"

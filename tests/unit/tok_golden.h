@@ -1,18 +1,20 @@
 /*
- * Reference vectors of tokenizers, $MEG_SHARED/golden/tokenizers/NAME.jsonl and decode/NAME.jsonl: each
- * line is encoded (with and without what is remembered) or decoded, at once and id by id.
+ * tok_golden.h - compare a tokenizer with reference vectors.
+ *
+ * Each line of $MEG_SHARED/golden/tokenizers/NAME.jsonl is encoded twice (the second time from the cache), each line
+ * of decode/NAME.jsonl is decoded at once and id by id.
  */
 #ifndef TESTS_TOK_GOLDEN_H
 #define TESTS_TOK_GOLDEN_H
 #include "golden.h"
 #include "tokenizer/tokenizer.h"
 
-/* $MEG_SHARED/data/tokenizers/NAME, the caller's to free. */
+/* Return $MEG_SHARED/data/tokenizers/NAME, which the caller frees; skip the test without MEG_SHARED. */
 static inline char *tok_file(const char *name)
 {
     struct meg_str path = { 0 };
 
-    golden(""); /* skips without MEG_SHARED */
+    golden("");
     meg_str_printf(&path, "%s/data/tokenizers/%s", getenv("MEG_SHARED"), name);
     return path.s;
 }
@@ -22,7 +24,7 @@ static inline int tok_encodes_one(struct meg_tokenizer *t, const json_t *text, c
     struct meg_ids got = { 0 };
     struct meg_err e;
     size_t n = json_string_length(text);
-    char *exact = malloc(n + (n == 0)); /* memory of its own: ASan sees reads behind it */
+    char *exact = malloc(n + (n == 0)); /* allocated exactly, so that ASan reports reads past the end */
     int bad = 0;
 
     memcpy(exact, json_string_value(text), n);
@@ -42,7 +44,7 @@ static inline int tok_encodes_one(struct meg_tokenizer *t, const json_t *text, c
 static inline int tok_decodes_one(struct meg_tokenizer *t, const json_t *text, const json_t *ids)
 {
     struct meg_detok detok = { .tok = t };
-    struct meg_str whole = { 0 }, parts = { 0 };
+    struct meg_str full = { 0 }, parts = { 0 };
     struct meg_ids in = { 0 };
     struct meg_err e;
     size_t n = json_string_length(text);
@@ -52,25 +54,25 @@ static inline int tok_decodes_one(struct meg_tokenizer *t, const json_t *text, c
         meg_ids_reserve(&in, 1);
         in.v[in.n++] = (int32_t)json_integer_value(json_array_get(ids, i));
     }
-    if (meg_tokenizer_decode(t, in.v, in.n, &whole, &e) < 0)
+    if (meg_tokenizer_decode(t, in.v, in.n, &full, &e) < 0)
         fail_msg("%s", e.msg);
     for (int64_t i = 0; i < in.n; i++) {
         if (meg_detok_add(&detok, in.v + i, 1, false, &parts, &e) < 0)
             fail_msg("%s", e.msg);
     }
-    assert_int_equal(meg_detok_add(&detok, NULL, 0, true, &parts, &e), MEG_OK);
-    bad = whole.n != n || (n && memcmp(whole.s, json_string_value(text), n) != 0) || parts.n != n ||
+    assert_int_equal(meg_detok_add(&detok, NULL, 0, true, &parts, &e), 0);
+    bad = full.n != n || (n && memcmp(full.s, json_string_value(text), n) != 0) || parts.n != n ||
           (n && memcmp(parts.s, json_string_value(text), n) != 0);
     if (bad)
-        print_message("# whole [%s] parts [%s]\n", whole.s ? whole.s : "", parts.s ? parts.s : "");
+        print_message("# at once [%s], id by id [%s]\n", full.s ? full.s : "", parts.s ? parts.s : "");
     free(in.v);
-    meg_str_free(&whole);
+    meg_str_free(&full);
     meg_str_free(&parts);
     meg_detok_free(&detok);
     return bad;
 }
 
-/* All lines of NAME.jsonl; returns how many there are. */
+/* Compare all lines of NAME.jsonl by fn; return their number. */
 static inline int tok_golden(struct meg_tokenizer *t, const char *name,
                              int (*fn)(struct meg_tokenizer *t, const json_t *text, const json_t *ids))
 {

@@ -1,6 +1,7 @@
 /*
- * Decoders of tokenizer.json.  A step maps the list of tokens; what looks beyond its own token is the
- * place of the first one, a run of bytes, the last token, and whatever comes after Fuse.
+ * Decoders of tokenizer.json.  Each step maps the list of tokens.  Most steps map every token on its own; a step may
+ * also depend on whether a token is the first or the last one, on the run of byte tokens around it, and, after Fuse,
+ * on the entire text.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,17 +12,17 @@
 #include "tokenizer/internal.h"
 #include "unicode/utf8.h"
 
-enum kind { BYTE_LEVEL, WORDPIECE, METASPACE, BYTE_FALLBACK, REPLACE, FUSE, STRIP, BPE };
+enum step_type { BYTE_LEVEL, WORDPIECE, METASPACE, BYTE_FALLBACK, REPLACE, FUSE, STRIP, BPE };
 
 static const char *const names[] = { "ByteLevel", "WordPiece", "Metaspace", "ByteFallback",
                                      "Replace",   "Fuse",      "Strip",     "BPEDecoder" };
 
 struct step {
-    enum kind kind;
-    struct meg_hf_pattern pattern; /* of METASPACE, BPE, REPLACE what is replaced */
-    struct meg_str content;        /* of REPLACE by what; of WORDPIECE the prefix; of STRIP a character */
-    bool flag;                     /* of METASPACE: the first token loses it; of WORDPIECE: clean up */
-    int64_t start, stop;           /* of STRIP: at most so many */
+    enum step_type type;
+    struct meg_hf_pattern pattern; /* METASPACE, BPE, REPLACE: what to replace */
+    struct meg_str content;        /* REPLACE: the replacement; WORDPIECE: the prefix; STRIP: a character */
+    bool flag;                     /* METASPACE: remove the mark of the first token; WORDPIECE: clean up */
+    int64_t start, stop;           /* STRIP: how many to remove at most at either end */
 };
 
 struct meg_hf_decoder {
@@ -29,86 +30,84 @@ struct meg_hf_decoder {
     int64_t n;
 };
 
-/* ---- loading ---- */
+/* ---- Loading ---- */
 
-static int load_members(struct step *s, const json_t *part, const char *from, struct meg_err *e)
+static int load_step(void *step, int type, const json_t *part, const char *where, struct meg_err *e)
 {
+    struct step *s = step;
     const char *scheme = NULL;
     bool add_prefix_space = true;
     int r;
 
-    switch (s->kind) {
+    s->type = (enum step_type)type;
+    switch (s->type) {
     case WORDPIECE:
         s->flag = true;
-        if ((r = meg_hf_get_string(part, "prefix", "##", &s->content, from, e)) < 0)
+        if ((r = meg_hf_get_string(part, "prefix", "##", &s->content, where, e)) < 0)
             return r;
-        return meg_json_get_bool(part, "cleanup", MEG_JSON_OPTIONAL, &s->flag, from, e);
+        return meg_json_get_bool(part, "cleanup", MEG_JSON_OPTIONAL, &s->flag, where, e);
     case METASPACE:
-        if ((r = meg_hf_get_string(part, "replacement", "\xE2\x96\x81", &s->pattern.literal, from, e)) < 0 ||
-            (r = meg_json_get_str(part, "prepend_scheme", MEG_JSON_OPTIONAL, &scheme, from, e)) < 0 ||
-            (r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space, from, e)) < 0)
+        if ((r = meg_hf_get_string(part, "replacement", "\xE2\x96\x81", &s->pattern.literal, where, e)) < 0 ||
+            (r = meg_json_get_str(part, "prepend_scheme", MEG_JSON_OPTIONAL, &scheme, where, e)) < 0 ||
+            (r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space, where, e)) < 0)
             return r;
         s->flag = scheme ? strcmp(scheme, "never") != 0 : add_prefix_space;
         break;
     case REPLACE:
-        if ((r = meg_hf_pattern_load(&s->pattern, part, from, e)) < 0)
+        if ((r = meg_hf_pattern_load(&s->pattern, part, where, e)) < 0)
             return r;
-        return meg_hf_get_string(part, "content", NULL, &s->content, from, e);
+        return meg_hf_get_string(part, "content", NULL, &s->content, where, e);
     case STRIP:
-        if ((r = meg_hf_get_string(part, "content", " ", &s->content, from, e)) < 0 ||
-            (r = meg_json_get_i64(part, "start", MEG_JSON_OPTIONAL, &s->start, from, e)) < 0)
+        if ((r = meg_hf_get_string(part, "content", " ", &s->content, where, e)) < 0 ||
+            (r = meg_json_get_i64(part, "start", MEG_JSON_OPTIONAL, &s->start, where, e)) < 0)
             return r;
-        if ((r = meg_json_get_i64(part, "stop", MEG_JSON_OPTIONAL, &s->stop, from, e)) < 0)
+        if ((r = meg_json_get_i64(part, "stop", MEG_JSON_OPTIONAL, &s->stop, where, e)) < 0)
             return r;
-        return s->content.n > 0 ? MEG_OK : meg_fail(e, MEG_EFORMAT, "%s: content is empty", from);
+        return s->content.n > 0 ? 0 : meg_fail(e, MEG_EFORMAT, "%s: content is empty", where);
     case BPE:
-        if ((r = meg_hf_get_string(part, "suffix", "</w>", &s->pattern.literal, from, e)) < 0)
+        if ((r = meg_hf_get_string(part, "suffix", "</w>", &s->pattern.literal, where, e)) < 0)
             return r;
         break;
-    default: return MEG_OK;
+    default: return 0;
     }
-    return s->pattern.literal.n > 0 ? MEG_OK : meg_fail(e, MEG_EFORMAT, "%s: what is replaced is empty", from);
+    return s->pattern.literal.n > 0 ? 0 : meg_fail(e, MEG_EFORMAT, "%s: the string to replace is empty", where);
 }
 
-static int add_step(void *to, int kind, const json_t *part, const char *from, struct meg_err *e)
+static void free_step(void *step)
 {
-    struct meg_hf_decoder *d = to;
+    struct step *s = step;
 
-    d->step = meg_realloc_array(d->step, (size_t)d->n + 1, sizeof *d->step);
-    d->step[d->n] = (struct step){ .kind = (enum kind)kind };
-    return load_members(&d->step[d->n++], part, from, e);
+    meg_hf_pattern_free(&s->pattern);
+    meg_str_free(&s->content);
 }
 
-static const struct meg_hf_sequence parts = { "decoders", names, sizeof names / sizeof *names, add_step };
+static const struct meg_hf_step_class step_class = { "decoders",          names,     sizeof names / sizeof *names,
+                                                     sizeof(struct step), load_step, free_step };
 
-int meg_hf_decoder_load(struct meg_hf_decoder **out, const json_t *part, const char *from, struct meg_err *e)
+int meg_hf_decoder_load(struct meg_hf_decoder **out, const json_t *part, const char *where, struct meg_err *e)
 {
-    struct meg_hf_decoder *d = meg_new(sizeof *d);
-    int r = meg_hf_sequence_load(&parts, part, d, from, e);
+    struct meg_hf_steps steps;
+    int r = meg_hf_steps_load(&steps, &step_class, part, where, e);
 
-    *out = d;
-    if (r < 0) {
-        meg_hf_decoder_free(d);
-        *out = NULL;
-    }
-    return r;
+    if (r < 0)
+        return r;
+    *out = meg_new(sizeof **out);
+    (*out)->step = steps.v;
+    (*out)->n = steps.n;
+    return 0;
 }
 
 void meg_hf_decoder_free(struct meg_hf_decoder *d)
 {
     if (!d)
         return;
-    for (int64_t i = 0; i < d->n; i++) {
-        meg_hf_pattern_free(&d->step[i].pattern);
-        meg_str_free(&d->step[i].content);
-    }
-    free(d->step);
+    meg_hf_steps_free(d->step, d->n, &step_class);
     free(d);
 }
 
 bool meg_hf_decoder_is_byte_level(const struct meg_hf_decoder *d)
 {
-    return d && d->n == 1 && d->step[0].kind == BYTE_LEVEL;
+    return d && d->n == 1 && d->step[0].type == BYTE_LEVEL;
 }
 
 bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d)
@@ -118,14 +117,14 @@ bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d)
     for (int64_t i = 0; d && i < d->n; i++) {
         const struct step *s = &d->step[i];
 
-        if (s->kind == BYTE_LEVEL || s->kind == BPE || (is_fused && (s->kind != STRIP || s->stop > 0)))
+        if (s->type == BYTE_LEVEL || s->type == BPE || (is_fused && (s->type != STRIP || s->stop > 0)))
             return false;
-        is_fused |= s->kind == FUSE;
+        is_fused |= s->type == FUSE;
     }
     return true;
 }
 
-/* The byte of a token like <0x0A>, or -1; as there, a sign may stand before a single digit. */
+/* Return the byte of a token <0xNN>, or -1.  As in the reference, NN may be a sign and one digit. */
 static int byte_of(const char *s, int64_t n)
 {
     char *end;
@@ -140,13 +139,13 @@ static int byte_of(const char *s, int64_t n)
 int meg_hf_decoder_byte(const struct meg_hf_decoder *d, const char *token, int64_t n)
 {
     for (int64_t i = 0; d && i < d->n; i++) {
-        if (d->step[i].kind == BYTE_FALLBACK)
+        if (d->step[i].type == BYTE_FALLBACK)
             return byte_of(token, n);
     }
     return -1;
 }
 
-/* ---- at work ---- */
+/* ---- Decoding ---- */
 
 struct tokens {
     struct meg_str *v;
@@ -177,24 +176,24 @@ static void replace_in(const struct step *s, struct meg_str *t, const char *by)
     struct meg_str to = { (char *)(uintptr_t)by, strlen(by), 0 }, out = { 0 };
     struct meg_err e;
 
-    /* a pattern that takes too long on a token leaves the rest of it as it is */
-    meg_hf_pattern_replace(&s->pattern, t->s ? t->s : "", (int64_t)t->n, s->kind == REPLACE ? &s->content : &to,
+    /* if the pattern takes too long on a token, leave the rest of the token unchanged */
+    meg_hf_pattern_replace(&s->pattern, t->s ? t->s : "", (int64_t)t->n, s->type == REPLACE ? &s->content : &to,
                            INT64_MAX, &out, &e);
     meg_str_free(t);
     *t = out;
 }
 
-/* Take content off both ends; *taken counts those in front over several calls, or is NULL. */
-static void strip(const struct step *s, struct meg_str *t, int *taken)
+/* Remove content from both ends.  *nremoved counts those removed in front over several calls; it may be NULL. */
+static void strip(const struct step *s, struct meg_str *t, int *nremoved)
 {
     size_t n = s->content.n, from = 0, stop;
-    int own = 0, *count = taken ? taken : &own;
+    int own = 0, *count = nremoved ? nremoved : &own;
 
     while (*count < s->start && from + n <= t->n && memcmp(t->s + from, s->content.s, n) == 0) {
         from += n;
         ++*count;
     }
-    if (from < t->n) /* what comes later is no longer in front */
+    if (from < t->n) /* later tokens are no longer in front */
         *count = s->start < INT32_MAX ? (int)s->start : INT32_MAX;
     stop = t->n;
     for (int64_t i = 0; i < s->stop && stop >= from + n && memcmp(t->s + stop - n, s->content.s, n) == 0; i++)
@@ -229,7 +228,7 @@ static void fuse(struct tokens *t)
     t->n = t->n > 0;
 }
 
-/* Runs of bytes become a token of their text, or U+FFFD each where they are none. */
+/* Replace each run of byte tokens by its text, or each byte by U+FFFD if the run is not UTF-8. */
 static void byte_fallback(struct tokens *t)
 {
     int64_t n = 0;
@@ -255,7 +254,7 @@ static void byte_fallback(struct tokens *t)
     t->n = n;
 }
 
-/* All tokens become one. */
+/* Decode all tokens into one. */
 static void byte_level(struct tokens *t)
 {
     struct meg_str bytes = { 0 }, text = { 0 };
@@ -276,7 +275,7 @@ static void byte_level(struct tokens *t)
 
 static void run_step(const struct step *s, struct tokens *t, int64_t first, bool is_fused, int *state)
 {
-    switch (s->kind) {
+    switch (s->type) {
     case BYTE_LEVEL: byte_level(t); return;
     case BYTE_FALLBACK: byte_fallback(t); return;
     case FUSE: fuse(t); return;
@@ -285,14 +284,14 @@ static void run_step(const struct step *s, struct tokens *t, int64_t first, bool
     for (int64_t i = 0; i < t->n; i++) {
         bool is_first = first + i == 0;
 
-        if (s->kind == WORDPIECE)
+        if (s->type == WORDPIECE)
             wordpiece(s, &t->v[i], is_first);
-        else if (s->kind == STRIP)
+        else if (s->type == STRIP)
             strip(s, &t->v[i], is_fused ? state : NULL);
         else
             replace_in(s, &t->v[i],
-                       s->kind == METASPACE && is_first && s->flag ? ""
-                       : s->kind == BPE && i == t->n - 1           ? ""
+                       s->type == METASPACE && is_first && s->flag ? ""
+                       : s->type == BPE && i == t->n - 1           ? ""
                                                                    : " ");
     }
 }
@@ -310,7 +309,7 @@ void meg_hf_decoder_run(const struct meg_hf_decoder *d, const struct meg_str *to
     }
     for (int64_t k = 0; d && k < d->n; k++) {
         run_step(&d->step[k], &t, first, is_fused, state);
-        is_fused |= d->step[k].kind == FUSE;
+        is_fused |= d->step[k].type == FUSE;
     }
     for (int64_t i = 0; i < t.n; i++)
         meg_str_add(out, t.v[i].s, t.v[i].n);

@@ -12,10 +12,10 @@ static int parse(json_t **out, const void *bytes, size_t n, const char *path, st
 {
     int r = meg_json_parse_nul(out, bytes, n, path, e);
 
-    if (r == MEG_OK && !json_is_object(*out)) {
+    if (r == 0 && !json_is_object(*out)) {
         json_decref(*out);
         *out = NULL;
-        r = meg_fail(e, MEG_EFORMAT, "%s: an object is expected", path);
+        r = meg_fail(e, MEG_EFORMAT, "%s: expected a JSON object", path);
     }
     return r;
 }
@@ -25,14 +25,14 @@ static int read_json(json_t **out, const char *path, struct meg_err *e)
     struct meg_mmap map = { 0 };
     int r = meg_tok_mmap_file(&map, path, e);
 
-    if (r == MEG_OK)
+    if (r == 0)
         r = parse(out, map.p, map.n, path, e);
     meg_mmap_close(&map);
     return r;
 }
 
-/* The file without its long lists; those stay in map. */
-static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_vocab *lists, const char *path,
+/* Parse tokenizer.json without vocabulary and merges; raw_vocab points to those in map. */
+static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_vocab *raw, const char *path,
                           struct meg_err *e)
 {
     struct meg_str rest = { 0 };
@@ -41,23 +41,23 @@ static int read_tokenizer(json_t **out, struct meg_mmap *map, struct meg_hf_raw_
 
     if (r < 0)
         return r;
-    cut = meg_hf_raw_vocab_extract(lists, (const char *)map->p, (int64_t)map->n, &rest, &why);
+    cut = meg_hf_raw_vocab_extract(raw, (const char *)map->p, (int64_t)map->n, &rest, &why);
     r = cut < 0 ? parse(out, map->p, map->n, path, e) : parse(out, rest.s, rest.n, path, e);
-    if (r == MEG_OK && cut < 0) /* it says better what is not JSON, where it sees that */
+    if (r == 0 && cut < 0) /* report jansson's error where it finds one: it is more precise */
         r = meg_fail(e, cut, "%s: %s", path, why.msg);
     meg_str_free(&rest);
     return r;
 }
 
-/* A part that is there and not null, or NULL. */
-static const json_t *part_of(const json_t *file, const char *name)
+/* Return a member that is present and not null, or NULL. */
+static const json_t *component_of(const json_t *file, const char *name)
 {
     const json_t *p = json_object_get(file, name);
 
     return json_is_null(p) ? NULL : p;
 }
 
-/* ---- added tokens ---- */
+/* ---- Added tokens ---- */
 
 static struct meg_hf_added_token *find_added(const struct meg_hf_files *f, const char *s, size_t n)
 {
@@ -66,8 +66,8 @@ static struct meg_hf_added_token *find_added(const struct meg_hf_files *f, const
     return k < 0 ? NULL : &f->added[k];
 }
 
-/* As Hugging Face's tokenizers number added tokens, whatever id the file has: those of the vocabulary as there, the
- * others one by one behind it. */
+/* Return the id that Hugging Face's tokenizers assign to an added token, whatever id the file states: that of the
+ * vocabulary, or the next free one. */
 static int32_t id_of(const struct meg_hf_files *f, const char *s, size_t n)
 {
     int32_t id = meg_hf_vocab_find(&f->model.vocab, s, (int64_t)n);
@@ -75,7 +75,7 @@ static int32_t id_of(const struct meg_hf_files *f, const char *s, size_t n)
     return id >= 0 ? id : f->max_added >= f->model.vocab.tokens.n ? f->max_added + 1 : (int32_t)f->model.vocab.tokens.n;
 }
 
-static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, const char *from, struct meg_err *e)
+static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, const char *where, struct meg_err *e)
 {
     struct meg_hf_added_token a = { .normalized = true };
     bool special = false;
@@ -85,38 +85,38 @@ static int add_one(struct meg_hf_files *f, const json_t *t, const json_t *id, co
     int r;
 
     if (!json_is_object(t))
-        return meg_fail(e, MEG_EFORMAT, "%s: an object is expected", from);
-    if ((r = meg_json_get_str(t, "content", MEG_JSON_REQUIRED, &s, from, e)) < 0 ||
-        (r = meg_hf_get_id(id, s, from, &given, e)) < 0 ||
-        (r = meg_json_get_bool(t, "special", MEG_JSON_OPTIONAL, &special, from, e)) < 0)
+        return meg_fail(e, MEG_EFORMAT, "%s: expected a JSON object", where);
+    if ((r = meg_json_get_str(t, "content", MEG_JSON_REQUIRED, &s, where, e)) < 0 ||
+        (r = meg_hf_get_id(id, s, where, &given, e)) < 0 ||
+        (r = meg_json_get_bool(t, "special", MEG_JSON_OPTIONAL, &special, where, e)) < 0)
         return r;
     a.normalized = !special;
-    if ((r = meg_json_get_bool(t, "normalized", MEG_JSON_OPTIONAL, &a.normalized, from, e)) < 0 ||
-        (r = meg_json_get_bool(t, "single_word", MEG_JSON_OPTIONAL, &a.single_word, from, e)) < 0 ||
-        (r = meg_json_get_bool(t, "lstrip", MEG_JSON_OPTIONAL, &a.lstrip, from, e)) < 0 ||
-        (r = meg_json_get_bool(t, "rstrip", MEG_JSON_OPTIONAL, &a.rstrip, from, e)) < 0)
+    if ((r = meg_json_get_bool(t, "normalized", MEG_JSON_OPTIONAL, &a.normalized, where, e)) < 0 ||
+        (r = meg_json_get_bool(t, "single_word", MEG_JSON_OPTIONAL, &a.single_word, where, e)) < 0 ||
+        (r = meg_json_get_bool(t, "lstrip", MEG_JSON_OPTIONAL, &a.lstrip, where, e)) < 0 ||
+        (r = meg_json_get_bool(t, "rstrip", MEG_JSON_OPTIONAL, &a.rstrip, where, e)) < 0)
         return r;
     n = json_string_length(json_object_get(t, "content"));
     if (n == 0 || find_added(f, s, n))
-        return MEG_OK;
+        return 0;
     a.id = id_of(f, s, n);
     f->max_added = a.id > f->max_added ? a.id : f->max_added;
     if (a.id != given && !f->is_renumbered)
-        meg_warn("%s: '%s' gets id %d, not %d: Hugging Face's tokenizers number what is added one by one, too", from, s,
-                 a.id, given);
+        meg_warn("%s: '%s' gets id %d instead of %d: Hugging Face's tokenizers number added tokens consecutively",
+                 where, s, a.id, given);
     f->is_renumbered |= a.id != given;
     meg_str_add(&a.content, s, n);
     meg_strtab_add(&f->contents, s, (int64_t)n);
-    if ((f->nadded & (f->nadded - 1)) == 0) /* full: there is room for a power of two */
+    if ((f->nadded & (f->nadded - 1)) == 0) /* capacity is the next power of two */
         f->added = meg_realloc_array(f->added, (size_t)f->nadded * 2 + 1, sizeof *f->added);
     f->added[f->nadded++] = a;
-    return MEG_OK;
+    return 0;
 }
 
 static int load_added(struct meg_hf_files *f, const json_t *file, const char *path, struct meg_err *e)
 {
-    const json_t *list = part_of(file, "added_tokens"), *t;
-    char from[4200];
+    const json_t *list = component_of(file, "added_tokens"), *t;
+    char where[4200];
     size_t i;
     int r;
 
@@ -124,11 +124,11 @@ static int load_added(struct meg_hf_files *f, const json_t *file, const char *pa
         return meg_fail(e, MEG_EFORMAT, "%s: added_tokens must be an array", path);
     json_array_foreach(list, i, t)
     {
-        snprintf(from, sizeof from, "%s: added_tokens[%zu]", path, i);
-        if ((r = add_one(f, t, json_object_get(t, "id"), from, e)) < 0)
+        snprintf(where, sizeof where, "%s: added_tokens[%zu]", path, i);
+        if ((r = add_one(f, t, json_object_get(t, "id"), where, e)) < 0)
             return r;
     }
-    return MEG_OK;
+    return 0;
 }
 
 struct numbered {
@@ -143,88 +143,88 @@ static int compare_ids(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* {"id": token, ...} of tokenizer_config.json, which is added by the ids. */
+/* Add "added_tokens_decoder" of tokenizer_config.json, {"id": token, ...}, in the order of the ids. */
 static int load_more_added(struct meg_hf_files *f, const json_t *config, const char *path, struct meg_err *e)
 {
-    json_t *map = (json_t *)(uintptr_t)part_of(config, "added_tokens_decoder"), *t;
+    json_t *map = (json_t *)(uintptr_t)component_of(config, "added_tokens_decoder"), *t;
     struct numbered *token = meg_realloc_array(NULL, json_object_size(map) + 1, sizeof *token);
     const char *key;
-    char from[4200];
+    char where[4200];
     size_t n = 0;
-    int r = MEG_OK;
+    int r = 0;
 
     json_object_foreach(map, key, t)
     {
         char *end;
 
         token[n++] = (struct numbered){ key, strtoll(key, &end, 10) };
-        if ((*end || !*key) && r == MEG_OK)
-            r = meg_fail(e, MEG_EFORMAT, "%s: added_tokens_decoder, \"%s\" is not an id", path, key);
+        if ((*end || !*key) && r == 0)
+            r = meg_fail(e, MEG_EFORMAT, "%s: added_tokens_decoder: key \"%s\" is not an id", path, key);
     }
     qsort(token, n, sizeof *token, compare_ids);
-    for (size_t i = 0; i < n && r == MEG_OK; i++) {
+    for (size_t i = 0; i < n && r == 0; i++) {
         json_t *id = json_integer(token[i].id);
 
-        snprintf(from, sizeof from, "%s: added_tokens_decoder, \"%s\"", path, token[i].key);
-        r = add_one(f, json_object_get(map, token[i].key), id, from, e);
+        snprintf(where, sizeof where, "%s: added_tokens_decoder, \"%s\"", path, token[i].key);
+        r = add_one(f, json_object_get(map, token[i].key), id, where, e);
         json_decref(id);
     }
     free(token);
     return r;
 }
 
-/* The added tokens that are looked for in the text as it is, or normalised. */
-static int build_finder(struct meg_hf_files *f, bool normalized, struct meg_hf_added_matcher *to, const char *path,
-                        struct meg_err *e)
+/* Build the matcher of the added tokens that are searched for in the text as given or, if is_normalized, normalized. */
+static int build_matcher(struct meg_hf_files *f, bool is_normalized, struct meg_hf_added_matcher *to, const char *path,
+                         struct meg_err *e)
 {
     struct meg_trie_key *key = meg_realloc_array(NULL, (size_t)f->nadded + 1, sizeof *key);
     struct meg_strtab text = { 0 };
-    struct meg_str normal = { 0 };
+    struct meg_str normalized = { 0 };
     int32_t *nth = meg_realloc_array(NULL, (size_t)f->nadded + 1, sizeof *nth);
     struct meg_err inner;
-    int r = MEG_OK;
+    int r = 0;
 
-    for (int64_t i = 0; i < f->nadded && r == MEG_OK; i++) {
+    for (int64_t i = 0; i < f->nadded && r == 0; i++) {
         const struct meg_hf_added_token *a = &f->added[i];
         int64_t was = text.n;
 
-        if (a->normalized != normalized)
+        if (a->normalized != is_normalized)
             continue;
-        normal.n = 0;
-        if (normalized && f->norm)
-            r = meg_hf_normalizer_run(f->norm, a->content.s, (int64_t)a->content.n, true, MEG_HF_MAX_UNSPLIT, &normal,
-                                      e);
+        normalized.n = 0;
+        if (is_normalized && f->normalizer)
+            r = meg_hf_normalizer_run(f->normalizer, a->content.s, (int64_t)a->content.n, true, MEG_HF_MAX_UNSPLIT,
+                                      &normalized, e);
         else
-            meg_str_add(&normal, a->content.s, a->content.n);
-        if (r == MEG_OK && normal.n == 0)
-            r = meg_fail(e, MEG_EFORMAT, "%s: added_tokens: nothing is left of '%.*s' when it is normalised", path,
+            meg_str_add(&normalized, a->content.s, a->content.n);
+        if (r == 0 && normalized.n == 0)
+            r = meg_fail(e, MEG_EFORMAT, "%s: added_tokens: '%.*s' is empty after normalization", path,
                          (int)a->content.n, a->content.s);
-        if (normal.n > 0 && meg_strtab_add(&text, normal.s, (int64_t)normal.n) == was)
-            nth[was] = (int32_t)i; /* of two that are alike the first is meant */
+        if (normalized.n > 0 && meg_strtab_add(&text, normalized.s, (int64_t)normalized.n) == was)
+            nth[was] = (int32_t)i; /* of tokens with equal text the first one wins */
     }
     for (int64_t k = 0; k < text.n; k++) {
         struct meg_str s = meg_strtab_get(&text, k);
 
         key[k] = (struct meg_trie_key){ s.s, (int64_t)s.n, nth[k] };
-        to->byte = (unsigned char)s.s[0];
-        to->nbegins += !to->begins[to->byte];
-        to->begins[to->byte] = true;
+        to->first_byte = (unsigned char)s.s[0];
+        to->nfirst_bytes += !to->is_first_byte[to->first_byte];
+        to->is_first_byte[to->first_byte] = true;
     }
-    if (r == MEG_OK && (r = meg_trie_build(&to->trie, key, text.n, &inner)) < 0)
+    if (r == 0 && (r = meg_trie_build(&to->trie, key, text.n, &inner)) < 0)
         r = meg_fail(e, r, "%s: added_tokens: %s", path, inner.msg);
     free(key);
     free(nth);
-    meg_str_free(&normal);
+    meg_str_free(&normalized);
     meg_strtab_free(&text);
     return r;
 }
 
-/* ---- post-processor ---- */
+/* ---- Post-processor ---- */
 
-/* Put id before what is there before, or after what is there after. */
+/* Prepend ids to the ids before a text, or append them to those after it. */
 static void add_template_ids(struct meg_hf_files *f, bool is_before, const int32_t *ids, int64_t n)
 {
-    struct meg_ids *to = is_before ? &f->before : &f->after;
+    struct meg_ids *to = is_before ? &f->template_before : &f->template_after;
 
     if (n == 0)
         return;
@@ -235,7 +235,7 @@ static void add_template_ids(struct meg_hf_files *f, bool is_before, const int32
     to->n += n;
 }
 
-static int add_special_ids(const json_t *post, const char *name, struct meg_ids *ids, const char *from,
+static int add_special_ids(const json_t *post, const char *name, struct meg_ids *ids, const char *where,
                            struct meg_err *e)
 {
     const json_t *list = json_object_get(json_object_get(json_object_get(post, "special_tokens"), name), "ids");
@@ -244,25 +244,25 @@ static int add_special_ids(const json_t *post, const char *name, struct meg_ids 
     int r;
 
     if (!json_is_array(list))
-        return meg_fail(e, MEG_EFORMAT, "%s: special_tokens has no ids of '%s'", from, name);
+        return meg_fail(e, MEG_EFORMAT, "%s: special_tokens has no array of ids for '%s'", where, name);
     json_array_foreach(list, i, id)
     {
         meg_ids_reserve(ids, 1);
-        if ((r = meg_hf_get_id(id, name, from, &ids->v[ids->n], e)) < 0)
+        if ((r = meg_hf_get_id(id, name, where, &ids->v[ids->n], e)) < 0)
             return r;
         ids->n++;
     }
-    return MEG_OK;
+    return 0;
 }
 
-static int load_template(struct meg_hf_files *f, const json_t *post, const char *from, struct meg_err *e)
+static int load_template(struct meg_hf_files *f, const json_t *post, const char *where, struct meg_err *e)
 {
     struct meg_ids side[2] = { { 0 }, { 0 } };
     bool is_after = false;
     size_t i;
     const json_t *item;
     json_t *single;
-    int r = meg_json_get_array(post, "single", MEG_JSON_REQUIRED, &single, from, e);
+    int r = meg_json_get_array(post, "single", MEG_JSON_REQUIRED, &single, where, e);
 
     if (r < 0)
         return r;
@@ -271,17 +271,17 @@ static int load_template(struct meg_hf_files *f, const json_t *post, const char 
         const char *name = json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
 
         if (name)
-            r = add_special_ids(post, name, &side[is_after], from, e);
+            r = add_special_ids(post, name, &side[is_after], where, e);
         else if (!json_object_get(item, "Sequence") || is_after)
-            r = meg_fail(e, MEG_EFORMAT, "%s: single[%zu] is neither a special token nor the one text", from, i);
+            r = meg_fail(e, MEG_EFORMAT, "%s: single[%zu] is neither a SpecialToken nor the first Sequence", where, i);
         else
             is_after = true;
         if (r < 0)
             break;
     }
-    if (r == MEG_OK && !is_after)
-        r = meg_fail(e, MEG_EFORMAT, "%s: single has no text in it", from);
-    if (r == MEG_OK) {
+    if (r == 0 && !is_after)
+        r = meg_fail(e, MEG_EFORMAT, "%s: single has no Sequence", where);
+    if (r == 0) {
         add_template_ids(f, true, side[0].v, side[0].n);
         add_template_ids(f, false, side[1].v, side[1].n);
     }
@@ -290,61 +290,61 @@ static int load_template(struct meg_hf_files *f, const json_t *post, const char 
     return r;
 }
 
-/* BertProcessing and RobertaProcessing: [token, id] on either side. */
-static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *from, struct meg_err *e)
+/* Load BertProcessing or RobertaProcessing: [token, id] before and after the text. */
+static int load_cls_sep(struct meg_hf_files *f, const json_t *post, const char *where, struct meg_err *e)
 {
     for (int side = 0; side < 2; side++) {
         const char *key = side ? "sep" : "cls";
         int32_t id;
-        int r = meg_hf_get_id(json_array_get(json_object_get(post, key), 1), key, from, &id, e);
+        int r = meg_hf_get_id(json_array_get(json_object_get(post, key), 1), key, where, &id, e);
 
         if (r < 0)
             return r;
         add_template_ids(f, side == 0, &id, 1);
     }
-    return MEG_OK;
+    return 0;
 }
 
-/* A template makes several texts of one, around each of which another step would put its tokens. */
-static int load_post(struct meg_hf_files *f, const json_t *post, int depth, bool *has_template, const char *from,
-                     struct meg_err *e)
+/* A TemplateProcessing splits the text into several, and later steps would apply to each; so it must be the last. */
+static int load_post_processor(struct meg_hf_files *f, const json_t *post, int depth, bool *has_template,
+                               const char *where, struct meg_err *e)
 {
     const char *type;
     size_t i;
     const json_t *item;
     json_t *list;
     bool is_template, is_cls_sep;
-    int r = meg_hf_get_type(post, &type, from, e);
+    int r = meg_hf_get_type(post, &type, where, e);
 
     if (r < 0)
         return r;
     is_template = strcmp(type, "TemplateProcessing") == 0;
     is_cls_sep = strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0;
     if ((is_template || is_cls_sep) && *has_template)
-        return meg_fail(e, MEG_EFORMAT, "%s: a %s behind a TemplateProcessing is not known here", from, type);
+        return meg_fail(e, MEG_EFORMAT, "%s: a %s after a TemplateProcessing is not supported", where, type);
     *has_template |= is_template;
     if (is_template)
-        return load_template(f, post, from, e);
+        return load_template(f, post, where, e);
     if (is_cls_sep)
-        return load_cls_sep(f, post, from, e);
+        return load_cls_sep(f, post, where, e);
     if (strcmp(type, "ByteLevel") == 0)
-        return MEG_OK;
+        return 0;
     if (strcmp(type, "Sequence") != 0 || depth == 0)
-        return meg_hf_unknown_type(type, from, e);
-    if ((r = meg_json_get_array(post, "processors", MEG_JSON_REQUIRED, &list, from, e)) < 0)
+        return meg_hf_unknown_type(type, where, e);
+    if ((r = meg_json_get_array(post, "processors", MEG_JSON_REQUIRED, &list, where, e)) < 0)
         return r;
     json_array_foreach(list, i, item)
     {
-        if ((r = load_post(f, item, depth - 1, has_template, from, e)) < 0)
+        if ((r = load_post_processor(f, item, depth - 1, has_template, where, e)) < 0)
             return r;
     }
-    return MEG_OK;
+    return 0;
 }
 
-/* ---- the files beside ---- */
+/* ---- tokenizer_config.json and special_tokens_map.json ---- */
 
-/* The id of a role: a string, or an object with content. */
-static int32_t role_of(const struct meg_hf_files *f, const json_t *config, const char *role)
+/* Return the id of a special token, which is a string or an object with "content"; -1: none. */
+static int32_t special_id_of(const struct meg_hf_files *f, const json_t *config, const char *role)
 {
     const json_t *v = json_object_get(config, role);
     const char *s = json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
@@ -358,15 +358,16 @@ static void set_special_ids(struct meg_hf_files *f, const json_t *config)
     const struct {
         const char *name;
         int32_t *id;
-    } role[] = { { "bos_token", &f->roles.bos }, { "eos_token", &f->roles.eos }, { "pad_token", &f->roles.pad },
-                 { "cls_token", &f->roles.cls }, { "sep_token", &f->roles.sep }, { "mask_token", &f->roles.mask } };
+    } role[] = { { "bos_token", &f->special_ids.bos }, { "eos_token", &f->special_ids.eos },
+                 { "pad_token", &f->special_ids.pad }, { "cls_token", &f->special_ids.cls },
+                 { "sep_token", &f->special_ids.sep }, { "mask_token", &f->special_ids.mask } };
 
     for (size_t i = 0; i < sizeof role / sizeof *role; i++)
-        *role[i].id = *role[i].id >= 0 ? *role[i].id : role_of(f, config, role[i].name);
-    f->roles.eod = f->roles.eos;
+        *role[i].id = *role[i].id >= 0 ? *role[i].id : special_id_of(f, config, role[i].name);
+    f->special_ids.eod = f->special_ids.eos;
 }
 
-/* Classes of transformers that put their own template in place of the file's. */
+/* Apply the template of those transformers classes that replace the one of tokenizer.json. */
 static int apply_config_template(struct meg_hf_files *f, const json_t *config, const char *path, struct meg_err *e)
 {
     static const char *const own[] = { "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer" };
@@ -381,20 +382,20 @@ static int apply_config_template(struct meg_hf_files *f, const json_t *config, c
     for (size_t i = 0; class && i < sizeof own / sizeof *own; i++)
         is_own |= strncmp(class, own[i], strlen(own[i])) == 0;
     if (!is_own)
-        return MEG_OK;
-    if ((add_bos && f->roles.bos < 0) || (add_eos && f->roles.eos < 0))
-        return meg_fail(e, MEG_EFORMAT, "%s: %s is to be added but is no token", path,
-                        add_bos && f->roles.bos < 0 ? "bos_token" : "eos_token");
-    f->before.n = f->after.n = 0;
-    add_template_ids(f, true, &f->roles.bos, add_bos);
-    add_template_ids(f, false, &f->roles.eos, add_eos);
-    return MEG_OK;
+        return 0;
+    if ((add_bos && f->special_ids.bos < 0) || (add_eos && f->special_ids.eos < 0))
+        return meg_fail(e, MEG_EFORMAT, "%s: %s is to be added to each text but is not a token", path,
+                        add_bos && f->special_ids.bos < 0 ? "bos_token" : "eos_token");
+    f->template_before.n = f->template_after.n = 0;
+    add_template_ids(f, true, &f->special_ids.bos, add_bos);
+    add_template_ids(f, false, &f->special_ids.eos, add_eos);
+    return 0;
 }
 
 static int load_config_files(struct meg_hf_files *f, const struct meg_tok_conf *c, struct meg_err *e)
 {
     json_t *config = NULL, *map = NULL;
-    int r = MEG_OK;
+    int r = 0;
 
     if ((c->tokenizer_config && (r = read_json(&config, c->tokenizer_config, e)) < 0) ||
         (c->special_tokens_map && (r = read_json(&map, c->special_tokens_map, e)) < 0))
@@ -413,13 +414,13 @@ out:
     return r;
 }
 
-/* ---- all of it ---- */
+/* ---- All files ---- */
 
-/* Spell each id. */
-static int order_tokens(struct meg_hf_files *f, const char *path, struct meg_err *e)
+/* Build the table from id to token, and check the ids of the post-processor. */
+static int index_tokens(struct meg_hf_files *f, const char *path, struct meg_err *e)
 {
     int32_t max_id = f->model.vocab.max_id;
-    const struct meg_ids *around[] = { &f->before, &f->after };
+    const struct meg_ids *around[] = { &f->template_before, &f->template_after };
 
     for (int64_t i = 0; i < f->nadded; i++)
         max_id = f->added[i].id > max_id ? f->added[i].id : max_id;
@@ -434,36 +435,36 @@ static int order_tokens(struct meg_hf_files *f, const char *path, struct meg_err
     for (int side = 0; side < 2; side++) {
         for (int64_t i = 0; i < around[side]->n; i++) {
             if (around[side]->v[i] > max_id)
-                return meg_fail(e, MEG_EFORMAT, "%s: post_processor: id %d is outside of the vocabulary: 0 to %d", path,
+                return meg_fail(e, MEG_EFORMAT, "%s: post_processor: id %d is not in the vocabulary (0 to %d)", path,
                                 around[side]->v[i], max_id);
         }
     }
-    return MEG_OK;
+    return 0;
 }
 
-static int load_parts(struct meg_hf_files *f, const json_t *file, const char *path, struct meg_err *e)
+static int load_components(struct meg_hf_files *f, const json_t *file, const char *path, struct meg_err *e)
 {
     const json_t *p;
     bool has_template = false;
-    char from[4200];
+    char where[4200];
     int r;
 
-    snprintf(from, sizeof from, "%s: normalizer", path);
-    if ((p = part_of(file, "normalizer")) && (r = meg_hf_normalizer_load(&f->norm, p, from, e)) < 0)
+    snprintf(where, sizeof where, "%s: normalizer", path);
+    if ((p = component_of(file, "normalizer")) && (r = meg_hf_normalizer_load(&f->normalizer, p, where, e)) < 0)
         return r;
-    snprintf(from, sizeof from, "%s: pre_tokenizer", path);
-    if ((p = part_of(file, "pre_tokenizer")) && (r = meg_hf_pretokenizer_load(&f->pre, p, from, e)) < 0)
+    snprintf(where, sizeof where, "%s: pre_tokenizer", path);
+    if ((p = component_of(file, "pre_tokenizer")) && (r = meg_hf_pretokenizer_load(&f->pretokenizer, p, where, e)) < 0)
         return r;
-    snprintf(from, sizeof from, "%s: model", path);
-    if ((r = meg_hf_model_load(&f->model, part_of(file, "model"), from, e)) < 0)
+    snprintf(where, sizeof where, "%s: model", path);
+    if ((r = meg_hf_model_load(&f->model, component_of(file, "model"), where, e)) < 0)
         return r;
     if ((r = load_added(f, file, path, e)) < 0)
         return r;
-    snprintf(from, sizeof from, "%s: post_processor", path);
-    if ((p = part_of(file, "post_processor")) && (r = load_post(f, p, 8, &has_template, from, e)) < 0)
+    snprintf(where, sizeof where, "%s: post_processor", path);
+    if ((p = component_of(file, "post_processor")) && (r = load_post_processor(f, p, 8, &has_template, where, e)) < 0)
         return r;
-    snprintf(from, sizeof from, "%s: decoder", path);
-    return (p = part_of(file, "decoder")) ? meg_hf_decoder_load(&f->decoder, p, from, e) : MEG_OK;
+    snprintf(where, sizeof where, "%s: decoder", path);
+    return (p = component_of(file, "decoder")) ? meg_hf_decoder_load(&f->decoder, p, where, e) : 0;
 }
 
 int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, struct meg_err *e)
@@ -474,14 +475,16 @@ int meg_hf_files_load(struct meg_hf_files **out, const struct meg_tok_conf *c, s
     json_t *file = NULL;
     int r;
 
-    f->roles = meg_tok_no_special_ids;
+    f->special_ids = meg_tok_no_special_ids;
     f->max_added = -1;
-    if ((r = read_tokenizer(&file, &map, &f->model.lists, path, e)) < 0 || (r = load_parts(f, file, path, e)) < 0 ||
-        (r = load_config_files(f, c, e)) < 0 || (r = order_tokens(f, path, e)) < 0 ||
-        (r = build_finder(f, false, &f->raw, path, e)) < 0 || (r = build_finder(f, true, &f->normal, path, e)) < 0)
+    if ((r = read_tokenizer(&file, &map, &f->model.raw_vocab, path, e)) < 0 ||
+        (r = load_components(f, file, path, e)) < 0 || (r = load_config_files(f, c, e)) < 0 ||
+        (r = index_tokens(f, path, e)) < 0 || (r = build_matcher(f, false, &f->raw_matcher, path, e)) < 0 ||
+        (r = build_matcher(f, true, &f->normalized_matcher, path, e)) < 0)
         goto out;
-    f->is_bytes = meg_hf_pretokenizer_is_byte_level(f->pre, &f->bytes.pretok, &f->add_prefix_space) &&
-                  meg_hf_bpe_to_byte_level(&f->model, &f->bytes);
+    f->is_byte_level =
+        meg_hf_pretokenizer_is_byte_level(f->pretokenizer, &f->byte_level.pretok, &f->add_prefix_space) &&
+        meg_hf_bpe_to_byte_level(&f->model, &f->byte_level);
     if ((r = meg_hf_safe_split_build(f, e)) < 0)
         goto out;
     *out = f;
@@ -497,20 +500,20 @@ void meg_hf_files_free(struct meg_hf_files *f)
 {
     if (!f)
         return;
-    meg_hf_normalizer_free(f->norm);
-    meg_hf_pretokenizer_free(f->pre);
+    meg_hf_normalizer_free(f->normalizer);
+    meg_hf_pretokenizer_free(f->pretokenizer);
     meg_hf_model_free(&f->model);
     meg_hf_decoder_free(f->decoder);
-    meg_bytebpe_free(&f->bytes);
-    free(f->seams);
+    meg_bytebpe_free(&f->byte_level);
+    free(f->safe_split);
     for (int64_t i = 0; i < f->nadded; i++)
         meg_str_free(&f->added[i].content);
     free(f->added);
     meg_strtab_free(&f->contents);
-    meg_trie_free(&f->raw.trie);
-    meg_trie_free(&f->normal.trie);
-    free(f->before.v);
-    free(f->after.v);
+    meg_trie_free(&f->raw_matcher.trie);
+    meg_trie_free(&f->normalized_matcher.trie);
+    free(f->template_before.v);
+    free(f->template_after.v);
     free(f->token);
     free(f);
 }

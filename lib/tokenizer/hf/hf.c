@@ -1,10 +1,13 @@
 /*
- * HuggingFaceTokenizer and PretrainedFromHF: what tokenizer.json says, equal to Hugging Face's
- * tokenizers.  Added tokens cut the text; what is left is normalised, cut by added tokens again, cut in
- * pieces, and each piece goes to the model.  Where the pieces are those of a well-known pattern and the
- * model is BPE over bytes, that is tokenizer/bpe/byte_level.h; else pieces are remembered here or, where the text can be
- * cut before all that (safe_split.c), stretches of it.
+ * HuggingFaceTokenizer and PretrainedFromHF: encode and decode as Hugging Face's tokenizers do with a tokenizer.json.
+ *
+ * Encoding splits the text at added tokens, normalizes what is between them, splits it at the added tokens that are
+ * matched in normalized text, pre-tokenizes, and encodes each pre-token with the model.  If the pre-tokenizer is a
+ * well-known pattern and the model is byte-level BPE, tokenizer/bpe/byte_level.h does the last two steps.  Otherwise
+ * the ids of pre-tokens are cached here; where safe_split.c finds points at which the original text can be cut, the
+ * ids of the chunks between them are cached instead, which also saves normalizing and pre-tokenizing them.
  */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,16 +23,16 @@
 
 struct hf {
     struct meg_tokenizer base;
-    struct meg_hf_files *files; /* the owner's; a share borrows it */
-    bool is_share;
-    struct meg_bytebpe_encoder coder;
+    struct meg_hf_files *files; /* owned, unless is_clone */
+    bool is_clone;
+    struct meg_bytebpe_encoder encoder;
     struct meg_wordcache cache;
-    struct meg_hf_pretokens pieces, other;
-    struct meg_pretokens stretches; /* between seams */
-    struct meg_str normal, prefixed;
+    struct meg_hf_pretokens pretokens, scratch;
+    struct meg_pretokens chunks; /* between safe split points */
+    struct meg_str normalized, prefixed;
 };
 
-/* ---- opening ---- */
+/* ---- Opening ---- */
 
 static bool is_file(const char *path)
 {
@@ -38,7 +41,7 @@ static bool is_file(const char *path)
     return meg_commit_stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-static char *beside(const char *dir, int ndir, const char *name)
+static char *path_in_dir(const char *dir, int ndir, const char *name)
 {
     struct meg_str path = { 0 };
 
@@ -69,20 +72,20 @@ void meg_tok_find_files(struct meg_tok_conf *c, char *own[3])
         dir = slash ? given : ".";
         ndir = slash ? (int)(slash - given) : 1;
     }
-    if (!(c->tokenizer_json = own[0] = beside(dir, ndir, "tokenizer.json")))
+    if (!(c->tokenizer_json = own[0] = path_in_dir(dir, ndir, "tokenizer.json")))
         return;
-    c->tokenizer_config = own[1] = beside(dir, ndir, "tokenizer_config.json");
-    c->special_tokens_map = own[2] = beside(dir, ndir, "special_tokens_map.json");
+    c->tokenizer_config = own[1] = path_in_dir(dir, ndir, "tokenizer_config.json");
+    c->special_tokens_map = own[2] = path_in_dir(dir, ndir, "special_tokens_map.json");
     c->tokenizer_model = NULL;
 }
 
-/* Megatron-LM's class over these files; that of Megatron-DeepSpeed has no releases. */
+/* Adapt to Megatron-LM's class of this release.  PretrainedFromHF, of Megatron-DeepSpeed, does not call this. */
 static void apply_release(struct hf *t, const struct meg_megatron_release *release)
 {
     struct meg_tok_special_ids *r = &t->base.special_ids;
 
     if (!release->has_hf_template)
-        t->files->before.n = t->files->after.n = 0;
+        t->files->template_before.n = t->files->template_after.n = 0;
     if (!release->has_pad)
         r->pad = -1;
     else if (r->eos < 0)
@@ -100,20 +103,22 @@ static int open_any(struct meg_tokenizer **out, const struct meg_tok_conf *given
     int r;
 
     if (c.name_or_path && c.tokenizer_model && !c.tokenizer_json)
-        return meg_fail(e, MEG_EUSAGE, "--tokenizer-model and --tokenizer-name-or-path both name a folder; give one");
+        return meg_fail(e, MEG_EUSAGE,
+                        "--tokenizer-model and --tokenizer-name-or-path both name a directory; give only one of them");
     meg_tok_find_files(&c, own);
     if (!c.tokenizer_json)
-        return name ? meg_fail(e, MEG_ENOENT, "%s: no folder with tokenizer.json; models are not looked up by name",
+        return name ? meg_fail(e, MEG_ENOENT,
+                               "%s: not a directory with tokenizer.json; models are not looked up by name on a hub",
                                name)
-                    : meg_fail(e, MEG_EUSAGE, "%s needs --%s, a folder with tokenizer.json", class->name,
+                    : meg_fail(e, MEG_EUSAGE, "%s needs --%s, a directory with tokenizer.json", class->name,
                                class == &meg_tok_hf ? "tokenizer-model" : "tokenizer-name-or-path");
-    if ((r = meg_hf_files_load(&files, &c, e)) == MEG_OK) {
+    if ((r = meg_hf_files_load(&files, &c, e)) == 0) {
         t = meg_new(sizeof *t);
         t->files = files;
-        t->coder.vocab = &files->bytes;
+        t->encoder.vocab = &files->byte_level;
         t->base.class = class;
         t->base.vocab_size = files->vocab_size;
-        t->base.special_ids = files->roles;
+        t->base.special_ids = files->special_ids;
         if (class == &meg_tok_hf)
             apply_release(t, meg_megatron_release_find(c.megatron_release));
         meg_tok_set_description(&t->base, "_HuggingFaceTokenizer",
@@ -140,25 +145,25 @@ static void hf_close(struct meg_tokenizer *base)
 {
     struct hf *t = (struct hf *)base;
 
-    if (!t->is_share)
+    if (!t->is_clone)
         meg_hf_files_free(t->files);
-    meg_bytebpe_encoder_free(&t->coder);
+    meg_bytebpe_encoder_free(&t->encoder);
     meg_wordcache_free(&t->cache);
-    meg_hf_pretokens_free(&t->pieces);
-    meg_hf_pretokens_free(&t->other);
-    meg_pretokens_free(&t->stretches);
-    meg_str_free(&t->normal);
+    meg_hf_pretokens_free(&t->pretokens);
+    meg_hf_pretokens_free(&t->scratch);
+    meg_pretokens_free(&t->chunks);
+    meg_str_free(&t->normalized);
     meg_str_free(&t->prefixed);
     free(t);
 }
 
-static struct meg_tokenizer *hf_share(const struct meg_tokenizer *base)
+static struct meg_tokenizer *hf_clone(const struct meg_tokenizer *base)
 {
     struct hf *t = meg_new(sizeof *t);
 
     t->files = ((const struct hf *)base)->files;
-    t->coder.vocab = &t->files->bytes;
-    t->is_share = true;
+    t->encoder.vocab = &t->files->byte_level;
+    t->is_clone = true;
     return &t->base;
 }
 
@@ -167,36 +172,36 @@ struct meg_hf_files *meg_hf_files_of(struct meg_tokenizer *t)
     return ((struct hf *)t)->files;
 }
 
-/* ---- encoding ---- */
+/* ---- Encoding ---- */
 
-static int encode_piece(struct hf *t, const char *s, int64_t n, struct meg_ids *out, struct meg_err *e)
+static int encode_pretoken(struct hf *t, const char *s, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
     const int32_t *known;
     int64_t nids, first = out->n;
     int r;
 
-    if (t->files->seams) /* stretches are remembered instead */
+    if (t->files->safe_split) /* chunks are cached instead */
         return meg_hf_model_encode(&t->files->model, s, n, out, e);
     if ((nids = meg_wordcache_get(&t->cache, s, n, &known)) > 0) {
         meg_ids_reserve(out, nids);
         memcpy(out->v + out->n, known, (size_t)nids * sizeof *known);
         out->n += nids;
-        return MEG_OK;
+        return 0;
     }
     r = meg_hf_model_encode(&t->files->model, s, n, out, e);
-    if (r == MEG_OK && out->n > first)
+    if (r == 0 && out->n > first)
         meg_wordcache_add(&t->cache, s, n, out->v + first, out->n - first, 0);
     return r;
 }
 
-/* What lies between added tokens, normalised. */
-static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out,
+/* Encode normalized text between added tokens. */
+static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_text_start, struct meg_ids *out,
                         const struct meg_id_sink *sink, struct meg_err *e)
 {
     const struct meg_hf_files *f = t->files;
-    int r = MEG_OK;
+    int r = 0;
 
-    if (f->is_bytes) {
+    if (f->is_byte_level) {
         if (f->add_prefix_space && *s != ' ') {
             t->prefixed.n = 0;
             meg_str_add(&t->prefixed, " ", 1);
@@ -204,17 +209,17 @@ static int encode_plain(struct hf *t, const char *s, int64_t n, bool is_start, s
             s = t->prefixed.s;
             n++;
         }
-        return meg_bytebpe_encode(&t->coder, s, n, out, sink, e);
+        return meg_bytebpe_encode(&t->encoder, s, n, out, sink, e);
     }
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);
-    t->pieces.n = 0;
-    t->pieces.text.n = 0;
-    meg_hf_pretokens_add(&t->pieces, s, n, is_start);
-    if (f->pre)
-        r = meg_hf_pretokenizer_run(f->pre, &t->pieces, &t->other, e);
-    for (int64_t i = 0; i < t->pieces.n && r == MEG_OK; i++)
-        r = encode_piece(t, t->pieces.text.s + t->pieces.v[i].at, t->pieces.v[i].n, out, e);
+    t->pretokens.n = 0;
+    t->pretokens.text.n = 0;
+    meg_hf_pretokens_add(&t->pretokens, s, n, is_text_start);
+    if (f->pretokenizer)
+        r = meg_hf_pretokenizer_run(f->pretokenizer, &t->pretokens, &t->scratch, e);
+    for (int64_t i = 0; i < t->pretokens.n && r == 0; i++)
+        r = encode_pretoken(t, t->pretokens.text.s + t->pretokens.v[i].offset, t->pretokens.v[i].n, out, e);
     return r;
 }
 
@@ -223,7 +228,7 @@ static bool is_space(int32_t cp)
     return meg_char_class_of(cp) == MEG_CHAR_SPACE;
 }
 
-/* \w */
+/* Return true if cp matches \w of Rust's regex crate. */
 static bool is_word(int32_t cp)
 {
     switch (utf8proc_category(cp)) {
@@ -239,7 +244,7 @@ static bool is_word(int32_t cp)
     }
 }
 
-/* The longest added token at s: its number, and *stop; -1 when there is none. */
+/* Return the number of the longest added token that begins at s, and its end in *stop; -1: none does. */
 static int32_t longest_at(const struct meg_trie *trie, const char *s, const char *end, const char **stop)
 {
     uint32_t node = MEG_TRIE_ROOT;
@@ -254,27 +259,27 @@ static int32_t longest_at(const struct meg_trie *trie, const char *s, const char
     return best;
 }
 
-/* The first place from p on where an added token may begin. */
+/* Return the first position from p on where an added token may begin, or end. */
 static const char *skip(const struct meg_hf_added_matcher *f, const char *p, const char *end)
 {
-    if (f->nbegins <= 1) {
-        p = f->nbegins ? memchr(p, f->byte, (size_t)(end - p)) : NULL;
+    if (f->nfirst_bytes <= 1) {
+        p = f->nfirst_bytes ? memchr(p, f->first_byte, (size_t)(end - p)) : NULL;
         return p ? p : end;
     }
-    while (p < end && !f->begins[(unsigned char)*p])
+    while (p < end && !f->is_first_byte[(unsigned char)*p])
         p++;
     return p;
 }
 
-/* An added token in a text. */
-struct found {
-    const char *s, *stop; /* with the blanks it takes; from stop on is the text behind it */
-    const char *own_stop; /* without those behind it, among which the next one may begin */
+/* An added token matched in a text. */
+struct match {
+    const char *s, *stop; /* with the spaces that lstrip and rstrip remove */
+    const char *own_stop; /* without those of rstrip: the next match may begin in them */
 };
 
-/* The first added token behind the last one, which `at` is replaced by. */
+/* Find the next added token after *at, and set *at to it; NULL: there is none. */
 static const struct meg_hf_added_token *next_added(const struct hf *t, const struct meg_hf_added_matcher *f,
-                                                   const char *text, const char *end, struct found *at)
+                                                   const char *text, const char *end, struct match *at)
 {
     const char *from = at->stop, *stop;
 
@@ -295,7 +300,7 @@ static const struct meg_hf_added_token *next_added(const struct hf *t, const str
                 continue;
             }
         }
-        *at = (struct found){ a->lstrip && p < from ? from : p, stop, stop };
+        *at = (struct match){ a->lstrip && p < from ? from : p, stop, stop };
         while (a->lstrip && at->s > from) {
             const char *c = meg_utf8_prev(at->s, &before);
 
@@ -315,45 +320,48 @@ static const struct meg_hf_added_token *next_added(const struct hf *t, const str
     return NULL;
 }
 
-/* A text or part of one, cut by the added tokens of one kind. */
-static int encode_between_added(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
+/* Split text at the added tokens of one matcher, and encode all parts. */
+static int encode_between_added(struct hf *t, bool is_normalized, const char *text, int64_t n, bool is_text_start,
                                 struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e);
 
-/* What lies between added tokens that are found in the text as it is, or a part of that; is_first: the first
- * one. */
-static int encode_part(struct hf *t, const char *s, int64_t n, bool is_start, bool is_first, struct meg_ids *out,
-                       const struct meg_id_sink *sink, struct meg_err *e)
+/* Normalize and encode text between added tokens, or one chunk of it; is_first_chunk: the first one. */
+static int encode_part(struct hf *t, const char *s, int64_t n, bool is_text_start, bool is_first_chunk,
+                       struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e)
 {
     const struct meg_hf_files *f = t->files;
-    int64_t most = f->is_bytes ? MEG_HF_MAX_BYTE_LEVEL : f->seams ? MEG_HF_MAX_CHUNK : MEG_HF_MAX_UNSPLIT;
+    int64_t max_bytes = f->is_byte_level ? MEG_HF_MAX_BYTE_LEVEL
+                        : f->safe_split  ? MEG_HF_MAX_CHUNK
+                                         : MEG_HF_MAX_UNSPLIT;
     int r;
 
-    if (n > most && !f->is_bytes)
+    if (n > max_bytes && !f->is_byte_level)
         return meg_fail(e, MEG_EFORMAT,
-                        "%lld bytes of text without a place where this tokenizer.json lets it be cut; at "
-                        "most %lld can be encoded: break it up",
-                        (long long)n, (long long)most);
-    if (!f->norm)
-        return encode_between_added(t, true, s, n, is_start, out, sink, e);
-    if ((r = meg_hf_normalizer_run(f->norm, s, n, is_first, f->seams ? f->seams->most : most, &t->normal, e)) < 0)
+                        "%" PRId64
+                        " bytes of text without a point where this tokenizer.json allows to split it; at most "
+                        "%" PRId64 " can be encoded: split the document",
+                        n, max_bytes);
+    if (!f->normalizer)
+        return encode_between_added(t, true, s, n, is_text_start, out, sink, e);
+    if ((r = meg_hf_normalizer_run(f->normalizer, s, n, is_first_chunk,
+                                   f->safe_split ? f->safe_split->max_gap : max_bytes, &t->normalized, e)) < 0)
         return r;
-    return encode_between_added(t, true, t->normal.s, (int64_t)t->normal.n, is_start, out, sink, e);
+    return encode_between_added(t, true, t->normalized.s, (int64_t)t->normalized.n, is_text_start, out, sink, e);
 }
 
 enum { BATCH = 128 };
 
-/* The next stretches that have ids; their places in the cache are on their way to the processor. */
-static int next_chunks(struct hf *t, struct meg_wordcache_lookup *stretch)
+/* Collect the next chunks that have tokens, and prefetch their cache entries. */
+static int next_chunks(struct hf *t, struct meg_wordcache_lookup *chunk)
 {
     const char *s;
     int64_t len;
     int n = 0;
 
-    while (n < BATCH && meg_pretokens_next(&t->stretches, &s, &len)) {
-        if (len > 1 || !t->files->seams->is_nothing[(unsigned char)*s])
-            meg_wordcache_prefetch(&t->cache, &stretch[n++], s, len, t->stretches.end);
+    while (n < BATCH && meg_pretokens_next(&t->chunks, &s, &len)) {
+        if (len > 1 || !t->files->safe_split->is_tokenless[(unsigned char)*s])
+            meg_wordcache_prefetch(&t->cache, &chunk[n++], s, len, t->chunks.end);
     }
-    meg_wordcache_prefetch_rest(&t->cache, stretch, n);
+    meg_wordcache_prefetch_rest(&t->cache, chunk, n);
     return n;
 }
 
@@ -369,64 +377,65 @@ static int encode_chunk(struct hf *t, const struct meg_wordcache_lookup *p, stru
         if (out->cap - out->n < n + MEG_WORD_IDS)
             meg_ids_reserve(out, n + MEG_WORD_IDS);
         out->n += meg_word_copy(&t->cache, known, out->v + out->n);
-        return MEG_OK;
+        return 0;
     }
-    if ((r = encode_part(t, p->s, p->n, false, false, out, sink, e)) == MEG_OK && out->n > first)
+    if ((r = encode_part(t, p->s, p->n, false, false, out, sink, e)) == 0 && out->n > first)
         meg_wordcache_add(&t->cache, p->s, p->n, out->v + first, out->n - first, 0);
     return r;
 }
 
-/* The same, cut at seams. */
-static int encode_chunks(struct hf *t, const char *text, int64_t n, bool is_start, struct meg_ids *out,
+/* Encode text between added tokens chunk by chunk. */
+static int encode_chunks(struct hf *t, const char *text, int64_t n, bool is_text_start, struct meg_ids *out,
                          const struct meg_id_sink *sink, struct meg_err *e)
 {
-    struct meg_wordcache_lookup stretch[BATCH];
+    struct meg_wordcache_lookup chunk[BATCH];
     const char *s = text;
     int64_t len = 0;
     int r;
 
     if (!t->cache.word)
         meg_wordcache_init(&t->cache);
-    meg_pretokens_safe_split(&t->stretches, &t->files->seams->at, text, n);
-    meg_pretokens_next(&t->stretches, &s, &len);
-    r = encode_part(t, s, len, is_start, true, out, sink, e);
-    for (int k; r == MEG_OK && (k = next_chunks(t, stretch)) > 0;) {
-        for (int i = 0; i < k && r == MEG_OK; i++)
-            r = encode_chunk(t, &stretch[i], out, sink, e);
-        if (r == MEG_OK)
+    meg_pretokens_safe_split(&t->chunks, &t->files->safe_split->table, text, n);
+    meg_pretokens_next(&t->chunks, &s, &len);
+    r = encode_part(t, s, len, is_text_start, true, out, sink, e);
+    for (int k; r == 0 && (k = next_chunks(t, chunk)) > 0;) {
+        for (int i = 0; i < k && r == 0; i++)
+            r = encode_chunk(t, &chunk[i], out, sink, e);
+        if (r == 0)
             r = meg_ids_flush(out, sink, e);
     }
     return r;
 }
 
-static int encode_raw(struct hf *t, const char *s, int64_t n, bool is_start, struct meg_ids *out,
+static int encode_raw(struct hf *t, const char *s, int64_t n, bool is_text_start, struct meg_ids *out,
                       const struct meg_id_sink *sink, struct meg_err *e)
 {
-    return t->files->seams ? encode_chunks(t, s, n, is_start, out, sink, e)
-                           : encode_part(t, s, n, is_start, true, out, sink, e);
+    return t->files->safe_split ? encode_chunks(t, s, n, is_text_start, out, sink, e)
+                                : encode_part(t, s, n, is_text_start, true, out, sink, e);
 }
 
-static int encode_between_added(struct hf *t, bool is_normal, const char *text, int64_t n, bool is_start,
+static int encode_between_added(struct hf *t, bool is_normalized, const char *text, int64_t n, bool is_text_start,
                                 struct meg_ids *out, const struct meg_id_sink *sink, struct meg_err *e)
 {
-    const struct meg_hf_added_matcher *f = is_normal ? &t->files->normal : &t->files->raw;
+    const struct meg_hf_added_matcher *f = is_normalized ? &t->files->normalized_matcher : &t->files->raw_matcher;
     const char *end = text + n;
-    struct found found = { text, text, text };
+    struct match m = { text, text, text };
     const struct meg_hf_added_token *a;
-    int r = MEG_OK;
+    int r = 0;
 
     do {
-        const char *from = found.stop, *stop = end;
+        const char *from = m.stop, *stop = end;
 
-        if ((a = next_added(t, f, text, end, &found)))
-            stop = found.s;
+        if ((a = next_added(t, f, text, end, &m)))
+            stop = m.s;
         if (stop > from)
-            r = (is_normal ? encode_plain : encode_raw)(t, from, stop - from, is_start && from == text, out, sink, e);
-        if (a && found.s < found.stop) { /* the one before it has not taken it with its blanks */
+            r = (is_normalized ? encode_plain : encode_raw)(t, from, stop - from, is_text_start && from == text, out,
+                                                            sink, e);
+        if (a && m.s < m.stop) { /* false: rstrip of the previous token consumed it */
             meg_ids_reserve(out, 1);
             out->v[out->n++] = a->id;
         }
-    } while (a && r == MEG_OK);
+    } while (a && r == 0);
     return r;
 }
 
@@ -438,15 +447,15 @@ static void add_all(struct meg_ids *out, const struct meg_ids *ids)
     out->n += ids->n;
 }
 
-enum { LONG = 1 << 20 };
+enum { LARGE_TEXT = 1 << 20 };
 
-/* What a long text needed: such texts are rare. */
+/* Free the buffers of a long text: such texts are rare. */
 static void free_large_buffers(struct hf *t)
 {
-    meg_hf_pretokens_free(&t->pieces);
-    meg_hf_pretokens_free(&t->other);
-    t->pieces = t->other = (struct meg_hf_pretokens){ 0 };
-    meg_str_free(&t->normal);
+    meg_hf_pretokens_free(&t->pretokens);
+    meg_hf_pretokens_free(&t->scratch);
+    t->pretokens = t->scratch = (struct meg_hf_pretokens){ 0 };
+    meg_str_free(&t->normalized);
     meg_str_free(&t->prefixed);
 }
 
@@ -456,15 +465,15 @@ static int hf_encode(struct meg_tokenizer *base, const char *text, int64_t n, st
     struct hf *t = (struct hf *)base;
     int r;
 
-    add_all(out, &t->files->before);
+    add_all(out, &t->files->template_before);
     r = encode_between_added(t, false, text, n, true, out, sink, e);
-    add_all(out, &t->files->after);
-    if (n > LONG)
+    add_all(out, &t->files->template_after);
+    if (n > LARGE_TEXT)
         free_large_buffers(t);
     return r;
 }
 
-/* ---- decoding ---- */
+/* ---- Decoding ---- */
 
 static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64_t n, struct meg_str *out)
 {
@@ -487,7 +496,7 @@ static void hf_bytes(const struct meg_tokenizer *base, const int32_t *ids, int64
     }
 }
 
-/* Ids that wait are in held as they are; what comes after them may change their text. */
+/* d->pending buffers, as int32_t, the ids whose text depends on later ids. */
 static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool is_last, struct meg_str *out)
 {
     const struct meg_hf_files *f = ((const struct hf *)d->tok)->files;
@@ -510,7 +519,7 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
     while (ready > nwaiting && !is_last &&
            meg_hf_decoder_byte(f->decoder, f->token[held[ready - 1]].s, (int64_t)f->token[held[ready - 1]].n) >= 0)
         ready--;
-    if (ready == 0 || (ready <= nwaiting && !is_last)) /* those wait still */
+    if (ready == 0 || (ready <= nwaiting && !is_last)) /* nothing new can be decoded yet */
         return;
     token = meg_realloc_array(NULL, (size_t)ready, sizeof *token);
     for (; ntokens < ready; ntokens++)
@@ -526,9 +535,9 @@ static void hf_decode(struct meg_detok *d, const int32_t *ids, int64_t n, bool i
 }
 
 const struct meg_tok_class meg_tok_hf = {
-    "HuggingFaceTokenizer", hf_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode, false, MEG_TOK_LIB_HF,
+    "HuggingFaceTokenizer", hf_open, hf_close, hf_clone, hf_encode, hf_bytes, hf_decode, false, MEG_TOK_LIB_HF,
 };
 
 const struct meg_tok_class meg_tok_hf_pretrained = {
-    "PretrainedFromHF", pretrained_open, hf_close, hf_share, hf_encode, hf_bytes, hf_decode, false, MEG_TOK_LIB_HF,
+    "PretrainedFromHF", pretrained_open, hf_close, hf_clone, hf_encode, hf_bytes, hf_decode, false, MEG_TOK_LIB_HF,
 };

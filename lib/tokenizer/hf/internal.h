@@ -1,10 +1,11 @@
 /*
- * internal.h - the parts of a tokenizer.json, as Hugging Face's tokenizers write it, in the order they work
- * on a text: normaliser, pre-tokeniser, model; and back: decoder.  Private to hf*.c.
+ * internal.h - components of a Hugging Face tokenizer.json (private to lib/tokenizer/hf).
  *
- * Each part is loaded from its JSON value, of which nothing is kept; from names it in messages
- * ("FILE: normalizer").  MEG_EFORMAT for a type that is not known and for members that make no sense.
- * Once loaded a part is only read, by any number of threads.  Text is well-formed UTF-8 throughout.
+ * Encoding runs normalizer, pre-tokenizer and model in this order; decoding runs the decoder.  A component is loaded
+ * from its JSON value, which need not outlive the call; `where` ("FILE: normalizer") begins its error messages.
+ * Loading returns MEG_EFORMAT for an unknown type and for members that are missing or of the wrong type.  A loaded
+ * component is read-only: any number of threads may use it.  All text is well-formed UTF-8.
+ * Reference: https://github.com/huggingface/tokenizers, the type of the same name.
  */
 #ifndef MEG_TOKENIZER_HF_INTERNAL_H
 #define MEG_TOKENIZER_HF_INTERNAL_H
@@ -13,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/decls.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/regex.h"
@@ -21,156 +23,226 @@
 #include "tokenizer/pretokenize/pretokenize.h"
 #include "tokenizer/tokenizer.h"
 
-/* The member "type" of a part. */
-int meg_hf_get_type(const json_t *part, const char **type, const char *from, struct meg_err *e);
-int meg_hf_unknown_type(const char *type, const char *from, struct meg_err *e);
-/* Append a string member, or otherwise where it is not there and that is not NULL. */
-int meg_hf_get_string(const json_t *part, const char *key, const char *otherwise, struct meg_str *out, const char *from,
+MEG_BEGIN_DECLS
+
+/*
+ * ---- JSON members (json_members.c) ----
+ * Read the members that several components have.
+ */
+
+/* Set *type to the member "type" of an object; it belongs to part. */
+int meg_hf_get_type(const json_t *part, const char **type, const char *where, struct meg_err *e);
+/* Return MEG_EFORMAT with the message that type is not supported. */
+int meg_hf_unknown_type(const char *type, const char *where, struct meg_err *e);
+/* Append string member key to out, or fallback when the member is absent.  With fallback NULL it is required. */
+int meg_hf_get_string(const json_t *part, const char *key, const char *fallback, struct meg_str *out, const char *where,
                       struct meg_err *e);
+/* Read a token id, 0 .. 2^24-1; what names its token in the message. */
+int meg_hf_get_id(const json_t *value, const char *what, const char *where, int32_t *id, struct meg_err *e);
 
-/* A part that is one step, or a Sequence of such parts, at most eight deep. */
-struct meg_hf_sequence {
-    const char *list;        /* the member of a Sequence that holds its parts */
-    const char *const *type; /* [n] what a step may be */
-    int n;
-    int (*add)(void *to, int kind, const json_t *part, const char *from, struct meg_err *e);
+/*
+ * ---- Steps (steps.c) ----
+ * A normalizer, pre-tokenizer or decoder is a list of steps: one step, or a Sequence of components, at most eight
+ * deep, which is flattened.
+ */
+
+/* How one kind of component loads its steps. */
+struct meg_hf_step_class {
+    const char *list_key;     /* the member of a Sequence that holds its components */
+    const char *const *types; /* [ntypes] values of "type" */
+    int ntypes;
+    size_t size; /* of a step in bytes */
+    /* Fill a zeroed step of types[type]; on failure the caller frees it, too. */
+    int (*load)(void *step, int type, const json_t *part, const char *where, struct meg_err *e);
+    void (*free)(void *step); /* release what the step owns */
 };
-/* Call add with to for each step in turn, whose type is p->type[kind]; stop at the first failure. */
-int meg_hf_sequence_load(const struct meg_hf_sequence *p, const json_t *part, void *to, const char *from,
-                         struct meg_err *e);
 
-/* What Split and Replace look for: {"String": s}, a plain string, or {"Regex": r}. */
+struct meg_hf_steps {
+    void *v; /* [n] steps of class->size bytes */
+    int64_t n;
+};
+
+/* Load all steps of a component in order.  On failure out owns nothing. */
+int meg_hf_steps_load(struct meg_hf_steps *out, const struct meg_hf_step_class *c, const json_t *part,
+                      const char *where, struct meg_err *e);
+void meg_hf_steps_free(void *v, int64_t n, const struct meg_hf_step_class *c);
+
+/*
+ * ---- Pattern (pattern.c) ----
+ * What Split and Replace search for: {"String": s}, a plain string, or {"Regex": r}.
+ */
+
 struct meg_hf_pattern {
     struct meg_str literal;
-    struct meg_regex *regex; /* NULL: the literal */
-    int split;               /* enum meg_pretok that regex spells, or -1 */
+    struct meg_regex *regex; /* NULL: search for literal */
+    int pretok;              /* enum meg_pretok with this regex, or -1 */
 };
-int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char *from, struct meg_err *e);
+int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char *where, struct meg_err *e);
 void meg_hf_pattern_free(struct meg_hf_pattern *p);
-/* Append s [n] with every match replaced by to; where out grows beyond most bytes the rest is left out. */
+/* Append all matches in s [n] to out; they point into s.  Fails as meg_regex_find_all. */
+int meg_hf_pattern_find(const struct meg_hf_pattern *p, const char *s, int64_t n, struct meg_spans *out,
+                        struct meg_err *e);
+/* Append s [n] to out with every match replaced by `to`.  Stop replacing once out exceeds max_bytes. */
 int meg_hf_pattern_replace(const struct meg_hf_pattern *p, const char *s, int64_t n, const struct meg_str *to,
-                           int64_t most, struct meg_str *out, struct meg_err *e);
+                           int64_t max_bytes, struct meg_str *out, struct meg_err *e);
 
-/* ---- normaliser: NULL is none -------------------------------------------------------------------- */
+/*
+ * ---- Normalizer (normalizer.c) ----
+ * Rewrites text before it is split: Unicode normal forms, lowercase, accents, replacements.  NULL where
+ * tokenizer.json has none; the three queries accept NULL.
+ */
 
 struct meg_hf_normalizer;
-int meg_hf_normalizer_load(struct meg_hf_normalizer **out, const json_t *part, const char *from, struct meg_err *e);
+int meg_hf_normalizer_load(struct meg_hf_normalizer **out, const json_t *part, const char *where, struct meg_err *e);
 void meg_hf_normalizer_free(struct meg_hf_normalizer *n);
-/* Set out to text normalised; what Prepend puts in front only where the text is_first of what is cut.
- * MEG_EFORMAT where a step gives more than most bytes, some MiB. */
-int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text, int64_t n, bool is_first,
-                          int64_t most, struct meg_str *out, struct meg_err *e);
+/*
+ * Set out to the normalized text.  Prepend adds its string only if is_first_chunk: the text is not a later chunk of
+ * text that was cut at safe split points.  MEG_EFORMAT when a step produces more than max_bytes.
+ */
+int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text, int64_t n, bool is_first_chunk,
+                          int64_t max_bytes, struct meg_str *out, struct meg_err *e);
 
-/* May text be cut before a blank, tab, newline or carriage return (not between \r\n), whatever stands on
- * either side: is what is before and behind normalised as it is by itself?  Then it may be cut at any other
- * ASCII character, too, where *is_by_char, and before ideographs where *is_around_ideographs, which have blanks
- * put around them. */
+/*
+ * Return true if text can be cut before any space, tab, newline or carriage return (not inside \r\n) so that each
+ * side is normalized independently of the other.  *is_by_char: then it can also be cut at any other ASCII character.
+ * *is_around_ideographs: also before ideographs, which the normalizer surrounds with spaces.
+ */
 bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_normalizer *n, bool *is_by_char,
                                           bool *is_around_ideographs);
-/* Does it only replace blanks, by mark, and perhaps put something in front? */
+/* Return true if it only replaces each space by *mark (borrowed), perhaps after a Prepend. */
 bool meg_hf_normalizer_is_metaspace(const struct meg_hf_normalizer *n, struct meg_span *mark);
 
-/* ---- pre-tokeniser: NULL is none ------------------------------------------------------------------ */
+/*
+ * ---- Pre-tokens ----
+ * The normalized text split into pre-tokens.  Each pre-token is encoded by the model on its own.
+ */
 
 struct meg_hf_pretoken {
-    int32_t at, n; /* in text */
-    bool is_start; /* begins where the whole text begins */
+    int32_t offset, n;  /* bytes of meg_hf_pretokens.text */
+    bool is_text_start; /* it begins where the text given to encode begins */
 };
 
 struct meg_hf_pretokens {
-    struct meg_str text;
+    struct meg_str text; /* of all pre-tokens, concatenated */
     struct meg_hf_pretoken *v;
     int64_t n, cap;
 };
-void meg_hf_pretokens_add(struct meg_hf_pretokens *p, const char *s, int64_t n, bool is_start);
+/* Append a copy of s [n]; nothing when n is 0. */
+void meg_hf_pretokens_add(struct meg_hf_pretokens *p, const char *s, int64_t n, bool is_text_start);
 void meg_hf_pretokens_free(struct meg_hf_pretokens *p);
 
-struct meg_hf_pretokenizer;
-int meg_hf_pretokenizer_load(struct meg_hf_pretokenizer **out, const json_t *part, const char *from, struct meg_err *e);
-void meg_hf_pretokenizer_free(struct meg_hf_pretokenizer *p);
-/* Cut pieces into smaller ones; other is room to work in.  MEG_EFORMAT where a step makes 256 MiB of them, or as
- * meg_regex_find_all. */
-int meg_hf_pretokenizer_run(const struct meg_hf_pretokenizer *p, struct meg_hf_pretokens *pieces,
-                            struct meg_hf_pretokens *other, struct meg_err *e);
-/* Is it one of the known splits and then GPT-2's spelling of bytes, so that bytes may be looked up? */
-bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum meg_pretok *split,
-                                       bool *add_prefix_space);
+/*
+ * ---- Pre-tokenizer (pretokenizer.c) ----
+ * NULL where tokenizer.json has none; the queries accept NULL.
+ */
 
-/* Does it first cut at whitespace, which goes away, perhaps around punctuation, too? */
+struct meg_hf_pretokenizer;
+int meg_hf_pretokenizer_load(struct meg_hf_pretokenizer **out, const json_t *part, const char *where,
+                             struct meg_err *e);
+void meg_hf_pretokenizer_free(struct meg_hf_pretokenizer *p);
+/*
+ * Split each of pretokens further, in place; scratch is a second buffer that the caller keeps between calls.
+ * MEG_EFORMAT when a step produces more than 256 MiB, or as meg_regex_find_all.
+ */
+int meg_hf_pretokenizer_run(const struct meg_hf_pretokenizer *p, struct meg_hf_pretokens *pretokens,
+                            struct meg_hf_pretokens *scratch, struct meg_err *e);
+/*
+ * Return true if it is one of the known patterns followed by GPT-2's mapping of bytes to characters: then
+ * tokenizer/bpe/byte_level.h encodes the text without this mapping.
+ */
+bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum meg_pretok *pretok,
+                                       bool *add_prefix_space);
+/* Return true if its first step splits at whitespace and removes it; *is_around_punctuation: and isolates
+ * punctuation. */
 bool meg_hf_pretokenizer_splits_whitespace(const struct meg_hf_pretokenizer *p, bool *is_around_punctuation);
-/* Does it replace blanks by a mark and cut before each? */
+/* Return true if its first step replaces each space by a mark and splits before each mark. */
 bool meg_hf_pretokenizer_splits_metaspace(const struct meg_hf_pretokenizer *p);
-/* Does it only replace blanks by mark, and perhaps put one in front of the whole text? */
+/* Return true if it only replaces each space by *mark (borrowed), perhaps with one in front of the text. */
 bool meg_hf_pretokenizer_is_metaspace(const struct meg_hf_pretokenizer *p, struct meg_span *mark);
 
-/* ---- long lists --------------------------------------------------------------------------------- */
+/*
+ * ---- Raw vocabulary (vocab_scan.c) ----
+ * "vocab" (an object) and "merges" (an array) of the model are scanned in the file's text: to build a JSON tree of
+ * them would be most of the time that opening the file takes.
+ */
 
-/* The vocabulary, an object, and the merges, an array, of a model as the file spells them, well-formed;
- * s NULL where there is none, or something else. */
 struct meg_hf_raw_vocab {
-    struct meg_span vocab, merges;
+    struct meg_span vocab, merges; /* well-formed JSON in the text given; s NULL: absent, or of another type */
 };
-/* Find them in a tokenizer.json, and append the file with empty ones in their place to rest.
- * MEG_EFORMAT for what is not JSON. */
-int meg_hf_raw_vocab_extract(struct meg_hf_raw_vocab *lists, const char *text, int64_t n, struct meg_str *rest,
+/*
+ * Find both in a tokenizer.json, and append the file with an empty object and array in their place to rest.
+ * MEG_EFORMAT if the text is not JSON.
+ */
+int meg_hf_raw_vocab_extract(struct meg_hf_raw_vocab *raw, const char *text, int64_t n, struct meg_str *rest,
                              struct meg_err *e);
-/* To the next member of a list, in which s stands at the beginning or behind a member; false: it ends. */
+/* Advance s from the opening bracket, or from the end of a member, to the next member; false at the closing one. */
 bool meg_hf_json_next(struct meg_json_scan *s);
-/* A string, in place or in buf. */
+/* Read a string; out points into the JSON text, or into buf if the string has escapes. */
 int meg_hf_json_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *out);
 
-/* ---- model ---------------------------------------------------------------------------------------- */
+/*
+ * ---- Model (model.c, model_bpe.c, model_unigram.c) ----
+ * Segments a pre-token into tokens of its vocabulary: BPE, Unigram, WordPiece or WordLevel.
+ */
 
-/* The vocabulary: token number k has id id[k]. */
+/* Tokens in the order of the file; token k has id id[k]. */
 struct meg_hf_vocab {
     struct meg_strtab tokens;
     int32_t *id;
-    int32_t max_id; /* -1: no token */
+    int32_t max_id; /* -1: the vocabulary is empty */
 };
-int32_t meg_hf_vocab_find(const struct meg_hf_vocab *v, const char *s, int64_t n); /* -1: none */
+int32_t meg_hf_vocab_find(const struct meg_hf_vocab *v, const char *s, int64_t n); /* id, or -1 */
 void meg_hf_vocab_add(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t id);
 
 struct meg_hf_model {
-    const struct meg_hf_model_type *kind;
-    struct meg_hf_raw_vocab lists; /* the caller's, while it is loaded */
+    const struct meg_hf_model_type *type;
+    struct meg_hf_raw_vocab raw_vocab; /* borrowed, set by the caller of meg_hf_model_load, which alone reads it */
     struct meg_hf_vocab vocab;
-    void *own;
+    void *impl; /* of type */
 };
-int meg_hf_model_load(struct meg_hf_model *m, const json_t *part, const char *from, struct meg_err *e);
+int meg_hf_model_load(struct meg_hf_model *m, const json_t *part, const char *where, struct meg_err *e);
 void meg_hf_model_free(struct meg_hf_model *m);
-/* Append the ids of a piece of n >= 1 bytes. */
+/* Append the ids of a pre-token of n >= 1 bytes. */
 int meg_hf_model_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out, struct meg_err *e);
 
-/* A kind of model; own is its own. */
 struct meg_hf_model_type {
-    const char *name;
-    int (*load)(struct meg_hf_model *m, const json_t *part, const char *from, struct meg_err *e);
-    void (*free)(void *own);
+    const char *name; /* value of "type" */
+    int (*load)(struct meg_hf_model *m, const json_t *part, const char *where, struct meg_err *e);
+    void (*free)(void *impl);
     int (*encode)(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out, struct meg_err *e);
 };
 extern const struct meg_hf_model_type meg_hf_bpe, meg_hf_unigram, meg_hf_wordpiece, meg_hf_wordlevel;
 
-/* BPE over bytes, where the model is BPE that never needs more: see tokenizer/bpe/byte_level.h. */
 struct meg_bytebpe;
-bool meg_hf_bpe_to_byte_level(const struct meg_hf_model *m, struct meg_bytebpe *out);
-
-/* Is it BPE that can be cut where no token has two characters side by side? */
+/*
+ * If m is BPE over the 256 byte characters without prefix, suffix or byte fallback, move its merges to out and
+ * return true; m can then no longer encode.  See tokenizer/bpe/byte_level.h.
+ */
+bool meg_hf_bpe_to_byte_level(struct meg_hf_model *m, struct meg_bytebpe *out);
+/* Return true if m is BPE whose text can be cut between any two characters that are not adjacent in a token. */
 bool meg_hf_bpe_has_safe_splits(const struct meg_hf_model *m);
 
-/* An id in a JSON value: 0 .. 2^24-1. */
-int meg_hf_get_id(const json_t *value, const char *what, const char *from, int32_t *id, struct meg_err *e);
-
-/* ---- decoder: NULL joins tokens by blanks ---------------------------------------------------------- */
+/*
+ * ---- Decoder (decoder.c) ----
+ * Maps the list of tokens to text.  NULL joins tokens with spaces; all but load and free accept NULL.
+ */
 
 struct meg_hf_decoder;
-int meg_hf_decoder_load(struct meg_hf_decoder **out, const json_t *part, const char *from, struct meg_err *e);
+int meg_hf_decoder_load(struct meg_hf_decoder **out, const json_t *part, const char *where, struct meg_err *e);
 void meg_hf_decoder_free(struct meg_hf_decoder *d);
-bool meg_hf_decoder_is_byte_level(const struct meg_hf_decoder *d); /* ByteLevel alone */
+/* Return true if it is ByteLevel alone. */
+bool meg_hf_decoder_is_byte_level(const struct meg_hf_decoder *d);
+/* Return true if later tokens never change the text of earlier ones, except for runs of byte tokens. */
 bool meg_hf_decoder_can_stream(const struct meg_hf_decoder *d);
-/* The byte that a token stands for, which waits for those behind it; -1: it is text. */
+/* Return the byte of a byte-fallback token, whose text depends on the bytes after it, or -1. */
 int meg_hf_decoder_byte(const struct meg_hf_decoder *d, const char *token, int64_t n);
-/* Append the text of tokens first, first + 1, ... of all; *state (from 0) goes from call to call. */
+/*
+ * Append the text of tokens [n], which are tokens first .. first+n-1 of the text.  *state is 0 at first and carries
+ * over from one call to the next.
+ */
 void meg_hf_decoder_run(const struct meg_hf_decoder *d, const struct meg_str *token, int64_t n, int64_t first,
                         int *state, struct meg_str *out);
+
+MEG_END_DECLS
 
 #endif

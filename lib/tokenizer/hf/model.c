@@ -1,4 +1,4 @@
-/* Models of tokenizer.json: what they share, WordPiece and WordLevel. */
+/* Models of tokenizer.json: loading the vocabulary; WordPiece and WordLevel. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ void meg_hf_vocab_add(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t 
     v->max_id = id > v->max_id ? id : v->max_id;
 }
 
-/* For meg_strtab_index to find. */
+/* As meg_hf_vocab_add, without the hash index: call meg_strtab_index after the last token. */
 static void append_token(struct meg_hf_vocab *v, const char *s, int64_t n, int32_t id)
 {
     int64_t cap = v->tokens.cap;
@@ -37,15 +37,7 @@ static void append_token(struct meg_hf_vocab *v, const char *s, int64_t n, int32
     v->max_id = id > v->max_id ? id : v->max_id;
 }
 
-int meg_hf_get_id(const json_t *value, const char *what, const char *from, int32_t *id, struct meg_err *e)
-{
-    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > MAX_ID)
-        return meg_fail(e, MEG_EFORMAT, "%s: the id of '%s' must be a number from 0 to %d", from, what, MAX_ID);
-    *id = (int32_t)json_integer_value(value);
-    return MEG_OK;
-}
-
-/* A number from 0 to MAX_ID, spelled s [n]; -1: it is none. */
+/* Parse an id from 0 to MAX_ID; -1: s [n] is not one. */
 static int32_t read_id(const char *s, int64_t n)
 {
     int32_t id = 0;
@@ -58,133 +50,133 @@ static int32_t read_id(const char *s, int64_t n)
     return id > MAX_ID ? -1 : id;
 }
 
-/* Not many more tokens than there are in a list: commas, which stand in tokens, too. */
+/* Return an upper bound for the number of tokens: there is a comma after each but the last. */
 static int64_t count_tokens(const struct meg_span *list)
 {
-    int64_t n = 1, most = list->n / (int64_t)strlen("\"a\":0,") + 1;
+    int64_t n = 1, max_bytes = list->n / (int64_t)strlen("\"a\":0,") + 1;
 
     for (int64_t i = 0; i < list->n; i++)
         n += list->s[i] == ',';
-    return n < most ? n : most;
+    return n < max_bytes ? n : max_bytes;
 }
 
-static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, const char *from, struct meg_err *e)
+static int load_tokens(struct meg_hf_vocab *v, const struct meg_span *list, const char *where, struct meg_err *e)
 {
     struct meg_err why;
     struct meg_json_scan s = { list->s, list->s, list->s + list->n, "byte", &why };
     struct meg_str buf = { 0 };
     int64_t twice;
-    int r = MEG_OK;
+    int r = 0;
 
     MEG_ASSERT(list->s);
     meg_strtab_reserve(&v->tokens, count_tokens(list));
     v->id = meg_realloc_array(v->id, (size_t)v->tokens.cap, sizeof *v->id);
-    while (r == MEG_OK && meg_hf_json_next(&s)) {
+    while (r == 0 && meg_hf_json_next(&s)) {
         struct meg_span token;
-        const char *begin, *kind;
+        const char *begin, *value_type;
         int32_t id;
 
         if ((r = meg_hf_json_string(&s, &buf, &token)) < 0) {
-            r = meg_fail(e, r, "%s: vocab: %s", from, why.msg);
+            r = meg_fail(e, r, "%s: vocab: %s", where, why.msg);
             break;
         }
         meg_json_scan_skip_space(&s);
         meg_json_scan_accept(&s, ':');
         meg_json_scan_skip_space(&s);
         begin = s.p;
-        meg_json_scan_value(&s, 1, &kind);
+        meg_json_scan_value(&s, 1, &value_type);
         if ((id = read_id(begin, s.p - begin)) < 0) {
-            r = meg_fail(e, MEG_EFORMAT, "%s: the id of '%.*s' must be a number from 0 to %d", from, (int)token.n,
+            r = meg_fail(e, MEG_EFORMAT, "%s: the id of '%.*s' must be an integer from 0 to %d", where, (int)token.n,
                          token.s, MAX_ID);
             break;
         }
         append_token(v, token.s, token.n, id);
     }
-    if (r == MEG_OK && (twice = meg_strtab_index(&v->tokens)) >= 0) {
+    if (r == 0 && (twice = meg_strtab_index(&v->tokens)) >= 0) {
         struct meg_str t = meg_strtab_get(&v->tokens, twice);
 
-        r = meg_fail(e, MEG_EFORMAT, "%s: '%.*s' stands in vocab twice", from, (int)t.n, t.s);
+        r = meg_fail(e, MEG_EFORMAT, "%s: vocab: duplicate token '%.*s'", where, (int)t.n, t.s);
     }
     meg_str_free(&buf);
     return r;
 }
 
-/* An object of tokens and ids, each id once. */
-static int load_vocab(struct meg_hf_vocab *v, const struct meg_span *list, const json_t *part, const char *from,
+/* Load {token: id, ...}; no two tokens may have the same id. */
+static int load_vocab(struct meg_hf_vocab *v, const struct meg_span *list, const json_t *part, const char *where,
                       struct meg_err *e)
 {
     json_t *vocab;
     char *seen;
-    int r = meg_json_get_object(part, "vocab", MEG_JSON_REQUIRED, &vocab, from, e);
+    int r = meg_json_get_object(part, "vocab", MEG_JSON_REQUIRED, &vocab, where, e);
 
-    if (r < 0 || (r = load_tokens(v, list, from, e)) < 0)
+    if (r < 0 || (r = load_tokens(v, list, where, e)) < 0)
         return r;
     seen = meg_new((size_t)v->max_id + 1);
-    for (int64_t k = 0; k < v->tokens.n && r == MEG_OK; k++) {
+    for (int64_t k = 0; k < v->tokens.n && r == 0; k++) {
         struct meg_str t = meg_strtab_get(&v->tokens, k);
 
         if (seen[v->id[k]]++)
-            r = meg_fail(e, MEG_EFORMAT, "%s: '%.*s' has id %d, which another token has", from, (int)t.n, t.s,
+            r = meg_fail(e, MEG_EFORMAT, "%s: vocab: '%.*s' has id %d, which another token has", where, (int)t.n, t.s,
                          v->id[k]);
     }
     free(seen);
     return r;
 }
 
-int meg_hf_model_load(struct meg_hf_model *m, const json_t *part, const char *from, struct meg_err *e)
+int meg_hf_model_load(struct meg_hf_model *m, const json_t *part, const char *where, struct meg_err *e)
 {
-    static const struct meg_hf_model_type *const kinds[] = { &meg_hf_bpe, &meg_hf_unigram, &meg_hf_wordpiece,
+    static const struct meg_hf_model_type *const types[] = { &meg_hf_bpe, &meg_hf_unigram, &meg_hf_wordpiece,
                                                              &meg_hf_wordlevel };
     const char *type = NULL;
     int r;
 
     m->vocab.max_id = -1;
     if (!json_is_object(part))
-        return meg_fail(e, MEG_EFORMAT, "%s: an object is expected", from);
-    if ((r = meg_json_get_str(part, "type", MEG_JSON_OPTIONAL, &type, from, e)) < 0)
+        return meg_fail(e, MEG_EFORMAT, "%s: expected a JSON object", where);
+    if ((r = meg_json_get_str(part, "type", MEG_JSON_OPTIONAL, &type, where, e)) < 0)
         return r;
-    if (!type) /* old files */
+    if (!type) /* files of early releases do not state it */
         type = json_object_get(part, "merges")                      ? "BPE"
                : json_is_array(json_object_get(part, "vocab"))      ? "Unigram"
                : json_object_get(part, "continuing_subword_prefix") ? "WordPiece"
                                                                     : "WordLevel";
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !m->kind; i++)
-        m->kind = strcmp(type, kinds[i]->name) == 0 ? kinds[i] : NULL;
-    if (!m->kind)
-        return meg_hf_unknown_type(type, from, e);
-    if (m->kind != &meg_hf_unigram && (r = load_vocab(&m->vocab, &m->lists.vocab, part, from, e)) < 0)
+    for (size_t i = 0; i < sizeof types / sizeof *types && !m->type; i++)
+        m->type = strcmp(type, types[i]->name) == 0 ? types[i] : NULL;
+    if (!m->type)
+        return meg_hf_unknown_type(type, where, e);
+    if (m->type != &meg_hf_unigram && (r = load_vocab(&m->vocab, &m->raw_vocab.vocab, part, where, e)) < 0)
         return r;
-    return m->kind->load(m, part, from, e);
+    return m->type->load(m, part, where, e);
 }
 
 void meg_hf_model_free(struct meg_hf_model *m)
 {
-    if (m->own)
-        m->kind->free(m->own);
+    if (m->impl)
+        m->type->free(m->impl);
     meg_strtab_free(&m->vocab.tokens);
     free(m->vocab.id);
 }
 
 int meg_hf_model_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
-    return m->kind->encode(m, s, n, out, e);
+    return m->type->encode(m, s, n, out, e);
 }
 
 /* ---- WordPiece ---- */
 
-static int get_unk(const struct meg_hf_model *m, const json_t *part, int32_t *unk, const char *from, struct meg_err *e)
+static int get_unk(const struct meg_hf_model *m, const json_t *part, int32_t *unk, const char *where, struct meg_err *e)
 {
     const char *token = "[UNK]";
-    int r = meg_json_get_str(part, "unk_token", MEG_JSON_OPTIONAL, &token, from, e);
+    int r = meg_json_get_str(part, "unk_token", MEG_JSON_OPTIONAL, &token, where, e);
 
     if (r < 0)
         return r;
     if ((*unk = meg_hf_vocab_find(&m->vocab, token, (int64_t)strlen(token))) < 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: unk_token '%s' is not in the vocabulary", from, token);
-    return MEG_OK;
+        return meg_fail(e, MEG_EFORMAT, "%s: unk_token '%s' is not in the vocabulary", where, token);
+    return 0;
 }
 
-static int wordpiece_load(struct meg_hf_model *m, const json_t *part, const char *from, struct meg_err *e)
+static int wordpiece_load(struct meg_hf_model *m, const json_t *part, const char *where, struct meg_err *e)
 {
     struct meg_wordpiece *w = meg_new(sizeof *w);
     const char *prefix = "##";
@@ -193,20 +185,20 @@ static int wordpiece_load(struct meg_hf_model *m, const json_t *part, const char
     int32_t unk;
     int r;
 
-    m->own = w;
-    if ((r = get_unk(m, part, &unk, from, e)) < 0 ||
-        (r = meg_json_get_str(part, "continuing_subword_prefix", MEG_JSON_OPTIONAL, &prefix, from, e)) < 0 ||
-        (r = meg_json_get_i64(part, "max_input_chars_per_word", MEG_JSON_OPTIONAL, &max_chars, from, e)) < 0)
+    m->impl = w;
+    if ((r = get_unk(m, part, &unk, where, e)) < 0 ||
+        (r = meg_json_get_str(part, "continuing_subword_prefix", MEG_JSON_OPTIONAL, &prefix, where, e)) < 0 ||
+        (r = meg_json_get_i64(part, "max_input_chars_per_word", MEG_JSON_OPTIONAL, &max_chars, where, e)) < 0)
         return r;
     if ((r = meg_wordpiece_build(w, &m->vocab.tokens, m->vocab.id, prefix, unk, max_chars, &inner)) < 0)
-        return meg_fail(e, r, "%s: %s", from, inner.msg);
-    return MEG_OK;
+        return meg_fail(e, r, "%s: %s", where, inner.msg);
+    return 0;
 }
 
-static void wordpiece_free(void *own)
+static void wordpiece_free(void *impl)
 {
-    meg_wordpiece_free(own);
-    free(own);
+    meg_wordpiece_free(impl);
+    free(impl);
 }
 
 static int wordpiece_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out,
@@ -214,18 +206,18 @@ static int wordpiece_encode(const struct meg_hf_model *m, const char *s, int64_t
 {
     (void)e;
     meg_ids_reserve(out, n);
-    out->n += meg_wordpiece_encode(m->own, s, n, out->v + out->n);
-    return MEG_OK;
+    out->n += meg_wordpiece_encode(m->impl, s, n, out->v + out->n);
+    return 0;
 }
 
 const struct meg_hf_model_type meg_hf_wordpiece = { "WordPiece", wordpiece_load, wordpiece_free, wordpiece_encode };
 
-/* ---- WordLevel: own is the id of what is unknown ---- */
+/* ---- WordLevel: impl is the id of the unknown token ---- */
 
-static int wordlevel_load(struct meg_hf_model *m, const json_t *part, const char *from, struct meg_err *e)
+static int wordlevel_load(struct meg_hf_model *m, const json_t *part, const char *where, struct meg_err *e)
 {
-    m->own = meg_new(sizeof(int32_t));
-    return get_unk(m, part, m->own, from, e);
+    m->impl = meg_new(sizeof(int32_t));
+    return get_unk(m, part, m->impl, where, e);
 }
 
 static int wordlevel_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out,
@@ -235,8 +227,8 @@ static int wordlevel_encode(const struct meg_hf_model *m, const char *s, int64_t
 
     (void)e;
     meg_ids_reserve(out, 1);
-    out->v[out->n++] = id < 0 ? *(const int32_t *)m->own : id;
-    return MEG_OK;
+    out->v[out->n++] = id < 0 ? *(const int32_t *)m->impl : id;
+    return 0;
 }
 
 const struct meg_hf_model_type meg_hf_wordlevel = { "WordLevel", wordlevel_load, free, wordlevel_encode };

@@ -1,4 +1,5 @@
-/* BPE of tokenizer.json: over characters, or bytes where they are spelled as characters. */
+/* BPE of tokenizer.json, over characters.  (Byte-level files map each byte to a character.) */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,17 +13,18 @@
 
 struct bpe {
     struct meg_bpe merges;
-    int32_t unk;          /* -1: what is unknown is left out */
-    int32_t byte_id[256]; /* of <0x00> .. <0xFF>, with byte_fallback; else and where missing -1 */
+    int32_t unk;          /* -1: unknown characters are dropped */
+    int32_t byte_id[256]; /* ids of <0x00> .. <0xFF> if byte_fallback, else -1; -1 where there is no such token */
     bool fuse_unk, ignore_merges;
-    int32_t min_byte, max_byte;       /* of those; */
-    bool has_all_bytes, merges_bytes; /* are all there, and is one of that range a part of a merge? */
-    char *prefix, *suffix;            /* of all but the first, and of the last character; may be "" */
+    int32_t min_byte, max_byte; /* range of byte_id */
+    bool has_all_bytes;         /* no byte_id is -1 */
+    bool merges_bytes;          /* some merge has a part with an id in that range */
+    char *prefix, *suffix;      /* of each character but the first, and of the last one; may be "" */
 };
 
-static void bpe_free(void *own)
+static void bpe_free(void *impl)
 {
-    struct bpe *b = own;
+    struct bpe *b = impl;
 
     meg_bpe_free(&b->merges);
     free(b->prefix);
@@ -30,10 +32,10 @@ static void bpe_free(void *own)
     free(b);
 }
 
-/* The two parts of a merge, ["a", "b"] or "a b", in place or in buf; false when it is neither. */
+/* Read the two parts of a merge, ["a", "b"] or "a b"; they point into the JSON text or buf.  false: it is neither. */
 static bool read_parts(struct meg_json_scan *s, struct meg_str buf[2], struct meg_span part[2])
 {
-    const char *end, *blank;
+    const char *end, *space;
 
     if (*s->p == '[') {
         for (int i = 0; i < 2; i++) {
@@ -45,38 +47,36 @@ static bool read_parts(struct meg_json_scan *s, struct meg_str buf[2], struct me
     if (*s->p != '"' || meg_hf_json_string(s, &buf[0], &part[0]) < 0)
         return false;
     end = part[0].s + part[0].n;
-    blank = memchr(part[0].s, ' ', (size_t)part[0].n);
-    if (!blank || memchr(blank + 1, ' ', (size_t)(end - blank - 1)))
+    space = memchr(part[0].s, ' ', (size_t)part[0].n);
+    if (!space || memchr(space + 1, ' ', (size_t)(end - space - 1)))
         return false;
-    part[0].n = blank - part[0].s;
-    part[1] = (struct meg_span){ blank + 1, end - blank - 1 };
+    part[0].n = space - part[0].s;
+    part[1] = (struct meg_span){ space + 1, end - space - 1 };
     return true;
 }
 
-/* So many merges are read before the first of their parts is looked up: what finds them is then on its
- * way to the processor. */
+/* Merges are read in batches: their parts are prefetched from the vocabulary before the first one is looked up. */
 enum { BATCH = 32, LEFT = 0, RIGHT, BOTH, TOKENS };
 
-struct spelled {
-    struct meg_str part[2]; /* room to read in */
-    struct meg_str text;    /* of all tokens */
+struct merge_batch {
+    struct meg_str part[2]; /* scratch for read_parts */
+    struct meg_str text;    /* all tokens of the batch, concatenated */
     struct {
-        int64_t at, n;
-        uint64_t hash; /* but for BOTH */
+        int64_t offset, n; /* in text */
+        uint64_t hash;     /* of LEFT and RIGHT */
     } token[BATCH][TOKENS];
-    int64_t last; /* number of the last token that two were merged to */
+    int64_t last; /* index in the vocabulary of the result of the last merge looked up */
 };
 
-static void spell_token(struct spelled *x, int k, int which, const char *s, int64_t n)
+static void collect_token(struct merge_batch *x, int k, int which, const char *s, int64_t n)
 {
-    x->token[k][which].at = (int64_t)x->text.n;
+    x->token[k][which].offset = (int64_t)x->text.n;
     x->token[k][which].n = n;
     meg_str_add(&x->text, s, (size_t)n);
 }
 
-/* Read the next merges, up to BATCH; returns how many there were before the end, or before one that is
- * none. */
-static int spell_merges(struct spelled *x, const struct bpe *b, struct meg_json_scan *s, bool *is_bad)
+/* Read up to BATCH merges and return their number; fewer at the end, or with *is_bad if one is malformed. */
+static int collect_merges(struct merge_batch *x, const struct bpe *b, struct meg_json_scan *s, bool *is_bad)
 {
     const int64_t skip = (int64_t)strlen(b->prefix);
     int n = 0;
@@ -89,13 +89,13 @@ static int spell_merges(struct spelled *x, const struct bpe *b, struct meg_json_
 
         if ((*is_bad = !read_parts(s, x->part, p)))
             break;
-        spell_token(x, n, LEFT, p[0].s, p[0].n);
-        spell_token(x, n, RIGHT, p[1].s, p[1].n);
+        collect_token(x, n, LEFT, p[0].s, p[0].n);
+        collect_token(x, n, RIGHT, p[1].s, p[1].n);
         has_prefix = skip > 0 && p[1].n >= skip && memcmp(p[1].s, b->prefix, (size_t)skip) == 0;
         x->token[n][BOTH] = x->token[n][LEFT];
         x->token[n][BOTH].n += p[1].n;
         if (has_prefix) {
-            spell_token(x, n, BOTH, p[0].s, p[0].n);
+            collect_token(x, n, BOTH, p[0].s, p[0].n);
             meg_str_add(&x->text, p[1].s + skip, (size_t)(p[1].n - skip));
             x->token[n][BOTH].n += p[1].n - skip;
         }
@@ -103,16 +103,16 @@ static int spell_merges(struct spelled *x, const struct bpe *b, struct meg_json_
     return n;
 }
 
-static void prefetch_parts(struct spelled *x, const struct meg_hf_vocab *v, int n)
+static void prefetch_parts(struct merge_batch *x, const struct meg_hf_vocab *v, int n)
 {
     for (int k = 0; k < n; k++) {
         for (int i = LEFT; i <= RIGHT; i++)
-            x->token[k][i].hash = meg_strtab_prefetch(&v->tokens, x->text.s + x->token[k][i].at, x->token[k][i].n);
+            x->token[k][i].hash = meg_strtab_prefetch(&v->tokens, x->text.s + x->token[k][i].offset, x->token[k][i].n);
     }
 }
 
-/* Most merges are listed in the order of the tokens that they make. */
-static int64_t find_merged(struct spelled *x, const struct meg_strtab *tokens, const char *s, int64_t n)
+/* Find the result of a merge; it is mostly the next token of the vocabulary after that of the merge before. */
+static int64_t find_merged(struct merge_batch *x, const struct meg_strtab *tokens, const char *s, int64_t n)
 {
     for (int64_t k = x->last; k < tokens->n && k <= x->last + 1; k++) {
         struct meg_str t = meg_strtab_get(tokens, k);
@@ -123,9 +123,9 @@ static int64_t find_merged(struct spelled *x, const struct meg_strtab *tokens, c
     return x->last = meg_strtab_find(tokens, s, n);
 }
 
-/* Look up merge k of those read. */
-static int find_merge(struct meg_bpe_merge_rule *to, const struct meg_hf_vocab *v, struct spelled *x, int k,
-                      const char *from, struct meg_err *e)
+/* Look up the three tokens of merge k of the batch. */
+static int find_merge(struct meg_bpe_merge_rule *to, const struct meg_hf_vocab *v, struct merge_batch *x, int k,
+                      const char *where, struct meg_err *e)
 {
     int32_t *const id[TOKENS] = { &to->left, &to->right, &to->id };
     struct meg_span token[TOKENS];
@@ -134,60 +134,59 @@ static int find_merge(struct meg_bpe_merge_rule *to, const struct meg_hf_vocab *
     for (int i = TOKENS - 1; i >= 0; i--) {
         int64_t nth;
 
-        token[i] = (struct meg_span){ x->text.s + x->token[k][i].at, x->token[k][i].n };
+        token[i] = (struct meg_span){ x->text.s + x->token[k][i].offset, x->token[k][i].n };
         nth = i == BOTH ? find_merged(x, &v->tokens, token[i].s, token[i].n)
                         : meg_strtab_find_hashed(&v->tokens, token[i].s, token[i].n, x->token[k][i].hash);
         *id[i] = nth < 0 ? -1 : v->id[nth];
         lacks = nth < 0 ? i : lacks;
     }
     if (lacks < 0)
-        return MEG_OK;
-    return meg_fail(e, MEG_EFORMAT, "%s: merge %d is '%.*s' + '%.*s', but there is no token '%.*s'", from, to->rank,
+        return 0;
+    return meg_fail(e, MEG_EFORMAT, "%s: merge %d is '%.*s' + '%.*s', but there is no token '%.*s'", where, to->rank,
                     (int)token[LEFT].n, token[LEFT].s, (int)token[RIGHT].n, token[RIGHT].s, (int)token[lacks].n,
                     token[lacks].s);
 }
 
-static bool is_among_bytes(const struct bpe *b, int32_t id)
+static bool is_byte_token(const struct bpe *b, int32_t id)
 {
     return id >= b->min_byte && id <= b->max_byte;
 }
 
-static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t *part, const char *from,
+static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t *part, const char *where,
                        struct meg_err *e)
 {
-    const struct meg_span *list = &m->lists.merges;
+    const struct meg_span *list = &m->raw_vocab.merges;
     struct meg_err why;
     struct meg_json_scan s;
     struct meg_bpe_merge_rule *merge = NULL;
-    struct spelled x = { 0 };
+    struct merge_batch x = { 0 };
     int64_t n = 0, cap = 0;
     bool is_bad = false;
     json_t *merges;
-    int r = meg_json_get_array(part, "merges", MEG_JSON_REQUIRED, &merges, from, e), k = BATCH;
+    int r = meg_json_get_array(part, "merges", MEG_JSON_REQUIRED, &merges, where, e), k = BATCH;
 
     if (r < 0)
         return r;
     MEG_ASSERT(list->s);
     s = (struct meg_json_scan){ list->s, list->s, list->s + list->n, "byte", &why };
-    while (r == MEG_OK && k == BATCH) {
-        k = spell_merges(&x, b, &s, &is_bad);
+    while (r == 0 && k == BATCH) {
+        k = collect_merges(&x, b, &s, &is_bad);
         prefetch_parts(&x, &m->vocab, k);
         if (n + BATCH > cap) {
             cap = cap ? 2 * cap : 1024;
             merge = meg_realloc_array(merge, (size_t)cap, sizeof *merge);
         }
-        for (int i = 0; i < k && r == MEG_OK; i++, n++) {
+        for (int i = 0; i < k && r == 0; i++, n++) {
             merge[n].rank = (int32_t)n;
-            r = find_merge(&merge[n], &m->vocab, &x, i, from, e);
-            b->merges_bytes |= r == MEG_OK && (is_among_bytes(b, merge[n].left) || is_among_bytes(b, merge[n].right));
+            r = find_merge(&merge[n], &m->vocab, &x, i, where, e);
+            b->merges_bytes |= r == 0 && (is_byte_token(b, merge[n].left) || is_byte_token(b, merge[n].right));
         }
     }
-    if (r == MEG_OK && is_bad)
+    if (r == 0 && is_bad)
         r = meg_fail(e, MEG_EFORMAT,
-                     "%s: merge %lld is not two tokens with a blank between, nor "
-                     "an array of two",
-                     from, (long long)n);
-    if (r == MEG_OK) {
+                     "%s: merge %" PRId64 " is neither two tokens separated by a space nor an array of two tokens",
+                     where, n);
+    if (r == 0) {
         meg_bpe_init(&b->merges, n);
         meg_bpe_add_all(&b->merges, merge, n);
     }
@@ -198,7 +197,7 @@ static int load_merges(struct bpe *b, const struct meg_hf_model *m, const json_t
     return r;
 }
 
-static int bpe_load(struct meg_hf_model *m, const json_t *part, const char *from, struct meg_err *e)
+static int bpe_load(struct meg_hf_model *m, const json_t *part, const char *where, struct meg_err *e)
 {
     struct bpe *b = meg_new(sizeof *b);
     const char *unk = NULL, *prefix = "", *suffix = "";
@@ -206,22 +205,22 @@ static int bpe_load(struct meg_hf_model *m, const json_t *part, const char *from
     double dropout = 0;
     int r;
 
-    m->own = b;
-    if ((r = meg_json_get_str(part, "unk_token", MEG_JSON_OPTIONAL, &unk, from, e)) < 0 ||
-        (r = meg_json_get_str(part, "continuing_subword_prefix", MEG_JSON_OPTIONAL, &prefix, from, e)) < 0 ||
-        (r = meg_json_get_str(part, "end_of_word_suffix", MEG_JSON_OPTIONAL, &suffix, from, e)) < 0 ||
-        (r = meg_json_get_bool(part, "fuse_unk", MEG_JSON_OPTIONAL, &b->fuse_unk, from, e)) < 0 ||
-        (r = meg_json_get_bool(part, "byte_fallback", MEG_JSON_OPTIONAL, &byte_fallback, from, e)) < 0 ||
-        (r = meg_json_get_bool(part, "ignore_merges", MEG_JSON_OPTIONAL, &b->ignore_merges, from, e)) < 0 ||
-        (r = meg_json_get_f64(part, "dropout", MEG_JSON_OPTIONAL, &dropout, from, e)) < 0)
+    m->impl = b;
+    if ((r = meg_json_get_str(part, "unk_token", MEG_JSON_OPTIONAL, &unk, where, e)) < 0 ||
+        (r = meg_json_get_str(part, "continuing_subword_prefix", MEG_JSON_OPTIONAL, &prefix, where, e)) < 0 ||
+        (r = meg_json_get_str(part, "end_of_word_suffix", MEG_JSON_OPTIONAL, &suffix, where, e)) < 0 ||
+        (r = meg_json_get_bool(part, "fuse_unk", MEG_JSON_OPTIONAL, &b->fuse_unk, where, e)) < 0 ||
+        (r = meg_json_get_bool(part, "byte_fallback", MEG_JSON_OPTIONAL, &byte_fallback, where, e)) < 0 ||
+        (r = meg_json_get_bool(part, "ignore_merges", MEG_JSON_OPTIONAL, &b->ignore_merges, where, e)) < 0 ||
+        (r = meg_json_get_f64(part, "dropout", MEG_JSON_OPTIONAL, &dropout, where, e)) < 0)
         return r;
     if (dropout != 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: dropout %g makes ids random; set it to null", from, dropout);
+        return meg_fail(e, MEG_EFORMAT, "%s: dropout %g makes encoding random; set it to null", where, dropout);
     b->prefix = meg_strdup(prefix);
     b->suffix = meg_strdup(suffix);
     b->unk = unk ? meg_hf_vocab_find(&m->vocab, unk, (int64_t)strlen(unk)) : -1;
     if (unk && b->unk < 0 && *unk)
-        return meg_fail(e, MEG_EFORMAT, "%s: unk_token '%s' is not in the vocabulary", from, unk);
+        return meg_fail(e, MEG_EFORMAT, "%s: unk_token '%s' is not in the vocabulary", where, unk);
     for (int i = 0; i < 256; i++) {
         char name[8];
 
@@ -231,10 +230,10 @@ static int bpe_load(struct meg_hf_model *m, const json_t *part, const char *from
         b->max_byte = i == 0 || b->byte_id[i] > b->max_byte ? b->byte_id[i] : b->max_byte;
     }
     b->has_all_bytes = b->min_byte >= 0;
-    return load_merges(b, m, part, from, e);
+    return load_merges(b, m, part, where, e);
 }
 
-/* One character with what belongs before and behind it, in place or in buf. */
+/* Return a character with its prefix and suffix, as the vocabulary has it; it points into s or buf. */
 static struct meg_span spell_char(const struct bpe *b, const char *s, int len, bool is_first, bool is_last,
                                   struct meg_str *buf)
 {
@@ -249,70 +248,70 @@ static struct meg_span spell_char(const struct bpe *b, const char *s, int len, b
     return (struct meg_span){ buf->s, (int64_t)buf->n };
 }
 
-/* With byte_fallback, the ids of all bytes of what is spelled c; false when one is missing.  There is room for
- * left ids behind them then. */
-static bool add_bytes(const struct bpe *b, struct meg_span c, int64_t left, struct meg_ids *out)
+/* With byte_fallback, append the ids of all bytes of character c and reserve space for nleft more ids; false, and no
+ * id, if one is missing. */
+static bool add_bytes(const struct bpe *b, struct meg_span c, int64_t nleft, struct meg_ids *out)
 {
     for (int64_t k = 0; k < c.n; k++) {
         if (b->byte_id[(unsigned char)c.s[k]] < 0)
             return false;
     }
-    meg_ids_reserve(out, c.n + left);
+    meg_ids_reserve(out, c.n + nleft);
     for (int64_t k = 0; k < c.n; k++)
         out->v[out->n++] = b->byte_id[(unsigned char)c.s[k]];
     return true;
 }
 
-/* Symbols that are read ahead of where the result is put. */
-struct in_place {
+/* Symbols that meg_bpe_stream reads, and overwrites with the merged ones. */
+struct stream_ctx {
     int32_t *v;
-    int64_t at, n, put;
+    int64_t next, n, nwritten; /* of v: the next one to read; all; those written */
 };
 
 static int64_t read_symbols(void *ctx, int32_t *sym, int64_t n)
 {
-    struct in_place *p = ctx;
+    struct stream_ctx *p = ctx;
 
-    n = n < p->n - p->at ? n : p->n - p->at;
-    memcpy(sym, p->v + p->at, (size_t)n * sizeof *sym);
-    p->at += n;
+    n = n < p->n - p->next ? n : p->n - p->next;
+    memcpy(sym, p->v + p->next, (size_t)n * sizeof *sym);
+    p->next += n;
     return n;
 }
 
-static int put_symbols(void *ctx, const int32_t *sym, int64_t n, struct meg_err *e)
+static int write_symbols(void *ctx, const int32_t *sym, int64_t n, struct meg_err *e)
 {
-    struct in_place *p = ctx;
+    struct stream_ctx *p = ctx;
 
+    memcpy(p->v + p->nwritten, sym, (size_t)n * sizeof *sym);
+    p->nwritten += n;
     (void)e;
-    memcpy(p->v + p->put, sym, (size_t)n * sizeof *sym);
-    p->put += n;
     return 0;
 }
 
 static int merge_long(const struct meg_bpe *b, struct meg_ids *out, int64_t first, int64_t nbytes, struct meg_err *e)
 {
-    struct in_place p = { .v = out->v + first, .n = out->n - first };
+    struct stream_ctx p = { .v = out->v + first, .n = out->n - first };
     int r =
-        meg_bpe_stream(&(struct meg_bpe_stream){ b, true, read_symbols, put_symbols, &p, MEG_BPE_WINDOW, nbytes }, e);
+        meg_bpe_stream(&(struct meg_bpe_stream){ b, true, read_symbols, write_symbols, &p, MEG_BPE_WINDOW, nbytes }, e);
 
     if (r < 0)
         return r;
-    out->n = first + p.put;
-    return MEG_OK;
+    out->n = first + p.nwritten;
+    return 0;
 }
 
 static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out, struct meg_err *e)
 {
-    const struct bpe *b = m->own;
-    int32_t whole = b->ignore_merges ? meg_hf_vocab_find(&m->vocab, s, n) : -1;
+    const struct bpe *b = m->impl;
+    int32_t token = b->ignore_merges ? meg_hf_vocab_find(&m->vocab, s, n) : -1;
     int64_t first = out->n;
     struct meg_str buf = { 0 };
-    bool is_waiting = false; /* an unknown one that the next may be joined to; bytes overtake it */
+    bool has_pending_unk = false; /* fuse_unk may join it with the next one; as in the reference, bytes overtake it */
 
     meg_ids_reserve(out, n + 1);
-    if (whole >= 0) {
-        out->v[out->n++] = whole;
-        return MEG_OK;
+    if (token >= 0) {
+        out->v[out->n++] = token;
+        return 0;
     }
     for (int64_t i = 0; i < n;) {
         int32_t cp, id;
@@ -321,42 +320,43 @@ static int bpe_encode(const struct meg_hf_model *m, const char *s, int64_t n, st
 
         id = meg_hf_vocab_find(&m->vocab, c.s, c.n);
         if (id >= 0) {
-            if (is_waiting)
+            if (has_pending_unk)
                 out->v[out->n++] = b->unk;
-            is_waiting = false;
+            has_pending_unk = false;
             out->v[out->n++] = id;
         } else if (!add_bytes(b, c, n - i, out) && b->unk >= 0) {
-            if (is_waiting && !b->fuse_unk)
+            if (has_pending_unk && !b->fuse_unk)
                 out->v[out->n++] = b->unk;
-            is_waiting = true;
+            has_pending_unk = true;
         }
         i += len;
     }
-    if (is_waiting)
+    if (has_pending_unk)
         out->v[out->n++] = b->unk;
     meg_str_free(&buf);
     if (out->n - first > MEG_BPE_WINDOW)
         return merge_long(&b->merges, out, first, n, e);
     out->n = first + meg_bpe_merge_leftmost(&b->merges, out->v + first, out->n - first, NULL);
-    return MEG_OK;
+    return 0;
 }
 
-/* Where no merge goes across two parts can be merged apart (tokenizer/bpe/bpe_stream.c); nothing is left out of the
- * text or waits for what follows where each unknown character becomes bytes, which are in no merge. */
+/* Without prefix, suffix and whole-token lookup, text can be cut wherever no merge crosses the cut (tokenizer/bpe/
+ * bpe_stream.c).  Unknown characters must become bytes that are not part of a merge: a dropped or pending one would
+ * make its neighbors interact. */
 bool meg_hf_bpe_has_safe_splits(const struct meg_hf_model *m)
 {
-    const struct bpe *b = m->own;
+    const struct bpe *b = m->impl;
 
-    return m->kind == &meg_hf_bpe && !*b->prefix && !*b->suffix && !b->ignore_merges && b->has_all_bytes &&
+    return m->type == &meg_hf_bpe && !*b->prefix && !*b->suffix && !b->ignore_merges && b->has_all_bytes &&
            !b->merges_bytes;
 }
 
-bool meg_hf_bpe_to_byte_level(const struct meg_hf_model *m, struct meg_bytebpe *out)
+bool meg_hf_bpe_to_byte_level(struct meg_hf_model *m, struct meg_bytebpe *out)
 {
-    struct bpe *b = m->own;
+    struct bpe *b = m->impl;
     struct meg_str bytes = { 0 };
 
-    if (m->kind != &meg_hf_bpe || *b->prefix || *b->suffix || b->byte_id['a'] >= 0)
+    if (m->type != &meg_hf_bpe || *b->prefix || *b->suffix || b->byte_id['a'] >= 0)
         return false;
     for (int i = 0; i < 256; i++) {
         bool is_in_text = i != 0xC0 && i != 0xC1 && i < 0xF5;
@@ -364,7 +364,7 @@ bool meg_hf_bpe_to_byte_level(const struct meg_hf_model *m, struct meg_bytebpe *
 
         out->byte_id[i] = meg_hf_vocab_find(&m->vocab, s, meg_utf8_encode(s, meg_byte_alphabet_char(i)));
         if (out->byte_id[i] < 0 && is_in_text)
-            return false; /* unknown ones may be joined, and what is around one that is left out merged */
+            return false; /* unknown bytes may be fused, and a dropped one makes its neighbors adjacent */
     }
     out->unk = -1;
     out->is_leftmost = true;

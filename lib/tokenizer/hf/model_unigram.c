@@ -1,7 +1,12 @@
 /*
- * Unigram of tokenizer.json: the segmentation with the largest sum of scores (Kudo 2018), in doubles.
- * Unknown characters in a row are one token, of which then each byte may be one.
+ * Unigram model of tokenizer.json: the segmentation with the highest sum of log probabilities (Kudo 2018), found by
+ * the Viterbi algorithm in double precision.  Consecutive unknown characters become one unknown token or, with
+ * byte_fallback, the tokens of their bytes.
+ *
+ * tokenizer/spm/unigram.c has the same algorithm for SentencePiece.  They do not share code because their ids differ:
+ * SentencePiece computes in float, caches words, and streams texts of any length (tokenizer/spm/unigram_stream.c).
  */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,16 +21,16 @@
 
 struct unigram {
     struct meg_trie trie;
-    double *score; /* [tokens] */
-    int64_t ring;  /* a power of two, more than the bytes of any token */
+    double *score; /* [tokens] log probability by id */
+    int64_t ring;  /* a power of two > the bytes of any token: size of the buffer of path scores */
     double unk_score;
-    int32_t unk;          /* -1: there is none */
-    int32_t byte_id[256]; /* with byte_fallback; else and where missing -1 */
+    int32_t unk;          /* -1: none */
+    int32_t byte_id[256]; /* ids of <0x00> .. <0xFF> if byte_fallback, else -1; -1 where there is no such token */
 };
 
-static void unigram_free(void *own)
+static void unigram_free(void *impl)
 {
-    struct unigram *u = own;
+    struct unigram *u = impl;
 
     meg_trie_free(&u->trie);
     free(u->score);
@@ -33,9 +38,9 @@ static void unigram_free(void *own)
 }
 
 /*
- * A number as Hugging Face's JSON reader makes it of its digits: those as an integer, rounded, times or by a
- * power of ten, rounded again.  A quarter of a file's scores are one bit off so, which decides ties.  The
- * digits are the fewest that x has: as such files are written.
+ * Round x as Hugging Face's JSON parser (serde_json) reads its decimal digits: it rounds the digits as an integer to
+ * double, multiplies or divides by a power of ten, and rounds again.  About a quarter of a file's scores differ in the
+ * last bit from the nearest double, which decides ties.  Files have the shortest digits that identify x.
  */
 static double parse_like_serde(double x)
 {
@@ -58,39 +63,38 @@ static double parse_like_serde(double x)
     return copysign(exponent < 0 ? (double)digits / ten : (double)digits * ten, x);
 }
 
-/* The pieces: [[text, score], ...]. */
-static int load_pieces(struct meg_hf_model *m, const json_t *list, const char *from, struct meg_err *e)
+/* Load [[text, score], ...]. */
+static int load_tokens(struct meg_hf_model *m, const json_t *list, const char *where, struct meg_err *e)
 {
-    struct unigram *u = m->own;
+    struct unigram *u = m->impl;
     double lowest = INFINITY;
     size_t i;
     const json_t *item;
 
     u->score = meg_new((json_array_size(list) + 1) * sizeof *u->score);
-    u->ring = 8; /* a character that is no token has up to 4 bytes */
+    u->ring = 8; /* an unknown character has up to 4 bytes */
     json_array_foreach(list, i, item)
     {
         const json_t *text = json_array_get(item, 0), *score = json_array_get(item, 1);
         int64_t was = m->vocab.tokens.n;
 
         if (!json_is_string(text) || !json_is_number(score))
-            return meg_fail(e, MEG_EFORMAT, "%s: element %zu of vocab is not [text, score]", from, i);
+            return meg_fail(e, MEG_EFORMAT, "%s: vocab[%zu] is not [text, score]", where, i);
         meg_hf_vocab_add(&m->vocab, json_string_value(text), (int64_t)json_string_length(text), (int32_t)i);
         if (m->vocab.tokens.n == was)
-            return meg_fail(e, MEG_EFORMAT, "%s: '%s', element %zu of vocab, stands there twice", from,
-                            json_string_value(text), i);
+            return meg_fail(e, MEG_EFORMAT, "%s: duplicate token '%s', vocab[%zu]", where, json_string_value(text), i);
         while (u->ring <= (int64_t)json_string_length(text))
             u->ring *= 2;
         u->score[i] = parse_like_serde(json_number_value(score));
         lowest = fmin(lowest, u->score[i]);
     }
     u->unk_score = lowest - UNK_PENALTY;
-    return MEG_OK;
+    return 0;
 }
 
-static int build_trie(struct meg_hf_model *m, const char *from, struct meg_err *e)
+static int build_trie(struct meg_hf_model *m, const char *where, struct meg_err *e)
 {
-    struct unigram *u = m->own;
+    struct unigram *u = m->impl;
     struct meg_trie_key *key = meg_realloc_array(NULL, (size_t)m->vocab.tokens.n + 1, sizeof *key);
     struct meg_err inner;
     int64_t n = 0;
@@ -104,10 +108,10 @@ static int build_trie(struct meg_hf_model *m, const char *from, struct meg_err *
     }
     r = meg_trie_build(&u->trie, key, n, &inner);
     free(key);
-    return r < 0 ? meg_fail(e, r, "%s: %s", from, inner.msg) : MEG_OK;
+    return r < 0 ? meg_fail(e, r, "%s: %s", where, inner.msg) : 0;
 }
 
-static int unigram_load(struct meg_hf_model *m, const json_t *part, const char *from, struct meg_err *e)
+static int unigram_load(struct meg_hf_model *m, const json_t *part, const char *where, struct meg_err *e)
 {
     struct unigram *u = meg_new(sizeof *u);
     bool byte_fallback = false;
@@ -115,14 +119,14 @@ static int unigram_load(struct meg_hf_model *m, const json_t *part, const char *
     json_t *list;
     int r;
 
-    m->own = u;
-    if ((r = meg_json_get_array(part, "vocab", MEG_JSON_REQUIRED, &list, from, e)) < 0 ||
-        (r = meg_json_get_i64(part, "unk_id", MEG_JSON_OPTIONAL, &unk, from, e)) < 0 ||
-        (r = meg_json_get_bool(part, "byte_fallback", MEG_JSON_OPTIONAL, &byte_fallback, from, e)) < 0 ||
-        (r = load_pieces(m, list, from, e)) < 0 || (r = build_trie(m, from, e)) < 0)
+    m->impl = u;
+    if ((r = meg_json_get_array(part, "vocab", MEG_JSON_REQUIRED, &list, where, e)) < 0 ||
+        (r = meg_json_get_i64(part, "unk_id", MEG_JSON_OPTIONAL, &unk, where, e)) < 0 ||
+        (r = meg_json_get_bool(part, "byte_fallback", MEG_JSON_OPTIONAL, &byte_fallback, where, e)) < 0 ||
+        (r = load_tokens(m, list, where, e)) < 0 || (r = build_trie(m, where, e)) < 0)
         return r;
     if (unk < -1 || unk >= m->vocab.tokens.n)
-        return meg_fail(e, MEG_EFORMAT, "%s: unk_id %lld is outside of the vocabulary", from, (long long)unk);
+        return meg_fail(e, MEG_EFORMAT, "%s: unk_id %" PRId64 " is not in the vocabulary", where, unk);
     u->unk = (int32_t)unk;
     for (int i = 0; i < 256; i++) {
         char name[8];
@@ -130,30 +134,29 @@ static int unigram_load(struct meg_hf_model *m, const json_t *part, const char *
         snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
         u->byte_id[i] = byte_fallback ? meg_hf_vocab_find(&m->vocab, name, 6) : -1;
     }
-    return MEG_OK;
+    return 0;
 }
 
-/* The best ways to reach the places of a piece: of each the length of its last token; of the places that the
- * next one may end at, the sums. */
-struct ways {
-    int32_t *last; /* [n+1]; 0: not reached */
-    double *sum;   /* [mask+1] by place */
+/* The best path to each byte position of a pre-token. */
+struct viterbi {
+    int32_t *last; /* [n+1] bytes of the last token of the path; 0: no path */
+    double *score; /* [mask+1] path score, indexed by position & mask: positions that the next token can reach */
     int64_t mask;
 };
 
-static void reach(const struct ways *w, int64_t from, int64_t to, double score)
+static void relax(const struct viterbi *w, int64_t from, int64_t to, double score)
 {
-    double sum = score + w->sum[from & w->mask];
+    double sum = score + w->score[from & w->mask];
 
-    if (w->last[to] == 0 || sum > w->sum[to & w->mask]) {
-        w->sum[to & w->mask] = sum;
+    if (w->last[to] == 0 || sum > w->score[to & w->mask]) {
+        w->score[to & w->mask] = sum;
         w->last[to] = (int32_t)(to - from);
     }
 }
 
-static void viterbi_paths(const struct unigram *u, const char *s, int64_t n, const struct ways *w)
+static void viterbi_paths(const struct unigram *u, const char *s, int64_t n, const struct viterbi *w)
 {
-    w->sum[0] = 0;
+    w->score[0] = 0;
     for (int64_t at = 0, len; at < n; at += len) {
         uint32_t node = MEG_TRIE_ROOT;
         bool has_single = false;
@@ -163,15 +166,15 @@ static void viterbi_paths(const struct unigram *u, const char *s, int64_t n, con
         for (int64_t i = at; i < n && meg_trie_step(&u->trie, &node, (unsigned char)s[i], &id); i++) {
             if (id < 0)
                 continue;
-            reach(w, at, i + 1, u->score[id]);
+            relax(w, at, i + 1, u->score[id]);
             has_single |= i + 1 == at + len;
         }
         if (!has_single)
-            reach(w, at, at + len, u->unk_score);
+            relax(w, at, at + len, u->unk_score);
     }
 }
 
-/* From the length of the token that ends at a place to that of the one that begins there. */
+/* Turn lengths of the tokens that end at each position of the path into those of the tokens that begin there. */
 static void reverse_path(int32_t *length, int64_t n)
 {
     int32_t len = length[n];
@@ -186,7 +189,7 @@ static void reverse_path(int32_t *length, int64_t n)
     }
 }
 
-/* The token s [n]: the unknown one where there is none. */
+/* Return the id of token s [n], or that of the unknown token. */
 static int32_t token_of(const struct unigram *u, const char *s, int64_t n)
 {
     int32_t id = meg_trie_find(&u->trie, s, n);
@@ -194,50 +197,50 @@ static int32_t token_of(const struct unigram *u, const char *s, int64_t n)
     return id < 0 ? u->unk : id;
 }
 
-static int add_piece(const struct meg_hf_model *m, const char *s, int64_t n, int32_t id, struct meg_ids *out,
+static int add_token(const struct meg_hf_model *m, const char *s, int64_t n, int32_t id, struct meg_ids *out,
                      struct meg_err *e)
 {
-    const struct unigram *u = m->own;
+    const struct unigram *u = m->impl;
     bool has_bytes = true;
 
     meg_ids_reserve(out, n);
     if (id == u->unk) {
-        id = meg_hf_vocab_find(&m->vocab, s, n); /* unknown ones together may be a token */
+        id = meg_hf_vocab_find(&m->vocab, s, n); /* consecutive unknown characters may form a token */
         for (int64_t i = 0; i < n; i++)
             has_bytes &= u->byte_id[(unsigned char)s[i]] >= 0;
         if (id < 0 && has_bytes) {
             for (int64_t i = 0; i < n; i++)
                 out->v[out->n++] = u->byte_id[(unsigned char)s[i]];
-            return MEG_OK;
+            return 0;
         }
         if (id < 0 && (id = u->unk) < 0)
-            return meg_fail(e, MEG_EFORMAT, "'%.*s' is unknown, and the model has no unk_id", (int)(n < 40 ? n : 40),
-                            s);
+            return meg_fail(e, MEG_EFORMAT, "'%.*s' is not in the vocabulary, and the model has no unk_id",
+                            (int)(n < 40 ? n : 40), s);
     }
     out->v[out->n++] = id;
-    return MEG_OK;
+    return 0;
 }
 
 static int unigram_encode(const struct meg_hf_model *m, const char *s, int64_t n, struct meg_ids *out,
                           struct meg_err *e)
 {
-    const struct unigram *u = m->own;
-    struct ways w = { meg_new(((size_t)n + 1) * sizeof *w.last),
-                      meg_realloc_array(NULL, (size_t)u->ring, sizeof *w.sum), u->ring - 1 };
-    int r = MEG_OK;
+    const struct unigram *u = m->impl;
+    struct viterbi w = { meg_new(((size_t)n + 1) * sizeof *w.last),
+                         meg_realloc_array(NULL, (size_t)u->ring, sizeof *w.score), u->ring - 1 };
+    int r = 0;
 
     viterbi_paths(u, s, n, &w);
     reverse_path(w.last, n);
-    for (int64_t at = 0, end; at < n && r == MEG_OK; at = end) {
+    for (int64_t at = 0, end; at < n && r == 0; at = end) {
         int32_t id = token_of(u, s + at, w.last[at]);
 
         end = at + w.last[at];
         while (id == u->unk && end < n && token_of(u, s + end, w.last[end]) == u->unk)
             end += w.last[end];
-        r = add_piece(m, s + at, end - at, id, out, e);
+        r = add_token(m, s + at, end - at, id, out, e);
     }
     free(w.last);
-    free(w.sum);
+    free(w.score);
     return r;
 }
 

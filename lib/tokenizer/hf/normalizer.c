@@ -1,4 +1,4 @@
-/* Normalisers of tokenizer.json, one after the other. */
+/* Normalizers of tokenizer.json: a list of steps that each rewrite the text. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -14,7 +14,7 @@
 #include "unicode/normal_form.h"
 #include "unicode/utf8.h"
 
-enum kind {
+enum step_type {
     NFC,
     NFD,
     NFKC,
@@ -35,13 +35,13 @@ static const char *const names[] = { "NFC",          "NFD",   "NFKC",     "NFKD"
                                      "Precompiled",  "Nmt",   "ByteLevel" };
 
 struct step {
-    enum kind kind;
-    bool left, right; /* of STRIP */
+    enum step_type type;
+    bool left, right; /* STRIP: at which ends */
     struct meg_hf_pattern pattern;
-    struct meg_str content; /* of REPLACE, PREPEND */
+    struct meg_str content; /* REPLACE, PREPEND: what to insert */
     struct meg_bert_normalizer bert;
     struct meg_charsmap map;
-    struct meg_normal_form *form; /* of NFC to NFKD */
+    struct meg_normal_form *form; /* NFC, NFD, NFKC, NFKD */
 };
 
 struct meg_hf_normalizer {
@@ -49,101 +49,103 @@ struct meg_hf_normalizer {
     int64_t n;
 };
 
-static int load_precompiled(struct step *s, const json_t *part, const char *from, struct meg_err *e)
+static int load_precompiled(struct step *s, const json_t *part, const char *where, struct meg_err *e)
 {
     struct meg_str bytes = { 0 };
     struct meg_err inner;
     const char *text;
-    int r = meg_json_get_str(part, "precompiled_charsmap", MEG_JSON_REQUIRED, &text, from, e);
+    int r = meg_json_get_str(part, "precompiled_charsmap", MEG_JSON_REQUIRED, &text, where, e);
 
     if (r < 0)
         return r;
     if (meg_base64_decode(&bytes, text, (int64_t)strlen(text)) < 0)
-        r = meg_fail(e, MEG_EFORMAT, "%s: precompiled_charsmap is no base64", from);
+        r = meg_fail(e, MEG_EFORMAT, "%s: precompiled_charsmap is not valid base64", where);
     else if ((r = meg_charsmap_load(&s->map, bytes.s, (int64_t)bytes.n, &inner)) < 0)
-        r = meg_fail(e, r, "%s: precompiled_charsmap, %s", from, inner.msg);
+        r = meg_fail(e, r, "%s: precompiled_charsmap: %s", where, inner.msg);
     meg_str_free(&bytes);
     return r;
 }
 
-static int load_bert(struct meg_bert_normalizer *b, const json_t *part, const char *from, struct meg_err *e)
+static int load_bert(struct meg_bert_normalizer *b, const json_t *part, const char *where, struct meg_err *e)
 {
     int r;
 
     *b = (struct meg_bert_normalizer){ true, true, true, true };
-    if ((r = meg_json_get_bool(part, "clean_text", MEG_JSON_OPTIONAL, &b->clean_text, from, e)) < 0 ||
-        (r = meg_json_get_bool(part, "handle_chinese_chars", MEG_JSON_OPTIONAL, &b->handle_chinese_chars, from, e)) <
+    if ((r = meg_json_get_bool(part, "clean_text", MEG_JSON_OPTIONAL, &b->clean_text, where, e)) < 0 ||
+        (r = meg_json_get_bool(part, "handle_chinese_chars", MEG_JSON_OPTIONAL, &b->handle_chinese_chars, where, e)) <
             0 ||
-        (r = meg_json_get_bool(part, "lowercase", MEG_JSON_OPTIONAL, &b->lowercase, from, e)) < 0)
+        (r = meg_json_get_bool(part, "lowercase", MEG_JSON_OPTIONAL, &b->lowercase, where, e)) < 0)
         return r;
     b->strip_accents = b->lowercase;
-    return meg_json_get_bool(part, "strip_accents", MEG_JSON_OPTIONAL, &b->strip_accents, from, e);
+    return meg_json_get_bool(part, "strip_accents", MEG_JSON_OPTIONAL, &b->strip_accents, where, e);
 }
 
-static int add_step(void *to, int kind, const json_t *part, const char *from, struct meg_err *e)
+static int load_step(void *step, int type, const json_t *part, const char *where, struct meg_err *e)
 {
-    struct meg_hf_normalizer *norm = to;
-    struct step *s;
+    struct step *s = step;
     int r;
 
-    norm->step = meg_realloc_array(norm->step, (size_t)norm->n + 1, sizeof *norm->step);
-    s = &norm->step[norm->n++];
-    *s = (struct step){ .kind = (enum kind)kind, .left = true, .right = true };
-    switch (s->kind) {
+    *s = (struct step){ .type = (enum step_type)type, .left = true, .right = true };
+    switch (s->type) {
     case STRIP:
-        if ((r = meg_json_get_bool(part, "strip_left", MEG_JSON_OPTIONAL, &s->left, from, e)) == MEG_OK)
-            r = meg_json_get_bool(part, "strip_right", MEG_JSON_OPTIONAL, &s->right, from, e);
+        if ((r = meg_json_get_bool(part, "strip_left", MEG_JSON_OPTIONAL, &s->left, where, e)) == 0)
+            r = meg_json_get_bool(part, "strip_right", MEG_JSON_OPTIONAL, &s->right, where, e);
         return r;
     case REPLACE:
-        if ((r = meg_hf_pattern_load(&s->pattern, part, from, e)) == MEG_OK)
-            r = meg_hf_get_string(part, "content", NULL, &s->content, from, e);
+        if ((r = meg_hf_pattern_load(&s->pattern, part, where, e)) == 0)
+            r = meg_hf_get_string(part, "content", NULL, &s->content, where, e);
         return r;
-    case PREPEND: return meg_hf_get_string(part, "prepend", NULL, &s->content, from, e);
-    case BERT: return load_bert(&s->bert, part, from, e);
-    case PRECOMPILED: return load_precompiled(s, part, from, e);
+    case PREPEND: return meg_hf_get_string(part, "prepend", NULL, &s->content, where, e);
+    case BERT: return load_bert(&s->bert, part, where, e);
+    case PRECOMPILED: return load_precompiled(s, part, where, e);
     case NFC:
     case NFD:
     case NFKC:
     case NFKD:
         s->form = meg_new(sizeof *s->form);
-        meg_normal_form_init(s->form, s->kind == NFC || s->kind == NFKC, s->kind == NFKC || s->kind == NFKD);
-        return MEG_OK;
-    default: return MEG_OK;
+        meg_normal_form_init(s->form, s->type == NFC || s->type == NFKC, s->type == NFKC || s->type == NFKD);
+        return 0;
+    default: return 0;
     }
 }
 
-static const struct meg_hf_sequence parts = { "normalizers", names, sizeof names / sizeof *names, add_step };
-
-int meg_hf_normalizer_load(struct meg_hf_normalizer **out, const json_t *part, const char *from, struct meg_err *e)
+static void free_step(void *step)
 {
-    struct meg_hf_normalizer *n = meg_new(sizeof *n);
-    int r = meg_hf_sequence_load(&parts, part, n, from, e);
+    struct step *s = step;
 
-    *out = n;
-    if (r < 0) {
-        meg_hf_normalizer_free(n);
-        *out = NULL;
-    }
-    return r;
+    meg_hf_pattern_free(&s->pattern);
+    meg_str_free(&s->content);
+    meg_charsmap_free(&s->map);
+    free(s->form);
+}
+
+static const struct meg_hf_step_class step_class = { "normalizers",       names,     sizeof names / sizeof *names,
+                                                     sizeof(struct step), load_step, free_step };
+
+int meg_hf_normalizer_load(struct meg_hf_normalizer **out, const json_t *part, const char *where, struct meg_err *e)
+{
+    struct meg_hf_steps steps;
+    int r = meg_hf_steps_load(&steps, &step_class, part, where, e);
+
+    if (r < 0)
+        return r;
+    *out = meg_new(sizeof **out);
+    (*out)->step = steps.v;
+    (*out)->n = steps.n;
+    return 0;
 }
 
 void meg_hf_normalizer_free(struct meg_hf_normalizer *n)
 {
     if (!n)
         return;
-    for (int64_t i = 0; i < n->n; i++) {
-        meg_hf_pattern_free(&n->step[i].pattern);
-        meg_str_free(&n->step[i].content);
-        meg_charsmap_free(&n->step[i].map);
-        free(n->step[i].form);
-    }
-    free(n->step);
+    meg_hf_steps_free(n->step, n->n, &step_class);
     free(n);
 }
 
-/* ---- at work ---- */
+/* ---- Normalizing ---- */
 
-/* What the shortest key that s [n] begins with stands for; NULL when there is none. */
+/* Return the replacement of the shortest key that s [n] begins with, or NULL. */
 static const char *shortest(const struct meg_charsmap *m, const char *s, int64_t n)
 {
     uint32_t node = meg_charsmap_root(m);
@@ -154,7 +156,7 @@ static const char *shortest(const struct meg_charsmap *m, const char *s, int64_t
     return to;
 }
 
-/* The end of the extended grapheme cluster at s. */
+/* Return the end of the extended grapheme cluster that begins at s. */
 static const char *cluster_end(const char *s, const char *end)
 {
     utf8proc_int32_t state = 0;
@@ -172,13 +174,13 @@ static const char *cluster_end(const char *s, const char *end)
     return s;
 }
 
-/* SentencePiece's map as Hugging Face applies it: to a short cluster as a whole, of which the shortest
- * key that it begins with decides, else to each character. */
-static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, int64_t most, struct meg_str *out)
+/* Apply SentencePiece's character map as Hugging Face does: replace a short grapheme cluster by the value of the
+ * shortest key that it begins with; otherwise map each character. */
+static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, int64_t max_bytes, struct meg_str *out)
 {
     const char *end = s + n;
 
-    while (s < end && (int64_t)out->n <= most) {
+    while (s < end && (int64_t)out->n <= max_bytes) {
         const char *stop = cluster_end(s, end), *to = NULL;
 
         if (stop - s < 6)
@@ -200,7 +202,7 @@ static void precompiled(const struct meg_charsmap *m, const char *s, int64_t n, 
     }
 }
 
-/* SentencePiece's nmt rules: -1 where a character goes. */
+/* Map a character by SentencePiece's nmt rules; -1: remove it. */
 static int32_t nmt(int32_t cp)
 {
     if ((cp >= 1 && cp <= 8) || cp == 0x0B || (cp >= 0x0E && cp <= 0x1F) || cp == 0x7F || cp == 0x8F || cp == 0x9F)
@@ -233,8 +235,8 @@ static void strip(const struct step *s, const char *text, int64_t n, struct meg_
     meg_str_add(out, text, (size_t)(end - text));
 }
 
-/* Character by character. */
-static void map_chars(enum kind kind, const char *text, int64_t n, struct meg_str *out)
+/* Run a step that maps each character on its own. */
+static void map_chars(enum step_type type, const char *text, int64_t n, struct meg_str *out)
 {
     struct meg_codepoints to = { 0 };
 
@@ -242,9 +244,9 @@ static void map_chars(enum kind kind, const char *text, int64_t n, struct meg_st
         int32_t cp;
 
         i += meg_utf8_decode(text + i, n - i, &cp);
-        if (kind == LOWERCASE)
+        if (type == LOWERCASE)
             meg_codepoints_add_lower(&to, cp);
-        else if (kind == NMT ? (cp = nmt(cp)) >= 0 : *utf8proc_category_string(cp) != 'M')
+        else if (type == NMT ? (cp = nmt(cp)) >= 0 : *utf8proc_category_string(cp) != 'M')
             meg_codepoints_add(&to, cp);
         if (i == n || to.n >= 4096) {
             meg_codepoints_to_utf8(&to, out);
@@ -254,47 +256,47 @@ static void map_chars(enum kind kind, const char *text, int64_t n, struct meg_st
     free(to.v);
 }
 
-static int run_step(const struct step *s, const char *text, int64_t n, bool is_first, int64_t most, struct meg_str *out,
-                    struct meg_err *e)
+static int run_step(const struct step *s, const char *text, int64_t n, bool is_first_chunk, int64_t max_bytes,
+                    struct meg_str *out, struct meg_err *e)
 {
-    switch (s->kind) {
+    switch (s->type) {
     case NFC:
     case NFD:
     case NFKC:
-    case NFKD: return meg_normal_form_add(s->form, text, n, most, out, e);
+    case NFKD: return meg_normal_form_add(s->form, text, n, max_bytes, out, e);
     case LOWERCASE:
     case STRIP_ACCENTS:
-    case NMT: map_chars(s->kind, text, n, out); break;
+    case NMT: map_chars(s->type, text, n, out); break;
     case STRIP: strip(s, text, n, out); break;
-    case REPLACE: return meg_hf_pattern_replace(&s->pattern, text, n, &s->content, most, out, e);
+    case REPLACE: return meg_hf_pattern_replace(&s->pattern, text, n, &s->content, max_bytes, out, e);
     case PREPEND:
-        if (n > 0 && is_first)
+        if (n > 0 && is_first_chunk)
             meg_str_add(out, s->content.s, s->content.n);
         meg_str_add(out, text, (size_t)n);
         break;
     case BERT: meg_bert_normalize(&s->bert, text, n, out); break;
-    case PRECOMPILED: precompiled(&s->map, text, n, most, out); break;
+    case PRECOMPILED: precompiled(&s->map, text, n, max_bytes, out); break;
     case BYTE_LEVEL: meg_byte_alphabet_encode(out, text, n); break;
     }
-    return MEG_OK;
+    return 0;
 }
 
-int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text, int64_t n, bool is_first,
-                          int64_t most, struct meg_str *out, struct meg_err *e)
+int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text, int64_t n, bool is_first_chunk,
+                          int64_t max_bytes, struct meg_str *out, struct meg_err *e)
 {
     struct meg_str buf[2] = { { 0 }, { 0 } };
-    int r = MEG_OK;
+    int r = 0;
 
     out->n = 0;
     if (norm->n == 0)
         meg_str_add(out, text, (size_t)n);
-    for (int64_t i = 0; i < norm->n && r == MEG_OK; i++) {
+    for (int64_t i = 0; i < norm->n && r == 0; i++) {
         struct meg_str *to = i + 1 < norm->n ? &buf[i % 2] : out;
 
         to->n = 0;
-        meg_str_add(to, "", 0); /* text is never NULL, even when nothing is left of it */
-        if ((r = run_step(&norm->step[i], text, n, is_first, most, to, e)) == MEG_OK)
-            r = meg_normal_form_check_size(to, 0, most, e);
+        meg_str_add(to, "", 0); /* allocate, so that text is not NULL when it becomes empty */
+        if ((r = run_step(&norm->step[i], text, n, is_first_chunk, max_bytes, to, e)) == 0)
+            r = meg_normal_form_check_size(to, 0, max_bytes, e);
         text = to->s;
         n = (int64_t)to->n;
     }
@@ -303,9 +305,9 @@ int meg_hf_normalizer_run(const struct meg_hf_normalizer *norm, const char *text
     return r;
 }
 
-/* ---- where text may be cut ---- */
+/* ---- Where text can be cut before it is normalized ---- */
 
-/* Does no key begin with a blank, nor with a character that makes one cluster with a blank behind it? */
+/* Return true if no key begins with a space, nor with a character that forms one cluster with a following space. */
 static bool keeps_spaces(const struct meg_charsmap *m)
 {
     const char *to;
@@ -333,13 +335,13 @@ bool meg_hf_normalizer_can_split_at_space(const struct meg_hf_normalizer *n, boo
                                           bool *is_around_ideographs)
 {
     *is_by_char = true;
-    *is_around_ideographs = n && n->n == 1 && n->step->kind == BERT && n->step->bert.handle_chinese_chars;
+    *is_around_ideographs = n && n->n == 1 && n->step->type == BERT && n->step->bert.handle_chinese_chars;
     for (int64_t i = 0; n && i < n->n; i++) {
-        switch (n->step[i].kind) {
+        switch (n->step[i].type) {
         case LOWERCASE:
         case STRIP_ACCENTS:
         case BERT: break;
-        case NFC: /* "<" may be composed with what follows it */
+        case NFC: /* "<" may be composed with the next character */
         case NFD:
         case NFKC:
         case NFKD:
@@ -359,7 +361,7 @@ bool meg_hf_normalizer_is_metaspace(const struct meg_hf_normalizer *n, struct me
 {
     const struct step *last = n && n->n > 0 ? &n->step[n->n - 1] : NULL;
 
-    if (!last || n->n > 2 || (n->n == 2 && n->step->kind != PREPEND) || last->kind != REPLACE || last->pattern.regex ||
+    if (!last || n->n > 2 || (n->n == 2 && n->step->type != PREPEND) || last->type != REPLACE || last->pattern.regex ||
         last->pattern.literal.n != 1 || *last->pattern.literal.s != ' ')
         return false;
     *mark = (struct meg_span){ last->content.s, (int64_t)last->content.n };

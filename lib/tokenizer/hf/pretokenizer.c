@@ -1,5 +1,4 @@
-#define _GNU_SOURCE /* memmem */
-/* Pre-tokenisers of tokenizer.json, one after the other; and the patterns that several parts have. */
+/* Pre-tokenizers of tokenizer.json: a list of steps that each split the pre-tokens of the one before. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -11,21 +10,21 @@
 #include "unicode/char_class.h"
 #include "unicode/utf8.h"
 
-/* What becomes of the matches and of what lies between them. */
+/* What to do with the matches of a pattern ("delimiters") and the text between them. */
 enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
 
-enum kind { BYTE_LEVEL, SPLIT, DIGITS, PUNCTUATION, WHITESPACE, WHITESPACE_SPLIT, BERT, DELIMITER, METASPACE };
+enum step_type { BYTE_LEVEL, SPLIT, DIGITS, PUNCTUATION, WHITESPACE, WHITESPACE_SPLIT, BERT, DELIMITER, METASPACE };
 
 static const char *const names[] = { "ByteLevel",  "Split",           "Digits",           "Punctuation",
                                      "Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit",
                                      "Metaspace" };
 
 struct step {
-    enum kind kind;
+    enum step_type type;
     enum behavior behavior;
     bool invert, use_regex, individual, splits;
-    enum { NEVER, FIRST, ALWAYS } prefix; /* of BYTE_LEVEL a blank, of METASPACE the replacement */
-    struct meg_hf_pattern pattern;        /* of METASPACE the replacement, too */
+    enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_scheme; /* BYTE_LEVEL: a space; METASPACE: a mark */
+    struct meg_hf_pattern pattern;                                        /* METASPACE: the mark */
 };
 
 struct meg_hf_pretokenizer {
@@ -33,91 +32,26 @@ struct meg_hf_pretokenizer {
     int64_t n;
 };
 
-/* ---- patterns ---- */
+/* ---- Loading ---- */
 
-int meg_hf_pattern_load(struct meg_hf_pattern *p, const json_t *part, const char *from, struct meg_err *e)
-{
-    const json_t *v = json_object_get(part, "pattern"), *regex = json_object_get(v, "Regex");
-    const json_t *literal = json_is_string(v) ? v : json_object_get(v, "String");
-    struct meg_err inner;
-    int r;
-
-    p->split = -1;
-    if (json_is_string(regex)) {
-        const char *s = json_string_value(regex);
-
-        if ((r = meg_regex_compile(&p->regex, s, &inner)) < 0)
-            return meg_fail(e, r, "%s: %s", from, inner.msg);
-        p->split = meg_pretok_from_pattern(s);
-        return MEG_OK;
-    }
-    if (!json_is_string(literal) || json_string_length(literal) == 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: pattern must be {\"String\": ...} or {\"Regex\": ...}", from);
-    meg_str_add(&p->literal, json_string_value(literal), json_string_length(literal));
-    return MEG_OK;
-}
-
-void meg_hf_pattern_free(struct meg_hf_pattern *p)
-{
-    meg_str_free(&p->literal);
-    meg_regex_free(p->regex);
-}
-
-static int find(const struct meg_hf_pattern *p, const char *s, int64_t n, struct meg_spans *out, struct meg_err *e)
-{
-    const char *end = s + n;
-
-    if (p->regex)
-        return meg_regex_find_all(p->regex, s, n, out, e);
-    while ((s = memmem(s, (size_t)(end - s), p->literal.s, p->literal.n))) {
-        meg_spans_add(out, s, (int64_t)p->literal.n);
-        s += p->literal.n;
-    }
-    return MEG_OK;
-}
-
-int meg_hf_pattern_replace(const struct meg_hf_pattern *p, const char *s, int64_t n, const struct meg_str *to,
-                           int64_t most, struct meg_str *out, struct meg_err *e)
-{
-    const char *end = s + n, *found;
-    struct meg_spans m = { 0 };
-    int r = p->regex ? find(p, s, n, &m, e) : MEG_OK;
-
-    while (!p->regex && (int64_t)out->n <= most && (found = memmem(s, (size_t)(end - s), p->literal.s, p->literal.n))) {
-        meg_str_add(out, s, (size_t)(found - s));
-        meg_str_add(out, to->s, to->n);
-        s = found + p->literal.n;
-    }
-    for (int64_t i = 0; i < m.n && (int64_t)out->n <= most; i++) {
-        meg_str_add(out, s, (size_t)(m.v[i].s - s));
-        meg_str_add(out, to->s, to->n);
-        s = m.v[i].s + m.v[i].n;
-    }
-    meg_str_add(out, s, (size_t)(end - s));
-    free(m.v);
-    return r;
-}
-
-/* ---- loading ---- */
-
-static int load_behavior(enum behavior *b, const json_t *part, const char *from, struct meg_err *e)
+static int load_behavior(enum behavior *b, const json_t *part, const char *where, struct meg_err *e)
 {
     static const char *const name[] = { "Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous" };
     const char *s = NULL;
-    int r = meg_json_get_str(part, "behavior", MEG_JSON_OPTIONAL, &s, from, e);
+    int r = meg_json_get_str(part, "behavior", MEG_JSON_OPTIONAL, &s, where, e);
 
     if (r < 0 || !s)
         return r;
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
         if (strcasecmp(s, name[i]) == 0) {
             *b = (enum behavior)i;
-            return MEG_OK;
+            return 0;
         }
     }
-    return meg_fail(e, MEG_EFORMAT, "%s: behavior '%s' is not known here", from, s);
+    return meg_fail(e, MEG_EFORMAT, "%s: behavior '%s' is not supported", where, s);
 }
 
-static int load_metaspace(struct step *s, const json_t *part, const char *from, struct meg_err *e)
+static int load_metaspace(struct step *s, const json_t *part, const char *where, struct meg_err *e)
 {
     const char *replacement = "\xE2\x96\x81", *scheme = NULL;
     bool add_prefix_space = true;
@@ -125,140 +59,137 @@ static int load_metaspace(struct step *s, const json_t *part, const char *from, 
     int r;
 
     s->splits = true;
-    if ((r = meg_json_get_str(part, "replacement", MEG_JSON_OPTIONAL, &replacement, from, e)) < 0 ||
-        (r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space, from, e)) < 0 ||
-        (r = meg_json_get_str(part, "prepend_scheme", MEG_JSON_OPTIONAL, &scheme, from, e)) < 0 ||
-        (r = meg_json_get_bool(part, "split", MEG_JSON_OPTIONAL, &s->splits, from, e)) < 0)
+    if ((r = meg_json_get_str(part, "replacement", MEG_JSON_OPTIONAL, &replacement, where, e)) < 0 ||
+        (r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space, where, e)) < 0 ||
+        (r = meg_json_get_str(part, "prepend_scheme", MEG_JSON_OPTIONAL, &scheme, where, e)) < 0 ||
+        (r = meg_json_get_bool(part, "split", MEG_JSON_OPTIONAL, &s->splits, where, e)) < 0)
         return r;
     if (!*replacement || meg_utf8_decode(replacement, (int64_t)strlen(replacement), &cp) != (int)strlen(replacement))
-        return meg_fail(e, MEG_EFORMAT, "%s: replacement '%s' is not one character", from, replacement);
+        return meg_fail(e, MEG_EFORMAT, "%s: replacement '%s' is not one character", where, replacement);
     if (scheme && strcmp(scheme, "always") != 0 && strcmp(scheme, "first") != 0 && strcmp(scheme, "never") != 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: prepend_scheme '%s' is not known here", from, scheme);
-    s->prefix = scheme ? (*scheme == 'a'   ? ALWAYS
-                          : *scheme == 'f' ? FIRST
-                                           : NEVER)
-                       : (add_prefix_space ? ALWAYS : NEVER);
+        return meg_fail(e, MEG_EFORMAT, "%s: prepend_scheme '%s' is not supported", where, scheme);
+    s->prepend_scheme = scheme ? (*scheme == 'a'   ? PREPEND_ALWAYS
+                                  : *scheme == 'f' ? PREPEND_FIRST
+                                                   : PREPEND_NEVER)
+                               : (add_prefix_space ? PREPEND_ALWAYS : PREPEND_NEVER);
     meg_str_add(&s->pattern.literal, replacement, strlen(replacement));
-    return MEG_OK;
+    return 0;
 }
 
-static int load_members(struct step *s, const json_t *part, const char *from, struct meg_err *e)
+static int load_step(void *step, int type, const json_t *part, const char *where, struct meg_err *e)
 {
+    struct step *s = step;
     bool add_prefix_space = true;
     const char *delimiter;
     int r;
 
-    switch (s->kind) {
+    s->type = (enum step_type)type;
+    switch (s->type) {
     case BYTE_LEVEL:
         s->use_regex = true;
-        if ((r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space, from, e)) < 0)
+        if ((r = meg_json_get_bool(part, "add_prefix_space", MEG_JSON_OPTIONAL, &add_prefix_space, where, e)) < 0)
             return r;
-        s->prefix = add_prefix_space ? ALWAYS : NEVER;
-        return meg_json_get_bool(part, "use_regex", MEG_JSON_OPTIONAL, &s->use_regex, from, e);
+        s->prepend_scheme = add_prefix_space ? PREPEND_ALWAYS : PREPEND_NEVER;
+        return meg_json_get_bool(part, "use_regex", MEG_JSON_OPTIONAL, &s->use_regex, where, e);
     case SPLIT:
-        if ((r = meg_hf_pattern_load(&s->pattern, part, from, e)) < 0 ||
-            (r = load_behavior(&s->behavior, part, from, e)) < 0)
+        if ((r = meg_hf_pattern_load(&s->pattern, part, where, e)) < 0 ||
+            (r = load_behavior(&s->behavior, part, where, e)) < 0)
             return r;
-        return meg_json_get_bool(part, "invert", MEG_JSON_OPTIONAL, &s->invert, from, e);
+        return meg_json_get_bool(part, "invert", MEG_JSON_OPTIONAL, &s->invert, where, e);
     case DIGITS:
-        r = meg_json_get_bool(part, "individual_digits", MEG_JSON_OPTIONAL, &s->individual, from, e);
+        r = meg_json_get_bool(part, "individual_digits", MEG_JSON_OPTIONAL, &s->individual, where, e);
         s->behavior = s->individual ? ISOLATED : CONTIGUOUS;
         return r;
-    case PUNCTUATION: s->behavior = ISOLATED; return load_behavior(&s->behavior, part, from, e);
-    case WHITESPACE: /* words are found, the rest is removed */
+    case PUNCTUATION: s->behavior = ISOLATED; return load_behavior(&s->behavior, part, where, e);
+    case WHITESPACE: /* the regex matches words; remove the rest */
         s->invert = true;
         return meg_regex_compile(&s->pattern.regex,
                                  "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}]+|"
                                  "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}\\s]+",
                                  e);
     case DELIMITER:
-        if ((r = meg_json_get_str(part, "delimiter", MEG_JSON_REQUIRED, &delimiter, from, e)) < 0)
+        if ((r = meg_json_get_str(part, "delimiter", MEG_JSON_REQUIRED, &delimiter, where, e)) < 0)
             return r;
         if (!*delimiter)
-            return meg_fail(e, MEG_EFORMAT, "%s: delimiter is empty", from);
+            return meg_fail(e, MEG_EFORMAT, "%s: delimiter is empty", where);
         meg_str_add(&s->pattern.literal, delimiter, strlen(delimiter));
-        return MEG_OK;
-    case METASPACE: return load_metaspace(s, part, from, e);
-    default: return MEG_OK;
+        return 0;
+    case METASPACE: return load_metaspace(s, part, where, e);
+    default: return 0;
     }
 }
 
-static int add_step(void *to, int kind, const json_t *part, const char *from, struct meg_err *e)
+static void free_step(void *step)
 {
-    struct meg_hf_pretokenizer *p = to;
-
-    p->step = meg_realloc_array(p->step, (size_t)p->n + 1, sizeof *p->step);
-    p->step[p->n] = (struct step){ .kind = (enum kind)kind };
-    return load_members(&p->step[p->n++], part, from, e);
+    meg_hf_pattern_free(&((struct step *)step)->pattern);
 }
 
-static const struct meg_hf_sequence parts = { "pretokenizers", names, sizeof names / sizeof *names, add_step };
+static const struct meg_hf_step_class step_class = { "pretokenizers",     names,     sizeof names / sizeof *names,
+                                                     sizeof(struct step), load_step, free_step };
 
-int meg_hf_pretokenizer_load(struct meg_hf_pretokenizer **out, const json_t *part, const char *from, struct meg_err *e)
+int meg_hf_pretokenizer_load(struct meg_hf_pretokenizer **out, const json_t *part, const char *where, struct meg_err *e)
 {
-    struct meg_hf_pretokenizer *p = meg_new(sizeof *p);
-    int r = meg_hf_sequence_load(&parts, part, p, from, e);
+    struct meg_hf_steps steps;
+    int r = meg_hf_steps_load(&steps, &step_class, part, where, e);
 
-    *out = p;
-    if (r < 0) {
-        meg_hf_pretokenizer_free(p);
-        *out = NULL;
-    }
-    return r;
+    if (r < 0)
+        return r;
+    *out = meg_new(sizeof **out);
+    (*out)->step = steps.v;
+    (*out)->n = steps.n;
+    return 0;
 }
 
 void meg_hf_pretokenizer_free(struct meg_hf_pretokenizer *p)
 {
     if (!p)
         return;
-    for (int64_t i = 0; i < p->n; i++)
-        meg_hf_pattern_free(&p->step[i].pattern);
-    free(p->step);
+    meg_hf_steps_free(p->step, p->n, &step_class);
     free(p);
 }
 
-bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum meg_pretok *split,
+bool meg_hf_pretokenizer_is_byte_level(const struct meg_hf_pretokenizer *p, enum meg_pretok *pretok,
                                        bool *add_prefix_space)
 {
     const struct step *first, *last;
 
-    if (!p || p->n < 1 || p->n > 2 || p->step[p->n - 1].kind != BYTE_LEVEL)
+    if (!p || p->n < 1 || p->n > 2 || p->step[p->n - 1].type != BYTE_LEVEL)
         return false;
     first = p->step;
     last = &p->step[p->n - 1];
-    *add_prefix_space = last->prefix == ALWAYS;
-    *split = MEG_PRETOK_GPT2;
+    *add_prefix_space = last->prepend_scheme == PREPEND_ALWAYS;
+    *pretok = MEG_PRETOK_GPT2;
     if (p->n == 1)
         return last->use_regex;
-    if (first->kind != SPLIT || first->pattern.split < 0 || first->behavior != ISOLATED || first->invert ||
-        last->use_regex || last->prefix != NEVER)
+    if (first->type != SPLIT || first->pattern.pretok < 0 || first->behavior != ISOLATED || first->invert ||
+        last->use_regex || last->prepend_scheme != PREPEND_NEVER)
         return false;
-    *split = (enum meg_pretok)first->pattern.split;
+    *pretok = (enum meg_pretok)first->pattern.pretok;
     return true;
 }
 
 bool meg_hf_pretokenizer_splits_whitespace(const struct meg_hf_pretokenizer *p, bool *is_around_punctuation)
 {
-    *is_around_punctuation = p && p->n > 0 && p->step->kind == BERT;
-    return p && p->n > 0 && (p->step->kind == BERT || p->step->kind == WHITESPACE_SPLIT);
+    *is_around_punctuation = p && p->n > 0 && p->step->type == BERT;
+    return p && p->n > 0 && (p->step->type == BERT || p->step->type == WHITESPACE_SPLIT);
 }
 
 bool meg_hf_pretokenizer_splits_metaspace(const struct meg_hf_pretokenizer *p)
 {
-    return p && p->n > 0 && p->step->kind == METASPACE && p->step->splits;
+    return p && p->n > 0 && p->step->type == METASPACE && p->step->splits;
 }
 
 bool meg_hf_pretokenizer_is_metaspace(const struct meg_hf_pretokenizer *p, struct meg_span *mark)
 {
-    if (!p || p->n != 1 || p->step->kind != METASPACE || p->step->splits || p->step->prefix == ALWAYS)
+    if (!p || p->n != 1 || p->step->type != METASPACE || p->step->splits || p->step->prepend_scheme == PREPEND_ALWAYS)
         return false;
     *mark = (struct meg_span){ p->step->pattern.literal.s, (int64_t)p->step->pattern.literal.n };
     return true;
 }
 
-/* ---- at work ---- */
+/* ---- Splitting ---- */
 
-void meg_hf_pretokens_add(struct meg_hf_pretokens *p, const char *s, int64_t n, bool is_start)
+void meg_hf_pretokens_add(struct meg_hf_pretokens *p, const char *s, int64_t n, bool is_text_start)
 {
     if (n == 0)
         return;
@@ -267,7 +198,7 @@ void meg_hf_pretokens_add(struct meg_hf_pretokens *p, const char *s, int64_t n, 
         p->cap = p->cap ? 2 * p->cap : 64;
         p->v = meg_realloc_array(p->v, (size_t)p->cap, sizeof *p->v);
     }
-    p->v[p->n++] = (struct meg_hf_pretoken){ (int32_t)p->text.n, (int32_t)n, is_start };
+    p->v[p->n++] = (struct meg_hf_pretoken){ (int32_t)p->text.n, (int32_t)n, is_text_start };
     meg_str_add(&p->text, s, (size_t)n);
 }
 
@@ -277,10 +208,10 @@ void meg_hf_pretokens_free(struct meg_hf_pretokens *p)
     free(p->v);
 }
 
-/* Characters that a step without a pattern looks for, each a match. */
-static bool is_match(enum kind kind, int32_t cp)
+/* Return true if a step without a pattern splits at cp. */
+static bool is_match(enum step_type type, int32_t cp)
 {
-    switch (kind) {
+    switch (type) {
     case DIGITS: return meg_char_class_of(cp) == MEG_CHAR_NUMBER;
     case PUNCTUATION: return meg_bert_is_punctuation(cp);
     default: return meg_char_class_of(cp) == MEG_CHAR_SPACE;
@@ -290,42 +221,42 @@ static bool is_match(enum kind kind, int32_t cp)
 static int find_matches(const struct step *s, const char *text, int64_t n, struct meg_spans *out, struct meg_err *e)
 {
     if (s->pattern.regex || s->pattern.literal.n > 0)
-        return find(&s->pattern, text, n, out, e);
+        return meg_hf_pattern_find(&s->pattern, text, n, out, e);
     for (int64_t i = 0; i < n;) {
         int32_t cp;
         int len = meg_utf8_decode(text + i, n - i, &cp);
 
-        if (is_match(s->kind, cp))
+        if (is_match(s->type, cp))
             meg_spans_add(out, text + i, len);
         i += len;
     }
-    return MEG_OK;
+    return 0;
 }
 
-/* A stretch of a text: a match, or what lies between two. */
-struct stretch {
+/* A match, or the text between two matches. */
+struct delimited {
     const char *s;
     int64_t n;
     bool is_match;
 };
 
-/* A text on its way to stretches. */
-struct cut {
+/* Iterates over a text's matches and the text between them. */
+struct delimited_iter {
     const struct meg_spans *matches;
     bool invert;
-    int64_t i; /* of matches, the next one */
+    int64_t i; /* next one of matches */
     const char *at, *end;
 };
 
-static bool next_delimited(struct cut *c, struct stretch *out)
+static bool next_delimited(struct delimited_iter *c, struct delimited *out)
 {
     const struct meg_span *m = c->i < c->matches->n ? &c->matches->v[c->i] : NULL;
     const char *stop = m ? m->s : c->end;
 
     if (c->at < stop) {
-        *out = (struct stretch){ c->at, stop - c->at, c->invert };
+        *out = (struct delimited){ c->at, stop - c->at, c->invert };
     } else if (m) {
-        *out = (struct stretch){ m->s, m->n, !c->invert };
+        *out = (struct delimited){ m->s, m->n, !c->invert };
         c->i++;
     } else {
         return false;
@@ -334,8 +265,8 @@ static bool next_delimited(struct cut *c, struct stretch *out)
     return true;
 }
 
-/* Does a stretch take in the one behind it? */
-static bool joins(enum behavior behavior, const struct stretch *x, const struct stretch *next)
+/* Return true if x and the part after it belong to one pre-token. */
+static bool merges_with_next(enum behavior behavior, const struct delimited *x, const struct delimited *next)
 {
     switch (behavior) {
     case MERGED_WITH_PREVIOUS: return !x->is_match && next->is_match;
@@ -345,53 +276,55 @@ static bool joins(enum behavior behavior, const struct stretch *x, const struct 
     }
 }
 
-/* Cut text at its matches; those may be joined by what they touch. */
-static void cut(const struct meg_spans *m, enum behavior behavior, bool invert, const char *text, int64_t n,
-                bool is_start, struct meg_hf_pretokens *out)
+/* Split text at its matches; merge or remove them as behavior says. */
+static void split(const struct meg_spans *m, enum behavior behavior, bool invert, const char *text, int64_t n,
+                  bool is_text_start, struct meg_hf_pretokens *out)
 {
-    struct cut c = { m, invert, 0, text, text + n };
-    struct stretch x, next = { 0 };
+    struct delimited_iter c = { m, invert, 0, text, text + n };
+    struct delimited x, next = { 0 };
 
     for (bool has = next_delimited(&c, &x); has; x = next) {
-        while ((has = next_delimited(&c, &next)) && joins(behavior, &x, &next)) {
+        while ((has = next_delimited(&c, &next)) && merges_with_next(behavior, &x, &next)) {
             x.n += next.n;
-            x.is_match = next.is_match; /* of two that differ only one is joined */
+            x.is_match = next.is_match; /* so that only one of differing neighbors is merged */
         }
         if (behavior != REMOVED || !x.is_match)
-            meg_hf_pretokens_add(out, x.s, x.n, is_start && x.s == text);
+            meg_hf_pretokens_add(out, x.s, x.n, is_text_start && x.s == text);
     }
 }
 
-static void byte_level(const struct step *s, const char *text, int64_t n, bool is_start, struct meg_hf_pretokens *out)
+static void byte_level(const struct step *s, const char *text, int64_t n, bool is_text_start,
+                       struct meg_hf_pretokens *out)
 {
     struct meg_str prefixed = { 0 }, spelled = { 0 };
-    struct meg_pretokens pieces = { 0 };
-    const char *piece;
+    struct meg_pretokens pretokens = { 0 };
+    const char *pretoken;
     int64_t len;
 
-    if (s->prefix == ALWAYS && text[0] != ' ') {
+    if (s->prepend_scheme == PREPEND_ALWAYS && text[0] != ' ') {
         meg_str_add(&prefixed, " ", 1);
         meg_str_add(&prefixed, text, (size_t)n);
         text = prefixed.s;
         n++;
     }
     if (s->use_regex) {
-        for (meg_pretokens_split(&pieces, MEG_PRETOK_GPT2, text, n); meg_pretokens_next(&pieces, &piece, &len);) {
+        for (meg_pretokens_split(&pretokens, MEG_PRETOK_GPT2, text, n);
+             meg_pretokens_next(&pretokens, &pretoken, &len);) {
             spelled.n = 0;
-            meg_byte_alphabet_encode(&spelled, piece, len);
-            meg_hf_pretokens_add(out, spelled.s, (int64_t)spelled.n, is_start && piece == text);
+            meg_byte_alphabet_encode(&spelled, pretoken, len);
+            meg_hf_pretokens_add(out, spelled.s, (int64_t)spelled.n, is_text_start && pretoken == text);
         }
-        meg_pretokens_free(&pieces);
+        meg_pretokens_free(&pretokens);
     } else {
         meg_byte_alphabet_encode(&spelled, text, n);
-        meg_hf_pretokens_add(out, spelled.s, (int64_t)spelled.n, is_start);
+        meg_hf_pretokens_add(out, spelled.s, (int64_t)spelled.n, is_text_start);
     }
     meg_str_free(&prefixed);
     meg_str_free(&spelled);
 }
 
-static int metaspace(const struct step *s, const char *text, int64_t n, bool is_start, struct meg_hf_pretokens *out,
-                     struct meg_err *e)
+static int metaspace(const struct step *s, const char *text, int64_t n, bool is_text_start,
+                     struct meg_hf_pretokens *out, struct meg_err *e)
 {
     const struct meg_str *mark = &s->pattern.literal;
     struct meg_str marked = { 0 };
@@ -400,68 +333,69 @@ static int metaspace(const struct step *s, const char *text, int64_t n, bool is_
 
     for (int64_t i = 0; i < n; i++)
         meg_str_add(&marked, text[i] == ' ' ? mark->s : text + i, text[i] == ' ' ? mark->n : 1);
-    if ((s->prefix == ALWAYS || (s->prefix == FIRST && is_start)) &&
+    if ((s->prepend_scheme == PREPEND_ALWAYS || (s->prepend_scheme == PREPEND_FIRST && is_text_start)) &&
         (marked.n < mark->n || memcmp(marked.s, mark->s, mark->n) != 0)) {
-        struct meg_str whole = { 0 };
+        struct meg_str prepended = { 0 };
 
-        meg_str_add(&whole, mark->s, mark->n);
-        meg_str_add(&whole, marked.s, marked.n);
+        meg_str_add(&prepended, mark->s, mark->n);
+        meg_str_add(&prepended, marked.s, marked.n);
         meg_str_free(&marked);
-        marked = whole;
+        marked = prepended;
     }
-    r = s->splits ? find(&s->pattern, marked.s, (int64_t)marked.n, &m, e) : MEG_OK;
-    cut(&m, MERGED_WITH_NEXT, false, marked.s, (int64_t)marked.n, is_start, out);
+    r = s->splits ? meg_hf_pattern_find(&s->pattern, marked.s, (int64_t)marked.n, &m, e) : 0;
+    split(&m, MERGED_WITH_NEXT, false, marked.s, (int64_t)marked.n, is_text_start, out);
     free(m.v);
     meg_str_free(&marked);
     return r;
 }
 
-static int run_step(const struct step *s, const char *text, int64_t n, bool is_start, struct meg_hf_pretokens *out,
+static int run_step(const struct step *s, const char *text, int64_t n, bool is_text_start, struct meg_hf_pretokens *out,
                     struct meg_err *e)
 {
     struct meg_spans m = { 0 };
     int r;
 
-    if (s->kind == BYTE_LEVEL) {
-        byte_level(s, text, n, is_start, out);
-        return MEG_OK;
+    if (s->type == BYTE_LEVEL) {
+        byte_level(s, text, n, is_text_start, out);
+        return 0;
     }
-    if (s->kind == METASPACE)
-        return metaspace(s, text, n, is_start, out, e);
+    if (s->type == METASPACE)
+        return metaspace(s, text, n, is_text_start, out, e);
     r = find_matches(s, text, n, &m, e);
-    cut(&m, s->behavior, s->invert, text, n, is_start, out);
+    split(&m, s->behavior, s->invert, text, n, is_text_start, out);
     free(m.v);
     return r;
 }
 
 static int run(const struct step *s, const struct meg_hf_pretokens *in, struct meg_hf_pretokens *out, struct meg_err *e)
 {
-    enum { MOST = 256 << 20 };
-    int r = MEG_OK;
+    enum { MAX_BYTES = 256 << 20 };
+    int r = 0;
 
     out->n = 0;
     out->text.n = 0;
-    for (int64_t i = 0; i < in->n && r == MEG_OK; i++) {
-        r = run_step(s, in->text.s + in->v[i].at, in->v[i].n, in->v[i].is_start, out, e);
-        if (r == MEG_OK && out->text.n > MOST)
-            r = meg_fail(e, MEG_EFORMAT, "pre_tokenizer: more than %d MiB of one text; break it up", MOST >> 20);
+    for (int64_t i = 0; i < in->n && r == 0; i++) {
+        r = run_step(s, in->text.s + in->v[i].offset, in->v[i].n, in->v[i].is_text_start, out, e);
+        if (r == 0 && out->text.n > MAX_BYTES)
+            r = meg_fail(e, MEG_EFORMAT, "pre_tokenizer: one text becomes more than %d MiB; split the document",
+                         MAX_BYTES >> 20);
     }
     return r;
 }
 
-int meg_hf_pretokenizer_run(const struct meg_hf_pretokenizer *p, struct meg_hf_pretokens *pieces,
-                            struct meg_hf_pretokens *other, struct meg_err *e)
+int meg_hf_pretokenizer_run(const struct meg_hf_pretokenizer *p, struct meg_hf_pretokens *pretokens,
+                            struct meg_hf_pretokens *scratch, struct meg_err *e)
 {
-    static const struct step punctuation = { .kind = PUNCTUATION, .behavior = ISOLATED };
-    int r = MEG_OK;
+    static const struct step punctuation = { .type = PUNCTUATION, .behavior = ISOLATED };
+    int r = 0;
 
-    for (int64_t i = 0; i < p->n && r == MEG_OK; i++) {
-        for (int half = 0; half < (p->step[i].kind == BERT ? 2 : 1) && r == MEG_OK; half++) {
-            struct meg_hf_pretokens was = *pieces;
+    for (int64_t i = 0; i < p->n && r == 0; i++) {
+        for (int half = 0; half < (p->step[i].type == BERT ? 2 : 1) && r == 0; half++) {
+            struct meg_hf_pretokens was = *pretokens;
 
-            r = run(half ? &punctuation : &p->step[i], pieces, other, e);
-            *pieces = *other;
-            *other = was;
+            r = run(half ? &punctuation : &p->step[i], pretokens, scratch, e);
+            *pretokens = *scratch;
+            *scratch = was;
         }
     }
     return r;

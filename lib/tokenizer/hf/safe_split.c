@@ -1,15 +1,15 @@
 /*
- * Most of what a tokenizer.json asks for is slow to do and comes to the same for every occurrence of a word.
- * So a text is cut into stretches, before anything is done to it, at places where no part of the file looks
- * across; what a stretch is encoded to can be remembered.  There are two kinds of files:
+ * Safe split points of a tokenizer.json: where text can be cut before it is normalized, so that each chunk has the
+ * ids that it has as part of the text.  The components of a file are slow and give equal results for equal chunks, so
+ * hf.c caches the ids of chunks.  Two families of files have such points:
  *
- * Those whose pre-tokeniser cuts at whitespace (BERT, T5): a seam before each blank, if the normaliser keeps
- * it apart from what is before it and leaves it whitespace.  Around punctuation and ideographs, too, where
- * those are cut off.  No added token may be sought in the normalised text.
+ * Split at spaces (BERT, T5): the pre-tokenizer splits at whitespace, and the normalizer keeps a space whitespace and
+ * does not combine it with its left neighbor.  There is a point before each space and, where the pre-tokenizer
+ * isolates them, around punctuation and ideographs.  No added token may be matched in normalized text.
  *
- * Those without pre-tokeniser whose normaliser puts a mark in place of each blank (Llama 2): BPE of the whole
- * text, which can be cut between two characters that no token has side by side.  An added token that is
- * sought in the normalised text holds together like a token, but may not look at what is around it.
+ * Split between characters (Llama 2): no pre-tokenizer, and a normalizer that replaces each space by a mark.  BPE of
+ * the entire text can be cut between two characters that are not adjacent in any token.  An added token that is
+ * matched in normalized text counts as a token; it may not depend on its context (lstrip, rstrip, single_word).
  */
 #include <string.h>
 
@@ -23,29 +23,29 @@ static void set_safe_split(struct meg_hf_safe_split *s, int left, int right, boo
     uint16_t at;
 
     memcpy(&at, pair, sizeof at);
-    s->at.is_safe[at] = is_safe;
+    s->table.is_safe[at] = is_safe;
 }
 
-/* A blank by itself: is it whitespace when normalised, and has it no pieces? */
-static int check_space(const struct meg_hf_files *f, char c, bool *is_space, bool *is_nothing, struct meg_err *e)
+/* Find out if a space on its own remains whitespace when normalized, and if it has no tokens. */
+static int check_space(const struct meg_hf_files *f, char c, bool *is_space, bool *is_tokenless, struct meg_err *e)
 {
-    struct meg_hf_pretokens pieces = { 0 }, other = { 0 };
-    struct meg_str normal = { 0 };
-    int r = MEG_OK;
+    struct meg_hf_pretokens pretokens = { 0 }, scratch = { 0 };
+    struct meg_str normalized = { 0 };
+    int r = 0;
 
-    if (f->norm)
-        r = meg_hf_normalizer_run(f->norm, &c, 1, false, MEG_HF_MAX_UNSPLIT, &normal, e);
+    if (f->normalizer)
+        r = meg_hf_normalizer_run(f->normalizer, &c, 1, false, MEG_HF_MAX_UNSPLIT, &normalized, e);
     else
-        meg_str_add(&normal, &c, 1);
-    *is_space = normal.n == 1 && memchr(" \t\n\r", *normal.s, 4);
-    if (r == MEG_OK && *is_space) {
-        meg_hf_pretokens_add(&pieces, normal.s, 1, false);
-        r = meg_hf_pretokenizer_run(f->pre, &pieces, &other, e);
+        meg_str_add(&normalized, &c, 1);
+    *is_space = normalized.n == 1 && memchr(" \t\n\r", *normalized.s, 4);
+    if (r == 0 && *is_space) {
+        meg_hf_pretokens_add(&pretokens, normalized.s, 1, false);
+        r = meg_hf_pretokenizer_run(f->pretokenizer, &pretokens, &scratch, e);
     }
-    *is_nothing = *is_space && pieces.n == 0;
-    meg_hf_pretokens_free(&pieces);
-    meg_hf_pretokens_free(&other);
-    meg_str_free(&normal);
+    *is_tokenless = *is_space && pretokens.n == 0;
+    meg_hf_pretokens_free(&pretokens);
+    meg_hf_pretokens_free(&scratch);
+    meg_str_free(&normalized);
     return r;
 }
 
@@ -54,7 +54,7 @@ static bool is_punctuation(int byte)
     return byte < 0x80 && meg_bert_is_punctuation(byte);
 }
 
-/* Around punctuation, and before an ideograph: U+5000 to U+9FFF by its first byte. */
+/* Allow splits around punctuation, and before ideographs: U+5000 to U+9FFF, recognized by their first byte. */
 static void split_at_chars(struct meg_hf_safe_split *s, bool is_around_ideographs)
 {
     for (int left = 0; left < 256; left++) {
@@ -66,22 +66,22 @@ static void split_at_chars(struct meg_hf_safe_split *s, bool is_around_ideograph
     }
 }
 
-/* The first kind. */
+/* Build the table of the first family. */
 static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_char, bool is_around_ideographs,
                            struct meg_err *e)
 {
-    const char *blanks = is_by_space ? " \t\n\r" : " ";
-    struct meg_hf_safe_split *s = f->seams = meg_new(sizeof *s);
-    int r = MEG_OK;
+    const char *spaces = is_by_space ? " \t\n\r" : " ";
+    struct meg_hf_safe_split *s = f->safe_split = meg_new(sizeof *s);
+    int r = 0;
 
-    s->most = MEG_HF_MAX_CHUNK;
-    memset(s->at.joined_hash, 0xFF, sizeof s->at.joined_hash);
-    for (const char *c = blanks; r == MEG_OK && *c; c++) {
-        bool is_space, is_nothing;
+    s->max_gap = MEG_HF_MAX_CHUNK;
+    memset(s->table.joined_hash, 0xFF, sizeof s->table.joined_hash);
+    for (const char *c = spaces; r == 0 && *c; c++) {
+        bool is_space, is_tokenless;
 
-        if ((r = check_space(f, *c, &is_space, &is_nothing, e)) < 0 || !is_space)
+        if ((r = check_space(f, *c, &is_space, &is_tokenless, e)) < 0 || !is_space)
             continue;
-        s->is_nothing[(unsigned char)*c] = is_nothing;
+        s->is_tokenless[(unsigned char)*c] = is_tokenless;
         for (int left = 0; left < 256; left++)
             set_safe_split(s, left, *c, !(left == '\r' && *c == '\n'));
     }
@@ -90,9 +90,8 @@ static int split_at_spaces(struct meg_hf_files *f, bool is_by_space, bool is_by_
     return r;
 }
 
-/* The characters of a token of normalised text hold together, as text may spell them: a mark is that, or a
- * blank. */
-static void join(struct meg_hf_safe_split *s, const struct meg_str *token, const struct meg_span *mark)
+/* Forbid splits inside a token of normalized text, as it occurs in text before that: a mark may be a space there. */
+static void add_token(struct meg_hf_safe_split *s, const struct meg_str *token, const struct meg_span *mark)
 {
     const char *at = token->s, *end = at + token->n;
     struct meg_span left[2] = { { NULL, 0 }, { NULL, 0 } };
@@ -112,7 +111,7 @@ static void join(struct meg_hf_safe_split *s, const struct meg_str *token, const
 
             meg_str_add(&both, left[i / 2].s, (size_t)left[i / 2].n);
             meg_str_add(&both, right[i % 2].s, (size_t)right[i % 2].n);
-            meg_safe_split_add_token(&s->at, both.s, (int64_t)both.n);
+            meg_safe_split_add_token(&s->table, both.s, (int64_t)both.n);
             meg_str_free(&both);
         }
         memcpy(left, right, sizeof left);
@@ -120,37 +119,38 @@ static void join(struct meg_hf_safe_split *s, const struct meg_str *token, const
     }
 }
 
-/* The second kind; the mark is one character. */
+/* Build the table of the second family; the mark is one character. */
 static int split_between_chars(struct meg_hf_files *f, const struct meg_span *mark, struct meg_err *e)
 {
     struct meg_hf_safe_split *s;
-    struct meg_str normal = { 0 };
-    int r = MEG_OK;
+    struct meg_str normalized = { 0 };
+    int r = 0;
 
     for (int64_t i = 0; i < f->nadded; i++) {
         const struct meg_hf_added_token *a = &f->added[i];
 
         if (a->normalized && (a->lstrip || a->rstrip || a->single_word))
-            return MEG_OK;
+            return 0;
     }
-    s = f->seams = meg_new(sizeof *s);
-    s->most = 5 * MEG_HF_MAX_CHUNK; /* a mark has up to four bytes, and one may be put in front */
-    meg_safe_split_init(&s->at);
+    s = f->safe_split = meg_new(sizeof *s);
+    s->max_gap = 5 * MEG_HF_MAX_CHUNK; /* a mark has up to 4 bytes, and one more may be prepended */
+    meg_safe_split_init(&s->table);
     for (int64_t k = 0; k < f->model.vocab.tokens.n; k++) {
         struct meg_str token = meg_strtab_get(&f->model.vocab.tokens, k);
 
-        join(s, &token, mark);
+        add_token(s, &token, mark);
     }
-    for (int64_t i = 0; i < f->nadded && r == MEG_OK; i++) {
+    for (int64_t i = 0; i < f->nadded && r == 0; i++) {
         const struct meg_str *content = &f->added[i].content;
 
         if (!f->added[i].normalized)
             continue;
-        if (f->norm)
-            r = meg_hf_normalizer_run(f->norm, content->s, (int64_t)content->n, true, MEG_HF_MAX_UNSPLIT, &normal, e);
-        join(s, f->norm ? &normal : content, mark);
+        if (f->normalizer)
+            r = meg_hf_normalizer_run(f->normalizer, content->s, (int64_t)content->n, true, MEG_HF_MAX_UNSPLIT,
+                                      &normalized, e);
+        add_token(s, f->normalizer ? &normalized : content, mark);
     }
-    meg_str_free(&normal);
+    meg_str_free(&normalized);
     return r;
 }
 
@@ -164,18 +164,19 @@ static bool is_one_character(const struct meg_span *s)
 int meg_hf_safe_split_build(struct meg_hf_files *f, struct meg_err *e)
 {
     bool is_by_char, is_around_ideographs, is_around_punctuation = false;
-    bool is_by_space = meg_hf_pretokenizer_splits_whitespace(f->pre, &is_around_punctuation);
+    bool is_by_space = meg_hf_pretokenizer_splits_whitespace(f->pretokenizer, &is_around_punctuation);
     struct meg_span mark;
 
-    if (f->is_bytes)
-        return MEG_OK;
-    if ((is_by_space || meg_hf_pretokenizer_splits_metaspace(f->pre)) && f->normal.nbegins == 0 &&
-        meg_hf_normalizer_can_split_at_space(f->norm, &is_by_char, &is_around_ideographs))
+    if (f->is_byte_level)
+        return 0;
+    if ((is_by_space || meg_hf_pretokenizer_splits_metaspace(f->pretokenizer)) &&
+        f->normalized_matcher.nfirst_bytes == 0 &&
+        meg_hf_normalizer_can_split_at_space(f->normalizer, &is_by_char, &is_around_ideographs))
         return split_at_spaces(f, is_by_space, is_by_char && is_around_punctuation, is_around_ideographs, e);
     if (meg_hf_bpe_has_safe_splits(&f->model) &&
-        ((!f->pre && meg_hf_normalizer_is_metaspace(f->norm, &mark)) ||
-         (!f->norm && meg_hf_pretokenizer_is_metaspace(f->pre, &mark))) &&
+        ((!f->pretokenizer && meg_hf_normalizer_is_metaspace(f->normalizer, &mark)) ||
+         (!f->normalizer && meg_hf_pretokenizer_is_metaspace(f->pretokenizer, &mark))) &&
         is_one_character(&mark))
         return split_between_chars(f, &mark, e);
-    return MEG_OK;
+    return 0;
 }

@@ -1,17 +1,15 @@
-/* The vocabulary and the merges of a tokenizer.json, read where they lie: as a tree they are most of the
- * time that opening the file takes. */
+/* Scan a tokenizer.json for the text of its vocabulary and merges. */
 #include <string.h>
 
 #include "tokenizer/hf/internal.h"
 #include "unicode/utf8.h"
 
-/* From the opening bracket, or from behind the last member, to the next one. */
 bool meg_hf_json_next(struct meg_json_scan *s)
 {
     meg_json_scan_skip_space(s);
     if (*s->p == ']' || *s->p == '}')
         return false;
-    s->p++; /* the bracket, or the comma */
+    s->p++; /* skip the bracket or comma */
     meg_json_scan_skip_space(s);
     return *s->p != ']' && *s->p != '}';
 }
@@ -24,10 +22,10 @@ int meg_hf_json_string(struct meg_json_scan *s, struct meg_str *buf, struct meg_
     buf->n = 0;
     if ((r = meg_json_scan_string(s, buf, out, &lone)) < 0)
         return r;
-    return lone ? meg_fail(s->e, MEG_EFORMAT, "half a surrogate pair, which is no character") : 0;
+    return lone ? meg_fail(s->e, MEG_EFORMAT, "unpaired surrogate in a string") : 0;
 }
 
-/* A member's key; s is then at its value. */
+/* Read the key of a member, and advance to its value. */
 static int read_key(struct meg_json_scan *s, struct meg_str *buf, struct meg_span *key)
 {
     int r = meg_hf_json_string(s, buf, key);
@@ -48,15 +46,15 @@ static bool is(const struct meg_span *key, const char *name)
 
 static int skip_value(struct meg_json_scan *s, struct meg_span *out)
 {
-    const char *begin = s->p, *kind;
-    int r = meg_json_scan_value(s, 2, &kind);
+    const char *begin = s->p, *value_type;
+    int r = meg_json_scan_value(s, 2, &value_type);
 
     *out = (struct meg_span){ begin, s->p - begin };
     return r;
 }
 
-/* Find the lists among the members of the file, and then of its model. */
-static int find(struct meg_json_scan *s, struct meg_hf_raw_vocab *lists, bool is_model, struct meg_str *buf)
+/* Find vocabulary and merges in the object at s: the file, which has a member "model", or if is_model that. */
+static int find(struct meg_json_scan *s, struct meg_hf_raw_vocab *raw, bool is_model, struct meg_str *buf)
 {
     struct meg_span key, value;
     int r;
@@ -69,7 +67,7 @@ static int find(struct meg_json_scan *s, struct meg_hf_raw_vocab *lists, bool is
         if ((r = read_key(s, buf, &key)) < 0)
             return r;
         if (!is_model && s->p < s->end && *s->p == '{' && is(&key, "model")) {
-            if ((r = find(s, lists, true, buf)) < 0)
+            if ((r = find(s, raw, true, buf)) < 0)
                 return r;
         } else {
             bool is_vocab = is_model && is(&key, "vocab"), is_merges = is_model && is(&key, "merges");
@@ -77,9 +75,9 @@ static int find(struct meg_json_scan *s, struct meg_hf_raw_vocab *lists, bool is
             if ((r = skip_value(s, &value)) < 0)
                 return r;
             if (is_vocab && *value.s == '{')
-                lists->vocab = value;
+                raw->vocab = value;
             if (is_merges && *value.s == '[')
-                lists->merges = value;
+                raw->merges = value;
         }
         meg_json_scan_skip_space(s);
         if (s->p < s->end && *s->p != '}' && !meg_json_scan_accept(s, ','))
@@ -88,28 +86,28 @@ static int find(struct meg_json_scan *s, struct meg_hf_raw_vocab *lists, bool is
     return 0;
 }
 
-int meg_hf_raw_vocab_extract(struct meg_hf_raw_vocab *lists, const char *text, int64_t n, struct meg_str *rest,
+int meg_hf_raw_vocab_extract(struct meg_hf_raw_vocab *raw, const char *text, int64_t n, struct meg_str *rest,
                              struct meg_err *e)
 {
     struct meg_json_scan s = { text, text, text + n, "byte", e };
     struct meg_span cut[2];
     struct meg_str buf = { 0 };
-    int r = MEG_OK;
+    int r = 0;
 
-    *lists = (struct meg_hf_raw_vocab){ { 0 }, { 0 } };
+    *raw = (struct meg_hf_raw_vocab){ { 0 }, { 0 } };
     meg_json_scan_skip_space(&s);
     if (meg_utf8_find_invalid(text, n) >= 0)
         r = meg_fail(e, MEG_EFORMAT, "invalid UTF-8");
     else
-        r = find(&s, lists, false, &buf);
+        r = find(&s, raw, false, &buf);
     meg_str_free(&buf);
     if (r < 0)
         return r;
-    cut[0] = lists->vocab;
-    cut[1] = lists->merges;
+    cut[0] = raw->vocab;
+    cut[1] = raw->merges;
     if (cut[1].s && (!cut[0].s || cut[1].s < cut[0].s)) {
-        cut[0] = lists->merges;
-        cut[1] = lists->vocab;
+        cut[0] = raw->merges;
+        cut[1] = raw->vocab;
     }
     for (int i = 0; i < 2 && cut[i].s; i++) {
         meg_str_add(rest, text, (size_t)(cut[i].s - text));
@@ -118,5 +116,5 @@ int meg_hf_raw_vocab_extract(struct meg_hf_raw_vocab *lists, const char *text, i
         text = cut[i].s + cut[i].n;
     }
     meg_str_add(rest, text, (size_t)n);
-    return MEG_OK;
+    return 0;
 }

@@ -306,7 +306,7 @@ static int check_word(const struct meg_spm_encoder *w, int64_t n, struct meg_err
     if (n <= most)
         return MEG_OK;
     return meg_fail(e, MEG_EFORMAT,
-                    "more than %d MiB of text without a place where this model lets it be cut; break it up",
+                    "more than %d MiB of text without a point where this model allows to split it; split the document",
                     most >> 20);
 }
 

@@ -1,4 +1,4 @@
-/* Folders of Hugging Face's tokenizers against its vectors, and files of our own. */
+/* HuggingFaceTokenizer: ids and texts equal those of Hugging Face's tokenizers; small files check each component. */
 #include "tok_golden.h"
 
 #include <sys/stat.h>
@@ -56,7 +56,7 @@ static void write_in(const char *name, const char *text)
     struct meg_err e;
 
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    assert_int_equal(meg_write_file(path, text, strlen(text), &e), MEG_OK);
+    assert_int_equal(meg_write_file(path, text, strlen(text), &e), 0);
 }
 
 static void encodes(struct meg_tokenizer *t, const char *text, const int32_t *want, int64_t n)
@@ -75,7 +75,7 @@ static const char words[] = "\"model\": {\"type\": \"WordLevel\", \"unk_token\":
                             "{\"u\": 0, \"a\": 1, \"b\": 2, "
                             "\"1\": 3, \"-\": 4, \"A\": 5, \"_a\": 6, \"12\": 7}}";
 
-/* A folder whose tokenizer.json has these members before a model that looks words up. */
+/* Open a tokenizer.json with these members and a WordLevel model. */
 static struct meg_tokenizer *open_words(const char *members)
 {
     struct meg_str file = { 0 };
@@ -98,7 +98,7 @@ static void encodes_with(const char *members, const char *text, const int32_t *w
     encodes_with(members, text, (const int32_t[]){ __VA_ARGS__ },                                                      \
                  (int64_t)(sizeof(int32_t[]){ __VA_ARGS__ } / sizeof(int32_t)))
 
-static void cuts_as_the_pre_tokenizer_says(void **state)
+static void pretokenizers_and_normalizers_split_as_specified(void **state)
 {
     (void)state;
     WITH("\"pre_tokenizer\": {\"type\": \"WhitespaceSplit\"},", " a  b a", 1, 2, 1);
@@ -128,7 +128,7 @@ static void cuts_as_the_pre_tokenizer_says(void **state)
     WITH("\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"Regex\": \"$\"}, \"content\": \"a\"},", "_", 6);
 }
 
-static void finds_added_tokens(void **state)
+static void added_tokens_are_matched_and_numbered(void **state)
 {
 #define ADDED(flags)                                                                                                   \
     "\"added_tokens\": [{\"id\": 8, \"content\": \"<x>\", \"normalized\": false" flags "}],"                           \
@@ -138,14 +138,14 @@ static void finds_added_tokens(void **state)
     WITH(ADDED(", \"single_word\": true"), "a<x>", 0);
     WITH(ADDED(", \"single_word\": true"), "a <x> b", 1, 8, 2);
     WITH(ADDED(", \"lstrip\": true, \"rstrip\": true"), "a  <x> b", 1, 8, 2);
-    /* one begins among the blanks that the one before it takes */
+    /* a match may begin in the spaces that rstrip of the previous one includes */
     WITH(ADDED(", \"rstrip\": true}, {\"id\": 9, \"content\": \" b\", \"normalized\": false"), "<x>  b a b", 8, 9, 1,
          9);
     WITH(ADDED(", \"rstrip\": true}, {\"id\": 9, \"content\": \"\\n\", \"normalized\": false"), "<x>\n\n", 8, 9, 9);
-    /* what the one before it takes is none of its own */
+    /* lstrip does not include what rstrip of the previous one includes */
     WITH(ADDED("}, {\"id\": 9, \"content\": \"\\n\", \"normalized\": false, \"lstrip\": true, \"rstrip\": true"),
          "a\n\nb", 1, 9, 2);
-    /* their ids follow the vocabulary's, whatever the file says, in the order there, or of their numbers beside it */
+    /* new ids follow the vocabulary, in the order of tokenizer.json, or by id in tokenizer_config.json */
     WITH("\"added_tokens\": [{\"id\": 20, \"content\": \"x\"}, {\"id\": 3, \"content\": \"a\"}, {\"id\": 10, "
          "\"content\": "
          "\"y\"}, {\"id\": 10, \"content\": \"z\"}],",
@@ -156,8 +156,8 @@ static void finds_added_tokens(void **state)
     write_in("tokenizer_config.json", "{}");
 }
 
-/* What is around a byte that the vocabulary lacks is merged. */
-static void leaves_out_what_is_unknown(void **state)
+/* A byte without a token is dropped, and its neighbors are merged. */
+static void unknown_bytes_are_dropped(void **state)
 {
     struct meg_tokenizer *t;
 
@@ -171,7 +171,7 @@ static void leaves_out_what_is_unknown(void **state)
     meg_tokenizer_close(t);
 }
 
-static void spells_unknown_characters_as_bytes(void **state)
+static void byte_fallback_encodes_unknown_characters(void **state)
 {
     struct meg_tokenizer *t;
 
@@ -186,20 +186,20 @@ static void spells_unknown_characters_as_bytes(void **state)
     meg_tokenizer_close(t);
 }
 
-/* A byte that is no character is U+FFFD; what is not spelled as a byte, n bytes, stands for itself. */
-static void decodes_bytes_that_are_spelled_so(void **state)
+/* A byte token that is not UTF-8 decodes to U+FFFD; a token that is not a byte decodes to itself, n bytes. */
+static void byte_fallback_decodes_byte_tokens(void **state)
 {
     static const struct {
         const char *token, *text;
         size_t n;
-    } spelled[] = { { "<0x41>", "A", 1 },
-                    { "<0x+9>", "\t", 1 },
-                    { "<0xfF>", "\xEF\xBF\xBD", 1 },
-                    { "<0x4G>", "<0x4G>", 6 },
-                    { "<0x4\\u0000>", "<0x4", 6 } };
+    } cases[] = { { "<0x41>", "A", 1 },
+                  { "<0x+9>", "\t", 1 },
+                  { "<0xfF>", "\xEF\xBF\xBD", 1 },
+                  { "<0x4G>", "<0x4G>", 6 },
+                  { "<0x4\\u0000>", "<0x4", 6 } };
 
     (void)state;
-    for (size_t i = 0; i < sizeof spelled / sizeof *spelled; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int32_t id = 1;
         struct meg_str file = { 0 }, got = { 0 };
         struct meg_tokenizer *t;
@@ -208,22 +208,22 @@ static void decodes_bytes_that_are_spelled_so(void **state)
         meg_str_printf(&file,
                        "{\"decoder\": {\"type\": \"ByteFallback\"}, \"model\": {\"type\": \"WordLevel\", "
                        "\"unk_token\": \"u\", \"vocab\": {\"u\": 0, \"%s\": 1}}}",
-                       spelled[i].token);
+                       cases[i].token);
         write_in("tokenizer.json", file.s);
         t = open_hf(dir);
-        assert_int_equal(meg_tokenizer_decode(t, &id, 1, &got, &e), MEG_OK);
-        assert_string_equal(got.s, spelled[i].text);
+        assert_int_equal(meg_tokenizer_decode(t, &id, 1, &got, &e), 0);
+        assert_string_equal(got.s, cases[i].text);
         got.n = 0;
-        assert_int_equal(meg_tokenizer_bytes(t, &id, 1, &got, &e), MEG_OK);
-        assert_int_equal(got.n, spelled[i].n);
+        assert_int_equal(meg_tokenizer_bytes(t, &id, 1, &got, &e), 0);
+        assert_int_equal(got.n, cases[i].n);
         meg_tokenizer_close(t);
         meg_str_free(&file);
         meg_str_free(&got);
     }
 }
 
-/* What comes behind a step sees what that has made one token of. */
-static void decodes_bytes_to_one_token(void **state)
+/* A step sees the tokens that the previous step joined as one. */
+static void decoder_steps_see_joined_bytes(void **state)
 {
     static const struct {
         const char *step, *text;
@@ -243,7 +243,7 @@ static void decodes_bytes_to_one_token(void **state)
                        decoder[i].step);
         write_in("tokenizer.json", file.s);
         t = open_hf(dir);
-        assert_int_equal(meg_tokenizer_decode(t, ids, 4, &got, &e), MEG_OK);
+        assert_int_equal(meg_tokenizer_decode(t, ids, 4, &got, &e), 0);
         assert_string_equal(got.s, decoder[i].text);
         meg_tokenizer_close(t);
         meg_str_free(&file);
@@ -251,7 +251,7 @@ static void decodes_bytes_to_one_token(void **state)
     }
 }
 
-static void puts_tokens_around_and_knows_their_parts(void **state)
+static void template_and_special_ids_are_read(void **state)
 {
     struct meg_tokenizer *t;
     struct meg_err e;
@@ -265,7 +265,7 @@ static void puts_tokens_around_and_knows_their_parts(void **state)
     encodes(t, "1", (const int32_t[]){ 1, 3, 2 }, 3);
     assert_int_equal(meg_tokenizer_eod(t), 2);
     assert_int_equal(meg_tokenizer_special_ids(t)->bos, 1);
-    assert_int_equal(meg_tokenizer_special_ids(t)->pad, -1); /* Megatron's class gives it from core 0.15 on */
+    assert_int_equal(meg_tokenizer_special_ids(t)->pad, -1); /* Megatron's class has it from core 0.15 on */
     meg_tokenizer_close(t);
     write_in("tokenizer_config.json",
              "{\"tokenizer_class\": \"LlamaTokenizer\", \"eos_token\": \"b\", \"add_eos_token\": true}");
@@ -274,28 +274,28 @@ static void puts_tokens_around_and_knows_their_parts(void **state)
     meg_tokenizer_close(t);
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, i ? "tokenizer_config.json" : "special_tokens_map.json");
-        assert_int_equal(meg_remove_tree(path, &e), MEG_OK);
+        assert_int_equal(meg_remove_tree(path, &e), 0);
     }
 }
 
-static void looks_for_nothing_beside_what_is_not_there(void **state)
+static void config_files_need_a_tokenizer_json(void **state)
 {
     struct meg_tok_conf c = { .name_or_path = dir, .vocab_size = MEG_UNSET };
     struct meg_tokenizer *t;
     struct meg_err e;
-    char path[TMP_PATH], *own[3];
+    char path[TMP_PATH], *owned[3];
 
     (void)state;
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
-    assert_int_equal(meg_remove_tree(path, &e), MEG_OK);
+    assert_int_equal(meg_remove_tree(path, &e), 0);
     write_in("tokenizer_config.json", "{}");
-    meg_tok_find_files(&c, own);
+    meg_tok_find_files(&c, owned);
     assert_null(c.tokenizer_config);
     for (int i = 0; i < 3; i++)
-        assert_null(own[i]);
+        assert_null(owned[i]);
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_ENOENT);
     snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
-    assert_int_equal(meg_remove_tree(path, &e), MEG_OK);
+    assert_int_equal(meg_remove_tree(path, &e), 0);
 }
 
 static void refuses_the_file(int code, const char *message)
@@ -316,7 +316,7 @@ static void refuses(const char *file, int code, const char *message)
     refuses_the_file(code, message);
 }
 
-static void refuses_what_is_no_tokenizer(void **state)
+static void malformed_files_are_refused(void **state)
 {
     struct meg_tok_conf c = { .type = "HuggingFaceTokenizer" };
     struct meg_tokenizer *t;
@@ -324,14 +324,14 @@ static void refuses_what_is_no_tokenizer(void **state)
 
     (void)state;
     refuses("{", MEG_EFORMAT, "tokenizer.json:1:");
-    refuses("[]", MEG_EFORMAT, "an object is expected");
-    refuses("{\"normalizer\": {\"type\": \"Fancy\"}}", MEG_EFORMAT, "normalizer: type 'Fancy' is not known here");
+    refuses("[]", MEG_EFORMAT, "expected a JSON object");
+    refuses("{\"normalizer\": {\"type\": \"Fancy\"}}", MEG_EFORMAT, "normalizer: type 'Fancy' is not supported");
     refuses("{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(a\"}}}", MEG_EFORMAT,
             "pre_tokenizer: regular expression '(a'");
     refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [\"a b\"]}}", MEG_EFORMAT,
             "model: merge 0 is 'a' + 'b', but there is no token 'ab'");
     refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [\"a\"]}}", MEG_EFORMAT,
-            "model: merge 0 is not two tokens");
+            "model: merge 0 is neither two tokens");
     refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 0}, \"merges\": []}}", MEG_EFORMAT,
             "has id 0, which another token has");
     refuses("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 99999999}, \"merges\": []}}", MEG_EFORMAT,
@@ -339,19 +339,20 @@ static void refuses_what_is_no_tokenizer(void **state)
     refuses("{\"model\": {\"type\": \"BPE\", \"dropout\": 0.1, \"vocab\": {\"a\": 1}, \"merges\": []}}", MEG_EFORMAT,
             "dropout 0.1");
     refuses("{\"model\": {\"type\": \"Unigram\", \"unk_id\": 5, \"vocab\": [[\"a\", -1]]}}", MEG_EFORMAT,
-            "unk_id 5 is outside");
-    refuses("{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", \"b\"]]}}", MEG_EFORMAT, "element 0 of vocab");
+            "unk_id 5 is not in the vocabulary");
+    refuses("{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", \"b\"]]}}", MEG_EFORMAT,
+            "vocab[0] is not [text, score]");
     refuses("{\"model\": {\"type\": \"WordPiece\", \"vocab\": {\"a\": 0}}}", MEG_EFORMAT,
             "unk_token '[UNK]' is not in the vocabulary");
     refuses("{\"model\": {\"type\": \"WordLevel\", \"unk_token\": \"a\", \"vocab\": {\"a\": 0}}, "
             "\"post_processor\": {\"type\": \"BertProcessing\", \"sep\": [\"b\", 7], \"cls\": "
             "[\"a\", 0]}}",
-            MEG_EFORMAT, "id 7 is outside");
+            MEG_EFORMAT, "id 7 is not in the vocabulary");
     refuses("{\"model\": {\"type\": \"WordLevel\", \"unk_token\": \"a\", \"vocab\": {\"a\": 0}}, "
             "\"post_processor\": {\"type\": \"Sequence\", \"processors\": [{\"type\": \"TemplateProcessing\", "
             "\"single\": [{\"Sequence\": {\"id\": \"A\"}}]}, {\"type\": \"BertProcessing\", \"sep\": [\"a\", 0], "
             "\"cls\": [\"a\", 0]}]}}",
-            MEG_EFORMAT, "post_processor: a BertProcessing behind a TemplateProcessing is not known here");
+            MEG_EFORMAT, "post_processor: a BertProcessing after a TemplateProcessing is not supported");
     refuses("{\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"AAAA\"}}", MEG_EFORMAT,
             "precompiled_charsmap");
     refuses("{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": "
@@ -361,16 +362,17 @@ static void refuses_what_is_no_tokenizer(void **state)
             "pre_tokenizer: pattern must be");
     refuses("{\"normalizer\": {\"type\": \"Strip\"}, \"added_tokens\": [{\"id\": 1, \"content\": \"\\n\"}], \"model\": "
             "{\"type\": \"WordLevel\", \"unk_token\": \"a\", \"vocab\": {\"a\": 0}}}",
-            MEG_EFORMAT, "added_tokens: nothing is left of '?' when it is normalised");
+            MEG_EFORMAT, "added_tokens: '?' is empty after normalization");
     refuses("{\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"__\"}}", MEG_EFORMAT,
             "pre_tokenizer: replacement '__' is not one character");
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_EUSAGE);
     c.tokenizer_model = "/nowhere";
     assert_int_equal(meg_tokenizer_open(&t, &c, &e), MEG_ENOENT);
-    assert_string_equal(e.msg, "/nowhere: no folder with tokenizer.json; models are not looked up by name");
+    assert_string_equal(e.msg,
+                        "/nowhere: not a directory with tokenizer.json; models are not looked up by name on a hub");
 }
 
-static void refuses_a_hundred_megabytes(void **state)
+static void files_over_64_mib_are_refused(void **state)
 {
     char path[TMP_PATH];
 
@@ -381,8 +383,8 @@ static void refuses_a_hundred_megabytes(void **state)
     refuses_the_file(MEG_EFORMAT, "tokenizer.json: 104857600 bytes; at most 67108864 are read");
 }
 
-/* Each step spells bytes as characters, of two bytes most of them, and the next one those. */
-static void refuses_pieces_that_grow_and_grow(void **state)
+/* Each step maps bytes to characters, most of which have two bytes. */
+static void pretokens_over_256_mib_are_refused(void **state)
 {
     struct meg_str members = { 0 }, text = { 0 };
     struct meg_tokenizer *t;
@@ -398,15 +400,15 @@ static void refuses_pieces_that_grow_and_grow(void **state)
     for (int i = 0; i < 100000; i++)
         meg_str_printf(&text, "\xC3\xA9");
     assert_int_equal(meg_tokenizer_encode(t, text.s, (int64_t)text.n, &got, &e), MEG_EFORMAT);
-    assert_string_equal(e.msg, "pre_tokenizer: more than 256 MiB of one text; break it up");
+    assert_string_equal(e.msg, "pre_tokenizer: one text becomes more than 256 MiB; split the document");
     meg_tokenizer_close(t);
     free(got.v);
     meg_str_free(&members);
     meg_str_free(&text);
 }
 
-/* Parts nested in parts, until the stack would end. */
-static void refuses_what_is_nested_deep(void **state)
+/* Depths that would overflow the stack. */
+static void deeply_nested_sequences_are_refused(void **state)
 {
     struct meg_str file = { 0 };
 
@@ -419,14 +421,13 @@ static void refuses_what_is_nested_deep(void **state)
         for (int i = 0; i < depth; i++)
             meg_str_printf(&file, "]}");
         meg_str_printf(&file, "}");
-        refuses(file.s, MEG_EFORMAT,
-                depth == 400 ? "sequences inside of sequences, too many" : "maximum parsing depth");
+        refuses(file.s, MEG_EFORMAT, depth == 400 ? "a Sequence is nested more than 8 deep" : "maximum parsing depth");
     }
     meg_str_free(&file);
 }
 
-/* In time that grows with the file. */
-static void takes_very_many_added_tokens(void **state)
+/* Loading takes time linear in the size of the file. */
+static void many_added_tokens_load_fast(void **state)
 {
     enum { N = 200000 };
     struct meg_str members = { 0 };
@@ -471,19 +472,19 @@ int main(void)
         cmocka_unit_test(equals_roberta),
         cmocka_unit_test(equals_llama3),
         cmocka_unit_test(equals_qwen2),
-        cmocka_unit_test(cuts_as_the_pre_tokenizer_says),
-        cmocka_unit_test(finds_added_tokens),
-        cmocka_unit_test(leaves_out_what_is_unknown),
-        cmocka_unit_test(spells_unknown_characters_as_bytes),
-        cmocka_unit_test(decodes_bytes_that_are_spelled_so),
-        cmocka_unit_test(decodes_bytes_to_one_token),
-        cmocka_unit_test(puts_tokens_around_and_knows_their_parts),
-        cmocka_unit_test(looks_for_nothing_beside_what_is_not_there),
-        cmocka_unit_test(refuses_what_is_no_tokenizer),
-        cmocka_unit_test(refuses_a_hundred_megabytes),
-        cmocka_unit_test(refuses_pieces_that_grow_and_grow),
-        cmocka_unit_test(refuses_what_is_nested_deep),
-        cmocka_unit_test(takes_very_many_added_tokens),
+        cmocka_unit_test(pretokenizers_and_normalizers_split_as_specified),
+        cmocka_unit_test(added_tokens_are_matched_and_numbered),
+        cmocka_unit_test(unknown_bytes_are_dropped),
+        cmocka_unit_test(byte_fallback_encodes_unknown_characters),
+        cmocka_unit_test(byte_fallback_decodes_byte_tokens),
+        cmocka_unit_test(decoder_steps_see_joined_bytes),
+        cmocka_unit_test(template_and_special_ids_are_read),
+        cmocka_unit_test(config_files_need_a_tokenizer_json),
+        cmocka_unit_test(malformed_files_are_refused),
+        cmocka_unit_test(files_over_64_mib_are_refused),
+        cmocka_unit_test(pretokens_over_256_mib_are_refused),
+        cmocka_unit_test(deeply_nested_sequences_are_refused),
+        cmocka_unit_test(many_added_tokens_load_fast),
     };
 
     return cmocka_run_group_tests_name("hf", tests, make_dir, remove_dir);

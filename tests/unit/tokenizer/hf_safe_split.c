@@ -1,7 +1,6 @@
 /*
- * Text cut at seams has the ids that it has as a whole: random text, of characters that parts of a
- * tokenizer.json treat differently, and real text, encoded by two tokenizers of which one has its seams taken
- * away.
+ * Text that is cut at safe split points has the same ids as uncut text.  Two tokenizers, one without its split
+ * points, encode random text, of characters that components of a tokenizer.json treat differently, and real text.
  */
 #include "tok_golden.h"
 
@@ -18,7 +17,7 @@ static uint32_t lcg(uint32_t *x)
 }
 
 struct both {
-    struct meg_tokenizer *cut, *whole;
+    struct meg_tokenizer *cut, *uncut;
     int64_t nids;
 };
 
@@ -29,12 +28,12 @@ static struct both open_both(const char *path)
     struct meg_hf_files *files;
     struct meg_err e;
 
-    if (meg_tokenizer_open(&b.cut, &c, &e) < 0 || meg_tokenizer_open(&b.whole, &c, &e) < 0)
+    if (meg_tokenizer_open(&b.cut, &c, &e) < 0 || meg_tokenizer_open(&b.uncut, &c, &e) < 0)
         fail_msg("%s", e.msg);
-    files = meg_hf_files_of(b.whole);
-    assert_non_null(files->seams);
-    free(files->seams);
-    files->seams = NULL;
+    files = meg_hf_files_of(b.uncut);
+    assert_non_null(files->safe_split);
+    free(files->safe_split);
+    files->safe_split = NULL;
     return b;
 }
 
@@ -42,24 +41,24 @@ static void close_both(struct both *b)
 {
     assert_true(b->nids > 0);
     meg_tokenizer_close(b->cut);
-    meg_tokenizer_close(b->whole);
+    meg_tokenizer_close(b->uncut);
 }
 
 static void encodes_alike(struct both *b, const char *text, int64_t n)
 {
-    struct meg_ids cut = { 0 }, whole = { 0 };
+    struct meg_ids cut = { 0 }, uncut = { 0 };
     struct meg_err e;
 
-    if (meg_tokenizer_encode(b->cut, text, n, &cut, &e) < 0 || meg_tokenizer_encode(b->whole, text, n, &whole, &e) < 0)
+    if (meg_tokenizer_encode(b->cut, text, n, &cut, &e) < 0 || meg_tokenizer_encode(b->uncut, text, n, &uncut, &e) < 0)
         fail_msg("%s", e.msg);
-    if (cut.n != whole.n || (cut.n > 0 && memcmp(cut.v, whole.v, (size_t)cut.n * sizeof *cut.v) != 0))
-        fail_msg("'%.*s' has other ids when it is cut", (int)n, text);
+    if (cut.n != uncut.n || (cut.n > 0 && memcmp(cut.v, uncut.v, (size_t)cut.n * sizeof *cut.v) != 0))
+        fail_msg("'%.*s' has different ids when it is cut at safe split points", (int)n, text);
     b->nids += cut.n;
     free(cut.v);
-    free(whole.v);
+    free(uncut.v);
 }
 
-/* Texts of up to 40 of these. */
+/* Random texts are made of up to 40 of these. */
 static const char *const parts[] = { " ",
                                      " ",
                                      " ",
@@ -140,7 +139,7 @@ static void random_texts(struct both *b, int n)
         struct meg_str text = { 0 };
 
         for (uint32_t k = lcg(&x) % 40 + 1; k > 0; k--) {
-            /* few at a time meet more often */
+            /* a small set gives more repetitions */
             uint32_t some = 4 + (uint32_t)i % 5 * 20;
             const char *part = parts[(lcg(&x) % some + (uint32_t)i) % (sizeof parts / sizeof *parts)];
 
@@ -183,7 +182,7 @@ static void real_texts(struct both *b)
 }
 
 #define KNOWN(id, name)                                                                                                \
-    static void cut_##id(void **state)                                                                                 \
+    static void id##_encodes_alike(void **state)                                                                       \
     {                                                                                                                  \
         char *path = tok_file(name);                                                                                   \
         struct both b = open_both(path);                                                                               \
@@ -200,7 +199,7 @@ KNOWN(phi3, "phi3")
 KNOWN(bert_uncased, "bert-base-uncased")
 KNOWN(bert_cased, "bert-base-cased")
 
-/* ---- files of our own ---- */
+/* ---- Small files ---- */
 
 static const char *dir;
 
@@ -221,7 +220,7 @@ static void write_json(const char *json)
 #define METASPACE(scheme)                                                                                              \
     "{\"type\": \"Metaspace\", \"replacement\": \"\xE2\x96\x81\", \"prepend_scheme\": \"" scheme "\"}"
 
-static void cut_files_of_our_own(void **state)
+static void small_files_encode_alike(void **state)
 {
     static const char *const json[] = {
         "{\"pre_tokenizer\": {\"type\": \"WhitespaceSplit\"}, " WORDS "}",
@@ -249,8 +248,8 @@ static void cut_files_of_our_own(void **state)
     }
 }
 
-/* Where a part looks across blanks no seam is set. */
-static void others_are_not_cut(void **state)
+/* If a component depends on text across spaces, there are no split points. */
+static void files_that_depend_on_context_have_no_split_points(void **state)
 {
     static const char *const json[] = {
         "{\"normalizer\": {\"type\": \"Strip\"}, \"pre_tokenizer\": {\"type\": \"WhitespaceSplit\"}, " WORDS "}",
@@ -271,7 +270,7 @@ static void others_are_not_cut(void **state)
         write_json(json[i]);
         if (meg_tokenizer_open(&t, &c, &e) < 0)
             fail_msg("%s", e.msg);
-        assert_null(meg_hf_files_of(t)->seams);
+        assert_null(meg_hf_files_of(t)->safe_split);
         meg_tokenizer_close(t);
     }
 }
@@ -297,13 +296,13 @@ static int remove_dir(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cut_t5),
-        cmocka_unit_test(cut_llama2),
-        cmocka_unit_test(cut_phi3),
-        cmocka_unit_test(cut_bert_uncased),
-        cmocka_unit_test(cut_bert_cased),
-        cmocka_unit_test(cut_files_of_our_own),
-        cmocka_unit_test(others_are_not_cut),
+        cmocka_unit_test(t5_encodes_alike),
+        cmocka_unit_test(llama2_encodes_alike),
+        cmocka_unit_test(phi3_encodes_alike),
+        cmocka_unit_test(bert_uncased_encodes_alike),
+        cmocka_unit_test(bert_cased_encodes_alike),
+        cmocka_unit_test(small_files_encode_alike),
+        cmocka_unit_test(files_that_depend_on_context_have_no_split_points),
     };
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
