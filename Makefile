@@ -33,8 +33,8 @@
 # V=1              print whole command lines
 
 VERSION := 0.1.0
-MODULES := base file option unicode io sentence tokenizer data preprocess tensor cpu cuda comm parallel nn model optim \
-           ckpt logging plan train infer eval
+MODULES := base file option unicode io sentence tokenizer data preprocess tensor cpu cuda watchdog comm parallel nn model \
+           optim ckpt logging plan train infer eval
 
 PREFIX ?= /usr/local
 CUDA   ?= auto

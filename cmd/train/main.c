@@ -1,6 +1,6 @@
 #include "base/err.h"
 #include "base/log.h"
-#include "comm/board.h"
+#include "watchdog/watchdog.h"
 #include "option/opt.h"
 #include "train/train.h"
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/mem.h"
-#include "comm/board.h"
+#include "watchdog/watchdog.h"
 #include "comm/collectives.h"
 #include "comm/internal.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/mem.h"
-#include "comm/board.h"
+#include "watchdog/watchdog.h"
 #include "comm/collectives.h"
 #include "comm/internal.h"
 #include "file/temporary.h"

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "comm/board.h"
+#include "watchdog/watchdog.h"
 #include "comm/collectives.h"
 #include "comm/internal.h"
 #include "comm/nccl_queue.h"

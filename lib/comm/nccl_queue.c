@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
-#include "comm/board.h"
+#include "watchdog/watchdog.h"
 
 _Static_assert(sizeof(ncclUniqueId) == sizeof((struct meg_kv_store_entry *)0)->bytes, "an id is a note");
 

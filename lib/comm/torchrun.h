@@ -1,7 +1,7 @@
 /* The environment of torchrun: who this rank is, and where ranks meet. */
 #ifndef MEG_COMM_TORCHRUN_H
 #define MEG_COMM_TORCHRUN_H
-#include "comm/board.h"
+#include "watchdog/watchdog.h"
 
 struct meg_torchrun {
     int rank, size, local_rank;

@@ -2,7 +2,7 @@
 #include <math.h>
 #include "base/clock.h"
 #include "base/log.h"
-#include "comm/board.h"
+#include "watchdog/watchdog.h"
 #include "train/internal.h"
 #include "train/nan.h"
 

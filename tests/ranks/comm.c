@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
-#include "comm/board.h"
+#include "watchdog/watchdog.h"
 #include "tensor/half.h"
 
 static struct meg_comm *w;

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/log.h"
-#include "comm/board_internal.h"
+#include "watchdog/internal.h"
 #include "file/temporary.h"
 
 enum { FALLBACK_REPORTERS = 3 }; /* ranks after rank 0 that speak when it can not, one after the other */

@@ -1,6 +1,6 @@
 /* The main thread's side of the board: opening, closing, and what the thread is told. */
 #define _GNU_SOURCE
-#include "comm/board.h"
+#include "watchdog/watchdog.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "comm/board_internal.h"
+#include "watchdog/internal.h"
 #include "file/temporary.h"
 
 enum { MAX_PENDING = 64 };     /* connections of which it is not known yet who they are */

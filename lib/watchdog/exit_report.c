@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "comm/board_internal.h"
+#include "watchdog/internal.h"
 
 enum { WORDS = 160, LINES = 6, MOST = 1800 }; /* of a place; of a list; bytes of a message */
 

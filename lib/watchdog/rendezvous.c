@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/clock.h"
-#include "comm/board_internal.h"
+#include "watchdog/internal.h"
 
 static bool all_joined(void)
 {

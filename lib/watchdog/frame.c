@@ -11,7 +11,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "comm/board_internal.h"
+#include "watchdog/internal.h"
 
 enum { HEAD = 2 * sizeof(uint32_t), CONNECT_MS = 10000 };
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "comm/board_internal.h"
+#include "watchdog/internal.h"
 
 /* Rank 0's board of a run of three, on loopback. */
 static int serve(void **state)

@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include "comm/board_internal.h"
+#include "watchdog/internal.h"
 
 struct entry {
     struct meg_kv_store_entry note;

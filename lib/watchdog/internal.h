@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/mem.h"
-#include "comm/board.h"
+#include "watchdog/watchdog.h"
 
 /* ---- where a rank is ---- */
 
