@@ -1,6 +1,6 @@
 #!/bin/sh
-# A rank that dies or stops ends the job, named by a survivor; what was saved goes on bit for bit.
-# make check runs a few trials of each kind; make check-faults many, and prints counts and times.
+# A rank that is killed or stopped ends the job, and a survivor names it; a run resumes bit-identically after kill -9.
+# make check runs a few trials of each type; make check-faults many, and prints counts and times.
 . "${0%/*}/lib.sh"
 [ -x "$B/tests/ranks/comm" ] || skip_all 'this build has no MPI'
 . "${0%/*}/ranks.sh"
@@ -15,7 +15,7 @@ global-batch-size = 12
 lr = 1e-3
 EOF
 
-# random N: a number from 0 to N-1; each call gives the next one of the seed's
+# random N: set random_got to the next pseudo-random number from 0 to N-1
 random() {
     random_n=$((random_n + 1))
     random_got=$(awk -v s="$random_n" -v n="$1" 'BEGIN { srand(s); rand(); print int(rand() * n) }')
@@ -25,7 +25,7 @@ now_ms() {
     date +%s%3N
 }
 
-# alive PID: it runs, and is no zombie
+# alive PID: the process runs and is not a zombie
 alive() {
     grep -qs '^State:.[^ZX]' "/proc/$1/status"
 }
@@ -45,14 +45,15 @@ trains_or_ended() {
     trains || ! alive "$launcher"
 }
 
-# end_ranks: what a trial leaves when it failed
+# end_ranks: kill what a failed trial leaves
 end_ranks() {
     # shellcheck disable=SC2046 # words
     kill -KILL "$launcher" $(cat "$T"/pid.*) 2>/dev/null
     wait "$launcher" 2>/dev/null
 }
 
-# trial SIGNAL RANKS VICTIM DEADLINE_S LIMIT_S: true when the victim is named, the launcher fails and all are gone in time
+# trial SIGNAL RANKS VICTIM TIMEOUT_S LIMIT_S: true if the victim is named, the launcher fails and all ranks exit within
+# LIMIT_S seconds
 trial() {
     start_ranks "$2" meg-train -q --config "$T/conf" --train-iters 30000 \
         --distributed-timeout-minutes "$(awk -v s="$4" 'BEGIN { print s / 60 }')"
@@ -66,7 +67,7 @@ trial() {
     begin=$(now_ms)
     kill -"$1" "$(cat "$T/pid.$3")"
     if ! until_true "$5" none_alive; then
-        trial_says="ranks stayed: $(cat "$T/err")"
+        trial_says="ranks still run: $(cat "$T/err")"
         end_ranks
         return 1
     fi
@@ -74,18 +75,17 @@ trial() {
     wait "$launcher"
     trial_status=$?
     [ "$1" = KILL ] && ! is_openmpi ||
-        grep -q "^meg-train.*: rank $3 of $2 on $(hostname) .*\(is gone\|no sign of life\).* step [0-9]" "$T/err" ||
+        grep -q "^meg-train.*: rank $3 of $2 on $(hostname) .*\(exited or was killed\|no heartbeat\).* step [0-9]" "$T/err" ||
         trial_says="rank $3 is not named: $(cat "$T/err")"
-    [ "$trial_status" -ne 0 ] || trial_says='the launcher says 0'
+    [ "$trial_status" -ne 0 ] || trial_says='the launcher exits with 0'
     [ -z "$trial_says" ]
 }
 
-# again ...: the trial once more where a deadline of seconds passed before the run had begun, as it does on a busy
-# machine; five times at most
+# again ...: repeat a trial that timed out before the run had begun, as it may on a busy machine; five times at most
 again() {
     for _ in 1 2 3 4 5; do
         case $trial_says in
-        'did not start'*'did not come within'* | 'did not start'*'every rank waits'*) ;;
+        'did not start'*'did not join an operation'* | 'did not start'*'all ranks wait'*) ;;
         *) return 1 ;;
         esac
         repeated=$((repeated + 1)) trial_says=
@@ -94,7 +94,7 @@ again() {
     return 1
 }
 
-# trials COUNT SIGNAL DEADLINE_S LIMIT_S NAME
+# trials COUNT SIGNAL TIMEOUT_S LIMIT_S NAME
 trials() {
     [ "$1" -gt 0 ] || return 0
     repeated=0 trials_i=0 trials_good=0 trials_most=0 trials_failed=
@@ -113,11 +113,11 @@ trial $trials_i, rank $trials_victim of $trials_ranks: $trial_says"
         [ "$took" -le "$trials_most" ] || trials_most=$took
         trials_i=$((trials_i + 1))
     done
-    echo "# $5: $trials_good of $1 named, ended and gone, the slowest after $trials_most ms; $repeated starts repeated"
-    is "$5: named by a survivor, status not 0, all gone, every time" "$trials_good$trials_failed" "$1"
+    echo "# $5: $trials_good of $1 named and ended, the slowest after $trials_most ms; $repeated starts repeated"
+    is "$5: a survivor names it, the status is not 0, and all ranks exit" "$trials_good$trials_failed" "$1"
 }
 
-# ---- what was saved goes on --------------------------------------------------------------------
+# ---- a killed run resumes --------------------------------------------------------------------
 
 cat >"$T/save.conf" <<'CONF'
 train-iters = 120
@@ -127,7 +127,7 @@ lr-warmup-iters = 10
 CONF
 cat "$T/conf" >>"$T/save.conf"
 
-# layout N: a number of ranks and options
+# layout N: print a number of ranks and options
 layout() {
     case $(($1 % 3)) in
     0) echo 2 ;;
@@ -140,18 +140,18 @@ tracker() {
     cat "$1/latest_checkpointed_iteration.txt" 2>/dev/null || echo 0
 }
 
-# start_saving FOLDER RANKS OPTION...: a run that goes on with what FOLDER has
+# start_saving FOLDER RANKS OPTION...: start a run that resumes from FOLDER
 start_saving() {
     saving_to=$1 saving_ranks=$2
     shift 2
     start_ranks "$saving_ranks" meg-train --config "$T/save.conf" --save "$saving_to" --load "$saving_to" "$@"
 }
 
-# whole_run N: the folder $T/whole.N of the layout's uninterrupted run
-whole_run() {
-    [ -d "$T/whole.$1" ] && return
+# reference_run N: make $T/reference.N by an uninterrupted run of the layout
+reference_run() {
+    [ -d "$T/reference.$1" ] && return
     # shellcheck disable=SC2046 # words
-    start_saving "$T/whole.$1" $(layout "$1")
+    start_saving "$T/reference.$1" $(layout "$1")
     wait "$launcher"
 }
 
@@ -159,9 +159,9 @@ has_logged() {
     [ "$(grep -c 'iteration  ' "$T/out")" -ge "$1" ]
 }
 
-# point N: kill a run soon after some iteration, all of it or one rank, go on, and arrive at the same bytes
+# point N: kill all ranks or one at a random moment, resume, and compare the final checkpoint
 point() {
-    whole_run $(($1 % 3))
+    reference_run $(($1 % 3))
     dir=$T/point
     rm -rf "$dir"
     # shellcheck disable=SC2046 # words
@@ -180,24 +180,24 @@ point() {
         kill -KILL "$(cat "$T/pid.$point_victim")"
     fi 2>/dev/null
     if ! until_true 10 none_alive; then
-        point_says='ranks stayed'
+        point_says='ranks still run'
         end_ranks
     fi
     wait "$launcher" 2>/dev/null
     said=$(sed -n 's/^meg-train: saved iteration \([0-9]*\) .*/\1/p' "$T/err" | tail -n 1)
     point_from=$(tracker "$dir")
     if [ "$point_from" = 120 ]; then
-        point_says='it had ended'
+        point_says='the run was complete'
         return 1
     fi
-    [ "${said:-0}" -le "$point_from" ] || point_says="iteration $said was said to be saved, and $point_from is there"
+    [ "${said:-0}" -le "$point_from" ] || point_says="iteration $said was reported as saved, but the tracker has $point_from"
     # shellcheck disable=SC2046 # words
     start_saving "$dir" $(layout "$1")
-    wait "$launcher" || point_says="going on from $point_from: $(cat "$T/err")"
+    wait "$launcher" || point_says="resuming from $point_from: $(cat "$T/err")"
     [ "$(sed -n 's/.*iteration *\([0-9]*\)\/.*/\1/p' "$T/out" | head -n 1)" = $((point_from + 1)) ] ||
-        point_says="it did not go on at $((point_from + 1)): $(head -n 1 "$T/out")"
-    same_tensors "$T/whole.$(($1 % 3))/iter_0000120" "$dir/iter_0000120" >"$T/differ" 2>&1 ||
-        point_says="other bytes: $(cat "$T/differ")"
+        point_says="it did not resume at $((point_from + 1)): $(head -n 1 "$T/out")"
+    same_tensors "$T/reference.$(($1 % 3))/iter_0000120" "$dir/iter_0000120" >"$T/differ" 2>&1 ||
+        point_says="the checkpoints differ: $(cat "$T/differ")"
     [ -z "$point_says" ]
 }
 
@@ -208,7 +208,7 @@ points() {
         point_says=''
         if point "$points_i"; then
             points_good=$((points_good + 1))
-        elif [ "$point_says" = 'it had ended' ] && [ "$points_late" -lt "$1" ]; then
+        elif [ "$point_says" = 'the run was complete' ] && [ "$points_late" -lt "$1" ]; then
             points_late=$((points_late + 1))
             continue
         else
@@ -218,13 +218,13 @@ point $points_i, $(layout "$points_i"), victim $point_victim: $point_says"
         points_from="$points_from $point_from"
         points_i=$((points_i + 1))
     done
-    echo "# killed at a random moment: $points_good of $1 went on bit for bit, from iterations$points_from;" \
-        "$points_late kills came too late and were repeated"
-    is 'kill -9 of a rank or of all, and going on: the bytes of an uninterrupted run, every time' \
+    echo "# killed at a random moment: $points_good of $1 resumed bit-identically, from iterations$points_from;" \
+        "$points_late kills were too late and repeated"
+    is 'resume is bit-identical after kill -9 of a rank or of all' \
         "$points_good$points_failed" "$1"
 }
 
-# saves_nothing SIGNAL: rank 1 gets it, then rank 0 is asked to stop
+# saves_nothing SIGNAL: send it to rank 1, then SIGTERM to rank 0
 saves_nothing() {
     start_ranks 2 meg-train -q --config "$T/conf" --train-iters 30000 --save "$T/nothing" \
         --distributed-timeout-minutes 0.034
@@ -233,35 +233,35 @@ saves_nothing() {
     kill -TERM "$(cat "$T/pid.0")" 2>/dev/null
     until_true 20 none_alive || end_ranks
     wait "$launcher"
-    isnt "SIG$1 of a rank, then SIGTERM: the launcher does not say 75" $? 75
+    isnt "SIG$1 of a rank, then SIGTERM: the status is not 75" $? 75
     is "SIG$1 of a rank, then SIGTERM: nothing is saved" "$(ls "$T/nothing" 2>/dev/null | grep -v '^iter.*tmp')" ''
     rm -rf "$T/nothing"
 }
 
-# A rank that cannot join the board leaves all without it.
+# If a rank cannot connect to the watchdog, the run continues without one.
 deaf="export MEG_FAULT_RECV=1 ASAN_OPTIONS=verify_asan_link_order=0 LD_PRELOAD=fault.so"
 if fits 4; then
     ranks_but 4 2 "$deaf" meg-train -q --config "$T/conf" --train-iters 2 >"$T/out" 2>"$T/err"
-    is 'a rank that cannot join the board: the run goes on' $? 0
-    like 'and the rank is named' "$(cat "$T/err")" 'rank 2 on .* cannot join the board of rank 0'
+    is 'a rank cannot join the watchdog: the run continues' $? 0
+    like 'a warning names the rank' "$(cat "$T/err")" 'rank 2 on .* cannot join the watchdog of rank 0'
     start_ranks 4 sh -c "if [ $rank_of_launcher = 2 ]; then $deaf; fi; "'exec "$@"' sh meg-train -q \
         --config "$T/conf" --train-iters 30000 --distributed-timeout-minutes 0.1
-    ok 'without a board, SIGSTOP of a rank: the run has begun' until_true 30 trains
+    ok 'SIGSTOP of a rank without a watchdog: the run has begun' until_true 30 trains
     kill -STOP "$(cat "$T/pid.1")"
-    ok 'it ends' until_true 30 none_alive
+    ok 'all ranks exit' until_true 30 none_alive
     none_alive || end_ranks
     wait "$launcher"
-    isnt 'the launcher does not say 0' $? 0
-    like 'for somebody waited too long' "$(cat "$T/err")" \
-        'rank [0-3] of 4 on .* waited [67]\.[0-9] s in .* of group .*; a peer is gone or stuck'
+    isnt 'the launcher fails' $? 0
+    like 'a timeout is reported' "$(cat "$T/err")" \
+        'rank [0-3] of 4 on .* waited [67]\.[0-9] s in .* of group .*; a peer exited or is stuck'
 else
-    skip 'a rank that cannot join the board' "four ranks on $cores cores"
+    skip 'a rank cannot join the watchdog' "four ranks on $cores cores"
 fi
 
 begin_s=$(date +%s)
 trials "$KILLS" KILL 600 10 "kill -9 of a rank"
-trials "$STOPS" STOP 2 12 "SIGSTOP of a rank, deadline 2 s"
-trials "$LONG_STOPS" STOP 30 40 "SIGSTOP of a rank, deadline 30 s"
+trials "$STOPS" STOP 2 12 "SIGSTOP of a rank, timeout 2 s"
+trials "$LONG_STOPS" STOP 30 40 "SIGSTOP of a rank, timeout 30 s"
 points "$POINTS"
 saves_nothing KILL
 saves_nothing STOP

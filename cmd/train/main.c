@@ -1,6 +1,6 @@
 #include "base/err.h"
 #include "base/log.h"
-#include "watchdog/watchdog.h"
+#include "comm/comm.h"
 #include "option/opt.h"
 #include "train/train.h"
 
@@ -22,14 +22,14 @@ int main(int argc, char **argv)
     meg_opt_parse(groups, "[options]", "Train a GPT on a token dataset.", argc, argv);
     timeout_s = job.train.timeout_min > 0 ? job.train.timeout_min * 60 : 60; /* meg_train refuses the second */
     meg_comm_set_timeout(ranks.world, timeout_s);
-    meg_watchdog_open(ranks.world, timeout_s);
+    meg_comm_watchdog_open(&ranks, timeout_s);
     if (ranks.world->size > 1)
         meg_info("%d ranks, started by %s", ranks.world->size, ranks.launcher);
 
     r = meg_train(&job, groups, ranks.world, &e);
     if (r < 0 && r != MEG_ESTOP)
         meg_die_err(&e); /* ends the other ranks, too */
-    meg_watchdog_close();
+    meg_comm_watchdog_close(&ranks);
     meg_comm_close(ranks.world);
     if (r == MEG_ESTOP && rank == 0)
         meg_die_err(&e);

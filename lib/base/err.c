@@ -11,7 +11,8 @@
 
 #include "base/log.h"
 
-static void (*die_hook)(int status, const char *why);
+static void (*die_hook)(int status, const char *why, void *ctx);
+static void *die_ctx;
 
 int meg_fail(struct meg_err *e, int code, const char *fmt, ...)
 {
@@ -60,21 +61,22 @@ int meg_exit_status(int code)
     }
 }
 
-void meg_on_die(void (*hook)(int status, const char *why))
+void meg_on_die(void (*hook)(int status, const char *why, void *ctx), void *ctx)
 {
     die_hook = hook;
+    die_ctx = ctx;
 }
 
 /* Print text, tell the hook why, and end. */
 static void die_text(int code, const char *text, const char *why) MEG_NORETURN;
 static void die_text(int code, const char *text, const char *why)
 {
-    void (*hook)(int status, const char *why) = die_hook;
+    void (*hook)(int status, const char *why, void *ctx) = die_hook;
 
     meg_log_lines(MEG_LOG_ERROR, text);
     die_hook = NULL; /* a hook that dies ends the process and is not called again */
     if (hook)
-        hook(meg_exit_status(code), why);
+        hook(meg_exit_status(code), why, die_ctx);
     exit(meg_exit_status(code));
 }
 

@@ -50,10 +50,10 @@ void meg_usage(const char *fmt, ...) MEG_NORETURN MEG_PRINTF(1, 2);
 void meg_usage_err(const struct meg_err *e) MEG_NORETURN;
 
 /*
- * Called once with the exit status and the message before meg_die ends the process: comm ends the
- * other ranks, and tells them why.
+ * Set a hook that meg_die calls once, with the exit status, its message and ctx, before it ends the process; NULL: none.
+ * Communicators use it to end the other ranks.
  */
-void meg_on_die(void (*hook)(int status, const char *why));
+void meg_on_die(void (*hook)(int status, const char *why, void *ctx), void *ctx);
 
 /* Flush standard output; dies with MEG_EIO where that fails, else returns 0: main's last line. */
 int meg_close_stdout(void);

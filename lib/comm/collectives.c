@@ -1,79 +1,85 @@
 /*
- * The collectives of a group of several ranks, over whatever transport it has.
+ * The collectives of a group of several ranks, over any transport.
  *
- * A reduction sends part i of the buffer to rank i, which adds the parts up in rank order, and gathers
- * the sums again: what an all-reduce of the library below moves, but with a result that does not depend on
- * the algorithm it picks, and with one code for every type and transport.  Large buffers go in pieces, so
- * that the memory for what arrives is bounded.
+ * An all-reduce sends part i of the buffer to rank i (all-to-all), reduces the received parts locally in rank order, and
+ * gathers the results.  It sends as many bytes as the all-reduce of MPI or NCCL, but its result does not depend on an
+ * algorithm that these choose, and one implementation serves all types and transports.  Large buffers are processed in
+ * chunks, which bounds the memory for received parts.
  *
- * Waits test instead of blocking, so that a deadline can be kept; the transport makes progress meanwhile.
+ * Waits poll instead of blocking, so that they can time out; the transport makes progress meanwhile.
  */
 #include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/mem.h"
-#include "watchdog/watchdog.h"
 #include "comm/collectives.h"
 #include "comm/internal.h"
+#include "watchdog/watchdog.h"
+
+#define DEFAULT_TIMEOUT_S 600.0
 
 static double nbytes_of(int64_t n, enum meg_dtype t)
 {
     return (double)n * (double)meg_dtype_size(t);
 }
 
-static struct meg_work *work_new(struct meg_comm *c, const char *what, enum meg_dtype t)
+static struct meg_work *work_new(struct meg_comm *c, const char *op_name, enum meg_dtype t)
 {
     struct meg_comm_group *g = meg_comm_group_of(c);
-    struct meg_work *w = meg_new(g->move->work_nbytes);
+    struct meg_work *w = meg_new(g->transport->work_nbytes);
 
     w->g = g;
-    w->what = what;
-    w->number = ++g->started;
-    w->t = t;
+    w->op_name = op_name;
+    w->op_number = ++g->nops;
+    w->dtype = t;
     return w;
 }
 
-/* The board, which asks the others, speaks first; what is said here is all that can be known without it. */
-static void give_up(const struct meg_work *w) MEG_NORETURN;
-static void give_up(const struct meg_work *w)
+/* End the process: first by the watchdog, which can name the rank that is missing, else with a local message. */
+static void die_on_timeout(const struct meg_work *w) MEG_NORETURN;
+static void die_on_timeout(const struct meg_work *w)
 {
     const struct meg_comm_group *g = w->g;
     char host[256] = "?";
 
-    meg_watchdog_await_report();
+    meg_watchdog_await_report(meg_comm_group_watchdog(g));
     gethostname(host, sizeof host - 1);
     meg_die(MEG_EPEER,
-            "rank %d of %d on %s waited %.1f s in %s of group %s; a peer is gone or stuck, see what the others say "
-            "(--distributed-timeout-minutes sets how long)",
-            g->c.rank, g->c.size, host, g->deadline_s, w->what, g->c.group);
+            "rank %d of %d on %s waited %.1f s in %s of group %s; a peer exited or is stuck, see the messages of the "
+            "other ranks (--distributed-timeout-minutes sets the limit)",
+            g->c.rank, g->c.size, host, g->timeout_s, w->op_name, g->c.name);
 }
 
-/* Test until done; now and then look at the clock, and let others run.  Time in which we were stopped is not waited. */
+/*
+ * Poll until the transfer is complete; every 64 polls yield and check the timeout.  A second or more between two checks
+ * means that this process was stopped, and does not count.
+ */
 static void wait_transfer(struct meg_work *w)
 {
+    struct meg_watchdog *watchdog = meg_comm_group_watchdog(w->g);
     const double start = meg_now_s();
     double before = 0, waited = 0;
 
     for (int tries = 0;; tries++) {
         double now;
 
-        if (w->g->move->is_done(w))
+        if (w->g->transport->is_done(w))
             break;
         if (tries % 64 != 63)
             continue;
         sched_yield();
         now = meg_now_s();
         if (before == 0)
-            meg_watchdog_wait_begin(w->what, w->g->c.group, w->number);
+            meg_watchdog_wait_begin(watchdog, w->op_name, w->g->c.name, w->op_number);
         else if (now - before < 1)
             waited += now - before;
         before = now;
-        if (waited > w->g->deadline_s && !meg_watchdog_extends_timeout(waited))
-            give_up(w);
+        if (waited > w->g->timeout_s && !meg_watchdog_extends_timeout(watchdog, waited))
+            die_on_timeout(w);
     }
     if (before != 0)
-        meg_watchdog_wait_end();
+        meg_watchdog_wait_end(watchdog);
     meg_comm_add_wait(meg_now_s() - start);
 }
 
@@ -81,13 +87,13 @@ static void wait_work(struct meg_work *w)
 {
     do
         wait_transfer(w);
-    while (w->then && w->then(w));
+    while (w->next_stage && w->next_stage(w));
     free(w);
 }
 
 static bool test_work(struct meg_work *w)
 {
-    if (!w->g->move->is_done(w) || (w->then && w->then(w)))
+    if (!w->g->transport->is_done(w) || (w->next_stage && w->next_stage(w)))
         return false;
     free(w);
     return true;
@@ -95,101 +101,105 @@ static bool test_work(struct meg_work *w)
 
 /* ---- reductions -------------------------------------------------------------------------- */
 
-/* Room for nbytes of arriving parts. */
-static void *room(struct meg_comm_group *g, size_t nbytes)
+/* A buffer of at least nbytes for received parts; owned by g. */
+static void *recv_workspace(struct meg_comm_group *g, size_t nbytes)
 {
-    if (g->cap < nbytes) {
-        free(g->arrived);
-        g->arrived = meg_new(nbytes);
-        g->cap = nbytes;
+    if (g->recv_cap < nbytes) {
+        free(g->recv_buf);
+        g->recv_buf = meg_new(nbytes);
+        g->recv_cap = nbytes;
     }
-    return g->arrived;
+    return g->recv_buf;
 }
 
-/* Cut the piece of an all-reduce from w->at on into a part for each rank. */
+/* Partition the chunk of an all-reduce that starts at w->offset into one part per rank. */
 static void split_chunk(struct meg_work *w)
 {
     struct meg_comm_group *g = w->g;
-    const int64_t most = meg_all_reduce_chunk(g->c.size), n = w->n - w->at < most ? w->n - w->at : most;
+    const int64_t chunk = meg_all_reduce_chunk(g->c.size), n = w->n - w->offset < chunk ? w->n - w->offset : chunk;
 
     for (int r = 0; r < g->c.size; r++) {
-        g->first[r] = (int)(n * r / g->c.size);
-        g->count[r] = (int)(n * (r + 1) / g->c.size) - g->first[r];
+        g->displs[r] = (int)(n * r / g->c.size);
+        g->counts[r] = (int)(n * (r + 1) / g->c.size) - g->displs[r];
     }
 }
 
 static bool send_parts(struct meg_work *w);
 
+/* The third stage of an all-reduce: advance to the next chunk, if any. */
 static bool next_chunk(struct meg_work *w)
 {
-    w->at += w->g->first[w->g->c.size - 1] + w->g->count[w->g->c.size - 1];
-    return w->at < w->n && send_parts(w);
+    w->offset += w->g->displs[w->g->c.size - 1] + w->g->counts[w->g->c.size - 1];
+    return w->offset < w->n && send_parts(w);
 }
 
+/* The second stage: reduce the received parts, and gather the results of all ranks. */
 static bool gather_reduced(struct meg_work *w)
 {
     struct meg_comm_group *g = w->g;
-    const int64_t mine = g->count[g->c.rank];
+    const int64_t mine = g->counts[g->c.rank];
 
-    meg_reduce_local(meg_element(w->buf, w->at + g->first[g->c.rank], w->t), g->arrived, mine, g->c.size, w->t, w->how);
-    w->then = next_chunk;
-    g->move->allgatherv(w, meg_element(w->buf, w->at, w->t));
+    meg_reduce_local(meg_element(w->buf, w->offset + g->displs[g->c.rank], w->dtype), g->recv_buf, mine, g->c.size,
+                     w->dtype, w->op);
+    w->next_stage = next_chunk;
+    g->transport->allgatherv(w, meg_element(w->buf, w->offset, w->dtype));
     return true;
 }
 
+/* The first stage: send each rank its part of the chunk. */
 static bool send_parts(struct meg_work *w)
 {
     struct meg_comm_group *g = w->g;
 
     split_chunk(w);
-    room(g, (size_t)g->count[g->c.rank] * (size_t)g->c.size * meg_dtype_size(w->t));
-    w->then = gather_reduced;
-    g->move->alltoallv(w, meg_element(w->buf, w->at, w->t), g->arrived);
+    recv_workspace(g, (size_t)g->counts[g->c.rank] * (size_t)g->c.size * meg_dtype_size(w->dtype));
+    w->next_stage = gather_reduced;
+    g->transport->alltoallv(w, meg_element(w->buf, w->offset, w->dtype), g->recv_buf);
     return true;
 }
 
-static struct meg_work *all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op how)
+static struct meg_work *all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op op)
 {
     struct meg_work *w = work_new(c, "all-reduce", t);
 
-    c->sent += meg_comm_volume_all_reduce(c->size, nbytes_of(n, t));
+    c->nbytes_sent += meg_comm_volume_all_reduce(c->size, nbytes_of(n, t));
     w->buf = buf;
     w->n = n;
-    w->how = how;
+    w->op = op;
     send_parts(w);
     return w;
 }
 
 static bool reduce_received(struct meg_work *w)
 {
-    meg_reduce_local(w->buf, w->g->arrived, w->n, w->g->c.size, w->t, w->how);
+    meg_reduce_local(w->buf, w->g->recv_buf, w->n, w->g->c.size, w->dtype, w->op);
     return false;
 }
 
 static struct meg_work *reduce_scatter(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t,
-                                       enum meg_reduce_op how)
+                                       enum meg_reduce_op op)
 {
     struct meg_work *w = work_new(c, "reduce-scatter", t);
 
-    c->sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
+    c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
     MEG_ASSERT_LE(n, INT32_MAX);
     w->buf = out;
     w->n = n;
-    w->how = how;
-    w->then = reduce_received;
-    w->g->move->all_to_all(w, room(w->g, (size_t)(n * c->size) * meg_dtype_size(t)), in, n);
+    w->op = op;
+    w->next_stage = reduce_received;
+    w->g->transport->all_to_all(w, recv_workspace(w->g, (size_t)(n * c->size) * meg_dtype_size(t)), in, n);
     return w;
 }
 
-/* ---- moving ------------------------------------------------------------------------------ */
+/* ---- transfers ------------------------------------------------------------------------------ */
 
 static struct meg_work *all_gather(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t)
 {
     struct meg_work *w = work_new(c, "all-gather", t);
 
-    c->sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
+    c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
     MEG_ASSERT_LE(n, INT32_MAX);
-    w->g->move->all_gather(w, out, in, n);
+    w->g->transport->all_gather(w, out, in, n);
     return w;
 }
 
@@ -197,9 +207,9 @@ static struct meg_work *all_to_all(struct meg_comm *c, void *out, const void *in
 {
     struct meg_work *w = work_new(c, "all-to-all", t);
 
-    c->sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
+    c->nbytes_sent += meg_comm_volume_sharded(c->size, nbytes_of(n, t));
     MEG_ASSERT_LE(n, INT32_MAX);
-    w->g->move->all_to_all(w, out, in, n);
+    w->g->transport->all_to_all(w, out, in, n);
     return w;
 }
 
@@ -207,9 +217,9 @@ static struct meg_work *broadcast(struct meg_comm *c, void *buf, int64_t n, enum
 {
     struct meg_work *w = work_new(c, "broadcast", t);
 
-    c->sent += nbytes_of(n, t);
+    c->nbytes_sent += nbytes_of(n, t);
     MEG_ASSERT_LE(n, INT32_MAX);
-    w->g->move->broadcast(w, buf, n, root);
+    w->g->transport->broadcast(w, buf, n, root);
     return w;
 }
 
@@ -217,9 +227,9 @@ static struct meg_work *send(struct meg_comm *c, const void *buf, int64_t n, enu
 {
     struct meg_work *w = work_new(c, "send", t);
 
-    c->sent += nbytes_of(n, t);
+    c->nbytes_sent += nbytes_of(n, t);
     MEG_ASSERT_LE(n, INT32_MAX);
-    w->g->move->send(w, buf, n, to);
+    w->g->transport->send(w, buf, n, to);
     return w;
 }
 
@@ -228,7 +238,7 @@ static struct meg_work *recv(struct meg_comm *c, void *buf, int64_t n, enum meg_
     struct meg_work *w = work_new(c, "receive", t);
 
     MEG_ASSERT_LE(n, INT32_MAX);
-    w->g->move->recv(w, buf, n, from);
+    w->g->transport->recv(w, buf, n, from);
     return w;
 }
 
@@ -236,32 +246,32 @@ static struct meg_work *barrier(struct meg_comm *c)
 {
     struct meg_work *w = work_new(c, "barrier", MEG_DTYPE_I32);
 
-    w->g->move->barrier(w);
+    w->g->transport->barrier(w);
     return w;
 }
 
 /* ---- groups ------------------------------------------------------------------------------ */
 
-static void set_deadline(struct meg_comm *c, double seconds)
+static void set_timeout(struct meg_comm *c, double seconds)
 {
-    meg_comm_group_of(c)->deadline_s = seconds;
+    meg_comm_group_of(c)->timeout_s = seconds;
 }
 
 static struct meg_comm *split(struct meg_comm *world, int color, const char *name)
 {
     struct meg_comm_group *g = meg_comm_group_of(world);
 
-    return g->move->split(g, color, name);
+    return g->transport->split(g, color, name);
 }
 
 static void close_group(struct meg_comm *c)
 {
     struct meg_comm_group *g = meg_comm_group_of(c);
 
-    free(g->arrived);
-    free(g->count);
-    free(g->first);
-    g->move->close(g);
+    free(g->recv_buf);
+    free(g->counts);
+    free(g->displs);
+    g->transport->close(g);
 }
 
 static const struct meg_comm_ops ops = {
@@ -276,17 +286,18 @@ static const struct meg_comm_ops ops = {
     .wait = wait_work,
     .test = test_work,
     .split = split,
-    .set_deadline = set_deadline,
+    .set_timeout = set_timeout,
     .close = close_group,
 };
 
-void meg_comm_group_init(struct meg_comm_group *g, const struct meg_transport *move, const char *name,
-                         double deadline_s)
+void meg_comm_group_init(struct meg_comm_group *g, struct meg_comm_group *world, const struct meg_transport *transport,
+                         const char *name)
 {
     g->c.op = &ops;
-    g->c.group = name;
-    g->move = move;
-    g->deadline_s = deadline_s;
-    g->count = meg_new((size_t)g->c.size * sizeof *g->count);
-    g->first = meg_new((size_t)g->c.size * sizeof *g->first);
+    g->c.name = name;
+    g->world = world ? world : g;
+    g->transport = transport;
+    g->timeout_s = world ? world->timeout_s : DEFAULT_TIMEOUT_S;
+    g->counts = meg_new((size_t)g->c.size * sizeof *g->counts);
+    g->displs = meg_new((size_t)g->c.size * sizeof *g->displs);
 }

@@ -1,16 +1,16 @@
 /*
- * A communicator: a group of ranks and the collectives over it, behind one table.  The group of one
- * (self) is what a run without a launcher has; its collectives only copy.
+ * comm.h - communicators: a group of ranks and the collectives over it, behind one table of operations.
  *
- * Operations are started and waited for separately, so that they can overlap computing: start gives a
- * handle that must be waited for exactly once, and until then the buffers are not to be touched.  Calls
- * are collective: every rank of the group makes them, in the same order.  Buffers are device memory of
- * the backend in use, and may lie anywhere unless a comment says otherwise.  Counts are in elements, any of an
- * all-reduce, and else at most INT32_MAX.
+ * The transports are MPI, NCCL and self (one rank, whose collectives only copy).  A run without a launcher uses self.
  *
- * Sums are taken in rank order and in f32 where the type is narrower, so a result depends on the ranks'
- * values and on nothing else.  A peer that is gone, or does not come within the group's deadline, ends
- * the process with MEG_EPEER and a message that names the operation and the group.
+ * An operation is started and waited for separately, so that it overlaps with computation: start returns a handle that
+ * must be waited for exactly once, and until then its buffers must not be accessed.  Collectives are called by every
+ * rank of the group, in the same order.  Buffers are device memory of the backend in use; they may overlap only if a
+ * comment says so.  Counts are in elements; they are at most INT32_MAX, except for an all-reduce, which has no limit.
+ *
+ * Reductions add in rank order, bf16 and f16 in f32, so that the result depends only on the values of the ranks.  If a
+ * peer is lost, or does not join a collective within the group's timeout, the process ends with MEG_EPEER and a message
+ * that names operation and group.
  */
 #ifndef MEG_COMM_COMM_H
 #define MEG_COMM_COMM_H
@@ -18,6 +18,7 @@
 #include <stdint.h>
 #include "base/err.h"
 #include "tensor/dtype.h"
+#include "watchdog/watchdog.h"
 
 MEG_BEGIN_DECLS
 
@@ -26,44 +27,48 @@ enum meg_reduce_op { MEG_REDUCE_SUM, MEG_REDUCE_MAX };
 struct meg_comm;
 struct meg_work;
 
-/* Each starts an operation; NULL is one that is done already. */
+/* Each starts an operation and returns its handle; NULL: it is complete already. */
 struct meg_comm_ops {
-    /* buf [n] becomes the sum or maximum over ranks. */
-    struct meg_work *(*all_reduce)(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op how);
-    /* out [n] = part rank of the sum or maximum of in [size*n]; out may be that part of in. */
+    /* buf [n] = sum or maximum of buf over the ranks. */
+    struct meg_work *(*all_reduce)(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op op);
+    /* out [n] = part `rank` of the sum or maximum of in [size*n]; out may be that part of in. */
     struct meg_work *(*reduce_scatter)(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t,
-                                       enum meg_reduce_op how);
-    /* out [size*n] = in [n] of all ranks, in rank order; in may be its own part of out. */
+                                       enum meg_reduce_op op);
+    /* out [size*n] = in [n] of all ranks, in rank order; in may be this rank's part of out. */
     struct meg_work *(*all_gather)(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t);
-    /* Part i of in [size*n] goes to rank i, and part i of out comes from it; out is not in. */
+    /* Send part i of in [size*n] to rank i and receive part i of out from it; out must not overlap in. */
     struct meg_work *(*all_to_all)(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t);
-    /* buf [n] of rank root goes to all. */
+    /* buf [n] = buf of rank root. */
     struct meg_work *(*broadcast)(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int root);
-    /* Between two ranks of the group; messages from one to another arrive in order. */
+    /* Point to point; messages from one rank to another are received in the order of sending. */
     struct meg_work *(*send)(struct meg_comm *c, const void *buf, int64_t n, enum meg_dtype t, int to);
     struct meg_work *(*recv)(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int from);
-    /* Until every rank is here. */
+    /* Complete when every rank has started it. */
     struct meg_work *(*barrier)(struct meg_comm *c);
 
     void (*wait)(struct meg_work *w);
-    bool (*test)(struct meg_work *w); /* without waiting: take it on, and say whether it is done */
+    bool (*test)(struct meg_work *w); /* progress w without blocking; true: it is complete, and w is freed */
     struct meg_comm *(*split)(struct meg_comm *c, int color, const char *name);
-    void (*set_deadline)(struct meg_comm *c, double seconds);
+    void (*set_timeout)(struct meg_comm *c, double seconds);
     void (*close)(struct meg_comm *c);
 };
 
 struct meg_comm {
     const struct meg_comm_ops *op;
-    const char *group; /* "world", "tp", …: in messages */
+    const char *name; /* "world", "tensor-parallel", ...: for messages */
     int rank, size;
-    double sent; /* bytes this rank has sent so far, counted as below */
+    double nbytes_sent;            /* by this rank so far, counted by the formulas below */
+    struct meg_watchdog *watchdog; /* of the world communicator; NULL in others, and where there is none */
 };
 
 /*
- * Bytes that a rank sends in a collective of a group of size ranks, as rings move them (Patarasuk and Yuan
- * 2009) whatever the library below does: an all-reduce of nbytes; a reduce-scatter, all-gather or
- * all-to-all with parts of nbytes.  A broadcast counts as its buffer, a message as itself at the sender, a
- * barrier as nothing.
+ * Bytes that each rank sends in a collective of `size` ranks by the ring algorithms (Patarasuk and Yuan 2009),
+ * whichever algorithm the transport uses.
+ *   all-reduce of nbytes                                       2 (size - 1) / size * nbytes
+ *   reduce-scatter, all-gather, all-to-all of nbytes per part  (size - 1) * nbytes
+ *   broadcast                                                  nbytes
+ *   message                                                    nbytes, at the sender
+ *   barrier                                                    0
  */
 static inline double meg_comm_volume_all_reduce(int64_t size, double nbytes)
 {
@@ -75,11 +80,11 @@ static inline double meg_comm_volume_sharded(int64_t size, double nbytes)
     return (double)(size - 1) * nbytes;
 }
 
-/* The group of one. */
+/* The communicator of one rank. */
 extern struct meg_comm meg_comm_self;
 
-/* Elements of an all-reduce that a group moves at a time, fewer than an int counts. */
-enum { MEG_ALL_REDUCE_CHUNK = 16 << 20 }; /* of each rank's part, up to 64 ranks */
+/* An all-reduce is split into chunks of at most this many elements per rank, for up to 64 ranks. */
+enum { MEG_ALL_REDUCE_CHUNK = 16 << 20 };
 
 static inline int64_t meg_all_reduce_chunk(int64_t size)
 {
@@ -87,14 +92,14 @@ static inline int64_t meg_all_reduce_chunk(int64_t size)
 }
 
 /*
- * Host memory that a group of several ranks keeps for what arrives, the most of what its collectives take: parts of an
- * all-reduce of n elements, some at a time; of a reduce-scatter with parts of n all that a rank is sent.
+ * Bytes of host memory that a group of `size` ranks allocates for received parts (it keeps the most that any collective
+ * has needed): for an all-reduce of n elements one chunk; for a reduce-scatter with n elements per part all parts.
  */
 static inline double meg_comm_workspace_all_reduce(int64_t size, double n, enum meg_dtype t)
 {
-    const double most = (double)meg_all_reduce_chunk(size);
+    const double chunk = (double)meg_all_reduce_chunk(size);
 
-    return size > 1 ? (n < most ? n : most) * (double)meg_dtype_size(t) : 0;
+    return size > 1 ? (n < chunk ? n : chunk) * (double)meg_dtype_size(t) : 0;
 }
 
 static inline double meg_comm_workspace_reduce_scatter(int64_t size, double n, enum meg_dtype t)
@@ -102,19 +107,19 @@ static inline double meg_comm_workspace_reduce_scatter(int64_t size, double n, e
     return size > 1 ? (double)size * n * (double)meg_dtype_size(t) : 0;
 }
 
-/* Wait for what a start gave; NULL is done. */
+/* Wait for a started operation; NULL is complete. */
 static inline void meg_comm_wait(struct meg_comm *c, struct meg_work *w)
 {
     if (w)
         c->op->wait(w);
 }
 
-/* Seconds this process has spent in waits of all groups, for others or for data to move. */
+/* Seconds that this process has spent in waits of all groups. */
 double meg_comm_waited_s(void);
 
 /*
- * Take a started operation on while computing goes on; once it is done *w is NULL.  Reductions and gathers
- * move on in tests and waits only, and of one group one at a time may be under way.
+ * Progress a started operation without blocking; set *w to NULL once it is complete.  Reductions and gathers progress
+ * only in tests and waits, and each group may have only one of them in progress.
  */
 static inline void meg_comm_test(struct meg_comm *c, struct meg_work **w)
 {
@@ -122,10 +127,10 @@ static inline void meg_comm_test(struct meg_comm *c, struct meg_work **w)
         *w = NULL;
 }
 
-/* Start and wait. */
-static inline void meg_all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op how)
+/* Blocking forms. */
+static inline void meg_all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op op)
 {
-    meg_comm_wait(c, c->op->all_reduce(c, buf, n, t, how));
+    meg_comm_wait(c, c->op->all_reduce(c, buf, n, t, op));
 }
 
 static inline void meg_broadcast(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, int root)
@@ -138,24 +143,33 @@ static inline void meg_barrier(struct meg_comm *c)
     meg_comm_wait(c, c->op->barrier(c));
 }
 
-/*
- * The ranks of this run.  meg_comm_open looks for a launcher (mpirun, srun; torchrun where none of these
- * is) in the environment and joins its ranks, over MPI, of torchrun over NCCL; without one the world is
- * meg_comm_self.  A launcher of several ranks and no MPI, or NCCL, in this build is MEG_EUSAGE.
- * torchrun's ranks meet in meg_watchdog_open, which comes before the first operation.
- *   launcher  who started the ranks, as a word for people: "mpirun (Open MPI)", "none"
- * A group is cut out of the world by meg_comm_split: ranks that give the same color are a group, in the
- * order of their world ranks; every rank of the world calls it.  name is kept, not copied.
- */
+/* The ranks of a run. */
 struct meg_comm_world {
     struct meg_comm *world;
-    const char *launcher;
+    const char *launcher;             /* program that started the ranks: "mpirun (Open MPI)", "none" */
+    bool has_rendezvous;              /* the ranks have no communicator yet (torchrun) */
+    struct meg_rendezvous rendezvous; /* at which they connect then */
 };
+
+/*
+ * Detect the launcher from the environment (mpirun or srun, else torchrun) and join its ranks, over MPI or, for
+ * torchrun, over NCCL; without a launcher the world is meg_comm_self.  Fails with MEG_EUSAGE if a launcher started
+ * several ranks and this build lacks MPI or NCCL.  Ranks of torchrun must call meg_comm_watchdog_open before their
+ * first operation.
+ */
 int meg_comm_open(struct meg_comm_world *w, struct meg_err *e);
-/* How long a wait of this group, and of those split from it later, may take; ten minutes at first. */
+/* Start the watchdog of the world communicator; collective.  See meg_watchdog_open for failures. */
+void meg_comm_watchdog_open(struct meg_comm_world *w, double timeout_s);
+/* Stop it, if it was started; collective.  Communicators other than the world must not be used concurrently. */
+void meg_comm_watchdog_close(struct meg_comm_world *w);
+/* Set the timeout of waits of this group, and of groups split from it later; ten minutes by default. */
 void meg_comm_set_timeout(struct meg_comm *c, double seconds);
+/*
+ * Split the world communicator, called by all its ranks: ranks that pass the same color form a group, in the order of
+ * their world ranks.  name is borrowed until the group is closed.
+ */
 struct meg_comm *meg_comm_split(struct meg_comm *world, int color, const char *name);
-/* Ends what open and split made; the world last.  Accepts NULL and meg_comm_self. */
+/* Close a communicator; the world last.  Accepts NULL and meg_comm_self. */
 void meg_comm_close(struct meg_comm *c);
 
 MEG_END_DECLS

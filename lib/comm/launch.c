@@ -1,6 +1,6 @@
 /*
- * Who started us.  MPI is initialised only under a launcher of several ranks: alone it would cost a run
- * a third of a second.
+ * Detection of the launcher.  MPI is initialized only if a launcher started several ranks, because that takes a third of
+ * a second.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,18 +9,18 @@
 #include "comm/internal.h"
 
 static const struct {
-    const char *ranks, *name;
+    const char *size_variable, *name;
 } launchers[] = {
     { "OMPI_COMM_WORLD_SIZE", "mpirun (Open MPI)" },
     { "PMI_SIZE", "mpiexec or srun (PMI)" },
     { "SLURM_STEP_NUM_TASKS", "srun" },
 };
 
-/* The MPI launcher's ranks, or 1. */
-static int64_t started_as(size_t *which)
+/* Number of ranks that an MPI launcher started, and its index in launchers; 1 if there is none. */
+static int64_t launcher_size(size_t *which)
 {
     for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
-        const char *text = getenv(launchers[i].ranks);
+        const char *text = getenv(launchers[i].size_variable);
         int64_t n;
 
         if (text && meg_parse_i64(text, &n) && n > 1) {
@@ -33,14 +33,15 @@ static int64_t started_as(size_t *which)
 
 static int open_torchrun(struct meg_comm_world *w, struct meg_err *e)
 {
-    static struct meg_torchrun t;
+    struct meg_torchrun t;
     const int r = meg_torchrun_read(&t, e);
 
     if (r < 0 || t.size == 1)
         return r;
     w->launcher = "torchrun";
 #ifdef MEG_HAVE_NCCL
-    meg_watchdog_set_rendezvous(&t.meeting);
+    w->rendezvous = t.rendezvous;
+    w->has_rendezvous = true;
     w->world = meg_comm_open_nccl(&t);
     return 0;
 #else
@@ -52,13 +53,17 @@ static int open_torchrun(struct meg_comm_world *w, struct meg_err *e)
 #endif
 }
 
-/* torchrun gives a run a name; mpirun or srun may have started it, once a machine.  WORLD_SIZE others set, too. */
+/*
+ * TORCHELASTIC_RUN_ID identifies torchrun even where mpirun or srun started it on each machine.  WORLD_SIZE alone does
+ * not: other programs set it, too.
+ */
 int meg_comm_open(struct meg_comm_world *w, struct meg_err *e)
 {
     const bool is_torchrun = getenv("TORCHELASTIC_RUN_ID");
     size_t i = 0;
-    const int64_t ranks = is_torchrun ? 1 : started_as(&i);
+    const int64_t ranks = is_torchrun ? 1 : launcher_size(&i);
 
+    memset(w, 0, sizeof *w);
     w->world = &meg_comm_self;
     w->launcher = "none";
     if (ranks == 1)
@@ -74,7 +79,7 @@ int meg_comm_open(struct meg_comm_world *w, struct meg_err *e)
     if (w->world->size == ranks)
         return 0;
     return meg_fail(e, MEG_EUSAGE,
-                    "%s started %" PRId64 " ranks, but MPI says there are %d: this program was built with another MPI",
+                    "%s started %" PRId64 " ranks, but MPI reports %d; this program was built with another MPI",
                     w->launcher, ranks, w->world->size);
 #else
     return meg_fail(e, MEG_EUSAGE,
@@ -103,7 +108,7 @@ void meg_comm_add_wait(double seconds)
 
 void meg_comm_set_timeout(struct meg_comm *c, double seconds)
 {
-    c->op->set_deadline(c, seconds);
+    c->op->set_timeout(c, seconds);
 }
 
 void meg_comm_close(struct meg_comm *c)

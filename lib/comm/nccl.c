@@ -1,4 +1,4 @@
-/* The transport of a group: NCCL's sends and receives, in channels. */
+/* The NCCL transport: ncclSend and ncclRecv, in queues. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,26 +6,26 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "watchdog/watchdog.h"
 #include "comm/collectives.h"
 #include "comm/internal.h"
 #include "comm/nccl_queue.h"
 #include "file/temporary.h"
+#include "watchdog/watchdog.h"
 
 struct nccl_group {
     struct meg_comm_group g;
-    uint64_t name; /* the same on all its ranks, and of no other group that shares a rank */
-    int64_t splits;
+    uint64_t id; /* equal on all its ranks, and unique among the groups of each rank */
+    int64_t nsplits;
     int local_rank;
-    int32_t *here;                   /* [size]: what barriers send */
-    struct meg_nccl_queue **channel; /* all of them: one of all ranks, and those of messages */
-    struct meg_nccl_queue *all;
-    struct meg_nccl_queue **to, **from; /* [size], NULL until they are used */
+    int32_t *barrier_buf;          /* [size] */
+    struct meg_nccl_queue **queue; /* [2 size + 1] the three below */
+    struct meg_nccl_queue *collective_queue;
+    struct meg_nccl_queue **send_queue, **recv_queue; /* [size], NULL until they are used */
 };
 
 struct nccl_work {
     struct meg_work w;
-    struct meg_nccl_transfer *transfer; /* NULL: nothing had to move */
+    struct meg_nccl_transfer *transfer; /* NULL: no bytes to move */
 };
 
 static struct nccl_group *nccl_group_of(struct meg_comm_group *g)
@@ -33,20 +33,20 @@ static struct nccl_group *nccl_group_of(struct meg_comm_group *g)
     return (struct nccl_group *)g;
 }
 
-/* ---- moving ------------------------------------------------------------------------------ */
+/* ---- collectives ------------------------------------------------------------------------------ */
 
-/* Part r at first of buf, n elements, is what goes to or comes from rank r. */
-static void set_part(struct meg_nccl_part *p, const struct meg_work *w, const void *buf, int64_t first, int64_t n)
+/* Set *b to elements [first, first + n) of buf. */
+static void set_buffer(struct meg_nccl_buffer *b, const struct meg_work *w, const void *buf, int64_t first, int64_t n)
 {
-    p->host = meg_element(buf, first, w->t);
-    p->nbytes = (size_t)n * meg_dtype_size(w->t);
+    b->host = meg_element(buf, first, w->dtype);
+    b->nbytes = (size_t)n * meg_dtype_size(w->dtype);
 }
 
-/* Start what w moves in its group; what stays on this rank is copied. */
+/* Submit the transfer of a collective; copy the part that this rank sends to itself. */
 static void start(struct meg_work *w, struct meg_nccl_transfer *t)
 {
     struct nccl_group *g = nccl_group_of(w->g);
-    struct meg_nccl_part *out = &t->out[w->g->c.rank], *in = &t->in[w->g->c.rank];
+    struct meg_nccl_buffer *out = &t->out[w->g->c.rank], *in = &t->in[w->g->c.rank];
     size_t nbytes = 0;
 
     if (in->host != out->host && in->nbytes)
@@ -59,22 +59,22 @@ static void start(struct meg_work *w, struct meg_nccl_transfer *t)
         return;
     }
     ((struct nccl_work *)w)->transfer = t;
-    meg_nccl_queue_submit(g->all, t);
+    meg_nccl_queue_submit(g->collective_queue, t);
 }
 
 static struct meg_nccl_transfer *transfer_new(const struct meg_work *w)
 {
-    return meg_nccl_transfer_new(nccl_group_of(w->g)->all);
+    return meg_nccl_transfer_new(nccl_group_of(w->g)->collective_queue);
 }
 
 static void alltoallv(struct meg_work *w, const void *from, void *to)
 {
     struct meg_nccl_transfer *t = transfer_new(w);
-    const int64_t mine = w->g->count[w->g->c.rank];
+    const int64_t mine = w->g->counts[w->g->c.rank];
 
     for (int r = 0; r < w->g->c.size; r++) {
-        set_part(&t->out[r], w, from, w->g->first[r], w->g->count[r]);
-        set_part(&t->in[r], w, to, r * mine, mine);
+        set_buffer(&t->out[r], w, from, w->g->displs[r], w->g->counts[r]);
+        set_buffer(&t->in[r], w, to, r * mine, mine);
     }
     start(w, t);
 }
@@ -85,8 +85,8 @@ static void allgatherv(struct meg_work *w, void *buf)
     const int me = w->g->c.rank;
 
     for (int r = 0; r < w->g->c.size; r++) {
-        set_part(&t->out[r], w, buf, w->g->first[me], w->g->count[me]);
-        set_part(&t->in[r], w, buf, w->g->first[r], w->g->count[r]);
+        set_buffer(&t->out[r], w, buf, w->g->displs[me], w->g->counts[me]);
+        set_buffer(&t->in[r], w, buf, w->g->displs[r], w->g->counts[r]);
     }
     start(w, t);
 }
@@ -96,8 +96,8 @@ static void all_gather(struct meg_work *w, void *out, const void *in, int64_t n)
     struct meg_nccl_transfer *t = transfer_new(w);
 
     for (int r = 0; r < w->g->c.size; r++) {
-        set_part(&t->out[r], w, in, 0, n);
-        set_part(&t->in[r], w, out, r * n, n);
+        set_buffer(&t->out[r], w, in, 0, n);
+        set_buffer(&t->in[r], w, out, r * n, n);
     }
     start(w, t);
 }
@@ -107,8 +107,8 @@ static void all_to_all(struct meg_work *w, void *out, const void *in, int64_t n)
     struct meg_nccl_transfer *t = transfer_new(w);
 
     for (int r = 0; r < w->g->c.size; r++) {
-        set_part(&t->out[r], w, in, r * n, n);
-        set_part(&t->in[r], w, out, r * n, n);
+        set_buffer(&t->out[r], w, in, r * n, n);
+        set_buffer(&t->in[r], w, out, r * n, n);
     }
     start(w, t);
 }
@@ -119,9 +119,9 @@ static void broadcast(struct meg_work *w, void *buf, int64_t n, int root)
 
     for (int r = 0; r < w->g->c.size; r++)
         if (w->g->c.rank == root)
-            set_part(&t->out[r], w, buf, 0, r == root ? 0 : n);
+            set_buffer(&t->out[r], w, buf, 0, r == root ? 0 : n);
     if (w->g->c.rank != root)
-        set_part(&t->in[root], w, buf, 0, n);
+        set_buffer(&t->in[root], w, buf, 0, n);
     start(w, t);
 }
 
@@ -129,50 +129,50 @@ static void barrier(struct meg_work *w)
 {
     const struct nccl_group *g = nccl_group_of(w->g);
 
-    all_gather(w, g->here, g->here + w->g->c.rank, 1);
+    all_gather(w, g->barrier_buf, g->barrier_buf + w->g->c.rank, 1);
 }
 
 /* ---- messages ---------------------------------------------------------------------------- */
 
 static struct meg_nccl_queue *queue_new(const struct nccl_group *g, int from, int to, int rank, int size)
 {
-    struct meg_nccl_queue *c = meg_new(sizeof *c);
+    struct meg_nccl_queue *q = meg_new(sizeof *q);
 
-    *c = (struct meg_nccl_queue){ .group = g->name,
+    *q = (struct meg_nccl_queue){ .group_id = g->id,
                                   .from = from,
                                   .to = to,
                                   .rank = rank,
                                   .size = size,
                                   .local_rank = g->local_rank,
-                                  .what = g->g.c.group };
-    meg_nccl_queue_add(c);
-    return c;
+                                  .group = &g->g };
+    meg_nccl_queue_add(q);
+    return q;
 }
 
-/* Of the two ranks of a message's channel the sender is rank 0. */
-static void message(struct meg_work *w, struct meg_nccl_queue **c, int from, int to, const void *buf, int64_t n)
+/* Submit a message to *q, which is created at its first use; in it the sender is rank 0, the receiver rank 1. */
+static void send_recv(struct meg_work *w, struct meg_nccl_queue **q, int from, int to, const void *buf, int64_t n)
 {
     const bool is_in = to == w->g->c.rank;
     struct meg_nccl_transfer *t;
 
     if (n == 0)
         return;
-    if (!*c)
-        *c = queue_new(nccl_group_of(w->g), from, to, is_in, 2);
-    t = meg_nccl_transfer_new(*c);
-    set_part(is_in ? &t->in[0] : &t->out[1], w, buf, 0, n);
+    if (!*q)
+        *q = queue_new(nccl_group_of(w->g), from, to, is_in, 2);
+    t = meg_nccl_transfer_new(*q);
+    set_buffer(is_in ? &t->in[0] : &t->out[1], w, buf, 0, n);
     ((struct nccl_work *)w)->transfer = t;
-    meg_nccl_queue_submit(*c, t);
+    meg_nccl_queue_submit(*q, t);
 }
 
 static void send(struct meg_work *w, const void *buf, int64_t n, int to)
 {
-    message(w, &nccl_group_of(w->g)->to[to], w->g->c.rank, to, buf, n);
+    send_recv(w, &nccl_group_of(w->g)->send_queue[to], w->g->c.rank, to, buf, n);
 }
 
 static void recv(struct meg_work *w, void *buf, int64_t n, int from)
 {
-    message(w, &nccl_group_of(w->g)->from[from], from, w->g->c.rank, buf, n);
+    send_recv(w, &nccl_group_of(w->g)->recv_queue[from], from, w->g->c.rank, buf, n);
 }
 
 static bool is_done(struct meg_work *w)
@@ -193,23 +193,23 @@ static bool is_done(struct meg_work *w)
 
 static struct meg_comm *split(struct meg_comm_group *world, int color, const char *name);
 
-/* All begin to close before any is waited for: ranks have opened theirs in orders of their own. */
+/* Finalize all queues before waiting for any: ranks opened theirs in different orders. */
 static void close_queues(struct nccl_group *g)
 {
     const double start_s = meg_now_s();
     const int n = 2 * g->g.c.size + 1;
 
     for (int i = 0; i < n; i++)
-        if (g->channel[i])
-            meg_nccl_queue_finalize(g->channel[i]);
+        if (g->queue[i])
+            meg_nccl_queue_finalize(g->queue[i]);
     for (int i = 0; i < n; i++) {
-        while (g->channel[i] && !meg_nccl_queue_close(g->channel[i])) {
-            if (meg_now_s() - start_s > g->g.deadline_s)
-                meg_die(MEG_EPEER, "rank %d of group %s waited %.1f s for others to close it", g->g.c.rank,
-                        g->g.c.group, g->g.deadline_s);
+        while (g->queue[i] && !meg_nccl_queue_close(g->queue[i])) {
+            if (meg_now_s() - start_s > g->g.timeout_s)
+                meg_die(MEG_EPEER, "rank %d of group %s waited %.1f s for the other ranks to close it", g->g.c.rank,
+                        g->g.c.name, g->g.timeout_s);
             usleep(100);
         }
-        free(g->channel[i]);
+        free(g->queue[i]);
     }
 }
 
@@ -218,14 +218,14 @@ static void close_group(struct meg_comm_group *group)
     struct nccl_group *g = nccl_group_of(group);
 
     close_queues(g);
-    if (g->name == 0)
-        meg_on_die(NULL);
-    free(g->channel);
-    free(g->here);
+    if (g->g.world == group)
+        meg_on_die(NULL, NULL);
+    free(g->queue);
+    free(g->barrier_buf);
     free(g);
 }
 
-static const struct meg_transport move = {
+static const struct meg_transport nccl_transport = {
     .work_nbytes = sizeof(struct nccl_work),
     .alltoallv = alltoallv,
     .allgatherv = allgatherv,
@@ -240,53 +240,56 @@ static const struct meg_transport move = {
     .close = close_group,
 };
 
-static struct nccl_group *group_new(uint64_t id, const char *name, int rank, int size, int local_rank,
-                                    double deadline_s)
+/* world: NULL for the world communicator itself. */
+static struct nccl_group *group_new(uint64_t id, struct meg_comm_group *world, const char *name, int rank, int size,
+                                    int local_rank)
 {
     struct nccl_group *g = meg_new(sizeof *g);
 
     g->g.c.rank = rank;
     g->g.c.size = size;
-    g->name = id;
+    g->id = id;
     g->local_rank = local_rank;
-    g->here = meg_new((size_t)size * sizeof *g->here);
-    g->channel = meg_new((2 * (size_t)size + 1) * sizeof *g->channel);
-    g->to = g->channel + 1;
-    g->from = g->to + size;
-    meg_comm_group_init(&g->g, &move, name, deadline_s);
-    g->all = g->channel[0] = queue_new(g, -1, -1, rank, size);
+    g->barrier_buf = meg_new((size_t)size * sizeof *g->barrier_buf);
+    g->queue = meg_new((2 * (size_t)size + 1) * sizeof *g->queue);
+    g->send_queue = g->queue + 1;
+    g->recv_queue = g->send_queue + size;
+    meg_comm_group_init(&g->g, world, &nccl_transport, name);
+    g->collective_queue = g->queue[0] = queue_new(g, -1, -1, rank, size);
     return g;
 }
 
-/* A group's name is made of its parent's, of how many were cut out of that before, and of its color. */
+/* The id of a new group is a hash of its parent's id, the number of splits of the parent, and the color. */
 static struct meg_comm *split(struct meg_comm_group *world, int color, const char *name)
 {
     struct nccl_group *w = nccl_group_of(world);
-    const int64_t made_of[3] = { (int64_t)w->name, ++w->splits, color };
-    const double sent = world->c.sent;
-    int32_t *colors = meg_new((size_t)world->c.size * sizeof *colors), mine = color;
+    const int64_t key[3] = { (int64_t)w->id, ++w->nsplits, color };
+    const double nbytes_sent = world->c.nbytes_sent;
+    int32_t *colors = meg_new((size_t)world->c.size * sizeof *colors), own = color;
     int rank = 0, size = 0;
 
-    meg_comm_wait(&world->c, world->c.op->all_gather(&world->c, colors, &mine, 1, MEG_DTYPE_I32));
-    world->c.sent = sent; /* as over MPI, where nobody counts it */
+    meg_comm_wait(&world->c, world->c.op->all_gather(&world->c, colors, &own, 1, MEG_DTYPE_I32));
+    world->c.nbytes_sent = nbytes_sent; /* splits do not count, as over MPI */
     for (int r = 0; r < world->c.size; r++) {
         rank += r < world->c.rank && colors[r] == color;
         size += colors[r] == color;
     }
     free(colors);
-    return &group_new(meg_xxh3_64(made_of, sizeof made_of), name, rank, size, w->local_rank, world->deadline_s)->g.c;
+    return &group_new(meg_xxh3_64(key, sizeof key), world, name, rank, size, w->local_rank)->g.c;
 }
 
-/* At once: exit() could wait for a kernel that waits for a lost peer. */
-static void end_now(int status, const char *why)
+/* The hook of meg_die: exit at once, because exit() could wait for a kernel that waits for a lost peer. */
+static void exit_now(int status, const char *why, void *world)
 {
-    meg_watchdog_broadcast_exit(status, why);
+    meg_watchdog_broadcast_exit(((struct meg_comm *)world)->watchdog, status, why);
     fflush(stdout);
     meg_temporary_exit(status);
 }
 
 struct meg_comm *meg_comm_open_nccl(const struct meg_torchrun *t)
 {
-    meg_on_die(end_now);
-    return &group_new(0, "world", t->rank, t->size, t->local_rank, 600)->g.c;
+    struct meg_comm *world = &group_new(0, NULL, "world", t->rank, t->size, t->local_rank)->g.c;
+
+    meg_on_die(exit_now, world);
+    return world;
 }

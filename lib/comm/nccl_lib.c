@@ -1,3 +1,4 @@
+/* Load NCCL and the CUDA runtime, and select the device of this rank. */
 #include "comm/nccl_lib.h"
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -7,12 +8,12 @@
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
-#define CUDART "libcudart.so." /* and the major version */
+#define CUDART "libcudart.so." /* followed by the major version */
 #define NCCL "libnccl.so." TEXT(NCCL_MAJOR)
 
 struct call {
     const char *name;
-    size_t at;
+    size_t offset; /* in struct meg_nccl_lib */
 };
 #define CALL(f) { #f, offsetof(struct meg_nccl_lib, f) },
 static const struct call cuda_calls[] = { MEG_CUDA_CALLS(CALL){ NULL, 0 } };
@@ -24,30 +25,30 @@ static void load(struct meg_nccl_lib *lib, const char *name, const struct call *
 
     if (!handle)
         meg_die(MEG_EFAIL,
-                "ranks of torchrun need %s: %s; install it or set LD_LIBRARY_PATH, or start them with mpirun", name,
-                dlerror());
+                "ranks of torchrun need %s: %s; install it or set LD_LIBRARY_PATH, or start the ranks with mpirun",
+                name, dlerror());
     for (; calls->name; calls++) {
         if (!(fn = dlsym(handle, calls->name)))
             meg_die(MEG_EFAIL, "%s: %s; install NCCL %d.%d and CUDA %d.%d or later", name, dlerror(), NCCL_MAJOR,
                     NCCL_MINOR, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-        memcpy((char *)lib + calls->at, &fn, sizeof fn);
+        memcpy((char *)lib + calls->offset, &fn, sizeof fn);
     }
 }
 
-static void take_device(const struct meg_nccl_lib *lib, int local_rank)
+static void select_device(const struct meg_nccl_lib *lib, int local_rank)
 {
     int devices = 0;
     cudaError_t r = lib->cudaGetDeviceCount(&devices);
 
     if (r == cudaSuccess && local_rank >= devices)
         meg_die(MEG_EFAIL,
-                "LOCAL_RANK is %d, and this machine has %d CUDA device%s; start no more ranks on it than that, or use "
+                "LOCAL_RANK is %d, but this machine has %d CUDA device%s; start at most one rank per device, or use "
                 "mpirun",
                 local_rank, devices, devices == 1 ? "" : "s");
     if (r == cudaSuccess)
         r = lib->cudaSetDevice(local_rank);
     if (r != cudaSuccess)
-        meg_die(MEG_EFAIL, "ranks of torchrun need a CUDA device each: %s; start them with mpirun",
+        meg_die(MEG_EFAIL, "each rank of torchrun needs a CUDA device: %s; start the ranks with mpirun instead",
                 lib->cudaGetErrorString(r));
 }
 
@@ -61,7 +62,7 @@ const struct meg_nccl_lib *meg_nccl_lib(int local_rank)
         snprintf(cudart, sizeof cudart, CUDART "%d", CUDART_VERSION / 1000);
         load(&lib, cudart, cuda_calls);
         load(&lib, NCCL, nccl_calls);
-        take_device(&lib, local_rank);
+        select_device(&lib, local_rank);
         is_loaded = true;
     }
     return &lib;

@@ -1,11 +1,13 @@
 /*
- * NCCL and the CUDA runtime, found at run time by the names of their shared objects: a program without
- * torchrun neither needs them nor waits for them.
+ * nccl_lib.h - NCCL and the CUDA runtime, loaded with dlopen, so that runs without torchrun need neither and start
+ * faster.
  */
 #ifndef MEG_COMM_NCCL_LIB_H
 #define MEG_COMM_NCCL_LIB_H
 #include <nccl.h>
 #include "base/err.h"
+
+MEG_BEGIN_DECLS
 
 /* clang-format off */
 #define MEG_CUDA_CALLS(X)                                                                          \
@@ -24,7 +26,8 @@ struct meg_nccl_lib {
 };
 #undef MEG_POINTER
 
-/* The calls; the first time loads them and takes device local_rank.  MEG_EFAIL ends the process. */
+/* The loaded functions.  The first call loads them and selects device local_rank; if that fails, the process ends. */
 const struct meg_nccl_lib *meg_nccl_lib(int local_rank);
 
+MEG_END_DECLS
 #endif

@@ -1,228 +1,235 @@
+/* Queues of NCCL transfers: opening, launching and completing them without blocking. */
 #include "comm/nccl_queue.h"
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
+#include "watchdog/kv_store.h"
 #include "watchdog/watchdog.h"
 
-_Static_assert(sizeof(ncclUniqueId) == sizeof((struct meg_kv_store_entry *)0)->bytes, "an id is a note");
+_Static_assert(sizeof(ncclUniqueId) == sizeof((struct meg_kv_store_entry *)0)->value, "the store's value holds an id");
 
-static struct meg_nccl_queue *channels;
+/* All queues of this process. */
+static struct meg_nccl_queue *queues;
 
-#define CUDA(c, call)                                                                                                  \
+#define CUDA(q, call)                                                                                                  \
     do {                                                                                                               \
-        const cudaError_t r_ = (c)->lib->call;                                                                         \
+        const cudaError_t r_ = (q)->lib->call;                                                                         \
                                                                                                                        \
         if (r_ != cudaSuccess)                                                                                         \
-            failed(c, #call, (c)->lib->cudaGetErrorString(r_));                                                        \
+            failed(q, #call, (q)->lib->cudaGetErrorString(r_));                                                        \
     } while (0)
-/* What is in progress comes out of is_settled. */
-#define NCCL(c, call)                                                                                                  \
+/* ncclInProgress is no error: is_ready polls for completion. */
+#define NCCL(q, call)                                                                                                  \
     do {                                                                                                               \
-        const ncclResult_t r_ = (c)->lib->call;                                                                        \
+        const ncclResult_t r_ = (q)->lib->call;                                                                        \
                                                                                                                        \
         if (r_ != ncclSuccess && r_ != ncclInProgress)                                                                 \
-            failed(c, #call, (c)->lib->ncclGetErrorString(r_));                                                        \
+            failed(q, #call, (q)->lib->ncclGetErrorString(r_));                                                        \
     } while (0)
 
-/* The board, which may know of a lost peer, speaks first. */
-static void failed(const struct meg_nccl_queue *c, const char *call, const char *why) MEG_NORETURN;
-static void failed(const struct meg_nccl_queue *c, const char *call, const char *why)
+/* End the process; a watchdog that knows the lost rank reports it first. */
+static void failed(const struct meg_nccl_queue *q, const char *call, const char *why) MEG_NORETURN;
+static void failed(const struct meg_nccl_queue *q, const char *call, const char *why)
 {
-    meg_watchdog_await_report();
-    meg_die(MEG_EPEER, "%.*s failed in group %s on rank %d of %d: %s", (int)strcspn(call, "("), call, c->what, c->rank,
-            c->size, why);
+    meg_watchdog_await_report(meg_comm_group_watchdog(q->group));
+    meg_die(MEG_EPEER, "%.*s failed in group %s on rank %d of %d: %s", (int)strcspn(call, "("), call, q->group->c.name,
+            q->rank, q->size, why);
 }
 
-static bool is_settled(const struct meg_nccl_queue *c)
+/* True if no NCCL call on the communicator is in progress. */
+static bool is_ready(const struct meg_nccl_queue *q)
 {
     ncclResult_t now;
 
-    NCCL(c, ncclCommGetAsyncError(c->comm, &now));
+    NCCL(q, ncclCommGetAsyncError(q->comm, &now));
     if (now != ncclSuccess && now != ncclInProgress)
-        failed(c, "NCCL", c->lib->ncclGetErrorString(now));
+        failed(q, "NCCL", q->lib->ncclGetErrorString(now));
     return now == ncclSuccess;
 }
 
 /* ---- opening ------------------------------------------------------------------------------------ */
 
-void meg_nccl_queue_add(struct meg_nccl_queue *c)
+void meg_nccl_queue_add(struct meg_nccl_queue *q)
 {
-    c->next = channels;
-    channels = c;
+    q->next = queues;
+    queues = q;
 }
 
-/* The channel's rank 0 makes the id. */
-static bool get_nccl_id(const struct meg_nccl_queue *c, ncclUniqueId *id)
+/* Get the id for ncclCommInitRankConfig: rank 0 of the queue creates it.  False: it has not arrived yet. */
+static bool get_nccl_id(const struct meg_nccl_queue *q, ncclUniqueId *id)
 {
-    struct meg_kv_store_entry note = { .group = c->group, .from = c->from, .to = c->to, .readers = c->size - 1 };
+    struct meg_watchdog *w = meg_comm_group_watchdog(q->group);
+    struct meg_kv_store_entry entry = { .group = q->group_id, .from = q->from, .to = q->to, .nreaders = q->size - 1 };
 
-    if (c->rank == 0) {
-        NCCL(c, ncclGetUniqueId(id));
-        memcpy(note.bytes, id, sizeof note.bytes);
-        meg_kv_store_put(&note);
+    if (q->rank == 0) {
+        NCCL(q, ncclGetUniqueId(id));
+        memcpy(entry.value, id, sizeof entry.value);
+        meg_kv_store_put(w, &entry);
         return true;
     }
-    if (!meg_kv_store_get(&note))
+    if (!meg_kv_store_get(w, &entry))
         return false;
-    memcpy(id, note.bytes, sizeof note.bytes);
+    memcpy(id, entry.value, sizeof entry.value);
     return true;
 }
 
-static bool is_open(struct meg_nccl_queue *c)
+/* Open the communicator as far as possible; true: it is open. */
+static bool ensure_open(struct meg_nccl_queue *q)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
 
-    if (c->is_open)
+    if (q->is_open)
         return true;
-    c->lib = meg_nccl_lib(c->local_rank);
-    if (!c->comm) {
-        if (!get_nccl_id(c, &id))
+    q->lib = meg_nccl_lib(q->local_rank);
+    if (!q->comm) {
+        if (!get_nccl_id(q, &id))
             return false;
         config.blocking = 0;
-        CUDA(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
-        NCCL(c, ncclCommInitRankConfig(&c->comm, c->size, id, c->rank, &config));
+        CUDA(q, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking));
+        NCCL(q, ncclCommInitRankConfig(&q->comm, q->size, id, q->rank, &config));
     }
-    return c->is_open = is_settled(c);
+    return q->is_open = is_ready(q);
 }
 
 /* ---- transfers ---------------------------------------------------------------------------------- */
 
-struct meg_nccl_transfer *meg_nccl_transfer_new(const struct meg_nccl_queue *c)
+struct meg_nccl_transfer *meg_nccl_transfer_new(const struct meg_nccl_queue *q)
 {
-    const size_t size = (size_t)c->size;
+    const size_t size = (size_t)q->size;
     struct meg_nccl_transfer *t = meg_new(sizeof *t + 2 * size * sizeof *t->out);
 
     t->in = t->out + size;
     return t;
 }
 
-/* Places in device memory; what goes to several ranks lies there once. */
-static size_t lay_out(struct meg_nccl_transfer *t, int size)
+/* Assign offsets in device memory, one for a buffer that is sent to several ranks.  Returns the bytes needed. */
+static size_t assign_offsets(struct meg_nccl_transfer *t, int size)
 {
-    const struct meg_nccl_part *before = NULL;
+    const struct meg_nccl_buffer *before = NULL;
     size_t n = 0;
 
     for (int i = 0; i < 2 * size; i++) {
-        struct meg_nccl_part *p = &t->out[i];
+        struct meg_nccl_buffer *b = &t->out[i];
 
-        if (i < size && before && p->host == before->host && p->nbytes == before->nbytes) {
-            p->at = before->at;
+        if (i < size && before && b->host == before->host && b->nbytes == before->nbytes) {
+            b->offset = before->offset;
             continue;
         }
-        p->at = n;
-        n += (p->nbytes + 255) / 256 * 256;
-        if (i < size && p->nbytes)
-            before = p;
+        b->offset = n;
+        n += (b->nbytes + 255) / 256 * 256;
+        if (i < size && b->nbytes)
+            before = b;
     }
     return n;
 }
 
-static void *device_at(const struct meg_nccl_transfer *t, const struct meg_nccl_part *p)
+static void *device_ptr(const struct meg_nccl_transfer *t, const struct meg_nccl_buffer *b)
 {
-    return (char *)t->device + p->at;
+    return (char *)t->device + b->offset;
 }
 
-static void launch(struct meg_nccl_queue *c, struct meg_nccl_transfer *t)
+static void launch(struct meg_nccl_queue *q, struct meg_nccl_transfer *t)
 {
     size_t copied = 0;
 
-    CUDA(c, cudaMallocAsync(&t->device, lay_out(t, c->size), c->stream));
-    for (int r = 0; r < c->size; r++) {
-        const struct meg_nccl_part *p = &t->out[r];
+    CUDA(q, cudaMallocAsync(&t->device, assign_offsets(t, q->size), q->stream));
+    for (int r = 0; r < q->size; r++) {
+        const struct meg_nccl_buffer *b = &t->out[r];
 
-        if (!p->nbytes || p->at < copied)
+        if (!b->nbytes || b->offset < copied)
             continue;
-        CUDA(c, cudaMemcpyAsync(device_at(t, p), p->host, p->nbytes, cudaMemcpyHostToDevice, c->stream));
-        copied = p->at + p->nbytes;
+        CUDA(q, cudaMemcpyAsync(device_ptr(t, b), b->host, b->nbytes, cudaMemcpyHostToDevice, q->stream));
+        copied = b->offset + b->nbytes;
     }
-    NCCL(c, ncclGroupStart());
-    for (int r = 0; r < c->size; r++) {
+    NCCL(q, ncclGroupStart());
+    for (int r = 0; r < q->size; r++) {
         if (t->out[r].nbytes)
-            NCCL(c, ncclSend(device_at(t, &t->out[r]), t->out[r].nbytes, ncclUint8, r, c->comm, c->stream));
+            NCCL(q, ncclSend(device_ptr(t, &t->out[r]), t->out[r].nbytes, ncclUint8, r, q->comm, q->stream));
         if (t->in[r].nbytes)
-            NCCL(c, ncclRecv(device_at(t, &t->in[r]), t->in[r].nbytes, ncclUint8, r, c->comm, c->stream));
+            NCCL(q, ncclRecv(device_ptr(t, &t->in[r]), t->in[r].nbytes, ncclUint8, r, q->comm, q->stream));
     }
-    NCCL(c, ncclGroupEnd());
+    NCCL(q, ncclGroupEnd());
     t->is_launched = true;
 }
 
-/* The stream is idle: this waits for the copies alone. */
-static void fetch(struct meg_nccl_queue *c, struct meg_nccl_transfer *t)
+/* Copy received data to the host.  The stream is idle, so that this waits only for the copies. */
+static void copy_to_host(struct meg_nccl_queue *q, struct meg_nccl_transfer *t)
 {
-    for (int r = 0; r < c->size; r++) {
-        const struct meg_nccl_part *p = &t->in[r];
+    for (int r = 0; r < q->size; r++) {
+        const struct meg_nccl_buffer *b = &t->in[r];
 
-        if (p->nbytes)
-            CUDA(c, cudaMemcpyAsync(p->host, device_at(t, p), p->nbytes, cudaMemcpyDeviceToHost, c->stream));
+        if (b->nbytes)
+            CUDA(q, cudaMemcpyAsync(b->host, device_ptr(t, b), b->nbytes, cudaMemcpyDeviceToHost, q->stream));
     }
-    CUDA(c, cudaFreeAsync(t->device, c->stream));
-    CUDA(c, cudaStreamSynchronize(c->stream));
+    CUDA(q, cudaFreeAsync(t->device, q->stream));
+    CUDA(q, cudaStreamSynchronize(q->stream));
 }
 
-static bool first_is_done(struct meg_nccl_queue *c)
+/* Progress the first transfer; true: it is complete. */
+static bool head_is_done(struct meg_nccl_queue *q)
 {
-    struct meg_nccl_transfer *t = c->first;
+    struct meg_nccl_transfer *t = q->first;
     cudaError_t now;
 
-    if (!is_open(c))
+    if (!ensure_open(q))
         return false;
     if (!t->is_launched)
-        launch(c, t);
-    if (!is_settled(c))
+        launch(q, t);
+    if (!is_ready(q))
         return false;
-    now = c->lib->cudaStreamQuery(c->stream);
+    now = q->lib->cudaStreamQuery(q->stream);
     if (now == cudaErrorNotReady)
         return false;
     if (now != cudaSuccess)
-        failed(c, "a transfer", c->lib->cudaGetErrorString(now));
-    fetch(c, t);
+        failed(q, "a transfer", q->lib->cudaGetErrorString(now));
+    copy_to_host(q, t);
     return t->is_done = true;
 }
 
-static void move(struct meg_nccl_queue *c)
+static void progress_queue(struct meg_nccl_queue *q)
 {
-    while (c->first && first_is_done(c))
-        c->first = c->first->next;
+    while (q->first && head_is_done(q))
+        q->first = q->first->next;
 }
 
 void meg_nccl_progress(void)
 {
-    for (struct meg_nccl_queue *c = channels; c; c = c->next)
-        move(c);
+    for (struct meg_nccl_queue *q = queues; q; q = q->next)
+        progress_queue(q);
 }
 
-void meg_nccl_queue_submit(struct meg_nccl_queue *c, struct meg_nccl_transfer *t)
+void meg_nccl_queue_submit(struct meg_nccl_queue *q, struct meg_nccl_transfer *t)
 {
-    if (c->first)
-        c->last->next = t;
+    if (q->first)
+        q->last->next = t;
     else
-        c->first = t;
-    c->last = t;
-    move(c);
+        q->first = t;
+    q->last = t;
+    progress_queue(q);
 }
 
 /* ---- closing ------------------------------------------------------------------------------------ */
 
-void meg_nccl_queue_finalize(struct meg_nccl_queue *c)
+void meg_nccl_queue_finalize(struct meg_nccl_queue *q)
 {
-    MEG_ASSERT(!c->first);
-    if (c->is_open)
-        NCCL(c, ncclCommFinalize(c->comm));
+    MEG_ASSERT(!q->first);
+    if (q->is_open)
+        NCCL(q, ncclCommFinalize(q->comm));
 }
 
-bool meg_nccl_queue_close(struct meg_nccl_queue *c)
+bool meg_nccl_queue_close(struct meg_nccl_queue *q)
 {
-    struct meg_nccl_queue **at = &channels;
+    struct meg_nccl_queue **link = &queues;
 
-    if (c->is_open && !is_settled(c))
+    if (q->is_open && !is_ready(q))
         return false;
-    if (c->is_open) {
-        NCCL(c, ncclCommDestroy(c->comm));
-        CUDA(c, cudaStreamDestroy(c->stream));
+    if (q->is_open) {
+        NCCL(q, ncclCommDestroy(q->comm));
+        CUDA(q, cudaStreamDestroy(q->stream));
     }
-    while (*at != c)
-        at = &(*at)->next;
-    *at = c->next;
+    while (*link != q)
+        link = &(*link)->next;
+    *link = q->next;
     return true;
 }

@@ -1,4 +1,4 @@
-/* The group of one: what comes in goes out. */
+/* The communicator of one rank: collectives copy in to out. */
 #include <string.h>
 #include "comm/comm.h"
 
@@ -8,16 +8,16 @@ static void copy(void *out, const void *in, int64_t n, enum meg_dtype t)
         memmove(out, in, (size_t)n * meg_dtype_size(t));
 }
 
-static struct meg_work *all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op how)
+static struct meg_work *all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t, enum meg_reduce_op op)
 {
-    (void)c, (void)buf, (void)n, (void)t, (void)how;
+    (void)c, (void)buf, (void)n, (void)t, (void)op;
     return NULL;
 }
 
 static struct meg_work *reduce_scatter(struct meg_comm *c, void *out, const void *in, int64_t n, enum meg_dtype t,
-                                       enum meg_reduce_op how)
+                                       enum meg_reduce_op op)
 {
-    (void)c, (void)how;
+    (void)c, (void)op;
     copy(out, in, n, t);
     return NULL;
 }
@@ -37,7 +37,7 @@ static struct meg_work *broadcast(struct meg_comm *c, void *buf, int64_t n, enum
 
 static struct meg_work *no_peer(void)
 {
-    MEG_ASSERT(!"a message in the group of one");
+    MEG_ASSERT(!"point to point in a group of one rank");
     return NULL;
 }
 
@@ -59,7 +59,7 @@ static struct meg_work *barrier(struct meg_comm *c)
     return NULL;
 }
 
-static void nothing(struct meg_work *w)
+static void no_wait(struct meg_work *w)
 {
     (void)w;
 }
@@ -76,12 +76,12 @@ static struct meg_comm *split(struct meg_comm *c, int color, const char *name)
     return c;
 }
 
-static void no_deadline(struct meg_comm *c, double seconds)
+static void no_timeout(struct meg_comm *c, double seconds)
 {
     (void)c, (void)seconds;
 }
 
-static void stay(struct meg_comm *c)
+static void no_close(struct meg_comm *c)
 {
     (void)c;
 }
@@ -95,11 +95,11 @@ static const struct meg_comm_ops self = {
     .send = send,
     .recv = recv,
     .barrier = barrier,
-    .wait = nothing,
+    .wait = no_wait,
     .test = is_done,
     .split = split,
-    .set_deadline = no_deadline,
-    .close = stay,
+    .set_timeout = no_timeout,
+    .close = no_close,
 };
 
-struct meg_comm meg_comm_self = { .op = &self, .group = "self", .size = 1 };
+struct meg_comm meg_comm_self = { .op = &self, .name = "self", .size = 1 };

@@ -1,3 +1,4 @@
+/* Read the environment of torchrun, and derive the token of the rendezvous from it. */
 #include "comm/torchrun.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -6,16 +7,17 @@
 #include "base/mem.h"
 #include "base/num.h"
 
-/* A number from lo to hi. */
+/* Read a number from lo to hi from an environment variable. */
 static int number(int *out, const char *name, int64_t lo, int64_t hi, struct meg_err *e)
 {
     const char *text = getenv(name);
     int64_t n;
 
     if (!text)
-        return meg_fail(e, MEG_EUSAGE, "WORLD_SIZE is set, as torchrun does, but not %s", name);
+        return meg_fail(e, MEG_EUSAGE, "WORLD_SIZE is set, as torchrun does, but %s is not", name);
     if (!meg_parse_i64(text, &n) || n < lo || n > hi)
-        return meg_fail(e, MEG_EUSAGE, "%s is '%s', not a number from %" PRId64 " to %" PRId64, name, text, lo, hi);
+        return meg_fail(e, MEG_EUSAGE, "%s is '%s'; it must be a number from %" PRId64 " to %" PRId64, name, text, lo,
+                        hi);
     *out = (int)n;
     return 0;
 }
@@ -28,31 +30,31 @@ static const char *text_of(const char *name)
 }
 
 /*
- * Make the token that ranks of one run, and of no other, have in common.  Its secret is the run's id where that is
- * random, as torchrun --standalone makes it, and the key that Open MPI draws where mpirun starts torchrun on each
- * machine.
+ * Derive the token that is equal for the ranks of one run and differs between runs.  It is secret only as far as its
+ * sources are: a random run id (torchrun --standalone), or the key that Open MPI generates if mpirun starts torchrun on
+ * each machine.
  */
 static void make_token(unsigned char token[16])
 {
-    static const char *const shared[] = { "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-                                          "OMPI_MCA_orte_precondition_transports" };
-    struct meg_str run = { 0 };
+    static const char *const variables[] = { "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+                                             "OMPI_MCA_orte_precondition_transports" };
+    struct meg_str text = { 0 };
 
     for (int i = 0; i < 2; i++) {
         uint64_t hash;
 
-        meg_str_printf(&run, "meg");
-        for (size_t k = 0; k < sizeof shared / sizeof *shared; k++)
-            meg_str_printf(&run, " %s", text_of(shared[k]));
-        hash = meg_xxh3_64(run.s, run.n);
+        meg_str_printf(&text, "meg");
+        for (size_t k = 0; k < sizeof variables / sizeof *variables; k++)
+            meg_str_printf(&text, " %s", text_of(variables[k]));
+        hash = meg_xxh3_64(text.s, text.n);
         memcpy(token + 8 * i, &hash, 8);
     }
-    meg_str_free(&run);
+    meg_str_free(&text);
 }
 
 int meg_torchrun_read(struct meg_torchrun *t, struct meg_err *e)
 {
-    const int port_is_taken = !strcmp(text_of("TORCHELASTIC_USE_AGENT_STORE"), "True");
+    const int agent_has_port = strcmp(text_of("TORCHELASTIC_USE_AGENT_STORE"), "True") == 0;
     int local_size = 0, r;
 
     memset(t, 0, sizeof *t);
@@ -62,14 +64,14 @@ int meg_torchrun_read(struct meg_torchrun *t, struct meg_err *e)
         return 0;
     if ((r = number(&t->rank, "RANK", 0, t->size - 1, e)) < 0 ||
         (r = number(&t->local_rank, "LOCAL_RANK", 0, t->size - 1, e)) < 0 ||
-        (r = number(&t->meeting.port, "MASTER_PORT", 1, 65535 - port_is_taken, e)) < 0 ||
+        (r = number(&t->rendezvous.port, "MASTER_PORT", 1, 65535 - agent_has_port, e)) < 0 ||
         (getenv("LOCAL_WORLD_SIZE") && (r = number(&local_size, "LOCAL_WORLD_SIZE", 1, t->size, e)) < 0))
         return r;
-    t->meeting.host = text_of("MASTER_ADDR");
-    if (!*t->meeting.host)
-        return meg_fail(e, MEG_EUSAGE, "WORLD_SIZE is set, as torchrun does, but not MASTER_ADDR");
-    t->meeting.port += port_is_taken;
-    t->meeting.is_local = local_size == t->size;
-    make_token(t->meeting.token);
+    t->rendezvous.host = text_of("MASTER_ADDR");
+    if (!*t->rendezvous.host)
+        return meg_fail(e, MEG_EUSAGE, "WORLD_SIZE is set, as torchrun does, but MASTER_ADDR is not");
+    t->rendezvous.port += agent_has_port;
+    t->rendezvous.is_local = local_size == t->size;
+    make_token(t->rendezvous.token);
     return 0;
 }

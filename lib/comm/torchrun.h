@@ -1,18 +1,22 @@
-/* The environment of torchrun: who this rank is, and where ranks meet. */
+/* torchrun.h - the environment variables of torchrun: this process's rank, and the rendezvous address. */
 #ifndef MEG_COMM_TORCHRUN_H
 #define MEG_COMM_TORCHRUN_H
-#include "watchdog/watchdog.h"
+#include "base/err.h"
+#include "watchdog/rendezvous.h"
+
+MEG_BEGIN_DECLS
 
 struct meg_torchrun {
     int rank, size, local_rank;
-    struct meg_rendezvous meeting;
+    struct meg_rendezvous rendezvous;
 };
 
 /*
- * Reads WORLD_SIZE, RANK, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, and LOCAL_WORLD_SIZE where it is set:
- * where it is WORLD_SIZE, ranks meet on this machine's loopback.  The port is the one after MASTER_PORT
- * where torchrun's agent has that itself (TORCHELASTIC_USE_AGENT_STORE).  MEG_EUSAGE names the variable.
+ * Read WORLD_SIZE, RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and, if set, LOCAL_WORLD_SIZE.  If it equals WORLD_SIZE,
+ * the ranks connect over loopback.  The port is MASTER_PORT, or the next one if torchrun's agent listens there itself
+ * (TORCHELASTIC_USE_AGENT_STORE).  With WORLD_SIZE 1 only size is set.  Fails with MEG_EUSAGE, naming the variable.
  */
 int meg_torchrun_read(struct meg_torchrun *t, struct meg_err *e);
 
+MEG_END_DECLS
 #endif

@@ -243,10 +243,11 @@ void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_
 
 void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct meg_mesh *m)
 {
-    nbytes[MEG_COST_GROUP_TP] = m->tp->sent;
-    nbytes[MEG_COST_GROUP_CP] = m->cp->sent + m->cp_near->sent + m->cp_far->sent;
-    nbytes[MEG_COST_GROUP_PP] = m->pp->sent;
-    nbytes[MEG_COST_GROUP_DP_CP] = m->dp_cp->sent + m->copies->sent + m->slices->sent + m->same->sent;
-    nbytes[MEG_COST_GROUP_MP] = m->model->sent;
-    nbytes[MEG_COST_GROUP_EMBEDDING] = m->ends->sent;
+    nbytes[MEG_COST_GROUP_TP] = m->tp->nbytes_sent;
+    nbytes[MEG_COST_GROUP_CP] = m->cp->nbytes_sent + m->cp_near->nbytes_sent + m->cp_far->nbytes_sent;
+    nbytes[MEG_COST_GROUP_PP] = m->pp->nbytes_sent;
+    nbytes[MEG_COST_GROUP_DP_CP] =
+        m->dp_cp->nbytes_sent + m->copies->nbytes_sent + m->slices->nbytes_sent + m->same->nbytes_sent;
+    nbytes[MEG_COST_GROUP_MP] = m->model->nbytes_sent;
+    nbytes[MEG_COST_GROUP_EMBEDDING] = m->ends->nbytes_sent;
 }

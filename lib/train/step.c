@@ -102,7 +102,7 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     double start_s = meg_now_s();
     int r;
 
-    meg_watchdog_set_step(t->at.iteration + 1);
+    meg_watchdog_set_step(t->mesh->world->watchdog, t->at.iteration + 1);
     s.batch = meg_batch_at(&t->plan, t->at.consumed_train);
     if ((r = gradients(t, s.batch.num_micro, &s.lm_loss, &rates.grad_scale, &mine, e)) < 0)
         return r;

@@ -76,7 +76,7 @@ static int compare(const struct trainer *t, const int64_t *hash, struct meg_comm
             "rank %d of %d on %s: iteration %" PRId64 ": %s is not what the other ranks of group %s have, though "
             "they did the same (XXH3 %016" PRIx64 ", not %016" PRIx64 "); suspect this machine, and go on from "
             "an earlier checkpoint",
-            world->rank, world->size, host, t->at.iteration, t->model->params.row[row].name, group->group,
+            world->rank, world->size, host, t->at.iteration, t->model->params.row[row].name, group->name,
             (uint64_t)hash[row], (uint64_t)right);
     free(all);
     return r;

@@ -1,18 +1,24 @@
+/* The text of exit reports: which ranks are lost or late, and the state of the others. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "watchdog/internal.h"
 
-enum { WORDS = 160, LINES = 6, MOST = 1800 }; /* of a place; of a list; bytes of a message */
+enum {
+    STATE_LEN = 160, /* bytes of the text of a state */
+    MAX_LINES = 6,   /* states that a report lists */
+    MAX_BYTES = 1800 /* of a report */
+};
 
-/* What is known of a rank, whether it is a link's or our own. */
-struct seat {
+/* State of this rank or of a peer. */
+struct rank_info {
     int rank;
     const char *host;
-    struct watchdog_rank_state place;
-    bool is_silent;
-    double silent_s;
-    char words[WORDS];
+    struct watchdog_rank_state state;
+    bool is_stopped;
+    double since_heard_s;
+    char text[STATE_LEN];
 };
 
 static void format_state(char *out, const struct watchdog_rank_state *p)
@@ -20,45 +26,45 @@ static void format_state(char *out, const struct watchdog_rank_state *p)
     char step[40] = "before the first step";
 
     if (p->step >= 0)
-        snprintf(step, sizeof step, "at step %lld", (long long)p->step);
+        snprintf(step, sizeof step, "at step %" PRId64, p->step);
     if (p->is_waiting)
-        snprintf(out, WORDS, "%s, waiting in %.*s %lld of group %.*s", step, (int)sizeof p->what, p->what,
-                 (long long)p->number, (int)sizeof p->group, p->group);
+        snprintf(out, STATE_LEN, "%s, waiting in %.*s %" PRId64 " of group %.*s", step, (int)sizeof p->op, p->op,
+                 p->op_number, (int)sizeof p->group, p->group);
     else
-        snprintf(out, WORDS, "%s, not waiting for others", step);
+        snprintf(out, STATE_LEN, "%s, not waiting", step);
 }
 
 static int by_rank(const void *x, const void *y)
 {
-    return ((const struct seat *)x)->rank - ((const struct seat *)y)->rank;
+    return ((const struct rank_info *)x)->rank - ((const struct rank_info *)y)->rank;
 }
 
-/* All ranks that are known of, in order. */
-static int collect_ranks(struct seat **out, const struct watchdog_snapshot *v)
+/* Collect the state of this rank and of all connected peers, sorted by rank.  Returns their number. */
+static int collect_ranks(struct rank_info **out, const struct watchdog_snapshot *v)
 {
-    struct seat *s = meg_new(((size_t)v->nlinks + 1) * sizeof *s);
+    struct rank_info *s = meg_new(((size_t)v->nconns + 1) * sizeof *s);
     int n = 0;
 
-    s[n++] = (struct seat){ .rank = v->rank, .host = v->host, .place = v->mine };
-    for (int i = 0; i < v->nlinks; i++) {
-        const struct watchdog_conn *l = &v->link[i];
+    s[n++] = (struct rank_info){ .rank = v->rank, .host = v->host, .state = v->own_state };
+    for (int i = 0; i < v->nconns; i++) {
+        const struct watchdog_conn *c = &v->conn[i];
 
-        if (l->rank >= 0 && !l->has_left)
-            s[n++] = (struct seat){ .rank = l->rank,
-                                    .host = l->host,
-                                    .place = l->place,
-                                    .is_silent = !l->has_answered,
-                                    .silent_s = l->silent_s };
+        if (c->rank >= 0 && !c->has_closed)
+            s[n++] = (struct rank_info){ .rank = c->rank,
+                                         .host = c->host,
+                                         .state = c->state,
+                                         .is_stopped = !c->has_replied,
+                                         .since_heard_s = c->since_heard_s };
     }
     for (int i = 0; i < n; i++)
-        format_state(s[i].words, &s[i].place);
+        format_state(s[i].text, &s[i].state);
     qsort(s, (size_t)n, sizeof *s, by_rank);
     *out = s;
     return n;
 }
 
-/* "rank 3", "ranks 0, 2-5": the ranks of s that are marked. */
-static void list_ranks(struct meg_str *out, const struct seat *s, const bool *is_in, int n)
+/* Append the marked ranks of s as "rank 3" or "ranks 0, 2-5". */
+static void list_ranks(struct meg_str *out, const struct rank_info *s, const bool *is_in, int n)
 {
     int count = 0, shown = 0;
 
@@ -81,8 +87,8 @@ static void list_ranks(struct meg_str *out, const struct seat *s, const bool *is
     }
 }
 
-/* Who is where, ranks of the same place together; those marked done are left out. */
-static void list_states(struct meg_str *out, const struct seat *s, bool *is_done, int n)
+/* Append the states of all ranks but those marked done, ranks with equal states together. */
+static void list_states(struct meg_str *out, const struct rank_info *s, bool *is_done, int n)
 {
     bool *is_in = meg_new((size_t)n + 1);
     int lines = 0;
@@ -90,99 +96,100 @@ static void list_states(struct meg_str *out, const struct seat *s, bool *is_done
     for (int i = 0; i < n; i++) {
         if (is_done[i])
             continue;
-        if (lines++ == LINES || out->n > MOST) {
+        if (lines++ == MAX_LINES || out->n > MAX_BYTES) {
             meg_str_printf(out, "; ...");
             break;
         }
         for (int k = 0; k < n; k++) {
-            is_in[k] = !is_done[k] && !strcmp(s[k].words, s[i].words);
+            is_in[k] = !is_done[k] && strcmp(s[k].text, s[i].text) == 0;
             is_done[k] |= is_in[k];
         }
         meg_str_printf(out, "; ");
         list_ranks(out, s, is_in, n);
-        meg_str_printf(out, " %s", s[i].words);
+        meg_str_printf(out, " %s", s[i].text);
     }
     free(is_in);
 }
 
-void watchdog_report_lost(struct meg_str *out, const struct watchdog_snapshot *v, const struct watchdog_conn *gone)
+void watchdog_report_lost(struct meg_str *out, const struct watchdog_snapshot *v, const struct watchdog_conn *lost)
 {
-    char words[WORDS];
-    struct seat *s;
+    char text[STATE_LEN];
+    struct rank_info *s;
     const int n = collect_ranks(&s, v);
     bool *is_done = meg_new((size_t)n + 1);
 
-    format_state(words, &gone->place);
+    format_state(text, &lost->state);
     for (int i = 0; i < n; i++)
-        is_done[i] = s[i].rank == gone->rank;
-    meg_str_printf(out, "rank %d of %d on %s is gone (killed, or out of memory?), last heard of %s", gone->rank,
-                   v->size, gone->host, words);
+        is_done[i] = s[i].rank == lost->rank;
+    meg_str_printf(out, "rank %d of %d on %s exited or was killed (out of memory?); its last state: %s", lost->rank,
+                   v->size, lost->host, text);
     list_states(out, s, is_done, n);
     free(is_done);
     free(s);
 }
 
-void watchdog_report_missing(struct meg_str *out, const bool *has_come, int n)
+void watchdog_report_missing(struct meg_str *out, const bool *has_joined, int n)
 {
-    struct seat *s = meg_new((size_t)n * sizeof *s);
-    bool *is_absent = meg_new((size_t)n);
+    struct rank_info *s = meg_new((size_t)n * sizeof *s);
+    bool *is_missing = meg_new((size_t)n);
 
     for (int i = 0; i < n; i++) {
         s[i].rank = i;
-        is_absent[i] = !has_come[i];
+        is_missing[i] = !has_joined[i];
     }
-    list_ranks(out, s, is_absent, n);
+    list_ranks(out, s, is_missing, n);
     meg_str_printf(out, " of %d; ", n);
-    list_ranks(out, s, has_come, n);
-    meg_str_printf(out, " came");
-    free(is_absent);
+    list_ranks(out, s, has_joined, n);
+    meg_str_printf(out, " joined");
+    free(is_missing);
     free(s);
 }
 
-/* Mark who is to blame: the silent; if none is, those who do not wait. */
-static int blame(bool *is_in, const struct seat *s, int n)
+/* Mark the suspects: ranks that did not reply, else ranks that do not wait.  Returns the first one, or -1. */
+static int mark_suspects(bool *is_in, const struct rank_info *s, int n)
 {
     int count = 0;
 
     for (int i = 0; i < n; i++)
-        count += is_in[i] = s[i].is_silent;
+        count += is_in[i] = s[i].is_stopped;
     for (int i = 0; i < n && !count; i++)
-        is_in[i] = !s[i].place.is_waiting;
+        is_in[i] = !s[i].state.is_waiting;
     for (int i = 0; i < n; i++)
         if (is_in[i])
             return i;
     return -1;
 }
 
-static bool all_same_state(const struct seat *s, int n)
+static bool all_same_state(const struct rank_info *s, int n)
 {
     for (int i = 1; i < n; i++)
-        if (strcmp(s[i].words, s[0].words))
+        if (strcmp(s[i].text, s[0].text) != 0)
             return false;
     return true;
 }
 
 void watchdog_report_timeout(struct meg_str *out, const struct watchdog_snapshot *v)
 {
-    struct seat *s;
+    struct rank_info *s;
     const int n = collect_ranks(&s, v);
     bool *is_in = meg_new((size_t)n + 1);
-    const int first = blame(is_in, s, n);
+    const int first = mark_suspects(is_in, s, n);
 
     if (first < 0) {
-        meg_str_printf(out, "waited %.1f s: every rank waits for others%s", v->deadline_s,
-                       all_same_state(s, n) ? ", and data do not move: a slow or broken network, or too much other work"
-                                            : ", not in the same operation");
+        meg_str_printf(out, "no progress for %.1f s: all ranks wait%s", v->timeout_s,
+                       all_same_state(s, n)
+                           ? " in one operation; the network may be slow or broken, or the machine overloaded"
+                           : ", in different operations");
     } else {
         list_ranks(out, s, is_in, n);
         meg_str_printf(out, " of %d on %s ", v->size, s[first].host);
-        if (s[first].is_silent)
-            meg_str_printf(out, "gave no sign of life for %.1f s, last heard of %s", s[first].silent_s, s[first].words);
+        if (s[first].is_stopped)
+            meg_str_printf(out, "sent no heartbeat for %.1f s; last state: %s", s[first].since_heard_s, s[first].text);
         else
-            meg_str_printf(out, "did not come within %.1f s, being %s", v->deadline_s, s[first].words);
+            meg_str_printf(out, "did not join an operation within %.1f s; state: %s", v->timeout_s, s[first].text);
     }
     list_states(out, s, is_in, n);
-    meg_str_printf(out, " (--distributed-timeout-minutes sets how long to wait)");
+    meg_str_printf(out, " (--distributed-timeout-minutes sets the limit)");
     free(is_in);
     free(s);
 }

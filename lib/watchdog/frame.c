@@ -1,4 +1,7 @@
-/* Frames of the board: two 32-bit words, kind and payload bytes, then the payload, as the host has them. */
+/*
+ * Frames of the watchdog over TCP.  A frame is two 32-bit words, type and payload bytes, and the payload, all in host
+ * byte order.
+ */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -13,7 +16,7 @@
 #include <unistd.h>
 #include "watchdog/internal.h"
 
-enum { HEAD = 2 * sizeof(uint32_t), CONNECT_MS = 10000 };
+enum { HEADER = 2 * sizeof(uint32_t), CONNECT_MS = 10000 };
 
 struct address {
     struct sockaddr_storage s;
@@ -45,11 +48,11 @@ static bool make_address(struct address *a, int family, const void *addr, int po
     return false;
 }
 
-static void invite_to(struct watchdog_endpoint *to, const struct sockaddr *s)
+static void add_address(struct watchdog_endpoint *to, const struct sockaddr *s)
 {
-    const int most = sizeof to->addr / sizeof *to->addr;
+    const int cap = sizeof to->addr / sizeof *to->addr;
 
-    if (to->naddrs == most || (s->sa_family != AF_INET && s->sa_family != AF_INET6))
+    if (to->naddrs == cap || (s->sa_family != AF_INET && s->sa_family != AF_INET6))
         return;
     to->addr[to->naddrs].family = s->sa_family;
     if (s->sa_family == AF_INET)
@@ -58,8 +61,8 @@ static void invite_to(struct watchdog_endpoint *to, const struct sockaddr *s)
         memcpy(to->addr[to->naddrs++].addr, &((const struct sockaddr_in6 *)s)->sin6_addr, 16);
 }
 
-/* The addresses of this host that others may reach: of interfaces that are up, IPv4 first. */
-static void invite_to_host(struct watchdog_endpoint *to)
+/* Add the addresses at which other hosts may reach this one: those of interfaces that are up, IPv4 first. */
+static void add_host_addresses(struct watchdog_endpoint *to)
 {
     struct ifaddrs *all;
 
@@ -69,13 +72,13 @@ static void invite_to_host(struct watchdog_endpoint *to)
         for (const struct ifaddrs *i = all; i; i = i->ifa_next)
             if (i->ifa_addr && (i->ifa_flags & IFF_UP) && !(i->ifa_flags & IFF_LOOPBACK) &&
                 i->ifa_addr->sa_family == (pass ? AF_INET6 : AF_INET))
-                invite_to(to, i->ifa_addr);
+                add_address(to, i->ifa_addr);
     freeifaddrs(all);
 }
 
 /* ---- sockets ---- */
 
-static void prepare(int fd)
+static void set_nodelay(int fd)
 {
     const int one = 1;
 
@@ -84,16 +87,16 @@ static void prepare(int fd)
 
 void watchdog_close_fd(int *fd)
 {
-    const int why = errno;
+    const int before = errno;
 
     if (*fd >= 0)
         close(*fd);
     *fd = -1;
-    errno = why;
+    errno = before;
 }
 
-/* One socket for both families where the machine has IPv6. */
-static int bound(struct address *at, bool is_local, int port)
+/* Create and bind the socket to listen on: one for both address families if the machine has IPv6. */
+static int bind_socket(struct address *at, bool is_local, int port)
 {
     static const struct in6_addr any6 = IN6ADDR_ANY_INIT;
     const in_addr_t any = htonl(is_local ? INADDR_LOOPBACK : INADDR_ANY);
@@ -124,7 +127,7 @@ int watchdog_listen(struct watchdog_endpoint *to, bool is_local, int port)
     int fd;
 
     memset(to, 0, sizeof *to);
-    if ((fd = bound(&at, is_local, port)) < 0)
+    if ((fd = bind_socket(&at, is_local, port)) < 0)
         return -1;
     if (listen(fd, SOMAXCONN) < 0 || getsockname(fd, (struct sockaddr *)&at.s, &at.n) < 0 ||
         getrandom(to->token, sizeof to->token, 0) != sizeof to->token) {
@@ -134,27 +137,27 @@ int watchdog_listen(struct watchdog_endpoint *to, bool is_local, int port)
     to->port = ntohs(at.s.ss_family == AF_INET ? ((struct sockaddr_in *)&at.s)->sin_port
                                                : ((struct sockaddr_in6 *)&at.s)->sin6_port);
     if (is_local)
-        invite_to(to, (struct sockaddr *)&at.s);
+        add_address(to, (struct sockaddr *)&at.s);
     else
-        invite_to_host(to);
+        add_host_addresses(to);
     to->is_open = 1;
     return fd;
 }
 
-const char *watchdog_resolve(struct watchdog_endpoint *to, const struct meg_rendezvous *m)
+const char *watchdog_resolve(struct watchdog_endpoint *to, const struct meg_rendezvous *r)
 {
-    const struct addrinfo want = { .ai_socktype = SOCK_STREAM };
+    const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
     struct addrinfo *found;
-    const int r = getaddrinfo(m->is_local ? "127.0.0.1" : m->host, NULL, &want, &found);
+    const int status = getaddrinfo(r->is_local ? "127.0.0.1" : r->host, NULL, &hints, &found);
 
-    if (r != 0)
-        return gai_strerror(r);
+    if (status != 0)
+        return gai_strerror(status);
     memset(to, 0, sizeof *to);
     for (const struct addrinfo *i = found; i; i = i->ai_next)
-        invite_to(to, i->ai_addr);
+        add_address(to, i->ai_addr);
     freeaddrinfo(found);
-    to->port = m->port;
-    memcpy(to->token, m->token, sizeof to->token);
+    to->port = r->port;
+    memcpy(to->token, r->token, sizeof to->token);
     to->is_open = 1;
     return NULL;
 }
@@ -191,19 +194,19 @@ int watchdog_connect(const struct watchdog_endpoint *to)
         int fd;
 
         if (make_address(&a, to->addr[i].family, to->addr[i].addr, to->port) && (fd = connect_to(&a)) >= 0) {
-            prepare(fd);
+            set_nodelay(fd);
             return fd;
         }
     }
     return -1;
 }
 
-int watchdog_accept(int listening)
+int watchdog_accept(int listen_fd)
 {
-    const int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    const int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
     if (fd >= 0)
-        prepare(fd);
+        set_nodelay(fd);
     return fd;
 }
 
@@ -218,31 +221,32 @@ void watchdog_copy_name(char *to, const char *from, size_t cap)
 
 /* ---- frames ---- */
 
-void watchdog_send(struct watchdog_conn *l, enum watchdog_frame_type kind, const void *payload, size_t n)
+void watchdog_send(struct watchdog_conn *c, enum watchdog_frame_type type, const void *payload, size_t n)
 {
-    unsigned char out[sizeof l->in];
-    const uint32_t head[2] = { (uint32_t)kind, (uint32_t)n };
+    unsigned char out[sizeof c->buf];
+    const uint32_t header[2] = { (uint32_t)type, (uint32_t)n };
     ssize_t sent;
 
-    if (l->fd < 0 || l->is_clogged)
+    if (c->fd < 0 || c->is_broken)
         return;
-    MEG_ASSERT_LE(HEAD + n, sizeof out);
-    memcpy(out, head, HEAD);
+    MEG_ASSERT_LE(HEADER + n, sizeof out);
+    memcpy(out, header, HEADER);
     if (n)
-        memcpy(out + HEAD, payload, n);
-    sent = send(l->fd, out, HEAD + n, MSG_NOSIGNAL);
-    l->is_clogged = sent > 0 && (size_t)sent < HEAD + n;
+        memcpy(out + HEADER, payload, n);
+    sent = send(c->fd, out, HEADER + n, MSG_NOSIGNAL);
+    c->is_broken = sent > 0 && (size_t)sent < HEADER + n;
 }
 
-static bool is_whole(const struct watchdog_conn *l, uint32_t head[2])
+/* True if the header is there, and its payload, or a payload too large to be valid. */
+static bool is_complete(const struct watchdog_conn *c, uint32_t header[2])
 {
-    if (l->have < HEAD)
+    if (c->nread < HEADER)
         return false;
-    memcpy(head, l->in, HEAD);
-    return head[1] > sizeof l->in - HEAD || l->have >= HEAD + head[1];
+    memcpy(header, c->buf, HEADER);
+    return header[1] > sizeof c->buf - HEADER || c->nread >= HEADER + header[1];
 }
 
-static bool is_sound(const uint32_t head[2])
+static bool is_valid(const uint32_t header[2])
 {
     static const uint32_t nbytes[] = { [WATCHDOG_JOIN] = sizeof(struct watchdog_join_request),
                                        [WATCHDOG_WELCOME] = sizeof(struct watchdog_welcome),
@@ -255,37 +259,37 @@ static bool is_sound(const uint32_t head[2])
                                        [WATCHDOG_KV_GET] = sizeof(struct meg_kv_store_entry),
                                        [WATCHDOG_BYE] = 0 };
 
-    return head[0] >= WATCHDOG_JOIN && head[0] <= WATCHDOG_BYE && head[1] == nbytes[head[0]];
+    return header[0] >= WATCHDOG_JOIN && header[0] <= WATCHDOG_BYE && header[1] == nbytes[header[0]];
 }
 
-/* The frame that the last call gave, if any, makes room. */
-static void drop_taken(struct watchdog_conn *l)
+/* Remove the frame that the last watchdog_recv returned, if any, from the buffer. */
+static void drop_frame(struct watchdog_conn *c)
 {
-    l->have -= l->taken;
-    memmove(l->in, l->in + l->taken, l->have);
-    l->taken = 0;
+    c->nread -= c->frame_nbytes;
+    memmove(c->buf, c->buf + c->frame_nbytes, c->nread);
+    c->frame_nbytes = 0;
 }
 
-int watchdog_recv(struct watchdog_conn *l, enum watchdog_frame_type *kind, const void **payload)
+int watchdog_recv(struct watchdog_conn *c, enum watchdog_frame_type *type, const void **payload)
 {
-    uint32_t head[2];
+    uint32_t header[2];
     ssize_t n;
 
-    drop_taken(l);
-    while (!is_whole(l, head)) {
-        n = recv(l->fd, l->in + l->have, sizeof l->in - l->have, MSG_DONTWAIT);
+    drop_frame(c);
+    while (!is_complete(c, header)) {
+        n = recv(c->fd, c->buf + c->nread, sizeof c->buf - c->nread, MSG_DONTWAIT);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return 0;
         if (n <= 0)
             return -1;
-        l->have += (size_t)n;
+        c->nread += (size_t)n;
     }
-    if (!is_sound(head))
+    if (!is_valid(header))
         return -1;
-    *kind = (enum watchdog_frame_type)head[0];
-    *payload = l->in + HEAD;
-    l->taken = HEAD + head[1];
+    *type = (enum watchdog_frame_type)header[0];
+    *payload = c->buf + HEADER;
+    c->frame_nbytes = HEADER + header[1];
     return 1;
 }

@@ -1,137 +1,145 @@
 /*
- * Notes lie at rank 0 until all their readers have them.  Every process has a list: of what it holds, of
- * what is asked for, and (other ranks) of what is still to be sent to rank 0.
+ * The key-value store.  Every process has one list of items: entries that it keeps, and requests.  On rank 0 the items
+ * are all there is; other ranks forward their own to rank 0 and remove entries once they are sent.
  */
+#include "watchdog/kv_store.h"
 #include <stdlib.h>
 #include <string.h>
+#include "base/err.h"
 #include "watchdog/internal.h"
 
-struct entry {
-    struct meg_kv_store_entry note;
-    bool is_wanted;              /* else it is held */
-    bool is_told;                /* to rank 0, or came from there */
-    struct watchdog_conn *asker; /* NULL: this process */
+struct watchdog_kv_item {
+    struct meg_kv_store_entry entry;
+    bool is_request;                 /* for entry's key; false: entry has a value */
+    bool is_sent;                    /* to rank 0, or received from there */
+    struct watchdog_conn *requester; /* NULL: this process */
 };
 
-/* With the board's lock held. */
-static struct entry *list;
-static int count;
+/* The functions below are called with the lock held. */
 
-static struct entry *find(const struct meg_kv_store_entry *name, bool is_wanted, const struct watchdog_conn *asker)
+static struct watchdog_kv_item *find(struct meg_watchdog *w, const struct meg_kv_store_entry *key, bool is_request,
+                                     const struct watchdog_conn *requester)
 {
-    for (int i = 0; i < count; i++) {
-        const struct meg_kv_store_entry *n = &list[i].note;
+    for (int i = 0; i < w->nkv; i++) {
+        const struct meg_kv_store_entry *e = &w->kv[i].entry;
 
-        if (n->group == name->group && n->from == name->from && n->to == name->to && list[i].is_wanted == is_wanted &&
-            list[i].asker == asker)
-            return &list[i];
+        if (e->group == key->group && e->from == key->from && e->to == key->to && w->kv[i].is_request == is_request &&
+            w->kv[i].requester == requester)
+            return &w->kv[i];
     }
     return NULL;
 }
 
-static void add(struct entry e)
+static void add(struct meg_watchdog *w, struct watchdog_kv_item item)
 {
-    list = meg_realloc_array(list, (size_t)count + 1, sizeof *list);
-    list[count++] = e;
+    w->kv = meg_realloc_array(w->kv, (size_t)w->nkv + 1, sizeof *w->kv);
+    w->kv[w->nkv++] = item;
 }
 
-static void drop(struct entry *e)
+static void drop(struct meg_watchdog *w, struct watchdog_kv_item *item)
 {
-    if (e)
-        *e = list[--count];
+    if (item)
+        *item = w->kv[--w->nkv];
 }
 
-/* One of its readers has it. */
-static void read_once(struct entry *held)
+/* Count a read of an entry; the last one drops it. */
+static void count_read(struct meg_watchdog *w, struct watchdog_kv_item *item)
 {
-    if (--held->note.readers == 0)
-        drop(held);
+    if (--item->entry.nreaders == 0)
+        drop(w, item);
 }
 
-void meg_kv_store_put(const struct meg_kv_store_entry *note)
+/* Rank 0: send the entries that have been requested. */
+static void send_replies(struct meg_watchdog *w)
 {
-    MEG_ASSERT(watchdog.is_open);
-    pthread_mutex_lock(&watchdog.lock);
-    add((struct entry){ .note = *note });
-    pthread_mutex_unlock(&watchdog.lock);
-    watchdog_wake();
-}
+    for (int i = 0; i < w->nkv; i++) {
+        struct watchdog_kv_item request = w->kv[i];
+        struct watchdog_kv_item *found = request.requester ? find(w, &request.entry, false, NULL) : NULL;
 
-bool meg_kv_store_get(struct meg_kv_store_entry *note)
-{
-    struct entry *held;
-
-    MEG_ASSERT(watchdog.is_open);
-    pthread_mutex_lock(&watchdog.lock);
-    held = find(note, false, NULL);
-    if (held) {
-        *note = held->note;
-        read_once(held);
-        drop(find(note, true, NULL));
-    } else if (!find(note, true, NULL)) {
-        add((struct entry){ .note = *note, .is_wanted = true });
-        watchdog_wake();
-    }
-    pthread_mutex_unlock(&watchdog.lock);
-    return held != NULL;
-}
-
-void watchdog_kv_receive(struct watchdog_conn *l, enum watchdog_frame_type kind, const struct meg_kv_store_entry *note)
-{
-    struct entry e = { .note = *note, .is_told = true };
-
-    if (kind == WATCHDOG_KV_GET) {
-        e.is_wanted = true;
-        e.asker = l;
-    } else if (!watchdog_is_server()) {
-        e.note.readers = 1;
-    }
-    pthread_mutex_lock(&watchdog.lock);
-    add(e);
-    pthread_mutex_unlock(&watchdog.lock);
-    watchdog_kv_flush();
-}
-
-/* Rank 0 gives what it holds to who asked. */
-static void answer(void)
-{
-    for (int i = 0; i < count; i++) {
-        struct entry asked = list[i], *held = asked.asker ? find(&asked.note, false, NULL) : NULL;
-
-        if (!held)
+        if (!found)
             continue;
-        watchdog_send(asked.asker, WATCHDOG_KV_ENTRY, &held->note, sizeof held->note);
-        drop(&list[i--]);
-        read_once(find(&asked.note, false, NULL));
+        watchdog_send(request.requester, WATCHDOG_KV_ENTRY, &found->entry, sizeof found->entry);
+        drop(w, &w->kv[i--]);
+        count_read(w, find(w, &request.entry, false, NULL));
     }
 }
 
-static void tell(void)
+/* Other ranks: forward entries and requests to rank 0. */
+static void send_to_server(struct meg_watchdog *w)
 {
-    for (int i = 0; i < count; i++) {
-        if (list[i].is_told)
+    for (int i = 0; i < w->nkv; i++) {
+        struct watchdog_kv_item *item = &w->kv[i];
+
+        if (item->is_sent)
             continue;
-        watchdog_send(&watchdog.link[0], list[i].is_wanted ? WATCHDOG_KV_GET : WATCHDOG_KV_ENTRY, &list[i].note,
-                      sizeof list[i].note);
-        list[i].is_told = true;
-        if (!list[i].is_wanted)
-            drop(&list[i--]);
+        watchdog_send(&w->conn[0], item->is_request ? WATCHDOG_KV_GET : WATCHDOG_KV_ENTRY, &item->entry,
+                      sizeof item->entry);
+        item->is_sent = true;
+        if (!item->is_request)
+            drop(w, &w->kv[i--]);
     }
 }
 
-void watchdog_kv_flush(void)
+/* ---- public functions and the monitor's; these take the lock ---- */
+
+void meg_kv_store_put(struct meg_watchdog *w, const struct meg_kv_store_entry *entry)
 {
-    pthread_mutex_lock(&watchdog.lock);
-    if (watchdog_is_server())
-        answer();
+    MEG_ASSERT(w && w->is_open);
+    pthread_mutex_lock(&w->lock);
+    add(w, (struct watchdog_kv_item){ .entry = *entry });
+    pthread_mutex_unlock(&w->lock);
+    watchdog_wake(w);
+}
+
+bool meg_kv_store_get(struct meg_watchdog *w, struct meg_kv_store_entry *entry)
+{
+    struct watchdog_kv_item *found;
+
+    MEG_ASSERT(w && w->is_open);
+    pthread_mutex_lock(&w->lock);
+    found = find(w, entry, false, NULL);
+    if (found) {
+        *entry = found->entry;
+        count_read(w, found);
+        drop(w, find(w, entry, true, NULL));
+    } else if (!find(w, entry, true, NULL)) {
+        add(w, (struct watchdog_kv_item){ .entry = *entry, .is_request = true });
+        watchdog_wake(w);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return found != NULL;
+}
+
+void watchdog_kv_receive(struct meg_watchdog *w, struct watchdog_conn *c, enum watchdog_frame_type type,
+                         const struct meg_kv_store_entry *entry)
+{
+    struct watchdog_kv_item item = { .entry = *entry, .is_sent = true };
+
+    if (type == WATCHDOG_KV_GET) {
+        item.is_request = true;
+        item.requester = c;
+    } else if (!watchdog_is_server(w)) {
+        item.entry.nreaders = 1;
+    }
+    pthread_mutex_lock(&w->lock);
+    add(w, item);
+    pthread_mutex_unlock(&w->lock);
+    watchdog_kv_flush(w);
+}
+
+void watchdog_kv_flush(struct meg_watchdog *w)
+{
+    pthread_mutex_lock(&w->lock);
+    if (watchdog_is_server(w))
+        send_replies(w);
     else
-        tell();
-    pthread_mutex_unlock(&watchdog.lock);
+        send_to_server(w);
+    pthread_mutex_unlock(&w->lock);
 }
 
-void watchdog_kv_clear(void)
+void watchdog_kv_clear(struct meg_watchdog *w)
 {
-    free(list);
-    list = NULL;
-    count = 0;
+    free(w->kv);
+    w->kv = NULL;
+    w->nkv = 0;
 }

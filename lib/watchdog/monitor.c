@@ -1,6 +1,8 @@
 /*
- * Rank 0's thread and the others' are the same loop over links: rank 0 has one to every rank, the others
- * one to rank 0.  Only who decides differs: rank 0 does at once, the others when it can not.
+ * The monitor thread: receives frames, checks heartbeats and timeouts, and ends the process.
+ *
+ * All ranks run the same loop over their connections: rank 0 has one to every rank, the others one to rank 0.  They
+ * differ in who reports and ends the run: rank 0 does so at once, the others only if rank 0 does not.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -14,47 +16,42 @@
 #include "watchdog/internal.h"
 #include "file/temporary.h"
 
-enum { FALLBACK_REPORTERS = 3 }; /* ranks after rank 0 that speak when it can not, one after the other */
-#define JOIN_S 10.0              /* for a connection to say who it is */
-#define ANSWER_S 1.0             /* for a rank to say where it is, and for rank 0 to decide */
-#define ABORT_S 2.0              /* for a launcher to end us where a rank told it to */
-#define TERM_S 0.3               /* between SIGTERM and obeying it */
-#define PAUSE_S 5.0              /* in which our own stop explains what others do */
+enum { FALLBACK_REPORTERS = 3 }; /* ranks 1 to 3 report if rank 0 does not, the next one a second later each */
+#define JOIN_S 10.0              /* until an unauthenticated connection is closed */
+#define ANSWER_S 1.0             /* for a rank to reply to WATCHDOG_QUERY, and for rank 0 to report */
+#define ABORT_S 2.0              /* for the launcher to end this process after another rank aborted the run */
+#define TERM_S 0.3               /* from SIGTERM until this process exits */
+#define PAUSE_S 5.0              /* for which a pause of this process is remembered as a possible cause */
 
-struct watchdog watchdog = { .lock = PTHREAD_MUTEX_INITIALIZER,
-                             .told = PTHREAD_COND_INITIALIZER,
-                             .listening = -1,
-                             .epoll = -1,
-                             .poke = { -1, -1 } };
-
-static bool is_peer(const struct watchdog_conn *l)
+static bool is_peer(const struct watchdog_conn *c)
 {
-    return l->fd >= 0 && l->rank >= 0 && !l->has_left;
+    return c->fd >= 0 && c->rank >= 0 && !c->has_closed;
 }
 
-static struct watchdog_rank_state place_now(void)
+static struct watchdog_rank_state own_state(struct meg_watchdog *w)
 {
-    struct watchdog_rank_state p;
+    struct watchdog_rank_state state;
 
-    pthread_mutex_lock(&watchdog.lock);
-    p = watchdog.place;
-    pthread_mutex_unlock(&watchdog.lock);
-    return p;
+    pthread_mutex_lock(&w->lock);
+    state = w->state;
+    pthread_mutex_unlock(&w->lock);
+    return state;
 }
 
-static double locked_patience_s(void)
+static double wait_timeout_s(struct meg_watchdog *w)
 {
     double s;
 
-    pthread_mutex_lock(&watchdog.lock);
-    s = watchdog_timeout_s();
-    pthread_mutex_unlock(&watchdog.lock);
+    pthread_mutex_lock(&w->lock);
+    s = watchdog_timeout_s(w);
+    pthread_mutex_unlock(&w->lock);
     return s;
 }
 
-/* ---- the end ------------------------------------------------------------------------------------ */
+/* ---- exiting ------------------------------------------------------------------------------------ */
 
-static void say(const char *text)
+/* Print one line to stderr, without the locks of stdio and of the log, which another thread may hold. */
+static void print_line(const struct meg_watchdog *w, const char *text)
 {
     struct meg_str s = { 0 };
     size_t start;
@@ -62,66 +59,71 @@ static void say(const char *text)
     meg_str_printf(&s, "%s", isatty(STDERR_FILENO) ? "\r\033[K" : "");
     start = s.n;
     meg_str_printf(&s, "%s", meg_progname());
-    if (watchdog.rank)
-        meg_str_printf(&s, "[%d]", watchdog.rank);
+    if (w->rank)
+        meg_str_printf(&s, "[%d]", w->rank);
     meg_str_printf(&s, ": %s", text);
     meg_log_sanitize(s.s + start);
     meg_str_add(&s, "\n", 1);
     if (write(STDERR_FILENO, s.s, s.n) < 0)
-        return; /* there is no one left to tell */
+        return; /* nothing else can be done */
     meg_str_free(&s);
 }
 
-static void tell_all(enum watchdog_frame_type kind, const void *payload, size_t n)
+static void send_all(struct meg_watchdog *w, enum watchdog_frame_type type, const void *payload, size_t n)
 {
-    for (int i = 0; i < watchdog.nlinks; i++)
-        if (is_peer(&watchdog.link[i]))
-            watchdog_send(&watchdog.link[i], kind, payload, n);
+    for (int i = 0; i < w->nconns; i++)
+        if (is_peer(&w->conn[i]))
+            watchdog_send(&w->conn[i], type, payload, n);
 }
 
-/* Rank 0 ends the others, too; the message is out before. */
-static void end_all(int status) MEG_NORETURN;
-static void end_all(int status)
+/* Exit after the report has been printed; rank 0 makes the other ranks exit, too. */
+static void exit_all(struct meg_watchdog *w, int status) MEG_NORETURN;
+static void exit_all(struct meg_watchdog *w, int status)
 {
-    struct watchdog_exit end = { .status = status };
+    struct watchdog_exit message = { .status = status };
 
-    if (watchdog_is_server())
-        tell_all(WATCHDOG_EXIT_ALL, &end, sizeof end);
+    if (watchdog_is_server(w))
+        send_all(w, WATCHDOG_EXIT_ALL, &message, sizeof message);
     meg_temporary_exit(status);
 }
 
-static void decide(void) MEG_NORETURN;
-static void decide(void)
+/* Report the lost ranks, or those that a timeout waited for, and exit. */
+static void report_and_exit(struct meg_watchdog *w) MEG_NORETURN;
+static void report_and_exit(struct meg_watchdog *w)
 {
-    const double patience_s = locked_patience_s();
-    struct watchdog_snapshot v = { watchdog.size, watchdog.rank,   place_now(), watchdog.host,
-                                   watchdog.link, watchdog.nlinks, patience_s };
+    const struct watchdog_snapshot v = { .size = w->size,
+                                         .rank = w->rank,
+                                         .own_state = own_state(w),
+                                         .host = w->host,
+                                         .conn = w->conn,
+                                         .nconns = w->nconns,
+                                         .timeout_s = wait_timeout_s(w) };
     struct meg_str s = { 0 };
 
-    if (watchdog.rank > FALLBACK_REPORTERS)
+    if (w->rank > FALLBACK_REPORTERS)
         meg_temporary_exit(meg_exit_status(MEG_EPEER));
-    if (watchdog.verdict == WATCHDOG_CAUSE_LOST && watchdog.paused_s > watchdog.deadline_s)
-        meg_str_printf(&s, "rank %d of %d on %s was itself stopped for %.1f s, longer than the others wait; ",
-                       watchdog.rank, watchdog.size, watchdog.host, watchdog.paused_s);
-    if (watchdog.verdict == WATCHDOG_CAUSE_LOST)
-        watchdog_report_lost(&s, &v, watchdog.lost);
+    if (w->cause == WATCHDOG_CAUSE_LOST && w->paused_s > w->timeout_s)
+        meg_str_printf(&s, "rank %d of %d on %s was itself stopped for %.1f s, longer than the timeout of the others; ",
+                       w->rank, w->size, w->host, w->paused_s);
+    if (w->cause == WATCHDOG_CAUSE_LOST)
+        watchdog_report_lost(&s, &v, w->lost_conn);
     else
         watchdog_report_timeout(&s, &v);
-    say(s.s);
-    end_all(meg_exit_status(MEG_EPEER));
+    print_line(w, s.s);
+    exit_all(w, meg_exit_status(MEG_EPEER));
 }
 
-/* Obey SIGTERM: nobody is lost.  Rank 0 says so for all, be it asked itself or told. */
-static void obey(void) MEG_NORETURN;
-static void obey(void)
+/* Exit by SIGTERM, as no rank is lost.  Rank 0 prints one message for all, whichever rank got the signal. */
+static void exit_on_sigterm(struct meg_watchdog *w) MEG_NORETURN;
+static void exit_on_sigterm(struct meg_watchdog *w)
 {
-    struct watchdog_exit ends = { 128 + SIGTERM, 0, "it was ended by SIGTERM" };
+    struct watchdog_exit message = { 128 + SIGTERM, 0, "it was ended by SIGTERM" };
 
-    if (watchdog_is_server()) {
-        say("ended by SIGTERM");
-        tell_all(WATCHDOG_EXIT_ALL, &ends, sizeof ends);
+    if (watchdog_is_server(w)) {
+        print_line(w, "ended by SIGTERM");
+        send_all(w, WATCHDOG_EXIT_ALL, &message, sizeof message);
     } else {
-        tell_all(WATCHDOG_EXITING, &ends, sizeof ends);
+        send_all(w, WATCHDOG_EXITING, &message, sizeof message);
     }
     meg_temporary_unlink_all();
     signal(SIGTERM, SIG_DFL);
@@ -130,290 +132,303 @@ static void obey(void)
         pause();
 }
 
-/* Rank 0's decision is due now; another rank's when rank 0 had its chance, one rank after the other. */
-static void expect(enum watchdog_exit_cause v, double host_s, double other_s)
+/*
+ * Schedule the exit: rank 0 exits after server_s, the others after other_s and one second more from rank to rank, so
+ * that each acts only if those before it did not.
+ */
+static void schedule_exit(struct meg_watchdog *w, enum watchdog_exit_cause cause, double server_s, double other_s)
 {
-    const int turn = watchdog.rank < FALLBACK_REPORTERS ? watchdog.rank : FALLBACK_REPORTERS;
+    const int order = w->rank < FALLBACK_REPORTERS ? w->rank : FALLBACK_REPORTERS;
 
-    watchdog.verdict = v;
-    watchdog.left_s = watchdog_is_server() ? host_s : other_s + (turn - 1);
+    w->cause = cause;
+    w->grace_s = watchdog_is_server(w) ? server_s : other_s + (order - 1);
 }
 
-/* Whatever else was the matter follows from it. */
-static void lost(const struct watchdog_conn *l)
+/* A lost connection replaces a timeout or SIGTERM as the cause, because it explains them. */
+static void on_conn_lost(struct meg_watchdog *w, const struct watchdog_conn *c)
 {
-    if (watchdog.verdict == WATCHDOG_CAUSE_LOST || watchdog.verdict == WATCHDOG_CAUSE_PEER_EXIT)
+    if (w->cause == WATCHDOG_CAUSE_LOST || w->cause == WATCHDOG_CAUSE_PEER_EXIT)
         return;
-    watchdog.lost = l;
-    expect(WATCHDOG_CAUSE_LOST, 0, 0);
+    w->lost_conn = c;
+    schedule_exit(w, WATCHDOG_CAUSE_LOST, 0, 0);
 }
 
-static void late(bool must_end)
+/* Ask all ranks for their state; exit unless all reply (a missing heartbeat), or in any case (must_exit: a wait). */
+static void on_timeout(struct meg_watchdog *w, bool must_exit)
 {
-    watchdog.must_end |= must_end;
-    if (watchdog.verdict != WATCHDOG_CAUSE_NONE)
+    w->must_exit |= must_exit;
+    if (w->cause != WATCHDOG_CAUSE_NONE)
         return;
-    for (int i = 0; i < watchdog.nlinks; i++)
-        watchdog.link[i].has_answered = false;
-    expect(WATCHDOG_CAUSE_TIMEOUT, ANSWER_S, 2 * ANSWER_S);
-    tell_all(watchdog_is_server() ? WATCHDOG_QUERY : WATCHDOG_TIMEOUT, NULL, 0);
+    for (int i = 0; i < w->nconns; i++)
+        w->conn[i].has_replied = false;
+    schedule_exit(w, WATCHDOG_CAUSE_TIMEOUT, ANSWER_S, 2 * ANSWER_S);
+    send_all(w, watchdog_is_server(w) ? WATCHDOG_QUERY : WATCHDOG_TIMEOUT, NULL, 0);
 }
 
-static bool all_answered(void)
+static bool all_replied(const struct meg_watchdog *w)
 {
-    for (int i = 0; i < watchdog.nlinks; i++)
-        if (is_peer(&watchdog.link[i]) && !watchdog.link[i].has_answered)
+    for (int i = 0; i < w->nconns; i++)
+        if (is_peer(&w->conn[i]) && !w->conn[i].has_replied)
             return false;
     return true;
 }
 
-static void judge(double passed)
+/* Exit if an exit is scheduled and its grace period, less `passed` seconds, is over. */
+static void check_exit(struct meg_watchdog *w, double passed)
 {
-    if (watchdog.verdict == WATCHDOG_CAUSE_NONE)
+    if (w->cause == WATCHDOG_CAUSE_NONE)
         return;
-    watchdog.left_s -= passed;
-    if (watchdog.verdict == WATCHDOG_CAUSE_TIMEOUT && all_answered()) {
-        if (!watchdog.must_end)
-            watchdog.verdict = WATCHDOG_CAUSE_NONE; /* they were only slow to be heard */
-        else if (watchdog_is_server())
-            decide();
-        else if (watchdog.left_s <= 0)
-            watchdog.left_s = ANSWER_S; /* rank 0 lives: it is its to decide */
+    w->grace_s -= passed;
+    if (w->cause == WATCHDOG_CAUSE_TIMEOUT && all_replied(w)) {
+        if (!w->must_exit)
+            w->cause = WATCHDOG_CAUSE_NONE; /* heartbeats were only delayed */
+        else if (watchdog_is_server(w))
+            report_and_exit(w);
+        else if (w->grace_s <= 0)
+            w->grace_s = ANSWER_S; /* rank 0 is alive and will report */
     }
-    if (watchdog.verdict == WATCHDOG_CAUSE_NONE || watchdog.left_s > 0)
+    if (w->cause == WATCHDOG_CAUSE_NONE || w->grace_s > 0)
         return;
-    if (watchdog.verdict == WATCHDOG_CAUSE_SIGTERM)
-        obey();
-    if (watchdog.verdict == WATCHDOG_CAUSE_PEER_EXIT)
-        meg_temporary_exit(watchdog.ended_status);
-    decide();
+    if (w->cause == WATCHDOG_CAUSE_SIGTERM)
+        exit_on_sigterm(w);
+    if (w->cause == WATCHDOG_CAUSE_PEER_EXIT)
+        meg_temporary_exit(w->peer_status);
+    report_and_exit(w);
 }
 
 /* ---- frames ------------------------------------------------------------------------------------- */
 
-static void drop(struct watchdog_conn *l)
+static void close_conn(struct watchdog_conn *c)
 {
-    close(l->fd);
-    memset(l, 0, sizeof *l);
-    l->fd = l->rank = -1;
+    close(c->fd);
+    memset(c, 0, sizeof *c);
+    c->fd = c->rank = -1;
 }
 
-static bool is_taken(int rank)
+static bool is_joined(const struct meg_watchdog *w, int rank)
 {
-    for (int i = 0; i < watchdog.nlinks; i++)
-        if (watchdog.link[i].rank == rank)
+    for (int i = 0; i < w->nconns; i++)
+        if (w->conn[i].rank == rank)
             return true;
     return false;
 }
 
-/* Ranks that contradict each other never were one run. */
-static void exit_on_conflict(struct watchdog_conn *l, const char *fmt, ...) MEG_NORETURN MEG_PRINTF(2, 3);
-static void exit_on_conflict(struct watchdog_conn *l, const char *fmt, ...)
+/* End the run because a rank contradicts another one. */
+static void exit_on_conflict(struct meg_watchdog *w, struct watchdog_conn *c, const char *fmt, ...) MEG_NORETURN
+    MEG_PRINTF(3, 4);
+static void exit_on_conflict(struct meg_watchdog *w, struct watchdog_conn *c, const char *fmt, ...)
 {
-    struct watchdog_exit ends = { .status = meg_exit_status(MEG_EUSAGE) };
+    struct watchdog_exit message = { .status = meg_exit_status(MEG_EUSAGE) };
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(ends.why, sizeof ends.why, fmt, ap);
+    vsnprintf(message.reason, sizeof message.reason, fmt, ap);
     va_end(ap);
-    say(ends.why);
-    watchdog_send(l, WATCHDOG_EXIT_ALL, &ends, sizeof ends);
-    end_all(ends.status);
+    print_line(w, message.reason);
+    watchdog_send(c, WATCHDOG_EXIT_ALL, &message, sizeof message);
+    exit_all(w, message.status);
 }
 
-/* Tell a process that it cannot join, and why; the run continues without it. */
-static void refuse(struct watchdog_conn *l, const char *fmt, ...) MEG_PRINTF(2, 3);
-static void refuse(struct watchdog_conn *l, const char *fmt, ...)
+/* Send a process the reason why it cannot join; the run continues without it. */
+static void refuse(struct watchdog_conn *c, const char *fmt, ...) MEG_PRINTF(2, 3);
+static void refuse(struct watchdog_conn *c, const char *fmt, ...)
 {
-    struct watchdog_exit ends = { .status = meg_exit_status(MEG_EUSAGE) };
+    struct watchdog_exit message = { .status = meg_exit_status(MEG_EUSAGE) };
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(ends.why, sizeof ends.why, fmt, ap);
+    vsnprintf(message.reason, sizeof message.reason, fmt, ap);
     va_end(ap);
-    watchdog_send(l, WATCHDOG_EXIT_ALL, &ends, sizeof ends);
+    watchdog_send(c, WATCHDOG_EXIT_ALL, &message, sizeof message);
 }
 
-/* All ranks have joined: any other process with the run's token is of another run of the same name. */
-static void refuse_late_join(struct watchdog_conn *l, int rank)
+/* Refuse a process with the run's token after all ranks have joined: it belongs to another run with the same id. */
+static void refuse_late_join(struct meg_watchdog *w, struct watchdog_conn *c, int rank)
 {
     struct meg_str s = { 0 };
 
-    refuse(l, "the run there has all of its %d ranks; give this one a MASTER_PORT or a --rdzv-id of its own",
-           watchdog.size);
-    if (watchdog.has_warned)
+    refuse(c, "all %d ranks of the run there have joined; start this run with another MASTER_PORT or --rdzv-id",
+           w->size);
+    if (w->has_warned)
         return;
-    watchdog.has_warned = true;
+    w->has_warned = true;
     meg_str_printf(&s,
                    "refused a process on %s that calls itself rank %d, because all %d ranks have joined: another "
                    "run uses the same MASTER_PORT",
-                   l->host, rank, watchdog.size);
-    say(s.s);
+                   c->host, rank, w->size);
+    print_line(w, s.s);
     meg_str_free(&s);
 }
 
-static bool has_token(const struct watchdog_join_request *j)
+/* Compare in constant time. */
+static bool has_token(const struct meg_watchdog *w, const struct watchdog_join_request *j)
 {
     unsigned char differs = 0;
 
     for (size_t i = 0; i < sizeof j->token; i++)
-        differs |= j->token[i] ^ watchdog.invite.token[i];
+        differs |= j->token[i] ^ w->endpoint.token[i];
     return !differs;
 }
 
-static bool join(struct watchdog_conn *l, const struct watchdog_join_request *j)
+/* Accept or refuse a join request.  False: close the connection. */
+static bool handle_join(struct meg_watchdog *w, struct watchdog_conn *c, const struct watchdog_join_request *j)
 {
     struct watchdog_welcome welcome;
 
-    if (!watchdog_is_server() || l->rank >= 0)
+    if (!watchdog_is_server(w) || c->rank >= 0)
         return false;
-    if (!has_token(j)) {
-        refuse(l, "another run uses it; give this one another MASTER_PORT, or all its ranks one --rdzv-id");
-        return false;
-    }
-    watchdog_copy_name(l->host, j->host, sizeof l->host);
-    memcpy(welcome.host, watchdog.host, sizeof welcome.host);
-    if (watchdog.ncome == watchdog.size) {
-        refuse_late_join(l, j->rank);
+    if (!has_token(w, j)) {
+        refuse(c, "another run uses this port; set another MASTER_PORT, or the same --rdzv-id for all ranks");
         return false;
     }
-    if (j->size != watchdog.size)
-        exit_on_conflict(l, "rank %d on %s was started as one of %d ranks, and rank 0 on %s as one of %d", j->rank,
-                         l->host, j->size, watchdog.host, watchdog.size);
-    if (j->rank < 1 || j->rank >= watchdog.size || is_taken(j->rank))
-        exit_on_conflict(l, "two processes are rank %d, one of them on %s", j->rank, l->host);
-    l->rank = j->rank;
-    pthread_mutex_lock(&watchdog.lock);
-    watchdog.has_come[l->rank] = true;
-    watchdog.ncome++;
-    pthread_mutex_unlock(&watchdog.lock);
-    watchdog_send(l, WATCHDOG_WELCOME, &welcome, sizeof welcome);
+    watchdog_copy_name(c->host, j->host, sizeof c->host);
+    memcpy(welcome.host, w->host, sizeof welcome.host);
+    if (w->njoined == w->size) {
+        refuse_late_join(w, c, j->rank);
+        return false;
+    }
+    if (j->size != w->size)
+        exit_on_conflict(w, c, "rank %d on %s was started as one of %d ranks, but rank 0 on %s as one of %d", j->rank,
+                         c->host, j->size, w->host, w->size);
+    if (j->rank < 1 || j->rank >= w->size || is_joined(w, j->rank))
+        exit_on_conflict(w, c, "two processes are rank %d, one of them on %s", j->rank, c->host);
+    c->rank = j->rank;
+    pthread_mutex_lock(&w->lock);
+    w->has_joined[c->rank] = true;
+    w->njoined++;
+    pthread_mutex_unlock(&w->lock);
+    watchdog_send(c, WATCHDOG_WELCOME, &welcome, sizeof welcome);
     return true;
 }
 
-/* Its own message stands in its own output; of SIGTERM it has none. */
-static void report_peer_exit(const struct watchdog_conn *l, const struct watchdog_exit *ends)
+/* Print why a peer exits: with -v only, because it prints that itself, except if SIGTERM ended it. */
+static void report_peer_exit(struct meg_watchdog *w, const struct watchdog_conn *c, const struct watchdog_exit *message)
 {
     struct meg_str s = { 0 };
 
-    meg_str_printf(&s, "rank %d of %d on %s ended the run: %.*s", l->rank, watchdog.size, l->host,
-                   (int)sizeof ends->why - 1, ends->why);
-    if (ends->status != 128 + SIGTERM)
+    meg_str_printf(&s, "rank %d of %d on %s ended the run: %.*s", c->rank, w->size, c->host,
+                   (int)sizeof message->reason - 1, message->reason);
+    if (message->status != 128 + SIGTERM)
         meg_info("%s", s.s);
-    else if (!watchdog.was_terminated)
-        say(s.s);
+    else if (!w->was_terminated)
+        print_line(w, s.s);
     meg_str_free(&s);
 }
 
-/* With its status: the launcher, which that rank calls, is to take it from there, and not our end for the first. */
-static void end_after(const struct watchdog_exit *ends)
+/*
+ * Exit with the status of the peer.  If it aborts the run through the launcher, wait for that: the launcher must not take
+ * this exit for the first.
+ */
+static void exit_after_peer(struct meg_watchdog *w, const struct watchdog_exit *message)
 {
-    if (!ends->is_abort)
-        meg_temporary_exit(ends->status);
-    watchdog.ended_status = ends->status;
+    if (!message->is_abort)
+        meg_temporary_exit(message->status);
+    w->peer_status = message->status;
     meg_temporary_unlink_all(); /* the launcher may use SIGKILL */
-    expect(WATCHDOG_CAUSE_PEER_EXIT, ABORT_S, ABORT_S);
+    schedule_exit(w, WATCHDOG_CAUSE_PEER_EXIT, ABORT_S, ABORT_S);
 }
 
-/* False: this frame has no place here. */
-static bool take(struct watchdog_conn *l, enum watchdog_frame_type kind, const void *payload)
+/* False: the frame is invalid in this state of the connection. */
+static bool handle_frame(struct meg_watchdog *w, struct watchdog_conn *c, enum watchdog_frame_type type,
+                         const void *payload)
 {
     struct watchdog_join_request j;
-    struct watchdog_exit ends;
-    struct watchdog_rank_state here;
-    struct meg_kv_store_entry note;
+    struct watchdog_exit message;
+    struct watchdog_rank_state state;
+    struct meg_kv_store_entry entry;
 
-    if (l->rank < 0 && kind != WATCHDOG_JOIN)
+    if (c->rank < 0 && type != WATCHDOG_JOIN)
         return false;
-    l->silent_s = 0;
-    switch (kind) {
-    case WATCHDOG_JOIN: memcpy(&j, payload, sizeof j); return join(l, &j);
+    c->since_heard_s = 0;
+    switch (type) {
+    case WATCHDOG_JOIN: memcpy(&j, payload, sizeof j); return handle_join(w, c, &j);
     case WATCHDOG_WELCOME: return true;
     case WATCHDOG_HEARTBEAT:
-        memcpy(&l->place, payload, sizeof l->place);
-        l->has_answered = true;
+        memcpy(&c->state, payload, sizeof c->state);
+        c->has_replied = true;
         return true;
     case WATCHDOG_QUERY:
-        here = place_now();
-        watchdog_send(l, WATCHDOG_HEARTBEAT, &here, sizeof here);
+        state = own_state(w);
+        watchdog_send(c, WATCHDOG_HEARTBEAT, &state, sizeof state);
         return true;
-    case WATCHDOG_TIMEOUT: late(true); return true;
+    case WATCHDOG_TIMEOUT: on_timeout(w, true); return true;
     case WATCHDOG_EXITING:
-        memcpy(&ends, payload, sizeof ends);
-        report_peer_exit(l, &ends);
-        tell_all(WATCHDOG_EXIT_ALL, &ends, sizeof ends);
-        end_after(&ends);
+        memcpy(&message, payload, sizeof message);
+        report_peer_exit(w, c, &message);
+        send_all(w, WATCHDOG_EXIT_ALL, &message, sizeof message);
+        exit_after_peer(w, &message);
         return true;
     case WATCHDOG_EXIT_ALL:
-        memcpy(&ends, payload, sizeof ends);
-        end_after(&ends);
+        memcpy(&message, payload, sizeof message);
+        exit_after_peer(w, &message);
         return true;
     case WATCHDOG_KV_ENTRY:
     case WATCHDOG_KV_GET:
-        memcpy(&note, payload, sizeof note);
-        watchdog_kv_receive(l, kind, &note);
+        memcpy(&entry, payload, sizeof entry);
+        watchdog_kv_receive(w, c, type, &entry);
         return true;
-    case WATCHDOG_BYE: l->has_left = true; return true;
+    case WATCHDOG_BYE: c->has_closed = true; return true;
     }
     return false;
 }
 
-static void hear(struct watchdog_conn *l)
+/* Handle all frames that have arrived on c; on an error report the peer as lost, or close the connection. */
+static void read_conn(struct meg_watchdog *w, struct watchdog_conn *c)
 {
-    enum watchdog_frame_type kind;
+    enum watchdog_frame_type type;
     const void *payload;
     int r = 0;
 
-    while (l->fd >= 0 && (r = watchdog_recv(l, &kind, &payload)) == 1 && take(l, kind, payload))
+    while (c->fd >= 0 && (r = watchdog_recv(c, &type, &payload)) == 1 && handle_frame(w, c, type, payload))
         ;
     if (r == 0)
         return;
-    if (r < 0 && is_peer(l)) {
-        lost(l);
-        epoll_ctl(watchdog.epoll, EPOLL_CTL_DEL, l->fd, NULL);
-    } else if (l->fd >= 0) {
-        drop(l);
+    if (r < 0 && is_peer(c)) {
+        on_conn_lost(w, c);
+        epoll_ctl(w->epoll, EPOLL_CTL_DEL, c->fd, NULL);
+    } else if (c->fd >= 0) {
+        close_conn(c);
     }
 }
 
-bool watchdog_epoll_add(int fd, void *who)
+bool watchdog_epoll_add(struct meg_watchdog *w, int fd, void *tag)
 {
-    struct epoll_event e = { .events = EPOLLIN, .data.ptr = who };
+    struct epoll_event e = { .events = EPOLLIN, .data.ptr = tag };
 
-    return epoll_ctl(watchdog.epoll, EPOLL_CTL_ADD, fd, &e) == 0;
+    return epoll_ctl(w->epoll, EPOLL_CTL_ADD, fd, &e) == 0;
 }
 
 /*
- * Find a link for a new connection: one that is free, else that of the oldest connection which has not joined, so that
- * idle connections of strangers keep no rank out.  There are more links than ranks.
+ * Find an entry for a new connection: a free one, else that of the oldest unauthenticated connection, so that idle
+ * connections cannot keep a rank out.  There are more entries than ranks.
  */
-static struct watchdog_conn *alloc_conn(void)
+static struct watchdog_conn *alloc_conn(struct meg_watchdog *w)
 {
     struct watchdog_conn *oldest = NULL;
 
-    for (int i = 0; i < watchdog.nlinks; i++) {
-        struct watchdog_conn *l = &watchdog.link[i];
+    for (int i = 0; i < w->nconns; i++) {
+        struct watchdog_conn *c = &w->conn[i];
 
-        if (l->fd < 0)
-            return l;
-        if (l->rank < 0 && (!oldest || l->arrival < oldest->arrival))
-            oldest = l;
+        if (c->fd < 0)
+            return c;
+        if (c->rank < 0 && (!oldest || c->accept_seq < oldest->accept_seq))
+            oldest = c;
     }
     MEG_ASSERT(oldest);
-    drop(oldest);
+    close_conn(oldest);
     return oldest;
 }
 
-static void accept_conns(void)
+static void accept_conns(struct meg_watchdog *w)
 {
     int fd;
 
-    while ((fd = watchdog_accept(watchdog.listening)) >= 0) {
-        struct watchdog_conn *l = alloc_conn();
+    while ((fd = watchdog_accept(w->listen_fd)) >= 0) {
+        struct watchdog_conn *c = alloc_conn(w);
 
-        if (watchdog_epoll_add(fd, l)) {
-            l->fd = fd;
-            l->arrival = watchdog.arrivals++;
+        if (watchdog_epoll_add(w, fd, c)) {
+            c->fd = fd;
+            c->accept_seq = w->naccepted++;
         } else {
             close(fd);
         }
@@ -422,116 +437,116 @@ static void accept_conns(void)
 
 /* ---- the thread --------------------------------------------------------------------------------- */
 
-/* What the main thread or the signal handler woke us for; false: the end of the thread. */
-static bool handle_wakeup(void)
+/* Do what the main thread or the signal handler woke the thread for; false: end the thread. */
+static bool handle_wakeup(struct meg_watchdog *w)
 {
     char bytes[64];
     bool is_over;
 
-    while (read(watchdog.poke[0], bytes, sizeof bytes) > 0)
+    while (read(w->wake_pipe[0], bytes, sizeof bytes) > 0)
         ;
-    if (watchdog.was_terminated && watchdog.verdict == WATCHDOG_CAUSE_PEER_EXIT)
-        meg_temporary_exit(watchdog.ended_status);
-    if (watchdog.was_terminated && watchdog.verdict == WATCHDOG_CAUSE_NONE) {
-        watchdog.verdict = WATCHDOG_CAUSE_SIGTERM;
-        watchdog.left_s = TERM_S;
+    if (w->was_terminated && w->cause == WATCHDOG_CAUSE_PEER_EXIT)
+        meg_temporary_exit(w->peer_status);
+    if (w->was_terminated && w->cause == WATCHDOG_CAUSE_NONE) {
+        w->cause = WATCHDOG_CAUSE_SIGTERM;
+        w->grace_s = TERM_S;
     }
-    pthread_mutex_lock(&watchdog.lock);
-    if (watchdog.is_ending && !watchdog.has_told) {
-        tell_all(watchdog_is_server() ? WATCHDOG_EXIT_ALL : WATCHDOG_EXITING, &watchdog.ends, sizeof watchdog.ends);
-        watchdog.has_told = true;
-        pthread_cond_broadcast(&watchdog.told);
+    pthread_mutex_lock(&w->lock);
+    if (w->is_exiting && !w->has_sent_exit) {
+        send_all(w, watchdog_is_server(w) ? WATCHDOG_EXIT_ALL : WATCHDOG_EXITING, &w->exit, sizeof w->exit);
+        w->has_sent_exit = true;
+        pthread_cond_broadcast(&w->exit_sent_cond);
     }
-    if (watchdog.is_leaving)
-        tell_all(WATCHDOG_BYE, NULL, 0);
-    is_over =
-        watchdog.is_leaving || watchdog.is_ending; /* and was told of: what is asked for from here on pokes us again */
-    pthread_mutex_unlock(&watchdog.lock);
-    watchdog_kv_flush();
+    if (w->is_closing)
+        send_all(w, WATCHDOG_BYE, NULL, 0);
+    is_over = w->is_closing || w->is_exiting; /* read after the sends above: a later request wakes the thread again */
+    pthread_mutex_unlock(&w->lock);
+    watchdog_kv_flush(w);
     return !is_over;
 }
 
-static void check_heartbeats(double passed)
+static void check_heartbeats(struct meg_watchdog *w, double passed)
 {
-    for (int i = 0; i < watchdog.nlinks; i++) {
-        struct watchdog_conn *l = &watchdog.link[i];
+    for (int i = 0; i < w->nconns; i++) {
+        struct watchdog_conn *c = &w->conn[i];
 
-        if (l->fd >= 0)
-            l->silent_s += passed;
-        if (is_peer(l) && l->silent_s > watchdog.deadline_s)
-            late(false);
-        else if (l->fd >= 0 && l->rank < 0 && l->silent_s > JOIN_S)
-            drop(l);
+        if (c->fd >= 0)
+            c->since_heard_s += passed;
+        if (is_peer(c) && c->since_heard_s > w->timeout_s)
+            on_timeout(w, false);
+        else if (c->fd >= 0 && c->rank < 0 && c->since_heard_s > JOIN_S)
+            close_conn(c);
     }
 }
 
-static void check_wait_timeout(double passed)
+/* Accumulate the time of this process's current wait. */
+static void check_wait_timeout(struct meg_watchdog *w, double passed)
 {
-    double patience_s;
+    double timeout_s;
     bool is_same;
 
-    pthread_mutex_lock(&watchdog.lock);
-    patience_s = watchdog_timeout_s();
-    is_same = watchdog.place.is_waiting && watchdog.wait == watchdog.wait_seen;
-    watchdog.wait_seen = watchdog.wait;
-    pthread_mutex_unlock(&watchdog.lock);
-    watchdog.waited_s = is_same ? watchdog.waited_s + passed : 0;
-    if (watchdog.waited_s > patience_s)
-        late(true);
+    pthread_mutex_lock(&w->lock);
+    timeout_s = watchdog_timeout_s(w);
+    is_same = w->state.is_waiting && w->nwaits == w->last_wait;
+    w->last_wait = w->nwaits;
+    pthread_mutex_unlock(&w->lock);
+    w->waited_s = is_same ? w->waited_s + passed : 0;
+    if (w->waited_s > timeout_s)
+        on_timeout(w, true);
 }
 
-/* Time that went by while we were stopped is nobody's; that it did is remembered for a while. */
-static double discount_pause(double gap, double tick_s)
+/* Return the time to count for a gap between two ticks: one tick if this process was stopped meanwhile. */
+static double discount_pause(struct meg_watchdog *w, double gap, double tick_s)
 {
     if (gap > tick_s + 1) {
-        watchdog.paused_s = gap;
-        watchdog.since_pause_s = 0;
+        w->paused_s = gap;
+        w->since_pause_s = 0;
         return tick_s;
     }
-    watchdog.since_pause_s += gap;
-    if (watchdog.since_pause_s > PAUSE_S)
-        watchdog.paused_s = 0;
+    w->since_pause_s += gap;
+    if (w->since_pause_s > PAUSE_S)
+        w->paused_s = 0;
     return gap;
 }
 
-static void tick(double passed)
+static void tick(struct meg_watchdog *w, double passed)
 {
-    watchdog.since_beat_s += passed;
-    if (watchdog.since_beat_s >= watchdog.beat_s) {
-        struct watchdog_rank_state here = place_now();
+    w->since_heartbeat_s += passed;
+    if (w->since_heartbeat_s >= w->heartbeat_s) {
+        struct watchdog_rank_state state = own_state(w);
 
-        tell_all(WATCHDOG_HEARTBEAT, &here, sizeof here);
-        watchdog.since_beat_s = 0;
+        send_all(w, WATCHDOG_HEARTBEAT, &state, sizeof state);
+        w->since_heartbeat_s = 0;
     }
-    check_heartbeats(passed);
-    check_wait_timeout(passed);
-    judge(passed);
+    check_heartbeats(w, passed);
+    check_wait_timeout(w, passed);
+    check_exit(w, passed);
 }
 
 void *watchdog_monitor(void *arg)
 {
-    const double tick_s = watchdog.beat_s < 0.25 ? watchdog.beat_s : 0.25;
+    struct meg_watchdog *w = arg;
+    const double tick_s = w->heartbeat_s < 0.25 ? w->heartbeat_s : 0.25;
     double before = meg_now_s();
 
-    (void)arg;
     for (;;) {
         struct epoll_event event[64];
-        const int n = epoll_wait(watchdog.epoll, event, 64, (int)(tick_s * 1000));
+        const int n = epoll_wait(w->epoll, event, 64, (int)(tick_s * 1000));
         const double now = meg_now_s();
-        const double passed = discount_pause(now - before, tick_s);
-        bool is_poked = false;
+        const double passed = discount_pause(w, now - before, tick_s);
+        bool is_woken = false;
 
         before = now;
         for (int i = 0; i < n; i++) {
-            if (event[i].data.ptr == &watchdog.listening)
-                accept_conns();
-            else if (event[i].data.ptr == &watchdog.poke)
-                is_poked = true;
+            if (event[i].data.ptr == &w->listen_fd)
+                accept_conns(w);
+            else if (event[i].data.ptr == &w->wake_pipe)
+                is_woken = true;
             else
-                hear(event[i].data.ptr);
+                read_conn(w, event[i].data.ptr);
         }
-        if (is_poked && !handle_wakeup())
+        if (is_woken && !handle_wakeup(w))
             return NULL;
-        tick(passed);
+        tick(w, passed);
     }
 }

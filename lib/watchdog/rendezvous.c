@@ -1,53 +1,55 @@
-/* Ranks meet that know nothing of each other but rank 0's address and port. */
+/* Rendezvous: ranks connect to rank 0's address and wait until all have joined. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/err.h"
 #include "watchdog/internal.h"
 
-static bool all_joined(void)
+static bool all_joined(struct meg_watchdog *w)
 {
     int n;
 
-    pthread_mutex_lock(&watchdog.lock);
-    n = watchdog.ncome;
-    pthread_mutex_unlock(&watchdog.lock);
-    return n == watchdog.size;
+    pthread_mutex_lock(&w->lock);
+    n = w->njoined;
+    pthread_mutex_unlock(&w->lock);
+    return n == w->size;
 }
 
-static void wait_for_all(const struct meg_rendezvous *m)
+static void wait_for_all(struct meg_watchdog *w)
 {
     const double start = meg_now_s();
     struct meg_str s = { 0 };
 
-    while (!all_joined()) {
-        if (meg_now_s() - start > watchdog.deadline_s) {
-            pthread_mutex_lock(&watchdog.lock);
-            watchdog_report_missing(&s, watchdog.has_come, watchdog.size);
-            pthread_mutex_unlock(&watchdog.lock);
+    while (!all_joined(w)) {
+        if (meg_now_s() - start > w->timeout_s) {
+            pthread_mutex_lock(&w->lock);
+            watchdog_report_missing(&s, w->has_joined, w->size);
+            pthread_mutex_unlock(&w->lock);
             meg_die(MEG_EPEER,
-                    "rank 0 on %s waited %.1f s at port %d for %s (--distributed-timeout-minutes sets how long)",
-                    watchdog.host, watchdog.deadline_s, m->port, s.s);
+                    "rank 0 on %s waited %.1f s at port %d for %s (--distributed-timeout-minutes sets the limit)",
+                    w->host, w->timeout_s, w->bootstrap.rendezvous->port, s.s);
         }
         usleep(2000);
     }
 }
 
-void watchdog_rendezvous(const struct meg_rendezvous *m)
+void watchdog_rendezvous(struct meg_watchdog *w)
 {
-    const char *host = m->is_local ? "this machine" : m->host, *wrong = watchdog_resolve(&watchdog.invite, m);
+    const struct meg_rendezvous *r = w->bootstrap.rendezvous;
+    const char *host = r->is_local ? "this machine" : r->host, *failure = watchdog_resolve(&w->endpoint, r);
 
-    if (wrong)
-        meg_die(MEG_EUSAGE, "MASTER_ADDR is '%s': %s", m->host, wrong);
-    if (watchdog_is_server()) {
-        if (!watchdog_serve(m->is_local, m->port))
-            meg_die(MEG_EUSAGE, "ranks cannot meet at port %d of %s: %s; give another MASTER_PORT", m->port,
-                    watchdog.host, strerror(errno));
-        wait_for_all(m);
-    } else if (!watchdog_join(watchdog.deadline_s)) {
-        if (watchdog.link[0].fd >= 0)
-            meg_die(MEG_EPEER, "what listens at port %d of %s is not rank 0 of this run", m->port, host);
-        meg_die(MEG_EPEER, "rank %d of %d on %s waited %.1f s for rank 0 at port %d of %s: %s", watchdog.rank,
-                watchdog.size, watchdog.host, watchdog.deadline_s, m->port, host, strerror(errno));
+    if (failure)
+        meg_die(MEG_EUSAGE, "MASTER_ADDR is '%s': %s", r->host, failure);
+    if (watchdog_is_server(w)) {
+        if (!watchdog_serve(w, r->is_local, r->port))
+            meg_die(MEG_EUSAGE, "rank 0 cannot listen at port %d of %s: %s; set another MASTER_PORT", r->port, w->host,
+                    strerror(errno));
+        wait_for_all(w);
+    } else if (!watchdog_join(w, w->timeout_s)) {
+        if (w->conn[0].fd >= 0)
+            meg_die(MEG_EPEER, "the process that listens at port %d of %s is not rank 0 of this run", r->port, host);
+        meg_die(MEG_EPEER, "rank %d of %d on %s could not connect to rank 0 at port %d of %s within %.1f s: %s",
+                w->rank, w->size, w->host, r->port, host, w->timeout_s, strerror(errno));
     }
 }

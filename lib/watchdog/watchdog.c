@@ -1,4 +1,4 @@
-/* The main thread's side of the board: opening, closing, and what the thread is told. */
+/* The main thread's side of the watchdog: opening, closing, and the state that it shares with the monitor thread. */
 #define _GNU_SOURCE
 #include "watchdog/watchdog.h"
 #include <errno.h>
@@ -13,42 +13,51 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "watchdog/internal.h"
 #include "file/temporary.h"
+#include "watchdog/internal.h"
 
-enum { MAX_PENDING = 64 };     /* connections of which it is not known yet who they are */
-#define STARTUP_TIMEOUT_S 60.0 /* that a wait may take at least before the first step is done */
-#define HEARTBEAT_S 0.1        /* between two heartbeats of a small job */
-#define WELCOME_S 10.0
-#define REPORT_WAIT_S 8.0 /* in which the board has surely spoken */
+enum { MAX_PENDING = 64 };     /* unauthenticated connections */
+#define STARTUP_TIMEOUT_S 60.0 /* least timeout of a wait before the first step is complete */
+#define HEARTBEAT_S 0.1        /* interval of heartbeats in a small job */
+#define WELCOME_S 10.0         /* timeout of the reply to a join request */
+#define REPORT_WAIT_S 8.0      /* by then the watchdog has reported, if it has anything to report */
 
-void watchdog_wake(void)
+void watchdog_wake(struct meg_watchdog *w)
 {
     const int before = errno;
 
-    if (write(watchdog.poke[1], "", 1) < 0)
-        errno = before; /* the pipe is full: it will wake all the same */
+    if (write(w->wake_pipe[1], "", 1) < 0)
+        errno = before; /* the pipe is full, which wakes the thread as well */
 }
 
-static void terminated(int sig)
+/* The watchdog that handles SIGTERM: a signal handler has no argument to pass it in. */
+static struct meg_watchdog *volatile sigterm_watchdog;
+
+static void on_sigterm(int sig)
 {
+    struct meg_watchdog *w = sigterm_watchdog;
+
     (void)sig;
-    watchdog.was_terminated = 1;
-    watchdog_wake();
+    if (!w)
+        return;
+    w->was_terminated = 1;
+    watchdog_wake(w);
 }
 
-/* SIGTERM, which launchers send to the survivors of a lost rank, leaves the time to say who is lost. */
-static void delay_sigterm(void)
+/* Delay SIGTERM, which launchers send to the survivors of a lost rank, so that there is time for a report. */
+static void delay_sigterm(struct meg_watchdog *w)
 {
     struct sigaction a;
 
     sigaction(SIGTERM, NULL, &a);
     if (a.sa_handler != SIG_DFL)
         return;
+    sigterm_watchdog = w;
     memset(&a, 0, sizeof a);
-    a.sa_handler = terminated;
+    a.sa_handler = on_sigterm;
     a.sa_flags = SA_RESTART;
     sigaction(SIGTERM, &a, NULL);
 }
@@ -65,294 +74,320 @@ static size_t read_text(const char *path, char *out, size_t cap)
     return n;
 }
 
-/* Whether all ranks run under one kernel and in one network, so that loopback reaches them. */
-static bool all_share_loopback(struct meg_comm *world)
+/* True if all ranks run under one kernel and in one network namespace, so that loopback connects them. */
+static bool all_share_loopback(const struct meg_watchdog_bootstrap *b)
 {
     char id[256];
     size_t n = read_text("/proc/sys/kernel/random/boot_id", id, sizeof id / 2);
     const ssize_t m = readlink("/proc/self/ns/net", id + n, sizeof id - n);
-    int64_t both[2];
+    int64_t max[2]; /* of the id's hash and of its complement, which is the complement of the minimum */
 
-    both[0] = (int64_t)meg_xxh3_64(id, n + (m > 0 ? (size_t)m : 0));
-    both[1] = ~both[0];
-    meg_all_reduce(world, both, 2, MEG_DTYPE_I64, MEG_REDUCE_MAX);
-    return n && m > 0 && both[0] == ~both[1];
+    max[0] = (int64_t)meg_xxh3_64(id, n + (m > 0 ? (size_t)m : 0));
+    max[1] = ~max[0];
+    b->all_reduce_max(b->ctx, max, 2);
+    return n && m > 0 && max[0] == ~max[1];
 }
 
-static void raise_fd_limit(void)
+static void raise_fd_limit(const struct meg_watchdog *w)
 {
     struct rlimit l;
 
-    if (getrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur >= (rlim_t)watchdog.nlinks + MAX_PENDING)
+    if (getrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur >= (rlim_t)w->nconns + MAX_PENDING)
         return;
     l.rlim_cur = l.rlim_max;
     setrlimit(RLIMIT_NOFILE, &l);
 }
 
-static void make_links(int n)
+static void alloc_conns(struct meg_watchdog *w, int n)
 {
-    watchdog.nlinks = n;
-    watchdog.link = meg_new((size_t)n * sizeof *watchdog.link);
+    w->nconns = n;
+    w->conn = meg_new((size_t)n * sizeof *w->conn);
     for (int i = 0; i < n; i++)
-        watchdog.link[i].fd = watchdog.link[i].rank = -1;
+        w->conn[i].fd = w->conn[i].rank = -1;
 }
 
-static bool start_thread(void)
+static bool start_thread(struct meg_watchdog *w)
 {
     sigset_t all, before;
     int failed;
 
-    if (pipe2(watchdog.poke, O_CLOEXEC | O_NONBLOCK) < 0 || (watchdog.epoll = epoll_create1(EPOLL_CLOEXEC)) < 0 ||
-        !watchdog_epoll_add(watchdog.poke[0], &watchdog.poke))
+    if (pipe2(w->wake_pipe, O_CLOEXEC | O_NONBLOCK) < 0 || (w->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0 ||
+        !watchdog_epoll_add(w, w->wake_pipe[0], &w->wake_pipe))
         return false;
-    if (watchdog_is_server() ? !watchdog_epoll_add(watchdog.listening, &watchdog.listening)
-                             : !watchdog_epoll_add(watchdog.link[0].fd, &watchdog.link[0]))
+    if (watchdog_is_server(w) ? !watchdog_epoll_add(w, w->listen_fd, &w->listen_fd)
+                              : !watchdog_epoll_add(w, w->conn[0].fd, &w->conn[0]))
         return false;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&watchdog.thread, NULL, watchdog_monitor, NULL);
+    failed = pthread_create(&w->thread, NULL, watchdog_monitor, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = failed;
-    watchdog.is_open = !failed;
-    return watchdog.is_open;
+    w->is_open = !failed;
+    return w->is_open;
 }
 
-bool watchdog_serve(bool is_local, int port)
+bool watchdog_serve(struct meg_watchdog *w, bool is_local, int port)
 {
-    make_links(watchdog.size - 1 + MAX_PENDING);
-    raise_fd_limit();
-    watchdog.listening = watchdog_listen(&watchdog.invite, is_local, port);
-    if (watchdog.meeting)
-        memcpy(watchdog.invite.token, watchdog.meeting->token, sizeof watchdog.invite.token);
-    memcpy(watchdog.invite.host, watchdog.host, sizeof watchdog.invite.host);
-    return watchdog.listening >= 0 && start_thread();
+    alloc_conns(w, w->size - 1 + MAX_PENDING);
+    raise_fd_limit(w);
+    w->listen_fd = watchdog_listen(&w->endpoint, is_local, port);
+    if (w->bootstrap.rendezvous)
+        memcpy(w->endpoint.token, w->bootstrap.rendezvous->token, sizeof w->endpoint.token);
+    memcpy(w->endpoint.host, w->host, sizeof w->endpoint.host);
+    return w->listen_fd >= 0 && start_thread(w);
 }
 
-/* Rank 0 has refused this process, and says why. */
-static void exit_refused(const void *payload) MEG_NORETURN;
-static void exit_refused(const void *payload)
+/* Print the reason for which rank 0 refused this process, and exit with the status that it sent. */
+static void exit_refused(const struct meg_watchdog *w, const void *payload) MEG_NORETURN;
+static void exit_refused(const struct meg_watchdog *w, const void *payload)
 {
-    struct watchdog_exit ends;
-    char why[sizeof ends.why];
+    struct watchdog_exit refusal;
+    char reason[sizeof refusal.reason];
 
-    memcpy(&ends, payload, sizeof ends);
-    watchdog_copy_name(why, ends.why, sizeof why);
-    meg_warn("port %d refuses rank %d of %d on %s: %s", watchdog.invite.port, watchdog.rank, watchdog.size,
-             watchdog.host, why);
-    meg_temporary_exit(ends.status);
+    memcpy(&refusal, payload, sizeof refusal);
+    watchdog_copy_name(reason, refusal.reason, sizeof reason);
+    meg_warn("port %d refuses rank %d of %d on %s: %s", w->endpoint.port, w->rank, w->size, w->host, reason);
+    meg_temporary_exit(refusal.status);
 }
 
 enum answer {
     ANSWER_WELCOME,
-    ANSWER_NONE,   /* nobody listens, or the connection was closed: another try may succeed */
-    ANSWER_STRANGE /* this is no board of ours */
+    ANSWER_NONE,   /* no process listens, or the connection was closed: retrying may succeed */
+    ANSWER_FOREIGN /* the listener is not a watchdog */
 };
 
-/* Connect to rank 0's board and ask to join; errno says why there is no welcome. */
-static enum answer ask_to_join(struct watchdog_conn *l)
+/* Connect to rank 0 and ask to join; unless it answers with a welcome, errno is set. */
+static enum answer ask_to_join(const struct meg_watchdog *w, struct watchdog_conn *c)
 {
-    struct watchdog_join_request j = { .rank = watchdog.rank, .size = watchdog.size };
+    struct watchdog_join_request j = { .rank = w->rank, .size = w->size };
     struct pollfd p = { .events = POLLIN };
-    enum watchdog_frame_type kind;
+    enum watchdog_frame_type type;
     const void *payload;
     int r = 0;
 
-    watchdog_close_fd(&l->fd);
-    l->have = l->taken = 0;
-    if ((l->fd = p.fd = watchdog_connect(&watchdog.invite)) < 0)
+    watchdog_close_fd(&c->fd);
+    c->nread = c->frame_nbytes = 0;
+    if ((c->fd = p.fd = watchdog_connect(&w->endpoint)) < 0)
         return ANSWER_NONE;
-    memcpy(j.token, watchdog.invite.token, sizeof j.token);
-    memcpy(j.host, watchdog.host, sizeof j.host);
-    watchdog_send(l, WATCHDOG_JOIN, &j, sizeof j);
+    memcpy(j.token, w->endpoint.token, sizeof j.token);
+    memcpy(j.host, w->host, sizeof j.host);
+    watchdog_send(c, WATCHDOG_JOIN, &j, sizeof j);
     while (r == 0 && poll(&p, 1, (int)(WELCOME_S * 1000)) > 0)
-        r = watchdog_recv(l, &kind, &payload);
-    if (r == 1 && kind == WATCHDOG_EXIT_ALL)
-        exit_refused(payload);
-    if (r == 1 && kind == WATCHDOG_WELCOME) {
-        watchdog_copy_name(l->host, payload, sizeof l->host);
+        r = watchdog_recv(c, &type, &payload);
+    if (r == 1 && type == WATCHDOG_EXIT_ALL)
+        exit_refused(w, payload);
+    if (r == 1 && type == WATCHDOG_WELCOME) {
+        watchdog_copy_name(c->host, payload, sizeof c->host);
         return ANSWER_WELCOME;
     }
     errno = ECONNREFUSED;
-    return r < 0 && l->have == 0 ? ANSWER_NONE : ANSWER_STRANGE;
+    return r < 0 && c->nread == 0 ? ANSWER_NONE : ANSWER_FOREIGN;
 }
 
-/* A connection that got no welcome stays open, so that leaving can say goodbye on it. */
-bool watchdog_join(double patience_s)
+/* A connection that got no welcome stays open, so that shut_down can send WATCHDOG_BYE on it. */
+bool watchdog_join(struct meg_watchdog *w, double patience_s)
 {
     const double start = meg_now_s();
     enum answer answer;
 
-    make_links(1);
-    if (!watchdog.invite.is_open)
+    alloc_conns(w, 1);
+    if (!w->endpoint.is_open)
         return false;
-    while ((answer = ask_to_join(&watchdog.link[0])) == ANSWER_NONE && meg_now_s() - start <= patience_s)
+    while ((answer = ask_to_join(w, &w->conn[0])) == ANSWER_NONE && meg_now_s() - start <= patience_s)
         usleep(20000);
     if (answer != ANSWER_WELCOME)
         return false;
-    watchdog.link[0].rank = 0;
-    return start_thread();
+    w->conn[0].rank = 0;
+    return start_thread(w);
 }
 
-/* The thread says goodbye; where there is none, this does, and rank 0 takes nobody for lost. */
-static void leave(void)
+/* Stop the thread, which sends WATCHDOG_BYE.  Without a thread send it here, so that rank 0 does not report a loss. */
+static void shut_down(struct meg_watchdog *w)
 {
-    for (int i = 0; i < watchdog.nlinks && !watchdog.is_open; i++)
-        watchdog_send(&watchdog.link[i], WATCHDOG_BYE, NULL, 0);
-    if (watchdog.is_open) {
-        pthread_mutex_lock(&watchdog.lock);
-        watchdog.is_leaving = true;
-        pthread_mutex_unlock(&watchdog.lock);
-        watchdog_wake();
-        pthread_join(watchdog.thread, NULL);
-        watchdog.is_open = false;
+    for (int i = 0; i < w->nconns && !w->is_open; i++)
+        watchdog_send(&w->conn[i], WATCHDOG_BYE, NULL, 0);
+    if (w->is_open) {
+        pthread_mutex_lock(&w->lock);
+        w->is_closing = true;
+        pthread_mutex_unlock(&w->lock);
+        watchdog_wake(w);
+        pthread_join(w->thread, NULL);
+        w->is_open = false;
     }
-    for (int i = 0; i < watchdog.nlinks; i++)
-        watchdog_close_fd(&watchdog.link[i].fd);
-    watchdog.nlinks = 0;
-    free(watchdog.link);
-    watchdog.link = NULL;
-    free(watchdog.has_come);
-    watchdog.has_come = NULL;
-    watchdog_kv_clear();
-    watchdog_close_fd(&watchdog.listening);
-    watchdog_close_fd(&watchdog.epoll);
-    watchdog_close_fd(&watchdog.poke[0]);
-    watchdog_close_fd(&watchdog.poke[1]);
+    for (int i = 0; i < w->nconns; i++)
+        watchdog_close_fd(&w->conn[i].fd);
+    w->nconns = 0;
+    free(w->conn);
+    w->conn = NULL;
+    free(w->has_joined);
+    w->has_joined = NULL;
+    watchdog_kv_clear(w);
+    watchdog_close_fd(&w->listen_fd);
+    watchdog_close_fd(&w->epoll);
+    watchdog_close_fd(&w->wake_pipe[0]);
+    watchdog_close_fd(&w->wake_pipe[1]);
 }
 
-/* Where a rank could not join, nobody has a board; that rank is in no barrier with those that have one still. */
-static void close_unless_all_joined(bool is_in, int why)
+/*
+ * If any rank could not join, shut down on all: that rank would be missing from the barrier of meg_watchdog_close.
+ * failure is the errno of this rank.
+ */
+static void close_unless_all_joined(struct meg_watchdog *w, bool is_connected, int failure)
 {
-    int32_t failed = is_in ? 0 : watchdog.size - watchdog.rank;
+    const int64_t own = is_connected ? 0 : w->size - w->rank;
+    int64_t failed = own;
 
-    meg_all_reduce(watchdog.world, &failed, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
-    if (failed && failed == watchdog.size - watchdog.rank)
-        meg_warn("rank %d on %s cannot %s the board of rank 0 on %s: %s; a lost rank is noticed only when others "
-                 "have waited for it too long",
-                 watchdog.rank, watchdog.host, watchdog_is_server() ? "open" : "join", watchdog.invite.host,
-                 strerror(why));
+    w->bootstrap.all_reduce_max(w->bootstrap.ctx, &failed, 1);
+    if (failed && failed == w->size - w->rank) /* the first rank that failed warns */
+        meg_warn("rank %d on %s cannot %s the watchdog of rank 0 on %s: %s; a lost rank is detected only when a "
+                 "collective times out",
+                 w->rank, w->host, watchdog_is_server(w) ? "open" : "join", w->endpoint.host, strerror(failure));
     if (failed)
-        leave();
+        shut_down(w);
 }
 
-/* Over the world's communicator. */
-static void open_over_world(void)
+/* Connect to an endpoint that rank 0 broadcasts over the communicator. */
+static void open_over_communicator(struct meg_watchdog *w)
 {
-    const bool is_local = all_share_loopback(watchdog.world);
-    bool is_in = false;
-    int why;
+    const struct meg_watchdog_bootstrap *b = &w->bootstrap;
+    const bool is_local = all_share_loopback(b);
+    bool is_connected = false;
+    int failure;
 
-    if (watchdog_is_server())
-        is_in = watchdog_serve(is_local, 0);
-    why = errno;
-    meg_broadcast(watchdog.world, &watchdog.invite, sizeof watchdog.invite / sizeof(int32_t), MEG_DTYPE_I32, 0);
-    if (!watchdog_is_server()) {
-        is_in = watchdog_join(0);
-        why = errno;
+    if (watchdog_is_server(w))
+        is_connected = watchdog_serve(w, is_local, 0);
+    failure = errno;
+    b->broadcast(b->ctx, &w->endpoint, sizeof w->endpoint);
+    if (!watchdog_is_server(w)) {
+        is_connected = watchdog_join(w, 0);
+        failure = errno;
     }
-    close_unless_all_joined(is_in, why);
+    close_unless_all_joined(w, is_connected, failure);
 }
 
-void meg_watchdog_set_rendezvous(const struct meg_rendezvous *m)
+struct meg_watchdog *watchdog_new(const struct meg_watchdog_bootstrap *b)
 {
-    watchdog.meeting = m;
+    const double heartbeat_s = HEARTBEAT_S * (1 + b->size / 1000); /* rank 0 receives some thousand a second */
+    struct meg_watchdog *w = meg_new(sizeof *w);
+
+    w->bootstrap = *b;
+    w->rank = b->rank;
+    w->size = b->size;
+    w->timeout_s = b->timeout_s;
+    w->heartbeat_s = heartbeat_s < b->timeout_s / 8 ? heartbeat_s : b->timeout_s / 8;
+    w->listen_fd = w->epoll = w->wake_pipe[0] = w->wake_pipe[1] = -1;
+    w->state.step = -1;
+    w->has_joined = meg_new((size_t)b->size * sizeof *w->has_joined);
+    w->has_joined[0] = true;
+    w->njoined = 1;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->exit_sent_cond, NULL);
+    return w;
 }
 
-void meg_watchdog_open(struct meg_comm *world, double deadline_s)
+void meg_watchdog_open(struct meg_watchdog **out, const struct meg_watchdog_bootstrap *b)
 {
-    const double beat_s = HEARTBEAT_S * (1 + world->size / 1000); /* rank 0 hears some thousand a second */
+    struct meg_watchdog *w;
 
-    if (world->size == 1)
+    *out = NULL;
+    if (b->size == 1)
         return;
-    watchdog.world = world;
-    watchdog.rank = world->rank;
-    watchdog.size = world->size;
-    watchdog.deadline_s = deadline_s;
-    watchdog.beat_s = beat_s < deadline_s / 8 ? beat_s : deadline_s / 8;
-    watchdog.place.step = -1;
-    watchdog.has_come = meg_new((size_t)world->size * sizeof *watchdog.has_come);
-    watchdog.has_come[0] = true;
-    watchdog.ncome = 1;
-    gethostname(watchdog.host, sizeof watchdog.host - 1);
-    if (watchdog.meeting)
-        watchdog_rendezvous(watchdog.meeting);
+    *out = w = watchdog_new(b);
+    gethostname(w->host, sizeof w->host - 1);
+    if (b->rendezvous)
+        watchdog_rendezvous(w);
     else
-        open_over_world();
-    if (watchdog.is_open)
-        delay_sigterm();
+        open_over_communicator(w);
+    if (w->is_open)
+        delay_sigterm(w);
 }
 
-void meg_watchdog_close(void)
+void meg_watchdog_close(struct meg_watchdog *w)
 {
-    if (watchdog.is_open)
-        meg_barrier(watchdog.world);
-    leave();
+    if (!w)
+        return;
+    if (w->is_open)
+        w->bootstrap.barrier(w->bootstrap.ctx);
+    if (sigterm_watchdog == w)
+        sigterm_watchdog = NULL;
+    shut_down(w);
+    pthread_cond_destroy(&w->exit_sent_cond);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
 }
 
-void meg_watchdog_set_step(int64_t step)
+void meg_watchdog_set_step(struct meg_watchdog *w, int64_t step)
 {
-    pthread_mutex_lock(&watchdog.lock);
-    watchdog.place.step = step;
-    watchdog.steps++;
-    pthread_mutex_unlock(&watchdog.lock);
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->lock);
+    w->state.step = step;
+    w->nsteps++;
+    pthread_mutex_unlock(&w->lock);
 }
 
-double watchdog_timeout_s(void)
+double watchdog_timeout_s(const struct meg_watchdog *w)
 {
-    return watchdog.steps < 2 && watchdog.deadline_s < STARTUP_TIMEOUT_S ? STARTUP_TIMEOUT_S : watchdog.deadline_s;
+    return w->nsteps < 2 && w->timeout_s < STARTUP_TIMEOUT_S ? STARTUP_TIMEOUT_S : w->timeout_s;
 }
 
-bool meg_watchdog_extends_timeout(double waited_s)
+bool meg_watchdog_extends_timeout(struct meg_watchdog *w, double waited_s)
 {
-    bool is_patient;
+    bool is_extended;
 
-    pthread_mutex_lock(&watchdog.lock);
-    is_patient = watchdog.is_open && waited_s <= watchdog_timeout_s();
-    pthread_mutex_unlock(&watchdog.lock);
-    return is_patient;
+    if (!w)
+        return false;
+    pthread_mutex_lock(&w->lock);
+    is_extended = w->is_open && waited_s <= watchdog_timeout_s(w);
+    pthread_mutex_unlock(&w->lock);
+    return is_extended;
 }
 
-void meg_watchdog_wait_begin(const char *what, const char *group, int64_t number)
+void meg_watchdog_wait_begin(struct meg_watchdog *w, const char *op, const char *group, int64_t op_number)
 {
-    pthread_mutex_lock(&watchdog.lock);
-    snprintf(watchdog.place.what, sizeof watchdog.place.what, "%s", what);
-    snprintf(watchdog.place.group, sizeof watchdog.place.group, "%s", group);
-    watchdog.place.number = number;
-    watchdog.place.is_waiting = 1;
-    watchdog.wait++;
-    pthread_mutex_unlock(&watchdog.lock);
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->lock);
+    snprintf(w->state.op, sizeof w->state.op, "%s", op);
+    snprintf(w->state.group, sizeof w->state.group, "%s", group);
+    w->state.op_number = op_number;
+    w->state.is_waiting = 1;
+    w->nwaits++;
+    pthread_mutex_unlock(&w->lock);
 }
 
-void meg_watchdog_wait_end(void)
+void meg_watchdog_wait_end(struct meg_watchdog *w)
 {
-    pthread_mutex_lock(&watchdog.lock);
-    watchdog.place.is_waiting = 0;
-    pthread_mutex_unlock(&watchdog.lock);
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->lock);
+    w->state.is_waiting = 0;
+    pthread_mutex_unlock(&w->lock);
 }
 
-void meg_watchdog_await_report(void)
+void meg_watchdog_await_report(struct meg_watchdog *w)
 {
     const double start = meg_now_s();
 
-    while (watchdog.is_open && meg_now_s() - start < REPORT_WAIT_S)
+    while (w && w->is_open && meg_now_s() - start < REPORT_WAIT_S)
         usleep(10000);
 }
 
-void meg_watchdog_broadcast_exit(int status, const char *why)
+void meg_watchdog_broadcast_exit(struct meg_watchdog *w, int status, const char *reason)
 {
     struct timespec until;
 
-    if (!watchdog.is_open)
+    if (!w || !w->is_open)
         return;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 1;
-    pthread_mutex_lock(&watchdog.lock);
-    watchdog.ends.status = status;
-    watchdog.ends.is_abort = 1;
-    snprintf(watchdog.ends.why, sizeof watchdog.ends.why, "%s", why);
-    watchdog.is_ending = true;
-    watchdog_wake();
-    while (!watchdog.has_told && pthread_cond_timedwait(&watchdog.told, &watchdog.lock, &until) == 0)
+    pthread_mutex_lock(&w->lock);
+    w->exit.status = status;
+    w->exit.is_abort = 1;
+    snprintf(w->exit.reason, sizeof w->exit.reason, "%s", reason);
+    w->is_exiting = true;
+    watchdog_wake(w);
+    while (!w->has_sent_exit && pthread_cond_timedwait(&w->exit_sent_cond, &w->lock, &until) == 0)
         ;
-    pthread_mutex_unlock(&watchdog.lock);
+    pthread_mutex_unlock(&w->lock);
 }

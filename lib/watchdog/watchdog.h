@@ -1,85 +1,86 @@
 /*
- * The board: one small TCP service, a thread of rank 0, to which a thread of every other rank holds a
- * connection.  It carries heartbeats and who has arrived where, and ends the job when a rank is lost:
- *   - a connection that closes without a goodbye: that process is gone;
- *   - no heartbeat for as long as the deadline: it is stopped, or its machine is;
- *   - a wait longer than the deadline: somebody did not come, and everybody is asked where he is.  Until
- *     the first step is done, others may be setting up, and a wait may take a minute at least.
- * Then one message names rank, host, step and operation of who is missing, and who did arrive, and every
- * process that still can ends with status 69, before a launcher that kills has come round to it.  The
- * message comes from rank 0, or of rank 0's end from the next rank.  A rank that ends by meg_die says why
- * before, so that the others end with its status and its reason.
+ * watchdog.h - detection of lost and stuck ranks: a thread in every process exchanges heartbeats over TCP and ends the
+ * run when a rank is lost.
  *
- * The threads make no MPI call.  A time during which a process was itself stopped, as a whole job is by
- * Ctrl-Z, counts against nobody.  Connections are loopback's where all ranks share one network, and only
- * those are served that show the 16 random bytes which rank 0 handed out over the world communicator.
+ * The thread of rank 0 is the server; the thread of every other rank holds one connection to it.  They exchange
+ * heartbeats with the state of each rank (step, collective that it waits in).  The run ends with exit status 69 when
+ *   - a connection is closed without a goodbye: the process exited or was killed;
+ *   - no heartbeat arrives for timeout_s: the process or its machine is stopped;
+ *   - a collective takes longer than timeout_s: the server asks all ranks for their state and reports those that are
+ *     not in the collective.  Until the first step is complete this timeout is at least one minute, because other
+ *     ranks may still be setting up.
+ * The report names rank, host, step and operation of the suspects, and the state of the others.  Rank 0 prints it; if
+ * rank 0 is lost, the next rank does.  All processes exit before a launcher kills them.  A rank that ends by meg_die
+ * broadcasts its message and exit status first, and the others exit with that status.
  *
- * Ranks that have no communicator yet, torchrun's, meet at the board instead, on a port that all were
- * told; the 16 bytes are then made of the run's name and keep strays out, not people of ill will.  They
- * leave each other the notes at it from which communicators are made.
+ * The threads make no MPI call.  Time during which a process was itself stopped (a job suspended by Ctrl-Z) counts
+ * against no rank.  If all ranks share one network namespace, the server listens on loopback only.  A connection must
+ * present a token of 16 random bytes, which rank 0 broadcasts over the world communicator.
  *
- * A process that another run started with the same port and name has the same token.  Until all ranks have
- * joined it cannot be told from a rank, and a contradiction ends both; from then on it is refused, and the
- * run continues.  Names that a peer sends are printed with ? for control characters.
+ * Ranks without a communicator (those of torchrun) connect to a rendezvous address instead.  Their token is derived
+ * from the run id: it rejects unrelated processes, not attackers.  A process of another run that was started with the
+ * same port and run id has the same token.  Until all ranks have joined it cannot be distinguished from a rank, and a
+ * conflict (two processes with one rank, different sizes) ends both runs; once all have joined it is refused, and the
+ * run continues.  Host names that a peer sends are printed with ? for control characters.
  */
-#ifndef MEG_COMM_BOARD_H
-#define MEG_COMM_BOARD_H
+#ifndef MEG_WATCHDOG_WATCHDOG_H
+#define MEG_WATCHDOG_WATCHDOG_H
 #include <stdbool.h>
-#include "comm/comm.h"
+#include <stdint.h>
+#include "base/decls.h"
+#include "watchdog/rendezvous.h"
 
 MEG_BEGIN_DECLS
 
-/* Where ranks meet that have no communicator; host is of rank 0, and not looked at where all ranks share it. */
-struct meg_rendezvous {
-    const char *host;
-    int port;
-    bool is_local;
-    unsigned char token[16];
+/* The watchdog of this process.  All functions accept NULL (no watchdog) and then do nothing. */
+struct meg_watchdog;
+
+/* The ranks to watch, and the collectives over them that opening and closing a watchdog use. */
+struct meg_watchdog_bootstrap {
+    int rank, size;
+    double timeout_s;
+    const struct meg_rendezvous *rendezvous; /* NULL: the ranks have a communicator, and the callbacks work */
+    void *ctx;                               /* for the callbacks */
+    void (*all_reduce_max)(void *ctx, int64_t *values, int64_t n);
+    void (*broadcast)(void *ctx, void *buf, int64_t nbytes); /* from rank 0; nbytes is a multiple of 4 */
+    void (*barrier)(void *ctx);
 };
-/* Before meg_watchdog_open; m is kept, not copied. */
-void meg_watchdog_set_rendezvous(const struct meg_rendezvous *m);
 
 /*
- * Every rank of world calls it, once.  With one rank there is no board.  Where a rank cannot reach rank
- * 0's board there is none either, with a warning: what is lost is then noticed by deadlines alone.  Where
- * they meet at it, the process ends instead: MEG_EPEER names who did not come by the deadline, MEG_EUSAGE
- * a port that is taken, a run that is complete or another, and ranks that contradict each other.
+ * Start the watchdog; collective over all ranks.  b is copied; ctx must stay valid until meg_watchdog_close, and the
+ * rendezvous until this function returns.  *w is set before the first callback, so that waits inside callbacks are
+ * watched, too; with one rank it is NULL.
+ *
+ * Over a communicator: if a rank cannot connect to rank 0, all ranks run without a watchdog and that rank prints a
+ * warning; lost ranks are then detected only by the timeouts of collectives.
+ * With a rendezvous the process ends if it fails: MEG_EPEER names the ranks that did not connect within timeout_s;
+ * MEG_EUSAGE reports a port in use, a run that is complete or has another token, or ranks that contradict each other.
  */
-void meg_watchdog_open(struct meg_comm *world, double deadline_s);
-/* Every rank calls it when all are done; the end of one is then no news to the others. */
-void meg_watchdog_close(void);
+void meg_watchdog_open(struct meg_watchdog **w, const struct meg_watchdog_bootstrap *b);
+/* Stop the thread and free w; collective.  Once all ranks have called it, the exit of one is no longer reported. */
+void meg_watchdog_close(struct meg_watchdog *w);
+
+/* Report that this rank now works on iteration `step`. */
+void meg_watchdog_set_step(struct meg_watchdog *w, int64_t step);
 
 /*
- * A note that one rank leaves for others of a group; group, from and to are its name.  A get that finds no
- * note asks for it, and a later one gives it: true, and bytes are set.
+ * Report that this rank waits, or has finished waiting, in operation number `op_number` (counted per group) named op of
+ * a group.  The strings are copied.
  */
-struct meg_kv_store_entry {
-    uint64_t group;
-    int32_t from, to;
-    int32_t readers; /* that will get it */
-    unsigned char bytes[128];
-};
-void meg_kv_store_put(const struct meg_kv_store_entry *note);
-bool meg_kv_store_get(struct meg_kv_store_entry *note);
+void meg_watchdog_wait_begin(struct meg_watchdog *w, const char *op, const char *group, int64_t op_number);
+void meg_watchdog_wait_end(struct meg_watchdog *w);
 
-/* From here on this rank works on this step (the iteration that is being made). */
-void meg_watchdog_set_step(int64_t step);
-
-/* Around a wait for others in the number'th operation of a group; what and group stay the caller's. */
-void meg_watchdog_wait_begin(const char *what, const char *group, int64_t number);
-void meg_watchdog_wait_end(void);
-
-/* Whether a wait past its deadline is to go on, because the first step is not done yet. */
-bool meg_watchdog_extends_timeout(double waited_s);
+/* True if a wait of waited_s seconds may continue past its timeout because start-up is still in progress. */
+bool meg_watchdog_extends_timeout(struct meg_watchdog *w, double waited_s);
 
 /*
- * meg_watchdog_await_report - a wait has failed or taken too long: gives the board some seconds to say why and
- * to end this process; returns where there is none, or it has nothing to say.
+ * Call when a collective has failed or timed out: block for some seconds so that the watchdog can print its report and
+ * end the process.  Returns if there is no watchdog or it has nothing to report.
  */
-void meg_watchdog_await_report(void);
+void meg_watchdog_await_report(struct meg_watchdog *w);
 
-/* This process is about to end with status: the others are told why, and end, too. */
-void meg_watchdog_broadcast_exit(int status, const char *why);
+/* Tell the other ranks that this process exits with status because of reason, so that they exit, too. */
+void meg_watchdog_broadcast_exit(struct meg_watchdog *w, int status, const char *reason);
 
 MEG_END_DECLS
 #endif

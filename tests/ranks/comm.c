@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
-#include "watchdog/watchdog.h"
+#include "comm/comm.h"
 #include "tensor/half.h"
 
 static struct meg_comm *w;
@@ -200,15 +200,15 @@ static void volumes(void)
     double want = 0;
 
     meg_all_reduce(g, in, N, MEG_DTYPE_F32, MEG_REDUCE_SUM);
-    ok(g->sent == (want += 2 * (n - 1) * N * 4 / n), "an all-reduce sends twice what a rank does not keep");
+    ok(g->nbytes_sent == (want += 2 * (n - 1) * N * 4 / n), "an all-reduce sends twice what a rank does not keep");
     meg_comm_wait(g, g->op->reduce_scatter(g, out, in, N, MEG_DTYPE_BF16, MEG_REDUCE_SUM));
-    ok(g->sent == (want += (n - 1) * N * 2), "a reduce-scatter the parts of others");
+    ok(g->nbytes_sent == (want += (n - 1) * N * 2), "a reduce-scatter the parts of others");
     meg_comm_wait(g, g->op->all_gather(g, out, in, N, MEG_DTYPE_F32));
-    ok(g->sent == (want += (n - 1) * N * 4), "an all-gather its part to each");
+    ok(g->nbytes_sent == (want += (n - 1) * N * 4), "an all-gather its part to each");
     meg_comm_wait(g, g->op->all_to_all(g, out, in, N, MEG_DTYPE_F32));
-    ok(g->sent == (want += (n - 1) * N * 4), "an all-to-all the parts of others");
+    ok(g->nbytes_sent == (want += (n - 1) * N * 4), "an all-to-all the parts of others");
     meg_barrier(g);
-    ok(g->sent == want, "a barrier nothing");
+    ok(g->nbytes_sent == want, "a barrier nothing");
     meg_comm_close(g);
     free(in);
     free(out);
@@ -227,7 +227,7 @@ int main(void)
         meg_die_err(&e);
     w = world.world;
     meg_comm_set_timeout(w, 60);
-    meg_watchdog_open(w, 60);
+    meg_comm_watchdog_open(&world, 60);
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++) {
             reductions(types[t], sizes[n]);
@@ -248,7 +248,7 @@ int main(void)
     meg_barrier(w);
     if (w->rank == 0)
         printf("1..%d\n", tests);
-    meg_watchdog_close();
+    meg_comm_watchdog_close(&world);
     meg_comm_close(w);
     return failed != 0;
 }

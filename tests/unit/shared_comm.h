@@ -1,6 +1,8 @@
 /*
- * A communicator of processes that share memory, for tests of several ranks without a launcher: a test
- * makes it, forks its ranks, and each joins.  Small all-reduces and broadcasts only.
+ * shared_comm.h - a communicator over shared memory, for unit tests of several ranks without a launcher.
+ *
+ * A test creates it with shared_comm_new, forks its ranks, and each calls shared_comm_join.  It supports all-reduces of
+ * integers and broadcasts of at most SHARED_BYTES.
  */
 #ifndef SHARED_COMM_H
 #define SHARED_COMM_H
@@ -14,14 +16,14 @@
 enum { RANKS = 2, SHARED_BYTES = 1 << 16 };
 
 struct shared_comm {
-    struct meg_comm comm;  /* first: operations get it */
-    struct shared_memory { /* what all ranks see */
+    struct meg_comm comm;  /* first: operations cast a pointer to it */
+    struct shared_memory { /* mapped in all ranks */
         pthread_barrier_t barrier;
         _Alignas(16) char part[RANKS][SHARED_BYTES];
     } * memory;
 };
 
-/* The numbers of every rank, in rank order, until the next barrier. */
+/* Publish buf, and wait until all ranks have.  Returns the memory, valid until the next barrier. */
 static inline struct shared_memory *shared_put(struct meg_comm *c, const void *buf, size_t nbytes)
 {
     struct shared_memory *m = ((struct shared_comm *)c)->memory;
@@ -37,11 +39,11 @@ static inline struct shared_memory *shared_put(struct meg_comm *c, const void *b
         for (int64_t i = 0; i < n; i++) {                                                                              \
             const type x = ((const type *)m->part[r])[i], y = ((type *)buf)[i];                                        \
                                                                                                                        \
-            ((type *)buf)[i] = r == 0 ? x : how == MEG_REDUCE_SUM ? x + y : x > y ? x : y;                             \
+            ((type *)buf)[i] = r == 0 ? x : op == MEG_REDUCE_SUM ? x + y : x > y ? x : y;                              \
         }
 
 static inline struct meg_work *shared_all_reduce(struct meg_comm *c, void *buf, int64_t n, enum meg_dtype t,
-                                                 enum meg_reduce_op how)
+                                                 enum meg_reduce_op op)
 {
     struct shared_memory *m = shared_put(c, buf, (size_t)n * meg_dtype_size(t));
 
@@ -81,10 +83,10 @@ static inline struct shared_comm *shared_comm_new(void)
     return w;
 }
 
-/* This process is rank i from now on. */
+/* Make this process rank i. */
 static inline void shared_comm_join(struct shared_comm *w, int i)
 {
-    w->comm = (struct meg_comm){ .op = &shared_comm_ops, .group = "world", .rank = i, .size = RANKS };
+    w->comm = (struct meg_comm){ .op = &shared_comm_ops, .name = "world", .rank = i, .size = RANKS };
 }
 
 #endif

@@ -108,8 +108,11 @@ static void dying_prints_flushes_and_ends(void **state)
     assert_string_equal(c.out, "half a product\n");
 }
 
-static void hook(int status, const char *why)
+static int hook_ctx;
+
+static void hook(int status, const char *why, void *ctx)
 {
+    assert_ptr_equal(ctx, &hook_ctx);
     fprintf(stderr, "hook %d, %s\n", status, why);
     meg_die(MEG_EFAIL, "inner");
 }
@@ -119,7 +122,7 @@ static void die_hooked(void *arg)
     struct meg_err e;
 
     (void)arg;
-    meg_on_die(hook);
+    meg_on_die(hook, &hook_ctx);
     meg_fail(&e, MEG_EPEER, "rank 3 is gone");
     meg_die_err(&e);
 }

@@ -1,4 +1,4 @@
-/* Who is let in at the board of rank 0: what a rank of the run shows, and nobody else. */
+/* Rank 0 accepts a connection only from a rank of its run; the key-value store; names that peers send. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,196 +9,199 @@
 #include <cmocka.h>
 #include "watchdog/internal.h"
 
-/* Rank 0's board of a run of three, on loopback. */
-static int serve(void **state)
+static struct meg_watchdog *w;
+
+static void no_barrier(void *ctx)
 {
-    (void)state;
-    watchdog.size = 3;
-    watchdog.world = &meg_comm_self;
-    watchdog.deadline_s = 60;
-    watchdog.beat_s = 0.1;
-    watchdog.has_come = meg_new(3 * sizeof *watchdog.has_come);
-    watchdog.has_come[0] = true;
-    watchdog.ncome = 1;
-    return watchdog_serve(true, 0) ? 0 : -1;
+    (void)ctx;
 }
 
-static int leave(void **state)
+/* Start the watchdog of rank 0 of three, on loopback. */
+static int set_up(void **state)
+{
+    const struct meg_watchdog_bootstrap b = { .size = 3, .timeout_s = 60, .barrier = no_barrier };
+
+    (void)state;
+    w = watchdog_new(&b);
+    return watchdog_serve(w, true, 0) ? 0 : -1;
+}
+
+static int tear_down(void **state)
 {
     (void)state;
-    meg_watchdog_close();
+    meg_watchdog_close(w);
     return 0;
 }
 
-static struct watchdog_conn call(void)
+static struct watchdog_conn connect_new(void)
 {
-    struct watchdog_conn l = { .rank = -1 };
+    struct watchdog_conn c = { .rank = -1 };
 
-    l.fd = watchdog_connect(&watchdog.invite);
-    assert_true(l.fd >= 0);
-    return l;
+    c.fd = watchdog_connect(&w->endpoint);
+    assert_true(c.fd >= 0);
+    return c;
 }
 
 static struct watchdog_join_request join_of(int rank)
 {
     struct watchdog_join_request j = { .rank = rank, .size = 3, .host = "here" };
 
-    memcpy(j.token, watchdog.invite.token, sizeof j.token);
+    memcpy(j.token, w->endpoint.token, sizeof j.token);
     return j;
 }
 
-/* The kind of what comes next but heartbeats, 0: the line is closed, -1: nothing within five seconds. */
-static int heard(struct watchdog_conn *l)
+/* Type of the next frame that is not a heartbeat; 0: the connection is closed; -1: no frame within five seconds. */
+static int next_frame(struct watchdog_conn *c)
 {
-    struct pollfd p = { .fd = l->fd, .events = POLLIN };
-    enum watchdog_frame_type kind;
+    struct pollfd p = { .fd = c->fd, .events = POLLIN };
+    enum watchdog_frame_type type;
     const void *payload;
 
     for (;;) {
-        const int r = watchdog_recv(l, &kind, &payload);
+        const int r = watchdog_recv(c, &type, &payload);
 
         if (r < 0)
             return 0;
-        if (r == 1 && kind != WATCHDOG_HEARTBEAT)
-            return (int)kind;
+        if (r == 1 && type != WATCHDOG_HEARTBEAT)
+            return (int)type;
         if (r == 0 && poll(&p, 1, 5000) <= 0)
             return -1;
     }
 }
 
-/* Join as a rank of the run; what the board answers is heard next. */
-static struct watchdog_conn call_as(int rank)
+/* Connect and send the join request of a rank of the run. */
+static struct watchdog_conn connect_as(int rank)
 {
     const struct watchdog_join_request j = join_of(rank);
-    struct watchdog_conn l = call();
+    struct watchdog_conn c = connect_new();
 
-    watchdog_send(&l, WATCHDOG_JOIN, &j, sizeof j);
-    return l;
+    watchdog_send(&c, WATCHDOG_JOIN, &j, sizeof j);
+    return c;
 }
 
-/* The board refuses whoever is at the other end, saying why, and closes the connection. */
-static void assert_refused(struct watchdog_conn *l, const char *why)
+/* Assert that the watchdog sends a refusal with this reason and closes the connection. */
+static void assert_refused(struct watchdog_conn *c, const char *reason)
 {
-    struct watchdog_exit ends;
+    struct watchdog_exit message;
 
-    assert_int_equal(heard(l), WATCHDOG_EXIT_ALL);
-    memcpy(&ends, l->in + 8, sizeof ends);
-    assert_int_equal(ends.status, 2);
-    if (!strstr(ends.why, why))
-        fail_msg("'%s' lacks '%s'", ends.why, why);
-    assert_int_equal(heard(l), 0);
-    close(l->fd);
+    assert_int_equal(next_frame(c), WATCHDOG_EXIT_ALL);
+    memcpy(&message, c->buf + 8, sizeof message);
+    assert_int_equal(message.status, 2);
+    if (!strstr(message.reason, reason))
+        fail_msg("'%s' lacks '%s'", message.reason, reason);
+    assert_int_equal(next_frame(c), 0);
+    close(c->fd);
 }
 
-static bool has_come(int rank)
+static bool has_joined(int rank)
 {
-    bool is_here;
+    bool is_joined;
 
-    pthread_mutex_lock(&watchdog.lock);
-    is_here = watchdog.has_come[rank];
-    pthread_mutex_unlock(&watchdog.lock);
-    return is_here;
+    pthread_mutex_lock(&w->lock);
+    is_joined = w->has_joined[rank];
+    pthread_mutex_unlock(&w->lock);
+    return is_joined;
 }
 
-static void refuses_who_has_a_wrong_token(void **state)
+static void refuses_a_connection_with_a_wrong_token(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof watchdog.invite.token; i++) {
+    for (size_t i = 0; i < sizeof w->endpoint.token; i++) {
         struct watchdog_join_request j = join_of(1);
-        struct watchdog_conn l = call();
+        struct watchdog_conn c = connect_new();
 
         j.token[i] ^= 1;
-        watchdog_send(&l, WATCHDOG_JOIN, &j, sizeof j);
-        assert_refused(&l, "another run uses it");
+        watchdog_send(&c, WATCHDOG_JOIN, &j, sizeof j);
+        assert_refused(&c, "another run uses this port");
     }
-    assert_false(has_come(1));
+    assert_false(has_joined(1));
 }
 
-static void shows_out_who_does_not_say_who_he_is(void **state)
+static void closes_a_connection_whose_first_frame_is_no_join_request(void **state)
 {
-    const struct watchdog_exit ends = { .status = 1 };
+    const struct watchdog_exit message = { .status = 1 };
     const unsigned char noise[64] = "GET / HTTP/1.1\r\n\r\n";
-    struct watchdog_conn l = call();
+    struct watchdog_conn c = connect_new();
 
     (void)state;
-    watchdog_send(&l, WATCHDOG_EXITING, &ends, sizeof ends);
-    assert_int_equal(heard(&l), 0);
-    close(l.fd);
-    l = call();
-    assert_int_equal(write(l.fd, noise, sizeof noise), sizeof noise);
-    assert_int_equal(heard(&l), 0);
-    close(l.fd);
+    watchdog_send(&c, WATCHDOG_EXITING, &message, sizeof message);
+    assert_int_equal(next_frame(&c), 0);
+    close(c.fd);
+    c = connect_new();
+    assert_int_equal(write(c.fd, noise, sizeof noise), sizeof noise);
+    assert_int_equal(next_frame(&c), 0);
+    close(c.fd);
 }
 
-static void lets_in_a_rank_and_gives_it_notes(void **state)
+static void accepts_a_rank_and_sends_it_entries_of_the_kv_store(void **state)
 {
-    struct meg_kv_store_entry note = { .group = 7, .from = 1, .to = 2, .readers = 2, .bytes = "an id" };
-    const struct meg_kv_store_entry name = { .group = 7, .from = 1, .to = 2 };
-    struct watchdog_conn l = call_as(2);
+    struct meg_kv_store_entry entry = { .group = 7, .from = 1, .to = 2, .nreaders = 2, .value = "an id" };
+    const struct meg_kv_store_entry key = { .group = 7, .from = 1, .to = 2 };
+    struct watchdog_conn c = connect_as(2);
     struct meg_kv_store_entry got;
 
     (void)state;
-    assert_int_equal(heard(&l), WATCHDOG_WELCOME);
-    assert_true(has_come(2));
-    watchdog_send(&l, WATCHDOG_KV_GET, &name, sizeof name);
-    meg_kv_store_put(&note);
-    assert_int_equal(heard(&l), WATCHDOG_KV_ENTRY);
-    memcpy(&got, l.in + 8, sizeof got); /* behind the two words of the head */
-    assert_string_equal(got.bytes, "an id");
-    memset(note.bytes, 0, sizeof note.bytes);
-    assert_true(meg_kv_store_get(&note));
-    assert_string_equal(note.bytes, "an id");
-    assert_false(meg_kv_store_get(&note)); /* both readers have it */
-    watchdog_send(&l, WATCHDOG_BYE, NULL, 0);
-    close(l.fd);
+    assert_int_equal(next_frame(&c), WATCHDOG_WELCOME);
+    assert_true(has_joined(2));
+    watchdog_send(&c, WATCHDOG_KV_GET, &key, sizeof key);
+    meg_kv_store_put(w, &entry);
+    assert_int_equal(next_frame(&c), WATCHDOG_KV_ENTRY);
+    memcpy(&got, c.buf + 8, sizeof got); /* after the two words of the header */
+    assert_string_equal(got.value, "an id");
+    memset(entry.value, 0, sizeof entry.value);
+    assert_true(meg_kv_store_get(w, &entry));
+    assert_string_equal(entry.value, "an id");
+    assert_false(meg_kv_store_get(w, &entry)); /* both readers have read it */
+    watchdog_send(&c, WATCHDOG_BYE, NULL, 0);
+    close(c.fd);
 }
 
-/* More idle connections than there are links, and then noise: a rank still joins. */
-static void strangers_keep_no_rank_out(void **state)
+/* Open more idle connections than the watchdog has entries, then some that send noise: a rank still joins. */
+static void unauthenticated_connections_cannot_keep_a_rank_out(void **state)
 {
     enum { IDLE = 300 };
     const unsigned char noise[400] = { 1, 2, 3 };
-    struct watchdog_conn idle[IDLE], l;
+    struct watchdog_conn idle[IDLE], c;
 
     (void)state;
     for (int i = 0; i < IDLE; i++)
-        idle[i] = call();
+        idle[i] = connect_new();
     for (int i = 0; i < 5; i++) {
-        l = call();
-        assert_true(write(l.fd, noise, sizeof noise) > 0);
-        close(l.fd);
+        c = connect_new();
+        assert_true(write(c.fd, noise, sizeof noise) > 0);
+        close(c.fd);
     }
-    l = call_as(1);
-    assert_int_equal(heard(&l), WATCHDOG_WELCOME);
-    assert_true(has_come(1));
+    c = connect_as(1);
+    assert_int_equal(next_frame(&c), WATCHDOG_WELCOME);
+    assert_true(has_joined(1));
     for (int i = 0; i < IDLE; i++)
         close(idle[i].fd);
-    watchdog_send(&l, WATCHDOG_BYE, NULL, 0);
-    close(l.fd);
+    watchdog_send(&c, WATCHDOG_BYE, NULL, 0);
+    close(c.fd);
 }
 
-/* A process joins a complete run with a name that is no name. */
+/* A process whose host name has control characters and no end tries to join the complete run. */
 static void refused_as(int rank, int size)
 {
     struct watchdog_join_request j = join_of(rank);
-    struct watchdog_conn l = call();
+    struct watchdog_conn c = connect_new();
 
     j.size = size;
     memcpy(j.host, "x\033[2J\nmeg", 9);
     memset(j.host + 9, '\007', sizeof j.host - 9);
-    watchdog_send(&l, WATCHDOG_JOIN, &j, sizeof j);
-    assert_refused(&l, "has all of its 3 ranks");
+    watchdog_send(&c, WATCHDOG_JOIN, &j, sizeof j);
+    assert_refused(&c, "all 3 ranks of the run there have joined");
 }
 
-/* All three have joined: the board outlives every newcomer, and prints the name of the first alone. */
-static void a_complete_run_refuses_newcomers(void **state)
+/* The watchdog refuses every further process and prints a message only for the first. */
+static void a_complete_run_refuses_further_processes(void **state)
 {
     const int before = dup(STDERR_FILENO);
     FILE *f = tmpfile();
     char text[4096];
 
     (void)state;
-    assert_true(has_come(1) && has_come(2));
+    assert_true(has_joined(1) && has_joined(2));
     dup2(fileno(f), STDERR_FILENO);
     for (int rank = -1; rank < 5; rank++)
         refused_as(rank, 3);
@@ -214,7 +217,7 @@ static void a_complete_run_refuses_newcomers(void **state)
     assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1); /* one line */
 }
 
-static void a_name_has_an_end_and_no_control_characters(void **state)
+static void a_copied_name_is_terminated_and_has_no_control_characters(void **state)
 {
     const char sent[8] = { 'a', '\033', '\n', '\t', 0x7f, (char)0xc3, (char)0xa4, 'z' };
     char name[8];
@@ -229,13 +232,13 @@ static void a_name_has_an_end_and_no_control_characters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses_who_has_a_wrong_token),
-        cmocka_unit_test(shows_out_who_does_not_say_who_he_is),
-        cmocka_unit_test(lets_in_a_rank_and_gives_it_notes),
-        cmocka_unit_test(strangers_keep_no_rank_out),
-        cmocka_unit_test(a_complete_run_refuses_newcomers),
-        cmocka_unit_test(a_name_has_an_end_and_no_control_characters),
+        cmocka_unit_test(refuses_a_connection_with_a_wrong_token),
+        cmocka_unit_test(closes_a_connection_whose_first_frame_is_no_join_request),
+        cmocka_unit_test(accepts_a_rank_and_sends_it_entries_of_the_kv_store),
+        cmocka_unit_test(unauthenticated_connections_cannot_keep_a_rank_out),
+        cmocka_unit_test(a_complete_run_refuses_further_processes),
+        cmocka_unit_test(a_copied_name_is_terminated_and_has_no_control_characters),
     };
 
-    return cmocka_run_group_tests(tests, serve, leave);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,0 +1,39 @@
+/* The watchdog of a world communicator, which it gets its ranks and collectives from. */
+#include "comm/comm.h"
+#include "watchdog/watchdog.h"
+
+static void all_reduce_max(void *ctx, int64_t *values, int64_t n)
+{
+    meg_all_reduce((struct meg_comm *)ctx, values, n, MEG_DTYPE_I64, MEG_REDUCE_MAX);
+}
+
+static void broadcast(void *ctx, void *buf, int64_t nbytes)
+{
+    MEG_ASSERT(nbytes % 4 == 0);
+    meg_broadcast((struct meg_comm *)ctx, buf, nbytes / 4, MEG_DTYPE_I32, 0);
+}
+
+static void barrier(void *ctx)
+{
+    meg_barrier((struct meg_comm *)ctx);
+}
+
+void meg_comm_watchdog_open(struct meg_comm_world *w, double timeout_s)
+{
+    const struct meg_watchdog_bootstrap b = { .rank = w->world->rank,
+                                              .size = w->world->size,
+                                              .timeout_s = timeout_s,
+                                              .rendezvous = w->has_rendezvous ? &w->rendezvous : NULL,
+                                              .ctx = w->world,
+                                              .all_reduce_max = all_reduce_max,
+                                              .broadcast = broadcast,
+                                              .barrier = barrier };
+
+    meg_watchdog_open(&w->world->watchdog, &b);
+}
+
+void meg_comm_watchdog_close(struct meg_comm_world *w)
+{
+    meg_watchdog_close(w->world->watchdog);
+    w->world->watchdog = NULL;
+}

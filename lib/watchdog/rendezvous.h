@@ -1,0 +1,21 @@
+/* rendezvous.h - the TCP address at which ranks find each other before they have a communicator. */
+#ifndef MEG_WATCHDOG_RENDEZVOUS_H
+#define MEG_WATCHDOG_RENDEZVOUS_H
+#include <stdbool.h>
+#include "base/decls.h"
+
+MEG_BEGIN_DECLS
+
+/*
+ * Rank 0 listens at port, and the other ranks connect to host:port, or to loopback if is_local (all ranks run on one
+ * machine).  A connection is accepted if it sends the token.
+ */
+struct meg_rendezvous {
+    const char *host; /* of rank 0; ignored if is_local */
+    int port;
+    bool is_local;
+    unsigned char token[16];
+};
+
+MEG_END_DECLS
+#endif
