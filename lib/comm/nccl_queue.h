@@ -32,7 +32,7 @@ struct meg_nccl_transfer {
     bool is_launched, is_done;
     void *device;
     struct meg_nccl_transfer *next;
-    struct meg_nccl_buffer *in; /* [size], after out */
+    struct meg_nccl_buffer *in;   /* [size], after out */
     struct meg_nccl_buffer out[]; /* [size] */
 };
 
