@@ -46,13 +46,17 @@ static void add_scores(struct meg_str *out, const struct meg_token_output_conf *
 
     for (i = 0; i < n; i++)
         sum += logprob[i];
-    meg_str_printf(out, "{\"ids\":");
+    meg_json_begin(out, '{');
+    meg_json_add_key(out, "ids");
     meg_json_add_ids(out, ids->v, ids->n);
-    meg_json_add_tokens(out, report, tok, ids->v, ids->n);
-    meg_str_printf(out, ",\"logprobs\":");
+    meg_reply_add_tokens(out, report, tok, ids->v, ids->n);
+    meg_json_add_key(out, "logprobs");
     meg_json_add_floats(out, logprob, n);
-    meg_json_add_top_logprobs(out, report, tok, top, n);
-    meg_str_printf(out, ",\"sum\":%.9g,\"count\":%lld}\n", sum, (long long)n);
+    meg_reply_add_top_logprobs(out, report, tok, top, n);
+    meg_json_set_f64(out, "sum", sum);
+    meg_json_set_i64(out, "count", n);
+    meg_json_end(out, '}');
+    meg_str_add(out, "\n", 1);
 }
 
 static int logprobs(const struct conf *c, const struct meg_token_output_conf *report, const struct meg_loaded_model *m,
@@ -117,6 +121,28 @@ static void show(void *ctx, const struct meg_ppl_result *p)
                       p->loss / (double)p->scored);
 }
 
+static void print_ppl(const struct meg_ppl_result *p, const struct conf *c, int64_t documents)
+{
+    struct meg_str out = { 0 };
+
+    meg_json_begin(&out, '{');
+    meg_json_set_str(&out, "task", "ppl");
+    meg_json_set_i64(&out, "documents", documents);
+    meg_json_set_i64(&out, "tokens", p->scored);
+    meg_json_set_i64(&out, "windows", p->windows);
+    meg_json_set_i64(&out, "seq_length", c->seq_length);
+    meg_json_set_i64(&out, "overlapping_eval", c->overlapping_eval);
+    meg_json_set_f64(&out, "loss_nats", p->loss / (double)p->scored);
+    meg_json_set_f64(&out, "ppl", meg_ppl_value(p));
+    if (p->bytes > 0) {
+        meg_json_set_i64(&out, "bytes", p->bytes);
+        meg_json_set_f64(&out, "bits_per_byte", p->loss / log(2) / (double)p->bytes);
+    }
+    meg_json_end(&out, '}');
+    puts(out.s);
+    meg_str_free(&out);
+}
+
 static int ppl_of(const struct conf *c, const struct meg_loaded_model *m, const struct meg_token_stream *src,
                   const char *name, int64_t documents, bool is_text, struct meg_err *e)
 {
@@ -136,13 +162,7 @@ static int ppl_of(const struct conf *c, const struct meg_loaded_model *m, const 
     meg_scorer_free(&s);
     if (r < 0)
         return r;
-    printf("{\"task\":\"ppl\",\"documents\":%lld,\"tokens\":%lld,\"windows\":%lld,\"seq_length\":%lld,"
-           "\"overlapping_eval\":%lld,\"loss_nats\":%.9g,\"ppl\":%.9g",
-           (long long)documents, (long long)p.scored, (long long)p.windows, (long long)c->seq_length,
-           (long long)c->overlapping_eval, p.loss / (double)p.scored, meg_ppl_value(&p));
-    if (p.bytes > 0)
-        printf(",\"bytes\":%lld,\"bits_per_byte\":%.9g", (long long)p.bytes, p.loss / log(2) / (double)p.bytes);
-    printf("}\n");
+    print_ppl(&p, c, documents);
     meg_debug("%.0f tokens/s", (double)p.scored / (meg_now_s() - began_s));
     return MEG_OK;
 }

@@ -5,7 +5,7 @@
 
 #include "base/num.h"
 #include "data/gpt_index.h"
-#include "unicode/utf8.h"
+#include "io/json.h"
 
 /* text, every line after the first further in */
 static void add_indented(struct meg_str *out, const char *text, int by)
@@ -77,7 +77,7 @@ static void add_masked(struct meg_str *out, const struct meg_masked_conf *c)
 void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *id)
 {
     meg_str_printf(out, "{\n    \"class\": \"%s\",\n    \"dataset_path\": ", id->class_name);
-    meg_utf8_add_json_ascii(out, id->path);
+    meg_json_add_ascii(out, id->path);
     meg_str_printf(out, ",\n");
     add_count(out, "num_samples", id->wanted);
     meg_str_printf(out,
@@ -85,7 +85,7 @@ void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *
                    "    \"sequence_length\": %" PRId64 ",\n    \"split\": ",
                    id->which, id->seed, id->seq_length);
     if (id->split_text)
-        meg_utf8_add_json_ascii(out, id->split_text);
+        meg_json_add_ascii(out, id->split_text);
     else
         meg_str_printf(out, "null");
     meg_str_printf(out, ",\n    \"split_matrix\": ");

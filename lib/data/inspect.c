@@ -145,15 +145,17 @@ static void print_json(FILE *out, int64_t doc, const struct meg_ids *ids, const 
 {
     struct meg_str line = { 0 };
 
-    meg_str_printf(&line, "{\"document\":%" PRId64 ",\"ids\":", doc);
+    meg_json_begin(&line, '{');
+    meg_json_set_i64(&line, "document", doc);
+    meg_json_add_key(&line, "ids");
     meg_json_add_ids(&line, ids->v, ids->n);
-    meg_str_printf(&line, ",\"lengths\":");
+    meg_json_add_key(&line, "lengths");
     meg_json_add_ids(&line, lengths->v, lengths->n);
     if (text) {
-        meg_str_printf(&line, ",\"text\":");
+        meg_json_add_key(&line, "text");
         meg_json_add_string(&line, text->s ? text->s : "", text->n);
     }
-    meg_str_printf(&line, "}");
+    meg_json_end(&line, '}');
     fprintf(out, "%s\n", line.s);
     meg_str_free(&line);
 }

@@ -1,7 +1,6 @@
 #define _GNU_SOURCE /* memmem */
 #include "infer/reply.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "io/json.h"
@@ -34,7 +33,7 @@ static void add_token(struct meg_str *out, const struct meg_tokenizer *tok, int3
     struct meg_str bytes = { 0 }, text = { 0 };
 
     if (meg_tokenizer_bytes(tok, &id, 1, &bytes, NULL) < 0) {
-        meg_str_printf(out, "null");
+        meg_json_add_null(out);
     } else {
         meg_utf8_add_replaced(&text, bytes.s, (int64_t)bytes.n);
         meg_json_add_string(out, text.n > 0 ? text.s : "", text.n);
@@ -43,61 +42,47 @@ static void add_token(struct meg_str *out, const struct meg_tokenizer *tok, int3
     meg_str_free(&text);
 }
 
-void meg_json_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report,
-                         const struct meg_tokenizer *tok, const int32_t *ids, int64_t n)
+void meg_reply_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report,
+                          const struct meg_tokenizer *tok, const int32_t *ids, int64_t n)
 {
     if (!report->return_tokens)
         return;
-    meg_str_printf(out, ",\"tokens\":[");
-    for (int64_t i = 0; i < n; i++) {
-        meg_str_add(out, ",", i > 0);
+    meg_json_add_key(out, "tokens");
+    meg_json_begin(out, '[');
+    for (int64_t i = 0; i < n; i++)
         add_token(out, tok, ids[i]);
-    }
-    meg_str_add(out, "]", 1);
+    meg_json_end(out, ']');
 }
 
 static void add_logprob(struct meg_str *out, const struct meg_token_output_conf *report,
                         const struct meg_tokenizer *tok, const struct meg_token_logprob *x)
 {
-    meg_str_printf(out, "{\"id\":%d,", x->id);
+    meg_json_begin(out, '{');
+    meg_json_set_i64(out, "id", x->id);
     if (report->return_tokens) {
-        meg_str_printf(out, "\"token\":");
+        meg_json_add_key(out, "token");
         add_token(out, tok, x->id);
-        meg_str_add(out, ",", 1);
     }
-    if (isfinite(x->logprob))
-        meg_str_printf(out, "\"logprob\":%.9g}", (double)x->logprob);
-    else
-        meg_str_printf(out, "\"logprob\":null}"); /* JSON has no infinity */
+    meg_json_set_f64(out, "logprob", (double)x->logprob);
+    meg_json_end(out, '}');
 }
 
-void meg_json_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *report,
-                               const struct meg_tokenizer *tok, const struct meg_token_logprob *top, int64_t n)
+void meg_reply_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *report,
+                                const struct meg_tokenizer *tok, const struct meg_token_logprob *top, int64_t n)
 {
     const int64_t ntop = report->top_n_logprobs;
 
     if (ntop == 0)
         return;
-    meg_str_printf(out, ",\"top_logprobs\":[");
+    meg_json_add_key(out, "top_logprobs");
+    meg_json_begin(out, '[');
     for (int64_t i = 0; i < n; i++) {
-        meg_str_printf(out, i ? ",[" : "[");
-        for (int64_t k = 0; k < ntop; k++) {
-            meg_str_add(out, ",", k > 0);
+        meg_json_begin(out, '[');
+        for (int64_t k = 0; k < ntop; k++)
             add_logprob(out, report, tok, &top[i * ntop + k]);
-        }
-        meg_str_add(out, "]", 1);
+        meg_json_end(out, ']');
     }
-    meg_str_add(out, "]", 1);
-}
-
-void meg_json_add_floats(struct meg_str *out, const float *x, int64_t n)
-{
-    int64_t i;
-
-    meg_str_add(out, "[", 1);
-    for (i = 0; i < n; i++)
-        meg_str_printf(out, i ? ",%.9g" : "%.9g", (double)x[i]);
-    meg_str_add(out, "]", 1);
+    meg_json_end(out, ']');
 }
 
 void meg_reply_free(struct meg_reply *r)
@@ -238,19 +223,20 @@ void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const st
     const size_t skip = prompt_part(r, &r->text);
 
     MEG_ASSERT(r->is_complete);
-    meg_str_add(out, "{", 1);
+    meg_json_begin(out, '{');
     if (r->detok.tok) {
-        meg_str_printf(out, "\"text\":");
+        meg_json_add_key(out, "text");
         meg_json_add_string(out, r->text.n > 0 ? r->text.s + skip : "", r->text.n - skip);
-        meg_str_add(out, ",", 1);
     }
-    meg_str_printf(out, "\"ids\":");
+    meg_json_add_key(out, "ids");
     meg_json_add_ids(out, c->ids, c->n);
-    meg_json_add_tokens(out, report, r->detok.tok, c->ids, c->n);
+    meg_reply_add_tokens(out, report, r->detok.tok, c->ids, c->n);
     if (with_logprobs) {
-        meg_str_printf(out, ",\"logprobs\":");
+        meg_json_add_key(out, "logprobs");
         meg_json_add_floats(out, c->logprob, c->n);
     }
-    meg_json_add_top_logprobs(out, report, r->detok.tok, c->top, c->n);
-    meg_str_printf(out, ",\"finish\":\"%s\"}\n", c->finish == MEG_FINISH_STOP ? "stop" : "length");
+    meg_reply_add_top_logprobs(out, report, r->detok.tok, c->top, c->n);
+    meg_json_set_str(out, "finish", c->finish == MEG_FINISH_STOP ? "stop" : "length");
+    meg_json_end(out, '}');
+    meg_str_add(out, "\n", 1);
 }

@@ -58,19 +58,16 @@ void meg_reply_add_json(struct meg_str *out, const struct meg_reply *r, const st
                         bool with_logprobs);
 
 /*
- * meg_json_add_tokens - append ,"tokens":[...], the text of each of ids [n] by itself, null for one that tok lacks,
+ * meg_reply_add_tokens - append "tokens":[...], the text of each of ids [n] by itself, null for one that tok lacks,
  * where report wants it
- * meg_json_add_top_logprobs - append ,"top_logprobs":[[{"id":1,"token":"a","logprob":-0.5},...],...] of n positions, with
+ * meg_reply_add_top_logprobs - append "top_logprobs":[[{"id":1,"token":"a","logprob":-0.5},...],...] of n positions, with
  * "token" where tokens are wanted, where report wants it
  *   top  [n,report->top_n_logprobs]
  */
-void meg_json_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report,
-                         const struct meg_tokenizer *tok, const int32_t *ids, int64_t n);
-void meg_json_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *report,
-                               const struct meg_tokenizer *tok, const struct meg_token_logprob *top, int64_t n);
-
-/* JSON arrays; floats with the nine significant digits that give them back. */
-void meg_json_add_floats(struct meg_str *out, const float *x, int64_t n);
+void meg_reply_add_tokens(struct meg_str *out, const struct meg_token_output_conf *report,
+                          const struct meg_tokenizer *tok, const int32_t *ids, int64_t n);
+void meg_reply_add_top_logprobs(struct meg_str *out, const struct meg_token_output_conf *report,
+                                const struct meg_tokenizer *tok, const struct meg_token_logprob *top, int64_t n);
 
 MEG_END_DECLS
 #endif

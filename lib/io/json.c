@@ -1,11 +1,14 @@
 #include "io/json.h"
 
+#include <ctype.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/num.h"
 #include "file/file.h"
+#include "unicode/utf8.h"
 
 /* ---- reading ---- */
 
@@ -146,11 +149,76 @@ int meg_json_get_object(const json_t *object, const char *key, enum meg_json_pre
 
 /* ---- writing ---- */
 
+/* Append a comma if out ends with a value. */
+static void separate(struct meg_str *out)
+{
+    const char last = out->n > 0 ? out->s[out->n - 1] : ' ';
+
+    if (last == '"' || last == '}' || last == ']' || isalnum((unsigned char)last))
+        meg_str_add(out, ",", 1);
+}
+
+void meg_json_begin(struct meg_str *out, char bracket)
+{
+    separate(out);
+    meg_str_add(out, &bracket, 1);
+}
+
+void meg_json_end(struct meg_str *out, char bracket)
+{
+    meg_str_add(out, &bracket, 1);
+}
+
+void meg_json_add_key(struct meg_str *out, const char *key)
+{
+    meg_json_add_string(out, key, strlen(key));
+    meg_str_add(out, ":", 1);
+}
+
+void meg_json_add_i64(struct meg_str *out, int64_t v)
+{
+    separate(out);
+    meg_str_printf(out, "%" PRId64, v);
+}
+
+void meg_json_add_f64(struct meg_str *out, double v)
+{
+    if (!isfinite(v)) {
+        meg_json_add_null(out); /* JSON has neither infinity nor NaN */
+        return;
+    }
+    separate(out);
+    meg_str_printf(out, "%.9g", v);
+}
+
+void meg_json_add_null(struct meg_str *out)
+{
+    separate(out);
+    meg_str_printf(out, "null");
+}
+
+void meg_json_add_ids(struct meg_str *out, const int32_t *ids, int64_t n)
+{
+    meg_json_begin(out, '[');
+    for (int64_t i = 0; i < n; i++)
+        meg_json_add_i64(out, ids[i]);
+    meg_json_end(out, ']');
+}
+
+void meg_json_add_floats(struct meg_str *out, const float *v, int64_t n)
+{
+    meg_json_begin(out, '[');
+    for (int64_t i = 0; i < n; i++)
+        meg_json_add_f64(out, (double)v[i]);
+    meg_json_end(out, ']');
+}
+
 void meg_json_add_string(struct meg_str *out, const char *s, size_t n)
 {
     static const char special[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
     const char *end = s + n, *plain = s, *at;
 
+    separate(out);
     meg_str_add(out, "\"", 1);
     for (; s < end; s++) {
         if ((unsigned char)*s >= 0x20 && *s != '"' && *s != '\\')
@@ -165,6 +233,60 @@ void meg_json_add_string(struct meg_str *out, const char *s, size_t n)
     }
     meg_str_add(out, plain, (size_t)(s - plain));
     meg_str_add(out, "\"", 1);
+}
+
+void meg_json_add_ascii(struct meg_str *out, const char *s)
+{
+    static const char plain[] = "\"\\\n\r\t\f\b", letter[] = "\"\\nrtfb";
+
+    separate(out);
+    meg_str_add(out, "\"", 1);
+    for (int64_t n = (int64_t)strlen(s); n > 0;) {
+        const char *p;
+        int32_t cp;
+        int len = meg_utf8_decode(s, n, &cp);
+
+        if (len < 0) {
+            cp = 0xDC00 + (unsigned char)*s;
+            len = 1;
+        }
+        if ((p = cp < 0x80 ? strchr(plain, cp) : NULL))
+            meg_str_printf(out, "\\%c", letter[p - plain]);
+        else if (cp >= 0x20 && cp < 0x7F)
+            meg_str_add(out, s, 1);
+        else if (cp < 0x10000)
+            meg_str_printf(out, "\\u%04x", (unsigned)cp);
+        else
+            meg_str_printf(out, "\\u%04x\\u%04x", 0xD800 + (unsigned)((cp - 0x10000) >> 10),
+                           0xDC00 + ((unsigned)cp & 0x3FF));
+        s += len;
+        n -= len;
+    }
+    meg_str_add(out, "\"", 1);
+}
+
+void meg_json_set_i64(struct meg_str *out, const char *key, int64_t v)
+{
+    meg_json_add_key(out, key);
+    meg_json_add_i64(out, v);
+}
+
+void meg_json_set_f64(struct meg_str *out, const char *key, double v)
+{
+    meg_json_add_key(out, key);
+    meg_json_add_f64(out, v);
+}
+
+void meg_json_set_bool(struct meg_str *out, const char *key, bool v)
+{
+    meg_json_add_key(out, key);
+    meg_str_printf(out, v ? "true" : "false");
+}
+
+void meg_json_set_str(struct meg_str *out, const char *key, const char *s)
+{
+    meg_json_add_key(out, key);
+    meg_json_add_string(out, s, strlen(s));
 }
 
 static void line_break(int indent, int depth, struct meg_str *out)
@@ -221,12 +343,4 @@ static void dump(const json_t *v, int indent, int depth, struct meg_str *out)
 void meg_json_dump(const json_t *value, int indent, struct meg_str *out)
 {
     dump(value, indent, 0, out);
-}
-
-void meg_json_add_ids(struct meg_str *out, const int32_t *ids, int64_t n)
-{
-    meg_str_add(out, "[", 1);
-    for (int64_t i = 0; i < n; i++)
-        meg_str_printf(out, i ? ",%d" : "%d", ids[i]);
-    meg_str_add(out, "]", 1);
 }

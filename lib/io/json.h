@@ -47,16 +47,38 @@ int meg_json_get_object(const json_t *object, const char *key, enum meg_json_pre
                         const char *from, struct meg_err *e);
 
 /*
- * Append a value, members in the order they were put in.  indent 0: one line without blanks;
- * else a member a line, as Python's json.dumps(indent=...) lays it out.
+ * meg_json_dump - append a value, members in order of insertion
+ *   indent  0: one line without spaces; else one member or item per line, as Python's json.dumps(indent=...) prints it
  */
 void meg_json_dump(const json_t *value, int indent, struct meg_str *out);
 
-/* Append n bytes of UTF-8 as a string in quotes. */
-void meg_json_add_string(struct meg_str *out, const char *s, size_t n);
+/*
+ * The writer of objects that are not worth a json_t.  Each function appends to out; those that begin a value or a key
+ * first append a comma if out ends with a value, so that
+ *     meg_json_begin(out, '{'); meg_json_set_i64(out, "n", 1); meg_json_set_str(out, "s", "a"); meg_json_end(out, '}');
+ * appends {"n":1,"s":"a"}.  An object or array that begins a text needs out to be empty or to end with a newline or a space.
+ */
+void meg_json_begin(struct meg_str *out, char bracket); /* '{' or '[' */
+void meg_json_end(struct meg_str *out, char bracket);   /* '}' or ']' */
+void meg_json_add_key(struct meg_str *out, const char *key);
+void meg_json_add_i64(struct meg_str *out, int64_t v);
+void meg_json_add_f64(struct meg_str *out, double v); /* %.9g, which identifies a float; null if it is not finite */
+void meg_json_add_null(struct meg_str *out);
+void meg_json_add_string(struct meg_str *out, const char *s, size_t n); /* UTF-8, unescaped but for ", \ and controls */
+void meg_json_add_ids(struct meg_str *out, const int32_t *ids, int64_t n); /* an array, as the next */
+void meg_json_add_floats(struct meg_str *out, const float *v, int64_t n);
 
-/* Append n token ids as an array without blanks: [1,2,3]. */
-void meg_json_add_ids(struct meg_str *out, const int32_t *ids, int64_t n);
+/* Append a member of an object: its key and its value. */
+void meg_json_set_i64(struct meg_str *out, const char *key, int64_t v);
+void meg_json_set_f64(struct meg_str *out, const char *key, double v);
+void meg_json_set_bool(struct meg_str *out, const char *key, bool v);
+void meg_json_set_str(struct meg_str *out, const char *key, const char *s);
+
+/*
+ * meg_json_add_ascii - append s as the string that Python's json.dumps prints: in ASCII, U+10000 and above as a surrogate
+ * pair.  Bytes that are not UTF-8 are escaped as Python's surrogateescape holds them in file names, U+DC80..U+DCFF.
+ */
+void meg_json_add_ascii(struct meg_str *out, const char *s);
 
 MEG_END_DECLS
 

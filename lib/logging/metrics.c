@@ -2,12 +2,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "io/json.h"
 #include "io/line_reader.h"
 #include "logging/append_file.h"
 
@@ -88,20 +88,13 @@ void meg_metrics_close(struct meg_metrics *m)
     free(m);
 }
 
-static void add_number(struct meg_str *s, const char *key, double v)
-{
-    if (isfinite(v))
-        meg_str_printf(s, ",\"%s\":%.9g", key, v);
-    else
-        meg_str_printf(s, ",\"%s\":null", key);
-}
-
 /* End the object in s, write the line, and free it. */
 static int write_line(struct meg_metrics *m, struct meg_str *s, struct meg_err *e)
 {
     int r;
 
-    meg_str_printf(s, "}\n");
+    meg_json_end(s, '}');
+    meg_str_add(s, "\n", 1);
     r = meg_append_file_write(&m->file, s->s, s->n, e);
     meg_str_free(s);
     return r;
@@ -111,26 +104,27 @@ int meg_metrics_interval(struct meg_metrics *m, const struct meg_iteration_stats
 {
     struct meg_str s = { 0 };
 
-    meg_str_printf(&s,
-                   "{\"iteration\":%" PRId64 ",\"consumed_samples\":%" PRId64 ",\"skipped_samples\":%" PRId64
-                   ",\"global_batch_size\":%" PRId64,
-                   stats->iteration, stats->consumed_samples, stats->skipped_samples, stats->global_batch_size);
-    add_number(&s, "lm_loss", stats->lm_loss);
-    add_number(&s, "learning_rate", stats->learning_rate);
+    meg_json_begin(&s, '{');
+    meg_json_set_i64(&s, "iteration", stats->iteration);
+    meg_json_set_i64(&s, "consumed_samples", stats->consumed_samples);
+    meg_json_set_i64(&s, "skipped_samples", stats->skipped_samples);
+    meg_json_set_i64(&s, "global_batch_size", stats->global_batch_size);
+    meg_json_set_f64(&s, "lm_loss", stats->lm_loss);
+    meg_json_set_f64(&s, "learning_rate", stats->learning_rate);
     if (!isnan(stats->decoupled_learning_rate))
-        add_number(&s, "decoupled_learning_rate", stats->decoupled_learning_rate);
-    add_number(&s, "loss_scale", stats->loss_scale);
-    add_number(&s, "grad_norm", stats->grad_norm);
+        meg_json_set_f64(&s, "decoupled_learning_rate", stats->decoupled_learning_rate);
+    meg_json_set_f64(&s, "loss_scale", stats->loss_scale);
+    meg_json_set_f64(&s, "grad_norm", stats->grad_norm);
     if (stats->num_zeros >= 0)
-        meg_str_printf(&s, ",\"num_zeros\":%" PRId64, stats->num_zeros);
+        meg_json_set_i64(&s, "num_zeros", stats->num_zeros);
     if (!isnan(stats->params_norm))
-        add_number(&s, "params_norm", stats->params_norm);
-    meg_str_printf(&s, ",\"skipped_iterations\":%" PRId64 ",\"nan_iterations\":%" PRId64, stats->num_skipped_iterations,
-                   stats->num_nan_iterations);
-    add_number(&s, "iteration_ms", stats->iteration_ms);
-    add_number(&s, "tokens_per_s", stats->tokens_per_s);
-    add_number(&s, "flops_per_iteration", stats->flops);
-    add_number(&s, "tflops_per_s", stats->flops / stats->iteration_ms * 1e-9);
+        meg_json_set_f64(&s, "params_norm", stats->params_norm);
+    meg_json_set_i64(&s, "skipped_iterations", stats->num_skipped_iterations);
+    meg_json_set_i64(&s, "nan_iterations", stats->num_nan_iterations);
+    meg_json_set_f64(&s, "iteration_ms", stats->iteration_ms);
+    meg_json_set_f64(&s, "tokens_per_s", stats->tokens_per_s);
+    meg_json_set_f64(&s, "flops_per_iteration", stats->flops);
+    meg_json_set_f64(&s, "tflops_per_s", stats->flops / stats->iteration_ms * 1e-9);
     return write_line(m, &s, e);
 }
 
@@ -139,10 +133,12 @@ int meg_metrics_evaluation(struct meg_metrics *m, const char *split, bool is_las
 {
     struct meg_str s = { 0 };
 
-    meg_str_printf(&s,
-                   "{\"iteration\":%" PRId64 ",\"consumed_samples\":%" PRId64 ",\"split\":\"%s\",\"after_training\":%s",
-                   iteration, consumed_samples, split, is_last ? "true" : "false");
-    add_number(&s, "lm_loss", loss);
-    add_number(&s, "ppl", meg_training_log_perplexity(loss));
+    meg_json_begin(&s, '{');
+    meg_json_set_i64(&s, "iteration", iteration);
+    meg_json_set_i64(&s, "consumed_samples", consumed_samples);
+    meg_json_set_str(&s, "split", split);
+    meg_json_set_bool(&s, "after_training", is_last);
+    meg_json_set_f64(&s, "lm_loss", loss);
+    meg_json_set_f64(&s, "ppl", meg_training_log_perplexity(loss));
     return write_line(m, &s, e);
 }

@@ -9,7 +9,7 @@
 
 #include "tokenizer/internal.h"
 #include "tokenizer/megatron_release.h"
-#include "unicode/utf8.h"
+#include "io/json.h"
 
 #define CLASS "megatron.core.tokenizers.text.models.default_tokenizer.DefaultTokenizerText"
 
@@ -123,7 +123,7 @@ void meg_tok_describe_kwargs(struct meg_tokenizer *t, const struct meg_tok_conf 
     d->n = 0;
     meg_str_printf(d, "{\n    \"class\": \"" CLASS "\",\n    \"tokenizer_path\": ");
     if (path)
-        meg_utf8_add_json_ascii(d, path);
+        meg_json_add_ascii(d, path);
     else
         meg_str_printf(d, "null");
     for (const struct kwarg *k = kwargs[release->kwargs][t->class->library]; k->name; k++) {
@@ -132,7 +132,7 @@ void meg_tok_describe_kwargs(struct meg_tokenizer *t, const struct meg_tok_conf 
         if (value.n == 0)
             continue;
         meg_str_printf(d, ",\n    \"%s\": ", k->name);
-        meg_utf8_add_json_ascii(d, value.s);
+        meg_json_add_ascii(d, value.s);
     }
     meg_str_printf(d, "\n}");
     meg_str_free(&value);

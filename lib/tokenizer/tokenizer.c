@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tokenizer/internal.h"
+#include "io/json.h"
 #include "unicode/utf8.h"
 
 const struct meg_opt meg_tok_opts[] = {
@@ -318,13 +319,13 @@ void meg_tok_set_description(struct meg_tokenizer *t, const char *class, const c
         meg_str_printf(d, "        null");
     for (; *files; files++) {
         meg_str_printf(d, "        ");
-        meg_utf8_add_json_ascii(d, *files);
+        meg_json_add_ascii(d, *files);
         meg_str_printf(d, files[1] ? ",\n" : "");
     }
     meg_str_printf(d, "\n    ]");
     for (; *options; options += 2) {
         meg_str_printf(d, ",\n    \"%s\": ", options[0]);
-        meg_utf8_add_json_ascii(d, options[1]);
+        meg_json_add_ascii(d, options[1]);
     }
     meg_str_printf(d, "\n}");
 }

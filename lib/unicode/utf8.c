@@ -163,32 +163,3 @@ void meg_utf8_add_replaced(struct meg_str *out, const char *s, int64_t n)
         }
     }
 }
-
-void meg_utf8_add_json_ascii(struct meg_str *out, const char *s)
-{
-    static const char plain[] = "\"\\\n\r\t\f\b", letter[] = "\"\\nrtfb";
-
-    meg_str_add(out, "\"", 1);
-    for (int64_t n = (int64_t)strlen(s); n > 0;) {
-        const char *p;
-        int32_t cp;
-        int len = meg_utf8_decode(s, n, &cp);
-
-        if (len < 0) {
-            cp = 0xDC00 + (unsigned char)*s;
-            len = 1;
-        }
-        if ((p = cp < 0x80 ? strchr(plain, cp) : NULL))
-            meg_str_printf(out, "\\%c", letter[p - plain]);
-        else if (cp >= 0x20 && cp < 0x7F)
-            meg_str_add(out, s, 1);
-        else if (cp < 0x10000)
-            meg_str_printf(out, "\\u%04x", (unsigned)cp);
-        else
-            meg_str_printf(out, "\\u%04x\\u%04x", 0xD800 + (unsigned)((cp - 0x10000) >> 10),
-                           0xDC00 + ((unsigned)cp & 0x3FF));
-        s += len;
-        n -= len;
-    }
-    meg_str_add(out, "\"", 1);
-}

@@ -68,11 +68,4 @@ int64_t meg_utf8_find_invalid(const char *s, int64_t n);
 /* Append s with each maximal ill-formed subpart replaced by U+FFFD. */
 void meg_utf8_add_replaced(struct meg_str *out, const char *s, int64_t n);
 
-/*
- * meg_utf8_add_json_ascii - append s as the JSON string that Python's json.dumps makes of it: quoted, in
- * ASCII, U+10000 and above as two escapes.  Bytes that are not UTF-8 are escaped as Python's file
- * names hold them, U+DC80..U+DCFF.
- */
-void meg_utf8_add_json_ascii(struct meg_str *out, const char *s);
-
 #endif

@@ -363,20 +363,20 @@ static void a_report_has_the_text_of_each_token(void **state)
     struct meg_err e;
 
     (void)state;
-    meg_json_add_tokens(&out, &tokens, tok, (int32_t[]){ 'a', 0xc3, 256, 257, '"' }, 5);
-    assert_string_equal(out.s, ",\"tokens\":[\"a\",\"\xef\xbf\xbd\",\"<|endoftext|>\",null,\"\\\"\"]");
+    meg_reply_add_tokens(&out, &tokens, tok, (int32_t[]){ 'a', 0xc3, 256, 257, '"' }, 5);
+    assert_string_equal(out.s, "\"tokens\":[\"a\",\"\xef\xbf\xbd\",\"<|endoftext|>\",null,\"\\\"\"]");
     out.n = 0;
-    meg_json_add_top_logprobs(&out, &top, NULL, likely, 2);
+    meg_reply_add_top_logprobs(&out, &top, NULL, likely, 2);
     assert_string_equal(out.s,
-                        ",\"top_logprobs\":[[{\"id\":97,\"logprob\":-0.100000001},"
+                        "\"top_logprobs\":[[{\"id\":97,\"logprob\":-0.100000001},"
                         "{\"id\":300,\"logprob\":null}],[{\"id\":195,\"logprob\":-1},{\"id\":34,\"logprob\":-2.5}]]");
     out.n = 0;
-    meg_json_add_top_logprobs(&out, &both, tok, likely, 1);
-    assert_string_equal(out.s, ",\"top_logprobs\":[[{\"id\":97,\"token\":\"a\",\"logprob\":-0.100000001},"
+    meg_reply_add_top_logprobs(&out, &both, tok, likely, 1);
+    assert_string_equal(out.s, "\"top_logprobs\":[[{\"id\":97,\"token\":\"a\",\"logprob\":-0.100000001},"
                                "{\"id\":300,\"token\":null,\"logprob\":null}]]");
     out.n = 0;
-    meg_json_add_tokens(&out, &top, tok, NULL, 0);
-    meg_json_add_top_logprobs(&out, &tokens, tok, NULL, 0);
+    meg_reply_add_tokens(&out, &top, tok, NULL, 0);
+    meg_reply_add_top_logprobs(&out, &tokens, tok, NULL, 0);
     assert_int_equal(out.n, 0);
     assert_int_equal(meg_token_output_check(&both, tok, 2, &e), MEG_OK);
     assert_int_equal(meg_token_output_check(&both, tok, 1, &e), MEG_EUSAGE);

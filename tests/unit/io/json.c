@@ -1,6 +1,8 @@
 /* JSON in, with a place for every error; JSON out, the same again. */
 #include "child.h"
 
+#include <math.h>
+
 #include "io/json.h"
 
 static json_t *parse(const char *text)
@@ -120,6 +122,47 @@ static void a_string_may_hold_a_zero(void **state)
     meg_str_free(&out);
 }
 
+static void the_writer_separates_members_and_items(void **state)
+{
+    struct meg_str out = { 0 };
+
+    (void)state;
+    meg_json_begin(&out, '{');
+    meg_json_set_i64(&out, "a\"", INT64_MIN);
+    meg_json_set_f64(&out, "b", 0.1);
+    meg_json_set_f64(&out, "none", INFINITY);
+    meg_json_set_bool(&out, "c", true);
+    meg_json_set_bool(&out, "d", false);
+    meg_json_set_str(&out, "e", "x{");
+    meg_json_add_key(&out, "f");
+    meg_json_begin(&out, '[');
+    meg_json_begin(&out, '[');
+    meg_json_end(&out, ']');
+    meg_json_begin(&out, '{');
+    meg_json_end(&out, '}');
+    meg_json_add_null(&out);
+    meg_json_add_ids(&out, (int32_t[]){ 1, -2 }, 2);
+    meg_json_add_floats(&out, (float[]){ 0.1f, -1 }, 2);
+    meg_json_add_string(&out, "", 0);
+    meg_json_end(&out, ']');
+    meg_json_end(&out, '}');
+    meg_str_add(&out, "\n", 1);
+    meg_json_add_i64(&out, 1);
+    assert_string_equal(out.s, "{\"a\\\"\":-9223372036854775808,\"b\":0.1,\"none\":null,\"c\":true,\"d\":false,"
+                               "\"e\":\"x{\",\"f\":[[],{},null,[1,-2],[0.100000001,-1],\"\"]}\n1");
+    meg_str_free(&out);
+}
+
+static void ascii_strings_are_spelled_as_python_does(void **state)
+{
+    struct meg_str out = { 0 };
+
+    (void)state;
+    meg_json_add_ascii(&out, "a\"\\\n\r\t\f\b\x01\x7f\xc3\xa9\xf0\x9f\x98\x80\xff");
+    assert_string_equal(out.s, "\"a\\\"\\\\\\n\\r\\t\\f\\b\\u0001\\u007f\\u00e9\\ud83d\\ude00\\udcff\"");
+    meg_str_free(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -127,6 +170,8 @@ int main(void)
         cmocka_unit_test(members_are_typed),
         cmocka_unit_test(values_are_written_to_read_back),
         cmocka_unit_test(a_string_may_hold_a_zero),
+        cmocka_unit_test(the_writer_separates_members_and_items),
+        cmocka_unit_test(ascii_strings_are_spelled_as_python_does),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
