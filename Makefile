@@ -34,7 +34,7 @@
 
 VERSION := 0.1.0
 MODULES := base file option unicode io sentence tokenizer data preprocess tensor cpu cuda watchdog comm parallel nn model \
-           optim ckpt logging plan train infer eval
+           optim ckpt logging run plan train infer eval
 
 PREFIX ?= /usr/local
 CUDA   ?= auto

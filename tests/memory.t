@@ -28,7 +28,7 @@ takes() {
     name=$1
     shift
     "$@" >"$T/out" 2>&1
-    sed -n 's/.* \([0-9.]*\) of it since the start, where \([0-9.]*\) were planned$/\1 \2/p' "$T/out" >"$T/two"
+    sed -n 's/.* \([0-9.]*\) MiB since the start, \([0-9.]*\) MiB planned$/\1 \2/p' "$T/out" >"$T/two"
     is "$name: took and planned, MiB: $(cat "$T/two")" \
         "$(awk '{ print ($1 < 1.05 * $2 && $1 > 0.95 * $2) }' "$T/two")" 1
 }

@@ -53,7 +53,7 @@ train 2 --on-nan skip --save skip
 is 'left out: the run goes on to its end' "$train_status $(tail -n 1 log)" '0 12 0 0'
 is 'and counts it' "$(grep ' 1 1$' log)" "$bad 1 1"
 is 'with the optimizer a step behind' "$(jq .run.optimizer.step skip/iter_0000012/state.json)" 11
-like 'and a warning' "$(cat err)" "iteration $bad: .*; it is left out"
+like 'and a warning' "$(cat err)" "iteration $bad: .*; the iteration is skipped"
 train 1 --on-nan skip --save skip1
 ok 'one rank does the same' test "$(jq .run.optimizer.step skip1/iter_0000012/state.json)" = 11
 
@@ -63,14 +63,14 @@ is 'with the optimizer as many steps behind' "$(jq .run.optimizer.step back/iter
     $((12 - bad + (bad - 1) / 3 * 3))
 train 2 --on-nan rollback --save none
 is 'without a checkpoint it ends' "$train_status" 1
-like 'and says so' "$(cat err)" '--on-nan rollback has no checkpoint in none yet'
+like 'and says so' "$(cat err)" '--on-nan rollback: there is no checkpoint in none yet'
 
 train 1 --on-nan skip --train-iters 250
 is 'in every epoch, too' "$train_status $(tail -n 1 log)" '0 250 0 0'
 ok 'more often than in a row it may' test "$(grep -c ' 1 1$' log)" -gt 10
 train 1 --lr 1e30 --clip-grad 0 --on-nan skip --train-iters 30
 is 'not for ever' "$train_status" 1
-like 'ten in a row are enough' "$(cat err)" 'the 10th iteration in a row, and --on-nan skip leaves out no more'
+like 'ten in a row are enough' "$(cat err)" 'it is the 10th iteration in a row, the limit of --on-nan skip'
 status 'rollback needs --save' 2 meg-train --config conf --mock-data --on-nan rollback
 status 'what is not looked for is not skipped' 2 meg-train --config conf --mock-data --on-nan skip \
     --no-check-for-nan-in-loss-and-grad

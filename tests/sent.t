@@ -17,9 +17,9 @@ sends() {
     n=$1 groups=$2
     shift 2
     ranks "$n" meg-train -v --config "$T/conf" "$@" >"$T/out" 2>&1
-    grep 'sent in a step' "$T/out" >"$T/sent"
-    is "$n ranks $*" "$(grep -o 'as planned' "$T/sent" | wc -l | tr -d ' ') $(grep -c 'were planned' "$T/sent")" "$groups 0"
-    is '  and the arenas' "$(grep -c ' were planned$' "$T/out")" 1
+    grep 'sent per step' "$T/out" >"$T/sent"
+    is "$n ranks $*" "$(grep -o 'as planned' "$T/sent" | wc -l | tr -d ' ') $(grep -c '[0-9] planned' "$T/sent")" "$groups 0"
+    is '  and the arenas' "$(grep -c ' MiB planned$' "$T/out")" 1
     [ -s "$T/sent" ] && sed 's/^/# /' "$T/sent" || sed 's/^/# /' "$T/out"
 }
 

@@ -1,5 +1,5 @@
 #include "logging/log_conf.h"
-#include "option/range.h"
+#include "option/check.h"
 
 #define C struct meg_logging_conf
 const struct meg_opt meg_logging_opts[] = {

@@ -52,6 +52,11 @@ static int check_groups(const struct meg_pipe_schedule_conf *c, struct meg_err *
     return 0;
 }
 
+bool meg_pipe_schedule_splits_backward(const struct meg_pipe_schedule_conf *c)
+{
+    return is_called(c, "zb-h1");
+}
+
 int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_err *e)
 {
     if (c->stages < 1)

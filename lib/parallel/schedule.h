@@ -95,6 +95,9 @@ struct meg_pipe_schedule {
  */
 int meg_pipe_schedule_check(const struct meg_pipe_schedule_conf *c, struct meg_err *e);
 
+/* Whether the schedule computes weight gradients in a step of their own, after the input gradients. */
+bool meg_pipe_schedule_splits_backward(const struct meg_pipe_schedule_conf *c);
+
 /* The list of one stage; the caller frees it. */
 void meg_pipe_schedule_make(struct meg_pipe_schedule *s, const struct meg_pipe_schedule_conf *c, int stage);
 void meg_pipe_schedule_free(struct meg_pipe_schedule *s);

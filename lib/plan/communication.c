@@ -191,7 +191,7 @@ struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *p, struc
 static void layers_sent(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *p, int64_t stage)
 {
     const struct meg_layout *l = &p->layout;
-    const struct meg_gpt_run run = meg_cost_stage_run(p, stage);
+    const struct meg_gpt_run run = meg_run_spec_stage(&p->run, &p->schedule, stage);
     const struct cost_comm tensor = cost_tp_comm(p, run.defers_wgrad);
     const double kept = meg_comm_volume_sharded(l->tp, (double)(cost_local_rows(p).m / l->tp * p->model->hidden_size) *
                                                            size_of(run.residual_dtype));

@@ -18,14 +18,23 @@ const char *const meg_cost_memory_name[MEG_COST_MEM_TYPES] = {
     [MEG_COST_MEM_ASYNC_SAVE] = "copy of a save",
 };
 
-struct meg_gpt_run meg_cost_stage_run(const struct meg_cost_model *p, int64_t stage)
+struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t num_micro)
 {
-    const struct meg_pipe_schedule_conf *s = &p->schedule;
-    struct meg_gpt_run run = p->run;
+    const struct meg_train_job *job = s->job;
+    const struct meg_train_conf *c = &job->train;
+    const bool has_grad_norm = job->optim.clip_grad > 0 || c->check_for_nan || s->scaler.type != MEG_SCALER_NONE;
+    struct meg_cost_model m = {
+        .model = &job->model, .optim = &job->optim, .layout = s->layout, .schedule = s->schedule, .run = s->model_run
+    };
 
-    run.microbatch_slots = run.is_training ? meg_pipe_schedule_in_flight(s, (int)stage) : 1;
-    run.defers_wgrad = run.is_training && stage > 0 && s->name && !strcmp(s->name, "zb-h1");
-    return run;
+    m.schedule.microbatches = num_micro;
+    m.is_on_hosts = meg_hardware_find(c->hardware)->memory == 0;
+    m.overlaps_sums = job->zero.overlap_grad_reduce;
+    m.overlaps_gather = job->zero.overlap_param_gather;
+    m.copies_state = job->ckpt.save && job->ckpt.async_save && !c->skip_train;
+    m.copies_optim = job->ckpt.save_optim;
+    m.sums = has_grad_norm + job->log.log_num_zeros + job->log.log_params_norm;
+    return m;
 }
 
 struct meg_pipe_schedule_conf cost_short_schedule(const struct meg_pipe_schedule_conf *c, int64_t *groups,
@@ -116,7 +125,7 @@ static double comm_workspace_nbytes(const struct meg_cost_model *p, const struct
 
 void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_model *p, struct meg_rank_coords at)
 {
-    const struct meg_gpt_run run = meg_cost_stage_run(p, at.pp);
+    const struct meg_gpt_run run = meg_run_spec_stage(&p->run, &p->schedule, at.pp);
     struct meg_gpt_memory m;
     struct meg_optim_memory o = { 0 };
     struct meg_params rows;

@@ -6,9 +6,8 @@
  */
 #ifndef MEG_PLAN_COST_H
 #define MEG_PLAN_COST_H
-#include "optim/optim.h"
-#include "parallel/schedule.h"
 #include "plan/hardware.h"
+#include "run/run_spec.h"
 
 MEG_BEGIN_DECLS
 
@@ -27,8 +26,8 @@ struct meg_cost_model {
                                                 never so here: for runs of others */
 };
 
-/* How the ranks of a stage run their part of the model. */
-struct meg_gpt_run meg_cost_stage_run(const struct meg_cost_model *p, int64_t stage);
+/* The cost model of a run whose steps have num_micro micro-batches per data-parallel rank; it borrows s->job. */
+struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t num_micro);
 
 /*
  * One rank of each kind, and their number: of the first stage, the second and the last.  The first of a

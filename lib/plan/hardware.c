@@ -13,31 +13,29 @@
  *               ms for two ranks
  */
 #include "plan/hardware.h"
-#include <string.h>
-#include "base/err.h"
+#include <omp.h>
 
 /* clang-format off */
 #define GPU(f32, half) { [MEG_DTYPE_F32] = f32, [MEG_DTYPE_BF16] = half, [MEG_DTYPE_F16] = half }
 /* clang-format on */
 
 static const struct meg_hardware table[] = {
-    { "h100", "H100 SXM 80 GB, eight a node, 400 Gbit/s each", GPU(67e12, 989.4e12), 0.80, 350, 128, 0.53, 0.44,
-      2.95e12, 370e9, 42e9, 8, 80e9, 2.5e9 },
-    { "h200", "H200 SXM 141 GB, eight a node, 400 Gbit/s each", GPU(67e12, 989.4e12), 0.80, 350, 128, 0.60, 0.48,
-      4.3e12, 370e9, 42e9, 8, 141e9, 2.5e9 },
-    { "a100", "A100 SXM 80 GB, eight a node, 200 Gbit/s each", GPU(19.5e12, 312e12), 0.88, 350, 128, 0.60, 0.50,
-      1.73e12, 235e9, 21e9, 8, 80e9, 2.5e9 },
-    { "cpu", "a core with AVX-512, ranks of one machine", GPU(264e9, 540e9), 0.92, 24, 16, 0.50, 0.50, 64e9, 2.4e9,
-      2.4e9, 1 << 20, 0, 0 },
+    [MEG_HARDWARE_CPU] = { "cpu", "a core with AVX-512, ranks of one machine", GPU(264e9, 540e9), 0.92, 24, 16, 0.50,
+                           0.50, 64e9, 2.4e9, 2.4e9, 1 << 20, 0, 0 },
+    [MEG_HARDWARE_A100] = { "a100", "A100 SXM 80 GB, eight a node, 200 Gbit/s each", GPU(19.5e12, 312e12), 0.88, 350,
+                            128, 0.60, 0.50, 1.73e12, 235e9, 21e9, 8, 80e9, 2.5e9 },
+    [MEG_HARDWARE_H100] = { "h100", "H100 SXM 80 GB, eight a node, 400 Gbit/s each", GPU(67e12, 989.4e12), 0.80, 350,
+                            128, 0.53, 0.44, 2.95e12, 370e9, 42e9, 8, 80e9, 2.5e9 },
+    [MEG_HARDWARE_H200] = { "h200", "H200 SXM 141 GB, eight a node, 400 Gbit/s each", GPU(67e12, 989.4e12), 0.80, 350,
+                            128, 0.60, 0.48, 4.3e12, 370e9, 42e9, 8, 141e9, 2.5e9 },
 };
 
-const struct meg_hardware *meg_hardware_find(const char *name)
+const struct meg_hardware *meg_hardware_find(enum meg_hardware_type type)
 {
-    const struct meg_hardware *hw = table;
+    return &table[type];
+}
 
-    while (strcmp(hw->name, name)) {
-        hw++;
-        MEG_ASSERT(hw < table + sizeof table / sizeof *table);
-    }
-    return hw;
+int meg_hardware_threads(const struct meg_hardware *hw)
+{
+    return hw->memory > 0 ? 1 : omp_get_max_threads();
 }

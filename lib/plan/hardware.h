@@ -4,7 +4,7 @@
  */
 #ifndef MEG_PLAN_HARDWARE_H
 #define MEG_PLAN_HARDWARE_H
-#include "tensor/dtype.h"
+#include "run/train_conf.h"
 
 MEG_BEGIN_DECLS
 
@@ -21,8 +21,10 @@ struct meg_hardware {
     double memory, reserve; /* bytes, and what of them driver and libraries take; memory 0: what is free now */
 };
 
-/* The row called name, a word of --hardware. */
-const struct meg_hardware *meg_hardware_find(const char *name);
+const struct meg_hardware *meg_hardware_find(enum meg_hardware_type type);
+
+/* The threads that compute for a rank: those of OpenMP where hw is a CPU core, else 1. */
+int meg_hardware_threads(const struct meg_hardware *hw);
 
 MEG_END_DECLS
 #endif

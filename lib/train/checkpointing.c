@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "io/json.h"
 #include "tokenizer/megatron_release.h"
-#include "train/internal.h"
+#include "train/trainer.h"
 
 /* ---- options ------------------------------------------------------------------------------------ */
 
@@ -19,7 +19,7 @@ static void one_row(struct meg_opt out[2], const struct meg_opt *rows, const cha
     memset(&out[1], 0, sizeof out[1]);
 }
 
-static int apply_ckpt_options(struct trainer *t, struct meg_err *e)
+static int apply_ckpt_options(struct meg_trainer *t, struct meg_err *e)
 {
     struct meg_train_job *job = t->job;
     struct meg_opt seq_length[2];
@@ -28,35 +28,35 @@ static int apply_ckpt_options(struct trainer *t, struct meg_err *e)
                                            { 0 } };
 
     one_row(seq_length, meg_train_opts, "seq-length");
-    meg_ckpt_tok_conf(t->from, &job->tok);
-    return meg_opt_apply(groups, meg_ckpt_options(t->from), meg_ckpt_path(t->from), e);
+    meg_ckpt_tok_conf(t->checkpoint, &job->tok);
+    return meg_opt_apply(groups, meg_ckpt_options(t->checkpoint), meg_ckpt_path(t->checkpoint), e);
 }
 
 /* Whether the run goes on where another was, and does not begin anew with its weights. */
-static bool goes_on(const struct trainer *t)
+static bool goes_on(const struct meg_trainer *t)
 {
-    return t->from && !t->job->ckpt.finetune && meg_ckpt_iteration(t->from) != MEG_CKPT_RELEASE;
+    return t->checkpoint && !t->job->ckpt.finetune && meg_ckpt_iteration(t->checkpoint) != MEG_CKPT_RELEASE;
 }
 
 /* Samples of a run that goes on must come as they did before: another order would repeat some of them. */
-static int check_release(struct trainer *t, struct meg_err *e)
+static int check_release(struct meg_trainer *t, struct meg_err *e)
 {
     struct meg_tok_conf *mine = &t->job->tok, theirs = { 0 };
 
-    meg_ckpt_tok_conf(t->from, &theirs);
+    meg_ckpt_tok_conf(t->checkpoint, &theirs);
     if (!mine->megatron_release)
         mine->megatron_release = theirs.megatron_release;
-    if (!goes_on(t) || !meg_ckpt_is_native(t->from) ||
+    if (!goes_on(t) || !meg_ckpt_is_native(t->checkpoint) ||
         meg_megatron_release_find(mine->megatron_release) == meg_megatron_release_find(theirs.megatron_release))
         return 0;
     return meg_fail(e, MEG_EUSAGE,
                     "--megatron-release %s: %s is of a run with %s; leave the option out, or give --finetune to "
                     "begin a new run with its weights",
-                    mine->megatron_release, meg_ckpt_path(t->from),
+                    mine->megatron_release, meg_ckpt_path(t->checkpoint),
                     meg_megatron_release_find(theirs.megatron_release)->name);
 }
 
-int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e)
+int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
     int r;
@@ -70,9 +70,9 @@ int meg_train_open_checkpoint(struct trainer *t, struct meg_err *e)
         meg_warn("--load %s: no checkpoint there: starting from scratch", c->load);
         return 0;
     }
-    if ((r = meg_ckpt_open(&t->from, c->load, c->ckpt_step, e)) < 0 || (r = check_release(t, e)) < 0)
+    if ((r = meg_ckpt_open(&t->checkpoint, c->load, c->ckpt_step, e)) < 0 || (r = check_release(t, e)) < 0)
         return r;
-    return c->use_checkpoint_args || !meg_ckpt_is_native(t->from) ? apply_ckpt_options(t, e) : 0;
+    return c->use_checkpoint_args || !meg_ckpt_is_native(t->checkpoint) ? apply_ckpt_options(t, e) : 0;
 }
 
 /* ---- the schedule ------------------------------------------------------------------------------- */
@@ -132,7 +132,7 @@ static void compare(struct meg_str *out, json_t *mine, const json_t *theirs)
 }
 
 /* The command line's schedule stays, unless it differs from the checkpoint's. */
-static int resolve_schedule(struct trainer *t, const json_t *theirs, const char *from, struct meg_err *e)
+static int resolve_schedule(struct meg_trainer *t, const json_t *theirs, const char *from, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
     struct meg_str diff = { 0 };
@@ -142,8 +142,8 @@ static int resolve_schedule(struct trainer *t, const json_t *theirs, const char 
     if (c->override_scheduler)
         return 0;
     if (c->use_checkpoint_scheduler)
-        return unpack_schedule(&t->schedule, theirs, from, e);
-    mine = pack_schedule(&t->schedule);
+        return unpack_schedule(&t->lr_schedule, theirs, from, e);
+    mine = pack_schedule(&t->lr_schedule);
     compare(&diff, mine, theirs);
     if (diff.n)
         r = meg_fail(e, MEG_EUSAGE,
@@ -171,18 +171,19 @@ static int without(const char *from, const char *what, const char *option, struc
                     option);
 }
 
-static int read_state(struct trainer *t, const json_t *state, const char *from, struct meg_err *e)
+static int read_state(struct meg_trainer *t, const json_t *state, const char *from, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
     json_t *optim = NULL, *schedule = NULL, *rng = NULL, *scaler = NULL;
     int64_t seed;
     int r;
 
-    if ((r = meg_json_get_i64(state, "consumed_train_samples", MEG_JSON_REQUIRED, &t->at.consumed_train, from, e)) <
+    if ((r = meg_json_get_i64(state, "consumed_train_samples", MEG_JSON_REQUIRED, &t->state.consumed_train, from, e)) <
             0 ||
-        (r = meg_json_get_i64(state, "consumed_valid_samples", MEG_JSON_REQUIRED, &t->at.consumed_valid, from, e)) <
+        (r = meg_json_get_i64(state, "consumed_valid_samples", MEG_JSON_REQUIRED, &t->state.consumed_valid, from, e)) <
             0 ||
-        (r = meg_json_get_i64(state, "skipped_train_samples", MEG_JSON_REQUIRED, &t->at.skipped, from, e)) < 0 ||
+        (r = meg_json_get_i64(state, "skipped_train_samples", MEG_JSON_REQUIRED, &t->state.skipped_samples, from, e)) <
+            0 ||
         (r = meg_json_get_object(state, "optimizer", MEG_JSON_OPTIONAL, &optim, from, e)) < 0 ||
         (r = meg_json_get_object(state, "opt_param_scheduler", MEG_JSON_OPTIONAL, &schedule, from, e)) < 0 ||
         (r = meg_json_get_object(state, "grad_scaler", MEG_JSON_OPTIONAL, &scaler, from, e)) < 0 ||
@@ -193,42 +194,42 @@ static int read_state(struct trainer *t, const json_t *state, const char *from, 
             return without(from, "seed of dropout", "--no-load-rng", e);
         if ((r = meg_json_get_i64(rng, "dropout_seed", MEG_JSON_REQUIRED, &seed, from, e)) < 0)
             return r;
-        t->dropout_seed = (uint32_t)seed;
+        t->spec.model_run.seed = (uint32_t)seed;
     }
     if (!c->load_optim || t->job->train.skip_train)
         return 0;
     if (!optim || !schedule)
         return without(from, "optimizer state", "--no-load-optim", e);
-    if ((r = meg_json_get_i64(optim, "step", MEG_JSON_REQUIRED, &t->optim_steps, from, e)) < 0 ||
-        (r = meg_json_get_i64(schedule, "num_steps", MEG_JSON_REQUIRED, &t->at.steps, from, e)) < 0 ||
+    if ((r = meg_json_get_i64(optim, "step", MEG_JSON_REQUIRED, &t->checkpoint_optim_steps, from, e)) < 0 ||
+        (r = meg_json_get_i64(schedule, "num_steps", MEG_JSON_REQUIRED, &t->state.lr_steps, from, e)) < 0 ||
         (r = meg_scaler_unpack(&t->scaler, scaler, from, e)) < 0)
         return r;
     return resolve_schedule(t, schedule, from, e);
 }
 
-int meg_train_read_state(struct trainer *t, struct meg_err *e)
+int meg_train_read_state(struct meg_trainer *t, struct meg_err *e)
 {
     struct meg_str from = { 0 };
     int r;
 
-    t->dropout_seed = (uint32_t)t->job->train.seed;
-    if (!t->from)
+    t->spec.model_run.seed = (uint32_t)t->job->train.seed;
+    if (!t->checkpoint)
         return 0;
-    if ((r = meg_ckpt_check_conf(t->from, &t->job->model, e)) < 0 || !goes_on(t))
+    if ((r = meg_ckpt_check_conf(t->checkpoint, &t->job->model, e)) < 0 || !goes_on(t))
         return r;
-    meg_str_printf(&from, "%s/state.json", meg_ckpt_path(t->from));
-    t->at.iteration = meg_ckpt_iteration(t->from);
-    if (!meg_ckpt_run_state(t->from))
+    meg_str_printf(&from, "%s/state.json", meg_ckpt_path(t->checkpoint));
+    t->state.iteration = meg_ckpt_iteration(t->checkpoint);
+    if (!meg_ckpt_run_state(t->checkpoint))
         r = without(from.s, "state of a run", "--no-load-optim --no-load-rng", e);
     else
-        r = read_state(t, meg_ckpt_run_state(t->from), from.s, e);
+        r = read_state(t, meg_ckpt_run_state(t->checkpoint), from.s, e);
     if (same_folder(t->job->ckpt.load, t->job->ckpt.save))
-        t->saved = t->committed = t->loaded = t->at.iteration;
+        t->last_saved = t->last_committed = t->loaded_iteration = t->state.iteration;
     meg_str_free(&from);
     return r;
 }
 
-int meg_train_check_save_dir(const struct trainer *t, struct meg_err *e)
+int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
     const int64_t newest = c->save && !t->job->train.skip_train ? meg_ckpt_newest_iteration(c->save) : -1;
@@ -240,7 +241,7 @@ int meg_train_check_save_dir(const struct trainer *t, struct meg_err *e)
                         "--save %s: has checkpoints of another run, up to iteration %" PRId64 "; resume it with "
                         "--load %s, save to another folder, or give --overwrite-checkpoints",
                         c->save, newest, c->save);
-    if (newest > t->at.iteration && c->ckpt_step != MEG_UNSET && meg_train_is_rank0(t))
+    if (newest > t->state.iteration && c->ckpt_step != MEG_UNSET && meg_train_is_rank0(t))
         meg_warn("--ckpt-step %" PRId64 ": %s has checkpoints up to iteration %" PRId64 ", which this run will replace",
                  c->ckpt_step, c->save, newest);
     return 0;
@@ -276,7 +277,7 @@ static int list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard sl
     return n;
 }
 
-static struct meg_ckpt_shard weights(const struct trainer *t)
+static struct meg_ckpt_shard weights(const struct meg_trainer *t)
 {
     void *w = t->optim ? meg_optim_param_shards(t->optim) : NULL;
     struct meg_ckpt_shard s = { .data = t->model->w };
@@ -290,7 +291,7 @@ static struct meg_ckpt_shard weights(const struct trainer *t)
 }
 
 /* From a checkpoint, which every rank has opened. */
-static int load(struct trainer *t, struct meg_ckpt *from, bool with_optim, int64_t steps, struct meg_err *e)
+static int load(struct meg_trainer *t, struct meg_ckpt *from, bool with_optim, int64_t steps, struct meg_err *e)
 {
     struct meg_ckpt_shard slot[1 + SLOTS] = { weights(t) };
     int n = 1, r;
@@ -303,7 +304,7 @@ static int load(struct trainer *t, struct meg_ckpt *from, bool with_optim, int64
         if (slot[0].dtype == MEG_DTYPE_F32 && meg_ckpt_has_optim_state(from, MEG_CKPT_MAIN_PARAMS))
             slot[0].name = MEG_CKPT_MAIN_PARAMS; /* the run was of a narrower type */
     }
-    if ((r = meg_ckpt_load(from, &t->model->params, t->mesh, slot, n, e)) < 0)
+    if ((r = meg_ckpt_load(from, &t->model->params, &t->mesh, slot, n, e)) < 0)
         return meg_train_fail_on_rank0(t, r);
     if (t->optim)
         meg_optim_reload_params(t->optim, with_optim);
@@ -318,13 +319,13 @@ static int optim_steps_of(const struct meg_ckpt *c, int64_t *steps, struct meg_e
     return r < 0 ? r : meg_json_get_i64(optim, "step", MEG_JSON_REQUIRED, steps, meg_ckpt_path(c), e);
 }
 
-int meg_train_roll_back(struct trainer *t, struct meg_err *e)
+int meg_train_roll_back(struct meg_trainer *t, struct meg_err *e)
 {
     struct meg_ckpt *from = NULL;
     int64_t steps = 0;
     int r;
 
-    if ((r = meg_ckpt_open(&from, t->job->ckpt.save, t->saved, e)) == 0)
+    if ((r = meg_ckpt_open(&from, t->job->ckpt.save, t->last_saved, e)) == 0)
         r = optim_steps_of(from, &steps, e);
     if ((r = meg_train_agree_or_exit(t, r < 0 ? r : 0)) == 0)
         r = load(t, from, true, steps, e);
@@ -333,13 +334,13 @@ int meg_train_roll_back(struct trainer *t, struct meg_err *e)
 }
 
 /* And of a run of others, whose place is not taken up, how far it was. */
-static void note_loaded_from(const struct trainer *t)
+static void note_loaded_from(const struct meg_trainer *t)
 {
-    const struct meg_ckpt *c = t->from;
+    const struct meg_ckpt *c = t->checkpoint;
     const int64_t iteration = meg_ckpt_source_iteration(c), samples = meg_ckpt_consumed_samples(c);
 
     if (goes_on(t))
-        meg_info("going on after iteration %" PRId64 ", from %s", t->at.iteration, meg_ckpt_path(c));
+        meg_info("going on after iteration %" PRId64 ", from %s", t->state.iteration, meg_ckpt_path(c));
     else if (meg_ckpt_is_native(c) || iteration == MEG_CKPT_RELEASE)
         meg_info("weights of %s", meg_ckpt_path(c));
     else if (samples < 0)
@@ -349,18 +350,19 @@ static void note_loaded_from(const struct trainer *t)
                  iteration, samples);
 }
 
-int meg_train_load(struct trainer *t, struct meg_err *e)
+int meg_train_load(struct meg_trainer *t, struct meg_err *e)
 {
     int r;
 
-    if (!t->from) {
+    if (!t->checkpoint) {
         if (t->optim)
             meg_optim_init(t->optim, (uint32_t)t->job->train.seed);
         else
             meg_gpt_init(t->model, (uint32_t)t->job->train.seed);
         return 0;
     }
-    if ((r = load(t, t->from, goes_on(t) && t->job->ckpt.load_optim && t->optim, t->optim_steps, e)) < 0)
+    if ((r = load(t, t->checkpoint, goes_on(t) && t->job->ckpt.load_optim && t->optim, t->checkpoint_optim_steps, e)) <
+        0)
         return r;
     note_loaded_from(t);
     return 0;
@@ -368,16 +370,16 @@ int meg_train_load(struct trainer *t, struct meg_err *e)
 
 /* ---- saving ------------------------------------------------------------------------------------- */
 
-static json_t *pack_state(const struct trainer *t)
+static json_t *pack_state(const struct meg_trainer *t)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
-    json_t *state =
-        json_pack("{s:I,s:I,s:I}", "consumed_train_samples", (json_int_t)t->at.consumed_train, "consumed_valid_samples",
-                  (json_int_t)t->at.consumed_valid, "skipped_train_samples", (json_int_t)t->at.skipped);
+    json_t *state = json_pack("{s:I,s:I,s:I}", "consumed_train_samples", (json_int_t)t->state.consumed_train,
+                              "consumed_valid_samples", (json_int_t)t->state.consumed_valid, "skipped_train_samples",
+                              (json_int_t)t->state.skipped_samples);
 
     if (c->save_optim) {
-        json_t *schedule = pack_schedule(&t->schedule);
-        json_object_set_new(schedule, "num_steps", json_integer(t->at.steps));
+        json_t *schedule = pack_schedule(&t->lr_schedule);
+        json_object_set_new(schedule, "num_steps", json_integer(t->state.lr_steps));
         json_object_set_new(
             state, "optimizer",
             json_pack("{s:s,s:I}", "name", t->job->optim.optimizer, "step", (json_int_t)t->optim->step_count));
@@ -386,7 +388,7 @@ static json_t *pack_state(const struct trainer *t)
             json_object_set_new(state, "grad_scaler", meg_scaler_pack(&t->scaler));
     }
     if (c->save_rng)
-        json_object_set_new(state, "rng", json_pack("{s:I}", "dropout_seed", (json_int_t)t->dropout_seed));
+        json_object_set_new(state, "rng", json_pack("{s:I}", "dropout_seed", (json_int_t)t->spec.model_run.seed));
     return state;
 }
 
@@ -429,20 +431,20 @@ static void keep_options(struct meg_str *out, const char *dump)
 }
 
 /* The iteration after which a run that goes on saves next. */
-static int64_t next_save(const struct trainer *t)
+static int64_t next_save(const struct meg_trainer *t)
 {
     const int64_t interval = t->job->ckpt.save_interval;
-    const int64_t next = interval == MEG_UNSET ? t->iters : (t->at.iteration / interval + 1) * interval;
+    const int64_t next = interval == MEG_UNSET ? t->spec.train_iters : (t->state.iteration / interval + 1) * interval;
 
-    return next < t->iters ? next : t->iters;
+    return next < t->spec.train_iters ? next : t->spec.train_iters;
 }
 
 /* A save of this position is over, with result r on all ranks. */
-static int saved(struct trainer *t, const struct meg_train_state *at, int r, enum meg_save_failure failure,
+static int saved(struct meg_trainer *t, const struct meg_train_state *at, int r, enum meg_save_failure failure,
                  struct meg_err *e)
 {
     if (r < 0) {
-        t->saved = t->committed;
+        t->last_saved = t->last_committed;
         if (failure == MEG_SAVE_MUST_NOT_FAIL || (failure == MEG_SAVE_MAY_FAIL && t->job->ckpt.exit_on_save_failure))
             return meg_train_fail_on_rank0(t, r);
         if (!meg_train_is_rank0(t))
@@ -455,7 +457,7 @@ static int saved(struct trainer *t, const struct meg_train_state *at, int r, enu
                      e->msg, at->iteration, next_save(t));
         return 0;
     }
-    t->committed = at->iteration;
+    t->last_committed = at->iteration;
     if (!meg_train_is_rank0(t))
         return 0;
     meg_info("saved iteration %" PRId64 " in %s", at->iteration, t->job->ckpt.save);
@@ -463,14 +465,14 @@ static int saved(struct trainer *t, const struct meg_train_state *at, int r, enu
     return 0;
 }
 
-int meg_train_save_poll(struct trainer *t, bool wait, enum meg_save_failure failure, struct meg_err *e)
+int meg_train_save_poll(struct meg_trainer *t, bool wait, enum meg_save_failure failure, struct meg_err *e)
 {
-    const int r = t->saving ? meg_ckpt_save_poll(&t->saving, wait, e) : 0;
+    const int r = t->async_save ? meg_ckpt_save_poll(&t->async_save, wait, e) : 0;
 
-    return r == 0 ? 0 : saved(t, &t->saving_at, r, failure, e);
+    return r == 0 ? 0 : saved(t, &t->async_save_state, r, failure, e);
 }
 
-int meg_train_save(struct trainer *t, enum meg_save_failure failure, struct meg_err *e)
+int meg_train_save(struct meg_trainer *t, enum meg_save_failure failure, struct meg_err *e)
 {
     const struct meg_train_ckpt_conf *c = &t->job->ckpt;
     struct meg_str all = { 0 }, options = { 0 };
@@ -487,11 +489,11 @@ int meg_train_save(struct trainer *t, enum meg_save_failure failure, struct meg_
     keep_options(&options, all.s);
     s.dir = c->save;
     s.lock = t->lock.i ? &t->lock : NULL;
-    s.iteration = t->at.iteration;
+    s.iteration = t->state.iteration;
     s.options = options.s;
     s.run_conf = all.s;
     s.model = &t->model->conf;
-    s.mesh = t->mesh;
+    s.mesh = &t->mesh;
     s.params = &t->model->params;
     s.weights = weights(t);
     s.optim = slot;
@@ -499,30 +501,30 @@ int meg_train_save(struct trainer *t, enum meg_save_failure failure, struct meg_
     s.tok = &t->tok_files;
     s.state = state;
     s.keep_last = c->keep_last == MEG_UNSET ? 0 : c->keep_last;
-    s.loaded_iteration = t->loaded;
-    r = c->async_save ? meg_ckpt_save_begin(&t->saving, &s, e) : meg_ckpt_save(&s, e);
+    s.loaded_iteration = t->loaded_iteration;
+    r = c->async_save ? meg_ckpt_save_begin(&t->async_save, &s, e) : meg_ckpt_save(&s, e);
     json_decref(state);
     meg_str_free(&all);
     meg_str_free(&options);
-    t->saved = t->at.iteration;
-    t->saving_at = t->at;
+    t->last_saved = t->state.iteration;
+    t->async_save_state = t->state;
     if (r == 0 && c->async_save)
         return 0;
-    return saved(t, &t->at, r, failure, e);
+    return saved(t, &t->state, r, failure, e);
 }
 
-void meg_train_save_before_error(struct trainer *t, struct meg_err *e)
+void meg_train_save_before_error(struct meg_trainer *t, struct meg_err *e)
 {
     const char *dir = t->job->ckpt.save;
     struct meg_err first, unused;
 
-    if (!dir || !t->optim || t->at.iteration == 0)
+    if (!dir || !t->optim || t->state.iteration == 0)
         return;
-    if (t->saved != t->at.iteration)
+    if (t->last_saved != t->state.iteration)
         meg_train_save(t, MEG_SAVE_BEFORE_ERROR, &unused);
     meg_train_save_poll(t, true, MEG_SAVE_BEFORE_ERROR, &unused);
-    if (!e || t->committed != t->at.iteration)
+    if (!e || t->last_committed != t->state.iteration)
         return;
     first = *e;
-    meg_fail(e, first.code, "%.1900s; iteration %" PRId64 " is saved in %.100s", first.msg, t->at.iteration, dir);
+    meg_fail(e, first.code, "%.1900s; iteration %" PRId64 " is saved in %.100s", first.msg, t->state.iteration, dir);
 }

@@ -1,3 +1,4 @@
+/* The training loop: steps, logging, evaluation, checkpoints, and the conditions that end the run. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -5,31 +6,25 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "file/file.h"
-#include "train/internal.h"
+#include "train/trainer.h"
 #include "train/weight_hash_check.h"
-
-/* Iterations since the last log line. */
-struct tally {
-    int64_t n, nan, left_out;
-    double loss, seconds, tokens, flops;
-};
 
 /* ---- evaluation ---- */
 
-/* End the run on a loss that is not finite, unless the settings have it go on; all ranks have the same loss. */
-static int check_evaluation(const struct trainer *t, const char *split, double loss, struct meg_err *e)
+/* End the run when the loss, which is the same on all ranks, is not finite, unless the options allow that. */
+static int check_evaluation(const struct meg_trainer *t, const char *split, double loss, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
 
-    if (isfinite(loss) || !c->check_for_nan || !strcmp(c->on_nan, "skip"))
+    if (isfinite(loss) || !c->check_for_nan || c->on_nan == MEG_ON_NAN_SKIP)
         return 0;
     return meg_train_fail_on_rank0(t, meg_fail(e, MEG_EFAIL,
                                                "iteration %" PRId64 ": the lm loss of the %s split is %s; check the "
-                                               "weights for NaN or Inf, or go on with --on-nan skip",
-                                               t->at.iteration, split, isnan(loss) ? "nan" : "inf"));
+                                               "weights for NaN or Inf, or continue with --on-nan skip",
+                                               t->state.iteration, split, isnan(loss) ? "nan" : "inf"));
 }
 
-static int evaluate(struct trainer *t, struct meg_data_loader *l, int split, bool is_last, struct meg_err *e)
+static int evaluate(struct meg_trainer *t, struct meg_data_loader *l, int split, bool is_last, struct meg_err *e)
 {
     double loss;
     int r;
@@ -39,15 +34,15 @@ static int evaluate(struct trainer *t, struct meg_data_loader *l, int split, boo
     if (meg_train_stop_requested(t))
         return 0;
     if (meg_train_is_rank0(t))
-        meg_logger_evaluation(t->report, meg_split_names[split], is_last, t->at.iteration, t->at.consumed_train, loss);
+        meg_logger_evaluation(t->logger, meg_split_names[split], is_last, t->state.iteration, t->state.consumed_train,
+                              loss);
     return check_evaluation(t, meg_split_names[split], loss, e);
 }
 
 /*
- * Before the first step, so that there is something to compare with.  The samples are those of the
- * first evaluation during training, which this one leaves where they are.
+ * Evaluate before the first step, as a baseline.  The first evaluation during training reads the same samples again.
  */
-static int evaluate_before(struct trainer *t, struct meg_err *e)
+static int evaluate_before(struct meg_trainer *t, struct meg_err *e)
 {
     struct meg_data_loader *l = NULL;
     int r;
@@ -58,18 +53,18 @@ static int evaluate_before(struct trainer *t, struct meg_err *e)
     return r;
 }
 
-static int evaluate_during(struct trainer *t, struct meg_err *e)
+static int evaluate_during(struct meg_trainer *t, struct meg_err *e)
 {
-    const struct meg_batch_schedule *p = &t->plan;
+    const struct meg_batch_schedule *p = &t->spec.batch;
 
-    if (!t->valid || t->at.iteration % t->job->train.eval_interval)
+    if (!t->valid || t->state.iteration % t->job->train.eval_interval)
         return 0;
-    t->at.consumed_valid += /* what is saved from here on comes after this evaluation */
+    t->state.consumed_valid += /* a checkpoint saved from here on resumes after this evaluation */
         t->job->train.eval_iters * (p->global / (p->micro * p->dp_size) * p->micro * p->dp_size);
     return evaluate(t, t->valid, MEG_SPLIT_VALID, false, e);
 }
 
-static int evaluate_after(struct trainer *t, struct meg_err *e)
+static int evaluate_after(struct meg_trainer *t, struct meg_err *e)
 {
     struct meg_data_loader *test = NULL;
     int r = 0;
@@ -82,102 +77,131 @@ static int evaluate_after(struct trainer *t, struct meg_err *e)
     return r;
 }
 
-/* ---- reports ---- */
+/* ---- logging ---- */
 
-static void report(struct trainer *t, struct tally *sum, const struct meg_step_result *s)
+/* Sums over the iterations since the last log line. */
+struct log_totals {
+    int64_t n, nan, skipped;
+    double loss, seconds, tokens, flops;
+};
+
+static struct meg_iteration_stats iteration_stats(const struct meg_trainer *t, const struct meg_step_result *s)
 {
     const struct meg_train_job *job = t->job;
-    struct meg_iteration_stats v = { 0 };
-    double n;
+    const struct meg_lr_schedule *lr = &t->lr_schedule;
 
-    if (job->log.log_straggler && t->at.iteration % job->log.log_interval == 0)
-        meg_straggler_report(&t->straggler, t->mesh->world, t->at.iteration);
-    if (!meg_train_is_rank0(t))
-        return;
-    v.iteration = t->at.iteration;
-    v.train_iters = t->iters;
-    v.consumed_samples = t->at.consumed_train;
-    v.skipped_samples = t->at.skipped;
-    v.global_batch_size = s->batch.effective;
-    v.lm_loss = s->lm_loss;
-    v.learning_rate = meg_lr_at(&t->schedule, t->schedule.max_lr, t->schedule.min_lr, t->at.steps);
-    v.decoupled_learning_rate = isnan(job->optim.decoupled_lr) ? NAN : meg_train_decoupled_lr(t);
-    v.loss_scale = t->scaler.scale;
-    v.grad_norm = s->grad_norm;
-    v.num_zeros = s->num_zeros;
-    v.params_norm = s->params_norm;
-    v.num_skipped_iterations = s->is_left_out;
-    v.num_nan_iterations = !isfinite(s->lm_loss);
-    v.iteration_ms = s->seconds * 1e3;
-    v.flops = meg_gpt_flops(&job->model, s->batch.effective, job->train.seq_length);
-    v.ranks = t->mesh->world->size;
-    v.tokens_per_s = (double)(s->batch.effective * job->train.seq_length) / s->seconds;
-    meg_logger_step(t->report, &v);
-
-    sum->n++;
-    sum->nan += v.num_nan_iterations;
-    sum->left_out += s->is_left_out;
-    sum->loss += s->is_left_out ? 0 : s->lm_loss;
-    sum->seconds += s->seconds;
-    sum->tokens += (double)(s->batch.effective * job->train.seq_length);
-    sum->flops += v.flops;
-    if (t->at.iteration % job->log.log_interval)
-        return;
-    n = (double)sum->n;
-    v.lm_loss = sum->loss / (n - (double)sum->left_out);
-    v.num_skipped_iterations = sum->left_out;
-    v.num_nan_iterations = sum->nan;
-    v.iteration_ms = sum->seconds / n * 1e3;
-    v.tokens_per_s = sum->tokens / sum->seconds;
-    v.flops = sum->flops / n;
-    *sum = (struct tally){ 0 };
-    meg_logger_interval(t->report, &v);
+    return (struct meg_iteration_stats){
+        .iteration = t->state.iteration,
+        .train_iters = t->spec.train_iters,
+        .consumed_samples = t->state.consumed_train,
+        .skipped_samples = t->state.skipped_samples,
+        .global_batch_size = s->batch.effective,
+        .lm_loss = s->lm_loss,
+        .learning_rate = meg_lr_at(lr, lr->max_lr, lr->min_lr, t->state.lr_steps),
+        .decoupled_learning_rate = isnan(job->optim.decoupled_lr) ? NAN : meg_train_decoupled_lr(t),
+        .loss_scale = t->scaler.scale,
+        .grad_norm = s->grad_norm,
+        .num_zeros = s->num_zeros,
+        .params_norm = s->params_norm,
+        .num_skipped_iterations = s->is_skipped,
+        .num_nan_iterations = !isfinite(s->lm_loss),
+        .iteration_ms = s->seconds * 1e3,
+        .tokens_per_s = (double)(s->batch.effective * job->train.seq_length) / s->seconds,
+        .ranks = t->mesh.world->size,
+        .flops = meg_gpt_flops(&job->model, s->batch.effective, job->train.seq_length),
+    };
 }
 
-static void warn_of_spike(const struct trainer *t, double *before, double loss)
+static void add_iteration(struct log_totals *sum, const struct meg_iteration_stats *stats, double tokens,
+                          double seconds)
+{
+    sum->n++;
+    sum->nan += stats->num_nan_iterations;
+    sum->skipped += stats->num_skipped_iterations;
+    sum->loss += stats->num_skipped_iterations ? 0 : stats->lm_loss;
+    sum->seconds += seconds;
+    sum->tokens += tokens;
+    sum->flops += stats->flops;
+}
+
+/* Replace the numbers of the last iteration by the means and counts of the interval. */
+static void set_interval_means(struct meg_iteration_stats *stats, const struct log_totals *sum)
+{
+    const double n = (double)sum->n;
+
+    stats->lm_loss = sum->loss / (n - (double)sum->skipped);
+    stats->num_skipped_iterations = sum->skipped;
+    stats->num_nan_iterations = sum->nan;
+    stats->iteration_ms = sum->seconds / n * 1e3;
+    stats->tokens_per_s = sum->tokens / sum->seconds;
+    stats->flops = sum->flops / n;
+}
+
+static void log_iteration(struct meg_trainer *t, struct log_totals *sum, const struct meg_step_result *s)
+{
+    const struct meg_train_job *job = t->job;
+    const bool is_interval = t->state.iteration % job->log.log_interval == 0;
+    struct meg_iteration_stats stats;
+
+    if (job->log.log_straggler && is_interval)
+        meg_straggler_report(&t->straggler, t->mesh.world, t->state.iteration);
+    if (!meg_train_is_rank0(t))
+        return;
+    stats = iteration_stats(t, s);
+    meg_logger_step(t->logger, &stats);
+    add_iteration(sum, &stats, (double)(s->batch.effective * job->train.seq_length), s->seconds);
+    if (!is_interval)
+        return;
+    set_interval_means(&stats, sum);
+    *sum = (struct log_totals){ 0 };
+    meg_logger_interval(t->logger, &stats);
+}
+
+static void warn_about_spike(const struct meg_trainer *t, double *before, double loss)
 {
     if (t->job->train.check_for_spiky_loss && *before > 0 && fabs(loss - *before) / *before >= 0.2)
-        meg_warn("iteration %" PRId64 ": lm loss went from %.6g to %.6g in one step", t->at.iteration, *before, loss);
+        meg_warn("iteration %" PRId64 ": lm loss went from %.6g to %.6g in one step", t->state.iteration, *before,
+                 loss);
     *before = loss;
 }
 
 /* ---- saving and stopping ---- */
 
-static int save_once(struct trainer *t, enum meg_save_failure failure, struct meg_err *e)
+static int save_once(struct meg_trainer *t, enum meg_save_failure failure, struct meg_err *e)
 {
-    return t->job->ckpt.save && t->saved != t->at.iteration ? meg_train_save(t, failure, e) : 0;
+    return t->job->ckpt.save && t->last_saved != t->state.iteration ? meg_train_save(t, failure, e) : 0;
 }
 
-/* The last save of a run. */
-static int save_and_wait(struct trainer *t, struct meg_err *e)
+/* Save at the end of a run, and wait for it. */
+static int save_and_wait(struct meg_trainer *t, struct meg_err *e)
 {
     int r = save_once(t, MEG_SAVE_MUST_NOT_FAIL, e);
 
     return r < 0 ? r : meg_train_save_poll(t, true, MEG_SAVE_MUST_NOT_FAIL, e);
 }
 
-static int mark_done(struct trainer *t, bool is_done, struct meg_err *e)
+static int mark_done(struct meg_trainer *t, bool is_done, struct meg_err *e)
 {
     return meg_train_is_rank0(t) ? meg_ckpt_mark_done(t->job->ckpt.save, is_done, e) : 0;
 }
 
-static bool divides(int64_t interval, int64_t iteration)
+static bool is_due(int64_t interval, int64_t iteration)
 {
     return interval != MEG_UNSET && iteration % interval == 0;
 }
 
-static int stopped(struct trainer *t, struct meg_err *e)
+static int stop_error(struct meg_trainer *t, struct meg_err *e)
 {
     const char *dir = t->job->ckpt.save;
 
     return meg_fail(e, MEG_ESTOP,
-                    "stopped by a signal; iteration %" PRId64 " is saved in %s, and with --load %s "
-                    "the same command goes on from there",
-                    t->at.iteration, dir, dir);
+                    "stopped by a signal; iteration %" PRId64 " is saved in %s; to resume, run the same command with "
+                    "--load %s",
+                    t->state.iteration, dir, dir);
 }
 
-/* A checkpoint when one is due, and whether the run ends here though iterations are left. */
-static int save_or_exit(struct trainer *t, bool *is_over, struct meg_err *e)
+/* Save a checkpoint when one is due; *is_over is set when an exit condition ends the run before its last iteration. */
+static int save_or_exit(struct meg_trainer *t, bool *is_over, struct meg_err *e)
 {
     const struct meg_train_conf *c = &t->job->train;
     double minutes = meg_train_max_over_ranks(t, (meg_now_s() - t->start_s) / 60);
@@ -185,51 +209,69 @@ static int save_or_exit(struct trainer *t, bool *is_over, struct meg_err *e)
 
     if ((r = meg_train_save_poll(t, false, MEG_SAVE_MAY_FAIL, e)) < 0)
         return r;
-    if (t->at.iteration >= t->iters)
+    if (t->state.iteration >= t->spec.train_iters)
         return 0;
     if (meg_train_stop_requested(t))
-        return (r = save_and_wait(t, e)) < 0 ? r : stopped(t, e);
-    *is_over = minutes > c->exit_duration_min || divides(c->exit_interval, t->at.iteration);
+        return (r = save_and_wait(t, e)) < 0 ? r : stop_error(t, e);
+    *is_over = minutes > c->exit_duration_min || is_due(c->exit_interval, t->state.iteration);
     if (*is_over)
-        meg_info("exiting after iteration %" PRId64 " and %.1f minutes, as asked", t->at.iteration, minutes);
+        meg_info("exiting after iteration %" PRId64
+                 " and %.1f minutes, as --exit-interval or --exit-duration-in-mins requires",
+                 t->state.iteration, minutes);
     if (*is_over)
         return save_and_wait(t, e);
-    return divides(t->job->ckpt.save_interval, t->at.iteration) ? save_once(t, MEG_SAVE_MAY_FAIL, e) : 0;
+    return is_due(t->job->ckpt.save_interval, t->state.iteration) ? save_once(t, MEG_SAVE_MAY_FAIL, e) : 0;
 }
 
-/* One more checkpoint where the batch is about to grow, as Megatron has it. */
-static int save_at_rampup(struct trainer *t, int64_t *num_micro, struct meg_err *e)
+/* Save a checkpoint before the batch size grows, as Megatron does. */
+static int save_at_rampup(struct meg_trainer *t, int64_t *num_micro, struct meg_err *e)
 {
-    int64_t now = meg_batch_at(&t->plan, t->at.consumed_train).num_micro, before = *num_micro;
+    int64_t now = meg_batch_at(&t->spec.batch, t->state.consumed_train).num_micro, before = *num_micro;
 
     *num_micro = now;
     return before && now != before ? save_once(t, MEG_SAVE_MAY_FAIL, e) : 0;
 }
 
-static int train(struct trainer *t, bool *is_over, struct meg_err *e)
+/* Run a step, and count the bytes that this rank sends in it. */
+static int measured_step(struct meg_trainer *t, struct meg_step_result *s, struct meg_err *e)
 {
-    struct tally sum = { 0 };
+    double before[MEG_COST_GROUPS], after[MEG_COST_GROUPS];
+    int r;
+
+    meg_cost_comm_volume_measured(before, &t->mesh);
+    if ((r = meg_train_step(t, s, e)) < 0)
+        return r;
+    meg_cost_comm_volume_measured(after, &t->mesh);
+    for (int i = 0; i < MEG_COST_GROUPS; i++)
+        t->comm_bytes[i] = after[i] - before[i];
+    t->comm_num_micro = s->batch.num_micro;
+    return 0;
+}
+
+static int train(struct meg_trainer *t, bool *is_over, struct meg_err *e)
+{
+    struct log_totals sum = { 0 };
     double loss_before = 0;
     int64_t num_micro = 0;
     int r = 0;
 
     *is_over = false;
-    while (t->at.iteration < t->iters && !*is_over) {
+    while (t->state.iteration < t->spec.train_iters && !*is_over) {
         struct meg_step_result s;
 
-        if ((r = save_at_rampup(t, &num_micro, e)) < 0 || (r = meg_train_measured_step(t, &s, e)) < 0)
+        if ((r = save_at_rampup(t, &num_micro, e)) < 0 || (r = measured_step(t, &s, e)) < 0)
             return r;
-        warn_of_spike(t, &loss_before, s.lm_loss);
-        if (divides(t->job->train.replica_interval, t->at.iteration) && (r = meg_weight_hash_check(t, e)) < 0)
+        warn_about_spike(t, &loss_before, s.lm_loss);
+        if (is_due(t->job->train.weight_hash_interval, t->state.iteration) && (r = meg_weight_hash_check(t, e)) < 0)
             return r;
-        report(t, &sum, &s);
+        log_iteration(t, &sum, &s);
         if ((r = evaluate_during(t, e)) < 0 || (r = save_or_exit(t, is_over, e)) < 0)
             return r;
     }
     return 0;
 }
 
-int meg_train_loop(struct trainer *t, struct meg_err *e)
+int meg_train_loop(struct meg_trainer *t, struct meg_err *e)
 {
     bool is_over = false;
     int r;
@@ -238,11 +280,11 @@ int meg_train_loop(struct trainer *t, struct meg_err *e)
         return evaluate_after(t, e);
     if (t->job->ckpt.save && (r = mark_done(t, false, e)) < 0)
         return r;
-    if ((t->at.iteration == 0 && (r = evaluate_before(t, e)) < 0) || (r = train(t, &is_over, e)) < 0 || is_over)
+    if ((t->state.iteration == 0 && (r = evaluate_before(t, e)) < 0) || (r = train(t, &is_over, e)) < 0 || is_over)
         return r;
     if (t->job->ckpt.save && ((r = save_and_wait(t, e)) < 0 || (r = mark_done(t, true, e)) < 0))
         return r;
     if ((r = evaluate_after(t, e)) < 0)
         return r;
-    return meg_train_stop_requested(t) ? stopped(t, e) : 0;
+    return meg_train_stop_requested(t) ? stop_error(t, e) : 0;
 }

@@ -1,32 +1,34 @@
-/* Losses and gradients that are not finite: who has them first, and what is done about it. */
+/*
+ * nan.h - handle losses and gradients that are not finite: find the rank where they arose, and end the run, skip the
+ * iteration or roll back.
+ */
 #ifndef MEG_TRAIN_NAN_H
 #define MEG_TRAIN_NAN_H
-#include <stdbool.h>
 #include "base/err.h"
 #include "model/param.h"
 
 MEG_BEGIN_DECLS
 
-struct trainer;
+struct meg_trainer;
 
-/* What a rank has of its own, before sums over ranks hide whose it was. */
+/* The values of one rank before the reduction over ranks, which would spread a NaN to all of them. */
 struct meg_nan_local {
-    double loss;                 /* of its tokens; 0 where it has no head */
-    const struct meg_param *row; /* whose gradient is not finite, or NULL */
+    double loss;                   /* of this rank's tokens; 0 without an output layer */
+    const struct meg_param *param; /* whose gradient is not finite, or NULL */
 };
 
-enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* iterations that are left out before the run is given up */
+enum { MEG_NAN_MAX_CONSECUTIVE = 10 }; /* skipped iterations in a row that end the run */
 
-/* What this rank's loss and gradients were before the sums; loss is its own still. */
-void meg_nan_check_local(const struct trainer *t, double loss, struct meg_nan_local *mine);
+/* Record this rank's loss and gradients; call it before they are reduced. */
+void meg_nan_check_local(const struct meg_trainer *t, double loss, struct meg_nan_local *local);
 
 /*
- * The sums of all ranks are not finite: the first rank whose own were not says so, with iteration and
- * tensor, and gradients are zeroed.  0: the iteration is left out, and with --on-nan rollback weights and
- * optimizer are those of the newest checkpoint again.  Else that rank's call returns MEG_EFAIL, and the
- * others' do not return.
+ * Handle an iteration whose reduced loss or gradient norm is not finite, as --on-nan says.  The first rank whose own
+ * values were not finite reports iteration and parameter.  Returns 0 when the iteration is skipped: gradients are zeroed
+ * and, with rollback, weights and optimizer state are those of the newest checkpoint.  Otherwise that rank returns
+ * MEG_EFAIL, and the others do not return.
  */
-int meg_nan_handle(struct trainer *t, const struct meg_nan_local *mine, struct meg_err *e);
+int meg_nan_handle(struct meg_trainer *t, const struct meg_nan_local *local, struct meg_err *e);
 
 MEG_END_DECLS
 #endif

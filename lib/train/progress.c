@@ -13,11 +13,11 @@
 #include "file/file.h"
 #include "io/line_reader.h"
 #include "logging/append_file.h"
-#include "train/internal.h"
+#include "train/trainer.h"
 
 static const char date_format[] = "%Y-%m-%d %H:%M:%S";
 
-static char *path_of(const struct trainer *t)
+static char *path_of(const struct meg_trainer *t)
 {
     struct meg_str s = { 0 };
 
@@ -25,7 +25,7 @@ static char *path_of(const struct trainer *t)
     return s.s;
 }
 
-static int add_line(const struct trainer *t, const char *text, struct meg_err *e)
+static int add_line(const struct meg_trainer *t, const char *text, struct meg_err *e)
 {
     const char *job = getenv("SLURM_JOB_ID");
     char *path = path_of(t), date[32];
@@ -37,7 +37,7 @@ static int add_line(const struct trainer *t, const char *text, struct meg_err *e
 
     localtime_r(&now, &when);
     strftime(date, sizeof date, date_format, &when);
-    meg_str_printf(&line, "%s\tJob ID: %s\t# GPUs: %d\t%s\n", date, job ? job : "", t->mesh->world->size, text);
+    meg_str_printf(&line, "%s\tJob ID: %s\t# GPUs: %d\t%s\n", date, job ? job : "", t->mesh.world->size, text);
     if ((r = meg_mkdirs(t->job->ckpt.save, e)) == 0 && (r = meg_append_file_open(&file, path, -1, e)) == 0)
         r = meg_append_file_write(&file, line.s, line.n, e);
     meg_append_file_close(&file);
@@ -46,13 +46,13 @@ static int add_line(const struct trainer *t, const char *text, struct meg_err *e
     return r;
 }
 
-static double flops_until(const struct trainer *t, const struct meg_train_state *at)
+static double flops_until(const struct meg_trainer *t, const struct meg_train_state *at)
 {
     return meg_gpt_flops(&t->job->model, 1, t->job->train.seq_length) * (double)at->consumed_train;
 }
 
 /* When the first job of as many ranks started, and the operations that were done by then. */
-static void first_start(const struct trainer *t, time_t *start, double *flops)
+static void first_start(const struct meg_trainer *t, time_t *start, double *flops)
 {
     char *path = path_of(t), *line;
     struct meg_line_reader in;
@@ -68,7 +68,7 @@ static void first_start(const struct trainer *t, time_t *start, double *flops)
 
         if (count)
             done = strtod(count + strlen("Floating-point operations: "), NULL);
-        if (!gpus || strtoll(gpus + strlen("# GPUs: "), NULL, 10) != t->mesh->world->size)
+        if (!gpus || strtoll(gpus + strlen("# GPUs: "), NULL, 10) != t->mesh.world->size)
             *start = 0;
         else if (*start == 0 && strstr(line, "\tStarting job") && strptime(line, date_format, &when)) {
             *start = mktime(&when);
@@ -79,15 +79,15 @@ static void first_start(const struct trainer *t, time_t *start, double *flops)
     free(path);
 }
 
-int meg_train_progress_log_start(struct trainer *t, struct meg_err *e)
+int meg_train_progress_log_start(struct meg_trainer *t, struct meg_err *e)
 {
-    t->start_flops = flops_until(t, &t->at);
+    t->start_flops = flops_until(t, &t->state);
     return t->job->log.log_progress ? add_line(t, "Starting job", e) : 0;
 }
 
-void meg_train_progress_log_save(struct trainer *t, const struct meg_train_state *at)
+void meg_train_progress_log_save(struct meg_trainer *t, const struct meg_train_state *at)
 {
-    double flops = flops_until(t, at), first_flops, ranks = (double)t->mesh->world->size;
+    double flops = flops_until(t, at), first_flops, ranks = (double)t->mesh.world->size;
     char text[512];
     struct meg_err e;
     time_t first;

@@ -1,14 +1,14 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/hash.h"
-#include "train/internal.h"
+#include "train/trainer.h"
 #include "train/rank_config_check.h"
 #include "train/stop.h"
 
 /* The rank that tells why ends this one. */
-static void wait_for_abort(const struct trainer *t)
+static void wait_for_abort(const struct meg_trainer *t)
 {
-    meg_barrier(t->mesh->world);
+    meg_barrier(t->mesh.world);
 }
 
 static void add_bytes(struct meg_str *lines, int i, const struct meg_str *bytes)
@@ -32,9 +32,9 @@ static void add_checkpoint(struct meg_str *lines, const struct meg_ckpt *c)
     meg_str_free(&path);
 }
 
-int meg_train_agree_or_exit(const struct trainer *t, int r)
+int meg_train_agree_or_exit(const struct meg_trainer *t, int r)
 {
-    struct meg_comm *world = t->mesh->world;
+    struct meg_comm *world = t->mesh.world;
     int32_t failed = r < 0 ? world->size - world->rank : 0;
 
     meg_all_reduce(world, &failed, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
@@ -43,7 +43,7 @@ int meg_train_agree_or_exit(const struct trainer *t, int r)
     return r;
 }
 
-int meg_train_fail_on_rank0(const struct trainer *t, int r)
+int meg_train_fail_on_rank0(const struct meg_trainer *t, int r)
 {
     if (!meg_train_is_rank0(t))
         wait_for_abort(t);
@@ -54,24 +54,24 @@ int meg_train_fail_on_rank0(const struct trainer *t, int r)
 static bool is_named_before(const struct meg_mid_dataset *p, int i)
 {
     for (int k = 0; k < i; k++)
-        if (!strcmp(p[k].name, p[i].name))
+        if (strcmp(p[k].name, p[i].name) == 0)
             return true;
     return false;
 }
 
-int meg_train_check_inputs(const struct trainer *t, struct meg_err *e)
+int meg_train_check_inputs(const struct meg_trainer *t, struct meg_err *e)
 {
     const struct meg_mid_dataset *p;
     struct meg_str lines = { 0 }, path = { 0 };
     int r, n = 0;
 
-    if (t->mesh->world->size == 1)
+    if (t->mesh.world->size == 1)
         return 0;
     for (int i = 0; i < MEG_NUM_TOK_FILES; i++)
         if (t->tok_files.file[i].s)
             add_bytes(&lines, i, &t->tok_files.file[i]);
-    if (t->from)
-        add_checkpoint(&lines, t->from);
+    if (t->checkpoint)
+        add_checkpoint(&lines, t->checkpoint);
     p = meg_data_splits_mid_datasets(t->data, &n);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < 2 && !is_named_before(p, i); k++) {
@@ -81,22 +81,22 @@ int meg_train_check_inputs(const struct trainer *t, struct meg_err *e)
                 meg_rank_config_add_file(&lines, path.s);
         }
     meg_str_add(&lines, "", 0);
-    r = meg_rank_config_check(t->mesh->world, lines.s, MEG_EFORMAT, "all ranks read the same files", e);
+    r = meg_rank_config_check(t->mesh.world, lines.s, MEG_EFORMAT, "all ranks read the same files", e);
     meg_str_free(&lines);
     meg_str_free(&path);
     return r;
 }
 
-bool meg_train_stop_requested(const struct trainer *t)
+bool meg_train_stop_requested(const struct meg_trainer *t)
 {
     int32_t asked = meg_stop_signal() != 0;
 
-    meg_all_reduce(t->mesh->world, &asked, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
+    meg_all_reduce(t->mesh.world, &asked, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     return asked;
 }
 
-double meg_train_max_over_ranks(const struct trainer *t, double x)
+double meg_train_max_over_ranks(const struct meg_trainer *t, double x)
 {
-    meg_all_reduce(t->mesh->world, &x, 1, MEG_DTYPE_F64, MEG_REDUCE_MAX);
+    meg_all_reduce(t->mesh.world, &x, 1, MEG_DTYPE_F64, MEG_REDUCE_MAX);
     return x;
 }

@@ -1,11 +1,10 @@
 /*
- * A global batch through the stages: the micro-batches are read, and the list of the pipeline schedule
- * is walked over them.  One stage has a list, too.
+ * Run the micro-batches of a global batch through the pipeline schedule.  A single stage has a schedule, too.
  */
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
-#include "train/internal.h"
+#include "train/trainer.h"
 
 /* ---- micro-batches -------------------------------------------------------------------------- */
 
@@ -18,7 +17,8 @@ void meg_train_batches_free(struct meg_train_batches *b)
     memset(b, 0, sizeof *b);
 }
 
-static double unmasked(const float *mask, int64_t n)
+/* Sum a loss mask of n tokens. */
+static double count_unmasked(const float *mask, int64_t n)
 {
     double sum = 0;
 
@@ -27,16 +27,9 @@ static double unmasked(const float *mask, int64_t n)
     return sum;
 }
 
-size_t meg_train_micro_batch_nbytes(const struct trainer *t)
+static int read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e)
 {
-    const size_t n = (size_t)(t->plan.micro * t->job->train.seq_length);
-
-    return n * (4 * sizeof(int32_t) + sizeof(float)) + (size_t)t->plan.micro * sizeof(int64_t) + 6 * 8;
-}
-
-static int read_batches(struct trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e)
-{
-    const double all = (double)(num_micro * t->mesh->layout.dp);
+    const double num_micro_all = (double)(num_micro * t->mesh.layout.dp);
     struct meg_train_batches *b = &t->batches;
     int r;
 
@@ -54,40 +47,28 @@ static int read_batches(struct trainer *t, struct meg_data_loader *l, int64_t nu
         if ((r = meg_data_loader_next(l, x, e)) < 0)
             return r;
         tokens = (double)x->num_unmasked;
-        b->scale[i] = t->job->train.calculate_per_token_loss || tokens == 0 ? 1 : 1 / tokens / all;
-        b->tokens += unmasked(x->loss_mask, x->s * x->b);
+        b->scale[i] = t->job->train.calculate_per_token_loss || tokens == 0 ? 1 : 1 / tokens / num_micro_all;
+        b->tokens += count_unmasked(x->loss_mask, x->s * x->b);
     }
     return 0;
 }
 
-int meg_train_read_batches(struct trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e)
+int meg_train_read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e)
 {
     const int r = read_batches(t, l, num_micro, e);
     int32_t is_failed = r < 0;
 
-    meg_all_reduce(t->mesh->world, &is_failed, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
+    meg_all_reduce(t->mesh.world, &is_failed, 1, MEG_DTYPE_I32, MEG_REDUCE_MAX);
     if (!is_failed)
         return 0;
     meg_train_save_before_error(t, r < 0 ? e : NULL);
     return meg_train_agree_or_exit(t, r);
 }
 
-/* ---- the list ------------------------------------------------------------------------------- */
+/* ---- the schedule ------------------------------------------------------------------------------- */
 
-struct meg_pipe_schedule_conf meg_train_pipeline_schedule(const struct meg_train_job *job, const struct meg_layout *l,
-                                                          int64_t num_micro)
-{
-    const int64_t group = job->layout.group_size;
-    struct meg_pipe_schedule_conf c = { .name = job->layout.schedule,
-                                        .stages = (int)l->pp,
-                                        .chunks = (int)l->vp,
-                                        .microbatches = num_micro,
-                                        .group = group == MEG_UNSET ? 0 : group };
-    return c;
-}
-
-/* What stages send each other: rows of the residual stream. */
-static struct meg_pipe_tensor boundary(const struct meg_gpt *g)
+/* The tensor that stages send each other: rows of the residual stream. */
+static struct meg_pipe_tensor stage_boundary(const struct meg_gpt *g)
 {
     const enum meg_dtype type = g->run.residual_dtype;
     const struct meg_pipe_tensor x = { (int64_t)(meg_gpt_boundary_nbytes(g) / meg_dtype_size(type)), type };
@@ -95,72 +76,73 @@ static struct meg_pipe_tensor boundary(const struct meg_gpt *g)
     return x;
 }
 
-/* Have the list of so many micro-batches, and its buffers. */
-static int prepare(struct trainer *t, int64_t num_micro, bool is_forward_only, struct meg_err *e)
+/* Make the schedule of num_micro micro-batches, and its buffers, unless it is there already. */
+static int set_up_schedule(struct meg_trainer *t, int64_t num_micro, bool is_forward_only, struct meg_err *e)
 {
-    struct meg_train_pipeline *w = &t->walk;
-    struct meg_pipe_schedule_conf c = meg_train_pipeline_schedule(t->job, &t->mesh->layout, num_micro);
+    struct meg_train_pipeline *p = &t->pipeline;
+    struct meg_pipe_schedule_conf c = meg_run_spec_schedule(&t->spec, num_micro);
     size_t nbytes;
     int r;
 
-    if (w->list.n > 0 && w->list.conf.microbatches == num_micro && w->list.conf.is_forward_only == is_forward_only)
+    if (p->schedule.n > 0 && p->schedule.conf.microbatches == num_micro &&
+        p->schedule.conf.is_forward_only == is_forward_only)
         return 0;
-    meg_pipe_free(&w->pipe);
-    meg_pipe_schedule_free(&w->list);
+    meg_pipe_free(&p->pipe);
+    meg_pipe_schedule_free(&p->schedule);
     c.is_forward_only = is_forward_only;
-    meg_pipe_schedule_make(&w->list, &c, (int)t->mesh->at.pp);
-    MEG_ASSERT_LE(w->list.slots, t->model->run.microbatch_slots);
-    w->tensor = boundary(t->model);
-    nbytes = meg_pipe_nbytes(&w->list, &w->tensor, 1);
-    if (nbytes > w->arena.cap) {
-        meg_arena_free(&w->arena);
-        if ((r = meg_arena_init(&w->arena, "pipeline", nbytes, e)) < 0)
+    meg_pipe_schedule_make(&p->schedule, &c, (int)t->mesh.at.pp);
+    MEG_ASSERT_LE(p->schedule.slots, t->model->run.microbatch_slots);
+    p->tensor = stage_boundary(t->model);
+    nbytes = meg_pipe_nbytes(&p->schedule, &p->tensor, 1);
+    if (nbytes > p->arena.cap) {
+        meg_arena_free(&p->arena);
+        if ((r = meg_arena_init(&p->arena, "pipeline", nbytes, e)) < 0)
             return r;
     }
-    meg_arena_rewind(&w->arena, 0);
-    meg_pipe_init(&w->pipe, &w->list, t->mesh->pp, &w->tensor, 1, &w->arena);
+    meg_arena_rewind(&p->arena, 0);
+    meg_pipe_init(&p->pipe, &p->schedule, t->mesh.pp, &p->tensor, 1, &p->arena);
     return 0;
 }
 
-void meg_train_pipeline_free(struct meg_train_pipeline *w)
+void meg_train_pipeline_free(struct meg_train_pipeline *p)
 {
-    meg_pipe_free(&w->pipe);
-    meg_pipe_schedule_free(&w->list);
-    meg_arena_free(&w->arena);
+    meg_pipe_free(&p->pipe);
+    meg_pipe_schedule_free(&p->schedule);
+    meg_arena_free(&p->arena);
 }
 
-/* ---- its steps ------------------------------------------------------------------------------ */
+/* ---- the steps ------------------------------------------------------------------------------ */
 
-static void *only(void *const *tensor)
+static void *first_tensor(void *const *tensor)
 {
     return tensor ? tensor[0] : NULL;
 }
 
 static void forward(void *user, const struct meg_pipe_step *s)
 {
-    struct trainer *t = user;
+    struct meg_trainer *t = user;
 
     meg_gpt_forward(t->model, s->chunk, s->slot, &t->batches.micro[s->microbatch],
-                    t->batches.scale[s->microbatch] * t->scaler.scale, only(s->x), only(s->y));
+                    t->batches.scale[s->microbatch] * t->scaler.scale, first_tensor(s->x), first_tensor(s->y));
 }
 
 static void backward_input(void *user, const struct meg_pipe_step *s)
 {
-    struct trainer *t = user;
+    struct meg_trainer *t = user;
 
-    t->walk.loss += meg_gpt_backward(t->model, s->chunk, s->slot, only(s->dy), only(s->dx));
+    t->pipeline.loss += meg_gpt_backward(t->model, s->chunk, s->slot, first_tensor(s->dy), first_tensor(s->dx));
 }
 
 static void backward_weight(void *user, const struct meg_pipe_step *s)
 {
-    struct trainer *t = user;
+    struct meg_trainer *t = user;
 
     meg_gpt_backward_weight(t->model, s->chunk, s->slot);
 }
 
 static void backward(void *user, const struct meg_pipe_step *s)
 {
-    struct trainer *t = user;
+    struct meg_trainer *t = user;
 
     backward_input(user, s);
     if (t->model->run.defers_wgrad)
@@ -169,25 +151,25 @@ static void backward(void *user, const struct meg_pipe_step *s)
 
 static void evaluate(void *user, const struct meg_pipe_step *s)
 {
-    struct trainer *t = user;
+    struct meg_trainer *t = user;
     struct meg_batch x = t->batches.micro[s->microbatch];
 
     x.sample_id = NULL; /* no dropout */
-    meg_gpt_forward(t->model, s->chunk, s->slot, &x, 1, only(s->x), only(s->y));
-    if (meg_layout_is_last(&t->mesh->layout, t->mesh->at.pp, s->chunk))
-        t->walk.loss += meg_gpt_slot_loss(t->model, s->slot, NULL);
+    meg_gpt_forward(t->model, s->chunk, s->slot, &x, 1, first_tensor(s->x), first_tensor(s->y));
+    if (meg_layout_is_last(&t->mesh.layout, t->mesh.at.pp, s->chunk))
+        t->pipeline.loss += meg_gpt_slot_loss(t->model, s->slot, NULL);
 }
 
-int meg_train_run_pipeline(struct trainer *t, int64_t num_micro, bool is_training, double *loss, struct meg_err *e)
+int meg_train_run_pipeline(struct meg_trainer *t, int64_t num_micro, bool is_training, double *loss, struct meg_err *e)
 {
     static const struct meg_pipe_ops train = { forward, backward, backward_input, backward_weight },
                                      eval = { .fwd = evaluate };
     int r;
 
-    if ((r = prepare(t, num_micro, !is_training, e)) < 0)
+    if ((r = set_up_schedule(t, num_micro, !is_training, e)) < 0)
         return r;
-    t->walk.loss = 0;
-    meg_pipe_run(&t->walk.pipe, is_training ? &train : &eval, t);
-    *loss = t->walk.loss;
+    t->pipeline.loss = 0;
+    meg_pipe_run(&t->pipeline.pipe, is_training ? &train : &eval, t);
+    *loss = t->pipeline.loss;
     return 0;
 }

@@ -3,16 +3,16 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "watchdog/watchdog.h"
-#include "train/internal.h"
+#include "train/trainer.h"
 #include "train/nan.h"
 
 /* The loss of all ranks, and the tokens it is a sum over, from those of this rank's micro-batches. */
-static void reduce_loss(const struct trainer *t, double *num, double *den)
+static void reduce_loss(const struct meg_trainer *t, double *num, double *den)
 {
     double both[2] = { *num, *den };
 
-    meg_all_reduce(t->mesh->dp_cp, both, 2, MEG_DTYPE_F64, MEG_REDUCE_SUM);
-    meg_all_reduce(t->mesh->pp, both, 1, MEG_DTYPE_F64, MEG_REDUCE_SUM);
+    meg_all_reduce(t->mesh.dp_cp, both, 2, MEG_DTYPE_F64, MEG_REDUCE_SUM);
+    meg_all_reduce(t->mesh.pp, both, 1, MEG_DTYPE_F64, MEG_REDUCE_SUM);
     *num = both[0];
     *den = both[1];
 }
@@ -23,7 +23,7 @@ static void reduce_loss(const struct trainer *t, double *num, double *den)
  * divided once by all tokens.  *scale is what is left to multiply them by.  The reported loss is token
  * weighted either way.
  */
-static int gradients(struct trainer *t, int64_t num_micro, double *loss, double *scale, struct meg_nan_local *mine,
+static int gradients(struct meg_trainer *t, int64_t num_micro, double *loss, double *scale, struct meg_nan_local *mine,
                      struct meg_err *e)
 {
     double num, den;
@@ -47,21 +47,21 @@ static int gradients(struct trainer *t, int64_t num_micro, double *loss, double 
     return 0;
 }
 
-double meg_train_decoupled_lr(const struct trainer *t)
+double meg_train_decoupled_lr(const struct meg_trainer *t)
 {
     const struct meg_optim_conf *o = &t->job->optim;
-    const struct meg_lr_schedule *s = &t->schedule;
+    const struct meg_lr_schedule *s = &t->lr_schedule;
     double max = isnan(o->decoupled_lr) ? s->max_lr : o->decoupled_lr;
     double min = isnan(o->decoupled_min_lr) ? s->min_lr : o->decoupled_min_lr;
 
-    return meg_lr_at(s, max, min, t->at.steps);
+    return meg_lr_at(s, max, min, t->state.lr_steps);
 }
 
-static void update(struct trainer *t, double norm, struct meg_optim_rates *rates)
+static void update(struct meg_trainer *t, double norm, struct meg_optim_rates *rates)
 {
-    rates->lr = meg_lr_at(&t->schedule, t->schedule.max_lr, t->schedule.min_lr, t->at.steps);
+    rates->lr = meg_lr_at(&t->lr_schedule, t->lr_schedule.max_lr, t->lr_schedule.min_lr, t->state.lr_steps);
     rates->decoupled_lr = meg_train_decoupled_lr(t);
-    rates->weight_decay = meg_wd_at(&t->schedule, t->at.steps);
+    rates->weight_decay = meg_wd_at(&t->lr_schedule, t->state.lr_steps);
     meg_optim_update(t->optim, rates, norm);
 }
 
@@ -69,7 +69,7 @@ static void update(struct trainer *t, double norm, struct meg_optim_rates *rates
  * Skip the step where gradients overflow at this loss scale, and lower the scale.  At the least dynamic scale that does
  * not help, so that MEG_NAN_MAX_CONSECUTIVE of such steps end the run.
  */
-static int check_overflow(struct trainer *t, double norm, bool *is_skipped, struct meg_err *e)
+static int check_overflow(struct meg_trainer *t, double norm, bool *is_skipped, struct meg_err *e)
 {
     const struct meg_scaler *s = &t->scaler;
     const bool is_least = s->type == MEG_SCALER_CONSTANT || s->scale <= s->min_scale;
@@ -77,22 +77,22 @@ static int check_overflow(struct trainer *t, double norm, bool *is_skipped, stru
     *is_skipped = meg_scaler_update(&t->scaler, !isfinite(norm));
     if (!*is_skipped)
         return 0;
-    if (is_least && s->type == MEG_SCALER_DYNAMIC && ++t->nan_in_a_row == MEG_NAN_MAX_CONSECUTIVE)
+    if (is_least && s->type == MEG_SCALER_DYNAMIC && ++t->num_consecutive_nan == MEG_NAN_MAX_CONSECUTIVE)
         return meg_train_fail_on_rank0(t, meg_fail(e, MEG_EFAIL,
                                                    "iteration %" PRId64
                                                    ": a gradient is not finite at a loss scale of %g, "
                                                    "the least there is, for the %dth iteration in a row; a lower --lr, "
                                                    "--clip-grad or --min-loss-scale may help",
-                                                   t->at.iteration + 1, s->scale, MEG_NAN_MAX_CONSECUTIVE));
+                                                   t->state.iteration + 1, s->scale, MEG_NAN_MAX_CONSECUTIVE));
     if (is_least && meg_train_is_rank0(t))
         meg_warn("iteration %" PRId64 ": a gradient is not finite at a loss scale of %g, the least there is; the "
                  "iteration is left out",
-                 t->at.iteration + 1, s->scale);
+                 t->state.iteration + 1, s->scale);
     meg_optim_zero_grad(t->optim);
     return 0;
 }
 
-int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_err *e)
+int meg_train_step(struct meg_trainer *t, struct meg_step_result *out, struct meg_err *e)
 {
     const struct meg_train_job *job = t->job;
     const struct meg_optim_conf *o = &job->optim;
@@ -102,42 +102,43 @@ int meg_train_step(struct trainer *t, struct meg_step_result *out, struct meg_er
     double start_s = meg_now_s();
     int r;
 
-    meg_watchdog_set_step(t->mesh->world->watchdog, t->at.iteration + 1);
-    s.batch = meg_batch_at(&t->plan, t->at.consumed_train);
+    meg_watchdog_set_step(t->mesh.world->watchdog, t->state.iteration + 1);
+    s.batch = meg_batch_at(&t->spec.batch, t->state.consumed_train);
     if ((r = gradients(t, s.batch.num_micro, &s.lm_loss, &rates.grad_scale, &mine, e)) < 0)
         return r;
     meg_straggler_enter(&t->straggler, MEG_PHASE_OPTIMIZER);
     if (o->clip_grad > 0 || job->train.check_for_nan || t->scaler.type)
         s.grad_norm = meg_optim_grad_norm(t->optim, rates.grad_scale);
-    s.is_left_out = meg_train_checks_nan(t) && !(isfinite(s.lm_loss) && isfinite(s.grad_norm));
-    if (s.is_left_out && (r = meg_nan_handle(t, &mine, e)) < 0)
+    s.is_skipped = meg_train_checks_nan(t) && !(isfinite(s.lm_loss) && isfinite(s.grad_norm));
+    if (s.is_skipped && (r = meg_nan_handle(t, &mine, e)) < 0)
         return r;
-    if (!s.is_left_out && (r = check_overflow(t, s.grad_norm, &s.is_left_out, e)) < 0)
+    if (!s.is_skipped && (r = check_overflow(t, s.grad_norm, &s.is_skipped, e)) < 0)
         return r;
     if (job->log.log_num_zeros)
         s.num_zeros = meg_optim_num_zeros(t->optim);
 
-    if (!s.is_left_out) {
-        t->nan_in_a_row = 0;
+    if (!s.is_skipped) {
+        t->num_consecutive_nan = 0;
         update(t, s.grad_norm, &rates);
-        t->at.steps += s.batch.effective;
+        t->state.lr_steps += s.batch.effective;
     }
-    if (!(o->clip_grad > 0) || s.is_left_out)
+    if (!(o->clip_grad > 0) || s.is_skipped)
         s.grad_norm = NAN; /* Megatron logs none then */
     if (job->log.log_params_norm)
         s.params_norm = meg_optim_params_norm(t->optim);
     meg_straggler_end_step(&t->straggler);
-    t->at.iteration++;
-    t->at.consumed_train += s.batch.effective;
-    t->at.skipped += s.batch.global - s.batch.effective;
+    t->state.iteration++;
+    t->state.consumed_train += s.batch.effective;
+    t->state.skipped_samples += s.batch.global - s.batch.effective;
     s.seconds = meg_now_s() - start_s;
     *out = s;
     return 0;
 }
 
-int meg_train_evaluate(struct trainer *t, struct meg_data_loader *l, const char *split, double *loss, struct meg_err *e)
+int meg_train_evaluate(struct meg_trainer *t, struct meg_data_loader *l, const char *split, double *loss,
+                       struct meg_err *e)
 {
-    const int64_t num_micro = meg_batch_max_microbatches(&t->plan), total = t->job->train.eval_iters;
+    const int64_t num_micro = meg_batch_max_microbatches(&t->spec.batch), total = t->job->train.eval_iters;
     double num = 0, den = 0;
     int r;
 
@@ -153,7 +154,7 @@ int meg_train_evaluate(struct trainer *t, struct meg_data_loader *l, const char 
         num += sum;
         den += t->batches.tokens;
         if (meg_train_is_rank0(t))
-            meg_logger_eval_progress(t->report, split, i, total);
+            meg_logger_eval_progress(t->logger, split, i, total);
     }
     reduce_loss(t, &num, &den);
     *loss = num / den;

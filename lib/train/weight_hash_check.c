@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/hash.h"
-#include "train/internal.h"
+#include "train/trainer.h"
 #include "train/rank_config_check.h"
 
 /* hash [params.n] of the rows this rank holds, 0 for others. */
@@ -55,10 +55,10 @@ static int first_difference(const struct meg_params *p, const int64_t *hash, str
     return found;
 }
 
-static int compare(const struct trainer *t, const int64_t *hash, struct meg_comm *group, enum copies which,
+static int compare(const struct meg_trainer *t, const int64_t *hash, struct meg_comm *group, enum copies which,
                    struct meg_err *e)
 {
-    const struct meg_comm *world = t->mesh->world;
+    const struct meg_comm *world = t->mesh.world;
     const int row = first_difference(&t->model->params, hash, group, which);
     char host[64] = "?";
     int64_t *all, right;
@@ -76,15 +76,15 @@ static int compare(const struct trainer *t, const int64_t *hash, struct meg_comm
             "rank %d of %d on %s: iteration %" PRId64 ": %s is not what the other ranks of group %s have, though "
             "they did the same (XXH3 %016" PRIx64 ", not %016" PRIx64 "); suspect this machine, and go on from "
             "an earlier checkpoint",
-            world->rank, world->size, host, t->at.iteration, t->model->params.row[row].name, group->name,
+            world->rank, world->size, host, t->state.iteration, t->model->params.row[row].name, group->name,
             (uint64_t)hash[row], (uint64_t)right);
     free(all);
     return r;
 }
 
-int meg_weight_hash_check(const struct trainer *t, struct meg_err *e)
+int meg_weight_hash_check(const struct meg_trainer *t, struct meg_err *e)
 {
-    const struct meg_mesh *m = t->mesh;
+    const struct meg_mesh *m = &t->mesh;
     int64_t *hash;
     int r;
 

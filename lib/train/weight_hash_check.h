@@ -5,7 +5,7 @@
 
 MEG_BEGIN_DECLS
 
-struct trainer;
+struct meg_trainer;
 
 /*
  * Compare the XXH3 of every weight this rank holds over the ranks that have a copy of it: data- and
@@ -13,7 +13,7 @@ struct trainer;
  * embedding.  Every rank calls it.  Where copies differ the first rank that most copies disagree with (of
  * two, the second) returns MEG_EFAIL with its number and the tensor; the others do not return.
  */
-int meg_weight_hash_check(const struct trainer *t, struct meg_err *e);
+int meg_weight_hash_check(const struct meg_trainer *t, struct meg_err *e);
 
 MEG_END_DECLS
 #endif

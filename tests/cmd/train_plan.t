@@ -59,13 +59,13 @@ here() { # OPTION...: whom --plan plans for without --world-size, and the batch
 is 'without --world-size: the ranks there are' "$(here)" '1 ranks, 1'
 is 'with a micro-batch each' "$(here --micro-batch-size 2)" '1 ranks, 2'
 status 'none fits' 1 paper --plan --world-size 4 --hardware a100
-like 'which is said' "$(cat "$T/err")" '^meg-train: --plan: of [0-9]+ layouts of 4 ranks on a100 none fits in [0-9.]+ GiB a rank'
+like 'which is said' "$(cat "$T/err")" '^meg-train: --plan: none of [0-9]+ layouts of 4 ranks on a100 fits in [0-9.]+ GiB per rank'
 
 # ---- what is refused ----
 status 'more ranks than there are, without a dry run' 2 paper --world-size 8
-like 'is refused' "$(cat "$T/err")" '^meg-train: --world-size 8: only of --dry-run and --plan'
+like 'is refused' "$(cat "$T/err")" '^meg-train: --world-size 8: needs --dry-run or --plan'
 status 'no rank' 2 paper --dry-run --world-size 0
 status 'other hardware' 2 paper --dry-run --hardware tpu
 status 'more than the memory there is' 1 paper
-like 'is said before it is taken' "$(cat "$T/err")" '^meg-train: [0-9.]+ GiB of memory are needed for 1 rank on .*, which has [0-9.]+ GiB left'
+like 'is said before it is taken' "$(cat "$T/err")" '^meg-train: not enough memory on .*: 1 rank needs [0-9.]+ GiB, and [0-9.]+ GiB are available'
 done_testing

@@ -90,5 +90,5 @@ refused() { # MESSAGE OPTION...
 refused '--fp16 --bf16: one type at a time' --fp16 --bf16
 refused '--fp32-residual-connection: only with --fp16 or --bf16' --fp32-residual-connection
 refused '--loss-scale 8: only with --fp16 or --bf16' --loss-scale 8
-refused '--on-nan skip: --fp16 without --loss-scale leaves such iterations out by itself' --fp16 --on-nan skip
+refused '--on-nan skip: contradicts --fp16 without --loss-scale' --fp16 --on-nan skip
 done_testing

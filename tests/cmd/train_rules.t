@@ -23,7 +23,7 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
 {
     refuses 4 "$tp 3 times .* is 3: must divide the number of ranks, 4" $tp 3
     refuses 6 'is 4: must divide the number of ranks, 6' $tp 2 $pp 2
-    refuses 2 '--micro-batch-size 16: .* --seq-length 2097152 and --hidden-size 64 .* 2147483648 numbers at once' $pp 2 \
+    refuses 2 '--micro-batch-size 16: .* --seq-length 2097152 and --hidden-size 64 .* 2147483648 elements; must be' $pp 2 \
         --micro-batch-size 16 --seq-length 2097152 --max-position-embeddings 2097152
     refuses 2147483647 'is 18446744073709551616: must divide' $tp 2097152 $pp 2097152 $cp 4194304
     refuses 8 "$tp 16: more than the 8 ranks of this run" $tp 16
@@ -59,11 +59,11 @@ full='--recompute-granularity full --recompute-method uniform --recompute-num-la
     refuses 4 '--pipeline-schedule interleaved: takes --num-virtual-stages' $pp 4 --pipeline-schedule interleaved
     refuses 4 '--pipeline-schedule zb-h1: takes --num-virtual-stages-per-pipeline-rank 1' $pp 4 --pipeline-schedule zb-h1 \
         --num-layers-per-virtual-pipeline-stage 1
-    refuses 4 '--pipeline-schedule zb-h1: nothing can be recomputed' $pp 4 --pipeline-schedule zb-h1 \
+    refuses 4 '--pipeline-schedule zb-h1: cannot recompute activations' $pp 4 --pipeline-schedule zb-h1 \
         --recompute-activations
     refuses 1 '--recompute-granularity full: needs --recompute-method' --recompute-granularity full
-    refuses 1 'need --recompute-granularity full' --recompute-method uniform
-    refuses 1 '--recompute-granularity full: --recompute-activations means selective' --recompute-activations $full 1
+    refuses 1 '--recompute-method uniform: needs --recompute-granularity full' --recompute-method uniform
+    refuses 1 '--recompute-granularity full: contradicts --recompute-activations, which means selective' --recompute-activations $full 1
     refuses 1 '--recompute-num-layers 0: must be at least 1' $full 0
     refuses 2 '--distribute-saved-activations: needs --tensor-model-parallel-size' --distribute-saved-activations $full 1
     refuses 2 '--distribute-saved-activations: needs --recompute-granularity full' $tp 2 --distribute-saved-activations

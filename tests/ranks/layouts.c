@@ -21,6 +21,7 @@
 #include "base/mem.h"
 #include "ckpt/ckpt.h"
 #include "io/json.h"
+#include "plan/usage_vs_plan.h"
 #include "train/train.h"
 
 enum { STEPS = 10, SAMPLE = 16, TRIES = 40 };
@@ -297,7 +298,7 @@ static void run(const struct cell *c, const char *name, struct meg_comm *ranks, 
     argv[argc] = NULL;
     meg_train_option_groups(groups, job);
     meg_opt_defaults(groups);
-    job->account = account;
+    job->usage = account;
     if (meg_opt_parse_args(groups, argc, argv, &e) < 0 || meg_train(job, groups, ranks, &e) < 0)
         meg_die_err(&e);
     meg_str_free(&line);
@@ -419,11 +420,11 @@ struct surprise {
 static struct surprise find_surprise(const struct meg_usage_vs_plan *a, int rank)
 {
     for (int i = 0; i < MEG_COST_MEM_ARENAS; i++)
-        if (a->held[i] != a->held_planned[i])
-            return (struct surprise){ 1 + i, rank, a->held[i], a->held_planned[i] };
+        if (a->memory[i] != a->memory_planned[i])
+            return (struct surprise){ 1 + i, rank, a->memory[i], a->memory_planned[i] };
     for (int i = 0; i < MEG_COST_GROUPS; i++)
-        if (!(fabs(a->sent[i] - a->sent_planned[i]) < MEG_USAGE_VS_PLAN_ROUNDING))
-            return (struct surprise){ 1 + MEG_COST_MEM_ARENAS + i, rank, a->sent[i], a->sent_planned[i] };
+        if (!(fabs(a->comm[i] - a->comm_planned[i]) < MEG_USAGE_VS_PLAN_ROUNDING))
+            return (struct surprise){ 1 + MEG_COST_MEM_ARENAS + i, rank, a->comm[i], a->comm_planned[i] };
     return (struct surprise){ 0 };
 }
 

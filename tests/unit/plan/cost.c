@@ -81,7 +81,8 @@ static struct meg_cost_model paper(struct meg_gpt_conf *model, const struct shap
  *   [N25] NeMo's performance summary    [T] torchtitan's    [L] llm.c's and llmq's logs, tokens a second
  */
 struct published {
-    const char *name, *hw;
+    const char *name;
+    enum meg_hardware_type hw;
     struct shape shape;
     struct where where;
     bool keeps_scores;
@@ -97,7 +98,7 @@ struct published {
 
 static const struct published runs[] = {
     { "GPT 22B, all recomputed [K22]",
-      "a100",
+      MEG_HARDWARE_A100,
       { 48, 6144, 64, 0, 0, 2048, 51200, 0 },
       { 8, 1, 1, 1, 1, 4, 4, 0, FULL, HALF, false },
       true,
@@ -105,7 +106,7 @@ static const struct published runs[] = {
       0,
       NULL },
     { "GPT 22B [K22]",
-      "a100",
+      MEG_HARDWARE_A100,
       { 48, 6144, 64, 0, 0, 2048, 51200, 0 },
       { 8, 1, 1, 1, 1, 4, 4, 1, SOME, HALF, false },
       true,
@@ -113,7 +114,7 @@ static const struct published runs[] = {
       0,
       NULL },
     { "GPT-3 175B, all recomputed [K22]",
-      "a100",
+      MEG_HARDWARE_A100,
       { 96, 12288, 96, 0, 0, 2048, 51200, 0 },
       { 8, 1, 8, 3, 1, 1, 64, 0, FULL, HALF, false },
       true,
@@ -121,7 +122,7 @@ static const struct published runs[] = {
       0,
       NULL },
     { "GPT-3 175B [K22]",
-      "a100",
+      MEG_HARDWARE_A100,
       { 96, 12288, 96, 0, 0, 2048, 51200, 0 },
       { 8, 1, 8, 3, 1, 1, 64, 1, SOME, HALF, false },
       true,
@@ -129,7 +130,7 @@ static const struct published runs[] = {
       0,
       NULL },
     { "GPT 530B, all recomputed [K22]",
-      "a100",
+      MEG_HARDWARE_A100,
       { 105, 20480, 128, 0, 0, 2048, 51200, 0 },
       { 8, 1, 35, 3, 1, 1, 280, 0, FULL, HALF, false },
       true,
@@ -137,7 +138,7 @@ static const struct published runs[] = {
       0,
       NULL },
     { "GPT 530B [K22]",
-      "a100",
+      MEG_HARDWARE_A100,
       { 105, 20480, 128, 0, 0, 2048, 51200, 0 },
       { 8, 1, 35, 3, 1, 1, 280, 1, SOME, HALF, false },
       true,
@@ -145,7 +146,7 @@ static const struct published runs[] = {
       0,
       NULL },
     { "GPT 1T, all recomputed [K22]",
-      "a100",
+      MEG_HARDWARE_A100,
       { 128, 25600, 160, 0, 0, 2048, 51200, 0 },
       { 8, 1, 64, 1, 1, 1, 512, 0, FULL, HALF, false },
       true,
@@ -153,7 +154,7 @@ static const struct published runs[] = {
       0,
       NULL },
     { "GPT 1T, MFU 56.3 [K22]",
-      "a100",
+      MEG_HARDWARE_A100,
       { 128, 25600, 160, 0, 0, 2048, 51200, 0 },
       { 8, 1, 64, 1, 1, 1, 512, 1, SOME, HALF, false },
       true,
@@ -161,7 +162,7 @@ static const struct published runs[] = {
       0,
       NULL },
     { "GPT-3 175B, 1,024 GPUs, 138 TFLOP/s [M21]",
-      "a100",
+      MEG_HARDWARE_A100,
       { 96, 12288, 96, 0, 0, 2048, 51200, 0 },
       { 8, 1, 16, 1, 8, 1, 1536, 0, FULL, HALF, false },
       true,
@@ -169,7 +170,7 @@ static const struct published runs[] = {
       0,
       NULL },
     { "GPT-3 175B, 96 GPUs, MFU 47 [M25]",
-      "h100",
+      MEG_HARDWARE_H100,
       { 96, 12288, 96, 0, 0, 4096, 131072, 0 },
       { 8, 1, 12, 8, 1, 1, 1152, 1, NONE, HALF, true },
       false,
@@ -177,7 +178,7 @@ static const struct published runs[] = {
       0,
       NULL },
     { "GPT-3 175B, 4,608 GPUs, MFU 42 [M25]",
-      "h100",
+      MEG_HARDWARE_H100,
       { 96, 12288, 96, 0, 0, 4096, 131072, 0 },
       { 8, 1, 12, 8, 48, 1, 1152, 1, NONE, HALF, true },
       false,
@@ -185,7 +186,7 @@ static const struct published runs[] = {
       0,
       NULL },
     { "Llama 3 8B, 8 GPUs, 10,253 tok/s [N25]",
-      "h100",
+      MEG_HARDWARE_H100,
       { 32, 4096, 32, 8, 14336, 8192, 128256, 1 },
       { 1, 2, 1, 1, 4, 1, 128, 0, NONE, HALF, true },
       false,
@@ -193,7 +194,7 @@ static const struct published runs[] = {
       0,
       NULL },
     { "GPT 1.7B, 36,300 tok/s [M25]",
-      "h100",
+      MEG_HARDWARE_H100,
       { 24, 2048, 16, 0, 0, 4096, 131072, 0 },
       { 1, 1, 1, 1, 1, 4, 4, 0, NONE, HALF, false },
       false,
@@ -201,7 +202,7 @@ static const struct published runs[] = {
       0.35,
       "its f32 logits of 131,072 columns are copied and read several times, and small kernels wait for the host" },
     { "Llama 3 8B, 8 GPUs, 6,667 tok/s [T]",
-      "h100",
+      MEG_HARDWARE_H100,
       { 32, 4096, 32, 8, 14336, 8192, 128256, 1 },
       { 1, 1, 1, 1, 8, 1, 8, 0, SOME, HALF, true },
       false,
@@ -209,7 +210,7 @@ static const struct published runs[] = {
       0.45,
       "gathers every layer's weights twice a step, recomputes more, and its GPUs are held to 500 W" },
     { "GPT-2 124M, 8 GPUs, 468k tok/s [L]",
-      "h100",
+      MEG_HARDWARE_H100,
       { 12, 768, 12, 0, 0, 1024, 50257, 0 },
       { 1, 1, 1, 1, 8, 64, 512, 0, NONE, HALF, true },
       false,
@@ -217,7 +218,7 @@ static const struct published runs[] = {
       0.20,
       "waits for the device three times a step; GELU and bias gradients are passes of their own" },
     { "GPT-2 1558M, 8 GPUs, 47.6k tok/s [L]",
-      "h100",
+      MEG_HARDWARE_H100,
       { 48, 1600, 25, 0, 0, 1024, 50257, 0 },
       { 1, 1, 1, 1, 8, 16, 1024, 0, NONE, HALF, true },
       false,
@@ -225,7 +226,7 @@ static const struct published runs[] = {
       0.20,
       "waits for the device three times a step; GELU and bias gradients are passes of their own" },
     { "Qwen 2.5 1.5B, 58.9k tok/s [L]",
-      "h100",
+      MEG_HARDWARE_H100,
       { 28, 1536, 12, 2, 8960, 1024, 151936, 1 },
       { 1, 1, 1, 1, 1, 16, 512, 0, NONE, HALF, false },
       false,
@@ -250,7 +251,7 @@ static void times_are_those_of_published_runs(void **state)
         meg_cost_step_time(&t, &p, meg_hardware_find(r->hw), 1, true);
         off = t.step / r->seconds - 1;
         printf("# %-44s %s  published %8.3f s  predicted %8.3f s  %+5.1f%%  MFU %4.1f%%  bubble %4.1f%%\n", r->name,
-               r->hw, r->seconds, t.step, 100 * off, 100 * t.mfu, 100 * t.bubble);
+               meg_hardware_find(r->hw)->name, r->seconds, t.step, 100 * off, 100 * t.mfu, 100 * t.bubble);
         if (r->why)
             printf("#     %s\n", r->why);
         failed += r->why ? !(off < -0.15 && off > -r->less) : !(fabs(off) <= 0.15);
@@ -266,13 +267,14 @@ static void times_are_those_of_published_runs(void **state)
  * bf16: a weight in f32 and two averages (24), a gradient in f32 that is read and zeroed (8), and the copy in bf16 (2).
  */
 static const struct {
-    const char *name, *hw;
+    const char *name;
+    enum meg_hardware_type hw;
     struct shape shape;
     struct where where;
     double peak, flops, params_a_rank, memory_bw; /* of the whole step; 0: not checked */
 } by_hand[] = {
     { "GPT-3 175B on 1,024 GPUs",
-      "a100",
+      MEG_HARDWARE_A100,
       { 96, 12288, 96, 0, 0, 2048, 51200, 0 },
       { 8, 1, 16, 1, 8, 1, 1536, 0, FULL, HALF, false },
       1024 * 312e12,
@@ -280,7 +282,7 @@ static const struct {
       0,
       1.73e12 },
     { "GPT-3 175B on 1,024 GPUs, longer chunks",
-      "h100",
+      MEG_HARDWARE_H100,
       { 96, 12288, 96, 0, 0, 2048, 51200, 0 },
       { 8, 1, 8, 3, 16, 1, 1536, 1, SOME, HALF, true },
       1024 * 989.4e12,
@@ -288,7 +290,7 @@ static const struct {
       0,
       2.95e12 },
     { "Llama 3 8B on 8 GPUs",
-      "h100",
+      MEG_HARDWARE_H100,
       { 32, 4096, 32, 8, 14336, 8192, 128256, 1 },
       { 1, 2, 1, 1, 4, 1, 128, 0, NONE, HALF, true },
       8 * 989.4e12,
@@ -296,7 +298,7 @@ static const struct {
       0,
       2.95e12 },
     { "GPT 1.7B",
-      "h100",
+      MEG_HARDWARE_H100,
       { 24, 2048, 16, 0, 0, 4096, 131072, 0 },
       { 1, 1, 1, 1, 1, 4, 4, 0, NONE, HALF, false },
       989.4e12,
@@ -304,7 +306,7 @@ static const struct {
       1485426688,
       2.95e12 },
     { "GPT 1.7B, its optimizer shared by 8",
-      "a100",
+      MEG_HARDWARE_A100,
       { 24, 2048, 16, 0, 0, 4096, 131072, 0 },
       { 1, 1, 1, 1, 8, 4, 32, 0, NONE, HALF, true },
       8 * 312e12,
@@ -393,7 +395,7 @@ static void many_ranks_cost_what_few_do(void **state)
     assert_int_equal(meg_layout_world(&p.layout), 131072);
     assert_int_equal(meg_cost_representatives(at, &p.layout), 3);
     assert_int_equal(cost_short_schedule(&p.schedule, &groups, &group).microbatches, 256);
-    meg_cost_step_time(&t, &p, meg_hardware_find("h100"), 1, true);
+    meg_cost_step_time(&t, &p, meg_hardware_find(MEG_HARDWARE_H100), 1, true);
     assert_true(t.step > 0 && t.mfu > 0.3 && t.mfu < 0.7);
     assert_true(meg_cost_max_memory(&p) > 0);
     meg_cost_comm_volume(sent, &p, at[2]);

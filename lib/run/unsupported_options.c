@@ -1,4 +1,4 @@
-#include "train/conf.h"
+#include "run/job.h"
 
 #define YET " not there yet; see meg(7)"
 const struct meg_opt_unsupported meg_train_unsupported_opts[] = {
@@ -18,7 +18,7 @@ const struct meg_opt_unsupported meg_train_unsupported_opts[] = {
 
     /* said in another way, or with another program */
     { "DDP-impl", "leave it out: --overlap-grad-reduce and --zero-stage say how gradients are added up" },
-    { "no-position-embedding", "leave it out: --position-embedding-type says how positions are told" },
+    { "no-position-embedding", "leave it out: --position-embedding-type hint how positions are told" },
     { "pretrained-checkpoint", "say --load DIR --finetune" },
     { "use-mp-args-from-checkpoint-args", "leave it out: a checkpoint of one layout loads under any other" },
     { "no-use-tokenizer-model-from-checkpoint-args", "leave it out, and give the tokenizer's options" },
@@ -39,7 +39,7 @@ const struct meg_opt_unsupported meg_train_unsupported_opts[] = {
     { "record-memory-history", "profilers are" YET },
     { "memory-snapshot-path", "profilers are" YET },
 
-    /* what meg(7) says is not there yet */
+    /* what meg(7) hint is not there yet */
     { "num-experts", "mixtures of experts are" YET },
     { "moe-*", "mixtures of experts are" YET },
     { "expert-*", "mixtures of experts are" YET },

@@ -1,13 +1,14 @@
+#include "run/job.h"
 #include <string.h>
-#include "train/train.h"
 
 void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], struct meg_train_job *job)
 {
+    /* A title is also a comment line of --dump-config, and of run.conf in checkpoints: do not change it. */
     const struct meg_optgroup groups[MEG_TRAIN_OPTION_GROUPS] = {
         { "training", meg_train_opts, &job->train },
         { "parallelism", meg_layout_opts, &job->layout },
         { "optimizer", meg_optim_opts, &job->optim },
-        { "sharing of work", meg_zero_opts, &job->share },
+        { "sharing of work", meg_zero_opts, &job->zero },
         { "precision", meg_precision_opts, &job->precision },
         { "network", meg_gpt_opts, &job->model },
         { "data", meg_data_opts, &job->data },

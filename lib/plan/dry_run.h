@@ -1,0 +1,16 @@
+/*
+ * dry_run.h - the report of --dry-run: a run's model, layout, memory, communication, time, data and checkpoints.
+ */
+#ifndef MEG_PLAN_DRY_RUN_H
+#define MEG_PLAN_DRY_RUN_H
+#include <stdio.h>
+#include "data/gpt_data.h"
+#include "run/run_spec.h"
+
+MEG_BEGIN_DECLS
+
+/* Print the report of a complete specification whose samples data has planned. */
+void meg_plan_print_dry_run(const struct meg_run_spec *s, const struct meg_data_splits *data, FILE *f);
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,290 @@
+/*
+ * Search of parallel layouts.  Every tensor, context and pipeline size that divides the ranks is tried, with every
+ * micro-batch that divides the batch and the least recomputation that fits in memory.  Candidates are ranked by a lower
+ * bound of the step time that needs no simulation of a pipeline schedule; only the best ones are simulated.
+ */
+#include "plan/layout_search.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include "plan/cost.h"
+#include "plan/memory_check.h"
+
+enum {
+    MAX_CANDIDATES = 16,
+    MAX_PRINTED = 5,
+    MIN_CP_TOKENS = 1024 /* of a sequence on each context-parallel rank */
+};
+
+struct candidate {
+    struct meg_layout_conf layout;
+    int64_t micro;
+    enum meg_recompute recompute;
+    double memory; /* bytes of the fullest rank */
+    struct meg_cost_time time;
+};
+
+struct search {
+    const struct meg_train_job *job;
+    const struct meg_hardware *hw;
+    int64_t world_size, num_tried;
+    double memory;        /* bytes per rank that are available */
+    double weight_nbytes; /* of parameters and gradients of the model */
+    struct candidate best[MAX_CANDIDATES];
+    int nbest; /* in order of time.step */
+};
+
+/* Return n if it is a valid count, else 1; an invalid option is refused later. */
+static int64_t clamp_factor(int64_t n)
+{
+    return n >= 1 && n <= INT32_MAX ? n : 1;
+}
+
+void meg_plan_reset_layout(struct meg_train_job *job, int64_t world_size)
+{
+    struct meg_layout_conf *l = &job->layout;
+    struct meg_train_conf *c = &job->train;
+
+    l->tensor = l->pipeline = l->context = 1;
+    l->sequence_parallel = false;
+    l->virtual_layers = l->virtual_stages = l->first_layers = l->last_layers = l->group_size = MEG_UNSET;
+    l->schedule = NULL;
+    l->cp_kinds.n = l->cp_sizes.n = 0;
+    job->zero.use_distributed_optimizer = job->zero.overlap_grad_reduce = job->zero.overlap_param_gather = false;
+    job->zero.num_instances = 1;
+    job->zero.zero_stage = MEG_UNSET;
+    job->zero.use_torch_fsdp2 = false;
+    if (c->global_batch_size == MEG_UNSET)
+        c->global_batch_size = clamp_factor(c->micro_batch_size) * clamp_factor(world_size);
+    c->micro_batch_size = 1;
+    c->recompute_activations = c->distribute_saved_activations = false;
+    c->recompute_granularity = MEG_RECOMPUTE_GRANULARITY_UNSET;
+    c->recompute_method = MEG_RECOMPUTE_METHOD_UNSET;
+    c->recompute_layers = MEG_UNSET;
+}
+
+static void set_recompute(struct meg_train_conf *c, enum meg_recompute r)
+{
+    const bool is_full = r == MEG_RECOMPUTE_UNIFORM;
+
+    c->recompute_granularity = is_full                        ? MEG_RECOMPUTE_GRANULARITY_FULL
+                               : r == MEG_RECOMPUTE_SELECTIVE ? MEG_RECOMPUTE_GRANULARITY_SELECTIVE
+                                                              : MEG_RECOMPUTE_GRANULARITY_UNSET;
+    c->recompute_method = is_full ? MEG_RECOMPUTE_METHOD_UNIFORM : MEG_RECOMPUTE_METHOD_UNSET;
+    c->recompute_layers = is_full ? 1 : MEG_UNSET;
+}
+
+/* Whether weights are replicated; then the ranks shard the optimizer and overlap its communication. */
+static bool has_data_parallel(const struct meg_layout_conf *l, int64_t world_size)
+{
+    return world_size > l->tensor * l->pipeline;
+}
+
+/* Make the cost model of a candidate in m, which borrows job, the caller's.  Negative when its options break a rule. */
+static int make_cost_model(struct meg_cost_model *m, struct meg_train_job *job, const struct search *s,
+                           const struct candidate *c)
+{
+    struct meg_run_spec spec;
+    struct meg_err e;
+    int r;
+
+    *job = *s->job;
+    job->layout = c->layout;
+    job->zero.use_distributed_optimizer = job->zero.overlap_grad_reduce = job->zero.overlap_param_gather =
+        has_data_parallel(&c->layout, s->world_size);
+    job->train.micro_batch_size = c->micro;
+    set_recompute(&job->train, c->recompute);
+    if ((r = meg_run_spec_make(&spec, job, s->world_size, &e)) < 0 || (r = meg_run_spec_fit_model(&spec, &e)) < 0)
+        return r;
+    *m = meg_cost_model_make(&spec, meg_batch_max_microbatches(&spec.batch));
+    return 0;
+}
+
+/* Insert a candidate in order of time; drop the slowest one when there are too many. */
+static void insert(struct search *s, const struct candidate *c)
+{
+    int i = s->nbest < MAX_CANDIDATES ? s->nbest++ : MAX_CANDIDATES - 1;
+
+    for (; i > 0 && s->best[i - 1].time.step > c->time.step; i--)
+        s->best[i] = s->best[i - 1];
+    s->best[i] = *c;
+}
+
+static bool is_too_slow(const struct search *s, double seconds)
+{
+    return s->nbest == MAX_CANDIDATES && seconds >= s->best[MAX_CANDIDATES - 1].time.step;
+}
+
+/* Insert a candidate with the least recomputation that fits; false when none fits. */
+static bool try_recompute(struct search *s, struct candidate *c)
+{
+    static const enum meg_recompute types[] = { MEG_RECOMPUTE_NONE, MEG_RECOMPUTE_SELECTIVE, MEG_RECOMPUTE_UNIFORM };
+    const int threads = meg_hardware_threads(s->hw);
+
+    for (int i = 0; i < 3; i++) {
+        struct meg_train_job job;
+        struct meg_cost_model m;
+
+        c->recompute = types[i];
+        s->num_tried++;
+        if (make_cost_model(&m, &job, s, c) < 0 || is_too_slow(s, meg_cost_time_bound(&m, s->hw, threads)))
+            return true;
+        meg_cost_step_time(&c->time, &m, s->hw, threads, false);
+        if (is_too_slow(s, c->time.step))
+            return true;
+        if ((c->memory = meg_cost_max_memory(&m)) <= s->memory) {
+            insert(s, c);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Try micro-batches of 1, 2, 4, ... samples, until one does not fit. */
+static void try_micro_batches(struct search *s, struct candidate *c)
+{
+    const int64_t dp = s->world_size / (c->layout.tensor * c->layout.context * c->layout.pipeline);
+    const int64_t samples = s->job->train.global_batch_size / dp;
+
+    if (s->job->train.global_batch_size % dp)
+        return;
+    for (c->micro = 1; c->micro <= samples && samples % c->micro == 0; c->micro *= 2)
+        if (!try_recompute(s, c))
+            return;
+}
+
+static void try_virtual_stages(struct search *s, struct candidate *c)
+{
+    const int64_t layers = s->job->model.num_layers / c->layout.pipeline;
+
+    for (int64_t v = 1; v <= layers; v++) {
+        if (layers % v || (v > 1 && c->layout.pipeline == 1))
+            continue;
+        c->layout.virtual_stages = v > 1 ? v : MEG_UNSET;
+        try_micro_batches(s, c);
+    }
+}
+
+static void try_sizes(struct search *s, int64_t tp, int64_t cp, int64_t pp)
+{
+    struct candidate c = { .layout = s->job->layout };
+
+    if (s->world_size % (tp * cp * pp) || s->job->model.num_layers % pp ||
+        s->weight_nbytes / (double)(tp * pp) > s->memory)
+        return;
+    c.layout.tensor = tp;
+    c.layout.context = cp;
+    c.layout.pipeline = pp;
+    for (int sp = 0; sp < (tp > 1 ? 2 : 1); sp++) {
+        c.layout.sequence_parallel = sp;
+        try_virtual_stages(s, &c);
+    }
+}
+
+static int by_step_time(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+
+    return (x->time.step > y->time.step) - (x->time.step < y->time.step);
+}
+
+static void search(struct search *s)
+{
+    const int64_t world = s->world_size, seq_length = s->job->train.seq_length;
+
+    for (int64_t tp = 1; tp <= world && tp <= s->hw->node; tp++)
+        for (int64_t cp = 1; tp * cp <= world && (cp == 1 || seq_length / cp >= MIN_CP_TOKENS); cp *= 2)
+            for (int64_t pp = 1; tp * cp * pp <= world && pp <= s->job->model.num_layers; pp++)
+                try_sizes(s, tp, cp, pp);
+    for (int i = 0; i < s->nbest; i++) { /* now with a simulation of the schedule */
+        struct meg_train_job job;
+        struct meg_cost_model m;
+
+        make_cost_model(&m, &job, s, &s->best[i]);
+        meg_cost_step_time(&s->best[i].time, &m, s->hw, meg_hardware_threads(s->hw), true);
+    }
+    qsort(s->best, (size_t)s->nbest, sizeof *s->best, by_step_time);
+}
+
+static double weight_nbytes(const struct meg_run_spec *s)
+{
+    const struct meg_gpt_run *run = &s->model_run;
+    struct meg_params params;
+    double n;
+
+    meg_gpt_params(&params, &s->job->model, &meg_mesh_one);
+    n = (double)params.numel * (double)(meg_dtype_size(run->dtype) + meg_dtype_size(run->grad_dtype));
+    meg_params_free(&params);
+    return n;
+}
+
+/* ---- the report ---- */
+
+static const char *recompute_name(enum meg_recompute r)
+{
+    return r == MEG_RECOMPUTE_NONE ? "nothing" : r == MEG_RECOMPUTE_SELECTIVE ? "selective" : "full";
+}
+
+static void print_candidate(const struct candidate *c, int64_t world_size, FILE *f)
+{
+    const struct meg_layout_conf *l = &c->layout;
+
+    fprintf(f,
+            "%5" PRId64 "%c %7" PRId64 " %8" PRId64 " %6" PRId64 " %6" PRId64 " %5" PRId64
+            " %-10s %8.1f %6.1f%% %9.4g %5.1f%%\n",
+            l->tensor, l->sequence_parallel ? 's' : ' ', l->context, l->pipeline,
+            l->virtual_stages == MEG_UNSET ? 1 : l->virtual_stages, world_size / (l->tensor * l->context * l->pipeline),
+            c->micro, recompute_name(c->recompute), c->memory / (1 << 30), 100 * c->time.bubble, c->time.step,
+            100 * c->time.mfu);
+}
+
+static void print_options(const struct candidate *c, int64_t world_size, FILE *f)
+{
+    const struct meg_layout_conf *l = &c->layout;
+
+    fprintf(f, "  --micro-batch-size %" PRId64, c->micro);
+    if (l->tensor > 1)
+        fprintf(f, " --tensor-model-parallel-size %" PRId64 "%s", l->tensor,
+                l->sequence_parallel ? " --sequence-parallel" : "");
+    if (l->context > 1)
+        fprintf(f, " --context-parallel-size %" PRId64, l->context);
+    if (l->pipeline > 1)
+        fprintf(f, " --pipeline-model-parallel-size %" PRId64, l->pipeline);
+    if (l->virtual_stages != MEG_UNSET)
+        fprintf(f, " --num-virtual-stages-per-pipeline-rank %" PRId64, l->virtual_stages);
+    if (has_data_parallel(l, world_size))
+        fprintf(f, " --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather");
+    if (c->recompute == MEG_RECOMPUTE_SELECTIVE)
+        fprintf(f, " --recompute-activations");
+    if (c->recompute == MEG_RECOMPUTE_UNIFORM)
+        fprintf(f, " --recompute-granularity full --recompute-method uniform --recompute-num-layers 1");
+    fputc('\n', f);
+}
+
+int meg_plan_print_layouts(const struct meg_run_spec *spec, int64_t world_size, FILE *f, struct meg_err *e)
+{
+    const struct meg_hardware *hw = meg_hardware_find(spec->job->train.hardware);
+    struct search s = { .job = spec->job, .hw = hw, .world_size = world_size };
+
+    s.memory = hw->memory > 0 ? hw->memory - hw->reserve : meg_memory_available(world_size);
+    s.weight_nbytes = weight_nbytes(spec);
+    search(&s);
+    if (s.nbest == 0)
+        return meg_fail(e, MEG_EFAIL,
+                        "--plan: none of %" PRId64 " layouts of %" PRId64 " ranks on %s fits in %.1f GiB "
+                        "per rank; use more ranks, or a smaller model or sequence",
+                        s.num_tried, world_size, hw->name, s.memory / (1 << 30));
+    fprintf(f, "the fastest layouts of %" PRId64 " ranks on %s (%s), of %" PRId64 " looked at; batch %" PRId64 "\n\n",
+            world_size, hw->name, hw->what, s.num_tried, spec->job->train.global_batch_size);
+    fprintf(f, "  %6s %7s %8s %6s %6s %5s %-10s %8s %7s %9s %6s\n", "tensor", "context", "pipeline", "chunks", "data",
+            "micro", "recomputed", "GiB", "bubble", "s a step", "MFU");
+    for (int i = 0; i < s.nbest && i < MAX_PRINTED; i++) {
+        fprintf(f, "%d ", i + 1);
+        print_candidate(&s.best[i], world_size, f);
+    }
+    fputc('\n', f);
+    for (int i = 0; i < s.nbest && i < MAX_PRINTED; i++) {
+        fprintf(f, "%d", i + 1);
+        print_options(&s.best[i], world_size, f);
+    }
+    return 0;
+}

@@ -1,0 +1,110 @@
+#include "plan/memory_check.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "io/line_reader.h"
+#include "plan/cost.h"
+
+enum { OVERHEAD_NBYTES = 16 << 20 }; /* program and libraries, measured */
+
+/* ---- this machine ---- */
+
+/* Read the number after word at the beginning of a line, times unit; 0 when there is none. */
+static double read_proc_value(const char *path, const char *word, double unit)
+{
+    struct meg_line_reader in;
+    char *line;
+    size_t n;
+    double v = 0;
+
+    if (meg_line_reader_open(&in, path, NULL) == 0)
+        while (v == 0 && meg_line_reader_next(&in, &line, &n, NULL) > 0)
+            if (strncmp(line, word, strlen(word)) == 0)
+                v = strtod(line + strlen(word), NULL) * unit;
+    meg_line_reader_close(&in);
+    return v;
+}
+
+/* Return the bytes of available memory and free swap, at most the limit of the container; 0 when unknown. */
+static double available_nbytes(void)
+{
+    const double limit = read_proc_value("/sys/fs/cgroup/memory.max", "", 1); /* "max" when unlimited */
+    const double available =
+        read_proc_value("/proc/meminfo", "MemAvailable:", 1024) + read_proc_value("/proc/meminfo", "SwapFree:", 1024);
+
+    return limit > 0 && limit < available ? limit : available;
+}
+
+double meg_memory_available(int64_t ranks)
+{
+    return available_nbytes() / (double)ranks;
+}
+
+double meg_memory_rss(void)
+{
+    return read_proc_value("/proc/self/status", "VmRSS:", 1024);
+}
+
+double meg_memory_peak_rss(void)
+{
+    return read_proc_value("/proc/self/status", "VmHWM:", 1024);
+}
+
+/* ---- the run ---- */
+
+/* Bytes of a micro-batch in host memory: four int32 and one float per token, and an int64 per sample. */
+static double micro_batch_nbytes(const struct meg_run_spec *s)
+{
+    const double n = (double)(s->batch.micro * s->job->train.seq_length);
+
+    return n * (4 * sizeof(int32_t) + sizeof(float)) + (double)s->batch.micro * sizeof(int64_t) + 6 * 8;
+}
+
+double meg_memory_overhead(const struct meg_run_spec *s)
+{
+    return OVERHEAD_NBYTES + micro_batch_nbytes(s) * (double)meg_batch_max_microbatches(&s->batch);
+}
+
+static double rank_nbytes(const struct meg_run_spec *s, int64_t rank)
+{
+    const struct meg_cost_model m = meg_cost_model_make(s, meg_batch_max_microbatches(&s->batch));
+    double nbytes[MEG_COST_MEM_TYPES], sum = meg_memory_overhead(s);
+
+    meg_cost_memory(nbytes, &m, meg_layout_coords(&s->layout, rank));
+    for (int i = 0; i < MEG_COST_MEM_TYPES; i++)
+        sum += nbytes[i];
+    return sum;
+}
+
+int meg_memory_check(const struct meg_run_spec *s, struct meg_comm *world, struct meg_err *e)
+{
+    const double available = available_nbytes();
+    char host[256] = "?";
+    double needed = 0;
+    int ranks_here = 0;
+    struct {
+        uint64_t host; /* hash of its name */
+        double nbytes;
+    } *all = meg_new((size_t)world->size * sizeof *all), *mine = &all[world->rank];
+
+    gethostname(host, sizeof host - 1);
+    mine->host = meg_xxh3_64(host, strlen(host));
+    mine->nbytes = rank_nbytes(s, world->rank);
+    meg_comm_wait(world, world->op->all_gather(world, all, mine, 2, MEG_DTYPE_F64));
+    for (int i = 0; i < world->size; i++)
+        if (all[i].host == mine->host) {
+            needed += all[i].nbytes;
+            ranks_here++;
+        }
+    free(all);
+    if (available == 0 || needed <= available)
+        return 0;
+    return meg_fail(e, MEG_EFAIL,
+                    "not enough memory on %s: %d rank%s need%s %.1f GiB, and %.1f GiB are available; use a smaller "
+                    "--micro-batch-size, --recompute-activations, or a layout with more ranks (see --plan)",
+                    host, ranks_here, ranks_here == 1 ? "" : "s", ranks_here == 1 ? "s" : "", needed / (1 << 30),
+                    available / (1 << 30));
+}

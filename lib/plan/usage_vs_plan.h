@@ -1,0 +1,32 @@
+/*
+ * usage_vs_plan.h - memory and communication of a run: what a rank used, and what the cost model predicted.
+ */
+#ifndef MEG_PLAN_USAGE_VS_PLAN_H
+#define MEG_PLAN_USAGE_VS_PLAN_H
+#include "plan/cost.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_usage_vs_plan {
+    double memory[MEG_COST_MEM_ARENAS], memory_planned[MEG_COST_MEM_TYPES]; /* bytes; of each arena the peak */
+    double comm[MEG_COST_GROUPS], comm_planned[MEG_COST_GROUPS]; /* bytes sent in the last step; 0 without a step */
+};
+
+/* Bytes sent are sums of fractions: numbers that differ by less than this are equal. */
+#define MEG_USAGE_VS_PLAN_ROUNDING 0.5
+
+/*
+ * Fill memory_planned and comm_planned for the rank at these coordinates.  num_micro is the number of micro-batches in
+ * the last step; 0: no step was run.
+ */
+void meg_usage_vs_plan_predict(struct meg_usage_vs_plan *u, const struct meg_run_spec *s, struct meg_rank_coords at,
+                               int64_t num_micro);
+
+/*
+ * With -v: log the largest usage of any rank beside its prediction.  start_nbytes is the resident set size before the
+ * arenas were allocated.  Every rank of world calls it.
+ */
+void meg_usage_vs_plan_log(const struct meg_usage_vs_plan *u, struct meg_comm *world, double start_nbytes);
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,59 @@
+#include "run/ckpt_conf.h"
+#include "option/check.h"
+
+#define C struct meg_train_ckpt_conf
+const struct meg_opt meg_train_ckpt_opts[] = {
+    { "save", 0, MEG_STR(C, save), "DIR", NULL, "directory to save checkpoints in" },
+    { "save-interval", 0, MEG_I64(C, save_interval), "N", NULL, "iterations between checkpoints" },
+    MEG_ALIAS("persistent-save-interval", "save-interval"),
+    { "keep-last-n", 0, MEG_I64(C, keep_last), "N", NULL, "remove all but the N newest checkpoints after a save" },
+    MEG_ALIAS("most-recent-k", "keep-last-n"),
+    { "overwrite-checkpoints", 0, MEG_BOOL(C, overwrite), NULL, "no",
+      "allow the --save directory to contain checkpoints of another run, and replace them" },
+    { "exit-on-save-failure", 0, MEG_BOOL(C, exit_on_save_failure), NULL, "no",
+      "end the run when a checkpoint cannot be saved; otherwise it is tried again at the next interval" },
+    { "load", 0, MEG_STR(C, load), "DIR", NULL,
+      "start from the latest checkpoint in DIR; also a Megatron checkpoint or a Hugging Face model" },
+    { "ckpt-step", 0, MEG_I64(C, ckpt_step), "N", NULL, "load iteration N in place of the latest" },
+    { "exit-on-missing-checkpoint", 0, MEG_BOOL(C, exit_on_missing), NULL, "no",
+      "fail when the --load directory has no checkpoint; otherwise training starts from scratch" },
+    { "finetune", 0, MEG_BOOL(C, finetune), NULL, "no", "load only the weights, and start at iteration 0" },
+    { "no-load-optim", 0, MEG_STORE_FALSE(C, load_optim), NULL, "no",
+      "do not load the optimizer state and learning-rate schedule" },
+    { "no-load-rng", 0, MEG_STORE_FALSE(C, load_rng), NULL, "no",
+      "take the dropout seed from --seed, not from the checkpoint" },
+    { "async-save", 0, MEG_BOOL(C, async_save), NULL, "no",
+      "copy the state, and write it in the background while training continues" },
+    { "no-save-optim", 0, MEG_STORE_FALSE(C, save_optim), NULL, "no", "save without the optimizer state" },
+    { "no-save-rng", 0, MEG_STORE_FALSE(C, save_rng), NULL, "no", "save without the dropout seed" },
+    { "use-checkpoint-args", 0, MEG_BOOL(C, use_checkpoint_args), NULL, "no",
+      "take the model options from the checkpoint" },
+    { "override-opt_param-scheduler", 0, MEG_BOOL(C, override_scheduler), NULL, "no",
+      "use the schedule of the command line when that of the checkpoint differs" },
+    { "use-checkpoint-opt_param-scheduler", 0, MEG_BOOL(C, use_checkpoint_scheduler), NULL, "no",
+      "use the schedule of the checkpoint when that of the command line differs" },
+    { 0 }
+};
+
+static const struct meg_opt_range ranges[] = {
+    { "save-interval", offsetof(C, save_interval), 1, INT64_MAX },
+    { "ckpt-step", offsetof(C, ckpt_step), 0, INT64_MAX },
+    { "keep-last-n", offsetof(C, keep_last), 1, INT64_MAX },
+    { 0 },
+};
+#undef C
+
+int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_err *e)
+{
+    const struct meg_opt_rule rules[] = {
+        { c->ckpt_step != MEG_UNSET && !c->load, "ckpt-step", ": needs --load DIR" },
+        { c->use_checkpoint_args && !c->load, "use-checkpoint-args", ": needs --load DIR" },
+        { c->finetune && !c->load, "finetune", ": needs --load DIR" },
+        { c->override_scheduler && c->use_checkpoint_scheduler, "override-opt_param-scheduler",
+          ": contradicts --use-checkpoint-opt_param-scheduler; give one of them" },
+        { 0 },
+    };
+    const int r = meg_opt_check_ranges(ranges, c, e);
+
+    return r < 0 ? r : meg_opt_check_rules(rules, meg_train_ckpt_opts, c, e);
+}

@@ -1,0 +1,23 @@
+/*
+ * ckpt_conf.h - options of saving and loading checkpoints during training.
+ */
+#ifndef MEG_RUN_CKPT_CONF_H
+#define MEG_RUN_CKPT_CONF_H
+#include "option/opt.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_train_ckpt_conf {
+    const char *save, *load;
+    int64_t save_interval, ckpt_step, keep_last;
+    bool overwrite, exit_on_save_failure;
+    bool exit_on_missing, finetune, load_optim, load_rng, save_optim, save_rng, async_save;
+    bool use_checkpoint_args, override_scheduler, use_checkpoint_scheduler;
+};
+extern const struct meg_opt meg_train_ckpt_opts[];
+
+/* Refuse values out of range and options that contradict each other: MEG_EUSAGE. */
+int meg_train_ckpt_conf_check(const struct meg_train_ckpt_conf *c, struct meg_err *e);
+
+MEG_END_DECLS
+#endif

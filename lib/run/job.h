@@ -1,0 +1,45 @@
+/*
+ * job.h - all options of a training run, and the groups in which meg-train lists them.
+ */
+#ifndef MEG_RUN_JOB_H
+#define MEG_RUN_JOB_H
+#include "data/data_conf.h"
+#include "logging/log_conf.h"
+#include "model/gpt.h"
+#include "optim/optim.h"
+#include "optim/precision.h"
+#include "option/opt.h"
+#include "run/ckpt_conf.h"
+#include "run/train_conf.h"
+#include "tokenizer/tokenizer.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_usage_vs_plan;
+
+struct meg_train_job {
+    struct meg_train_conf train;
+    struct meg_layout_conf layout;
+    struct meg_train_ckpt_conf ckpt;
+    struct meg_logging_conf log;
+    struct meg_optim_conf optim;
+    struct meg_zero_conf zero;
+    struct meg_precision_conf precision;
+    struct meg_gpt_conf model;
+    struct meg_data_conf data;
+    struct meg_tok_conf tok;
+    struct meg_usage_vs_plan *usage; /* NULL, or filled on every rank at the end of the run (plan/usage_vs_plan.h) */
+};
+
+/* List the option tables of meg-train, which fill job, in the order of its manual; the last row is { 0 }. */
+enum { MEG_TRAIN_OPTION_GROUPS = 12 };
+void meg_train_option_groups(struct meg_optgroup out[MEG_TRAIN_OPTION_GROUPS], struct meg_train_job *job);
+
+/* Options of Megatron that are accepted and have no effect here. */
+extern const struct meg_opt meg_train_ignored_opts[];
+
+/* Options that Megatron has, or had, and meg-train lacks, each with a hint for the user. */
+extern const struct meg_opt_unsupported meg_train_unsupported_opts[];
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,126 @@
+#include "run/run_spec.h"
+#include <inttypes.h>
+#include "option/check.h"
+
+int meg_run_spec_make(struct meg_run_spec *s, const struct meg_train_job *job, int64_t world_size, struct meg_err *e)
+{
+    int r;
+
+    *s = (struct meg_run_spec){ .job = job };
+    if ((r = meg_precision_make(&s->precision, &s->scaler, &job->precision, e)) < 0 ||
+        (r = meg_layout_make(&s->layout, &job->layout, world_size, e)) < 0 ||
+        (r = meg_train_conf_check(&job->train, e)) < 0)
+        return r;
+    return meg_train_batch_schedule(&job->train, s->layout.dp, &s->batch, &s->train_iters, e);
+}
+
+struct meg_pipe_schedule_conf meg_run_spec_schedule(const struct meg_run_spec *s, int64_t num_micro)
+{
+    const int64_t group = s->job->layout.group_size;
+    const struct meg_pipe_schedule_conf c = { .name = s->job->layout.schedule,
+                                              .stages = (int)s->layout.pp,
+                                              .chunks = (int)s->layout.vp,
+                                              .microbatches = num_micro,
+                                              .group = group == MEG_UNSET ? 0 : group };
+
+    return c;
+}
+
+struct meg_gpt_run meg_run_spec_stage(const struct meg_gpt_run *run, const struct meg_pipe_schedule_conf *schedule,
+                                      int64_t stage)
+{
+    struct meg_gpt_run r = *run;
+
+    r.microbatch_slots = run->is_training ? meg_pipe_schedule_in_flight(schedule, (int)stage) : 1;
+    r.defers_wgrad = run->is_training && stage > 0 && meg_pipe_schedule_splits_backward(schedule);
+    return r;
+}
+
+/* ---- rules that involve the model ---- */
+
+/* Check the schedule of every batch size of the run. */
+static int check_schedule(const struct meg_run_spec *s, struct meg_err *e)
+{
+    const struct meg_batch_schedule *b = &s->batch;
+    const int64_t step = b->rampup_samples ? b->increment : b->global;
+
+    for (int64_t global = b->rampup_samples ? b->start : b->global; global <= b->global; global += step) {
+        const struct meg_pipe_schedule_conf c = meg_run_spec_schedule(s, global / (b->micro * b->dp_size));
+        const int r = meg_pipe_schedule_check(&c, e);
+
+        if (r < 0)
+            return r;
+    }
+    if (meg_pipe_schedule_splits_backward(&s->schedule) && s->model_run.recompute != MEG_RECOMPUTE_NONE)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--pipeline-schedule zb-h1: cannot recompute activations (--recompute-activations, "
+                        "--recompute-granularity), because it stores them for the deferred weight gradients");
+    return 0;
+}
+
+/* Check that the number of elements of every message fits in an int, as MPI counts them. */
+static int check_messages(const struct meg_run_spec *s, struct meg_err *e)
+{
+    const struct meg_train_conf *c = &s->job->train;
+    const struct meg_gpt_conf *m = &s->job->model;
+    const struct meg_layout *l = &s->layout;
+    const int64_t n = c->micro_batch_size * c->seq_length / l->cp;
+    const int64_t rows = l->pp > 1 || l->has_sp ? n / (l->has_sp ? l->tp : 1) * m->hidden_size : 0;
+    const int64_t kv = l->cp > 1 ? n * 2 * (m->num_query_groups / l->tp) * m->kv_channels : 0;
+
+    if (rows <= INT32_MAX && kv <= INT32_MAX)
+        return 0;
+    return meg_fail(e, MEG_EUSAGE,
+                    "--micro-batch-size %" PRId64 ": with --seq-length %" PRId64 " and --hidden-size %" PRId64
+                    " a message between ranks would have %" PRId64 " elements; must be at most %d",
+                    c->micro_batch_size, c->seq_length, m->hidden_size, rows > kv ? rows : kv, INT32_MAX);
+}
+
+static struct meg_gpt_run make_model_run(const struct meg_run_spec *s)
+{
+    const struct meg_train_conf *c = &s->job->train;
+    const struct meg_layout *l = &s->layout;
+
+    return (struct meg_gpt_run){ .s = c->seq_length,
+                                 .b = c->micro_batch_size,
+                                 .is_training = !c->skip_train,
+                                 .seed = (uint32_t)c->seed,
+                                 .shards_grads = !c->skip_train && l->zero.stage >= 2,
+                                 .shards_params = !c->skip_train && l->zero.stage >= 3,
+                                 .dtype = s->precision.params,
+                                 .residual_dtype = s->precision.residual,
+                                 .grad_dtype = s->precision.grads,
+                                 .recompute = meg_train_recompute(c),
+                                 .recompute_num_layers = c->recompute_layers == MEG_UNSET ? 0 : c->recompute_layers,
+                                 .distribute_saved_activations = c->distribute_saved_activations };
+}
+
+int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e)
+{
+    const struct meg_train_conf *c = &s->job->train;
+    const struct meg_gpt_conf *m = &s->job->model;
+    const struct meg_layout_model model = { .layers = m->num_layers,
+                                            .s = c->seq_length,
+                                            .heads = m->num_attention_heads,
+                                            .groups = m->num_query_groups,
+                                            .ffn = m->ffn_hidden_size,
+                                            .vocab = m->vocab_size };
+    struct meg_layout *l = &s->layout;
+    int r;
+
+    if ((r = meg_layout_set_model(l, &s->job->layout, &model, e)) < 0 ||
+        (r = meg_zero_fit(l, &s->job->zero, !m->is_untied, s->precision.params, e)) < 0 ||
+        (r = meg_train_recompute_check(c, l, e)) < 0 || (r = check_messages(s, e)) < 0)
+        return r;
+    const struct meg_opt_rule rules[] = {
+        { l->zero.stage == 3 && c->weight_hash_interval != MEG_UNSET, "check-weight-hash-across-dp-replicas-interval",
+          ": with --zero-stage 3 the weights are not replicated" },
+        { 0 },
+    };
+    if ((r = meg_opt_check_rules(rules, meg_train_opts, c, e)) < 0)
+        return r;
+    s->schedule = meg_run_spec_schedule(s, meg_batch_max_microbatches(&s->batch));
+    s->schedule.is_forward_only = c->skip_train;
+    s->model_run = make_model_run(s);
+    return c->skip_train ? 0 : check_schedule(s, e);
+}

@@ -1,0 +1,44 @@
+/*
+ * run_spec.h - a training run as its options specify it: parallel layout, batch sizes, iterations, dtypes, pipeline
+ * schedule and recomputation.  The planner (lib/plan) predicts what the trainer (lib/train) does because both work from
+ * the same specification.
+ */
+#ifndef MEG_RUN_RUN_SPEC_H
+#define MEG_RUN_RUN_SPEC_H
+#include "parallel/schedule.h"
+#include "run/job.h"
+
+MEG_BEGIN_DECLS
+
+struct meg_run_spec {
+    const struct meg_train_job *job; /* the options; borrowed */
+    struct meg_precision precision;
+    struct meg_scaler scaler; /* the loss scale at the first step */
+    struct meg_layout layout;
+    struct meg_batch_schedule batch;
+    int64_t train_iters;
+    struct meg_pipe_schedule_conf schedule; /* of a step with the most micro-batches */
+    struct meg_gpt_run model_run;           /* of every stage; meg_run_spec_stage adds what depends on the stage */
+};
+
+/*
+ * Make the part of the specification that does not depend on the model, for world_size ranks.  Checks the training,
+ * precision and layout options: MEG_EUSAGE names the option, its value and the rule.
+ */
+int meg_run_spec_make(struct meg_run_spec *s, const struct meg_train_job *job, int64_t world_size, struct meg_err *e);
+
+/*
+ * Complete the specification once job->model has passed meg_gpt_conf_check: split the model over the ranks, and check
+ * that layout, optimizer sharding, schedule and recomputation fit it and each other (MEG_EUSAGE).
+ */
+int meg_run_spec_fit_model(struct meg_run_spec *s, struct meg_err *e);
+
+/* The pipeline schedule of a step of num_micro micro-batches. */
+struct meg_pipe_schedule_conf meg_run_spec_schedule(const struct meg_run_spec *s, int64_t num_micro);
+
+/* The runtime configuration of a stage's part of the model: run, with the activation slots that schedule needs. */
+struct meg_gpt_run meg_run_spec_stage(const struct meg_gpt_run *run, const struct meg_pipe_schedule_conf *schedule,
+                                      int64_t stage);
+
+MEG_END_DECLS
+#endif

@@ -1,0 +1,207 @@
+#include "run/train_conf.h"
+#include <inttypes.h>
+#include <math.h>
+#include "base/num.h"
+#include "option/check.h"
+
+#define C struct meg_train_conf
+const struct meg_opt meg_train_opts[] = {
+    { "micro-batch-size", 0, MEG_I64(C, micro_batch_size), "N", NULL,
+      "samples per forward and backward pass of a rank" },
+    { "global-batch-size", 0, MEG_I64(C, global_batch_size), "N", NULL,
+      "samples per step; by default one micro-batch per data-parallel rank" },
+    { "rampup-batch-size", 0, MEG_LIST(C, rampup_batch_size), "START INCREMENT SAMPLES", NULL,
+      "increase the global batch size from START by INCREMENT over the first SAMPLES samples; needs --train-samples" },
+    { "decrease-batch-size-if-needed", 0, MEG_BOOL(C, decrease_batch_size_if_needed), NULL, "no",
+      "round the global batch size down to a multiple of the micro-batches of all ranks" },
+    { "seq-length", 0, MEG_I64(C, seq_length), "N", NULL, "tokens per sample" },
+    MEG_ALIAS("encoder-seq-length", "seq-length"),
+    { "train-iters", 0, MEG_I64(C, train_iters), "N", NULL, "iterations to train" },
+    { "train-samples", 0, MEG_I64(C, train_samples), "N", NULL, "samples to train on, in place of --train-iters" },
+    { "exit-interval", 0, MEG_I64(C, exit_interval), "N", NULL, "save and exit after an iteration divisible by N" },
+    { "exit-duration-in-mins", 0, MEG_F64(C, exit_duration_min), "MINUTES", NULL,
+      "save and exit after the first iteration that ends later than this" },
+    { "eval-iters", 0, MEG_I64(C, eval_iters), "N", "100", "global batches per evaluation; 0 disables evaluation" },
+    { "eval-interval", 0, MEG_I64(C, eval_interval), "N", "1000", "iterations between evaluations" },
+    { "skip-train", 0, MEG_BOOL(C, skip_train), NULL, "no", "evaluate without training" },
+    { "seed", 0, MEG_I64(C, seed), "N", "1234", "random seed of initial weights, dropout and the order of the data" },
+    { "distributed-timeout-minutes", 0, MEG_F64(C, timeout_min), "X", "10",
+      "end the run when ranks wait for each other longer than this" },
+    { "recompute-activations", 0, MEG_BOOL(C, recompute_activations), NULL, "no",
+      "the same as --recompute-granularity selective" },
+    { "recompute-granularity", 0, MEG_ENUM(C, recompute_granularity), "selective|full", NULL,
+      "save memory by recomputing, in the backward pass, only attention (selective) or entire layers (full)" },
+    { "recompute-method", 0, MEG_ENUM(C, recompute_method), "uniform|block", NULL,
+      "layers that full recomputation applies to: all, in groups of N that store one input (uniform), or the first N "
+      "of "
+      "each stage (block)" },
+    { "recompute-num-layers", 0, MEG_I64(C, recompute_layers), "N", NULL, "the N of --recompute-method" },
+    { "distribute-saved-activations", 0, MEG_BOOL(C, distribute_saved_activations), NULL, "no",
+      "shard the inputs stored for full recomputation over the tensor-parallel ranks" },
+    { "calculate-per-token-loss", 0, MEG_BOOL(C, calculate_per_token_loss), NULL, "no",
+      "weight each micro-batch by its number of unmasked tokens" },
+    { "no-check-for-nan-in-loss-and-grad", 0, MEG_STORE_FALSE(C, check_for_nan), NULL, "no",
+      "continue when a loss or gradient is not finite" },
+    { "on-nan", 0, MEG_ENUM(C, on_nan), "abort|skip|rollback", "abort",
+      "when a loss or gradient is not finite: end the run, skip the iteration, or skip it and reload the newest "
+      "checkpoint" },
+    { "check-weight-hash-across-dp-replicas-interval", 0, MEG_I64(C, weight_hash_interval), "N", NULL,
+      "iterations between comparisons of the weights that are replicated over ranks" },
+    { "check-for-spiky-loss", 0, MEG_BOOL(C, check_for_spiky_loss), NULL, "no",
+      "warn when the loss changes by a fifth or more in one step" },
+    { "dry-run", 0, MEG_BOOL(C, dry_run), NULL, "no", "print memory, communication and time of the run, and exit" },
+    { "plan", 0, MEG_BOOL(C, plan), NULL, "no", "print the fastest parallel layouts that fit in memory, and exit" },
+    { "world-size", 0, MEG_I64(C, world_size), "N", NULL,
+      "number of ranks for --dry-run and --plan; by default those that were started" },
+    { "hardware", 0, MEG_ENUM(C, hardware), "cpu|a100|h100|h200", "cpu", "hardware model for --dry-run and --plan" },
+    { 0 }
+};
+
+static const struct meg_opt_range ranges[] = {
+    { "micro-batch-size", offsetof(C, micro_batch_size), 1, INT32_MAX },
+    { "global-batch-size", offsetof(C, global_batch_size), 1, INT32_MAX },
+    { "seq-length", offsetof(C, seq_length), 1, INT32_MAX },
+    { "train-iters", offsetof(C, train_iters), 0, INT64_MAX },
+    { "train-samples", offsetof(C, train_samples), 1, INT64_MAX },
+    { "exit-interval", offsetof(C, exit_interval), 1, INT64_MAX },
+    { "eval-iters", offsetof(C, eval_iters), 0, INT64_MAX },
+    { "eval-interval", offsetof(C, eval_interval), 1, INT64_MAX },
+    { "check-weight-hash-across-dp-replicas-interval", offsetof(C, weight_hash_interval), 1, INT64_MAX },
+    { "seed", offsetof(C, seed), 1, UINT32_MAX },
+    { "world-size", offsetof(C, world_size), 1, INT32_MAX },
+    { 0 },
+};
+#undef C
+
+/* ---- the training loop ---- */
+
+int meg_train_conf_check(const struct meg_train_conf *c, struct meg_err *e)
+{
+    const bool has_iters = c->train_iters != MEG_UNSET, has_samples = c->train_samples != MEG_UNSET;
+    const bool is_estimate = c->dry_run || c->plan;
+    const struct meg_opt_rule required[] = {
+        { c->micro_batch_size == MEG_UNSET, "micro-batch-size", " is required" },
+        { c->seq_length == MEG_UNSET, "seq-length", " is required" },
+        { 0 },
+    };
+    const struct meg_opt_rule rules[] = {
+        { c->world_size != MEG_UNSET && !is_estimate, "world-size",
+          ": needs --dry-run or --plan; the launcher determines how many ranks run" },
+        { !c->check_for_nan && c->on_nan != MEG_ON_NAN_ABORT, "on-nan",
+          ": contradicts --no-check-for-nan-in-loss-and-grad; give one of them" },
+        { !(c->timeout_min > 0), "distributed-timeout-minutes", ": must be above 0" },
+        { !isnan(c->exit_duration_min) && !(c->exit_duration_min > 0), "exit-duration-in-mins", ": must be above 0" },
+        { has_iters && has_samples, "train-samples", ": --train-iters is given, too; give one of them" },
+        { !has_iters && !has_samples && !c->skip_train, "train-iters", " or --train-samples is required" },
+        { c->rampup_batch_size.n > 0 && !has_samples, "rampup-batch-size",
+          ": a batch size that changes needs --train-samples, not --train-iters" },
+        { 0 },
+    };
+    int r;
+
+    if ((r = meg_opt_check_rules(required, meg_train_opts, c, e)) < 0 || (r = meg_opt_check_ranges(ranges, c, e)) < 0)
+        return r;
+    if (c->micro_batch_size * c->seq_length > INT32_MAX)
+        return meg_fail(e, MEG_EUSAGE,
+                        "--micro-batch-size %" PRId64 ": times --seq-length %" PRId64 " must be at most %d tokens",
+                        c->micro_batch_size, c->seq_length, INT32_MAX);
+    return meg_opt_check_rules(rules, meg_train_opts, c, e);
+}
+
+/* ---- batch sizes ---- */
+
+/* Refuse more samples than a double counts exactly; then every product with a sequence length fits in 64 bits. */
+static int check_total(const char *option, int64_t v, double samples, struct meg_err *e)
+{
+    if (v != MEG_UNSET && samples > 0x1p53)
+        return meg_fail(e, MEG_EUSAGE, "--%s %" PRId64 ": makes %.3g samples; must be at most 2^53", option, v,
+                        samples);
+    return 0;
+}
+
+static int check_totals(const struct meg_train_conf *c, const struct meg_batch_schedule *p, struct meg_err *e)
+{
+    const double global = (double)p->global, smallest = p->rampup_samples ? (double)p->start : global;
+    const double iters = c->train_iters != MEG_UNSET     ? (double)c->train_iters
+                         : c->train_samples != MEG_UNSET ? (double)c->train_samples / smallest
+                                                         : 0;
+    int r;
+
+    if ((r = check_total("train-iters", c->train_iters, iters * global, e)) < 0 ||
+        (r = check_total("train-samples", c->train_samples, (double)c->train_samples, e)) < 0)
+        return r;
+    return check_total("eval-iters", c->eval_iters,
+                       (iters / (double)c->eval_interval + 1) * (double)c->eval_iters * global, e);
+}
+
+static int parse_rampup(const struct meg_train_conf *c, struct meg_batch_schedule *p, struct meg_err *e)
+{
+    int64_t *const field[] = { &p->start, &p->increment, &p->rampup_samples };
+
+    for (int i = 0; i < 3 && c->rampup_batch_size.n > 0; i++) {
+        if (!meg_parse_i64(c->rampup_batch_size.v[i], field[i]) || *field[i] <= 0)
+            return meg_fail(e, MEG_EUSAGE, "--rampup-batch-size: '%s' is not a number above 0",
+                            c->rampup_batch_size.v[i]);
+    }
+    return 0;
+}
+
+int meg_train_batch_schedule(const struct meg_train_conf *c, int64_t dp, struct meg_batch_schedule *batch,
+                             int64_t *train_iters, struct meg_err *e)
+{
+    struct meg_batch_schedule p = { 0 };
+    int r;
+
+    p.global = c->global_batch_size == MEG_UNSET ? c->micro_batch_size * dp : c->global_batch_size;
+    p.micro = c->micro_batch_size;
+    p.dp_size = dp;
+    p.round_down = c->decrease_batch_size_if_needed;
+    if ((r = parse_rampup(c, &p, e)) < 0 || (r = meg_batch_schedule_check(&p, e)) < 0 ||
+        (r = check_totals(c, &p, e)) < 0)
+        return r;
+    *batch = p;
+    *train_iters = c->train_iters != MEG_UNSET     ? c->train_iters
+                   : c->train_samples != MEG_UNSET ? meg_batch_iterations(&p, c->train_samples)
+                                                   : 0;
+    return 0;
+}
+
+/* ---- recomputation ---- */
+
+enum meg_recompute meg_train_recompute(const struct meg_train_conf *c)
+{
+    if (c->recompute_activations || c->recompute_granularity == MEG_RECOMPUTE_GRANULARITY_SELECTIVE)
+        return MEG_RECOMPUTE_SELECTIVE;
+    if (c->recompute_granularity == MEG_RECOMPUTE_GRANULARITY_UNSET)
+        return MEG_RECOMPUTE_NONE;
+    return c->recompute_method == MEG_RECOMPUTE_METHOD_BLOCK ? MEG_RECOMPUTE_BLOCK : MEG_RECOMPUTE_UNIFORM;
+}
+
+int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_layout *l, struct meg_err *e)
+{
+    const bool is_full = c->recompute_granularity == MEG_RECOMPUTE_GRANULARITY_FULL;
+    const bool has_method = c->recompute_method != MEG_RECOMPUTE_METHOD_UNSET;
+    const bool has_layers = c->recompute_layers != MEG_UNSET;
+    const bool is_distributed = c->distribute_saved_activations;
+    const struct meg_opt_rule rules[] = {
+        { c->recompute_activations && is_full, "recompute-granularity",
+          ": contradicts --recompute-activations, which means selective" },
+        { is_full && !(has_method && has_layers), "recompute-granularity",
+          ": needs --recompute-method and --recompute-num-layers" },
+        { !is_full && has_method, "recompute-method", ": needs --recompute-granularity full" },
+        { !is_full && has_layers, "recompute-num-layers", ": needs --recompute-granularity full" },
+        { is_full && c->recompute_layers < 1, "recompute-num-layers", ": must be at least 1" },
+        { is_distributed && !is_full, "distribute-saved-activations", ": needs --recompute-granularity full" },
+        { is_distributed && (l->tp == 1 || l->has_sp), "distribute-saved-activations",
+          ": needs --tensor-model-parallel-size of 2 or more without --sequence-parallel, which shards them already" },
+        { 0 },
+    };
+    const int r = meg_opt_check_rules(rules, meg_train_opts, c, e);
+
+    if (r < 0 || !is_distributed || c->micro_batch_size * c->seq_length / l->cp % l->tp == 0)
+        return r;
+    return meg_fail(e, MEG_EUSAGE,
+                    "--distribute-saved-activations: --micro-batch-size %" PRId64 " times --seq-length %" PRId64
+                    " must be a multiple of --tensor-model-parallel-size %" PRId64,
+                    c->micro_batch_size, c->seq_length, l->tp);
+}

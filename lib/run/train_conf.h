@@ -1,0 +1,67 @@
+/*
+ * train_conf.h - options of the training loop: batch sizes, length of the run, evaluation, recomputation, handling of
+ * NaN, dry run.
+ */
+#ifndef MEG_RUN_TRAIN_CONF_H
+#define MEG_RUN_TRAIN_CONF_H
+#include "model/gpt.h"
+#include "optim/batch.h"
+#include "option/opt.h"
+
+MEG_BEGIN_DECLS
+
+/* The values of --recompute-granularity, --recompute-method, --on-nan and --hardware, in the order of their choices. */
+enum meg_recompute_granularity {
+    MEG_RECOMPUTE_GRANULARITY_UNSET = MEG_ENUM_UNSET,
+    MEG_RECOMPUTE_GRANULARITY_SELECTIVE,
+    MEG_RECOMPUTE_GRANULARITY_FULL
+};
+enum meg_recompute_method {
+    MEG_RECOMPUTE_METHOD_UNSET = MEG_ENUM_UNSET,
+    MEG_RECOMPUTE_METHOD_UNIFORM,
+    MEG_RECOMPUTE_METHOD_BLOCK
+};
+enum meg_on_nan { MEG_ON_NAN_ABORT, MEG_ON_NAN_SKIP, MEG_ON_NAN_ROLLBACK };
+enum meg_hardware_type { MEG_HARDWARE_CPU, MEG_HARDWARE_A100, MEG_HARDWARE_H100, MEG_HARDWARE_H200 };
+
+struct meg_train_conf {
+    int64_t micro_batch_size, global_batch_size;
+    struct meg_str_list rampup_batch_size; /* START INCREMENT SAMPLES */
+    bool decrease_batch_size_if_needed;
+    int64_t seq_length;
+    int64_t train_iters, train_samples; /* one of them is given, or skip_train */
+    int64_t exit_interval;
+    double exit_duration_min;
+    int64_t eval_iters, eval_interval;
+    bool skip_train;
+    int64_t seed;
+    double timeout_min; /* of collectives */
+    bool recompute_activations, distribute_saved_activations;
+    enum meg_recompute_granularity recompute_granularity;
+    enum meg_recompute_method recompute_method;
+    int64_t recompute_layers;
+    enum meg_on_nan on_nan;
+    int64_t weight_hash_interval;
+    bool calculate_per_token_loss, check_for_nan, check_for_spiky_loss;
+    bool dry_run, plan;              /* print the estimate of this run, or of the fastest layouts */
+    int64_t world_size;              /* of dry_run and plan; MEG_UNSET: the ranks that were started */
+    enum meg_hardware_type hardware; /* of dry_run and plan */
+};
+extern const struct meg_opt meg_train_opts[];
+
+/* Check the rules that need no other options: MEG_EUSAGE names the option, its value and the rule. */
+int meg_train_conf_check(const struct meg_train_conf *c, struct meg_err *e);
+
+/*
+ * Derive the batch sizes of every step, for dp data-parallel ranks, and the number of iterations from checked options.
+ * MEG_EUSAGE when they do not divide, or when samples would not fit in a double.
+ */
+int meg_train_batch_schedule(const struct meg_train_conf *c, int64_t dp, struct meg_batch_schedule *batch,
+                             int64_t *train_iters, struct meg_err *e);
+
+/* Check the options of recomputation for a layout (MEG_EUSAGE), and decode checked ones. */
+int meg_train_recompute_check(const struct meg_train_conf *c, const struct meg_layout *l, struct meg_err *e);
+enum meg_recompute meg_train_recompute(const struct meg_train_conf *c);
+
+MEG_END_DECLS
+#endif

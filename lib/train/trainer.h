@@ -1,0 +1,193 @@
+/*
+ * trainer.h - the state of a training run, and the parts of lib/train that work on it.
+ */
+#ifndef MEG_TRAIN_TRAINER_H
+#define MEG_TRAIN_TRAINER_H
+#include "ckpt/ckpt.h"
+#include "data/gpt_data.h"
+#include "data/loader.h"
+#include "file/lock.h"
+#include "logging/logger.h"
+#include "parallel/pipeline.h"
+#include "plan/cost.h"
+#include "run/run_spec.h"
+#include "train/straggler.h"
+
+MEG_BEGIN_DECLS
+
+/* The progress of a run: what a checkpoint stores besides weights and optimizer state. */
+struct meg_train_state {
+    int64_t iteration;
+    int64_t consumed_train, consumed_valid; /* samples; the loaders resume there */
+    int64_t skipped_samples;                /* by --decrease-batch-size-if-needed */
+    int64_t lr_steps;                       /* of the schedules: samples of the iterations that were not skipped */
+};
+
+/* The micro-batches of a step or evaluation on this rank. */
+struct meg_train_batches {
+    struct meg_batch *micro; /* [cap] */
+    double *scale;           /* [cap] factor of each one's summed loss in the loss that is differentiated */
+    int64_t cap;
+    double tokens; /* unmasked tokens of all of them */
+};
+
+/* The pipeline schedule of the current number of micro-batches, and its communication buffers. */
+struct meg_train_pipeline {
+    struct meg_pipe_schedule schedule;
+    struct meg_pipe_tensor tensor; /* between stages */
+    struct meg_pipe pipe;
+    struct meg_arena arena;
+    double loss; /* sum over the micro-batches so far */
+};
+
+struct meg_trainer {
+    struct meg_train_job *job;
+    const struct meg_optgroup *groups; /* of the job; checkpoints store their dump */
+    struct meg_run_spec spec;
+    struct meg_mesh mesh; /* world is set from the start, the other groups once the model is known */
+    struct meg_lock lock; /* of the --save directory, held by rank 0 */
+    struct meg_lr_schedule lr_schedule;
+    struct meg_scaler scaler;
+    struct meg_tokenizer *tokenizer;
+    struct meg_ckpt_tokenizer tok_files;
+    struct meg_dataset_spec dataset_spec;
+    struct meg_data_splits *data;
+    struct meg_data_loader *train, *valid; /* NULL: no samples to read */
+    struct meg_gpt *model;
+    struct meg_optim *optim; /* NULL with --skip-train */
+    struct meg_train_batches batches;
+    struct meg_train_pipeline pipeline;
+    struct meg_logger *logger; /* on rank 0 */
+    struct meg_straggler straggler;
+
+    struct meg_train_state state;
+    int64_t num_consecutive_nan; /* skipped iterations since the last one that was not */
+    double start_s, start_flops; /* time and model FLOP when this process began */
+
+    struct meg_ckpt *checkpoint;            /* the one that the run starts from, or NULL */
+    int64_t checkpoint_optim_steps;         /* of its optimizer */
+    struct meg_ckpt_async_save *async_save; /* in progress, or NULL */
+    struct meg_train_state async_save_state;
+    int64_t last_saved;       /* newest iteration in --save, that of async_save included; -1: none */
+    int64_t last_committed;   /* the same without async_save */
+    int64_t loaded_iteration; /* of --save, that the run resumed; -1: none */
+
+    double comm_bytes[MEG_COST_GROUPS]; /* sent by this rank in the last step */
+    int64_t comm_num_micro;             /* micro-batches of that step; 0: no step was run */
+};
+
+/* The numbers of one iteration. */
+struct meg_step_result {
+    struct meg_batch_size batch;
+    double lm_loss, grad_norm, params_norm, seconds;
+    int64_t num_zeros;
+    bool is_skipped; /* by --on-nan or the loss scale: no update */
+};
+
+/* ---- rank_consensus.c: decisions that all ranks take alike ---- */
+
+static inline bool meg_train_is_rank0(const struct meg_trainer *t)
+{
+    return t->mesh.world->rank == 0;
+}
+
+/*
+ * Compare the results of all ranks for the same work.  Returns 0 when all succeeded.  Otherwise the first rank that
+ * failed returns its r, and the others wait until its meg_die ends them.
+ */
+int meg_train_agree_or_exit(const struct meg_trainer *t, int r);
+/* For a failure that every rank detects: return r on rank 0; the others wait until its meg_die ends them. */
+int meg_train_fail_on_rank0(const struct meg_trainer *t, int r);
+/*
+ * Check that all ranks read the same tokenizer files, checkpoint and data.  Otherwise a rank that differs returns
+ * MEG_EFORMAT with the name of the file, and the others do not return.
+ */
+int meg_train_check_inputs(const struct meg_trainer *t, struct meg_err *e);
+/* Whether a signal asked any rank to stop. */
+bool meg_train_stop_requested(const struct meg_trainer *t);
+double meg_train_max_over_ranks(const struct meg_trainer *t, double x);
+
+/* ---- run_pipeline.c: micro-batches through the pipeline schedule ---- */
+
+/*
+ * Read the next num_micro micro-batches into t->batches; every rank calls it between steps.  When a rank fails, all save
+ * a checkpoint (with --save), and the first rank that failed returns its error.
+ */
+int meg_train_read_batches(struct meg_trainer *t, struct meg_data_loader *l, int64_t num_micro, struct meg_err *e);
+void meg_train_batches_free(struct meg_train_batches *b);
+
+/*
+ * Run forward, and backward if training, over t->batches; gradients accumulate.  Evaluation has no dropout.  *loss is
+ * the sum of loss times loss mask on the last stage, 0 on the others.  MEG_EFAIL when memory runs out.
+ */
+int meg_train_run_pipeline(struct meg_trainer *t, int64_t num_micro, bool is_training, double *loss, struct meg_err *e);
+void meg_train_pipeline_free(struct meg_train_pipeline *p);
+
+/* ---- step.c: one iteration ---- */
+
+/* Whether NaN and Inf are errors; with a dynamic loss scale they only lower it. */
+static inline bool meg_train_checks_nan(const struct meg_trainer *t)
+{
+    return t->job->train.check_for_nan && t->scaler.type != MEG_SCALER_DYNAMIC;
+}
+
+/* The learning rate of word embedding and output layer now. */
+double meg_train_decoupled_lr(const struct meg_trainer *t);
+
+/* Run one iteration: forward and backward of a global batch, clipping, update; advances t->state. */
+int meg_train_step(struct meg_trainer *t, struct meg_step_result *out, struct meg_err *e);
+
+/*
+ * Compute the mean loss over --eval-iters global batches of l.  A request to stop ends the evaluation early, with *loss
+ * NaN.
+ */
+int meg_train_evaluate(struct meg_trainer *t, struct meg_data_loader *l, const char *split, double *loss,
+                       struct meg_err *e);
+
+/* ---- setup.c ---- */
+
+/* Open a loader of a split after consumed samples; *out is NULL when the split has no data. */
+int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, int split, int64_t consumed,
+                          struct meg_err *e);
+
+/* ---- checkpointing.c: save, load, resume ---- */
+
+/* Open the --load checkpoint; with --use-checkpoint-args apply its options, before they are checked. */
+int meg_train_open_checkpoint(struct meg_trainer *t, struct meg_err *e);
+/* With checked options: check that the checkpoint fits them, and read the state to resume from. */
+int meg_train_read_state(struct meg_trainer *t, struct meg_err *e);
+/*
+ * Refuse to save over the checkpoints of a run that this one does not resume (MEG_EUSAGE), unless
+ * --overwrite-checkpoints is given.
+ */
+int meg_train_check_save_dir(const struct meg_trainer *t, struct meg_err *e);
+/* Load weights and optimizer state from the checkpoint, or initialize them. */
+int meg_train_load(struct meg_trainer *t, struct meg_err *e);
+/* Load weights and optimizer state from the newest checkpoint in --save; t->state stays as it is. */
+int meg_train_roll_back(struct meg_trainer *t, struct meg_err *e);
+/*
+ * The effect of a save that fails: a warning, or the end of the run.  A save may fail when a later one will follow and
+ * --exit-on-save-failure is not given.
+ */
+enum meg_save_failure {
+    MEG_SAVE_MAY_FAIL,
+    MEG_SAVE_MUST_NOT_FAIL,
+    MEG_SAVE_BEFORE_ERROR /* the run ends with another error; a failure only warns */
+};
+
+/* Save a checkpoint, atomically; with --async-save only start it. */
+int meg_train_save(struct meg_trainer *t, enum meg_save_failure failure, struct meg_err *e);
+/* Save before the run ends with the error *e, and say so in its message; NULL: another rank has the error. */
+void meg_train_save_before_error(struct meg_trainer *t, struct meg_err *e);
+/* Progress a save in the background, or with wait finish it.  Every rank calls it between steps. */
+int meg_train_save_poll(struct meg_trainer *t, bool wait, enum meg_save_failure failure, struct meg_err *e);
+
+/* ---- progress.c: progress.txt of --log-progress ---- */
+int meg_train_progress_log_start(struct meg_trainer *t, struct meg_err *e);
+void meg_train_progress_log_save(struct meg_trainer *t, const struct meg_train_state *state);
+
+/* ---- loop.c ---- */
+int meg_train_loop(struct meg_trainer *t, struct meg_err *e);
+
+MEG_END_DECLS
+#endif
