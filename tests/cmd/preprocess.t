@@ -204,7 +204,7 @@ echo '{"text":"low lower!"}' | gpt2 g --input - --append-eod
 is 'ids from vocab.json and merges.txt' "$(tokens g_text_document)" '265 268 1 0'
 status 'a text in place of a SentencePiece model' 65 \
     gpt2 x --input in.jsonl --tokenizer-type Llama2Tokenizer --tokenizer-model vocab.json
-like 'is told what it is for' "$(cat err)" 'vocab.json: text, and no SentencePiece model; .* TikTokenizer'
+like 'is told what it is for' "$(cat err)" 'vocab.json: a text file, not a SentencePiece model; use TikTokenizer'
 : >none.txt
 status 'merges that are not there' 65 gpt2 x --input in.jsonl --merge-file none.txt
 status 'a model by name' 66 gpt2 x --input in.jsonl --tokenizer-type HuggingFaceTokenizer --tokenizer-model gpt2

@@ -37,7 +37,7 @@ static bool is_mapped(const struct meg_spm_model *m, struct meg_str piece)
     const char *to;
 
     for (size_t i = 0; i < piece.n; i++)
-        if (meg_charsmap_longest(&m->norm.map, piece.s + i, (int64_t)(piece.n - i), &to) > 0)
+        if (meg_charsmap_longest(&m->normalizer_spec.map, piece.s + i, (int64_t)(piece.n - i), &to) > 0)
             return true;
     return false;
 }
@@ -49,7 +49,7 @@ static int check_user_defined(const struct meg_spm_model *m, const char *path, s
         const struct meg_str piece = meg_spm_piece_text(m, id);
 
         if (m->piece[id].type == MEG_SPM_USER_DEFINED &&
-            (memchr(piece.s, ' ', piece.n) || (m->norm.has_map && is_mapped(m, piece))))
+            (memchr(piece.s, ' ', piece.n) || (m->normalizer_spec.has_map && is_mapped(m, piece))))
             return cannot(e, path, "a user-defined piece that its normaliser changes");
     }
     return MEG_OK;
@@ -107,7 +107,7 @@ static json_t *precompiled(const struct meg_spm_normalizer_spec *rules)
 
 static json_t *normalizer(const struct meg_spm_model *m)
 {
-    const struct meg_spm_normalizer_spec *rules = &m->norm;
+    const struct meg_spm_normalizer_spec *rules = &m->normalizer_spec;
     json_t *steps = json_array();
 
     if (rules->has_map)
@@ -281,7 +281,7 @@ static bool splits_at_spaces(const struct meg_spm_model *m)
         has_blank |= m->piece[id].type == MEG_SPM_NORMAL && piece.n == blank &&
                      memcmp(piece.s, MEG_SPM_SPACE_SYMBOL, blank) == 0;
     }
-    return has_blank && m->norm.escape_whitespaces;
+    return has_blank && m->normalizer_spec.escape_whitespaces;
 }
 
 static void unigram_model(struct meg_export_builder *x, const struct meg_spm_model *m)
@@ -351,21 +351,21 @@ int meg_export_spm(struct meg_export_builder *x, struct meg_err *e)
         return r;
     if (has_type(m, MEG_SPM_UNUSED))
         r = cannot(e, path, "unused pieces");
-    else if (m->norm.add_dummy_prefix && m->norm.treat_blank_as_suffix)
+    else if (m->normalizer_spec.add_dummy_prefix && m->normalizer_spec.treat_whitespace_as_suffix)
         r = cannot(e, path, "a blank behind the text");
     else
         r = check_user_defined(m, path, e);
     if (r < 0)
         goto out;
-    if (m->kind == MEG_SPM_UNIGRAM)
+    if (m->type == MEG_SPM_UNIGRAM)
         unigram_model(x, m);
     else if ((r = bpe_model(x, m, path, e)) < 0)
         goto out;
     x->unk = m->unk;
-    x->is_own_model = m->kind != MEG_SPM_BPE;
-    x->has_no_prefix = !m->norm.add_dummy_prefix;
+    x->is_own_model = m->type != MEG_SPM_BPE;
+    x->has_no_prefix = !m->normalizer_spec.add_dummy_prefix;
     x->normalizer = normalizer(m);
-    x->decoder = decoder(&m->norm);
+    x->decoder = decoder(&m->normalizer_spec);
     add_tokens(x, m);
 out:
     meg_spm_model_free(m);

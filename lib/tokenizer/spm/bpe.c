@@ -1,7 +1,8 @@
 /*
- * SentencePiece looks up the text of two neighbours; here every way to cut a piece in two symbols
- * becomes a ranked pair beforehand, equal scores having equal ranks.  Symbols are numbered as pieces
- * are; characters that occur in pieces but are none themselves follow.
+ * SentencePiece's BPE merges the two neighboring symbols whose concatenation is the piece with the highest score.  It
+ * looks up the concatenation; here every split of a piece into two symbols becomes a ranked merge when the model is
+ * opened (lower rank first, equal scores have equal ranks).  Symbols 0 .. n-1 are the pieces; characters that occur in
+ * pieces without being one follow.
  */
 #include <stdlib.h>
 
@@ -9,9 +10,9 @@
 #include "tokenizer/spm/internal.h"
 #include "unicode/utf8.h"
 
-/* ---- symbols ---- */
+/* ---- Symbols ---- */
 
-/* The id of a piece of a type that is not matched, by its text; -1: none. */
+/* Return the id of a piece of a type that is not matched in text, or -1. */
 static int32_t reserved_id(const struct meg_strtab *reserved, const int32_t *id, const char *s, int64_t n)
 {
     int64_t k = meg_strtab_find(reserved, s, n);
@@ -20,9 +21,9 @@ static int32_t reserved_id(const struct meg_strtab *reserved, const int32_t *id,
 }
 
 struct symbols {
-    struct meg_strtab chars;    /* of pieces, that are none themselves */
-    struct meg_strtab reserved; /* texts of pieces that are not matched */
-    int32_t *reserved_id;       /* [reserved.n] */
+    struct meg_strtab chars;    /* single characters that get a symbol */
+    struct meg_strtab reserved; /* pieces of types that are not matched in text, normalized */
+    int32_t *reserved_id;       /* [reserved.n] their ids */
 };
 
 static void find_reserved(const struct meg_spm *s, struct symbols *x)
@@ -35,18 +36,19 @@ static void find_reserved(const struct meg_spm *s, struct symbols *x)
         struct meg_str piece = meg_spm_piece_text(m, id);
 
         text.n = 0;
-        if (!meg_spm_is_matched(m, id) && meg_spm_normalizer_piece(&m->norm, piece.s, (int64_t)piece.n, &text))
+        if (!meg_spm_is_matched(m, id) &&
+            meg_spm_normalizer_piece(&m->normalizer_spec, piece.s, (int64_t)piece.n, &text))
             x->reserved_id[meg_strtab_add(&x->reserved, text.s, (int64_t)text.n)] = id;
     }
     meg_str_free(&text);
 }
 
-/* The characters of pieces, and those that are a piece that is not matched, get symbols. */
+/* Collect the characters of all pieces, and the reserved pieces of one character. */
 static void find_chars(const struct meg_spm *s, struct symbols *x)
 {
-    const char *text = s->texts.bytes.s;
+    const char *text = s->surfaces.bytes.s;
 
-    for (int64_t at = 0, len; at < (int64_t)s->texts.bytes.n; at += len) {
+    for (int64_t at = 0, len; at < (int64_t)s->surfaces.bytes.n; at += len) {
         len = meg_utf8_length((unsigned char)text[at]);
         meg_strtab_add(&x->chars, text + at, len);
     }
@@ -68,8 +70,8 @@ static int build_symbols(struct meg_spm *s, struct symbols *x, struct meg_err *e
     int r;
 
     for (int32_t id = 0; id < m->n; id++) {
-        const char *text = s->texts.bytes.s + s->texts.at[id];
-        int64_t len = spm_surface_length(&s->texts, id);
+        const char *text = s->surfaces.bytes.s + s->surfaces.offset[id];
+        int64_t len = spm_surface_length(&s->surfaces, id);
 
         if (len == 0)
             continue;
@@ -88,14 +90,14 @@ static int build_symbols(struct meg_spm *s, struct symbols *x, struct meg_err *e
         if (meg_strtab_find(&pieces, c.s, (int64_t)c.n) < 0)
             key[n++] = (struct meg_trie_key){ c.s, (int64_t)c.n, sym };
     }
-    s->bpe.out = out;
+    s->bpe.id_of_symbol = out;
     r = meg_trie_build(&s->bpe.symbols, key, n, e);
     meg_strtab_free(&pieces);
     free(key);
     return r;
 }
 
-static int build_frozen(struct meg_spm *s, struct meg_err *e)
+static int build_unmergeable(struct meg_spm *s, struct meg_err *e)
 {
     const struct meg_spm_model *m = s->model;
     struct meg_trie_key *key = meg_new((size_t)m->n * sizeof *key);
@@ -103,16 +105,16 @@ static int build_frozen(struct meg_spm *s, struct meg_err *e)
     int r;
 
     for (int32_t id = 0; id < m->n; id++) {
-        if (m->piece[id].type == MEG_SPM_USER_DEFINED && spm_surface_length(&s->texts, id) > 0)
-            key[n++] =
-                (struct meg_trie_key){ s->texts.bytes.s + s->texts.at[id], spm_surface_length(&s->texts, id), id };
+        if (m->piece[id].type == MEG_SPM_USER_DEFINED && spm_surface_length(&s->surfaces, id) > 0)
+            key[n++] = (struct meg_trie_key){ s->surfaces.bytes.s + s->surfaces.offset[id],
+                                              spm_surface_length(&s->surfaces, id), id };
     }
-    r = meg_trie_build(&s->bpe.frozen, key, n, e);
+    r = meg_trie_build(&s->bpe.user_defined, key, n, e);
     free(key);
     return r;
 }
 
-/* ---- pairs ---- */
+/* ---- Merges ---- */
 
 struct scored {
     float score;
@@ -126,7 +128,7 @@ static int by_score(const void *x, const void *y)
     return (a->score < b->score) - (a->score > b->score);
 }
 
-/* rank [n]: 0 for the greatest score, one more for each that is less. */
+/* Set rank [n]: 0 for the highest score, one more for each distinct lower score. */
 static void rank_scores(const struct meg_spm_model *m, int32_t *rank)
 {
     struct scored *s = meg_new((size_t)m->n * sizeof *s);
@@ -142,7 +144,7 @@ static void rank_scores(const struct meg_spm_model *m, int32_t *rank)
     free(s);
 }
 
-/* Every cut of a piece into two symbols that is there is a pair; returns how many that are. */
+/* Add a merge for each split of a piece into two symbols, unless is_counting; return their number. */
 static int64_t add_pairs(struct spm_bpe *b, const char *text, int64_t n, int32_t id, int32_t rank, bool is_counting)
 {
     uint32_t node = MEG_TRIE_ROOT;
@@ -170,8 +172,8 @@ static void build_pairs(struct meg_spm *s)
         if (pass == 1)
             meg_bpe_init(&s->bpe.pairs, n);
         for (int32_t id = 0; id < m->n; id++)
-            n += add_pairs(&s->bpe, s->texts.bytes.s + s->texts.at[id], spm_surface_length(&s->texts, id), id, rank[id],
-                           pass == 0);
+            n += add_pairs(&s->bpe, s->surfaces.bytes.s + s->surfaces.offset[id], spm_surface_length(&s->surfaces, id),
+                           id, rank[id], pass == 0);
     }
     free(rank);
 }
@@ -182,7 +184,7 @@ static void find_unused(struct meg_spm *s)
 
     for (int32_t id = 0; id < m->n; id++) {
         if (m->piece[id].type == MEG_SPM_UNUSED)
-            s->is_cut = false; /* how one is split depends on all pairs of the text */
+            s->has_safe_splits = false; /* which merge an unused piece is split by depends on the entire text */
     }
 }
 
@@ -193,7 +195,7 @@ int spm_bpe_init(struct meg_spm *s, struct meg_err *e)
 
     find_reserved(s, &x);
     find_chars(s, &x);
-    if ((r = build_symbols(s, &x, e)) == MEG_OK && (r = build_frozen(s, e)) == MEG_OK) {
+    if ((r = build_symbols(s, &x, e)) == 0 && (r = build_unmergeable(s, e)) == 0) {
         build_pairs(s);
         find_unused(s);
     }
@@ -206,68 +208,67 @@ int spm_bpe_init(struct meg_spm *s, struct meg_err *e)
 void spm_bpe_free(struct spm_bpe *b)
 {
     meg_trie_free(&b->symbols);
-    meg_trie_free(&b->frozen);
+    meg_trie_free(&b->user_defined);
     meg_bpe_free(&b->pairs);
-    free(b->out);
+    free(b->id_of_symbol);
 }
 
-/* ---- words ---- */
+/* ---- Words ---- */
 
-/* A frozen piece among the symbols, which takes part in no pair; -1 is a character without symbol. */
-static int32_t freeze(int32_t id)
+/* Encode a user-defined piece as a symbol that is in no merge (and back); -1 is a character without a symbol. */
+static int32_t mark_unmergeable(int32_t id)
 {
     return -2 - id;
 }
 
-/* The symbol that text [n] begins with; *len bytes of it. */
+/* Return the symbol at the beginning of text [n], and its length in *len. */
 static int32_t next_symbol(const struct spm_bpe *b, const char *text, int64_t n, int64_t *len)
 {
     uint32_t node = MEG_TRIE_ROOT;
-    int32_t value, frozen = -1;
+    int32_t value, user_defined = -1;
 
-    for (int64_t i = 0; i < n && meg_trie_step(&b->frozen, &node, (unsigned char)text[i], &value); i++) {
+    for (int64_t i = 0; i < n && meg_trie_step(&b->user_defined, &node, (unsigned char)text[i], &value); i++) {
         if (value >= 0) {
-            frozen = value;
+            user_defined = value;
             *len = i + 1;
         }
     }
-    if (frozen >= 0)
-        return freeze(frozen);
+    if (user_defined >= 0)
+        return mark_unmergeable(user_defined);
     *len = meg_utf8_length((unsigned char)text[0]);
     return meg_trie_find(&b->symbols, text, *len);
 }
 
-/* Append what a symbol at text stands for; returns its length, and *is_known becomes false for an
- * unknown character. */
-static int64_t add_symbol(struct meg_spm_encoder *w, int32_t sym, const char *text, bool *is_known)
+/* Append the ids of the symbol at text, and return its length; set *is_known to false for an unknown character. */
+static int64_t add_symbol(struct meg_spm_encoder *enc, int32_t sym, const char *text, bool *is_known)
 {
-    const struct meg_spm *s = w->spm;
+    const struct meg_spm *s = enc->spm;
     const struct meg_spm_model *m = s->model;
-    int32_t id = sym == -1 ? m->unk : sym < -1 ? s->bpe.out[freeze(sym)] : s->bpe.out[sym];
-    int32_t piece = sym < -1 ? freeze(sym) : sym;
+    int32_t id = sym == -1 ? m->unk : sym < -1 ? s->bpe.id_of_symbol[mark_unmergeable(sym)] : s->bpe.id_of_symbol[sym];
+    int32_t piece = sym < -1 ? mark_unmergeable(sym) : sym;
     int64_t len =
-        piece < 0 || piece >= m->n ? meg_utf8_length((unsigned char)text[0]) : spm_surface_length(&s->texts, piece);
+        piece < 0 || piece >= m->n ? meg_utf8_length((unsigned char)text[0]) : spm_surface_length(&s->surfaces, piece);
 
-    if (w->seen && id == piece && m->piece[id].type == MEG_SPM_UNUSED &&
+    if (enc->rev_merge && id == piece && m->piece[id].type == MEG_SPM_UNUSED &&
         len > meg_utf8_length((unsigned char)text[0])) {
-        const struct meg_bpe_rev_merge pair = w->seen[piece];
-        int64_t left = add_symbol(w, pair.left, text, is_known);
+        const struct meg_bpe_rev_merge pair = enc->rev_merge[piece];
+        int64_t left = add_symbol(enc, pair.left, text, is_known);
 
-        add_symbol(w, pair.right, text + left, is_known);
+        add_symbol(enc, pair.right, text + left, is_known);
     } else if (id == m->unk) {
-        spm_add_unknown(w, text, len);
+        spm_add_unknown(enc, text, len);
         *is_known = false;
     } else {
-        *w->ids++ = id;
+        *enc->ids_end++ = id;
     }
     return len;
 }
 
-/* A long word on its way. */
+/* State of a word that is merged in a stream. */
 struct long_word {
-    struct meg_spm_encoder *w;
-    const char *in, *end; /* bytes whose symbols are still to be read */
-    const char *out;      /* bytes whose ids are still to be written */
+    struct meg_spm_encoder *enc;
+    const char *in, *end; /* bytes to be read */
+    const char *out;      /* bytes whose ids are to be written */
     bool is_known;
 };
 
@@ -277,49 +278,49 @@ static int64_t read_symbols(void *ctx, int32_t *sym, int64_t n)
     int64_t nsym = 0;
 
     for (int64_t len; nsym < n && x->in < x->end; x->in += len)
-        sym[nsym++] = next_symbol(&x->w->spm->bpe, x->in, x->end - x->in, &len);
+        sym[nsym++] = next_symbol(&x->enc->spm->bpe, x->in, x->end - x->in, &len);
     return nsym;
 }
 
-static int put_symbols(void *ctx, const int32_t *sym, int64_t n, struct meg_err *e)
+static int write_symbols(void *ctx, const int32_t *sym, int64_t n, struct meg_err *e)
 {
     struct long_word *x = ctx;
     int r;
 
-    if ((r = spm_reserve_ids(x->w, 3 * (x->in - x->out), e)) < 0) /* an unknown blank has three bytes */
+    if ((r = spm_reserve_ids(x->enc, 3 * (x->in - x->out), e)) < 0) /* an unknown space has three bytes */
         return r;
     for (int64_t i = 0; i < n; i++)
-        x->out += add_symbol(x->w, sym[i], x->out, &x->is_known);
+        x->out += add_symbol(x->enc, sym[i], x->out, &x->is_known);
     return 0;
 }
 
-static int long_word(struct meg_spm_encoder *w, const char *word, int64_t n, bool *is_known, struct meg_err *e)
+static int long_word(struct meg_spm_encoder *enc, const char *word, int64_t n, bool *is_known, struct meg_err *e)
 {
-    struct long_word x = { w, word, word + n, word, true };
+    struct long_word x = { enc, word, word + n, word, true };
     int r = meg_bpe_stream(
-        &(struct meg_bpe_stream){ &w->spm->bpe.pairs, true, read_symbols, put_symbols, &x, MEG_BPE_WINDOW, n }, e);
+        &(struct meg_bpe_stream){ &enc->spm->bpe.pairs, true, read_symbols, write_symbols, &x, MEG_BPE_WINDOW, n }, e);
 
     *is_known = x.is_known;
     return r;
 }
 
-int spm_bpe_word(struct meg_spm_encoder *w, const char *word, int64_t n, bool *is_known, struct meg_err *e)
+int spm_bpe_word(struct meg_spm_encoder *enc, const char *word, int64_t n, bool *is_known, struct meg_err *e)
 {
-    const struct spm_bpe *b = &w->spm->bpe;
+    const struct spm_bpe *b = &enc->spm->bpe;
     int64_t nsym = 0, at = 0;
 
-    if (n > SPM_MAX_CACHED_WORD && !w->seen)
-        return long_word(w, word, n, is_known, e);
+    if (n > SPM_MAX_CACHED_WORD && !enc->rev_merge)
+        return long_word(enc, word, n, is_known, e);
     *is_known = true;
-    if (n > w->nsym) {
-        w->nsym = n + n / 2;
-        free(w->sym);
-        w->sym = meg_realloc_array(NULL, (size_t)w->nsym, sizeof *w->sym);
+    if (n > enc->nsym) {
+        enc->nsym = n + n / 2;
+        free(enc->sym);
+        enc->sym = meg_realloc_array(NULL, (size_t)enc->nsym, sizeof *enc->sym);
     }
     for (int64_t i = 0, len; i < n; i += len)
-        w->sym[nsym++] = next_symbol(b, word + i, n - i, &len);
-    nsym = meg_bpe_merge_leftmost(&b->pairs, w->sym, nsym, w->seen);
+        enc->sym[nsym++] = next_symbol(b, word + i, n - i, &len);
+    nsym = meg_bpe_merge_leftmost(&b->pairs, enc->sym, nsym, enc->rev_merge);
     for (int64_t i = 0; i < nsym; i++)
-        at += add_symbol(w, w->sym[i], word + at, is_known);
+        at += add_symbol(enc, enc->sym[i], word + at, is_known);
     return 0;
 }

@@ -1,25 +1,25 @@
-/* Ids of a SentencePiece model back to text, as much as the ids so far decide. */
+/* Decode ids of a SentencePiece model incrementally. */
 #include <string.h>
 
 #include "tokenizer/spm/internal.h"
 #include "unicode/utf8.h"
 
-/* The state of a meg_detok. */
+/* Bits of meg_detok.state. */
 enum {
-    HAS_TEXT = 1,   /* something was decoded: blanks at the beginning of pieces stay */
-    TOOK_BLANK = 2, /* the piece before lost its blank, the only one that goes */
+    HAS_TEXT = 1,      /* some text was decoded: keep leading spaces of pieces */
+    REMOVED_SPACE = 2, /* the leading space of the first piece was removed: only one is */
 };
 
-/* Append a piece with its blanks. */
+/* Append a piece with U+2581 replaced by a space. */
 static void add_piece(struct meg_str *out, const char *s, size_t n)
 {
-    const size_t blank = strlen(MEG_SPM_SPACE_SYMBOL);
+    const size_t nsymbol = strlen(MEG_SPM_SPACE_SYMBOL);
 
     for (size_t i = 0; i < n;) {
-        bool is_blank = n - i >= blank && memcmp(s + i, MEG_SPM_SPACE_SYMBOL, blank) == 0;
+        bool is_space = n - i >= nsymbol && memcmp(s + i, MEG_SPM_SPACE_SYMBOL, nsymbol) == 0;
 
-        meg_str_add(out, is_blank ? " " : s + i, 1);
-        i += is_blank ? blank : 1;
+        meg_str_add(out, is_space ? " " : s + i, 1);
+        i += is_space ? nsymbol : 1;
     }
 }
 
@@ -43,43 +43,43 @@ void meg_spm_bytes(const struct meg_spm *s, const int32_t *ids, int64_t n, struc
     }
 }
 
-/* Bytes held back become characters, and U+FFFD each byte that is part of none; what may yet become one
- * stays unless is_last. */
-static void flush_bytes(struct meg_str *held, bool is_last, struct meg_str *out)
+/* Move pending bytes to out: as characters, and U+FFFD for each byte that is not part of one.  Keep an incomplete
+ * character at the end, unless is_last. */
+static void flush_bytes(struct meg_str *pending, bool is_last, struct meg_str *out)
 {
     size_t at = 0;
 
-    while (at < held->n) {
+    while (at < pending->n) {
         int32_t cp;
-        int len = meg_utf8_decode(held->s + at, (int64_t)(held->n - at), &cp);
+        int len = meg_utf8_decode(pending->s + at, (int64_t)(pending->n - at), &cp);
 
         if (len > 0) {
-            meg_str_add(out, held->s + at, (size_t)len);
+            meg_str_add(out, pending->s + at, (size_t)len);
         } else {
-            if (!is_last && at + (size_t)-len == held->n)
+            if (!is_last && at + (size_t)-len == pending->n)
                 break;
             meg_str_add(out, "\xEF\xBF\xBD", 3);
             len = 1;
         }
         at += (size_t)len;
     }
-    meg_str_remove_prefix(held, at);
+    meg_str_remove_prefix(pending, at);
 }
 
-/* A piece that is no byte. */
+/* Decode a piece that is not a byte piece. */
 static void decode_piece(const struct meg_spm *s, struct meg_detok *d, int32_t id, struct meg_str *out)
 {
     const struct meg_spm_model *m = s->model;
-    const size_t was = out->n, blank = strlen(MEG_SPM_SPACE_SYMBOL);
+    const size_t was = out->n, nsymbol = strlen(MEG_SPM_SPACE_SYMBOL);
     struct meg_str piece = meg_spm_piece_text(m, id);
-    bool at_start = !(d->state & (HAS_TEXT | TOOK_BLANK));
+    bool at_start = !(d->state & (HAS_TEXT | REMOVED_SPACE));
 
     if (m->piece[id].type == MEG_SPM_CONTROL || m->piece[id].type == MEG_SPM_UNKNOWN) {
         meg_spm_bytes(s, &id, 1, out);
-    } else if (at_start && (m->norm.add_dummy_prefix || m->norm.remove_extra_whitespaces) && piece.n >= blank &&
-               memcmp(piece.s, MEG_SPM_SPACE_SYMBOL, blank) == 0) {
-        add_piece(out, piece.s + blank, piece.n - blank);
-        d->state |= m->norm.remove_extra_whitespaces ? 0 : TOOK_BLANK;
+    } else if (at_start && (m->normalizer_spec.add_dummy_prefix || m->normalizer_spec.remove_extra_whitespaces) &&
+               piece.n >= nsymbol && memcmp(piece.s, MEG_SPM_SPACE_SYMBOL, nsymbol) == 0) {
+        add_piece(out, piece.s + nsymbol, piece.n - nsymbol);
+        d->state |= m->normalizer_spec.remove_extra_whitespaces ? 0 : REMOVED_SPACE;
     } else {
         add_piece(out, piece.s, piece.n);
     }

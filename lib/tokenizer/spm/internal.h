@@ -1,7 +1,11 @@
-/* internal.h - a SentencePiece model made ready, and how the two kinds of it segment a word. */
+/*
+ * internal.h - an opened SentencePiece model, and the two algorithms that segment a word (private to
+ * lib/tokenizer/spm).
+ */
 #ifndef MEG_TOKENIZER_SPM_INTERNAL_H
 #define MEG_TOKENIZER_SPM_INTERNAL_H
 
+#include "base/decls.h"
 #include "base/trie.h"
 #include "tokenizer/bpe/bpe.h"
 #include "tokenizer/safe_split.h"
@@ -9,50 +13,56 @@
 #include "tokenizer/spm/spm.h"
 #include "tokenizer/wordcache.h"
 
-/* The pieces as normalised text has them. */
+MEG_BEGIN_DECLS
+
+/* ---- Opened model ---- */
+
+/* The pieces as they occur in normalized text, concatenated. */
 struct spm_surfaces {
     struct meg_str bytes;
-    int64_t *at; /* [n+1]; nothing between two: text cannot become this piece, or it is not matched */
+    int64_t *offset; /* [n+1]; length 0: text never becomes this piece, or its type is not matched */
 };
 
 static inline int64_t spm_surface_length(const struct spm_surfaces *t, int32_t id)
 {
-    return t->at[id + 1] - t->at[id];
+    return t->offset[id + 1] - t->offset[id];
 }
 
 struct spm_unigram {
     struct meg_trie pieces; /* to ids */
-    double *step;           /* [n] what a piece adds to a path */
-    float unk_step;
-    double largest_step; /* no step is further from 0 */
-    int64_t longest;     /* piece, in bytes */
+    double *score;          /* [n] log probability by id */
+    float unk_score;
+    double max_abs_score; /* of all scores */
+    int64_t max_piece_bytes;
 };
 
 struct spm_bpe {
-    struct meg_trie symbols; /* pieces to ids, characters that are none to n, n+1, ... */
-    struct meg_trie frozen;  /* pieces that stand for themselves wherever they are found */
+    struct meg_trie symbols;      /* pieces to ids; other characters to n, n+1, ... */
+    struct meg_trie user_defined; /* pieces that are matched first and never merged */
     struct meg_bpe pairs;
-    int32_t *out; /* by symbol: its id; the unknown's where it has none */
+    int32_t *id_of_symbol; /* the unknown id for characters that are not pieces */
 };
 
 struct meg_spm {
     struct meg_spm_model *model;
-    struct meg_trie verbatim; /* user-defined pieces as the file spells them */
-    struct meg_spm_normalizer norm;
-    struct meg_safe_split seams;
-    bool is_cut; /* at seams; else a text is one word */
-    struct spm_surfaces texts;
+    struct meg_trie user_defined; /* pieces, as in the file: copied by the normalizer */
+    struct meg_spm_normalizer normalizer;
+    struct meg_safe_split safe_split;
+    bool has_safe_splits; /* false: each text is one word */
+    struct spm_surfaces surfaces;
     struct spm_unigram unigram;
     struct spm_bpe bpe;
 };
 
-/* A place of a lattice of paths. */
+/* ---- Encoder ---- */
+
+/* The best path to a byte position of a word (Viterbi). */
 struct spm_node {
-    float best;        /* sum of the steps of the best path to here */
-    int32_t id, begin; /* its last piece; begin < 0: nothing ends here yet */
+    float score;       /* sum over its pieces */
+    int32_t id, begin; /* its last piece; begin < 0: there is no path */
 };
 
-/* The sum of the best path, as a float, up to the text's id number nids. */
+/* Score of the text's path, rounded to float after each of its first nids ids. */
 struct spm_path_score {
     float value;
     int64_t nids;
@@ -61,51 +71,58 @@ struct spm_path_score {
 struct meg_spm_encoder {
     const struct meg_spm *spm;
     struct meg_wordcache cache;
-    struct meg_str text; /* normalised, as much as is at hand */
-    uint64_t *seams;
-    int64_t nseams;
+    struct meg_str text;   /* normalized text that is not yet encoded */
+    uint64_t *safe_splits; /* [nsplit_words] bit mask of text */
+    int64_t nsplit_words;
     struct meg_ids *out;
     const struct meg_id_sink *sink; /* or NULL */
-    int32_t *begin, *ids;           /* what has been written to out of the text's ids; there is room */
+    int32_t *ids_begin, *ids_end;   /* this text's ids in out; spm_reserve_ids reserves space at the end */
 
     /* unigram */
-    struct spm_path_score sum;
+    struct spm_path_score score;
     struct spm_node *node;
     int64_t nnode;
 
     /* BPE */
     int32_t *sym;
     int64_t nsym;
-    struct meg_bpe_rev_merge *seen;
+    struct meg_bpe_rev_merge *rev_merge; /* NULL: the model has no unused pieces */
 };
 
-/* Append an unknown character, of n bytes of normalised text. */
-void spm_add_unknown(struct meg_spm_encoder *w, const char *s, int64_t n);
+/* Append the ids of an unknown character, n bytes of normalized text. */
+void spm_add_unknown(struct meg_spm_encoder *enc, const char *s, int64_t n);
 
-/* Grow the capacity of out to n more ids, after flushing it to the sink if it is full: fails as the sink does. */
-int spm_reserve_ids(struct meg_spm_encoder *w, int64_t n, struct meg_err *e);
+/* Reserve space for n more ids, after flushing to the sink if there are many.  Fails as the sink does. */
+int spm_reserve_ids(struct meg_spm_encoder *enc, int64_t n, struct meg_err *e);
 
-enum { SPM_MAX_CACHED_WORD = 1 << 15 }; /* bytes; longer ones are not remembered */
+enum { SPM_MAX_CACHED_WORD = 1 << 15 }; /* bytes; longer words are not cached */
 
-/*
- * spm_unigram_word, spm_unigram_stream_word, spm_bpe_word - append the ids of a word; *is_known: whether it had no
- * unknown character.  The latter two fail as the sink and meg_bpe_stream do.
- *
- * A word is remembered with a tag and is known again where it has at least the tag required: 0 is never
- * enough.
- */
+/* ---- Unigram (unigram.c, unigram_stream.c) ---- */
+
 int spm_unigram_init(struct meg_spm *s, struct meg_err *e);
 void spm_unigram_free(struct spm_unigram *u);
-bool spm_unigram_word(struct meg_spm_encoder *w, const char *word, int64_t n);
-int spm_unigram_stream_word(struct meg_spm_encoder *w, const char *word, int64_t n,
-                            struct meg_err *e);           /* longest <= 255 */
-void spm_unigram_update_score(struct meg_spm_encoder *w); /* the sum to the last id written */
-uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *w, const char *word, int64_t n);
-/* The tag that words take of which all together have at most nids ids. */
-uint16_t spm_unigram_required_tag(struct meg_spm_encoder *w, int64_t nids);
+/* Append the ids of a word; return false if it has an unknown character.  Space must be reserved. */
+bool spm_unigram_word(struct meg_spm_encoder *enc, const char *word, int64_t n);
+/* The same for a long word; max_piece_bytes must be <= 255.  It reserves space; fails as the sink does. */
+int spm_unigram_stream_word(struct meg_spm_encoder *enc, const char *word, int64_t n, struct meg_err *e);
+/* Bring score up to date with the last id appended. */
+void spm_unigram_update_score(struct meg_spm_encoder *enc);
+
+/*
+ * A word is cached with a tag, and its cached ids may be used if its tag is at least the required one: the ids of a
+ * word can depend on the rounded score of the text before it.  Tag 0 is never enough.
+ */
+uint16_t spm_unigram_cache_tag(struct meg_spm_encoder *enc, const char *word, int64_t n);
+/* Return the tag that is required during the next nids ids. */
+uint16_t spm_unigram_required_tag(struct meg_spm_encoder *enc, int64_t nids);
+
+/* ---- BPE (bpe.c) ---- */
 
 int spm_bpe_init(struct meg_spm *s, struct meg_err *e);
 void spm_bpe_free(struct spm_bpe *b);
-int spm_bpe_word(struct meg_spm_encoder *w, const char *word, int64_t n, bool *is_known, struct meg_err *e);
+/* Append the ids of a word; *is_known: it has no unknown character.  Fails as the sink and meg_bpe_stream do. */
+int spm_bpe_word(struct meg_spm_encoder *enc, const char *word, int64_t n, bool *is_known, struct meg_err *e);
+
+MEG_END_DECLS
 
 #endif

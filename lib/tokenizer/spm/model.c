@@ -12,7 +12,7 @@
 
 enum { MAX_PIECES = 1 << 24, MAX_PIECE_BYTES = 4096 };
 
-/* The numbers of fields; what is not read is left out. */
+/* Field numbers of sentencepiece_model.proto; other fields are skipped. */
 enum {
     MODEL_PIECE = 1,
     MODEL_TRAINER,
@@ -24,7 +24,7 @@ enum {
     PIECE_TYPE,
 
     TRAINER_MODEL_TYPE = 3,
-    TRAINER_BLANK_AS_SUFFIX = 24,
+    TRAINER_WHITESPACE_AS_SUFFIX = 24,
     TRAINER_BYTE_FALLBACK = 35,
     TRAINER_UNK_SURFACE = 44,
     TRAINER_BOS_PIECE = 46,
@@ -37,13 +37,14 @@ enum {
     NORMALIZER_ESCAPE
 };
 
-/* A model on its way in. */
-struct load {
+/* State of loading a model. */
+struct loader {
     struct meg_spm_model *m;
-    struct meg_strtab matched, reserved; /* texts so far: none may stand there twice */
+    struct meg_strtab matched,
+        reserved; /* pieces so far, by whether they are matched in text; no duplicates in either */
     int64_t cap;
     bool has_byte;
-    struct meg_str bos, eos, pad; /* the pieces with a part, by text */
+    struct meg_str bos, eos, pad; /* names of the special pieces */
 };
 
 static int set_text(const struct meg_pb_field *f, const char *what, struct meg_str *out, struct meg_err *e)
@@ -56,13 +57,13 @@ static int set_text(const struct meg_pb_field *f, const char *what, struct meg_s
     if ((bad = meg_utf8_find_invalid((const char *)f->bytes.p, n)) >= 0)
         return meg_pb_fail(&f->bytes, f->bytes.p + bad, e, "%s is not UTF-8", what);
     if (memchr(f->bytes.p, 0, (size_t)n))
-        return meg_pb_fail(&f->bytes, f->bytes.p, e, "%s holds a zero byte", what);
+        return meg_pb_fail(&f->bytes, f->bytes.p, e, "%s contains a zero byte", what);
     out->n = 0;
     meg_str_add(out, f->bytes.p, (size_t)n);
-    return MEG_OK;
+    return 0;
 }
 
-/* ---- pieces ---- */
+/* ---- Pieces ---- */
 
 static int hex_digit(char c)
 {
@@ -83,7 +84,7 @@ int meg_spm_piece_to_byte(const char *s, size_t n)
     return high < 0 || low < 0 ? -1 : 16 * high + low;
 }
 
-static int add_piece(struct load *l, const struct meg_pb *at, const struct meg_str *text, float score, int32_t type,
+static int add_piece(struct loader *l, const struct meg_pb *at, const struct meg_str *text, float score, int32_t type,
                      struct meg_err *e)
 {
     struct meg_spm_model *m = l->m;
@@ -95,13 +96,13 @@ static int add_piece(struct load *l, const struct meg_pb *at, const struct meg_s
     if (id == MAX_PIECES)
         return meg_pb_fail(at, at->p, e, "more than %d pieces", MAX_PIECES);
     if (text->n == 0 || text->n > MAX_PIECE_BYTES)
-        return meg_pb_fail(at, at->p, e, "piece %d has %zu bytes, expected are 1 to %d", id, text->n, MAX_PIECE_BYTES);
+        return meg_pb_fail(at, at->p, e, "piece %d has %zu bytes; expected 1 to %d", id, text->n, MAX_PIECE_BYTES);
     if (type < MEG_SPM_NORMAL || type > MEG_SPM_BYTE)
-        return meg_pb_fail(at, at->p, e, "piece %d has type %d, expected is 1 to 6", id, type);
+        return meg_pb_fail(at, at->p, e, "piece %d has type %d; expected 1 to 6", id, type);
     if (!isfinite(score))
-        return meg_pb_fail(at, at->p, e, "piece %d has score %f", id, score);
+        return meg_pb_fail(at, at->p, e, "piece %d has score %f; expected a finite number", id, score);
     if (type == MEG_SPM_UNKNOWN && m->unk >= 0)
-        return meg_pb_fail(at, at->p, e, "pieces %d and %d both stand for the unknown", m->unk, id);
+        return meg_pb_fail(at, at->p, e, "pieces %d and %d are both of type UNKNOWN", m->unk, id);
     if (id + 1 >= l->cap) {
         l->cap = 2 * l->cap + 1024;
         m->piece = meg_realloc_array(m->piece, (size_t)l->cap, sizeof *m->piece);
@@ -110,24 +111,24 @@ static int add_piece(struct load *l, const struct meg_pb *at, const struct meg_s
     t = meg_spm_is_matched(m, id) ? &l->matched : &l->reserved;
     before = t->n;
     if (meg_strtab_add(t, text->s, (int64_t)text->n) < before)
-        return meg_pb_fail(at, at->p, e, "piece %d, '%.*s', stands there twice", id, (int)text->n, text->s);
+        return meg_pb_fail(at, at->p, e, "piece %d, '%.*s', is a duplicate", id, (int)text->n, text->s);
     if (type == MEG_SPM_UNKNOWN)
         m->unk = id;
     if (type == MEG_SPM_BYTE) {
         if ((byte = meg_spm_piece_to_byte(text->s, text->n)) < 0)
-            return meg_pb_fail(at, at->p, e, "piece %d is of type BYTE, but '%.*s' is no byte", id, (int)text->n,
+            return meg_pb_fail(at, at->p, e, "piece %d is of type BYTE, but '%.*s' is not <0xNN>", id, (int)text->n,
                                text->s);
         m->byte_id[byte] = id;
         l->has_byte = true;
     }
     meg_str_add(&m->text, text->s, text->n);
-    m->piece[++m->n] = (struct meg_spm_piece){ .at = (int64_t)m->text.n };
-    return MEG_OK;
+    m->piece[++m->n] = (struct meg_spm_piece){ .offset = (int64_t)m->text.n };
+    return 0;
 }
 
-static int read_piece(struct load *l, struct meg_pb in, struct meg_err *e)
+static int read_piece(struct loader *l, struct meg_pb in, struct meg_err *e)
 {
-    const struct meg_pb whole = in;
+    const struct meg_pb message = in;
     struct meg_pb_field f;
     struct meg_str text = { 0 };
     int32_t type = MEG_SPM_NORMAL;
@@ -145,14 +146,14 @@ static int read_piece(struct load *l, struct meg_pb in, struct meg_err *e)
             break;
     }
     if (r == 0)
-        r = add_piece(l, &whole, &text, score, type, e);
+        r = add_piece(l, &message, &text, score, type, e);
     meg_str_free(&text);
     return r;
 }
 
-/* ---- settings ---- */
+/* ---- Trainer and normalizer specs ---- */
 
-static int read_trainer(struct load *l, struct meg_pb in, struct meg_err *e)
+static int read_trainer(struct loader *l, struct meg_pb in, struct meg_err *e)
 {
     struct meg_spm_model *m = l->m;
     struct meg_pb_field f;
@@ -163,15 +164,15 @@ static int read_trainer(struct load *l, struct meg_pb in, struct meg_err *e)
         switch (f.number) {
         case TRAINER_MODEL_TYPE:
             r = meg_pb_int32(&f, "the type of the model", &type, e);
-            if (r == MEG_OK && type != MEG_SPM_UNIGRAM && type != MEG_SPM_BPE)
-                r = meg_pb_fail(&in, f.at, e, "a model of type %d%s; 1 (unigram) and 2 (BPE) are known", type,
+            if (r == 0 && type != MEG_SPM_UNIGRAM && type != MEG_SPM_BPE)
+                r = meg_pb_fail(&in, f.at, e, "model type %d%s is not supported; expected 1 (unigram) or 2 (BPE)", type,
                                 type == 3   ? " (words)"
                                 : type == 4 ? " (characters)"
                                             : "");
-            m->kind = (enum meg_spm_model_type)type;
+            m->type = (enum meg_spm_model_type)type;
             break;
-        case TRAINER_BLANK_AS_SUFFIX:
-            r = meg_pb_bool(&f, "treat_whitespace_as_suffix", &m->norm.treat_blank_as_suffix, e);
+        case TRAINER_WHITESPACE_AS_SUFFIX:
+            r = meg_pb_bool(&f, "treat_whitespace_as_suffix", &m->normalizer_spec.treat_whitespace_as_suffix, e);
             break;
         case TRAINER_BYTE_FALLBACK: r = meg_pb_bool(&f, "byte_fallback", &m->byte_fallback, e); break;
         case TRAINER_UNK_SURFACE: r = set_text(&f, "unk_surface", &m->unk_surface, e); break;
@@ -185,62 +186,60 @@ static int read_trainer(struct load *l, struct meg_pb in, struct meg_err *e)
     return r;
 }
 
-static int read_map(struct meg_spm_normalizer_spec *rules, const struct meg_pb_field *f, struct meg_err *e)
+static int read_map(struct meg_spm_normalizer_spec *spec, const struct meg_pb_field *f, struct meg_err *e)
 {
     struct meg_err why;
     int r;
 
     if ((r = meg_pb_expect(f, MEG_PB_LEN, "precompiled_charsmap", e)) < 0)
         return r;
-    meg_charsmap_free(&rules->map);
-    rules->map = (struct meg_charsmap){ 0 };
-    rules->map_bytes.n = 0;
-    meg_str_add(&rules->map_bytes, f->bytes.p, (size_t)(f->bytes.end - f->bytes.p));
-    rules->has_map = f->bytes.end > f->bytes.p;
-    if (rules->has_map && meg_charsmap_load(&rules->map, f->bytes.p, f->bytes.end - f->bytes.p, &why) < 0)
-        return meg_pb_fail(&f->bytes, f->bytes.p, e, "in the character map that begins here, %s", why.msg);
-    return MEG_OK;
+    meg_charsmap_free(&spec->map);
+    spec->map = (struct meg_charsmap){ 0 };
+    spec->map_bytes.n = 0;
+    meg_str_add(&spec->map_bytes, f->bytes.p, (size_t)(f->bytes.end - f->bytes.p));
+    spec->has_map = f->bytes.end > f->bytes.p;
+    if (spec->has_map && meg_charsmap_load(&spec->map, f->bytes.p, f->bytes.end - f->bytes.p, &why) < 0)
+        return meg_pb_fail(&f->bytes, f->bytes.p, e, "precompiled_charsmap: %s", why.msg);
+    return 0;
 }
 
-static int read_rules(struct meg_spm_normalizer_spec *rules, struct meg_pb in, struct meg_err *e)
+static int read_normalizer_spec(struct meg_spm_normalizer_spec *spec, struct meg_pb in, struct meg_err *e)
 {
     struct meg_pb_field f;
     int r;
 
     while ((r = meg_pb_next(&in, &f, e)) > 0) {
         if (f.number == NORMALIZER_CHARSMAP)
-            r = read_map(rules, &f, e);
+            r = read_map(spec, &f, e);
         else if (f.number == NORMALIZER_DUMMY_PREFIX)
-            r = meg_pb_bool(&f, "add_dummy_prefix", &rules->add_dummy_prefix, e);
+            r = meg_pb_bool(&f, "add_dummy_prefix", &spec->add_dummy_prefix, e);
         else if (f.number == NORMALIZER_REMOVE_EXTRA)
-            r = meg_pb_bool(&f, "remove_extra_whitespaces", &rules->remove_extra_whitespaces, e);
+            r = meg_pb_bool(&f, "remove_extra_whitespaces", &spec->remove_extra_whitespaces, e);
         else if (f.number == NORMALIZER_ESCAPE)
-            r = meg_pb_bool(&f, "escape_whitespaces", &rules->escape_whitespaces, e);
+            r = meg_pb_bool(&f, "escape_whitespaces", &spec->escape_whitespaces, e);
         if (r < 0)
             return r;
     }
     return r;
 }
 
-/* Text that changes once more after decoding: nobody's models have that. */
+/* A denormalizer would change text after decoding; published models have none. */
 static int check_no_denormalizer(struct meg_pb in, struct meg_err *e)
 {
-    const struct meg_pb whole = in;
-    struct meg_spm_normalizer_spec rules = { 0 };
-    int r = read_rules(&rules, in, e);
+    const struct meg_pb message = in;
+    struct meg_spm_normalizer_spec spec = { 0 };
+    int r = read_normalizer_spec(&spec, in, e);
 
-    if (r == 0 && rules.has_map)
-        r = meg_pb_fail(&whole, whole.p, e,
-                        "a denormaliser with a character map, which is not "
-                        "supported");
-    meg_charsmap_free(&rules.map);
-    meg_str_free(&rules.map_bytes);
+    if (r == 0 && spec.has_map)
+        r = meg_pb_fail(&message, message.p, e, "a denormalizer with a character map is not supported");
+    meg_charsmap_free(&spec.map);
+    meg_str_free(&spec.map_bytes);
     return r;
 }
 
-/* ---- the whole ---- */
+/* ---- The model ---- */
 
-static int read_model(struct load *l, struct meg_pb in, struct meg_err *e)
+static int read_model(struct loader *l, struct meg_pb in, struct meg_err *e)
 {
     struct meg_pb_field f;
     int r;
@@ -256,7 +255,7 @@ static int read_model(struct load *l, struct meg_pb in, struct meg_err *e)
         else if (f.number == MODEL_TRAINER)
             r = read_trainer(l, f.bytes, e);
         else if (f.number == MODEL_NORMALIZER)
-            r = read_rules(&l->m->norm, f.bytes, e);
+            r = read_normalizer_spec(&l->m->normalizer_spec, f.bytes, e);
         else
             r = check_no_denormalizer(f.bytes, e);
         if (r < 0)
@@ -265,7 +264,7 @@ static int read_model(struct load *l, struct meg_pb in, struct meg_err *e)
     return r;
 }
 
-/* The control piece with that text. */
+/* Return the id of the control piece with this name, or -1. */
 static int32_t control_id(const struct meg_spm_model *m, const struct meg_str *name)
 {
     for (int32_t id = 0; id < m->n; id++) {
@@ -283,21 +282,21 @@ static void set_default(struct meg_str *name, const char *text)
         meg_str_add(name, text, strlen(text));
 }
 
-static int finish(struct load *l, const char *path, struct meg_err *e)
+static int resolve_special_ids(struct loader *l, const char *path, struct meg_err *e)
 {
     struct meg_spm_model *m = l->m;
 
     if (m->n == 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: no pieces: it is no SentencePiece model", path);
+        return meg_fail(e, MEG_EFORMAT, "%s: no pieces: not a SentencePiece model", path);
     if (m->unk < 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: none of %d pieces stands for the unknown", path, m->n);
+        return meg_fail(e, MEG_EFORMAT, "%s: none of %d pieces is of type UNKNOWN", path, m->n);
     if (l->matched.n == 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: none of %d pieces is text", path, m->n);
+        return meg_fail(e, MEG_EFORMAT, "%s: none of %d pieces is of a type that is matched in text", path, m->n);
     if (l->has_byte && !m->byte_fallback)
-        return meg_fail(e, MEG_EFORMAT, "%s: pieces for bytes, but byte_fallback is not set", path);
+        return meg_fail(e, MEG_EFORMAT, "%s: the model has pieces of type BYTE, but byte_fallback is not set", path);
     for (int b = 0; m->byte_fallback && b < 256; b++) {
         if (m->byte_id[b] < 0)
-            return meg_fail(e, MEG_EFORMAT, "%s: byte_fallback is set, but there is no <0x%02X>", path, b);
+            return meg_fail(e, MEG_EFORMAT, "%s: byte_fallback is set, but there is no piece <0x%02X>", path, b);
     }
     set_default(&l->bos, "<s>");
     set_default(&l->eos, "</s>");
@@ -305,39 +304,39 @@ static int finish(struct load *l, const char *path, struct meg_err *e)
     m->bos = control_id(m, &l->bos);
     m->eos = control_id(m, &l->eos);
     m->pad = control_id(m, &l->pad);
-    return MEG_OK;
+    return 0;
 }
 
-/* The fields of a model begin with other bytes than text does: Llama 3's tokenizer.model is told by that. */
-static int check_kind(const struct meg_mmap *file, const char *path, struct meg_err *e)
+/* Refuse text files, such as Llama 3's tokenizer.model: a serialized model begins with other bytes than they do. */
+static int check_not_text(const struct meg_mmap *file, const char *path, struct meg_err *e)
 {
     const int first = file->n > 0 ? *(const unsigned char *)file->p : 0;
 
     if (!isalnum(first) && !memchr("{[+/", first, 4))
-        return MEG_OK;
+        return 0;
     return meg_fail(e, MEG_EFORMAT,
-                    "%s: text, and no SentencePiece model; lines of base64 and rank are for TikTokenizer, "
-                    "tokenizer.json is for HuggingFaceTokenizer",
+                    "%s: a text file, not a SentencePiece model; use TikTokenizer for lines of base64 and rank, "
+                    "HuggingFaceTokenizer for tokenizer.json",
                     path);
 }
 
 int meg_spm_model_load(struct meg_spm_model **out, const char *path, struct meg_err *e)
 {
-    static const struct meg_spm_normalizer_spec rules = { .add_dummy_prefix = true,
-                                                          .remove_extra_whitespaces = true,
-                                                          .escape_whitespaces = true };
-    struct load l = { .m = meg_new(sizeof *l.m) };
+    static const struct meg_spm_normalizer_spec spec = { .add_dummy_prefix = true,
+                                                         .remove_extra_whitespaces = true,
+                                                         .escape_whitespaces = true };
+    struct loader l = { .m = meg_new(sizeof *l.m) };
     struct meg_mmap file = { 0 };
     int r;
 
-    l.m->kind = MEG_SPM_UNIGRAM;
+    l.m->type = MEG_SPM_UNIGRAM;
     l.m->unk = -1;
-    l.m->norm = rules;
+    l.m->normalizer_spec = spec;
     memset(l.m->byte_id, -1, sizeof l.m->byte_id);
     meg_str_printf(&l.m->unk_surface, " \xE2\x81\x87 ");
-    if ((r = meg_tok_mmap_file(&file, path, e)) < 0 || (r = check_kind(&file, path, e)) < 0 ||
+    if ((r = meg_tok_mmap_file(&file, path, e)) < 0 || (r = check_not_text(&file, path, e)) < 0 ||
         (r = read_model(&l, (struct meg_pb){ file.p, file.p + file.n, file.p, path }, e)) < 0 ||
-        (r = finish(&l, path, e)) < 0)
+        (r = resolve_special_ids(&l, path, e)) < 0)
         goto out;
     *out = l.m;
     l.m = NULL;
@@ -356,8 +355,8 @@ void meg_spm_model_free(struct meg_spm_model *m)
 {
     if (!m)
         return;
-    meg_charsmap_free(&m->norm.map);
-    meg_str_free(&m->norm.map_bytes);
+    meg_charsmap_free(&m->normalizer_spec.map);
+    meg_str_free(&m->normalizer_spec.map_bytes);
     meg_str_free(&m->text);
     meg_str_free(&m->unk_surface);
     free(m->piece);

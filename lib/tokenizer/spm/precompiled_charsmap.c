@@ -1,5 +1,6 @@
 #include "tokenizer/spm/precompiled_charsmap.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,20 +20,21 @@ static uint32_t read_u32(const unsigned char *p)
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* No unit may lead outside of the n there are, no value into the middle of a character. */
+/* Check that no unit leads outside of the n units, and no value into the middle of a character. */
 static int check_units(const struct meg_charsmap *m, uint32_t n, int64_t nto, struct meg_err *e)
 {
     for (uint32_t i = 0; i < n; i++) {
         uint32_t unit = m->unit[i], value = unit & ~IS_VALUE;
 
         if (!(unit & IS_VALUE) && base_of(i, unit) >= n)
-            return meg_fail(e, MEG_EFORMAT, "byte %lld: unit %u leads to %u, but there are %u", 4 + 4 * (long long)i, i,
-                            base_of(i, unit), n);
-        if ((unit & IS_VALUE) && (value >= nto || ((unsigned char)m->to[value] & 0xC0) == 0x80))
-            return meg_fail(e, MEG_EFORMAT, "byte %lld: unit %u has a replacement at offset %u, where none begins",
-                            4 + 4 * (long long)i, i, value);
+            return meg_fail(e, MEG_EFORMAT, "byte %" PRId64 ": unit %u leads to unit %u, but there are %u units",
+                            4 + 4 * (int64_t)i, i, base_of(i, unit), n);
+        if ((unit & IS_VALUE) && (value >= nto || ((unsigned char)m->replacements[value] & 0xC0) == 0x80))
+            return meg_fail(e, MEG_EFORMAT,
+                            "byte %" PRId64 ": unit %u refers to offset %u, where no replacement begins",
+                            4 + 4 * (int64_t)i, i, value);
     }
-    return MEG_OK;
+    return 0;
 }
 
 int meg_charsmap_load(struct meg_charsmap *m, const void *bytes, int64_t n, struct meg_err *e)
@@ -42,25 +44,26 @@ int meg_charsmap_load(struct meg_charsmap *m, const void *bytes, int64_t n, stru
 
     if (ntrie < 4 * BLOCK || ntrie % (4 * BLOCK) || nto < 1)
         return meg_fail(e, MEG_EFORMAT,
-                        "byte 0: a trie of %lld bytes in a table of %lld; it takes a multiple of "
-                        "%d, and replacements behind it",
-                        (long long)ntrie, (long long)n, 4 * BLOCK);
+                        "byte 0: a trie of %" PRId64 " bytes in a map of %" PRId64
+                        " bytes; expected a multiple of %d, followed "
+                        "by the replacements",
+                        ntrie, n, 4 * BLOCK);
     if (p[n - 1] != 0)
-        return meg_fail(e, MEG_EFORMAT, "byte %lld: the last replacement does not end", (long long)n);
+        return meg_fail(e, MEG_EFORMAT, "byte %" PRId64 ": the last replacement does not end with a zero byte", n);
     if ((bad = meg_utf8_find_invalid((const char *)p + 4 + ntrie, nto)) >= 0)
-        return meg_fail(e, MEG_EFORMAT, "byte %lld: invalid UTF-8 in a replacement", (long long)(4 + ntrie + bad));
+        return meg_fail(e, MEG_EFORMAT, "byte %" PRId64 ": invalid UTF-8 in a replacement", 4 + ntrie + bad);
     m->unit = meg_realloc_array(NULL, (size_t)ntrie / 4, sizeof *m->unit);
     for (int64_t i = 0; i < ntrie / 4; i++)
         m->unit[i] = read_u32(p + 4 + 4 * i);
-    m->to = meg_new((size_t)nto);
-    memcpy(m->to, p + 4 + ntrie, (size_t)nto);
+    m->replacements = meg_new((size_t)nto);
+    memcpy(m->replacements, p + 4 + ntrie, (size_t)nto);
     return check_units(m, (uint32_t)(ntrie / 4), nto, e);
 }
 
 void meg_charsmap_free(struct meg_charsmap *m)
 {
     free(m->unit);
-    free(m->to);
+    free(m->replacements);
 }
 
 uint32_t meg_charsmap_root(const struct meg_charsmap *m)
@@ -80,7 +83,7 @@ bool meg_charsmap_step(const struct meg_charsmap *m, uint32_t *node, unsigned ch
         return false;
     *node = base_of(at, unit);
     if ((unit & ENDS_STRING) && (m->unit[*node] & IS_VALUE))
-        *to = m->to + (m->unit[*node] & ~IS_VALUE);
+        *to = m->replacements + (m->unit[*node] & ~IS_VALUE);
     return true;
 }
 
@@ -91,9 +94,9 @@ int64_t meg_charsmap_longest(const struct meg_charsmap *m, const char *s, int64_
     const char *t;
 
     for (int64_t i = 0; i < n && meg_charsmap_step(m, &node, (unsigned char)s[i], &t); i++) {
-        bool is_whole = i + 1 == n || ((unsigned char)s[i + 1] & 0xC0) != 0x80;
+        bool is_char_end = i + 1 == n || ((unsigned char)s[i + 1] & 0xC0) != 0x80;
 
-        if (t && is_whole) {
+        if (t && is_char_end) {
             longest = i + 1;
             *to = t;
         }

@@ -1,6 +1,7 @@
 /*
- * A long word by a unigram model, as unigram.c does it: but of a place only the length of its last piece
- * is kept, a byte, and the sums of the paths to the places that the next piece may end at.
+ * Segment a long word as unigram.c does, in less memory: one byte per position, the length of the last piece of its
+ * best path, and a ring of the scores of those positions that the next piece can reach.  It flushes ids to the sink.
+ * Short words use unigram.c, whose nodes need no second lookup of the pieces.
  */
 #include <stdlib.h>
 
@@ -8,31 +9,31 @@
 #include "unicode/utf8.h"
 
 enum {
-    RING = 256, /* sums */
-    AT_ONCE = 1 << 16
+    RING_SIZE = 256, /* scores; more than the bytes of any piece */
+    IDS_AT_ONCE = 1 << 16
 };
 
-struct sums {
-    float best[RING];
+struct score_ring {
+    float score[RING_SIZE];
 };
 
-static void better(struct sums *s, unsigned char *last, int64_t from, int64_t to, double sum)
+static void relax(struct score_ring *s, unsigned char *last, int64_t from, int64_t to, double sum)
 {
-    if (last[to] == 0 || sum > (double)s->best[to % RING]) {
-        s->best[to % RING] = (float)sum;
+    if (last[to] == 0 || sum > (double)s->score[to % RING_SIZE]) {
+        s->score[to % RING_SIZE] = (float)sum;
         last[to] = (unsigned char)(to - from);
     }
 }
 
-/* last [n+1]: the length of the last piece of the best path to each place; returns the sum of the best one. */
+/* Set last [n+1] to the length of the last piece of the best path to each position; return the score of the best path. */
 static float viterbi_forward(const struct meg_spm *spm, const char *word, int64_t n, float sum, unsigned char *last)
 {
     const struct spm_unigram *u = &spm->unigram;
-    struct sums s;
+    struct score_ring s;
 
-    s.best[0] = sum;
+    s.score[0] = sum;
     for (int64_t at = 0, len; at < n; at += len) {
-        const float best = s.best[at % RING];
+        const float best = s.score[at % RING_SIZE];
         uint32_t trie = MEG_TRIE_ROOT;
         bool has_character = false;
         int32_t cp, id;
@@ -41,16 +42,16 @@ static float viterbi_forward(const struct meg_spm *spm, const char *word, int64_
         for (int64_t i = at; i < n && meg_trie_step(&u->pieces, &trie, (unsigned char)word[i], &id); i++) {
             if (id < 0)
                 continue;
-            better(&s, last, at, i + 1, u->step[id] + (double)best);
+            relax(&s, last, at, i + 1, u->score[id] + (double)best);
             has_character |= i + 1 - at == len;
         }
         if (!has_character)
-            better(&s, last, at, at + len, (double)(u->unk_step + best));
+            relax(&s, last, at, at + len, (double)(u->unk_score + best));
     }
-    return s.best[n % RING];
+    return s.score[n % RING_SIZE];
 }
 
-/* From the length of the piece that ends at a place to that of the one that begins there, on the best path. */
+/* Turn lengths of the pieces that end at each position of the path into those of the pieces that begin there. */
 static void reverse_path(unsigned char *length, int64_t n)
 {
     unsigned char len = length[n];
@@ -65,30 +66,30 @@ static void reverse_path(unsigned char *length, int64_t n)
     }
 }
 
-int spm_unigram_stream_word(struct meg_spm_encoder *w, const char *word, int64_t n, struct meg_err *e)
+int spm_unigram_stream_word(struct meg_spm_encoder *enc, const char *word, int64_t n, struct meg_err *e)
 {
-    const struct meg_spm *s = w->spm;
+    const struct meg_spm *s = enc->spm;
     unsigned char *length = meg_new((size_t)n + 1);
     int r = 0;
 
-    spm_unigram_update_score(w);
-    w->sum.value = viterbi_forward(s, word, n, w->sum.value, length);
+    spm_unigram_update_score(enc);
+    enc->score.value = viterbi_forward(s, word, n, enc->score.value, length);
     reverse_path(length, n);
-    for (int64_t at = 0, room = 0; at < n; at += length[at]) {
+    for (int64_t at = 0, reserved_end = 0; at < n; at += length[at]) {
         int32_t id = meg_trie_find(&s->unigram.pieces, word + at, length[at]);
 
-        if (room < at + length[at]) {
-            w->sum.nids = w->ids - w->begin;
-            if ((r = spm_reserve_ids(w, 3 * (AT_ONCE + RING), e)) < 0)
+        if (reserved_end < at + length[at]) {
+            enc->score.nids = enc->ids_end - enc->ids_begin;
+            if ((r = spm_reserve_ids(enc, 3 * (IDS_AT_ONCE + RING_SIZE), e)) < 0)
                 break;
-            room = at + AT_ONCE + RING;
+            reserved_end = at + IDS_AT_ONCE + RING_SIZE;
         }
         if (id < 0)
-            spm_add_unknown(w, word + at, length[at]);
+            spm_add_unknown(enc, word + at, length[at]);
         else
-            *w->ids++ = id;
+            *enc->ids_end++ = id;
     }
-    w->sum.nids = w->ids - w->begin;
+    enc->score.nids = enc->ids_end - enc->ids_begin;
     free(length);
     return r;
 }

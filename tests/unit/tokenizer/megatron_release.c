@@ -268,11 +268,12 @@ static void refuses_what_a_release_has_not(void **state)
     refuses(
         "{\"tokenizer-type\": \"BertWordPieceLowerCase\", \"vocab-file\": \"none\"}", "0.15",
         "BertWordPieceLowerCase: --megatron-release 0.15 splits words otherwise; 0.14 is the last that is followed");
-    refuses(
-        "{\"tokenizer-type\": \"SentencePieceTokenizer\", \"tokenizer-model\": \"" FOLDER "spm.model\", "
-        "\"vocab-extra-ids\": 2}",
-        "0.15",
-        "--vocab-extra-ids: from --megatron-release 0.15 on SentencePieceTokenizer has only the tokens of its model");
+    refuses("{\"tokenizer-type\": \"SentencePieceTokenizer\", \"tokenizer-model\": \"" FOLDER "spm.model\", "
+            "\"vocab-extra-ids\": 2}",
+            "0.15",
+            "--vocab-extra-ids: SentencePieceTokenizer of --megatron-release 0.15 or later has no extra ids, only the "
+            "tokens of its "
+            "model");
     refuses("{\"tokenizer-type\": \"TikTokenizer\", \"tokenizer-model\": \"" FOLDER "tik.json\", "
             "\"vocab-size\": 311, \"tiktoken-num-special-tokens\": 12, "
             "\"tiktoken-special-tokens\": \"<unk> <s> </s>\"}",
