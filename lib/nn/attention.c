@@ -1,67 +1,157 @@
-#include "nn/internal.h"
+/*
+ * attention.c - causal self-attention.  core_attn_fwd and core_attn_bwd compute it for complete sequences; with context
+ * parallelism they call cp_attention.c instead.
+ */
 #include <math.h>
+#include "nn/internal.h"
 
-static struct meg_heads packed(struct meg_mat m, int64_t b, const struct meg_attn *l, int64_t part)
+/* Return column d * part of rows in which each key-value group has heads_per_group heads. */
+static struct meg_heads heads(struct meg_mat m, int64_t b, int64_t heads_per_group, int64_t d, int64_t part)
 {
-    return nn_qkv_heads(m, b, l->a / l->g, l->d, part);
+    struct meg_heads h = { 0 };
+
+    h.p = (char *)m.p + (size_t)(part * d) * meg_dtype_size(m.dtype);
+    h.dtype = m.dtype;
+    h.ld_s = b * m.ld;
+    h.ld_b = m.ld;
+    h.ld_g = heads_per_group * d;
+    h.ld_h = d;
+    return h;
 }
 
-/* Turn the query and key heads of packed rows by their positions; sign -1: back. */
+struct nn_qkv nn_qkv_heads(struct meg_mat qkv, int64_t b, int64_t r, int64_t d)
+{
+    const struct nn_qkv h = { heads(qkv, b, r + 2, d, 0), heads(qkv, b, r + 2, d, r), heads(qkv, b, r + 2, d, r + 1) };
+
+    return h;
+}
+
+struct meg_heads nn_output_heads(struct meg_mat o, int64_t b, int64_t r, int64_t d)
+{
+    return heads(o, b, r, d, 0);
+}
+
+struct meg_attn_geom nn_causal_geom(int64_t s, int64_t b, int64_t a, int64_t g, int64_t d)
+{
+    struct meg_attn_geom geom = { 0 };
+
+    geom.s_q = geom.s_k = geom.s = s;
+    geom.b = b;
+    geom.a = a;
+    geom.g = g;
+    geom.d = d;
+    geom.is_causal = 1;
+    geom.scale = 1 / sqrtf((float)d);
+    return geom;
+}
+
+struct meg_mat nn_f32_sum(struct meg_mat m, float *buffer)
+{
+    return m.dtype == MEG_DTYPE_F32 ? m : meg_mat(buffer, MEG_DTYPE_F32, m.rows, m.cols);
+}
+
+void nn_from_f32(struct meg_ctx *c, struct meg_mat m, struct meg_mat sum)
+{
+    if (m.p != sum.p)
+        c->op->cast(c->stream, m.p, m.dtype, sum.p, sum.dtype, m.rows * m.cols);
+}
+
+/* Rotate the query and key heads of rows of qkv by their positions; sign -1: rotate back, for gradients. */
 static void rotate(struct meg_ctx *c, struct meg_mat qkv, float sign, const struct meg_attn *l)
 {
+    const int64_t r = l->a / l->g;
     const struct meg_rope *t = l->rope;
 
     if (t->half)
-        c->op->rope(c->stream, packed(qkv, c->b, l, 0), qkv.rows / c->b, c->b, l->g, l->a / l->g + 1, t->half,
+        c->op->rope(c->stream, nn_qkv_heads(qkv, c->b, r, l->d).q, qkv.rows / c->b, c->b, l->g, r + 1, t->half,
                     t->is_interleaved, t->cos, t->sin, c->position_ids, sign);
 }
 
-/* Append the rows' keys and values to their sequence in the cache, and attend to all of it. */
-static void attend_cached(struct meg_ctx *c, struct meg_attn_acts *a, const struct meg_kv_cache_seq *kv,
+static struct meg_attn_geom geometry(const struct meg_ctx *c, const struct meg_attn *l)
+{
+    struct meg_attn_geom geom = nn_causal_geom(c->s, c->b, l->a, l->g, l->d);
+
+    geom.doc_start = c->doc_start;
+    return geom;
+}
+
+static struct meg_drop dropout(const struct meg_ctx *c, const struct meg_attn *l)
+{
+    struct meg_drop drop = meg_ctx_drop(c, l->dropout, l->layer, MEG_DROP_ATTN);
+
+    drop.unit0 = l->head0;
+    return drop;
+}
+
+/* o = dropout(softmax(q k^T / sqrt(d), causal)) v;  lse = log sum exp of each row of scores */
+static void core_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, struct meg_mat qkv,
                           const struct meg_attn *l)
 {
-    const int64_t r = l->a / l->g, ld = 2 * l->g * l->d;
-    const size_t size = meg_dtype_size(c->dtype);
-    const struct meg_mat qkv = meg_mat_rows(a->qkv, kv->row0, kv->rows), o = meg_mat_rows(a->o, kv->row0, kv->rows);
-    const struct meg_drop none = { 0 };
-    const struct meg_heads k = { kv->cache + (size_t)l->layer * kv->layer_bytes, c->dtype, ld, 0, 2 * l->d, 0 };
-    struct meg_heads v = k, k_new = k, v_new;
-    struct meg_heads to = packed(o, 1, l, 0);
-    struct meg_attn_geom geom = { 0 };
+    const int64_t r = l->a / l->g;
+    const struct meg_attn_geom geom = geometry(c, l);
+    const struct meg_drop drop = dropout(c, l);
+    const struct nn_qkv h = nn_qkv_heads(a->qkv, c->b, r, l->d);
 
-    v.p = (char *)k.p + (size_t)l->d * size;
-    k_new.p = (char *)k.p + (size_t)(kv->position0 * ld) * size;
-    v_new = k_new;
-    v_new.p = (char *)k_new.p + (size_t)l->d * size;
-    c->op->copy_heads(c->stream, k_new, packed(qkv, 1, l, r), kv->rows, 1, l->g, l->d);
-    c->op->copy_heads(c->stream, v_new, packed(qkv, 1, l, r + 1), kv->rows, 1, l->g, l->d);
+    if (meg_cp_is_on(l->cp))
+        nn_cp_attn_fwd(c, l, a, qkv);
+    else
+        c->op->attn_fwd(c->stream, &geom, nn_output_heads(a->o, c->b, r, l->d), a->lse, h.q, h.k, h.v, &drop);
+}
+
+/* d->qkv from d->o, summed in f32 */
+static void core_attn_bwd(struct meg_ctx *c, const struct meg_attn_grads *d, const struct meg_attn_acts *a,
+                          const struct meg_attn *l)
+{
+    const int64_t r = l->a / l->g;
+    const struct meg_attn_geom geom = geometry(c, l);
+    const struct meg_drop drop = dropout(c, l);
+    const struct meg_mat dqkv = nn_f32_sum(d->qkv, l->workspace->dqkv);
+    const struct nn_qkv h = nn_qkv_heads(a->qkv, c->b, r, l->d), dh = nn_qkv_heads(dqkv, c->b, r, l->d);
+    const struct meg_heads o = nn_output_heads(a->o, c->b, r, l->d), d_o = nn_output_heads(d->o, c->b, r, l->d);
+
+    if (meg_cp_is_on(l->cp)) {
+        nn_cp_attn_bwd(c, l, a, d);
+        return;
+    }
+    c->op->attn_delta(c->stream, &geom, d->delta, d_o, o);
+    c->op->attn_bwd(c->stream, &geom, dh.q, dh.k, dh.v, d_o, a->lse, d->delta, h.q, h.k, h.v, &drop, 0);
+    nn_from_f32(c, d->qkv, dqkv);
+}
+
+/* Append the keys and values of the rows of one sequence to its cache, and attend the rows to all of the cache. */
+static void cached_attn_fwd(struct meg_ctx *c, const struct meg_attn_acts *a, const struct meg_kv_cache_seq *kv,
+                            const struct meg_attn *l)
+{
+    const int64_t r = l->a / l->g, ld = 2 * l->g * l->d;
+    const struct nn_qkv h = nn_qkv_heads(meg_mat_rows(a->qkv, kv->row0, kv->rows), 1, r, l->d);
+    const struct meg_heads o = nn_output_heads(meg_mat_rows(a->o, kv->row0, kv->rows), 1, r, l->d);
+    const struct meg_heads k = { kv->cache + (size_t)l->layer * kv->layer_bytes, c->dtype, ld, 0, 2 * l->d, 0 };
+    const struct meg_drop none = { 0 };
+    struct meg_attn_geom geom = nn_causal_geom(kv->position0 + kv->rows, 1, l->a, l->g, l->d);
+    struct meg_heads v = k, new_k = k, new_v = k;
+
+    v.p = meg_element(k.p, l->d, c->dtype);
+    new_k.p = meg_element(k.p, kv->position0 * ld, c->dtype);
+    new_v.p = meg_element(v.p, kv->position0 * ld, c->dtype);
+    c->op->copy_heads(c->stream, new_k, h.k, kv->rows, 1, l->g, l->d);
+    c->op->copy_heads(c->stream, new_v, h.v, kv->rows, 1, l->g, l->d);
 
     geom.s_q = kv->rows;
-    geom.s_k = geom.s = kv->position0 + kv->rows;
-    geom.b = 1;
-    geom.a = l->a;
-    geom.g = l->g;
-    geom.d = l->d;
     geom.q0 = kv->position0;
-    geom.is_causal = 1;
-    geom.scale = 1 / sqrtf((float)l->d);
-    to.ld_g = r * l->d;
-    c->op->attn_fwd(c->stream, &geom, to, a->lse, packed(qkv, 1, l, 0), k, v, &none);
+    c->op->attn_fwd(c->stream, &geom, o, a->lse, h.q, k, v, &none);
 }
 
 void meg_attn_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_attn_acts *a,
                   const struct meg_attn *l)
 {
-    const struct meg_mat none = { 0 }, rows = nn_a2a_buffer(l, a->qkv);
+    const struct meg_mat none = { 0 }, qkv = nn_a2a_buffer(l, a->qkv); /* a->qkv, unless ranks exchange heads */
 
-    meg_column_parallel_fwd(c, rows, none, x, &l->qkv, MEG_ACT_NONE);
-    rotate(c, rows, 1, l);
-    nn_a2a_seq_to_heads(c, l, a->qkv.p, rows);
-    if (c->kv)
-        for (int64_t i = 0; i < c->nkv; i++)
-            attend_cached(c, a, &c->kv[i], l);
-    else
-        nn_cp_attn_fwd(c, l, a->o, a->lse, a->qkv);
+    meg_column_parallel_fwd(c, qkv, none, x, &l->qkv, MEG_ACT_NONE);
+    rotate(c, qkv, 1, l);
+    if (!c->kv)
+        core_attn_fwd(c, a, qkv, l);
+    for (int64_t i = 0; c->kv && i < c->nkv; i++)
+        cached_attn_fwd(c, a, &c->kv[i], l);
     meg_row_parallel_fwd(c, y, a->o, &l->proj);
 }
 
@@ -71,9 +161,9 @@ void meg_attn_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struc
     const struct meg_mat none = { 0 };
 
     if (l->recomputes_core)
-        nn_cp_attn_fwd(c, l, a->o, a->lse, a->qkv);
+        core_attn_fwd(c, a, a->qkv, l);
     meg_row_parallel_bwd(c, d->o, dy, a->o, &l->proj, none, MEG_ACT_NONE);
-    nn_cp_attn_bwd(c, l, d->qkv, d->o, d->delta, a->o, a->lse, a->qkv);
+    core_attn_bwd(c, d, a, l);
     rotate(c, d->qkv, -1, l);
     meg_column_parallel_bwd(c, dx, d->qkv, x, &l->qkv);
 }

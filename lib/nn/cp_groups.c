@@ -1,15 +1,16 @@
+/* cp_groups.c - groups and workspace of context parallelism. */
 #include "nn/cp_groups.h"
 
 const struct meg_cp meg_cp_one = { false, 1, 1, &meg_comm_self, &meg_comm_self };
 
-void meg_cp_make(struct meg_cp *cp, enum meg_cp_comm_type kind, const struct meg_mesh *mesh)
+void meg_cp_make(struct meg_cp *cp, enum meg_cp_comm_type type, const struct meg_mesh *mesh)
 {
-    const int64_t size = mesh->layout.cp, near = mesh->layout.cp_near;
+    const int64_t size = mesh->layout.cp, a2a_size = mesh->layout.cp_near;
 
-    switch (kind) {
+    switch (type) {
     case MEG_CP_A2A: *cp = (struct meg_cp){ false, size, 1, mesh->cp, &meg_comm_self }; break;
-    case MEG_CP_A2A_P2P: *cp = (struct meg_cp){ false, near, size / near, mesh->cp_near, mesh->cp_far }; break;
-    default: *cp = (struct meg_cp){ kind == MEG_CP_ALL_GATHER, 1, size, &meg_comm_self, mesh->cp };
+    case MEG_CP_A2A_P2P: *cp = (struct meg_cp){ false, a2a_size, size / a2a_size, mesh->cp_near, mesh->cp_far }; break;
+    default: *cp = (struct meg_cp){ type == MEG_CP_ALL_GATHER, 1, size, &meg_comm_self, mesh->cp };
     }
 }
 
@@ -18,41 +19,42 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-void meg_attn_workspace_suballoc(struct meg_attn_workspace *r, struct meg_suballoc *cut,
+void meg_attn_workspace_suballoc(struct meg_attn_workspace *w, struct meg_suballoc *arena,
                                  const struct meg_attn_size *size, const struct meg_cp *cp, int n)
 {
     const int64_t rows = size->n, qkv = (size->a + 2 * size->g) * size->d, o = size->a * size->d;
     const int64_t kv = rows * 2 * size->g * size->d;
     const size_t element = meg_dtype_size(size->dtype);
-    int64_t a2a_size = 1, ring_size = 1, slots = 0, dslots = 0;
+    int64_t a2a_size = 1, ring_size = 1, kv_blocks = 0, dkv_blocks = 0;
 
     for (int i = 0; i < n; i++) {
         a2a_size = larger(a2a_size, cp[i].a2a_size);
         ring_size = larger(ring_size, cp[i].ring_size);
         if (cp[i].ring_size > 1) {
-            slots = larger(slots, cp[i].is_all_gather ? cp[i].ring_size : 2);
-            dslots = larger(dslots, cp[i].is_all_gather ? cp[i].ring_size : 3);
+            kv_blocks = larger(kv_blocks, cp[i].is_all_gather ? cp[i].ring_size : 2);
+            dkv_blocks = larger(dkv_blocks, cp[i].is_all_gather ? cp[i].ring_size : 3);
         }
     }
-    if (a2a_size > 1) { /* statistics and starts of documents go the same way, in four bytes each */
-        const size_t wide = (size_t)(rows * qkv) * element;
-        const size_t small = (size_t)(rows * larger(size->a, a2a_size)) * sizeof(float);
+    if (a2a_size > 1) { /* the same buffers exchange statistics and doc_start, which have four bytes per element */
+        const size_t qkv_nbytes = (size_t)(rows * qkv) * element;
+        const size_t stats_nbytes = (size_t)(rows * larger(size->a, a2a_size)) * sizeof(float);
+        const size_t nbytes = qkv_nbytes > stats_nbytes ? qkv_nbytes : stats_nbytes;
 
-        r->a2a_recv = meg_suballoc(cut, wide > small ? wide : small);
-        r->a2a_send = meg_suballoc(cut, wide > small ? wide : small);
-        r->doc_start = meg_suballoc(cut, (size_t)(rows * a2a_size) * sizeof *r->doc_start);
+        w->a2a_recv = meg_suballoc(arena, nbytes);
+        w->a2a_send = meg_suballoc(arena, nbytes);
+        w->doc_start = meg_suballoc(arena, (size_t)(rows * a2a_size) * sizeof *w->doc_start);
     }
     if (ring_size > 1) {
-        r->kv = meg_suballoc(cut, (size_t)(slots * kv) * element);
-        r->o_part = meg_suballoc(cut, (size_t)(rows * o / 2) * sizeof *r->o_part);
-        r->lse_part = meg_suballoc(cut, (size_t)(rows * size->a / 2) * sizeof *r->lse_part);
+        w->kv = meg_suballoc(arena, (size_t)(kv_blocks * kv) * element);
+        w->o_part = meg_suballoc(arena, (size_t)(rows * o / 2) * sizeof *w->o_part);
+        w->lse_part = meg_suballoc(arena, (size_t)(rows * size->a / 2) * sizeof *w->lse_part);
     }
     if (ring_size > 1 && size->dtype != MEG_DTYPE_F32)
-        r->o = meg_suballoc(cut, (size_t)(rows * o) * sizeof *r->o);
+        w->o = meg_suballoc(arena, (size_t)(rows * o) * sizeof *w->o);
     if (!size->is_training)
         return;
     if (ring_size > 1)
-        r->dkv = meg_suballoc(cut, (size_t)(dslots * kv) * sizeof *r->dkv);
+        w->dkv = meg_suballoc(arena, (size_t)(dkv_blocks * kv) * sizeof *w->dkv);
     if (size->dtype != MEG_DTYPE_F32)
-        r->dqkv = meg_suballoc(cut, (size_t)(rows * qkv) * sizeof *r->dqkv);
+        w->dqkv = meg_suballoc(arena, (size_t)(rows * qkv) * sizeof *w->dqkv);
 }

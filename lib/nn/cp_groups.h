@@ -1,13 +1,14 @@
 /*
- * Context parallelism: c ranks share each sequence.  It is cut into 2c equal chunks, and rank i has chunks i and
- * 2c-1-i, its two pieces, so that causal attention costs each rank the same.  Only attention needs the tokens of
- * other ranks:
- *   p2p         keys and values travel round a ring while attention to those at hand is computed (Liu et al. 2023)
- *   all_gather  keys and values are gathered first, and their gradients summed after (Dubey et al. 2024, 3.3.2)
- *   a2a         ranks exchange rows for heads, so that each has all rows of some heads, and back (Jacobs et al. 2023)
- *   a2a+p2p     a2a among neighbours, whose pieces together are two chunks of a coarser cut; p2p among those
- * So a kind is an exchange of heads in one group of ranks, and keys that travel in another; either may have one
- * rank, and both have where sequences are whole.
+ * cp_groups.h - context parallelism: the c ranks of a group share each sequence.
+ *
+ * The sequence is split into 2c equal chunks, and rank i has chunks i and 2c-1-i, which balances causal attention.  Only
+ * attention needs the tokens of other ranks:
+ *   p2p         keys and values circulate in a ring, overlapped with attention to those received (Liu et al. 2023)
+ *   all_gather  keys and values are all-gathered, and their gradients reduce-scattered (Dubey et al. 2024, 3.3.2)
+ *   a2a         an all-to-all gives each rank all rows of some heads, another one returns them (Jacobs et al. 2023)
+ *   a2a+p2p     a2a among neighbouring ranks, whose chunks together are two chunks of a coarser split; p2p among those
+ * So every type combines an all-to-all over a2a_size ranks with a ring (or all-gather) over ring_size ranks; either size
+ * may be 1, and both are 1 without context parallelism.
  */
 #ifndef MEG_NN_CP_GROUPS_H
 #define MEG_NN_CP_GROUPS_H
@@ -17,36 +18,42 @@
 MEG_BEGIN_DECLS
 
 struct meg_cp {
-    bool is_all_gather;          /* keys, instead of travelling */
-    int64_t a2a_size, ring_size; /* sizes of the groups: this many ranks exchange heads, keys of this many meet */
+    bool is_all_gather;          /* keys and values are all-gathered instead of circulating in the ring */
+    int64_t a2a_size, ring_size; /* number of ranks in each group */
     struct meg_comm *a2a, *ring;
 };
 
-/* A rank alone. */
+/* No context parallelism. */
 extern const struct meg_cp meg_cp_one;
 
-/* Of the mesh's groups; of a mesh on paper the sizes alone. */
-void meg_cp_make(struct meg_cp *cp, enum meg_cp_comm_type kind, const struct meg_mesh *mesh);
+/* Take the groups of a type from the mesh; from a dry mesh, their sizes only. */
+void meg_cp_make(struct meg_cp *cp, enum meg_cp_comm_type type, const struct meg_mesh *mesh);
 
-/* Of one rank's part of attention: rows of a micro-batch, its heads and groups before any exchange, head size. */
+/* Return whether ranks share sequences. */
+static inline bool meg_cp_is_on(const struct meg_cp *cp)
+{
+    return cp->a2a_size * cp->ring_size > 1;
+}
+
+/* Sizes of attention on one rank. */
 struct meg_attn_size {
     enum meg_dtype dtype;
-    int64_t n, a, g, d;
+    int64_t n, a, g, d; /* rows of a micro-batch, query heads and groups before any all-to-all, head size */
     bool is_training;
 };
 
-/* Scratch of attention, shared by all layers. */
+/* Buffers of attention, shared by all layers; those that a type does not need are NULL. */
 struct meg_attn_workspace {
-    void *a2a_recv, *a2a_send; /* [n, (a+2g)d]: rows before an exchange of heads, and what arrives; what leaves */
-    int32_t *doc_start;        /* [n by_heads] */
-    void *kv;                  /* keys and values on their way, slots of [n, g, 2, d] */
-    float *dkv;                /* their gradients */
-    float *o_part, *lse_part;  /* of a piece's queries and a part of the keys */
-    float *o, *dqkv;           /* f32 where the model is narrower: [n, a d], [n, (a+2g)d] */
+    void *a2a_recv, *a2a_send; /* [n, (a+2g)d]; a2a_recv also holds qkv before the all-to-all */
+    int32_t *doc_start;        /* [n a2a_size] */
+    void *kv;                  /* blocks [n, g, 2, d]: keys and values being sent and received */
+    float *dkv;                /* blocks of their gradients */
+    float *o_part, *lse_part;  /* o and lse of one query chunk and one key chunk, before merging */
+    float *o, *dqkv;           /* if dtype is not f32, f32 sums: [n, a d], [n, (a+2g)d] */
 };
 
-/* Cut it out of cut, large enough for each of the n kinds. */
-void meg_attn_workspace_suballoc(struct meg_attn_workspace *r, struct meg_suballoc *cut,
+/* Sub-allocate a workspace that is large enough for each of cp [n]. */
+void meg_attn_workspace_suballoc(struct meg_attn_workspace *w, struct meg_suballoc *arena,
                                  const struct meg_attn_size *size, const struct meg_cp *cp, int n);
 
 MEG_END_DECLS

@@ -1,3 +1,4 @@
+/* embedding.c - token and learned position embedding. */
 #include "nn/embedding.h"
 #include "nn/sequence_parallel.h"
 
@@ -5,10 +6,10 @@ void meg_embed_fwd(struct meg_ctx *c, struct meg_mat x, const int32_t *token, co
                    const struct meg_embed *l)
 {
     const struct meg_drop drop = meg_ctx_drop(c, l->dropout, 0, MEG_DROP_EMBED);
-    const struct meg_mat addend = meg_sp_partial_sum(c, x);
+    const struct meg_mat partial = meg_sp_partial_sum(c, x);
 
-    c->op->embed_fwd(c->stream, addend, token, l->word, l->v0);
-    meg_sp_reduce(c, x, addend);
+    c->op->embed_fwd(c->stream, partial, token, l->word, l->v0);
+    meg_sp_reduce(c, x, partial);
     c->op->position_fwd(c->stream, x, position + meg_sp_first_row(c, x), l->pos, &drop);
 }
 

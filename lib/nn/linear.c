@@ -1,3 +1,4 @@
+/* linear.c - column-parallel and row-parallel linear layers. */
 #include "nn/linear.h"
 #include "nn/sequence_parallel.h"
 
@@ -18,20 +19,20 @@ void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct
 void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                              const struct meg_linear_weights *l)
 {
-    const struct meg_mat addend = meg_sp_partial_sum(c, dx);
+    const struct meg_mat partial = meg_sp_partial_sum(c, dx);
 
     if (!c->defers_wgrad)
         meg_column_parallel_bwd_weight(c, dy, x, l);
-    c->op->linear_bwd_data(c->stream, l->plan, addend, dy, l->w, none, MEG_ACT_NONE);
-    meg_sp_reduce(c, dx, addend);
+    c->op->linear_bwd_data(c->stream, l->plan, partial, dy, l->w, none, MEG_ACT_NONE);
+    meg_sp_reduce(c, dx, partial);
 }
 
 void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, const struct meg_linear_weights *l)
 {
-    const struct meg_mat addend = meg_sp_partial_sum(c, y);
+    const struct meg_mat partial = meg_sp_partial_sum(c, y);
 
-    c->op->linear_fwd(c->stream, l->plan, addend, none, x, l->w, NULL, MEG_ACT_NONE);
-    meg_sp_reduce(c, y, addend);
+    c->op->linear_fwd(c->stream, l->plan, partial, none, x, l->w, NULL, MEG_ACT_NONE);
+    meg_sp_reduce(c, y, partial);
 }
 
 void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,

@@ -1,10 +1,12 @@
 /*
- * Linear layers, their weight cut over tensor-parallel ranks (Shoeybi et al. 2019, section 3):
- * a column linear holds rows of w (outputs), a row linear columns of it (inputs).  What goes into the
- * one and comes out of the other are rows of the residual stream (nn/sequence_parallel.h).
+ * linear.h - column-parallel and row-parallel linear layers (Shoeybi et al. 2019, section 3).
  *
- * Backward gives both gradients, or with c->defers_weights that of the input only, and bwd_weight later
- * that of the weight, from the same dy and x.
+ * A column-parallel linear holds some rows of w (outputs) on each tensor-parallel rank, a row-parallel one some columns
+ * (inputs).  The input of the former and the output of the latter are rows of the residual stream, which sequence
+ * parallelism splits over the ranks (nn/sequence_parallel.h).
+ *
+ * The backward functions add to the gradient of w and compute that of the input.  With c->defers_wgrad they compute that
+ * of the input only, and *_bwd_weight, called later with the same dy and x, adds to the gradient of w.
  */
 #ifndef MEG_NN_LINEAR_H
 #define MEG_NN_LINEAR_H
@@ -16,21 +18,21 @@ struct meg_linear_weights {
     struct meg_mat w, dw; /* [out, in] of this rank; dw.p NULL when not training */
     void *bias;           /* [out], or NULL */
     void *dbias;
-    struct meg_linear *plan;
+    struct meg_linear *plan; /* the backend's */
 };
 
-/* y [n,out] = act(x w^T + bias); pre keeps what act was applied to, its p NULL for not at all. */
+/* Compute y [n,out] = act(x w^T + bias) and keep x w^T + bias in pre unless pre.p is NULL. */
 void meg_column_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat pre, struct meg_mat x,
                              const struct meg_linear_weights *l, enum meg_act act);
-/* dx from dy [n,out], summed over tp; gradients of w and bias are added to. */
+/* Compute dx from dy [n,out], reduced over tensor-parallel ranks; add to the gradients of w and bias. */
 void meg_column_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                              const struct meg_linear_weights *l);
 void meg_column_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,
                                     const struct meg_linear_weights *l);
 
-/* y = x [n,in] w^T, summed over tp; the bias is left to whoever adds y to the residual. */
+/* Compute y = x [n,in] w^T, reduced over tensor-parallel ranks.  The residual epilogue adds the bias (nn/norm.h). */
 void meg_row_parallel_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, const struct meg_linear_weights *l);
-/* dx [n,in] = dy w * act'(pre), for the x = act(pre) that went in; the gradient of w is added to. */
+/* Compute dx [n,in] = dy w * act'(pre) for the input x = act(pre); add to the gradient of w. */
 void meg_row_parallel_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                           const struct meg_linear_weights *l, struct meg_mat pre, enum meg_act act);
 void meg_row_parallel_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x,

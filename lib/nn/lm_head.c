@@ -1,3 +1,4 @@
+/* lm_head.c - language-model head and cross-entropy, in chunks of rows. */
 #include "nn/lm_head.h"
 #include "nn/sequence_parallel.h"
 
@@ -8,16 +9,16 @@ int64_t meg_lm_head_chunk_rows(int64_t v, int64_t n)
     return rows < 64 ? (n < 64 ? n : 64) : rows < n ? rows : n;
 }
 
-/* Logits of a chunk of rows, and the loss of each; lse is kept for the gradient. */
-static struct meg_mat logits_of(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target,
-                                const struct meg_lm_head *l)
+/* Compute the logits of a chunk of rows and the loss of each row; l->lse is kept for the gradient. */
+static struct meg_mat chunk_logits(struct meg_ctx *c, float *loss, struct meg_mat x, const int32_t *target,
+                                   const struct meg_lm_head *l)
 {
     const struct meg_mat y = meg_mat_rows(l->logits, 0, x.rows), none = { 0 };
-    float *mine = l->partial_stats + 2 * x.rows * c->tp->rank;
+    float *local_stats = l->partial_stats + 2 * x.rows * c->tp->rank;
 
     c->op->linear_fwd(c->stream, l->out.plan, y, none, x, l->out.w, NULL, MEG_ACT_NONE);
-    c->op->xent_partial(c->stream, mine, y, target, l->v0);
-    meg_comm_wait(c->tp, c->tp->op->all_gather(c->tp, l->partial_stats, mine, 2 * x.rows, MEG_DTYPE_F32));
+    c->op->xent_partial(c->stream, local_stats, y, target, l->v0);
+    meg_comm_wait(c->tp, c->tp->op->all_gather(c->tp, l->partial_stats, local_stats, 2 * x.rows, MEG_DTYPE_F32));
     c->op->xent_combine(c->stream, loss, l->lse, l->partial_stats, c->tp->size, x.rows);
     return y;
 }
@@ -31,24 +32,24 @@ void meg_lm_head_loss(struct meg_ctx *c, float *loss, struct meg_mat x, const in
     for (int64_t i = 0; i < all.rows; i += chunk) {
         const int64_t rows = chunk < all.rows - i ? chunk : all.rows - i;
 
-        logits_of(c, loss + i, meg_mat_rows(all, i, rows), target + i, l);
+        chunk_logits(c, loss + i, meg_mat_rows(all, i, rows), target + i, l);
     }
 }
 
 void meg_lm_head_fwd_bwd(struct meg_ctx *c, float *loss, struct meg_mat dx, struct meg_mat x, const int32_t *target,
                          const float *weight, const struct meg_lm_head *l)
 {
-    const struct meg_mat all = meg_sp_gather(c, x), addend = meg_sp_partial_sum(c, dx), none = { 0 };
+    const struct meg_mat all = meg_sp_gather(c, x), partial = meg_sp_partial_sum(c, dx), none = { 0 };
     const int64_t chunk = l->logits.rows;
 
     for (int64_t i = 0; i < all.rows; i += chunk) {
         const int64_t rows = chunk < all.rows - i ? chunk : all.rows - i;
-        const struct meg_mat part = meg_mat_rows(all, i, rows);
-        const struct meg_mat y = logits_of(c, loss + i, part, target + i, l);
+        const struct meg_mat xc = meg_mat_rows(all, i, rows);
+        const struct meg_mat y = chunk_logits(c, loss + i, xc, target + i, l);
 
         c->op->xent_bwd(c->stream, y, l->lse, target + i, l->v0, weight + i);
-        c->op->linear_bwd_weight(c->stream, l->out.plan, l->out.dw, NULL, y, part);
-        c->op->linear_bwd_data(c->stream, l->out.plan, meg_mat_rows(addend, i, rows), y, l->out.w, none, MEG_ACT_NONE);
+        c->op->linear_bwd_weight(c->stream, l->out.plan, l->out.dw, NULL, y, xc);
+        c->op->linear_bwd_data(c->stream, l->out.plan, meg_mat_rows(partial, i, rows), y, l->out.w, none, MEG_ACT_NONE);
     }
-    meg_sp_reduce(c, dx, addend);
+    meg_sp_reduce(c, dx, partial);
 }

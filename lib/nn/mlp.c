@@ -1,3 +1,4 @@
+/* mlp.c - feed-forward network. */
 #include "nn/mlp.h"
 
 static const struct meg_mat none;

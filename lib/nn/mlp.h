@@ -1,6 +1,6 @@
 /*
- * Two linears with an activation between: y = act(x w1^T + b1) w2^T + b2, or gated: fc1's output is
- * [gate | up] and silu(gate) * up goes on.
+ * mlp.h - feed-forward network: y = act(x w1^T + b1) w2^T + b2, or gated: fc1's output is [gate | up] and fc2's input is
+ * silu(gate) * up.
  */
 #ifndef MEG_NN_MLP_H
 #define MEG_NN_MLP_H
@@ -10,22 +10,22 @@ MEG_BEGIN_DECLS
 
 struct meg_mlp {
     struct meg_linear_weights fc1, fc2;
-    enum meg_act act; /* NONE when gated */
+    enum meg_act act; /* NONE if gated */
     int is_gated;
 };
 
 struct meg_mlp_acts {
-    struct meg_mat pre; /* [n,f], gated [n,2f]: before the activation; p NULL where nothing is kept */
-    struct meg_mat mid; /* [n,f] after it */
+    struct meg_mat pre; /* [n,f], gated [n,2f]: input of the activation; p NULL: not kept */
+    struct meg_mat mid; /* [n,f]: output of the activation */
 };
 
-/* y [n,h] without fc2's bias, which the residual adds. */
+/* Compute y [n,h] without fc2's bias, which the residual epilogue adds. */
 void meg_mlp_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_mlp_acts *a,
                  const struct meg_mlp *l);
-/* d: scratch shaped as the activations; mid is used when gated only. */
+/* Compute dx from dy.  d: gradients of the activations, overwritten; d->mid is used only if gated. */
 void meg_mlp_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat dy, struct meg_mat x,
                  const struct meg_mlp_acts *a, const struct meg_mlp_acts *d, const struct meg_mlp *l);
-/* The gradients of the weights that meg_mlp_bwd left, from what it was given. */
+/* Add the weight gradients that meg_mlp_bwd deferred (c->defers_wgrad); the arguments are those of that call. */
 void meg_mlp_bwd_weight(struct meg_ctx *c, struct meg_mat dy, struct meg_mat x, const struct meg_mlp_acts *a,
                         const struct meg_mlp_acts *d, const struct meg_mlp *l);
 

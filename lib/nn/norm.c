@@ -1,3 +1,4 @@
+/* norm.c - norms and residual additions: each function is one operation. */
 #include "nn/norm.h"
 
 void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_norm_stats *a,
@@ -12,19 +13,22 @@ void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, str
     c->op->norm_bwd(c->stream, l->type, dx, l->dw, l->db, c->grad_dtype, skip, dy, x, l->w, a->mean, a->rstd);
 }
 
-void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat branch,
-                 const struct meg_residual_epilogue *j)
+void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat sublayer_out,
+                 const struct meg_residual_epilogue *r)
 {
-    c->op->add_fwd(c->stream, z, x, branch, j->bias, &j->drop);
+    c->op->add_fwd(c->stream, z, x, sublayer_out, r->bias, &r->drop);
 }
 
-void meg_add_bwd(struct meg_ctx *c, struct meg_mat dbranch, struct meg_mat dz, const struct meg_residual_epilogue *j)
+void meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, struct meg_mat dz,
+                 const struct meg_residual_epilogue *r)
 {
-    c->op->add_bwd(c->stream, dbranch, j->dbias, c->grad_dtype, dz, &j->drop);
+    c->op->add_bwd(c->stream, d_sublayer_out, r->dbias, c->grad_dtype, dz, &r->drop);
 }
 
-void meg_add_norm_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat y, struct meg_mat x, struct meg_mat branch,
-                      const struct meg_residual_epilogue *j, struct meg_norm_stats *a, const struct meg_norm_weights *l)
+void meg_add_norm_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat y, struct meg_mat x,
+                      struct meg_mat sublayer_out, const struct meg_residual_epilogue *r, struct meg_norm_stats *a,
+                      const struct meg_norm_weights *l)
 {
-    c->op->add_norm_fwd(c->stream, l->type, z, y, a->mean, a->rstd, x, branch, j->bias, &j->drop, l->w, l->b, l->eps);
+    c->op->add_norm_fwd(c->stream, l->type, z, y, a->mean, a->rstd, x, sublayer_out, r->bias, &r->drop, l->w, l->b,
+                        l->eps);
 }

@@ -1,4 +1,4 @@
-/* A norm, alone and behind a residual: z = x + drop(branch + bias), y = norm(z). */
+/* norm.h - LayerNorm and RMSNorm, and the residual addition before one: z = x + drop(sublayer_out + bias), y = norm(z). */
 #ifndef MEG_NN_NORM_H
 #define MEG_NN_NORM_H
 #include "nn/ctx.h"
@@ -7,35 +7,40 @@ MEG_BEGIN_DECLS
 
 struct meg_norm_weights {
     enum meg_norm type;
-    void *w, *b; /* [h]; b NULL for RMS norm */
+    void *w, *b; /* [h]; b NULL for RMSNorm */
     void *dw, *db;
     float eps;
 };
 
 /* Row statistics, kept for backward. */
 struct meg_norm_stats {
-    float *mean, *rstd; /* [n]; mean not used by RMS norm */
+    float *mean, *rstd; /* [n]; RMSNorm does not use mean */
 };
 
-/* Where a branch joins the residual: the bias its last linear left out, and its dropout. */
+/* The residual addition of a sublayer's output: the bias of its last linear, which the sublayer left out, and dropout. */
 struct meg_residual_epilogue {
     void *bias; /* [h], or NULL */
     void *dbias;
     struct meg_drop drop;
 };
 
+/* Compute y = norm(x) and its statistics; x, y: rows of the residual stream. */
 void meg_norm_fwd(struct meg_ctx *c, struct meg_mat y, struct meg_mat x, struct meg_norm_stats *a,
                   const struct meg_norm_weights *l);
-/* dx = skip + gradient through the norm; skip may be dx, or have p NULL. */
+/* Compute dx = skip + the gradient of dy through the norm; add to the gradients of w and b.  skip may be dx, or have p NULL. */
 void meg_norm_bwd(struct meg_ctx *c, struct meg_mat dx, struct meg_mat skip, struct meg_mat dy, struct meg_mat x,
                   const struct meg_norm_stats *a, const struct meg_norm_weights *l);
 
-void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat branch,
-                 const struct meg_residual_epilogue *j);
-void meg_add_bwd(struct meg_ctx *c, struct meg_mat dbranch, struct meg_mat dz, const struct meg_residual_epilogue *j);
+/* Compute z = x + drop(sublayer_out + bias). */
+void meg_add_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat x, struct meg_mat sublayer_out,
+                 const struct meg_residual_epilogue *r);
+/* Compute the gradient of sublayer_out from dz and add to that of the bias. */
+void meg_add_bwd(struct meg_ctx *c, struct meg_mat d_sublayer_out, struct meg_mat dz,
+                 const struct meg_residual_epilogue *r);
 
-void meg_add_norm_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat y, struct meg_mat x, struct meg_mat branch,
-                      const struct meg_residual_epilogue *j, struct meg_norm_stats *a,
+/* meg_add_fwd into z, then meg_norm_fwd of z into y. */
+void meg_add_norm_fwd(struct meg_ctx *c, struct meg_mat z, struct meg_mat y, struct meg_mat x,
+                      struct meg_mat sublayer_out, const struct meg_residual_epilogue *r, struct meg_norm_stats *a,
                       const struct meg_norm_weights *l);
 
 MEG_END_DECLS

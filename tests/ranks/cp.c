@@ -74,7 +74,7 @@ struct run {
     struct meg_attn l;
     struct meg_attn_acts acts;
     struct meg_attn_grads grads;
-    struct meg_attn_workspace room;
+    struct meg_attn_workspace workspace;
     struct meg_ctx c;
     struct meg_mat x, y, dx, dy;
 };
@@ -94,7 +94,7 @@ static void cut_run(struct run *r, struct meg_suballoc *cut, const struct meg_cp
     r->grads.qkv = meg_suballoc_mat(cut, t, s * B, QKV);
     r->grads.o = meg_suballoc_mat(cut, t, s * B, A * D);
     r->grads.delta = meg_suballoc(cut, (size_t)(s * B * A) * sizeof(float));
-    meg_attn_workspace_suballoc(&r->room, cut, &size, cp, 1);
+    meg_attn_workspace_suballoc(&r->workspace, cut, &size, cp, 1);
 }
 
 static struct meg_linear_weights linear(const float *weight, int64_t out, int64_t in, float *dw, enum meg_dtype t)
@@ -138,7 +138,7 @@ static void run(struct whole *all, const struct meg_cp *cp, const struct meg_lay
                              .layer = 3,
                              .dropout = 0.1,
                              .cp = cp,
-                             .workspace = &r.room,
+                             .workspace = &r.workspace,
                              .recomputes_core = recomputes };
     r.l.qkv = linear(all->wqkv, QKV, H, all->dwqkv, t);
     r.l.proj = linear(all->wproj, H, A * D, all->dwproj, t);
