@@ -127,8 +127,8 @@ refuses '--num-distributed-optimizer-instances 3: must divide the 1 data-paralle
     --num-distributed-optimizer-instances 3 $dist
 refuses '--ddp-bucket-size 0: must be' --ddp-bucket-size 0
 refuses '--zero-stage 4: must be' --zero-stage 4
-refuses '--zero-stage 0: --use-distributed-optimizer' --zero-stage 0 $dist
-refuses '--zero-stage 2: --use-torch-fsdp2' --zero-stage 2 --use-torch-fsdp2 --untie-embeddings-and-output-weights
+refuses '--zero-stage 0: contradicts --use-distributed-optimizer' --zero-stage 0 $dist
+refuses '--zero-stage 2: contradicts --use-torch-fsdp2' --zero-stage 2 --use-torch-fsdp2 --untie-embeddings-and-output-weights
 refuses '--use-torch-fsdp2: needs --untie' --use-torch-fsdp2
 ranks 2 meg-train -q --config "$T/conf" --zero-stage 2 --pipeline-model-parallel-size 2 >"$T/out" 2>"$T/err"
 is 'gradients in slices and stages: status' $? 2

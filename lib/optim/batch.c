@@ -1,3 +1,4 @@
+/* batch.c - global batch size and its ramp-up. */
 #include "optim/batch.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,7 +25,7 @@ struct meg_batch_size meg_batch_at(const struct meg_batch_schedule *p, int64_t c
     return b;
 }
 
-/* The multiple of unit that is nearest to n, and at least unit. */
+/* Round n to the nearest multiple of unit, at least unit. */
 static int64_t nearest_multiple(int64_t n, int64_t unit)
 {
     const int64_t k = (n + unit / 2) / unit;
@@ -32,7 +33,7 @@ static int64_t nearest_multiple(int64_t n, int64_t unit)
     return unit * (k ? k : 1);
 }
 
-/* Check that ranks and micro-batches divide a batch that is called what; else say what to change, remedy. */
+/* Check that micro-batches of all ranks divide a global batch; what names it in the message, remedy ends it. */
 static int check_level(const struct meg_batch_schedule *p, int64_t global, const char *what, const char *remedy,
                        struct meg_err *e)
 {
@@ -71,8 +72,8 @@ int meg_batch_schedule_check(const struct meg_batch_schedule *p, struct meg_err 
         (p->global - p->start) % p->increment)
         return meg_fail(e, MEG_EUSAGE,
                         "--rampup-batch-size %" PRId64 " %" PRId64 " %" PRId64
-                        ": needs a positive start, increment and number of samples, and whole increments up to "
-                        "--global-batch-size %" PRId64,
+                        ": needs a positive start, increment and number of samples, and a whole number of "
+                        "increments up to --global-batch-size %" PRId64,
                         p->start, p->increment, p->rampup_samples, p->global);
     return check_ramp(p, e);
 }

@@ -1,3 +1,4 @@
+/* conf.c - options of the optimizer and of the learning-rate schedule. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -6,34 +7,39 @@
 #define C struct meg_optim_conf
 const struct meg_opt meg_optim_opts[] = {
     { "optimizer", 0, MEG_STR(C, optimizer), "adam|sgd", "adam", "AdamW, or SGD with momentum" },
-    { "lr", 0, MEG_F64(C, lr), "RATE", NULL, "highest learning rate" },
-    { "min-lr", 0, MEG_F64(C, min_lr), "RATE", "0", "lowest learning rate, where the decay ends" },
+    { "lr", 0, MEG_F64(C, lr), "RATE", NULL, "maximum learning rate" },
+    { "min-lr", 0, MEG_F64(C, min_lr), "RATE", "0", "minimum learning rate, reached at the end of the decay" },
     { "lr-decay-style", 0, MEG_STR(C, lr_decay_style), "constant|linear|cosine|inverse-square-root|WSD", "linear",
-      "how the rate falls after warm-up" },
-    { "lr-decay-iters", 0, MEG_I64(C, lr_decay_iters), "N", NULL, "iterations until --min-lr; all, when not given" },
-    { "lr-decay-samples", 0, MEG_I64(C, lr_decay_samples), "N", NULL, "the same in samples, with --train-samples" },
-    { "lr-warmup-iters", 0, MEG_I64(C, lr_warmup_iters), "N", "0", "iterations from --lr-warmup-init up to --lr" },
-    { "lr-warmup-samples", 0, MEG_I64(C, lr_warmup_samples), "N", "0", "the same in samples, with --train-samples" },
-    { "lr-warmup-fraction", 0, MEG_F64(C, lr_warmup_fraction), "F", NULL, "the same as a part of the decay's length" },
-    { "lr-warmup-init", 0, MEG_F64(C, lr_warmup_init), "RATE", "0", "rate of the first iteration of warm-up" },
+      "shape of the learning-rate decay after warm-up" },
+    { "lr-decay-iters", 0, MEG_I64(C, lr_decay_iters), "N", NULL,
+      "iterations until --min-lr is reached, warm-up included; default: all" },
+    { "lr-decay-samples", 0, MEG_I64(C, lr_decay_samples), "N", NULL,
+      "samples until --min-lr is reached; with --train-samples" },
+    { "lr-warmup-iters", 0, MEG_I64(C, lr_warmup_iters), "N", "0",
+      "iterations of linear warm-up from --lr-warmup-init to --lr" },
+    { "lr-warmup-samples", 0, MEG_I64(C, lr_warmup_samples), "N", "0", "samples of warm-up; with --train-samples" },
+    { "lr-warmup-fraction", 0, MEG_F64(C, lr_warmup_fraction), "F", NULL,
+      "length of warm-up as a fraction of the decay's, 0 to 1" },
+    { "lr-warmup-init", 0, MEG_F64(C, lr_warmup_init), "RATE", "0", "learning rate at which warm-up starts" },
     { "lr-wsd-decay-style", 0, MEG_STR(C, lr_wsd_decay_style), "linear|cosine|exponential", "exponential",
-      "how the rate falls at the end of WSD" },
-    { "lr-wsd-decay-iters", 0, MEG_I64(C, lr_wsd_decay_iters), "N", NULL, "iterations that fall takes" },
+      "shape of the final decay of --lr-decay-style WSD" },
+    { "lr-wsd-decay-iters", 0, MEG_I64(C, lr_wsd_decay_iters), "N", NULL, "iterations of the final decay of WSD" },
     { "lr-wsd-decay-samples", 0, MEG_I64(C, lr_wsd_decay_samples), "N", NULL,
-      "the same in samples, with --train-samples" },
+      "samples of the final decay of WSD; with --train-samples" },
     { "decoupled-lr", 0, MEG_F64(C, decoupled_lr), "RATE", NULL,
-      "highest rate of the word embedding and output weight" },
+      "maximum learning rate of the word embedding and the output layer" },
     { "decoupled-min-lr", 0, MEG_F64(C, decoupled_min_lr), "RATE", NULL,
-      "lowest rate of those; --min-lr, when not given" },
-    { "weight-decay", 0, MEG_F64(C, weight_decay), "F", "0.01", "of all but biases and norms" },
+      "minimum learning rate of the word embedding and the output layer; default: --min-lr" },
+    { "weight-decay", 0, MEG_F64(C, weight_decay), "F", "0.01", "weight decay of all parameters but biases and norms" },
     { "weight-decay-incr-style", 0, MEG_STR(C, weight_decay_incr_style), "constant|linear|cosine", "constant",
       "how weight decay changes over the run" },
     { "start-weight-decay", 0, MEG_F64(C, start_weight_decay), "F", NULL, "weight decay at the start" },
     { "end-weight-decay", 0, MEG_F64(C, end_weight_decay), "F", NULL, "weight decay at the end" },
-    { "clip-grad", 0, MEG_F64(C, clip_grad), "NORM", "1.0", "largest norm of all gradients; 0: no limit, no norm" },
-    { "adam-beta1", 0, MEG_F64(C, adam_beta1), "F", "0.9", "decay of the mean of gradients" },
-    { "adam-beta2", 0, MEG_F64(C, adam_beta2), "F", "0.999", "decay of the mean of their squares" },
-    { "adam-eps", 0, MEG_F64(C, adam_eps), "F", "1e-8", "added to the root of that mean" },
+    { "clip-grad", 0, MEG_F64(C, clip_grad), "NORM", "1.0",
+      "clip gradients to this global L2 norm; 0: neither clip nor compute the norm" },
+    { "adam-beta1", 0, MEG_F64(C, adam_beta1), "F", "0.9", "decay rate of the first moment" },
+    { "adam-beta2", 0, MEG_F64(C, adam_beta2), "F", "0.999", "decay rate of the second moment" },
+    { "adam-eps", 0, MEG_F64(C, adam_eps), "F", "1e-8", "epsilon in the denominator of AdamW" },
     { "sgd-momentum", 0, MEG_F64(C, sgd_momentum), "F", "0.9", "momentum of --optimizer sgd" },
     { 0 }
 };
@@ -53,18 +59,18 @@ const char *meg_wd_style_name(enum meg_wd_style style)
     return wd_styles[style];
 }
 
-/* Where word stands in a list, or -1. */
-static int find(const char *const *list, const char *word)
+/* Return the index of word in a list that ends with NULL; -1: not found. */
+static int index_of(const char *const *list, const char *word)
 {
     for (int i = 0; list[i]; i++)
-        if (!strcmp(list[i], word))
+        if (strcmp(list[i], word) == 0)
             return i;
     return -1;
 }
 
 bool meg_lr_style_parse(const char *word, enum meg_lr_style *style)
 {
-    int i = find(lr_styles, word);
+    int i = index_of(lr_styles, word);
 
     *style = (enum meg_lr_style)i;
     return i >= 0;
@@ -72,13 +78,13 @@ bool meg_lr_style_parse(const char *word, enum meg_lr_style *style)
 
 bool meg_wd_style_parse(const char *word, enum meg_wd_style *style)
 {
-    int i = find(wd_styles, word);
+    int i = index_of(wd_styles, word);
 
     *style = (enum meg_wd_style)i;
     return i >= 0;
 }
 
-static int refuse(struct meg_err *e, const char *option, double value, const char *rule)
+static int fail_option(struct meg_err *e, const char *option, double value, const char *rule)
 {
     return meg_fail(e, MEG_EUSAGE, "%s %g: %s", option, value, rule);
 }
@@ -99,39 +105,40 @@ static int check_rates(const struct meg_optim_conf *c, struct meg_err *e)
         return meg_fail(e, MEG_EUSAGE, "--lr is required");
     for (size_t i = 0; i < sizeof positive_or_0 / sizeof *positive_or_0; i++)
         if (!(positive_or_0[i].v >= 0) || isinf(positive_or_0[i].v))
-            return refuse(e, positive_or_0[i].name, positive_or_0[i].v, "must be 0 or more");
+            return fail_option(e, positive_or_0[i].name, positive_or_0[i].v, "must be 0 or more");
     for (size_t i = 0; i < sizeof below_1 / sizeof *below_1; i++)
         if (!(below_1[i].v >= 0 && below_1[i].v < 1))
-            return refuse(e, below_1[i].name, below_1[i].v, "must be 0 or more, and less than 1");
+            return fail_option(e, below_1[i].name, below_1[i].v, "must be 0 or more, and less than 1");
     if (c->min_lr > c->lr)
-        return refuse(e, "--min-lr", c->min_lr, "must not be above --lr");
+        return fail_option(e, "--min-lr", c->min_lr, "must not be above --lr");
     if (c->lr_warmup_init > c->lr)
-        return refuse(e, "--lr-warmup-init", c->lr_warmup_init, "must not be above --lr");
+        return fail_option(e, "--lr-warmup-init", c->lr_warmup_init, "must not be above --lr");
     if (!isnan(c->decoupled_lr) && !(c->decoupled_lr >= 0))
-        return refuse(e, "--decoupled-lr", c->decoupled_lr, "must be 0 or more");
+        return fail_option(e, "--decoupled-lr", c->decoupled_lr, "must be 0 or more");
     if (!isnan(c->decoupled_min_lr)) {
         if (isnan(c->decoupled_lr))
-            return refuse(e, "--decoupled-min-lr", c->decoupled_min_lr, "needs --decoupled-lr");
+            return fail_option(e, "--decoupled-min-lr", c->decoupled_min_lr, "needs --decoupled-lr");
         if (!(c->decoupled_min_lr >= 0))
-            return refuse(e, "--decoupled-min-lr", c->decoupled_min_lr, "must be 0 or more");
+            return fail_option(e, "--decoupled-min-lr", c->decoupled_min_lr, "must be 0 or more");
     }
     if (!isnan(c->decoupled_lr) && (isnan(c->decoupled_min_lr) ? c->min_lr : c->decoupled_min_lr) > c->decoupled_lr)
-        return refuse(e, "--decoupled-lr", c->decoupled_lr, "must not be below its lowest rate");
+        return fail_option(e, "--decoupled-lr", c->decoupled_lr,
+                           "must not be below its minimum, --decoupled-min-lr or --min-lr");
     return 0;
 }
 
-/* v counts units of so many samples, which together must be exact in double. */
+/* Check a count of units of unit samples each: at least lowest, and in samples exact in a double. */
 static int check_count(const char *option, int64_t v, int64_t lowest, int64_t unit, struct meg_err *e)
 {
     if (v != MEG_UNSET && (double)v * (double)unit > 0x1p53)
-        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": more samples than can be counted", option, v);
+        return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": is more than 2^53 samples", option, v);
     if (v != MEG_UNSET && v < lowest)
         return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": must be at least %" PRId64, option, v, lowest);
     return 0;
 }
 
-/* A run in iterations takes no counts of samples, and the other way round. */
-static int check_family(const struct meg_optim_conf *c, bool by_samples, int64_t global_batch, struct meg_err *e)
+/* Refuse counts of samples in a run counted in iterations, and the reverse. */
+static int check_units(const struct meg_optim_conf *c, bool by_samples, int64_t global_batch, struct meg_err *e)
 {
     const struct {
         const char *name;
@@ -150,10 +157,12 @@ static int check_family(const struct meg_optim_conf *c, bool by_samples, int64_t
             (r = check_count(samples[i].name, samples[i].v, samples[i].lowest, 1, e)) < 0)
             return r;
         if (by_samples && iters[i].v != MEG_UNSET && iters[i].v > 0)
-            return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": --train-samples counts samples; use --lr-...-samples",
+            return meg_fail(e, MEG_EUSAGE,
+                            "%s %" PRId64 ": the run is counted in samples (--train-samples); use --lr-...-samples",
                             iters[i].name, iters[i].v);
         if (!by_samples && samples[i].v != MEG_UNSET && samples[i].v > 0)
-            return meg_fail(e, MEG_EUSAGE, "%s %" PRId64 ": --train-iters counts iterations; use --lr-...-iters",
+            return meg_fail(e, MEG_EUSAGE,
+                            "%s %" PRId64 ": the run is counted in iterations (--train-iters); use --lr-...-iters",
                             samples[i].name, samples[i].v);
     }
     return 0;
@@ -163,15 +172,15 @@ static int make_weight_decay(struct meg_lr_schedule *s, const struct meg_optim_c
 {
     const bool is_known = meg_wd_style_parse(c->weight_decay_incr_style, &s->wd_style);
 
-    MEG_ASSERT(is_known); /* the parser lets only these through */
+    MEG_ASSERT(is_known); /* the option parser accepts no other */
     s->start_wd = s->end_wd = c->weight_decay;
     if (s->wd_style == MEG_WD_CONSTANT) {
         if (!isnan(c->start_weight_decay))
-            return refuse(e, "--start-weight-decay", c->start_weight_decay,
-                          "needs --weight-decay-incr-style linear or cosine");
+            return fail_option(e, "--start-weight-decay", c->start_weight_decay,
+                               "needs --weight-decay-incr-style linear or cosine");
         if (!isnan(c->end_weight_decay))
-            return refuse(e, "--end-weight-decay", c->end_weight_decay,
-                          "needs --weight-decay-incr-style linear or cosine");
+            return fail_option(e, "--end-weight-decay", c->end_weight_decay,
+                               "needs --weight-decay-incr-style linear or cosine");
         return 0;
     }
     s->start_wd = c->start_weight_decay;
@@ -184,7 +193,7 @@ static int make_weight_decay(struct meg_lr_schedule *s, const struct meg_optim_c
     return 0;
 }
 
-/* Samples that an option gives, counted either way; dflt where it gives none. */
+/* Convert an option in samples or in iterations to samples; dflt: neither is given. */
 static int64_t in_samples(int64_t samples, int64_t iters, int64_t global_batch, int64_t dflt)
 {
     if (samples != MEG_UNSET)
@@ -198,8 +207,8 @@ static int make_rate(struct meg_lr_schedule *s, const struct meg_optim_conf *c, 
     const int64_t warmup = c->lr_warmup_iters * global_batch + c->lr_warmup_samples;
     const bool is_known = meg_lr_style_parse(c->lr_decay_style, &s->style);
 
-    MEG_ASSERT(is_known); /* the parser lets only these through */
-    s->wsd_style = (enum meg_wsd_style)find(wsd_styles, c->lr_wsd_decay_style);
+    MEG_ASSERT(is_known); /* the option parser accepts no other */
+    s->wsd_style = (enum meg_wsd_style)index_of(wsd_styles, c->lr_wsd_decay_style);
     s->init_lr = c->lr_warmup_init;
     s->max_lr = c->lr;
     s->min_lr = c->min_lr;
@@ -208,21 +217,21 @@ static int make_rate(struct meg_lr_schedule *s, const struct meg_optim_conf *c, 
     s->warmup = (double)warmup;
     if (!isnan(c->lr_warmup_fraction)) {
         if (!(c->lr_warmup_fraction >= 0 && c->lr_warmup_fraction <= 1))
-            return refuse(e, "--lr-warmup-fraction", c->lr_warmup_fraction, "must be from 0 to 1");
+            return fail_option(e, "--lr-warmup-fraction", c->lr_warmup_fraction, "must be from 0 to 1");
         if (warmup)
-            return refuse(e, "--lr-warmup-fraction", c->lr_warmup_fraction,
-                          "--lr-warmup-iters or -samples says it, too");
+            return fail_option(e, "--lr-warmup-fraction", c->lr_warmup_fraction,
+                               "cannot be combined with --lr-warmup-iters or --lr-warmup-samples");
         s->warmup = c->lr_warmup_fraction * (double)s->decay;
     }
     if (total > 0 && s->warmup >= (double)s->decay)
         return meg_fail(e, MEG_EUSAGE,
-                        "learning rate: a warm-up of %g samples does not end before the decay of %" PRId64
-                        " does; see --lr-warmup-iters and --lr-decay-iters",
+                        "learning rate: the warm-up of %g samples must be shorter than the decay of %" PRId64
+                        " samples; change --lr-warmup-iters or --lr-decay-iters",
                         s->warmup, s->decay);
     if (s->style == MEG_LR_WSD && (s->wsd_decay <= 0 || s->wsd_decay > s->decay))
         return meg_fail(e, MEG_EUSAGE,
-                        "--lr-decay-style WSD: needs --lr-wsd-decay-iters or -samples, "
-                        "at most the whole decay; %" PRId64 " samples of %" PRId64,
+                        "--lr-decay-style WSD: needs --lr-wsd-decay-iters or --lr-wsd-decay-samples of 1 to the "
+                        "length of the decay; found %" PRId64 " of %" PRId64 " samples",
                         s->wsd_decay, s->decay);
     return 0;
 }
@@ -235,7 +244,7 @@ int meg_lr_schedule_make(struct meg_lr_schedule *s, const struct meg_optim_conf 
 
     memset(s, 0, sizeof *s);
     s->wd_incr = total;
-    if ((r = check_rates(c, e)) < 0 || (r = check_family(c, train_samples != MEG_UNSET, global_batch, e)) < 0 ||
+    if ((r = check_rates(c, e)) < 0 || (r = check_units(c, train_samples != MEG_UNSET, global_batch, e)) < 0 ||
         (r = make_weight_decay(s, c, e)) < 0)
         return r;
     return make_rate(s, c, total, global_batch, e);

@@ -1,4 +1,6 @@
+/* loss_scaler.c - dynamic loss scale, after Megatron's DynamicGradScaler. */
 #include "optim/loss_scaler.h"
+#include <inttypes.h>
 #include <math.h>
 
 bool meg_scaler_update(struct meg_scaler *s, bool overflowed)
@@ -39,10 +41,10 @@ int meg_scaler_unpack(struct meg_scaler *s, const json_t *state, const char *fro
         (r = meg_json_get_i64(state, "hysteresis_tracker", MEG_JSON_REQUIRED, &next.hysteresis_tracker, from, e)) < 0)
         return r;
     if (!(next.scale > 0) || isinf(next.scale))
-        return meg_fail(e, MEG_EFORMAT, "%s: a loss scale of %g: it should be above 0", from, next.scale);
+        return meg_fail(e, MEG_EFORMAT, "%s: loss scale is %g, expected a finite number above 0", from, next.scale);
     if (next.growth_tracker < 0)
-        return meg_fail(e, MEG_EFORMAT, "%s: growth_tracker is %lld, a count of steps", from,
-                        (long long)next.growth_tracker);
+        return meg_fail(e, MEG_EFORMAT, "%s: growth_tracker is %" PRId64 ", expected a number of steps, 0 or more",
+                        from, next.growth_tracker);
     *s = next;
     return 0;
 }

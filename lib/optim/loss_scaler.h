@@ -1,8 +1,9 @@
 /*
- * Loss scale: gradients of small losses are below what f16 holds, so the loss is multiplied by a scale
- * before the backward pass and gradients are divided by it before the update (Micikevicius et al. 2018).
- * A step with a gradient that is not finite is skipped.  The dynamic scale halves on such steps and
- * doubles after a window of good ones, as Megatron's DynamicGradScaler does.
+ * loss_scaler.h - loss scaling for f16 (Micikevicius et al. 2018).
+ *
+ * Small gradients underflow in f16, so the loss is multiplied by a scale before the backward pass, and the gradients
+ * are divided by it before the update.  A step with a NaN or Inf gradient is skipped.  The dynamic scale is halved on
+ * such overflows and doubled after a window of steps without one, as Megatron's DynamicGradScaler does.
  */
 #ifndef MEG_OPTIM_LOSS_SCALER_H
 #define MEG_OPTIM_LOSS_SCALER_H
@@ -12,35 +13,35 @@
 MEG_BEGIN_DECLS
 
 enum meg_scaler_type {
-    MEG_SCALER_NONE, /* a scale of 1, and nothing is skipped */
+    MEG_SCALER_NONE, /* scale 1, no step is skipped */
     MEG_SCALER_CONSTANT,
     MEG_SCALER_DYNAMIC
 };
 
 struct meg_scaler {
     enum meg_scaler_type type;
-    double scale;               /* what the loss is multiplied by */
-    double min_scale;           /* the scale never falls below it */
-    int64_t window;             /* good steps until it doubles */
-    int64_t hysteresis;         /* overflows until it halves, counted since it last doubled */
+    double scale;               /* factor of the loss */
+    double min_scale;           /* lower limit of scale */
+    int64_t window;             /* steps without overflow until scale doubles */
+    int64_t hysteresis;         /* overflows until scale is halved, counted since it last doubled */
     int64_t growth_tracker;     /* steps since the last overflow or doubling */
-    int64_t hysteresis_tracker; /* of hysteresis; at 0 and below every overflow halves */
+    int64_t hysteresis_tracker; /* overflows left; at 0 and below every overflow halves scale */
 };
 
 /*
- * After each step's backward pass, on every rank alike: whether a gradient of any rank was not finite.
- * True: skip the update.  The scale of this step's gradients is the one before the call.
+ * Adapt the scale after a backward pass; overflowed: a gradient of any rank was NaN or Inf, and is equal on all ranks.
+ * Return whether to skip the update.  This step's gradients have the scale from before the call.
  */
 bool meg_scaler_update(struct meg_scaler *s, bool overflowed);
 
 /*
- * The state of a dynamic scale as state.json has it, under Megatron's names: {"scale", "growth_tracker",
- * "hysteresis_tracker"}; NULL of another kind.  The caller owns it.
+ * Return the state of a dynamic scale for state.json, under Megatron's names: {"scale", "growth_tracker",
+ * "hysteresis_tracker"}; NULL for other types.  The caller owns it.
  */
 json_t *meg_scaler_pack(const struct meg_scaler *s);
 /*
- * Take it up again; s of another kind, or state NULL, stays as made.  MEG_EFORMAT names from, what was found
- * and what was expected, and leaves s as it was.
+ * Restore a dynamic scale from state; other types and a NULL state leave s unchanged.  MEG_EFORMAT names the file
+ * from, what was found and what was expected, and leaves s unchanged.
  */
 int meg_scaler_unpack(struct meg_scaler *s, const json_t *state, const char *from, struct meg_err *e);
 

@@ -1,3 +1,4 @@
+/* lr.c - schedules of learning rate and weight decay; lr.h has the formulas. */
 #include "optim/lr.h"
 #include <math.h>
 #include "base/err.h"
@@ -19,7 +20,7 @@ static double wsd(const struct meg_lr_schedule *c, int64_t steps)
     case MEG_WSD_COSINE: return half_cosine(r);
     case MEG_WSD_EXPONENTIAL: return 2.0 * pow(0.5, r) - 1.0;
     }
-    MEG_ASSERT(!"a style of WSD decay");
+    MEG_ASSERT(!"unknown WSD decay style");
     return NAN;
 }
 
@@ -38,7 +39,7 @@ double meg_lr_at(const struct meg_lr_schedule *c, double max_lr, double min_lr, 
     case MEG_LR_LINEAR: coeff = 1.0 - r; break;
     case MEG_LR_COSINE: coeff = half_cosine(r); break;
     case MEG_LR_WSD: coeff = wsd(c, steps); break;
-    default: MEG_ASSERT(!"a style of decay");
+    default: MEG_ASSERT(!"unknown decay style");
     }
     return min_lr + coeff * (max_lr - min_lr);
 }

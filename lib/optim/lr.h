@@ -1,9 +1,9 @@
 /*
- * Learning rate and weight decay as functions of how far training is.
+ * lr.h - schedules of learning rate and weight decay.
  *
- * The unit is samples: steps counts those of successful iterations, so that a change of batch size does
- * not bend the curve.  Formulas of Megatron's OptimizerParamScheduler; with W warm-up, T the end of
- * the decay, N = steps, M the highest and m the lowest rate:
+ * The unit is samples: steps counts the samples of successful iterations, so that a change of batch size does not
+ * distort the schedule.  The formulas are those of Megatron's OptimizerParamScheduler; with warm-up W, end of the
+ * decay T, N = steps, maximum M and minimum m of the rate:
  *   N <= W, W > 0             init + (M - init) N / W
  *   constant                  M
  *   N > T                     m
@@ -26,19 +26,19 @@ enum meg_wd_style { MEG_WD_CONSTANT, MEG_WD_LINEAR, MEG_WD_COSINE };
 
 struct meg_lr_schedule {
     double init_lr, max_lr, min_lr;
-    double warmup;            /* samples; a fraction of the decay need not be whole */
+    double warmup;            /* samples; not an integer where it is a fraction of the decay */
     int64_t decay, wsd_decay; /* samples */
     enum meg_lr_style style;
     enum meg_wsd_style wsd_style;
     double start_wd, end_wd;
-    int64_t wd_incr; /* samples until end_wd */
+    int64_t wd_incr; /* samples until end_wd is reached */
     enum meg_wd_style wd_style;
 };
 
-/* The rate after steps samples, between max_lr and min_lr (the schedule's own, or those of decoupled parameters). */
+/* Return the rate after steps samples, between min_lr and max_lr: the schedule's, or those of decoupled parameters. */
 double meg_lr_at(const struct meg_lr_schedule *c, double max_lr, double min_lr, int64_t steps);
 
-/* The weight decay after steps samples, before a parameter's multiplier. */
+/* Return the weight decay after steps samples, before a parameter's multiplier. */
 double meg_wd_at(const struct meg_lr_schedule *c, int64_t steps);
 
 MEG_END_DECLS

@@ -1,4 +1,4 @@
-/* Finding the parameter whose gradient was not finite on this rank, before sums over ranks hide it. */
+/* nan_guard.h - find the parameter whose gradient is NaN or Inf on this rank, before a reduction hides which rank it was. */
 #ifndef MEG_OPTIM_NAN_GUARD_H
 #define MEG_OPTIM_NAN_GUARD_H
 #include "model/param.h"
@@ -10,11 +10,11 @@ struct meg_nan_guard {
     const struct meg_ops *op;
     double *sum; /* device memory */
     bool is_on;
-    const struct meg_param *found; /* the first that was not finite, or NULL */
+    const struct meg_param *found; /* the first with a NaN or Inf, or NULL */
 };
 
-/* Look at a section's gradients g of type t, if it is on and none is found yet. */
-void meg_nan_guard_check(struct meg_nan_guard *w, int section, const void *g, enum meg_dtype t);
+/* Check the gradients g of a layer group, unless the guard is off or has found one already. */
+void meg_nan_guard_check(struct meg_nan_guard *w, int group, const void *g, enum meg_dtype dtype);
 
 MEG_END_DECLS
 #endif

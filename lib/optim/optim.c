@@ -1,3 +1,4 @@
+/* optim.c - the optimizer step on one rank's shard: AdamW or SGD, gradient clipping, norms over the model. */
 #include "optim/optim.h"
 #include <math.h>
 #include <stdlib.h>
@@ -6,7 +7,7 @@
 
 static bool is_sgd(const struct meg_optim_conf *c)
 {
-    return !strcmp(c->optimizer, "sgd");
+    return strcmp(c->optimizer, "sgd") == 0;
 }
 
 void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
@@ -21,42 +22,44 @@ void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_co
     m->params = run->dtype == MEG_DTYPE_F32 || !run->shards_params ? 0 : n * meg_dtype_size(run->dtype);
 }
 
-/* ---- where pieces lie ----------------------------------------------------------------------- */
+/* ---- the elements of one bucket shard ------------------------------------------------------------ */
 
-/* Of a model's flat buffer. */
-static void *flat(void *base, enum meg_dtype t, const struct meg_zero_bucket_shard *v)
+/* Return the elements of v in a flat buffer of the model. */
+static void *in_flat(void *base, enum meg_dtype dtype, const struct meg_zero_bucket_shard *v)
 {
-    return meg_element(base, v->begin, t);
+    return meg_element(base, v->begin, dtype);
 }
 
 void *meg_optim_param_shards(const struct meg_optim *o)
 {
-    return !o->model->run.shards_params ? NULL : o->param_shards ? o->param_shards : o->main;
+    return !o->model->run.shards_params ? NULL : o->buf.param_shards ? o->buf.param_shards : o->buf.main;
 }
 
-/* A piece of the parameters in the model's type. */
-static void *w_of(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
+/* The parameters in the model's dtype. */
+static void *param_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
-    const enum meg_dtype t = o->model->run.dtype;
-    void *slices = meg_optim_param_shards(o);
+    const enum meg_dtype dtype = o->model->run.dtype;
+    void *shards = meg_optim_param_shards(o);
 
-    return slices ? meg_element(slices, v->shard_offset, t) : flat(o->model->w, t, v);
+    return shards ? meg_element(shards, v->shard_offset, dtype) : in_flat(o->model->w, dtype, v);
 }
 
-static float *main_of(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
+/* The f32 parameters that are updated. */
+static float *main_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
-    return o->main ? o->main + v->shard_offset : flat(o->model->w, MEG_DTYPE_F32, v);
+    return o->buf.main ? o->buf.main + v->shard_offset : in_flat(o->model->w, MEG_DTYPE_F32, v);
 }
 
-static float *grad_of(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
+/* Their f32 gradients. */
+static float *grad_shard(const struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
-    return o->main_grad ? o->main_grad + v->shard_offset : flat(o->model->g, MEG_DTYPE_F32, v);
+    return o->buf.main_grad ? o->buf.main_grad + v->shard_offset : in_flat(o->model->g, MEG_DTYPE_F32, v);
 }
 
-/* ---- making --------------------------------------------------------------------------------- */
+/* ---- creation ------------------------------------------------------------------------------------ */
 
-/* Runs of the pieces whose rows this rank counts, joined where only a gap is between them. */
-static void count(struct meg_optim *o)
+/* List the parameter ranges that this rank counts in sums over the model; merge those separated by a gap only. */
+static void list_norm_ranges(struct meg_optim *o)
 {
     const struct meg_zero_shard *s = &o->shard;
 
@@ -74,41 +77,20 @@ static void count(struct meg_optim *o)
     }
 }
 
-static void poll(struct meg_optim *o)
+static void on_params_needed(void *user, int group, int next, bool is_backward)
 {
-    meg_reducer_poll(&o->reducer);
-    meg_gatherer_poll(&o->gatherer);
-    meg_layer_reducer_poll(&o->layer_reducer);
-    meg_layer_gatherer_poll(&o->layer_gatherer);
+    meg_zero_params_needed(&((struct meg_optim *)user)->sync, group, next, is_backward);
 }
 
-static void reads(void *user, int section, int next, bool is_backward)
+static void on_grads_ready(void *user, int group)
 {
-    struct meg_optim *o = user;
-
-    if (o->model->run.shards_params)
-        meg_layer_gatherer_unshard(&o->layer_gatherer, section, next);
-    else
-        meg_gatherer_wait(&o->gatherer, section);
-    if (o->model->run.shards_grads && is_backward)
-        meg_layer_reducer_prepare(&o->layer_reducer, section);
-    poll(o);
-}
-
-static void wrote(void *user, int section)
-{
-    struct meg_optim *o = user;
-
-    if (o->model->run.shards_grads)
-        meg_layer_reducer_grads_ready(&o->layer_reducer, section);
-    else
-        meg_reducer_grads_ready(&o->reducer, section);
-    poll(o);
+    meg_zero_grads_ready(&((struct meg_optim *)user)->sync, group);
 }
 
 static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct meg_err *e)
 {
     const size_t n = (size_t)o->shard.numel;
+    struct meg_optim_buffers *b = &o->buf;
     struct meg_optim_memory m;
     bool is_short;
 
@@ -117,54 +99,26 @@ static int allocate(struct meg_optim *o, const struct meg_optim_conf *c, struct 
     o->scalar = o->op->alloc(sizeof(double));
     is_short = !o->step || !o->scalar;
     for (int i = 0; i < o->nstates; i++)
-        is_short |= !(o->state[i] = o->op->alloc(m.state / (size_t)o->nstates));
-    is_short |= m.main && !(o->main = o->op->alloc(m.main));
-    is_short |= m.grads && !(o->grad_shards = o->op->alloc(m.grads));
-    is_short |= m.params && !(o->param_shards = o->op->alloc(m.params));
+        is_short |= !(b->state[i] = o->op->alloc(m.state / (size_t)o->nstates));
+    is_short |= m.main && !(b->main = o->op->alloc(m.main));
+    is_short |= m.grads && !(b->grad_shards = o->op->alloc(m.grads));
+    is_short |= m.params && !(b->param_shards = o->op->alloc(m.params));
     is_short |= !(o->nan_guard.sum = o->op->alloc(sizeof *o->nan_guard.sum));
-    is_short |= m.main_grad && !(o->main_grad = o->op->alloc(m.main_grad));
+    is_short |= m.main_grad && !(b->main_grad = o->op->alloc(m.main_grad));
     if (is_short)
-        return meg_fail(e, MEG_EFAIL, "optimizer: no memory for %zu bytes of state",
+        return meg_fail(e, MEG_EFAIL,
+                        "optimizer: no memory for %zu bytes of state; use more data-parallel ranks with "
+                        "--use-distributed-optimizer, or --zero-stage 2 or 3",
                         m.params + m.grads + m.main + m.main_grad + m.state);
-    o->used.params = o->param_shards ? n * meg_dtype_size(o->model->run.dtype) : 0;
-    o->used.grads = o->grad_shards ? n * meg_dtype_size(o->model->run.grad_dtype) : 0;
-    o->used.main = o->main ? n * sizeof *o->main : 0;
-    o->used.main_grad = o->main_grad ? n * sizeof *o->main_grad : 0;
-    o->used.state = (size_t)o->nstates * n * sizeof *o->state[0];
+    o->used.params = b->param_shards ? n * meg_dtype_size(o->model->run.dtype) : 0;
+    o->used.grads = b->grad_shards ? n * meg_dtype_size(o->model->run.grad_dtype) : 0;
+    o->used.main = b->main ? n * sizeof *b->main : 0;
+    o->used.main_grad = b->main_grad ? n * sizeof *b->main_grad : 0;
+    o->used.state = (size_t)o->nstates * n * sizeof *b->state[0];
     return 0;
 }
 
-/* What passes write and read, by the way the model has it. */
-static void connect(struct meg_optim *o, const struct meg_zero_conf *c)
-{
-    const struct meg_gpt *g = o->model;
-    const struct meg_mesh *m = o->mesh;
-
-    o->nan_guard.params = o->params;
-    o->nan_guard.op = o->op;
-    meg_reducer_init(&o->reducer, m, o->params, &o->nan_guard, g->g, g->run.grad_dtype, c->overlap_grad_reduce);
-    meg_reducer_begin(&o->reducer, 0);
-    meg_gatherer_init(&o->gatherer, o->params, m->slices, g->w, g->run.dtype);
-    o->layer_reducer = (struct meg_layer_reducer){ m,
-                                                   o->params,
-                                                   o->op,
-                                                   &o->nan_guard,
-                                                   g->g,
-                                                   g->run.grad_dtype,
-                                                   o->grad_shards ? o->grad_shards : o->main_grad,
-                                                   c->overlap_grad_reduce,
-                                                   NULL,
-                                                   -1 };
-    o->layer_gatherer = (struct meg_layer_gatherer){ .mesh = m,
-                                                     .params = o->params,
-                                                     .w = g->w,
-                                                     .param_shards = meg_optim_param_shards(o),
-                                                     .dtype = g->run.dtype,
-                                                     .overlaps = c->overlap_param_gather };
-    meg_layer_gatherer_invalidate(&o->layer_gatherer);
-}
-
-int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_zero_conf *share,
+int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_zero_conf *zero,
                      struct meg_gpt *model, struct meg_err *e)
 {
     struct meg_optim *o = meg_new(sizeof *o);
@@ -175,7 +129,6 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     o->mesh = model->mesh;
     o->params = &model->params;
     o->is_sgd = is_sgd(c);
-    o->overlaps_param_gather = share->overlap_param_gather;
     o->adam.beta1 = (float)c->adam_beta1;
     o->adam.beta2 = (float)c->adam_beta2;
     o->adam.eps = (float)c->adam_eps;
@@ -185,13 +138,16 @@ int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, con
     o->state_name[0] = o->is_sgd ? "momentum_buffer" : "exp_avg";
     o->state_name[1] = o->is_sgd ? NULL : "exp_avg_sq";
     meg_zero_shard_make(&o->shard, o->params, &o->mesh->layout, o->mesh->slices->rank);
-    count(o);
+    list_norm_ranges(o);
     if ((r = allocate(o, c, e)) < 0) {
         meg_optim_close(o);
         return r;
     }
-    connect(o, share);
-    model->hooks = (struct meg_gpt_hooks){ o, reads, wrote };
+    o->nan_guard.params = o->params;
+    o->nan_guard.op = o->op;
+    meg_zero_sync_init(&o->sync, zero, model, &o->nan_guard, meg_optim_param_shards(o),
+                       o->buf.grad_shards ? o->buf.grad_shards : o->buf.main_grad);
+    model->hooks = (struct meg_gpt_hooks){ o, on_params_needed, on_grads_ready };
     *out = o;
     return 0;
 }
@@ -200,69 +156,60 @@ void meg_optim_close(struct meg_optim *o)
 {
     if (!o)
         return;
-    if (o->layer_gatherer.mesh) /* nothing is on its way where not all of it was made */
-        meg_optim_finish_param_sync(o);
+    meg_zero_sync_free(&o->sync);
     for (int i = 0; i < o->nstates; i++)
-        o->op->release(o->state[i]);
-    o->op->release(o->main);
-    o->op->release(o->main_grad);
-    o->op->release(o->param_shards);
-    o->op->release(o->grad_shards);
+        o->op->release(o->buf.state[i]);
+    o->op->release(o->buf.main);
+    o->op->release(o->buf.main_grad);
+    o->op->release(o->buf.param_shards);
+    o->op->release(o->buf.grad_shards);
     o->op->release(o->nan_guard.sum);
     o->op->release(o->step);
     o->op->release(o->scalar);
-    meg_reducer_free(&o->reducer);
     meg_zero_shard_free(&o->shard);
     free(o->norm_ranges);
     free(o);
 }
 
-/* ---- main parameters ------------------------------------------------------------------------ */
+/* ---- main parameters ----------------------------------------------------------------------------- */
 
-/* Where main parameters are others than the model's. */
-static void cast(struct meg_optim *o, bool gives)
+/* Round the main parameters into the model's; nothing to do where they are the same. */
+static void copy_main_to_model(struct meg_optim *o)
 {
-    const enum meg_dtype t = o->model->run.dtype;
+    const enum meg_dtype dtype = o->model->run.dtype;
 
-    for (int k = 0; k < o->shard.nbucket_shards && t != MEG_DTYPE_F32; k++) {
+    for (int k = 0; k < o->shard.nbucket_shards && dtype != MEG_DTYPE_F32; k++) {
         const struct meg_zero_bucket_shard *v = &o->shard.bucket_shard[k];
 
-        if (gives)
-            o->op->cast(NULL, w_of(o, v), t, main_of(o, v), MEG_DTYPE_F32, v->end - v->begin);
-        else
-            o->op->cast(NULL, main_of(o, v), MEG_DTYPE_F32, w_of(o, v), t, v->end - v->begin);
+        o->op->cast(NULL, param_shard(o, v), dtype, main_shard(o, v), MEG_DTYPE_F32, v->end - v->begin);
+    }
+}
+
+static void copy_model_to_main(struct meg_optim *o)
+{
+    const enum meg_dtype dtype = o->model->run.dtype;
+
+    for (int k = 0; k < o->shard.nbucket_shards && dtype != MEG_DTYPE_F32; k++) {
+        const struct meg_zero_bucket_shard *v = &o->shard.bucket_shard[k];
+
+        o->op->cast(NULL, main_shard(o, v), MEG_DTYPE_F32, param_shard(o, v), dtype, v->end - v->begin);
     }
 }
 
 void meg_optim_finish_param_sync(struct meg_optim *o)
 {
-    meg_gatherer_end(&o->gatherer);
-    meg_layer_gatherer_end(&o->layer_gatherer);
+    meg_zero_finish_param_sync(&o->sync);
 }
 
 void meg_optim_reload_params(struct meg_optim *o, bool has_main)
 {
     if (!has_main)
-        cast(o, false);
-    meg_layer_gatherer_invalidate(&o->layer_gatherer);
+        copy_model_to_main(o);
+    meg_zero_params_loaded(&o->sync);
 }
 
-/* Main parameters have changed: so have those that passes read. */
-static void sync_model_params(struct meg_optim *o)
-{
-    cast(o, true);
-    if (o->model->run.shards_params) {
-        meg_layer_gatherer_end(&o->layer_gatherer);
-        meg_layer_gatherer_invalidate(&o->layer_gatherer);
-        return;
-    }
-    meg_gatherer_begin(&o->gatherer);
-    if (!o->overlaps_param_gather)
-        meg_gatherer_end(&o->gatherer);
-}
-
-/* Initial weights of the pieces alone. */
-static void init_shards(struct meg_optim *o, uint32_t seed)
+/* Initialize the weights of this rank's shard only. */
+static void init_shard(struct meg_optim *o, uint32_t seed)
 {
     for (int i = 0; i < o->shard.nparam_ranges; i++) {
         const struct meg_zero_param_range *r = &o->shard.param_range[i];
@@ -272,47 +219,46 @@ static void init_shards(struct meg_optim *o, uint32_t seed)
         float *host = meg_new((size_t)n * sizeof *host);
 
         meg_param_init_shard(row, seed, v->begin + r->begin - row->offset, n, host);
-        o->op->upload(NULL, main_of(o, v) + r->begin, host, (size_t)n * sizeof *host);
+        o->op->upload(NULL, main_shard(o, v) + r->begin, host, (size_t)n * sizeof *host);
         free(host);
     }
-    cast(o, true);
+    copy_main_to_model(o);
 }
 
 void meg_optim_init(struct meg_optim *o, uint32_t seed)
 {
     if (o->model->run.shards_params)
-        init_shards(o, seed);
+        init_shard(o, seed);
     else
         meg_gpt_init(o->model, seed);
-    cast(o, false);
+    copy_model_to_main(o);
 }
 
-/* ---- gradients ------------------------------------------------------------------------------ */
+/* ---- gradients ----------------------------------------------------------------------------------- */
 
-void meg_optim_begin(struct meg_optim *o, int64_t passes, bool watches)
+void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite)
 {
-    o->nan_guard.is_on = watches;
+    o->nan_guard.is_on = check_finite;
     o->nan_guard.found = NULL;
-    meg_reducer_begin(&o->reducer, passes);
+    meg_zero_begin(&o->sync, num_passes);
 }
 
 void meg_optim_reduce_grads(struct meg_optim *o)
 {
-    const enum meg_dtype t = o->model->run.grad_dtype;
+    const enum meg_dtype dtype = o->model->run.grad_dtype;
 
+    meg_zero_reduce_grads(&o->sync);
     if (o->model->run.shards_grads) {
-        meg_layer_reducer_end(&o->layer_reducer);
-        if (o->grad_shards) {
-            o->op->cast(NULL, o->main_grad, MEG_DTYPE_F32, o->grad_shards, t, o->shard.numel);
-            o->op->zero(NULL, o->grad_shards, (size_t)o->shard.numel * meg_dtype_size(t));
+        if (o->buf.grad_shards) {
+            o->op->cast(NULL, o->buf.main_grad, MEG_DTYPE_F32, o->buf.grad_shards, dtype, o->shard.numel);
+            o->op->zero(NULL, o->buf.grad_shards, (size_t)o->shard.numel * meg_dtype_size(dtype));
         }
         return;
     }
-    meg_reducer_end(&o->reducer);
-    for (int k = 0; k < o->shard.nbucket_shards && o->main_grad; k++) {
+    for (int k = 0; k < o->shard.nbucket_shards && o->buf.main_grad; k++) {
         const struct meg_zero_bucket_shard *v = &o->shard.bucket_shard[k];
 
-        o->op->cast(NULL, grad_of(o, v), MEG_DTYPE_F32, flat(o->model->g, t, v), t, v->end - v->begin);
+        o->op->cast(NULL, grad_shard(o, v), MEG_DTYPE_F32, in_flat(o->model->g, dtype, v), dtype, v->end - v->begin);
     }
 }
 
@@ -321,13 +267,13 @@ const struct meg_param *meg_optim_nonfinite(const struct meg_optim *o)
     return o->nan_guard.found;
 }
 
-/* ---- sums ----------------------------------------------------------------------------------- */
+/* ---- reductions over the model ------------------------------------------------------------------- */
 
-/* Over ranks that hold different parts of the model or of its gradients. */
-static void add_up(struct meg_optim *o, void *sum, enum meg_dtype t)
+/* Sum one value over the ranks that hold different shards of the model or of its gradients. */
+static void all_reduce_sum(struct meg_optim *o, void *sum, enum meg_dtype dtype)
 {
-    meg_all_reduce(o->mesh->model, sum, 1, t, MEG_REDUCE_SUM);
-    meg_all_reduce(o->mesh->slices, sum, 1, t, MEG_REDUCE_SUM);
+    meg_all_reduce(o->mesh->model, sum, 1, dtype, MEG_REDUCE_SUM);
+    meg_all_reduce(o->mesh->slices, sum, 1, dtype, MEG_REDUCE_SUM);
 }
 
 static double sumsq(struct meg_optim *o, const float *x, int64_t n)
@@ -339,28 +285,29 @@ static double sumsq(struct meg_optim *o, const float *x, int64_t n)
     return sum;
 }
 
-/* Over the whole model, each parameter once. */
-static double norm(struct meg_optim *o, float *(*of)(const struct meg_optim *o, const struct meg_zero_bucket_shard *v))
+/* Compute the L2 norm over the model, each parameter counted once. */
+static double norm(struct meg_optim *o,
+                   float *(*shard)(const struct meg_optim *o, const struct meg_zero_bucket_shard *v))
 {
     double sum = 0;
 
     for (int i = 0; i < o->num_norm_ranges; i++) {
         const struct meg_zero_param_range *r = &o->norm_ranges[i];
 
-        sum += sumsq(o, of(o, &o->shard.bucket_shard[r->bucket_shard]) + r->begin, r->end - r->begin);
+        sum += sumsq(o, shard(o, &o->shard.bucket_shard[r->bucket_shard]) + r->begin, r->end - r->begin);
     }
-    add_up(o, &sum, MEG_DTYPE_F64);
+    all_reduce_sum(o, &sum, MEG_DTYPE_F64);
     return sqrt(sum);
 }
 
 double meg_optim_grad_norm(struct meg_optim *o, double scale)
 {
-    return scale * norm(o, grad_of);
+    return scale * norm(o, grad_shard);
 }
 
 double meg_optim_params_norm(struct meg_optim *o)
 {
-    return norm(o, main_of);
+    return norm(o, main_shard);
 }
 
 int64_t meg_optim_num_zeros(struct meg_optim *o)
@@ -372,35 +319,35 @@ int64_t meg_optim_num_zeros(struct meg_optim *o)
 
         if (!meg_param_is_counted(&o->params->row[r->row], o->mesh))
             continue;
-        o->op->count_zeros(NULL, o->scalar, grad_of(o, &o->shard.bucket_shard[r->bucket_shard]) + r->begin,
+        o->op->count_zeros(NULL, o->scalar, grad_shard(o, &o->shard.bucket_shard[r->bucket_shard]) + r->begin,
                            MEG_DTYPE_F32, r->end - r->begin);
         o->op->download(NULL, &zeros, o->scalar, sizeof zeros);
         sum += zeros;
     }
-    add_up(o, &sum, MEG_DTYPE_I64);
+    all_reduce_sum(o, &sum, MEG_DTYPE_I64);
     return sum;
 }
 
-/* ---- the step ------------------------------------------------------------------------------- */
+/* ---- the step ------------------------------------------------------------------------------------ */
 
 void meg_optim_zero_grad(struct meg_optim *o)
 {
     const struct meg_gpt_run *run = &o->model->run;
 
     if (run->shards_grads)
-        o->op->zero(NULL, o->main_grad, (size_t)o->shard.numel * sizeof *o->main_grad);
+        o->op->zero(NULL, o->buf.main_grad, (size_t)o->shard.numel * sizeof *o->buf.main_grad);
     else
         o->op->zero(NULL, o->model->g, (size_t)o->params->flat_numel * meg_dtype_size(run->grad_dtype));
 }
 
 static void update_shard(struct meg_optim *o, const struct meg_zero_bucket_shard *v)
 {
-    float *w = main_of(o, v), *g = grad_of(o, v), *s0 = o->state[0] + v->shard_offset;
+    float *w = main_shard(o, v), *g = grad_shard(o, v), *s0 = o->buf.state[0] + v->shard_offset;
 
     if (o->is_sgd)
         o->op->sgd(NULL, w, g, s0, v->hparam_range, v->nhparam_ranges, o->momentum, o->step);
     else
-        o->op->adamw(NULL, w, g, s0, o->state[1] + v->shard_offset, v->hparam_range, v->nhparam_ranges, &o->adam,
+        o->op->adamw(NULL, w, g, s0, o->buf.state[1] + v->shard_offset, v->hparam_range, v->nhparam_ranges, &o->adam,
                      o->step);
 }
 
@@ -420,7 +367,8 @@ void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, doub
     o->op->upload(NULL, o->step, &step, sizeof step);
     for (int k = 0; k < o->shard.nbucket_shards; k++)
         update_shard(o, &o->shard.bucket_shard[k]);
-    if (o->mesh->slices->size > 1 || o->main_grad)
-        meg_optim_zero_grad(o); /* adamw and sgd have zeroed what they read only */
-    sync_model_params(o);
+    if (o->mesh->slices->size > 1 || o->buf.main_grad)
+        meg_optim_zero_grad(o); /* adamw and sgd zero only the elements that they read */
+    copy_main_to_model(o);
+    meg_zero_params_updated(&o->sync);
 }

@@ -1,19 +1,19 @@
 /*
- * The optimizer of a run: settings, state, and the step from gradients to weights.
+ * optim.h - the optimizer of a run: options, state, and the step from gradients to weights.
  *
- * A rank updates pieces of the flat parameter buffer (model/param.h): all of it, or with the distributed
- * optimizer its slices (optim/zero/shard.h).  State is f32 and holds the pieces one behind the other: AdamW
- * keeps exp_avg and exp_avg_sq, SGD its momentum.  Where parameters are bf16 or f16 there are f32 main
- * parameters, too, which are updated; the model's are those rounded.
+ * A rank updates the elements of the flat parameter buffer (model/param.h) in its shard: all of them, or with the
+ * distributed optimizer one shard of each bucket (optim/zero/shard.h).  Optimizer state is f32 and concatenates the
+ * bucket shards: AdamW keeps exp_avg and exp_avg_sq, SGD its momentum.  Where the parameters are bf16 or f16 there
+ * are f32 main parameters too; these are updated, and the model's parameters are their rounded copies.
  */
 #ifndef MEG_OPTIM_OPTIM_H
 #define MEG_OPTIM_OPTIM_H
 #include "model/gpt.h"
 #include "optim/batch.h"
 #include "optim/lr.h"
-#include "optim/zero/grad_reduce.h"
-#include "optim/zero/layerwise.h"
+#include "optim/nan_guard.h"
 #include "optim/zero/shard.h"
+#include "optim/zero/sync.h"
 #include "option/opt.h"
 
 MEG_BEGIN_DECLS
@@ -31,22 +31,33 @@ struct meg_optim_conf {
 extern const struct meg_opt meg_optim_opts[];
 
 /*
- * Check the settings and turn them into a schedule over samples.  Iterations count global_batch samples.
- * A run is given in iterations or in samples; train_samples is MEG_UNSET in the first case, and the
- * options that count the other way are refused.  MEG_EUSAGE names the option, its value and the rule.
+ * Check the options and convert them to a schedule over samples; an iteration counts as global_batch samples.
+ * The length of the run is train_samples, or train_iters where train_samples is MEG_UNSET; options in the other unit
+ * are refused.  MEG_EUSAGE names the option, its value and the rule.
  */
 int meg_lr_schedule_make(struct meg_lr_schedule *s, const struct meg_optim_conf *c, int64_t train_iters,
                          int64_t train_samples, int64_t global_batch, struct meg_err *e);
 
-/* The word of the command line for a style, and the style of a word; false when it is none. */
+/* Convert between the enums and the values of --lr-decay-style and --weight-decay-incr-style; false: unknown word. */
 const char *meg_lr_style_name(enum meg_lr_style style);
 const char *meg_wd_style_name(enum meg_wd_style style);
 bool meg_lr_style_parse(const char *word, enum meg_lr_style *style);
 bool meg_wd_style_parse(const char *word, enum meg_wd_style *style);
 
-/* Bytes of arrays: o->w, o->g, o->main, o->main_grad, and o->state in all. */
+/* Bytes of the buffers of the same names; state is the sum over all moments. */
 struct meg_optim_memory {
     size_t params, grads, main, main_grad, state;
+};
+
+/* Device memory, each array [shard.numel]: the bucket shards of this rank, concatenated. */
+struct meg_optim_buffers {
+    float *state[2];  /* moments, initially zero */
+    float *main;      /* f32 main parameters; NULL: the model's parameters are updated in place */
+    float *main_grad; /* f32 gradients of the main parameters; NULL: the model's gradients are used */
+    void *
+        param_shards; /* ZeRO-3: parameter shards in the model's dtype; NULL: main serves, or parameters are complete */
+    void
+        *grad_shards; /* ZeRO-2: gradient shards in the gradient dtype; NULL: main_grad serves, or complete gradients */
 };
 
 struct meg_optim {
@@ -54,87 +65,84 @@ struct meg_optim {
     struct meg_gpt *model; /* borrowed, with its parameters and gradients */
     const struct meg_mesh *mesh;
     const struct meg_params *params;
+
+    bool is_sgd;
     struct meg_adam adam;
     float momentum, clip;
-    bool is_sgd, overlaps_param_gather;
-    struct meg_zero_shard shard;              /* the pieces this rank updates */
-    struct meg_zero_param_range *norm_ranges; /* of them, what this rank adds to sums over the model */
-    int num_norm_ranges, nstates;
-    const char *state_name[2];    /* exp_avg, exp_avg_sq | momentum_buffer */
-    float *state[2];              /* [share.n] device memory, zero at first */
-    float *main;                  /* [share.n] main parameters; NULL: the model's are */
-    float *main_grad;             /* [share.n] their gradients; NULL: the model's are */
-    void *param_shards;           /* [share.n] parameters of the model's type, where that has a section's at a time
-                                    and main are not of that type; else NULL */
-    void *grad_shards;            /* [share.n] gradients of the model's type, where that has a section's at a time and
-                                    main ones are not of that type; else NULL */
-    struct meg_optim_memory used; /* bytes of these that pieces take */
+
+    struct meg_zero_shard shard;              /* the elements this rank updates */
+    struct meg_zero_param_range *norm_ranges; /* the part of them that this rank adds to sums over the model */
+    int num_norm_ranges;
+
+    int nstates;
+    const char *state_name[2]; /* exp_avg, exp_avg_sq | momentum_buffer */
+    struct meg_optim_buffers buf;
+    struct meg_optim_memory used; /* bytes of the buffers that hold elements of the shard */
+
     struct meg_nan_guard nan_guard;
-    struct meg_reducer reducer; /* of whole gradients and parameters; or */
-    struct meg_gatherer gatherer;
-    struct meg_layer_reducer layer_reducer; /* of those of a section at a time */
-    struct meg_layer_gatherer layer_gatherer;
+    struct meg_zero_sync sync;
+
     int64_t step_count;            /* successful steps so far */
     struct meg_step_hparams *step; /* device memory */
-    void *scalar;                  /* device memory, 8 bytes, for sums */
+    void *scalar;                  /* device memory, 8 bytes: the result of a reduction */
 };
 
-/* What meg_optim_create allocates, for a rank of a layout that meg_zero_fit has settled. */
+/* Compute what meg_optim_create allocates for a rank of layout l, which meg_zero_fit has completed. */
 void meg_optim_memory_size(struct meg_optim_memory *m, const struct meg_optim_conf *c, const struct meg_params *params,
                            const struct meg_layout *l, const struct meg_gpt_run *run);
 
 /*
- * For the parameters and gradients of model, which must outlive it and whose hooks it takes.  MEG_EFAIL when
- * memory does not suffice.
+ * Create the optimizer of model's parameters and gradients and install it as model->hooks.  model is borrowed until
+ * meg_optim_close.  MEG_EFAIL: out of memory.
  */
-int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_zero_conf *share,
+int meg_optim_create(struct meg_optim **out, const struct meg_optim_conf *c, const struct meg_zero_conf *zero,
                      struct meg_gpt *model, struct meg_err *e);
 void meg_optim_close(struct meg_optim *o);
 
-/* Initial weights, as meg_gpt_init. */
+/* Initialize the weights, as meg_gpt_init does. */
 void meg_optim_init(struct meg_optim *o, uint32_t seed);
-/* What this rank has of the parameters in the model's type, where the model has a section's at a time; else NULL. */
+/* ZeRO-3: return this rank's parameter shards in the model's dtype; NULL in other stages. */
 void *meg_optim_param_shards(const struct meg_optim *o);
-/* The model's parameters were loaded; main parameters, too, or they are to be those. */
+/*
+ * Complete a load of the model's parameters: copy them to the main parameters, unless has_main says that these were
+ * loaded too, and discard gathered layers.
+ */
 void meg_optim_reload_params(struct meg_optim *o, bool has_main);
 
 /*
- * A step's backward passes are to come: so many through each section.  With watches, this rank's own
- * gradients are looked at before they become part of a sum, for meg_optim_nonfinite.
+ * Begin a step of num_passes backward passes through each layer group.  With check_finite, this rank's own gradients
+ * are checked before they are reduced, for meg_optim_nonfinite.
  */
-void meg_optim_begin(struct meg_optim *o, int64_t passes, bool watches);
-/*
- * Add up the gradients of all ranks that saw other tokens, so that copies of a parameter have equal ones.
- * The following are sums over the whole model, equal on every rank.
- */
+void meg_optim_begin(struct meg_optim *o, int64_t num_passes, bool check_finite);
+/* Reduce the gradients over the data- and context-parallel ranks, so that replicas of a parameter have equal ones. */
 void meg_optim_reduce_grads(struct meg_optim *o);
 
-/* sqrt(sum of squares) of scale times the gradients; not finite iff one of them is not. */
+/* ---- reductions over the whole model, with equal results on every rank; collective ---- */
+
+/* Return sqrt(sum of squares) of scale times the gradients; NaN or Inf iff one of them is. */
 double meg_optim_grad_norm(struct meg_optim *o, double scale);
-/* sqrt(sum of squares) of the weights. */
+/* Return sqrt(sum of squares) of the weights. */
 double meg_optim_params_norm(struct meg_optim *o);
-/* Gradient elements that are exactly zero. */
+/* Count the gradient elements that are exactly zero. */
 int64_t meg_optim_num_zeros(struct meg_optim *o);
-/*
- * A parameter whose gradient was not finite on this rank before the sums, the first that backward came to;
- * NULL: there is none.
- */
+
+/* Return the first parameter in backward order whose own gradient on this rank was NaN or Inf; NULL: none. */
 const struct meg_param *meg_optim_nonfinite(const struct meg_optim *o);
 
-/* What one step runs with. */
+/* The scheduled values of one step. */
 struct meg_optim_rates {
     double lr, decoupled_lr, weight_decay;
-    double grad_scale; /* the gradients in g are this times too small */
+    double grad_scale; /* factor to apply to the gradients: 1 / (loss scale, tokens or micro-batches) */
 };
 
 /*
- * Scale the gradients, clip them where norm (as from meg_optim_grad_norm; NaN: do not) is above the
- * limit, update the weights, and zero the gradients.
+ * Scale the gradients, clip them if norm (from meg_optim_grad_norm; NaN: never clip) is above the limit, update the
+ * weights, and zero the gradients.
  */
 void meg_optim_update(struct meg_optim *o, const struct meg_optim_rates *r, double norm);
-/* Zero the gradients and do nothing else. */
+/* Zero the gradients and leave the weights, for a skipped step. */
 void meg_optim_zero_grad(struct meg_optim *o);
-/* After an update with --overlap-param-gather some parameters may be on their way still: wait for them. */
+/* With --overlap-param-gather, wait until all updated parameters have arrived. */
 void meg_optim_finish_param_sync(struct meg_optim *o);
 
 MEG_END_DECLS

@@ -1,21 +1,24 @@
+/* precision.c - options of mixed precision. */
 #include "optim/precision.h"
 #include <inttypes.h>
 
 #define C struct meg_precision_conf
 const struct meg_opt meg_precision_opts[] = {
-    { "fp16", 0, MEG_BOOL(C, fp16), NULL, "no", "parameters and activations of 16 bits, IEEE's" },
-    { "bf16", 0, MEG_BOOL(C, bf16), NULL, "no", "the same with f32's exponent and 8 bits of significand" },
+    { "fp16", 0, MEG_BOOL(C, fp16), NULL, "no",
+      "train in IEEE half precision, with f32 main parameters and a loss scale" },
+    { "bf16", 0, MEG_BOOL(C, bf16), NULL, "no", "train in bfloat16, with f32 main parameters" },
     { "accumulate-allreduce-grads-in-fp32", 0, MEG_BOOL(C, accumulate_in_fp32), NULL, "no",
-      "gradients in f32 with --fp16, too; --bf16 always has them so" },
+      "accumulate and reduce gradients in f32 with --fp16; always on with --bf16" },
     { "fp32-residual-connection", 0, MEG_BOOL(C, fp32_residual), NULL, "no",
-      "what layers are added to stays f32 with --fp16 or --bf16" },
+      "keep the residual stream in f32 with --fp16 or --bf16" },
     { "loss-scale", 0, MEG_F64(C, loss_scale), "F", NULL,
-      "multiply the loss by this before backward; 0 or not given, --fp16 finds a scale itself" },
-    { "initial-loss-scale", 0, MEG_F64(C, initial_loss_scale), "F", "4294967296", "where it begins" },
-    { "min-loss-scale", 0, MEG_F64(C, min_loss_scale), "F", "1", "the least it halves to" },
+      "constant loss scale; with 0 or when not given, --fp16 uses a dynamic scale" },
+    { "initial-loss-scale", 0, MEG_F64(C, initial_loss_scale), "F", "4294967296",
+      "initial value of the dynamic loss scale" },
+    { "min-loss-scale", 0, MEG_F64(C, min_loss_scale), "F", "1", "lower limit of the dynamic loss scale" },
     { "loss-scale-window", 0, MEG_I64(C, loss_scale_window), "N", "1000",
-      "it doubles after so many steps without overflow" },
-    { "hysteresis", 0, MEG_I64(C, hysteresis), "N", "2", "it halves from the N-th overflow on" },
+      "steps without overflow after which the loss scale doubles" },
+    { "hysteresis", 0, MEG_I64(C, hysteresis), "N", "2", "number of overflows before the loss scale is halved" },
     { 0 }
 };
 #undef C
@@ -50,17 +53,17 @@ static int check_scale(const struct meg_precision_conf *c, struct meg_err *e)
 int meg_precision_make(struct meg_precision *p, struct meg_scaler *s, const struct meg_precision_conf *c,
                        struct meg_err *e)
 {
-    const enum meg_dtype narrow = c->fp16 ? MEG_DTYPE_F16 : c->bf16 ? MEG_DTYPE_BF16 : MEG_DTYPE_F32;
+    const enum meg_dtype half = c->fp16 ? MEG_DTYPE_F16 : c->bf16 ? MEG_DTYPE_BF16 : MEG_DTYPE_F32;
     int r;
 
     if (c->fp16 && c->bf16)
-        return meg_fail(e, MEG_EUSAGE, "--fp16 --bf16: one type at a time");
-    if (c->fp32_residual && narrow == MEG_DTYPE_F32)
+        return meg_fail(e, MEG_EUSAGE, "--fp16 --bf16: give only one of the two");
+    if (c->fp32_residual && half == MEG_DTYPE_F32)
         return meg_fail(e, MEG_EUSAGE, "--fp32-residual-connection: only with --fp16 or --bf16");
     if ((r = check_scale(c, e)) < 0)
         return r;
-    p->params = narrow;
-    p->residual = c->fp32_residual ? MEG_DTYPE_F32 : narrow;
+    p->params = half;
+    p->residual = c->fp32_residual ? MEG_DTYPE_F32 : half;
     p->grads = c->fp16 && !c->accumulate_in_fp32 ? MEG_DTYPE_F16 : MEG_DTYPE_F32;
     *s = (struct meg_scaler){ .type = c->loss_scale > 0 ? MEG_SCALER_CONSTANT
                                       : c->fp16         ? MEG_SCALER_DYNAMIC

@@ -1,4 +1,4 @@
-/* Options of mixed precision, and the types and loss scale they stand for. */
+/* precision.h - options of mixed precision, and the dtypes and loss scale that follow from them. */
 #ifndef MEG_OPTIM_PRECISION_H
 #define MEG_OPTIM_PRECISION_H
 #include "optim/loss_scaler.h"
@@ -14,17 +14,16 @@ struct meg_precision_conf {
 };
 extern const struct meg_opt meg_precision_opts[];
 
-/* Types of a run. */
+/* The dtypes of a run. */
 struct meg_precision {
     enum meg_dtype params;   /* and activations */
     enum meg_dtype residual; /* the residual stream */
-    enum meg_dtype grads;    /* gradients of parameters, added up and summed over ranks */
+    enum meg_dtype grads;    /* gradients of parameters, in accumulation and reduction */
 };
 
 /*
- * Check the settings and say what they stand for; s is the scale at the start of a run.  f16 always has a
- * scale, dynamic without --loss-scale; bf16 has the constant one of --loss-scale or none.  MEG_EUSAGE names
- * the option, its value and the rule.
+ * Check the options and set the dtypes and the initial loss scale.  f16 always has a scale, dynamic unless
+ * --loss-scale is given; bf16 has one only with --loss-scale.  MEG_EUSAGE names the option, its value and the rule.
  */
 int meg_precision_make(struct meg_precision *p, struct meg_scaler *s, const struct meg_precision_conf *c,
                        struct meg_err *e);

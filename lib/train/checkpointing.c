@@ -264,15 +264,15 @@ static int list_optim_shards(const struct meg_optim *o, struct meg_ckpt_shard sl
     const struct meg_ckpt_shard like = slices(o);
     int n = 0;
 
-    if (o->main && o->model->run.dtype != MEG_DTYPE_F32) {
+    if (o->buf.main && o->model->run.dtype != MEG_DTYPE_F32) {
         slot[n] = like;
         slot[n].name = MEG_CKPT_MAIN_PARAMS;
-        slot[n++].data = o->main;
+        slot[n++].data = o->buf.main;
     }
     for (int i = 0; i < o->nstates; i++) {
         slot[n] = like;
         slot[n].name = o->state_name[i];
-        slot[n++].data = o->state[i];
+        slot[n++].data = o->buf.state[i];
     }
     return n;
 }

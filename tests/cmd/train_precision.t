@@ -87,7 +87,7 @@ refused() { # MESSAGE OPTION...
     status "refused: $*" 2 train "$@"
     like "and told: $*" "$(cat "$T/err")" "$message"
 }
-refused '--fp16 --bf16: one type at a time' --fp16 --bf16
+refused '--fp16 --bf16: give only one of the two' --fp16 --bf16
 refused '--fp32-residual-connection: only with --fp16 or --bf16' --fp32-residual-connection
 refused '--loss-scale 8: only with --fp16 or --bf16' --loss-scale 8
 refused '--on-nan skip: contradicts --fp16 without --loss-scale' --fp16 --on-nan skip

@@ -1,6 +1,6 @@
 /*
- * One operation of a group is under way at a time, and the next begins when that has ended: so all ranks
- * begin them in the same order, whenever each gets to test.
+ * grad_reduce.c - one collective is in flight at a time, and the next starts when it has ended, so that all ranks
+ * start them in the same order no matter when each rank polls.
  */
 #include "optim/zero/grad_reduce.h"
 #include <stdlib.h>
@@ -10,9 +10,9 @@
 /* ---- gradients ------------------------------------------------------------------------------ */
 
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
-                      struct meg_nan_guard *watch, void *g, enum meg_dtype t, bool overlaps)
+                      struct meg_nan_guard *nan_guard, void *g, enum meg_dtype dtype, bool overlaps)
 {
-    *r = (struct meg_reducer){ mesh, params, watch, g, t, overlaps, .bucket_in_flight = -1 };
+    *r = (struct meg_reducer){ mesh, params, nan_guard, g, dtype, overlaps, .bucket_in_flight = -1 };
     r->passes_left = meg_new((size_t)params->nlayer_groups * sizeof *r->passes_left);
     r->is_tp_reduced = meg_new((size_t)params->nlayer_groups * sizeof *r->is_tp_reduced);
     r->groups_pending = meg_new((size_t)params->nbuckets * sizeof *r->groups_pending);
@@ -28,26 +28,27 @@ void meg_reducer_free(struct meg_reducer *r)
     memset(r, 0, sizeof *r);
 }
 
-static bool meets(struct meg_elem_range a, struct meg_elem_range b)
+static bool overlap(struct meg_elem_range a, struct meg_elem_range b)
 {
     return a.begin < b.end && b.begin < a.end;
 }
 
-void meg_reducer_begin(struct meg_reducer *r, int64_t passes)
+void meg_reducer_begin(struct meg_reducer *r, int64_t num_passes)
 {
     const struct meg_params *p = r->params;
 
     memset(r->is_started, 0, (size_t)p->nbuckets * sizeof *r->is_started);
     memset(r->groups_pending, 0, (size_t)p->nbuckets * sizeof *r->groups_pending);
     for (int i = 0; i < p->nlayer_groups; i++) {
-        r->passes_left[i] = passes;
+        r->passes_left[i] = num_passes;
         r->is_tp_reduced[i] = false;
         for (int b = 0; b < p->nbuckets; b++)
-            r->groups_pending[b] += meets(p->layer_group[i], p->bucket[b]);
+            r->groups_pending[b] += overlap(p->layer_group[i], p->bucket[b]);
     }
 }
 
-static char *at(const struct meg_reducer *r, int64_t i)
+/* Return element i of the gradients. */
+static char *elem(const struct meg_reducer *r, int64_t i)
 {
     return meg_element(r->g, i, r->dtype);
 }
@@ -64,12 +65,12 @@ static void end_bucket(struct meg_reducer *r)
 
     if (r->bucket_in_flight < 0)
         return;
-    meg_comm_wait(r->group, r->work);
+    meg_comm_wait(r->comm, r->work);
     r->work = NULL;
     if (m->same->size > 1) {
         const struct meg_elem_range s = shard_of(m->slices, r->params->bucket[r->bucket_in_flight]);
 
-        meg_all_reduce(m->same, at(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
+        meg_all_reduce(m->same, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
     }
     r->bucket_in_flight = -1;
 }
@@ -83,44 +84,44 @@ static void begin_bucket(struct meg_reducer *r, int b)
     r->bucket_in_flight = b;
     r->is_started[b] = true;
     if (m->copies->size > 1) {
-        r->group = m->copies;
-        r->work = r->group->op->all_reduce(r->group, at(r, all.begin), all.end - all.begin, r->dtype, MEG_REDUCE_SUM);
+        r->comm = m->copies;
+        r->work = r->comm->op->all_reduce(r->comm, elem(r, all.begin), all.end - all.begin, r->dtype, MEG_REDUCE_SUM);
     } else {
-        r->group = m->slices;
-        r->work = r->group->op->reduce_scatter(r->group, at(r, mine.begin), at(r, all.begin), mine.end - mine.begin,
-                                               r->dtype, MEG_REDUCE_SUM);
+        r->comm = m->slices;
+        r->work = r->comm->op->reduce_scatter(r->comm, elem(r, mine.begin), elem(r, all.begin), mine.end - mine.begin,
+                                              r->dtype, MEG_REDUCE_SUM);
     }
 }
 
-/* All passes have written a section: buckets that have all of theirs may begin. */
-static void settle(struct meg_reducer *r, int section)
+/* Finish a layer group that all passes have written: reduction 1, then start the buckets that are complete. */
+static void finish_group(struct meg_reducer *r, int group)
 {
     const struct meg_params *p = r->params;
 
-    meg_nan_guard_check(r->nan_guard, section, at(r, p->layer_group[section].begin), r->dtype);
+    meg_nan_guard_check(r->nan_guard, group, elem(r, p->layer_group[group].begin), r->dtype);
     for (int i = 0; r->mesh->layout.has_sp && i < p->n; i++)
-        if (p->row[i].layer_group == section && p->row[i].shard_numel && p->row[i].tp_axis < 0)
-            meg_all_reduce(r->mesh->tp, at(r, p->row[i].offset), p->row[i].shard_numel, r->dtype, MEG_REDUCE_SUM);
-    r->is_tp_reduced[section] = true;
+        if (p->row[i].layer_group == group && p->row[i].shard_numel && p->row[i].tp_axis < 0)
+            meg_all_reduce(r->mesh->tp, elem(r, p->row[i].offset), p->row[i].shard_numel, r->dtype, MEG_REDUCE_SUM);
+    r->is_tp_reduced[group] = true;
     for (int b = 0; b < p->nbuckets; b++)
-        if (meets(p->layer_group[section], p->bucket[b]) && --r->groups_pending[b] == 0 && r->overlaps)
+        if (overlap(p->layer_group[group], p->bucket[b]) && --r->groups_pending[b] == 0 && r->overlaps)
             begin_bucket(r, b);
 }
 
-void meg_reducer_grads_ready(struct meg_reducer *r, int section)
+void meg_reducer_grads_ready(struct meg_reducer *r, int group)
 {
-    if (--r->passes_left[section] == 0 && r->overlaps)
-        settle(r, section);
+    if (--r->passes_left[group] == 0 && r->overlaps)
+        finish_group(r, group);
     meg_reducer_poll(r);
 }
 
 void meg_reducer_poll(struct meg_reducer *r)
 {
     if (r->bucket_in_flight >= 0)
-        meg_comm_test(r->group, &r->work);
+        meg_comm_test(r->comm, &r->work);
 }
 
-/* Sum both stages' gradients of the tied embedding: the whole, or the slice of its bucket. */
+/* Reduction 3: all-reduce the gradient of the tied embedding, or its shard. */
 static void reduce_tied_embedding(struct meg_reducer *r)
 {
     const struct meg_params *p = r->params;
@@ -134,7 +135,7 @@ static void reduce_tied_embedding(struct meg_reducer *r)
         for (int b = 0; b < p->nbuckets && r->mesh->layout.zero.nshards; b++)
             if (p->bucket[b].begin == row->offset)
                 s = shard_of(r->mesh->slices, p->bucket[b]);
-        meg_all_reduce(r->mesh->ends, at(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
+        meg_all_reduce(r->mesh->ends, elem(r, s.begin), s.end - s.begin, r->dtype, MEG_REDUCE_SUM);
     }
 }
 
@@ -144,7 +145,7 @@ void meg_reducer_end(struct meg_reducer *r)
 
     for (int i = p->nlayer_groups; i-- > 0;)
         if (!r->is_tp_reduced[i])
-            settle(r, i);
+            finish_group(r, i);
     for (int b = 0; b < p->nbuckets; b++)
         if (!r->is_started[b])
             begin_bucket(r, b);
@@ -155,10 +156,10 @@ void meg_reducer_end(struct meg_reducer *r)
 
 /* ---- parameters ----------------------------------------------------------------------------- */
 
-void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *slices, void *w,
-                       enum meg_dtype t)
+void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *shard_group, void *w,
+                       enum meg_dtype dtype)
 {
-    *q = (struct meg_gatherer){ params, slices, w, t, NULL, -1 };
+    *q = (struct meg_gatherer){ params, shard_group, w, dtype, NULL, -1 };
 }
 
 static void begin_gather(struct meg_gatherer *q, int b)
@@ -187,10 +188,9 @@ static void end_gather(struct meg_gatherer *q)
     begin_gather(q, q->bucket_in_flight - 1);
 }
 
-void meg_gatherer_wait(struct meg_gatherer *q, int section)
+void meg_gatherer_wait(struct meg_gatherer *q, int group)
 {
-    while (q->bucket_in_flight >= 0 &&
-           q->params->bucket[q->bucket_in_flight].end > q->params->layer_group[section].begin)
+    while (q->bucket_in_flight >= 0 && q->params->bucket[q->bucket_in_flight].end > q->params->layer_group[group].begin)
         end_gather(q);
     meg_gatherer_poll(q);
 }

@@ -1,10 +1,12 @@
 /*
- * Gradients of ranks that saw other tokens are added up, bucket by bucket, so that copies of a parameter
- * have equal ones.  Three sums make up a gradient, in this order whatever is overlapped:
- *   over tensor-parallel ranks, what each has of rows that all have, when they saw other positions
- *   over data- and context-parallel ranks; with slices each rank gets the sum of its own, and then the
- *     instances add theirs up
- *   over the first and last stage, for a tied embedding
+ * grad_reduce.h - data-parallel reduction of gradients, one bucket at a time, and the all-gather of parameters.
+ *
+ * A gradient is reduced three times, in this order even where communication overlaps the backward pass:
+ *   1. over the tensor-parallel ranks, for replicated parameters under sequence parallelism, because each rank saw
+ *      other positions;
+ *   2. over the data- and context-parallel ranks: an all-reduce, or with optimizer shards a reduce-scatter followed
+ *      by an all-reduce over the optimizer instances;
+ *   3. over the first and last pipeline stage, for a tied embedding.
  */
 #ifndef MEG_OPTIM_ZERO_GRAD_REDUCE_H
 #define MEG_OPTIM_ZERO_GRAD_REDUCE_H
@@ -17,50 +19,53 @@ struct meg_reducer {
     const struct meg_mesh *mesh;
     const struct meg_params *params;
     struct meg_nan_guard *nan_guard;
-    char *g; /* [params->flat] of type t */
+    char *g; /* [params->flat_numel] gradients of type dtype */
     enum meg_dtype dtype;
-    bool overlaps;          /* a bucket begins when its gradients are there, not when all are */
-    int64_t *passes_left;   /* [nsections] backward passes that are still to write it */
-    bool *is_tp_reduced;    /* [nsections] its part of the first sum is done */
-    int *groups_pending;    /* [nbuckets] sections in it that are not settled */
-    bool *is_started;       /* [nbuckets] */
-    struct meg_comm *group; /* of what is under way */
+    bool overlaps;         /* reduce a bucket as soon as its gradients are final, not after the last pass */
+    int64_t *passes_left;  /* [nlayer_groups] backward passes that have yet to write the group's gradients */
+    bool *is_tp_reduced;   /* [nlayer_groups] reduction 1 is done */
+    int *groups_pending;   /* [nbuckets] layer groups in the bucket that reduction 1 has not finished */
+    bool *is_started;      /* [nbuckets] reduction 2 has started */
+    struct meg_comm *comm; /* of the operation in flight */
     struct meg_work *work;
-    int bucket_in_flight; /* that is under way, or -1 */
+    int bucket_in_flight; /* -1: none */
 };
 
+/* Prepare the reduction of gradients g [params->flat_numel]; everything is borrowed. */
 void meg_reducer_init(struct meg_reducer *r, const struct meg_mesh *mesh, const struct meg_params *params,
-                      struct meg_nan_guard *watch, void *g, enum meg_dtype t, bool overlaps);
+                      struct meg_nan_guard *nan_guard, void *g, enum meg_dtype dtype, bool overlaps);
 void meg_reducer_free(struct meg_reducer *r);
 
-/* Gradients begin to be made: each section will be written passes times. */
-void meg_reducer_begin(struct meg_reducer *r, int64_t passes);
-/* A pass wrote a section. */
-void meg_reducer_grads_ready(struct meg_reducer *r, int section);
-/* Take on what is under way. */
+/* Begin a step of num_passes backward passes through each layer group. */
+void meg_reducer_begin(struct meg_reducer *r, int64_t num_passes);
+/* Count a backward pass that has added to a layer group's gradients; start buckets that are complete. */
+void meg_reducer_grads_ready(struct meg_reducer *r, int group);
+/* Progress the operation in flight without blocking. */
 void meg_reducer_poll(struct meg_reducer *r);
-/* All sums are done: everywhere, or in this rank's slice of each bucket. */
+/* Finish all reductions: every rank has complete gradients, or the sum of its shard of each bucket. */
 void meg_reducer_end(struct meg_reducer *r);
 
 /*
- * The way back: each rank has updated its slice of every bucket of w, and gets the others'.  The buckets
- * that forward reads first come first.
+ * All-gather of the parameters w after an update: each rank contributes its shard of every bucket.  Buckets are
+ * gathered in the order in which the forward pass reads them, the last first.
  */
 struct meg_gatherer {
     const struct meg_params *params;
     struct meg_comm *shard_group;
-    char *w; /* [params->flat] of type t */
+    char *w; /* [params->flat_numel] of type dtype */
     enum meg_dtype dtype;
     struct meg_work *work;
-    int bucket_in_flight; /* that is under way; those behind it are there */
+    int bucket_in_flight; /* buckets above it have arrived; -1: all have */
 };
 
-void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *slices, void *w,
-                       enum meg_dtype t);
+void meg_gatherer_init(struct meg_gatherer *q, const struct meg_params *params, struct meg_comm *shard_group, void *w,
+                       enum meg_dtype dtype);
+/* Start to gather all buckets. */
 void meg_gatherer_begin(struct meg_gatherer *q);
-/* Wait for a section's parameters, and begin what comes next. */
-void meg_gatherer_wait(struct meg_gatherer *q, int section);
+/* Wait for the parameters of a layer group, and start the next bucket. */
+void meg_gatherer_wait(struct meg_gatherer *q, int group);
 void meg_gatherer_poll(struct meg_gatherer *q);
+/* Wait for all buckets. */
 void meg_gatherer_end(struct meg_gatherer *q);
 
 MEG_END_DECLS

@@ -1,35 +1,37 @@
+/* layerwise.c - collectives of ZeRO-2 and ZeRO-3, one layer group at a time. */
 #include "optim/zero/layerwise.h"
 #include "tensor/suballoc.h"
 
 enum { COLUMNS = 4096 };
 
-int meg_unsharded_buffer(const struct meg_params *p, int section)
+int meg_unsharded_buffer(const struct meg_params *p, int group)
 {
-    if (section == 0)
+    if (group == 0)
         return 0;
-    return section == p->nlayer_groups - 1 ? 1 : 2 + section % 2;
+    return group == p->nlayer_groups - 1 ? 1 : 2 + group % 2;
 }
 
-static int64_t length(const struct meg_params *p, int section)
+static int64_t length(const struct meg_params *p, int group)
 {
-    return p->layer_group[section].end - p->layer_group[section].begin;
+    return p->layer_group[group].end - p->layer_group[group].begin;
 }
 
 /* ---- gradients ------------------------------------------------------------------------------ */
 
-static char *place(const struct meg_layer_reducer *q, int section)
+/* Return the buffer of an unsharded layer group. */
+static char *buffer_of(const struct meg_layer_reducer *q, int group)
 {
-    return meg_element(q->g, meg_params_unsharded_offset(q->params, section), q->dtype);
+    return meg_element(q->g, meg_params_unsharded_offset(q->params, group), q->dtype);
 }
 
-/* Slices of sections lie one behind the other, in the order of the flat buffer, as those have the same rank. */
-static char *sum_of(const struct meg_layer_reducer *q, int section)
+/* Return this rank's shard of a layer group: shards are concatenated in the order of the flat buffer. */
+static char *grad_shard_of(const struct meg_layer_reducer *q, int group)
 {
-    return meg_element(q->grad_shards, q->params->layer_group[section].begin / q->mesh->slices->size, q->dtype);
+    return meg_element(q->grad_shards, q->params->layer_group[group].begin / q->mesh->slices->size, q->dtype);
 }
 
 /* sum [n] += x [n] */
-static void add(const struct meg_layer_reducer *q, char *sum, const char *x, int64_t n)
+static void accumulate(const struct meg_layer_reducer *q, char *sum, const char *x, int64_t n)
 {
     const struct meg_drop none = { 0 };
 
@@ -54,46 +56,46 @@ static void end_layer_reduce(struct meg_layer_reducer *q)
         return;
     meg_comm_wait(c, q->work);
     q->work = NULL;
-    g = place(q, q->group_in_flight);
+    g = buffer_of(q, q->group_in_flight);
     n = length(q->params, q->group_in_flight);
-    add(q, sum_of(q, q->group_in_flight), meg_element(g, c->rank * (n / c->size), q->dtype), n / c->size);
+    accumulate(q, grad_shard_of(q, q->group_in_flight), meg_element(g, c->rank * (n / c->size), q->dtype), n / c->size);
     q->op->zero(NULL, g, (size_t)n * meg_dtype_size(q->dtype));
     q->group_in_flight = -1;
 }
 
-/* Sum over tensor-parallel ranks what each has of rows that all have, when they saw other positions. */
-static void reduce_sp_grads(struct meg_layer_reducer *q, int section)
+/* All-reduce the gradients of replicated parameters over the tensor-parallel ranks, which saw other positions. */
+static void reduce_sp_grads(struct meg_layer_reducer *q, int group)
 {
     const struct meg_params *p = q->params;
 
     for (int i = 0; i < p->n; i++) {
         const struct meg_param *row = &p->row[i];
 
-        if (row->layer_group == section && row->tp_axis < 0)
+        if (row->layer_group == group && row->tp_axis < 0)
             meg_all_reduce(q->mesh->tp,
-                           meg_element(place(q, section), row->offset - p->layer_group[section].begin, q->dtype),
+                           meg_element(buffer_of(q, group), row->offset - p->layer_group[group].begin, q->dtype),
                            row->shard_numel, q->dtype, MEG_REDUCE_SUM);
     }
 }
 
-void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int section)
+void meg_layer_reducer_prepare(struct meg_layer_reducer *q, int group)
 {
     if (q->group_in_flight >= 0 &&
-        meg_unsharded_buffer(q->params, q->group_in_flight) == meg_unsharded_buffer(q->params, section))
+        meg_unsharded_buffer(q->params, q->group_in_flight) == meg_unsharded_buffer(q->params, group))
         end_layer_reduce(q);
 }
 
-void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int section)
+void meg_layer_reducer_grads_ready(struct meg_layer_reducer *q, int group)
 {
     struct meg_comm *c = q->mesh->slices;
-    const int64_t n = length(q->params, section) / c->size;
-    char *g = place(q, section);
+    const int64_t n = length(q->params, group) / c->size;
+    char *g = buffer_of(q, group);
 
-    meg_nan_guard_check(q->nan_guard, section, g, q->dtype);
+    meg_nan_guard_check(q->nan_guard, group, g, q->dtype);
     if (q->mesh->layout.has_sp)
-        reduce_sp_grads(q, section);
+        reduce_sp_grads(q, group);
     end_layer_reduce(q);
-    q->group_in_flight = section;
+    q->group_in_flight = group;
     q->work = c->op->reduce_scatter(c, meg_element(g, c->rank * n, q->dtype), g, n, q->dtype, MEG_REDUCE_SUM);
     if (!q->overlaps)
         end_layer_reduce(q);
@@ -131,26 +133,26 @@ void meg_layer_gatherer_poll(struct meg_layer_gatherer *q)
     meg_comm_test(q->mesh->slices, &q->work);
 }
 
-/* Unless it is there or on its way. */
-static void gather(struct meg_layer_gatherer *q, int section)
+/* Start the all-gather of a layer group, unless it is gathered or in flight. */
+static void gather(struct meg_layer_gatherer *q, int group)
 {
     const struct meg_params *p = q->params;
     struct meg_comm *c = q->mesh->slices;
-    const int turn = meg_unsharded_buffer(p, section);
+    const int buffer = meg_unsharded_buffer(p, group);
 
-    if (q->gathered[turn] == section)
+    if (q->gathered[buffer] == group)
         return;
     meg_layer_gatherer_end(q);
-    q->gathered[turn] = section;
+    q->gathered[buffer] = group;
     q->is_in_flight = true;
-    q->work = c->op->all_gather(c, meg_element(q->w, meg_params_unsharded_offset(p, section), q->dtype),
-                                meg_element(q->param_shards, p->layer_group[section].begin / c->size, q->dtype),
-                                length(p, section) / c->size, q->dtype);
+    q->work = c->op->all_gather(c, meg_element(q->w, meg_params_unsharded_offset(p, group), q->dtype),
+                                meg_element(q->param_shards, p->layer_group[group].begin / c->size, q->dtype),
+                                length(p, group) / c->size, q->dtype);
 }
 
-void meg_layer_gatherer_unshard(struct meg_layer_gatherer *q, int section, int next)
+void meg_layer_gatherer_unshard(struct meg_layer_gatherer *q, int group, int next)
 {
-    gather(q, section);
+    gather(q, group);
     if (q->is_in_flight)
         meg_layer_gatherer_end(q);
     if (q->overlaps && next >= 0)

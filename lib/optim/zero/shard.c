@@ -1,3 +1,4 @@
+/* shard.c - options of the distributed optimizer and ZeRO, and the shard that a rank updates. */
 #include "optim/zero/shard.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -7,37 +8,38 @@
 #define C struct meg_zero_conf
 const struct meg_opt meg_zero_opts[] = {
     { "use-distributed-optimizer", 0, MEG_BOOL(C, use_distributed_optimizer), NULL, "no",
-      "data- and context-parallel ranks share the optimizer's state (ZeRO stage 1)" },
+      "shard the optimizer state over the data- and context-parallel ranks (ZeRO stage 1)" },
     { "num-distributed-optimizer-instances", 0, MEG_I64(C, num_instances), "N", "1",
-      "groups of those ranks that have the whole state each" },
+      "number of groups of data-parallel ranks, each of which shards one complete optimizer state" },
     { "overlap-grad-reduce", 0, MEG_BOOL(C, overlap_grad_reduce), NULL, "no",
-      "add up the gradients of ranks while the last backward pass goes on" },
+      "reduce gradients over the data-parallel ranks during the last backward pass" },
     { "overlap-param-gather", 0, MEG_BOOL(C, overlap_param_gather), NULL, "no",
-      "get the parameters that other ranks updated while the next forward pass goes on" },
+      "all-gather the updated parameters during the next forward pass" },
     { "ddp-bucket-size", 0, MEG_I64(C, bucket_size), "N", NULL,
-      "parameters whose gradients are added up at a time; when not given, 40 million, or 1 million a data-parallel "
-      "rank where that is more" },
+      "number of parameters in a gradient bucket; default: 40 million or 1 million per data-parallel rank, whichever "
+      "is more" },
     { "zero-stage", 0, MEG_I64(C, zero_stage), "N", NULL,
-      "what ranks share: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters" },
-    { "use-torch-fsdp2", 0, MEG_BOOL(C, use_torch_fsdp2), NULL, "no", "another way to say --zero-stage 3" },
+      "shard over the data-parallel ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters" },
+    { "use-torch-fsdp2", 0, MEG_BOOL(C, use_torch_fsdp2), NULL, "no", "same as --zero-stage 3" },
     { 0 }
 };
 #undef C
 
-/* How much is shared, by whichever option said so. */
-static int find_stage(int *stage, const struct meg_zero_conf *c, struct meg_err *e)
+/* Derive the ZeRO stage from the three options that set it. */
+static int zero_stage_of(int *stage, const struct meg_zero_conf *c, struct meg_err *e)
 {
-    const int64_t zero = c->zero_stage;
+    const int64_t requested = c->zero_stage;
 
-    *stage = c->use_torch_fsdp2 ? 3 : zero != MEG_UNSET ? (int)zero : c->use_distributed_optimizer;
-    if (zero == MEG_UNSET)
+    *stage = c->use_torch_fsdp2 ? 3 : requested != MEG_UNSET ? (int)requested : c->use_distributed_optimizer;
+    if (requested == MEG_UNSET)
         return 0;
-    if (zero < 0 || zero > 3)
-        return meg_fail(e, MEG_EUSAGE, "--zero-stage %" PRId64 ": must be 0, 1, 2 or 3", zero);
-    if (zero == 0 && c->use_distributed_optimizer)
-        return meg_fail(e, MEG_EUSAGE, "--zero-stage 0: --use-distributed-optimizer is stage 1");
-    if (zero != 3 && c->use_torch_fsdp2)
-        return meg_fail(e, MEG_EUSAGE, "--zero-stage %" PRId64 ": --use-torch-fsdp2 is stage 3", zero);
+    if (requested < 0 || requested > 3)
+        return meg_fail(e, MEG_EUSAGE, "--zero-stage %" PRId64 ": must be 0, 1, 2 or 3", requested);
+    if (requested == 0 && c->use_distributed_optimizer)
+        return meg_fail(e, MEG_EUSAGE, "--zero-stage 0: contradicts --use-distributed-optimizer, which is stage 1");
+    if (requested != 3 && c->use_torch_fsdp2)
+        return meg_fail(e, MEG_EUSAGE, "--zero-stage %" PRId64 ": contradicts --use-torch-fsdp2, which is stage 3",
+                        requested);
     return 0;
 }
 
@@ -51,17 +53,17 @@ static int check_stage(const struct meg_layout *l, const struct meg_zero_conf *c
     if (c->use_torch_fsdp2 && is_tied)
         return meg_fail(e, MEG_EUSAGE, "%s: needs --untie-embeddings-and-output-weights", option);
     if (c->use_torch_fsdp2 && params == MEG_DTYPE_F16)
-        return meg_fail(e, MEG_EUSAGE, "%s: does not go with --fp16", option);
+        return meg_fail(e, MEG_EUSAGE, "%s: cannot be combined with --fp16; use --bf16", option);
     return 0;
 }
 
 int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_tied, enum meg_dtype params,
                  struct meg_err *e)
 {
-    const int64_t most = l->dp > 40 ? l->dp * 1000000 : 40000000;
+    const int64_t default_size = l->dp > 40 ? l->dp * 1000000 : 40000000;
     int stage, r;
 
-    if ((r = find_stage(&stage, c, e)) < 0 || (r = check_stage(l, c, stage, is_tied, params, e)) < 0)
+    if ((r = zero_stage_of(&stage, c, e)) < 0 || (r = check_stage(l, c, stage, is_tied, params, e)) < 0)
         return r;
     if (c->num_instances < 1 || l->dp % c->num_instances)
         return meg_fail(e, MEG_EUSAGE,
@@ -77,7 +79,7 @@ int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_ti
                         "--overlap-param-gather: needs --use-distributed-optimizer and --overlap-grad-reduce");
     if (c->bucket_size != MEG_UNSET && c->bucket_size < 1)
         return meg_fail(e, MEG_EUSAGE, "--ddp-bucket-size %" PRId64 ": must be at least 1", c->bucket_size);
-    l->zero.bucket_numel = c->bucket_size == MEG_UNSET ? most : c->bucket_size;
+    l->zero.bucket_numel = c->bucket_size == MEG_UNSET ? default_size : c->bucket_size;
     l->zero.nshards = stage ? l->dp * l->cp / c->num_instances : 0;
     l->zero.stage = stage;
     return 0;
@@ -93,8 +95,8 @@ int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout
     return l->zero.nshards ? p->flat_numel / l->zero.nshards : p->flat_numel;
 }
 
-/* The parts of runs of equal settings that lie in a piece. */
-static void cut_ranges(struct meg_zero_bucket_shard *v, const struct meg_hparam_range *range, int n)
+/* Intersect the n ranges of equal hyper-parameters with a bucket shard. */
+static void clip_hparam_ranges(struct meg_zero_bucket_shard *v, const struct meg_hparam_range *range, int n)
 {
     v->hparam_range = meg_new(((size_t)n + 1) * sizeof *v->hparam_range);
     for (int i = 0; i < n; i++) {
@@ -107,8 +109,8 @@ static void cut_ranges(struct meg_zero_bucket_shard *v, const struct meg_hparam_
     }
 }
 
-/* The part of a row that lies in piece k, if any. */
-static void add_run(struct meg_zero_shard *s, const struct meg_params *p, int row, int k)
+/* Append the elements of a row that are in bucket shard k, if any. */
+static void add_param_range(struct meg_zero_shard *s, const struct meg_params *p, int row, int k)
 {
     const struct meg_param *q = &p->row[row];
     const struct meg_zero_bucket_shard *v = &s->bucket_shard[k];
@@ -138,9 +140,9 @@ void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, c
         v->end = s->range[k].end;
         v->shard_offset = s->numel;
         s->numel += v->end - v->begin;
-        cut_ranges(v, range, nranges);
+        clip_hparam_ranges(v, range, nranges);
         for (int i = p->n; i-- > 0;)
-            add_run(s, p, i, k);
+            add_param_range(s, p, i, k);
     }
     free(range);
 }

@@ -1,14 +1,10 @@
 /*
- * How ranks that hold copies of the same parameters share the work on them: gradients are added up a
- * bucket at a time (model/param.h), and with the distributed optimizer each rank keeps the optimizer's
- * state of its slice of every bucket, and updates that (Rajbhandari et al. 2020; Megatron's rules).
+ * shard.h - options of data-parallel sharding (ZeRO) and the elements of the flat buffer that a rank updates.
  *
- * With ZeRO stage 2 a rank keeps the sums of its slices' gradients only, those of a section being added
- * up after each pass, and with stage 3 its slices of the parameters only, a section's being gathered
- * before each pass through it.
- *
- * Slices are equal, in the order of the ranks, and pay no heed to where parameters begin.  Several
- * instances: the ranks are split into so many groups of neighbours, each with the whole state.
+ * Gradients are reduced one bucket at a time (model/param.h).  With the distributed optimizer each rank keeps the
+ * optimizer state of its shard of every bucket and updates that shard (Rajbhandari et al. 2020; bucket rules are
+ * Megatron's).  With ZeRO-2 a rank keeps only the gradient sums of its shards, with ZeRO-3 only its parameter shards
+ * (optim/zero/layerwise.h).  How buckets are divided: parallel/zero.h.
  */
 #ifndef MEG_OPTIM_ZERO_SHARD_H
 #define MEG_OPTIM_ZERO_SHARD_H
@@ -22,45 +18,46 @@ struct meg_zero_conf {
     int64_t num_instances;
     int64_t bucket_size; /* elements */
     bool overlap_grad_reduce, overlap_param_gather;
-    int64_t zero_stage;   /* 1 optimizer state, 2 gradients, 3 parameters, too; MEG_UNSET: not said */
-    bool use_torch_fsdp2; /* stage 3, by that one's rules */
+    int64_t zero_stage;   /* 0 to 3; MEG_UNSET: from the other options */
+    bool use_torch_fsdp2; /* stage 3 with the restrictions of Megatron's FSDP2 */
 };
 extern const struct meg_opt meg_zero_opts[];
 
 /*
- * Give a layout its buckets and slices, for a model with a tied embedding or none.  MEG_EUSAGE names the
- * option, its value and the rule.
+ * Check the options and set l->zero.  is_tied: the model ties its embeddings; params: type of its parameters.
+ * MEG_EUSAGE names the option, its value and the rule.
  */
 int meg_zero_fit(struct meg_layout *l, const struct meg_zero_conf *c, bool is_tied, enum meg_dtype params,
                  struct meg_err *e);
 
-/* A run of the flat buffer that this rank updates. */
+/* Elements [begin, end) of the flat buffer that this rank updates: its shard of one bucket, or all. */
 struct meg_zero_bucket_shard {
-    int64_t begin, end;                    /* elements of the flat buffer */
-    int64_t shard_offset;                  /* where it begins in buffers of pieces, which hold one behind the other */
-    struct meg_hparam_range *hparam_range; /* nranges of them, counted from begin */
+    int64_t begin, end;
+    int64_t shard_offset;                  /* of begin in buffers that concatenate the bucket shards */
+    struct meg_hparam_range *hparam_range; /* [nhparam_ranges] counted from begin */
     int nhparam_ranges;
 };
 
-/* A run of a piece within one row of the parameter table. */
+/* The elements of one parameter in one bucket shard. */
 struct meg_zero_param_range {
-    int bucket_shard, row;
-    int64_t begin, end; /* counted from the piece's begin */
+    int bucket_shard;   /* index */
+    int row;            /* of the parameter table */
+    int64_t begin, end; /* counted from the bucket shard's begin */
 };
 
 struct meg_zero_shard {
-    struct meg_zero_bucket_shard *bucket_shard; /* all of the flat buffer, or this rank's slice of each bucket */
-    struct meg_elem_range *range;               /* [npieces] begin and end of each */
+    struct meg_zero_bucket_shard *bucket_shard; /* [nbucket_shards], one a bucket; without shards one for all */
+    struct meg_elem_range *range;               /* [nbucket_shards] begin and end of each */
     int nbucket_shards;
-    int64_t numel;                            /* elements of all pieces */
-    struct meg_zero_param_range *param_range; /* every element of every row that is in a piece, in order */
+    int64_t numel;                            /* sum over the bucket shards */
+    struct meg_zero_param_range *param_range; /* [nparam_ranges] all parameter elements in them, in order */
     int nparam_ranges;
 };
 
-/* Elements a rank updates, of bucket b and in all. */
+/* Count the elements that a rank updates, of bucket b and in all. */
 int64_t meg_zero_bucket_shard_numel(const struct meg_params *p, const struct meg_layout *l, int b);
 int64_t meg_zero_shard_numel(const struct meg_params *p, const struct meg_layout *l);
-/* Those of the rank that is number rank among layout.shards. */
+/* List the elements of rank number rank among l->zero.nshards; free with meg_zero_shard_free. */
 void meg_zero_shard_make(struct meg_zero_shard *s, const struct meg_params *p, const struct meg_layout *l, int rank);
 void meg_zero_shard_free(struct meg_zero_shard *s);
 

@@ -1,4 +1,4 @@
-/* Buckets of the flat buffer, the slices that ranks have of them, by Megatron's rules, and what that takes. */
+/* Buckets of the flat buffer and their shards follow Megatron's rules; memory of each ZeRO stage. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "optim/optim.h"
 
-/* A tied embedding of 53 words, positions, four layers of two tensors, a norm. */
+/* Make a parameter table: a tied embedding of 53 tokens, positions, four layers of two tensors, a norm. */
 static void make(struct meg_params *p, const struct meg_layout *l, int64_t rank, struct meg_mesh *mesh)
 {
     const int64_t word[] = { 53, 5 }, pos[] = { 7, 5 }, matrix[] = { 14, 5 }, vector[] = { 5 };
@@ -40,8 +40,8 @@ static struct meg_layout layout(int64_t tp, int64_t dp, int64_t pp)
     return l;
 }
 
-/* Buckets cover the buffer, rows begin on 64 elements and lie in one bucket each. */
-static void check_places(const struct meg_params *p)
+/* Check that buckets cover the buffer, and that each row is aligned to 64 elements and in one bucket. */
+static void check_offsets(const struct meg_params *p)
 {
     int64_t at = 0;
 
@@ -66,7 +66,7 @@ static void check_places(const struct meg_params *p)
     }
 }
 
-static void buckets_end_where_they_are_full(void **state)
+static void buckets_end_at_bucket_numel(void **state)
 {
     struct meg_layout l = layout(1, 2, 1);
     struct meg_params p;
@@ -74,21 +74,23 @@ static void buckets_end_where_they_are_full(void **state)
 
     (void)state;
     make(&p, &l, 0, &mesh);
-    check_places(&p);
+    check_offsets(&p);
     assert_int_equal(p.nbuckets, 1);
-    assert_int_equal(p.flat_numel, 64 + 4 * (64 + 128) + 64 + 320); /* no slices: 64 elements are enough */
+    assert_int_equal(p.flat_numel,
+                     64 + 4 * (64 + 128) + 64 + 320); /* without shards a bucket is a multiple of 64 elements */
     meg_params_free(&p);
 
     l.zero.bucket_numel = 300;
     make(&p, &l, 0, &mesh);
-    check_places(&p);
-    assert_int_equal(p.bucket[0].end, 320); /* norm 64, vector 64, matrix 128, vector 64: then it has 300 */
+    check_offsets(&p);
+    assert_int_equal(p.bucket[0].end,
+                     320); /* norm 64, vector 64, matrix 128, vector 64: the first sum of at least 300 */
     for (int b = 0; b + 1 < p.nbuckets; b++)
         assert_true(p.bucket[b].end - p.bucket[b].begin >= 300);
     meg_params_free(&p);
 }
 
-static void slices_are_equal_on_every_rank(void **state)
+static void shards_are_equal_and_cover_every_parameter(void **state)
 {
     static const int64_t shards[] = { 1, 2, 3, 5, 6, 96 }, unit[] = { 128, 128, 384, 640, 384, 384 };
 
@@ -98,15 +100,15 @@ static void slices_are_equal_on_every_rank(void **state)
         struct meg_params p;
         struct meg_mesh mesh;
         int64_t all = 0;
-        char *taken;
+        char *num_owners;
 
         l.zero.bucket_numel = 200;
         l.zero.nshards = shards[i];
         make(&p, &l, 0, &mesh);
-        check_places(&p);
+        check_offsets(&p);
         for (int b = 0; b < p.nbuckets; b++)
             assert_int_equal((p.bucket[b].end - p.bucket[b].begin) % unit[i], 0);
-        taken = meg_new((size_t)p.flat_numel);
+        num_owners = meg_new((size_t)p.flat_numel);
         for (int rank = 0; rank < shards[i]; rank++) {
             struct meg_zero_shard s;
             int64_t in_rows = 0;
@@ -118,7 +120,7 @@ static void slices_are_equal_on_every_rank(void **state)
                 assert_int_equal(s.bucket_shard[k].shard_offset, at);
                 assert_int_equal(s.range[k].begin, p.bucket[k].begin + rank * (s.range[k].end - s.range[k].begin));
                 for (int64_t e = s.range[k].begin; e < s.range[k].end; e++)
-                    taken[e]++;
+                    num_owners[e]++;
                 for (int j = 0; j < s.bucket_shard[k].nhparam_ranges; j++)
                     assert_true(s.bucket_shard[k].hparam_range[j].begin >= 0 &&
                                 s.bucket_shard[k].hparam_range[j].end <= s.range[k].end - s.range[k].begin);
@@ -130,14 +132,14 @@ static void slices_are_equal_on_every_rank(void **state)
             meg_zero_shard_free(&s);
         }
         for (int64_t e = 0; e < p.flat_numel; e++)
-            assert_int_equal(taken[e], 1);
-        assert_int_equal(all, p.numel); /* every element of every row is in one slice */
-        free(taken);
+            assert_int_equal(num_owners[e], 1);
+        assert_int_equal(all, p.numel); /* every element of every row is in one shard */
+        free(num_owners);
         meg_params_free(&p);
     }
 }
 
-static void weight_decay_follows_the_rows(void **state)
+static void weight_decay_follows_the_parameter_table(void **state)
 {
     struct meg_layout l = layout(1, 3, 1);
     struct meg_params p;
@@ -166,8 +168,8 @@ static void weight_decay_follows_the_rows(void **state)
     meg_params_free(&p);
 }
 
-/* First and last stage have the tied embedding in a bucket of its own, of the same size. */
-static void both_stages_slice_a_tied_embedding_alike(void **state)
+/* The first and last stage have the tied embedding in a bucket of its own, of equal size. */
+static void both_stages_shard_a_tied_embedding_alike(void **state)
 {
     struct meg_layout l = layout(2, 3, 2);
 
@@ -181,8 +183,8 @@ static void both_stages_slice_a_tied_embedding_alike(void **state)
         make(&first, &l, tp, &mesh);
         make(&last, &l, tp + 6, &mesh);
         assert_int_equal(mesh.at.pp, 1);
-        check_places(&first);
-        check_places(&last);
+        check_offsets(&first);
+        check_offsets(&last);
         a = &first.bucket[first.nbuckets - 1];
         b = &last.bucket[last.nbuckets - 1];
         assert_int_equal(a->begin, first.row[0].offset);
@@ -193,7 +195,7 @@ static void both_stages_slice_a_tied_embedding_alike(void **state)
     }
 }
 
-static void only_the_first_stage_has_several(void **state)
+static void only_the_first_stage_has_several_buckets(void **state)
 {
     struct meg_layout l = layout(1, 1, 2);
     struct meg_params p;
@@ -209,12 +211,12 @@ static void only_the_first_stage_has_several(void **state)
     meg_params_free(&p);
 }
 
-/* Bytes per parameter of Megatron's table: whole, and with the distributed optimizer over d ranks. */
-static void bytes_per_parameter(void **state)
+/* Bytes per parameter as in Megatron's documentation: replicated, and with the distributed optimizer over d ranks. */
+static void memory_equals_megatrons_bytes_per_parameter(void **state)
 {
     static const struct {
         enum meg_dtype params, grads;
-        int64_t whole, full, shared; /* whole = full + shared */
+        int64_t total, replicated, sharded; /* total = replicated + sharded */
     } mode[] = {
         { MEG_DTYPE_F16, MEG_DTYPE_F16, 20, 4, 16 },
         { MEG_DTYPE_BF16, MEG_DTYPE_F32, 18, 6, 12 },
@@ -260,19 +262,19 @@ static void bytes_per_parameter(void **state)
                 n = p.flat_numel;
                 each = (int64_t)(o.params + o.grads + o.main + o.main_grad + o.state);
                 if (zero == 0)
-                    assert_int_equal((int64_t)(m.params + m.grads) + each, n * mode[i].whole);
+                    assert_int_equal((int64_t)(m.params + m.grads) + each, n * mode[i].total);
                 if (zero == 1)
                     assert_int_equal(((int64_t)(m.params + m.grads) + each) * d,
-                                     n * (mode[i].full * d + mode[i].shared));
-                /* beyond: all of it in slices but parameters of stage 2, and room for the sections that are there */
+                                     n * (mode[i].replicated * d + mode[i].sharded));
+                /* stage 2 and 3 shard everything but the parameters of stage 2, and have buffers of unsharded groups */
                 if (zero == 2) {
                     assert_int_equal(m.params, (size_t)n * meg_dtype_size(run.dtype));
                     assert_int_equal(m.grads, (size_t)meg_params_unsharded_numel(&p) * meg_dtype_size(run.grad_dtype));
-                    assert_int_equal(each * d, n * (mode[i].whole - (int64_t)meg_dtype_size(run.dtype)));
+                    assert_int_equal(each * d, n * (mode[i].total - (int64_t)meg_dtype_size(run.dtype)));
                 }
                 if (zero == 3) {
                     assert_int_equal(m.params, (size_t)meg_params_unsharded_numel(&p) * meg_dtype_size(run.dtype));
-                    assert_int_equal(each * d, n * mode[i].whole);
+                    assert_int_equal(each * d, n * mode[i].total);
                 }
                 meg_params_free(&p);
             }
@@ -281,12 +283,12 @@ static void bytes_per_parameter(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_end_where_they_are_full),
-        cmocka_unit_test(slices_are_equal_on_every_rank),
-        cmocka_unit_test(weight_decay_follows_the_rows),
-        cmocka_unit_test(both_stages_slice_a_tied_embedding_alike),
-        cmocka_unit_test(bytes_per_parameter),
-        cmocka_unit_test(only_the_first_stage_has_several),
+        cmocka_unit_test(buckets_end_at_bucket_numel),
+        cmocka_unit_test(shards_are_equal_and_cover_every_parameter),
+        cmocka_unit_test(weight_decay_follows_the_parameter_table),
+        cmocka_unit_test(both_stages_shard_a_tied_embedding_alike),
+        cmocka_unit_test(memory_equals_megatrons_bytes_per_parameter),
+        cmocka_unit_test(only_the_first_stage_has_several_buckets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

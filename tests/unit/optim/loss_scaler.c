@@ -1,6 +1,6 @@
 /*
- * The loss scale against rows that Megatron's own module printed (five of them kept in tests/data; all
- * where MEG_SHARED names the reference data), its options, and what a checkpoint keeps of it.
+ * The loss scale equals values printed by Megatron's own module (five series are in tests/data; all are compared if
+ * MEG_SHARED names the reference data); its options; its state in a checkpoint.
  */
 #include <math.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static void check_rows(const json_t *all)
     }
 }
 
-static void follows_megatron(void **state)
+static void equals_megatron_on_rows_of_tests_data(void **state)
 {
     json_error_t e;
     json_t *all = json_load_file("tests/data/loss_scaler.json", 0, &e);
@@ -67,7 +67,7 @@ static void follows_megatron(void **state)
     json_decref(all);
 }
 
-static void follows_all_of_megatrons_rows(void **state)
+static void equals_megatron_on_all_reference_rows(void **state)
 {
     json_t *all = golden_json("schedules/loss_scaler.json");
 
@@ -76,7 +76,7 @@ static void follows_all_of_megatrons_rows(void **state)
     json_decref(all);
 }
 
-static void constant_and_none(void **state)
+static void constant_scale_never_changes(void **state)
 {
     struct meg_precision_conf c = defaults();
     struct meg_precision p;
@@ -99,7 +99,7 @@ static void constant_and_none(void **state)
     assert_true(s.type == MEG_SCALER_DYNAMIC && s.scale == 4294967296.0 && s.hysteresis_tracker == 2);
 }
 
-static void types(void **state)
+static void dtypes_follow_from_the_options(void **state)
 {
     static const struct {
         bool fp16, bf16, accumulate, residual;
@@ -128,12 +128,12 @@ static void types(void **state)
     }
 }
 
-static void refuses(void **state)
+static void refuses_contradictory_options(void **state)
 {
     static const struct {
         const char *args[5], *message;
     } cases[] = {
-        { { "--fp16", "--bf16" }, "--fp16 --bf16: one type at a time" },
+        { { "--fp16", "--bf16" }, "--fp16 --bf16: give only one of the two" },
         { { "--fp32-residual-connection" }, "--fp32-residual-connection: only with --fp16 or --bf16" },
         { { "--loss-scale", "8" }, "--loss-scale 8: only with --fp16 or --bf16" },
         { { "--fp16", "--loss-scale", "-1" }, "--loss-scale -1: must be 0 or more" },
@@ -163,31 +163,31 @@ static void refuses(void **state)
     }
 }
 
-static void goes_on_from_a_checkpoint(void **state)
+static void state_survives_a_checkpoint(void **state)
 {
     struct meg_precision_conf c = defaults();
     struct meg_precision p;
-    struct meg_scaler s, again, constant = { .type = MEG_SCALER_CONSTANT, .scale = 8 };
-    json_t *kept;
+    struct meg_scaler s, restored, constant = { .type = MEG_SCALER_CONSTANT, .scale = 8 };
+    json_t *state_json;
 
     (void)state;
     c.fp16 = true;
     c.loss_scale_window = 5;
     meg_precision_make(&p, &s, &c, NULL);
-    again = s;
+    restored = s;
     for (int i = 0; i < 7; i++)
         meg_scaler_update(&s, i == 2 || i == 3);
-    kept = meg_scaler_pack(&s);
-    assert_int_equal(meg_scaler_unpack(&again, kept, "state.json", NULL), 0);
-    assert_true(again.scale == s.scale && again.growth_tracker == s.growth_tracker &&
-                again.hysteresis_tracker == s.hysteresis_tracker && s.scale != 4294967296.0);
-    assert_int_equal(meg_scaler_unpack(&again, NULL, "state.json", NULL), 0);
-    assert_int_equal(meg_scaler_unpack(&constant, kept, "state.json", NULL), 0);
-    assert_true(again.scale == s.scale && constant.scale == 8);
-    json_decref(kept);
+    state_json = meg_scaler_pack(&s);
+    assert_int_equal(meg_scaler_unpack(&restored, state_json, "state.json", NULL), 0);
+    assert_true(restored.scale == s.scale && restored.growth_tracker == s.growth_tracker &&
+                restored.hysteresis_tracker == s.hysteresis_tracker && s.scale != 4294967296.0);
+    assert_int_equal(meg_scaler_unpack(&restored, NULL, "state.json", NULL), 0);
+    assert_int_equal(meg_scaler_unpack(&constant, state_json, "state.json", NULL), 0);
+    assert_true(restored.scale == s.scale && constant.scale == 8);
+    json_decref(state_json);
 }
 
-static void refuses_what_is_no_state(void **state)
+static void refuses_invalid_state(void **state)
 {
     static const char *const bad[] = {
         "{}",
@@ -212,13 +212,13 @@ static void refuses_what_is_no_state(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(follows_megatron),
-        cmocka_unit_test(follows_all_of_megatrons_rows),
-        cmocka_unit_test(constant_and_none),
-        cmocka_unit_test(types),
-        cmocka_unit_test(refuses),
-        cmocka_unit_test(goes_on_from_a_checkpoint),
-        cmocka_unit_test(refuses_what_is_no_state),
+        cmocka_unit_test(equals_megatron_on_rows_of_tests_data),
+        cmocka_unit_test(equals_megatron_on_all_reference_rows),
+        cmocka_unit_test(constant_scale_never_changes),
+        cmocka_unit_test(dtypes_follow_from_the_options),
+        cmocka_unit_test(refuses_contradictory_options),
+        cmocka_unit_test(state_survives_a_checkpoint),
+        cmocka_unit_test(refuses_invalid_state),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

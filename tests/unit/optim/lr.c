@@ -1,6 +1,6 @@
 /*
- * Learning rate, weight decay and batch ramp-up against rows that Megatron's own modules printed
- * (kept in tests/data; all of them where MEG_SHARED names the reference data).
+ * Learning rate, weight decay and batch ramp-up equal values printed by Megatron's own modules.  A part of them is in
+ * tests/data; all are compared if MEG_SHARED names the reference data.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -36,7 +36,7 @@ static int64_t cell(const json_t *row, size_t i)
     return json_integer_value(json_array_get(row, i));
 }
 
-/* The index of a configured word in a NULL-terminated list; 0 where it is absent. */
+/* Return the index of a configured word in a NULL-terminated list; 0 if the key is absent. */
 static int word(const json_t *config, const char *key, const char *const *list)
 {
     const char *s = json_string_value(json_object_get(config, key));
@@ -107,7 +107,7 @@ static int check_schedules(const char *dir)
     return n;
 }
 
-static struct meg_batch_schedule read_plan(const json_t *c)
+static struct meg_batch_schedule read_batch_schedule(const json_t *c)
 {
     const json_t *ramp = json_object_get(c, "rampup_batch_size");
     struct meg_batch_schedule p = { 0 };
@@ -130,7 +130,7 @@ static int check_rampup(const char *dir)
 
     json_array_foreach(all, i, one)
     {
-        struct meg_batch_schedule p = read_plan(json_object_get(one, "config"));
+        struct meg_batch_schedule p = read_batch_schedule(json_object_get(one, "config"));
         int64_t consumed = 0;
 
         assert_int_equal(meg_batch_schedule_check(&p, NULL), 0);
@@ -156,7 +156,7 @@ static int check_rampup(const char *dir)
     return n;
 }
 
-/* Options to schedule, ramp-up and schedule together, and steps that are skipped. */
+/* Compare whole runs: options, ramp-up, schedule and skipped steps together. */
 static int check_runs(const char *dir)
 {
     static const char *const lr[] = { "constant", "linear", "cosine", NULL };
@@ -167,7 +167,7 @@ static int check_runs(const char *dir)
     json_array_foreach(all, i, one)
     {
         const json_t *c = json_object_get(one, "config");
-        struct meg_batch_schedule p = read_plan(c);
+        struct meg_batch_schedule p = read_batch_schedule(c);
         struct meg_optim_conf o = { 0 };
         struct meg_lr_schedule s;
         int64_t consumed = 0, steps = 0;
@@ -203,7 +203,7 @@ static int check_runs(const char *dir)
     return n;
 }
 
-static void short_lists(void **state)
+static void equals_megatron_on_rows_of_tests_data(void **state)
 {
     (void)state;
     assert_true(check_schedules("tests/data") > 1000);
@@ -211,7 +211,7 @@ static void short_lists(void **state)
     assert_true(check_runs("tests/data") > 100);
 }
 
-static void long_lists(void **state)
+static void equals_megatron_on_all_reference_rows(void **state)
 {
     const char *shared = getenv("MEG_SHARED");
     char dir[4096];
@@ -227,7 +227,7 @@ static void long_lists(void **state)
     assert_true(check_runs(dir) > 100);
 }
 
-/* Return the settings that options, lines of a configuration file, make beside --lr 1. */
+/* Return the configuration for --lr 1 and options, the lines of a configuration file. */
 static struct meg_optim_conf conf_of(const char *options)
 {
     struct meg_optim_conf c = { 0 };
@@ -241,7 +241,7 @@ static struct meg_optim_conf conf_of(const char *options)
     return c;
 }
 
-/* Ten iterations of ten samples, or 100 samples: learning rate and weight decay after n samples. */
+/* Learning rate and weight decay after n samples, in a run of ten iterations of ten samples, or of 100 samples. */
 static const struct {
     const char *options;
     bool by_samples;
@@ -274,7 +274,7 @@ static const struct {
       0.14644660940672627 },
 };
 
-static void options_make_the_schedule(void **state)
+static void options_set_the_schedule(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++) {
@@ -289,13 +289,13 @@ static void options_make_the_schedule(void **state)
         lr = meg_lr_at(&s, s.max_lr, s.min_lr, schedules[i].n);
         wd = meg_wd_at(&s, schedules[i].n);
         if (!(fabs(lr - schedules[i].lr) < 1e-12 && fabs(wd - schedules[i].weight_decay) < 1e-12))
-            fail_msg("%s: after %lld samples a rate of %.15g and a decay of %.15g, not %.15g and %.15g",
+            fail_msg("%s: after %lld samples: learning rate %.15g, weight decay %.15g; expected %.15g and %.15g",
                      schedules[i].options, (long long)schedules[i].n, lr, wd, schedules[i].lr,
                      schedules[i].weight_decay);
     }
 }
 
-/* Settings that break a rule, and how the message begins. */
+/* Invalid options, and how the error message begins. */
 static const char *const refusals[][2] = {
     { "lr = -1", "--lr -1: must be 0 or more" },
     { "min-lr = 2", "--min-lr 2: must not be above --lr" },
@@ -309,23 +309,24 @@ static const char *const refusals[][2] = {
     { "decoupled-lr = -1", "--decoupled-lr -1: must be 0 or more" },
     { "decoupled-min-lr = 0.1", "--decoupled-min-lr 0.1: needs --decoupled-lr" },
     { "decoupled-lr = 1\ndecoupled-min-lr = -1", "--decoupled-min-lr -1: must be 0 or more" },
-    { "decoupled-lr = 1\ndecoupled-min-lr = 2", "--decoupled-lr 1: must not be below its lowest rate" },
-    { "decoupled-lr = 0.1\nmin-lr = 0.2", "--decoupled-lr 0.1: must not be below its lowest rate" },
+    { "decoupled-lr = 1\ndecoupled-min-lr = 2", "--decoupled-lr 1: must not be below its minimum" },
+    { "decoupled-lr = 0.1\nmin-lr = 0.2", "--decoupled-lr 0.1: must not be below its minimum" },
     { "start-weight-decay = 0.1", "--start-weight-decay 0.1: needs --weight-decay-incr-style" },
     { "end-weight-decay = 0.1", "--end-weight-decay 0.1: needs --weight-decay-incr-style" },
     { "weight-decay-incr-style = linear\nstart-weight-decay = 0.1", "--weight-decay-incr-style linear: needs" },
     { "weight-decay-incr-style = linear\nstart-weight-decay = 0.2\nend-weight-decay = 0.1",
       "--weight-decay-incr-style linear: needs" },
     { "lr-decay-iters = 0", "--lr-decay-iters 0: must be at least 1" },
-    { "lr-decay-samples = 50", "--lr-decay-samples 50: --train-iters counts iterations" },
+    { "lr-decay-samples = 50", "--lr-decay-samples 50: the run is counted in iterations" },
     { "lr-warmup-fraction = 1.5", "--lr-warmup-fraction 1.5: must be from 0 to 1" },
-    { "lr-warmup-fraction = 0.5\nlr-warmup-iters = 2", "--lr-warmup-fraction 0.5: --lr-warmup-iters or -samples" },
-    { "lr-warmup-iters = 10", "learning rate: a warm-up of 100 samples does not end" },
+    { "lr-warmup-fraction = 0.5\nlr-warmup-iters = 2",
+      "--lr-warmup-fraction 0.5: cannot be combined with --lr-warmup-iters" },
+    { "lr-warmup-iters = 10", "learning rate: the warm-up of 100 samples must be shorter" },
     { "lr-decay-style = WSD", "--lr-decay-style WSD: needs --lr-wsd-decay-iters" },
     { "lr-decay-style = WSD\nlr-wsd-decay-iters = 11", "--lr-decay-style WSD: needs --lr-wsd-decay-iters" },
 };
 
-static void refuses_schedules_that_break_a_rule(void **state)
+static void refuses_invalid_schedules(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
@@ -335,16 +336,16 @@ static void refuses_schedules_that_break_a_rule(void **state)
 
         if (meg_lr_schedule_make(&s, &c, 10, MEG_UNSET, 10, &e) != MEG_EUSAGE ||
             strncmp(e.msg, refusals[i][1], strlen(refusals[i][1])))
-            fail_msg("%s: '%s', not '%s'", refusals[i][0], e.msg, refusals[i][1]);
+            fail_msg("%s: message is '%s', expected '%s'", refusals[i][0], e.msg, refusals[i][1]);
     }
 }
 
-static void iterations_of_samples(void **state)
+static void counts_iterations_of_a_run_in_samples(void **state)
 {
     struct meg_batch_schedule p = { 64, 2, 4, 16, 8, 1000, false };
 
     (void)state;
-    assert_int_equal(meg_batch_iterations(&p, 1016), 34); /* the last row of the ramp ends at 1016 */
+    assert_int_equal(meg_batch_iterations(&p, 1016), 34); /* the ramp-up ends at 1016 samples */
     assert_int_equal(meg_batch_iterations(&p, 1016 + 63), 34);
     assert_int_equal(meg_batch_iterations(&p, 1016 + 64), 35);
     assert_int_equal(meg_batch_iterations(&p, 15), 0);
@@ -352,7 +353,7 @@ static void iterations_of_samples(void **state)
     assert_int_equal(meg_batch_iterations(&p, 1000), 15);
 }
 
-static void refused_batches(void **state)
+static void refuses_batches_that_ranks_do_not_divide(void **state)
 {
     struct meg_batch_schedule p = { 50, 4, 3, 0, 0, 0, false };
     struct meg_err e;
@@ -362,7 +363,7 @@ static void refused_batches(void **state)
     assert_string_equal(e.msg,
                         "--global-batch-size 50: must be a multiple of 12, which is --micro-batch-size 4 times 3 "
                         "data-parallel ranks; --decrease-batch-size-if-needed rounds it down; the nearest is 48");
-    p.global = 54; /* as far from 48 as from 60 */
+    p.global = 54; /* equally far from 48 and 60 */
     assert_int_equal(meg_batch_schedule_check(&p, &e), MEG_EUSAGE);
     assert_non_null(strstr(e.msg, "; the nearest is 60"));
     p.global = 5;
@@ -379,12 +380,12 @@ static void refused_batches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(short_lists),
-        cmocka_unit_test(long_lists),
-        cmocka_unit_test(options_make_the_schedule),
-        cmocka_unit_test(refuses_schedules_that_break_a_rule),
-        cmocka_unit_test(iterations_of_samples),
-        cmocka_unit_test(refused_batches),
+        cmocka_unit_test(equals_megatron_on_rows_of_tests_data),
+        cmocka_unit_test(equals_megatron_on_all_reference_rows),
+        cmocka_unit_test(options_set_the_schedule),
+        cmocka_unit_test(refuses_invalid_schedules),
+        cmocka_unit_test(counts_iterations_of_a_run_in_samples),
+        cmocka_unit_test(refuses_batches_that_ranks_do_not_divide),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

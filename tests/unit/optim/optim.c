@@ -1,4 +1,4 @@
-/* AdamW, SGD, clipping and the norms, element by element against the formulas in double. */
+/* AdamW, SGD, clipping and the norms equal the formulas in double, element by element. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 
 enum { STEPS = 4 };
 
-/* A matrix that decays, its bias, which does not, and an embedding with a rate of its own. */
+/* Make a parameter table: a matrix with weight decay, its bias without, and an embedding with a decoupled rate. */
 static void make_params(struct meg_params *p)
 {
     const int64_t embedding[] = { 9, 5 }, weight[] = { 7, 5 }, bias[] = { 7 };
@@ -32,7 +32,7 @@ static double grad_at(int step, int64_t i)
 }
 
 struct fixture {
-    struct meg_gpt model; /* parameters, and no layers */
+    struct meg_gpt model; /* has parameters but no layers */
     struct meg_params params;
     struct meg_optim_conf conf;
     struct meg_optim *optim;
@@ -41,7 +41,7 @@ struct fixture {
 
 static void begin(struct fixture *f, const char *optimizer, double clip)
 {
-    const struct meg_zero_conf share = { .num_instances = 1 };
+    const struct meg_zero_conf zero = { .num_instances = 1 };
     const struct meg_ops *op = meg_cpu_ops();
 
     memset(f, 0, sizeof *f);
@@ -55,7 +55,7 @@ static void begin(struct fixture *f, const char *optimizer, double clip)
     f->w = op->alloc((size_t)f->params.flat_numel * sizeof(float));
     f->g = op->alloc((size_t)f->params.flat_numel * sizeof(float));
     f->model = (struct meg_gpt){ .mesh = &meg_mesh_one, .params = f->params, .op = op, .w = f->w, .g = f->g };
-    assert_int_equal(meg_optim_create(&f->optim, &f->conf, &share, &f->model, NULL), 0);
+    assert_int_equal(meg_optim_create(&f->optim, &f->conf, &zero, &f->model, NULL), 0);
     for (int i = 0; i < f->params.n; i++)
         for (int64_t j = 0; j < f->params.row[i].numel; j++)
             f->w[f->params.row[i].offset + j] = (float)(1.0 / (double)(i + j + 1));
@@ -69,7 +69,7 @@ static void end(struct fixture *f)
     meg_params_free(&f->params);
 }
 
-/* STEPS steps of the optimizer beside the same steps in double. */
+/* Compare STEPS steps of the optimizer with the same steps in double. */
 static void run(struct fixture *f, double grad_scale)
 {
     const struct meg_optim_rates rates = { 1e-2, 3e-2, 0.1, grad_scale };
@@ -110,7 +110,7 @@ static void run(struct fixture *f, double grad_scale)
         meg_optim_update(f->optim, &rates, norm);
         for (int64_t i = 0; i < f->params.flat_numel; i++) {
             if (!(fabs(f->w[i] - w[i]) <= 2e-6 * (fabs(w[i]) + 1e-2)))
-                fail_msg("step %d, element %lld: %.9g, want %.9g", step, (long long)i, f->w[i], w[i]);
+                fail_msg("step %d, element %lld: %.9g, expected %.9g", step, (long long)i, f->w[i], w[i]);
             assert_true(f->g[i] == 0);
         }
     }
@@ -119,7 +119,7 @@ static void run(struct fixture *f, double grad_scale)
     free(v);
 }
 
-static void adamw(void **state)
+static void adamw_equals_its_formula(void **state)
 {
     struct fixture f;
 
@@ -130,7 +130,7 @@ static void adamw(void **state)
     end(&f);
 }
 
-static void clipped(void **state)
+static void clipping_scales_all_gradients(void **state)
 {
     struct fixture f;
 
@@ -143,7 +143,7 @@ static void clipped(void **state)
     end(&f);
 }
 
-static void sgd(void **state)
+static void sgd_equals_its_formula(void **state)
 {
     struct meg_optim_memory m;
     struct fixture f;
@@ -158,7 +158,7 @@ static void sgd(void **state)
     end(&f);
 }
 
-static void counts_and_names(void **state)
+static void finds_zero_and_nonfinite_gradients(void **state)
 {
     struct fixture f;
     const struct meg_param *bias;
@@ -191,10 +191,10 @@ static void *alloc_some(size_t nbytes)
     return allocations-- > 0 ? meg_cpu_ops()->alloc(nbytes) : NULL;
 }
 
-static void ends_where_memory_does(void **state)
+static void create_fails_cleanly_without_memory(void **state)
 {
     struct meg_ops scarce = *meg_cpu_ops();
-    const struct meg_zero_conf share = { .num_instances = 1 };
+    const struct meg_zero_conf zero = { .num_instances = 1 };
     struct meg_optim *o = NULL;
     struct fixture f;
     struct meg_err e;
@@ -203,14 +203,14 @@ static void ends_where_memory_does(void **state)
     begin(&f, "adam", 0);
     scarce.alloc = alloc_some;
     f.model.op = &scarce;
-    for (int n = 0; n < 5; n++) { /* the step, a sum, two moments, what watches gradients */
+    for (int n = 0; n < 5; n++) { /* step, scalar, two moments, NaN guard */
         allocations = n;
-        assert_int_equal(meg_optim_create(&o, &f.conf, &share, &f.model, &e), MEG_EFAIL);
+        assert_int_equal(meg_optim_create(&o, &f.conf, &zero, &f.model, &e), MEG_EFAIL);
         assert_non_null(strstr(e.msg, "optimizer: no memory for "));
         assert_null(o);
     }
     allocations = 5;
-    assert_int_equal(meg_optim_create(&o, &f.conf, &share, &f.model, &e), 0);
+    assert_int_equal(meg_optim_create(&o, &f.conf, &zero, &f.model, &e), 0);
     meg_optim_close(o);
     end(&f);
 }
@@ -218,11 +218,11 @@ static void ends_where_memory_does(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adamw),
-        cmocka_unit_test(clipped),
-        cmocka_unit_test(sgd),
-        cmocka_unit_test(counts_and_names),
-        cmocka_unit_test(ends_where_memory_does),
+        cmocka_unit_test(adamw_equals_its_formula),
+        cmocka_unit_test(clipping_scales_all_gradients),
+        cmocka_unit_test(sgd_equals_its_formula),
+        cmocka_unit_test(finds_zero_and_nonfinite_gradients),
+        cmocka_unit_test(create_fails_cleanly_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
