@@ -1,7 +1,7 @@
 /*
- * What the ranks of a run send.  Each formula stands for the calls of one file: nn/linear.c and nn/sequence_parallel.c,
- * nn/cp_attention.c, nn/cp_kv_exchange.c and nn/cp_all_to_all.c, nn/embedding.c, nn/lm_head.c, parallel/pipeline.c, optim/zero/grad_reduce.c,
- * optim/optim.c and train/step.c.
+ * The bytes that a rank sends.  Each formula counts the collectives of one file: nn/linear.c, nn/sequence_parallel.c,
+ * nn/cp_attention.c, nn/cp_kv_exchange.c, nn/cp_all_to_all.c, nn/embedding.c, nn/lm_head.c, parallel/pipeline.c,
+ * optim/zero/grad_reduce.c, optim/optim.c and train/step.c.
  */
 #include <string.h>
 #include "plan/internal.h"
@@ -16,25 +16,26 @@ static double size_of(enum meg_dtype t)
 
 /* ---- a micro-batch in a layer ----------------------------------------------------------------- */
 
-/* Rows of the residual stream, gathered or summed once. */
-static double rows_sent(const struct meg_cost_model *p, enum meg_dtype t)
+/* Return the bytes sent to gather or reduce the rows of the residual stream once. */
+static double residual_volume(const struct meg_cost_model *cost, enum meg_dtype t)
 {
-    const struct meg_layout *l = &p->layout;
-    const double nbytes = (double)(cost_local_rows(p).m * p->model->hidden_size) * size_of(t);
+    const struct meg_layout *l = &cost->layout;
+    const double nbytes = (double)(cost_local_rows(cost).residual_rows * cost->model->hidden_size) * size_of(t);
 
     return l->has_sp ? meg_comm_volume_sharded(l->tp, nbytes) : meg_comm_volume_all_reduce(l->tp, nbytes);
 }
 
 /*
- * Two column and two row linears.  With sequence parallelism rows are gathered before and summed after each pair,
- * and backward gathers what went into a column linear once more, for the gradient of its weight.
+ * Two column-parallel and two row-parallel linears.  With sequence parallelism rows are all-gathered before and
+ * reduce-scattered after each pair, and the backward pass gathers the input of a column-parallel linear again for its
+ * weight gradient.
  */
-struct cost_comm cost_tp_comm(const struct meg_cost_model *p, bool defers_wgrad)
+struct cost_comm cost_tp_comm(const struct meg_cost_model *cost, bool defers_wgrad)
 {
-    const double once = rows_sent(p, p->run.dtype);
+    const double once = residual_volume(cost, cost->run.dtype);
     struct cost_comm s = { 0 };
 
-    if (!p->layout.has_sp)
+    if (!cost->layout.has_sp)
         return (struct cost_comm){ 2 * once, 2 * once, 0 };
     s.fwd = 4 * once;
     s.bwd_input = 4 * once;
@@ -42,43 +43,44 @@ struct cost_comm cost_tp_comm(const struct meg_cost_model *p, bool defers_wgrad)
     return s;
 }
 
-struct cost_comm cost_cp_comm(const struct meg_cost_model *p, int64_t i)
+struct cost_comm cost_cp_comm(const struct meg_cost_model *cost, int64_t i)
 {
-    const struct meg_layout *l = &p->layout;
-    const struct meg_gpt_conf *c = p->model;
-    const enum meg_cp_comm_type kind = meg_layout_cp_comm_type(l, i);
-    const double n = (double)cost_local_rows(p).n, e = size_of(p->run.dtype), d = (double)c->kv_channels;
+    const struct meg_layout *l = &cost->layout;
+    const struct meg_gpt_conf *c = cost->model;
+    const enum meg_cp_comm_type type = meg_layout_cp_comm_type(l, i);
+    const double n = (double)cost_local_rows(cost).rows, e = size_of(cost->run.dtype), d = (double)c->kv_channels;
     const double a = (double)(c->num_attention_heads / l->tp), g = (double)(c->num_query_groups / l->tp);
-    const int64_t a2a_size = kind == MEG_CP_A2A ? l->cp : kind == MEG_CP_A2A_P2P ? l->cp_near : 1;
+    const int64_t a2a_size = type == MEG_CP_A2A ? l->cp : type == MEG_CP_A2A_P2P ? l->cp_near : 1;
     const int64_t ring_size = l->cp / a2a_size;
-    const double h = (double)a2a_size, keys = n * 2 * g * d;
+    const double h = (double)a2a_size, kv = n * 2 * g * d;
     const double qkv = meg_comm_volume_sharded(a2a_size, n * (a + 2 * g) * d / h * e);
     const double out = meg_comm_volume_sharded(a2a_size, n * a * d / h * e);
     const double stats = meg_comm_volume_sharded(a2a_size, n * a / h * sizeof(float));
-    const double starts = meg_comm_volume_sharded(a2a_size, n * sizeof(int32_t));
-    const double meet = meg_comm_volume_sharded(ring_size, keys * e);
-    const double home = kind == MEG_CP_ALL_GATHER ? meg_comm_volume_sharded(ring_size, keys * sizeof(float))
-                        : ring_size > 1           ? (double)ring_size * keys * sizeof(float)
-                                                  : 0;
-    const double again = p->run.recompute == MEG_RECOMPUTE_SELECTIVE ? starts + meet + out : 0;
+    const double doc_starts = meg_comm_volume_sharded(a2a_size, n * sizeof(int32_t));
+    const double kv_fetch = meg_comm_volume_sharded(ring_size, kv * e);
+    const double kv_grad_return = type == MEG_CP_ALL_GATHER ? meg_comm_volume_sharded(ring_size, kv * sizeof(float))
+                                  : ring_size > 1           ? (double)ring_size * kv * sizeof(float)
+                                                            : 0;
+    const double recomputed = cost->run.recompute == MEG_RECOMPUTE_SELECTIVE ? doc_starts + kv_fetch + out : 0;
 
-    return (struct cost_comm){ qkv + starts + meet + out, again + starts + stats + out + meet + home + qkv, 0 };
+    return (struct cost_comm){ qkv + doc_starts + kv_fetch + out,
+                               recomputed + doc_starts + stats + out + kv_fetch + kv_grad_return + qkv, 0 };
 }
 
-struct cost_comm cost_embedding_comm(const struct meg_cost_model *p)
+struct cost_comm cost_embedding_comm(const struct meg_cost_model *cost)
 {
-    const double once = rows_sent(p, p->run.residual_dtype);
+    const double once = residual_volume(cost, cost->run.residual_dtype);
 
-    return (struct cost_comm){ once, p->layout.has_sp ? once : 0, 0 };
+    return (struct cost_comm){ once, cost->layout.has_sp ? once : 0, 0 };
 }
 
-/* All of it is part of the backward step: logits, what a row's probabilities are divided by, and the gradient. */
-struct cost_comm cost_lm_head_comm(const struct meg_cost_model *p)
+/* All of it belongs to the backward step: logits, the softmax denominators of the params, and the gradient. */
+struct cost_comm cost_lm_head_comm(const struct meg_cost_model *cost)
 {
-    const double once = rows_sent(p, p->run.dtype), n = (double)cost_local_rows(p).n;
-    const double parts = meg_comm_volume_sharded(p->layout.tp, 2 * n * sizeof(float));
+    const double once = residual_volume(cost, cost->run.dtype), n = (double)cost_local_rows(cost).rows;
+    const double softmax = meg_comm_volume_sharded(cost->layout.tp, 2 * n * sizeof(float));
 
-    return (struct cost_comm){ 0, (p->layout.has_sp ? 2 : 1) * once + parts, 0 };
+    return (struct cost_comm){ 0, (cost->layout.has_sp ? 2 : 1) * once + softmax, 0 };
 }
 
 int64_t cost_recomputed_layers(const struct meg_gpt_run *run, int64_t n, int64_t *inputs)
@@ -93,152 +95,155 @@ int64_t cost_recomputed_layers(const struct meg_gpt_run *run, int64_t n, int64_t
     }
 }
 
-static double sum(struct cost_comm s)
+static double total(struct cost_comm s)
 {
     return s.fwd + s.bwd_input + s.bwd_weight;
 }
 
 /* ---- a step ----------------------------------------------------------------------------------- */
 
-/* Bytes of a tied embedding's gradient that a rank adds the other end's to: all, or its slice. */
-static double tied_grad_nbytes(const struct meg_params *rows, const struct meg_param *row, const struct meg_layout *l)
+/* Return the bytes of a tied embedding's gradient that a rank reduces with the other stage: all, or its shard. */
+static double tied_grad_nbytes(const struct meg_params *params, const struct meg_param *row, const struct meg_layout *l)
 {
     int b = 0;
 
     if (!l->zero.nshards)
         return (double)row->shard_numel;
-    while (rows->bucket[b].begin != row->offset)
+    while (params->bucket[b].begin != row->offset)
         b++;
-    return (double)meg_zero_bucket_shard_numel(rows, l, b);
+    return (double)meg_zero_bucket_shard_numel(params, l, b);
 }
 
-/* Bytes of a section's gather, unless it is there already. */
-static double layer_gather_nbytes(int there[MEG_UNSHARDED_BUFFERS], const struct meg_cost_model *p,
-                                  const struct meg_params *rows, int section)
+/* Return the bytes sent to gather a layer group, unless its unsharded buffer has it; resident: the content of each. */
+static double layer_gather_nbytes(int resident[MEG_UNSHARDED_BUFFERS], const struct meg_cost_model *cost,
+                                  const struct meg_params *params, int layer_group)
 {
-    const struct meg_elem_range s = rows->layer_group[section];
-    const int turn = meg_unsharded_buffer(rows, section);
+    const struct meg_elem_range s = params->layer_group[layer_group];
+    const int buffer = meg_unsharded_buffer(params, layer_group);
 
-    if (there[turn] == section)
+    if (resident[buffer] == layer_group)
         return 0;
-    there[turn] = section;
-    return meg_comm_volume_sharded(p->layout.zero.nshards,
-                                   (double)((s.end - s.begin) / p->layout.zero.nshards) * size_of(p->run.dtype));
+    resident[buffer] = layer_group;
+    return meg_comm_volume_sharded(cost->layout.zero.nshards,
+                                   (double)((s.end - s.begin) / cost->layout.zero.nshards) * size_of(cost->run.dtype));
 }
 
-/* Sections that take turns, read as the micro-batches of a step go through them: model/gpt_forward_backward.c. */
-static double zero3_gather_nbytes(const struct meg_cost_model *p, const struct meg_params *rows)
+/* Count the gathers of layer groups in the order in which model/gpt_forward_backward.c reads them (ZeRO-3). */
+static double zero3_gather_nbytes(const struct meg_cost_model *cost, const struct meg_params *params)
 {
-    const int layers = rows->nlayer_groups - 2;
-    const int group = p->run.recompute == MEG_RECOMPUTE_UNIFORM ? (int)p->run.recompute_num_layers : 1;
-    int there[MEG_UNSHARDED_BUFFERS] = { -1, -1, -1, -1 };
+    const int layers = params->nlayer_groups - 2;
+    const int group = cost->run.recompute == MEG_RECOMPUTE_UNIFORM ? (int)cost->run.recompute_num_layers : 1;
+    int resident[MEG_UNSHARDED_BUFFERS] = { -1, -1, -1, -1 };
     double sent = 0;
 
-    for (int64_t m = 0; m < p->schedule.microbatches; m++) {
+    for (int64_t m = 0; m < cost->schedule.microbatches; m++) {
         for (int i = 0; i <= layers + 1; i++)
-            sent += layer_gather_nbytes(there, p, rows, i);
+            sent += layer_gather_nbytes(resident, cost, params, i);
         for (int i = layers; i > 0; i--) {
             if (i == layers || i % group == 0)
                 for (int k = (i - 1) / group * group + 1; k <= i; k++)
-                    sent += layer_gather_nbytes(there, p, rows, k);
-            sent += layer_gather_nbytes(there, p, rows, i);
+                    sent += layer_gather_nbytes(resident, cost, params, k);
+            sent += layer_gather_nbytes(resident, cost, params, i);
         }
     }
     return sent;
 }
 
-struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *p, struct meg_rank_coords at)
+struct cost_step_comm cost_count_step_comm(const struct meg_cost_model *cost, struct meg_rank_coords at)
 {
-    const struct meg_layout *l = &p->layout;
-    const double e = size_of(p->run.grad_dtype);
-    const int64_t copies = l->dp * l->cp;
+    const struct meg_layout *l = &cost->layout;
+    const double e = size_of(cost->run.grad_dtype);
+    const int64_t dp_replicas = l->dp * l->cp;
     struct cost_step_comm s = { 0 };
-    struct meg_params rows;
+    struct meg_params params;
     struct meg_mesh mesh;
 
     meg_mesh_init_dry(&mesh, l, meg_layout_rank(l, at));
-    meg_gpt_params(&rows, p->model, &mesh);
-    s.updated = (double)meg_zero_shard_numel(&rows, l);
+    meg_gpt_params(&params, cost->model, &mesh);
+    s.num_updated = (double)meg_zero_shard_numel(&params, l);
     if (l->zero.nshards) {
-        s.sums = meg_comm_volume_sharded(l->zero.nshards, s.updated * e) +
-                 meg_comm_volume_all_reduce(copies / l->zero.nshards, s.updated * e);
-        s.gather = meg_comm_volume_sharded(l->zero.nshards, s.updated * size_of(p->run.dtype));
+        s.grad_reduce = meg_comm_volume_sharded(l->zero.nshards, s.num_updated * e) +
+                        meg_comm_volume_all_reduce(dp_replicas / l->zero.nshards, s.num_updated * e);
+        s.param_gather = meg_comm_volume_sharded(l->zero.nshards, s.num_updated * size_of(cost->run.dtype));
     } else {
-        s.sums = meg_comm_volume_all_reduce(copies, s.updated * e);
+        s.grad_reduce = meg_comm_volume_all_reduce(dp_replicas, s.num_updated * e);
     }
-    for (int i = 0; i < rows.n; i++) {
-        const struct meg_param *row = &rows.row[i];
+    for (int i = 0; i < params.n; i++) {
+        const struct meg_param *row = &params.row[i];
 
         if (row->shard_numel && l->has_sp && row->tp_axis < 0)
-            s.replicated += meg_comm_volume_all_reduce(l->tp, (double)row->shard_numel * e);
+            s.sp_grad_reduce += meg_comm_volume_all_reduce(l->tp, (double)row->shard_numel * e);
         if (row->shard_numel && l->pp > 1 && row->reduce_group == MEG_PARAM_TIED)
-            s.tied += meg_comm_volume_all_reduce(2, tied_grad_nbytes(&rows, row, l) * e);
+            s.embedding_grad += meg_comm_volume_all_reduce(2, tied_grad_nbytes(&params, row, l) * e);
     }
     if (l->zero.stage >= 2) {
-        const double passes = (double)p->schedule.microbatches;
+        const double num_micro = (double)cost->schedule.microbatches;
 
-        s.sums = passes * meg_comm_volume_sharded(l->zero.nshards, s.updated * e) +
-                 meg_comm_volume_all_reduce(copies / l->zero.nshards, s.updated * e);
-        s.replicated *= passes;
+        s.grad_reduce = num_micro * meg_comm_volume_sharded(l->zero.nshards, s.num_updated * e) +
+                        meg_comm_volume_all_reduce(dp_replicas / l->zero.nshards, s.num_updated * e);
+        s.sp_grad_reduce *= num_micro;
     }
     if (l->zero.stage == 3)
-        s.gather = zero3_gather_nbytes(p, &rows);
-    meg_params_free(&rows);
+        s.param_gather = zero3_gather_nbytes(cost, &params);
+    meg_params_free(&params);
     return s;
 }
 
-/* Micro-batches through the layers of a stage. */
-static void layers_sent(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *p, int64_t stage)
+/* Add the bytes that a stage sends for one micro-batch in its layers. */
+static void add_layer_comm(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *cost, int64_t stage)
 {
-    const struct meg_layout *l = &p->layout;
-    const struct meg_gpt_run run = meg_run_spec_stage(&p->run, &p->schedule, stage);
-    const struct cost_comm tensor = cost_tp_comm(p, run.defers_wgrad);
-    const double kept = meg_comm_volume_sharded(l->tp, (double)(cost_local_rows(p).m / l->tp * p->model->hidden_size) *
-                                                           size_of(run.residual_dtype));
+    const struct meg_layout *l = &cost->layout;
+    const struct meg_gpt_run run = meg_run_spec_stage(&cost->run, &cost->schedule, stage);
+    const struct cost_comm tensor = cost_tp_comm(cost, run.defers_wgrad);
+    const double saved = meg_comm_volume_sharded(
+        l->tp,
+        (double)(cost_local_rows(cost).residual_rows / l->tp * cost->model->hidden_size) * size_of(run.residual_dtype));
     int64_t first, n, inputs;
 
     for (int64_t chunk = 0; chunk < l->vp; chunk++) {
         meg_layout_layers(l, stage, chunk, &first, &n);
-        const int64_t again = cost_recomputed_layers(&run, n, &inputs);
+        const int64_t num_recomputed = cost_recomputed_layers(&run, n, &inputs);
 
-        nbytes[MEG_COST_GROUP_TP] += (double)n * sum(tensor) + (double)again * tensor.fwd;
-        if (run.distribute_saved_activations) /* what was received from another stage is still there */
-            nbytes[MEG_COST_GROUP_TP] += (double)(inputs - !meg_layout_is_first(stage, chunk)) * kept;
+        nbytes[MEG_COST_GROUP_TP] += (double)n * total(tensor) + (double)num_recomputed * tensor.fwd;
+        if (run.distribute_saved_activations) /* what was received from another stage is still resident */
+            nbytes[MEG_COST_GROUP_TP] += (double)(inputs - !meg_layout_is_first(stage, chunk)) * saved;
         for (int64_t i = 0; i < n; i++) {
-            const struct cost_comm context = cost_cp_comm(p, first + i);
+            const struct cost_comm context = cost_cp_comm(cost, first + i);
 
-            nbytes[MEG_COST_GROUP_CP] += sum(context);
-            if (i < again)
+            nbytes[MEG_COST_GROUP_CP] += total(context);
+            if (i < num_recomputed)
                 nbytes[MEG_COST_GROUP_CP] += context.fwd;
         }
     }
     if (stage == 0)
-        nbytes[MEG_COST_GROUP_TP] += sum(cost_embedding_comm(p));
+        nbytes[MEG_COST_GROUP_TP] += total(cost_embedding_comm(cost));
     if (stage == l->pp - 1)
-        nbytes[MEG_COST_GROUP_TP] += sum(cost_lm_head_comm(p));
+        nbytes[MEG_COST_GROUP_TP] += total(cost_lm_head_comm(cost));
 }
 
-void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *p, struct meg_rank_coords at)
+void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *cost, struct meg_rank_coords at)
 {
-    const struct meg_layout *l = &p->layout;
-    const struct cost_step_comm once = cost_count_step_comm(p, at);
-    const double number = (double)sizeof(double);
-    const double boundary = (double)(cost_local_rows(p).m * p->model->hidden_size) * size_of(p->run.residual_dtype);
-    const int64_t leave = l->vp - (at.pp == l->pp - 1), come = l->vp - (at.pp == 0);
+    const struct meg_layout *l = &cost->layout;
+    const struct cost_step_comm once = cost_count_step_comm(cost, at);
+    const double scalar = (double)sizeof(double);
+    const double boundary_nbytes =
+        (double)(cost_local_rows(cost).residual_rows * cost->model->hidden_size) * size_of(cost->run.residual_dtype);
+    const int64_t num_activations = l->vp - (at.pp == l->pp - 1), num_grads = l->vp - (at.pp == 0);
 
     memset(nbytes, 0, MEG_COST_GROUPS * sizeof *nbytes);
-    layers_sent(nbytes, p, at.pp);
-    nbytes[MEG_COST_GROUP_PP] = l->pp > 1 ? (double)(leave + come) * boundary : 0;
+    add_layer_comm(nbytes, cost, at.pp);
+    nbytes[MEG_COST_GROUP_PP] = l->pp > 1 ? (double)(num_activations + num_grads) * boundary_nbytes : 0;
     for (int i = 0; i < MEG_COST_GROUPS; i++)
-        nbytes[i] *= (double)p->schedule.microbatches;
+        nbytes[i] *= (double)cost->schedule.microbatches;
 
-    nbytes[MEG_COST_GROUP_TP] += once.replicated;
-    nbytes[MEG_COST_GROUP_PP] += meg_comm_volume_all_reduce(l->pp, number);
-    nbytes[MEG_COST_GROUP_DP_CP] = once.sums + once.gather + meg_comm_volume_all_reduce(l->dp * l->cp, 2 * number);
+    nbytes[MEG_COST_GROUP_TP] += once.sp_grad_reduce;
+    nbytes[MEG_COST_GROUP_PP] += meg_comm_volume_all_reduce(l->pp, scalar);
+    nbytes[MEG_COST_GROUP_DP_CP] =
+        once.grad_reduce + once.param_gather + meg_comm_volume_all_reduce(l->dp * l->cp, 2 * scalar);
     if (l->zero.nshards)
-        nbytes[MEG_COST_GROUP_DP_CP] += meg_comm_volume_all_reduce(l->zero.nshards, p->sums * number);
-    nbytes[MEG_COST_GROUP_MP] = meg_comm_volume_all_reduce(l->tp * l->pp, p->sums * number);
-    nbytes[MEG_COST_GROUP_EMBEDDING] = once.tied;
+        nbytes[MEG_COST_GROUP_DP_CP] += meg_comm_volume_all_reduce(l->zero.nshards, cost->num_scalar_reduces * scalar);
+    nbytes[MEG_COST_GROUP_MP] = meg_comm_volume_all_reduce(l->tp * l->pp, cost->num_scalar_reduces * scalar);
+    nbytes[MEG_COST_GROUP_EMBEDDING] = once.embedding_grad;
 }
 
 void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct meg_mesh *m)

@@ -1,8 +1,9 @@
 /*
- * A run on paper: what its ranks hold, send and take, by plain arithmetic over model, layout and hardware.
- * Nothing is allocated but tables, and no rank is visited but one of each kind: a layout of 10^5 ranks costs
- * what one of ten does.  DESIGN.md §5 and §7; Korthikanti et al. 2022 and Narayanan et al. 2021 for the
- * arithmetic of layers and pipelines.
+ * cost.h - analytic cost model of a training run: memory, communication and time of a step.
+ *
+ * Plain arithmetic over model, layout and hardware; no rank's tensors are allocated, and only one rank of each type of
+ * pipeline stage is counted, so that a layout of 10^5 ranks takes as long as one of ten.  The arithmetic of layers is
+ * that of Korthikanti et al. 2022, of pipelines that of Narayanan et al. 2021.
  */
 #ifndef MEG_PLAN_COST_H
 #define MEG_PLAN_COST_H
@@ -14,30 +15,30 @@ MEG_BEGIN_DECLS
 struct meg_cost_model {
     const struct meg_gpt_conf *model; /* checked */
     const struct meg_optim_conf *optim;
-    struct meg_layout layout;               /* fitted */
-    struct meg_pipe_schedule_conf schedule; /* of a step's micro-batches, the most there are */
-    struct meg_gpt_run run;                 /* of every rank; meg_cost_stage_run says what depends on the stage */
-    bool overlaps_sums, overlaps_gather;    /* gradients are added up while the last backward pass goes on, and
-                                                parameters gathered while the next forward pass does */
-    bool is_on_hosts;                       /* ranks are processes whose messages MPI carries */
-    int sums;                               /* numbers a step adds up over the model: norms, counts */
-    bool copies_state, copies_optim;        /* what is saved in the background: weights; the optimizer's state, too */
-    bool keeps_scores;                      /* attention writes its scores to memory, as before Dao et al. 2022;
-                                                never so here: for runs of others */
+    struct meg_layout layout;               /* fitted to the model */
+    struct meg_pipe_schedule_conf schedule; /* of a step's micro-batches */
+    struct meg_gpt_run run;                 /* of every stage; see meg_run_spec_stage */
+    bool overlaps_grad_reduce;              /* gradients are reduced during the last backward pass */
+    bool overlaps_param_gather;             /* parameters are gathered during the next forward pass */
+    bool uses_host_comm;                    /* ranks are processes that communicate through host memory (MPI) */
+    int num_scalar_reduces;                 /* scalars that a step reduces over the model: norms, counts */
+    bool is_async_save, saves_optim;        /* saves copy the weights; and the optimizer state */
+    bool stores_scores; /* attention writes its scores to memory, as before Dao et al. 2022; to compare with published
+                           runs, never so here */
 };
 
 /* The cost model of a run whose steps have num_micro micro-batches per data-parallel rank; it borrows s->job. */
 struct meg_cost_model meg_cost_model_make(const struct meg_run_spec *s, int64_t num_micro);
 
 /*
- * One rank of each kind, and their number: of the first stage, the second and the last.  The first of a
- * tensor-parallel group has the most; stages between the second and the last have what the second has, or less.
+ * Fill at with one rank of each type of stage: first, second and last; return their number.  The first rank of a
+ * tensor-parallel group needs the most; stages between the second and the last need as much as the second, or less.
  */
 int meg_cost_representatives(struct meg_rank_coords at[3], const struct meg_layout *l);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Bytes of a rank, by what they are for: first the arenas. */
+/* Types of memory of a rank: first the arenas, then other allocations. */
 enum meg_cost_memory_type {
     MEG_COST_MEM_PARAMS,
     MEG_COST_MEM_GRADS,
@@ -47,57 +48,59 @@ enum meg_cost_memory_type {
     MEG_COST_MEM_ACTIVATIONS,
     MEG_COST_MEM_WORKSPACE,
     MEG_COST_MEM_PIPELINE,
-    MEG_COST_MEM_ARENAS,
-    MEG_COST_MEM_COMM_WORKSPACE = MEG_COST_MEM_ARENAS, /* on hosts, what arrives in collectives */
-    MEG_COST_MEM_ASYNC_SAVE,
+    MEG_COST_MEM_COMM_WORKSPACE, /* receive buffers of collectives through host memory */
+    MEG_COST_MEM_ASYNC_SAVE,     /* the copy that a save in the background writes */
     MEG_COST_MEM_TYPES
 };
+enum { MEG_COST_MEM_ARENAS = MEG_COST_MEM_COMM_WORKSPACE }; /* the number of arenas */
 extern const char *const meg_cost_memory_name[MEG_COST_MEM_TYPES];
 
-/* Of the rank at a place. */
-void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_model *p, struct meg_rank_coords at);
-/* The most in all over all ranks. */
-double meg_cost_max_memory(const struct meg_cost_model *p);
+/* Bytes of the rank at these coordinates. */
+void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_model *cost, struct meg_rank_coords at);
+/* Bytes of the rank that needs the most. */
+double meg_cost_max_memory(const struct meg_cost_model *cost);
 
-/* ---- messages -------------------------------------------------------------------------------- */
+/* ---- communication --------------------------------------------------------------------------- */
 
 enum meg_cost_group {
     MEG_COST_GROUP_TP,
     MEG_COST_GROUP_CP,
     MEG_COST_GROUP_PP,
     MEG_COST_GROUP_DP_CP, /* data- and context-parallel */
-    MEG_COST_GROUP_MP,
+    MEG_COST_GROUP_MP,    /* model-parallel: tensor and pipeline */
     MEG_COST_GROUP_EMBEDDING,
     MEG_COST_GROUPS
 };
 extern const char *const meg_cost_group_name[MEG_COST_GROUPS];
 
-/* Bytes that the rank at a place sends in each group in one step, counted as in comm/comm.h. */
-void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *p, struct meg_rank_coords at);
-/* What the groups of a mesh have counted so far; the difference over a step equals the above. */
+/* Bytes that the rank at these coordinates sends in each group per step, counted as in comm/comm.h. */
+void meg_cost_comm_volume(double nbytes[MEG_COST_GROUPS], const struct meg_cost_model *cost, struct meg_rank_coords at);
+/* Bytes that the groups of a mesh have sent so far; the difference over a step equals meg_cost_comm_volume. */
 void meg_cost_comm_volume_measured(double nbytes[MEG_COST_GROUPS], const struct meg_mesh *mesh);
+
 /* ---- time ------------------------------------------------------------------------------------ */
 
 /*
- * Seconds of a step.  A micro-batch of a stage is the sum of its matrix products, attention, passes over memory
- * and collectives, none hidden behind another; transfers between stages overlap as the schedule lets them.
+ * Seconds of a step.  The time of a micro-batch on a stage is the sum of its matrix products, attention, memory-bound
+ * operations and collectives, without overlap; transfers between stages overlap as the schedule allows.
  */
 struct meg_cost_time {
-    double products, attention, passes, collectives; /* of the busiest stage's micro-batches */
-    double bubble;                                   /* its idle time until all are through, as a share of the busy */
-    double reduction, update;                        /* of gradients and to gather weights; of weights */
+    double gemm, attention, memory_bound, comm; /* of all micro-batches on the busiest stage */
+    double bubble;                              /* idle time of that stage, as a fraction of its busy time */
+    double grad_reduce;                         /* of gradients and to gather parameters, where nothing overlaps it */
+    double update;
     double step;
-    double mfu; /* meg_gpt_flops of the step over what the ranks could do */
+    double mfu; /* model FLOP utilization: meg_gpt_flops of the step over the peak of all ranks */
 };
 
 /*
- * threads: of a rank, where the hardware is counted in cores; else 1.  Where the schedule is not played its bubble
- * is that of equal parts, (pp - 1) / (vp microbatches).
+ * Estimate a step.  threads: those of a rank where hw is one core, else 1.  Without simulate the pipeline bubble is that
+ * of equal stages, (pp - 1) / (vp microbatches); with it, that of the schedule.
  */
-void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *p, const struct meg_hardware *hw,
-                        int threads, bool is_played);
-/* Seconds that no step takes less of, much sooner known: of its micro-batches. */
-double meg_cost_time_bound(const struct meg_cost_model *p, const struct meg_hardware *hw, int threads);
+void meg_cost_step_time(struct meg_cost_time *t, const struct meg_cost_model *cost, const struct meg_hardware *hw,
+                        int threads, bool simulate);
+/* A lower bound of meg_cost_step_time's step, from its micro-batches alone; much faster. */
+double meg_cost_time_bound(const struct meg_cost_model *cost, const struct meg_hardware *hw, int threads);
 
 MEG_END_DECLS
 #endif

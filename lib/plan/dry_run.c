@@ -9,6 +9,7 @@ static double mib(double nbytes)
     return nbytes / (1 << 20);
 }
 
+/* Print the model and the length of the run. */
 static void print_run(const struct meg_run_spec *s, FILE *f)
 {
     const struct meg_train_conf *c = &s->job->train;
@@ -90,7 +91,7 @@ static void print_layout(const struct meg_layout *l, FILE *f)
 static void print_memory(const struct meg_run_spec *s, const struct meg_hardware *hw, const struct stage_cost *c, int n,
                          FILE *f)
 {
-    const double overhead = hw->memory > 0 ? hw->reserve : meg_memory_overhead(s);
+    const double overhead = hw->memory > 0 ? hw->reserved_memory : meg_memory_overhead(s);
     double most = 0;
     int fullest = 0;
 
@@ -153,21 +154,21 @@ static void print_time(const struct meg_run_spec *s, const struct meg_cost_model
     struct meg_cost_time t;
 
     meg_cost_step_time(&t, m, hw, meg_hardware_threads(hw), true);
-    const double busy = t.products + t.attention + t.passes + t.collectives;
+    const double busy = t.gemm + t.attention + t.memory_bound + t.comm;
     const struct {
         const char *name;
         double seconds;
     } line[] = {
-        { "matrix products", t.products },
+        { "matrix products", t.gemm },
         { "attention", t.attention },
-        { "passes over memory", t.passes },
-        { "collectives in layers", t.collectives },
-        { "bubble of the pipeline", t.bubble * busy },
-        { "sums of gradients", t.reduction },
+        { "memory-bound operations", t.memory_bound },
+        { "collectives in layers", t.comm },
+        { "pipeline bubble", t.bubble * busy },
+        { "gradient reduction", t.grad_reduce },
         { "update", t.update },
         { "all", t.step },
     };
-    fprintf(f, "\n%-30s %8s  predicted for %s: %s\n", "time of a step", "s", hw->name, hw->what);
+    fprintf(f, "\n%-30s %8s  predicted for %s: %s\n", "time of a step", "s", hw->name, hw->description);
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
         if (line[i].seconds > 0)
             fprintf(f, "  %-28s %8.3g\n", line[i].name, line[i].seconds);

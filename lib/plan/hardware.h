@@ -1,6 +1,6 @@
 /*
- * What ranks run on, in the few numbers that a prediction of time needs.  One row a machine; nothing in it
- * is fitted to one run.
+ * hardware.h - the hardware model of --hardware: the rates that a prediction of step time needs.  A row per machine;
+ * no number is fitted to a particular run.
  */
 #ifndef MEG_PLAN_HARDWARE_H
 #define MEG_PLAN_HARDWARE_H
@@ -8,17 +8,19 @@
 
 MEG_BEGIN_DECLS
 
-/* Of one rank: a GPU, or for cpu a core. */
+/* One rank: a GPU, or a CPU core. */
 struct meg_hardware {
-    const char *name, *what;
-    double flops[MEG_DTYPES]; /* peak of matrix products a second, by type of what is multiplied */
-    double gemm, gemm_half;   /* share of it that large products reach; half of that is left at this smallest size */
-    double tile;              /* rows and columns of a result that are computed together */
-    double attention_fwd, attention_bwd; /* the same of attention, whose causal half alone counts as work */
-    double memory_bw;                    /* bytes a second that passes over large buffers reach */
-    double link_bw, net_bw;              /* bytes a second a rank sends in collectives, in a node and between nodes */
-    int node;                            /* ranks in a node */
-    double memory, reserve; /* bytes, and what of them driver and libraries take; memory 0: what is free now */
+    const char *name, *description;
+    double flops[MEG_DTYPES];        /* peak FLOP/s of matrix products, by dtype of the operands */
+    double gemm_efficiency;          /* fraction of the peak that large products reach */
+    double gemm_half_size;           /* smallest dimension of a product that reaches half of that fraction */
+    double tile;                     /* rows and columns of a product's output tile */
+    double attention_fwd_efficiency; /* fraction of the peak, when only the causal half counts as work */
+    double attention_bwd_efficiency;
+    double memory_bw;       /* bytes/s of operations on large buffers */
+    double link_bw, net_bw; /* bytes/s that a rank sends in collectives, within and between nodes */
+    int ranks_per_node;
+    double memory, reserved_memory; /* bytes, and those that driver and libraries use; 0: the memory of this machine */
 };
 
 const struct meg_hardware *meg_hardware_find(enum meg_hardware_type type);

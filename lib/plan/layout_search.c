@@ -191,7 +191,7 @@ static void search(struct search *s)
 {
     const int64_t world = s->world_size, seq_length = s->job->train.seq_length;
 
-    for (int64_t tp = 1; tp <= world && tp <= s->hw->node; tp++)
+    for (int64_t tp = 1; tp <= world && tp <= s->hw->ranks_per_node; tp++)
         for (int64_t cp = 1; tp * cp <= world && (cp == 1 || seq_length / cp >= MIN_CP_TOKENS); cp *= 2)
             for (int64_t pp = 1; tp * cp * pp <= world && pp <= s->job->model.num_layers; pp++)
                 try_sizes(s, tp, cp, pp);
@@ -265,7 +265,7 @@ int meg_plan_print_layouts(const struct meg_run_spec *spec, int64_t world_size, 
     const struct meg_hardware *hw = meg_hardware_find(spec->job->train.hardware);
     struct search s = { .job = spec->job, .hw = hw, .world_size = world_size };
 
-    s.memory = hw->memory > 0 ? hw->memory - hw->reserve : meg_memory_available(world_size);
+    s.memory = hw->memory > 0 ? hw->memory - hw->reserved_memory : meg_memory_available(world_size);
     s.weight_nbytes = weight_nbytes(spec);
     search(&s);
     if (s.nbest == 0)
@@ -273,8 +273,8 @@ int meg_plan_print_layouts(const struct meg_run_spec *spec, int64_t world_size, 
                         "--plan: none of %" PRId64 " layouts of %" PRId64 " ranks on %s fits in %.1f GiB "
                         "per rank; use more ranks, or a smaller model or sequence",
                         s.num_tried, world_size, hw->name, s.memory / (1 << 30));
-    fprintf(f, "the fastest layouts of %" PRId64 " ranks on %s (%s), of %" PRId64 " looked at; batch %" PRId64 "\n\n",
-            world_size, hw->name, hw->what, s.num_tried, spec->job->train.global_batch_size);
+    fprintf(f, "the fastest layouts of %" PRId64 " ranks on %s (%s), of %" PRId64 " tried; batch %" PRId64 "\n\n",
+            world_size, hw->name, hw->description, s.num_tried, spec->job->train.global_batch_size);
     fprintf(f, "  %6s %7s %8s %6s %6s %5s %-10s %8s %7s %9s %6s\n", "tensor", "context", "pipeline", "chunks", "data",
             "micro", "recomputed", "GiB", "bubble", "s a step", "MFU");
     for (int i = 0; i < s.nbest && i < MAX_PRINTED; i++) {

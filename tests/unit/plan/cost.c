@@ -1,6 +1,6 @@
 /*
- * The planner on paper.  Its times are held against published runs, with one row of numbers for each kind of
- * hardware; what it says of messages and schedules against counts made another way.
+ * The cost model.  Predicted times are compared with published runs, with one row of rates per type of hardware; FLOP,
+ * updates and schedules with values computed in another way.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -18,20 +18,21 @@ struct shape {
     bool is_llama;
 };
 
-struct where {
-    int64_t tp, cp, pp, vp, dp, b, samples; /* samples of a step */
+struct layout_case {
+    int64_t tp, cp, pp, vp, dp, b, samples; /* samples: the global batch */
     bool has_sp;
     enum meg_recompute recompute;
     enum meg_dtype dtype;
-    bool shares; /* ranks share the optimizer's work, and overlap it */
+    bool is_sharded; /* the optimizer; its communication overlaps */
 };
 
 static struct meg_optim_conf adam;
 
-/* A paper of these numbers; model is the caller's, and kept. */
-static struct meg_cost_model paper(struct meg_gpt_conf *model, const struct shape *m, const struct where *w)
+/* Make a cost model of this shape and layout, which borrows *model. */
+static struct meg_cost_model make_cost_model(struct meg_gpt_conf *model, const struct shape *m,
+                                             const struct layout_case *w)
 {
-    struct meg_cost_model p = { .model = model, .optim = &adam };
+    struct meg_cost_model cost = { .model = model, .optim = &adam };
 
     *model = (struct meg_gpt_conf){ .num_layers = m->layers,
                                     .hidden_size = m->h,
@@ -48,46 +49,46 @@ static struct meg_cost_model paper(struct meg_gpt_conf *model, const struct shap
                                     .swiglu = m->is_llama,
                                     .has_bias = !m->is_llama };
     adam.optimizer = "adam";
-    p.layout = meg_layout_one;
-    p.layout.tp = w->tp;
-    p.layout.cp = w->cp ? w->cp : 1;
-    p.layout.pp = w->pp;
-    p.layout.vp = w->vp ? w->vp : 1;
-    p.layout.dp = w->dp;
-    p.layout.has_sp = w->has_sp;
-    p.layout.layers = m->layers;
-    p.layout.zero.bucket_numel = 40000000;
-    p.layout.zero.nshards = w->shares ? p.layout.dp * p.layout.cp : 0;
-    p.overlaps_sums = p.overlaps_gather = w->shares;
-    p.schedule.stages = (int)w->pp;
-    p.schedule.chunks = (int)p.layout.vp;
-    p.schedule.microbatches = w->samples / (w->dp * w->b);
-    p.run.s = m->s;
-    p.run.b = w->b;
-    p.run.is_training = true;
-    p.run.recompute = w->recompute;
-    p.run.recompute_num_layers = 1;
-    p.run.dtype = p.run.residual_dtype = w->dtype;
-    p.run.grad_dtype = MEG_DTYPE_F32;
-    return p;
+    cost.layout = meg_layout_one;
+    cost.layout.tp = w->tp;
+    cost.layout.cp = w->cp ? w->cp : 1;
+    cost.layout.pp = w->pp;
+    cost.layout.vp = w->vp ? w->vp : 1;
+    cost.layout.dp = w->dp;
+    cost.layout.has_sp = w->has_sp;
+    cost.layout.layers = m->layers;
+    cost.layout.zero.bucket_numel = 40000000;
+    cost.layout.zero.nshards = w->is_sharded ? cost.layout.dp * cost.layout.cp : 0;
+    cost.overlaps_grad_reduce = cost.overlaps_param_gather = w->is_sharded;
+    cost.schedule.stages = (int)w->pp;
+    cost.schedule.chunks = (int)cost.layout.vp;
+    cost.schedule.microbatches = w->samples / (w->dp * w->b);
+    cost.run.s = m->s;
+    cost.run.b = w->b;
+    cost.run.is_training = true;
+    cost.run.recompute = w->recompute;
+    cost.run.recompute_num_layers = 1;
+    cost.run.dtype = cost.run.residual_dtype = w->dtype;
+    cost.run.grad_dtype = MEG_DTYPE_F32;
+    return cost;
 }
 
 /* ---- published runs --------------------------------------------------------------------------- */
 
 /*
- * Where a run is given by its FLOP/s or MFU, seconds follow by the paper's own count of operations.
+ * The seconds of a run that is published as FLOP/s or MFU follow from the count of operations of that publication.
  *   [K22] Korthikanti et al. 2022, tables 3 and 5      [M21] Megatron-LM's README, GPT-3 on 1,024 GPUs
  *   [M25] Megatron-LM's README, H100, s 4096, vocabulary 131,072; MFU of layers with full attention
- *   [N25] NeMo's performance summary    [T] torchtitan's    [L] llm.c's and llmq's logs, tokens a second
+ *   [N25] NeMo's performance summary    [T] torchtitan's    [L] llm.c's and llmq's logs, tokens per second
  */
 struct published {
     const char *name;
     enum meg_hardware_type hw;
     struct shape shape;
-    struct where where;
-    bool keeps_scores;
+    struct layout_case where;
+    bool stores_scores;
     double seconds;
-    double less; /* than published by 15 percent and by at most this share; 0: within 15 */
+    double less; /* 0: predicted within 15 percent; else 15 percent to this fraction too fast */
     const char *why;
 };
 
@@ -216,7 +217,7 @@ static const struct published runs[] = {
       false,
       0.140,
       0.20,
-      "waits for the device three times a step; GELU and bias gradients are passes of their own" },
+      "waits for the device three times per step; GELU and bias gradients are separate kernels" },
     { "GPT-2 1558M, 8 GPUs, 47.6k tok/s [L]",
       MEG_HARDWARE_H100,
       { 48, 1600, 25, 0, 0, 1024, 50257, 0 },
@@ -224,7 +225,7 @@ static const struct published runs[] = {
       false,
       2.754,
       0.20,
-      "waits for the device three times a step; GELU and bias gradients are passes of their own" },
+      "waits for the device three times per step; GELU and bias gradients are separate kernels" },
     { "Qwen 2.5 1.5B, 58.9k tok/s [L]",
       MEG_HARDWARE_H100,
       { 28, 1536, 12, 2, 8960, 1024, 151936, 1 },
@@ -235,7 +236,7 @@ static const struct published runs[] = {
       NULL },
 };
 
-static void times_are_those_of_published_runs(void **state)
+static void times_agree_with_published_runs(void **state)
 {
     int failed = 0;
 
@@ -243,12 +244,12 @@ static void times_are_those_of_published_runs(void **state)
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         const struct published *r = &runs[i];
         struct meg_gpt_conf model;
-        struct meg_cost_model p = paper(&model, &r->shape, &r->where);
+        struct meg_cost_model cost = make_cost_model(&model, &r->shape, &r->where);
         struct meg_cost_time t;
         double off;
 
-        p.keeps_scores = r->keeps_scores;
-        meg_cost_step_time(&t, &p, meg_hardware_find(r->hw), 1, true);
+        cost.stores_scores = r->stores_scores;
+        meg_cost_step_time(&t, &cost, meg_hardware_find(r->hw), 1, true);
         off = t.step / r->seconds - 1;
         printf("# %-44s %s  published %8.3f s  predicted %8.3f s  %+5.1f%%  MFU %4.1f%%  bubble %4.1f%%\n", r->name,
                meg_hardware_find(r->hw)->name, r->seconds, t.step, 100 * off, 100 * t.mfu, 100 * t.bubble);
@@ -259,18 +260,18 @@ static void times_are_those_of_published_runs(void **state)
     assert_int_equal(failed, 0);
 }
 
-/* ---- numbers worked out by hand --------------------------------------------------------------- */
+/* ---- numbers computed by hand --------------------------------------------------------------- */
 
 /*
  * FLOPs of a step: 72 B s L h^2 (1 + s/(6h) + V/(12hL)) of Narayanan et al. 2021, without their recomputation; for
- * Llama 6 B s (L (2 h^2 + 2 h g d + 2 s h + 3 h f) + h V).  An update reads and writes 34 bytes of each parameter in
- * bf16: a weight in f32 and two averages (24), a gradient in f32 that is read and zeroed (8), and the copy in bf16 (2).
+ * Llama 6 B s (L (2 h^2 + 2 h g d + 2 s h + 3 h f) + h V).  An update reads and writes 34 bytes per parameter in
+ * bf16: fp32 weight and two moments (24), fp32 gradient that is read and zeroed (8), bf16 weight (2).
  */
 static const struct {
     const char *name;
     enum meg_hardware_type hw;
     struct shape shape;
-    struct where where;
+    struct layout_case where;
     double peak, flops, params_a_rank, memory_bw; /* of the whole step; 0: not checked */
 } by_hand[] = {
     { "GPT-3 175B on 1,024 GPUs",
@@ -305,7 +306,7 @@ static const struct {
       0,
       1485426688,
       2.95e12 },
-    { "GPT 1.7B, its optimizer shared by 8",
+    { "GPT 1.7B, optimizer sharded by 8",
       MEG_HARDWARE_A100,
       { 24, 2048, 16, 0, 0, 4096, 131072, 0 },
       { 1, 1, 1, 1, 8, 4, 32, 0, NONE, HALF, true },
@@ -321,16 +322,16 @@ static void near(const char *name, const char *what, double got, double want, do
         fail_msg("%s: %s is %.9g, not %.9g", name, what, got, want);
 }
 
-static void flops_mfu_and_updates_are_those_worked_out_by_hand(void **state)
+static void flops_mfu_and_updates_follow_their_formulas(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof by_hand / sizeof *by_hand; i++) {
         const struct shape *shape = &by_hand[i].shape;
         struct meg_gpt_conf model;
-        const struct meg_cost_model p = paper(&model, shape, &by_hand[i].where);
+        const struct meg_cost_model cost = make_cost_model(&model, shape, &by_hand[i].where);
         struct meg_cost_time t;
 
-        meg_cost_step_time(&t, &p, meg_hardware_find(by_hand[i].hw), 1, true);
+        meg_cost_step_time(&t, &cost, meg_hardware_find(by_hand[i].hw), 1, true);
         if (by_hand[i].flops > 0) {
             near(by_hand[i].name, "FLOPs", meg_gpt_flops(&model, by_hand[i].where.samples, shape->s), by_hand[i].flops,
                  1e-12);
@@ -342,10 +343,9 @@ static void flops_mfu_and_updates_are_those_worked_out_by_hand(void **state)
     }
 }
 
-/* ---- what planning costs ---------------------------------------------------------------------- */
+/* ---- the cost of planning ---------------------------------------------------------------------- */
 
-/* A long list takes what short ones say, and no more memory than they. */
-static void a_schedule_is_played_in_part(void **state)
+static void short_schedules_give_makespan_and_memory_of_a_long_one(void **state)
 {
     static const double weight[] = { 1, 1.25, 1, 1, 1, 1.5, 1, 1, 1, 1, 1, 1.75 };
     static const struct meg_pipe_schedule_times t = { 1, 1.25, 0.75, 0.125, weight };
@@ -356,7 +356,7 @@ static void a_schedule_is_played_in_part(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        struct meg_pipe_schedule_cost whole = { 0 };
+        struct meg_pipe_schedule_cost full = { 0 };
         struct meg_pipe_schedule_conf c;
         int64_t groups, group;
 
@@ -364,8 +364,8 @@ static void a_schedule_is_played_in_part(void **state)
         c = cost_short_schedule(&all[i], &groups, &group);
         assert_true(groups > 0 && c.microbatches < 5 * group);
         assert_int_equal(c.microbatches + groups * group, all[i].microbatches);
-        meg_pipe_schedule_estimate(&all[i], &t, &whole);
-        assert_float_equal(cost_makespan(&all[i], &t), whole.makespan, 1e-6);
+        meg_pipe_schedule_estimate(&all[i], &t, &full);
+        assert_float_equal(cost_makespan(&all[i], &t), full.makespan, 1e-6);
         for (int stage = 0; stage < c.stages; stage++) {
             struct meg_pipe_schedule a, b;
 
@@ -379,36 +379,35 @@ static void a_schedule_is_played_in_part(void **state)
     }
 }
 
-/* 131,072 ranks are three kinds of rank and a short schedule. */
-static void many_ranks_cost_what_few_do(void **state)
+static void a_layout_of_131072_ranks_is_three_ranks_and_a_short_schedule(void **state)
 {
     const struct shape shape = { 128, 25600, 160, 0, 0, 2048, 51200, 0 };
-    const struct where where = { 8, 1, 64, 1, 256, 1, 1 << 20, 1, SOME, HALF, false };
+    const struct layout_case where = { 8, 1, 64, 1, 256, 1, 1 << 20, 1, SOME, HALF, false };
     struct meg_gpt_conf model;
-    const struct meg_cost_model p = paper(&model, &shape, &where);
+    const struct meg_cost_model cost = make_cost_model(&model, &shape, &where);
     double sent[MEG_COST_GROUPS];
     struct meg_cost_time t;
     struct meg_rank_coords at[3];
     int64_t groups, group;
 
     (void)state;
-    assert_int_equal(meg_layout_world(&p.layout), 131072);
-    assert_int_equal(meg_cost_representatives(at, &p.layout), 3);
-    assert_int_equal(cost_short_schedule(&p.schedule, &groups, &group).microbatches, 256);
-    meg_cost_step_time(&t, &p, meg_hardware_find(MEG_HARDWARE_H100), 1, true);
+    assert_int_equal(meg_layout_world(&cost.layout), 131072);
+    assert_int_equal(meg_cost_representatives(at, &cost.layout), 3);
+    assert_int_equal(cost_short_schedule(&cost.schedule, &groups, &group).microbatches, 256);
+    meg_cost_step_time(&t, &cost, meg_hardware_find(MEG_HARDWARE_H100), 1, true);
     assert_true(t.step > 0 && t.mfu > 0.3 && t.mfu < 0.7);
-    assert_true(meg_cost_max_memory(&p) > 0);
-    meg_cost_comm_volume(sent, &p, at[2]);
+    assert_true(meg_cost_max_memory(&cost) > 0);
+    meg_cost_comm_volume(sent, &cost, at[2]);
     assert_true(sent[MEG_COST_GROUP_DP_CP] > 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_schedule_is_played_in_part),
-        cmocka_unit_test(many_ranks_cost_what_few_do),
-        cmocka_unit_test(flops_mfu_and_updates_are_those_worked_out_by_hand),
-        cmocka_unit_test(times_are_those_of_published_runs),
+        cmocka_unit_test(short_schedules_give_makespan_and_memory_of_a_long_one),
+        cmocka_unit_test(a_layout_of_131072_ranks_is_three_ranks_and_a_short_schedule),
+        cmocka_unit_test(flops_mfu_and_updates_follow_their_formulas),
+        cmocka_unit_test(times_agree_with_published_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,137 @@
+/* The memory of a rank: the arenas of model and optimizer, and what communication and saves need besides. */
+#include "plan/cost.h"
+#include <math.h>
+#include "ckpt/ckpt.h"
+#include "parallel/pipeline.h"
+#include "plan/internal.h"
+
+const char *const meg_cost_memory_name[MEG_COST_MEM_TYPES] = {
+    [MEG_COST_MEM_PARAMS] = "parameters",
+    [MEG_COST_MEM_GRADS] = "gradients",
+    [MEG_COST_MEM_MAIN_PARAMS] = "main parameters",
+    [MEG_COST_MEM_MAIN_GRADS] = "main gradients",
+    [MEG_COST_MEM_OPTIM] = "optimizer state",
+    [MEG_COST_MEM_ACTIVATIONS] = "activations",
+    [MEG_COST_MEM_WORKSPACE] = "workspace",
+    [MEG_COST_MEM_PIPELINE] = "pipeline",
+    [MEG_COST_MEM_COMM_WORKSPACE] = "receive buffers",
+    [MEG_COST_MEM_ASYNC_SAVE] = "asynchronous save",
+};
+
+/* Return the bytes of the buffers between pipeline stages. */
+static double pipeline_nbytes(const struct meg_cost_model *cost, const struct meg_mesh *mesh)
+{
+    struct meg_pipe_schedule schedule;
+    int64_t groups, group;
+    const struct meg_pipe_schedule_conf c = cost_short_schedule(&cost->schedule, &groups, &group);
+    const struct meg_pipe_tensor tensor = { cost_local_rows(cost).residual_rows * cost->model->hidden_size,
+                                            cost->run.residual_dtype };
+    double n;
+
+    meg_pipe_schedule_make(&schedule, &c, (int)mesh->at.pp);
+    n = (double)meg_pipe_nbytes(&schedule, &tensor, 1);
+    meg_pipe_schedule_free(&schedule);
+    return n;
+}
+
+/* Return the bytes that a save in the background copies: weights and, of the optimizer's memory o, the state. */
+static double async_save_nbytes(const struct meg_cost_model *cost, const struct meg_params *params,
+                                const struct meg_mesh *mesh, const struct meg_optim_memory *o)
+{
+    const struct meg_layout *l = &cost->layout;
+    const int64_t rank = mesh->at.dp * l->cp + mesh->at.cp, nshards = l->zero.nshards ? l->zero.nshards : 1;
+    const int64_t state_nbytes = meg_zero_shard_numel(params, l) * (int64_t)sizeof(float);
+    const int64_t nstates = cost->saves_optim && state_nbytes ? (int64_t)(o->main + o->state) / state_nbytes : 0;
+    const struct meg_ckpt_shard weights = { .dtype = cost->run.dtype };
+    struct meg_ckpt_shard state = { 0 };
+    struct meg_zero_shard shard;
+    int64_t nbytes;
+
+    if (!cost->is_async_save)
+        return 0;
+    meg_zero_shard_make(&shard, params, l, (int)(rank % nshards));
+    if (l->zero.nshards) {
+        state.ranges = shard.range;
+        state.nranges = shard.nbucket_shards;
+        state.replica = (int)(rank / nshards);
+        state.nreplicas = (int)(l->dp * l->cp / nshards);
+    }
+    nbytes =
+        meg_ckpt_write_nbytes(params, mesh, &weights, 1) + nstates * meg_ckpt_write_nbytes(params, mesh, &state, 1);
+    meg_zero_shard_free(&shard);
+    return (double)nbytes;
+}
+
+/* Return the bytes of receive buffers in the collectives of large tensors: activations, gradients, keys and values. */
+static double comm_workspace_nbytes(const struct meg_cost_model *cost, const struct meg_params *params)
+{
+    const struct meg_layout *l = &cost->layout;
+    const int64_t nshards = l->zero.nshards, dp_replicas = l->dp * l->cp, n = cost_local_rows(cost).rows;
+    const enum meg_dtype grad = cost->run.grad_dtype;
+    const double kv = (double)(n * 2 * cost->model->num_query_groups / l->tp * cost->model->kv_channels);
+    double bucket = 0, tied = 0, kv_gather = 0, sum;
+
+    for (int i = 0; i < params->nbuckets; i++)
+        bucket = fmax(bucket, (double)(params->bucket[i].end - params->bucket[i].begin));
+    for (int i = 0; i < params->n; i++)
+        if (params->row[i].reduce_group == MEG_PARAM_TIED && l->pp > 1)
+            tied = (double)params->row[i].shard_numel;
+    for (int64_t i = 0; i < l->layers && kv_gather == 0; i++)
+        if (meg_layout_cp_comm_type(l, i) == MEG_CP_ALL_GATHER)
+            kv_gather = meg_comm_workspace_reduce_scatter(l->cp, kv, MEG_DTYPE_F32);
+
+    sum = meg_comm_workspace_all_reduce(l->tp, (double)(n * cost->model->hidden_size), cost->run.residual_dtype);
+    sum += kv_gather;
+    if (nshards)
+        sum += meg_comm_workspace_reduce_scatter(nshards, bucket / (double)nshards, grad) +
+               meg_comm_workspace_all_reduce(dp_replicas / nshards, bucket / (double)nshards, grad);
+    else
+        sum += meg_comm_workspace_all_reduce(dp_replicas, bucket, grad);
+    return sum + meg_comm_workspace_all_reduce(2, tied / (double)(nshards ? nshards : 1), grad);
+}
+
+void meg_cost_memory(double nbytes[MEG_COST_MEM_TYPES], const struct meg_cost_model *cost, struct meg_rank_coords at)
+{
+    const struct meg_gpt_run run = meg_run_spec_stage(&cost->run, &cost->schedule, at.pp);
+    struct meg_gpt_memory m;
+    struct meg_optim_memory o = { 0 };
+    struct meg_params params;
+    struct meg_mesh mesh;
+
+    meg_mesh_init_dry(&mesh, &cost->layout, meg_layout_rank(&cost->layout, at));
+    meg_gpt_memory_size(&m, cost->model, &run, &mesh);
+    meg_gpt_params(&params, cost->model, &mesh);
+    nbytes[MEG_COST_MEM_PARAMS] = (double)m.params;
+    nbytes[MEG_COST_MEM_GRADS] = (double)m.grads;
+    if (run.is_training)
+        meg_optim_memory_size(&o, cost->optim, &params, &cost->layout, &run);
+    nbytes[MEG_COST_MEM_PARAMS] += (double)o.params;
+    nbytes[MEG_COST_MEM_GRADS] += (double)o.grads;
+    nbytes[MEG_COST_MEM_MAIN_PARAMS] = (double)o.main;
+    nbytes[MEG_COST_MEM_MAIN_GRADS] = (double)o.main_grad;
+    nbytes[MEG_COST_MEM_OPTIM] = (double)o.state;
+    nbytes[MEG_COST_MEM_ACTIVATIONS] = (double)m.activations;
+    nbytes[MEG_COST_MEM_WORKSPACE] = (double)m.workspace;
+    nbytes[MEG_COST_MEM_PIPELINE] = pipeline_nbytes(cost, &mesh);
+    nbytes[MEG_COST_MEM_COMM_WORKSPACE] =
+        cost->uses_host_comm && run.is_training ? comm_workspace_nbytes(cost, &params) : 0;
+    nbytes[MEG_COST_MEM_ASYNC_SAVE] = async_save_nbytes(cost, &params, &mesh, &o);
+    meg_params_free(&params);
+}
+
+double meg_cost_max_memory(const struct meg_cost_model *cost)
+{
+    struct meg_rank_coords at[3];
+    const int n = meg_cost_representatives(at, &cost->layout);
+    double most = 0;
+
+    for (int i = 0; i < n; i++) {
+        double nbytes[MEG_COST_MEM_TYPES], sum = 0;
+
+        meg_cost_memory(nbytes, cost, at[i]);
+        for (int k = 0; k < MEG_COST_MEM_TYPES; k++)
+            sum += nbytes[k];
+        most = fmax(most, sum);
+    }
+    return most;
+}
