@@ -32,14 +32,14 @@ static double pairwise_sum(const double *a, int n)
     return sum;
 }
 
-int meg_blend_check_weights(const double *w, int n, const char *from, struct meg_err *e)
+int meg_blend_check_weights(const double *w, int n, const char *origin, struct meg_err *e)
 {
     const double sum = pairwise_sum(w, n);
 
     if (isfinite(sum))
         return 0;
     return meg_fail(e, MEG_EUSAGE, "%s: the weights add up to more than %g; only their ratios count, give smaller ones",
-                    from, DBL_MAX);
+                    origin, DBL_MAX);
 }
 
 void meg_blend_normalize(double *w, int n)
@@ -49,18 +49,18 @@ void meg_blend_normalize(double *w, int n)
         w[i] /= sum;
 }
 
-void meg_blend_sizes(int64_t *out, const double *w, int n, int64_t wanted)
+void meg_blend_sizes(int64_t *out, const double *w, int n, int64_t num_samples)
 {
     for (int i = 0; i < n; i++)
-        out[i] = (int64_t)ceil((double)wanted * w[i] * 1.005);
+        out[i] = (int64_t)ceil((double)num_samples * w[i] * 1.005);
 }
 
-void meg_blend_sizes_with_surplus(int64_t *drawn, int64_t *built, const double *w, int n, int64_t wanted,
+void meg_blend_sizes_with_surplus(int64_t *taken, int64_t *built, const double *w, int n, int64_t num_samples,
                                   double surplus)
 {
     for (int i = 0; i < n; i++) {
-        drawn[i] = (int64_t)ceil((double)wanted * w[i]);
-        built[i] = (int64_t)ceil((double)drawn[i] * (1 + surplus));
+        taken[i] = (int64_t)ceil((double)num_samples * w[i]);
+        built[i] = (int64_t)ceil((double)taken[i] * (1 + surplus));
     }
 }
 
@@ -68,32 +68,32 @@ void meg_blend_sizes_with_surplus(int64_t *drawn, int64_t *built, const double *
  * Both blends: sample i comes from the dataset whose share of max(i, 1) samples is furthest ahead of
  * what it gave, the first of equals.  A dataset that gave its limit is out.
  */
-static void greedy(struct meg_blend_index *x, const double *w, const int64_t *limit, int k, int64_t n)
+static void build_indices(struct meg_blend_index *x, const double *w, const int64_t *limit, int k, int64_t n)
 {
     int16_t *dataset = meg_realloc_array(NULL, (size_t)n, sizeof *dataset);
     int64_t *sample = meg_realloc_array(NULL, (size_t)n, sizeof *sample);
-    int64_t *given = meg_new((size_t)k * sizeof *given);
+    int64_t *taken = meg_new((size_t)k * sizeof *taken);
 
     for (int64_t i = 0; i < n; i++) {
-        double share = fmax((double)i, 1.0), most = 0;
+        double share = fmax((double)i, 1.0), max_error = 0;
         int best = -1;
         for (int d = 0; d < k; d++) {
-            double behind = w[d] * share - (double)given[d];
-            if ((best < 0 || behind > most) && (!limit || given[d] < limit[d])) {
+            double error = w[d] * share - (double)taken[d];
+            if ((best < 0 || error > max_error) && (!limit || taken[d] < limit[d])) {
                 best = d;
-                most = behind;
+                max_error = error;
             }
         }
         dataset[i] = (int16_t)best;
-        sample[i] = given[best]++;
+        sample[i] = taken[best]++;
     }
-    free(given);
+    free(taken);
     *x = (struct meg_blend_index){ n, dataset, sample, { dataset, sample } };
 }
 
 void meg_blend_weighted(struct meg_blend_index *x, const double *w, int k, int64_t n)
 {
-    greedy(x, w, NULL, k, n);
+    build_indices(x, w, NULL, k, n);
 }
 
 void meg_blend_exhaustive(struct meg_blend_index *x, const int64_t *size, int k)
@@ -105,7 +105,7 @@ void meg_blend_exhaustive(struct meg_blend_index *x, const int64_t *size, int k)
         n += size[d];
     for (int d = 0; d < k; d++)
         share[d] = (double)size[d] / (double)n;
-    greedy(x, share, size, k, n);
+    build_indices(x, share, size, k, n);
     free(share);
 }
 

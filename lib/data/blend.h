@@ -7,7 +7,7 @@
 #include "base/err.h"
 
 /* Check that the weights of the option or file from have a finite sum; MEG_EUSAGE where they have not. */
-int meg_blend_check_weights(const double *w, int n, const char *from, struct meg_err *e);
+int meg_blend_check_weights(const double *w, int n, const char *origin, struct meg_err *e);
 
 /* w / sum(w) in place; the sum is numpy's pairwise one. */
 void meg_blend_normalize(double *w, int n);
@@ -18,7 +18,7 @@ void meg_blend_normalize(double *w, int n);
  *   out  [n]  out
  *   w    [n]  normalised weights
  */
-void meg_blend_sizes(int64_t *out, const double *w, int n, int64_t wanted);
+void meg_blend_sizes(int64_t *out, const double *w, int n, int64_t num_samples);
 
 /*
  * meg_blend_sizes_with_surplus - the same from core 0.11 on, where only what is built has the surplus
@@ -26,7 +26,7 @@ void meg_blend_sizes(int64_t *out, const double *w, int n, int64_t wanted);
  *   built    [n]  out  what each dataset is built for
  *   surplus  >= 0, 0.005 in Megatron-LM: the share that built has more
  */
-void meg_blend_sizes_with_surplus(int64_t *drawn, int64_t *built, const double *w, int n, int64_t wanted,
+void meg_blend_sizes_with_surplus(int64_t *taken, int64_t *built, const double *w, int n, int64_t num_samples,
                                   double surplus);
 
 /* Samples of a blend: dataset[i] gives its own sample number sample[i]. */

@@ -68,7 +68,7 @@ static void add_masked(struct meg_str *out, const struct meg_masked_conf *c)
     add_bool(out, "masking_do_permutation", false);
     add_bool(out, "masking_use_longer_ngrams", c->mask.longer_ngrams);
     add_bool(out, "masking_use_geometric_distribution", c->mask.geometric);
-    if (c->kind == MEG_MASKED_BERT)
+    if (c->type == MEG_MASKED_BERT)
         add_bool(out, "classification_head", c->has_pairs);
     else
         meg_str_printf(out, ",\n    \"sequence_length_decoder\": %" PRId64, c->decoder_seq_length);
@@ -79,18 +79,18 @@ void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *
     meg_str_printf(out, "{\n    \"class\": \"%s\",\n    \"dataset_path\": ", id->class_name);
     meg_json_add_ascii(out, id->path);
     meg_str_printf(out, ",\n");
-    add_count(out, "num_samples", id->wanted);
+    add_count(out, "num_samples", id->num_samples);
     meg_str_printf(out,
                    ",\n    \"index_split\": \"%s\",\n    \"random_seed\": %" PRId64 ",\n"
                    "    \"sequence_length\": %" PRId64 ",\n    \"split\": ",
-                   id->which, id->seed, id->seq_length);
-    if (id->split_text)
-        meg_json_add_ascii(out, id->split_text);
+                   id->split, id->seed, id->seq_length);
+    if (id->split_string)
+        meg_json_add_ascii(out, id->split_string);
     else
         meg_str_printf(out, "null");
     meg_str_printf(out, ",\n    \"split_matrix\": ");
-    if (id->split_text)
-        add_matrix(out, id->split);
+    if (id->split_string)
+        add_matrix(out, id->split_matrix);
     else
         meg_str_printf(out, "null");
     meg_str_printf(out, ",\n    \"tokenizer\": ");
@@ -100,7 +100,7 @@ void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *
     meg_str_printf(out, "\n}");
 }
 
-void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, const char *which, const double *weight,
+void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, const char *split, const double *weight,
                              const int64_t *count, int64_t size, const bool *renormalize)
 {
     meg_str_printf(out, "{\n    \"class\": \"BlendedDataset\",\n    \"datasets\": [\n");
@@ -109,7 +109,7 @@ void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, co
         add_indented(out, member[i], 8);
         meg_str_printf(out, i + 1 < n ? ",\n" : "\n    ],\n");
     }
-    meg_str_printf(out, "    \"split\": \"%s\",\n    \"weights\": [\n", which);
+    meg_str_printf(out, "    \"split\": \"%s\",\n    \"weights\": [\n", split);
     for (int i = 0; i < n; i++) {
         meg_str_printf(out, "        ");
         if (count)

@@ -13,11 +13,11 @@
 struct meg_cache_key {
     const char *class_name; /* "GPTDataset" */
     const char *path;       /* as given */
-    int64_t wanted;         /* or MEG_ONE_EPOCH */
-    const char *which;      /* "train" */
+    int64_t num_samples;    /* or MEG_ONE_EPOCH */
+    const char *split;      /* "train" */
     int64_t seed, seq_length;
-    const char *split_text; /* --split as given; NULL with data of its own for each split */
-    const struct meg_split_matrix *split;
+    const char *split_string; /* --split as given; NULL with data of its own for each split */
+    const struct meg_split_matrix *split_matrix;
     const char *tokenizer;                /* a JSON object, or NULL */
     const struct meg_masked_conf *masked; /* of BERT and T5; NULL for GPT */
 };
@@ -28,7 +28,7 @@ void meg_cache_key_add_dataset(struct meg_str *out, const struct meg_cache_key *
  *   weight       [n]  normalised; or count [n], samples of each, where the blend takes them all
  *   renormalize  of --renormalize-blend-weights; NULL for a release without it
  */
-void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, const char *which, const double *weight,
+void meg_cache_key_add_blend(struct meg_str *out, char *const *member, int n, const char *split, const double *weight,
                              const int64_t *count, int64_t size, const bool *renormalize);
 
 #endif

@@ -19,26 +19,27 @@ const struct meg_opt meg_data_opts[] = {
       "datasets, names without .bin and .idx: one; several, used whole; or WEIGHT PREFIX pairs" },
     { "split", 0, MEG_STR(C, split), "A,B,C", NULL,
       "shares of --data-path for training, validation and test (969, 30, 1 when not given)" },
-    { "train-data-path", 0, MEG_LIST(C, split_path[MEG_SPLIT_TRAIN]), "PREFIX...", NULL,
+    { "train-data-path", 0, MEG_LIST(C, per_split_path[MEG_SPLIT_TRAIN]), "PREFIX...", NULL,
       "datasets for training alone, in the forms of --data-path" },
-    { "valid-data-path", 0, MEG_LIST(C, split_path[MEG_SPLIT_VALID]), "PREFIX...", NULL,
+    { "valid-data-path", 0, MEG_LIST(C, per_split_path[MEG_SPLIT_VALID]), "PREFIX...", NULL,
       "datasets for validation alone" },
-    { "test-data-path", 0, MEG_LIST(C, split_path[MEG_SPLIT_TEST]), "PREFIX...", NULL, "datasets for the test alone" },
+    { "test-data-path", 0, MEG_LIST(C, per_split_path[MEG_SPLIT_TEST]), "PREFIX...", NULL,
+      "datasets for the test alone" },
     { "data-args-path", 0, MEG_STR(C, data_args_path), "FILE", NULL, "read the words of --data-path from FILE" },
     { "per-split-data-args-path", 0, MEG_STR(C, per_split_data_args_path), "FILE", NULL,
       "read the words for each split from a JSON object with keys train, valid and test" },
-    { "train-weighted-split-paths", 0, MEG_LIST(C, weighted[MEG_SPLIT_TRAIN]), "GROUP...", NULL,
+    { "train-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_TRAIN]), "GROUP...", NULL,
       "datasets for training alone: 'NAME: WEIGHT BEGIN:END PREFIX, ...', of each the part between "
       "two fractions" },
-    { "valid-weighted-split-paths", 0, MEG_LIST(C, weighted[MEG_SPLIT_VALID]), "GROUP...", NULL,
+    { "valid-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_VALID]), "GROUP...", NULL,
       "the same for validation" },
-    { "test-weighted-split-paths", 0, MEG_LIST(C, weighted[MEG_SPLIT_TEST]), "GROUP...", NULL,
+    { "test-weighted-split-paths", 0, MEG_LIST(C, weighted_split[MEG_SPLIT_TEST]), "GROUP...", NULL,
       "the same for the test" },
-    { "train-weighted-split-paths-path", 0, MEG_STR(C, weighted_file[MEG_SPLIT_TRAIN]), "FILE", NULL,
+    { "train-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_TRAIN]), "FILE", NULL,
       "read the group between double quotes from FILE" },
-    { "valid-weighted-split-paths-path", 0, MEG_STR(C, weighted_file[MEG_SPLIT_VALID]), "FILE", NULL,
+    { "valid-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_VALID]), "FILE", NULL,
       "the same for validation" },
-    { "test-weighted-split-paths-path", 0, MEG_STR(C, weighted_file[MEG_SPLIT_TEST]), "FILE", NULL,
+    { "test-weighted-split-paths-path", 0, MEG_STR(C, weighted_split_file[MEG_SPLIT_TEST]), "FILE", NULL,
       "the same for the test" },
     { "data-order", 0, MEG_STR(C, data_order), "auto|megatron-lm|megatron-deepspeed", "auto",
       "whose order of samples; auto: Megatron-DeepSpeed's where its options name the data" },
@@ -64,7 +65,7 @@ const struct meg_opt meg_data_opts[] = {
 
 int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_megatron_release *release, struct meg_err *e)
 {
-    enum { MOST_SURPLUS = 1000 };
+    enum { MAX_SURPLUS = 1000 };
     const double surplus = c->mid_level_dataset_surplus;
 
     if (c->renormalize_blend_weights && !release->renormalizes)
@@ -77,8 +78,8 @@ int meg_data_conf_check(const struct meg_data_conf *c, const struct meg_megatron
                         "--mid-level-dataset-surplus: --megatron-release %s has no such option; 0.11 is the first "
                         "that takes it",
                         release->name);
-    if (!isnan(surplus) && !(surplus >= 0 && surplus <= MOST_SURPLUS))
-        return meg_fail(e, MEG_EUSAGE, "--mid-level-dataset-surplus: %g is not in 0 to %d", surplus, MOST_SURPLUS);
+    if (!isnan(surplus) && !(surplus >= 0 && surplus <= MAX_SURPLUS))
+        return meg_fail(e, MEG_EUSAGE, "--mid-level-dataset-surplus: %g is not in 0 to %d", surplus, MAX_SURPLUS);
     return 0;
 }
 
@@ -91,18 +92,18 @@ enum meg_data_sampler_type meg_data_conf_sampler_type(const struct meg_data_conf
 
 /* ---- words to files --------------------------------------------------------------------------- */
 
-struct words {
+struct word_list {
     char **v;
     int64_t n;
 };
 
-static void add_word(struct words *w, const char *s, size_t n)
+static void add_word(struct word_list *w, const char *s, size_t n)
 {
     w->v = meg_realloc_array(w->v, (size_t)w->n + 1, sizeof *w->v);
     w->v[w->n++] = meg_strndup(s, n);
 }
 
-static void add_split_at_blanks(struct words *w, const char *text)
+static void add_split_at_blanks(struct word_list *w, const char *text)
 {
     static const char blank[] = " \t\n\r\v\f";
     for (const char *p = text + strspn(text, blank); *p; p += strspn(p, blank)) {
@@ -112,16 +113,16 @@ static void add_split_at_blanks(struct words *w, const char *text)
     }
 }
 
-static void free_words(struct words *w)
+static void free_words(struct word_list *w)
 {
     for (int64_t i = 0; i < w->n; i++)
         free(w->v[i]);
     free(w->v);
-    *w = (struct words){ 0 };
+    *w = (struct word_list){ 0 };
 }
 
 /* from: the option or file that gave the words, for messages. */
-static int parse_blend(struct meg_data_blend *b, const struct words *w, const char *from, struct meg_err *e)
+static int parse_blend(struct meg_data_blend *b, const struct word_list *w, const char *origin, struct meg_err *e)
 {
     int64_t n = w->n, numbers = 0, step;
     double x;
@@ -132,10 +133,10 @@ static int parse_blend(struct meg_data_blend *b, const struct words *w, const ch
         return meg_fail(e, MEG_EUSAGE,
                         "%s: %lld of the %lld words in the places of weights are numbers; give "
                         "a weight before every prefix, or before none",
-                        from, (long long)numbers, (long long)(n / 2));
+                        origin, (long long)numbers, (long long)(n / 2));
     step = numbers > 0 ? 2 : 1;
     if (n / step > MEG_MAX_BLEND_DATASETS)
-        return meg_fail(e, MEG_EUSAGE, "%s: %lld datasets, at most %d can be blended", from, (long long)(n / step),
+        return meg_fail(e, MEG_EUSAGE, "%s: %lld datasets, at most %d can be blended", origin, (long long)(n / step),
                         MEG_MAX_BLEND_DATASETS);
     b->n = (int)(n / step);
     b->prefix = meg_new((size_t)b->n * sizeof *b->prefix);
@@ -143,19 +144,19 @@ static int parse_blend(struct meg_data_blend *b, const struct words *w, const ch
     for (int i = 0; i < b->n; i++) {
         b->prefix[i] = meg_strdup(w->v[i * step + step - 1]);
         if (step == 2 && (!meg_parse_f64(w->v[i * step], &b->weight[i]) || !(b->weight[i] > 0)))
-            return meg_fail(e, MEG_EUSAGE, "%s: weight %s of %s is not above 0", from, w->v[i * step], b->prefix[i]);
+            return meg_fail(e, MEG_EUSAGE, "%s: weight %s of %s is not above 0", origin, w->v[i * step], b->prefix[i]);
     }
-    return b->weight ? meg_blend_check_weights(b->weight, b->n, from, e) : 0;
+    return b->weight ? meg_blend_check_weights(b->weight, b->n, origin, e) : 0;
 }
 
-static int parse_list(struct meg_data_blend *b, const struct meg_str_list *list, const char *from, struct meg_err *e)
+static int parse_list(struct meg_data_blend *b, const struct meg_str_list *list, const char *origin, struct meg_err *e)
 {
-    struct words w = { 0 };
+    struct word_list w = { 0 };
     int r;
 
     for (int64_t i = 0; i < list->n; i++)
         add_word(&w, list->v[i], strlen(list->v[i]));
-    r = parse_blend(b, &w, from, e);
+    r = parse_blend(b, &w, origin, e);
     free_words(&w);
     return r;
 }
@@ -163,7 +164,7 @@ static int parse_list(struct meg_data_blend *b, const struct meg_str_list *list,
 static int parse_file(struct meg_data_blend *b, const char *path, struct meg_err *e)
 {
     struct meg_str text = { 0 };
-    struct words w = { 0 };
+    struct word_list w = { 0 };
     int r = meg_read_file(path, &text, e);
 
     if (r == 0) {
@@ -176,7 +177,7 @@ static int parse_file(struct meg_data_blend *b, const char *path, struct meg_err
     return r;
 }
 
-static int json_words(struct words *w, const json_t *v, const char *path, const char *key, struct meg_err *e)
+static int add_json_words(struct word_list *w, const json_t *v, const char *path, const char *key, struct meg_err *e)
 {
     const json_t *word;
     size_t i;
@@ -202,8 +203,8 @@ static int parse_per_split_file(struct meg_data_blend *b, const char *path, stru
     int r = meg_json_load(&o, path, e);
 
     for (int i = 0; i < MEG_NUM_SPLITS && r == 0; i++) {
-        struct words w = { 0 };
-        if ((r = json_words(&w, json_object_get(o, meg_split_names[i]), path, meg_split_names[i], e)) == 0)
+        struct word_list w = { 0 };
+        if ((r = add_json_words(&w, json_object_get(o, meg_split_names[i]), path, meg_split_names[i], e)) == 0)
             r = parse_blend(&b[i], &w, path, e);
         free_words(&w);
     }
@@ -219,7 +220,7 @@ static const char *const group_names[] = { "--train-weighted-split-paths", "--va
 
 static bool has_paths(const struct meg_data_conf *c)
 {
-    return c->split_path[0].n || c->split_path[1].n || c->split_path[2].n;
+    return c->per_split_path[0].n || c->per_split_path[1].n || c->per_split_path[2].n;
 }
 
 static bool has_groups(const struct meg_data_conf *c)
@@ -227,7 +228,7 @@ static bool has_groups(const struct meg_data_conf *c)
     bool has = false;
 
     for (int i = 0; i < MEG_NUM_SPLITS; i++)
-        has = has || c->weighted[i].n || c->weighted_file[i];
+        has = has || c->weighted_split[i].n || c->weighted_split_file[i];
     return has;
 }
 
@@ -251,15 +252,15 @@ static int check_sources(const struct meg_data_conf *c, bool is_per_split, struc
     return 0;
 }
 
-static int choose_split(struct meg_data_blend *b, const struct meg_data_conf *c, int split, struct meg_err *e)
+static int read_split_blend(struct meg_data_blend *b, const struct meg_data_conf *c, int split, struct meg_err *e)
 {
-    if (c->weighted[split].n > 1 || (c->weighted[split].n && c->weighted_file[split]))
+    if (c->weighted_split[split].n > 1 || (c->weighted_split[split].n && c->weighted_split_file[split]))
         return meg_fail(e, MEG_EUSAGE, MEG_ONE_GROUP_MSG, group_names[split]);
-    if (c->weighted[split].n)
-        return meg_data_parse_group(b, c->weighted[split].v[0], group_names[split], e);
-    if (c->weighted_file[split])
-        return meg_data_parse_group_file(b, c->weighted_file[split], e);
-    return parse_list(b, &c->split_path[split], path_names[split], e);
+    if (c->weighted_split[split].n)
+        return meg_data_parse_group(b, c->weighted_split[split].v[0], group_names[split], e);
+    if (c->weighted_split_file[split])
+        return meg_data_parse_group_file(b, c->weighted_split_file[split], e);
+    return parse_list(b, &c->per_split_path[split], path_names[split], e);
 }
 
 int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf *c, struct meg_err *e)
@@ -279,7 +280,7 @@ int meg_data_blends_read(struct meg_data_blends *out, const struct meg_data_conf
         r = parse_list(&ch.blend[0], &c->data_path, "--data-path", e);
     else
         for (int i = 0; i < MEG_NUM_SPLITS && r == 0; i++)
-            r = choose_split(&ch.blend[i], c, i, e);
+            r = read_split_blend(&ch.blend[i], c, i, e);
     if (r < 0)
         goto out;
     if (!ch.is_per_split) {

@@ -14,10 +14,10 @@ struct meg_megatron_release;
 struct meg_data_conf {
     struct meg_str_list data_path; /* prefix | weight prefix ... | prefix prefix ... */
     const char *split;
-    struct meg_str_list split_path[MEG_NUM_SPLITS]; /* --train-data-path, --valid-data-path, --test-data-path */
+    struct meg_str_list per_split_path[MEG_NUM_SPLITS]; /* --train-data-path, --valid-data-path, --test-data-path */
     const char *data_args_path, *per_split_data_args_path;
-    struct meg_str_list weighted[MEG_NUM_SPLITS]; /* --train-weighted-split-paths and its like */
-    const char *weighted_file[MEG_NUM_SPLITS];
+    struct meg_str_list weighted_split[MEG_NUM_SPLITS]; /* --train-weighted-split-paths and its like */
+    const char *weighted_split_file[MEG_NUM_SPLITS];
     bool mock_data;
     const char *data_order; /* "auto", "megatron-lm", "megatron-deepspeed" */
     const char *data_cache_path;

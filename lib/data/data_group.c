@@ -39,13 +39,13 @@ static bool parse_member(struct meg_data_blend *b, const char *s, const char *en
 {
     char *word[4] = { 0 };
     double weight, range[2];
-    bool is_good;
+    bool is_valid;
 
     for (int i = 0; i < 4; i++)
         word[i] = next_word(&s, end);
-    is_good = word[2] && !word[3] && meg_parse_f64(word[0], &weight) && weight > 0 &&
-              parse_range(word[1], &range[0], &range[1]);
-    if (is_good) {
+    is_valid = word[2] && !word[3] && meg_parse_f64(word[0], &weight) && weight > 0 &&
+               parse_range(word[1], &range[0], &range[1]);
+    if (is_valid) {
         const size_t n = (size_t)++b->n;
 
         b->prefix = meg_realloc_array(b->prefix, n, sizeof *b->prefix);
@@ -58,10 +58,10 @@ static bool parse_member(struct meg_data_blend *b, const char *s, const char *en
     }
     for (int i = 0; i < 4; i++)
         free(word[i]);
-    return is_good;
+    return is_valid;
 }
 
-int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *from, struct meg_err *e)
+int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *origin, struct meg_err *e)
 {
     const char *colon = strchr(text, ':');
 
@@ -69,7 +69,7 @@ int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char 
         return meg_fail(e, MEG_EUSAGE,
                         "%s: '%s' does not begin with a name and a colon, as 'NAME: WEIGHT BEGIN:END "
                         "PREFIX, ...' does",
-                        from, text);
+                        origin, text);
     b->name = meg_strndup(text, (size_t)(colon - text));
     for (const char *s = colon + 1, *comma; s; s = *comma ? comma + 1 : NULL) {
         comma = s + strcspn(s, ",");
@@ -77,12 +77,12 @@ int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char 
             return meg_fail(e, MEG_EUSAGE,
                             "%s: '%.*s' is not WEIGHT BEGIN:END PREFIX with a weight above 0 and "
                             "0 <= BEGIN < END <= 1",
-                            from, (int)(comma - s), s);
+                            origin, (int)(comma - s), s);
     }
     if (b->n > MEG_MAX_BLEND_DATASETS)
-        return meg_fail(e, MEG_EUSAGE, "%s: %d datasets, at most %d can be blended", from, b->n,
+        return meg_fail(e, MEG_EUSAGE, "%s: %d datasets, at most %d can be blended", origin, b->n,
                         MEG_MAX_BLEND_DATASETS);
-    return meg_blend_check_weights(b->weight, b->n, from, e);
+    return meg_blend_check_weights(b->weight, b->n, origin, e);
 }
 
 /* A line of groups, each between double quotes. */

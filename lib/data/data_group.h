@@ -17,7 +17,7 @@ MEG_BEGIN_DECLS
  * Returns MEG_EUSAGE for text that is not a group.
  * meg_data_parse_group_file parses the only group of a file, which is between double quotes.
  */
-int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *from, struct meg_err *e);
+int meg_data_parse_group(struct meg_data_blend *b, const char *text, const char *origin, struct meg_err *e);
 int meg_data_parse_group_file(struct meg_data_blend *b, const char *path, struct meg_err *e);
 
 MEG_END_DECLS

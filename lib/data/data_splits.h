@@ -16,24 +16,24 @@
 /* What the run brings to the data options. */
 struct meg_dataset_spec {
     int64_t seq_length;
-    int64_t seed;                   /* --seed, in [0, 2^32) */
-    int64_t wanted[MEG_NUM_SPLITS]; /* samples; 0: the split is not opened; MEG_ONE_EPOCH: all */
-    int32_t eod, pad;               /* ids, -1 where the tokenizer has none */
-    int64_t vocab_size;             /* ids must be below; 0: not checked */
-    const char *tokenizer;          /* what it calls itself in cache files, a JSON object; or NULL */
-    const char *megatron_release;   /* --megatron-release, or NULL: tokenizer/megatron_release.h */
+    int64_t seed;                        /* --seed, in [0, 2^32) */
+    int64_t num_samples[MEG_NUM_SPLITS]; /* samples; 0: the split is not opened; MEG_ONE_EPOCH: all */
+    int32_t eod, pad;                    /* ids, -1 where the tokenizer has none */
+    int64_t vocab_size;                  /* ids must be below; 0: not checked */
+    const char *tokenizer;               /* what it calls itself in cache files, a JSON object; or NULL */
+    const char *megatron_release;        /* --megatron-release, or NULL: tokenizer/megatron_release.h */
 };
 
 /* One file's part in one split, as --dry-run shows it. */
 struct meg_mid_dataset {
-    int split;          /* MEG_SPLIT_TRAIN, ... */
-    const char *name;   /* its prefix as given, or "mock data" */
-    double weight;      /* of the blend, normalised; 1 when alone */
-    int64_t begin, end; /* its elements: sequences; of BERT and T5 documents */
-    int64_t tokens;     /* in those */
-    int64_t wanted;     /* samples, or MEG_ONE_EPOCH */
-    int64_t drawn;      /* those that a weighted blend takes of them; of other parts the same */
-    int64_t samples;    /* what the epochs hold */
+    int split;           /* MEG_SPLIT_TRAIN, ... */
+    const char *name;    /* its prefix as given, or "mock data" */
+    double weight;       /* of the blend, normalised; 1 when alone */
+    int64_t begin, end;  /* its elements: sequences; of BERT and T5 documents */
+    int64_t tokens;      /* in those */
+    int64_t num_samples; /* samples, or MEG_ONE_EPOCH */
+    int64_t num_taken;   /* those that a weighted blend takes of them; of other parts the same */
+    int64_t samples;     /* what the epochs hold */
     int64_t epochs;
 };
 

@@ -12,7 +12,7 @@ int64_t meg_dataset_len(const struct meg_dataset *ds)
 
 int64_t meg_dataset_seq_length(const struct meg_dataset *ds)
 {
-    return ds->how.cut.seq_length;
+    return ds->conf.index.seq_length;
 }
 
 int meg_dataset_cache_mismatch(const struct meg_dataset *ds, struct meg_err *e)
@@ -22,30 +22,30 @@ int meg_dataset_cache_mismatch(const struct meg_dataset *ds, struct meg_err *e)
 }
 
 /* The stream of a sample as it comes in, one part of an element after another. */
-struct fill {
+struct stream {
     int32_t *tokens;
     int32_t next;  /* the token at s, where a sample has an extra one */
     int64_t s, at; /* at: tokens so far */
 };
 
-static int take(struct fill *f, const struct meg_dataset *ds, int64_t element, int64_t from, int64_t to,
-                struct meg_err *e)
+static int append_range(struct stream *f, const struct meg_dataset *ds, int64_t element, int64_t from, int64_t to,
+                        struct meg_err *e)
 {
-    int64_t n = to - from, room = f->s - f->at;
+    int64_t n = to - from, space = f->s - f->at;
     int r;
 
-    if (n > room + 1 || n < 0)
+    if (n > space + 1 || n < 0)
         return meg_dataset_cache_mismatch(ds, e);
-    if ((r = meg_source_get(ds->src, element, from, n < room ? n : room, f->tokens + f->at, e)) < 0)
+    if ((r = meg_source_get(ds->src, element, from, n < space ? n : space, f->tokens + f->at, e)) < 0)
         return r;
-    if (n > room && (r = meg_source_get(ds->src, element, to - 1, 1, &f->next, e)) < 0)
+    if (n > space && (r = meg_source_get(ds->src, element, to - 1, 1, &f->next, e)) < 0)
         return r;
     f->at += n;
     return 0;
 }
 
 /* The tokens of sample j of the walk: the end of one element, whole ones, the beginning of another. */
-static int read_stream(const struct meg_dataset *ds, int64_t j, struct fill *f, struct meg_err *e)
+static int read_sample_tokens(const struct meg_dataset *ds, int64_t j, struct stream *f, struct meg_err *e)
 {
     const struct meg_gpt_index *x = &ds->index;
     int64_t k, off, last, last_off, k0;
@@ -61,10 +61,10 @@ static int read_stream(const struct meg_dataset *ds, int64_t j, struct fill *f, 
         int64_t element = x->document[k], from = k == k0 ? off : 0, to;
         if (element < 0 || element >= meg_source_elements(ds->src))
             return meg_dataset_cache_mismatch(ds, e);
-        to = k == last ? last_off + ds->how.cut.extra : meg_source_length(ds->src, element);
+        to = k == last ? last_off + ds->conf.index.add_extra_token : meg_source_length(ds->src, element);
         if (to > meg_source_length(ds->src, element))
             return meg_dataset_cache_mismatch(ds, e);
-        if ((r = take(f, ds, element, from, to, e)) < 0)
+        if ((r = append_range(f, ds, element, from, to, e)) < 0)
             return r;
     }
     return 0;
@@ -82,21 +82,21 @@ int meg_dataset_check_id(const struct meg_dataset *ds, int32_t id, int64_t vocab
 
 static int gpt_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e)
 {
-    const struct meg_sample_conf *c = &ds->how;
-    const int64_t s = c->cut.seq_length;
-    struct fill f = { out->tokens, c->pad, s, 0 };
+    const struct meg_sample_conf *c = &ds->conf;
+    const int64_t s = c->index.seq_length;
+    struct stream f = { out->tokens, c->pad, s, 0 };
     int32_t start = 0;
     int64_t t;
     int r;
 
-    if ((r = read_stream(ds, meg_gpt_index_shuffled(&ds->index, i), &f, e)) < 0)
+    if ((r = read_sample_tokens(ds, meg_gpt_index_shuffled(&ds->index, i), &f, e)) < 0)
         return r;
-    if (f.at != s + c->cut.extra)
+    if (f.at != s + c->index.add_extra_token)
         return meg_dataset_cache_mismatch(ds, e);
     for (t = 0; t < s; t++)
         if ((r = meg_dataset_check_id(ds, out->tokens[t], c->vocab_size, e)) < 0)
             return r;
-    if (c->cut.extra && (r = meg_dataset_check_id(ds, f.next, c->vocab_size, e)) < 0)
+    if (c->index.add_extra_token && (r = meg_dataset_check_id(ds, f.next, c->vocab_size, e)) < 0)
         return r;
     for (t = 0; t < s; t++)
         out->labels[t] = t + 1 < s ? out->tokens[t + 1] : f.next;
@@ -126,7 +126,7 @@ int meg_dataset_exhausted(const struct meg_dataset *ds, struct meg_err *e)
                     meg_source_name(ds->src), ds->len);
 }
 
-int meg_dataset_find(const struct meg_dataset **ds, int64_t *i, struct meg_err *e)
+int meg_dataset_resolve(const struct meg_dataset **ds, int64_t *i, struct meg_err *e)
 {
     MEG_ASSERT(*i >= 0 && *i < (*ds)->len);
     while ((*ds)->nmember > 0) {
@@ -141,7 +141,7 @@ int meg_dataset_find(const struct meg_dataset **ds, int64_t *i, struct meg_err *
 
 int meg_dataset_sample(const struct meg_dataset *ds, int64_t i, struct meg_batch *out, struct meg_err *e)
 {
-    const int r = meg_dataset_find(&ds, &i, e);
+    const int r = meg_dataset_resolve(&ds, &i, e);
 
     return r < 0 ? r : gpt_sample(ds, i, out, e);
 }
@@ -154,7 +154,7 @@ void meg_dataset_close(struct meg_dataset *ds)
         meg_dataset_close(ds->member[i]);
     free(ds->member);
     meg_gpt_index_free(&ds->index);
-    meg_sentence_map_free(&ds->rows);
+    meg_sentence_map_free(&ds->sentence_map);
     meg_blend_index_free(&ds->blend);
     for (int i = 0; i < 3; i++)
         meg_mmap_close(&ds->map[i]);

@@ -18,7 +18,7 @@ MEG_BEGIN_DECLS
 
 /* How a GPT sample is read from the token stream, and its masks. */
 struct meg_sample_conf {
-    struct meg_gpt_index_conf cut;
+    struct meg_gpt_index_conf index;
     int32_t eod, pad;   /* -1: the tokenizer has none */
     int64_t vocab_size; /* 0: ids are not checked */
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
@@ -38,11 +38,11 @@ struct meg_masked_sample_conf {
  */
 struct meg_dataset {
     int64_t len;
-    struct meg_sample_conf how;
+    struct meg_sample_conf conf;
     const struct meg_source *src; /* borrowed */
     struct meg_gpt_index index;
-    struct meg_masked_sample_conf masked;
-    struct meg_sentence_map rows;
+    struct meg_masked_sample_conf masked_conf;
+    struct meg_sentence_map sentence_map;
     int nmember;
     struct meg_dataset **member; /* [nmember] owned */
     struct meg_blend_index blend;
@@ -53,7 +53,7 @@ struct meg_dataset {
  * Resolve sample *i of *ds: replace a blend by the member that the sample is from, and *i by its number there.
  * Returns MEG_EFAIL when the member has no such sample.
  */
-int meg_dataset_find(const struct meg_dataset **ds, int64_t *i, struct meg_err *e);
+int meg_dataset_resolve(const struct meg_dataset **ds, int64_t *i, struct meg_err *e);
 /* Return MEG_EFAIL with a message: a blend takes more samples of ds than it has. */
 int meg_dataset_exhausted(const struct meg_dataset *ds, struct meg_err *e);
 /* Return MEG_EFORMAT with a message: the cached arrays of ds do not fit it. */

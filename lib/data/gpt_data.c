@@ -9,79 +9,79 @@
 
 static int64_t sample_tokens(const struct meg_data_splits *d)
 {
-    return d->how.cut.seq_length + d->how.cut.extra;
+    return d->sample_conf.index.seq_length + d->sample_conf.index.add_extra_token;
 }
 
 /* A part must have something to give; what is less than one sample is read over and over. */
-static int check_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p, const struct meg_source *src,
-                      struct meg_err *e)
+static int check_mid_dataset(const struct meg_data_splits *d, const struct meg_mid_dataset *p,
+                             const struct meg_source *src, struct meg_err *e)
 {
-    int64_t n = meg_source_elements(src), all = meg_source_tokens(src, 0, n), need = sample_tokens(d);
+    int64_t n = meg_source_elements(src), all = meg_source_tokens(src, 0, n), sample_tokens_n = sample_tokens(d);
 
-    if (all < need)
+    if (all < sample_tokens_n)
         return meg_fail(e, MEG_EFORMAT,
                         "%s: %" PRId64 " tokens, one sample needs %" PRId64 " (--seq-length %" PRId64
                         " and the label of the last); use more text or a shorter --seq-length",
-                        p->name, all, need, d->need.seq_length);
+                        p->name, all, sample_tokens_n, d->spec.seq_length);
     if (p->tokens == 0)
         return meg_fail(e, MEG_EUSAGE,
                         "--split %s: nothing of %s is for %s: it gets sequences %" PRId64 " to %" PRId64 " of %" PRId64
                         ", 0 of %" PRId64 " tokens, and %" PRId64 " are needed for one "
                         "sample; give it a larger share, or 0 to do without",
-                        d->split_text ? d->split_text : "(none)", p->name, meg_split_names[p->split], p->begin, p->end,
-                        n, all, need);
-    if (p->tokens < need) {
-        if (p->wanted == MEG_ONE_EPOCH)
+                        d->split_string ? d->split_string : "(none)", p->name, meg_split_names[p->split], p->begin,
+                        p->end, n, all, sample_tokens_n);
+    if (p->tokens < sample_tokens_n) {
+        if (p->num_samples == MEG_ONE_EPOCH)
             return meg_fail(e, MEG_EFORMAT, "%s: %" PRId64 " tokens for %s, one sample needs %" PRId64, p->name,
-                            p->tokens, meg_split_names[p->split], need);
+                            p->tokens, meg_split_names[p->split], sample_tokens_n);
         meg_warn("%s: only %" PRId64 " tokens for %s, one sample needs %" PRId64 ": they are repeated", p->name,
-                 p->tokens, meg_split_names[p->split], need);
+                 p->tokens, meg_split_names[p->split], sample_tokens_n);
     }
     return 0;
 }
 
-static int plan_part(const struct meg_data_splits *d, struct meg_mid_dataset *p, const struct meg_source *src,
-                     struct meg_err *e)
+static int plan_mid_dataset(const struct meg_data_splits *d, struct meg_mid_dataset *p, const struct meg_source *src,
+                            struct meg_err *e)
 {
-    struct meg_gpt_index_sizes plan;
+    struct meg_gpt_index_sizes sizes;
     int r;
 
     p->tokens = meg_source_tokens(src, p->begin, p->end);
-    if ((r = check_part(d, p, src, e)) < 0 ||
-        (r = meg_gpt_index_plan(&plan, p->end - p->begin, p->tokens, p->wanted, &d->how.cut, e)) < 0)
+    if ((r = check_mid_dataset(d, p, src, e)) < 0 ||
+        (r = meg_gpt_index_plan(&sizes, p->end - p->begin, p->tokens, p->num_samples, &d->sample_conf.index, e)) < 0)
         return r;
-    p->samples = plan.samples;
-    p->epochs = plan.epochs;
+    p->samples = sizes.samples;
+    p->epochs = sizes.epochs;
     return 0;
 }
 
-static void describe_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out)
+static void add_cache_key(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out)
 {
-    const struct meg_cache_key id = { "GPTDataset",  p->name,
-                                      p->wanted,     meg_split_names[p->split],
-                                      d->need.seed,  d->need.seq_length,
-                                      d->split_text, &d->split,
-                                      d->tokenizer,  NULL };
+    const struct meg_cache_key id = { "GPTDataset",    p->name,
+                                      p->num_samples,  meg_split_names[p->split],
+                                      d->spec.seed,    d->spec.seq_length,
+                                      d->split_string, &d->split_matrix,
+                                      d->tokenizer,    NULL };
     meg_cache_key_add_dataset(out, &id);
 }
 
-static void stem(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out)
+static void add_deepspeed_name(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out)
 {
-    meg_str_printf(out, "%" PRId64 "ns_%" PRId64 "sl_%" PRId64 "s", p->wanted, d->need.seq_length, d->need.seed);
+    meg_str_printf(out, "%" PRId64 "ns_%" PRId64 "sl_%" PRId64 "s", p->num_samples, d->spec.seq_length, d->spec.seed);
 }
 
 static void index_arrays(struct meg_npy *a, const struct meg_gpt_index *x, bool is_deepspeed)
 {
     a[0] = (struct meg_npy){ is_deepspeed ? "doc_idx" : "document_index", "<i4", 4, x->ndocument, 0, x->document };
     a[1] = (struct meg_npy){ is_deepspeed ? "sample_idx" : "sample_index",
-                             x->is_sample_wide ? "<i8" : "<i4",
-                             x->is_sample_wide ? 8 : 4,
+                             x->is_sample_int64 ? "<i8" : "<i4",
+                             x->is_sample_int64 ? 8 : 4,
                              x->nsample + 1,
                              2,
                              x->sample };
     a[2] = (struct meg_npy){ is_deepspeed ? "shuffle_idx" : "shuffle_index",
-                             x->is_shuffle_wide ? "<i8" : "<u4",
-                             x->is_shuffle_wide ? 8 : 4,
+                             x->is_shuffle_int64 ? "<i8" : "<u4",
+                             x->is_shuffle_int64 ? 8 : 4,
                              x->nsample,
                              0,
                              x->shuffle };
@@ -98,37 +98,37 @@ static bool index_matches_range(const struct meg_mid_dataset *p, const struct me
     return true;
 }
 
-static bool load(const struct meg_index_cache_entry *c, const struct meg_mid_dataset *p, struct meg_npy *a,
-                 struct meg_mmap *map)
+static bool load_index(const struct meg_index_cache_entry *c, const struct meg_mid_dataset *p, struct meg_npy *a,
+                       struct meg_mmap *map)
 {
     if (!meg_index_cache_load(c, p->name, a, 3, map))
         return false;
-    if (!c->stem || index_matches_range(p, &a[0]))
+    if (!c->deepspeed_prefix || index_matches_range(p, &a[0]))
         return true;
     for (int i = 0; i < 3; i++)
         meg_mmap_close(&map[i]);
-    meg_info("%s/%s_*.npy: of another share of the dataset; building the index again", c->dir, c->stem);
+    meg_info("%s/%s_*.npy: of another share of the dataset; building the index again", c->dir, c->deepspeed_prefix);
     return false;
 }
 
-static int build_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
-                      const struct meg_index_cache_entry *c, struct meg_err *e)
+static int build_mid_dataset(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
+                             const struct meg_index_cache_entry *c, struct meg_err *e)
 {
     struct meg_gpt_index *x = &ds->index;
-    struct meg_gpt_index_sizes plan;
+    struct meg_gpt_index_sizes sizes;
     struct meg_npy a[3];
     int r;
 
-    if ((r = meg_gpt_index_plan(&plan, p->end - p->begin, p->tokens, p->wanted, &d->how.cut, e)) < 0)
+    if ((r = meg_gpt_index_plan(&sizes, p->end - p->begin, p->tokens, p->num_samples, &d->sample_conf.index, e)) < 0)
         return r;
-    meg_gpt_index_shape(x, &plan);
+    meg_gpt_index_shape(x, &sizes);
     index_arrays(a, x, d->is_deepspeed);
-    if (c && load(c, p, a, ds->map)) {
+    if (c && load_index(c, p, a, ds->map)) {
         x->document = a[0].data;
         x->sample = a[1].data;
         x->shuffle = a[2].data;
     } else {
-        meg_gpt_index_build(x, &plan, ds->src, p->begin, &d->how.cut, (uint32_t)d->need.seed);
+        meg_gpt_index_build(x, &sizes, ds->src, p->begin, &d->sample_conf.index, (uint32_t)d->spec.seed);
         index_arrays(a, x, d->is_deepspeed);
         if (c)
             meg_index_cache_store(c, a, 3);
@@ -137,9 +137,8 @@ static int build_part(const struct meg_data_splits *d, const struct meg_mid_data
     return 0;
 }
 
-static const struct meg_data_class gpt = {
-    "GPTDataset", meg_source_elements, plan_part, describe_part, stem, build_part
-};
+static const struct meg_data_class gpt = { "GPTDataset",  meg_source_elements, plan_mid_dataset,
+                                           add_cache_key, add_deepspeed_name,  build_mid_dataset };
 
 int meg_gpt_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
                       const struct meg_dataset_spec *need, struct meg_err *e)
@@ -147,13 +146,13 @@ int meg_gpt_data_plan(struct meg_data_splits **out, const struct meg_data_conf *
     struct meg_data_splits *d = meg_new(sizeof *d);
 
     d->class = &gpt;
-    d->how = (struct meg_sample_conf){ .cut = { need->seq_length, 1, false },
-                                       .eod = need->eod,
-                                       .pad = need->pad,
-                                       .vocab_size = need->vocab_size,
-                                       .reset_position_ids = conf->reset_position_ids,
-                                       .reset_attention_mask = conf->reset_attention_mask,
-                                       .eod_mask_loss = conf->eod_mask_loss };
+    d->sample_conf = (struct meg_sample_conf){ .index = { need->seq_length, 1, false },
+                                               .eod = need->eod,
+                                               .pad = need->pad,
+                                               .vocab_size = need->vocab_size,
+                                               .reset_position_ids = conf->reset_position_ids,
+                                               .reset_attention_mask = conf->reset_attention_mask,
+                                               .eod_mask_loss = conf->eod_mask_loss };
     return meg_data_splits_plan(out, d, conf, need, e);
 }
 

@@ -10,8 +10,8 @@
  * Errors as there; *out is then untouched.  conf and need are copied from.
  */
 int meg_gpt_data_plan(struct meg_data_splits **out, const struct meg_data_conf *conf,
-                      const struct meg_dataset_spec *need, struct meg_err *e);
+                      const struct meg_dataset_spec *spec, struct meg_err *e);
 int meg_gpt_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
-                      const struct meg_dataset_spec *need, struct meg_err *e);
+                      const struct meg_dataset_spec *spec, struct meg_err *e);
 
 #endif

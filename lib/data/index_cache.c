@@ -18,8 +18,8 @@ static char *file_name(const struct meg_index_cache_entry *c, const char *name, 
     struct meg_str s = { 0 };
     char md5[33];
 
-    if (c->stem) {
-        meg_str_printf(&s, "%s/%s%s%s%s", c->dir, c->stem, name ? "_" : "", name ? name : "", ext);
+    if (c->deepspeed_prefix) {
+        meg_str_printf(&s, "%s/%s%s%s%s", c->dir, c->deepspeed_prefix, name ? "_" : "", name ? name : "", ext);
         return s.s;
     }
     meg_md5_hex(md5, c->description, strlen(c->description));
@@ -117,7 +117,7 @@ static bool description_matches(const struct meg_index_cache_entry *c)
     char *path;
     bool is;
 
-    if (c->stem)
+    if (c->deepspeed_prefix)
         return true;
     path = file_name(c, "description", ".txt");
     meg_str_add(&text, c->description, strlen(c->description));
@@ -165,7 +165,7 @@ bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *pre
                           struct meg_mmap *map)
 {
     struct stat idx;
-    const struct stat *newer = prefix && stat_idx(prefix, &idx) ? &idx : NULL;
+    const struct stat *dataset = prefix && stat_idx(prefix, &idx) ? &idx : NULL;
     bool is_hit = description_matches(c);
     int i;
 
@@ -175,7 +175,7 @@ bool meg_index_cache_load(const struct meg_index_cache_entry *c, const char *pre
         if (a[i].rows < 0)
             a[i].rows = npy_header_rows(path);
         npy_header(&head, &a[i]);
-        if ((is_hit = map_file(&map[i], path, newer, &head, npy_bytes(&a[i]))))
+        if ((is_hit = map_file(&map[i], path, dataset, &head, npy_bytes(&a[i]))))
             a[i].data = map[i].p + head.n;
         meg_str_free(&head);
         free(path);
@@ -213,7 +213,7 @@ void meg_index_cache_store(const struct meg_index_cache_entry *c, const struct m
         meg_str_free(&head);
         free(path);
     }
-    if (r == 0 && !c->stem) {
+    if (r == 0 && !c->deepspeed_prefix) {
         path = file_name(c, "description", ".txt");
         r = write_file(path, c->description, strlen(c->description), NULL, 0, &e);
         free(path);

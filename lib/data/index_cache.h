@@ -19,10 +19,10 @@
 
 struct meg_index_cache_entry {
     const char *dir;
-    const char *class_name;  /* "GPTDataset" */
-    const char *split;       /* "train" */
-    const char *description; /* Python's json.dumps(..., indent=4) */
-    const char *stem;        /* not NULL: Megatron-DeepSpeed's names, DIR/STEM_NAME.npy, and none of the above */
+    const char *class_name;       /* "GPTDataset" */
+    const char *split;            /* "train" */
+    const char *description;      /* Python's json.dumps(..., indent=4) */
+    const char *deepspeed_prefix; /* not NULL: Megatron-DeepSpeed's names, DIR/STEM_NAME.npy, and none of the above */
 };
 
 struct meg_npy {

@@ -79,7 +79,7 @@ static int64_t offset_of(const struct meg_indexed *d, int64_t seq)
     return load_i64(d->offsets, seq) * (d->is_legacy ? (int64_t)d->size : 1);
 }
 
-static int no_documents(const struct meg_indexed *d, int at, struct meg_err *e)
+static int fail_no_documents(const struct meg_indexed *d, int at, struct meg_err *e)
 {
     return meg_fail(e, MEG_EFORMAT, "%s.idx: 0 document index entries at byte %d, expected at least 1", d->prefix, at);
 }
@@ -88,7 +88,7 @@ static int no_documents(const struct meg_indexed *d, int at, struct meg_err *e)
 static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, struct meg_err *e)
 {
     const char *p = d->prefix;
-    uint64_t nseq, nent, room, want;
+    uint64_t nseq, ndoc_entries, bytes_left, want;
 
     if (n < MEG_IDX_HEADER)
         return meg_fail(e, MEG_EFORMAT,
@@ -102,29 +102,29 @@ static int read_header(struct meg_indexed *d, const unsigned char *h, size_t n, 
     if (h[17] < MEG_IDX_U8 || h[17] > MEG_IDX_U16)
         return meg_fail(e, MEG_EFORMAT, "%s.idx: token type %d at byte 17, expected 1 to 8", p, h[17]);
     nseq = load_u64(h + 18);
-    nent = load_u64(h + 26);
-    room = n - MEG_IDX_HEADER;
-    if (nent < 1)
-        return no_documents(d, 26, e);
-    if (nseq > room / 12 || nent > room / 8 || 12 * nseq + 8 * nent > room)
+    ndoc_entries = load_u64(h + 26);
+    bytes_left = n - MEG_IDX_HEADER;
+    if (ndoc_entries < 1)
+        return fail_no_documents(d, 26, e);
+    if (nseq > bytes_left / 12 || ndoc_entries > bytes_left / 8 || 12 * nseq + 8 * ndoc_entries > bytes_left)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: %zu bytes, should be %.0f for %" PRIu64 " sequences and %" PRIu64
                         " document index entries: truncated",
-                        p, n, MEG_IDX_HEADER + 12 * (double)nseq + 8 * (double)nent, nseq, nent);
-    want = MEG_IDX_HEADER + 12 * nseq + 8 * nent;
+                        p, n, MEG_IDX_HEADER + 12 * (double)nseq + 8 * (double)ndoc_entries, nseq, ndoc_entries);
+    want = MEG_IDX_HEADER + 12 * nseq + 8 * ndoc_entries;
     if (n != want && n != want + nseq)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: %zu bytes, should be %" PRIu64 " for %" PRIu64 " sequences and %" PRIu64
                         " document index entries (%" PRIu64 " with modes)",
-                        p, n, want, nseq, nent, want + nseq);
+                        p, n, want, nseq, ndoc_entries, want + nseq);
     d->dtype = h[17];
     d->size = types[d->dtype].size;
     d->nseq = (int64_t)nseq;
-    d->ndoc = (int64_t)nent - 1;
+    d->ndoc = (int64_t)ndoc_entries - 1;
     d->lengths = h + MEG_IDX_HEADER;
     d->offsets = d->lengths + 4 * nseq;
     d->docs = d->offsets + 8 * nseq;
-    d->modes = n == want ? NULL : d->docs + 8 * nent;
+    d->modes = n == want ? NULL : d->docs + 8 * ndoc_entries;
     return 0;
 }
 
@@ -176,7 +176,7 @@ static int read_index(struct meg_indexed *d, struct meg_err *e)
     if ((r = meg_legacy_index_read(&l, d->prefix, d->idx.p, d->idx.n, e)) < 0)
         return r;
     if (l.entries < 1)
-        return no_documents(d, 48, e);
+        return fail_no_documents(d, 48, e);
     d->is_legacy = true;
     d->dtype = (enum meg_idx_dtype)l.dtype;
     d->size = types[d->dtype].size;
@@ -188,7 +188,7 @@ static int read_index(struct meg_indexed *d, struct meg_err *e)
     return MEG_OK;
 }
 
-static bool ends_in(const char *s, const char *end)
+static bool has_suffix(const char *s, const char *end)
 {
     const size_t n = strlen(s), m = strlen(end);
 
@@ -198,20 +198,20 @@ static bool ends_in(const char *s, const char *end)
 /* Of a dataset that is not there, what may have been meant. */
 static void suggest_prefix(const char *prefix, const char *missing, struct meg_err *e)
 {
-    struct meg_str meant = { 0 };
+    struct meg_str guess = { 0 };
     double weight;
 
-    meg_str_printf(&meant, "%s_text_document.idx", prefix);
-    if (ends_in(prefix, ".idx") || ends_in(prefix, ".bin"))
+    meg_str_printf(&guess, "%s_text_document.idx", prefix);
+    if (has_suffix(prefix, ".idx") || has_suffix(prefix, ".bin"))
         meg_fail(e, MEG_ENOENT, "%s: a dataset is named without .bin and .idx", prefix);
-    else if (access(meant.s, F_OK) == 0)
+    else if (access(guess.s, F_OK) == 0)
         meg_fail(e, MEG_ENOENT, "%s: no such file, but there is %s_text_document", missing, prefix);
     else if (access(prefix, F_OK) == 0)
         meg_fail(e, MEG_ENOENT, "%s: no such file; %s is no dataset, which meg-preprocess(1) makes of text", missing,
                  prefix);
     else if (meg_parse_f64(prefix, &weight))
         meg_fail(e, MEG_ENOENT, "%s: no such file; a weight stands before every dataset or before none", missing);
-    meg_str_free(&meant);
+    meg_str_free(&guess);
 }
 
 static int map_pair(struct meg_mmap *m, const char *prefix, const char *ext, struct meg_err *e)
@@ -311,7 +311,7 @@ const unsigned char *meg_indexed_bytes(const struct meg_indexed *d, int64_t seq)
     return d->bin.p + offset_of(d, seq);
 }
 
-#define WIDEN(type)                                                                                                    \
+#define CONVERT_IDS(type)                                                                                              \
     for (i = 0; i < n; i++) {                                                                                          \
         type id;                                                                                                       \
         memcpy(&id, p + i * (int64_t)sizeof id, sizeof id);                                                            \
@@ -328,10 +328,10 @@ int meg_indexed_get(const struct meg_indexed *d, int64_t seq, int64_t offset, in
     MEG_ASSERT(seq >= 0 && seq < d->nseq && offset >= 0 && n >= 0 && offset + n <= length(d, seq));
     p = d->bin.p + offset_of(d, seq) + offset * (int64_t)d->size;
     switch (d->dtype) {
-    case MEG_IDX_U8: WIDEN(uint8_t);
-    case MEG_IDX_I8: WIDEN(int8_t);
-    case MEG_IDX_I16: WIDEN(int16_t);
-    case MEG_IDX_U16: WIDEN(uint16_t);
+    case MEG_IDX_U8: CONVERT_IDS(uint8_t);
+    case MEG_IDX_I8: CONVERT_IDS(int8_t);
+    case MEG_IDX_I16: CONVERT_IDS(int16_t);
+    case MEG_IDX_U16: CONVERT_IDS(uint16_t);
     case MEG_IDX_I32: memcpy(out, p, (size_t)n * 4); return 0;
     case MEG_IDX_I64:
         for (i = 0; i < n; i++) {

@@ -23,14 +23,14 @@ struct meg_indexed_writer {
     enum meg_idx_dtype dtype;
     struct meg_file bin, idx;    /* idx: a gap for the header, then the lengths */
     struct meg_file docs, modes; /* never committed; modes: { 0 } where sequences have none */
-    int64_t nseq, nent;          /* document index entries */
-    int32_t last;                /* length of the last sequence, which may still grow */
-    int64_t ended;               /* sequences of documents that have ended */
-    atomic_int index_r;          /* the first failure to write a part of .idx, and what it says */
-    struct meg_err index_e;
+    int64_t nseq, ndoc_entries;  /* document index entries */
+    int32_t last_length;         /* length of the last sequence, which may still grow */
+    int64_t nseq_ended;          /* sequences of documents that have ended */
+    atomic_int index_status;     /* the first failure to write a part of .idx, and what it says */
+    struct meg_err index_err;
 };
 
-static char *named(const char *prefix, const char *ext)
+static char *concat(const char *prefix, const char *ext)
 {
     struct meg_str s = { 0 };
     meg_str_printf(&s, "%s%s", prefix, ext);
@@ -39,7 +39,7 @@ static char *named(const char *prefix, const char *ext)
 
 static int create(struct meg_file *f, const char *prefix, const char *ext, struct meg_err *e)
 {
-    char *path = named(prefix, ext);
+    char *path = concat(prefix, ext);
     int r = meg_file_create(f, path, e);
 
     free(path);
@@ -47,19 +47,19 @@ static int create(struct meg_file *f, const char *prefix, const char *ext, struc
 }
 
 /* Who adds to the index cannot be told of a failure: who writes tokens or commits is. */
-static void add(struct meg_indexed_writer *w, struct meg_file *f, const void *v, size_t n)
+static void write_index_part(struct meg_indexed_writer *w, struct meg_file *f, const void *v, size_t n)
 {
     int r;
 
-    if (w->index_r == MEG_OK && (r = meg_file_write(f, v, n, &w->index_e)) < 0)
-        w->index_r = r;
+    if (w->index_status == MEG_OK && (r = meg_file_write(f, v, n, &w->index_err)) < 0)
+        w->index_status = r;
 }
 
 static int check_index(struct meg_indexed_writer *w, struct meg_err *e)
 {
-    int r = w->index_r;
+    int r = w->index_status;
 
-    return r < 0 ? meg_fail(e, r, "%s", w->index_e.msg) : MEG_OK;
+    return r < 0 ? meg_fail(e, r, "%s", w->index_err.msg) : MEG_OK;
 }
 
 static bool has_modes(const struct meg_indexed_writer *w)
@@ -69,14 +69,14 @@ static bool has_modes(const struct meg_indexed_writer *w)
 
 static void add_document(struct meg_indexed_writer *w, int64_t end)
 {
-    add(w, &w->docs, &end, sizeof end);
-    w->nent++;
-    w->ended = end;
+    write_index_part(w, &w->docs, &end, sizeof end);
+    w->ndoc_entries++;
+    w->nseq_ended = end;
 }
 
 static int lock(struct meg_indexed_writer *w, struct meg_err *e)
 {
-    char *path = named(w->prefix, ".lock");
+    char *path = concat(w->prefix, ".lock");
     int r = meg_lock_acquire(&w->lock, path, w->prefix, e);
 
     free(path);
@@ -110,21 +110,21 @@ static const struct {
     [MEG_IDX_I32] = { INT32_MIN, INT32_MAX }, [MEG_IDX_I64] = { INT64_MIN, INT64_MAX },
 };
 
-enum { SOME = 16 }; /* ids that are looked at together */
-typedef int32_t ids_vec __attribute__((vector_size(SOME * 4)));
-typedef uint16_t u16_vec __attribute__((vector_size(SOME * 2)));
+enum { VEC = 16 }; /* ids that are looked at together */
+typedef int32_t ids_vec __attribute__((vector_size(VEC * 4)));
+typedef uint16_t u16_vec __attribute__((vector_size(VEC * 2)));
 
 /* The bits that are set in any of them. */
-static int32_t bits_of(const int32_t *ids, int64_t n)
+static int32_t or_bits(const int32_t *ids, int64_t n)
 {
     ids_vec all = { 0 }, v;
     int32_t bits = 0;
 
-    for (; n >= SOME; ids += SOME, n -= SOME) {
+    for (; n >= VEC; ids += VEC, n -= VEC) {
         memcpy(&v, ids, sizeof v);
         all |= v;
     }
-    for (int k = 0; k < SOME; k++)
+    for (int k = 0; k < VEC; k++)
         bits |= all[k];
     for (int64_t i = 0; i < n; i++)
         bits |= ids[i];
@@ -134,7 +134,7 @@ static int32_t bits_of(const int32_t *ids, int64_t n)
 static int check_ids(const struct meg_indexed_writer *w, const int32_t *ids, int64_t n, struct meg_err *e)
 {
     const int64_t lo = range[w->dtype].lo, hi = range[w->dtype].hi;
-    const int32_t bits = bits_of(ids, n);
+    const int32_t bits = or_bits(ids, n);
 
     if (bits >= 0 && bits <= hi)
         return 0;
@@ -149,11 +149,11 @@ static int check_ids(const struct meg_indexed_writer *w, const int32_t *ids, int
 }
 
 /* Little-endian machines only, as all of libmeg: the low bytes of an id come first.  to may be ids. */
-static void narrow(const int32_t *ids, int64_t n, size_t size, char *to)
+static void convert(const int32_t *ids, int64_t n, size_t size, char *to)
 {
     int64_t i = 0;
 
-    for (; size == 2 && n - i >= SOME; i += SOME) { /* what nearly every vocabulary asks for */
+    for (; size == 2 && n - i >= VEC; i += VEC) { /* what nearly every vocabulary asks for */
         ids_vec v;
         u16_vec low;
 
@@ -174,7 +174,7 @@ int meg_indexed_convert(const struct meg_indexed_writer *w, const int32_t *ids, 
     int r = check_ids(w, ids, n, e);
 
     if (r == MEG_OK && (size != sizeof *ids || out != ids))
-        narrow(ids, n, size, out);
+        convert(ids, n, size, out);
     return r;
 }
 
@@ -182,13 +182,13 @@ int meg_indexed_convert(const struct meg_indexed_writer *w, const int32_t *ids, 
 static void end_sequence(struct meg_indexed_writer *w)
 {
     if (w->nseq > 0)
-        add(w, &w->idx, &w->last, sizeof w->last);
+        write_index_part(w, &w->idx, &w->last_length, sizeof w->last_length);
 }
 
 static void add_sequence(struct meg_indexed_writer *w, int32_t n)
 {
     end_sequence(w);
-    w->last = n;
+    w->last_length = n;
     w->nseq++;
 }
 
@@ -199,8 +199,8 @@ int64_t meg_indexed_extend(struct meg_indexed_writer *w, int32_t n)
     MEG_ASSERT_EQ(w->bin.nbuf, 0);
     MEG_ASSERT(!has_modes(w));
     MEG_ASSERT_LT(0, w->nseq);
-    MEG_ASSERT_LE(n, INT32_MAX - w->last);
-    w->last += n;
+    MEG_ASSERT_LE(n, INT32_MAX - w->last_length);
+    w->last_length += n;
     w->bin.end += n * (int64_t)meg_idx_dtype_size(w->dtype);
     return at;
 }
@@ -249,7 +249,7 @@ int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_in
     int64_t i, n = meg_indexed_sequences(d), nd = meg_indexed_documents(d), first = w->nseq;
     int r;
 
-    MEG_ASSERT_EQ(w->ended, w->nseq);
+    MEG_ASSERT_EQ(w->nseq_ended, w->nseq);
     if (meg_indexed_dtype(d) != w->dtype)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: tokens are %s, those before it %s; "
@@ -269,25 +269,25 @@ int meg_indexed_append_dataset(struct meg_indexed_writer *w, const struct meg_in
     for (i = 0; i < n && has_modes(w); i++) {
         int8_t mode = meg_indexed_mode(d, i);
 
-        add(w, &w->modes, &mode, 1);
+        write_index_part(w, &w->modes, &mode, 1);
     }
     for (i = 1; i <= nd; i++)
         add_document(w, first + meg_indexed_document(d, i));
     return check_index(w, e);
 }
 
-enum { AT_ONCE = 1 << 16 }; /* lengths, or bytes, that are read again */
+enum { CHUNK = 1 << 16 }; /* lengths, or bytes, that are read again */
 
 /* Where each sequence begins in .bin, behind the lengths. */
 static int write_offsets(struct meg_indexed_writer *w, struct meg_err *e)
 {
     const int64_t size = (int64_t)meg_idx_dtype_size(w->dtype);
-    int32_t *length = meg_realloc_array(NULL, AT_ONCE, sizeof *length);
+    int32_t *length = meg_realloc_array(NULL, CHUNK, sizeof *length);
     int64_t off = 0;
     int r = MEG_OK;
 
     for (int64_t i = 0, n; i < w->nseq && r == MEG_OK; i += n) {
-        n = w->nseq - i < AT_ONCE ? w->nseq - i : AT_ONCE;
+        n = w->nseq - i < CHUNK ? w->nseq - i : CHUNK;
         r = meg_file_pread(&w->idx, length, (size_t)n * sizeof *length, MEG_IDX_HEADER + 4 * i, e);
         for (int64_t k = 0; k < n && r == MEG_OK; k++) {
             r = meg_file_write(&w->idx, &off, sizeof off, e);
@@ -301,11 +301,11 @@ static int write_offsets(struct meg_indexed_writer *w, struct meg_err *e)
 /* The n bytes of a temporary file, behind what .idx has. */
 static int copy(struct meg_indexed_writer *w, struct meg_file *from, int64_t n, struct meg_err *e)
 {
-    char *bytes = meg_new(AT_ONCE);
+    char *bytes = meg_new(CHUNK);
     int r = MEG_OK;
 
     for (int64_t at = 0, k; at < n && r == MEG_OK; at += k) {
-        k = n - at < AT_ONCE ? n - at : AT_ONCE;
+        k = n - at < CHUNK ? n - at : CHUNK;
         if ((r = meg_file_pread(from, bytes, (size_t)k, at, e)) == MEG_OK)
             r = meg_file_write(&w->idx, bytes, (size_t)k, e);
     }
@@ -321,9 +321,10 @@ static int write_index(struct meg_indexed_writer *w, struct meg_err *e)
     h[9] = 1;
     h[17] = (unsigned char)w->dtype;
     memcpy(h + 18, &w->nseq, 8);
-    memcpy(h + 26, &w->nent, 8);
+    memcpy(h + 26, &w->ndoc_entries, 8);
     end_sequence(w);
-    if ((r = check_index(w, e)) < 0 || (r = write_offsets(w, e)) < 0 || (r = copy(w, &w->docs, 8 * w->nent, e)) < 0 ||
+    if ((r = check_index(w, e)) < 0 || (r = write_offsets(w, e)) < 0 ||
+        (r = copy(w, &w->docs, 8 * w->ndoc_entries, e)) < 0 ||
         (has_modes(w) && (r = copy(w, &w->modes, w->nseq, e)) < 0))
         return r;
     return meg_file_pwrite(&w->idx, h, sizeof h, 0, e);

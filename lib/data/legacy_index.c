@@ -23,7 +23,7 @@ bool meg_legacy_index_detect(const void *idx, size_t n)
 /* The six numbers behind the magic: version, type, bytes of a token, items, sizes, entries. */
 static int read_header(const char *name, const unsigned char *h, size_t n, uint64_t v[6], struct meg_err *e)
 {
-    uint64_t room;
+    uint64_t nwords;
 
     if (n < LEGACY_HEADER)
         return meg_fail(e, MEG_EFORMAT, "%s.idx: %zu bytes, the header alone has %d: truncated", name, n,
@@ -39,8 +39,8 @@ static int read_header(const char *name, const unsigned char *h, size_t n, uint6
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: %" PRIu64 " items with %" PRIu64 " sizes: not one-dimensional, so no token dataset",
                         name, v[3], v[4]);
-    room = (n - LEGACY_HEADER) / 8;
-    if ((n - LEGACY_HEADER) % 8 || v[3] > room || v[5] > room || 3 * v[3] + 2 + v[5] != room)
+    nwords = (n - LEGACY_HEADER) / 8;
+    if ((n - LEGACY_HEADER) % 8 || v[3] > nwords || v[5] > nwords || 3 * v[3] + 2 + v[5] != nwords)
         return meg_fail(e, MEG_EFORMAT,
                         "%s.idx: %zu bytes, should be %.0f for %" PRIu64 " sequences and %" PRIu64
                         " document index entries",

@@ -25,7 +25,7 @@ static void begin_epoch(struct meg_data_sampler *s)
     int64_t epoch = s->consumed / samples_per_epoch(s), done = s->consumed % samples_per_epoch(s);
 
     meg_torch_randperm(s->perm, s->nperm, (uint32_t)epoch);
-    if (c->kind == MEG_DATA_SAMPLER_CYCLIC) {
+    if (c->type == MEG_DATA_SAMPLER_CYCLIC) {
         s->at = done / c->ranks;
         s->stride = 1;
         s->first = c->rank * s->nperm;
@@ -41,7 +41,7 @@ int meg_data_sampler_open(struct meg_data_sampler **out, const struct meg_data_s
     struct meg_data_sampler *s;
     int64_t step = c->micro_batch * c->ranks;
 
-    if (c->kind != MEG_DATA_SAMPLER_SINGLE) {
+    if (c->type != MEG_DATA_SAMPLER_SINGLE) {
         if (c->total < step)
             return meg_fail(e, MEG_EUSAGE,
                             "--dataloader-type cyclic: the dataset has %" PRId64 " samples, a "
@@ -58,9 +58,9 @@ int meg_data_sampler_open(struct meg_data_sampler **out, const struct meg_data_s
     s->c = *c;
     s->step = step;
     s->consumed = c->consumed;
-    if (c->kind == MEG_DATA_SAMPLER_CYCLIC)
+    if (c->type == MEG_DATA_SAMPLER_CYCLIC)
         s->nperm = c->total / step * c->micro_batch;
-    else if (c->kind == MEG_DATA_SAMPLER_CYCLIC_UNSHARDED)
+    else if (c->type == MEG_DATA_SAMPLER_CYCLIC_UNSHARDED)
         s->nperm = c->total / c->micro_batch * c->micro_batch;
     if (s->nperm) {
         s->perm = meg_realloc_array(NULL, (size_t)s->nperm, sizeof *s->perm);
@@ -78,18 +78,18 @@ void meg_data_sampler_close(struct meg_data_sampler *s)
     free(s);
 }
 
-bool meg_data_sampler_next(struct meg_data_sampler *s, int64_t *index, int64_t *number)
+bool meg_data_sampler_next(struct meg_data_sampler *s, int64_t *index, int64_t *sample_id)
 {
     const struct meg_data_sampler_conf *c = &s->c;
-    const bool is_cyclic = c->kind != MEG_DATA_SAMPLER_SINGLE;
+    const bool is_cyclic = c->type != MEG_DATA_SAMPLER_SINGLE;
 
     if (is_cyclic && s->at + (c->micro_batch - 1) * s->stride >= s->nperm)
         begin_epoch(s);
     if (!is_cyclic && s->consumed + s->step > c->total)
         return false;
     for (int64_t i = 0; i < c->micro_batch; i++) {
-        number[i] = s->consumed + c->rank * c->micro_batch + i;
-        index[i] = is_cyclic ? s->first + s->perm[s->at] : number[i];
+        sample_id[i] = s->consumed + c->rank * c->micro_batch + i;
+        index[i] = is_cyclic ? s->first + s->perm[s->at] : sample_id[i];
         s->at += s->stride;
     }
     s->consumed += s->step;

@@ -14,7 +14,7 @@ enum meg_data_sampler_type {
 };
 
 struct meg_data_sampler_conf {
-    enum meg_data_sampler_type kind;
+    enum meg_data_sampler_type type;
     int64_t total;       /* samples of the dataset */
     int64_t consumed;    /* samples all ranks have read before, from the checkpoint */
     int64_t micro_batch; /* b */
@@ -39,6 +39,6 @@ void meg_data_sampler_close(struct meg_data_sampler *s); /* accepts NULL */
  *                     consume, the same under every layout
  * False where single has no full step left.
  */
-bool meg_data_sampler_next(struct meg_data_sampler *s, int64_t *index, int64_t *number);
+bool meg_data_sampler_next(struct meg_data_sampler *s, int64_t *index, int64_t *sample_id);
 
 #endif

@@ -53,9 +53,9 @@ int meg_split_parse(struct meg_split_matrix *s, const char *text, struct meg_err
         return meg_fail(e, MEG_EUSAGE, "--split: '%s' has no number above 0; for example 949,50,1", text);
     *s = (struct meg_split_matrix){ 0 };
     for (int i = 0; i < MEG_NUM_SPLITS; i++) {
-        s->share[i] = v[i] / sum;
+        s->ratio[i] = v[i] / sum;
         s->begin[i] = at;
-        s->end[i] = at += s->share[i];
+        s->end[i] = at += s->ratio[i];
         s->is_present[i] = s->end[i] > s->begin[i];
     }
     return 0;
@@ -69,34 +69,34 @@ void meg_fraction_range(const double fraction[2], int64_t n, int64_t *begin, int
         *end = n;
 }
 
-static void deepspeed_range(const struct meg_split_matrix *s, int which, int64_t n, int64_t *begin, int64_t *end)
+static void deepspeed_range(const struct meg_split_matrix *s, int split, int64_t n, int64_t *begin, int64_t *end)
 {
     int64_t at[MEG_NUM_SPLITS + 1] = { 0 }, over;
 
     for (int i = 0; i < MEG_NUM_SPLITS; i++)
-        at[i + 1] = at[i] + (int64_t)nearbyint(s->share[i] * (double)n);
+        at[i + 1] = at[i] + (int64_t)nearbyint(s->ratio[i] * (double)n);
     over = at[MEG_NUM_SPLITS] - n;
     for (int i = 1; i <= MEG_NUM_SPLITS; i++)
         at[i] = at[i] > over ? at[i] - over : 0;
-    *begin = at[which];
-    *end = at[which + 1];
+    *begin = at[split];
+    *end = at[split + 1];
 }
 
-void meg_split_range(const struct meg_split_matrix *s, int which, int64_t n, int64_t *begin, int64_t *end)
+void meg_split_range(const struct meg_split_matrix *s, int split, int64_t n, int64_t *begin, int64_t *end)
 {
     *begin = *end = 0;
-    if (!s->is_present[which])
+    if (!s->is_present[split])
         return;
     if (s->is_deepspeed)
-        deepspeed_range(s, which, n, begin, end);
+        deepspeed_range(s, split, n, begin, end);
     else
-        meg_fraction_range((const double[]){ s->begin[which], s->end[which] }, n, begin, end);
+        meg_fraction_range((const double[]){ s->begin[split], s->end[split] }, n, begin, end);
 }
 
-void meg_sample_counts(int64_t wanted[MEG_NUM_SPLITS], int64_t train_samples, int64_t train_iters,
+void meg_sample_counts(int64_t num_samples[MEG_NUM_SPLITS], int64_t train_samples, int64_t train_iters,
                        int64_t eval_interval, int64_t eval_iters, int64_t global_batch)
 {
-    wanted[MEG_SPLIT_TRAIN] = train_samples >= 0 ? train_samples : train_iters * global_batch;
-    wanted[MEG_SPLIT_VALID] = (train_iters / eval_interval + 1) * eval_iters * global_batch;
-    wanted[MEG_SPLIT_TEST] = eval_iters * global_batch;
+    num_samples[MEG_SPLIT_TRAIN] = train_samples >= 0 ? train_samples : train_iters * global_batch;
+    num_samples[MEG_SPLIT_VALID] = (train_iters / eval_interval + 1) * eval_iters * global_batch;
+    num_samples[MEG_SPLIT_TEST] = eval_iters * global_batch;
 }

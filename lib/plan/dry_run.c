@@ -223,8 +223,8 @@ static void print_data(const struct meg_data_splits *data, FILE *f)
             "epochs", "file");
     for (int i = 0; i < n; i++)
         fprintf(f, "  %-6s %6.4f %12" PRId64 " %14" PRId64 " %12" PRId64 " %12" PRId64 " %8" PRId64 "  %s\n",
-                meg_split_names[p[i].split], p[i].weight, p[i].end - p[i].begin, p[i].tokens, p[i].wanted, p[i].samples,
-                p[i].epochs, p[i].name);
+                meg_split_names[p[i].split], p[i].weight, p[i].end - p[i].begin, p[i].tokens, p[i].num_samples,
+                p[i].samples, p[i].epochs, p[i].name);
 }
 
 /* Return the bytes of a checkpoint's weights and optimizer state. */

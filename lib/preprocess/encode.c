@@ -3,19 +3,19 @@
 #include "preprocess/internal.h"
 #include "unicode/utf8.h"
 
-static void add_length(struct encoded *out, int64_t n)
+static void add_length(struct encoded_key *out, int64_t n)
 {
     meg_ids_reserve(&out->lengths, 1);
     out->lengths.v[out->lengths.n++] = (int32_t)n;
 }
 
-static int64_t count(const struct encoded *out)
+static int64_t count(const struct encoded_key *out)
 {
     return out->written + out->ids.n;
 }
 
 /* Texts that give no ids are left out. */
-static int encode_texts(struct worker *w, const struct meg_span *text, int64_t n, struct encoded *out,
+static int encode_texts(struct preprocess_worker *w, const struct meg_span *text, int64_t n, struct encoded_key *out,
                         struct meg_err *e)
 {
     int r;
@@ -33,7 +33,8 @@ static int encode_texts(struct worker *w, const struct meg_span *text, int64_t n
 }
 
 /* The sentences of a long text are never all at hand. */
-static int encode_sentences(struct worker *w, const struct meg_span *text, struct encoded *out, struct meg_err *e)
+static int encode_sentences(struct preprocess_worker *w, const struct meg_span *text, struct encoded_key *out,
+                            struct meg_err *e)
 {
     int r = MEG_OK;
 
@@ -46,7 +47,8 @@ static int encode_sentences(struct worker *w, const struct meg_span *text, struc
 }
 
 /* The last text gets the eod.  A list is texts that were split before. */
-static int encode_value(struct worker *w, const struct meg_jsonl_value *value, struct encoded *out, struct meg_err *e)
+static int encode_value(struct preprocess_worker *w, const struct meg_jsonl_value *value, struct encoded_key *out,
+                        struct meg_err *e)
 {
     int64_t begin = count(out);
     bool is_split = !w->job->punkt || meg_jsonl_is_list(value);
@@ -56,19 +58,19 @@ static int encode_value(struct worker *w, const struct meg_jsonl_value *value, s
         return r;
     if (w->job->eod >= 0 && count(out) > begin) {
         if (out->lengths.n == 0) { /* it has its place: one more follows */
-            out->begun = out->last;
-            add_length(out, out->last);
+            out->partial = out->last_length;
+            add_length(out, out->last_length);
         }
         meg_ids_reserve(&out->ids, 1);
         out->ids.v[out->ids.n++] = w->job->eod;
         out->lengths.v[out->lengths.n - 1]++;
     }
     add_length(out, DOCUMENT_END);
-    w->now->tokens += count(out) - begin;
+    w->current->tokens += count(out) - begin;
     return MEG_OK;
 }
 
-static int encode_line(struct worker *w, const char *line, int64_t n, struct meg_err *e)
+static int encode_line(struct preprocess_worker *w, const char *line, int64_t n, struct meg_err *e)
 {
     const struct meg_str_list *keys = &w->job->c->json_keys;
     int r;
@@ -88,37 +90,37 @@ static int encode_line(struct worker *w, const char *line, int64_t n, struct meg
     for (int64_t k = 0; k < keys->n; k++) {
         struct meg_err inner;
 
-        if ((r = encode_value(w, &w->jsonl.value[k], &w->now->out[k], &inner)) == MEG_EFORMAT)
+        if ((r = encode_value(w, &w->jsonl.value[k], &w->current->out[k], &inner)) == MEG_EFORMAT)
             return meg_fail(e, r, "key \"%s\": %s", keys->v[k], inner.msg);
         if (r < 0) /* an output file could not be written */
             return meg_fail(e, r, "%s", inner.msg);
     }
-    w->now->documents++;
+    w->current->documents++;
     return MEG_OK;
 }
 
-int meg_preprocess_block(struct worker *w, struct meg_err *e)
+int meg_preprocess_block(struct preprocess_worker *w, struct meg_err *e)
 {
-    const struct job *j = w->job;
+    const struct preprocess_job *j = w->job;
     const struct meg_line_block *b = &w->block;
     const char *line;
     int64_t at = 0, n;
 
-    w->now->documents = w->now->tokens = w->now->blank = 0;
-    w->now->nbytes = b->n;
+    w->current->documents = w->current->tokens = w->current->blank = 0;
+    w->current->nbytes = b->n;
     for (int64_t k = 0; k < j->c->json_keys.n; k++) {
-        struct encoded *out = &w->now->out[k];
+        struct encoded_key *out = &w->current->out[k];
 
-        out->ids.n = out->lengths.n = out->written = out->begun = 0;
+        out->ids.n = out->lengths.n = out->written = out->partial = 0;
     }
     for (int64_t i = 0; meg_line_block_next(b, &at, &line, &n); i++) {
         struct meg_err inner;
         int r;
 
-        if (b->nth + i < j->first || (b->nth + i) % j->parts != j->part)
+        if (b->nth + i < j->first_line || (b->nth + i) % j->partitions != j->partition)
             continue;
         if (meg_line_is_blank(line, n)) {
-            w->now->blank++;
+            w->current->blank++;
             continue;
         }
         if ((r = encode_line(w, line, n, &inner)) == MEG_EFORMAT)

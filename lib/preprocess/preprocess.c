@@ -34,14 +34,14 @@ static int check_files(const struct meg_block_reader *in, struct meg_err *e)
     return MEG_OK;
 }
 
-static int run_part(struct job *j, struct worker *w, struct meg_err *e)
+static int run_pass(struct preprocess_job *j, struct preprocess_worker *w, struct meg_err *e)
 {
     const struct meg_preprocess_conf *c = j->c;
     int r;
 
     if ((r = meg_block_reader_open(&j->in, c->input.v, (int)c->input.n, e)) < 0)
         return r;
-    if (j->parts > 1)
+    if (j->partitions > 1)
         r = check_files(j->in, e);
     if (r == MEG_OK)
         r = meg_preprocess_workers_run(j, w);
@@ -50,17 +50,17 @@ static int run_part(struct job *j, struct worker *w, struct meg_err *e)
     return r;
 }
 
-static int run_parts(struct job *j, struct worker *w, struct meg_err *e)
+static int run_passes(struct preprocess_job *j, struct preprocess_worker *w, struct meg_err *e)
 {
-    int r = run_part(j, w, e);
+    int r = run_pass(j, w, e);
 
-    if (r == MEG_OK && j->parts > 1 && j->lines <= j->parts) {
-        j->parts = 1;
-        j->first = 1;
-        return run_part(j, w, e);
+    if (r == MEG_OK && j->partitions > 1 && j->lines <= j->partitions) {
+        j->partitions = 1;
+        j->first_line = 1;
+        return run_pass(j, w, e);
     }
-    for (j->part = 1; j->part < j->parts && r == MEG_OK; j->part++)
-        r = run_part(j, w, e);
+    for (j->partition = 1; j->partition < j->partitions && r == MEG_OK; j->partition++)
+        r = run_pass(j, w, e);
     return r;
 }
 
@@ -84,7 +84,7 @@ static void add_prefix(struct meg_str *s, const struct meg_preprocess_conf *c, i
     meg_str_printf(s, "%s_%s_%s", c->output_prefix, c->json_keys.v[k], c->split_sentences ? "sentence" : "document");
 }
 
-static int create_writers(struct job *j, const struct meg_tokenizer *tok, struct meg_err *e)
+static int create_writers(struct preprocess_job *j, const struct meg_tokenizer *tok, struct meg_err *e)
 {
     enum meg_idx_dtype dtype = meg_idx_dtype_for_vocab(meg_tokenizer_vocab_size(tok));
     int r = MEG_OK;
@@ -101,9 +101,9 @@ static int create_writers(struct job *j, const struct meg_tokenizer *tok, struct
 
 int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *tok, struct meg_err *e)
 {
-    struct job j = { .c = c, .e = e, .eod = c->append_eod ? meg_tokenizer_eod(tok) : -1 };
+    struct preprocess_job j = { .c = c, .e = e, .eod = c->append_eod ? meg_tokenizer_eod(tok) : -1 };
     struct meg_punkt *punkt = NULL;
-    struct worker *w = NULL;
+    struct preprocess_worker *w = NULL;
     int r;
 
     if ((r = meg_preprocess_check(c, tok, &j.workers, e)) < 0)
@@ -111,14 +111,14 @@ int meg_preprocess(const struct meg_preprocess_conf *c, struct meg_tokenizer *to
     if (c->split_sentences && (r = open_punkt(&punkt, c, e)) < 0)
         return r;
     j.punkt = punkt;
-    j.parts = c->keep_sequential_samples ? 1 : c->partitions;
+    j.partitions = c->keep_sequential_samples ? 1 : c->partitions;
     j.start_s = meg_now_s();
     j.writer = meg_new((size_t)c->json_keys.n * sizeof(struct meg_indexed_writer *));
     meg_progress_init(&j.progress, c->log_interval == MEG_UNSET ? 10 : 0);
     if ((r = create_writers(&j, tok, e)) < 0)
         goto out;
     w = meg_preprocess_workers_new(&j, tok);
-    r = run_parts(&j, w, e);
+    r = run_passes(&j, w, e);
     if (r == MEG_OK)
         r = meg_indexed_commit(j.writer, (int)c->json_keys.n, e);
     meg_progress_end(&j.progress);

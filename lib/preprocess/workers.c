@@ -24,19 +24,19 @@ enum {
 };
 
 /* A place in .bin for n tokens of a sequence, or behind those of it that were written before. */
-static void reserve_tokens(struct encoded *out, int64_t n)
+static void reserve_tokens(struct encoded_key *out, int64_t n)
 {
     int64_t at;
 
     if (out->result->is_discarded)
         return;
-    at = out->begun > 0 ? meg_indexed_extend(out->writer, (int32_t)n) : meg_indexed_reserve(out->writer, (int32_t)n);
-    out->at = out->at < 0 ? at : out->at;
+    at = out->partial > 0 ? meg_indexed_extend(out->writer, (int32_t)n) : meg_indexed_reserve(out->writer, (int32_t)n);
+    out->offset = out->offset < 0 ? at : out->offset;
 }
 
-static void claim(struct encoded *out)
+static void reserve_sequences(struct encoded_key *out)
 {
-    out->at = -1;
+    out->offset = -1;
     for (int64_t i = 0; i < out->lengths.n; i++) {
         int32_t n = out->lengths.v[i];
 
@@ -44,52 +44,52 @@ static void claim(struct encoded *out)
             if (!out->result->is_discarded)
                 meg_indexed_end_document(out->writer);
         } else {
-            reserve_tokens(out, n - out->begun);
-            out->begun = 0;
-            out->last = n;
+            reserve_tokens(out, n - out->partial);
+            out->partial = 0;
+            out->last_length = n;
         }
     }
     out->lengths.n = 0;
 }
 
 /* Until so many blocks have their place; the caller holds turning. */
-static void wait_for_turn(struct job *j, int64_t turn)
+static void wait_for_ticket(struct preprocess_job *j, int64_t ticket)
 {
-    while (j->turn < turn)
-        pthread_cond_wait(&j->turned, &j->turning);
+    while (j->next_ticket < ticket)
+        pthread_cond_wait(&j->order_changed, &j->order_lock);
 }
 
 int meg_preprocess_write_ids(void *ctx, int32_t *ids, int64_t n, struct meg_err *e)
 {
-    struct encoded *out = ctx;
-    struct result *x = out->result;
-    struct worker *w = x->worker;
-    int64_t complete = out->lengths.n > 0 ? -out->begun : 0; /* ids of sequences whose length is known */
+    struct encoded_key *out = ctx;
+    struct block_result *x = out->result;
+    struct preprocess_worker *w = x->worker;
+    int64_t complete = out->lengths.n > 0 ? -out->partial : 0; /* ids of sequences whose length is known */
     int r;
 
-    if (!w->has_turn) {
-        pthread_mutex_lock(&w->job->turning);
-        wait_for_turn(w->job, x->ticket);
+    if (!w->holds_order) {
+        pthread_mutex_lock(&w->job->order_lock);
+        wait_for_ticket(w->job, x->ticket);
         x->is_discarded = w->job->r < 0;
-        pthread_mutex_unlock(&w->job->turning);
-        w->has_turn = true;
+        pthread_mutex_unlock(&w->job->order_lock);
+        w->holds_order = true;
     }
     for (int64_t i = 0; i < out->lengths.n; i++)
         complete += out->lengths.v[i] == DOCUMENT_END ? 0 : out->lengths.v[i];
     MEG_ASSERT(n >= complete);
-    claim(out);
+    reserve_sequences(out);
     if (n > complete)
         reserve_tokens(out, n - complete);
-    out->begun += n - complete;
+    out->partial += n - complete;
     out->written += n;
     if (x->is_discarded)
         return 0;
     if ((r = meg_indexed_convert(out->writer, ids, n, ids, e)) < 0)
         return r;
-    return meg_indexed_pwrite(out->writer, out->at, ids, n, e);
+    return meg_indexed_pwrite(out->writer, out->offset, ids, n, e);
 }
 
-static void report_progress(struct job *j, int64_t before)
+static void report_progress(struct preprocess_job *j, int64_t before)
 {
     double s = meg_now_s() - j->start_s;
     int64_t every = j->c->log_interval;
@@ -101,12 +101,12 @@ static void report_progress(struct job *j, int64_t before)
                       (double)j->documents / s, (double)j->nbytes / s / 1e6, (long long)j->tokens);
 }
 
-static void commit_result(struct job *j, struct result *x)
+static void commit_result(struct preprocess_job *j, struct block_result *x)
 {
     int64_t before = j->documents;
 
     for (int64_t k = 0; k < j->c->json_keys.n; k++)
-        claim(&x->out[k]);
+        reserve_sequences(&x->out[k]);
     j->documents += x->documents;
     j->tokens += x->tokens;
     j->blank += x->blank;
@@ -115,36 +115,36 @@ static void commit_result(struct job *j, struct result *x)
 }
 
 /* The first failure ends the work. */
-static void fail(struct job *j, int r, const struct meg_err *e)
+static void fail(struct preprocess_job *j, int r, const struct meg_err *e)
 {
     if (j->r < 0)
         return;
     j->r = meg_fail(j->e, r, "%s", e->msg);
-    j->is_over = true;
+    j->is_input_done = true;
 }
 
 /* A block is encoded: when all those before it are, it has its turn, and those behind it that waited for it. */
-static void publish_result(struct job *j, struct result *x)
+static void publish_result(struct preprocess_job *j, struct block_result *x)
 {
     const int64_t nready = j->workers * RESULTS_PER_WORKER;
 
-    pthread_mutex_lock(&j->turning);
+    pthread_mutex_lock(&j->order_lock);
     j->ready[x->ticket % nready] = x;
-    while ((x = j->ready[j->turn % nready])) {
+    while ((x = j->ready[j->next_ticket % nready])) {
         if (x->r < 0)
             fail(j, x->r, &x->e);
         x->is_discarded = j->r < 0;
         if (!x->is_discarded)
             commit_result(j, x);
-        j->ready[j->turn % nready] = NULL;
-        j->turn++;
+        j->ready[j->next_ticket % nready] = NULL;
+        j->next_ticket++;
     }
-    pthread_cond_broadcast(&j->turned);
-    pthread_mutex_unlock(&j->turning);
+    pthread_cond_broadcast(&j->order_changed);
+    pthread_mutex_unlock(&j->order_lock);
 }
 
 /* The ids in the width that they are stored in. */
-static int convert_ids(const struct job *j, struct result *x, struct meg_err *e)
+static int convert_ids(const struct preprocess_job *j, struct block_result *x, struct meg_err *e)
 {
     int r = MEG_OK;
 
@@ -156,40 +156,40 @@ static int convert_ids(const struct job *j, struct result *x, struct meg_err *e)
     return r;
 }
 
-static void write_result(struct job *j, struct result *x)
+static void write_result(struct preprocess_job *j, struct block_result *x)
 {
     struct meg_err e;
     int r = MEG_OK;
 
     for (int64_t k = 0; k < j->c->json_keys.n && !x->is_discarded && r == MEG_OK; k++) {
-        const struct encoded *out = &x->out[k];
+        const struct encoded_key *out = &x->out[k];
 
         if (out->ids.n > 0)
-            r = meg_indexed_pwrite(out->writer, out->at, out->ids.v, out->ids.n, &e);
+            r = meg_indexed_pwrite(out->writer, out->offset, out->ids.v, out->ids.n, &e);
     }
     x->ticket = -1;
     if (r < 0) {
-        pthread_mutex_lock(&j->turning);
+        pthread_mutex_lock(&j->order_lock);
         fail(j, r, &e);
-        pthread_mutex_unlock(&j->turning);
+        pthread_mutex_unlock(&j->order_lock);
     }
 }
 
-static void wait_and_write(struct job *j, struct result *x)
+static void wait_and_write(struct preprocess_job *j, struct block_result *x)
 {
-    pthread_mutex_lock(&j->turning);
-    wait_for_turn(j, x->ticket + 1);
-    pthread_mutex_unlock(&j->turning);
+    pthread_mutex_lock(&j->order_lock);
+    wait_for_ticket(j, x->ticket + 1);
+    pthread_mutex_unlock(&j->order_lock);
     write_result(j, x);
 }
 
 /* Write what had its turn.  Returns room for the next result: always the same as long as nothing waits. */
-static struct result *free_result(struct worker *w)
+static struct block_result *free_slot_for_block(struct preprocess_worker *w)
 {
-    struct result *unused = NULL, *oldest = w->result;
+    struct block_result *unused = NULL, *oldest = w->result;
 
-    for (struct result *x = w->result + RESULTS_PER_WORKER; x-- > w->result;) {
-        if (x->ticket >= 0 && x->ticket < w->job->turn)
+    for (struct block_result *x = w->result + RESULTS_PER_WORKER; x-- > w->result;) {
+        if (x->ticket >= 0 && x->ticket < w->job->next_ticket)
             write_result(w->job, x);
         if (x->ticket < 0)
             unused = x;
@@ -203,22 +203,22 @@ static struct result *free_result(struct worker *w)
 }
 
 /* The next block.  Returns as meg_block_reader_next does. */
-static int read_block(struct worker *w, struct meg_err *e)
+static int read_block(struct preprocess_worker *w, struct meg_err *e)
 {
-    struct job *j = w->job;
+    struct preprocess_job *j = w->job;
     int r = 0;
 
-    pthread_mutex_lock(&j->reading);
-    if (!j->is_over) {
+    pthread_mutex_lock(&j->read_lock);
+    if (!j->is_input_done) {
         r = meg_block_reader_next(j->in, &w->block, BLOCK, e);
         if (r <= 0)
-            j->is_over = true;
+            j->is_input_done = true;
         if (r != 0)
-            w->now->ticket = j->given++;
+            w->current->ticket = j->blocks_read++;
     }
-    w->is_reader = r > 0 && w->block.n > LONG_BLOCK;
-    if (!w->is_reader)
-        pthread_mutex_unlock(&j->reading);
+    w->holds_read_lock = r > 0 && w->block.n > LONG_BLOCK;
+    if (!w->holds_read_lock)
+        pthread_mutex_unlock(&j->read_lock);
     return r;
 }
 
@@ -229,61 +229,61 @@ static void free_ids(struct meg_ids *ids)
     ids->n = ids->cap = 0;
 }
 
-static void free_encoded(struct encoded *out)
+static void free_encoded(struct encoded_key *out)
 {
     free_ids(&out->ids);
     free_ids(&out->lengths);
 }
 
 /* What a long block needed goes before anybody reads the next one. */
-static void end_long_block(struct worker *w)
+static void free_long_block(struct preprocess_worker *w)
 {
     for (int64_t k = 0; k < w->job->c->json_keys.n; k++)
-        free_encoded(&w->now->out[k]);
+        free_encoded(&w->current->out[k]);
     free(w->block.s);
     w->block.s = NULL;
     w->block.cap = 0;
     meg_jsonl_free(&w->jsonl);
     meg_str_free(&w->repaired);
-    w->is_reader = false;
-    pthread_mutex_unlock(&w->job->reading);
+    w->holds_read_lock = false;
+    pthread_mutex_unlock(&w->job->read_lock);
 }
 
 static void *work(void *arg)
 {
-    struct worker *w = arg;
-    struct job *j = w->job;
+    struct preprocess_worker *w = arg;
+    struct preprocess_job *j = w->job;
     int r;
 
     for (;;) {
-        struct result *x = w->now = free_result(w);
+        struct block_result *x = w->current = free_slot_for_block(w);
 
         if ((r = read_block(w, &x->e)) == 0)
             break;
-        w->has_turn = false;
+        w->holds_order = false;
         if (r > 0 && (r = meg_preprocess_block(w, &x->e)) == MEG_OK)
             r = convert_ids(j, x, &x->e);
         x->r = r;
         publish_result(j, x);
-        if (w->is_reader) {
+        if (w->holds_read_lock) {
             wait_and_write(j, x);
-            end_long_block(w);
+            free_long_block(w);
         }
     }
-    for (struct result *x = w->result; x < w->result + RESULTS_PER_WORKER; x++) {
+    for (struct block_result *x = w->result; x < w->result + RESULTS_PER_WORKER; x++) {
         if (x->ticket >= 0)
             wait_and_write(j, x);
     }
     return NULL;
 }
 
-int meg_preprocess_workers_run(struct job *j, struct worker *w)
+int meg_preprocess_workers_run(struct preprocess_job *j, struct preprocess_worker *w)
 {
     int64_t started = 1;
 
-    j->given = 0;
-    j->turn = 0;
-    j->is_over = false;
+    j->blocks_read = 0;
+    j->next_ticket = 0;
+    j->is_input_done = false;
     for (; started < j->workers; started++) {
         if ((errno = pthread_create(&w[started].thread, NULL, work, &w[started])) != 0) {
             meg_warn("only %lld of %lld workers could be started: %s", (long long)started, (long long)j->workers,
@@ -297,15 +297,15 @@ int meg_preprocess_workers_run(struct job *j, struct worker *w)
     return j->r;
 }
 
-struct worker *meg_preprocess_workers_new(struct job *j, struct meg_tokenizer *tok)
+struct preprocess_worker *meg_preprocess_workers_new(struct preprocess_job *j, struct meg_tokenizer *tok)
 {
     const struct meg_preprocess_conf *c = j->c;
-    struct worker *w = meg_new((size_t)j->workers * sizeof *w);
+    struct preprocess_worker *w = meg_new((size_t)j->workers * sizeof *w);
 
-    pthread_mutex_init(&j->reading, NULL);
-    pthread_mutex_init(&j->turning, NULL);
-    pthread_cond_init(&j->turned, NULL);
-    j->ready = meg_new((size_t)(j->workers * RESULTS_PER_WORKER) * sizeof(struct result *));
+    pthread_mutex_init(&j->read_lock, NULL);
+    pthread_mutex_init(&j->order_lock, NULL);
+    pthread_cond_init(&j->order_changed, NULL);
+    j->ready = meg_new((size_t)(j->workers * RESULTS_PER_WORKER) * sizeof(struct block_result *));
     for (int64_t i = 0; i < j->workers; i++) {
         w[i].job = j;
         w[i].tok = i == 0 ? tok : meg_tokenizer_clone(tok);
@@ -313,25 +313,25 @@ struct worker *meg_preprocess_workers_new(struct job *j, struct meg_tokenizer *t
                                          .nkeys = (int)c->json_keys.n,
                                          .replaces_lone_surrogates = c->replace_invalid,
                                          .remedy = "; --replace-invalid reads U+FFFD for it" };
-        for (struct result *x = w[i].result; x < w[i].result + RESULTS_PER_WORKER; x++) {
+        for (struct block_result *x = w[i].result; x < w[i].result + RESULTS_PER_WORKER; x++) {
             x->worker = &w[i];
             x->ticket = -1;
             x->out = meg_new((size_t)c->json_keys.n * sizeof *x->out);
             for (int64_t k = 0; k < c->json_keys.n; k++)
-                x->out[k] = (struct encoded){ .result = x, .writer = j->writer[k] };
+                x->out[k] = (struct encoded_key){ .result = x, .writer = j->writer[k] };
         }
     }
     return w;
 }
 
-void meg_preprocess_workers_free(struct job *j, struct worker *w)
+void meg_preprocess_workers_free(struct preprocess_job *j, struct preprocess_worker *w)
 {
     if (!w)
         return;
     for (int64_t i = 0; i < j->workers; i++) {
         if (i > 0)
             meg_tokenizer_close(w[i].tok);
-        for (const struct result *x = w[i].result; x < w[i].result + RESULTS_PER_WORKER; x++) {
+        for (const struct block_result *x = w[i].result; x < w[i].result + RESULTS_PER_WORKER; x++) {
             for (int64_t k = 0; k < j->c->json_keys.n; k++)
                 free_encoded(&x->out[k]);
             free(x->out);
@@ -343,7 +343,7 @@ void meg_preprocess_workers_free(struct job *j, struct worker *w)
     }
     free(w);
     free(j->ready);
-    pthread_mutex_destroy(&j->reading);
-    pthread_mutex_destroy(&j->turning);
-    pthread_cond_destroy(&j->turned);
+    pthread_mutex_destroy(&j->read_lock);
+    pthread_mutex_destroy(&j->order_lock);
+    pthread_cond_destroy(&j->order_changed);
 }

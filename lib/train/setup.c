@@ -99,7 +99,7 @@ static int check_train_split(const struct meg_trainer *t, struct meg_err *e)
     int n;
     const struct meg_mid_dataset *p = meg_data_splits_mid_datasets(t->data, &n);
 
-    if (t->dataset_spec.wanted[MEG_SPLIT_TRAIN] == 0 || (n > 0 && p->split == MEG_SPLIT_TRAIN))
+    if (t->dataset_spec.num_samples[MEG_SPLIT_TRAIN] == 0 || (n > 0 && p->split == MEG_SPLIT_TRAIN))
         return 0;
     if (split)
         return meg_fail(e, MEG_EUSAGE,
@@ -128,10 +128,10 @@ static int plan_data(struct meg_trainer *t, struct meg_err *e)
     n->vocab_size = t->job->model.vocab_size;
     n->tokenizer = meg_tokenizer_description(t->tokenizer);
     n->megatron_release = t->job->tok.megatron_release;
-    meg_sample_counts(n->wanted, c->train_samples == MEG_UNSET ? -1 : c->train_samples, t->spec.train_iters,
+    meg_sample_counts(n->num_samples, c->train_samples == MEG_UNSET ? -1 : c->train_samples, t->spec.train_iters,
                       c->eval_interval, c->eval_iters, t->spec.batch.global);
     if (c->skip_train)
-        n->wanted[MEG_SPLIT_TRAIN] = 0;
+        n->num_samples[MEG_SPLIT_TRAIN] = 0;
     if ((r = meg_gpt_data_plan(&t->data, &t->job->data, n, e)) < 0)
         return r;
     return check_train_split(t, e);
@@ -173,7 +173,7 @@ int meg_train_open_loader(struct meg_trainer *t, struct meg_data_loader **out, i
     *out = NULL;
     if (!ds)
         return 0;
-    c.sampler.kind = meg_data_conf_sampler_type(&t->job->data);
+    c.sampler.type = meg_data_conf_sampler_type(&t->job->data);
     c.sampler.consumed = consumed;
     c.sampler.micro_batch = t->spec.batch.micro;
     c.sampler.rank = (int)t->mesh.at.dp;

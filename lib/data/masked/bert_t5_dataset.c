@@ -9,83 +9,85 @@
 /* Room for CLS and two SEP; of T5 for BOS and EOS, which it keeps free though it adds neither. */
 static int64_t max_length(const struct meg_data_splits *d)
 {
-    return d->need.seq_length - (d->masked.conf.kind == MEG_MASKED_BERT ? 3 : 2);
+    return d->spec.seq_length - (d->masked_conf.conf.type == MEG_MASKED_BERT ? 3 : 2);
 }
 
 static int min_sentences(const struct meg_data_splits *d)
 {
-    return d->masked.conf.kind == MEG_MASKED_BERT && d->masked.conf.has_pairs ? 2 : 1;
+    return d->masked_conf.conf.type == MEG_MASKED_BERT && d->masked_conf.conf.has_pairs ? 2 : 1;
 }
 
-static int64_t documents(const struct meg_source *src)
+static int64_t num_documents(const struct meg_source *src)
 {
     const struct meg_indexed *d = meg_source_indexed(src);
     return d ? meg_indexed_documents(d) : 0;
 }
 
-static int plan_part(const struct meg_data_splits *d, struct meg_mid_dataset *p, const struct meg_source *src,
-                     struct meg_err *e)
+static int plan_mid_dataset(const struct meg_data_splits *d, struct meg_mid_dataset *p, const struct meg_source *src,
+                            struct meg_err *e)
 {
     const struct meg_indexed *file = meg_source_indexed(src);
 
     if (!file)
         return meg_fail(e, MEG_EUSAGE, "--mock-data has no sentences, of which %s are made",
-                        d->masked.conf.kind == MEG_MASKED_BERT ? "BERT's samples" : "T5's samples");
+                        d->masked_conf.conf.type == MEG_MASKED_BERT ? "BERT's samples" : "T5's samples");
     if (p->begin == p->end)
         return meg_fail(e, MEG_EUSAGE,
                         "--split %s: nothing of %s is for %s: it gets documents %" PRId64 " to %" PRId64 " of %" PRId64
                         "; give it a larger share, or ask for no samples of it",
-                        d->split_text ? d->split_text : "(none)", p->name, meg_split_names[p->split], p->begin, p->end,
-                        documents(src));
+                        d->split_string ? d->split_string : "(none)", p->name, meg_split_names[p->split], p->begin,
+                        p->end, num_documents(src));
     p->tokens = meg_source_tokens(src, meg_indexed_document(file, p->begin), meg_indexed_document(file, p->end));
     return 0;
 }
 
-static void describe_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out)
+static void add_cache_key(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out)
 {
-    const struct meg_cache_key id = { d->class->name, p->name,
-                                      p->wanted,      meg_split_names[p->split],
-                                      d->need.seed,   d->need.seq_length,
-                                      d->split_text,  &d->split,
-                                      d->tokenizer,   &d->masked.conf };
+    const struct meg_cache_key id = {
+        d->class->name,  p->name,          p->num_samples, meg_split_names[p->split], d->spec.seed, d->spec.seq_length,
+        d->split_string, &d->split_matrix, d->tokenizer,   &d->masked_conf.conf
+    };
     meg_cache_key_add_dataset(out, &id);
 }
 
-static void stem(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out)
+static void add_deepspeed_name(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_str *out)
 {
-    meg_str_printf(out, "%" PRId64 "mns_%" PRId64 "msl_%.2fssp_%" PRId64 "s", p->wanted, max_length(d),
-                   d->masked.conf.short_seq_prob, d->need.seed);
+    meg_str_printf(out, "%" PRId64 "mns_%" PRId64 "msl_%.2fssp_%" PRId64 "s", p->num_samples, max_length(d),
+                   d->masked_conf.conf.short_seq_prob, d->spec.seed);
 }
 
 static struct meg_npy row_array(const struct meg_sentence_map *m, bool is_deepspeed, int64_t rows)
 {
-    return (struct meg_npy){
-        is_deepspeed ? NULL : "sample_index", m->is_wide ? "<u8" : "<u4", m->is_wide ? 8 : 4, rows, m->columns, m->row
-    };
+    return (struct meg_npy){ is_deepspeed ? NULL : "sample_index",
+                             m->is_uint64 ? "<u8" : "<u4",
+                             m->is_uint64 ? 8 : 4,
+                             rows,
+                             m->columns,
+                             m->row };
 }
 
-static int build_part(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
-                      const struct meg_index_cache_entry *c, struct meg_err *e)
+static int build_mid_dataset(const struct meg_data_splits *d, const struct meg_mid_dataset *p, struct meg_dataset *ds,
+                             const struct meg_index_cache_entry *c, struct meg_err *e)
 {
     const struct meg_indexed *file = meg_source_indexed(ds->src);
-    const bool is_all = p->wanted == MEG_ONE_EPOCH;
-    const struct meg_sentence_map_conf how = { max_length(d),
-                                               min_sentences(d),
-                                               d->masked.conf.short_seq_prob,
-                                               is_all ? 1 : MEG_UNLIMITED_EPOCHS,
-                                               is_all ? INT64_MAX : p->wanted,
-                                               (uint32_t)d->need.seed };
-    struct meg_sentence_map *m = &ds->rows;
+    const bool is_all = p->num_samples == MEG_ONE_EPOCH;
+    const struct meg_sentence_map_conf map_conf = { max_length(d),
+                                                    min_sentences(d),
+                                                    d->masked_conf.conf.short_seq_prob,
+                                                    is_all ? 1 : MEG_UNLIMITED_EPOCHS,
+                                                    is_all ? INT64_MAX : p->num_samples,
+                                                    (uint32_t)d->spec.seed };
+    struct meg_sentence_map *m = &ds->sentence_map;
     struct meg_npy a;
 
-    ds->masked = d->masked;
+    ds->masked_conf = d->masked_conf;
     meg_sentence_map_shape(m, file, 3);
     a = row_array(m, d->is_deepspeed, -1);
     if (c && meg_index_cache_load(c, p->name, &a, 1, ds->map)) {
         m->row = a.data;
         m->n = a.rows;
     } else {
-        meg_sentence_map_build(m, file, p->begin, p->end, &how);
+        meg_sentence_map_build(m, file, p->begin, p->end, &map_conf);
         a = row_array(m, d->is_deepspeed, m->n);
         if (c && m->n > 0)
             meg_index_cache_store(c, &a, 1);
@@ -97,13 +99,15 @@ static int build_part(const struct meg_data_splits *d, const struct meg_mid_data
                     "%s: none of the %" PRId64
                     " documents for %s gives a sample, which takes a document of at least %d sentence%s, "
                     "none of them longer than %d tokens; was it preprocessed with --split-sentences?",
-                    p->name, p->end - p->begin, meg_split_names[p->split], how.min_sentences,
-                    how.min_sentences == 1 ? "" : "s", MEG_LONG_SENTENCE);
+                    p->name, p->end - p->begin, meg_split_names[p->split], map_conf.min_sentences,
+                    map_conf.min_sentences == 1 ? "" : "s", MEG_LONG_SENTENCE);
 }
 
 static const struct meg_data_class classes[] = {
-    [MEG_MASKED_BERT] = { "BERTMaskedWordPieceDataset", documents, plan_part, describe_part, stem, build_part },
-    [MEG_MASKED_T5] = { "T5MaskedWordPieceDataset", documents, plan_part, describe_part, stem, build_part },
+    [MEG_MASKED_BERT] = { "BERTMaskedWordPieceDataset", num_documents, plan_mid_dataset, add_cache_key,
+                          add_deepspeed_name, build_mid_dataset },
+    [MEG_MASKED_T5] = { "T5MaskedWordPieceDataset", num_documents, plan_mid_dataset, add_cache_key, add_deepspeed_name,
+                        build_mid_dataset },
 };
 
 /* ---- what makes no sense ------------------------------------------------------------------------ */
@@ -115,13 +119,13 @@ static int check_id(const struct meg_masked_vocab *v, int32_t id, const char *na
     return meg_fail(e, MEG_EUSAGE, "the vocabulary has no %s token", name);
 }
 
-static int check_vocab(enum meg_masked_type kind, const struct meg_masked_vocab *v, struct meg_err *e)
+static int check_vocab(enum meg_masked_type type, const struct meg_masked_vocab *v, struct meg_err *e)
 {
     int r;
 
     if ((r = check_id(v, v->mask, "[MASK]", e)) < 0 || (r = check_id(v, v->pad, "[PAD]", e)) < 0)
         return r;
-    if (kind == MEG_MASKED_BERT) {
+    if (type == MEG_MASKED_BERT) {
         if ((r = check_id(v, v->cls, "[CLS]", e)) < 0)
             return r;
         return check_id(v, v->sep, "[SEP]", e);
@@ -133,36 +137,37 @@ static int check_vocab(enum meg_masked_type kind, const struct meg_masked_vocab 
 
 static int check_conf(const struct meg_masked_conf *c, int64_t seq_length, struct meg_err *e)
 {
-    enum { SHORTEST = 5, MOST_WORDS = 1000 };
-    const double least = 1.0 / ((int64_t)1 << 31);
+    enum { MIN_SEQ_LENGTH = 5, MAX_NGRAM = 1000 };
+    const double min_prob = 1.0 / ((int64_t)1 << 31);
 
-    if (seq_length < SHORTEST || seq_length > INT32_MAX)
-        return meg_fail(e, MEG_EUSAGE, "--seq-length: %" PRId64 " is not in %d to %d", seq_length, SHORTEST, INT32_MAX);
-    if (c->kind == MEG_MASKED_T5 && (c->decoder_seq_length < 2 || c->decoder_seq_length > INT32_MAX))
+    if (seq_length < MIN_SEQ_LENGTH || seq_length > INT32_MAX)
+        return meg_fail(e, MEG_EUSAGE, "--seq-length: %" PRId64 " is not in %d to %d", seq_length, MIN_SEQ_LENGTH,
+                        INT32_MAX);
+    if (c->type == MEG_MASKED_T5 && (c->decoder_seq_length < 2 || c->decoder_seq_length > INT32_MAX))
         return meg_fail(e, MEG_EUSAGE, "--decoder-seq-length: %" PRId64 " is not in 2 to %d", c->decoder_seq_length,
                         INT32_MAX);
     if (!(c->mask.prob > 0 && c->mask.prob < 1))
         return meg_fail(e, MEG_EUSAGE, "--mask-prob: %g is not between 0 and 1", c->mask.prob);
-    if (c->short_seq_prob != 0 && !(c->short_seq_prob >= least && c->short_seq_prob <= 1))
-        return meg_fail(e, MEG_EUSAGE, "--short-seq-prob: %g is neither 0 nor in %g to 1", c->short_seq_prob, least);
-    if (c->mask.max_ngram < 1 || c->mask.max_ngram > MOST_WORDS)
+    if (c->short_seq_prob != 0 && !(c->short_seq_prob >= min_prob && c->short_seq_prob <= 1))
+        return meg_fail(e, MEG_EUSAGE, "--short-seq-prob: %g is neither 0 nor in %g to 1", c->short_seq_prob, min_prob);
+    if (c->mask.max_ngram < 1 || c->mask.max_ngram > MAX_NGRAM)
         return meg_fail(e, MEG_EUSAGE, "spans of up to %" PRId64 " words: not in 1 to %d", c->mask.max_ngram,
-                        MOST_WORDS);
+                        MAX_NGRAM);
     return 0;
 }
 
 int meg_masked_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
-                         const struct meg_dataset_spec *need, const struct meg_masked_conf *masked,
+                         const struct meg_dataset_spec *spec, const struct meg_masked_conf *masked,
                          const struct meg_masked_vocab *vocab, struct meg_err *e)
 {
     struct meg_data_splits *d;
     int r;
 
-    if ((r = check_conf(masked, need->seq_length, e)) < 0 || (r = check_vocab(masked->kind, vocab, e)) < 0)
+    if ((r = check_conf(masked, spec->seq_length, e)) < 0 || (r = check_vocab(masked->type, vocab, e)) < 0)
         return r;
     d = meg_new(sizeof *d);
-    d->class = &classes[masked->kind];
-    d->masked = (struct meg_masked_sample_conf){ *masked, *vocab, need->seq_length, (uint32_t)need->seed };
-    r = meg_data_splits_plan(&d, d, conf, need, e);
+    d->class = &classes[masked->type];
+    d->masked_conf = (struct meg_masked_sample_conf){ *masked, *vocab, spec->seq_length, (uint32_t)spec->seed };
+    r = meg_data_splits_plan(&d, d, conf, spec, e);
     return r < 0 ? r : meg_data_splits_open(out, d, e);
 }

@@ -14,7 +14,7 @@
  * is needed; *out is then untouched.
  */
 int meg_masked_data_open(struct meg_data_splits **out, const struct meg_data_conf *conf,
-                         const struct meg_dataset_spec *need, const struct meg_masked_conf *masked,
+                         const struct meg_dataset_spec *spec, const struct meg_masked_conf *masked,
                          const struct meg_masked_vocab *vocab, struct meg_err *e);
 
 #endif

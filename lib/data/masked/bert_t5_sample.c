@@ -8,14 +8,14 @@
 #include "data/dataset_internal.h"
 #include "data/masked/span_mask.h"
 
-struct meg_masked_conf meg_masked_defaults(enum meg_masked_type kind)
+struct meg_masked_conf meg_masked_defaults(enum meg_masked_type type)
 {
-    struct meg_masked_conf c = { .kind = kind,
+    struct meg_masked_conf c = { .type = type,
                                  .short_seq_prob = 0.1,
-                                 .has_pairs = kind == MEG_MASKED_BERT,
+                                 .has_pairs = type == MEG_MASKED_BERT,
                                  .mask = { .prob = 0.15, .max_ngram = 3, .whole_word = true } };
 
-    if (kind == MEG_MASKED_T5) {
+    if (type == MEG_MASKED_T5) {
         c.mask.max_ngram = 10;
         c.mask.geometric = true;
     }
@@ -23,26 +23,26 @@ struct meg_masked_conf meg_masked_defaults(enum meg_masked_type kind)
 }
 
 /* The sentences of a row, and what is drawn for it. */
-struct gathered {
+struct sentences {
     int64_t nsentence, target;
     int64_t *first; /* [nsentence+1] where each begins in tokens */
     int32_t *tokens;
     struct meg_mt19937 rng;
 };
 
-static int gather(struct gathered *x, const struct meg_dataset *ds, int64_t i, struct meg_err *e)
+static int load_sentences(struct sentences *x, const struct meg_dataset *ds, int64_t i, struct meg_err *e)
 {
     const struct meg_indexed *d = meg_source_indexed(ds->src);
-    const int64_t begin = meg_sentence_map_at(&ds->rows, i, 0);
-    const int64_t end = meg_sentence_map_at(&ds->rows, i, 1);
+    const int64_t begin = meg_sentence_map_at(&ds->sentence_map, i, 0);
+    const int64_t end = meg_sentence_map_at(&ds->sentence_map, i, 1);
     int64_t n = 0;
     int r;
 
-    *x = (struct gathered){ .target = meg_sentence_map_at(&ds->rows, i, 2) };
+    *x = (struct sentences){ .target = meg_sentence_map_at(&ds->sentence_map, i, 2) };
     if (begin < 0 || begin >= end || end > meg_indexed_sequences(d) || x->target < 1 ||
-        x->target > ds->masked.seq_length)
+        x->target > ds->masked_conf.seq_length)
         return meg_dataset_cache_mismatch(ds, e);
-    meg_mt19937_seed(&x->rng, ds->masked.seed + (uint32_t)i);
+    meg_mt19937_seed(&x->rng, ds->masked_conf.seed + (uint32_t)i);
     x->nsentence = end - begin;
     x->first = meg_new(((size_t)x->nsentence + 1) * sizeof *x->first);
     for (int64_t s = 0; s < x->nsentence; s++) {
@@ -55,12 +55,12 @@ static int gather(struct gathered *x, const struct meg_dataset *ds, int64_t i, s
         if ((r = meg_indexed_get(d, begin + s, 0, x->first[s + 1] - x->first[s], x->tokens + x->first[s], e)) < 0)
             return r;
     for (int64_t k = 0; k < n; k++)
-        if ((r = meg_dataset_check_id(ds, x->tokens[k], ds->masked.vocab.size, e)) < 0)
+        if ((r = meg_dataset_check_id(ds, x->tokens[k], ds->masked_conf.vocab.size, e)) < 0)
             return r;
     return 0;
 }
 
-static void drop(struct gathered *x)
+static void free_sentences(struct sentences *x)
 {
     free(x->first);
     free(x->tokens);
@@ -80,7 +80,7 @@ struct segment {
 };
 
 /* Two segments, cut where a draw says, swapped if another does; or one. */
-static bool choose_segments(struct gathered *x, bool has_pairs, struct segment *a, struct segment *b)
+static bool choose_segments(struct sentences *x, bool has_pairs, struct segment *a, struct segment *b)
 {
     int64_t pivot = x->nsentence, cut;
     bool is_swapped = false;
@@ -102,11 +102,11 @@ static bool choose_segments(struct gathered *x, bool has_pairs, struct segment *
 }
 
 /* Take tokens from either end of the longer one until both fit. */
-static bool shorten(struct segment *a, struct segment *b, int64_t most, struct meg_mt19937 *g)
+static bool truncate_segments(struct segment *a, struct segment *b, int64_t max, struct meg_mt19937 *g)
 {
-    const bool is_long = a->n + b->n > most;
+    const bool is_long = a->n + b->n > max;
 
-    while (a->n + b->n > most) {
+    while (a->n + b->n > max) {
         struct segment *s = a->n > b->n ? a : b;
 
         if (meg_mt19937_double(g) < 0.5)
@@ -118,7 +118,7 @@ static bool shorten(struct segment *a, struct segment *b, int64_t most, struct m
 
 int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sample *out, struct meg_err *e)
 {
-    struct gathered x = { 0 };
+    struct sentences x = { 0 };
     struct meg_masked_spans m = { 0 };
     struct segment a, b;
     const struct meg_masked_conf *c;
@@ -126,20 +126,20 @@ int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sam
     int64_t n = 0, first_n, s;
     int r;
 
-    if ((r = meg_dataset_find(&ds, &i, e)) < 0)
+    if ((r = meg_dataset_resolve(&ds, &i, e)) < 0)
         return r;
-    c = &ds->masked.conf;
-    v = &ds->masked.vocab;
-    s = ds->masked.seq_length;
-    MEG_ASSERT_EQ(c->kind, MEG_MASKED_BERT);
-    if ((r = gather(&x, ds, i, e)) < 0)
+    c = &ds->masked_conf.conf;
+    v = &ds->masked_conf.vocab;
+    s = ds->masked_conf.seq_length;
+    MEG_ASSERT_EQ(c->type, MEG_MASKED_BERT);
+    if ((r = load_sentences(&x, ds, i, e)) < 0)
         goto out;
     if ((c->has_pairs && x.nsentence < 2) || x.target > s - 3) {
         r = meg_dataset_cache_mismatch(ds, e);
         goto out;
     }
     out->is_random = choose_segments(&x, c->has_pairs, &a, &b);
-    out->is_truncated = shorten(&a, &b, x.target, &x.rng);
+    out->is_truncated = truncate_segments(&a, &b, x.target, &x.rng);
     out->text[n++] = v->cls;
     memcpy(out->text + n, a.v, (size_t)a.n * sizeof *a.v);
     n += a.n;
@@ -166,7 +166,7 @@ int meg_bert_sample(const struct meg_dataset *ds, int64_t i, struct meg_bert_sam
     }
 out:
     meg_masked_spans_free(&m);
-    drop(&x);
+    free_sentences(&x);
     return r;
 }
 
@@ -198,13 +198,13 @@ static struct span *sorted_spans(const struct meg_masked_spans *m)
 
 static int check_decoder(const struct meg_dataset *ds, int64_t i, const struct meg_masked_spans *m, struct meg_err *e)
 {
-    const struct meg_masked_conf *c = &ds->masked.conf;
+    const struct meg_masked_conf *c = &ds->masked_conf.conf;
 
-    if (m->nspan > ds->masked.vocab.nsentinel)
+    if (m->nspan > ds->masked_conf.vocab.nsentinel)
         return meg_fail(e, MEG_EUSAGE,
                         "%s: sample %" PRId64 " hides %" PRId64 " spans, the vocabulary has %" PRId64
                         " sentinels; raise --vocab-extra-ids",
-                        meg_source_name(ds->src), i, m->nspan, ds->masked.vocab.nsentinel);
+                        meg_source_name(ds->src), i, m->nspan, ds->masked_conf.vocab.nsentinel);
     if (1 + m->nspan + m->n > c->decoder_seq_length)
         return meg_fail(e, MEG_EUSAGE,
                         "%s: sample %" PRId64 " gives the decoder %" PRId64 " tokens, more than its %" PRId64
@@ -213,11 +213,11 @@ static int check_decoder(const struct meg_dataset *ds, int64_t i, const struct m
     return 0;
 }
 
-static void put_t5(struct meg_t5_sample *out, const int32_t *tokens, int64_t n, const struct span *span, int64_t nspan,
-                   const struct meg_masked_sample_conf *how)
+static void write_t5_sample(struct meg_t5_sample *out, const int32_t *tokens, int64_t n, const struct span *span,
+                            int64_t nspan, const struct meg_masked_sample_conf *conf)
 {
-    const struct meg_masked_vocab *v = &how->vocab;
-    const int64_t s = how->seq_length, t = how->conf.decoder_seq_length;
+    const struct meg_masked_vocab *v = &conf->vocab;
+    const int64_t s = conf->seq_length, t = conf->conf.decoder_seq_length;
     int64_t at = 0, enc = 0, dec = 0;
 
     out->text_dec[dec++] = v->bos;
@@ -249,28 +249,29 @@ static void put_t5(struct meg_t5_sample *out, const int32_t *tokens, int64_t n, 
 
 int meg_t5_sample(const struct meg_dataset *ds, int64_t i, struct meg_t5_sample *out, struct meg_err *e)
 {
-    struct gathered x = { 0 };
+    struct sentences x = { 0 };
     struct meg_masked_spans m = { 0 };
     struct span *span;
     int64_t n;
     int r;
 
-    if ((r = meg_dataset_find(&ds, &i, e)) < 0)
+    if ((r = meg_dataset_resolve(&ds, &i, e)) < 0)
         return r;
-    MEG_ASSERT_EQ(ds->masked.conf.kind, MEG_MASKED_T5);
-    if ((r = gather(&x, ds, i, e)) < 0)
+    MEG_ASSERT_EQ(ds->masked_conf.conf.type, MEG_MASKED_T5);
+    if ((r = load_sentences(&x, ds, i, e)) < 0)
         goto out;
     n = x.first[x.nsentence];
     out->is_truncated = n > x.target;
     n = n < x.target ? n : x.target;
-    meg_mask_tokens(&m, x.tokens, n, x.target, MEG_MASKED_T5, &ds->masked.conf.mask, &ds->masked.vocab, &x.rng);
+    meg_mask_tokens(&m, x.tokens, n, x.target, MEG_MASKED_T5, &ds->masked_conf.conf.mask, &ds->masked_conf.vocab,
+                    &x.rng);
     if ((r = check_decoder(ds, i, &m, e)) < 0)
         goto out;
     span = sorted_spans(&m);
-    put_t5(out, x.tokens, n, span, m.nspan, &ds->masked);
+    write_t5_sample(out, x.tokens, n, span, m.nspan, &ds->masked_conf);
     free(span);
 out:
     meg_masked_spans_free(&m);
-    drop(&x);
+    free_sentences(&x);
     return r;
 }

@@ -23,7 +23,7 @@ struct meg_mask_conf {
 enum meg_masked_type { MEG_MASKED_BERT, MEG_MASKED_T5 };
 
 struct meg_masked_conf {
-    enum meg_masked_type kind;
+    enum meg_masked_type type;
     int64_t decoder_seq_length; /* T5; the encoder's is the run's */
     double short_seq_prob;      /* share of samples that are made shorter, in [2^-31, 1], or 0 */
     bool has_pairs;             /* BERT: with a second segment, in order or swapped */
@@ -31,18 +31,18 @@ struct meg_masked_conf {
 };
 
 /* BERT: whole words, up to 3 of them, in pairs.  T5: whole words, up to 10, geometric. */
-struct meg_masked_conf meg_masked_defaults(enum meg_masked_type kind);
+struct meg_masked_conf meg_masked_defaults(enum meg_masked_type type);
 
 /* What is asked of a vocabulary.  The arrays are borrowed for as long as there are datasets. */
 struct meg_masked_vocab {
-    int64_t size;                   /* ids are below */
-    const unsigned char *continues; /* [size] 1: the piece goes on with a word (it begins with ##) */
-    int32_t cls, sep, mask, pad;    /* pad: T5, too */
-    int32_t bos, eos;               /* T5 */
-    const int32_t *sentinel;        /* [nsentinel] T5: <extra_id_0>, <extra_id_1>, ... */
+    int64_t size;                         /* ids are below */
+    const unsigned char *is_continuation; /* [size] 1: the piece goes on with a word (it begins with ##) */
+    int32_t cls, sep, mask, pad;          /* pad: T5, too */
+    int32_t bos, eos;                     /* T5 */
+    const int32_t *sentinel;              /* [nsentinel] T5: <extra_id_0>, <extra_id_1>, ... */
     int64_t nsentinel;
-    const int32_t *drawn; /* [ndrawn] BERT: ids a random one is drawn from; NULL: all */
-    int64_t ndrawn;
+    const int32_t *random_ids; /* [ndrawn] BERT: ids a random one is drawn from; NULL: all */
+    int64_t nrandom;
 };
 
 /*

@@ -12,26 +12,26 @@ struct meg_ict {
     struct meg_sentence_map blocks;
 };
 
-static int check_titles(const struct meg_indexed *titles, int64_t begin, int64_t end, int64_t room, struct meg_err *e)
+static int check_titles(const struct meg_indexed *titles, int64_t begin, int64_t end, int64_t max, struct meg_err *e)
 {
     for (int64_t i = begin; i < end; i++)
-        if (meg_indexed_length(titles, i) > room)
+        if (meg_indexed_length(titles, i) > max)
             return meg_fail(e, MEG_EFORMAT,
                             "%s: the title of document %" PRId64 " has %" PRId32
                             " tokens, --seq-length leaves room for %" PRId64,
-                            meg_indexed_prefix(titles), i, meg_indexed_length(titles, i), room);
+                            meg_indexed_prefix(titles), i, meg_indexed_length(titles, i), max);
     return 0;
 }
 
 int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct meg_indexed *titles, int64_t begin,
                  int64_t end, const struct meg_ict_conf *c, struct meg_err *e)
 {
-    const bool is_all = c->wanted == MEG_ONE_EPOCH;
-    const struct meg_sentence_map_conf how = { .max_length = c->seq_length - 3,
-                                               .min_sentences = c->takes_single ? 1 : 2,
-                                               .max_epochs = is_all ? 1 : MEG_UNLIMITED_EPOCHS,
-                                               .max_samples = is_all ? INT64_MAX : c->wanted,
-                                               .seed = c->seed };
+    const bool is_all = c->num_samples == MEG_ONE_EPOCH;
+    const struct meg_sentence_map_conf map_conf = { .max_length = c->seq_length - 3,
+                                                    .min_sentences = c->use_one_sent_docs ? 1 : 2,
+                                                    .max_epochs = is_all ? 1 : MEG_UNLIMITED_EPOCHS,
+                                                    .max_samples = is_all ? INT64_MAX : c->num_samples,
+                                                    .seed = c->seed };
     struct meg_ict *x;
     int r;
 
@@ -39,7 +39,7 @@ int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct
         return meg_fail(e, MEG_EUSAGE, "--seq-length: %" PRId64 " is not in 5 to %d", c->seq_length, INT32_MAX);
     x = meg_new(sizeof *x);
     *x = (struct meg_ict){ d, titles, *c, { 0 } };
-    if ((r = meg_block_map_build(&x->blocks, d, titles, begin, end, &how, e)) < 0 ||
+    if ((r = meg_block_map_build(&x->blocks, d, titles, begin, end, &map_conf, e)) < 0 ||
         (c->has_titles && (r = check_titles(titles, begin, end, c->seq_length - 3, e)) < 0))
         goto out;
     if (x->blocks.n == 0) {
@@ -47,7 +47,7 @@ int meg_ict_open(struct meg_ict **out, const struct meg_indexed *d, const struct
                      "%s: none of its %" PRId64
                      " documents gives a block, which takes at least %d sentence%s, none of them longer "
                      "than %d tokens",
-                     meg_indexed_prefix(d), end - begin, how.min_sentences, how.min_sentences == 1 ? "" : "s",
+                     meg_indexed_prefix(d), end - begin, map_conf.min_sentences, map_conf.min_sentences == 1 ? "" : "s",
                      MEG_LONG_SENTENCE);
         goto out;
     }
@@ -72,28 +72,28 @@ int64_t meg_ict_len(const struct meg_ict *x)
 }
 
 /* A row in the making. */
-struct row {
+struct id_row {
     int32_t *ids;
-    int64_t n, most;
+    int64_t n, cap;
 };
 
-static void put(struct row *to, int32_t id)
+static void put(struct id_row *to, int32_t id)
 {
     to->ids[to->n++] = id;
 }
 
 /* As much of a sequence as there is room for up to most. */
-static int put_sequence(struct row *to, const struct meg_indexed *d, int64_t s, struct meg_err *e)
+static int put_sequence(struct id_row *to, const struct meg_indexed *d, int64_t s, struct meg_err *e)
 {
-    const int64_t length = meg_indexed_length(d, s), room = to->most - to->n;
-    const int64_t n = length < room ? length : room;
+    const int64_t length = meg_indexed_length(d, s), max = to->cap - to->n;
+    const int64_t n = length < max ? length : max;
     const int r = meg_indexed_get(d, s, 0, n, to->ids + to->n, e);
 
     to->n += n;
     return r;
 }
 
-static void pad(const struct row *row, int32_t *mask, const struct meg_ict_conf *c)
+static void pad(const struct id_row *row, int32_t *mask, const struct meg_ict_conf *c)
 {
     for (int64_t k = 0; k < c->seq_length; k++)
         mask[k] = k < row->n;
@@ -105,8 +105,8 @@ int meg_ict_sample(const struct meg_ict *x, int64_t i, struct meg_mt19937 *g, st
                    struct meg_err *e)
 {
     const struct meg_ict_conf *c = &x->c;
-    struct row query = { out->query, 0, c->seq_length - 1 }, context = { out->context, 0, c->seq_length - 1 };
-    int64_t first, last, asked;
+    struct id_row query = { out->query, 0, c->seq_length - 1 }, context = { out->context, 0, c->seq_length - 1 };
+    int64_t first, last, query_seq;
     bool keeps_query;
     int r;
 
@@ -115,10 +115,10 @@ int meg_ict_sample(const struct meg_ict *x, int64_t i, struct meg_mt19937 *g, st
         out->block[k] = meg_sentence_map_at(&x->blocks, i, k);
     first = out->block[0];
     last = out->block[1];
-    asked = first + meg_python_randrange(g, last - first);
-    keeps_query = meg_mt19937_double(g) < c->query_in_block;
+    query_seq = first + meg_python_randrange(g, last - first);
+    keeps_query = meg_mt19937_double(g) < c->query_in_block_prob;
     put(&query, c->cls);
-    if ((r = put_sequence(&query, x->d, asked, e)) < 0)
+    if ((r = put_sequence(&query, x->d, query_seq, e)) < 0)
         return r;
     put(&query, c->sep);
     put(&context, c->cls);
@@ -128,7 +128,7 @@ int meg_ict_sample(const struct meg_ict *x, int64_t i, struct meg_mt19937 *g, st
         put(&context, c->sep);
     }
     for (int64_t s = first; s < last; s++)
-        if ((s != asked || keeps_query) && (r = put_sequence(&context, x->d, s, e)) < 0)
+        if ((s != query_seq || keeps_query) && (r = put_sequence(&context, x->d, s, e)) < 0)
             return r;
     put(&context, c->sep);
     pad(&query, out->query_mask, c);

@@ -15,10 +15,10 @@
 
 struct meg_ict_conf {
     int64_t seq_length;
-    bool takes_single;     /* documents of one sentence, too */
-    bool has_titles;       /* the context begins with the title */
-    double query_in_block; /* share of samples whose context keeps the query */
-    int64_t wanted;        /* samples, or MEG_ONE_EPOCH */
+    bool use_one_sent_docs;     /* documents of one sentence, too */
+    bool has_titles;            /* the context begins with the title */
+    double query_in_block_prob; /* share of samples whose context keeps the query */
+    int64_t num_samples;        /* samples, or MEG_ONE_EPOCH */
     uint32_t seed;
     int32_t cls, sep, pad;
 };

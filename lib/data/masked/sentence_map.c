@@ -10,7 +10,7 @@
 
 void meg_sentence_map_shape(struct meg_sentence_map *m, const struct meg_indexed *d, int columns)
 {
-    *m = (struct meg_sentence_map){ .columns = columns, .is_wide = meg_indexed_sequences(d) > UINT32_MAX };
+    *m = (struct meg_sentence_map){ .columns = columns, .is_uint64 = meg_indexed_sequences(d) > UINT32_MAX };
 }
 
 void meg_sentence_map_free(struct meg_sentence_map *m)
@@ -23,7 +23,7 @@ void meg_sentence_map_free(struct meg_sentence_map *m)
 
 static size_t row_size(const struct meg_sentence_map *m)
 {
-    return (size_t)m->columns * (m->is_wide ? 8 : 4);
+    return (size_t)m->columns * (m->is_uint64 ? 8 : 4);
 }
 
 static void add_row(struct meg_sentence_map *m, int64_t *cap, const int64_t *row)
@@ -33,7 +33,7 @@ static void add_row(struct meg_sentence_map *m, int64_t *cap, const int64_t *row
         m->row = m->owned = meg_realloc_array(m->owned, (size_t)*cap, row_size(m));
     }
     for (int k = 0; k < m->columns; k++) {
-        if (m->is_wide)
+        if (m->is_uint64)
             ((uint64_t *)m->owned)[m->n * m->columns + k] = (uint64_t)row[k];
         else
             ((uint32_t *)m->owned)[m->n * m->columns + k] = (uint32_t)row[k];
@@ -60,7 +60,7 @@ static void shuffle(struct meg_sentence_map *m, uint32_t seed)
 /* ---- gathering ---------------------------------------------------------------------------------- */
 
 /* The two maps are one loop: titles makes it that of blocks. */
-struct gather {
+struct map_builder {
     struct meg_sentence_map *m;
     int64_t cap;
     const struct meg_indexed *d, *titles;
@@ -70,20 +70,20 @@ struct gather {
     int64_t block;
 };
 
-static int64_t draw_target(struct gather *g, int64_t doc)
+static int64_t draw_target(struct map_builder *g, int64_t doc)
 {
-    const int64_t most = g->c->max_length;
+    const int64_t max = g->c->max_length;
     uint32_t v;
 
     if (g->titles)
-        return most - meg_indexed_length(g->titles, doc);
+        return max - meg_indexed_length(g->titles, doc);
     if (g->ratio == 0)
-        return most;
+        return max;
     v = meg_mt19937_u32(&g->g);
-    return v % g->ratio == 0 ? 2 + v % (most - 1) : most;
+    return v % g->ratio == 0 ? 2 + v % (max - 1) : max;
 }
 
-static bool gives_samples(const struct gather *g, int64_t first, int64_t last)
+static bool is_usable(const struct map_builder *g, int64_t first, int64_t last)
 {
     if (last - first < g->c->min_sentences)
         return false;
@@ -95,13 +95,13 @@ static bool gives_samples(const struct gather *g, int64_t first, int64_t last)
     return true;
 }
 
-static void gather_document(struct gather *g, int64_t doc)
+static void add_document(struct map_builder *g, int64_t doc)
 {
     const int64_t last = meg_indexed_document(g->d, doc + 1);
     const int64_t min = g->c->min_sentences, min_left = g->titles ? min : 2;
     int64_t start = meg_indexed_document(g->d, doc), target, length = 0, count = 0;
 
-    if (!gives_samples(g, start, last))
+    if (!is_usable(g, start, last))
         return;
     target = draw_target(g, doc);
     for (int64_t s = start; s < last; s++) {
@@ -121,10 +121,10 @@ static void gather_document(struct gather *g, int64_t doc)
     }
 }
 
-static void gather(struct meg_sentence_map *m, const struct meg_indexed *d, const struct meg_indexed *titles,
-                   int64_t begin, int64_t end, const struct meg_sentence_map_conf *c)
+static void build_map(struct meg_sentence_map *m, const struct meg_indexed *d, const struct meg_indexed *titles,
+                      int64_t begin, int64_t end, const struct meg_sentence_map_conf *c)
 {
-    struct gather g = { .m = m, .d = d, .titles = titles, .c = c };
+    struct map_builder g = { .m = m, .d = d, .titles = titles, .c = c };
     int64_t before = -1;
 
     MEG_ASSERT(c->max_length >= 2 && c->max_length <= INT32_MAX);
@@ -135,7 +135,7 @@ static void gather(struct meg_sentence_map *m, const struct meg_indexed *d, cons
         before = m->n;
         g.block = 0;
         for (int64_t doc = begin; doc < end; doc++)
-            gather_document(&g, doc);
+            add_document(&g, doc);
     }
     shuffle(m, c->seed);
 }
@@ -143,7 +143,7 @@ static void gather(struct meg_sentence_map *m, const struct meg_indexed *d, cons
 void meg_sentence_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, int64_t begin, int64_t end,
                             const struct meg_sentence_map_conf *c)
 {
-    gather(m, d, NULL, begin, end, c);
+    build_map(m, d, NULL, begin, end, c);
 }
 
 int meg_block_map_build(struct meg_sentence_map *m, const struct meg_indexed *d, const struct meg_indexed *titles,
@@ -154,6 +154,6 @@ int meg_block_map_build(struct meg_sentence_map *m, const struct meg_indexed *d,
                         "%s.idx: %" PRId64 " sequences, should be a title for each of the %" PRId64 " documents of %s",
                         meg_indexed_prefix(titles), meg_indexed_sequences(titles), meg_indexed_documents(d),
                         meg_indexed_prefix(d));
-    gather(m, d, titles, begin, end, c);
+    build_map(m, d, titles, begin, end, c);
     return 0;
 }

@@ -21,15 +21,15 @@ enum {
 struct meg_sentence_map {
     int64_t n;
     int columns;
-    bool is_wide;
+    bool is_uint64;
     const void *row; /* [n, columns] */
     void *owned;     /* what meg_sentence_map_free frees; NULL when mapped */
 };
 static inline int64_t meg_sentence_map_at(const struct meg_sentence_map *m, int64_t i, int column)
 {
-    const uint64_t *wide = m->row;
-    const uint32_t *narrow = m->row;
-    return m->is_wide ? (int64_t)wide[i * m->columns + column] : narrow[i * m->columns + column];
+    const uint64_t *u64 = m->row;
+    const uint32_t *u32 = m->row;
+    return m->is_uint64 ? (int64_t)u64[i * m->columns + column] : u32[i * m->columns + column];
 }
 /* Columns and type of the rows for d, none of which there are. */
 void meg_sentence_map_shape(struct meg_sentence_map *m, const struct meg_indexed *d, int columns);

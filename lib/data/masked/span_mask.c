@@ -7,12 +7,12 @@
 #include "data/blend.h"
 
 /* Words that may be hidden: word k is positions[first[k]] .. positions[first[k + 1] - 1]. */
-struct words {
+struct word_list {
     int32_t *position;
     int64_t *first, n;
 };
 
-static void find_words(struct words *w, const int32_t *tokens, int64_t n, bool whole_word,
+static void find_words(struct word_list *w, const int32_t *tokens, int64_t n, bool whole_word,
                        const struct meg_masked_vocab *v)
 {
     int64_t at = 0;
@@ -23,7 +23,7 @@ static void find_words(struct words *w, const int32_t *tokens, int64_t n, bool w
     for (int64_t i = 0; i < n; i++) {
         if (tokens[i] == v->cls || tokens[i] == v->sep)
             continue;
-        if (!whole_word || w->n == 0 || !v->continues[tokens[i]])
+        if (!whole_word || w->n == 0 || !v->is_continuation[tokens[i]])
             w->first[w->n++] = at;
         w->position[at++] = (int32_t)i;
     }
@@ -49,38 +49,38 @@ static double *ngram_probs(const struct meg_mask_conf *c)
     return p;
 }
 
-static int64_t draw_words(const struct meg_mask_conf *c, const double *shares, struct meg_mt19937 *g)
+static int64_t draw_num_words(const struct meg_mask_conf *c, const double *probs, struct meg_mt19937 *g)
 {
     int64_t n;
 
     if (!c->geometric)
-        return 1 + meg_mt19937_choice(g, shares, c->max_ngram);
+        return 1 + meg_mt19937_choice(g, probs, c->max_ngram);
     n = meg_mt19937_geometric(g, 0.2);
     return n < c->max_ngram ? n : c->max_ngram;
 }
 
-static int32_t replacement(int32_t id, enum meg_masked_type kind, const struct meg_masked_vocab *v,
+static int32_t replacement(int32_t id, enum meg_masked_type type, const struct meg_masked_vocab *v,
                            struct meg_mt19937 *g)
 {
     int64_t k;
 
-    if (kind == MEG_MASKED_T5 || meg_mt19937_double(g) < 0.8)
+    if (type == MEG_MASKED_T5 || meg_mt19937_double(g) < 0.8)
         return v->mask;
     if (meg_mt19937_double(g) < 0.5)
         return id;
-    k = meg_mt19937_randint(g, 0, v->drawn ? v->ndrawn : v->size);
-    return v->drawn ? v->drawn[k] : (int32_t)k;
+    k = meg_mt19937_randint(g, 0, v->random_ids ? v->nrandom : v->size);
+    return v->random_ids ? v->random_ids[k] : (int32_t)k;
 }
 
-void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target, enum meg_masked_type kind,
+void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target, enum meg_masked_type type,
                      const struct meg_mask_conf *c, const struct meg_masked_vocab *v, struct meg_mt19937 *g)
 {
     /* Not rounded: of 6.75, spans are drawn even when 6 tokens are hidden, though none will fit. */
     const double limit = fmin(c->prob * (double)target, fmax(1, rint((double)n * c->prob)));
-    double *shares = ngram_probs(c);
+    double *probs = ngram_probs(c);
     bool *is_hidden = meg_new((size_t)n * sizeof *is_hidden);
     int32_t *order;
-    struct words w;
+    struct word_list w;
 
     find_words(&w, tokens, n, c->whole_word, v);
     *m = (struct meg_masked_spans){ .position = meg_new((size_t)n * sizeof *m->position),
@@ -92,7 +92,7 @@ void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int
     meg_mt19937_shuffle_i32(g, order, w.n);
     for (int64_t k = 0; k < w.n && (double)m->n < limit; k++) {
         const int64_t begin = w.first[order[k]];
-        int64_t words = draw_words(c, shares, g), end;
+        int64_t words = draw_num_words(c, probs, g), end;
         bool is_free = true;
 
         do
@@ -108,7 +108,7 @@ void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int
             is_hidden[at] = true;
             m->position[m->n] = at;
             m->original[m->n++] = tokens[at];
-            tokens[at] = replacement(tokens[at], kind, v, g);
+            tokens[at] = replacement(tokens[at], type, v, g);
         }
         m->first[++m->nspan] = m->n;
     }
@@ -117,7 +117,7 @@ void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int
     free(w.position);
     free(w.first);
     free(is_hidden);
-    free(shares);
+    free(probs);
 }
 
 void meg_masked_spans_free(struct meg_masked_spans *m)

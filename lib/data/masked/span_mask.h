@@ -21,7 +21,7 @@ void meg_masked_spans_free(struct meg_masked_spans *m);
  *   target  length the sample was gathered for
  *   kind    what stands in place of a token: BERT's choice of three, or always MASK
  */
-void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target, enum meg_masked_type kind,
+void meg_mask_tokens(struct meg_masked_spans *m, int32_t *tokens, int64_t n, int64_t target, enum meg_masked_type type,
                      const struct meg_mask_conf *c, const struct meg_masked_vocab *v, struct meg_mt19937 *g);
 
 #endif

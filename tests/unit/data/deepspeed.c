@@ -142,13 +142,13 @@ static void golden_indices_and_file_names(void **state)
         c.data_path = words(prefix);
         c.split = get_str(x, "split");
         if (json_object_get(x, "error")) {
-            need.wanted[MEG_SPLIT_TRAIN] = int_at(wanted, 0);
-            need.wanted[MEG_SPLIT_VALID] = int_at(wanted, 1);
+            need.num_samples[MEG_SPLIT_TRAIN] = int_at(wanted, 0);
+            need.num_samples[MEG_SPLIT_VALID] = int_at(wanted, 1);
             meg_data_splits_close(opened(&c, &need));
             continue;
         }
         assert_string_equal(get_str(x, "which"), "train");
-        need.wanted[MEG_SPLIT_TRAIN] = json_integer_value(wanted);
+        need.num_samples[MEG_SPLIT_TRAIN] = json_integer_value(wanted);
         for (int pass = 0; pass < 2; pass++) {
             d = opened(&c, &need);
             if (pass)
@@ -194,7 +194,7 @@ static void golden_blends(void **state)
         c.split = get_str(x, "split");
         while (strcmp(meg_split_names[which], get_str(x, "which")) != 0)
             which++;
-        need.wanted[which] = int_at(json_object_get(x, "targets"), (size_t)which);
+        need.num_samples[which] = int_at(json_object_get(x, "targets"), (size_t)which);
         d = opened(&c, &need);
         ds = meg_data_splits_dataset(d, which);
         assert_int_equal(meg_dataset_len(ds), get_int(x, "size"));
@@ -216,7 +216,7 @@ static void a_blend_may_run_past_a_dataset(void **state)
     static const int length[] = { 20, 20 };
     const char *path[] = { "0.2", "ra", "0.8", "rb", NULL };
     struct meg_data_conf c = deepspeed();
-    const struct meg_dataset_spec need = { .seq_length = 4, .wanted = { 10, 0, 0 }, .eod = -1, .pad = -1 };
+    const struct meg_dataset_spec need = { .seq_length = 4, .num_samples = { 10, 0, 0 }, .eod = -1, .pad = -1 };
     int32_t ids[4][4];
     float mask[4];
     struct meg_batch got = {
@@ -247,7 +247,9 @@ static void groups_name_parts_of_files(void **state)
     static const int length[] = { 9, 9, 9, 9, 9, 9, 9, 9, 9, 9 };
     const char *train[] = { "T: 0.25 0:0.6 ga, 0.75 0.5:1 sub/gb", NULL }, *valid[] = { "V1: 1 0.6:0.8 ga", NULL };
     struct meg_data_conf c = deepspeed();
-    const struct meg_dataset_spec need = { .seq_length = 4, .wanted = { 8, 3, 2 }, .eod = -1, .pad = -1, .seed = 5 };
+    const struct meg_dataset_spec need = {
+        .seq_length = 4, .num_samples = { 8, 3, 2 }, .eod = -1, .pad = -1, .seed = 5
+    };
     const struct meg_mid_dataset *p;
     struct meg_data_splits *d;
     int n;
@@ -257,17 +259,17 @@ static void groups_name_parts_of_files(void **state)
     make_dataset("ga", length, 10);
     make_dataset("sub/gb", length, 10);
     c.data_order = "auto"; /* is that of the options */
-    c.weighted[MEG_SPLIT_TRAIN] = words(train);
-    c.weighted[MEG_SPLIT_VALID] = words(valid);
+    c.weighted_split[MEG_SPLIT_TRAIN] = words(train);
+    c.weighted_split[MEG_SPLIT_VALID] = words(valid);
     spew_text("test.txt", "\"X: 1 0.8:1 ga\"\n");
-    c.weighted_file[MEG_SPLIT_TEST] = "test.txt";
+    c.weighted_split_file[MEG_SPLIT_TEST] = "test.txt";
     for (int pass = 0; pass < 2; pass++) {
         d = opened(&c, &need);
         p = meg_data_splits_mid_datasets(d, &n);
         assert_int_equal(n, 4);
         assert_true(p[0].begin == 0 && p[0].end == 6 && p[0].weight == 0.25);
         assert_true(p[1].begin == 5 && p[1].end == 10 && p[1].weight == 0.75);
-        assert_true(p[2].split == MEG_SPLIT_VALID && p[2].begin == 6 && p[2].end == 8 && p[2].wanted == 3);
+        assert_true(p[2].split == MEG_SPLIT_VALID && p[2].begin == 6 && p[2].end == 8 && p[2].num_samples == 3);
         assert_true(p[3].split == MEG_SPLIT_TEST && p[3].begin == 8 && p[3].end == 10);
         assert_int_equal(meg_data_splits_dataset(d, MEG_SPLIT_VALID)->nmember, 0);
         assert_int_equal(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)->nmember, 2);
@@ -297,11 +299,11 @@ static void rows_of_sentences_have_their_names(void **state)
     static const unsigned char no_continuation[64];
     const char *path[] = { "sentences", NULL };
     const struct meg_masked_vocab v = {
-        .size = 64, .continues = no_continuation, .cls = 50, .sep = 51, .mask = 52, .pad = 53
+        .size = 64, .is_continuation = no_continuation, .cls = 50, .sep = 51, .mask = 52, .pad = 53
     };
     struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_BERT);
     struct meg_data_conf conf = deepspeed();
-    const struct meg_dataset_spec need = { .seq_length = 32, .seed = 9, .wanted = { 4, 0, 0 } };
+    const struct meg_dataset_spec need = { .seq_length = 32, .seed = 9, .num_samples = { 4, 0, 0 } };
     struct meg_indexed_writer *w;
     struct meg_data_splits *d;
     struct meg_err e;
@@ -340,13 +342,13 @@ static void what_is_no_group_is_refused(void **state)
     };
     const char *group[] = { NULL, NULL, NULL };
     struct meg_data_conf c = deepspeed();
-    const struct meg_dataset_spec need = { .seq_length = 4, .wanted = { 8, 0, 0 } };
+    const struct meg_dataset_spec need = { .seq_length = 4, .num_samples = { 8, 0, 0 } };
     char want[256];
 
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         group[0] = bad[i][0];
-        c.weighted[MEG_SPLIT_TRAIN] = words(group);
+        c.weighted_split[MEG_SPLIT_TRAIN] = words(group);
         snprintf(want, sizeof want,
                  "--train-weighted-split-paths: '%s' is not WEIGHT BEGIN:END PREFIX with a weight "
                  "above 0 "
@@ -362,18 +364,18 @@ static void what_is_no_group_is_refused(void **state)
           "--train-weighted-split-paths: the weights add up to more than 1.79769e+308; only their ratios count, "
           "give smaller ones");
     group[0] = group[1] = "T: 1 0:1 a";
-    c.weighted[MEG_SPLIT_TRAIN] = words(group);
+    c.weighted_split[MEG_SPLIT_TRAIN] = words(group);
     FAILS(MEG_EUSAGE, "--train-weighted-split-paths: several groups, a split takes one; evaluate others with "
                       "meg-eval");
-    c.weighted[MEG_SPLIT_TRAIN].n = 1;
+    c.weighted_split[MEG_SPLIT_TRAIN].n = 1;
     c.data_order = "megatron-lm";
     FAILS(MEG_EUSAGE, "--data-order megatron-lm: Megatron-LM has no --train-weighted-split-paths");
     c.data_order = "auto";
     c.split = "1";
     FAILS(MEG_EUSAGE, "--split shares out --data-path; each split has data of its own here");
     c.split = NULL;
-    c.weighted[MEG_SPLIT_TRAIN].n = 0;
-    c.weighted_file[MEG_SPLIT_TRAIN] = "group.txt";
+    c.weighted_split[MEG_SPLIT_TRAIN].n = 0;
+    c.weighted_split_file[MEG_SPLIT_TRAIN] = "group.txt";
     spew_text("group.txt", "T: 1 0:1 a\n");
     FAILS(MEG_EFORMAT, "group.txt: expected groups between double quotes");
     spew_text("group.txt", " \n");
@@ -382,7 +384,7 @@ static void what_is_no_group_is_refused(void **state)
     FAILS(MEG_EUSAGE, "group.txt: several groups, a split takes one; evaluate others with meg-eval");
     spew("group.txt", "\"T: 1\0 0:1 a\"", 14);
     FAILS(MEG_EFORMAT, "group.txt: holds a zero byte: no text");
-    c.weighted_file[MEG_SPLIT_TRAIN] = "nowhere.txt";
+    c.weighted_split_file[MEG_SPLIT_TRAIN] = "nowhere.txt";
     FAILS(MEG_ENOENT, "nowhere.txt: No such file or directory");
 }
 

@@ -178,7 +178,7 @@ static void a_short_split_is_repeated(void **state)
     assert_true(part->tokens == 5 && part->epochs == 5 && part->samples == 3);
     assert_int_equal(meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_VALID)), 3);
     meg_data_splits_close(d);
-    need.wanted[MEG_SPLIT_VALID] = MEG_ONE_EPOCH;
+    need.num_samples[MEG_SPLIT_VALID] = MEG_ONE_EPOCH;
     FAILS(&c, &need, MEG_EFORMAT, "short: 5 tokens for valid, one sample needs 9");
 }
 
@@ -235,7 +235,7 @@ static void options_that_contradict_are_refused(void **state)
     FAILS(&c, &need, MEG_EUSAGE,
           "--data-path: the weights add up to more than 1.79769e+308; only their ratios count, give smaller ones");
     c.data_path.n = 0;
-    c.split_path[MEG_SPLIT_TRAIN] = words(path);
+    c.per_split_path[MEG_SPLIT_TRAIN] = words(path);
     c.split = "1,1";
     FAILS(&c, &need, MEG_EUSAGE, "--split shares out --data-path; each split has data of its own here");
     c.split = NULL;
@@ -263,7 +263,7 @@ static void files_may_hold_the_words(void **state)
     part = meg_data_splits_mid_datasets(d, &n);
     assert_int_equal(n, 2);
     assert_string_equal(part[0].name, "wa");
-    assert_true(part[1].weight == 0.75 && part[1].wanted == 4 && part[1].tokens == 60 && part[1].epochs == 1 &&
+    assert_true(part[1].weight == 0.75 && part[1].num_samples == 4 && part[1].tokens == 60 && part[1].epochs == 1 &&
                 part[1].samples == 7);
     meg_data_splits_close(d);
     assert_int_equal(access("wa", F_OK), -1); /* a plan writes nothing */
@@ -274,7 +274,7 @@ static void files_may_hold_the_words(void **state)
     assert_int_equal(meg_gpt_data_plan(&d, &c, &need, &e), 0);
     part = meg_data_splits_mid_datasets(d, &n);
     assert_int_equal(n, 3);
-    assert_true(part[2].split == MEG_SPLIT_VALID && part[2].wanted == 2 && part[2].begin == 0 && part[2].end == 2);
+    assert_true(part[2].split == MEG_SPLIT_VALID && part[2].num_samples == 2 && part[2].begin == 0 && part[2].end == 2);
     meg_data_splits_close(d);
     spew_text("split.json", "{\"train\": [\"wa\"]}");
     FAILS(&c, &need, MEG_EFORMAT, "split.json: \"valid\" is missing, or no list, string or null");
@@ -546,7 +546,7 @@ static void a_blend_is_as_large_as_the_release_makes_it(void **state)
         assert_int_equal(meg_gpt_data_open(&d, &c, &need, &e), 0);
         assert_int_equal(meg_dataset_len(meg_data_splits_dataset(d, MEG_SPLIT_TRAIN)), of[i].size);
         for (int k = 0; k < 2; k++)
-            assert_int_equal(meg_data_splits_mid_datasets(d, &parts)[k].wanted, of[i].built[k]);
+            assert_int_equal(meg_data_splits_mid_datasets(d, &parts)[k].num_samples, of[i].built[k]);
         assert_int_equal(parts, 2);
         text = slurp(cache_file(dir, "BlendedDataset-train-description"), &n);
         assert_int_equal(strstr(text, "renormalize_blend_weights") != NULL, of[i].names_renormalize);
@@ -677,13 +677,13 @@ static void golden_samples(void **state)
     {
         const char *which = get_str(c, "which");
         const int64_t s = get_int(c, "sequence_length");
-        struct meg_dataset ds = { .how = { .cut = { s, (int)get_int(c, "add_extra_token"), false },
-                                           .eod = (int32_t)get_int(c, "eod"),
-                                           .pad = -1,
-                                           .vocab_size = 1001,
-                                           .reset_position_ids = get_int(c, "reset_position_ids"),
-                                           .reset_attention_mask = get_int(c, "reset_attention_mask"),
-                                           .eod_mask_loss = get_int(c, "eod_mask_loss") } };
+        struct meg_dataset ds = { .conf = { .index = { s, (int)get_int(c, "add_extra_token"), false },
+                                            .eod = (int32_t)get_int(c, "eod"),
+                                            .pad = -1,
+                                            .vocab_size = 1001,
+                                            .reset_position_ids = get_int(c, "reset_position_ids"),
+                                            .reset_attention_mask = get_int(c, "reset_attention_mask"),
+                                            .eod_mask_loss = get_int(c, "eod_mask_loss") } };
         struct meg_source *src;
         struct meg_split_matrix split;
         struct meg_gpt_index_sizes p;
@@ -698,10 +698,10 @@ static void golden_samples(void **state)
         meg_split_range(&split, strcmp(which, "valid") == 0 ? MEG_SPLIT_VALID : MEG_SPLIT_TRAIN,
                         meg_source_elements(src), &begin, &end);
         assert_int_equal(meg_gpt_index_plan(&p, end - begin, meg_source_tokens(src, begin, end),
-                                            get_int(c, "num_samples"), &ds.how.cut, &e),
+                                            get_int(c, "num_samples"), &ds.conf.index, &e),
                          0);
         meg_gpt_index_shape(&ds.index, &p);
-        meg_gpt_index_build(&ds.index, &p, src, begin, &ds.how.cut, (uint32_t)get_int(c, "seed"));
+        meg_gpt_index_build(&ds.index, &p, src, begin, &ds.conf.index, (uint32_t)get_int(c, "seed"));
         ds.src = src;
         ds.len = ds.index.nsample;
         read_row(&ds, get_int(c, "index"), &r);
@@ -818,9 +818,10 @@ static void golden_blends(void **state)
             w++;
         need.seed = get_int(c, "seed");
         need.seq_length = get_int(c, "sequence_length");
-        need.wanted[w] = json_is_null(json_array_get(targets, (size_t)w)) ? MEG_ONE_EPOCH : int_at(targets, (size_t)w);
+        need.num_samples[w] =
+            json_is_null(json_array_get(targets, (size_t)w)) ? MEG_ONE_EPOCH : int_at(targets, (size_t)w);
         if (per_split) {
-            conf.split_path[w] = list_of(json_array_get(per_split, (size_t)w));
+            conf.per_split_path[w] = list_of(json_array_get(per_split, (size_t)w));
         } else {
             conf.data_path = list_of(json_object_get(c, "data_path"));
             conf.split = get_str(c, "split");

@@ -17,9 +17,9 @@ static void epochs_follow_the_samples_wanted(void **state)
     assert_true(p.epochs == 1);
     /* 8 of 10 more are wanted: at 80% the last epoch is mixed with the others */
     assert_int_equal(meg_gpt_index_plan(&p, 5, 101, 18, &cut, &e), 0);
-    assert_true(p.epochs == 2 && p.samples == 20 && !p.is_last_separate);
+    assert_true(p.epochs == 2 && p.samples == 20 && !p.separate_last_epoch);
     assert_int_equal(meg_gpt_index_plan(&p, 5, 101, 17, &cut, &e), 0);
-    assert_true(p.epochs == 2 && p.is_last_separate && p.before_last == 10);
+    assert_true(p.epochs == 2 && p.separate_last_epoch && p.samples_before_last_epoch == 10);
     /* fewer tokens than a sample has, and no loop however many samples are wanted */
     assert_int_equal(meg_gpt_index_plan(&p, 1, 1, 1000000000000, &cut, &e), 0);
     assert_true(p.epochs == 10000000000001);
@@ -91,10 +91,10 @@ static void wide_arrays_hold_the_same_numbers(void **state)
     make_dataset("wide", length, 7);
     assert_int_equal(meg_source_open(&src, "wide", &e), 0);
     assert_int_equal(meg_gpt_index_plan(&p, 7, 64, 17, &cut, &e), 0);
-    assert_true(p.is_last_separate);
+    assert_true(p.separate_last_epoch);
     meg_gpt_index_shape(&narrow, &p);
     meg_gpt_index_shape(&wide, &p);
-    wide.is_sample_wide = wide.is_shuffle_wide = true;
+    wide.is_sample_int64 = wide.is_shuffle_int64 = true;
     meg_gpt_index_build(&narrow, &p, src, 0, &cut, 1234);
     meg_gpt_index_build(&wide, &p, src, 0, &cut, 1234);
     assert_memory_equal(narrow.document, wide.document, (size_t)narrow.ndocument * sizeof(int32_t));
@@ -126,14 +126,14 @@ static void arrays_are_wide_from_megatrons_limits_on(void **state)
 
     (void)state;
     meg_gpt_index_shape(&x, &p);
-    assert_true(x.ndocument == INT32_MAX && !x.is_sample_wide);
-    assert_true(x.nsample == UINT32_MAX - 2 && !x.is_shuffle_wide);
+    assert_true(x.ndocument == INT32_MAX && !x.is_sample_int64);
+    assert_true(x.nsample == UINT32_MAX - 2 && !x.is_shuffle_int64);
     p.elements = 1 << 16;
     p.epochs = 1 << 15;
     p.samples++;
     meg_gpt_index_shape(&x, &p);
-    assert_true(x.ndocument == INT64_C(1) << 31 && x.is_sample_wide);
-    assert_true(x.nsample == UINT32_MAX - 1 && x.is_shuffle_wide);
+    assert_true(x.ndocument == INT64_C(1) << 31 && x.is_sample_int64);
+    assert_true(x.nsample == UINT32_MAX - 1 && x.is_shuffle_int64);
 }
 
 /* Megatron can keep a last validation sample that is short; none of its options asks for that. */
@@ -197,8 +197,8 @@ static void golden_arrays(void **state)
         }
         for (int64_t k = 0; k < x.nsample; k++)
             assert_int_equal(meg_gpt_index_shuffled(&x, k), int_at(shuffle, (size_t)k));
-        assert_string_equal(x.is_sample_wide ? "int64" : "int32", get_str(c, "sample_index_dtype"));
-        assert_string_equal(x.is_shuffle_wide ? "int64" : "uint32", get_str(c, "shuffle_index_dtype"));
+        assert_string_equal(x.is_sample_int64 ? "int64" : "int32", get_str(c, "sample_index_dtype"));
+        assert_string_equal(x.is_shuffle_int64 ? "int64" : "uint32", get_str(c, "shuffle_index_dtype"));
         meg_gpt_index_free(&x);
         meg_source_close(src);
     }

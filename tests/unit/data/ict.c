@@ -62,10 +62,10 @@ static void a_query_is_asked_of_its_block(void **state)
     };
     struct meg_indexed *d = make("blocks", sentences, lengths, 3), *t = make("titles", one, titles, 3);
     struct meg_ict_conf c = { .seq_length = T,
-                              .takes_single = true,
+                              .use_one_sent_docs = true,
                               .has_titles = true,
-                              .query_in_block = 0.5,
-                              .wanted = 6,
+                              .query_in_block_prob = 0.5,
+                              .num_samples = 6,
                               .seed = 1234,
                               .cls = CLS,
                               .sep = SEP,
@@ -89,7 +89,7 @@ static void a_query_is_asked_of_its_block(void **state)
     }
     meg_ict_close(x);
     c.has_titles = false;
-    c.query_in_block = 1;
+    c.query_in_block_prob = 1;
     assert_int_equal(meg_ict_open(&x, d, t, 1, 2, &c, &e), 0);
     assert_int_equal(meg_ict_sample(x, 0, &g, &got, &e), 0);
     same(got.context, got.context_mask, "[10 10 ] ");
@@ -102,7 +102,7 @@ static void what_makes_no_sense_is_refused(void **state)
 {
     static const int sentences[] = { 3, 1 }, lengths[] = { 4, 3, 4, 2 }, one[] = { 1, 1 }, titles[] = { 2, 10 };
     struct meg_indexed *d = make("blocks", sentences, lengths, 2), *t = make("titles", one, titles, 2);
-    struct meg_ict_conf c = { .seq_length = 4, .has_titles = true, .wanted = MEG_ONE_EPOCH };
+    struct meg_ict_conf c = { .seq_length = 4, .has_titles = true, .num_samples = MEG_ONE_EPOCH };
     struct meg_ict *x = NULL;
     struct meg_err e;
 

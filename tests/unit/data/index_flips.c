@@ -113,7 +113,7 @@ static uint64_t hash_sentences(bool *is_mapped)
     const struct meg_data_conf c = conf_of(paths, 1);
     const struct meg_dataset_spec need = { 32, 7, { 40, 9, 0 }, -1, 0, 100, NULL, NULL };
     const struct meg_masked_conf masked = {
-        .kind = MEG_MASKED_BERT, .mask = { .prob = 0.15, .max_ngram = 3 }, .short_seq_prob = 0.1, .has_pairs = true
+        .type = MEG_MASKED_BERT, .mask = { .prob = 0.15, .max_ngram = 3 }, .short_seq_prob = 0.1, .has_pairs = true
     };
     const struct meg_masked_vocab vocab = { .size = 100, .cls = 96, .sep = 97, .mask = 98, .pad = 0 };
     struct meg_data_splits *d;
@@ -125,10 +125,10 @@ static uint64_t hash_sentences(bool *is_mapped)
     *is_mapped = true;
     for (int split = MEG_SPLIT_TRAIN; split <= MEG_SPLIT_VALID; split++) {
         const struct meg_dataset *ds = meg_data_splits_dataset(d, split);
-        const struct meg_sentence_map *m = &ds->rows;
+        const struct meg_sentence_map *m = &ds->sentence_map;
 
         *is_mapped = *is_mapped && ds->map[0].p;
-        hash = 31 * hash + meg_xxh3_64(m->row, (size_t)(m->n * m->columns) * (m->is_wide ? 8 : 4));
+        hash = 31 * hash + meg_xxh3_64(m->row, (size_t)(m->n * m->columns) * (m->is_uint64 ? 8 : 4));
     }
     meg_data_splits_close(d);
     return hash;

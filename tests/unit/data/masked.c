@@ -28,7 +28,7 @@ static int32_t sentinels[128];
 static struct meg_masked_vocab golden_vocab(const json_t *special)
 {
     struct meg_masked_vocab v = { .size = get_int(special, "vocab_size"),
-                                  .continues = continues,
+                                  .is_continuation = continues,
                                   .cls = (int32_t)get_int(special, "cls"),
                                   .sep = (int32_t)get_int(special, "sep"),
                                   .mask = (int32_t)get_int(special, "mask"),
@@ -52,7 +52,7 @@ static struct meg_masked_vocab golden_vocab(const json_t *special)
 static struct meg_masked_conf golden_conf(const json_t *c, enum meg_masked_type kind)
 {
     assert_false(get_int(c, "masking_do_permutation"));
-    return (struct meg_masked_conf){ .kind = kind,
+    return (struct meg_masked_conf){ .type = kind,
                                      .decoder_seq_length =
                                          kind == MEG_MASKED_T5 ? get_int(c, "sequence_length_decoder") : 0,
                                      .short_seq_prob =
@@ -119,7 +119,8 @@ static void same_rows(const struct meg_dataset *ds, const json_t *want)
     assert_int_equal(meg_dataset_len(ds), json_array_size(want));
     for (int64_t i = 0; i < ds->len; i++)
         for (int k = 0; k < 3; k++)
-            assert_int_equal(meg_sentence_map_at(&ds->rows, i, k), int_at(json_array_get(want, (size_t)i), (size_t)k));
+            assert_int_equal(meg_sentence_map_at(&ds->sentence_map, i, k),
+                             int_at(json_array_get(want, (size_t)i), (size_t)k));
 }
 
 /* The cache lies where the reference puts it and says what it says. */
@@ -165,7 +166,7 @@ static void check_run(const json_t *x, enum meg_masked_type kind)
 
     while (strcmp(meg_split_names[split], get_str(x, "which")) != 0)
         split++;
-    need.wanted[split] = get_int(x, "num_samples");
+    need.num_samples[split] = get_int(x, "num_samples");
     snprintf(tokenizer, sizeof tokenizer,
              "{\n    \"class\": \"_BertWordPieceTokenizer\",\n    \"tokenizer_path\": [\n"
              "        \"vocab.txt\"\n    ],\n    \"lower_case\": \"True\",\n"
@@ -230,7 +231,7 @@ static const int32_t few_sentinels[] = { 56, 57, 58, 59, 60, 61, 62, 63 };
 static struct meg_masked_vocab small_vocab(void)
 {
     return (struct meg_masked_vocab){ .size = 64,
-                                      .continues = no_continuation,
+                                      .is_continuation = no_continuation,
                                       .cls = 50,
                                       .sep = 51,
                                       .mask = 52,
@@ -265,7 +266,7 @@ static void a_blend_takes_from_each(void **state)
     struct meg_data_conf conf = {
         .data_path = { (const char **)words, 4 }, .split = "1", .dataloader_type = "single", .data_order = "auto"
     };
-    const struct meg_dataset_spec need = { .seq_length = 32, .seed = 7, .wanted = { 20, 0, 0 } };
+    const struct meg_dataset_spec need = { .seq_length = 32, .seed = 7, .num_samples = { 20, 0, 0 } };
     const struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_BERT);
     const struct meg_masked_vocab v = small_vocab();
     struct meg_data_splits *d;
@@ -308,7 +309,7 @@ static void what_makes_no_sense_is_refused(void **state)
 {
     static const char *const prefix[] = { "sc", NULL };
     struct meg_data_conf conf = data_of(prefix, "1");
-    struct meg_dataset_spec need = { .seq_length = 32, .wanted = { 4, 0, 0 } };
+    struct meg_dataset_spec need = { .seq_length = 32, .num_samples = { 4, 0, 0 } };
     struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_T5);
     struct meg_masked_vocab v = small_vocab();
 
@@ -329,7 +330,7 @@ static void what_makes_no_sense_is_refused(void **state)
     REFUSES(MEG_EUSAGE, "--seq-length: 4 is not in 5 to 2147483647");
     need.seq_length = 32;
     conf.split = "98,1,1";
-    need.wanted[MEG_SPLIT_VALID] = 1;
+    need.num_samples[MEG_SPLIT_VALID] = 1;
     REFUSES(MEG_EUSAGE, "--split 98,1,1: nothing of sc is for valid: it gets documents 2 to 2 of 2; give it a "
                         "larger share, or ask for no samples of it");
     conf.split = NULL;
@@ -342,7 +343,7 @@ static void a_sample_that_does_not_fit_is_refused(void **state)
 {
     static const char *const prefix[] = { "sd", NULL };
     const struct meg_data_conf conf = data_of(prefix, "1");
-    const struct meg_dataset_spec need = { .seq_length = 32, .wanted = { 4, 0, 0 } };
+    const struct meg_dataset_spec need = { .seq_length = 32, .num_samples = { 4, 0, 0 } };
     struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_T5);
     struct meg_masked_vocab v = small_vocab();
     int32_t a[6][MOST];
@@ -379,7 +380,7 @@ static void a_damaged_cache_is_built_again(void **state)
 {
     static const char *const prefix[] = { "se", NULL };
     const struct meg_data_conf conf = data_of(prefix, "1");
-    const struct meg_dataset_spec need = { .seq_length = 32, .wanted = { 4, 0, 0 } };
+    const struct meg_dataset_spec need = { .seq_length = 32, .num_samples = { 4, 0, 0 } };
     const struct meg_masked_conf c = meg_masked_defaults(MEG_MASKED_BERT);
     const struct meg_masked_vocab v = small_vocab();
     struct meg_data_splits *d;
